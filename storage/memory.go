@@ -1,0 +1,117 @@
+package storage
+
+import (
+	"context"
+	"sort"
+	"strings"
+	"sync"
+)
+
+// Memory is a Store in memory with the exact semantics of the replicated one, and a Feed. It is for tests
+// and small tools. The zero value is ready.
+type Memory struct {
+	mu      sync.RWMutex
+	index   Index
+	entries map[Key]Entry
+	subs    map[int]func(Change)
+	nextSub int
+}
+
+// Get implements Reader.
+func (m *Memory) Get(_ context.Context, key Key) (Entry, error) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	e, ok := m.entries[key]
+	if !ok {
+		return Entry{}, ErrNotFound
+	}
+	return e, nil
+}
+
+// List implements Reader.
+func (m *Memory) List(ctx context.Context, prefix Key, after string, limit int) ([]string, error) {
+	entries, err := m.Scan(ctx, prefix, "", 0)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		name := string(e.Key[len(prefix):])
+		if i := strings.IndexByte(name, '/'); i >= 0 {
+			name = name[:i+1]
+		}
+		if name == "" || name <= after || len(names) > 0 && names[len(names)-1] == name {
+			continue
+		}
+		if names = append(names, name); limit > 0 && len(names) == limit {
+			break
+		}
+	}
+	return names, nil
+}
+
+// Scan implements Reader.
+func (m *Memory) Scan(_ context.Context, prefix, after Key, limit int) ([]Entry, error) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	var out []Entry
+	for k, e := range m.entries {
+		if strings.HasPrefix(string(k), string(prefix)) && k > after {
+			out = append(out, e)
+		}
+	}
+	sort.Slice(out, func(i, j int) bool { return out[i].Key < out[j].Key })
+	if limit > 0 && len(out) > limit {
+		out = out[:limit]
+	}
+	return out, nil
+}
+
+// Commit implements Committer.
+func (m *Memory) Commit(_ context.Context, b Batch) (Index, error) {
+	if err := b.Validate(64); err != nil {
+		return 0, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, r := range b.Reads {
+		if m.entries[r.Key].Version != r.Version {
+			return 0, ErrConflict
+		}
+	}
+	m.index++
+	if m.entries == nil {
+		m.entries = map[Key]Entry{}
+	}
+	ch := Change{Index: m.index}
+	for _, p := range b.Puts {
+		e := Entry{Key: p.Key, Value: append([]byte(nil), p.Value...), Version: m.index}
+		m.entries[p.Key] = e
+		ch.Puts = append(ch.Puts, e)
+	}
+	for _, k := range b.Deletes {
+		delete(m.entries, k)
+		ch.Deletes = append(ch.Deletes, k)
+	}
+	for _, fn := range m.subs {
+		fn(ch)
+	}
+	return m.index, nil
+}
+
+// OnChange implements Feed.
+func (m *Memory) OnChange(fn func(Change)) (stop func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.subs == nil {
+		m.subs = map[int]func(Change){}
+	}
+	id := m.nextSub
+	m.nextSub++
+	m.subs[id] = fn
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.subs, id)
+	}
+}
