@@ -1,0 +1,181 @@
+// Package engines holds the contract between the server and everything that answers requests below a mount:
+// secrets engines, auth methods, and the server's own sys paths.
+//
+// An engine declares its paths once, as data (see Router and On): pattern, operation, help, a typed input
+// struct whose tags name, describe, default and require each field, and flags. From that one declaration
+// come routing, decoding, validation, the OpenAPI document and path help. The server authenticates,
+// authorises and audits before an engine sees a request. Start reading at Engine, then Request, then On.
+package engines
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"time"
+
+	"github.com/coffer-project/coffer/storage"
+)
+
+// Operation is what a request asks for. Create and Update are one operation in a Router (Update); they
+// differ only for policies, by what Route.Exists answers.
+type Operation string
+
+const (
+	Read   Operation = "read"
+	Create Operation = "create"
+	Update Operation = "update"
+	Patch  Operation = "patch"
+	Delete Operation = "delete"
+	List   Operation = "list"
+)
+
+// Engine answers the requests of one mount. It is built by a Factory for each mount on each node, and all
+// its durable state is in the stores of the request: an engine that keeps state in memory drops it in
+// Invalidate. Safe for concurrent use.
+type Engine interface {
+	// Router returns the engine's paths, always the same ones.
+	Router() *Router
+}
+
+// Invalidator is an Engine that caches. Changed is called, on every node, for each applied change to keys
+// of this mount, with the engine's relative keys; reset means that anything may have changed. It runs on
+// the apply path: it must not block or read the store.
+type Invalidator interface {
+	Changed(class storage.Class, keys []storage.Key, reset bool)
+}
+
+// Initializer is an Engine with something to write when its mount is enabled. It runs once, on the active
+// node, before the mount takes requests; if it fails, the mount is not enabled.
+type Initializer interface {
+	Initialize(ctx context.Context, m Mount) error
+}
+
+// Factory builds the engine of one mount.
+type Factory func(Mount) (Engine, error)
+
+// Mount is what an engine knows about the place it is mounted at.
+type Mount struct {
+	UUID      string
+	Accessor  string
+	Type      string // "kv", "approle", …
+	Path      string // relative to its namespace, ends in "/"; auth methods begin with "auth/"
+	Namespace string // namespace path, "" for root, else ends in "/"
+	Options   map[string]string
+	Local     bool // data stays in this cluster
+	// DefaultLeaseTTL and MaxLeaseTTL are the effective ones, system defaults already applied.
+	DefaultLeaseTTL time.Duration
+	MaxLeaseTTL     time.Duration
+	// Storage is the mount's data: class s, or class l when Local. ClusterStorage is always class l: what
+	// belongs to this cluster even when the mount is shared.
+	Storage        storage.Store
+	ClusterStorage storage.Store
+}
+
+// Request is one request to one engine. Everything in it has been checked by the server: the path has no
+// NUL, no "." or ".." segment, no empty inner segment and is valid UTF-8; the body is one JSON object or
+// empty.
+type Request struct {
+	ID   string // request id, also in the audit trail
+	Op   Operation
+	Path string // relative to the mount, no leading slash; LIST paths end in "/" or are ""
+
+	Mount  Mount
+	Caller Caller
+
+	Body     json.RawMessage // nil when absent or the literal null
+	Query    url.Values
+	Header   http.Header // read only
+	RemoteIP netip.Addr
+
+	// RawBody is the unread body of routes with the RawBody flag, else nil.
+	RawBody interface{ Read([]byte) (int, error) }
+
+	given map[string]bool // which input fields came with the request
+}
+
+// Given reports whether the input field came with the request (with any value but null). Partial updates
+// use it to tell "absent" from "set to the zero value".
+func (r *Request) Given(field string) bool { return r.given[field] }
+
+// Caller is who asks. The zero Caller is somebody without a token, on an unauthenticated path.
+type Caller struct {
+	Accessor    string
+	DisplayName string
+	EntityID    string
+	Policies    []string // effective: of the token and of its entity
+	Root        bool
+	// TokenKey identifies the token without being it: the keyed hash it is stored under. Never shown.
+	TokenKey string
+	// Token is the presented token itself, for the token paths that answer it (lookup-self). Sensitive.
+	Token Sensitive
+}
+
+// Response is the answer to a request. A nil *Response without an error is 204 No Content.
+type Response struct {
+	// Data becomes "data". Anything encoding/json takes; a json.RawMessage goes out as it is.
+	Data any
+	// Top is merged into the top level of the envelope beside "data", for the few sys paths whose clients
+	// read it there.
+	Top      map[string]any
+	Warnings []string
+	Auth     *Auth
+	Lease    *Lease
+	// Status overrides the status code (default 200, or 204 for an empty response). Data is still sent,
+	// for instance with the 404 of a soft-deleted secret.
+	Status int
+	// Raw, if set, is sent instead of the envelope.
+	Raw *Raw
+}
+
+// Raw is a body that is not an envelope: metrics, HTML, a snapshot.
+type Raw struct {
+	ContentType string
+	Header      http.Header
+	Body        []byte
+	// Stream, if set, is called to write the body after the header is sent; Body is ignored.
+	Stream func(ctx context.Context, w interface{ Write([]byte) (int, error) }) error
+}
+
+// Lease asks the server to hand out Data with a lease.
+type Lease struct {
+	TTL       time.Duration // 0: the mount's default
+	MaxTTL    time.Duration // 0: the mount's maximum
+	Renewable bool
+}
+
+// Auth is a successful login or a new token. An auth method leaves ClientToken empty and the server issues
+// the token; the token paths fill it themselves.
+type Auth struct {
+	ClientToken      string            `json:"client_token"`
+	Accessor         string            `json:"accessor"`
+	Policies         []string          `json:"policies"`
+	TokenPolicies    []string          `json:"token_policies"`
+	IdentityPolicies []string          `json:"identity_policies,omitempty"`
+	Metadata         map[string]string `json:"metadata"`
+	LeaseDuration    int64             `json:"lease_duration"` // seconds
+	Renewable        bool              `json:"renewable"`
+	EntityID         string            `json:"entity_id"`
+	TokenType        string            `json:"token_type"`
+	Orphan           bool              `json:"orphan"`
+	MFARequirement   any               `json:"mfa_requirement"`
+	NumUses          int               `json:"num_uses"`
+}
+
+// Sensitive is a string that does not print itself: not with fmt, not with slog, not as JSON. Reveal returns it.
+type Sensitive string
+
+const placeholder = "[hidden]"
+
+// String returns a placeholder.
+func (Sensitive) String() string { return placeholder }
+
+// GoString returns a placeholder.
+func (Sensitive) GoString() string { return placeholder }
+
+// MarshalText returns a placeholder; encoding/json and slog use it.
+func (Sensitive) MarshalText() ([]byte, error) { return []byte(placeholder), nil }
+
+// Reveal returns the secret.
+func (s Sensitive) Reveal() string { return string(s) }

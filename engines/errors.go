@@ -1,0 +1,50 @@
+package engines
+
+import (
+	"fmt"
+)
+
+// Kind says what sort of failure an Error is, and so which status a client sees.
+type Kind int
+
+const (
+	KindInternal    Kind = iota // 500; Detail is replaced by "internal error" and the request id
+	KindInvalid                 // 400
+	KindDenied                  // 403
+	KindNotFound                // 404
+	KindUnsupported             // 405
+	KindPrecondition            // 412
+	KindTooLarge                // 413
+	KindLimited                 // 429
+	KindUpstream                // 502
+	KindUnavailable             // 503
+)
+
+// Error is a failure with the one text a client may see. Err, the cause, goes to the log only.
+type Error struct {
+	Kind   Kind
+	Detail string
+	Err    error
+}
+
+func (e *Error) Error() string {
+	if e.Err != nil {
+		return e.Detail + ": " + e.Err.Error()
+	}
+	return e.Detail
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// Invalid is a 400. The text names the field and says what to change.
+func Invalid(format string, args ...any) *Error {
+	return &Error{Kind: KindInvalid, Detail: fmt.Sprintf(format, args...)}
+}
+
+// NotFound is a 404. An empty detail answers {"errors":[]}, as clients expect of a missing object.
+func NotFound(detail string) *Error { return &Error{Kind: KindNotFound, Detail: detail} }
+
+// Denied is a 403. It never says why: that is in the audit trail and the log.
+func Denied(cause error) *Error {
+	return &Error{Kind: KindDenied, Detail: "permission denied", Err: cause}
+}
