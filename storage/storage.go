@@ -65,6 +65,14 @@ func (k Key) Area() string {
 	return area
 }
 
+// Path returns the part after the area, or "" if there is none.
+func (k Key) Path() string {
+	if area := k.Area(); area != "" {
+		return string(k[len(area)+3:])
+	}
+	return ""
+}
+
 // Validate reports what is wrong with a whole (not relative) key, or nil.
 func (k Key) Validate() error {
 	switch c := k.Class(); {

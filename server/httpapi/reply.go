@@ -1,0 +1,179 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/coffer-project/coffer/server"
+)
+
+var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+// reply writes an answer.
+func (x *exchange) reply(ctx context.Context, reply *server.Reply) {
+	h := x.w.Header()
+	if state := x.api.opts.Backend.State(); state != "" {
+		h["X-Vault-Index"] = []string{state}
+	}
+	if reply == nil || reply.Response == nil {
+		x.send(http.StatusNoContent, nil)
+		return
+	}
+	x.mountType = reply.MountType
+	if reply.Raw != nil {
+		x.raw(ctx, reply)
+		return
+	}
+	status := reply.Status
+	if status == 0 {
+		status = http.StatusOK
+		if reply.Data == nil && reply.Auth == nil && len(reply.Warnings) == 0 && reply.Top == nil {
+			status = http.StatusNoContent
+		}
+	}
+	if status == http.StatusNoContent {
+		x.send(status, nil)
+		return
+	}
+	buf := buffers.Get().(*bytes.Buffer)
+	defer buffers.Put(buf)
+	buf.Reset()
+	if err := writeEnvelope(buf, x.req.ID, reply); err != nil {
+		x.fail(err)
+		return
+	}
+	x.send(status, buf.Bytes())
+}
+
+// send writes a JSON body. HEAD gets the header only.
+func (x *exchange) send(status int, body []byte) {
+	x.status = status
+	h := x.w.Header()
+	if body == nil {
+		x.w.WriteHeader(status)
+		return
+	}
+	h["Content-Type"] = jsonType
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	x.w.WriteHeader(status)
+	if x.r.Method != http.MethodHead {
+		x.w.Write(body)
+	}
+}
+
+func (x *exchange) raw(ctx context.Context, reply *server.Reply) {
+	raw := reply.Raw
+	h := x.w.Header()
+	h.Set("Content-Type", raw.ContentType)
+	maps.Copy(h, raw.Header)
+	x.status = reply.Status
+	if x.status == 0 {
+		x.status = http.StatusOK
+	}
+	x.w.WriteHeader(x.status)
+	if raw.Stream == nil {
+		x.w.Write(raw.Body)
+		return
+	}
+	if err := raw.Stream(ctx, x.w); err != nil {
+		// The status is out: break the connection, so that the client cannot take a part for the whole.
+		x.api.log.Warn("a streamed answer broke off", "request_id", x.req.ID, "err", err)
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// writeEnvelope writes the family's envelope. The order of the keys is fixed.
+func writeEnvelope(b *bytes.Buffer, id string, r *server.Reply) error {
+	b.WriteString(`{"request_id":"`)
+	b.WriteString(id)
+	b.WriteString(`","lease_id":"`)
+	b.WriteString(r.LeaseID)
+	b.WriteString(`","renewable":`)
+	b.WriteString(strconv.FormatBool(r.Renewable))
+	b.WriteString(`,"lease_duration":`)
+	b.WriteString(strconv.FormatInt(r.LeaseSeconds, 10))
+	for _, part := range []struct {
+		name  string
+		value any
+	}{{"data", r.Data}, {"wrap_info", nil}, {"warnings", warnings(r.Warnings)}, {"auth", auth(r)}} {
+		b.WriteString(`,"` + part.name + `":`)
+		if err := writeJSON(b, part.value); err != nil {
+			return err
+		}
+	}
+	if r.MountType != "" {
+		b.WriteString(`,"mount_type":"`)
+		b.WriteString(r.MountType)
+		b.WriteByte('"')
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Top)) {
+		if err := writeTop(b, name, r.Top[name]); err != nil {
+			return err
+		}
+	}
+	b.WriteString("}\n")
+	return nil
+}
+
+// reserved are the envelope's own keys: Top must not double them.
+var reserved = map[string]bool{
+	"request_id": true, "lease_id": true, "renewable": true, "lease_duration": true,
+	"data": true, "wrap_info": true, "warnings": true, "auth": true, "mount_type": true,
+}
+
+func writeTop(b *bytes.Buffer, name string, value any) error {
+	if reserved[name] {
+		return nil
+	}
+	key, err := json.Marshal(name)
+	if err != nil {
+		return err
+	}
+	b.WriteByte(',')
+	b.Write(key)
+	b.WriteByte(':')
+	return writeJSON(b, value)
+}
+
+func warnings(w []string) any {
+	if len(w) == 0 {
+		return nil
+	}
+	return w
+}
+
+func auth(r *server.Reply) any {
+	if r.Auth == nil {
+		return nil
+	}
+	return r.Auth
+}
+
+// writeJSON writes v without HTML escapes and without a newline. A json.RawMessage goes out as it is.
+func writeJSON(b *bytes.Buffer, v any) error {
+	switch v := v.(type) {
+	case nil:
+		b.WriteString("null")
+		return nil
+	case json.RawMessage:
+		if len(v) == 0 {
+			b.WriteString("null")
+			return nil
+		}
+		b.Write(v)
+		return nil
+	}
+	enc := json.NewEncoder(b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	b.Truncate(b.Len() - 1)
+	return nil
+}

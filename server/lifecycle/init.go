@@ -1,0 +1,231 @@
+package lifecycle
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/seal"
+	"github.com/coffer-project/coffer/storage"
+	"github.com/google/uuid"
+)
+
+// InitResult is what initialisation hands out, once. KeyShares are empty with an automatic seal.
+type InitResult struct {
+	KeyShares [][]byte
+	RootToken string
+}
+
+// Init makes this node the first of a new cluster. shares and threshold are those of Shamir's scheme and are
+// ignored with an automatic seal. Afterwards the node is sealed (Shamir) or active (automatic). An Init that
+// is interrupted leaves a node that is not initialised: the seal configuration is written last.
+func (n *Node) Init(ctx context.Context, shares, threshold int) (InitResult, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case n.Initialized(ctx):
+		return InitResult{}, ErrInitialized
+	case n.pending != nil || len(n.opts.RetryJoin) > 0:
+		return InitResult{}, engines.Invalid("this node is set to join a cluster: initialize one of the others, or remove retry_join")
+	}
+	var result InitResult
+	wrapper, config, err := n.newSeal(shares, threshold, &result)
+	if err != nil {
+		return InitResult{}, err
+	}
+	ca, err := n.opts.NewCA()
+	if err != nil {
+		return InitResult{}, fmt.Errorf("creating the cluster's CA: %w", err)
+	}
+	fill := func(ctx context.Context, c Cluster) error {
+		token, err := n.found(ctx, c, ca, wrapper, config)
+		result.RootToken = token
+		return err
+	}
+	if err := n.up(ctx, ca, wrapper, fill); err != nil {
+		return InitResult{}, fmt.Errorf("initializing: %w", err)
+	}
+	if n.opts.AutoSeal == nil {
+		return result, n.down(ctx)
+	}
+	return result, nil
+}
+
+func (n *Node) newSeal(shares, threshold int, result *InitResult) (seal.Wrapper, seal.Config, error) {
+	if n.opts.AutoSeal != nil {
+		return n.opts.AutoSeal, seal.NewConfig(n.opts.AutoSeal.Type(), 0, 0), nil
+	}
+	kek, keys, err := seal.NewShamir(shares, threshold)
+	if err != nil {
+		return nil, seal.Config{}, err
+	}
+	result.KeyShares = keys
+	return seal.NewKEKWrapper(kek), seal.NewConfig("shamir", shares, threshold), nil
+}
+
+// found writes the first state of a cluster of one.
+func (n *Node) found(ctx context.Context, c Cluster, ca CA, w seal.Wrapper, config seal.Config) (rootToken string, err error) {
+	if err := c.Bootstrap(ctx); err != nil {
+		return "", fmt.Errorf("bootstrapping Raft: %w", err)
+	}
+	if err := waitLeader(ctx, c); err != nil {
+		return "", err
+	}
+	// What an interrupted attempt left is under keys that nobody has.
+	for _, class := range []storage.Class{storage.Shared, storage.Local} {
+		if err := storage.DeletePrefix(ctx, n.opts.Router, storage.Key(string(class)+"/")); err != nil {
+			return "", err
+		}
+	}
+	root, ring, err := n.opts.Barrier.NewRing()
+	if err != nil {
+		return "", err
+	}
+	if _, err := n.opts.Router.Commit(ctx, storage.Batch{Puts: []storage.Put{ring}}); err != nil {
+		return "", err
+	}
+	if err := n.opts.Barrier.Unseal(ctx, root); err != nil {
+		return "", err
+	}
+	puts, err := n.opts.Hooks.FirstPuts()
+	if err != nil {
+		return "", err
+	}
+	name := n.opts.ClusterName
+	if name == "" {
+		name = "coffer-" + uuid.NewString()[:8]
+	}
+	puts = append(puts, put(caKey, ca), put(clusterKey, Identity{ID: uuid.NewString(), Name: name}))
+	if _, err := n.opts.Barrier.Commit(ctx, storage.Batch{Puts: puts}); err != nil {
+		return "", err
+	}
+	if rootToken, err = n.opts.Hooks.RootToken(ctx); err != nil {
+		return "", fmt.Errorf("creating the root token: %w", err)
+	}
+	wrapped, err := w.Wrap(root, string(sealRootKey))
+	if err != nil {
+		return "", fmt.Errorf("wrapping the root key: %w", err)
+	}
+	_, err = n.opts.Router.Commit(ctx, storage.Batch{Puts: []storage.Put{
+		{Key: sealRootKey, Value: wrapped}, put(sealConfigKey, config),
+	}})
+	return rootToken, err
+}
+
+func put(key storage.Key, v any) storage.Put {
+	value, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // plain structs only
+	}
+	return storage.Put{Key: key, Value: value}
+}
+
+// waitLeader waits until this node leads.
+func waitLeader(ctx context.Context, c Cluster) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	for !c.IsLeader() {
+		select {
+		case <-ctx.Done():
+			return errors.New("the node did not become leader of its own cluster in time")
+		case <-c.Changes():
+		}
+	}
+	return nil
+}
+
+// SealStatus is what anybody may know of a node's seal.
+type SealStatus struct {
+	Type        string
+	Initialized bool
+	Sealed      bool
+	Threshold   int
+	Shares      int
+	Progress    int
+	Nonce       string
+	Joining     bool
+}
+
+// Status returns the state of the seal.
+func (n *Node) Status(ctx context.Context) SealStatus {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.statusLocked(ctx)
+}
+
+func (n *Node) statusLocked(ctx context.Context) SealStatus {
+	s := SealStatus{Type: "shamir", Sealed: n.Sealed(), Initialized: n.Initialized(ctx), Joining: n.pending != nil}
+	if n.opts.AutoSeal != nil {
+		s.Type = n.opts.AutoSeal.Type()
+	}
+	config, err := n.sealConfig(ctx)
+	if err != nil {
+		return s
+	}
+	s.Initialized = true // a joining node has the seal of its cluster
+	s.Type, s.Threshold, s.Shares = config.Type, config.Threshold, config.Shares
+	if n.unsealer != nil && s.Sealed {
+		s.Progress, s.Nonce = n.unsealer.Progress(), n.unsealer.Nonce()
+	}
+	return s
+}
+
+func (n *Node) sealConfig(ctx context.Context) (seal.Config, error) {
+	if n.pending != nil {
+		return n.pending.config, nil
+	}
+	var config seal.Config
+	e, err := n.opts.Raw.Get(ctx, sealConfigKey)
+	if errors.Is(err, storage.ErrNotFound) {
+		return config, ErrNotInitialized
+	}
+	if err != nil {
+		return config, err
+	}
+	return config, json.Unmarshal(e.Value, &config)
+}
+
+// Unseal takes one key share. When the threshold is reached the node unseals, or joins its cluster. reset
+// drops the shares given so far.
+func (n *Node) Unseal(ctx context.Context, share string, reset bool) (SealStatus, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.Sealed() {
+		return n.statusLocked(ctx), nil
+	}
+	config, err := n.sealConfig(ctx)
+	if err != nil {
+		return SealStatus{}, err
+	}
+	if config.Type != "shamir" {
+		return SealStatus{}, engines.Invalid("this cluster unseals by itself (seal %q): key shares are not used", config.Type)
+	}
+	if reset {
+		n.unsealer = nil
+		return n.statusLocked(ctx), nil
+	}
+	if n.unsealer == nil {
+		n.unsealer = seal.NewUnsealer(config.Shares, config.Threshold)
+	}
+	done, kek, err := n.unsealer.Submit(share)
+	if err != nil {
+		return SealStatus{}, engines.Invalid("%v", err)
+	}
+	if !done {
+		return n.statusLocked(ctx), nil
+	}
+	n.unsealer = nil
+	wrapper := seal.NewKEKWrapper(kek)
+	if n.pending != nil {
+		err = n.finishJoin(ctx, wrapper)
+	} else {
+		err = n.openWith(ctx, wrapper)
+	}
+	if errors.Is(err, errWrongKey) {
+		return SealStatus{}, engines.Invalid("%v", err)
+	}
+	return n.statusLocked(ctx), err
+}

@@ -1,0 +1,274 @@
+package lifecycle
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/seal"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// JoinTarget is a node of the cluster to join, by its API address, and how to trust it.
+type JoinTarget struct {
+	LeaderAPIAddr string
+	CACert        []byte // PEM; nil: the system's roots
+	ClientCert    []byte // PEM
+	ClientKey     []byte // PEM
+	ServerName    string // expected in the leader's certificate; "": the address's host
+	NonVoter      bool
+}
+
+// pendingJoin is a join that waits for the seal key.
+type pendingJoin struct {
+	target    JoinTarget
+	challenge []byte
+	config    seal.Config
+}
+
+// purposeJoin separates join answers from everything else sealed under the same key.
+const purposeJoin = "coffer join answer v1"
+
+// Challenge is what the leader gives to a node that wants to join: something only a holder of the seal key
+// can open.
+type Challenge struct {
+	Challenge []byte      `json:"challenge"`
+	Seal      seal.Config `json:"seal_config"`
+}
+
+// Answer is the joiner's reply.
+type Answer struct {
+	ServerID    string `json:"server_id"`
+	ClusterAddr string `json:"cluster_addr"`
+	Answer      []byte `json:"answer"`
+	NonVoter    bool   `json:"non_voter"`
+	// Rejoin says that the node has lost its data (or never had any) and must not vote with an empty log.
+	Rejoin bool `json:"rejoin"`
+}
+
+// joinGrant is what the answer buys, sealed under the seal key.
+type joinGrant struct {
+	CA CA `json:"ca"`
+}
+
+// Join takes the first step into the cluster of target. It reports whether the node is in: with Shamir it
+// first needs the cluster's unseal keys, through Unseal. Joining a cluster the node is in already is fine.
+func (n *Node) Join(ctx context.Context, target JoinTarget) (joined bool, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.Initialized(ctx) {
+		return true, nil
+	}
+	if n.closed {
+		return false, errors.New("the server is stopping")
+	}
+	client, err := target.client()
+	if err != nil {
+		return false, err
+	}
+	var challenge Challenge
+	if err := target.put(ctx, client, "challenge", map[string]string{"server_id": n.opts.NodeID}, &challenge); err != nil {
+		return false, err
+	}
+	if auto := n.opts.AutoSeal; auto != nil && auto.Type() != challenge.Seal.Type || auto == nil && challenge.Seal.Type != "shamir" {
+		return false, engines.Invalid("the cluster's seal is %q, this node is configured for another: use the same seal stanza on every node", challenge.Seal.Type)
+	}
+	n.unsealer = nil
+	n.pending = &pendingJoin{target: target, challenge: challenge.Challenge, config: challenge.Seal}
+	if n.opts.AutoSeal == nil {
+		n.log.Info("joining: waiting for the cluster's unseal keys", "leader", target.LeaderAPIAddr)
+		return false, nil
+	}
+	if err := n.finishJoin(ctx, n.opts.AutoSeal); err != nil {
+		n.pending = nil
+		return false, err
+	}
+	return true, nil
+}
+
+// finishJoin answers the challenge, enters the cluster and waits until the state has arrived. n.mu is held.
+func (n *Node) finishJoin(ctx context.Context, w seal.Wrapper) error {
+	p := n.pending
+	answer, err := seal.AnswerChallenge(w, p.challenge)
+	if err != nil {
+		n.log.Warn("answering the join challenge failed", "err", err)
+		return errWrongKey
+	}
+	client, err := p.target.client()
+	if err != nil {
+		return err
+	}
+	var reply struct {
+		Grant []byte `json:"grant"`
+	}
+	request := Answer{
+		ServerID: n.opts.NodeID, ClusterAddr: n.opts.ClusterAddr, Answer: answer,
+		NonVoter: p.target.NonVoter, Rejoin: n.opts.Raw.AppliedIndex() == 0,
+	}
+	if err := p.target.put(ctx, client, "answer", request, &reply); err != nil {
+		return err
+	}
+	plain, err := seal.OpenFrom(w, purposeJoin, reply.Grant)
+	if err != nil {
+		return fmt.Errorf("opening the join grant: %w", err)
+	}
+	var grant joinGrant
+	if err := json.Unmarshal(plain, &grant); err != nil {
+		return fmt.Errorf("decoding the join grant: %w", err)
+	}
+	n.pending = nil
+	return n.up(ctx, grant.CA, w, func(ctx context.Context, c Cluster) error { return n.awaitState(ctx, w) })
+}
+
+// awaitState waits until the leader has sent the first state, then opens the barrier with it.
+func (n *Node) awaitState(ctx context.Context, w seal.Wrapper) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	defer cancel()
+	for index := storage.Index(1); ; index = n.opts.Raw.AppliedIndex() + 1 {
+		if err := n.opts.Raw.WaitApplied(ctx, index); err != nil {
+			return fmt.Errorf("waiting for the cluster's state: %w", err)
+		}
+		if !n.Initialized(ctx) {
+			continue
+		}
+		root, err := n.rootKey(ctx, w)
+		if err != nil {
+			return err
+		}
+		if err := n.opts.Barrier.Unseal(ctx, root); err != nil {
+			return err
+		}
+		if _, err := n.opts.Barrier.Get(ctx, clusterKey); err == nil {
+			return nil
+		}
+	}
+}
+
+// retryJoin tries every configured target once. It reports whether there is nothing left to try.
+func (n *Node) retryJoin(ctx context.Context) bool {
+	n.mu.Lock()
+	waiting := n.pending != nil
+	n.mu.Unlock()
+	if waiting {
+		return true // for an operator's keys
+	}
+	for _, target := range n.opts.RetryJoin {
+		joined, err := n.Join(ctx, target)
+		switch {
+		case err != nil:
+			n.log.Warn("joining failed, trying again", "leader", target.LeaderAPIAddr, "err", err)
+		case joined || n.opts.AutoSeal == nil:
+			return true
+		}
+	}
+	return false
+}
+
+// Challenge makes a challenge for a node that wants to join. Only the active node does.
+func (n *Node) Challenge(ctx context.Context, serverID string) (Challenge, error) {
+	r := n.running.Load()
+	if r == nil || !n.Active() {
+		return Challenge{}, storage.ErrReadOnly
+	}
+	n.mu.Lock()
+	config, err := n.sealConfig(ctx)
+	n.mu.Unlock()
+	if err != nil {
+		return Challenge{}, err
+	}
+	blob, err := r.challenges.New(r.wrapper, serverID)
+	if err != nil {
+		return Challenge{}, err
+	}
+	return Challenge{Challenge: blob, Seal: config}, nil
+}
+
+// Admit checks a joiner's answer and makes it a member. It returns the grant, sealed for the joiner.
+func (n *Node) Admit(ctx context.Context, a Answer) ([]byte, error) {
+	r := n.running.Load()
+	if r == nil || !n.Active() {
+		return nil, storage.ErrReadOnly
+	}
+	if !r.challenges.Verify(a.ServerID, a.Answer) {
+		return nil, &engines.Error{Kind: engines.KindDenied, Detail: "the answer to the join challenge is wrong or too late"}
+	}
+	if err := r.cluster.Join(ctx, a.ServerID, a.ClusterAddr, a.NonVoter, a.Rejoin); err != nil {
+		return nil, fmt.Errorf("adding the node to the cluster: %w", err)
+	}
+	var grant joinGrant
+	if err := n.get(ctx, caKey, &grant.CA); err != nil {
+		return nil, err
+	}
+	plain, err := json.Marshal(grant)
+	if err != nil {
+		return nil, err
+	}
+	n.log.Info("node joined", "node", a.ServerID, "address", a.ClusterAddr, "voter", !a.NonVoter, "rejoin", a.Rejoin)
+	return seal.SealTo(r.wrapper, purposeJoin, plain)
+}
+
+func (t JoinTarget) client() (*http.Client, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName}
+	if len(t.CACert) > 0 {
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(t.CACert) {
+			return nil, engines.Invalid("leader_ca_cert holds no PEM certificate")
+		}
+	}
+	if len(t.ClientCert) > 0 {
+		pair, err := tls.X509KeyPair(t.ClientCert, t.ClientKey)
+		if err != nil {
+			return nil, engines.Invalid("leader_client_cert and leader_client_key do not fit together")
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return &http.Client{
+		Timeout:   30 * time.Second,
+		Transport: &http.Transport{TLSClientConfig: config, Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true},
+	}, nil
+}
+
+// put calls one step of the bootstrap at the leader and decodes "data".
+func (t JoinTarget) put(ctx context.Context, client *http.Client, step string, in, out any) error {
+	body, err := json.Marshal(in)
+	if err != nil {
+		return err
+	}
+	url := strings.TrimRight(t.LeaderAPIAddr, "/") + "/v1/sys/storage/raft/bootstrap/" + step
+	req, err := http.NewRequestWithContext(ctx, http.MethodPut, url, bytes.NewReader(body))
+	if err != nil {
+		return engines.Invalid("leader_api_addr is not a URL such as https://10.0.0.1:8200")
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("X-Vault-Request", "true")
+	resp, err := client.Do(req)
+	if err != nil {
+		return &engines.Error{Kind: engines.KindUnavailable, Detail: "could not reach the leader at " + t.LeaderAPIAddr, Err: err}
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if err != nil {
+		return &engines.Error{Kind: engines.KindUnavailable, Detail: "the leader's answer broke off", Err: err}
+	}
+	var envelope struct {
+		Data   json.RawMessage `json:"data"`
+		Errors []string        `json:"errors"`
+	}
+	if err := json.Unmarshal(answer, &envelope); err != nil || resp.StatusCode != http.StatusOK {
+		return &engines.Error{Kind: engines.KindUnavailable, Detail: fmt.Sprintf(
+			"the node at %s refused the join (%d): %s", t.LeaderAPIAddr, resp.StatusCode, strings.Join(envelope.Errors, "; "))}
+	}
+	if err := json.Unmarshal(envelope.Data, out); err != nil {
+		return fmt.Errorf("decoding the leader's answer: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,269 @@
+// Package lifecycle is the life of one node: not initialised, sealed, unsealed as standby or active. It owns
+// the order in which keys, storage and the cluster come up and go down, and nothing of what is served.
+//
+// While a node is sealed its state file is open but nothing can be decrypted, and the node takes no part in
+// Raft: the cluster's CA key is an entry behind the barrier, so a node that cannot unseal cannot even connect.
+// Start reading at Node, then Init, Unseal and up.
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/coffer-project/coffer/server/seal"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// Entries readable while sealed. They go around the barrier.
+var (
+	sealConfigKey = storage.NewKey(storage.Local, "seal", "config")
+	sealRootKey   = storage.NewKey(storage.Local, "seal", "root")
+)
+
+// Entries behind the barrier.
+var (
+	caKey      = storage.NewKey(storage.Local, "cluster", "ca")
+	clusterKey = storage.NewKey(storage.Local, "cluster", "identity")
+)
+
+// KeyInfo describes the active encryption key.
+type KeyInfo struct {
+	Term        uint32
+	InstalledAt time.Time
+	Encryptions uint64
+}
+
+// Barrier is the encryption layer: a Store of plaintext over the raw one.
+type Barrier interface {
+	storage.Store
+	// NewRing makes a root key and the stored form of a fresh key ring under it.
+	NewRing() (rootKey []byte, ring storage.Put, err error)
+	Unseal(ctx context.Context, rootKey []byte) error
+	Seal()
+	Changed(storage.Change)
+	Rotate(ctx context.Context) (KeyInfo, error)
+	KeyInfo() KeyInfo
+	SealBytes(aad string, plain []byte) ([]byte, error)
+	OpenBytes(aad string, sealed []byte) ([]byte, error)
+	DeriveKey(purpose string) ([]byte, error)
+}
+
+// Raw is the replicated state as stored, on this node.
+type Raw interface {
+	storage.Reader
+	storage.Feed
+	AppliedIndex() storage.Index
+	WaitApplied(ctx context.Context, index storage.Index) error
+	// WriteSnapshot streams the whole state; the answer says at which index and term it is.
+	WriteSnapshot(ctx context.Context, w io.Writer) (index, term uint64, err error)
+}
+
+// Peer is a member of the cluster as the leader (or this node) knows it.
+type Peer struct {
+	ID, APIAddr, ClusterAddr, Version string
+	Voter, Leader, Healthy            bool
+	LastContact                       time.Duration // 0 on the leader itself
+	LastIndex, AppliedIndex, LastTerm uint64
+}
+
+// Autopilot is the automatic care of membership. Durations as in the field's autopilot.
+type Autopilot struct {
+	CleanupDeadServers             bool
+	LastContactThreshold           time.Duration
+	DeadServerLastContactThreshold time.Duration
+	ServerStabilizationTime        time.Duration
+	MaxTrailingLogs                uint64
+	MinQuorum                      int
+}
+
+// Cluster is this node's running part in Raft and in the traffic between nodes.
+type Cluster interface {
+	storage.Committer
+	// Bootstrap makes this node the only voter of a new cluster. Doing it again changes nothing.
+	Bootstrap(ctx context.Context) error
+	ReadIndex(ctx context.Context) (storage.Index, error)
+	IsLeader() bool
+	Leader() (Peer, bool)
+	Peers() ([]Peer, error)
+	// Changes signals (capacity 1) that leadership may have changed.
+	Changes() <-chan struct{}
+	Join(ctx context.Context, id, clusterAddr string, nonVoter, rejoin bool) error
+	RemovePeer(ctx context.Context, id string) error
+	StepDown(ctx context.Context) error
+	// Forward sends the request to the active node and relays the answer; see storage.ErrUnavailable and
+	// storage.ErrOutcomeUnknown.
+	Forward(w http.ResponseWriter, r *http.Request) error
+	Restore(ctx context.Context, state io.Reader) error
+	SetAutopilot(Autopilot)
+	// Numbers are gauges and counters by metric name.
+	Numbers() map[string]float64
+	Close(ctx context.Context) error
+}
+
+// CA is the cluster's certificate authority, PEM.
+type CA struct {
+	Cert []byte `json:"cert"`
+	Key  []byte `json:"key"`
+}
+
+// Identity names a cluster.
+type Identity struct {
+	ID   string `json:"id"`
+	Name string `json:"name"`
+}
+
+// Options of a Node. All but AutoSeal, RetryJoin and Logger are required.
+type Options struct {
+	NodeID      string
+	ClusterAddr string // advertised host:port
+	APIAddr     string // advertised URL
+	ClusterName string
+	Raw         Raw
+	Barrier     Barrier
+	Router      *RawStore // the raw store below Barrier, routed to the running cluster
+	NewCA       func() (CA, error)
+	OpenCluster func(ctx context.Context, ca CA) (Cluster, error)
+	AutoSeal    seal.Wrapper // nil: Shamir
+	RetryJoin   []JoinTarget
+	Hooks       Hooks
+	Logger      *slog.Logger
+}
+
+// Hooks are what the server does at each turn of the node's life.
+type Hooks struct {
+	// FirstPuts returns what a new cluster begins with, plaintext.
+	FirstPuts func() ([]storage.Put, error)
+	// RootToken creates a root token; the node is active.
+	RootToken func(ctx context.Context) (string, error)
+	// Load is called when storage has become readable, also after it was replaced by a snapshot.
+	Load func(ctx context.Context) error
+	// Unload is called before sealing.
+	Unload func()
+	// Active runs while this node is the active one. ctx ends with that; Active must then return.
+	Active func(ctx context.Context)
+}
+
+// Sentinels of this package.
+var (
+	ErrInitialized    = errors.New("already initialized")
+	ErrNotInitialized = errors.New("not initialized")
+)
+
+// running is what an unsealed node has. It is replaced as a whole.
+type running struct {
+	cluster    Cluster
+	wrapper    seal.Wrapper
+	challenges seal.Challenges // of nodes that want to join
+	identity   Identity
+	stop       context.CancelFunc // ends watch
+	done       chan struct{}      // closed when watch has ended
+	active     atomic.Bool
+	since      atomic.Int64 // Unix nanoseconds when it became active
+}
+
+// Node is one node's life. Safe for concurrent use.
+type Node struct {
+	opts Options
+	log  *slog.Logger
+
+	running atomic.Pointer[running] // nil while sealed
+
+	mu       sync.Mutex // guards everything below, and every transition
+	unsealer *seal.Unsealer
+	pending  *pendingJoin // a join that waits for the key
+	closed   bool
+
+	reset chan struct{} // capacity 1: the state was replaced under us
+}
+
+// New returns a sealed node. Run starts what goes on in the background.
+func New(o Options) *Node {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	n := &Node{opts: o, log: o.Logger, reset: make(chan struct{}, 1)}
+	o.Raw.OnChange(func(ch storage.Change) {
+		o.Barrier.Changed(ch)
+		if ch.Reset {
+			select {
+			case n.reset <- struct{}{}:
+			default:
+			}
+		}
+	})
+	return n
+}
+
+// Sealed reports whether the node is sealed (or not initialised).
+func (n *Node) Sealed() bool { return n.running.Load() == nil }
+
+// Active reports whether this node is the active one, ready to serve.
+func (n *Node) Active() bool {
+	r := n.running.Load()
+	return r != nil && r.active.Load() && r.cluster.IsLeader()
+}
+
+// ActiveSince returns when the node became active; zero if it is not.
+func (n *Node) ActiveSince() time.Time {
+	if r := n.running.Load(); r != nil && r.active.Load() {
+		return time.Unix(0, r.since.Load()).UTC()
+	}
+	return time.Time{}
+}
+
+// Cluster returns the running cluster, or nil while sealed.
+func (n *Node) Cluster() Cluster {
+	if r := n.running.Load(); r != nil {
+		return r.cluster
+	}
+	return nil
+}
+
+// Identity returns the cluster's name and id; zero while sealed.
+func (n *Node) Identity() Identity {
+	if r := n.running.Load(); r != nil {
+		return r.identity
+	}
+	return Identity{}
+}
+
+// ID returns the node's id.
+func (n *Node) ID() string { return n.opts.NodeID }
+
+// Initialized reports whether this node holds a cluster's seal configuration.
+func (n *Node) Initialized(ctx context.Context) bool {
+	_, err := n.opts.Raw.Get(ctx, sealConfigKey)
+	return err == nil
+}
+
+// RawStore is the store below the barrier: reads of the local state, commits through the running cluster.
+type RawStore struct {
+	storage.Reader
+	committer atomic.Pointer[storage.Committer]
+}
+
+// NewRawStore returns a store that answers commits with storage.ErrSealed until a cluster runs.
+func NewRawStore(r storage.Reader) *RawStore { return &RawStore{Reader: r} }
+
+// Commit implements storage.Committer.
+func (s *RawStore) Commit(ctx context.Context, b storage.Batch) (storage.Index, error) {
+	c := s.committer.Load()
+	if c == nil {
+		return 0, storage.ErrSealed
+	}
+	return (*c).Commit(ctx, b)
+}
+
+func (s *RawStore) route(c storage.Committer) {
+	if c == nil {
+		s.committer.Store(nil)
+		return
+	}
+	s.committer.Store(&c)
+}

@@ -1,0 +1,258 @@
+package lifecycle
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/coffer-project/coffer/server/seal"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// Run unseals by itself where it can, joins where it is told to, and follows a replaced state, until ctx
+// ends. It then stops the node.
+func (n *Node) Run(ctx context.Context) error {
+	retry := time.NewTimer(0)
+	defer retry.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
+			defer cancel()
+			return n.Close(stop)
+		case <-n.reset:
+			n.reload(ctx)
+		case <-retry.C:
+			if !n.settle(ctx) {
+				retry.Reset(time.Second)
+			}
+		}
+	}
+}
+
+// settle tries what needs no operator. It reports whether there is nothing left to try.
+func (n *Node) settle(ctx context.Context) bool {
+	if !n.Sealed() {
+		return true
+	}
+	if n.Initialized(ctx) {
+		if n.opts.AutoSeal == nil {
+			return true
+		}
+		if err := n.autoUnseal(ctx); err != nil {
+			n.log.Warn("auto-unseal failed, trying again", "err", err)
+			return false
+		}
+		return true
+	}
+	if len(n.opts.RetryJoin) == 0 {
+		return true
+	}
+	return n.retryJoin(ctx)
+}
+
+// Close seals the node for good. Closing twice is fine.
+func (n *Node) Close(ctx context.Context) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.closed = true
+	return n.down(ctx)
+}
+
+// Seal forgets all keys and leaves the cluster. The node needs its unseal keys again.
+func (n *Node) Seal(ctx context.Context) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.Sealed() {
+		return nil
+	}
+	n.log.Info("sealing")
+	return n.down(ctx)
+}
+
+func (n *Node) autoUnseal(ctx context.Context) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.Sealed() {
+		return nil
+	}
+	return n.openWith(ctx, n.opts.AutoSeal)
+}
+
+// openWith unseals an initialised node with the key that wraps its root key.
+func (n *Node) openWith(ctx context.Context, w seal.Wrapper) error {
+	root, err := n.rootKey(ctx, w)
+	if err != nil {
+		return err
+	}
+	if err := n.opts.Barrier.Unseal(ctx, root); err != nil {
+		return fmt.Errorf("unsealing the barrier: %w", err)
+	}
+	var ca CA
+	if err := n.get(ctx, caKey, &ca); err != nil {
+		n.opts.Barrier.Seal()
+		return err
+	}
+	return n.up(ctx, ca, w, nil)
+}
+
+// errWrongKey is what an operator sees when the shares do not belong to this cluster.
+var errWrongKey = errors.New("the unseal keys do not open this cluster's root key: check that every key belongs to it, and begin again")
+
+func (n *Node) rootKey(ctx context.Context, w seal.Wrapper) ([]byte, error) {
+	wrapped, err := n.opts.Raw.Get(ctx, sealRootKey)
+	if err != nil {
+		return nil, fmt.Errorf("reading the wrapped root key: %w", err)
+	}
+	root, err := w.Unwrap(wrapped.Value, string(sealRootKey))
+	if err != nil {
+		n.log.Warn("unwrapping the root key failed", "err", err)
+		return nil, errWrongKey
+	}
+	return root, nil
+}
+
+func (n *Node) get(ctx context.Context, key storage.Key, into any) error {
+	e, err := n.opts.Barrier.Get(ctx, key)
+	if err != nil {
+		return fmt.Errorf("reading %s: %w", key, err)
+	}
+	if err := json.Unmarshal(e.Value, into); err != nil {
+		return fmt.Errorf("decoding %s: %w", key, err)
+	}
+	return nil
+}
+
+// up starts the cluster and then, once fill has run (it may wait for the state to arrive), the rest of the
+// node. The barrier is open, or fill opens it. On error everything is down again. n.mu is held.
+func (n *Node) up(ctx context.Context, ca CA, w seal.Wrapper, fill func(context.Context, Cluster) error) (err error) {
+	if n.closed {
+		return errors.New("the server is stopping")
+	}
+	c, err := n.opts.OpenCluster(ctx, ca)
+	if err != nil {
+		n.opts.Barrier.Seal()
+		return fmt.Errorf("starting the cluster: %w", err)
+	}
+	n.opts.Router.route(c)
+	defer func() {
+		if err != nil {
+			n.opts.Router.route(nil)
+			n.opts.Barrier.Seal()
+			stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+			defer cancel()
+			err = errors.Join(err, c.Close(stop))
+		}
+	}()
+	if fill != nil {
+		if err := fill(ctx, c); err != nil {
+			return err
+		}
+	}
+	r := &running{cluster: c, wrapper: w, done: make(chan struct{})}
+	if err := n.get(ctx, clusterKey, &r.identity); err != nil {
+		return err
+	}
+	if err := n.opts.Hooks.Load(ctx); err != nil {
+		return fmt.Errorf("loading: %w", err)
+	}
+	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
+	r.stop = stop
+	n.running.Store(r)
+	n.log.Info("unsealed", "cluster", r.identity.Name, "cluster_id", r.identity.ID)
+	go n.watch(watching, r)
+	return nil
+}
+
+// down stops what up started. n.mu is held.
+func (n *Node) down(ctx context.Context) error {
+	r := n.running.Swap(nil)
+	n.unsealer, n.pending = nil, nil
+	if r == nil {
+		return nil
+	}
+	r.stop()
+	<-r.done
+	n.opts.Hooks.Unload()
+	err := r.cluster.Close(ctx)
+	n.opts.Router.route(nil)
+	n.opts.Barrier.Seal()
+	return err
+}
+
+// watch turns leadership into the active role and back, until its context ends.
+func (n *Node) watch(ctx context.Context, r *running) {
+	defer close(r.done)
+	var stop context.CancelFunc
+	var ended chan struct{}
+	passive := func() {
+		if stop != nil {
+			r.active.Store(false)
+			stop()
+			<-ended
+			stop = nil
+			n.log.Info("now standby")
+		}
+	}
+	defer passive()
+	for {
+		switch leader := r.cluster.IsLeader(); {
+		case leader && stop == nil:
+			var active context.Context
+			active, stop = context.WithCancel(ctx)
+			ended = make(chan struct{})
+			r.since.Store(time.Now().UnixNano())
+			r.active.Store(true)
+			n.log.Info("now active")
+			go func(done chan struct{}) {
+				defer close(done)
+				n.opts.Hooks.Active(active)
+			}(ended)
+		case !leader:
+			passive()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.cluster.Changes():
+		}
+	}
+}
+
+// reload follows a state that was replaced as a whole, by a restore or by an installed snapshot. If it
+// belongs to other keys, the node seals: only whoever holds those keys may open it.
+func (n *Node) reload(ctx context.Context) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	r := n.running.Load()
+	if r == nil {
+		return
+	}
+	root, err := n.rootKey(ctx, r.wrapper)
+	if err == nil {
+		err = n.opts.Barrier.Unseal(ctx, root)
+	}
+	if err == nil {
+		err = n.opts.Hooks.Load(ctx)
+	}
+	if err == nil {
+		return
+	}
+	n.log.Warn("the restored state has other keys: sealing, unseal with the keys it was made under", "err", err)
+	if err := n.down(ctx); err != nil {
+		n.log.Error("sealing", "err", err)
+	}
+}
+
+// ReadIndex waits until local reads include every write acknowledged before the call. On a standby it asks
+// the leader.
+func (n *Node) ReadIndex(ctx context.Context) error {
+	r := n.running.Load()
+	if r == nil {
+		return storage.ErrSealed
+	}
+	_, err := r.cluster.ReadIndex(ctx)
+	return err
+}
