@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/coffer-project/coffer/storage"
@@ -92,12 +93,17 @@ type Request struct {
 	// RawBody is the unread body of routes with the RawBody flag, else nil.
 	RawBody interface{ Read([]byte) (int, error) }
 
-	given map[string]bool // which input fields came with the request
+	given  []string          // which input fields came with the request
+	params map[string]string // path parameters of the matched route
 }
 
-// Given reports whether the input field came with the request (with any value but null). Partial updates
-// use it to tell "absent" from "set to the zero value".
-func (r *Request) Given(field string) bool { return r.given[field] }
+// Given reports whether the input field came in the body or the query (with any value but null). Partial
+// updates use it to tell "absent" from "set to the zero value". Path parameters do not count.
+func (r *Request) Given(field string) bool { return slices.Contains(r.given, field) }
+
+// Param returns a path parameter of the matched route, or "". It is there for Route.Exists, which runs before
+// the input is decoded; handlers have it in their input struct.
+func (r *Request) Param(name string) string { return r.params[name] }
 
 // Caller is who asks. The zero Caller is somebody without a token, on an unauthenticated path.
 type Caller struct {

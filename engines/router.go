@@ -2,6 +2,10 @@ package engines
 
 import (
 	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
 )
 
 // Flags say how a route is treated by the server.
@@ -37,23 +41,158 @@ type Handler[In any] func(ctx context.Context, req *Request, in *In) (*Response,
 // Field is one input field of a route, as declared by the tags of its input struct.
 type Field struct {
 	Name     string
-	Type     string // "string", "boolean", "integer", "number", "duration", "list", "map", "object"
+	Type     string // "string", "boolean", "integer", "number", "duration", "list", "map", "object" or "any"
 	In       string // "path", "query" or "body"
 	Required bool
 	Default  string
 	Help     string
+	Enum     []string // the only values allowed; nil when not restricted
+	Max      int      // most bytes (texts, raw JSON) or elements (lists, maps); 0 is no limit of its own
+	// Whole marks the one field that receives the entire body: the route takes free-form objects.
+	Whole bool
 }
 
 // Route is one declared path and operation.
 type Route struct {
 	Pattern string
-	Op      Operation
+	Op      Operation // Create is declared, and kept, as Update
 	Help    string
 	Flags   Flags
 	Fields  []Field
 	// Exists, if set, tells create from update on writes: it reports whether the object is already there.
+	// It runs before authorisation, through CheckExists: path parameters are in Request.Param, the body is
+	// not decoded, and it must neither write nor answer anything but that one bit.
 	Exists func(ctx context.Context, req *Request) (bool, error)
 
 	segments []segment
 	handle   func(ctx context.Context, req *Request, params map[string]string) (*Response, error)
 }
+
+// Serve decodes the request's input and calls the handler. params are what Match returned. Every problem of
+// the input is reported in one Error of KindInvalid; unknown fields become a warning of the response.
+func (r *Route) Serve(ctx context.Context, req *Request, params map[string]string) (*Response, error) {
+	return r.handle(ctx, req, params)
+}
+
+// CheckExists reports whether the object that a write names is already there, so that the write is an update
+// and not a create. Routes without Exists only know updates. Call it before authorisation.
+func (r *Route) CheckExists(ctx context.Context, req *Request, params map[string]string) (bool, error) {
+	if r.Exists == nil {
+		return true, nil
+	}
+	req.params = params
+	return r.Exists(ctx, req)
+}
+
+// Router holds the routes of one engine. Declare all routes with On before the first Match; from then on it
+// is only read, so safe for concurrent use.
+type Router struct {
+	root   node
+	routes []*Route
+}
+
+// NewRouter returns a Router without routes.
+func NewRouter() *Router { return &Router{} }
+
+// On declares a route: requests with this operation whose path fits the pattern have their input decoded
+// into a new In and are answered by h. Segments of a pattern are literal, "{name}" for one segment, or
+// "{name...}" for the rest of the path, which may be empty for List only, or for every operation if it is
+// written "{name...?}". A rest may be followed by literal segments ("mounts/{path...}/tune"). A literal beats
+// a parameter, a parameter beats a rest. LIST paths fit with and without their trailing slash; a rest
+// parameter of a List is "" or ends in "/".
+//
+// In is a struct whose exported fields carry the tags that decode.go describes; every path parameter needs a
+// field of its name. On panics on a declaration that cannot work: it is meant to run when the program starts.
+func On[In any](r *Router, op Operation, pattern, help string, flags Flags, h Handler[In]) *Route {
+	if op == Create {
+		op = Update
+	}
+	segments, err := parsePattern(pattern)
+	if err != nil {
+		panic(fmt.Sprintf("engines: route %s %q: %v", op, pattern, err))
+	}
+	p, err := newPlan(reflect.TypeFor[In](), op, segments)
+	if err != nil {
+		panic(fmt.Sprintf("engines: route %s %q: %v", op, pattern, err))
+	}
+	route := &Route{Pattern: pattern, Op: op, Help: help, Flags: flags, Fields: p.describe(), segments: segments}
+	template := p.defaults().Interface().(In)
+	route.handle = func(ctx context.Context, req *Request, params map[string]string) (*Response, error) {
+		in := new(In)
+		*in = template
+		req.params = params
+		unknown, err := p.decode(req, params, reflect.ValueOf(in).Elem())
+		if err != nil {
+			return nil, err
+		}
+		resp, err := h(ctx, req, in)
+		if err != nil {
+			return nil, err
+		}
+		return withUnknown(resp, unknown), nil
+	}
+	if !r.root.add(segments, route) {
+		panic(fmt.Sprintf("engines: route %s %q is declared twice", op, pattern))
+	}
+	r.routes = append(r.routes, route)
+	return route
+}
+
+// Routes returns all routes, sorted by pattern and then operation.
+func (r *Router) Routes() []*Route {
+	routes := slices.Clone(r.routes)
+	slices.SortFunc(routes, func(a, b *Route) int {
+		if c := strings.Compare(a.Pattern, b.Pattern); c != 0 {
+			return c
+		}
+		return strings.Compare(string(a.Op), string(b.Op))
+	})
+	return routes
+}
+
+// Match finds the route for an operation on a path relative to the mount, and its path parameters (nil when
+// it has none). Among several fitting routes of the operation the most literal one wins. The error is of
+// KindNotFound if no pattern fits, of KindUnsupported if one does but for other operations only, and of
+// KindInvalid for a path that no route may see (MaxPathBytes, NUL, "..", …).
+func (r *Router) Match(op Operation, path string) (*Route, map[string]string, error) {
+	if err := checkPath(path); err != nil {
+		return nil, nil, err
+	}
+	if op == Create {
+		op = Update
+	}
+	if op == List {
+		path = strings.TrimSuffix(path, "/")
+	}
+	others := false
+	route := r.root.find(path, start(path), op, &others)
+	switch {
+	case route != nil:
+		return route, route.capture(path), nil
+	case others:
+		return nil, nil, &Error{Kind: KindUnsupported, Detail: "unsupported operation"}
+	}
+	return nil, nil, NotFound("unsupported path")
+}
+
+// Handle is Match and Serve in one.
+func (r *Router) Handle(ctx context.Context, req *Request) (*Response, error) {
+	route, params, err := r.Match(req.Op, req.Path)
+	if err != nil {
+		return nil, err
+	}
+	return route.Serve(ctx, req, params)
+}
+
+// withUnknown adds the warning about unrecognized fields, if there are any.
+func withUnknown(resp *Response, unknown []string) *Response {
+	if len(unknown) == 0 {
+		return resp
+	}
+	if resp == nil {
+		resp = &Response{}
+	}
+	resp.Warnings = append(resp.Warnings, "unrecognized field(s) ignored: "+quoteNames(unknown))
+	return resp
+}
+
