@@ -333,6 +333,7 @@ type EchoRequest struct {
 	AppliedIndex  uint64                 `protobuf:"varint,6,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
 	NowMs         int64                  `protobuf:"varint,7,opt,name=now_ms,json=nowMs,proto3" json:"now_ms,omitempty"`
 	Term          uint64                 `protobuf:"varint,8,opt,name=term,proto3" json:"term,omitempty"`
+	NonVoter      bool                   `protobuf:"varint,9,opt,name=non_voter,json=nonVoter,proto3" json:"non_voter,omitempty"` // the node does not want a vote
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -421,6 +422,13 @@ func (x *EchoRequest) GetTerm() uint64 {
 		return x.Term
 	}
 	return 0
+}
+
+func (x *EchoRequest) GetNonVoter() bool {
+	if x != nil {
+		return x.NonVoter
+	}
+	return false
 }
 
 type EchoReply struct {
@@ -604,7 +612,7 @@ const file_proto_forwardpb_forward_proto_rawDesc = "" +
 	"\rResponseChunk\x123\n" +
 	"\x04head\x18\x01 \x01(\v2\x1f.coffer.forward.v1.ResponseHeadR\x04head\x12\x12\n" +
 	"\x04body\x18\x02 \x01(\fR\x04body\x12\x10\n" +
-	"\x03end\x18\x03 \x01(\bR\x03end\"\xed\x01\n" +
+	"\x03end\x18\x03 \x01(\bR\x03end\"\x8a\x02\n" +
 	"\vEchoRequest\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x19\n" +
 	"\bapi_addr\x18\x02 \x01(\tR\aapiAddr\x12!\n" +
@@ -614,7 +622,8 @@ const file_proto_forwardpb_forward_proto_rawDesc = "" +
 	"last_index\x18\x05 \x01(\x04R\tlastIndex\x12#\n" +
 	"\rapplied_index\x18\x06 \x01(\x04R\fappliedIndex\x12\x15\n" +
 	"\x06now_ms\x18\a \x01(\x03R\x05nowMs\x12\x12\n" +
-	"\x04term\x18\b \x01(\x04R\x04term\"\x98\x01\n" +
+	"\x04term\x18\b \x01(\x04R\x04term\x12\x1b\n" +
+	"\tnon_voter\x18\t \x01(\bR\bnonVoter\"\x98\x01\n" +
 	"\tEchoReply\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x19\n" +
 	"\bapi_addr\x18\x02 \x01(\tR\aapiAddr\x12!\n" +
