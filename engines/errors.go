@@ -8,16 +8,16 @@ import (
 type Kind int
 
 const (
-	KindInternal    Kind = iota // 500; Detail is replaced by "internal error" and the request id
-	KindInvalid                 // 400
-	KindDenied                  // 403
-	KindNotFound                // 404
-	KindUnsupported             // 405
-	KindPrecondition            // 412
-	KindTooLarge                // 413
-	KindLimited                 // 429
-	KindUpstream                // 502
-	KindUnavailable             // 503
+	KindInternal     Kind = iota // 500; Detail is replaced by "internal error" and the request id
+	KindInvalid                  // 400
+	KindDenied                   // 403
+	KindNotFound                 // 404
+	KindUnsupported              // 405
+	KindPrecondition             // 412
+	KindTooLarge                 // 413
+	KindLimited                  // 429
+	KindUpstream                 // 502
+	KindUnavailable              // 503
 )
 
 // Error is a failure with the one text a client may see. Err, the cause, goes to the log only.

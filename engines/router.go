@@ -48,6 +48,8 @@ type Field struct {
 	Help     string
 	Enum     []string // the only values allowed; nil when not restricted
 	Max      int      // most bytes (texts, raw JSON) or elements (lists, maps); 0 is no limit of its own
+	// Sensitive marks a field whose value must not be shown.
+	Sensitive bool
 	// Whole marks the one field that receives the entire body: the route takes free-form objects.
 	Whole bool
 }
@@ -116,7 +118,7 @@ func On[In any](r *Router, op Operation, pattern, help string, flags Flags, h Ha
 		panic(fmt.Sprintf("engines: route %s %q: %v", op, pattern, err))
 	}
 	route := &Route{Pattern: pattern, Op: op, Help: help, Flags: flags, Fields: p.describe(), segments: segments}
-	template := p.defaults().Interface().(In)
+	template := p.template.Interface().(In)
 	route.handle = func(ctx context.Context, req *Request, params map[string]string) (*Response, error) {
 		in := new(In)
 		*in = template
@@ -195,4 +197,3 @@ func withUnknown(resp *Response, unknown []string) *Response {
 	resp.Warnings = append(resp.Warnings, "unrecognized field(s) ignored: "+quoteNames(unknown))
 	return resp
 }
-

@@ -1,0 +1,158 @@
+package engines
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// newPlan reads the declaration of an input struct for one route.
+func newPlan(t reflect.Type, op Operation, segments []segment) (*plan, error) {
+	if t.Kind() != reflect.Struct {
+		return nil, fmt.Errorf("input %s is not a struct", t)
+	}
+	p := &plan{typ: t, byName: map[string]int{}, whole: -1, template: reflect.New(t).Elem()}
+	if err := p.add(t, nil, op, segments); err != nil {
+		return nil, err
+	}
+	for _, s := range segments {
+		if _, ok := p.byName[s.name]; s.kind != literal && !ok {
+			return nil, fmt.Errorf("path parameter %q has no field in %s", s.name, t)
+		}
+	}
+	if p.whole < 0 {
+		return p, nil
+	}
+	for i := range p.fields {
+		if i != p.whole && p.fields[i].In == "body" {
+			return nil, fmt.Errorf("field %q: the entire body already goes to %q", p.fields[i].Name, p.fields[p.whole].Name)
+		}
+	}
+	return p, nil
+}
+
+// add reads the fields of t, which is found at index in the input struct.
+func (p *plan) add(t reflect.Type, index []int, op Operation, segments []segment) error {
+	for i := range t.NumField() {
+		sf := t.Field(i)
+		at := append(slices.Clone(index), i)
+		if sf.Anonymous && sf.Type.Kind() == reflect.Struct {
+			if err := p.add(sf.Type, at, op, segments); err != nil {
+				return err
+			}
+			continue
+		}
+		if !sf.IsExported() {
+			continue
+		}
+		f, err := newInput(sf, at, op, segments)
+		if err != nil {
+			return fmt.Errorf("field %s.%s: %w", t, sf.Name, err)
+		}
+		if _, ok := p.byName[f.Name]; ok {
+			return fmt.Errorf("field %q is declared twice", f.Name)
+		}
+		if f.Default != "" {
+			if problem := f.setText(p.template, f.Default); problem != "" {
+				return fmt.Errorf("default of %q %s", f.Name, problem)
+			}
+		}
+		if f.Whole {
+			p.whole = len(p.fields)
+		}
+		p.byName[f.Name] = len(p.fields)
+		p.fields = append(p.fields, f)
+	}
+	return nil
+}
+
+// newInput reads the declaration of one field.
+func newInput(sf reflect.StructField, index []int, op Operation, segments []segment) (input, error) {
+	tags, err := parseTags(sf.Tag)
+	if err != nil {
+		return input{}, err
+	}
+	f := input{index: index, Field: Field{
+		Name: tags["json"], Help: tags["help"], Default: tags["default"],
+		Required: tags["required"] == "true", Whole: tags["body"] == "true", In: "body",
+	}}
+	typ := sf.Type
+	if f.pointer = typ.Kind() == reflect.Pointer; f.pointer {
+		typ = typ.Elem()
+	}
+	f.kind = kindOf(typ)
+	f.Sensitive = typ == reflect.TypeFor[Sensitive]()
+	inPath := slices.ContainsFunc(segments, func(s segment) bool { return s.kind != literal && s.name == f.Name })
+	fromBody := op != Read && op != List && op != Delete
+	f.fromQuery = !inPath && f.kind != nil && f.kind.text != nil && (!fromBody || tags["query"] == "true")
+	switch {
+	case inPath:
+		f.In = "path"
+	case f.fromQuery && !fromBody:
+		f.In = "query"
+	}
+	if max := tags["max"]; max != "" {
+		if f.Max, err = strconv.Atoi(max); err != nil || f.Max <= 0 {
+			return input{}, errors.New("max is not a positive number")
+		}
+	}
+	if enum := tags["enum"]; enum != "" {
+		f.Enum = strings.Split(enum, ",")
+	}
+	if f.kind == nil {
+		return input{}, fmt.Errorf("type %s is not supported", sf.Type)
+	}
+	f.Type = f.kind.name
+	return f, f.validate(tags)
+}
+
+// validate reports tags that contradict each other.
+func (f *input) validate(tags map[string]string) error {
+	switch {
+	case f.Name == "" || f.Name == "-" || strings.Contains(f.Name, ","):
+		return errors.New("has no plain name in its json tag")
+	case f.Default != "" && (f.Required || f.pointer || f.In == "path"):
+		return errors.New("has a default it can never take")
+	case f.In == "path" && (f.pointer || f.kind.text == nil || f.Whole):
+		return errors.New("cannot be a path parameter")
+	case f.Default != "" && f.kind.text == nil, tags["query"] == "true" && f.kind.text == nil:
+		return errors.New("has a type that no text can give")
+	case f.Whole && (f.pointer || f.kind != anyKind && f.kind != objectKind):
+		return errors.New("cannot receive the entire body")
+	case f.Enum != nil && f.kind != stringKind && f.kind != listKind:
+		return errors.New("has an enum but is not a text or a list")
+	case f.Max > 0 && f.kind.scalar:
+		return errors.New("has a max but no length")
+	}
+	return nil
+}
+
+var knownTags = []string{"json", "help", "default", "required", "enum", "max", "query", "body"}
+
+// parseTags splits a struct tag and refuses tags that nobody reads, which are nearly always misspelt ones.
+func parseTags(tag reflect.StructTag) (map[string]string, error) {
+	tags := map[string]string{}
+	for rest := strings.TrimSpace(string(tag)); rest != ""; rest = strings.TrimSpace(rest) {
+		key, after, ok := strings.Cut(rest, ":")
+		quoted, err := strconv.QuotedPrefix(after)
+		if !ok || err != nil {
+			return nil, errors.New("has a malformed tag")
+		}
+		value, err := strconv.Unquote(quoted)
+		if err != nil {
+			return nil, errors.New("has a malformed tag")
+		}
+		if !slices.Contains(knownTags, key) {
+			return nil, fmt.Errorf("has the unknown tag %q", key)
+		}
+		if bools := key == "required" || key == "query" || key == "body"; bools && value != "true" {
+			return nil, fmt.Errorf("tag %q can only be \"true\"", key)
+		}
+		tags[key] = value
+		rest = after[len(quoted):]
+	}
+	return tags, nil
+}

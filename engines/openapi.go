@@ -1,0 +1,251 @@
+package engines
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// MountedRouter is a router and the path it answers below, such as "secret/".
+type MountedRouter struct {
+	Path   string
+	Router *Router
+}
+
+// OpenAPI returns the OpenAPI 3.0 document of the given mounts as JSON, the same bytes for the same input. A
+// List is documented as GET with list=true on its path with a trailing slash. Where two patterns differ only
+// in what OpenAPI cannot tell apart (one segment or the rest), the first in the order of Routes is documented.
+func OpenAPI(title, version string, mounts []MountedRouter) ([]byte, error) {
+	doc := document{paths: map[string]object{}, ids: map[string]bool{}, shapes: map[string]string{}}
+	mounts = slices.Clone(mounts)
+	slices.SortFunc(mounts, func(a, b MountedRouter) int { return strings.Compare(a.Path, b.Path) })
+	for _, m := range mounts {
+		for _, route := range m.Router.Routes() {
+			doc.add(m.Path, route)
+		}
+	}
+	return json.MarshalIndent(object{
+		"openapi": "3.0.3",
+		"info":    object{"title": title, "version": version},
+		"servers": []object{{"url": "/v1"}},
+		"paths":   doc.paths,
+		"components": object{"securitySchemes": object{
+			"token": object{"type": "apiKey", "in": "header", "name": "X-Vault-Token"},
+		}},
+		"security": []object{{"token": []string{}}},
+	}, "", " ")
+}
+
+type object = map[string]any
+
+// document collects paths.
+type document struct {
+	paths  map[string]object
+	ids    map[string]bool   // operation ids in use
+	shapes map[string]string // path with parameter names left out -> path as first seen
+}
+
+// methods are the HTTP methods that operations are documented with.
+var methods = map[Operation]string{Read: "get", List: "get", Update: "post", Patch: "patch", Delete: "delete"}
+
+func (d *document) add(mount string, r *Route) {
+	path, shape := "/"+mount, "/"+mount
+	var names []string
+	for i, s := range r.segments {
+		if i > 0 {
+			path, shape = path+"/", shape+"/"
+		}
+		if s.kind == literal {
+			path, shape = path+s.name, shape+s.name
+			continue
+		}
+		names = append(names, s.name)
+		path, shape = path+"{"+s.name+"}", shape+"{}"
+	}
+	if r.Op == List && !strings.HasSuffix(path, "/") {
+		path, shape = path+"/", shape+"/"
+	}
+	if first, ok := d.shapes[shape]; ok {
+		names, path = parameterNames(first), first
+	}
+	d.shapes[shape] = path
+	item := d.paths[path]
+	if item == nil {
+		item = object{}
+		d.paths[path] = item
+	}
+	if _, taken := item[methods[r.Op]]; !taken {
+		item[methods[r.Op]] = d.operation(mount, r, names)
+	}
+}
+
+// parameterNames returns the names between braces, in order.
+func parameterNames(path string) []string {
+	var names []string
+	for part := range strings.SplitSeq(path, "/") {
+		if name, ok := strings.CutPrefix(part, "{"); ok {
+			names = append(names, strings.TrimSuffix(name, "}"))
+		}
+	}
+	return names
+}
+
+// operation describes a route. names are the parameter names used in the document's path, in order.
+func (d *document) operation(mount string, r *Route, names []string) object {
+	op := object{
+		"operationId": d.id(mount, r),
+		"summary":     r.Help,
+		"tags":        []string{strings.TrimSuffix(mount, "/")},
+		"responses":   object{"200": object{"description": "OK"}, "204": object{"description": "No content"}},
+	}
+	if r.Flags.Has(Sudo) {
+		op["x-vault-sudo"] = true
+	}
+	if r.Flags.Has(Unauthenticated) {
+		op["x-vault-unauthenticated"] = true
+		op["security"] = []object{}
+	}
+	if parameters := r.parameters(names); len(parameters) > 0 {
+		op["parameters"] = parameters
+	}
+	if r.Op == Update || r.Op == Patch {
+		kind := "application/json"
+		if r.Op == Patch {
+			kind = "application/merge-patch+json"
+		}
+		if r.Flags.Has(RawBody) {
+			kind = "application/octet-stream"
+		}
+		if schema := r.bodySchema(); schema != nil {
+			op["requestBody"] = object{"content": object{kind: object{"schema": schema}}}
+		}
+	}
+	return op
+}
+
+func (r *Route) parameters(names []string) []object {
+	var out []object
+	i := 0
+	for _, s := range r.segments {
+		if s.kind == literal {
+			continue
+		}
+		f := r.Fields[slices.IndexFunc(r.Fields, func(f Field) bool { return f.Name == s.name })]
+		out = append(out, object{"name": names[i], "in": "path", "required": true, "description": f.Help, "schema": f.schema()})
+		i++
+	}
+	for _, f := range r.Fields {
+		if f.In != "query" || f.Name == "list" {
+			continue
+		}
+		p := object{"name": f.Name, "in": "query", "description": f.Help, "schema": f.schema()}
+		if f.Required {
+			p["required"] = true
+		}
+		out = append(out, p)
+	}
+	if r.Op == List {
+		out = append(out, object{"name": "list", "in": "query", "required": true, "description": "Must be true.",
+			"schema": object{"type": "string", "enum": []string{"true"}}})
+	}
+	return out
+}
+
+// bodySchema describes the body, nil when the route takes none.
+func (r *Route) bodySchema() object {
+	if r.Flags.Has(RawBody) {
+		return object{"type": "string", "format": "binary"}
+	}
+	properties := object{}
+	var required []string
+	for _, f := range r.Fields {
+		switch {
+		case f.Whole:
+			return object{"type": "object", "additionalProperties": true, "description": f.Help}
+		case f.In != "body":
+			continue
+		}
+		schema := f.schema()
+		schema["description"] = f.Help
+		properties[f.Name] = schema
+		if f.Required {
+			required = append(required, f.Name)
+		}
+	}
+	if len(properties) == 0 {
+		return nil
+	}
+	schema := object{"type": "object", "properties": properties}
+	if required != nil {
+		schema["required"] = required
+	}
+	return schema
+}
+
+// schema describes the field's type.
+func (f *Field) schema() object {
+	s := object{}
+	switch f.Type {
+	case "string", "boolean", "integer", "number", "object":
+		s["type"] = f.Type
+	case "duration":
+		s["type"], s["format"] = "string", "duration"
+	case "list":
+		s["type"], s["items"] = "array", object{"type": "string"}
+	case "map":
+		s["type"], s["additionalProperties"] = "object", object{"type": "string"}
+	}
+	if f.Sensitive {
+		s["format"] = "password"
+	}
+	if f.Enum != nil && f.Type == "string" {
+		s["enum"] = f.Enum
+	}
+	if f.Max > 0 && f.Type == "string" {
+		s["maxLength"] = f.Max
+	}
+	if f.Max > 0 && f.Type == "list" {
+		s["maxItems"] = f.Max
+	}
+	if f.Default != "" {
+		s["default"] = f.defaultValue()
+	}
+	return s
+}
+
+// defaultValue returns the default in its JSON type. On has already parsed it once.
+func (f *Field) defaultValue() any {
+	switch f.Type {
+	case "boolean":
+		b, _ := strconv.ParseBool(f.Default)
+		return b
+	case "integer", "number":
+		return json.Number(f.Default)
+	case "list":
+		return strings.Split(f.Default, ",")
+	}
+	return f.Default
+}
+
+// id returns a unique operation id such as "secret-read-data-path".
+func (d *document) id(mount string, r *Route) string {
+	words := []string{strings.Trim(mount, "/"), string(r.Op)}
+	for _, s := range r.segments {
+		words = append(words, s.name)
+	}
+	id := strings.Map(func(c rune) rune {
+		switch {
+		case c >= 'a' && c <= 'z', c >= '0' && c <= '9', c >= 'A' && c <= 'Z', c == '_':
+			return c
+		}
+		return '-'
+	}, strings.Join(words, "-"))
+	unique := id
+	for n := 2; d.ids[unique]; n++ {
+		unique = fmt.Sprintf("%s-%d", id, n)
+	}
+	d.ids[unique] = true
+	return unique
+}
