@@ -160,7 +160,7 @@ func (e *entries) next() error {
 func (e *entries) end() error {
 	head, err := e.tar.Next()
 	if err == nil {
-		return invalid("it has an entry %q after the last one", head.Name)
+		return invalid("it has an entry %.100q after the last one", head.Name)
 	}
 	if err != io.EOF {
 		return invalid("its end is damaged: %w", err)
@@ -172,7 +172,7 @@ func (e *entries) end() error {
 func (e *entries) check(name string, limit int64) error {
 	switch {
 	case e.head.Name != name:
-		return invalid("it has an entry %q where %q belongs", e.head.Name, name)
+		return invalid("it has an entry %.100q where %q belongs", e.head.Name, name)
 	case e.head.Typeflag != tar.TypeReg || len(e.head.PAXRecords) > 0:
 		return invalid("its entry %s is not a plain file", name)
 	case e.head.Size > limit:

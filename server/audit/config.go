@@ -1,0 +1,147 @@
+package audit
+
+import (
+	"crypto/rand"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/coffer-project/coffer/engines"
+)
+
+// TypeFile is the one type of device there is so far.
+const TypeFile = "file"
+
+// maxPathBytes limits the path of a device.
+const maxPathBytes = 256
+
+// Config is one enabled device, as it is stored.
+type Config struct {
+	Path        string            `json:"path"` // without slashes at its ends
+	Type        string            `json:"type"`
+	Description string            `json:"description"`
+	Options     map[string]string `json:"options"`
+	Local       bool              `json:"local"` // this cluster only
+	Salt        []byte            `json:"salt"`  // key of the hashes; random, secret
+	Created     time.Time         `json:"created"`
+}
+
+// NewSalt returns a random salt.
+func NewSalt() []byte {
+	salt := make([]byte, 32)
+	rand.Read(salt)
+	return salt
+}
+
+// String does not show the salt.
+func (c Config) String() string { return fmt.Sprintf("audit device %s (%s)", c.Path, c.Type) }
+
+// GoString does not show the salt.
+func (c Config) GoString() string { return c.String() }
+
+// Validate reports what is wrong with the configuration, as an error for the client, or nil.
+func (c Config) Validate() error {
+	switch {
+	case c.Path == "" || c.Path != cleanPath(c.Path) || len(c.Path) > maxPathBytes:
+		return engines.Invalid("the path of an audit device must be 1 to %d bytes", maxPathBytes)
+	case c.Type == "":
+		return engines.Invalid("type is missing; supported audit devices: %q", TypeFile)
+	case c.Type != TypeFile:
+		return engines.Invalid("audit devices of type %q are not supported; supported: %q", c.Type, TypeFile)
+	}
+	_, err := c.options()
+	return err
+}
+
+// Open returns the device, without touching its file yet.
+func (c Config) Open() (Device, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	o, err := c.options()
+	if err != nil {
+		return nil, err
+	}
+	return newFile(o), nil
+}
+
+func cleanPath(path string) string { return strings.Trim(path, "/") }
+
+// options is what Config.Options says, parsed.
+type options struct {
+	filePath     string
+	mode         fs.FileMode
+	prefix       string
+	raw          bool
+	hmacAccessor bool
+}
+
+// optionHelp lists the options of a file device, for the error about an unknown one.
+const optionHelp = "file_path, mode, prefix, log_raw, hmac_accessor, format"
+
+// options parses c.Options. The error is for the client and names the first option that is wrong.
+func (c Config) options() (options, error) {
+	o := options{mode: 0o600, hmacAccessor: true}
+	for _, name := range slices.Sorted(maps.Keys(c.Options)) {
+		if err := o.set(name, c.Options[name]); err != nil {
+			return options{}, err
+		}
+	}
+	switch {
+	case o.filePath == "":
+		return options{}, engines.Invalid(`option "file_path" is missing: an absolute path, "stdout", "stderr" or "discard"`)
+	case o.filePath != "stdout" && o.filePath != "stderr" && o.filePath != "discard" && !filepath.IsAbs(o.filePath):
+		return options{}, engines.Invalid(`option "file_path" must be an absolute path, "stdout", "stderr" or "discard"`)
+	}
+	return o, nil
+}
+
+func (o *options) set(name, value string) error {
+	var err error
+	switch name {
+	case "file_path", "path":
+		o.filePath = value
+	case "prefix":
+		// A line must stay one line, and nothing a program would run.
+		if strings.ContainsFunc(value, unicode.IsControl) || strings.HasPrefix(value, "#!") {
+			return engines.Invalid(`option "prefix" must not contain control characters or begin with "#!"`)
+		}
+		o.prefix = value
+	case "format":
+		if value != "json" {
+			return engines.Invalid(`option "format" must be "json"`)
+		}
+	case "log_raw":
+		o.raw, err = parseBool(name, value)
+	case "hmac_accessor":
+		o.hmacAccessor, err = parseBool(name, value)
+	case "mode":
+		o.mode, err = parseMode(value)
+	default:
+		err = engines.Invalid("unknown option %q of an audit device; there are: %s", name, optionHelp)
+	}
+	return err
+}
+
+func parseBool(name, value string) (bool, error) {
+	b, err := strconv.ParseBool(value)
+	if err != nil {
+		return false, engines.Invalid("option %q must be true or false", name)
+	}
+	return b, nil
+}
+
+// parseMode reads an octal file mode. A trail that could be executed is a way to run what clients send.
+func parseMode(value string) (fs.FileMode, error) {
+	m, err := strconv.ParseUint(value, 8, 32)
+	if err != nil || m > 0o777 || m&0o111 != 0 {
+		return 0, engines.Invalid(`option "mode" must be an octal file mode without execute bits, such as "0600"; "0000" leaves the mode alone`)
+	}
+	return fs.FileMode(m), nil
+}

@@ -1,0 +1,154 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+)
+
+// fileDevice appends lines to a file. It opens the file with the first line.
+type fileDevice struct {
+	path string
+	mode fs.FileMode // 0 leaves an existing file's mode alone
+
+	mu     sync.Mutex
+	file   io.WriteCloser // nil until the first line, and after Close
+	torn   bool           // the file may end within a line
+	closed bool
+}
+
+// stream is a standard stream, or nothing at all, as a device. *os.File itself keeps lines apart.
+type stream struct{ w io.Writer }
+
+// newFile returns the device of type "file" for these options.
+func newFile(o options) Device {
+	switch o.filePath {
+	case "stdout":
+		return stream{os.Stdout}
+	case "stderr":
+		return stream{os.Stderr}
+	case "discard":
+		return stream{io.Discard}
+	}
+	return &fileDevice{path: o.filePath, mode: o.mode}
+}
+
+func (s stream) Write(_ context.Context, line []byte) error {
+	_, err := s.w.Write(line)
+	return err
+}
+
+func (stream) Reload() error { return nil }
+func (stream) Close() error  { return nil }
+
+// Write implements Device: one write(2) for the line. After a write that was cut short the file ends in a
+// piece of a line, so the next one begins on a line of its own.
+func (d *fileDevice) Write(_ context.Context, line []byte) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return fs.ErrClosed
+	}
+	if d.file == nil {
+		f, torn, err := openLog(d.path, d.mode)
+		if err != nil {
+			return err
+		}
+		d.file, d.torn = f, torn
+	}
+	torn := d.torn
+	if torn {
+		line = append([]byte{'\n'}, line...)
+	}
+	n, err := d.file.Write(line)
+	if err == nil && n < len(line) {
+		err = io.ErrShortWrite
+	}
+	if err != nil {
+		if n > 0 {
+			d.torn = true
+		}
+		return fmt.Errorf("writing %d of %d bytes: %w", n, len(line), err)
+	}
+	d.torn = false
+	return nil
+}
+
+// Reload implements Device.
+func (d *fileDevice) Reload() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed || d.file == nil {
+		return nil
+	}
+	f, torn, err := openLog(d.path, d.mode)
+	if err != nil {
+		return err
+	}
+	old := d.file
+	d.file, d.torn = f, torn
+	return old.Close()
+}
+
+// Close implements Device.
+func (d *fileDevice) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closed = true
+	if d.file == nil {
+		return nil
+	}
+	err := d.file.Close()
+	d.file = nil
+	return err
+}
+
+// openLog opens a file for appending and reports whether it ends within a line.
+func openLog(path string, mode fs.FileMode) (f *os.File, torn bool, err error) {
+	dir := filepath.Dir(path)
+	if info, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil, false, fmt.Errorf("the directory %s does not exist", dir)
+	} else if err == nil && !info.IsDir() {
+		return nil, false, fmt.Errorf("%s is not a directory", dir)
+	}
+	info, err := os.Stat(path)
+	// Opening a pipe that nobody reads would block, and appending to a socket or block device makes no sense.
+	if err == nil && !info.Mode().IsRegular() && info.Mode()&fs.ModeCharDevice == 0 {
+		return nil, false, fmt.Errorf("%s is not a regular file", path)
+	}
+	create := mode
+	if create == 0 {
+		create = 0o600
+	}
+	if f, err = os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, create); err != nil {
+		return nil, false, err
+	}
+	if info, err = f.Stat(); err == nil && info.Mode().IsRegular() {
+		if mode != 0 && info.Mode().Perm() != mode {
+			err = f.Chmod(mode)
+		}
+		torn = info.Size() > 0 && !endsInNewline(path, info.Size())
+	}
+	if err != nil {
+		return nil, false, errors.Join(err, f.Close())
+	}
+	return f, torn, nil
+}
+
+// endsInNewline reports whether the file's last byte is a newline. If it cannot be read it reports false: an
+// empty line too many harms nobody.
+func endsInNewline(path string, size int64) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	var last [1]byte
+	_, err = f.ReadAt(last[:], size-1)
+	return err == nil && last[0] == '\n'
+}

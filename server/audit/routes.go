@@ -1,0 +1,81 @@
+package audit
+
+import (
+	"context"
+	"errors"
+
+	"github.com/coffer-project/coffer/engines"
+)
+
+// Routes declares the paths that manage devices, on the router of the sys paths.
+func (t *Table) Routes(r *engines.Router) {
+	const flags = engines.Sudo | engines.RootNamespace
+	engines.On(r, engines.Read, "audit", "List the enabled audit devices.", flags, t.serveList)
+	engines.On(r, engines.Update, "audit/{path...}", "Enable an audit device, once a test record could be written to it.", flags, t.serveEnable)
+	engines.On(r, engines.Delete, "audit/{path...}", "Disable an audit device. Its file stays.", flags, t.serveDisable)
+	engines.On(r, engines.Update, "audit-hash/{path...}", "Hash a text as an audit device does, to search its trail for it.", engines.RootNamespace, t.serveHash)
+}
+
+type noInput struct{}
+
+// deviceInfo is how clients see a device.
+type deviceInfo struct {
+	Path        string            `json:"path"`
+	Type        string            `json:"type"`
+	Description string            `json:"description"`
+	Options     map[string]string `json:"options"`
+	Local       bool              `json:"local"`
+}
+
+func (t *Table) serveList(ctx context.Context, _ *engines.Request, _ *noInput) (*engines.Response, error) {
+	list, err := t.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	// Clients read the map at the top level, or below "data", depending on their age.
+	data := make(map[string]any, len(list))
+	for _, c := range list {
+		data[c.Path+"/"] = deviceInfo{
+			Path: c.Path + "/", Type: c.Type, Description: c.Description, Options: c.Options, Local: c.Local,
+		}
+	}
+	return &engines.Response{Data: data, Top: data}, nil
+}
+
+type enableInput struct {
+	Path        string            `json:"path" help:"Name of the device."`
+	Type        string            `json:"type" help:"Type of the device: \"file\"."`
+	Description string            `json:"description" help:"Free text." max:"512"`
+	Options     engines.StringMap `json:"options" help:"Of a file device: file_path (an absolute path, stdout, stderr or discard), mode, prefix, log_raw, hmac_accessor."`
+	Local       bool              `json:"local" help:"Keep the device to this cluster: do not replicate it."`
+}
+
+func (t *Table) serveEnable(ctx context.Context, _ *engines.Request, in *enableInput) (*engines.Response, error) {
+	return nil, t.Enable(ctx, Config{
+		Path: in.Path, Type: in.Type, Description: in.Description, Options: in.Options, Local: in.Local,
+	})
+}
+
+type pathInput struct {
+	Path string `json:"path" help:"Name of the device."`
+}
+
+func (t *Table) serveDisable(ctx context.Context, _ *engines.Request, in *pathInput) (*engines.Response, error) {
+	return nil, t.Disable(ctx, in.Path)
+}
+
+type hashInput struct {
+	Path  string            `json:"path" help:"Name of the device."`
+	Input engines.Sensitive `json:"input" help:"The text to hash." required:"true"`
+}
+
+func (t *Table) serveHash(ctx context.Context, _ *engines.Request, in *hashInput) (*engines.Response, error) {
+	hash, err := t.Hash(ctx, in.Path, in.Input.Reveal())
+	if errors.Is(err, ErrNoDevice) {
+		return nil, engines.Invalid("unknown audit device %s/", cleanPath(in.Path))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &engines.Response{Data: map[string]string{"hash": hash}}, nil
+}
