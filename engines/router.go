@@ -28,6 +28,8 @@ const (
 	AnyNode
 	// WorksSealed routes answer while the server is sealed or not initialised.
 	WorksSealed
+	// AnyToken routes need a valid token but no policy: what they answer depends on what the token may do.
+	AnyToken
 	// RawBody routes get the request body as a stream, whatever its size.
 	RawBody
 )

@@ -31,21 +31,21 @@ func (n *Node) Init(ctx context.Context, shares, threshold int) (InitResult, err
 	case n.pending != nil || len(n.opts.RetryJoin) > 0:
 		return InitResult{}, engines.Invalid("this node is set to join a cluster: initialize one of the others, or remove retry_join")
 	}
-	var result InitResult
-	wrapper, config, err := n.newSeal(shares, threshold, &result)
+	setup, err := n.newSeal(shares, threshold)
 	if err != nil {
 		return InitResult{}, err
 	}
+	result := InitResult{KeyShares: setup.Shares}
 	ca, err := n.opts.NewCA()
 	if err != nil {
 		return InitResult{}, fmt.Errorf("creating the cluster's CA: %w", err)
 	}
 	fill := func(ctx context.Context, c Cluster) error {
-		token, err := n.found(ctx, c, ca, wrapper, config)
+		token, err := n.found(ctx, c, ca, setup)
 		result.RootToken = token
 		return err
 	}
-	if err := n.up(ctx, ca, wrapper, fill); err != nil {
+	if err := n.up(ctx, ca, setup.Wrapper, fill); err != nil {
 		return InitResult{}, fmt.Errorf("initializing: %w", err)
 	}
 	if n.opts.AutoSeal == nil {
@@ -54,20 +54,19 @@ func (n *Node) Init(ctx context.Context, shares, threshold int) (InitResult, err
 	return result, nil
 }
 
-func (n *Node) newSeal(shares, threshold int, result *InitResult) (seal.Wrapper, seal.Config, error) {
+func (n *Node) newSeal(shares, threshold int) (*seal.Setup, error) {
 	if n.opts.AutoSeal != nil {
-		return n.opts.AutoSeal, seal.NewConfig(n.opts.AutoSeal.Type(), 0, 0), nil
+		return seal.InitStatic(n.opts.AutoSeal), nil
 	}
-	kek, keys, err := seal.NewShamir(shares, threshold)
+	setup, err := seal.Init(shares, threshold)
 	if err != nil {
-		return nil, seal.Config{}, err
+		return nil, engines.Invalid("%v", err)
 	}
-	result.KeyShares = keys
-	return seal.NewKEKWrapper(kek), seal.NewConfig("shamir", shares, threshold), nil
+	return setup, nil
 }
 
 // found writes the first state of a cluster of one.
-func (n *Node) found(ctx context.Context, c Cluster, ca CA, w seal.Wrapper, config seal.Config) (rootToken string, err error) {
+func (n *Node) found(ctx context.Context, c Cluster, ca CA, setup *seal.Setup) (rootToken string, err error) {
 	if err := c.Bootstrap(ctx); err != nil {
 		return "", fmt.Errorf("bootstrapping Raft: %w", err)
 	}
@@ -105,13 +104,11 @@ func (n *Node) found(ctx context.Context, c Cluster, ca CA, w seal.Wrapper, conf
 	if rootToken, err = n.opts.Hooks.RootToken(ctx); err != nil {
 		return "", fmt.Errorf("creating the root token: %w", err)
 	}
-	wrapped, err := w.Wrap(root, string(sealRootKey))
+	last, err := setup.Puts(root)
 	if err != nil {
 		return "", fmt.Errorf("wrapping the root key: %w", err)
 	}
-	_, err = n.opts.Router.Commit(ctx, storage.Batch{Puts: []storage.Put{
-		{Key: sealRootKey, Value: wrapped}, put(sealConfigKey, config),
-	}})
+	_, err = n.opts.Router.Commit(ctx, storage.Batch{Puts: last})
 	return rootToken, err
 }
 
@@ -177,15 +174,11 @@ func (n *Node) sealConfig(ctx context.Context) (seal.Config, error) {
 	if n.pending != nil {
 		return n.pending.config, nil
 	}
-	var config seal.Config
-	e, err := n.opts.Raw.Get(ctx, sealConfigKey)
+	config, _, err := seal.Load(ctx, n.opts.Raw)
 	if errors.Is(err, storage.ErrNotFound) {
 		return config, ErrNotInitialized
 	}
-	if err != nil {
-		return config, err
-	}
-	return config, json.Unmarshal(e.Value, &config)
+	return config, err
 }
 
 // Unseal takes one key share. When the threshold is reached the node unseals, or joins its cluster. reset
@@ -200,7 +193,7 @@ func (n *Node) Unseal(ctx context.Context, share string, reset bool) (SealStatus
 	if err != nil {
 		return SealStatus{}, err
 	}
-	if config.Type != "shamir" {
+	if config.Type != seal.TypeShamir {
 		return SealStatus{}, engines.Invalid("this cluster unseals by itself (seal %q): key shares are not used", config.Type)
 	}
 	if reset {
@@ -208,7 +201,7 @@ func (n *Node) Unseal(ctx context.Context, share string, reset bool) (SealStatus
 		return n.statusLocked(ctx), nil
 	}
 	if n.unsealer == nil {
-		n.unsealer = seal.NewUnsealer(config.Shares, config.Threshold)
+		n.unsealer = seal.NewUnsealer(config, n.opensWith(ctx))
 	}
 	done, kek, err := n.unsealer.Submit(share)
 	if err != nil {
@@ -218,14 +211,27 @@ func (n *Node) Unseal(ctx context.Context, share string, reset bool) (SealStatus
 		return n.statusLocked(ctx), nil
 	}
 	n.unsealer = nil
+	defer clear(kek)
 	wrapper := seal.NewKEKWrapper(kek)
 	if n.pending != nil {
 		err = n.finishJoin(ctx, wrapper)
 	} else {
 		err = n.openWith(ctx, wrapper)
 	}
-	if errors.Is(err, errWrongKey) {
-		return SealStatus{}, engines.Invalid("%v", err)
-	}
 	return n.statusLocked(ctx), err
+}
+
+// opensWith returns the check of a combined key: it must open what this node has of the cluster, the wrapped
+// root key or, for a joiner, the challenge.
+func (n *Node) opensWith(ctx context.Context) func(kek []byte) error {
+	if p := n.pending; p != nil {
+		return func(kek []byte) error {
+			_, err := seal.AnswerChallenge(seal.NewKEKWrapper(kek), n.opts.NodeID, p.challenge)
+			return err
+		}
+	}
+	return func(kek []byte) error {
+		_, err := n.rootKey(ctx, seal.NewKEKWrapper(kek))
+		return err
+	}
 }

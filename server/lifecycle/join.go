@@ -79,7 +79,7 @@ func (n *Node) Join(ctx context.Context, target JoinTarget) (joined bool, err er
 	if err := target.put(ctx, client, "challenge", map[string]string{"server_id": n.opts.NodeID}, &challenge); err != nil {
 		return false, err
 	}
-	if auto := n.opts.AutoSeal; auto != nil && auto.Type() != challenge.Seal.Type || auto == nil && challenge.Seal.Type != "shamir" {
+	if auto := n.opts.AutoSeal; auto != nil && auto.Type() != challenge.Seal.Type || auto == nil && challenge.Seal.Type != seal.TypeShamir {
 		return false, engines.Invalid("the cluster's seal is %q, this node is configured for another: use the same seal stanza on every node", challenge.Seal.Type)
 	}
 	n.unsealer = nil
@@ -98,10 +98,9 @@ func (n *Node) Join(ctx context.Context, target JoinTarget) (joined bool, err er
 // finishJoin answers the challenge, enters the cluster and waits until the state has arrived. n.mu is held.
 func (n *Node) finishJoin(ctx context.Context, w seal.Wrapper) error {
 	p := n.pending
-	answer, err := seal.AnswerChallenge(w, p.challenge)
+	answer, err := seal.AnswerChallenge(w, n.opts.NodeID, p.challenge)
 	if err != nil {
-		n.log.Warn("answering the join challenge failed", "err", err)
-		return errWrongKey
+		return fmt.Errorf("answering the join challenge: %w", err)
 	}
 	client, err := p.target.client()
 	if err != nil {
@@ -154,14 +153,14 @@ func (n *Node) awaitState(ctx context.Context, w seal.Wrapper) error {
 }
 
 // retryJoin tries every configured target once. It reports whether there is nothing left to try.
-func (n *Node) retryJoin(ctx context.Context) bool {
+func (n *Node) retryJoin(ctx context.Context, targets []JoinTarget) bool {
 	n.mu.Lock()
 	waiting := n.pending != nil
 	n.mu.Unlock()
 	if waiting {
 		return true // for an operator's keys
 	}
-	for _, target := range n.opts.RetryJoin {
+	for _, target := range targets {
 		joined, err := n.Join(ctx, target)
 		switch {
 		case err != nil:
@@ -173,19 +172,25 @@ func (n *Node) retryJoin(ctx context.Context) bool {
 	return false
 }
 
+// JoinLater adds a target to what Run keeps trying.
+func (n *Node) JoinLater(target JoinTarget) {
+	select {
+	case n.later <- target:
+	default: // one is waiting already
+	}
+}
+
 // Challenge makes a challenge for a node that wants to join. Only the active node does.
 func (n *Node) Challenge(ctx context.Context, serverID string) (Challenge, error) {
 	r := n.running.Load()
 	if r == nil || !n.Active() {
 		return Challenge{}, storage.ErrReadOnly
 	}
-	n.mu.Lock()
-	config, err := n.sealConfig(ctx)
-	n.mu.Unlock()
+	config, _, err := seal.Load(ctx, n.opts.Raw)
 	if err != nil {
 		return Challenge{}, err
 	}
-	blob, err := r.challenges.New(r.wrapper, serverID)
+	blob, err := r.challenges.Issue(r.wrapper, serverID)
 	if err != nil {
 		return Challenge{}, err
 	}
@@ -198,8 +203,8 @@ func (n *Node) Admit(ctx context.Context, a Answer) ([]byte, error) {
 	if r == nil || !n.Active() {
 		return nil, storage.ErrReadOnly
 	}
-	if !r.challenges.Verify(a.ServerID, a.Answer) {
-		return nil, &engines.Error{Kind: engines.KindDenied, Detail: "the answer to the join challenge is wrong or too late"}
+	if err := r.challenges.Verify(a.ServerID, a.Answer); err != nil {
+		return nil, &engines.Error{Kind: engines.KindDenied, Detail: err.Error()}
 	}
 	if err := r.cluster.Join(ctx, a.ServerID, a.ClusterAddr, a.NonVoter, a.Rejoin); err != nil {
 		return nil, fmt.Errorf("adding the node to the cluster: %w", err)

@@ -20,12 +20,6 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// Entries readable while sealed. They go around the barrier.
-var (
-	sealConfigKey = storage.NewKey(storage.Local, "seal", "config")
-	sealRootKey   = storage.NewKey(storage.Local, "seal", "root")
-)
-
 // Entries behind the barrier.
 var (
 	caKey      = storage.NewKey(storage.Local, "cluster", "ca")
@@ -179,7 +173,8 @@ type Node struct {
 	pending  *pendingJoin // a join that waits for the key
 	closed   bool
 
-	reset chan struct{} // capacity 1: the state was replaced under us
+	reset chan struct{}   // capacity 1: the state was replaced under us
+	later chan JoinTarget // capacity 1: a join to keep trying
 }
 
 // New returns a sealed node. Run starts what goes on in the background.
@@ -187,7 +182,7 @@ func New(o Options) *Node {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	n := &Node{opts: o, log: o.Logger, reset: make(chan struct{}, 1)}
+	n := &Node{opts: o, log: o.Logger, reset: make(chan struct{}, 1), later: make(chan JoinTarget, 1)}
 	o.Raw.OnChange(func(ch storage.Change) {
 		o.Barrier.Changed(ch)
 		if ch.Reset {
@@ -238,7 +233,7 @@ func (n *Node) ID() string { return n.opts.NodeID }
 
 // Initialized reports whether this node holds a cluster's seal configuration.
 func (n *Node) Initialized(ctx context.Context) bool {
-	_, err := n.opts.Raw.Get(ctx, sealConfigKey)
+	_, err := n.opts.Raw.Get(ctx, seal.ConfigKey)
 	return err == nil
 }
 

@@ -24,6 +24,11 @@ func (n *Node) Run(ctx context.Context) error {
 			return n.Close(stop)
 		case <-n.reset:
 			n.reload(ctx)
+		case target := <-n.later:
+			n.mu.Lock()
+			n.opts.RetryJoin = append(n.opts.RetryJoin, target)
+			n.mu.Unlock()
+			retry.Reset(time.Second)
 		case <-retry.C:
 			if !n.settle(ctx) {
 				retry.Reset(time.Second)
@@ -47,10 +52,10 @@ func (n *Node) settle(ctx context.Context) bool {
 		}
 		return true
 	}
-	if len(n.opts.RetryJoin) == 0 {
-		return true
-	}
-	return n.retryJoin(ctx)
+	n.mu.Lock()
+	targets := n.opts.RetryJoin
+	n.mu.Unlock()
+	return len(targets) == 0 || n.retryJoin(ctx, targets)
 }
 
 // Close seals the node for good. Closing twice is fine.
@@ -98,20 +103,13 @@ func (n *Node) openWith(ctx context.Context, w seal.Wrapper) error {
 	return n.up(ctx, ca, w, nil)
 }
 
-// errWrongKey is what an operator sees when the shares do not belong to this cluster.
-var errWrongKey = errors.New("the unseal keys do not open this cluster's root key: check that every key belongs to it, and begin again")
-
+// rootKey unwraps the root key. seal.ErrWrongKey means that w belongs to another cluster.
 func (n *Node) rootKey(ctx context.Context, w seal.Wrapper) ([]byte, error) {
-	wrapped, err := n.opts.Raw.Get(ctx, sealRootKey)
+	_, wrapped, err := seal.Load(ctx, n.opts.Raw)
 	if err != nil {
-		return nil, fmt.Errorf("reading the wrapped root key: %w", err)
+		return nil, fmt.Errorf("reading the seal: %w", err)
 	}
-	root, err := w.Unwrap(wrapped.Value, string(sealRootKey))
-	if err != nil {
-		n.log.Warn("unwrapping the root key failed", "err", err)
-		return nil, errWrongKey
-	}
-	return root, nil
+	return seal.UnwrapRoot(w, wrapped)
 }
 
 func (n *Node) get(ctx context.Context, key storage.Key, into any) error {

@@ -1,0 +1,95 @@
+package system
+
+import (
+	"context"
+	"strings"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/mount"
+)
+
+func (s *System) metaPaths() {
+	r := s.router
+	engines.On(r, engines.Read, "internal/ui/mounts", "List the mounts that the caller may see.", engines.Unauthenticated, s.uiMounts)
+	engines.On(r, engines.Read, "internal/ui/mounts/{path...}", "Describe the mount that a path falls under.", selfAuthorised, s.uiMount)
+	engines.On(r, engines.Read, "internal/specs/openapi", "The OpenAPI document of every path the server answers.", 0, s.openAPI)
+	metrics := engines.Flags(engines.AnyNode | engines.RootNamespace)
+	if s.opts.UnauthenticatedMetrics {
+		metrics |= engines.Unauthenticated
+	}
+	engines.On(r, engines.Read, "metrics", "The metrics of this node, for Prometheus or as JSON.", metrics, s.metrics)
+}
+
+// selfAuthorised paths need a token but no policy: what they answer depends on what the token may do.
+const selfAuthorised = engines.AnyToken
+
+func (s *System) uiMounts(ctx context.Context, req *engines.Request, _ *none) (*engines.Response, error) {
+	all, err := s.opts.Mounts.All(ctx, rootNS)
+	if err != nil {
+		return nil, err
+	}
+	secret, auth := map[string]any{}, map[string]any{}
+	for _, m := range all {
+		visible := m.Config.ListingVisibility == "unauth"
+		if !visible && req.Caller.TokenKey != "" {
+			if visible, err = s.opts.AnyUnder(ctx, req.Caller, m.Path); err != nil {
+				return nil, err
+			}
+		}
+		switch {
+		case !visible:
+		case m.IsAuth():
+			auth[strings.TrimPrefix(m.Path, mount.AuthPrefix)] = describe(m)
+		default:
+			secret[m.Path] = describe(m)
+		}
+	}
+	return &engines.Response{Data: map[string]any{"secret": secret, "auth": auth}}, nil
+}
+
+// uiMount tells clients which engine a path belongs to. Where the caller may do nothing the answer is the
+// same as where nothing is mounted, so that mounts cannot be probed.
+func (s *System) uiMount(ctx context.Context, req *engines.Request, in *mountPath) (*engines.Response, error) {
+	m, _, err := s.opts.Mounts.Resolve(ctx, rootNS, in.Path)
+	if err != nil {
+		return nil, err
+	}
+	if m == nil {
+		return nil, engines.Denied(nil)
+	}
+	if ok, err := s.opts.AnyUnder(ctx, req.Caller, m.Path); err != nil || !ok {
+		return nil, engines.Denied(err)
+	}
+	out := describe(m)
+	out["path"] = m.Path
+	return &engines.Response{Data: out}, nil
+}
+
+func (s *System) openAPI(ctx context.Context, _ *engines.Request, _ *none) (*engines.Response, error) {
+	all, err := s.opts.Mounts.All(ctx, rootNS)
+	if err != nil {
+		return nil, err
+	}
+	var mounted []engines.MountedRouter
+	for _, m := range all {
+		mounted = append(mounted, engines.MountedRouter{Path: m.Path, Router: m.Engine.Router()})
+	}
+	doc, err := engines.OpenAPI("Coffer", s.opts.Version.Product, mounted)
+	if err != nil {
+		return nil, err
+	}
+	return &engines.Response{Raw: &engines.Raw{ContentType: "application/json", Body: doc}}, nil
+}
+
+type metricsInput struct {
+	Format string `json:"format" enum:",prometheus,json" help:"\"prometheus\" for the text format; default JSON."`
+}
+
+func (s *System) metrics(_ context.Context, req *engines.Request, in *metricsInput) (*engines.Response, error) {
+	prometheus := in.Format == "prometheus" || in.Format == "" && strings.Contains(req.Header.Get("Accept"), "text/plain")
+	contentType, body, err := s.opts.Metrics(prometheus)
+	if err != nil {
+		return nil, err
+	}
+	return &engines.Response{Raw: &engines.Raw{ContentType: contentType, Body: body}}, nil
+}

@@ -1,0 +1,303 @@
+package system
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/mount"
+)
+
+// rootNS is the id of the only namespace so far.
+const rootNS = "root"
+
+// table is sys/mounts or sys/auth: the same paths over the two kinds of mounts.
+type table struct {
+	*System
+	prefix string // of the mounts' paths: "" or "auth/"
+	flags  engines.Flags
+}
+
+func (s *System) mountPaths() {
+	for _, t := range []struct {
+		pattern, what string
+		table         table
+	}{
+		{"mounts", "secrets engine", table{s, "", 0}},
+		{"auth", "auth method", table{s, mount.AuthPrefix, engines.Sudo}},
+	} {
+		r, p := s.router, t.pattern
+		engines.On(r, engines.Read, p, "List every "+t.what+".", 0, t.table.list)
+		engines.On(r, engines.Read, p+"/{path...}", "Describe one "+t.what+".", t.table.flags, t.table.read)
+		engines.On(r, engines.Update, p+"/{path...}", "Enable a "+t.what+" at this path.", t.table.flags, t.table.enable)
+		engines.On(r, engines.Delete, p+"/{path...}", "Disable the "+t.what+" at this path and delete all its data.", t.table.flags, t.table.disable)
+		engines.On(r, engines.Read, p+"/{path...}/tune", "Read the configuration of a "+t.what+".", t.table.flags, t.table.readTune)
+		engines.On(r, engines.Update, p+"/{path...}/tune", "Change the configuration of a "+t.what+".", t.table.flags, t.table.tune)
+	}
+}
+
+// describe is a mount as clients read it.
+func describe(m *mount.Mounted) map[string]any {
+	e := m.Entry
+	var options any
+	if len(e.Options) > 0 {
+		options = e.Options
+	}
+	config := configFields(e.Config, e.Config.DefaultLeaseTTL, e.Config.MaxLeaseTTL)
+	return map[string]any{
+		"accessor": e.Accessor, "config": config, "description": e.Description, "external_entropy_access": false,
+		"local": e.Local, "options": options, "plugin_version": "", "running_plugin_version": "",
+		"running_sha256": "", "seal_wrap": false, "type": e.Type, "uuid": e.UUID, "deprecation_status": "supported",
+	}
+}
+
+func configFields(c mount.Config, def, max int64) map[string]any {
+	out := map[string]any{"default_lease_ttl": def, "max_lease_ttl": max, "force_no_cache": c.ForceNoCache}
+	for name, list := range map[string][]string{
+		"audit_non_hmac_request_keys": c.AuditNonHMACRequestKeys, "audit_non_hmac_response_keys": c.AuditNonHMACResponseKeys,
+		"passthrough_request_headers": c.PassthroughRequestHeaders, "allowed_response_headers": c.AllowedResponseHeaders,
+	} {
+		if len(list) > 0 {
+			out[name] = list
+		}
+	}
+	if c.ListingVisibility != "" {
+		out["listing_visibility"] = c.ListingVisibility
+	}
+	if c.TokenType != "" {
+		out["token_type"] = c.TokenType
+	}
+	return out
+}
+
+func (t table) mine(m *mount.Mounted) bool { return m.IsAuth() == (t.prefix != "") }
+
+func (t table) list(ctx context.Context, _ *engines.Request, _ *none) (*engines.Response, error) {
+	all, err := t.opts.Mounts.All(ctx, rootNS)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]any{}
+	for _, m := range all {
+		if t.mine(m) {
+			out[strings.TrimPrefix(m.Path, t.prefix)] = describe(m)
+		}
+	}
+	return both(out), nil
+}
+
+type mountPath struct {
+	Path string `json:"path" help:"Path of the mount."`
+}
+
+// find returns the mount at the path, or the refusal that clients recognise.
+func (t table) find(ctx context.Context, path string) (*mount.Mounted, error) {
+	clean, err := mount.CleanPath(path)
+	if err != nil {
+		return nil, err
+	}
+	m, err := t.opts.Mounts.Get(ctx, rootNS, t.prefix+clean)
+	if err != nil {
+		return nil, err
+	}
+	if m == nil || !t.mine(m) {
+		if t.prefix != "" {
+			return nil, engines.Invalid("No auth engine at %s", clean)
+		}
+		return nil, engines.Invalid("No secret engine mount at %s", clean)
+	}
+	return m, nil
+}
+
+func (t table) read(ctx context.Context, _ *engines.Request, in *mountPath) (*engines.Response, error) {
+	m, err := t.find(ctx, in.Path)
+	if err != nil {
+		return nil, err
+	}
+	return both(describe(m)), nil
+}
+
+type enableInput struct {
+	mountPath
+	Type          string            `json:"type" required:"true" max:"64" help:"Type of the engine, such as \"kv\"."`
+	Description   string            `json:"description" max:"4096" help:"Description for people."`
+	Options       engines.StringMap `json:"options" help:"Options of the engine, such as version=2 for kv."`
+	Local         bool              `json:"local" help:"Keep the mount and its data in this cluster."`
+	Config        json.RawMessage   `json:"config" help:"Configuration, as for tune."`
+	SealWrap      bool              `json:"seal_wrap" help:"Accepted for compatibility: everything is encrypted anyway."`
+	Entropy       bool              `json:"external_entropy_access" help:"Accepted for compatibility."`
+	PluginName    string            `json:"plugin_name" help:"Accepted for compatibility."`
+	PluginVersion string            `json:"plugin_version" help:"Not supported."`
+}
+
+func (t table) enable(ctx context.Context, req *engines.Request, in *enableInput) (*engines.Response, error) {
+	path, err := mount.CleanPath(in.Path)
+	if err != nil {
+		return nil, err
+	}
+	if in.PluginVersion != "" {
+		return nil, engines.Invalid("field \"plugin_version\" is not supported: engines are part of the server")
+	}
+	kind, options := in.Type, maps.Clone(map[string]string(in.Options))
+	if kind == "kv-v2" || kind == "kv-v1" {
+		if options == nil {
+			options = map[string]string{}
+		}
+		options["version"] = kind[len("kv-v"):]
+		kind = "kv"
+	}
+	e := mount.NewEntry(rootNS, t.prefix+path, kind, in.Description)
+	e.Options, e.Local = options, in.Local
+	if len(in.Config) > 0 && string(in.Config) != "null" {
+		inner := &engines.Request{Op: engines.Update, Path: "config", Body: in.Config}
+		response, err := t.configRouter(func(c *tuneInput, given func(string) bool) error {
+			return apply(e, c, given)
+		}).Handle(ctx, inner)
+		if err != nil {
+			return nil, err
+		}
+		if response != nil && len(response.Warnings) > 0 {
+			defer func() { t.opts.Logger.Debug("ignored mount config fields", "mount", e.Path) }()
+		}
+	}
+	return nil, t.opts.Mounts.Enable(ctx, e)
+}
+
+// configRouter decodes the "config" object of a mount with the same declaration as tune.
+func (t table) configRouter(use func(*tuneInput, func(string) bool) error) *engines.Router {
+	r := engines.NewRouter()
+	engines.On(r, engines.Update, "config", "", 0, func(_ context.Context, req *engines.Request, in *tuneInput) (*engines.Response, error) {
+		return nil, use(in, req.Given)
+	})
+	return r
+}
+
+func (t table) disable(ctx context.Context, _ *engines.Request, in *mountPath) (*engines.Response, error) {
+	path, err := mount.CleanPath(in.Path)
+	if err != nil {
+		return nil, err
+	}
+	m, err := t.opts.Mounts.Get(ctx, rootNS, t.prefix+path)
+	if err != nil || m == nil || !t.mine(m) {
+		return nil, err
+	}
+	return nil, t.opts.Mounts.Disable(ctx, rootNS, m.Path)
+}
+
+type tuneInput struct {
+	DefaultLeaseTTL           engines.Duration   `json:"default_lease_ttl" help:"Default lifetime of leases and tokens; 0 or \"system\" means the system's."`
+	MaxLeaseTTL               engines.Duration   `json:"max_lease_ttl" help:"Longest lifetime of leases and tokens; 0 means the system's."`
+	ForceNoCache              bool               `json:"force_no_cache" help:"Accepted for compatibility."`
+	Description               string             `json:"description" max:"4096" help:"Description for people."`
+	Options                   engines.StringMap  `json:"options" help:"Options of the engine; given ones replace, others stay."`
+	ListingVisibility         string             `json:"listing_visibility" enum:",hidden,unauth" help:"\"unauth\" shows the mount to callers without a token."`
+	AuditNonHMACRequestKeys   engines.StringList `json:"audit_non_hmac_request_keys" help:"Request fields written to the audit trail in clear."`
+	AuditNonHMACResponseKeys  engines.StringList `json:"audit_non_hmac_response_keys" help:"Response fields written to the audit trail in clear."`
+	PassthroughRequestHeaders engines.StringList `json:"passthrough_request_headers" help:"Request headers passed to the engine."`
+	AllowedResponseHeaders    engines.StringList `json:"allowed_response_headers" help:"Response headers the engine may set."`
+	TokenType                 string             `json:"token_type" enum:",default-service,default-batch,service,batch" help:"Type of tokens an auth method issues."`
+	PluginVersion             string             `json:"plugin_version" help:"Not supported."`
+}
+
+type tunePathInput struct {
+	mountPath
+	tuneInput
+}
+
+// apply puts the given fields into the entry.
+func apply(e *mount.Entry, in *tuneInput, given func(string) bool) error {
+	if in.PluginVersion != "" {
+		return engines.Invalid("field \"plugin_version\" is not supported: engines are part of the server")
+	}
+	c := &e.Config
+	set := map[string]func(){
+		"default_lease_ttl":            func() { c.DefaultLeaseTTL = seconds(in.DefaultLeaseTTL) },
+		"max_lease_ttl":                func() { c.MaxLeaseTTL = seconds(in.MaxLeaseTTL) },
+		"force_no_cache":               func() { c.ForceNoCache = in.ForceNoCache },
+		"description":                  func() { e.Description = in.Description },
+		"listing_visibility":           func() { c.ListingVisibility = in.ListingVisibility },
+		"audit_non_hmac_request_keys":  func() { c.AuditNonHMACRequestKeys = in.AuditNonHMACRequestKeys },
+		"audit_non_hmac_response_keys": func() { c.AuditNonHMACResponseKeys = in.AuditNonHMACResponseKeys },
+		"passthrough_request_headers":  func() { c.PassthroughRequestHeaders = in.PassthroughRequestHeaders },
+		"allowed_response_headers":     func() { c.AllowedResponseHeaders = in.AllowedResponseHeaders },
+		"token_type":                   func() { c.TokenType = in.TokenType },
+	}
+	for name, do := range set {
+		if given(name) {
+			do()
+		}
+	}
+	if given("token_type") && in.TokenType != "" && !e.IsAuth() {
+		return engines.Invalid("field \"token_type\" is for auth methods only")
+	}
+	if c.MaxLeaseTTL > 0 && c.DefaultLeaseTTL > c.MaxLeaseTTL {
+		return engines.Invalid("field \"default_lease_ttl\" must not be longer than \"max_lease_ttl\"")
+	}
+	return applyOptions(e, in.Options)
+}
+
+// applyOptions merges options. The version of a kv mount can be raised, never lowered: there is data.
+func applyOptions(e *mount.Entry, options engines.StringMap) error {
+	if len(options) == 0 {
+		return nil
+	}
+	merged := maps.Clone(e.Options)
+	if merged == nil {
+		merged = map[string]string{}
+	}
+	for _, name := range slices.Sorted(maps.Keys(options)) {
+		if name == "version" && e.Type == "kv" && options[name] != e.Options[name] && e.Options != nil {
+			return engines.Invalid("option \"version\" of a kv mount cannot be changed: enable a second mount and copy the secrets")
+		}
+		merged[name] = options[name]
+	}
+	e.Options = merged
+	return nil
+}
+
+func seconds(d engines.Duration) int64 { return d.Seconds() }
+
+func (t table) readTune(ctx context.Context, _ *engines.Request, in *mountPath) (*engines.Response, error) {
+	m, err := t.find(ctx, in.Path)
+	if err != nil {
+		return nil, err
+	}
+	out := configFields(m.Config, int64(m.Mount.DefaultLeaseTTL.Seconds()), int64(m.Mount.MaxLeaseTTL.Seconds()))
+	out["description"] = m.Description
+	if len(m.Options) > 0 {
+		out["options"] = m.Options
+	}
+	if t.prefix != "" && m.Config.TokenType == "" {
+		out["token_type"] = "default-service"
+	}
+	return both(out), nil
+}
+
+func (t table) tune(ctx context.Context, req *engines.Request, in *tunePathInput) (*engines.Response, error) {
+	m, err := t.find(ctx, in.Path)
+	if err != nil {
+		return nil, err
+	}
+	return nil, t.opts.Mounts.Tune(ctx, rootNS, m.Path, func(e *mount.Entry) error {
+		before, err := json.Marshal(e)
+		if err != nil {
+			return err
+		}
+		if err := apply(e, &in.tuneInput, req.Given); err != nil {
+			return err
+		}
+		after, err := json.Marshal(e)
+		if err == nil && !bytes.Equal(before, after) {
+			t.opts.Logger.Info("mount tuned", "mount", e.Path)
+		}
+		if err != nil {
+			return fmt.Errorf("encoding the mount: %w", err)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,228 @@
+package system
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/lifecycle"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// open paths need no token and answer in every state, on the node that is asked.
+const open = engines.Unauthenticated | engines.WorksSealed | engines.AnyNode | engines.RootNamespace
+
+func (s *System) nodePaths() {
+	r := s.router
+	engines.On(r, engines.Read, "init", "Report whether the node belongs to an initialized cluster.", open, s.readInit)
+	engines.On(r, engines.Update, "init", "Initialize a new cluster. The unseal keys and the root token are answered once and never again.", open, s.writeInit)
+	engines.On(r, engines.Read, "seal-status", "Report the state of this node's seal.", open, s.readSealStatus)
+	engines.On(r, engines.Update, "unseal", "Give one unseal key, or reset the attempt.", open, s.unseal)
+	engines.On(r, engines.Update, "seal", "Seal this node: it forgets its keys and leaves the cluster until it is unsealed.", engines.Sudo|engines.AnyNode|engines.RootNamespace, s.seal)
+	engines.On(r, engines.Read, "health", "Report this node's health by status code. Every code can be overridden.", open, s.health)
+	engines.On(r, engines.Read, "leader", "Report who is the active node.", open, s.leader)
+	engines.On(r, engines.Read, "ha-status", "List the cluster's nodes.", engines.Active|engines.RootNamespace, s.haStatus)
+	engines.On(r, engines.Update, "step-down", "Make the active node hand over to another node.", engines.Sudo|engines.Active|engines.RootNamespace, s.stepDown)
+}
+
+func (s *System) readInit(ctx context.Context, _ *engines.Request, _ *none) (*engines.Response, error) {
+	return plain(0, map[string]bool{"initialized": s.opts.Node.Initialized(ctx)})
+}
+
+type initInput struct {
+	SecretShares      int                `json:"secret_shares" default:"5" help:"Number of key shares."`
+	SecretThreshold   int                `json:"secret_threshold" default:"3" help:"Number of key shares needed to unseal."`
+	StoredShares      int                `json:"stored_shares" help:"Accepted for compatibility."`
+	PGPKeys           engines.StringList `json:"pgp_keys" help:"Not supported."`
+	RootTokenPGPKey   string             `json:"root_token_pgp_key" help:"Not supported."`
+	RecoveryShares    int                `json:"recovery_shares" help:"Accepted for compatibility."`
+	RecoveryThreshold int                `json:"recovery_threshold" help:"Accepted for compatibility."`
+	RecoveryPGPKeys   engines.StringList `json:"recovery_pgp_keys" help:"Not supported."`
+}
+
+func (s *System) writeInit(ctx context.Context, _ *engines.Request, in *initInput) (*engines.Response, error) {
+	if len(in.PGPKeys) > 0 || in.RootTokenPGPKey != "" || len(in.RecoveryPGPKeys) > 0 {
+		return nil, engines.Invalid("pgp_keys, root_token_pgp_key and recovery_pgp_keys are not supported: leave them out")
+	}
+	result, err := s.opts.Node.Init(ctx, in.SecretShares, in.SecretThreshold)
+	if errors.Is(err, lifecycle.ErrInitialized) {
+		return nil, engines.Invalid("the cluster is already initialized")
+	}
+	if err != nil {
+		return nil, err
+	}
+	keys, keysBase64 := []string{}, []string{}
+	for _, share := range result.KeyShares {
+		keys = append(keys, hex.EncodeToString(share))
+		keysBase64 = append(keysBase64, base64.StdEncoding.EncodeToString(share))
+	}
+	return plain(0, map[string]any{
+		"keys": keys, "keys_base64": keysBase64, "root_token": result.RootToken,
+	})
+}
+
+func (s *System) readSealStatus(ctx context.Context, _ *engines.Request, _ *none) (*engines.Response, error) {
+	return plain(0, s.sealStatus(s.opts.Node.Status(ctx)))
+}
+
+func (s *System) sealStatus(st lifecycle.SealStatus) map[string]any {
+	out := map[string]any{
+		"type": st.Type, "initialized": st.Initialized, "sealed": st.Sealed,
+		"t": st.Threshold, "n": st.Shares, "progress": st.Progress, "nonce": st.Nonce,
+		"version": s.opts.Version.API, "coffer_version": s.opts.Version.Product, "build_date": s.opts.Version.Built,
+		"migration": false, "recovery_seal": st.Type != "shamir", "storage_type": "raft",
+	}
+	if id := s.opts.Node.Identity(); id.ID != "" {
+		out["cluster_name"], out["cluster_id"] = id.Name, id.ID
+	}
+	return out
+}
+
+type unsealInput struct {
+	Key     engines.Sensitive `json:"key" max:"1024" help:"One unseal key, in hex or base64."`
+	Reset   bool              `json:"reset" help:"Forget the keys given so far."`
+	Migrate bool              `json:"migrate" help:"Not supported."`
+}
+
+func (s *System) unseal(ctx context.Context, _ *engines.Request, in *unsealInput) (*engines.Response, error) {
+	switch {
+	case in.Migrate:
+		return nil, engines.Invalid("migrate is not supported: leave it out")
+	case in.Key == "" && !in.Reset:
+		return nil, engines.Invalid("field \"key\" is required, unless \"reset\" is true")
+	}
+	// The client may go away; an unseal that has all its keys must still finish.
+	status, err := s.opts.Node.Unseal(context.WithoutCancel(ctx), in.Key.Reveal(), in.Reset)
+	if errors.Is(err, lifecycle.ErrNotInitialized) {
+		return nil, engines.Invalid("the node is not initialized: initialize it, or let it join a cluster")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return plain(0, s.sealStatus(status))
+}
+
+func (s *System) seal(ctx context.Context, _ *engines.Request, _ *none) (*engines.Response, error) {
+	// Sealing waits for nothing that waits for this request; the answer goes out from a sealed node.
+	return nil, s.opts.Node.Seal(context.WithoutCancel(ctx))
+}
+
+// healthCodes are the query parameters that override a status.
+var healthCodes = map[string]int{
+	"activecode": http.StatusOK, "standbycode": http.StatusTooManyRequests,
+	"sealedcode": http.StatusServiceUnavailable, "uninitcode": http.StatusNotImplemented,
+	"performancestandbycode": 473, "drsecondarycode": 472, "removedcode": 530, "haunhealthycode": 474,
+}
+
+func healthCode(q url.Values, name string) (int, error) {
+	v := q.Get(name)
+	if v == "" {
+		return healthCodes[name], nil
+	}
+	code, err := strconv.Atoi(v)
+	if err != nil || code < 100 || code > 599 {
+		return 0, engines.Invalid("query parameter %q must be a status code between 100 and 599", name)
+	}
+	return code, nil
+}
+
+func (s *System) health(ctx context.Context, req *engines.Request, _ *none) (*engines.Response, error) {
+	for name := range healthCodes {
+		if _, err := healthCode(req.Query, name); err != nil {
+			return nil, err
+		}
+	}
+	node := s.opts.Node
+	initialized, sealed, active := node.Initialized(ctx), node.Sealed(), node.Active()
+	name := "activecode"
+	switch {
+	case !initialized:
+		name = "uninitcode"
+	case sealed:
+		name = "sealedcode"
+	case !active:
+		name = "standbycode"
+		if ok := req.Query.Get("standbyok"); ok == "true" || ok == "1" || req.Query.Has("standbyok") && ok == "" {
+			name = "activecode"
+		}
+	}
+	code, err := healthCode(req.Query, name)
+	if err != nil {
+		return nil, err
+	}
+	body := map[string]any{
+		"initialized": initialized, "sealed": sealed, "standby": !active, "performance_standby": false,
+		"replication_performance_mode": "disabled", "replication_dr_mode": "disabled",
+		"server_time_utc": time.Now().Unix(), "version": s.opts.Version.API, "coffer_version": s.opts.Version.Product,
+		"enterprise": false, "echo_duration_ms": 0, "clock_skew_ms": 0, "replication_primary_canary_age_ms": 0,
+	}
+	if id := node.Identity(); id.ID != "" {
+		body["cluster_name"], body["cluster_id"] = id.Name, id.ID
+		body["last_wal"] = uint64(s.opts.Raw.AppliedIndex())
+	}
+	return plain(code, body)
+}
+
+func (s *System) leader(ctx context.Context, _ *engines.Request, _ *none) (*engines.Response, error) {
+	node := s.opts.Node
+	c := node.Cluster()
+	if c == nil {
+		return nil, storage.ErrSealed
+	}
+	out := map[string]any{
+		"ha_enabled": true, "is_self": node.Active(), "leader_address": "", "leader_cluster_address": "",
+		"performance_standby": false, "performance_standby_last_remote_wal": 0,
+		"raft_applied_index": uint64(s.opts.Raw.AppliedIndex()),
+	}
+	if p, ok := c.Leader(); ok {
+		out["leader_address"], out["leader_cluster_address"] = p.APIAddr, p.ClusterAddr
+	}
+	if since := node.ActiveSince(); !since.IsZero() {
+		out["active_time"] = rfc3339(since)
+	}
+	if commit := c.Numbers()["raft_commit_index"]; commit > 0 {
+		out["raft_committed_index"] = uint64(commit)
+	}
+	return plain(0, out)
+}
+
+func (s *System) haStatus(ctx context.Context, _ *engines.Request, _ *none) (*engines.Response, error) {
+	c, err := s.cluster()
+	if err != nil {
+		return nil, err
+	}
+	peers, err := c.Peers()
+	if err != nil {
+		return nil, err
+	}
+	hostname, _ := os.Hostname()
+	nodes := []map[string]any{}
+	for _, p := range peers {
+		n := map[string]any{
+			"hostname": p.ID, "api_address": p.APIAddr, "cluster_address": p.ClusterAddr, "active_node": p.Leader,
+			"version": p.Version, "node_id": p.ID, "voter": p.Voter, "healthy": p.Healthy, "last_echo": nil,
+		}
+		if p.Leader {
+			n["hostname"] = hostname
+		} else if p.LastContact > 0 {
+			n["last_echo"] = rfc3339(time.Now().Add(-p.LastContact))
+		}
+		nodes = append(nodes, n)
+	}
+	return both(map[string]any{"nodes": nodes}), nil
+}
+
+func (s *System) stepDown(ctx context.Context, _ *engines.Request, _ *none) (*engines.Response, error) {
+	c, err := s.cluster()
+	if err != nil {
+		return nil, err
+	}
+	return nil, c.StepDown(ctx)
+}

@@ -1,0 +1,64 @@
+package system
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/archive"
+)
+
+// sumsAAD separates the sealed sums of snapshots from everything else under the key ring.
+const sumsAAD = "coffer snapshot sums v1"
+
+// takeSnapshot streams an archive of the state. The state in it is encrypted as stored; the sums are sealed
+// under the key ring, which proves later that the archive was made by this cluster.
+func (s *System) takeSnapshot(ctx context.Context, _ *engines.Request, _ *none) (*engines.Response, error) {
+	id := s.opts.Node.Identity()
+	meta := archive.Meta{
+		ClusterID: id.ID, ClusterName: id.Name, Created: time.Now().UTC(), ProductVersion: s.opts.Version.Product,
+		Index: uint64(s.opts.Raw.AppliedIndex()),
+	}
+	stream := func(ctx context.Context, w interface{ Write([]byte) (int, error) }) error {
+		return archive.Write(ctx, w, meta,
+			func(w io.Writer) error { _, _, err := s.opts.Raw.WriteSnapshot(ctx, w); return err },
+			func(sums []byte) ([]byte, error) { return s.opts.Barrier.SealBytes(sumsAAD, sums) })
+	}
+	name := "coffer-" + time.Now().UTC().Format("20060102T150405Z") + ".snap"
+	return &engines.Response{Raw: &engines.Raw{
+		ContentType: "application/gzip",
+		Header:      http.Header{"Content-Disposition": {`attachment; filename="` + name + `"`}},
+		Stream:      stream,
+	}}, nil
+}
+
+// restoreSnapshot verifies the archive completely before anything is replaced. Without force it must have
+// been made by this cluster.
+func (s *System) restoreSnapshot(force bool) engines.Handler[none] {
+	return func(ctx context.Context, req *engines.Request, _ *none) (*engines.Response, error) {
+		c, err := s.cluster()
+		if err != nil {
+			return nil, err
+		}
+		a, err := archive.Extract(req.RawBody, s.opts.TempDir)
+		if err != nil {
+			return nil, &engines.Error{Kind: engines.KindInvalid, Detail: "the snapshot was refused, nothing was changed: " + err.Error(), Err: err}
+		}
+		defer a.Close()
+		if !force {
+			if sums, err := s.opts.Barrier.OpenBytes(sumsAAD, a.SealedSums); err != nil || string(sums) != string(a.Sums) {
+				return nil, engines.Invalid("the snapshot was not made by this cluster: restore it with snapshot-force if that is what you want; afterwards the cluster unseals with the keys of the snapshot")
+			}
+		}
+		state, err := a.Open()
+		if err != nil {
+			return nil, err
+		}
+		defer state.Close()
+		s.opts.Logger.Warn("restoring a snapshot", "index", a.Meta.Index, "cluster_id", a.Meta.ClusterID, "force", force)
+		// The client may go away; a restore that has begun must finish.
+		return nil, c.Restore(context.WithoutCancel(ctx), state)
+	}
+}
