@@ -1,0 +1,287 @@
+package policy
+
+import (
+	"encoding/json"
+	"strings"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+)
+
+// ACL is what the policies of one token allow together. It does not change and is safe for concurrent use.
+//
+// Of all patterns in its policies, the one that decides about a path is the path itself, written out; else,
+// among the patterns with a wildcard that match (a "+" stands for one whole segment, a "*" at the end for
+// anything, including nothing and more segments), the one
+//
+//  1. whose first wildcard comes later,
+//  2. that does not end in "*",
+//  3. with fewer "+" segments,
+//  4. that is longer,
+//  5. that is greater in byte order.
+//
+// It decides alone: patterns that lose add nothing. If several policies hold the same pattern, their
+// capabilities add up, except that "deny" is final. A LIST of "foo/" may also be ruled by "foo", written out.
+//
+// Paths have no leading slash and are relative to the namespace of the policies.
+type ACL struct {
+	root  bool
+	exact map[string]*grant
+	globs node
+	all   []*grant // every pattern once, in no order
+	// expiresAt is when the first of the rules runs out, zero if none does: the ACL is wrong from then on.
+	expiresAt time.Time
+}
+
+// grant is one pattern with what all policies say about it.
+type grant struct {
+	pattern string // without the final "*"
+	caps    capability
+	params  parameters
+	minWrap time.Duration
+	maxWrap time.Duration
+
+	glob     bool // ends in "*"
+	pluses   int
+	wildcard int // position of the first wildcard; -1 if there is none
+}
+
+// Decision is the answer to one request.
+type Decision struct {
+	Allowed bool
+	// Sudo reports whether the deciding pattern has the sudo capability, whatever Allowed says.
+	Sudo bool
+	// MinWrapTTL and MaxWrapTTL bound the response wrapping that the client must ask for; 0 is no bound. See
+	// AllowsWrap.
+	MinWrapTTL time.Duration
+	MaxWrapTTL time.Duration
+}
+
+// AllowsWrap reports whether the request may be answered wrapped for ttl, or unwrapped when ttl is 0.
+func (d Decision) AllowsWrap(ttl time.Duration) bool {
+	if d.MinWrapTTL == 0 && d.MaxWrapTTL == 0 {
+		return true
+	}
+	return ttl > 0 && ttl >= d.MinWrapTTL && (d.MaxWrapTTL == 0 || ttl <= d.MaxWrapTTL)
+}
+
+// NewACL joins policies. One that is Root makes all others irrelevant. Rules past their expiration and
+// templates are left out.
+func NewACL(policies ...*Policy) *ACL {
+	a := &ACL{exact: map[string]*grant{}}
+	grants := map[string]*grant{}
+	now := time.Now()
+	for _, p := range policies {
+		a.root = a.root || p.root
+		for i := range p.rules {
+			r := &p.rules[i]
+			if r.template || !r.expires.IsZero() && !r.expires.After(now) {
+				continue
+			}
+			if !r.expires.IsZero() && (a.expiresAt.IsZero() || r.expires.Before(a.expiresAt)) {
+				a.expiresAt = r.expires
+			}
+			g := grants[r.pattern]
+			if g == nil {
+				g = newGrant(r.pattern)
+				grants[r.pattern] = g
+			}
+			g.add(r)
+		}
+	}
+	for pattern, g := range grants {
+		a.all = append(a.all, g)
+		if g.wildcard < 0 {
+			a.exact[pattern] = g
+		} else {
+			a.globs.insert(g)
+		}
+	}
+	return a
+}
+
+func newGrant(pattern string) *grant {
+	g := &grant{pattern: pattern, wildcard: -1}
+	pos := 0
+	for segment := range strings.SplitSeq(pattern, "/") {
+		if segment == "+" {
+			if g.pluses++; g.wildcard < 0 {
+				g.wildcard = pos
+			}
+		}
+		pos += len(segment) + 1
+	}
+	if g.pattern, g.glob = strings.CutSuffix(pattern, "*"); g.glob && g.wildcard < 0 {
+		g.wildcard = len(g.pattern)
+	}
+	return g
+}
+
+// add joins one more rule for the pattern.
+func (g *grant) add(r *rule) {
+	switch {
+	case g.caps&capDeny != 0:
+		return
+	case r.caps&capDeny != 0:
+		*g = grant{pattern: g.pattern, caps: capDeny, glob: g.glob, pluses: g.pluses, wildcard: g.wildcard}
+		return
+	}
+	g.caps |= r.caps
+	g.params.merge(r.params)
+	g.minWrap = lesser(g.minWrap, r.minWrap)
+	g.maxWrap = lesser(g.maxWrap, r.maxWrap)
+}
+
+// lesser returns the smaller of two bounds, of which 0 is none.
+func lesser(a, b time.Duration) time.Duration {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}
+
+var required = map[engines.Operation]capability{
+	engines.Read:   capRead,
+	engines.Create: capCreate,
+	engines.Update: capUpdate,
+	engines.Patch:  capPatch,
+	engines.Delete: capDelete,
+	engines.List:   capList,
+}
+
+// Allow reports whether the capability for op is given on path, whatever the body. It does not know about
+// wrapping: use Check for requests.
+func (a *ACL) Allow(op engines.Operation, path string) bool {
+	return a.root || a.find(op, path).allows(op)
+}
+
+// Check decides about a request. Parameter rules are applied to the fields of body, one JSON object or
+// nothing; the names are compared without regard to case. As elsewhere in this family of servers they
+// concern reads and writes, not deletes and lists. The caller must also ask the Decision's AllowsWrap.
+func (a *ACL) Check(op engines.Operation, path string, body json.RawMessage) Decision {
+	if a.root {
+		return Decision{Allowed: true, Sudo: true}
+	}
+	g := a.find(op, path)
+	if g == nil {
+		return Decision{}
+	}
+	d := Decision{
+		Allowed:    g.allows(op),
+		Sudo:       g.caps&capSudo != 0,
+		MinWrapTTL: g.minWrap,
+		MaxWrapTTL: g.maxWrap,
+	}
+	if op != engines.Delete && op != engines.List {
+		d.Allowed = d.Allowed && g.params.allow(body)
+	}
+	return d
+}
+
+// Sudo reports whether the sudo capability is given on path. A path that ends in a slash is looked up as
+// LIST does.
+func (a *ACL) Sudo(path string) bool {
+	if a.root {
+		return true
+	}
+	g := a.match(strings.TrimLeft(path, "/"), true)
+	return g != nil && g.caps&capSudo != 0
+}
+
+// Capabilities returns the sorted capabilities on path, ["root"] for the root policy, and ["deny"] when
+// there are none.
+func (a *ACL) Capabilities(path string) []string {
+	if a.root {
+		return []string{RootName}
+	}
+	g := a.match(strings.TrimLeft(path, "/"), true)
+	if g == nil {
+		return capability(0).names()
+	}
+	return g.caps.names()
+}
+
+// current reports whether no rule has run out since the ACL was made.
+func (a *ACL) current() bool { return a.expiresAt.IsZero() || time.Now().Before(a.expiresAt) }
+
+// Root reports whether the ACL allows everything.
+func (a *ACL) Root() bool { return a.root }
+
+func (g *grant) allows(op engines.Operation) bool {
+	return g != nil && g.caps&required[op] != 0
+}
+
+// some reports whether the grant gives any capability.
+func (g *grant) some() bool { return g != nil && g.caps&^capDeny != 0 }
+
+func (a *ACL) find(op engines.Operation, path string) *grant {
+	path = strings.TrimLeft(path, "/")
+	if op != engines.List {
+		return a.match(path, false)
+	}
+	if path != "" && !strings.HasSuffix(path, "/") {
+		path += "/"
+	}
+	return a.match(path, true)
+}
+
+// match returns the grant that decides about path, or nil.
+func (a *ACL) match(path string, list bool) *grant {
+	if g := a.exact[path]; g != nil {
+		return g
+	}
+	if list {
+		if g := a.exact[strings.TrimSuffix(path, "/")]; g != nil {
+			return g
+		}
+	}
+	return a.globs.match(path, nil)
+}
+
+// unseen is a segment that no policy names.
+const unseen = "\x00"
+
+// AnyUnder reports whether any capability is given on any path that begins with prefix, such as a mount
+// path ("secret/"). It tries, for each pattern that reaches below prefix, one path that the pattern matches.
+func (a *ACL) AnyUnder(prefix string) bool {
+	prefix = strings.TrimLeft(prefix, "/")
+	if a.root || a.match(prefix, true).some() {
+		return true
+	}
+	for _, g := range a.all {
+		if !g.some() {
+			continue
+		}
+		if path, ok := g.example(prefix); ok && a.match(path, false).some() {
+			return true
+		}
+	}
+	return false
+}
+
+// example returns a path that begins with prefix and that the pattern matches, if there is one.
+func (g *grant) example(prefix string) (string, bool) {
+	var path []byte
+	rest := g.pattern
+	for {
+		segment, tail, more := strings.Cut(rest, "/")
+		if segment == "+" {
+			segment = unseen
+			if len(path) < len(prefix) {
+				segment, _, _ = strings.Cut(prefix[len(path):], "/")
+			}
+		}
+		path = append(path, segment...)
+		if !more {
+			break
+		}
+		path, rest = append(path, '/'), tail
+	}
+	if g.glob {
+		if len(path) < len(prefix) && strings.HasPrefix(prefix, string(path)) {
+			path = append(path[:0], prefix...)
+		}
+		path = append(path, unseen...)
+	}
+	return string(path), strings.HasPrefix(string(path), prefix)
+}
