@@ -16,12 +16,15 @@ type Cache[T any] struct {
 	changes uint64 // counts announced changes, so that a load that raced with one is not kept
 }
 
-// NewCache returns a cache of at most max objects; when full it drops an arbitrary one.
+// NewCache returns a cache of at most max objects; when full it drops an arbitrary one. A max below 1 keeps
+// nothing.
 func NewCache[T any](max int) *Cache[T] {
 	return &Cache[T]{max: max, items: map[Key]T{}}
 }
 
-// Get returns the object under key, from memory or by load. Objects are shared: do not modify them.
+// Get returns the object under key, from memory or by load, which must not use anything read before it was
+// called. Two callers may load the same object at once. Objects are shared: do not modify them. An error of
+// load is returned and not remembered.
 func (c *Cache[T]) Get(ctx context.Context, key Key, load func(context.Context) (T, error)) (T, error) {
 	c.mu.RLock()
 	item, ok := c.items[key]
@@ -36,10 +39,10 @@ func (c *Cache[T]) Get(ctx context.Context, key Key, load func(context.Context) 
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.changes != before {
+	if c.changes != before || c.max < 1 {
 		return item, nil // something changed while loading: correct for this caller, not for later ones
 	}
-	if len(c.items) >= c.max {
+	if _, ok := c.items[key]; !ok && len(c.items) >= c.max {
 		for k := range c.items {
 			delete(c.items, k)
 			break

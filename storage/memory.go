@@ -1,14 +1,15 @@
 package storage
 
 import (
+	"bytes"
 	"context"
-	"sort"
+	"slices"
 	"strings"
 	"sync"
 )
 
 // Memory is a Store in memory with the exact semantics of the replicated one, and a Feed. It is for tests
-// and small tools. The zero value is ready.
+// and small tools: List and Scan cost as much as everything stored. The zero value is ready.
 type Memory struct {
 	mu      sync.RWMutex
 	index   Index
@@ -18,7 +19,10 @@ type Memory struct {
 }
 
 // Get implements Reader.
-func (m *Memory) Get(_ context.Context, key Key) (Entry, error) {
+func (m *Memory) Get(ctx context.Context, key Key) (Entry, error) {
+	if err := ctx.Err(); err != nil {
+		return Entry{}, err
+	}
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	e, ok := m.entries[key]
@@ -51,7 +55,10 @@ func (m *Memory) List(ctx context.Context, prefix Key, after string, limit int) 
 }
 
 // Scan implements Reader.
-func (m *Memory) Scan(_ context.Context, prefix, after Key, limit int) ([]Entry, error) {
+func (m *Memory) Scan(ctx context.Context, prefix, after Key, limit int) ([]Entry, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	var out []Entry
@@ -60,16 +67,22 @@ func (m *Memory) Scan(_ context.Context, prefix, after Key, limit int) ([]Entry,
 			out = append(out, e)
 		}
 	}
-	sort.Slice(out, func(i, j int) bool { return out[i].Key < out[j].Key })
+	slices.SortFunc(out, func(a, b Entry) int { return strings.Compare(string(a.Key), string(b.Key)) })
 	if limit > 0 && len(out) > limit {
 		out = out[:limit]
 	}
 	return out, nil
 }
 
+// memorySlack leaves room for what a barrier above adds to each value.
+const memorySlack = 64
+
 // Commit implements Committer.
-func (m *Memory) Commit(_ context.Context, b Batch) (Index, error) {
-	if err := b.Validate(64); err != nil {
+func (m *Memory) Commit(ctx context.Context, b Batch) (Index, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	if err := b.Validate(memorySlack); err != nil {
 		return 0, err
 	}
 	m.mu.Lock()
@@ -79,13 +92,16 @@ func (m *Memory) Commit(_ context.Context, b Batch) (Index, error) {
 			return 0, ErrConflict
 		}
 	}
+	if b.Empty() {
+		return m.index, nil
+	}
 	m.index++
 	if m.entries == nil {
 		m.entries = map[Key]Entry{}
 	}
 	ch := Change{Index: m.index}
 	for _, p := range b.Puts {
-		e := Entry{Key: p.Key, Value: append([]byte(nil), p.Value...), Version: m.index}
+		e := Entry{Key: p.Key, Value: bytes.Clone(p.Value), Version: m.index}
 		m.entries[p.Key] = e
 		ch.Puts = append(ch.Puts, e)
 	}

@@ -139,7 +139,8 @@ func (b *Batch) Bytes() int {
 }
 
 // Validate reports the first key or size in the batch that no store may accept, or nil. Keys are whole keys.
-// slack is added to the value limit; callers that store sealed values pass the sealing overhead.
+// slack is added to the limit of each value, and once for each value to that of the batch; callers that
+// store sealed values pass at least the sealing overhead.
 func (b *Batch) Validate(slack int) error {
 	seen := make(map[Key]bool, len(b.Puts)+len(b.Deletes))
 	check := func(k Key) error {
@@ -167,13 +168,14 @@ func (b *Batch) Validate(slack int) error {
 			return err
 		}
 	}
-	if n := b.Bytes(); n > MaxBatchBytes {
+	if n := b.Bytes() - slack*len(b.Puts); n > MaxBatchBytes {
 		return fmt.Errorf("batch is %d bytes, the limit is %d: %w", n, MaxBatchBytes, ErrTooLarge)
 	}
 	return nil
 }
 
-// Reader reads the state as of some index. All methods are safe for concurrent use.
+// Reader reads the state. Each call sees the state as of one index, never half of a batch; two calls may see
+// two indexes. A context that has ended makes a call return its error. Safe for concurrent use.
 type Reader interface {
 	// Get returns the entry, or ErrNotFound.
 	Get(ctx context.Context, key Key) (Entry, error)
@@ -181,11 +183,11 @@ type Reader interface {
 	// List returns what stands directly below prefix, in byte order: "name" for a key, "folder/" for keys
 	// further down (each folder once, at the cost of one seek however much it holds). Only names greater
 	// than after are returned, at most limit of them; limit ≤ 0 means all. Nil when there is nothing. The
-	// prefix must be "" (in a View) or end in "/".
+	// prefix must be "" (in a View) or end in "/"; a key that is the prefix itself is not in its own list.
 	List(ctx context.Context, prefix Key, after string, limit int) ([]string, error)
 
 	// Scan returns the entries whose key begins with prefix and is greater than after, in byte order, at
-	// most limit of them; limit ≤ 0 means all.
+	// most limit of them; limit ≤ 0 means all. The slice is the caller's, the values in it are not.
 	Scan(ctx context.Context, prefix, after Key, limit int) ([]Entry, error)
 }
 
@@ -194,8 +196,9 @@ type Committer interface {
 	// Commit applies b and returns the index it was applied at; reads on this node then include it. Errors:
 	// ErrConflict (a precondition failed, nothing changed), ErrTooLarge or a validation error (nothing
 	// changed), ErrReadOnly (not the leader, nothing changed), ErrUnavailable (no room or no leader, nothing
-	// changed), ErrOutcomeUnknown (it may or may not have been applied, now or later). An empty batch with
-	// Reads is only checked.
+	// changed), ErrOutcomeUnknown (it may or may not have been applied, now or later), the context's error if
+	// it had ended before the call (nothing changed). An empty batch with Reads is only checked. The values
+	// belong to the store from the call on: do not modify them. Safe for concurrent use.
 	Commit(ctx context.Context, b Batch) (Index, error)
 }
 
@@ -235,8 +238,9 @@ func (c *Change) Touches(prefix Key) bool {
 // Feed is the ordered stream of applied changes.
 type Feed interface {
 	// OnChange calls fn once for every applied change, in order, before the change is visible to waiters on
-	// its index. fn runs on the apply path: it must not block, read the store, or commit. stop ends the
-	// calls; after it returns fn is not running.
+	// its index. Whoever begins to read after fn was called finds the change: that is what lets fn
+	// invalidate a cache. fn runs on the apply path: it must not block, read the store, commit, or call
+	// stop. stop ends the calls; after it returns fn is not running.
 	OnChange(fn func(Change)) (stop func())
 }
 

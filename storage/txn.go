@@ -3,23 +3,28 @@ package storage
 import (
 	"context"
 	"errors"
-	"sort"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
 )
 
 // Txn collects the reads and writes of one optimistic transaction over a Store. It sees its own writes in
 // Get, but not in List. Not safe for concurrent use.
 type Txn struct {
 	store  Reader
-	reads  map[Key]Index
+	reads  map[Key]Entry   // as first seen; Version 0: was absent
 	writes map[Key]*[]byte // nil pointer: deleted
 }
 
 // Begin starts a transaction. Most callers want Update, which also retries.
 func Begin(r Reader) *Txn {
-	return &Txn{store: r, reads: map[Key]Index{}, writes: map[Key]*[]byte{}}
+	return &Txn{store: r, reads: map[Key]Entry{}, writes: map[Key]*[]byte{}}
 }
 
-// Get returns the entry and makes its version (or its absence) a precondition of the commit.
+// Get returns the entry and makes its version (or its absence) a precondition of the commit. A key that was
+// read before answers the same again, whatever happened to it since. What the transaction itself wrote has
+// Version 0.
 func (t *Txn) Get(ctx context.Context, key Key) (Entry, error) {
 	if w, ok := t.writes[key]; ok {
 		if w == nil {
@@ -27,21 +32,21 @@ func (t *Txn) Get(ctx context.Context, key Key) (Entry, error) {
 		}
 		return Entry{Key: key, Value: *w}, nil
 	}
-	e, err := t.store.Get(ctx, key)
-	switch {
-	case err == nil:
-		t.require(key, e.Version)
-	case errors.Is(err, ErrNotFound):
-		t.require(key, 0)
+	e, ok := t.reads[key]
+	if !ok {
+		var err error
+		switch e, err = t.store.Get(ctx, key); {
+		case errors.Is(err, ErrNotFound):
+			e = Entry{}
+		case err != nil:
+			return Entry{}, err
+		}
+		t.reads[key] = e
 	}
-	return e, err
-}
-
-// require keeps the first version seen: a later read of other data must not hide that the first is stale.
-func (t *Txn) require(key Key, v Index) {
-	if _, ok := t.reads[key]; !ok {
-		t.reads[key] = v
+	if e.Version == 0 {
+		return Entry{}, ErrNotFound
 	}
+	return e, nil
 }
 
 // List lists the store; it adds no precondition.
@@ -58,28 +63,25 @@ func (t *Txn) Delete(key Key) { t.writes[key] = nil }
 // Batch returns what was collected, in key order.
 func (t *Txn) Batch() Batch {
 	var b Batch
-	for k, v := range t.reads {
-		b.Reads = append(b.Reads, Read{Key: k, Version: v})
+	for _, k := range slices.Sorted(maps.Keys(t.reads)) {
+		b.Reads = append(b.Reads, Read{Key: k, Version: t.reads[k].Version})
 	}
-	for k, w := range t.writes {
-		if w == nil {
+	for _, k := range slices.Sorted(maps.Keys(t.writes)) {
+		if w := t.writes[k]; w == nil {
 			b.Deletes = append(b.Deletes, k)
 		} else {
 			b.Puts = append(b.Puts, Put{Key: k, Value: *w})
 		}
 	}
-	sort.Slice(b.Reads, func(i, j int) bool { return b.Reads[i].Key < b.Reads[j].Key })
-	sort.Slice(b.Puts, func(i, j int) bool { return b.Puts[i].Key < b.Puts[j].Key })
-	sort.Slice(b.Deletes, func(i, j int) bool { return b.Deletes[i] < b.Deletes[j] })
 	return b
 }
 
 // maxAttempts bounds Update. Contention on one key that outlives it is reported to the caller as ErrConflict.
-const maxAttempts = 32
+const maxAttempts = 64
 
 // Update runs fn in a transaction and commits it, again from the start as long as the commit meets
-// ErrConflict (at most 32 times). If fn returns an error, nothing is written and Update returns that error.
-// A transaction without writes is not committed; its index is 0.
+// ErrConflict (at most 64 times, after a growing random pause). If fn returns an error, nothing is written
+// and Update returns that error. A transaction without writes is not committed; its index is 0.
 func Update(ctx context.Context, s Store, fn func(*Txn) error) (Index, error) {
 	for attempt := 1; ; attempt++ {
 		t := Begin(s)
@@ -94,17 +96,33 @@ func Update(ctx context.Context, s Store, fn func(*Txn) error) (Index, error) {
 		if !errors.Is(err, ErrConflict) || attempt == maxAttempts {
 			return idx, err
 		}
-		if ctx.Err() != nil {
-			return 0, ctx.Err()
+		if err := pause(ctx, attempt); err != nil {
+			return 0, err
 		}
 	}
 }
 
-// DeletePrefix removes every key that begins with prefix, 512 in each batch. It is not atomic, and a key
-// written below the prefix meanwhile may survive: first make the prefix unreachable for writers.
+// pause spreads writers that collide on one key. Without it, n of them each fail n-1 times out of n, and the
+// unlucky ones run out of attempts.
+func pause(ctx context.Context, attempt int) error {
+	limit := time.Millisecond << min(attempt, 7)
+	timer := time.NewTimer(rand.N(limit)) //nolint:gosec // jitter, not a secret
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
+
+// DeletePrefix removes every key that begins with prefix, up to 512 in each batch. It is not atomic, and a
+// key written below the prefix meanwhile may survive: first make the prefix unreachable for writers.
 func DeletePrefix(ctx context.Context, s Store, prefix Key) error {
-	for {
-		entries, err := s.Scan(ctx, prefix, "", 512)
+	const most, mostBytes = 512, 8 << 20
+	limit := 32
+	for after := Key(""); ; {
+		entries, err := s.Scan(ctx, prefix, after, limit)
 		if err != nil {
 			return err
 		}
@@ -112,11 +130,20 @@ func DeletePrefix(ctx context.Context, s Store, prefix Key) error {
 			return nil
 		}
 		var b Batch
+		size := 0
 		for _, e := range entries {
 			b.Deletes = append(b.Deletes, e.Key)
+			size += len(e.Value)
 		}
 		if _, err := s.Commit(ctx, b); err != nil {
 			return err
+		}
+		after = b.Deletes[len(b.Deletes)-1]
+		// A scan brings the values too: take as many keys as their size allows.
+		if size < mostBytes/2 {
+			limit = min(2*limit, most)
+		} else if size > mostBytes {
+			limit = max(limit/2, 8)
 		}
 	}
 }

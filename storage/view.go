@@ -23,8 +23,11 @@ func NewView(s Store, prefix Key) View {
 // Get implements Reader.
 func (v View) Get(ctx context.Context, key Key) (Entry, error) {
 	e, err := v.store.Get(ctx, v.prefix+key)
+	if err != nil {
+		return Entry{}, err
+	}
 	e.Key = key
-	return e, err
+	return e, nil
 }
 
 // List implements Reader.
