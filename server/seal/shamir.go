@@ -50,7 +50,7 @@ type Unsealer struct {
 // NewUnsealer collects shares of the seal cfg describes, which must be a Shamir one. verify says whether a
 // combined key is the right one (see OpensRoot); nil leaves that to the caller.
 func NewUnsealer(cfg Config, verify func(kek []byte) error) *Unsealer {
-	return &Unsealer{threshold: cfg.Threshold, verify: verify}
+	return &Unsealer{threshold: max(cfg.Threshold, 1), verify: verify}
 }
 
 // Submit adds one share, written in hex or base64. When it completes the threshold, done is true, kek is the
