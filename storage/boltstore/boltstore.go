@@ -1,0 +1,307 @@
+// Package boltstore keeps one ordered set of records in a bbolt file, behind an overlay in memory.
+//
+// It promises that what a Writer committed is visible to every later View at once and in one piece, that
+// it becomes durable a moment later together with the log position that produced it, in one synced
+// transaction, and that a file which Open accepts gives exactly the answers it gave when it was written.
+// A crash loses the newest commits, never some of them: the caller replays its log from DurablePosition.
+//
+// It assumes that a disk writes a 512-byte sector whole or not at all, and that what was synced stays: then
+// both meta pages of a bbolt file are valid after any crash, so one that is not valid is damage. (bbolt would
+// silently fall back to the older one, which is a step back in time.)
+//
+// Start reading at Store, then fold.go (durability), view.go (reading) and verify.go (damage).
+package boltstore
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+	"sync"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/coffer-project/coffer/storage"
+)
+
+// ErrClosed is returned by everything that comes after Close.
+var ErrClosed = errors.New("the state file is closed")
+
+const pageSize = 4096
+
+// Options of Open. The zero value has the defaults.
+type Options struct {
+	Logger       *slog.Logger  // nil discards
+	FoldInterval time.Duration // from a commit to the start of its fold; default 100ms
+	FoldBytes    int           // an overlay this big is folded at once; default 16 MiB
+	CapBytes     int           // Begin blocks while the overlays hold this much; default 64 MiB
+}
+
+func (o *Options) setDefaults() {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.FoldInterval <= 0 {
+		o.FoldInterval = 100 * time.Millisecond
+	}
+	if o.FoldBytes <= 0 {
+		o.FoldBytes = 16 << 20
+	}
+	if o.CapBytes <= 0 {
+		o.CapBytes = 64 << 20
+	}
+}
+
+// Store is one open file. It has one writer at a time; everything else is safe for concurrent use.
+type Store struct {
+	path string // what errors call the file; it may have been built under another name
+	opts Options
+	db   *bbolt.DB
+
+	// writeMu is held from Begin to Commit or Abort, and while the overlay is handed to the flusher.
+	writeMu sync.Mutex
+	work    overlay // the writer's own tree; readers see copies of it
+	workPos Position
+
+	mu     sync.Mutex
+	room   sync.Cond // on mu: a fold made room, or the store closed or failed
+	cur    layers
+	frozen *frozen // what the flusher is folding, nil if nothing
+	bytes  int     // of the published overlay
+	closed bool
+	damage error // *storage.CorruptError, for good
+	foldErr error // why the last fold failed, nil once one succeeded
+
+	bases sync.WaitGroup // read transactions not yet rolled back
+
+	dirty    chan struct{}   // capacity 1, level-triggered: there is something to fold; never closed
+	full     chan struct{}   // capacity 1, level-triggered: fold at once; never closed
+	flushReq chan chan error // unbuffered; the flusher answers each request once; never closed
+	stop     chan struct{}   // closed by Close
+	stopped  chan struct{}   // closed by the flusher when it ends
+}
+
+// Open opens the file at path after checking all of it, or creates an empty one. Damage of any kind is a
+// *storage.CorruptError that calls the file name, or path if name is "".
+func Open(path, name string, o Options) (*Store, error) {
+	o.setDefaults()
+	if name == "" {
+		name = path
+	}
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		if err := create(path); err != nil {
+			return nil, fmt.Errorf("creating %s: %w", name, err)
+		}
+	}
+	db, err := openDB(path, name)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{
+		path: name, opts: o, db: db, work: newOverlay(),
+		dirty: make(chan struct{}, 1), full: make(chan struct{}, 1),
+		flushReq: make(chan chan error), stop: make(chan struct{}), stopped: make(chan struct{}),
+	}
+	s.room.L = &s.mu
+	base, err := s.openBase()
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	s.workPos = base.state.Position
+	s.cur = layers{active: s.work.tree.Clone(), base: base, pos: s.workPos}
+	go s.flusher()
+	return s, nil
+}
+
+// create makes an empty file under another name first, so that an empty or half-made file at path is damage.
+func create(path string) error {
+	tmp := path + ".new"
+	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := Build(tmp, Position{}, func(func(string, []byte) error) error { return nil }); err != nil {
+		return err
+	}
+	return Rename(tmp, path)
+}
+
+// Rename moves a file and makes that durable.
+func Rename(from, to string) error {
+	if err := os.Rename(from, to); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(to))
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// openDB locks, verifies and opens the file. The check runs on the descriptor bbolt goes on to use, because
+// bbolt itself panics on damaged pages, partly in goroutines of its own where nothing can recover.
+func openDB(path, name string) (db *bbolt.DB, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = &storage.CorruptError{File: name, Detail: fmt.Sprint("opening it failed: ", p)}
+		}
+	}()
+	var size int64
+	if info, err := os.Stat(path); err == nil {
+		size = info.Size()
+	}
+	opts := boltOptions(size)
+	opts.OpenFile = func(path string, flag int, mode os.FileMode) (*os.File, error) {
+		f, err := os.OpenFile(path, flag&^os.O_CREATE, mode)
+		if err != nil {
+			return nil, err
+		}
+		if err := lockFile(f, time.Second); err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+		if _, err := verifyFile(f, name); err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+		return f, nil
+	}
+	db, err = bbolt.Open(path, 0o600, opts)
+	if err != nil {
+		if c := (*storage.CorruptError)(nil); errors.As(err, &c) {
+			return nil, c
+		}
+		return nil, fmt.Errorf("opening %s: %w", name, err)
+	}
+	db.MaxSize = opts.InitialMmapSize
+	return db, nil
+}
+
+// boltOptions maps far more than the file holds, and openDB does not let the file outgrow the map: growing
+// the map would wait for read transactions, and there is always one open. Address space is not memory.
+func boltOptions(fileBytes int64) *bbolt.Options {
+	mapBytes := int64(1) << 30
+	if strconv.IntSize == 64 {
+		mapBytes = 64 << 30
+	}
+	for mapBytes < 2*fileBytes {
+		mapBytes *= 2
+	}
+	return &bbolt.Options{
+		Timeout:         time.Second,
+		PageSize:        pageSize,
+		NoFreelistSync:  true,
+		FreelistType:    bbolt.FreelistMapType,
+		NoStatistics:    true,
+		InitialMmapSize: int(mapBytes),
+	}
+}
+
+// Path returns the name of the file.
+func (s *Store) Path() string { return s.path }
+
+// Position returns the position of the last commit.
+func (s *Store) Position() Position {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cur.pos
+}
+
+// DurablePosition returns the position that the file would have after a crash now.
+func (s *Store) DurablePosition() Position {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cur.base.state.Position
+}
+
+// Damage returns the *storage.CorruptError that ended the use of the file, or nil.
+func (s *Store) Damage() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.damage
+}
+
+// Health returns Damage, or why the last fold failed, or nil.
+func (s *Store) Health() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.damage != nil {
+		return s.damage
+	}
+	return s.foldErr
+}
+
+// Close folds what is left, once, waits for all Views to be closed, and closes the file. If that fold
+// fails, Close says so; the caller's log still has what it would have held. Twice is fine.
+func (s *Store) Close() error {
+	if !s.shut() {
+		return nil
+	}
+	_, _ = s.freeze()
+	err := s.foldFrozen()
+	return errors.Join(err, s.release())
+}
+
+// Discard is Close without the fold, for a file that has been replaced.
+func (s *Store) Discard() error {
+	if !s.shut() {
+		return nil
+	}
+	return s.release()
+}
+
+// shut ends the flusher and wakes whoever waits. It reports whether this was the first call.
+func (s *Store) shut() bool {
+	s.mu.Lock()
+	first := !s.closed
+	s.closed = true
+	s.room.Broadcast()
+	s.mu.Unlock()
+	if first {
+		close(s.stop)
+	}
+	<-s.stopped
+	return first
+}
+
+func (s *Store) release() error {
+	s.mu.Lock()
+	base, damaged := s.cur.base, s.damage != nil
+	s.mu.Unlock()
+	base.close()
+	s.bases.Wait()
+	if damaged {
+		// bbolt may have panicked with its locks held, and closing it would wait for them for ever.
+		return nil
+	}
+	return s.db.Close()
+}
+
+// guard turns a panic of bbolt, or a fault in its memory map, into a *storage.CorruptError, and ends the
+// use of the file. Call it as defer s.guard(&err)().
+func (s *Store) guard(err *error) func() {
+	old := debug.SetPanicOnFault(true)
+	return func() {
+		debug.SetPanicOnFault(old)
+		if p := recover(); p != nil {
+			*err = s.damaged(fmt.Sprint("reading it failed: ", p))
+		}
+	}
+}
+
+func (s *Store) damaged(detail string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.damage == nil {
+		s.damage = &storage.CorruptError{File: s.path, Detail: detail}
+		s.opts.Logger.Error("the state file is damaged", "err", s.damage)
+	}
+	s.room.Broadcast()
+	return s.damage
+}

@@ -1,0 +1,100 @@
+package boltstore
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"go.etcd.io/bbolt"
+)
+
+// buildBytes is how much Build puts into one transaction.
+const buildBytes = 8 << 20
+
+// Build writes a new file at path with the records that each passes to its argument, in ascending order of
+// their keys, as of pos, and syncs it. Nobody has checked the file yet: Open does. On error there is no file.
+func Build(path string, pos Position, each func(add func(key string, rec []byte) error) error) error {
+	err := build(path, pos, each)
+	if err != nil {
+		err = errors.Join(err, os.Remove(path))
+	}
+	return err
+}
+
+func build(path string, pos Position, each func(add func(key string, rec []byte) error) error) (err error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	opts := boltOptions(0)
+	opts.NoSync, opts.NoGrowSync = true, true // one sync at the end
+	db, err := bbolt.Open(path, 0o600, opts)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	db.MaxSize = opts.InitialMmapSize
+	b := builder{db: db}
+	if err := b.begin(); err != nil {
+		return err
+	}
+	defer func() { _ = b.tx.Rollback() }() // after a commit: does nothing
+	if err := each(b.add); err != nil {
+		return err
+	}
+	st := state{Position: pos, Digest: b.digest}
+	if err := b.tx.Bucket(metaBucket).Put(stateKey, st.encode()); err != nil {
+		return err
+	}
+	if err := b.tx.Commit(); err != nil {
+		return err
+	}
+	return db.Sync()
+}
+
+type builder struct {
+	db     *bbolt.DB
+	tx     *bbolt.Tx
+	data   *bbolt.Bucket
+	bytes  int // in this transaction
+	last   string
+	digest Digest
+}
+
+func (b *builder) begin() (err error) {
+	if b.tx, err = b.db.Begin(true); err != nil {
+		return err
+	}
+	if _, err = b.tx.CreateBucketIfNotExists(metaBucket); err != nil {
+		return err
+	}
+	b.data, err = b.tx.CreateBucketIfNotExists(dataBucket)
+	if err != nil {
+		return err
+	}
+	b.data.FillPercent = 0.9 // sorted input fills pages in order
+	b.bytes = 0
+	return nil
+}
+
+func (b *builder) add(key string, rec []byte) error {
+	if key <= b.last {
+		return fmt.Errorf("record %d is out of order", b.digest.Count)
+	}
+	b.last = key
+	k, r := []byte(key), append([]byte(nil), rec...) // bbolt keeps both until the transaction ends
+	b.digest.Add(k, r)
+	if err := b.data.Put(k, r); err != nil {
+		return err
+	}
+	if b.bytes += len(k) + len(r); b.bytes < buildBytes {
+		return nil
+	}
+	if err := b.tx.Commit(); err != nil {
+		return err
+	}
+	return b.begin()
+}

@@ -1,0 +1,75 @@
+package boltstore
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// Position is how far a log has been applied.
+type Position struct {
+	Index       uint64 // of the last entry applied, 0 before the first
+	Term        uint64 // of that entry
+	ConfigIndex uint64 // of the entry with the latest configuration, 0 if none
+	Config      []byte // that configuration as Raft encodes it; not to be modified
+}
+
+// state is the one record of the meta bucket. It changes in the same transaction as the data it describes.
+type state struct {
+	Position
+	Digest
+}
+
+var (
+	dataBucket = []byte("data")
+	metaBucket = []byte("meta")
+	stateKey   = []byte("state")
+)
+
+// Layout of the state record: magic, format (2 bytes), index, term, configuration index, sum, count, bytes
+// (8 each), length of the configuration (4), the configuration, and the hash of all that (8).
+const (
+	stateMagic      = "COFFER-FSM"
+	stateFormat     = 1
+	stateFixedBytes = len(stateMagic) + 2 + 6*8 + 4
+)
+
+func (s *state) encode() []byte {
+	be := binary.BigEndian
+	b := append(make([]byte, 0, stateFixedBytes+len(s.Config)+8), stateMagic...)
+	b = be.AppendUint16(b, stateFormat)
+	for _, v := range []uint64{s.Index, s.Term, s.ConfigIndex, s.Sum, s.Count, s.Bytes} {
+		b = be.AppendUint64(b, v)
+	}
+	b = be.AppendUint32(b, uint32(len(s.Config)))
+	b = append(b, s.Config...)
+	return be.AppendUint64(b, recordHash(nil, b))
+}
+
+func decodeState(b []byte) (s state, err error) {
+	be := binary.BigEndian
+	if !bytes.HasPrefix(b, []byte(stateMagic)) {
+		return s, errors.New("it does not begin with the magic " + stateMagic)
+	}
+	if len(b) < stateFixedBytes+8 {
+		return s, errors.New("the state record is too short")
+	}
+	body, sum := b[:len(b)-8], be.Uint64(b[len(b)-8:])
+	if recordHash(nil, body) != sum {
+		return s, errors.New("the checksum of the state record is wrong")
+	}
+	if f := be.Uint16(b[len(stateMagic):]); f != stateFormat {
+		return s, fmt.Errorf("its format is %d, this program knows %d", f, stateFormat)
+	}
+	nums := body[len(stateMagic)+2:]
+	for i, v := range []*uint64{&s.Index, &s.Term, &s.ConfigIndex, &s.Sum, &s.Count, &s.Bytes} {
+		*v = be.Uint64(nums[8*i:])
+	}
+	config := body[stateFixedBytes:]
+	if uint64(be.Uint32(nums[6*8:])) != uint64(len(config)) {
+		return s, errors.New("the state record has the wrong length")
+	}
+	s.Config = bytes.Clone(config)
+	return s, nil
+}

@@ -1,0 +1,212 @@
+package boltstore
+
+import (
+	"context"
+	"sync/atomic"
+
+	"go.etcd.io/bbolt"
+)
+
+// layers is the whole state: newest first, each one hides what is below it. Nothing in it ever changes.
+type layers struct {
+	active  *tree
+	folding *tree // nil unless a fold is under way or failed
+	base    *base
+	pos     Position
+}
+
+// base is one read transaction, shared by all views taken until the next fold. (A read-only bbolt bucket
+// is only ever read from, so sharing it is safe; beginning a transaction for each Get costs more than the Get.)
+type base struct {
+	s     *Store
+	tx    *bbolt.Tx
+	data  *bbolt.Bucket
+	state state
+	refs  atomic.Int64 // views, and one for the store while the base is current
+}
+
+func (s *Store) openBase() (b *base, err error) {
+	defer s.guard(&err)()
+	tx, err := s.db.Begin(false)
+	if err != nil {
+		return nil, err
+	}
+	b = &base{s: s, tx: tx, data: tx.Bucket(dataBucket)}
+	if b.state, err = decodeState(tx.Bucket(metaBucket).Get(stateKey)); err != nil {
+		_ = tx.Rollback()
+		return nil, s.damaged(err.Error())
+	}
+	b.refs.Store(1)
+	s.bases.Add(1)
+	return b, nil
+}
+
+func (b *base) close() {
+	if b.refs.Add(-1) == 0 {
+		_ = b.tx.Rollback() // of a read transaction: cannot fail
+		b.s.bases.Done()
+	}
+}
+
+// View is the state after one commit. Close it once, and soon: it keeps old pages of the file in use.
+type View struct {
+	layers
+}
+
+// View returns the state after the last commit.
+func (s *Store) View() (View, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.usableLocked(); err != nil {
+		return View{}, err
+	}
+	s.cur.base.refs.Add(1)
+	return View{s.cur}, nil
+}
+
+// DurableView returns the state as it is in the file.
+func (s *Store) DurableView() (View, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.usableLocked(); err != nil {
+		return View{}, err
+	}
+	s.cur.base.refs.Add(1)
+	return View{layers{base: s.cur.base, pos: s.cur.base.state.Position}}, nil
+}
+
+func (s *Store) usableLocked() error {
+	if s.closed {
+		return ErrClosed
+	}
+	return s.damage
+}
+
+// Close releases the view.
+func (v View) Close() { v.base.close() }
+
+// Position returns the position of the commit that the view shows.
+func (v View) Position() Position { return v.pos }
+
+// Digest describes the records in the file: for a DurableView those of the view.
+func (v View) Digest() Digest { return v.base.state.Digest }
+
+// Get returns a copy of the record under key, or nil.
+func (v View) Get(key string) (rec []byte, err error) {
+	err = v.lookup(key, func(found []byte) {
+		rec = append([]byte(nil), found...)
+	})
+	return rec, err
+}
+
+// Version returns the version of the record under key, or 0 if there is none.
+func (v View) Version(key string) (version uint64, err error) {
+	var bad error
+	err = v.lookup(key, func(rec []byte) { version, _, bad = ParseRecord(rec) })
+	if err == nil && bad != nil {
+		err = v.base.s.damaged(bad.Error())
+	}
+	return version, err
+}
+
+// lookup calls fn with the record under key, if there is one; it is valid during the call.
+func (v View) lookup(key string, fn func(rec []byte)) (err error) {
+	for _, t := range [...]*tree{v.active, v.folding} {
+		if t == nil {
+			continue
+		}
+		if it, ok := t.Get(item{key: key}); ok {
+			if it.rec != nil {
+				fn(it.rec)
+			}
+			return nil
+		}
+	}
+	defer v.base.s.guard(&err)()
+	if rec := v.base.data.Get([]byte(key)); rec != nil {
+		fn(rec)
+	}
+	return nil
+}
+
+// Cursor walks a view in byte order of the keys. It reads the memory map: use it only inside View.Walk.
+type Cursor struct {
+	layers [2]treeCursor
+	base   *bbolt.Cursor
+	bk, bv []byte
+}
+
+// Walk calls fn with a cursor over the view. Faults of the file while fn runs become its error.
+func (v View) Walk(fn func(c *Cursor) error) (err error) {
+	defer v.base.s.guard(&err)()
+	return fn(v.newCursor())
+}
+
+func (v View) newCursor() *Cursor {
+	c := &Cursor{base: v.base.data.Cursor()}
+	c.layers[0].tree, c.layers[1].tree = v.active, v.folding
+	return c
+}
+
+// Seek goes to the first key that is at least key.
+func (c *Cursor) Seek(key string) {
+	for i := range c.layers {
+		c.layers[i].seek(key)
+	}
+	c.bk, c.bv = c.base.Seek([]byte(key))
+}
+
+// Next returns the record the cursor is at and moves on; ok is false at the end. The record must not be
+// modified, and is valid while Walk runs.
+func (c *Cursor) Next() (key string, rec []byte, ok bool) {
+	for {
+		at := -1 // the layer with the smallest key; the newest of equals
+		for i := range c.layers {
+			if it, ok := c.layers[i].item(); ok && (at < 0 || it.key < key) {
+				at, key, rec = i, it.key, it.rec
+			}
+		}
+		switch {
+		case at < 0 && c.bk == nil:
+			return "", nil, false
+		case at < 0 || c.bk != nil && string(c.bk) < key:
+			key, rec = string(c.bk), c.bv
+		}
+		c.skip(key)
+		if rec != nil {
+			return key, rec, true
+		}
+	}
+}
+
+// skip moves every layer that is at key past it.
+func (c *Cursor) skip(key string) {
+	for i := range c.layers {
+		if it, ok := c.layers[i].item(); ok && it.key == key {
+			c.layers[i].next()
+		}
+	}
+	if c.bk != nil && string(c.bk) == key {
+		c.bk, c.bv = c.base.Next()
+	}
+}
+
+// checkEvery is how many records are read between two looks at the context.
+const checkEvery = 1024
+
+// Scan calls fn with each record in [from, to), in byte order, until fn returns false; to "" is no bound.
+// What fn is given is valid during the call.
+func (v View) Scan(ctx context.Context, from, to string, fn func(key string, rec []byte) bool) error {
+	return v.Walk(func(c *Cursor) error {
+		c.Seek(from)
+		for n := 0; ; n++ {
+			if n%checkEvery == 0 && ctx.Err() != nil {
+				return ctx.Err()
+			}
+			key, rec, ok := c.Next()
+			if !ok || to != "" && key >= to || !fn(key, rec) {
+				return nil
+			}
+		}
+	})
+}
