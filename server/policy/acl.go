@@ -201,6 +201,28 @@ func (a *ACL) Capabilities(path string) []string {
 	return g.caps.names()
 }
 
+// PathCapabilities are the capabilities of one pattern, as the web UI reads them.
+type PathCapabilities struct {
+	Capabilities []string `json:"capabilities"`
+}
+
+// Summary returns all patterns with their capabilities: paths written out, and patterns with wildcards,
+// without their final "*". Neither map is nil.
+func (a *ACL) Summary() (exact, glob map[string]PathCapabilities) {
+	exact, glob = map[string]PathCapabilities{}, map[string]PathCapabilities{}
+	for _, g := range a.all {
+		to := glob
+		if g.wildcard < 0 {
+			to = exact
+		}
+		if _, ok := to[g.pattern]; ok && !g.glob {
+			continue // "a/+/" beside "a/+/*": the wider one stands for both
+		}
+		to[g.pattern] = PathCapabilities{Capabilities: g.caps.names()}
+	}
+	return exact, glob
+}
+
 // current reports whether no rule has run out since the ACL was made.
 func (a *ACL) current() bool { return a.expiresAt.IsZero() || time.Now().Before(a.expiresAt) }
 

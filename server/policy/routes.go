@@ -1,0 +1,216 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// Tokens is what the capabilities paths need to know of tokens.
+type Tokens interface {
+	// TokenPolicies and AccessorPolicies return the effective policies of a valid token. Any error is
+	// answered as an invalid token or accessor, unless it wraps a storage sentinel.
+	TokenPolicies(ctx context.Context, token string) ([]string, error)
+	AccessorPolicies(ctx context.Context, accessor string) ([]string, error)
+}
+
+// Deps are what Routes needs besides the router.
+type Deps struct {
+	Store  *Store
+	Tokens Tokens
+	// Namespace returns the id of the namespace a request is in; nil means that there is only "root".
+	Namespace func(*engines.Request) string
+}
+
+func (d *Deps) namespace(req *engines.Request) string {
+	if d.Namespace == nil {
+		return "root"
+	}
+	return d.Namespace(req)
+}
+
+// Routes declares the policy and capability paths on the sys router.
+func Routes(r *engines.Router, d Deps) {
+	const (
+		listHelp   = "List the names of all policies."
+		readHelp   = "Read a policy."
+		writeHelp  = "Write a policy, whatever was there."
+		deleteHelp = "Delete a policy."
+	)
+	engines.On(r, engines.List, "policies/acl", listHelp, 0, d.list)
+	engines.On(r, engines.Read, "policies/acl", listHelp, 0, d.list)
+	engines.On(r, engines.Read, "policies/acl/{name...}", readHelp, 0, d.read)
+	engines.On(r, engines.Update, "policies/acl/{name...}", writeHelp, 0, d.write)
+	engines.On(r, engines.Delete, "policies/acl/{name...}", deleteHelp, 0, d.delete)
+
+	// The older paths, with the older names beside the newer ones.
+	engines.On(r, engines.List, "policy", listHelp, 0, d.oldList)
+	engines.On(r, engines.Read, "policy", listHelp, 0, d.oldList)
+	engines.On(r, engines.Read, "policy/{name...}", readHelp, 0, d.oldRead)
+	engines.On(r, engines.Update, "policy/{name...}", writeHelp, 0, d.oldWrite)
+	engines.On(r, engines.Delete, "policy/{name...}", deleteHelp, 0, d.delete)
+
+	// Tokens are local to the cluster, so these paths are too.
+	engines.On(r, engines.Update, "capabilities", "Tell the capabilities of a token on paths.", engines.ClusterLocal, d.capabilities)
+	engines.On(r, engines.Update, "capabilities-self", "Tell the caller's capabilities on paths.", engines.ClusterLocal, d.capabilitiesSelf)
+	engines.On(r, engines.Update, "capabilities-accessor", "Tell the capabilities of a token, given by accessor, on paths.", engines.ClusterLocal, d.capabilitiesAccessor)
+	engines.On(r, engines.Read, "internal/ui/resultant-acl", "All that the caller's policies say, for the web UI.", engines.ClusterLocal, d.resultant)
+}
+
+type noInput struct{}
+
+type nameInput struct {
+	Name string `json:"name" help:"Name of the policy."`
+}
+
+type writeInput struct {
+	Name   string `json:"name" help:"Name of the policy."`
+	Policy string `json:"policy" help:"The policy, in HCL or JSON, perhaps in base64."`
+}
+
+type oldWriteInput struct {
+	writeInput
+	Rules string `json:"rules" help:"Old name of the field policy."`
+}
+
+func (d *Deps) list(ctx context.Context, req *engines.Request, _ *noInput) (*engines.Response, error) {
+	names, err := d.Store.List(ctx, d.namespace(req))
+	if err != nil {
+		return nil, err
+	}
+	return &engines.Response{Data: map[string]any{"keys": names}}, nil
+}
+
+func (d *Deps) oldList(ctx context.Context, req *engines.Request, _ *noInput) (*engines.Response, error) {
+	names, err := d.Store.List(ctx, d.namespace(req))
+	if err != nil {
+		return nil, err
+	}
+	data := map[string]any{"keys": names, "policies": names}
+	return &engines.Response{Data: data, Top: data}, nil
+}
+
+func (d *Deps) get(ctx context.Context, req *engines.Request, name string) (*Policy, error) {
+	p, err := d.Store.Get(ctx, d.namespace(req), name)
+	if errors.Is(err, storage.ErrNotFound) {
+		return nil, engines.NotFound("")
+	}
+	return p, err
+}
+
+func (d *Deps) read(ctx context.Context, req *engines.Request, in *nameInput) (*engines.Response, error) {
+	p, err := d.get(ctx, req, in.Name)
+	if err != nil {
+		return nil, err
+	}
+	return &engines.Response{Data: map[string]any{"name": p.Name, "policy": p.Text}}, nil
+}
+
+func (d *Deps) oldRead(ctx context.Context, req *engines.Request, in *nameInput) (*engines.Response, error) {
+	p, err := d.get(ctx, req, in.Name)
+	if err != nil {
+		return nil, err
+	}
+	data := map[string]any{"name": p.Name, "rules": p.Text}
+	return &engines.Response{Data: data, Top: data}, nil
+}
+
+func (d *Deps) write(ctx context.Context, req *engines.Request, in *writeInput) (*engines.Response, error) {
+	if strings.TrimSpace(in.Policy) == "" {
+		return nil, engines.Invalid("'policy' parameter not supplied or empty")
+	}
+	return nil, d.Store.Set(ctx, d.namespace(req), in.Name, in.Policy)
+}
+
+func (d *Deps) oldWrite(ctx context.Context, req *engines.Request, in *oldWriteInput) (*engines.Response, error) {
+	switch {
+	case in.Policy == "":
+		in.Policy = in.Rules
+	case in.Rules != "" && in.Rules != in.Policy:
+		return nil, engines.Invalid("'policy' and 'rules' are given and differ: give only 'policy'")
+	}
+	return d.write(ctx, req, &in.writeInput)
+}
+
+func (d *Deps) delete(ctx context.Context, req *engines.Request, in *nameInput) (*engines.Response, error) {
+	return nil, d.Store.Delete(ctx, d.namespace(req), in.Name)
+}
+
+type pathsInput struct {
+	Paths engines.StringList `json:"paths" max:"1024" help:"Paths to tell the capabilities of."`
+	Path  engines.StringList `json:"path" max:"1024" help:"Old name of the field paths."`
+}
+
+type capabilitiesInput struct {
+	pathsInput
+	Token engines.Sensitive `json:"token" required:"true" help:"The token."`
+}
+
+type accessorInput struct {
+	pathsInput
+	Accessor string `json:"accessor" required:"true" help:"Accessor of the token."`
+}
+
+func (d *Deps) capabilities(ctx context.Context, req *engines.Request, in *capabilitiesInput) (*engines.Response, error) {
+	names, err := d.Tokens.TokenPolicies(ctx, in.Token.Reveal())
+	if err != nil {
+		return nil, invalidUnlessStorage(err, "invalid token")
+	}
+	return d.answer(ctx, req, names, in.pathsInput)
+}
+
+func (d *Deps) capabilitiesAccessor(ctx context.Context, req *engines.Request, in *accessorInput) (*engines.Response, error) {
+	names, err := d.Tokens.AccessorPolicies(ctx, in.Accessor)
+	if err != nil {
+		return nil, invalidUnlessStorage(err, "invalid accessor")
+	}
+	return d.answer(ctx, req, names, in.pathsInput)
+}
+
+func (d *Deps) capabilitiesSelf(ctx context.Context, req *engines.Request, in *pathsInput) (*engines.Response, error) {
+	return d.answer(ctx, req, req.Caller.Policies, *in)
+}
+
+func invalidUnlessStorage(err error, text string) error {
+	for _, sentinel := range []error{storage.ErrUnavailable, storage.ErrSealed, storage.ErrReadOnly, context.Canceled, context.DeadlineExceeded} {
+		if errors.Is(err, sentinel) {
+			return err
+		}
+	}
+	return &engines.Error{Kind: engines.KindInvalid, Detail: text, Err: err}
+}
+
+// answer tells the capabilities on each path, and those on the first also as "capabilities".
+func (d *Deps) answer(ctx context.Context, req *engines.Request, names []string, in pathsInput) (*engines.Response, error) {
+	paths := in.Paths
+	if len(paths) == 0 {
+		paths = in.Path
+	}
+	if len(paths) == 0 {
+		return nil, engines.Invalid("paths must be supplied")
+	}
+	acl, err := d.Store.ACL(ctx, d.namespace(req), names)
+	if err != nil {
+		return nil, err
+	}
+	data := make(map[string]any, len(paths)+1)
+	for _, path := range paths {
+		data[path] = acl.Capabilities(path)
+	}
+	first := acl.Capabilities(paths[0])
+	data["capabilities"] = first
+	// Only this one goes to the top level: a path could have the name of a field of the envelope.
+	return &engines.Response{Data: data, Top: map[string]any{"capabilities": first}}, nil
+}
+
+func (d *Deps) resultant(ctx context.Context, req *engines.Request, _ *noInput) (*engines.Response, error) {
+	acl, err := d.Store.ACL(ctx, d.namespace(req), req.Caller.Policies)
+	if err != nil {
+		return nil, err
+	}
+	exact, glob := acl.Summary()
+	return &engines.Response{Data: map[string]any{"root": acl.Root(), "exact_paths": exact, "glob_paths": glob}}, nil
+}
