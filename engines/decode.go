@@ -33,6 +33,7 @@ type plan struct {
 	fields   []input
 	byName   map[string]int
 	whole    int           // index of the field that receives the entire body, or -1
+	lists    []int         // indexes of list fields with a default
 	template reflect.Value // an input struct with every default set
 }
 
@@ -144,6 +145,9 @@ func (p *plan) describe() []Field {
 // everything that is wrong.
 func (p *plan) decode(req *Request, params map[string]string, in reflect.Value) (unknown []string, err error) {
 	d := decoding{plan: p, in: in}
+	for _, i := range p.lists {
+		p.fields[i].setText(in, p.fields[i].Default) // a list of its own: handlers may keep or change it
+	}
 	d.path(params)
 	if len(req.Query) > 0 {
 		d.query(req.Query)

@@ -27,8 +27,12 @@ func newPlan(t reflect.Type, op Operation, segments []segment) (*plan, error) {
 		return p, nil
 	}
 	for i := range p.fields {
-		if i != p.whole && p.fields[i].In == "body" {
-			return nil, fmt.Errorf("field %q: the entire body already goes to %q", p.fields[i].Name, p.fields[p.whole].Name)
+		f := &p.fields[i]
+		if f.In == "body" && f.fromQuery {
+			f.In = "query"
+		}
+		if i != p.whole && f.In == "body" {
+			return nil, fmt.Errorf("field %q: the entire body already goes to %q", f.Name, p.fields[p.whole].Name)
 		}
 	}
 	return p, nil
@@ -59,6 +63,9 @@ func (p *plan) add(t reflect.Type, index []int, op Operation, segments []segment
 			if problem := f.setText(p.template, f.Default); problem != "" {
 				return fmt.Errorf("default of %q %s", f.Name, problem)
 			}
+		}
+		if f.Default != "" && f.kind == listKind {
+			p.lists = append(p.lists, len(p.fields))
 		}
 		if f.Whole {
 			p.whole = len(p.fields)
@@ -118,7 +125,7 @@ func (f *input) validate(tags map[string]string) error {
 		return errors.New("has a default it can never take")
 	case f.In == "path" && (f.pointer || f.kind.text == nil || f.Whole):
 		return errors.New("cannot be a path parameter")
-	case f.Default != "" && f.kind.text == nil, tags["query"] == "true" && f.kind.text == nil:
+	case f.Default != "" && (f.kind.text == nil || f.kind == mapKind), tags["query"] == "true" && f.kind.text == nil:
 		return errors.New("has a type that no text can give")
 	case f.Whole && (f.pointer || f.kind != anyKind && f.kind != objectKind):
 		return errors.New("cannot receive the entire body")

@@ -80,7 +80,7 @@ func parseSegment(part string) (segment, error) {
 	switch {
 	case s.name == "":
 		return s, errors.New("a segment is empty")
-	case open != closed || strings.ContainsAny(s.name, "{}?."+"\x00") && s.kind != literal || strings.ContainsAny(s.name, "{}"):
+	case open != closed, strings.ContainsAny(s.name, "{}"), s.kind != literal && strings.ContainsAny(s.name, "?."):
 		return s, fmt.Errorf("segment %q is malformed", part)
 	}
 	return s, nil
