@@ -1,0 +1,68 @@
+// Command coffer is the server and its command line in one binary.
+//
+// The client commands speak HTTP to a running server and keep nothing but a token file. Each lives in the file of its
+// topic (kv.go, token.go, raft.go, …) as a spec, which is what it is called and takes, and a function, which is what it does.
+// Start reading at root and call. Exit statuses: 0 done, 1 the mistake is on this side, 2 the server refused or was not reached.
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/urfave/cli/v3"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	status := run(ctx, os.Args, os.Stdin, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(status)
+}
+
+// run executes one command line, args[0] being the program's name, and returns the exit status.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	cmd := root()
+	cmd.Reader, cmd.Writer, cmd.ErrWriter = stdin, stdout, stderr
+	return report(stderr, cmd.Run(ctx, args))
+}
+
+// root is the whole command tree. It is built anew for each run, because a cli.Command keeps what it parsed.
+func root() *cli.Command {
+	cmd := group("coffer", "store, share and rotate secrets", rootHelp,
+		statusCommand(), loginCommand(), readCommand(), writeCommand(), listCommand(), deleteCommand(), patchCommand(),
+		unwrapCommand(), kvCommand(), tokenCommand(), policyCommand(), secretsCommand(), authCommand(), leaseCommand(),
+		auditCommand(), namespaceCommand(), operatorCommand(), serverCommand(), printCommand(), versionCommand())
+	cmd.Version = version()
+	cmd.EnableShellCompletion = true
+	cmd.ConfigureShellCompletionCommand = func(c *cli.Command) {
+		c.Hidden = false
+		c.Usage = "print the completion script for bash, zsh, fish or pwsh"
+	}
+	// Errors are returned to run; the library must neither print them nor end the process.
+	cmd.ExitErrHandler = func(context.Context, *cli.Command, error) {}
+	return cmd
+}
+
+const rootHelp = `Coffer keeps secrets on a cluster of servers. One of them is started with "coffer server"; every other command is a client.
+
+Examples:
+
+  $ coffer server -dev
+  $ coffer kv put -mount=secret app/db user=app password=-
+
+Environment (each COFFER_… variable falls back to VAULT_… and then BAO_…):
+
+  COFFER_ADDR             address of the server (https://127.0.0.1:8200)
+  COFFER_TOKEN            token; else the file ~/.coffer-token, else ~/.vault-token
+  COFFER_NAMESPACE        namespace of every request
+  COFFER_FORMAT           table, json or yaml
+  COFFER_CACERT           file with the CA certificates to trust
+  COFFER_CAPATH           directory of such files
+  COFFER_CLIENT_CERT      certificate to present, with COFFER_CLIENT_KEY
+  COFFER_TLS_SERVER_NAME  name to expect in the server's certificate
+  COFFER_SKIP_VERIFY      true turns certificate checks off
+  COFFER_CLIENT_TIMEOUT   limit of one request (60s)
+  COFFER_MAX_RETRIES      how often a request the server could not serve is repeated (0)`

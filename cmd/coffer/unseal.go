@@ -1,0 +1,41 @@
+package main
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/urfave/cli/v3"
+)
+
+func unsealCommand() *cli.Command {
+	return command(spec{
+		name: "unseal", args: "[KEY | -]", max: 1, usage: "give the server one of its unseal keys",
+		help: `Gives the server one share of its unseal key. It unseals once it has as many different shares as its threshold, which may be given by
+different people from different machines. Without an argument the share is asked for and not shown: an argument stays in the
+shell's history.
+
+Examples:
+
+  $ coffer operator unseal
+  $ coffer operator unseal - <share`,
+		flags: []cli.Flag{&cli.BoolFlag{Name: "reset", Usage: "forget the shares given so far"}},
+	}, unseal)
+}
+
+func unseal(ctx context.Context, c *call) error {
+	body := map[string]any{"reset": true}
+	if !c.Bool("reset") {
+		key, err := c.readSecret(ctx, c.arg(0), "unseal key")
+		if err != nil {
+			return err
+		}
+		body = map[string]any{"key": key}
+	} else if c.arg(0) != "" {
+		return usagef("-reset takes no key")
+	}
+	s, raw, err := c.sealStatusOf(ctx, http.MethodPut, body)
+	if err != nil {
+		return err
+	}
+	return c.printStatus(s, raw, nil)
+}
