@@ -1,0 +1,216 @@
+// Package config reads the server's configuration: HCL files with the stanzas that operators of this family
+// know. Unknown keys are refused, and all problems are reported at once, each with file and line.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"time"
+)
+
+// Config is a whole configuration. Zero values are defaults.
+type Config struct {
+	ClusterName            string
+	APIAddr                string // URL
+	ClusterAddr            string // host:port or URL
+	LogLevel               string // trace, debug, info, warn, error
+	LogFormat              string // text or json
+	UI                     bool
+	DefaultLeaseTTL        time.Duration
+	MaxLeaseTTL            time.Duration
+	UnauthenticatedMetrics bool
+	Listeners              []Listener
+	Storage                Storage
+	Seal                   Seal
+}
+
+// Listener is one address that the API is served at.
+type Listener struct {
+	Address             string // host:port
+	ClusterAddress      string // host:port of the cluster listener; default: the same host, port + 1
+	TLSDisable          bool
+	TLSCertFile         string
+	TLSKeyFile          string
+	TLSMinVersion       string // tls12 or tls13
+	TLSClientCAFile     string
+	TLSRequireClient    bool
+	MaxRequestBytes     int64
+	MaxRequestDuration  time.Duration
+	ReadHeaderTimeout   time.Duration
+	UnauthMetricsAccess bool
+}
+
+// Storage is the raft stanza.
+type Storage struct {
+	Path              string
+	NodeID            string
+	RetryJoin         []RetryJoin
+	NonVoter          bool
+	HeartbeatTimeout  time.Duration
+	ElectionTimeout   time.Duration
+	TrailingLogs      int64
+	SnapshotThreshold int64
+	SnapshotInterval  time.Duration
+}
+
+// RetryJoin is a node of the cluster to join.
+type RetryJoin struct {
+	LeaderAPIAddr        string
+	LeaderCACertFile     string
+	LeaderCACert         string
+	LeaderClientCertFile string
+	LeaderClientKeyFile  string
+	LeaderServerName     string
+}
+
+// Seal is the seal stanza. Values are the type's own and may be secret.
+type Seal struct {
+	Type   string // "shamir" or "static"
+	Values map[string]string
+}
+
+// String keeps the values of the seal out of logs.
+func (s Seal) String() string { return "seal " + s.Type }
+
+// GoString is String.
+func (s Seal) GoString() string { return s.String() }
+
+// Load reads files, and the *.hcl and *.json files of directories, as one configuration. The error joins all
+// problems.
+func Load(paths ...string) (*Config, error) {
+	c := &Config{UI: true}
+	d := &decoder{}
+	for _, path := range paths {
+		files, err := expand(path)
+		if err != nil {
+			return nil, err
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				return nil, fmt.Errorf("reading the configuration: %w", err)
+			}
+			d.file(file, string(text), c)
+		}
+	}
+	if len(d.problems) > 0 {
+		return nil, errors.Join(d.problems...)
+	}
+	return c, nil
+}
+
+func expand(path string) ([]string, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading the configuration: %w", err)
+	}
+	if !info.IsDir() {
+		return []string{path}, nil
+	}
+	var files []string
+	for _, pattern := range []string{"*.hcl", "*.json"} {
+		found, err := filepath.Glob(filepath.Join(path, pattern))
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, found...)
+	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("reading the configuration: %s holds no .hcl or .json file", path)
+	}
+	sort.Strings(files)
+	return files, nil
+}
+
+// Complete fills what follows from other values and reports everything that is missing or contradictory.
+func (c *Config) Complete() error {
+	var problems []error
+	add := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
+	if c.Storage.Path == "" {
+		add(`storage "raft" { path = "…" } is missing: it names the directory for the data`)
+	}
+	if len(c.Listeners) == 0 {
+		add(`listener "tcp" { address = "…" } is missing`)
+	}
+	for i := range c.Listeners {
+		c.Listeners[i].complete(add)
+	}
+	if c.Seal.Type == "" {
+		c.Seal.Type = "shamir"
+	}
+	if len(c.Listeners) > 0 {
+		c.addresses(add)
+	}
+	for _, j := range c.Storage.RetryJoin {
+		if u, err := url.Parse(j.LeaderAPIAddr); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			add("retry_join: leader_api_addr must be a URL such as https://10.0.0.1:8200")
+		}
+	}
+	if h, e := c.Storage.HeartbeatTimeout, c.Storage.ElectionTimeout; h > 0 && e > 0 && e < h {
+		add("storage: election_timeout must not be shorter than heartbeat_timeout")
+	}
+	if c.DefaultLeaseTTL > 0 && c.MaxLeaseTTL > 0 && c.DefaultLeaseTTL > c.MaxLeaseTTL {
+		add("default_lease_ttl must not be longer than max_lease_ttl")
+	}
+	return errors.Join(problems...)
+}
+
+func (l *Listener) complete(add func(string, ...any)) {
+	if l.Address == "" {
+		l.Address = "127.0.0.1:8200"
+	}
+	host, port, err := net.SplitHostPort(l.Address)
+	if err != nil {
+		add("listener: address %q must be host:port", l.Address)
+		return
+	}
+	switch {
+	case l.TLSDisable:
+	case l.TLSCertFile == "" || l.TLSKeyFile == "":
+		add("listener %s: tls_cert_file and tls_key_file are missing (or set tls_disable = true, for tests)", l.Address)
+	}
+	if l.ClusterAddress == "" && port != "0" {
+		if n, err := net.LookupPort("tcp", port); err == nil {
+			l.ClusterAddress = net.JoinHostPort(host, fmt.Sprint(n+1))
+		}
+	}
+}
+
+// addresses derives what other nodes and clients reach this node at.
+func (c *Config) addresses(add func(string, ...any)) {
+	l := c.Listeners[0]
+	host, _, err := net.SplitHostPort(l.Address)
+	if err != nil {
+		return
+	}
+	ip := net.ParseIP(host)
+	anywhere := host == "" || ip != nil && ip.IsUnspecified()
+	if c.APIAddr == "" {
+		if anywhere {
+			add("api_addr is missing: the listener takes every address, so clients and nodes must be told one")
+		}
+		scheme := "https"
+		if l.TLSDisable {
+			scheme = "http"
+		}
+		c.APIAddr = scheme + "://" + l.Address
+	} else if u, err := url.Parse(c.APIAddr); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		add("api_addr %q must be a URL such as https://10.0.0.1:8200", c.APIAddr)
+	}
+	c.ClusterAddr = strings.TrimPrefix(strings.TrimPrefix(c.ClusterAddr, "https://"), "http://")
+	if c.ClusterAddr == "" {
+		if anywhere {
+			add("cluster_addr is missing: the listener takes every address, so nodes must be told one")
+		}
+		c.ClusterAddr = l.ClusterAddress
+	}
+	if _, _, err := net.SplitHostPort(c.ClusterAddr); err != nil && c.ClusterAddr != "" {
+		add("cluster_addr %q must be host:port", c.ClusterAddr)
+	}
+}

@@ -1,0 +1,308 @@
+package config
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/hcl"
+	"github.com/hashicorp/hcl/hcl/ast"
+	"github.com/hashicorp/hcl/hcl/token"
+)
+
+// decoder walks a parsed file and collects problems instead of stopping at the first.
+type decoder struct {
+	name     string
+	problems []error
+}
+
+// field takes the value of one key.
+type field func(d *decoder, item *ast.ObjectItem)
+
+// maxFileBytes bounds a configuration file: the parser's time grows faster than its input.
+const maxFileBytes = 256 << 10
+
+func (d *decoder) file(name, text string, c *Config) {
+	d.name = name
+	if len(text) > maxFileBytes {
+		d.problems = append(d.problems, fmt.Errorf("%s: larger than %d bytes", name, maxFileBytes))
+		return
+	}
+	tree, err := hcl.Parse(text)
+	if err != nil {
+		d.problems = append(d.problems, fmt.Errorf("%s: %w", name, err))
+		return
+	}
+	list, ok := tree.Node.(*ast.ObjectList)
+	if !ok {
+		d.problems = append(d.problems, fmt.Errorf("%s: not a configuration", name))
+		return
+	}
+	d.object("", list, map[string]field{
+		"cluster_name":      text1(&c.ClusterName),
+		"api_addr":          text1(&c.APIAddr),
+		"cluster_addr":      text1(&c.ClusterAddr),
+		"log_level":         choice(&c.LogLevel, "trace", "debug", "info", "warn", "error"),
+		"log_format":        choice(&c.LogFormat, "text", "json"),
+		"ui":                boolean(&c.UI),
+		"default_lease_ttl": duration(&c.DefaultLeaseTTL),
+		"max_lease_ttl":     duration(&c.MaxLeaseTTL),
+		"disable_mlock":     boolean(new(bool)), // accepted for compatibility
+		"telemetry":         d.telemetry(c),
+		"listener":          d.listener(c),
+		"storage":           d.storage(c),
+		"seal":              d.seal(c),
+	})
+}
+
+func (d *decoder) problem(pos token.Pos, format string, args ...any) {
+	d.problems = append(d.problems, fmt.Errorf("%s:%d: %s", d.name, pos.Line, fmt.Sprintf(format, args...)))
+}
+
+func keyOf(item *ast.ObjectItem) string { return strings.Trim(item.Keys[0].Token.Text, `"`) }
+
+// object hands each item to its field. where names the stanza in messages.
+func (d *decoder) object(where string, list *ast.ObjectList, fields map[string]field) {
+	for _, item := range list.Items {
+		name := keyOf(item)
+		f := fields[name]
+		if f == nil {
+			if where != "" {
+				name = where + "." + name
+			}
+			d.problem(item.Pos(), "unknown key %q", name)
+			continue
+		}
+		f(d, item)
+	}
+}
+
+// block returns the label and the content of a stanza such as listener "tcp" { … }.
+func (d *decoder) block(item *ast.ObjectItem) (label string, list *ast.ObjectList) {
+	if len(item.Keys) > 1 {
+		label = strings.Trim(item.Keys[1].Token.Text, `"`)
+	}
+	if object, ok := item.Val.(*ast.ObjectType); ok {
+		return label, object.List
+	}
+	d.problem(item.Pos(), "%q must be a block", keyOf(item))
+	return label, &ast.ObjectList{}
+}
+
+func (d *decoder) telemetry(c *Config) field {
+	return func(d *decoder, item *ast.ObjectItem) {
+		_, list := d.block(item)
+		d.object("telemetry", list, map[string]field{
+			"unauthenticated_metrics_access": boolean(&c.UnauthenticatedMetrics),
+			"prometheus_retention_time":      duration(new(time.Duration)), // accepted for compatibility
+			"disable_hostname":               boolean(new(bool)),           // accepted for compatibility
+		})
+	}
+}
+
+func (d *decoder) listener(c *Config) field {
+	return func(d *decoder, item *ast.ObjectItem) {
+		label, list := d.block(item)
+		if label != "tcp" {
+			d.problem(item.Pos(), "listener %q: the only type is \"tcp\"", label)
+		}
+		var l Listener
+		d.object("listener", list, map[string]field{
+			"address":                            text1(&l.Address),
+			"cluster_address":                    text1(&l.ClusterAddress),
+			"tls_disable":                        boolean(&l.TLSDisable),
+			"tls_cert_file":                      text1(&l.TLSCertFile),
+			"tls_key_file":                       text1(&l.TLSKeyFile),
+			"tls_min_version":                    choice(&l.TLSMinVersion, "tls12", "tls13"),
+			"tls_client_ca_file":                 text1(&l.TLSClientCAFile),
+			"tls_require_and_verify_client_cert": boolean(&l.TLSRequireClient),
+			"max_request_size":                   size(&l.MaxRequestBytes),
+			"max_request_duration":               duration(&l.MaxRequestDuration),
+			"http_read_header_timeout":           duration(&l.ReadHeaderTimeout),
+			"telemetry": func(d *decoder, item *ast.ObjectItem) {
+				_, list := d.block(item)
+				d.object("listener.telemetry", list, map[string]field{"unauthenticated_metrics_access": boolean(&l.UnauthMetricsAccess)})
+			},
+		})
+		c.Listeners = append(c.Listeners, l)
+	}
+}
+
+func (d *decoder) storage(c *Config) field {
+	return func(d *decoder, item *ast.ObjectItem) {
+		label, list := d.block(item)
+		if label != "raft" {
+			d.problem(item.Pos(), "storage %q: the only type is \"raft\"", label)
+		}
+		s := &c.Storage
+		d.object("storage", list, map[string]field{
+			"path":                    text1(&s.Path),
+			"node_id":                 text1(&s.NodeID),
+			"retry_join":              d.retryJoin(s),
+			"retry_join_as_non_voter": boolean(&s.NonVoter),
+			"heartbeat_timeout":       duration(&s.HeartbeatTimeout),
+			"election_timeout":        duration(&s.ElectionTimeout),
+			"trailing_logs":           number(&s.TrailingLogs),
+			"snapshot_threshold":      number(&s.SnapshotThreshold),
+			"snapshot_interval":       duration(&s.SnapshotInterval),
+			"performance_multiplier":  number(new(int64)), // accepted for compatibility
+		})
+	}
+}
+
+func (d *decoder) retryJoin(s *Storage) field {
+	return func(d *decoder, item *ast.ObjectItem) {
+		_, list := d.block(item)
+		var j RetryJoin
+		d.object("storage.retry_join", list, map[string]field{
+			"leader_api_addr":         text1(&j.LeaderAPIAddr),
+			"leader_ca_cert_file":     text1(&j.LeaderCACertFile),
+			"leader_ca_cert":          text1(&j.LeaderCACert),
+			"leader_client_cert_file": text1(&j.LeaderClientCertFile),
+			"leader_client_key_file":  text1(&j.LeaderClientKeyFile),
+			"leader_tls_servername":   text1(&j.LeaderServerName),
+		})
+		s.RetryJoin = append(s.RetryJoin, j)
+	}
+}
+
+func (d *decoder) seal(c *Config) field {
+	return func(d *decoder, item *ast.ObjectItem) {
+		label, list := d.block(item)
+		if label != "shamir" && label != "static" {
+			d.problem(item.Pos(), "seal %q: the types are \"shamir\" and \"static\"", label)
+		}
+		if c.Seal.Type != "" {
+			d.problem(item.Pos(), "there is more than one seal stanza")
+		}
+		c.Seal = Seal{Type: label, Values: map[string]string{}}
+		for _, item := range list.Items {
+			var v string
+			text1(&v)(d, item)
+			c.Seal.Values[keyOf(item)] = v
+		}
+	}
+}
+
+// literal returns the text of a plain value. It never shows the value in a problem.
+func (d *decoder) literal(item *ast.ObjectItem) (text string, kind token.Type, ok bool) {
+	lit, isLiteral := item.Val.(*ast.LiteralType)
+	if !isLiteral || len(item.Keys) != 1 {
+		d.problem(item.Pos(), "%q must be a plain value", keyOf(item))
+		return "", 0, false
+	}
+	switch v := lit.Token.Value().(type) {
+	case string:
+		return v, lit.Token.Type, true
+	default:
+		return fmt.Sprint(v), lit.Token.Type, true
+	}
+}
+
+func text1(into *string) field {
+	return func(d *decoder, item *ast.ObjectItem) {
+		v, kind, ok := d.literal(item)
+		if !ok {
+			return
+		}
+		if kind != token.STRING && kind != token.HEREDOC {
+			d.problem(item.Pos(), "%q must be a text in quotes", keyOf(item))
+			return
+		}
+		*into = v
+	}
+}
+
+func choice(into *string, values ...string) field {
+	return func(d *decoder, item *ast.ObjectItem) {
+		v, _, ok := d.literal(item)
+		if !ok {
+			return
+		}
+		for _, allowed := range values {
+			if strings.EqualFold(v, allowed) {
+				*into = allowed
+				return
+			}
+		}
+		d.problem(item.Pos(), "%q must be one of %s", keyOf(item), strings.Join(values, ", "))
+	}
+}
+
+func boolean(into *bool) field {
+	return func(d *decoder, item *ast.ObjectItem) {
+		v, _, ok := d.literal(item)
+		if !ok {
+			return
+		}
+		b, err := strconv.ParseBool(v)
+		if err != nil {
+			d.problem(item.Pos(), "%q must be true or false", keyOf(item))
+			return
+		}
+		*into = b
+	}
+}
+
+func number(into *int64) field {
+	return func(d *decoder, item *ast.ObjectItem) {
+		v, _, ok := d.literal(item)
+		if !ok {
+			return
+		}
+		n, err := strconv.ParseInt(v, 10, 64)
+		if err != nil || n < 0 {
+			d.problem(item.Pos(), "%q must be a whole number, 0 or more", keyOf(item))
+			return
+		}
+		*into = n
+	}
+}
+
+func duration(into *time.Duration) field {
+	return func(d *decoder, item *ast.ObjectItem) {
+		v, _, ok := d.literal(item)
+		if !ok {
+			return
+		}
+		if n, err := strconv.ParseInt(v, 10, 64); err == nil && n >= 0 {
+			*into = time.Duration(n) * time.Second
+			return
+		}
+		t, err := time.ParseDuration(v)
+		if err != nil || t < 0 {
+			d.problem(item.Pos(), "%q must be a duration such as \"30s\" or \"24h\"", keyOf(item))
+			return
+		}
+		*into = t
+	}
+}
+
+// units of sizes, longest first.
+var units = []struct {
+	suffix string
+	factor int64
+}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"B", 1}, {"", 1}}
+
+func size(into *int64) field {
+	return func(d *decoder, item *ast.ObjectItem) {
+		v, _, ok := d.literal(item)
+		if !ok {
+			return
+		}
+		for _, u := range units {
+			rest, found := strings.CutSuffix(v, u.suffix)
+			if !found {
+				continue
+			}
+			n, err := strconv.ParseInt(strings.TrimSpace(rest), 10, 64)
+			if err == nil && n > 0 && n <= (1<<62)/u.factor {
+				*into = n * u.factor
+				return
+			}
+			break
+		}
+		d.problem(item.Pos(), "%q must be a size such as 33554432 or \"32MiB\"", keyOf(item))
+	}
+}
