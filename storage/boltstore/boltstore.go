@@ -68,13 +68,13 @@ type Store struct {
 	work    overlay // the writer's own tree; readers see copies of it
 	workPos Position
 
-	mu     sync.Mutex
-	room   sync.Cond // on mu: a fold made room, or the store closed or failed
-	cur    layers
-	frozen *frozen // what the flusher is folding, nil if nothing
-	bytes  int     // of the published overlay
-	closed bool
-	damage error // *storage.CorruptError, for good
+	mu      sync.Mutex
+	room    sync.Cond // on mu: a fold made room, or the store closed or failed
+	cur     layers
+	frozen  *frozen // what the flusher is folding, nil if nothing
+	bytes   int     // of the published overlay
+	closed  bool
+	damage  error // *storage.CorruptError, for good
 	foldErr error // why the last fold failed, nil once one succeeded
 
 	bases sync.WaitGroup // read transactions not yet rolled back
@@ -124,7 +124,8 @@ func create(path string) error {
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := Build(tmp, Position{}, func(func(string, []byte) error) error { return nil }); err != nil {
+	empty := func(func(string, []byte) error) (Position, error) { return Position{}, nil }
+	if err := Build(tmp, empty); err != nil {
 		return err
 	}
 	return Rename(tmp, path)
@@ -135,10 +136,11 @@ func Rename(from, to string) error {
 	if err := os.Rename(from, to); err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(to))
+	return SyncDir(filepath.Dir(to))
 }
 
-func syncDir(dir string) error {
+// SyncDir makes what was created, renamed or removed in a directory durable.
+func SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return err

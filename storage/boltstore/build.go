@@ -11,24 +11,26 @@ import (
 // buildBytes is how much Build puts into one transaction.
 const buildBytes = 8 << 20
 
-// Build writes a new file at path with the records that each passes to its argument, in ascending order of
-// their keys, as of pos, and syncs it. Nobody has checked the file yet: Open does. On error there is no file.
-func Build(path string, pos Position, each func(add func(key string, rec []byte) error) error) error {
-	err := build(path, pos, each)
+// Source passes records to add, in ascending order of their keys, and returns the position they belong to.
+type Source func(add func(key string, rec []byte) error) (Position, error)
+
+// Build writes a new file at path, which must not exist, with what comes from a source, and syncs it. Nobody
+// has checked the file yet: Open does. On error there is no file.
+func Build(path string, from Source) error {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	if err = f.Close(); err == nil {
+		err = build(path, from)
+	}
 	if err != nil {
 		err = errors.Join(err, os.Remove(path))
 	}
 	return err
 }
 
-func build(path string, pos Position, each func(add func(key string, rec []byte) error) error) (err error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	if err := f.Close(); err != nil {
-		return err
-	}
+func build(path string, from Source) (err error) {
 	opts := boltOptions(0)
 	opts.NoSync, opts.NoGrowSync = true, true // one sync at the end
 	db, err := bbolt.Open(path, 0o600, opts)
@@ -42,7 +44,8 @@ func build(path string, pos Position, each func(add func(key string, rec []byte)
 		return err
 	}
 	defer func() { _ = b.tx.Rollback() }() // after a commit: does nothing
-	if err := each(b.add); err != nil {
+	pos, err := from(b.add)
+	if err != nil {
 		return err
 	}
 	st := state{Position: pos, Digest: b.digest}

@@ -1,8 +1,112 @@
 package fsm
 
-import "github.com/coffer-project/coffer/storage"
+import (
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/coffer-project/coffer/proto/logpb"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// commandFormat is the newest command that this program knows. It grows when a field is added, so that an
+// older program stops instead of applying half of what a command means.
+const commandFormat = 1
+
+// sealBytes is how much longer than storage.MaxValueBytes a value may be because it is sealed.
+const sealBytes = 64
 
 // EncodeCommand returns the log entry that applies batches one after the other, each all or nothing. timeMS
 // is the leader's clock, in Unix milliseconds. Callers validate each batch first (storage.Batch.Validate):
 // one that no replica could apply fails the whole command.
-func EncodeCommand(timeMS int64, batches []storage.Batch) ([]byte, error) { return nil, errTODO }
+func EncodeCommand(timeMS int64, batches []storage.Batch) ([]byte, error) {
+	c := logpb.Command{Format: commandFormat, TimeMs: timeMS, Ops: make([]*logpb.Op, len(batches))}
+	for i := range batches {
+		c.Ops[i] = encodeOp(&batches[i])
+	}
+	if err := checkCommand(&c); err != nil {
+		return nil, fmt.Errorf("encoding a command: %w", err)
+	}
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(&c)
+	if err != nil {
+		return nil, fmt.Errorf("encoding a command: %w", err)
+	}
+	return b, nil
+}
+
+func encodeOp(b *storage.Batch) *logpb.Op {
+	op := &logpb.Op{
+		Reads:   make([]*logpb.Read, len(b.Reads)),
+		Puts:    make([]*logpb.Put, len(b.Puts)),
+		Deletes: make([]string, len(b.Deletes)),
+	}
+	for i, r := range b.Reads {
+		op.Reads[i] = &logpb.Read{Key: string(r.Key), Version: uint64(r.Version)}
+	}
+	for i, p := range b.Puts {
+		op.Puts[i] = &logpb.Put{Key: string(p.Key), Value: p.Value}
+	}
+	for i, k := range b.Deletes {
+		op.Deletes[i] = string(k)
+	}
+	return op
+}
+
+// decodeCommand accepts only what it understands completely: applying less than that would let replicas of
+// different age drift apart.
+func decodeCommand(b []byte) (*logpb.Command, error) {
+	c := new(logpb.Command)
+	if err := proto.Unmarshal(b, c); err != nil {
+		return nil, fmt.Errorf("decoding a command: %w", err)
+	}
+	if c.Format != commandFormat {
+		return nil, fmt.Errorf("decoding a command: its format is %d and this program knows %d: upgrade this node", c.Format, commandFormat)
+	}
+	if err := checkCommand(c); err != nil {
+		return nil, fmt.Errorf("decoding a command: %w", err)
+	}
+	return c, nil
+}
+
+// checkCommand refuses what the state cannot hold, on both sides of the log.
+func checkCommand(c *logpb.Command) error {
+	unknown := len(c.ProtoReflect().GetUnknown())
+	for _, op := range c.Ops {
+		unknown += len(op.ProtoReflect().GetUnknown())
+		for _, r := range op.Reads {
+			unknown += len(r.ProtoReflect().GetUnknown())
+			if err := checkKey(r.Key); err != nil {
+				return err
+			}
+		}
+		for _, p := range op.Puts {
+			unknown += len(p.ProtoReflect().GetUnknown())
+			if err := checkKey(p.Key); err != nil {
+				return err
+			}
+			if len(p.Value) > storage.MaxValueBytes+sealBytes {
+				return fmt.Errorf("value of %d bytes: %w", len(p.Value), storage.ErrTooLarge)
+			}
+		}
+		for _, k := range op.Deletes {
+			if err := checkKey(k); err != nil {
+				return err
+			}
+		}
+	}
+	if unknown > 0 {
+		return errors.New("it has fields that this program does not know: upgrade this node")
+	}
+	return nil
+}
+
+func checkKey(k string) error {
+	switch {
+	case k == "":
+		return errors.New("empty key")
+	case len(k) > storage.MaxKeyBytes:
+		return fmt.Errorf("key of %d bytes: %w", len(k), storage.ErrTooLarge)
+	}
+	return nil
+}

@@ -11,90 +11,331 @@ package fsm
 import (
 	"context"
 	"errors"
-	"io"
+	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
 
 	"github.com/hashicorp/raft"
 
 	"github.com/coffer-project/coffer/storage"
+	"github.com/coffer-project/coffer/storage/boltstore"
 )
 
-var errTODO = errors.New("not written yet")
+// fileName is the state file in the data directory; installTemp are snapshots on their way to replace it.
+const (
+	fileName    = "fsm.db"
+	installTemp = "fsm-%s.tmp"
+)
 
 // Options of Open. The zero value works.
 type Options struct {
 	Logger *slog.Logger // nil discards
 }
 
-// Result is what ApplyBatch answers for one command: the future's Response on the leader. An entry that was
-// not applied is answered with an error instead, one that was applied before with nil.
-type Result struct {
-	Index storage.Index // the entry's index, the Version of everything it wrote
-	Errs  []error       // one for each batch, in order: nil or storage.ErrConflict
-}
-
 // FSM implements raft.FSM, raft.BatchingFSM, raft.ConfigurationStore, storage.Reader and storage.Feed. Values
 // are raw: what was in the log entry. Safe for concurrent use, except that Raft's methods have one caller.
-type FSM struct{}
+type FSM struct {
+	dir  string
+	log  *slog.Logger
+	feed feed
 
-// Open opens the state in dir, or creates an empty one. A damaged file is a *storage.CorruptError, and a file
-// that another process holds is refused.
-func Open(dir string, o Options) (*FSM, error) { return nil, errTODO }
+	store   atomic.Pointer[boltstore.Store] // replaced when a snapshot is installed
+	applied atomic.Uint64
+	term    atomic.Uint64
+
+	mu       sync.Mutex
+	wake     chan struct{} // closed when applied or failed changes; nil if nobody waits
+	failed   error         // why nothing is applied any more
+	closed   bool
+	received *sink // verified, not yet restored
+	sinks    int   // numbers what is received
+
+	old sync.WaitGroup // replaced stores that are waiting for their last reader
+}
+
+var (
+	_ raft.BatchingFSM        = (*FSM)(nil)
+	_ raft.ConfigurationStore = (*FSM)(nil)
+	_ storage.Reader          = (*FSM)(nil)
+	_ storage.Feed            = (*FSM)(nil)
+)
+
+// Open opens the state in dir, which must exist, or creates an empty one. A damaged file is a
+// *storage.CorruptError, and a file that another process holds is refused.
+func Open(dir string, o Options) (*FSM, error) {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	f := &FSM{dir: dir, log: o.Logger}
+	s, err := boltstore.Open(f.path(), "", boltstore.Options{Logger: o.Logger})
+	if err != nil {
+		return nil, err
+	}
+	if err := f.removeLeftovers(); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	f.store.Store(s)
+	f.setApplied(s.Position())
+	return f, nil
+}
+
+func (f *FSM) path() string { return filepath.Join(f.dir, fileName) }
+
+// removeLeftovers removes snapshots whose installation was interrupted. The state file must be locked.
+func (f *FSM) removeLeftovers() error {
+	names, err := filepath.Glob(filepath.Join(f.dir, fmt.Sprintf(installTemp, "*")))
+	for _, name := range names {
+		err = errors.Join(err, os.Remove(name))
+	}
+	return err
+}
 
 // Close folds what is in memory into the file and closes it. It may be called while Raft still runs: a
-// waiting ApplyBatch then returns errors and applies nothing more. Twice is fine.
-func (f *FSM) Close() error { return errTODO }
+// waiting ApplyBatch then returns errors and applies nothing more. Streams of snapshots must be closed by
+// their readers: Close waits for them, and their next Read fails. Twice is fine.
+func (f *FSM) Close() error {
+	f.mu.Lock()
+	first := !f.closed
+	f.closed = true
+	unused := f.received
+	f.received = nil
+	f.mu.Unlock()
+	if !first {
+		return nil
+	}
+	f.fail(fmt.Errorf("the state is closed: %w", storage.ErrUnavailable))
+	var err error
+	if unused != nil {
+		err = unused.discard()
+	}
+	err = errors.Join(err, f.store.Load().Close())
+	f.old.Wait()
+	return err
+}
 
-// Apply implements raft.FSM.
-func (f *FSM) Apply(l *raft.Log) any { return errTODO }
+// AppliedIndex returns the index of the last command or configuration that was applied and announced. Raft's
+// own entries (no-ops, barriers) never reach the FSM: do not wait for a commit index here, it may be one.
+func (f *FSM) AppliedIndex() storage.Index { return storage.Index(f.applied.Load()) }
 
-// ApplyBatch implements raft.BatchingFSM. For each entry it answers a Result, nil (a configuration, or an
-// entry applied before), or an error (the replica has stopped, see Err). It blocks while the file cannot keep
-// up. It never skips an entry: after one that it cannot apply, it applies nothing more.
-func (f *FSM) ApplyBatch(logs []*raft.Log) []any { return nil }
+// LastTerm returns the term of the entry at AppliedIndex.
+func (f *FSM) LastTerm() uint64 { return f.term.Load() }
 
-// StoreConfiguration implements raft.ConfigurationStore.
-func (f *FSM) StoreConfiguration(index uint64, c raft.Configuration) {}
+// setApplied makes pos visible to waiters, unless they already see a later one.
+func (f *FSM) setApplied(pos boltstore.Position) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if pos.Index >= f.applied.Load() {
+		f.setAppliedLocked(pos)
+	}
+}
 
-// Snapshot implements raft.FSM. Nothing is copied: persisting it makes everything applied so far durable.
-func (f *FSM) Snapshot() (raft.FSMSnapshot, error) { return nil, errTODO }
+func (f *FSM) setAppliedLocked(pos boltstore.Position) {
+	f.term.Store(pos.Term)
+	f.applied.Store(pos.Index)
+	f.wakeLocked()
+}
 
-// Restore implements raft.FSM: it replaces the state by the snapshot's.
-func (f *FSM) Restore(r io.ReadCloser) error { return errTODO }
+func (f *FSM) wakeLocked() {
+	if f.wake != nil {
+		close(f.wake)
+		f.wake = nil
+	}
+}
 
-// SnapshotStore is the store to give to raft.NewRaft. Its only snapshot is the durable state.
-func (f *FSM) SnapshotStore() raft.SnapshotStore { return nil }
+// WaitApplied returns nil once AppliedIndex has reached i, ctx's error, or the reason why it never will.
+func (f *FSM) WaitApplied(ctx context.Context, i storage.Index) error {
+	for f.AppliedIndex() < i {
+		f.mu.Lock()
+		if f.failed != nil {
+			f.mu.Unlock()
+			return f.failed
+		}
+		if f.AppliedIndex() >= i {
+			f.mu.Unlock()
+			return nil
+		}
+		if f.wake == nil {
+			f.wake = make(chan struct{})
+		}
+		wake := f.wake
+		f.mu.Unlock()
+		select {
+		case <-wake:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// fail stops applying, for good unless a snapshot replaces the state.
+func (f *FSM) fail(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.failed != nil {
+		return
+	}
+	f.failed = err
+	if !f.closed {
+		f.log.Error("this replica stopped applying log entries", "index", f.applied.Load(), "err", err)
+	}
+	f.wakeLocked()
+}
+
+// Err returns why the replica stopped applying, or nil. Only installing a snapshot of a later state, or
+// a restart with the cause removed, makes it go on.
+func (f *FSM) Err() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.failed
+}
+
+// Health returns Err, or why the state cannot be made durable at the moment (a full disk, say), or nil.
+func (f *FSM) Health() error {
+	if err := f.Err(); err != nil {
+		return err
+	}
+	return f.store.Load().Health()
+}
+
+// view returns the current state. A store that has just been replaced is closed: then there is a new one.
+func (f *FSM) view(ctx context.Context) (boltstore.View, error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return boltstore.View{}, err
+		}
+		s := f.store.Load()
+		v, err := s.View()
+		if errors.Is(err, boltstore.ErrClosed) {
+			if f.store.Load() != s {
+				continue
+			}
+			err = fmt.Errorf("the state is closed: %w", storage.ErrUnavailable)
+		}
+		return v, err
+	}
+}
 
 // Get implements storage.Reader.
 func (f *FSM) Get(ctx context.Context, key storage.Key) (storage.Entry, error) {
-	return storage.Entry{}, errTODO
+	v, err := f.view(ctx)
+	if err != nil {
+		return storage.Entry{}, err
+	}
+	defer v.Close()
+	rec, err := v.Get(string(key))
+	if err != nil {
+		return storage.Entry{}, err
+	}
+	if rec == nil {
+		return storage.Entry{}, storage.ErrNotFound
+	}
+	return f.entry(key, rec)
 }
 
-// List implements storage.Reader.
+func (f *FSM) entry(key storage.Key, rec []byte) (storage.Entry, error) {
+	version, value, err := boltstore.ParseRecord(rec)
+	if err != nil {
+		return storage.Entry{}, &storage.CorruptError{File: f.path(), Detail: err.Error()}
+	}
+	return storage.Entry{Key: key, Value: value, Version: storage.Index(version)}, nil
+}
+
+// checkEvery is how many names are listed between two looks at the context.
+const checkEvery = 1024
+
+// List implements storage.Reader. A folder costs one seek however much it holds.
 func (f *FSM) List(ctx context.Context, prefix storage.Key, after string, limit int) ([]string, error) {
-	return nil, errTODO
+	v, err := f.view(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer v.Close()
+	var names []string
+	err = v.Walk(func(c *boltstore.Cursor) error {
+		c.Seek(string(prefix) + after)
+		for n := 1; ; n++ {
+			if n%checkEvery == 0 && ctx.Err() != nil {
+				return ctx.Err()
+			}
+			key, _, ok := c.Next()
+			if !ok || !strings.HasPrefix(key, string(prefix)) {
+				return nil
+			}
+			name := key[len(prefix):]
+			if folder, _, ok := strings.Cut(name, "/"); ok {
+				name = folder + "/"
+				c.Seek(string(prefix) + folder + "0") // '0' follows '/': the first key after the folder
+			}
+			if name <= after { // also the empty name of a key equal to prefix
+				continue
+			}
+			if names = append(names, name); limit > 0 && len(names) == limit {
+				return nil
+			}
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return names, nil
 }
 
 // Scan implements storage.Reader.
 func (f *FSM) Scan(ctx context.Context, prefix, after storage.Key, limit int) ([]storage.Entry, error) {
-	return nil, errTODO
+	v, err := f.view(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer v.Close()
+	from := string(max(prefix, after))
+	var entries []storage.Entry
+	var bad error
+	err = v.Scan(ctx, from, "", func(key string, rec []byte) bool {
+		if !strings.HasPrefix(key, string(prefix)) {
+			return false
+		}
+		if key == string(after) {
+			return true
+		}
+		var e storage.Entry
+		if e, bad = f.entry(storage.Key(key), append([]byte(nil), rec...)); bad != nil {
+			return false
+		}
+		entries = append(entries, e)
+		return limit <= 0 || len(entries) < limit
+	})
+	if err == nil {
+		err = bad
+	}
+	if err != nil {
+		return nil, err
+	}
+	return entries, nil
 }
 
-// OnChange implements storage.Feed.
-func (f *FSM) OnChange(fn func(storage.Change)) (stop func()) { return func() {} }
-
-// AppliedIndex returns the index of the last command or configuration that was applied and announced. Raft's
-// own entries (no-ops, barriers) never reach the FSM: do not wait for a commit index here, it may be one.
-func (f *FSM) AppliedIndex() storage.Index { return 0 }
-
-// LastTerm returns the term of the entry at AppliedIndex.
-func (f *FSM) LastTerm() uint64 { return 0 }
-
-// WaitApplied returns nil once AppliedIndex has reached i, ctx's error, or the reason why it never will.
-func (f *FSM) WaitApplied(ctx context.Context, i storage.Index) error { return errTODO }
-
-// Err returns why the replica stopped applying for good, or nil.
-func (f *FSM) Err() error { return nil }
-
-// Health returns Err, or why the state cannot be made durable at the moment (a full disk, say), or nil.
-func (f *FSM) Health() error { return nil }
+// Quarantine moves the database files of a data directory (*.db, and what was left unfinished) into its
+// subdirectory name, which the caller chooses (corrupt-<unix nanoseconds>), and returns that directory. The
+// Raft log goes along with the state: neither is of use without the other.
+func Quarantine(dir, name string) (string, error) {
+	to := filepath.Join(dir, name)
+	if err := os.Mkdir(to, 0o700); err != nil {
+		return "", fmt.Errorf("moving damaged files aside: %w", err)
+	}
+	for _, pattern := range []string{"*.db", "*.db.new", fmt.Sprintf(installTemp, "*")} {
+		names, err := filepath.Glob(filepath.Join(dir, pattern))
+		if err != nil {
+			return "", fmt.Errorf("moving damaged files aside: %w", err)
+		}
+		for _, from := range names {
+			if err := boltstore.Rename(from, filepath.Join(to, filepath.Base(from))); err != nil {
+				return "", fmt.Errorf("moving damaged files aside: %w", err)
+			}
+		}
+	}
+	return to, boltstore.SyncDir(dir)
+}

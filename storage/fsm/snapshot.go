@@ -2,9 +2,15 @@ package fsm
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
+	"os"
+
+	"github.com/hashicorp/raft"
 
 	"github.com/coffer-project/coffer/storage"
+	"github.com/coffer-project/coffer/storage/boltstore"
 )
 
 // SnapshotInfo describes one snapshot stream.
@@ -15,15 +21,156 @@ type SnapshotInfo struct {
 	Bytes   int64         // of the whole stream
 }
 
-// WriteSnapshot writes the current state to w as one self-checking stream.
+func (h *header) info() SnapshotInfo {
+	return SnapshotInfo{Index: storage.Index(h.Index), Term: h.Term, Entries: h.count, Bytes: h.streamBytes()}
+}
+
+// WriteSnapshot makes the current state durable and writes it to w as one self-checking stream.
 func (f *FSM) WriteSnapshot(ctx context.Context, w io.Writer) (SnapshotInfo, error) {
-	return SnapshotInfo{}, errTODO
+	if err := f.store.Load().Flush(); err != nil {
+		return SnapshotInfo{}, fmt.Errorf("writing a snapshot: %w", err)
+	}
+	s, err := f.openState()
+	if err != nil {
+		return SnapshotInfo{}, fmt.Errorf("writing a snapshot: %w", err)
+	}
+	defer s.Close()
+	if _, err := io.Copy(w, &contextReader{ctx, s}); err != nil {
+		return SnapshotInfo{}, fmt.Errorf("writing a snapshot: %w", err)
+	}
+	return s.header.info(), nil
+}
+
+// contextReader ends with ctx. It lives as long as one copy.
+type contextReader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (c *contextReader) Read(p []byte) (int, error) {
+	if err := c.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return c.r.Read(p)
 }
 
 // VerifySnapshot reads a whole stream, up to the end of r, and reports what it holds. A stream that is
 // damaged, truncated or followed by anything is a *storage.CorruptError.
-func VerifySnapshot(r io.Reader) (SnapshotInfo, error) { return SnapshotInfo{}, errTODO }
+func VerifySnapshot(r io.Reader) (SnapshotInfo, error) {
+	h, err := decodeStream(r, func(header) error { return nil }, func(string, []byte) error { return nil })
+	if err != nil {
+		return SnapshotInfo{}, fmt.Errorf("verifying a snapshot: %w", err)
+	}
+	return h.info(), nil
+}
 
-// Quarantine moves the database files (*.db and what was left unfinished) of a data directory into its
-// subdirectory name, which the caller chooses (corrupt-<unix nanoseconds>), and returns that directory.
-func Quarantine(dir, name string) (string, error) { return "", errTODO }
+// Snapshot implements raft.FSM. Nothing is copied: persisting it makes everything applied so far durable,
+// and only then does Raft remove log entries.
+func (f *FSM) Snapshot() (raft.FSMSnapshot, error) {
+	if err := f.Err(); err != nil {
+		return nil, err
+	}
+	return &snapshot{f}, nil
+}
+
+type snapshot struct{ f *FSM }
+
+// Persist implements raft.FSMSnapshot. Into a sink of our own it writes nothing: closing it is enough.
+func (s *snapshot) Persist(to raft.SnapshotSink) error {
+	if own, ok := to.(*sink); ok {
+		own.stateOnly = true
+		return nil
+	}
+	_, err := s.f.WriteSnapshot(context.Background(), to)
+	return err
+}
+
+func (s *snapshot) Release() {}
+
+// persist makes everything up to pos durable. Raft removes log entries up to pos.Index next, some of which
+// (no-ops and barriers) the FSM has never seen: the file must say that it is past them.
+func (f *FSM) persist(pos boltstore.Position) error {
+	s := f.store.Load()
+	s.Advance(pos)
+	if err := s.Flush(); err != nil {
+		return fmt.Errorf("making the state durable: %w", err)
+	}
+	f.setApplied(pos)
+	return nil
+}
+
+// Restore implements raft.FSM: it replaces the state by the snapshot's, in one rename.
+func (f *FSM) Restore(r io.ReadCloser) error {
+	for {
+		wrapped, ok := r.(raft.ReadCloserWrapper)
+		if !ok {
+			break
+		}
+		r = wrapped.WrappedReadCloser()
+	}
+	switch from := r.(type) {
+	case received:
+		return f.adopt(from.sink)
+	case *stateStream:
+		if from.f == f {
+			return nil // the state is its own snapshot
+		}
+	}
+	s := &sink{f: f} // a snapshot from somewhere else
+	if _, err := io.Copy(s, r); err != nil {
+		return errors.Join(err, s.Cancel())
+	}
+	if err := s.Close(); err != nil {
+		return err
+	}
+	return f.adopt(s)
+}
+
+// adopt puts a received file in the place of the state file and lets readers go on with it.
+func (f *FSM) adopt(s *sink) error {
+	f.mu.Lock()
+	known := f.received == s
+	if known {
+		f.received = nil
+	}
+	f.mu.Unlock()
+	if !known {
+		return errors.New("restoring a snapshot: it was given up meanwhile")
+	}
+	if err := os.Rename(s.path, f.path()); err != nil {
+		return fmt.Errorf("restoring a snapshot: %w", errors.Join(err, s.discard()))
+	}
+	synced := boltstore.SyncDir(f.dir) // the old file has no name any more: there is no way back
+	if err := f.switchTo(s.store); err != nil {
+		return errors.Join(err, s.store.Close())
+	}
+	f.feed.announce([]storage.Change{{Index: storage.Index(s.pos.Index), Reset: true}})
+	f.mu.Lock()
+	f.setAppliedLocked(s.pos)
+	f.mu.Unlock()
+	f.log.Info("the state was replaced by a snapshot", "index", s.pos.Index)
+	return synced
+}
+
+// switchTo lets readers go on with another file, and closes the old one when the last one has left it.
+func (f *FSM) switchTo(s *boltstore.Store) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return storage.ErrUnavailable
+	}
+	f.failed = nil
+	old := f.store.Swap(s)
+	f.old.Go(func() {
+		if err := old.Discard(); err != nil {
+			f.log.Warn("closing the replaced state file", "err", err)
+		}
+	})
+	return nil
+}
+
+// StoreConfiguration implements raft.ConfigurationStore. Raft does not call it on a BatchingFSM, which gets
+// configurations as entries; it is what marks the FSM as one that keeps them.
+func (f *FSM) StoreConfiguration(index uint64, c raft.Configuration) {
+	f.ApplyBatch([]*raft.Log{{Type: raft.LogConfiguration, Index: index, Term: f.LastTerm(), Data: raft.EncodeConfiguration(c)}})
+}
