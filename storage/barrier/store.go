@@ -1,0 +1,187 @@
+package barrier
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/coffer-project/coffer/storage"
+)
+
+// rawPrefixes hold what a sealed node must read. It is stored as it is, and not through the barrier.
+var rawPrefixes = [...]storage.Key{"l/seal/", "l/barrier/"}
+
+func isRaw(key storage.Key) bool {
+	for _, p := range rawPrefixes {
+		if strings.HasPrefix(string(key), string(p)) {
+			return true
+		}
+	}
+	return false
+}
+
+// refuse returns an error if key, or what a prefix would list, is not behind the barrier.
+func refuse(key storage.Key) error {
+	if isRaw(key) {
+		return fmt.Errorf("key %q is not behind the barrier", key)
+	}
+	return nil
+}
+
+// Get implements storage.Reader. A value that does not open is a *storage.CorruptError. Unlike that of other
+// stores, the value belongs to the caller.
+func (b *Barrier) Get(ctx context.Context, key storage.Key) (storage.Entry, error) {
+	k, err := b.current(ctx)
+	if err != nil {
+		return storage.Entry{}, err
+	}
+	if err := refuse(key); err != nil {
+		return storage.Entry{}, err
+	}
+	e, err := b.raw.Get(ctx, key)
+	if err != nil {
+		return storage.Entry{}, err
+	}
+	return b.openEntry(ctx, k, e)
+}
+
+// List implements storage.Reader. It names what is stored, so "l/" has the folders of the raw entries too.
+func (b *Barrier) List(ctx context.Context, prefix storage.Key, after string, limit int) ([]string, error) {
+	if _, err := b.current(ctx); err != nil {
+		return nil, err
+	}
+	if err := refuse(prefix); err != nil {
+		return nil, err
+	}
+	return b.raw.List(ctx, prefix, after, limit)
+}
+
+// Scan implements storage.Reader. It leaves out what is not behind the barrier.
+func (b *Barrier) Scan(ctx context.Context, prefix, after storage.Key, limit int) ([]storage.Entry, error) {
+	k, err := b.current(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := refuse(prefix); err != nil {
+		return nil, err
+	}
+	var out []storage.Entry
+	for {
+		rest := max(limit, 0) - len(out) // 0 or less only without a limit
+		entries, err := b.raw.Scan(ctx, prefix, after, rest)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			if isRaw(e.Key) {
+				continue
+			}
+			if e, err = b.openEntry(ctx, k, e); err != nil {
+				return nil, err
+			}
+			out = append(out, e)
+		}
+		if limit <= 0 || len(entries) < rest || len(out) == limit {
+			return out, nil
+		}
+		after = entries[len(entries)-1].Key
+	}
+}
+
+// Commit implements storage.Committer. The limits hold for the plaintext.
+func (b *Barrier) Commit(ctx context.Context, batch storage.Batch) (storage.Index, error) {
+	k, err := b.current(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if err := checkBatch(&batch); err != nil {
+		return 0, err
+	}
+	sealed := storage.Batch{Reads: batch.Reads, Deletes: batch.Deletes}
+	if len(batch.Puts) > 0 {
+		sealed.Puts = make([]storage.Put, len(batch.Puts))
+	}
+	for i, p := range batch.Puts {
+		sealed.Puts[i] = storage.Put{Key: p.Key, Value: k.seal(string(p.Key), p.Value)}
+	}
+	return b.raw.Commit(ctx, sealed)
+}
+
+func checkBatch(batch *storage.Batch) error {
+	for _, r := range batch.Reads {
+		if err := refuse(r.Key); err != nil {
+			return err
+		}
+	}
+	for _, p := range batch.Puts {
+		if err := refuse(p.Key); err != nil {
+			return err
+		}
+	}
+	for _, key := range batch.Deletes {
+		if err := refuse(key); err != nil {
+			return err
+		}
+	}
+	return batch.Validate(0)
+}
+
+// openEntry returns e with its plaintext.
+func (b *Barrier) openEntry(ctx context.Context, k *keys, e storage.Entry) (storage.Entry, error) {
+	plain, err := b.open(ctx, k, string(e.Key), e.Value)
+	if bad, ok := errors.AsType[badValue](err); ok {
+		err = &storage.CorruptError{File: stateFile, Detail: fmt.Sprintf("entry %q: %v", e.Key, bad)}
+	}
+	if err != nil {
+		return storage.Entry{}, err
+	}
+	e.Value = plain
+	return e, nil
+}
+
+// open opens sealed with k. If that fails it looks whether the ring has changed since: the value may be
+// newer than k, sealed after a rotation that this node has not taken notice of, or come with another ring
+// when the state was replaced.
+func (b *Barrier) open(ctx context.Context, k *keys, name string, sealed []byte) ([]byte, error) {
+	plain, err := k.open(name, sealed)
+	if err == nil {
+		return plain, nil
+	}
+	fresh, failed := b.reload(ctx, k)
+	if failed != nil {
+		return nil, failed
+	}
+	if bytes.Equal(fresh.stored, k.stored) {
+		return nil, err
+	}
+	return fresh.open(name, sealed)
+}
+
+// bytesName keeps what SealBytes makes apart from entries: no key begins with a NUL.
+func bytesName(aad string) string { return "\x00" + aad }
+
+// SealBytes seals plain under the active key for a place that is not an entry. aad says what it is for; only
+// OpenBytes with the same aad opens it. The result is Overhead bytes longer than plain.
+func (b *Barrier) SealBytes(aad string, plain []byte) ([]byte, error) {
+	k, err := b.current(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	return k.seal(bytesName(aad), plain), nil
+}
+
+// OpenBytes opens what SealBytes made, on any node of the cluster, also after rotations. Anything else, and
+// another aad, is ErrForged.
+func (b *Barrier) OpenBytes(aad string, sealed []byte) ([]byte, error) {
+	k, err := b.current(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	plain, err := b.open(context.Background(), k, bytesName(aad), sealed)
+	if _, ok := errors.AsType[badValue](err); ok {
+		return nil, ErrForged
+	}
+	return plain, err
+}
