@@ -1,0 +1,224 @@
+package arch_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/coffer-project/coffer"
+
+// plan says what each package may import of ours. The first pattern that fits a package counts. A pattern is a
+// package, or everything below one ("server/*"). A package may always import what lies below itself.
+var plan = []struct{ of, may string }{
+	{"proto/*", ""},
+	{"storage", ""},
+	{"storage/fsm", "proto/* storage storage/boltstore"},
+	{"storage/*", "proto/* storage"},
+	{"engines", "storage"},
+	{"engines/*", "engines storage"},
+	{"cluster", "proto/* storage storage/fsm"},
+	{"server", "engines storage"},
+	{"server/httpapi", "server engines storage"},
+	{"server/lifecycle", "server/seal engines storage"},
+	{"server/system", "server/archive server/lifecycle server/mount engines storage"},
+	{"server/*", "engines storage"},
+	{"cmd/*", "proto/* storage storage/* engines engines/* cluster server server/*"},
+	{"test/*", "test/harness"},
+}
+
+// vague names say nothing about what is inside.
+var vague = []string{"common", "util", "utils", "helper", "helpers", "core", "base", "manager", "misc"}
+
+const maxLines = 800 // of a file that people wrote and that is not a test
+
+// file is one parsed Go file of ours.
+type file struct {
+	path   string // relative to the root of the module
+	syntax *ast.File
+	test   bool
+	lines  int
+}
+
+func (f *file) pkg() string { return path.Dir(f.path) }
+
+func (f *file) generated() bool { return ast.IsGenerated(f.syntax) }
+
+// sources parses every Go file of the module.
+func sources(t *testing.T) (*token.FileSet, []*file) {
+	t.Helper()
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := token.NewFileSet()
+	var files []*file
+	err = filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && name != root && (strings.HasPrefix(d.Name(), ".") || slices.Contains([]string{"testdata", "node_modules", "bin"}, d.Name())) {
+			return fs.SkipDir
+		}
+		if d.IsDir() || !strings.HasSuffix(name, ".go") {
+			return nil
+		}
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		syntax, err := parser.ParseFile(set, name, text, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		relative, err := filepath.Rel(root, name)
+		if err != nil {
+			return err
+		}
+		files = append(files, &file{
+			path: filepath.ToSlash(relative), syntax: syntax,
+			test: strings.HasSuffix(name, "_test.go"), lines: strings.Count(string(text), "\n"),
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) < 50 {
+		t.Fatalf("only %d Go files found below %s", len(files), root)
+	}
+	return set, files
+}
+
+// fits reports whether a package is what a pattern means.
+func fits(pattern, pkg string) bool {
+	if below, ok := strings.CutSuffix(pattern, "/*"); ok {
+		return strings.HasPrefix(pkg, below+"/")
+	}
+	return pattern == pkg
+}
+
+func allowed(from, to string) (ok, known bool) {
+	for _, rule := range plan {
+		if !fits(rule.of, from) {
+			continue
+		}
+		if strings.HasPrefix(to, from+"/") {
+			return true, true
+		}
+		return slices.ContainsFunc(strings.Fields(rule.may), func(p string) bool { return fits(p, to) }), true
+	}
+	return false, false
+}
+
+func TestImportsPointDown(t *testing.T) {
+	_, files := sources(t)
+	for _, f := range files {
+		for _, spec := range f.syntax.Imports {
+			full, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			to, ours := strings.CutPrefix(full, module+"/")
+			if !ours {
+				continue
+			}
+			if f.test {
+				// A test may use what it likes, but the plan's top floor belongs to nobody.
+				if strings.HasPrefix(to, "test/") && !strings.HasPrefix(f.path, "test/") {
+					t.Errorf("%s imports %s: nothing imports test/", f.path, to)
+				}
+				continue
+			}
+			switch ok, known := allowed(f.pkg(), to); {
+			case !known:
+				t.Errorf("%s: package %s is not in the floor plan: add it to the table in this test", f.path, f.pkg())
+			case !ok:
+				t.Errorf("%s: %s must not import %s", f.path, f.pkg(), to)
+			}
+		}
+	}
+}
+
+func TestFloorPlanRefuses(t *testing.T) {
+	for _, edge := range [][2]string{
+		{"server", "cluster"}, {"server", "storage/fsm"}, {"server/system", "storage/barrier"}, {"server/httpapi", "proto/logpb"},
+		{"server/policy", "server"}, {"engines/kv", "engines/cubbyhole"}, {"engines", "server"}, {"storage", "proto/logpb"},
+		{"storage/boltstore", "storage/fsm"}, {"cluster", "server"}, {"cluster", "storage/barrier"}, {"cmd/coffer", "test/harness"},
+		{"proto/logpb", "storage"},
+	} {
+		if ok, known := allowed(edge[0], edge[1]); ok || !known {
+			t.Errorf("%s may import %s (in the plan: %v)", edge[0], edge[1], known)
+		}
+	}
+}
+
+func TestNames(t *testing.T) {
+	_, files := sources(t)
+	for _, f := range files {
+		if slices.Contains(vague, f.syntax.Name.Name) || slices.Contains(vague, path.Base(f.pkg())) {
+			t.Errorf("%s: %q says nothing about what is inside", f.path, f.syntax.Name.Name)
+		}
+		if base := strings.TrimSuffix(path.Base(f.path), ".go"); slices.Contains(vague, base) {
+			t.Errorf("%s: the file's name says nothing about what is inside", f.path)
+		}
+	}
+}
+
+func TestFilesAreSmall(t *testing.T) {
+	_, files := sources(t)
+	for _, f := range files {
+		if !f.test && !f.generated() && f.lines > maxLines {
+			t.Errorf("%s has %d lines, the limit is %d", f.path, f.lines, maxLines)
+		}
+	}
+}
+
+func TestPackagesHaveComments(t *testing.T) {
+	_, files := sources(t)
+	documented, seen := map[string]bool{}, map[string]bool{}
+	for _, f := range files {
+		if f.test || f.generated() {
+			continue
+		}
+		seen[f.pkg()] = true
+		if f.syntax.Doc != nil && len(f.syntax.Doc.Text()) > 40 {
+			documented[f.pkg()] = true
+		}
+	}
+	for pkg := range seen {
+		if !documented[pkg] {
+			t.Errorf("package %s has no comment that says what it is for", pkg)
+		}
+	}
+}
+
+// TestNoSleep: waiting is for an index, a channel or a timer that can be cut short.
+func TestNoSleep(t *testing.T) {
+	set, files := sources(t)
+	for _, f := range files {
+		if f.test || f.generated() || strings.HasPrefix(f.path, "test/") {
+			continue
+		}
+		ast.Inspect(f.syntax, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			if s, ok := call.Fun.(*ast.SelectorExpr); ok && s.Sel.Name == "Sleep" {
+				if x, ok := s.X.(*ast.Ident); ok && x.Name == "time" {
+					t.Errorf("%s: time.Sleep cannot be cut short: wait for a channel or a timer", set.Position(n.Pos()))
+				}
+			}
+			return true
+		})
+	}
+}
