@@ -44,7 +44,7 @@ func (m *Memory) List(ctx context.Context, prefix Key, after string, limit int) 
 		if i := strings.IndexByte(name, '/'); i >= 0 {
 			name = name[:i+1]
 		}
-		if name == "" || name <= after || len(names) > 0 && names[len(names)-1] == name {
+		if name <= after || len(names) > 0 && names[len(names)-1] == name {
 			continue
 		}
 		if names = append(names, name); limit > 0 && len(names) == limit {
