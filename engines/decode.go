@@ -161,7 +161,7 @@ func (p *plan) decode(req *Request, params map[string]string, in reflect.Value) 
 	if d.problems != nil {
 		return nil, &Error{Kind: KindInvalid, Detail: strings.Join(d.problems, "; ")}
 	}
-	req.given = d.given
+	req.given, req.nulls = d.given, d.nulls
 	return d.unknown, nil
 }
 
@@ -170,6 +170,7 @@ type decoding struct {
 	*plan
 	in       reflect.Value
 	given    []string
+	nulls    []string
 	unknown  []string
 	problems []string
 }
@@ -231,6 +232,7 @@ func (d *decoding) body(body json.RawMessage) error {
 	}
 	for _, m := range members {
 		if string(m.value) == "null" {
+			d.nulls = append(d.nulls, m.name)
 			continue
 		}
 		i, ok := d.byName[m.name]

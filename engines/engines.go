@@ -94,12 +94,17 @@ type Request struct {
 	RawBody interface{ Read([]byte) (int, error) }
 
 	given  []string          // which input fields came with the request
+	nulls  []string          // which came as null
 	params map[string]string // path parameters of the matched route
 }
 
 // Given reports whether the input field came in the body or the query (with any value but null). Partial
 // updates use it to tell "absent" from "set to the zero value". Path parameters do not count.
 func (r *Request) Given(field string) bool { return slices.Contains(r.given, field) }
+
+// Null reports whether the field came in the body as null, which a merge patch means as "back to the default".
+// For everything else a null is an absent field.
+func (r *Request) Null(field string) bool { return slices.Contains(r.nulls, field) }
 
 // Param returns a path parameter of the matched route, or "". It is there for Route.Exists, which runs before
 // the input is decoded; handlers have it in their input struct.

@@ -1,0 +1,34 @@
+package kv
+
+import (
+	"context"
+
+	"github.com/coffer-project/coffer/engines"
+)
+
+func newRouterV2() *engines.Router {
+	r := engines.NewRouter()
+	engines.On(r, engines.Read, "config", "Read the mount's settings.", 0, readConfig)
+	engines.On(r, engines.Update, "config", "Change the mount's settings; what is not given stays.", 0, writeConfig)
+
+	engines.On(r, engines.Read, "data/{path...}", "Read a version of a secret.", 0, readData)
+	engines.On(r, engines.Update, "data/{path...?}", "Write a new version of a secret.", 0, writeData).Exists = recordExists
+	engines.On(r, engines.Patch, "data/{path...?}", "Write a new version: the latest one with a merge patch applied.", 0, patchData)
+	engines.On(r, engines.Delete, "data/{path...?}", "Soft-delete the latest version of a secret.", 0, deleteLatest)
+	engines.On(r, engines.Read, "subkeys/{path...}", "Read the structure of a secret, without its values.", 0, readSubkeys)
+
+	engines.On(r, engines.Update, "delete/{path...?}", "Soft-delete versions of a secret.", 0, deleteVersions)
+	engines.On(r, engines.Update, "undelete/{path...?}", "Take back the soft deletion of versions.", 0, undeleteVersions)
+	engines.On(r, engines.Update, "destroy/{path...?}", "Remove versions for good.", 0, destroyVersions)
+
+	engines.On(r, engines.List, "metadata/{path...}", "List the secrets and folders in a folder.", 0, listMetadata)
+	engines.On(r, engines.Read, "metadata/{path...}", "Read a secret's metadata and versions.", 0, readMetadata)
+	engines.On(r, engines.Update, "metadata/{path...?}", "Change a secret's settings; what is not given stays.", 0, writeMetadata).Exists = recordExists
+	engines.On(r, engines.Patch, "metadata/{path...?}", "Change a secret's settings with a merge patch.", 0, patchMetadata)
+	engines.On(r, engines.Delete, "metadata/{path...?}", "Remove a secret with all its versions and metadata.", 0, deleteMetadata)
+	return r
+}
+
+func recordExists(ctx context.Context, req *engines.Request) (bool, error) {
+	return exists(ctx, req.Mount.Storage, recordKey(req.Param("path")))
+}
