@@ -137,7 +137,7 @@ func TestLine(t *testing.T) {
 		`"token_type":"service","token_ttl":3600,"num_uses":3}`
 	request := `"request":{"id":"r1","operation":"update","mount_type":"kv","mount_point":"secret/","mount_accessor":"kv_1",` +
 		`"client_token":"«hvs.caller»","client_token_accessor":"«acc1»","namespace":{"id":"ns1","path":"team/"},` +
-		`"path":"secret/data/a \"quoted\"","data":{"data":{"k":"«v»","n":1.50},"options":{"cas":0}},"query":{"version":["«2»"]},` +
+		`"path":"secret/data/a \"quoted\"","data":{"data":{"k":"«v»","n":1.50},"options":{"cas":0}},"query":{"Version":["«2»"]},` +
 		`"remote_address":"192.0.2.1","remote_port":4711,"headers":{"user-agent":["cli/1"],"x-custom":["«private»"]},` +
 		`"forwarded_from":"node2","wrap_ttl":60}`
 	response := `"response":{"mount_type":"kv","mount_point":"secret/","mount_accessor":"kv_1",` +

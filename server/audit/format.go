@@ -10,6 +10,7 @@ import (
 	"hash"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -49,6 +50,7 @@ type line struct {
 	buf     []byte
 	mac     hash.Hash
 	scratch []byte
+	names   []string
 	sum     [sha256.Size]byte
 }
 
@@ -114,7 +116,7 @@ func (l *line) auth(a *Auth) {
 	l.texts("identity_policies", a.IdentityPolicies)
 	if len(a.Metadata) > 0 {
 		l.open("metadata")
-		for _, k := range slices.Sorted(maps.Keys(a.Metadata)) {
+		for _, k := range sorted(l, a.Metadata) {
 			l.name(k)
 			l.buf = appendQuoted(l.buf, a.Metadata[k])
 		}
@@ -139,12 +141,12 @@ func (l *line) request(r *Request) {
 	l.text("path", r.Path)
 	l.data("data", r.Data, r.PlainKeys)
 	if len(r.Query) > 0 {
-		l.lists("query", r.Query, func(string) bool { return false })
+		l.query(r.Query)
 	}
 	l.text("remote_address", r.RemoteAddress)
 	l.number("remote_port", int64(r.RemotePort))
 	if len(r.Headers) > 0 {
-		l.lists("headers", r.Headers, plainHeader)
+		l.headers(r.Headers)
 	}
 	l.text("forwarded_from", r.ForwardedFrom)
 	l.number("wrap_ttl", int64(r.WrapTTL/time.Second))
@@ -219,16 +221,9 @@ func (l *line) text(name, value string) {
 }
 
 func (l *line) texts(name string, values []string) {
-	if len(values) == 0 {
-		return
+	if len(values) > 0 {
+		l.list(name, values, l.plain)
 	}
-	l.name(name)
-	sep := byte('[')
-	for _, v := range values {
-		l.buf = appendQuoted(append(l.buf, sep), v)
-		sep = ','
-	}
-	l.buf = append(l.buf, ']')
 }
 
 func (l *line) number(name string, value int64) {
@@ -254,26 +249,48 @@ func (l *line) accessor(name, value string) {
 	l.secret(name, value)
 }
 
-// lists writes headers or query parameters, names in lower case and in order.
-func (l *line) lists(name string, values map[string][]string, plain func(string) bool) {
-	l.open(name)
-	for _, k := range slices.Sorted(maps.Keys(values)) {
-		l.name(strings.ToLower(k))
-		l.buf = append(l.buf, '[')
-		for i, v := range values[k] {
-			if i > 0 {
-				l.buf = append(l.buf, ',')
-			}
-			if plain(k) {
-				l.buf = appendQuoted(l.buf, v)
-			} else {
-				l.hashed(v)
-			}
-		}
-		l.buf = append(l.buf, ']')
+// sorted returns a map's keys in order, good until the next call for this line.
+func sorted[V any](l *line, m map[string]V) []string {
+	l.names = slices.AppendSeq(l.names[:0], maps.Keys(m))
+	slices.Sort(l.names)
+	return l.names
+}
+
+// query writes query parameters, values hashed.
+func (l *line) query(values url.Values) {
+	l.open("query")
+	for _, k := range sorted(l, values) {
+		l.list(k, values[k], l.hashed)
 	}
 	l.close()
 }
+
+// headers writes headers, names in lower case, values hashed but for those of plainHeader.
+func (l *line) headers(values http.Header) {
+	l.open("headers")
+	for _, k := range sorted(l, values) {
+		write := l.hashed
+		if plainHeader(k) {
+			write = l.plain
+		}
+		l.list(strings.ToLower(k), values[k], write)
+	}
+	l.close()
+}
+
+func (l *line) list(name string, values []string, write func(string)) {
+	l.name(name)
+	l.buf = append(l.buf, '[')
+	for i, v := range values {
+		if i > 0 {
+			l.buf = append(l.buf, ',')
+		}
+		write(v)
+	}
+	l.buf = append(l.buf, ']')
+}
+
+func (l *line) plain(value string) { l.buf = appendQuoted(l.buf, value) }
 
 // hashed writes one text value: its hash, or itself with log_raw.
 func (l *line) hashed(value string) {
