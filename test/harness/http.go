@@ -1,0 +1,131 @@
+package harness
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/openbao/openbao/api/v2"
+)
+
+// Answer is an HTTP answer, read whole.
+type Answer struct {
+	Status int
+	Header http.Header
+	Body   []byte
+}
+
+// Decode decodes the whole body into out, or fails the test.
+func (a Answer) Decode(t TB, out any) {
+	t.Helper()
+	if err := json.Unmarshal(a.Body, out); err != nil {
+		t.Fatalf("status %d, the body is not what was expected: %v\n%.500s", a.Status, err, a.Body)
+	}
+}
+
+// Errors returns the texts of an error answer.
+func (a Answer) Errors() []string {
+	var out struct{ Errors []string }
+	if json.Unmarshal(a.Body, &out) != nil {
+		return nil
+	}
+	return out.Errors
+}
+
+func (c *Cluster) httpClient() *http.Client {
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(c.certs.pem)
+	return &http.Client{
+		Transport: &http.Transport{
+			TLSClientConfig: &tls.Config{RootCAs: pool}, ForceAttemptHTTP2: false,
+			MaxIdleConnsPerHost: 128, IdleConnTimeout: time.Minute,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// Do sends one request to the node. body may be nil, []byte (sent as it is), an io.Reader or anything that
+// encodes as JSON. header holds names and values in turn. There are no retries and no redirects; ctx is the
+// only time limit.
+func (n *Node) Do(ctx context.Context, method, path, token string, body any, header ...string) (Answer, error) {
+	var in io.Reader
+	switch body := body.(type) {
+	case nil:
+	case []byte:
+		in = bytes.NewReader(body)
+	case io.Reader:
+		in = body
+	default:
+		text, err := json.Marshal(body)
+		if err != nil {
+			return Answer{}, err
+		}
+		in = bytes.NewReader(text)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, n.URL+path, in)
+	if err != nil {
+		return Answer{}, err
+	}
+	if token != "" {
+		req.Header.Set("X-Vault-Token", token)
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	return n.Send(req)
+}
+
+// Send sends a prepared request with the node's client.
+func (n *Node) Send(req *http.Request) (Answer, error) {
+	res, err := n.HTTP.Do(req)
+	if err != nil {
+		return Answer{}, err
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		return Answer{}, fmt.Errorf("reading the answer: %w", err)
+	}
+	return Answer{Status: res.StatusCode, Header: res.Header, Body: body}, nil
+}
+
+// MustDo is Do for a request that has to succeed.
+func (n *Node) MustDo(method, path string, body any) Answer {
+	n.c.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	a, err := n.Do(ctx, method, path, n.c.RootToken, body)
+	if err != nil {
+		n.c.t.Fatalf("%s %s on %s: %v", method, path, n.ID, err)
+	}
+	if a.Status >= 300 {
+		n.c.t.Fatalf("%s %s on %s: status %d: %.500s", method, path, n.ID, a.Status, a.Body)
+	}
+	return a
+}
+
+// Client returns the family's own client for this node, as an application would configure it, without retries.
+func (n *Node) Client(token string) *api.Client {
+	n.c.t.Helper()
+	config := api.DefaultConfig()
+	if config.Error != nil {
+		n.c.t.Fatalf("%v", config.Error)
+	}
+	config.Address = n.URL
+	config.MaxRetries = 0
+	if err := config.ConfigureTLS(&api.TLSConfig{CACert: n.c.CAFile}); err != nil {
+		n.c.t.Fatalf("%v", err)
+	}
+	client, err := api.NewClient(config)
+	if err != nil {
+		n.c.t.Fatalf("%v", err)
+	}
+	client.SetToken(token)
+	return client
+}
