@@ -1,0 +1,337 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const (
+	kv2Mount = `200 {"data":{"path":"secret/","type":"kv","options":{"version":"2"}}}`
+	kv1Mount = `200 {"data":{"path":"old/","type":"kv","options":{"version":"1"}}}`
+	version7 = `200 {"data":{"version":7,"created_time":"2026-01-02T03:04:05Z","deletion_time":"","destroyed":false,"custom_metadata":null}}`
+	secret7  = `200 {"request_id":"r","data":{"data":{"user":"ada","n":9007199254740993},"metadata":{"version":7,"deletion_time":"","destroyed":false}}}`
+	deleted7 = `404 {"data":{"data":null,"metadata":{"version":7,"deletion_time":"2026-01-02T03:04:05Z","destroyed":false}}}`
+	created  = `200 {"auth":{"client_token":"hvs.new","accessor":"acc","policies":["app"],"token_policies":["app"],"lease_duration":3600,"renewable":true}}`
+)
+
+var answers = map[string]string{
+	"GET sys/internal/ui/mounts/secret":       kv2Mount,
+	"GET sys/internal/ui/mounts/secret/app":   kv2Mount,
+	"GET sys/internal/ui/mounts/secret/gone":  kv2Mount,
+	"GET sys/internal/ui/mounts/secret/none":  kv2Mount,
+	"GET sys/internal/ui/mounts/old/app":      kv1Mount,
+	"GET sys/internal/ui/mounts/denied/app":   `403 {"errors":["permission denied"]}`,
+	"GET secret/data/app":                     secret7,
+	"GET secret/data/gone":                    deleted7,
+	"PUT secret/data/app":                     version7,
+	"PATCH secret/data/app":                   `405 {"errors":["unsupported operation"]}`,
+	"GET secret/metadata/app":                 `200 {"data":{"current_version":7,"max_versions":0,"versions":{"7":{"destroyed":false},"10":{"destroyed":true}}}}`,
+	"GET secret/metadata":                     `200 {"data":{"keys":["app","teams/"]}}`,
+	"POST secret/delete/app":                  "204",
+	"DELETE secret/data/app":                  "204",
+	"DELETE secret/metadata/app":              "204",
+	"PUT secret/undelete/app":                 "204",
+	"PUT secret/destroy/app":                  "204",
+	"PUT secret/metadata/app":                 "204",
+	"PATCH secret/metadata/app":               "204",
+	"GET old/app":                             `200 {"data":{"user":"bob"},"lease_duration":2764800}`,
+	"PUT old/app":                             "204",
+	"POST auth/token/create":                  created,
+	"POST auth/token/create-orphan":           created,
+	"POST auth/token/create/ci":               created,
+	"GET auth/token/lookup-self":              `200 {"data":{"id":"t","ttl":3600,"policies":["root"],"renewable":false,"accessor":"acc","meta":null}}`,
+	"POST auth/token/lookup":                  `200 {"data":{"id":"x","ttl":90}}`,
+	"POST auth/token/lookup-accessor":         `200 {"data":{"id":"","accessor":"x"}}`,
+	"PUT auth/token/renew-self":               created,
+	"POST auth/token/revoke":                  "204",
+	"POST auth/token/revoke-self":             "204",
+	"POST auth/token/revoke-accessor":         "204",
+	"POST auth/token/revoke-orphan":           "204",
+	"POST sys/capabilities-self":              `200 {"data":{"capabilities":["read","list"],"secret/data/app":["read","list"]}}`,
+	"POST sys/capabilities":                   `200 {"data":{"capabilities":["deny"]}}`,
+	"PUT sys/rotate":                          "204",
+	"GET sys/key-status":                      `200 {"data":{"term":3,"install_time":"2026-01-02T03:04:05Z","encryptions":12}}`,
+	"PUT sys/seal":                            "204",
+	"PUT sys/step-down":                       "204",
+	"PUT sys/policies/acl/app":                "204",
+	"GET sys/policies/acl/app":                `200 {"data":{"name":"app","policy":"path \"a\" {}\n"}}`,
+	"GET sys/policies/acl":                    `200 {"data":{"keys":["default","root"]}}`,
+	"DELETE sys/policies/acl/app":             "204",
+	"POST sys/mounts/teams":                   "204",
+	"POST sys/mounts/kv/tune":                 "204",
+	"DELETE sys/mounts/kv":                    "204",
+	"GET sys/mounts":                          `200 {"data":{"kv/":{"type":"kv","accessor":"kv_1","description":"","options":null,"config":{"default_lease_ttl":0,"max_lease_ttl":86400}}}}`,
+	"GET sys/auth":                            `200 {"data":{"token/":{"type":"token","accessor":"auth_1","description":"tokens"}}}`,
+	"POST sys/auth/userpass":                  "204",
+	"POST sys/remount":                        `200 {"data":{"migration_id":"m1"}}`,
+	"PUT sys/audit/file":                      "204",
+	"DELETE sys/audit/file":                   "204",
+	"GET sys/audit":                           `200 {"data":{"file/":{"type":"file","description":"","options":{"file_path":"/a","mode":"0600"}}}}`,
+	"PUT sys/leases/lookup":                   `200 {"data":{"id":"a/b","ttl":60}}`,
+	"PUT sys/leases/renew":                    `200 {"lease_id":"a/b","lease_duration":60,"renewable":true}`,
+	"PUT sys/leases/revoke":                   "204",
+	"PUT sys/leases/revoke-prefix/a":          "204",
+	"PUT sys/leases/revoke-force/a":           "204",
+	"PUT sys/namespaces/team-a":               `200 {"data":{"id":"n1","path":"team-a/"}}`,
+	"DELETE sys/namespaces/team-a":            "204",
+	"GET sys/namespaces":                      `200 {"data":{"keys":["team-a/"]}}`,
+	"PUT sys/wrapping/unwrap":                 `200 {"data":{"user":"ada"}}`,
+	"PUT auth/userpass/login/ada":             created,
+	"PUT auth/approle/login":                  created,
+	"GET sys/storage/raft/configuration":      `200 {"data":{"config":{"servers":[{"node_id":"n1","address":"127.0.0.1:8201","leader":true,"voter":true},{"node_id":"n2","address":"127.0.0.1:8202","leader":false,"voter":false}]}}}`,
+	"POST sys/storage/raft/remove-peer":       "204",
+	"POST sys/storage/raft/join":              `200 {"joined":true}`,
+	"POST " + autopilotPath + "configuration": "204",
+	"GET " + autopilotPath + "state":          `200 {"data":{"healthy":true,"failure_tolerance":1,"leader":"n1","voters":["n1"],"servers":{"n1":{"address":"a","status":"leader","healthy":true,"last_contact":"0s","last_term":2,"last_index":9}}}}`,
+	"GET sys/ha-status":                       `200 {"nodes":[{"hostname":"h","api_address":"http://a","cluster_address":"https://c","active_node":true,"last_echo":null,"version":"1"}]}`,
+	"GET sys/seal-status":                     `200 {"type":"shamir","initialized":true,"sealed":false,"t":1,"n":1,"version":"1.21.0","coffer_version":"0.1.0","storage_type":"raft"}`,
+	"GET sys/leader":                          `200 {"ha_enabled":true,"is_self":true,"leader_address":"http://a","raft_applied_index":9}`,
+	"PUT sys/unseal":                          `200 {"type":"shamir","initialized":true,"sealed":true,"t":3,"n":5,"progress":1,"version":"1"}`,
+	"PUT sys/init":                            `200 {"keys":["6162"],"keys_base64":["YWI="],"root_token":"hvs.root"}`,
+	"GET any/thing":                           `200 {"data":{"a":"b","list":[1,"x"],"empty":"","none":null,"ttl":5400}}`,
+	"PUT any/thing":                           "204",
+	"PUT any/answers":                         `200 {"data":{"made":"yes"},"warnings":["take care"]}`,
+	"PATCH any/thing":                         "204",
+	"DELETE any/thing":                        "204",
+	"GET any/wrapped":                         `200 {"wrap_info":{"token":"hvs.wrap","accessor":"wa","ttl":300,"creation_time":"2026-01-02T03:04:05Z","creation_path":"any/wrapped"}}`,
+	"GET any/sealed":                          `503 {"errors":["Vault is sealed"]}`,
+	"GET any/denied":                          `403 {"errors":["permission denied"]}`,
+	"GET any/unrouted":                        `404 {"errors":["no handler for route \"any/unrouted\""]}`,
+}
+
+// TestRequests checks for each command what it sends after the look-ups common to all, what it says and how it exits.
+func TestRequests(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "data.json")
+	if err := os.WriteFile(file, []byte(`{"user":"ada","n":9007199254740993}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		args   string // split at spaces
+		stdin  string
+		last   string // the last request
+		stdout string // a part of it
+		stderr string // a part of it
+		status int
+	}{
+		{args: "kv get secret/app", last: "GET secret/data/app", stdout: "user    ada\n"},
+		{args: "kv get -mount=secret app", last: "GET secret/data/app", stdout: "== Secret Path ==\nsecret/data/app\n"},
+		{args: "kv get -mount secret -version 3 app", last: "GET secret/data/app?version=3", stdout: "version          7"},
+		{args: "kv get --field=user secret/app", last: "GET secret/data/app", stdout: "ada"},
+		{args: "kv get secret/app -format=json", last: "GET secret/data/app", stdout: `"n": 9007199254740993`},
+		{args: "kv get -format=yaml secret/app", last: "GET secret/data/app", stdout: "\"n\": 9007199254740993\n"},
+		{args: "kv get -field=nope secret/app", last: "GET secret/data/app", stderr: `no field "nope"`, status: 1},
+		{args: "kv get secret/gone", last: "GET secret/data/gone", stdout: "deletion_time    2026", stderr: "kv undelete -versions=7 secret/gone", status: 2},
+		{args: "kv get secret/none", last: "GET secret/data/none", stderr: "no value found at secret/data/none", status: 2},
+		{args: "kv get denied/app", last: "GET sys/internal/ui/mounts/denied/app", stderr: "Nothing is mounted at", status: 2},
+		{args: "kv get old/app", last: "GET old/app", stdout: "refresh_interval    768h\nuser                bob\n"},
+		{args: "kv get -version=2 old/app", last: "GET sys/internal/ui/mounts/old/app", stderr: "keeps no versions", status: 1},
+		{args: "kv put secret/app user=bob", last: `PUT secret/data/app {"data":{"user":"bob"},"options":{}}`, stdout: "version            7"},
+		{args: "kv put -cas=0 secret/app user=bob", last: `PUT secret/data/app {"data":{"user":"bob"},"options":{"cas":0}}`},
+		{args: "kv put secret/app p=-", stdin: "a\nb\n", last: `PUT secret/data/app {"data":{"p":"a\nb\n"},"options":{}}`},
+		{args: "kv put secret/app @" + file, last: `PUT secret/data/app {"data":{"n":9007199254740993,"user":"ada"},"options":{}}`},
+		{args: "kv put secret/app - x=1", stdin: `{"a":{"b":[true,null]}}`, last: `PUT secret/data/app {"data":{"a":{"b":[true,null]},"x":"1"},"options":{}}`},
+		{args: "kv put old/app user=bob", last: `PUT old/app {"user":"bob"}`, stdout: "Success! Data written to: old/app\n"},
+		{args: "kv put -cas=1 old/app user=bob", last: "GET sys/internal/ui/mounts/old/app", stderr: "-cas needs version 2", status: 1},
+		{args: "kv put secret/app", stderr: "no data to write", status: 1},
+		{args: "kv put secret/app hunter2", stderr: `begins with "hun…"`, status: 1},
+		{args: "kv patch secret/app user=bob", last: `PUT secret/data/app {"data":{"n":9007199254740993,"user":"bob"},"options":{"cas":7}}`},
+		{args: "kv patch -method=patch secret/app user=bob", last: `PATCH secret/data/app {"data":{"user":"bob"},"options":{}}`, stderr: "unsupported operation", status: 2},
+		{args: "kv patch -method=rw secret/app -", stdin: `{"user":null}`, last: `PUT secret/data/app {"data":{"n":9007199254740993},"options":{"cas":7}}`},
+		{args: "kv patch old/app a=b", last: "GET sys/internal/ui/mounts/old/app", stderr: "needs version 2", status: 1},
+		{args: "kv delete secret/app", last: "DELETE secret/data/app", stdout: "Success! Data deleted (if it existed) at: secret/data/app\n"},
+		{args: "kv delete -versions=2,3 -versions=5 secret/app", last: `POST secret/delete/app {"versions":[2,3,5]}`},
+		{args: "kv delete -versions=x secret/app", stderr: "-versions takes numbers", status: 1},
+		{args: "kv undelete -versions=2 secret/app", last: `PUT secret/undelete/app {"versions":[2]}`},
+		{args: "kv destroy -versions=2 secret/app", last: `PUT secret/destroy/app {"versions":[2]}`},
+		{args: "kv destroy secret/app", stderr: "-versions says which", status: 1},
+		{args: "kv list secret/", last: "GET secret/metadata?list=true", stdout: "Keys\n----\napp\nteams/\n"},
+		{args: "kv list -mount=secret -format=json", last: "GET secret/metadata?list=true", stdout: "[\n  \"app\",\n  \"teams/\"\n]\n"},
+		{args: "kv rollback -version=2 secret/app", last: `PUT secret/data/app {"data":{"n":9007199254740993,"user":"ada"},"options":{"cas":7}}`},
+		{args: "kv rollback secret/app", stderr: "-version says", status: 1},
+		{args: "kv metadata get secret/app", last: "GET secret/metadata/app", stdout: "== Version 10 =="},
+		{args: "kv metadata put -max-versions=5 -cas-required=false secret/app", last: `PUT secret/metadata/app {"cas_required":false,"max_versions":5}`},
+		{args: "kv metadata patch -custom-metadata=a=b,c -remove-custom-metadata=d secret/app", last: `PATCH secret/metadata/app {"custom_metadata":{"a":"b,c","d":null}}`},
+		{args: "kv metadata delete secret/app", last: "DELETE secret/metadata/app"},
+		{args: "kv enable-versioning kv/", last: `POST sys/mounts/kv/tune {"options":{"version":"2"}}`},
+
+		{args: "read any/thing", last: "GET any/thing", stdout: "Key      Value\n---      -----\na        b\nempty    n/a\nlist     [1 x]\nnone     <nil>\nttl      1h30m\n"},
+		{args: "read /any/thing/ ttl=1h", last: "GET any/thing?ttl=1h"},
+		{args: "read -field=list any/thing", last: "GET any/thing", stdout: `[1,"x"]`},
+		{args: "read -field=ttl any/thing", last: "GET any/thing", stdout: `5400`},
+		{args: "read nothing/here", last: "GET nothing/here", stderr: "no value found at nothing/here", status: 2},
+		{args: "read any/sealed", last: "GET any/sealed", stderr: "coffer operator unseal", status: 2},
+		{args: "read any/denied", last: "GET any/denied", stderr: "coffer token capabilities any/denied", status: 2},
+		{args: "read any/unrouted", last: "GET any/unrouted", stderr: "coffer secrets list", status: 2},
+		{args: "read -wrap-ttl=5m any/wrapped", last: "GET any/wrapped", stdout: "wrapping_token_ttl              5m\n"},
+		{args: "read -field=wrapping_token -wrap-ttl=5m any/wrapped", last: "GET any/wrapped", stdout: "hvs.wrap"},
+		{args: "read -format=xml any/thing", last: "GET any/thing", stderr: `format "xml" is unknown`, status: 1},
+		{args: "write any/thing a=1 a=2 b=", last: `PUT any/thing {"a":["1","2"],"b":""}`, stdout: "Success! Data written to: any/thing\n"},
+		{args: "write -f any/thing", last: "PUT any/thing {}"},
+		{args: "write any/thing", stderr: "-force writes without", status: 1},
+		{args: "write any/answers a=b", last: `PUT any/answers {"a":"b"}`, stdout: "made    yes\n", stderr: "Warning: take care"},
+		{args: "write -format=json any/thing a=b", last: `PUT any/thing {"a":"b"}`},
+		{args: "patch any/thing -", stdin: `{"a":null}`, last: `PATCH any/thing {"a":null}`},
+		{args: "list secret/metadata", last: "GET secret/metadata?list=true", stdout: "Keys\n----\napp\n"},
+		{args: "list nothing/here", last: "GET nothing/here?list=true", stderr: "no value found", status: 2},
+		{args: "delete any/thing", last: "DELETE any/thing", stdout: "Success! Data deleted (if it existed) at: any/thing\n"},
+		{args: "unwrap hvs.wrap", last: "PUT sys/wrapping/unwrap", stdout: "user    ada\n"},
+
+		{args: "token create -policy=a -policy=b,c -ttl=1h -metadata=k=v -use-limit=2 -renewable=false", last: `POST auth/token/create {"meta":{"k":"v"},"num_uses":2,"policies":["a","b,c"],"renewable":false,"ttl":"1h"}`, stdout: "token_duration       1h\n"},
+		{args: "token create -orphan -field=token", last: "POST auth/token/create-orphan {}", stdout: "hvs.new"},
+		{args: "token create -role=ci -orphan", last: `POST auth/token/create/ci {"no_parent":true}`},
+		{args: "token lookup", last: "GET auth/token/lookup-self", stdout: "ttl          1h\n"},
+		{args: "token lookup x", last: `POST auth/token/lookup {"token":"x"}`, stdout: "ttl    1m30s\n"},
+		{args: "token lookup -", stdin: "x\n", last: `POST auth/token/lookup {"token":"x"}`},
+		{args: "token lookup -accessor x", last: `POST auth/token/lookup-accessor {"accessor":"x"}`},
+		{args: "token renew -increment=30m", last: `PUT auth/token/renew-self {"increment":"30m"}`},
+		{args: "token revoke x", last: `POST auth/token/revoke {"token":"x"}`},
+		{args: "token revoke -self", last: "POST auth/token/revoke-self"},
+		{args: "token revoke -accessor x", last: `POST auth/token/revoke-accessor {"accessor":"x"}`},
+		{args: "token revoke -mode=orphan x", last: `POST auth/token/revoke-orphan {"token":"x"}`},
+		{args: "token revoke -mode=path a", last: "PUT sys/leases/revoke-prefix/a"},
+		{args: "token revoke", stderr: "name the token", status: 1},
+		{args: "token capabilities secret/data/app", last: `POST sys/capabilities-self {"paths":["secret/data/app"]}`, stdout: "read, list\n"},
+		{args: "token capabilities -format=json x a/", last: `POST sys/capabilities {"paths":["a/"],"token":"x"}`, stdout: "[\n  \"deny\"\n]\n"},
+
+		{args: "policy write app -", stdin: "path \"a\" {}", last: `PUT sys/policies/acl/app {"policy":"path \"a\" {}"}`, stdout: "Success! Uploaded policy: app\n"},
+		{args: "policy read app", last: "GET sys/policies/acl/app", stdout: "path \"a\" {}\n"},
+		{args: "policy read none", last: "GET sys/policies/acl/none", stderr: `no policy "none"`, status: 2},
+		{args: "policy list", last: "GET sys/policies/acl?list=true", stdout: "default\nroot\n"},
+		{args: "policy delete app", last: "DELETE sys/policies/acl/app"},
+
+		{args: "secrets enable -path=teams -version=2 -options=a=b -max-lease-ttl=24h -seal-wrap kv", last: `POST sys/mounts/teams {"config":{"max_lease_ttl":"24h"},"description":"","local":false,"options":{"a":"b","version":"2"},"type":"kv"}`, stdout: "at: teams/\n"},
+		{args: "secrets disable kv/", last: "DELETE sys/mounts/kv"},
+		{args: "secrets list", last: "GET sys/mounts", stdout: "Path    Type    Accessor    Description\n----    ----    --------    -----------\nkv/     kv      kv_1        n/a\n"},
+		{args: "secrets list -detailed", last: "GET sys/mounts", stdout: "system         24h"},
+		{args: "secrets tune -description=x -default-lease-ttl=1h kv", last: `POST sys/mounts/kv/tune {"default_lease_ttl":"1h","description":"x"}`},
+		{args: "secrets tune kv", stderr: "no setting was given", status: 1},
+		{args: "secrets move a b", last: `POST sys/remount {"from":"a","to":"b"}`, stdout: "sys/remount/status/m1"},
+		{args: "auth enable userpass", last: `POST sys/auth/userpass {"config":{},"description":"","local":false,"options":{},"type":"userpass"}`, stdout: "at: auth/userpass/\n"},
+		{args: "auth move a auth/b", last: `POST sys/remount {"from":"auth/a","to":"auth/b"}`},
+		{args: "auth list", last: "GET sys/auth", stdout: "token/    token    auth_1      tokens\n"},
+
+		{args: "audit enable file file_path=/a", last: `PUT sys/audit/file {"description":"","local":false,"options":{"file_path":"/a"},"type":"file"}`},
+		{args: "audit list -detailed", last: "GET sys/audit", stdout: "file_path=/a mode=0600"},
+		{args: "audit disable file", last: "DELETE sys/audit/file"},
+		{args: "lease lookup a/b", last: `PUT sys/leases/lookup {"lease_id":"a/b"}`, stdout: "ttl    1m\n"},
+		{args: "lease renew -i=5m a/b", last: `PUT sys/leases/renew {"increment":"5m","lease_id":"a/b"}`, stdout: "lease_duration     1m\n"},
+		{args: "lease revoke -sync a/b", last: `PUT sys/leases/revoke {"lease_id":"a/b","sync":true}`},
+		{args: "lease revoke -prefix a", last: `PUT sys/leases/revoke-prefix/a {"sync":false}`},
+		{args: "lease revoke -prefix -force a", last: "PUT sys/leases/revoke-force/a"},
+		{args: "lease revoke -force a", stderr: "-force needs -prefix", status: 1},
+		{args: "namespace create -custom-metadata=a=b team-a", last: `PUT sys/namespaces/team-a {"custom_metadata":{"a":"b"}}`, stdout: "id      n1\n"},
+		{args: "namespace list", last: "GET sys/namespaces?list=true", stdout: "team-a/\n"},
+		{args: "namespace lookup none", last: "GET sys/namespaces/none", stderr: "no namespace none/", status: 2},
+		{args: "namespace delete team-a/", last: "DELETE sys/namespaces/team-a"},
+
+		{args: "status", last: "GET sys/leader", stdout: "HA Mode                 active\n"},
+		{args: "status -format=json", last: "GET sys/leader", stdout: `"raft_applied_index": 9`},
+		{args: "operator unseal YWI=", last: `PUT sys/unseal {"key":"YWI="}`, stdout: "Unseal Progress    1/3\n"},
+		{args: "operator unseal -", stdin: "YWI=\n", last: `PUT sys/unseal {"key":"YWI="}`},
+		{args: "operator unseal -reset", last: `PUT sys/unseal {"reset":true}`},
+		{args: "operator unseal", stderr: "stdin is no terminal", status: 1},
+		{args: "operator seal", last: "PUT sys/seal"},
+		{args: "operator step-down", last: "PUT sys/step-down"},
+		{args: "operator rotate", last: "GET sys/key-status", stdout: "Key Term            3\n"},
+		{args: "operator members", last: "GET sys/ha-status", stdout: "http://a       https://c          true           1          n/a\n"},
+		{args: "operator init -n=1 -t=1", last: `PUT sys/init {"secret_shares":1,"secret_threshold":1}`, stdout: "Unseal Key 1: YWI=\n\nInitial Root Token: hvs.root\n"},
+		{args: "operator init -n=1 -t=1 -format=json", last: `PUT sys/init {"secret_shares":1,"secret_threshold":1}`, stdout: `"unseal_keys_hex": [` + "\n    \"6162\"\n  ]"},
+		{args: "operator init -pgp-keys=a", stderr: "PGP is not supported", status: 1},
+		{args: "operator raft list-peers", last: "GET sys/storage/raft/configuration", stdout: "n2      127.0.0.1:8202    follower    false\n"},
+		{args: "operator raft remove-peer n2", last: `POST sys/storage/raft/remove-peer {"server_id":"n2"}`},
+		{args: "operator raft join -retry http://a", last: `POST sys/storage/raft/join {"leader_api_addr":"http://a","leader_ca_cert":"","leader_client_cert":"","leader_client_key":"","non_voter":false,"retry":true}`, stdout: "Joined    true\n"},
+		{args: "operator raft autopilot state", last: "GET " + autopilotPath + "state", stdout: "n1      a          leader    true       0s"},
+		{args: "operator raft autopilot set-config -cleanup-dead-servers=false -min-quorum=3", last: "POST " + autopilotPath + `configuration {"cleanup_dead_servers":false,"min_quorum":3}`},
+	}
+	for _, tt := range tests {
+		t.Run(strings.ReplaceAll(tt.args, "/", ":"), func(t *testing.T) {
+			r := record(t, answers)
+			stdout, stderr, status := coffer(t, tt.stdin, strings.Fields(tt.args)...)
+			last := ""
+			if lines := r.lines(); len(lines) > 0 {
+				last = lines[len(lines)-1]
+			}
+			if last != tt.last {
+				t.Errorf("last request %q, want %q", last, tt.last)
+			}
+			if status != tt.status {
+				t.Errorf("status %d, want %d", status, tt.status)
+			}
+			if !strings.Contains(stdout, tt.stdout) {
+				t.Errorf("stdout %q, want %q in it", stdout, tt.stdout)
+			}
+			if !strings.Contains(stderr, tt.stderr) || tt.stderr == "" && stderr != "" {
+				t.Errorf("stderr %q, want %q in it", stderr, tt.stderr)
+			}
+		})
+	}
+}
+
+func TestFieldIsBare(t *testing.T) {
+	record(t, answers)
+	if stdout, _, _ := coffer(t, "", "kv", "get", "-field=user", "secret/app"); stdout != "ada" {
+		t.Errorf("-field printed %q, want the bare value", stdout)
+	}
+}
+
+func TestHeaders(t *testing.T) {
+	r := record(t, answers)
+	_, stderr, status := coffer(t, "", "kv", "get", "-wrap-ttl=5m", "-ns=team-a/", "-header=X-One=1=2", "secret/app")
+	if status != 0 {
+		t.Fatal(stderr)
+	}
+	preflight, last := r.seen[0].header, r.seen[1].header
+	if got := preflight.Get("X-Vault-Wrap-TTL"); got != "" {
+		t.Errorf("the look-up of the mount was wrapped for %q", got)
+	}
+	for name, want := range map[string]string{
+		"X-Vault-Wrap-TTL": "5m", "X-Vault-Token": "t", "X-Vault-Namespace": "team-a", "X-One": "1=2", "X-Vault-Request": "true",
+	} {
+		if got := last.Get(name); got != want {
+			t.Errorf("header %s is %q, want %q", name, got, want)
+		}
+	}
+	coffer(t, "", "patch", "any/thing", "a=b")
+	if got := r.seen[len(r.seen)-1].header.Get("Content-Type"); got != "application/merge-patch+json" {
+		t.Errorf("a patch has the content type %q", got)
+	}
+}
+
+func TestUnwrapUsesTheWrappingToken(t *testing.T) {
+	r := record(t, answers)
+	coffer(t, "hvs.wrap\n", "unwrap", "-")
+	if got := r.seen[0].header.Get("X-Vault-Token"); got != "hvs.wrap" {
+		t.Errorf("unwrap sent the token %q", got)
+	}
+}
+
+func TestStatusOfSealedAndUninitialised(t *testing.T) {
+	record(t, map[string]string{
+		"GET sys/seal-status": `200 {"type":"shamir","initialized":true,"sealed":true,"t":3,"n":5,"progress":2}`,
+		"GET sys/init":        `200 {"initialized":false}`,
+	})
+	stdout, stderr, status := coffer(t, "", "status")
+	if status != 2 || stderr != "" || !strings.Contains(stdout, "Unseal Progress    2/3") {
+		t.Errorf("status of a sealed server: %d, %q, %q", status, stdout, stderr)
+	}
+	if _, _, status := coffer(t, "", "operator", "init", "-status"); status != 2 {
+		t.Errorf("init -status of a new server: %d, want 2", status)
+	}
+}
+
+func TestInitOfAServerThatUnsealsItself(t *testing.T) {
+	r := record(t, map[string]string{
+		"GET sys/seal-status": `200 {"type":"static","initialized":false,"sealed":true,"recovery_seal":true}`,
+		"PUT sys/init":        `200 {"keys":[],"keys_base64":[],"recovery_keys_base64":["cmVj"],"root_token":"hvs.root"}`,
+	})
+	stdout, _, _ := coffer(t, "", "operator", "init")
+	if want := `PUT sys/init {"recovery_shares":5,"recovery_threshold":3}`; !slices.Contains(r.lines(), want) {
+		t.Errorf("requests %q, want %q among them", r.lines(), want)
+	}
+	if !strings.Contains(stdout, "Recovery Key 1: cmVj\n") {
+		t.Errorf("init printed %q", stdout)
+	}
+}
