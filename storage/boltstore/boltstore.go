@@ -62,6 +62,7 @@ type Store struct {
 	path string // what errors call the file; it may have been built under another name
 	opts Options
 	db   *bbolt.DB
+	fold func(*frozen) error // write; tests of a full disk put themselves before it
 
 	// writeMu is held from Begin to Commit or Abort, and while the overlay is handed to the flusher.
 	writeMu sync.Mutex
@@ -108,6 +109,7 @@ func Open(path, name string, o Options) (*Store, error) {
 		flushReq: make(chan chan error), stop: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	s.room.L = &s.mu
+	s.fold = s.write
 	base, err := s.openBase()
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
@@ -245,8 +247,7 @@ func (s *Store) Close() error {
 	if !s.shut() {
 		return nil
 	}
-	_, _ = s.freeze()
-	err := s.foldFrozen()
+	err := s.flush() // the flusher has ended: nobody else folds
 	return errors.Join(err, s.release())
 }
 

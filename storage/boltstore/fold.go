@@ -229,7 +229,7 @@ func (s *Store) foldFrozen() error {
 	if f == nil || damage != nil {
 		return damage
 	}
-	err := s.write(f)
+	err := s.fold(f)
 	var next *base
 	if err == nil {
 		next, err = s.openBase()
