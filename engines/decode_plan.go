@@ -131,7 +131,7 @@ func (f *input) validate(tags map[string]string) error {
 		return errors.New("cannot receive the entire body")
 	case f.Enum != nil && f.kind != stringKind && f.kind != listKind:
 		return errors.New("has an enum but is not a text or a list")
-	case f.Max > 0 && f.kind.scalar:
+	case f.Max > 0 && (f.kind.scalar || f.kind == objectsKind):
 		return errors.New("has a max but no length")
 	}
 	return nil

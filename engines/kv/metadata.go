@@ -20,7 +20,7 @@ type metadataIn struct {
 type metadataPatchIn struct {
 	Path string `json:"path" help:"Path of the secret."`
 	settings
-	Custom map[string]json.RawMessage `json:"custom_metadata" max:"64" help:"Names and texts of your own to add, change or (null) remove."`
+	Custom map[string]json.RawMessage `json:"custom_metadata" help:"Names and texts of your own to add, change or (null) remove."`
 }
 
 func listMetadata(ctx context.Context, req *engines.Request, in *listIn) (*engines.Response, error) {

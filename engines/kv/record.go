@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strconv"
 	"time"
 
@@ -189,7 +188,7 @@ func flag(set bool, bit uint64) uint64 {
 	return 0
 }
 
-// decodeRecord reads a stored record. It refuses what encode cannot have written.
+// decodeRecord reads a stored record and shares its bytes. It refuses what encode cannot have written.
 func decodeRecord(value []byte) (*record, error) {
 	if len(value) == 0 || value[0] != formatRecord {
 		return nil, errors.New("unknown format")
@@ -200,9 +199,7 @@ func decodeRecord(value []byte) (*record, error) {
 		current: uint32(d.number(math.MaxUint32)), casRequired: d.number(flagCASRequired) != 0,
 		maxVersions: uint32(d.number(math.MaxUint32)), deleteAfter: time.Duration(d.number(math.MaxInt64)),
 	}
-	if n := d.number(uint64(len(d.rest))); n > 0 && !d.failed {
-		r.custom, d.rest = json.RawMessage(slices.Clone(d.rest[:n])), d.rest[n:]
-	}
+	r.custom = d.text(d.number(storage.MaxValueBytes))
 	n := d.number(uint64(len(d.rest) / 4)) // a version is at least four bytes
 	r.versions = make([]version, 0, n+1)   // room for one more, which a write adds
 	last := uint32(0)
@@ -238,6 +235,17 @@ func (d *decoder) number(max uint64) uint64 {
 	}
 	d.rest = d.rest[size:]
 	return n
+}
+
+// text returns the next n bytes, nil if n is 0.
+func (d *decoder) text(n uint64) []byte {
+	if n == 0 || n > uint64(len(d.rest)) {
+		d.failed = d.failed || n != 0
+		return nil
+	}
+	text := d.rest[:n:n]
+	d.rest = d.rest[n:]
+	return text
 }
 
 // appendVersion adds the version's metadata as a data read or write answers it.

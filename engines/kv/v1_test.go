@@ -1,0 +1,100 @@
+package kv_test
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/enginetest"
+	"github.com/coffer-project/coffer/engines/kv"
+	"github.com/coffer-project/coffer/storage"
+)
+
+func newV1(t testing.TB) *enginetest.Mount {
+	return enginetest.New(t, kv.New, enginetest.Options{Type: "kv"})
+}
+
+func TestVersionOption(t *testing.T) {
+	for version, ok := range map[string]bool{"": true, "1": true, "2": true, "3": false, "x": false} {
+		_, err := kv.New(engines.Mount{Options: map[string]string{"version": version}})
+		if (err == nil) != ok {
+			t.Errorf("version %q: %v", version, err)
+		}
+	}
+}
+
+func TestV1(t *testing.T) {
+	m := newV1(t)
+	if m.Exists("a/b") {
+		t.Error("a/b exists before it is written")
+	}
+	if resp := m.Must(engines.Update, "a/b", `{"user": "u", "n": 1.50, "deep":{"x":[null]}}`); resp != nil {
+		t.Errorf("write answers %+v, want nothing", resp)
+	}
+	if !m.Exists("a/b") {
+		t.Error("a/b does not exist after it was written")
+	}
+	resp := m.Must(engines.Read, "a/b", nil)
+	want := map[string]any{"user": "u", "n": num("1.50"), "deep": map[string]any{"x": []any{nil}}}
+	if got := m.Data(resp); !reflect.DeepEqual(got, want) {
+		t.Errorf("read = %v, want %v", got, want)
+	}
+	if got := resp.Top["lease_duration"]; got != int64(3600) {
+		t.Errorf("lease_duration = %v, want the mount's default 3600", got)
+	}
+
+	m.Must(engines.Create, "c", `{"a":"b"}`)
+	for path, want := range map[string][]any{"": {"a/", "c"}, "a": {"b"}, "a/": {"b"}} {
+		if got := m.Data(m.Must(engines.List, path, nil))["keys"]; !reflect.DeepEqual(got, want) {
+			t.Errorf("list %q = %v, want %v", path, got, want)
+		}
+	}
+	if got := m.Data(m.Must(engines.List, "?after=a/&limit=1", nil))["keys"]; !reflect.DeepEqual(got, []any{"c"}) {
+		t.Errorf("list after a/ = %v, want c", got)
+	}
+
+	m.Must(engines.Delete, "a/b", nil)
+	m.Must(engines.Delete, "a/b", nil)
+	for _, text := range []string{m.Fails(engines.KindNotFound, engines.Read, "a/b", nil), m.Fails(engines.KindNotFound, engines.List, "a/", nil)} {
+		if text != "" {
+			t.Errorf("a missing secret is explained: %q", text)
+		}
+	}
+}
+
+func TestV1Lease(t *testing.T) {
+	m := newV1(t)
+	for body, want := range map[string]int64{
+		`{"ttl":"2h"}`: 7200, `{"ttl":90}`: 90, `{"lease":"1d"}`: 86400, `{"ttl":"5m","lease":"1h"}`: 300,
+		`{"ttl":"never"}`: 3600, `{"ttl":[1]}`: 3600, `{"ttl":-5}`: 3600, `{"ttl":null,"lease":60}`: 60,
+	} {
+		m.Must(engines.Update, "a", body)
+		if got := m.Must(engines.Read, "a", nil).Top["lease_duration"]; got != want {
+			t.Errorf("%s: lease_duration = %v, want %v", body, got, want)
+		}
+	}
+}
+
+func TestV1Refuses(t *testing.T) {
+	m := newV1(t)
+	for _, tt := range []struct {
+		path, body string
+		kind       engines.Kind
+	}{
+		{"a", ``, engines.KindInvalid},
+		{"a", `{}`, engines.KindInvalid},
+		{"", `{"a":"b"}`, engines.KindInvalid},
+		{"a/", `{"a":"b"}`, engines.KindInvalid},
+		{"a", `{"a":"` + strings.Repeat("x", storage.MaxValueBytes) + `"}`, engines.KindTooLarge},
+	} {
+		m.Fails(tt.kind, engines.Update, tt.path, tt.body)
+	}
+	m.Must(engines.Update, "a", `{"a":"`+strings.Repeat("x", storage.MaxValueBytes-20)+`"}`)
+}
+
+func TestV1Hostile(t *testing.T) {
+	m := newV1(t)
+	m.Must(engines.Update, "x", `{"a":"b"}`)
+	enginetest.Hostile(t, m)
+}
