@@ -138,15 +138,6 @@ type Stats struct {
 
 var errTODO = errors.New("not written yet")
 
-// CA is the authority of one cluster: whoever holds its key can make itself a node.
-type CA struct {
-	Cert []byte // PEM
-	Key  []byte // PEM, secret
-}
-
-// NewCA makes a CA with a new P-256 key.
-func NewCA() (CA, error) { return CA{}, errTODO }
-
 // Node is a running member. Safe for concurrent use.
 type Node struct{}
 

@@ -1,0 +1,390 @@
+package cluster
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"math"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+	"go.etcd.io/bbolt"
+
+	"github.com/coffer-project/coffer/storage"
+)
+
+const (
+	logFile = "raft.db"
+
+	// headerIndex is the key of the log's own header. Raft never gets there.
+	headerIndex = math.MaxUint64
+	headerMagic = "COFFERLOG1"
+
+	deleteChunk    = 2048     // entries removed in one transaction, so that appends get their turn
+	recentMaxBytes = 32 << 20 // newest entries kept in memory, for the senders to followers
+	entryOverhead  = 64       // of an entry in the file, roughly
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// logs is the raft.LogStore: raft-boltdb, with a checksum on every entry and a header that says which entries
+// there must be. The header is stored in the transaction of an append, and before anything is deleted: an
+// entry it names is there, or the file is damaged. Entries it does not name are remains of an interrupted
+// delete. The log has no holes: an append that would leave one (after a snapshot) drops what was before.
+type logs struct {
+	bolt *raftboltdb.BoltStore
+	path string
+
+	// fault is called before each write, for tests; nil in production.
+	fault func() error
+
+	appends  stopwatch
+	votes    stopwatch // of the stable store
+	syncs    atomic.Uint64
+	syncTime atomic.Int64
+
+	mu          sync.RWMutex
+	first, last uint64 // what the header says; 0, 0: empty
+	bytes       int64  // of the entries first to last, close enough
+	recent      []*raft.Log
+	recentBytes int
+}
+
+func boltOptions() *bbolt.Options {
+	return &bbolt.Options{
+		Timeout:         time.Second,
+		NoFreelistSync:  true,
+		FreelistType:    bbolt.FreelistMapType,
+		InitialMmapSize: 1 << (30 + 6*(^uint(0)>>63)), // 64 GiB of addresses, 1 GiB on 32 bits
+		NoStatistics:    true,
+	}
+}
+
+func openBolt(path string) (*raftboltdb.BoltStore, error) {
+	return raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: boltOptions(), MsgpackUseNewTimeFormat: true})
+}
+
+// openLogs opens the log and the stable store in path, after verifying all of it: a damaged file is a
+// *storage.CorruptError. create makes an empty one if there is none; without it, none is damage too.
+func openLogs(path string, create bool) (*logs, *stable, error) {
+	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+		if !create {
+			return nil, nil, &storage.CorruptError{File: path, Detail: "the Raft log is missing, but the state machine has applied entries"}
+		}
+		if err := createLogs(path); err != nil {
+			return nil, nil, fmt.Errorf("creating the Raft log: %w", err)
+		}
+	}
+	found, err := checkLogs(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	bolt, err := openBolt(path)
+	if err != nil {
+		return nil, nil, fmt.Errorf("opening %s: %w", path, err)
+	}
+	l := &logs{bolt: bolt, path: path, first: found.first, last: found.last, bytes: found.bytes}
+	for _, r := range found.remains {
+		if err := l.deleteChunks(r.from, r.to); err != nil {
+			return nil, nil, errors.Join(fmt.Errorf("tidying %s: %w", path, err), bolt.Close())
+		}
+	}
+	return l, &stable{logs: l, values: found.stable}, nil
+}
+
+// createLogs makes the file complete before it gets its name.
+func createLogs(path string) error {
+	temporary := path + ".new"
+	if err := os.RemoveAll(temporary); err != nil {
+		return err
+	}
+	bolt, err := openBolt(temporary)
+	if err != nil {
+		return err
+	}
+	err = errors.Join(
+		bolt.StoreLog(header(0, 0)),
+		bolt.Set(stableKey, encodeStable(nil)),
+		bolt.Close(),
+	)
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(temporary, path); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// Close closes the file.
+func (l *logs) Close() error { return l.bolt.Close() }
+
+// stopwatch times writes of which at most one is under way.
+type stopwatch struct{ since atomic.Pointer[time.Time] }
+
+// time runs one write.
+func (l *logs) time(w *stopwatch, write func() error) error {
+	begin := time.Now()
+	w.since.Store(&begin)
+	defer func() {
+		w.since.Store(nil)
+		l.syncs.Add(1)
+		l.syncTime.Add(int64(time.Since(begin)))
+	}()
+	if l.fault != nil {
+		if err := l.fault(); err != nil {
+			return err
+		}
+	}
+	return write()
+}
+
+// stalledFor returns how long the longest write under way has been running, 0 if there is none.
+func (l *logs) stalledFor() time.Duration {
+	var longest time.Duration
+	for _, w := range []*stopwatch{&l.appends, &l.votes} {
+		if since := w.since.Load(); since != nil {
+			longest = max(longest, time.Since(*since))
+		}
+	}
+	return longest
+}
+
+// IsMonotonic implements raft.MonotonicLogStore: Raft drops the whole log when a snapshot replaces the state.
+func (l *logs) IsMonotonic() bool { return true }
+
+// FirstIndex implements raft.LogStore.
+func (l *logs) FirstIndex() (uint64, error) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.first, nil
+}
+
+// LastIndex implements raft.LogStore.
+func (l *logs) LastIndex() (uint64, error) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.last, nil
+}
+
+func (l *logs) size() (first, last uint64, bytes int64) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.first, l.last, l.bytes
+}
+
+// has reports whether the entry must be there, and returns it if it is in memory.
+func (l *logs) has(index uint64) (bool, *raft.Log) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if l.last == 0 || index < l.first || index > l.last {
+		return false, nil
+	}
+	if len(l.recent) > 0 && index >= l.recent[0].Index && index-l.recent[0].Index < uint64(len(l.recent)) {
+		return true, l.recent[index-l.recent[0].Index]
+	}
+	return true, nil
+}
+
+// GetLog implements raft.LogStore. A damaged entry is a *storage.CorruptError.
+func (l *logs) GetLog(index uint64, into *raft.Log) error {
+	ok, recent := l.has(index)
+	switch {
+	case !ok:
+		return raft.ErrLogNotFound
+	case recent != nil:
+		*into = *recent
+		return nil
+	}
+	var stored raft.Log
+	err := l.bolt.GetLog(index, &stored)
+	if err == nil {
+		if err = unseal(&stored); err == nil && stored.Index != index {
+			err = errors.New("it is another one")
+		}
+	}
+	if err != nil {
+		if ok, _ := l.has(index); !ok {
+			return raft.ErrLogNotFound // compacted meanwhile
+		}
+		return &storage.CorruptError{File: l.path, Detail: fmt.Sprintf("entry %d: %v", index, err)}
+	}
+	*into = stored
+	return nil
+}
+
+// StoreLog implements raft.LogStore.
+func (l *logs) StoreLog(log *raft.Log) error { return l.StoreLogs([]*raft.Log{log}) }
+
+// StoreLogs implements raft.LogStore. On error nothing counts as stored.
+func (l *logs) StoreLogs(entries []*raft.Log) error {
+	if len(entries) == 0 {
+		return nil
+	}
+	first, last, _ := l.size()
+	begin, end := entries[0].Index, entries[len(entries)-1].Index
+	if last != 0 && begin > last+1 {
+		if err := l.DeleteRange(first, last); err != nil {
+			return err
+		}
+		first, last = 0, 0
+	}
+	if last == 0 {
+		first = begin
+	}
+	sealed := make([]*raft.Log, 0, len(entries)+1)
+	bytes := 0
+	for _, e := range entries {
+		sealed = append(sealed, seal(e))
+		bytes += len(e.Data) + entryOverhead
+	}
+	sealed = append(sealed, header(min(first, begin), max(last, end)))
+	if err := l.write(sealed); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.first, l.last = min(first, begin), max(last, end)
+	l.bytes += int64(bytes)
+	l.remember(entries)
+	return nil
+}
+
+func (l *logs) write(sealed []*raft.Log) error {
+	return l.time(&l.appends, func() error { return l.bolt.StoreLogs(sealed) })
+}
+
+// remember keeps the newest entries, without holes and within recentMaxBytes (always the last one).
+func (l *logs) remember(entries []*raft.Log) {
+	if n := len(l.recent); n > 0 && entries[0].Index != l.recent[n-1].Index+1 {
+		l.forget()
+	}
+	for _, e := range entries {
+		l.recent = append(l.recent, e)
+		l.recentBytes += len(e.Data) + entryOverhead
+	}
+	drop := 0
+	for l.recentBytes > recentMaxBytes && drop < len(l.recent)-1 {
+		l.recentBytes -= len(l.recent[drop].Data) + entryOverhead
+		drop++
+	}
+	clear(l.recent[:drop])
+	l.recent = l.recent[drop:]
+}
+
+func (l *logs) forget() { l.recent, l.recentBytes = nil, 0 }
+
+// DeleteRange implements raft.LogStore. The range must be at one end of the log, or all of it.
+func (l *logs) DeleteRange(from, to uint64) error {
+	first, last, bytes := l.size()
+	from, to = max(from, first), min(to, last)
+	if last == 0 || from > to {
+		return nil
+	}
+	newFirst, newLast := first, last
+	switch {
+	case from == first && to == last:
+		newFirst, newLast = 0, 0
+	case from == first:
+		newFirst = to + 1
+	case to == last:
+		newLast = from - 1
+	default:
+		return fmt.Errorf("refusing to delete entries %d to %d from the middle of the log", from, to)
+	}
+	if err := l.write([]*raft.Log{header(newFirst, newLast)}); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	l.first, l.last = newFirst, newLast
+	l.bytes -= int64(float64(bytes) / float64(last-first+1) * float64(to-from+1))
+	if to == last {
+		l.forget()
+	} else {
+		for len(l.recent) > 0 && l.recent[0].Index < newFirst {
+			l.recentBytes -= len(l.recent[0].Data) + entryOverhead
+			l.recent = l.recent[1:]
+		}
+	}
+	l.mu.Unlock()
+	return l.deleteChunks(from, to)
+}
+
+func (l *logs) deleteChunks(from, to uint64) error {
+	for lo := from; lo <= to; lo += deleteChunk {
+		if err := l.bolt.DeleteRange(lo, min(to, lo+deleteChunk-1)); err != nil {
+			return err
+		}
+		if lo > math.MaxUint64-deleteChunk {
+			break
+		}
+	}
+	return nil
+}
+
+// seal returns a copy of the entry that carries its checksum in front of its extensions.
+func seal(e *raft.Log) *raft.Log {
+	c := *e
+	c.Extensions = append(binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(e.Extensions)), checksum(e, e.Extensions)), e.Extensions...)
+	return &c
+}
+
+// unseal verifies and removes the checksum.
+func unseal(e *raft.Log) error {
+	if len(e.Extensions) < 4 {
+		return errors.New("it has no checksum")
+	}
+	sum, rest := binary.BigEndian.Uint32(e.Extensions), e.Extensions[4:]
+	if sum != checksum(e, rest) {
+		return errors.New("wrong checksum")
+	}
+	if e.Extensions = rest; len(rest) == 0 {
+		e.Extensions = nil
+	}
+	return nil
+}
+
+func checksum(e *raft.Log, extensions []byte) uint32 {
+	var at int64
+	if !e.AppendedAt.IsZero() {
+		at = e.AppendedAt.UnixNano()
+	}
+	head := make([]byte, 0, 64)
+	head = binary.BigEndian.AppendUint64(head, e.Index)
+	head = binary.BigEndian.AppendUint64(head, e.Term)
+	head = append(head, byte(e.Type))
+	head = binary.BigEndian.AppendUint64(head, uint64(at))
+	head = binary.BigEndian.AppendUint64(head, uint64(len(e.Data)))
+	sum := crc32.Update(0, castagnoli, head)
+	sum = crc32.Update(sum, castagnoli, e.Data)
+	return crc32.Update(sum, castagnoli, extensions)
+}
+
+// header is the pseudo-entry that says which entries there are.
+func header(first, last uint64) *raft.Log {
+	data := []byte(headerMagic)
+	data = binary.BigEndian.AppendUint64(data, first)
+	data = binary.BigEndian.AppendUint64(data, last)
+	return seal(&raft.Log{Index: headerIndex, Data: data})
+}
+
+func parseHeader(e *raft.Log) (first, last uint64, err error) {
+	if len(e.Data) != len(headerMagic)+16 || string(e.Data[:len(headerMagic)]) != headerMagic {
+		return 0, 0, errors.New("the header is not of this format")
+	}
+	first, last = binary.BigEndian.Uint64(e.Data[len(headerMagic):]), binary.BigEndian.Uint64(e.Data[len(headerMagic)+8:])
+	if first > last || first == 0 && last != 0 {
+		return 0, 0, errors.New("the header makes no sense")
+	}
+	return first, last, nil
+}

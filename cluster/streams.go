@@ -1,0 +1,112 @@
+package cluster
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// dial opens a connection to one node for one protocol.
+func (i *identity) dial(ctx context.Context, to NodeID, addr, protocol string) (net.Conn, error) {
+	d := tls.Dialer{Config: i.client(to, protocol)}
+	conn, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	if conn.(*tls.Conn).ConnectionState().NegotiatedProtocol != protocol {
+		conn.Close()
+		return nil, errors.New("the other side does not speak " + protocol)
+	}
+	return conn, nil
+}
+
+// target joins a node's address and id into what Raft's network transport takes for an address, so that its
+// connection pool, dialling and certificates keep nodes apart that had one address after the other.
+func target(id raft.ServerID, addr raft.ServerAddress) raft.ServerAddress {
+	return addr + "|" + raft.ServerAddress(id)
+}
+
+func splitTarget(t raft.ServerAddress) (NodeID, string) {
+	addr, id, _ := strings.Cut(string(t), "|")
+	return NodeID(id), addr
+}
+
+// streams is the raft.StreamLayer over the port. It keeps track of every connection, in and out, because
+// Raft's transport leaves some open when it closes, and waits for others.
+type streams struct {
+	*inbox
+	who *identity
+
+	mu     sync.Mutex
+	closed bool
+	open   map[*stream]bool
+}
+
+type stream struct {
+	net.Conn
+	owner *streams
+}
+
+func newStreams(in *inbox, who *identity) *streams {
+	return &streams{inbox: in, who: who, open: map[*stream]bool{}}
+}
+
+// Accept implements net.Listener.
+func (s *streams) Accept() (net.Conn, error) {
+	conn, err := s.inbox.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return s.keep(conn)
+}
+
+// Dial implements raft.StreamLayer.
+func (s *streams) Dial(t raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	id, addr := splitTarget(t)
+	conn, err := s.who.dial(ctx, id, addr, protocolRaft)
+	if err != nil {
+		return nil, err
+	}
+	return s.keep(conn)
+}
+
+func (s *streams) keep(conn net.Conn) (net.Conn, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		conn.Close()
+		return nil, net.ErrClosed
+	}
+	st := &stream{Conn: conn, owner: s}
+	s.open[st] = true
+	return st, nil
+}
+
+// cut closes every connection, and each later one at once.
+func (s *streams) cut() {
+	s.inbox.Close()
+	s.mu.Lock()
+	s.closed = true
+	open := s.open
+	s.open = map[*stream]bool{}
+	s.mu.Unlock()
+	for st := range open {
+		st.Conn.Close()
+	}
+}
+
+// Close implements net.Conn.
+func (st *stream) Close() error {
+	st.owner.mu.Lock()
+	delete(st.owner.open, st)
+	st.owner.mu.Unlock()
+	return st.Conn.Close()
+}
