@@ -1,0 +1,95 @@
+package main
+
+import (
+	"bufio"
+	"io"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// TestScripts runs the scripts which need no server.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{Dir: "testdata", Setup: setupScript})
+}
+
+// TestLive runs the scripts which talk to a server of their own.
+func TestLive(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/live", Setup: setupScript,
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"dev-server": devServer, "capture": capture},
+	})
+}
+
+func setupScript(env *testscript.Env) error {
+	env.Setenv("HOME", env.WorkDir)
+	return nil
+}
+
+// stopTime is how long a server may take to end when asked to, before it is killed.
+const stopTime = 10 * time.Second
+
+// devServer is the command dev-server [ARG …]: it starts a development server on a free port, waits until it says that it
+// is ready, and makes it the one commands talk to. It ends with the script.
+func devServer(ts *testscript.TestScript, neg bool, args []string) {
+	if neg {
+		ts.Fatalf("dev-server cannot be negated")
+	}
+	path, err := exec.LookPath("coffer") // put there by testscript.Main
+	ts.Check(err)
+	cmd := exec.Command(path, append([]string{
+		"server", "-dev", "-dev-listen-address=127.0.0.1:0", "-dev-root-token-id=root", "-dev-no-store-token",
+	}, args...)...)
+	cmd.Dir = ts.MkAbs(".")
+	cmd.Env = []string{"HOME=" + ts.Getenv("HOME"), "PATH=" + ts.Getenv("PATH"), "TMPDIR=" + ts.MkAbs(".")}
+	stderr, err := cmd.StderrPipe()
+	ts.Check(err)
+	ts.Check(cmd.Start())
+	ended := make(chan struct{}) // closed when the process is gone
+	ts.Defer(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		kill := time.AfterFunc(stopTime, func() { _ = cmd.Process.Kill() })
+		<-ended
+		kill.Stop()
+	})
+	ready := make(chan string, 1) // the address, or "" if the server ended without one
+	go func() {
+		defer close(ended)
+		said := awaitReady(stderr, ready)
+		if err := cmd.Wait(); said == "" {
+			ts.Logf("the server ended: %v", err)
+		}
+	}()
+	address := <-ready
+	if address == "" {
+		ts.Fatalf("the server did not become ready")
+	}
+	ts.Setenv("COFFER_ADDR", address)
+	ts.Setenv("COFFER_TOKEN", "root")
+}
+
+// awaitReady sends the address the server names on stderr, then reads on until the server ends.
+func awaitReady(stderr io.Reader, ready chan<- string) string {
+	address := ""
+	lines := bufio.NewScanner(stderr)
+	for address == "" && lines.Scan() {
+		if _, rest, ok := strings.Cut(lines.Text(), "coffer: ready at "); ok {
+			address, _, _ = strings.Cut(rest, " ")
+		}
+	}
+	ready <- address
+	_, _ = io.Copy(io.Discard, stderr)
+	return address
+}
+
+// capture is the command capture NAME: it sets the variable NAME to the stdout of the command before.
+func capture(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: capture NAME")
+	}
+	ts.Setenv(args[0], strings.TrimSpace(ts.ReadFile("stdout")))
+}
