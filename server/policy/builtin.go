@@ -59,6 +59,3 @@ func mustParse(name, text string) *Policy {
 func Defaults(ns string) []storage.Put {
 	return []storage.Put{{Key: key(ns, DefaultName), Value: encode(defaultText)}}
 }
-
-// Assignable reports whether a token may be given the policy on request.
-func Assignable(name string) bool { return name != WrappingName }

@@ -12,10 +12,11 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/coffer-project/coffer/engines"
 )
 
 // Limits of a policy's text.
@@ -308,20 +309,13 @@ func stringList(key string, value any) ([]string, error) {
 	return out, nil
 }
 
-// duration takes whole seconds, as number or text, or a Go duration.
 func duration(key string, value any) (time.Duration, error) {
-	var text string
-	switch v := value.(type) {
-	case number:
-		text = string(v)
-	case string:
-		text = v
+	text, ok := value.(string)
+	if n, isNumber := value.(number); isNumber {
+		text, ok = string(n), true
 	}
-	d, err := time.ParseDuration(text)
-	if seconds, e := strconv.ParseInt(text, 10, 32); e == nil {
-		d, err = time.Duration(seconds)*time.Second, nil
-	}
-	if err != nil || d < 0 {
+	d, err := engines.ParseDuration(text)
+	if !ok || err != nil {
 		return 0, fmt.Errorf(`%q must be a duration such as "90s" or "1h"`, key)
 	}
 	return d, nil

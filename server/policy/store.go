@@ -133,6 +133,18 @@ func (s *Store) Get(ctx context.Context, ns, name string) (*Policy, error) {
 	})
 }
 
+// Exists reports whether a policy has this name.
+func (s *Store) Exists(ctx context.Context, ns, name string) (bool, error) {
+	_, err := s.Get(ctx, ns, name)
+	if errors.Is(err, storage.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Assignable reports whether a token may be given the policy on request.
+func (s *Store) Assignable(name string) bool { return name != WrappingName }
+
 // Set stores a policy, whatever was there. Text that does not parse and names that are reserved are an
 // engines.Error of KindInvalid.
 func (s *Store) Set(ctx context.Context, ns, name, text string) error {
