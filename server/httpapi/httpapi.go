@@ -7,11 +7,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/netip"
 	"net/url"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
@@ -118,6 +120,7 @@ func (a *API) handler(prefix string, forwarded bool) http.Handler {
 		start := time.Now()
 		x := &exchange{api: a, w: w, r: r, forwarded: forwarded}
 		x.req.ID = uuid.NewString()
+		defer x.recovered()
 		h := w.Header()
 		h["Cache-Control"] = noStore
 		if err := x.decode(prefix); err != nil {
@@ -128,6 +131,22 @@ func (a *API) handler(prefix string, forwarded bool) http.Handler {
 		a.opts.Observe(x.req.Op, x.mountType, x.status, time.Since(start))
 	})
 }
+
+// recovered answers a request that hit a bug. One broken request must not end the others.
+func (x *exchange) recovered() {
+	switch p := recover(); p {
+	case nil:
+	case http.ErrAbortHandler:
+		panic(p) // breaking the connection is what was asked for
+	default:
+		x.api.log.Error("a request panicked", "request_id", x.req.ID, "panic", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
+		if x.status == 0 {
+			x.fail(errPanic)
+		}
+	}
+}
+
+var errPanic = errors.New("panic")
 
 var (
 	noStore  = []string{"no-store"}

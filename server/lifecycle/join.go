@@ -82,6 +82,9 @@ func (n *Node) Join(ctx context.Context, target JoinTarget) (joined bool, err er
 	if auto := n.opts.AutoSeal; auto != nil && auto.Type() != challenge.Seal.Type || auto == nil && challenge.Seal.Type != seal.TypeShamir {
 		return false, engines.Invalid("the cluster's seal is %q, this node is configured for another: use the same seal stanza on every node", challenge.Seal.Type)
 	}
+	if err := challenge.Seal.Validate(); err != nil {
+		return false, &engines.Error{Kind: engines.KindUnavailable, Detail: "the leader described a seal this node cannot use: " + err.Error()}
+	}
 	n.unsealer = nil
 	n.pending = &pendingJoin{target: target, challenge: challenge.Challenge, config: challenge.Seal}
 	if n.opts.AutoSeal == nil {

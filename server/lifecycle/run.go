@@ -180,36 +180,47 @@ func (n *Node) down(ctx context.Context) error {
 	return err
 }
 
+// turn is one time of being the active node.
+type turn struct {
+	stop context.CancelFunc
+	done chan struct{} // closed when Hooks.Active has returned
+}
+
+func (n *Node) begin(ctx context.Context, r *running) *turn {
+	active, stop := context.WithCancel(ctx)
+	t := &turn{stop: stop, done: make(chan struct{})}
+	r.since.Store(time.Now().UnixNano())
+	r.active.Store(true)
+	n.log.Info("now active")
+	go func() {
+		defer close(t.done)
+		n.opts.Hooks.Active(active)
+	}()
+	return t
+}
+
+func (n *Node) end(t *turn, r *running) {
+	if t == nil {
+		return
+	}
+	r.active.Store(false)
+	t.stop()
+	<-t.done
+	n.log.Info("now standby")
+}
+
 // watch turns leadership into the active role and back, until its context ends.
 func (n *Node) watch(ctx context.Context, r *running) {
 	defer close(r.done)
-	var stop context.CancelFunc
-	var ended chan struct{}
-	passive := func() {
-		if stop != nil {
-			r.active.Store(false)
-			stop()
-			<-ended
-			stop = nil
-			n.log.Info("now standby")
-		}
-	}
-	defer passive()
+	var current *turn
+	defer func() { n.end(current, r) }()
 	for {
 		switch leader := r.cluster.IsLeader(); {
-		case leader && stop == nil:
-			var active context.Context
-			active, stop = context.WithCancel(ctx)
-			ended = make(chan struct{})
-			r.since.Store(time.Now().UnixNano())
-			r.active.Store(true)
-			n.log.Info("now active")
-			go func(done chan struct{}) {
-				defer close(done)
-				n.opts.Hooks.Active(active)
-			}(ended)
+		case leader && current == nil:
+			current = n.begin(ctx, r)
 		case !leader:
-			passive()
+			n.end(current, r)
+			current = nil
 		}
 		select {
 		case <-ctx.Done():

@@ -48,7 +48,8 @@ func (s *System) restoreSnapshot(force bool) engines.Handler[none] {
 		}
 		defer a.Close()
 		if !force {
-			if sums, err := s.opts.Barrier.OpenBytes(sumsAAD, a.SealedSums); err != nil || string(sums) != string(a.Sums) {
+			open := func(sealed []byte) ([]byte, error) { return s.opts.Barrier.OpenBytes(sumsAAD, sealed) }
+			if err := a.Genuine(open); err != nil {
 				return nil, engines.Invalid("the snapshot was not made by this cluster: restore it with snapshot-force if that is what you want; afterwards the cluster unseals with the keys of the snapshot")
 			}
 		}

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"io"
+	"net/http"
+
+	"github.com/coffer-project/coffer/cluster"
+	"github.com/coffer-project/coffer/server/lifecycle"
+	"github.com/coffer-project/coffer/storage"
+	"github.com/coffer-project/coffer/storage/barrier"
+	"github.com/coffer-project/coffer/storage/fsm"
+)
+
+// The server declares what it needs of the packages below it; these types fulfil that with the concrete ones.
+
+// barrierOf is a lifecycle.Barrier.
+type barrierOf struct{ *barrier.Barrier }
+
+func (b barrierOf) NewRing() (rootKey []byte, ring storage.Put, err error) {
+	rootKey = barrier.NewRootKey()
+	ring, err = barrier.KeyringPut(rootKey)
+	return rootKey, ring, err
+}
+
+func (b barrierOf) Rotate(ctx context.Context) (lifecycle.KeyInfo, error) {
+	info, err := b.Barrier.Rotate(ctx)
+	return lifecycle.KeyInfo(info), err
+}
+
+func (b barrierOf) KeyInfo() lifecycle.KeyInfo { return lifecycle.KeyInfo(b.Barrier.KeyInfo()) }
+
+// rawOf is a lifecycle.Raw.
+type rawOf struct{ *fsm.FSM }
+
+func (r rawOf) WriteSnapshot(ctx context.Context, w io.Writer) (index, term uint64, err error) {
+	info, err := r.FSM.WriteSnapshot(ctx, w)
+	return uint64(info.Index), info.Term, err
+}
+
+// clusterOf is a lifecycle.Cluster.
+type clusterOf struct{ *cluster.Node }
+
+func (c clusterOf) Leader() (lifecycle.Peer, bool) {
+	p, ok := c.Node.Leader()
+	return peerOf(p), ok
+}
+
+func (c clusterOf) Peers() ([]lifecycle.Peer, error) {
+	var peers []lifecycle.Peer
+	for _, p := range c.Node.Nodes() {
+		peers = append(peers, peerOf(p))
+	}
+	return peers, nil
+}
+
+func (c clusterOf) Changes() <-chan struct{} { return c.LeaderChanges() }
+
+func (c clusterOf) Join(ctx context.Context, id, addr string, nonVoter, rejoin bool) error {
+	return c.Node.Join(ctx, cluster.NodeID(id), addr, nonVoter, rejoin)
+}
+
+func (c clusterOf) RemovePeer(ctx context.Context, id string) error {
+	return c.Node.RemovePeer(ctx, cluster.NodeID(id))
+}
+
+func (c clusterOf) StepDown(ctx context.Context) error { return c.TransferLeadership(ctx) }
+
+func (c clusterOf) Forward(w http.ResponseWriter, r *http.Request) error { return c.Node.Forward(w, r) }
+
+func (c clusterOf) Restore(ctx context.Context, state io.Reader) error {
+	return c.RestoreSnapshot(ctx, state)
+}
+
+func (c clusterOf) SetAutopilot(a lifecycle.Autopilot) {
+	c.Node.SetAutopilot(cluster.AutopilotConfig(a))
+}
+
+func (c clusterOf) Numbers() map[string]float64 {
+	s := c.Stats()
+	return map[string]float64{
+		"raft_term": float64(s.Term), "raft_commit_index": float64(s.CommitIndex),
+		"raft_last_index": float64(s.LastIndex), "raft_snapshot_index": float64(s.SnapshotIndex),
+		"raft_peers": float64(s.Peers), "raft_voters": float64(s.Voters),
+		"raft_leader_last_contact_seconds": s.LastContact.Seconds(), "raft_elections_total": float64(s.Elections),
+		"raft_log_syncs_total": float64(s.LogSyncs), "raft_log_sync_seconds_total": s.LogSyncTime.Seconds(),
+		"raft_log_bytes": float64(s.LogBytes), "raft_trailing_logs": float64(s.TrailingLogsEffective),
+		"raft_snapshots_sent_total": float64(s.SnapshotsSent), "raft_restarts_total": float64(s.RaftRestarts),
+		"raft_stalls_total": float64(s.StallsSeen), "raft_pipeline_resets_total": float64(s.PipelineResets),
+		"commit_operations_total": float64(s.Ops), "commit_entries_total": float64(s.Entries),
+		"commit_queued_operations": float64(s.QueuedOps), "commit_queued_bytes": float64(s.QueuedBytes),
+		"read_index_requests_total": float64(s.ReadRequests), "read_index_rounds_total": float64(s.ReadRounds),
+		"forwarded_requests_in_total": float64(s.ForwardsIn), "forwarded_requests_out_total": float64(s.ForwardsOut),
+		"cluster_handshakes_failed_total": float64(s.HandshakesFailed),
+	}
+}
+
+func peerOf(p cluster.NodeInfo) lifecycle.Peer {
+	return lifecycle.Peer{
+		ID: string(p.ID), APIAddr: p.APIAddr, ClusterAddr: p.ClusterAddr, Version: p.Version,
+		Voter: p.Voter, Leader: p.Leader, Healthy: p.Healthy, LastContact: max(0, p.LastContact),
+		LastIndex: uint64(p.LastIndex), AppliedIndex: uint64(p.Applied), LastTerm: p.LastTerm,
+	}
+}

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/coffer-project/coffer/cmd/coffer/config"
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server"
+)
+
+// devOptions are the -dev flags.
+type devOptions struct {
+	on        bool
+	rootToken string
+	listen    string
+	dir       string
+	keepToken bool
+}
+
+// apply turns the configuration into that of a development server. cleanup removes what was made for it.
+func (d *devOptions) apply(c *config.Config) (cleanup func(), err error) {
+	cleanup = func() {}
+	c.Storage.Path = d.dir
+	if d.dir == "" {
+		if c.Storage.Path, err = os.MkdirTemp("", "coffer-dev-"); err != nil {
+			return cleanup, err
+		}
+		cleanup = func() { os.RemoveAll(c.Storage.Path) }
+	}
+	if len(c.Listeners) == 0 {
+		c.Listeners = []config.Listener{{Address: d.listen, TLSDisable: true}}
+	}
+	c.Listeners[0].ClusterAddress = "127.0.0.1:0"
+	c.ClusterAddr = "127.0.0.1:0"
+	c.Storage.RetryJoin, c.Seal = nil, config.Seal{}
+	return cleanup, nil
+}
+
+// start initialises the node if it is new, unseals it, mounts kv at secret/ and says how to use it.
+func (d *devOptions) start(ctx context.Context, n *node, url string, stderr io.Writer) error {
+	life := n.server.Node()
+	if life.Initialized(ctx) {
+		return errors.New("-dev-data-dir holds an initialized server: start it with -config, or choose an empty directory")
+	}
+	result, err := life.Init(ctx, 1, 1)
+	if err != nil {
+		return fmt.Errorf("initializing the development server: %w", err)
+	}
+	key := base64.StdEncoding.EncodeToString(result.KeyShares[0])
+	if _, err := life.Unseal(ctx, key, false); err != nil {
+		return fmt.Errorf("unsealing the development server: %w", err)
+	}
+	if err := awaitActive(ctx, n); err != nil {
+		return err
+	}
+	body, err := json.Marshal(map[string]any{
+		"type": "kv", "options": map[string]string{"version": "2"}, "description": "key/value secret storage",
+	})
+	if err != nil {
+		return err
+	}
+	_, err = n.server.Handle(ctx, &server.Request{
+		ID: "dev", Op: engines.Update, Path: "sys/mounts/secret", Token: engines.Sensitive(result.RootToken), Body: body,
+	})
+	if err != nil {
+		return fmt.Errorf("mounting secret/: %w", err)
+	}
+	if d.keepToken {
+		if err := storeToken(result.RootToken); err != nil {
+			fmt.Fprintf(stderr, "The root token could not be saved for the other commands: %v\n", err)
+		}
+	}
+	fmt.Fprintf(stderr, `
+This is a development server: one node, unsealed, without TLS. Its data is gone when it stops.
+
+  Address      %s
+  UI           %s/ui/
+  Root token   %s
+  Unseal key   %s
+
+In another terminal:
+
+  export COFFER_ADDR=%s
+  export COFFER_TOKEN=%s
+
+coffer: ready at %s
+`, url, url, result.RootToken, key, url, result.RootToken, url)
+	return nil
+}
+
+// awaitActive waits until the node serves writes.
+func awaitActive(ctx context.Context, n *node) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	for !n.server.Active() {
+		select {
+		case <-ctx.Done():
+			return errors.New("the development server did not become active in time")
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	return nil
+}

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/coffer-project/coffer/cmd/coffer/config"
+)
+
+// listener is one API address being served.
+type listener struct {
+	config config.Listener
+	net    net.Listener
+	http   *http.Server
+	cert   atomic.Pointer[tls.Certificate]
+}
+
+// bind takes the address; nothing is served yet.
+func bind(c config.Listener) (*listener, error) {
+	l := &listener{config: c}
+	if !c.TLSDisable {
+		if err := l.reload(); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	l.net, err = net.Listen("tcp", c.Address)
+	if err != nil {
+		return nil, fmt.Errorf("listening: %w", err)
+	}
+	return l, nil
+}
+
+// reload reads the certificate again. On error the old one stays.
+func (l *listener) reload() error {
+	if l.config.TLSDisable {
+		return nil
+	}
+	pair, err := tls.LoadX509KeyPair(l.config.TLSCertFile, l.config.TLSKeyFile)
+	if err != nil {
+		return fmt.Errorf("listener %s: loading the certificate: %w", l.config.Address, err)
+	}
+	l.cert.Store(&pair)
+	return nil
+}
+
+func (l *listener) tlsConfig() (*tls.Config, error) {
+	c := &tls.Config{
+		MinVersion:     tls.VersionTLS12,
+		NextProtos:     []string{"h2", "http/1.1"},
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return l.cert.Load(), nil },
+	}
+	if l.config.TLSMinVersion == "tls13" {
+		c.MinVersion = tls.VersionTLS13
+	}
+	if file := l.config.TLSClientCAFile; file != "" {
+		pem, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("listener %s: %w", l.config.Address, err)
+		}
+		c.ClientCAs = x509.NewCertPool()
+		if !c.ClientCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("listener %s: tls_client_ca_file holds no PEM certificate", l.config.Address)
+		}
+		c.ClientAuth = tls.VerifyClientCertIfGiven
+	}
+	if l.config.TLSRequireClient {
+		c.ClientAuth = tls.RequireAndVerifyClientCert
+	}
+	return c, nil
+}
+
+// serve blocks until the listener is shut down.
+func (l *listener) serve(handler http.Handler, log *slog.Logger) error {
+	header := l.config.ReadHeaderTimeout
+	if header == 0 {
+		header = 10 * time.Second
+	}
+	l.http = &http.Server{
+		Handler: handler, ReadHeaderTimeout: header, IdleTimeout: 5 * time.Minute, MaxHeaderBytes: 64 << 10,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	var err error
+	if l.config.TLSDisable {
+		err = l.http.Serve(l.net)
+	} else {
+		if l.http.TLSConfig, err = l.tlsConfig(); err != nil {
+			return err
+		}
+		err = l.http.ServeTLS(l.net, "", "")
+	}
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// url is the address with its scheme.
+func (l *listener) url() string {
+	scheme := "https"
+	if l.config.TLSDisable {
+		scheme = "http"
+	}
+	return scheme + "://" + l.net.Addr().String()
+}
+
+// drain stops accepting and waits for the requests under way.
+func (l *listener) drain(ctx context.Context) error {
+	if l.http == nil {
+		return l.net.Close()
+	}
+	if err := l.http.Shutdown(ctx); err != nil {
+		return errors.Join(err, l.http.Close())
+	}
+	return nil
+}

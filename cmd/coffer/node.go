@@ -1,0 +1,202 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/coffer-project/coffer/cluster"
+	"github.com/coffer-project/coffer/cmd/coffer/config"
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/cubbyhole"
+	"github.com/coffer-project/coffer/engines/kv"
+	"github.com/coffer-project/coffer/server"
+	"github.com/coffer-project/coffer/server/httpapi"
+	"github.com/coffer-project/coffer/server/lifecycle"
+	"github.com/coffer-project/coffer/server/seal"
+	"github.com/coffer-project/coffer/server/system"
+	"github.com/coffer-project/coffer/server/ui"
+	"github.com/coffer-project/coffer/storage"
+	"github.com/coffer-project/coffer/storage/barrier"
+	"github.com/coffer-project/coffer/storage/fsm"
+)
+
+// apiVersion is the API generation spoken: clients decide by it what they dare to use.
+const apiVersion = "1.21.0+ent.coffer"
+
+// node is a server with everything it stands on.
+type node struct {
+	server  *server.Server
+	api     *httpapi.API
+	machine *fsm.FSM
+	log     *slog.Logger
+}
+
+// factories are the engines that can be mounted.
+var factories = map[string]engines.Factory{"kv": kv.New, "cubbyhole": cubbyhole.New}
+
+// openNode opens the data and composes a sealed node. Close it with node.close.
+func openNode(c *config.Config, dev devOptions, log *slog.Logger) (*node, error) {
+	if err := os.MkdirAll(c.Storage.Path, 0o700); err != nil {
+		return nil, fmt.Errorf("creating the data directory: %w", err)
+	}
+	id, err := nodeID(c.Storage)
+	if err != nil {
+		return nil, err
+	}
+	log = log.With("node", id)
+	targets, err := joinTargets(c.Storage)
+	if err != nil {
+		return nil, err
+	}
+	var auto seal.Wrapper
+	if c.Seal.Type != "shamir" {
+		if auto, err = seal.NewStatic(c.Seal.Values); err != nil {
+			return nil, fmt.Errorf("seal %q: %w", c.Seal.Type, err)
+		}
+	}
+	machine, err := openState(c.Storage, log)
+	if err != nil {
+		return nil, err
+	}
+	n := &node{machine: machine, log: log}
+	router := lifecycle.NewRawStore(machine)
+	opts := server.Options{
+		Factories: factories, TempDir: c.Storage.Path, Logger: log,
+		Version:         system.Version{API: apiVersion, Product: version()},
+		DefaultLeaseTTL: c.DefaultLeaseTTL, MaxLeaseTTL: c.MaxLeaseTTL,
+		UnauthenticatedMetrics: unauthenticatedMetrics(c), RootTokenID: dev.rootToken,
+		Lifecycle: lifecycle.Options{
+			NodeID: id, ClusterAddr: c.ClusterAddr, APIAddr: c.APIAddr, ClusterName: c.ClusterName,
+			Raw: rawOf{machine}, Router: router, Barrier: barrierOf{barrier.New(router)},
+			AutoSeal: auto, RetryJoin: targets,
+			NewCA: func() (lifecycle.CA, error) {
+				ca, err := cluster.NewCA()
+				return lifecycle.CA(ca), err
+			},
+			OpenCluster: n.openCluster(c, id, log),
+		},
+	}
+	n.server = server.New(opts)
+	l := c.Listeners[0]
+	var web http.Handler
+	if c.UI {
+		web = ui.Handler()
+	}
+	n.api = httpapi.New(httpapi.Options{
+		Backend: n.server, Logger: log, Observe: n.server.Observe, UI: web,
+		MaxBodyBytes: l.MaxRequestBytes, Timeout: l.MaxRequestDuration,
+	})
+	return n, nil
+}
+
+func unauthenticatedMetrics(c *config.Config) bool {
+	for _, l := range c.Listeners {
+		if l.UnauthMetricsAccess {
+			return true
+		}
+	}
+	return c.UnauthenticatedMetrics
+}
+
+// openCluster returns the function that starts this node's part in Raft, each time the node unseals.
+func (n *node) openCluster(c *config.Config, id string, log *slog.Logger) func(context.Context, lifecycle.CA) (lifecycle.Cluster, error) {
+	return func(_ context.Context, ca lifecycle.CA) (lifecycle.Cluster, error) {
+		member, err := cluster.Open(cluster.Options{
+			ID: cluster.NodeID(id), Dir: c.Storage.Path, Machine: n.machine, NonVoter: c.Storage.NonVoter,
+			ListenAddr: c.Listeners[0].ClusterAddress, AdvertiseAddr: c.ClusterAddr, APIAddr: c.APIAddr,
+			Version: version(), CA: cluster.CA(ca), Handler: n.api.Forwarded(), Logger: log,
+			HeartbeatTimeout: c.Storage.HeartbeatTimeout, ElectionTimeout: c.Storage.ElectionTimeout,
+			TrailingLogs: uint64(c.Storage.TrailingLogs), SnapshotThreshold: uint64(c.Storage.SnapshotThreshold),
+			SnapshotInterval: c.Storage.SnapshotInterval,
+		})
+		if err != nil {
+			return nil, err
+		}
+		return clusterOf{member}, nil
+	}
+}
+
+// close releases the data. The server has stopped.
+func (n *node) close() error { return n.machine.Close() }
+
+// openState opens the replicated state and checks the log. Damaged data is never served: if there are nodes
+// to rejoin it is moved aside and fetched anew, otherwise the node does not start.
+func openState(s config.Storage, log *slog.Logger) (*fsm.FSM, error) {
+	machine, err := fsm.Open(s.Path, fsm.Options{Logger: log})
+	if err == nil {
+		if err = cluster.VerifyLog(s.Path); err == nil {
+			return machine, nil
+		}
+		if closing := machine.Close(); closing != nil {
+			return nil, errors.Join(err, closing)
+		}
+	}
+	var corrupt *storage.CorruptError
+	if !errors.As(err, &corrupt) {
+		return nil, fmt.Errorf("opening the data: %w", err)
+	}
+	if len(s.RetryJoin) == 0 {
+		return nil, fmt.Errorf("%w\nThe node does not start on damaged data. Either name the cluster's other nodes in retry_join, "+
+			"so that it can fetch everything from them, or move %s away, start empty and restore a snapshot", err, s.Path)
+	}
+	aside, moveErr := fsm.Quarantine(s.Path, fmt.Sprintf("corrupt-%d", time.Now().UnixNano()))
+	if moveErr != nil {
+		return nil, errors.Join(err, moveErr)
+	}
+	log.Error("the data is damaged: moved aside, rejoining the cluster without it", "err", err, "moved_to", aside)
+	return fsm.Open(s.Path, fsm.Options{Logger: log})
+}
+
+// nodeID returns the configured id, or the one made at the first start.
+func nodeID(s config.Storage) (string, error) {
+	if s.NodeID != "" {
+		return s.NodeID, nil
+	}
+	path := filepath.Join(s.Path, "node-id")
+	text, err := os.ReadFile(path)
+	if err == nil {
+		if id := strings.TrimSpace(string(text)); id != "" {
+			return id, nil
+		}
+		return "", &storage.CorruptError{File: path, Detail: "it is empty"}
+	}
+	if !errors.Is(err, os.ErrNotExist) {
+		return "", fmt.Errorf("reading the node id: %w", err)
+	}
+	raw := make([]byte, 8)
+	rand.Read(raw)
+	id := "node-" + hex.EncodeToString(raw)
+	return id, os.WriteFile(path, []byte(id+"\n"), 0o600)
+}
+
+func joinTargets(s config.Storage) ([]lifecycle.JoinTarget, error) {
+	var targets []lifecycle.JoinTarget
+	for _, j := range s.RetryJoin {
+		t := lifecycle.JoinTarget{
+			LeaderAPIAddr: j.LeaderAPIAddr, ServerName: j.LeaderServerName, CACert: []byte(j.LeaderCACert), NonVoter: s.NonVoter,
+		}
+		for file, into := range map[string]*[]byte{
+			j.LeaderCACertFile: &t.CACert, j.LeaderClientCertFile: &t.ClientCert, j.LeaderClientKeyFile: &t.ClientKey,
+		} {
+			if file == "" {
+				continue
+			}
+			pem, err := os.ReadFile(file)
+			if err != nil {
+				return nil, fmt.Errorf("retry_join: %w", err)
+			}
+			*into = pem
+		}
+		targets = append(targets, t)
+	}
+	return targets, nil
+}

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/coffer-project/coffer/cmd/coffer/config"
+	"github.com/urfave/cli/v3"
+	"golang.org/x/sync/errgroup"
+)
+
+func serverCommand() *cli.Command {
+	return command(spec{
+		name: "server", usage: "run a server", local: true, max: 0,
+		help: `Runs one node until it is interrupted. Send SIGHUP to reload TLS certificates and reopen audit files.
+
+Examples:
+
+  $ coffer server -dev
+  $ coffer server -config=/etc/coffer/coffer.hcl`,
+		flags: []cli.Flag{
+			&cli.StringSliceFlag{Name: "config", Usage: "file or directory with the configuration; may be repeated"},
+			&cli.BoolFlag{Name: "check", Usage: "check the configuration, list every problem, and stop"},
+			&cli.StringFlag{Name: "log-level", Usage: "trace, debug, info, warn or error (overrides the configuration)"},
+			&cli.BoolFlag{Name: "dev", Usage: "start one unsealed node for development, with its data in a temporary directory"},
+			&cli.StringFlag{Name: "dev-root-token-id", Usage: "root token of the development server (default: a random one)"},
+			&cli.StringFlag{Name: "dev-listen-address", Value: "127.0.0.1:8200", Usage: "address of the development server"},
+			&cli.StringFlag{Name: "dev-data-dir", Usage: "keep the development server's data in this directory"},
+			&cli.BoolFlag{Name: "dev-no-store-token", Usage: "do not save the root token for the other commands"},
+		},
+	}, runServer)
+}
+
+func runServer(ctx context.Context, c *call) error {
+	cfg, err := loadConfig(c)
+	if err != nil {
+		return err
+	}
+	dev := devOptions{
+		on: c.Bool("dev"), rootToken: c.String("dev-root-token-id"), listen: c.String("dev-listen-address"),
+		dir: c.String("dev-data-dir"), keepToken: !c.Bool("dev-no-store-token"),
+	}
+	cleanup := func() {}
+	if dev.on {
+		if cleanup, err = dev.apply(cfg); err != nil {
+			return err
+		}
+	}
+	defer cleanup()
+	if err := cfg.Complete(); err != nil {
+		return fmt.Errorf("the configuration is not complete:\n%w", err)
+	}
+	if c.Bool("check") {
+		fmt.Fprintln(c.out, "The configuration is fine.")
+		return nil
+	}
+	return serve(ctx, cfg, dev, newLogger(c.err, cfg, c.String("log-level"), dev.on), c.err)
+}
+
+func loadConfig(c *call) (*config.Config, error) {
+	paths := c.StringSlice("config")
+	if len(paths) == 0 && !c.Bool("dev") {
+		return nil, usagef("give -config=FILE, or -dev for a development server")
+	}
+	cfg, err := config.Load(paths...)
+	if err != nil {
+		return nil, fmt.Errorf("the configuration has problems:\n%w", err)
+	}
+	return cfg, nil
+}
+
+// newLogger writes to stderr, as text or JSON.
+func newLogger(w io.Writer, cfg *config.Config, level string, dev bool) *slog.Logger {
+	if level == "" {
+		level = cfg.LogLevel
+	}
+	min := slog.LevelInfo
+	switch level {
+	case "trace", "debug":
+		min = slog.LevelDebug
+	case "warn":
+		min = slog.LevelWarn
+	case "error":
+		min = slog.LevelError
+	case "":
+		if dev {
+			min = slog.LevelWarn
+		}
+	}
+	options := &slog.HandlerOptions{Level: min}
+	if cfg.LogFormat == "json" {
+		return slog.New(slog.NewJSONHandler(w, options))
+	}
+	return slog.New(slog.NewTextHandler(w, options))
+}
+
+// drainTime is how long requests under way may take after the signal to stop.
+const drainTime = 15 * time.Second
+
+// serve runs a node until ctx ends: first the listeners stop and drain, then the node hands over and leaves,
+// then the files close.
+func serve(ctx context.Context, cfg *config.Config, dev devOptions, log *slog.Logger, stderr io.Writer) (err error) {
+	var listeners []*listener
+	defer func() {
+		for _, l := range listeners {
+			l.net.Close()
+		}
+	}()
+	for i := range cfg.Listeners {
+		l, err := bind(cfg.Listeners[i])
+		if err != nil {
+			return err
+		}
+		listeners = append(listeners, l)
+	}
+	if dev.on {
+		cfg.APIAddr = listeners[0].url()
+	}
+	n, err := openNode(cfg, dev, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, n.close()) }()
+
+	// The node outlives the listeners, so that requests under way can finish.
+	living, die := context.WithCancel(context.WithoutCancel(ctx))
+	group, stopping := errgroup.WithContext(ctx)
+	var life errgroup.Group
+	life.Go(func() error { return n.server.Run(living) })
+	for _, l := range listeners {
+		group.Go(func() error { return l.serve(n.api, log) })
+	}
+	group.Go(func() error { return reloads(stopping, n, listeners) })
+	group.Go(func() error { return start(stopping, n, dev, listeners[0], stderr) })
+	group.Go(func() error {
+		<-stopping.Done()
+		drain, cancel := context.WithTimeout(context.Background(), drainTime)
+		defer cancel()
+		var errs []error
+		for _, l := range listeners {
+			errs = append(errs, l.drain(drain))
+		}
+		return errors.Join(errs...)
+	})
+	err = group.Wait()
+	die()
+	return errors.Join(err, life.Wait())
+}
+
+// start announces the server; a development server is initialised and unsealed first.
+func start(ctx context.Context, n *node, dev devOptions, l *listener, stderr io.Writer) error {
+	if dev.on {
+		return dev.start(ctx, n, l.url(), stderr)
+	}
+	n.log.Info("serving", "address", l.url())
+	fmt.Fprintf(stderr, "coffer: ready at %s\n", l.url())
+	return nil
+}
+
+// reloads follows SIGHUP.
+func reloads(ctx context.Context, n *node, listeners []*listener) error {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGHUP)
+	defer signal.Stop(signals)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-signals:
+			for _, l := range listeners {
+				if err := l.reload(); err != nil {
+					n.log.Error("reloading", "err", err)
+				}
+			}
+			if err := n.server.ReloadAudit(); err != nil {
+				n.log.Error("reopening audit files", "err", err)
+			}
+			n.log.Info("reloaded certificates and audit files")
+		}
+	}
+}

@@ -1,0 +1,260 @@
+package httpapi_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server"
+	"github.com/coffer-project/coffer/server/httpapi"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// backend records what reaches it and answers as told.
+type backend struct {
+	active    bool
+	place     server.Place
+	got       *server.Request
+	answer    *server.Reply
+	err       error
+	behind    bool // the state a client asks for has not arrived
+	forwarded []string
+}
+
+func (b *backend) Place(context.Context, *server.Request) (server.Place, error) { return b.place, nil }
+func (b *backend) Handle(_ context.Context, r *server.Request) (*server.Reply, error) {
+	b.got = r
+	return b.answer, b.err
+}
+func (b *backend) WantsRawBody(context.Context, *server.Request) bool { return false }
+func (b *backend) Active() bool                                       { return b.active }
+func (b *backend) ActiveAddr() string                                 { return "https://active.example:8200" }
+func (b *backend) State() string                                      { return "state" }
+func (b *backend) Linearize(context.Context) error                    { return nil }
+func (b *backend) NodeID() string                                     { return "n1" }
+func (b *backend) Sealed() bool                                       { return false }
+func (b *backend) AwaitState(ctx context.Context, _ string) error {
+	if !b.behind {
+		return nil
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (b *backend) Forward(w http.ResponseWriter, r *http.Request) error {
+	body, _ := io.ReadAll(r.Body)
+	b.forwarded = append(b.forwarded, r.Method+" "+r.URL.Path+" "+string(body))
+	w.WriteHeader(http.StatusAccepted)
+	return nil
+}
+
+func call(t *testing.T, b *backend, o httpapi.Options, method, target, body string, header ...string) *httptest.ResponseRecorder {
+	t.Helper()
+	o.Backend = b
+	r := httptest.NewRequest(method, target, strings.NewReader(body))
+	for i := 0; i+1 < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	w := httptest.NewRecorder()
+	httpapi.New(o).ServeHTTP(w, r)
+	return w
+}
+
+func TestOperations(t *testing.T) {
+	tests := []struct {
+		method, target string
+		op             engines.Operation
+		path           string
+	}{
+		{"GET", "/v1/secret/a", engines.Read, "secret/a"},
+		{"GET", "/secret/a", engines.Read, "secret/a"},
+		{"GET", "/v1/secret/a?list=true", engines.List, "secret/a/"},
+		{"GET", "/v1/secret/a?list=True", engines.List, "secret/a/"},
+		{"GET", "/v1/secret/a?list=0", engines.Read, "secret/a"},
+		{"LIST", "/v1/secret/a/", engines.List, "secret/a/"},
+		{"LIST", "/v1/secret/a", engines.List, "secret/a/"},
+		{"POST", "/v1/secret/a", engines.Update, "secret/a"},
+		{"PUT", "/v1/secret/a", engines.Update, "secret/a"},
+		{"PATCH", "/v1/secret/a", engines.Patch, "secret/a"},
+		{"DELETE", "/v1/secret/a", engines.Delete, "secret/a"},
+		{"GET", "/v1/secret/a%20b", engines.Read, "secret/a b"},
+	}
+	for _, tt := range tests {
+		b := &backend{active: true}
+		w := call(t, b, httpapi.Options{}, tt.method, tt.target, "")
+		if b.got == nil || b.got.Op != tt.op || b.got.Path != tt.path {
+			t.Errorf("%s %s reached the backend as %+v, want %s %s (status %d)", tt.method, tt.target, b.got, tt.op, tt.path, w.Code)
+		}
+	}
+}
+
+func TestHostilePaths(t *testing.T) {
+	for _, target := range []string{
+		"/v1/secret/../sys/raw", "/v1/secret/%2e%2e/x", "/v1/secret/./x", "/v1/secret/%2e/x", "/v1/secret//x",
+		"/v1/secret/%2f%2fx", "/v1/secret/a%00b", "/v1/secret/a%0ab", "/v1/secret/%ff", "/v1/secret/a%7f",
+		"/v1/" + strings.Repeat("a", 3000), "/v1/secret/..%2fx", "/v1/secret/x/..",
+	} {
+		b := &backend{active: true}
+		w := call(t, b, httpapi.Options{}, "POST", target, "{}")
+		if w.Code != http.StatusBadRequest || b.got != nil {
+			t.Errorf("POST %.40q = %d, reached the backend: %v; want 400 and not", target, w.Code, b.got != nil)
+		}
+		var body struct{ Errors []string }
+		if err := json.Unmarshal(w.Body.Bytes(), &body); err != nil || len(body.Errors) != 1 || !strings.Contains(body.Errors[0], "path") {
+			t.Errorf("POST %.40q says %q, want one error about the path", target, w.Body)
+		}
+	}
+}
+
+func TestTokenAndNamespace(t *testing.T) {
+	for _, header := range [][]string{
+		{"X-Vault-Token", "t"}, {"Authorization", "Bearer t"}, {"Authorization", "bearer t"},
+	} {
+		b := &backend{active: true}
+		call(t, b, httpapi.Options{}, "GET", "/v1/x/y", "", append(header, "X-Vault-Namespace", "a/b/")...)
+		if b.got.Token.Reveal() != "t" || b.got.Namespace != "a/b" {
+			t.Errorf("%v: token found %v, namespace %q", header, b.got.Token != "", b.got.Namespace)
+		}
+	}
+}
+
+func TestBodies(t *testing.T) {
+	for body, want := range map[string]string{"": "", "null": "", "  \n": "", `{"a":1}`: `{"a":1}`} {
+		b := &backend{active: true}
+		call(t, b, httpapi.Options{}, "POST", "/v1/x/y", body)
+		if string(b.got.Body) != want {
+			t.Errorf("body %q arrives as %q, want %q", body, b.got.Body, want)
+		}
+	}
+	b := &backend{active: true}
+	if w := call(t, b, httpapi.Options{MaxBodyBytes: 10}, "POST", "/v1/x/y", `{"a":"0123456789"}`); w.Code != http.StatusRequestEntityTooLarge || b.got != nil {
+		t.Errorf("a body over the limit = %d, want 413 before the backend", w.Code)
+	}
+}
+
+func TestEnvelope(t *testing.T) {
+	b := &backend{active: true, answer: &server.Reply{
+		Response: &engines.Response{
+			Data: json.RawMessage(`{"k":"<&>"}`), Warnings: []string{"careful"},
+			Top: map[string]any{"keys": []string{"a"}, "data": "never twice"},
+		},
+		MountType: "kv", LeaseSeconds: 60,
+	}}
+	w := call(t, b, httpapi.Options{}, "GET", "/v1/x/y", "")
+	var got map[string]any
+	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
+		t.Fatalf("%v in %s", err, w.Body)
+	}
+	for _, key := range []string{"request_id", "lease_id", "renewable", "lease_duration", "data", "wrap_info", "warnings", "auth", "mount_type", "keys"} {
+		if _, ok := got[key]; !ok {
+			t.Errorf("the envelope lacks %q: %s", key, w.Body)
+		}
+	}
+	if !strings.Contains(w.Body.String(), `"data":{"k":"<&>"}`) || got["lease_duration"] != 60.0 {
+		t.Errorf("data or lease changed on the way: %s", w.Body)
+	}
+	if w.Header().Get("Content-Type") != "application/json" || w.Header().Get("Cache-Control") != "no-store" || w.Header().Get("X-Vault-Index") != "state" {
+		t.Errorf("header = %v", w.Header())
+	}
+}
+
+func TestNothingToSay(t *testing.T) {
+	w := call(t, &backend{active: true}, httpapi.Options{}, "POST", "/v1/x/y", "{}")
+	if w.Code != http.StatusNoContent || w.Body.Len() != 0 {
+		t.Errorf("= %d %q, want 204 and no body", w.Code, w.Body)
+	}
+}
+
+func TestErrors(t *testing.T) {
+	tests := []struct {
+		err    error
+		status int
+		text   string // "": an empty list
+	}{
+		{engines.Invalid("field %q is missing", "a"), 400, `field "a" is missing`},
+		{engines.Denied(errors.New("inner reason")), 403, "permission denied"},
+		{engines.NotFound(""), 404, ""},
+		{&engines.Error{Kind: engines.KindUnsupported, Detail: "no"}, 405, "no"},
+		{&engines.Error{Kind: engines.KindUpstream, Detail: "no"}, 502, "no"},
+		{storage.ErrSealed, 503, "Vault is sealed"},
+		{storage.ErrUnavailable, 503, "try again"},
+		{storage.ErrOutcomeUnknown, 503, "outcome unknown"},
+		{storage.ErrTooLarge, 413, "1 MiB"},
+		{context.DeadlineExceeded, 503, "too long"},
+		{errors.New("disk on fire in /var"), 500, "internal error"},
+		{&engines.Error{Kind: engines.KindInternal, Detail: "inside"}, 500, "internal error"},
+	}
+	for _, tt := range tests {
+		w := call(t, &backend{active: true, err: tt.err}, httpapi.Options{}, "GET", "/v1/x/y", "")
+		var body struct{ Errors []string }
+		if err := json.Unmarshal(w.Body.Bytes(), &body); err != nil || body.Errors == nil {
+			t.Errorf("%v: body %q", tt.err, w.Body)
+			continue
+		}
+		text := strings.Join(body.Errors, "")
+		if w.Code != tt.status || !strings.Contains(text, tt.text) || tt.text == "" && text != "" {
+			t.Errorf("%v = %d %q, want %d %q", tt.err, w.Code, text, tt.status, tt.text)
+		}
+		if strings.Contains(text, "fire") || strings.Contains(text, "inner") || strings.Contains(text, "inside") {
+			t.Errorf("%v: the cause reached the client: %q", tt.err, text)
+		}
+	}
+}
+
+func TestStandby(t *testing.T) {
+	t.Run("writes go to the active node", func(t *testing.T) {
+		b := &backend{place: server.Active}
+		w := call(t, b, httpapi.Options{}, "POST", "/v1/x/y", `{"a":1}`)
+		if w.Code != http.StatusAccepted || len(b.forwarded) != 1 || b.forwarded[0] != `POST /v1/x/y {"a":1}` || b.got != nil {
+			t.Errorf("= %d, forwarded %q", w.Code, b.forwarded)
+		}
+	})
+	t.Run("a read that writes runs again there", func(t *testing.T) {
+		b := &backend{place: server.Here, err: storage.ErrReadOnly}
+		if w := call(t, b, httpapi.Options{}, "GET", "/v1/x/y", ""); w.Code != http.StatusAccepted || len(b.forwarded) != 1 {
+			t.Errorf("= %d, forwarded %q", w.Code, b.forwarded)
+		}
+	})
+	t.Run("a forwarded request never travels on", func(t *testing.T) {
+		b := &backend{place: server.Active, err: storage.ErrReadOnly}
+		r := httptest.NewRequest("POST", "/v1/x/y", strings.NewReader("{}"))
+		w := httptest.NewRecorder()
+		httpapi.New(httpapi.Options{Backend: b}).Forwarded().ServeHTTP(w, r)
+		if w.Code != http.StatusServiceUnavailable || len(b.forwarded) != 0 {
+			t.Errorf("= %d, forwarded %q", w.Code, b.forwarded)
+		}
+	})
+	t.Run("a client may ask for a redirect", func(t *testing.T) {
+		w := call(t, &backend{place: server.Active}, httpapi.Options{}, "POST", "/v1/x/y?z=1", "{}", "X-Vault-No-Request-Forwarding", "true")
+		if w.Code != http.StatusTemporaryRedirect || w.Header().Get("Location") != "https://active.example:8200/v1/x/y?z=1" {
+			t.Errorf("= %d %q", w.Code, w.Header().Get("Location"))
+		}
+	})
+	t.Run("a read waits for the state the client has seen", func(t *testing.T) {
+		b := &backend{place: server.Here, behind: true}
+		w := call(t, b, httpapi.Options{}, "GET", "/v1/x/y", "", "X-Vault-Index", "i", "X-Vault-Inconsistent", "fail")
+		if w.Code != http.StatusPreconditionFailed || b.got != nil {
+			t.Errorf("fail: = %d", w.Code)
+		}
+		w = call(t, b, httpapi.Options{}, "GET", "/v1/x/y", "", "X-Vault-Index", "i", "X-Vault-Inconsistent", "forward-active-node")
+		if w.Code != http.StatusAccepted {
+			t.Errorf("forward-active-node: = %d", w.Code)
+		}
+	})
+}
+
+func TestObserve(t *testing.T) {
+	var status int
+	o := httpapi.Options{Observe: func(_ engines.Operation, _ string, s int, _ time.Duration) { status = s }}
+	call(t, &backend{active: true, err: engines.Denied(nil)}, o, "GET", "/v1/x/y", "")
+	if status != http.StatusForbidden {
+		t.Errorf("observed status %d, want 403", status)
+	}
+}

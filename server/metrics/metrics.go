@@ -1,0 +1,135 @@
+// Package metrics counts requests and renders everything the node knows about itself, in the Prometheus text
+// format or as JSON. Names and help texts of the gauges are one table. Labels never carry paths or names that
+// users chose.
+package metrics
+
+import (
+	"bytes"
+	"encoding/json"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/common/expfmt"
+)
+
+const namespace = "coffer"
+
+// Metrics is a registry of its own. Safe for concurrent use.
+type Metrics struct {
+	registry *prometheus.Registry
+	requests *prometheus.CounterVec
+	seconds  *prometheus.HistogramVec
+}
+
+// New returns metrics that also report numbers() by name at each rendering. Names that end in "_total" are
+// counters, the others gauges.
+func New(numbers func() map[string]float64) *Metrics {
+	m := &Metrics{
+		registry: prometheus.NewRegistry(),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace, Name: "requests_total",
+			Help: "API requests answered, by operation, type of mount and class of status.",
+		}, []string{"operation", "mount_type", "status"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: namespace, Name: "request_seconds", Help: "Time to answer API requests.",
+			Buckets: []float64{.0001, .0005, .001, .005, .01, .05, .1, .5, 1, 5, 30},
+		}, []string{"operation"}),
+	}
+	m.registry.MustRegister(m.requests, m.seconds, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collector(numbers))
+	return m
+}
+
+// Observe counts one finished request.
+func (m *Metrics) Observe(op, mountType string, status int, took time.Duration) {
+	m.requests.WithLabelValues(op, mountType, strconv.Itoa(status/100)+"xx").Inc()
+	m.seconds.WithLabelValues(op).Observe(took.Seconds())
+}
+
+// collector reports numbers that others keep.
+type collector func() map[string]float64
+
+// Describe sends nothing: the set of numbers depends on the state of the node.
+func (collector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(out chan<- prometheus.Metric) {
+	for name, v := range c() {
+		kind := prometheus.GaugeValue
+		if strings.HasSuffix(name, "_total") {
+			kind = prometheus.CounterValue
+		}
+		text := help[name]
+		if text == "" {
+			text = strings.ReplaceAll(name, "_", " ")
+		}
+		out <- prometheus.MustNewConstMetric(prometheus.NewDesc(namespace+"_"+name, text, nil, nil), kind, v)
+	}
+}
+
+// help are the texts of numbers whose name does not say enough.
+var help = map[string]string{
+	"unsealed":                     "1 while the node is unsealed.",
+	"active":                       "1 while the node is the active one.",
+	"fsm_applied_index":            "Index of the last log entry applied on this node.",
+	"audit_failures_total":         "Records that no audit device took; the requests failed.",
+	"audit_device_errors_total":    "Single audit devices failing to take a record.",
+	"audit_request_records_total":  "Request records written to the audit trail.",
+	"audit_response_records_total": "Response records written to the audit trail.",
+}
+
+// Render returns all metrics, in the Prometheus text format or as JSON.
+func (m *Metrics) Render(text bool) (contentType string, body []byte, err error) {
+	families, err := m.registry.Gather()
+	if err != nil {
+		return "", nil, err
+	}
+	if text {
+		var b bytes.Buffer
+		for _, f := range families {
+			if _, err := expfmt.MetricFamilyToText(&b, f); err != nil {
+				return "", nil, err
+			}
+		}
+		return "text/plain; version=0.0.4; charset=utf-8", b.Bytes(), nil
+	}
+	type sample struct {
+		Name   string
+		Value  float64           `json:"Value"`
+		Count  uint64            `json:"Count,omitempty"`
+		Labels map[string]string `json:"Labels"`
+	}
+	out := map[string][]sample{"Gauges": {}, "Counters": {}, "Samples": {}}
+	for _, f := range families {
+		for _, metric := range f.GetMetric() {
+			labels := map[string]string{}
+			for _, l := range metric.GetLabel() {
+				labels[l.GetName()] = l.GetValue()
+			}
+			s := sample{Name: f.GetName(), Labels: labels}
+			switch {
+			case metric.Counter != nil:
+				s.Value = metric.Counter.GetValue()
+				out["Counters"] = append(out["Counters"], s)
+			case metric.Gauge != nil:
+				s.Value = metric.Gauge.GetValue()
+				out["Gauges"] = append(out["Gauges"], s)
+			case metric.Histogram != nil:
+				s.Value, s.Count = metric.Histogram.GetSampleSum(), metric.Histogram.GetSampleCount()
+				out["Samples"] = append(out["Samples"], s)
+			case metric.Summary != nil:
+				s.Value, s.Count = metric.Summary.GetSampleSum(), metric.Summary.GetSampleCount()
+				out["Samples"] = append(out["Samples"], s)
+			}
+		}
+	}
+	doc := map[string]any{"Timestamp": time.Now().UTC().Format("2006-01-02 15:04:05 -0700 MST")}
+	for name, samples := range out {
+		doc[name] = samples
+	}
+	body, err = json.Marshal(doc)
+	return "application/json", body, err
+}

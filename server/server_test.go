@@ -1,0 +1,456 @@
+package server_test
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/cubbyhole"
+	"github.com/coffer-project/coffer/engines/kv"
+	"github.com/coffer-project/coffer/server"
+	"github.com/coffer-project/coffer/server/lifecycle"
+	"github.com/coffer-project/coffer/server/system"
+	"github.com/coffer-project/coffer/storage"
+	"github.com/coffer-project/coffer/storage/barrier"
+)
+
+// memory is a replicated state and a cluster of one, in memory.
+type memory struct {
+	storage.Memory
+	mu      sync.Mutex
+	index   storage.Index
+	waiters chan struct{}
+	leader  bool
+	changes chan struct{}
+}
+
+func newMemory() *memory {
+	m := &memory{waiters: make(chan struct{}), leader: true, changes: make(chan struct{}, 1)}
+	m.OnChange(func(ch storage.Change) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.index = ch.Index
+		close(m.waiters)
+		m.waiters = make(chan struct{})
+	})
+	return m
+}
+
+func (m *memory) AppliedIndex() storage.Index {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.index
+}
+
+func (m *memory) WaitApplied(ctx context.Context, index storage.Index) error {
+	for {
+		m.mu.Lock()
+		done, wait := m.index >= index, m.waiters
+		m.mu.Unlock()
+		if done {
+			return nil
+		}
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (m *memory) WriteSnapshot(context.Context, io.Writer) (uint64, uint64, error) { return 0, 0, nil }
+
+// lead makes the node leader or not.
+func (m *memory) lead(leader bool) {
+	m.mu.Lock()
+	m.leader = leader
+	m.mu.Unlock()
+	select {
+	case m.changes <- struct{}{}:
+	default:
+	}
+}
+
+// member is the cluster side of memory.
+type member struct{ *memory }
+
+func (m member) Commit(ctx context.Context, b storage.Batch) (storage.Index, error) {
+	if !m.IsLeader() {
+		return 0, storage.ErrReadOnly
+	}
+	return m.Memory.Commit(ctx, b)
+}
+func (m member) Bootstrap(context.Context) error                        { return nil }
+func (m member) ReadIndex(context.Context) (storage.Index, error)       { return m.AppliedIndex(), nil }
+func (m member) IsLeader() bool                                         { m.mu.Lock(); defer m.mu.Unlock(); return m.leader }
+func (m member) Leader() (lifecycle.Peer, bool)                         { return lifecycle.Peer{ID: "n1"}, true }
+func (m member) Peers() ([]lifecycle.Peer, error)                       { return nil, nil }
+func (m member) Changes() <-chan struct{}                               { return m.changes }
+func (m member) Join(context.Context, string, string, bool, bool) error { return nil }
+func (m member) RemovePeer(context.Context, string) error               { return nil }
+func (m member) StepDown(context.Context) error                         { return nil }
+func (m member) Forward(http.ResponseWriter, *http.Request) error       { return storage.ErrUnavailable }
+func (m member) Restore(context.Context, io.Reader) error               { return nil }
+func (m member) SetAutopilot(lifecycle.Autopilot)                       {}
+func (m member) Numbers() map[string]float64                            { return nil }
+func (m member) Close(context.Context) error                            { return nil }
+
+type testBarrier struct{ *barrier.Barrier }
+
+func (b testBarrier) NewRing() ([]byte, storage.Put, error) {
+	root := barrier.NewRootKey()
+	ring, err := barrier.KeyringPut(root)
+	return root, ring, err
+}
+
+func (b testBarrier) Rotate(ctx context.Context) (lifecycle.KeyInfo, error) {
+	info, err := b.Barrier.Rotate(ctx)
+	return lifecycle.KeyInfo(info), err
+}
+func (b testBarrier) KeyInfo() lifecycle.KeyInfo { return lifecycle.KeyInfo(b.Barrier.KeyInfo()) }
+
+// instance is an unsealed, active server with a kv version 2 mount at secret/.
+type instance struct {
+	*server.Server
+	t     *testing.T
+	state *memory
+	root  string
+	key   string
+}
+
+func start(t *testing.T) *instance {
+	t.Helper()
+	state := newMemory()
+	router := lifecycle.NewRawStore(state)
+	s := server.New(server.Options{
+		Factories: map[string]engines.Factory{"kv": kv.New, "cubbyhole": cubbyhole.New},
+		Version:   system.Version{API: "1.21.0", Product: "test"}, TempDir: t.TempDir(),
+		Lifecycle: lifecycle.Options{
+			NodeID: "n1", Raw: state, Router: router, Barrier: testBarrier{barrier.New(router)},
+			NewCA:       func() (lifecycle.CA, error) { return lifecycle.CA{}, nil },
+			OpenCluster: func(context.Context, lifecycle.CA) (lifecycle.Cluster, error) { return member{state}, nil },
+		},
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("stopping: %v", err)
+		}
+	})
+	in := &instance{Server: s, t: t, state: state}
+	result, err := s.Node().Init(ctx, 1, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.root, in.key = result.RootToken, base64.StdEncoding.EncodeToString(result.KeyShares[0])
+	in.unseal()
+	in.must(in.root, engines.Update, "sys/mounts/secret", `{"type":"kv-v2"}`)
+	return in
+}
+
+func (in *instance) unseal() {
+	in.t.Helper()
+	if _, err := in.Node().Unseal(context.Background(), in.key, false); err != nil {
+		in.t.Fatal(err)
+	}
+	in.until(in.Active, "the node did not become active")
+}
+
+func (in *instance) until(cond func() bool, what string) {
+	in.t.Helper()
+	deadline := time.After(10 * time.Second)
+	for !cond() {
+		select {
+		case <-deadline:
+			in.t.Fatal(what)
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+func (in *instance) do(token string, op engines.Operation, path, body string) (*server.Reply, error) {
+	req := &server.Request{
+		ID: "r", Op: op, Path: path, Token: engines.Sensitive(token), Header: http.Header{},
+		Remote: netip.MustParseAddrPort("127.0.0.1:5000"),
+	}
+	if body != "" {
+		req.Body = json.RawMessage(body)
+	}
+	return in.Handle(context.Background(), req)
+}
+
+func (in *instance) must(token string, op engines.Operation, path, body string) *server.Reply {
+	in.t.Helper()
+	r, err := in.do(token, op, path, body)
+	if err != nil {
+		in.t.Fatalf("%s %s: %v", op, path, err)
+	}
+	return r
+}
+
+// data returns the reply's data as a client decodes it.
+func data(t *testing.T, r *server.Reply) map[string]any {
+	t.Helper()
+	text, err := json.Marshal(r.Data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out map[string]any
+	if err := json.Unmarshal(text, &out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func kind(err error) engines.Kind {
+	var e *engines.Error
+	if errors.As(err, &e) {
+		return e.Kind
+	}
+	return -1
+}
+
+func (in *instance) token(policies string) string {
+	in.t.Helper()
+	return in.must(in.root, engines.Update, "auth/token/create", `{"policies":["`+policies+`"]}`).Auth.ClientToken
+}
+
+func TestPipelineDecides(t *testing.T) {
+	in := start(t)
+	in.must(in.root, engines.Update, "secret/data/app", `{"data":{"k":"v"}}`)
+	in.must(in.root, engines.Update, "sys/policies/acl/reader", `{"policy":"path \"secret/data/app\" { capabilities = [\"read\"] }"}`)
+	reader := in.token("reader")
+	tests := []struct {
+		name, token string
+		op          engines.Operation
+		path, body  string
+		want        engines.Kind
+	}{
+		{"allowed", reader, engines.Read, "secret/data/app", "", 0},
+		{"another path", reader, engines.Read, "secret/data/other", "", engines.KindDenied},
+		{"another operation", reader, engines.Update, "secret/data/app", `{"data":{}}`, engines.KindDenied},
+		{"delete", reader, engines.Delete, "secret/data/app", "", engines.KindDenied},
+		{"no mount there, and no right to know", reader, engines.Read, "nowhere/x", "", engines.KindDenied},
+		{"no mount there", in.root, engines.Read, "nowhere/x", "", engines.KindNotFound},
+		{"no token", "", engines.Read, "secret/data/app", "", engines.KindDenied},
+		{"no such token", "hvs.none", engines.Read, "secret/data/app", "", engines.KindDenied},
+		{"sudo path without sudo", reader, engines.Update, "sys/seal", "", engines.KindDenied},
+		{"sys path", reader, engines.Read, "sys/mounts", "", engines.KindDenied},
+		{"unauthenticated path", "", engines.Read, "sys/seal-status", "", 0},
+		{"unauthenticated path with a bad token", "hvs.none", engines.Read, "sys/health", "", 0},
+		{"namespace that does not exist", in.root, engines.Read, "secret/data/app", "", 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := in.do(tt.token, tt.op, tt.path, tt.body)
+			if tt.want == 0 && err != nil || tt.want != 0 && kind(err) != tt.want {
+				t.Errorf("%s %s = %v, want kind %v", tt.op, tt.path, err, tt.want)
+			}
+		})
+	}
+}
+
+func TestSealedAnswersOnlyWhatMustWork(t *testing.T) {
+	in := start(t)
+	in.must(in.root, engines.Update, "secret/data/app", `{"data":{"k":"v"}}`)
+	in.must(in.root, engines.Update, "sys/seal", "")
+	for _, path := range []string{"secret/data/app", "sys/mounts", "auth/token/lookup-self", "sys/internal/ui/mounts", "sys/metrics"} {
+		if _, err := in.do(in.root, engines.Read, path, ""); !errors.Is(err, storage.ErrSealed) {
+			t.Errorf("sealed: reading %s = %v, want ErrSealed", path, err)
+		}
+	}
+	for _, path := range []string{"sys/seal-status", "sys/health", "sys/init"} {
+		if _, err := in.do("", engines.Read, path, ""); err != nil {
+			t.Errorf("sealed: reading %s = %v", path, err)
+		}
+	}
+	in.unseal()
+	if got := data(t, in.must(in.root, engines.Read, "secret/data/app", "")); got["data"].(map[string]any)["k"] != "v" {
+		t.Errorf("after unsealing: %v", got)
+	}
+}
+
+func TestLimitedUses(t *testing.T) {
+	in := start(t)
+	tok := in.must(in.root, engines.Update, "auth/token/create", `{"policies":["default"],"num_uses":2}`).Auth.ClientToken
+	for range 2 {
+		in.must(tok, engines.Read, "auth/token/lookup-self", "")
+	}
+	if _, err := in.do(tok, engines.Read, "auth/token/lookup-self", ""); kind(err) != engines.KindDenied {
+		t.Errorf("third use = %v, want denied", err)
+	}
+}
+
+func TestCubbyholeGoesWithItsToken(t *testing.T) {
+	in := start(t)
+	tok := in.token("default")
+	in.must(tok, engines.Update, "cubbyhole/mine", `{"k":"v"}`)
+	if _, err := in.do(in.root, engines.Read, "cubbyhole/mine", ""); kind(err) != engines.KindNotFound {
+		t.Errorf("another token reads it: %v", err)
+	}
+	before := in.count(t)
+	in.must(in.root, engines.Update, "auth/token/revoke", `{"token":"`+tok+`"}`)
+	if _, err := in.do(tok, engines.Read, "cubbyhole/mine", ""); kind(err) != engines.KindDenied {
+		t.Errorf("after revocation: %v", err)
+	}
+	if after := in.count(t); after >= before {
+		t.Errorf("%d local entries before revocation, %d after: the cubbyhole is still there", before, after)
+	}
+}
+
+func (in *instance) count(t *testing.T) int {
+	t.Helper()
+	entries, err := in.state.Scan(context.Background(), "l/", "", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+func TestStandby(t *testing.T) {
+	in := start(t)
+	in.must(in.root, engines.Update, "secret/data/app", `{"data":{"k":"v"}}`)
+	limited := in.must(in.root, engines.Update, "auth/token/create", `{"policies":["default"],"num_uses":5}`).Auth.ClientToken
+	in.state.lead(false)
+	in.until(func() bool { return !in.Active() }, "still active")
+	ctx := context.Background()
+	for _, tt := range []struct {
+		op   engines.Operation
+		path string
+		want server.Place
+	}{
+		{engines.Read, "secret/data/app", server.Here}, {engines.List, "secret/metadata/", server.Here},
+		{engines.Update, "secret/data/app", server.Active}, {engines.Update, "nowhere/at/all", server.Active},
+		{engines.Update, "sys/seal", server.Here}, {engines.Update, "sys/unseal", server.Here},
+		{engines.Read, "sys/storage/raft/configuration", server.Active}, {engines.Read, "sys/health", server.Here},
+	} {
+		got, err := in.Place(ctx, &server.Request{Op: tt.op, Path: tt.path})
+		if err != nil || got != tt.want {
+			t.Errorf("Place(%s %s) = %v, %v, want %v", tt.op, tt.path, got, err, tt.want)
+		}
+	}
+	in.must(in.root, engines.Read, "secret/data/app", "")
+	if _, err := in.do(limited, engines.Read, "auth/token/lookup-self", ""); !errors.Is(err, storage.ErrReadOnly) {
+		t.Errorf("a token with limited uses on a standby = %v, want ErrReadOnly, so that it is forwarded", err)
+	}
+}
+
+func TestStateTokens(t *testing.T) {
+	in := start(t)
+	ctx := context.Background()
+	before := in.State()
+	in.must(in.root, engines.Update, "secret/data/app", `{"data":{"k":"v"}}`)
+	after := in.State()
+	if before == after {
+		t.Error("the state token did not change with the state")
+	}
+	if err := in.AwaitState(ctx, after); err != nil {
+		t.Errorf("AwaitState of the current state = %v", err)
+	}
+	raw, err := base64.StdEncoding.DecodeString(after)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw[16]++ // one entry into the future
+	for name, forged := range map[string]string{
+		"changed": base64.StdEncoding.EncodeToString(raw), "short": "AAAA", "not base64": "%%%", "empty": "",
+	} {
+		if err := in.AwaitState(ctx, forged); kind(err) != engines.KindInvalid {
+			t.Errorf("%s token = %v, want invalid", name, err)
+		}
+	}
+}
+
+func TestMounts(t *testing.T) {
+	in := start(t)
+	accessor := func() string {
+		return data(t, in.must(in.root, engines.Read, "sys/mounts/secret", ""))["accessor"].(string)
+	}
+	was := accessor()
+	in.must(in.root, engines.Update, "sys/mounts/secret/tune", `{"description":"d","max_lease_ttl":"2h","default_lease_ttl":"1h"}`)
+	tuned := data(t, in.must(in.root, engines.Read, "sys/mounts/secret/tune", ""))
+	if tuned["max_lease_ttl"] != 7200.0 || tuned["description"] != "d" || accessor() != was {
+		t.Errorf("tuned = %v, accessor %s then %s", tuned, was, accessor())
+	}
+	for name, body := range map[string]string{
+		"sys/mounts/secret":       `{"type":"kv"}`,
+		"sys/mounts/secret/below": `{"type":"kv"}`,
+		"sys/mounts/sys":          `{"type":"kv"}`,
+		"sys/mounts/auth/x":       `{"type":"kv"}`,
+		"sys/mounts/new":          `{"type":"nonesuch"}`,
+		"sys/mounts/other":        `{"type":"system"}`,
+		"sys/auth/kv":             `{"type":"kv"}`,
+		"sys/mounts/a*b":          `{"type":"kv"}`,
+		"sys/mounts/typeless":     `{}`,
+		"sys/mounts/tuned":        `{"type":"kv","config":{"default_lease_ttl":"2h","max_lease_ttl":"1h"}}`,
+	} {
+		if _, err := in.do(in.root, engines.Update, name, body); kind(err) != engines.KindInvalid {
+			t.Errorf("enabling %s with %s = %v, want invalid", name, body, err)
+		}
+	}
+	in.must(in.root, engines.Update, "secret/data/app", `{"data":{"k":"v"}}`)
+	in.must(in.root, engines.Delete, "sys/mounts/secret", "")
+	if _, err := in.do(in.root, engines.Read, "secret/data/app", ""); kind(err) != engines.KindNotFound {
+		t.Errorf("reading a disabled mount = %v", err)
+	}
+	if _, err := in.do(in.root, engines.Delete, "sys/mounts/cubbyhole", ""); kind(err) != engines.KindInvalid {
+		t.Errorf("disabling a built-in mount = %v, want invalid", err)
+	}
+	in.must(in.root, engines.Update, "sys/mounts/secret", `{"type":"kv-v2"}`)
+	if accessor() == was {
+		t.Error("a new mount has the accessor of an old one")
+	}
+	if _, err := in.do(in.root, engines.Read, "secret/data/app", ""); kind(err) != engines.KindNotFound {
+		t.Errorf("a new mount shows the secrets of an old one: %v", err)
+	}
+}
+
+func TestMountsCannotBeProbed(t *testing.T) {
+	in := start(t)
+	tok := in.token("default")
+	_, there := in.do(tok, engines.Read, "sys/internal/ui/mounts/secret/app", "")
+	_, absent := in.do(tok, engines.Read, "sys/internal/ui/mounts/nothing/app", "")
+	if kind(there) != engines.KindDenied || kind(absent) != engines.KindDenied || there.Error() != absent.Error() {
+		t.Errorf("with a mount %v, without %v: want the same denial", there, absent)
+	}
+	got := data(t, in.must(in.root, engines.Read, "sys/internal/ui/mounts/secret/app", ""))
+	if got["path"] != "secret/" || got["options"].(map[string]any)["version"] != "2" {
+		t.Errorf("mount = %v", got)
+	}
+}
+
+func TestAuditFailsClosed(t *testing.T) {
+	in := start(t)
+	file := t.TempDir() + "/audit.log"
+	in.must(in.root, engines.Update, "sys/audit/file", `{"type":"file","options":{"file_path":"`+file+`"}}`)
+	in.must(in.root, engines.Update, "secret/data/app", `{"data":{"k":"do-not-log-me"}}`)
+	if _, err := in.do("hvs.none", engines.Read, "secret/data/app", ""); kind(err) != engines.KindDenied {
+		t.Fatal(err)
+	}
+	lines := readLines(t, file)
+	if len(lines) < 4 {
+		t.Fatalf("%d records, want a request and a response record for each request", len(lines))
+	}
+	for _, line := range lines {
+		if strings.Contains(line, "do-not-log-me") || strings.Contains(line, in.root) {
+			t.Error("a secret is in the audit trail")
+		}
+	}
+	if last := lines[len(lines)-1]; !strings.Contains(last, "permission denied") {
+		t.Errorf("a denial is not recorded: %s", last)
+	}
+	in.must(in.root, engines.Delete, "sys/audit/file", "")
+	in.must(in.root, engines.Update, "sys/audit/full", `{"type":"file","options":{"file_path":"`+t.TempDir()+`/a.log"}}`)
+}
