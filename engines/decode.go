@@ -29,7 +29,6 @@ import (
 
 // plan is what is known about an input struct from its type, worked out once at start-up.
 type plan struct {
-	typ      reflect.Type
 	fields   []input
 	byName   map[string]int
 	whole    int           // index of the field that receives the entire body, or -1

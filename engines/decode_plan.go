@@ -14,7 +14,7 @@ func newPlan(t reflect.Type, op Operation, segments []segment) (*plan, error) {
 	if t.Kind() != reflect.Struct {
 		return nil, fmt.Errorf("input %s is not a struct", t)
 	}
-	p := &plan{typ: t, byName: map[string]int{}, whole: -1, template: reflect.New(t).Elem()}
+	p := &plan{byName: map[string]int{}, whole: -1, template: reflect.New(t).Elem()}
 	if err := p.add(t, nil, op, segments); err != nil {
 		return nil, err
 	}

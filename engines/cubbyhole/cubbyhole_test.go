@@ -68,5 +68,6 @@ func TestRefuses(t *testing.T) {
 func TestHostile(t *testing.T) {
 	m := enginetest.New(t, cubbyhole.New, enginetest.Options{Type: "cubbyhole"})
 	m.Must(engines.Update, "x", `{"k":"v"}`)
+	enginetest.Documented(t, m)
 	enginetest.Hostile(t, m)
 }

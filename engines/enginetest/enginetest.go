@@ -228,6 +228,25 @@ func (m *Mount) Exists(path string) bool {
 	return exists
 }
 
+// Documented checks that every route and field has a help text that is a sentence, and that path help and
+// the OpenAPI document can be made of them.
+func Documented(t testing.TB, m *Mount) {
+	t.Helper()
+	for _, route := range m.Engine.Router().Routes() {
+		if !strings.HasSuffix(route.Help, ".") {
+			t.Errorf("%s %s: the help %q is not a sentence", route.Op, route.Pattern, route.Help)
+		}
+		for _, f := range route.Fields {
+			if !strings.HasSuffix(f.Help, ".") {
+				t.Errorf("%s %s: the help %q of field %s is not a sentence", route.Op, route.Pattern, f.Help, f.Name)
+			}
+		}
+	}
+	if _, err := engines.OpenAPI("test", "1.0.0", []engines.MountedRouter{{Path: m.Mount.Path, Router: m.Engine.Router()}}); err != nil {
+		t.Errorf("OpenAPI: %v", err)
+	}
+}
+
 // Snapshot returns everything stored, by whole key.
 func (m *Mount) Snapshot() map[storage.Key]string {
 	m.t.Helper()

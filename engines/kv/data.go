@@ -29,9 +29,10 @@ type writeIn struct {
 // KindNotFound if there is none.
 func load(ctx context.Context, s getter, path string, number uint32) (*record, *version, json.RawMessage, error) {
 	// A writer may come between reading the record and reading the payload. Then the payload is gone, or
-	// belongs to another version of the same number, which the time in it tells.
-	for range 8 {
-		r, err := getRecord(ctx, s, path)
+	// belongs to another version of the same number, which the time in it tells, and the record is another
+	// one too: read again.
+	for last := storage.Index(0); ; {
+		r, at, err := getRecordAt(ctx, s, path)
 		if err != nil {
 			return nil, nil, nil, err
 		}
@@ -45,22 +46,34 @@ func load(ctx context.Context, s getter, path string, number uint32) (*record, *
 		if v.destroyed || v.deleted(now()) {
 			return r, v, nil, nil
 		}
-		e, err := s.Get(ctx, payloadKey(path, v.number))
-		if errors.Is(err, storage.ErrNotFound) {
-			continue
+		data, err := getPayload(ctx, s, path, v)
+		if data != nil || err != nil {
+			return r, v, data, err
 		}
-		if err != nil {
-			return nil, nil, nil, err
+		if at == last {
+			return nil, nil, nil, fmt.Errorf("version %d of secret %q has no data", v.number, path)
 		}
-		created, data, err := decodeHeader(e.Value)
-		if err != nil {
-			return nil, nil, nil, fmt.Errorf("version %d of secret %q: %w", v.number, path, err)
-		}
-		if instant(created) == v.created {
-			return r, v, data, nil
-		}
+		last = at
 	}
-	return nil, nil, nil, fmt.Errorf("secret %q has metadata that do not belong to its data", path)
+}
+
+// getPayload returns the data of a version, or nil if what is stored is not that version's.
+func getPayload(ctx context.Context, s getter, path string, v *version) (json.RawMessage, error) {
+	e, err := s.Get(ctx, payloadKey(path, v.number))
+	if errors.Is(err, storage.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	created, data, err := decodeHeader(e.Value)
+	if err != nil {
+		return nil, fmt.Errorf("version %d of secret %q: %w", v.number, path, err)
+	}
+	if instant(created) != v.created {
+		return nil, nil
+	}
+	return data, nil
 }
 
 // versionNumber checks the version parameter of a read.

@@ -140,18 +140,24 @@ func shorter(a, b time.Duration) time.Duration {
 
 // getRecord returns the record, or nil if there is none.
 func getRecord(ctx context.Context, s getter, path string) (*record, error) {
+	r, _, err := getRecordAt(ctx, s, path)
+	return r, err
+}
+
+// getRecordAt is getRecord that also returns the index the record was written at.
+func getRecordAt(ctx context.Context, s getter, path string) (*record, storage.Index, error) {
 	e, err := s.Get(ctx, recordKey(path))
 	if errors.Is(err, storage.ErrNotFound) {
-		return nil, nil
+		return nil, 0, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	r, err := decodeRecord(e.Value)
 	if err != nil {
-		return nil, fmt.Errorf("metadata of secret %q: %w", path, err)
+		return nil, 0, fmt.Errorf("metadata of secret %q: %w", path, err)
 	}
-	return r, nil
+	return r, e.Version, nil
 }
 
 // The stored form of a record: the format byte, then unsigned varints in the order of the struct. Flags are

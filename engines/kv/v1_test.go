@@ -96,5 +96,6 @@ func TestV1Refuses(t *testing.T) {
 func TestV1Hostile(t *testing.T) {
 	m := newV1(t)
 	m.Must(engines.Update, "x", `{"a":"b"}`)
+	enginetest.Documented(t, m)
 	enginetest.Hostile(t, m)
 }
