@@ -251,7 +251,7 @@ func (s *scanner) escape() error {
 	case 'u':
 		for range 4 {
 			s.pos++
-			if c := s.peek() | 0x20; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			if c := s.peek(); (c < '0' || c > '9') && (c < 'a' || c > 'f') && (c < 'A' || c > 'F') {
 				return errSyntax
 			}
 		}
