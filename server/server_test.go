@@ -121,13 +121,13 @@ func (b testBarrier) KeyInfo() lifecycle.KeyInfo { return lifecycle.KeyInfo(b.Ba
 // instance is an unsealed, active server with a kv version 2 mount at secret/.
 type instance struct {
 	*server.Server
-	t     *testing.T
+	t     testing.TB
 	state *memory
 	root  string
 	key   string
 }
 
-func start(t *testing.T) *instance {
+func start(t testing.TB) *instance {
 	t.Helper()
 	state := newMemory()
 	router := lifecycle.NewRawStore(state)
@@ -201,7 +201,7 @@ func (in *instance) must(token string, op engines.Operation, path, body string) 
 }
 
 // data returns the reply's data as a client decodes it.
-func data(t *testing.T, r *server.Reply) map[string]any {
+func data(t testing.TB, r *server.Reply) map[string]any {
 	t.Helper()
 	text, err := json.Marshal(r.Data)
 	if err != nil {

@@ -23,8 +23,8 @@ type InitResult struct {
 // ignored with an automatic seal. Afterwards the node is sealed (Shamir) or active (automatic). An Init that
 // is interrupted leaves a node that is not initialised: the seal configuration is written last.
 func (n *Node) Init(ctx context.Context, shares, threshold int) (InitResult, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	ctx, done := n.transition(ctx)
+	defer done()
 	switch {
 	case n.Initialized(ctx):
 		return InitResult{}, ErrInitialized
@@ -146,9 +146,15 @@ type SealStatus struct {
 	Joining     bool
 }
 
-// Status returns the state of the seal.
+// Status returns the state of the seal. During a change that takes long, such as a join that waits for data,
+// it answers at once what stood before.
 func (n *Node) Status(ctx context.Context) SealStatus {
-	n.mu.Lock()
+	if !n.mu.TryLock() {
+		if last := n.last.Load(); last != nil {
+			return *last
+		}
+		n.mu.Lock()
+	}
 	defer n.mu.Unlock()
 	return n.statusLocked(ctx)
 }
@@ -160,6 +166,7 @@ func (n *Node) statusLocked(ctx context.Context) SealStatus {
 	}
 	config, err := n.sealConfig(ctx)
 	if err != nil {
+		n.last.Store(&s)
 		return s
 	}
 	s.Initialized = true // a joining node has the seal of its cluster
@@ -167,6 +174,7 @@ func (n *Node) statusLocked(ctx context.Context) SealStatus {
 	if n.unsealer != nil && s.Sealed {
 		s.Progress, s.Nonce = n.unsealer.Progress(), n.unsealer.Nonce()
 	}
+	n.last.Store(&s)
 	return s
 }
 
@@ -184,8 +192,8 @@ func (n *Node) sealConfig(ctx context.Context) (seal.Config, error) {
 // Unseal takes one key share. When the threshold is reached the node unseals, or joins its cluster. reset
 // drops the shares given so far.
 func (n *Node) Unseal(ctx context.Context, share string, reset bool) (SealStatus, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	ctx, over := n.transition(ctx)
+	defer over()
 	if !n.Sealed() {
 		return n.statusLocked(ctx), nil
 	}

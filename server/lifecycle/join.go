@@ -63,8 +63,8 @@ type joinGrant struct {
 // Join takes the first step into the cluster of target. It reports whether the node is in: with Shamir it
 // first needs the cluster's unseal keys, through Unseal. Joining a cluster the node is in already is fine.
 func (n *Node) Join(ctx context.Context, target JoinTarget) (joined bool, err error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	ctx, done := n.transition(ctx)
+	defer done()
 	if n.Initialized(ctx) {
 		return true, nil
 	}

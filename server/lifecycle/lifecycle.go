@@ -71,9 +71,9 @@ type Autopilot struct {
 	CleanupDeadServers             bool
 	LastContactThreshold           time.Duration
 	DeadServerLastContactThreshold time.Duration
-	ServerStabilizationTime        time.Duration
 	MaxTrailingLogs                uint64
 	MinQuorum                      int
+	ServerStabilizationTime        time.Duration
 }
 
 // Cluster is this node's running part in Raft and in the traffic between nodes.
@@ -166,7 +166,11 @@ type Node struct {
 	opts Options
 	log  *slog.Logger
 
-	running atomic.Pointer[running] // nil while sealed
+	running atomic.Pointer[running]    // nil while sealed
+	last    atomic.Pointer[SealStatus] // as Status last saw it
+
+	life context.Context // ends when the node is closed; every transition ends with it
+	end  context.CancelFunc
 
 	mu       sync.Mutex // guards everything below, and every transition
 	unsealer *seal.Unsealer
@@ -183,6 +187,7 @@ func New(o Options) *Node {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	n := &Node{opts: o, log: o.Logger, reset: make(chan struct{}, 1), later: make(chan JoinTarget, 1)}
+	n.life, n.end = context.WithCancel(context.Background())
 	o.Raw.OnChange(func(ch storage.Change) {
 		o.Barrier.Changed(ch)
 		if ch.Reset {
@@ -193,6 +198,19 @@ func New(o Options) *Node {
 		}
 	})
 	return n
+}
+
+// transition takes the lock for a change of state. The context it returns also ends when the node is closed,
+// so that a change that waits for others never holds up the end. Call done when the change is over.
+func (n *Node) transition(ctx context.Context) (_ context.Context, done func()) {
+	n.mu.Lock()
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(n.life, cancel)
+	return ctx, func() {
+		stop()
+		cancel()
+		n.mu.Unlock()
+	}
 }
 
 // Sealed reports whether the node is sealed (or not initialised).

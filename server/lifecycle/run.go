@@ -60,6 +60,7 @@ func (n *Node) settle(ctx context.Context) bool {
 
 // Close seals the node for good. Closing twice is fine.
 func (n *Node) Close(ctx context.Context) error {
+	n.end()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.closed = true
@@ -78,8 +79,8 @@ func (n *Node) Seal(ctx context.Context) error {
 }
 
 func (n *Node) autoUnseal(ctx context.Context) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	ctx, done := n.transition(ctx)
+	defer done()
 	if !n.Sealed() {
 		return nil
 	}
@@ -199,7 +200,7 @@ func (n *Node) begin(ctx context.Context, r *running) *turn {
 	return t
 }
 
-func (n *Node) end(t *turn, r *running) {
+func (n *Node) finish(t *turn, r *running) {
 	if t == nil {
 		return
 	}
@@ -213,13 +214,13 @@ func (n *Node) end(t *turn, r *running) {
 func (n *Node) watch(ctx context.Context, r *running) {
 	defer close(r.done)
 	var current *turn
-	defer func() { n.end(current, r) }()
+	defer func() { n.finish(current, r) }()
 	for {
 		switch leader := r.cluster.IsLeader(); {
 		case leader && current == nil:
 			current = n.begin(ctx, r)
 		case !leader:
-			n.end(current, r)
+			n.finish(current, r)
 			current = nil
 		}
 		select {
