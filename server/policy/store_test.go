@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/enginetest"
 	"github.com/coffer-project/coffer/server/policy"
 	"github.com/coffer-project/coffer/storage"
 )
@@ -274,4 +275,17 @@ func BenchmarkStoreACL(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// sys is an engine of the policy paths alone.
+type sys struct{ r *engines.Router }
+
+func (s sys) Router() *engines.Router { return s.r }
+
+func TestHostile(t *testing.T) {
+	enginetest.Hostile(t, enginetest.New(t, func(m engines.Mount) (engines.Engine, error) {
+		r := engines.NewRouter()
+		policy.Routes(r, policy.Deps{Store: policy.NewStore(m.Storage), Tokens: tokens{}})
+		return sys{r}, nil
+	}, enginetest.Options{Type: "system", Path: "sys/"}))
 }

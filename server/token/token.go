@@ -116,12 +116,12 @@ type Store struct {
 	store   storage.Store
 	now     func() time.Time
 	entries *storage.Cache[*Entry]
-	hashKey *storage.Cache[[]byte]
+	hasher  *storage.Cache[*hasher]
 }
 
 // New returns a Store.
 func New(o Options) *Store {
-	s := &Store{opts: o, store: o.Store, now: o.Now, entries: storage.NewCache[*Entry](cacheItems), hashKey: storage.NewCache[[]byte](1)}
+	s := &Store{opts: o, store: o.Store, now: o.Now, entries: storage.NewCache[*Entry](cacheItems), hasher: storage.NewCache[*hasher](1)}
 	if s.now == nil {
 		s.now = time.Now
 	}
@@ -140,7 +140,7 @@ func (s *Store) Changed(ch storage.Change) {
 		s.entries.Apply(ch)
 	}
 	if ch.Touches(hashKeyKey) {
-		s.hashKey.Apply(ch)
+		s.hasher.Apply(ch)
 	}
 }
 
