@@ -44,11 +44,8 @@ func readV1(ctx context.Context, req *engines.Request, in *pathIn) (*engines.Res
 	if err != nil {
 		return nil, fmt.Errorf("secret %q: %w", in.Path, err)
 	}
-	lease := stated
-	if lease == 0 {
-		lease = int64(req.Mount.DefaultLeaseTTL / time.Second)
-	}
-	return &engines.Response{Data: data, Top: map[string]any{"lease_duration": lease}}, nil
+	// Without a stated one, the zero TTL becomes the mount's default.
+	return &engines.Response{Data: data, Lease: &engines.Lease{TTL: time.Duration(stated) * time.Second}}, nil
 }
 
 func writeV1(ctx context.Context, req *engines.Request, in *writeV1In) (*engines.Response, error) {

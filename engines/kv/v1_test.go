@@ -4,6 +4,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/enginetest"
@@ -40,8 +41,8 @@ func TestV1(t *testing.T) {
 	if got := m.Data(resp); !reflect.DeepEqual(got, want) {
 		t.Errorf("read = %v, want %v", got, want)
 	}
-	if got := resp.Top["lease_duration"]; got != int64(3600) {
-		t.Errorf("lease_duration = %v, want the mount's default 3600", got)
+	if resp.Lease == nil || resp.Lease.TTL != 0 || resp.Lease.Renewable {
+		t.Errorf("lease = %+v, want one of the mount's default, not renewable", resp.Lease)
 	}
 
 	m.Must(engines.Create, "c", `{"a":"b"}`)
@@ -65,13 +66,13 @@ func TestV1(t *testing.T) {
 
 func TestV1Lease(t *testing.T) {
 	m := newV1(t)
-	for body, want := range map[string]int64{
-		`{"ttl":"2h"}`: 7200, `{"ttl":90}`: 90, `{"lease":"1d"}`: 86400, `{"ttl":"5m","lease":"1h"}`: 300,
-		`{"ttl":"never"}`: 3600, `{"ttl":[1]}`: 3600, `{"ttl":-5}`: 3600, `{"ttl":null,"lease":60}`: 60,
+	for body, want := range map[string]time.Duration{ // 0: the mount's default
+		`{"ttl":"2h"}`: 2 * time.Hour, `{"ttl":90}`: 90 * time.Second, `{"lease":"1d"}`: 24 * time.Hour, `{"ttl":"5m","lease":"1h"}`: 5 * time.Minute,
+		`{"ttl":"never"}`: 0, `{"ttl":[1]}`: 0, `{"ttl":-5}`: 0, `{"ttl":null,"lease":60}`: time.Minute,
 	} {
 		m.Must(engines.Update, "a", body)
-		if got := m.Must(engines.Read, "a", nil).Top["lease_duration"]; got != want {
-			t.Errorf("%s: lease_duration = %v, want %v", body, got, want)
+		if got := m.Must(engines.Read, "a", nil).Lease.TTL; got != want {
+			t.Errorf("%s: TTL = %v, want %v", body, got, want)
 		}
 	}
 }
