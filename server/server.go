@@ -164,8 +164,9 @@ func (s *Server) unload() {
 	}
 }
 
-// sweepInterval is the longest time between two looks for expired tokens.
-const sweepInterval = time.Minute
+// sweepInterval is the longest time between two looks for expired tokens: tokens made since the last look may
+// expire before those it saw.
+const sweepInterval = time.Second
 
 // active runs while this node is the active one.
 func (s *Server) active(ctx context.Context) {
