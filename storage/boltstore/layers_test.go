@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	bolterrors "go.etcd.io/bbolt/errors"
@@ -265,30 +266,35 @@ func flushUntilDone(t *testing.T, s *Store, results <-chan error) {
 	}
 }
 
-// Close and damage end the wait of a writer at the cap.
+// Close ends the wait of a writer at the cap.
 func TestCloseWakesBlockedWriter(t *testing.T) {
-	s := openManual(t, Options{CapBytes: 1})
-	s.fold = func(*frozen) error { return bolterrors.ErrMaxSizeReached }
-	w, err := s.Begin()
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.Put("k", NewRecord(1, []byte("v")))
-	w.Commit(Position{Index: 1, Term: 1})
-	blocked := make(chan error)
-	go func() {
-		_, err := s.Begin()
-		blocked <- err
-	}()
-	if err := s.Close(); !errors.Is(err, bolterrors.ErrMaxSizeReached) {
-		t.Errorf("Close = %v, want the reason why the rest is not in the file", err)
-	}
-	if err := <-blocked; !errors.Is(err, ErrClosed) {
-		t.Errorf("Begin = %v, want %v", err, ErrClosed)
-	}
-	if _, err := s.View(); !errors.Is(err, ErrClosed) {
-		t.Errorf("View = %v, want %v", err, ErrClosed)
-	}
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		s, err := Open(filepath.Join(dir, "state.db"), "", Options{CapBytes: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.fold = func(*frozen) error { return bolterrors.ErrMaxSizeReached }
+		commit(t, s, 1, "k", "v")
+		blocked := make(chan error, 1)
+		go func() {
+			_, err := s.Begin()
+			blocked <- err
+		}()
+		synctest.Wait()
+		if len(blocked) > 0 {
+			t.Fatalf("Begin did not wait: %v", <-blocked)
+		}
+		if err := s.Close(); !errors.Is(err, bolterrors.ErrMaxSizeReached) {
+			t.Errorf("Close = %v, want the reason why the rest is not in the file", err)
+		}
+		if err := <-blocked; !errors.Is(err, ErrClosed) {
+			t.Errorf("Begin = %v, want %v", err, ErrClosed)
+		}
+		if _, err := s.View(); !errors.Is(err, ErrClosed) {
+			t.Errorf("View = %v, want %v", err, ErrClosed)
+		}
+	})
 }
 
 func FuzzParseRecord(f *testing.F) {

@@ -9,8 +9,10 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
 
 	"github.com/hashicorp/raft"
 
@@ -244,5 +246,58 @@ func FuzzSnapshotStream(f *testing.F) {
 		if err != nil || got != info || !bytes.Equal(again.Bytes(), stream) {
 			t.Errorf("an accepted stream is not written again: %+v and %+v, %v", got, info, err)
 		}
+	})
+}
+
+// The checksum of a block stops a damaged install at once, not after gigabytes.
+func TestDamageIsNoticedEarly(t *testing.T) {
+	stream, _ := sampleStream(t, 10000)
+	stream[bytes.Index(stream, []byte("value 1"))] ^= 1 // no rule but the checksum forbids it
+	r := bytes.NewReader(stream)
+	if _, err := fsm.VerifySnapshot(r); err == nil {
+		t.Fatal("a damaged stream was accepted")
+	}
+	if read := len(stream) - r.Len(); read > 80<<10 {
+		t.Errorf("read %d of %d bytes though the first block was damaged", read, len(stream))
+	}
+}
+
+// Once Raft's snapshot is closed, Raft removes log entries: all of them must be in the file by then, also
+// when no time has passed in which the file would have been written anyway.
+func TestSnapshotIsDurable(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		f, err := fsm.Open(dir, fsm.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		apply(t, f, 10, puts("s/a/k", "1"))
+		if metas, err := f.SnapshotStore().List(); err != nil || len(metas) != 0 {
+			t.Fatalf("List before anything is durable = %v, %v", metas, err)
+		}
+		snap, err := f.Snapshot()
+		if err != nil {
+			t.Fatal(err)
+		}
+		members := raft.Configuration{Servers: []raft.Server{{ID: "a", Address: "a:1"}}}
+		sink, err := f.SnapshotStore().Create(1, 12, 3, members, 9, nil) // 11 and 12 are Raft's own
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(snap.Persist(sink), sink.Close()); err != nil {
+			t.Fatal(err)
+		}
+		metas, err := f.SnapshotStore().List()
+		if err != nil || len(metas) != 1 {
+			t.Fatalf("List = %v, %v", metas, err)
+		}
+		m := metas[0]
+		if m.Index != 12 || m.Term != 3 || m.ConfigurationIndex != 9 || !reflect.DeepEqual(m.Configuration, members) {
+			t.Errorf("the durable state is %+v, want index 12 of term 3 with the configuration of 9", m)
+		}
+		if f.AppliedIndex() != 12 || f.LastTerm() != 3 {
+			t.Errorf("applied index %d of term %d, want 12 of 3", f.AppliedIndex(), f.LastTerm())
+		}
+		mustClose(t, f)
 	})
 }
