@@ -11,9 +11,9 @@
 package cluster
 
 import (
-	"context"
+	"cmp"
 	"errors"
-	"io"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"time"
@@ -24,6 +24,8 @@ import (
 
 // NodeID names a node for its whole life. It survives restarts and a change of address.
 type NodeID string
+
+const maxIDBytes = 64
 
 // Options of Open. ID, Dir, Machine, ListenAddr and CA are required; zero values of the rest are the defaults
 // given here.
@@ -56,6 +58,40 @@ type Options struct {
 	EchoInterval      time.Duration // signs of life to the leader; 1 s
 	StabilizationTime time.Duration // how long a joiner must be healthy before it votes; 10 s
 	ForwardWait       time.Duration // how long Forward and ReadIndex wait for a leader; 5 s
+
+	// For tests; zero values are the constants stallLimit and stuckLimit, and no faults.
+	stallAfter time.Duration
+	stuckAfter time.Duration
+	logFault   func() error
+}
+
+// withDefaults fills in what is zero, and says everything that is missing.
+func (o Options) withDefaults() (Options, error) {
+	var problems []error
+	if o.ID == "" || len(o.ID) > maxIDBytes {
+		problems = append(problems, fmt.Errorf("the node's id must have 1 to %d bytes", maxIDBytes))
+	}
+	if o.Dir == "" || o.Machine == nil || o.ListenAddr == "" {
+		problems = append(problems, errors.New("directory, state machine and listening address are required"))
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	o.HeartbeatTimeout = cmp.Or(o.HeartbeatTimeout, time.Second)
+	o.ElectionTimeout = cmp.Or(o.ElectionTimeout, max(time.Second, o.HeartbeatTimeout))
+	o.LeaderLeaseTimeout = cmp.Or(o.LeaderLeaseTimeout, o.HeartbeatTimeout/2)
+	o.CommitTimeout = cmp.Or(o.CommitTimeout, 50*time.Millisecond)
+	o.MaxInFlight = cmp.Or(o.MaxInFlight, 2)
+	o.SnapshotInterval = cmp.Or(o.SnapshotInterval, time.Minute)
+	o.SnapshotThreshold = cmp.Or(o.SnapshotThreshold, 16<<10)
+	o.TrailingLogs = cmp.Or(o.TrailingLogs, 32<<10)
+	o.MaxLogBytes = cmp.Or(o.MaxLogBytes, 2<<30)
+	o.EchoInterval = cmp.Or(o.EchoInterval, time.Second)
+	o.StabilizationTime = cmp.Or(o.StabilizationTime, DefaultAutopilot().ServerStabilizationTime)
+	o.ForwardWait = cmp.Or(o.ForwardWait, 5*time.Second)
+	o.stallAfter = cmp.Or(o.stallAfter, stallLimit)
+	o.stuckAfter = cmp.Or(o.stuckAfter, stuckLimit)
+	return o, errors.Join(problems...)
 }
 
 // NodeInfo is what is known of one node.
@@ -117,107 +153,21 @@ type Stats struct {
 	Voters      int           // of them
 	LastContact time.Duration // with the leader; 0 on the leader, negative if never
 
-	Ops, Entries          uint64 // committed operations, and the log entries that carried them
-	QueuedOps             int    // waiting for a place in an entry
-	QueuedBytes           int64
-	ReadRequests          uint64 // ReadIndex calls on the leader, and the rounds that answered them
-	ReadRounds            uint64
-	LogSyncs              uint64        // synced appends to the log
-	LogSyncTime           time.Duration // spent in them
-	LogBytes              int64         // live log, payload
-	Elections             uint64        // times this node became leader
-	ForwardsIn            uint64        // requests served for other nodes, and sent to the leader
-	ForwardsOut           uint64
-	StallsSeen            uint64 // times the local log did not answer in time (W1)
-	PipelineResets        uint64 // times a stuck follower's connection was cut (W2)
-	RaftRestarts          uint64 // times Raft was rebuilt in the process (W3)
-	SnapshotsSent         uint64
-	HandshakesFailed      uint64
-	TrailingLogsEffective uint64
+	Ops, Entries     uint64 // operations that were proposed, and the log entries that carried them
+	QueuedOps        int    // waiting for a place in an entry
+	QueuedBytes      int
+	ReadRequests     uint64        // ReadIndex calls, and the rounds that answered them
+	ReadRounds       uint64        //
+	LogSyncs         uint64        // synced writes to the log's file
+	LogSyncTime      time.Duration // spent in them
+	LogBytes         int64         // live log, payload
+	TrailingLogs     uint64        // entries kept behind a snapshot, as in use
+	Elections        uint64        // times this node became leader
+	ForwardsIn       uint64        // requests served for other nodes, and sent to the leader
+	ForwardsOut      uint64
+	StallsSeen       uint64 // times the local log did not answer in time (W1)
+	PipelineResets   uint64 // times a stuck follower's connection was cut (W2)
+	RaftRestarts     uint64 // times Raft was rebuilt in the process (W3)
+	SnapshotsSent    uint64
+	HandshakesFailed uint64
 }
-
-var errTODO = errors.New("not written yet")
-
-// Node is a running member. Safe for concurrent use.
-type Node struct{}
-
-// Open starts the node: it listens, opens and verifies the log, and takes part in the cluster that the log
-// or the state machine knows. A node that knows none waits for Bootstrap or for a leader to add it. A damaged
-// or missing log is a *storage.CorruptError.
-func Open(o Options) (*Node, error) { return nil, errTODO }
-
-// Close hands leadership to another voter if there is one, then stops streams, Raft and the log. It returns
-// when everything has ended or with ctx; whatever is left then ends by itself. Twice is fine.
-func (n *Node) Close(ctx context.Context) error { return errTODO }
-
-// Bootstrap makes this node the only voter of a new cluster. If the node already has a cluster nothing happens.
-func (n *Node) Bootstrap(ctx context.Context) error { return errTODO }
-
-// Commit implements storage.Committer on the leader: see there for the errors. It returns when the local
-// state machine has applied the batch.
-func (n *Node) Commit(ctx context.Context, b storage.Batch) (storage.Index, error) {
-	return 0, errTODO
-}
-
-// ReadIndex returns once local reads cover every write that was acknowledged anywhere in the cluster before
-// the call, and the index they cover at least. It works on every node. storage.ErrUnavailable: there is no
-// leader, or leadership could not be confirmed in time.
-func (n *Node) ReadIndex(ctx context.Context) (storage.Index, error) { return 0, errTODO }
-
-// IsLeader reports whether this node leads and has applied everything earlier leaders committed. It can be
-// wrong for as long as a lost leader does not know: ReadIndex is the proof.
-func (n *Node) IsLeader() bool { return false }
-
-// LeaderChanges signals, level-triggered with capacity 1, that IsLeader or Leader may have changed. The
-// channel is never closed and has one consumer.
-func (n *Node) LeaderChanges() <-chan struct{} { return nil }
-
-// State returns Raft's word for the node's role: "Leader", "Follower", "Candidate" or "Shutdown".
-func (n *Node) State() string { return "" }
-
-// Leader returns the current leader, if one is known.
-func (n *Node) Leader() (NodeInfo, bool) { return NodeInfo{}, false }
-
-// Nodes returns all members, sorted by id. Only the leader knows how the others are.
-func (n *Node) Nodes() []NodeInfo { return nil }
-
-// Peers returns the members in Raft's latest configuration, sorted by id, with id, address and vote only.
-func (n *Node) Peers() []NodeInfo { return nil }
-
-// Join adds a member, on the leader; it will vote once it is healthy and has caught up, unless nonVoter. A
-// known id gets the new address. rejoin says that the node lost its data: if it was a voter it first stops
-// being one, because it must not vote with an empty log.
-func (n *Node) Join(ctx context.Context, id NodeID, clusterAddr string, nonVoter, rejoin bool) error {
-	return errTODO
-}
-
-// RemovePeer removes a member, on the leader. Removing an unknown one is fine.
-func (n *Node) RemovePeer(ctx context.Context, id NodeID) error { return errTODO }
-
-// TransferLeadership hands leadership to the voter that is furthest ahead. storage.ErrUnavailable: there is
-// none.
-func (n *Node) TransferLeadership(ctx context.Context) error { return errTODO }
-
-// SetAutopilot sets what this node does as leader from now on. It is not stored.
-func (n *Node) SetAutopilot(c AutopilotConfig) {}
-
-// Autopilot returns the configuration in use.
-func (n *Node) Autopilot() AutopilotConfig { return AutopilotConfig{} }
-
-// AutopilotState returns the health of the cluster, on the leader; else storage.ErrReadOnly.
-func (n *Node) AutopilotState() (AutopilotState, error) { return AutopilotState{}, errTODO }
-
-// Forward sends the request to the leader and relays the answer. nil: an answer was relayed, whatever its
-// status. storage.ErrUnavailable: nothing ran (there was no leader within Options.ForwardWait, or this node
-// has become the leader: serve the request here); w was not touched. storage.ErrOutcomeUnknown: the leader
-// was lost after it got the request and before it answered; w was not touched.
-func (n *Node) Forward(w http.ResponseWriter, r *http.Request) error { return errTODO }
-
-// RestoreSnapshot replaces the state of the whole cluster by a stream of fsm.FSM.WriteSnapshot, on the
-// leader. The stream is verified before anything changes. Other nodes get it from the leader.
-func (n *Node) RestoreSnapshot(ctx context.Context, state io.Reader) error {
-	return errTODO
-}
-
-// Stats returns current numbers.
-func (n *Node) Stats() Stats { return Stats{} }

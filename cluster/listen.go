@@ -24,10 +24,10 @@ const (
 
 // port is the cluster's listener. It hands each connection, after its handshake, to the protocol it asked for.
 type port struct {
-	tcp       net.Listener
-	config    *tls.Config
-	log       *slog.Logger
-	failed    atomic.Uint64 // handshakes
+	tcp    net.Listener
+	config *tls.Config
+	log    *slog.Logger
+	failed atomic.Uint64 // handshakes
 
 	ctx    context.Context // ends with the port: it cuts handshakes short
 	cancel context.CancelFunc

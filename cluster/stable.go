@@ -25,7 +25,7 @@ type stable struct {
 
 	mu      sync.Mutex
 	values  map[string][]byte
-	closing chan struct{} // ends the retries of SetUint64; nil: none
+	closing <-chan struct{} // ends the retries of SetUint64; nil: none
 }
 
 // Get implements raft.StableStore.

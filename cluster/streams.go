@@ -41,7 +41,9 @@ func splitTarget(t raft.ServerAddress) (NodeID, string) {
 // Raft's transport leaves some open when it closes, and waits for others.
 type streams struct {
 	*inbox
-	who *identity
+	who    *identity
+	ctx    context.Context // ends with cut: it stops dialling
+	cancel context.CancelFunc
 
 	mu     sync.Mutex
 	closed bool
@@ -54,21 +56,27 @@ type stream struct {
 }
 
 func newStreams(in *inbox, who *identity) *streams {
-	return &streams{inbox: in, who: who, open: map[*stream]bool{}}
+	s := &streams{inbox: in, who: who, open: map[*stream]bool{}}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	return s
 }
 
 // Accept implements net.Listener.
 func (s *streams) Accept() (net.Conn, error) {
-	conn, err := s.inbox.Accept()
-	if err != nil {
-		return nil, err
+	for {
+		conn, err := s.inbox.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if kept, err := s.keep(conn); err == nil {
+			return kept, nil
+		}
 	}
-	return s.keep(conn)
 }
 
 // Dial implements raft.StreamLayer.
 func (s *streams) Dial(t raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	ctx, cancel := context.WithTimeout(s.ctx, timeout)
 	defer cancel()
 	id, addr := splitTarget(t)
 	conn, err := s.who.dial(ctx, id, addr, protocolRaft)
@@ -90,16 +98,16 @@ func (s *streams) keep(conn net.Conn) (net.Conn, error) {
 	return st, nil
 }
 
-// cut closes every connection, and each later one at once.
+// cut closes every connection, and each later one at once. It does not say goodbye: that could block.
 func (s *streams) cut() {
-	s.inbox.Close()
+	s.cancel()
 	s.mu.Lock()
 	s.closed = true
 	open := s.open
 	s.open = map[*stream]bool{}
 	s.mu.Unlock()
 	for st := range open {
-		st.Conn.Close()
+		st.Conn.(*tls.Conn).NetConn().Close()
 	}
 }
 

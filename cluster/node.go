@@ -1,0 +1,300 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/coffer-project/coffer/storage"
+)
+
+const rpcTimeout = 10 * time.Second // of one Raft message
+
+// Node is a running member. Safe for concurrent use.
+type Node struct {
+	opts   Options
+	log    *slog.Logger
+	who    *identity
+	port   *port
+	logs   *logs
+	stable *stable
+	addr   string // what others dial
+	calls  *calls // RPCs with other nodes
+
+	ctx    context.Context // the node's lifetime: ends when Close has drained what was under way
+	cancel context.CancelFunc
+	wg     sync.WaitGroup // everything that runs on ctx
+
+	instance  atomic.Pointer[instance]
+	restartMu sync.Mutex // held while instance is replaced
+
+	queue  *queue
+	reads  reads
+	roles  roles
+	health health
+
+	broken                           atomic.Bool // the state machine applies nothing more
+	leaderTerm                       atomic.Uint64
+	transferSince                    atomic.Int64 // Unix nanoseconds since Raft refuses writes because of a transfer; 0: it does not
+	ops, entries                     atomic.Uint64
+	elections, stalls, resets, boots atomic.Uint64
+	trailing                         atomic.Uint64
+
+	closeOnce sync.Once
+	closed    chan struct{} // closed when everything has ended
+	closeErr  error         // valid then
+}
+
+// instance is one run of Raft. W3 replaces it while the node stays.
+type instance struct {
+	raft      *raft.Raft
+	transport *safeTransport
+	streams   *streams
+	stop      chan struct{} // closed when it is to end
+	dead      chan struct{} // closed when Raft has ended: futures may never be answered
+	wg        sync.WaitGroup
+}
+
+// Open starts the node: it listens, opens and verifies the log, and takes part in the cluster that the log
+// or the state machine knows. A node that knows none waits for Bootstrap or for a leader to add it. A damaged
+// or missing log is a *storage.CorruptError.
+func Open(o Options) (*Node, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{opts: o, log: o.Logger, queue: newQueue(), closed: make(chan struct{})}
+	n.ctx, n.cancel = context.WithCancel(context.Background())
+	n.roles.init()
+	n.reads.init()
+	n.health.init(o)
+	n.trailing.Store(o.TrailingLogs)
+	if n.who, err = newIdentity(o.ID, o.CA); err != nil {
+		return nil, err
+	}
+	if n.logs, n.stable, err = openState(o); err != nil {
+		return nil, err
+	}
+	n.logs.fault = o.logFault
+	n.stable.closing = n.ctx.Done()
+	if n.port, err = listen(o.ListenAddr, n.who, o.Logger, protocolRaft, protocolForward); err != nil {
+		return nil, errors.Join(fmt.Errorf("listening on the cluster port: %w", err), n.logs.Close())
+	}
+	if n.addr = o.AdvertiseAddr; n.addr == "" {
+		n.addr = n.port.tcp.Addr().String()
+	}
+	if err := n.startRaft(); err != nil {
+		n.port.close()
+		return nil, errors.Join(err, n.logs.Close())
+	}
+	n.calls = newCalls(n)
+	for range entriesAtOnce {
+		n.wg.Go(n.propose)
+	}
+	n.wg.Go(n.readRounds)
+	n.wg.Go(n.echoes)
+	n.wg.Go(n.duties)
+	n.log.Info("cluster node started", "node", string(o.ID), "address", n.addr, "index", n.raft().LastIndex())
+	return n, nil
+}
+
+// openState opens the log and checks that it fits the state machine.
+func openState(o Options) (*logs, *stable, error) {
+	path := filepath.Join(o.Dir, logFile)
+	applied := uint64(o.Machine.AppliedIndex())
+	l, s, err := openLogs(path, applied == 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	if first, last, _ := l.size(); last != 0 && first > applied+1 {
+		return nil, nil, errors.Join(&storage.CorruptError{File: path, Detail: fmt.Sprintf(
+			"the log begins at entry %d, but the state machine beside it is at %d: one of them is from elsewhere", first, applied)}, l.Close())
+	}
+	return l, s, nil
+}
+
+func (n *Node) raftConfig() *raft.Config {
+	c := raft.DefaultConfig()
+	c.LocalID = raft.ServerID(n.opts.ID)
+	c.HeartbeatTimeout = n.opts.HeartbeatTimeout
+	c.ElectionTimeout = n.opts.ElectionTimeout
+	c.LeaderLeaseTimeout = n.opts.LeaderLeaseTimeout
+	c.CommitTimeout = n.opts.CommitTimeout
+	c.MaxAppendEntries = 32 // of up to 256 KiB each
+	c.SnapshotInterval = n.opts.SnapshotInterval
+	c.SnapshotThreshold = n.opts.SnapshotThreshold
+	c.TrailingLogs = n.trailing.Load()
+	c.ShutdownOnRemove = false
+	c.NoSnapshotRestoreOnStart = true
+	c.NoLegacyTelemetry = true
+	c.Logger = raftLog{log: n.log}
+	return c
+}
+
+func (n *Node) startRaft() error {
+	s := newStreams(n.port.inbox(protocolRaft), n.who)
+	network := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+		Logger: raftLog{log: n.log}, Stream: s, MaxPool: 8, MaxRPCsInFlight: n.opts.MaxInFlight,
+		Timeout: rpcTimeout, MsgpackUseNewTimeFormat: true,
+	})
+	t := newSafeTransport(network, raft.ServerAddress(n.addr), n.stalled)
+	r, err := raft.NewRaft(n.raftConfig(), n.opts.Machine, n.logs, n.stable, n.opts.Machine.SnapshotStore(), t)
+	if err != nil {
+		s.cut()
+		return errors.Join(fmt.Errorf("starting Raft: %w", err), network.Close())
+	}
+	i := &instance{raft: r, transport: t, streams: s, stop: make(chan struct{}), dead: make(chan struct{})}
+	n.instance.Store(i)
+	i.wg.Go(func() { n.follow(i) })
+	n.campaignIfAlone(i)
+	return nil
+}
+
+// end ends one run of Raft. It blocks as long as a local write hangs.
+func (i *instance) end() error {
+	close(i.stop)
+	ended := i.raft.Shutdown()
+	i.streams.cut()
+	err := ended.Error()
+	close(i.dead)
+	i.wg.Wait()
+	return err
+}
+
+// await returns the future's error. Raft forgets some of its futures when it shuts down.
+func (i *instance) await(f raft.Future) error {
+	answer := make(chan error, 1)
+	go func() { answer <- f.Error() }()
+	select {
+	case err := <-answer:
+		return err
+	case <-i.dead:
+	}
+	select {
+	case err := <-answer:
+		return err
+	default:
+		return raft.ErrRaftShutdown
+	}
+}
+
+// restartRaft replaces a Raft that got itself into a state it cannot leave.
+func (n *Node) restartRaft(why string) {
+	n.restartMu.Lock()
+	defer n.restartMu.Unlock()
+	if n.ctx.Err() != nil {
+		return
+	}
+	n.log.Warn("restarting Raft in the process", "reason", why)
+	n.boots.Add(1)
+	n.leaderTerm.Store(0)
+	if err := n.instance.Load().end(); err != nil {
+		n.log.Warn("stopping Raft", "err", err)
+	}
+	for {
+		err := n.startRaft()
+		if err == nil {
+			break
+		}
+		n.log.Error("Raft does not start again", "err", err)
+		if !n.pause(time.Second) {
+			return
+		}
+	}
+	n.transferSince.Store(0)
+	n.roles.signal()
+}
+
+func (n *Node) raft() *raft.Raft { return n.instance.Load().raft }
+
+// stalled reports whether the local log hangs (W1).
+func (n *Node) stalled() bool { return n.logs.stalledFor() > n.opts.stallAfter }
+
+// Bootstrap makes this node the only voter of a new cluster. If the node already has a cluster nothing happens.
+func (n *Node) Bootstrap(ctx context.Context) error {
+	i := n.instance.Load()
+	future := i.raft.BootstrapCluster(raft.Configuration{Servers: []raft.Server{
+		{Suffrage: raft.Voter, ID: raft.ServerID(n.opts.ID), Address: raft.ServerAddress(n.addr)},
+	}})
+	if err := future.Error(); err != nil && !errors.Is(err, raft.ErrCantBootstrap) {
+		return fmt.Errorf("bootstrapping: %w", err)
+	}
+	n.campaignIfAlone(i)
+	return ctx.Err()
+}
+
+// campaignIfAlone makes the only voter of a cluster stand for election at once: nobody else can lead, so
+// there is nothing to wait for. It tells itself what a leader that hands over would tell it.
+func (n *Node) campaignIfAlone(i *instance) {
+	servers := i.raft.GetConfiguration().Configuration().Servers
+	voters := 0
+	alone := false
+	for _, s := range servers {
+		if s.Suffrage == raft.Voter {
+			voters++
+			alone = s.ID == raft.ServerID(n.opts.ID)
+		}
+	}
+	if voters != 1 || !alone {
+		return
+	}
+	i.wg.Go(func() {
+		id := raft.ServerID(n.opts.ID)
+		req := &raft.TimeoutNowRequest{RPCHeader: n.rpcHeader()}
+		// If it does not get through, the election timeout does the same.
+		err := i.transport.TimeoutNow(id, raft.ServerAddress(n.port.tcp.Addr().String()), req, &raft.TimeoutNowResponse{})
+		if err != nil {
+			n.log.Debug("standing for election at once", "err", err)
+		}
+	})
+}
+
+func (n *Node) rpcHeader() raft.RPCHeader {
+	return raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(n.opts.ID), Addr: []byte(n.addr)}
+}
+
+// Close hands leadership to another voter if there is one, then stops streams, Raft and the log. It returns
+// when everything has ended or with ctx; whatever is left then ends by itself. Twice is fine.
+func (n *Node) Close(ctx context.Context) error {
+	n.closeOnce.Do(func() {
+		go func() {
+			defer close(n.closed)
+			n.closeErr = n.shutdown(ctx)
+		}()
+	})
+	select {
+	case <-n.closed:
+		return n.closeErr
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// shutdown goes from the outside in. ctx only bounds what is polite.
+func (n *Node) shutdown(ctx context.Context) error {
+	polite, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	n.calls.drain(polite)
+	n.queue.close()
+	if r := n.raft(); r.State() == raft.Leader && n.otherVoters() > 0 {
+		if err := n.TransferLeadership(polite); err != nil {
+			n.log.Info("closing without handing leadership over", "err", err)
+		}
+	}
+	n.cancel()
+	n.calls.close()
+	n.restartMu.Lock() // a restart that was under way has ended, and no other begins
+	defer n.restartMu.Unlock()
+	err := n.instance.Load().end()
+	n.wg.Wait()
+	n.port.close()
+	n.log.Info("cluster node stopped", "node", string(n.opts.ID))
+	return errors.Join(err, n.logs.Close())
+}

@@ -1,0 +1,85 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/coffer-project/coffer/storage"
+	"github.com/coffer-project/coffer/storage/fsm"
+)
+
+// RestoreSnapshot replaces the state of the whole cluster by a stream of fsm.FSM.WriteSnapshot, on the
+// leader. The stream is verified before anything changes: a bad one is a *storage.CorruptError. Writes under
+// way end with storage.ErrOutcomeUnknown. Other nodes get the state from the leader.
+func (n *Node) RestoreSnapshot(ctx context.Context, state io.Reader) error {
+	if err := n.mustLead(); err != nil {
+		return err
+	}
+	// Raft reads the stream on its main goroutine: it must not wait for somebody's network.
+	f, err := os.CreateTemp(n.opts.Dir, "restore-*.tmp")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	info, err := spool(ctx, f, state)
+	if err != nil {
+		return err
+	}
+	i := n.instance.Load()
+	meta := &raft.SnapshotMeta{Version: raft.SnapshotVersionMax, Index: uint64(info.Index), Term: info.Term, Size: info.Bytes}
+	n.log.Warn("restoring a snapshot", "index", uint64(info.Index))
+	answer := make(chan error, 1)
+	go func() { answer <- i.raft.Restore(meta, f, memberTimeout) }()
+	select {
+	case err = <-answer:
+	case <-i.dead:
+		err = raft.ErrRaftShutdown
+	}
+	if err != nil {
+		return fmt.Errorf("restoring: %w", commitError(err))
+	}
+	// Raft ends with a no-op, which read indexes must not point at: see takeOver.
+	if err := n.applyEmpty(i); err != nil {
+		return fmt.Errorf("after restoring: %w", commitError(err))
+	}
+	return nil
+}
+
+// spool copies the stream to f, and leaves f at its beginning once it is known to be good.
+func spool(ctx context.Context, f *os.File, state io.Reader) (fsm.SnapshotInfo, error) {
+	if _, err := io.Copy(f, contextReader{ctx, state}); err != nil {
+		return fsm.SnapshotInfo{}, fmt.Errorf("reading the snapshot: %w", err)
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return fsm.SnapshotInfo{}, err
+	}
+	info, err := fsm.VerifySnapshot(f)
+	if err != nil {
+		if c, ok := errors.AsType[*storage.CorruptError](err); ok {
+			return info, &storage.CorruptError{File: "snapshot", Detail: c.Detail}
+		}
+		return info, err
+	}
+	_, err = f.Seek(0, io.SeekStart)
+	return info, err
+}
+
+// contextReader stops reading when its context ends.
+type contextReader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+// Read implements io.Reader.
+func (c contextReader) Read(p []byte) (int, error) {
+	if err := c.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return c.r.Read(p)
+}

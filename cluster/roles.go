@@ -1,0 +1,134 @@
+package cluster
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/coffer-project/coffer/storage/fsm"
+)
+
+// roles tells who waits that IsLeader or Leader may have changed.
+type roles struct {
+	public chan struct{} // capacity 1, level-triggered; never closed
+
+	mu      sync.Mutex
+	changed chan struct{} // closed and replaced at every change
+}
+
+func (r *roles) init() {
+	r.public = make(chan struct{}, 1)
+	r.changed = make(chan struct{})
+}
+
+func (r *roles) signal() {
+	r.mu.Lock()
+	close(r.changed)
+	r.changed = make(chan struct{})
+	r.mu.Unlock()
+	select {
+	case r.public <- struct{}{}:
+	default:
+	}
+}
+
+// next is closed at the next change. Get it before looking at the state.
+func (r *roles) next() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.changed
+}
+
+// IsLeader reports whether this node leads and has applied everything earlier leaders committed. It can be
+// wrong for as long as a lost leader does not know: ReadIndex is the proof.
+func (n *Node) IsLeader() bool {
+	_, ok := n.leads()
+	return ok
+}
+
+// leads returns the term this node leads in, if it does.
+func (n *Node) leads() (term uint64, ok bool) {
+	r := n.raft()
+	term = n.leaderTerm.Load()
+	return term, term != 0 && r.State() == raft.Leader && r.CurrentTerm() == term &&
+		!n.broken.Load() && !n.stalled()
+}
+
+// LeaderChanges signals, level-triggered with capacity 1, that IsLeader or Leader may have changed. The
+// channel is never closed and has one consumer.
+func (n *Node) LeaderChanges() <-chan struct{} { return n.roles.public }
+
+// State returns Raft's word for the node's role: "Leader", "Follower", "Candidate" or "Shutdown".
+func (n *Node) State() string { return n.raft().State().String() }
+
+// follow watches one run of Raft for changes of leadership.
+func (n *Node) follow(i *instance) {
+	seen := make(chan raft.Observation, 16) // a lost one is made up for by LeaderCh, or by the next
+	observer := raft.NewObserver(seen, false, func(o *raft.Observation) bool {
+		_, ok := o.Data.(raft.LeaderObservation)
+		return ok
+	})
+	i.raft.RegisterObserver(observer)
+	defer i.raft.DeregisterObserver(observer)
+	for {
+		select {
+		case leader := <-i.raft.LeaderCh():
+			if leader {
+				n.takeOver(i)
+			} else if n.leaderTerm.Swap(0) != 0 {
+				n.log.Info("no longer leader", "node", string(n.opts.ID), "term", i.raft.CurrentTerm())
+			}
+			n.roles.signal()
+		case <-seen:
+			n.roles.signal()
+		case <-i.stop:
+			return
+		}
+	}
+}
+
+// takeOver ends when this node has applied an entry of its own term, and with it all that was committed
+// before, or is no longer leader. The entry is an empty command, not one of Raft's barriers, because the
+// state machine never sees those: a read index would wait for it in vain.
+func (n *Node) takeOver(i *instance) {
+	for i.raft.State() == raft.Leader {
+		term := i.raft.CurrentTerm()
+		err := n.applyEmpty(i)
+		if err == nil && i.raft.State() == raft.Leader && i.raft.CurrentTerm() == term {
+			n.elections.Add(1)
+			n.leaderTerm.Store(term)
+			n.health.lead()
+			n.log.Info("now leader", "node", string(n.opts.ID), "term", term)
+			return
+		}
+		if err != nil {
+			n.log.Info("cannot take over yet", "node", string(n.opts.ID), "term", term, "err", err)
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-i.stop:
+			return
+		}
+	}
+}
+
+func (n *Node) applyEmpty(i *instance) error {
+	command, err := fsm.EncodeCommand(time.Now().UnixMilli(), nil)
+	if err != nil {
+		return err
+	}
+	future := i.raft.Apply(command, proposeTimeout)
+	if err := i.await(future); err != nil {
+		if errors.Is(err, raft.ErrLeadershipTransferInProgress) {
+			n.transferSeen()
+		}
+		return err
+	}
+	if err, ok := future.Response().(error); ok {
+		return err
+	}
+	n.transferSince.Store(0)
+	return nil
+}

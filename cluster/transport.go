@@ -1,0 +1,225 @@
+package cluster
+
+import (
+	"errors"
+	"io"
+	"sync"
+
+	"github.com/hashicorp/raft"
+)
+
+var (
+	errStalled = errors.New("the local log does not answer: sending nothing, so that another node can lead")
+	errBroken  = errors.New("the pipeline broke at an earlier append")
+)
+
+// network is what safeTransport needs below: Raft's network or in-memory transport.
+type network interface {
+	raft.Transport
+	raft.WithPreVote
+	raft.WithClose
+}
+
+// safeTransport puts right what Raft's transport and its use of it get wrong.
+//
+// The pipeline: Raft stops reading responses after the first bad one, while its sender waits for room; both
+// then wait for ever, and heartbeats hide it. Here responses are always read, and a pipeline that saw a bad
+// one refuses to send (type pipeline).
+//
+// A leader whose disk hangs keeps sending heartbeats, so nobody takes over. Here everything that resets a
+// follower's timer fails while the local log is stalled (W1).
+//
+// Node ids: what is meant for one node never reaches another at the same address (target).
+type safeTransport struct {
+	network
+	local   raft.ServerAddress
+	stalled func() bool                                                // W1
+	address func(raft.ServerID, raft.ServerAddress) raft.ServerAddress // for the network below
+
+	mu         sync.Mutex
+	pipelines  map[*pipeline]raft.ServerID
+	installing map[raft.ServerID]int
+	installed  uint64 // snapshots sent
+}
+
+func newSafeTransport(inner network, local raft.ServerAddress, stalled func() bool) *safeTransport {
+	return &safeTransport{
+		network: inner, local: local, stalled: stalled, address: target,
+		pipelines: map[*pipeline]raft.ServerID{}, installing: map[raft.ServerID]int{},
+	}
+}
+
+// LocalAddr implements raft.Transport.
+func (t *safeTransport) LocalAddr() raft.ServerAddress { return t.local }
+
+// EncodePeer implements raft.Transport. It is only asked for this node.
+func (t *safeTransport) EncodePeer(_ raft.ServerID, addr raft.ServerAddress) []byte {
+	return []byte(addr)
+}
+
+// DecodePeer implements raft.Transport.
+func (t *safeTransport) DecodePeer(b []byte) raft.ServerAddress { return raft.ServerAddress(b) }
+
+// AppendEntries implements raft.Transport.
+func (t *safeTransport) AppendEntries(id raft.ServerID, addr raft.ServerAddress, req *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	if t.stalled() {
+		return errStalled
+	}
+	return t.network.AppendEntries(id, t.address(id, addr), req, resp)
+}
+
+// RequestVote implements raft.Transport.
+func (t *safeTransport) RequestVote(id raft.ServerID, addr raft.ServerAddress, req *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
+	return t.network.RequestVote(id, t.address(id, addr), req, resp)
+}
+
+// RequestPreVote implements raft.WithPreVote.
+func (t *safeTransport) RequestPreVote(id raft.ServerID, addr raft.ServerAddress, req *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+	return t.network.RequestPreVote(id, t.address(id, addr), req, resp)
+}
+
+// TimeoutNow implements raft.Transport.
+func (t *safeTransport) TimeoutNow(id raft.ServerID, addr raft.ServerAddress, req *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
+	return t.network.TimeoutNow(id, t.address(id, addr), req, resp)
+}
+
+// InstallSnapshot implements raft.Transport.
+func (t *safeTransport) InstallSnapshot(id raft.ServerID, addr raft.ServerAddress, req *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
+	t.mu.Lock()
+	t.installing[id]++
+	t.installed++
+	t.mu.Unlock()
+	defer func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.installing[id]--; t.installing[id] == 0 {
+			delete(t.installing, id)
+		}
+	}()
+	return t.network.InstallSnapshot(id, t.address(id, addr), req, resp, data)
+}
+
+// isInstalling reports whether a snapshot is on its way to the node.
+func (t *safeTransport) isInstalling(id raft.ServerID) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.installing[id] > 0
+}
+
+func (t *safeTransport) snapshotsSent() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.installed
+}
+
+// AppendEntriesPipeline implements raft.Transport.
+func (t *safeTransport) AppendEntriesPipeline(id raft.ServerID, addr raft.ServerAddress) (raft.AppendPipeline, error) {
+	if t.stalled() {
+		return nil, errStalled
+	}
+	inner, err := t.network.AppendEntriesPipeline(id, t.address(id, addr))
+	if err != nil {
+		return nil, err
+	}
+	p := &pipeline{inner: inner, owner: t, out: make(chan raft.AppendFuture), done: make(chan struct{})}
+	t.mu.Lock()
+	t.pipelines[p] = id
+	t.mu.Unlock()
+	go p.pump()
+	return p, nil
+}
+
+// reset closes the pipelines to a node, whatever they wait for. Raft then starts over with it.
+func (t *safeTransport) reset(id raft.ServerID) {
+	t.mu.Lock()
+	var all []*pipeline
+	for p, to := range t.pipelines {
+		if to == id {
+			all = append(all, p)
+		}
+	}
+	t.mu.Unlock()
+	for _, p := range all {
+		p.Close()
+	}
+}
+
+// pipeline is a raft.AppendPipeline that cannot wedge. Its goroutine ends with Close.
+type pipeline struct {
+	inner raft.AppendPipeline
+	owner *safeTransport
+	out   chan raft.AppendFuture // unbuffered, never closed: the queue is in pump
+	done  chan struct{}          // closed by Close
+
+	mu     sync.Mutex
+	broken bool
+	closed bool
+}
+
+// pump takes responses off the inner pipeline as they come and hands them to Raft as it asks for them. The
+// queue in between is bounded by what was sent.
+func (p *pipeline) pump() {
+	var queue []raft.AppendFuture
+	for {
+		var out chan raft.AppendFuture
+		var head raft.AppendFuture
+		if len(queue) > 0 {
+			out, head = p.out, queue[0]
+		}
+		select {
+		case f := <-p.inner.Consumer():
+			if f.Error() != nil {
+				// Not for Raft: it would count a response that never came as a contact.
+				p.fail()
+				continue
+			}
+			if !f.Response().Success {
+				p.fail()
+			}
+			queue = append(queue, f)
+		case out <- head:
+			queue = queue[1:]
+		case <-p.done:
+			return
+		}
+	}
+}
+
+func (p *pipeline) fail() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.broken = true
+}
+
+// AppendEntries implements raft.AppendPipeline.
+func (p *pipeline) AppendEntries(req *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
+	p.mu.Lock()
+	broken := p.broken
+	p.mu.Unlock()
+	switch {
+	case broken:
+		return nil, errBroken
+	case p.owner.stalled():
+		return nil, errStalled
+	}
+	return p.inner.AppendEntries(req, resp)
+}
+
+// Consumer implements raft.AppendPipeline.
+func (p *pipeline) Consumer() <-chan raft.AppendFuture { return p.out }
+
+// Close implements raft.AppendPipeline.
+func (p *pipeline) Close() error {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return nil
+	}
+	p.closed, p.broken = true, true
+	p.mu.Unlock()
+	close(p.done)
+	p.owner.mu.Lock()
+	delete(p.owner.pipelines, p)
+	p.owner.mu.Unlock()
+	return p.inner.Close()
+}
