@@ -109,10 +109,14 @@ func unauthenticatedMetrics(c *config.Config) bool {
 
 // openCluster returns the function that starts this node's part in Raft, each time the node unseals.
 func (n *node) openCluster(c *config.Config, id string, log *slog.Logger) func(context.Context, lifecycle.CA) (lifecycle.Cluster, error) {
+	advertise := c.ClusterAddr
+	if strings.HasSuffix(advertise, ":0") {
+		advertise = "" // a free port: what the listener gets
+	}
 	return func(_ context.Context, ca lifecycle.CA) (lifecycle.Cluster, error) {
 		member, err := cluster.Open(cluster.Options{
 			ID: cluster.NodeID(id), Dir: c.Storage.Path, Machine: n.machine, NonVoter: c.Storage.NonVoter,
-			ListenAddr: c.Listeners[0].ClusterAddress, AdvertiseAddr: c.ClusterAddr, APIAddr: c.APIAddr,
+			ListenAddr: c.Listeners[0].ClusterAddress, AdvertiseAddr: advertise, APIAddr: c.APIAddr,
 			Version: version(), CA: cluster.CA(ca), Handler: n.api.Forwarded(), Logger: log,
 			HeartbeatTimeout: c.Storage.HeartbeatTimeout, ElectionTimeout: c.Storage.ElectionTimeout,
 			TrailingLogs: uint64(c.Storage.TrailingLogs), SnapshotThreshold: uint64(c.Storage.SnapshotThreshold),
@@ -133,7 +137,7 @@ func (n *node) close() error { return n.machine.Close() }
 func openState(s config.Storage, log *slog.Logger) (*fsm.FSM, error) {
 	machine, err := fsm.Open(s.Path, fsm.Options{Logger: log})
 	if err == nil {
-		if err = cluster.VerifyLog(s.Path); err == nil {
+		if err = cluster.VerifyLog(s.Path, machine); err == nil {
 			return machine, nil
 		}
 		if closing := machine.Close(); closing != nil {
