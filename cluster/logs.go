@@ -49,6 +49,8 @@ type logs struct {
 	syncs    atomic.Uint64
 	syncTime atomic.Int64
 
+	writeMu sync.Mutex // held while the header changes: Raft appends and compacts at the same time
+
 	mu          sync.RWMutex
 	first, last uint64 // what the header says; 0, 0: empty
 	bytes       int64  // of the entries first to last, close enough
@@ -231,14 +233,15 @@ func (l *logs) StoreLogs(entries []*raft.Log) error {
 	if len(entries) == 0 {
 		return nil
 	}
-	first, last, _ := l.size()
 	begin, end := entries[0].Index, entries[len(entries)-1].Index
-	if last != 0 && begin > last+1 {
+	if first, last, _ := l.size(); last != 0 && begin > last+1 {
 		if err := l.DeleteRange(first, last); err != nil {
 			return err
 		}
-		first, last = 0, 0
 	}
+	l.writeMu.Lock()
+	defer l.writeMu.Unlock()
+	first, last, _ := l.size()
 	if last == 0 {
 		first = begin
 	}
@@ -286,10 +289,21 @@ func (l *logs) forget() { l.recent, l.recentBytes = nil, 0 }
 
 // DeleteRange implements raft.LogStore. The range must be at one end of the log, or all of it.
 func (l *logs) DeleteRange(from, to uint64) error {
+	from, to, err := l.disown(from, to)
+	if err != nil {
+		return err
+	}
+	return l.deleteChunks(from, to)
+}
+
+// disown takes a range out of the header. It returns what of it there was, from > to if nothing.
+func (l *logs) disown(from, to uint64) (uint64, uint64, error) {
+	l.writeMu.Lock()
+	defer l.writeMu.Unlock()
 	first, last, bytes := l.size()
 	from, to = max(from, first), min(to, last)
 	if last == 0 || from > to {
-		return nil
+		return 1, 0, nil
 	}
 	newFirst, newLast := first, last
 	switch {
@@ -300,24 +314,24 @@ func (l *logs) DeleteRange(from, to uint64) error {
 	case to == last:
 		newLast = from - 1
 	default:
-		return fmt.Errorf("refusing to delete entries %d to %d from the middle of the log", from, to)
+		return 0, 0, fmt.Errorf("refusing to delete entries %d to %d from the middle of the log", from, to)
 	}
 	if err := l.write([]*raft.Log{header(newFirst, newLast)}); err != nil {
-		return err
+		return 0, 0, err
 	}
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.first, l.last = newFirst, newLast
 	l.bytes -= int64(float64(bytes) / float64(last-first+1) * float64(to-from+1))
 	if to == last {
 		l.forget()
-	} else {
-		for len(l.recent) > 0 && l.recent[0].Index < newFirst {
-			l.recentBytes -= len(l.recent[0].Data) + entryOverhead
-			l.recent = l.recent[1:]
-		}
+		return from, to, nil
 	}
-	l.mu.Unlock()
-	return l.deleteChunks(from, to)
+	for len(l.recent) > 0 && l.recent[0].Index < newFirst {
+		l.recentBytes -= len(l.recent[0].Data) + entryOverhead
+		l.recent = l.recent[1:]
+	}
+	return from, to, nil
 }
 
 func (l *logs) deleteChunks(from, to uint64) error {

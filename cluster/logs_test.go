@@ -166,6 +166,43 @@ func TestLogsForgetWhatTheHeaderDoesNotName(t *testing.T) {
 	}
 }
 
+// Raft compacts on a goroutine of its own while it appends.
+func TestLogsAppendWhileCompacting(t *testing.T) {
+	path := filepath.Join(t.TempDir(), logFile)
+	l, s := mustOpenLogs(t, path)
+	if err := l.StoreLogs(entries(1, 10, 1, 8)); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error)
+	go func() {
+		var err error
+		for i := uint64(1); i <= 40 && err == nil; i++ {
+			err = l.DeleteRange(i, i)
+		}
+		done <- err
+	}()
+	for i := uint64(11); i <= 80; i++ {
+		if err := l.StoreLogs(entries(i, i, 1, 8)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if first, last, _ := l.size(); first != 41 || last != 80 {
+		t.Errorf("holds %d to %d, want 41 to 80", first, last)
+	}
+	want, err := dump(l, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	l, s = mustOpenLogs(t, path)
+	if got, err := dump(l, s); got != want || err != nil {
+		t.Errorf("reopened: %v, and it holds something else: %v", err, got != want)
+	}
+}
+
 func TestLogsMissingFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), logFile)
 	_, _, err := openLogs(path, false)

@@ -1,0 +1,315 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/coffer-project/coffer/storage"
+	"github.com/coffer-project/coffer/storage/fsm"
+)
+
+// load writes through whoever leads, until stop; each writer counts up under its own key.
+type load struct {
+	acked [4]atomic.Int64 // highest number acknowledged to each writer
+	stop  func()          // waits for the writers
+}
+
+func startLoad(t testing.TB, all func() []*member) *load {
+	ctx, cancel := context.WithCancel(context.Background())
+	var l load
+	var wg sync.WaitGroup
+	for w := range l.acked {
+		wg.Go(func() {
+			for i := int64(1); ctx.Err() == nil; {
+				for _, m := range all() {
+					if _, err := m.Commit(ctx, put(fmt.Sprint("writer", w), fmt.Sprint(i))); err == nil {
+						l.acked[w].Store(i)
+						i++
+					}
+				}
+			}
+		})
+	}
+	l.stop = func() { cancel(); wg.Wait() }
+	t.Cleanup(l.stop)
+	return &l
+}
+
+// check reads everything back: what was acknowledged must be there. A write of unknown outcome may be, too.
+func (l *load) check(t testing.TB, m *member) {
+	t.Helper()
+	if _, err := m.ReadIndex(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	for w := range l.acked {
+		var got int64
+		fmt.Sscan(m.value(fmt.Sprint("writer", w)), &got)
+		if acked := l.acked[w].Load(); got < acked {
+			t.Errorf("writer %d: %d was acknowledged, %d is stored on %s", w, acked, got, m.opts.ID)
+		}
+	}
+}
+
+func (l *load) progress() int64 {
+	var sum int64
+	for w := range l.acked {
+		sum += l.acked[w].Load()
+	}
+	return sum
+}
+
+// members is a list that changes while others read it.
+type members struct {
+	mu  sync.Mutex
+	all []*member
+}
+
+func (m *members) get() []*member {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.all)
+}
+
+func (m *members) drop(dead *member) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.all = slices.DeleteFunc(m.all, func(x *member) bool { return x == dead })
+}
+
+func (m *members) add(x *member) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.all = append(m.all, x)
+}
+
+func TestKillTheLeaderUnderLoad(t *testing.T) {
+	list := &members{all: three(t)}
+	l := startLoad(t, list.get)
+	for range 2 {
+		old := leaderOf(t, list.get())
+		before := l.progress()
+		until(t, "writes", func() bool { return l.progress() > before+100 })
+		list.drop(old)
+		// The writers may still hold the dead node: it answers ErrUnavailable or ErrReadOnly.
+		dead := *old
+		dead.kill()
+		next := leaderOf(t, list.get())
+		before = l.progress()
+		until(t, "writes after the loss of the leader", func() bool { return l.progress() > before+100 })
+		l.check(t, next)
+		old.open()
+		list.add(old)
+		until(t, "the lost node to catch up", func() bool {
+			return old.machine.AppliedIndex() >= next.machine.AppliedIndex()
+		})
+	}
+	l.stop()
+	for _, m := range list.get() {
+		l.check(t, m)
+	}
+}
+
+func TestJoinAndRemoveUnderLoad(t *testing.T) {
+	list := &members{all: three(t)}
+	a := list.all[0]
+	ctx := testContext(t)
+	l := startLoad(t, list.get)
+	d := start(t, "d")
+	for range 2 { // the second time it is there already
+		if err := a.Join(ctx, "d", d.addr, false, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(t, "the fourth vote", func() bool { return a.otherVoters() == 3 })
+	if err := a.Join(ctx, "e", d.addr, false, false); err == nil {
+		t.Error("a second member got the address of the first")
+	}
+	if err := a.RemovePeer(ctx, "d"); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.RemovePeer(ctx, "nobody"); err != nil {
+		t.Errorf("removing an unknown member = %v", err)
+	}
+	if a.otherVoters() != 2 || len(a.Peers()) != 3 {
+		t.Errorf("members after the removal: %v", a.Peers())
+	}
+	before := l.progress()
+	until(t, "writes after the removal", func() bool { return l.progress() > before+100 })
+	if err := a.RemovePeer(ctx, "a"); !errors.Is(err, storage.ErrReadOnly) {
+		t.Fatalf("removing the leader = %v, want ErrReadOnly", err)
+	}
+	next := leaderOf(t, list.get()[1:])
+	if err := next.RemovePeer(ctx, "a"); err != nil {
+		t.Fatal(err)
+	}
+	l.stop()
+	l.check(t, next)
+}
+
+func TestNonVoterStaysOne(t *testing.T) {
+	a := single(t)
+	tests := []struct {
+		id       string
+		itself   bool // it says so in its echoes, as after a change of leader
+		joinedAs bool
+	}{{"b", true, false}, {"c", false, true}}
+	for _, tt := range tests {
+		m := start(t, tt.id, func(o *Options) { o.NonVoter = tt.itself })
+		if err := a.Join(testContext(t), m.opts.ID, m.addr, tt.joinedAs, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := start(t, "d")
+	if err := a.Join(testContext(t), "d", d.addr, false, false); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "d's vote", func() bool { return a.otherVoters() > 0 })
+	for _, info := range a.Nodes() {
+		if want := info.ID == "a" || info.ID == "d"; info.Voter != want {
+			t.Errorf("%s votes: %v, want %v", info.ID, info.Voter, want)
+		}
+	}
+}
+
+// A node that lost its data is known as a voter: it must not vote before it has everything again.
+func TestRejoinWithoutData(t *testing.T) {
+	all := three(t)
+	a, c := all[0], all[2]
+	mustCommit(t, a, "k", "1")
+	c.stop()
+	c.opts.Dir, c.opts.ListenAddr = t.TempDir(), "127.0.0.1:0"
+	c.open()
+	a.SetAutopilot(AutopilotConfig{ServerStabilizationTime: time.Hour})
+	if err := a.Join(testContext(t), "c", c.addr, false, true); err != nil {
+		t.Fatal(err)
+	}
+	if got := a.otherVoters(); got != 1 {
+		t.Errorf("%d other voters while one has lost its data, want 1", got)
+	}
+	if _, err := c.ReadIndex(testContext(t)); err != nil || c.value("k") != "1" {
+		t.Errorf("the node that came back reads %q, %v", c.value("k"), err)
+	}
+	a.SetAutopilot(AutopilotConfig{ServerStabilizationTime: time.Millisecond})
+	until(t, "the vote to come back", func() bool { return a.otherVoters() == 2 })
+}
+
+func TestTransferLeadership(t *testing.T) {
+	all := three(t)
+	l := startLoad(t, func() []*member { return all })
+	for range 3 {
+		old := leaderOf(t, all)
+		if err := old.TransferLeadership(testContext(t)); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "another leader", func() bool { return !old.IsLeader() })
+		leaderOf(t, all)
+	}
+	l.stop()
+	l.check(t, leaderOf(t, all))
+	if err := single(t).TransferLeadership(testContext(t)); !errors.Is(err, storage.ErrUnavailable) {
+		t.Errorf("transfer without another voter = %v, want ErrUnavailable", err)
+	}
+}
+
+// Closing the leader hands over: the others need not miss it first.
+func TestCloseHandsOver(t *testing.T) {
+	slow := func(o *Options) { o.HeartbeatTimeout, o.ElectionTimeout = 5*time.Second, 5*time.Second }
+	all := three(t, slow)
+	begin := time.Now()
+	all[0].stop()
+	leaderOf(t, all[1:])
+	if took := time.Since(begin); took > 5*time.Second {
+		t.Errorf("a new leader came after %v: nothing was handed over", took)
+	}
+}
+
+func TestSnapshotInstallAndRestore(t *testing.T) {
+	few := func(o *Options) {
+		o.SnapshotInterval, o.SnapshotThreshold, o.TrailingLogs = 20*time.Millisecond, 20, 5
+	}
+	all := three(t, few)
+	a, c := all[0], all[2]
+	ctx := testContext(t)
+	mustCommit(t, a, "kept", "1")
+	var backup bytes.Buffer
+	if _, err := a.machine.WriteSnapshot(ctx, &backup); err != nil {
+		t.Fatal(err)
+	}
+	c.stop()
+	until(t, "the log to be cut", func() bool {
+		index := mustCommit(t, a, "later", "1")
+		first, _, _ := a.logs.size()
+		return first > 30 && uint64(index) > first
+	})
+	c.open()
+	if _, err := c.ReadIndex(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.value("later"); got != "1" {
+		t.Errorf("after the install c reads %q", got)
+	}
+	if s := a.Stats(); s.SnapshotsSent == 0 {
+		t.Error("no snapshot was sent: the test does not test")
+	}
+
+	damaged := bytes.Clone(backup.Bytes())
+	damaged[len(damaged)/2] ^= 1
+	err := a.RestoreSnapshot(ctx, bytes.NewReader(damaged))
+	if _, ok := errors.AsType[*storage.CorruptError](err); !ok {
+		t.Errorf("restoring a damaged snapshot = %v, want a CorruptError", err)
+	}
+	if err := a.RestoreSnapshot(ctx, bytes.NewReader(backup.Bytes())); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range all {
+		if _, err := m.ReadIndex(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if m.value("kept") != "1" || m.value("later") != "" {
+			t.Errorf("%s after the restore: kept = %q, later = %q", m.opts.ID, m.value("kept"), m.value("later"))
+		}
+	}
+	mustCommit(t, a, "after", "2")
+	for _, m := range all {
+		m.stop()
+	}
+	for _, m := range all {
+		m.open()
+	}
+	l := leaderOf(t, all)
+	if _, err := l.ReadIndex(ctx); err != nil || l.value("after") != "2" || l.value("later") != "" {
+		t.Errorf("after a restart: %v, after = %q, later = %q", err, l.value("after"), l.value("later"))
+	}
+	if err := all[slices.IndexFunc(all, func(m *member) bool { return m != l })].RestoreSnapshot(ctx, &backup); !errors.Is(err, storage.ErrReadOnly) {
+		t.Errorf("restoring on a follower = %v, want ErrReadOnly", err)
+	}
+}
+
+func TestLogAndMachineMustBelongTogether(t *testing.T) {
+	m := single(t, func(o *Options) {
+		o.SnapshotInterval, o.SnapshotThreshold, o.TrailingLogs = 10*time.Millisecond, 5, 1
+	})
+	until(t, "the log to be cut", func() bool {
+		mustCommit(t, m, "k", "1")
+		first, _, _ := m.logs.size()
+		return first > 2
+	})
+	m.stop()
+	o := m.opts
+	var err error
+	if o.Machine, err = fsm.Open(t.TempDir(), fsm.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	defer o.Machine.Close()
+	_, err = Open(o)
+	if c, ok := errors.AsType[*storage.CorruptError](err); !ok || c.File == "" {
+		t.Errorf("Open with an empty state machine beside a cut log = %v, want a CorruptError", err)
+	}
+}
