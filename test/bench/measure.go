@@ -1,0 +1,284 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/coffer-project/coffer/test/harness"
+)
+
+// bench collects rows.
+type bench struct {
+	options
+	rows  []row
+	syncs float64
+	bare  map[string]float64 // rates of the bare server: "read", "write 1", …
+}
+
+const readConns = 64
+
+var writeConns = []int{1, 16, 64}
+
+// secretBody is a typical small secret; writeBody carries 1 KiB.
+const secretBody = `{"data":{"username":"app-user-17","password":"correct-horse-battery-staple-0123456789"}}`
+
+var writeBody = `{"data":{"v":"` + strings.Repeat("x", 1024) + `"}}`
+
+const policyText = `path "bench/*" { capabilities = ["create", "read", "update", "delete", "list"] }
+path "auth/token/create" { capabilities = ["create", "update"] }`
+
+func (b *bench) run() error {
+	b.bare = map[string]float64{}
+	defer harness.RemoveBinary()
+	for _, group := range []struct {
+		name string
+		do   func(*scope)
+	}{
+		{"yardsticks", b.yardsticks}, {"one node", b.oneNode}, {"three nodes", b.threeNodes},
+		{"failover", b.failover}, {"dev server", b.devServer}, {"restart", b.restart},
+	} {
+		if b.only != nil && group.name != "yardsticks" && !b.only.MatchString(group.name) {
+			continue
+		}
+		fmt.Fprintf(os.Stderr, "measuring: %s\n", group.name)
+		if err := inScope(group.do); err != nil {
+			return fmt.Errorf("%s: %w", group.name, err)
+		}
+	}
+	return nil
+}
+
+// load runs the load generator in a process of its own.
+func (b *bench) load(s *scope, w work) outcome {
+	if w.Time == 0 {
+		w.Time = b.seconds
+	}
+	self, err := os.Executable()
+	s.check(err)
+	in, err := json.Marshal(w)
+	s.check(err)
+	cmd := exec.Command(self, "load")
+	cmd.Stdin, cmd.Stderr = bytes.NewReader(in), os.Stderr
+	text, err := cmd.Output()
+	s.check(err)
+	var out outcome
+	s.check(json.Unmarshal(text, &out))
+	if out.Errors > 0 {
+		s.Fatalf("%s %s: %d of %d requests failed, first with %s", w.Method, w.Path, out.Errors, out.Requests, out.Sample)
+	}
+	return out
+}
+
+// startBare starts the yardstick server and returns its address.
+func (b *bench) startBare(s *scope, answer string) string {
+	self, err := os.Executable()
+	s.check(err)
+	cmd := exec.Command(self, "bare", "-dir="+s.TempDir())
+	cmd.Stdin, cmd.Stderr = strings.NewReader(answer), os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	out, err := cmd.StdoutPipe()
+	s.check(err)
+	s.check(cmd.Start())
+	s.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	line, err := bufio.NewReader(out).ReadString('\n')
+	s.check(err)
+	return strings.TrimSpace(line)
+}
+
+func (b *bench) yardsticks(s *scope) {
+	var err error
+	b.syncs, err = syncRate(s.TempDir(), b.seconds/2)
+	s.check(err)
+	b.add(row{name: "raw fdatasync of one 4 KiB block", value: b.syncs, unit: "/s"})
+
+	// What Coffer answers to the read below, byte for byte as long.
+	answer := `{"request_id":"00000000-0000-0000-0000-000000000000","lease_id":"","renewable":false,"lease_duration":0,"data":{"data":` +
+		strings.TrimSuffix(strings.TrimPrefix(secretBody, `{"data":`), "}") +
+		`,"metadata":{"created_time":"2026-01-01T00:00:00.123456789Z","custom_metadata":null,"deletion_time":"","destroyed":false,"version":1}},"wrap_info":null,"warnings":null,"auth":null,"mount_type":"kv"}` + "\n"
+	addr := b.startBare(s, answer)
+	o := b.load(s, work{Addr: addr, Method: "GET", Path: "/v1/bench/data/k%d", Numbers: 1000, Conns: readConns, Token: strings.Repeat("t", 100)})
+	b.bare["read"] = o.rate()
+	b.addLoad("bare net/http, GET of the same bytes, 64 connections", o, row{})
+	for _, conns := range writeConns {
+		o := b.load(s, work{Addr: addr, Method: "POST", Path: "/v1/bench/data/k%d", Body: writeBody, Conns: conns, Token: strings.Repeat("t", 100)})
+		b.bare[fmt.Sprint("write ", conns)] = o.rate()
+		b.addLoad(fmt.Sprintf("bare net/http, group commit to a file, 1 KiB, %d clients", conns), o, row{})
+	}
+}
+
+// prepare mounts bench/ and returns a token with an ordinary policy beside the default one.
+func prepare(s *scope, n *harness.Node) string {
+	n.MustDo("POST", "/v1/sys/mounts/bench", map[string]any{"type": "kv", "options": map[string]string{"version": "2"}})
+	n.MustDo("POST", "/v1/sys/policies/acl/bench", map[string]any{"policy": policyText})
+	var out struct {
+		Auth struct {
+			Token string `json:"client_token"`
+		}
+	}
+	n.MustDo("POST", "/v1/auth/token/create", map[string]any{"policies": []string{"bench"}, "ttl": "24h"}).Decode(s, &out)
+	return out.Auth.Token
+}
+
+func addr(n *harness.Node) string { return strings.TrimPrefix(n.URL, "http://") }
+
+// writes measures writes through one node.
+func (b *bench) writes(s *scope, what string, n *harness.Node, token, prefix string, rows map[int]row) {
+	for _, conns := range writeConns {
+		o := b.load(s, work{
+			Addr: addr(n), Method: "POST", Path: "/v1/bench/data/" + prefix + strconv.Itoa(conns) + "-%d", Body: writeBody, Conns: conns, Token: token,
+		})
+		b.addLoad(fmt.Sprintf("KV write, 1 KiB, %s, %d clients", what, conns), o, rows[conns])
+	}
+}
+
+func (b *bench) oneNode(s *scope) {
+	c := harness.NewCluster(s, 1, harness.Options{Plain: true})
+	n := c.Nodes[0]
+	token := prepare(s, n)
+	b.load(s, work{Addr: addr(n), Method: "POST", Path: "/v1/bench/data/k%d", Body: secretBody, Conns: 32, Count: 1000, Token: token})
+	o := b.load(s, work{Addr: addr(n), Method: "GET", Path: "/v1/bench/data/k%d", Numbers: 1000, Conns: readConns, Token: token})
+	b.addLoad("KV read, linearizable, ordinary token, 64 connections", o, row{yardstick: b.bare["read"], beside: "bare GET", target: 0.6})
+	o = b.load(s, work{Addr: addr(n), Method: "GET", Path: "/v1/auth/token/lookup-self", Conns: readConns, Token: token})
+	b.addLoad("token lookup-self, 64 connections", o, row{yardstick: b.bare["read"], beside: "bare GET"})
+	b.writes(s, "one node", n, token, "one", map[int]row{
+		1:  {yardstick: b.bare["write 1"], beside: "bare commit"},
+		16: {yardstick: b.bare["write 16"], beside: "bare commit"},
+		64: {yardstick: b.bare["write 64"], beside: "bare commit", target: 0.5},
+	})
+	b.again(row{yardstick: b.syncs, beside: "fdatasync", target: 4})
+	o = b.load(s, work{Addr: addr(n), Method: "POST", Path: "/v1/auth/token/create", Body: `{"ttl":"1h"}`, Conns: readConns, Token: token})
+	b.addLoad("token create, 64 clients", o, row{})
+}
+
+func (b *bench) threeNodes(s *scope) {
+	c := harness.NewCluster(s, 3, harness.Options{Plain: true})
+	leader := c.Leader()
+	token := prepare(s, leader)
+	b.writes(s, "three nodes on one disk, through the leader", leader, token, "three", nil)
+	b.again(row{yardstick: b.syncs, beside: "fdatasync", target: 1.5})
+	standby := c.Standbys()[0]
+	b.writes(s, "three nodes on one disk, through a standby", standby, token, "standby", nil)
+	b.load(s, work{Addr: addr(leader), Method: "POST", Path: "/v1/bench/data/k%d", Body: secretBody, Conns: 32, Count: 1000, Token: token})
+	o := b.load(s, work{Addr: addr(leader), Method: "GET", Path: "/v1/bench/data/k%d", Numbers: 1000, Conns: readConns, Token: token})
+	b.addLoad("KV read, linearizable, three nodes, on the leader, 64 connections", o, row{yardstick: b.bare["read"], beside: "bare GET"})
+	o = b.load(s, work{Addr: addr(standby), Method: "GET", Path: "/v1/bench/data/k%d", Numbers: 1000, Conns: readConns, Token: token})
+	b.addLoad("KV read, on a standby, 64 connections", o, row{yardstick: b.bare["read"], beside: "bare GET"})
+}
+
+// failover kills the leader while a writer is busy and takes the time to the first accepted write.
+func (b *bench) failover(s *scope) {
+	c := harness.NewCluster(s, 3, harness.Options{Plain: true})
+	token := prepare(s, c.Leader())
+	var took []time.Duration
+	for i := range b.kills {
+		leader := c.Leader()
+		var survivors []*harness.Node
+		for _, n := range c.Nodes {
+			if n != leader {
+				survivors = append(survivors, n)
+			}
+		}
+		begin := time.Now()
+		leader.Kill9()
+		accepted := make(chan time.Time, len(survivors))
+		for _, n := range survivors {
+			go func() { accepted <- firstWrite(n, token, fmt.Sprintf("failover-%d-%s", i, n.ID)) }()
+		}
+		took = append(took, (<-accepted).Sub(begin))
+		<-accepted
+		leader.Start()
+		c.WaitServing()
+		c.WaitVoters(3)
+	}
+	slices.Sort(took)
+	b.add(row{name: fmt.Sprintf("failover: first write after kill -9 of the leader, median of %d", len(took)), value: took[len(took)/2].Seconds(), unit: " s", target: 2, below: true})
+	b.add(row{name: "failover, worst", value: took[len(took)-1].Seconds(), unit: " s", target: 4, below: true})
+}
+
+func firstWrite(n *harness.Node, token, key string) time.Time {
+	client := &http.Client{Timeout: 5 * time.Second}
+	for {
+		req, err := http.NewRequest(http.MethodPost, n.URL+"/v1/bench/data/"+key, strings.NewReader(secretBody))
+		if err != nil {
+			return time.Time{}
+		}
+		req.Header.Set("X-Vault-Token", token)
+		res, err := client.Do(req)
+		if err == nil {
+			_, _ = io.Copy(io.Discard, res.Body)
+			res.Body.Close()
+			if res.StatusCode == http.StatusOK {
+				return time.Now()
+			}
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
+func (b *bench) devServer(s *scope) {
+	binary := harness.Binary(s)
+	var took []time.Duration
+	var resident float64
+	for range 3 {
+		cmd := exec.Command(binary, "server", "-dev", "-dev-listen-address=127.0.0.1:0", "-dev-no-store-token")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		out, err := cmd.StderrPipe()
+		s.check(err)
+		begin := time.Now()
+		s.check(cmd.Start())
+		lines := bufio.NewScanner(out)
+		for lines.Scan() && !strings.HasPrefix(lines.Text(), "coffer: ready at") {
+		}
+		took = append(took, time.Since(begin))
+		resident = max(resident, residentMiB(s, cmd.Process.Pid))
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		go func() { _, _ = io.Copy(io.Discard, out) }()
+		_ = cmd.Wait()
+	}
+	slices.Sort(took)
+	b.add(row{name: "dev server, start to ready, median of 3", value: took[1].Seconds(), unit: " s", target: 2, below: true})
+	b.add(row{name: "dev server, resident memory", value: resident, unit: " MiB", target: 80, below: true})
+}
+
+func (b *bench) restart(s *scope) {
+	c := harness.NewCluster(s, 1, harness.Options{Plain: true, ReadyIn: 5 * time.Minute})
+	n := c.Nodes[0]
+	token := prepare(s, n)
+	b.load(s, work{Addr: addr(n), Method: "POST", Path: "/v1/bench/data/r/%d", Body: secretBody, Conns: 64, Count: int64(b.secrets), Token: token})
+	n.Stop()
+	begin := time.Now()
+	n.Start()
+	n.WaitHealth(200)
+	took := time.Since(begin)
+	b.add(row{name: fmt.Sprintf("restart to active and unsealed with %d secrets", b.secrets), value: took.Seconds(), unit: " s", target: 3, below: true})
+	b.add(row{name: "resident memory afterwards", value: residentMiB(s, n.PID()), unit: " MiB", target: 500, below: true})
+}
+
+// residentMiB returns the resident memory of a process.
+func residentMiB(s *scope, pid int) float64 {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	s.check(err)
+	for line := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			kib, err := strconv.ParseFloat(strings.Fields(rest)[0], 64)
+			s.check(err)
+			return kib / 1024
+		}
+	}
+	s.Fatalf("the kernel does not say how much memory %d has", pid)
+	return 0
+}
