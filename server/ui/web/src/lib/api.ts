@@ -1,0 +1,136 @@
+// The one way to the server: every page goes through call.
+
+import { parseExact } from './json'
+
+export type Method = 'GET' | 'PUT' | 'POST' | 'PATCH' | 'DELETE'
+
+/** What the server answered, or the plain document of the status endpoints as `body`. */
+export interface Answer<T> {
+  status: number
+  body: any
+  data: T
+  auth: Auth | null
+}
+
+export interface Auth {
+  client_token: string
+  accessor: string
+  policies: string[]
+  lease_duration: number
+  renewable: boolean
+}
+
+/** A failed request: what the server said, and what can be done about it. */
+export class Problem extends Error {
+  constructor(
+    readonly status: number,
+    readonly errors: string[],
+    readonly hint = '',
+  ) {
+    super(errors[0] ?? `The server answered with status ${status}.`)
+  }
+}
+
+/** Called by call; the session and the status fill them in. */
+export const events = {
+  denied: () => {},
+  sealed: () => {},
+  warned: (_: string) => {},
+}
+
+let token = ''
+
+export function useToken(t: string) {
+  token = t
+}
+
+interface Options {
+  query?: Record<string, string | number>
+  /** An object, or JSON text that is sent as it is. */
+  body?: unknown
+  /** Instead of the session's token. */
+  token?: string
+}
+
+export async function call<T = any>(method: Method, path: string, options: Options = {}): Promise<Answer<T>> {
+  const headers: Record<string, string> = { 'X-Vault-Request': 'true' }
+  const credential = options.token ?? token
+  if (credential) headers['X-Vault-Token'] = credential
+  if (options.body !== undefined) {
+    headers['Content-Type'] = method === 'PATCH' ? 'application/merge-patch+json' : 'application/json'
+  }
+  const init: RequestInit = { method, headers, cache: 'no-store', credentials: 'omit', referrerPolicy: 'no-referrer' }
+  if (options.body !== undefined) {
+    init.body = typeof options.body === 'string' ? options.body : JSON.stringify(options.body)
+  }
+  const address = url(path, options.query)
+  let response: Response, text: string
+  try {
+    response = await fetch(address, init)
+    text = await response.text()
+  } catch {
+    throw new Problem(0, ['The server cannot be reached.'], 'Check that it is running and that your network lets you through, then try again.')
+  }
+  const body = decode(text)
+  // A 404 with data describes something that is there but has no content, such as a deleted version.
+  if (response.ok || (response.status === 404 && body?.data)) {
+    for (const warning of body?.warnings ?? []) events.warned(warning)
+    return { status: response.status, body, data: body?.data, auth: body?.auth ?? null }
+  }
+  const errors: string[] = Array.isArray(body?.errors) ? body.errors : []
+  if (response.status === 403 && options.token === undefined) events.denied()
+  if (response.status === 503) events.sealed()
+  throw new Problem(response.status, errors, hint(response.status, errors.join(' '), path))
+}
+
+/** The names below a path; none when there is nothing. */
+export async function list(path: string): Promise<string[]> {
+  try {
+    return (await call<{ keys: string[] }>('GET', path, { query: { list: 'true' } })).data.keys
+  } catch (e) {
+    if (e instanceof Problem && e.status === 404 && e.errors.length === 0) return []
+    throw e
+  }
+}
+
+function url(path: string, query: Options['query'] = {}): string {
+  const segments = path.split('/')
+  if (segments.some((s) => s === '.' || s === '..')) {
+    throw new Problem(400, ['A path cannot contain "." or ".." as a segment.'], 'Choose another path.')
+  }
+  const params = new URLSearchParams(Object.entries(query).map(([k, v]) => [k, String(v)])).toString()
+  return '/v1/' + segments.map(encodeURIComponent).join('/') + (params && '?' + params)
+}
+
+function decode(text: string): any {
+  if (!text) return null
+  try {
+    return parseExact(text)
+  } catch {
+    return null
+  }
+}
+
+function hint(status: number, said: string, path: string): string {
+  if (/check-and-set/.test(said)) {
+    return /required/.test(said)
+      ? 'This secret only takes writes that name the current version. Open its latest version and edit that.'
+      : 'Somebody wrote this secret in the meantime. Open the latest version, compare, and apply your change again.'
+  }
+  switch (status) {
+    case 400:
+      return 'Nothing was changed. Correct the input and try again.'
+    case 403:
+      if (!/permission denied/.test(said)) return 'Check what you typed. It may also have expired or been revoked.'
+      return `Your token's policies do not cover ${path}. Ask for access, or sign in with another token.`
+    case 404:
+      return 'It may have been deleted, or the path may be misspelt.'
+    case 413:
+      return 'Store less in one secret, or split it over several.'
+    case 429:
+      return 'Wait a moment, then try again.'
+    case 503:
+      return 'The node is sealed, or the cluster has no leader right now. Try again in a few seconds.'
+  }
+  return status >= 500 ? "Try again. If it keeps failing, the server's log has the details." : ''
+}

@@ -1,0 +1,42 @@
+// Where we are, kept behind the "#" of the address: paths of secrets stay out of the logs of servers and proxies.
+
+export interface Route {
+  parts: string[]
+  query: URLSearchParams
+}
+
+function parse(hash: string): Route {
+  const [path = '', query = ''] = hash.replace(/^#?\/?/, '').split('?', 2)
+  return { parts: path.split('/').map(decoded), query: new URLSearchParams(query) }
+}
+
+function decoded(part: string): string {
+  try {
+    return decodeURIComponent(part)
+  } catch {
+    return part // typed by hand
+  }
+}
+
+let current = $state.raw(parse(location.hash))
+
+addEventListener('hashchange', () => {
+  current = parse(location.hash)
+})
+
+export function route(): Route {
+  return current
+}
+
+/** A link. Each argument is one segment, except that a trailing path keeps its slashes. */
+export function link(page: string, segments: string[] = [], path = '', query: Record<string, string | number> = {}): string {
+  let out = '#/' + [page, ...segments].map(encodeURIComponent).join('/')
+  if (path) out += '/' + path.split('/').map(encodeURIComponent).join('/')
+  const params = new URLSearchParams(Object.entries(query).map(([k, v]) => [k, String(v)])).toString()
+  return params ? out + '?' + params : out
+}
+
+export function go(href: string, replace = false) {
+  if (replace) location.replace(href)
+  else location.hash = href
+}
