@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"sync"
 	"testing"
 	"time"
 
@@ -93,22 +94,27 @@ func disconnect(s *server, others ...*server) {
 // leader waits until one of the servers leads and has applied everything before its term.
 func leader(t *testing.T, servers ...*server) *server {
 	t.Helper()
-	won := make(chan *server, 64)
+	won := make(chan *server, len(servers))
 	done := make(chan struct{})
+	var watchers sync.WaitGroup
+	defer watchers.Wait()
 	defer close(done)
 	for _, s := range servers {
-		go func() {
+		watchers.Go(func() {
 			for {
 				select {
 				case is := <-s.raft.LeaderCh():
 					if is {
-						won <- s
+						select {
+						case won <- s:
+						case <-done:
+						}
 					}
 				case <-done:
 					return
 				}
 			}
-		}()
+		})
 		if s.raft.State() == raft.Leader {
 			won <- s
 		}
