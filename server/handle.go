@@ -184,6 +184,9 @@ func (s *Server) admit(ctx context.Context, c *call) error {
 func (s *Server) authenticate(ctx context.Context, c *call) error {
 	entry, err := s.tokens.Lookup(ctx, c.Token.Reveal())
 	if errors.Is(err, token.ErrInvalid) {
+		if !s.node.Active() {
+			return storage.ErrReadOnly // it may be so new that only the active node knows it
+		}
 		return engines.Denied(err)
 	}
 	if err != nil {

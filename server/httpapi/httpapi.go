@@ -407,7 +407,7 @@ func (x *exchange) forward(r *http.Request) {
 		x.fail(&engines.Error{Kind: engines.KindTooLarge, Detail: "the request body is too large"})
 		return
 	}
-	sw := &statusWriter{ResponseWriter: x.w}
+	sw := &statusWriter{ResponseWriter: x.w, before: func() { x.catchUp(r.Context()) }}
 	err := backend.Forward(sw, r)
 	x.status = sw.status
 	if err != nil && sw.status == 0 {
@@ -415,20 +415,39 @@ func (x *exchange) forward(r *http.Request) {
 	}
 }
 
+// catchUp waits until this node has what the active node's answer was made from, so that the client's next
+// read here finds what it wrote. A node that lags for longer than two seconds answers all the same: the
+// client's X-Vault-Index still tells the difference.
+func (x *exchange) catchUp(ctx context.Context) {
+	state := x.w.Header().Get("X-Vault-Index")
+	if state == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	if err := x.api.opts.Backend.AwaitState(ctx, state); err != nil {
+		x.api.log.Warn("answering a forwarded request before this node has its effects", "request_id", x.req.ID, "err", err)
+	}
+}
+
 // statusWriter remembers the status.
 type statusWriter struct {
 	http.ResponseWriter
 	status int
+	before func() // runs once, before the header goes out
 }
 
 func (w *statusWriter) WriteHeader(status int) {
+	if w.status == 0 && w.before != nil {
+		w.before()
+	}
 	w.status = status
 	w.ResponseWriter.WriteHeader(status)
 }
 
 func (w *statusWriter) Write(b []byte) (int, error) {
 	if w.status == 0 {
-		w.status = http.StatusOK
+		w.WriteHeader(http.StatusOK)
 	}
 	return w.ResponseWriter.Write(b)
 }

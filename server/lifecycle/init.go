@@ -209,7 +209,7 @@ func (n *Node) Unseal(ctx context.Context, share string, reset bool) (SealStatus
 		return n.statusLocked(ctx), nil
 	}
 	if n.unsealer == nil {
-		n.unsealer = seal.NewUnsealer(config, n.opensWith(ctx))
+		n.unsealer = seal.NewUnsealer(config, n.opensWith())
 	}
 	done, kek, err := n.unsealer.Submit(share)
 	if err != nil {
@@ -231,7 +231,7 @@ func (n *Node) Unseal(ctx context.Context, share string, reset bool) (SealStatus
 
 // opensWith returns the check of a combined key: it must open what this node has of the cluster, the wrapped
 // root key or, for a joiner, the challenge.
-func (n *Node) opensWith(ctx context.Context) func(kek []byte) error {
+func (n *Node) opensWith() func(kek []byte) error {
 	if p := n.pending; p != nil {
 		return func(kek []byte) error {
 			_, err := seal.AnswerChallenge(seal.NewKEKWrapper(kek), n.opts.NodeID, p.challenge)
@@ -239,7 +239,7 @@ func (n *Node) opensWith(ctx context.Context) func(kek []byte) error {
 		}
 	}
 	return func(kek []byte) error {
-		_, err := n.rootKey(ctx, seal.NewKEKWrapper(kek))
+		_, err := n.rootKey(n.life, seal.NewKEKWrapper(kek)) // later than the request that began the attempt
 		return err
 	}
 }
