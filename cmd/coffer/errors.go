@@ -125,7 +125,7 @@ func (e *requestError) responseHint(status int, text string) string {
 		return e.denied
 	case status == http.StatusForbidden:
 		return fmt.Sprintf("The token may not do this on %q, or is no longer valid. See what it may do with: coffer token capabilities %s", e.path, e.path)
-	case status == http.StatusNotFound && strings.Contains(lower, "no handler for route"):
+	case status == http.StatusNotFound && (strings.Contains(lower, "no mount at this path") || strings.Contains(lower, "no handler for route")):
 		return "Nothing is mounted there. See what is with: coffer secrets list"
 	case strings.Contains(lower, "http request to an https server"):
 		return "The server speaks TLS: the address has to begin with https://. Set COFFER_ADDR or -address."

@@ -27,6 +27,8 @@ func TestLive(t *testing.T) {
 
 func setupScript(env *testscript.Env) error {
 	env.Setenv("HOME", env.WorkDir)
+	// Under -race each process would wait a second before it exits, for races which are still going on.
+	env.Setenv("GORACE", "atexit_sleep_ms=0")
 	return nil
 }
 
