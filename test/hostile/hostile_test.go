@@ -36,7 +36,7 @@ var open = []string{
 // targets are what path parameters are filled with: existing things, so that there is something to lose.
 var targets = []struct{ prefix, value string }{
 	{"/sys/mounts/", "kv2"}, {"/sys/auth/", "token"}, {"/sys/policies/acl/", "mine"}, {"/sys/policy/", "mine"},
-	{"/sys/audit/", "trail"}, {"/sys/audit-hash/", "trail"}, {"/sys/internal/ui/mounts/", "kv2"}, {"/", "a/b"},
+	{"/auth/token/create/", "role"}, {"/sys/audit/", "trail"}, {"/sys/audit-hash/", "trail"}, {"/sys/internal/ui/mounts/", "kv2"}, {"/", "a/b"},
 }
 
 func TestHostile(t *testing.T) {
@@ -109,7 +109,7 @@ func nobodysToken(t *testing.T, n *harness.Node) string {
 			Token string `json:"client_token"`
 		}
 	}
-	n.MustDo("POST", "/v1/auth/token/create", map[string]any{"policies": []string{"mine"}, "no_default_policy": true}).Decode(t, &out)
+	n.MustDo("POST", "/v1/auth/token/create", map[string]any{"policies": []string{"none"}, "no_default_policy": true}).Decode(t, &out)
 	return out.Auth.Token
 }
 
@@ -241,12 +241,11 @@ func (h *attack) query() {
 		}
 		h.refused("query "+name, h.op.method, h.op.target()+"?"+name+"="+marker, h.token, h.op.body(nil), `"`+name+`"`)
 	}
-	for _, bad := range []string{"?help=" + marker, "?list=" + marker, "?a=%zz"} {
-		if h.op.method == "POST" || h.op.method == "PATCH" || h.op.method == "DELETE" {
-			if strings.HasPrefix(bad, "?list") {
-				continue
-			}
-		}
+	bad := []string{"?help=" + marker, "?a=%zz"}
+	if h.op.method == "GET" {
+		bad = append(bad, "?list="+marker)
+	}
+	for _, bad := range bad {
 		h.refused("query "+bad, h.op.method, h.op.target()+bad, h.token, h.op.body(nil))
 	}
 }

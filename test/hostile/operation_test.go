@@ -157,14 +157,14 @@ func (f *field) acceptable() any {
 	case "integer", "number":
 		return 1
 	case "array":
-		return []string{marker}
+		return []string{"acceptable"}
 	case "object":
-		return map[string]string{"a": marker}
+		return map[string]string{"a": "acceptable"}
 	}
 	if f.Format == "duration" {
 		return "1h"
 	}
-	return marker
+	return "acceptable"
 }
 
 // mistyped returns values that are not of the field's type.
