@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"net/url"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -288,39 +289,42 @@ func (x *exchange) serve() {
 	x.local(ctx)
 }
 
-// consistent holds a read back until this node has what the client says it must have seen. It reports
-// whether the request has been answered.
+// consistent holds a read back until this node has what the client says it must have seen: the states it
+// names in X-Vault-Index, or the newest one, if it asks for a linearizable read or only says that it will
+// wait. It reports whether the request has been answered.
 func (x *exchange) consistent(ctx context.Context) (answered bool) {
 	backend, h := x.api.opts.Backend, x.r.Header
-	if h.Get("X-Vault-Consistency") == "linearizable" && !backend.Active() && !backend.Sealed() {
+	if backend.Sealed() {
+		return false
+	}
+	states, policy := h.Values("X-Vault-Index"), h.Values("X-Vault-Inconsistent")
+	newest := h.Get("X-Vault-Consistency") == "linearizable" || len(states) == 0 && slices.Contains(policy, "await-state")
+	if newest && !backend.Active() {
 		if err := backend.Linearize(ctx); err != nil {
 			x.fail(err)
 			return true
 		}
 	}
-	tokens := h.Values("X-Vault-Index")
-	if len(tokens) == 0 || backend.Sealed() {
+	if len(states) == 0 {
 		return false
 	}
-	policy := h.Get("X-Vault-Inconsistent")
 	wait, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	if policy == "fail" || policy == "forward-active-node" {
+	if len(policy) > 0 && !slices.Contains(policy, "await-state") {
 		cancel() // look, but do not wait
 	}
-	for _, token := range tokens {
-		err := backend.AwaitState(wait, token)
+	for _, state := range states {
+		err := backend.AwaitState(wait, state)
 		switch {
 		case err == nil:
-		case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled):
-			if policy == "forward-active-node" && !x.forwarded && !backend.Active() {
-				x.forward(x.r)
-			} else {
-				x.fail(&engines.Error{Kind: engines.KindPrecondition, Detail: "required index state not present"})
-			}
+		case !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled):
+			x.fail(err)
+			return true
+		case slices.Contains(policy, "forward-active-node") && !x.forwarded && !backend.Active():
+			x.forward(x.r)
 			return true
 		default:
-			x.fail(err)
+			x.fail(&engines.Error{Kind: engines.KindPrecondition, Detail: "required index state not present"})
 			return true
 		}
 	}
