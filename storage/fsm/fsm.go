@@ -64,11 +64,14 @@ var (
 	_ storage.Feed            = (*FSM)(nil)
 )
 
-// Open opens the state in dir, which must exist, or creates an empty one. A damaged file is a
+// Open opens the state in dir, or creates an empty one, and the directory too. A damaged file is a
 // *storage.CorruptError, and a file that another process holds is refused.
 func Open(dir string, o Options) (*FSM, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("opening the state: %w", err)
 	}
 	f := &FSM{dir: dir, log: o.Logger}
 	s, err := boltstore.Open(f.path(), "", boltstore.Options{Logger: o.Logger})
