@@ -42,12 +42,22 @@ func testLogger(id string) *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo})).With("on", id)
 }
 
+// tempDir is in memory where there is a file system for that: these tests are not about the disk.
+func tempDir(t testing.TB) string {
+	dir, err := os.MkdirTemp("/dev/shm", "coffer-cluster-")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
 // testOptions has timeouts for nodes that share one machine.
 func testOptions(t testing.TB, id string) Options {
 	return Options{
-		ID: NodeID(id), Dir: t.TempDir(), ListenAddr: "127.0.0.1:0", APIAddr: "https://" + id + ":8200", Version: "test",
+		ID: NodeID(id), Dir: tempDir(t), ListenAddr: "127.0.0.1:0", APIAddr: "https://" + id + ":8200", Version: "test",
 		CA: testCA(), Logger: testLogger(id),
-		HeartbeatTimeout: 300 * time.Millisecond, ElectionTimeout: 300 * time.Millisecond, CommitTimeout: 5 * time.Millisecond,
+		HeartbeatTimeout: 700 * time.Millisecond, ElectionTimeout: 700 * time.Millisecond, LeaderLeaseTimeout: 700 * time.Millisecond, CommitTimeout: 5 * time.Millisecond,
 		EchoInterval: 20 * time.Millisecond, StabilizationTime: 50 * time.Millisecond, ForwardWait: 10 * time.Second,
 	}
 }

@@ -153,7 +153,13 @@ func (n *Node) governLog() {
 // lookAfter is the leader's care for the other nodes.
 func (n *Node) lookAfter(d *dutyState) {
 	nodes := n.Nodes()
-	n.health.judge(nodes)
+	for _, info := range n.health.judge(nodes) {
+		if info.Healthy {
+			n.log.Info("a member is healthy", "node", string(info.ID))
+		} else {
+			n.log.Warn("a member is not healthy", "node", string(info.ID), "silent", info.LastContact, "index", uint64(info.LastIndex))
+		}
+	}
 	n.watchFollowers(d, nodes)
 	n.promote(nodes)
 	n.bury(nodes)

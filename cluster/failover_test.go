@@ -184,7 +184,7 @@ func TestRejoinWithoutData(t *testing.T) {
 	a, c := all[0], all[2]
 	mustCommit(t, a, "k", "1")
 	c.stop()
-	c.opts.Dir, c.opts.ListenAddr = t.TempDir(), "127.0.0.1:0"
+	c.opts.Dir, c.opts.ListenAddr = tempDir(t), "127.0.0.1:0"
 	c.open()
 	a.SetAutopilot(AutopilotConfig{ServerStabilizationTime: time.Hour})
 	if err := a.Join(testContext(t), "c", c.addr, false, true); err != nil {
@@ -304,7 +304,7 @@ func TestLogAndMachineMustBelongTogether(t *testing.T) {
 	m.stop()
 	o := m.opts
 	var err error
-	if o.Machine, err = fsm.Open(t.TempDir(), fsm.Options{}); err != nil {
+	if o.Machine, err = fsm.Open(tempDir(t), fsm.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	defer o.Machine.Close()

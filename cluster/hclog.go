@@ -9,8 +9,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// raftLog lets Raft log through slog, one level lower than it asks for: what Raft calls an error (a follower
-// that does not answer) is nothing an operator has to act on at once, and its roles we log ourselves.
+// raftLog lets Raft log through slog, below the levels it asks for: what Raft calls an error, and repeats many
+// times a second, is mostly a node that does not answer. Roles and the health of members we log ourselves.
 type raftLog struct {
 	log  *slog.Logger
 	name string
@@ -20,14 +20,10 @@ type raftLog struct {
 var _ hclog.Logger = raftLog{}
 
 func level(l hclog.Level) slog.Level {
-	switch {
-	case l >= hclog.Error:
-		return slog.LevelWarn
-	case l >= hclog.Warn:
+	if l >= hclog.Error {
 		return slog.LevelInfo
-	default:
-		return slog.LevelDebug
 	}
+	return slog.LevelDebug
 }
 
 // Log implements hclog.Logger.

@@ -97,8 +97,8 @@ func (h *health) isHealthyLocked(info, leader NodeInfo) bool {
 		uint64(info.LastIndex)+h.autopilot.MaxTrailingLogs >= uint64(leader.LastIndex)
 }
 
-// judge updates how long each member has been healthy or not.
-func (h *health) judge(nodes []NodeInfo) {
+// judge updates how long each member has been healthy or not. It returns those that changed.
+func (h *health) judge(nodes []NodeInfo) (changed []NodeInfo) {
 	now := time.Now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -109,9 +109,13 @@ func (h *health) judge(nodes []NodeInfo) {
 			h.nodes[info.ID] = r
 		}
 		if r.since.IsZero() || r.healthy != info.Healthy {
+			if !r.since.IsZero() {
+				changed = append(changed, info)
+			}
 			r.healthy, r.since = info.Healthy, now
 		}
 	}
+	return changed
 }
 
 // ripe reports whether a non-voter may get its vote.

@@ -41,6 +41,8 @@ type logs struct {
 	bolt *raftboltdb.BoltStore
 	path string
 
+	// covered returns up to which index the state machine holds everything durably; nil: all.
+	covered func() uint64
 	// fault is called before each write, for tests; nil in production.
 	fault func() error
 
@@ -235,6 +237,9 @@ func (l *logs) StoreLogs(entries []*raft.Log) error {
 	}
 	begin, end := entries[0].Index, entries[len(entries)-1].Index
 	if first, last, _ := l.size(); last != 0 && begin > last+1 {
+		if l.covered != nil && l.covered() < begin-1 {
+			return fmt.Errorf("entry %d does not follow entry %d", begin, last)
+		}
 		if err := l.DeleteRange(first, last); err != nil {
 			return err
 		}

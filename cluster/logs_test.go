@@ -59,7 +59,7 @@ func dump(l *logs, s *stable) (string, error) {
 }
 
 func TestLogsKeepWhatWasStored(t *testing.T) {
-	path := filepath.Join(t.TempDir(), logFile)
+	path := filepath.Join(tempDir(t), logFile)
 	l, s := mustOpenLogs(t, path)
 	want := entry(3, 2, 10)
 	want.Extensions = []byte("extension")
@@ -114,7 +114,7 @@ func TestLogsDeleteAtTheEnds(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), logFile)
+			path := filepath.Join(tempDir(t), logFile)
 			l, _ := mustOpenLogs(t, path)
 			if err := l.StoreLogs(entries(1, 5000, 1, 8)); err != nil {
 				t.Fatal(err)
@@ -133,7 +133,7 @@ func TestLogsDeleteAtTheEnds(t *testing.T) {
 
 // An interrupted delete leaves entries that the header no longer names; a gap can only follow a snapshot.
 func TestLogsForgetWhatTheHeaderDoesNotName(t *testing.T) {
-	path := filepath.Join(t.TempDir(), logFile)
+	path := filepath.Join(tempDir(t), logFile)
 	l, _ := mustOpenLogs(t, path)
 	if err := l.StoreLogs(entries(1, 50, 1, 8)); err != nil {
 		t.Fatal(err)
@@ -168,7 +168,7 @@ func TestLogsForgetWhatTheHeaderDoesNotName(t *testing.T) {
 
 // Raft compacts on a goroutine of its own while it appends.
 func TestLogsAppendWhileCompacting(t *testing.T) {
-	path := filepath.Join(t.TempDir(), logFile)
+	path := filepath.Join(tempDir(t), logFile)
 	l, s := mustOpenLogs(t, path)
 	if err := l.StoreLogs(entries(1, 10, 1, 8)); err != nil {
 		t.Fatal(err)
@@ -204,7 +204,7 @@ func TestLogsAppendWhileCompacting(t *testing.T) {
 }
 
 func TestLogsMissingFile(t *testing.T) {
-	path := filepath.Join(t.TempDir(), logFile)
+	path := filepath.Join(tempDir(t), logFile)
 	_, _, err := openLogs(path, false)
 	if c, ok := errors.AsType[*storage.CorruptError](err); !ok || c.File != path {
 		t.Errorf("openLogs without a file = %v, want a CorruptError naming it", err)
@@ -213,7 +213,7 @@ func TestLogsMissingFile(t *testing.T) {
 
 // matrixFile makes a file with several levels of pages, overflow pages, free pages and both buckets.
 func matrixFile(t *testing.T) (path string, content []byte, want string) {
-	path = filepath.Join(t.TempDir(), logFile)
+	path = filepath.Join(tempDir(t), logFile)
 	l, s := mustOpenLogs(t, path)
 	steps := []error{s.SetUint64([]byte("CurrentTerm"), 3)}
 	for i := uint64(1); i < 200; i += 10 {
@@ -322,7 +322,7 @@ func TestLogsDetectTruncation(t *testing.T) {
 }
 
 func FuzzCheckLogs(f *testing.F) {
-	path := filepath.Join(f.TempDir(), logFile)
+	path := filepath.Join(tempDir(f), logFile)
 	if err := createLogs(path); err != nil {
 		f.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/coffer-project/coffer/storage"
+	"github.com/coffer-project/coffer/storage/fsm"
 )
 
 const rpcTimeout = 10 * time.Second // of one Raft message
@@ -82,7 +83,7 @@ func Open(o Options) (*Node, error) {
 	if n.logs, n.stable, err = openState(o); err != nil {
 		return nil, err
 	}
-	n.logs.fault = o.logFault
+	n.logs.fault, n.logs.covered = o.logFault, func() uint64 { return durableIndex(o.Machine) }
 	n.stable.closing = n.ctx.Done()
 	if n.port, err = listen(o.ListenAddr, n.who, o.Logger, protocolRaft, protocolForward); err != nil {
 		return nil, errors.Join(fmt.Errorf("listening on the cluster port: %w", err), n.logs.Close())
@@ -118,6 +119,15 @@ func openState(o Options) (*logs, *stable, error) {
 			"the log begins at entry %d, but the state machine beside it is at %d: one of them is from elsewhere", first, applied)}, l.Close())
 	}
 	return l, s, nil
+}
+
+// durableIndex returns the last entry whose effect survives a crash.
+func durableIndex(m *fsm.FSM) uint64 {
+	snapshots, err := m.SnapshotStore().List()
+	if err != nil || len(snapshots) == 0 {
+		return 0
+	}
+	return snapshots[0].Index
 }
 
 func (n *Node) raftConfig() *raft.Config {

@@ -1,0 +1,152 @@
+package cluster
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+	"time"
+)
+
+func newTestIdentity(t *testing.T, id NodeID, ca CA) *identity {
+	t.Helper()
+	who, err := newIdentity(id, ca)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return who
+}
+
+func TestCertificateNames(t *testing.T) {
+	for _, id := range []NodeID{"a", "node-1.example", "Ünïcode/..*", NodeID(strings.Repeat("x", maxIDBytes))} {
+		cert, err := testCA().Issue(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := nodeOf(cert.Leaf); got != id {
+			t.Errorf("the certificate of %q names %q", id, got)
+		}
+	}
+}
+
+func TestCertificateIsRenewed(t *testing.T) {
+	who := newTestIdentity(t, "a", testCA())
+	first, err := who.current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, _ := who.current(); again != first {
+		t.Error("a fresh certificate was replaced")
+	}
+	who.cert.Leaf.NotAfter = time.Now().Add(leafRenewal - time.Minute)
+	if again, _ := who.current(); again == first {
+		t.Error("a certificate near its end was not replaced")
+	}
+}
+
+func TestCAIsNotPrinted(t *testing.T) {
+	ca := testCA()
+	var log strings.Builder
+	slog.New(slog.NewTextHandler(&log, nil)).Info("x", "ca", ca)
+	for _, s := range []string{fmt.Sprint(ca), fmt.Sprintf("%+v %#v", ca, ca), fmt.Sprint(Options{CA: ca}), log.String()} {
+		if strings.Contains(s, "PRIVATE") || strings.Contains(s, fmt.Sprint([]byte("PRIVATE"))[1:10]) {
+			t.Errorf("the key is printed: %.80s", s)
+		}
+	}
+}
+
+// Only nodes of the cluster that speak one of its protocols get through, and nothing else does harm.
+func TestPortLetsInOnlyNodes(t *testing.T) {
+	foreign, err := NewCA()
+	if err != nil {
+		t.Fatal(err)
+	}
+	who := newTestIdentity(t, "a", testCA())
+	p, err := listen("127.0.0.1:0", who, slog.New(slog.DiscardHandler), protocolRaft, protocolForward)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.close()
+	in := p.inbox(protocolRaft)
+	addr := p.tcp.Addr().String()
+	dial := func(from *identity, to NodeID, change func(*tls.Config)) error {
+		c := from.client(to, protocolRaft)
+		if change != nil {
+			change(c)
+		}
+		conn, err := tls.Dial("tcp", addr, c)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		conn.SetDeadline(time.Now().Add(10 * time.Second))
+		_, err = conn.Read(make([]byte, 1)) // in TLS 1.3 a refusal of the client comes late
+		return err
+	}
+	b := newTestIdentity(t, "b", testCA())
+	stranger := newTestIdentity(t, "b", foreign)
+	tests := []struct {
+		name string
+		dial func() error
+	}{
+		{"another CA", func() error {
+			return dial(stranger, "a", func(c *tls.Config) { c.RootCAs = who.pool })
+		}},
+		{"no certificate", func() error {
+			return dial(b, "a", func(c *tls.Config) { c.GetClientCertificate = nil })
+		}},
+		{"no protocol", func() error { return dial(b, "a", func(c *tls.Config) { c.NextProtos = nil }) }},
+		{"unknown protocol", func() error { return dial(b, "a", func(c *tls.Config) { c.NextProtos = []string{"h2"} }) }},
+		{"nobody serves the protocol", func() error {
+			return dial(b, "a", func(c *tls.Config) { c.NextProtos = []string{protocolForward} })
+		}},
+		{"old TLS", func() error {
+			return dial(b, "a", func(c *tls.Config) { c.MinVersion, c.MaxVersion = tls.VersionTLS12, tls.VersionTLS12 })
+		}},
+		{"meant for another node", func() error { return dial(b, "c", nil) }},
+		{"plain bytes", func() error {
+			conn, err := net.Dial("tcp", addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			fmt.Fprint(conn, "GET / HTTP/1.1\r\n\r\n")
+			conn.SetDeadline(time.Now().Add(10 * time.Second))
+			_, err = io.ReadAll(conn)
+			if err == nil {
+				err = io.EOF
+			}
+			return err
+		}},
+	}
+	for _, tt := range tests {
+		if err := tt.dial(); err == nil {
+			t.Errorf("%s: let in", tt.name)
+		} else if ne, ok := err.(net.Error); ok && ne.Timeout() {
+			t.Errorf("%s: neither let in nor refused", tt.name)
+		}
+	}
+	select {
+	case <-in.conns:
+		t.Error("a refused connection came through")
+	default:
+	}
+	go func() {
+		if conn, err := b.dial(context.Background(), "a", addr, protocolRaft); err == nil {
+			fmt.Fprint(conn, "hello")
+			conn.Close()
+		}
+	}()
+	conn, err := in.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if got, _ := io.ReadAll(conn); string(got) != "hello" {
+		t.Errorf("a node's connection brought %q", got)
+	}
+}
