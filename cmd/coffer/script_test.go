@@ -21,7 +21,7 @@ func TestScripts(t *testing.T) {
 func TestLive(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/live", Setup: setupScript,
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"dev-server": devServer, "capture": capture},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"dev-server": devServer, "server": startServer, "capture": capture},
 	})
 }
 
@@ -35,19 +35,23 @@ func setupScript(env *testscript.Env) error {
 // stopTime is how long a server may take to end when asked to, before it is killed.
 const stopTime = 10 * time.Second
 
-// devServer is the command dev-server [ARG …]: it starts a development server on a free port, waits until it says that it
-// is ready, and makes it the one commands talk to. It ends with the script.
+// devServer is the command dev-server [ARG …]: it starts a development server on a free port.
 func devServer(ts *testscript.TestScript, neg bool, args []string) {
+	startServer(ts, neg, append([]string{"-dev", "-dev-listen-address=127.0.0.1:0", "-dev-root-token-id=root", "-dev-no-store-token"}, args...))
+	ts.Setenv("COFFER_TOKEN", "root")
+}
+
+// startServer is the command server ARG …: it starts a server, waits until it says that it is ready, and makes it the one
+// commands talk to. It ends with the script.
+func startServer(ts *testscript.TestScript, neg bool, args []string) {
 	if neg {
-		ts.Fatalf("dev-server cannot be negated")
+		ts.Fatalf("a server cannot be negated")
 	}
 	path, err := exec.LookPath("coffer") // put there by testscript.Main
 	ts.Check(err)
-	cmd := exec.Command(path, append([]string{
-		"server", "-dev", "-dev-listen-address=127.0.0.1:0", "-dev-root-token-id=root", "-dev-no-store-token",
-	}, args...)...)
+	cmd := exec.Command(path, append([]string{"server"}, args...)...)
 	cmd.Dir = ts.MkAbs(".")
-	cmd.Env = []string{"HOME=" + ts.Getenv("HOME"), "PATH=" + ts.Getenv("PATH"), "TMPDIR=" + ts.MkAbs(".")}
+	cmd.Env = []string{"HOME=" + ts.Getenv("HOME"), "PATH=" + ts.Getenv("PATH"), "GORACE=" + ts.Getenv("GORACE"), "TMPDIR=" + ts.MkAbs(".")}
 	stderr, err := cmd.StderrPipe()
 	ts.Check(err)
 	ts.Check(cmd.Start())
@@ -71,7 +75,6 @@ func devServer(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("the server did not become ready")
 	}
 	ts.Setenv("COFFER_ADDR", address)
-	ts.Setenv("COFFER_TOKEN", "root")
 }
 
 // awaitReady sends the address the server names on stderr, then reads on until the server ends.
