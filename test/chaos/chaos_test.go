@@ -210,6 +210,6 @@ func (s *storm) crashAll(t *testing.T, times int) {
 func report(t *testing.T, what string, took []time.Duration) {
 	slices.Sort(took)
 	if len(took) > 0 {
-		t.Logf("%s: %d times, median %v, max %v", what, len(took), took[len(took)/2].Round(time.Millisecond), took[len(took)-1].Round(time.Millisecond))
+		t.Logf("chaos: %s: %d times, median %v, max %v", what, len(took), took[len(took)/2].Round(time.Millisecond), took[len(took)-1].Round(time.Millisecond))
 	}
 }

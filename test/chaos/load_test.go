@@ -287,7 +287,7 @@ func (l *load) count(result outcome, a harness.Answer) {
 // linearizable checks what the clients saw.
 func (s *storm) linearizable(t *testing.T) {
 	l := s.load
-	t.Logf("%d operations on registers; requests: %d written, %d refused, %d unknown", len(l.history), l.counts[written], l.counts[refused], l.counts[unknown])
+	t.Logf("chaos: %d operations on registers; requests: %d written, %d refused, %d unknown", len(l.history), l.counts[written], l.counts[refused], l.counts[unknown])
 	for _, text := range l.internal {
 		t.Errorf("an answer that no fault excuses: %s", text)
 	}
@@ -312,7 +312,7 @@ func (s *storm) acknowledged(t *testing.T) {
 	for _, n := range s.Nodes {
 		checkAcked(t, n, s.RootToken, last.Header.Get("X-Vault-Index"), s.load.acked)
 	}
-	t.Logf("%d acknowledged writes are on all %d nodes", len(s.load.acked), len(s.Nodes))
+	t.Logf("chaos: %d acknowledged writes are on all %d nodes", len(s.load.acked), len(s.Nodes))
 }
 
 // checkAcked wants all the keys on one node, once it has the state that index stands for.

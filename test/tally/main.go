@@ -1,0 +1,142 @@
+// Command tally reads `go test -json` from standard input, shows each package's result and the output of what
+// failed, and ends with a line that counts: "123 passed, 0 failed, 4 skipped". Its exit status is 1 if
+// anything failed. Tests are counted with their subtests. Lines that benchmarks of durability print (medians
+// and such) are shown too when they begin with "chaos: ".
+//
+// If TALLY_FILE is set, the counts are appended to it; "tally -sum" adds such a file up.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+)
+
+// event is what test2json writes.
+type event struct {
+	Action, Package, Test, Output string
+	ImportPath                    string // of build output
+	Elapsed                       float64
+}
+
+// counts are passed, failed and skipped.
+type counts [3]int
+
+func (c counts) String() string {
+	return fmt.Sprintf("%d passed, %d failed, %d skipped", c[0], c[1], c[2])
+}
+
+func main() {
+	var c counts
+	var err error
+	if len(os.Args) == 3 && os.Args[1] == "-sum" {
+		c, err = sum(os.Args[2])
+	} else {
+		c, err = tally(os.Stdin, os.Stdout)
+		if file := os.Getenv("TALLY_FILE"); err == nil && file != "" {
+			err = record(file, c)
+		}
+	}
+	fmt.Println(c)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "tally:", err)
+	}
+	if err != nil || c[1] > 0 {
+		os.Exit(1)
+	}
+}
+
+func tally(in io.Reader, out io.Writer) (counts, error) {
+	var c counts
+	output := map[string]*strings.Builder{} // of each test and package
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, 64<<20)
+	for lines.Scan() {
+		var e event
+		if json.Unmarshal(lines.Bytes(), &e) != nil {
+			fmt.Fprintln(out, lines.Text()) // not from a test: the tool itself
+			continue
+		}
+		key := e.Package + " " + e.Test
+		switch e.Action {
+		case "build-output":
+			fmt.Fprint(out, e.Output)
+		case "output":
+			if output[key] == nil {
+				output[key] = &strings.Builder{}
+			}
+			output[key].WriteString(e.Output)
+			if i := strings.Index(e.Output, "chaos: "); i >= 0 {
+				fmt.Fprint(out, "      "+e.Output[i:])
+			}
+		case "pass", "fail", "skip":
+			c.add(e, output[key], out)
+			delete(output, key)
+		}
+	}
+	return c, lines.Err()
+}
+
+func (c *counts) add(e event, output *strings.Builder, out io.Writer) {
+	text := ""
+	if output != nil {
+		text = output.String()
+	}
+	if e.Test == "" {
+		switch e.Action {
+		case "pass":
+			fmt.Fprintf(out, "ok    %s  %.1fs\n", e.Package, e.Elapsed)
+		case "fail":
+			fmt.Fprintf(out, "FAIL  %s  %.1fs\n%s", e.Package, e.Elapsed, text)
+			c[1]++ // also when no test ran: it did not build, or died
+		}
+		return
+	}
+	switch e.Action {
+	case "pass":
+		c[0]++
+	case "skip":
+		c[2]++
+		if strings.Contains(text, "NOT TESTED") {
+			fmt.Fprint(out, text)
+		}
+	case "fail":
+		c[1]++
+		fmt.Fprintf(out, "FAIL  %s %s\n%s", e.Package, e.Test, text)
+	}
+}
+
+func record(file string, c counts) error {
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(f, c[0], c[1], c[2]); err != nil {
+		f.Close()
+		return err
+	}
+	return f.Close()
+}
+
+func sum(file string) (counts, error) {
+	var c counts
+	f, err := os.Open(file)
+	if err != nil {
+		return c, err
+	}
+	defer f.Close()
+	for {
+		var one counts
+		if _, err := fmt.Fscanln(f, &one[0], &one[1], &one[2]); err == io.EOF {
+			return c, nil
+		} else if err != nil {
+			return c, err
+		}
+		for i := range c {
+			c[i] += one[i]
+		}
+	}
+}

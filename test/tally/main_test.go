@@ -1,0 +1,49 @@
+package main
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestTally(t *testing.T) {
+	const in = `{"Action":"output","Package":"p","Test":"A","Output":"quiet\n"}
+{"Action":"pass","Package":"p","Test":"A"}
+{"Action":"output","Package":"p","Test":"B","Output":"why it failed\n"}
+{"Action":"fail","Package":"p","Test":"B"}
+{"Action":"skip","Package":"p","Test":"C"}
+{"Action":"fail","Package":"p","Elapsed":1.5}
+{"ImportPath":"q","Action":"build-output","Output":"q.go:1: does not compile\n"}
+{"Action":"fail","Package":"q"}
+not JSON
+`
+	var out strings.Builder
+	c, err := tally(strings.NewReader(in), &out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (counts{1, 3, 1}); c != want {
+		t.Errorf("counts %v, want %v", c, want)
+	}
+	for _, want := range []string{"why it failed", "FAIL  p  1.5s", "does not compile", "not JSON"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the output lacks %q:\n%s", want, out.String())
+		}
+	}
+	if strings.Contains(out.String(), "quiet") {
+		t.Errorf("a test that passed is not quiet")
+	}
+}
+
+func TestSum(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "tally")
+	for _, c := range []counts{{1, 2, 3}, {10, 0, 1}} {
+		if err := record(file, c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := sum(file)
+	if want := (counts{11, 2, 4}); err != nil || got != want {
+		t.Errorf("sum = %v, %v, want %v", got, err, want)
+	}
+}
