@@ -44,10 +44,10 @@ type Options struct {
 	Handler http.Handler // serves requests that other nodes forward; nil: refuses them
 	Logger  *slog.Logger // nil discards
 
-	HeartbeatTimeout   time.Duration // without a leader before standing for election; 1 s
-	ElectionTimeout    time.Duration // 1 s, at least HeartbeatTimeout
+	HeartbeatTimeout   time.Duration // without a leader before standing for election; 750 ms
+	ElectionTimeout    time.Duration // 750 ms, at least HeartbeatTimeout
 	LeaderLeaseTimeout time.Duration // without a quorum before stepping down; half of HeartbeatTimeout
-	CommitTimeout      time.Duration // 50 ms
+	CommitTimeout      time.Duration // how late an idle follower may learn of a commit; 10 ms
 	MaxInFlight        int           // append RPCs under way to one follower; 2, 1 turns the pipeline off
 
 	SnapshotInterval  time.Duration // 60 s
@@ -77,10 +77,10 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	o.HeartbeatTimeout = cmp.Or(o.HeartbeatTimeout, time.Second)
-	o.ElectionTimeout = cmp.Or(o.ElectionTimeout, max(time.Second, o.HeartbeatTimeout))
+	o.HeartbeatTimeout = cmp.Or(o.HeartbeatTimeout, 750*time.Millisecond)
+	o.ElectionTimeout = cmp.Or(o.ElectionTimeout, max(750*time.Millisecond, o.HeartbeatTimeout))
 	o.LeaderLeaseTimeout = cmp.Or(o.LeaderLeaseTimeout, o.HeartbeatTimeout/2)
-	o.CommitTimeout = cmp.Or(o.CommitTimeout, 50*time.Millisecond)
+	o.CommitTimeout = cmp.Or(o.CommitTimeout, 10*time.Millisecond)
 	o.MaxInFlight = cmp.Or(o.MaxInFlight, 2)
 	o.SnapshotInterval = cmp.Or(o.SnapshotInterval, time.Minute)
 	o.SnapshotThreshold = cmp.Or(o.SnapshotThreshold, 16<<10)

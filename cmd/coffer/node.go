@@ -52,7 +52,6 @@ func openNode(c *config.Config, dev devOptions, log *slog.Logger) (*node, error)
 	if err != nil {
 		return nil, err
 	}
-	log = log.With("node", id)
 	targets, err := joinTargets(c.Storage)
 	if err != nil {
 		return nil, err
@@ -67,10 +66,10 @@ func openNode(c *config.Config, dev devOptions, log *slog.Logger) (*node, error)
 	if err != nil {
 		return nil, err
 	}
-	n := &node{machine: machine, log: log}
+	n := &node{machine: machine, log: log.With("node", id)}
 	router := lifecycle.NewRawStore(machine)
 	opts := server.Options{
-		Factories: factories, TempDir: c.Storage.Path, Logger: log,
+		Factories: factories, TempDir: c.Storage.Path, Logger: n.log,
 		Version:         system.Version{API: apiVersion, Product: version()},
 		DefaultLeaseTTL: c.DefaultLeaseTTL, MaxLeaseTTL: c.MaxLeaseTTL,
 		UnauthenticatedMetrics: unauthenticatedMetrics(c), RootTokenID: dev.rootToken,
@@ -92,7 +91,7 @@ func openNode(c *config.Config, dev devOptions, log *slog.Logger) (*node, error)
 		web = ui.Handler()
 	}
 	n.api = httpapi.New(httpapi.Options{
-		Backend: n.server, Logger: log, Observe: n.server.Observe, UI: web,
+		Backend: n.server, Logger: n.log, Observe: n.server.Observe, UI: web,
 		MaxBodyBytes: l.MaxRequestBytes, Timeout: l.MaxRequestDuration,
 	})
 	return n, nil

@@ -44,7 +44,7 @@ func (t *Table) serveList(ctx context.Context, _ *engines.Request, _ *noInput) (
 
 type enableInput struct {
 	Path        string            `json:"path" help:"Name of the device."`
-	Type        string            `json:"type" help:"Type of the device: \"file\"."`
+	Type        string            `json:"type" help:"Type of the device: \"file\"." max:"64"`
 	Description string            `json:"description" help:"Free text." max:"512"`
 	Options     engines.StringMap `json:"options" help:"Of a file device: file_path (an absolute path, stdout, stderr or discard), mode, prefix, log_raw, hmac_accessor."`
 	Local       bool              `json:"local" help:"Keep the device to this cluster: do not replicate it."`

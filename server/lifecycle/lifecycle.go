@@ -177,6 +177,10 @@ type Node struct {
 	pending  *pendingJoin // a join that waits for the key
 	closed   bool
 
+	// restoring is held while a snapshot is restored through this node.
+	restoring sync.Mutex
+	replaced  atomic.Uint64 // index at which the state was last replaced
+
 	reset chan struct{}   // capacity 1: the state was replaced under us
 	later chan JoinTarget // capacity 1: a join to keep trying
 }
@@ -191,6 +195,7 @@ func New(o Options) *Node {
 	o.Raw.OnChange(func(ch storage.Change) {
 		o.Barrier.Changed(ch)
 		if ch.Reset {
+			n.replaced.Store(uint64(ch.Index))
 			select {
 			case n.reset <- struct{}{}:
 			default:

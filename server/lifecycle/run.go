@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/coffer-project/coffer/server/seal"
@@ -167,14 +168,28 @@ func (n *Node) up(ctx context.Context, ca CA, w seal.Wrapper, fill func(context.
 
 // down stops what up started. n.mu is held.
 func (n *Node) down(ctx context.Context) error {
-	r := n.running.Swap(nil)
 	n.unsealer, n.pending = nil, nil
+	r := n.quiet()
+	if r == nil {
+		return nil
+	}
+	return n.leave(ctx, r)
+}
+
+// quiet ends all serving, but stays in the cluster. n.mu is held.
+func (n *Node) quiet() *running {
+	r := n.running.Swap(nil)
 	if r == nil {
 		return nil
 	}
 	r.stop()
 	<-r.done
 	n.opts.Hooks.Unload()
+	return r
+}
+
+// leave ends this node's part in the cluster and forgets all keys. n.mu is held.
+func (n *Node) leave(ctx context.Context, r *running) error {
 	err := r.cluster.Close(ctx)
 	n.opts.Router.route(nil)
 	n.opts.Barrier.Seal()
@@ -231,6 +246,17 @@ func (n *Node) watch(ctx context.Context, r *running) {
 	}
 }
 
+// Restore replaces the state of the whole cluster by a snapshot, on the active node.
+func (n *Node) Restore(ctx context.Context, state io.Reader) error {
+	n.restoring.Lock()
+	defer n.restoring.Unlock()
+	c := n.Cluster()
+	if c == nil {
+		return storage.ErrSealed
+	}
+	return c.Restore(ctx, state)
+}
+
 // reload follows a state that was replaced as a whole, by a restore or by an installed snapshot. If it
 // belongs to other keys, the node seals: only whoever holds those keys may open it.
 func (n *Node) reload(ctx context.Context) {
@@ -251,9 +277,28 @@ func (n *Node) reload(ctx context.Context) {
 		return
 	}
 	n.log.Warn("the restored state has other keys: sealing, unseal with the keys it was made under", "err", err)
-	if err := n.down(ctx); err != nil {
-		n.log.Error("sealing", "err", err)
+	n.quiet()
+	n.opts.Barrier.Seal()
+	n.statusLocked(ctx)
+	n.settled(ctx)
+	if err := n.leave(ctx, r); err != nil {
+		n.log.Error("leaving the cluster", "err", err)
 	}
+}
+
+// settleTime is how long a node that has to seal after a restore stays for the others' sake.
+const settleTime = 30 * time.Second
+
+// settled waits until the cluster can no longer go back behind the restore: a majority has what the leader
+// wrote after it. A node that left earlier could let the others go on from the state before.
+func (n *Node) settled(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, settleTime)
+	defer cancel()
+	if err := n.opts.Raw.WaitApplied(ctx, storage.Index(n.replaced.Load())+1); err != nil {
+		n.log.Warn("leaving the cluster although the restore may not have reached a majority", "err", err)
+	}
+	n.restoring.Lock() // on the active node the caller still waits for the answer
+	n.restoring.Unlock()
 }
 
 // ReadIndex waits until local reads include every write acknowledged before the call. On a standby it asks

@@ -38,10 +38,6 @@ func (s *System) takeSnapshot(ctx context.Context, _ *engines.Request, _ *none) 
 // been made by this cluster.
 func (s *System) restoreSnapshot(force bool) engines.Handler[none] {
 	return func(ctx context.Context, req *engines.Request, _ *none) (*engines.Response, error) {
-		c, err := s.cluster()
-		if err != nil {
-			return nil, err
-		}
 		a, err := archive.Extract(req.RawBody, s.opts.TempDir)
 		if err != nil {
 			return nil, &engines.Error{Kind: engines.KindInvalid, Detail: "the snapshot was refused, nothing was changed: " + err.Error(), Err: err}
@@ -60,6 +56,6 @@ func (s *System) restoreSnapshot(force bool) engines.Handler[none] {
 		defer state.Close()
 		s.opts.Logger.Warn("restoring a snapshot", "index", a.Meta.Index, "cluster_id", a.Meta.ClusterID, "force", force)
 		// The client may go away; a restore that has begun must finish.
-		return nil, c.Restore(context.WithoutCancel(ctx), state)
+		return nil, s.opts.Node.Restore(context.WithoutCancel(ctx), state)
 	}
 }

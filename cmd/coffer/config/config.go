@@ -100,7 +100,7 @@ func Load(paths ...string) (*Config, error) {
 		}
 	}
 	if len(d.problems) > 0 {
-		return nil, errors.Join(d.problems...)
+		return nil, errors.Join(append(d.problems, c.Complete())...)
 	}
 	return c, nil
 }

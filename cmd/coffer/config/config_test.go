@@ -1,0 +1,141 @@
+package config_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coffer-project/coffer/cmd/coffer/config"
+)
+
+func load(t *testing.T, text string) (*config.Config, error) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "coffer.hcl")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return config.Load(file)
+}
+
+const whole = `
+cluster_name = "production"
+api_addr     = "https://10.0.0.1:8200"
+cluster_addr = "https://10.0.0.1:8201"
+log_level    = "WARN"
+log_format   = "json"
+ui           = false
+max_lease_ttl = "48h"
+disable_mlock = true
+listener "tcp" {
+  address          = "0.0.0.0:8200"
+  tls_cert_file    = "cert.pem"
+  tls_key_file     = "key.pem"
+  max_request_size = "1MiB"
+  telemetry { unauthenticated_metrics_access = true }
+}
+storage "raft" {
+  path    = "/var/lib/coffer"
+  node_id = "n1"
+  retry_join { leader_api_addr = "https://10.0.0.2:8200" }
+  retry_join { leader_api_addr = "https://10.0.0.3:8200" }
+  trailing_logs = 1000
+}
+seal "static" { current_key = "env://KEY" current_key_id = "k1" }
+telemetry { prometheus_retention_time = "24h" }
+`
+
+func TestWholeFile(t *testing.T) {
+	c, err := load(t, whole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Complete(); err != nil {
+		t.Fatal(err)
+	}
+	l, s := c.Listeners[0], c.Storage
+	if c.ClusterName != "production" || c.ClusterAddr != "10.0.0.1:8201" || c.LogLevel != "warn" || c.UI || c.MaxLeaseTTL != 48*time.Hour ||
+		l.ClusterAddress != "0.0.0.0:8201" || l.MaxRequestBytes != 1<<20 || !l.UnauthMetricsAccess ||
+		s.NodeID != "n1" || len(s.RetryJoin) != 2 || s.TrailingLogs != 1000 || c.Seal.Values["current_key_id"] != "k1" {
+		t.Errorf("config = %+v", c)
+	}
+}
+
+func TestDefaults(t *testing.T) {
+	c, err := load(t, `listener "tcp" { address = "127.0.0.1:8200" tls_disable = true } storage "raft" { path = "d" }`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Complete(); err != nil {
+		t.Fatal(err)
+	}
+	if c.APIAddr != "http://127.0.0.1:8200" || c.ClusterAddr != "127.0.0.1:8201" || c.Seal.Type != "shamir" || !c.UI {
+		t.Errorf("config = %+v", c)
+	}
+}
+
+func TestProblemsNameTheKey(t *testing.T) {
+	for text, want := range map[string]string{
+		`colour = "red"`:                                `unknown key "colour"`,
+		`listener "tcp" { adress = "x" }`:               `"listener.adress"`,
+		`listener "unix" {}`:                            `the only type is "tcp"`,
+		`storage "consul" {}`:                           `the only type is "raft"`,
+		`storage "raft" { path = 5 }`:                   `"path" must be a text`,
+		`storage "raft" { trailing_logs = "-1" }`:       `"trailing_logs" must be a whole number`,
+		`ui = "perhaps"`:                                `"ui" must be true or false`,
+		`max_lease_ttl = "soon"`:                        `"max_lease_ttl" must be a duration`,
+		`listener "tcp" { max_request_size = "1 acre"}`: `"max_request_size" must be a size`,
+		`seal "static" {} seal "shamir" {}`:             "more than one seal",
+		`listener = "tcp"`:                              `"listener" must be a block`,
+		`api_addr = "x`:                                 "coffer.hcl",
+	} {
+		if _, err := load(t, text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}
+
+func TestIncomplete(t *testing.T) {
+	for text, want := range map[string]string{
+		`storage "raft" { path = "d" }`:                                                                           "listener",
+		`listener "tcp" { address = "127.0.0.1:1" tls_disable = true }`:                                           "storage",
+		`listener "tcp" { address = "127.0.0.1:1" } storage "raft" { path = "d" }`:                                "tls_cert_file",
+		`listener "tcp" { address = "0.0.0.0:1" tls_disable = true } storage "raft" { path = "d" }`:               "api_addr is missing",
+		`listener "tcp" { tls_disable = true } storage "raft" { path = "d" } api_addr = "10.0.0.1"`:               "must be a URL",
+		`listener "tcp" { tls_disable = true } storage "raft" { path = "d" } cluster_addr = "nowhere"`:            "host:port",
+		`listener "tcp" { tls_disable = true } storage "raft" { path = "d" } default_lease_ttl=9 max_lease_ttl=8`: "default_lease_ttl",
+	} {
+		c, err := load(t, text)
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		if err := c.Complete(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}
+
+func TestSealValuesStayHidden(t *testing.T) {
+	c, err := load(t, `seal "static" { current_key = "do-not-show" }`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := strings.Join([]string{c.Seal.String(), c.Seal.GoString()}, " "); strings.Contains(text, "do-not-show") {
+		t.Error("the seal's key is printed")
+	}
+}
+
+func FuzzLoad(f *testing.F) {
+	f.Add(whole)
+	f.Add(`a {` + strings.Repeat("{", 100))
+	f.Fuzz(func(t *testing.T, text string) {
+		if len(text) > 4096 || strings.Count(text, "{") > 64 {
+			t.Skip()
+		}
+		if c, err := load(t, text); err == nil {
+			c.Complete()
+		}
+	})
+}

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// serverHere runs a development server in this process until stop is called, which returns its exit status.
+func serverHere(t *testing.T, args ...string) (url string, stop func() int) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	r, w := io.Pipe()
+	status := make(chan int, 1)
+	args = append([]string{"coffer", "server", "-dev", "-dev-listen-address=127.0.0.1:0", "-dev-no-store-token"}, args...)
+	go func() {
+		status <- run(ctx, args, strings.NewReader(""), io.Discard, w)
+		w.Close()
+	}()
+	lines := bufio.NewScanner(r)
+	for lines.Scan() {
+		if at, ok := strings.CutPrefix(lines.Text(), "coffer: ready at "); ok {
+			url = at
+			break
+		}
+	}
+	if url == "" {
+		cancel()
+		t.Fatalf("the server ended with status %d before it was ready", <-status)
+	}
+	drained := make(chan struct{})
+	go func() { io.Copy(io.Discard, r); close(drained) }()
+	return url, func() int {
+		cancel()
+		<-drained
+		return <-status
+	}
+}
+
+func TestServerEndsCompletely(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
+	url, stop := serverHere(t, "-dev-root-token-id=root")
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	for _, path := range []string{"/v1/sys/health", "/ui/", "/v1/secret/config"} {
+		req, err := http.NewRequest(http.MethodGet, url+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("X-Vault-Token", "root")
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			t.Errorf("GET %s = %d, want 200", path, resp.StatusCode)
+		}
+	}
+	if status := stop(); status != 0 {
+		t.Errorf("the server ended with status %d", status)
+	}
+	if left, err := os.ReadDir(temp); err != nil || len(left) != 0 {
+		t.Errorf("left in the temporary directory: %v, %v", left, err)
+	}
+	if err := goleak.Find(before); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCheckListsEveryProblem(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "coffer.hcl")
+	config := `
+listener "tcp" { address = "nonsense" tls_disable = true }
+storage "raft" { path = "/x" retry_join { leader_api_addr = "no-url" } }
+seal "magic" {}
+colour = "red"
+log_level = "loud"
+default_lease_ttl = "soon"
+`
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var stderr strings.Builder
+	status := run(t.Context(), []string{"coffer", "server", "-config=" + file, "-check"}, strings.NewReader(""), io.Discard, &stderr)
+	if status != 1 {
+		t.Errorf("status = %d, want 1", status)
+	}
+	for _, want := range []string{`seal "magic"`, `"colour"`, `"log_level"`, `"default_lease_ttl"`, "coffer.hcl:5", "host:port", "leader_api_addr"} {
+		if !strings.Contains(stderr.String(), want) {
+			t.Errorf("stderr lacks %q:\n%s", want, &stderr)
+		}
+	}
+}
+
+func TestSecondProcessOnTheSameData(t *testing.T) {
+	dir := t.TempDir()
+	_, stop := serverHere(t, "-dev-data-dir="+dir)
+	defer stop()
+	var stderr strings.Builder
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	args := []string{"coffer", "server", "-dev", "-dev-listen-address=127.0.0.1:0", "-dev-no-store-token", "-dev-data-dir=" + dir}
+	if status := run(ctx, args, strings.NewReader(""), io.Discard, &stderr); status != 1 || !strings.Contains(stderr.String(), "in use by another process") {
+		t.Errorf("status = %d, stderr %q; want 1 and who holds the data", status, &stderr)
+	}
+}
