@@ -1,9 +1,57 @@
 SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
 export GOFLAGS ?= -buildvcs=false
+TALLY := go run ./test/tally
+
+.PHONY: help
+help: ## this list
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
 .PHONY: build
 build: ## the binary, ./bin/coffer
 	go build -o bin/coffer ./cmd/coffer
+
+.PHONY: bin/coffer-race
+bin/coffer-race:
+	go build -race -o bin/coffer-race ./cmd/coffer
+
+.PHONY: test
+test: lint bin/coffer-race ## every test, with the race detector, also in the servers that tests start
+	COFFER_TEST_BINARY=$(CURDIR)/bin/coffer-race go test -race -shuffle=on -timeout=10m -json ./... | $(TALLY)
+
+.PHONY: race
+race: ## the tests of our own packages only, three times over, with the race detector
+	go test -race -shuffle=on -count=3 -json $$(go list ./... | grep -v /test/) | $(TALLY)
+
+.PHONY: lint
+lint: ## formatting, vet, and staticcheck if it is installed
+	@unformatted=$$(git ls-files -co --exclude-standard '*.go' | xargs gofmt -l); test -z "$$unformatted" || { echo "run gofmt -w on:" $$unformatted; exit 1; }
+	go vet ./...
+	@if command -v staticcheck >/dev/null; then staticcheck ./...; fi
+
+.PHONY: fuzz
+fuzz: ## every fuzz target for 10 s; FUZZTIME=1m for longer
+	test/fuzz.sh $${FUZZTIME:-10s}
+
+.PHONY: e2e
+e2e: ## the web UI in a real browser
+	@if test -x test/e2e/run; then test/e2e/run; else echo "there is no browser test yet"; fi
+
+.PHONY: chaos
+chaos: ## the long fault tests: 50 killed leaders, partitions, rot, a full disk; COFFER_CHAOS_KILLS=n
+	COFFER_CHAOS=long go test -count=1 -timeout=60m -json ./test/chaos | $(TALLY)
+
+.PHONY: soak
+soak: ## mixed load for 10 minutes; memory and goroutines must not grow; COFFER_SOAK=1h
+	COFFER_SOAK=$${COFFER_SOAK:-10m} go test -count=1 -v -timeout=24h ./test/soak
+
+.PHONY: bench
+bench: ## measure, and write docs/benchmarks.md; BENCH="-secrets=1000000" for more
+	go run ./test/bench -out=docs/benchmarks.md $(BENCH)
+
+.PHONY: bench-smoke
+bench-smoke: ## all measurements, too briefly to mean anything
+	go run ./test/bench -smoke
 
 .PHONY: proto
 proto: ## regenerate proto/*pb (needs protoc)
