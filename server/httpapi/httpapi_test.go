@@ -7,9 +7,11 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server"
@@ -257,4 +259,34 @@ func TestObserve(t *testing.T) {
 	if status != http.StatusForbidden {
 		t.Errorf("observed status %d, want 403", status)
 	}
+}
+
+// FuzzPath: whatever the target, the backend only ever sees a path without tricks in it.
+func FuzzPath(f *testing.F) {
+	for _, seed := range []string{"secret/a", "secret/../sys", "%2e%2e/x", "a//b", "a%2fb", "a%00", "\xff", "a/./b", "ui/", ""} {
+		f.Add(seed, "GET")
+		f.Add(seed, "LIST")
+	}
+	b := &backend{active: true}
+	api := httpapi.New(httpapi.Options{Backend: b})
+	f.Fuzz(func(t *testing.T, target, method string) {
+		r := &http.Request{Method: method, URL: &url.URL{Path: "/v1/" + target}, Header: http.Header{}, RemoteAddr: "127.0.0.1:1"}
+		b.got = nil
+		w := httptest.NewRecorder()
+		api.ServeHTTP(w, r)
+		if b.got == nil {
+			if w.Code < 400 || w.Code >= 500 {
+				t.Fatalf("%q was answered %d without the backend", target, w.Code)
+			}
+			return
+		}
+		for i, seg := range strings.Split(strings.TrimSuffix(b.got.Path, "/"), "/") {
+			if seg == "." || seg == ".." || seg == "" && (i > 0 || b.got.Path != "" && b.got.Path != "/") {
+				t.Fatalf("%q reached the backend as %q", target, b.got.Path)
+			}
+		}
+		if strings.ContainsAny(b.got.Path, "\x00\n\r\x7f") || !utf8.ValidString(b.got.Path) {
+			t.Fatalf("%q reached the backend as %q", target, b.got.Path)
+		}
+	})
 }
