@@ -37,6 +37,7 @@ type calls struct {
 	served   chan struct{} // closed when Serve has returned
 	stopOnce sync.Once
 	in, out  atomic.Uint64 // requests forwarded
+	tries    atomic.Uint64 // to find a leader for one
 
 	mu     sync.Mutex
 	conn   *grpc.ClientConn // to the latest leader

@@ -59,6 +59,7 @@ func (n *Node) Forward(w http.ResponseWriter, r *http.Request) error {
 // forwardOnce tries one leader. The leader says that it leads before it is given anything, so until then a
 // failure means that nothing ran, and nothing of the request's body is used up.
 func (n *Node) forwardOnce(w http.ResponseWriter, r *http.Request) error {
+	n.calls.tries.Add(1)
 	client, err := n.calls.leader()
 	if err != nil {
 		return unavailable(err)
@@ -131,8 +132,10 @@ func relay(w http.ResponseWriter, stream grpc.BidiStreamingClient[forwardpb.Requ
 	w.WriteHeader(int(first.Head.Status))
 	flush := http.NewResponseController(w).Flush
 	for chunk := first; ; {
-		if _, err := w.Write(chunk.Body); err != nil {
-			return nil // the client is gone
+		if len(chunk.Body) > 0 {
+			if _, err := w.Write(chunk.Body); err != nil {
+				return nil // the client is gone
+			}
 		}
 		if chunk.End {
 			return nil
@@ -172,6 +175,6 @@ func packHeader(h http.Header, length int64) []*forwardpb.Header {
 
 func unpackHeader(into http.Header, headers []*forwardpb.Header) {
 	for _, h := range headers {
-		into[textproto.CanonicalMIMEHeaderKey(h.Name)] = h.Values
+		into[textproto.CanonicalMIMEHeaderKey(h.GetName())] = h.GetValues()
 	}
 }

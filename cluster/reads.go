@@ -18,6 +18,7 @@ import (
 type reads struct {
 	mu      sync.Mutex
 	next    *round        // collects callers; nil: nobody waits
+	closed  bool          // no round will run any more
 	wake    chan struct{} // capacity 1: there is a next
 	confirm confirmer
 
@@ -40,23 +41,11 @@ func (r *reads) init() {
 // leader, or leadership could not be confirmed in time.
 func (n *Node) ReadIndex(ctx context.Context) (storage.Index, error) {
 	n.reads.requests.Add(1)
-	n.reads.mu.Lock()
-	r := n.reads.next
-	if r == nil {
-		r = &round{done: make(chan struct{})}
-		n.reads.next = r
-		select {
-		case n.reads.wake <- struct{}{}:
-		default:
-		}
-	}
-	n.reads.mu.Unlock()
+	r := n.reads.join()
 	select {
 	case <-r.done:
 	case <-ctx.Done():
 		return 0, fmt.Errorf("%w: %w", storage.ErrUnavailable, ctx.Err())
-	case <-n.ctx.Done():
-		return 0, fmt.Errorf("%w: the node is closing", storage.ErrUnavailable)
 	}
 	if r.err != nil {
 		return 0, r.err
@@ -69,21 +58,56 @@ func (n *Node) ReadIndex(ctx context.Context) (storage.Index, error) {
 	return r.index, nil
 }
 
-// readRounds runs the rounds, one after the other.
+// join returns the next round.
+func (r *reads) join() *round {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.next != nil {
+		return r.next
+	}
+	next := &round{done: make(chan struct{})}
+	if r.closed {
+		next.fail()
+		return next
+	}
+	r.next = next
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+	return next
+}
+
+// take fixes who is in the round that runs now. nil: nobody.
+func (r *reads) take(last bool) *round {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	next := r.next
+	r.next, r.closed = nil, last
+	return next
+}
+
+func (r *round) fail() {
+	r.err = fmt.Errorf("%w: the node is closing", storage.ErrUnavailable)
+	close(r.done)
+}
+
+// readRounds runs the rounds, one after the other, until the node closes.
 func (n *Node) readRounds() {
 	for {
 		select {
 		case <-n.reads.wake:
 		case <-n.ctx.Done():
+			if r := n.reads.take(true); r != nil {
+				r.fail()
+			}
 			return
 		}
-		n.reads.mu.Lock()
-		r := n.reads.next
-		n.reads.next = nil
-		n.reads.mu.Unlock()
-		n.reads.rounds.Add(1)
-		r.index, r.err = n.readRound()
-		close(r.done)
+		if r := n.reads.take(false); r != nil {
+			n.reads.rounds.Add(1)
+			r.index, r.err = n.readRound()
+			close(r.done)
+		}
 	}
 }
 
