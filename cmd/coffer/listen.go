@@ -24,17 +24,27 @@ type listener struct {
 	cert   atomic.Pointer[tls.Certificate]
 }
 
-// bind takes the address; nothing is served yet.
-func bind(c config.Listener) (*listener, error) {
+// bind takes the address; nothing is served yet. Refused certificates are reported before anything else runs.
+func bind(c config.Listener, log *slog.Logger) (*listener, error) {
 	l := &listener{config: c}
+	header := c.ReadHeaderTimeout
+	if header == 0 {
+		header = 10 * time.Second
+	}
+	l.http = &http.Server{
+		ReadHeaderTimeout: header, IdleTimeout: 5 * time.Minute, MaxHeaderBytes: 64 << 10,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	var err error
 	if !c.TLSDisable {
 		if err := l.reload(); err != nil {
 			return nil, err
 		}
+		if l.http.TLSConfig, err = l.tlsConfig(); err != nil {
+			return nil, err
+		}
 	}
-	var err error
-	l.net, err = net.Listen("tcp", c.Address)
-	if err != nil {
+	if l.net, err = net.Listen("tcp", c.Address); err != nil {
 		return nil, fmt.Errorf("listening: %w", err)
 	}
 	return l, nil
@@ -79,23 +89,12 @@ func (l *listener) tlsConfig() (*tls.Config, error) {
 	return c, nil
 }
 
-// serve blocks until the listener is shut down.
-func (l *listener) serve(handler http.Handler, log *slog.Logger) error {
-	header := l.config.ReadHeaderTimeout
-	if header == 0 {
-		header = 10 * time.Second
-	}
-	l.http = &http.Server{
-		Handler: handler, ReadHeaderTimeout: header, IdleTimeout: 5 * time.Minute, MaxHeaderBytes: 64 << 10,
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-	}
+// serve blocks until the listener is shut down, which may come first.
+func (l *listener) serve() error {
 	var err error
 	if l.config.TLSDisable {
 		err = l.http.Serve(l.net)
 	} else {
-		if l.http.TLSConfig, err = l.tlsConfig(); err != nil {
-			return err
-		}
 		err = l.http.ServeTLS(l.net, "", "")
 	}
 	if errors.Is(err, http.ErrServerClosed) {
@@ -115,9 +114,6 @@ func (l *listener) url() string {
 
 // drain stops accepting and waits for the requests under way.
 func (l *listener) drain(ctx context.Context) error {
-	if l.http == nil {
-		return l.net.Close()
-	}
 	if err := l.http.Shutdown(ctx); err != nil {
 		return errors.Join(err, l.http.Close())
 	}

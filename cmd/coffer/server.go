@@ -114,7 +114,7 @@ func serve(ctx context.Context, cfg *config.Config, dev devOptions, log *slog.Lo
 		}
 	}()
 	for i := range cfg.Listeners {
-		l, err := bind(cfg.Listeners[i])
+		l, err := bind(cfg.Listeners[i], log)
 		if err != nil {
 			return err
 		}
@@ -135,7 +135,8 @@ func serve(ctx context.Context, cfg *config.Config, dev devOptions, log *slog.Lo
 	var life errgroup.Group
 	life.Go(func() error { return n.server.Run(living) })
 	for _, l := range listeners {
-		group.Go(func() error { return l.serve(n.api, log) })
+		l.http.Handler = n.api
+		group.Go(l.serve)
 	}
 	group.Go(func() error { return reloads(stopping, n, listeners) })
 	group.Go(func() error { return start(stopping, n, dev, listeners[0], stderr) })
