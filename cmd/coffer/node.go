@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"log/slog"
 	"net/http"
 	"os"
@@ -159,26 +160,36 @@ func openState(s config.Storage, log *slog.Logger) (*fsm.FSM, error) {
 	return fsm.Open(s.Path, fsm.Options{Logger: log})
 }
 
-// nodeID returns the configured id, or the one made at the first start.
+// nodeID returns the configured id, or the one made at the first start. The file that keeps it has a checksum:
+// a node that came back under another name would be a second node to the cluster.
 func nodeID(s config.Storage) (string, error) {
 	if s.NodeID != "" {
 		return s.NodeID, nil
 	}
 	path := filepath.Join(s.Path, "node-id")
 	text, err := os.ReadFile(path)
-	if err == nil {
-		if id := strings.TrimSpace(string(text)); id != "" {
-			return id, nil
+	switch {
+	case err == nil:
+		id, sum, ok := strings.Cut(strings.TrimSuffix(string(text), "\n"), " ")
+		if !ok || sum != idSum(id) {
+			return "", fmt.Errorf("%w\nSet node_id in the storage stanza to the id that \"coffer operator raft list-peers\" shows for this node, "+
+				"or remove the file to start as a new node", &storage.CorruptError{File: path, Detail: "its checksum is wrong"})
 		}
-		return "", &storage.CorruptError{File: path, Detail: "it is empty"}
-	}
-	if !errors.Is(err, os.ErrNotExist) {
+		return id, nil
+	case !errors.Is(err, os.ErrNotExist):
 		return "", fmt.Errorf("reading the node id: %w", err)
 	}
 	raw := make([]byte, 8)
 	rand.Read(raw)
 	id := "node-" + hex.EncodeToString(raw)
-	return id, os.WriteFile(path, []byte(id+"\n"), 0o600)
+	return id, writePrivate(path, func(f *os.File) error {
+		_, err := fmt.Fprintf(f, "%s %s\n", id, idSum(id))
+		return err
+	})
+}
+
+func idSum(id string) string {
+	return fmt.Sprintf("%08x", crc32.Checksum([]byte(id), crc32.MakeTable(crc32.Castagnoli)))
 }
 
 func joinTargets(s config.Storage) ([]lifecycle.JoinTarget, error) {

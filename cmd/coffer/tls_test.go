@@ -1,0 +1,105 @@
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// writeCertificate writes a self-signed certificate with this serial number.
+func writeCertificate(t *testing.T, dir string, serial int64) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(serial), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, block := range map[string]*pem.Block{
+		"cert.pem": {Type: "CERTIFICATE", Bytes: der}, "key.pem": {Type: "PRIVATE KEY", Bytes: secret},
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// serial asks the server for its health over HTTP/2 on a new connection and returns the serial number of the
+// certificate it showed.
+func serial(t *testing.T, url string) int64 {
+	t.Helper()
+	client := &http.Client{Transport: &http.Transport{
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true, DisableKeepAlives: true,
+	}}
+	resp, err := client.Get(url + "/v1/sys/health")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK || resp.ProtoMajor != 2 {
+		t.Errorf("health = %d over %s, want 200 over HTTP/2", resp.StatusCode, resp.Proto)
+	}
+	return resp.TLS.PeerCertificates[0].SerialNumber.Int64()
+}
+
+func TestCertificatesAreReloaded(t *testing.T) {
+	dir := t.TempDir()
+	writeCertificate(t, dir, 1)
+	file := filepath.Join(dir, "coffer.hcl")
+	text := `listener "tcp" {
+  address       = "127.0.0.1:0"
+  tls_cert_file = "` + dir + `/cert.pem"
+  tls_key_file  = "` + dir + `/key.pem"
+}`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	url, stop := serverHere(t, "-config="+file)
+	defer stop()
+	if got := serial(t, url); got != 1 {
+		t.Fatalf("serial = %d, want 1", got)
+	}
+	writeCertificate(t, dir, 2)
+	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.After(10 * time.Second)
+	for serial(t, url) != 2 {
+		select {
+		case <-deadline:
+			t.Fatal("the new certificate is not in use after SIGHUP")
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	// A broken file must not take the working certificate away.
+	if err := os.WriteFile(filepath.Join(dir, "cert.pem"), []byte("no certificate"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	if got := serial(t, url); got != 2 {
+		t.Errorf("serial = %d after a broken reload, want still 2", got)
+	}
+}
