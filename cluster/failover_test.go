@@ -90,6 +90,7 @@ func (m *members) add(x *member) {
 }
 
 func TestKillTheLeaderUnderLoad(t *testing.T) {
+	t.Parallel()
 	list := &members{all: three(t)}
 	l := startLoad(t, list.get)
 	for range 2 {
@@ -201,6 +202,7 @@ func TestRejoinWithoutData(t *testing.T) {
 }
 
 func TestTransferLeadership(t *testing.T) {
+	t.Parallel()
 	all := three(t)
 	l := startLoad(t, func() []*member { return all })
 	for range 3 {
@@ -231,6 +233,7 @@ func TestCloseHandsOver(t *testing.T) {
 }
 
 func TestSnapshotInstallAndRestore(t *testing.T) {
+	t.Parallel()
 	few := func(o *Options) {
 		o.SnapshotInterval, o.SnapshotThreshold, o.TrailingLogs = 20*time.Millisecond, 20, 5
 	}
@@ -312,4 +315,69 @@ func TestLogAndMachineMustBelongTogether(t *testing.T) {
 	if c, ok := errors.AsType[*storage.CorruptError](err); !ok || c.File == "" {
 		t.Errorf("Open with an empty state machine beside a cut log = %v, want a CorruptError", err)
 	}
+}
+
+func TestDeadServersAreRemovedOnRequest(t *testing.T) {
+	t.Parallel()
+	all := three(t)
+	a := all[0]
+	quick := AutopilotConfig{DeadServerLastContactThreshold: 200 * time.Millisecond, LastContactThreshold: 100 * time.Millisecond}
+	a.SetAutopilot(quick)
+	all[2].stop()
+	until(t, "the silence to be noticed", func() bool {
+		s, err := a.AutopilotState()
+		return err == nil && !s.Healthy && s.FailureTolerance == 0
+	})
+	until(t, "the node to count as dead", func() bool { return a.health.dead("c") })
+	if len(a.Peers()) != 3 {
+		t.Fatal("a dead server was removed although nobody wanted that")
+	}
+	quick.CleanupDeadServers, quick.MinQuorum = true, 3
+	a.SetAutopilot(quick)
+	a.bury(a.Nodes())
+	if len(a.Peers()) != 3 {
+		t.Fatal("a dead server was removed below the minimum")
+	}
+	quick.MinQuorum = 0
+	a.SetAutopilot(quick)
+	until(t, "the removal", func() bool { return len(a.Peers()) == 2 })
+	all[1].stop()
+	until(t, "the second node to count as dead", func() bool { return a.health.dead("b") || !a.IsLeader() })
+	a.bury(a.Nodes())
+	if len(a.Peers()) != 2 {
+		t.Error("a dead server was removed although the rest is no quorum")
+	}
+}
+
+func TestBigLogsKeepFewerEntries(t *testing.T) {
+	t.Parallel()
+	m := single(t, func(o *Options) { o.MaxLogBytes = 1 << 20 })
+	value := string(make([]byte, 1024))
+	for range 2 * minTrailing {
+		mustCommit(t, m, "k", value)
+	}
+	until(t, "the log to be cut", func() bool {
+		mustCommit(t, m, "k", value)
+		first, last, bytes := m.logs.size()
+		return last-first < 2*minTrailing && first > 1 && bytes < 3<<20
+	})
+	if s := m.Stats(); s.TrailingLogs != minTrailing {
+		t.Errorf("%d entries are kept, want %d", s.TrailingLogs, minTrailing)
+	}
+}
+
+// A node whose disk hangs cannot end, but Close does.
+func TestCloseDoesNotHang(t *testing.T) {
+	d := &disk{}
+	m := single(t, func(o *Options) { o.logFault = d.fault })
+	release := d.block()
+	go m.Commit(context.Background(), put("k", "1"))
+	until(t, "the write to hang", func() bool { return d.hit() > 0 })
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	if err := m.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Close of a node whose disk hangs = %v", err)
+	}
+	release()
+	m.stop()
 }

@@ -111,6 +111,7 @@ func TestFollowerThatFailsBrieflyCatchesUp(t *testing.T) {
 }
 
 func TestLeaderWithAHangingDiskIsReplaced(t *testing.T) {
+	t.Parallel()
 	all, disks := threeWithDisks(t, func(o *Options) { o.stallAfter = 100 * time.Millisecond })
 	old := all[0]
 	release := disks[old].block()
@@ -128,6 +129,7 @@ func TestLeaderWithAHangingDiskIsReplaced(t *testing.T) {
 }
 
 func TestLeaderWithAFullDiskIsReplaced(t *testing.T) {
+	t.Parallel()
 	all, disks := threeWithDisks(t, func(o *Options) { o.stuckAfter = time.Hour })
 	old := all[0]
 	disks[old].fail(syscall.ENOSPC, -1)
@@ -142,6 +144,7 @@ func TestLeaderWithAFullDiskIsReplaced(t *testing.T) {
 
 // W2 cuts the pipeline of a follower that answers but does not move, and then lets another node try.
 func TestFollowerThatDoesNotMove(t *testing.T) {
+	t.Parallel()
 	all, disks := threeWithDisks(t, func(o *Options) { o.stuckAfter = 100 * time.Millisecond })
 	stuck := all[2]
 	disks[stuck].fail(syscall.ENOSPC, -1)
@@ -160,6 +163,7 @@ func transferFlag(r *raft.Raft) *int32 {
 }
 
 func TestTransferThatDoesNotEnd(t *testing.T) {
+	t.Parallel()
 	m := single(t)
 	mustCommit(t, m, "k", "1")
 	atomic.StoreInt32(transferFlag(m.raft()), 1)

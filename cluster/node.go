@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -108,6 +109,11 @@ func Open(o Options) (*Node, error) {
 
 // openState opens the log and checks that it fits the state machine.
 func openState(o Options) (*logs, *stable, error) {
+	if left, err := filepath.Glob(filepath.Join(o.Dir, restorePattern)); err == nil {
+		for _, name := range left {
+			os.Remove(name) // of a restore that was cut short; harmless if it stays
+		}
+	}
 	path := filepath.Join(o.Dir, logFile)
 	applied := uint64(o.Machine.AppliedIndex())
 	l, s, err := openLogs(path, applied == 0)

@@ -13,6 +13,7 @@ import (
 // A leader that was cut off, and does not know it yet, must not confirm a read: that is what the heartbeats
 // of a read index are for.
 func TestIsolatedLeaderConfirmsNothing(t *testing.T) {
+	t.Parallel()
 	all := three(t)
 	old := all[0]
 	mustCommit(t, old, "k", "1")

@@ -13,6 +13,9 @@ import (
 	"github.com/coffer-project/coffer/storage/fsm"
 )
 
+// restorePattern names the files in which a snapshot waits until it is verified.
+const restorePattern = "restore-*.tmp"
+
 // RestoreSnapshot replaces the state of the whole cluster by a stream of fsm.FSM.WriteSnapshot, on the
 // leader. The stream is verified before anything changes: a bad one is a *storage.CorruptError. Writes under
 // way end with storage.ErrOutcomeUnknown. Other nodes get the state from the leader.
@@ -21,7 +24,7 @@ func (n *Node) RestoreSnapshot(ctx context.Context, state io.Reader) error {
 		return err
 	}
 	// Raft reads the stream on its main goroutine: it must not wait for somebody's network.
-	f, err := os.CreateTemp(n.opts.Dir, "restore-*.tmp")
+	f, err := os.CreateTemp(n.opts.Dir, restorePattern)
 	if err != nil {
 		return err
 	}
