@@ -7,6 +7,7 @@
 package chaos_test
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -160,20 +161,29 @@ func (s *storm) partitions(t *testing.T, times int) {
 	ids := []string{"n1", "n2", "n3"}
 	for range times {
 		for _, shape := range []struct {
-			name string
-			cut  func(leader, other, third string)
+			name  string
+			moves bool // another node has to take over
+			cut   func(leader, other, third string)
 		}{
-			{"the leader is alone", func(l, _, _ string) { s.Network.Isolate(l, ids...) }},
-			{"a follower is alone", func(_, a, _ string) { s.Network.Isolate(a, ids...) }},
-			{"the leader cannot send", func(l, a, b string) { s.Network.Cut(l, a); s.Network.Cut(l, b) }},
-			{"the leader cannot hear", func(l, a, b string) { s.Network.Cut(a, l); s.Network.Cut(b, l) }},
-			{"the leader and one follower do not meet", func(l, a, _ string) { s.Network.Cut(l, a); s.Network.Cut(a, l) }},
+			{"the leader is alone", true, func(l, _, _ string) { s.Network.Isolate(l, ids...) }},
+			{"a follower is alone", false, func(_, a, _ string) { s.Network.Isolate(a, ids...) }},
+			{"the leader cannot send", true, func(l, a, b string) { s.Network.Cut(l, a); s.Network.Cut(l, b) }},
+			{"the leader cannot hear", true, func(l, a, b string) { s.Network.Cut(a, l); s.Network.Cut(b, l) }},
+			{"the leader and one follower do not meet", false, func(l, a, _ string) { s.Network.Cut(l, a); s.Network.Cut(a, l) }},
 		} {
 			leader := s.Leader()
 			others := slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return id == leader.ID })
 			s.rand.Shuffle(2, func(i, j int) { others[i], others[j] = others[j], others[i] })
 			shape.cut(leader.ID, others[0], others[1])
 			<-time.After(time.Duration(amount(2500, 5000)) * time.Millisecond)
+			if shape.moves {
+				harness.Await(t, "a new leader while "+shape.name, time.Minute, func() error {
+					if s.Node(others[0]).Health() != 200 && s.Node(others[1]).Health() != 200 {
+						return errors.New("neither of the others is active")
+					}
+					return nil
+				})
+			}
 			s.Network.Heal()
 			s.settle(t)
 			t.Logf("healed: %s", shape.name)

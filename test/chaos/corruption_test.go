@@ -223,6 +223,9 @@ func TestDiskFull(t *testing.T) {
 	}
 	write(600) // 36 MB where 24 MB fit
 	t.Logf("%d writes acknowledged; n1 runs: %v", len(keys), c.Node("n1").Running())
+	if !strings.Contains(c.Node("n1").Log(), "no space left on device") {
+		t.Errorf("n1's log does not say that its disk is full")
+	}
 	remount(t, small, "512m")
 	if n := c.Node("n1"); !n.Running() {
 		n.Start()

@@ -3,7 +3,8 @@
 // the server works inside; all it uses is what an operator has: files, signals and the API.
 //
 // Start reading at NewCluster, then Node. A node's cluster port can sit behind a Network, which cuts and heals
-// the connections between nodes.
+// the connections between nodes. COFFER_TEST_BINARY names a binary to use instead of building one, and
+// COFFER_TEST_LOGS=1 shows the end of every node's log also when the test passes.
 package harness
 
 import (
@@ -242,7 +243,7 @@ func (c *Cluster) end() {
 	for _, n := range c.Nodes {
 		n.inspectLog()
 	}
-	if c.t.Failed() {
+	if c.t.Failed() || os.Getenv("COFFER_TEST_LOGS") != "" {
 		for _, n := range c.Nodes {
 			c.t.Logf("the end of %s's log:\n%s", n.ID, tail(n.LogFile, 60))
 		}
