@@ -192,6 +192,7 @@ func (n *Node) sealConfig(ctx context.Context) (seal.Config, error) {
 // Unseal takes one key share. When the threshold is reached the node unseals, or joins its cluster. reset
 // drops the shares given so far.
 func (n *Node) Unseal(ctx context.Context, share string, reset bool) (SealStatus, error) {
+	n.joinFirst(ctx)
 	ctx, over := n.transition(ctx)
 	defer over()
 	if !n.Sealed() {

@@ -155,6 +155,17 @@ func (n *Node) awaitState(ctx context.Context, w seal.Wrapper) error {
 	}
 }
 
+// joinFirst asks the configured nodes for a challenge if this node has nothing to unseal yet, so that an
+// operator need not wait for the next try in the background.
+func (n *Node) joinFirst(ctx context.Context) {
+	n.mu.Lock()
+	targets, waiting := n.opts.RetryJoin, n.pending != nil
+	n.mu.Unlock()
+	if len(targets) > 0 && !waiting && n.Sealed() && !n.Initialized(ctx) {
+		n.retryJoin(ctx, targets)
+	}
+}
+
 // retryJoin tries every configured target once. It reports whether there is nothing left to try.
 func (n *Node) retryJoin(ctx context.Context, targets []JoinTarget) bool {
 	n.mu.Lock()
