@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/coffer-project/coffer/test/harness"
@@ -139,6 +141,10 @@ func (s *suite) audit(t *testing.T) {
 	t.Run("a device that cannot write is refused", func(t *testing.T) {
 		err := sys.EnableAuditWithOptions("bad", &api.EnableAuditOptions{Type: "file", Options: map[string]string{"file_path": filepath.Join(t.TempDir(), "no", "such", "dir", "x")}})
 		status(t, err, 400)
+		if _, err := os.Stat("/dev/full"); err == nil {
+			err = sys.EnableAuditWithOptions("bad", &api.EnableAuditOptions{Type: "file", Options: map[string]string{"file_path": "/dev/full"}})
+			status(t, err, 400)
+		}
 		err = sys.EnableAuditWithOptions("bad", &api.EnableAuditOptions{Type: "pigeon"})
 		status(t, err, 400, "file")
 	})
@@ -286,6 +292,15 @@ func (s *suite) strong(t *testing.T, n *harness.Node) *api.Client {
 	return c
 }
 
+// everywhere calls do n times at once, spread over the nodes.
+func everywhere(s *suite, n int, do func(node *harness.Node, i int)) {
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() { do(s.Nodes[i%len(s.Nodes)], i) })
+	}
+	all.Wait()
+}
+
 func (s *suite) standby(t *testing.T) {
 	s.mount(t, "stand", "kv", map[string]string{"version": "2"})
 	leader := s.Leader()
@@ -374,6 +389,62 @@ func (s *suite) standby(t *testing.T) {
 		}
 		_, err = one.Auth().Token().LookupSelf()
 		status(t, err, 403)
+	})
+	t.Run("a token's uses are counted once, from everywhere", func(t *testing.T) {
+		const uses = 10
+		token := s.token(t, api.TokenCreateRequest{NumUses: uses})
+		index := s.raw(t, leader, "GET", "/v1/sys/mounts", s.RootToken, nil).Header.Get("X-Vault-Index")
+		var used atomic.Int64
+		everywhere(s, 30, func(n *harness.Node, _ int) {
+			if s.raw(t, n, "GET", "/v1/auth/token/lookup-self", token, nil, "X-Vault-Index", index).Status == 200 {
+				used.Add(1)
+			}
+		})
+		same(t, "uses", used.Load(), int64(uses))
+	})
+	t.Run("one of many wins a check-and-set", func(t *testing.T) {
+		var won atomic.Int64
+		everywhere(s, 30, func(n *harness.Node, i int) {
+			a := s.raw(t, n, "POST", "/v1/stand/data/race", s.RootToken, map[string]any{"data": map[string]any{"by": i}, "options": map[string]any{"cas": 0}})
+			if a.Status == 200 {
+				won.Add(1)
+			} else if a.Status != 400 {
+				t.Errorf("status %d: %s", a.Status, a.Body)
+			}
+		})
+		same(t, "winners", won.Load(), int64(1))
+	})
+	t.Run("every concurrent write has its version", func(t *testing.T) {
+		var mu sync.Mutex
+		seen := map[int]bool{}
+		everywhere(s, 30, func(n *harness.Node, i int) {
+			var out struct{ Data struct{ Version int } }
+			a := s.raw(t, n, "POST", "/v1/stand/data/versions", s.RootToken, map[string]any{"data": map[string]any{"by": i}})
+			if err := json.Unmarshal(a.Body, &out); err != nil || a.Status != 200 {
+				t.Errorf("status %d, %v", a.Status, err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if seen[out.Data.Version] {
+				t.Errorf("version %d was given twice", out.Data.Version)
+			}
+			seen[out.Data.Version] = true
+		})
+		same(t, "versions", len(seen), 30)
+	})
+	t.Run("a revoked token ends everywhere", func(t *testing.T) {
+		token := s.token(t, api.TokenCreateRequest{})
+		index := s.raw(t, leader, "GET", "/v1/sys/mounts", s.RootToken, nil).Header.Get("X-Vault-Index")
+		same(t, "before", s.raw(t, n, "GET", "/v1/auth/token/lookup-self", token, nil, "X-Vault-Index", index).Status, 200)
+		index = s.raw(t, leader, "POST", "/v1/auth/token/revoke", s.RootToken, map[string]any{"token": token}).Header.Get("X-Vault-Index")
+		same(t, "after", s.raw(t, n, "GET", "/v1/auth/token/lookup-self", token, nil, "X-Vault-Index", index).Status, 403)
+	})
+	t.Run("a changed policy counts everywhere", func(t *testing.T) {
+		token := s.policy(t, "spread", `path "stand/data/lin" { capabilities = ["read"] }`)
+		index := s.raw(t, leader, "GET", "/v1/sys/mounts", s.RootToken, nil).Header.Get("X-Vault-Index")
+		same(t, "before", s.raw(t, n, "GET", "/v1/stand/data/lin", token, nil, "X-Vault-Index", index).Status, 200)
+		index = s.raw(t, leader, "DELETE", "/v1/sys/policies/acl/spread", s.RootToken, nil).Header.Get("X-Vault-Index")
+		same(t, "after", s.raw(t, n, "GET", "/v1/stand/data/lin", token, nil, "X-Vault-Index", index).Status, 403)
 	})
 	t.Run("a large body", func(t *testing.T) {
 		big := strings.Repeat("x", 900<<10)

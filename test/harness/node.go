@@ -255,6 +255,9 @@ func (n *Node) Resume() { n.signal(syscall.SIGCONT) }
 // Reload sends SIGHUP.
 func (n *Node) Reload() { n.signal(syscall.SIGHUP) }
 
+// ClusterAddr returns the host:port of the node's own cluster listener.
+func (n *Node) ClusterAddr() string { return n.cluster }
+
 // Health returns the status code of sys/health, 0 if there is no answer.
 func (n *Node) Health() int {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
