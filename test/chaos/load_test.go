@@ -320,12 +320,16 @@ func checkAcked(t *testing.T, n *harness.Node, token, index string, keys []strin
 	t.Helper()
 	have := map[string]bool{}
 	for _, dir := range folders(keys) {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		a, err := n.Do(ctx, "LIST", "/v1/ack/"+dir, token, nil, "X-Vault-Index", index, "X-Vault-Inconsistent", "await-state")
-		cancel()
-		if err != nil || a.Status != 200 {
-			t.Fatalf("listing %s on %s: status %d, %v: %.200s", dir, n.ID, a.Status, err, a.Body)
-		}
+		var a harness.Answer
+		harness.Await(t, n.ID+" to list "+dir, time.Minute, func() (err error) {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			a, err = n.Do(ctx, "LIST", "/v1/ack/"+dir, token, nil, "X-Vault-Index", index)
+			if err == nil && a.Status != 200 { // 412: it has not caught up yet
+				err = fmt.Errorf("status %d: %.200s", a.Status, a.Body)
+			}
+			return err
+		})
 		var out struct{ Data struct{ Keys []string } }
 		a.Decode(t, &out)
 		for _, key := range out.Data.Keys {
