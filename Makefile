@@ -36,8 +36,8 @@ fuzz: ## every fuzz target for 10 s; FUZZTIME=1m for longer
 	test/fuzz.sh $${FUZZTIME:-10s}
 
 .PHONY: e2e
-e2e: ## the web UI in a real browser
-	@if test -x test/e2e/run; then test/e2e/run; else echo "there is no browser test yet"; fi
+e2e: build ## the web UI in a real browser (needs Node.js)
+	test/e2e/run
 
 .PHONY: chaos
 chaos: ## the long fault tests: 50 killed leaders, partitions, rot, a full disk; COFFER_CHAOS_KILLS=n
@@ -59,3 +59,7 @@ bench-smoke: ## all measurements, too briefly to mean anything
 proto: ## regenerate proto/*pb (needs protoc)
 	mkdir -p bin && GOBIN=$(CURDIR)/bin go install google.golang.org/protobuf/cmd/protoc-gen-go google.golang.org/grpc/cmd/protoc-gen-go-grpc
 	PATH="$(CURDIR)/bin:$$PATH" protoc --go_out=. --go_opt=module=github.com/coffer-project/coffer --go-grpc_out=. --go-grpc_opt=module=github.com/coffer-project/coffer proto/*/*.proto
+
+.PHONY: ui
+ui: ## check and rebuild the web UI, server/ui/dist (needs Node.js)
+	cd server/ui/web && npm ci && npm run check && npm run build

@@ -27,7 +27,7 @@ export class Problem extends Error {
     readonly errors: string[],
     readonly hint = '',
   ) {
-    super(errors[0] ?? `The server answered with status ${status}.`)
+    super(errors[0] ?? (status === 404 ? 'There is nothing here.' : `The server answered with status ${status}.`))
   }
 }
 

@@ -20,9 +20,17 @@ function decoded(part: string): string {
 
 let current = $state.raw(parse(location.hash))
 
+let moved = false
+
 addEventListener('hashchange', () => {
+  moved = true
   current = parse(location.hash)
 })
+
+/** Whether this place was reached by a link within the page. */
+export function arrived(): boolean {
+  return moved
+}
 
 export function route(): Route {
   return current

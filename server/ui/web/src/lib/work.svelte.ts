@@ -1,5 +1,6 @@
 // What a page shows while it loads and after it failed.
 
+import { onMount } from 'svelte'
 import { Problem } from './api'
 
 function problem(e: unknown): Problem {
@@ -8,7 +9,7 @@ function problem(e: unknown): Problem {
   return new Problem(0, ['Something went wrong in this page.'], 'Reload it. The details are in the browser console.')
 }
 
-/** Data that is loaded when the component starts and whenever something that load reads first changes. */
+/** Data that is loaded when the component starts, and again on request. */
 export class Loaded<T> {
   value = $state.raw<T>()
   problem = $state.raw<Problem>()
@@ -16,9 +17,7 @@ export class Loaded<T> {
   #run = 0
 
   constructor(private load: () => Promise<T>) {
-    $effect(() => {
-      void this.reload()
-    })
+    onMount(() => void this.reload())
   }
 
   reload = async () => {

@@ -1,0 +1,110 @@
+// Starts a server of one node, with its data in a directory of its own, and a browser.
+
+import { spawn } from 'node:child_process'
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { createServer } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { chromium } from 'playwright-core'
+
+const binary = process.env.COFFER_BIN ?? new URL('../../bin/coffer', import.meta.url).pathname
+
+function freePort() {
+  return new Promise((resolve, reject) => {
+    const probe = createServer()
+    probe.once('error', reject)
+    probe.listen(0, '127.0.0.1', () => {
+      const { port } = probe.address()
+      probe.close(() => resolve(port))
+    })
+  })
+}
+
+/** A server that nobody has initialized. */
+export async function startServer() {
+  const dir = await mkdtemp(join(tmpdir(), 'coffer-e2e-'))
+  const address = `127.0.0.1:${await freePort()}`
+  await writeFile(
+    join(dir, 'coffer.hcl'),
+    `
+cluster_name = "vault-street"
+cluster_addr = "127.0.0.1:0"
+api_addr = "http://${address}"
+ui = true
+listener "tcp" {
+  address = "${address}"
+  cluster_address = "127.0.0.1:0"
+  tls_disable = true
+}
+storage "raft" {
+  path = "${dir}/data"
+  node_id = "n1"
+}
+`,
+  )
+  const child = spawn(binary, ['server', '-config', join(dir, 'coffer.hcl')], { stdio: ['ignore', 'pipe', 'pipe'] })
+  let output = ''
+  let tell
+  const wake = () => tell?.()
+  for (const stream of [child.stdout, child.stderr]) {
+    stream.on('data', (text) => {
+      output += text
+      wake()
+    })
+  }
+  child.once('exit', wake)
+  while (!output.includes(address)) {
+    if (child.exitCode !== null) throw new Error(`the server ended:\n${output}`)
+    await new Promise((resolve) => (tell = resolve))
+  }
+  return {
+    url: `http://${address}`,
+    dir,
+    output: () => output,
+    async stop() {
+      const ended = new Promise((resolve) => child.once('exit', resolve))
+      if (child.exitCode === null && child.kill()) await ended
+      await rm(dir, { recursive: true, force: true })
+    },
+  }
+}
+
+export function startBrowser() {
+  return chromium.launch({
+    executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
+    args: [
+      '--no-sandbox',
+      '--disable-gpu',
+      '--disable-quic',
+      '--no-first-run',
+      '--disable-background-networking',
+      '--disable-component-update',
+      '--disable-sync',
+    ],
+  })
+}
+
+/**
+ * A page that collects what must never happen: violations of the content security policy, errors in scripts,
+ * and requests to anywhere but the server.
+ */
+export async function openPage(browser, server, options = {}) {
+  const context = await browser.newContext({ viewport: { width: 1200, height: 800 }, ...options })
+  await context.grantPermissions(['clipboard-read', 'clipboard-write'], { origin: server.url })
+  const faults = []
+  const page = await context.newPage()
+  await page.exposeFunction('reportViolation', (text) => faults.push(text))
+  await page.addInitScript(() => {
+    document.addEventListener('securitypolicyviolation', (e) => window.reportViolation(`${e.violatedDirective}: ${e.blockedURI}`))
+  })
+  page.on('pageerror', (e) => faults.push(e.message))
+  page.on('console', (m) => {
+    // A refused request is an error to the browser and an answer to the page.
+    if (m.type() === 'error' && !m.text().startsWith('Failed to load resource')) faults.push(m.text())
+  })
+  page.on('request', (r) => {
+    if (!r.url().startsWith(server.url) && !r.url().startsWith('blob:')) faults.push(`request to ${r.url()}`)
+  })
+  page.setDefaultTimeout(15_000)
+  return { page, context, faults }
+}
