@@ -218,7 +218,7 @@ func (s *Server) Place(ctx context.Context, req *Request) (Place, error) {
 		return Here, nil
 	case known && flags.Has(engines.Active):
 		return Active, nil
-	case req.Op == engines.Read || req.Op == engines.List || req.Help:
+	case (req.Op == engines.Read || req.Op == engines.List || req.Help) && s.node.Current():
 		return Here, nil
 	}
 	return Active, nil
@@ -258,6 +258,9 @@ func (s *Server) flags(ctx context.Context, req *Request) (engines.Flags, bool) 
 
 // Active reports whether this node is the active one.
 func (s *Server) Active() bool { return s.node.Active() }
+
+// AwaitActive waits, for a moment, until a node that has become the leader serves as the active one.
+func (s *Server) AwaitActive(ctx context.Context) bool { return s.node.AwaitActive(ctx) }
 
 // Sealed reports whether the node is sealed.
 func (s *Server) Sealed() bool { return s.node.Sealed() }

@@ -323,6 +323,7 @@ func TestStandby(t *testing.T) {
 	in := start(t)
 	in.must(in.root, engines.Update, "secret/data/app", `{"data":{"k":"v"}}`)
 	limited := in.must(in.root, engines.Update, "auth/token/create", `{"policies":["default"],"num_uses":5}`).Auth.ClientToken
+	in.until(in.Node().Current, "the node did not catch up")
 	in.state.lead(false)
 	in.until(func() bool { return !in.Active() }, "still active")
 	ctx := context.Background()

@@ -36,6 +36,9 @@ type Backend interface {
 	WantsRawBody(ctx context.Context, req *server.Request) bool
 	// Active reports whether this node is the active one.
 	Active() bool
+	// AwaitActive waits, for a moment, until a node that has become the leader serves as the active one, and
+	// reports whether it does.
+	AwaitActive(ctx context.Context) bool
 	// Forward relays the request to the active node.
 	Forward(w http.ResponseWriter, r *http.Request) error
 	// ActiveAddr returns the active node's API address, "" if there is none.
@@ -163,6 +166,8 @@ type exchange struct {
 	forwarded bool
 	mountType string
 	status    int
+	bodyRead  bool // x.req.Body is the whole body
+	again     bool // forwarding led back here
 }
 
 // decode fills the request from everything but the body.
@@ -363,6 +368,10 @@ func (x *exchange) local(ctx context.Context) {
 
 // readBody reads the body whole. The literal null counts as no body.
 func (x *exchange) readBody() error {
+	if x.bodyRead {
+		return nil
+	}
+	x.bodyRead = true
 	if x.r.Body == nil || x.r.Body == http.NoBody {
 		return nil
 	}
@@ -414,7 +423,12 @@ func (x *exchange) forward(r *http.Request) {
 	sw := &statusWriter{ResponseWriter: x.w, before: func() { x.catchUp(r.Context()) }}
 	err := backend.Forward(sw, r)
 	x.status = sw.status
-	if err != nil && sw.status == 0 {
+	switch {
+	case err == nil || sw.status != 0:
+	case errors.Is(err, storage.ErrUnavailable) && !x.again && backend.AwaitActive(r.Context()):
+		x.again = true // nothing was sent: this node has become the active one
+		x.serve()
+	default:
 		x.fail(err)
 	}
 }

@@ -22,6 +22,7 @@ import (
 // backend records what reaches it and answers as told.
 type backend struct {
 	active    bool
+	elected   bool // it becomes active while the request is under way
 	place     server.Place
 	got       *server.Request
 	answer    *server.Reply
@@ -37,6 +38,7 @@ func (b *backend) Handle(_ context.Context, r *server.Request) (*server.Reply, e
 }
 func (b *backend) WantsRawBody(context.Context, *server.Request) bool { return false }
 func (b *backend) Active() bool                                       { return b.active }
+func (b *backend) AwaitActive(context.Context) bool                   { b.active = b.elected; return b.elected }
 func (b *backend) ActiveAddr() string                                 { return "https://active.example:8200" }
 func (b *backend) State() string                                      { return "state" }
 func (b *backend) Linearize(context.Context) error                    { return nil }
@@ -51,6 +53,9 @@ func (b *backend) AwaitState(ctx context.Context, _ string) error {
 }
 
 func (b *backend) Forward(w http.ResponseWriter, r *http.Request) error {
+	if b.elected {
+		return storage.ErrUnavailable
+	}
 	body, _ := io.ReadAll(r.Body)
 	b.forwarded = append(b.forwarded, r.Method+" "+r.URL.Path+" "+string(body))
 	w.WriteHeader(http.StatusAccepted)
@@ -231,6 +236,12 @@ func TestStandby(t *testing.T) {
 		httpapi.New(httpapi.Options{Backend: b}).Forwarded().ServeHTTP(w, r)
 		if w.Code != http.StatusServiceUnavailable || len(b.forwarded) != 0 {
 			t.Errorf("= %d, forwarded %q", w.Code, b.forwarded)
+		}
+	})
+	t.Run("a standby that becomes active serves what it wanted to forward", func(t *testing.T) {
+		b := &backend{place: server.Active, elected: true}
+		if w := call(t, b, httpapi.Options{}, "POST", "/v1/x/y", `{"a":1}`); w.Code != http.StatusNoContent || string(b.got.Body) != `{"a":1}` {
+			t.Errorf("= %d %+v", w.Code, b.got)
 		}
 	})
 	t.Run("a client may ask for a redirect", func(t *testing.T) {

@@ -158,6 +158,7 @@ type running struct {
 	stop       context.CancelFunc // ends watch
 	done       chan struct{}      // closed when watch has ended
 	active     atomic.Bool
+	current    atomic.Bool  // has once had everything the cluster had acknowledged
 	since      atomic.Int64 // Unix nanoseconds when it became active
 }
 
@@ -225,6 +226,34 @@ func (n *Node) Sealed() bool { return n.running.Load() == nil }
 func (n *Node) Active() bool {
 	r := n.running.Load()
 	return r != nil && r.active.Load() && r.cluster.IsLeader()
+}
+
+// Current reports whether the node has caught up with its cluster since it was unsealed. Until then what it
+// holds may be as old as its last stop.
+func (n *Node) Current() bool {
+	r := n.running.Load()
+	return r != nil && r.current.Load()
+}
+
+// AwaitActive waits, for a moment, until a node that has become the leader serves as the active one. It
+// reports whether it does.
+func (n *Node) AwaitActive(ctx context.Context) bool {
+	again := time.NewTicker(2 * time.Millisecond)
+	defer again.Stop()
+	for {
+		r := n.running.Load()
+		switch {
+		case n.Active():
+			return true
+		case r == nil || !r.cluster.IsLeader():
+			return false
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-again.C:
+		}
+	}
 }
 
 // ActiveSince returns when the node became active; zero if it is not.
