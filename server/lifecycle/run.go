@@ -307,8 +307,9 @@ func (n *Node) reload(ctx context.Context) {
 	}
 }
 
-// settleTime is how long a node that has to seal after a restore stays for the others' sake.
-const settleTime = 30 * time.Second
+// settleTime is how long a node that has to seal after a restore stays for the others' sake. The last one may wait
+// for nobody.
+const settleTime = 5 * time.Second
 
 // settled waits until the cluster can no longer go back behind the restore: a majority has what the leader
 // wrote after it. A node that left earlier could let the others go on from the state before.
