@@ -53,7 +53,7 @@ async function unseal() {
   for (const [i, key] of keys.slice(0, 2).entries()) {
     await sees(page.locator('#unseal-progress', { hasText: `${i} of 2` }))
     await field('Unseal key').fill(key)
-    await button('Give this key').click()
+    await button('Submit key').click()
   }
 }
 
@@ -102,7 +102,7 @@ test('unseals with progress, and refuses a wrong key in the words of the server'
   await sees(heading('Unseal this node'))
   await sees(page.getByRole('status', { name: 'Status: Sealed' }))
   await field('Unseal key').fill('not a key')
-  await button('Give this key').click()
+  await button('Submit key').click()
   await sees(page.getByRole('alert'))
   await unseal()
   await sees(heading('Sign in'))

@@ -1,6 +1,7 @@
 // The keys of a new cluster, from the moment they are made until their keeper says that they are kept.
 
 import { call } from './api'
+import { status } from './status.svelte'
 
 export interface Keys {
   keys_base64: string[]
@@ -13,6 +14,7 @@ class Ceremony {
   async init(shares: number, threshold: number) {
     const { body } = await call('PUT', 'sys/init', { body: { secret_shares: shares, secret_threshold: threshold }, token: '' })
     this.result = body
+    await status.refresh()
   }
 }
 

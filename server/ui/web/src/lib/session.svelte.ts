@@ -2,6 +2,7 @@
 
 import { call, events, Problem, useToken } from './api'
 import { notify } from './notices.svelte'
+import { traffic } from './traffic.svelte'
 
 const KEY = 'coffer.token'
 
@@ -9,7 +10,6 @@ export interface Self {
   accessor: string
   display_name: string
   policies: string[]
-  ttl: number
   expire_time: string | null
 }
 
@@ -41,6 +41,7 @@ class Session {
     useToken('')
     this.ended = reason
     this.self = undefined
+    traffic.denied = false // the next token may be allowed more
     this.token = ''
   }
 

@@ -1,6 +1,6 @@
 // Requests per second of the node that answers, from the difference of two readings of its counter.
 
-import { call } from './api'
+import { call, Problem } from './api'
 
 export interface Sample {
   at: number // seconds since 1970
@@ -15,13 +15,13 @@ class Traffic {
   #last?: { at: number; total: number }
 
   read = async () => {
+    if (this.denied) return
     let total = 0
     try {
       const { body } = await call('GET', 'sys/metrics', { query: { format: 'json' } })
       for (const c of body.Counters) if (c.Name === 'coffer_requests_total') total += c.Value
-      this.denied = false
-    } catch {
-      this.denied = true
+    } catch (e) {
+      this.denied = e instanceof Problem && e.status === 403
       return
     }
     const now = Date.now() / 1000
