@@ -455,7 +455,7 @@ test('revokes its own token when asked to', async () => {
   const token = body.auth.client_token
   await signIn(token)
   await page.getByLabel('Your session').click()
-  await button('Revoke token and sign out').click()
+  await button('Revoke this token').click()
   await page.getByRole('dialog').getByRole('button', { name: 'Revoke token' }).click()
   await sees(heading('Sign in'))
   assert.equal((await api('GET', 'auth/token/lookup-self', undefined, token)).status, 403)
