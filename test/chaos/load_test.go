@@ -149,7 +149,7 @@ type load struct {
 
 const (
 	keysInRound = 8
-	clients     = 6
+	clients     = 10
 	ackWriters  = 2
 )
 
@@ -225,7 +225,7 @@ func (l *load) operate(n *harness.Node, in input) (out output, happened bool) {
 	case 'c':
 		body = fmt.Sprintf(`{"data":{"v":%q},"options":{"cas":%d}}`, in.value, in.expect)
 	}
-	result, a := call(n, l.c.RootToken, method, "/v1/lin/data/"+in.key, body, 4*time.Second)
+	result, a := call(n, l.c.RootToken, method, "/v1/lin/data/"+in.key, body, 3*time.Second)
 	l.count(result, a)
 	switch {
 	case result == written:
