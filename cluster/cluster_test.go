@@ -160,7 +160,9 @@ func three(t testing.TB, change ...func(*Options)) []*member {
 		}
 		all = append(all, m)
 	}
-	until(t, "three voters", func() bool { return a.otherVoters() == 2 })
+	until(t, "three voters, and that all of them know", func() bool {
+		return all[0].otherVoters() == 2 && all[1].otherVoters() == 2 && all[2].otherVoters() == 2
+	})
 	return all
 }
 

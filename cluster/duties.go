@@ -22,29 +22,48 @@ const (
 	minTrailing = 1024
 )
 
-// duties looks after this node, and as leader after the cluster, once in each echo interval.
-func (n *Node) duties() {
+// each calls do once in each echo interval until the node closes.
+func (n *Node) each(do func()) {
 	tick := time.NewTicker(n.opts.EchoInterval)
 	defer tick.Stop()
-	var d dutyState
 	for {
 		select {
 		case <-tick.C:
+			do()
 		case <-n.ctx.Done():
 			return
-		}
-		n.watchMachine()
-		n.watchStall(&d)
-		n.watchTransfer()
-		n.watchLostSuffix(&d)
-		n.governLog()
-		if n.IsLeader() {
-			n.lookAfter(&d)
 		}
 	}
 }
 
-// dutyState is what duties remembers from one round to the next.
+// watch runs the watchdogs. None of them waits long for anything.
+func (n *Node) watch() {
+	var d dutyState
+	n.each(func() {
+		n.watchMachine()
+		n.watchStall(&d)
+		n.watchTransfer()
+		n.watchLostSuffix(&d)
+		if n.IsLeader() {
+			n.watchFollowers(&d)
+		}
+	})
+}
+
+// care does what may take long: it keeps the log small and, as leader, the membership in order.
+func (n *Node) care() {
+	n.each(func() {
+		n.governLog()
+		if n.IsLeader() {
+			nodes := n.Nodes()
+			n.judge(nodes)
+			n.promote(nodes)
+			n.bury(nodes)
+		}
+	})
+}
+
+// dutyState is what watch remembers from one round to the next.
 type dutyState struct {
 	stalled      bool
 	lost         int // rounds in a row in which the log was behind Raft's memory
@@ -150,9 +169,8 @@ func (n *Node) governLog() {
 	}
 }
 
-// lookAfter is the leader's care for the other nodes.
-func (n *Node) lookAfter(d *dutyState) {
-	nodes := n.Nodes()
+// judge reports members that became healthy, or ceased to be.
+func (n *Node) judge(nodes []NodeInfo) {
 	for _, info := range n.health.judge(nodes) {
 		if info.Healthy {
 			n.log.Info("a member is healthy", "node", string(info.ID))
@@ -160,16 +178,13 @@ func (n *Node) lookAfter(d *dutyState) {
 			n.log.Warn("a member is not healthy", "node", string(info.ID), "silent", info.LastContact, "index", uint64(info.LastIndex))
 		}
 	}
-	n.watchFollowers(d, nodes)
-	n.promote(nodes)
-	n.bury(nodes)
 }
 
 // watchFollowers is W2: a follower that answers but does not move.
-func (n *Node) watchFollowers(d *dutyState, nodes []NodeInfo) {
+func (n *Node) watchFollowers(d *dutyState) {
 	t := n.instance.Load().transport
 	last := storage.Index(n.raft().LastIndex())
-	for _, info := range nodes {
+	for _, info := range n.Nodes() {
 		id := raft.ServerID(info.ID)
 		switch {
 		case info.Leader:

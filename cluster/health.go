@@ -201,7 +201,7 @@ func (n *Node) AutopilotState() (AutopilotState, error) {
 		return AutopilotState{}, storage.ErrReadOnly
 	}
 	nodes := n.Nodes()
-	n.health.judge(nodes)
+	n.judge(nodes)
 	state := AutopilotState{Healthy: true, Leader: n.opts.ID}
 	voters, healthy := 0, 0
 	n.health.mu.Lock()

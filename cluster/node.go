@@ -102,7 +102,8 @@ func Open(o Options) (*Node, error) {
 	}
 	n.wg.Go(n.readRounds)
 	n.wg.Go(n.echoes)
-	n.wg.Go(n.duties)
+	n.wg.Go(n.watch)
+	n.wg.Go(n.care)
 	n.log.Info("cluster node started", "node", string(o.ID), "address", n.addr, "index", n.raft().LastIndex())
 	return n, nil
 }
@@ -160,13 +161,15 @@ func (n *Node) startRaft() error {
 		Logger: raftLog{log: n.log}, Stream: s, MaxPool: 8, MaxRPCsInFlight: n.opts.MaxInFlight,
 		Timeout: rpcTimeout, MsgpackUseNewTimeFormat: true,
 	})
+	i := &instance{streams: s, stop: make(chan struct{}), dead: make(chan struct{})}
 	t := newSafeTransport(network, raft.ServerAddress(n.addr), n.stalled)
+	t.stop = i.stop
 	r, err := raft.NewRaft(n.raftConfig(), n.opts.Machine, n.logs, n.stable, n.opts.Machine.SnapshotStore(), t)
 	if err != nil {
 		s.cut()
 		return errors.Join(fmt.Errorf("starting Raft: %w", err), network.Close())
 	}
-	i := &instance{raft: r, transport: t, streams: s, stop: make(chan struct{}), dead: make(chan struct{})}
+	i.raft, i.transport = r, t
 	n.instance.Store(i)
 	i.wg.Go(func() { n.follow(i) })
 	n.campaignIfAlone(i)

@@ -3,7 +3,9 @@ package cluster
 import (
 	"errors"
 	"io"
+	"net"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/raft"
 )
@@ -29,12 +31,16 @@ type network interface {
 // A leader whose disk hangs keeps sending heartbeats, so nobody takes over. Here everything that resets a
 // follower's timer fails while the local log is stalled (W1).
 //
+// A follower that was away for long gets its first entries late, because Raft waits up to 10 s between attempts.
+// Here an append waits for a node that cannot be reached, and goes through as soon as it can (patience).
+//
 // Node ids: what is meant for one node never reaches another at the same address (target).
 type safeTransport struct {
 	network
 	local   raft.ServerAddress
 	stalled func() bool                                                // W1
 	address func(raft.ServerID, raft.ServerAddress) raft.ServerAddress // for the network below
+	stop    <-chan struct{}                                            // closed when Raft is to end; nil: never
 
 	mu         sync.Mutex
 	pipelines  map[*pipeline]raft.ServerID
@@ -65,7 +71,36 @@ func (t *safeTransport) AppendEntries(id raft.ServerID, addr raft.ServerAddress,
 	if t.stalled() {
 		return errStalled
 	}
-	return t.network.AppendEntries(id, t.address(id, addr), req, resp)
+	again := time.NewTicker(appendRetry)
+	defer again.Stop()
+	for giveUp := time.After(patience); ; {
+		err := t.network.AppendEntries(id, t.address(id, addr), req, resp)
+		if _, dial := errors.AsType[*net.OpError](err); !dial || isHeartbeat(req) {
+			return err
+		}
+		select {
+		case <-again.C:
+		case <-giveUp:
+			return err
+		case <-t.stop:
+			return err
+		}
+		if t.stalled() {
+			return errStalled
+		}
+	}
+}
+
+// How long an append waits for a node that cannot be reached, and how often it tries.
+const (
+	patience    = 30 * time.Second
+	appendRetry = 100 * time.Millisecond
+)
+
+// isHeartbeat tells the appends of Raft's heartbeat loop, which say nothing about the log. Their failing is
+// how a leader notices that it has lost its majority.
+func isHeartbeat(req *raft.AppendEntriesRequest) bool {
+	return len(req.Entries) == 0 && req.PrevLogEntry == 0 && req.LeaderCommitIndex == 0
 }
 
 // RequestVote implements raft.Transport.
