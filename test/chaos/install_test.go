@@ -1,0 +1,64 @@
+package chaos_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coffer-project/coffer/test/harness"
+)
+
+// TestSnapshotInstall keeps a node away until the others have dropped the log that it needs, so that it gets
+// the whole state instead; and kills it a few times while it does.
+func TestSnapshotInstall(t *testing.T) {
+	c := harness.NewCluster(t, 3, harness.Options{StorageConfig: `  snapshot_interval = "200ms"
+  snapshot_threshold = 32
+  trailing_logs = 16`})
+	leader := c.Leader()
+	leader.MustDo("POST", "/v1/sys/mounts/ack", map[string]any{"type": "kv"})
+	away := c.Standbys()[0]
+	away.Kill9()
+	pad := strings.Repeat("p", 8<<10)
+	var mu sync.Mutex
+	var keys []string
+	write := func(prefix string, count int) {
+		t.Helper()
+		var writers sync.WaitGroup
+		for w := range 8 {
+			writers.Go(func() {
+				for i := range count / 8 {
+					key := fmt.Sprintf("%s%d/%04d", prefix, w, i)
+					if put(leader, c.RootToken, "/v1/ack/"+key, `{"v":"`+key+`","pad":"`+pad+`"}`, 30*time.Second) != written {
+						t.Errorf("%s was not accepted", key)
+						continue
+					}
+					mu.Lock()
+					keys = append(keys, key)
+					mu.Unlock()
+				}
+			})
+		}
+		writers.Wait()
+	}
+	write("away", 1600)
+	r := rand.New(rand.NewPCG(1, 1))
+	for i := range amount(3, 10) {
+		away.Start()
+		write(fmt.Sprintf("back%d-", i), 80)
+		<-time.After(time.Duration(r.IntN(100)) * time.Millisecond) // somewhere in the middle of it
+		away.Kill9()
+	}
+	away.Start()
+	c.WaitServing()
+	c.WaitVoters(3)
+	if !strings.Contains(away.Log(), "the state was replaced by a snapshot") {
+		t.Errorf("%s came back without a snapshot: the test shows nothing", away.ID)
+	}
+	last := c.Leader().MustDo("POST", "/v1/ack/last", map[string]any{"v": "last"})
+	for _, n := range c.Nodes {
+		checkAcked(t, n, c.RootToken, last.Header.Get("X-Vault-Index"), keys)
+	}
+}
