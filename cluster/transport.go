@@ -75,7 +75,7 @@ func (t *safeTransport) AppendEntries(id raft.ServerID, addr raft.ServerAddress,
 	defer again.Stop()
 	for giveUp := time.After(patience); ; {
 		err := t.network.AppendEntries(id, t.address(id, addr), req, resp)
-		if _, dial := errors.AsType[*net.OpError](err); !dial || isHeartbeat(req) {
+		if op, ok := errors.AsType[*net.OpError](err); !ok || op.Op != "dial" || isHeartbeat(req) {
 			return err
 		}
 		select {
