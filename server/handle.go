@@ -34,8 +34,11 @@ func (s *Server) Handle(ctx context.Context, req *Request) (*Reply, error) {
 	if req.Namespace != "" && req.Namespace != rootNS {
 		return nil, engines.NotFound("namespace not found")
 	}
+	if route, params := s.always(req); route != nil {
+		return s.handleAlways(ctx, req, route, params)
+	}
 	if s.node.Sealed() {
-		return s.handleSealed(ctx, req)
+		return nil, storage.ErrSealed
 	}
 	c := &call{Request: req}
 	if err := s.resolve(ctx, c); err != nil {
@@ -50,8 +53,7 @@ func (s *Server) Handle(ctx context.Context, req *Request) (*Reply, error) {
 		c.record.Error = clientText(denied)
 	}
 	if err := s.audit.Broker().Request(ctx, &c.record); err != nil {
-		s.log.Error("request refused: it could not be recorded", "request_id", req.ID, "err", err)
-		return nil, &engines.Error{Kind: engines.KindInternal, Detail: "audit", Err: err}
+		return nil, s.unrecorded("request refused: it could not be recorded", req.ID, err)
 	}
 	var response *engines.Response
 	err := denied
@@ -88,17 +90,33 @@ func clientText(err error) string {
 	return ""
 }
 
-// handleSealed answers the few paths that work without any key.
-func (s *Server) handleSealed(ctx context.Context, req *Request) (*Reply, error) {
+// unrecorded is the error of a request whose record could not be written. A node that is sealed has closed its
+// devices.
+func (s *Server) unrecorded(text, id string, err error) error {
+	if s.node.Sealed() {
+		return storage.ErrSealed
+	}
+	s.log.Error(text, "request_id", id, "err", err)
+	return &engines.Error{Kind: engines.KindInternal, Detail: "audit", Err: err}
+}
+
+// always returns the route of a request that works in every state of the node, else nil.
+func (s *Server) always(req *Request) (*engines.Route, map[string]string) {
 	rest, ok := strings.CutPrefix(req.Path, sysPrefix)
-	if !ok {
-		return nil, storage.ErrSealed
+	if !ok || req.Help {
+		return nil, nil
 	}
 	route, params, err := s.system.Router().Match(req.Op, rest)
 	if err != nil || !route.Flags.Has(engines.WorksSealed) {
-		return nil, storage.ErrSealed
+		return nil, nil
 	}
-	response, err := route.Serve(ctx, s.inner(req, nil, rest), params)
+	return route, params
+}
+
+// handleAlways answers the few paths that work without any key. They need neither token nor storage nor the
+// audit trail, so that a node in trouble can still be asked how it is.
+func (s *Server) handleAlways(ctx context.Context, req *Request, route *engines.Route, params map[string]string) (*Reply, error) {
+	response, err := route.Serve(ctx, s.inner(req, nil, strings.TrimPrefix(req.Path, sysPrefix)), params)
 	if err != nil {
 		return nil, err
 	}
@@ -119,15 +137,15 @@ func (s *Server) inner(req *Request, m *mount.Mounted, rest string) *engines.Req
 	return in
 }
 
-// resolve finds mount and route. On the active node it first makes sure that local reads are current, unless
-// the path concerns this node only.
+// resolve finds mount and route. On the active node, or if the request says so, it first makes sure that local
+// reads are current, unless the path concerns this node only.
 func (s *Server) resolve(ctx context.Context, c *call) error {
 	anyNode := false
 	if rest, ok := strings.CutPrefix(c.Path, sysPrefix); ok {
 		route, _, err := s.system.Router().Match(c.Op, rest)
 		anyNode = err == nil && route.Flags.Has(engines.AnyNode)
 	}
-	if !anyNode && s.node.Active() {
+	if !anyNode && (c.Current || s.node.Active()) {
 		if err := s.node.ReadIndex(ctx); err != nil {
 			return err
 		}
@@ -183,10 +201,17 @@ func (s *Server) admit(ctx context.Context, c *call) error {
 // authenticate turns the token into a caller.
 func (s *Server) authenticate(ctx context.Context, c *call) error {
 	entry, err := s.tokens.Lookup(ctx, c.Token.Reveal())
-	if errors.Is(err, token.ErrInvalid) {
-		if !s.node.Active() {
-			return storage.ErrReadOnly // it may be so new that only the active node knows it
+	if errors.Is(err, token.ErrInvalid) && !s.node.Active() {
+		// It may be so new that only the active node knows it.
+		if !c.has(engines.AnyNode) {
+			return storage.ErrReadOnly
 		}
+		if err := s.node.ReadIndex(ctx); err != nil {
+			return err
+		}
+		entry, err = s.tokens.Lookup(ctx, c.Token.Reveal())
+	}
+	if errors.Is(err, token.ErrInvalid) {
 		return engines.Denied(err)
 	}
 	if err != nil {
@@ -225,7 +250,7 @@ func (s *Server) authorise(ctx context.Context, c *call) error {
 		}
 		return nil
 	}
-	d := c.acl.Check(op, c.Path, c.Body)
+	d := c.acl.Check(op, c.Path, c.input())
 	switch {
 	case !d.Allowed:
 		return engines.Denied(errors.New("no policy allows " + string(op)))
@@ -237,14 +262,43 @@ func (s *Server) authorise(ctx context.Context, c *call) error {
 	return nil
 }
 
+// input returns the fields that policies look at: the body, and for reads also the query, where their fields
+// may come from. What the body holds wins, as it does when the input is decoded.
+func (c *call) input() json.RawMessage {
+	if c.Op != engines.Read || len(c.Query) == 0 {
+		return c.Body
+	}
+	fields := map[string]any{}
+	for name, values := range c.Query {
+		fields[name] = values[0]
+		if len(values) > 1 {
+			fields[name] = values
+		}
+	}
+	var body map[string]json.RawMessage
+	if len(c.Body) > 0 && json.Unmarshal(c.Body, &body) != nil {
+		return c.Body // not an object, which the check refuses
+	}
+	for name, value := range body {
+		fields[name] = value
+	}
+	all, err := json.Marshal(fields)
+	if err != nil {
+		panic(err) // texts, and JSON that has been read
+	}
+	return all
+}
+
 // serve runs the engine. A token with limited uses pays first; its last use ends it afterwards.
 func (s *Server) serve(ctx context.Context, c *call) (*engines.Response, error) {
 	if c.token != nil && c.token.NumUses != 0 {
 		last, err := s.tokens.Use(ctx, c.token)
-		if errors.Is(err, token.ErrInvalid) {
+		switch {
+		case errors.Is(err, token.ErrInvalid):
 			return nil, engines.Denied(err)
-		}
-		if err != nil {
+		case errors.Is(err, storage.ErrReadOnly) && c.has(engines.AnyNode):
+			return nil, engines.Invalid("a token with limited uses cannot be used for this on a standby: only the active node counts uses")
+		case err != nil:
 			return nil, err
 		}
 		if last {
@@ -318,11 +372,14 @@ func (s *Server) recordResponse(ctx context.Context, c *call, response *engines.
 		}
 		c.record.Response = out
 	}
-	if err := broker.Response(ctx, &c.record); err != nil {
-		s.log.Error("response withheld: it could not be recorded", "request_id", c.ID, "err", err)
-		return &engines.Error{Kind: engines.KindInternal, Detail: "audit", Err: err}
+	err := broker.Response(ctx, &c.record)
+	switch {
+	case err == nil:
+		return nil
+	case response == nil && failure == nil && s.node.Sealed():
+		return nil // it is what sealed the node (itself or a foreign snapshot), and has nothing to tell
 	}
-	return nil
+	return s.unrecorded("response withheld: it could not be recorded", c.ID, err)
 }
 
 // reply completes the answer.

@@ -23,6 +23,8 @@ type Request struct {
 	Remote    netip.AddrPort // of the client, also when the request was forwarded
 	RawBody   io.Reader      // the unread body
 	Help      bool           // ?help=1: describe the path instead of running it
+	// Current asks for a read that includes every write acknowledged so far, also on a standby.
+	Current bool
 }
 
 // Reply is the answer to a Request.
@@ -41,4 +43,5 @@ type Place int
 const (
 	Here   Place = iota // on this node
 	Active              // on the active node
+	Only                // on this node and no other: the request is about the node
 )

@@ -215,7 +215,7 @@ func (s *Server) Place(ctx context.Context, req *Request) (Place, error) {
 	flags, known := s.flags(ctx, req)
 	switch {
 	case known && flags.Has(engines.AnyNode):
-		return Here, nil
+		return Only, nil
 	case known && flags.Has(engines.Active):
 		return Active, nil
 	case (req.Op == engines.Read || req.Op == engines.List || req.Help) && s.node.Current():
@@ -286,9 +286,6 @@ func (s *Server) ActiveAddr() string {
 	}
 	return ""
 }
-
-// Linearize waits until local reads include every write acknowledged so far.
-func (s *Server) Linearize(ctx context.Context) error { return s.node.ReadIndex(ctx) }
 
 // numbers are the gauges and counters of everything below the pipeline.
 func (s *Server) numbers() map[string]float64 {

@@ -31,6 +31,24 @@ type memory struct {
 	waiters chan struct{}
 	leader  bool
 	changes chan struct{}
+
+	onRead, onClose func() // called by ReadIndex and Close of the cluster
+}
+
+// hooks makes the cluster call functions; nil is none.
+func (m *memory) hooks(onRead, onClose func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.onRead, m.onClose = onRead, onClose
+}
+
+func (m *memory) hook(which func() func()) {
+	m.mu.Lock()
+	fn := which()
+	m.mu.Unlock()
+	if fn != nil {
+		fn()
+	}
 }
 
 func newMemory() *memory {
@@ -89,8 +107,11 @@ func (m member) Commit(ctx context.Context, b storage.Batch) (storage.Index, err
 	}
 	return m.Memory.Commit(ctx, b)
 }
-func (m member) Bootstrap(context.Context) error                        { return nil }
-func (m member) ReadIndex(context.Context) (storage.Index, error)       { return m.AppliedIndex(), nil }
+func (m member) Bootstrap(context.Context) error { return nil }
+func (m member) ReadIndex(context.Context) (storage.Index, error) {
+	m.hook(func() func() { return m.onRead })
+	return m.AppliedIndex(), nil
+}
 func (m member) IsLeader() bool                                         { m.mu.Lock(); defer m.mu.Unlock(); return m.leader }
 func (m member) Leader() (lifecycle.Peer, bool)                         { return lifecycle.Peer{ID: "n1"}, true }
 func (m member) Peers() ([]lifecycle.Peer, error)                       { return nil, nil }
@@ -102,7 +123,10 @@ func (m member) Forward(http.ResponseWriter, *http.Request) error       { return
 func (m member) Restore(context.Context, io.Reader) error               { return nil }
 func (m member) SetAutopilot(lifecycle.Autopilot)                       {}
 func (m member) Numbers() map[string]float64                            { return nil }
-func (m member) Close(context.Context) error                            { return nil }
+func (m member) Close(context.Context) error {
+	m.hook(func() func() { return m.onClose })
+	return nil
+}
 
 type testBarrier struct{ *barrier.Barrier }
 
@@ -132,7 +156,7 @@ func start(t testing.TB) *instance {
 	state := newMemory()
 	router := lifecycle.NewRawStore(state)
 	s := server.New(server.Options{
-		Factories: map[string]engines.Factory{"kv": kv.New, "cubbyhole": cubbyhole.New},
+		Factories: map[string]engines.Factory{"kv": kv.New, "cubbyhole": cubbyhole.New, "userpass": kv.New},
 		Version:   system.Version{API: "1.21.0", Product: "test"}, TempDir: t.TempDir(),
 		Lifecycle: lifecycle.Options{
 			NodeID: "n1", Raw: state, Router: router, Barrier: testBarrier{barrier.New(router)},
@@ -334,8 +358,8 @@ func TestStandby(t *testing.T) {
 	}{
 		{engines.Read, "secret/data/app", server.Here}, {engines.List, "secret/metadata/", server.Here},
 		{engines.Update, "secret/data/app", server.Active}, {engines.Update, "nowhere/at/all", server.Active},
-		{engines.Update, "sys/seal", server.Here}, {engines.Update, "sys/unseal", server.Here},
-		{engines.Read, "sys/storage/raft/configuration", server.Active}, {engines.Read, "sys/health", server.Here},
+		{engines.Update, "sys/seal", server.Only}, {engines.Update, "sys/unseal", server.Only},
+		{engines.Read, "sys/storage/raft/configuration", server.Active}, {engines.Read, "sys/health", server.Only},
 	} {
 		got, err := in.Place(ctx, &server.Request{Op: tt.op, Path: tt.path})
 		if err != nil || got != tt.want {

@@ -128,8 +128,9 @@ type Broker struct {
 	log     *slog.Logger
 	refresh func(context.Context) error // brings sinks up to date before each record; may be nil
 
-	mu    sync.RWMutex // held for reading while a record is written, so that no device closes meanwhile
-	sinks []*sink
+	mu     sync.RWMutex // held for reading while a record is written, so that no device closes meanwhile
+	sinks  []*sink
+	closed bool // which devices there should be is not known: every record is refused
 
 	requests, responses, failures, errors, nanos atomic.Uint64
 }
@@ -201,7 +202,11 @@ func (b *Broker) record(ctx context.Context, r *Record, response bool) error {
 	}
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	if len(b.sinks) == 0 {
+	switch {
+	case b.closed:
+		b.failures.Add(1)
+		return fmt.Errorf("%w: the devices are closed", ErrNotRecorded)
+	case len(b.sinks) == 0:
 		return nil
 	}
 	at := r.Time
@@ -270,10 +275,19 @@ func (b *Broker) Stats() Stats {
 	}
 }
 
-// Close closes all devices and forgets them.
+// reopen lets a closed broker take records again.
+func (b *Broker) reopen() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = false
+}
+
+// Close closes all devices and forgets them. From then on every record is refused: a request that is still
+// under way must not go unrecorded.
 func (b *Broker) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.closed = true
 	var errs []error
 	for _, s := range b.sinks {
 		errs = append(errs, s.device.Close())

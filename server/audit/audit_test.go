@@ -266,8 +266,8 @@ func TestReplaceWhileWriting(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Error(err)
 	}
-	if err := b.Request(t.Context(), fullRecord()); err != nil {
-		t.Errorf("after Close, without devices: %v", err)
+	if err := b.Request(t.Context(), fullRecord()); !errors.Is(err, audit.ErrNotRecorded) {
+		t.Errorf("after Close = %v, want ErrNotRecorded", err)
 	}
 }
 

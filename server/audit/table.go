@@ -69,10 +69,11 @@ func (t *Table) Load(ctx context.Context) error {
 		return err
 	}
 	t.loaded = true
+	t.broker.reopen()
 	return nil
 }
 
-// Unload closes all devices, when the server seals: from now on records go nowhere.
+// Unload closes all devices, when the server seals: from now on every record is refused.
 func (t *Table) Unload() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -47,8 +47,6 @@ type Backend interface {
 	State() string
 	// AwaitState waits until this node has the state that the token stands for, at most as long as ctx.
 	AwaitState(ctx context.Context, token string) error
-	// Linearize waits until local reads include every write acknowledged so far in the cluster.
-	Linearize(ctx context.Context) error
 	NodeID() string
 	Sealed() bool
 }
@@ -166,6 +164,7 @@ type exchange struct {
 	forwarded bool
 	mountType string
 	status    int
+	only      bool // the request is about this node: no other may answer it
 	bodyRead  bool // x.req.Body is the whole body
 	again     bool // forwarding led back here
 }
@@ -279,9 +278,12 @@ func (x *exchange) serve() {
 		x.fail(err)
 		return
 	}
-	if x.forwarded || backend.Active() {
+	x.only = place == server.Only
+	x.req.Current = x.forwarded // somebody took this node for the active one
+	switch {
+	case x.only || x.forwarded || backend.Active():
 		place = server.Here
-	} else if place == server.Here && x.r.Header.Get("X-Vault-Forward") == "active-node" && !backend.Sealed() {
+	case place == server.Here && x.r.Header.Get("X-Vault-Forward") == "active-node" && !backend.Sealed():
 		place = server.Active
 	}
 	if place == server.Active {
@@ -303,12 +305,8 @@ func (x *exchange) consistent(ctx context.Context) (answered bool) {
 		return false
 	}
 	states, policy := h.Values("X-Vault-Index"), h.Values("X-Vault-Inconsistent")
-	newest := h.Get("X-Vault-Consistency") == "linearizable" || len(states) == 0 && slices.Contains(policy, "await-state")
-	if newest && !backend.Active() {
-		if err := backend.Linearize(ctx); err != nil {
-			x.fail(err)
-			return true
-		}
+	if h.Get("X-Vault-Consistency") == "linearizable" || len(states) == 0 && slices.Contains(policy, "await-state") {
+		x.req.Current = true
 	}
 	if len(states) == 0 {
 		return false
@@ -325,7 +323,7 @@ func (x *exchange) consistent(ctx context.Context) (answered bool) {
 		case !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled):
 			x.fail(err)
 			return true
-		case slices.Contains(policy, "forward-active-node") && !x.forwarded && !backend.Active():
+		case slices.Contains(policy, "forward-active-node") && !x.forwarded && !x.only && !backend.Active():
 			x.forward(x.r)
 			return true
 		default:
@@ -351,7 +349,7 @@ func (x *exchange) local(ctx context.Context) {
 		return
 	}
 	reply, err := backend.Handle(ctx, &x.req)
-	if errors.Is(err, storage.ErrReadOnly) && !x.forwarded && !backend.Active() && x.req.RawBody == nil {
+	if errors.Is(err, storage.ErrReadOnly) && !x.forwarded && !x.only && !backend.Active() && x.req.RawBody == nil {
 		// It turned out to write: the whole request runs again on the active node.
 		again := x.r.Clone(x.r.Context())
 		again.Body = io.NopCloser(strings.NewReader(string(x.req.Body)))

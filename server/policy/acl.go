@@ -23,7 +23,8 @@ import (
 // It decides alone: patterns that lose add nothing. If several policies hold the same pattern, their
 // capabilities add up, except that "deny" is final. A LIST of "foo/" may also be ruled by "foo", written out.
 //
-// Paths have no leading slash and are relative to the namespace of the policies.
+// Paths have no leading slash and are relative to the namespace of the policies. Those of policies are compared
+// as policy names are, without regard to case: see fold.
 type ACL struct {
 	root  bool
 	exact map[string]*grant
@@ -184,7 +185,7 @@ func (a *ACL) Sudo(path string) bool {
 	if a.root {
 		return true
 	}
-	g := a.match(strings.TrimLeft(path, "/"), true)
+	g := a.match(path, true)
 	return g != nil && g.caps&capSudo != 0
 }
 
@@ -194,7 +195,7 @@ func (a *ACL) Capabilities(path string) []string {
 	if a.root {
 		return []string{RootName}
 	}
-	g := a.match(strings.TrimLeft(path, "/"), true)
+	g := a.match(path, true)
 	if g == nil {
 		return capability(0).names()
 	}
@@ -237,7 +238,6 @@ func (g *grant) allows(op engines.Operation) bool {
 func (g *grant) some() bool { return g != nil && g.caps&^capDeny != 0 }
 
 func (a *ACL) find(op engines.Operation, path string) *grant {
-	path = strings.TrimLeft(path, "/")
 	if op != engines.List {
 		return a.match(path, false)
 	}
@@ -249,6 +249,7 @@ func (a *ACL) find(op engines.Operation, path string) *grant {
 
 // match returns the grant that decides about path, or nil.
 func (a *ACL) match(path string, list bool) *grant {
+	path = foldPath(strings.TrimLeft(path, "/"))
 	if g := a.exact[path]; g != nil {
 		return g
 	}

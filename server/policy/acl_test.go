@@ -396,3 +396,31 @@ func BenchmarkAllow(b *testing.B) {
 		})
 	}
 }
+
+// The names of policies have no case, so rules about them have none either.
+func TestPolicyNamesHaveNoCase(t *testing.T) {
+	for _, tt := range []struct {
+		pattern, path string
+		want          bool
+	}{
+		{"sys/policies/acl/admin", "sys/policies/acl/ADMIN", true},
+		{"sys/policies/acl/Admin", "sys/policies/acl/admin", true},
+		{"sys/policies/acl/Team-*", "sys/policies/acl/tEAM-a", true},
+		{"sys/policies/acl/admin", "sys/policies/acl/ admin ", true},
+		{"+/policies/+/Admin", "sys/policies/acl/aDmin", true},
+		{"sys/+/Admin", "sys/policy/aDmin", true},
+		{"/sys/policy/Admin", "/sys/policy/admin", true},
+		{"sys/policies/acl/admin", "sys/policies/acl/admins", false},
+		{"secret/policies/acl/Admin", "secret/policies/acl/admin", false},
+		{"secret/data/App", "secret/data/app", false},
+		{"sys/mounts/App", "sys/mounts/app", false},
+	} {
+		p, err := policy.Parse("p", `path "`+tt.pattern+`" { capabilities = ["read"] }`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := policy.NewACL(p).Allow(engines.Read, tt.path); got != tt.want {
+			t.Errorf("rule %q on %q allows: %v, want %v", tt.pattern, tt.path, got, tt.want)
+		}
+	}
+}

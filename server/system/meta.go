@@ -36,12 +36,16 @@ func (s *System) uiMounts(ctx context.Context, req *engines.Request, _ *none) (*
 				return nil, err
 			}
 		}
+		about := describe(m)
+		if req.Caller.TokenKey == "" { // anybody
+			about = map[string]any{"type": m.Type, "description": m.Description, "options": about["options"]}
+		}
 		switch {
 		case !visible:
 		case m.IsAuth():
-			auth[strings.TrimPrefix(m.Path, mount.AuthPrefix)] = describe(m)
+			auth[strings.TrimPrefix(m.Path, mount.AuthPrefix)] = about
 		default:
-			secret[m.Path] = describe(m)
+			secret[m.Path] = about
 		}
 	}
 	return &engines.Response{Data: map[string]any{"secret": secret, "auth": auth}}, nil

@@ -143,6 +143,9 @@ func (t table) enable(ctx context.Context, req *engines.Request, in *enableInput
 	if in.PluginVersion != "" {
 		return nil, engines.Invalid("field \"plugin_version\" is not supported: engines are part of the server")
 	}
+	if t.prefix == "" && strings.HasPrefix(path, mount.AuthPrefix) {
+		return nil, engines.Invalid("paths below %q are for auth methods: enable one with sys/auth", mount.AuthPrefix)
+	}
 	kind, options := in.Type, maps.Clone(map[string]string(in.Options))
 	if kind == "kv-v2" || kind == "kv-v1" {
 		if options == nil {

@@ -127,8 +127,8 @@ func healthCode(q url.Values, name string) (int, error) {
 		return healthCodes[name], nil
 	}
 	code, err := strconv.Atoi(v)
-	if err != nil || code < 100 || code > 599 {
-		return 0, engines.Invalid("query parameter %q must be a status code between 100 and 599", name)
+	if err != nil || code < 200 || code > 599 { // those below are no answer
+		return 0, engines.Invalid("query parameter %q must be a status code between 200 and 599", name)
 	}
 	return code, nil
 }

@@ -13,7 +13,7 @@ import (
 
 type createInput struct {
 	ID              engines.Sensitive  `json:"id" help:"The token to create, instead of a random one. Needs sudo."`
-	Policies        engines.StringList `json:"policies" max:"256" help:"Policies of the token; those of the caller if none are given."`
+	Policies        engines.StringList `json:"policies" max:"256" help:"Policies of the token; those of the caller if the field is absent."`
 	Meta            engines.StringMap  `json:"meta" max:"64" help:"Texts for the audit trail."`
 	NoParent        bool               `json:"no_parent" help:"Make the token an orphan. Needs sudo."`
 	NoDefaultPolicy bool               `json:"no_default_policy" help:"Leave the default policy out."`
@@ -75,7 +75,7 @@ func (e *Engine) issue(ctx context.Context, req *engines.Request, in *createInpu
 	if p.TTL == 0 {
 		p.TTL = time.Duration(in.Lease)
 	}
-	if p.Policies, err = e.policies(in, parent, sudo); err != nil {
+	if p.Policies, err = e.policies(in, req.Given("policies"), parent, sudo); err != nil {
 		return nil, err
 	}
 	if !orphan {
@@ -116,10 +116,11 @@ func (in *createInput) check(sudo bool) error {
 }
 
 // policies decides on the policies of a new token. Nobody gives more than they have, except that sudo gives
-// everything but root.
-func (e *Engine) policies(in *createInput, parent *Entry, sudo bool) ([]string, error) {
+// everything but root. A list of policies that turns out to be empty is not the same as none: whoever filled it
+// from a variable did not mean to pass on everything they have.
+func (e *Engine) policies(in *createInput, given bool, parent *Entry, sudo bool) ([]string, error) {
 	wanted := NormalPolicies(in.Policies)
-	inherit := len(wanted) == 0
+	inherit := !given
 	if inherit {
 		wanted = slices.Clone(parent.Policies)
 	}

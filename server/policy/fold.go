@@ -1,0 +1,38 @@
+package policy
+
+import "strings"
+
+// The names of policies have no case, and no space at their ends (NormalName). A rule about a policy must hold
+// however its name is spelled in a request, so both sides are brought into one form before they are compared.
+
+// namedPaths are the paths that end in the name of a policy, without that.
+var namedPaths = []string{"sys/policies/acl/", "sys/policy/"}
+
+// foldPath returns the form of a request's path that is compared with patterns.
+func foldPath(path string) string {
+	for _, prefix := range namedPaths {
+		if name, ok := strings.CutPrefix(path, prefix); ok {
+			return prefix + strings.ToLower(strings.TrimSpace(name))
+		}
+	}
+	return path
+}
+
+// foldPattern does the same to a pattern, whose first segments may be "+".
+func foldPattern(pattern string) string {
+	for _, prefix := range namedPaths {
+		front, name := "", pattern
+		for want := range strings.SplitSeq(strings.TrimSuffix(prefix, "/"), "/") {
+			segment, rest, more := strings.Cut(name, "/")
+			if !more || segment != want && segment != "+" {
+				front = ""
+				break
+			}
+			front, name = front+segment+"/", rest
+		}
+		if front != "" {
+			return front + strings.ToLower(name)
+		}
+	}
+	return pattern
+}
