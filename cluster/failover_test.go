@@ -129,6 +129,12 @@ func TestJoinAndRemoveUnderLoad(t *testing.T) {
 		}
 	}
 	until(t, "the fourth vote", func() bool { return a.otherVoters() == 3 })
+	if err := errors.Join(a.Join(ctx, "a", a.addr, false, false), a.Join(ctx, "b", list.all[1].addr, false, false)); err != nil || a.otherVoters() != 3 {
+		t.Errorf("joining what is there: %v, and %d other voters", err, a.otherVoters())
+	}
+	if err := a.Join(ctx, "a", a.addr, false, true); err == nil {
+		t.Error("the leader could rejoin without its data")
+	}
 	if err := a.Join(ctx, "e", d.addr, false, false); err == nil {
 		t.Error("a second member got the address of the first")
 	}

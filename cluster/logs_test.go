@@ -170,7 +170,7 @@ func TestLogsForgetWhatTheHeaderDoesNotName(t *testing.T) {
 func TestLogsAppendWhileCompacting(t *testing.T) {
 	path := filepath.Join(tempDir(t), logFile)
 	l, s := mustOpenLogs(t, path)
-	if err := l.StoreLogs(entries(1, 10, 1, 8)); err != nil {
+	if err := l.StoreLogs(entries(1, 50, 1, 8)); err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan error)
@@ -181,7 +181,7 @@ func TestLogsAppendWhileCompacting(t *testing.T) {
 		}
 		done <- err
 	}()
-	for i := uint64(11); i <= 80; i++ {
+	for i := uint64(51); i <= 120; i++ {
 		if err := l.StoreLogs(entries(i, i, 1, 8)); err != nil {
 			t.Fatal(err)
 		}
@@ -189,8 +189,8 @@ func TestLogsAppendWhileCompacting(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	if first, last, _ := l.size(); first != 41 || last != 80 {
-		t.Errorf("holds %d to %d, want 41 to 80", first, last)
+	if first, last, _ := l.size(); first != 41 || last != 120 {
+		t.Errorf("holds %d to %d, want 41 to 120", first, last)
 	}
 	want, err := dump(l, s)
 	if err != nil {

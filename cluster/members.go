@@ -3,7 +3,6 @@ package cluster
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -46,9 +45,10 @@ func (n *Node) Peers() []NodeInfo {
 	return peers
 }
 
-// Join adds a member, on the leader; it will vote once it is healthy and has caught up, unless nonVoter. A
-// known id gets the new address. rejoin says that the node lost its data: if it was a voter it first stops
-// being one, because it must not vote with an empty log. An address that another member has is refused.
+// Join adds a member, on the leader; it will vote once it is healthy and has caught up, unless nonVoter.
+// rejoin says that the node lost its data. A known id that rejoins, or comes with another address, is removed
+// first and begins anew without a vote: with an empty log it must not vote, and Raft's sender to it would
+// otherwise go on where it was, at the old address. An address that another member has is refused.
 func (n *Node) Join(ctx context.Context, id NodeID, clusterAddr string, nonVoter, rejoin bool) error {
 	if id == "" || len(id) > maxIDBytes || clusterAddr == "" {
 		return fmt.Errorf("a member needs an id of 1 to %d bytes and an address", maxIDBytes)
@@ -65,26 +65,22 @@ func (n *Node) Join(ctx context.Context, id NodeID, clusterAddr string, nonVoter
 			return fmt.Errorf("address %s belongs to member %q: remove that one first", clusterAddr, s.ID)
 		}
 	}
-	n.health.forget(id, nonVoter)
-	serverID, addr := raft.ServerID(id), raft.ServerAddress(clusterAddr)
-	if known.ID != "" && known.Suffrage == raft.Voter && rejoin {
-		if id == n.opts.ID {
-			return errors.New("this node leads: it cannot have lost its data")
-		}
-		if err := n.change(ctx, func(r *raft.Raft, t time.Duration) raft.Future { return r.DemoteVoter(serverID, 0, t) }); err != nil {
-			return fmt.Errorf("taking the vote from %q: %w", id, err)
-		}
-		n.log.Info("took the vote from a node that lost its data", "node", string(id))
-		known.Suffrage = raft.Nonvoter
-	}
-	if known.Address == addr {
+	switch {
+	case known.ID == "":
+	case string(known.Address) == clusterAddr && !rejoin:
 		return nil
+	case id == n.opts.ID:
+		return fmt.Errorf("%q leads: it cannot join", id)
+	default:
+		if err := n.RemovePeer(ctx, id); err != nil {
+			return err
+		}
 	}
-	add := func(r *raft.Raft, t time.Duration) raft.Future { return r.AddNonvoter(serverID, addr, 0, t) }
-	if known.ID != "" && known.Suffrage == raft.Voter {
-		add = func(r *raft.Raft, t time.Duration) raft.Future { return r.AddVoter(serverID, addr, 0, t) }
-	}
-	if err := n.change(ctx, add); err != nil {
+	n.health.forget(id, nonVoter)
+	err := n.change(ctx, func(r *raft.Raft, t time.Duration) raft.Future {
+		return r.AddNonvoter(raft.ServerID(id), raft.ServerAddress(clusterAddr), 0, t)
+	})
+	if err != nil {
 		return fmt.Errorf("adding %q: %w", id, err)
 	}
 	n.log.Info("added a member", "node", string(id), "address", clusterAddr)
