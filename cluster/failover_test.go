@@ -118,6 +118,7 @@ func TestKillTheLeaderUnderLoad(t *testing.T) {
 }
 
 func TestJoinAndRemoveUnderLoad(t *testing.T) {
+	t.Parallel()
 	list := &members{all: three(t)}
 	a := list.all[0]
 	ctx := testContext(t)

@@ -93,6 +93,7 @@ func catchUp(t *testing.T, m, leader *member) {
 
 // One failed append on a follower wedges Raft's own pipeline for good.
 func TestFollowerThatFailsBrieflyCatchesUp(t *testing.T) {
+	t.Parallel()
 	all, disks := threeWithDisks(t, func(o *Options) { o.stuckAfter = time.Hour }) // without W2's help
 	l := startLoad(t, func() []*member { return all[:1] })
 	for range 4 {
@@ -181,6 +182,7 @@ func TestTransferThatDoesNotEnd(t *testing.T) {
 
 // Raft truncates a conflicting tail first and appends then. If that fails it still believes in the old end.
 func TestLogThatLostItsTail(t *testing.T) {
+	t.Parallel()
 	all := three(t)
 	c := all[2]
 	mustCommit(t, all[0], "k", "1")

@@ -99,6 +99,7 @@ func TestLogsKeepWhatWasStored(t *testing.T) {
 }
 
 func TestLogsDeleteAtTheEnds(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		name        string
 		from, to    uint64
@@ -279,6 +280,7 @@ func mustDetect(t *testing.T, path string, damaged []byte, want, what string, wr
 }
 
 func TestLogsDetectEveryFlippedBit(t *testing.T) {
+	t.Parallel()
 	path, content, want := matrixFile(t)
 	random := rand.New(rand.NewPCG(1, 2))
 	var positions []int

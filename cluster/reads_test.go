@@ -72,6 +72,7 @@ func (c *calls) dropAll() {
 
 // Raft's VerifyLeader counts non-voters; a read index must not.
 func TestNonVotersConfirmNothing(t *testing.T) {
+	t.Parallel()
 	all := three(t)
 	a := all[0]
 	d := start(t, "d", func(o *Options) { o.NonVoter = true })
