@@ -59,7 +59,8 @@ type Options struct {
 	UI http.Handler
 	// MaxBodyBytes limits request bodies; 0 means 32 MiB.
 	MaxBodyBytes int64
-	// Timeout limits a request; 0 means 90 s. Routes that stream are not limited.
+	// Timeout limits a request, from its header to the beginning of its answer; 0 means 90 s. Routes that take
+	// their body as a stream are not limited.
 	Timeout time.Duration
 	// Observe is called after each request.
 	Observe func(op engines.Operation, mountType string, status int, took time.Duration)
@@ -186,12 +187,30 @@ func (x *exchange) decode(prefix string) error {
 	if x.req.Op, err = operation(r.Method, q); err != nil {
 		return err
 	}
-	path := strings.TrimPrefix(r.URL.Path, prefix)
-	if x.req.Op == engines.List && !strings.HasSuffix(path, "/") {
-		path += "/"
+	x.req.Path = strings.TrimPrefix(r.URL.Path, prefix)
+	if err := checkPath(x.req.Path); err != nil {
+		return err
 	}
-	x.req.Path = path
-	return checkPath(path)
+	return x.lastSlash()
+}
+
+// lastSlash makes the end of the path the same for everybody behind: only LIST paths end in a slash. Engines
+// that do not mind one would else see the same object behind two paths, of which a policy names one.
+func (x *exchange) lastSlash() error {
+	slash := strings.HasSuffix(x.req.Path, "/")
+	switch x.req.Op {
+	case engines.List:
+		if !slash {
+			x.req.Path += "/"
+		}
+	case engines.Update, engines.Patch:
+		if slash {
+			return engines.Invalid("cannot write to a path ending in '/'")
+		}
+	default:
+		x.req.Path = strings.TrimSuffix(x.req.Path, "/")
+	}
+	return nil
 }
 
 func bearer(h http.Header) string {
@@ -338,6 +357,7 @@ func (x *exchange) consistent(ctx context.Context) (answered bool) {
 func (x *exchange) local(ctx context.Context) {
 	backend := x.api.opts.Backend
 	if backend.WantsRawBody(ctx, &x.req) {
+		x.takeTime()
 		x.req.RawBody = x.r.Body
 		ctx = context.WithoutCancel(ctx) // no time limit, but the client's disconnection still counts
 		var cancel context.CancelFunc
@@ -361,8 +381,19 @@ func (x *exchange) local(ctx context.Context) {
 		x.fail(err)
 		return
 	}
-	x.reply(ctx, reply)
+	x.reply(reply)
 }
+
+// trustedBytes is how large a body may claim to be and get its memory at once. A larger one gets it as it comes.
+const trustedBytes = 64 << 10
+
+// limitBody gives the client as long to send the body as the request may take. Not every connection can.
+func (x *exchange) limitBody() {
+	http.NewResponseController(x.w).SetReadDeadline(time.Now().Add(x.api.opts.Timeout))
+}
+
+// takeTime lifts the server's limit on how long an answer may take.
+func (x *exchange) takeTime() { http.NewResponseController(x.w).SetWriteDeadline(time.Time{}) }
 
 // readBody reads the body whole. The literal null counts as no body.
 func (x *exchange) readBody() error {
@@ -378,9 +409,10 @@ func (x *exchange) readBody() error {
 	if x.r.ContentLength > limit {
 		return tooLarge
 	}
+	x.limitBody()
 	var body []byte
 	var err error
-	if n := x.r.ContentLength; n >= 0 {
+	if n := x.r.ContentLength; n >= 0 && n <= trustedBytes {
 		body = make([]byte, n)
 		_, err = io.ReadFull(x.r.Body, body)
 	} else {
@@ -393,6 +425,7 @@ func (x *exchange) readBody() error {
 	case err != nil:
 		return &engines.Error{Kind: engines.KindInvalid, Detail: "the request body broke off", Err: err}
 	}
+	http.NewResponseController(x.w).SetReadDeadline(time.Time{})
 	if t := strings.TrimSpace(string(body[:min(len(body), 16)])); t == "" && len(body) <= 16 || t == "null" {
 		return nil
 	}
@@ -414,12 +447,24 @@ func (x *exchange) forward(r *http.Request) {
 		x.w.WriteHeader(x.status)
 		return
 	}
-	if r.ContentLength > x.api.opts.MaxBodyBytes && !backend.WantsRawBody(r.Context(), &x.req) {
+	raw := backend.WantsRawBody(r.Context(), &x.req)
+	if r.ContentLength > x.api.opts.MaxBodyBytes && !raw {
 		x.fail(&engines.Error{Kind: engines.KindTooLarge, Detail: "the request body is too large"})
 		return
 	}
-	sw := &statusWriter{ResponseWriter: x.w, before: func() { x.catchUp(r.Context()) }}
-	err := backend.Forward(sw, r)
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	sw := &statusWriter{ResponseWriter: x.w, before: func() { x.catchUp(ctx) }}
+	x.takeTime() // the answer may be a stream
+	if !raw {
+		if r.Body != nil && r.Body != http.NoBody && !x.bodyRead {
+			x.limitBody()
+		}
+		late := time.AfterFunc(x.api.opts.Timeout, cancel)
+		defer late.Stop()
+		sw.before = func() { late.Stop(); x.catchUp(ctx) }
+	}
+	err := backend.Forward(sw, r.WithContext(ctx))
 	x.status = sw.status
 	switch {
 	case err == nil || sw.status != 0:

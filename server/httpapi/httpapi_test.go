@@ -1,13 +1,16 @@
 package httpapi_test
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -28,6 +31,7 @@ type backend struct {
 	answer    *server.Reply
 	err       error
 	behind    bool // the state a client asks for has not arrived
+	hangs     bool // the active node never answers
 	forwarded []string
 }
 
@@ -55,6 +59,10 @@ func (b *backend) AwaitState(ctx context.Context, _ string) error {
 func (b *backend) Forward(w http.ResponseWriter, r *http.Request) error {
 	if b.elected {
 		return storage.ErrUnavailable
+	}
+	if b.hangs {
+		<-r.Context().Done()
+		return storage.ErrOutcomeUnknown
 	}
 	body, _ := io.ReadAll(r.Body)
 	b.forwarded = append(b.forwarded, r.Method+" "+r.URL.Path+" "+string(body))
@@ -261,6 +269,112 @@ func TestStandby(t *testing.T) {
 			t.Errorf("forward-active-node: = %d", w.Code)
 		}
 	})
+}
+
+// Only LIST paths end in a slash: for everything else two spellings would be one object under two policies.
+func TestLastSlash(t *testing.T) {
+	for _, tt := range []struct {
+		method, target, path string // "": refused
+	}{
+		{"GET", "/v1/sys/mounts/a/", "sys/mounts/a"}, {"DELETE", "/v1/sys/mounts/a/", "sys/mounts/a"},
+		{"POST", "/v1/sys/mounts/a/", ""}, {"PUT", "/v1/sys/mounts/a%2f", ""}, {"PATCH", "/v1/x/", ""},
+		{"LIST", "/v1/x", "x/"}, {"GET", "/v1/x/?list=true", "x/"},
+	} {
+		b := &backend{active: true}
+		w := call(t, b, httpapi.Options{}, tt.method, tt.target, "")
+		if tt.path == "" {
+			if b.got != nil || w.Code != http.StatusBadRequest {
+				t.Errorf("%s %s = %d, want 400 before the backend", tt.method, tt.target, w.Code)
+			}
+		} else if b.got == nil || b.got.Path != tt.path {
+			t.Errorf("%s %s reached the backend as %+v, want %q", tt.method, tt.target, b.got, tt.path)
+		}
+	}
+}
+
+// Memory is given for what has come, not for what is announced.
+func TestAnnouncedBody(t *testing.T) {
+	r := httptest.NewRequest("POST", "/v1/x/y", strings.NewReader("{"))
+	r.ContentLength = 32 << 20
+	api := httpapi.New(httpapi.Options{Backend: &backend{active: true}})
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	api.ServeHTTP(httptest.NewRecorder(), r)
+	runtime.ReadMemStats(&after)
+	if got := after.TotalAlloc - before.TotalAlloc; got > 1<<20 {
+		t.Errorf("a body of one byte that claims 32 MiB takes %d bytes of memory", got)
+	}
+}
+
+// A client that never sends the rest of its body, and an active node that never answers, do not hold a
+// request for ever.
+func TestStalledRequests(t *testing.T) {
+	for name, b := range map[string]*backend{
+		"body": {active: true}, "body of a forwarded request": {place: server.Active}, "active node": {place: server.Active, hangs: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := httptest.NewServer(httpapi.New(httpapi.Options{Backend: b, Timeout: 20 * time.Millisecond}))
+			defer s.Close()
+			conn, err := net.Dial("tcp", s.Listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			length := "9"
+			if b.hangs {
+				length = "1"
+			}
+			if _, err := io.WriteString(conn, "POST /v1/x/y HTTP/1.1\r\nHost: h\r\nContent-Length: "+length+"\r\n\r\n{"); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := http.ReadResponse(bufio.NewReader(conn), nil); err != nil {
+				t.Errorf("no answer: %v", err)
+			}
+		})
+	}
+}
+
+func TestStreams(t *testing.T) {
+	streamed := false
+	stream := func(ctx context.Context, w interface{ Write([]byte) (int, error) }) error {
+		streamed = true
+		if _, limited := ctx.Deadline(); limited {
+			t.Error("a stream has a time limit")
+		}
+		_, err := w.Write([]byte("all of it"))
+		return err
+	}
+	b := &backend{active: true, answer: &server.Reply{Response: &engines.Response{Raw: &engines.Raw{Stream: stream}}}}
+	if w := call(t, b, httpapi.Options{}, "HEAD", "/v1/x/y", ""); streamed || w.Code != http.StatusOK {
+		t.Errorf("HEAD = %d, streamed: %v", w.Code, streamed)
+	}
+	if w := call(t, b, httpapi.Options{}, "GET", "/v1/x/y", ""); w.Body.String() != "all of it" {
+		t.Errorf("GET = %q", w.Body)
+	}
+}
+
+func TestForwardedReadsAreCurrent(t *testing.T) {
+	b := &backend{place: server.Here}
+	api := httpapi.New(httpapi.Options{Backend: b})
+	for forwarded, handler := range map[bool]http.Handler{false: api, true: api.Forwarded()} {
+		handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/v1/x/y", nil))
+		if b.got.Current != forwarded {
+			t.Errorf("forwarded: %v, current: %v", forwarded, b.got.Current)
+		}
+	}
+	call(t, b, httpapi.Options{}, "GET", "/v1/x/y", "", "X-Vault-Consistency", "linearizable")
+	if !b.got.Current {
+		t.Error("a linearizable read need not be current")
+	}
+}
+
+// What is asked of this node is not answered by another one.
+func TestOnlyHere(t *testing.T) {
+	b := &backend{place: server.Only, err: storage.ErrReadOnly}
+	call(t, b, httpapi.Options{}, "POST", "/v1/sys/seal", "", "X-Vault-Forward", "active-node")
+	if len(b.forwarded) != 0 {
+		t.Errorf("forwarded %q", b.forwarded)
+	}
 }
 
 func TestObserve(t *testing.T) {

@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"maps"
 	"net/http"
@@ -16,7 +15,7 @@ import (
 var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 // reply writes an answer.
-func (x *exchange) reply(ctx context.Context, reply *server.Reply) {
+func (x *exchange) reply(reply *server.Reply) {
 	h := x.w.Header()
 	if state := x.api.opts.Backend.State(); state != "" {
 		h["X-Vault-Index"] = []string{state}
@@ -27,7 +26,7 @@ func (x *exchange) reply(ctx context.Context, reply *server.Reply) {
 	}
 	x.mountType = reply.MountType
 	if reply.Raw != nil {
-		x.raw(ctx, reply)
+		x.raw(reply)
 		return
 	}
 	status := reply.Status
@@ -67,7 +66,7 @@ func (x *exchange) send(status int, body []byte) {
 	}
 }
 
-func (x *exchange) raw(ctx context.Context, reply *server.Reply) {
+func (x *exchange) raw(reply *server.Reply) {
 	raw := reply.Raw
 	h := x.w.Header()
 	h.Set("Content-Type", raw.ContentType)
@@ -76,12 +75,20 @@ func (x *exchange) raw(ctx context.Context, reply *server.Reply) {
 	if x.status == 0 {
 		x.status = http.StatusOK
 	}
-	x.w.WriteHeader(x.status)
 	if raw.Stream == nil {
+		h["Content-Length"] = []string{strconv.Itoa(len(raw.Body))}
+	}
+	x.w.WriteHeader(x.status)
+	switch {
+	case x.r.Method == http.MethodHead:
+		return
+	case raw.Stream == nil:
 		x.w.Write(raw.Body)
 		return
 	}
-	if err := raw.Stream(ctx, x.w); err != nil {
+	x.takeTime()
+	// Not the context of the request, which has a time limit: a stream lasts as long as its client stays.
+	if err := raw.Stream(x.r.Context(), x.w); err != nil {
 		// The status is out: break the connection, so that the client cannot take a part for the whole.
 		x.api.log.Warn("a streamed answer broke off", "request_id", x.req.ID, "err", err)
 		panic(http.ErrAbortHandler)
