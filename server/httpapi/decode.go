@@ -1,0 +1,182 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/coffer-project/coffer/engines"
+)
+
+// decode fills the request from everything but the body.
+func (x *exchange) decode(prefix string) error {
+	r := x.r
+	q, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return engines.Invalid("the query string is malformed")
+	}
+	x.req.Query, x.req.Header = q, r.Header
+	x.req.Token = engines.Sensitive(bearer(r.Header))
+	x.req.Namespace = strings.Trim(r.Header.Get("X-Vault-Namespace"), "/")
+	x.req.Remote, _ = netip.ParseAddrPort(r.RemoteAddr)
+	if x.req.Help, err = boolQuery(q, "help"); err != nil {
+		return err
+	}
+	if x.req.Op, err = operation(r.Method, q); err != nil {
+		return err
+	}
+	x.req.Path = strings.TrimPrefix(r.URL.Path, prefix)
+	if err := checkPath(x.req.Path); err != nil {
+		return err
+	}
+	return x.lastSlash()
+}
+
+// lastSlash makes the end of the path the same for everybody behind: only LIST paths end in a slash. Engines
+// that do not mind one would else see the same object behind two paths, of which a policy names one.
+func (x *exchange) lastSlash() error {
+	slash := strings.HasSuffix(x.req.Path, "/")
+	switch x.req.Op {
+	case engines.List:
+		if !slash {
+			x.req.Path += "/"
+		}
+	case engines.Update, engines.Patch:
+		if slash {
+			return engines.Invalid("cannot write to a path ending in '/'")
+		}
+	default:
+		x.req.Path = strings.TrimSuffix(x.req.Path, "/")
+	}
+	return nil
+}
+
+func bearer(h http.Header) string {
+	if t := h.Get("X-Vault-Token"); t != "" {
+		return t
+	}
+	if scheme, t, ok := strings.Cut(h.Get("Authorization"), " "); ok && strings.EqualFold(scheme, "Bearer") {
+		return strings.TrimSpace(t)
+	}
+	return ""
+}
+
+func boolQuery(q url.Values, name string) (bool, error) {
+	v := q.Get(name)
+	if v == "" {
+		return false, nil
+	}
+	b, err := strconv.ParseBool(v)
+	if err != nil {
+		return false, engines.Invalid("query parameter %q must be true or false", name)
+	}
+	return b, nil
+}
+
+func operation(method string, q url.Values) (engines.Operation, error) {
+	switch method {
+	case http.MethodGet, http.MethodHead:
+		list, err := boolQuery(q, "list")
+		if list {
+			return engines.List, err
+		}
+		return engines.Read, err
+	case http.MethodPost, http.MethodPut:
+		return engines.Update, nil
+	case http.MethodDelete:
+		return engines.Delete, nil
+	case http.MethodPatch:
+		return engines.Patch, nil
+	case "LIST":
+		return engines.List, nil
+	}
+	return "", &engines.Error{Kind: engines.KindUnsupported, Detail: "unsupported method: use GET, POST, PUT, PATCH, DELETE or LIST"}
+}
+
+// maxPathBytes bounds a request path; every storage key derived from one stays below storage.MaxKeyBytes.
+const maxPathBytes = 2 << 10
+
+// checkPath refuses what could mean different things to different layers.
+func checkPath(path string) error {
+	switch {
+	case len(path) > maxPathBytes:
+		return engines.Invalid("the path is %d bytes long, the limit is %d", len(path), maxPathBytes)
+	case !utf8.ValidString(path):
+		return engines.Invalid("the path is not valid UTF-8")
+	}
+	for i := 0; i < len(path); i++ {
+		if path[i] < ' ' || path[i] == 0x7f {
+			return engines.Invalid("the path contains a control character")
+		}
+	}
+	start := 0
+	for i := 0; i <= len(path); i++ {
+		if i < len(path) && path[i] != '/' {
+			continue
+		}
+		switch seg := path[start:i]; {
+		case seg == "." || seg == "..":
+			return engines.Invalid("the path contains a %q segment", seg)
+		case seg == "" && i < len(path):
+			return engines.Invalid("the path contains an empty segment")
+		}
+		start = i + 1
+	}
+	return nil
+}
+
+// trustedBytes is how large a body may claim to be and get its memory at once. A larger one gets it as it comes.
+const trustedBytes = 64 << 10
+
+// limitBody gives the client as long to send the body as the request may take. Not every connection can.
+func (x *exchange) limitBody() {
+	http.NewResponseController(x.w).SetReadDeadline(time.Now().Add(x.api.opts.Timeout))
+}
+
+// takeTime lifts the server's limit on how long an answer may take.
+func (x *exchange) takeTime() { http.NewResponseController(x.w).SetWriteDeadline(time.Time{}) }
+
+// readBody reads the body whole. The literal null counts as no body.
+func (x *exchange) readBody() error {
+	if x.bodyRead {
+		return nil
+	}
+	x.bodyRead = true
+	if x.r.Body == nil || x.r.Body == http.NoBody {
+		return nil
+	}
+	limit := x.api.opts.MaxBodyBytes
+	tooLarge := &engines.Error{Kind: engines.KindTooLarge, Detail: "the request body is larger than " + strconv.FormatInt(limit, 10) + " bytes"}
+	if x.r.ContentLength > limit {
+		return tooLarge
+	}
+	x.limitBody()
+	var body []byte
+	var err error
+	if n := x.r.ContentLength; n >= 0 && n <= trustedBytes {
+		body = make([]byte, n)
+		_, err = io.ReadFull(x.r.Body, body)
+	} else {
+		body, err = io.ReadAll(http.MaxBytesReader(x.w, x.r.Body, limit))
+	}
+	var over *http.MaxBytesError
+	switch {
+	case errors.As(err, &over):
+		return tooLarge
+	case err != nil:
+		return &engines.Error{Kind: engines.KindInvalid, Detail: "the request body broke off", Err: err}
+	}
+	http.NewResponseController(x.w).SetReadDeadline(time.Time{})
+	if t := strings.TrimSpace(string(body[:min(len(body), 16)])); t == "" && len(body) <= 16 || t == "null" {
+		return nil
+	}
+	x.req.Body = json.RawMessage(body)
+	return nil
+}

@@ -1,0 +1,94 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// forward relays to the active node, or says why it cannot.
+func (x *exchange) forward(r *http.Request) {
+	backend := x.api.opts.Backend
+	if r.Header.Get("X-Vault-No-Request-Forwarding") != "" {
+		addr := backend.ActiveAddr()
+		if addr == "" {
+			x.fail(storage.ErrUnavailable)
+			return
+		}
+		x.status = http.StatusTemporaryRedirect
+		x.w.Header().Set("Location", addr+r.URL.RequestURI())
+		x.w.WriteHeader(x.status)
+		return
+	}
+	raw := backend.WantsRawBody(r.Context(), &x.req)
+	if r.ContentLength > x.api.opts.MaxBodyBytes && !raw {
+		x.fail(&engines.Error{Kind: engines.KindTooLarge, Detail: "the request body is too large"})
+		return
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	sw := &statusWriter{ResponseWriter: x.w, before: func() { x.catchUp(ctx) }}
+	x.takeTime() // the answer may be a stream
+	if !raw {
+		if r.Body != nil && r.Body != http.NoBody && !x.bodyRead {
+			x.limitBody()
+		}
+		late := time.AfterFunc(x.api.opts.Timeout, cancel)
+		defer late.Stop()
+		sw.before = func() { late.Stop(); x.catchUp(ctx) }
+	}
+	err := backend.Forward(sw, r.WithContext(ctx))
+	x.status = sw.status
+	switch {
+	case err == nil || sw.status != 0:
+	case errors.Is(err, storage.ErrUnavailable) && !x.again && backend.AwaitActive(r.Context()):
+		x.again = true // nothing was sent: this node has become the active one
+		x.serve()
+	default:
+		x.fail(err)
+	}
+}
+
+// catchUp waits until this node has what the active node's answer was made from, so that the client's next
+// read here finds what it wrote. A node that lags for longer than two seconds answers all the same: the
+// client's X-Vault-Index still tells the difference.
+func (x *exchange) catchUp(ctx context.Context) {
+	state := x.w.Header().Get("X-Vault-Index")
+	if state == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	if err := x.api.opts.Backend.AwaitState(ctx, state); err != nil {
+		x.api.log.Warn("answering a forwarded request before this node has its effects", "request_id", x.req.ID, "err", err)
+	}
+}
+
+// statusWriter remembers the status.
+type statusWriter struct {
+	http.ResponseWriter
+	status int
+	before func() // runs once, before the header goes out
+}
+
+func (w *statusWriter) WriteHeader(status int) {
+	if w.status == 0 && w.before != nil {
+		w.before()
+	}
+	w.status = status
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *statusWriter) Write(b []byte) (int, error) {
+	if w.status == 0 {
+		w.WriteHeader(http.StatusOK)
+	}
+	return w.ResponseWriter.Write(b)
+}
+
+// Unwrap lets http.ResponseController reach the connection.
+func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
