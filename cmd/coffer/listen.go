@@ -24,6 +24,9 @@ type listener struct {
 	cert   atomic.Pointer[tls.Certificate]
 }
 
+// answerTime is how long a client may take to read an answer.
+const answerTime = time.Minute
+
 // bind takes the address; nothing is served yet. Refused certificates are reported before anything else runs.
 func bind(c config.Listener, log *slog.Logger) (*listener, error) {
 	l := &listener{config: c}
@@ -31,8 +34,13 @@ func bind(c config.Listener, log *slog.Logger) (*listener, error) {
 	if header == 0 {
 		header = 10 * time.Second
 	}
+	request := c.MaxRequestDuration
+	if request == 0 {
+		request = 90 * time.Second
+	}
 	l.http = &http.Server{
 		ReadHeaderTimeout: header, IdleTimeout: 5 * time.Minute, MaxHeaderBytes: 64 << 10,
+		WriteTimeout: request + answerTime, // streams lift it
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	var err error

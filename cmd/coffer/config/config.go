@@ -146,6 +146,7 @@ func (c *Config) Complete() error {
 	}
 	if len(c.Listeners) > 0 {
 		c.addresses(add)
+		c.alike(add)
 	}
 	for _, j := range c.Storage.RetryJoin {
 		if u, err := url.Parse(j.LeaderAPIAddr); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
@@ -175,9 +176,26 @@ func (l *Listener) complete(add func(string, ...any)) {
 	case l.TLSCertFile == "" || l.TLSKeyFile == "":
 		add("listener %s: tls_cert_file and tls_key_file are missing (or set tls_disable = true, for tests)", l.Address)
 	}
+	if l.TLSRequireClient && (l.TLSDisable || l.TLSClientCAFile == "") {
+		add("listener %s: tls_require_and_verify_client_cert needs TLS and tls_client_ca_file, or anybody's certificate would do", l.Address)
+	}
 	if l.ClusterAddress == "" && port != "0" {
 		if n, err := net.LookupPort("tcp", port); err == nil {
 			l.ClusterAddress = net.JoinHostPort(host, fmt.Sprint(n+1))
+		}
+	}
+}
+
+// alike reports what cannot differ between listeners. Taking the first one's limits for all, or opening the
+// metrics on all because one opens them, would not be what was written.
+func (c *Config) alike(add func(string, ...any)) {
+	first := c.Listeners[0]
+	for _, l := range c.Listeners[1:] {
+		if l.MaxRequestBytes != first.MaxRequestBytes || l.MaxRequestDuration != first.MaxRequestDuration {
+			add("listener %s: max_request_size and max_request_duration must be the same for every listener", l.Address)
+		}
+		if l.UnauthMetricsAccess != first.UnauthMetricsAccess {
+			add("listener %s: unauthenticated_metrics_access must be the same for every listener", l.Address)
 		}
 	}
 }

@@ -88,6 +88,7 @@ func TestProblemsNameTheKey(t *testing.T) {
 		`listener "tcp" { max_request_size = "1 acre"}`: `"max_request_size" must be a size`,
 		`seal "static" {} seal "shamir" {}`:             "more than one seal",
 		`listener = "tcp"`:                              `"listener" must be a block`,
+		`max_lease_ttl = 9223372037`:                    `"max_lease_ttl" must be a duration`,
 		`api_addr = "x`:                                 "coffer.hcl",
 	} {
 		if _, err := load(t, text); err == nil || !strings.Contains(err.Error(), want) {
@@ -97,14 +98,18 @@ func TestProblemsNameTheKey(t *testing.T) {
 }
 
 func TestIncomplete(t *testing.T) {
+	const two = `storage "raft" { path = "d" } listener "tcp" { address = "127.0.0.1:1" tls_disable = true } listener "tcp" `
 	for text, want := range map[string]string{
-		`storage "raft" { path = "d" }`:                                                                           "listener",
-		`listener "tcp" { address = "127.0.0.1:1" tls_disable = true }`:                                           "storage",
-		`listener "tcp" { address = "127.0.0.1:1" } storage "raft" { path = "d" }`:                                "tls_cert_file",
-		`listener "tcp" { address = "0.0.0.0:1" tls_disable = true } storage "raft" { path = "d" }`:               "api_addr is missing",
-		`listener "tcp" { tls_disable = true } storage "raft" { path = "d" } api_addr = "10.0.0.1"`:               "must be a URL",
-		`listener "tcp" { tls_disable = true } storage "raft" { path = "d" } cluster_addr = "nowhere"`:            "host:port",
-		`listener "tcp" { tls_disable = true } storage "raft" { path = "d" } default_lease_ttl=9 max_lease_ttl=8`: "default_lease_ttl",
+		`storage "raft" { path = "d" }`:                                                                             "listener",
+		`listener "tcp" { address = "127.0.0.1:1" tls_disable = true }`:                                             "storage",
+		`listener "tcp" { address = "127.0.0.1:1" } storage "raft" { path = "d" }`:                                  "tls_cert_file",
+		`listener "tcp" { address = "0.0.0.0:1" tls_disable = true } storage "raft" { path = "d" }`:                 "api_addr is missing",
+		`listener "tcp" { tls_disable = true } storage "raft" { path = "d" } api_addr = "10.0.0.1"`:                 "must be a URL",
+		`listener "tcp" { tls_disable = true } storage "raft" { path = "d" } cluster_addr = "nowhere"`:              "host:port",
+		`listener "tcp" { tls_disable = true } storage "raft" { path = "d" } default_lease_ttl=9 max_lease_ttl=8`:   "default_lease_ttl",
+		two + `{ address = "127.0.0.1:2" tls_disable = true max_request_size = "1KiB" }`:                            "max_request_size",
+		two + `{ address = "127.0.0.1:2" tls_disable = true telemetry { unauthenticated_metrics_access = true } }`:  "unauthenticated_metrics_access",
+		two + `{ address = "127.0.0.1:2" tls_cert_file="c" tls_key_file="k" tls_require_and_verify_client_cert=1 }`: "tls_client_ca_file",
 	} {
 		c, err := load(t, text)
 		if err != nil {

@@ -260,13 +260,16 @@ func number(into *int64) field {
 	}
 }
 
+// maxSeconds is the longest time.Duration, in seconds.
+const maxSeconds = int64(1<<63-1) / int64(time.Second)
+
 func duration(into *time.Duration) field {
 	return func(d *decoder, item *ast.ObjectItem) {
 		v, _, ok := d.literal(item)
 		if !ok {
 			return
 		}
-		if n, err := strconv.ParseInt(v, 10, 64); err == nil && n >= 0 {
+		if n, err := strconv.ParseInt(v, 10, 64); err == nil && n >= 0 && n <= maxSeconds {
 			*into = time.Duration(n) * time.Second
 			return
 		}
