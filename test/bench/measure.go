@@ -44,7 +44,7 @@ func (b *bench) run() error {
 		name string
 		do   func(*scope)
 	}{
-		{"one node", b.oneNode}, {"three nodes", b.threeNodes},
+		{"core", b.commits}, {"one node", b.oneNode}, {"three nodes", b.threeNodes},
 		{"failover", b.failover}, {"dev server", b.devServer}, {"restart", b.restart},
 	} {
 		if b.only != nil && !b.only.MatchString(group.name) {
@@ -192,7 +192,7 @@ func (b *bench) oneNode(s *scope) {
 		}
 		b.addLoad(fmt.Sprintf("KV write, 1 KiB, one node, %d clients", conns), o, r)
 	}
-	b.again(row{yardstick: b.syncs, beside: "fdatasync", target: 4})
+	b.again(row{yardstick: b.syncs, beside: "fdatasync"})
 	o = b.load(s, work{Addr: n, Method: "POST", Path: "/v1/auth/token/create", Body: `{"ttl":"1h"}`, Conns: readConns, Token: token})
 	b.addLoad("token create, 64 clients", o, row{})
 }
@@ -207,7 +207,7 @@ func (b *bench) threeNodes(s *scope) {
 		o := b.load(s, writes(addr(leader), token, "leader", conns))
 		b.addLoad(fmt.Sprintf("KV write, 1 KiB, three nodes on one disk, through the leader, %d clients", conns), o, row{})
 	}
-	b.again(row{yardstick: b.syncs, beside: "fdatasync", target: 1.5})
+	b.again(row{yardstick: b.syncs, beside: "fdatasync"})
 	standby := addr(c.Standbys()[0])
 	for _, conns := range writeConns {
 		o := b.load(s, writes(standby, token, "standby", conns))
