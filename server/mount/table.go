@@ -304,7 +304,7 @@ func (t *Table) free(ctx context.Context, e *Entry) error {
 		}
 		return engines.Invalid("%q is an auth method, not a secrets engine: enable it at sys/auth", e.Type)
 	}
-	if !e.IsAuth() && (e.Path == AuthPrefix || strings.HasPrefix(e.Path, "sys/") || strings.HasPrefix(e.Path, "ui/") || e.Path == "v1/") {
+	if !e.IsAuth() && (e.Path == AuthPrefix || strings.HasPrefix(e.Path, "sys/") || strings.HasPrefix(e.Path, "ui/") || strings.HasPrefix(e.Path, "v1/")) {
 		return engines.Invalid("cannot mount at %q: the path is reserved", e.Path)
 	}
 	for _, m := range r.all {
@@ -352,26 +352,41 @@ func (t *Table) Tune(ctx context.Context, namespace, path string, edit func(*Ent
 	return err
 }
 
-// Disable takes the mount out of the routes at once, then deletes its data and its entry. Disabling a path
-// with no mount is not an error, as clients of the family expect.
+// Disable takes the mount out of the routes at once, then deletes its data and its entry, also if ctx ends
+// meanwhile. One that was interrupted goes on. Disabling a path with no mount is not an error, as clients of
+// the family expect.
 func (t *Table) Disable(ctx context.Context, namespace, path string) error {
 	t.changing.Lock()
 	defer t.changing.Unlock()
-	m, err := t.Get(ctx, namespace, path)
-	if err != nil || m == nil {
-		return err
-	}
-	if m.Builtin() {
-		return engines.Invalid("cannot disable %q: it is part of the server", path)
-	}
-	e, err := t.change(ctx, namespace, path, func(e *Entry) error { e.Deleting = true; return nil })
+	r, err := t.current(ctx)
 	if err != nil {
 		return err
 	}
-	if err := e.wipe(ctx, t.opts.Store); err != nil {
-		return err
+	if m := r.byPath[place{namespace, path}]; m != nil {
+		if m.Builtin() {
+			return engines.Invalid("cannot disable %q: it is part of the server", path)
+		}
+		if _, err := t.change(ctx, namespace, path, func(e *Entry) error { e.Deleting = true; return nil }); err != nil {
+			return err
+		}
+		if r, err = t.current(ctx); err != nil {
+			return err
+		}
 	}
-	t.opts.Logger.Info("mount disabled", "mount", e.Path, "type", e.Type, "accessor", e.Accessor)
+	return t.wipe(context.WithoutCancel(ctx), r, func(m *Mounted) bool { return m.Namespace == namespace && m.Path == path })
+}
+
+// wipe removes what is left of the mounts that are being disabled.
+func (t *Table) wipe(ctx context.Context, r *routes, which func(*Mounted) bool) error {
+	for _, m := range r.all {
+		if !m.Deleting || !which(m) {
+			continue
+		}
+		if err := m.wipe(ctx, t.opts.Store); err != nil {
+			return err
+		}
+		t.opts.Logger.Info("mount disabled", "mount", m.Path, "type", m.Type, "accessor", m.Accessor)
+	}
 	return nil
 }
 
@@ -383,13 +398,5 @@ func (t *Table) Resume(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, m := range r.all {
-		if m.Deleting {
-			if err := m.wipe(ctx, t.opts.Store); err != nil {
-				return err
-			}
-			t.opts.Logger.Info("mount disabled after an interruption", "mount", m.Path)
-		}
-	}
-	return nil
+	return t.wipe(ctx, r, func(*Mounted) bool { return true })
 }

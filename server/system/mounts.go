@@ -185,11 +185,10 @@ func (t table) disable(ctx context.Context, _ *engines.Request, in *mountPath) (
 	if err != nil {
 		return nil, err
 	}
-	m, err := t.opts.Mounts.Get(ctx, rootNS, t.prefix+path)
-	if err != nil || m == nil || !t.mine(m) {
-		return nil, err
+	if t.prefix == "" && strings.HasPrefix(path, mount.AuthPrefix) {
+		return nil, nil // no secrets engine is there
 	}
-	return nil, t.opts.Mounts.Disable(ctx, rootNS, m.Path)
+	return nil, t.opts.Mounts.Disable(ctx, rootNS, t.prefix+path)
 }
 
 type tuneInput struct {
