@@ -21,7 +21,8 @@ type InitResult struct {
 
 // Init makes this node the first of a new cluster. shares and threshold are those of Shamir's scheme and are
 // ignored with an automatic seal. Afterwards the node is sealed (Shamir) or active (automatic). An Init that
-// is interrupted leaves a node that is not initialised: the seal configuration is written last.
+// is interrupted leaves a node that is not initialised: the seal configuration is written last. After that
+// the keys are returned whatever happens.
 func (n *Node) Init(ctx context.Context, shares, threshold int) (InitResult, error) {
 	ctx, done := n.transition(ctx)
 	defer done()
@@ -40,16 +41,22 @@ func (n *Node) Init(ctx context.Context, shares, threshold int) (InitResult, err
 	if err != nil {
 		return InitResult{}, fmt.Errorf("creating the cluster's CA: %w", err)
 	}
+	founded := false
 	fill := func(ctx context.Context, c Cluster) error {
 		token, err := n.found(ctx, c, ca, setup)
-		result.RootToken = token
+		result.RootToken, founded = token, err == nil
 		return err
 	}
-	if err := n.up(ctx, ca, setup.Wrapper, fill); err != nil {
+	err = n.up(ctx, ca, setup.Wrapper, fill)
+	if !founded {
 		return InitResult{}, fmt.Errorf("initializing: %w", err)
 	}
-	if n.opts.AutoSeal == nil {
-		return result, n.down(ctx)
+	if err == nil && n.opts.AutoSeal == nil {
+		err = n.down(context.WithoutCancel(ctx))
+	}
+	if err != nil {
+		// The keys exist nowhere else: they go out, whatever failed since.
+		n.log.Warn("the cluster is initialized, but the node had trouble afterwards", "err", err)
 	}
 	return result, nil
 }
@@ -108,7 +115,11 @@ func (n *Node) found(ctx context.Context, c Cluster, ca CA, setup *seal.Setup) (
 	if err != nil {
 		return "", fmt.Errorf("wrapping the root key: %w", err)
 	}
-	_, err = n.opts.Router.Commit(ctx, storage.Batch{Puts: last})
+	if err := ctx.Err(); err != nil {
+		return "", err
+	}
+	// From here on nobody's patience counts: a cluster that is initialized without anybody knowing its keys is lost.
+	_, err = n.opts.Router.Commit(context.WithoutCancel(ctx), storage.Batch{Puts: last})
 	return rootToken, err
 }
 
@@ -150,10 +161,9 @@ type SealStatus struct {
 // it answers at once what stood before.
 func (n *Node) Status(ctx context.Context) SealStatus {
 	if !n.mu.TryLock() {
-		if last := n.last.Load(); last != nil {
-			return *last
-		}
-		n.mu.Lock()
+		s := *n.last.Load()
+		s.Sealed = n.Sealed()
+		return s
 	}
 	defer n.mu.Unlock()
 	return n.statusLocked(ctx)

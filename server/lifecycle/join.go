@@ -75,8 +75,8 @@ func (n *Node) Join(ctx context.Context, target JoinTarget) (joined bool, err er
 	if err != nil {
 		return false, err
 	}
-	var challenge Challenge
-	if err := target.put(ctx, client, "challenge", map[string]string{"server_id": n.opts.NodeID}, &challenge); err != nil {
+	challenge, err := target.challenge(ctx, client, n.opts.NodeID)
+	if err != nil {
 		return false, err
 	}
 	if auto := n.opts.AutoSeal; auto != nil && auto.Type() != challenge.Seal.Type || auto == nil && challenge.Seal.Type != seal.TypeShamir {
@@ -98,16 +98,35 @@ func (n *Node) Join(ctx context.Context, target JoinTarget) (joined bool, err er
 	return true, nil
 }
 
-// finishJoin answers the challenge, enters the cluster and waits until the state has arrived. n.mu is held.
+// finishJoin enters the cluster and waits until the state has arrived. If it fails the join stays pending, so
+// that the same keys can be given again. n.mu is held.
 func (n *Node) finishJoin(ctx context.Context, w seal.Wrapper) error {
 	p := n.pending
-	answer, err := seal.AnswerChallenge(w, n.opts.NodeID, p.challenge)
-	if err != nil {
-		return fmt.Errorf("answering the join challenge: %w", err)
-	}
-	client, err := p.target.client()
+	grant, err := n.admission(ctx, p, w)
 	if err != nil {
 		return err
+	}
+	err = n.up(ctx, grant.CA, w, func(ctx context.Context, c Cluster) error { return n.awaitState(ctx, w) })
+	if err == nil || n.Initialized(n.life) {
+		n.pending = nil // from here on it is a node like any other, that unseals by itself
+	}
+	return err
+}
+
+// admission answers a challenge and returns what that buys. The challenge is a fresh one: people may have taken
+// longer to bring their keys than the first one lasts, or another node may lead by now.
+func (n *Node) admission(ctx context.Context, p *pendingJoin, w seal.Wrapper) (grant joinGrant, err error) {
+	client, err := p.target.client()
+	if err != nil {
+		return grant, err
+	}
+	challenge, err := p.target.challenge(ctx, client, n.opts.NodeID)
+	if err != nil {
+		return grant, err
+	}
+	answer, err := seal.AnswerChallenge(w, n.opts.NodeID, challenge.Challenge)
+	if err != nil {
+		return grant, fmt.Errorf("answering the join challenge: %w", err)
 	}
 	var reply struct {
 		Grant []byte `json:"grant"`
@@ -117,18 +136,16 @@ func (n *Node) finishJoin(ctx context.Context, w seal.Wrapper) error {
 		NonVoter: p.target.NonVoter, Rejoin: n.opts.Raw.AppliedIndex() == 0,
 	}
 	if err := p.target.put(ctx, client, "answer", request, &reply); err != nil {
-		return err
+		return grant, err
 	}
 	plain, err := seal.OpenFrom(w, purposeJoin, reply.Grant)
 	if err != nil {
-		return fmt.Errorf("opening the join grant: %w", err)
+		return grant, fmt.Errorf("opening the join grant: %w", err)
 	}
-	var grant joinGrant
 	if err := json.Unmarshal(plain, &grant); err != nil {
-		return fmt.Errorf("decoding the join grant: %w", err)
+		return grant, fmt.Errorf("decoding the join grant: %w", err)
 	}
-	n.pending = nil
-	return n.up(ctx, grant.CA, w, func(ctx context.Context, c Cluster) error { return n.awaitState(ctx, w) })
+	return grant, nil
 }
 
 // awaitState waits until the leader has sent the first state, then opens the barrier with it.
@@ -254,6 +271,12 @@ func (t JoinTarget) client() (*http.Client, error) {
 		Timeout:   30 * time.Second,
 		Transport: &http.Transport{TLSClientConfig: config, Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true},
 	}, nil
+}
+
+// challenge asks the leader for a challenge to the server.
+func (t JoinTarget) challenge(ctx context.Context, client *http.Client, serverID string) (c Challenge, err error) {
+	err = t.put(ctx, client, "challenge", map[string]string{"server_id": serverID}, &c)
+	return c, err
 }
 
 // put calls one step of the bootstrap at the leader and decodes "data".

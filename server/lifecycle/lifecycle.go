@@ -193,6 +193,7 @@ func New(o Options) *Node {
 	}
 	n := &Node{opts: o, log: o.Logger, reset: make(chan struct{}, 1), later: make(chan JoinTarget, 1)}
 	n.life, n.end = context.WithCancel(context.Background())
+	n.statusLocked(n.life) // nobody else has it yet
 	o.Raw.OnChange(func(ch storage.Change) {
 		o.Barrier.Changed(ch)
 		if ch.Reset {
@@ -215,6 +216,7 @@ func (n *Node) transition(ctx context.Context) (_ context.Context, done func()) 
 	return ctx, func() {
 		stop()
 		cancel()
+		n.statusLocked(context.Background()) // for those who ask during the next change
 		n.mu.Unlock()
 	}
 }

@@ -26,6 +26,7 @@ func (n *Node) Run(ctx context.Context) error {
 			return n.Close(stop)
 		case <-n.reset:
 			n.reload(ctx)
+			retry.Reset(time.Second) // it may have sealed itself
 		case target := <-n.later:
 			n.mu.Lock()
 			n.opts.RetryJoin = append(n.opts.RetryJoin, target)
@@ -292,12 +293,15 @@ func (n *Node) reload(ctx context.Context) {
 		err = n.opts.Barrier.Unseal(ctx, root)
 	}
 	if err == nil {
+		err = n.sameCluster(ctx, r)
+	}
+	if err == nil {
 		err = n.opts.Hooks.Load(ctx)
 	}
 	if err == nil {
 		return
 	}
-	n.log.Warn("the restored state has other keys: sealing, unseal with the keys it was made under", "err", err)
+	n.log.Warn("the restored state is not this cluster's: sealing, unseal with the keys it was made under", "err", err)
 	n.quiet()
 	n.opts.Barrier.Seal()
 	n.statusLocked(ctx)
@@ -305,6 +309,19 @@ func (n *Node) reload(ctx context.Context) {
 	if err := n.leave(ctx, r); err != nil {
 		n.log.Error("leaving the cluster", "err", err)
 	}
+}
+
+// sameCluster reports, as an error, that the state is another cluster's, which a seal's key that both share does
+// not tell. Such a node must start again: its certificates are of a CA that is no longer the one in the state.
+func (n *Node) sameCluster(ctx context.Context, r *running) error {
+	var id Identity
+	if err := n.get(ctx, clusterKey, &id); err != nil {
+		return err
+	}
+	if id.ID != r.identity.ID {
+		return errors.New("it is another cluster's")
+	}
+	return nil
 }
 
 // settleTime is how long a node that has to seal after a restore stays for the others' sake. The last one may wait

@@ -1,96 +1,85 @@
 package seal
 
 import (
+	"crypto/hmac"
 	"crypto/rand"
-	"crypto/subtle"
+	"crypto/sha256"
+	"encoding/binary"
 	"sync"
 	"time"
 )
 
-// Limits of the join challenges a leader remembers.
-const (
-	ChallengeTTL  = 10 * time.Minute
-	maxChallenges = 256
-)
+// ChallengeTTL is how long a join challenge can be answered.
+const ChallengeTTL = 10 * time.Minute
 
-// NewChallenge returns a random nonce and the blob from which only a node that holds the seal's key can tell
-// it. The blob is good for the named server only.
-func NewChallenge(w Wrapper, serverID string) (blob, nonce []byte, err error) {
-	nonce = make([]byte, 32)
-	rand.Read(nonce)
-	blob, err = w.Wrap(nonce, challengePurpose(serverID))
-	return blob, nonce, err
-}
-
-// AnswerChallenge returns the nonce, or ErrWrongKey, or ErrMalformed. It opens nothing but challenges to this
-// server, so that a stranger posing as the leader cannot have other sealed data decrypted.
+// AnswerChallenge returns the answer to a challenge, or ErrWrongKey, or ErrMalformed. It opens nothing but
+// challenges to this server, so that a stranger posing as the leader cannot have other sealed data decrypted.
 func AnswerChallenge(w Wrapper, serverID string, blob []byte) ([]byte, error) {
 	return w.Unwrap(blob, challengePurpose(serverID))
 }
 
 func challengePurpose(serverID string) string { return "join challenge: " + serverID }
 
-// Challenges is a leader's memory of the challenges it issued: one for each server, each good for one answer
-// within ChallengeTTL, at most 256; beyond that the oldest is forgotten. The zero value is ready. Safe for
-// concurrent use.
+// Challenges issues and checks join challenges: blobs from which only a node that holds the seal's key can tell
+// the answer, each good for one server and one answer within ChallengeTTL. Anybody may ask for challenges, so
+// nothing is remembered of them: the answer itself proves, by a MAC, when and for whom it was made. Only right
+// answers are remembered, which takes the seal's key. The zero value is ready. Safe for concurrent use.
 type Challenges struct {
 	mu   sync.Mutex
-	open map[string]challenge
+	key  []byte               // of the MAC; made at first use
+	used map[string]time.Time // right answers that were given, until they expire
 }
 
-type challenge struct {
-	nonce     []byte
-	expiresAt time.Time
-}
+// An answer is the time of its expiry, in nanoseconds, something random, and the MAC over both and the server.
+const (
+	answerBody  = 8 + 16
+	answerBytes = answerBody + sha256.Size
+)
 
-// Issue returns a new challenge for a server; an earlier one for it is void.
+// Issue returns a new challenge for a server.
 func (c *Challenges) Issue(w Wrapper, serverID string) (blob []byte, err error) {
-	blob, nonce, err := NewChallenge(w, serverID)
-	if err != nil {
-		return nil, err
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.open == nil {
-		c.open = map[string]challenge{}
-	}
-	delete(c.open, serverID)
-	c.pruneLocked()
-	c.open[serverID] = challenge{nonce: nonce, expiresAt: time.Now().Add(ChallengeTTL)}
-	return blob, nil
+	answer := binary.BigEndian.AppendUint64(nil, uint64(time.Now().Add(ChallengeTTL).UnixNano()))
+	answer = append(answer, make([]byte, answerBody-len(answer))...)
+	rand.Read(answer[8:])
+	return w.Wrap(append(answer, c.mac(answer, serverID)...), challengePurpose(serverID))
 }
 
-// pruneLocked forgets what is expired and, if that leaves no room, the oldest.
-func (c *Challenges) pruneLocked() {
-	now, oldest := time.Now(), ""
-	for id, ch := range c.open {
-		if !now.Before(ch.expiresAt) {
-			delete(c.open, id)
-		} else if oldest == "" || ch.expiresAt.Before(c.open[oldest].expiresAt) {
-			oldest = id
-		}
-	}
-	if len(c.open) >= maxChallenges {
-		delete(c.open, oldest)
-	}
-}
-
-// Verify returns nil if answer is the nonce of the server's challenge, else ErrChallenge. Any answer, right or
-// wrong, uses the challenge up.
-func (c *Challenges) Verify(serverID string, answer []byte) error {
+func (c *Challenges) mac(body []byte, serverID string) []byte {
 	c.mu.Lock()
-	ch, ok := c.open[serverID]
-	delete(c.open, serverID)
+	if c.key == nil {
+		c.key = make([]byte, 32)
+		rand.Read(c.key)
+	}
+	h := hmac.New(sha256.New, c.key)
 	c.mu.Unlock()
-	if !ok || !time.Now().Before(ch.expiresAt) || subtle.ConstantTimeCompare(ch.nonce, answer) != 1 {
+	h.Write(body)
+	h.Write([]byte(serverID))
+	return h.Sum(nil)
+}
+
+// Verify returns nil if answer is that of a challenge to the server that was not answered before, else
+// ErrChallenge.
+func (c *Challenges) Verify(serverID string, answer []byte) error {
+	if len(answer) != answerBytes || !hmac.Equal(answer[answerBody:], c.mac(answer[:answerBody], serverID)) {
 		return ErrChallenge
 	}
-	return nil
-}
-
-// Clear forgets every challenge, for instance when leadership is lost.
-func (c *Challenges) Clear() {
+	now, expires := time.Now(), time.Unix(0, int64(binary.BigEndian.Uint64(answer)))
+	if !now.Before(expires) {
+		return ErrChallenge
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.open = nil
+	for other, at := range c.used {
+		if !now.Before(at) {
+			delete(c.used, other)
+		}
+	}
+	if _, again := c.used[string(answer)]; again {
+		return ErrChallenge
+	}
+	if c.used == nil {
+		c.used = map[string]time.Time{}
+	}
+	c.used[string(answer)] = expires
+	return nil
 }
