@@ -141,9 +141,9 @@ func (p *proxy) drop(conn net.Conn) {
 func (p *proxy) relay(client net.Conn) {
 	p.keep(client)
 	defer p.drop(client)
-	from := p.network.owner(client.RemoteAddr().(*net.TCPAddr).Port)
-	if !p.pass(from, p.node.ID) {
-		return
+	from := p.network.owner(client.RemoteAddr().(*net.TCPAddr).Port, client.LocalAddr().(*net.TCPAddr).Port)
+	if from == "" || !p.pass(from, p.node.ID) {
+		return // whoever it is tries again; a connection of nobody's could not be cut
 	}
 	server, err := net.Dial("tcp4", p.node.cluster)
 	if err != nil {
@@ -199,10 +199,10 @@ func (p *proxy) pass(from, to string) bool {
 	}
 }
 
-// owner returns the node whose process has the local port, "" if none has: the kernel's list of sockets names
-// the socket, and the process has it among its open files.
-func (w *Network) owner(port int) string {
-	inode := socketInode(port)
+// owner returns the node whose process has the socket from port to remote, "" if none has: the kernel's list of
+// sockets names the socket, and the process has it among its open files.
+func (w *Network) owner(port, remote int) string {
+	inode := socketInode(port, remote)
 	if inode == "" {
 		return ""
 	}
@@ -223,7 +223,8 @@ func (w *Network) owner(port int) string {
 	return ""
 }
 
-func socketInode(port int) string {
+// socketInode looks for both ports: one local port may serve several connections to different places.
+func socketInode(port, remote int) string {
 	f, err := os.Open("/proc/net/tcp")
 	if err != nil {
 		return ""
@@ -235,13 +236,19 @@ func socketInode(port int) string {
 		if len(fields) < 10 {
 			continue
 		}
-		_, hex, ok := strings.Cut(fields[1], ":")
-		if !ok {
-			continue
-		}
-		if n, err := strconv.ParseInt(hex, 16, 32); err == nil && int(n) == port {
+		if portOf(fields[1]) == port && portOf(fields[2]) == remote {
 			return fields[9]
 		}
 	}
 	return ""
+}
+
+// portOf returns the port of an address as the kernel lists it, hexadecimal behind a colon; -1 if there is none.
+func portOf(addr string) int {
+	_, hex, _ := strings.Cut(addr, ":")
+	n, err := strconv.ParseInt(hex, 16, 32)
+	if err != nil {
+		return -1
+	}
+	return int(n)
 }
