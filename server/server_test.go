@@ -409,6 +409,15 @@ func TestMounts(t *testing.T) {
 	if tuned["max_lease_ttl"] != 7200.0 || tuned["description"] != "d" || accessor() != was {
 		t.Errorf("tuned = %v, accessor %s then %s", tuned, was, accessor())
 	}
+	in.must(in.root, engines.Update, "sys/mounts/secret/tune", `{"max_lease_ttl":"system","default_lease_ttl":60}`)
+	if tuned := data(t, in.must(in.root, engines.Read, "sys/mounts/secret/tune", "")); tuned["max_lease_ttl"] != 768*3600.0 || tuned["default_lease_ttl"] != 60.0 {
+		t.Errorf("tuned = %v", tuned)
+	}
+	for _, bad := range []string{`-1`, `"-1h"`, `"soon"`, `9223372036854775807`, `"99999999999999999h"`, `"NaN"`} {
+		if _, err := in.do(in.root, engines.Update, "sys/mounts/secret/tune", `{"max_lease_ttl":`+bad+`}`); kind(err) != engines.KindInvalid {
+			t.Errorf("max_lease_ttl %s = %v, want invalid", bad, err)
+		}
+	}
 	for name, body := range map[string]string{
 		"sys/mounts/secret":       `{"type":"kv"}`,
 		"sys/mounts/secret/below": `{"type":"kv"}`,

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/mount"
@@ -192,8 +193,8 @@ func (t table) disable(ctx context.Context, _ *engines.Request, in *mountPath) (
 }
 
 type tuneInput struct {
-	DefaultLeaseTTL           engines.Duration   `json:"default_lease_ttl" help:"Default lifetime of leases and tokens; 0 or \"system\" means the system's."`
-	MaxLeaseTTL               engines.Duration   `json:"max_lease_ttl" help:"Longest lifetime of leases and tokens; 0 means the system's."`
+	DefaultLeaseTTL           string             `json:"default_lease_ttl" max:"64" help:"Default lifetime of leases and tokens, a duration; 0 or \"system\" means the system's."`
+	MaxLeaseTTL               string             `json:"max_lease_ttl" max:"64" help:"Longest lifetime of leases and tokens, a duration; 0 or \"system\" means the system's."`
 	ForceNoCache              bool               `json:"force_no_cache" help:"Accepted for compatibility."`
 	Description               string             `json:"description" max:"4096" help:"Description for people."`
 	Options                   engines.StringMap  `json:"options" help:"Options of the engine; given ones replace, others stay."`
@@ -216,10 +217,18 @@ func apply(e *mount.Entry, in *tuneInput, given func(string) bool) error {
 	if in.PluginVersion != "" {
 		return engines.Invalid("field \"plugin_version\" is not supported: engines are part of the server")
 	}
+	defaultTTL, err := leaseTTL("default_lease_ttl", in.DefaultLeaseTTL)
+	if err != nil {
+		return err
+	}
+	maxTTL, err := leaseTTL("max_lease_ttl", in.MaxLeaseTTL)
+	if err != nil {
+		return err
+	}
 	c := &e.Config
 	set := map[string]func(){
-		"default_lease_ttl":            func() { c.DefaultLeaseTTL = seconds(in.DefaultLeaseTTL) },
-		"max_lease_ttl":                func() { c.MaxLeaseTTL = seconds(in.MaxLeaseTTL) },
+		"default_lease_ttl":            func() { c.DefaultLeaseTTL = defaultTTL },
+		"max_lease_ttl":                func() { c.MaxLeaseTTL = maxTTL },
 		"force_no_cache":               func() { c.ForceNoCache = in.ForceNoCache },
 		"description":                  func() { e.Description = in.Description },
 		"listing_visibility":           func() { c.ListingVisibility = in.ListingVisibility },
@@ -262,7 +271,17 @@ func applyOptions(e *mount.Entry, options engines.StringMap) error {
 	return nil
 }
 
-func seconds(d engines.Duration) int64 { return d.Seconds() }
+// leaseTTL returns the seconds of a lease TTL as clients write it; 0 is the system's.
+func leaseTTL(name, text string) (int64, error) {
+	if text == "system" {
+		return 0, nil
+	}
+	d, err := engines.ParseDuration(text)
+	if err != nil {
+		return 0, engines.Invalid("field %q: %v, or \"system\"", name, err)
+	}
+	return int64(d / time.Second), nil
+}
 
 func (t table) readTune(ctx context.Context, _ *engines.Request, in *mountPath) (*engines.Response, error) {
 	m, err := t.find(ctx, in.Path)
