@@ -160,6 +160,7 @@ type running struct {
 	active     atomic.Bool
 	current    atomic.Bool  // has once had everything the cluster had acknowledged
 	since      atomic.Int64 // Unix nanoseconds when it became active
+	led        atomic.Int64 // Unix nanoseconds when Current last saw that there is a leader
 }
 
 // Node is one node's life. Safe for concurrent use.
@@ -230,11 +231,26 @@ func (n *Node) Active() bool {
 	return r != nil && r.active.Load() && r.cluster.IsLeader()
 }
 
-// Current reports whether the node has caught up with its cluster since it was unsealed. Until then what it
-// holds may be as old as its last stop.
+// leaderlessTime is how long a standby that knows of no leader goes on answering reads: longer than an election.
+const leaderlessTime = 10 * time.Second
+
+// Current reports whether what the node holds is what its cluster had a moment ago. Until it has caught up
+// after it was unsealed that may be as old as its last stop; and a node that is cut off does not hear of
+// tokens that are revoked and policies that are changed.
 func (n *Node) Current() bool {
 	r := n.running.Load()
-	return r != nil && r.current.Load()
+	if r == nil || !r.current.Load() {
+		return false
+	}
+	now, seen := time.Now().UnixNano(), r.led.Load()
+	if now-seen < int64(time.Second) {
+		return true
+	}
+	if _, ok := r.cluster.Leader(); ok {
+		r.led.Store(now)
+		return true
+	}
+	return now-seen < int64(leaderlessTime)
 }
 
 // AwaitActive waits, for a moment, until a node that has become the leader serves as the active one. It

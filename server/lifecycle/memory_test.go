@@ -110,7 +110,7 @@ func (m member) Commit(ctx context.Context, b storage.Batch) (storage.Index, err
 func (m member) Bootstrap(context.Context) error                  { return nil }
 func (m member) ReadIndex(context.Context) (storage.Index, error) { return m.state.AppliedIndex(), nil }
 func (m member) IsLeader() bool                                   { return !m.follower.Load() }
-func (m member) Leader() (lifecycle.Peer, bool)                   { return lifecycle.Peer{ID: m.id}, true }
+func (m member) Leader() (lifecycle.Peer, bool)                   { return lifecycle.Peer{}, !m.cutOff.Load() }
 func (m member) Peers() ([]lifecycle.Peer, error)                 { return nil, nil }
 func (m member) Changes() <-chan struct{}                         { return m.state.changes }
 func (m member) Join(_ context.Context, id, _ string, _, _ bool) error {
@@ -154,6 +154,7 @@ type node struct {
 	closing  error                                     // what closing the cluster answers
 	loading  error                                     // what Hooks.Load answers
 	follower atomic.Bool
+	cutOff   atomic.Bool // it knows of no leader
 	joined   []string
 	ca       lifecycle.CA // of the running cluster
 	turns    atomic.Int32 // running Hooks.Active
