@@ -2,37 +2,24 @@
 
 import { spawn } from 'node:child_process'
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
-import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { chromium } from 'playwright-core'
 
 const binary = process.env.COFFER_BIN ?? new URL('../../bin/coffer', import.meta.url).pathname
 
-function freePort() {
-  return new Promise((resolve, reject) => {
-    const probe = createServer()
-    probe.once('error', reject)
-    probe.listen(0, '127.0.0.1', () => {
-      const { port } = probe.address()
-      probe.close(() => resolve(port))
-    })
-  })
-}
-
 /** A server that nobody has initialized. */
 export async function startServer() {
   const dir = await mkdtemp(join(tmpdir(), 'coffer-e2e-'))
-  const address = `127.0.0.1:${await freePort()}`
   await writeFile(
     join(dir, 'coffer.hcl'),
     `
 cluster_name = "vault-street"
 cluster_addr = "127.0.0.1:0"
-api_addr = "http://${address}"
+api_addr = "http://127.0.0.1:0"
 ui = true
 listener "tcp" {
-  address = "${address}"
+  address = "127.0.0.1:0"
   cluster_address = "127.0.0.1:0"
   tls_disable = true
 }
@@ -53,12 +40,13 @@ storage "raft" {
     })
   }
   child.once('exit', wake)
-  while (!output.includes(address)) {
+  let ready
+  while (!(ready = /^coffer: ready at (\S+)$/m.exec(output))) {
     if (child.exitCode !== null) throw new Error(`the server ended:\n${output}`)
     await new Promise((resolve) => (tell = resolve))
   }
   return {
-    url: `http://${address}`,
+    url: ready[1],
     dir,
     output: () => output,
     async stop() {
@@ -105,6 +93,6 @@ export async function openPage(browser, server, options = {}) {
   page.on('request', (r) => {
     if (!r.url().startsWith(server.url) && !r.url().startsWith('blob:')) faults.push(`request to ${r.url()}`)
   })
-  page.setDefaultTimeout(15_000)
+  page.setDefaultTimeout(60_000)
   return { page, context, faults }
 }
