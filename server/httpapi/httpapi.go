@@ -105,7 +105,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.router.Serve
 func (a *API) Forwarded() http.Handler {
 	v1, bare := a.handler("/v1/", true), a.handler("/", true)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasPrefix(r.URL.Path, "/v1/") {
+		if strings.HasPrefix(r.URL.EscapedPath(), "/v1/") { // as the router does
 			v1.ServeHTTP(w, r)
 			return
 		}

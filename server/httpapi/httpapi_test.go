@@ -368,6 +368,22 @@ func TestForwardedReadsAreCurrent(t *testing.T) {
 	}
 }
 
+// A node that forwards and the one that answers read the same path.
+func TestForwardedPath(t *testing.T) {
+	b := &backend{active: true}
+	api := httpapi.New(httpapi.Options{Backend: b})
+	for _, target := range []string{"/v1/x/y", "/x/y", "/v1%2fx/y", "/v1/v1/x"} {
+		var paths []string
+		for _, handler := range []http.Handler{api, api.Forwarded()} {
+			handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", target, nil))
+			paths = append(paths, b.got.Path)
+		}
+		if paths[0] != paths[1] {
+			t.Errorf("%s is %q here and %q when forwarded", target, paths[0], paths[1])
+		}
+	}
+}
+
 // What is asked of this node is not answered by another one.
 func TestOnlyHere(t *testing.T) {
 	b := &backend{place: server.Only, err: storage.ErrReadOnly}
