@@ -41,7 +41,7 @@ func bind(c config.Listener, log *slog.Logger) (*listener, error) {
 	l.http = &http.Server{
 		ReadHeaderTimeout: header, IdleTimeout: 5 * time.Minute, MaxHeaderBytes: 64 << 10,
 		WriteTimeout: request + answerTime, // streams lift it
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		ErrorLog:     slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	var err error
 	if !c.TLSDisable {
