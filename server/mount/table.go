@@ -348,7 +348,10 @@ func (t *Table) change(ctx context.Context, namespace, path string, edit func(*E
 func (t *Table) Tune(ctx context.Context, namespace, path string, edit func(*Entry) error) error {
 	t.changing.Lock()
 	defer t.changing.Unlock()
-	_, err := t.change(ctx, namespace, path, edit)
+	e, err := t.change(ctx, namespace, path, edit)
+	if err == nil {
+		t.opts.Logger.Info("mount tuned", "mount", e.Path)
+	}
 	return err
 }
 

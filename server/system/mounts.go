@@ -1,10 +1,8 @@
 package system
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -159,26 +157,16 @@ func (t table) enable(ctx context.Context, req *engines.Request, in *enableInput
 	e.Options, e.Local = options, in.Local
 	if len(in.Config) > 0 && string(in.Config) != "null" {
 		inner := &engines.Request{Op: engines.Update, Path: "config", Body: in.Config}
-		response, err := t.configRouter(func(c *tuneInput, given func(string) bool) error {
-			return apply(e, c, given)
-		}).Handle(ctx, inner)
-		if err != nil {
+		// Decoded by the same declaration as tune.
+		r := engines.NewRouter()
+		engines.On(r, engines.Update, "config", "", 0, func(_ context.Context, req *engines.Request, in *tuneInput) (*engines.Response, error) {
+			return nil, apply(e, in, req.Given)
+		})
+		if _, err := r.Handle(ctx, inner); err != nil {
 			return nil, err
-		}
-		if response != nil && len(response.Warnings) > 0 {
-			defer func() { t.opts.Logger.Debug("ignored mount config fields", "mount", e.Path) }()
 		}
 	}
 	return nil, t.opts.Mounts.Enable(ctx, e)
-}
-
-// configRouter decodes the "config" object of a mount with the same declaration as tune.
-func (t table) configRouter(use func(*tuneInput, func(string) bool) error) *engines.Router {
-	r := engines.NewRouter()
-	engines.On(r, engines.Update, "config", "", 0, func(_ context.Context, req *engines.Request, in *tuneInput) (*engines.Response, error) {
-		return nil, use(in, req.Given)
-	})
-	return r
 }
 
 func (t table) disable(ctx context.Context, _ *engines.Request, in *mountPath) (*engines.Response, error) {
@@ -305,20 +293,6 @@ func (t table) tune(ctx context.Context, req *engines.Request, in *tunePathInput
 		return nil, err
 	}
 	return nil, t.opts.Mounts.Tune(ctx, rootNS, m.Path, func(e *mount.Entry) error {
-		before, err := json.Marshal(e)
-		if err != nil {
-			return err
-		}
-		if err := apply(e, &in.tuneInput, req.Given); err != nil {
-			return err
-		}
-		after, err := json.Marshal(e)
-		if err == nil && !bytes.Equal(before, after) {
-			t.opts.Logger.Info("mount tuned", "mount", e.Path)
-		}
-		if err != nil {
-			return fmt.Errorf("encoding the mount: %w", err)
-		}
-		return nil
+		return apply(e, &in.tuneInput, req.Given)
 	})
 }
