@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"os"
 
+	"github.com/openbao/openbao/api/v2"
 	"github.com/urfave/cli/v3"
 )
 
@@ -96,61 +98,85 @@ func snapshotRestore(ctx context.Context, c *call) error {
 	if _, err := inspectSnapshot(f); err != nil {
 		return usagef("%s: %w; nothing was sent", c.arg(0), err)
 	}
-	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		return err
-	}
-	if err := c.upload(ctx, f); err != nil {
+	if err := c.upload(ctx, c.arg(0)); err != nil {
 		return err
 	}
 	c.sayf("Success! The cluster holds the data of %s now.", c.arg(0))
 	return nil
 }
 
-func (c *call) upload(ctx context.Context, f *os.File) error {
+// upload sends the file to whichever node is active. A standby names that one while it is still being sent the file, and
+// the sender may go on reading for a moment: each attempt therefore has a reader of its own, which the client library
+// cannot do.
+func (c *call) upload(ctx context.Context, file string) error {
 	client, err := c.client()
 	if err != nil {
 		return err
 	}
-	client.SetClientTimeout(0)
-	client.SetMaxRetries(0)
 	path := snapshotPath
 	if c.Bool("force") {
 		path += "-force"
 	}
-	body := &upload{File: f, progress: c.progress("Sent")}
-	if info, err := f.Stat(); err == nil {
-		body.size = int(info.Size())
+	like := client.NewRequest(http.MethodPost, "/v1/"+path)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, like.URL.String(), nil)
+	if err != nil {
+		return err
 	}
-	// Not the library's RaftSnapshotRestore: sent on by a standby, it reports success without having sent the file again.
-	req := client.NewRequest(http.MethodPost, "/v1/"+path)
-	req.Body = body
-	resp, err := client.RawRequestWithContext(ctx, req)
-	body.progress.done()
+	req.Header = like.Headers.Clone()
+	if req.Header == nil {
+		req.Header = http.Header{}
+	}
+	req.Header.Set("X-Vault-Token", like.ClientToken)
+	info, err := os.Stat(file)
+	if err != nil {
+		return usagef("%w", err)
+	}
+	var shown *progress
+	req.ContentLength = info.Size()
+	req.GetBody = func() (io.ReadCloser, error) {
+		f, err := os.Open(file)
+		shown = c.progress("Sent")
+		return &upload{File: f, progress: shown}, err
+	}
+	if req.Body, err = req.GetBody(); err != nil {
+		return usagef("%w", err)
+	}
+	sender := *client.CloneConfig().HttpClient
+	sender.Timeout = 0 // it takes as long as there is data
+	sender.CheckRedirect = followOnce
+	resp, err := sender.Do(req)
+	shown.done()
+	if err == nil {
+		defer resp.Body.Close()
+		err = (&api.Response{Response: resp}).Error()
+	}
 	if err != nil {
 		return c.failed(http.MethodPost, path, err)
 	}
-	return resp.Body.Close()
+	return nil
 }
 
-// upload is a file on its way to the server. It can be sent twice, because a standby may name another address.
+// followOnce allows one redirect, from a standby to the active node, and none from TLS to plain text.
+func followOnce(req *http.Request, via []*http.Request) error {
+	if len(via) > 1 {
+		return errors.New("the server redirects more than once")
+	}
+	if via[0].URL.Scheme == "https" && req.URL.Scheme != "https" {
+		return errors.New("the server redirects from https to " + req.URL.Scheme)
+	}
+	return nil
+}
+
+// upload is a file on its way to the server.
 type upload struct {
 	*os.File
 	progress *progress
-	size     int
 }
-
-// Len is how many bytes there are in all; the client sends it as Content-Length.
-func (u *upload) Len() int { return u.size }
 
 func (u *upload) Read(b []byte) (int, error) {
 	n, err := u.File.Read(b)
 	_, _ = u.progress.Write(b[:n])
 	return n, err
-}
-
-func (u *upload) Seek(offset int64, whence int) (int64, error) {
-	u.progress.bytes, u.progress.shown = 0, 0
-	return u.File.Seek(offset, whence)
 }
 
 // WriteTo hides the file's own, which would go past Read.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
 
 	"golang.org/x/term"
 )
@@ -63,10 +64,13 @@ func interruptible(ctx context.Context, read func() ([]byte, error)) ([]byte, er
 	}
 }
 
-// progress counts bytes and, on a terminal, shows how many there are so far.
+// progress counts bytes and, on a terminal, shows how many there are so far. An upload may still be read when its answer is
+// there already.
 type progress struct {
-	w     io.Writer // nil: nobody is looking
-	verb  string
+	w    io.Writer // nil: nobody is looking
+	verb string
+
+	mu    sync.Mutex
 	bytes int64
 	shown int64
 }
@@ -83,6 +87,8 @@ func (c *call) progress(verb string) *progress {
 }
 
 func (p *progress) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.bytes += int64(len(b))
 	if p.w != nil && p.bytes-p.shown >= progressStep {
 		p.shown = p.bytes
@@ -93,6 +99,8 @@ func (p *progress) Write(b []byte) (int, error) {
 
 // done ends the line.
 func (p *progress) done() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.w != nil && p.shown > 0 {
 		fmt.Fprintf(p.w, "\r%s %s\n", p.verb, sizeText(p.bytes))
 	}
