@@ -53,6 +53,42 @@ type Initializer interface {
 	Initialize(ctx context.Context, m Mount) error
 }
 
+// Renewer is an auth method that has a say when a token it issued is renewed: it returns what governs the token
+// now, or an error that refuses the renewal, for instance because the user or role is gone. Methods that are not
+// Renewers have their tokens renewed by the terms of the login.
+type Renewer interface {
+	RenewLogin(ctx context.Context, m Mount, login RenewedLogin) (TokenFields, error)
+}
+
+// RenewedLogin is what a Renewer needs to know of the token.
+type RenewedLogin struct {
+	Role     string // as in Login
+	Internal json.RawMessage
+	Metadata map[string]string
+	Policies []string // of the token
+	EntityID string
+}
+
+// Leaser is an Engine that hands out leases with a Kind. Both methods run on the active node.
+type Leaser interface {
+	// RevokeLease ends what the lease stands for. It may be called again after it succeeded, or after a crash in
+	// its middle, and must then succeed too.
+	RevokeLease(ctx context.Context, m Mount, l LeaseRecord) error
+	// RenewLease is asked before a lease is renewed for what its terms are now; its error refuses the renewal.
+	RenewLease(ctx context.Context, m Mount, l LeaseRecord) (Lease, error)
+}
+
+// LeaseRecord is what an engine gets back of a Lease.
+type LeaseRecord struct {
+	ID       string
+	Kind     string
+	Path     string // of the request that made it, relative to the mount
+	Internal json.RawMessage
+	IssuedAt time.Time
+	// ExpiresAt is when it ends (or ended).
+	ExpiresAt time.Time
+}
+
 // Factory builds the engine of one mount.
 type Factory func(Mount) (Engine, error)
 
@@ -63,8 +99,10 @@ type Mount struct {
 	Type      string // "kv", "approle", …
 	Path      string // relative to its namespace, ends in "/"; auth methods begin with "auth/"
 	Namespace string // namespace path, "" for root, else ends in "/"
-	Options   map[string]string
-	Local     bool // data stays in this cluster
+	// NamespaceID is the namespace's id, "root" for root.
+	NamespaceID string
+	Options     map[string]string
+	Local       bool // data stays in this cluster
 	// DefaultLeaseTTL and MaxLeaseTTL are the effective ones, system defaults already applied.
 	DefaultLeaseTTL time.Duration
 	MaxLeaseTTL     time.Duration
@@ -89,6 +127,9 @@ type Request struct {
 	Query    url.Values
 	Header   http.Header // read only
 	RemoteIP netip.Addr
+
+	// WrapTTL is the lifetime of the wrapping token that the client wants the answer in; 0: no wrapping.
+	WrapTTL time.Duration
 
 	// RawBody is the unread body of routes with the RawBody flag, else nil.
 	RawBody interface{ Read([]byte) (int, error) }
@@ -115,12 +156,27 @@ type Caller struct {
 	Accessor    string
 	DisplayName string
 	EntityID    string
-	Policies    []string // effective: of the token and of its entity
+	Policies    []string // of the token and, in the token's namespace, of its entity
 	Root        bool
+	// NamespaceID is the id of the token's namespace: that of the request or one above it, except for what an
+	// entity's groups elsewhere allow.
+	NamespaceID string
+	// Access answers what the caller may do; nil for somebody without a token, who may do nothing more.
+	Access Access
 	// TokenKey identifies the token without being it: the keyed hash it is stored under. Never shown.
 	TokenKey string
 	// Token is the presented token itself, for the token paths that answer it (lookup-self). Sensitive.
 	Token Sensitive
+}
+
+// Access answers what a caller may do. Paths are relative to the namespace of the request, without leading slash.
+type Access interface {
+	// Allowed reports whether the operation is allowed on path, whatever the body.
+	Allowed(op Operation, path string) bool
+	// Sudo reports whether the caller has the sudo capability on path.
+	Sudo(path string) bool
+	// AnyUnder reports whether any operation is allowed on any path that begins with prefix.
+	AnyUnder(prefix string) bool
 }
 
 // Response is the answer to a request. A nil *Response without an error is 204 No Content.
@@ -149,15 +205,20 @@ type Raw struct {
 	Stream func(ctx context.Context, w interface{ Write([]byte) (int, error) }) error
 }
 
-// Lease asks the server to hand out Data with a lease.
+// Lease asks the server to hand out Data with a lease. Without a Kind only the duration is told: nothing is stored,
+// and there is nothing to renew or revoke.
 type Lease struct {
 	TTL       time.Duration // 0: the mount's default
-	MaxTTL    time.Duration // 0: the mount's maximum
+	MaxTTL    time.Duration // counted from the issue; 0: the mount's maximum
 	Renewable bool
+	// Kind names what was issued, for the engine, which then must be a Leaser.
+	Kind string
+	// Internal is kept with the lease and given back to the engine. It is never shown.
+	Internal json.RawMessage
 }
 
-// Auth is a successful login or a new token. An auth method leaves ClientToken empty and the server issues
-// the token; the token paths fill it themselves.
+// Auth is a successful login or a new token. An auth method fills Login only, and the server issues the token; the
+// token paths fill the rest themselves.
 type Auth struct {
 	ClientToken      string            `json:"client_token"`
 	Accessor         string            `json:"accessor"`
@@ -172,6 +233,34 @@ type Auth struct {
 	Orphan           bool              `json:"orphan"`
 	MFARequirement   any               `json:"mfa_requirement"`
 	NumUses          int               `json:"num_uses"`
+
+	// Login is how an auth method fills an Auth: the server makes the token, and everything above, from it.
+	Login *Login `json:"-"`
+}
+
+// Login is what an auth method has found out about somebody who proved who they are.
+type Login struct {
+	// DisplayName is put behind the mount's name: "bob" becomes "userpass-bob".
+	DisplayName string
+	// Alias is who this is within the mount; with an empty Name the token gets no entity.
+	Alias Alias
+	// GroupAliases are the names of the groups that the method says the user is in. The memberships in external
+	// groups are made to fit them.
+	GroupAliases []string
+	// Metadata is shown with the token and written to the audit trail.
+	Metadata map[string]string
+	Token    TokenFields
+	// Role and Internal are kept with the token, for RenewLogin. Internal is never shown.
+	Role     string
+	Internal json.RawMessage
+	// NotRenewable makes a token that cannot be renewed.
+	NotRenewable bool
+}
+
+// Alias is a name that an auth method knows somebody by. Metadata is replaced at every login.
+type Alias struct {
+	Name     string
+	Metadata map[string]string
 }
 
 // Sensitive is a string that does not print itself: not with fmt, not with slog, not as JSON. Reveal returns it.
