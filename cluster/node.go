@@ -65,8 +65,8 @@ type instance struct {
 }
 
 // Open starts the node: it listens, opens and verifies the log, and takes part in the cluster that the log
-// or the state machine knows. A node that knows none waits for Bootstrap or for a leader to add it. A damaged
-// or missing log is a *storage.CorruptError.
+// or the state machine knows, or that PeersFile gives it. A node that knows none waits for Bootstrap or for a
+// leader to add it. A damaged or missing log is a *storage.CorruptError.
 func Open(o Options) (*Node, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -86,6 +86,9 @@ func Open(o Options) (*Node, error) {
 	}
 	n.logs.fault, n.logs.covered = o.logFault, func() uint64 { return durableIndex(o.Machine) }
 	n.stable.closing = n.ctx.Done()
+	if err := recoverPeers(o, n.raftConfig(), n.logs, n.stable); err != nil {
+		return nil, errors.Join(err, n.logs.Close())
+	}
 	if n.port, err = listen(o.ListenAddr, n.who, o.Logger, protocolRaft, protocolForward); err != nil {
 		return nil, errors.Join(fmt.Errorf("listening on the cluster port: %w", err), n.logs.Close())
 	}
