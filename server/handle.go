@@ -220,7 +220,7 @@ func (s *Server) authenticate(ctx context.Context, c *call) error {
 	if !entry.AllowsIP(c.Remote.Addr()) {
 		return engines.Denied(errors.New("the token is bound to other addresses"))
 	}
-	acl, err := s.policies.ACL(ctx, rootNS, entry.Policies)
+	acl, err := s.aclOf(ctx, entry, "")
 	if err != nil {
 		return err
 	}
@@ -228,6 +228,7 @@ func (s *Server) authenticate(ctx context.Context, c *call) error {
 	c.inner.Caller = engines.Caller{
 		Accessor: entry.Accessor, DisplayName: entry.DisplayName, EntityID: entry.EntityID,
 		Policies: entry.Policies, Root: acl.Root(), TokenKey: entry.Key, Token: c.Token,
+		NamespaceID: entry.Namespace, Access: acl,
 	}
 	return nil
 }
@@ -399,10 +400,6 @@ func (s *Server) reply(c *call, response *engines.Response) *Reply {
 }
 
 // anyUnder reports whether the caller may do anything below a path.
-func (s *Server) anyUnder(ctx context.Context, caller engines.Caller, prefix string) (bool, error) {
-	acl, err := s.policies.ACL(ctx, rootNS, caller.Policies)
-	if err != nil {
-		return false, err
-	}
-	return acl.AnyUnder(prefix), nil
+func (s *Server) anyUnder(_ context.Context, caller engines.Caller, prefix string) (bool, error) {
+	return caller.Access != nil && caller.Access.AnyUnder(prefix), nil
 }

@@ -23,16 +23,35 @@ import (
 // It decides alone: patterns that lose add nothing. If several policies hold the same pattern, their
 // capabilities add up, except that "deny" is final. A LIST of "foo/" may also be ruled by "foo", written out.
 //
-// Paths have no leading slash and are relative to the namespace of the policies. Those of policies are compared
-// as policy names are, without regard to case: see fold.
+// Patterns count in the namespace of their policy and below it: there a pattern begins with the namespace's path. An
+// ACL looks from one namespace (see In), the root at first: the paths it is asked about have no leading slash and are
+// relative to that. Those of policies are compared as policy names are, without regard to case: see fold.
 type ACL struct {
-	root  bool
+	*rules
+	ns string // path of the namespace looked from, "" or ending in "/"
+}
+
+// rules are all that the policies say.
+type rules struct {
+	root bool
+	patterns
+	// named replaces patterns for the paths of policies, if the two differ.
+	named *patterns
+	// expiresAt is when the first of the rules runs out, zero if none does: the ACL is wrong from then on.
+	expiresAt time.Time
+	// personal is set if a template was met: the ACL is good only for the subject it was made for.
+	personal bool
+}
+
+// patterns is a set of patterns.
+type patterns struct {
 	exact map[string]*grant
 	globs node
 	all   []*grant // every pattern once, in no order
-	// expiresAt is when the first of the rules runs out, zero if none does: the ACL is wrong from then on.
-	expiresAt time.Time
 }
+
+// In returns the same ACL, looking from the namespace with this path.
+func (a *ACL) In(ns string) *ACL { return &ACL{rules: a.rules, ns: ns} }
 
 // grant is one pattern with what all policies say about it.
 type grant struct {
@@ -66,39 +85,97 @@ func (d Decision) AllowsWrap(ttl time.Duration) bool {
 	return ttl > 0 && ttl >= d.MinWrapTTL && (d.MaxWrapTTL == 0 || ttl <= d.MaxWrapTTL)
 }
 
-// NewACL joins policies. One that is Root makes all others irrelevant. Rules past their expiration and
-// templates are left out.
+// NewACL joins policies of the root namespace. One that is Root makes all others irrelevant. Rules past their
+// expiration and templates are left out.
 func NewACL(policies ...*Policy) *ACL {
-	a := &ACL{exact: map[string]*grant{}}
-	grants := map[string]*grant{}
+	var b builder
+	b.add("", nil, policies)
+	return b.acl()
+}
+
+// Subject is who an ACL is for. It fills the templates of policies.
+type Subject interface {
+	// Fill returns the value of a template's name, such as "identity.entity.id"; false: there is none.
+	Fill(name string) (string, bool)
+	// Tag changes whenever an answer of Fill does.
+	Tag() string
+}
+
+// builder collects the rules of policies.
+type builder struct {
+	root      bool
+	personal  bool
+	expiresAt time.Time
+	found     []placed
+}
+
+// placed is a rule with its pattern as it is compared.
+type placed struct {
+	*rule
+	pattern string
+}
+
+// add takes policies of the namespace with this path.
+func (b *builder) add(ns string, subject Subject, policies []*Policy) {
 	now := time.Now()
 	for _, p := range policies {
-		a.root = a.root || p.root
+		b.root = b.root || p.root && ns == ""
 		for i := range p.rules {
 			r := &p.rules[i]
-			if r.template || !r.expires.IsZero() && !r.expires.After(now) {
+			if !r.expires.IsZero() && !r.expires.After(now) {
 				continue
 			}
-			if !r.expires.IsZero() && (a.expiresAt.IsZero() || r.expires.Before(a.expiresAt)) {
-				a.expiresAt = r.expires
+			pattern := r.pattern
+			if r.template {
+				b.personal = true
+				var ok bool
+				if pattern, ok = fill(pattern, subject); !ok {
+					continue
+				}
 			}
-			g := grants[r.pattern]
-			if g == nil {
-				g = newGrant(r.pattern)
-				grants[r.pattern] = g
+			if !r.expires.IsZero() && (b.expiresAt.IsZero() || r.expires.Before(b.expiresAt)) {
+				b.expiresAt = r.expires
 			}
-			g.add(r)
+			b.found = append(b.found, placed{r, ns + pattern})
 		}
+	}
+}
+
+func (b *builder) acl() *ACL {
+	out := &rules{root: b.root, expiresAt: b.expiresAt, personal: b.personal}
+	out.patterns = newPatterns(b.found)
+	folded, differs := make([]placed, len(b.found)), false
+	for i, r := range b.found {
+		folded[i] = placed{r.rule, foldInside(r.pattern)}
+		differs = differs || folded[i].pattern != r.pattern
+	}
+	if differs {
+		named := newPatterns(folded)
+		out.named = &named
+	}
+	return &ACL{rules: out}
+}
+
+func newPatterns(found []placed) patterns {
+	out := patterns{exact: map[string]*grant{}}
+	grants := map[string]*grant{}
+	for _, r := range found {
+		g := grants[r.pattern]
+		if g == nil {
+			g = newGrant(r.pattern)
+			grants[r.pattern] = g
+		}
+		g.add(r.rule)
 	}
 	for pattern, g := range grants {
-		a.all = append(a.all, g)
+		out.all = append(out.all, g)
 		if g.wildcard < 0 {
-			a.exact[pattern] = g
+			out.exact[pattern] = g
 		} else {
-			a.globs.insert(g)
+			out.globs.insert(g)
 		}
 	}
-	return a
+	return out
 }
 
 func newGrant(pattern string) *grant {
@@ -149,6 +226,9 @@ var required = map[engines.Operation]capability{
 	engines.Delete: capDelete,
 	engines.List:   capList,
 }
+
+// Allowed is Allow, for engines.Access.
+func (a *ACL) Allowed(op engines.Operation, path string) bool { return a.Allow(op, path) }
 
 // Allow reports whether the capability for op is given on path, whatever the body. It does not know about
 // wrapping: use Check for requests.
@@ -207,8 +287,8 @@ type PathCapabilities struct {
 	Capabilities []string `json:"capabilities"`
 }
 
-// Summary returns all patterns with their capabilities: paths written out, and patterns with wildcards,
-// without their final "*". Neither map is nil.
+// Summary returns all patterns at and below the namespace with their capabilities: paths written out, and patterns
+// with wildcards, without their final "*". Neither map is nil.
 func (a *ACL) Summary() (exact, glob map[string]PathCapabilities) {
 	exact, glob = map[string]PathCapabilities{}, map[string]PathCapabilities{}
 	for _, g := range a.all {
@@ -216,16 +296,23 @@ func (a *ACL) Summary() (exact, glob map[string]PathCapabilities) {
 		if g.wildcard < 0 {
 			to = exact
 		}
-		if _, ok := to[g.pattern]; ok && !g.glob {
+		pattern, ok := strings.CutPrefix(g.pattern, a.ns)
+		if !ok {
+			if !g.glob || !strings.HasPrefix(a.ns, g.pattern) {
+				continue
+			}
+			pattern = "" // it covers the whole namespace
+		}
+		if _, ok := to[pattern]; ok && !g.glob {
 			continue // "a/+/" beside "a/+/*": the wider one stands for both
 		}
-		to[g.pattern] = PathCapabilities{Capabilities: g.caps.names()}
+		to[pattern] = PathCapabilities{Capabilities: g.caps.names()}
 	}
 	return exact, glob
 }
 
 // current reports whether no rule has run out since the ACL was made.
-func (a *ACL) current() bool { return a.expiresAt.IsZero() || time.Now().Before(a.expiresAt) }
+func (a *rules) current() bool { return a.expiresAt.IsZero() || time.Now().Before(a.expiresAt) }
 
 // Root reports whether the ACL allows everything.
 func (a *ACL) Root() bool { return a.root }
@@ -249,16 +336,25 @@ func (a *ACL) find(op engines.Operation, path string) *grant {
 
 // match returns the grant that decides about path, or nil.
 func (a *ACL) match(path string, list bool) *grant {
-	path = foldPath(strings.TrimLeft(path, "/"))
-	if g := a.exact[path]; g != nil {
+	path = strings.TrimLeft(path, "/")
+	folded := foldPath(path)
+	set := &a.patterns
+	if a.named != nil && isNamed(path) {
+		set = a.named
+	}
+	return set.match(a.ns+folded, list)
+}
+
+func (p *patterns) match(path string, list bool) *grant {
+	if g := p.exact[path]; g != nil {
 		return g
 	}
 	if list {
-		if g := a.exact[strings.TrimSuffix(path, "/")]; g != nil {
+		if g := p.exact[strings.TrimSuffix(path, "/")]; g != nil {
 			return g
 		}
 	}
-	return a.globs.match(path, nil)
+	return p.globs.match(path, nil)
 }
 
 // unseen is a segment that no policy names.
@@ -275,7 +371,7 @@ func (a *ACL) AnyUnder(prefix string) bool {
 		if !g.some() {
 			continue
 		}
-		if path, ok := g.example(prefix); ok && a.match(path, false).some() {
+		if path, ok := g.example(a.ns + prefix); ok && a.patterns.match(path, false).some() {
 			return true
 		}
 	}

@@ -221,7 +221,7 @@ func TestExpiration(t *testing.T) {
 			t.Fatal(err)
 		}
 		capabilities := func() string {
-			acl, err := store.ACL(t.Context(), "root", []string{"p"})
+			acl, err := store.ACL(t.Context(), nil, policy.Scope{Namespace: "root", Names: []string{"p"}})
 			if err != nil {
 				t.Fatal(err)
 			}

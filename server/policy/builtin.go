@@ -4,6 +4,9 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
+// rootNS is the id of the root namespace.
+const rootNS = "root"
+
 const (
 	// DefaultName is the policy that tokens get unless they ask not to.
 	DefaultName = "default"
@@ -35,6 +38,10 @@ path "cubbyhole/*" { capabilities = ["create", "read", "update", "delete", "list
 path "sys/wrapping/wrap"   { capabilities = ["update"] }
 path "sys/wrapping/lookup" { capabilities = ["update"] }
 path "sys/wrapping/unwrap" { capabilities = ["update"] }
+
+# Read what is known of its own entity.
+path "identity/entity/id/{{identity.entity.id}}"     { capabilities = ["read"] }
+path "identity/entity/name/{{identity.entity.name}}" { capabilities = ["read"] }
 
 # Hash data of its own.
 path "sys/tools/hash"   { capabilities = ["update"] }

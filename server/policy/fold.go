@@ -18,6 +18,11 @@ func foldPath(path string) string {
 	return path
 }
 
+// isNamed reports whether a request's path ends in the name of a policy.
+func isNamed(path string) bool {
+	return strings.HasPrefix(path, namedPaths[0]) || strings.HasPrefix(path, namedPaths[1])
+}
+
 // foldPattern does the same to a pattern, whose first segments may be "+".
 func foldPattern(pattern string) string {
 	for _, prefix := range namedPaths {
@@ -32,6 +37,20 @@ func foldPattern(pattern string) string {
 		}
 		if front != "" {
 			return front + strings.ToLower(name)
+		}
+	}
+	return pattern
+}
+
+// foldInside folds a pattern that reaches a policy's path in a namespace ("team/sys/policy/Name"). Only requests for
+// such paths are compared with the result: what it folds may be something else for others.
+func foldInside(pattern string) string {
+	for i := 0; i < len(pattern); i++ {
+		if i > 0 && pattern[i-1] != '/' {
+			continue
+		}
+		if tail := foldPattern(pattern[i:]); tail != pattern[i:] {
+			return pattern[:i] + tail
 		}
 	}
 	return pattern

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -9,28 +10,18 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// Tokens is what the capabilities paths need to know of tokens.
-type Tokens interface {
-	// TokenPolicies and AccessorPolicies return the effective policies of a valid token. Any error is
-	// answered as an invalid token or accessor, unless it wraps a storage sentinel.
-	TokenPolicies(ctx context.Context, token string) ([]string, error)
-	AccessorPolicies(ctx context.Context, accessor string) ([]string, error)
-}
-
 // Deps are what Routes needs besides the router.
 type Deps struct {
-	Store  *Store
-	Tokens Tokens
-	// Namespace returns the id of the namespace a request is in; nil means that there is only "root".
-	Namespace func(*engines.Request) string
+	Store *Store
+	// OfToken, OfAccessor and OfCaller return what a valid token may do, looking from the namespace of the request. Any
+	// error of the first two is answered as an invalid token or accessor, unless it wraps a storage sentinel.
+	OfToken    func(ctx context.Context, req *engines.Request, token string) (*ACL, error)
+	OfAccessor func(ctx context.Context, req *engines.Request, accessor string) (*ACL, error)
+	OfCaller   func(ctx context.Context, req *engines.Request) (*ACL, error)
 }
 
-func (d *Deps) namespace(req *engines.Request) string {
-	if d.Namespace == nil {
-		return "root"
-	}
-	return d.Namespace(req)
-}
+// namespace is the id of the request's namespace.
+func (d *Deps) namespace(req *engines.Request) string { return cmp.Or(req.Mount.NamespaceID, rootNS) }
 
 // Routes declares the policy and capability paths on the sys router.
 func Routes(r *engines.Router, d Deps) {
@@ -155,23 +146,27 @@ type accessorInput struct {
 }
 
 func (d *Deps) capabilities(ctx context.Context, req *engines.Request, in *capabilitiesInput) (*engines.Response, error) {
-	names, err := d.Tokens.TokenPolicies(ctx, in.Token.Reveal())
+	acl, err := d.OfToken(ctx, req, in.Token.Reveal())
 	if err != nil {
 		return nil, invalidUnlessStorage(err, "invalid token")
 	}
-	return d.answer(ctx, req, names, in.pathsInput)
+	return answer(acl, in.pathsInput)
 }
 
 func (d *Deps) capabilitiesAccessor(ctx context.Context, req *engines.Request, in *accessorInput) (*engines.Response, error) {
-	names, err := d.Tokens.AccessorPolicies(ctx, in.Accessor)
+	acl, err := d.OfAccessor(ctx, req, in.Accessor)
 	if err != nil {
 		return nil, invalidUnlessStorage(err, "invalid accessor")
 	}
-	return d.answer(ctx, req, names, in.pathsInput)
+	return answer(acl, in.pathsInput)
 }
 
 func (d *Deps) capabilitiesSelf(ctx context.Context, req *engines.Request, in *pathsInput) (*engines.Response, error) {
-	return d.answer(ctx, req, req.Caller.Policies, *in)
+	acl, err := d.OfCaller(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	return answer(acl, *in)
 }
 
 func invalidUnlessStorage(err error, text string) error {
@@ -184,17 +179,13 @@ func invalidUnlessStorage(err error, text string) error {
 }
 
 // answer tells the capabilities on each path, and those on the first also as "capabilities".
-func (d *Deps) answer(ctx context.Context, req *engines.Request, names []string, in pathsInput) (*engines.Response, error) {
+func answer(acl *ACL, in pathsInput) (*engines.Response, error) {
 	paths := in.Paths
 	if len(paths) == 0 {
 		paths = in.Path
 	}
 	if len(paths) == 0 {
 		return nil, engines.Invalid("paths must be supplied")
-	}
-	acl, err := d.Store.ACL(ctx, d.namespace(req), names)
-	if err != nil {
-		return nil, err
 	}
 	data := make(map[string]any, len(paths)+1)
 	for _, path := range paths {
@@ -207,7 +198,7 @@ func (d *Deps) answer(ctx context.Context, req *engines.Request, names []string,
 }
 
 func (d *Deps) resultant(ctx context.Context, req *engines.Request, _ *noInput) (*engines.Response, error) {
-	acl, err := d.Store.ACL(ctx, d.namespace(req), req.Caller.Policies)
+	acl, err := d.OfCaller(ctx, req)
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,14 +28,16 @@ type Store struct {
 	store    storage.Store
 	policies *storage.Cache[*Policy]
 
-	mu      sync.RWMutex
-	acls    map[string]*ACL
-	changes uint64 // announced changes to policies, so that an ACL built from older ones is not kept
+	mu   sync.RWMutex
+	acls map[string]*ACL
+	// personal tells of which scopes the ACL depends on its subject, whose tag is then part of its key in acls.
+	personal map[string]bool
+	changes  uint64 // announced changes to policies, so that an ACL built from older ones is not kept
 }
 
 // NewStore returns a Store over the decrypted store.
 func NewStore(s storage.Store) *Store {
-	return &Store{store: s, policies: storage.NewCache[*Policy](maxPolicies), acls: map[string]*ACL{}}
+	return &Store{store: s, policies: storage.NewCache[*Policy](maxPolicies), acls: map[string]*ACL{}, personal: map[string]bool{}}
 }
 
 // record is what is stored.
@@ -84,6 +87,7 @@ func (s *Store) Changed(ch storage.Change) {
 	defer s.mu.Unlock()
 	s.changes++
 	clear(s.acls)
+	clear(s.personal)
 }
 
 // Clear forgets everything, for instance when the server seals.
@@ -191,24 +195,29 @@ func (s *Store) List(ctx context.Context, ns string) ([]string, error) {
 	return names, nil
 }
 
-// ACL joins the named policies of a namespace. Names without a policy add nothing. A policy that cannot be
-// read fails the whole: it may be the one that denies.
-func (s *Store) ACL(ctx context.Context, ns string, names []string) (*ACL, error) {
-	if !slices.IsSorted(names) {
-		names = slices.Sorted(slices.Values(names))
-	}
+// Scope is the policies that somebody has of one namespace. They count there and in the namespaces below.
+type Scope struct {
+	Namespace string // id
+	Path      string // of the namespace: "" for root, else it ends in "/"
+	Names     []string
+}
+
+// ACL joins the named policies. Names without a policy add nothing. A policy that cannot be read fails the whole: it
+// may be the one that denies. subject fills templates; without one they match nothing.
+func (s *Store) ACL(ctx context.Context, subject Subject, scopes ...Scope) (*ACL, error) {
 	var buf [256]byte
-	id := append(buf[:0], ns...)
-	for _, n := range names {
-		id = append(append(id, 0), n...)
-	}
+	id := scopesID(buf[:0], scopes)
 	s.mu.RLock()
-	acl, before := s.acls[string(id)], s.changes
+	key, before := id, s.changes
+	if subject != nil && s.personal[string(id)] {
+		key = append(key, subject.Tag()...)
+	}
+	acl := s.acls[string(key)]
 	s.mu.RUnlock()
 	if acl != nil && acl.current() {
 		return acl, nil
 	}
-	acl, err := s.build(ctx, ns, names)
+	acl, err := s.build(ctx, subject, scopes)
 	if err != nil {
 		return nil, err
 	}
@@ -217,28 +226,54 @@ func (s *Store) ACL(ctx context.Context, ns string, names []string) (*ACL, error
 	if s.changes != before {
 		return acl, nil // correct for this caller, not for later ones
 	}
-	if len(s.acls) >= maxACLs {
-		for k := range s.acls {
-			delete(s.acls, k)
-			break
+	for len(s.acls) >= maxACLs || len(s.personal) >= maxACLs {
+		clear(s.acls)
+		clear(s.personal)
+	}
+	text := string(id)
+	if acl.personal {
+		s.personal[text] = true
+		if subject != nil {
+			text += subject.Tag()
 		}
 	}
-	s.acls[string(id)] = acl
+	s.acls[text] = acl
 	return acl, nil
 }
 
-func (s *Store) build(ctx context.Context, ns string, names []string) (*ACL, error) {
-	policies := make([]*Policy, 0, len(names))
-	for _, n := range names {
-		p, err := s.Get(ctx, ns, n)
-		var invalid *engines.Error
-		switch {
-		case err == nil:
-			policies = append(policies, p)
-		case errors.Is(err, storage.ErrNotFound) || errors.As(err, &invalid): // no policy has such a name
-		default:
-			return nil, err
+// scopesID names a list of scopes; no two lists have the same. It brings the names of each in order.
+func scopesID(id []byte, scopes []Scope) []byte {
+	id = binary.AppendUvarint(id, uint64(len(scopes)))
+	for i := range scopes {
+		scope := &scopes[i]
+		if !slices.IsSorted(scope.Names) {
+			scope.Names = slices.Sorted(slices.Values(scope.Names))
+		}
+		id = append(binary.AppendUvarint(id, uint64(len(scope.Namespace))), scope.Namespace...)
+		id = binary.AppendUvarint(id, uint64(len(scope.Names)))
+		for _, n := range scope.Names {
+			id = append(binary.AppendUvarint(id, uint64(len(n))), n...)
 		}
 	}
-	return NewACL(policies...), nil
+	return id
+}
+
+func (s *Store) build(ctx context.Context, subject Subject, scopes []Scope) (*ACL, error) {
+	var b builder
+	for _, scope := range scopes {
+		policies := make([]*Policy, 0, len(scope.Names))
+		for _, n := range scope.Names {
+			p, err := s.Get(ctx, scope.Namespace, n)
+			var invalid *engines.Error
+			switch {
+			case err == nil:
+				policies = append(policies, p)
+			case errors.Is(err, storage.ErrNotFound) || errors.As(err, &invalid): // no policy has such a name
+			default:
+				return nil, err
+			}
+		}
+		b.add(scope.Path, subject, policies)
+	}
+	return b.acl(), nil
 }

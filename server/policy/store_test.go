@@ -87,7 +87,7 @@ func TestStoreACL(t *testing.T) {
 	s, mem := newStore(t)
 	capabilities := func(path string, names ...string) string {
 		t.Helper()
-		acl, err := s.ACL(ctx, "root", names)
+		acl, err := s.ACL(ctx, nil, policy.Scope{Namespace: "root", Names: names})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -112,22 +112,22 @@ func TestStoreACL(t *testing.T) {
 		t.Errorf("response-wrapping: %s", got)
 	}
 	names := []string{"missing", "default"}
-	first, _ := s.ACL(ctx, "root", names)
-	second, _ := s.ACL(ctx, "root", []string{"default", "missing"})
+	first, _ := s.ACL(ctx, nil, policy.Scope{Namespace: "root", Names: names})
+	second, _ := s.ACL(ctx, nil, policy.Scope{Namespace: "root", Names: []string{"default", "missing"}})
 	if first != second || names[0] != "missing" {
 		t.Error("the ACL is not kept by sorted names, or the caller's names were sorted")
 	}
 	if _, err := mem.Commit(ctx, storage.Batch{Puts: []storage.Put{{Key: "l/token/x", Value: []byte("x")}}}); err != nil {
 		t.Fatal(err)
 	}
-	if third, _ := s.ACL(ctx, "root", names); third != first {
+	if third, _ := s.ACL(ctx, nil, policy.Scope{Namespace: "root", Names: names}); third != first {
 		t.Error("a change elsewhere dropped the ACL")
 	}
 	// A policy that cannot be read might be the one that denies.
 	if _, err := mem.Commit(ctx, storage.Batch{Puts: []storage.Put{{Key: "s/sys/root/policies/broken", Value: []byte("x")}}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.ACL(ctx, "root", []string{"default", "broken"}); err == nil {
+	if _, err := s.ACL(ctx, nil, policy.Scope{Namespace: "root", Names: []string{"default", "broken"}}); err == nil {
 		t.Error("an unreadable policy was skipped")
 	}
 }
@@ -145,7 +145,7 @@ func TestStoreACLIsNeverStale(t *testing.T) {
 				case <-done:
 					return
 				default:
-					if _, err := s.ACL(ctx, "root", []string{"p"}); err != nil {
+					if _, err := s.ACL(ctx, nil, policy.Scope{Namespace: "root", Names: []string{"p"}}); err != nil {
 						t.Error(err)
 						return
 					}
@@ -157,7 +157,7 @@ func TestStoreACLIsNeverStale(t *testing.T) {
 		if err := s.Set(ctx, "root", "p", rule(fmt.Sprintf("secret/%d", i), "read")); err != nil {
 			t.Fatal(err)
 		}
-		acl, err := s.ACL(ctx, "root", []string{"p"})
+		acl, err := s.ACL(ctx, nil, policy.Scope{Namespace: "root", Names: []string{"p"}})
 		if err != nil || !acl.Allow(engines.Read, fmt.Sprintf("secret/%d", i)) {
 			t.Errorf("write %d is not in the ACL (%v)", i, err)
 			break
@@ -169,7 +169,7 @@ func TestStoreACLIsNeverStale(t *testing.T) {
 
 func TestDefaultPolicyIsText(t *testing.T) {
 	s, _ := newStore(t)
-	acl, err := s.ACL(t.Context(), "root", []string{"default"})
+	acl, err := s.ACL(t.Context(), nil, policy.Scope{Namespace: "root", Names: []string{"default"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,24 +192,25 @@ func TestDefaultPolicyIsText(t *testing.T) {
 
 type tokens map[string][]string
 
-func (m tokens) TokenPolicies(_ context.Context, token string) ([]string, error) {
-	if p, ok := m[token]; ok {
-		return p, nil
+func (m tokens) acl(ctx context.Context, s *policy.Store, name string) (*policy.ACL, error) {
+	if p, ok := m[name]; ok {
+		return s.ACL(ctx, nil, policy.Scope{Namespace: "root", Names: p})
 	}
 	return nil, errors.New("no such token")
-}
-
-func (m tokens) AccessorPolicies(ctx context.Context, accessor string) ([]string, error) {
-	return m.TokenPolicies(ctx, accessor)
 }
 
 func TestRoutes(t *testing.T) {
 	s, _ := newStore(t)
 	r := engines.NewRouter()
-	policy.Routes(r, policy.Deps{Store: s, Tokens: tokens{"t1": {"p"}, "acc": {"root"}}})
+	known := tokens{"t1": {"p"}, "acc": {"root"}, "": {"default", "p"}}
+	named := func(ctx context.Context, _ *engines.Request, name string) (*policy.ACL, error) {
+		return known.acl(ctx, s, name)
+	}
+	policy.Routes(r, policy.Deps{Store: s, OfToken: named, OfAccessor: named,
+		OfCaller: func(ctx context.Context, _ *engines.Request) (*policy.ACL, error) { return known.acl(ctx, s, "") }})
 	do := func(op engines.Operation, path, body string) (string, error) {
 		t.Helper()
-		req := &engines.Request{Op: op, Path: path, Caller: engines.Caller{Policies: []string{"default", "p"}}}
+		req := &engines.Request{Op: op, Path: path}
 		if body != "" {
 			req.Body = json.RawMessage(body)
 		}
@@ -271,7 +272,7 @@ func BenchmarkStoreACL(b *testing.B) {
 	names := []string{"default", "team-one", "team-two"}
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := s.ACL(b.Context(), "root", names); err != nil {
+		if _, err := s.ACL(b.Context(), nil, policy.Scope{Namespace: "root", Names: names}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -285,7 +286,12 @@ func (s sys) Router() *engines.Router { return s.r }
 func TestHostile(t *testing.T) {
 	enginetest.Hostile(t, enginetest.New(t, func(m engines.Mount) (engines.Engine, error) {
 		r := engines.NewRouter()
-		policy.Routes(r, policy.Deps{Store: policy.NewStore(m.Storage), Tokens: tokens{}})
+		s := policy.NewStore(m.Storage)
+		named := func(ctx context.Context, _ *engines.Request, name string) (*policy.ACL, error) {
+			return tokens{}.acl(ctx, s, name)
+		}
+		policy.Routes(r, policy.Deps{Store: s, OfToken: named, OfAccessor: named,
+			OfCaller: func(ctx context.Context, _ *engines.Request) (*policy.ACL, error) { return s.ACL(ctx, nil) }})
 		return sys{r}, nil
 	}, enginetest.Options{Type: "system", Path: "sys/"}))
 }
