@@ -188,7 +188,11 @@ type Response struct {
 	Top      map[string]any
 	Warnings []string
 	Auth     *Auth
-	Lease    *Lease
+	// Lease asks for a lease; Held tells of one that is there already.
+	Lease *Lease
+	Held  *HeldLease
+	// Wrap is where the rest of the answer is, if the client wanted it wrapped. The server fills it.
+	Wrap *WrapInfo
 	// Status overrides the status code (default 200, or 204 for an empty response). Data is still sent,
 	// for instance with the 404 of a soft-deleted secret.
 	Status int
@@ -215,6 +219,23 @@ type Lease struct {
 	Kind string
 	// Internal is kept with the lease and given back to the engine. It is never shown.
 	Internal json.RawMessage
+}
+
+// WrapInfo stands for an answer that is kept for whoever has the wrapping token.
+type WrapInfo struct {
+	Token           string `json:"token"`
+	Accessor        string `json:"accessor"`
+	TTL             int64  `json:"ttl"` // seconds
+	CreationTime    string `json:"creation_time"`
+	CreationPath    string `json:"creation_path"`
+	WrappedAccessor string `json:"wrapped_accessor,omitempty"` // of the token inside
+}
+
+// HeldLease is what clients are told of a lease: one that was renewed, for instance, or taken out of a wrapping token.
+type HeldLease struct {
+	ID        string
+	Seconds   int64
+	Renewable bool
 }
 
 // Auth is a successful login or a new token. An auth method fills Login only, and the server issues the token; the

@@ -2,6 +2,7 @@ package engines
 
 import (
 	"fmt"
+	"net/http"
 )
 
 // Kind says what sort of failure an Error is, and so which status a client sees.
@@ -25,6 +26,8 @@ type Error struct {
 	Kind   Kind
 	Detail string
 	Err    error
+	// Header goes out with the answer, for instance when to try again.
+	Header http.Header
 }
 
 func (e *Error) Error() string {
