@@ -1,0 +1,101 @@
+package identity
+
+import (
+	"context"
+	"slices"
+
+	"github.com/coffer-project/coffer/storage"
+)
+
+const page = 256
+
+// DropMount removes all aliases of an auth mount that is gone, of entities and of groups, and the memberships
+// made through it. It may be repeated after an interruption.
+func (s *Store) DropMount(ctx context.Context, ns, accessor string) error {
+	if ns == "" {
+		ns = rootNamespace
+	}
+	if err := s.dropAliases(ctx, aliasesKey(ns, "alias", accessor), func(t *storage.Txn, p *pointer) error {
+		return dropEntityAlias(ctx, t, p, accessor)
+	}); err != nil {
+		return err
+	}
+	return s.dropAliases(ctx, aliasesKey(ns, "group-alias", accessor), func(t *storage.Txn, p *pointer) error {
+		return s.dropGroupAlias(ctx, t, p)
+	})
+}
+
+// dropAliases runs drop in a transaction of its own for each alias below prefix, which removes it.
+func (s *Store) dropAliases(ctx context.Context, prefix storage.Key, drop func(*storage.Txn, *pointer) error) error {
+	for after := ""; ; {
+		names, err := s.store.List(ctx, prefix, after, page)
+		if err != nil || len(names) == 0 {
+			return err
+		}
+		for _, name := range names {
+			if err := s.update(ctx, func(t *storage.Txn) error {
+				k := prefix + storage.Key(name)
+				p, err := get[pointer](ctx, t, k)
+				if missing(err) {
+					return nil
+				}
+				if err != nil {
+					return err
+				}
+				t.Delete(k)
+				return drop(t, p)
+			}); err != nil {
+				return err
+			}
+		}
+		after = names[len(names)-1]
+	}
+}
+
+func dropEntityAlias(ctx context.Context, t *storage.Txn, p *pointer, accessor string) error {
+	t.Delete(aliasIDKey(p.ID))
+	e, err := getEntity(ctx, t, p.Owner)
+	if missing(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	e.Aliases = slices.DeleteFunc(e.Aliases, func(a alias) bool { return a.ID == p.ID })
+	e.leave(t, func(m membership) bool { return m.Accessor == accessor })
+	e.put(t)
+	return nil
+}
+
+// leave ends the memberships that fit.
+func (e *entity) leave(t *storage.Txn, fits func(membership) bool) {
+	e.Groups = slices.DeleteFunc(e.Groups, func(m membership) bool {
+		if !fits(m) {
+			return false
+		}
+		t.Delete(m.key(e.ID))
+		return true
+	})
+}
+
+func (s *Store) dropGroupAlias(ctx context.Context, t *storage.Txn, p *pointer) error {
+	t.Delete(groupAliasIDKey(p.ID))
+	g, err := getGroup(ctx, t, p.Owner)
+	if missing(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if g.Alias != nil && g.Alias.ID == p.ID {
+		g.Alias = nil
+		g.put(t)
+	}
+	return nil
+}
+
+// DropNamespace removes all identities of a namespace that is gone. Its groups' members in namespaces above lose
+// their memberships at once. It may be repeated.
+func (s *Store) DropNamespace(ctx context.Context, ns string) error {
+	return storage.DeletePrefix(ctx, s.store, area+storage.Key(ns+"/"))
+}

@@ -1,0 +1,139 @@
+// Package identity knows who stands behind a token: entities, the aliases that auth methods know them by, and
+// the groups they are in. It answers the paths of the builtin mount "identity/" of every namespace.
+//
+// It promises that what one operation changes is one transaction with all it read as preconditions, so that two
+// first logins of somebody make one entity, and that names, aliases and memberships never contradict each other.
+// Nothing is held in memory but caches, which follow the change feed. Start reading at Store, then record.go for
+// what is stored, then Login and Effective, which is what the server asks for at every login and request.
+package identity
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/storage"
+)
+
+const (
+	maxEffective = 65536 // entities kept ready in memory
+	maxGroups    = 16384 // groups kept decoded in memory
+)
+
+// Options of a Store. Store is required.
+type Options struct {
+	Store storage.Store // plaintext
+	// MountByAccessor finds a mount of a namespace. Without it, no alias can be written over the API.
+	MountByAccessor func(ctx context.Context, ns, accessor string) (path, kind string, local, ok bool)
+	// Below reports whether the namespace id is ancestor itself or below it. Without it, groups have members of
+	// their own namespace only.
+	Below func(ctx context.Context, ancestor, id string) bool
+}
+
+// Store keeps the identities of all namespaces. Give Changed every change of the feed. Safe for concurrent use.
+type Store struct {
+	opts      Options
+	store     storage.Store
+	router    *engines.Router
+	groups    *storage.Cache[*group]
+	effective *storage.Cache[*Effective]
+}
+
+// NewStore returns a Store over the decrypted store.
+func NewStore(o Options) *Store {
+	if o.MountByAccessor == nil {
+		o.MountByAccessor = func(context.Context, string, string) (string, string, bool, bool) { return "", "", false, false }
+	}
+	if o.Below == nil {
+		o.Below = func(_ context.Context, ancestor, id string) bool { return ancestor == id }
+	}
+	s := &Store{
+		opts: o, store: o.Store, router: engines.NewRouter(),
+		groups:    storage.NewCache[*group](maxGroups),
+		effective: storage.NewCache[*Effective](maxEffective),
+	}
+	s.routes(s.router)
+	return s
+}
+
+// Router returns the paths of the identity mount. Others may declare more paths on it before the first request.
+func (s *Store) Router() *engines.Router { return s.router }
+
+// Engine is the engines.Factory of the identity mounts. All namespaces share one engine: requests say which
+// namespace they are in.
+func (s *Store) Engine(engines.Mount) (engines.Engine, error) { return s, nil }
+
+// Changed forgets what a change made stale. It is meant for storage.Feed's OnChange.
+func (s *Store) Changed(ch storage.Change) {
+	if !ch.Touches(area) {
+		return
+	}
+	// First the groups: what is put together between the two steps is made of new ones.
+	s.groups.Apply(ch)
+	if touchesGroups(ch) {
+		s.effective.Clear()
+		return
+	}
+	s.effective.Apply(ch)
+}
+
+// Clear forgets everything, for instance when the server seals.
+func (s *Store) Clear() {
+	s.groups.Clear()
+	s.effective.Clear()
+}
+
+func touchesGroups(ch storage.Change) bool {
+	if ch.Reset {
+		return true
+	}
+	for i := range ch.Puts {
+		if isGroupKey(ch.Puts[i].Key) {
+			return true
+		}
+	}
+	for _, k := range ch.Deletes {
+		if isGroupKey(k) {
+			return true
+		}
+	}
+	return false
+}
+
+// update runs a transaction on the identity data.
+func (s *Store) update(ctx context.Context, fn func(*storage.Txn) error) error {
+	_, err := storage.Update(ctx, s.store, fn)
+	return err
+}
+
+// namespace returns the id of the namespace a request is in.
+func namespace(m engines.Mount) string {
+	if m.NamespaceID == "" {
+		return rootNamespace
+	}
+	return m.NamespaceID
+}
+
+// missing reports whether the error says that something is not there.
+func missing(err error) bool { return errors.Is(err, storage.ErrNotFound) }
+
+// found turns the absence of what a request names into what clients expect.
+func found(err error) error {
+	if missing(err) {
+		return engines.NotFound("")
+	}
+	return err
+}
+
+// rootNamespace is the id of the root namespace.
+const rootNamespace = "root"
+
+// namespaceOf returns the id of the namespace that an entity, group or alias belongs to: ids outside the root
+// namespace end in "." and the namespace's id.
+func namespaceOf(id string) string {
+	if _, ns, ok := strings.Cut(id, "."); ok {
+		return ns
+	}
+	return rootNamespace
+}
