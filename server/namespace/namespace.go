@@ -1,0 +1,203 @@
+// Package namespace owns the namespaces: each has its own mounts, policies, tokens and identities, and may hold
+// further namespaces. Every namespace is one entry in storage; every node derives the same tree from the same
+// entries and keeps it in memory, so that finding the namespace of a request reads nothing. Creation is one
+// transaction with everything the namespace begins with. Deletion takes the namespace out of reach at once and
+// removes what it held afterwards, on the active node, from wherever an interruption left it. Start reading at
+// Store, then Namespace.
+package namespace
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/big"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// RootID and RootPath name the root namespace, which has no entry: it is always there.
+const (
+	RootID   = "root"
+	RootPath = ""
+)
+
+// Limits of what can be named and kept.
+const (
+	maxDepth       = 16  // of namespaces within each other
+	maxNameBytes   = 128 // one name
+	maxMetadata    = 64  // pairs
+	maxMetaKey     = 128 // bytes
+	maxMetaValue   = 512 // bytes
+	idLetters      = 6
+	unlockKeyBytes = 32 // letters
+)
+
+// Namespace is one namespace as it was when the tree was read. Do not modify it.
+type Namespace struct {
+	ID   string // "root", or random letters
+	UUID string
+	Path string // full: "" for root, else "a/b/"
+	// Metadata is the operators' own.
+	Metadata map[string]string
+	// Deleting is set once it, or one it lies in, is being deleted: it does not resolve any more.
+	Deleting bool
+
+	stored   record
+	parent   *Namespace            // nil for root
+	children map[string]*Namespace // by name
+	lock     *Namespace            // the outermost one at or above this that is locked, or nil
+}
+
+// Name returns the last segment of the path, "" for root.
+func (n *Namespace) Name() string {
+	path := strings.TrimSuffix(n.Path, "/")
+	return path[strings.LastIndexByte(path, '/')+1:]
+}
+
+// Locked reports whether the namespace or one it lies in is locked. A locked one answers LockError to everything
+// but sys/namespaces/api-lock/unlock.
+func (n *Namespace) Locked() bool { return n.lock != nil }
+
+// LockError is what a locked namespace answers, nil for one that is not.
+func (n *Namespace) LockError() error {
+	if n.lock == nil {
+		return nil
+	}
+	return &engines.Error{Kind: engines.KindUnavailable, Detail: fmt.Sprintf(
+		"the API of namespace %q is locked: unlock it with sys/namespaces/api-lock/unlock and the unlock key", n.lock.Path)}
+}
+
+// depth is the number of namespaces above it.
+func (n *Namespace) depth() int { return strings.Count(n.Path, "/") }
+
+// find returns the namespace at a relative path without outer slashes, also one being deleted, or nil.
+func (n *Namespace) find(path string) *Namespace {
+	for more := path != ""; more && n != nil; {
+		var name string
+		name, path, more = strings.Cut(path, "/")
+		n = n.children[name]
+	}
+	return n
+}
+
+// enter follows the leading segments of path that are namespaces and returns what is left of it.
+func (n *Namespace) enter(path string) (*Namespace, string) {
+	for len(n.children) > 0 {
+		name, rest, _ := strings.Cut(path, "/")
+		child := n.children[name]
+		if child == nil || child.Deleting {
+			break
+		}
+		n, path = child, rest
+	}
+	return n, path
+}
+
+// sorted returns the children by name.
+func (n *Namespace) sorted() []*Namespace {
+	var out []*Namespace
+	for _, name := range slices.Sorted(maps.Keys(n.children)) {
+		out = append(out, n.children[name])
+	}
+	return out
+}
+
+// record is what is stored of a namespace. The id, the path and the parent never change.
+type record struct {
+	Format     int               `json:"format"` // 1
+	ID         string            `json:"id"`
+	UUID       string            `json:"uuid"`
+	Path       string            `json:"path"` // full, ends in "/"
+	Parent     string            `json:"parent"`
+	Metadata   map[string]string `json:"custom_metadata,omitempty"`
+	CreatedAt  time.Time         `json:"created_at"`
+	Locked     bool              `json:"locked,omitempty"`
+	UnlockHash []byte            `json:"unlock_hash,omitempty"` // SHA-256 of the unlock key, which is random
+	Deleting   bool              `json:"deleting,omitempty"`
+}
+
+const area = "namespace"
+
+// Entries are s/namespace/<id>; s/namespace/<parent id>/<name> holds the id of the one with that name, and so
+// makes names unique.
+func recordKey(id string) storage.Key { return storage.NewKey(storage.Shared, area, id) }
+
+func nameKey(parent, name string) storage.Key { return recordKey(parent) + "/" + storage.Key(name) }
+
+func (r *record) value() []byte {
+	value, err := json.Marshal(r)
+	if err != nil {
+		panic(err) // texts, bytes and booleans only
+	}
+	return value
+}
+
+func decodeRecord(e storage.Entry) (record, error) {
+	var r record
+	if err := json.Unmarshal(e.Value, &r); err != nil {
+		return r, fmt.Errorf("decoding namespace entry %s: %w", e.Key, err)
+	}
+	if r.Format != 1 {
+		return r, fmt.Errorf("namespace entry %s has format %d, this version knows 1", e.Key, r.Format)
+	}
+	return r, nil
+}
+
+// reserved are the first segments of paths that mean something else, and what clients write for the root.
+var reserved = map[string]bool{
+	RootID: true, "sys": true, "audit": true, "auth": true, "cubbyhole": true, "identity": true, "v1": true, "ui": true,
+	"api-lock": true, ".": true, "..": true,
+}
+
+// checkName reports what is wrong with the name of a new namespace, in words for the caller.
+func checkName(name string) error {
+	switch {
+	case name == "":
+		return engines.Invalid("the namespace's path has an empty segment")
+	case len(name) > maxNameBytes:
+		return engines.Invalid("the namespace's name is %d bytes long, the limit is %d", len(name), maxNameBytes)
+	case reserved[name]:
+		return engines.Invalid("%q is a reserved path and cannot be a namespace", name)
+	case !utf8.ValidString(name) || strings.ContainsAny(name, "*+") || strings.ContainsFunc(name, unprintable):
+		return engines.Invalid("the namespace's name must not have spaces, control characters, \"*\" or \"+\"")
+	}
+	return nil
+}
+
+func unprintable(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }
+
+// checkMetadata bounds what is kept for people.
+func checkMetadata(metadata map[string]string) error {
+	if len(metadata) > maxMetadata {
+		return engines.Invalid("field \"custom_metadata\" has more than %d pairs", maxMetadata)
+	}
+	for k, v := range metadata {
+		if k == "" || len(k) > maxMetaKey || len(v) > maxMetaValue {
+			return engines.Invalid("field \"custom_metadata\": a key has 1 to %d bytes, a value at most %d", maxMetaKey, maxMetaValue)
+		}
+	}
+	return nil
+}
+
+const letters = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+// random returns n random letters and digits.
+func random(n int) string {
+	b := make([]byte, n)
+	most := big.NewInt(int64(len(letters)))
+	for i := range b {
+		k, err := rand.Int(rand.Reader, most)
+		if err != nil {
+			panic(err) // crypto/rand.Reader does not fail
+		}
+		b[i] = letters[k.Int64()]
+	}
+	return string(b)
+}
