@@ -89,15 +89,16 @@ func (d Decision) AllowsWrap(ttl time.Duration) bool {
 // expiration and templates are left out.
 func NewACL(policies ...*Policy) *ACL {
 	var b builder
-	b.add("", nil, policies)
+	b.add(Scope{Namespace: rootNS}, nil, policies)
 	return b.acl()
 }
 
 // Subject is who an ACL is for. It fills the templates of policies.
 type Subject interface {
-	// Fill returns the value of a template's name, such as "identity.entity.id"; false: there is none.
-	Fill(name string) (string, bool)
-	// Tag changes whenever an answer of Fill does.
+	// FillIn returns the value of a template's name, such as "identity.entity.id", in a policy of the namespace with
+	// this id; false: there is none.
+	FillIn(ns, name string) (string, bool)
+	// Tag changes whenever an answer of FillIn does.
 	Tag() string
 }
 
@@ -115,11 +116,11 @@ type placed struct {
 	pattern string
 }
 
-// add takes policies of the namespace with this path.
-func (b *builder) add(ns string, subject Subject, policies []*Policy) {
+// add takes policies of a namespace.
+func (b *builder) add(ns Scope, subject Subject, policies []*Policy) {
 	now := time.Now()
 	for _, p := range policies {
-		b.root = b.root || p.root && ns == ""
+		b.root = b.root || p.root && ns.Namespace == rootNS
 		for i := range p.rules {
 			r := &p.rules[i]
 			if !r.expires.IsZero() && !r.expires.After(now) {
@@ -129,14 +130,14 @@ func (b *builder) add(ns string, subject Subject, policies []*Policy) {
 			if r.template {
 				b.personal = true
 				var ok bool
-				if pattern, ok = fill(pattern, subject); !ok {
+				if pattern, ok = fill(pattern, ns.Namespace, subject); !ok {
 					continue
 				}
 			}
 			if !r.expires.IsZero() && (b.expiresAt.IsZero() || r.expires.Before(b.expiresAt)) {
 				b.expiresAt = r.expires
 			}
-			b.found = append(b.found, placed{r, ns + pattern})
+			b.found = append(b.found, placed{r, ns.Path + pattern})
 		}
 	}
 }

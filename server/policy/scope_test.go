@@ -10,8 +10,8 @@ import (
 // subject fills templates from a map.
 type subject map[string]string
 
-func (s subject) Fill(name string) (string, bool) { v, ok := s[name]; return v, ok }
-func (s subject) Tag() string                     { return s["tag"] }
+func (s subject) FillIn(_, name string) (string, bool) { v, ok := s[name]; return v, ok }
+func (s subject) Tag() string                          { return s["tag"] }
 
 func TestScopes(t *testing.T) {
 	ctx := t.Context()

@@ -273,7 +273,7 @@ func (s *Store) build(ctx context.Context, subject Subject, scopes []Scope) (*AC
 				return nil, err
 			}
 		}
-		b.add(scope.Path, subject, policies)
+		b.add(scope, subject, policies)
 	}
 	return b.acl(), nil
 }

@@ -7,7 +7,7 @@ import (
 
 // fill replaces every {{name}} of a pattern. It reports false if a value is missing, or if it could make the pattern
 // mean more than one whole segment, or part of one: whoever chooses a name must not choose what others may reach.
-func fill(pattern string, subject Subject) (string, bool) {
+func fill(pattern, ns string, subject Subject) (string, bool) {
 	if subject == nil {
 		return "", false
 	}
@@ -19,7 +19,7 @@ func fill(pattern string, subject Subject) (string, bool) {
 			return out.String(), true
 		}
 		name, rest, _ := strings.Cut(after, "}}")
-		value, ok := subject.Fill(strings.TrimSpace(name))
+		value, ok := subject.FillIn(ns, strings.TrimSpace(name))
 		if !ok || !segmentPart(value) {
 			return "", false
 		}
