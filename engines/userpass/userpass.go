@@ -1,0 +1,301 @@
+// Package userpass is the auth method of users with passwords.
+//
+// Passwords are kept as argon2id hashes only; a bcrypt hash can be imported. A wrong password and an unknown user
+// get the same answer after the same work, except that an imported hash costs what it cost where it came from,
+// until the user gets a password here. Five wrong passwords lock a name, known or not, for a quarter of an hour;
+// these counters are in the memory of the active node. Start reading at New, then login.go, then hash.go.
+package userpass
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// engine is one mount on one node.
+type engine struct {
+	router *engines.Router
+	hasher hasher
+	locks  lockout
+}
+
+// Router implements engines.Engine.
+func (e *engine) Router() *engines.Router { return e.router }
+
+// New is the engines.Factory. The engine is an engines.Renewer.
+func New(engines.Mount) (engines.Engine, error) { return newEngine(), nil }
+
+func newEngine() *engine {
+	e := &engine{router: engines.NewRouter(), hasher: newHasher(), locks: lockout{names: map[string]attempts{}}}
+	r := e.router
+	engines.On(r, engines.List, "users", "List the users.", 0, listUsers)
+	engines.On(r, engines.Read, "users/{username}", "Read what a user's tokens are like.", 0, readUser)
+	engines.On(r, engines.Delete, "users/{username}", "Delete a user. Tokens of the user live on until they expire.", 0, deleteUser)
+	engines.On(r, engines.Update, "users/{username}", "Create a user, or change what is given.", engines.Active, e.writeUser).Exists = userExists
+	engines.On(r, engines.Update, "users/{username}/password", "Change a user's password.", engines.Active, e.writePassword)
+	engines.On(r, engines.Update, "users/{username}/policies", "Change the policies of a user's tokens.", 0, writePolicies)
+	engines.On(r, engines.Update, "login/{username}", "Log in.", engines.Unauthenticated|engines.Active, e.login)
+	return e
+}
+
+// user is the stored form of one, as JSON below users/.
+type user struct {
+	Format int                 `json:"format"` // 1
+	Hash   string              `json:"hash"`
+	Token  engines.TokenFields `json:"token"`
+	// Older are the older names of token fields that were used last: reads answer these, too.
+	Older []string `json:"older,omitempty"`
+}
+
+const usersPrefix storage.Key = "users/"
+
+const maxNameBytes = 128
+
+// normalName returns the form of a user's name that is stored and compared.
+func normalName(name string) (string, error) {
+	name = strings.ToLower(name)
+	switch {
+	case len(name) > maxNameBytes:
+		return "", engines.Invalid("field \"username\": is longer than %d bytes", maxNameBytes)
+	case name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_-.@+") != "" || !isWord(name[0]) || !isWord(name[len(name)-1]):
+		return "", engines.Invalid("field \"username\": may hold letters, digits and _-.@+ only, with a letter, a digit or _ at both ends")
+	}
+	return name, nil
+}
+
+func isWord(c byte) bool { return c == '_' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' }
+
+// getter is what reads need of a store or of a transaction.
+type getter interface {
+	Get(ctx context.Context, key storage.Key) (storage.Entry, error)
+}
+
+// getUser returns a user by normal name, nil if there is none.
+func getUser(ctx context.Context, s getter, name string) (*user, error) {
+	e, err := s.Get(ctx, usersPrefix+storage.Key(name))
+	if errors.Is(err, storage.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	u := new(user)
+	if err := json.Unmarshal(e.Value, u); err != nil || u.Format != 1 {
+		return nil, fmt.Errorf("stored user %q has an unknown format", name)
+	}
+	return u, nil
+}
+
+func putUser(t *storage.Txn, name string, u *user) error {
+	u.Format = 1
+	value, err := json.Marshal(u)
+	if err != nil {
+		return err
+	}
+	t.Put(usersPrefix+storage.Key(name), value)
+	return nil
+}
+
+// userIn is the input of routes that need nothing but the name.
+type userIn struct {
+	Username string `json:"username" help:"Name of the user, in any case."`
+}
+
+type listIn struct {
+	After string `json:"after" help:"Only names after this one."`
+	Limit int    `json:"limit" help:"At most this many names; 0 is all."`
+}
+
+// credentials are the two ways to give a password.
+type credentials struct {
+	Password     engines.Sensitive `json:"password" max:"1024" help:"The password. A new user needs one, or a password_hash."`
+	PasswordHash engines.Sensitive `json:"password_hash" max:"128" help:"A bcrypt hash to import instead of a password."`
+}
+
+// olderFields are older names of the token fields.
+type olderFields struct {
+	Policies   engines.StringList `json:"policies" max:"256" help:"Older name of token_policies."`
+	TTL        engines.Duration   `json:"ttl" help:"Older name of token_ttl."`
+	MaxTTL     engines.Duration   `json:"max_ttl" help:"Older name of token_max_ttl."`
+	BoundCIDRs engines.StringList `json:"bound_cidrs" max:"256" help:"Older name of token_bound_cidrs."`
+}
+
+// apply sets what came under an older name and not under the newer one.
+func (o *olderFields) apply(req *engines.Request, u *user) {
+	take := func(older string, set func()) {
+		newer := req.Given("token_" + older)
+		if !newer && !req.Given(older) {
+			return
+		}
+		u.Older = slices.DeleteFunc(u.Older, func(name string) bool { return name == older })
+		if !newer {
+			set()
+			u.Older = append(u.Older, older)
+		}
+	}
+	take("policies", func() { u.Token.TokenPolicies = o.Policies })
+	take("ttl", func() { u.Token.TokenTTL = o.TTL })
+	take("max_ttl", func() { u.Token.TokenMaxTTL = o.MaxTTL })
+	take("bound_cidrs", func() { u.Token.TokenBoundCIDRs = o.BoundCIDRs })
+}
+
+type writeIn struct {
+	userIn
+	credentials
+	engines.TokenFields
+	olderFields
+}
+
+type passwordIn struct {
+	userIn
+	credentials
+}
+
+type policiesIn struct {
+	userIn
+	TokenPolicies engines.StringList `json:"token_policies" max:"256" help:"Policies of the user's tokens."`
+	Policies      engines.StringList `json:"policies" max:"256" help:"Older name of token_policies."`
+}
+
+func listUsers(ctx context.Context, req *engines.Request, in *listIn) (*engines.Response, error) {
+	names, err := req.Mount.Storage.List(ctx, usersPrefix, in.After, in.Limit)
+	if err != nil {
+		return nil, err
+	}
+	if len(names) == 0 {
+		return nil, engines.NotFound("")
+	}
+	return &engines.Response{Data: map[string]any{"keys": names}}, nil
+}
+
+func userExists(ctx context.Context, req *engines.Request) (bool, error) {
+	name, err := normalName(req.Param("username"))
+	if err != nil {
+		return false, err
+	}
+	u, err := getUser(ctx, req.Mount.Storage, name)
+	return u != nil, err
+}
+
+func readUser(ctx context.Context, req *engines.Request, in *userIn) (*engines.Response, error) {
+	name, err := normalName(in.Username)
+	if err != nil {
+		return nil, err
+	}
+	u, err := getUser(ctx, req.Mount.Storage, name)
+	if err != nil {
+		return nil, err
+	}
+	if u == nil {
+		return nil, engines.NotFound("")
+	}
+	data := u.Token.Data()
+	for _, older := range u.Older {
+		data[older] = data["token_"+older]
+	}
+	return &engines.Response{Data: data}, nil
+}
+
+func deleteUser(ctx context.Context, req *engines.Request, in *userIn) (*engines.Response, error) {
+	name, err := normalName(in.Username)
+	if err != nil {
+		return nil, err
+	}
+	_, err = req.Mount.Storage.Commit(ctx, storage.Batch{Deletes: []storage.Key{usersPrefix + storage.Key(name)}})
+	return nil, err
+}
+
+func (e *engine) writeUser(ctx context.Context, req *engines.Request, in *writeIn) (*engines.Response, error) {
+	name, err := normalName(in.Username)
+	if err != nil {
+		return nil, err
+	}
+	hash, err := e.hasher.of(ctx, &in.credentials)
+	if err != nil {
+		return nil, err
+	}
+	var fields engines.TokenFields
+	_, err = storage.Update(ctx, req.Mount.Storage, func(t *storage.Txn) error {
+		u, err := getUser(ctx, t, name)
+		if err != nil {
+			return err
+		}
+		switch {
+		case hash != "" && u == nil:
+			u = &user{Hash: hash}
+		case u == nil:
+			return engines.Invalid("missing password: a new user needs the field \"password\" or \"password_hash\"")
+		case hash != "":
+			u.Hash = hash
+		}
+		fields = in.TokenFields
+		fields.Keep(req, u.Token)
+		u.Token = fields
+		in.apply(req, u)
+		if err := u.Token.Validate(); err != nil {
+			return err
+		}
+		fields = u.Token
+		return putUser(t, name, u)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if limit := req.Mount.MaxLeaseTTL; limit > 0 && fields.TokenMaxTTL > engines.Duration(limit) {
+		return &engines.Response{Warnings: []string{"token_max_ttl is greater than the mount's maximum: tokens get the mount's"}}, nil
+	}
+	return nil, nil
+}
+
+func (e *engine) writePassword(ctx context.Context, req *engines.Request, in *passwordIn) (*engines.Response, error) {
+	hash, err := e.hasher.of(ctx, &in.credentials)
+	if err != nil {
+		return nil, err
+	}
+	if hash == "" {
+		return nil, engines.Invalid("missing password: give the field \"password\" or \"password_hash\"")
+	}
+	return change(ctx, req, in.Username, func(u *user) error {
+		u.Hash = hash
+		return nil
+	})
+}
+
+func writePolicies(ctx context.Context, req *engines.Request, in *policiesIn) (*engines.Response, error) {
+	if !req.Given("token_policies") && !req.Given("policies") {
+		return nil, engines.Invalid("field \"token_policies\": is required")
+	}
+	return change(ctx, req, in.Username, func(u *user) error {
+		u.Token.TokenPolicies = in.TokenPolicies
+		(&olderFields{Policies: in.Policies}).apply(req, u)
+		return u.Token.Validate()
+	})
+}
+
+// change rewrites a user that must be there.
+func change(ctx context.Context, req *engines.Request, name string, fn func(*user) error) (*engines.Response, error) {
+	name, err := normalName(name)
+	if err != nil {
+		return nil, err
+	}
+	_, err = storage.Update(ctx, req.Mount.Storage, func(t *storage.Txn) error {
+		u, err := getUser(ctx, t, name)
+		if err != nil {
+			return err
+		}
+		if u == nil {
+			return engines.NotFound("username does not exist")
+		}
+		if err := fn(u); err != nil {
+			return err
+		}
+		return putUser(t, name, u)
+	})
+	return nil, err
+}
