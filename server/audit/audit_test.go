@@ -97,13 +97,15 @@ func fullRecord() *audit.Record {
 			ClientToken: "hvs.caller", Accessor: "acc1", DisplayName: "userpass-ann", Policies: []string{"default", "dev"},
 			TokenPolicies: []string{"default"}, IdentityPolicies: []string{"dev"}, Metadata: map[string]string{"username": "ann", "b": "<1>"},
 			EntityID: "e1", TokenType: "service", TTL: time.Hour, NumUses: 3,
+			ExternalNamespacePolicies: map[string][]string{"n2": {"ops"}, "n1": {"dev"}}, NoDefaultPolicy: true,
+			IssuedAt: time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC),
 		},
 		Request: audit.Request{
-			ID: "r1", Operation: "update", MountType: "kv", MountPoint: "secret/", MountAccessor: "kv_1",
+			ID: "r1", Operation: "update", MountType: "kv", MountPoint: "secret/", MountAccessor: "kv_1", MountClass: "secret",
 			ClientToken: "hvs.caller", ClientTokenAccessor: "acc1", NamespaceID: "ns1", NamespacePath: "team/",
 			Path: "secret/data/a \"quoted\"", Data: json.RawMessage(` {"data": {"k" : "v", "n": 1.50}, "options": {"cas": 0}} `),
 			Query: url.Values{"Version": {"2"}}, RemoteAddress: "192.0.2.1", RemotePort: 4711,
-			Headers:       http.Header{"User-Agent": {"cli/1"}, "X-Custom": {"private"}},
+			Headers:       http.Header{"User-Agent": {"cli/1"}, "X-Forwarded-For": {"192.0.2.7"}, "X-Custom": {"private"}, "X-Vault-Token": {"hvs.caller"}},
 			ForwardedFrom: "node2", WrapTTL: time.Minute,
 		},
 		Response: &audit.Response{
@@ -133,14 +135,14 @@ func hashes(t *testing.T, text string) string {
 
 func TestLine(t *testing.T) {
 	auth := `"auth":{"client_token":"«hvs.caller»","accessor":"«acc1»","display_name":"userpass-ann","policies":["default","dev"],` +
-		`"token_policies":["default"],"identity_policies":["dev"],"metadata":{"b":"<1>","username":"ann"},"entity_id":"e1",` +
-		`"token_type":"service","token_ttl":3600,"num_uses":3}`
-	request := `"request":{"id":"r1","operation":"update","mount_type":"kv","mount_point":"secret/","mount_accessor":"kv_1",` +
+		`"token_policies":["default"],"identity_policies":["dev"],"external_namespace_policies":{"n1":["dev"],"n2":["ops"]},"no_default_policy":true,"metadata":{"b":"<1>","username":"ann"},"entity_id":"e1",` +
+		`"token_type":"service","token_ttl":3600,"token_issue_time":"2026-01-02T03:00:00Z","num_uses":3}`
+	request := `"request":{"id":"r1","operation":"update","mount_type":"kv","mount_point":"secret/","mount_accessor":"kv_1","mount_class":"secret",` +
 		`"client_token":"«hvs.caller»","client_token_accessor":"«acc1»","namespace":{"id":"ns1","path":"team/"},` +
 		`"path":"secret/data/a \"quoted\"","data":{"data":{"k":"«v»","n":1.50},"options":{"cas":0}},"query":{"Version":["«2»"]},` +
-		`"remote_address":"192.0.2.1","remote_port":4711,"headers":{"user-agent":["cli/1"],"x-custom":["«private»"]},` +
+		`"remote_address":"192.0.2.1","remote_port":4711,"headers":{"user-agent":["cli/1"],"x-forwarded-for":["192.0.2.7"]},` +
 		`"forwarded_from":"node2","wrap_ttl":60}`
-	response := `"response":{"mount_type":"kv","mount_point":"secret/","mount_accessor":"kv_1",` +
+	response := `"response":{"mount_type":"kv","mount_point":"secret/","mount_accessor":"kv_1","mount_class":"secret",` +
 		`"auth":{"client_token":"«hvs.new»","accessor":"«acc2»","token_type":"service"},"secret":{"lease_id":"l1"},` +
 		`"data":{"version":3,"keys":["«x»",null,true]},"warnings":["careful"],"wrap_info":{"ttl":60,"token":"«hvs.wrap»",` +
 		`"accessor":"«acc3»","creation_time":"2026-01-02T03:04:05Z","creation_path":"auth/token/create","wrapped_accessor":"«acc2»"},"status":200}`

@@ -15,8 +15,14 @@ import (
 	"github.com/coffer-project/coffer/engines"
 )
 
-// TypeFile is the one type of device there is so far.
-const TypeFile = "file"
+// The types of devices.
+const (
+	TypeFile   = "file"
+	TypeSyslog = "syslog"
+	TypeSocket = "socket"
+)
+
+const typeHelp = `"file", "syslog" or "socket"`
 
 // maxPathBytes limits the path of a device.
 const maxPathBytes = 256
@@ -51,15 +57,15 @@ func (c Config) Validate() error {
 	case c.Path == "" || c.Path != cleanPath(c.Path) || len(c.Path) > maxPathBytes:
 		return engines.Invalid("the path of an audit device must be 1 to %d bytes", maxPathBytes)
 	case c.Type == "":
-		return engines.Invalid("type is missing; supported audit devices: %q", TypeFile)
-	case c.Type != TypeFile:
-		return engines.Invalid("audit devices of type %q are not supported; supported: %q", c.Type, TypeFile)
+		return engines.Invalid("type is missing: use %s", typeHelp)
+	case optionsOf[c.Type] == nil:
+		return engines.Invalid("audit devices of type %q are not supported: use %s", c.Type, typeHelp)
 	}
 	_, err := c.options()
 	return err
 }
 
-// Open returns the device, without touching its file yet.
+// Open returns the device, without touching its file or connecting yet.
 func (c Config) Open() (Device, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -68,6 +74,12 @@ func (c Config) Open() (Device, error) {
 	if err != nil {
 		return nil, err
 	}
+	switch c.Type {
+	case TypeSyslog:
+		return newSyslog(o, syslogPaths), nil
+	case TypeSocket:
+		return newSocket(o), nil
+	}
 	return newFile(o), nil
 }
 
@@ -75,31 +87,68 @@ func cleanPath(path string) string { return strings.Trim(path, "/") }
 
 // options is what Config.Options says, parsed.
 type options struct {
-	filePath     string
-	mode         fs.FileMode
+	// Of all types.
 	prefix       string
 	raw          bool
 	hmacAccessor bool
+	elideLists   bool
+	// Of files.
+	filePath string
+	mode     fs.FileMode
+	// Of syslog.
+	facility int
+	tag      string
+	// Of sockets; syslog has the timeout too.
+	network string
+	address string
+	timeout time.Duration
 }
 
-// optionHelp lists the options of a file device, for the error about an unknown one.
-const optionHelp = "file_path, mode, prefix, log_raw, hmac_accessor, format"
+// optionsOf names the options of each type, commonOptions those of all.
+var (
+	optionsOf = map[string][]string{
+		TypeFile:   {"file_path", "path", "mode"},
+		TypeSyslog: {"facility", "tag"},
+		TypeSocket: {"address", "socket_type", "write_timeout"},
+	}
+	commonOptions = []string{"prefix", "log_raw", "hmac_accessor", "elide_list_responses", "format"}
+)
 
 // options parses c.Options. The error is for the client and names the first option that is wrong.
 func (c Config) options() (options, error) {
-	o := options{mode: 0o600, hmacAccessor: true}
+	o := options{
+		mode: 0o600, hmacAccessor: true, facility: facilities["AUTH"], tag: "coffer", network: "tcp", timeout: defaultTimeout,
+	}
+	known := slices.Concat(optionsOf[c.Type], commonOptions)
 	for _, name := range slices.Sorted(maps.Keys(c.Options)) {
+		if !slices.Contains(known, name) {
+			return options{}, engines.Invalid("unknown option %q of an audit device; there are: %s", name, strings.Join(known, ", "))
+		}
 		if err := o.set(name, c.Options[name]); err != nil {
 			return options{}, err
 		}
 	}
-	switch {
-	case o.filePath == "":
-		return options{}, engines.Invalid(`option "file_path" is missing: an absolute path, "stdout", "stderr" or "discard"`)
-	case o.filePath != "stdout" && o.filePath != "stderr" && o.filePath != "discard" && !filepath.IsAbs(o.filePath):
-		return options{}, engines.Invalid(`option "file_path" must be an absolute path, "stdout", "stderr" or "discard"`)
+	var err error
+	switch c.Type {
+	case TypeFile:
+		err = o.checkFile()
+	case TypeSocket:
+		err = o.checkSocket()
+	}
+	if err != nil {
+		return options{}, err
 	}
 	return o, nil
+}
+
+func (o *options) checkFile() error {
+	switch {
+	case o.filePath == "":
+		return engines.Invalid(`option "file_path" is missing: an absolute path, "stdout", "stderr" or "discard"`)
+	case o.filePath != "stdout" && o.filePath != "stderr" && o.filePath != "discard" && !filepath.IsAbs(o.filePath):
+		return engines.Invalid(`option "file_path" must be an absolute path, "stdout", "stderr" or "discard"`)
+	}
+	return nil
 }
 
 func (o *options) set(name, value string) error {
@@ -121,10 +170,20 @@ func (o *options) set(name, value string) error {
 		o.raw, err = parseBool(name, value)
 	case "hmac_accessor":
 		o.hmacAccessor, err = parseBool(name, value)
+	case "elide_list_responses":
+		o.elideLists, err = parseBool(name, value)
 	case "mode":
 		o.mode, err = parseMode(value)
-	default:
-		err = engines.Invalid("unknown option %q of an audit device; there are: %s", name, optionHelp)
+	case "facility":
+		o.facility, err = parseFacility(value)
+	case "tag":
+		o.tag, err = parseTag(value)
+	case "address":
+		o.address = value
+	case "socket_type":
+		o.network, err = parseNetwork(value)
+	case "write_timeout":
+		o.timeout, err = parseTimeout(value)
 	}
 	return err
 }

@@ -13,7 +13,6 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 )
@@ -30,6 +29,7 @@ type format struct {
 	prefix        string
 	raw           bool // log_raw: hash nothing
 	plainAccessor bool // hmac_accessor=false
+	elideLists    bool // elide_list_responses
 	lines         sync.Pool
 }
 
@@ -41,7 +41,7 @@ func newFormat(cfg Config) (*format, error) {
 	if len(cfg.Salt) == 0 {
 		return nil, errors.New("an audit device needs a salt")
 	}
-	return &format{salt: cfg.Salt, prefix: o.prefix, raw: o.raw, plainAccessor: !o.hmacAccessor}, nil
+	return &format{salt: cfg.Salt, prefix: o.prefix, raw: o.raw, plainAccessor: !o.hmacAccessor, elideLists: o.elideLists}, nil
 }
 
 // line is one line being written, with a keyed hash to use for it.
@@ -78,31 +78,31 @@ func (f *format) hash(text string) string {
 	return string(l.buf)
 }
 
-// line formats a record. Free it after use.
-func (f *format) line(r *Record, response bool, at time.Time) *line {
+// line formats an event. Free it after use.
+func (f *format) line(e event) *line {
 	l := f.get()
 	l.buf = append(l.buf, f.prefix...)
 	l.buf = append(l.buf, `{"time":"`...)
-	l.buf = at.UTC().AppendFormat(l.buf, time.RFC3339Nano)
+	l.buf = e.at.UTC().AppendFormat(l.buf, time.RFC3339Nano)
 	kind := `","type":"request"`
-	if response {
+	if e.response {
 		kind = `","type":"response"`
 	}
 	l.buf = append(l.buf, kind...)
-	if r.Auth != nil {
+	if e.Auth != nil {
 		l.open("auth")
-		l.auth(r.Auth)
+		l.auth(e.Auth)
 		l.close()
 	}
 	l.open("request")
-	l.request(&r.Request)
+	l.request(&e.Request, e.headers)
 	l.close()
-	if response && r.Response != nil {
+	if e.response && e.Response != nil {
 		l.open("response")
-		l.response(&r.Request, r.Response)
+		l.response(&e.Request, e.Response)
 		l.close()
 	}
-	l.text("error", r.Error)
+	l.text("error", e.Error)
 	l.buf = append(l.buf, '}', '\n')
 	return l
 }
@@ -114,6 +114,14 @@ func (l *line) auth(a *Auth) {
 	l.texts("policies", a.Policies)
 	l.texts("token_policies", a.TokenPolicies)
 	l.texts("identity_policies", a.IdentityPolicies)
+	if len(a.ExternalNamespacePolicies) > 0 {
+		l.open("external_namespace_policies")
+		for _, k := range sorted(l, a.ExternalNamespacePolicies) {
+			l.texts(k, a.ExternalNamespacePolicies[k])
+		}
+		l.close()
+	}
+	l.flag("no_default_policy", a.NoDefaultPolicy)
 	if len(a.Metadata) > 0 {
 		l.open("metadata")
 		for _, k := range sorted(l, a.Metadata) {
@@ -125,10 +133,11 @@ func (l *line) auth(a *Auth) {
 	l.text("entity_id", a.EntityID)
 	l.text("token_type", a.TokenType)
 	l.number("token_ttl", int64(a.TTL/time.Second))
+	l.instant("token_issue_time", a.IssuedAt)
 	l.number("num_uses", int64(a.NumUses))
 }
 
-func (l *line) request(r *Request) {
+func (l *line) request(r *Request, recorded *headers) {
 	l.text("id", r.ID)
 	l.text("operation", r.Operation)
 	l.mount(r)
@@ -139,15 +148,13 @@ func (l *line) request(r *Request) {
 	l.text("path", r.NamespacePath)
 	l.close()
 	l.text("path", r.Path)
-	l.data("data", r.Data, r.PlainKeys)
+	l.data("data", r.Data, r.PlainKeys, false)
 	if len(r.Query) > 0 {
 		l.query(r.Query)
 	}
 	l.text("remote_address", r.RemoteAddress)
 	l.number("remote_port", int64(r.RemotePort))
-	if len(r.Headers) > 0 {
-		l.headers(r.Headers)
-	}
+	l.headers(r.Headers, recorded)
 	l.text("forwarded_from", r.ForwardedFrom)
 	l.number("wrap_ttl", int64(r.WrapTTL/time.Second))
 }
@@ -156,6 +163,7 @@ func (l *line) mount(r *Request) {
 	l.text("mount_type", r.MountType)
 	l.text("mount_point", r.MountPoint)
 	l.text("mount_accessor", r.MountAccessor)
+	l.text("mount_class", r.MountClass)
 }
 
 func (l *line) response(req *Request, r *Response) {
@@ -170,30 +178,19 @@ func (l *line) response(req *Request, r *Response) {
 		l.text("lease_id", r.LeaseID)
 		l.close()
 	}
-	l.data("data", r.Data, r.PlainKeys)
+	l.data("data", r.Data, r.PlainKeys, l.f.elideLists && req.Operation == "list")
 	l.texts("warnings", r.Warnings)
 	if w := r.Wrap; w != nil {
 		l.open("wrap_info")
 		l.number("ttl", int64(w.TTL/time.Second))
 		l.secret("token", w.Token)
 		l.accessor("accessor", w.Accessor)
-		if !w.CreatedAt.IsZero() {
-			l.text("creation_time", w.CreatedAt.UTC().Format(time.RFC3339Nano))
-		}
+		l.instant("creation_time", w.CreatedAt)
 		l.text("creation_path", w.CreationPath)
 		l.accessor("wrapped_accessor", w.WrappedAccessor)
 		l.close()
 	}
 	l.number("status", int64(r.Status))
-}
-
-// plainHeader reports whether a header is recorded readably: what helps to tell clients apart and is no secret.
-func plainHeader(name string) bool {
-	switch http.CanonicalHeaderKey(name) {
-	case "User-Agent", "X-Correlation-Id", "X-Request-Id", "X-Forwarded-For", "Content-Type":
-		return true
-	}
-	return false
 }
 
 // open begins an object as a member, close ends it.
@@ -233,6 +230,24 @@ func (l *line) number(name string, value int64) {
 	}
 }
 
+// flag writes a member that is true, or nothing.
+func (l *line) flag(name string, value bool) {
+	if value {
+		l.name(name)
+		l.buf = append(l.buf, "true"...)
+	}
+}
+
+// instant writes a time, unless it is zero.
+func (l *line) instant(name string, at time.Time) {
+	if !at.IsZero() {
+		l.name(name)
+		l.buf = append(l.buf, '"')
+		l.buf = at.UTC().AppendFormat(l.buf, time.RFC3339Nano)
+		l.buf = append(l.buf, '"')
+	}
+}
+
 // secret writes a hashed member, unless it is empty.
 func (l *line) secret(name, value string) {
 	if value != "" {
@@ -265,17 +280,27 @@ func (l *line) query(values url.Values) {
 	l.close()
 }
 
-// headers writes headers, names in lower case, values hashed but for those of plainHeader.
-func (l *line) headers(values http.Header) {
-	l.open("headers")
-	for _, k := range sorted(l, values) {
-		write := l.hashed
-		if plainHeader(k) {
-			write = l.plain
+// headers writes those headers that are to be recorded, names in lower case.
+func (l *line) headers(values http.Header, recorded *headers) {
+	open := false
+	for _, h := range *recorded {
+		v := values[h.key]
+		if len(v) == 0 {
+			continue
 		}
-		l.list(strings.ToLower(k), values[k], write)
+		if !open {
+			l.open("headers")
+			open = true
+		}
+		write := l.plain
+		if h.hmac {
+			write = l.hashed
+		}
+		l.list(h.name, v, write)
 	}
-	l.close()
+	if open {
+		l.close()
+	}
 }
 
 func (l *line) list(name string, values []string, write func(string)) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"slices"
+	"strconv"
 	"unicode/utf8"
 )
 
@@ -16,14 +17,14 @@ const (
 )
 
 // data writes a body: its structure, names, numbers and literals as they are, every text value hashed, except
-// below the top-level names in plain.
-func (l *line) data(name string, body json.RawMessage, plain []string) {
+// below the top-level names in plain. With elide, the answer to a list is cut down to how much it holds.
+func (l *line) data(name string, body json.RawMessage, plain []string, elide bool) {
 	if len(body) == 0 {
 		return
 	}
 	l.name(name)
 	start := len(l.buf)
-	w := walker{l: l, src: body, plain: plain}
+	w := walker{l: l, src: body, plain: plain, elide: elide}
 	if w.value(0, l.f.raw) {
 		w.space()
 		if w.pos == len(body) {
@@ -45,7 +46,9 @@ type walker struct {
 	src   []byte
 	pos   int
 	texts int
+	size  int // members or elements of the object or array that ended last
 	plain []string
+	elide bool // write the size of the top-level members "keys" and "key_info" in their place
 }
 
 // next skips white space and returns the byte after it without taking it, or 0 at the end.
@@ -104,18 +107,24 @@ func (w *walker) value(depth int, plain bool) bool {
 func (w *walker) object(depth int, plain bool) bool {
 	w.take('{')
 	if w.take('}') {
+		w.size = 0
 		return true
 	}
-	for {
+	for n := 1; ; n++ {
 		name, ok := w.memberName()
 		if !ok || !w.take(':') {
 			return false
 		}
 		exempt := plain || depth == 0 && len(w.plain) > 0 && slices.Contains(w.plain, string(name))
+		start := len(w.l.buf)
 		if !w.value(depth+1, exempt) {
 			return false
 		}
+		if w.elide && depth == 0 {
+			w.shorten(string(name), start)
+		}
 		if w.take('}') {
+			w.size = n
 			return true
 		}
 		if !w.take(',') {
@@ -124,16 +133,26 @@ func (w *walker) object(depth int, plain bool) bool {
 	}
 }
 
+// shorten replaces the keys of a list, or what it says of them, by their number.
+func (w *walker) shorten(name string, start int) {
+	first := w.l.buf[start]
+	if name == "keys" && first == '[' || name == "key_info" && first == '{' {
+		w.l.buf = strconv.AppendInt(w.l.buf[:start], int64(w.size), 10)
+	}
+}
+
 func (w *walker) array(depth int, plain bool) bool {
 	w.take('[')
 	if w.take(']') {
+		w.size = 0
 		return true
 	}
-	for {
+	for n := 1; ; n++ {
 		if !w.value(depth+1, plain) {
 			return false
 		}
 		if w.take(']') {
+			w.size = n
 			return true
 		}
 		if !w.take(',') {

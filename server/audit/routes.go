@@ -14,6 +14,7 @@ func (t *Table) Routes(r *engines.Router) {
 	engines.On(r, engines.Update, "audit/{path...}", "Enable an audit device, once a test record could be written to it.", flags, t.serveEnable)
 	engines.On(r, engines.Delete, "audit/{path...}", "Disable an audit device. Its file stays.", flags, t.serveDisable)
 	engines.On(r, engines.Update, "audit-hash/{path...}", "Hash a text as an audit device does, to search its trail for it.", engines.RootNamespace, t.serveHash)
+	t.headerRoutes(r)
 }
 
 type noInput struct{}
@@ -44,9 +45,9 @@ func (t *Table) serveList(ctx context.Context, _ *engines.Request, _ *noInput) (
 
 type enableInput struct {
 	Path        string            `json:"path" help:"Name of the device."`
-	Type        string            `json:"type" help:"Type of the device: \"file\"." max:"64"`
+	Type        string            `json:"type" help:"Type of the device: \"file\", \"syslog\" or \"socket\"." max:"64"`
 	Description string            `json:"description" help:"Free text." max:"512"`
-	Options     engines.StringMap `json:"options" help:"Of a file device: file_path (an absolute path, stdout, stderr or discard), mode, prefix, log_raw, hmac_accessor."`
+	Options     engines.StringMap `json:"options" help:"Of all devices: prefix, log_raw, hmac_accessor, elide_list_responses. Of a file: file_path (an absolute path, stdout, stderr or discard), mode. Of syslog: facility, tag. Of a socket: address, socket_type (tcp, udp, unix or unixgram), write_timeout."`
 	Local       bool              `json:"local" help:"Keep the device to this cluster: do not replicate it."`
 }
 

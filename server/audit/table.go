@@ -34,7 +34,7 @@ type Table struct {
 	store  storage.Store
 	broker *Broker
 
-	changes atomic.Uint64 // counts changes to stored devices
+	changes atomic.Uint64 // counts changes to stored devices and headers
 	seen    atomic.Uint64 // value of changes that the broker is in step with
 
 	mu     sync.Mutex
@@ -53,9 +53,9 @@ func NewTable(store storage.Store, log *slog.Logger) *Table {
 // Broker returns the broker of the enabled devices, always the same one.
 func (t *Table) Broker() *Broker { return t.broker }
 
-// Changed notes whether devices changed. It runs on the apply path and reads nothing: the next record does.
+// Changed notes whether devices or headers changed. It runs on the apply path and reads nothing: the next record does.
 func (t *Table) Changed(ch storage.Change) {
-	if ch.Touches(sharedPrefix) || ch.Touches(localPrefix) {
+	if ch.Touches(sharedPrefix) || ch.Touches(localPrefix) || ch.Touches(headersPrefix) {
 		t.changes.Add(1)
 	}
 }
@@ -96,6 +96,10 @@ func (t *Table) refresh(ctx context.Context) error {
 
 func (t *Table) loadLocked(ctx context.Context) error {
 	seen := t.changes.Load()
+	recorded, err := t.loadHeaders(ctx)
+	if err != nil {
+		return err
+	}
 	entries, err := t.scan(ctx)
 	if err != nil {
 		return err
@@ -116,6 +120,7 @@ func (t *Table) loadLocked(ctx context.Context) error {
 			t.logClose(path, t.broker.Remove(path))
 		}
 	}
+	t.broker.headers.Store(newHeaders(recorded))
 	t.stored = want
 	t.seen.Store(seen)
 	return nil
@@ -139,7 +144,7 @@ func (t *Table) add(c Config) {
 	device, err := c.Open()
 	if err != nil {
 		device = refusing{err}
-		c.Options = map[string]string{"file_path": "discard"}
+		c.Type, c.Options = TypeFile, map[string]string{"file_path": "discard"}
 	}
 	if err := t.broker.Add(c, device); err != nil {
 		t.logClose(c.Path, err)
@@ -216,9 +221,8 @@ func probe(ctx context.Context, c Config) error {
 	if err := test.Add(c, device); err != nil {
 		return err
 	}
-	s := test.sinks[0]
 	r := &Record{Request: Request{Operation: "update", NamespaceID: "root", Path: "sys/audit/test"}}
-	return errors.Join(s.write(ctx, r, false, time.Now()), test.Close())
+	return errors.Join(test.write(ctx, test.sinks[0], event{Record: r, at: time.Now(), headers: test.headers.Load()}), test.Close())
 }
 
 // Disable forgets the device at path. One that does not exist is fine.
@@ -265,6 +269,29 @@ func (t *Table) Hash(ctx context.Context, path, input string) (string, error) {
 		return "", err
 	}
 	return t.broker.Hash(cleanPath(path), input)
+}
+
+// Numbers are the counters for the metrics. Devices are counted by type: their paths are names that users chose.
+func (t *Table) Numbers() map[string]float64 {
+	stats := t.broker.Stats()
+	n := map[string]float64{
+		"audit_request_records_total":  float64(stats.Requests),
+		"audit_response_records_total": float64(stats.Responses),
+		"audit_failures_total":         float64(stats.Failures),
+		"audit_device_errors_total":    float64(stats.Errors),
+		"audit_seconds_total":          stats.Seconds,
+		"audit_devices":                float64(stats.Devices),
+		"audit_devices_failing":        0,
+	}
+	for _, d := range t.broker.Devices() {
+		n["audit_"+d.Type+"_written_records"] += float64(d.Records)
+		n["audit_"+d.Type+"_failed_records"] += float64(d.Errors)
+		n["audit_"+d.Type+"_skipped_records"] += float64(d.Skipped)
+		if d.Failing {
+			n["audit_devices_failing"]++
+		}
+	}
+	return n
 }
 
 // Reload reopens all devices, on SIGHUP.

@@ -188,14 +188,14 @@ func TestTableBrokenDevice(t *testing.T) {
 	}
 	record(t, other, "again")
 	assertPaths(t, file, "again")
-	newer := `{"path":"b","type":"socket","salt":"AAAA"}`
+	newer := `{"path":"b","type":"pigeon","salt":"AAAA"}`
 	if _, err := store.Commit(t.Context(), storage.Batch{
 		Puts: []storage.Put{{Key: "s/sys/audit/b", Value: []byte(newer)}}, Deletes: []storage.Key{"s/sys/audit/a"},
 	}); err != nil {
 		t.Fatal(err)
 	}
 	err := other.Broker().Request(t.Context(), &audit.Record{})
-	if !errors.Is(err, audit.ErrNotRecorded) || !strings.Contains(err.Error(), `"socket"`) {
+	if !errors.Is(err, audit.ErrNotRecorded) || !strings.Contains(err.Error(), `"pigeon"`) {
 		t.Errorf("with a device of an unknown type: %v, want ErrNotRecorded", err)
 	}
 }
@@ -213,7 +213,8 @@ func TestEnableRefuses(t *testing.T) {
 	}{
 		{"no path", audit.Config{Type: "file", Options: file("discard")}, "path"},
 		{"no type", audit.Config{Path: "a", Options: file("discard")}, `"file"`},
-		{"syslog", audit.Config{Path: "a", Type: "syslog"}, `"syslog" are not supported; supported: "file"`},
+		{"unknown type", audit.Config{Path: "a", Type: "pigeon"}, `"pigeon" are not supported: use "file", "syslog" or "socket"`},
+		{"nobody listens", audit.Config{Path: "a", Type: "socket", Options: map[string]string{"address": filepath.Join(dir, "no"), "socket_type": "unix"}}, "no such file"},
 		{"no options", audit.Config{Path: "a", Type: "file"}, "file_path"},
 		{"missing directory", audit.Config{Path: "a", Type: "file", Options: file(filepath.Join(dir, "no", "log"))}, "does not exist"},
 		{"full disk", audit.Config{Path: "a", Type: "file", Options: file("/dev/full")}, "no space left"},

@@ -1,0 +1,284 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Stats counts what a Broker did since it was made.
+type Stats struct {
+	Requests  uint64 // request records asked for
+	Responses uint64 // response records asked for
+	Failures  uint64 // records that no device took
+	Errors    uint64 // single devices failing to take a record
+	Seconds   float64
+	Devices   int // enabled now
+}
+
+// Broker hands each record to all enabled devices. Safe for concurrent use.
+//
+// Files are written first, one after the other; then all devices behind a connection at the same time, so that
+// a record takes as long as the slowest of them and never longer than its write_timeout. A device behind a
+// connection that failed is left alone for a while (one second at first, at most thirty), as long as another
+// device takes the records; then one record tries it again. If no other device took a record, every one is
+// tried, so the only device is never given up.
+type Broker struct {
+	log     *slog.Logger
+	refresh func(context.Context) error // brings sinks up to date before each record; may be nil
+	headers atomic.Pointer[headers]     // the request headers that are recorded
+
+	mu     sync.RWMutex // held for reading while a record is written, so that no device closes meanwhile
+	sinks  []*sink      // by path
+	local  []*sink      // those of sinks that are not behind a connection
+	remote []*sink      // the others
+	closed bool         // which devices there should be is not known: every record is refused
+
+	requests, responses, failures, errors, nanos atomic.Uint64
+}
+
+// NewBroker returns a broker without devices: it accepts every record and writes none. log may be nil.
+func NewBroker(log *slog.Logger) *Broker {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	b := &Broker{log: log}
+	b.headers.Store(newHeaders(defaultHeaders))
+	return b
+}
+
+// Add enables a device, which the Broker then owns; one of the same path is closed.
+func (b *Broker) Add(cfg Config, d Device) error {
+	f, err := newFormat(cfg)
+	if err != nil {
+		return err
+	}
+	err = b.Remove(cfg.Path)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.sinks = append(b.sinks, &sink{cfg: cfg, device: d, format: f})
+	slices.SortFunc(b.sinks, func(x, y *sink) int { return strings.Compare(x.cfg.Path, y.cfg.Path) })
+	b.sortLocked()
+	return err
+}
+
+// Remove disables and closes the device at path, if there is one.
+func (b *Broker) Remove(path string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	i := slices.IndexFunc(b.sinks, func(s *sink) bool { return s.cfg.Path == path })
+	if i < 0 {
+		return nil
+	}
+	old := b.sinks[i]
+	b.sinks = slices.Delete(b.sinks, i, i+1)
+	b.sortLocked()
+	return old.device.Close()
+}
+
+// sortLocked tells devices behind a connection from the others.
+func (b *Broker) sortLocked() {
+	b.local, b.remote = nil, nil
+	for _, s := range b.sinks {
+		if s.cfg.Type == TypeFile {
+			b.local = append(b.local, s)
+		} else {
+			b.remote = append(b.remote, s)
+		}
+	}
+}
+
+// Request records a request before it runs. The error is ErrNotRecorded.
+func (b *Broker) Request(ctx context.Context, r *Record) error {
+	b.requests.Add(1)
+	return b.record(ctx, r, false)
+}
+
+// Response records a response before it leaves. The error is ErrNotRecorded.
+func (b *Broker) Response(ctx context.Context, r *Record) error {
+	b.responses.Add(1)
+	return b.record(ctx, r, true)
+}
+
+// event is a record on its way to the devices.
+type event struct {
+	*Record
+	response bool
+	at       time.Time
+	headers  *headers
+}
+
+func (b *Broker) record(ctx context.Context, r *Record, response bool) error {
+	start := time.Now()
+	// A client that hung up does not keep its request out of the trail.
+	ctx = context.WithoutCancel(ctx)
+	if b.refresh != nil {
+		if err := b.refresh(ctx); err != nil {
+			b.failures.Add(1)
+			return fmt.Errorf("%w: %w", ErrNotRecorded, err)
+		}
+	}
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	switch {
+	case b.closed:
+		b.failures.Add(1)
+		return fmt.Errorf("%w: the devices are closed", ErrNotRecorded)
+	case len(b.sinks) == 0:
+		return nil
+	}
+	e := event{Record: r, response: response, at: r.Time, headers: b.headers.Load()}
+	if e.at.IsZero() {
+		e.at = start
+	}
+	took, errs := b.deliver(ctx, e)
+	b.nanos.Add(uint64(time.Since(start)))
+	if took {
+		return nil
+	}
+	b.failures.Add(1)
+	return fmt.Errorf("%w: %w", ErrNotRecorded, errors.Join(errs...))
+}
+
+// deliver writes an event to the devices, in the order that Broker describes, and reports whether any took it.
+func (b *Broker) deliver(ctx context.Context, e event) (took bool, errs []error) {
+	for _, s := range b.local {
+		if err := b.write(ctx, s, e); err != nil {
+			errs = append(errs, err)
+		} else {
+			took = true
+		}
+	}
+	if len(b.remote) == 0 {
+		return took, errs
+	}
+	var due, failed []*sink
+	now := time.Now()
+	for _, s := range b.remote {
+		if s.due(now) {
+			due = append(due, s)
+		} else {
+			failed = append(failed, s)
+		}
+	}
+	for _, err := range b.writeAll(ctx, due, e) {
+		took, errs = took || err == nil, append(errs, err)
+	}
+	if took {
+		for _, s := range failed {
+			s.skipped.Add(1)
+		}
+		return true, errs
+	}
+	for _, err := range b.writeAll(ctx, failed, e) {
+		took, errs = took || err == nil, append(errs, err)
+	}
+	return took, errs
+}
+
+// writeAll writes an event to several devices at the same time.
+func (b *Broker) writeAll(ctx context.Context, sinks []*sink, e event) []error {
+	errs := make([]error, len(sinks))
+	if len(sinks) == 1 {
+		errs[0] = b.write(ctx, sinks[0], e)
+		return errs
+	}
+	var wg sync.WaitGroup
+	for i, s := range sinks {
+		wg.Go(func() { errs[i] = b.write(ctx, s, e) })
+	}
+	wg.Wait()
+	return errs
+}
+
+// write writes an event to one device and keeps count.
+func (b *Broker) write(ctx context.Context, s *sink, e event) error {
+	l := s.format.line(e)
+	defer l.free()
+	err := s.device.Write(ctx, l.buf)
+	if err == nil {
+		s.worked(b.log)
+		return nil
+	}
+	b.errors.Add(1)
+	s.failed(b.log, err, time.Now())
+	return fmt.Errorf("audit device %s: %w", s.cfg.Path, err)
+}
+
+// Reload reopens all devices, on SIGHUP. The error joins those of the devices that could not.
+func (b *Broker) Reload() error {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	var errs []error
+	for _, s := range b.sinks {
+		if err := s.device.Reload(); err != nil {
+			errs = append(errs, fmt.Errorf("reopening audit device %s: %w", s.cfg.Path, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Hash returns input as the device at path writes it, or ErrNoDevice.
+func (b *Broker) Hash(path, input string) (string, error) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	for _, s := range b.sinks {
+		if s.cfg.Path == path {
+			return s.format.hash(input), nil
+		}
+	}
+	return "", ErrNoDevice
+}
+
+// Stats returns the counters.
+func (b *Broker) Stats() Stats {
+	b.mu.RLock()
+	devices := len(b.sinks)
+	b.mu.RUnlock()
+	return Stats{
+		Requests: b.requests.Load(), Responses: b.responses.Load(), Failures: b.failures.Load(),
+		Errors: b.errors.Load(), Seconds: float64(b.nanos.Load()) / 1e9, Devices: devices,
+	}
+}
+
+// Devices returns what each enabled device did, by path.
+func (b *Broker) Devices() []DeviceStats {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	stats := make([]DeviceStats, 0, len(b.sinks))
+	for _, s := range b.sinks {
+		stats = append(stats, DeviceStats{
+			Path: s.cfg.Path, Type: s.cfg.Type, Records: s.records.Load(), Errors: s.errors.Load(),
+			Skipped: s.skipped.Load(), Failing: s.failing.Load(),
+		})
+	}
+	return stats
+}
+
+// reopen lets a closed broker take records again.
+func (b *Broker) reopen() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = false
+}
+
+// Close closes all devices and forgets them. From then on every record is refused: a request that is still
+// under way must not go unrecorded.
+func (b *Broker) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+	var errs []error
+	for _, s := range b.sinks {
+		errs = append(errs, s.device.Close())
+	}
+	b.sinks = nil
+	b.sortLocked()
+	return errors.Join(errs...)
+}
