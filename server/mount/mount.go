@@ -5,7 +5,6 @@
 package mount
 
 import (
-	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
@@ -35,6 +34,15 @@ type Entry struct {
 	Config      Config            `json:"config"`
 	// Deleting is set once the mount is being disabled: it is out of the routes, its data may be partly gone.
 	Deleting bool `json:"deleting,omitempty"`
+	// Moving is set while the mount is on its way to another place: it is out of the routes.
+	Moving *Target `json:"moving,omitempty"`
+}
+
+// Target is where a mount is being moved to.
+type Target struct {
+	Migration string `json:"migration"` // id
+	Namespace string `json:"namespace"` // id
+	Path      string `json:"path"`
 }
 
 // Config is what can be tuned. TTLs are in seconds; 0 means the system's default.
@@ -53,8 +61,8 @@ type Config struct {
 // IsAuth reports whether the mount is an auth method.
 func (e *Entry) IsAuth() bool { return strings.HasPrefix(e.Path, AuthPrefix) }
 
-// Built-in mounts exist from initialisation on and cannot be disabled or enabled a second time.
-var builtin = map[string]bool{"system": true, "cubbyhole": true, "token": true}
+// Built-in mounts exist from initialisation on and cannot be disabled, moved or enabled a second time.
+var builtin = map[string]bool{"system": true, "cubbyhole": true, "token": true, "identity": true}
 
 // Builtin reports whether the mount is part of the server.
 func (e *Entry) Builtin() bool { return builtin[e.Type] }
@@ -105,23 +113,25 @@ func NewEntry(namespace, path, kind, description string) *Entry {
 	}
 }
 
-// Defaults returns the entries a new namespace begins with.
-func Defaults(namespace string) []storage.Put {
+// defaults are the mounts that every namespace has.
+func defaults(namespace string) []*Entry {
 	cubbyhole := NewEntry(namespace, "cubbyhole/", "cubbyhole", "per-token private secret storage")
 	cubbyhole.Local = true
-	return []storage.Put{
-		NewEntry(namespace, "sys/", "system", "system endpoints used for control, policy and debugging").put(),
-		NewEntry(namespace, "auth/token/", "token", "token based credentials").put(),
-		cubbyhole.put(),
+	return []*Entry{
+		NewEntry(namespace, "sys/", "system", "system endpoints used for control, policy and debugging"),
+		NewEntry(namespace, "auth/token/", "token", "token based credentials"),
+		cubbyhole,
+		NewEntry(namespace, "identity/", "identity", "identity store"),
 	}
 }
 
-// Mounted is an Entry together with its engine on this node.
-type Mounted struct {
-	Entry
-	Engine engines.Engine
-	// Mount is what the engine was built with.
-	Mount engines.Mount
+// Defaults returns the entries a new namespace begins with.
+func Defaults(namespace string) []storage.Put {
+	var puts []storage.Put
+	for _, e := range defaults(namespace) {
+		puts = append(puts, e.put())
+	}
+	return puts
 }
 
 // limits of what an operator can name.
@@ -161,24 +171,4 @@ func (c Config) TTLs(systemDefault, systemMax time.Duration) (def, max time.Dura
 		def = time.Duration(c.DefaultLeaseTTL) * time.Second
 	}
 	return min(def, max), max
-}
-
-// stores returns the engine's two views.
-func (e *Entry) stores(s storage.Store) (data, cluster storage.Store) {
-	local := storage.NewView(s, storage.NewKey(storage.Local, e.UUID, ""))
-	if e.Local {
-		return local, local
-	}
-	return storage.NewView(s, storage.NewKey(storage.Shared, e.UUID, "")), local
-}
-
-// wipe removes all data of the mount, then its entry. It can be repeated after an interruption.
-func (e *Entry) wipe(ctx context.Context, s storage.Store) error {
-	for _, class := range []storage.Class{storage.Shared, storage.Local} {
-		if err := storage.DeletePrefix(ctx, s, storage.NewKey(class, e.UUID, "")); err != nil {
-			return fmt.Errorf("deleting the data of mount %s: %w", e.Path, err)
-		}
-	}
-	_, err := s.Commit(ctx, storage.Batch{Deletes: []storage.Key{e.key()}})
-	return err
 }

@@ -2,8 +2,10 @@ package mount
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -14,7 +16,11 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// Options configure a Table. Store and Factories are required.
+// rootNS is the id of the root namespace.
+const rootNS = "root"
+
+// Options configure a Table. Store and Factories are required. Without the functions about namespaces there is
+// only the root.
 type Options struct {
 	Store     storage.Store // plaintext
 	Factories map[string]engines.Factory
@@ -22,27 +28,60 @@ type Options struct {
 	// DefaultLeaseTTL and MaxLeaseTTL are the system's; zero means 768h.
 	DefaultLeaseTTL time.Duration
 	MaxLeaseTTL     time.Duration
+
+	// NamespacePath returns the path of a namespace, "" for root.
+	NamespacePath func(id string) string
+	// NamespaceAt reports whether a path within a namespace falls under another namespace.
+	NamespaceAt func(ctx context.Context, namespace, path string) (bool, error)
+	// Guard makes it a precondition of a transaction that the namespace is there and is not being deleted.
+	Guard func(ctx context.Context, tx *storage.Txn, namespace string) error
+
+	// OnDisable ends what a mount has handed out (leases, tokens, aliases) once no request reaches it any more and
+	// before its data goes. OnMove does so before a mount leaves its path. Both may be called again for the same
+	// mount, and a failure of OnDisable is tried again.
+	OnDisable func(ctx context.Context, m *Mounted) error
+	OnMove    func(ctx context.Context, m *Mounted, to Target) error
 }
 
-// Table routes paths to engines. Reads of the routes take no lock. Safe for concurrent use.
+// Table routes paths to engines. Give Changed every change of the feed. Reads of the routes take no lock. Safe for
+// concurrent use.
 type Table struct {
-	opts  Options
-	stale atomic.Bool // the entries changed since routes was built
+	opts   Options
+	routes atomic.Pointer[routes]
+	// version counts what made the routes stale. They are fresh while they have the version they were built from.
+	version atomic.Uint64
+	wake    chan struct{} // capacity 1, level-triggered: something is to be finished; never closed
 
-	changing sync.Mutex // one enable, disable or tune at a time on this node
+	changing sync.Mutex // one enable, tune, beginning of a disable or of a move at a time on this node
 	loading  sync.Mutex
-	routes   atomic.Pointer[routes]
+
+	mu    sync.Mutex
+	dirty map[storage.Key]bool // entries that changed since the routes were built
+	all   bool                 // any entry may have changed
 }
 
 // routes is immutable once published.
 type routes struct {
-	byPath map[place]*Mounted
-	byUUID map[string]*Mounted
-	all    []*Mounted // by namespace, then path
+	version     uint64
+	byPath      map[place]*Mounted // those that take requests
+	byUUID      map[string]*Mounted
+	byAccessor  map[string]*Mounted
+	byNamespace map[string][]*Mounted // by path
+	moving      map[string]*Mounted   // by UUID
 }
 
 // place is where a mount is: a namespace id and a path.
 type place struct{ namespace, path string }
+
+// Mounted is an Entry together with its engine on this node.
+type Mounted struct {
+	Entry
+	Engine engines.Engine
+	// Mount is what the engine was built with.
+	Mount engines.Mount
+
+	gates *gates
+}
 
 // NewTable returns an empty table; call Load once storage can be read.
 func NewTable(o Options) *Table {
@@ -56,23 +95,52 @@ func NewTable(o Options) *Table {
 	if o.MaxLeaseTTL == 0 {
 		o.MaxLeaseTTL = 32 * day
 	}
-	t := &Table{opts: o}
+	if o.Factories["identity"] == nil { // a server without identities still has their path
+		o.Factories = maps.Clone(o.Factories)
+		o.Factories["identity"] = func(engines.Mount) (engines.Engine, error) { return empty{}, nil }
+	}
+	t := &Table{opts: o, wake: make(chan struct{}, 1)}
 	t.Clear()
 	return t
 }
 
+// empty is an engine without paths.
+type empty struct{}
+
+func (empty) Router() *engines.Router { return engines.NewRouter() }
+
 // Clear forgets all routes and engines, when the server seals.
 func (t *Table) Clear() {
+	t.stale(true)
 	t.routes.Store(&routes{})
-	t.stale.Store(true)
+}
+
+// stale notes what has to be read again.
+func (t *Table) stale(all bool, keys ...storage.Key) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.all = t.all || all
+	for _, k := range keys {
+		if t.dirty == nil {
+			t.dirty = map[storage.Key]bool{}
+		}
+		t.dirty[k] = true
+	}
+	t.version.Add(1)
+}
+
+// isEntryKey reports whether the key, of the area sys, holds a mount.
+func isEntryKey(k storage.Key) bool {
+	_, rest, _ := strings.Cut(k.Path(), "/")
+	return strings.HasPrefix(rest, "mounts/")
 }
 
 // Changed takes every change of the feed. It runs on the apply path and only marks what is stale.
 func (t *Table) Changed(ch storage.Change) {
 	r := t.routes.Load()
 	if ch.Reset {
-		t.stale.Store(true)
-		for _, m := range r.all {
+		t.stale(true)
+		for _, m := range r.byUUID {
 			if inv, ok := m.Engine.(engines.Invalidator); ok {
 				inv.Changed(storage.Shared, nil, true)
 				inv.Changed(storage.Local, nil, true)
@@ -80,10 +148,13 @@ func (t *Table) Changed(ch storage.Change) {
 		}
 		return
 	}
+	var entries []storage.Key
 	note := func(k storage.Key) {
 		area := k.Area()
-		if area == "sys" && strings.Contains(k.Path(), "/mounts/") {
-			t.stale.Store(true)
+		if area == "sys" {
+			if isEntryKey(k) {
+				entries = append(entries, k)
+			}
 			return
 		}
 		if m := r.byUUID[area]; m != nil {
@@ -98,93 +169,196 @@ func (t *Table) Changed(ch storage.Change) {
 	for _, k := range ch.Deletes {
 		note(k)
 	}
+	if entries != nil {
+		t.stale(false, entries...)
+	}
 }
 
 // current returns the routes, rebuilt first if an entry changed.
 func (t *Table) current(ctx context.Context) (*routes, error) {
-	if !t.stale.Load() {
-		return t.routes.Load(), nil
+	if r := t.routes.Load(); r.version == t.version.Load() {
+		return r, nil
 	}
 	t.loading.Lock()
 	defer t.loading.Unlock()
-	if !t.stale.Swap(false) {
-		return t.routes.Load(), nil
+	old := t.routes.Load()
+	t.mu.Lock()
+	version, all, dirty := t.version.Load(), t.all || old.byUUID == nil, t.dirty
+	if old.version != version {
+		t.all, t.dirty = false, nil
 	}
-	r, err := t.build(ctx, t.routes.Load())
+	t.mu.Unlock()
+	if old.version == version {
+		return old, nil
+	}
+	r, err := t.build(ctx, old, all, dirty)
 	if err != nil {
-		t.stale.Store(true)
+		t.mu.Lock()
+		t.all = true
+		t.mu.Unlock()
 		return nil, fmt.Errorf("loading the mount table: %w", err)
 	}
+	r.version = version
 	t.routes.Store(r)
 	return r, nil
 }
 
 // Load builds the routes from storage.
 func (t *Table) Load(ctx context.Context) error {
-	t.stale.Store(true)
+	t.stale(true)
 	_, err := t.current(ctx)
 	return err
 }
 
-// build reads every entry. Engines of unchanged entries are kept, with what they cache.
-func (t *Table) build(ctx context.Context, old *routes) (*routes, error) {
-	r := &routes{byPath: map[place]*Mounted{}, byUUID: map[string]*Mounted{}}
-	for _, class := range []storage.Class{storage.Shared, storage.Local} {
-		namespaces, err := t.opts.Store.List(ctx, storage.NewKey(class, "sys", ""), "", 0)
-		if err != nil {
-			return nil, err
-		}
-		for _, ns := range namespaces {
-			prefix := storage.NewKey(class, "sys", ns+"mounts/")
-			if !strings.HasSuffix(ns, "/") {
-				continue
-			}
-			stored, err := t.opts.Store.Scan(ctx, prefix, "", 0)
-			if err != nil {
-				return nil, err
-			}
-			for _, se := range stored {
-				e, err := decodeEntry(se)
-				if err != nil {
-					return nil, err
-				}
-				m, err := t.mounted(e, old)
-				if err != nil {
-					return nil, err
-				}
-				r.byUUID[e.UUID] = m
-				r.all = append(r.all, m)
-				if !e.Deleting {
-					r.byPath[place{e.Namespace, e.Path}] = m
-				}
+// build reads every entry, or only those that changed. Engines of unchanged entries are kept, with what they cache.
+func (t *Table) build(ctx context.Context, old *routes, all bool, dirty map[storage.Key]bool) (*routes, error) {
+	entries, err := t.entries(ctx, all, dirty)
+	if err != nil {
+		return nil, err
+	}
+	r := &routes{
+		byPath: map[place]*Mounted{}, byUUID: map[string]*Mounted{}, byAccessor: map[string]*Mounted{},
+		byNamespace: map[string][]*Mounted{}, moving: map[string]*Mounted{},
+	}
+	if !all {
+		r.byPath, r.byUUID, r.byAccessor = maps.Clone(old.byPath), maps.Clone(old.byUUID), maps.Clone(old.byAccessor)
+		r.byNamespace, r.moving = maps.Clone(old.byNamespace), maps.Clone(old.moving)
+		for k := range dirty {
+			if m := old.byUUID[string(k[strings.LastIndexByte(string(k), '/')+1:])]; m != nil {
+				r.remove(m)
 			}
 		}
 	}
-	slices.SortFunc(r.all, func(a, b *Mounted) int {
-		return strings.Compare(a.Namespace+"|"+a.Path, b.Namespace+"|"+b.Path)
-	})
+	touched := map[string]bool{}
+	for _, e := range entries {
+		if !touched[e.Namespace] { // the old routes keep their own
+			touched[e.Namespace] = true
+			r.byNamespace[e.Namespace] = slices.Clone(r.byNamespace[e.Namespace])
+		}
+		m, err := t.mounted(e, old)
+		if err != nil {
+			return nil, err
+		}
+		r.add(m)
+	}
+	for ns := range touched {
+		slices.SortFunc(r.byNamespace[ns], func(a, b *Mounted) int { return strings.Compare(a.Path, b.Path) })
+	}
 	return r, nil
+}
+
+func (r *routes) remove(m *Mounted) {
+	if at := (place{m.Namespace, m.Path}); r.byPath[at] == m {
+		delete(r.byPath, at)
+	}
+	delete(r.byUUID, m.UUID)
+	delete(r.byAccessor, m.Accessor)
+	delete(r.moving, m.UUID)
+	var rest []*Mounted // of its own: the old routes keep theirs
+	for _, other := range r.byNamespace[m.Namespace] {
+		if other != m {
+			rest = append(rest, other)
+		}
+	}
+	if r.byNamespace[m.Namespace] = rest; rest == nil {
+		delete(r.byNamespace, m.Namespace)
+	}
+}
+
+func (r *routes) add(m *Mounted) {
+	r.byUUID[m.UUID], r.byAccessor[m.Accessor] = m, m
+	r.byNamespace[m.Namespace] = append(r.byNamespace[m.Namespace], m)
+	switch {
+	case m.Deleting:
+	case m.Moving != nil:
+		r.moving[m.UUID] = m
+	default:
+		r.byPath[place{m.Namespace, m.Path}] = m
+	}
+}
+
+// entries reads all entries, or those with the given keys that are still there.
+func (t *Table) entries(ctx context.Context, all bool, keys map[storage.Key]bool) ([]*Entry, error) {
+	var stored []storage.Entry
+	if all {
+		for _, class := range []storage.Class{storage.Shared, storage.Local} {
+			folders, err := t.opts.Store.List(ctx, storage.NewKey(class, "sys", ""), "", 0)
+			if err != nil {
+				return nil, err
+			}
+			for _, ns := range folders {
+				if !strings.HasSuffix(ns, "/") {
+					continue
+				}
+				found, err := t.opts.Store.Scan(ctx, storage.NewKey(class, "sys", ns+"mounts/"), "", 0)
+				if err != nil {
+					return nil, err
+				}
+				stored = append(stored, found...)
+			}
+		}
+	}
+	if !all {
+		for k := range keys {
+			se, err := t.opts.Store.Get(ctx, k)
+			if errors.Is(err, storage.ErrNotFound) {
+				continue
+			}
+			if err != nil {
+				return nil, err
+			}
+			stored = append(stored, se)
+		}
+	}
+	var out []*Entry
+	for _, se := range stored {
+		e, err := decodeEntry(se)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, e)
+	}
+	return out, nil
 }
 
 // mounted returns the running engine of an entry, the one it had if nothing about it changed.
 func (t *Table) mounted(e *Entry, old *routes) (*Mounted, error) {
-	if was := old.byUUID[e.UUID]; was != nil && string(was.put().Value) == string(e.put().Value) {
+	was := old.byUUID[e.UUID]
+	if was != nil && string(was.put().Value) == string(e.put().Value) {
 		return was, nil
 	}
 	factory := t.opts.Factories[e.Type]
 	if factory == nil {
 		return nil, fmt.Errorf("mount %s has type %q, which this version does not have", e.Path, e.Type)
 	}
+	out := &Mounted{Entry: *e, gates: &gates{}}
+	if was != nil {
+		out.gates = was.gates
+		out.gates.reopen(e)
+	}
 	m := engines.Mount{
-		UUID: e.UUID, Accessor: e.Accessor, Type: e.Type, Path: e.Path, Options: e.Options, Local: e.Local,
+		UUID: e.UUID, Accessor: e.Accessor, Type: e.Type, Path: e.Path, NamespaceID: e.Namespace, Options: e.Options, Local: e.Local,
+	}
+	if t.opts.NamespacePath != nil {
+		m.Namespace = t.opts.NamespacePath(e.Namespace)
 	}
 	m.DefaultLeaseTTL, m.MaxLeaseTTL = e.Config.TTLs(t.opts.DefaultLeaseTTL, t.opts.MaxLeaseTTL)
-	m.Storage, m.ClusterStorage = e.stores(t.opts.Store)
-	engine, err := factory(m)
-	if err != nil {
+	m.Storage, m.ClusterStorage = e.stores(gated{t.opts.Store, &out.gates.commits})
+	var err error
+	if out.Engine, err = factory(m); err != nil {
 		return nil, err
 	}
-	return &Mounted{Entry: *e, Engine: engine, Mount: m}, nil
+	out.Mount = m
+	return out, nil
+}
+
+// stores returns the engine's two views.
+func (e *Entry) stores(s storage.Store) (data, cluster storage.Store) {
+	local := storage.NewView(s, storage.NewKey(storage.Local, e.UUID, ""))
+	if e.Local {
+		return local, local
+	}
+	return storage.NewView(s, storage.NewKey(storage.Shared, e.UUID, "")), local
 }
 
 // Resolve returns the mount that path (without namespace) falls under, and the rest of the path below it. It
@@ -214,8 +388,8 @@ func (t *Table) All(ctx context.Context, namespace string) ([]*Mounted, error) {
 		return nil, err
 	}
 	var out []*Mounted
-	for _, m := range r.all {
-		if m.Namespace == namespace && !m.Deleting {
+	for _, m := range r.byNamespace[namespace] {
+		if !m.Deleting {
 			out = append(out, m)
 		}
 	}
@@ -231,175 +405,29 @@ func (t *Table) Get(ctx context.Context, namespace, path string) (*Mounted, erro
 	return r.byPath[place{namespace, path}], nil
 }
 
-// has reports whether the type can be enabled.
-func (t *Table) has(kind string) bool { return t.opts.Factories[kind] != nil && !builtin[kind] }
-
-// sequence is written by every change of a namespace's mounts, so that two of them never both succeed on
-// what only one of them saw.
-func sequence(namespace string) storage.Key {
-	return storage.NewKey(storage.Local, "sys", namespace+"/mount-sequence")
-}
-
-// Enable adds a mount at e.Path and initialises its engine. The path must be clean (CleanPath).
-func (t *Table) Enable(ctx context.Context, e *Entry) error {
-	t.changing.Lock()
-	defer t.changing.Unlock()
-	if !t.has(e.Type) {
-		return engines.Invalid("unknown type %q: %s", e.Type, t.hint(e.IsAuth()))
-	}
-	m, err := t.mounted(e, &routes{})
-	if err != nil {
-		return err
-	}
-	_, err = storage.Update(ctx, t.opts.Store, func(tx *storage.Txn) error {
-		if _, err := tx.Get(ctx, sequence(e.Namespace)); err != nil && err != storage.ErrNotFound {
-			return err
-		}
-		if err := t.free(ctx, e); err != nil {
-			return err
-		}
-		if init, ok := m.Engine.(engines.Initializer); ok {
-			if err := init.Initialize(ctx, m.Mount); err != nil {
-				return fmt.Errorf("initialising the engine: %w", err)
-			}
-		}
-		tx.Put(sequence(e.Namespace), []byte(e.UUID))
-		tx.Put(e.key(), e.put().Value)
-		return nil
-	})
-	if err == nil {
-		t.opts.Logger.Info("mount enabled", "mount", e.Path, "type", e.Type, "accessor", e.Accessor)
-	}
-	return err
-}
-
-// hint lists what could have been meant.
-func (t *Table) hint(auth bool) string {
-	var kinds []string
-	for kind := range t.opts.Factories {
-		if t.has(kind) && (authTypes[kind] == auth) {
-			kinds = append(kinds, kind)
-		}
-	}
-	slices.Sort(kinds)
-	if len(kinds) == 0 {
-		return "this version has no type that can be enabled there"
-	}
-	return "the types here are " + strings.Join(kinds, ", ")
-}
-
-// authTypes are the types mounted below auth/. The others are secrets engines.
-var authTypes = map[string]bool{"userpass": true, "approle": true, "saml": true, "token": true}
-
-// free reports whether nothing is mounted at, above or below the path. Deleted mounts still occupy theirs
-// until their data is gone.
-func (t *Table) free(ctx context.Context, e *Entry) error {
+// ByAccessor returns the mount of a namespace with this accessor, or nil. One being deleted is not found.
+func (t *Table) ByAccessor(ctx context.Context, namespace, accessor string) (*Mounted, error) {
 	r, err := t.current(ctx)
-	if err != nil {
-		return err
-	}
-	if authTypes[e.Type] != e.IsAuth() {
-		if e.IsAuth() {
-			return engines.Invalid("%q is a secrets engine, not an auth method: %s", e.Type, t.hint(true))
-		}
-		return engines.Invalid("%q is an auth method, not a secrets engine: enable it at sys/auth", e.Type)
-	}
-	if !e.IsAuth() && (e.Path == AuthPrefix || strings.HasPrefix(e.Path, "sys/") || strings.HasPrefix(e.Path, "ui/") || strings.HasPrefix(e.Path, "v1/")) {
-		return engines.Invalid("cannot mount at %q: the path is reserved", e.Path)
-	}
-	for _, m := range r.all {
-		if m.Namespace == e.Namespace && (strings.HasPrefix(m.Path, e.Path) || strings.HasPrefix(e.Path, m.Path)) {
-			return engines.Invalid("path is already in use at %s", m.Path)
-		}
-	}
-	return nil
-}
-
-// change rewrites the entry at path in one transaction.
-func (t *Table) change(ctx context.Context, namespace, path string, edit func(*Entry) error) (*Entry, error) {
-	m, err := t.Get(ctx, namespace, path)
 	if err != nil {
 		return nil, err
 	}
-	if m == nil {
-		return nil, engines.Invalid("no mount at %q", path)
+	if m := r.byAccessor[accessor]; m != nil && m.Namespace == namespace && !m.Deleting {
+		return m, nil
 	}
-	var changed *Entry
-	_, err = storage.Update(ctx, t.opts.Store, func(tx *storage.Txn) error {
-		se, err := tx.Get(ctx, m.key())
-		if err != nil {
-			return err
-		}
-		e, err := decodeEntry(se)
-		if err != nil {
-			return err
-		}
-		if err := edit(e); err != nil {
-			return err
-		}
-		changed = e
-		tx.Put(e.key(), e.put().Value)
-		return nil
-	})
-	return changed, err
+	return nil, nil
 }
 
-// Tune changes a mount's configuration, description or options.
-func (t *Table) Tune(ctx context.Context, namespace, path string, edit func(*Entry) error) error {
-	t.changing.Lock()
-	defer t.changing.Unlock()
-	e, err := t.change(ctx, namespace, path, edit)
-	if err == nil {
-		t.opts.Logger.Info("mount tuned", "mount", e.Path)
-	}
-	return err
-}
-
-// Disable takes the mount out of the routes at once, then deletes its data and its entry, also if ctx ends
-// meanwhile. One that was interrupted goes on. Disabling a path with no mount is not an error, as clients of
-// the family expect.
-func (t *Table) Disable(ctx context.Context, namespace, path string) error {
-	t.changing.Lock()
-	defer t.changing.Unlock()
+// ByUUID returns a mount, also one that is being deleted or moved: what it handed out can be revoked to the end.
+// It returns nil when there is none.
+func (t *Table) ByUUID(ctx context.Context, uuid string) (*Mounted, error) {
 	r, err := t.current(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if m := r.byPath[place{namespace, path}]; m != nil {
-		if m.Builtin() {
-			return engines.Invalid("cannot disable %q: it is part of the server", path)
-		}
-		if _, err := t.change(ctx, namespace, path, func(e *Entry) error { e.Deleting = true; return nil }); err != nil {
-			return err
-		}
-		if r, err = t.current(ctx); err != nil {
-			return err
-		}
-	}
-	return t.wipe(context.WithoutCancel(ctx), r, func(m *Mounted) bool { return m.Namespace == namespace && m.Path == path })
+	return r.byUUID[uuid], nil
 }
 
-// wipe removes what is left of the mounts that are being disabled.
-func (t *Table) wipe(ctx context.Context, r *routes, which func(*Mounted) bool) error {
-	for _, m := range r.all {
-		if !m.Deleting || !which(m) {
-			continue
-		}
-		if err := m.wipe(ctx, t.opts.Store); err != nil {
-			return err
-		}
-		t.opts.Logger.Info("mount disabled", "mount", m.Path, "type", m.Type, "accessor", m.Accessor)
-	}
-	return nil
-}
-
-// Resume finishes what an interrupted Disable left. The active node calls it when it takes over.
-func (t *Table) Resume(ctx context.Context) error {
-	t.changing.Lock()
-	defer t.changing.Unlock()
-	r, err := t.current(ctx)
-	if err != nil {
-		return err
-	}
-	return t.wipe(ctx, r, func(*Mounted) bool { return true })
+// Numbers returns gauges for metrics.
+func (t *Table) Numbers() map[string]float64 {
+	return map[string]float64{"mounts": float64(len(t.routes.Load().byUUID))}
 }

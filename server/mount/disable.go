@@ -1,0 +1,226 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// Disable takes the mount out of the routes at once, then ends what it handed out and deletes its data and its
+// entry, also if ctx ends meanwhile. One that was interrupted goes on. Disabling a path with no mount is not an
+// error, as clients of the family expect.
+func (t *Table) Disable(ctx context.Context, namespace, path string) error {
+	if err := t.markDeleting(ctx, namespace, path); err != nil {
+		return err
+	}
+	r, err := t.current(ctx)
+	if err != nil {
+		return err
+	}
+	err = t.finish(context.WithoutCancel(ctx), slices.DeleteFunc(slices.Clone(r.byNamespace[namespace]), func(m *Mounted) bool {
+		return !m.Deleting || m.Path != path
+	}))
+	if err != nil {
+		t.signal()
+	}
+	return err
+}
+
+func (t *Table) markDeleting(ctx context.Context, namespace, path string) error {
+	t.changing.Lock()
+	defer t.changing.Unlock()
+	r, err := t.current(ctx)
+	if err != nil {
+		return err
+	}
+	for _, m := range r.moving {
+		if m.Namespace == namespace && m.Path == path {
+			return engines.Invalid("cannot disable %q: it is being moved", path)
+		}
+	}
+	m := r.byPath[place{namespace, path}]
+	switch {
+	case m == nil:
+		return nil
+	case m.Builtin():
+		return engines.Invalid("cannot disable %q: it is part of the server", path)
+	}
+	_, err = t.change(ctx, namespace, path, func(_ *storage.Txn, e *Entry) error { e.Deleting = true; return nil })
+	return err
+}
+
+// dropBatch is the number of mounts that DropNamespace takes at a time.
+const dropBatch = 256
+
+// DropNamespace disables every mount of a namespace, those of the server too. It can be repeated after an
+// interruption.
+func (t *Table) DropNamespace(ctx context.Context, namespace string) error {
+	if namespace == rootNS {
+		return errors.New("the mounts of the root namespace cannot be dropped")
+	}
+	for {
+		r, err := t.current(ctx)
+		if err != nil {
+			return err
+		}
+		mounts := slices.Clone(r.byNamespace[namespace])
+		// The server's own go last: ending what others handed out may need them.
+		slices.SortStableFunc(mounts, func(a, b *Mounted) int { return compare(a.Builtin(), b.Builtin()) })
+		if len(mounts) == 0 {
+			return nil
+		}
+		mounts = mounts[:min(len(mounts), dropBatch)]
+		if err := t.rewrite(ctx, mounts, func(e *Entry) error { e.Deleting, e.Moving = true, nil; return nil }); err != nil {
+			return err
+		}
+		if err := t.finish(ctx, mounts); err != nil {
+			return err
+		}
+	}
+}
+
+// compare orders false before true.
+func compare(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
+}
+
+// rewrite changes the entries that are still there in one transaction, which goes through the log in any case.
+func (t *Table) rewrite(ctx context.Context, mounts []*Mounted, change func(*Entry) error) error {
+	_, err := storage.Update(ctx, t.opts.Store, func(tx *storage.Txn) error {
+		for _, m := range mounts {
+			e, err := read(ctx, tx, m.key())
+			if errors.Is(err, storage.ErrNotFound) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			if err := change(e); err != nil {
+				return err
+			}
+			tx.Put(e.key(), e.put().Value)
+		}
+		return nil
+	})
+	return err
+}
+
+// finish removes what is left of mounts that are being disabled. It can be repeated after an interruption, and
+// done twice at once.
+func (t *Table) finish(ctx context.Context, mounts []*Mounted) error {
+	if len(mounts) == 0 {
+		return nil
+	}
+	for _, m := range mounts {
+		if err := m.gates.shutRequests(ctx); err != nil {
+			return err
+		}
+		if t.opts.OnDisable == nil {
+			continue
+		}
+		if err := t.opts.OnDisable(ctx, m); err != nil {
+			return fmt.Errorf("ending what mount %s handed out: %w", m.Path, err)
+		}
+	}
+	for _, m := range mounts {
+		if err := m.gates.commits.close(ctx); err != nil {
+			return err
+		}
+	}
+	// Behind this one in the log there is no write of theirs any more, see gates.
+	err := t.rewrite(ctx, mounts, func(e *Entry) error {
+		if !e.Deleting {
+			return fmt.Errorf("mount %s is not being disabled any more", e.Path) // a snapshot brought it back
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	var b storage.Batch
+	for _, m := range mounts {
+		for _, class := range []storage.Class{storage.Shared, storage.Local} {
+			if err := storage.DeletePrefix(ctx, t.opts.Store, storage.NewKey(class, m.UUID, "")); err != nil {
+				return fmt.Errorf("deleting the data of mount %s: %w", m.Path, err)
+			}
+		}
+		b.Deletes = append(b.Deletes, m.key())
+	}
+	if _, err := t.opts.Store.Commit(ctx, b); err != nil {
+		return err
+	}
+	for _, m := range mounts {
+		t.opts.Logger.Info("mount disabled", "mount", m.Mount.Namespace+m.Path, "type", m.Type, "accessor", m.Accessor)
+	}
+	return nil
+}
+
+// Resume finishes what interrupted disables and moves left, once. One that fails does not keep the others.
+func (t *Table) Resume(ctx context.Context) error {
+	r, err := t.current(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, m := range r.byUUID {
+		if m.Deleting {
+			errs = append(errs, t.finish(ctx, []*Mounted{m}))
+		}
+	}
+	for _, m := range r.moving {
+		errs = append(errs, t.finishMove(ctx, m.UUID))
+	}
+	return errors.Join(append(errs, t.sweepMigrations(ctx))...)
+}
+
+func (t *Table) signal() {
+	select {
+	case t.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run finishes what was interrupted, carries out moves, and tries again what failed, until ctx ends. The active
+// node calls it.
+func (t *Table) Run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for failures := 0; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.wake:
+		case <-timer.C:
+		}
+		err := t.Resume(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil:
+			failures = 0
+			timer.Stop()
+		default:
+			t.opts.Logger.Warn("finishing disables and moves", "err", err)
+			timer.Reset(backoff(failures))
+			failures++
+		}
+	}
+}
+
+// backoff is 1 s, doubled with each failure up to about a minute, with some jitter.
+func backoff(failures int) time.Duration {
+	d := time.Second << min(failures, 6)
+	return d/2 + rand.N(d/2) //nolint:gosec // jitter, not a secret
+}

@@ -1,0 +1,124 @@
+package mount
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// gate counts who is inside and can be shut. The zero gate is open.
+type gate struct {
+	mu     sync.Mutex
+	shut   bool
+	inside int
+	left   chan struct{} // nil unless somebody waits; closed when nobody is inside any more
+}
+
+// enter reports whether the gate was open; then leave must follow.
+func (g *gate) enter() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.shut {
+		return false
+	}
+	g.inside++
+	return true
+}
+
+func (g *gate) leave() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.inside--; g.inside == 0 && g.left != nil {
+		close(g.left)
+		g.left = nil
+	}
+}
+
+// close shuts the gate and waits until nobody is inside, or ctx ends.
+func (g *gate) close(ctx context.Context) error {
+	g.mu.Lock()
+	g.shut = true
+	if g.inside > 0 && g.left == nil {
+		g.left = make(chan struct{})
+	}
+	left := g.left
+	g.mu.Unlock()
+	if left == nil {
+		return nil
+	}
+	select {
+	case <-left:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (g *gate) open() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.shut = false
+}
+
+// gates of one mount, the same for all its Mounted on this node.
+//
+// Only the active node commits, and it is the one that disables. So a mount's data is known to be all there once
+// its commits were shut out here and one more commit went through the log behind those whose outcome is unknown:
+// nothing can be written after the wipe, and the log carries no precondition for it in each write.
+type gates struct{ requests, commits gate }
+
+// reopen opens what an entry gives no reason to keep shut: a move is over, or a snapshot brought back what was there
+// before it was disabled.
+func (g *gates) reopen(e *Entry) {
+	if e.Deleting {
+		return
+	}
+	g.commits.open()
+	if e.Moving == nil {
+		g.requests.open()
+	}
+}
+
+// longestWait is how long a disable or a move waits for requests that are running in the mount. Their commits are
+// shut out whatever they do.
+const longestWait = 30 * time.Second
+
+// shutRequests waits for the requests that are running in the mount, though not forever.
+func (g *gates) shutRequests(ctx context.Context) error {
+	waiting, cancel := context.WithTimeout(ctx, longestWait)
+	defer cancel()
+	if err := g.requests.close(waiting); err != nil {
+		return ctx.Err()
+	}
+	return nil
+}
+
+// Hold keeps the mount from being disabled or moved until Release, so that what a request hands out is known
+// before it is revoked. It fails if that has begun since the mount was resolved; then Release must not be called.
+func (m *Mounted) Hold() error {
+	if !m.gates.requests.enter() {
+		return engines.NotFound("the mount at this path is being disabled or moved")
+	}
+	return nil
+}
+
+// Release ends a Hold.
+func (m *Mounted) Release() { m.gates.requests.leave() }
+
+// gated is a store whose commits can be shut out.
+type gated struct {
+	storage.Store
+	gate *gate
+}
+
+// Commit implements storage.Committer.
+func (s gated) Commit(ctx context.Context, b storage.Batch) (storage.Index, error) {
+	if !s.gate.enter() {
+		return 0, engines.NotFound("the mount at this path was disabled")
+	}
+	defer s.gate.leave()
+	return s.Store.Commit(ctx, b)
+}
