@@ -2,6 +2,7 @@ package system
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,6 +13,13 @@ import (
 type InFlight struct {
 	mu       sync.Mutex
 	requests map[string]*flying // by request id
+	waiting  []*drain
+}
+
+// drain waits for the end of requests.
+type drain struct {
+	left map[string]bool // ids
+	done chan struct{}   // closed when none is left
 }
 
 type flying struct {
@@ -40,6 +48,43 @@ func (f *InFlight) Begin(id string, op engines.Operation, path, remote string) (
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		delete(f.requests, id)
+		for _, d := range f.waiting {
+			d.ended(id)
+		}
+		f.waiting = slices.DeleteFunc(f.waiting, func(d *drain) bool { return len(d.left) == 0 })
+	}
+}
+
+func (d *drain) ended(id string) {
+	if !d.left[id] {
+		return
+	}
+	if delete(d.left, id); len(d.left) == 0 {
+		close(d.done)
+	}
+}
+
+// Drain waits until every request that is under way now has ended, or ctx has.
+func (f *InFlight) Drain(ctx context.Context) error {
+	d := &drain{left: map[string]bool{}, done: make(chan struct{})}
+	f.mu.Lock()
+	for id := range f.requests {
+		d.left[id] = true
+	}
+	if len(d.left) == 0 {
+		f.mu.Unlock()
+		return nil
+	}
+	f.waiting = append(f.waiting, d)
+	f.mu.Unlock()
+	select {
+	case <-d.done:
+		return nil
+	case <-ctx.Done():
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.waiting = slices.DeleteFunc(f.waiting, func(w *drain) bool { return w == d })
+		return ctx.Err()
 	}
 }
 
