@@ -2,8 +2,8 @@ package token
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -17,6 +17,7 @@ import (
 // Params say what a new token is like. The zero value of every field but Policies and Path is meaningful.
 type Params struct {
 	ID             string // the token itself; "" for a random one
+	Type           string // "service", or "" for it, or "batch"
 	Parent         string // Key of the parent; "" for an orphan
 	Policies       []string
 	Path           string // of the request that asks for it
@@ -27,14 +28,20 @@ type Params struct {
 	MaxTTL         time.Duration // a limit below the system's; 0 is none
 	ExplicitMaxTTL time.Duration // as MaxTTL, but later changes of the terms do not lift it
 	Period         time.Duration // not 0: no maximum but ExplicitMaxTTL, each renewal gives this
+	AskedPeriod    time.Duration // see Entry
 	NotRenewable   bool
 	EntityID       string
 	Namespace      string // id; "" is "root"
 	BoundCIDRs     []netip.Prefix
-	Role           string
+	Mount          string          // see Entry
+	Role           string          // see Entry
+	Internal       json.RawMessage // see Entry
 	// DefaultTTL and SystemMaxTTL replace the system's, for instance by those of the mount; 0 keeps them.
 	DefaultTTL   time.Duration
 	SystemMaxTTL time.Duration
+	// Also returns what is written in the same transaction as the token, for instance a wrapped response; nil is
+	// nothing. It is called once, and not for batch tokens, which write nothing: they cannot have it.
+	Also func(tokenKey string) []storage.Put
 }
 
 // Created is a new token with everything to tell about it.
@@ -44,40 +51,71 @@ type Created struct {
 	Warnings []string
 }
 
-// Create stores a new token. ErrInvalid means that the parent is not, or no longer, a valid token without a
-// limit of uses: as the parent is a precondition of the write, a token never survives the revocation of its
-// parent. Anything wrong with p is an engines.Error of KindInvalid.
+// Create makes a new token, and stores it unless it is a batch token. ErrInvalid means that the parent is not,
+// or no longer, a valid service token without a limit of uses: as the parent is a precondition of the write, a
+// token never survives the revocation of its parent. Anything wrong with p is an engines.Error of KindInvalid.
 func (s *Store) Create(ctx context.Context, p Params) (Created, error) {
-	now := s.now().Round(0)
-	e := &Entry{
-		Accessor: newAccessor(), Parent: p.Parent, Policies: NormalPolicies(p.Policies), Path: p.Path, Meta: p.Meta,
-		DisplayName: p.DisplayName, NumUses: p.NumUses, MaxTTL: p.MaxTTL, ExplicitMaxTTL: p.ExplicitMaxTTL, Period: p.Period,
-		CreatedAt: now, Renewable: !p.NotRenewable, Type: "service", EntityID: p.EntityID, Namespace: p.Namespace,
-		BoundCIDRs: p.BoundCIDRs, Role: p.Role,
-	}
-	if e.Namespace == "" {
-		e.Namespace = "root"
-	}
-	if err := check(e, p.ID); err != nil {
+	e := s.entry(p)
+	if err := check(e, p); err != nil {
 		return Created{}, err
 	}
 	warnings := s.limit(e, p)
-	token := p.ID
-	if token == "" {
-		token = newToken()
-	}
+	var token string
 	var err error
-	if e.Key, err = s.hash(ctx, tokenHash, token); err != nil {
-		return Created{}, err
+	if e.Batch() {
+		token, err = s.createBatch(ctx, e)
+	} else {
+		token, err = s.createService(ctx, e, p)
 	}
-	accessor, err := s.hash(ctx, accessorHash, e.Accessor)
 	if err != nil {
 		return Created{}, err
 	}
-	if err := s.insert(ctx, e, accessor); err != nil {
-		return Created{}, err
-	}
 	return Created{Token: engines.Sensitive(token), Entry: e, Warnings: warnings}, nil
+}
+
+// entry returns what p says, without a Key and a lifetime.
+func (s *Store) entry(p Params) *Entry {
+	e := &Entry{
+		Parent: p.Parent, Policies: NormalPolicies(p.Policies), Path: p.Path, Meta: p.Meta, DisplayName: p.DisplayName,
+		NumUses: p.NumUses, MaxTTL: p.MaxTTL, ExplicitMaxTTL: p.ExplicitMaxTTL, Period: p.Period, AskedPeriod: p.AskedPeriod,
+		CreatedAt: s.now().Round(0), Renewable: !p.NotRenewable, Type: p.Type, EntityID: p.EntityID, Namespace: p.Namespace,
+		BoundCIDRs: p.BoundCIDRs, Mount: p.Mount, Role: p.Role, Internal: p.Internal,
+	}
+	if e.Namespace == "" {
+		e.Namespace = rootNamespace
+	}
+	switch e.Type {
+	case typeBatch:
+		e.Renewable, e.Internal = false, nil // which only renewals need
+	case "":
+		e.Type = typeService
+		fallthrough
+	default:
+		e.Accessor = newAccessor()
+	}
+	return e
+}
+
+func (s *Store) createService(ctx context.Context, e *Entry, p Params) (token string, err error) {
+	if token = p.ID; token == "" {
+		token = newToken()
+	}
+	if e.Key, err = s.hash(ctx, tokenHash, token); err != nil {
+		return "", err
+	}
+	accessor, err := s.hash(ctx, accessorHash, e.Accessor)
+	if err != nil {
+		return "", err
+	}
+	var also []storage.Put
+	if p.Also != nil {
+		also = p.Also(e.Key)
+	}
+	if err := s.insert(ctx, e, accessor, also); err != nil {
+		return "", err
+	}
+	s.created.Add(1)
+	return token, nil
 }
 
 // CreateRoot creates a root token that never expires. id is the token itself; "" makes a random one.
@@ -86,8 +124,8 @@ func (s *Store) CreateRoot(ctx context.Context, id string) (engines.Sensitive, e
 	return c.Token, err
 }
 
-// insert writes the entry and all its index entries in one batch.
-func (s *Store) insert(ctx context.Context, e *Entry, accessor string) error {
+// insert writes the entry, all its index entries and what goes with it in one batch.
+func (s *Store) insert(ctx context.Context, e *Entry, accessor string, also []storage.Put) error {
 	for {
 		_, err := storage.Update(ctx, s.store, func(t *storage.Txn) error {
 			if e.Parent != "" {
@@ -108,7 +146,10 @@ func (s *Store) insert(ctx context.Context, e *Entry, accessor string) error {
 				return err
 			}
 			put(t, e, time.Time{})
-			t.Put(accessorKey(accessor), accessorRef{Accessor: e.Accessor, Token: e.Key}.encode())
+			t.Put(accessorKey(accessor), e.accessorRef().encode())
+			for _, p := range also {
+				t.Put(p.Key, p.Value)
+			}
 			return nil
 		})
 		if !errors.Is(err, storage.ErrConflict) || ctx.Err() != nil {
@@ -128,13 +169,21 @@ const (
 )
 
 // check reports what is wrong with a token that is to be created.
-func check(e *Entry, id string) error {
+func check(e *Entry, p Params) error {
+	switch {
+	case e.Type != typeService && e.Type != typeBatch:
+		return engines.Invalid("field \"type\": must be \"service\" or \"batch\"")
+	case e.Batch():
+		if err := checkBatch(e, p); err != nil {
+			return err
+		}
+	}
 	switch {
 	case len(e.Policies) > maxPolicies:
 		return engines.Invalid("a token has at most %d policies", maxPolicies)
 	case slices.ContainsFunc(e.Policies, func(p string) bool { return len(p) > maxPolicyBytes }):
 		return engines.Invalid("a policy name is longer than %d bytes", maxPolicyBytes)
-	case e.Root() && e.Namespace != "root":
+	case e.Root() && e.Namespace != rootNamespace:
 		return engines.Invalid("root tokens may not be created outside the root namespace")
 	case len(e.Meta) > maxMeta:
 		return engines.Invalid("a token has at most %d entries of metadata", maxMeta)
@@ -150,7 +199,7 @@ func check(e *Entry, id string) error {
 			return engines.Invalid("keys of metadata have at most %d bytes, values %d", maxMetaKey, maxMetaValue)
 		}
 	}
-	return checkID(id)
+	return checkID(p.ID)
 }
 
 // checkID refuses custom tokens that do not travel in a header, or look like those the server makes.
@@ -179,90 +228,6 @@ func (s *Store) limit(e *Entry, p Params) (warnings []string) {
 	ttl, warnings := s.lifetime(terms, e.ExplicitMaxTTL, 0, e.CreatedAt, e.CreatedAt)
 	e.TTL, e.ExpiresAt = ttl, e.CreatedAt.Add(ttl)
 	return warnings
-}
-
-// Terms govern how long a token lives after it is created or renewed.
-type Terms struct {
-	TTL          time.Duration // 0: the default
-	MaxTTL       time.Duration // counted from the creation; 0: the system's
-	Period       time.Duration // see Params
-	DefaultTTL   time.Duration // see Params
-	SystemMaxTTL time.Duration
-}
-
-// maxLifetime keeps times of expiry within what the expiry index can order.
-const maxLifetime = 100 * 365 * 24 * time.Hour
-
-// lifetime returns how long a token lives from now on; 0 or less when its maximum is reached. increment is
-// what the client asks for, 0 for nothing in particular.
-func (s *Store) lifetime(t Terms, explicitMax, increment time.Duration, created, now time.Time) (ttl time.Duration, warnings []string) {
-	most := t.SystemMaxTTL
-	if most == 0 {
-		most = s.opts.MaxTTL
-	}
-	most = min(most, maxLifetime)
-	for _, limit := range []time.Duration{t.MaxTTL, explicitMax} {
-		if limit > 0 {
-			most = min(most, limit)
-		}
-	}
-	switch {
-	case t.Period > 0:
-		if ttl = t.Period; ttl > most {
-			warnings = append(warnings, fmt.Sprintf("period of %q exceeded the effective max_ttl of %q; period value is capped accordingly", ttl, most))
-			ttl = most
-		}
-		if explicitMax == 0 {
-			return ttl, warnings
-		}
-		most = explicitMax
-	case increment > 0:
-		ttl = increment
-	case t.TTL > 0:
-		ttl = t.TTL
-	case t.DefaultTTL > 0:
-		ttl = t.DefaultTTL
-	default:
-		ttl = s.opts.DefaultTTL
-	}
-	if left := created.Add(most).Sub(now); ttl > left {
-		warnings = append(warnings, fmt.Sprintf("TTL of %q exceeded the effective max_ttl of %q; TTL value is capped accordingly", ttl, left))
-		ttl = left
-	}
-	return ttl, warnings
-}
-
-// Renew gives a token its next lifetime, counted from now; increment is what the client asks for, 0 for
-// nothing in particular. ErrInvalid means that there is no such valid token; a token that cannot be renewed
-// is an engines.Error of KindInvalid.
-func (s *Store) Renew(ctx context.Context, key string, increment time.Duration) (Created, error) {
-	current, err := s.LookupKey(ctx, key)
-	if err != nil {
-		return Created{}, err
-	}
-	terms := Terms{TTL: current.TTL, MaxTTL: current.MaxTTL, Period: current.Period}
-	if s.opts.RenewTerms != nil {
-		if terms, err = s.opts.RenewTerms(ctx, current); err != nil {
-			return Created{}, err
-		}
-	}
-	var warnings []string
-	e, err := s.change(ctx, key, func(e *Entry) error {
-		now := s.now().Round(0)
-		switch {
-		case !e.valid(now):
-			return ErrInvalid
-		case !e.Renewable || e.NumUses < 0:
-			return engines.Invalid("token is not renewable")
-		}
-		var ttl time.Duration
-		if ttl, warnings = s.lifetime(terms, e.ExplicitMaxTTL, increment, e.CreatedAt, now); ttl <= 0 {
-			return engines.Invalid("past the max TTL, cannot renew")
-		}
-		e.ExpiresAt, e.RenewedAt = now.Add(ttl), now
-		return nil
-	})
-	return Created{Entry: e, Warnings: warnings}, err
 }
 
 // NormalPolicies returns policy names as tokens carry them: trimmed, lower case, sorted, each once; nothing

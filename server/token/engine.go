@@ -4,18 +4,11 @@ import (
 	"context"
 	"crypto/subtle"
 	"errors"
-	"fmt"
 	"net/http"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
 )
-
-// Authorizer answers what the token paths need to know of the caller beyond being allowed to ask.
-type Authorizer interface {
-	// Sudo reports whether the caller has the sudo capability on a path (without leading slash).
-	Sudo(ctx context.Context, c engines.Caller, path string) (bool, error)
-}
 
 // Policies is what the token paths need to know of policies. Names are in the form of NormalPolicies.
 type Policies interface {
@@ -24,15 +17,10 @@ type Policies interface {
 	Assignable(name string) bool
 }
 
-// EngineOptions of an Engine. All but the namespace functions are required.
+// EngineOptions of an Engine. All are required.
 type EngineOptions struct {
-	Tokens     *Store
-	Authorizer Authorizer
-	Policies   Policies
-	// Namespace returns the id of the namespace a request is in; nil means that there is only "root".
-	Namespace func(*engines.Request) string
-	// NamespacePath returns the path of a namespace, "" for root; nil means that there is only root.
-	NamespacePath func(id string) string
+	Tokens   *Store
+	Policies Policies
 }
 
 // Engine answers the paths of auth/token.
@@ -45,7 +33,7 @@ type Engine struct {
 // NewEngine declares the paths.
 func NewEngine(o EngineOptions) *Engine {
 	e := &Engine{opts: o, tokens: o.Tokens, router: engines.NewRouter()}
-	// Tokens are local to the cluster, so everything here is.
+	// Tokens are local to the cluster, so everything about them is.
 	const (
 		local = engines.ClusterLocal
 		sudo  = engines.ClusterLocal | engines.Sudo
@@ -53,14 +41,14 @@ func NewEngine(o EngineOptions) *Engine {
 	r := e.router
 	engines.On(r, engines.Update, "create", "Create a token as a child of the caller's.", local, e.create)
 	engines.On(r, engines.Update, "create-orphan", "Create a token that does not go with the caller's.", sudo, e.createOrphan)
-	engines.On(r, engines.Update, "create/{role}", "Create a token by a role. Roles are not supported yet.", local, e.createByRole)
+	engines.On(r, engines.Update, "create/{role_name}", "Create a token by a role.", local, e.createByRole)
 
 	engines.On(r, engines.Read, "lookup", "Describe a token; the caller's if none is given.", local, e.lookup)
 	engines.On(r, engines.Update, "lookup", "Describe a token; the caller's if none is given.", local, e.lookup)
 	engines.On(r, engines.Read, "lookup-self", "Describe the caller's token.", local, e.lookupSelf)
 	engines.On(r, engines.Update, "lookup-self", "Describe the caller's token.", local, e.lookupSelf)
 	engines.On(r, engines.Update, "lookup-accessor", "Describe the token with an accessor.", local, e.lookupAccessor)
-	engines.On(r, engines.List, "accessors", "List the accessors of all tokens.", sudo, e.accessors)
+	engines.On(r, engines.List, "accessors", "List the accessors of all tokens of the namespace and those below it.", sudo, e.accessors)
 
 	engines.On(r, engines.Update, "renew", "Renew a token; the caller's if none is given.", local, e.renew)
 	engines.On(r, engines.Update, "renew-self", "Renew the caller's token.", local, e.renewSelf)
@@ -72,17 +60,22 @@ func NewEngine(o EngineOptions) *Engine {
 	engines.On(r, engines.Update, "revoke-orphan", "Revoke a token and leave the tokens made from it as orphans.", sudo, e.revokeOrphan)
 
 	engines.On(r, engines.Update, "tidy", "Compare all tokens with their indexes and mend what does not fit.", sudo, e.tidy)
+	engines.On(r, engines.Read, "tidy", "Tell how the latest tidy operation on this node went.", sudo|engines.Active, e.tidyStatus)
+	e.rolePaths()
 	return e
 }
 
 // Router implements engines.Engine.
 func (e *Engine) Router() *engines.Router { return e.router }
 
-func (e *Engine) namespace(req *engines.Request) string {
-	if e.opts.Namespace == nil {
-		return "root"
+var _ engines.Engine = (*Engine)(nil)
+
+// namespace returns the id of the namespace a request is in.
+func namespace(req *engines.Request) string {
+	if req.Mount.NamespaceID == "" {
+		return rootNamespace
 	}
-	return e.opts.Namespace(req)
+	return req.Mount.NamespaceID
 }
 
 type noInput struct{}
@@ -109,18 +102,33 @@ type renewAccessorInput struct {
 	renewSelfInput
 }
 
-// found turns ErrInvalid into what clients read.
-func found(e *Entry, err error, text string) (*Entry, error) {
+// found turns ErrInvalid into what clients read. Tokens of other namespaces than the request's and those below it
+// are not found.
+func (e *Engine) found(ctx context.Context, req *engines.Request, entry *Entry, err error, text string) (*Entry, error) {
+	if err == nil && !e.tokens.below(ctx, namespace(req), entry.Namespace) {
+		err = ErrInvalid
+	}
 	if errors.Is(err, ErrInvalid) {
 		return nil, &engines.Error{Kind: engines.KindDenied, Detail: text}
 	}
-	return e, err
+	return entry, err
 }
 
-// self returns the caller's own entry. It may be in its last use.
+// callers returns the caller's own entry, or ErrInvalid. It may be in its last use, and in a namespace above the
+// request's.
+func (e *Engine) callers(ctx context.Context, req *engines.Request) (*Entry, error) {
+	if isBatchKey(req.Caller.TokenKey) {
+		return e.tokens.Lookup(ctx, req.Caller.Token.Reveal())
+	}
+	return e.tokens.LookupKey(ctx, req.Caller.TokenKey)
+}
+
 func (e *Engine) self(ctx context.Context, req *engines.Request) (*Entry, error) {
-	entry, err := e.tokens.LookupKey(ctx, req.Caller.TokenKey)
-	return found(entry, err, "bad token")
+	entry, err := e.callers(ctx, req)
+	if errors.Is(err, ErrInvalid) {
+		return nil, &engines.Error{Kind: engines.KindDenied, Detail: "bad token"}
+	}
+	return entry, err
 }
 
 // given returns the entry of the token in the input, or the caller's own if there is none, with the token.
@@ -130,13 +138,13 @@ func (e *Engine) given(ctx context.Context, req *engines.Request, in *tokenInput
 		return entry, req.Caller.Token, err
 	}
 	entry, err := e.tokens.Lookup(ctx, in.Token.Reveal())
-	entry, err = found(entry, err, "bad token")
+	entry, err = e.found(ctx, req, entry, err, "bad token")
 	return entry, in.Token, err
 }
 
-func (e *Engine) byAccessor(ctx context.Context, in *accessorInput) (*Entry, error) {
+func (e *Engine) byAccessor(ctx context.Context, req *engines.Request, in *accessorInput) (*Entry, error) {
 	entry, err := e.tokens.LookupAccessor(ctx, in.Accessor)
-	return found(entry, err, "invalid accessor")
+	return e.found(ctx, req, entry, err, "invalid accessor")
 }
 
 func (e *Engine) lookup(ctx context.Context, req *engines.Request, in *tokenInput) (*engines.Response, error) {
@@ -144,23 +152,23 @@ func (e *Engine) lookup(ctx context.Context, req *engines.Request, in *tokenInpu
 	if err != nil {
 		return nil, err
 	}
-	return &engines.Response{Data: e.describe(entry, token)}, nil
+	return e.tokens.describe(ctx, entry, token)
 }
 
 func (e *Engine) lookupSelf(ctx context.Context, req *engines.Request, _ *noInput) (*engines.Response, error) {
 	return e.lookup(ctx, req, &tokenInput{})
 }
 
-func (e *Engine) lookupAccessor(ctx context.Context, _ *engines.Request, in *accessorInput) (*engines.Response, error) {
-	entry, err := e.byAccessor(ctx, in)
+func (e *Engine) lookupAccessor(ctx context.Context, req *engines.Request, in *accessorInput) (*engines.Response, error) {
+	entry, err := e.byAccessor(ctx, req, in)
 	if err != nil {
 		return nil, err
 	}
-	return &engines.Response{Data: e.describe(entry, "")}, nil
+	return e.tokens.describe(ctx, entry, "")
 }
 
-func (e *Engine) accessors(ctx context.Context, _ *engines.Request, _ *noInput) (*engines.Response, error) {
-	keys, err := e.tokens.Accessors(ctx)
+func (e *Engine) accessors(ctx context.Context, req *engines.Request, _ *noInput) (*engines.Response, error) {
+	keys, err := e.tokens.AccessorsBelow(ctx, namespace(req))
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +183,7 @@ func (e *Engine) renew(ctx context.Context, req *engines.Request, in *renewInput
 	if err != nil {
 		return nil, err
 	}
-	return e.renewEntry(ctx, entry, token, in.Increment)
+	return e.renewEntry(ctx, req, entry, token, in.Increment)
 }
 
 func (e *Engine) renewSelf(ctx context.Context, req *engines.Request, in *renewSelfInput) (*engines.Response, error) {
@@ -183,19 +191,23 @@ func (e *Engine) renewSelf(ctx context.Context, req *engines.Request, in *renewS
 	if err != nil {
 		return nil, err
 	}
-	return e.renewEntry(ctx, entry, req.Caller.Token, in.Increment)
+	return e.renewEntry(ctx, req, entry, req.Caller.Token, in.Increment)
 }
 
-func (e *Engine) renewAccessor(ctx context.Context, _ *engines.Request, in *renewAccessorInput) (*engines.Response, error) {
-	entry, err := e.byAccessor(ctx, &in.accessorInput)
+func (e *Engine) renewAccessor(ctx context.Context, req *engines.Request, in *renewAccessorInput) (*engines.Response, error) {
+	entry, err := e.byAccessor(ctx, req, &in.accessorInput)
 	if err != nil {
 		return nil, err
 	}
-	return e.renewEntry(ctx, entry, "", in.Increment)
+	return e.renewEntry(ctx, req, entry, "", in.Increment)
 }
 
-func (e *Engine) renewEntry(ctx context.Context, entry *Entry, token engines.Sensitive, increment engines.Duration) (*engines.Response, error) {
-	renewed, err := e.tokens.Renew(ctx, entry.Key, time.Duration(increment))
+func (e *Engine) renewEntry(ctx context.Context, req *engines.Request, entry *Entry, token engines.Sensitive, increment engines.Duration) (*engines.Response, error) {
+	var limits Terms
+	if entry.Namespace == namespace(req) { // the mount of the request is that of the token
+		limits = Terms{DefaultTTL: req.Mount.DefaultLeaseTTL, SystemMaxTTL: req.Mount.MaxLeaseTTL}
+	}
+	renewed, err := e.tokens.renew(ctx, entry.Key, time.Duration(increment), limits)
 	if errors.Is(err, ErrInvalid) {
 		return nil, &engines.Error{Kind: engines.KindDenied, Detail: "bad token"}
 	}
@@ -203,7 +215,11 @@ func (e *Engine) renewEntry(ctx context.Context, entry *Entry, token engines.Sen
 		return nil, err
 	}
 	renewed.Token = token
-	return &engines.Response{Auth: e.tokens.Auth(renewed), Warnings: renewed.Warnings}, nil
+	auth, err := e.tokens.AuthWithIdentity(ctx, renewed)
+	if err != nil {
+		return nil, err
+	}
+	return &engines.Response{Auth: auth, Warnings: renewed.Warnings}, nil
 }
 
 // revoke answers the same whether the token was there or not.
@@ -226,8 +242,8 @@ func (e *Engine) revokeSelf(ctx context.Context, req *engines.Request, _ *noInpu
 	return nil, e.tokens.Revoke(ctx, req.Caller.TokenKey)
 }
 
-func (e *Engine) revokeAccessor(ctx context.Context, _ *engines.Request, in *accessorInput) (*engines.Response, error) {
-	entry, err := e.byAccessor(ctx, in)
+func (e *Engine) revokeAccessor(ctx context.Context, req *engines.Request, in *accessorInput) (*engines.Response, error) {
+	entry, err := e.byAccessor(ctx, req, in)
 	if err != nil {
 		return nil, err
 	}
@@ -249,12 +265,32 @@ func (e *Engine) revokeOrphan(ctx context.Context, req *engines.Request, in *tok
 	return nil, e.tokens.RevokeOrphan(ctx, entry.Key)
 }
 
-func (e *Engine) tidy(ctx context.Context, _ *engines.Request, _ *noInput) (*engines.Response, error) {
-	r, err := e.tokens.Tidy(ctx)
-	if err != nil {
-		return nil, err
+// tidy answers at once where there is a background to work in.
+func (e *Engine) tidy(ctx context.Context, req *engines.Request, _ *noInput) (*engines.Response, error) {
+	text := "The tidy operation has begun: read auth/token/tidy for its result."
+	if !e.tokens.StartTidy(ctx, namespace(req)) {
+		text = "A tidy operation is already running: read auth/token/tidy for its result."
 	}
-	text := fmt.Sprintf("Tidy operation finished: %d tokens seen, %d accessors, %d child entries and %d expiry entries mended, %d tokens without their parent revoked",
-		r.Tokens, r.Accessors, r.Children, r.Expiries, r.Revoked)
 	return &engines.Response{Status: http.StatusAccepted, Warnings: []string{text}}, nil
+}
+
+func (e *Engine) tidyStatus(ctx context.Context, req *engines.Request, _ *noInput) (*engines.Response, error) {
+	s := e.tokens.TidyStatus()
+	if !e.tokens.below(ctx, namespace(req), s.Namespace) {
+		s = TidyStatus{State: "never"}
+	}
+	data := map[string]any{"state": s.State, "started_at": timeText(s.StartedAt), "finished_at": timeText(s.FinishedAt)}
+	if !s.FinishedAt.IsZero() {
+		data["tokens"], data["revoked"] = s.Result.Tokens, s.Result.Revoked
+		data["accessors_mended"], data["children_mended"], data["expiries_mended"] = s.Result.Accessors, s.Result.Children, s.Result.Expiries
+	}
+	return &engines.Response{Data: data}, nil
+}
+
+// timeText is null for no time.
+func timeText(t time.Time) any {
+	if t.IsZero() {
+		return nil
+	}
+	return t.UTC().Format(time.RFC3339)
 }

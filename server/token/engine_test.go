@@ -24,25 +24,35 @@ type desk struct {
 	root   token.Created
 }
 
-func (d *desk) Sudo(_ context.Context, c engines.Caller, path string) (bool, error) {
-	return strings.HasPrefix(path, "auth/token/") && (c.Root || slices.Contains(c.Policies, "admin")), nil
+// access is what a caller may do.
+type access struct {
+	engines.Access
+	policies []string
+}
+
+func (a access) Sudo(path string) bool {
+	return strings.HasPrefix(path, "auth/token/") && slices.Contains(a.policies, "admin")
 }
 
 func (d *desk) Exists(_ context.Context, namespace, name string) (bool, error) {
-	return namespace == "root" && slices.Contains([]string{"root", "default", "admin", "app", "ops"}, name), nil
+	return namespace != "" && slices.Contains([]string{"root", "default", "admin", "app", "ops"}, name), nil
 }
 
 func (d *desk) Assignable(name string) bool { return name != "response-wrapping" }
 
-func newDesk(t *testing.T) *desk {
+func newDesk(t *testing.T, change ...func(*token.Options)) *desk {
 	t.Helper()
 	d := &desk{t: t}
 	d.Mount = enginetest.New(t, func(m engines.Mount) (engines.Engine, error) {
 		if _, err := m.ClusterStorage.Commit(t.Context(), storage.Batch{Puts: token.InitPuts()}); err != nil {
 			return nil, err
 		}
-		d.tokens = token.New(token.Options{Store: m.ClusterStorage})
-		return token.NewEngine(token.EngineOptions{Tokens: d.tokens, Authorizer: d, Policies: d}), nil
+		o := token.Options{Store: m.ClusterStorage, BatchKey: batchKey, Below: below, NamespacePath: namespacePath}
+		for _, fn := range change {
+			fn(&o)
+		}
+		d.tokens = token.New(o)
+		return token.NewEngine(token.EngineOptions{Tokens: d.tokens, Policies: d}), nil
 	}, enginetest.Options{Type: "token", Path: "auth/token/"})
 	t.Cleanup(d.Memory.OnChange(func(storage.Change) { d.tokens.Clear() }))
 	d.root = d.issue(token.Params{Policies: []string{"root"}, Path: "auth/token/root", DisplayName: "root"})
@@ -59,11 +69,29 @@ func (d *desk) issue(p token.Params) token.Created {
 	return c
 }
 
+// in makes the next requests go to a namespace.
+func (d *desk) in(namespace string) { d.Mount.Mount.NamespaceID = namespace }
+
+// Namespaces of the tests: their ids are paths with a dash for each slash.
+func below(_ context.Context, ancestor, id string) bool {
+	return ancestor == "root" || ancestor == id || strings.HasPrefix(id, ancestor+"-")
+}
+
+func namespacePath(id string) string {
+	if id == "root" {
+		return ""
+	}
+	return strings.ReplaceAll(id, "-", "/") + "/"
+}
+
+func batchKey() ([]byte, error) { return []byte("a key of thirty-two bytes, no more"[:32]), nil }
+
 // as makes c the caller of the next requests.
 func (d *desk) as(c token.Created) {
 	d.Caller = engines.Caller{
 		Accessor: c.Entry.Accessor, DisplayName: c.Entry.DisplayName, Policies: c.Entry.Policies,
-		Root: c.Entry.Root(), TokenKey: c.Entry.Key, Token: c.Token,
+		Root: c.Entry.Root(), NamespaceID: c.Entry.Namespace, Access: access{policies: c.Entry.Policies},
+		TokenKey: c.Entry.Key, Token: c.Token,
 	}
 }
 
@@ -171,10 +199,11 @@ func TestCreateAuthority(t *testing.T) {
 		{"id", []string{"default"}, "create", `{"id": "mine"}`, "!root or sudo privileges required to specify token id"},
 		{"id by sudo", []string{"admin"}, "create", `{"id": "mine"}`, "admin"},
 		{"id like ours", []string{"root"}, "create", `{"id": "hvs.mine"}`, "!a custom token ID cannot contain a dot"},
-		{"batch", []string{"root"}, "create", `{"type": "batch"}`, "!batch tokens are not supported"},
+		{"batch root", []string{"root"}, "create", `{"type": "batch"}`, "!batch tokens cannot be root tokens"},
+		{"batch", []string{"default", "app"}, "create", `{"type": "batch"}`, "app default"},
 		{"default type", []string{"default"}, "create", `{"type": "default"}`, "default"},
-		{"alias", []string{"root"}, "create", `{"entity_alias": "x"}`, "!entity_alias is only possible with a token role"},
-		{"role", []string{"root"}, "create/ci", `{}`, "!token roles are not supported"},
+		{"alias", []string{"root"}, "create", `{"entity_alias": "x"}`, "!field \"entity_alias\": is only possible with a token role"},
+		{"role", []string{"root"}, "create/ci", `{}`, "!unknown token role"},
 		{"negative uses", []string{"root"}, "create", `{"num_uses": -1}`, "!number of uses cannot be negative"},
 	}
 	for _, tt := range tests {
@@ -274,7 +303,7 @@ func TestRenewPaths(t *testing.T) {
 	c := d.issue(token.Params{Policies: []string{"app"}, TTL: time.Hour})
 	d.as(c)
 	r = d.Must(engines.Update, "renew-self", `{"increment": 1000000000}`)
-	if r.Auth.ClientToken != c.Token.Reveal() || r.Auth.LeaseDuration != 768*3600 || len(r.Warnings) != 1 {
+	if r.Auth.ClientToken != c.Token.Reveal() || r.Auth.LeaseDuration != 24*3600 || len(r.Warnings) != 1 {
 		t.Errorf("renew-self = %+v, %q", r.Auth, r.Warnings)
 	}
 	d.Fails(engines.KindDenied, engines.Update, "renew", `{"token": "hvs.nobody"}`)
@@ -323,22 +352,57 @@ func TestRevokePaths(t *testing.T) {
 }
 
 func TestTidyPath(t *testing.T) {
-	d := newDesk(t)
-	r := d.Must(engines.Update, "tidy", nil)
-	if r.Status != 202 || len(r.Warnings) != 1 || !strings.HasPrefix(r.Warnings[0], "Tidy operation finished: 1 tokens seen, 0 accessors") {
-		t.Errorf("tidy = %+v", r)
+	var work []func(context.Context)
+	d := newDesk(t, func(o *token.Options) {
+		o.Background = func(fn func(context.Context)) { work = append(work, fn) }
+	})
+	tidy := func(want string) {
+		t.Helper()
+		r := d.Must(engines.Update, "tidy", nil)
+		if r.Status != 202 || len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0], want) {
+			t.Errorf("tidy = %+v, want %q", r, want)
+		}
 	}
+	status := func(want string) map[string]any {
+		t.Helper()
+		data := d.Data(d.Must(engines.Read, "tidy", nil))
+		if data["state"] != want {
+			t.Errorf("status %v, want %s", data, want)
+		}
+		return data
+	}
+	status("never")
+	tidy("has begun")
+	tidy("already running")
+	status("running")
+	if len(work) != 1 {
+		t.Fatalf("%d runs", len(work))
+	}
+	work[0](t.Context())
+	if data := status("finished"); fmt.Sprint(data["tokens"]) != "1" || data["finished_at"] == nil {
+		t.Errorf("status = %v", data)
+	}
+	d.in("a")
+	status("never") // what root's run saw is not for others
+	tidy("has begun")
+	status("running")
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	work[1](ended)
+	status("failed")
+	d.in("root")
+	tidy("has begun")
 }
 
 func TestSudoPaths(t *testing.T) {
 	d := newDesk(t)
-	want := []string{"accessors", "create-orphan", "revoke-orphan", "tidy"}
+	want := []string{"accessors", "create-orphan", "revoke-orphan", "tidy", "tidy"}
 	var got []string
 	for _, r := range d.Engine.Router().Routes() {
 		if r.Flags.Has(engines.Sudo) {
 			got = append(got, r.Pattern)
 		}
-		if !r.Flags.Has(engines.ClusterLocal) || r.Flags.Has(engines.Unauthenticated) {
+		if r.Flags.Has(engines.ClusterLocal) == strings.HasPrefix(r.Pattern, "roles") || r.Flags.Has(engines.Unauthenticated) {
 			t.Errorf("%s has the flags %b", r.Pattern, r.Flags)
 		}
 	}

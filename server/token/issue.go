@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/storage"
 )
 
 type createInput struct {
@@ -25,65 +26,83 @@ type createInput struct {
 	NumUses         int                `json:"num_uses" help:"How often the token can be used; 0 is without limit."`
 	Period          engines.Duration   `json:"period" help:"If set, the token has no maximum lifetime and each renewal gives it this one. Needs sudo."`
 	Type            string             `json:"type" enum:"service,batch,default" help:"Kind of token."`
-	EntityAlias     string             `json:"entity_alias" help:"Not supported without a role."`
+	EntityAlias     string             `json:"entity_alias" help:"Name of the entity alias to create the token for. Needs a role that allows it."`
 }
 
 type createByRoleInput struct {
-	Role string `json:"role" help:"Name of the role."`
+	roleNameInput
 	createInput
 }
 
-func (e *Engine) createByRole(context.Context, *engines.Request, *createByRoleInput) (*engines.Response, error) {
-	return nil, engines.Invalid("token roles are not supported: create the token without a role")
+func (e *Engine) createByRole(ctx context.Context, req *engines.Request, in *createByRoleInput) (*engines.Response, error) {
+	r, err := e.tokens.role(ctx, e.tokens.store, namespace(req), in.Role)
+	if errors.Is(err, storage.ErrNotFound) {
+		return nil, engines.Invalid("unknown token role: see auth/token/roles for those there are")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return e.issue(ctx, req, &in.createInput, r, r.Orphan)
 }
 
 func (e *Engine) create(ctx context.Context, req *engines.Request, in *createInput) (*engines.Response, error) {
-	return e.issue(ctx, req, in, in.NoParent)
+	return e.issue(ctx, req, in, nil, in.NoParent)
 }
 
 func (e *Engine) createOrphan(ctx context.Context, req *engines.Request, in *createInput) (*engines.Response, error) {
-	return e.issue(ctx, req, in, true)
+	return e.issue(ctx, req, in, nil, true)
 }
 
-// issue creates a token on behalf of the caller.
-func (e *Engine) issue(ctx context.Context, req *engines.Request, in *createInput, orphan bool) (*engines.Response, error) {
-	parent, err := e.tokens.LookupKey(ctx, req.Caller.TokenKey)
+// issue creates a token on behalf of the caller, by a role unless it is nil.
+func (e *Engine) issue(ctx context.Context, req *engines.Request, in *createInput, r *role, orphan bool) (*engines.Response, error) {
+	parent, err := e.callers(ctx, req)
 	if errors.Is(err, ErrInvalid) {
 		return nil, engines.Denied(err)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if parent.NumUses != 0 {
+	switch {
+	case parent.Batch():
+		return nil, engines.Invalid("batch tokens cannot create tokens")
+	case parent.NumUses != 0:
 		return nil, engines.Invalid("restricted use token cannot generate child tokens")
+	case !orphan && !e.tokens.below(ctx, parent.Namespace, namespace(req)):
+		return nil, engines.Invalid("a child can only be created in the namespace of its parent or below: ask for an orphan")
 	}
-	sudo := parent.Root()
-	if !sudo {
-		if sudo, err = e.opts.Authorizer.Sudo(ctx, req.Caller, req.Mount.Path+req.Path); err != nil {
-			return nil, err
-		}
-	}
-	if err := in.check(sudo); err != nil {
+	sudo := parent.Root() || req.Caller.Access != nil && req.Caller.Access.Sudo(req.Mount.Path+req.Path)
+	if err := in.check(sudo, r); err != nil {
 		return nil, err
 	}
-	p := Params{
-		ID: in.ID.Reveal(), Path: req.Mount.Path + req.Path, Meta: in.Meta, DisplayName: displayName(in.DisplayName),
-		NumUses: in.NumUses, TTL: time.Duration(in.TTL), ExplicitMaxTTL: time.Duration(in.ExplicitMaxTTL), Period: time.Duration(in.Period),
-		NotRenewable: !in.Renewable, Namespace: e.namespace(req),
-		DefaultTTL: req.Mount.DefaultLeaseTTL, SystemMaxTTL: req.Mount.MaxLeaseTTL,
+	p, err := in.params(req)
+	if err != nil {
+		return nil, err
 	}
-	if p.TTL == 0 {
-		p.TTL = time.Duration(in.Lease)
-	}
-	if p.Policies, err = e.policies(in, req.Given("policies"), parent, sudo); err != nil {
+	if p.Policies, err = e.policies(req, in, parent, r, sudo); err != nil {
 		return nil, err
 	}
 	if !orphan {
 		p.Parent, p.EntityID, p.BoundCIDRs = parent.Key, parent.EntityID, parent.BoundCIDRs
 	}
+	var warnings []string
+	if r != nil {
+		if warnings, err = r.apply(&p, in); err != nil {
+			return nil, err
+		}
+	}
+	if in.EntityAlias != "" {
+		if p.EntityID, err = e.aliasEntity(ctx, req, in.EntityAlias, r); err != nil {
+			return nil, err
+		}
+	}
 	if slices.Contains(p.Policies, rootPolicy) && p.TTL == 0 && p.Period == 0 && p.ExplicitMaxTTL == 0 && !parent.ExpiresAt.IsZero() {
 		return nil, engines.Invalid("expiring root tokens cannot create non-expiring root tokens")
 	}
+	return e.created(ctx, p, warnings)
+}
+
+// created creates the token and returns what the client gets to see.
+func (e *Engine) created(ctx context.Context, p Params, warnings []string) (*engines.Response, error) {
 	created, err := e.tokens.Create(ctx, p)
 	if errors.Is(err, ErrInvalid) {
 		return nil, engines.Denied(err) // the parent went meanwhile
@@ -91,23 +110,25 @@ func (e *Engine) issue(ctx context.Context, req *engines.Request, in *createInpu
 	if err != nil {
 		return nil, err
 	}
-	warnings, err := e.missingPolicies(ctx, created.Entry)
+	missing, err := e.missingPolicies(ctx, created.Entry)
 	if err != nil {
 		return nil, err
 	}
-	return &engines.Response{Auth: e.tokens.Auth(created), Warnings: append(created.Warnings, warnings...)}, nil
+	auth, err := e.tokens.AuthWithIdentity(ctx, created)
+	if err != nil {
+		return nil, err
+	}
+	return &engines.Response{Auth: auth, Warnings: slices.Concat(warnings, created.Warnings, missing)}, nil
 }
 
 // check refuses what the input asks for and the caller may not have.
-func (in *createInput) check(sudo bool) error {
+func (in *createInput) check(sudo bool, r *role) error {
 	switch {
-	case in.Type == "batch":
-		return engines.Invalid("batch tokens are not supported: leave out type, or set it to service")
-	case in.EntityAlias != "":
-		return engines.Invalid("entity_alias is only possible with a token role, and these are not supported")
+	case in.EntityAlias != "" && r == nil:
+		return engines.Invalid("field \"entity_alias\": is only possible with a token role: create the token at auth/token/create/<role>")
 	case in.ID != "" && !sudo:
 		return engines.Invalid("root or sudo privileges required to specify token id")
-	case in.NoParent && !sudo:
+	case in.NoParent && !sudo && r == nil:
 		return engines.Invalid("root or sudo privileges required to create orphan token")
 	case in.Period > 0 && !sudo:
 		return engines.Invalid("root or sudo privileges required to create periodic token")
@@ -115,35 +136,117 @@ func (in *createInput) check(sudo bool) error {
 	return nil
 }
 
-// policies decides on the policies of a new token. Nobody gives more than they have, except that sudo gives
-// everything but root. A list of policies that turns out to be empty is not the same as none: whoever filled it
-// from a variable did not mean to pass on everything they have.
-func (e *Engine) policies(in *createInput, given bool, parent *Entry, sudo bool) ([]string, error) {
-	wanted := NormalPolicies(in.Policies)
-	inherit := !given
-	if inherit {
-		wanted = slices.Clone(parent.Policies)
+// params returns what the input itself says of the token.
+func (in *createInput) params(req *engines.Request) (Params, error) {
+	p := Params{
+		ID: in.ID.Reveal(), Type: in.Type, Path: req.Mount.Path + req.Path, Meta: in.Meta, DisplayName: displayName(in.DisplayName),
+		NumUses: in.NumUses, TTL: time.Duration(in.TTL), ExplicitMaxTTL: time.Duration(in.ExplicitMaxTTL), Period: time.Duration(in.Period),
+		NotRenewable: !in.Renewable, Namespace: namespace(req),
+		DefaultTTL: req.Mount.DefaultLeaseTTL, SystemMaxTTL: req.Mount.MaxLeaseTTL,
 	}
-	for _, name := range wanted {
-		switch {
-		case !e.opts.Policies.Assignable(name):
-			return nil, engines.Invalid("cannot assign policy %q", name)
-		case name == rootPolicy && !parent.Root():
-			return nil, engines.Invalid("root tokens may not be created without parent token being root")
-		case !sudo && !slices.Contains(parent.Policies, name):
-			return nil, engines.Invalid("child policies must be subset of parent")
+	if p.Type == "default" {
+		p.Type = ""
+	}
+	if p.TTL == 0 {
+		p.TTL = time.Duration(in.Lease)
+	}
+	if p.NumUses < 0 {
+		return p, engines.Invalid("number of uses cannot be negative")
+	}
+	return p, nil
+}
+
+// apply changes the parameters to what the role says. What is asked for may only be less.
+func (r *role) apply(p *Params, in *createInput) (warnings []string, err error) {
+	p.Role = r.Name
+	if r.PathSuffix != "" {
+		p.Path += "/" + r.PathSuffix
+	}
+	if in.NoParent && !r.Orphan {
+		warnings = append(warnings, "the field no_parent is ignored: the role decides")
+	}
+	if r.ExplicitMaxTTL > 0 && p.ExplicitMaxTTL > r.ExplicitMaxTTL {
+		warnings = append(warnings, fmt.Sprintf("explicit_max_ttl is that of the role, %s", r.ExplicitMaxTTL))
+	}
+	p.ExplicitMaxTTL = lesser(p.ExplicitMaxTTL, r.ExplicitMaxTTL)
+	p.NumUses = lesser(p.NumUses, r.NumUses)
+	p.NotRenewable = p.NotRenewable || !r.Renewable
+	p.AskedPeriod, p.Period = p.Period, r.period(p.Period)
+	asked := p.Type
+	if p.Type = r.kind(asked); asked != "" && asked != p.Type {
+		warnings = append(warnings, fmt.Sprintf("the token is a %s token: the role decides", p.Type))
+	}
+	var ok bool
+	if p.BoundCIDRs, ok = narrow(p.BoundCIDRs, r.BoundCIDRs); !ok {
+		return nil, engines.Invalid("the networks that the caller's token and the role are bound to have no address in common")
+	}
+	return warnings, nil
+}
+
+// aliasEntity returns the entity of an alias that the role allows.
+func (e *Engine) aliasEntity(ctx context.Context, req *engines.Request, alias string, r *role) (string, error) {
+	if !matchesAny(r.AllowedEntityAliases, strings.ToLower(alias)) {
+		return "", engines.Invalid("field \"entity_alias\": is not among the role's allowed_entity_aliases")
+	}
+	if e.tokens.opts.EntityByAlias == nil {
+		return "", engines.Invalid("field \"entity_alias\": there are no entities here: leave it out")
+	}
+	return e.tokens.opts.EntityByAlias(ctx, namespace(req), req.Mount.Accessor, alias)
+}
+
+// policies decides on the policies of a new token. Nobody gives more than they have, except that sudo gives
+// everything but root, and that a role may say what can be given. A list of policies that turns out to be empty
+// is not the same as none: whoever filled it from a variable did not mean to pass on everything they have.
+func (e *Engine) policies(req *engines.Request, in *createInput, parent *Entry, r *role, sudo bool) ([]string, error) {
+	given, here := req.Given("policies"), parent.Namespace == namespace(req)
+	wanted := NormalPolicies(in.Policies)
+	var withDefault bool // if it is not asked for
+	switch {
+	case r != nil && r.restricts():
+		withDefault = !r.disallows(defaultPolicy)
+		if !given && len(r.AllowedPolicies) > 0 {
+			wanted = NormalPolicies(r.AllowedPolicies)
+		} else if !given && len(r.AllowedPoliciesGlob) == 0 && here {
+			wanted = slices.Clone(parent.Policies)
 		}
+	case !here && !sudo:
+		return nil, engines.Invalid("sudo is needed to create a token in another namespace than that of the caller's token")
+	case !given && here:
+		wanted = slices.Clone(parent.Policies)
+	default:
+		withDefault = sudo || slices.Contains(parent.Policies, defaultPolicy)
+	}
+	if err := e.checkPolicies(wanted, parent, r, sudo, withDefault); err != nil {
+		return nil, err
 	}
 	switch {
-	case in.NoDefaultPolicy:
+	case in.NoDefaultPolicy || r != nil && r.NoDefaultPolicy:
 		wanted = slices.DeleteFunc(wanted, func(name string) bool { return name == defaultPolicy })
-	case !inherit && !slices.Contains(wanted, rootPolicy) && (sudo || slices.Contains(parent.Policies, defaultPolicy)):
+	case withDefault:
 		wanted = append(wanted, defaultPolicy)
 	}
 	return NormalPolicies(wanted), nil
 }
 
-const defaultPolicy = "default"
+// checkPolicies refuses policies that the caller may not give.
+func (e *Engine) checkPolicies(wanted []string, parent *Entry, r *role, sudo, withDefault bool) error {
+	byRole := r != nil && r.restricts()
+	for _, name := range wanted {
+		switch {
+		case !e.opts.Policies.Assignable(name):
+			return engines.Invalid("cannot assign policy %q", name)
+		case name == rootPolicy && !parent.Root():
+			return engines.Invalid("root tokens may not be created without parent token being root")
+		case byRole && r.disallows(name):
+			return engines.Invalid("token policy %q is disallowed by this role", name)
+		case byRole && !r.allows(name) && !(name == defaultPolicy && withDefault):
+			return engines.Invalid("token policy %q is not among the role's allowed policies", name)
+		case !byRole && !sudo && !slices.Contains(parent.Policies, name):
+			return engines.Invalid("child policies must be subset of parent")
+		}
+	}
+	return nil
+}
 
 // missingPolicies warns of policies that do not exist (yet).
 func (e *Engine) missingPolicies(ctx context.Context, entry *Entry) (warnings []string, err error) {
@@ -173,70 +276,3 @@ func displayName(asked string) string {
 	}, asked)
 	return strings.TrimSuffix("token-"+clean, "-")
 }
-
-// Auth returns what a client gets to see of a token it is handed.
-func (s *Store) Auth(c Created) *engines.Auth {
-	e := c.Entry
-	return &engines.Auth{
-		ClientToken: c.Token.Reveal(), Accessor: e.Accessor, Policies: e.Policies, TokenPolicies: e.Policies,
-		Metadata: e.Meta, LeaseDuration: s.secondsLeft(e), Renewable: e.Renewable, EntityID: e.EntityID,
-		TokenType: e.Type, Orphan: e.Orphan(), NumUses: max(e.NumUses, 0),
-	}
-}
-
-// secondsLeft returns the rest of the token's lifetime, rounded to the nearest second; 0 if it never ends.
-func (s *Store) secondsLeft(e *Entry) int64 {
-	if e.ExpiresAt.IsZero() {
-		return 0
-	}
-	return int64(max(e.ExpiresAt.Sub(s.now()), 0).Round(time.Second) / time.Second)
-}
-
-// describe returns what the lookup paths answer. token is "" when the caller knows only the accessor.
-func (e *Engine) describe(entry *Entry, token engines.Sensitive) map[string]any {
-	data := map[string]any{
-		"accessor":         entry.Accessor,
-		"creation_time":    entry.CreatedAt.Unix(),
-		"creation_ttl":     seconds(entry.TTL),
-		"display_name":     entry.DisplayName,
-		"entity_id":        entry.EntityID,
-		"expire_time":      nil,
-		"explicit_max_ttl": seconds(entry.ExplicitMaxTTL),
-		"id":               token.Reveal(),
-		"issue_time":       entry.CreatedAt.UTC().Format(time.RFC3339Nano),
-		"meta":             nil,
-		"num_uses":         max(entry.NumUses, 0),
-		"orphan":           entry.Orphan(),
-		"path":             entry.Path,
-		"policies":         entry.Policies,
-		"renewable":        entry.Renewable,
-		"ttl":              e.tokens.secondsLeft(entry),
-		"type":             entry.Type,
-		"namespace_path":   "",
-	}
-	if e.opts.NamespacePath != nil {
-		data["namespace_path"] = e.opts.NamespacePath(entry.Namespace)
-	}
-	if !entry.ExpiresAt.IsZero() {
-		data["expire_time"] = entry.ExpiresAt.UTC().Format(time.RFC3339Nano)
-	}
-	if len(entry.Meta) > 0 {
-		data["meta"] = entry.Meta
-	}
-	if entry.Period > 0 {
-		data["period"] = seconds(entry.Period)
-	}
-	if entry.Role != "" {
-		data["role"] = entry.Role
-	}
-	if len(entry.BoundCIDRs) > 0 {
-		data["bound_cidrs"] = entry.BoundCIDRs
-	}
-	if !entry.RenewedAt.IsZero() {
-		data["last_renewal"] = entry.RenewedAt.UTC().Format(time.RFC3339Nano)
-		data["last_renewal_time"] = entry.RenewedAt.Unix()
-	}
-	return data
-}
-
-func seconds(d time.Duration) int64 { return int64(d / time.Second) }

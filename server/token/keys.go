@@ -27,6 +27,7 @@ import (
 //	l/token/accessor/<accessor>        accessorRef
 //	l/token/child/<parent>/<token>     index of children
 //	l/token/expiry/<nanoseconds>/<token>  index of what expires, the time in 20 digits
+//	s/sys/<namespace>/token-roles/<name>  a token role
 //
 // where tokens and accessors are keyed hashes. All keys of one token change in one batch.
 const (
@@ -61,6 +62,12 @@ type accessorRef struct {
 	Format   int    `json:"format"` // 1
 	Accessor string `json:"accessor"`
 	Token    string `json:"token"` // Key
+	// Namespace is that of the token. Entries of the first release have none: they are of the root namespace.
+	Namespace string `json:"namespace,omitempty"`
+}
+
+func (e *Entry) accessorRef() accessorRef {
+	return accessorRef{Accessor: e.Accessor, Token: e.Key, Namespace: e.Namespace}
 }
 
 func (r accessorRef) encode() []byte {
@@ -77,6 +84,9 @@ func decodeAccessor(value []byte) (accessorRef, error) {
 	if err := json.Unmarshal(value, &r); err != nil || r.Format != 1 {
 		return r, errors.New("a stored accessor has an unknown format")
 	}
+	if r.Namespace == "" {
+		r.Namespace = rootNamespace
+	}
 	return r, nil
 }
 
@@ -84,6 +94,7 @@ func decodeAccessor(value []byte) (accessorRef, error) {
 const (
 	tokenHash    = "t"
 	accessorHash = "a"
+	batchHash    = "b"
 )
 
 // hasher makes keyed hashes. It keeps the machines it made, as setting one up costs more than a hash.

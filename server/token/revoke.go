@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -15,7 +16,7 @@ const batchTokens = 32
 
 // Revoke removes a token with all tokens made from it; one that is not there is fine. The token is invalid
 // from the first write on, and no child can be added from then on; Revoke returns when everything is gone.
-// If it is interrupted, Sweep finishes it.
+// If it is interrupted, Sweep finishes it. A batch token is an engines.Error of KindInvalid.
 func (s *Store) Revoke(ctx context.Context, key string) error {
 	return s.revoke(ctx, key, withChildren)
 }
@@ -26,6 +27,9 @@ func (s *Store) RevokeOrphan(ctx context.Context, key string) error {
 }
 
 func (s *Store) revoke(ctx context.Context, key string, how revocation) error {
+	if isBatchKey(key) {
+		return engines.Invalid("batch tokens cannot be revoked: they end when their time is over or their parent is revoked")
+	}
 	marked, err := s.mark(ctx, []string{key}, how)
 	if err != nil {
 		return fmt.Errorf("marking a token for revocation: %w", err)
@@ -111,8 +115,10 @@ func (s *Store) dropDangling(ctx context.Context, parent string, names []string,
 // mark makes tokens invalid, in one batch, and returns those that are there. Their place in the expiry index
 // becomes now, so that Sweep finds them. A token that is marked already keeps its mark.
 func (s *Store) mark(ctx context.Context, keys []string, how revocation) (marked []*Entry, err error) {
+	var revoked, expired int64
 	err = s.batched(ctx, keys, func(t *storage.Txn, keys []string) ([]*Entry, error) {
 		var batch []*Entry
+		revoked, expired = 0, 0
 		for _, key := range keys {
 			e, err := get(ctx, t, key)
 			if errors.Is(err, storage.ErrNotFound) {
@@ -127,11 +133,18 @@ func (s *Store) mark(ctx context.Context, keys []string, how revocation) (marked
 			before, now := e.ExpiresAt, s.now().Round(0)
 			if e.Revoking = how; before.IsZero() || now.Before(before) {
 				e.ExpiresAt = now
+				revoked++
+			} else {
+				expired++
 			}
 			put(t, e, before)
 		}
 		return batch, nil
-	}, func(batch []*Entry) { marked = append(marked, batch...) })
+	}, func(batch []*Entry) {
+		marked = append(marked, batch...)
+		s.revoked.Add(revoked)
+		s.expired.Add(expired)
+	})
 	return marked, err
 }
 

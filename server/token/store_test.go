@@ -293,11 +293,11 @@ func TestRenewTerms(t *testing.T) {
 			return token.Terms{TTL: 2 * time.Hour, MaxTTL: 3 * time.Hour}, nil
 		}
 	})
-	gone := w.create(token.Params{TTL: time.Hour, Role: "gone"})
+	gone := w.create(token.Params{TTL: time.Hour, Mount: "m1", Role: "gone"})
 	if _, err := w.Renew(t.Context(), gone.Entry.Key, 0); !errors.Is(err, refused) {
 		t.Errorf("Renew = %v", err)
 	}
-	c := w.create(token.Params{TTL: time.Hour, Role: "r"})
+	c := w.create(token.Params{TTL: time.Hour, Mount: "m1", Role: "r"})
 	w.pass(30 * time.Minute)
 	if r, err := w.Renew(t.Context(), c.Entry.Key, 0); err != nil || r.Entry.ExpiresAt.Sub(w.now()) != 2*time.Hour {
 		t.Errorf("Renew = %+v, %v", r.Entry, err)

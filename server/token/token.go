@@ -1,9 +1,10 @@
-// Package token keeps service tokens: it creates, finds, renews and revokes them, and answers the paths of
-// the auth/token mount.
+// Package token keeps tokens: it creates, finds, renews and revokes them, for logins and for the paths of the
+// auth/token mount, which it answers.
 //
-// It promises that a token is stored only as its keyed hash; that a token which is revoked, expired or used
-// up is invalid at once, whatever remains of it in storage; and that with a token all tokens made from it go
-// too. Revocation marks first and removes later, so an interrupted one is finished by Sweep.
+// It promises that a service token is stored only as its keyed hash; that a token which is revoked, expired or
+// used up is invalid at once, whatever remains of it in storage; and that with a token all tokens made from it
+// go too. Revocation marks first and removes later, so an interrupted one is finished by Sweep. Batch tokens
+// are not stored at all: they carry their entry, sealed (see batch.go).
 //
 // It assumes that everything that writes runs on the active node. Lookups work on every node, provided that
 // Changed is given every change of the feed. Start reading at Entry, then Store, Create and Revoke; Engine
@@ -15,12 +16,13 @@ import (
 	"crypto/subtle"
 	"encoding/json"
 	"errors"
-	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"time"
 
-	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -30,15 +32,23 @@ var ErrInvalid = errors.New("token is not valid")
 const (
 	systemTTL  = 768 * time.Hour // default and maximum unless Options say otherwise
 	cacheItems = 1 << 15
-	rootPolicy = "root"
+
+	rootNamespace = "root"
+
+	rootPolicy     = "root"
+	defaultPolicy  = "default"
+	wrappingPolicy = "response-wrapping" // of wrapping tokens, which only the server makes
+
+	typeService = "service"
+	typeBatch   = "batch"
 )
 
 // Entry is one token. Entries are shared: do not modify them.
 type Entry struct {
-	// Key is the keyed hash that the token is stored under. It identifies the token and is not secret, but
-	// it is never shown.
+	// Key is a keyed hash of the token, which service tokens are stored under. It identifies the token and is
+	// not secret, but it is never shown. No Key of a batch token is that of a service token.
 	Key      string `json:"-"`
-	Accessor string `json:"accessor"`
+	Accessor string `json:"accessor"` // "" for batch tokens
 	// Parent is the Key of the token that this one goes with, "" for an orphan.
 	Parent      string            `json:"parent,omitempty"`
 	Policies    []string          `json:"policies"` // sorted, lower case
@@ -55,12 +65,19 @@ type Entry struct {
 	ExpiresAt      time.Time     `json:"expires_at,omitzero"` // zero: never
 	RenewedAt      time.Time     `json:"renewed_at,omitzero"`
 	Renewable      bool          `json:"renewable,omitempty"`
-	Type           string        `json:"type"` // "service"
+	Type           string        `json:"type"` // "service" or "batch"
 	EntityID       string        `json:"entity_id,omitempty"`
 	Namespace      string        `json:"namespace"` // id
 	// BoundCIDRs are the networks the token may be used from; none is everywhere.
 	BoundCIDRs []netip.Prefix `json:"bound_cidrs,omitempty"`
-	Role       string         `json:"role,omitempty"`
+	// Mount is the UUID of the auth mount whose login made the token; "" for tokens of the auth/token mount.
+	Mount string `json:"mount,omitempty"`
+	// Role is what the auth mount calls its role or user, or the token role if Mount is "".
+	Role string `json:"role,omitempty"`
+	// Internal is what the auth mount keeps with its token. It is never shown.
+	Internal json.RawMessage `json:"internal,omitempty"`
+	// AskedPeriod is the part of a token role's token that is not the role's: the period its creator asked for.
+	AskedPeriod time.Duration `json:"asked_period,omitempty"`
 	// Revoking is set once the token is being removed.
 	Revoking revocation `json:"revoking,omitempty"`
 }
@@ -78,6 +95,10 @@ func (e *Entry) Orphan() bool { return e.Parent == "" }
 
 // Root reports whether the token has the root policy.
 func (e *Entry) Root() bool { return slices.Contains(e.Policies, rootPolicy) }
+
+// Batch reports whether it is a batch token: one that is not stored, has no cubbyhole and cannot be renewed or
+// revoked.
+func (e *Entry) Batch() bool { return e.Type == typeBatch }
 
 // AllowsIP reports whether the token may be used from addr.
 func (e *Entry) AllowsIP(addr netip.Addr) bool {
@@ -102,9 +123,29 @@ type Options struct {
 	// removed; nil does nothing. It may be called more than once for a token. If it fails, the token stays
 	// invalid and Sweep tries again.
 	OnRevoke func(ctx context.Context, tokenKey string) error
-	// RenewTerms returns what governs the renewal of a token now, for instance the current settings of its
-	// role; an error refuses the renewal. Nil takes what the entry says.
+	// RenewTerms returns what governs the renewal of a login's token now, for instance the current settings of
+	// its role; an error refuses the renewal. Nil takes what the entry says. It is asked only about tokens with a
+	// Mount: tokens of token roles follow their role, all others what the entry says.
 	RenewTerms func(ctx context.Context, e *Entry) (Terms, error)
+	// BatchKey returns the 32 bytes that batch tokens are sealed with, the same on all nodes. If it is nil there
+	// are no batch tokens.
+	BatchKey func() ([]byte, error)
+	// Below reports whether the namespace id is ancestor itself or below it; nil compares.
+	Below func(ctx context.Context, ancestor, id string) bool
+	// NamespacePath returns the path of a namespace, "" for root, else with a slash at its end; nil is "".
+	NamespacePath func(id string) string
+	// EntityByAlias finds or makes the entity that a mount knows by this name; nil refuses entity aliases.
+	EntityByAlias func(ctx context.Context, namespace, mountAccessor, name string) (entityID string, err error)
+	// IdentityPolicies returns the policies that a token has through its entity in its own namespace,
+	// ExternalPolicies those in other namespaces, by namespace. Nil is none. They are asked only about tokens
+	// with an entity.
+	IdentityPolicies func(ctx context.Context, e *Entry) ([]string, error)
+	ExternalPolicies func(ctx context.Context, e *Entry) (map[string][]string, error)
+	// Background runs work for as long as this node is the active one, and ends its context then. It must call
+	// work in any case, with an ended context if need be. Nil calls it at once, with the request's context.
+	Background func(work func(context.Context))
+	// Logger is told what background work did; nil discards.
+	Logger *slog.Logger
 	// DefaultTTL and MaxTTL are the system's; 0 is 768 hours.
 	DefaultTTL time.Duration
 	MaxTTL     time.Duration
@@ -115,15 +156,28 @@ type Store struct {
 	opts    Options
 	store   storage.Store
 	now     func() time.Time
+	log     *slog.Logger
 	entries *storage.Cache[*Entry]
 	hasher  *storage.Cache[*hasher]
+	opened  *storage.Cache[*Entry] // batch tokens, by Key
+	sealer  *storage.Cache[*sealer]
+	tidying tidying
+
+	created, createdBatch, revoked, expired atomic.Int64 // tokens, since the start
 }
 
 // New returns a Store.
 func New(o Options) *Store {
-	s := &Store{opts: o, store: o.Store, now: o.Now, entries: storage.NewCache[*Entry](cacheItems), hasher: storage.NewCache[*hasher](1)}
+	s := &Store{
+		opts: o, store: o.Store, now: o.Now, log: o.Logger,
+		entries: storage.NewCache[*Entry](cacheItems), hasher: storage.NewCache[*hasher](1),
+		opened: storage.NewCache[*Entry](openedItems), sealer: storage.NewCache[*sealer](1),
+	}
 	if s.now == nil {
 		s.now = time.Now
+	}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
 	}
 	if s.opts.DefaultTTL == 0 {
 		s.opts.DefaultTTL = systemTTL
@@ -142,13 +196,35 @@ func (s *Store) Changed(ch storage.Change) {
 	if ch.Touches(hashKeyKey) {
 		s.hasher.Apply(ch)
 	}
+	if ch.Reset {
+		s.opened.Apply(ch)
+		s.sealer.Apply(ch)
+	}
 }
 
 // Clear forgets everything, for instance when the server seals.
 func (s *Store) Clear() { s.Changed(storage.Change{Reset: true}) }
 
+// Numbers are counts since the start, for metrics.
+func (s *Store) Numbers() map[string]float64 {
+	return map[string]float64{
+		"tokens_created_total":       float64(s.created.Load()),
+		"tokens_batch_created_total": float64(s.createdBatch.Load()),
+		"tokens_revoked_total":       float64(s.revoked.Load()),
+		"tokens_expired_total":       float64(s.expired.Load()),
+	}
+}
+
+// below reports whether a namespace is ancestor or below it.
+func (s *Store) below(ctx context.Context, ancestor, id string) bool {
+	return ancestor == id || s.opts.Below != nil && s.opts.Below(ctx, ancestor, id)
+}
+
 // Lookup returns the entry of a valid token, or ErrInvalid.
 func (s *Store) Lookup(ctx context.Context, token string) (*Entry, error) {
+	if strings.HasPrefix(token, batchPrefix) {
+		return s.lookupBatch(ctx, token)
+	}
 	if token == "" || len(token) > maxTokenBytes {
 		return nil, ErrInvalid
 	}
@@ -163,8 +239,8 @@ func (s *Store) Lookup(ctx context.Context, token string) (*Entry, error) {
 	return e, err
 }
 
-// LookupKey returns the entry of the token with this Key, or ErrInvalid. It also finds a token during its
-// last use, for the request that makes it.
+// LookupKey returns the entry of the service token with this Key, or ErrInvalid. It also finds a token during
+// its last use, for the request that makes it. Batch tokens are found by the token only.
 func (s *Store) LookupKey(ctx context.Context, key string) (*Entry, error) {
 	e, err := s.entries.Get(ctx, idKey(key), func(ctx context.Context) (*Entry, error) { return get(ctx, s.store, key) })
 	switch {
@@ -228,6 +304,21 @@ func (s *Store) AccessorPolicies(ctx context.Context, accessor string) ([]string
 
 // Accessors returns the accessors of all stored tokens, sorted.
 func (s *Store) Accessors(ctx context.Context) ([]string, error) {
+	return s.accessorsWhere(ctx, func(string) bool { return true })
+}
+
+// AccessorsBelow returns the accessors of the stored tokens of a namespace and those below it, sorted.
+func (s *Store) AccessorsBelow(ctx context.Context, namespace string) ([]string, error) {
+	return s.accessorsWhere(ctx, func(ns string) bool { return s.below(ctx, namespace, ns) })
+}
+
+// Count returns how many tokens are stored for a namespace and those below it. It reads them all.
+func (s *Store) Count(ctx context.Context, namespace string) (int, error) {
+	all, err := s.AccessorsBelow(ctx, namespace)
+	return len(all), err
+}
+
+func (s *Store) accessorsWhere(ctx context.Context, wanted func(namespace string) bool) ([]string, error) {
 	var out []string
 	for e, err := range s.scan(ctx, accessorPrefix) {
 		if err != nil {
@@ -237,119 +328,10 @@ func (s *Store) Accessors(ctx context.Context) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, ref.Accessor)
+		if wanted(ref.Namespace) {
+			out = append(out, ref.Accessor)
+		}
 	}
 	slices.Sort(out)
 	return out, nil
 }
-
-// record is the stored form of an Entry.
-type record struct {
-	Format int `json:"format"` // 1
-	Entry
-}
-
-func encode(e *Entry) []byte {
-	value, err := json.Marshal(record{Format: 1, Entry: *e})
-	if err != nil {
-		panic(err) // texts, numbers, times and networks only
-	}
-	return value
-}
-
-func decode(key string, value []byte) (*Entry, error) {
-	var r record
-	if err := json.Unmarshal(value, &r); err != nil || r.Format != 1 {
-		return nil, errors.New("a stored token has an unknown format")
-	}
-	r.Key = key
-	return &r.Entry, nil
-}
-
-// getter is a storage.Reader or a storage.Txn.
-type getter interface {
-	Get(ctx context.Context, key storage.Key) (storage.Entry, error)
-}
-
-// get reads an entry that belongs to the caller, or storage.ErrNotFound.
-func get(ctx context.Context, from getter, key string) (*Entry, error) {
-	e, err := from.Get(ctx, idKey(key))
-	if err != nil {
-		return nil, err
-	}
-	return decode(key, e.Value)
-}
-
-// change runs fn on the stored entry in a transaction and stores what it made of it, with its place in the
-// expiry index. A token that is not there is ErrInvalid. It tries until it succeeds or ctx ends: every
-// conflict means that somebody else's change got through.
-func (s *Store) change(ctx context.Context, key string, fn func(*Entry) error) (*Entry, error) {
-	var e *Entry
-	for {
-		_, err := storage.Update(ctx, s.store, func(t *storage.Txn) error {
-			var err error
-			if e, err = get(ctx, t, key); errors.Is(err, storage.ErrNotFound) {
-				return ErrInvalid
-			} else if err != nil {
-				return err
-			}
-			before := e.ExpiresAt
-			if err := fn(e); err != nil {
-				return err
-			}
-			put(t, e, before)
-			return nil
-		})
-		if errors.Is(err, storage.ErrConflict) && ctx.Err() == nil {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		return e, nil
-	}
-}
-
-// put writes the entry and moves it in the expiry index. before is where it was, zero for nowhere.
-func put(t *storage.Txn, e *Entry, before time.Time) {
-	t.Put(idKey(e.Key), encode(e))
-	if !before.IsZero() {
-		t.Delete(expiryKey(before, e.Key))
-	}
-	if !e.ExpiresAt.IsZero() {
-		t.Put(expiryKey(e.ExpiresAt, e.Key), present)
-	}
-}
-
-// Use counts one use of the token. last reports that it was the last one: the token is invalid from now on,
-// except for the request that made this use, and the caller must Revoke it when that request is done (if the
-// caller never does, Sweep will). ErrInvalid means that the uses ran out meanwhile. Tokens without a limit
-// cost nothing.
-func (s *Store) Use(ctx context.Context, e *Entry) (last bool, err error) {
-	if e.NumUses == 0 {
-		return false, nil
-	}
-	after, err := s.change(ctx, e.Key, func(e *Entry) error {
-		now := s.now()
-		if !e.valid(now) || e.NumUses < 0 {
-			return ErrInvalid
-		}
-		if e.NumUses--; e.NumUses == 0 {
-			e.NumUses = -1
-			if until := now.Add(lastUseGrace); e.ExpiresAt.IsZero() || until.Before(e.ExpiresAt) {
-				e.ExpiresAt = until.Round(0)
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return false, fmt.Errorf("counting a use of a token: %w", err)
-	}
-	return after.NumUses < 0, nil
-}
-
-// lastUseGrace is how long the last request of a token may take before Sweep removes the token: longer than
-// any request.
-const lastUseGrace = 5 * time.Minute
-
-var _ engines.Engine = (*Engine)(nil)

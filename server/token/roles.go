@@ -1,0 +1,219 @@
+package token
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// role says what tokens are like that are made by it, and what whoever makes them may ask for. It is
+// configuration, so it is stored where policies are, not with the tokens.
+type role struct {
+	Format                 int            `json:"format"` // 1
+	Name                   string         `json:"name"`
+	AllowedPolicies        []string       `json:"allowed_policies,omitempty"`
+	AllowedPoliciesGlob    []string       `json:"allowed_policies_glob,omitempty"`
+	DisallowedPolicies     []string       `json:"disallowed_policies,omitempty"`
+	DisallowedPoliciesGlob []string       `json:"disallowed_policies_glob,omitempty"`
+	AllowedEntityAliases   []string       `json:"allowed_entity_aliases,omitempty"` // globs
+	Orphan                 bool           `json:"orphan,omitempty"`
+	Renewable              bool           `json:"renewable,omitempty"`
+	PathSuffix             string         `json:"path_suffix,omitempty"`
+	BoundCIDRs             []netip.Prefix `json:"bound_cidrs,omitempty"`
+	Period                 time.Duration  `json:"period,omitempty"`
+	ExplicitMaxTTL         time.Duration  `json:"explicit_max_ttl,omitempty"`
+	NumUses                int            `json:"num_uses,omitempty"`
+	NoDefaultPolicy        bool           `json:"no_default_policy,omitempty"`
+	Type                   string         `json:"type"` // "service", "batch", "default-service" or "default-batch"
+}
+
+func rolesKey(namespace string) storage.Key {
+	return storage.Key("s/sys/" + namespace + "/token-roles/")
+}
+
+// role returns a role that belongs to the caller, or storage.ErrNotFound.
+func (s *Store) role(ctx context.Context, from getter, namespace, name string) (*role, error) {
+	if !roleName.MatchString(name) {
+		return nil, storage.ErrNotFound
+	}
+	e, err := from.Get(ctx, rolesKey(namespace)+storage.Key(name))
+	if err != nil {
+		return nil, err
+	}
+	r := new(role)
+	if err := json.Unmarshal(e.Value, r); err != nil || r.Format != 1 {
+		return nil, errors.New("a stored token role has an unknown format")
+	}
+	return r, nil
+}
+
+// changeRole runs fn on the stored role, or on a new one, and stores what it made of it.
+func (s *Store) changeRole(ctx context.Context, namespace, name string, fn func(*role) error) error {
+	if !roleName.MatchString(name) {
+		return engines.Invalid("field \"role_name\": must be at most 256 letters, digits, dots, dashes and underscores, and begin and end with a letter, digit or underscore")
+	}
+	_, err := storage.Update(ctx, s.store, func(t *storage.Txn) error {
+		r, err := s.role(ctx, t, namespace, name)
+		if errors.Is(err, storage.ErrNotFound) {
+			r, err = &role{Name: name, Renewable: true, Type: "default-service"}, nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := fn(r); err != nil {
+			return err
+		}
+		r.Format = 1
+		value, err := json.Marshal(r)
+		if err != nil {
+			return err
+		}
+		t.Put(rolesKey(namespace)+storage.Key(name), value)
+		return nil
+	})
+	return err
+}
+
+// DropRoles removes all token roles of a namespace. Their tokens can no longer be renewed.
+func (s *Store) DropRoles(ctx context.Context, namespace string) error {
+	return storage.DeletePrefix(ctx, s.store, rolesKey(namespace))
+}
+
+var (
+	roleName   = regexp.MustCompile(`^\w([\w.-]{0,254}\w)?$`)
+	pathSuffix = regexp.MustCompile(`^(\w([\w.-]{0,126}\w)?)?$`)
+)
+
+// check reports what is wrong with a role that is to be stored.
+func (r *role) check() error {
+	switch {
+	case slices.Contains(r.AllowedPolicies, wrappingPolicy):
+		return engines.Invalid("field \"allowed_policies\": cannot assign policy %q", wrappingPolicy)
+	case !pathSuffix.MatchString(r.PathSuffix):
+		return engines.Invalid("field \"path_suffix\": must be at most 128 letters, digits, dots, dashes and underscores, and begin and end with a letter, digit or underscore")
+	case r.NumUses < 0:
+		return engines.Invalid("field \"token_num_uses\": must not be negative")
+	case r.Type != typeBatch:
+		return nil
+	case !r.Orphan:
+		return engines.Invalid("field \"token_type\": batch needs orphan=true")
+	case r.Renewable:
+		return engines.Invalid("field \"token_type\": batch needs renewable=false, as batch tokens cannot be renewed")
+	case r.Period > 0:
+		return engines.Invalid("field \"token_type\": batch needs token_period=0, as batch tokens cannot be periodic")
+	case r.ExplicitMaxTTL > 0:
+		return engines.Invalid("field \"token_type\": batch needs token_explicit_max_ttl=0: ask for a ttl instead")
+	case r.NumUses > 0:
+		return engines.Invalid("field \"token_type\": batch needs token_num_uses=0, as nothing counts the uses of batch tokens")
+	}
+	return nil
+}
+
+// restricts reports whether the role says which policies its tokens may have. If it does, they need not be a
+// part of their creator's.
+func (r *role) restricts() bool {
+	return len(r.AllowedPolicies)+len(r.AllowedPoliciesGlob)+len(r.DisallowedPolicies)+len(r.DisallowedPoliciesGlob) > 0
+}
+
+func (r *role) allows(policy string) bool {
+	if len(r.AllowedPolicies)+len(r.AllowedPoliciesGlob) == 0 {
+		return true
+	}
+	return slices.Contains(r.AllowedPolicies, policy) || matchesAny(r.AllowedPoliciesGlob, policy)
+}
+
+func (r *role) disallows(policy string) bool {
+	return slices.Contains(r.DisallowedPolicies, policy) || matchesAny(r.DisallowedPoliciesGlob, policy)
+}
+
+// period returns the period of a token of which asked was asked for: the smaller one, or the only one.
+func (r *role) period(asked time.Duration) time.Duration { return lesser(r.Period, asked) }
+
+// kind returns the type of a token of which asked ("" for nothing in particular) was asked for.
+func (r *role) kind(asked string) string {
+	switch {
+	case r.Type == typeService || r.Type == typeBatch:
+		return r.Type
+	case asked != "":
+		return asked
+	case r.Type == "default-batch":
+		return typeBatch
+	}
+	return typeService
+}
+
+// lesser returns the smaller of two limits, where 0 is none.
+func lesser[T int | time.Duration](a, b T) T {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
+}
+
+func matchesAny(globs []string, text string) bool {
+	return slices.ContainsFunc(globs, func(glob string) bool { return matches(glob, text) })
+}
+
+// matches reports whether text fits a glob, in which each "*" stands for any text, also none.
+func matches(glob, text string) bool {
+	parts := strings.Split(glob, "*")
+	if len(parts) == 1 {
+		return glob == text
+	}
+	last := len(parts) - 1
+	text, ok := strings.CutPrefix(text, parts[0])
+	if !ok {
+		return false
+	}
+	for _, part := range parts[1:last] {
+		if _, text, ok = strings.Cut(text, part); !ok {
+			return false
+		}
+	}
+	return strings.HasSuffix(text, parts[last])
+}
+
+// narrow returns the networks that two lists have in common, where an empty list is everywhere. ok is false if
+// they have nothing in common.
+func narrow(a, b []netip.Prefix) (common []netip.Prefix, ok bool) {
+	if len(a) == 0 || len(b) == 0 {
+		return append(slices.Clone(a), b...), true
+	}
+	for _, p := range a {
+		for _, q := range b {
+			smaller := p
+			if q.Bits() > p.Bits() {
+				smaller = q
+			}
+			if p.Overlaps(q) && !slices.Contains(common, smaller) {
+				common = append(common, smaller)
+			}
+		}
+	}
+	return common, len(common) > 0
+}
+
+// networks reads addresses and networks.
+func networks(field string, texts []string) ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	for _, text := range texts {
+		prefix, err := netip.ParsePrefix(text)
+		if addr, addrErr := netip.ParseAddr(text); addrErr == nil {
+			addr = addr.Unmap().WithZone("")
+			prefix, err = addr.Prefix(addr.BitLen())
+		}
+		if err != nil {
+			return nil, engines.Invalid("field %q: must be a list of addresses or networks such as \"10.0.0.0/8\"", field)
+		}
+		out = append(out, prefix.Masked())
+	}
+	return out, nil
+}
