@@ -174,7 +174,7 @@ func (s *Store) remove(ctx context.Context, tokens []*Entry) error {
 		if s.opts.OnRevoke == nil {
 			continue
 		}
-		if err := s.opts.OnRevoke(ctx, e.Key); err != nil {
+		if err := s.opts.OnRevoke(ctx, e); err != nil {
 			return fmt.Errorf("removing what belongs to a token: %w", err)
 		}
 	}

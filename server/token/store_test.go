@@ -52,7 +52,8 @@ func (w *world) pass(d time.Duration) { w.clock.Add(int64(d)) }
 
 var errOnRevoke = errors.New("refused by the test")
 
-func (w *world) onRevoke(_ context.Context, key string) error {
+func (w *world) onRevoke(_ context.Context, e *token.Entry) error {
+	key := e.Key
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.failing[key] {

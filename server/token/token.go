@@ -122,7 +122,7 @@ type Options struct {
 	// OnRevoke removes what belongs to a token (its cubbyhole, its leases) before the token itself is
 	// removed; nil does nothing. It may be called more than once for a token. If it fails, the token stays
 	// invalid and Sweep tries again.
-	OnRevoke func(ctx context.Context, tokenKey string) error
+	OnRevoke func(ctx context.Context, e *Entry) error
 	// RenewTerms returns what governs the renewal of a login's token now, for instance the current settings of
 	// its role; an error refuses the renewal. Nil takes what the entry says. It is asked only about tokens with a
 	// Mount: tokens of token roles follow their role, all others what the entry says.
