@@ -13,14 +13,15 @@ import (
 	"github.com/google/uuid"
 )
 
-// InitResult is what initialisation hands out, once. KeyShares are empty with an automatic seal.
+// InitResult is what initialisation hands out, once: KeyShares, or with an automatic seal RecoveryShares.
 type InitResult struct {
-	KeyShares [][]byte
-	RootToken string
+	KeyShares      [][]byte
+	RecoveryShares [][]byte
+	RootToken      string
 }
 
-// Init makes this node the first of a new cluster. shares and threshold are those of Shamir's scheme and are
-// ignored with an automatic seal. Afterwards the node is sealed (Shamir) or active (automatic). An Init that
+// Init makes this node the first of a new cluster. shares and threshold are those of the unseal key or, with an
+// automatic seal, of the recovery key, which 0 shares leave out. Afterwards the node is sealed (Shamir) or active (automatic). An Init that
 // is interrupted leaves a node that is not initialised: the seal configuration is written last. After that
 // the keys are returned whatever happens.
 func (n *Node) Init(ctx context.Context, shares, threshold int) (InitResult, error) {
@@ -36,7 +37,7 @@ func (n *Node) Init(ctx context.Context, shares, threshold int) (InitResult, err
 	if err != nil {
 		return InitResult{}, err
 	}
-	result := InitResult{KeyShares: setup.Shares}
+	result := InitResult{KeyShares: setup.Shares, RecoveryShares: setup.RecoveryShares}
 	ca, err := n.opts.NewCA()
 	if err != nil {
 		return InitResult{}, fmt.Errorf("creating the cluster's CA: %w", err)
@@ -47,7 +48,7 @@ func (n *Node) Init(ctx context.Context, shares, threshold int) (InitResult, err
 		result.RootToken, founded = token, err == nil
 		return err
 	}
-	err = n.up(ctx, ca, setup.Wrapper, fill)
+	err = n.up(ctx, ca, setup.Wrapper, nil, fill)
 	if !founded {
 		return InitResult{}, fmt.Errorf("initializing: %w", err)
 	}
@@ -61,11 +62,15 @@ func (n *Node) Init(ctx context.Context, shares, threshold int) (InitResult, err
 	return result, nil
 }
 
-func (n *Node) newSeal(shares, threshold int) (*seal.Setup, error) {
-	if n.opts.AutoSeal != nil {
-		return seal.InitStatic(n.opts.AutoSeal), nil
+func (n *Node) newSeal(shares, threshold int) (setup *seal.Setup, err error) {
+	if n.opts.OldSeal != nil {
+		return nil, engines.Invalid("the configuration has a disabled seal, which a new cluster has no use for: remove it")
 	}
-	setup, err := seal.Init(shares, threshold)
+	if auto := n.opts.AutoSeal; auto != nil {
+		setup, err = seal.InitAuto(auto, shares, threshold)
+	} else {
+		setup, err = seal.Init(shares, threshold)
+	}
 	if err != nil {
 		return nil, engines.Invalid("%v", err)
 	}
@@ -111,7 +116,7 @@ func (n *Node) found(ctx context.Context, c Cluster, ca CA, setup *seal.Setup) (
 	if rootToken, err = n.opts.Hooks.RootToken(ctx); err != nil {
 		return "", fmt.Errorf("creating the root token: %w", err)
 	}
-	last, err := setup.Puts(root)
+	last, err := setup.Puts(ctx, root, n.opts.Barrier.SealBytes)
 	if err != nil {
 		return "", fmt.Errorf("wrapping the root key: %w", err)
 	}
@@ -143,114 +148,4 @@ func waitLeader(ctx context.Context, c Cluster) error {
 		}
 	}
 	return nil
-}
-
-// SealStatus is what anybody may know of a node's seal.
-type SealStatus struct {
-	Type        string
-	Initialized bool
-	Sealed      bool
-	Threshold   int
-	Shares      int
-	Progress    int
-	Nonce       string
-	Joining     bool
-}
-
-// Status returns the state of the seal. During a change that takes long, such as a join that waits for data,
-// it answers at once what stood before.
-func (n *Node) Status(ctx context.Context) SealStatus {
-	if !n.mu.TryLock() {
-		s := *n.last.Load()
-		s.Sealed = n.Sealed()
-		return s
-	}
-	defer n.mu.Unlock()
-	return n.statusLocked(ctx)
-}
-
-func (n *Node) statusLocked(ctx context.Context) SealStatus {
-	s := SealStatus{Type: "shamir", Sealed: n.Sealed(), Initialized: n.Initialized(ctx), Joining: n.pending != nil}
-	if n.opts.AutoSeal != nil {
-		s.Type = n.opts.AutoSeal.Type()
-	}
-	config, err := n.sealConfig(ctx)
-	if err != nil {
-		n.last.Store(&s)
-		return s
-	}
-	s.Initialized = true // a joining node has the seal of its cluster
-	s.Type, s.Threshold, s.Shares = config.Type, config.Threshold, config.Shares
-	if n.unsealer != nil && s.Sealed {
-		s.Progress, s.Nonce = n.unsealer.Progress(), n.unsealer.Nonce()
-	}
-	n.last.Store(&s)
-	return s
-}
-
-func (n *Node) sealConfig(ctx context.Context) (seal.Config, error) {
-	if n.pending != nil {
-		return n.pending.config, nil
-	}
-	config, _, err := seal.Load(ctx, n.opts.Raw)
-	if errors.Is(err, storage.ErrNotFound) {
-		return config, ErrNotInitialized
-	}
-	return config, err
-}
-
-// Unseal takes one key share. When the threshold is reached the node unseals, or joins its cluster. reset
-// drops the shares given so far.
-func (n *Node) Unseal(ctx context.Context, share string, reset bool) (SealStatus, error) {
-	n.joinFirst(ctx)
-	ctx, over := n.transition(ctx)
-	defer over()
-	if !n.Sealed() {
-		return n.statusLocked(ctx), nil
-	}
-	config, err := n.sealConfig(ctx)
-	if err != nil {
-		return SealStatus{}, err
-	}
-	if config.Type != seal.TypeShamir {
-		return SealStatus{}, engines.Invalid("this cluster unseals by itself (seal %q): key shares are not used", config.Type)
-	}
-	if reset {
-		n.unsealer = nil
-		return n.statusLocked(ctx), nil
-	}
-	if n.unsealer == nil {
-		n.unsealer = seal.NewUnsealer(config, n.opensWith())
-	}
-	done, kek, err := n.unsealer.Submit(share)
-	if err != nil {
-		return SealStatus{}, engines.Invalid("%v", err)
-	}
-	if !done {
-		return n.statusLocked(ctx), nil
-	}
-	n.unsealer = nil
-	defer clear(kek)
-	wrapper := seal.NewKEKWrapper(kek)
-	if n.pending != nil {
-		err = n.finishJoin(ctx, wrapper)
-	} else {
-		err = n.openWith(ctx, wrapper)
-	}
-	return n.statusLocked(ctx), err
-}
-
-// opensWith returns the check of a combined key: it must open what this node has of the cluster, the wrapped
-// root key or, for a joiner, the challenge.
-func (n *Node) opensWith() func(kek []byte) error {
-	if p := n.pending; p != nil {
-		return func(kek []byte) error {
-			_, err := seal.AnswerChallenge(seal.NewKEKWrapper(kek), n.opts.NodeID, p.challenge)
-			return err
-		}
-	}
-	return func(kek []byte) error {
-		_, err := n.rootKey(n.life, seal.NewKEKWrapper(kek)) // later than the request that began the attempt
-		return err
-	}
 }

@@ -79,19 +79,20 @@ func (n *Node) Join(ctx context.Context, target JoinTarget) (joined bool, err er
 	if err != nil {
 		return false, err
 	}
-	if auto := n.opts.AutoSeal; auto != nil && auto.Type() != challenge.Seal.Type || auto == nil && challenge.Seal.Type != seal.TypeShamir {
-		return false, engines.Invalid("the cluster's seal is %q, this node is configured for another: use the same seal stanza on every node", challenge.Seal.Type)
-	}
 	if err := challenge.Seal.Validate(); err != nil {
 		return false, &engines.Error{Kind: engines.KindUnavailable, Detail: "the leader described a seal this node cannot use: " + err.Error()}
 	}
+	o, err := n.opening(challenge.Seal)
+	if err != nil || o.migrate {
+		return false, engines.Invalid("the cluster's seal is %q, this node is configured for another: use the same seal stanza on every node", challenge.Seal.Type)
+	}
 	n.unsealer = nil
 	n.pending = &pendingJoin{target: target, challenge: challenge.Challenge, config: challenge.Seal}
-	if n.opts.AutoSeal == nil {
+	if o.wrapper == nil {
 		n.log.Info("joining: waiting for the cluster's unseal keys", "leader", target.LeaderAPIAddr)
 		return false, nil
 	}
-	if err := n.finishJoin(ctx, n.opts.AutoSeal); err != nil {
+	if err := n.finishJoin(ctx, o.wrapper); err != nil {
 		n.pending = nil
 		return false, err
 	}
@@ -106,7 +107,7 @@ func (n *Node) finishJoin(ctx context.Context, w seal.Wrapper) error {
 	if err != nil {
 		return err
 	}
-	err = n.up(ctx, grant.CA, w, func(ctx context.Context, c Cluster) error { return n.awaitState(ctx, w) })
+	err = n.up(ctx, grant.CA, w, nil, func(ctx context.Context, c Cluster) error { return n.awaitState(ctx, w) })
 	if err == nil || n.Initialized(n.life) {
 		n.pending = nil // from here on it is a node like any other, that unseals by itself
 	}
@@ -124,7 +125,7 @@ func (n *Node) admission(ctx context.Context, p *pendingJoin, w seal.Wrapper) (g
 	if err != nil {
 		return grant, err
 	}
-	answer, err := seal.AnswerChallenge(w, n.opts.NodeID, challenge.Challenge)
+	answer, err := seal.AnswerChallenge(ctx, w, n.opts.NodeID, challenge.Challenge)
 	if err != nil {
 		return grant, fmt.Errorf("answering the join challenge: %w", err)
 	}
@@ -138,7 +139,7 @@ func (n *Node) admission(ctx context.Context, p *pendingJoin, w seal.Wrapper) (g
 	if err := p.target.put(ctx, client, "answer", request, &reply); err != nil {
 		return grant, err
 	}
-	plain, err := seal.OpenFrom(w, purposeJoin, reply.Grant)
+	plain, err := seal.OpenFrom(ctx, w, purposeJoin, reply.Grant)
 	if err != nil {
 		return grant, fmt.Errorf("opening the join grant: %w", err)
 	}
@@ -221,7 +222,11 @@ func (n *Node) Challenge(ctx context.Context, serverID string) (Challenge, error
 	if err != nil {
 		return Challenge{}, err
 	}
-	blob, err := r.challenges.Issue(r.wrapper, serverID)
+	w, err := n.wrapperOf(ctx, r)
+	if err != nil {
+		return Challenge{}, err
+	}
+	blob, err := r.challenges.Issue(ctx, w, serverID)
 	if err != nil {
 		return Challenge{}, err
 	}
@@ -237,6 +242,10 @@ func (n *Node) Admit(ctx context.Context, a Answer) ([]byte, error) {
 	if err := r.challenges.Verify(a.ServerID, a.Answer); err != nil {
 		return nil, &engines.Error{Kind: engines.KindDenied, Detail: err.Error()}
 	}
+	w, err := n.wrapperOf(ctx, r)
+	if err != nil {
+		return nil, err
+	}
 	if err := r.cluster.Join(ctx, a.ServerID, a.ClusterAddr, a.NonVoter, a.Rejoin); err != nil {
 		return nil, fmt.Errorf("adding the node to the cluster: %w", err)
 	}
@@ -249,7 +258,7 @@ func (n *Node) Admit(ctx context.Context, a Answer) ([]byte, error) {
 		return nil, err
 	}
 	n.log.Info("node joined", "node", a.ServerID, "address", a.ClusterAddr, "voter", !a.NonVoter, "rejoin", a.Rejoin)
-	return seal.SealTo(r.wrapper, purposeJoin, plain)
+	return seal.SealTo(ctx, w, purposeJoin, plain)
 }
 
 func (t JoinTarget) client() (*http.Client, error) {

@@ -30,7 +30,8 @@ var (
 type KeyInfo struct {
 	Term        uint32
 	InstalledAt time.Time
-	Encryptions uint64
+	Encryptions uint64 // of the cluster, as far as this node knows
+	Unsaved     uint64 // those of them that only this node knows of
 }
 
 // Barrier is the encryption layer: a Store of plaintext over the raw one.
@@ -43,6 +44,8 @@ type Barrier interface {
 	Changed(storage.Change)
 	Rotate(ctx context.Context) (KeyInfo, error)
 	KeyInfo() KeyInfo
+	// SaveCount makes what this node has encrypted since the last time part of the stored count.
+	SaveCount(ctx context.Context) error
 	SealBytes(aad string, plain []byte) ([]byte, error)
 	OpenBytes(aad string, sealed []byte) ([]byte, error)
 	DeriveKey(purpose string) ([]byte, error)
@@ -112,7 +115,7 @@ type Identity struct {
 	Name string `json:"name"`
 }
 
-// Options of a Node. All but AutoSeal, RetryJoin and Logger are required.
+// Options of a Node. All but AutoSeal, OldSeal, RetryJoin and Logger are required.
 type Options struct {
 	NodeID      string
 	ClusterAddr string // advertised host:port
@@ -124,6 +127,7 @@ type Options struct {
 	NewCA       func() (CA, error)
 	OpenCluster func(ctx context.Context, ca CA) (Cluster, error)
 	AutoSeal    seal.Wrapper // nil: Shamir
+	OldSeal     seal.Wrapper // an automatic seal that the cluster is to leave; nil: none
 	RetryJoin   []JoinTarget
 	Hooks       Hooks
 	Logger      *slog.Logger
@@ -135,6 +139,9 @@ type Hooks struct {
 	FirstPuts func() ([]storage.Put, error)
 	// RootToken creates a root token; the node is active.
 	RootToken func(ctx context.Context) (string, error)
+	// GenerateRoot creates a root token of OTPLength bytes, on the authority of those who hold the keys. nil:
+	// RootToken does.
+	GenerateRoot func(ctx context.Context) (string, error)
 	// Load is called when storage has become readable, also after it was replaced by a snapshot.
 	Load func(ctx context.Context) error
 	// Unload is called before sealing.
@@ -152,11 +159,13 @@ var (
 // running is what an unsealed node has. It is replaced as a whole.
 type running struct {
 	cluster    Cluster
-	wrapper    seal.Wrapper
+	seal       sealInUse
 	challenges seal.Challenges // of nodes that want to join
 	identity   Identity
-	stop       context.CancelFunc // ends watch
-	done       chan struct{}      // closed when watch has ended
+	migration  *migration               // to another seal, when this node becomes active; nil: none
+	ceremony   atomic.Pointer[ceremony] // of the people who hold keys; nil while not active
+	stop       context.CancelFunc       // ends watch
+	done       chan struct{}            // closed when watch has ended
 	active     atomic.Bool
 	current    atomic.Bool  // has once had everything the cluster had acknowledged
 	since      atomic.Int64 // Unix nanoseconds when it became active
@@ -174,8 +183,11 @@ type Node struct {
 	life context.Context // ends when the node is closed; every transition ends with it
 	end  context.CancelFunc
 
+	health sealHealth
+
 	mu       sync.Mutex // guards everything below, and every transition
 	unsealer *seal.Unsealer
+	migrates bool         // the unsealer is to change the seal
 	pending  *pendingJoin // a join that waits for the key
 	closed   bool
 

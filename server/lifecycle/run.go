@@ -18,6 +18,7 @@ import (
 func (n *Node) Run(ctx context.Context) error {
 	retry := time.NewTimer(0)
 	defer retry.Stop()
+	failures := 0 // of auto-unseal, in a row
 	for {
 		select {
 		case <-ctx.Done():
@@ -33,32 +34,39 @@ func (n *Node) Run(ctx context.Context) error {
 			n.mu.Unlock()
 			retry.Reset(time.Second)
 		case <-retry.C:
-			if !n.settle(ctx) {
+			done, err := n.settle(ctx)
+			switch {
+			case err != nil:
+				wait := min(time.Second<<min(failures, 6), maxUnsealWait)
+				failures++
+				n.log.Warn("auto-unseal failed, trying again", "err", err, "in", wait)
+				retry.Reset(wait)
+			case !done:
 				retry.Reset(time.Second)
+			default:
+				failures = 0
 			}
 		}
 	}
 }
 
-// settle tries what needs no operator. It reports whether there is nothing left to try.
-func (n *Node) settle(ctx context.Context) bool {
+// maxUnsealWait is the longest time between two tries to unseal: how much longer than its key service a node is away.
+const maxUnsealWait = 30 * time.Second
+
+// settle tries what needs no operator. It reports whether there is nothing left to try; the error is why the node
+// has not unsealed by itself.
+func (n *Node) settle(ctx context.Context) (done bool, err error) {
 	if !n.Sealed() {
-		return true
+		return true, nil
 	}
 	if n.Initialized(ctx) {
-		if n.opts.AutoSeal == nil {
-			return true
-		}
-		if err := n.autoUnseal(ctx); err != nil {
-			n.log.Warn("auto-unseal failed, trying again", "err", err)
-			return false
-		}
-		return true
+		err := n.autoUnseal(ctx)
+		return err == nil, err
 	}
 	n.mu.Lock()
 	targets := n.opts.RetryJoin
 	n.mu.Unlock()
-	return len(targets) == 0 || n.retryJoin(ctx, targets)
+	return len(targets) == 0 || n.retryJoin(ctx, targets), nil
 }
 
 // Close seals the node for good. Closing twice is fine.
@@ -87,7 +95,21 @@ func (n *Node) autoUnseal(ctx context.Context) error {
 	if !n.Sealed() {
 		return nil
 	}
-	return n.openWith(ctx, n.opts.AutoSeal)
+	config, _, err := seal.Load(ctx, n.opts.Raw)
+	if err != nil {
+		return fmt.Errorf("reading the seal: %w", err)
+	}
+	o, err := n.opening(config)
+	switch {
+	case err != nil:
+		return err
+	case o.migrate:
+		n.log.Info("a change of the seal is configured: unseal with the old seal's key shares and migrate", "from", config.Type, "to", n.configuredSeal())
+		return nil
+	case o.wrapper == nil:
+		return nil // people do
+	}
+	return n.openWith(ctx, o.wrapper)
 }
 
 // openWith unseals an initialised node with the key that wraps its root key.
@@ -96,15 +118,21 @@ func (n *Node) openWith(ctx context.Context, w seal.Wrapper) error {
 	if err != nil {
 		return err
 	}
+	defer clear(root)
 	if err := n.opts.Barrier.Unseal(ctx, root); err != nil {
 		return fmt.Errorf("unsealing the barrier: %w", err)
 	}
+	return n.start(ctx, w, nil)
+}
+
+// start brings the node up behind an open barrier. On error the barrier is sealed again.
+func (n *Node) start(ctx context.Context, w seal.Wrapper, m *migration) error {
 	var ca CA
 	if err := n.get(ctx, caKey, &ca); err != nil {
 		n.opts.Barrier.Seal()
 		return err
 	}
-	return n.up(ctx, ca, w, nil)
+	return n.up(ctx, ca, w, m, nil)
 }
 
 // rootKey unwraps the root key. seal.ErrWrongKey means that w belongs to another cluster.
@@ -113,7 +141,7 @@ func (n *Node) rootKey(ctx context.Context, w seal.Wrapper) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the seal: %w", err)
 	}
-	return seal.UnwrapRoot(w, wrapped)
+	return seal.UnwrapRoot(ctx, w, wrapped)
 }
 
 func (n *Node) get(ctx context.Context, key storage.Key, into any) error {
@@ -129,7 +157,7 @@ func (n *Node) get(ctx context.Context, key storage.Key, into any) error {
 
 // up starts the cluster and then, once fill has run (it may wait for the state to arrive), the rest of the
 // node. The barrier is open, or fill opens it. On error everything is down again. n.mu is held.
-func (n *Node) up(ctx context.Context, ca CA, w seal.Wrapper, fill func(context.Context, Cluster) error) (err error) {
+func (n *Node) up(ctx context.Context, ca CA, w seal.Wrapper, m *migration, fill func(context.Context, Cluster) error) (err error) {
 	if n.closed {
 		return errors.New("the server is stopping")
 	}
@@ -153,7 +181,8 @@ func (n *Node) up(ctx context.Context, ca CA, w seal.Wrapper, fill func(context.
 			return err
 		}
 	}
-	r := &running{cluster: c, wrapper: w, done: make(chan struct{})}
+	r := &running{cluster: c, migration: m, done: make(chan struct{})}
+	r.seal.use(w)
 	if err := n.get(ctx, clusterKey, &r.identity); err != nil {
 		return err
 	}
@@ -192,11 +221,19 @@ func (n *Node) quiet() *running {
 
 // leave ends this node's part in the cluster and forgets all keys. n.mu is held.
 func (n *Node) leave(ctx context.Context, r *running) error {
+	if r.cluster.IsLeader() {
+		saving, cancel := context.WithTimeout(ctx, saveTime)
+		n.warn(ctx, "leaving", n.opts.Barrier.SaveCount(saving))
+		cancel()
+	}
 	err := r.cluster.Close(ctx)
 	n.opts.Router.route(nil)
 	n.opts.Barrier.Seal()
 	return err
 }
+
+// saveTime is how long a node that leaves tries to leave its count of encryptions behind.
+const saveTime = time.Second
 
 // turn is one time of being the active node.
 type turn struct {
@@ -208,11 +245,15 @@ func (n *Node) begin(ctx context.Context, r *running) *turn {
 	active, stop := context.WithCancel(ctx)
 	t := &turn{stop: stop, done: make(chan struct{})}
 	r.since.Store(time.Now().UnixNano())
+	r.ceremony.Store(new(ceremony))
 	r.active.Store(true)
 	n.log.Info("now active")
 	go func() {
 		defer close(t.done)
+		var tending sync.WaitGroup
+		tending.Go(func() { n.tend(active, r) })
 		n.opts.Hooks.Active(active)
+		tending.Wait()
 	}()
 	return t
 }
@@ -222,6 +263,7 @@ func (n *Node) finish(t *turn, r *running) {
 		return
 	}
 	r.active.Store(false)
+	r.ceremony.Swap(nil).end()
 	t.stop()
 	<-t.done
 	n.log.Info("now standby")
@@ -288,13 +330,9 @@ func (n *Node) reload(ctx context.Context) {
 	if r == nil {
 		return
 	}
-	root, err := n.rootKey(ctx, r.wrapper)
-	if err == nil {
-		err = n.opts.Barrier.Unseal(ctx, root)
-	}
-	if err == nil {
-		err = n.sameCluster(ctx, r)
-	}
+	// The root key in memory opens the new key ring, or the state is not this cluster's. The seal is not asked: its
+	// service may be away, and its keys may have changed since.
+	err := n.sameCluster(ctx, r)
 	if err == nil {
 		err = n.opts.Hooks.Load(ctx)
 	}
@@ -311,8 +349,7 @@ func (n *Node) reload(ctx context.Context) {
 	}
 }
 
-// sameCluster reports, as an error, that the state is another cluster's, which a seal's key that both share does
-// not tell. Such a node must start again: its certificates are of a CA that is no longer the one in the state.
+// sameCluster reports, as an error, that the state is another cluster's. Such a node must start again: its certificates are of a CA that is no longer the one in the state.
 func (n *Node) sameCluster(ctx context.Context, r *running) error {
 	var id Identity
 	if err := n.get(ctx, clusterKey, &id); err != nil {

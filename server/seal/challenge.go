@@ -1,6 +1,7 @@
 package seal
 
 import (
+	"context"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -14,8 +15,8 @@ const ChallengeTTL = 10 * time.Minute
 
 // AnswerChallenge returns the answer to a challenge, or ErrWrongKey, or ErrMalformed. It opens nothing but
 // challenges to this server, so that a stranger posing as the leader cannot have other sealed data decrypted.
-func AnswerChallenge(w Wrapper, serverID string, blob []byte) ([]byte, error) {
-	return w.Unwrap(blob, challengePurpose(serverID))
+func AnswerChallenge(ctx context.Context, w Wrapper, serverID string, blob []byte) ([]byte, error) {
+	return w.Unwrap(ctx, blob, challengePurpose(serverID))
 }
 
 func challengePurpose(serverID string) string { return "join challenge: " + serverID }
@@ -37,11 +38,11 @@ const (
 )
 
 // Issue returns a new challenge for a server.
-func (c *Challenges) Issue(w Wrapper, serverID string) (blob []byte, err error) {
+func (c *Challenges) Issue(ctx context.Context, w Wrapper, serverID string) (blob []byte, err error) {
 	answer := binary.BigEndian.AppendUint64(nil, uint64(time.Now().Add(ChallengeTTL).UnixNano()))
 	answer = append(answer, make([]byte, answerBody-len(answer))...)
 	rand.Read(answer[8:])
-	return w.Wrap(append(answer, c.mac(answer, serverID)...), challengePurpose(serverID))
+	return w.Wrap(ctx, append(answer, c.mac(answer, serverID)...), challengePurpose(serverID))
 }
 
 func (c *Challenges) mac(body []byte, serverID string) []byte {

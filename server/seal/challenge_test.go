@@ -16,11 +16,11 @@ func TestChallenge(t *testing.T) {
 	w := seal.NewKEKWrapper(keyA)
 	answer := func(t *testing.T, w seal.Wrapper, c *seal.Challenges, id string) []byte {
 		t.Helper()
-		blob, err := c.Issue(w, id)
+		blob, err := c.Issue(t.Context(), w, id)
 		if err != nil {
 			t.Fatal(err)
 		}
-		nonce, err := seal.AnswerChallenge(w, id, blob)
+		nonce, err := seal.AnswerChallenge(t.Context(), w, id, blob)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -64,8 +64,8 @@ func TestChallenge(t *testing.T) {
 		nonce := answer(t, w, &c, "n1")
 		answer(t, w, &c, "n2")
 		refused(t, &c, "n2", nonce)
-		blob, _ := c.Issue(w, "n3")
-		if _, err := seal.AnswerChallenge(w, "n4", blob); !errors.Is(err, seal.ErrWrongKey) {
+		blob, _ := c.Issue(t.Context(), w, "n3")
+		if _, err := seal.AnswerChallenge(t.Context(), w, "n4", blob); !errors.Is(err, seal.ErrWrongKey) {
 			t.Errorf("answering another server's challenge: %v, want ErrWrongKey", err)
 		}
 	})
@@ -74,7 +74,7 @@ func TestChallenge(t *testing.T) {
 		nonce := answer(t, w, &c, "n1")
 		for i := range 1000 {
 			for _, id := range []string{"n1", fmt.Sprint("m", i)} {
-				if _, err := c.Issue(w, id); err != nil {
+				if _, err := c.Issue(t.Context(), w, id); err != nil {
 					t.Fatal(err)
 				}
 				refused(t, &c, id, nonce[:i%len(nonce)])
@@ -85,20 +85,20 @@ func TestChallenge(t *testing.T) {
 		}
 	})
 	t.Run("wrong seal", func(t *testing.T) {
-		blob, err := new(seal.Challenges).Issue(w, "n1")
+		blob, err := new(seal.Challenges).Issue(t.Context(), w, "n1")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := seal.AnswerChallenge(seal.NewKEKWrapper(keyB), "n1", blob); !errors.Is(err, seal.ErrWrongKey) {
+		if _, err := seal.AnswerChallenge(t.Context(), seal.NewKEKWrapper(keyB), "n1", blob); !errors.Is(err, seal.ErrWrongKey) {
 			t.Errorf("AnswerChallenge = %v, want ErrWrongKey", err)
 		}
 	})
 	t.Run("not an oracle", func(t *testing.T) {
-		blob, err := seal.WrapRoot(w, rootKey)
+		blob, err := seal.WrapRoot(t.Context(), w, rootKey)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := seal.AnswerChallenge(w, "n1", blob); !errors.Is(err, seal.ErrWrongKey) {
+		if _, err := seal.AnswerChallenge(t.Context(), w, "n1", blob); !errors.Is(err, seal.ErrWrongKey) {
 			t.Errorf("a wrapped root key as a challenge: %v, want ErrWrongKey", err)
 		}
 	})

@@ -43,7 +43,7 @@ func initialized(t *testing.T, shares, threshold int) (*seal.Setup, seal.Config,
 	if err != nil {
 		t.Fatal(err)
 	}
-	puts, err := setup.Puts(rootKey)
+	puts, err := setup.Puts(t.Context(), rootKey, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func TestUnsealWithAnyEnoughShares(t *testing.T) {
 				if !done {
 					continue
 				}
-				if root, err := seal.UnwrapRoot(seal.NewKEKWrapper(kek), wrapped); err != nil || !bytes.Equal(root, rootKey) {
+				if root, err := seal.UnwrapRoot(t.Context(), seal.NewKEKWrapper(kek), wrapped); err != nil || !bytes.Equal(root, rootKey) {
 					t.Fatalf("%d of %d: the combined key does not give the root key: %v", n.threshold, n.shares, err)
 				}
 			}
@@ -195,7 +195,10 @@ func TestConfig(t *testing.T) {
 		{"a later field", `{"version":1,"type":"static","something":1}`, ""},
 		{"empty", ``, "not JSON"},
 		{"no version", `{"type":"static"}`, "version 0"},
-		{"newer", `{"version":2,"type":"static"}`, "version 2"},
+		{"recovery keys", `{"version":2,"type":"awskms","recovery_shares":5,"recovery_threshold":3,"key_id":"k"}`, ""},
+		{"recovery threshold", `{"version":2,"type":"awskms","recovery_shares":5,"recovery_threshold":1}`, "recovery_threshold must be at least 2"},
+		{"shamir with recovery keys", `{"version":2,"type":"shamir","secret_shares":1,"secret_threshold":1,"recovery_shares":1,"recovery_threshold":1}`, "no recovery keys"},
+		{"newer", `{"version":3,"type":"static"}`, "version 3"},
 		{"type", `{"version":1,"type":"hsm"}`, `unknown seal type "hsm"`},
 		{"threshold", `{"version":1,"type":"shamir","secret_shares":3,"secret_threshold":1}`, "at least 2"},
 		{"static with shares", `{"version":1,"type":"static","secret_shares":1,"secret_threshold":1}`, "no key shares"},

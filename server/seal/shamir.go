@@ -47,11 +47,21 @@ type Unsealer struct {
 	nonce string
 }
 
-// NewUnsealer collects shares of the seal cfg describes, which must be a Shamir one. verify says whether a
-// combined key is the right one (see OpensRoot); nil leaves that to the caller.
+// NewUnsealer collects shares of the key that people hold of the seal cfg describes: the unseal key or the recovery
+// key. verify says whether a combined key is the right one (see OpensRoot and VerifyRecovery); nil leaves that to
+// the caller.
 func NewUnsealer(cfg Config, verify func(kek []byte) error) *Unsealer {
-	return &Unsealer{threshold: max(cfg.Threshold, 1), verify: verify}
+	_, threshold := cfg.Held()
+	return NewCollector(threshold, verify)
 }
+
+// NewCollector is NewUnsealer for any key of KeyBytes that was Split with this threshold.
+func NewCollector(threshold int, verify func(key []byte) error) *Unsealer {
+	return &Unsealer{threshold: max(threshold, 1), verify: verify}
+}
+
+// Threshold returns how many shares complete an attempt.
+func (u *Unsealer) Threshold() int { return u.threshold }
 
 // Submit adds one share, written in hex or base64. When it completes the threshold, done is true, kek is the
 // verified key, which the caller owns, and the attempt is over. A share given before changes nothing and is no
@@ -75,7 +85,7 @@ func (u *Unsealer) Submit(share string) (done bool, kek []byte, err error) {
 		}
 	}
 	if u.nonce == "" {
-		u.nonce = newNonce()
+		u.nonce = NewNonce()
 	}
 	u.parts = append(u.parts, part)
 	if len(u.parts) < u.threshold {
@@ -139,8 +149,8 @@ func (u *Unsealer) resetLocked() {
 	u.parts, u.nonce = nil, ""
 }
 
-// newNonce returns a random version 4 UUID.
-func newNonce() string {
+// NewNonce returns a random version 4 UUID, which names one attempt.
+func NewNonce() string {
 	var b [16]byte
 	rand.Read(b[:])
 	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80

@@ -1,6 +1,7 @@
 package seal
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -91,11 +92,11 @@ func (w staticWrapper) Type() string { return TypeStatic }
 // KeyID names the current key.
 func (w staticWrapper) KeyID() string { return w.current.id }
 
-func (w staticWrapper) Wrap(plain []byte, purpose string) ([]byte, error) {
+func (w staticWrapper) Wrap(_ context.Context, plain []byte, purpose string) ([]byte, error) {
 	return w.current.wrap(plain, purpose)
 }
 
-func (w staticWrapper) Unwrap(blob []byte, purpose string) ([]byte, error) {
+func (w staticWrapper) Unwrap(_ context.Context, blob []byte, purpose string) ([]byte, error) {
 	id, _, err := parseBlob(blob)
 	switch {
 	case err != nil:
@@ -108,13 +109,7 @@ func (w staticWrapper) Unwrap(blob []byte, purpose string) ([]byte, error) {
 	return nil, fmt.Errorf("%w: it was sealed under key id %q, which is neither the current nor the previous one", ErrWrongKey, id)
 }
 
-// NeedsRewrap reports whether a blob was wrapped under a key other than the wrapper's current one: after a
-// rotation, unwrap it and store it wrapped again.
-func NeedsRewrap(w Wrapper, blob []byte) bool {
-	s, ok := w.(staticWrapper)
-	if !ok {
-		return false
-	}
+func (w staticWrapper) needsRewrap(blob []byte) bool {
 	id, _, err := parseBlob(blob)
-	return err == nil && id != s.current.id
+	return err == nil && id != w.current.id
 }

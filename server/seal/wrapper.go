@@ -2,6 +2,7 @@ package seal
 
 import (
 	"bytes"
+	"context"
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/hkdf"
@@ -12,14 +13,31 @@ import (
 	"fmt"
 )
 
-// Wrapper encrypts small secrets under a seal's key. Safe for concurrent use.
+// Wrapper encrypts small secrets under a seal's key. Both methods may have to ask a service and then block until
+// ctx ends or the service has had its time. Safe for concurrent use.
 type Wrapper interface {
-	// Type is the seal's type, TypeShamir or TypeStatic.
+	// Type is the seal's type, one of Types.
 	Type() string
 	// Wrap encrypts plain for one purpose; the same purpose must be given to Unwrap.
-	Wrap(plain []byte, purpose string) ([]byte, error)
-	// Unwrap returns the plain text, which the caller owns, or ErrWrongKey, or ErrMalformed.
-	Unwrap(blob []byte, purpose string) ([]byte, error)
+	Wrap(ctx context.Context, plain []byte, purpose string) ([]byte, error)
+	// Unwrap returns the plain text, which the caller owns, or ErrWrongKey, or ErrMalformed, or whatever keeps the
+	// service that has the key from answering.
+	Unwrap(ctx context.Context, blob []byte, purpose string) ([]byte, error)
+}
+
+// KeyID names the key of an automatic seal, as its configuration does; "" for others.
+func KeyID(w Wrapper) string {
+	if k, ok := w.(interface{ KeyID() string }); ok {
+		return k.KeyID()
+	}
+	return ""
+}
+
+// NeedsRewrap reports whether a blob was wrapped under a key other than the wrapper's current one: after a
+// rotation, unwrap it and store it wrapped again.
+func NeedsRewrap(w Wrapper, blob []byte) bool {
+	r, ok := w.(interface{ needsRewrap([]byte) bool })
+	return ok && r.needsRewrap(blob)
 }
 
 // A blob is: magic, version, length of the key id, key id, 32 bytes of salt, AES-256-GCM ciphertext and tag.
@@ -54,11 +72,11 @@ type shamirWrapper struct{ kek kek }
 
 func (w shamirWrapper) Type() string { return TypeShamir }
 
-func (w shamirWrapper) Wrap(plain []byte, purpose string) ([]byte, error) {
+func (w shamirWrapper) Wrap(_ context.Context, plain []byte, purpose string) ([]byte, error) {
 	return w.kek.wrap(plain, purpose)
 }
 
-func (w shamirWrapper) Unwrap(blob []byte, purpose string) ([]byte, error) {
+func (w shamirWrapper) Unwrap(_ context.Context, blob []byte, purpose string) ([]byte, error) {
 	return w.kek.unwrap(blob, purpose)
 }
 
@@ -130,6 +148,9 @@ func associated(head []byte, purpose string) []byte {
 func parseBlob(blob []byte) (id string, head []byte, err error) {
 	const fixed = len(blobMagic) + 2
 	if len(blob) < fixed || string(blob[:len(blobMagic)]) != blobMagic {
+		if len(blob) >= len(kmsMagic) && string(blob[:len(kmsMagic)]) == kmsMagic {
+			return "", nil, fmt.Errorf("%w: it was sealed by another type of seal", ErrWrongKey)
+		}
 		return "", nil, ErrMalformed
 	}
 	if v := blob[len(blobMagic)]; v != blobVersion {
@@ -144,11 +165,11 @@ func parseBlob(blob []byte) (id string, head []byte, err error) {
 
 // SealTo encrypts a payload of any size to whoever holds the seal's key. A fresh data key encrypts the payload
 // and the seal wraps the data key, so it suits seals that only wrap small secrets.
-func SealTo(w Wrapper, purpose string, payload []byte) ([]byte, error) {
+func SealTo(ctx context.Context, w Wrapper, purpose string, payload []byte) ([]byte, error) {
 	dek := make([]byte, KeyBytes)
 	rand.Read(dek)
 	defer clear(dek)
-	wrapped, err := w.Wrap(dek, "data key: "+purpose)
+	wrapped, err := w.Wrap(ctx, dek, "data key: "+purpose)
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +187,7 @@ func SealTo(w Wrapper, purpose string, payload []byte) ([]byte, error) {
 }
 
 // OpenFrom returns the payload that SealTo sealed for the same purpose, or ErrWrongKey, or ErrMalformed.
-func OpenFrom(w Wrapper, purpose string, blob []byte) ([]byte, error) {
+func OpenFrom(ctx context.Context, w Wrapper, purpose string, blob []byte) ([]byte, error) {
 	if len(blob) < 2 {
 		return nil, ErrMalformed
 	}
@@ -174,7 +195,7 @@ func OpenFrom(w Wrapper, purpose string, blob []byte) ([]byte, error) {
 	if len(blob) < n+tagBytes {
 		return nil, fmt.Errorf("%w: too short", ErrMalformed)
 	}
-	dek, err := w.Unwrap(blob[2:n], "data key: "+purpose)
+	dek, err := w.Unwrap(ctx, blob[2:n], "data key: "+purpose)
 	if err != nil {
 		return nil, err
 	}

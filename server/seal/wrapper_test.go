@@ -35,26 +35,26 @@ func static(t testing.TB, id string, key []byte) seal.Wrapper {
 func TestWrap(t *testing.T) {
 	for _, w := range []seal.Wrapper{seal.NewKEKWrapper(keyA), static(t, "a", keyA)} {
 		for _, plain := range [][]byte{nil, {1}, rootKey, make([]byte, 10_000)} {
-			blob, err := w.Wrap(plain, "p")
+			blob, err := w.Wrap(t.Context(), plain, "p")
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got, err := w.Unwrap(blob, "p"); err != nil || !bytes.Equal(got, plain) {
+			if got, err := w.Unwrap(t.Context(), blob, "p"); err != nil || !bytes.Equal(got, plain) {
 				t.Errorf("%s: Unwrap(Wrap(%d bytes)) = %d bytes, %v", w.Type(), len(plain), len(got), err)
 			}
-			if again, _ := w.Wrap(plain, "p"); bytes.Equal(blob, again) {
+			if again, _ := w.Wrap(t.Context(), plain, "p"); bytes.Equal(blob, again) {
 				t.Errorf("%s: two blobs of the same text are equal", w.Type())
 			}
-			if _, err := w.Unwrap(blob, "q"); !errors.Is(err, seal.ErrWrongKey) {
+			if _, err := w.Unwrap(t.Context(), blob, "q"); !errors.Is(err, seal.ErrWrongKey) {
 				t.Errorf("%s: Unwrap for another purpose = %v, want ErrWrongKey", w.Type(), err)
 			}
-			if _, err := seal.NewKEKWrapper(keyB).Unwrap(blob, "p"); !errors.Is(err, seal.ErrWrongKey) {
+			if _, err := seal.NewKEKWrapper(keyB).Unwrap(t.Context(), blob, "p"); !errors.Is(err, seal.ErrWrongKey) {
 				t.Errorf("%s: Unwrap with another key = %v, want ErrWrongKey", w.Type(), err)
 			}
 		}
 	}
 	for _, n := range []int{0, 16, 31, 33} {
-		if _, err := seal.NewKEKWrapper(make([]byte, n)).Wrap(rootKey, "p"); err == nil {
+		if _, err := seal.NewKEKWrapper(make([]byte, n)).Wrap(t.Context(), rootKey, "p"); err == nil {
 			t.Errorf("a key of %d bytes wraps", n)
 		}
 	}
@@ -74,7 +74,7 @@ func TestOldBlobs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := seal.UnwrapRoot(tt.w, blob); err != nil || !bytes.Equal(got, rootKey) {
+		if got, err := seal.UnwrapRoot(t.Context(), tt.w, blob); err != nil || !bytes.Equal(got, rootKey) {
 			t.Errorf("%s: a blob of version 1 does not open: %v", tt.w.Type(), err)
 		}
 	}
@@ -82,18 +82,18 @@ func TestOldBlobs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := seal.OpenFrom(seal.NewKEKWrapper(keyA), "p", sealed); err != nil || string(got) != "payload" {
+	if got, err := seal.OpenFrom(t.Context(), seal.NewKEKWrapper(keyA), "p", sealed); err != nil || string(got) != "payload" {
 		t.Errorf("a payload sealed by version 1 does not open: %v", err)
 	}
 }
 
 func TestDamagedBlobs(t *testing.T) {
 	w := static(t, "id", keyA)
-	wrapped, err := w.Wrap(rootKey, "p")
+	wrapped, err := w.Wrap(t.Context(), rootKey, "p")
 	if err != nil {
 		t.Fatal(err)
 	}
-	sent, err := seal.SealTo(w, "p", []byte("payload"))
+	sent, err := seal.SealTo(t.Context(), w, "p", []byte("payload"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,8 +102,8 @@ func TestDamagedBlobs(t *testing.T) {
 		blob []byte
 		open func([]byte) ([]byte, error)
 	}{
-		{"wrapped", wrapped, func(b []byte) ([]byte, error) { return w.Unwrap(b, "p") }},
-		{"sealed payload", sent, func(b []byte) ([]byte, error) { return seal.OpenFrom(w, "p", b) }},
+		{"wrapped", wrapped, func(b []byte) ([]byte, error) { return w.Unwrap(t.Context(), b, "p") }},
+		{"sealed payload", sent, func(b []byte) ([]byte, error) { return seal.OpenFrom(t.Context(), w, "p", b) }},
 	}
 	for _, tt := range tests {
 		refused := func(what string, at int, blob []byte) {
@@ -126,20 +126,20 @@ func TestDamagedBlobs(t *testing.T) {
 func TestSealTo(t *testing.T) {
 	w := seal.NewKEKWrapper(keyA)
 	payload := bytes.Repeat([]byte("secret"), 50_000)
-	blob, err := seal.SealTo(w, "join", payload)
+	blob, err := seal.SealTo(t.Context(), w, "join", payload)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if bytes.Contains(blob, []byte("secret")) {
 		t.Error("the payload is readable")
 	}
-	if got, err := seal.OpenFrom(w, "join", blob); err != nil || !bytes.Equal(got, payload) {
+	if got, err := seal.OpenFrom(t.Context(), w, "join", blob); err != nil || !bytes.Equal(got, payload) {
 		t.Errorf("OpenFrom = %d bytes, %v", len(got), err)
 	}
-	if _, err := seal.OpenFrom(w, "other", blob); !errors.Is(err, seal.ErrWrongKey) {
+	if _, err := seal.OpenFrom(t.Context(), w, "other", blob); !errors.Is(err, seal.ErrWrongKey) {
 		t.Errorf("for another purpose: %v, want ErrWrongKey", err)
 	}
-	if _, err := seal.OpenFrom(seal.NewKEKWrapper(keyB), "join", blob); !errors.Is(err, seal.ErrWrongKey) {
+	if _, err := seal.OpenFrom(t.Context(), seal.NewKEKWrapper(keyB), "join", blob); !errors.Is(err, seal.ErrWrongKey) {
 		t.Errorf("with another key: %v, want ErrWrongKey", err)
 	}
 }
@@ -154,7 +154,7 @@ func TestStaticSources(t *testing.T) {
 		return "file://" + path
 	}
 	t.Setenv("COFFER_TEST_KEY", hex.EncodeToString(keyA))
-	blob, err := static(t, "a", keyA).Wrap(rootKey, "p")
+	blob, err := static(t, "a", keyA).Wrap(t.Context(), rootKey, "p")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +168,7 @@ func TestStaticSources(t *testing.T) {
 		"base64 file": file("base64", []byte(base64.StdEncoding.EncodeToString(keyA)+"\n")),
 	} {
 		w := mustStatic(t, map[string]string{"current_key_id": "a", "current_key": source})
-		if got, err := w.Unwrap(blob, "p"); err != nil || !bytes.Equal(got, rootKey) {
+		if got, err := w.Unwrap(t.Context(), blob, "p"); err != nil || !bytes.Equal(got, rootKey) {
 			t.Errorf("%s: the key does not open what it sealed: %v", name, err)
 		}
 	}
@@ -208,7 +208,7 @@ func TestStaticProblems(t *testing.T) {
 }
 
 func TestStaticRotation(t *testing.T) {
-	blob, err := static(t, "old", keyA).Wrap(rootKey, "p")
+	blob, err := static(t, "old", keyA).Wrap(t.Context(), rootKey, "p")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,13 +216,13 @@ func TestStaticRotation(t *testing.T) {
 		"current_key_id": "new", "current_key": hex.EncodeToString(keyB),
 		"previous_key_id": "old", "previous_key": hex.EncodeToString(keyA),
 	})
-	if got, err := both.Unwrap(blob, "p"); err != nil || !bytes.Equal(got, rootKey) {
+	if got, err := both.Unwrap(t.Context(), blob, "p"); err != nil || !bytes.Equal(got, rootKey) {
 		t.Fatalf("the previous key does not unwrap: %v", err)
 	}
 	if !seal.NeedsRewrap(both, blob) {
 		t.Error("a blob of the previous key does not need to be wrapped again")
 	}
-	fresh, err := both.Wrap(rootKey, "p")
+	fresh, err := both.Wrap(t.Context(), rootKey, "p")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,14 +230,14 @@ func TestStaticRotation(t *testing.T) {
 		t.Error("a blob of the current key needs to be wrapped again")
 	}
 	alone := static(t, "new", keyB)
-	if _, err := alone.Unwrap(fresh, "p"); err != nil {
+	if _, err := alone.Unwrap(t.Context(), fresh, "p"); err != nil {
 		t.Errorf("the new key alone: %v", err)
 	}
-	if _, err := alone.Unwrap(blob, "p"); !errors.Is(err, seal.ErrWrongKey) || !strings.Contains(err.Error(), `"old"`) {
+	if _, err := alone.Unwrap(t.Context(), blob, "p"); !errors.Is(err, seal.ErrWrongKey) || !strings.Contains(err.Error(), `"old"`) {
 		t.Errorf("without the previous key: %v, want ErrWrongKey naming the key's id", err)
 	}
-	if setup := seal.InitStatic(both); setup.Config.KeyID != "new" || setup.Shares != nil {
-		t.Errorf("InitStatic: key id %q, %d shares", setup.Config.KeyID, len(setup.Shares))
+	if setup, err := seal.InitAuto(both, 0, 3); err != nil || setup.Config.KeyID != "new" || setup.Shares != nil || setup.RecoveryShares != nil {
+		t.Errorf("InitAuto = %v, %v", setup, err)
 	}
 }
 
@@ -259,7 +259,7 @@ func FuzzUnwrap(f *testing.F) {
 	f.Add([]byte("CfSl"))
 	f.Add([]byte("CfSl\x01\xff"))
 	f.Fuzz(func(t *testing.T, blob []byte) {
-		if _, err := seal.UnwrapRoot(w, blob); err == nil && !bytes.Equal(blob, genuine) {
+		if _, err := seal.UnwrapRoot(t.Context(), w, blob); err == nil && !bytes.Equal(blob, genuine) {
 			t.Fatal("a forged blob opens")
 		}
 	})
@@ -275,7 +275,7 @@ func FuzzOpenFrom(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte{0xff, 0xff, 1})
 	f.Fuzz(func(t *testing.T, blob []byte) {
-		if _, err := seal.OpenFrom(w, "p", blob); err == nil && !bytes.Equal(blob, genuine) {
+		if _, err := seal.OpenFrom(t.Context(), w, "p", blob); err == nil && !bytes.Equal(blob, genuine) {
 			t.Fatal("a forged blob opens")
 		}
 	})

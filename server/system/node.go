@@ -2,8 +2,6 @@ package system
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/hex"
 	"errors"
 	"net/http"
 	"net/url"
@@ -42,8 +40,8 @@ type initInput struct {
 	StoredShares      int                `json:"stored_shares" help:"Accepted for compatibility."`
 	PGPKeys           engines.StringList `json:"pgp_keys" help:"Not supported."`
 	RootTokenPGPKey   string             `json:"root_token_pgp_key" help:"Not supported."`
-	RecoveryShares    int                `json:"recovery_shares" help:"Accepted for compatibility."`
-	RecoveryThreshold int                `json:"recovery_threshold" help:"Accepted for compatibility."`
+	RecoveryShares    int                `json:"recovery_shares" default:"5" help:"With an automatic seal: number of shares of the recovery key; 0 for none."`
+	RecoveryThreshold int                `json:"recovery_threshold" default:"3" help:"With an automatic seal: number of recovery key shares that are enough."`
 	RecoveryPGPKeys   engines.StringList `json:"recovery_pgp_keys" help:"Not supported."`
 }
 
@@ -51,21 +49,23 @@ func (s *System) writeInit(ctx context.Context, _ *engines.Request, in *initInpu
 	if len(in.PGPKeys) > 0 || in.RootTokenPGPKey != "" || len(in.RecoveryPGPKeys) > 0 {
 		return nil, engines.Invalid("pgp_keys, root_token_pgp_key and recovery_pgp_keys are not supported: leave them out")
 	}
-	result, err := s.opts.Node.Init(ctx, in.SecretShares, in.SecretThreshold)
+	shares, threshold := in.SecretShares, in.SecretThreshold
+	if s.opts.Node.Status(ctx).Recovery {
+		shares, threshold = in.RecoveryShares, in.RecoveryThreshold
+	}
+	result, err := s.opts.Node.Init(ctx, shares, threshold)
 	if errors.Is(err, lifecycle.ErrInitialized) {
 		return nil, engines.Invalid("the cluster is already initialized")
 	}
 	if err != nil {
 		return nil, err
 	}
-	keys, keysBase64 := []string{}, []string{}
-	for _, share := range result.KeyShares {
-		keys = append(keys, hex.EncodeToString(share))
-		keysBase64 = append(keysBase64, base64.StdEncoding.EncodeToString(share))
+	keys, keysBase64 := texts(result.KeyShares)
+	out := map[string]any{"keys": keys, "keys_base64": keysBase64, "root_token": result.RootToken}
+	if len(result.RecoveryShares) > 0 {
+		out["recovery_keys"], out["recovery_keys_base64"] = texts(result.RecoveryShares)
 	}
-	return plain(0, map[string]any{
-		"keys": keys, "keys_base64": keysBase64, "root_token": result.RootToken,
-	})
+	return plain(0, out)
 }
 
 func (s *System) readSealStatus(ctx context.Context, _ *engines.Request, _ *none) (*engines.Response, error) {
@@ -77,7 +77,10 @@ func (s *System) sealStatus(st lifecycle.SealStatus) map[string]any {
 		"type": st.Type, "initialized": st.Initialized, "sealed": st.Sealed,
 		"t": st.Threshold, "n": st.Shares, "progress": st.Progress, "nonce": st.Nonce,
 		"version": s.opts.Version.API, "coffer_version": s.opts.Version.Product, "build_date": s.opts.Version.Built,
-		"migration": false, "recovery_seal": st.Type != "shamir", "storage_type": "raft",
+		"migration": st.Migration, "recovery_seal": st.Recovery, "storage_type": "raft",
+	}
+	if st.Recovery {
+		out["recovery_seal_type"] = "shamir"
 	}
 	if id := s.opts.Node.Identity(); id.ID != "" {
 		out["cluster_name"], out["cluster_id"] = id.Name, id.ID
@@ -88,18 +91,19 @@ func (s *System) sealStatus(st lifecycle.SealStatus) map[string]any {
 type unsealInput struct {
 	Key     engines.Sensitive `json:"key" max:"1024" help:"One unseal key, in hex or base64."`
 	Reset   bool              `json:"reset" help:"Forget the keys given so far."`
-	Migrate bool              `json:"migrate" help:"Not supported."`
+	Migrate bool              `json:"migrate" help:"Change to the seal that this node is configured for; the keys are those of the former seal."`
 }
 
 func (s *System) unseal(ctx context.Context, _ *engines.Request, in *unsealInput) (*engines.Response, error) {
-	switch {
-	case in.Migrate:
-		return nil, engines.Invalid("migrate is not supported: leave it out")
-	case in.Key == "" && !in.Reset:
+	if in.Key == "" && !in.Reset {
 		return nil, engines.Invalid("field \"key\" is required, unless \"reset\" is true")
 	}
+	submit := s.opts.Node.Unseal
+	if in.Migrate {
+		submit = s.opts.Node.Migrate
+	}
 	// The client may go away; an unseal that has all its keys must still finish.
-	status, err := s.opts.Node.Unseal(context.WithoutCancel(ctx), in.Key.Reveal(), in.Reset)
+	status, err := submit(context.WithoutCancel(ctx), in.Key.Reveal(), in.Reset)
 	if errors.Is(err, lifecycle.ErrNotInitialized) {
 		return nil, engines.Invalid("the node is not initialized: initialize it, or let it join a cluster")
 	}

@@ -53,6 +53,8 @@ func New(o Options) *System {
 	s.mountPaths()
 	s.raftPaths()
 	s.keyPaths()
+	s.rekeyPaths()
+	s.generateRootPaths()
 	s.metaPaths()
 	return s
 }

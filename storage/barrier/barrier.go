@@ -40,12 +40,13 @@ var (
 	ErrForged = errors.New("not sealed by this barrier, or changed since")
 )
 
-// KeyInfo describes the active encryption key. Encryptions counts what this node sealed under it since it
-// was unsealed: it is a lower bound of what the cluster did.
+// KeyInfo describes the active encryption key. Encryptions is what was saved of all nodes' counts (SaveCount) and
+// what this node has sealed under the key since: it is a lower bound of what the cluster did.
 type KeyInfo struct {
 	Term        uint32 // from 1, one more at each rotation
 	InstalledAt time.Time
 	Encryptions uint64
+	Unsaved     uint64 // the part of Encryptions that is in this node's memory only
 }
 
 // Barrier is a Store of plaintext over a raw Store of sealed values. While it is sealed, every operation
@@ -115,15 +116,6 @@ func (b *Barrier) Changed(ch storage.Change) {
 	if ch.Touches(ringKey) {
 		b.changes.Add(1)
 	}
-}
-
-// KeyInfo describes the active key. It is zero while the barrier is sealed.
-func (b *Barrier) KeyInfo() KeyInfo {
-	k, err := b.current(context.Background())
-	if err != nil {
-		return KeyInfo{}
-	}
-	return KeyInfo{Term: k.active.term, InstalledAt: k.active.installedAt, Encryptions: k.active.encryptions.Load()}
 }
 
 // Rotate adds a key to the ring; from then on every node seals with it. What is stored stays sealed under

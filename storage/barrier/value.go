@@ -36,7 +36,8 @@ type termKey struct {
 	term        uint32
 	installedAt time.Time
 	aead        cipher.AEAD
-	encryptions *atomic.Uint64
+	encryptions *atomic.Uint64 // of this node since it was unsealed
+	saved       *atomic.Uint64 // those of them that are part of the stored count
 }
 
 // newKeys makes r ready for use. It goes on counting where before, if not nil, left off.
@@ -45,10 +46,10 @@ func newKeys(r ring, stored []byte, changes uint64, before *keys) *keys {
 	for i := range r {
 		k.active = &termKey{
 			term: r[i].term, installedAt: r[i].installedAt,
-			aead: newCipher(r[i].key[:]), encryptions: new(atomic.Uint64),
+			aead: newCipher(r[i].key[:]), encryptions: new(atomic.Uint64), saved: new(atomic.Uint64),
 		}
 		if before != nil && before.terms[r[i].term] != nil {
-			k.active.encryptions = before.terms[r[i].term].encryptions
+			k.active.encryptions, k.active.saved = before.terms[r[i].term].encryptions, before.terms[r[i].term].saved
 		}
 		k.terms[r[i].term] = k.active
 	}

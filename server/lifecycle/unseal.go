@@ -1,0 +1,165 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/seal"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// SealStatus is what anybody may know of a node's seal.
+type SealStatus struct {
+	Type        string
+	Initialized bool
+	Sealed      bool
+	Recovery    bool // Threshold and Shares are those of the recovery key
+	Threshold   int
+	Shares      int
+	Progress    int
+	Nonce       string
+	Joining     bool
+	Migration   bool // the configuration has another seal than the state
+}
+
+// Status returns the state of the seal. During a change that takes long, such as a join that waits for data,
+// it answers at once what stood before.
+func (n *Node) Status(ctx context.Context) SealStatus {
+	if !n.mu.TryLock() {
+		s := *n.last.Load()
+		s.Sealed = n.Sealed()
+		return s
+	}
+	defer n.mu.Unlock()
+	return n.statusLocked(ctx)
+}
+
+func (n *Node) statusLocked(ctx context.Context) SealStatus {
+	s := SealStatus{Type: "shamir", Sealed: n.Sealed(), Initialized: n.Initialized(ctx), Joining: n.pending != nil}
+	if n.opts.AutoSeal != nil {
+		s.Type, s.Recovery = n.opts.AutoSeal.Type(), true
+	}
+	config, err := n.sealConfig(ctx)
+	if err != nil {
+		n.last.Store(&s)
+		return s
+	}
+	s.Initialized = true // a joining node has the seal of its cluster
+	s.Type, s.Recovery = config.Type, config.Auto()
+	s.Shares, s.Threshold = config.Held()
+	if o, err := n.opening(config); err == nil {
+		s.Migration = o.migrate
+	}
+	if n.unsealer != nil && s.Sealed {
+		s.Progress, s.Nonce = n.unsealer.Progress(), n.unsealer.Nonce()
+	}
+	n.last.Store(&s)
+	return s
+}
+
+func (n *Node) sealConfig(ctx context.Context) (seal.Config, error) {
+	if n.pending != nil {
+		return n.pending.config, nil
+	}
+	config, _, err := seal.Load(ctx, n.opts.Raw)
+	if errors.Is(err, storage.ErrNotFound) {
+		return config, ErrNotInitialized
+	}
+	return config, err
+}
+
+// Unseal takes one key share. When the threshold is reached the node unseals, or joins its cluster. reset
+// drops the shares given so far.
+func (n *Node) Unseal(ctx context.Context, share string, reset bool) (SealStatus, error) {
+	return n.submit(ctx, share, reset, false)
+}
+
+// Migrate is Unseal of a node whose configuration has another seal than its cluster. The shares are those of the
+// old one: of the unseal key, or of the recovery key. They become the shares of what the new one has instead. The
+// root key is wrapped by the new seal as soon as the node is the active one.
+func (n *Node) Migrate(ctx context.Context, share string, reset bool) (SealStatus, error) {
+	return n.submit(ctx, share, reset, true)
+}
+
+func (n *Node) submit(ctx context.Context, share string, reset, migrate bool) (SealStatus, error) {
+	n.joinFirst(ctx)
+	ctx, over := n.transition(ctx)
+	defer over()
+	if !n.Sealed() {
+		return n.statusLocked(ctx), nil
+	}
+	config, err := n.sealConfig(ctx)
+	if err != nil {
+		return SealStatus{}, err
+	}
+	if reset {
+		n.unsealer = nil
+		return n.statusLocked(ctx), nil
+	}
+	o, err := n.opening(config)
+	if err != nil {
+		return SealStatus{}, err
+	}
+	if err := n.mayUse(o, migrate); err != nil {
+		return SealStatus{}, err
+	}
+	if n.unsealer == nil || n.migrates != migrate {
+		var verify func([]byte) error // a recovery key is checked when it is complete
+		if !config.Auto() {
+			verify = n.opensWith()
+		}
+		n.unsealer, n.migrates = seal.NewUnsealer(config, verify), migrate
+	}
+	done, key, err := n.unsealer.Submit(share)
+	if err != nil {
+		return SealStatus{}, engines.Invalid("%v", err)
+	}
+	if !done {
+		return n.statusLocked(ctx), nil
+	}
+	n.unsealer = nil
+	defer clear(key)
+	switch {
+	case migrate:
+		err = n.openToMigrate(ctx, o, key)
+	case n.pending != nil:
+		err = n.finishJoin(ctx, seal.NewKEKWrapper(key))
+	default:
+		err = n.openWith(ctx, seal.NewKEKWrapper(key))
+	}
+	return n.statusLocked(ctx), err
+}
+
+// mayUse reports, as an error, that shares are of no use now, or not for this.
+func (n *Node) mayUse(o opening, migrate bool) error {
+	switch {
+	case migrate && n.pending != nil:
+		return engines.Invalid("this node joins a cluster, it cannot change its seal: leave out migrate")
+	case migrate && !o.migrate:
+		return engines.Invalid("there is nothing to migrate: the cluster's seal is %q and so is this node's", o.config.Type)
+	case o.migrate && !migrate && n.pending == nil:
+		return engines.Invalid("the cluster's seal is %q, this node is configured for %q: unseal with migrate to change the cluster's, or correct the configuration",
+			o.config.Type, n.configuredSeal())
+	case migrate && o.config.Auto() && o.config.RecoveryShares == 0:
+		return engines.Invalid("%v", seal.ErrNoRecoveryKeys)
+	case o.config.Auto() && !migrate:
+		return engines.Invalid("this cluster unseals by itself (seal %q): key shares are not used", o.config.Type)
+	}
+	return nil
+}
+
+// opensWith returns the check of a combined key: it must open what this node has of the cluster, the wrapped
+// root key or, for a joiner, the challenge. n.life is later than the request that began the attempt.
+func (n *Node) opensWith() func(kek []byte) error {
+	if p := n.pending; p != nil {
+		return func(kek []byte) error {
+			_, err := seal.AnswerChallenge(n.life, seal.NewKEKWrapper(kek), n.opts.NodeID, p.challenge)
+			return err
+		}
+	}
+	return func(kek []byte) error {
+		_, err := n.rootKey(n.life, seal.NewKEKWrapper(kek))
+		return err
+	}
+}

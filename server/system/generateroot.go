@@ -1,0 +1,53 @@
+package system
+
+import (
+	"context"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/lifecycle"
+)
+
+func (s *System) generateRootPaths() {
+	r := s.router
+	for prefix, flags := range map[string]engines.Flags{"generate-root/": byShares, "generate-root-token/": bySudo} {
+		engines.On(r, engines.Read, prefix+"attempt", "Report how far the generation of a root token is.", flags, s.rootStatus)
+		engines.On(r, engines.Update, prefix+"attempt", "Begin to generate a root token.", flags, s.startRoot)
+		engines.On(r, engines.Delete, prefix+"attempt", "Cancel the generation of a root token.", flags, s.cancelRoot)
+		engines.On(r, engines.Update, prefix+"update", "Give one key share. The last one that is needed answers the root token, hidden by the one-time password.", flags, s.generateRoot)
+	}
+}
+
+func (s *System) rootStatus(ctx context.Context, _ *engines.Request, _ *none) (*engines.Response, error) {
+	return rootAnswer(s.opts.Node.RootStatus(ctx))
+}
+
+type startRootInput struct {
+	OTP    engines.Sensitive `json:"otp" max:"1024" help:"One-time password that hides the token; if absent, one is made and answered."`
+	PGPKey string            `json:"pgp_key" help:"Not supported."`
+}
+
+func (s *System) startRoot(ctx context.Context, _ *engines.Request, in *startRootInput) (*engines.Response, error) {
+	if in.PGPKey != "" {
+		return nil, engines.Invalid("field \"pgp_key\" is not supported: use a one-time password")
+	}
+	return rootAnswer(s.opts.Node.StartRoot(ctx, in.OTP.Reveal()))
+}
+
+func (s *System) cancelRoot(ctx context.Context, _ *engines.Request, in *nonceInput) (*engines.Response, error) {
+	return nil, s.opts.Node.CancelRoot(ctx, in.Nonce)
+}
+
+func (s *System) generateRoot(ctx context.Context, _ *engines.Request, in *shareInput) (*engines.Response, error) {
+	return rootAnswer(s.opts.Node.GenerateRoot(ctx, in.Key.Reveal(), in.Nonce))
+}
+
+func rootAnswer(st lifecycle.RootStatus, err error) (*engines.Response, error) {
+	if err != nil {
+		return nil, err
+	}
+	return both(map[string]any{
+		"nonce": st.Nonce, "started": st.Started, "progress": st.Progress, "required": st.Required, "complete": st.Complete,
+		"encoded_token": st.Encoded.Reveal(), "encoded_root_token": st.Encoded.Reveal(), "pgp_fingerprint": "",
+		"otp": st.OTP.Reveal(), "otp_length": lifecycle.OTPLength,
+	}), nil
+}

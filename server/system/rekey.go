@@ -1,0 +1,153 @@
+package system
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/hex"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/lifecycle"
+)
+
+// Those who hold key shares need no token: threshold of them is more than any. What strangers can do is to begin
+// and cancel attempts. The names below rotate/ do the same and need a token with sudo.
+const (
+	byShares = engines.Unauthenticated | engines.Active | engines.RootNamespace
+	bySudo   = engines.Sudo | engines.Active | engines.RootNamespace
+)
+
+func (s *System) rekeyPaths() {
+	for _, p := range []struct {
+		prefix string
+		target lifecycle.Target
+		flags  engines.Flags
+	}{
+		{"rekey/", lifecycle.Unseal, byShares}, {"rekey-recovery-key/", lifecycle.Recovery, byShares},
+		{"rotate/root/", lifecycle.Unseal, bySudo}, {"rotate/recovery/", lifecycle.Recovery, bySudo},
+	} {
+		k := rekeying{s, p.target, p.flags.Has(engines.Sudo)}
+		r := s.router
+		keys := string(p.target) + " keys"
+		engines.On(r, engines.Read, p.prefix+"init", "Report how far the change of the "+keys+" is.", p.flags, k.status)
+		engines.On(r, engines.Update, p.prefix+"init", "Begin to change the "+keys+".", p.flags, k.start)
+		engines.On(r, engines.Delete, p.prefix+"init", "Cancel the change of the "+keys+".", p.flags, k.cancel)
+		engines.On(r, engines.Update, p.prefix+"update", "Give one share of the present "+keys+". The last one that is needed answers the new shares, once.", p.flags, k.update)
+		engines.On(r, engines.Read, p.prefix+"verify", "Report how far the verification of the new "+keys+" is.", p.flags, k.verifyStatus)
+		engines.On(r, engines.Update, p.prefix+"verify", "Give one share of the new "+keys+". With the last one that is needed they take effect.", p.flags, k.verify)
+		engines.On(r, engines.Delete, p.prefix+"verify", "Start the verification of the new "+keys+" again.", p.flags, k.restartVerify)
+	}
+}
+
+// rekeying answers the paths of one key.
+type rekeying struct {
+	*System
+	target     lifecycle.Target
+	authorised bool // the caller has sudo
+}
+
+type rekeyInput struct {
+	Shares              int                `json:"secret_shares" required:"true" help:"Number of shares of the new key."`
+	Threshold           int                `json:"secret_threshold" required:"true" help:"Number of shares of the new key that are enough."`
+	RequireVerification bool               `json:"require_verification" help:"The new shares take effect only after enough of them were given back."`
+	Backup              bool               `json:"backup" help:"Not supported."`
+	StoredShares        int                `json:"stored_shares" help:"Accepted for compatibility."`
+	PGPKeys             engines.StringList `json:"pgp_keys" help:"Not supported."`
+}
+
+type nonceInput struct {
+	Nonce string `json:"nonce" max:"64" help:"Nonce of the attempt; if given, it must be right."`
+}
+
+type shareInput struct {
+	Key   engines.Sensitive `json:"key" required:"true" max:"1024" help:"One key share, in hex or base64."`
+	Nonce string            `json:"nonce" required:"true" max:"64" help:"Nonce of the attempt."`
+}
+
+func (k rekeying) status(ctx context.Context, _ *engines.Request, _ *none) (*engines.Response, error) {
+	st, err := k.opts.Node.RekeyStatus(ctx, k.target)
+	return rekeyed(st, err)
+}
+
+func (k rekeying) start(ctx context.Context, _ *engines.Request, in *rekeyInput) (*engines.Response, error) {
+	switch {
+	case in.Backup:
+		return nil, engines.Invalid("field \"backup\" is not supported, because it needs pgp_keys: leave it out")
+	case len(in.PGPKeys) > 0:
+		return nil, engines.Invalid("field \"pgp_keys\" is not supported: leave it out")
+	}
+	st, err := k.opts.Node.StartRekey(ctx, k.target, lifecycle.RekeyOptions{
+		Shares: in.Shares, Threshold: in.Threshold, Verify: in.RequireVerification, Authorised: k.authorised,
+	})
+	return rekeyed(st, err)
+}
+
+func (k rekeying) cancel(ctx context.Context, _ *engines.Request, in *nonceInput) (*engines.Response, error) {
+	return nil, k.opts.Node.CancelRekey(ctx, k.target, in.Nonce)
+}
+
+func (k rekeying) update(ctx context.Context, _ *engines.Request, in *shareInput) (*engines.Response, error) {
+	st, err := k.opts.Node.Rekey(ctx, k.target, in.Key.Reveal(), in.Nonce)
+	return rekeyed(st, err)
+}
+
+// rekeyed answers a status, or the new shares.
+func rekeyed(st lifecycle.RekeyStatus, err error) (*engines.Response, error) {
+	if err != nil {
+		return nil, err
+	}
+	data := map[string]any{
+		"nonce": st.Nonce, "started": st.Started, "t": st.Threshold, "n": st.Shares,
+		"progress": st.Progress, "required": st.Required, "pgp_fingerprints": nil, "backup": false,
+		"verification_required": st.Verify, "verification_nonce": st.VerifyNonce, "complete": st.Complete,
+	}
+	if len(st.Keys) > 0 {
+		data["keys"], data["keys_base64"] = texts(st.Keys)
+	}
+	return unknown(both(data), st), nil
+}
+
+// unknown warns of a commit that nobody knows the outcome of.
+func unknown(r *engines.Response, st lifecycle.RekeyStatus) *engines.Response {
+	if st.Unknown {
+		r.Warnings = append(r.Warnings, "It is not known whether the new keys have taken effect, because the node lost its place in the cluster: "+
+			"keep the former shares and the new ones until you have seen which of them work.")
+	}
+	return r
+}
+
+// texts are shares in hex and base64.
+func texts(shares [][]byte) (inHex, inBase64 []string) {
+	inHex, inBase64 = []string{}, []string{}
+	for _, share := range shares {
+		inHex = append(inHex, hex.EncodeToString(share))
+		inBase64 = append(inBase64, base64.StdEncoding.EncodeToString(share))
+	}
+	return inHex, inBase64
+}
+
+func (k rekeying) verifyStatus(ctx context.Context, _ *engines.Request, _ *none) (*engines.Response, error) {
+	st, err := k.opts.Node.VerifyStatus(ctx, k.target)
+	return verified(st, err)
+}
+
+func (k rekeying) verify(ctx context.Context, _ *engines.Request, in *shareInput) (*engines.Response, error) {
+	st, err := k.opts.Node.VerifyRekey(ctx, k.target, in.Key.Reveal(), in.Nonce)
+	return verified(st, err)
+}
+
+func (k rekeying) restartVerify(ctx context.Context, req *engines.Request, in *none) (*engines.Response, error) {
+	if err := k.opts.Node.RestartVerify(ctx, k.target); err != nil {
+		return nil, err
+	}
+	return k.verifyStatus(ctx, req, in)
+}
+
+func verified(st lifecycle.RekeyStatus, err error) (*engines.Response, error) {
+	if err != nil {
+		return nil, err
+	}
+	return unknown(both(map[string]any{
+		"nonce": st.VerifyNonce, "started": st.Started, "t": st.Threshold, "n": st.Shares,
+		"progress": st.VerifyProgress, "complete": st.Complete,
+	}), st), nil
+}
