@@ -12,7 +12,7 @@ func (s *System) metaPaths() {
 	r := s.router
 	engines.On(r, engines.Read, "internal/ui/mounts", "List the mounts that the caller may see.", engines.Unauthenticated, s.uiMounts)
 	engines.On(r, engines.Read, "internal/ui/mounts/{path...}", "Describe the mount that a path falls under.", selfAuthorised, s.uiMount)
-	engines.On(r, engines.Read, "internal/specs/openapi", "The OpenAPI document of every path the server answers.", 0, s.openAPI)
+	engines.On(r, engines.Read, "internal/specs/openapi", "The OpenAPI document of every path the server answers in this namespace.", 0, s.openAPI)
 	metrics := engines.Flags(engines.AnyNode | engines.RootNamespace)
 	if s.opts.UnauthenticatedMetrics {
 		metrics |= engines.Unauthenticated
@@ -24,20 +24,15 @@ func (s *System) metaPaths() {
 const selfAuthorised = engines.AnyToken
 
 func (s *System) uiMounts(ctx context.Context, req *engines.Request, _ *none) (*engines.Response, error) {
-	all, err := s.opts.Mounts.All(ctx, rootNS)
+	all, err := s.opts.Mounts.All(ctx, namespaceOf(req))
 	if err != nil {
 		return nil, err
 	}
 	secret, auth := map[string]any{}, map[string]any{}
 	for _, m := range all {
-		visible := m.Config.ListingVisibility == "unauth"
-		if !visible && req.Caller.TokenKey != "" {
-			if visible, err = s.opts.AnyUnder(ctx, req.Caller, m.Path); err != nil {
-				return nil, err
-			}
-		}
+		visible := m.Config.ListingVisibility == "unauth" || s.anyUnder(req, m.Path)
 		about := describe(m)
-		if req.Caller.TokenKey == "" { // anybody
+		if req.Caller.Access == nil { // anybody
 			about = map[string]any{"type": m.Type, "description": m.Description, "options": about["options"]}
 		}
 		switch {
@@ -51,26 +46,45 @@ func (s *System) uiMounts(ctx context.Context, req *engines.Request, _ *none) (*
 	return &engines.Response{Data: map[string]any{"secret": secret, "auth": auth}}, nil
 }
 
-// uiMount tells clients which engine a path belongs to. Where the caller may do nothing the answer is the
-// same as where nothing is mounted, so that mounts cannot be probed.
+// anyUnder reports whether the caller may do anything below a path of the request's namespace.
+func (s *System) anyUnder(req *engines.Request, path string) bool {
+	return req.Caller.Access != nil && req.Caller.Access.AnyUnder(path)
+}
+
+// uiMount tells clients which engine a path belongs to, also one that leads through namespaces below that of the
+// request. Where the caller may do nothing the answer is the same as where nothing is mounted, so that mounts
+// cannot be probed.
 func (s *System) uiMount(ctx context.Context, req *engines.Request, in *mountPath) (*engines.Response, error) {
-	m, _, err := s.opts.Mounts.Resolve(ctx, rootNS, in.Path)
+	ns, rest, err := s.resolveFrom(ctx, req, in.Path)
+	if err != nil {
+		return nil, err
+	}
+	m, _, err := s.opts.Mounts.Resolve(ctx, ns, rest)
 	if err != nil {
 		return nil, err
 	}
 	if m == nil {
 		return nil, engines.Denied(nil)
 	}
-	if ok, err := s.opts.AnyUnder(ctx, req.Caller, m.Path); err != nil || !ok {
-		return nil, engines.Denied(err)
+	path := strings.TrimPrefix(m.Mount.Namespace, req.Mount.Namespace) + m.Path
+	if !s.anyUnder(req, path) {
+		return nil, engines.Denied(nil)
 	}
 	out := describe(m)
-	out["path"] = m.Path
+	out["path"] = path
 	return &engines.Response{Data: out}, nil
 }
 
-func (s *System) openAPI(ctx context.Context, _ *engines.Request, _ *none) (*engines.Response, error) {
-	all, err := s.opts.Mounts.All(ctx, rootNS)
+// resolveFrom follows a path from the request's namespace through those below it.
+func (s *System) resolveFrom(ctx context.Context, req *engines.Request, path string) (ns, rest string, err error) {
+	if s.opts.ResolveFrom == nil {
+		return namespaceOf(req), path, nil
+	}
+	return s.opts.ResolveFrom(ctx, namespaceOf(req), path)
+}
+
+func (s *System) openAPI(ctx context.Context, req *engines.Request, _ *none) (*engines.Response, error) {
+	all, err := s.opts.Mounts.All(ctx, namespaceOf(req))
 	if err != nil {
 		return nil, err
 	}

@@ -12,8 +12,13 @@ import (
 	"github.com/coffer-project/coffer/server/mount"
 )
 
-// rootNS is the id of the only namespace so far.
-const rootNS = "root"
+// namespaceOf returns the id of the namespace that a request is in.
+func namespaceOf(req *engines.Request) string {
+	if req.Mount.NamespaceID == "" {
+		return "root"
+	}
+	return req.Mount.NamespaceID
+}
 
 // table is sys/mounts or sys/auth: the same paths over the two kinds of mounts.
 type table struct {
@@ -76,8 +81,8 @@ func configFields(c mount.Config, def, max int64) map[string]any {
 
 func (t table) mine(m *mount.Mounted) bool { return m.IsAuth() == (t.prefix != "") }
 
-func (t table) list(ctx context.Context, _ *engines.Request, _ *none) (*engines.Response, error) {
-	all, err := t.opts.Mounts.All(ctx, rootNS)
+func (t table) list(ctx context.Context, req *engines.Request, _ *none) (*engines.Response, error) {
+	all, err := t.opts.Mounts.All(ctx, namespaceOf(req))
 	if err != nil {
 		return nil, err
 	}
@@ -95,12 +100,12 @@ type mountPath struct {
 }
 
 // find returns the mount at the path, or the refusal that clients recognise.
-func (t table) find(ctx context.Context, path string) (*mount.Mounted, error) {
+func (t table) find(ctx context.Context, req *engines.Request, path string) (*mount.Mounted, error) {
 	clean, err := mount.CleanPath(path)
 	if err != nil {
 		return nil, err
 	}
-	m, err := t.opts.Mounts.Get(ctx, rootNS, t.prefix+clean)
+	m, err := t.opts.Mounts.Get(ctx, namespaceOf(req), t.prefix+clean)
 	if err != nil {
 		return nil, err
 	}
@@ -113,8 +118,8 @@ func (t table) find(ctx context.Context, path string) (*mount.Mounted, error) {
 	return m, nil
 }
 
-func (t table) read(ctx context.Context, _ *engines.Request, in *mountPath) (*engines.Response, error) {
-	m, err := t.find(ctx, in.Path)
+func (t table) read(ctx context.Context, req *engines.Request, in *mountPath) (*engines.Response, error) {
+	m, err := t.find(ctx, req, in.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -153,7 +158,7 @@ func (t table) enable(ctx context.Context, req *engines.Request, in *enableInput
 		options["version"] = kind[len("kv-v"):]
 		kind = "kv"
 	}
-	e := mount.NewEntry(rootNS, t.prefix+path, kind, in.Description)
+	e := mount.NewEntry(namespaceOf(req), t.prefix+path, kind, in.Description)
 	e.Options, e.Local = options, in.Local
 	if len(in.Config) > 0 && string(in.Config) != "null" {
 		inner := &engines.Request{Op: engines.Update, Path: "config", Body: in.Config}
@@ -169,7 +174,7 @@ func (t table) enable(ctx context.Context, req *engines.Request, in *enableInput
 	return nil, t.opts.Mounts.Enable(ctx, e)
 }
 
-func (t table) disable(ctx context.Context, _ *engines.Request, in *mountPath) (*engines.Response, error) {
+func (t table) disable(ctx context.Context, req *engines.Request, in *mountPath) (*engines.Response, error) {
 	path, err := mount.CleanPath(in.Path)
 	if err != nil {
 		return nil, err
@@ -177,7 +182,7 @@ func (t table) disable(ctx context.Context, _ *engines.Request, in *mountPath) (
 	if t.prefix == "" && strings.HasPrefix(path, mount.AuthPrefix) {
 		return nil, nil // no secrets engine is there
 	}
-	return nil, t.opts.Mounts.Disable(ctx, rootNS, t.prefix+path)
+	return nil, t.opts.Mounts.Disable(ctx, namespaceOf(req), t.prefix+path)
 }
 
 type tuneInput struct {
@@ -271,8 +276,8 @@ func leaseTTL(name, text string) (int64, error) {
 	return int64(d / time.Second), nil
 }
 
-func (t table) readTune(ctx context.Context, _ *engines.Request, in *mountPath) (*engines.Response, error) {
-	m, err := t.find(ctx, in.Path)
+func (t table) readTune(ctx context.Context, req *engines.Request, in *mountPath) (*engines.Response, error) {
+	m, err := t.find(ctx, req, in.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -288,11 +293,11 @@ func (t table) readTune(ctx context.Context, _ *engines.Request, in *mountPath) 
 }
 
 func (t table) tune(ctx context.Context, req *engines.Request, in *tunePathInput) (*engines.Response, error) {
-	m, err := t.find(ctx, in.Path)
+	m, err := t.find(ctx, req, in.Path)
 	if err != nil {
 		return nil, err
 	}
-	return nil, t.opts.Mounts.Tune(ctx, rootNS, m.Path, func(e *mount.Entry) error {
+	return nil, t.opts.Mounts.Tune(ctx, namespaceOf(req), m.Path, func(e *mount.Entry) error {
 		return apply(e, &in.tuneInput, req.Given)
 	})
 }

@@ -31,6 +31,9 @@ type Options struct {
 	Logger  *slog.Logger
 	// UnauthenticatedMetrics lets sys/metrics be read without a token.
 	UnauthenticatedMetrics bool
+	// ResolveFrom follows a path from the namespace with the id base through namespaces below it, and returns the
+	// id of the last one and what is left of the path. Nil: there is only the root namespace.
+	ResolveFrom func(ctx context.Context, base, path string) (id, rest string, err error)
 }
 
 // Version is what the server says of itself.
@@ -56,6 +59,8 @@ func New(o Options) *System {
 	s.rekeyPaths()
 	s.generateRootPaths()
 	s.metaPaths()
+	s.remountPaths()
+	s.gatePaths()
 	return s
 }
 
