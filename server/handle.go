@@ -4,11 +4,15 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/http"
 	"strings"
+	"time"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/audit"
+	"github.com/coffer-project/coffer/server/identity"
 	"github.com/coffer-project/coffer/server/mount"
+	"github.com/coffer-project/coffer/server/namespace"
 	"github.com/coffer-project/coffer/server/policy"
 	"github.com/coffer-project/coffer/server/token"
 	"github.com/coffer-project/coffer/storage"
@@ -19,21 +23,24 @@ const sysPrefix = "sys/"
 // call is one request on its way through the pipeline.
 type call struct {
 	*Request
-	mount  *mount.Mounted // nil while sealed, or when nothing is mounted there
+	ns     *namespace.Namespace
+	path   string         // in the namespace
+	mount  *mount.Mounted // nil when nothing is mounted there
 	route  *engines.Route // nil when the mount has no such path
 	params map[string]string
 	miss   error // why route is nil
 	inner  *engines.Request
 	token  *token.Entry // nil on unauthenticated paths
-	acl    *policy.ACL
+	acl    *policy.ACL // looking from the namespace; nil on unauthenticated paths
+	who    *identity.Effective
 	record audit.Record
+	// wrapTTL is how long the answer shall be kept for the holder of a wrapping token; 0: it goes out as it is.
+	wrapTTL time.Duration
+	header  http.Header // for the answer; may be nil
 }
 
 // Handle runs a request through the pipeline. Errors are engines.Error or storage's sentinels.
 func (s *Server) Handle(ctx context.Context, req *Request) (*Reply, error) {
-	if req.Namespace != "" && req.Namespace != rootNS {
-		return nil, engines.NotFound("namespace not found")
-	}
 	if route, params := s.always(req); route != nil {
 		return s.handleAlways(ctx, req, route, params)
 	}
@@ -44,7 +51,11 @@ func (s *Server) Handle(ctx context.Context, req *Request) (*Reply, error) {
 	if err := s.resolve(ctx, c); err != nil {
 		return nil, err
 	}
-	denied := s.admit(ctx, c)
+	defer s.flights.Begin(c.ID, c.Op, c.Request.Path, c.Remote.Addr().String())()
+	denied := s.limit(ctx, c)
+	if denied == nil {
+		denied = s.admit(ctx, c)
+	}
 	if denied != nil && !answered(denied) {
 		return nil, denied // not a decision: sealed, forwarded, unavailable
 	}
@@ -126,7 +137,7 @@ func (s *Server) handleAlways(ctx context.Context, req *Request, route *engines.
 func (s *Server) inner(req *Request, m *mount.Mounted, rest string) *engines.Request {
 	in := &engines.Request{
 		ID: req.ID, Op: req.Op, Path: rest, Body: req.Body, Query: req.Query, Header: req.Header,
-		RemoteIP: req.Remote.Addr(),
+		RemoteIP: req.Remote.Addr(), Mount: engines.Mount{NamespaceID: namespace.RootID},
 	}
 	if req.RawBody != nil {
 		in.RawBody = req.RawBody
@@ -137,131 +148,67 @@ func (s *Server) inner(req *Request, m *mount.Mounted, rest string) *engines.Req
 	return in
 }
 
-// resolve finds mount and route. On the active node, or if the request says so, it first makes sure that local
-// reads are current, unless the path concerns this node only.
-func (s *Server) resolve(ctx context.Context, c *call) error {
-	anyNode := false
-	if rest, ok := strings.CutPrefix(c.Path, sysPrefix); ok {
-		route, _, err := s.system.Router().Match(c.Op, rest)
-		anyNode = err == nil && route.Flags.Has(engines.AnyNode)
+// place is where a request leads: a namespace, a path in it, perhaps a mount and the rest of the path, perhaps a route.
+type place struct {
+	ns    *namespace.Namespace
+	path  string
+	mount *mount.Mounted
+	rest  string
+}
+
+// find follows a request's path as far as its mount.
+func (s *Server) find(ctx context.Context, req *Request) (place, error) {
+	ns, path, err := s.namespaces.Resolve(ctx, req.Namespace, req.Path)
+	if err != nil {
+		return place{}, err
 	}
-	if !anyNode && (c.Current || s.node.Active()) {
+	m, rest, err := s.mounts.Resolve(ctx, ns.ID, path)
+	return place{ns, path, m, rest}, err
+}
+
+// resolve finds namespace, mount and route. On the active node, or if the request says so, it first makes sure that
+// local reads are current, unless the path concerns this node only.
+func (s *Server) resolve(ctx context.Context, c *call) error {
+	if (c.Current || s.node.Active()) && !s.aboutNode(c.Request) {
 		if err := s.node.ReadIndex(ctx); err != nil {
 			return err
 		}
 	}
-	m, rest, err := s.mounts.Resolve(ctx, rootNS, c.Path)
+	p, err := s.find(ctx, c.Request)
 	if err != nil {
 		return err
 	}
-	c.mount = m
-	c.inner = s.inner(c.Request, m, rest)
-	if m == nil {
+	c.ns, c.path, c.mount = p.ns, p.path, p.mount
+	c.inner = s.inner(c.Request, p.mount, p.rest)
+	if c.mount == nil {
 		c.miss = engines.NotFound("no mount at this path: list what is there with sys/mounts and sys/auth")
 		return nil
 	}
 	if c.Help {
 		return nil
 	}
-	c.route, c.params, c.miss = m.Engine.Router().Match(c.Op, rest)
-	if c.miss != nil {
+	c.route, c.params, c.miss = p.mount.Engine.Router().Match(c.Op, p.rest)
+	switch {
+	case c.miss != nil:
 		c.route = nil
+	case c.route.Flags.Has(engines.RootNamespace) && c.ns.ID != namespace.RootID:
+		c.route, c.miss = nil, engines.NotFound("unsupported path: it exists in the root namespace only")
 	}
 	return nil
+}
+
+// aboutNode reports whether the path concerns this node only.
+func (s *Server) aboutNode(req *Request) bool {
+	rest, ok := strings.CutPrefix(req.Path, sysPrefix)
+	if !ok {
+		return false
+	}
+	route, _, err := s.system.Router().Match(req.Op, rest)
+	return err == nil && route.Flags.Has(engines.AnyNode)
 }
 
 // has reports whether the call's route has the flags.
 func (c *call) has(f engines.Flags) bool { return c.route != nil && c.route.Flags.Has(f) }
-
-// admit authenticates and authorises. What exists behind a path is not revealed to those who may not use it.
-func (s *Server) admit(ctx context.Context, c *call) error {
-	if c.Header.Get("X-Vault-Wrap-TTL") != "" && c.Header.Get("X-Vault-Wrap-TTL") != "0" {
-		return engines.Invalid("header X-Vault-Wrap-TTL: response wrapping is not supported by this version")
-	}
-	open := c.has(engines.Unauthenticated)
-	if c.Token == "" {
-		if open {
-			return nil
-		}
-		return &engines.Error{Kind: engines.KindDenied, Detail: "missing client token: send one in the X-Vault-Token header"}
-	}
-	err := s.authenticate(ctx, c)
-	if err != nil {
-		if open && answered(err) {
-			return nil // a token that is not needed may also be wrong
-		}
-		return err
-	}
-	if open || c.has(engines.AnyToken) {
-		return nil
-	}
-	return s.authorise(ctx, c)
-}
-
-// authenticate turns the token into a caller.
-func (s *Server) authenticate(ctx context.Context, c *call) error {
-	entry, err := s.tokens.Lookup(ctx, c.Token.Reveal())
-	if errors.Is(err, token.ErrInvalid) && !s.node.Active() {
-		// It may be so new that only the active node knows it.
-		if !c.has(engines.AnyNode) {
-			return storage.ErrReadOnly
-		}
-		if err := s.node.ReadIndex(ctx); err != nil {
-			return err
-		}
-		entry, err = s.tokens.Lookup(ctx, c.Token.Reveal())
-	}
-	if errors.Is(err, token.ErrInvalid) {
-		return engines.Denied(err)
-	}
-	if err != nil {
-		return err
-	}
-	if !entry.AllowsIP(c.Remote.Addr()) {
-		return engines.Denied(errors.New("the token is bound to other addresses"))
-	}
-	acl, err := s.aclOf(ctx, entry, "")
-	if err != nil {
-		return err
-	}
-	c.token, c.acl = entry, acl
-	c.inner.Caller = engines.Caller{
-		Accessor: entry.Accessor, DisplayName: entry.DisplayName, EntityID: entry.EntityID,
-		Policies: entry.Policies, Root: acl.Root(), TokenKey: entry.Key, Token: c.Token,
-		NamespaceID: entry.Namespace, Access: acl,
-	}
-	return nil
-}
-
-// authorise asks the caller's policies.
-func (s *Server) authorise(ctx context.Context, c *call) error {
-	op := c.Op
-	if op == engines.Update && c.route != nil && c.route.Exists != nil {
-		exists, err := c.route.CheckExists(ctx, c.inner, c.params)
-		if err != nil && !answered(err) {
-			return err
-		}
-		if err == nil && !exists {
-			op = engines.Create
-		}
-	}
-	if c.Help {
-		if !c.acl.AnyUnder(c.Path) {
-			return engines.Denied(nil)
-		}
-		return nil
-	}
-	d := c.acl.Check(op, c.Path, c.input())
-	switch {
-	case !d.Allowed:
-		return engines.Denied(errors.New("no policy allows " + string(op)))
-	case c.has(engines.Sudo) && !d.Sudo:
-		return engines.Denied(errors.New("the path needs the sudo capability"))
-	case !d.AllowsWrap(0):
-		return engines.Denied(errors.New("the policy asks for a wrapped response"))
-	}
-	return nil
-}
 
 // input returns the fields that policies look at: the body, and for reads also the query, where their fields
 // may come from. What the body holds wins, as it does when the input is decoded.
@@ -320,14 +267,25 @@ func (s *Server) serve(ctx context.Context, c *call) (*engines.Response, error) 
 	if c.route == nil {
 		return nil, c.miss
 	}
-	return c.route.Serve(ctx, c.inner, c.params)
+	if c.token != nil && c.mount.Type == "cubbyhole" && (c.token.Type == "batch" || c.token.Namespace != c.ns.ID) {
+		return nil, engines.Invalid("a cubbyhole belongs to a service token, in the token's own namespace")
+	}
+	if err := c.mount.Hold(); err != nil {
+		return nil, err
+	}
+	defer c.mount.Release()
+	response, err := c.route.Serve(ctx, c.inner, c.params)
+	if err != nil {
+		return nil, err
+	}
+	return s.complete(ctx, c, response)
 }
 
 // describe fills the audit record's request part.
 func (s *Server) describe(c *call) {
 	r := &c.record.Request
-	r.ID, r.Operation, r.Path = c.ID, string(c.Op), c.Path
-	r.NamespaceID = rootNS
+	r.ID, r.Operation, r.Path = c.ID, string(c.Op), c.path
+	r.NamespaceID, r.NamespacePath = c.ns.ID, c.ns.Path
 	r.ClientToken = c.Token.Reveal()
 	r.Data, r.Query, r.Headers = c.Body, c.Query, c.Header
 	r.RemoteAddress, r.RemotePort = c.Remote.Addr().String(), int(c.Remote.Port())
@@ -385,21 +343,9 @@ func (s *Server) recordResponse(ctx context.Context, c *call, response *engines.
 
 // reply completes the answer.
 func (s *Server) reply(c *call, response *engines.Response) *Reply {
-	r := &Reply{Response: response}
+	r := &Reply{Response: response, Header: c.header}
 	if c.mount != nil {
 		r.MountType = c.mount.Type
 	}
-	if response != nil && response.Lease != nil {
-		ttl := response.Lease.TTL
-		if ttl == 0 {
-			ttl = c.mount.Mount.DefaultLeaseTTL
-		}
-		r.LeaseSeconds = int64(min(ttl, c.mount.Mount.MaxLeaseTTL).Seconds())
-	}
 	return r
-}
-
-// anyUnder reports whether the caller may do anything below a path.
-func (s *Server) anyUnder(_ context.Context, caller engines.Caller, prefix string) (bool, error) {
-	return caller.Access != nil && caller.Access.AnyUnder(prefix), nil
 }

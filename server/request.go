@@ -27,14 +27,17 @@ type Request struct {
 	Current bool
 }
 
+// wraps reports whether the client wants the answer in a wrapping token.
+func (r *Request) wraps() bool {
+	ttl := r.Header.Get("X-Vault-Wrap-TTL")
+	return ttl != "" && ttl != "0"
+}
+
 // Reply is the answer to a Request.
 type Reply struct {
 	*engines.Response
 	MountType string
-	// LeaseSeconds, Renewable and LeaseID fill the envelope's lease fields.
-	LeaseSeconds int64
-	Renewable    bool
-	LeaseID      string
+	Header    http.Header // further headers; may be nil
 }
 
 // Place says where a request must run.

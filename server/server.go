@@ -9,25 +9,26 @@ package server
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"strings"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/audit"
+	"github.com/coffer-project/coffer/server/identity"
+	"github.com/coffer-project/coffer/server/lease"
 	"github.com/coffer-project/coffer/server/lifecycle"
 	"github.com/coffer-project/coffer/server/metrics"
 	"github.com/coffer-project/coffer/server/mount"
+	"github.com/coffer-project/coffer/server/namespace"
 	"github.com/coffer-project/coffer/server/policy"
 	"github.com/coffer-project/coffer/server/system"
 	"github.com/coffer-project/coffer/server/token"
+	"github.com/coffer-project/coffer/server/wrapping"
 	"github.com/coffer-project/coffer/storage"
 )
-
-// rootNS is the id of the only namespace so far.
-const rootNS = "root"
 
 // Options of a Server. All but Logger and the TTLs are required.
 type Options struct {
@@ -45,6 +46,12 @@ type Options struct {
 	RootTokenID string
 	// UnauthenticatedMetrics lets sys/metrics be read without a token.
 	UnauthenticatedMetrics bool
+	// Loggers lets the levels of logs be changed; nil: they cannot.
+	Loggers *system.Loggers
+	// Config is the configuration without secrets, for sys/config/state/sanitized.
+	Config map[string]any
+	// DataDir is where the node keeps its files, for sys/host-info.
+	DataDir string
 }
 
 // Server is the request pipeline of one node. Safe for concurrent use.
@@ -62,7 +69,17 @@ type Server struct {
 	metrics  *metrics.Metrics
 	states   stateTokens
 
+	namespaces *namespace.Store
+	identity   *identity.Store
+	leases     *lease.Manager
+	wraps      *wrapping.Store
+	flights    system.InFlight
+	cors       *system.CORS
+	uiHeaders  *system.UIHeaders
+	versions   system.VersionHistory
 	tokenPaths engines.Engine
+
+	background background
 }
 
 // New composes a server around a sealed node. Run brings it to life.
@@ -77,23 +94,20 @@ func New(o Options) *Server {
 	if o.DefaultLeaseTTL == 0 {
 		o.DefaultLeaseTTL = min(32*day, o.MaxLeaseTTL)
 	}
+	store := o.Lifecycle.Barrier
 	s := &Server{
-		opts: o, log: o.Logger, barrier: o.Lifecycle.Barrier, raw: o.Lifecycle.Raw,
-		policies: policy.NewStore(o.Lifecycle.Barrier),
-		audit:    audit.NewTable(o.Lifecycle.Barrier, o.Logger),
+		opts: o, log: o.Logger, barrier: store, raw: o.Lifecycle.Raw,
+		policies: policy.NewStore(store),
+		audit:    audit.NewTable(store, o.Logger),
+		cors:     system.NewCORS(store), uiHeaders: system.NewUIHeaders(store),
+		versions: system.VersionHistory{Store: store, Version: o.Version.Product, Built: o.Version.Built},
 	}
+	s.namespaces = s.newNamespaces()
 	s.tokens = s.newTokens()
-	factories := map[string]engines.Factory{
-		"system": func(engines.Mount) (engines.Engine, error) { return s.system, nil },
-		"token":  func(engines.Mount) (engines.Engine, error) { return s.tokenPaths, nil },
-	}
-	for kind, f := range o.Factories {
-		factories[kind] = f
-	}
-	s.mounts = mount.NewTable(mount.Options{
-		Store: s.barrier, Factories: factories, Logger: o.Logger,
-		DefaultLeaseTTL: o.DefaultLeaseTTL, MaxLeaseTTL: o.MaxLeaseTTL,
-	})
+	s.wraps = wrapping.NewStore(store, s.tokens)
+	s.identity = s.newIdentity()
+	s.leases = s.newLeases()
+	s.mounts = s.newMounts()
 	o.Lifecycle.Logger = o.Logger
 	o.Lifecycle.Hooks = lifecycle.Hooks{
 		FirstPuts: s.firstPuts, RootToken: s.rootToken, Load: s.load, Unload: s.unload, Active: s.active,
@@ -103,13 +117,19 @@ func New(o Options) *Server {
 	s.node = lifecycle.New(o.Lifecycle)
 	s.metrics = metrics.New(s.numbers)
 	s.system = system.New(system.Options{
-		Node: s.node, Mounts: s.mounts, Barrier: s.barrier, Raw: s.raw, AnyUnder: s.anyUnder,
+		Node: s.node, Mounts: s.mounts, Barrier: s.barrier, Raw: s.raw,
 		Metrics: s.metrics.Render, TempDir: o.TempDir, Version: o.Version, Logger: o.Logger,
 		UnauthenticatedMetrics: o.UnauthenticatedMetrics,
 	})
 	s.declareShared()
 	return s
 }
+
+// CORS tells browsers which pages of other origins may use the API.
+func (s *Server) CORS() *system.CORS { return s.cors }
+
+// UIHeaders are the headers that operators have set for the web UI.
+func (s *Server) UIHeaders() *system.UIHeaders { return s.uiHeaders }
 
 // Run lives until ctx ends; then the node leaves its cluster and seals.
 func (s *Server) Run(ctx context.Context) error { return s.node.Run(ctx) }
@@ -127,17 +147,24 @@ func (s *Server) Observe(op engines.Operation, mountType string, status int, too
 
 // firstPuts is what a new cluster begins with.
 func (s *Server) firstPuts() ([]storage.Put, error) {
-	puts := mount.Defaults(rootNS)
-	puts = append(puts, policy.Defaults(rootNS)...)
-	return append(puts, token.InitPuts()...), nil
+	return append(namespacePuts(namespace.RootID), token.InitPuts()...), nil
+}
+
+// namespacePuts is what a new namespace begins with.
+func namespacePuts(ns string) []storage.Put {
+	return append(mount.Defaults(ns), policy.Defaults(ns)...)
 }
 
 // changed takes every applied change, on every node.
 func (s *Server) changed(ch storage.Change) {
+	s.namespaces.Changed(ch) // first: the others ask it for paths
 	s.mounts.Changed(ch)
 	s.policies.Changed(ch)
 	s.tokens.Changed(ch)
+	s.identity.Changed(ch)
 	s.audit.Changed(ch)
+	s.cors.Changed(ch)
+	s.uiHeaders.Changed(ch)
 }
 
 // load makes the node ready to serve from what storage holds.
@@ -147,6 +174,9 @@ func (s *Server) load(ctx context.Context) error {
 		return err
 	}
 	s.states.setKey(key)
+	if err := s.namespaces.Load(ctx); err != nil {
+		return err
+	}
 	if err := s.mounts.Load(ctx); err != nil {
 		return err
 	}
@@ -158,6 +188,11 @@ func (s *Server) unload() {
 	s.mounts.Clear()
 	s.policies.Clear()
 	s.tokens.Clear()
+	s.identity.Clear()
+	s.namespaces.Clear()
+	s.leases.Clear()
+	s.cors.Clear()
+	s.uiHeaders.Clear()
 	s.states.setKey(nil)
 	if err := s.audit.Unload(); err != nil {
 		s.log.Error("closing audit devices", "err", err)
@@ -170,12 +205,26 @@ const sweepInterval = time.Second
 
 // active runs while this node is the active one.
 func (s *Server) active(ctx context.Context) {
-	if err := s.system.LoadAutopilot(ctx); err != nil && ctx.Err() == nil {
-		s.log.Warn("loading the autopilot configuration", "err", err)
+	for _, step := range []struct {
+		what string
+		do   func(context.Context) error
+	}{
+		{"loading the autopilot configuration", s.system.LoadAutopilot},
+		{"recording the version", s.versions.Record},
+		{"adding what older versions did not have", s.upgrade},
+	} {
+		if err := step.do(ctx); err != nil && ctx.Err() == nil {
+			s.log.Warn(step.what, "err", err)
+		}
 	}
-	if err := s.mounts.Resume(ctx); err != nil && ctx.Err() == nil {
-		s.log.Warn("finishing interrupted disables", "err", err)
-	}
+	s.background.run(ctx, s.sweeper, s.leases.Run, s.namespaces.Run, s.mounts.Run)
+}
+
+// upgrade gives a data directory of an older version what new ones begin with.
+func (s *Server) upgrade(ctx context.Context) error { return s.mounts.EnsureDefaults(ctx) }
+
+// sweeper revokes expired tokens until ctx ends.
+func (s *Server) sweeper(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -214,6 +263,8 @@ func (s *Server) Place(ctx context.Context, req *Request) (Place, error) {
 	}
 	flags, known := s.flags(ctx, req)
 	switch {
+	case req.wraps():
+		return Active, nil // the answer is stored
 	case known && flags.Has(engines.AnyNode):
 		return Only, nil
 	case known && flags.Has(engines.Active):
@@ -236,20 +287,18 @@ func (s *Server) WantsRawBody(ctx context.Context, req *Request) bool {
 // flags returns the flags of the request's route.
 func (s *Server) flags(ctx context.Context, req *Request) (engines.Flags, bool) {
 	if rest, ok := strings.CutPrefix(req.Path, sysPrefix); ok {
-		route, _, err := s.system.Router().Match(req.Op, rest)
-		if err != nil {
-			return 0, false
+		if route, _, err := s.system.Router().Match(req.Op, rest); err == nil {
+			return route.Flags, true
 		}
-		return route.Flags, true
 	}
 	if s.node.Sealed() {
 		return 0, false
 	}
-	m, rest, err := s.mounts.Resolve(ctx, rootNS, req.Path)
-	if err != nil || m == nil {
+	p, err := s.find(ctx, req)
+	if err != nil || p.mount == nil {
 		return 0, false
 	}
-	route, _, err := m.Engine.Router().Match(req.Op, rest)
+	route, _, err := p.mount.Engine.Router().Match(req.Op, p.rest)
 	if err != nil {
 		return 0, false
 	}
@@ -299,11 +348,14 @@ func (s *Server) numbers() map[string]float64 {
 	out["audit_failures_total"] = float64(stats.Failures)
 	out["audit_device_errors_total"] = float64(stats.Errors)
 	out["audit_devices"] = float64(stats.Devices)
+	sources := []map[string]float64{s.audit.Numbers(), s.tokens.Numbers(), s.leases.Numbers(), s.namespaces.Numbers()}
 	if c := s.node.Cluster(); c != nil {
-		for name, v := range c.Numbers() {
-			out[name] = v
-		}
+		sources = append(sources, c.Numbers())
 	}
+	for _, numbers := range sources {
+		maps.Copy(out, numbers)
+	}
+	out["requests_in_flight"] = float64(s.flights.Count())
 	return out
 }
 
@@ -312,16 +364,4 @@ func bit(b bool) float64 {
 		return 1
 	}
 	return 0
-}
-
-// wipeCubbyhole deletes what a revoked token kept for itself.
-func (s *Server) wipeCubbyhole(ctx context.Context, tokenKey string) error {
-	m, err := s.mounts.Get(ctx, rootNS, "cubbyhole/")
-	if err != nil || m == nil || tokenKey == "" {
-		return err
-	}
-	if err := storage.DeletePrefix(ctx, m.Mount.ClusterStorage, storage.Key(tokenKey+"/")); err != nil {
-		return fmt.Errorf("wiping the cubbyhole of a revoked token: %w", err)
-	}
-	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
 
 	"github.com/coffer-project/coffer/engines"
@@ -71,6 +72,10 @@ func (x *exchange) fail(err error) {
 	}
 	if status == http.StatusServiceUnavailable && !errors.Is(err, storage.ErrSealed) {
 		x.w.Header().Set("Retry-After", "1")
+	}
+	var e *engines.Error
+	if errors.As(err, &e) {
+		maps.Copy(x.w.Header(), e.Header)
 	}
 	body, err := json.Marshal(map[string][]string{"errors": errs})
 	if err != nil {

@@ -158,9 +158,10 @@ func TestEnvelope(t *testing.T) {
 	b := &backend{active: true, answer: &server.Reply{
 		Response: &engines.Response{
 			Data: json.RawMessage(`{"k":"<&>"}`), Warnings: []string{"careful"},
-			Top: map[string]any{"keys": []string{"a"}, "data": "never twice"},
+			Top:  map[string]any{"keys": []string{"a"}, "data": "never twice"},
+			Held: &engines.HeldLease{Seconds: 60},
 		},
-		MountType: "kv", LeaseSeconds: 60,
+		MountType: "kv",
 	}}
 	w := call(t, b, httpapi.Options{}, "GET", "/v1/x/y", "")
 	var got map[string]any

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server"
 )
 
@@ -25,6 +26,7 @@ func (x *exchange) reply(reply *server.Reply) {
 		return
 	}
 	x.mountType = reply.MountType
+	maps.Copy(h, reply.Header)
 	if reply.Raw != nil {
 		x.raw(reply)
 		return
@@ -32,7 +34,7 @@ func (x *exchange) reply(reply *server.Reply) {
 	status := reply.Status
 	if status == 0 {
 		status = http.StatusOK
-		if reply.Data == nil && reply.Auth == nil && len(reply.Warnings) == 0 && reply.Top == nil {
+		if reply.Data == nil && reply.Auth == nil && reply.Held == nil && reply.Wrap == nil && len(reply.Warnings) == 0 && reply.Top == nil {
 			status = http.StatusNoContent
 		}
 	}
@@ -99,16 +101,22 @@ func (x *exchange) raw(reply *server.Reply) {
 func writeEnvelope(b *bytes.Buffer, id string, r *server.Reply) error {
 	b.WriteString(`{"request_id":"`)
 	b.WriteString(id)
-	b.WriteString(`","lease_id":"`)
-	b.WriteString(r.LeaseID)
-	b.WriteString(`","renewable":`)
-	b.WriteString(strconv.FormatBool(r.Renewable))
+	var lease engines.HeldLease
+	if r.Held != nil {
+		lease = *r.Held
+	}
+	b.WriteString(`","lease_id":`)
+	if err := writeJSON(b, lease.ID); err != nil {
+		return err
+	}
+	b.WriteString(`,"renewable":`)
+	b.WriteString(strconv.FormatBool(lease.Renewable))
 	b.WriteString(`,"lease_duration":`)
-	b.WriteString(strconv.FormatInt(r.LeaseSeconds, 10))
+	b.WriteString(strconv.FormatInt(lease.Seconds, 10))
 	for _, part := range []struct {
 		name  string
 		value any
-	}{{"data", r.Data}, {"wrap_info", nil}, {"warnings", warnings(r.Warnings)}, {"auth", auth(r)}} {
+	}{{"data", r.Data}, {"wrap_info", wrapInfo(r)}, {"warnings", warnings(r.Warnings)}, {"auth", auth(r)}} {
 		b.WriteString(`,"` + part.name + `":`)
 		if err := writeJSON(b, part.value); err != nil {
 			return err
@@ -160,6 +168,13 @@ func auth(r *server.Reply) any {
 		return nil
 	}
 	return r.Auth
+}
+
+func wrapInfo(r *server.Reply) any {
+	if r.Wrap == nil {
+		return nil
+	}
+	return r.Wrap
 }
 
 // writeJSON writes v without HTML escapes and without a newline. A json.RawMessage goes out as it is.

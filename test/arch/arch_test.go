@@ -29,6 +29,8 @@ var plan = []struct{ of, may string }{
 	{"server", "engines storage"},
 	{"server/httpapi", "server engines storage"},
 	{"server/lifecycle", "server/seal engines storage"},
+	{"server/snapshots", "server/archive engines storage"},
+	{"server/wrapping", "server/token engines storage"},
 	{"server/system", "server/archive server/lifecycle server/mount engines storage"},
 	{"server/*", "engines storage"},
 	{"cmd/*", "proto/* storage storage/* engines engines/* cluster server server/*"},

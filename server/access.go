@@ -1,0 +1,209 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/identity"
+	"github.com/coffer-project/coffer/server/namespace"
+	"github.com/coffer-project/coffer/server/policy"
+	"github.com/coffer-project/coffer/server/token"
+	"github.com/coffer-project/coffer/server/wrapping"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// limit holds the request to the quotas that concern it, before anything is spent on it.
+func (s *Server) limit(ctx context.Context, c *call) error {
+	return nil
+}
+
+// admit authenticates and authorises. What exists behind a path is not revealed to those who may not use it.
+func (s *Server) admit(ctx context.Context, c *call) error {
+	if c.ns.Locked() && !c.unlocks() {
+		return &engines.Error{Kind: engines.KindUnavailable, Detail: "API access to this namespace has been locked by an administrator"}
+	}
+	if err := c.readWrapTTL(); err != nil {
+		return err
+	}
+	open := c.has(engines.Unauthenticated)
+	if c.Token == "" {
+		if open {
+			return nil
+		}
+		return &engines.Error{Kind: engines.KindDenied, Detail: "missing client token: send one in the X-Vault-Token header"}
+	}
+	err := s.authenticate(ctx, c)
+	if err != nil {
+		if open && answered(err) {
+			return nil // a token that is not needed may also be wrong
+		}
+		return err
+	}
+	if open || c.has(engines.AnyToken) {
+		return nil
+	}
+	return s.authorise(ctx, c)
+}
+
+// unlocks reports whether the request is the one that a locked namespace takes.
+func (c *call) unlocks() bool {
+	return c.Op == engines.Update && (c.path == "sys/namespaces/api-lock/unlock")
+}
+
+// readWrapTTL takes the client's wish for a wrapped answer.
+func (c *call) readWrapTTL() error {
+	text := c.Header.Get("X-Vault-Wrap-TTL")
+	if text == "" {
+		return nil
+	}
+	ttl, err := engines.ParseDuration(text)
+	if err != nil || ttl > wrapping.MaxTTL || ttl > 0 && ttl < time.Second {
+		return engines.Invalid("header X-Vault-Wrap-TTL must be a duration from 1s to %d hours, such as 5m", int(wrapping.MaxTTL.Hours()))
+	}
+	c.wrapTTL, c.inner.WrapTTL = ttl, ttl
+	return nil
+}
+
+// authenticate turns the token into a caller.
+func (s *Server) authenticate(ctx context.Context, c *call) error {
+	entry, err := s.tokens.Lookup(ctx, c.Token.Reveal())
+	if errors.Is(err, token.ErrInvalid) && !s.node.Active() {
+		// It may be so new that only the active node knows it.
+		if !c.has(engines.AnyNode) {
+			return storage.ErrReadOnly
+		}
+		if err := s.node.ReadIndex(ctx); err != nil {
+			return err
+		}
+		entry, err = s.tokens.Lookup(ctx, c.Token.Reveal())
+	}
+	if errors.Is(err, token.ErrInvalid) {
+		return engines.Denied(err)
+	}
+	if err != nil {
+		return err
+	}
+	if !entry.AllowsIP(c.Remote.Addr()) {
+		return engines.Denied(errors.New("the token is bound to other addresses"))
+	}
+	who, acl, err := s.rights(ctx, entry)
+	if err != nil {
+		return err
+	}
+	c.token, c.who, c.acl = entry, who, acl.In(c.ns.Path)
+	c.inner.Caller = engines.Caller{
+		Accessor: entry.Accessor, DisplayName: entry.DisplayName, EntityID: entry.EntityID,
+		Policies: policiesIn(entry, who), Root: acl.Root(), TokenKey: entry.Key, Token: c.Token,
+		NamespaceID: entry.Namespace, Access: c.acl,
+	}
+	return nil
+}
+
+// policiesIn returns the policies that a token has in its own namespace.
+func policiesIn(entry *token.Entry, who *identity.Effective) []string {
+	if who == nil || len(who.Policies[entry.Namespace]) == 0 {
+		return entry.Policies
+	}
+	all := slices.Concat(entry.Policies, who.Policies[entry.Namespace])
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// rights returns who a token belongs to, nil for nobody in particular, and what it may do, looking from root. A token
+// whose entity is gone or disabled may do nothing.
+func (s *Server) rights(ctx context.Context, entry *token.Entry) (*identity.Effective, *policy.ACL, error) {
+	if entry.EntityID == "" {
+		scope, ok := s.scope(ctx, entry.Namespace, entry.Policies)
+		if !ok {
+			return nil, nil, engines.Denied(errors.New("the token's namespace is gone"))
+		}
+		acl, err := s.policies.ACL(ctx, nil, scope)
+		return nil, acl, err
+	}
+	who, err := s.identity.Effective(ctx, entry.EntityID)
+	switch {
+	case errors.Is(err, storage.ErrNotFound):
+		return nil, nil, engines.Denied(errors.New("the token's entity is gone"))
+	case err != nil:
+		return nil, nil, err
+	case who.Entity.Disabled:
+		return nil, nil, engines.Denied(errors.New("the token's entity is disabled"))
+	}
+	own, ok := s.scope(ctx, entry.Namespace, policiesIn(entry, who))
+	if !ok {
+		return nil, nil, engines.Denied(errors.New("the token's namespace is gone"))
+	}
+	scopes := []policy.Scope{own}
+	for ns, names := range who.Policies {
+		if ns == entry.Namespace {
+			continue
+		}
+		if scope, ok := s.scope(ctx, ns, names); ok {
+			scopes = append(scopes, scope)
+		}
+	}
+	slices.SortFunc(scopes[1:], func(a, b policy.Scope) int { return cmp.Compare(a.Namespace, b.Namespace) })
+	acl, err := s.policies.ACL(ctx, subject{who}, scopes...)
+	return who, acl, err
+}
+
+// subject is somebody whom templates are filled for.
+type subject struct{ *identity.Effective }
+
+// Tag implements policy.Subject.
+func (s subject) Tag() string { return s.Effective.Tag }
+
+// scope places policies in their namespace; false if that is gone.
+func (s *Server) scope(ctx context.Context, ns string, names []string) (policy.Scope, bool) {
+	if ns == namespace.RootID {
+		return policy.Scope{Namespace: ns, Names: names}, true
+	}
+	n, err := s.namespaces.ByID(ctx, ns)
+	if err != nil || n == nil {
+		return policy.Scope{}, false
+	}
+	return policy.Scope{Namespace: ns, Path: n.Path, Names: names}, true
+}
+
+// aclOf returns what a token may do, looking from a namespace.
+func (s *Server) aclOf(ctx context.Context, entry *token.Entry, ns string) (*policy.ACL, error) {
+	_, acl, err := s.rights(ctx, entry)
+	if err != nil {
+		return nil, err
+	}
+	return acl.In(ns), nil
+}
+
+// authorise asks the caller's policies.
+func (s *Server) authorise(ctx context.Context, c *call) error {
+	op := c.Op
+	if op == engines.Update && c.route != nil && c.route.Exists != nil {
+		exists, err := c.route.CheckExists(ctx, c.inner, c.params)
+		if err != nil && !answered(err) {
+			return err
+		}
+		if err == nil && !exists {
+			op = engines.Create
+		}
+	}
+	if c.Help {
+		if !c.acl.AnyUnder(c.path) {
+			return engines.Denied(nil)
+		}
+		return nil
+	}
+	d := c.acl.Check(op, c.path, c.input())
+	switch {
+	case !d.Allowed:
+		return engines.Denied(errors.New("no policy allows " + string(op)))
+	case c.has(engines.Sudo) && !d.Sudo:
+		return engines.Denied(errors.New("the path needs the sudo capability"))
+	case !d.AllowsWrap(c.wrapTTL):
+		return engines.Denied(errors.New("the policy asks for a wrapped response, or for another lifetime of it"))
+	}
+	return nil
+}

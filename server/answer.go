@@ -1,0 +1,64 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/lease"
+)
+
+// complete turns what an engine answered into what the caller gets: a login gets its token, a secret its lease, and
+// all of it goes into a wrapping token if the client wants that.
+func (s *Server) complete(ctx context.Context, c *call, r *engines.Response) (*engines.Response, error) {
+	if r == nil {
+		return nil, nil
+	}
+	var err error
+	if r.Auth != nil && r.Auth.Login != nil {
+		if err = s.login(ctx, c, r); err != nil {
+			return nil, err
+		}
+	}
+	if r.Lease != nil {
+		if r.Held, err = s.lease(ctx, c, r.Lease); err != nil {
+			return nil, err
+		}
+	}
+	if c.wrapTTL == 0 || r.Wrap != nil || r.Raw != nil || r.Data == nil && r.Auth == nil && r.Held == nil {
+		return r, nil
+	}
+	info, err := s.wraps.Wrap(ctx, c.ns.ID, c.ns.Path+c.path, c.wrapTTL, r)
+	if err != nil {
+		return nil, err
+	}
+	return &engines.Response{Wrap: info}, nil
+}
+
+// lease hands out a lease. What has no kind is only told how long it is good for.
+func (s *Server) lease(ctx context.Context, c *call, l *engines.Lease) (*engines.HeldLease, error) {
+	m := c.mount.Mount
+	if l.Kind == "" {
+		ttl := l.TTL
+		if ttl == 0 {
+			ttl = m.DefaultLeaseTTL
+		}
+		return &engines.HeldLease{Seconds: int64(min(ttl, m.MaxLeaseTTL) / time.Second)}, nil
+	}
+	if c.token == nil {
+		return nil, errors.New("a lease without a token to hold it")
+	}
+	r := lease.Registration{
+		NamespaceID: c.ns.ID, MountUUID: m.UUID, MountPath: m.Path, Path: c.inner.Path, Lease: *l,
+		TokenExpiresAt: c.token.ExpiresAt, DefaultTTL: m.DefaultLeaseTTL, MaxTTL: m.MaxLeaseTTL,
+	}
+	if c.token.Type != "batch" {
+		r.TokenKey = c.token.Key
+	}
+	info, err := s.leases.Register(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return &engines.HeldLease{ID: info.ID, Seconds: int64(info.TTL / time.Second), Renewable: info.Renewable}, nil
+}
