@@ -21,7 +21,7 @@ func (s *Store) DropMount(ctx context.Context, ns, accessor string) error {
 		return err
 	}
 	return s.dropAliases(ctx, aliasesKey(ns, "group-alias", accessor), func(t *storage.Txn, p *pointer) error {
-		return s.dropGroupAlias(ctx, t, p)
+		return dropGroupAlias(ctx, t, p)
 	})
 }
 
@@ -33,23 +33,35 @@ func (s *Store) dropAliases(ctx context.Context, prefix storage.Key, drop func(*
 			return err
 		}
 		for _, name := range names {
-			if err := s.update(ctx, func(t *storage.Txn) error {
-				k := prefix + storage.Key(name)
-				p, err := get[pointer](ctx, t, k)
-				if missing(err) {
-					return nil
-				}
-				if err != nil {
-					return err
-				}
-				t.Delete(k)
-				return drop(t, p)
-			}); err != nil {
+			if err := s.dropAlias(ctx, prefix+storage.Key(name), drop); err != nil {
 				return err
 			}
 		}
 		after = names[len(names)-1]
 	}
+}
+
+// dropAlias also removes the member keys that a group's alias had made.
+func (s *Store) dropAlias(ctx context.Context, k storage.Key, drop func(*storage.Txn, *pointer) error) error {
+	var ended storage.Key
+	err := s.update(ctx, func(t *storage.Txn) error {
+		p, err := get[pointer](ctx, t, k)
+		if err != nil {
+			return err
+		}
+		if p.Source != "" {
+			ended = membersKey(p.Owner, p.Source)
+		}
+		t.Delete(k)
+		return drop(t, p)
+	})
+	if missing(err) {
+		return nil
+	}
+	if err != nil || ended == "" {
+		return err
+	}
+	return storage.DeletePrefix(ctx, s.store, ended)
 }
 
 func dropEntityAlias(ctx context.Context, t *storage.Txn, p *pointer, accessor string) error {
@@ -67,18 +79,7 @@ func dropEntityAlias(ctx context.Context, t *storage.Txn, p *pointer, accessor s
 	return nil
 }
 
-// leave ends the memberships that fit.
-func (e *entity) leave(t *storage.Txn, fits func(membership) bool) {
-	e.Groups = slices.DeleteFunc(e.Groups, func(m membership) bool {
-		if !fits(m) {
-			return false
-		}
-		t.Delete(m.key(e.ID))
-		return true
-	})
-}
-
-func (s *Store) dropGroupAlias(ctx context.Context, t *storage.Txn, p *pointer) error {
+func dropGroupAlias(ctx context.Context, t *storage.Txn, p *pointer) error {
 	t.Delete(groupAliasIDKey(p.ID))
 	g, err := getGroup(ctx, t, p.Owner)
 	if missing(err) {

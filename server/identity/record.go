@@ -222,16 +222,14 @@ func aliasesKey(ns, kind, accessor string) storage.Key {
 	return key(ns, kind, hash(accessor)[:32]+"/")
 }
 
-// membersKey is where the direct members of a group are, of one source or, for sources without one, of all.
-func membersKey(id string, source ...string) storage.Key {
-	k := key(namespaceOf(id), "member", id+"/")
-	for _, s := range source {
-		if s == "" {
-			s = internal
-		}
-		k += storage.Key(s + "/")
+// allMembersKey is where the direct members of a group are, membersKey where those of one source are.
+func allMembersKey(id string) storage.Key { return key(namespaceOf(id), "member", id+"/") }
+
+func membersKey(id, source string) storage.Key {
+	if source == "" {
+		source = internal
 	}
-	return k
+	return allMembersKey(id) + storage.Key(source+"/")
 }
 
 func (m membership) key(entityID string) storage.Key {
