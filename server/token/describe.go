@@ -97,11 +97,14 @@ func (s *Store) describe(ctx context.Context, entry *Entry, token engines.Sensit
 	if err != nil {
 		return nil, err
 	}
-	external := map[string][]string{}
+	var external map[string][]string
 	if s.opts.ExternalPolicies != nil {
 		if external, err = s.opts.ExternalPolicies(ctx, entry); err != nil {
 			return nil, err
 		}
+	}
+	if external == nil {
+		external = map[string][]string{}
 	}
 	data["identity_policies"], data["external_namespace_policies"] = list(identity), external
 	return &engines.Response{Data: data}, nil
