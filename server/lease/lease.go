@@ -1,0 +1,353 @@
+// Package lease keeps the leases of what engines issue: it hands them out, renews them, and takes back what they
+// stand for when their time is over or somebody asks.
+//
+// It promises that a lease that was handed out is stored; that revocation is marked durably before an engine is
+// asked, so that it is finished by whichever node is the active one, and that a marked lease is never renewed;
+// that an engine is asked at least once; and that a broken engine, or one that is slow, does not keep the leases
+// of others waiting. A lease that cannot be revoked in six tries becomes irrevocable: it stays, is listed, and
+// waits for an operator.
+//
+// There is nothing to restore when a node becomes the active one: Run holds only what falls due in the next
+// minutes, and reads on as time passes. A clock that was set back delays expiry. If one that was set forward lets
+// too much expire at once, a brake gives operators the time to notice.
+//
+// It assumes that all writes run on the active node, and that leases of the engines' own storage are all it holds:
+// tokens look after themselves. Start reading at Options, then Register, Revoke and Run.
+package lease
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/storage"
+	"golang.org/x/time/rate"
+)
+
+// Refusals that clients recognise by their text. Use errors.Is.
+var (
+	// ErrNotFound means that there is no such lease in the namespace.
+	ErrNotFound = engines.Invalid("lease not found")
+	// ErrNotRenewable means that the lease was never renewable.
+	ErrNotRenewable = engines.Invalid("lease is not renewable")
+	// ErrExpired means that the lease's time is over, or that it is being revoked.
+	ErrExpired = engines.Invalid("lease expired")
+)
+
+// Options of a Manager. Store and Mount are required; every other hook may be nil.
+type Options struct {
+	// Store is the decrypted store.
+	Store storage.Store
+	// Mount returns the engine of a mount, also while the mount is being disabled. It reports false only if the
+	// mount is gone for good: leases of such a mount are dropped without asking anybody.
+	Mount func(ctx context.Context, uuid string) (engines.Engine, engines.Mount, bool)
+	// Below reports whether namespace id is ancestor itself or below it; nil is equality.
+	Below func(ctx context.Context, ancestor, id string) bool
+	// Admit is asked before a lease is stored; its error refuses the lease.
+	Admit func(ctx context.Context, ns, mountPath, path string) error
+	// TokenValid is asked after a lease of a token was stored: an error takes the lease back. So a lease cannot
+	// slip in between a token's end and RevokeToken.
+	TokenValid func(ctx context.Context, tokenKey string) error
+	// Tokens revokes the tokens of logins below prefix, which begins with "auth/", and returns how many.
+	Tokens func(ctx context.Context, ns, prefix string) (int, error)
+	// Term returns the Raft term: engines are not asked once it is no longer that of the beginning of Run.
+	Term   func() uint64
+	Now    func() time.Time
+	Logger *slog.Logger
+}
+
+// Manager keeps the leases. Safe for concurrent use.
+type Manager struct {
+	opts  Options
+	store storage.Store
+	log   *slog.Logger
+	clock clock
+
+	// counting is held for reading from before a commit that moves index entries until the counts have followed,
+	// and for writing while the first count looks at some of them. It comes before mu.
+	counting sync.RWMutex
+
+	mu     sync.Mutex
+	work   *work                    // nil unless Run is at work
+	busy   map[string]chan struct{} // lease ids that an engine is being asked about; closed when done
+	counts counts                   // follow only while Run is at work
+
+	created, renewed, revoked, failed atomic.Int64
+	warnings                          *rate.Limiter // of the log, which a broken engine must not flood
+}
+
+// New returns a Manager.
+func New(o Options) *Manager {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Manager{
+		opts: o, store: o.Store, log: o.Logger, clock: clock{wall: o.Now},
+		busy: map[string]chan struct{}{}, counts: newCounts(), warnings: rate.NewLimiter(1, 20),
+	}
+}
+
+// Clear forgets everything, for instance when the server seals. Run must have ended.
+func (m *Manager) Clear() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.counts = newCounts()
+	m.clock.reset()
+}
+
+// Registration is what a lease is to be like.
+type Registration struct {
+	NamespaceID string // "" is "root"
+	MountUUID   string
+	MountPath   string // relative to the namespace, "aws/"
+	Path        string // of the request, below the mount
+	TokenKey    string // "" for none, as with batch tokens
+	// TokenExpiresAt, if set, is a time that the lease may not outlive, as with batch tokens.
+	TokenExpiresAt time.Time
+	Lease          engines.Lease
+	// DefaultTTL and MaxTTL are the effective ones of the mount.
+	DefaultTTL time.Duration
+	MaxTTL     time.Duration
+}
+
+// Info is what a client is told of its lease.
+type Info struct {
+	ID        string
+	TTL       time.Duration // what is left
+	Renewable bool
+	Warnings  []string
+}
+
+// Register stores a lease for what an engine has just issued. If it fails, it has asked the engine to take that
+// back, as nobody would.
+func (m *Manager) Register(ctx context.Context, r Registration) (Info, error) {
+	rec, info, err := m.draft(r)
+	if err == nil {
+		err = m.insert(ctx, rec)
+	}
+	if err != nil {
+		m.takeBack(ctx, rec)
+		return Info{}, err
+	}
+	m.created.Add(1)
+	if rec.Token == "" || m.opts.TokenValid == nil {
+		return info, nil
+	}
+	if err := m.opts.TokenValid(ctx, rec.Token); err != nil {
+		if _, e := m.end(context.WithoutCancel(ctx), []ref{{ns: rec.Namespace, id: rec.ID}}, byHand, true); e != nil {
+			m.warn("revoking the lease of a token that has ended", rec, e)
+		}
+		return Info{}, engines.Denied(err)
+	}
+	return info, nil
+}
+
+// draft makes the record. It is there, with what an engine needs, also when there is an error.
+func (m *Manager) draft(r Registration) (*record, Info, error) {
+	now := m.clock.now()
+	if r.NamespaceID == "" {
+		r.NamespaceID = rootNS
+	}
+	rec := &record{
+		ID: newID(r), Namespace: r.NamespaceID, Mount: r.MountUUID, MountPath: r.MountPath, Path: r.Path, Token: r.TokenKey,
+		Kind: r.Lease.Kind, Internal: r.Lease.Internal, Renewable: r.Lease.Renewable, Until: r.TokenExpiresAt.Round(0), IssuedAt: now,
+	}
+	rec.ExpiresAt, rec.IndexedAt = now, now
+	switch {
+	case len(escape(rec.ID)) > maxNameBytes:
+		return rec, Info{}, engines.Invalid("the path is too long for a lease: its limit is about %d bytes", maxNameBytes)
+	case len(rec.Internal) > maxInternalBytes:
+		return rec, Info{}, fmt.Errorf("the engine keeps %d bytes with a lease, the limit is %d", len(rec.Internal), maxInternalBytes)
+	case len(rec.Internal) > 0 && !json.Valid(rec.Internal):
+		return rec, Info{}, errors.New("what the engine keeps with a lease is not JSON")
+	}
+	rec.MaxTTL = shortest(r.Lease.MaxTTL, r.MaxTTL)
+	wanted := r.Lease.TTL
+	if wanted <= 0 {
+		wanted = r.DefaultTTL
+	}
+	ttl, warnings := rec.lifetime(wanted, now)
+	if ttl <= 0 {
+		return rec, Info{}, engines.Invalid("the token ends before a lease could begin")
+	}
+	rec.TTL, rec.ExpiresAt, rec.IndexedAt = ttl, now.Add(ttl), now.Add(ttl)
+	return rec, Info{ID: rec.ID, TTL: ttl, Renewable: rec.Renewable, Warnings: warnings}, nil
+}
+
+// newID returns "<mount path><path>/<random>", with the namespace's id at the end outside the root namespace.
+func newID(r Registration) string {
+	id := r.MountPath + r.Path
+	if id != "" && id[len(id)-1] != '/' {
+		id += "/"
+	}
+	if id += rand.Text(); r.NamespaceID != rootNS {
+		id += "." + r.NamespaceID
+	}
+	return id
+}
+
+func (m *Manager) insert(ctx context.Context, rec *record) error {
+	if m.opts.Admit != nil {
+		if err := m.opts.Admit(ctx, rec.Namespace, rec.MountPath, rec.Path); err != nil {
+			return err
+		}
+	}
+	b := storage.Batch{
+		Reads: []storage.Read{{Key: rec.key()}},
+		Puts:  []storage.Put{{Key: rec.key(), Value: rec.encode()}, {Key: rec.indexKey(), Value: present}},
+	}
+	if k := rec.tokenKey(); k != "" {
+		b.Puts = append(b.Puts, storage.Put{Key: k, Value: present})
+	}
+	err := m.followed(func() ([]step, error) {
+		_, err := m.store.Commit(ctx, b)
+		return []step{{is: rec.indexKey()}}, err
+	})
+	if err != nil {
+		return fmt.Errorf("storing a lease: %w", err)
+	}
+	return nil
+}
+
+// takeBack asks the engine to revoke what got no lease.
+func (m *Manager) takeBack(ctx context.Context, rec *record) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+	defer cancel()
+	if err := m.askEngine(ctx, rec); err != nil {
+		m.warn("taking back what got no lease failed: look for it at the engine's backend", rec, err)
+	}
+}
+
+// warn logs, unless there was much of it lately.
+func (m *Manager) warn(text string, rec *record, err error) {
+	if m.warnings.Allow() {
+		m.log.Warn(text, "mount", rec.MountPath, "lease", rec.ID, "try", rec.Tries, "err", err)
+	}
+}
+
+// step is a lease's way from one key of the index to another; "" is nowhere.
+type step struct{ was, is storage.Key }
+
+// followed runs commit, and if that succeeds lets counts and schedule follow.
+func (m *Manager) followed(commit func() ([]step, error)) error {
+	m.counting.RLock()
+	defer m.counting.RUnlock()
+	steps, err := commit()
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.work == nil {
+		return nil
+	}
+	before := m.counts.total
+	for _, s := range steps {
+		m.followLocked(s)
+	}
+	if before < manyLeases && m.counts.total >= manyLeases {
+		m.log.Warn("there are very many leases: look for clients that ask for new ones instead of renewing, or shorten TTLs", "leases", m.counts.total)
+	}
+	return nil
+}
+
+func (m *Manager) followLocked(s step) {
+	if s.was == s.is {
+		return
+	}
+	if s.was != "" {
+		m.counts.remove(s.was)
+	}
+	if s.is == "" {
+		return
+	}
+	m.counts.add(s.is)
+	if name, ok := strings.CutPrefix(string(s.is), string(expPrefix)); ok && m.work.window.note(name) {
+		m.work.alert()
+	}
+}
+
+// update is storage.Update for what moves leases.
+func (m *Manager) update(ctx context.Context, fn func(*storage.Txn) ([]step, error)) error {
+	return m.followed(func() (steps []step, err error) {
+		_, err = storage.Update(ctx, m.store, func(t *storage.Txn) (err error) {
+			steps, err = fn(t)
+			return err
+		})
+		return steps, err
+	})
+}
+
+// remove deletes leases, in one batch.
+func (m *Manager) remove(ctx context.Context, recs ...*record) error {
+	return m.followed(func() (steps []step, err error) {
+		var b storage.Batch
+		for _, rec := range recs {
+			b.Deletes = append(b.Deletes, rec.keys()...)
+			steps = append(steps, step{was: rec.indexKey()})
+		}
+		_, err = m.store.Commit(ctx, b)
+		return steps, err
+	})
+}
+
+// manyLeases is where a warning is due.
+const manyLeases = 256 << 10
+
+// Details is what is known of a lease.
+type Details struct {
+	ID        string
+	IssuedAt  time.Time
+	ExpiresAt time.Time
+	RenewedAt time.Time // zero: never
+	Renewable bool
+	TTL       time.Duration // what is left, not below zero
+	// State is "", "revoking" or "irrevocable".
+	State  string
+	Reason string // why it could not be revoked, or ""
+}
+
+// Lookup returns what is known of a lease of namespace ns or one below it, or ErrNotFound.
+func (m *Manager) Lookup(ctx context.Context, ns, id string) (Details, error) {
+	rec, err := m.find(ctx, ns, id)
+	if err != nil {
+		return Details{}, err
+	}
+	now := m.clock.now()
+	return Details{
+		ID: rec.ID, IssuedAt: rec.IssuedAt, ExpiresAt: rec.ExpiresAt, RenewedAt: rec.RenewedAt, State: string(rec.State), Reason: rec.Reason,
+		Renewable: rec.Renewable && rec.State == living && rec.ExpiresAt.After(now), TTL: max(rec.ExpiresAt.Sub(now), 0),
+	}, nil
+}
+
+// find reads a lease that ns may see.
+func (m *Manager) find(ctx context.Context, ns, id string) (*record, error) {
+	of := namespaceOf(id)
+	if !m.sees(ctx, ns, of) {
+		return nil, ErrNotFound
+	}
+	rec, err := get(ctx, m.store, of, id)
+	if errors.Is(err, storage.ErrNotFound) {
+		return nil, ErrNotFound
+	}
+	return rec, err
+}
+
+// sees reports whether requests in namespace ns concern leases of namespace of.
+func (m *Manager) sees(ctx context.Context, ns, of string) bool {
+	if ns == "" {
+		ns = rootNS
+	}
+	return ns == of || m.opts.Below != nil && m.opts.Below(ctx, ns, of)
+}

@@ -1,0 +1,359 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/storage"
+)
+
+const (
+	maxTries     = 6
+	firstBackOff = 10 * time.Second // doubles, and up to a fifth more or less
+	callTimeout  = time.Minute      // of one call of an engine
+	syncCalls    = 8                // at a time, when somebody waits
+	scanPage     = 256
+)
+
+// Revoke ends a lease of namespace ns or one below it; ErrNotFound if there is none. It returns when that is
+// certain, or with wait when it is done; then an error of the engine is returned, and it is tried again later.
+func (m *Manager) Revoke(ctx context.Context, ns, id string, wait bool) error {
+	rec, err := m.find(ctx, ns, id)
+	if err != nil {
+		return err
+	}
+	marked, err := m.mark(ctx, []ref{{ns: rec.Namespace, id: rec.ID}}, byHand)
+	if err != nil {
+		return fmt.Errorf("marking a lease: %w", err)
+	}
+	if !wait {
+		return nil
+	}
+	_, err = m.finish(ctx, marked)
+	return err
+}
+
+// RevokePrefix ends all leases of exactly the namespace ns whose id is prefix or begins with prefix and a slash;
+// "" is all of them. It returns how many, when that is certain, or with wait when it is done; then the first error
+// is returned after everything was tried.
+func (m *Manager) RevokePrefix(ctx context.Context, ns, prefix string, wait bool) (n int, err error) {
+	return m.revokePrefix(ctx, ns, prefix, wait, byHand)
+}
+
+// RevokeForce is RevokePrefix that waits, and removes leases even if the engine fails: then what they stand for may
+// live on, and the log says so.
+func (m *Manager) RevokeForce(ctx context.Context, ns, prefix string) (n int, err error) {
+	return m.revokePrefix(ctx, ns, prefix, true, byForce)
+}
+
+func (m *Manager) revokePrefix(ctx context.Context, ns, prefix string, wait bool, how marking) (n int, err error) {
+	if ns == "" {
+		ns = rootNS
+	}
+	prefix = strings.TrimSuffix(prefix, "/")
+	if prefix != "" {
+		if n, err = m.end(ctx, []ref{{ns: ns, id: prefix}}, how, wait); n > 0 || err != nil {
+			return n, err
+		}
+		prefix += "/"
+	}
+	var first error
+	from := recordKey(ns, prefix)
+	for after := storage.Key(""); ; {
+		page, err := m.store.Scan(ctx, from, after, scanPage)
+		if err != nil {
+			return n, err
+		}
+		var refs []ref
+		for _, e := range page {
+			refs = append(refs, ref{ns: ns, id: strings.TrimPrefix(string(e.Key), string(recordKey(ns, "")))})
+			after = e.Key
+		}
+		ended, err := m.end(ctx, refs, how, wait)
+		if n += ended; err != nil && !isRefusal(err) {
+			return n, err
+		} else if first == nil {
+			first = err
+		}
+		if len(page) < scanPage {
+			return n, first
+		}
+	}
+}
+
+// RevokeToken ends all leases of a token. It returns when that is certain, not when it is done.
+func (m *Manager) RevokeToken(ctx context.Context, tokenKey string) error {
+	if tokenKey == "" {
+		return nil
+	}
+	prefix := tokenPrefix + storage.Key(tokenKey+"/")
+	for after := ""; ; {
+		page, err := m.store.List(ctx, prefix, after, scanPage)
+		if err != nil {
+			return fmt.Errorf("listing the leases of a token: %w", err)
+		}
+		var refs []ref
+		for _, name := range page {
+			after = name
+			if ns, id, ok := parseShort(name); ok {
+				refs = append(refs, ref{ns: ns, id: id})
+			}
+		}
+		if _, err := m.end(ctx, refs, byHand, false); err != nil {
+			return fmt.Errorf("ending the leases of a token: %w", err)
+		}
+		if len(page) < scanPage {
+			return nil
+		}
+	}
+}
+
+// RevokeMount ends all leases of a mount, wherever they are, and waits: everything is tried once, while the engine
+// still has its configuration. The first error says that some are left.
+func (m *Manager) RevokeMount(ctx context.Context, uuid string) (n int, err error) {
+	var first error
+	var refs []ref
+	flush := func() error {
+		ended, err := m.end(ctx, refs, byHand, true)
+		refs = nil
+		if n += ended; err != nil && !isRefusal(err) {
+			return err
+		} else if first == nil {
+			first = err
+		}
+		return nil
+	}
+	for _, prefix := range []storage.Key{expPrefix, stuckPrefix} {
+		for name, err := range m.names(ctx, prefix, "") {
+			if err != nil {
+				return n, err
+			}
+			r, ok := parseName(name)
+			if !ok || r.mount != uuid {
+				continue
+			}
+			if refs = append(refs, ref{ns: r.ns, id: r.id}); len(refs) == scanPage {
+				if err := flush(); err != nil {
+					return n, err
+				}
+			}
+		}
+	}
+	if err := flush(); err != nil {
+		return n, err
+	}
+	return n, first
+}
+
+// end marks leases, and with wait revokes them. It returns how many there were.
+func (m *Manager) end(ctx context.Context, refs []ref, how marking, wait bool) (n int, err error) {
+	for len(refs) > 0 {
+		batch := refs[:min(len(refs), markBatch)]
+		refs = refs[len(batch):]
+		marked, e := m.mark(ctx, batch, how)
+		if n += len(marked); e != nil {
+			return n, fmt.Errorf("marking leases: %w", e)
+		}
+		if !wait {
+			continue
+		}
+		if _, e := m.finish(ctx, marked); e != nil && !isRefusal(e) {
+			return n, e
+		} else if err == nil {
+			err = e
+		}
+	}
+	return n, err
+}
+
+// isRefusal reports whether the error is about one lease, so that the others can go on.
+func isRefusal(err error) bool {
+	var e *engines.Error
+	return errors.As(err, &e)
+}
+
+// finish revokes marked leases, a few at a time, and returns how many it could not, with the first error.
+func (m *Manager) finish(ctx context.Context, marked []*record) (failed int, first error) {
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, syncCalls) // holds one element for each call
+	for _, rec := range marked {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			if err := m.finishOne(ctx, rec); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				if failed++; first == nil {
+					first = err
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return failed, first
+}
+
+// finishOne revokes one marked lease, or waits for whoever is about it.
+func (m *Manager) finishOne(ctx context.Context, rec *record) error {
+	for {
+		busy := m.claim(rec.ID)
+		if busy == nil {
+			break
+		}
+		select {
+		case <-busy:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	defer m.release(rec.ID)
+	// Again: whoever was about it may have done it.
+	rec, err := get(ctx, m.store, rec.Namespace, rec.ID)
+	if errors.Is(err, storage.ErrNotFound) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	if err := m.attempt(ctx, rec); err != nil {
+		if e := m.postpone(ctx, rec, err); e != nil {
+			return e
+		}
+		return &engines.Error{Kind: engines.KindUpstream, Err: err,
+			Detail: fmt.Sprintf("lease %s could not be revoked now, it is tried again later: %s", rec.ID, clientText(err))}
+	}
+	if err := m.remove(ctx, rec); err != nil {
+		return fmt.Errorf("removing a revoked lease: %w", err)
+	}
+	m.revoked.Add(1)
+	return nil
+}
+
+// claim makes the caller the only one to be about a lease, until release; or it returns a channel that is closed
+// when another one is done.
+func (m *Manager) claim(id string) (busy <-chan struct{}) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if c := m.busy[id]; c != nil {
+		return c
+	}
+	m.busy[id] = make(chan struct{})
+	return nil
+}
+
+func (m *Manager) release(id string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	close(m.busy[id])
+	delete(m.busy, id)
+}
+
+// attempt asks the engine of a marked lease, in the time it has. What is to be removed by force has no errors, but
+// for those of the context.
+func (m *Manager) attempt(ctx context.Context, rec *record) error {
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	err := m.askEngine(call, rec)
+	if err != nil && rec.Force && ctx.Err() == nil {
+		m.log.Warn("a lease is removed although its engine failed: what it stands for may live on", "mount", rec.MountPath, "lease", rec.ID, "err", err)
+		return nil
+	}
+	return err
+}
+
+// askEngine has the engine revoke what the lease stands for. An engine that panics has failed.
+func (m *Manager) askEngine(ctx context.Context, rec *record) (err error) {
+	engine, mount, ok := m.opts.Mount(ctx, rec.Mount)
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if !ok {
+		return nil // gone, and what it stood for with it
+	}
+	leaser, ok := engine.(engines.Leaser)
+	if !ok {
+		return fmt.Errorf("engines of type %s do not revoke leases", mount.Type)
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			err = errors.New("the engine panicked")
+		}
+	}()
+	return leaser.RevokeLease(ctx, mount, rec.forEngine())
+}
+
+// clientText is what clients may see of an engine's error.
+func clientText(err error) string {
+	var e *engines.Error
+	if errors.As(err, &e) && e.Kind != engines.KindInternal {
+		return e.Detail
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return "the engine took too long"
+	}
+	return "the engine failed, the server's log says how"
+}
+
+// postpone stores when a marked lease that could not be revoked is tried again, or that it was given up. What is
+// not the engine's fault does not count as a try.
+func (m *Manager) postpone(ctx context.Context, rec *record, cause error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if isOutage(cause) {
+		return cause
+	}
+	m.failed.Add(1)
+	var gaveUp *record
+	err := m.update(ctx, func(t *storage.Txn) ([]step, error) {
+		gaveUp = nil
+		now, err := get(ctx, t, rec.Namespace, rec.ID)
+		if errors.Is(err, storage.ErrNotFound) || err == nil && now.State != revoking {
+			return nil, nil
+		} else if err != nil {
+			return nil, err
+		}
+		before := now.indexKey()
+		now.Tries++
+		now.Reason = clientText(cause)
+		now.IndexedAt = m.clock.now()
+		if now.Tries >= maxTries {
+			now.State = irrevocable
+			gaveUp = now
+		} else {
+			now.IndexedAt = now.IndexedAt.Add(backOff(now.Tries))
+		}
+		put(t, now, before)
+		return []step{{before, now.indexKey()}}, nil
+	})
+	switch {
+	case err != nil:
+		return fmt.Errorf("storing when to try again: %w", err)
+	case gaveUp != nil:
+		m.warn("a lease is irrevocable: remove the cause and revoke it again, or remove it with sys/leases/revoke-force", gaveUp, cause)
+	default:
+		m.warn("revoking a lease failed", rec, cause)
+	}
+	return nil
+}
+
+// backOff returns how long to wait after so many tries.
+func backOff(tries int) time.Duration {
+	d := firstBackOff << (tries - 1)
+	return d - d/5 + rand.N(2*d/5) //nolint:gosec // jitter, not a secret
+}
+
+// errTerm means that this node may no longer be the leader.
+var errTerm = fmt.Errorf("the term has changed: %w", storage.ErrReadOnly)
+
+// isOutage reports whether the error is about our own storage or leadership, so that the next write will meet it too.
+func isOutage(err error) bool {
+	return errors.Is(err, storage.ErrUnavailable) || errors.Is(err, storage.ErrReadOnly) ||
+		errors.Is(err, storage.ErrSealed) || errors.Is(err, storage.ErrOutcomeUnknown)
+}

@@ -1,0 +1,287 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+)
+
+// Routes declares the paths of leases, on the router of the sys paths.
+func (m *Manager) Routes(r *engines.Router) {
+	engines.On(r, engines.Update, "leases/lookup", "Show a lease.", engines.ClusterLocal, m.serveLookup)
+	engines.On(r, engines.List, "leases/lookup/{prefix...?}", "List the leases below a prefix.", engines.Sudo|engines.ClusterLocal, m.serveList)
+	engines.On(r, engines.Read, "leases/count", "Count the leases of the namespace.", engines.Active|engines.ClusterLocal, m.serveCount)
+	engines.On(r, engines.Read, "leases", "List the leases that could not be revoked.", engines.Sudo|engines.Active|engines.ClusterLocal, m.serveIrrevocable)
+	engines.On(r, engines.Update, "leases/tidy", "Mend the indexes of leases and try irrevocable leases again, in the background.", engines.Sudo|engines.ClusterLocal, m.serveTidy)
+	for _, at := range []string{"leases/", ""} { // the second are the old paths
+		engines.On(r, engines.Update, at+"renew", "Renew a lease.", engines.ClusterLocal, m.serveRenew)
+		engines.On(r, engines.Update, at+"renew/{url_lease_id...}", "Renew a lease.", engines.ClusterLocal, m.serveRenewPath)
+		engines.On(r, engines.Update, at+"revoke", "Revoke a lease.", engines.ClusterLocal, m.serveRevoke)
+		engines.On(r, engines.Update, at+"revoke/{url_lease_id...}", "Revoke a lease.", engines.ClusterLocal, m.serveRevokePath)
+		engines.On(r, engines.Update, at+"revoke-prefix/{prefix...}", "Revoke all leases and logins below a prefix.", engines.Sudo|engines.ClusterLocal, m.serveRevokePrefix)
+		engines.On(r, engines.Update, at+"revoke-force/{prefix...}", "Remove all leases below a prefix, even if their engine fails.", engines.Sudo|engines.ClusterLocal, m.serveRevokeForce)
+	}
+}
+
+// leaseID is the key of Response.Top that carries the id of a renewed lease: it belongs into the envelope, beside
+// what Response.Lease says.
+const leaseID = "lease_id"
+
+type noInput struct{}
+
+type idInput struct {
+	LeaseID string `json:"lease_id" max:"4096" help:"ID of the lease."`
+}
+
+func (in *idInput) check() error {
+	if in.LeaseID == "" {
+		return engines.Invalid(`field "lease_id": must be given`)
+	}
+	return nil
+}
+
+func (m *Manager) serveLookup(ctx context.Context, req *engines.Request, in *idInput) (*engines.Response, error) {
+	if err := in.check(); err != nil {
+		return nil, err
+	}
+	d, err := m.Lookup(ctx, req.Mount.NamespaceID, in.LeaseID)
+	if errors.Is(err, ErrNotFound) {
+		return nil, engines.Invalid("invalid lease")
+	}
+	if err != nil {
+		return nil, err
+	}
+	data := map[string]any{
+		"id": d.ID, "issue_time": stamp(d.IssuedAt), "expire_time": stamp(d.ExpiresAt), "last_renewal": nil,
+		"renewable": d.Renewable, "ttl": int64(d.TTL.Round(time.Second) / time.Second),
+	}
+	if !d.RenewedAt.IsZero() {
+		data["last_renewal"] = stamp(d.RenewedAt)
+	}
+	if d.State != "" {
+		data["state"], data["error"] = d.State, d.Reason
+	}
+	return &engines.Response{Data: data}, nil
+}
+
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
+
+type prefixInput struct {
+	Prefix string `json:"prefix" help:"Beginning of lease IDs, up to a slash."`
+}
+
+func (m *Manager) serveList(ctx context.Context, req *engines.Request, in *prefixInput) (*engines.Response, error) {
+	keys, err := m.List(ctx, req.Mount.NamespaceID, in.Prefix)
+	if err != nil {
+		return nil, err
+	}
+	if len(keys) == 0 {
+		return nil, engines.NotFound("")
+	}
+	return &engines.Response{Data: map[string]any{"keys": keys}}, nil
+}
+
+type renewInput struct {
+	idInput
+	Increment engines.Duration `json:"increment" help:"Lifetime asked for, counted from now; 0 is the one the engine gives."`
+}
+
+type renewPathInput struct {
+	URLLeaseID string `json:"url_lease_id" help:"ID of the lease."`
+	renewInput
+}
+
+func (m *Manager) serveRenewPath(ctx context.Context, req *engines.Request, in *renewPathInput) (*engines.Response, error) {
+	if in.LeaseID == "" {
+		in.LeaseID = in.URLLeaseID
+	}
+	return m.serveRenew(ctx, req, &in.renewInput)
+}
+
+func (m *Manager) serveRenew(ctx context.Context, req *engines.Request, in *renewInput) (*engines.Response, error) {
+	if err := in.check(); err != nil {
+		return nil, err
+	}
+	info, err := m.Renew(ctx, req.Mount.NamespaceID, in.LeaseID, time.Duration(in.Increment))
+	if err != nil {
+		return nil, err
+	}
+	return &engines.Response{
+		Lease: &engines.Lease{TTL: info.TTL, Renewable: info.Renewable}, Top: map[string]any{leaseID: info.ID}, Warnings: info.Warnings,
+	}, nil
+}
+
+// RenewedID returns the lease id for the envelope of a response that renewed a lease, or "".
+func RenewedID(r *engines.Response) string {
+	if r == nil || r.Lease == nil {
+		return ""
+	}
+	id, _ := r.Top[leaseID].(string)
+	return id
+}
+
+type revokeInput struct {
+	idInput
+	Sync bool `json:"sync" help:"Answer when it is done, not when it is certain."`
+}
+
+type revokePathInput struct {
+	URLLeaseID string `json:"url_lease_id" help:"ID of the lease."`
+	revokeInput
+}
+
+func (m *Manager) serveRevokePath(ctx context.Context, req *engines.Request, in *revokePathInput) (*engines.Response, error) {
+	if in.LeaseID == "" {
+		in.LeaseID = in.URLLeaseID
+	}
+	return m.serveRevoke(ctx, req, &in.revokeInput)
+}
+
+// serveRevoke answers the same whether the lease was there or not.
+func (m *Manager) serveRevoke(ctx context.Context, req *engines.Request, in *revokeInput) (*engines.Response, error) {
+	if err := in.check(); err != nil {
+		return nil, err
+	}
+	if err := m.Revoke(ctx, req.Mount.NamespaceID, in.LeaseID, in.Sync); err != nil && !errors.Is(err, ErrNotFound) {
+		return nil, err
+	}
+	return accepted(in.Sync), nil
+}
+
+// accepted is 204 for what is done and 202 for what is certain.
+func accepted(done bool) *engines.Response {
+	if done {
+		return nil
+	}
+	return &engines.Response{Status: http.StatusAccepted}
+}
+
+type revokePrefixInput struct {
+	prefixInput
+	Sync bool `json:"sync" help:"Answer when it is done, not when it is certain."`
+}
+
+func (m *Manager) serveRevokePrefix(ctx context.Context, req *engines.Request, in *revokePrefixInput) (*engines.Response, error) {
+	if err := m.revokeTokens(ctx, req, in.Prefix); err != nil {
+		return nil, err
+	}
+	if _, err := m.RevokePrefix(ctx, req.Mount.NamespaceID, in.Prefix, in.Sync); err != nil {
+		return nil, err
+	}
+	return accepted(in.Sync), nil
+}
+
+func (m *Manager) serveRevokeForce(ctx context.Context, req *engines.Request, in *prefixInput) (*engines.Response, error) {
+	if err := m.revokeTokens(ctx, req, in.Prefix); err != nil {
+		return nil, err
+	}
+	_, err := m.RevokeForce(ctx, req.Mount.NamespaceID, in.Prefix)
+	return nil, err
+}
+
+// revokeTokens revokes what logins below prefix were given.
+func (m *Manager) revokeTokens(ctx context.Context, req *engines.Request, prefix string) error {
+	if m.opts.Tokens == nil || !strings.HasPrefix(prefix+"/", "auth/") {
+		return nil
+	}
+	_, err := m.opts.Tokens(ctx, or(req.Mount.NamespaceID, rootNS), prefix)
+	return err
+}
+
+func or(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}
+
+func (m *Manager) serveTidy(context.Context, *engines.Request, *noInput) (*engines.Response, error) {
+	running, err := m.StartTidy()
+	if err != nil {
+		return nil, err
+	}
+	text := "Tidy operation successfully started. Any information from the operation will be printed to the server's logs."
+	if running {
+		text = "Tidy operation already in progress."
+	}
+	return &engines.Response{Status: http.StatusAccepted, Warnings: []string{text}}, nil
+}
+
+type countInput struct {
+	Type  string `json:"type" enum:"irrevocable" help:"Which leases: \"irrevocable\", or all if absent."`
+	Below bool   `json:"include_child_namespaces" help:"Count those of namespaces below, too."`
+}
+
+func (m *Manager) serveCount(ctx context.Context, req *engines.Request, in *countInput) (*engines.Response, error) {
+	ns := or(req.Mount.NamespaceID, rootNS)
+	var byMount map[string]int
+	var err error
+	if in.Type == "" {
+		byMount, err = m.countByMount(ctx, ns, in.Below)
+	} else {
+		_, byMount, err = m.Irrevocable(ctx, ns, in.Below, 1)
+	}
+	if err != nil {
+		return nil, err
+	}
+	total, counts := m.shown(ctx, byMount)
+	return &engines.Response{Data: map[string]any{"lease_count": total, "counts": counts}}, nil
+}
+
+// shown names mounts by accessor, as clients know them.
+func (m *Manager) shown(ctx context.Context, byMount map[string]int) (total int, counts map[string]int) {
+	counts = map[string]int{}
+	for uuid, n := range byMount {
+		total += n
+		counts[m.accessor(ctx, uuid)] += n
+	}
+	return total, counts
+}
+
+func (m *Manager) accessor(ctx context.Context, uuid string) string {
+	if _, mount, ok := m.opts.Mount(ctx, uuid); ok && mount.Accessor != "" {
+		return mount.Accessor
+	}
+	return uuid
+}
+
+// mostListed is how many irrevocable leases are listed unless the client asks for another number.
+const mostListed = 10_000
+
+type irrevocableInput struct {
+	Type  string `json:"type" enum:"irrevocable" help:"Only \"irrevocable\" leases can be listed."`
+	Limit string `json:"limit" help:"How many to list at most, or \"none\" for all."`
+	Below bool   `json:"include_child_namespaces" help:"List those of namespaces below, too."`
+}
+
+func (m *Manager) serveIrrevocable(ctx context.Context, req *engines.Request, in *irrevocableInput) (*engines.Response, error) {
+	limit := mostListed
+	switch n, err := strconv.Atoi(in.Limit); {
+	case in.Limit == "none":
+		limit = 0
+	case in.Limit == "":
+	case err != nil || n < 1:
+		return nil, engines.Invalid(`field "limit": must be a number above 0, or "none"`)
+	default:
+		limit = n
+	}
+	list, byMount, err := m.Irrevocable(ctx, req.Mount.NamespaceID, in.Below, limit)
+	if err != nil {
+		return nil, err
+	}
+	total, counts := m.shown(ctx, byMount)
+	leases := make([]map[string]string, 0, len(list))
+	for _, l := range list {
+		leases = append(leases, map[string]string{"lease_id": l.ID, "mount_id": m.accessor(ctx, l.MountUUID), "error": l.Reason})
+	}
+	response := &engines.Response{Data: map[string]any{"lease_count": total, "counts": counts, "leases": leases}}
+	if len(list) < total {
+		response.Warnings = []string{"there are more leases: set limit to \"none\" to see all"}
+	}
+	return response, nil
+}

@@ -1,0 +1,470 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/coffer-project/coffer/storage"
+)
+
+const (
+	maxJobs     = 128 // at a time
+	maxTick     = 10 * time.Second
+	brakeTick   = 100 * time.Millisecond
+	retryPause  = 5 * time.Second
+	deleteBatch = 512 // leases removed in one log entry
+)
+
+// work is what Run holds. The manager's lock guards all but what never changes.
+type work struct {
+	ctx  context.Context // of Run
+	term uint64
+	wake chan struct{} // capacity 1, level-triggered: something may be due; never closed
+	gone chan *record  // revoked, to be removed; never closed. Buffered so that removals gather
+	wg   sync.WaitGroup
+
+	window  *window
+	queue   *queue
+	running int
+	closed  bool // no more jobs
+	brake   *brake
+	tidying bool
+
+	ticks  ticks     // of Run's goroutine only
+	stored time.Time // the same
+}
+
+// alert wakes Run.
+func (w *work) alert() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run revokes what falls due until ctx ends. The active node runs it, once at a time.
+func (m *Manager) Run(ctx context.Context) {
+	w := &work{
+		ctx: ctx, wake: make(chan struct{}, 1), gone: make(chan *record, 2*deleteBatch),
+		window: newWindow(), queue: newQueue(), term: m.term(),
+	}
+	defer m.finishRun(w)
+	if !m.retry(ctx, "preparing the leases", func() error { return m.begin(ctx, w) }) {
+		return
+	}
+	w.wg.Go(func() { m.removeRevoked(ctx, w) })
+	w.wg.Go(func() { m.retry(ctx, "counting leases", func() error { return m.countAll(ctx) }) })
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-w.wake:
+		}
+		timer.Reset(m.tick(ctx, w))
+	}
+}
+
+func (m *Manager) term() uint64 {
+	if m.opts.Term == nil {
+		return 0
+	}
+	return m.opts.Term()
+}
+
+// retry calls do until it succeeds or ctx ends, and reports which.
+func (m *Manager) retry(ctx context.Context, what string, do func() error) bool {
+	for {
+		err := do()
+		if err == nil {
+			return true
+		}
+		if ctx.Err() == nil {
+			m.log.Warn(what, "err", err)
+		}
+		if !pause(ctx, retryPause) {
+			return false
+		}
+	}
+}
+
+// pause reports whether ctx lasted longer than d.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// begin looks at the clock, and then lets Register and the others tell what they do.
+func (m *Manager) begin(ctx context.Context, w *work) error {
+	last, err := m.loadClock(ctx)
+	if err != nil {
+		return err
+	}
+	wall := m.opts.Now().Round(0)
+	w.ticks.jumped(wall)
+	w.stored = wall
+	if gap := wall.Sub(last); !last.IsZero() && gap > maxGap {
+		if err := m.suspect(ctx, w, gap); err != nil {
+			return err
+		}
+	}
+	m.counting.Lock()
+	defer m.counting.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.counts = newCounts()
+	m.work = w
+	return nil
+}
+
+// finishRun waits for everything that Run has begun.
+func (m *Manager) finishRun(w *work) {
+	m.stop(w)
+	w.wg.Wait()
+	for len(w.gone) > 0 {
+		m.forget(w, w.gather(<-w.gone))
+	}
+}
+
+// stop makes an end of w: no job begins after it.
+func (m *Manager) stop(w *work) {
+	m.counting.Lock()
+	defer m.counting.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	w.closed = true
+	if m.work == w {
+		m.work = nil
+		m.counts = newCounts()
+	}
+}
+
+// tick does what is to be done now, and returns how long to wait.
+func (m *Manager) tick(ctx context.Context, w *work) time.Duration {
+	wall := m.opts.Now().Round(0)
+	if jump := w.ticks.jumped(wall); jump > maxJump && !m.braking() {
+		if err := m.suspect(ctx, w, jump); err != nil {
+			m.logTrouble(ctx, "checking the clock", err)
+			w.ticks = ticks{wall: wall.Add(-jump), mono: w.ticks.mono} // suspect still
+			return retryPause
+		}
+	}
+	m.keepTime(ctx, w, wall)
+	for {
+		now := m.clock.now()
+		m.enqueue(w, now)
+		more, err := m.slide(ctx, w, now)
+		if err != nil {
+			m.logTrouble(ctx, "reading which leases fall due", err)
+			return retryPause
+		}
+		if !more {
+			m.enqueue(w, now)
+			return m.rest(w, now)
+		}
+	}
+}
+
+func (m *Manager) logTrouble(ctx context.Context, what string, err error) {
+	if ctx.Err() == nil {
+		m.log.Warn(what, "err", err)
+	}
+}
+
+// keepTime makes sure that the clock does not go back behind wall, unless there are doubts about it.
+func (m *Manager) keepTime(ctx context.Context, w *work, wall time.Time) {
+	if m.braking() {
+		return
+	}
+	m.clock.raise(wall)
+	if wall.Sub(w.stored) < clockInterval || m.empty() {
+		return
+	}
+	if err := m.storeClock(ctx, wall); err != nil {
+		m.logTrouble(ctx, "storing the time", err)
+		return
+	}
+	w.stored = wall
+}
+
+func (m *Manager) empty() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.counts.total == 0
+}
+
+// enqueue moves what is due into the queue, and starts jobs.
+func (m *Manager) enqueue(w *work, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for w.brake == nil || w.brake.limiter.Allow() {
+		name, ok := w.window.take(now.UnixNano())
+		if !ok {
+			break
+		}
+		if r, ok := parseName(name); ok && !w.queue.add(r) {
+			w.window.push(wake{now.Add(time.Second).UnixNano(), name})
+		}
+	}
+	m.dispatchLocked(w)
+}
+
+// slide reads on in the index, by one page, if the window comes to an end.
+func (m *Manager) slide(ctx context.Context, w *work, now time.Time) (more bool, err error) {
+	m.mu.Lock()
+	from, horizon := w.window.end, timeName(now.Add(windowLength))
+	if len(w.window.wakes) >= windowMost || from > timeName(now.Add(windowLength/2)) {
+		m.mu.Unlock()
+		return false, nil
+	}
+	w.window.end = horizon // from now on the window hears of what is committed
+	m.mu.Unlock()
+
+	names, err := m.store.List(ctx, expPrefix, before(from), namesPage)
+
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	end := horizon
+	for _, name := range names {
+		r, ok := parseName(name)
+		if ok && name < horizon {
+			w.window.push(wake{r.at, name})
+		}
+	}
+	if err != nil {
+		end = from
+	} else if len(names) == namesPage && names[len(names)-1] < horizon {
+		end, more = names[len(names)-1]+"\x00", true
+	}
+	w.window.end = min(w.window.end, end) // it may have become full meanwhile
+	return more && len(w.window.wakes) < windowMost, err
+}
+
+// before returns a text that is less than name, with hardly any name between them.
+func before(name string) string { return name[:max(len(name)-1, 0)] }
+
+// rest returns how long there is nothing to do, and takes the brake off when everything due has been taken.
+func (m *Manager) rest(w *work, now time.Time) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	next, ok := w.window.next()
+	due := ok && next <= now.UnixNano()
+	switch {
+	case w.brake != nil && (due || w.window.end < timeName(now)):
+		return brakeTick
+	case w.brake != nil:
+		w.brake = nil
+		m.log.Info("the leases that expired at once have been taken: the brake is off")
+	}
+	if !ok {
+		return maxTick
+	}
+	return min(max(time.Duration(next-now.UnixNano()), time.Millisecond), maxTick)
+}
+
+// dispatchLocked starts jobs as long as there are any and not too many run.
+func (m *Manager) dispatchLocked(w *work) {
+	for !w.closed && w.ctx.Err() == nil && w.running < maxJobs {
+		j, ok := w.queue.next()
+		if !ok {
+			return
+		}
+		w.running++
+		w.wg.Go(func() {
+			ok := m.do(w.ctx, w, j)
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			w.running--
+			w.queue.finished(j, ok)
+			m.dispatchLocked(w)
+		})
+	}
+}
+
+// do reports whether the job went well.
+func (m *Manager) do(ctx context.Context, w *work, j job) bool {
+	switch {
+	case j.call != nil:
+		return m.doCall(ctx, w, j.call)
+	case j.mark != nil:
+		return m.doMark(ctx, w, j)
+	}
+	return m.doRefill(ctx, w, j)
+}
+
+// doMark marks a batch of due leases, and hands them on.
+func (m *Manager) doMark(ctx context.Context, w *work, j job) bool {
+	marked, err := m.mark(ctx, j.mark, whenDue)
+	if err != nil {
+		m.logTrouble(ctx, "marking expired leases", err)
+	} else if _, _, ok := m.opts.Mount(ctx, j.lane.mount); !ok && ctx.Err() == nil && len(marked) > 0 {
+		m.log.Warn("the mount of leases is gone: they are removed", "mount", marked[0].MountPath, "leases", len(marked))
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	left := make(map[string]bool, len(marked))
+	for _, rec := range marked {
+		left[rec.ID] = true
+	}
+	for _, r := range j.mark {
+		switch {
+		case err != nil:
+			m.laterLocked(w, r.id, r.name)
+		case !left[r.id]:
+			w.queue.done(r.id)
+		}
+	}
+	if err == nil {
+		j.lane.ready = append(j.lane.ready, marked...)
+	}
+	return err == nil
+}
+
+// laterLocked looks at a lease again in a moment, without having stored anything about it.
+func (m *Manager) laterLocked(w *work, id, name string) {
+	w.queue.done(id)
+	w.window.push(wake{m.clock.now().Add(retryPause).UnixNano(), name})
+	w.alert()
+}
+
+// doCall asks the engine of a marked lease. The claim on one that was revoked lasts until it is removed.
+func (m *Manager) doCall(ctx context.Context, w *work, rec *record) bool {
+	if busy := m.claim(rec.ID); busy != nil {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.laterLocked(w, rec.ID, rec.name()) // whoever is about it may fail
+		return true
+	}
+	// Again: somebody who waited for it may have done it.
+	_, err := get(ctx, m.store, rec.Namespace, rec.ID)
+	switch {
+	case errors.Is(err, storage.ErrNotFound):
+		m.release(rec.ID)
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		w.queue.done(rec.ID)
+		return true
+	case err == nil && m.term() != w.term:
+		err = errTerm
+	case err == nil:
+		err = m.attempt(ctx, rec)
+	}
+	if err == nil {
+		m.revoked.Add(1)
+		select {
+		case w.gone <- rec:
+			return true
+		case <-ctx.Done(): // it is marked: the next active node asks the engine again
+			err = ctx.Err()
+		}
+	}
+	stored := m.postpone(ctx, rec, err)
+	m.release(rec.ID)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if stored == nil {
+		w.queue.done(rec.ID)
+	} else {
+		m.laterLocked(w, rec.ID, rec.name())
+	}
+	return false
+}
+
+// refillPages is how far one job reads, so that others have their turn.
+const refillPages = 32
+
+// doRefill reads what the lane had no room for.
+func (m *Manager) doRefill(ctx context.Context, w *work, j job) bool {
+	var found []ref
+	var rest string
+	read, now := 0, m.clock.now().UnixNano()
+	for name, err := range m.names(ctx, expPrefix, before(j.refill)) {
+		if err != nil {
+			m.logTrouble(ctx, "reading which leases are due", err)
+			if rest = name; rest == "" {
+				rest = j.refill
+			}
+			pause(ctx, time.Second)
+			break
+		}
+		r, ok := parseName(name)
+		if ok && r.at > now {
+			break
+		}
+		if read++; len(found) == laneMost || read > refillPages*namesPage {
+			rest = name
+			break
+		}
+		if ok && r.mount == j.lane.mount {
+			found = append(found, r)
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, r := range found {
+		w.queue.add(r)
+	}
+	if rest != "" {
+		j.lane.missed(rest)
+	}
+	return true
+}
+
+// removeRevoked removes what was revoked, as many as have gathered at a time.
+func (m *Manager) removeRevoked(ctx context.Context, w *work) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case rec := <-w.gone:
+			batch := w.gather(rec)
+			m.retry(ctx, "removing revoked leases", func() error { return m.removeBatch(ctx, batch) })
+			m.forget(w, batch)
+		}
+	}
+}
+
+// gather returns what has gathered, with rec.
+func (w *work) gather(rec *record) []*record {
+	batch := []*record{rec}
+	for len(batch) < deleteBatch {
+		select {
+		case rec := <-w.gone:
+			batch = append(batch, rec)
+		default:
+			return batch
+		}
+	}
+	return batch
+}
+
+// forget lets go of leases that were removed, or that are left to the next active node.
+func (m *Manager) forget(w *work, batch []*record) {
+	for _, rec := range batch {
+		m.release(rec.ID)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, rec := range batch {
+		w.queue.done(rec.ID)
+	}
+}
+
+// removeBatch removes leases once each; what is too large for one batch, in halves.
+func (m *Manager) removeBatch(ctx context.Context, batch []*record) error {
+	err := m.remove(ctx, batch...)
+	if errors.Is(err, storage.ErrTooLarge) && len(batch) > 1 {
+		return errors.Join(m.removeBatch(ctx, batch[:len(batch)/2]), m.removeBatch(ctx, batch[len(batch)/2:]))
+	}
+	return err
+}
