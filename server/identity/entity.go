@@ -111,7 +111,7 @@ func (s *Store) writeEntity(ctx context.Context, req *engines.Request, in *entit
 		if err != nil {
 			return err
 		}
-		if in.Name != "" {
+		if in.ID != "" && in.Name != "" {
 			if err := e.rename(ctx, t, in.Name); err != nil {
 				return err
 			}

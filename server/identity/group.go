@@ -132,7 +132,7 @@ func (s *Store) changeGroup(ctx context.Context, t *storage.Txn, req *engines.Re
 	case g.Type == external && len(in.Groups) > 0:
 		return engines.Invalid(`field "member_group_ids": an external group has no groups in it: put both into an internal group`)
 	}
-	if in.Name != "" {
+	if in.ID != "" && in.Name != "" {
 		if err := g.rename(ctx, t, in.Name); err != nil {
 			return err
 		}

@@ -115,7 +115,7 @@ func TestEntities(t *testing.T) {
 		if resp := h.Must(engines.Update, path, `{"name":"Bob","disabled":true}`); resp != nil {
 			t.Errorf("update of %s answers %+v", path, resp)
 		}
-		has(t, h.read("entity/name/BOB"), map[string]any{"id": id, "disabled": true, "policies": "[a b]"})
+		has(t, h.read("entity/name/BOB"), map[string]any{"id": id, "name": "Bob", "disabled": true, "policies": "[a b]"})
 	}
 	h.Must(engines.Update, "entity/id/"+id, `{"name":"bob/deep","policies":[]}`)
 	has(t, h.read("entity/name/bob/deep"), map[string]any{"id": id, "name": "bob/deep", "policies": "[]"})

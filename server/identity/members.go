@@ -148,20 +148,23 @@ func without(list []string, text string) []string {
 // checkShape refuses circles and chains that are too long after groups were put into g. Everything it looks at
 // becomes a precondition, so that two changes at once cannot make a circle together.
 func checkShape(ctx context.Context, t *storage.Txn, g *group, added []*group) error {
+	down := walk{t: t, next: func(g *group) []string { return g.MemberGroups }, forbidden: g.ID, levels: map[string]int{}}
+	below := 0
+	for _, child := range added {
+		n, err := down.height(ctx, child, 1)
+		if err != nil {
+			return err
+		}
+		below = max(below, n)
+	}
+	// There is no circle: the way up ends.
 	up := walk{t: t, next: func(g *group) []string { return g.Parents }, levels: map[string]int{}}
 	above, err := up.height(ctx, g, 1)
 	if err != nil {
 		return err
 	}
-	down := walk{t: t, next: func(g *group) []string { return g.MemberGroups }, forbidden: g.ID, levels: map[string]int{}}
-	for _, child := range added {
-		below, err := down.height(ctx, child, 1)
-		if err != nil {
-			return err
-		}
-		if above+below > maxDepth {
-			return engines.Invalid(`field "member_group_ids": groups are nested deeper than %d`, maxDepth)
-		}
+	if above+below > maxDepth {
+		return engines.Invalid(`field "member_group_ids": groups are nested deeper than %d`, maxDepth)
 	}
 	return nil
 }
