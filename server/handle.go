@@ -289,17 +289,35 @@ func (s *Server) describe(c *call) {
 	r.ClientToken = c.Token.Reveal()
 	r.Data, r.Query, r.Headers = c.Body, c.Query, c.Header
 	r.RemoteAddress, r.RemotePort = c.Remote.Addr().String(), int(c.Remote.Port())
+	r.WrapTTL = c.wrapTTL
 	if m := c.mount; m != nil {
 		r.MountType, r.MountPoint, r.MountAccessor = m.Type, m.Path, m.Accessor
+		r.MountClass = "secret"
+		if m.IsAuth() {
+			r.MountClass = "auth"
+		}
 		r.PlainKeys = m.Config.AuditNonHMACRequestKeys
 	}
 	if t := c.token; t != nil {
 		r.ClientTokenAccessor = t.Accessor
-		c.record.Auth = &audit.Auth{
+		a := &audit.Auth{
 			ClientToken: c.Token.Reveal(), Accessor: t.Accessor, DisplayName: t.DisplayName, Policies: t.Policies,
-			TokenPolicies: t.Policies, Metadata: t.Meta, EntityID: t.EntityID, TokenType: "service",
-			TTL: t.TTL, NumUses: t.NumUses,
+			TokenPolicies: t.Policies, Metadata: t.Meta, EntityID: t.EntityID, TokenType: t.Type,
+			TTL: t.TTL, NumUses: t.NumUses, IssuedAt: t.CreatedAt,
 		}
+		if c.who != nil {
+			a.Policies, a.IdentityPolicies = policiesIn(t, c.who), c.who.Policies[t.Namespace]
+			for ns, names := range c.who.Policies {
+				if ns == t.Namespace {
+					continue
+				}
+				if a.ExternalNamespacePolicies == nil {
+					a.ExternalNamespacePolicies = map[string][]string{}
+				}
+				a.ExternalNamespacePolicies[ns] = names
+			}
+		}
+		c.record.Auth = a
 	}
 }
 
@@ -308,26 +326,12 @@ func (s *Server) recordResponse(ctx context.Context, c *call, response *engines.
 	broker := s.audit.Broker()
 	c.record.Error = clientText(failure)
 	if response != nil && broker.Stats().Devices > 0 {
-		out := &audit.Response{Warnings: response.Warnings, Status: response.Status}
-		if a := response.Auth; a != nil {
-			out.Auth = &audit.Auth{
-				ClientToken: a.ClientToken, Accessor: a.Accessor, Policies: a.Policies, TokenPolicies: a.TokenPolicies,
-				Metadata: a.Metadata, EntityID: a.EntityID, TokenType: a.TokenType, NumUses: a.NumUses,
-			}
+		out, err := auditOf(response)
+		if err != nil {
+			return err
 		}
 		if c.mount != nil {
 			out.PlainKeys = c.mount.Config.AuditNonHMACResponseKeys
-		}
-		switch data := response.Data.(type) {
-		case nil:
-		case json.RawMessage:
-			out.Data = data
-		default:
-			encoded, err := json.Marshal(data)
-			if err != nil {
-				return err
-			}
-			out.Data = encoded
 		}
 		c.record.Response = out
 	}
@@ -339,6 +343,39 @@ func (s *Server) recordResponse(ctx context.Context, c *call, response *engines.
 		return nil // it is what sealed the node (itself or a foreign snapshot), and has nothing to tell
 	}
 	return s.unrecorded("response withheld: it could not be recorded", c.ID, err)
+}
+
+// auditOf is what the trail says of a response.
+func auditOf(r *engines.Response) (*audit.Response, error) {
+	out := &audit.Response{Warnings: r.Warnings, Status: r.Status}
+	if a := r.Auth; a != nil {
+		out.Auth = &audit.Auth{
+			ClientToken: a.ClientToken, Accessor: a.Accessor, Policies: a.Policies, TokenPolicies: a.TokenPolicies,
+			IdentityPolicies: a.IdentityPolicies, Metadata: a.Metadata, EntityID: a.EntityID, TokenType: a.TokenType,
+			NumUses: a.NumUses, TTL: time.Duration(a.LeaseDuration) * time.Second,
+		}
+	}
+	if w := r.Wrap; w != nil {
+		out.Wrap = &audit.Wrap{
+			Token: w.Token, Accessor: w.Accessor, TTL: time.Duration(w.TTL) * time.Second,
+			CreationPath: w.CreationPath, WrappedAccessor: w.WrappedAccessor,
+		}
+	}
+	if r.Held != nil {
+		out.LeaseID = r.Held.ID
+	}
+	switch data := r.Data.(type) {
+	case nil:
+	case json.RawMessage:
+		out.Data = data
+	default:
+		encoded, err := json.Marshal(data)
+		if err != nil {
+			return nil, err
+		}
+		out.Data = encoded
+	}
+	return out, nil
 }
 
 // reply completes the answer.

@@ -17,8 +17,10 @@ import (
 	"github.com/coffer-project/coffer/cluster"
 	"github.com/coffer-project/coffer/cmd/coffer/config"
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/approle"
 	"github.com/coffer-project/coffer/engines/cubbyhole"
 	"github.com/coffer-project/coffer/engines/kv"
+	"github.com/coffer-project/coffer/engines/userpass"
 	"github.com/coffer-project/coffer/server"
 	"github.com/coffer-project/coffer/server/httpapi"
 	"github.com/coffer-project/coffer/server/lifecycle"
@@ -42,7 +44,10 @@ type node struct {
 }
 
 // factories are the engines that can be mounted.
-var factories = map[string]engines.Factory{"kv": kv.New, "cubbyhole": cubbyhole.New}
+var factories = map[string]engines.Factory{
+	"kv": kv.New, "cubbyhole": cubbyhole.New,
+	"userpass": userpass.New, "approle": approle.New,
+}
 
 // openNode opens the data and composes a sealed node. Close it with node.close.
 func openNode(c *config.Config, dev devOptions, log *slog.Logger) (*node, error) {
