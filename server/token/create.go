@@ -115,6 +115,7 @@ func (s *Store) createService(ctx context.Context, e *Entry, p Params) (token st
 		return "", err
 	}
 	s.created.Add(1)
+	s.logins.add(e, 1)
 	return token, nil
 }
 

@@ -178,7 +178,7 @@ func (s *Store) remove(ctx context.Context, tokens []*Entry) error {
 			return fmt.Errorf("removing what belongs to a token: %w", err)
 		}
 	}
-	return s.batched(ctx, keys, func(t *storage.Txn, keys []string) ([]*Entry, error) {
+	return s.batched(ctx, keys, func(t *storage.Txn, keys []string) (gone []*Entry, err error) {
 		for _, key := range keys {
 			// Again: it may be gone and, if its name was chosen by hand, back as another token.
 			e, err := get(ctx, t, key)
@@ -199,9 +199,14 @@ func (s *Store) remove(ctx context.Context, tokens []*Entry) error {
 			if !e.ExpiresAt.IsZero() {
 				t.Delete(expiryKey(e.ExpiresAt, key))
 			}
+			gone = append(gone, e)
 		}
-		return nil, nil
-	}, nil)
+		return gone, nil
+	}, func(gone []*Entry) {
+		for _, e := range gone {
+			s.logins.add(e, -1)
+		}
+	})
 }
 
 // batched runs fn in a transaction over all keys, and hands what it returned to done once that is committed.

@@ -159,6 +159,7 @@ type Store struct {
 	log     *slog.Logger
 	entries *storage.Cache[*Entry]
 	hasher  *storage.Cache[*hasher]
+	logins  tally
 	opened  *storage.Cache[*Entry] // batch tokens, by Key
 	sealer  *storage.Cache[*sealer]
 	tidying tidying
