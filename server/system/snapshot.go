@@ -13,24 +13,26 @@ import (
 // sumsAAD separates the sealed sums of snapshots from everything else under the key ring.
 const sumsAAD = "coffer snapshot sums v1"
 
-// takeSnapshot streams an archive of the state. The state in it is encrypted as stored; the sums are sealed
+// WriteSnapshot writes an archive of the state to w. The state in it is encrypted as stored; the sums are sealed
 // under the key ring, which proves later that the archive was made by this cluster.
-func (s *System) takeSnapshot(ctx context.Context, _ *engines.Request, _ *none) (*engines.Response, error) {
+func (s *System) WriteSnapshot(ctx context.Context, w io.Writer) error {
 	id := s.opts.Node.Identity()
 	meta := archive.Meta{
 		ClusterID: id.ID, ClusterName: id.Name, Created: time.Now().UTC(), ProductVersion: s.opts.Version.Product,
 		Index: uint64(s.opts.Raw.AppliedIndex()),
 	}
-	stream := func(ctx context.Context, w interface{ Write([]byte) (int, error) }) error {
-		return archive.Write(ctx, w, meta,
-			func(w io.Writer) error { _, _, err := s.opts.Raw.WriteSnapshot(ctx, w); return err },
-			func(sums []byte) ([]byte, error) { return s.opts.Barrier.SealBytes(sumsAAD, sums) })
-	}
+	return archive.Write(ctx, w, meta,
+		func(w io.Writer) error { _, _, err := s.opts.Raw.WriteSnapshot(ctx, w); return err },
+		func(sums []byte) ([]byte, error) { return s.opts.Barrier.SealBytes(sumsAAD, sums) })
+}
+
+// takeSnapshot streams an archive of the state.
+func (s *System) takeSnapshot(context.Context, *engines.Request, *none) (*engines.Response, error) {
 	name := "coffer-" + time.Now().UTC().Format("20060102T150405Z") + ".snap"
 	return &engines.Response{Raw: &engines.Raw{
 		ContentType: "application/gzip",
 		Header:      http.Header{"Content-Disposition": {`attachment; filename="` + name + `"`}},
-		Stream:      stream,
+		Stream:      func(ctx context.Context, w interface{ Write([]byte) (int, error) }) error { return s.WriteSnapshot(ctx, w) },
 	}}, nil
 }
 
