@@ -32,7 +32,9 @@ func (s *System) takeSnapshot(context.Context, *engines.Request, *none) (*engine
 	return &engines.Response{Raw: &engines.Raw{
 		ContentType: "application/gzip",
 		Header:      http.Header{"Content-Disposition": {`attachment; filename="` + name + `"`}},
-		Stream:      func(ctx context.Context, w interface{ Write([]byte) (int, error) }) error { return s.WriteSnapshot(ctx, w) },
+		Stream: func(ctx context.Context, w interface{ Write([]byte) (int, error) }) error {
+			return s.WriteSnapshot(ctx, w)
+		},
 	}}, nil
 }
 
