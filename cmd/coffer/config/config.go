@@ -21,12 +21,16 @@ type Config struct {
 	ClusterAddr            string // host:port or URL
 	LogLevel               string // trace, debug, info, warn, error
 	LogFormat              string // text or json
+	LogFile                string // "": stderr
+	PIDFile                string // "": none
 	UI                     bool
 	DefaultLeaseTTL        time.Duration
 	MaxLeaseTTL            time.Duration
 	UnauthenticatedMetrics bool
 	Listeners              []Listener
 	Storage                Storage
+	Snapshots              Snapshots
+	Traces                 Traces
 	Seal                   Seal
 }
 
@@ -59,6 +63,18 @@ type Storage struct {
 	SnapshotInterval  time.Duration
 }
 
+// Snapshots is what operators allow schedules of snapshots to do.
+type Snapshots struct {
+	LocalRoot string // directory below which they may keep files; "": nowhere on this node's disk
+}
+
+// Traces says where spans of requests go.
+type Traces struct {
+	Endpoint    string  // host:port of a collector's OTLP/gRPC port; "": nowhere
+	Insecure    bool    // without TLS
+	SampleRatio float64 // 0 to 1; default 1
+}
+
 // RetryJoin is a node of the cluster to join.
 type RetryJoin struct {
 	LeaderAPIAddr        string
@@ -84,7 +100,7 @@ func (s Seal) GoString() string { return s.String() }
 // Load reads files, and the *.hcl and *.json files of directories, as one configuration. The error joins all
 // problems.
 func Load(paths ...string) (*Config, error) {
-	c := &Config{UI: true}
+	c := &Config{UI: true, Traces: Traces{SampleRatio: 1}}
 	d := &decoder{}
 	for _, path := range paths {
 		files, err := expand(path)
@@ -148,6 +164,7 @@ func (c *Config) Complete() error {
 		c.addresses(add)
 		c.alike(add)
 	}
+	c.files(add)
 	for _, j := range c.Storage.RetryJoin {
 		if u, err := url.Parse(j.LeaderAPIAddr); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 			add("retry_join: leader_api_addr must be a URL such as https://10.0.0.1:8200")
@@ -160,6 +177,19 @@ func (c *Config) Complete() error {
 		add("default_lease_ttl must not be longer than max_lease_ttl")
 	}
 	return errors.Join(problems...)
+}
+
+// files reports what is wrong with the places of files, and with the collector's.
+func (c *Config) files(add func(string, ...any)) {
+	if root := c.Snapshots.LocalRoot; root != "" && !filepath.IsAbs(root) {
+		add("snapshots: local_root %q must be an absolute path", root)
+	}
+	if c.Traces.Endpoint == "" {
+		return
+	}
+	if _, _, err := net.SplitHostPort(c.Traces.Endpoint); err != nil {
+		add("telemetry: otlp_endpoint %q must be host:port, such as collector.example:4317", c.Traces.Endpoint)
+	}
 }
 
 func (l *Listener) complete(add func(string, ...any)) {

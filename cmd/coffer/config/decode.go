@@ -45,6 +45,9 @@ func (d *decoder) file(name, text string, c *Config) {
 		"cluster_addr":      text1(&c.ClusterAddr),
 		"log_level":         choice(&c.LogLevel, "trace", "debug", "info", "warn", "error"),
 		"log_format":        choice(&c.LogFormat, "text", "json"),
+		"log_file":          text1(&c.LogFile),
+		"pid_file":          text1(&c.PIDFile),
+		"snapshots":         d.snapshots(c),
 		"ui":                boolean(&c.UI),
 		"default_lease_ttl": duration(&c.DefaultLeaseTTL),
 		"max_lease_ttl":     duration(&c.MaxLeaseTTL),
@@ -97,7 +100,17 @@ func (d *decoder) telemetry(c *Config) field {
 			"unauthenticated_metrics_access": boolean(&c.UnauthenticatedMetrics),
 			"prometheus_retention_time":      duration(new(time.Duration)), // accepted for compatibility
 			"disable_hostname":               boolean(new(bool)),           // accepted for compatibility
+			"otlp_endpoint":                  text1(&c.Traces.Endpoint),
+			"otlp_insecure":                  boolean(&c.Traces.Insecure),
+			"sample_ratio":                   ratio(&c.Traces.SampleRatio),
 		})
+	}
+}
+
+func (d *decoder) snapshots(c *Config) field {
+	return func(d *decoder, item *ast.ObjectItem) {
+		_, list := d.block(item)
+		d.object("snapshots", list, map[string]field{"local_root": text1(&c.Snapshots.LocalRoot)})
 	}
 }
 
@@ -257,6 +270,21 @@ func number(into *int64) field {
 			return
 		}
 		*into = n
+	}
+}
+
+func ratio(into *float64) field {
+	return func(d *decoder, item *ast.ObjectItem) {
+		v, _, ok := d.literal(item)
+		if !ok {
+			return
+		}
+		f, err := strconv.ParseFloat(v, 64)
+		if err != nil || !(f >= 0 && f <= 1) { // not a number is neither
+			d.problem(item.Pos(), "%q must be a number from 0 to 1", keyOf(item))
+			return
+		}
+		*into = f
 	}
 }
 

@@ -1,0 +1,36 @@
+package config
+
+import "path/filepath"
+
+// Sanitized returns the configuration as operators may see it over the API: without the values of the seal, and
+// without what certificates of other nodes hold.
+func (c *Config) Sanitized() map[string]any {
+	listeners := []map[string]any{}
+	for _, l := range c.Listeners {
+		listeners = append(listeners, map[string]any{"type": "tcp", "config": map[string]any{
+			"address": l.Address, "cluster_address": l.ClusterAddress, "tls_disable": l.TLSDisable, "tls_cert_file": l.TLSCertFile,
+			"tls_min_version": l.TLSMinVersion, "tls_client_ca_file": l.TLSClientCAFile,
+			"tls_require_and_verify_client_cert": l.TLSRequireClient, "max_request_size": l.MaxRequestBytes,
+			"max_request_duration": l.MaxRequestDuration.String(),
+		}})
+	}
+	joins := []string{}
+	for _, j := range c.Storage.RetryJoin {
+		joins = append(joins, j.LeaderAPIAddr)
+	}
+	return map[string]any{
+		"api_addr": c.APIAddr, "cluster_addr": c.ClusterAddr, "cluster_name": c.ClusterName, "log_level": c.LogLevel, "log_format": c.LogFormat,
+		"log_file": c.LogFile, "ui": c.UI, "pid_file": c.PIDFile,
+		"default_lease_ttl": int64(c.DefaultLeaseTTL.Seconds()), "max_lease_ttl": int64(c.MaxLeaseTTL.Seconds()),
+		"listeners": listeners, "seals": []map[string]any{{"type": c.Seal.Type, "disabled": false}},
+		"storage": map[string]any{
+			"type": "raft", "cluster_addr": c.ClusterAddr, "redirect_addr": c.APIAddr, "disable_clustering": false,
+			"raft": map[string]any{"path": filepath.Clean(c.Storage.Path), "node_id": c.Storage.NodeID, "retry_join": joins},
+		},
+		"snapshots": map[string]any{"local_root": c.Snapshots.LocalRoot},
+		"telemetry": map[string]any{
+			"otlp_endpoint": c.Traces.Endpoint, "otlp_insecure": c.Traces.Insecure, "sample_ratio": c.Traces.SampleRatio,
+			"unauthenticated_metrics_access": c.UnauthenticatedMetrics,
+		},
+	}
+}
