@@ -1,0 +1,4 @@
+package quota
+
+// MaxClients is how many clients one rate limit keeps.
+const MaxClients = shards * shardClients

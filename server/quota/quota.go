@@ -1,0 +1,258 @@
+// Package quota limits how often clients may ask, and how many leases there may be.
+//
+// A quota concerns everything (path ""), a namespace ("team/"), a mount ("team/secret/"), a path below a mount
+// ("team/secret/data/app", or many with a "*" at the end), or the logins of one role of an auth mount. Of all
+// quotas of a kind that concern a request the most specific one counts, and no other: role, path, mount,
+// namespace, the nearest namespace above whose quota is inheritable, everything.
+//
+// Rates are counted by each node for itself and by client address; IPv6 clients are told apart by their /64,
+// because that is what one subscriber gets. Counters live in memory and start over with the node, and when a
+// quota changes. Lease counts are the caller's to know: this package compares.
+//
+// Without quotas a request costs two atomic loads. Start reading at Rate, then table.
+package quota
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// Options of Quotas. Store is required.
+type Options struct {
+	// Store is the plaintext store.
+	Store storage.Store
+	// Resolve splits a path from the root namespace into the path of its namespace ("" or "a/b/") and that of its
+	// mount below it ("secret/", "auth/approle/"; "" if nothing is mounted there). It is asked, when a quota is
+	// written, with a trailing slash, and lets the quota's path be checked and completed. nil: paths are taken as
+	// they are, and those of namespaces and mounts must end in a slash.
+	Resolve func(ctx context.Context, path string) (namespace, mount string, err error)
+	Logger  *slog.Logger
+}
+
+// Request is what quotas need to know of a request.
+type Request struct {
+	NamespacePath string // "" or "a/b/"
+	MountPath     string // relative to the namespace, ends in "/"; "" if nothing is mounted there
+	Path          string // relative to the namespace, with the mount
+	Role          string // of a login; "" if there is none
+	ClientIP      netip.Addr
+}
+
+// Decision is what a rate limit quota says of a request.
+type Decision struct {
+	Quota      string // name of the quota that counted; "" if there is none
+	Allowed    bool
+	Limit      int           // requests in the quota's interval
+	Remaining  int           // requests that the client may send at once from now on
+	ResetAfter time.Duration // until the client has its whole limit again
+	RetryAfter time.Duration // until the next request is allowed; 0 if one is now
+	// Audit says that a refusal is to be recorded in the audit trail.
+	Audit bool
+
+	headers bool
+}
+
+// Header returns what the answer's header should say: the limits, if that is enabled, and when to come again
+// after a refusal, always. Nil if there is nothing to say.
+func (d Decision) Header() http.Header {
+	if d.Quota == "" || d.Allowed && !d.headers {
+		return nil
+	}
+	h := http.Header{}
+	if d.headers {
+		h.Set("X-Ratelimit-Limit", strconv.Itoa(d.Limit))
+		h.Set("X-Ratelimit-Remaining", strconv.Itoa(d.Remaining))
+		h.Set("X-Ratelimit-Reset", wholeSeconds(d.ResetAfter))
+	}
+	if !d.Allowed {
+		h.Set("Retry-After", wholeSeconds(d.RetryAfter))
+	}
+	return h
+}
+
+// wholeSeconds rounds up: who comes back then is not early.
+func wholeSeconds(d time.Duration) string {
+	return strconv.FormatInt(int64(math.Ceil(d.Seconds())), 10)
+}
+
+// Err returns the error that refuses a request, nil if it is allowed.
+func (d Decision) Err(path string) error {
+	if d.Allowed {
+		return nil
+	}
+	return limited(path, "rate limit")
+}
+
+func limited(path, kind string) error {
+	const most = 256
+	if len(path) > most {
+		path = path[:most] + "…"
+	}
+	return &engines.Error{Kind: engines.KindLimited, Detail: fmt.Sprintf("request path %q: %s quota exceeded", path, kind)}
+}
+
+// Scope is what a lease count quota counts.
+type Scope struct {
+	Namespace string // path, "" for root
+	Below     bool   // also in the namespaces below
+	Mount     string // relative to Namespace; "": all mounts
+	Path      string // below Mount; "": all; all that begin so, if it ends in "*"
+	Role      string // of the login; "": all
+}
+
+// Quotas keeps the quotas in storage and decides by them. Give Changed every change of the feed. Safe for
+// concurrent use.
+type Quotas struct {
+	opts Options
+	log  *slog.Logger
+
+	changes atomic.Uint64         // counts announced changes to stored quotas
+	table   atomic.Pointer[table] // made when it held table.at; nil before the first use
+
+	mu sync.Mutex // held while the table is read anew
+
+	rateViolations, leaseViolations atomic.Uint64
+}
+
+// New returns the quotas of a store. They are read when first needed.
+func New(o Options) *Quotas {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Quotas{opts: o, log: o.Logger}
+}
+
+// Changed notes whether quotas changed. It runs on the apply path and reads nothing: the next request does.
+func (q *Quotas) Changed(ch storage.Change) {
+	if ch.Touches(prefix) {
+		q.changes.Add(1)
+	}
+}
+
+// Clear forgets everything, when the server seals.
+func (q *Quotas) Clear() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.changes.Add(1)
+	q.table.Store(nil)
+}
+
+// current returns the table of what is stored now.
+func (q *Quotas) current(ctx context.Context) (*table, error) {
+	if t := q.table.Load(); t != nil && t.at == q.changes.Load() {
+		return t, nil
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	at, old := q.changes.Load(), q.table.Load()
+	if old != nil && old.at == at {
+		return old, nil
+	}
+	rules, config, err := q.load(ctx)
+	if err != nil {
+		return nil, err
+	}
+	t := newTable(rules, config, old)
+	t.at = at
+	q.table.Store(t)
+	return t, nil
+}
+
+// Rate counts a request and says whether it is allowed. Exempt paths are not counted. The error is one of
+// reading the quotas.
+func (q *Quotas) Rate(ctx context.Context, r Request) (Decision, error) {
+	t, err := q.current(ctx)
+	if err != nil {
+		return Decision{}, err
+	}
+	if t.rates.empty() {
+		return Decision{Allowed: true}, nil
+	}
+	full := r.NamespacePath + r.Path
+	if t.exempt.match(r.Path) || t.absolute.match(full) {
+		return Decision{Allowed: true}, nil
+	}
+	found := t.rates.find(r, full)
+	if found == nil {
+		return Decision{Allowed: true}, nil
+	}
+	d := found.limiter.take(r.ClientIP, time.Now())
+	d.Quota, d.Audit, d.headers = found.Name, t.config.AuditRateLimits, t.config.RateLimitHeaders
+	if !d.Allowed {
+		found.violations.Add(1)
+		q.rateViolations.Add(1)
+	}
+	return d, nil
+}
+
+// Leases says whether one more lease may be made: nil, an engines.Error of KindLimited, or an error of reading
+// the quotas or of count. count tells how many leases there are in a scope; it is only called if a quota
+// concerns the request. Requests at the same moment may pass the limit together.
+func (q *Quotas) Leases(ctx context.Context, r Request, count func(context.Context, Scope) (int, error)) error {
+	t, err := q.current(ctx)
+	if err != nil {
+		return err
+	}
+	if t.leases.empty() {
+		return nil
+	}
+	found := t.leases.find(r, r.NamespacePath+r.Path)
+	if found == nil {
+		return nil
+	}
+	n, err := count(ctx, found.scope(r))
+	if err != nil {
+		return fmt.Errorf("counting leases: %w", err)
+	}
+	if int64(n) < found.MaxLeases {
+		return nil
+	}
+	found.violations.Add(1)
+	q.leaseViolations.Add(1)
+	return limited(r.Path, "lease count")
+}
+
+// Numbers are the counters for the metrics, of all quotas together: their names are users' choice.
+func (q *Quotas) Numbers() map[string]float64 {
+	n := map[string]float64{
+		"quota_rate_limits": 0, "quota_lease_counts": 0, "quota_rate_limit_clients": 0,
+		"quota_rate_limit_violations_total":  float64(q.rateViolations.Load()),
+		"quota_lease_count_violations_total": float64(q.leaseViolations.Load()),
+	}
+	if t := q.table.Load(); t != nil {
+		n["quota_rate_limits"], n["quota_lease_counts"] = float64(len(t.rates.all)), float64(len(t.leases.all))
+		for _, r := range t.rates.all {
+			n["quota_rate_limit_clients"] += float64(r.limiter.clients())
+		}
+	}
+	return n
+}
+
+// Violations returns how many requests each quota refused on this node, by "<type>/<name>". Those that never
+// did are not in it.
+func (q *Quotas) Violations() map[string]uint64 {
+	m := map[string]uint64{}
+	t := q.table.Load()
+	if t == nil {
+		return m
+	}
+	for _, of := range []*ruleSet{&t.rates, &t.leases} {
+		for _, r := range of.all {
+			if n := r.violations.Load(); n > 0 {
+				m[r.id()] = n
+			}
+		}
+	}
+	return m
+}
