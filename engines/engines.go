@@ -60,6 +60,12 @@ type Renewer interface {
 	RenewLogin(ctx context.Context, m Mount, login RenewedLogin) (TokenFields, error)
 }
 
+// RoleNamer is an auth method that can tell which role a login asks for, before anything is checked; "" if it is none.
+// Quotas of roles need it.
+type RoleNamer interface {
+	LoginRole(ctx context.Context, req *Request) string
+}
+
 // RenewedLogin is what a Renewer needs to know of the token.
 type RenewedLogin struct {
 	Role     string // as in Login

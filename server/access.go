@@ -5,20 +5,85 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/identity"
 	"github.com/coffer-project/coffer/server/namespace"
 	"github.com/coffer-project/coffer/server/policy"
+	"github.com/coffer-project/coffer/server/quota"
 	"github.com/coffer-project/coffer/server/token"
 	"github.com/coffer-project/coffer/server/wrapping"
 	"github.com/coffer-project/coffer/storage"
 )
 
-// limit holds the request to the quotas that concern it, before anything is spent on it.
+// limit holds the request to the rate limits that concern it, before anything is spent on it.
 func (s *Server) limit(ctx context.Context, c *call) error {
-	return nil
+	d, err := s.quotas.Rate(ctx, s.quotaOf(ctx, c))
+	if err != nil {
+		return err
+	}
+	c.header = d.Header()
+	if d.Allowed {
+		return nil
+	}
+	if !d.Audit {
+		c.unrecorded = true
+	}
+	return d.Err(c.path)
+}
+
+// quotaOf is what quotas need to know of a request.
+func (s *Server) quotaOf(ctx context.Context, c *call) quota.Request {
+	r := quota.Request{NamespacePath: c.ns.Path, Path: c.path, ClientIP: c.Remote.Addr()}
+	if c.mount == nil {
+		return r
+	}
+	r.MountPath = c.mount.Path
+	if c.has(engines.Unauthenticated) && c.mount.IsAuth() {
+		if named, ok := c.mount.Engine.(engines.RoleNamer); ok {
+			r.Role = named.LoginRole(ctx, c.inner)
+		}
+	}
+	return r
+}
+
+// admitLease holds a new lease, or the token of a login, to the lease count quotas that concern it.
+func (s *Server) admitLease(ctx context.Context, ns, mountPath, path, role string) error {
+	return s.quotas.Leases(ctx, quota.Request{
+		NamespacePath: s.namespacePath(ns), MountPath: mountPath, Path: path, Role: role,
+	}, s.countLeases)
+}
+
+// countLeases counts the leases and the tokens of logins in a quota's scope.
+func (s *Server) countLeases(ctx context.Context, scope quota.Scope) (int, error) {
+	in, _, err := s.namespaces.Resolve(ctx, scope.Namespace, "")
+	if err != nil {
+		return 0, err
+	}
+	concerns := func(ns string) bool { return ns == in.ID || scope.Below && s.below(ctx, in.ID, ns) }
+	prefix, more := strings.CutSuffix(scope.Mount+scope.Path, "*")
+	below := func(path string) bool {
+		if scope.Path != "" && !more {
+			return path == prefix
+		}
+		return strings.HasPrefix(path, prefix)
+	}
+	n, err := s.tokens.CountLogins(ctx, func(ns, path, role string) bool {
+		return concerns(ns) && below(path) && (scope.Role == "" || scope.Role == role)
+	})
+	if err != nil || scope.Role != "" {
+		return n, err
+	}
+	if scope.Path == "" {
+		return n + s.leases.CountWhere(func(ns, mountPath string) bool { return concerns(ns) && strings.HasPrefix(mountPath, scope.Mount) }), nil
+	}
+	if !more {
+		prefix += "/"
+	}
+	leases, err := s.leases.CountPrefix(ctx, in.ID, prefix)
+	return n + leases, err
 }
 
 // admit authenticates and authorises. What exists behind a path is not revealed to those who may not use it.

@@ -31,12 +31,13 @@ type call struct {
 	miss   error // why route is nil
 	inner  *engines.Request
 	token  *token.Entry // nil on unauthenticated paths
-	acl    *policy.ACL // looking from the namespace; nil on unauthenticated paths
+	acl    *policy.ACL  // looking from the namespace; nil on unauthenticated paths
 	who    *identity.Effective
 	record audit.Record
 	// wrapTTL is how long the answer shall be kept for the holder of a wrapping token; 0: it goes out as it is.
-	wrapTTL time.Duration
-	header  http.Header // for the answer; may be nil
+	wrapTTL    time.Duration
+	header     http.Header // for the answer; may be nil
+	unrecorded bool        // refused by a rate limit, which the trail need not hold
 }
 
 // Handle runs a request through the pipeline. Errors are engines.Error or storage's sentinels.
@@ -58,6 +59,9 @@ func (s *Server) Handle(ctx context.Context, req *Request) (*Reply, error) {
 	}
 	if denied != nil && !answered(denied) {
 		return nil, denied // not a decision: sealed, forwarded, unavailable
+	}
+	if c.unrecorded {
+		return nil, denied
 	}
 	s.describe(c)
 	if denied != nil {

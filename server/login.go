@@ -35,7 +35,7 @@ func (s *Server) login(ctx context.Context, c *call, r *engines.Response) error 
 
 // issue makes the token of a login.
 func (s *Server) issue(ctx context.Context, m *mount.Mounted, path string, login engines.Login, entityID string) (*engines.Auth, []string, error) {
-	if err := s.admitLease(ctx, m.Namespace, m.Path, path); err != nil {
+	if err := s.admitLease(ctx, m.Namespace, m.Path, path, login.Role); err != nil {
 		return nil, nil, err
 	}
 	created, err := s.tokens.CreateLogin(ctx, m.Mount, m.Config.TokenType, path, login, entityID)

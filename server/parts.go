@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/identity"
@@ -12,6 +11,7 @@ import (
 	"github.com/coffer-project/coffer/server/mount"
 	"github.com/coffer-project/coffer/server/namespace"
 	"github.com/coffer-project/coffer/server/policy"
+	"github.com/coffer-project/coffer/server/quota"
 	"github.com/coffer-project/coffer/server/system"
 	"github.com/coffer-project/coffer/server/token"
 	"github.com/coffer-project/coffer/storage"
@@ -41,6 +41,11 @@ func (s *Server) newNamespaces() *namespace.Store {
 
 // dropNamespaceConfig removes all that is left of a namespace: policies, token roles, password policies.
 func (s *Server) dropNamespaceConfig(ctx context.Context, id string) error {
+	if path := s.namespaces.Path(id); path != "" {
+		if err := s.quotas.Drop(ctx, path); err != nil {
+			return err
+		}
+	}
 	for _, class := range []storage.Class{storage.Shared, storage.Local} {
 		if err := storage.DeletePrefix(ctx, s.barrier, storage.NewKey(class, "sys", id+"/")); err != nil {
 			return err
@@ -142,7 +147,9 @@ func (s *Server) newIdentity() *identity.Store {
 
 func (s *Server) newLeases() *lease.Manager {
 	return lease.New(lease.Options{
-		Store: s.barrier, Logger: s.log, Below: s.below, Admit: s.admitLease,
+		Store: s.barrier, Logger: s.log, Below: s.below, Admit: func(ctx context.Context, ns, mountPath, path string) error {
+			return s.admitLease(ctx, ns, mountPath, mountPath+path, "")
+		},
 		Mount: func(ctx context.Context, uuid string) (engines.Engine, engines.Mount, bool) {
 			m, err := s.mounts.ByUUID(ctx, uuid)
 			if err != nil || m == nil {
@@ -175,8 +182,28 @@ func (s *Server) newMounts() *mount.Table {
 	})
 }
 
+func (s *Server) newQuotas() *quota.Quotas {
+	return quota.New(quota.Options{
+		Store: s.barrier, Logger: s.log,
+		Resolve: func(ctx context.Context, path string) (string, string, error) {
+			ns, rest, err := s.namespaces.Resolve(ctx, "", path)
+			if err != nil {
+				return "", "", err
+			}
+			m, _, err := s.mounts.Resolve(ctx, ns.ID, rest)
+			if err != nil || m == nil {
+				return ns.Path, "", err
+			}
+			return ns.Path, m.Path, nil
+		},
+	})
+}
+
 // mountDisabled removes what a mount gave out: its leases, the tokens of its logins, the names it knew people by.
 func (s *Server) mountDisabled(ctx context.Context, m *mount.Mounted) error {
+	if err := s.quotas.Drop(ctx, m.Mount.Namespace+m.Path); err != nil {
+		return err
+	}
 	if err := s.revokeAllOf(ctx, m); err != nil || !m.IsAuth() {
 		return err
 	}
@@ -218,7 +245,8 @@ func (s *Server) declareShared() {
 	})
 	s.audit.Routes(r)
 	s.namespaces.Routes(r)
-	// s.leases.Routes(r)
+	s.leases.Routes(r)
+	s.quotas.Routes(r)
 	s.wraps.Routes(r)
 	s.flights.Routes(r)
 	s.cors.Routes(r)
@@ -250,8 +278,3 @@ func (s *Server) rootToken(ctx context.Context) (string, error) {
 	t, err := s.tokens.CreateRoot(ctx, s.opts.RootTokenID)
 	return t.Reveal(), err
 }
-
-// admitLease holds new leases and tokens to the lease count quotas.
-func (s *Server) admitLease(ctx context.Context, ns, mountPath, path string) error { return nil }
-
-var _ = time.Second

@@ -24,6 +24,7 @@ import (
 	"github.com/coffer-project/coffer/server/mount"
 	"github.com/coffer-project/coffer/server/namespace"
 	"github.com/coffer-project/coffer/server/policy"
+	"github.com/coffer-project/coffer/server/quota"
 	"github.com/coffer-project/coffer/server/system"
 	"github.com/coffer-project/coffer/server/token"
 	"github.com/coffer-project/coffer/server/wrapping"
@@ -73,6 +74,7 @@ type Server struct {
 	identity   *identity.Store
 	leases     *lease.Manager
 	wraps      *wrapping.Store
+	quotas     *quota.Quotas
 	flights    system.InFlight
 	cors       *system.CORS
 	uiHeaders  *system.UIHeaders
@@ -108,6 +110,7 @@ func New(o Options) *Server {
 	s.identity = s.newIdentity()
 	s.leases = s.newLeases()
 	s.mounts = s.newMounts()
+	s.quotas = s.newQuotas()
 	o.Lifecycle.Logger = o.Logger
 	o.Lifecycle.Hooks = lifecycle.Hooks{
 		FirstPuts: s.firstPuts, RootToken: s.rootToken, Load: s.load, Unload: s.unload, Active: s.active,
@@ -163,6 +166,7 @@ func (s *Server) changed(ch storage.Change) {
 	s.tokens.Changed(ch)
 	s.identity.Changed(ch)
 	s.audit.Changed(ch)
+	s.quotas.Changed(ch)
 	s.cors.Changed(ch)
 	s.uiHeaders.Changed(ch)
 }
@@ -191,6 +195,7 @@ func (s *Server) unload() {
 	s.identity.Clear()
 	s.namespaces.Clear()
 	s.leases.Clear()
+	s.quotas.Clear()
 	s.cors.Clear()
 	s.uiHeaders.Clear()
 	s.states.setKey(nil)
@@ -217,6 +222,7 @@ func (s *Server) active(ctx context.Context) {
 			s.log.Warn(step.what, "err", err)
 		}
 	}
+	s.tokens.Activated()
 	s.background.run(ctx, s.sweeper, s.leases.Run, s.namespaces.Run, s.mounts.Run)
 }
 
@@ -348,7 +354,7 @@ func (s *Server) numbers() map[string]float64 {
 	out["audit_failures_total"] = float64(stats.Failures)
 	out["audit_device_errors_total"] = float64(stats.Errors)
 	out["audit_devices"] = float64(stats.Devices)
-	sources := []map[string]float64{s.audit.Numbers(), s.tokens.Numbers(), s.leases.Numbers(), s.namespaces.Numbers()}
+	sources := []map[string]float64{s.audit.Numbers(), s.tokens.Numbers(), s.leases.Numbers(), s.namespaces.Numbers(), s.mounts.Numbers(), s.quotas.Numbers()}
 	if c := s.node.Cluster(); c != nil {
 		sources = append(sources, c.Numbers())
 	}
