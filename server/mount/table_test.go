@@ -71,23 +71,27 @@ func (f store) Commit(ctx context.Context, b storage.Batch) (storage.Index, erro
 	return f.memory.Commit(ctx, b)
 }
 
-func newTable(f *fixture) *mount.Table {
+func newTable(f *fixture, edit ...func(*mount.Options)) *mount.Table {
 	make := func(m engines.Mount) (engines.Engine, error) { return &engine{mount: m, fails: f.broken}, nil }
-	t := mount.NewTable(mount.Options{
+	o := mount.Options{
 		Store: store{f}, DefaultLeaseTTL: time.Hour, MaxLeaseTTL: 2 * time.Hour,
 		Factories: map[string]engines.Factory{"system": make, "token": make, "cubbyhole": make, "kv": make, "userpass": make},
-	})
+	}
+	for _, e := range edit {
+		e(&o)
+	}
+	t := mount.NewTable(o)
 	f.memory.OnChange(t.Changed)
 	return t
 }
 
-func setup(t *testing.T) *fixture {
+func setup(t *testing.T, edit ...func(*mount.Options)) *fixture {
 	t.Helper()
 	f := &fixture{t: t}
 	if _, err := f.memory.Commit(t.Context(), storage.Batch{Puts: mount.Defaults(ns)}); err != nil {
 		t.Fatal(err)
 	}
-	f.Table = newTable(f)
+	f.Table = newTable(f, edit...)
 	if err := f.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -180,6 +184,7 @@ func TestEnableRefuses(t *testing.T) {
 	for path, kind := range map[string]string{
 		"a/b/": "kv", "a/": "kv", "a/b/c/": "kv", "sys/x/": "kv", "sys/": "kv", "auth/x/": "kv", "auth/": "kv", "ui/": "kv", "v1/x/": "kv",
 		"cubbyhole/x/": "kv", "auth/token/x/": "userpass", "c/": "userpass", "d/": "nonesuch", "e/": "system", "auth/t/": "token", "g/": "cubbyhole",
+		"h/": "identity", "identity/": "kv",
 	} {
 		if err := f.enable(path, kind, false); !invalid(err) {
 			t.Errorf("enabling %s at %s = %v, want invalid", kind, path, err)
@@ -226,7 +231,7 @@ func TestDisableRemovesEverything(t *testing.T) {
 		}
 	}
 	f.must(f.Disable(t.Context(), ns, "nothing/"))
-	for _, path := range []string{"sys/", "cubbyhole/", "auth/token/"} {
+	for _, path := range []string{"sys/", "cubbyhole/", "auth/token/", "identity/"} {
 		if err := f.Disable(t.Context(), ns, path); !invalid(err) {
 			t.Errorf("disabling %s = %v, want invalid", path, err)
 		}
