@@ -16,6 +16,13 @@ import (
 // Run unseals by itself where it can, joins where it is told to, and follows a replaced state, until ctx
 // ends. It then stops the node.
 func (n *Node) Run(ctx context.Context) error {
+	var tending sync.WaitGroup
+	defer tending.Wait()
+	for _, w := range []seal.Wrapper{n.opts.AutoSeal, n.opts.OldSeal} {
+		if w != nil {
+			tending.Go(func() { seal.Run(ctx, w) })
+		}
+	}
 	retry := time.NewTimer(0)
 	defer retry.Stop()
 	failures := 0 // of auto-unseal, in a row

@@ -52,6 +52,16 @@ func (w kmsWrapper) KeyID() string { return w.keyID }
 func (w kmsWrapper) String() string   { return w.kind + " seal" }
 func (w kmsWrapper) GoString() string { return w.String() }
 
+// Run does what a seal needs to have done all the time, such as keeping its token alive, until ctx ends. Most need
+// nothing, and it returns at once.
+func Run(ctx context.Context, w Wrapper) {
+	if k, ok := w.(kmsWrapper); ok {
+		if r, ok := k.kms.(interface{ Run(context.Context) }); ok {
+			r.Run(ctx)
+		}
+	}
+}
+
 func (w kmsWrapper) needsRewrap(blob []byte) bool {
 	b, err := parseKMSBlob(blob)
 	return err == nil && b.keyID != w.keyID
