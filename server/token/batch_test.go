@@ -28,6 +28,9 @@ func TestBatchToken(t *testing.T) {
 		Path: "auth/userpass/login/bob", Mount: "m1", Role: "bob", Internal: []byte(`{"secret":1}`),
 	})
 	stop()
+	if c.Entry.Internal != nil || c.Entry.ExplicitMaxTTL != 0 {
+		t.Errorf("the new entry says more than the token holds: %+v", c.Entry)
+	}
 	tok := c.Token.Reveal()
 	if !regexp.MustCompile(`^hvb\.[A-Za-z0-9_-]{90,}$`).MatchString(tok) {
 		t.Error("the token does not look like one")
@@ -106,9 +109,14 @@ func TestBatchTokenEndsWithItsParent(t *testing.T) {
 func TestBatchTokenIsSealed(t *testing.T) {
 	w := newWorld(t, withBatch)
 	c := w.create(token.Params{Type: "batch", Policies: []string{"a"}})
+	for name := "x"; len(c.Token)%4 == 0; name += "x" { // as long as the last character has no bits to spare
+		c = w.create(token.Params{Type: "batch", Policies: []string{"a"}, DisplayName: name})
+	}
 	tok := c.Token.Reveal()
+	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+	spare := alphabet[strings.IndexByte(alphabet, tok[len(tok)-1])|1]
 	bad := map[string]string{
-		"line break at the end": tok + "\n", "line break inside": tok[:40] + "\r\n" + tok[40:], "padding": tok + "=", "cut": tok[:len(tok)-4],
+		"line break at the end": tok + "\n", "line break inside": tok[:40] + "\r\n" + tok[40:], "padding": tok + "=", "spare bits": tok[:len(tok)-1] + string(spare), "cut": tok[:len(tok)-4],
 		"prefix only": "hvb.", "longer": tok + "AAAA", "service": "hvs." + tok[4:], "short": "hvb.AAAA", "huge": "hvb." + strings.Repeat("A", 9000),
 	}
 	raw, err := base64.RawURLEncoding.DecodeString(tok[4:])

@@ -88,6 +88,47 @@ func TestVisibility(t *testing.T) {
 	}
 }
 
+// The limits of a request's mount are for the tokens of its namespace.
+func TestRenewalLimitsOfNamespaces(t *testing.T) {
+	d := newDesk(t)
+	c := d.issue(token.Params{Policies: []string{"app"}, TTL: time.Hour, Namespace: "a"})
+	for ns, want := range map[string]int64{"root": 768 * 3600, "a": 24 * 3600} {
+		d.in(ns)
+		r := d.Must(engines.Update, "renew", map[string]any{"token": c.Token.Reveal(), "increment": "1000h"})
+		if r.Auth.LeaseDuration != want {
+			t.Errorf("from %s: renewed for %d seconds, want %d", ns, r.Auth.LeaseDuration, want)
+		}
+	}
+}
+
+func TestTidyBelowMendsOwnTokensOnly(t *testing.T) {
+	w := newWorld(t, func(o *token.Options) { o.Below = below })
+	w.create(token.Params{Namespace: "a"})
+	w.create(token.Params{Namespace: "c"})
+	var lost []storage.Key
+	for _, k := range w.left() {
+		if strings.HasPrefix(string(k), "l/token/expiry/") {
+			lost = append(lost, k)
+		}
+	}
+	puts := []storage.Put{{Key: "l/token/expiry/00000000000000000001/nobody", Value: []byte("1")}}
+	if _, err := w.mem.Commit(t.Context(), storage.Batch{Deletes: lost, Puts: puts}); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		namespace string
+		want      token.TidyResult
+	}{
+		{"a", token.TidyResult{Tokens: 1, Expiries: 1}},
+		{"root", token.TidyResult{Tokens: 2, Expiries: 2}}, // of the other token, and what belongs to none
+		{"root", token.TidyResult{Tokens: 2}},
+	} {
+		if r, err := w.TidyBelow(t.Context(), step.namespace); err != nil || r != step.want {
+			t.Errorf("TidyBelow of %s = %+v, %v, want %+v", step.namespace, r, err, step.want)
+		}
+	}
+}
+
 func (d *desk) valid(c token.Created) bool {
 	d.t.Helper()
 	_, err := d.tokens.Lookup(d.t.Context(), c.Token.Reveal())
