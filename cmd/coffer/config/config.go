@@ -32,6 +32,7 @@ type Config struct {
 	Snapshots              Snapshots
 	Traces                 Traces
 	Seal                   Seal
+	OldSeal                Seal // the seal that is disabled: what the cluster is to leave; "" for none
 }
 
 // Listener is one address that the API is served at.
@@ -85,9 +86,9 @@ type RetryJoin struct {
 	LeaderServerName     string
 }
 
-// Seal is the seal stanza. Values are the type's own and may be secret.
+// Seal is a seal stanza. Values are the type's own and may be secret.
 type Seal struct {
-	Type   string // "shamir" or "static"
+	Type   string // "shamir", "static", "transit", "awskms", "gcpckms" or "azurekeyvault"
 	Values map[string]string
 }
 

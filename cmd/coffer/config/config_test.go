@@ -77,19 +77,24 @@ func TestDefaults(t *testing.T) {
 
 func TestProblemsNameTheKey(t *testing.T) {
 	for text, want := range map[string]string{
-		`colour = "red"`:                                `unknown key "colour"`,
-		`listener "tcp" { adress = "x" }`:               `"listener.adress"`,
-		`listener "unix" {}`:                            `the only type is "tcp"`,
-		`storage "consul" {}`:                           `the only type is "raft"`,
-		`storage "raft" { path = 5 }`:                   `"path" must be a text`,
-		`storage "raft" { trailing_logs = "-1" }`:       `"trailing_logs" must be a whole number`,
-		`ui = "perhaps"`:                                `"ui" must be true or false`,
-		`max_lease_ttl = "soon"`:                        `"max_lease_ttl" must be a duration`,
-		`listener "tcp" { max_request_size = "1 acre"}`: `"max_request_size" must be a size`,
-		`seal "static" {} seal "shamir" {}`:             "more than one seal",
-		`listener = "tcp"`:                              `"listener" must be a block`,
-		`max_lease_ttl = 9223372037`:                    `"max_lease_ttl" must be a duration`,
-		`api_addr = "x`:                                 "coffer.hcl",
+		`colour = "red"`:                                            `unknown key "colour"`,
+		`listener "tcp" { adress = "x" }`:                           `"listener.adress"`,
+		`listener "unix" {}`:                                        `the only type is "tcp"`,
+		`storage "consul" {}`:                                       `the only type is "raft"`,
+		`storage "raft" { path = 5 }`:                               `"path" must be a text`,
+		`storage "raft" { trailing_logs = "-1" }`:                   `"trailing_logs" must be a whole number`,
+		`ui = "perhaps"`:                                            `"ui" must be true or false`,
+		`max_lease_ttl = "soon"`:                                    `"max_lease_ttl" must be a duration`,
+		`listener "tcp" { max_request_size = "1 acre"}`:             `"max_request_size" must be a size`,
+		`seal "static" {} seal "shamir" {}`:                         "more than one seal",
+		`seal "hsm" {}`:                                             `"hsm"`,
+		`seal "static" { disabled=1 } seal "awskms" { disabled=1 }`: "more than one disabled",
+		`seal "shamir" { disabled = "true" }`:                       "remove the disabled stanza",
+		`seal "static" { disabled = "perhaps" }`:                    `"disabled" must be true or false`,
+		`seal "static" { current_key { } }`:                         "plain value",
+		`listener = "tcp"`:                                          `"listener" must be a block`,
+		`max_lease_ttl = 9223372037`:                                `"max_lease_ttl" must be a duration`,
+		`api_addr = "x`:                                             "coffer.hcl",
 	} {
 		if _, err := load(t, text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
@@ -119,6 +124,29 @@ func TestIncomplete(t *testing.T) {
 		if err := c.Complete(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
+	}
+}
+
+// A seal that is disabled is the one to leave; in whatever order they come.
+func TestTwoSeals(t *testing.T) {
+	old, fresh := `seal "awskms" { kms_key_id = "k" disabled = "true" }`, `seal "transit" { address = "https://a" tls_skip_verify = true }`
+	for _, text := range []string{old + fresh, fresh + old} {
+		c, err := load(t, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.Seal.Type != "transit" || c.OldSeal.Type != "awskms" || len(c.OldSeal.Values) != 1 || c.OldSeal.Values["kms_key_id"] != "k" ||
+			c.Seal.Values["tls_skip_verify"] != "true" {
+			t.Errorf("%s: %v, old %v", text, c.Seal, c.OldSeal)
+		}
+	}
+	c, err := load(t, old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Complete()
+	if c.Seal.Type != "shamir" || c.OldSeal.Type != "awskms" {
+		t.Errorf("only a disabled seal: %v, old %v", c.Seal, c.OldSeal)
 	}
 }
 

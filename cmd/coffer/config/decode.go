@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -180,20 +181,38 @@ func (d *decoder) retryJoin(s *Storage) field {
 	}
 }
 
+// sealTypes are the labels of seal stanzas.
+var sealTypes = []string{"shamir", "static", "transit", "awskms", "gcpckms", "azurekeyvault"}
+
+// seal reads a stanza. There may be two: the seal the cluster has or shall get, and one that is disabled, which it has
+// and shall leave. The settings are checked by those who know them.
 func (d *decoder) seal(c *Config) field {
 	return func(d *decoder, item *ast.ObjectItem) {
 		label, list := d.block(item)
-		if label != "shamir" && label != "static" {
-			d.problem(item.Pos(), "seal %q: the types are \"shamir\" and \"static\"", label)
+		if !slices.Contains(sealTypes, label) {
+			d.problem(item.Pos(), "seal %q: the types are %s", label, strings.Join(sealTypes, ", "))
 		}
-		if c.Seal.Type != "" {
-			d.problem(item.Pos(), "there is more than one seal stanza")
-		}
-		c.Seal = Seal{Type: label, Values: map[string]string{}}
+		s, disabled := Seal{Type: label, Values: map[string]string{}}, false
 		for _, item := range list.Items {
-			var v string
-			text1(&v)(d, item)
-			c.Seal.Values[keyOf(item)] = v
+			if keyOf(item) == "disabled" {
+				boolean(&disabled)(d, item)
+				continue
+			}
+			s.Values[keyOf(item)], _, _ = d.literal(item)
+		}
+		into := &c.Seal
+		if disabled {
+			into = &c.OldSeal
+		}
+		switch {
+		case into.Type != "" && disabled:
+			d.problem(item.Pos(), "there is more than one disabled seal stanza")
+		case into.Type != "":
+			d.problem(item.Pos(), "there is more than one seal stanza: give the one that the cluster is to leave disabled = \"true\"")
+		case disabled && label == "shamir":
+			d.problem(item.Pos(), "a shamir seal is left by configuring another one: remove the disabled stanza")
+		default:
+			*into = s
 		}
 	}
 }
