@@ -29,6 +29,7 @@ var plan = []struct{ of, may string }{
 	{"server", "engines storage"},
 	{"server/httpapi", "server engines storage"},
 	{"server/lifecycle", "server/seal engines storage"},
+	{"server/seal/*", "server/seal engines storage"},
 	{"server/snapshots", "server/archive engines storage"},
 	{"server/wrapping", "server/token engines storage"},
 	{"server/system", "server/archive server/lifecycle server/mount engines storage"},
