@@ -63,7 +63,7 @@ func newEngine() *engine {
 		engines.On(r, op, "role/{role_name}/secret-id/destroy", "Destroy a secret id.", 0, e.destroySecretID)
 		engines.On(r, op, "role/{role_name}/secret-id-accessor/destroy", "Destroy a secret id, given by accessor.", 0, destroyAccessor)
 	}
-	engines.On(r, engines.Update, "tidy/secret-id", "Remove expired secret ids, and those that deleted roles left behind.", 0, e.tidy)
+	engines.On(r, engines.Update, "tidy/secret-id", "Remove expired secret ids, and those that deleted roles left behind.", engines.Active, e.tidy)
 	engines.On(r, engines.Update, "login", "Log in.", engines.Unauthenticated|engines.Active, e.login)
 	return e
 }

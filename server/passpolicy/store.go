@@ -1,0 +1,171 @@
+package passpolicy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// Store keeps the policies of all namespaces, which are given by id ("root" for the root namespace). It holds no
+// state of its own. Safe for concurrent use.
+type Store struct{ store storage.Store }
+
+// NewStore returns a Store over the decrypted store.
+func NewStore(s storage.Store) *Store { return &Store{s} }
+
+// record is what is stored, as JSON, under s/sys/<namespace>/password-policies/<name>.
+type record struct {
+	Format int    `json:"format"` // 1
+	Text   string `json:"text"`   // in HCL, as written
+}
+
+func prefix(ns string) storage.Key {
+	return storage.NewKey(storage.Shared, "sys", ns+"/password-policies/")
+}
+
+func key(ns, name string) storage.Key { return prefix(ns) + storage.Key(name) }
+
+const maxNameBytes = 128
+
+func checkName(name string) error {
+	switch {
+	case len(name) > maxNameBytes:
+		return engines.Invalid("field \"name\": is longer than %d bytes", maxNameBytes)
+	case name == "" || strings.Trim(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.@") != "":
+		return engines.Invalid("field \"name\": may hold letters, digits and _-.@ only")
+	}
+	return nil
+}
+
+// text returns a policy as written, or storage.ErrNotFound.
+func (s *Store) text(ctx context.Context, ns, name string) (string, error) {
+	if err := checkName(name); err != nil {
+		return "", err
+	}
+	e, err := s.store.Get(ctx, key(ns, name))
+	if err != nil {
+		return "", err
+	}
+	var r record
+	if err := json.Unmarshal(e.Value, &r); err != nil || r.Format != 1 {
+		return "", fmt.Errorf("reading password policy %q: unknown format", name)
+	}
+	return r.Text, nil
+}
+
+// Generate returns a new password as the named policy says. The error is storage.ErrNotFound if there is no such
+// policy, and an engines.Error for what cannot be a name.
+func (s *Store) Generate(ctx context.Context, ns, name string) (string, error) {
+	text, err := s.text(ctx, ns, name)
+	if err != nil {
+		return "", err
+	}
+	p, err := restore(text)
+	if err != nil {
+		return "", fmt.Errorf("reading password policy %q: %w", name, err)
+	}
+	return p.Generate(ctx)
+}
+
+// set stores a policy, whatever was there.
+func (s *Store) set(ctx context.Context, ns, name, text string) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	p, err := Parse(text)
+	if err != nil {
+		return engines.Invalid("field \"policy\": %v", err)
+	}
+	value, err := json.Marshal(record{Format: 1, Text: p.text})
+	if err != nil {
+		return err
+	}
+	_, err = s.store.Commit(ctx, storage.Batch{Puts: []storage.Put{{Key: key(ns, name), Value: value}}})
+	return err
+}
+
+// Routes declares the password policies' paths on the sys router.
+func Routes(r *engines.Router, s *Store) {
+	engines.On(r, engines.List, "policies/password", "List the names of the password policies.", 0, s.list)
+	engines.On(r, engines.Read, "policies/password/{name}", "Read a password policy.", 0, s.read)
+	engines.On(r, engines.Delete, "policies/password/{name}", "Delete a password policy.", 0, s.remove)
+	engines.On(r, engines.Update, "policies/password/{name}", "Write a password policy, whatever was there.", 0, s.write).Exists = s.exists
+	engines.On(r, engines.Read, "policies/password/{name}/generate", "Make a password as a policy says.", 0, s.generate)
+}
+
+type listInput struct {
+	After string `json:"after" help:"Only names after this one."`
+	Limit int    `json:"limit" help:"At most this many names; 0 is all."`
+}
+
+type nameInput struct {
+	Name string `json:"name" help:"Name of the policy."`
+}
+
+type writeInput struct {
+	nameInput
+	Policy string `json:"policy" required:"true" max:"16384" help:"The policy in HCL, perhaps in base64: a length, and rules that name charsets and how many of their characters there must be."`
+}
+
+func namespace(req *engines.Request) string {
+	if req.Mount.NamespaceID == "" {
+		return "root"
+	}
+	return req.Mount.NamespaceID
+}
+
+func (s *Store) list(ctx context.Context, req *engines.Request, in *listInput) (*engines.Response, error) {
+	names, err := s.store.List(ctx, prefix(namespace(req)), in.After, in.Limit)
+	if err != nil {
+		return nil, err
+	}
+	if len(names) == 0 {
+		return nil, engines.NotFound("")
+	}
+	return &engines.Response{Data: map[string]any{"keys": names}}, nil
+}
+
+func (s *Store) exists(ctx context.Context, req *engines.Request) (bool, error) {
+	_, err := s.text(ctx, namespace(req), req.Param("name"))
+	if errors.Is(err, storage.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func (s *Store) read(ctx context.Context, req *engines.Request, in *nameInput) (*engines.Response, error) {
+	text, err := s.text(ctx, namespace(req), in.Name)
+	return answer("policy", text, err)
+}
+
+func (s *Store) generate(ctx context.Context, req *engines.Request, in *nameInput) (*engines.Response, error) {
+	password, err := s.Generate(ctx, namespace(req), in.Name)
+	return answer("password", password, err)
+}
+
+func answer(field, text string, err error) (*engines.Response, error) {
+	if errors.Is(err, storage.ErrNotFound) {
+		return nil, engines.NotFound("")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &engines.Response{Data: map[string]any{field: text}}, nil
+}
+
+func (s *Store) write(ctx context.Context, req *engines.Request, in *writeInput) (*engines.Response, error) {
+	return nil, s.set(ctx, namespace(req), in.Name, in.Policy)
+}
+
+func (s *Store) remove(ctx context.Context, req *engines.Request, in *nameInput) (*engines.Response, error) {
+	if err := checkName(in.Name); err != nil {
+		return nil, err
+	}
+	_, err := s.store.Commit(ctx, storage.Batch{Deletes: []storage.Key{key(namespace(req), in.Name)}})
+	return nil, err
+}
