@@ -24,8 +24,8 @@ import (
 	"github.com/coffer-project/coffer/server"
 	"github.com/coffer-project/coffer/server/httpapi"
 	"github.com/coffer-project/coffer/server/lifecycle"
-	"github.com/coffer-project/coffer/server/seal"
 	"github.com/coffer-project/coffer/server/system"
+	"github.com/coffer-project/coffer/server/trace"
 	"github.com/coffer-project/coffer/server/ui"
 	"github.com/coffer-project/coffer/storage"
 	"github.com/coffer-project/coffer/storage/barrier"
@@ -40,6 +40,7 @@ type node struct {
 	server  *server.Server
 	api     *httpapi.API
 	machine *fsm.FSM
+	traces  *trace.Tracer // nil: none
 	log     *slog.Logger
 }
 
@@ -50,7 +51,7 @@ var factories = map[string]engines.Factory{
 }
 
 // openNode opens the data and composes a sealed node. Close it with node.close.
-func openNode(c *config.Config, dev devOptions, log *slog.Logger) (*node, error) {
+func openNode(c *config.Config, dev devOptions, log *logs) (*node, error) {
 	if err := os.MkdirAll(c.Storage.Path, 0o700); err != nil {
 		return nil, fmt.Errorf("creating the data directory: %w", err)
 	}
@@ -62,39 +63,45 @@ func openNode(c *config.Config, dev devOptions, log *slog.Logger) (*node, error)
 	if err != nil {
 		return nil, err
 	}
-	var auto seal.Wrapper
-	if c.Seal.Type != "shamir" {
-		if auto, err = seal.NewStatic(c.Seal.Values); err != nil {
-			return nil, fmt.Errorf("seal %q: %w", c.Seal.Type, err)
-		}
-	}
-	machine, err := openState(c.Storage, log)
+	auto, old, err := openSeals(c, log.Named("seal"))
 	if err != nil {
 		return nil, err
 	}
-	n := &node{machine: machine, log: log.With("node", id)}
+	traces, err := trace.New(context.Background(), trace.Options{
+		Endpoint: c.Traces.Endpoint, Insecure: c.Traces.Insecure, SampleRatio: c.Traces.SampleRatio,
+		NodeID: id, Version: version(), Logger: log.Named("trace"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	machine, err := openState(c.Storage, log.Named("storage"))
+	if err != nil {
+		return nil, errors.Join(err, traces.Close(context.Background()))
+	}
+	n := &node{machine: machine, traces: traces, log: log.Named("server").With("node", id)}
 	router := lifecycle.NewRawStore(machine)
 	opts := server.Options{
 		Factories: factories, TempDir: c.Storage.Path, Logger: n.log,
 		Version:         system.Version{API: apiVersion, Product: version()},
 		DefaultLeaseTTL: c.DefaultLeaseTTL, MaxLeaseTTL: c.MaxLeaseTTL,
 		UnauthenticatedMetrics: unauthenticatedMetrics(c), RootTokenID: dev.rootToken,
+		Loggers: log.Loggers, Config: c.Sanitized(), DataDir: c.Storage.Path,
 		Lifecycle: lifecycle.Options{
 			NodeID: id, ClusterAddr: c.ClusterAddr, APIAddr: c.APIAddr, ClusterName: c.ClusterName,
 			Raw: rawOf{machine}, Router: router, Barrier: barrierOf{barrier.New(router)},
-			AutoSeal: auto, RetryJoin: targets,
+			AutoSeal: auto, OldSeal: old, RetryJoin: targets,
 			NewCA: func() (lifecycle.CA, error) {
 				ca, err := cluster.NewCA()
 				return lifecycle.CA(ca), err
 			},
-			OpenCluster: n.openCluster(c, id, log),
+			OpenCluster: n.openCluster(c, id, log.Named("cluster")),
 		},
 	}
 	n.server = server.New(opts)
 	l := c.Listeners[0]
 	var web http.Handler
 	if c.UI {
-		web = ui.Handler()
+		web = n.server.UIHeaders().Wrap(ui.Handler())
 	}
 	n.api = httpapi.New(httpapi.Options{
 		Backend: n.server, Logger: n.log, Observe: n.server.Observe, UI: web,
@@ -122,7 +129,7 @@ func (n *node) openCluster(c *config.Config, id string, log *slog.Logger) func(c
 		member, err := cluster.Open(cluster.Options{
 			ID: cluster.NodeID(id), Dir: c.Storage.Path, Machine: n.machine, NonVoter: c.Storage.NonVoter,
 			ListenAddr: c.Listeners[0].ClusterAddress, AdvertiseAddr: advertise, APIAddr: c.APIAddr,
-			Version: version(), CA: cluster.CA(ca), Handler: n.api.Forwarded(), Logger: log,
+			Version: version(), CA: cluster.CA(ca), Handler: n.traces.Wrap(n.api.Forwarded()), Logger: log,
 			HeartbeatTimeout: c.Storage.HeartbeatTimeout, ElectionTimeout: c.Storage.ElectionTimeout,
 			TrailingLogs: uint64(c.Storage.TrailingLogs), SnapshotThreshold: uint64(c.Storage.SnapshotThreshold),
 			SnapshotInterval: c.Storage.SnapshotInterval,
@@ -134,8 +141,20 @@ func (n *node) openCluster(c *config.Config, id string, log *slog.Logger) func(c
 	}
 }
 
+// front is what listeners serve: the API and the UI.
+func (n *node) front() http.Handler {
+	cors := n.server.CORS()
+	return n.traces.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !cors.Apply(w, r) {
+			n.api.ServeHTTP(w, r)
+		}
+	}))
+}
+
 // close releases the data. The server has stopped.
-func (n *node) close() error { return n.machine.Close() }
+func (n *node) close() error {
+	return errors.Join(n.machine.Close(), n.traces.Close(context.Background()))
+}
 
 // openState opens the replicated state and checks the log. Damaged data is never served: if there are nodes
 // to rejoin it is moved aside and fetched anew, otherwise the node does not start.

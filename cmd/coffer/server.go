@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -20,7 +19,8 @@ import (
 func serverCommand() *cli.Command {
 	return command(spec{
 		name: "server", usage: "run a server", local: true, max: 0,
-		help: `Runs one node until it is interrupted. Send SIGHUP to reload TLS certificates and reopen audit files.
+		help: `Runs one node until it is interrupted. Send SIGHUP to reload TLS certificates and reopen audit
+and log files.
 
 Examples:
 
@@ -62,7 +62,11 @@ func runServer(ctx context.Context, c *call) error {
 		fmt.Fprintln(c.out, "The configuration is fine.")
 		return nil
 	}
-	return serve(ctx, cfg, dev, newLogger(c.err, cfg, c.String("log-level"), dev.on), c.err)
+	log, err := openLogs(c.err, cfg, c.String("log-level"), dev.on)
+	if err != nil {
+		return err
+	}
+	return serve(ctx, cfg, dev, log, c.err)
 }
 
 func loadConfig(c *call) (*config.Config, error) {
@@ -77,38 +81,18 @@ func loadConfig(c *call) (*config.Config, error) {
 	return cfg, nil
 }
 
-// newLogger writes to stderr, as text or JSON.
-func newLogger(w io.Writer, cfg *config.Config, level string, dev bool) *slog.Logger {
-	if level == "" {
-		level = cfg.LogLevel
-	}
-	min := slog.LevelInfo
-	switch level {
-	case "trace", "debug":
-		min = slog.LevelDebug
-	case "warn":
-		min = slog.LevelWarn
-	case "error":
-		min = slog.LevelError
-	case "":
-		if dev {
-			min = slog.LevelWarn
-		}
-	}
-	options := &slog.HandlerOptions{Level: min}
-	if cfg.LogFormat == "json" {
-		return slog.New(slog.NewJSONHandler(w, options))
-	}
-	return slog.New(slog.NewTextHandler(w, options))
-}
-
 // drainTime is how long requests under way may take after the signal to stop.
 const drainTime = 15 * time.Second
 
 // serve runs a node until ctx ends: first the listeners stop and drain, then the node hands over and leaves,
 // then the files close.
-func serve(ctx context.Context, cfg *config.Config, dev devOptions, log *slog.Logger, stderr io.Writer) (err error) {
+func serve(ctx context.Context, cfg *config.Config, dev devOptions, log *logs, stderr io.Writer) (err error) {
 	collectLessOften()
+	removePID, err := writePID(cfg.PIDFile)
+	if err != nil {
+		return err
+	}
+	defer removePID()
 	var listeners []*listener
 	defer func() {
 		for _, l := range listeners {
@@ -116,7 +100,7 @@ func serve(ctx context.Context, cfg *config.Config, dev devOptions, log *slog.Lo
 		}
 	}()
 	for i := range cfg.Listeners {
-		l, err := bind(cfg.Listeners[i], log)
+		l, err := bind(cfg.Listeners[i], log.Named("http"))
 		if err != nil {
 			return err
 		}
@@ -137,13 +121,17 @@ func serve(ctx context.Context, cfg *config.Config, dev devOptions, log *slog.Lo
 	var life errgroup.Group
 	life.Go(func() error { return n.server.Run(living) })
 	for _, l := range listeners {
-		l.http.Handler = n.api
+		l.http.Handler = n.front()
 		group.Go(l.serve)
 	}
-	group.Go(func() error { return reloads(stopping, n, listeners) })
+	hangups := make(chan os.Signal, 1) // one that is pending stands for all
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	group.Go(func() error { return reloads(stopping, hangups, n, log, listeners) })
 	group.Go(func() error { return start(stopping, n, dev, listeners[0], stderr) })
 	group.Go(func() error {
 		<-stopping.Done()
+		n.tell("STOPPING=1")
 		drain, cancel := context.WithTimeout(context.Background(), drainTime)
 		defer cancel()
 		var errs []error
@@ -171,20 +159,18 @@ func start(ctx context.Context, n *node, dev devOptions, l *listener, stderr io.
 		return dev.start(ctx, n, l.url(), stderr)
 	}
 	n.log.Info("serving", "address", l.url())
+	n.tell("READY=1")
 	fmt.Fprintf(stderr, "coffer: ready at %s\n", l.url())
 	return nil
 }
 
-// reloads follows SIGHUP.
-func reloads(ctx context.Context, n *node, listeners []*listener) error {
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGHUP)
-	defer signal.Stop(signals)
+// reloads reloads what can be, at each hangup.
+func reloads(ctx context.Context, hangups <-chan os.Signal, n *node, log *logs, listeners []*listener) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-signals:
+		case <-hangups:
 			for _, l := range listeners {
 				if err := l.reload(); err != nil {
 					n.log.Error("reloading", "err", err)
@@ -193,7 +179,10 @@ func reloads(ctx context.Context, n *node, listeners []*listener) error {
 			if err := n.server.ReloadAudit(); err != nil {
 				n.log.Error("reopening audit files", "err", err)
 			}
-			n.log.Info("reloaded certificates and audit files")
+			if err := log.reopen(); err != nil {
+				n.log.Error("reopening the log", "err", err)
+			}
+			n.log.Info("reloaded certificates, audit files and the log")
 		}
 	}
 }

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"sync"
+
+	"github.com/coffer-project/coffer/cmd/coffer/config"
+	"github.com/coffer-project/coffer/server/system"
+)
+
+// logs are the server's logs: named loggers over one handler, which writes to stderr or to a file.
+type logs struct {
+	*system.Loggers
+	file *logFile // nil: stderr
+}
+
+// openLogs writes text or JSON to the file that the configuration names, or else to w. level overrides the
+// configuration's.
+func openLogs(w io.Writer, cfg *config.Config, level string, dev bool) (*logs, error) {
+	if level == "" {
+		level = cfg.LogLevel
+	}
+	if level == "" {
+		level = "info"
+		if dev {
+			level = "warn"
+		}
+	}
+	from, ok := system.ParseLevel(level)
+	if !ok {
+		return nil, usagef("-log-level must be trace, debug, info, warn or error")
+	}
+	l := &logs{}
+	if cfg.LogFile != "" {
+		l.file = &logFile{path: cfg.LogFile}
+		if err := l.file.reopen(); err != nil {
+			return nil, err
+		}
+		w = l.file
+	}
+	options := &slog.HandlerOptions{Level: system.LevelTrace} // the loggers choose
+	var handler slog.Handler = slog.NewTextHandler(w, options)
+	if cfg.LogFormat == "json" {
+		handler = slog.NewJSONHandler(w, options)
+	}
+	l.Loggers = system.NewLoggers(handler, from)
+	return l, nil
+}
+
+// reopen begins a new file if the old one was moved.
+func (l *logs) reopen() error {
+	if l.file == nil {
+		return nil
+	}
+	return l.file.reopen()
+}
+
+// logFile appends to a file that others may move away.
+type logFile struct {
+	path string
+
+	mu   sync.Mutex
+	file *os.File
+}
+
+func (l *logFile) reopen() error {
+	f, err := os.OpenFile(l.path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("opening the log file: %w", err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.file != nil {
+		l.file.Close() // every line has been written
+	}
+	l.file = f
+	return nil
+}
+
+// Write implements io.Writer.
+func (l *logFile) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.file.Write(b)
+}
+
+// writePID writes the process id. remove takes the file away again.
+func writePID(path string) (remove func(), err error) {
+	if path == "" {
+		return func() {}, nil
+	}
+	err = writePrivate(path, func(f *os.File) error {
+		_, err := fmt.Fprintln(f, os.Getpid())
+		return err
+	})
+	return func() { os.Remove(path) }, err
+}
