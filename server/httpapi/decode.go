@@ -177,6 +177,9 @@ func (x *exchange) readBody() error {
 	if t := strings.TrimSpace(string(body[:min(len(body), 16)])); t == "" && len(body) <= 16 || t == "null" {
 		return nil
 	}
+	if err := checkJSON(body); err != nil {
+		return err
+	}
 	x.req.Body = json.RawMessage(body)
 	return nil
 }
