@@ -137,7 +137,10 @@ const (
 func (p *Policy) tryOut() error {
 	var d dice
 	made := 0
-	for range sampleTries {
+	for n := range sampleTries {
+		if made == 0 && n == sampleTries/4 {
+			break // hopeless
+		}
 		if _, ok := p.try(&d); ok {
 			if made++; made == samples {
 				return nil
