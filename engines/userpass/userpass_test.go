@@ -187,7 +187,7 @@ func TestLoginBoundAddresses(t *testing.T) {
 
 func TestLockout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newMount(t)
+		m := enginetest.New(t, userpass.NewCheap, enginetest.Options{})
 		m.Must(engines.Update, "users/bob", password("p"))
 		m.Must(engines.Update, "users/alice", password("p"))
 		for _, name := range []string{"bob", "nobody"} {
@@ -280,7 +280,7 @@ func TestDamagedRecords(t *testing.T) {
 }
 
 func TestHostile(t *testing.T) {
-	m := newMount(t)
+	m := enginetest.New(t, userpass.NewCheap, enginetest.Options{})
 	m.Must(engines.Update, "users/x", password("p"))
 	enginetest.Documented(t, m)
 	enginetest.Hostile(t, m)
