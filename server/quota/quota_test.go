@@ -538,6 +538,36 @@ func TestDrop(t *testing.T) {
 	}
 }
 
+func TestMove(t *testing.T) {
+	q := node(t, &storage.Memory{})
+	for name, path := range map[string]string{"n": "a", "m": "a/secret", "p": "a/secret/x*", "other": "secret", "role": "a/auth/approle"} {
+		role := ""
+		if name == "role" {
+			role = "ci"
+		}
+		q.must(engines.Update, "/rate-limit/"+name, `{"rate":1,"interval":86400,"path":"`+path+`","role":"`+role+`"}`)
+	}
+	for range 2 {
+		if err := q.Move(t.Context(), "a/secret/", "a/b/secret/"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, want := range map[string]string{"n": "a/", "m": "a/b/secret/", "p": "a/b/secret/x*", "other": "secret/", "role": "a/auth/approle/"} {
+		if got := q.must(engines.Read, "/rate-limit/"+name, ""); !strings.Contains(got, `"path":"`+want+`"`) {
+			t.Errorf("%s is now %s, want path %s", name, got, want)
+		}
+	}
+	if got := q.rate(quota.Request{NamespacePath: "a/b/", MountPath: "secret/", Path: "secret/y"}).Quota; got != "m" {
+		t.Errorf("at the new place the quota %q counts, want m", got)
+	}
+	q.must(engines.Update, "/rate-limit/new", `{"rate":1,"path":"a/secret"}`) // the old place is free
+	for _, paths := range [][2]string{{"", "a/"}, {"a/", ""}, {"a", "b/"}} {
+		if q.Move(t.Context(), paths[0], paths[1]) == nil {
+			t.Errorf("Move(%q) is accepted", paths)
+		}
+	}
+}
+
 // unreadable is a store that fails while err is set.
 type unreadable struct {
 	storage.Memory

@@ -227,6 +227,31 @@ func (q *Quotas) Drop(ctx context.Context, path string) error {
 	return nil
 }
 
+// Move takes the quotas of a namespace or mount along to where it moved, with those of everything below it. Both
+// are full paths and end in "/". It may be repeated after it broke off.
+func (q *Quotas) Move(ctx context.Context, from, to string) error {
+	for _, path := range []string{from, to} {
+		if path == "" || !strings.HasSuffix(path, "/") {
+			return fmt.Errorf("moving quotas: %q is not the path of a namespace or mount", path)
+		}
+	}
+	rules, _, err := q.load(ctx)
+	if err != nil {
+		return err
+	}
+	for _, r := range rules {
+		below, ok := strings.CutPrefix(r.Path, from)
+		if !ok {
+			continue
+		}
+		r.Path = to + below
+		if err := q.put(ctx, r); err != nil {
+			return fmt.Errorf("moving the quota %s: %w", r.id(), err)
+		}
+	}
+	return nil
+}
+
 // list returns the sorted names of the rules of a type.
 func (q *Quotas) list(ctx context.Context, kind string) ([]string, error) {
 	names, err := q.opts.Store.List(ctx, rulesPrefix(kind), "", 0)
