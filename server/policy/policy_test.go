@@ -131,3 +131,19 @@ func FuzzParse(f *testing.F) {
 		acl.Capabilities("a/b")
 	})
 }
+
+// TestCutOff: text whose end is missing is refused, not read as far as it goes; base64 looks like that at times.
+func TestCutOff(t *testing.T) {
+	const text = `path "a" { capabilities = ["read"] }`
+	for _, cut := range []string{"abc=", text + " foo =", text + " path", "path"} {
+		if p, err := policy.Parse("x", cut); err == nil {
+			t.Errorf("Parse(%q) = %+v", cut, p)
+		}
+	}
+	for _, tail := range []string{"", " ", "  ", "\n# end\n"} {
+		p, err := policy.Decode("x", base64.StdEncoding.EncodeToString([]byte(text+tail)))
+		if err != nil || !policy.NewACL(p).Allow(engines.Read, "a") {
+			t.Errorf("Decode of base64 with %q at its end: %v", tail, err)
+		}
+	}
+}

@@ -25,7 +25,8 @@ func readHCL(text string) (doc object, err error) {
 			doc, err = nil, errors.New("policy is not valid HCL")
 		}
 	}()
-	if err := checkDepth(text); err != nil {
+	last, err := survey(text)
+	if err != nil {
 		return nil, err
 	}
 	file, err := parser.Parse([]byte(text))
@@ -37,27 +38,48 @@ func readHCL(text string) (doc object, err error) {
 		return nil, err
 	}
 	list, ok := file.Node.(*ast.ObjectList)
-	if !ok {
-		return nil, errors.New("policy is not valid HCL")
+	if !ok || !complete(list, last) {
+		return nil, errors.New("policy is not valid HCL: it breaks off")
 	}
 	return hclObject(list)
 }
 
-func checkDepth(text string) error {
+// complete reports whether the last item ends with the last token of the text. The parser silently drops an item that
+// the end of the text cuts off.
+func complete(list *ast.ObjectList, last token.Pos) bool {
+	if len(list.Items) == 0 {
+		return !last.IsValid()
+	}
+	switch v := list.Items[len(list.Items)-1].Val.(type) {
+	case *ast.LiteralType:
+		return v.Token.Pos.Offset == last.Offset
+	case *ast.ObjectType:
+		return v.Rbrace.Offset == last.Offset
+	case *ast.ListType:
+		return v.Rbrack.Offset == last.Offset
+	}
+	return false
+}
+
+// survey returns where the last token of a text begins. Its error is that of one that is nested too deeply.
+func survey(text string) (last token.Pos, err error) {
 	s := scanner.New([]byte(text))
 	s.Error = func(token.Pos, string) {} // the parser reports it
-	depth := 0
-	for {
-		switch s.Scan().Type {
+	for depth := 0; ; {
+		t := s.Scan()
+		switch t.Type {
 		case token.LBRACE, token.LBRACK:
 			if depth++; depth > maxDepth {
-				return errDepth
+				return last, errDepth
 			}
 		case token.RBRACE, token.RBRACK:
 			depth--
+		case token.COMMENT:
+			continue
 		case token.EOF:
-			return nil
+			return last, nil
 		}
+		last = t.Pos
 	}
 }
 
