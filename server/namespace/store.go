@@ -278,6 +278,19 @@ func (s *Store) Below(ctx context.Context, ancestor, id string) bool {
 	return false
 }
 
+// Above returns the ids of the namespaces that one lies in, the nearest first. What cannot be read has none.
+func (s *Store) Above(ctx context.Context, id string) []string {
+	n, err := s.ByID(ctx, id)
+	if err != nil {
+		return nil
+	}
+	var ids []string
+	for n = n.parent; n != nil; n = n.parent {
+		ids = append(ids, n.ID)
+	}
+	return ids
+}
+
 // Children returns the namespaces right below one, by name, also those being deleted.
 func (s *Store) Children(ctx context.Context, id string) ([]*Namespace, error) {
 	n, err := s.ByID(ctx, id)
