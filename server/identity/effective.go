@@ -80,6 +80,18 @@ func (s *Store) GroupIDs(ctx context.Context, entityID string) ([]string, error)
 	return ids, nil
 }
 
+// HasGroup reports whether a group of any namespace has the id.
+func (s *Store) HasGroup(ctx context.Context, id string) (bool, error) {
+	if !validID(id) {
+		return false, nil
+	}
+	_, err := s.cachedGroup(ctx, id)
+	if missing(err) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 func (s *Store) effectiveOf(ctx context.Context, id string) (*Effective, error) {
 	k := entityKey(id)
 	return s.effective.Get(ctx, k, func(ctx context.Context) (*Effective, error) {
