@@ -302,8 +302,8 @@ func (m *Manager) remove(ctx context.Context, recs ...*record) error {
 	})
 }
 
-// manyLeases is where a warning is due.
-const manyLeases = 256 << 10
+// manyLeases is where a warning is due; a variable for tests.
+var manyLeases = 256 << 10
 
 // Details is what is known of a lease.
 type Details struct {

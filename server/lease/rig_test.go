@@ -79,7 +79,7 @@ func (r *rig) add(uuid, ns, path string) *enginetest.Leases {
 	r.mounts[uuid] = mounted{e, engines.Mount{
 		UUID: uuid, Path: path, NamespaceID: ns, Accessor: "leases_" + uuid, Type: "leases",
 		DefaultLeaseTTL: time.Hour, MaxLeaseTTL: 24 * time.Hour,
-		Storage:         storage.NewView(r.mem, storage.NewKey(storage.Shared, uuid, "")),
+		Storage: storage.NewView(r.mem, storage.NewKey(storage.Shared, uuid, "")),
 	}}
 	return e
 }

@@ -56,7 +56,7 @@ func TestNobodyWaitsForOthers(t *testing.T) {
 // TestManyAtOnce is about the bounds: more due at once than the window and a lane hold.
 func TestManyAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const n = 100_000
+		const n = many
 		r := newRig(t)
 		r.add("u2", "root", "gcp/")
 		ctx := context.Background()
@@ -347,23 +347,17 @@ func TestTidy(t *testing.T) {
 }
 
 func TestManyLeasesWarning(t *testing.T) {
+	defer lease.SetManyLeases(100)()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		var b storage.Batch
-		for i := range 256<<10 - 1 {
-			name := fmt.Sprintf("%020d,root,u1,aws%%2F,creds%%2Fa%%2F%d", time.Now().Add(time.Hour).UnixNano(), i)
-			if b.Puts = append(b.Puts, storage.Put{Key: storage.Key("l/lease/exp/" + name), Value: []byte("1")}); len(b.Puts) == 4096 {
-				if _, err := r.mem.Commit(t.Context(), b); err != nil {
-					t.Fatal(err)
-				}
-				b = storage.Batch{}
-			}
-		}
-		if _, err := r.mem.Commit(t.Context(), b); err != nil {
-			t.Fatal(err)
+		for range 50 {
+			r.issue("u1", "creds/a", time.Hour)
 		}
 		stop := r.run(r.m)
 		defer stop()
+		for range 49 {
+			r.issue("u1", "creds/a", time.Hour)
+		}
 		if r.logged("very many leases") != 0 {
 			t.Error("warned too early")
 		}
