@@ -2,10 +2,12 @@ package server
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
-	"time"
+	"fmt"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/mfa"
 	"github.com/coffer-project/coffer/server/mount"
 	"github.com/coffer-project/coffer/server/namespace"
 	"github.com/coffer-project/coffer/server/token"
@@ -25,12 +27,67 @@ func (s *Server) login(ctx context.Context, c *call, r *engines.Response) error 
 	if err != nil {
 		return err
 	}
+	requirement, err := s.mfa.Required(ctx, c.mount.Mount, entityID)
+	if err != nil {
+		return err
+	}
+	if requirement != nil {
+		done, err := s.secondFactor(ctx, c, r, entityID, requirement)
+		if err != nil || !done {
+			return err
+		}
+	}
 	auth, warnings, err := s.issue(ctx, c.mount, c.path, *login, entityID)
 	if err != nil {
 		return err
 	}
 	r.Auth, r.Warnings = auth, append(r.Warnings, warnings...)
 	return nil
+}
+
+// pendingLogin is a login that waits for its second factor.
+type pendingLogin struct {
+	Mount    string        `json:"mount"` // uuid
+	Path     string        `json:"path"`
+	Login    engines.Login `json:"login"`
+	EntityID string        `json:"entity_id"`
+}
+
+// secondFactor checks the codes that came with the login. Without any, the login is kept until they come: the answer
+// then says what is wanted, and done is false.
+func (s *Server) secondFactor(ctx context.Context, c *call, r *engines.Response, entityID string, need *mfa.Requirement) (done bool, err error) {
+	if given := c.Header.Values("X-Vault-MFA"); len(given) > 0 {
+		return true, s.mfa.Check(ctx, need, given)
+	}
+	kept, err := json.Marshal(pendingLogin{Mount: c.mount.UUID, Path: c.path, Login: *r.Auth.Login, EntityID: entityID})
+	if err != nil {
+		return false, err
+	}
+	if _, err := s.mfa.Hold(ctx, need, kept); err != nil {
+		return false, err
+	}
+	r.Auth = &engines.Auth{MFARequirement: need, Policies: []string{}, TokenPolicies: []string{}}
+	return false, nil
+}
+
+// validated finishes a login whose second factor has come.
+func (s *Server) validated(ctx context.Context, _ *engines.Request, kept []byte) (*engines.Response, error) {
+	var p pendingLogin
+	if err := json.Unmarshal(kept, &p); err != nil {
+		return nil, fmt.Errorf("reading a login that waits for its second factor: %w", err)
+	}
+	m, err := s.mounts.ByUUID(ctx, p.Mount)
+	if err != nil {
+		return nil, err
+	}
+	if m == nil {
+		return nil, engines.Denied(errors.New("the auth method is gone"))
+	}
+	auth, warnings, err := s.issue(ctx, m, p.Path, p.Login, p.EntityID)
+	if err != nil {
+		return nil, err
+	}
+	return &engines.Response{Auth: auth, Warnings: warnings}, nil
 }
 
 // issue makes the token of a login.
@@ -67,9 +124,9 @@ func (s *Server) renewTerms(ctx context.Context, e *token.Entry) (token.Terms, e
 	if m == nil {
 		return terms, engines.Invalid("the auth method that issued the token is gone: log in again")
 	}
-	terms.DefaultTTL, terms.SystemMaxTTL = m.Mount.DefaultLeaseTTL, m.Mount.MaxLeaseTTL
 	method, ok := m.Engine.(engines.Renewer)
 	if !ok {
+		terms.DefaultTTL, terms.SystemMaxTTL = m.Mount.DefaultLeaseTTL, m.Mount.MaxLeaseTTL
 		return terms, nil
 	}
 	fields, err := method.RenewLogin(ctx, m.Mount, engines.RenewedLogin{
@@ -78,8 +135,7 @@ func (s *Server) renewTerms(ctx context.Context, e *token.Entry) (token.Terms, e
 	if err != nil {
 		return terms, err
 	}
-	terms.TTL, terms.MaxTTL, terms.Period = time.Duration(fields.TokenTTL), time.Duration(fields.TokenMaxTTL), time.Duration(fields.TokenPeriod)
-	return terms, nil
+	return token.TermsOf(m.Mount, fields), nil
 }
 
 // namespacePath returns the path of a namespace for people.

@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/identity"
 	"github.com/coffer-project/coffer/server/lease"
+	"github.com/coffer-project/coffer/server/mfa"
 	"github.com/coffer-project/coffer/server/mount"
 	"github.com/coffer-project/coffer/server/namespace"
+	"github.com/coffer-project/coffer/server/passpolicy"
 	"github.com/coffer-project/coffer/server/policy"
 	"github.com/coffer-project/coffer/server/quota"
 	"github.com/coffer-project/coffer/server/system"
@@ -182,6 +186,26 @@ func (s *Server) newMounts() *mount.Table {
 	})
 }
 
+func (s *Server) newMFA() *mfa.Store {
+	return mfa.New(mfa.Options{
+		Store: s.barrier, NamespacePath: s.namespacePath, Above: s.namespaces.Above,
+		Entity: func(ctx context.Context, id string) (mfa.Entity, error) {
+			who, err := s.identity.Effective(ctx, id)
+			if err != nil {
+				return mfa.Entity{}, err
+			}
+			if who.Entity.Disabled {
+				return mfa.Entity{}, engines.Denied(errors.New("the entity is disabled"))
+			}
+			return mfa.Entity{ID: who.Entity.ID, Name: who.Entity.Name, Groups: slices.Sorted(maps.Keys(who.Groups))}, nil
+		},
+		AccessorExists: func(ctx context.Context, ns, accessor string) (bool, error) {
+			m, err := s.mounts.ByAccessor(ctx, ns, accessor)
+			return m != nil, err
+		},
+	})
+}
+
 func (s *Server) newQuotas() *quota.Quotas {
 	return quota.New(quota.Options{
 		Store: s.barrier, Logger: s.log,
@@ -247,6 +271,11 @@ func (s *Server) declareShared() {
 	s.namespaces.Routes(r)
 	s.leases.Routes(r)
 	s.quotas.Routes(r)
+	passpolicy.Routes(r, passpolicy.NewStore(s.barrier))
+	s.mfa.Validate(r, s.validated)
+	if people, err := s.identity.Engine(engines.Mount{}); err == nil {
+		s.mfa.Routes(people.Router())
+	}
 	s.wraps.Routes(r)
 	s.flights.Routes(r)
 	s.cors.Routes(r)

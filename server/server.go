@@ -21,6 +21,7 @@ import (
 	"github.com/coffer-project/coffer/server/lease"
 	"github.com/coffer-project/coffer/server/lifecycle"
 	"github.com/coffer-project/coffer/server/metrics"
+	"github.com/coffer-project/coffer/server/mfa"
 	"github.com/coffer-project/coffer/server/mount"
 	"github.com/coffer-project/coffer/server/namespace"
 	"github.com/coffer-project/coffer/server/policy"
@@ -75,6 +76,7 @@ type Server struct {
 	leases     *lease.Manager
 	wraps      *wrapping.Store
 	quotas     *quota.Quotas
+	mfa        *mfa.Store
 	flights    system.InFlight
 	cors       *system.CORS
 	uiHeaders  *system.UIHeaders
@@ -111,6 +113,7 @@ func New(o Options) *Server {
 	s.leases = s.newLeases()
 	s.mounts = s.newMounts()
 	s.quotas = s.newQuotas()
+	s.mfa = s.newMFA()
 	o.Lifecycle.Logger = o.Logger
 	o.Lifecycle.Hooks = lifecycle.Hooks{
 		FirstPuts: s.firstPuts, RootToken: s.rootToken, Load: s.load, Unload: s.unload, Active: s.active,
