@@ -16,7 +16,9 @@ func initCommand() *cli.Command {
 		help: `Initialises a server that has never held data: creates its keys, splits the one that unseals it into shares, and prints the shares and
 the first root token. They are printed once and stored nowhere: hand each share to another person.
 
-With a server that unseals itself, the shares are recovery keys, and -recovery-shares and -recovery-threshold say how many.
+With a server that unseals itself, the shares are recovery keys, and -recovery-shares and -recovery-threshold say how many. They
+unseal nothing: they are what makes a root token when none is left, and what moves the server to another seal. With
+-recovery-shares=0 there are none.
 Encrypting the shares with PGP is not supported.
 
 With -status nothing is created: the exit status is 0 if the server is initialised, 2 if not, 1 if it could not be asked.
@@ -125,7 +127,12 @@ func (c *call) printKeys(keys api.InitResponse, asked map[string]int, auto bool)
 	}
 	fmt.Fprintf(c.out, "\nInitial Root Token: %s\n\n", keys.RootToken)
 	if auto {
-		_, err := fmt.Fprintln(c.out, "The server is initialised and unseals itself. Keep the recovery keys, if any, and the root token apart and safe.")
+		text := "The server is initialised and unseals itself. It has no recovery keys."
+		if n := len(keys.RecoveryKeysB64); n > 0 {
+			text = fmt.Sprintf("The server is initialised and unseals itself. Hand its %d recovery keys to different people now: they are stored nowhere,\n"+
+				"and any %d of them make a root token when none is left.", n, asked["recovery_threshold"])
+		}
+		_, err := fmt.Fprintln(c.out, text)
 		return err
 	}
 	shares, threshold := asked["secret_shares"], asked["secret_threshold"]

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"net/http"
 
 	"github.com/openbao/openbao/api/v2"
 	"github.com/urfave/cli/v3"
@@ -16,7 +15,8 @@ Examples:
   $ coffer operator init -key-shares=5 -key-threshold=3
   $ coffer operator raft list-peers`,
 		initCommand(), unsealCommand(), sealCommand(), stepDownCommand(), membersCommand(), keyStatusCommand(), rotateCommand(),
-		raftCommand(), snapshotCommand())
+		rekeyCommand(), generateRootCommand(),
+		raftCommand(), snapshotCommand(), diagnoseCommand())
 }
 
 func sealCommand() *cli.Command {
@@ -100,28 +100,6 @@ Examples:
   $ coffer operator key-status -format=json`,
 		flags: []cli.Flag{fieldFlag()},
 	}, func(ctx context.Context, c *call) error { return printKeyStatus(ctx, c) })
-}
-
-func rotateCommand() *cli.Command {
-	return command(spec{
-		name: "rotate", usage: "encrypt what is written from now on with a new key",
-		help: `Adds a key to the key ring. What is written from now on is encrypted with it; older values stay readable. The server keeps serving,
-and the unseal keys stay the same.
-
-Examples:
-
-  $ coffer operator rotate
-  $ coffer operator rotate -format=json`,
-		flags: []cli.Flag{fieldFlag()},
-	}, func(ctx context.Context, c *call) error {
-		if _, err := c.send(ctx, request{method: http.MethodPut, path: "sys/rotate"}); err != nil {
-			return err
-		}
-		if c.String("field") == "" {
-			c.sayf("Success! A new encryption key is in use.\n")
-		}
-		return printKeyStatus(ctx, c)
-	})
 }
 
 func printKeyStatus(ctx context.Context, c *call) error {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os/exec"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -21,7 +22,7 @@ func TestScripts(t *testing.T) {
 func TestLive(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/live", Setup: setupScript,
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"dev-server": devServer, "server": startServer, "capture": capture},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"dev-server": devServer, "server": startServer, "stop-server": stopServer, "capture": capture},
 	})
 }
 
@@ -56,12 +57,14 @@ func startServer(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	ts.Check(cmd.Start())
 	ended := make(chan struct{}) // closed when the process is gone
-	ts.Defer(func() {
+	stop := func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		kill := time.AfterFunc(stopTime, func() { _ = cmd.Process.Kill() })
 		<-ended
 		kill.Stop()
-	})
+	}
+	ts.Defer(stop)
+	running.Store(ts, stop)
 	ready := make(chan string, 1) // the address, or "" if the server ended without one
 	go func() {
 		defer close(ended)
@@ -75,6 +78,18 @@ func startServer(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("the server did not become ready")
 	}
 	ts.Setenv("COFFER_ADDR", address)
+}
+
+// running has, for each script, the function that stops the server it started last.
+var running sync.Map
+
+// stopServer is the command stop-server: it stops the server and waits until it is gone.
+func stopServer(ts *testscript.TestScript, neg bool, args []string) {
+	stop, ok := running.Load(ts)
+	if neg || len(args) > 0 || !ok {
+		ts.Fatalf("usage: stop-server, after server")
+	}
+	stop.(func())()
 }
 
 // awaitReady sends the address the server names on stderr, then reads on until the server ends.

@@ -14,11 +14,18 @@ func unsealCommand() *cli.Command {
 different people from different machines. Without an argument the share is asked for and not shown: an argument stays in the
 shell's history.
 
+With -migrate the server changes to the seal that its configuration names: the shares are those of the seal it has, of its unseal
+key or of its recovery key.
+
 Examples:
 
   $ coffer operator unseal
-  $ coffer operator unseal - <share`,
-		flags: []cli.Flag{&cli.BoolFlag{Name: "reset", Usage: "forget the shares given so far"}},
+  $ coffer operator unseal - <share
+  $ coffer operator unseal -migrate`,
+		flags: []cli.Flag{
+			&cli.BoolFlag{Name: "reset", Usage: "forget the shares given so far"},
+			&cli.BoolFlag{Name: "migrate", Usage: "change to the configured seal; give it with every share"},
+		},
 	}, unseal)
 }
 
@@ -29,7 +36,7 @@ func unseal(ctx context.Context, c *call) error {
 		if err != nil {
 			return err
 		}
-		body = map[string]any{"key": key}
+		body = map[string]any{"key": key, "migrate": c.Bool("migrate")}
 	} else if c.arg(0) != "" {
 		return usagef("-reset takes no key")
 	}
