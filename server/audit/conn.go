@@ -98,23 +98,20 @@ func final(err error) bool {
 	return errors.Is(err, os.ErrDeadlineExceeded) || tooLong(err)
 }
 
-// tooLong reports whether a line did not fit in a datagram. The device is fine.
+// tooLong reports whether a line did not fit in a datagram. Shorter ones will.
 func tooLong(err error) bool { return errors.Is(err, syscall.EMSGSIZE) }
 
 // send writes the line. After a failure in the middle of it the connection is of no more use.
 func (d *connDevice) send(ctx context.Context, line []byte) error {
 	deadline, _ := ctx.Deadline()
-	if err := d.link.SetWriteDeadline(deadline); err != nil {
-		d.hangUp()
-		return err
+	n, err := 0, d.link.SetWriteDeadline(deadline)
+	if err == nil {
+		n, err = d.link.Write(line)
 	}
-	n, err := d.link.Write(line)
 	if err == nil {
 		return nil
 	}
-	if !tooLong(err) {
-		d.hangUp()
-	}
+	d.hangUp()
 	return fmt.Errorf("writing %d of %d bytes: %w", n, len(line), err)
 }
 

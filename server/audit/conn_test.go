@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -151,6 +152,88 @@ func TestSocketReconnects(t *testing.T) {
 	third := collect(t, "unix", address)
 	write(t, d, "three\n") // the old connection is dead, which only the write finds out
 	assertLine(t, third.lines, "three")
+}
+
+// A peer that hung up is noticed before a line is sent into nowhere: over TCP the first write would succeed.
+func TestSocketNoticesHangUp(t *testing.T) {
+	first := collect(t, "tcp", "127.0.0.1:0")
+	address := first.listener.Addr().String()
+	d := openSocket(t, "tcp", address)
+	write(t, d, "one\n")
+	assertLine(t, first.lines, "one")
+	first.stop()
+	audit.AwaitHangUp(d)
+	second := collect(t, "tcp", address)
+	write(t, d, "two\n")
+	assertLine(t, second.lines, "two")
+}
+
+// A daemon on a datagram socket that was restarted costs no record: only the write finds out.
+func TestSocketDatagramReconnects(t *testing.T) {
+	address := filepath.Join(t.TempDir(), "s")
+	d := openSocket(t, "unixgram", address)
+	buf := make([]byte, 100)
+	for _, want := range []string{"one\n", "two\n", "three\n"} {
+		l, err := net.ListenPacket("unixgram", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, d, want)
+		if n, _, err := l.ReadFrom(buf); err != nil || string(buf[:n]) != want {
+			t.Errorf("datagram %q, %v, want %q", buf[:n], err, want)
+		}
+		if err := errors.Join(l.Close(), os.RemoveAll(address)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Nobody waits longer than the time-out, however many wait before.
+func TestSocketTimeoutIsForAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var peers []net.Conn
+		d := audit.NewConnAt(2*time.Second, func(context.Context) (net.Conn, error) {
+			near, far := net.Pipe() // far reads nothing
+			peers = append(peers, far)
+			return near, nil
+		})
+		var wg sync.WaitGroup
+		for i := range 20 {
+			wg.Go(func() {
+				time.Sleep(time.Duration(i) * 300 * time.Millisecond)
+				start := time.Now()
+				err := d.Write(t.Context(), []byte("x\n"))
+				if took := time.Since(start); err == nil || took != 2*time.Second {
+					t.Errorf("writer %d: %v after %v, want a failure after 2s", i, err, took)
+				}
+			})
+		}
+		wg.Wait()
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+		for _, p := range peers {
+			p.Close()
+		}
+	})
+}
+
+// Not even a name server that hangs holds up those who wait for the connection.
+func TestSocketDialHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := audit.NewConnAt(2*time.Second, func(context.Context) (net.Conn, error) {
+			time.Sleep(time.Minute)
+			return nil, os.ErrDeadlineExceeded
+		})
+		var wg sync.WaitGroup
+		wg.Go(func() { d.Write(t.Context(), []byte("x\n")) })
+		synctest.Wait()
+		start := time.Now()
+		if err := d.Write(t.Context(), []byte("y\n")); err == nil || time.Since(start) != 2*time.Second {
+			t.Errorf("the second line: %v after %v, want a failure after 2s", err, time.Since(start))
+		}
+		wg.Wait()
+	})
 }
 
 func TestSocketDatagrams(t *testing.T) {
@@ -344,7 +427,21 @@ func TestFailedConnectionIsLeftAlone(t *testing.T) {
 		if s := stats(); s.Failing || s.Records != 1 || len(down.lines) != 1 {
 			t.Errorf("recovered: %+v", s)
 		}
-		if s := b.Devices()[0]; s.Records != 21 || s.Errors != 4 || s.Skipped != 0 {
+		file.err = nil
+		for range 5 {
+			request(t, b)
+		}
+		if s := stats(); s.Records != 6 {
+			t.Errorf("recovered: %+v, want each record written again", s)
+		}
+		down.err = syscall.EMSGSIZE
+		for range 5 {
+			request(t, b)
+		}
+		if s := stats(); s.Errors != 10 {
+			t.Errorf("with lines too long for a datagram: %+v, want each record tried", s)
+		}
+		if s := b.Devices()[0]; s.Records != 31 || s.Errors != 4 || s.Skipped != 0 {
 			t.Errorf("the file: %+v", s)
 		}
 	})

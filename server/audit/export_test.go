@@ -1,7 +1,9 @@
 package audit
 
 import (
+	"context"
 	"io"
+	"net"
 	"time"
 )
 
@@ -15,3 +17,11 @@ func NewSyslogAt(facility, tag string, timeout time.Duration, paths ...string) D
 
 // MaxPause is the longest time that a failed device is left alone.
 const MaxPause = maxPause
+
+// NewConnAt returns a device over the connections that dial makes.
+func NewConnAt(timeout time.Duration, dial func(context.Context) (net.Conn, error)) Device {
+	return newConn(timeout, nil, dial)
+}
+
+// AwaitHangUp waits until a device over a connection has noticed that its peer is gone.
+func AwaitHangUp(d Device) { <-d.(*connDevice).link.gone }

@@ -159,6 +159,11 @@ func TestBlock(t *testing.T) {
 			t.Fatalf("%d allowed, want 1", got)
 		}
 		time.Sleep(59 * time.Second)
+		for i := range 500 { // those who come make room, but not of those who are blocked
+			r := app
+			r.ClientIP = netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})
+			q.spend(1, r)
+		}
 		if d := q.rate(app); d.Allowed || d.RetryAfter != time.Second {
 			t.Errorf("while blocked: %+v", d)
 		}
@@ -498,6 +503,9 @@ func TestFollowsStorage(t *testing.T) {
 		active.must(engines.Update, "/rate-limit/all", `{"rate":3,"interval":86400}`)
 		if got := standby.spend(5, app); got != 3 {
 			t.Errorf("after a change %d are allowed, want 3", got)
+		}
+		if n := standby.Violations()["rate-limit/all"]; n != 3+5+2 {
+			t.Errorf("%d violations, want 10: they are counted on when quotas change", n)
 		}
 		active.must(engines.Delete, "/rate-limit/all", "")
 		if got := standby.spend(5, app); got != 5 {
