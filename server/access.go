@@ -146,6 +146,9 @@ func (s *Server) authenticate(ctx context.Context, c *call) error {
 		}
 		entry, err = s.tokens.Lookup(ctx, c.Token.Reveal())
 	}
+	if errors.Is(err, token.ErrInvalid) && wrapping.Takes(c.path) {
+		return wrapping.ErrInvalid // it tells the client that somebody else may have been there
+	}
 	if errors.Is(err, token.ErrInvalid) {
 		return engines.Denied(err)
 	}

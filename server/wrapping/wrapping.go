@@ -26,8 +26,8 @@ const Policy = "response-wrapping"
 // MaxTTL is the longest life of a wrapping token.
 const MaxTTL = 32 * 24 * time.Hour
 
-// errInvalid is the one answer to every token that takes out nothing.
-var errInvalid = engines.Invalid("wrapping token is not valid or does not exist")
+// ErrInvalid is the one answer to every token that takes out nothing.
+var ErrInvalid = engines.Invalid("wrapping token is not valid or does not exist")
 
 // record is a stored response.
 type record struct {
@@ -116,6 +116,9 @@ func (s *Store) Drop(ctx context.Context, tokenKey string) error {
 	return err
 }
 
+// Takes reports whether a request to path, in its namespace, takes out what the caller's own token wraps.
+func Takes(path string) bool { return path == "sys/wrapping/unwrap" || path == "sys/wrapping/rewrap" }
+
 // IsWrapping reports whether a token is a wrapping token.
 func IsWrapping(e *token.Entry) bool { return slices.Equal(e.Policies, []string{Policy}) }
 
@@ -123,7 +126,7 @@ func IsWrapping(e *token.Entry) bool { return slices.Equal(e.Policies, []string{
 func (s *Store) get(ctx context.Context, tokenKey string) (record, error) {
 	e, err := s.store.Get(ctx, prefix+storage.Key(tokenKey))
 	if errors.Is(err, storage.ErrNotFound) {
-		return record{}, errInvalid
+		return record{}, ErrInvalid
 	}
 	if err != nil {
 		return record{}, err
@@ -139,7 +142,7 @@ func (s *Store) get(ctx context.Context, tokenKey string) (record, error) {
 func (s *Store) lookup(ctx context.Context, id engines.Sensitive) (*token.Entry, error) {
 	e, err := s.tokens.Lookup(ctx, id.Reveal())
 	if errors.Is(err, token.ErrInvalid) || err == nil && !IsWrapping(e) {
-		return nil, errInvalid
+		return nil, ErrInvalid
 	}
 	return e, err
 }
@@ -158,7 +161,7 @@ func (s *Store) take(ctx context.Context, req *engines.Request, id engines.Sensi
 		return record{}, err
 	}
 	if _, err := s.tokens.Use(ctx, e); errors.Is(err, token.ErrInvalid) {
-		return record{}, errInvalid
+		return record{}, ErrInvalid
 	} else if err != nil {
 		return record{}, err
 	}
