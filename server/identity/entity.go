@@ -207,10 +207,10 @@ func (s *Store) answerEntity(ctx context.Context, e *entity, err error) (*engine
 		aliases = append(aliases, s.describeAlias(ctx, ns, e.ID, &e.Aliases[i]))
 	}
 	return &engines.Response{Data: map[string]any{
-		"id": e.ID, "name": e.Name, "metadata": e.Metadata, "policies": list0(e.Policies), "disabled": e.Disabled,
+		"id": e.ID, "name": e.Name, "metadata": e.Metadata, "policies": notNil(e.Policies), "disabled": e.Disabled,
 		"aliases": aliases, "group_ids": all, "direct_group_ids": direct, "inherited_group_ids": inherited,
 		"creation_time": e.CreatedAt, "last_update_time": e.UpdatedAt,
-		"merged_entity_ids": list0(e.MergedIDs), "namespace_id": ns,
+		"merged_entity_ids": notNil(e.MergedIDs), "namespace_id": ns,
 	}}, nil
 }
 

@@ -193,8 +193,8 @@ func (s *Store) answerGroup(ctx context.Context, g *group, err error) (*engines.
 		as = s.describeGroupAlias(ctx, g)
 	}
 	return &engines.Response{Data: map[string]any{
-		"id": g.ID, "name": g.Name, "type": g.Type, "metadata": g.Metadata, "policies": list0(g.Policies),
-		"member_entity_ids": list0(members), "member_group_ids": list0(g.MemberGroups), "parent_group_ids": list0(g.Parents),
+		"id": g.ID, "name": g.Name, "type": g.Type, "metadata": g.Metadata, "policies": notNil(g.Policies),
+		"member_entity_ids": notNil(members), "member_group_ids": notNil(g.MemberGroups), "parent_group_ids": notNil(g.Parents),
 		"alias": as, "creation_time": g.CreatedAt, "last_update_time": g.UpdatedAt, "modify_index": g.ModifyIndex,
 		"namespace_id": ns,
 	}}, nil

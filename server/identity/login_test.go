@@ -171,6 +171,16 @@ func TestLoginGroups(t *testing.T) {
 	alias := h.write("entity-alias", map[string]any{"name": "bob", "mount_accessor": auths[0], "canonical_id": id})
 	mustLogin(t, h, "root", auths[0], "bob", "cn=ops")
 	check("by another method", dev, other)
+	// An alias that means somebody else leaves nobody in the groups it brought.
+	away := h.write("entity", nil)
+	h.Must(engines.Update, "entity-alias/id/"+alias, map[string]any{"canonical_id": away})
+	check("the alias is another one's", dev)
+	if groups := mustEffective(t, h, away).Groups; len(groups) != 0 {
+		t.Errorf("the groups moved with the alias: %v", groups)
+	}
+	h.Must(engines.Update, "entity-alias/id/"+alias, map[string]any{"canonical_id": id})
+	mustLogin(t, h, "root", auths[0], "bob", "cn=ops")
+	check("by another method", dev, other)
 	h.Must(engines.Delete, "entity-alias/id/"+alias, nil)
 	check("the other alias is gone", dev)
 

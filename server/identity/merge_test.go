@@ -65,6 +65,11 @@ func TestMerge(t *testing.T) {
 			t.Errorf("Effective(%s) after the deletion: %v", id, err)
 		}
 	}
+	for k := range h.Snapshot() {
+		if !strings.Contains(string(k), "/group") {
+			t.Errorf("left behind: %s", k)
+		}
+	}
 }
 
 func TestMergeConflicts(t *testing.T) {

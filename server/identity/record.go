@@ -27,7 +27,7 @@ import (
 //	group-name/<name>                    pointer: Owner is the group
 //	group-alias/<accessor hash>/<name hash>  pointer: ID is the alias, Owner the group, Source the alias's
 //	group-alias-id/<alias id>            pointer: Owner is the group
-//	member/<group id>/<source>/<entity id>   empty: the entity is directly in the group
+//	member/<group id>/<source>/<entity id>   pointer to the group: the entity is directly in it
 //
 // A membership counts if the group exists and has the same source. Both are never used again once gone, so that
 // deleting a group of any size, or its alias, ends all memberships at once; the leftovers are removed later.

@@ -170,8 +170,8 @@ func (s *Store) checkMount(ctx context.Context, ns, accessor string) (local bool
 	return local, nil
 }
 
-// list0 is what a list answers when it is empty: never null.
-func list0(list []string) []string {
+// notNil is what a list answers when it is empty: never null.
+func notNil(list []string) []string {
 	if list == nil {
 		return []string{}
 	}
