@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"strings"
@@ -41,7 +42,7 @@ func newSyslog(o options, paths []string) Device {
 }
 
 func dialSyslog(ctx context.Context, paths []string) (net.Conn, error) {
-	var errs []error
+	var last error
 	for _, network := range []string{"unixgram", "unix"} {
 		for _, path := range paths {
 			var d net.Dialer
@@ -50,10 +51,15 @@ func dialSyslog(ctx context.Context, paths []string) (net.Conn, error) {
 				c.(*net.UnixConn).SetWriteBuffer(syslogBufferBytes) // as much as the system lets us have
 				return c, nil
 			}
-			errs = append(errs, err)
+			if !errors.Is(err, fs.ErrNotExist) {
+				last = err
+			}
 		}
 	}
-	return nil, fmt.Errorf("no syslog daemon listens on this machine: %w", errors.Join(errs...))
+	if last != nil {
+		return nil, fmt.Errorf("no syslog daemon listens on this machine: %w", last)
+	}
+	return nil, fmt.Errorf("no syslog daemon listens on this machine, at %s", strings.Join(paths, ", "))
 }
 
 func parseFacility(value string) (int, error) {
