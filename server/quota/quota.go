@@ -86,15 +86,17 @@ func wholeSeconds(d time.Duration) string {
 	return strconv.FormatInt(int64(math.Ceil(d.Seconds())), 10)
 }
 
-// Err returns the error that refuses a request, nil if it is allowed.
+// Err returns the error that refuses a request, with the answer's header in it; nil if it is allowed.
 func (d Decision) Err(path string) error {
 	if d.Allowed {
 		return nil
 	}
-	return limited(path, "rate limit")
+	err := limited(path, "rate limit")
+	err.Header = d.Header()
+	return err
 }
 
-func limited(path, kind string) error {
+func limited(path, kind string) *engines.Error {
 	const most = 256
 	if len(path) > most {
 		path = path[:most] + "…"

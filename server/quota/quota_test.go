@@ -126,7 +126,7 @@ func TestRate(t *testing.T) {
 			t.Errorf("one too many: %+v", d)
 		}
 		var e *engines.Error
-		if err := d.Err(app.Path); !errors.As(err, &e) || e.Kind != engines.KindLimited || e.Detail != `request path "secret/data/app": rate limit quota exceeded` {
+		if err := d.Err(app.Path); !errors.As(err, &e) || e.Kind != engines.KindLimited || e.Detail != `request path "secret/data/app": rate limit quota exceeded` || e.Header.Get("Retry-After") != "4" {
 			t.Errorf("Err = %v", err)
 		}
 		other := app
