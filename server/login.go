@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/identity"
 	"github.com/coffer-project/coffer/server/mfa"
 	"github.com/coffer-project/coffer/server/mount"
 	"github.com/coffer-project/coffer/server/namespace"
@@ -71,7 +72,7 @@ func (s *Server) secondFactor(ctx context.Context, c *call, r *engines.Response,
 }
 
 // validated finishes a login whose second factor has come.
-func (s *Server) validated(ctx context.Context, _ *engines.Request, kept []byte) (*engines.Response, error) {
+func (s *Server) validated(ctx context.Context, req *engines.Request, kept []byte) (*engines.Response, error) {
 	var p pendingLogin
 	if err := json.Unmarshal(kept, &p); err != nil {
 		return nil, fmt.Errorf("reading a login that waits for its second factor: %w", err)
@@ -80,8 +81,11 @@ func (s *Server) validated(ctx context.Context, _ *engines.Request, kept []byte)
 	if err != nil {
 		return nil, err
 	}
-	if m == nil {
+	switch {
+	case m == nil:
 		return nil, engines.Denied(errors.New("the auth method is gone"))
+	case !p.Login.Token.Allows(req.RemoteIP):
+		return nil, engines.Denied(errors.New("the login is bound to other addresses"))
 	}
 	auth, warnings, err := s.issue(ctx, m, p.Path, p.Login, p.EntityID)
 	if err != nil {
@@ -95,16 +99,22 @@ func (s *Server) issue(ctx context.Context, m *mount.Mounted, path string, login
 	if err := s.admitLease(ctx, m.Namespace, m.Path, path, login.Role); err != nil {
 		return nil, nil, err
 	}
+	var who *identity.Effective
+	if entityID != "" {
+		var err error
+		if who, err = s.identity.Effective(ctx, entityID); err != nil {
+			return nil, nil, err
+		}
+		if who.Entity.Disabled {
+			return nil, nil, engines.Denied(errors.New("the entity is disabled"))
+		}
+	}
 	created, err := s.tokens.CreateLogin(ctx, m.Mount, m.Config.TokenType, path, login, entityID)
 	if err != nil {
 		return nil, nil, err
 	}
 	auth := s.tokens.Auth(created)
-	if entityID != "" {
-		who, err := s.identity.Effective(ctx, entityID)
-		if err != nil {
-			return nil, nil, err
-		}
+	if who != nil {
 		auth.IdentityPolicies = who.Policies[created.Entry.Namespace]
 		auth.Policies = policiesIn(created.Entry, who)
 	}

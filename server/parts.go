@@ -199,6 +199,7 @@ func (s *Server) newMFA() *mfa.Store {
 			}
 			return mfa.Entity{ID: who.Entity.ID, Name: who.Entity.Name, Groups: slices.Sorted(maps.Keys(who.Groups))}, nil
 		},
+		GroupExists: s.identity.HasGroup,
 		AccessorExists: func(ctx context.Context, ns, accessor string) (bool, error) {
 			m, err := s.mounts.ByAccessor(ctx, ns, accessor)
 			return m != nil, err
@@ -273,9 +274,7 @@ func (s *Server) declareShared() {
 	s.quotas.Routes(r)
 	passpolicy.Routes(r, passpolicy.NewStore(s.barrier))
 	s.mfa.Validate(r, s.validated)
-	if people, err := s.identity.Engine(engines.Mount{}); err == nil {
-		s.mfa.Routes(people.Router())
-	}
+	s.mfa.Routes(s.identity.Router())
 	s.wraps.Routes(r)
 	s.flights.Routes(r)
 	s.cors.Routes(r)

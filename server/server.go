@@ -226,7 +226,7 @@ func (s *Server) active(ctx context.Context) {
 		}
 	}
 	s.tokens.Activated()
-	s.background.run(ctx, s.sweeper, s.leases.Run, s.namespaces.Run, s.mounts.Run)
+	s.background.run(ctx, s.sweeper, s.forgetHeldLogins, s.leases.Run, s.namespaces.Run, s.mounts.Run)
 }
 
 // upgrade gives a data directory of an older version what new ones begin with.
@@ -243,6 +243,22 @@ func (s *Server) sweeper(ctx context.Context) {
 		case <-timer.C:
 		}
 		timer.Reset(s.sweep(ctx))
+	}
+}
+
+// forgetHeldLogins removes logins whose second factor never came, until ctx ends.
+func (s *Server) forgetHeldLogins(ctx context.Context) {
+	tick := time.NewTicker(time.Minute)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			if err := s.mfa.Sweep(ctx); err != nil && ctx.Err() == nil {
+				s.log.Warn("removing logins that were never finished", "err", err)
+			}
+		}
 	}
 }
 

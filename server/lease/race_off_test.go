@@ -2,4 +2,4 @@
 
 package lease_test
 
-const many = 100_000
+const many = 30_000

@@ -2,4 +2,4 @@
 
 package lease_test
 
-const many = 15_000
+const many = 8_000

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,14 +29,7 @@ func (m *Manager) Revoke(ctx context.Context, ns, id string, wait bool) error {
 	if err != nil {
 		return err
 	}
-	marked, err := m.mark(ctx, []ref{{ns: rec.Namespace, id: rec.ID}}, byHand)
-	if err != nil {
-		return fmt.Errorf("marking a lease: %w", err)
-	}
-	if !wait {
-		return nil
-	}
-	_, err = m.finish(ctx, marked)
+	_, err = m.end(ctx, []ref{{ns: rec.Namespace, id: rec.ID}}, byHand, wait)
 	return err
 }
 
@@ -151,19 +145,14 @@ func (m *Manager) RevokeMount(ctx context.Context, uuid string) (n int, err erro
 	return n, first
 }
 
-// end marks leases, and with wait revokes them. It returns how many there were.
+// end marks leases, and with wait revokes them. It returns how many there were, and with wait the first error of an
+// engine after everything was tried.
 func (m *Manager) end(ctx context.Context, refs []ref, how marking, wait bool) (n int, err error) {
 	for len(refs) > 0 {
 		batch := refs[:min(len(refs), markBatch)]
 		refs = refs[len(batch):]
-		marked, e := m.mark(ctx, batch, how)
-		if n += len(marked); e != nil {
-			return n, fmt.Errorf("marking leases: %w", e)
-		}
-		if !wait {
-			continue
-		}
-		if _, e := m.finish(ctx, marked); e != nil && !isRefusal(e) {
+		ended, e := m.endBatch(ctx, batch, how, wait)
+		if n += ended; e != nil && !isRefusal(e) {
 			return n, e
 		} else if err == nil {
 			err = e
@@ -172,36 +161,71 @@ func (m *Manager) end(ctx context.Context, refs []ref, how marking, wait bool) (
 	return n, err
 }
 
+// endBatch claims what it waits for before it marks, so that nobody else begins with it.
+func (m *Manager) endBatch(ctx context.Context, refs []ref, how marking, wait bool) (n int, err error) {
+	claimed := map[string]bool{}
+	if wait {
+		for _, r := range refs {
+			if m.claim(r.id) == nil {
+				claimed[r.id] = true
+			}
+		}
+	}
+	marked, err := m.mark(ctx, refs, how)
+	var mine, others []*record
+	for _, rec := range marked {
+		if claimed[rec.ID] {
+			mine = append(mine, rec)
+			delete(claimed, rec.ID)
+		} else {
+			others = append(others, rec)
+		}
+	}
+	for id := range claimed {
+		m.release(id)
+	}
+	if err != nil {
+		err = fmt.Errorf("marking leases: %w", err)
+	}
+	if !wait {
+		return len(marked), err
+	}
+	// First what nobody has to be waited for: two callers may each be about what the other one wants.
+	err = cmp.Or(err, inTurns(mine, func(rec *record) error {
+		defer m.release(rec.ID)
+		return m.finish(ctx, rec)
+	}))
+	return len(marked), cmp.Or(err, inTurns(others, func(rec *record) error { return m.await(ctx, rec) }))
+}
+
 // isRefusal reports whether the error is about one lease, so that the others can go on.
 func isRefusal(err error) bool {
 	var e *engines.Error
 	return errors.As(err, &e)
 }
 
-// finish revokes marked leases, a few at a time, and returns how many it could not, with the first error.
-func (m *Manager) finish(ctx context.Context, marked []*record) (failed int, first error) {
+// inTurns does something with each record, a few at a time, and returns the first error.
+func inTurns(recs []*record, do func(*record) error) (first error) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, syncCalls) // holds one element for each call
-	for _, rec := range marked {
+	for _, rec := range recs {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			if err := m.finishOne(ctx, rec); err != nil {
+			if err := do(rec); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
-				if failed++; first == nil {
-					first = err
-				}
+				first = cmp.Or(first, err)
 			}
 		})
 	}
 	wg.Wait()
-	return failed, first
+	return first
 }
 
-// finishOne revokes one marked lease, or waits for whoever is about it.
-func (m *Manager) finishOne(ctx context.Context, rec *record) error {
+// await waits for whoever is about a marked lease, and then does what is left to do.
+func (m *Manager) await(ctx context.Context, rec *record) error {
 	for {
 		busy := m.claim(rec.ID)
 		if busy == nil {
@@ -214,13 +238,17 @@ func (m *Manager) finishOne(ctx context.Context, rec *record) error {
 		}
 	}
 	defer m.release(rec.ID)
-	// Again: whoever was about it may have done it.
-	rec, err := get(ctx, m.store, rec.Namespace, rec.ID)
+	now, err := get(ctx, m.store, rec.Namespace, rec.ID)
 	if errors.Is(err, storage.ErrNotFound) {
 		return nil
 	} else if err != nil {
 		return err
 	}
+	return m.finish(ctx, now)
+}
+
+// finish revokes a marked lease that is claimed.
+func (m *Manager) finish(ctx context.Context, rec *record) error {
 	if err := m.attempt(ctx, rec); err != nil {
 		if e := m.postpone(ctx, rec, err); e != nil {
 			return e
