@@ -26,7 +26,7 @@ func (t *Table) claim(ctx context.Context, tx *storage.Txn, namespace, by string
 	if _, err := tx.Get(ctx, sequence(namespace)); err != nil && !errors.Is(err, storage.ErrNotFound) {
 		return err
 	}
-	_ = by
+	tx.Put(sequence(namespace), []byte(by))
 	if t.opts.Guard != nil {
 		return t.opts.Guard(ctx, tx, namespace)
 	}

@@ -54,7 +54,7 @@ func TestUnknownOutcomeDuringDisable(t *testing.T) {
 	f.must(err)
 	var late []storage.Batch // in the log, not applied
 	f.refuse = func(b storage.Batch) error {
-		if len(b.Puts) == 1 && b.Puts[0].Key.Path() == "late" {
+		if len(b.Puts) == 1 && b.Puts[0].Key.Path() == "a-late-one" {
 			late = append(late, b)
 			return storage.ErrOutcomeUnknown
 		}
@@ -69,7 +69,7 @@ func TestUnknownOutcomeDuringDisable(t *testing.T) {
 	f.Table = newTable(f, func(o *mount.Options) {
 		o.OnDisable = func(ctx context.Context, m *mount.Mounted) error {
 			defer close(hold)
-			_, err := m.Mount.Storage.Commit(ctx, storage.Batch{Puts: []storage.Put{{Key: "late", Value: []byte("v")}}})
+			_, err := m.Mount.Storage.Commit(ctx, storage.Batch{Puts: []storage.Put{{Key: "a-late-one", Value: []byte("v")}}})
 			if !errors.Is(err, storage.ErrOutcomeUnknown) {
 				t.Errorf("the write = %v", err)
 			}
