@@ -16,7 +16,7 @@ Examples:
 
   $ coffer operator raft join https://10.0.0.7:8200
   $ coffer operator raft snapshot save backup.snap`,
-		joinCommand(), listPeersCommand(), removePeerCommand(), snapshotCommand(), autopilotCommand())
+		joinCommand(), listPeersCommand(), removePeerCommand(), snapshotCommand(), snapshotAutoCommand(), autopilotCommand())
 }
 
 func joinCommand() *cli.Command {

@@ -92,7 +92,7 @@ func (in *configInput) onto(c *config, given func(string) bool) {
 
 func keepMasked(into *string, given engines.Sensitive) {
 	if given != mask {
-		*into = given.Reveal()
+		*into = strings.TrimSpace(given.Reveal()) // a file it came from may end with a newline
 	}
 }
 
