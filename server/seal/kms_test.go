@@ -21,9 +21,12 @@ type service struct {
 	key  seal.Wrapper
 	fail error
 	hang bool
+
+	encrypted int
 }
 
 func (s *service) Encrypt(ctx context.Context, plain []byte, _ string) ([]byte, error) {
+	s.encrypted++
 	if s.hang {
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -263,4 +266,63 @@ func TestSettings(t *testing.T) {
 	if strings.Contains(text, "do-not-show") || strings.Count(text, "\n") != 3 {
 		t.Errorf("problems: %s", text)
 	}
+}
+
+// Challenges by a service: any number costs one call an hour, each is for one server, and nothing else is opened.
+func TestChallengesOfAService(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, w := newService(t, "k", keyA)
+		var c seal.Challenges
+		for i := range 100 {
+			id := string(rune('a' + i%26))
+			blob, err := c.Issue(t.Context(), w, id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := seal.AnswerChallenge(t.Context(), w, id+"x", blob); !errors.Is(err, seal.ErrWrongKey) {
+				t.Fatalf("another server's challenge: %v", err)
+			}
+			answer, err := seal.AnswerChallenge(t.Context(), w, id, blob)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Verify(id, answer); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if s.encrypted != 1 {
+			t.Errorf("%d calls of the service", s.encrypted)
+		}
+		time.Sleep(2 * time.Hour)
+		s.fail = errors.New("away")
+		for range 10 {
+			if _, err := c.Issue(t.Context(), w, "a"); !errors.Is(err, s.fail) {
+				t.Errorf("while it is away: %v", err)
+			}
+		}
+		if s.encrypted != 2 {
+			t.Errorf("%d calls of a service that is away", s.encrypted-1)
+		}
+		s.fail = nil
+		time.Sleep(10 * time.Second)
+		_, other := newService(t, "other", keyB)
+		for _, w := range []seal.Wrapper{w, other, seal.NewKEKWrapper(keyA), w} { // the seal may change
+			blob, err := c.Issue(t.Context(), w, "a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := seal.AnswerChallenge(t.Context(), w, "a", blob); err != nil {
+				t.Errorf("%s: %v", seal.KeyID(w), err)
+			}
+		}
+		root, err := seal.WrapRoot(t.Context(), w, rootKey)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, forged := range [][]byte{nil, {0}, {0xff, 0xff}, append([]byte{byte(len(root) >> 8), byte(len(root))}, root...), root} {
+			if answer, err := seal.AnswerChallenge(t.Context(), w, "a", forged); err == nil {
+				t.Errorf("a forged challenge gives %d bytes", len(answer))
+			}
+		}
+	})
 }
