@@ -163,6 +163,7 @@ func (s *Server) authenticate(ctx context.Context, c *call) error {
 		return err
 	}
 	c.token, c.who, c.acl = entry, who, acl.In(c.ns.Path)
+	s.flights.Identify(&c.flight, cmp.Or(entry.EntityID, entry.Accessor))
 	c.inner.Caller = engines.Caller{
 		Accessor: entry.Accessor, DisplayName: entry.DisplayName, EntityID: entry.EntityID,
 		Policies: policiesIn(entry, who), Root: acl.Root(), TokenKey: entry.Key, Token: c.Token,

@@ -14,6 +14,7 @@ import (
 	"github.com/coffer-project/coffer/server/mount"
 	"github.com/coffer-project/coffer/server/namespace"
 	"github.com/coffer-project/coffer/server/policy"
+	"github.com/coffer-project/coffer/server/system"
 	"github.com/coffer-project/coffer/server/token"
 	"github.com/coffer-project/coffer/storage"
 )
@@ -34,6 +35,7 @@ type call struct {
 	acl    *policy.ACL  // looking from the namespace; nil on unauthenticated paths
 	who    *identity.Effective
 	record audit.Record
+	flight system.Flight
 	// wrapTTL is how long the answer shall be kept for the holder of a wrapping token; 0: it goes out as it is.
 	wrapTTL    time.Duration
 	header     http.Header // for the answer; may be nil
@@ -52,7 +54,9 @@ func (s *Server) Handle(ctx context.Context, req *Request) (*Reply, error) {
 	if err := s.resolve(ctx, c); err != nil {
 		return nil, err
 	}
-	defer s.flights.Begin(c.ID, c.Op, c.Request.Path, c.Remote.Addr().String())()
+	c.flight = system.Flight{ID: c.ID, Op: c.Op, Path: c.Request.Path, Remote: c.Remote}
+	s.flights.Begin(&c.flight)
+	defer s.flights.End(&c.flight)
 	denied := s.limit(ctx, c)
 	if denied == nil {
 		denied = s.admit(ctx, c)

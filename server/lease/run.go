@@ -345,10 +345,10 @@ func (m *Manager) doCall(ctx context.Context, w *work, rec *record) bool {
 		m.laterLocked(w, rec.ID, rec.name()) // whoever is about it may fail
 		return true
 	}
-	// Again: somebody who waited for it may have done it.
-	_, err := get(ctx, m.store, rec.Namespace, rec.ID)
+	// Again: somebody who waited for it may have done it, or may have failed.
+	now, err := get(ctx, m.store, rec.Namespace, rec.ID)
 	switch {
-	case errors.Is(err, storage.ErrNotFound):
+	case errors.Is(err, storage.ErrNotFound), err == nil && now.indexKey() != rec.indexKey():
 		m.release(rec.ID)
 		m.mu.Lock()
 		defer m.mu.Unlock()
@@ -357,6 +357,7 @@ func (m *Manager) doCall(ctx context.Context, w *work, rec *record) bool {
 	case err == nil && m.term() != w.term:
 		err = errTerm
 	case err == nil:
+		rec = now
 		err = m.attempt(ctx, rec)
 	}
 	if err == nil {

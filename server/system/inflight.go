@@ -2,7 +2,7 @@ package system
 
 import (
 	"context"
-	"slices"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -11,24 +11,31 @@ import (
 
 // InFlight knows the requests that this node is working on. The zero value is ready; safe for concurrent use.
 type InFlight struct {
-	mu       sync.Mutex
-	requests map[string]*flying // by request id
-	waiting  []*drain
+	mu      sync.Mutex
+	first   *Flight // the oldest
+	last    *Flight
+	count   int
+	started uint64 // requests ever
+	waiting []*drain
 }
 
-// drain waits for the end of requests.
-type drain struct {
-	left map[string]bool // ids
-	done chan struct{}   // closed when none is left
-}
+// Flight is one request under way. Fill the fields before Begin.
+type Flight struct {
+	ID     string
+	Op     engines.Operation
+	Path   string
+	Remote netip.AddrPort // of the client
 
-type flying struct {
 	since      time.Time
-	op         engines.Operation
-	path       string
-	remote     string
+	number     uint64 // in the order of their beginnings
 	client     string
-	forwarding bool
+	prev, next *Flight
+}
+
+// drain waits for the end of every request up to a number.
+type drain struct {
+	upTo uint64
+	done chan struct{} // closed when none is left
 }
 
 // Routes declares sys/in-flight-req.
@@ -36,42 +43,56 @@ func (f *InFlight) Routes(r *engines.Router) {
 	engines.On(r, engines.Read, "in-flight-req", "List the requests that this node is working on.", engines.AnyNode|engines.RootNamespace, f.read)
 }
 
-// Begin notes a request until end is called. remote is the address of the client.
-func (f *InFlight) Begin(id string, op engines.Operation, path, remote string) (end func()) {
+// Begin notes a request until End.
+func (f *InFlight) Begin(r *Flight) {
+	r.since = time.Now()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.requests == nil {
-		f.requests = map[string]*flying{}
+	f.started++
+	f.count++
+	r.number, r.prev = f.started, f.last
+	if f.last == nil {
+		f.first = r
+	} else {
+		f.last.next = r
 	}
-	f.requests[id] = &flying{since: time.Now(), op: op, path: path, remote: remote}
-	return func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		delete(f.requests, id)
-		for _, d := range f.waiting {
-			d.ended(id)
-		}
-		f.waiting = slices.DeleteFunc(f.waiting, func(d *drain) bool { return len(d.left) == 0 })
-	}
+	f.last = r
 }
 
-func (d *drain) ended(id string) {
-	if !d.left[id] {
-		return
+// End ends what Begin began.
+func (f *InFlight) End(r *Flight) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.count--
+	if r.prev == nil {
+		f.first = r.next
+	} else {
+		r.prev.next = r.next
 	}
-	if delete(d.left, id); len(d.left) == 0 {
-		close(d.done)
+	if r.next == nil {
+		f.last = r.prev
+	} else {
+		r.next.prev = r.prev
 	}
+	left := f.waiting[:0]
+	for _, d := range f.waiting {
+		if f.drained(d.upTo) {
+			close(d.done)
+		} else {
+			left = append(left, d)
+		}
+	}
+	f.waiting = left
 }
+
+// drained reports whether no request up to a number is under way. f.mu is held.
+func (f *InFlight) drained(upTo uint64) bool { return f.first == nil || f.first.number > upTo }
 
 // Drain waits until every request that is under way now has ended, or ctx has.
 func (f *InFlight) Drain(ctx context.Context) error {
-	d := &drain{left: map[string]bool{}, done: make(chan struct{})}
 	f.mu.Lock()
-	for id := range f.requests {
-		d.left[id] = true
-	}
-	if len(d.left) == 0 {
+	d := &drain{upTo: f.started, done: make(chan struct{})}
+	if f.drained(d.upTo) {
 		f.mu.Unlock()
 		return nil
 	}
@@ -81,47 +102,32 @@ func (f *InFlight) Drain(ctx context.Context) error {
 	case <-d.done:
 		return nil
 	case <-ctx.Done():
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.waiting = slices.DeleteFunc(f.waiting, func(w *drain) bool { return w == d })
-		return ctx.Err()
+		return ctx.Err() // d is forgotten when its requests end
 	}
 }
 
 // Identify says who makes a request, once that is known: the id of an entity, or else an accessor.
-func (f *InFlight) Identify(id, client string) {
+func (f *InFlight) Identify(r *Flight, client string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if r := f.requests[id]; r != nil {
-		r.client = client
-	}
-}
-
-// Forwarded says that another node is answering the request.
-func (f *InFlight) Forwarded(id string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if r := f.requests[id]; r != nil {
-		r.forwarding = true
-	}
+	r.client = client
 }
 
 // Count returns how many there are.
 func (f *InFlight) Count() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return len(f.requests)
+	return f.count
 }
 
 func (f *InFlight) read(context.Context, *engines.Request, *none) (*engines.Response, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	out := make(map[string]any, len(f.requests))
-	for id, r := range f.requests {
-		out[id] = map[string]any{
-			"start_time": rfc3339(r.since), "request_path": r.path, "request_method": string(r.op),
-			"client_remote_address": r.remote, "client_id": r.client, "forwarded": r.forwarding,
-			"duration": time.Since(r.since).String(),
+	out := make(map[string]any, f.count)
+	for r := f.first; r != nil; r = r.next {
+		out[r.ID] = map[string]any{
+			"start_time": rfc3339(r.since), "request_path": r.Path, "request_method": string(r.Op),
+			"client_remote_address": r.Remote.String(), "client_id": r.client, "duration": time.Since(r.since).String(),
 		}
 	}
 	return both(out), nil
