@@ -20,10 +20,11 @@ func TestWritesDuringDisable(t *testing.T) {
 		f.must(f.enable("a/", "kv", false))
 		m, err := f.Get(t.Context(), ns, "a/")
 		f.must(err)
+		ctx, disabled := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		for i := range 4 {
 			wg.Go(func() {
-				for j := 0; ; j++ {
+				for j := 0; ctx.Err() == nil; j++ {
 					b := storage.Batch{Puts: []storage.Put{{Key: storage.Key(fmt.Sprint("k/", i, "/", j)), Value: []byte("v")}}}
 					if _, err := m.Mount.Storage.Commit(t.Context(), b); err != nil {
 						return
@@ -38,6 +39,7 @@ func TestWritesDuringDisable(t *testing.T) {
 			if err := f.Disable(t.Context(), ns, "a/"); err != nil {
 				t.Error(err)
 			}
+			disabled()
 		})
 		wg.Wait()
 		if n := f.count(m.UUID); n != 0 {

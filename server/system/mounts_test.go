@@ -1,0 +1,276 @@
+package system
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/mount"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// nothing is an engine with one path.
+type nothing struct{ router *engines.Router }
+
+func (n nothing) Router() *engines.Router { return n.router }
+
+// mounts is a System over a table with the root namespace and "ns1/", whose id is "n1".
+type mounts struct {
+	t      *testing.T
+	system *System
+	table  *mount.Table
+}
+
+func newMounts(t *testing.T) *mounts {
+	t.Helper()
+	r := engines.NewRouter()
+	engines.On(r, engines.Read, "thing", "Read it.", 0, func(context.Context, *engines.Request, *none) (*engines.Response, error) { return nil, nil })
+	factory := func(engines.Mount) (engines.Engine, error) { return nothing{r}, nil }
+	memory := &storage.Memory{}
+	table := mount.NewTable(mount.Options{
+		Store:         memory,
+		Factories:     map[string]engines.Factory{"system": factory, "token": factory, "cubbyhole": factory, "kv": factory, "userpass": factory},
+		NamespacePath: func(id string) string { return map[string]string{"n1": "ns1/"}[id] },
+	})
+	memory.OnChange(table.Changed)
+	for _, ns := range []string{"root", "n1"} {
+		if _, err := memory.Commit(t.Context(), storage.Batch{Puts: mount.Defaults(ns)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := New(Options{Mounts: table, Version: Version{API: "1.2.3", Product: "4.5.6"},
+		ResolveFrom: func(_ context.Context, base, path string) (id, rest string, err error) {
+			if inner, ok := strings.CutPrefix(path, "ns1/"); ok && base == "root" {
+				return "n1", inner, nil
+			}
+			return base, path, nil
+		},
+	})
+	return &mounts{t, s, table}
+}
+
+// allow is what somebody may do: anything below some paths.
+type allow []string
+
+func (a allow) Allowed(engines.Operation, string) bool { return false }
+func (a allow) Sudo(string) bool                       { return false }
+func (a allow) AnyUnder(prefix string) bool {
+	for _, p := range a {
+		if strings.HasPrefix(p, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// in sends a request to sys in a namespace.
+func (m *mounts) in(ns string, who engines.Access, op engines.Operation, path, body string) (map[string]any, error) {
+	m.t.Helper()
+	req := &engines.Request{Op: op, Path: path, Query: url.Values{}, Header: http.Header{}, Caller: engines.Caller{Access: who}}
+	req.Mount.NamespaceID, req.Mount.Namespace = ns, map[string]string{"n1": "ns1/"}[ns]
+	if body != "" {
+		req.Body = json.RawMessage(body)
+	}
+	resp, err := m.system.Router().Handle(m.t.Context(), req)
+	if err != nil || resp == nil {
+		return nil, err
+	}
+	raw, err := json.Marshal(resp.Data)
+	if resp.Raw != nil {
+		raw = resp.Raw.Body
+	}
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	var data map[string]any
+	if err := json.Unmarshal(raw, &data); err != nil {
+		m.t.Fatal(err)
+	}
+	return data, nil
+}
+
+func (m *mounts) must(ns string, who engines.Access, op engines.Operation, path, body string) map[string]any {
+	m.t.Helper()
+	data, err := m.in(ns, who, op, path, body)
+	if err != nil {
+		m.t.Fatalf("%s %s in %s: %v", op, path, ns, err)
+	}
+	return data
+}
+
+// The same paths in two namespaces are two mounts.
+func TestMountPathsInNamespaces(t *testing.T) {
+	m := newMounts(t)
+	for _, ns := range []string{"root", "n1", ""} {
+		m.must(ns, nil, engines.Update, "mounts/a"+ns, `{"type":"kv-v2","description":"in `+ns+`"}`)
+		m.must(ns, nil, engines.Update, "auth/u"+ns, `{"type":"userpass"}`)
+	}
+	if list := m.must("n1", nil, engines.Read, "mounts", ""); len(list) != 4 || list["an1/"] == nil || list["identity/"] == nil {
+		t.Errorf("mounts in n1: %v", list)
+	}
+	if list := m.must("root", nil, engines.Read, "mounts", ""); list["aroot/"] == nil || list["a/"] == nil || list["an1/"] != nil {
+		t.Errorf("mounts in the root: %v", list)
+	}
+	if list := m.must("n1", nil, engines.Read, "auth", ""); len(list) != 2 || list["un1/"] == nil {
+		t.Errorf("auth methods in n1: %v", list)
+	}
+	if got := m.must("n1", nil, engines.Read, "mounts/an1", ""); got["description"] != "in n1" {
+		t.Errorf("one mount: %v", got)
+	}
+	m.must("n1", nil, engines.Update, "mounts/an1/tune", `{"description":"tuned"}`)
+	if got := m.must("n1", nil, engines.Read, "mounts/an1/tune", ""); got["description"] != "tuned" {
+		t.Errorf("tuned: %v", got)
+	}
+	for _, path := range []string{"mounts/aroot", "mounts/aroot/tune", "auth/uroot/tune"} {
+		if _, err := m.in("n1", nil, engines.Read, path, ""); err == nil || !strings.HasPrefix(err.Error(), "No ") {
+			t.Errorf("%s in n1 = %v", path, err)
+		}
+	}
+	m.must("n1", nil, engines.Delete, "mounts/aroot", "")
+	m.must("n1", nil, engines.Delete, "mounts/an1", "")
+	if list := m.must("n1", nil, engines.Read, "mounts", ""); len(list) != 3 {
+		t.Errorf("mounts in n1 after disabling: %v", list)
+	}
+	if list := m.must("root", nil, engines.Read, "mounts", ""); list["aroot/"] == nil {
+		t.Error("disabling in n1 disabled in the root")
+	}
+	m.must("n1", nil, engines.Update, "mounts/secret", `{"type":"kv"}`)
+	for ns, want := range map[string]bool{"n1": true, "root": false} {
+		paths := m.must(ns, nil, engines.Read, "internal/specs/openapi", "")["paths"].(map[string]any)
+		if _, ok := paths["/secret/thing"]; ok != want {
+			t.Errorf("the document of %s has /secret/thing: %v", ns, ok)
+		}
+	}
+}
+
+func TestUIMounts(t *testing.T) {
+	m := newMounts(t)
+	m.must("root", nil, engines.Update, "mounts/secret", `{"type":"kv","options":{"version":"2"}}`)
+	m.must("root", nil, engines.Update, "auth/open", `{"type":"userpass","config":{"listing_visibility":"unauth"}}`)
+	m.must("n1", nil, engines.Update, "mounts/inner", `{"type":"kv"}`)
+	list := m.must("root", nil, engines.Read, "internal/ui/mounts", "")
+	if secret, auth := list["secret"].(map[string]any), list["auth"].(map[string]any); len(secret) != 0 || len(auth) != 1 || auth["open/"].(map[string]any)["uuid"] != nil {
+		t.Errorf("somebody without a token sees %v", list)
+	}
+	list = m.must("root", allow{"secret/data/x"}, engines.Read, "internal/ui/mounts", "")
+	if secret := list["secret"].(map[string]any); len(secret) != 1 || secret["secret/"] == nil {
+		t.Errorf("somebody sees %v", list)
+	}
+	for _, tt := range []struct{ ns, path, may, want string }{
+		{"root", "secret/data/x", "secret/data/x", "secret/"},
+		{"root", "ns1/inner/x", "ns1/inner/y", "ns1/inner/"},
+		{"n1", "inner/x", "inner/y", "inner/"},
+		{"root", "secret/x", "other/", ""},
+		{"root", "none/x", "none/x", ""},
+		{"root", "inner/x", "inner/x", ""},
+		{"n1", "secret/x", "secret/x", ""},
+	} {
+		got, err := m.in(tt.ns, allow{tt.may}, engines.Read, "internal/ui/mounts/"+tt.path, "")
+		if tt.want == "" {
+			refusedAs(t, err, engines.KindDenied)
+			continue
+		}
+		if err != nil || got["path"] != tt.want {
+			t.Errorf("%s in %s: path %v, %v, want %s", tt.path, tt.ns, got["path"], err, tt.want)
+		}
+	}
+}
+
+func refusedAs(t *testing.T, err error, kind engines.Kind) {
+	t.Helper()
+	e, ok := err.(*engines.Error)
+	if !ok || e.Kind != kind {
+		t.Errorf("got %v, want an error of kind %d", err, kind)
+	}
+}
+
+func TestRemount(t *testing.T) {
+	m := newMounts(t)
+	m.must("root", nil, engines.Update, "mounts/a", `{"type":"kv"}`)
+	m.must("n1", nil, engines.Update, "auth/u", `{"type":"userpass"}`)
+	for _, tt := range []struct{ ns, from, to, source, target string }{
+		{"root", "a", "b/", "a/", "b/"},
+		{"root", "/b/", "ns1/c", "b/", "ns1/c/"},
+		{"n1", "c", "d", "ns1/c/", "ns1/d/"},
+		{"root", "ns1/auth/u", "auth/v", "ns1/auth/u/", "auth/v/"},
+	} {
+		id, _ := m.must(tt.ns, nil, engines.Update, "remount", `{"from":"`+tt.from+`","to":"`+tt.to+`"}`)["migration_id"].(string)
+		for _, want := range []string{mount.InProgress, mount.Success} {
+			got := m.must(tt.ns, nil, engines.Read, "remount/status/"+id, "")
+			info := got["migration_info"].(map[string]any)
+			if got["migration_id"] != id || info["source_mount"] != tt.source || info["target_mount"] != tt.target || info["status"] != want {
+				t.Errorf("%s to %s: %v, want %s", tt.from, tt.to, got, want)
+			}
+			if err := m.table.Resume(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, err := m.in("other", nil, engines.Read, "remount/status/"+id, "")
+		refusedAs(t, err, engines.KindNotFound)
+	}
+	for name, body := range map[string]string{
+		"nothing there": `{"from":"a","to":"x"}`, "no from": `{"to":"x"}`, "no to": `{"from":"ns1/d"}`, "the server's": `{"from":"sys","to":"x"}`,
+		"a namespace": `{"from":"ns1/","to":"x"}`, "odd path": `{"from":"ns1/d","to":"a/../b"}`, "another kind": `{"from":"ns1/d","to":"auth/d"}`,
+	} {
+		_, err := m.in("root", nil, engines.Update, "remount", body)
+		if err == nil {
+			t.Errorf("%s was accepted", name)
+			continue
+		}
+		refusedAs(t, err, engines.KindInvalid)
+	}
+	_, err := m.in("root", nil, engines.Read, "remount/status/none", "")
+	refusedAs(t, err, engines.KindNotFound)
+}
+
+// What clients ask for to decide what they show.
+func TestGates(t *testing.T) {
+	m := newMounts(t)
+	list := func(data map[string]any, path ...string) string {
+		var v any = data
+		for _, p := range path {
+			v = v.(map[string]any)[p]
+		}
+		raw, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(raw)
+	}
+	for _, tt := range []struct {
+		op         engines.Operation
+		path, want string
+		at         []string
+	}{
+		{engines.Read, "activation-flags", `["secrets-sync"]`, []string{"activated"}},
+		{engines.Read, "activation-flags", `[]`, []string{"unactivated"}},
+		{engines.Update, "activation-flags/secrets-sync/activate", `["secrets-sync"]`, []string{"activated"}},
+		{engines.Read, "internal/ui/feature-flags", `[]`, []string{"feature_flags"}},
+		{engines.List, "internal/ui/unauthenticated-messages", `[]`, []string{"keys"}},
+		{engines.Read, "internal/ui/authenticated-messages", `[]`, []string{"keys"}},
+		{engines.Read, "internal/ui/default-auth-methods", `[]`, []string{"backup_auth_types"}},
+		{engines.Read, "internal/ui/version", `"1.2.3"`, []string{"version"}},
+		{engines.Read, "license/status", `"none"`, []string{"autoloaded", "license_id"}},
+	} {
+		if got := list(m.must("root", nil, tt.op, tt.path, ""), tt.at...); got != tt.want {
+			t.Errorf("%s %s: %v = %s, want %s", tt.op, tt.path, tt.at, got, tt.want)
+		}
+	}
+	features := list(m.must("root", nil, engines.Read, "license/features", ""), "features")
+	for _, want := range []string{"Namespaces", "Performance Replication", "Secrets Sync"} {
+		if !strings.Contains(features, `"`+want+`"`) {
+			t.Errorf("%s is not among the features %s", want, features)
+		}
+	}
+	_, err := m.in("root", nil, engines.Update, "activation-flags/none/activate", "")
+	refusedAs(t, err, engines.KindInvalid)
+	for _, path := range []string{"activation-flags", "license/features", "internal/ui/feature-flags", "internal/ui/unauthenticated-messages", "internal/ui/default-auth-methods"} {
+		if route, _, err := m.system.Router().Match(engines.Read, path); err != nil || !route.Flags.Has(engines.Unauthenticated) {
+			t.Errorf("%s needs a token", path)
+		}
+	}
+}
