@@ -65,7 +65,7 @@ func (s *Server) Handle(ctx context.Context, req *Request) (*Reply, error) {
 		return nil, denied // not a decision: sealed, forwarded, unavailable
 	}
 	if c.unrecorded {
-		return nil, denied
+		return nil, denied // which carries the header
 	}
 	s.describe(c)
 	if denied != nil {
@@ -86,9 +86,20 @@ func (s *Server) Handle(ctx context.Context, req *Request) (*Reply, error) {
 		return nil, err
 	}
 	if err != nil {
-		return nil, err
+		return nil, c.withHeader(err)
 	}
 	return s.reply(c, response), nil
+}
+
+// withHeader gives an error that is an answer the headers that every answer gets.
+func (c *call) withHeader(err error) error {
+	var e *engines.Error
+	if c.header == nil || !errors.As(err, &e) || e.Header != nil {
+		return err
+	}
+	with := *e
+	with.Header = c.header
+	return &with
 }
 
 // answered reports whether the error is an answer to the caller, and so worth a record.

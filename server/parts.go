@@ -240,7 +240,10 @@ func (s *Server) mountMoves(ctx context.Context, m *mount.Mounted, to mount.Targ
 	if to.Namespace != m.Namespace {
 		return s.mountDisabled(ctx, m)
 	}
-	return s.revokeAllOf(ctx, m)
+	if err := s.revokeAllOf(ctx, m); err != nil {
+		return err
+	}
+	return s.quotas.Move(ctx, m.Mount.Namespace+m.Path, m.Mount.Namespace+to.Path)
 }
 
 func (s *Server) revokeAllOf(ctx context.Context, m *mount.Mounted) error {

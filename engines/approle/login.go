@@ -64,6 +64,25 @@ func roleByID(ctx context.Context, g getter, hash string) (*role, error) {
 	return getRole(ctx, g, ref.Role)
 }
 
+// LoginRole implements engines.RoleNamer.
+func (e *engine) LoginRole(ctx context.Context, req *engines.Request) string {
+	var in struct {
+		RoleID string `json:"role_id"`
+	}
+	if req.Path != "login" || len(req.Body) == 0 || json.Unmarshal(req.Body, &in) != nil {
+		return ""
+	}
+	h, err := e.hasher(ctx, req.Mount)
+	if err != nil {
+		return ""
+	}
+	ro, err := roleByID(ctx, req.Mount.Storage, h(roleDomain, in.RoleID))
+	if err != nil || ro == nil {
+		return ""
+	}
+	return ro.Name
+}
+
 // spend takes one use of a secret id, and removes it with the last one or when it turns out to have expired.
 func spend(ctx context.Context, req *engines.Request, ro *role, hash string, bounds bool) (*secretID, error) {
 	var s *secretID

@@ -79,6 +79,27 @@ var help = map[string]string{
 	"audit_device_errors_total":    "Single audit devices failing to take a record.",
 	"audit_request_records_total":  "Request records written to the audit trail.",
 	"audit_response_records_total": "Response records written to the audit trail.",
+	"audit_devices_failing":        "Audit devices that did not take their last record.",
+	"requests_in_flight":           "Requests that the node is working on.",
+
+	"namespaces":          "Namespaces, with the root one.",
+	"namespaces_deleting": "Namespaces whose content is being deleted.",
+	"mounts":              "Secrets engines and auth methods, in all namespaces.",
+
+	"tokens_created_total":       "Service tokens made on this node since it started.",
+	"tokens_batch_created_total": "Batch tokens made on this node since it started.",
+	"tokens_revoked_total":       "Tokens removed on this node since it started, expired ones too.",
+	"tokens_expired_total":       "Tokens removed on this node because their time was over.",
+
+	"leases":                          "Leases in force; on the active node.",
+	"leases_irrevocable":              "Leases whose revocation was given up; list them with sys/leases.",
+	"lease_creations_total":           "Leases made on this node since it started.",
+	"lease_renewals_total":            "Leases renewed on this node since it started.",
+	"lease_revocations_total":         "Leases revoked on this node since it started.",
+	"lease_revocation_failures_total": "Attempts to revoke a lease that failed.",
+
+	"quota_rate_limit_violations_total":  "Requests that a rate limit refused on this node.",
+	"quota_lease_count_violations_total": "Leases and logins that a lease count quota refused on this node.",
 }
 
 // Render returns all metrics, in the Prometheus text format or as JSON.
