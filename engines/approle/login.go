@@ -80,7 +80,7 @@ func (e *engine) LoginRole(ctx context.Context, req *engines.Request) string {
 	if err != nil || ro == nil {
 		return ""
 	}
-	return ro.Name
+	return ro.name
 }
 
 // spend takes one use of a secret id, and removes it with the last one or when it turns out to have expired.
@@ -171,3 +171,5 @@ func (e *engine) RenewLogin(ctx context.Context, m engines.Mount, login engines.
 	}
 	return ro.Token, nil
 }
+
+var _ engines.RoleNamer = (*engine)(nil)
