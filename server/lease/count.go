@@ -156,6 +156,13 @@ func (m *Manager) CountBy(ns, mountPath string) int {
 	return m.counts.byPlace[place{ns, mountPath}]
 }
 
+// Counted reports whether CountBy and Numbers know all leases. They do soon after Run began.
+func (m *Manager) Counted() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.work != nil && m.counts.complete
+}
+
 // Numbers are for metrics. They mean something on the active node.
 func (m *Manager) Numbers() map[string]float64 {
 	m.mu.Lock()

@@ -25,6 +25,8 @@ func main() {
 			exit(loadMain(os.Args[2:]))
 		case "bare":
 			exit(bareMain(os.Args[2:]))
+		case "start":
+			exit(startMain())
 		}
 	}
 	exit(benchMain(os.Args[1:]))
@@ -44,6 +46,7 @@ type options struct {
 	out     string
 	seconds time.Duration // of each measurement
 	secrets int           // in the restart measurement
+	leases  int           // in the measurement of leases, and as many tokens
 	kills   int
 	only    *regexp.Regexp
 }
@@ -53,15 +56,16 @@ func benchMain(args []string) (err error) {
 	smoke := flags.Bool("smoke", false, "measure everything briefly, to see that it works")
 	out := flags.String("out", "", "file to write the table to; default: standard output only")
 	secrets := flags.Int("secrets", 100_000, "secrets in the restart measurement")
+	leases := flags.Int("leases", 1_000_000, "leases, and tokens, in the measurement of leases")
 	seconds := flags.Duration("time", 6*time.Second, "duration of each measurement")
 	kills := flags.Int("kills", 7, "leaders to kill in the failover measurement")
 	only := flags.String("only", "", "regular expression: measure only rows it matches")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	o := options{smoke: *smoke, out: *out, seconds: *seconds, secrets: *secrets, kills: *kills}
+	o := options{smoke: *smoke, out: *out, seconds: *seconds, secrets: *secrets, leases: *leases, kills: *kills}
 	if o.smoke {
-		o.seconds, o.secrets, o.kills = time.Second, min(o.secrets, 2000), 1
+		o.seconds, o.secrets, o.leases, o.kills = time.Second, min(o.secrets, 2000), min(o.leases, 20_000), 1
 	}
 	if *only != "" {
 		if o.only, err = regexp.Compile(*only); err != nil {

@@ -44,7 +44,7 @@ func (b *bench) run() error {
 		name string
 		do   func(*scope)
 	}{
-		{"core", b.commits}, {"one node", b.oneNode}, {"three nodes", b.threeNodes},
+		{"core", b.commits}, {"leases", b.manyLeases}, {"one node", b.oneNode}, {"three nodes", b.threeNodes},
 		{"failover", b.failover}, {"dev server", b.devServer}, {"restart", b.restart},
 	} {
 		if b.only != nil && !b.only.MatchString(group.name) {

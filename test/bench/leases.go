@@ -1,0 +1,327 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/coffer-project/coffer/cluster"
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/lease"
+	"github.com/coffer-project/coffer/server/token"
+	"github.com/coffer-project/coffer/storage"
+	"github.com/coffer-project/coffer/storage/barrier"
+	"github.com/coffer-project/coffer/storage/fsm"
+)
+
+// leaseCallers create leases and tokens.
+const leaseCallers = 64
+
+// manyLeases measures leases and tokens by the million, on one node, without HTTP and policies: how fast they come
+// and go, and what they cost a node that starts. The node that starts is a process of its own.
+func (b *bench) manyLeases(s *scope) {
+	where := place{Dir: filepath.Join(s.TempDir(), "node"), Addr: freeAddr(s), Root: hex.EncodeToString(barrier.NewRootKey())}
+	ca, err := cluster.NewCA()
+	s.check(err)
+	where.CA = ca
+	s.check(os.MkdirAll(where.Dir, 0o700))
+	n, err := where.open(context.Background(), true)
+	s.check(err)
+	closed := false
+	defer func() {
+		if !closed {
+			n.close()
+		}
+	}()
+
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	run := make(chan struct{}) // closed when the manager has ended
+	go func() {
+		defer close(run)
+		n.leases.Run(ctx)
+	}()
+	kept := b.leases - b.leases/10
+	took, elapsed := together(s, kept, func(int) error { return n.register(30 * 24 * time.Hour) })
+	b.add(rated(fmt.Sprintf("lease create, up to %d leases, without HTTP, %d callers", kept, leaseCallers), took, elapsed))
+	b.expiry(s, n, b.leases-kept)
+	took, elapsed = together(s, b.leases, func(int) error { return n.newToken() })
+	b.add(rated(fmt.Sprintf("token create, up to %d tokens, without HTTP, %d callers", b.leases, leaseCallers), took, elapsed))
+	cancel()
+	<-run
+	n.close()
+	closed = true
+
+	var out startOutcome
+	s.check(where.inChild(&out))
+	if out.Leases < kept {
+		s.Fatalf("%d leases counted after the restart, want %d", out.Leases, kept)
+	}
+	name := fmt.Sprintf("restart with %d leases and %d tokens", out.Leases, b.leases)
+	b.add(row{name: name + ": to the first lease and the first renewal", value: out.Serving.Seconds(), unit: " s", target: 3, below: true})
+	b.add(row{name: name + ": to the count of all leases", value: out.Counted.Seconds(), unit: " s"})
+	b.add(row{name: name + ": resident memory", value: out.MiB, unit: " MiB", target: 500, below: true})
+}
+
+// expiry lets leases end all at once, while others are created.
+func (b *bench) expiry(s *scope, n *leaseNode, count int) {
+	ends := time.Now().Add(max(time.Duration(count)*time.Second/5000, 2*time.Second))
+	_, _ = together(s, count, func(int) error { return n.register(max(time.Until(ends), time.Millisecond)) })
+	before := n.revoked.Load()
+	<-time.After(time.Until(ends))
+	var done atomic.Bool
+	var callers sync.WaitGroup
+	var mu sync.Mutex
+	var took []time.Duration
+	for range leaseCallers / 4 {
+		callers.Go(func() {
+			for !done.Load() {
+				begin := time.Now()
+				s.check(n.register(30 * 24 * time.Hour))
+				mu.Lock()
+				took = append(took, time.Since(begin))
+				mu.Unlock()
+			}
+		})
+	}
+	begin := time.Now()
+	for n.revoked.Load() < int64(count) {
+		<-time.After(10 * time.Millisecond)
+	}
+	elapsed := time.Since(begin)
+	done.Store(true)
+	callers.Wait()
+	b.add(row{name: fmt.Sprintf("lease revoke at expiry, %d at once, beside %d callers", count, leaseCallers/4), value: float64(int64(count)-before) / elapsed.Seconds(), unit: "/s"})
+	b.add(rated("lease create meanwhile", took, elapsed))
+}
+
+// rated is a row of calls and how long each took.
+func rated(name string, took []time.Duration, elapsed time.Duration) row {
+	slices.Sort(took)
+	return row{
+		name: name, value: float64(len(took)) / elapsed.Seconds(), unit: "/s",
+		latency: short(took[len(took)/2]) + " / " + short(took[len(took)*99/100]),
+	}
+}
+
+// together calls do n times from many callers.
+func together(s *scope, n int, do func(i int) error) ([]time.Duration, time.Duration) {
+	took := make([]time.Duration, n)
+	var next atomic.Int64
+	var failure atomic.Pointer[error]
+	var callers sync.WaitGroup
+	begin := time.Now()
+	for range leaseCallers {
+		callers.Go(func() {
+			for i := next.Add(1) - 1; i < int64(n) && failure.Load() == nil; i = next.Add(1) - 1 {
+				before := time.Now()
+				if err := do(int(i)); err != nil {
+					failure.Store(&err)
+				}
+				took[i] = time.Since(before)
+			}
+		})
+	}
+	callers.Wait()
+	if err := failure.Load(); err != nil {
+		s.check(*err)
+	}
+	return took, time.Since(begin)
+}
+
+// place is where a node lives; a child gets it from its parent.
+type place struct {
+	Dir, Addr, Root string
+	CA              cluster.CA
+}
+
+// leaseNode is a cluster of one node with leases and tokens over it.
+type leaseNode struct {
+	machine *fsm.FSM
+	node    *cluster.Node
+	leases  *lease.Manager
+	tokens  *token.Store
+	revoked atomic.Int64
+}
+
+// open starts the node and waits until it leads.
+func (p place) open(ctx context.Context, fresh bool) (*leaseNode, error) {
+	n := &leaseNode{}
+	var err error
+	if n.machine, err = fsm.Open(p.Dir, fsm.Options{}); err != nil {
+		return nil, err
+	}
+	n.node, err = cluster.Open(cluster.Options{
+		ID: "n0", Dir: p.Dir, Machine: n.machine, ListenAddr: p.Addr, CA: p.CA, StabilizationTime: 100 * time.Millisecond,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if fresh {
+		if err := n.node.Bootstrap(ctx); err != nil {
+			return nil, err
+		}
+	}
+	for !n.node.IsLeader() {
+		<-n.node.LeaderChanges()
+	}
+	below := raw{n.machine, n.node}
+	root, err := hex.DecodeString(p.Root)
+	if err != nil {
+		return nil, err
+	}
+	if fresh {
+		ring, err := barrier.KeyringPut(root)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := below.Commit(ctx, storage.Batch{Puts: []storage.Put{ring}}); err != nil {
+			return nil, err
+		}
+	}
+	store := barrier.New(below)
+	if err := store.Unseal(ctx, root); err != nil {
+		return nil, err
+	}
+	n.leases = lease.New(lease.Options{Store: store, Mount: n.mount})
+	n.tokens = token.New(token.Options{Store: store})
+	n.machine.OnChange(n.tokens.Changed)
+	if fresh {
+		_, err = store.Commit(ctx, storage.Batch{Puts: token.InitPuts()})
+	}
+	return n, err
+}
+
+func (n *leaseNode) close() {
+	stop, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	_ = n.node.Close(stop)
+	_ = n.machine.Close()
+}
+
+func (n *leaseNode) mount(context.Context, string) (engines.Engine, engines.Mount, bool) {
+	return leaseEngine{n}, engines.Mount{UUID: benchMount, Path: "bench/", NamespaceID: "root", DefaultLeaseTTL: time.Hour, MaxLeaseTTL: 32 * 24 * time.Hour}, true
+}
+
+const benchMount = "6b1f0c1e-0d7b-4b55-9a55-0a1c3f6f8a11"
+
+// leaseEngine is an engine whose backend answers at once.
+type leaseEngine struct{ *leaseNode }
+
+func (leaseEngine) Router() *engines.Router { return engines.NewRouter() }
+
+func (e leaseEngine) RevokeLease(context.Context, engines.Mount, engines.LeaseRecord) error {
+	e.revoked.Add(1)
+	return nil
+}
+
+func (leaseEngine) RenewLease(context.Context, engines.Mount, engines.LeaseRecord) (engines.Lease, error) {
+	return engines.Lease{TTL: time.Hour, Renewable: true}, nil
+}
+
+func (n *leaseNode) register(ttl time.Duration) error {
+	_, err := n.registerOne(ttl)
+	return err
+}
+
+func (n *leaseNode) registerOne(ttl time.Duration) (lease.Info, error) {
+	return n.leases.Register(context.Background(), lease.Registration{
+		MountUUID: benchMount, MountPath: "bench/", Path: "creds/role", TokenKey: "wY7kzqT0m3b3v9i1m0c7Jx1sCk0nQ2pZr4tUvWxYz12",
+		Lease:  engines.Lease{TTL: ttl, Renewable: true, Kind: "bench", Internal: json.RawMessage(`{"user":"v-token-role-0123456789abcdef"}`)},
+		MaxTTL: 32 * 24 * time.Hour,
+	})
+}
+
+func (n *leaseNode) newToken() error {
+	_, err := n.tokens.Create(context.Background(), token.Params{
+		Policies: []string{"default", "app"}, Path: "auth/approle/login", DisplayName: "approle", TTL: 24 * time.Hour,
+	})
+	return err
+}
+
+// startOutcome is what a child measured.
+type startOutcome struct {
+	Serving time.Duration // files closed, to a lease created and renewed, and a token created
+	Counted time.Duration // the same, to the count of all leases
+	Leases  int
+	MiB     float64
+}
+
+// inChild measures a start in a process of its own.
+func (p place) inChild(out *startOutcome) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	in, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(self, "start")
+	cmd.Stdin, cmd.Stderr = bytes.NewReader(in), os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	text, err := cmd.Output()
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(text, out)
+}
+
+// startMain is the child.
+func startMain() error {
+	text, err := io.ReadAll(os.Stdin)
+	if err != nil {
+		return err
+	}
+	var p place
+	if err := json.Unmarshal(text, &p); err != nil {
+		return err
+	}
+	begin := time.Now()
+	n, err := p.open(context.Background(), false)
+	if err != nil {
+		return err
+	}
+	defer n.close()
+	ctx, cancel := context.WithCancel(context.Background())
+	run := make(chan struct{}) // closed when the manager has ended
+	go func() {
+		defer close(run)
+		n.leases.Run(ctx)
+	}()
+	defer func() {
+		cancel()
+		<-run
+	}()
+	info, err := n.registerOne(time.Hour)
+	if err != nil {
+		return err
+	}
+	if _, err := n.leases.Renew(ctx, "", info.ID, 2*time.Hour); err != nil {
+		return err
+	}
+	if err := n.newToken(); err != nil {
+		return err
+	}
+	out := startOutcome{Serving: time.Since(begin)}
+	for !n.leases.Counted() {
+		<-time.After(time.Millisecond)
+	}
+	out.Counted = time.Since(begin)
+	out.Leases = n.leases.CountBy("", "")
+	if err := inScope(func(s *scope) { out.MiB = residentMiB(s, os.Getpid()) }); err != nil {
+		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(out)
+}
