@@ -271,6 +271,43 @@ func TestStaticKeyRotates(t *testing.T) {
 	alone.until(alone.Active, "the new key alone does not unseal")
 }
 
+// A node that is configured for the former key still serves, leaves the new wrapping alone, and says what it is up to.
+func TestFormerKeyServesOn(t *testing.T) {
+	_, a := newService(t, seal.TypeAWSKMS, "alpha")
+	_, b := newService(t, seal.TypeAWSKMS, "beta")
+	n, _ := activeNode(t, 1, 1, seals(a, nil))
+	root, err := seal.UnwrapRoot(t.Context(), a, value(t, n.state, seal.RootKey))
+	if err != nil {
+		t.Fatal(err)
+	}
+	puts, err := seal.Puts(t.Context(), seal.AutoConfig(b, 0, 0), b, root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.state.Commit(t.Context(), storage.Batch{Puts: puts}); err != nil {
+		t.Fatal(err)
+	}
+	n.follower.Store(true)
+	n.state.changes <- struct{}{}
+	n.until(func() bool { return n.turns.Load() == 0 }, "still active")
+	n.follower.Store(false)
+	n.state.changes <- struct{}{}
+	n.until(n.Active, "not active")
+	n.until(func() bool { _, checked := n.Numbers()["seal_reachable"]; return checked }, "the seal was not looked at")
+	if now := value(t, n.state, seal.RootKey); !bytes.Equal(now, puts[1].Value) {
+		t.Error("the node has wrapped the root key under its own key again")
+	}
+}
+
+func value(t *testing.T, s storage.Reader, key storage.Key) []byte {
+	t.Helper()
+	e, err := s.Get(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e.Value
+}
+
 func TestRotationByRule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, _ := activeNode(t, 1, 1, nil)

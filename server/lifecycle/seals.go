@@ -67,7 +67,7 @@ func (n *Node) wrapperOf(ctx context.Context, r *running) (seal.Wrapper, error) 
 		return err == nil
 	}
 	switch {
-	case config.Auto() && w.Type() == config.Type:
+	case config.Auto() && w.Type() == config.Type && !seal.NeedsRewrap(w, wrapped):
 		return w, nil // opening it would ask the service each time
 	case config.Auto():
 		o, err := n.opening(config)
@@ -211,6 +211,10 @@ func (n *Node) rewrap(ctx context.Context, r *running) error {
 		return err
 	}
 	root, err := seal.UnwrapRoot(ctx, w, wrapped)
+	if errors.Is(err, seal.ErrWrongKey) {
+		n.log.Warn("the root key is wrapped under a key that this node is not configured for: it could not unseal again", "seal", w.Type(), "err", err)
+		return nil
+	}
 	if err != nil {
 		return err
 	}
