@@ -273,7 +273,7 @@ func TestStaticKeyRotates(t *testing.T) {
 
 // A node that is configured for the former key still serves, leaves the new wrapping alone, and says what it is up to.
 func TestFormerKeyServesOn(t *testing.T) {
-	_, a := newService(t, seal.TypeAWSKMS, "alpha")
+	s, a := newService(t, seal.TypeAWSKMS, "alpha")
 	_, b := newService(t, seal.TypeAWSKMS, "beta")
 	n, _ := activeNode(t, 1, 1, seals(a, nil))
 	root, err := seal.UnwrapRoot(t.Context(), a, value(t, n.state, seal.RootKey))
@@ -290,12 +290,51 @@ func TestFormerKeyServesOn(t *testing.T) {
 	n.follower.Store(true)
 	n.state.changes <- struct{}{}
 	n.until(func() bool { return n.turns.Load() == 0 }, "still active")
+	before := s.calls.Load()
 	n.follower.Store(false)
 	n.state.changes <- struct{}{}
 	n.until(n.Active, "not active")
-	n.until(func() bool { _, checked := n.Numbers()["seal_reachable"]; return checked }, "the seal was not looked at")
+	n.until(func() bool { return s.calls.Load() >= before+3 }, "the seal was not looked at") // unwrapping, then the check
 	if now := value(t, n.state, seal.RootKey); !bytes.Equal(now, puts[1].Value) {
 		t.Error("the node has wrapped the root key under its own key again")
+	}
+}
+
+// What the first version stored opens, and can be changed.
+func TestStateOfTheFirstVersion(t *testing.T) {
+	for name, tt := range map[string]struct {
+		auto   seal.Wrapper
+		config string
+	}{
+		"shamir": {nil, `{"version":1,"type":"shamir","secret_shares":1,"secret_threshold":1,"created":"2026-01-02T03:04:05Z"}`},
+		"static": {static(t, 1), `{"version":1,"type":"static","secret_shares":0,"secret_threshold":0,"key_id":"k","created":"2026-01-02T03:04:05Z"}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			was, keys := activeNode(t, 1, 1, seals(tt.auto, nil))
+			_, err := was.state.Commit(t.Context(), storage.Batch{
+				Puts: []storage.Put{{Key: seal.ConfigKey, Value: []byte(tt.config)}}, Deletes: []storage.Key{seal.RecoveryKey},
+			})
+			if err := errors.Join(err, was.Close(t.Context())); err != nil {
+				t.Fatal(err)
+			}
+			n := newNode(t, "n1", was.state, seals(tt.auto, nil))
+			n.run()
+			if tt.auto == nil {
+				n.unseal(keys...)
+			}
+			n.until(n.Active, "not active")
+			target, o := lifecycle.Unseal, lifecycle.RekeyOptions{Shares: 2, Threshold: 2}
+			if tt.auto != nil {
+				target, keys, o.Authorised = lifecycle.Recovery, nil, true
+			}
+			s, err := n.StartRekey(t.Context(), target, o)
+			if err == nil && !s.Complete {
+				s, err = n.Rekey(t.Context(), target, keys[0], s.Nonce)
+			}
+			if err != nil || !s.Complete || len(s.Keys) != 2 {
+				t.Errorf("a rekey: complete %v, %v", s.Complete, err)
+			}
+		})
 	}
 }
 
