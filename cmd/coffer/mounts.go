@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/urfave/cli/v3"
 )
@@ -226,8 +227,10 @@ func (k mountKind) tuneCommand() *cli.Command {
 func (k mountKind) moveCommand() *cli.Command {
 	return command(spec{
 		name: "move", args: "FROM TO", min: 2, max: 2, usage: "mount one at another path",
-		help: "Moves a " + k.thing + " to another path, with its data. Its leases are revoked.\n\nExamples:\n\n  $ coffer " + k.command + " move " +
-			k.example + " team-a\n  $ coffer " + k.command + " move team-a team-b",
+		help: "Moves a " + k.thing + " to another path, with its data, and waits until it is there. What it handed out is revoked, and while it moves\n" +
+			"it serves nothing. The paths may lead into namespaces below the one in use.\n\nExamples:\n\n  $ coffer " + k.command + " move " +
+			k.example + " team-a\n  $ coffer " + k.command + " move -detach team-a/" + k.prefix + "x team-b/" + k.prefix + "x",
+		flags: []cli.Flag{&cli.BoolFlag{Name: "detach", Usage: "do not wait until it is there"}},
 	}, func(ctx context.Context, c *call) error {
 		from, to := k.qualified(c.path(0)), k.qualified(c.path(1))
 		a, err := c.send(ctx, request{method: http.MethodPost, path: "sys/remount", body: map[string]string{"from": from, "to": to}})
@@ -236,18 +239,57 @@ func (k mountKind) moveCommand() *cli.Command {
 		}
 		c.printWarnings(a)
 		id, _ := a.data()["migration_id"].(string)
-		if id != "" {
-			c.sayf("Started moving %s/ to %s/. Its state is at: sys/remount/status/%s", from, to, id)
+		if id == "" {
+			c.sayf("Success! Moved %s/ to: %s/", from, to)
 			return nil
 		}
-		c.sayf("Success! Moved %s/ to: %s/", from, to)
-		return nil
+		status := "sys/remount/status/" + id
+		if c.Bool("detach") {
+			c.sayf("Started moving %s/ to %s/. Its state is at: %s", from, to, status)
+			return nil
+		}
+		return c.awaitMove(ctx, status, from, to)
 	})
 }
 
-// qualified adds the prefix of auth methods, unless it was typed.
+// awaitMove asks how a move is going until it has ended.
+func (c *call) awaitMove(ctx context.Context, status, from, to string) error {
+	return c.poll(ctx, func() (bool, error) {
+		a, err := c.get(ctx, status)
+		if err != nil {
+			return false, err
+		}
+		info, _ := a.data()["migration_info"].(map[string]any)
+		switch info["status"] {
+		case "success":
+			c.sayf("Success! Moved %s/ to: %s/", from, to)
+			return true, nil
+		case "failure":
+			return false, serverErrorf("%s/ was not moved and serves as before: %s", from, text(info["reason"]))
+		}
+		return false, nil
+	})
+}
+
+// poll asks until the answer is yes or an error, at first often, then every second.
+func (c *call) poll(ctx context.Context, done func() (bool, error)) error {
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		if ok, err := done(); ok || err != nil {
+			return err
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		case <-timer.C:
+		}
+	}
+}
+
+// qualified adds the prefix of auth methods, unless it was typed, perhaps behind a namespace.
 func (k mountKind) qualified(path string) string {
-	if strings.HasPrefix(path, k.prefix) {
+	if strings.HasPrefix(path, k.prefix) || strings.Contains(path, "/"+k.prefix) {
 		return path
 	}
 	return k.prefix + path
