@@ -21,8 +21,6 @@ type Options struct {
 	Mounts  *mount.Table
 	Barrier lifecycle.Barrier
 	Raw     lifecycle.Raw
-	// AnyUnder reports whether the caller has any capability on any path below prefix.
-	AnyUnder func(ctx context.Context, c engines.Caller, prefix string) (bool, error)
 	// Metrics writes the metrics: in the Prometheus text format, or as JSON.
 	Metrics func(prometheus bool) (contentType string, body []byte, err error)
 	// TempDir is where a snapshot is verified before it replaces anything.
