@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/subtle"
 	"sync"
+	"sync/atomic"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/seal"
@@ -12,23 +13,24 @@ import (
 
 // ceremony is what people who hold keys have begun together: it lives on the active node, and ends with its turn.
 type ceremony struct {
+	ended atomic.Bool
+
 	mu     sync.Mutex // held for a whole step: people take them one by one
-	ended  bool
 	root   *rootAttempt
 	rekeys map[Target]*rekeyAttempt
 }
 
-// end forgets all attempts. It takes a nil ceremony, too. It does not wait for a step under way.
+// end forgets all attempts. It takes a nil ceremony, too. It does not wait for a step under way, which may itself wait
+// for a commit that fails only once this turn is over: that step forgets them.
 func (c *ceremony) end() {
 	if c == nil {
 		return
 	}
-	go func() { // a step may be waiting for a commit that fails only once this turn is over
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.ended = true
+	c.ended.Store(true)
+	if c.mu.TryLock() {
 		c.forget()
-	}()
+		c.mu.Unlock()
+	}
 }
 
 // forget drops all attempts. c.mu is held.
@@ -54,9 +56,14 @@ func (n *Node) step(fn func(r *running, c *ceremony) error) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ended {
+	if c.ended.Load() {
 		return storage.ErrReadOnly
 	}
+	defer func() {
+		if c.ended.Load() {
+			c.forget()
+		}
+	}()
 	if c.rekeys == nil {
 		c.rekeys = map[Target]*rekeyAttempt{}
 	}
