@@ -170,12 +170,19 @@ func clientText(err error) string {
 	return "internal error: the log of the active node says more"
 }
 
+// longestWait is how long a deletion waits for running requests. Those that write end sooner, but a stream may go on
+// for hours.
+const longestWait = 2 * time.Minute
+
 // remove empties a namespace and those below it, the innermost first.
 func (s *Store) remove(ctx context.Context, top *Namespace) error {
 	if s.opts.Drain != nil {
 		s.jobs.update(top.ID, func(p *Progress) { p.Namespace, p.Step = top.Path, "wait for running requests" })
-		if err := s.opts.Drain(ctx); err != nil {
-			return err
+		waiting, cancel := context.WithTimeout(ctx, longestWait)
+		err := s.opts.Drain(waiting)
+		cancel()
+		if ctx.Err() != nil || err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			return errors.Join(ctx.Err(), err)
 		}
 	}
 	order := innermostFirst(nil, top)

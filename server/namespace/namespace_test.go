@@ -486,6 +486,24 @@ func TestRun(t *testing.T) {
 	})
 }
 
+// A request that never ends does not keep a namespace from being deleted.
+func TestDrainEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := setup(t, namespace.Options{Drain: func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }})
+		a := f.create("root", "a")
+		f.must(f.Delete(t.Context(), a.ID))
+		stopped, stop := context.WithCancel(t.Context())
+		stop()
+		if err := f.Resume(stopped); err == nil || f.stored() == 0 {
+			t.Error("a node that steps down went on")
+		}
+		f.must(f.Resume(t.Context()))
+		if f.stored() != 0 {
+			t.Errorf("%d entries are left", f.stored())
+		}
+	})
+}
+
 // advance lets the bubble's clock run for a second.
 func advance(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 1e9)
