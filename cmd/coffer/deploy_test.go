@@ -1,0 +1,156 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/coffer-project/coffer/cmd/coffer/config"
+	"github.com/coffer-project/coffer/server/snapshots"
+)
+
+const docs = "../../docs"
+
+// exprs returns every value under a key "expr", at any depth.
+func exprs(v any) []string {
+	var found []string
+	switch v := v.(type) {
+	case map[string]any:
+		for key, value := range v {
+			if text, ok := value.(string); ok && key == "expr" {
+				found = append(found, text)
+			}
+			found = append(found, exprs(value)...)
+		}
+	case []any:
+		for _, value := range v {
+			found = append(found, exprs(value)...)
+		}
+	}
+	return found
+}
+
+// sometimes are metrics that a new server does not have yet, or only with some seals.
+var sometimes = []string{"coffer_snapshot_auto_last_success_timestamp_seconds", "coffer_seal_reachable"}
+
+// metricNames returns the names that a server reports.
+func metricNames(t *testing.T) map[string]bool {
+	t.Helper()
+	url, stop := serverHere(t, "-dev-root-token-id=root")
+	defer stop()
+	names := map[string]bool{}
+	for range 2 { // the first answer is counted when the second is made
+		req, err := http.NewRequest(http.MethodGet, url+"/v1/sys/metrics?format=prometheus", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("X-Vault-Token", "root")
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatalf("metrics: %d, %v", resp.StatusCode, err)
+		}
+		for line := range strings.Lines(string(text)) {
+			name, _, _ := strings.Cut(line, " ")
+			name, _, _ = strings.Cut(name, "{")
+			names[name] = true
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+	return names
+}
+
+func TestDashboardAndDocumentationNameRealMetrics(t *testing.T) {
+	raw, err := os.ReadFile(filepath.Join(docs, "deploy", "grafana-dashboard.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dashboard any
+	if err := json.Unmarshal(raw, &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	queries := exprs(dashboard)
+	if len(queries) < 30 {
+		t.Fatalf("only %d queries in the dashboard", len(queries))
+	}
+	page, err := os.ReadFile(filepath.Join(docs, "operations.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := metricNames(t)
+	for name := range snapshots.New(snapshots.Options{}).Numbers() {
+		names["coffer_"+name] = true
+	}
+	metric := regexp.MustCompile(`\b(coffer|go|process)_[a-z0-9_]+\b`)
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(metric.FindAllString(strings.Join(queries, "\n")+string(page), -1)))) {
+		if !names[name] && !slices.Contains(sometimes, name) {
+			t.Errorf("no server reports %s", name)
+		}
+	}
+}
+
+// Every configuration in the documentation must be one: keys that are not known, or values that are not possible, are
+// errors. That parts are missing is fine.
+func TestDocumentedConfigurationsAreRead(t *testing.T) {
+	pages, err := filepath.Glob(filepath.Join(docs, "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := regexp.MustCompile("(?s)```hcl\n(.*?)```")
+	seen := 0
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range block.FindAllStringSubmatch(string(text), -1) {
+			if strings.HasPrefix(found[1], "path ") {
+				continue // a policy
+			}
+			// There can be one seal: where several are shown, they are alternatives.
+			for i, part := range strings.Split("\n"+found[1], "\nseal ") {
+				if i > 0 {
+					part = "seal " + part
+				}
+				seen++
+				file := filepath.Join(t.TempDir(), "part.hcl")
+				if err := os.WriteFile(file, []byte(part), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := config.Load(file); err != nil {
+					t.Errorf("%s: %v in\n%s", page, err, part)
+				}
+			}
+		}
+	}
+	if seen < 3 {
+		t.Errorf("only %d configurations found", seen)
+	}
+}
+
+// The image is built with the Go version that the module asks for.
+func TestDockerfileFitsTheModule(t *testing.T) {
+	module, err := os.ReadFile("../../go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dockerfile, err := os.ReadFile(filepath.Join(docs, "deploy", "Dockerfile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindSubmatch(module)
+	got := regexp.MustCompile(`FROM golang:(\d+\.\d+)`).FindSubmatch(dockerfile)
+	if want == nil || got == nil || string(want[1]) != string(got[1]) {
+		t.Errorf("the Dockerfile uses Go %s, the module %s", got, want)
+	}
+}
