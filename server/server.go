@@ -123,7 +123,7 @@ func New(o Options) *Server {
 	s.node = lifecycle.New(o.Lifecycle)
 	s.metrics = metrics.New(s.numbers)
 	s.system = system.New(system.Options{
-		Node: s.node, Mounts: s.mounts, Barrier: s.barrier, Raw: s.raw,
+		Node: s.node, Mounts: s.mounts, Barrier: s.barrier, Raw: s.raw, ResolveFrom: s.namespaces.ResolveFrom,
 		Metrics: s.metrics.Render, TempDir: o.TempDir, Version: o.Version, Logger: o.Logger,
 		UnauthenticatedMetrics: o.UnauthenticatedMetrics,
 	})
