@@ -47,7 +47,8 @@ type Options struct {
 	// Store is the decrypted store.
 	Store storage.Store
 	// Mount returns the engine of a mount, also while the mount is being disabled. It reports false only if the
-	// mount is gone for good: leases of such a mount are dropped without asking anybody.
+	// mount is gone for good: leases of such a mount are dropped without asking anybody. A nil engine and true mean
+	// that nobody can tell now: it is tried again later.
 	Mount func(ctx context.Context, uuid string) (engines.Engine, engines.Mount, bool)
 	// Below reports whether namespace id is ancestor itself or below it; nil is equality.
 	Below func(ctx context.Context, ancestor, id string) bool

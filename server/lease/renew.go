@@ -119,6 +119,9 @@ func (m *Manager) terms(ctx context.Context, rec *record) (engines.Lease, engine
 	if !ok {
 		return engines.Lease{}, mount, engines.Invalid("the mount of the lease is gone")
 	}
+	if engine == nil {
+		return engines.Lease{}, mount, fmt.Errorf("finding the engine of a lease: %w", storage.ErrUnavailable)
+	}
 	leaser, ok := engine.(engines.Leaser)
 	if !ok {
 		return engines.Lease{}, mount, ErrNotRenewable

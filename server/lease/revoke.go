@@ -304,6 +304,9 @@ func (m *Manager) askEngine(ctx context.Context, rec *record) (err error) {
 	if !ok {
 		return nil // gone, and what it stood for with it
 	}
+	if engine == nil {
+		return fmt.Errorf("finding the engine of a lease: %w", storage.ErrUnavailable)
+	}
 	leaser, ok := engine.(engines.Leaser)
 	if !ok {
 		return fmt.Errorf("engines of type %s do not revoke leases", mount.Type)

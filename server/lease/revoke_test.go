@@ -330,6 +330,47 @@ func TestMountGone(t *testing.T) {
 	})
 }
 
+// TestMountUnknownForNow has nobody able to tell what engine a lease is of: nothing is dropped, and nothing counts
+// as a try.
+func TestMountUnknownForNow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		unknown := true
+		r := newRig(t, func(o *lease.Options) {
+			find := o.Mount
+			o.Mount = func(ctx context.Context, uuid string) (engines.Engine, engines.Mount, bool) {
+				mu.Lock()
+				defer mu.Unlock()
+				if unknown {
+					return nil, engines.Mount{}, true
+				}
+				return find(ctx, uuid)
+			}
+		})
+		reg, _ := r.registration("u1", "creds/a", time.Minute)
+		info, err := r.m.Register(t.Context(), reg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop := r.run(r.m)
+		defer stop()
+		if _, err := r.m.Renew(t.Context(), "", info.ID, 0); !errors.Is(err, storage.ErrUnavailable) {
+			t.Errorf("Renew = %v", err)
+		}
+		pass(time.Hour)
+		r.wantKeys(3)
+		r.wantNumber(r.m, "leases_irrevocable", 0)
+		mu.Lock()
+		unknown = false
+		mu.Unlock()
+		pass(10 * time.Second)
+		r.wantKeys(0)
+		if n := r.engine("u1").Revoked(); n != 1 {
+			t.Errorf("%d revoked, want 1", n)
+		}
+	})
+}
+
 // TestRenewAgainstRevoke lets renewals, revocations and expiry meet. Whatever wins, no credential outlives its
 // lease and no lease its credential.
 func TestRenewAgainstRevoke(t *testing.T) {

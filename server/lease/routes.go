@@ -28,10 +28,6 @@ func (m *Manager) Routes(r *engines.Router) {
 	}
 }
 
-// leaseID is the key of Response.Top that carries the id of a renewed lease: it belongs into the envelope, beside
-// what Response.Lease says.
-const leaseID = "lease_id"
-
 type noInput struct{}
 
 type idInput struct {
@@ -112,17 +108,9 @@ func (m *Manager) serveRenew(ctx context.Context, req *engines.Request, in *rene
 		return nil, err
 	}
 	return &engines.Response{
-		Lease: &engines.Lease{TTL: info.TTL, Renewable: info.Renewable}, Top: map[string]any{leaseID: info.ID}, Warnings: info.Warnings,
+		Held:     &engines.HeldLease{ID: info.ID, Seconds: int64(info.TTL.Round(time.Second) / time.Second), Renewable: info.Renewable},
+		Warnings: info.Warnings,
 	}, nil
-}
-
-// RenewedID returns the lease id for the envelope of a response that renewed a lease, or "".
-func RenewedID(r *engines.Response) string {
-	if r == nil || r.Lease == nil {
-		return ""
-	}
-	id, _ := r.Top[leaseID].(string)
-	return id
 }
 
 type revokeInput struct {
