@@ -106,7 +106,13 @@ func Decode(name, text string) (*Policy, error) {
 
 // Parse reads a policy in HCL, or in JSON if its first character is "{". Errors name the line and the key.
 // Paths that hold a template ({{…}}) are accepted and match nothing.
-func Parse(name, text string) (*Policy, error) {
+func Parse(name, text string) (*Policy, error) { return parse(name, text, readHCL) }
+
+// parseStored is Parse for a text that was accepted when it was written. Versions up to 0.2 accepted one that broke off
+// in its last item, and read it without that.
+func parseStored(name, text string) (*Policy, error) { return parse(name, text, readOldHCL) }
+
+func parse(name, text string, read func(string) (object, error)) (*Policy, error) {
 	switch {
 	case len(text) > MaxTextBytes:
 		return nil, fmt.Errorf("policy is %d bytes, the limit is %d", len(text), MaxTextBytes)
@@ -115,7 +121,6 @@ func Parse(name, text string) (*Policy, error) {
 	case strings.IndexByte(text, 0) >= 0:
 		return nil, errors.New("policy contains a NUL byte")
 	}
-	read := readHCL
 	if strings.HasPrefix(strings.TrimSpace(text), "{") {
 		read = readJSON
 	}

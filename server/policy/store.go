@@ -129,7 +129,7 @@ func (s *Store) Get(ctx context.Context, ns, name string) (*Policy, error) {
 		if err := json.Unmarshal(e.Value, &r); err != nil || r.Format != 1 {
 			return nil, fmt.Errorf("reading policy %q: unknown format", name)
 		}
-		p, err := Parse(name, r.Text)
+		p, err := parseStored(name, r.Text)
 		if err != nil {
 			return nil, fmt.Errorf("reading policy %q: %w", name, err)
 		}

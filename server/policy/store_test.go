@@ -295,3 +295,20 @@ func TestHostile(t *testing.T) {
 		return sys{r}, nil
 	}, enginetest.Options{Type: "system", Path: "sys/"}))
 }
+
+// TestOldPolicyThatBreaksOff: what an older version accepted and stored still means what it meant there.
+func TestOldPolicyThatBreaksOff(t *testing.T) {
+	s, mem := newStore(t)
+	const text = `path "a" { capabilities = ["read"] } foo =`
+	if err := s.Set(t.Context(), "root", "old", text); err == nil {
+		t.Error("it can still be written")
+	}
+	value, _ := json.Marshal(map[string]any{"format": 1, "text": text})
+	if _, err := mem.Commit(t.Context(), storage.Batch{Puts: []storage.Put{{Key: "s/sys/root/policies/old", Value: value}}}); err != nil {
+		t.Fatal(err)
+	}
+	p, err := s.Get(t.Context(), "root", "old")
+	if err != nil || p.Text != text || !policy.NewACL(p).Allow(engines.Read, "a") {
+		t.Errorf("Get = %+v, %v", p, err)
+	}
+}

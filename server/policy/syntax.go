@@ -18,7 +18,12 @@ var errDepth = fmt.Errorf("braces and brackets are nested deeper than %d", maxDe
 
 // readHCL reads HCL version 1. The parser recurses on every brace and would take the process with it on
 // hostile text, so the depth is counted first, by the same scanner the parser uses.
-func readHCL(text string) (doc object, err error) {
+func readHCL(text string) (object, error) { return readHCLItems(text, true) }
+
+// readOldHCL drops an item that the end of the text cuts off.
+func readOldHCL(text string) (object, error) { return readHCLItems(text, false) }
+
+func readHCLItems(text string, whole bool) (doc object, err error) {
 	text = strings.ReplaceAll(text, "\r\n", "\n") // as the parser does
 	defer func() {
 		if r := recover(); r != nil {
@@ -38,7 +43,7 @@ func readHCL(text string) (doc object, err error) {
 		return nil, err
 	}
 	list, ok := file.Node.(*ast.ObjectList)
-	if !ok || !complete(list, last) {
+	if !ok || whole && !complete(list, last) {
 		return nil, errors.New("policy is not valid HCL: it breaks off")
 	}
 	return hclObject(list)
