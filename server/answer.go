@@ -22,7 +22,7 @@ func (s *Server) complete(ctx context.Context, c *call, r *engines.Response) (*e
 		}
 	}
 	if r.Lease != nil {
-		if r.Held, err = s.lease(ctx, c, r.Lease); err != nil {
+		if err = s.lease(ctx, c, r); err != nil {
 			return nil, err
 		}
 	}
@@ -37,28 +37,33 @@ func (s *Server) complete(ctx context.Context, c *call, r *engines.Response) (*e
 }
 
 // lease hands out a lease. What has no kind is only told how long it is good for.
-func (s *Server) lease(ctx context.Context, c *call, l *engines.Lease) (*engines.HeldLease, error) {
-	m := c.mount.Mount
+func (s *Server) lease(ctx context.Context, c *call, response *engines.Response) error {
+	m, l := c.mount.Mount, response.Lease
 	if l.Kind == "" {
 		ttl := l.TTL
 		if ttl == 0 {
 			ttl = m.DefaultLeaseTTL
 		}
-		return &engines.HeldLease{Seconds: int64(min(ttl, m.MaxLeaseTTL) / time.Second)}, nil
+		response.Held = &engines.HeldLease{Seconds: int64(min(ttl, m.MaxLeaseTTL) / time.Second)}
+		return nil
 	}
 	if c.token == nil {
-		return nil, errors.New("a lease without a token to hold it")
+		return errors.New("a lease without a token to hold it")
 	}
 	r := lease.Registration{
 		NamespaceID: c.ns.ID, MountUUID: m.UUID, MountPath: m.Path, Path: c.inner.Path, Lease: *l,
-		TokenExpiresAt: c.token.ExpiresAt, DefaultTTL: m.DefaultLeaseTTL, MaxTTL: m.MaxLeaseTTL,
+		DefaultTTL: m.DefaultLeaseTTL, MaxTTL: m.MaxLeaseTTL,
 	}
-	if c.token.Type != "batch" {
+	if c.token.Batch() {
+		r.TokenExpiresAt = c.token.ExpiresAt // nothing is done when it ends
+	} else {
 		r.TokenKey = c.token.Key
 	}
 	info, err := s.leases.Register(ctx, r)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return &engines.HeldLease{ID: info.ID, Seconds: int64(info.TTL / time.Second), Renewable: info.Renewable}, nil
+	response.Held = &engines.HeldLease{ID: info.ID, Seconds: int64(info.TTL / time.Second), Renewable: info.Renewable}
+	response.Warnings = append(response.Warnings, info.Warnings...)
+	return nil
 }

@@ -156,7 +156,10 @@ func (s *Server) newLeases() *lease.Manager {
 		},
 		Mount: func(ctx context.Context, uuid string) (engines.Engine, engines.Mount, bool) {
 			m, err := s.mounts.ByUUID(ctx, uuid)
-			if err != nil || m == nil {
+			switch {
+			case err != nil:
+				return nil, engines.Mount{}, true // to be tried again: only a mount that is gone has no leases
+			case m == nil:
 				return nil, engines.Mount{}, false
 			}
 			return m.Engine, m.Mount, true
