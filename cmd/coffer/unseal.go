@@ -36,7 +36,8 @@ func unseal(ctx context.Context, c *call) error {
 		if err != nil {
 			return err
 		}
-		body = map[string]any{"key": key, "migrate": c.Bool("migrate")}
+		body = map[string]any{"key": key}
+		setIfGiven(c, body, "migrate", c.Bool("migrate"))
 	} else if c.arg(0) != "" {
 		return usagef("-reset takes no key")
 	}
