@@ -17,7 +17,7 @@ func (m *Manager) Routes(r *engines.Router) {
 	engines.On(r, engines.List, "leases/lookup/{prefix...?}", "List the leases below a prefix.", engines.Sudo|engines.ClusterLocal, m.serveList)
 	engines.On(r, engines.Read, "leases/count", "Count the leases of the namespace.", engines.Active|engines.ClusterLocal, m.serveCount)
 	engines.On(r, engines.Read, "leases", "List the leases that could not be revoked.", engines.Sudo|engines.Active|engines.ClusterLocal, m.serveIrrevocable)
-	engines.On(r, engines.Update, "leases/tidy", "Mend the indexes of leases and try irrevocable leases again, in the background.", engines.Sudo|engines.ClusterLocal, m.serveTidy)
+	engines.On(r, engines.Update, "leases/tidy", "Mend the indexes of leases and try irrevocable leases again, in the background.", engines.Sudo|engines.ClusterLocal|engines.RootNamespace, m.serveTidy)
 	for _, at := range []string{"leases/", ""} { // the second are the old paths
 		engines.On(r, engines.Update, at+"renew", "Renew a lease.", engines.ClusterLocal, m.serveRenew)
 		engines.On(r, engines.Update, at+"renew/{url_lease_id...}", "Renew a lease.", engines.ClusterLocal, m.serveRenewPath)
