@@ -307,6 +307,12 @@ func (s *Server) aclFor(ctx context.Context, req *engines.Request, entry *token.
 	return s.aclOf(ctx, entry, req.Mount.Namespace)
 }
 
+// generateRoot creates a root token for those who hold enough key shares.
+func (s *Server) generateRoot(ctx context.Context) (string, error) {
+	t, err := s.tokens.CreateRoot(ctx, "")
+	return t.Reveal(), err
+}
+
 // rootToken creates a root token for a new cluster.
 func (s *Server) rootToken(ctx context.Context) (string, error) {
 	t, err := s.tokens.CreateRoot(ctx, s.opts.RootTokenID)

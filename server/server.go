@@ -116,7 +116,8 @@ func New(o Options) *Server {
 	s.mfa = s.newMFA()
 	o.Lifecycle.Logger = o.Logger
 	o.Lifecycle.Hooks = lifecycle.Hooks{
-		FirstPuts: s.firstPuts, RootToken: s.rootToken, Load: s.load, Unload: s.unload, Active: s.active,
+		FirstPuts: s.firstPuts, RootToken: s.rootToken, GenerateRoot: s.generateRoot,
+		Load: s.load, Unload: s.unload, Active: s.active,
 	}
 	// Caches must drop what changed before anybody can wait for the change: subscribe them before the node.
 	s.raw.OnChange(s.changed)
@@ -373,7 +374,7 @@ func (s *Server) numbers() map[string]float64 {
 	out["audit_failures_total"] = float64(stats.Failures)
 	out["audit_device_errors_total"] = float64(stats.Errors)
 	out["audit_devices"] = float64(stats.Devices)
-	sources := []map[string]float64{s.audit.Numbers(), s.tokens.Numbers(), s.leases.Numbers(), s.namespaces.Numbers(), s.mounts.Numbers(), s.quotas.Numbers()}
+	sources := []map[string]float64{s.node.Numbers(), s.audit.Numbers(), s.tokens.Numbers(), s.leases.Numbers(), s.namespaces.Numbers(), s.mounts.Numbers(), s.quotas.Numbers()}
 	if c := s.node.Cluster(); c != nil {
 		sources = append(sources, c.Numbers())
 	}
