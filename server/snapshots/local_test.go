@@ -104,11 +104,11 @@ func TestLocalStaysInside(t *testing.T) {
 
 func TestLocalLeavesNothingHalf(t *testing.T) {
 	f := newFixture(t)
-	f.source.fail = errors.New("no")
+	f.source.set(errors.New("no"), false)
 	if _, err := f.take(t.Context(), localConfig(), time.Now()); err == nil {
 		t.Error("a snapshot that failed was kept")
 	}
-	f.source.fail, f.source.damage = nil, true
+	f.source.set(nil, true)
 	if _, err := f.take(t.Context(), localConfig(), time.Now()); !errors.Is(err, archive.ErrInvalid) {
 		t.Errorf("a damaged snapshot = %v", err)
 	}
@@ -117,7 +117,7 @@ func TestLocalLeavesNothingHalf(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	f.source.damage = false
+	f.source.set(nil, false)
 	if _, err := f.take(ended, localConfig(), time.Now()); !errors.Is(err, context.Canceled) {
 		t.Errorf("with a context that has ended = %v", err)
 	}

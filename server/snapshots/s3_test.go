@@ -304,7 +304,8 @@ func TestBucketRefuses(t *testing.T) {
 		t.Errorf("another bucket: %v", err)
 	}
 	// A damaged snapshot is not even sent.
-	fake.calls, f.source.damage = nil, true
+	fake.calls = nil
+	f.source.set(nil, true)
 	if _, err := f.take(t.Context(), s3ConfigOf(endpoint), now); err == nil || len(fake.calls) != 0 {
 		t.Errorf("a damaged snapshot: %v, calls %v", err, fake.calls)
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,17 +21,36 @@ import (
 
 // source writes snapshots, of which some fail or are damaged.
 type source struct {
+	state []byte
+
+	mu     sync.Mutex
 	n      int
 	fail   error
 	damage bool
-	state  []byte
+}
+
+// set says how the next snapshots will be.
+func (s *source) set(fail error, damage bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fail, s.damage = fail, damage
+}
+
+// count returns how many were asked for.
+func (s *source) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.n
 }
 
 func (s *source) write(ctx context.Context, w io.Writer) error {
+	s.mu.Lock()
 	s.n++
-	if s.fail != nil {
+	fail, damage := s.fail, s.damage
+	s.mu.Unlock()
+	if fail != nil {
 		io.WriteString(w, "half of one")
-		return s.fail
+		return fail
 	}
 	state := s.state
 	if state == nil {
@@ -43,7 +63,7 @@ func (s *source) write(ctx context.Context, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if s.damage {
+	if damage {
 		b.Bytes()[b.Len()/2] ^= 1
 	}
 	_, err = w.Write(b.Bytes())
@@ -111,7 +131,7 @@ func TestScheduleRuns(t *testing.T) {
 		go func() { f.Run(ctx); close(done) }()
 		defer func() { cancel(); <-done }()
 		synctest.Wait()
-		if f.source.n != 0 {
+		if f.source.count() != 0 {
 			t.Fatal("a snapshot was taken without a schedule")
 		}
 		f.must(engines.Update, "config/hourly", `{"interval":"1h","retain":3,"storage_type":"local","path_prefix":"a/b"}`)
@@ -121,29 +141,29 @@ func TestScheduleRuns(t *testing.T) {
 		}
 		time.Sleep(59 * time.Minute)
 		synctest.Wait()
-		if f.source.n != 1 {
-			t.Errorf("%d snapshots before the interval has passed", f.source.n)
+		if f.source.count() != 1 {
+			t.Errorf("%d snapshots before the interval has passed", f.source.count())
 		}
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		if f.source.n != 2 {
-			t.Errorf("%d snapshots after the interval, want 2", f.source.n)
+		if f.source.count() != 2 {
+			t.Errorf("%d snapshots after the interval, want 2", f.source.count())
 		}
 		time.Sleep(10 * time.Hour)
 		synctest.Wait()
-		if got := f.files("a/b"); len(got) != 3 || f.source.n != 12 {
-			t.Errorf("after 12 snapshots (%d) there are %v, want the newest three", f.source.n, got)
+		if got := f.files("a/b"); len(got) != 3 || f.source.count() != 12 {
+			t.Errorf("after 12 snapshots (%d) there are %v, want the newest three", f.source.count(), got)
 		}
 		newest := f.files("a/b")
 
 		// While it fails, what was kept stays, and it is tried again sooner than the interval.
-		f.source.fail = errors.New("the disk is full")
+		f.source.set(errors.New("the disk is full"), false)
 		time.Sleep(61 * time.Minute)
 		synctest.Wait()
-		before := f.source.n
+		before := f.source.count()
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		if f.source.n == before {
+		if f.source.count() == before {
 			t.Error("a snapshot that failed was not tried again")
 		}
 		if got := f.files("a/b"); strings.Join(got, " ") != strings.Join(newest, " ") {
@@ -153,7 +173,7 @@ func TestScheduleRuns(t *testing.T) {
 		if n, _ := status["consecutive_errors"].(int); n < 2 || !strings.Contains(status["last_snapshot_error"].(string), "the disk is full") {
 			t.Errorf("status = %v", status)
 		}
-		f.source.fail, f.source.damage = nil, true
+		f.source.set(nil, true)
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if status := f.must(engines.Read, "status/hourly", ""); !strings.Contains(status["last_snapshot_error"].(string), "verifying") {
@@ -162,7 +182,7 @@ func TestScheduleRuns(t *testing.T) {
 		if got := f.files("a/b"); strings.Join(got, " ") != strings.Join(newest, " ") {
 			t.Errorf("after damaged snapshots there are %v, want %v", got, newest)
 		}
-		f.source.damage = false
+		f.source.set(nil, false)
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		status = f.must(engines.Read, "status/hourly", "")
@@ -175,11 +195,11 @@ func TestScheduleRuns(t *testing.T) {
 
 		// A deleted schedule ends; its files stay.
 		f.must(engines.Delete, "config/hourly", "")
-		taken := f.source.n
+		taken := f.source.count()
 		time.Sleep(5 * time.Hour)
 		synctest.Wait()
-		if f.source.n != taken || len(f.files("a/b")) != 3 {
-			t.Errorf("after the schedule was deleted: %d snapshots more, files %v", f.source.n-taken, f.files("a/b"))
+		if f.source.count() != taken || len(f.files("a/b")) != 3 {
+			t.Errorf("after the schedule was deleted: %d snapshots more, files %v", f.source.count()-taken, f.files("a/b"))
 		}
 	})
 }
@@ -200,14 +220,14 @@ func TestScheduleSurvivesFailover(t *testing.T) {
 		stop()
 		time.Sleep(30 * time.Minute)
 		stop = run()
-		if f.source.n != 1 {
-			t.Errorf("the next active node took a snapshot at once: %d", f.source.n)
+		if f.source.count() != 1 {
+			t.Errorf("the next active node took a snapshot at once: %d", f.source.count())
 		}
 		time.Sleep(31 * time.Minute)
 		synctest.Wait()
 		stop()
-		if f.source.n != 2 {
-			t.Errorf("%d snapshots, want the second when it was due", f.source.n)
+		if f.source.count() != 2 {
+			t.Errorf("%d snapshots, want the second when it was due", f.source.count())
 		}
 	})
 }
