@@ -22,7 +22,7 @@ func TestScripts(t *testing.T) {
 func TestLive(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/live", Setup: setupScript,
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"dev-server": devServer, "server": startServer, "stop-server": stopServer, "capture": capture},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"dev-server": devServer, "server": startServer, "stop-server": stopServer, "capture": capture, "eventually": eventually},
 	})
 }
 
@@ -40,6 +40,27 @@ const stopTime = 10 * time.Second
 func devServer(ts *testscript.TestScript, neg bool, args []string) {
 	startServer(ts, neg, append([]string{"-dev", "-dev-listen-address=127.0.0.1:0", "-dev-root-token-id=root", "-dev-no-store-token"}, args...))
 	ts.Setenv("COFFER_TOKEN", "root")
+}
+
+// eventually is the command eventually PROGRAM ARG …: it runs the program again and again until it succeeds.
+func eventually(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) == 0 {
+		ts.Fatalf("usage: eventually PROGRAM ARG …")
+	}
+	deadline := time.After(30 * time.Second)
+	again := time.NewTicker(20 * time.Millisecond)
+	defer again.Stop()
+	for {
+		err := ts.Exec(args[0], args[1:]...)
+		if err == nil {
+			return
+		}
+		select {
+		case <-deadline:
+			ts.Fatalf("%v failed to the end: %v", args, err)
+		case <-again.C:
+		}
+	}
 }
 
 // startServer is the command server ARG …: it starts a server, waits until it says that it is ready, and makes it the one
