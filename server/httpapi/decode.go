@@ -23,6 +23,9 @@ func (x *exchange) decode(prefix string) error {
 		return engines.Invalid("the query string is malformed")
 	}
 	x.req.Query, x.req.Header = q, r.Header
+	if err := checkOnce(r.Header); err != nil {
+		return err
+	}
 	x.req.Token = engines.Sensitive(bearer(r.Header))
 	x.req.Namespace = strings.Trim(r.Header.Get("X-Vault-Namespace"), "/")
 	x.req.Remote, _ = netip.ParseAddrPort(r.RemoteAddr)
@@ -54,6 +57,22 @@ func (x *exchange) lastSlash() error {
 		}
 	default:
 		x.req.Path = strings.TrimSuffix(x.req.Path, "/")
+	}
+	return nil
+}
+
+// once are the headers that say who asks, and where. A proxy may add one of its own or look at another of several
+// than this server does, so that there must not be two that differ.
+var once = [...]string{"X-Vault-Token", "X-Vault-Namespace", "Authorization", "X-Vault-Wrap-Ttl"}
+
+func checkOnce(h http.Header) error {
+	for _, name := range once {
+		values := h[name]
+		for _, v := range values {
+			if v != values[0] {
+				return engines.Invalid("the header %s is there more than once, with different values", name)
+			}
+		}
 	}
 	return nil
 }
