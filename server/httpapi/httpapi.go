@@ -121,6 +121,9 @@ func (a *API) handler(prefix string, forwarded bool) http.Handler {
 		defer x.recovered()
 		h := w.Header()
 		h["Cache-Control"] = noStore
+		if ns := r.Header["X-Vault-Namespace"]; len(ns) == 1 && ns[0] != "" {
+			h["X-Vault-Namespace"] = ns
+		}
 		if err := x.decode(prefix); err != nil {
 			x.fail(err)
 		} else {
