@@ -16,6 +16,7 @@ import (
 	"github.com/coffer-project/coffer/server/policy"
 	"github.com/coffer-project/coffer/server/system"
 	"github.com/coffer-project/coffer/server/token"
+	"github.com/coffer-project/coffer/server/trace"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -57,6 +58,9 @@ func (s *Server) Handle(ctx context.Context, req *Request) (*Reply, error) {
 	c.flight = system.Flight{ID: c.ID, Op: c.Op, Path: c.Request.Path, Remote: c.Remote}
 	s.flights.Begin(&c.flight)
 	defer s.flights.End(&c.flight)
+	if c.route != nil {
+		trace.Route(ctx, c.ID, string(c.Op), c.mount.Type, c.route.Pattern)
+	}
 	denied := s.limit(ctx, c)
 	if denied == nil {
 		denied = s.admit(ctx, c)

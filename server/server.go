@@ -26,6 +26,7 @@ import (
 	"github.com/coffer-project/coffer/server/namespace"
 	"github.com/coffer-project/coffer/server/policy"
 	"github.com/coffer-project/coffer/server/quota"
+	"github.com/coffer-project/coffer/server/snapshots"
 	"github.com/coffer-project/coffer/server/system"
 	"github.com/coffer-project/coffer/server/token"
 	"github.com/coffer-project/coffer/server/wrapping"
@@ -54,6 +55,8 @@ type Options struct {
 	Config map[string]any
 	// DataDir is where the node keeps its files, for sys/host-info.
 	DataDir string
+	// SnapshotRoot is the directory below which schedules of snapshots may keep files; "": they may not.
+	SnapshotRoot string
 }
 
 // Server is the request pipeline of one node. Safe for concurrent use.
@@ -80,6 +83,7 @@ type Server struct {
 	flights    system.InFlight
 	cors       *system.CORS
 	uiHeaders  *system.UIHeaders
+	snapshots  *snapshots.Scheduler
 	versions   system.VersionHistory
 	tokenPaths engines.Engine
 
@@ -128,6 +132,11 @@ func New(o Options) *Server {
 		Metrics: s.metrics.Render, TempDir: o.TempDir, Version: o.Version, Logger: o.Logger,
 		UnauthenticatedMetrics: o.UnauthenticatedMetrics,
 	})
+	s.snapshots = snapshots.New(snapshots.Options{
+		Store: s.barrier, Snapshot: s.system.WriteSnapshot, LocalRoot: o.SnapshotRoot, TempDir: o.TempDir, Logger: o.Logger,
+	})
+	s.raw.OnChange(s.snapshots.Changed)
+	s.snapshots.Routes(s.system.Router())
 	s.declareShared()
 	return s
 }
@@ -227,7 +236,7 @@ func (s *Server) active(ctx context.Context) {
 		}
 	}
 	s.tokens.Activated()
-	s.background.run(ctx, s.sweeper, s.forgetHeldLogins, s.leases.Run, s.namespaces.Run, s.mounts.Run)
+	s.background.run(ctx, s.sweeper, s.forgetHeldLogins, s.leases.Run, s.namespaces.Run, s.mounts.Run, s.snapshots.Run)
 }
 
 // upgrade gives a data directory of an older version what new ones begin with.
@@ -368,13 +377,10 @@ func (s *Server) numbers() map[string]float64 {
 		"unsealed": bit(!s.node.Sealed()), "active": bit(s.node.Active()),
 		"fsm_applied_index": float64(s.raw.AppliedIndex()),
 	}
-	stats := s.audit.Broker().Stats()
-	out["audit_request_records_total"] = float64(stats.Requests)
-	out["audit_response_records_total"] = float64(stats.Responses)
-	out["audit_failures_total"] = float64(stats.Failures)
-	out["audit_device_errors_total"] = float64(stats.Errors)
-	out["audit_devices"] = float64(stats.Devices)
-	sources := []map[string]float64{s.node.Numbers(), s.audit.Numbers(), s.tokens.Numbers(), s.leases.Numbers(), s.namespaces.Numbers(), s.mounts.Numbers(), s.quotas.Numbers()}
+	sources := []map[string]float64{
+		s.node.Numbers(), s.audit.Numbers(), s.tokens.Numbers(), s.leases.Numbers(), s.namespaces.Numbers(),
+		s.mounts.Numbers(), s.quotas.Numbers(), s.snapshots.Numbers(),
+	}
 	if c := s.node.Cluster(); c != nil {
 		sources = append(sources, c.Numbers())
 	}

@@ -85,7 +85,7 @@ func openNode(c *config.Config, dev devOptions, log *logs) (*node, error) {
 		Version:         system.Version{API: apiVersion, Product: version()},
 		DefaultLeaseTTL: c.DefaultLeaseTTL, MaxLeaseTTL: c.MaxLeaseTTL,
 		UnauthenticatedMetrics: unauthenticatedMetrics(c), RootTokenID: dev.rootToken,
-		Loggers: log.Loggers, Config: c.Sanitized(), DataDir: c.Storage.Path,
+		Loggers: log.Loggers, Config: c.Sanitized(), DataDir: c.Storage.Path, SnapshotRoot: c.Snapshots.LocalRoot,
 		Lifecycle: lifecycle.Options{
 			NodeID: id, ClusterAddr: c.ClusterAddr, APIAddr: c.APIAddr, ClusterName: c.ClusterName,
 			Raw: rawOf{machine}, Router: router, Barrier: barrierOf{barrier.New(router)},

@@ -22,11 +22,6 @@ func (x *exchange) decode(prefix string) error {
 	if err != nil {
 		return engines.Invalid("the query string is malformed")
 	}
-	for _, once := range []string{"X-Vault-Token", "X-Vault-Namespace", "X-Vault-Wrap-Ttl"} {
-		if len(r.Header[once]) > 1 {
-			return engines.Invalid("header %s is there more than once: send it once, proxies may not agree on which one counts", once)
-		}
-	}
 	x.req.Query, x.req.Header = q, r.Header
 	if err := checkOnce(r.Header); err != nil {
 		return err

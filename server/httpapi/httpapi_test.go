@@ -432,18 +432,3 @@ func FuzzPath(f *testing.F) {
 		}
 	})
 }
-
-// TestDoubledHeaders: of two tokens or namespaces, a proxy may have looked at the other one.
-func TestDoubledHeaders(t *testing.T) {
-	for _, name := range []string{"X-Vault-Token", "X-Vault-Namespace", "X-Vault-Wrap-TTL"} {
-		b := &backend{active: true}
-		r := httptest.NewRequest("GET", "/v1/x/y", nil)
-		r.Header.Add(name, "1")
-		r.Header.Add(name, "2")
-		w := httptest.NewRecorder()
-		httpapi.New(httpapi.Options{Backend: b}).ServeHTTP(w, r)
-		if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "more than once") {
-			t.Errorf("%s twice: %d %s", name, w.Code, w.Body)
-		}
-	}
-}
