@@ -165,6 +165,7 @@ type request struct {
 	query        url.Values
 	body         any
 	plain        bool // this side needs the answer itself: -wrap-ttl is for a later request
+	raw          bool // the answer need not be JSON
 }
 
 // send performs r. An answer that is not found, yet carries data or warnings, is an answer: a deleted version has metadata.
@@ -202,6 +203,13 @@ func (c *call) send(ctx context.Context, r request) (*answer, error) {
 	}
 	if err != nil && statusOf(err) != http.StatusNotFound {
 		return nil, c.failed(r.method, r.path, err)
+	}
+	if r.raw && err == nil {
+		raw, err := io.ReadAll(resp.Body)
+		if err != nil {
+			return nil, c.failed(r.method, r.path, err)
+		}
+		return &answer{raw: raw}, nil
 	}
 	a, readErr := readAnswer(resp)
 	if err != nil && (readErr != nil || a.secret == nil || len(a.secret.Data) == 0 && len(a.secret.Warnings) == 0) {

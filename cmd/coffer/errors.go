@@ -51,11 +51,21 @@ type requestError struct {
 	method, path, address string
 	hasToken              bool
 	denied                string // the hint for a 403, if the usual one would mislead
+	hint                  string // the hint, whatever the status
 	err                   error
 }
 
 func (e *requestError) Error() string { return e.err.Error() }
 func (e *requestError) Unwrap() error { return e.err }
+
+// withHint gives the error of a request a hint of its own.
+func withHint(err error, hint string) error {
+	var e *requestError
+	if errors.As(err, &e) {
+		e.hint = hint
+	}
+	return err
+}
 
 // silent reports whether the server answered with a status and no text.
 func (e *requestError) silent() bool {
@@ -95,7 +105,11 @@ func (e *requestError) explain() string {
 			texts = strings.ToLower(http.StatusText(response.StatusCode))
 		}
 		text := fmt.Sprintf("%s\n\n  URL:  %s %s\n  Code: %d", strings.TrimSpace(texts), response.HTTPMethod, response.URL, response.StatusCode)
-		if hint := e.responseHint(response.StatusCode, texts); hint != "" {
+		hint := e.hint
+		if hint == "" {
+			hint = e.responseHint(response.StatusCode, texts)
+		}
+		if hint != "" {
 			text += "\n\n" + hint
 		}
 		return text
@@ -119,6 +133,8 @@ func (e *requestError) responseHint(status int, text string) string {
 		return "The server is sealed. Give it its unseal keys with: coffer operator unseal"
 	case strings.Contains(lower, "not initialized"), strings.Contains(lower, "not yet initialized"):
 		return "The server has never been initialised. Create its keys with: coffer operator init"
+	case status == http.StatusServiceUnavailable && strings.Contains(lower, "locked"):
+		return "The namespace is locked. Who has the key of the lock can end it with: coffer namespace unlock"
 	case status == http.StatusForbidden && !e.hasToken:
 		return "The request carried no token. Run coffer login, or set COFFER_TOKEN."
 	case status == http.StatusForbidden && e.denied != "":
@@ -127,6 +143,12 @@ func (e *requestError) responseHint(status int, text string) string {
 		return fmt.Sprintf("The token may not do this on %q, or is no longer valid. See what it may do with: coffer token capabilities %s", e.path, e.path)
 	case status == http.StatusNotFound && (strings.Contains(lower, "no mount at this path") || strings.Contains(lower, "no handler for route")):
 		return "Nothing is mounted there. See what is with: coffer secrets list"
+	case status == http.StatusNotFound && strings.Contains(lower, "namespace not found"):
+		return "There is no such namespace, or it is being deleted. See those there are with: coffer namespace list"
+	case status == http.StatusNotFound && strings.Contains(lower, "unsupported path"):
+		return "The mount has other paths: coffer path-help MOUNT lists them. Key/value secrets are read with coffer kv get, which finds theirs."
+	case status == http.StatusTooManyRequests:
+		return "A quota is used up: wait and try again, or have the quota changed. See them with: coffer quota list"
 	case strings.Contains(lower, "http request to an https server"):
 		return "The server speaks TLS: the address has to begin with https://. Set COFFER_ADDR or -address."
 	}

@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v3"
@@ -12,12 +15,14 @@ import (
 func readCommand() *cli.Command {
 	return command(spec{
 		name: "read", args: "PATH [KEY=VALUE …]", min: 1, max: -1, usage: "read any path of the API",
-		help: `Reads any path of the API, given without "v1/". KEY=VALUE arguments are sent as query parameters.
+		help: `Reads any path of the API, given without "v1/". KEY=VALUE arguments are sent as query parameters. -format=raw prints the answer byte
+for byte, for the few paths whose answer is not JSON.
 
 Examples:
 
   $ coffer read sys/mounts/secret/tune
-  $ coffer read -field=access_key cloud/creds/deploy ttl=15m`,
+  $ coffer read -field=access_key cloud/creds/deploy ttl=15m
+  $ coffer read -format=raw sys/metrics format=prometheus`,
 		flags: []cli.Flag{fieldFlag(), wrapFlag()},
 	}, read)
 }
@@ -28,11 +33,19 @@ func read(ctx context.Context, c *call) error {
 		return err
 	}
 	path := c.path(0)
-	a, err := c.send(ctx, request{method: http.MethodGet, path: path, query: query})
+	r := request{method: http.MethodGet, path: path, query: query, raw: c.format() == formatRaw}
+	if r.raw && c.String("field") != "" {
+		return usagef("-format=raw prints the answer as it is and goes without -field")
+	}
+	a, err := c.send(ctx, r)
 	if nothingThere(err) {
 		return serverErrorf("no value found at %s", path)
 	}
 	if err != nil {
+		return err
+	}
+	if r.raw {
+		_, err := c.out.Write(a.raw)
 		return err
 	}
 	return c.printAnswer(a)
@@ -125,13 +138,15 @@ Examples:
 func listCommand() *cli.Command {
 	return command(spec{
 		name: "list", args: "PATH", min: 1, max: 1, usage: "list what is below any path of the API",
-		help: `Lists what is below any path of the API, given without "v1/". With -format=json it is a JSON list.
+		help: `Lists what is below any path of the API, given without "v1/". With -format=json it is a JSON list. -detailed adds what the server
+tells of each name, where it does.
 
 Examples:
 
   $ coffer list auth/userpass/users
-  $ coffer list -format=json secret/metadata/teams`,
-		flags: []cli.Flag{wrapFlag()},
+  $ coffer list -format=json secret/metadata/teams
+  $ coffer list -detailed identity/entity/id`,
+		flags: []cli.Flag{&cli.BoolFlag{Name: "detailed", Usage: "show what is known of each"}, fieldFlag(), wrapFlag()},
 	}, func(ctx context.Context, c *call) error { return listPath(ctx, c, c.path(0)) })
 }
 
@@ -144,7 +159,7 @@ func listPath(ctx context.Context, c *call, path string) error {
 	if err != nil {
 		return err
 	}
-	if a.secret != nil && a.secret.WrapInfo != nil {
+	if a.secret != nil && a.secret.WrapInfo != nil || c.String("field") != "" {
 		return c.printAnswer(a)
 	}
 	c.printWarnings(a)
@@ -152,7 +167,37 @@ func listPath(ctx context.Context, c *call, path string) error {
 	if len(names) == 0 {
 		return serverErrorf("no value found at %s", path)
 	}
+	if c.Bool("detailed") {
+		return c.printDetailed(a, names)
+	}
 	return c.printList("Keys", names)
+}
+
+// printDetailed prints names with a column for each thing the answer tells of any of them; all of it as JSON and YAML.
+func (c *call) printDetailed(a *answer, names []string) error {
+	if c.format() != formatTable {
+		return c.printValue(a.data())
+	}
+	info, _ := a.data()["key_info"].(map[string]any)
+	known := map[string]bool{}
+	for _, about := range info {
+		if m, ok := about.(map[string]any); ok {
+			for k := range m {
+				known[k] = true
+			}
+		}
+	}
+	heading := append([]string{"Keys"}, slices.Sorted(maps.Keys(known))...)
+	rows := make([][]string, 0, len(names))
+	for _, name := range names {
+		about, _ := info[name].(map[string]any)
+		cells := []string{printable(name)}
+		for _, k := range heading[1:] {
+			cells = append(cells, text(about[k]))
+		}
+		rows = append(rows, cells)
+	}
+	return c.printColumns(heading, rows)
 }
 
 func deleteCommand() *cli.Command {
@@ -164,7 +209,7 @@ Examples:
 
   $ coffer delete auth/userpass/users/ada
   $ coffer delete sys/policies/acl/app`,
-		flags: []cli.Flag{wrapFlag()},
+		flags: []cli.Flag{fieldFlag(), wrapFlag()},
 	}, func(ctx context.Context, c *call) error {
 		query, err := c.queryData(ctx)
 		if err != nil {
@@ -183,35 +228,43 @@ Examples:
 	})
 }
 
-func unwrapCommand() *cli.Command {
+func pathHelpCommand() *cli.Command {
 	return command(spec{
-		name: "unwrap", args: "[TOKEN | -]", max: 1, usage: "get the answer hidden behind a wrapping token",
-		help: `Gets the answer hidden behind a wrapping token, as made by -wrap-ttl. That works once: if it fails, somebody else may have read it.
+		name: "path-help", args: "PATH", min: 1, max: 1, usage: "show what the server says about any path of the API",
+		help: `Shows the help the server has for a path of the API, given without "v1/": for a mount its paths, for a path what can be done there and
+with which fields. The path need not hold anything yet, but the token must be allowed to do something there.
 
 Examples:
 
-  $ coffer unwrap - <wrapping-token
-  $ coffer unwrap -field=password hvs.CAESIJ…`,
-		flags: []cli.Flag{fieldFlag()},
-	}, func(ctx context.Context, c *call) error {
-		client, err := c.client()
-		if err != nil {
-			return err
-		}
-		if c.arg(0) != "" {
-			token, err := c.readSecret(ctx, strings.TrimSpace(c.arg(0)), "wrapping token")
-			if err != nil {
-				return err
-			}
-			client.SetToken(token)
-		}
-		if client.Token() == "" {
-			return usagef("name the wrapping token, or - to read it from stdin")
-		}
-		a, err := c.put(ctx, "sys/wrapping/unwrap", nil)
-		if err != nil {
-			return err
-		}
-		return c.printAnswer(a)
-	})
+  $ coffer path-help secret
+  $ coffer path-help secret/data/app
+  $ coffer path-help sys/quotas/rate-limit/name`,
+	}, func(ctx context.Context, c *call) error { return c.printPathHelp(ctx, c.path(0)) })
+}
+
+// printPathHelp prints what the server says about a path.
+func (c *call) printPathHelp(ctx context.Context, path string) error {
+	a, err := c.send(ctx, request{method: http.MethodGet, path: path, query: url.Values{"help": {"1"}}})
+	if err != nil {
+		return err
+	}
+	if c.format() != formatTable {
+		return c.printRaw(a.raw)
+	}
+	var answered struct {
+		Help string
+		Data struct{ Help string }
+	}
+	if err := decodeRaw(a.raw, &answered); err != nil {
+		return serverErrorf("the answer holds no help: %v", err)
+	}
+	text := strings.TrimSpace(answered.Help)
+	if text == "" {
+		text = strings.TrimSpace(answered.Data.Help)
+	}
+	if text == "" {
+		return serverErrorf("the server has no help for %s", path)
+	}
+	_, err = fmt.Fprintln(c.out, printable(text))
+	return err
 }

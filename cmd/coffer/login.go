@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/openbao/openbao/api/v2"
@@ -18,31 +20,33 @@ func loginCommand() *cli.Command {
 
 With the method "token", the default, the token is checked and stored; without an argument it is asked for and not shown. Any other
 method takes its own KEY=VALUE arguments. They are sent to auth/PATH/login, or to auth/PATH/login/NAME if there is username=NAME; a
-username without a password asks for it.
+username without a password asks for it. Secrets can come from stdin or a file: password=- or secret_id=@FILE.
+
+If the login needs a second factor, its code is asked for, or given with -mfa. With -wrap-ttl the token comes wrapped: it is unwrapped
+and stored, or with -no-store or -token-only handed on as it is.
 
 Examples:
 
   $ coffer login
-  $ coffer login -method=userpass username=ada`,
+  $ coffer login -method=userpass username=ada
+  $ coffer login -method=userpass -mfa=phone:492039 username=ada
+  $ coffer login -method=approle role_id=@role_id secret_id=@secret_id
+  $ coffer login -method=userpass -path=staff -token-only username=ada password=- <password`,
 		flags: []cli.Flag{
-			&cli.StringFlag{Name: "method", Value: "token", Usage: "log in with the auth method of this `TYPE`"},
+			&cli.StringFlag{Name: "method", Aliases: []string{"m"}, Value: "token", Usage: "log in with the auth method of this `TYPE`"},
 			&cli.StringFlag{Name: "path", Usage: "`PATH` of the method, if it is not its type"},
+			mfaFlag(),
 			&cli.BoolFlag{Name: "no-store", Usage: "do not store the token"},
 			&cli.BoolFlag{Name: "no-print", Usage: "do not print the token"},
 			&cli.BoolFlag{Name: "token-only", Usage: "print nothing but the token, and do not store it"},
-			fieldFlag(),
+			fieldFlag(), wrapFlag(),
 		},
 	}, login)
 }
 
 func login(ctx context.Context, c *call) error {
-	if c.Bool("token-only") {
-		if c.IsSet("field") || c.Bool("no-print") {
-			return usagef("-token-only goes with neither -field nor -no-print")
-		}
-		if err := c.Set("field", "token"); err != nil {
-			return err
-		}
+	if c.Bool("token-only") && (c.IsSet("field") || c.Bool("no-print")) {
+		return usagef("-token-only goes with neither -field nor -no-print")
 	}
 	var a *answer
 	var err error
@@ -55,6 +59,9 @@ func login(ctx context.Context, c *call) error {
 		return err
 	}
 	stored := !c.Bool("no-store") && !c.Bool("token-only")
+	if a, err = c.finishLogin(ctx, a, stored); err != nil {
+		return err
+	}
 	if stored {
 		if err := storeToken(a.secret.Auth.ClientToken); err != nil {
 			return err
@@ -70,14 +77,30 @@ func (c *call) printLogin(a *answer, stored bool) error {
 	if c.Bool("no-print") {
 		return nil
 	}
-	if c.String("field") == "" {
-		c.sayf("Success! You are logged in.")
-		if stored {
-			c.sayf("The token is stored in ~/%s, where later commands find it.", tokenFiles[0])
+	if c.Bool("token-only") {
+		field := "token"
+		if a.secret.WrapInfo != nil {
+			field = "wrapping_token"
 		}
-		c.sayf("")
+		if err := c.Set("field", field); err != nil {
+			return err
+		}
+	}
+	if c.String("field") == "" {
+		c.sayf("%s", loginText(a, stored))
 	}
 	return c.printAnswer(a)
+}
+
+// loginText says what became of the token.
+func loginText(a *answer, stored bool) string {
+	switch {
+	case stored:
+		return fmt.Sprintf("Success! You are logged in.\nThe token is stored in ~/%s, where later commands find it.\n", tokenFiles[0])
+	case a.secret.WrapInfo != nil:
+		return "Success! The token is behind the wrapping token below; coffer unwrap gets it, once.\n"
+	}
+	return "Success! You are logged in.\nThe token is not stored; commands use it if it is in COFFER_TOKEN.\n"
 }
 
 // loginToken checks a token by looking itself up, and makes of the answer what a login method would have sent.
@@ -85,6 +108,9 @@ func loginToken(ctx context.Context, c *call) (*answer, error) {
 	arg := c.arg(0)
 	if token, ok := strings.CutPrefix(arg, "token="); ok {
 		arg = token
+	}
+	if c.IsSet("mfa") || c.IsSet("wrap-ttl") {
+		return nil, usagef("-mfa and -wrap-ttl are for methods that make a token; name one with -method")
 	}
 	if c.Args().Len() > 1 {
 		return nil, usagef("the method \"token\" takes one argument; name another with -method")
@@ -98,9 +124,9 @@ func loginToken(ctx context.Context, c *call) (*answer, error) {
 		return nil, err
 	}
 	client.SetToken(token)
-	found, err := c.get(ctx, "auth/token/lookup-self")
+	found, err := c.send(ctx, request{method: http.MethodGet, path: "auth/token/lookup-self", plain: true})
 	if err != nil {
-		return nil, err
+		return nil, withHint(err, "The token is wrong, has ended, or belongs to another namespace or server.")
 	}
 	if found.secret == nil {
 		return nil, serverErrorf("the server said nothing about the token")
@@ -138,18 +164,24 @@ func tokenAuth(s *api.Secret, token string) (*api.SecretAuth, error) {
 	return auth, nil
 }
 
-// loginMethod logs in with any method whose login is one request.
+// namedMethods are those whose login path ends in a user's name.
+var namedMethods = []string{"userpass", "ldap", "radius", "okta"}
+
+// loginMethod sends the login of any method whose login is one request.
 func loginMethod(ctx context.Context, c *call) (*answer, error) {
 	body, err := c.parseData(ctx, c.Args().Slice())
 	if err != nil {
 		return nil, err
 	}
-	mount := cleanPath(c.String("path"))
+	method := c.String("method")
+	mount := strings.TrimPrefix(cleanPath(c.String("path")), "auth/")
 	if mount == "" {
-		mount = c.String("method")
+		mount = method
 	}
 	path := "auth/" + mount + "/login"
-	if name, ok := body["username"].(string); ok && name != "" {
+	name, _ := body["username"].(string)
+	switch {
+	case name != "":
 		path += "/" + name
 		body = maps.Clone(body)
 		delete(body, "username")
@@ -158,23 +190,67 @@ func loginMethod(ctx context.Context, c *call) (*answer, error) {
 				return nil, err
 			}
 		}
+	case slices.Contains(namedMethods, method):
+		return nil, usagef("the method %q needs username=NAME; coffer auth help %s says more", method, method)
+	}
+	codes, err := c.factorCodes(ctx)
+	if err != nil {
+		return nil, err
 	}
 	client, err := c.client()
 	if err != nil {
 		return nil, err
 	}
 	client.ClearToken() // an old one could only be a reason to refuse
+	client.SetMFACreds(codes)
 	a, err := c.put(ctx, path, body)
 	if err != nil {
-		return nil, err
-	}
-	if a.secret == nil || a.secret.Auth == nil {
-		return nil, serverErrorf("the server answered without a token")
-	}
-	if m := a.secret.Auth.MFARequirement; m != nil && a.secret.Auth.ClientToken == "" {
-		return nil, serverErrorf("the login needs a second factor, which this command line does not support; its request is %s", m.MFARequestID)
+		return nil, loginRefused(err, mount, body)
 	}
 	return a, nil
+}
+
+// loginRefused gives the error of a login a hint that has to do with it.
+func loginRefused(err error, mount string, body map[string]any) error {
+	status := statusOf(err)
+	if status == http.StatusForbidden && strings.Contains(err.Error(), "missing client token") {
+		status = http.StatusNotFound // nothing there that would take a request without a token
+	}
+	switch status {
+	case http.StatusBadRequest, http.StatusForbidden:
+		for _, k := range slices.Sorted(maps.Keys(body)) {
+			if text, ok := body[k].(string); ok && strings.HasSuffix(text, "\n") {
+				return withHint(err, fmt.Sprintf("The %s ends with a line break, which counts. printf writes a file without one.", k))
+			}
+		}
+		return withHint(err, fmt.Sprintf("See what a login takes with: coffer auth help %s", mount))
+	case http.StatusNotFound:
+		return withHint(err, fmt.Sprintf("No auth method is enabled at auth/%s/, or its login is elsewhere. Name the place with -path.", mount))
+	}
+	return err
+}
+
+// finishLogin makes a token of the answer to a login: it gives the second factor, and opens what is wrapped if opened.
+func (c *call) finishLogin(ctx context.Context, a *answer, opened bool) (*answer, error) {
+	for {
+		var err error
+		switch s := a.secret; {
+		case s != nil && s.WrapInfo != nil && opened:
+			if a, err = c.openWrapped(ctx, "sys/wrapping/unwrap", s.WrapInfo.Token); err != nil {
+				return nil, withHint(err, usedHint)
+			}
+		case s != nil && s.WrapInfo != nil:
+			return a, nil
+		case s == nil || s.Auth == nil:
+			return nil, serverErrorf("the server answered without a token")
+		case s.Auth.ClientToken == "" && s.Auth.MFARequirement != nil:
+			if a, err = c.secondFactor(ctx, a); err != nil {
+				return nil, err
+			}
+		default:
+			return a, nil
+		}
+	}
 }
 
 func printCommand() *cli.Command {

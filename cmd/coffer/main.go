@@ -33,7 +33,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 func root() *cli.Command {
 	cmd := group("coffer", "store, share and rotate secrets", rootHelp,
 		statusCommand(), loginCommand(), readCommand(), writeCommand(), listCommand(), deleteCommand(), patchCommand(),
-		unwrapCommand(), kvCommand(), tokenCommand(), policyCommand(), secretsCommand(), authCommand(), leaseCommand(),
+		pathHelpCommand(), wrapCommand(), unwrapCommand(), kvCommand(), tokenCommand(), policyCommand(), secretsCommand(), authCommand(), leaseCommand(),
 		auditCommand(), namespaceCommand(), operatorCommand(), serverCommand(), printCommand(), versionCommand())
 	cmd.Version = version()
 	cmd.EnableShellCompletion = true

@@ -19,6 +19,7 @@ const (
 	formatTable = "table"
 	formatJSON  = "json"
 	formatYAML  = "yaml"
+	formatRaw   = "raw" // of "read" alone
 )
 
 func fieldFlag() cli.Flag {
@@ -154,13 +155,20 @@ func answerRows(a *answer) []row {
 		add("refresh_interval", s.LeaseDuration)
 	}
 	if t := s.Auth; t != nil {
+		if t.MFARequirement != nil && t.ClientToken == "" {
+			rows = append(rows, factorRows(t.MFARequirement)...)
+			return append(rows, dataRows(s.Data)...)
+		}
 		add("token", t.ClientToken)
 		add("token_accessor", t.Accessor)
-		add("token_duration", t.LeaseDuration)
+		add("token_duration", tokenDuration(t.LeaseDuration))
 		add("token_renewable", t.Renewable)
 		add("token_policies", t.TokenPolicies)
 		add("identity_policies", t.IdentityPolicies)
 		add("policies", t.Policies)
+		if t.EntityID != "" {
+			add("entity_id", t.EntityID)
+		}
 		for _, k := range slices.Sorted(maps.Keys(t.Metadata)) {
 			add("token_meta_"+k, t.Metadata[k])
 		}
@@ -177,6 +185,20 @@ func answerRows(a *answer) []row {
 	}
 	return append(rows, dataRows(s.Data)...)
 }
+
+// tokenDuration is how long a token lives, for a table "∞" if for ever.
+func tokenDuration(seconds int) any {
+	if seconds == 0 {
+		return forever{}
+	}
+	return seconds
+}
+
+// forever is shown as ∞ and stays 0 for scripts.
+type forever struct{}
+
+func (forever) String() string               { return "∞" }
+func (forever) MarshalJSON() ([]byte, error) { return []byte("0"), nil }
 
 func dataRows(data map[string]any) []row {
 	rows := make([]row, 0, len(data))
