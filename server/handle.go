@@ -260,9 +260,9 @@ func (c *call) input() json.RawMessage {
 	return all
 }
 
-// serve runs the engine. A token with limited uses pays first; its last use ends it afterwards.
+// serve runs the engine. A token with limited uses pays first, where a token is needed; its last use ends it afterwards.
 func (s *Server) serve(ctx context.Context, c *call) (*engines.Response, error) {
-	if c.token != nil && c.token.NumUses != 0 {
+	if c.token != nil && c.token.NumUses != 0 && !c.has(engines.Unauthenticated) {
 		last, err := s.tokens.Use(ctx, c.token)
 		switch {
 		case errors.Is(err, token.ErrInvalid):

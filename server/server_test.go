@@ -15,7 +15,9 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/cubbyhole"
+	"github.com/coffer-project/coffer/engines/enginetest"
 	"github.com/coffer-project/coffer/engines/kv"
+	"github.com/coffer-project/coffer/engines/userpass"
 	"github.com/coffer-project/coffer/server"
 	"github.com/coffer-project/coffer/server/lifecycle"
 	"github.com/coffer-project/coffer/server/system"
@@ -149,15 +151,20 @@ type instance struct {
 	state *memory
 	root  string
 	key   string
+
+	leases *enginetest.Leases // mounted at "leases/"
 }
 
 func start(t testing.TB) *instance {
 	t.Helper()
 	state := newMemory()
 	router := lifecycle.NewRawStore(state)
+	leases := enginetest.NewLeases()
 	s := server.New(server.Options{
-		Factories: map[string]engines.Factory{"kv": kv.New, "cubbyhole": cubbyhole.New, "userpass": kv.New},
-		Version:   system.Version{API: "1.21.0", Product: "test"}, TempDir: t.TempDir(),
+		Factories: map[string]engines.Factory{
+			"kv": kv.New, "cubbyhole": cubbyhole.New, "userpass": userpass.New, "leases": leases.Factory,
+		},
+		Version: system.Version{API: "1.21.0", Product: "test"}, TempDir: t.TempDir(),
 		Lifecycle: lifecycle.Options{
 			NodeID: "n1", Raw: state, Router: router, Barrier: testBarrier{barrier.New(router)},
 			NewCA:       func() (lifecycle.CA, error) { return lifecycle.CA{}, nil },
@@ -173,7 +180,7 @@ func start(t testing.TB) *instance {
 			t.Errorf("stopping: %v", err)
 		}
 	})
-	in := &instance{Server: s, t: t, state: state}
+	in := &instance{Server: s, t: t, state: state, leases: leases}
 	result, err := s.Node().Init(ctx, 1, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -181,6 +188,7 @@ func start(t testing.TB) *instance {
 	in.root, in.key = result.RootToken, base64.StdEncoding.EncodeToString(result.KeyShares[0])
 	in.unseal()
 	in.must(in.root, engines.Update, "sys/mounts/secret", `{"type":"kv-v2"}`)
+	in.must(in.root, engines.Update, "sys/mounts/leases", `{"type":"leases"}`)
 	return in
 }
 
@@ -205,9 +213,18 @@ func (in *instance) until(cond func() bool, what string) {
 }
 
 func (in *instance) do(token string, op engines.Operation, path, body string) (*server.Reply, error) {
+	return in.doIn("", token, op, path, body, nil)
+}
+
+// doIn is do in a namespace, with headers.
+func (in *instance) doIn(ns, token string, op engines.Operation, path, body string, header map[string]string) (*server.Reply, error) {
 	req := &server.Request{
-		ID: "r", Op: op, Path: path, Token: engines.Sensitive(token), Header: http.Header{},
+		Namespace: ns,
+		ID:        "r", Op: op, Path: path, Token: engines.Sensitive(token), Header: http.Header{},
 		Remote: netip.MustParseAddrPort("127.0.0.1:5000"),
+	}
+	for name, value := range header {
+		req.Header.Set(name, value)
 	}
 	if body != "" {
 		req.Body = json.RawMessage(body)
