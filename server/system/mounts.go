@@ -276,8 +276,16 @@ func leaseTTL(name, text string) (int64, error) {
 	return int64(d / time.Second), nil
 }
 
+// tuned is find for tuning. Clients tune auth methods below sys/mounts too, where it needs no sudo, as in the family.
+func (t table) tuned(ctx context.Context, req *engines.Request, path string) (*mount.Mounted, error) {
+	if name, ok := strings.CutPrefix(strings.TrimLeft(path, "/"), mount.AuthPrefix); ok && t.prefix == "" {
+		return table{System: t.System, prefix: mount.AuthPrefix}.find(ctx, req, name)
+	}
+	return t.find(ctx, req, path)
+}
+
 func (t table) readTune(ctx context.Context, req *engines.Request, in *mountPath) (*engines.Response, error) {
-	m, err := t.find(ctx, req, in.Path)
+	m, err := t.tuned(ctx, req, in.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -286,14 +294,14 @@ func (t table) readTune(ctx context.Context, req *engines.Request, in *mountPath
 	if len(m.Options) > 0 {
 		out["options"] = m.Options
 	}
-	if t.prefix != "" && m.Config.TokenType == "" {
+	if m.IsAuth() && m.Config.TokenType == "" {
 		out["token_type"] = "default-service"
 	}
 	return both(out), nil
 }
 
 func (t table) tune(ctx context.Context, req *engines.Request, in *tunePathInput) (*engines.Response, error) {
-	m, err := t.find(ctx, req, in.Path)
+	m, err := t.tuned(ctx, req, in.Path)
 	if err != nil {
 		return nil, err
 	}

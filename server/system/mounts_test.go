@@ -147,6 +147,23 @@ func TestMountPathsInNamespaces(t *testing.T) {
 	}
 }
 
+// Clients tune auth methods by both paths.
+func TestTuneAuthBelowMounts(t *testing.T) {
+	m := newMounts(t)
+	m.must("n1", nil, engines.Update, "auth/u", `{"type":"userpass"}`)
+	m.must("n1", nil, engines.Update, "mounts/auth/u/tune", `{"description":"tuned","token_type":"batch"}`)
+	for _, path := range []string{"mounts/auth/u/tune", "auth/u/tune"} {
+		if got := m.must("n1", nil, engines.Read, path, ""); got["description"] != "tuned" || got["token_type"] != "batch" {
+			t.Errorf("%s = %v", path, got)
+		}
+	}
+	for _, path := range []string{"mounts/auth/other/tune", "mounts/auth/u", "mounts/u/tune"} {
+		if _, err := m.in("n1", nil, engines.Read, path, ""); err == nil {
+			t.Errorf("%s can be read", path)
+		}
+	}
+}
+
 func TestUIMounts(t *testing.T) {
 	m := newMounts(t)
 	m.must("root", nil, engines.Update, "mounts/secret", `{"type":"kv","options":{"version":"2"}}`)
