@@ -121,7 +121,7 @@ func (c *call) unlocks() bool {
 
 // readWrapTTL takes the client's wish for a wrapped answer.
 func (c *call) readWrapTTL() error {
-	text := c.Header.Get("X-Vault-Wrap-TTL")
+	text := c.Header.Get(wrapHeader)
 	if text == "" {
 		return nil
 	}

@@ -114,14 +114,14 @@ func answered(err error) bool {
 
 // clientText is what the client sees of an error.
 func clientText(err error) string {
+	if err == nil {
+		return ""
+	}
 	var e *engines.Error
 	if errors.As(err, &e) && e.Kind != engines.KindInternal {
 		return e.Detail
 	}
-	if err != nil {
-		return "internal error"
-	}
-	return ""
+	return "internal error"
 }
 
 // unrecorded is the error of a request whose record could not be written. A node that is sealed has closed its

@@ -27,9 +27,12 @@ type Request struct {
 	Current bool
 }
 
+// wrapHeader asks for a wrapped answer. Written so, it need not be brought into this form at each request.
+const wrapHeader = "X-Vault-Wrap-Ttl"
+
 // wraps reports whether the client wants the answer in a wrapping token.
 func (r *Request) wraps() bool {
-	ttl := r.Header.Get("X-Vault-Wrap-TTL")
+	ttl := r.Header.Get(wrapHeader)
 	return ttl != "" && ttl != "0"
 }
 

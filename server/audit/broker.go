@@ -116,8 +116,6 @@ type event struct {
 
 func (b *Broker) record(ctx context.Context, r *Record, response bool) error {
 	start := time.Now()
-	// A client that hung up does not keep its request out of the trail.
-	ctx = context.WithoutCancel(ctx)
 	if b.refresh != nil {
 		if err := b.refresh(ctx); err != nil {
 			b.failures.Add(1)
@@ -137,7 +135,8 @@ func (b *Broker) record(ctx context.Context, r *Record, response bool) error {
 	if e.at.IsZero() {
 		e.at = start
 	}
-	took, errs := b.deliver(ctx, e)
+	// A client that hung up does not keep its request out of the trail.
+	took, errs := b.deliver(context.WithoutCancel(ctx), e)
 	b.nanos.Add(uint64(time.Since(start)))
 	if took {
 		return nil

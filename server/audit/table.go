@@ -91,7 +91,7 @@ func (t *Table) refresh(ctx context.Context) error {
 	if !t.loaded || t.seen.Load() == t.changes.Load() {
 		return nil
 	}
-	return t.loadLocked(ctx)
+	return t.loadLocked(context.WithoutCancel(ctx)) // a client that hung up does not keep its request out of the trail
 }
 
 func (t *Table) loadLocked(ctx context.Context) error {

@@ -97,8 +97,16 @@ func New(o Options) *API {
 	return a
 }
 
-// ServeHTTP implements http.Handler.
-func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.router.ServeHTTP(w, r) }
+// ServeHTTP implements http.Handler. It asks the router itself: the router's own ServeHTTP would copy the request twice,
+// to remember a route that nobody asks for.
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var match mux.RouteMatch
+	if !a.router.Match(r, &match) || match.Handler == nil {
+		http.NotFound(w, r)
+		return
+	}
+	match.Handler.ServeHTTP(w, r)
+}
 
 // Forwarded returns the handler for requests that another node forwarded to this one: they run here or fail,
 // and never travel on.

@@ -127,9 +127,11 @@ func writeEnvelope(b *bytes.Buffer, id string, r *server.Reply) error {
 		b.WriteString(r.MountType)
 		b.WriteByte('"')
 	}
-	for _, name := range slices.Sorted(maps.Keys(r.Top)) {
-		if err := writeTop(b, name, r.Top[name]); err != nil {
-			return err
+	if len(r.Top) > 0 {
+		for _, name := range slices.Sorted(maps.Keys(r.Top)) {
+			if err := writeTop(b, name, r.Top[name]); err != nil {
+				return err
+			}
 		}
 	}
 	b.WriteString("}\n")

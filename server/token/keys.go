@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"hash"
-	"io"
 	"iter"
 	"strconv"
 	"strings"
@@ -100,8 +99,27 @@ const (
 // hasher makes keyed hashes. It keeps the machines it made, as setting one up costs more than a hash.
 type hasher struct{ machines sync.Pool }
 
+// machine is one keyed hash with room for what goes in and comes out.
+type machine struct {
+	mac  hash.Hash
+	in   []byte
+	sum  [sha256.Size]byte
+	text [43]byte // sum in base64
+}
+
 func newHasher(key []byte) *hasher {
-	return &hasher{sync.Pool{New: func() any { return hmac.New(sha256.New, key) }}}
+	return &hasher{sync.Pool{New: func() any { return &machine{mac: hmac.New(sha256.New, key)} }}}
+}
+
+func (h *hasher) hash(domain, text string) string {
+	m := h.machines.Get().(*machine)
+	defer h.machines.Put(m)
+	m.in = append(append(m.in[:0], domain...), text...)
+	m.mac.Reset()
+	m.mac.Write(m.in) // a hash takes everything
+	clear(m.in)       // it was a token
+	base64.RawURLEncoding.Encode(m.text[:], m.mac.Sum(m.sum[:0]))
+	return string(m.text[:])
 }
 
 // hash returns the name that a token or accessor is stored under.
@@ -116,13 +134,7 @@ func (s *Store) hash(ctx context.Context, domain, text string) (string, error) {
 	case err != nil:
 		return "", fmt.Errorf("reading the key of the token hashes: %w", err)
 	}
-	mac := h.machines.Get().(hash.Hash)
-	defer h.machines.Put(mac)
-	mac.Reset()
-	io.WriteString(mac, domain) // a hash takes everything
-	io.WriteString(mac, text)
-	var sum [sha256.Size]byte
-	return base64.RawURLEncoding.EncodeToString(mac.Sum(sum[:0])), nil
+	return h.hash(domain, text), nil
 }
 
 // InitPuts returns what a new cluster begins with: a random key for the hashes.
