@@ -10,7 +10,6 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
-	"slices"
 )
 
 // local is a directory below the operator's root. Everything is done through os.Root: a symbolic link that leads
@@ -94,8 +93,8 @@ func (l *local) removeLeftovers(dir *os.Root) error {
 	return err
 }
 
-// Prune implements place. The newest file always stays.
-func (l *local) Prune(context.Context) error {
+// Prune implements place.
+func (l *local) Prune(_ context.Context, taken string) error {
 	dir, err := l.open()
 	if err != nil {
 		return err
@@ -105,18 +104,20 @@ func (l *local) Prune(context.Context) error {
 	if err != nil {
 		return err
 	}
-	slices.Reverse(entries) // the names sort by age: newest first
-	kept, space := 0, int64(0)
+	var names []string
 	for _, e := range entries {
-		if !e.Type().IsRegular() || !l.own.MatchString(e.Name()) {
-			continue
+		if e.Type().IsRegular() && l.own.MatchString(e.Name()) {
+			names = append(names, e.Name())
 		}
-		info, err := e.Info()
+	}
+	kept, space := 0, int64(0)
+	for _, name := range newestFirst(names, taken) {
+		info, err := dir.Lstat(name)
 		if err != nil {
 			return err
 		}
-		if kept > 0 && (kept >= l.retain || l.space > 0 && space+info.Size() > l.space) {
-			if err := dir.Remove(e.Name()); err != nil {
+		if name != taken && (kept >= l.retain || l.space > 0 && space+info.Size() > l.space) {
+			if err := dir.Remove(name); err != nil {
 				return err
 			}
 			continue

@@ -122,3 +122,47 @@ func TestLocalLeavesNothingHalf(t *testing.T) {
 		t.Errorf("with a context that has ended = %v", err)
 	}
 }
+
+// A clock that was ahead for a while leaves names of the future. They must not cost the snapshots taken since.
+func TestLocalAfterAWrongClock(t *testing.T) {
+	f := newFixture(t)
+	c := localConfig()
+	start := time.Unix(1_700_000_000, 0)
+	for _, at := range []time.Duration{365 * 24 * time.Hour, 366 * 24 * time.Hour, 0, time.Hour, 2 * time.Hour} {
+		kept, err := f.take(t.Context(), c, start.Add(at))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name := filepath.Base(kept.url); !slices.Contains(f.files("dir"), name) {
+			t.Errorf("%s was removed as soon as it was taken", name)
+		}
+	}
+	want := []string{"snap-1700003600000000000.snap", "snap-1700007200000000000.snap"}
+	if got := f.files("dir"); !slices.Equal(got, want) {
+		t.Errorf("files = %v, want those of the right clock, %v", got, want)
+	}
+}
+
+func TestNextAfterAWrongClock(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	past, future := now.Add(-time.Minute), now.Add(1000*time.Hour)
+	for name, tt := range map[string]struct {
+		status  status
+		updated time.Time
+		due     bool
+	}{
+		"taken in the future":              {status{LastStart: future, LastEnd: future}, past, true},
+		"failed in the future":             {status{LastStart: future, LastEnd: future, Errors: 3}, past, true},
+		"ended in the future":              {status{LastStart: past, LastEnd: future}, past, true},
+		"written in the future":            {status{}, future, true},
+		"failed since, despite the future": {status{LastStart: now, LastEnd: now, Errors: 1}, future, false},
+		"a little ahead":                   {status{LastStart: now.Add(time.Second), LastEnd: now.Add(time.Second)}, past, false},
+		"taken just now":                   {status{LastStart: past, LastEnd: past}, past, false},
+	} {
+		c := localConfig()
+		c.Updated = tt.updated
+		if due := !tt.status.next(c, now).After(now); due != tt.due {
+			t.Errorf("%s: due = %v", name, due)
+		}
+	}
+}

@@ -220,7 +220,7 @@ func (s *Scheduler) readStatus(ctx context.Context, _ *engines.Request, in *name
 	out := map[string]any{
 		"last_snapshot_start": timeText(st.LastStart), "last_snapshot_end": timeText(st.LastEnd), "last_snapshot_error": st.LastError,
 		"last_snapshot_url": st.LastURL, "last_snapshot_bytes": st.LastBytes, "last_success": timeText(st.LastSuccess),
-		"consecutive_errors": st.Errors, "next_snapshot_start": timeText(st.next(c)), "snapshot_start": "", "snapshot_url": "",
+		"consecutive_errors": st.Errors, "next_snapshot_start": timeText(st.next(c, time.Now())), "snapshot_start": "", "snapshot_url": "",
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"os"
 	"path"
 	"regexp"
-	"slices"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
@@ -25,6 +25,9 @@ const (
 	maxParts    = 9000
 )
 
+// abortTime is how long the bucket may take to drop the parts of an upload that failed.
+const abortTime = 5 * time.Second
+
 // bucket is a prefix in an S3 bucket.
 type bucket struct {
 	client  *s3.Client
@@ -34,7 +37,9 @@ type bucket struct {
 	own     *regexp.Regexp
 	retain  int
 	tempDir string
-	onePut  int64 // for tests; onePutBytes
+	// For tests; onePutBytes and abortTime.
+	onePut    int64
+	abortTime time.Duration
 }
 
 func newBucket(ctx context.Context, tempDir string, c *config) (*bucket, error) {
@@ -60,7 +65,7 @@ func newBucket(ctx context.Context, tempDir string, c *config) (*bucket, error) 
 	})
 	return &bucket{
 		client: client, config: c.S3, prefix: c.PathPrefix, files: c.FilePrefix, own: c.own(), retain: c.Retain,
-		tempDir: tempDir, onePut: onePutBytes,
+		tempDir: tempDir, onePut: onePutBytes, abortTime: abortTime,
 	}, nil
 }
 
@@ -130,7 +135,10 @@ func (b *bucket) putParts(ctx context.Context, key string, f io.ReaderAt, size i
 	if err == nil {
 		return nil
 	}
-	_, abort := b.client.AbortMultipartUpload(context.WithoutCancel(ctx), &s3.AbortMultipartUploadInput{
+	// A service that hangs must not keep the node from sealing: it waits for this.
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.abortTime)
+	defer cancel()
+	_, abort := b.client.AbortMultipartUpload(limited, &s3.AbortMultipartUploadInput{
 		Bucket: &b.config.Bucket, Key: &key, UploadId: begun.UploadId,
 	})
 	return errors.Join(err, abort)
@@ -155,7 +163,7 @@ func (b *bucket) sendParts(ctx context.Context, key string, upload *string, f io
 }
 
 // Prune implements place. It lists the schedule's own prefix, and deletes nothing but files named as it names them.
-func (b *bucket) Prune(ctx context.Context) error {
+func (b *bucket) Prune(ctx context.Context, taken string) error {
 	pages := s3.NewListObjectsV2Paginator(b.client, &s3.ListObjectsV2Input{
 		Bucket: &b.config.Bucket, Prefix: aws.String(path.Join(b.prefix, b.files) + "-"),
 	})
@@ -172,8 +180,11 @@ func (b *bucket) Prune(ctx context.Context) error {
 			}
 		}
 	}
-	slices.Sort(keys) // by age
-	for _, key := range keys[:max(0, len(keys)-b.retain)] {
+	taken = path.Join(b.prefix, taken)
+	for i, key := range newestFirst(keys, taken) {
+		if key == taken || i < b.retain {
+			continue
+		}
 		if _, err := b.client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &b.config.Bucket, Key: &key}); err != nil {
 			return fmt.Errorf("removing a snapshot: %w", cause(err))
 		}

@@ -2,6 +2,7 @@ package snapshots
 
 import (
 	"bytes"
+	"context"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -308,5 +309,42 @@ func TestBucketRefuses(t *testing.T) {
 	f.source.set(nil, true)
 	if _, err := f.take(t.Context(), s3ConfigOf(endpoint), now); err == nil || len(fake.calls) != 0 {
 		t.Errorf("a damaged snapshot: %v, calls %v", err, fake.calls)
+	}
+}
+
+// An upload that is given up must end although the service does not answer.
+func TestBucketHangs(t *testing.T) {
+	f := newFixture(t)
+	f.source.state = make([]byte, 300<<10)
+	rand.Read(f.source.state)
+	ctx, cancel := context.WithCancel(t.Context())
+	released := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Has("uploads") {
+			fmt.Fprint(w, `<InitiateMultipartUploadResult><UploadId>id-1</UploadId></InitiateMultipartUploadResult>`)
+			return
+		}
+		cancel()
+		<-released
+	}))
+	defer server.Close()
+	defer close(released)
+	b, err := newBucket(t.Context(), f.opts.TempDir, s3ConfigOf(server.URL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.onePut, b.abortTime = 100<<10, time.Millisecond
+	done := make(chan error, 1)
+	go func() {
+		_, err := b.Put(ctx, "snap-1.snap", func(w io.Writer) error { return f.source.write(t.Context(), w) })
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if err == nil {
+			t.Error("an upload that was given up succeeded")
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("giving up waits for the service")
 	}
 }

@@ -17,6 +17,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -82,6 +84,7 @@ func (s *Scheduler) Numbers() map[string]float64 {
 
 const (
 	lookInterval = time.Minute      // longest time between two looks, whatever was announced
+	clockSkew    = time.Minute      // between two nodes, at most
 	retryFirst   = time.Minute      // after a failure, doubled with each one more
 	takeTimeout  = 6 * time.Hour    // for one snapshot, with everything
 	tempPattern  = "snapshot-auto-" // of files being verified
@@ -122,8 +125,8 @@ func (s *Scheduler) look(ctx context.Context) time.Duration {
 			}
 			continue
 		}
-		due := status.next(c)
-		if now := time.Now(); due.After(now) {
+		now := time.Now()
+		if due := status.next(c, now); due.After(now) {
 			wait = min(wait, due.Sub(now))
 			continue
 		}
@@ -185,8 +188,8 @@ type file struct {
 type place interface {
 	// Put stores what write writes under name, completely or not at all, and returns where it is.
 	Put(ctx context.Context, name string, write func(io.Writer) error) (file, error)
-	// Prune removes the oldest files of the schedule.
-	Prune(ctx context.Context) error
+	// Prune removes the oldest files of the schedule, but never taken, which has just been put.
+	Prune(ctx context.Context, taken string) error
 }
 
 // take takes one snapshot, and then removes what is too many. If only that failed, there is a file and an error.
@@ -195,11 +198,12 @@ func (s *Scheduler) take(ctx context.Context, c *config, now time.Time) (file, e
 	if err != nil {
 		return file{}, err
 	}
-	kept, err := p.Put(ctx, c.fileName(now), func(w io.Writer) error { return s.opts.Snapshot(ctx, w) })
+	name := c.fileName(now)
+	kept, err := p.Put(ctx, name, func(w io.Writer) error { return s.opts.Snapshot(ctx, w) })
 	if err != nil {
 		return file{}, err
 	}
-	if err := p.Prune(ctx); err != nil {
+	if err := p.Prune(ctx, name); err != nil {
 		return kept, fmt.Errorf("the snapshot was taken, but older ones could not be removed: %w", err)
 	}
 	return kept, nil
@@ -256,17 +260,36 @@ type status struct {
 	Errors      int       `json:"errors,omitempty"` // since the last success
 }
 
-// next returns when the schedule's next snapshot is due.
-func (s *status) next(c *config) time.Time {
+// next returns when the schedule's next snapshot is due. What was noted by a clock that has been put back since counts
+// for nothing: there would be no snapshot until then.
+func (s *status) next(c *config, now time.Time) time.Time {
+	ahead := func(t time.Time) bool { return t.After(now.Add(clockSkew)) }
 	switch {
+	case s.LastStart.IsZero() && ahead(c.Updated), ahead(s.LastStart), ahead(s.LastEnd):
+		return now
 	case s.LastStart.IsZero():
 		return c.Updated
 	case s.Errors == 0:
 		return s.LastStart.Add(c.Interval)
-	case c.Updated.After(s.LastEnd):
+	case c.Updated.After(s.LastEnd) && !ahead(c.Updated):
 		return c.Updated // perhaps it has been put right
 	}
 	return s.LastEnd.Add(min(c.Interval, retryFirst<<min(s.Errors-1, 10)))
+}
+
+// newestFirst orders the names of a schedule's files by age. Names that are later than the one just taken are of a clock
+// that was wrong: they go first.
+func newestFirst(names []string, taken string) []string {
+	slices.SortFunc(names, func(x, y string) int {
+		switch wrong := x > taken; {
+		case wrong == (y > taken):
+			return strings.Compare(y, x)
+		case wrong:
+			return 1
+		}
+		return -1
+	})
+	return names
 }
 
 func (s *Scheduler) status(ctx context.Context, name string) (status, error) {
