@@ -265,7 +265,7 @@ func (s *Server) authorise(ctx context.Context, c *call) error {
 		}
 		return nil
 	}
-	d := c.acl.Check(op, c.path, c.input())
+	d := c.check(op)
 	switch {
 	case !d.Allowed:
 		return engines.Denied(errors.New("no policy allows " + string(op)))

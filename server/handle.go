@@ -233,33 +233,6 @@ func (s *Server) aboutNode(req *Request) bool {
 // has reports whether the call's route has the flags.
 func (c *call) has(f engines.Flags) bool { return c.route != nil && c.route.Flags.Has(f) }
 
-// input returns the fields that policies look at: the body, and for reads also the query, where their fields
-// may come from. What the body holds wins, as it does when the input is decoded.
-func (c *call) input() json.RawMessage {
-	if c.Op != engines.Read || len(c.Query) == 0 {
-		return c.Body
-	}
-	fields := map[string]any{}
-	for name, values := range c.Query {
-		fields[name] = values[0]
-		if len(values) > 1 {
-			fields[name] = values
-		}
-	}
-	var body map[string]json.RawMessage
-	if len(c.Body) > 0 && json.Unmarshal(c.Body, &body) != nil {
-		return c.Body // not an object, which the check refuses
-	}
-	for name, value := range body {
-		fields[name] = value
-	}
-	all, err := json.Marshal(fields)
-	if err != nil {
-		panic(err) // texts, and JSON that has been read
-	}
-	return all
-}
-
 // serve runs the engine. A token with limited uses pays first, where a token is needed; its last use ends it afterwards.
 func (s *Server) serve(ctx context.Context, c *call) (*engines.Response, error) {
 	if c.token != nil && c.token.NumUses != 0 && !c.has(engines.Unauthenticated) {

@@ -350,3 +350,16 @@ func (e *engine) writeRoleID(ctx context.Context, req *engines.Request, in *role
 	})
 	return nil, err
 }
+
+// StoredPath returns a path with the role's name in it as it is stored: in lower case. Policies are asked about it, too.
+func (e *engine) StoredPath(path string) string {
+	dir, rest, ok := strings.Cut(path, "/")
+	if !ok || dir != "role" {
+		return path
+	}
+	name, rest, more := strings.Cut(rest, "/")
+	if name = dir + "/" + strings.ToLower(name); more {
+		name += "/" + rest
+	}
+	return name
+}

@@ -299,3 +299,16 @@ func change(ctx context.Context, req *engines.Request, name string, fn func(*use
 	})
 	return nil, err
 }
+
+// StoredPath returns a path with the user's name in it as it is stored: in lower case. Policies are asked about it, too.
+func (e *engine) StoredPath(path string) string {
+	dir, rest, ok := strings.Cut(path, "/")
+	if !ok || dir != "users" {
+		return path
+	}
+	name, rest, more := strings.Cut(rest, "/")
+	if name = dir + "/" + strings.ToLower(name); more {
+		name += "/" + rest
+	}
+	return name
+}

@@ -137,3 +137,14 @@ func namespaceOf(id string) string {
 	}
 	return rootNamespace
 }
+
+// StoredPath returns a path with the name of an entity or group in it as it is compared: in lower case. Policies are
+// asked about it, too.
+func (s *Store) StoredPath(path string) string {
+	for _, prefix := range []string{"entity/name/", "group/name/"} {
+		if name, ok := strings.CutPrefix(path, prefix); ok {
+			return prefix + strings.ToLower(name)
+		}
+	}
+	return path
+}

@@ -69,6 +69,8 @@ type grant struct {
 // Decision is the answer to one request.
 type Decision struct {
 	Allowed bool
+	// Ruled reports whether there is a pattern that decides.
+	Ruled bool
 	// Sudo reports whether the deciding pattern has the sudo capability, whatever Allowed says.
 	Sudo bool
 	// MinWrapTTL and MaxWrapTTL bound the response wrapping that the client must ask for; 0 is no bound. See
@@ -83,6 +85,18 @@ func (d Decision) AllowsWrap(ttl time.Duration) bool {
 		return true
 	}
 	return ttl > 0 && ttl >= d.MinWrapTTL && (d.MaxWrapTTL == 0 || ttl <= d.MaxWrapTTL)
+}
+
+// And is what a decision and a second one about the same request, by another name of its path, say together: what both
+// allow, or the first alone if no pattern has made the second.
+func (d Decision) And(e Decision) Decision {
+	if !e.Ruled {
+		return d
+	}
+	return Decision{
+		Allowed: d.Allowed && e.Allowed, Ruled: d.Ruled, Sudo: d.Sudo && e.Sudo,
+		MinWrapTTL: max(d.MinWrapTTL, e.MinWrapTTL), MaxWrapTTL: lesser(d.MaxWrapTTL, e.MaxWrapTTL),
+	}
 }
 
 // NewACL joins policies of the root namespace. One that is Root makes all others irrelevant. Rules past their
@@ -242,7 +256,7 @@ func (a *ACL) Allow(op engines.Operation, path string) bool {
 // concern reads and writes, not deletes and lists. The caller must also ask the Decision's AllowsWrap.
 func (a *ACL) Check(op engines.Operation, path string, body json.RawMessage) Decision {
 	if a.root {
-		return Decision{Allowed: true, Sudo: true}
+		return Decision{Allowed: true, Ruled: true, Sudo: true}
 	}
 	g := a.find(op, path)
 	if g == nil {
@@ -250,6 +264,7 @@ func (a *ACL) Check(op engines.Operation, path string, body json.RawMessage) Dec
 	}
 	d := Decision{
 		Allowed:    g.allows(op),
+		Ruled:      true,
 		Sudo:       g.caps&capSudo != 0,
 		MinWrapTTL: g.minWrap,
 		MaxWrapTTL: g.maxWrap,

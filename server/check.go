@@ -1,0 +1,67 @@
+package server
+
+import (
+	"encoding/json"
+	"strings"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/policy"
+)
+
+// speller is an engine that knows its objects by names that can be spelled in several ways.
+type speller interface {
+	// StoredPath returns a path of the engine with the names in it spelled as they are stored.
+	StoredPath(path string) string
+}
+
+// check asks the caller's policies about the path as it was written and, where names can be spelled in several ways,
+// about the one that is stored: what a policy says of a name holds however a request spells it.
+func (c *call) check(op engines.Operation) policy.Decision {
+	input := c.input()
+	d := c.acl.Check(op, c.path, input)
+	if c.mount == nil || !d.Allowed {
+		return d
+	}
+	named, ok := c.mount.Engine.(speller)
+	if !ok {
+		return d
+	}
+	stored := named.StoredPath(c.inner.Path)
+	if stored == c.inner.Path {
+		return d
+	}
+	return d.And(c.acl.Check(op, strings.TrimSuffix(c.path, c.inner.Path)+stored, input))
+}
+
+// notOneInput stands for fields that policies and engines could understand differently. Rules about parameters refuse
+// it.
+var notOneInput = json.RawMessage("[]")
+
+// input returns the fields that policies look at: the body, and for reads also the query, where their fields may come
+// from. What the body holds wins, unless it is null, as it does when the input is decoded.
+func (c *call) input() json.RawMessage {
+	if c.Op != engines.Read || len(c.Query) == 0 {
+		return c.Body
+	}
+	fields := map[string]any{}
+	for name, values := range c.Query {
+		if len(values) != 1 {
+			return notOneInput // the first one, or all together: that depends on the field
+		}
+		fields[name] = values[0]
+	}
+	var body map[string]json.RawMessage
+	if len(c.Body) > 0 && json.Unmarshal(c.Body, &body) != nil {
+		return c.Body // not an object, which the check refuses
+	}
+	for name, value := range body {
+		if _, inQuery := fields[name]; !inQuery || string(value) != "null" {
+			fields[name] = value
+		}
+	}
+	all, err := json.Marshal(fields)
+	if err != nil {
+		panic(err) // texts, and JSON that has been read
+	}
+	return all
+}
