@@ -95,16 +95,22 @@ func (n *Node) RekeyStatus(ctx context.Context, t Target) (s RekeyStatus, err er
 // rekeyable returns the seal, if it has such a key.
 func (n *Node) rekeyable(ctx context.Context, t Target) (seal.Config, error) {
 	config, _, err := seal.Load(ctx, n.opts.Raw)
+	if err == nil {
+		err = t.of(config)
+	}
+	return config, err
+}
+
+// of reports, as an error, that the seal has no such key.
+func (t Target) of(config seal.Config) error {
 	switch {
-	case err != nil:
-		return config, err
 	case t == Unseal && config.Auto():
-		return config, engines.Invalid("this cluster unseals by itself (seal %q), there are no unseal keys to change: "+
+		return engines.Invalid("this cluster unseals by itself (seal %q), there are no unseal keys to change: "+
 			"change the recovery keys, or the key at the service", config.Type)
 	case t == Recovery && !config.Auto():
-		return config, engines.Invalid("a cluster with a shamir seal has no recovery keys: change the unseal keys")
+		return engines.Invalid("a cluster with a shamir seal has no recovery keys: change the unseal keys")
 	}
-	return config, nil
+	return nil
 }
 
 // StartRekey begins to replace a key. The answer has Keys only if there is nobody to ask: see RekeyOptions.Authorised.
@@ -285,16 +291,20 @@ func (n *Node) rekeyed(c *ceremony, t Target) {
 
 // install puts a new key into effect. unknown says that it may have, which is no error: the shares must go out.
 func (n *Node) install(ctx context.Context, r *running, t Target, o RekeyOptions, key []byte) (unknown bool, err error) {
-	config, wrapped, err := seal.Load(ctx, n.opts.Raw)
+	was, err := loadSeal(ctx, n.opts.Raw)
+	if err == nil {
+		err = t.of(was.config) // it may have been changed since the attempt began
+	}
 	if err != nil {
 		return false, err
 	}
 	var puts []storage.Put
 	if t == Recovery {
+		config := was.config
 		config.RecoveryShares, config.RecoveryThreshold = o.Shares, o.Threshold
 		puts, err = n.recoveryPuts(config, key)
 	} else {
-		puts, err = n.unsealPuts(ctx, r, wrapped, seal.ShamirConfig(o.Shares, o.Threshold), key)
+		puts, err = n.unsealPuts(ctx, r, was.root, seal.ShamirConfig(o.Shares, o.Threshold), key)
 	}
 	if err == nil {
 		err = ctx.Err()
@@ -303,7 +313,10 @@ func (n *Node) install(ctx context.Context, r *running, t Target, o RekeyOptions
 		return false, err
 	}
 	// From here on nobody's patience counts: a key that is in effect without anybody knowing its shares is lost.
-	err = n.replaceSeal(context.WithoutCancel(ctx), wrapped, puts, nil)
+	err = n.replaceSeal(context.WithoutCancel(ctx), was, puts, nil)
+	if errors.Is(err, errOtherState) {
+		return false, engines.Invalid("%v: give the shares again", err)
+	}
 	if unknown = errors.Is(err, storage.ErrOutcomeUnknown); err != nil && !unknown {
 		return false, err
 	}

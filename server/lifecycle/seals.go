@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/seal"
@@ -88,10 +89,37 @@ func (n *Node) wrapperOf(ctx context.Context, r *running) (seal.Wrapper, error) 
 	return w, nil
 }
 
+// sealState is the seal as it is stored: what a change of it replaces.
+type sealState struct {
+	config   seal.Config
+	root     []byte // the wrapped root key
+	recovery []byte // the verifier of the recovery key; nil: there is none
+}
+
+func loadSeal(ctx context.Context, raw seal.Getter) (s sealState, err error) {
+	config, root, err := seal.Load(ctx, raw)
+	if err != nil {
+		return s, err
+	}
+	s.config, s.root = config, bytes.Clone(root)
+	e, err := raw.Get(ctx, seal.RecoveryKey)
+	if errors.Is(err, storage.ErrNotFound) {
+		return s, nil
+	}
+	s.recovery = bytes.Clone(e.Value)
+	return s, err
+}
+
+func (s sealState) equal(o sealState) bool {
+	created := s.config.Created.Equal(o.config.Created)
+	s.config.Created, o.config.Created = time.Time{}, time.Time{} // == also compares how a time is kept
+	return created && s.config == o.config && bytes.Equal(s.root, o.root) && bytes.Equal(s.recovery, o.recovery)
+}
+
 // migration is a change to another seal that waits until this node is the active one. It is made when the people
 // who may decide it are there.
 type migration struct {
-	from    []byte // the wrapped root key that it replaces
+	from    sealState // what it replaces
 	to      seal.Wrapper
 	puts    []storage.Put
 	deletes []storage.Key
@@ -104,11 +132,11 @@ func (n *Node) openToMigrate(ctx context.Context, o opening, key []byte) (err er
 	if old == nil {
 		old = seal.NewKEKWrapper(key)
 	}
-	_, wrapped, err := seal.Load(ctx, n.opts.Raw)
+	was, err := loadSeal(ctx, n.opts.Raw)
 	if err != nil {
 		return err
 	}
-	root, err := seal.UnwrapRoot(ctx, old, wrapped)
+	root, err := seal.UnwrapRoot(ctx, old, was.root)
 	if err != nil {
 		return fmt.Errorf("opening the old seal: %w", err)
 	}
@@ -121,7 +149,7 @@ func (n *Node) openToMigrate(ctx context.Context, o opening, key []byte) (err er
 		n.opts.Barrier.Seal()
 		return err
 	}
-	m.from = wrapped
+	m.from = was
 	return n.start(ctx, old, m)
 }
 
@@ -163,14 +191,15 @@ func (n *Node) prepare(ctx context.Context, o opening, key, root []byte) (*migra
 // errOtherState means that the seal in the state is not the one that was to be replaced.
 var errOtherState = errors.New("the seal has been changed by others meanwhile")
 
-// replaceSeal writes a seal in place of the one whose wrapped root key is from.
-func (n *Node) replaceSeal(ctx context.Context, from []byte, puts []storage.Put, deletes []storage.Key) error {
+// replaceSeal writes a seal in place of the one that is given, with all that belongs to it: also a recovery key that was
+// changed meanwhile must not come back.
+func (n *Node) replaceSeal(ctx context.Context, from sealState, puts []storage.Put, deletes []storage.Key) error {
 	_, err := storage.Update(ctx, n.opts.Router, func(txn *storage.Txn) error {
-		now, err := txn.Get(ctx, seal.RootKey)
+		now, err := loadSeal(ctx, txn)
 		if err != nil {
 			return err
 		}
-		if !bytes.Equal(now.Value, from) {
+		if !now.equal(from) {
 			return errOtherState
 		}
 		for _, p := range puts {
@@ -192,7 +221,7 @@ func (n *Node) migrate(ctx context.Context, r *running) error {
 	}
 	err := n.replaceSeal(ctx, m.from, m.puts, m.deletes)
 	if errors.Is(err, errOtherState) {
-		n.log.Info("the seal has been changed by another node already")
+		n.log.Warn("the seal or its keys have been changed since this node was unsealed: the change of seal that was decided then is void")
 		return nil
 	}
 	if err != nil {
@@ -206,11 +235,11 @@ func (n *Node) migrate(ctx context.Context, r *running) error {
 // rewrap wraps the root key under the seal's newest key, if it is not.
 func (n *Node) rewrap(ctx context.Context, r *running) error {
 	w := r.seal.get()
-	config, wrapped, err := seal.Load(ctx, n.opts.Raw)
-	if err != nil || w.Type() != config.Type || !seal.NeedsRewrap(w, wrapped) {
+	was, err := loadSeal(ctx, n.opts.Raw)
+	if err != nil || w.Type() != was.config.Type || !seal.NeedsRewrap(w, was.root) {
 		return err
 	}
-	root, err := seal.UnwrapRoot(ctx, w, wrapped)
+	root, err := seal.UnwrapRoot(ctx, w, was.root)
 	if errors.Is(err, seal.ErrWrongKey) {
 		n.log.Warn("the root key is wrapped under a key that this node is not configured for: it could not unseal again", "seal", w.Type(), "err", err)
 		return nil
@@ -219,12 +248,13 @@ func (n *Node) rewrap(ctx context.Context, r *running) error {
 		return err
 	}
 	defer clear(root)
+	config := was.config
 	config.KeyID = seal.KeyID(w)
 	puts, err := seal.Puts(ctx, config, w, root)
 	if err != nil {
 		return err
 	}
-	if err := n.replaceSeal(ctx, wrapped, puts, nil); err != nil {
+	if err := n.replaceSeal(ctx, was, puts, nil); err != nil {
 		return err
 	}
 	n.log.Info("the root key is now wrapped under the seal's new key", "key_id", config.KeyID)

@@ -152,9 +152,14 @@ func DecodeConfig(raw []byte) (Config, error) {
 	return c, nil
 }
 
+// Getter is what of a storage.Reader, or a transaction, Load needs.
+type Getter interface {
+	Get(ctx context.Context, key storage.Key) (storage.Entry, error)
+}
+
 // Load reads the configuration and the wrapped root key from the raw store. storage.ErrNotFound means that
 // the cluster is not initialised.
-func Load(ctx context.Context, raw storage.Reader) (cfg Config, wrappedRoot []byte, err error) {
+func Load(ctx context.Context, raw Getter) (cfg Config, wrappedRoot []byte, err error) {
 	e, err := raw.Get(ctx, ConfigKey)
 	if err != nil {
 		return Config{}, nil, err
