@@ -88,11 +88,9 @@ const drainTime = 15 * time.Second
 // then the files close.
 func serve(ctx context.Context, cfg *config.Config, dev devOptions, log *logs, stderr io.Writer) (err error) {
 	collectLessOften()
-	removePID, err := writePID(cfg.PIDFile)
-	if err != nil {
-		return err
-	}
-	defer removePID()
+	hangups := make(chan os.Signal, 1)     // one that is pending stands for all
+	signal.Notify(hangups, syscall.SIGHUP) // from the start: unheard it would end the process
+	defer signal.Stop(hangups)
 	var listeners []*listener
 	defer func() {
 		for _, l := range listeners {
@@ -114,6 +112,12 @@ func serve(ctx context.Context, cfg *config.Config, dev devOptions, log *logs, s
 		return err
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
+	// Not before the addresses and the data are this process's: the file may be that of a server which has them.
+	removePID, err := writePID(cfg.PIDFile)
+	if err != nil {
+		return err
+	}
+	defer removePID()
 
 	// The node outlives the listeners, so that requests under way can finish.
 	living, die := context.WithCancel(context.WithoutCancel(ctx))
@@ -124,9 +128,6 @@ func serve(ctx context.Context, cfg *config.Config, dev devOptions, log *logs, s
 		l.http.Handler = n.front()
 		group.Go(l.serve)
 	}
-	hangups := make(chan os.Signal, 1) // one that is pending stands for all
-	signal.Notify(hangups, syscall.SIGHUP)
-	defer signal.Stop(hangups)
 	group.Go(func() error { return reloads(stopping, hangups, n, log, listeners) })
 	group.Go(func() error { return start(stopping, n, dev, listeners[0], stderr) })
 	group.Go(func() error {
