@@ -17,9 +17,9 @@ func (s *Store) Routes(r *engines.Router) {
 	engines.On(r, engines.Patch, "namespaces/{path...}", "Change a namespace's metadata: null removes a key.", 0, s.servePatch)
 	engines.On(r, engines.Delete, "namespaces/{path...}", "Delete a namespace with everything in it and below it, in the background.", 0, s.serveDelete)
 
-	engines.On(r, engines.Update, "namespaces/api-lock/lock", "Lock the namespace of the request: it and all below answer 503 to everything.", engines.Sudo, s.serveLock)
+	engines.On(r, engines.Update, "namespaces/api-lock/lock", "Lock the namespace of the request: it and all below answer 503 to everything.", engines.Sudo, s.serveLockOwn)
 	engines.On(r, engines.Update, "namespaces/api-lock/lock/{path...}", "Lock a namespace: it and all below answer 503 to everything.", engines.Sudo, s.serveLock)
-	engines.On(r, engines.Update, "namespaces/api-lock/unlock", "Unlock the namespace of the request.", engines.Sudo, s.serveUnlock)
+	engines.On(r, engines.Update, "namespaces/api-lock/unlock", "Unlock the namespace of the request.", engines.Sudo, s.serveUnlockOwn)
 	engines.On(r, engines.Update, "namespaces/api-lock/unlock/{path...}", "Unlock a namespace.", engines.Sudo, s.serveUnlock)
 
 	engines.On(r, engines.Read, "internal/ui/namespaces", "List the namespaces below this one in which the caller may do anything.", engines.AnyToken, s.serveVisible)
@@ -162,9 +162,22 @@ func (s *Store) serveLock(ctx context.Context, req *engines.Request, in *pathInp
 	return &engines.Response{Data: map[string]any{"unlock_key": key.Reveal()}}, nil
 }
 
+// serveLockOwn takes no path: policies would know nothing of it.
+func (s *Store) serveLockOwn(ctx context.Context, req *engines.Request, _ *none) (*engines.Response, error) {
+	return s.serveLock(ctx, req, &pathInput{})
+}
+
+type unlockOwnInput struct {
+	UnlockKey engines.Sensitive `json:"unlock_key" max:"128" help:"What locking answered. A root token of the root namespace needs none."`
+}
+
 type unlockInput struct {
 	pathInput
-	UnlockKey engines.Sensitive `json:"unlock_key" max:"128" help:"What locking answered. A root token of the root namespace needs none."`
+	unlockOwnInput
+}
+
+func (s *Store) serveUnlockOwn(ctx context.Context, req *engines.Request, in *unlockOwnInput) (*engines.Response, error) {
+	return s.serveUnlock(ctx, req, &unlockInput{unlockOwnInput: *in})
 }
 
 func (s *Store) serveUnlock(ctx context.Context, req *engines.Request, in *unlockInput) (*engines.Response, error) {
