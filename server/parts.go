@@ -200,7 +200,9 @@ func (s *Server) newMFA() *mfa.Store {
 			if who.Entity.Disabled {
 				return mfa.Entity{}, engines.Denied(errors.New("the entity is disabled"))
 			}
-			return mfa.Entity{ID: who.Entity.ID, Name: who.Entity.Name, Groups: slices.Sorted(maps.Keys(who.Groups))}, nil
+			return mfa.Entity{
+				ID: who.Entity.ID, Merged: who.Entity.MergedIDs, Name: who.Entity.Name, Groups: slices.Sorted(maps.Keys(who.Groups)),
+			}, nil
 		},
 		GroupExists: s.identity.HasGroup,
 		AccessorExists: func(ctx context.Context, ns, accessor string) (bool, error) {

@@ -30,6 +30,7 @@ type Entity struct {
 	Metadata    map[string]string
 	NamespaceID string
 	Disabled    bool
+	MergedIDs   []string // of entities that are part of it now
 }
 
 // Alias is what one auth mount knows about the entity.
@@ -111,7 +112,7 @@ func (s *Store) join(ctx context.Context, e *entity) (*Effective, error) {
 	}
 	ns := namespaceOf(e.ID)
 	eff := &Effective{
-		Entity:   Entity{ID: e.ID, Name: e.Name, Metadata: e.Metadata, NamespaceID: ns, Disabled: e.Disabled},
+		Entity:   Entity{ID: e.ID, Name: e.Name, Metadata: e.Metadata, NamespaceID: ns, Disabled: e.Disabled, MergedIDs: e.MergedIDs},
 		Policies: map[string][]string{}, Aliases: map[string]Alias{}, Groups: map[string]Group{},
 	}
 	eff.addPolicies(ns, e.Policies)

@@ -24,8 +24,11 @@ type enforcement struct {
 
 // concerns reports whether a login needs a code.
 func (f *enforcement) concerns(m engines.Mount, e Entity) bool {
+	some := func(ids, of []string) bool {
+		return slices.ContainsFunc(ids, func(id string) bool { return slices.Contains(of, id) })
+	}
 	return slices.Contains(f.Accessors, m.Accessor) || slices.Contains(f.Types, m.Type) ||
-		slices.Contains(f.Entities, e.ID) || slices.ContainsFunc(e.Groups, func(id string) bool { return slices.Contains(f.Groups, id) })
+		slices.Contains(f.Entities, e.ID) || some(e.Merged, f.Entities) || some(e.Groups, f.Groups)
 }
 
 type enforcementIn struct {

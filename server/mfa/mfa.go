@@ -28,7 +28,8 @@ const (
 
 // Entity is what is asked about a person.
 type Entity struct {
-	ID     string // after merges
+	ID     string   // after merges
+	Merged []string // ids that mean it, too, since they were merged into it
 	Name   string
 	Groups []string // ids of all groups, inherited ones too
 }
