@@ -18,6 +18,7 @@ func TestNoUnrecordedAnswerWhileSealing(t *testing.T) {
 	in.must(in.root, engines.Update, "secret/data/app", `{"data":{"k":"v"}}`)
 	in.must(in.root, engines.Update, "sys/audit/file", `{"type":"file","options":{"file_path":"`+file+`"}}`)
 
+	in.until(in.Node().Current, "the node does not catch up") // which asks for the index, too
 	reading, goOn := make(chan struct{}), make(chan struct{})
 	leaving, left := make(chan struct{}), make(chan struct{})
 	in.state.hooks(func() { close(reading); <-goOn }, func() { close(leaving); <-left })

@@ -56,6 +56,7 @@ func (s *Server) lease(ctx context.Context, c *call, response *engines.Response)
 	}
 	if c.token.Batch() {
 		r.TokenExpiresAt = c.token.ExpiresAt // nothing is done when it ends
+		r.TokenKey = c.token.Parent          // unless its parent ends before
 	} else {
 		r.TokenKey = c.token.Key
 	}

@@ -87,6 +87,10 @@ func (s *Server) validated(ctx context.Context, req *engines.Request, kept []byt
 	case !p.Login.Token.Allows(req.RemoteIP):
 		return nil, engines.Denied(errors.New("the login is bound to other addresses"))
 	}
+	if err := m.Hold(); err != nil { // the token would not be among those that are revoked with the mount
+		return nil, err
+	}
+	defer m.Release()
 	auth, warnings, err := s.issue(ctx, m, p.Path, p.Login, p.EntityID)
 	if err != nil {
 		return nil, err

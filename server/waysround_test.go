@@ -5,6 +5,9 @@ import (
 	"net/http"
 	"net/url"
 	"testing"
+	"time"
+
+	"github.com/pquerna/otp/totp"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server"
@@ -69,4 +72,116 @@ func TestParametersSaidTwice(t *testing.T) {
 			t.Errorf("query %v with body %q = %v, want denied", c.query, c.body, err)
 		}
 	}
+}
+
+// TestLeasesOfBatchTokensGoWithTheParent: a batch token ends with its parent, and so does what it was given.
+func TestLeasesOfBatchTokensGoWithTheParent(t *testing.T) {
+	in := start(t)
+	in.leaseUser("")
+	parent := in.mustIn("", in.root, engines.Update, "auth/token/create", `{"policies":["creds","root"],"no_parent":true}`).token(in)
+	batch := in.mustIn("", parent, engines.Update, "auth/token/create", `{"policies":["creds"],"type":"batch","ttl":"10m"}`).token(in)
+	in.mustIn("", batch, engines.Read, "leases/creds/app", "")
+	in.mustIn("", in.root, engines.Update, "auth/token/revoke", `{"token":"`+parent+`"}`)
+	in.gone("the lease of a batch token outlived its parent")
+}
+
+// secondFactor makes the user bob of a userpass mount, whose logins need a code, and returns bob's code.
+func (in *instance) secondFactor() (code func() string) {
+	in.t.Helper()
+	in.must(in.root, engines.Update, "sys/auth/userpass", `{"type":"userpass"}`)
+	in.must(in.root, engines.Update, "auth/userpass/users/bob", `{"password":"p"}`)
+	entity := in.must("", engines.Update, "auth/userpass/login/bob", `{"password":"p"}`).Auth.EntityID
+	method := data(in.t, in.must(in.root, engines.Update, "identity/mfa/method/totp", `{"method_name":"app","issuer":"Coffer"}`))["method_id"].(string)
+	made := data(in.t, in.must(in.root, engines.Update, "identity/mfa/method/totp/admin-generate", `{"method_id":"`+method+`","entity_id":"`+entity+`"}`))
+	u, err := url.Parse(made["url"].(string))
+	if err != nil {
+		in.t.Fatal(err)
+	}
+	in.must(in.root, engines.Update, "identity/mfa/login-enforcement/bob", `{"mfa_method_ids":"`+method+`","identity_entity_ids":"`+entity+`"}`)
+	return func() string {
+		code, err := totp.GenerateCode(u.Query().Get("secret"), time.Now())
+		if err != nil {
+			in.t.Fatal(err)
+		}
+		return code
+	}
+}
+
+// held logs bob in as far as the question for the code, and returns what to send to sys/mfa/validate.
+func (in *instance) held(code string) string {
+	in.t.Helper()
+	auth := in.must("", engines.Update, "auth/userpass/login/bob", `{"password":"p"}`).Auth
+	if auth.MFARequirement == nil || auth.ClientToken != "" {
+		in.t.Fatalf("the login asked for no code: %+v", auth)
+	}
+	id := data(in.t, &server.Reply{Response: &engines.Response{Data: auth.MFARequirement}})["mfa_request_id"].(string)
+	return `{"mfa_request_id":"` + id + `","mfa_payload":{"app":["` + code + `"]}}`
+}
+
+// TestHeldLoginEndsWithItsMount: from when a mount is being disabled, nothing comes of logins that wait for a code: their
+// tokens would not be among those that are revoked.
+func TestHeldLoginEndsWithItsMount(t *testing.T) {
+	in := start(t)
+	code := in.secondFactor()
+	body := in.held(code())
+	m, err := in.Mount("auth/userpass/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Hold(); err != nil { // a request that takes its time
+		t.Fatal(err)
+	}
+	disabled := make(chan error, 1)
+	go func() {
+		_, err := in.do(in.root, engines.Delete, "sys/auth/userpass", "")
+		disabled <- err
+	}()
+	in.until(func() bool {
+		_, err := in.do(in.root, engines.Read, "sys/auth/userpass", "")
+		return err != nil
+	}, "the mount is not being disabled")
+	in.refused(engines.KindNotFound, "", "", engines.Update, "sys/mfa/validate", body)
+	m.Release()
+	if err := <-disabled; err != nil {
+		t.Error(err)
+	}
+	in.refused(engines.KindInvalid, "", "", engines.Update, "sys/mfa/validate", body)
+}
+
+func TestHeldLoginOfDisabledEntity(t *testing.T) {
+	in := start(t)
+	code := in.secondFactor()
+	body := in.held(code())
+	entities := data(t, in.must(in.root, engines.List, "identity/entity/id/", ""))["keys"].([]any)
+	in.must(in.root, engines.Update, "identity/entity/id/"+entities[0].(string), `{"disabled":true}`)
+	in.refused(engines.KindDenied, "", "", engines.Update, "sys/mfa/validate", body)
+}
+
+// TestSecondFactorSurvivesMerge: who is asked for a code stays so when the entity becomes part of another one.
+func TestSecondFactorSurvivesMerge(t *testing.T) {
+	in := start(t)
+	in.secondFactor()
+	from := data(t, in.must(in.root, engines.List, "identity/entity/id/", ""))["keys"].([]any)[0].(string)
+	to := data(t, in.must(in.root, engines.Update, "identity/entity", `{"name":"robert"}`))["id"].(string)
+	in.must(in.root, engines.Update, "identity/entity/merge", `{"from_entity_ids":"`+from+`","to_entity_id":"`+to+`"}`)
+	if auth := in.must("", engines.Update, "auth/userpass/login/bob", `{"password":"p"}`).Auth; auth.ClientToken != "" {
+		t.Error("after the merge the login needs no code")
+	}
+}
+
+// TestLockNamesItsNamespaceInThePath: what a policy says of a path holds for what the path does.
+func TestLockNamesItsNamespaceInThePath(t *testing.T) {
+	in := start(t)
+	in.must(in.root, engines.Update, "sys/namespaces/team", "")
+	in.must(in.root, engines.Update, "sys/namespaces/team/prod", "")
+	in.must(in.root, engines.Update, "sys/policies/acl/locker", `{"policy":"path \"sys/namespaces/api-lock/lock\" { capabilities = [\"update\",\"sudo\"] }"}`)
+	tok := in.token("locker")
+	if _, err := in.do(tok, engines.Update, "sys/namespaces/api-lock/lock", `{"path":"team/prod"}`); err == nil {
+		t.Error("a token that may lock at one path has locked the namespace of another")
+	}
+	in.mustIn("team/prod", in.root, engines.Read, "sys/mounts", "")
+	key := in.mustIn("team/prod", in.root, engines.Update, "sys/namespaces/api-lock/lock", "").data["unlock_key"].(string)
+	in.refused(engines.KindUnavailable, "team/prod", in.root, engines.Read, "sys/mounts", "")
+	in.mustIn("team/prod", in.root, engines.Update, "sys/namespaces/api-lock/unlock", `{"unlock_key":"`+key+`"}`)
+	in.mustIn("team/prod", in.root, engines.Read, "sys/mounts", "")
 }
