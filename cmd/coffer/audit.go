@@ -18,12 +18,37 @@ Examples:
   $ coffer audit list -detailed`,
 		command(spec{
 			name: "enable", args: "TYPE [KEY=VALUE …]", min: 1, max: -1, usage: "enable a device",
-			help: `Enables an audit device. KEY=VALUE arguments are its options.
+			help: `Enables an audit device, once a test record could be written to it. KEY=VALUE arguments are its options.
+
+Of type file:
+
+  file_path=PATH       an absolute path, stdout, stderr or discard; after it was rotated, SIGHUP opens it anew
+  mode=0600            of the file, in octal; 0000 leaves it as it is
+
+Of type syslog:
+
+  facility=AUTH        of the records
+  tag=coffer           of the records
+
+Of type socket:
+
+  address=HOST:PORT    where somebody listens, or the path of a unix socket
+  socket_type=tcp      or udp, unix, unixgram
+  write_timeout=2s     how long a record may take
+
+Of all:
+
+  log_raw=true               records values in clear: secrets, too
+  hmac_accessor=false        records the accessors of tokens in clear
+  elide_list_responses=true  records how many names a list has in place of the names
+  prefix=TEXT                stands before each record
 
 Examples:
 
   $ coffer audit enable file file_path=/var/log/coffer/audit.log
-  $ coffer audit enable -path=copy file file_path=/mnt/copy/audit.log`,
+  $ coffer audit enable -path=copy -description="on the other disk" file file_path=/mnt/copy/audit.log
+  $ coffer audit enable syslog tag=coffer facility=AUTH
+  $ coffer audit enable socket address=logs.example.com:9090 write_timeout=5s`,
 			flags: []cli.Flag{
 				&cli.StringFlag{Name: "path", Usage: "`PATH` to know it by, instead of its type"},
 				&cli.StringFlag{Name: "description", Usage: "`TEXT` for people"},
@@ -54,7 +79,28 @@ Examples:
   $ coffer audit list
   $ coffer audit list -detailed`,
 			flags: []cli.Flag{&cli.BoolFlag{Name: "detailed", Usage: "show their options too"}},
-		}, auditList))
+		}, auditList),
+		command(spec{
+			name: "hash", args: "PATH [TEXT | -]", min: 1, max: 2, usage: "hash a text as a device does",
+			help: `Hashes a text the way a device hashes the values it records, to search its trail for what was done with a secret or token. Without TEXT
+it is asked for and not shown; with - it is the first line of stdin.
+
+Examples:
+
+  $ coffer audit hash file
+  $ grep -F "$(coffer audit hash -field=hash file - <token)" /var/log/coffer/audit.log`,
+			flags: []cli.Flag{fieldFlag()},
+		}, func(ctx context.Context, c *call) error {
+			value, err := c.readSecret(ctx, c.arg(1), "text")
+			if err != nil {
+				return err
+			}
+			a, err := c.put(ctx, "sys/audit-hash/"+c.path(0), map[string]string{"input": value})
+			if err != nil {
+				return err
+			}
+			return c.printAnswer(a)
+		}))
 }
 
 func auditEnable(ctx context.Context, c *call) error {

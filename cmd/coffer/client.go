@@ -159,6 +159,14 @@ func (a *answer) data() map[string]any {
 	return a.secret.Data
 }
 
+// warnings are those of the answer, or nil.
+func (a *answer) warnings() []string {
+	if a.secret == nil {
+		return nil
+	}
+	return a.secret.Warnings
+}
+
 // request is one call of the API. Body is sent as JSON unless nil.
 type request struct {
 	method, path string

@@ -135,6 +135,8 @@ func (e *requestError) responseHint(status int, text string) string {
 		return "The server has never been initialised. Create its keys with: coffer operator init"
 	case status == http.StatusServiceUnavailable && strings.Contains(lower, "locked"):
 		return "The namespace is locked. Who has the key of the lock can end it with: coffer namespace unlock"
+	case status == http.StatusForbidden && (strings.Contains(lower, "invalid accessor") || strings.Contains(lower, "bad token")):
+		return "What was named is wrong, or has ended already."
 	case status == http.StatusForbidden && !e.hasToken:
 		return "The request carried no token. Run coffer login, or set COFFER_TOKEN."
 	case status == http.StatusForbidden && e.denied != "":

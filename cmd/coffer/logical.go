@@ -244,10 +244,16 @@ Examples:
 
 // printPathHelp prints what the server says about a path.
 func (c *call) printPathHelp(ctx context.Context, path string) error {
-	a, err := c.send(ctx, request{method: http.MethodGet, path: path, query: url.Values{"help": {"1"}}})
+	a, err := c.send(ctx, request{method: http.MethodGet, path: path, query: helpQuery()})
 	if err != nil {
 		return err
 	}
+	return c.printHelpAnswer(a, path)
+}
+
+func helpQuery() url.Values { return url.Values{"help": {"1"}} }
+
+func (c *call) printHelpAnswer(a *answer, path string) error {
 	if c.format() != formatTable {
 		return c.printRaw(a.raw)
 	}
@@ -265,6 +271,6 @@ func (c *call) printPathHelp(ctx context.Context, path string) error {
 	if text == "" {
 		return serverErrorf("the server has no help for %s", path)
 	}
-	_, err = fmt.Fprintln(c.out, printable(text))
+	_, err := fmt.Fprintln(c.out, printable(text))
 	return err
 }

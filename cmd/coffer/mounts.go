@@ -15,14 +15,15 @@ import (
 type mountKind struct {
 	command string // "secrets"
 	thing   string // "secrets engine"
+	article string // "a"
 	api     string // "sys/mounts"
 	prefix  string // before the path when shown and moved: "auth/"
 	example string // a type
 }
 
 var (
-	engineKind = mountKind{"secrets", "secrets engine", "sys/mounts", "", "kv"}
-	methodKind = mountKind{"auth", "auth method", "sys/auth", "auth/", "userpass"}
+	engineKind = mountKind{"secrets", "secrets engine", "a", "sys/mounts", "", "kv"}
+	methodKind = mountKind{"auth", "auth method", "an", "sys/auth", "auth/", "userpass"}
 )
 
 func secretsCommand() *cli.Command {
@@ -44,7 +45,7 @@ Examples:
 
   $ coffer auth enable userpass
   $ coffer auth list`,
-		k.enableCommand(), k.disableCommand(), k.listCommand(), k.tuneCommand(), k.moveCommand(), k.helpCommand())
+		k.enableCommand(), k.disableCommand(), k.listCommand(), k.tuneCommand(), k.moveCommand(), authHelpCommand())
 }
 
 // tuneFlags are the settings both "enable" and "tune" take.
@@ -85,7 +86,7 @@ func (c *call) tuneBody() (config map[string]any, options map[string]string, err
 func (k mountKind) enableCommand() *cli.Command {
 	return command(spec{
 		name: "enable", args: "TYPE", min: 1, max: 1, usage: "mount one",
-		help: "Mounts a " + k.thing + ", at its type unless -path names another place.\n\nExamples:\n\n  $ coffer " + k.command + " enable " + k.example +
+		help: "Mounts " + k.article + " " + k.thing + ", at its type unless -path names another place.\n\nExamples:\n\n  $ coffer " + k.command + " enable " + k.example +
 			"\n  $ coffer " + k.command + " enable -path=team-a -max-lease-ttl=24h " + k.example,
 		flags: append([]cli.Flag{
 			&cli.StringFlag{Name: "path", Usage: "`PATH` to mount it at"},
@@ -117,7 +118,7 @@ func (k mountKind) enableCommand() *cli.Command {
 func (k mountKind) disableCommand() *cli.Command {
 	return command(spec{
 		name: "disable", args: "PATH", min: 1, max: 1, usage: "unmount one and remove all its data",
-		help: "Unmounts a " + k.thing + ", revokes its leases and removes all its data. There is no way back.\n\nExamples:\n\n  $ coffer " +
+		help: "Unmounts " + k.article + " " + k.thing + ", revokes its leases and removes all its data. There is no way back.\n\nExamples:\n\n  $ coffer " +
 			k.command + " disable " + k.example + "\n  $ coffer " + k.command + " disable team-a",
 	}, func(ctx context.Context, c *call) error {
 		a, err := c.remove(ctx, k.api+"/"+c.path(0))
@@ -199,7 +200,7 @@ func lifetime(v any) string {
 func (k mountKind) tuneCommand() *cli.Command {
 	return command(spec{
 		name: "tune", args: "PATH", min: 1, max: 1, usage: "change the settings of one",
-		help: "Changes the settings given of a " + k.thing + " and leaves the others as they are.\n\nExamples:\n\n  $ coffer " + k.command +
+		help: "Changes the settings given of " + k.article + " " + k.thing + " and leaves the others as they are.\n\nExamples:\n\n  $ coffer " + k.command +
 			" tune -max-lease-ttl=24h " + k.example + "\n  $ coffer " + k.command + " tune -description=\"of team A\" team-a",
 		flags: tuneFlags(),
 	}, func(ctx context.Context, c *call) error {
@@ -227,7 +228,7 @@ func (k mountKind) tuneCommand() *cli.Command {
 func (k mountKind) moveCommand() *cli.Command {
 	return command(spec{
 		name: "move", args: "FROM TO", min: 2, max: 2, usage: "mount one at another path",
-		help: "Moves a " + k.thing + " to another path, with its data, and waits until it is there. What it handed out is revoked, and while it moves\n" +
+		help: "Moves " + k.article + " " + k.thing + " to another path, with its data, and waits until it is there. What it handed out is revoked, and while it moves\n" +
 			"it serves nothing. The paths may lead into namespaces below the one in use.\n\nExamples:\n\n  $ coffer " + k.command + " move " +
 			k.example + " team-a\n  $ coffer " + k.command + " move -detach team-a/" + k.prefix + "x team-b/" + k.prefix + "x",
 		flags: []cli.Flag{&cli.BoolFlag{Name: "detach", Usage: "do not wait until it is there"}},
@@ -293,28 +294,4 @@ func (k mountKind) qualified(path string) string {
 		return path
 	}
 	return k.prefix + path
-}
-
-func (k mountKind) helpCommand() *cli.Command {
-	return command(spec{
-		name: "help", args: "[PATH]", max: 1, usage: "show what the server says about one",
-		help: "Shows the help the server has for an " + k.thing + ".\n\nExamples:\n\n  $ coffer auth help userpass\n  $ coffer auth help team-a",
-	}, func(ctx context.Context, c *call) error {
-		if c.arg(0) == "" {
-			return cli.ShowSubcommandHelp(c.Lineage()[1])
-		}
-		a, err := c.send(ctx, request{method: http.MethodGet, path: k.prefix + c.path(0), query: map[string][]string{"help": {"1"}}})
-		if err != nil {
-			return err
-		}
-		if c.format() != formatTable {
-			return c.printRaw(a.raw)
-		}
-		var help struct{ Help string }
-		if err := decodeRaw(a.raw, &help); err != nil {
-			return serverErrorf("the answer holds no help: %v", err)
-		}
-		_, err = c.out.Write([]byte(printable(strings.TrimSpace(help.Help)) + "\n"))
-		return err
-	})
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"strings"
 
@@ -83,14 +84,14 @@ Examples:
 		}, patchNamespace),
 		command(spec{
 			name: "delete", args: "PATH", min: 1, max: 1, usage: "delete a namespace with all it holds",
-			help: `Deletes a namespace with all it holds, and those below it. It answers nothing from now on; what it holds is removed in the
-background, and what it handed out is revoked. There is no way back.
+			help: `Deletes a namespace with all it holds, and those below it, and waits until that is done. It answers nothing from the start; what it
+holds is removed and what it handed out is revoked, whether somebody waits for it or not. There is no way back.
 
 Examples:
 
   $ coffer namespace delete team-a
-  $ coffer namespace delete -wait -namespace=team-a staging`,
-			flags: []cli.Flag{&cli.BoolFlag{Name: "wait", Usage: "wait until all is removed"}},
+  $ coffer namespace delete -detach -namespace=team-a staging`,
+			flags: []cli.Flag{&cli.BoolFlag{Name: "detach", Usage: "do not wait until all is removed"}},
 		}, deleteNamespace),
 		command(spec{
 			name: "lock", args: "[PATH]", max: 1, usage: "make a namespace answer nothing",
@@ -161,24 +162,57 @@ func deleteNamespace(ctx context.Context, c *call) error {
 		return err
 	}
 	c.printWarnings(a)
-	if a.data()["status"] != nil && !c.Bool("wait") {
-		c.sayf("Success! The namespace %s/ is out of reach; what it held is being removed.", c.path(0))
-		return nil
+	if a.data()["status"] != nil {
+		if c.Bool("detach") {
+			c.sayf("The namespace %s/ is out of reach; what it held is being removed. See how far it is with: coffer namespace read %[1]s", c.path(0))
+			return nil
+		}
+		if err := c.awaitDeletion(ctx, path); err != nil {
+			return err
+		}
 	}
-	err = c.poll(ctx, func() (bool, error) {
-		if a.data()["status"] == nil {
+	c.sayf("Success! Deleted the namespace (if it existed) at: %s/", c.path(0))
+	return nil
+}
+
+// awaitDeletion asks how far a deletion is until it is done, and tells it whenever it has gone on or failed.
+func (c *call) awaitDeletion(ctx context.Context, path string) error {
+	told := ""
+	return c.poll(ctx, func() (bool, error) {
+		a, err := c.get(ctx, path)
+		if nothingThere(err) || err != nil && statusOf(err) == http.StatusNotFound {
 			return true, nil
 		}
-		_, err := c.get(ctx, path)
-		if nothingThere(err) {
-			return true, nil
+		if err != nil {
+			return false, err
 		}
-		return false, err
+		if now := deletionText(a.data()["progress"]); now != told {
+			c.warnf("%s", now)
+			told = now
+		}
+		return false, nil
 	})
-	if err == nil {
-		c.sayf("Success! Deleted the namespace (if it existed) at: %s/", c.path(0))
+}
+
+// deletionText is the progress of a deletion in words, or "" if the server tells none.
+func deletionText(v any) string {
+	p, _ := v.(map[string]any)
+	step, _ := p["step"].(string)
+	if step == "" {
+		return ""
 	}
-	return err
+	now := fmt.Sprintf("%s: %s; %s left", text(p["namespace"]), printable(step), namespaces(p["namespaces_left"]))
+	if why, _ := p["last_error"].(string); why != "" {
+		now += "; failed and tried again: " + printable(why)
+	}
+	return now
+}
+
+func namespaces(n any) string {
+	if count := text(n); count != "1" {
+		return count + " namespaces"
+	}
+	return "1 namespace"
 }
 
 func unlockNamespace(ctx context.Context, c *call) error {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/http"
 	"os"
 	"strings"
 
@@ -78,13 +77,19 @@ Examples:
 
   $ coffer policy fmt app.hcl
   $ coffer policy fmt - <app.hcl`,
-		}, policyFormat))
+		}, policyFormat),
+		passwordCommand())
 }
 
 func policyRead(ctx context.Context, c *call) error {
-	a, err := c.get(ctx, policyPath+c.path(0))
-	if statusOf(err) == http.StatusNotFound {
-		return serverErrorf("there is no policy %q; coffer policy list shows those there are", c.path(0))
+	return c.readPolicy(ctx, policyPath, "coffer policy list")
+}
+
+// readPolicy prints a policy of either kind. list is the command that shows those there are.
+func (c *call) readPolicy(ctx context.Context, prefix, list string) error {
+	a, err := c.get(ctx, prefix+c.path(0))
+	if nothingThere(err) {
+		return serverErrorf("there is no policy %q; %s shows those there are", c.path(0), list)
 	}
 	if err != nil {
 		return err
@@ -100,12 +105,18 @@ func policyRead(ctx context.Context, c *call) error {
 	return err
 }
 
-func policyWrite(ctx context.Context, c *call) error {
+func policyWrite(ctx context.Context, c *call) error { return c.writePolicy(ctx, policyPath) }
+
+// writePolicy writes a policy of either kind, from a file or stdin.
+func (c *call) writePolicy(ctx context.Context, prefix string) error {
 	policy, err := c.readFile(ctx, c.arg(1))
 	if err != nil {
 		return usagef("reading the policy: %w", err)
 	}
-	a, err := c.put(ctx, policyPath+c.path(0), map[string]string{"policy": policy})
+	if strings.TrimSpace(policy) == "" {
+		return usagef("reading the policy: %s is empty", source(c.arg(1)))
+	}
+	a, err := c.put(ctx, prefix+c.path(0), map[string]string{"policy": policy})
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,6 +16,11 @@ const (
 	secret7  = `200 {"request_id":"r","data":{"data":{"user":"ada","n":9007199254740993},"metadata":{"version":7,"deletion_time":"","destroyed":false}}}`
 	deleted7 = `404 {"data":{"data":null,"metadata":{"version":7,"deletion_time":"2026-01-02T03:04:05Z","destroyed":false}}}`
 	created  = `200 {"auth":{"client_token":"hvs.new","accessor":"acc","policies":["app"],"token_policies":["app"],"lease_duration":3600,"renewable":true}}`
+)
+
+const (
+	wrapped    = `200 {"wrap_info":{"token":"hvs.wrap","accessor":"wa","ttl":300,"creation_time":"2026-01-02T03:04:05Z","creation_path":"sys/wrapping/wrap"}}`
+	entityByID = "identity/entity/id/53aef9ea-c24c-4b57-bef6-376d892f02a4"
 )
 
 var answers = map[string]string{
@@ -84,6 +90,33 @@ var answers = map[string]string{
 	"PUT sys/namespaces/api-lock/unlock":      "204",
 	"PUT sys/namespaces/api-lock/unlock/a":    "204",
 	"GET sys/namespaces":                      `200 {"data":{"keys":["team-a/"]}}`,
+	"PUT sys/wrapping/wrap":                   wrapped,
+	"PUT sys/wrapping/rewrap":                 wrapped,
+	"PUT sys/wrapping/lookup":                 `200 {"data":{"creation_path":"sys/wrapping/wrap","creation_ttl":300}}`,
+	"GET sys/leases/lookup":                   `200 {"data":{"keys":["cloud/"]}}`,
+	"GET sys/leases/count":                    `200 {"data":{"lease_count":3,"counts":{"cloud_1":3}}}`,
+	"GET sys/leases":                          `200 {"data":{"lease_count":1,"leases":[{"lease_id":"cloud/creds/a/1","mount_id":"cloud_1","error":"no such user"}]}}`,
+	"PUT sys/leases/tidy":                     `202 {"warnings":["Tidy operation successfully started."]}`,
+	"PUT sys/audit-hash/file":                 `200 {"data":{"hash":"hmac-sha256:00"}}`,
+	"PUT sys/policies/password/db":            "204",
+	"DELETE sys/policies/password/db":         "204",
+	"GET sys/policies/password/db":            `200 {"data":{"policy":"length = 20\n"}}`,
+	"GET sys/policies/password":               `200 {"data":{"keys":["db"]}}`,
+	"GET sys/policies/password/db/generate":   `200 {"data":{"password":"s3same"}}`,
+	"GET sys/quotas/rate-limit":               `200 {"data":{"keys":["shop"]}}`,
+	"GET sys/quotas/rate-limit/shop":          `200 {"data":{"name":"shop","rate":100,"interval":1}}`,
+	"POST sys/quotas/rate-limit/shop":         "204",
+	"POST sys/quotas/config":                  "204",
+	"GET sys/quotas/config":                   `200 {"data":{"enable_rate_limit_response_headers":false}}`,
+	"DELETE sys/quotas/rate-limit/shop":       "204",
+	"GET identity/entity/id":                  `200 {"data":{"keys":["e1","e2"],"key_info":{"e1":{"name":"bob","aliases":[]},"e2":{"name":"ada","aliases":[{"name":"a","mount_path":"auth/userpass/"}]}}}}`,
+	"GET identity/entity/name/ada":            `200 {"data":{"id":"e2","name":"ada"}}`,
+	"GET " + entityByID:                       `200 {"data":{"id":"e3","name":"eve"}}`,
+	"GET auth/staff":                          `200 {"help":"The staff.","data":{"help":"The staff."}}`,
+	"GET any/text":                            "200 # not JSON",
+	"GET any/quota":                           `429 {"errors":["rate limit quota exceeded"]}`,
+	"GET any/nowhere":                         `404 {"errors":["namespace not found"]}`,
+	"GET any/locked":                          `503 {"errors":["API access to this namespace has been locked by an administrator"]}`,
 	"PUT sys/wrapping/unwrap":                 `200 {"data":{"user":"ada"}}`,
 	"PUT auth/userpass/login/ada":             created,
 	"PUT auth/approle/login":                  created,
@@ -234,8 +267,8 @@ func TestRequests(t *testing.T) {
 		{args: "namespace list", last: "GET sys/namespaces?list=true", stdout: "team-a/\n"},
 		{args: "namespace lookup none", last: "GET sys/namespaces/none", stderr: "no namespace none/", status: 2},
 		{args: "namespace read team-a", last: "GET sys/namespaces/team-a", stderr: "no namespace team-a/", status: 2},
-		{args: "namespace delete team-a/", last: "DELETE sys/namespaces/team-a", stdout: "is being removed"},
-		{args: "namespace delete -wait team-a/", last: "GET sys/namespaces/team-a", stdout: "Success! Deleted"},
+		{args: "namespace delete -detach team-a/", last: "DELETE sys/namespaces/team-a", stdout: "is being removed"},
+		{args: "namespace delete team-a/", last: "GET sys/namespaces/team-a", stdout: "Success! Deleted"},
 		{args: "namespace delete none", last: "DELETE sys/namespaces/none", stdout: "Success! Deleted", stderr: "no such namespace"},
 		{args: "namespace patch -custom-metadata=a=b -remove-custom-metadata=c team-a", last: `PATCH sys/namespaces/team-a {"custom_metadata":{"a":"b","c":null}}`, stdout: "id     n1\n"},
 		{args: "namespace patch team-a", stderr: "no change was given", status: 1},
@@ -244,6 +277,64 @@ func TestRequests(t *testing.T) {
 		{args: "namespace unlock -no-key a", last: "PUT sys/namespaces/api-lock/unlock/a {}"},
 		{args: "namespace unlock a", stderr: "stdin is no terminal", status: 1},
 		{args: "namespace unlock -key=k1 a", stderr: "stays in the shell's history", status: 1},
+
+		{args: "wrap a=b", last: `PUT sys/wrapping/wrap {"a":"b"}`, stdout: "wrapping_token_ttl              5m\n"},
+		{args: "wrap -field=wrapping_token -", stdin: `{"n":1}`, last: `PUT sys/wrapping/wrap {"n":1}`, stdout: "hvs.wrap"},
+		{args: "wrap", stderr: "takes KEY=VALUE", status: 1},
+		{args: "unwrap -lookup x", last: `PUT sys/wrapping/lookup {"token":"x"}`, stdout: "creation_ttl     5m\n"},
+		{args: "unwrap -rewrap x", last: "PUT sys/wrapping/rewrap", stdout: "hvs.wrap"},
+		{args: "unwrap -rewrap -lookup x", stderr: "exclude each other", status: 1},
+		{args: "lease list", last: "GET sys/leases/lookup?list=true", stdout: "Keys\n----\ncloud/\n"},
+		{args: "lease list a/b/", last: "GET sys/leases/lookup/a/b?list=true", stderr: `no leases below "a/b/"`, status: 2},
+		{args: "lease list -irrevocable", last: "GET sys/leases?limit=none&type=irrevocable", stdout: "cloud/creds/a/1    no such user\n"},
+		{args: "lease list -irrevocable a", stderr: "takes no prefix", status: 1},
+		{args: "lease list -children", stderr: "-children goes with -irrevocable", status: 1},
+		{args: "lease count -children", last: "GET sys/leases/count?include_child_namespaces=true", stdout: "cloud_1    3\ntotal      3\n"},
+		{args: "lease count -irrevocable -field=lease_count", last: "GET sys/leases/count?type=irrevocable", stdout: "3"},
+		{args: "lease tidy", last: "PUT sys/leases/tidy", stdout: "successfully started"},
+		{args: "audit hash file -", stdin: "hunter2\n", last: `PUT sys/audit-hash/file {"input":"hunter2"}`, stdout: "hmac-sha256:00"},
+		{args: "audit hash file", stderr: "stdin is no terminal", status: 1},
+		{args: "policy write app -", stdin: "\n", stderr: "stdin is empty", status: 1},
+		{args: "policy password write db -", stdin: "length = 20", last: `PUT sys/policies/password/db {"policy":"length = 20"}`, stdout: "Success!"},
+		{args: "policy password read db", last: "GET sys/policies/password/db", stdout: "length = 20\n"},
+		{args: "policy password read none", last: "GET sys/policies/password/none", stderr: "coffer policy password list", status: 2},
+		{args: "policy password list", last: "GET sys/policies/password?list=true", stdout: "db\n"},
+		{args: "policy password generate -field=password db", last: "GET sys/policies/password/db/generate", stdout: "s3same"},
+		{args: "policy password delete db", last: "DELETE sys/policies/password/db", stdout: "Success!"},
+		{args: "quota list", last: "GET sys/quotas/lease-count?list=true", stdout: "rate-limit    shop\n"},
+		{args: "quota list lease-count", last: "GET sys/quotas/lease-count?list=true", stderr: "no quotas", status: 2},
+		{args: "quota list -format=json", last: "GET sys/quotas/lease-count?list=true", stdout: "\"rate-limit\": [\n    \"shop\"\n  ]"},
+		{args: "quota read rate-limit shop", last: "GET sys/quotas/rate-limit/shop", stdout: "interval    1s\n"},
+		{args: "quota read rate-limit none", last: "GET sys/quotas/rate-limit/none", stderr: `no rate-limit quota "none"`, status: 2},
+		{args: "quota write rate-limit shop rate=100", last: `POST sys/quotas/rate-limit/shop {"rate":"100"}`, stdout: "Success!"},
+		{args: "quota write rates shop rate=100", stderr: "there are rate-limit and lease-count", status: 1},
+		{args: "quota delete rate-limit shop", last: "DELETE sys/quotas/rate-limit/shop", stdout: "Success!"},
+		{args: "quota config", last: "GET sys/quotas/config", stdout: "false"},
+		{args: "quota config a=b", last: `POST sys/quotas/config {"a":"b"}`, stdout: "Success!"},
+		{args: "identity entity list", last: "GET identity/entity/id?list=true", stdout: "ada     e2    a at auth/userpass/\nbob     e1    n/a\n"},
+		{args: "identity group list", last: "GET identity/group/id?list=true", stderr: "there are no groups", status: 2},
+		{args: "identity entity read -field=id ada", last: "GET identity/entity/name/ada", stdout: "e2"},
+		{args: "identity entity read " + path.Base(entityByID), last: "GET " + entityByID, stdout: "eve"},
+		{args: "identity entity read none", last: "GET identity/entity/name/none", stderr: "coffer identity entity list", status: 2},
+		{args: "auth help userpass", last: "GET auth/userpass?help=1", stdout: "coffer login -method=userpass username=ada\n"},
+		{args: "auth help auth/staff/", last: "GET auth/staff?help=1", stdout: "The staff.\n"},
+		{args: "auth help none", last: "GET auth/none?help=1", stderr: "no type of one; there are approle, token, userpass", status: 2},
+		{args: "path-help auth/staff", last: "GET auth/staff?help=1", stdout: "The staff.\n"},
+		{args: "list -detailed identity/entity/id", last: "GET identity/entity/id?list=true", stdout: "Keys    aliases"},
+		{args: "list -field=keys secret/metadata", last: "GET secret/metadata?list=true", stdout: `["app","teams/"]`},
+		{args: "read -format=raw any/text", last: "GET any/text", stdout: "# not JSON"},
+		{args: "read -format=raw -field=a any/text", stderr: "without -field", status: 1},
+		{args: "read any/text", last: "GET any/text", stderr: "not JSON", status: 2},
+		{args: "read any/quota", last: "GET any/quota", stderr: "coffer quota list", status: 2},
+		{args: "read any/nowhere", last: "GET any/nowhere", stderr: "coffer namespace list", status: 2},
+		{args: "read any/locked", last: "GET any/locked", stderr: "coffer namespace unlock", status: 2},
+		{args: "token create -id=- -type=batch", stdin: "mine\n", last: `POST auth/token/create {"id":"mine","type":"batch"}`},
+		{args: "token create -role=ci -entity-alias=x -period=1h -explicit-max-ttl=2h", last: `POST auth/token/create/ci {"entity_alias":"x","explicit_max_ttl":"2h","period":"1h"}`},
+		{args: "token create -entity-alias=x", stderr: "-entity-alias needs -role", status: 1},
+		{args: "login -method=userpass", stderr: "needs username=NAME", status: 1},
+		{args: "login -method=userpass username=ada", stderr: "stdin is no terminal to ask for the password", status: 1},
+		{args: "login -method=approle -mfa=x role_id=a", stderr: "-mfa takes METHOD:CODE", status: 1},
+		{args: "login -method=none role_id=a", last: `PUT auth/none/login {"role_id":"a"}`, stderr: "Name the place with -path", status: 2},
 
 		{args: "status", last: "GET sys/leader", stdout: "HA Mode                 active\n"},
 		{args: "status -format=json", last: "GET sys/leader", stdout: `"raft_applied_index": 9`},
@@ -351,5 +442,65 @@ func TestInitOfAServerThatUnsealsItself(t *testing.T) {
 	}
 	if !strings.Contains(stdout, "Recovery Key 1: cmVj\n") {
 		t.Errorf("init printed %q", stdout)
+	}
+}
+
+// TestUnwrapElsewhere opens a token of another namespace: alone it has no say, and the token in use speaks for it.
+func TestUnwrapElsewhere(t *testing.T) {
+	r := record(t, map[string]string{"PUT sys/wrapping/unwrap": `403 {"errors":["permission denied"]}`})
+	_, stderr, status := coffer(t, "", "unwrap", "hvs.wrap")
+	if want := []string{"PUT sys/wrapping/unwrap", `PUT sys/wrapping/unwrap {"token":"hvs.wrap"}`}; !slices.Equal(r.lines(), want) {
+		t.Errorf("requests %q, want %q", r.lines(), want)
+	}
+	if got := r.seen[1].header.Get("X-Vault-Token"); got != "t" {
+		t.Errorf("the second request had the token %q, want that in use", got)
+	}
+	if status != 2 || !strings.Contains(stderr, "name that with -namespace") {
+		t.Errorf("status %d, stderr %q, want 2 and what to do", status, stderr)
+	}
+}
+
+func TestUnwrapUsed(t *testing.T) {
+	for _, flag := range []string{"-lookup", "-rewrap", "-format=table"} {
+		refused := `400 {"errors":["wrapping token is not valid or does not exist"]}`
+		record(t, map[string]string{"PUT sys/wrapping/unwrap": refused, "PUT sys/wrapping/rewrap": refused, "PUT sys/wrapping/lookup": refused})
+		_, stderr, status := coffer(t, "", "unwrap", flag, "hvs.wrap")
+		if status != 2 || !strings.Contains(stderr, "somebody else may have opened it") {
+			t.Errorf("unwrap %s: status %d, stderr %q, want 2 and a warning", flag, status, stderr)
+		}
+	}
+}
+
+// TestWrappedLogin is opened if the token is to be stored, and handed on if not.
+func TestWrappedLogin(t *testing.T) {
+	table := map[string]string{"PUT auth/approle/login": wrapped, "PUT sys/wrapping/unwrap": created}
+	login := []string{"login", "-method=approle", "-wrap-ttl=60s", "role_id=a"}
+	r := record(t, table)
+	t.Setenv("COFFER_TOKEN", "")
+	if _, stderr, status := coffer(t, "", login...); status != 0 {
+		t.Fatalf("status %d, %s", status, stderr)
+	}
+	if got, _ := currentToken(); got != "hvs.new" {
+		t.Errorf("stored %q, want the token that was wrapped", got)
+	}
+	if got := r.seen[1].header.Get("X-Vault-Token"); got != "hvs.wrap" {
+		t.Errorf("unwrapped with the token %q", got)
+	}
+	r = record(t, table)
+	t.Setenv("COFFER_TOKEN", "")
+	stdout, _, _ := coffer(t, "", append(login, "-token-only")...)
+	if got, _ := currentToken(); stdout != "hvs.wrap" || got != "" || len(r.lines()) != 1 {
+		t.Errorf("-token-only printed %q, stored %q, sent %q", stdout, got, r.lines())
+	}
+}
+
+// TestSecondFactorHeader gives the code with the login, from stdin.
+func TestSecondFactorHeader(t *testing.T) {
+	r := record(t, answers)
+	if _, stderr, status := coffer(t, "492039\n", "login", "-method=approle", "-mfa=phone:-", "-mfa=key:7", "role_id=a"); status != 0 {
+		t.Fatal(stderr)
+	}
+	if got := r.seen[0].header.Values("X-Vault-MFA"); !slices.Equal(got, []string{"phone:492039", "key:7"}) {
+		t.Errorf("the login carried %q", got)
 	}
 }

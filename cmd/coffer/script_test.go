@@ -22,7 +22,10 @@ func TestScripts(t *testing.T) {
 func TestLive(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/live", Setup: setupScript,
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"dev-server": devServer, "server": startServer, "stop-server": stopServer, "capture": capture, "eventually": eventually},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"dev-server": devServer, "server": startServer, "stop-server": stopServer,
+			"capture": capture, "eventually": eventually, "totp": totpCode,
+		},
 	})
 }
 

@@ -21,12 +21,15 @@ Examples:
 func tokenCreateCommand() *cli.Command {
 	return command(spec{
 		name: "create", usage: "create a token",
-		help: `Creates a token, by default a child of the one used: it has the same policies, and is revoked with it.
+		help: `Creates a token, by default a child of the one used: it has the same policies, and is revoked with it. A batch token is not stored:
+it costs the server nothing, and can be neither renewed nor revoked.
 
 Examples:
 
   $ coffer token create -policy=app -policy=metrics -ttl=1h
-  $ coffer token create -orphan -period=24h -display-name=ci -field=token`,
+  $ coffer token create -orphan -period=24h -display-name=ci -field=token
+  $ coffer token create -role=deploy -metadata=build=421 -use-limit=5
+  $ coffer token create -type=batch -policy=app -ttl=10m -wrap-ttl=60s`,
 		flags: []cli.Flag{
 			&cli.StringSliceFlag{Name: "policy", Usage: "`NAME` of a policy it gets; repeatable"},
 			&cli.StringFlag{Name: "ttl", Usage: "it lives for `DURATION` unless renewed"},
@@ -38,8 +41,8 @@ Examples:
 			&cli.StringFlag{Name: "display-name", Usage: "`NAME` it has in the audit trail"},
 			&cli.IntFlag{Name: "use-limit", Usage: "it can be used `N` times"},
 			&cli.StringSliceFlag{Name: "metadata", Usage: "`KEY=VALUE` written to the audit trail; repeatable"},
-			&cli.StringFlag{Name: "id", Usage: "`VALUE` of the token; needs sudo"},
-			&cli.StringFlag{Name: "type", Usage: "`service or batch`"},
+			&cli.StringFlag{Name: "id", Usage: "`VALUE` of the token, or - to read it from stdin; needs sudo"},
+			&cli.StringFlag{Name: "type", Usage: "`TYPE` of the token, service or batch"},
 			&cli.StringFlag{Name: "role", Usage: "create it with the settings of the token role `NAME`"},
 			&cli.StringFlag{Name: "entity-alias", Usage: "`NAME` of the alias it acts as; needs -role"},
 			fieldFlag(), wrapFlag(),
@@ -59,8 +62,16 @@ func tokenCreate(ctx context.Context, c *call) error {
 	if p := c.StringSlice("policy"); len(p) > 0 {
 		body["policies"] = p
 	}
-	for _, flag := range []string{"ttl", "period", "explicit-max-ttl", "display-name", "id", "type", "entity-alias"} {
+	for _, flag := range []string{"ttl", "period", "explicit-max-ttl", "display-name", "type", "entity-alias"} {
 		setIfGiven(c, body, flag, c.String(flag))
+	}
+	if c.IsSet("id") {
+		if body["id"], err = c.readSecret(ctx, c.String("id"), "token"); err != nil {
+			return err
+		}
+	}
+	if c.IsSet("entity-alias") && c.String("role") == "" {
+		return usagef("-entity-alias needs -role: the role says which aliases its tokens may act as")
 	}
 	setIfGiven(c, body, "renewable", c.Bool("renewable"))
 	setIfGiven(c, body, "no-default-policy", c.Bool("no-default-policy"))
@@ -101,7 +112,7 @@ Examples:
 
   $ coffer token lookup
   $ coffer token lookup -accessor 5QzqmQFvXXLRn2dPqR6LVfWM`,
-		flags: []cli.Flag{&cli.BoolFlag{Name: "accessor", Usage: "the argument is an accessor"}, fieldFlag()},
+		flags: []cli.Flag{&cli.BoolFlag{Name: "accessor", Usage: "the argument is an accessor"}, fieldFlag(), wrapFlag()},
 	}, func(ctx context.Context, c *call) error {
 		path, body, err := c.tokenTarget(ctx, "lookup")
 		if err != nil {
@@ -174,12 +185,13 @@ func tokenRevokeCommand() *cli.Command {
 	return command(spec{
 		name: "revoke", args: "[TOKEN | ACCESSOR | -]", max: 1, usage: "end a token, its children and its leases",
 		help: `Ends a token, its leases and the tokens made with it. With -mode=orphan its children live on without a parent; with -mode=path
-the argument is a path, and every token created below it ends.
+the argument is a path, and every token created below it ends. Batch tokens cannot be revoked.
 
 Examples:
 
   $ coffer token revoke -self
-  $ coffer token revoke -accessor 5QzqmQFvXXLRn2dPqR6LVfWM`,
+  $ coffer token revoke -accessor 5QzqmQFvXXLRn2dPqR6LVfWM
+  $ coffer token revoke -mode=path auth/userpass/login/ada`,
 		flags: []cli.Flag{
 			&cli.BoolFlag{Name: "accessor", Usage: "the argument is an accessor"},
 			&cli.BoolFlag{Name: "self", Usage: "end the token in use"},
