@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -270,6 +271,47 @@ func TestReplaceWhileWriting(t *testing.T) {
 	}
 	if err := b.Request(t.Context(), fullRecord()); !errors.Is(err, audit.ErrNotRecorded) {
 		t.Errorf("after Close = %v, want ErrNotRecorded", err)
+	}
+}
+
+// counting is a device that only counts.
+type counting struct{ lines *atomic.Int64 }
+
+func (c counting) Write(context.Context, []byte) error { c.lines.Add(1); return nil }
+func (counting) Reload() error                         { return nil }
+func (counting) Close() error                          { return nil }
+
+// No record is taken to be nobody's business while its device is replaced.
+func TestReplaceLosesNothing(t *testing.T) {
+	b, lines := audit.NewBroker(nil), new(atomic.Int64)
+	cfg := audit.Config{Path: "a", Type: "file", Options: map[string]string{"file_path": "discard"}, Salt: audit.NewSalt()}
+	if err := b.Add(cfg, counting{lines}); err != nil {
+		t.Fatal(err)
+	}
+	const each, writers = 500, 4
+	ctx, stop := context.WithCancel(t.Context())
+	var wg, replacing sync.WaitGroup
+	replacing.Go(func() {
+		for ctx.Err() == nil {
+			if err := b.Add(cfg, counting{lines}); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	for range writers {
+		wg.Go(func() {
+			for range each {
+				if err := b.Request(ctx, fullRecord()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	stop()
+	replacing.Wait()
+	if n := lines.Load(); n != each*writers {
+		t.Errorf("%d of %d records were written", n, each*writers)
 	}
 }
 

@@ -53,15 +53,16 @@ func NewBroker(log *slog.Logger) *Broker {
 	return b
 }
 
-// Add enables a device, which the Broker then owns; one of the same path is closed.
+// Add enables a device, which the Broker then owns. It takes the place of one of the same path, which is closed; no
+// record passes between the two.
 func (b *Broker) Add(cfg Config, d Device) error {
 	f, err := newFormat(cfg)
 	if err != nil {
 		return err
 	}
-	err = b.Remove(cfg.Path)
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	err = b.removeLocked(cfg.Path)
 	b.sinks = append(b.sinks, &sink{cfg: cfg, device: d, format: f})
 	slices.SortFunc(b.sinks, func(x, y *sink) int { return strings.Compare(x.cfg.Path, y.cfg.Path) })
 	b.sortLocked()
@@ -72,6 +73,10 @@ func (b *Broker) Add(cfg Config, d Device) error {
 func (b *Broker) Remove(path string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	return b.removeLocked(path)
+}
+
+func (b *Broker) removeLocked(path string) error {
 	i := slices.IndexFunc(b.sinks, func(s *sink) bool { return s.cfg.Path == path })
 	if i < 0 {
 		return nil
