@@ -56,6 +56,8 @@ func New(values map[string]string, log *slog.Logger) (seal.Wrapper, error) {
 	}
 	if u, err := url.Parse(c.address); c.address != "" && (err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http") {
 		s.Problem("address must be a URL such as https://10.0.0.9:8200")
+	} else if u != nil && (u.User != nil || u.RawQuery != "" || u.Fragment != "") {
+		s.Problem("address must hold no user, password, query or fragment: it is shown in logs")
 	}
 	source := s.Required("token", "VAULT_TOKEN")
 	c.token = func() (string, error) { return seal.ReadSecret(source) }

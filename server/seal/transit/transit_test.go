@@ -254,4 +254,10 @@ func TestSettings(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "address must be a URL") {
 		t.Errorf("an address that is no URL: %v", err)
 	}
+	for _, address := range []string{"https://u:do-not-show@10.0.0.9:8200", "https://10.0.0.9:8200?token=do-not-show"} {
+		_, err = transit.New(map[string]string{"address": address, "token": "t", "key_name": "k"}, nil)
+		if err == nil || !strings.Contains(err.Error(), "address must hold no user") || strings.Contains(err.Error(), "do-not-show") {
+			t.Errorf("an address with a secret: %v", err)
+		}
+	}
 }
