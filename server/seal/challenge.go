@@ -99,7 +99,8 @@ func (c *Challenges) dataKey(ctx context.Context, w kmsWrapper) (dataKey, error)
 	rand.Read(key)
 	defer clear(key)
 	d := dataKey{keyID: id, kek: newKEK("", key)}
-	d.wrapped, d.err = w.Wrap(ctx, key, challengeKeyPurpose)
+	// Whoever asks and hangs up must not have it asked again each time.
+	d.wrapped, d.err = w.Wrap(context.WithoutCancel(ctx), key, challengeKeyPurpose)
 	if d.err == nil && len(d.wrapped) > 1<<16-1 {
 		d.err = errors.New("issuing a join challenge: the wrapped data key is too long")
 	}
@@ -107,9 +108,7 @@ func (c *Challenges) dataKey(ctx context.Context, w kmsWrapper) (dataKey, error)
 	if d.err != nil {
 		d.until = time.Now().Add(dataKeyRetry)
 	}
-	if ctx.Err() == nil { // the impatience of one client is nobody else's
-		c.shared = d
-	}
+	c.shared = d
 	return d, d.err
 }
 

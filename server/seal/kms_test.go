@@ -21,6 +21,7 @@ type service struct {
 	key  seal.Wrapper
 	fail error
 	hang bool
+	slow bool // it takes a second
 
 	encrypted int
 }
@@ -30,6 +31,13 @@ func (s *service) Encrypt(ctx context.Context, plain []byte, _ string) ([]byte, 
 	if s.hang {
 		<-ctx.Done()
 		return nil, ctx.Err()
+	}
+	if s.slow {
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
 	if s.fail != nil {
 		return nil, s.fail
@@ -294,14 +302,25 @@ func TestChallengesOfAService(t *testing.T) {
 			t.Errorf("%d calls of the service", s.encrypted)
 		}
 		time.Sleep(2 * time.Hour)
+		s.slow = true
+		for range 10 { // who hangs up before there is an answer
+			impatient, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			c.Issue(impatient, w, "a")
+			cancel()
+		}
+		if s.encrypted != 2 {
+			t.Errorf("%d calls of the service for clients that hung up", s.encrypted-1)
+		}
+		s.slow = false
+		time.Sleep(2 * time.Hour)
 		s.fail = errors.New("away")
 		for range 10 {
 			if _, err := c.Issue(t.Context(), w, "a"); !errors.Is(err, s.fail) {
 				t.Errorf("while it is away: %v", err)
 			}
 		}
-		if s.encrypted != 2 {
-			t.Errorf("%d calls of a service that is away", s.encrypted-1)
+		if s.encrypted != 3 {
+			t.Errorf("%d calls of a service that is away", s.encrypted-2)
 		}
 		s.fail = nil
 		time.Sleep(10 * time.Second)
