@@ -44,7 +44,8 @@ func (b *bench) run() error {
 		name string
 		do   func(*scope)
 	}{
-		{"core", b.commits}, {"leases", b.manyLeases}, {"one node", b.oneNode}, {"three nodes", b.threeNodes},
+		{"core", b.commits}, {"leases", b.manyLeases}, {"one node", b.oneNode},
+		{"pipeline", b.pipeline}, {"three nodes", b.threeNodes},
 		{"failover", b.failover}, {"dev server", b.devServer}, {"restart", b.restart},
 	} {
 		if b.only != nil && !b.only.MatchString(group.name) {
