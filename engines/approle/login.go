@@ -66,17 +66,20 @@ func roleByID(ctx context.Context, g getter, hash string) (*role, error) {
 
 // LoginRole implements engines.RoleNamer.
 func (e *engine) LoginRole(ctx context.Context, req *engines.Request) string {
-	var in struct {
-		RoleID string `json:"role_id"`
-	}
+	// As the input of a login is decoded: encoding/json alone would take "ROLE_ID" for the field, and no number.
+	var in map[string]json.RawMessage
 	if req.Path != "login" || len(req.Body) == 0 || json.Unmarshal(req.Body, &in) != nil {
 		return ""
+	}
+	var roleID string
+	if raw := in["role_id"]; json.Unmarshal(raw, &roleID) != nil {
+		roleID = string(raw)
 	}
 	h, err := e.hasher(ctx, req.Mount)
 	if err != nil {
 		return ""
 	}
-	ro, err := roleByID(ctx, req.Mount.Storage, h(roleDomain, in.RoleID))
+	ro, err := roleByID(ctx, req.Mount.Storage, h(roleDomain, roleID))
 	if err != nil || ro == nil {
 		return ""
 	}
