@@ -36,7 +36,7 @@ func (s *Server) limit(ctx context.Context, c *call) error {
 
 // quotaOf is what quotas need to know of a request.
 func (s *Server) quotaOf(ctx context.Context, c *call) quota.Request {
-	r := quota.Request{NamespacePath: c.ns.Path, Path: c.path, ClientIP: c.Remote.Addr()}
+	r := quota.Request{NamespacePath: c.ns.Path, Path: c.storedPath(), ClientIP: c.Remote.Addr()}
 	if c.mount == nil {
 		return r
 	}

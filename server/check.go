@@ -19,18 +19,21 @@ type speller interface {
 func (c *call) check(op engines.Operation) policy.Decision {
 	input := c.input()
 	d := c.acl.Check(op, c.path, input)
-	if c.mount == nil || !d.Allowed {
-		return d
+	if stored := c.storedPath(); d.Allowed && stored != c.path {
+		return d.And(c.acl.Check(op, stored, input))
 	}
-	named, ok := c.mount.Engine.(speller)
-	if !ok {
-		return d
+	return d
+}
+
+// storedPath is the path with names spelled as they are stored. What is counted or revoked by path goes by it.
+func (c *call) storedPath() string {
+	if c.mount == nil {
+		return c.path
 	}
-	stored := named.StoredPath(c.inner.Path)
-	if stored == c.inner.Path {
-		return d
+	if named, ok := c.mount.Engine.(speller); ok {
+		return strings.TrimSuffix(c.path, c.inner.Path) + named.StoredPath(c.inner.Path)
 	}
-	return d.And(c.acl.Check(op, strings.TrimSuffix(c.path, c.inner.Path)+stored, input))
+	return c.path
 }
 
 // notOneInput stands for fields that policies and engines could understand differently. Rules about parameters refuse

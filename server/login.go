@@ -38,7 +38,7 @@ func (s *Server) login(ctx context.Context, c *call, r *engines.Response) error 
 			return err
 		}
 	}
-	auth, warnings, err := s.issue(ctx, c.mount, c.path, *login, entityID)
+	auth, warnings, err := s.issue(ctx, c.mount, c.storedPath(), *login, entityID)
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func (s *Server) secondFactor(ctx context.Context, c *call, r *engines.Response,
 	if given := c.Header.Values("X-Vault-MFA"); len(given) > 0 {
 		return true, s.mfa.Check(ctx, need, given)
 	}
-	kept, err := json.Marshal(pendingLogin{Mount: c.mount.UUID, Path: c.path, Login: *r.Auth.Login, EntityID: entityID})
+	kept, err := json.Marshal(pendingLogin{Mount: c.mount.UUID, Path: c.storedPath(), Login: *r.Auth.Login, EntityID: entityID})
 	if err != nil {
 		return false, err
 	}

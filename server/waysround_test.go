@@ -37,6 +37,21 @@ func TestNamesInAnotherCase(t *testing.T) {
 	}
 }
 
+// TestLoginsInAnotherCase: neither does another spelling lead round a quota or a revocation of a user's logins.
+func TestLoginsInAnotherCase(t *testing.T) {
+	in := start(t)
+	in.must(in.root, engines.Update, "sys/auth/userpass", `{"type":"userpass"}`)
+	in.must(in.root, engines.Update, "auth/userpass/users/bob", `{"password":"p"}`)
+	tok := in.must("", engines.Update, "auth/userpass/login/BOB", `{"password":"p"}`).Auth.ClientToken
+	in.must(tok, engines.Read, "auth/token/lookup-self", "")
+	in.must(in.root, engines.Update, "sys/leases/revoke-prefix/auth/userpass/login/bob", "")
+	in.refused(engines.KindDenied, "", tok, engines.Read, "auth/token/lookup-self", "")
+
+	in.must(in.root, engines.Update, "sys/quotas/rate-limit/bob", `{"path":"auth/userpass/login/bob","rate":1,"interval":3600}`)
+	in.must("", engines.Update, "auth/userpass/login/bob", `{"password":"p"}`)
+	in.refused(engines.KindLimited, "", "", engines.Update, "auth/userpass/login/Bob", `{"password":"p"}`)
+}
+
 // TestParametersSaidTwice: the policy looks at the value that the engine takes.
 func TestParametersSaidTwice(t *testing.T) {
 	in := start(t)

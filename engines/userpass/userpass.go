@@ -300,10 +300,11 @@ func change(ctx context.Context, req *engines.Request, name string, fn func(*use
 	return nil, err
 }
 
-// StoredPath returns a path with the user's name in it as it is stored: in lower case. Policies are asked about it, too.
+// StoredPath returns a path with the user's name in it as it is stored: in lower case. Policies and quotas go by it, and
+// what revokes tokens by path.
 func (e *engine) StoredPath(path string) string {
 	dir, rest, ok := strings.Cut(path, "/")
-	if !ok || dir != "users" {
+	if !ok || dir != "users" && dir != "login" {
 		return path
 	}
 	name, rest, more := strings.Cut(rest, "/")
