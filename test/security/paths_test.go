@@ -174,3 +174,44 @@ func TestRepeatedHeaders(t *testing.T) {
 		}
 	}
 }
+
+// TestNamesHaveNoCase: where an engine takes a name in any case, a rule about it holds for every spelling.
+func TestNamesHaveNoCase(t *testing.T) {
+	_, root := single(t, harness.Options{})
+	root.people("kim", "default")
+	root.must("POST", "sys/auth/machines", fields{"type": "approle"})
+	root.must("POST", "auth/machines/role/kim", fields{"token_policies": "default"})
+	root.must("POST", "identity/entity/name/kim", fields{"metadata": fields{"is": hidden}})
+	root.must("POST", "identity/group/name/kim", fields{"metadata": fields{"is": hidden}})
+	root.policy("kim", `path "x" { capabilities = ["deny"] } # `+hidden)
+	var rules strings.Builder
+	paths := []string{"auth/people/users/kim", "auth/machines/role/kim", "identity/entity/name/kim", "identity/group/name/kim", "sys/policies/acl/kim", "sys/policy/kim"}
+	for _, path := range paths {
+		front := strings.TrimSuffix(path, "kim")
+		fmt.Fprintf(&rules, "path %q { capabilities = [\"create\", \"read\", \"update\", \"delete\", \"list\"] }\n", front+"*")
+		fmt.Fprintf(&rules, "path %q { capabilities = [\"deny\"] }\npath %q { capabilities = [\"deny\"] }\n", path, path+"/*")
+	}
+	root.policy("all-but-kim", rules.String())
+	u := root.having("all-but-kim")
+	for _, path := range paths {
+		front := strings.TrimSuffix(path, "kim")
+		for _, name := range []string{"kim", "KIM", "Kim", "kIM", "%4bim", "\u212aim", "%E2%84%AAim", "kim%20", "%20kim", "kim/", "kim%2f"} {
+			before := string(dataText(t, root, path))
+			for _, request := range [][2]string{{"GET", name}, {"POST", name}, {"DELETE", name}, {"POST", name + "/policies"}, {"POST", name + "/password"}, {"POST", name + "/token-ttl"}} {
+				a := u.do(request[0], front+request[1], fields{"password": "taken-over-1", "policies": "default", "policy": "", "token_ttl": 77, "metadata": fields{"is": "taken"}})
+				if strings.Contains(string(a.Body), hidden) {
+					t.Errorf("%s %s%s shows what is denied", request[0], front, request[1])
+				}
+			}
+			if now := string(dataText(t, root, path)); now != before {
+				t.Errorf("as %q, %s was changed:\n%s\nwas\n%s", name, path, now, before)
+			}
+		}
+	}
+	root.login("kim") // with the old password
+}
+
+func dataText(t *testing.T, u user, path string) []byte {
+	t.Helper()
+	return encode(t, dataOf(t, u.must("GET", path, nil)))
+}
