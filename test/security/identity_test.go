@@ -200,6 +200,9 @@ func TestIdentityAcrossNamespaces(t *testing.T) {
 	attacker.refused("an alias at a mount of root", "POST", "identity/entity-alias", fields{"name": "boss", "mount_accessor": accessor, "canonical_id": eve.Entity})
 	own := dataOf(t, a.must("GET", "sys/auth", nil))["people/"].(map[string]any)["accessor"]
 	attacker.refused("an alias of an entity of root", "POST", "identity/entity-alias", fields{"name": "eve2", "mount_accessor": own, "canonical_id": boss.Entity})
+	external := dataOf(t, attacker.must("POST", "identity/group", fields{"name": "external", "type": "external", "policies": "all"}))["id"]
+	attacker.refused("a group alias at a mount of root", "POST", "identity/group-alias", fields{"name": "x", "mount_accessor": accessor, "canonical_id": external})
+	attacker.refused("a group alias of a group of root", "POST", "identity/group-alias", fields{"name": "x", "mount_accessor": own, "canonical_id": group})
 	// Groups of a that hold people of root, or take root's policies by name.
 	attacker.must("POST", "identity/group/name/own", fields{"policies": []string{"strong", "all"}, "member_entity_ids": eve.Entity})
 	attacker.do("POST", "identity/group/name/around", fields{"policies": "strong", "member_group_ids": group})

@@ -149,6 +149,10 @@ func TestWrappingAcrossNamespaces(t *testing.T) {
 	taken := root.wrapped()
 	for _, ns := range []string{"a", "a/sub", "b"} {
 		root.with(taken).in(ns).do("POST", "sys/wrapping/lookup", nil) // it may answer, and must not use the token up
+		root.with(taken).in(ns).do("GET", "sys/wrapping/lookup", nil)
+	}
+	if got := root.with(taken).must("POST", "sys/wrapping/unwrap", nil); !strings.Contains(string(got.Body), hidden) {
+		t.Errorf("after lookups the token unwraps nothing: %.200s", got.Body)
 	}
 	wrapped := a.wrapped()
 	for _, ns := range []string{"", "b", "a/sub"} {
