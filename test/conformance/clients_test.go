@@ -293,6 +293,7 @@ func (x *tour) alive(t *testing.T, c client) bool {
 
 // TestClients drives everything above the storage with both clients, unchanged, on the same three nodes.
 func TestClients(t *testing.T) {
+	t.Parallel()
 	snapshots := t.TempDir()
 	c := harness.NewCluster(t, 3, harness.Options{Shamir: true, Config: fmt.Sprintf("snapshots {\n  local_root = %q\n}", snapshots)})
 	for _, x := range []*tour{

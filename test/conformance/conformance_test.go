@@ -28,6 +28,7 @@ type suite struct {
 
 // TestConformance stops at a stage that fails: the next ones would only repeat the news.
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	c := harness.NewCluster(t, 3, harness.Options{Bare: true, Shamir: true, NoRetryJoin: true})
 	s := &suite{Cluster: c, n1: c.Nodes[0], n2: c.Nodes[1], n3: c.Nodes[2]}
 	s.root = s.n1.Client("")

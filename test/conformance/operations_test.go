@@ -368,6 +368,7 @@ func (x *tour) rekeyed(t *testing.T, r api.RekeyInitRequest) []string {
 
 // TestRecoveryKeys is about a node that unseals itself: shares authorise what they do elsewhere, but unseal nothing.
 func TestRecoveryKeys(t *testing.T) {
+	t.Parallel()
 	c := harness.NewCluster(t, 1, harness.Options{Bare: true, NoRetryJoin: true})
 	n := c.Nodes[0]
 	n.WaitHealth(501)
