@@ -91,7 +91,7 @@ func (s *Server) admit(ctx context.Context, c *call) error {
 	if c.ns.Locked() && !c.unlocks() {
 		return &engines.Error{Kind: engines.KindUnavailable, Detail: "API access to this namespace has been locked by an administrator"}
 	}
-	if err := c.readWrapTTL(); err != nil {
+	if err := s.readWrapTTL(c); err != nil {
 		return err
 	}
 	open := c.has(engines.Unauthenticated)
@@ -120,7 +120,7 @@ func (c *call) unlocks() bool {
 }
 
 // readWrapTTL takes the client's wish for a wrapped answer.
-func (c *call) readWrapTTL() error {
+func (s *Server) readWrapTTL(c *call) error {
 	text := c.Header.Get(wrapHeader)
 	if text == "" {
 		return nil
@@ -128,6 +128,9 @@ func (c *call) readWrapTTL() error {
 	ttl, err := engines.ParseDuration(text)
 	if err != nil || ttl > wrapping.MaxTTL || ttl > 0 && ttl < time.Second {
 		return engines.Invalid("header X-Vault-Wrap-TTL must be a duration from 1s to %d hours, such as 5m", int(wrapping.MaxTTL.Hours()))
+	}
+	if ttl > 0 && c.has(engines.AnyNode) && !s.node.Active() {
+		return engines.Invalid("header X-Vault-Wrap-TTL: what concerns one node is wrapped by the active node only: leave it out, or ask that node")
 	}
 	c.wrapTTL, c.inner.WrapTTL = ttl, ttl
 	return nil

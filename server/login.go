@@ -91,11 +91,30 @@ func (s *Server) validated(ctx context.Context, req *engines.Request, kept []byt
 		return nil, err
 	}
 	defer m.Release()
+	if err := s.stillKnown(ctx, m, p.Login, p.EntityID); err != nil {
+		return nil, err
+	}
 	auth, warnings, err := s.issue(ctx, m, p.Path, p.Login, p.EntityID)
 	if err != nil {
 		return nil, err
 	}
 	return &engines.Response{Auth: auth, Warnings: warnings}, nil
+}
+
+// stillKnown reports whether the auth method would still renew the token of a login that has waited: not if its user or
+// role is gone or has other policies now.
+func (s *Server) stillKnown(ctx context.Context, m *mount.Mounted, l engines.Login, entityID string) error {
+	method, ok := m.Engine.(engines.Renewer)
+	if !ok {
+		return nil
+	}
+	_, err := method.RenewLogin(ctx, m.Mount, engines.RenewedLogin{
+		Role: l.Role, Internal: l.Internal, Metadata: l.Metadata, Policies: l.Token.TokenPolicies, EntityID: entityID,
+	})
+	if answered(err) {
+		return engines.Denied(fmt.Errorf("the login has waited too long: %w", err))
+	}
+	return err
 }
 
 // issue makes the token of a login.

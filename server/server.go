@@ -298,10 +298,10 @@ func (s *Server) Place(ctx context.Context, req *Request) (Place, error) {
 	}
 	flags, known := s.flags(ctx, req)
 	switch {
-	case req.wraps():
-		return Active, nil // the answer is stored
 	case known && flags.Has(engines.AnyNode):
 		return Only, nil
+	case req.wraps():
+		return Active, nil // the answer is stored
 	case known && flags.Has(engines.Active):
 		return Active, nil
 	case (req.Op == engines.Read || req.Op == engines.List || req.Help) && s.node.Current():

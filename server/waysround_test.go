@@ -172,6 +172,52 @@ func TestHeldLoginOfDisabledEntity(t *testing.T) {
 	in.refused(engines.KindDenied, "", "", engines.Update, "sys/mfa/validate", body)
 }
 
+// TestHeldLoginOfDeletedUser, and of one who has other policies by now.
+func TestHeldLoginOfDeletedUser(t *testing.T) {
+	for _, change := range []func(*instance){
+		func(in *instance) {
+			in.must(in.root, engines.Update, "auth/userpass/users/bob/policies", `{"token_policies":"fewer"}`)
+		},
+		func(in *instance) { in.must(in.root, engines.Delete, "auth/userpass/users/bob", "") },
+	} {
+		in := start(t)
+		body := in.held(in.secondFactor()())
+		change(in)
+		in.refused(engines.KindDenied, "", "", engines.Update, "sys/mfa/validate", body)
+	}
+}
+
+func TestHeldLogin(t *testing.T) {
+	in := start(t)
+	code := in.secondFactor()
+	in.must(in.root, engines.Update, "auth/userpass/users/bob", `{"token_policies":"b,A,default"}`)
+	body := in.held(code())
+	in.must("", engines.Update, "sys/mfa/validate", body)
+	in.refused(engines.KindInvalid, "", "", engines.Update, "sys/mfa/validate", body)
+}
+
+// TestWrappingLeadsToNoOtherNode: what concerns one node is asked of that one, whatever is wished for the answer.
+func TestWrappingLeadsToNoOtherNode(t *testing.T) {
+	in := start(t)
+	in.until(in.Node().Current, "the node did not catch up")
+	in.state.lead(false)
+	in.until(func() bool { return !in.Active() }, "still active")
+	header := http.Header{"X-Vault-Wrap-Ttl": {"60s"}}
+	for path, want := range map[string]server.Place{"sys/seal": server.Only, "sys/health": server.Only, "secret/data/app": server.Active} {
+		op := engines.Read
+		if path == "sys/seal" {
+			op = engines.Update
+		}
+		if got, err := in.Place(context.Background(), &server.Request{Op: op, Path: path, Header: header}); err != nil || got != want {
+			t.Errorf("Place of %s, wrapped = %v, %v, want %v", path, got, err, want)
+		}
+	}
+	_, err := in.doIn("", in.root, engines.Read, "sys/host-info", "", map[string]string{"X-Vault-Wrap-TTL": "60s"})
+	if kind(err) != engines.KindInvalid {
+		t.Errorf("sys/host-info of a standby, wrapped = %v", err)
+	}
+}
+
 // TestSecondFactorSurvivesMerge: who is asked for a code stays so when the entity becomes part of another one.
 func TestSecondFactorSurvivesMerge(t *testing.T) {
 	in := start(t)
