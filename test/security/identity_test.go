@@ -125,7 +125,8 @@ func TestSudoPaths(t *testing.T) {
 		{"POST", "sys/leases/revoke-prefix/auth"}, {"POST", "sys/leases/revoke-force/auth"}, {"POST", "sys/revoke-prefix/auth"}, {"LIST", "sys/leases/lookup/auth"},
 		{"POST", "sys/config/cors"}, {"POST", "sys/config/ui/headers/X-A"}, {"POST", "sys/config/auditing/request-headers/x"}, {"GET", "sys/pprof/heap"},
 		{"POST", "sys/generate-root-token/attempt"}, {"POST", "sys/namespaces/api-lock/lock/x"}, {"POST", "sys/rotate/root/init"}, {"POST", "sys/rotate/config"},
-		{"POST", "sys/storage/raft/snapshot-force"},
+		{"POST", "sys/storage/raft/snapshot-force"}, {"GET", "sys/storage/raft/snapshot"}, {"POST", "sys/storage/raft/remove-peer"},
+		{"POST", "sys/storage/raft/snapshot-auto/config/x"}, {"GET", "sys/storage/raft/snapshot-auto/config/x"},
 	} {
 		if a := plain.do(request[0], request[1], nil); a.Status != 403 {
 			t.Errorf("%s %s without sudo: status %d: %.200s", request[0], request[1], a.Status, a.Body)
