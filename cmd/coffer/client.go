@@ -38,6 +38,7 @@ func connectionFlags() []cli.Flag {
 		&cli.BoolFlag{Name: "tls-skip-verify", Usage: "do not check the server's certificate", Category: connectionCategory},
 		&cli.StringSliceFlag{Name: "header", Usage: "send `NAME=VALUE` as a header; repeatable", Category: connectionCategory},
 		str("format", "print answers as `table|json|yaml`"),
+		&cli.BoolFlag{Name: "output-curl-string", Usage: "print the request as a curl command and do not send it", Category: connectionCategory},
 	}
 }
 
@@ -59,9 +60,17 @@ func (c *call) setting(flag, variable string) string {
 	return env(variable)
 }
 
-// client returns the client for this call, made at the first use. It reads no environment behind our back: the library
-// prefers BAO_ to VAULT_, we do not.
+// client is connect for a command that sends its request itself, which it cannot print.
 func (c *call) client() (*api.Client, error) {
+	if c.Bool("output-curl-string") {
+		return nil, usagef("-output-curl-string is not for %s", c.FullName())
+	}
+	return c.connect()
+}
+
+// connect returns the client for this call, made at the first use. It reads no environment behind our back: the library
+// prefers BAO_ to VAULT_, we do not.
+func (c *call) connect() (*api.Client, error) {
 	if c.api != nil {
 		return c.api, nil
 	}
@@ -172,13 +181,14 @@ type request struct {
 	method, path string
 	query        url.Values
 	body         any
-	plain        bool // this side needs the answer itself: -wrap-ttl is for a later request
+	plain        bool // it prepares the request proper, which the flags on requests are for
+	unwrapped    bool // this side needs the answer itself
 	raw          bool // the answer need not be JSON
 }
 
 // send performs r. An answer that is not found, yet carries data or warnings, is an answer: a deleted version has metadata.
 func (c *call) send(ctx context.Context, r request) (*answer, error) {
-	client, err := c.client()
+	client, err := c.connect()
 	if err != nil {
 		return nil, err
 	}
@@ -194,7 +204,7 @@ func (c *call) send(ctx context.Context, r request) (*answer, error) {
 	if r.query != nil {
 		req.Params = r.query
 	}
-	if ttl := c.String("wrap-ttl"); ttl != "" && !r.plain {
+	if ttl := c.String("wrap-ttl"); ttl != "" && !r.plain && !r.unwrapped {
 		req.WrapTTL = ttl
 	}
 	if method == http.MethodPatch {
@@ -204,6 +214,9 @@ func (c *call) send(ctx context.Context, r request) (*answer, error) {
 		if req.BodyBytes, err = json.Marshal(r.body); err != nil {
 			return nil, err
 		}
+	}
+	if c.Bool("output-curl-string") && !r.plain {
+		return nil, c.printCurl(req)
 	}
 	resp, err := client.RawRequestWithContext(ctx, req)
 	if resp != nil {

@@ -119,12 +119,12 @@ func loginToken(ctx context.Context, c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := c.client()
+	client, err := c.connect()
 	if err != nil {
 		return nil, err
 	}
 	client.SetToken(token)
-	found, err := c.send(ctx, request{method: http.MethodGet, path: "auth/token/lookup-self", plain: true})
+	found, err := c.get(ctx, "auth/token/lookup-self")
 	if err != nil {
 		return nil, withHint(err, "The token is wrong, has ended, or belongs to another namespace or server.")
 	}
@@ -197,7 +197,7 @@ func loginMethod(ctx context.Context, c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := c.client()
+	client, err := c.connect()
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"net/http"
 	"slices"
@@ -272,11 +273,24 @@ func (c *call) awaitMove(ctx context.Context, status, from, to string) error {
 	})
 }
 
-// poll asks until the answer is yes or an error, at first often, then every second.
+// pollPatience is how many failures in a row poll takes for a passing one, such as another node becoming the active one.
+const pollPatience = 10
+
+// poll asks until the answer is yes or an error that stays, at first often, then every second.
 func (c *call) poll(ctx context.Context, done func() (bool, error)) error {
+	failures := 0
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
-		if ok, err := done(); ok || err != nil {
+		ok, err := done()
+		switch {
+		case err == nil:
+			failures = 0
+		case passing(err) && failures < pollPatience:
+			failures++
+		default:
 			return err
+		}
+		if ok {
+			return nil
 		}
 		timer := time.NewTimer(wait)
 		select {
@@ -286,6 +300,16 @@ func (c *call) poll(ctx context.Context, done func() (bool, error)) error {
 		case <-timer.C:
 		}
 	}
+}
+
+// passing reports whether a request failed for a reason that may be gone soon.
+func passing(err error) bool {
+	var e *requestError
+	if !errors.As(err, &e) {
+		return false
+	}
+	status := statusOf(err)
+	return status == 0 && !errors.Is(err, context.Canceled) || status >= http.StatusInternalServerError || status == http.StatusTooManyRequests
 }
 
 // qualified adds the prefix of auth methods, unless it was typed, perhaps behind a namespace.

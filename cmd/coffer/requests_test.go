@@ -1,12 +1,16 @@
 package main
 
 import (
+	"io"
 	"os"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+
+	"github.com/openbao/openbao/api/v2"
 )
 
 const (
@@ -278,6 +282,12 @@ func TestRequests(t *testing.T) {
 		{args: "namespace unlock a", stderr: "stdin is no terminal", status: 1},
 		{args: "namespace unlock -key=k1 a", stderr: "stays in the shell's history", status: 1},
 
+		{args: "kv get -output-curl-string secret/app", last: "GET sys/internal/ui/mounts/secret/app", stdout: `curl -H "X-Vault-Token: $(coffer print token)" -H 'X-Vault-Request: true' 'http`},
+		{args: "write -output-curl-string any/thing a=it's", stdout: `-X PUT -H "X-Vault-Token: $(coffer print token)" -H 'X-Vault-Request: true' -d '{"a":"it'\''s"}' '`},
+		{args: "unwrap -output-curl-string hvs.wrap", stdout: `-H 'X-Vault-Token: hvs.wrap'`},
+		{args: "list -output-curl-string secret/metadata", stdout: `/v1/secret/metadata?list=true'`},
+		{args: "login -output-curl-string -method=approle -mfa=phone:7 role_id=a", stdout: `curl -X PUT -H 'X-Vault-Request: true' -H 'X-Vault-MFA: phone:7'`},
+		{args: "operator raft snapshot save -output-curl-string x", stderr: "is not for coffer operator raft snapshot save", status: 1},
 		{args: "wrap a=b", last: `PUT sys/wrapping/wrap {"a":"b"}`, stdout: "wrapping_token_ttl              5m\n"},
 		{args: "wrap -field=wrapping_token -", stdin: `{"n":1}`, last: `PUT sys/wrapping/wrap {"n":1}`, stdout: "hvs.wrap"},
 		{args: "wrap", stderr: "takes KEY=VALUE", status: 1},
@@ -502,5 +512,40 @@ func TestSecondFactorHeader(t *testing.T) {
 	}
 	if got := r.seen[0].header.Values("X-Vault-MFA"); !slices.Equal(got, []string{"phone:492039", "key:7"}) {
 		t.Errorf("the login carried %q", got)
+	}
+}
+
+// TestPoll shows that waiting outlives the failures of a cluster which elects a leader, and not those that stay.
+func TestPoll(t *testing.T) {
+	broken := &requestError{err: &api.ResponseError{StatusCode: 503}}
+	refused := &requestError{err: &api.ResponseError{StatusCode: 403}}
+	tests := []struct {
+		name  string
+		fails int // how often it fails before it is done
+		err   error
+		asked int
+		want  error
+	}{
+		{"at once", 0, nil, 1, nil},
+		{"passing", 3, broken, 4, nil},
+		{"unreachable", 3, &requestError{err: io.ErrUnexpectedEOF}, 4, nil},
+		{"lasting", 100, broken, pollPatience + 1, broken},
+		{"refused", 100, refused, 1, refused},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				asked := 0
+				err := new(call).poll(t.Context(), func() (bool, error) {
+					if asked++; asked <= tt.fails {
+						return false, tt.err
+					}
+					return true, nil
+				})
+				if asked != tt.asked || err != tt.want {
+					t.Errorf("asked %d times, %v; want %d, %v", asked, err, tt.asked, tt.want)
+				}
+			})
+		})
 	}
 }

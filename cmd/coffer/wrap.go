@@ -67,7 +67,7 @@ func unwrap(ctx context.Context, c *call) error {
 	if c.Bool("lookup") && c.Bool("rewrap") {
 		return usagef("-lookup and -rewrap exclude each other")
 	}
-	client, err := c.client()
+	client, err := c.connect()
 	if err != nil {
 		return err
 	}
@@ -109,17 +109,17 @@ func unwrap(ctx context.Context, c *call) error {
 // openWrapped uses a wrapping token as the caller's own, so that one needs no other. Where it has no say, because it was
 // made in another namespace, the token in use speaks for it; such a refusal uses nothing up.
 func (c *call) openWrapped(ctx context.Context, path, token string) (*answer, error) {
-	client, err := c.client()
+	client, err := c.connect()
 	if err != nil {
 		return nil, err
 	}
 	own := client.Token()
 	client.SetToken(token)
 	defer client.SetToken(own)
-	a, err := c.send(ctx, request{method: http.MethodPut, path: path, plain: true})
+	a, err := c.send(ctx, request{method: http.MethodPut, path: path, unwrapped: true})
 	if statusOf(err) != http.StatusForbidden || own == "" || own == token {
 		return a, err
 	}
 	client.SetToken(own)
-	return c.send(ctx, request{method: http.MethodPut, path: path, plain: true, body: map[string]string{"token": token}})
+	return c.send(ctx, request{method: http.MethodPut, path: path, unwrapped: true, body: map[string]string{"token": token}})
 }
