@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"os"
 	"time"
 )
 
@@ -25,3 +26,10 @@ func NewConnAt(timeout time.Duration, dial func(context.Context) (net.Conn, erro
 
 // AwaitHangUp waits until a device over a connection has noticed that its peer is gone.
 func AwaitHangUp(d Device) { <-d.(*connDevice).link.gone }
+
+// NewStreamAt returns a device of a standard stream that is f.
+func NewStreamAt(f *os.File, timeout time.Duration) Device {
+	p := newPatient(f)
+	p.timeout = timeout
+	return stream{p}
+}

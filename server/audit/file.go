@@ -8,7 +8,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
+	"time"
 )
 
 // fileDevice appends lines to a file. It opens the file with the first line.
@@ -22,21 +24,24 @@ type fileDevice struct {
 	closed bool
 }
 
-// stream is a standard stream, or nothing at all, as a device. *os.File itself keeps lines apart.
-type stream struct{ w io.Writer }
+// stream is a standard stream, or nothing at all, as a device.
+type stream struct{ w *patient }
 
 // newFile returns the device of type "file" for these options.
 func newFile(o options) Device {
 	switch o.filePath {
 	case "stdout":
-		return stream{os.Stdout}
+		return stream{stdout}
 	case "stderr":
-		return stream{os.Stderr}
+		return stream{stderr}
 	case "discard":
-		return stream{io.Discard}
+		return stream{discard}
 	}
 	return &fileDevice{path: o.filePath, mode: o.mode}
 }
+
+// The standard streams are each one, whatever number of devices write to them.
+var stdout, stderr, discard = newPatient(os.Stdout), newPatient(os.Stderr), newPatient(nil)
 
 func (s stream) Write(_ context.Context, line []byte) error {
 	_, err := s.w.Write(line)
@@ -45,6 +50,53 @@ func (s stream) Write(_ context.Context, line []byte) error {
 
 func (stream) Reload() error { return nil }
 func (stream) Close() error  { return nil }
+
+// patient writes to what may take as long as it likes, such as a pipe whose reader has stopped, and gives up on it
+// after a while: a record that waited for ever would hold up all others, the end of the server too. What was given up
+// may still be written later.
+type patient struct {
+	f       *os.File // nil: nowhere
+	turn    chan struct{}
+	timeout time.Duration
+}
+
+func newPatient(f *os.File) *patient {
+	return &patient{f: f, turn: make(chan struct{}, 1), timeout: defaultTimeout}
+}
+
+var errStuck = errors.New("timed out: nobody reads what is written")
+
+func (p *patient) Write(line []byte) (int, error) {
+	if p.f == nil {
+		return len(line), nil
+	}
+	timer := time.NewTimer(p.timeout)
+	defer timer.Stop()
+	select {
+	case p.turn <- struct{}{}:
+	case <-timer.C:
+		return 0, errStuck
+	}
+	type result struct {
+		n   int
+		err error
+	}
+	done := make(chan result, 1)
+	line = slices.Clone(line) // it may outlive the call
+	go func() {
+		defer func() { <-p.turn }()
+		n, err := p.f.Write(line)
+		done <- result{n, err}
+	}()
+	select {
+	case r := <-done:
+		return r.n, r.err
+	case <-timer.C:
+		return 0, errStuck
+	}
+}
+
+func (p *patient) Close() error { return p.f.Close() }
 
 // Write implements Device: one write(2) for the line. After a write that was cut short the file ends in a
 // piece of a line, so the next one begins on a line of its own.
@@ -59,7 +111,7 @@ func (d *fileDevice) Write(_ context.Context, line []byte) error {
 		if err != nil {
 			return err
 		}
-		d.file, d.torn = f, torn
+		d.use(f, torn)
 	}
 	torn := d.torn
 	if torn {
@@ -91,8 +143,16 @@ func (d *fileDevice) Reload() error {
 		return err
 	}
 	old := d.file
-	d.file, d.torn = f, torn
+	d.use(f, torn)
 	return old.Close()
+}
+
+// use writes to f from now on. d.mu is held.
+func (d *fileDevice) use(f *os.File, torn bool) {
+	d.file, d.torn = f, torn
+	if info, err := f.Stat(); err == nil && !info.Mode().IsRegular() {
+		d.file = newPatient(f)
+	}
 }
 
 // Close implements Device.

@@ -1,6 +1,7 @@
 package audit_test
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/coffer-project/coffer/server/audit"
 )
@@ -263,4 +265,55 @@ func TestOptions(t *testing.T) {
 	if text := fmt.Sprintf("%v %+v %#v", c, c, c); strings.Contains(text, fmt.Sprint(c.Salt[:4])[1:8]) {
 		t.Errorf("the configuration prints its salt: %s", text)
 	}
+}
+
+// A standard stream that nobody reads any more fails records, and holds up neither the broker nor its end.
+func TestStreamThatNobodyReads(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	d := audit.NewStreamAt(w, 200*time.Millisecond)
+	line := []byte(strings.Repeat("x", 1023) + "\n")
+	written := 0
+	for err == nil {
+		if err = d.Write(t.Context(), line); err == nil {
+			written++
+		}
+	}
+	if !strings.Contains(err.Error(), "nobody reads") || written == 0 {
+		t.Fatalf("after %d lines: %v", written, err)
+	}
+	b := audit.NewBroker(nil)
+	if err := b.Add(fileConfig("stdout"), d); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Request(t.Context(), fullRecord()); !errors.Is(err, audit.ErrNotRecorded) {
+		t.Errorf("Request = %v, want ErrNotRecorded", err)
+	}
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+	// Once somebody reads again, the line that waited comes whole, and the next ones too.
+	lines := bufio.NewReader(r)
+	read := func() string {
+		text, err := lines.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	for range written + 1 {
+		if text := read(); text != string(line) {
+			t.Fatalf("read a line of %d bytes", len(text))
+		}
+	}
+	if err := d.Write(t.Context(), []byte("next\n")); err != nil {
+		t.Error(err)
+	}
+	if text := read(); text != "next\n" {
+		t.Errorf("then %q", text)
+	}
+	r.Close()
 }
