@@ -1,10 +1,12 @@
 package server
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/mount"
 	"github.com/coffer-project/coffer/server/policy"
 )
 
@@ -26,14 +28,26 @@ func (c *call) check(op engines.Operation) policy.Decision {
 }
 
 // storedPath is the path with names spelled as they are stored. What is counted or revoked by path goes by it.
-func (c *call) storedPath() string {
-	if c.mount == nil {
-		return c.path
+func (c *call) storedPath() string { return storedPath(c.mount, c.path, c.inner.Path) }
+
+// storedPath does so for a path of which rest lies in the mount, which may be nil.
+func storedPath(m *mount.Mounted, path, rest string) string {
+	if m == nil {
+		return path
 	}
-	if named, ok := c.mount.Engine.(speller); ok {
-		return strings.TrimSuffix(c.path, c.inner.Path) + named.StoredPath(c.inner.Path)
+	if named, ok := m.Engine.(speller); ok {
+		return strings.TrimSuffix(path, rest) + named.StoredPath(rest)
 	}
-	return c.path
+	return path
+}
+
+// revokePath revokes the tokens that were made by requests to a path or below it.
+func (s *Server) revokePath(ctx context.Context, ns, path string) (int, error) {
+	m, rest, err := s.mounts.Resolve(ctx, ns, path)
+	if err != nil {
+		return 0, err
+	}
+	return s.tokens.RevokePath(ctx, ns, storedPath(m, path, rest))
 }
 
 // notOneInput stands for fields that policies and engines could understand differently. Rules about parameters refuse

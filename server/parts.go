@@ -164,7 +164,7 @@ func (s *Server) newLeases() *lease.Manager {
 			}
 			return m.Engine, m.Mount, true
 		},
-		Tokens: func(ctx context.Context, ns, prefix string) (int, error) { return s.tokens.RevokePath(ctx, ns, prefix) },
+		Tokens: s.revokePath,
 		TokenValid: func(ctx context.Context, key string) error {
 			_, err := s.tokens.LookupKey(ctx, key)
 			return err

@@ -44,12 +44,30 @@ func TestLoginsInAnotherCase(t *testing.T) {
 	in.must(in.root, engines.Update, "auth/userpass/users/bob", `{"password":"p"}`)
 	tok := in.must("", engines.Update, "auth/userpass/login/BOB", `{"password":"p"}`).Auth.ClientToken
 	in.must(tok, engines.Read, "auth/token/lookup-self", "")
-	in.must(in.root, engines.Update, "sys/leases/revoke-prefix/auth/userpass/login/bob", "")
+	in.must(in.root, engines.Update, "sys/leases/revoke-prefix/auth/userpass/login/Bob", "")
 	in.refused(engines.KindDenied, "", tok, engines.Read, "auth/token/lookup-self", "")
 
 	in.must(in.root, engines.Update, "sys/quotas/rate-limit/bob", `{"path":"auth/userpass/login/bob","rate":1,"interval":3600}`)
 	in.must("", engines.Update, "auth/userpass/login/bob", `{"password":"p"}`)
 	in.refused(engines.KindLimited, "", "", engines.Update, "auth/userpass/login/Bob", `{"password":"p"}`)
+}
+
+// TestRevokingLoginsOfOne: a path stands for itself and what lies below it, not for names that begin alike.
+func TestRevokingLoginsOfOne(t *testing.T) {
+	in := start(t)
+	in.must(in.root, engines.Update, "sys/auth/userpass", `{"type":"userpass"}`)
+	in.must(in.root, engines.Update, "sys/auth/userpass2", `{"type":"userpass"}`)
+	login := func(mount, name string) string {
+		in.must(in.root, engines.Update, "auth/"+mount+"/users/"+name, `{"password":"p"}`)
+		return in.must("", engines.Update, "auth/"+mount+"/login/"+name, `{"password":"p"}`).Auth.ClientToken
+	}
+	bob, bobby, other := login("userpass", "bob"), login("userpass", "bobby"), login("userpass2", "bob")
+	in.must(in.root, engines.Update, "sys/leases/revoke-prefix/auth/userpass/login/bob", "")
+	in.refused(engines.KindDenied, "", bob, engines.Read, "auth/token/lookup-self", "")
+	in.must(bobby, engines.Read, "auth/token/lookup-self", "")
+	in.must(in.root, engines.Update, "sys/leases/revoke-prefix/auth/userpass", "")
+	in.refused(engines.KindDenied, "", bobby, engines.Read, "auth/token/lookup-self", "")
+	in.must(other, engines.Read, "auth/token/lookup-self", "")
 }
 
 // TestParametersSaidTwice: the policy looks at the value that the engine takes.

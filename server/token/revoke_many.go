@@ -9,13 +9,14 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// RevokePath revokes the service tokens of a namespace that were made by requests to paths with this prefix,
-// with all tokens made from them. Paths are relative to the namespace: "auth/userpass/" is every login there.
+// RevokePath revokes the service tokens of a namespace that were made by requests to a path or below it, with all
+// tokens made from them. Paths are relative to the namespace: "auth/userpass" is every login there.
 // It returns how many tokens it found. It reads all tokens; one that cannot be read or removed does not keep it
 // from the others, and the errors are joined. A token that is made meanwhile may stay: first make the path
 // unreachable.
-func (s *Store) RevokePath(ctx context.Context, namespace, prefix string) (n int, err error) {
-	return s.revokeWhere(ctx, func(e *Entry) bool { return e.Namespace == namespace && strings.HasPrefix(e.Path, prefix) })
+func (s *Store) RevokePath(ctx context.Context, namespace, path string) (n int, err error) {
+	path = strings.TrimSuffix(path, "/") + "/"
+	return s.revokeWhere(ctx, func(e *Entry) bool { return e.Namespace == namespace && strings.HasPrefix(e.Path+"/", path) })
 }
 
 // RevokeMount is RevokePath for the logins of the auth mount with this UUID, whatever its path was then.
