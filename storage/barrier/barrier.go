@@ -233,7 +233,7 @@ func (b *Barrier) read(ctx context.Context, rootKey []byte, now *keys) (*keys, e
 	}
 	if now != nil && bytes.Equal(now.stored, stored.Value) { // cheap: anybody's forged bytes lead here
 		same := *now
-		same.changes = changes
+		same.changes, same.version = changes, stored.Version
 		return &same, nil
 	}
 	r, err := openRing(rootKey, stored.Value)
@@ -241,5 +241,5 @@ func (b *Barrier) read(ctx context.Context, rootKey []byte, now *keys) (*keys, e
 		return nil, err
 	}
 	defer r.wipe()
-	return newKeys(r, stored.Value, changes, now), nil
+	return newKeys(r, stored, changes, now), nil
 }

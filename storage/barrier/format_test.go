@@ -204,7 +204,7 @@ func FuzzOpenRing(f *testing.F) {
 }
 
 func FuzzOpenValue(f *testing.F) {
-	k := newKeys(testRing(), nil, 0, nil)
+	k := newKeys(testRing(), storage.Entry{}, 0, nil)
 	f.Add("s/m/a", unhex(f, storedValue), []byte("plain"))
 	f.Add("s/m/b", unhex(f, storedEmpty), []byte{})
 	f.Add("\x00aad", unhex(f, storedBytes), []byte("plain"))

@@ -325,3 +325,63 @@ func TestDeriveKey(t *testing.T) {
 		t.Error("another cluster has the same key")
 	}
 }
+
+// hooked does something before a commit gets through.
+type hooked struct {
+	storage.Store
+	before func()
+}
+
+func (h *hooked) Commit(ctx context.Context, b storage.Batch) (storage.Index, error) {
+	if before := h.before; before != nil {
+		h.before = nil
+		before()
+	}
+	return h.Store.Commit(ctx, b)
+}
+
+// A write that is on its way while the key ring changes, by a rotation or because a snapshot is restored that is older
+// than the last one, must not end up sealed under a key that nobody has.
+func TestRingChangesUnderAWrite(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(t *testing.T, raw *storage.Memory, other *barrier.Barrier, old []byte)
+		want   uint32
+	}{
+		"rotated elsewhere": {func(t *testing.T, _ *storage.Memory, other *barrier.Barrier, _ []byte) { rotate(t, other) }, 3},
+		"restored": {func(t *testing.T, raw *storage.Memory, _ *barrier.Barrier, old []byte) {
+			mustCommit(t, raw, storage.Batch{Puts: []storage.Put{{Key: ringKey, Value: old}}})
+		}, 1},
+	} {
+		for _, follows := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, follows the feed: %v", name, follows), func(t *testing.T) {
+				raw, root := newStore(t)
+				old, err := raw.Get(t.Context(), ringKey)
+				if err != nil {
+					t.Fatal(err)
+				}
+				other := open(t, raw, root)
+				rotate(t, other)
+				store := &hooked{Store: raw}
+				b := barrier.New(store)
+				if follows {
+					t.Cleanup(raw.OnChange(b.Changed))
+				}
+				if err := b.Unseal(t.Context(), root); err != nil {
+					t.Fatal(err)
+				}
+				store.before = func() { tt.change(t, raw, other, old.Value) }
+				mustPut(t, b, "s/m/a", "x")
+				if term := storedTerm(t, raw, "s/m/a"); term != tt.want {
+					t.Errorf("sealed under term %d, want %d", term, tt.want)
+				}
+				wantValue(t, b, "s/m/a", "x")
+				wantValue(t, open(t, raw, root), "s/m/a", "x")
+				// A precondition that does not hold is still the caller's to know.
+				stale := storage.Batch{Reads: []storage.Read{{Key: "s/m/a", Version: 1}}, Puts: []storage.Put{{Key: "s/m/a"}}}
+				if _, err := b.Commit(t.Context(), stale); !errors.Is(err, storage.ErrConflict) {
+					t.Errorf("Commit = %v, want ErrConflict", err)
+				}
+			})
+		}
+	}
+}

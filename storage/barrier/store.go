@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/coffer-project/coffer/storage"
@@ -90,7 +91,9 @@ func (b *Barrier) Scan(ctx context.Context, prefix, after storage.Key, limit int
 	}
 }
 
-// Commit implements storage.Committer. The limits hold for the plaintext.
+// Commit implements storage.Committer. The limits hold for the plaintext. What is sealed is written only if the key
+// ring is still the one it was sealed with: when the state was replaced meanwhile, nobody could ever read it. It is then
+// sealed again.
 func (b *Barrier) Commit(ctx context.Context, batch storage.Batch) (storage.Index, error) {
 	k, err := b.current(ctx)
 	if err != nil {
@@ -99,14 +102,34 @@ func (b *Barrier) Commit(ctx context.Context, batch storage.Batch) (storage.Inde
 	if err := checkBatch(&batch); err != nil {
 		return 0, err
 	}
-	sealed := storage.Batch{Reads: batch.Reads, Deletes: batch.Deletes}
-	if len(batch.Puts) > 0 {
-		sealed.Puts = make([]storage.Put, len(batch.Puts))
+	for {
+		index, err := b.raw.Commit(ctx, k.sealBatch(batch))
+		if len(batch.Puts) == 0 || !errors.Is(err, storage.ErrConflict) {
+			return index, err
+		}
+		fresh, failed := b.reload(ctx, k)
+		if failed != nil {
+			return 0, failed
+		}
+		if fresh.version == k.version {
+			return index, err
+		}
+		k = fresh
 	}
+}
+
+// sealBatch returns the batch with sealed values.
+func (k *keys) sealBatch(batch storage.Batch) storage.Batch {
+	sealed := storage.Batch{Reads: batch.Reads, Deletes: batch.Deletes}
+	if len(batch.Puts) == 0 {
+		return sealed
+	}
+	sealed.Reads = append(slices.Clip(batch.Reads), storage.Read{Key: ringKey, Version: k.version})
+	sealed.Puts = make([]storage.Put, len(batch.Puts))
 	for i, p := range batch.Puts {
 		sealed.Puts[i] = storage.Put{Key: p.Key, Value: k.seal(string(p.Key), p.Value)}
 	}
-	return b.raw.Commit(ctx, sealed)
+	return sealed
 }
 
 func checkBatch(batch *storage.Batch) error {

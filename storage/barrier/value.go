@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"github.com/coffer-project/coffer/storage"
 )
 
 // A sealed value: format byte, flags byte, key term (uint32, big endian), 12 bytes of random nonce,
@@ -26,8 +28,9 @@ func (e badValue) Error() string { return string(e) }
 
 // keys is an opened ring, ready for use. Only the counts in it change.
 type keys struct {
-	stored  []byte // the ring it came from, as stored
-	changes uint64 // Barrier.changes before the ring was read
+	stored  []byte        // the ring it came from, as stored
+	version storage.Index // of that entry
+	changes uint64        // Barrier.changes before the ring was read
 	active  *termKey
 	terms   map[uint32]*termKey
 }
@@ -41,8 +44,8 @@ type termKey struct {
 }
 
 // newKeys makes r ready for use. It goes on counting where before, if not nil, left off.
-func newKeys(r ring, stored []byte, changes uint64, before *keys) *keys {
-	k := &keys{stored: stored, changes: changes, terms: make(map[uint32]*termKey, len(r))}
+func newKeys(r ring, stored storage.Entry, changes uint64, before *keys) *keys {
+	k := &keys{stored: stored.Value, version: stored.Version, changes: changes, terms: make(map[uint32]*termKey, len(r))}
 	for i := range r {
 		k.active = &termKey{
 			term: r[i].term, installedAt: r[i].installedAt,
