@@ -34,6 +34,21 @@ func (s *Server) limit(ctx context.Context, c *call) error {
 	return d.Err(c.path)
 }
 
+// limitLost holds a request that leads to no namespace to the limits of the root: guessing must not be free.
+func (s *Server) limitLost(ctx context.Context, c *call, lost error) error {
+	if !answered(lost) {
+		return lost
+	}
+	d, err := s.quotas.Rate(ctx, quota.Request{ClientIP: c.Remote.Addr()})
+	if err != nil {
+		return err
+	}
+	if !d.Allowed {
+		return d.Err(c.Request.Path)
+	}
+	return lost
+}
+
 // quotaOf is what quotas need to know of a request.
 func (s *Server) quotaOf(ctx context.Context, c *call) quota.Request {
 	r := quota.Request{NamespacePath: c.ns.Path, Path: c.storedPath(), ClientIP: c.Remote.Addr()}

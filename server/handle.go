@@ -53,7 +53,7 @@ func (s *Server) Handle(ctx context.Context, req *Request) (*Reply, error) {
 	}
 	c := &call{Request: req}
 	if err := s.resolve(ctx, c); err != nil {
-		return nil, err
+		return nil, s.limitLost(ctx, c, err)
 	}
 	c.flight = system.Flight{ID: c.ID, Op: c.Op, Path: c.Request.Path, Remote: c.Remote}
 	s.flights.Begin(&c.flight)

@@ -70,6 +70,16 @@ func TestRevokingLoginsOfOne(t *testing.T) {
 	in.must(other, engines.Read, "auth/token/lookup-self", "")
 }
 
+// TestLimitsOutsideOfNamespaces: a client without requests left has none for namespaces that are not there either.
+func TestLimitsOutsideOfNamespaces(t *testing.T) {
+	in := start(t)
+	in.must(in.root, engines.Update, "sys/quotas/rate-limit/all", `{"rate":2,"interval":3600}`)
+	in.refused(engines.KindNotFound, "nowhere", in.root, engines.Read, "secret/data/app", "")
+	in.refused(engines.KindNotFound, "nowhere", "", engines.Read, "secret/data/app", "")
+	in.refused(engines.KindLimited, "nowhere", "", engines.Read, "secret/data/app", "")
+	in.refused(engines.KindLimited, "", in.root, engines.Read, "secret/data/app", "")
+}
+
 // TestParametersSaidTwice: the policy looks at the value that the engine takes.
 func TestParametersSaidTwice(t *testing.T) {
 	in := start(t)
