@@ -26,6 +26,9 @@ func (s *Server) complete(ctx context.Context, c *call, r *engines.Response) (*e
 			return nil, err
 		}
 	}
+	if r.Auth != nil && r.Auth.MFARequirement != nil {
+		return r, nil // a question to the caller: the answer to wrap is still to come
+	}
 	if c.wrapTTL == 0 || r.Wrap != nil || r.Raw != nil || r.Data == nil && r.Auth == nil && r.Held == nil {
 		return r, nil
 	}
