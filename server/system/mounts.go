@@ -119,7 +119,7 @@ func (t table) find(ctx context.Context, req *engines.Request, path string) (*mo
 }
 
 func (t table) read(ctx context.Context, req *engines.Request, in *mountPath) (*engines.Response, error) {
-	m, err := t.find(ctx, req, in.Path)
+	m, err := t.either(ctx, req, in.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -276,8 +276,9 @@ func leaseTTL(name, text string) (int64, error) {
 	return int64(d / time.Second), nil
 }
 
-// tuned is find for tuning. Clients tune auth methods below sys/mounts too, where it needs no sudo, as in the family.
-func (t table) tuned(ctx context.Context, req *engines.Request, path string) (*mount.Mounted, error) {
+// either is find for reading and tuning. Clients do both with auth methods below sys/mounts too, where it needs no
+// sudo, as in the family.
+func (t table) either(ctx context.Context, req *engines.Request, path string) (*mount.Mounted, error) {
 	if name, ok := strings.CutPrefix(strings.TrimLeft(path, "/"), mount.AuthPrefix); ok && t.prefix == "" {
 		return table{System: t.System, prefix: mount.AuthPrefix}.find(ctx, req, name)
 	}
@@ -285,7 +286,7 @@ func (t table) tuned(ctx context.Context, req *engines.Request, path string) (*m
 }
 
 func (t table) readTune(ctx context.Context, req *engines.Request, in *mountPath) (*engines.Response, error) {
-	m, err := t.tuned(ctx, req, in.Path)
+	m, err := t.either(ctx, req, in.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -301,7 +302,7 @@ func (t table) readTune(ctx context.Context, req *engines.Request, in *mountPath
 }
 
 func (t table) tune(ctx context.Context, req *engines.Request, in *tunePathInput) (*engines.Response, error) {
-	m, err := t.tuned(ctx, req, in.Path)
+	m, err := t.either(ctx, req, in.Path)
 	if err != nil {
 		return nil, err
 	}

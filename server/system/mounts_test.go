@@ -147,8 +147,8 @@ func TestMountPathsInNamespaces(t *testing.T) {
 	}
 }
 
-// Clients tune auth methods by both paths.
-func TestTuneAuthBelowMounts(t *testing.T) {
+// Clients read and tune auth methods by both paths.
+func TestAuthBelowMounts(t *testing.T) {
 	m := newMounts(t)
 	m.must("n1", nil, engines.Update, "auth/u", `{"type":"userpass"}`)
 	m.must("n1", nil, engines.Update, "mounts/auth/u/tune", `{"description":"tuned","token_type":"batch"}`)
@@ -157,7 +157,10 @@ func TestTuneAuthBelowMounts(t *testing.T) {
 			t.Errorf("%s = %v", path, got)
 		}
 	}
-	for _, path := range []string{"mounts/auth/other/tune", "mounts/auth/u", "mounts/u/tune"} {
+	if got := m.must("n1", nil, engines.Read, "mounts/auth/u", ""); got["type"] != "userpass" {
+		t.Errorf("mounts/auth/u = %v", got)
+	}
+	for _, path := range []string{"mounts/auth/other/tune", "mounts/auth/other", "mounts/u/tune", "mounts/u", "auth/auth/u"} {
 		if _, err := m.in("n1", nil, engines.Read, path, ""); err == nil {
 			t.Errorf("%s can be read", path)
 		}
