@@ -328,7 +328,11 @@ func TestClients(t *testing.T) {
 			}
 		})
 	}
-	t.Run("bao alone", func(t *testing.T) { baoNamespaces(t, c) })
+	t.Run("bao's own", func(t *testing.T) {
+		t.Run("namespaces", func(t *testing.T) { baoNamespaces(t, c) })
+		baoAlone(t, c)
+	})
+	t.Run("vault's own", func(t *testing.T) { vaultAlone(t, c) })
 }
 
 // transport sends each request to a random node, as a load balancer in front of the cluster does.
