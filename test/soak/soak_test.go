@@ -51,11 +51,12 @@ func soak(t *testing.T, nodes int, total time.Duration) {
 	c := harness.NewCluster(t, nodes, harness.Options{})
 	c.Nodes[0].MustDo("POST", "/v1/sys/mounts/soak", map[string]any{"type": "kv", "options": map[string]string{"version": "2"}})
 	c.Nodes[0].MustDo("POST", "/v1/sys/policies/acl/soak", map[string]any{"policy": `path "soak/*" { capabilities = ["read"] }`})
+	l := logins(t, c)
 	done := make(chan struct{})
 	var load sync.WaitGroup
 	var requests, failures atomic.Int64
 	for i := range workers {
-		load.Go(func() { work(c, uint64(i), done, &requests, &failures) })
+		load.Go(func() { work(c, l, uint64(i), done, &requests, &failures) })
 	}
 	// The first fifth is warm-up: caches, connections and the runtime's heap find their sizes.
 	const samples = 50
@@ -150,7 +151,7 @@ func measure(t *testing.T, n *harness.Node) sample {
 }
 
 // work is one worker. It counts answers that are not what the request should get.
-func work(c *harness.Cluster, id uint64, done <-chan struct{}, requests, failures *atomic.Int64) {
+func work(c *harness.Cluster, l login, id uint64, done <-chan struct{}, requests, failures *atomic.Int64) {
 	r := rand.New(rand.NewPCG(id, 5))
 	for {
 		select {
@@ -164,13 +165,13 @@ func work(c *harness.Cluster, id uint64, done <-chan struct{}, requests, failure
 			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 			defer cancel()
 			requests.Add(1)
-			a, err := n.Do(ctx, method, path, token, body)
+			a, err := n.Do(ctx, method, path, token, body, wrapTTL(path)...)
 			if err != nil || a.Status != want && a.Status != 404 {
 				failures.Add(1)
 			}
 			return a
 		}
-		switch r.IntN(12) {
+		switch r.IntN(14) {
 		case 0, 1, 2:
 			do(200, "POST", key, c.RootToken, map[string]any{"data": map[string]any{"v": strings.Repeat("x", r.IntN(2000))}})
 		case 3:
@@ -183,6 +184,10 @@ func work(c *harness.Cluster, id uint64, done <-chan struct{}, requests, failure
 			do(400, "POST", key, c.RootToken, map[string]any{"nothing": 1})
 		case 7:
 			token(c, do)
+		case 8:
+			l.use(do)
+		case 9:
+			wrap(c, do)
 		default:
 			do(200, "GET", key, c.RootToken, nil)
 		}
@@ -192,10 +197,59 @@ func work(c *harness.Cluster, id uint64, done <-chan struct{}, requests, failure
 // token makes a token that soon expires, uses it and leaves it behind.
 func token(c *harness.Cluster, do func(int, string, string, string, any) harness.Answer) {
 	a := do(200, "POST", "/v1/auth/token/create", c.RootToken, map[string]any{"policies": []string{"soak"}, "ttl": "5s"})
-	_, rest, ok := strings.Cut(string(a.Body), `"client_token":"`)
+	text, ok := field(a, "client_token")
 	if !ok {
 		return
 	}
-	text, _, _ := strings.Cut(rest, `"`)
 	do(200, "GET", "/v1/auth/token/lookup-self", text, nil)
+}
+
+// login is a role of AppRole, whose tokens soon expire.
+type login struct{ RoleID, SecretID string }
+
+func logins(t *testing.T, c *harness.Cluster) login {
+	t.Helper()
+	n := c.Nodes[0]
+	n.MustDo("POST", "/v1/sys/auth/approle", map[string]any{"type": "approle"})
+	n.MustDo("POST", "/v1/auth/approle/role/soak", map[string]any{"token_policies": "soak", "token_ttl": "5s"})
+	var out struct {
+		Data struct {
+			RoleID   string `json:"role_id"`
+			SecretID string `json:"secret_id"`
+		}
+	}
+	n.MustDo("GET", "/v1/auth/approle/role/soak/role-id", nil).Decode(t, &out)
+	n.MustDo("POST", "/v1/auth/approle/role/soak/secret-id", map[string]any{}).Decode(t, &out)
+	return login(out.Data)
+}
+
+// use logs in, reads as an entity and leaves the token behind.
+func (l login) use(do func(int, string, string, string, any) harness.Answer) {
+	a := do(200, "POST", "/v1/auth/approle/login", "", map[string]any{"role_id": l.RoleID, "secret_id": l.SecretID})
+	if text, ok := field(a, "client_token"); ok {
+		do(200, "GET", "/v1/auth/token/lookup-self", text, nil)
+	}
+}
+
+// wrap has data wrapped. Every other time it is not opened, and has to expire.
+func wrap(c *harness.Cluster, do func(int, string, string, string, any) harness.Answer) {
+	a := do(200, "POST", "/v1/sys/wrapping/wrap", c.RootToken, map[string]any{"v": "wrapped"})
+	if text, ok := field(a, "token"); ok && rand.IntN(2) == 0 {
+		do(200, "POST", "/v1/sys/wrapping/unwrap", text, nil)
+	}
+}
+
+// wrapTTL is the header for a request whose answer is to be wrapped.
+func wrapTTL(path string) []string {
+	if strings.HasSuffix(path, "wrapping/wrap") {
+		return []string{"X-Vault-Wrap-TTL", "5s"}
+	}
+	return nil
+}
+
+// field returns a text of an answer.
+func field(a harness.Answer, name string) (string, bool) {
+	_, rest, ok := strings.Cut(string(a.Body), `"`+name+`":"`)
+	text, _, _ := strings.Cut(rest, `"`)
+	return text, ok
 }
