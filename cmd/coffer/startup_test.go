@@ -3,10 +3,12 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -99,4 +101,54 @@ storage "raft" { path = %q }
 	if left, err := os.ReadFile(pid); err != nil || string(left) != "17\n" {
 		t.Errorf("the file holds %q, %v", left, err)
 	}
+}
+
+// A server outlives whoever read its log.
+func TestReaderOfTheLogIsGone(t *testing.T) {
+	path, err := exec.LookPath("coffer")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path, "server", "-dev", "-dev-listen-address=127.0.0.1:0", "-dev-no-store-token", "-dev-root-token-id=root", "-log-level=info")
+	cmd.Env = []string{"HOME=" + dir, "TMPDIR=" + dir, "GORACE=atexit_sleep_ms=0"}
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	url, lines := "", bufio.NewScanner(stderr)
+	for url == "" && lines.Scan() {
+		url, _, _ = strings.Cut(after(lines.Text(), "coffer: ready at "), " ")
+	}
+	stderr.Close()
+	for range 3 {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPut, url+"/v1/sys/rotate", nil) // which is logged
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("X-Vault-Token", "root")
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp.Body.Close(); resp.StatusCode != http.StatusNoContent {
+			t.Errorf("status %d", resp.StatusCode)
+		}
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("the server ended with %v", err)
+	}
+}
+
+func after(text, mark string) string {
+	_, rest, _ := strings.Cut(text, mark)
+	return rest
 }
