@@ -17,12 +17,15 @@ type speller interface {
 }
 
 // check asks the caller's policies about the path as it was written and, where names can be spelled in several ways,
-// about the one that is stored: what a policy says of a name holds however a request spells it.
+// once more without regard to case: what a policy says of a name holds however the policy and the request spell it.
 func (c *call) check(op engines.Operation) policy.Decision {
 	input := c.input()
 	d := c.acl.Check(op, c.path, input)
-	if stored := c.storedPath(); d.Allowed && stored != c.path {
-		return d.And(c.acl.Check(op, stored, input))
+	if !d.Allowed || c.mount == nil {
+		return d
+	}
+	if _, named := c.mount.Engine.(speller); named {
+		return d.And(c.acl.CheckCaseless(op, c.storedPath(), input))
 	}
 	return d
 }

@@ -37,6 +37,21 @@ func TestNamesInAnotherCase(t *testing.T) {
 	}
 }
 
+// TestPoliciesInAnotherCase: the same for names that the policy spells with capitals.
+func TestPoliciesInAnotherCase(t *testing.T) {
+	in := start(t)
+	in.must(in.root, engines.Update, "sys/policies/acl/helpdesk", `{"policy":"path \"identity/entity/name/*\" { capabilities = [\"read\"] }\npath \"identity/entity/name/Admin\" { capabilities = [\"deny\"] }\npath \"identity/group/name/Staff\" { capabilities = [\"read\"] }"}`)
+	in.must(in.root, engines.Update, "identity/entity", `{"name":"Admin"}`)
+	in.must(in.root, engines.Update, "identity/entity", `{"name":"Bob"}`)
+	in.must(in.root, engines.Update, "identity/group", `{"name":"Staff"}`)
+	tok := in.token("helpdesk")
+	in.must(tok, engines.Read, "identity/entity/name/Bob", "")
+	in.must(tok, engines.Read, "identity/group/name/Staff", "")
+	for _, name := range []string{"Admin", "admin", "ADMIN"} {
+		in.refused(engines.KindDenied, "", tok, engines.Read, "identity/entity/name/"+name, "")
+	}
+}
+
 // TestLoginsInAnotherCase: neither does another spelling lead round a quota or a revocation of a user's logins.
 func TestLoginsInAnotherCase(t *testing.T) {
 	in := start(t)

@@ -37,6 +37,8 @@ type rules struct {
 	patterns
 	// named replaces patterns for the paths of policies, if the two differ.
 	named *patterns
+	// lower holds all patterns in lower case, if that makes a difference: see CheckCaseless.
+	lower *patterns
 	// expiresAt is when the first of the rules runs out, zero if none does: the ACL is wrong from then on.
 	expiresAt time.Time
 	// personal is set if a template was met: the ACL is good only for the subject it was made for.
@@ -143,8 +145,13 @@ func (b *builder) add(ns Scope, subject Subject, policies []*Policy) {
 			pattern := r.pattern
 			if r.template {
 				b.personal = true
-				var ok bool
-				if pattern, ok = fill(pattern, ns.Namespace, subject); !ok {
+				filled, ok, wide := fill(pattern, ns.Namespace, subject)
+				switch {
+				case ok:
+					pattern = filled
+				case wide != "" && r.caps&capDeny != 0:
+					pattern = wide
+				default:
 					continue
 				}
 			}
@@ -167,6 +174,15 @@ func (b *builder) acl() *ACL {
 	if differs {
 		named := newPatterns(folded)
 		out.named = &named
+	}
+	lower, differs := make([]placed, len(b.found)), false
+	for i, r := range b.found {
+		lower[i] = placed{r.rule, strings.ToLower(r.pattern)}
+		differs = differs || lower[i].pattern != r.pattern
+	}
+	if differs {
+		caseless := newPatterns(lower)
+		out.lower = &caseless
 	}
 	return &ACL{rules: out}
 }
@@ -258,7 +274,27 @@ func (a *ACL) Check(op engines.Operation, path string, body json.RawMessage) Dec
 	if a.root {
 		return Decision{Allowed: true, Ruled: true, Sudo: true}
 	}
-	g := a.find(op, path)
+	return decide(a.find(op, path), op, body)
+}
+
+// CheckCaseless is Check as if neither paths nor patterns had upper case: for names that an engine takes in any case.
+func (a *ACL) CheckCaseless(op engines.Operation, path string, body json.RawMessage) Decision {
+	if a.root {
+		return Decision{Allowed: true, Ruled: true, Sudo: true}
+	}
+	set := &a.patterns
+	if a.lower != nil {
+		set = a.lower
+	}
+	list := op == engines.List
+	if list && path != "" && !strings.HasSuffix(path, "/") {
+		path += "/"
+	}
+	return decide(set.match(strings.ToLower(a.ns+strings.TrimLeft(path, "/")), list), op, body)
+}
+
+// decide is what a grant, nil for none, says of a request.
+func decide(g *grant, op engines.Operation, body json.RawMessage) Decision {
 	if g == nil {
 		return Decision{}
 	}

@@ -109,6 +109,38 @@ func TestTemplates(t *testing.T) {
 	}
 }
 
+// TestDenyingTemplates: a name that cannot be filled in is no way round a rule that denies.
+func TestDenyingTemplates(t *testing.T) {
+	ctx := t.Context()
+	s, _ := newStore(t)
+	text := rule("kv/*", "read") + rule("kv/x/{{identity.entity.name}}", "deny") + rule("kv/y/a-{{identity.entity.name}}*", "deny")
+	if err := s.Set(ctx, "root", "p", text); err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		name, path string
+		want       bool
+	}{
+		{"bob", "kv/x/bob", false}, {"bob", "kv/x/eve", true}, {"bob", "kv/y/a-bob", false}, {"bob", "kv/y/b", true},
+		{"a/b", "kv/x/anything", false}, {"a/b", "kv/y/anything", false}, {"a/b", "kv/z", true},
+		{"*", "kv/x/anything", false}, {"*", "kv/z", true},
+		{"", "kv/x/anything", true}, // no such value: nobody is meant
+	}
+	for i, tt := range tests {
+		who := subject{"tag": string(rune('a' + i))}
+		if tt.name != "" {
+			who["identity.entity.name"] = tt.name
+		}
+		acl, err := s.ACL(ctx, who, policy.Scope{Namespace: "root", Names: []string{"p"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := acl.Allow(engines.Read, tt.path); got != tt.want {
+			t.Errorf("%q may read %s: %v", tt.name, tt.path, got)
+		}
+	}
+}
+
 // TestScopesAreNotMixedUp: names that run into each other must not be taken for others.
 func TestScopesAreNotMixedUp(t *testing.T) {
 	ctx := t.Context()

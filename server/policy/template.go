@@ -6,26 +6,48 @@ import (
 )
 
 // fill replaces every {{name}} of a pattern. It reports false if a value is missing, or if it could make the pattern
-// mean more than one whole segment, or part of one: whoever chooses a name must not choose what others may reach.
-func fill(pattern, ns string, subject Subject) (string, bool) {
+// mean more than one whole segment, or part of one: whoever chooses a name must not choose what others may reach. In the
+// second case wide is the pattern that holds for every value, so that a name is no way round a rule that denies.
+func fill(pattern, ns string, subject Subject) (filled string, ok bool, wide string) {
 	if subject == nil {
-		return "", false
+		return "", false, ""
 	}
 	var out strings.Builder
-	for {
-		before, after, open := strings.Cut(pattern, "{{")
+	unsafe := false
+	for rest := pattern; ; {
+		before, after, open := strings.Cut(rest, "{{")
 		out.WriteString(before)
 		if !open {
-			return out.String(), true
+			break
 		}
-		name, rest, _ := strings.Cut(after, "}}")
+		name, tail, _ := strings.Cut(after, "}}")
 		value, ok := subject.FillIn(ns, strings.TrimSpace(name))
-		if !ok || !segmentPart(value) {
-			return "", false
+		if !ok || value == "" {
+			return "", false, "" // nobody is meant
 		}
+		unsafe = unsafe || !segmentPart(value)
 		out.WriteString(value)
-		pattern = rest
+		rest = tail
 	}
+	if unsafe {
+		return "", false, widened(pattern)
+	}
+	return out.String(), true, ""
+}
+
+// widened replaces each segment that holds a template by one that matches everything.
+func widened(pattern string) string {
+	segments := strings.Split(pattern, "/")
+	for i, segment := range segments {
+		switch {
+		case !strings.Contains(segment, "{{"):
+		case i == len(segments)-1 && strings.HasSuffix(segment, "*"):
+			segments[i] = "*"
+		default:
+			segments[i] = "+"
+		}
+	}
+	return strings.Join(segments, "/")
 }
 
 // segmentPart reports whether a value stands for itself inside one segment of a path.
