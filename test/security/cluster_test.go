@@ -24,12 +24,12 @@ func TestOneUnwraps(t *testing.T) {
 		for i := range answers {
 			u := root.at(c.Nodes[i%len(c.Nodes)])
 			all.Go(func() {
-				switch (i + round) % 3 {
-				case 0:
+				switch {
+				case i%2 == 0:
 					answers[i] = u.with(token).do("POST", "sys/wrapping/unwrap", nil)
-				case 1:
+				case round < 2 || i%3 > 0:
 					answers[i] = u.with(helper.token).do("POST", "sys/wrapping/unwrap", fields{"token": token})
-				default:
+				default: // it uses the token up, too, and has nothing to show
 					answers[i] = u.with(token).do("GET", "cubbyhole/response", nil)
 				}
 			})
@@ -44,8 +44,8 @@ func TestOneUnwraps(t *testing.T) {
 				t.Errorf("status %d: %.200s", a.Status, a.Body)
 			}
 		}
-		if got > 1 {
-			t.Errorf("%d of 20 have got what was wrapped", got)
+		if got > 1 || got == 0 && round < 2 {
+			t.Errorf("round %d: %d of 20 have got what was wrapped", round, got)
 		}
 		root.with(token).refused("later", "POST", "sys/wrapping/unwrap", nil)
 	}
