@@ -92,6 +92,9 @@ func (s *Server) countLeases(ctx context.Context, scope quota.Scope) (int, error
 		return n, err
 	}
 	if scope.Path == "" {
+		if err := s.awaitCounts(ctx); err != nil {
+			return 0, err
+		}
 		return n + s.leases.CountWhere(func(ns, mountPath string) bool { return concerns(ns) && strings.HasPrefix(mountPath, scope.Mount) }), nil
 	}
 	if !more {
@@ -99,6 +102,23 @@ func (s *Server) countLeases(ctx context.Context, scope quota.Scope) (int, error
 	}
 	leases, err := s.leases.CountPrefix(ctx, in.ID, prefix)
 	return n + leases, err
+}
+
+// awaitCounts waits until the leases are counted, which they are soon after the node became the active one.
+func (s *Server) awaitCounts(ctx context.Context) error {
+	again := time.NewTicker(2 * time.Millisecond)
+	defer again.Stop()
+	for !s.leases.Counted() {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-again.C:
+		}
+		if !s.node.Active() {
+			return storage.ErrReadOnly
+		}
+	}
+	return nil
 }
 
 // admit authenticates and authorises. What exists behind a path is not revealed to those who may not use it.

@@ -52,6 +52,43 @@ func TestPoliciesInAnotherCase(t *testing.T) {
 	}
 }
 
+// TestAliasTakeover: whoever may write aliases does not have every entity.
+func TestAliasTakeover(t *testing.T) {
+	in := start(t)
+	in.must(in.root, engines.Update, "sys/auth/userpass", `{"type":"userpass"}`)
+	accessor := data(t, in.must(in.root, engines.Read, "sys/auth/userpass", ""))["accessor"].(string)
+	admin := data(t, in.must(in.root, engines.Update, "identity/entity", `{"name":"admin","policies":"root-like"}`))["id"].(string)
+	alias := data(t, in.must(in.root, engines.Update, "identity/entity-alias", `{"name":"boss","mount_accessor":"`+accessor+`","canonical_id":"`+admin+`"}`))["id"].(string)
+	in.must(in.root, engines.Update, "sys/policies/acl/aliases", `{"policy":"path \"identity/entity-alias*\" { capabilities = [\"read\",\"update\"] }"}`)
+	in.must(in.root, engines.Update, "sys/policies/acl/entities", `{"policy":"path \"identity/entity/id/`+admin+`\" { capabilities = [\"update\"] }"}`)
+	tok := in.token("aliases")
+	for _, body := range []string{
+		`{"name":"eve","mount_accessor":"` + accessor + `","canonical_id":"` + admin + `"}`, // a login of one's own
+		`{"id":"` + alias + `","name":"eve","mount_accessor":"` + accessor + `"}`,           // another name for theirs
+	} {
+		in.refused(engines.KindDenied, "", tok, engines.Update, "identity/entity-alias", body)
+	}
+	in.must(tok, engines.Update, "identity/entity-alias", `{"name":"eve","mount_accessor":"`+accessor+`"}`) // an entity of her own
+	in.must(tok, engines.Update, "identity/entity-alias/id/"+alias, `{"custom_metadata":{"a":"b"}}`)
+	both := in.must(in.root, engines.Update, "auth/token/create", `{"policies":["aliases","entities"]}`).Auth.ClientToken
+	in.must(both, engines.Update, "identity/entity-alias/id/"+alias, `{"name":"chief","mount_accessor":"`+accessor+`"}`)
+}
+
+// TestOtherLeaseInTheBody: a policy about the path of a lease holds, whatever the body names.
+func TestOtherLeaseInTheBody(t *testing.T) {
+	in := start(t)
+	user := in.leaseUser("")
+	a := in.mustIn("", user, engines.Read, "leases/creds/app", "")
+	in.must(in.root, engines.Update, "sys/policies/acl/mine", `{"policy":"path \"sys/leases/revoke/mine/*\" { capabilities = [\"update\"] }\npath \"sys/leases/renew/mine/*\" { capabilities = [\"update\"] }"}`)
+	tok := in.token("mine")
+	for _, path := range []string{"sys/leases/revoke/mine/x", "sys/leases/renew/mine/x"} {
+		in.refused(engines.KindInvalid, "", tok, engines.Update, path, `{"lease_id":"`+a.lease.ID+`","sync":true}`)
+	}
+	if len(in.leases.Outstanding()) != 1 {
+		t.Error("the lease was revoked")
+	}
+}
+
 // TestLoginsInAnotherCase: neither does another spelling lead round a quota or a revocation of a user's logins.
 func TestLoginsInAnotherCase(t *testing.T) {
 	in := start(t)

@@ -2,6 +2,7 @@ package identity
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/coffer-project/coffer/engines"
@@ -37,7 +38,7 @@ func (s *Store) writeAlias(ctx context.Context, req *engines.Request, in *aliasI
 	if err := checkMetadata("custom_metadata", in.CustomMetadata); err != nil {
 		return nil, err
 	}
-	w := aliasWrite{s: s, in: in, ns: namespace(req.Mount), custom: req.Given("custom_metadata")}
+	w := aliasWrite{s: s, req: req, in: in, ns: namespace(req.Mount), custom: req.Given("custom_metadata")}
 	var id, owner string
 	err := s.update(ctx, func(t *storage.Txn) (err error) {
 		w.t = t
@@ -53,6 +54,7 @@ func (s *Store) writeAlias(ctx context.Context, req *engines.Request, in *aliasI
 // aliasWrite is one attempt to write an alias.
 type aliasWrite struct {
 	s      *Store
+	req    *engines.Request
 	t      *storage.Txn
 	in     *aliasIn
 	ns     string
@@ -88,7 +90,34 @@ func (w *aliasWrite) run(ctx context.Context) (id, owner string, err error) {
 	if err != nil {
 		return "", "", err
 	}
+	if err := w.allowed(from, to, old, a); err != nil {
+		return "", "", err
+	}
 	return a.ID, to.ID, w.place(ctx, from, to, old, a)
+}
+
+// allowed refuses to change who an existing entity is for callers who may not update that entity: whoever has the name
+// of an alias has all that its entity may do.
+func (w *aliasWrite) allowed(from, to *entity, old *alias, a alias) error {
+	if from == nil && w.in.CanonicalID == "" {
+		return nil // a new entity, which may do nothing yet
+	}
+	if from == to && old.Name == a.Name && old.Accessor == a.Accessor {
+		return nil
+	}
+	for _, e := range []*entity{from, to} {
+		if e != nil && !mayUpdate(w.req, e.ID) {
+			return engines.Denied(errors.New("the alias is, or would be, of an entity that the caller may not update"))
+		}
+	}
+	return nil
+}
+
+// mayUpdate reports whether the caller may update an entity, by its id or in the way of all.
+func mayUpdate(req *engines.Request, id string) bool {
+	c := req.Caller
+	return c.Root || c.Access != nil &&
+		(c.Access.Allowed(engines.Update, req.Mount.Path+"entity/id/"+id) || c.Access.Allowed(engines.Update, req.Mount.Path+"entity"))
 }
 
 // current returns the alias that is meant and its entity, or nothing if it is a new one.

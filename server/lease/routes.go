@@ -82,6 +82,15 @@ func (m *Manager) serveList(ctx context.Context, req *engines.Request, in *prefi
 	return &engines.Response{Data: map[string]any{"keys": keys}}, nil
 }
 
+// fromURL takes the id of the path, which is the one that policies were asked about.
+func (in *idInput) fromURL(id string) error {
+	if in.LeaseID != "" && in.LeaseID != id {
+		return engines.Invalid(`field "lease_id" names another lease than the path: give one of them`)
+	}
+	in.LeaseID = id
+	return nil
+}
+
 type renewInput struct {
 	idInput
 	Increment engines.Duration `json:"increment" help:"Lifetime asked for, counted from now; 0 is the one the engine gives."`
@@ -93,8 +102,8 @@ type renewPathInput struct {
 }
 
 func (m *Manager) serveRenewPath(ctx context.Context, req *engines.Request, in *renewPathInput) (*engines.Response, error) {
-	if in.LeaseID == "" {
-		in.LeaseID = in.URLLeaseID
+	if err := in.fromURL(in.URLLeaseID); err != nil {
+		return nil, err
 	}
 	return m.serveRenew(ctx, req, &in.renewInput)
 }
@@ -124,8 +133,8 @@ type revokePathInput struct {
 }
 
 func (m *Manager) serveRevokePath(ctx context.Context, req *engines.Request, in *revokePathInput) (*engines.Response, error) {
-	if in.LeaseID == "" {
-		in.LeaseID = in.URLLeaseID
+	if err := in.fromURL(in.URLLeaseID); err != nil {
+		return nil, err
 	}
 	return m.serveRevoke(ctx, req, &in.revokeInput)
 }
