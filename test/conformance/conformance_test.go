@@ -1,5 +1,6 @@
-// Package conformance_test drives real processes with the family's own Go client, unchanged, from the first
-// start of a cluster to its last snapshot. Each check is a subtest; the stages build on each other.
+// Package conformance_test drives real processes with the family's own Go clients, unchanged. TestConformance goes
+// from the first start of a cluster to its last snapshot with one of them, TestClients through all that is served
+// above the storage with both. Each check is a subtest; the stages of TestConformance build on each other.
 package conformance_test
 
 import (
