@@ -5,7 +5,10 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/coffer-project/coffer/cmd/coffer/config"
 	"github.com/coffer-project/coffer/server/system"
@@ -40,6 +43,8 @@ func openLogs(w io.Writer, cfg *config.Config, level string, dev bool) (*logs, e
 			return nil, err
 		}
 		w = l.file
+	} else {
+		w = newImpatient(w)
 	}
 	options := &slog.HandlerOptions{Level: system.LevelTrace} // the loggers choose
 	var handler slog.Handler = slog.NewTextHandler(w, options)
@@ -85,6 +90,61 @@ func (l *logFile) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.file.Write(b)
+}
+
+// impatient writes to what may stop taking anything, such as a pipe whose reader hangs. It drops lines rather than
+// hold the server up, which could not even end any more.
+type impatient struct {
+	w        io.Writer
+	turn     chan struct{}
+	patience time.Duration
+	stuck    atomic.Bool // the last line was not taken in time
+}
+
+func newImpatient(w io.Writer) *impatient {
+	return &impatient{w: w, turn: make(chan struct{}, 1), patience: time.Second}
+}
+
+// Write implements io.Writer.
+func (l *impatient) Write(b []byte) (int, error) {
+	timer := time.NewTimer(l.patience)
+	defer timer.Stop()
+	if !l.begin(timer.C) {
+		return 0, os.ErrDeadlineExceeded
+	}
+	done := make(chan error, 1)
+	line := slices.Clone(b) // it may outlive the call
+	go func() {
+		_, err := l.w.Write(line)
+		l.stuck.Store(false)
+		<-l.turn
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return len(b), err
+	case <-timer.C:
+		l.stuck.Store(true)
+		return 0, os.ErrDeadlineExceeded
+	}
+}
+
+// begin waits for the turn, but not behind a line that is stuck.
+func (l *impatient) begin(late <-chan time.Time) bool {
+	select {
+	case l.turn <- struct{}{}:
+		return true
+	default:
+	}
+	if l.stuck.Load() {
+		return false
+	}
+	select {
+	case l.turn <- struct{}{}:
+		return true
+	case <-late:
+		return false
+	}
 }
 
 // writePID writes the process id. remove takes the file away again.
