@@ -158,3 +158,35 @@ func TestRekeyDoesNotUndoAMigration(t *testing.T) {
 		t.Errorf("afterwards: %+v", s)
 	}
 }
+
+// A snapshot that is restored between the decision to change the seal and the change, and is older than the last
+// rotation, costs nobody their key.
+func TestMigrationAfterARestore(t *testing.T) {
+	ctx := t.Context()
+	first, keys := activeNode(t, 3, 2, nil)
+	const ringKey storage.Key = "l/barrier/keyring"
+	before := value(t, first.state, ringKey)
+	if _, err := first.barrier.Rotate(ctx); err != nil {
+		t.Fatal(err)
+	}
+	second := newNode(t, "n2", first.state, seals(static(t, 3), nil))
+	second.follower.Store(true)
+	for _, k := range keys[:2] {
+		if _, err := second.Migrate(ctx, k, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first.follower.Store(true)
+	if err := first.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := first.state.Commit(ctx, storage.Batch{Puts: []storage.Put{{Key: ringKey, Value: before}}}); err != nil {
+		t.Fatal(err)
+	}
+	second.follower.Store(false)
+	second.state.changes <- struct{}{}
+	second.until(func() bool { return second.Active() && !second.Status(ctx).Migration }, "not migrated")
+	if !second.opensRoot(keys[1:]) {
+		t.Error("the recovery key is lost")
+	}
+}

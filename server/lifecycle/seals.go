@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -122,6 +123,7 @@ type migration struct {
 	from    sealState // what it replaces
 	to      seal.Wrapper
 	puts    []storage.Put
+	held    func() (storage.Put, error) // what is kept of the people's key; sealed last, with the key ring of that time
 	deletes []storage.Key
 }
 
@@ -166,25 +168,22 @@ func (n *Node) prepare(ctx context.Context, o opening, key, root []byte) (*migra
 	}
 	shares, threshold := o.config.Held()
 	m := &migration{to: n.opts.AutoSeal}
-	var extra storage.Put
 	var config seal.Config
-	var err error
 	if m.to == nil {
 		m.to, m.deletes = seal.NewKEKWrapper(key), []storage.Key{seal.RecoveryKey}
 		config = seal.ShamirConfig(shares, threshold)
-		extra, err = seal.UnsealPut(key, n.opts.Barrier.SealBytes)
+		kek := bytes.Clone(key)
+		m.held = func() (storage.Put, error) { return seal.UnsealPut(kek, n.opts.Barrier.SealBytes) }
 	} else {
 		m.deletes = []storage.Key{seal.UnsealKey}
 		config = seal.AutoConfig(m.to, shares, threshold)
-		extra, err = seal.RecoveryPut(seal.Verifier(key), n.opts.Barrier.SealBytes)
+		verifier := seal.Verifier(key)
+		m.held = func() (storage.Put, error) { return seal.RecoveryPut(verifier, n.opts.Barrier.SealBytes) }
 	}
-	if err != nil {
-		return nil, err
-	}
+	var err error
 	if m.puts, err = seal.Puts(ctx, config, m.to, root); err != nil {
 		return nil, fmt.Errorf("wrapping the root key with the new seal: %w", err)
 	}
-	m.puts = append(m.puts, extra)
 	return m, nil
 }
 
@@ -219,7 +218,11 @@ func (n *Node) migrate(ctx context.Context, r *running) error {
 	if m == nil {
 		return nil
 	}
-	err := n.replaceSeal(ctx, m.from, m.puts, m.deletes)
+	held, err := m.held()
+	if err != nil {
+		return err
+	}
+	err = n.replaceSeal(ctx, m.from, append(slices.Clip(m.puts), held), m.deletes)
 	if errors.Is(err, errOtherState) {
 		n.log.Warn("the seal or its keys have been changed since this node was unsealed: the change of seal that was decided then is void")
 		return nil
