@@ -299,17 +299,24 @@ func (n *Node) Close(ctx context.Context) error {
 	}
 }
 
-// shutdown goes from the outside in. ctx only bounds what is polite.
-func (n *Node) shutdown(ctx context.Context) error {
+// Drain refuses what other nodes forward, waits for what is under way and hands leadership to another voter if
+// there is one. It returns after five seconds or with ctx at the latest; Close follows. Other nodes keep requests
+// until there is a new leader, so that no client sees the change. Twice is fine.
+func (n *Node) Drain(ctx context.Context) {
 	polite, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	n.calls.drain(polite)
-	n.queue.close()
 	if r := n.raft(); r.State() == raft.Leader && n.otherVoters() > 0 {
 		if err := n.TransferLeadership(polite); err != nil {
 			n.log.Info("closing without handing leadership over", "err", err)
 		}
 	}
+}
+
+// shutdown goes from the outside in. ctx only bounds what is polite.
+func (n *Node) shutdown(ctx context.Context) error {
+	n.Drain(ctx)
+	n.queue.close()
 	n.cancel()
 	n.calls.close()
 	n.restartMu.Lock() // a restart that was under way has ended, and no other begins

@@ -100,6 +100,9 @@ type Cluster interface {
 	SetAutopilot(Autopilot)
 	// Numbers are gauges and counters by metric name.
 	Numbers() map[string]float64
+	// Drain refuses requests that other nodes forward, waits for those under way, and hands over: before the
+	// node forgets what serving them takes. Close does what is left.
+	Drain(ctx context.Context)
 	Close(ctx context.Context) error
 }
 

@@ -123,6 +123,7 @@ func (m member) Forward(http.ResponseWriter, *http.Request) error { return stora
 func (m member) Restore(context.Context, io.Reader) error         { return nil }
 func (m member) SetAutopilot(lifecycle.Autopilot)                 {}
 func (m member) Numbers() map[string]float64                      { return nil }
+func (m member) Drain(context.Context)                            {}
 func (m member) Close(context.Context) error                      { return m.closing }
 
 // theBarrier is a lifecycle.Barrier.

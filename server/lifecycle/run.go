@@ -207,6 +207,9 @@ func (n *Node) up(ctx context.Context, ca CA, w seal.Wrapper, m *migration, fill
 // down stops what up started. n.mu is held.
 func (n *Node) down(ctx context.Context) error {
 	n.unsealer, n.pending = nil, nil
+	if r := n.running.Load(); r != nil {
+		r.cluster.Drain(ctx)
+	}
 	r := n.quiet()
 	if r == nil {
 		return nil
