@@ -414,6 +414,8 @@ func TestPolicyNamesHaveNoCase(t *testing.T) {
 		{"secret/policies/acl/Admin", "secret/policies/acl/admin", false},
 		{"secret/data/App", "secret/data/app", false},
 		{"sys/mounts/App", "sys/mounts/app", false},
+		{"sys/+/App", "sys/mounts/App", true},
+		{"sys/+/App", "sys/mounts/app", false},
 	} {
 		p, err := policy.Parse("p", `path "`+tt.pattern+`" { capabilities = ["read"] }`)
 		if err != nil {

@@ -194,7 +194,7 @@ func (p *Policy) addPaths(m member, value any) error {
 }
 
 func newRule(m member) (rule, error) {
-	r := rule{pattern: foldPattern(strings.TrimPrefix(m.key, "/"))}
+	r := rule{pattern: strings.TrimPrefix(m.key, "/")}
 	body, ok := m.value.(object)
 	if !ok {
 		return r, m.errorf("path %q: must be a block", m.key)
