@@ -225,11 +225,12 @@ func TestSweep(t *testing.T) {
 	}
 	w.pass(time.Hour)
 	w.failing[short[3].Entry.Key] = true
-	if n, next, err := w.Sweep(ctx, 10); n != 10 || next.After(w.now()) || next.IsZero() {
-		t.Errorf("Sweep of ten = %d, %v, %v", n, next, err)
+	ten, next, err := w.Sweep(ctx, 10)
+	if ten != 10 && ten != 9 || next.After(w.now()) || next.IsZero() { // the one that fails may be among the ten
+		t.Errorf("Sweep of ten = %d, %v, %v", ten, next, err)
 	}
 	n, next, err := w.Sweep(ctx, 100)
-	if n != 19 || next.After(w.now()) || next.IsZero() || !errors.Is(err, errOnRevoke) {
+	if n+ten != 29 || next.After(w.now()) || next.IsZero() || !errors.Is(err, errOnRevoke) {
 		t.Errorf("Sweep with one that cannot be removed = %d, %v, %v", n, next, err)
 	}
 	delete(w.failing, short[3].Entry.Key)
@@ -239,8 +240,9 @@ func TestSweep(t *testing.T) {
 	w.wantInvalid("the child of an expired token", child)
 	w.wantValid("not expired", long)
 	w.wantValid("never expires", forever)
-	if len(w.revoked) != len(short)+1 {
-		t.Errorf("OnRevoke was called for %d tokens, want %d", len(w.revoked), len(short)+1)
+	slices.Sort(w.revoked)
+	if got := len(slices.Compact(w.revoked)); got != len(short)+1 {
+		t.Errorf("OnRevoke was called for %d tokens, want %d", got, len(short)+1)
 	}
 }
 
