@@ -44,12 +44,10 @@ func (e *engine) login(ctx context.Context, req *engines.Request, in *loginIn) (
 	if err != nil {
 		return nil, err
 	}
-	if !ok || !known {
+	// From an address that the user is not bound to, no password is right: the answer must not tell which one is.
+	if !ok || !known || !u.Token.Allows(req.RemoteIP) {
 		e.locks.fail(name, time.Now())
 		return nil, errLogin()
-	}
-	if !u.Token.Allows(req.RemoteIP) {
-		return nil, engines.Denied(errors.New("the user is bound to other addresses"))
 	}
 	e.locks.reset(name)
 	return &engines.Response{Auth: &engines.Auth{Login: &engines.Login{
