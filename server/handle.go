@@ -71,11 +71,7 @@ func (s *Server) Handle(ctx context.Context, req *Request) (*Reply, error) {
 	if c.unrecorded {
 		return nil, denied // which carries the header
 	}
-	s.describe(c)
-	if denied != nil {
-		c.record.Error = clientText(denied)
-	}
-	if err := s.audit.Broker().Request(ctx, &c.record); err != nil {
+	if err := s.audit.Broker().RequestOf(ctx, func() (*audit.Record, error) { return s.describe(c, denied), nil }); err != nil {
 		return nil, s.unrecorded("request refused: it could not be recorded", req.ID, err)
 	}
 	var response *engines.Response
@@ -277,8 +273,12 @@ func (s *Server) serve(ctx context.Context, c *call) (*engines.Response, error) 
 	return s.complete(ctx, c, response)
 }
 
-// describe fills the audit record's request part.
-func (s *Server) describe(c *call) {
+// describe returns the audit record of the call as far as it has come.
+func (s *Server) describe(c *call, failure error) *audit.Record {
+	c.record.Error = clientText(failure)
+	if c.record.Request.ID != "" {
+		return &c.record // it is described already
+	}
 	r := &c.record.Request
 	r.ID, r.Operation, r.Path = c.ID, string(c.Op), c.path
 	r.NamespaceID, r.NamespacePath = c.ns.ID, c.ns.Path
@@ -315,23 +315,26 @@ func (s *Server) describe(c *call) {
 		}
 		c.record.Auth = a
 	}
+	return &c.record
 }
 
 // recordResponse writes the response's record. Without it the response does not leave.
 func (s *Server) recordResponse(ctx context.Context, c *call, response *engines.Response, failure error) error {
-	broker := s.audit.Broker()
-	c.record.Error = clientText(failure)
-	if response != nil && broker.Stats().Devices > 0 {
+	err := s.audit.Broker().ResponseOf(ctx, func() (*audit.Record, error) {
+		record := s.describe(c, failure)
+		if response == nil {
+			return record, nil
+		}
 		out, err := auditOf(response)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if c.mount != nil {
 			out.PlainKeys = c.mount.Config.AuditNonHMACResponseKeys
 		}
-		c.record.Response = out
-	}
-	err := broker.Response(ctx, &c.record)
+		record.Response = out
+		return record, nil
+	})
 	switch {
 	case err == nil:
 		return nil

@@ -101,14 +101,24 @@ func (b *Broker) sortLocked() {
 
 // Request records a request before it runs. The error is ErrNotRecorded.
 func (b *Broker) Request(ctx context.Context, r *Record) error {
+	return b.RequestOf(ctx, func() (*Record, error) { return r, nil })
+}
+
+// RequestOf is Request for a record that is made only if there is a device to take it. Its error is returned as it is.
+func (b *Broker) RequestOf(ctx context.Context, make func() (*Record, error)) error {
 	b.requests.Add(1)
-	return b.record(ctx, r, false)
+	return b.record(ctx, make, false)
 }
 
 // Response records a response before it leaves. The error is ErrNotRecorded.
 func (b *Broker) Response(ctx context.Context, r *Record) error {
+	return b.ResponseOf(ctx, func() (*Record, error) { return r, nil })
+}
+
+// ResponseOf is Response for a record that is made only if there is a device to take it.
+func (b *Broker) ResponseOf(ctx context.Context, make func() (*Record, error)) error {
 	b.responses.Add(1)
-	return b.record(ctx, r, true)
+	return b.record(ctx, make, true)
 }
 
 // event is a record on its way to the devices.
@@ -119,8 +129,7 @@ type event struct {
 	headers  *headers
 }
 
-func (b *Broker) record(ctx context.Context, r *Record, response bool) error {
-	start := time.Now()
+func (b *Broker) record(ctx context.Context, make func() (*Record, error), response bool) error {
 	if b.refresh != nil {
 		if err := b.refresh(ctx); err != nil {
 			b.failures.Add(1)
@@ -135,6 +144,11 @@ func (b *Broker) record(ctx context.Context, r *Record, response bool) error {
 		return fmt.Errorf("%w: the devices are closed", ErrNotRecorded)
 	case len(b.sinks) == 0:
 		return nil
+	}
+	start := time.Now()
+	r, err := make()
+	if err != nil {
+		return err
 	}
 	e := event{Record: r, response: response, at: r.Time, headers: b.headers.Load()}
 	if e.at.IsZero() {

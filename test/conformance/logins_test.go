@@ -91,7 +91,7 @@ func (x *tour) userpass(t *testing.T) {
 	t.Run("bound addresses", func(t *testing.T) {
 		user(t, c, up, "far", map[string]any{"token_bound_cidrs": "10.9.0.0/16"})
 		_, err := c.as("").write(at+"login/far", map[string]any{"password": "pw-far"})
-		refused(t, err, 400, 400)
+		refused(t, err, 400)
 		user(t, c, up, "far", map[string]any{"token_bound_cidrs": "127.0.0.0/8"})
 		a := login(t, c, up, "far")
 		same(t, "bound", texts(data(t)(c.as(a.ClientToken).lookupSelf())["bound_cidrs"]), []string{"127.0.0.0/8"})
