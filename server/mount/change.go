@@ -144,8 +144,8 @@ func (t *Table) Reserve(ctx context.Context, tx *storage.Txn, namespace, path st
 	return t.unused(ctx, namespace, path, "")
 }
 
-// EnsureDefaults adds the mounts that a namespace made by an older version lacks. The active node calls it when it
-// takes over.
+// EnsureDefaults adds the mounts that a namespace made by an older version lacks. The active node calls it once
+// no node of an older version is left, which may not have their types.
 func (t *Table) EnsureDefaults(ctx context.Context) error {
 	t.changing.Lock()
 	defer t.changing.Unlock()
@@ -200,6 +200,9 @@ func (t *Table) change(ctx context.Context, namespace, path string, edit func(*s
 	}
 	if m == nil {
 		return nil, engines.Invalid("no mount at %q", path)
+	}
+	if err := m.known(); err != nil {
+		return nil, err
 	}
 	_, err = storage.Update(ctx, t.opts.Store, func(tx *storage.Txn) error {
 		e, err := read(ctx, tx, m.key())

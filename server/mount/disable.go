@@ -75,6 +75,9 @@ func (t *Table) DropNamespace(ctx context.Context, namespace string) error {
 		if len(mounts) == 0 {
 			return nil
 		}
+		if err := allKnown(mounts); err != nil {
+			return err
+		}
 		mounts = mounts[:min(len(mounts), dropBatch)]
 		if err := t.rewrite(ctx, mounts, func(e *Entry) error { e.Deleting, e.Moving = true, nil; return nil }); err != nil {
 			return err
@@ -120,8 +123,8 @@ func (t *Table) rewrite(ctx context.Context, mounts []*Mounted, change func(*Ent
 // finish removes what is left of mounts that are being disabled. It can be repeated after an interruption, and
 // done twice at once.
 func (t *Table) finish(ctx context.Context, mounts []*Mounted) error {
-	if len(mounts) == 0 {
-		return nil
+	if err := allKnown(mounts); err != nil || len(mounts) == 0 {
+		return err
 	}
 	for _, m := range mounts {
 		if err := m.gates.shutRequests(ctx); err != nil {
@@ -167,7 +170,8 @@ func (t *Table) finish(ctx context.Context, mounts []*Mounted) error {
 	return nil
 }
 
-// Resume finishes what interrupted disables and moves left, once. One that fails does not keep the others.
+// Resume finishes what interrupted disables and moves left, once. One that fails does not keep the others. Those of
+// mounts that only a newer version knows wait for it.
 func (t *Table) Resume(ctx context.Context) error {
 	r, err := t.current(ctx)
 	if err != nil {
@@ -175,12 +179,14 @@ func (t *Table) Resume(ctx context.Context) error {
 	}
 	var errs []error
 	for _, m := range r.byUUID {
-		if m.Deleting {
+		if m.Deleting && m.known() == nil {
 			errs = append(errs, t.finish(ctx, []*Mounted{m}))
 		}
 	}
 	for _, m := range r.moving {
-		errs = append(errs, t.finishMove(ctx, m.UUID))
+		if m.known() == nil {
+			errs = append(errs, t.finishMove(ctx, m.UUID))
+		}
 	}
 	return errors.Join(append(errs, t.sweepMigrations(ctx))...)
 }

@@ -96,6 +96,9 @@ func decodeEntry(se storage.Entry) (*Entry, error) {
 	if e.Format != 1 {
 		return nil, fmt.Errorf("mount entry %s has format %d, this version knows 1", se.Key, e.Format)
 	}
+	if e.UUID == "" || e.Path == "" || e.Type == "" {
+		return nil, fmt.Errorf("mount entry %s lacks its UUID, path or type", se.Key)
+	}
 	return &e, nil
 }
 

@@ -327,10 +327,6 @@ func (t *Table) mounted(e *Entry, old *routes) (*Mounted, error) {
 	if was != nil && string(was.put().Value) == string(e.put().Value) {
 		return was, nil
 	}
-	factory := t.opts.Factories[e.Type]
-	if factory == nil {
-		return nil, fmt.Errorf("mount %s has type %q, which this version does not have", e.Path, e.Type)
-	}
 	out := &Mounted{Entry: *e, gates: &gates{}}
 	if was != nil {
 		out.gates = was.gates
@@ -344,12 +340,16 @@ func (t *Table) mounted(e *Entry, old *routes) (*Mounted, error) {
 	}
 	m.DefaultLeaseTTL, m.MaxLeaseTTL = e.Config.TTLs(t.opts.DefaultLeaseTTL, t.opts.MaxLeaseTTL)
 	m.Storage, m.ClusterStorage = e.stores(gated{t.opts.Store, &out.gates.commits})
-	var err error
-	if out.Engine, err = factory(m); err != nil {
-		return nil, err
-	}
 	out.Mount = m
-	return out, nil
+	factory := t.opts.Factories[e.Type]
+	if factory == nil { // its trouble only: everything else must go on
+		t.opts.Logger.Error("a mount has a type that this version does not have", "mount", m.Namespace+e.Path, "type", e.Type)
+		out.Engine = newUnknown(e)
+		return out, nil
+	}
+	var err error
+	out.Engine, err = factory(m)
+	return out, err
 }
 
 // stores returns the engine's two views.
