@@ -45,6 +45,9 @@ type queue struct {
 	ops    []*op
 	bytes  int
 	closed bool
+	held   bool          // see hold
+	under  int           // entries that were taken and are not done
+	idle   chan struct{} // nil unless somebody waits; closed when no entry is under way any more
 	ready  chan struct{} // capacity entriesAtOnce: there may be work
 }
 
@@ -56,6 +59,8 @@ func (q *queue) put(o *op) error {
 	switch {
 	case q.closed:
 		return fmt.Errorf("%w: the node is closing", storage.ErrUnavailable)
+	case q.held:
+		return errHeld
 	case q.bytes+o.bytes > maxQueueBytes && len(q.ops) > 0:
 		return fmt.Errorf("%w: too many writes are waiting", storage.ErrUnavailable)
 	}
@@ -72,7 +77,7 @@ func (q *queue) wake() {
 	}
 }
 
-// take returns the next entry's operations, nil if there are none.
+// take returns the next entry's operations, nil if there are none. Call done when their outcome is known.
 func (q *queue) take() []*op {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -85,10 +90,22 @@ func (q *queue) take() []*op {
 	taken := slices.Clone(q.ops[:n])
 	q.ops = slices.Delete(q.ops, 0, n)
 	q.bytes -= bytes
+	if n > 0 {
+		q.under++
+	}
 	if len(q.ops) > 0 {
 		q.wake()
 	}
 	return taken
+}
+
+func (q *queue) done() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.under--; q.under == 0 && q.idle != nil {
+		close(q.idle)
+		q.idle = nil
+	}
 }
 
 // withdraw takes the operation back. It reports whether it was still in the queue.
@@ -109,15 +126,53 @@ func (q *queue) withdraw(o *op) bool {
 // close refuses what comes and fails what waits.
 func (q *queue) close() {
 	q.mu.Lock()
-	ops := q.ops
-	q.ops, q.bytes, q.closed = nil, 0, true
-	for _, o := range ops {
-		o.taken = true
-	}
+	q.closed = true
+	ops := q.emptyLocked()
 	q.mu.Unlock()
 	for _, o := range ops {
 		o.finish(0, fmt.Errorf("%w: the node is closing", storage.ErrUnavailable))
 	}
+}
+
+func (q *queue) emptyLocked() []*op {
+	ops := q.ops
+	q.ops, q.bytes = nil, 0
+	for _, o := range ops {
+		o.taken = true
+	}
+	return ops
+}
+
+// errHeld is storage.ErrUnavailable because nothing of such an operation has left this node: it has not happened.
+var errHeld = fmt.Errorf("%w: a snapshot is being restored", storage.ErrUnavailable)
+
+// hold refuses what comes and fails what waits, until release. The channel is closed when no entry is under way any
+// more. It reports false if the queue is held already; then release must not be called.
+func (q *queue) hold() (idle <-chan struct{}, ok bool) {
+	q.mu.Lock()
+	if q.held {
+		q.mu.Unlock()
+		return nil, false
+	}
+	q.held = true
+	wait := make(chan struct{})
+	if q.under == 0 {
+		close(wait)
+	} else {
+		q.idle = wait
+	}
+	ops := q.emptyLocked()
+	q.mu.Unlock()
+	for _, o := range ops {
+		o.finish(0, errHeld)
+	}
+	return wait, true
+}
+
+func (q *queue) release() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.held, q.idle = false, nil
 }
 
 // Commit implements storage.Committer on the leader: see there for the errors. It returns when the local
@@ -188,6 +243,7 @@ func (n *Node) proposeEntry(ops []*op) {
 	if err == nil && len(result.Errs) != len(ops) {
 		err = storage.ErrOutcomeUnknown // the entry was applied before this node restarted Raft
 	}
+	n.queue.done()
 	n.entries.Add(1)
 	n.ops.Add(uint64(len(ops)))
 	for i, o := range ops {

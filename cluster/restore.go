@@ -17,8 +17,9 @@ import (
 const restorePattern = "restore-*.tmp"
 
 // RestoreSnapshot replaces the state of the whole cluster by a stream of fsm.FSM.WriteSnapshot, on the
-// leader. The stream is verified before anything changes: a bad one is a *storage.CorruptError. Writes under
-// way end with storage.ErrOutcomeUnknown. Other nodes get the state from the leader.
+// leader. The stream is verified before anything changes: a bad one is a *storage.CorruptError. No write is
+// carried over into the new state, for which it was not meant: those that Raft has are waited for, those that wait for
+// it, or come meanwhile, end with storage.ErrUnavailable. Other nodes get the state from the leader.
 func (n *Node) RestoreSnapshot(ctx context.Context, state io.Reader) error {
 	if err := n.mustLead(); err != nil {
 		return err
@@ -34,6 +35,10 @@ func (n *Node) RestoreSnapshot(ctx context.Context, state io.Reader) error {
 	if err != nil {
 		return err
 	}
+	if err := n.holdWrites(ctx); err != nil {
+		return err
+	}
+	defer n.queue.release()
 	i := n.instance.Load()
 	meta := &raft.SnapshotMeta{Version: raft.SnapshotVersionMax, Index: uint64(info.Index), Term: info.Term, Size: info.Bytes}
 	n.log.Warn("restoring a snapshot", "index", uint64(info.Index))
@@ -52,6 +57,24 @@ func (n *Node) RestoreSnapshot(ctx context.Context, state io.Reader) error {
 		return fmt.Errorf("after restoring: %w", commitError(err))
 	}
 	return nil
+}
+
+// holdWrites keeps writes away from Raft until the queue is released, and waits for those that it has. Raft itself
+// would apply what is waiting for it to the restored state.
+func (n *Node) holdWrites(ctx context.Context) error {
+	idle, ok := n.queue.hold()
+	if !ok {
+		return fmt.Errorf("%w: another snapshot is being restored", storage.ErrUnavailable)
+	}
+	ctx, cancel := context.WithTimeout(ctx, memberTimeout)
+	defer cancel()
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		n.queue.release()
+		return fmt.Errorf("%w: waiting for the writes under way: %w", storage.ErrUnavailable, ctx.Err())
+	}
 }
 
 // spool copies the stream to f, and leaves f at its beginning once it is known to be good.
