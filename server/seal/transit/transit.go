@@ -65,7 +65,15 @@ func New(values map[string]string, log *slog.Logger) (seal.Wrapper, error) {
 	if err := s.Err(); err != nil {
 		return nil, err
 	}
-	return seal.NewKMSWrapper(seal.TypeTransit, strings.Join([]string{c.namespace, c.mount, c.key}, "/"), c)
+	return seal.NewKMSWrapper(seal.TypeTransit, c.keyID(), c)
+}
+
+// keyID names the key with its server: the same names at two servers are two keys. Calling a server by another name
+// makes it another key too, which costs no more than wrapping the root key once more.
+func (c *client) keyID() string {
+	u, _ := url.Parse(c.address) // New has seen that it is a URL
+	host := strings.ToLower(u.Host) + u.Path
+	return strings.Join([]string{host, c.namespace, c.mount, c.key}, "/")
 }
 
 // newHTTP returns a client with the TLS settings.

@@ -112,7 +112,7 @@ func mustNew(t *testing.T, values map[string]string) seal.Wrapper {
 func TestWrap(t *testing.T) {
 	s := newServer(t)
 	w := mustNew(t, s.stanza())
-	if w.Type() != "transit" || seal.KeyID(w) != "ops/keys/transit/coffer" {
+	if w.Type() != "transit" || seal.KeyID(w) != strings.TrimPrefix(s.url, "http://")+"/ops/keys/transit/coffer" {
 		t.Errorf("type %q, key %q", w.Type(), seal.KeyID(w))
 	}
 	secret := bytes.Repeat([]byte{7}, 32)
@@ -234,11 +234,36 @@ func TestRenewal(t *testing.T) {
 	seal.Run(t.Context(), mustNew(t, stanza)) // returns at once
 }
 
+// A key of the same name at another server is another key, so that a cluster can move from one to the other.
+func TestKeyID(t *testing.T) {
+	id := func(address string) string {
+		return seal.KeyID(mustNew(t, map[string]string{"address": address, "token": "t", "key_name": "k"}))
+	}
+	base := id("https://a.example:8200")
+	for address, same := range map[string]bool{
+		"https://a.example:8200/": true, "https://A.Example:8200": true, "https://b.example:8200": false,
+		"https://a.example:8201": false, "https://a.example:8200/proxied": false,
+	} {
+		if got := id(address); (got == base) != same {
+			t.Errorf("%s has the key id %q, %q is the one of https://a.example:8200", address, got, base)
+		}
+	}
+	one, two := newServer(t), newServer(t)
+	from, to := mustNew(t, one.stanza()), mustNew(t, two.stanza())
+	blob, err := from.Wrap(t.Context(), bytes.Repeat([]byte{7}, 32), "root key")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !seal.NeedsRewrap(to, blob) || seal.NeedsRewrap(from, blob) {
+		t.Error("what one server wrapped passes for wrapped by the other")
+	}
+}
+
 func TestSettings(t *testing.T) {
 	t.Setenv("VAULT_ADDR", "https://10.0.0.9:8200")
 	t.Setenv("VAULT_TOKEN", "t")
 	t.Setenv("VAULT_TRANSIT_SEAL_KEY_NAME", "from-env")
-	if w := mustNew(t, nil); seal.KeyID(w) != "/transit/from-env" {
+	if w := mustNew(t, nil); seal.KeyID(w) != "10.0.0.9:8200//transit/from-env" {
 		t.Errorf("from the environment: %q", seal.KeyID(w))
 	}
 	t.Setenv("VAULT_ADDR", "")
