@@ -8,22 +8,28 @@ import (
 	"strings"
 )
 
-// MountedRouter is a router and the path it answers below, such as "secret/".
+// MountedRouter is a router, the path it answers below, such as "secret/", and the id of the namespace that it does so
+// in, "" or "root" for the root.
 type MountedRouter struct {
-	Path   string
-	Router *Router
+	Path        string
+	Router      *Router
+	NamespaceID string
 }
 
 // OpenAPI returns the OpenAPI 3.0 document of the given mounts as JSON, the same bytes for the same input. A
 // List is documented as GET with list=true on its path with a trailing slash. Where two patterns differ only
-// in what OpenAPI cannot tell apart (one segment or the rest), the first in the order of Routes is documented.
+// in what OpenAPI cannot tell apart (one segment or the rest), the first in the order of Routes is documented. Routes of
+// the root namespace only are left out elsewhere.
 func OpenAPI(title, version string, mounts []MountedRouter) ([]byte, error) {
 	doc := document{paths: map[string]object{}, ids: map[string]bool{}, shapes: map[string]string{}}
 	mounts = slices.Clone(mounts)
 	slices.SortFunc(mounts, func(a, b MountedRouter) int { return strings.Compare(a.Path, b.Path) })
 	for _, m := range mounts {
+		root := m.NamespaceID == "" || m.NamespaceID == "root"
 		for _, route := range m.Router.Routes() {
-			doc.add(m.Path, route)
+			if root || !route.Flags.Has(RootNamespace) {
+				doc.add(m.Path, route)
+			}
 		}
 	}
 	return json.MarshalIndent(object{

@@ -83,3 +83,29 @@ func TestOpenAPI(t *testing.T) {
 		t.Error("required fields are not marked")
 	}
 }
+
+// A namespace's document has no paths that answer in the root namespace only.
+func TestOpenAPIOfNamespace(t *testing.T) {
+	r := engines.NewRouter()
+	engines.On(r, engines.Read, "audit", "The cluster's.", engines.RootNamespace|engines.Sudo, nothing[none])
+	engines.On(r, engines.Read, "mounts", "Everybody's.", 0, nothing[none])
+	engines.On(r, engines.Read, "both", "Everybody's.", 0, nothing[none])
+	engines.On(r, engines.Delete, "both", "The cluster's.", engines.RootNamespace, nothing[none])
+	for id, want := range map[string]bool{"": true, "root": true, "a1b2": false} {
+		doc, err := engines.OpenAPI("Coffer", "1.0.0", []engines.MountedRouter{{Path: "sys/", Router: r, NamespaceID: id}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		parsed, err := openapi3.NewLoader().LoadFromData(doc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		both := parsed.Paths.Value("/sys/both")
+		if parsed.Paths.Value("/sys/mounts") == nil || both == nil || both.Get == nil {
+			t.Errorf("namespace %q: paths of every namespace are missing", id)
+		}
+		if got := parsed.Paths.Value("/sys/audit") != nil; got != want || (both.Delete != nil) != want {
+			t.Errorf("namespace %q: paths of the root namespace are documented: %v, want %v", id, got, want)
+		}
+	}
+}

@@ -90,7 +90,7 @@ func (s *System) openAPI(ctx context.Context, req *engines.Request, _ *none) (*e
 	}
 	var mounted []engines.MountedRouter
 	for _, m := range all {
-		mounted = append(mounted, engines.MountedRouter{Path: m.Path, Router: m.Engine.Router()})
+		mounted = append(mounted, engines.MountedRouter{Path: m.Path, Router: m.Engine.Router(), NamespaceID: m.Namespace})
 	}
 	doc, err := engines.OpenAPI("Coffer", s.opts.Version.Product, mounted)
 	if err != nil {
