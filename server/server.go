@@ -9,6 +9,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -229,18 +230,61 @@ func (s *Server) active(ctx context.Context) {
 	}{
 		{"loading the autopilot configuration", s.system.LoadAutopilot},
 		{"recording the version", s.versions.Record},
-		{"adding what older versions did not have", s.upgrade},
 	} {
 		if err := step.do(ctx); err != nil && ctx.Err() == nil {
 			s.log.Warn(step.what, "err", err)
 		}
 	}
 	s.tokens.Activated()
-	s.background.run(ctx, s.sweeper, s.forgetHeldLogins, s.leases.Run, s.namespaces.Run, s.mounts.Run, s.snapshots.Run)
+	s.background.run(ctx, s.upgrade, s.sweeper, s.forgetHeldLogins, s.leases.Run, s.namespaces.Run, s.mounts.Run, s.snapshots.Run)
 }
 
-// upgrade gives a data directory of an older version what new ones begin with.
-func (s *Server) upgrade(ctx context.Context) error { return s.mounts.EnsureDefaults(ctx) }
+// upgradeInterval is the time between two looks for members of an older version.
+const upgradeInterval = 3 * time.Second
+
+// upgrade gives a data directory of an older version what new ones begin with, once every member of the cluster has
+// this node's version: one of an older version may not know what is added.
+func (s *Server) upgrade(ctx context.Context) {
+	tick := time.NewTicker(upgradeInterval)
+	defer tick.Stop()
+	for told, looks := "", 0; ; looks++ {
+		err := s.oneVersion()
+		if err == nil {
+			err = s.mounts.EnsureDefaults(ctx)
+		}
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		// A new leader has to hear of the others first.
+		if text := err.Error(); looks > 0 && text != told {
+			s.log.Warn("what older versions did not have is not added yet", "err", err)
+			told = text
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// oneVersion returns which member of the cluster is not known to have this node's version, or nil.
+func (s *Server) oneVersion() error {
+	c := s.node.Cluster()
+	if c == nil {
+		return storage.ErrSealed
+	}
+	peers, err := c.Peers()
+	if err != nil {
+		return err
+	}
+	for _, p := range peers {
+		if p.ID != s.node.ID() && p.Version != s.opts.Version.Product {
+			return fmt.Errorf("waiting for %s, which has version %q and not %q", p.ID, p.Version, s.opts.Version.Product)
+		}
+	}
+	return nil
+}
 
 // sweeper revokes expired tokens until ctx ends.
 func (s *Server) sweeper(ctx context.Context) {

@@ -20,6 +20,7 @@ import (
 	"github.com/coffer-project/coffer/engines/userpass"
 	"github.com/coffer-project/coffer/server"
 	"github.com/coffer-project/coffer/server/lifecycle"
+	"github.com/coffer-project/coffer/server/lifecycle/lifecycletest"
 	"github.com/coffer-project/coffer/server/system"
 	"github.com/coffer-project/coffer/storage"
 	"github.com/coffer-project/coffer/storage/barrier"
@@ -27,12 +28,9 @@ import (
 
 // memory is a replicated state and a cluster of one, in memory.
 type memory struct {
-	storage.Memory
-	mu      sync.Mutex
-	index   storage.Index
-	waiters chan struct{}
-	leader  bool
-	changes chan struct{}
+	*lifecycletest.State
+	mu     sync.Mutex
+	leader bool
 
 	onRead, onClose func() // called by ReadIndex and Close of the cluster
 }
@@ -53,97 +51,39 @@ func (m *memory) hook(which func() func()) {
 	}
 }
 
-func newMemory() *memory {
-	m := &memory{waiters: make(chan struct{}), leader: true, changes: make(chan struct{}, 1)}
-	m.OnChange(func(ch storage.Change) {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.index = ch.Index
-		close(m.waiters)
-		m.waiters = make(chan struct{})
-	})
-	return m
-}
-
-func (m *memory) AppliedIndex() storage.Index {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.index
-}
-
-func (m *memory) WaitApplied(ctx context.Context, index storage.Index) error {
-	for {
-		m.mu.Lock()
-		done, wait := m.index >= index, m.waiters
-		m.mu.Unlock()
-		if done {
-			return nil
-		}
-		select {
-		case <-wait:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-func (m *memory) WriteSnapshot(context.Context, io.Writer) (uint64, uint64, error) { return 0, 0, nil }
-
 // lead makes the node leader or not.
 func (m *memory) lead(leader bool) {
 	m.mu.Lock()
 	m.leader = leader
 	m.mu.Unlock()
 	select {
-	case m.changes <- struct{}{}:
+	case m.Changes <- struct{}{}:
 	default:
 	}
 }
 
 // member is the cluster side of memory.
-type member struct{ *memory }
+type member struct {
+	lifecycletest.Cluster
+	m *memory
+}
 
 func (m member) Commit(ctx context.Context, b storage.Batch) (storage.Index, error) {
 	if !m.IsLeader() {
 		return 0, storage.ErrReadOnly
 	}
-	return m.Memory.Commit(ctx, b)
+	return m.State.Commit(ctx, b)
 }
-func (m member) Bootstrap(context.Context) error { return nil }
 func (m member) ReadIndex(context.Context) (storage.Index, error) {
-	m.hook(func() func() { return m.onRead })
-	return m.AppliedIndex(), nil
+	m.m.hook(func() func() { return m.m.onRead })
+	return m.State.AppliedIndex(), nil
 }
-func (m member) IsLeader() bool                                         { m.mu.Lock(); defer m.mu.Unlock(); return m.leader }
-func (m member) Leader() (lifecycle.Peer, bool)                         { return lifecycle.Peer{ID: "n1"}, true }
-func (m member) Peers() ([]lifecycle.Peer, error)                       { return nil, nil }
-func (m member) Changes() <-chan struct{}                               { return m.changes }
-func (m member) Join(context.Context, string, string, bool, bool) error { return nil }
-func (m member) RemovePeer(context.Context, string) error               { return nil }
-func (m member) StepDown(context.Context) error                         { return nil }
-func (m member) Forward(http.ResponseWriter, *http.Request) error       { return storage.ErrUnavailable }
-func (m member) Restore(context.Context, io.Reader) error               { return nil }
-func (m member) SetAutopilot(lifecycle.Autopilot)                       {}
-func (m member) Numbers() map[string]float64                            { return nil }
-func (m member) Drain(context.Context)                                  {}
+func (m member) IsLeader() bool                 { m.m.mu.Lock(); defer m.m.mu.Unlock(); return m.m.leader }
+func (m member) Leader() (lifecycle.Peer, bool) { return lifecycle.Peer{ID: "n1"}, true }
 func (m member) Close(context.Context) error {
-	m.hook(func() func() { return m.onClose })
+	m.m.hook(func() func() { return m.m.onClose })
 	return nil
 }
-
-type testBarrier struct{ *barrier.Barrier }
-
-func (b testBarrier) NewRing() ([]byte, storage.Put, error) {
-	root := barrier.NewRootKey()
-	ring, err := barrier.KeyringPut(root)
-	return root, ring, err
-}
-
-func (b testBarrier) Rotate(ctx context.Context) (lifecycle.KeyInfo, error) {
-	info, err := b.Barrier.Rotate(ctx)
-	return lifecycle.KeyInfo(info), err
-}
-func (b testBarrier) KeyInfo() lifecycle.KeyInfo { return lifecycle.KeyInfo(b.Barrier.KeyInfo()) }
 
 // instance is an unsealed, active server with a kv version 2 mount at secret/.
 type instance struct {
@@ -158,7 +98,7 @@ type instance struct {
 
 func start(t testing.TB) *instance {
 	t.Helper()
-	state := newMemory()
+	state := &memory{State: lifecycletest.NewState(), leader: true}
 	router := lifecycle.NewRawStore(state)
 	leases := enginetest.NewLeases()
 	s := server.New(server.Options{
@@ -167,9 +107,9 @@ func start(t testing.TB) *instance {
 		},
 		Version: system.Version{API: "1.21.0", Product: "test"}, TempDir: t.TempDir(),
 		Lifecycle: lifecycle.Options{
-			NodeID: "n1", Raw: state, Router: router, Barrier: testBarrier{barrier.New(router)},
+			NodeID: "n1", Raw: state, Router: router, Barrier: lifecycletest.Barrier{Barrier: barrier.New(router)},
 			NewCA:       func() (lifecycle.CA, error) { return lifecycle.CA{}, nil },
-			OpenCluster: func(context.Context, lifecycle.CA) (lifecycle.Cluster, error) { return member{state}, nil },
+			OpenCluster: func(context.Context, lifecycle.CA) (lifecycle.Cluster, error) { return member{lifecycletest.Cluster{State: state.State}, state}, nil },
 		},
 	})
 	ctx, cancel := context.WithCancel(context.Background())
