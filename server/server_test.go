@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -31,6 +30,7 @@ type memory struct {
 	*lifecycletest.State
 	mu     sync.Mutex
 	leader bool
+	peers  []lifecycle.Peer // what the cluster says it consists of
 
 	onRead, onClose func() // called by ReadIndex and Close of the cluster
 }
@@ -80,6 +80,11 @@ func (m member) ReadIndex(context.Context) (storage.Index, error) {
 }
 func (m member) IsLeader() bool                 { m.m.mu.Lock(); defer m.m.mu.Unlock(); return m.m.leader }
 func (m member) Leader() (lifecycle.Peer, bool) { return lifecycle.Peer{ID: "n1"}, true }
+func (m member) Peers() ([]lifecycle.Peer, error) {
+	m.m.mu.Lock()
+	defer m.m.mu.Unlock()
+	return m.m.peers, nil
+}
 func (m member) Close(context.Context) error {
 	m.m.hook(func() func() { return m.m.onClose })
 	return nil
@@ -108,8 +113,10 @@ func start(t testing.TB) *instance {
 		Version: system.Version{API: "1.21.0", Product: "test"}, TempDir: t.TempDir(),
 		Lifecycle: lifecycle.Options{
 			NodeID: "n1", Raw: state, Router: router, Barrier: lifecycletest.Barrier{Barrier: barrier.New(router)},
-			NewCA:       func() (lifecycle.CA, error) { return lifecycle.CA{}, nil },
-			OpenCluster: func(context.Context, lifecycle.CA) (lifecycle.Cluster, error) { return member{lifecycletest.Cluster{State: state.State}, state}, nil },
+			NewCA: func() (lifecycle.CA, error) { return lifecycle.CA{}, nil },
+			OpenCluster: func(context.Context, lifecycle.CA) (lifecycle.Cluster, error) {
+				return member{lifecycletest.Cluster{State: state.State}, state}, nil
+			},
 		},
 	})
 	ctx, cancel := context.WithCancel(context.Background())

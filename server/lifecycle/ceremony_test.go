@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/coffer-project/coffer/server/lifecycle"
+	"github.com/coffer-project/coffer/server/lifecycle/lifecycletest"
 	"github.com/coffer-project/coffer/server/seal"
 	"github.com/coffer-project/coffer/storage"
 )
@@ -23,7 +24,7 @@ func encode(shares [][]byte) (keys []string) {
 // activeNode is a node that serves, and the key shares that people hold of it.
 func activeNode(t *testing.T, shares, threshold int, change func(*lifecycle.Options)) (*node, []string) {
 	t.Helper()
-	n := newNode(t, "n1", newMemory(), change)
+	n := newNode(t, "n1", lifecycletest.NewState(), change)
 	result, err := n.Init(t.Context(), shares, threshold)
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +72,7 @@ func TestGenerateRoot(t *testing.T) {
 			wantError(t, err, "not that of")
 			_, err = n.GenerateRoot(ctx, "nonsense", s.Nonce)
 			wantError(t, err, "share")
-			strange := newNode(t, "other", newMemory(), nil).init(3, 2)
+			strange := newNode(t, "other", lifecycletest.NewState(), nil).init(3, 2)
 			for i, share := range []string{keys[0], strange[1]} {
 				if _, err = n.GenerateRoot(ctx, share, s.Nonce); i == 0 && err != nil {
 					t.Fatal(err)
@@ -134,13 +135,13 @@ func TestAttemptsEnd(t *testing.T) {
 	none()
 	begin()
 	n.follower.Store(true)
-	n.state.changes <- struct{}{}
+	n.state.Changes <- struct{}{}
 	n.until(func() bool { return n.turns.Load() == 0 }, "still active")
 	if _, err := n.RootStatus(ctx); !errors.Is(err, storage.ErrReadOnly) {
 		t.Errorf("on a standby: %v", err)
 	}
 	n.follower.Store(false)
-	n.state.changes <- struct{}{}
+	n.state.Changes <- struct{}{}
 	n.until(n.Active, "not active")
 	none()
 	if err := n.Seal(ctx); err != nil {
@@ -202,7 +203,7 @@ func TestRekey(t *testing.T) {
 	}
 	// The other node was unsealed with the old keys, and yet admits those who hold the new ones.
 	standby.follower.Store(false)
-	n.state.changes <- struct{}{}
+	n.state.Changes <- struct{}{}
 	standby.until(standby.Active, "not active")
 	admits(standby)
 	for i, k := range old {
@@ -262,7 +263,7 @@ func TestRekeyVerified(t *testing.T) {
 	if err != nil || again.VerifyProgress != 0 || again.VerifyNonce == s.VerifyNonce {
 		t.Fatalf("after the restart: %+v, %v", again, err)
 	}
-	strange := newNode(t, "other", newMemory(), nil).init(3, 2)
+	strange := newNode(t, "other", lifecycletest.NewState(), nil).init(3, 2)
 	for i, k := range []string{fresh[0], strange[1]} {
 		_, err = n.VerifyRekey(ctx, lifecycle.Unseal, k, again.VerifyNonce)
 		if i == 0 && err != nil {
@@ -355,7 +356,7 @@ func TestNoRecoveryKeys(t *testing.T) {
 
 func TestInitRecoveryShares(t *testing.T) {
 	for _, bad := range [][2]int{{1, 2}, {5, 1}, {256, 3}, {-1, 1}} {
-		n := newNode(t, "n1", newMemory(), automatic(t, 1))
+		n := newNode(t, "n1", lifecycletest.NewState(), automatic(t, 1))
 		if _, err := n.Init(context.Background(), bad[0], bad[1]); err == nil || !strings.Contains(err.Error(), "recovery_") {
 			t.Errorf("Init(%v) = %v", bad, err)
 		}

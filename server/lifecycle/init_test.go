@@ -7,17 +7,18 @@ import (
 	"testing"
 
 	"github.com/coffer-project/coffer/server/lifecycle"
+	"github.com/coffer-project/coffer/server/lifecycle/lifecycletest"
 	"github.com/coffer-project/coffer/storage"
 )
 
 // An Init that is interrupted, at whichever write, leaves a node that can be initialised again, and of the
 // first attempt nothing stays.
 func TestInitInterrupted(t *testing.T) {
-	clean := newMemory()
+	clean := lifecycletest.NewState()
 	newNode(t, "clean", clean, nil).init(3, 2)
 	want := len(keysOf(t, clean))
 	for step := 1; ; step++ {
-		n := newNode(t, "n1", newMemory(), nil)
+		n := newNode(t, "n1", lifecycletest.NewState(), nil)
 		commits := 0
 		n.onCommit = func(storage.Batch) error {
 			if commits++; commits == step {
@@ -50,7 +51,7 @@ func TestInitInterrupted(t *testing.T) {
 	}
 }
 
-func keysOf(t *testing.T, m *memory) (keys []string) {
+func keysOf(t *testing.T, m *lifecycletest.State) (keys []string) {
 	t.Helper()
 	entries, err := m.Scan(context.Background(), "", "", 0)
 	if err != nil {
@@ -65,14 +66,14 @@ func keysOf(t *testing.T, m *memory) (keys []string) {
 // Once a cluster counts as initialised its keys go out, whatever else fails: they exist nowhere else.
 func TestInitHandsOutItsKeys(t *testing.T) {
 	t.Run("leaving fails", func(t *testing.T) {
-		n := newNode(t, "n1", newMemory(), nil)
+		n := newNode(t, "n1", lifecycletest.NewState(), nil)
 		n.closing = errTest
 		keys := n.init(1, 1)
 		n.closing = nil
 		n.unseal(keys...)
 	})
 	t.Run("the client goes during the last write", func(t *testing.T) {
-		n := newNode(t, "n1", newMemory(), nil)
+		n := newNode(t, "n1", lifecycletest.NewState(), nil)
 		ctx, gone := context.WithCancel(t.Context())
 		n.onCommit = func(b storage.Batch) error {
 			for _, p := range b.Puts {
@@ -87,14 +88,14 @@ func TestInitHandsOutItsKeys(t *testing.T) {
 		}
 	})
 	t.Run("loading fails", func(t *testing.T) {
-		n := newNode(t, "n1", newMemory(), nil)
+		n := newNode(t, "n1", lifecycletest.NewState(), nil)
 		n.loading = errTest
 		keys := n.init(1, 1)
 		n.loading = nil
 		n.unseal(keys...)
 	})
 	t.Run("the client goes before", func(t *testing.T) {
-		n := newNode(t, "n1", newMemory(), nil)
+		n := newNode(t, "n1", lifecycletest.NewState(), nil)
 		ctx, gone := context.WithCancel(t.Context())
 		n.onToken = gone
 		if _, err := n.Init(ctx, 1, 1); err == nil || n.Initialized(t.Context()) {
@@ -104,7 +105,7 @@ func TestInitHandsOutItsKeys(t *testing.T) {
 }
 
 func TestInitRefused(t *testing.T) {
-	n := newNode(t, "n1", newMemory(), nil)
+	n := newNode(t, "n1", lifecycletest.NewState(), nil)
 	for _, bad := range [][2]int{{0, 0}, {1, 2}, {5, 1}, {256, 3}, {-1, -1}} {
 		if _, err := n.Init(t.Context(), bad[0], bad[1]); err == nil || n.Initialized(t.Context()) {
 			t.Errorf("Init(%v) = %v", bad, err)
@@ -114,13 +115,13 @@ func TestInitRefused(t *testing.T) {
 	if _, err := n.Init(t.Context(), 1, 1); !errors.Is(err, lifecycle.ErrInitialized) {
 		t.Errorf("a second Init = %v", err)
 	}
-	joiner := newNode(t, "n2", newMemory(), func(o *lifecycle.Options) {
+	joiner := newNode(t, "n2", lifecycletest.NewState(), func(o *lifecycle.Options) {
 		o.RetryJoin = []lifecycle.JoinTarget{{LeaderAPIAddr: "http://127.0.0.1:1"}}
 	})
 	if _, err := joiner.Init(t.Context(), 1, 1); err == nil || !strings.Contains(err.Error(), "retry_join") {
 		t.Errorf("Init of a node that is to join = %v", err)
 	}
-	closed := newNode(t, "n3", newMemory(), nil)
+	closed := newNode(t, "n3", lifecycletest.NewState(), nil)
 	if err := closed.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -130,12 +131,12 @@ func TestInitRefused(t *testing.T) {
 }
 
 func TestUnseal(t *testing.T) {
-	n := newNode(t, "n1", newMemory(), nil)
+	n := newNode(t, "n1", lifecycletest.NewState(), nil)
 	if _, err := n.Unseal(t.Context(), "x", false); !errors.Is(err, lifecycle.ErrNotInitialized) {
 		t.Errorf("before Init: %v", err)
 	}
 	keys := n.init(5, 3)
-	other := newNode(t, "other", newMemory(), nil).init(5, 3)
+	other := newNode(t, "other", lifecycletest.NewState(), nil).init(5, 3)
 	submit := func(key string, wantErr string, progress int) {
 		t.Helper()
 		s, err := n.Unseal(t.Context(), key, false)
@@ -170,7 +171,7 @@ func TestUnseal(t *testing.T) {
 }
 
 func TestSealEndsEverything(t *testing.T) {
-	n := newNode(t, "n1", newMemory(), nil)
+	n := newNode(t, "n1", lifecycletest.NewState(), nil)
 	keys := n.init(1, 1)
 	for range 3 {
 		n.unseal(keys...)
@@ -190,7 +191,7 @@ func TestSealEndsEverything(t *testing.T) {
 
 // What fails on the way up leaves a sealed node that can be unsealed.
 func TestUnsealFails(t *testing.T) {
-	n := newNode(t, "n1", newMemory(), nil)
+	n := newNode(t, "n1", lifecycletest.NewState(), nil)
 	keys := n.init(1, 1)
 	for name, set := range map[string]func(error){
 		"loading": func(err error) { n.loading = err },

@@ -66,7 +66,7 @@ func TestMigrationDoesNotBringFormerSharesBack(t *testing.T) {
 				t.Fatal(err)
 			}
 			second.follower.Store(false)
-			second.state.changes <- struct{}{}
+			second.state.Changes <- struct{}{}
 			second.until(second.Active, "not active")
 			// The seal is looked at after the change of seal: then that has been, or was given up.
 			second.until(func() bool { return second.Numbers()["seal_reachable"] == 1 || !second.Status(ctx).Migration }, "nothing was tended")
@@ -184,7 +184,7 @@ func TestMigrationAfterARestore(t *testing.T) {
 		t.Fatal(err)
 	}
 	second.follower.Store(false)
-	second.state.changes <- struct{}{}
+	second.state.Changes <- struct{}{}
 	second.until(func() bool { return second.Active() && !second.Status(ctx).Migration }, "not migrated")
 	if !second.opensRoot(keys[1:]) {
 		t.Error("the recovery key is lost")

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/coffer-project/coffer/server/lifecycle"
+	"github.com/coffer-project/coffer/server/lifecycle/lifecycletest"
 )
 
 // leader is an unsealed node of a cluster, and its API for joiners.
@@ -23,7 +24,7 @@ type leader struct {
 
 func newLeader(t *testing.T, change func(*lifecycle.Options)) *leader {
 	t.Helper()
-	l := &leader{node: newNode(t, "n1", newMemory(), change)}
+	l := &leader{node: newNode(t, "n1", lifecycletest.NewState(), change)}
 	l.keys = l.init(3, 2)
 	if l.Sealed() {
 		l.unseal(l.keys[:2]...)
@@ -59,9 +60,9 @@ func (l *leader) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // joiner is a new node that gets the leader's state once its cluster runs.
 func (l *leader) joiner(change func(*lifecycle.Options)) *node {
-	n := newNode(l.t, "n2", newMemory(), change)
+	n := newNode(l.t, "n2", lifecycletest.NewState(), change)
 	n.follower.Store(true)
-	n.onOpen = func(context.Context, lifecycle.CA) error { n.state.copyFrom(l.t, l.state); return nil }
+	n.onOpen = func(context.Context, lifecycle.CA) error { copyState(l.t, n.state, l.state); return nil }
 	return n
 }
 
@@ -111,7 +112,7 @@ func TestJoinRefused(t *testing.T) {
 	t.Run("wrong keys", func(t *testing.T) {
 		n := l.joiner(nil)
 		n.join(l.target())
-		wrong := newNode(t, "other", newMemory(), nil).init(3, 2)
+		wrong := newNode(t, "other", lifecycletest.NewState(), nil).init(3, 2)
 		if _, err := n.Unseal(t.Context(), wrong[0], false); err != nil {
 			t.Fatal(err)
 		}
@@ -210,7 +211,7 @@ func TestWaitingChanges(t *testing.T) {
 	}
 	t.Run("for an answer", func(t *testing.T) {
 		url, called := stalled(t)
-		n := newNode(t, "n2", newMemory(), nil)
+		n := newNode(t, "n2", lifecycletest.NewState(), nil)
 		ended := make(chan error, 1)
 		go func() {
 			_, err := n.Join(context.Background(), lifecycle.JoinTarget{LeaderAPIAddr: url})

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/server/lifecycle"
+	"github.com/coffer-project/coffer/server/lifecycle/lifecycletest"
 	"github.com/coffer-project/coffer/server/seal"
 	"github.com/coffer-project/coffer/storage"
 )
@@ -151,7 +152,7 @@ func TestMigrationHalfConfigured(t *testing.T) {
 			wantError(t, err, `disabled = "true"`)
 		}
 	}
-	fresh := newNode(t, "n2", newMemory(), seals(a, c))
+	fresh := newNode(t, "n2", lifecycletest.NewState(), seals(a, c))
 	_, err := fresh.Init(t.Context(), 1, 1)
 	wantError(t, err, "disabled seal")
 }
@@ -185,7 +186,7 @@ func TestMigrationWaitsForTheTurn(t *testing.T) {
 		t.Fatalf("Migrate = %+v, %v", s, err)
 	}
 	n.follower.Store(false)
-	n.state.changes <- struct{}{}
+	n.state.Changes <- struct{}{}
 	n.until(func() bool { return !n.Status(t.Context()).Migration }, "not migrated")
 }
 
@@ -229,7 +230,7 @@ func TestServiceAwayLater(t *testing.T) {
 		reachable(1)
 		s.down.Store(true)
 		reachable(0)
-		n.state.replaced()
+		n.state.Replaced()
 		synctest.Wait()
 		if !n.Active() {
 			t.Error("the node is not active any more")
@@ -288,11 +289,11 @@ func TestFormerKeyServesOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.follower.Store(true)
-	n.state.changes <- struct{}{}
+	n.state.Changes <- struct{}{}
 	n.until(func() bool { return n.turns.Load() == 0 }, "still active")
 	before := s.calls.Load()
 	n.follower.Store(false)
-	n.state.changes <- struct{}{}
+	n.state.Changes <- struct{}{}
 	n.until(n.Active, "not active")
 	n.until(func() bool { return s.calls.Load() >= before+3 }, "the seal was not looked at") // unwrapping, then the check
 	if now := value(t, n.state, seal.RootKey); !bytes.Equal(now, puts[1].Value) {

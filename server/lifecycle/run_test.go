@@ -8,12 +8,13 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/server/lifecycle"
+	"github.com/coffer-project/coffer/server/lifecycle/lifecycletest"
 	"github.com/coffer-project/coffer/storage"
 )
 
 func TestRunUnsealsByItself(t *testing.T) {
 	auto := func(o *lifecycle.Options) { o.AutoSeal = static(t, 1) }
-	n := newNode(t, "n1", newMemory(), auto)
+	n := newNode(t, "n1", lifecycletest.NewState(), auto)
 	if keys := n.init(5, 3); len(keys) != 0 || n.Sealed() {
 		t.Errorf("%d keys, sealed %v", len(keys), n.Sealed())
 	}
@@ -29,7 +30,7 @@ func TestRunUnsealsByItself(t *testing.T) {
 }
 
 func TestLeadershipComesAndGoes(t *testing.T) {
-	n := newNode(t, "n1", newMemory(), nil)
+	n := newNode(t, "n1", lifecycletest.NewState(), nil)
 	n.unseal(n.init(1, 1)...)
 	for range 3 {
 		n.until(func() bool { return n.Active() && n.turns.Load() == 1 && !n.ActiveSince().IsZero() }, "not active")
@@ -37,17 +38,17 @@ func TestLeadershipComesAndGoes(t *testing.T) {
 		if n.Active() {
 			t.Error("active without the lead")
 		}
-		n.state.changes <- struct{}{}
+		n.state.Changes <- struct{}{}
 		n.until(func() bool { return n.turns.Load() == 0 && n.ActiveSince().IsZero() }, "still active")
 		n.follower.Store(false)
-		n.state.changes <- struct{}{}
+		n.state.Changes <- struct{}{}
 	}
 }
 
 // A standby that is cut off does not serve what it has for ever: it would not hear of a revoked token.
 func TestCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, "n1", newMemory(), nil)
+		n := newNode(t, "n1", lifecycletest.NewState(), nil)
 		n.unseal(n.init(1, 1)...)
 		n.follower.Store(true)
 		for range 2 {
@@ -72,24 +73,24 @@ func TestCutOff(t *testing.T) {
 // A state that was replaced is followed: loaded again if it is this cluster's.
 func TestReplacedState(t *testing.T) {
 	t.Run("this cluster's", func(t *testing.T) {
-		n := newNode(t, "n1", newMemory(), nil)
+		n := newNode(t, "n1", lifecycletest.NewState(), nil)
 		n.unseal(n.init(1, 1)...)
 		n.run()
 		before := n.loads.Load()
-		n.state.replaced()
+		n.state.Replaced()
 		n.until(func() bool { return n.loads.Load() == before+1 }, "not loaded again")
 		if n.Sealed() {
 			t.Error("sealed")
 		}
 	})
 	t.Run("another cluster's", func(t *testing.T) {
-		n := newNode(t, "n1", newMemory(), nil)
+		n := newNode(t, "n1", lifecycletest.NewState(), nil)
 		n.unseal(n.init(1, 1)...)
 		n.run()
-		other := newNode(t, "other", newMemory(), nil)
+		other := newNode(t, "other", lifecycletest.NewState(), nil)
 		keys := other.init(1, 1)
-		n.state.copyFrom(t, other.state)
-		n.state.replaced()
+		copyState(t, n.state, other.state)
+		n.state.Replaced()
 		n.until(n.barrier.Sealed, "not sealed")
 		n.until(func() bool { return n.Status(t.Context()).Sealed }, "not sealed")
 		n.unseal(keys...)
@@ -101,13 +102,13 @@ func TestReplacedState(t *testing.T) {
 	// The seal's key does not tell the clusters apart, but the running node has the certificates of the old one.
 	t.Run("another cluster's with the same seal", func(t *testing.T) {
 		auto := func(o *lifecycle.Options) { o.AutoSeal = static(t, 1) }
-		n := newNode(t, "n1", newMemory(), auto)
+		n := newNode(t, "n1", lifecycletest.NewState(), auto)
 		n.init(0, 0)
 		n.run()
-		other := newNode(t, "other", newMemory(), auto)
+		other := newNode(t, "other", lifecycletest.NewState(), auto)
 		other.init(0, 0)
-		n.state.copyFrom(t, other.state)
-		n.state.replaced()
+		copyState(t, n.state, other.state)
+		n.state.Replaced()
 		n.until(func() bool { return n.Identity() == other.Identity() }, "it goes on as the old cluster")
 		if string(n.ca.Key) != "key of other" {
 			t.Errorf("it runs with the %s", n.ca.Key)
@@ -117,7 +118,7 @@ func TestReplacedState(t *testing.T) {
 
 // Everything at once, as often as it likes: nothing hangs, and in the end the node can be unsealed.
 func TestRaces(t *testing.T) {
-	n := newNode(t, "n1", newMemory(), nil)
+	n := newNode(t, "n1", lifecycletest.NewState(), nil)
 	keys := n.init(3, 2)
 	n.run()
 	var wg sync.WaitGroup
@@ -129,7 +130,7 @@ func TestRaces(t *testing.T) {
 		func() { n.Status(context.Background()) },
 		func() { n.Init(context.Background(), 1, 1) },
 		func() { n.Join(context.Background(), lifecycle.JoinTarget{LeaderAPIAddr: "http://127.0.0.1:1"}) },
-		func() { n.state.replaced() },
+		func() { n.state.Replaced() },
 		func() { n.ReadIndex(context.Background()) },
 		func() { n.Challenge(context.Background(), "n2") },
 		func() {

@@ -28,6 +28,7 @@ var plan = []struct{ of, may string }{
 	{"cluster", "proto/* storage storage/fsm"},
 	{"server", "engines storage"},
 	{"server/httpapi", "server engines storage"},
+	{"server/lifecycle/lifecycletest", "server/lifecycle storage storage/barrier"},
 	{"server/lifecycle", "server/seal engines storage"},
 	{"server/seal/*", "server/seal engines storage"},
 	{"server/snapshots", "server/archive engines storage"},
