@@ -27,7 +27,7 @@ const (
 	headerMagic = "COFFERLOG1"
 
 	deleteChunk    = 2048     // entries removed in one transaction, so that appends get their turn
-	recentMaxBytes = 32 << 20 // newest entries kept in memory, for the senders to followers
+	recentMaxBytes = 16 << 20 // newest entries kept in memory, for the senders to followers
 	entryOverhead  = 64       // of an entry in the file, roughly
 )
 
