@@ -25,8 +25,8 @@ type counts struct {
 	skip   map[storage.Key]bool // beyond cursor: counted already, or gone
 }
 
-func newCounts() counts {
-	return counts{byPlace: map[place]int{}, byNS: map[string]int{}, skip: map[storage.Key]bool{}}
+func newCounts() *counts {
+	return &counts{byPlace: map[place]int{}, byNS: map[string]int{}, skip: map[storage.Key]bool{}}
 }
 
 // add counts a lease that was put at this key of an index.
@@ -80,24 +80,22 @@ func bump[K comparable](counts map[K]int, key K, by int) {
 	}
 }
 
-// countAll counts what is stored. It runs beside everything else.
-func (m *Manager) countAll(ctx context.Context) error {
+// countAll counts what is stored, from where c has come to. It runs beside everything else.
+func (m *Manager) countAll(ctx context.Context, c *counts) error {
 	for _, prefix := range []storage.Key{expPrefix, stuckPrefix} {
-		var after string
-		for {
-			names, err := m.countPage(ctx, prefix, after)
-			if err != nil {
+		for more := true; more; {
+			var err error
+			if more, err = m.countPage(ctx, c, prefix); err != nil {
 				return err
 			}
-			if len(names) < namesPage {
-				break
-			}
-			after = names[len(names)-1]
 		}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.counts.complete, m.counts.skip = true, nil
+	c.complete, c.skip = true, nil
+	if m.again == c {
+		m.counts, m.again = c, nil
+	}
 	return nil
 }
 
@@ -105,19 +103,28 @@ const namesPage = 8192
 
 // countPage counts some names. No commit of ours runs meanwhile: what was committed before has been followed by
 // the counts, and what comes later will be.
-func (m *Manager) countPage(ctx context.Context, prefix storage.Key, after string) ([]string, error) {
+func (m *Manager) countPage(ctx context.Context, c *counts, prefix storage.Key) (more bool, err error) {
 	m.counting.Lock()
 	defer m.counting.Unlock()
+	m.mu.Lock()
+	after, inside := strings.CutPrefix(string(c.cursor), string(prefix))
+	m.mu.Unlock()
+	if !inside {
+		if after > string(prefix) {
+			return false, nil // this was counted before an earlier try failed
+		}
+		after = ""
+	}
 	names, err := m.store.List(ctx, prefix, after, namesPage)
 	if err != nil {
-		return nil, err
+		return false, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, name := range names {
-		m.counts.scanned(prefix + storage.Key(name))
+		c.scanned(prefix + storage.Key(name))
 	}
-	return names, nil
+	return len(names) == namesPage, nil
 }
 
 // names yields the names below prefix that are greater than after, in order.

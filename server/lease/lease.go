@@ -79,7 +79,8 @@ type Manager struct {
 	mu     sync.Mutex
 	work   *work                    // nil unless Run is at work
 	busy   map[string]chan struct{} // lease ids that an engine is being asked about; closed when done
-	counts counts                   // follow only while Run is at work
+	counts *counts                  // follow only while Run is at work
+	again  *counts                  // what follows too, while all is counted anew; then it becomes counts
 
 	created, renewed, revoked, failed atomic.Int64
 	warnings                          *rate.Limiter // of the log, which a broken engine must not flood
@@ -103,7 +104,7 @@ func New(o Options) *Manager {
 func (m *Manager) Clear() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.counts = newCounts()
+	m.counts, m.again = newCounts(), nil
 	m.clock.reset()
 }
 
@@ -240,11 +241,15 @@ func (m *Manager) warn(text string, rec *record, err error) {
 // step is a lease's way from one key of the index to another; "" is nowhere.
 type step struct{ was, is storage.Key }
 
-// followed runs commit, and if that succeeds lets counts and schedule follow.
+// followed runs commit, and if that succeeds lets counts and schedule follow. A lease that stays where it is in the
+// index is scheduled too, in case an earlier commit put it there and failed to tell.
 func (m *Manager) followed(commit func() ([]step, error)) error {
 	m.counting.RLock()
 	defer m.counting.RUnlock()
 	steps, err := commit()
+	if errors.Is(err, storage.ErrOutcomeUnknown) {
+		m.doubt(steps)
+	}
 	if err != nil {
 		return err
 	}
@@ -264,16 +269,17 @@ func (m *Manager) followed(commit func() ([]step, error)) error {
 }
 
 func (m *Manager) followLocked(s step) {
-	if s.was == s.is {
-		return
+	for _, c := range []*counts{m.counts, m.again} {
+		if c == nil || s.was == s.is {
+			continue
+		}
+		if s.was != "" {
+			c.remove(s.was)
+		}
+		if s.is != "" {
+			c.add(s.is)
+		}
 	}
-	if s.was != "" {
-		m.counts.remove(s.was)
-	}
-	if s.is == "" {
-		return
-	}
-	m.counts.add(s.is)
 	if name, ok := strings.CutPrefix(string(s.is), string(expPrefix)); ok && m.work.window.note(name) {
 		m.work.alert()
 	}

@@ -30,6 +30,7 @@ type work struct {
 	running int
 	closed  bool // no more jobs
 	brake   *brake
+	doubts  doubts
 	tidying bool
 
 	ticks  ticks     // of Run's goroutine only
@@ -55,7 +56,8 @@ func (m *Manager) Run(ctx context.Context) {
 		return
 	}
 	w.wg.Go(func() { m.removeRevoked(ctx, w) })
-	w.wg.Go(func() { m.retry(ctx, "counting leases", func() error { return m.countAll(ctx) }) })
+	first := m.counts // only Run replaces them, and what it starts
+	w.wg.Go(func() { m.retry(ctx, "counting leases", func() error { return m.countAll(ctx, first) }) })
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -122,7 +124,7 @@ func (m *Manager) begin(ctx context.Context, w *work) error {
 	defer m.counting.Unlock()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.counts = newCounts()
+	m.counts, m.again = newCounts(), nil
 	m.work = w
 	return nil
 }
@@ -145,7 +147,7 @@ func (m *Manager) stop(w *work) {
 	w.closed = true
 	if m.work == w {
 		m.work = nil
-		m.counts = newCounts()
+		m.counts, m.again = newCounts(), nil
 	}
 }
 
@@ -162,6 +164,7 @@ func (m *Manager) tick(ctx context.Context, w *work) time.Duration {
 	m.keepTime(ctx, w, wall)
 	for {
 		now := m.clock.now()
+		m.settle(ctx, w, now)
 		m.enqueue(w, now)
 		more, err := m.slide(ctx, w, now)
 		if err != nil {
