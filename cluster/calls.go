@@ -158,6 +158,7 @@ func (c *calls) ReadIndex(ctx context.Context, _ *forwardpb.ReadIndexRequest) (*
 	if err != nil {
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}
+	c.n.nudge(caller(ctx))
 	return &forwardpb.ReadIndexReply{Index: uint64(index)}, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"reflect"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -29,6 +30,40 @@ func two(t *testing.T, h http.HandlerFunc) (leader, follower *member) {
 	}
 	until(t, "the follower to know its leader", func() bool { _, ok := follower.Leader(); return ok })
 	return leader, follower
+}
+
+// TestForwardedWriteIsThereAtOnce: a follower that forwarded a write hears of its commit without waiting for Raft.
+func TestForwardedWriteIsThereAtOnce(t *testing.T) {
+	var leader *member
+	set := func(o *Options) {
+		o.CommitTimeout = time.Hour // Raft itself says nothing
+		o.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			index, err := leader.Commit(r.Context(), put("k", "v"))
+			if err != nil {
+				t.Errorf("Commit: %v", err)
+			}
+			fmt.Fprint(w, index)
+		})
+	}
+	leader = single(t, set)
+	f := start(t, "b", set)
+	if err := leader.Join(testContext(t), "b", f.addr, true, false); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the follower to know its leader", func() bool { _, ok := f.Leader(); return ok })
+	for range 20 {
+		w := httptest.NewRecorder()
+		if err := f.Forward(w, httptest.NewRequest("POST", "/", nil)); err != nil {
+			t.Fatal(err)
+		}
+		index, err := strconv.ParseUint(w.Body.String(), 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f.machine.WaitApplied(testContext(t), storage.Index(index)); err != nil {
+			t.Fatalf("waiting for %d: %v", index, err)
+		}
+	}
 }
 
 func TestForwardCarriesEverything(t *testing.T) {

@@ -42,6 +42,7 @@ func (c *calls) Forward(stream requestStream) error {
 	if aborted := serve(c.n.opts.Handler, w, r); aborted {
 		return status.Error(codes.Aborted, "the handler broke off")
 	}
+	c.n.nudge(caller(stream.Context())) // it will wait until it has what the answer speaks of
 	return w.finish()
 }
 

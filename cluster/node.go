@@ -38,6 +38,7 @@ type Node struct {
 	restartMu sync.Mutex // held while instance is replaced
 
 	queue  *queue
+	nudges nudges
 	reads  reads
 	roles  roles
 	health health
@@ -74,6 +75,7 @@ func Open(o Options) (*Node, error) {
 	}
 	n := &Node{opts: o, log: o.Logger, queue: newQueue(), closed: make(chan struct{})}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
+	n.nudges.of = map[NodeID]*nudge{}
 	n.roles.init()
 	n.reads.init()
 	n.health.init(o)

@@ -91,6 +91,14 @@ func (t *safeTransport) AppendEntries(id raft.ServerID, addr raft.ServerAddress,
 	}
 }
 
+// tell sends an append that nobody waits for: once, or not at all.
+func (t *safeTransport) tell(id raft.ServerID, addr raft.ServerAddress, req *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	if t.stalled() {
+		return errStalled
+	}
+	return t.network.AppendEntries(id, t.address(id, addr), req, resp)
+}
+
 // How long an append waits for a node that cannot be reached, and how often it tries.
 const (
 	patience    = 30 * time.Second
