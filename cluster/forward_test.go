@@ -35,8 +35,8 @@ func two(t *testing.T, h http.HandlerFunc) (leader, follower *member) {
 // TestForwardedWriteIsThereAtOnce: a follower that forwarded a write hears of its commit without waiting for Raft.
 func TestForwardedWriteIsThereAtOnce(t *testing.T) {
 	var leader *member
-	set := func(o *Options) {
-		o.CommitTimeout = time.Hour // Raft itself says nothing
+	all := three(t, func(o *Options) {
+		o.CommitTimeout = time.Minute // Raft itself says nothing
 		o.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			index, err := leader.Commit(r.Context(), put("k", "v"))
 			if err != nil {
@@ -44,13 +44,9 @@ func TestForwardedWriteIsThereAtOnce(t *testing.T) {
 			}
 			fmt.Fprint(w, index)
 		})
-	}
-	leader = single(t, set)
-	f := start(t, "b", set)
-	if err := leader.Join(testContext(t), "b", f.addr, true, false); err != nil {
-		t.Fatal(err)
-	}
-	until(t, "the follower to know its leader", func() bool { _, ok := f.Leader(); return ok })
+	})
+	leader = all[0]
+	f := all[1]
 	for range 20 {
 		w := httptest.NewRecorder()
 		if err := f.Forward(w, httptest.NewRequest("POST", "/", nil)); err != nil {
