@@ -67,20 +67,6 @@ func (s *Store) Effective(ctx context.Context, entityID string) (*Effective, err
 	return s.effectiveOf(ctx, p.Owner)
 }
 
-// GroupIDs returns the sorted ids of all groups that an entity is in.
-func (s *Store) GroupIDs(ctx context.Context, entityID string) ([]string, error) {
-	eff, err := s.Effective(ctx, entityID)
-	if err != nil {
-		return nil, err
-	}
-	ids := make([]string, 0, len(eff.Groups))
-	for id := range eff.Groups {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	return ids, nil
-}
-
 // HasGroup reports whether a group of any namespace has the id.
 func (s *Store) HasGroup(ctx context.Context, id string) (bool, error) {
 	if !validID(id) {
@@ -193,15 +179,10 @@ func (s *Store) cachedGroup(ctx context.Context, id string) (*group, error) {
 	})
 }
 
-// Fill returns the value of a name in a policy's template, such as "identity.entity.metadata.team", for policies
-// of the entity's own namespace. It reports false for names that mean nothing and for values that are absent or
-// empty.
-func (eff *Effective) Fill(name string) (string, bool) {
-	return eff.FillIn(eff.Entity.NamespaceID, name)
-}
-
-// FillIn is Fill for policies of any namespace. It matters for groups by name: those of the policy's namespace
-// are meant, because whoever rules another namespace can name and describe groups as they like.
+// FillIn returns the value of a name in a policy's template, such as "identity.entity.metadata.team", for policies
+// of a namespace. It reports false for names that mean nothing and for values that are absent or empty. Groups by
+// name are those of the policy's namespace, because whoever rules another one can name and describe groups as they
+// like.
 func (eff *Effective) FillIn(ns, name string) (string, bool) {
 	value := eff.fill(ns, name)
 	return value, value != ""

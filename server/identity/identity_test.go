@@ -3,6 +3,7 @@ package identity_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -77,6 +78,12 @@ func mustEffective(t testing.TB, h *house, id string) *identity.Effective {
 		t.Fatalf("Effective: %v", err)
 	}
 	return eff
+}
+
+// groupsOf returns the sorted ids of all groups that an entity is in.
+func groupsOf(t testing.TB, h *house, id string) []string {
+	t.Helper()
+	return slices.Sorted(maps.Keys(mustEffective(t, h, id).Groups))
 }
 
 func texts(list any) []string {

@@ -114,7 +114,7 @@ func TestMergeRefused(t *testing.T) {
 	h.Must(engines.Update, "entity/merge", body)
 }
 
-func TestFill(t *testing.T) {
+func TestFillIn(t *testing.T) {
 	h := newHouse(t)
 	id := h.write("entity", `{"name":"bob","metadata":{"team":"x","a.b":"y","empty":""}}`)
 	h.write("entity-alias", map[string]any{"name": "b@x", "mount_accessor": auths[0], "canonical_id": id, "custom_metadata": map[string]string{"c": "d"}})
@@ -139,8 +139,8 @@ func TestFill(t *testing.T) {
 		"identity.groups.names.ops.eu.metadata.k":                    "v",
 		"identity.groups.names.nobody.id":                            "", "identity.groups.ids.nobody.name": "", "identity": "", "": "", "other.entity.id": "",
 	} {
-		if got, ok := eff.Fill(name); got != want || ok != (want != "") {
-			t.Errorf("Fill(%q) = %q, %v, want %q", name, got, ok, want)
+		if got, ok := eff.FillIn("root", name); got != want || ok != (want != "") {
+			t.Errorf("FillIn(%q) = %q, %v, want %q", name, got, ok, want)
 		}
 	}
 }

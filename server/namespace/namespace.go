@@ -61,18 +61,9 @@ func (n *Namespace) Name() string {
 	return path[strings.LastIndexByte(path, '/')+1:]
 }
 
-// Locked reports whether the namespace or one it lies in is locked. A locked one answers LockError to everything
-// but sys/namespaces/api-lock/unlock.
+// Locked reports whether the namespace or one it lies in is locked. A locked one answers nothing but
+// sys/namespaces/api-lock/unlock.
 func (n *Namespace) Locked() bool { return n.lock != nil }
-
-// LockError is what a locked namespace answers, nil for one that is not.
-func (n *Namespace) LockError() error {
-	if n.lock == nil {
-		return nil
-	}
-	return &engines.Error{Kind: engines.KindUnavailable, Detail: fmt.Sprintf(
-		"the API of namespace %q is locked: unlock it with sys/namespaces/api-lock/unlock and the unlock key", n.lock.Path)}
-}
 
 // depth is the number of namespaces above it.
 func (n *Namespace) depth() int { return strings.Count(n.Path, "/") }

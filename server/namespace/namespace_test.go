@@ -361,8 +361,8 @@ func TestLock(t *testing.T) {
 	for _, id := range []string{a.ID, b.ID} {
 		n, err := f.ByID(t.Context(), id)
 		f.must(err)
-		if err := n.LockError(); !n.Locked() || kind(err) != engines.KindUnavailable || !strings.Contains(err.Error(), `"a/"`) {
-			t.Errorf("%s: locked %v, %v", n.Path, n.Locked(), err)
+		if !n.Locked() {
+			t.Errorf("%s is not locked", n.Path)
 		}
 	}
 	entries, err := f.memory.Scan(t.Context(), "", "", 0)
@@ -393,7 +393,7 @@ func TestLock(t *testing.T) {
 	}
 	f.must(f.Unlock(t.Context(), b.ID, "", true))
 	for _, id := range []string{a.ID, b.ID} {
-		if n, _ := f.ByID(t.Context(), id); n.Locked() || n.LockError() != nil {
+		if n, _ := f.ByID(t.Context(), id); n.Locked() {
 			t.Errorf("%s is still locked", n.Path)
 		}
 	}

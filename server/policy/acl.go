@@ -101,14 +101,6 @@ func (d Decision) And(e Decision) Decision {
 	}
 }
 
-// NewACL joins policies of the root namespace. One that is Root makes all others irrelevant. Rules past their
-// expiration and templates are left out.
-func NewACL(policies ...*Policy) *ACL {
-	var b builder
-	b.add(Scope{Namespace: rootNS}, nil, policies)
-	return b.acl()
-}
-
 // Subject is who an ACL is for. It fills the templates of policies.
 type Subject interface {
 	// FillIn returns the value of a template's name, such as "identity.entity.id", in a policy of the namespace with

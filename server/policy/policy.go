@@ -3,7 +3,7 @@
 //
 // It promises that an ACL is a pure function of its policies: among all patterns that match a path exactly
 // one decides (see ACL), and nothing is allowed by default. Text that is not understood completely is
-// refused when it is written, never ignored when it is used. Start reading at Parse, then NewACL, then Store.
+// refused when it is written, never ignored when it is used. Start reading at Parse, then ACL, then Store.
 package policy
 
 import (

@@ -240,21 +240,3 @@ func (q *Quotas) Numbers() map[string]float64 {
 	}
 	return n
 }
-
-// Violations returns how many requests each quota refused on this node, by "<type>/<name>". Those that never
-// did are not in it.
-func (q *Quotas) Violations() map[string]uint64 {
-	m := map[string]uint64{}
-	t := q.table.Load()
-	if t == nil {
-		return m
-	}
-	for _, of := range []*ruleSet{&t.rates, &t.leases} {
-		for _, r := range of.all {
-			if n := r.violations.Load(); n > 0 {
-				m[r.id()] = n
-			}
-		}
-	}
-	return m
-}

@@ -82,11 +82,6 @@ func (s *Store) changeRole(ctx context.Context, namespace, name string, fn func(
 	return err
 }
 
-// DropRoles removes all token roles of a namespace. Their tokens can no longer be renewed.
-func (s *Store) DropRoles(ctx context.Context, namespace string) error {
-	return storage.DeletePrefix(ctx, s.store, rolesKey(namespace))
-}
-
 var (
 	roleName   = regexp.MustCompile(`^\w([\w.-]{0,254}\w)?$`)
 	pathSuffix = regexp.MustCompile(`^(\w([\w.-]{0,126}\w)?)?$`)

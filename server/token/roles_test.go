@@ -292,9 +292,7 @@ func TestRolesOfNamespaces(t *testing.T) {
 	if !d.Mount.Exists("roles/r") {
 		t.Error("the role is not there")
 	}
-	if err := d.tokens.DropRoles(t.Context(), "a"); err != nil {
-		t.Fatal(err)
-	}
+	d.Must(engines.Delete, "roles/r", nil)
 	d.Fails(engines.KindNotFound, engines.Read, "roles/r", nil)
 	d.in("root")
 	if data := d.Data(d.Must(engines.Read, "roles/r", nil)); data["orphan"] != false {

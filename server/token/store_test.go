@@ -150,9 +150,6 @@ func TestCreateAndLookup(t *testing.T) {
 	if p, err := w.TokenPolicies(ctx, c.Token.Reveal()); err != nil || !slices.Equal(p, []string{"a", "b"}) {
 		t.Errorf("TokenPolicies = %v, %v", p, err)
 	}
-	if p, err := w.AccessorPolicies(ctx, c.Entry.Accessor); err != nil || !slices.Equal(p, []string{"a", "b"}) {
-		t.Errorf("AccessorPolicies = %v, %v", p, err)
-	}
 	for _, bad := range []string{"", "hvs.", c.Token.Reveal() + "x", c.Entry.Accessor, c.Entry.Key, strings.Repeat("x", 10_000)} {
 		if _, err := w.Lookup(ctx, bad); !errors.Is(err, token.ErrInvalid) {
 			t.Errorf("Lookup of something else = %v", err)

@@ -294,15 +294,6 @@ func (s *Store) TokenPolicies(ctx context.Context, token string) ([]string, erro
 	return e.Policies, nil
 }
 
-// AccessorPolicies returns the policies of the valid token with this accessor.
-func (s *Store) AccessorPolicies(ctx context.Context, accessor string) ([]string, error) {
-	e, err := s.LookupAccessor(ctx, accessor)
-	if err != nil {
-		return nil, err
-	}
-	return e.Policies, nil
-}
-
 // Accessors returns the accessors of all stored tokens, sorted.
 func (s *Store) Accessors(ctx context.Context) ([]string, error) {
 	return s.accessorsWhere(ctx, func(string) bool { return true })
