@@ -2,6 +2,7 @@
 // The tests are one story and run in order.
 
 import assert from 'node:assert/strict'
+import { createHmac } from 'node:crypto'
 import { readFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -63,10 +64,10 @@ async function signIn(token) {
   await button('Sign in').click()
 }
 
-async function api(method, path, body, token = rootToken) {
+async function api(method, path, body, token = rootToken, namespace = '') {
   const response = await fetch(`${server.url}/v1/${path}`, {
     method,
-    headers: { 'X-Vault-Token': token },
+    headers: { 'X-Vault-Token': token, ...(namespace && { 'X-Vault-Namespace': namespace }) },
     body: body && JSON.stringify(body),
   })
   const text = await response.text()
@@ -374,6 +375,256 @@ test('a kv version 1 engine works without versions', async () => {
   assert.deepEqual((await api('GET', 'plain/one')).body.data, { k: 'w' })
 })
 
+/** Runs work in a browser of somebody else, who has not signed in, and looks at what it asked for and kept. */
+async function elsewhere(place, secrets, work) {
+  const other = await openPage(browser, server)
+  const asked = []
+  other.page.on('request', (r) => asked.push(r.url()))
+  other.page.on('framenavigated', (f) => asked.push(f.url()))
+  await other.page.goto(`${server.url}/ui/${place}`)
+  await work(other.page, asked)
+  for (const secret of secrets) assert.equal(asked.some((url) => url.includes(secret)), false, 'a secret is in an address')
+  const kept = await other.page.evaluate(() => [JSON.stringify(localStorage), document.cookie, Object.keys(sessionStorage).join()])
+  assert.deepEqual(kept, ['{}', '', 'coffer.token'])
+  assert.deepEqual(other.faults, [])
+  await other.context.close()
+}
+
+async function enter(there, name, password, namespace = '') {
+  await there.getByRole('button', { name: 'Username' }).click()
+  await there.getByLabel('Username', { exact: true }).fill(name)
+  await there.getByLabel('Password', { exact: true }).fill(password)
+  if (namespace) await there.getByLabel('Namespace', { exact: true }).fill(namespace)
+  await there.getByRole('button', { name: 'Sign in', exact: true }).click()
+}
+
+test('signs in with a username, and words a refusal as the server does', async () => {
+  await api('POST', 'sys/auth/people', { type: 'userpass' })
+  await api('POST', 'auth/people/users/ann', { password: 'pw-of-ann', token_policies: ['reader'] })
+  const refusal = (await api('POST', 'auth/people/login/ann', { password: 'wrong' }, '')).body.errors[0]
+  await elsewhere('', ['pw-of-ann'], async (there, asked) => {
+    await there.getByRole('button', { name: 'Username' }).click()
+    assert.equal(await there.getByLabel('Mount path').inputValue(), 'userpass')
+    await there.getByLabel('Mount path').fill('people')
+    await enter(there, 'ann', 'wrong')
+    await sees(there.getByRole('alert').getByText(refusal, { exact: true }))
+    await enter(there, 'ann', 'pw-of-ann')
+    await sees(there.getByRole('heading', { name: 'Secrets' }))
+    await sees(there.getByText('people-ann'))
+    await there.waitForLoadState('networkidle')
+    const lookups = asked.filter((url) => url.endsWith('/lookup-self')).length
+    assert.ok(lookups <= 2, `the token was looked up ${lookups} times`)
+    assert.equal(await there.getByLabel('Namespace').count(), 0, 'there is none to choose from')
+  })
+})
+
+/** The code that an authenticator app shows, from what it was given. */
+function passcode(address) {
+  const params = new URL(address).searchParams
+  const bits = [...params.get('secret')].map((c) => 'ABCDEFGHIJKLMNOPQRSTUVWXYZ234567'.indexOf(c).toString(2).padStart(5, '0')).join('')
+  const key = Buffer.from(bits.match(/.{8}/g).map((b) => parseInt(b, 2)))
+  const counter = Buffer.alloc(8)
+  counter.writeBigUInt64BE(BigInt(Math.floor(Date.now() / 1000 / Number(params.get('period')))))
+  const sum = createHmac(params.get('algorithm'), key).update(counter).digest()
+  const digits = Number(params.get('digits'))
+  return String((sum.readUInt32BE(sum.at(-1) & 15) & 0x7fffffff) % 10 ** digits).padStart(digits, '0')
+}
+
+test('asks for the passcode of a second factor', async () => {
+  await api('POST', 'sys/auth/userpass', { type: 'userpass' })
+  await api('POST', 'auth/userpass/users/bob', { password: 'pw-of-bob', token_policies: ['reader'] })
+  const { entity_id } = (await api('POST', 'auth/userpass/login/bob', { password: 'pw-of-bob' }, '')).body.auth
+  const accessor = (await api('GET', 'sys/auth')).body.data['userpass/'].accessor
+  const { method_id } = (await api('POST', 'identity/mfa/method/totp', { issuer: 'coffer', period: 120, algorithm: 'SHA256' })).body.data
+  const { url } = (await api('POST', 'identity/mfa/method/totp/admin-generate', { method_id, entity_id })).body.data
+  await api('POST', 'identity/mfa/login-enforcement/all', { mfa_method_ids: [method_id], auth_method_accessors: [accessor] })
+
+  await elsewhere('', ['pw-of-bob'], async (there) => {
+    const give = async (code) => {
+      await there.getByLabel('Passcode').fill(code)
+      await there.getByRole('button', { name: 'Continue' }).click()
+    }
+    await enter(there, 'bob', 'pw-of-bob')
+    await sees(there.getByRole('heading', { name: 'Enter your passcode' }))
+    await there.waitForFunction(() => document.activeElement.inputMode === 'numeric')
+    assert.deepEqual(await there.evaluate(() => Object.values(sessionStorage)), [], 'there is no token yet')
+    const refused = there.waitForResponse((r) => r.url().endsWith('/sys/mfa/validate'))
+    await give(passcode(url).replace(/.$/, (d) => (Number(d) + 1) % 10))
+    const said = (await (await refused).json()).errors[0]
+    await sees(there.getByRole('alert').getByText(said, { exact: true }))
+    await give(passcode(url))
+    await sees(there.getByRole('heading', { name: 'Secrets' }))
+    await sees(there.getByText('userpass-bob'))
+  })
+})
+
+test('signs in within a namespace and stays in those that the token may see', async () => {
+  await api('POST', 'sys/namespaces/division', {})
+  await api('POST', 'sys/namespaces/division/lab', {})
+  const within = (method, path, body) => api(method, path, body, rootToken, 'division')
+  await within('POST', 'sys/auth/userpass', { type: 'userpass' })
+  await within('PUT', 'sys/policies/acl/member', { policy: 'path "shelf/*" { capabilities = ["read", "list"] } path "lab/drawer/*" { capabilities = ["read", "list"] }' })
+  await within('POST', 'auth/userpass/users/cleo', { password: 'pw-of-cleo', token_policies: ['member'] })
+  await within('POST', 'sys/mounts/shelf', { type: 'kv', options: { version: '1' } })
+  await within('PUT', 'shelf/book', { title: 'one' })
+  await api('POST', 'sys/mounts/drawer', { type: 'kv', options: { version: '1' } }, rootToken, 'division/lab')
+
+  await elsewhere('', ['pw-of-cleo'], async (there) => {
+    const missing = (await api('POST', 'auth/userpass/login/cleo', { password: 'x' }, '', 'nowhere')).body.errors[0]
+    await enter(there, 'cleo', 'pw-of-cleo', 'nowhere')
+    await sees(there.getByRole('alert').getByText(missing, { exact: true }))
+    await enter(there, 'cleo', 'pw-of-cleo', '/division/')
+    const chooser = there.getByRole('combobox', { name: 'Namespace' })
+    await sees(chooser)
+    await sees(there.getByText('userpass-cleo'))
+    assert.deepEqual(await chooser.locator('option').allInnerTexts(), ['division', 'division/lab'])
+    await there.getByRole('link', { name: 'shelf/' }).click()
+    await there.getByRole('link', { name: 'book' }).click()
+    await there.getByRole('button', { name: 'Reveal title' }).click()
+    await sees(there.locator('[data-value="title"]', { hasText: 'one' }))
+    await there.reload()
+    await sees(there.getByRole('heading', { name: 'book' }))
+
+    await chooser.selectOption('division/lab')
+    await sees(there.getByRole('link', { name: 'drawer/' }))
+    assert.equal(await there.getByRole('link', { name: 'shelf/' }).count(), 0)
+    await there.getByRole('link', { name: 'Policies' }).click()
+    await sees(there.getByRole('alert').getByText('permission denied'))
+    await sees(there.getByText('userpass-cleo'))
+
+    await there.goto(`${server.url}/ui/`) // the token is of no use in the root namespace
+    await there.reload()
+    await sees(there.getByRole('link', { name: 'shelf/' }))
+    assert.equal(await chooser.inputValue(), 'division')
+  })
+})
+
+test('a token of a namespace finds its way there', async () => {
+  const { body } = await api('POST', 'auth/token/create', { policies: ['member'], ttl: '1h' }, rootToken, 'division')
+  const token = body.auth.client_token
+  await elsewhere('', [token], async (there) => {
+    await there.getByLabel('Token').fill(token)
+    await there.getByRole('button', { name: 'Sign in', exact: true }).click()
+    await sees(there.getByRole('link', { name: 'shelf/' }))
+    await there.getByLabel('Your session').click()
+    await there.getByRole('button', { name: 'Revoke this token' }).click()
+    await there.getByRole('dialog').getByRole('button', { name: 'Revoke token' }).click()
+    await sees(there.getByRole('heading', { name: 'Sign in' }))
+    assert.equal((await api('GET', 'auth/token/lookup-self', undefined, token, 'division')).status, 403)
+    // The namespace is there again for the next one, who has rights in all of them.
+    assert.equal(await there.getByLabel('Namespace').inputValue(), 'division')
+    await there.getByLabel('Token').fill(rootToken)
+    await there.getByRole('button', { name: 'Sign in', exact: true }).click()
+    await sees(there.getByRole('link', { name: 'shelf/' }))
+  })
+})
+
+test('switches namespaces: engines, secrets and policies are those of the one chosen', async () => {
+  await page.goto(`${server.url}/ui/#/secrets`)
+  await page.reload()
+  const chooser = page.getByRole('combobox', { name: 'Namespace' })
+  await sees(chooser)
+  assert.deepEqual(await chooser.locator('option').allInnerTexts(), ['root namespace', 'division', 'division/lab'])
+  await chooser.selectOption('division')
+  await sees(page.getByRole('link', { name: 'shelf/' }))
+  assert.equal(await page.getByRole('link', { name: 'team/' }).count(), 0)
+
+  await page.getByRole('link', { name: 'shelf/' }).click()
+  await page.getByRole('link', { name: 'New secret' }).click()
+  await field('Path').fill('map')
+  await field('Key 1').fill('of')
+  await field('Value of of').fill('here')
+  await button('Save').click()
+  await sees(button('Reveal of'))
+  assert.deepEqual((await api('GET', 'shelf/map', undefined, rootToken, 'division')).body.data, { of: 'here' })
+
+  await visit('Policies')
+  await page.getByRole('link', { name: 'New policy' }).click()
+  await field('Name').fill('local')
+  await field('Policy').fill('path "shelf/*" { capabilities = ["read"] }')
+  await button('Save policy').click()
+  await sees(page.getByRole('link', { name: 'local' }))
+  assert.equal((await api('GET', 'sys/policies/acl/local')).status, 404)
+  assert.equal((await api('GET', 'sys/policies/acl/local', undefined, rootToken, 'division')).status, 200)
+
+  await visit('Engines')
+  await sees(page.locator('[data-mount="shelf/"]'))
+  await visit('Cluster') // there is one, whatever the namespace
+  await sees(page.getByText('shamir, 2 of 3 keys'))
+  await sees(page.getByRole('listitem').filter({ hasText: 'n1' }))
+  await visit('Audit')
+  await sees(page.getByText('No device is enabled'))
+
+  await visit('Engines')
+  await page.locator('[data-mount="shelf/"]').getByRole('button', { name: 'Disable' }).click()
+  await sees(page.getByRole('dialog'))
+  await page.goBack() // the question is not asked of another place
+  await sees(heading('Audit devices'))
+  assert.equal(await page.getByRole('dialog').count(), 0)
+  await chooser.selectOption('')
+  await visit('Policies')
+  await sees(page.getByRole('link', { name: 'reader' }))
+  assert.equal(await page.getByRole('link', { name: 'local' }).count(), 0)
+})
+
+test('wraps a text and JSON, and opens each once', async () => {
+  const made = page.locator('#wrapped')
+  const wrapped = async () => {
+    await button('Wrap').click()
+    await made.getByRole('button', { name: 'Reveal Wrapping token' }).click()
+    const token = await made.locator('code').innerText()
+    await made.getByRole('button', { name: 'Done' }).click()
+    return token
+  }
+  const unwrap = async (token) => {
+    await field('Token to unwrap').fill(token)
+    await button('Unwrap').click()
+  }
+  await visit('Wrap')
+  await field('Lifetime').fill('soon')
+  await field('Value of text').fill('open sesame')
+  await button('Wrap').click()
+  await sees(page.getByRole('alert').getByText(/X-Vault-Wrap-TTL must be a duration/))
+  await field('Lifetime').fill('90m')
+  await button('Wrap').click()
+  await sees(made.getByText('within 1 h 30 min'))
+  await made.getByRole('button', { name: 'Reveal Wrapping token' }).click()
+  const token = await made.locator('code').innerText()
+  const { data } = (await api('POST', 'sys/wrapping/lookup', { token })).body
+  assert.deepEqual([data.creation_path, data.creation_ttl], ['sys/wrapping/wrap', 5400])
+  await made.getByRole('button', { name: 'Done' }).click()
+  assert.equal(await field('Value of text').inputValue(), '', 'the text is gone from the page')
+
+  await unwrap(token)
+  const opened = page.locator('#opened')
+  await sees(opened)
+  assert.equal((await opened.innerText()).includes('sesame'), false, 'it is hidden until asked for')
+  await opened.getByRole('button', { name: 'Reveal text' }).click()
+  assert.equal(await opened.locator('[data-value="text"]').innerText(), 'open sesame')
+  assert.equal(await field('Token to unwrap').inputValue(), '')
+
+  await unwrap(token)
+  await sees(page.getByRole('alert').getByText('wrapping token is not valid or does not exist'))
+  await sees(page.getByText('somebody else may have'))
+  assert.equal(await opened.count(), 0)
+
+  await button('JSON').click()
+  await field('Content as JSON').fill('{"id":12345678901234567890,"more":{"a":[1]}}')
+  await unwrap(await wrapped())
+  await opened.getByRole('button', { name: 'Reveal id' }).click()
+  assert.equal(await opened.locator('[data-value="id"]').innerText(), '12345678901234567890')
+  assert.equal(page.url(), `${server.url}/ui/#/wrapping`)
+
+  const held = await fetch(`${server.url}/v1/auth/token/create`, {
+    method: 'POST',
+    headers: { 'X-Vault-Token': rootToken, 'X-Vault-Wrap-TTL': '5m' },
+    body: '{"policies":["reader"],"ttl":"1h"}',
+  })
+  await unwrap((await held.json()).wrap_info.token)
+  await opened.getByRole('button', { name: 'Reveal Token' }).click()
+  assert.match(await opened.locator('code').first().innerText(), /^hvs\./)
+})
+
 test('fits a screen 360 pixels wide, light and dark', async () => {
   const secret = `secrets/team%2F/show/${encodeURIComponent('app')}/${encodeURIComponent('data base?#1')}`
   for (const colorScheme of ['light', 'dark']) {
@@ -382,7 +633,7 @@ test('fits a screen 360 pixels wide, light and dark', async () => {
     await small.page.getByLabel('Token').fill(rootToken)
     await small.page.getByRole('button', { name: 'Sign in' }).click()
     await sees(small.page.getByRole('heading', { name: 'Secrets' }))
-    for (const place of ['secrets', 'secrets/team%2F/list', secret, secret.replace('show', 'edit'), 'policies', 'policies/new', 'tokens', 'engines/new', 'audit', 'overview']) {
+    for (const place of ['secrets', 'secrets/team%2F/list', secret, secret.replace('show', 'edit'), 'policies', 'policies/new', 'tokens', 'wrapping', 'wrapping?ns=division', 'engines/new', 'audit', 'overview']) {
       await small.page.goto(`${server.url}/ui/#/${place}`)
       await sees(small.page.locator('main h1'))
       await small.page.waitForLoadState('networkidle')
@@ -416,7 +667,7 @@ test('can be used with the keyboard alone', async () => {
 })
 
 test('every control has a name', async () => {
-  for (const place of ['secrets', 'secrets/team%2F/list', 'secrets/team%2F/show/app/cache', 'secrets/team%2F/edit/app/cache', 'policies/new', 'tokens', 'engines/new', 'audit', 'overview']) {
+  for (const place of ['secrets', 'secrets/team%2F/list', 'secrets/team%2F/show/app/cache', 'secrets/team%2F/edit/app/cache', 'policies/new', 'tokens', 'wrapping', 'engines/new', 'audit', 'overview']) {
     await page.goto(`${server.url}/ui/#/${place}`)
     await sees(page.locator('main h1'))
     await page.waitForLoadState('networkidle')

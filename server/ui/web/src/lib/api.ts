@@ -1,6 +1,7 @@
 // The one way to the server: every page goes through call.
 
 import { parseExact } from './json'
+import { namespace } from './route.svelte'
 
 export type Method = 'GET' | 'PUT' | 'POST' | 'PATCH' | 'DELETE'
 
@@ -10,6 +11,7 @@ export interface Answer<T> {
   body: any
   data: T
   auth: Auth | null
+  wrap: Wrap | null
 }
 
 export interface Auth {
@@ -18,6 +20,20 @@ export interface Auth {
   policies: string[]
   lease_duration: number
   renewable: boolean
+  /** What is still missing; then there is no token yet. */
+  mfa_requirement?: Requirement | null
+}
+
+/** The second factors of a login: of each constraint, one of the methods. */
+export interface Requirement {
+  mfa_request_id: string
+  mfa_constraints: Record<string, { any: { id: string; type: string; name?: string; uses_passcode: boolean }[] }>
+}
+
+export interface Wrap {
+  token: string
+  accessor: string
+  ttl: number
 }
 
 /** A failed request: what the server said, and what can be done about it. */
@@ -50,16 +66,23 @@ interface Options {
   body?: unknown
   /** Instead of the session's token. */
   token?: string
+  /** Instead of the one we are in; "" is the root. Without a token, the root is what is meant. */
+  namespace?: string
+  /** How long the answer is to be kept in a wrapping token. */
+  wrapTTL?: string
 }
 
 export async function call<T = any>(method: Method, path: string, options: Options = {}): Promise<Answer<T>> {
   const headers: Record<string, string> = { 'X-Vault-Request': 'true' }
   const credential = options.token ?? token
   if (credential) headers['X-Vault-Token'] = credential
+  const where = options.namespace ?? (credential ? namespace() : '')
+  if (where) headers['X-Vault-Namespace'] = where
+  if (options.wrapTTL) headers['X-Vault-Wrap-TTL'] = options.wrapTTL
   if (options.body !== undefined) {
     headers['Content-Type'] = method === 'PATCH' ? 'application/merge-patch+json' : 'application/json'
   }
-  const init: RequestInit = { method, headers, cache: 'no-store', credentials: 'omit', referrerPolicy: 'no-referrer' }
+  const init: RequestInit = { method, headers: sendable(headers), cache: 'no-store', credentials: 'omit', referrerPolicy: 'no-referrer' }
   if (options.body !== undefined) {
     init.body = typeof options.body === 'string' ? options.body : JSON.stringify(options.body)
   }
@@ -75,12 +98,12 @@ export async function call<T = any>(method: Method, path: string, options: Optio
   // A 404 with data describes something that is there but has no content, such as a deleted version.
   if (response.ok || (response.status === 404 && body?.data)) {
     for (const warning of body?.warnings ?? []) events.warned(warning)
-    return { status: response.status, body, data: body?.data, auth: body?.auth ?? null }
+    return { status: response.status, body, data: body?.data, auth: body?.auth ?? null, wrap: body?.wrap_info ?? null }
   }
   const errors: string[] = Array.isArray(body?.errors) ? body.errors : []
   if (response.status === 403 && options.token === undefined) events.denied()
   if (response.status === 503) events.sealed()
-  throw new Problem(response.status, errors, hint(response.status, errors.join(' '), path))
+  throw new Problem(response.status, errors, hint(response.status, errors.join(' '), path, options.token !== undefined))
 }
 
 /** The names below a path; none when there is nothing. */
@@ -102,6 +125,14 @@ function url(path: string, query: Options['query'] = {}): string {
   return '/v1/' + segments.map(encodeURIComponent).join('/') + (params && '?' + params)
 }
 
+function sendable(headers: Record<string, string>): Headers {
+  try {
+    return new Headers(headers)
+  } catch {
+    throw new Problem(400, ['A token, a namespace or a lifetime has a character that cannot be sent.'], 'Check what you typed.')
+  }
+}
+
 function decode(text: string): any {
   if (!text) return null
   try {
@@ -111,7 +142,7 @@ function decode(text: string): any {
   }
 }
 
-function hint(status: number, said: string, path: string): string {
+function hint(status: number, said: string, path: string, typed: boolean): string {
   if (/check-and-set/.test(said)) {
     return /required/.test(said)
       ? 'This secret only takes writes that name the current version. Open its latest version and edit that.'
@@ -121,7 +152,7 @@ function hint(status: number, said: string, path: string): string {
     case 400:
       return 'Nothing was changed. Correct the input and try again.'
     case 403:
-      if (!/permission denied/.test(said)) return 'Check what you typed. It may also have expired or been revoked.'
+      if (typed || !/permission denied/.test(said)) return 'Check what you typed. It may also have expired or been revoked.'
       return `Your token's policies do not cover ${path}. Ask for access, or sign in with another token.`
     case 404:
       return 'It may have been deleted, or the path may be misspelt.'

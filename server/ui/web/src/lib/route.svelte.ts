@@ -36,11 +36,21 @@ export function route(): Route {
   return current
 }
 
-/** A link. Each argument is one segment, except that a trailing path keeps its slashes. */
-export function link(page: string, segments: string[] = [], path = '', query: Record<string, string | number> = {}): string {
+export function trimmed(path: string): string {
+  return path.trim().replace(/^\/+|\/+$/g, '')
+}
+
+/** The namespace that we are in, without slashes around it; "" is the root. */
+export function namespace(): string {
+  return trimmed(current.query.get('ns') ?? '')
+}
+
+/** A link within a namespace. Each argument is one segment, except that a trailing path keeps its slashes. */
+export function link(page: string, segments: string[] = [], path = '', query: Record<string, string | number> = {}, ns = namespace()): string {
   let out = '#/' + [page, ...segments].map(encodeURIComponent).join('/')
   if (path) out += '/' + path.split('/').map(encodeURIComponent).join('/')
-  const params = new URLSearchParams(Object.entries(query).map(([k, v]) => [k, String(v)])).toString()
+  const all = ns ? { ...query, ns } : query
+  const params = new URLSearchParams(Object.entries(all).map(([k, v]) => [k, String(v)])).toString()
   return params ? out + '?' + params : out
 }
 

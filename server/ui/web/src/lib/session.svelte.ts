@@ -2,6 +2,7 @@
 
 import { call, events, Problem, useToken } from './api'
 import { notify } from './notices.svelte'
+import { go, link, namespace, trimmed } from './route.svelte'
 import { traffic } from './traffic.svelte'
 
 const KEY = 'coffer.token'
@@ -11,11 +12,47 @@ export interface Self {
   display_name: string
   policies: string[]
   expire_time: string | null
+  namespace_path: string
+}
+
+interface Learnt {
+  self?: Self
+  namespaces: string[]
+}
+
+/** The namespaces below one where a token may do anything. Every valid token may ask, wherever it comes from. */
+async function visible(token: string, ns: string): Promise<string[]> {
+  const { data } = await call<{ keys: string[] }>('GET', 'sys/internal/ui/namespaces', { token, namespace: ns })
+  return data.keys.map(trimmed)
+}
+
+/** Asks what a token is and what it may see. Throws when it is not valid. */
+async function learn(token: string, places: string[]): Promise<Learnt> {
+  const namespaces = await visible(token, '')
+  // A token may look itself up where it comes from, and only that answer says where that is.
+  for (const ns of new Set([...places, ...namespaces])) {
+    try {
+      return { namespaces, self: (await call<Self>('GET', 'auth/token/lookup-self', { token, namespace: ns })).data }
+    } catch (e) {
+      if (!(e instanceof Problem && (e.status === 403 || e.status === 404))) throw e
+    }
+  }
+  return { namespaces }
+}
+
+const within = (ns: string, parent: string) => !parent || ns === parent || ns.startsWith(parent + '/')
+
+/** A namespace and those above it, up to the root. */
+function upwards(ns: string): string[] {
+  const parts = ns.split('/')
+  return ns ? [ns, ...upwards(parts.slice(0, -1).join('/'))] : ['']
 }
 
 class Session {
   token = $state(sessionStorage.getItem(KEY) ?? '')
   self = $state.raw<Self>()
+  /** Where the token may do anything, without the root. */
+  namespaces = $state.raw<string[]>([])
   /** Why the last session ended, if it was not asked for. */
   ended = $state('')
 
@@ -26,13 +63,30 @@ class Session {
   }
 
   /** Throws a Problem when the token is not valid; then nothing is kept. */
-  async signIn(token: string) {
-    const { data } = await call<Self>('GET', 'auth/token/lookup-self', { token })
+  async signIn(token: string, ns: string) {
+    if (ns) await visible(token, ns) // it may be misspelt
+    this.#take(await learn(token, upwards(ns)))
     sessionStorage.setItem(KEY, token)
     useToken(token)
     this.ended = ''
-    this.self = data
+    if (ns !== namespace()) go(link('secrets', [], '', {}, ns), true)
+    this.#stayInside(ns)
     this.token = token
+  }
+
+  #take(learnt: Learnt) {
+    this.self = learnt.self
+    this.namespaces = learnt.namespaces
+  }
+
+  /** The namespace that the token comes from. */
+  get home(): string {
+    return trimmed(this.self?.namespace_path ?? '')
+  }
+
+  /** Where the token means nothing, its own namespace is shown instead. */
+  #stayInside(ns: string) {
+    if (!within(ns, this.home) && !this.namespaces.includes(ns)) go(link('secrets', [], '', {}, this.home), true)
   }
 
   /** Forgets the token here. The server still honours it until it expires. */
@@ -41,12 +95,13 @@ class Session {
     useToken('')
     this.ended = reason
     this.self = undefined
+    this.namespaces = []
     traffic.denied = false // the next token may be allowed more
     this.token = ''
   }
 
   async revoke() {
-    await call('PUT', 'auth/token/revoke-self')
+    await call('PUT', 'auth/token/revoke-self', this.self && { namespace: this.home })
     this.signOut()
   }
 
@@ -55,7 +110,10 @@ class Session {
     const token = this.token
     if (!token) return
     try {
-      this.self = (await call<Self>('GET', 'auth/token/lookup-self', { token })).data
+      const learnt = await learn(token, this.self ? [this.home] : upwards(namespace()))
+      if (this.token !== token) return
+      this.#take(learnt)
+      this.#stayInside(namespace())
     } catch (e) {
       const refused = e instanceof Problem && e.status === 403
       if (refused && this.token === token) this.signOut('Your token is no longer valid. It may have expired or been revoked.')

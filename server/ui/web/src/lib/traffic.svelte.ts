@@ -18,7 +18,7 @@ class Traffic {
     if (this.denied) return
     let total = 0
     try {
-      const { body } = await call('GET', 'sys/metrics', { query: { format: 'json' } })
+      const { body } = await call('GET', 'sys/metrics', { query: { format: 'json' }, namespace: '' })
       for (const c of body.Counters) if (c.Name === 'coffer_requests_total') total += c.Value
     } catch (e) {
       this.denied = e instanceof Problem && e.status === 403
