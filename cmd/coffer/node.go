@@ -29,6 +29,7 @@ import (
 	"github.com/coffer-project/coffer/server/ui"
 	"github.com/coffer-project/coffer/storage"
 	"github.com/coffer-project/coffer/storage/barrier"
+	"github.com/coffer-project/coffer/storage/boltstore"
 	"github.com/coffer-project/coffer/storage/fsm"
 )
 
@@ -159,6 +160,9 @@ func (n *node) close() error {
 // openState opens the replicated state and checks the log. Damaged data is never served: if there are nodes
 // to rejoin it is moved aside and fetched anew, otherwise the node does not start.
 func openState(s config.Storage, log *slog.Logger) (*fsm.FSM, error) {
+	done := make(chan struct{}) // closed when both files have been checked
+	defer close(done)
+	go boltstore.ReadAhead(filepath.Join(s.Path, "raft.db"), done) // while the state is checked
 	machine, err := fsm.Open(s.Path, fsm.Options{Logger: log})
 	if err == nil {
 		if err = cluster.VerifyLog(s.Path, machine); err == nil {

@@ -171,7 +171,11 @@ func openDB(path, name string) (db *bbolt.DB, err error) {
 		if err := lockFile(f, time.Second); err != nil {
 			return nil, errors.Join(err, f.Close())
 		}
-		if _, err := verifyFile(f, name); err != nil {
+		stop := make(chan struct{}) // closed when the file has been checked, and so is in the cache as far as it can
+		go ReadAhead(path, stop)
+		_, err = verifyFile(f, name)
+		close(stop)
+		if err != nil {
 			return nil, errors.Join(err, f.Close())
 		}
 		return f, nil
