@@ -7,89 +7,41 @@ import (
 	"unicode/utf8"
 
 	"github.com/hashicorp/hcl/hcl/ast"
-	"github.com/hashicorp/hcl/hcl/parser"
-	"github.com/hashicorp/hcl/hcl/scanner"
-	"github.com/hashicorp/hcl/hcl/token"
+
+	"github.com/coffer-project/coffer/server/policytext"
 )
 
 var errSyntax = errors.New("it is not valid HCL: write lines such as \"length = 20\" and blocks such as rule \"charset\" { charset = \"abc\" }")
 
-// readHCL reads the text of a policy. The parser recurses on every brace and panics on some texts, so size and
-// depth are checked first and panics are caught.
-func readHCL(text string) (p *Policy, err error) {
-	text = strings.ReplaceAll(text, "\r\n", "\n") // as the parser does
+// readHCL reads the text of a policy.
+func readHCL(text string) (*Policy, error) {
 	switch {
-	case len(text) > MaxTextBytes:
+	case len(strings.ReplaceAll(text, "\r\n", "\n")) > MaxTextBytes:
 		return nil, fmt.Errorf("it is longer than %d bytes", MaxTextBytes)
 	case !utf8.ValidString(text) || strings.IndexByte(text, 0) >= 0:
 		return nil, errors.New("it is not valid UTF-8, or contains a NUL byte")
 	}
-	depth, last := survey(text)
-	if depth > maxDepth {
-		return nil, fmt.Errorf("braces and brackets are nested deeper than %d", maxDepth)
-	}
-	defer func() {
-		if recover() != nil {
-			p, err = nil, errSyntax
-		}
-	}()
-	file, err := parser.Parse([]byte(text))
-	if err != nil {
-		var at *parser.PosError
-		if errors.As(err, &at) {
-			return nil, fmt.Errorf("line %d: %w", at.Pos.Line, errSyntax)
+	p, err := policytext.Read(text, maxDepth, readItems)
+	if syntax := (*policytext.SyntaxError)(nil); errors.As(err, &syntax) {
+		if syntax.Line > 0 {
+			return nil, fmt.Errorf("line %d: %w", syntax.Line, errSyntax)
 		}
 		return nil, errSyntax
 	}
-	list, ok := file.Node.(*ast.ObjectList)
-	if !ok || !complete(list, last) {
+	return p, err
+}
+
+func readItems(list *ast.ObjectList, whole bool) (*Policy, error) {
+	if !whole {
 		return nil, errSyntax
 	}
-	p = new(Policy)
+	p := new(Policy)
 	for _, item := range list.Items {
 		if err := p.add(item); err != nil {
 			return nil, fmt.Errorf("line %d: %w", item.Pos().Line, err)
 		}
 	}
 	return p, nil
-}
-
-// survey returns how deep a text is nested, and where its last token begins.
-func survey(text string) (deepest int, last token.Pos) {
-	s := scanner.New([]byte(text))
-	s.Error = func(token.Pos, string) {} // the parser reports it
-	for depth := 0; ; {
-		t := s.Scan()
-		switch t.Type {
-		case token.LBRACE, token.LBRACK:
-			depth++
-			deepest = max(deepest, depth)
-		case token.RBRACE, token.RBRACK:
-			depth--
-		case token.COMMENT:
-			continue
-		case token.EOF:
-			return deepest, last
-		}
-		last = t.Pos
-	}
-}
-
-// complete reports whether the last item ends with the last token. The parser silently drops an item that the end
-// of the text cuts off.
-func complete(list *ast.ObjectList, last token.Pos) bool {
-	if len(list.Items) == 0 {
-		return !last.IsValid()
-	}
-	switch v := list.Items[len(list.Items)-1].Val.(type) {
-	case *ast.LiteralType:
-		return v.Token.Pos.Offset == last.Offset
-	case *ast.ObjectType:
-		return v.Rbrace.Offset == last.Offset
-	case *ast.ListType:
-		return v.Rbrack.Offset == last.Offset
-	}
-	return false
 }
 
 // add reads one item of the top level.

@@ -9,83 +9,25 @@ import (
 	"strings"
 
 	"github.com/hashicorp/hcl/hcl/ast"
-	"github.com/hashicorp/hcl/hcl/parser"
-	"github.com/hashicorp/hcl/hcl/scanner"
-	"github.com/hashicorp/hcl/hcl/token"
+
+	"github.com/coffer-project/coffer/server/policytext"
 )
 
 var errDepth = fmt.Errorf("braces and brackets are nested deeper than %d", maxDepth)
 
-// readHCL reads HCL version 1. The parser recurses on every brace and would take the process with it on
-// hostile text, so the depth is counted first, by the same scanner the parser uses.
-func readHCL(text string) (object, error) { return readHCLItems(text, true) }
+// readHCL reads HCL version 1.
+func readHCL(text string) (object, error) {
+	return policytext.Read(text, maxDepth, func(list *ast.ObjectList, whole bool) (object, error) {
+		if !whole {
+			return nil, errors.New("policy is not valid HCL: it breaks off")
+		}
+		return hclObject(list)
+	})
+}
 
 // readOldHCL drops an item that the end of the text cuts off.
-func readOldHCL(text string) (object, error) { return readHCLItems(text, false) }
-
-func readHCLItems(text string, whole bool) (doc object, err error) {
-	text = strings.ReplaceAll(text, "\r\n", "\n") // as the parser does
-	defer func() {
-		if r := recover(); r != nil {
-			doc, err = nil, errors.New("policy is not valid HCL")
-		}
-	}()
-	last, err := survey(text)
-	if err != nil {
-		return nil, err
-	}
-	file, err := parser.Parse([]byte(text))
-	if err != nil {
-		var at *parser.PosError
-		if errors.As(err, &at) {
-			return nil, fmt.Errorf("line %d: %w", at.Pos.Line, at.Err)
-		}
-		return nil, err
-	}
-	list, ok := file.Node.(*ast.ObjectList)
-	if !ok || whole && !complete(list, last) {
-		return nil, errors.New("policy is not valid HCL: it breaks off")
-	}
-	return hclObject(list)
-}
-
-// complete reports whether the last item ends with the last token of the text. The parser silently drops an item that
-// the end of the text cuts off.
-func complete(list *ast.ObjectList, last token.Pos) bool {
-	if len(list.Items) == 0 {
-		return !last.IsValid()
-	}
-	switch v := list.Items[len(list.Items)-1].Val.(type) {
-	case *ast.LiteralType:
-		return v.Token.Pos.Offset == last.Offset
-	case *ast.ObjectType:
-		return v.Rbrace.Offset == last.Offset
-	case *ast.ListType:
-		return v.Rbrack.Offset == last.Offset
-	}
-	return false
-}
-
-// survey returns where the last token of a text begins. Its error is that of one that is nested too deeply.
-func survey(text string) (last token.Pos, err error) {
-	s := scanner.New([]byte(text))
-	s.Error = func(token.Pos, string) {} // the parser reports it
-	for depth := 0; ; {
-		t := s.Scan()
-		switch t.Type {
-		case token.LBRACE, token.LBRACK:
-			if depth++; depth > maxDepth {
-				return last, errDepth
-			}
-		case token.RBRACE, token.RBRACK:
-			depth--
-		case token.COMMENT:
-			continue
-		case token.EOF:
-			return last, nil
-		}
-		last = t.Pos
-	}
+func readOldHCL(text string) (object, error) {
+	return policytext.Read(text, maxDepth, func(list *ast.ObjectList, _ bool) (object, error) { return hclObject(list) })
 }
 
 func hclObject(list *ast.ObjectList) (object, error) {
@@ -137,7 +79,7 @@ func hclValue(n ast.Node) (any, error) {
 			return v, nil
 		}
 	}
-	return nil, errors.New("policy is not valid HCL")
+	return nil, policytext.ErrInvalid
 }
 
 // readJSON reads the JSON form token by token: decoding into a map would silently drop all but the last of

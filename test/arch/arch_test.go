@@ -30,6 +30,8 @@ var plan = []struct{ of, may string }{
 	{"server/httpapi", "server engines storage"},
 	{"server/lifecycle/lifecycletest", "server/lifecycle storage storage/barrier"},
 	{"server/lifecycle", "server/seal engines storage"},
+	{"server/policy", "server/policytext engines storage"},
+	{"server/passpolicy", "server/policytext engines storage"},
 	{"server/seal/*", "server/seal engines storage"},
 	{"server/snapshots", "server/archive engines storage"},
 	{"server/wrapping", "server/token engines storage"},
