@@ -112,6 +112,7 @@ func (s *Store) createService(ctx context.Context, e *Entry, p Params) (token st
 		also = p.Also(e.Key)
 	}
 	if err := s.insert(ctx, e, accessor, also); err != nil {
+		s.logins.doubt(err, s.now())
 		return "", err
 	}
 	s.created.Add(1)

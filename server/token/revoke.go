@@ -178,7 +178,7 @@ func (s *Store) remove(ctx context.Context, tokens []*Entry) error {
 			return fmt.Errorf("removing what belongs to a token: %w", err)
 		}
 	}
-	return s.batched(ctx, keys, func(t *storage.Txn, keys []string) (gone []*Entry, err error) {
+	err := s.batched(ctx, keys, func(t *storage.Txn, keys []string) (gone []*Entry, err error) {
 		for _, key := range keys {
 			// Again: it may be gone and, if its name was chosen by hand, back as another token.
 			e, err := get(ctx, t, key)
@@ -207,6 +207,8 @@ func (s *Store) remove(ctx context.Context, tokens []*Entry) error {
 			s.logins.add(e, -1)
 		}
 	})
+	s.logins.doubt(err, s.now())
+	return err
 }
 
 // batched runs fn in a transaction over all keys, and hands what it returned to done once that is committed.

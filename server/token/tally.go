@@ -2,7 +2,11 @@ package token
 
 import (
 	"context"
+	"errors"
 	"sync"
+	"time"
+
+	"github.com/coffer-project/coffer/storage"
 )
 
 // tally counts the stored tokens of logins, for those who limit them. It reads all tokens when it is first asked and
@@ -11,6 +15,21 @@ import (
 type tally struct {
 	mu     sync.Mutex
 	counts map[login]int // nil until somebody asked
+	anew   time.Time     // when to read all tokens again; zero: no need
+}
+
+// doubtPause is how long after a write whose outcome is unknown, on a node that stays the active one, all tokens are
+// to be counted again: by then it has happened, or it never will.
+const doubtPause = 30 * time.Second
+
+// doubt notes at what time a write of logins' tokens failed to tell whether it happened, if that is what err says.
+func (t *tally) doubt(err error, now time.Time) {
+	if !errors.Is(err, storage.ErrOutcomeUnknown) {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.anew = now.Add(doubtPause)
 }
 
 // login is where a token came from.
@@ -36,7 +55,7 @@ func (t *tally) add(e *Entry, n int) {
 func (t *tally) forget() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.counts = nil
+	t.counts, t.anew = nil, time.Time{}
 }
 
 // CountLogins returns how many stored tokens came from the logins that match says: by namespace id, by path within
@@ -44,6 +63,9 @@ func (t *tally) forget() {
 func (s *Store) CountLogins(ctx context.Context, match func(namespace, path, role string) bool) (int, error) {
 	s.logins.mu.Lock()
 	defer s.logins.mu.Unlock()
+	if again := s.logins.anew; !again.IsZero() && !s.now().Before(again) {
+		s.logins.counts, s.logins.anew = nil, time.Time{}
+	}
 	if s.logins.counts == nil {
 		counts := map[login]int{}
 		for entry, err := range s.scan(ctx, idPrefix) {

@@ -1,10 +1,14 @@
 package token_test
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/token"
+	"github.com/coffer-project/coffer/storage"
 )
 
 func TestCountLogins(t *testing.T) {
@@ -47,4 +51,56 @@ func TestCountLogins(t *testing.T) {
 	if got := count("", ""); got != 2 {
 		t.Errorf("counted anew: %d", got)
 	}
+}
+
+// silent is a store whose commits happen, and say nothing of it, once quiet has come down to 0.
+type silent struct {
+	storage.Store
+	quiet int
+}
+
+func (s *silent) Commit(ctx context.Context, b storage.Batch) (storage.Index, error) {
+	idx, err := s.Store.Commit(ctx, b)
+	if s.quiet--; err == nil && s.quiet == 0 {
+		return 0, storage.ErrOutcomeUnknown
+	}
+	return idx, err
+}
+
+// TestCountAfterUnknownOutcomes looks that a login, and an end of a token, of which nobody knows whether it happened
+// are counted right in the end.
+func TestCountAfterUnknownOutcomes(t *testing.T) {
+	s := &silent{}
+	w := newWorld(t, func(o *token.Options) { s.Store = o.Store; o.Store = s })
+	m := engines.Mount{UUID: "m1", Path: "auth/userpass/", Type: "userpass", NamespaceID: "root", DefaultLeaseTTL: time.Hour, MaxLeaseTTL: time.Hour}
+	login := func() (token.Created, error) {
+		return w.CreateLogin(t.Context(), m, "", "auth/userpass/login/bob", engines.Login{DisplayName: "x", Role: "bob"}, "")
+	}
+	want := func(n int) {
+		t.Helper()
+		got, err := w.CountLogins(t.Context(), func(string, string, string) bool { return true })
+		if err != nil || got != n {
+			t.Errorf("%d logins are counted, %v; want %d", got, err, n)
+		}
+	}
+	first, err := login()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(1)
+	s.quiet = 1
+	if _, err := login(); !errors.Is(err, storage.ErrOutcomeUnknown) {
+		t.Fatalf("%v, want storage.ErrOutcomeUnknown", err)
+	}
+	w.pass(time.Minute)
+	want(2)
+	s.quiet = 2 // it is marked, and then removed
+	if err := w.Revoke(t.Context(), first.Entry.Key); !errors.Is(err, storage.ErrOutcomeUnknown) {
+		t.Fatalf("%v, want storage.ErrOutcomeUnknown", err)
+	}
+	if err := w.Revoke(t.Context(), first.Entry.Key); err != nil {
+		t.Fatal(err)
+	}
+	w.pass(time.Minute)
+	want(1)
 }
