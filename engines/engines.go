@@ -206,6 +206,18 @@ type Response struct {
 	Raw *Raw
 }
 
+// Listed answers a list, which a storage.Reader gave or failed to give: the names under "keys", and NotFound if there
+// are none.
+func Listed(names []string, err error) (*Response, error) {
+	switch {
+	case err != nil:
+		return nil, err
+	case len(names) == 0:
+		return nil, NotFound("")
+	}
+	return &Response{Data: map[string]any{"keys": names}}, nil
+}
+
 // Raw is a body that is not an envelope: metrics, HTML, a snapshot.
 type Raw struct {
 	ContentType string

@@ -182,14 +182,7 @@ func listRoles(ctx context.Context, req *engines.Request, in *listIn) (*engines.
 }
 
 func list(ctx context.Context, s storage.Reader, prefix storage.Key, in *listIn) (*engines.Response, error) {
-	names, err := s.List(ctx, prefix, in.After, in.Limit)
-	if err != nil {
-		return nil, err
-	}
-	if len(names) == 0 {
-		return nil, engines.NotFound("")
-	}
-	return &engines.Response{Data: map[string]any{"keys": names}}, nil
+	return engines.Listed(s.List(ctx, prefix, in.After, in.Limit))
 }
 
 func roleExists(ctx context.Context, req *engines.Request) (bool, error) {

@@ -99,14 +99,7 @@ func list(ctx context.Context, req *engines.Request, in *listIn) (*engines.Respo
 	if err != nil {
 		return nil, err
 	}
-	names, err := req.Mount.ClusterStorage.List(ctx, prefix, in.After, in.Limit)
-	if err != nil {
-		return nil, err
-	}
-	if len(names) == 0 {
-		return nil, engines.NotFound("")
-	}
-	return &engines.Response{Data: map[string]any{"keys": names}}, nil
+	return engines.Listed(req.Mount.ClusterStorage.List(ctx, prefix, in.After, in.Limit))
 }
 
 func write(ctx context.Context, req *engines.Request, in *writeIn) (*engines.Response, error) {

@@ -60,14 +60,7 @@ type listIn struct {
 
 // list answers the names directly below the folder.
 func list(ctx context.Context, req *engines.Request, prefix storage.Key, in *listIn) (*engines.Response, error) {
-	names, err := req.Mount.Storage.List(ctx, prefix+storage.Key(in.Path), in.After, in.Limit)
-	if err != nil {
-		return nil, err
-	}
-	if len(names) == 0 {
-		return nil, engines.NotFound("")
-	}
-	return &engines.Response{Data: map[string]any{"keys": names}}, nil
+	return engines.Listed(req.Mount.Storage.List(ctx, prefix+storage.Key(in.Path), in.After, in.Limit))
 }
 
 // checkWritePath refuses paths that name no secret.

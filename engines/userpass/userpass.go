@@ -164,14 +164,7 @@ type policiesIn struct {
 }
 
 func listUsers(ctx context.Context, req *engines.Request, in *listIn) (*engines.Response, error) {
-	names, err := req.Mount.Storage.List(ctx, usersPrefix, in.After, in.Limit)
-	if err != nil {
-		return nil, err
-	}
-	if len(names) == 0 {
-		return nil, engines.NotFound("")
-	}
-	return &engines.Response{Data: map[string]any{"keys": names}}, nil
+	return engines.Listed(req.Mount.Storage.List(ctx, usersPrefix, in.After, in.Limit))
 }
 
 func userExists(ctx context.Context, req *engines.Request) (bool, error) {

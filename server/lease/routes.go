@@ -72,14 +72,7 @@ type prefixInput struct {
 }
 
 func (m *Manager) serveList(ctx context.Context, req *engines.Request, in *prefixInput) (*engines.Response, error) {
-	keys, err := m.List(ctx, req.Mount.NamespaceID, in.Prefix)
-	if err != nil {
-		return nil, err
-	}
-	if len(keys) == 0 {
-		return nil, engines.NotFound("")
-	}
-	return &engines.Response{Data: map[string]any{"keys": keys}}, nil
+	return engines.Listed(m.List(ctx, req.Mount.NamespaceID, in.Prefix))
 }
 
 // fromURL takes the id of the path, which is the one that policies were asked about.

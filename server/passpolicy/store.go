@@ -120,14 +120,7 @@ func namespace(req *engines.Request) string {
 }
 
 func (s *Store) list(ctx context.Context, req *engines.Request, in *listInput) (*engines.Response, error) {
-	names, err := s.store.List(ctx, prefix(namespace(req)), in.After, in.Limit)
-	if err != nil {
-		return nil, err
-	}
-	if len(names) == 0 {
-		return nil, engines.NotFound("")
-	}
-	return &engines.Response{Data: map[string]any{"keys": names}}, nil
+	return engines.Listed(s.store.List(ctx, prefix(namespace(req)), in.After, in.Limit))
 }
 
 func (s *Store) exists(ctx context.Context, req *engines.Request) (bool, error) {

@@ -111,14 +111,7 @@ func (q *Quotas) serveConfigure(ctx context.Context, req *engines.Request, in *c
 
 func (q *Quotas) serveList(kind string) engines.Handler[noInput] {
 	return func(ctx context.Context, _ *engines.Request, _ *noInput) (*engines.Response, error) {
-		names, err := q.list(ctx, kind)
-		if err != nil {
-			return nil, err
-		}
-		if len(names) == 0 {
-			return nil, engines.NotFound("")
-		}
-		return &engines.Response{Data: map[string]any{"keys": names}}, nil
+		return engines.Listed(q.list(ctx, kind))
 	}
 }
 

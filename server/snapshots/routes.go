@@ -97,14 +97,7 @@ func keepMasked(into *string, given engines.Sensitive) {
 }
 
 func (s *Scheduler) list(ctx context.Context, _ *engines.Request, _ *noInput) (*engines.Response, error) {
-	names, err := s.opts.Store.List(ctx, configPrefix, "", 0)
-	if err != nil {
-		return nil, err
-	}
-	if len(names) == 0 {
-		return nil, engines.NotFound("")
-	}
-	return &engines.Response{Data: map[string]any{"keys": names}}, nil
+	return engines.Listed(s.opts.Store.List(ctx, configPrefix, "", 0))
 }
 
 // find returns the schedule, or a 404.

@@ -168,14 +168,7 @@ func (e *Engine) lookupAccessor(ctx context.Context, req *engines.Request, in *a
 }
 
 func (e *Engine) accessors(ctx context.Context, req *engines.Request, _ *noInput) (*engines.Response, error) {
-	keys, err := e.tokens.AccessorsBelow(ctx, namespace(req))
-	if err != nil {
-		return nil, err
-	}
-	if len(keys) == 0 {
-		return nil, engines.NotFound("")
-	}
-	return &engines.Response{Data: map[string]any{"keys": keys}}, nil
+	return engines.Listed(e.tokens.AccessorsBelow(ctx, namespace(req)))
 }
 
 func (e *Engine) renew(ctx context.Context, req *engines.Request, in *renewInput) (*engines.Response, error) {

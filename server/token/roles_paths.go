@@ -51,14 +51,7 @@ type roleInput struct {
 }
 
 func (e *Engine) listRoles(ctx context.Context, req *engines.Request, in *listRolesInput) (*engines.Response, error) {
-	names, err := e.tokens.store.List(ctx, rolesKey(namespace(req)), in.After, in.Limit)
-	if err != nil {
-		return nil, err
-	}
-	if len(names) == 0 {
-		return nil, engines.NotFound("")
-	}
-	return &engines.Response{Data: map[string]any{"keys": names}}, nil
+	return engines.Listed(e.tokens.store.List(ctx, rolesKey(namespace(req)), in.After, in.Limit))
 }
 
 func (e *Engine) roleExists(ctx context.Context, req *engines.Request) (bool, error) {
