@@ -50,7 +50,7 @@ func (t *TokenFields) Validate() error {
 		wrong("token_policies", "must not contain \"root\"")
 	}
 	for i, cidr := range t.TokenBoundCIDRs {
-		prefix, err := parsePrefix(cidr)
+		prefix, err := ParseNetwork(cidr)
 		if err != nil {
 			wrong("token_bound_cidrs", "must be a list of addresses or networks such as \"10.0.0.0/8\"")
 			break
@@ -106,15 +106,15 @@ func (t *TokenFields) Data() map[string]any {
 // network that does not parse allows nobody.
 func (t *TokenFields) Allows(addr netip.Addr) bool {
 	for _, cidr := range t.TokenBoundCIDRs {
-		if prefix, err := parsePrefix(cidr); err == nil && prefix.Contains(addr.Unmap().WithZone("")) {
+		if prefix, err := ParseNetwork(cidr); err == nil && prefix.Contains(addr.Unmap().WithZone("")) {
 			return true
 		}
 	}
 	return len(t.TokenBoundCIDRs) == 0
 }
 
-// parsePrefix reads a network, or an address as the network that is only itself.
-func parsePrefix(text string) (netip.Prefix, error) {
+// ParseNetwork reads a network such as "10.0.0.0/8", or an address as the network that is only itself.
+func ParseNetwork(text string) (netip.Prefix, error) {
 	if addr, err := netip.ParseAddr(text); err == nil {
 		addr = addr.Unmap().WithZone("")
 		return netip.PrefixFrom(addr, addr.BitLen()), nil

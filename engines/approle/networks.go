@@ -7,21 +7,11 @@ import (
 	"github.com/coffer-project/coffer/engines"
 )
 
-// parseNetwork reads a network, or an address as the network that is only itself.
-func parseNetwork(text string) (netip.Prefix, error) {
-	if addr, err := netip.ParseAddr(text); err == nil {
-		addr = addr.Unmap().WithZone("")
-		return netip.PrefixFrom(addr, addr.BitLen()), nil
-	}
-	network, err := netip.ParsePrefix(text)
-	return network.Masked(), err
-}
-
 // networks returns the stored form of a list of addresses and networks.
 func networks(field string, list engines.StringList) (engines.StringList, error) {
 	clean := make(engines.StringList, 0, len(list))
 	for _, text := range list {
-		network, err := parseNetwork(text)
+		network, err := engines.ParseNetwork(text)
 		if err != nil {
 			return nil, engines.Invalid("field %q: must be a list of addresses or networks such as \"10.0.0.0/8\"", field)
 		}
@@ -36,9 +26,9 @@ func within(list, outer engines.StringList) bool {
 		return true
 	}
 	for _, text := range list {
-		network, err := parseNetwork(text)
+		network, err := engines.ParseNetwork(text)
 		if err != nil || !slices.ContainsFunc(outer, func(text string) bool {
-			o, err := parseNetwork(text)
+			o, err := engines.ParseNetwork(text)
 			return err == nil && o.Bits() <= network.Bits() && o.Contains(network.Addr())
 		}) {
 			return false

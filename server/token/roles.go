@@ -200,15 +200,11 @@ func narrow(a, b []netip.Prefix) (common []netip.Prefix, ok bool) {
 func networks(field string, texts []string) ([]netip.Prefix, error) {
 	var out []netip.Prefix
 	for _, text := range texts {
-		prefix, err := netip.ParsePrefix(text)
-		if addr, addrErr := netip.ParseAddr(text); addrErr == nil {
-			addr = addr.Unmap().WithZone("")
-			prefix, err = addr.Prefix(addr.BitLen())
-		}
+		network, err := engines.ParseNetwork(text)
 		if err != nil {
 			return nil, engines.Invalid("field %q: must be a list of addresses or networks such as \"10.0.0.0/8\"", field)
 		}
-		out = append(out, prefix.Masked())
+		out = append(out, network)
 	}
 	return out, nil
 }
