@@ -60,27 +60,24 @@ func (b *builder) add(ns Scope, subject Subject, policies []*Policy) {
 }
 
 func (b *builder) acl() *ACL {
-	out := &rules{root: b.root, expiresAt: b.expiresAt, personal: b.personal}
-	out.patterns = newPatterns(b.found)
-	folded, differs := make([]placed, len(b.found)), false
+	return &ACL{rules: &rules{
+		root: b.root, expiresAt: b.expiresAt, personal: b.personal,
+		patterns: newPatterns(b.found), named: b.respelled(foldInside), lower: b.respelled(strings.ToLower),
+	}}
+}
+
+// respelled returns the patterns in another spelling, nil if it is the same.
+func (b *builder) respelled(spell func(string) string) *patterns {
+	found, differs := make([]placed, len(b.found)), false
 	for i, r := range b.found {
-		folded[i] = placed{r.rule, foldInside(r.pattern)}
-		differs = differs || folded[i].pattern != r.pattern
+		found[i] = placed{r.rule, spell(r.pattern)}
+		differs = differs || found[i].pattern != r.pattern
 	}
-	if differs {
-		named := newPatterns(folded)
-		out.named = &named
+	if !differs {
+		return nil
 	}
-	lower, differs := make([]placed, len(b.found)), false
-	for i, r := range b.found {
-		lower[i] = placed{r.rule, strings.ToLower(r.pattern)}
-		differs = differs || lower[i].pattern != r.pattern
-	}
-	if differs {
-		caseless := newPatterns(lower)
-		out.lower = &caseless
-	}
-	return &ACL{rules: out}
+	out := newPatterns(found)
+	return &out
 }
 
 func newPatterns(found []placed) patterns {
