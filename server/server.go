@@ -1,6 +1,6 @@
 // Package server is the one pipeline that every request passes, whatever it asks for:
 //
-//	resolve the mount and route → authenticate → authorise → audit → engine → audit → answer
+//	namespace, mount, route → quota → authenticate → authorise → audit → engine → token, lease, wrapping → audit → answer
 //
 // and the composition of the parts that it is made of, each a small package below this one. It knows neither
 // HTTP (package httpapi is the edge) nor Raft nor files (package lifecycle declares what it needs of them).
