@@ -3,6 +3,7 @@
 package enginetest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -52,9 +53,9 @@ func New(t testing.TB, factory engines.Factory, opts Options) *Mount {
 		data = local
 	}
 	m := &Mount{t: t, factory: factory, Memory: memory, Caller: opts.Caller, Mount: engines.Mount{
-		UUID: mountUUID, Accessor: or(opts.Type, "test") + "_0a1b2c3d", Type: or(opts.Type, "test"),
-		Path: or(opts.Path, "test/"), Options: opts.Options, Local: opts.Local,
-		DefaultLeaseTTL: or(opts.DefaultLeaseTTL, time.Hour), MaxLeaseTTL: or(opts.MaxLeaseTTL, 24*time.Hour),
+		UUID: mountUUID, Accessor: cmp.Or(opts.Type, "test") + "_0a1b2c3d", Type: cmp.Or(opts.Type, "test"),
+		Path: cmp.Or(opts.Path, "test/"), Options: opts.Options, Local: opts.Local,
+		DefaultLeaseTTL: cmp.Or(opts.DefaultLeaseTTL, time.Hour), MaxLeaseTTL: cmp.Or(opts.MaxLeaseTTL, 24*time.Hour),
 		Storage: data, ClusterStorage: local,
 	}}
 	if m.Caller.Accessor == "" {
@@ -70,14 +71,6 @@ func New(t testing.TB, factory engines.Factory, opts Options) *Mount {
 		}
 	}
 	return m
-}
-
-func or[T comparable](v, otherwise T) T {
-	var zero T
-	if v == zero {
-		return otherwise
-	}
-	return v
 }
 
 // Peer returns the same mount on another node: a second engine over the same state.

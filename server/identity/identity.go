@@ -8,6 +8,7 @@
 package identity
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -108,12 +109,7 @@ func (s *Store) update(ctx context.Context, fn func(*storage.Txn) error) error {
 }
 
 // namespace returns the id of the namespace a request is in.
-func namespace(m engines.Mount) string {
-	if m.NamespaceID == "" {
-		return rootNamespace
-	}
-	return m.NamespaceID
-}
+func namespace(m engines.Mount) string { return cmp.Or(m.NamespaceID, rootNamespace) }
 
 // missing reports whether the error says that something is not there.
 func missing(err error) bool { return errors.Is(err, storage.ErrNotFound) }

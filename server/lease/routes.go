@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -179,15 +180,8 @@ func (m *Manager) revokeTokens(ctx context.Context, req *engines.Request, prefix
 	if m.opts.Tokens == nil || !strings.HasPrefix(prefix+"/", "auth/") {
 		return nil
 	}
-	_, err := m.opts.Tokens(ctx, or(req.Mount.NamespaceID, rootNS), prefix)
+	_, err := m.opts.Tokens(ctx, cmp.Or(req.Mount.NamespaceID, rootNS), prefix)
 	return err
-}
-
-func or(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
 }
 
 func (m *Manager) serveTidy(context.Context, *engines.Request, *noInput) (*engines.Response, error) {
@@ -208,7 +202,7 @@ type countInput struct {
 }
 
 func (m *Manager) serveCount(ctx context.Context, req *engines.Request, in *countInput) (*engines.Response, error) {
-	ns := or(req.Mount.NamespaceID, rootNS)
+	ns := cmp.Or(req.Mount.NamespaceID, rootNS)
 	var byMount map[string]int
 	var err error
 	if in.Type == "" {

@@ -8,6 +8,7 @@
 package mfa
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -120,12 +121,7 @@ func namespaceOf(id string) string {
 	return rootNamespace
 }
 
-func namespace(m engines.Mount) string {
-	if m.NamespaceID == "" {
-		return rootNamespace
-	}
-	return m.NamespaceID
-}
+func namespace(m engines.Mount) string { return cmp.Or(m.NamespaceID, rootNamespace) }
 
 // validID reports whether a text that a client sent can be an id, and so be part of a key.
 func validID(id string) bool {

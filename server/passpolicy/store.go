@@ -1,6 +1,7 @@
 package passpolicy
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -112,12 +113,7 @@ type writeInput struct {
 	Policy string `json:"policy" required:"true" max:"16384" help:"The policy in HCL, perhaps in base64: a length, and rules that name charsets and how many of their characters there must be."`
 }
 
-func namespace(req *engines.Request) string {
-	if req.Mount.NamespaceID == "" {
-		return "root"
-	}
-	return req.Mount.NamespaceID
-}
+func namespace(req *engines.Request) string { return cmp.Or(req.Mount.NamespaceID, "root") }
 
 func (s *Store) list(ctx context.Context, req *engines.Request, in *listInput) (*engines.Response, error) {
 	return engines.Listed(s.store.List(ctx, prefix(namespace(req)), in.After, in.Limit))

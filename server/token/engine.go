@@ -1,6 +1,7 @@
 package token
 
 import (
+	"cmp"
 	"context"
 	"crypto/subtle"
 	"errors"
@@ -71,12 +72,7 @@ func (e *Engine) Router() *engines.Router { return e.router }
 var _ engines.Engine = (*Engine)(nil)
 
 // namespace returns the id of the namespace a request is in.
-func namespace(req *engines.Request) string {
-	if req.Mount.NamespaceID == "" {
-		return rootNamespace
-	}
-	return req.Mount.NamespaceID
-}
+func namespace(req *engines.Request) string { return cmp.Or(req.Mount.NamespaceID, rootNamespace) }
 
 type noInput struct{}
 
