@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,12 +17,12 @@ import (
 // silent is a store whose commits happen, and say nothing of it, while quiet is set.
 type silent struct {
 	storage.Store
-	quiet bool
+	quiet atomic.Bool
 }
 
 func (s *silent) Commit(ctx context.Context, b storage.Batch) (storage.Index, error) {
 	idx, err := s.Store.Commit(ctx, b)
-	if err == nil && s.quiet {
+	if err == nil && s.quiet.Load() {
 		return 0, fmt.Errorf("%w: the client hung up", storage.ErrOutcomeUnknown)
 	}
 	return idx, err
@@ -60,11 +62,11 @@ func TestUnknownOutcomes(t *testing.T) {
 					ttl = 2 * time.Minute
 				}
 				info := r.issue("u1", "creds/a", ttl)
-				s.quiet = true
+				s.quiet.Store(true)
 				if err := tt.do(r, r.m, info.ID); !errors.Is(err, storage.ErrOutcomeUnknown) {
 					t.Errorf("%v, want storage.ErrOutcomeUnknown", err)
 				}
-				s.quiet = false
+				s.quiet.Store(false)
 				pass(5 * time.Minute)
 				if got := len(r.engine("u1").Outstanding()); got != tt.left {
 					t.Errorf("%d credentials are left, want %d", got, tt.left)
@@ -82,14 +84,17 @@ func TestUnknownOutcomes(t *testing.T) {
 // late is a store whose commits happen when it is told so, if held is set.
 type late struct {
 	storage.Store
-	held    bool
+	held    atomic.Bool
+	mu      sync.Mutex
 	batches []storage.Batch
 }
 
 func (l *late) Commit(ctx context.Context, b storage.Batch) (storage.Index, error) {
-	if !l.held {
+	if !l.held.Load() {
 		return l.Store.Commit(ctx, b)
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.batches = append(l.batches, b)
 	return 0, storage.ErrOutcomeUnknown
 }
@@ -102,13 +107,16 @@ func TestMarkedAgain(t *testing.T) {
 		stop := r.run(r.m)
 		defer stop()
 		info := r.issue("u1", "creds/a", time.Hour)
-		l.held = true
+		l.held.Store(true)
 		if err := r.m.Revoke(t.Context(), "root", info.ID, false); !errors.Is(err, storage.ErrOutcomeUnknown) {
 			t.Errorf("%v, want storage.ErrOutcomeUnknown", err)
 		}
-		l.held = false
+		l.held.Store(false)
 		pass(50 * time.Second)
-		for _, b := range l.batches {
+		l.mu.Lock()
+		batches := l.batches
+		l.mu.Unlock()
+		for _, b := range batches {
 			if _, err := l.Store.Commit(t.Context(), b); err != nil {
 				t.Fatal(err)
 			}
@@ -124,12 +132,11 @@ func TestMarkedAgain(t *testing.T) {
 // stumbling is a store that cannot list irrevocable leases for once.
 type stumbling struct {
 	storage.Store
-	fell bool
+	fell atomic.Bool
 }
 
 func (s *stumbling) List(ctx context.Context, prefix storage.Key, after string, limit int) ([]string, error) {
-	if prefix == "l/lease/stuck/" && !s.fell {
-		s.fell = true
+	if prefix == "l/lease/stuck/" && s.fell.CompareAndSwap(false, true) {
 		return nil, storage.ErrUnavailable
 	}
 	return s.Store.List(ctx, prefix, after, limit)
@@ -145,8 +152,8 @@ func TestCountFailsHalfway(t *testing.T) {
 		defer stop()
 		r.issue("u1", "creds/b", time.Hour)
 		pass(time.Minute)
-		if !s.fell || !r.m.Counted() {
-			t.Fatalf("the count failed: %v, is complete: %v", s.fell, r.m.Counted())
+		if !s.fell.Load() || !r.m.Counted() {
+			t.Fatalf("the count failed: %v, is complete: %v", s.fell.Load(), r.m.Counted())
 		}
 		r.wantNumber(r.m, "leases", 2)
 	})

@@ -309,6 +309,22 @@ func (m *Manager) remove(ctx context.Context, recs ...*record) error {
 	})
 }
 
+// removeOne deletes a lease that may have been moved in the index since rec was read.
+func (m *Manager) removeOne(ctx context.Context, rec *record) error {
+	return m.update(ctx, func(t *storage.Txn) ([]step, error) {
+		now, err := get(ctx, t, rec.Namespace, rec.ID)
+		if errors.Is(err, storage.ErrNotFound) {
+			return nil, nil
+		} else if err != nil {
+			return nil, err
+		}
+		for _, k := range now.keys() {
+			t.Delete(k)
+		}
+		return []step{{was: now.indexKey()}}, nil
+	})
+}
+
 // manyLeases is where a warning is due; a variable for tests.
 var manyLeases = 256 << 10
 

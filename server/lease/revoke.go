@@ -113,8 +113,14 @@ func (m *Manager) RevokeToken(ctx context.Context, tokenKey string) error {
 func (m *Manager) RevokeMount(ctx context.Context, uuid string) (n int, err error) {
 	var first error
 	var refs []ref
+	tried := map[string]bool{} // in vain perhaps: what is put off is met again where it is put
 	flush := func() error {
 		ended, err := m.end(ctx, refs, byHand, true)
+		for _, r := range refs {
+			if err != nil {
+				tried[r.id] = true
+			}
+		}
 		refs = nil
 		if n += ended; err != nil && !isRefusal(err) {
 			return err
@@ -129,7 +135,7 @@ func (m *Manager) RevokeMount(ctx context.Context, uuid string) (n int, err erro
 				return n, err
 			}
 			r, ok := parseName(name)
-			if !ok || r.mount != uuid {
+			if !ok || r.mount != uuid || tried[r.id] {
 				continue
 			}
 			if refs = append(refs, ref{ns: r.ns, id: r.id}); len(refs) == scanPage {
@@ -256,7 +262,7 @@ func (m *Manager) finish(ctx context.Context, rec *record) error {
 		return &engines.Error{Kind: engines.KindUpstream, Err: err,
 			Detail: fmt.Sprintf("lease %s could not be revoked now, it is tried again later: %s", rec.ID, clientText(err))}
 	}
-	if err := m.remove(ctx, rec); err != nil {
+	if err := m.removeOne(ctx, rec); err != nil {
 		return fmt.Errorf("removing a revoked lease: %w", err)
 	}
 	m.revoked.Add(1)
