@@ -1,6 +1,7 @@
 package system
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"maps"
@@ -13,12 +14,7 @@ import (
 )
 
 // namespaceOf returns the id of the namespace that a request is in.
-func namespaceOf(req *engines.Request) string {
-	if req.Mount.NamespaceID == "" {
-		return "root"
-	}
-	return req.Mount.NamespaceID
-}
+func namespaceOf(req *engines.Request) string { return cmp.Or(req.Mount.NamespaceID, "root") }
 
 // table is sys/mounts or sys/auth: the same paths over the two kinds of mounts.
 type table struct {

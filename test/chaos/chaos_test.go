@@ -69,8 +69,6 @@ func newStorm(t *testing.T) *storm {
 	return s
 }
 
-func (s *storm) pick(nodes []*harness.Node) *harness.Node { return nodes[s.rand.IntN(len(nodes))] }
-
 func TestChaos(t *testing.T) {
 	s := newStorm(t)
 	if !t.Run("kill the leader", func(t *testing.T) { s.killLeaders(t, number(t, "COFFER_CHAOS_KILLS", amount(5, 50))) }) {

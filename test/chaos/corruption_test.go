@@ -244,7 +244,7 @@ func TestDiskFull(t *testing.T) {
 func TestOldFile(t *testing.T) {
 	c := harness.NewCluster(t, 3, harness.Options{})
 	c.Leader().MustDo("POST", "/v1/sys/mounts/ack", map[string]any{"type": "kv"})
-	keys, index := fill(t, c.Leader(), "before", 100)
+	keys, _ := fill(t, c.Leader(), "before", 100)
 	for i, file := range []string{"raft.db", "fsm.db"} {
 		victim := c.Standbys()[i]
 		victim.Stop()
@@ -263,7 +263,7 @@ func TestOldFile(t *testing.T) {
 		victim.Start()
 		c.WaitServing()
 		c.WaitVoters(3)
-		more, index = fill(t, c.Leader(), "after-"+file, 10)
+		more, index := fill(t, c.Leader(), "after-"+file, 10)
 		keys = append(keys, more...)
 		checkAcked(t, victim, c.RootToken, index, keys)
 	}
