@@ -1,6 +1,7 @@
 package wrapping_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"strings"
@@ -193,5 +194,23 @@ func TestDrop(t *testing.T) {
 	}
 	if left, _ := f.store.Scan(t.Context(), "l/wrapping/", "", 0); len(left) != 0 {
 		t.Errorf("%d responses are left", len(left))
+	}
+}
+
+// TestTokenThatCannotBeRemoved looks that what a used-up token held reaches the client all the same: nobody gets it
+// again.
+func TestTokenThatCannotBeRemoved(t *testing.T) {
+	f := newFixture(t)
+	f.tokens = token.New(token.Options{Store: f.store, OnRevoke: func(context.Context, *token.Entry) error {
+		return errors.New("refused by the test")
+	}})
+	f.wraps, f.router = wrapping.NewStore(f.store, f.tokens), engines.NewRouter()
+	f.wraps.Routes(f.router)
+	info := f.wrap(&engines.Response{Data: map[string]any{"password": "p"}})
+	if r, err := f.do("unwrap", info.Token, nil); err != nil || r.Data == nil {
+		t.Errorf("%+v, %v; want what was wrapped", r, err)
+	}
+	if _, err := f.do("unwrap", info.Token, nil); !invalid(err) {
+		t.Errorf("again: %v, want a refusal", err)
 	}
 }
