@@ -24,7 +24,7 @@ func TestLive(t *testing.T) {
 		Dir: "testdata/live", Setup: setupScript,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"dev-server": devServer, "server": startServer, "stop-server": stopServer,
-			"capture": capture, "eventually": eventually, "totp": totpCode,
+			"capture": capture, "eventually": eventually, "totp": totpCode, "page": writePage,
 		},
 	})
 }
