@@ -35,7 +35,6 @@ type calls struct {
 	n        *Node
 	server   *grpc.Server
 	served   chan struct{} // closed when Serve has returned
-	stopOnce sync.Once
 	in, out  atomic.Uint64 // requests forwarded
 	tries    atomic.Uint64 // to find a leader for one
 

@@ -67,7 +67,7 @@ func (n *Node) tell(id NodeID, g *nudge) {
 			continue
 		}
 		req := &raft.AppendEntriesRequest{
-			RPCHeader: n.rpcHeader(), Term: term, Leader: []byte(n.addr),
+			RPCHeader: n.rpcHeader(), Term: term,
 			PrevLogEntry: commit, PrevLogTerm: last.Term, LeaderCommitIndex: commit,
 		}
 		var resp raft.AppendEntriesResponse
