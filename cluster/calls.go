@@ -32,11 +32,11 @@ var errNotLeader = status.Error(codes.FailedPrecondition, "this node does not le
 // calls is the node's side of forwardpb: the server, and connections to leaders.
 type calls struct {
 	forwardpb.UnimplementedForwardServer
-	n        *Node
-	server   *grpc.Server
-	served   chan struct{} // closed when Serve has returned
-	in, out  atomic.Uint64 // requests forwarded
-	tries    atomic.Uint64 // to find a leader for one
+	n       *Node
+	server  *grpc.Server
+	served  chan struct{} // closed when Serve has returned
+	in, out atomic.Uint64 // requests forwarded
+	tries   atomic.Uint64 // to find a leader for one
 
 	mu     sync.Mutex
 	conn   *grpc.ClientConn // to the latest leader
