@@ -178,6 +178,7 @@ func (s *Server) changed(ch storage.Change) {
 	s.mounts.Changed(ch)
 	s.policies.Changed(ch)
 	s.tokens.Changed(ch)
+	s.leases.Changed(ch)
 	s.identity.Changed(ch)
 	s.audit.Changed(ch)
 	s.quotas.Changed(ch)

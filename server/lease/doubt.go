@@ -42,11 +42,16 @@ func (m *Manager) doubt(steps []step) {
 	w.alert()
 }
 
-// settle counts all leases anew, beside everything else, if it is time for that.
+// settle counts all leases anew, beside everything else, if it is time for that. If everything that is stored was
+// replaced while this node stays the active one, as by a restore, the window begins anew, too.
 func (m *Manager) settle(ctx context.Context, w *work, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	d := &w.doubts
+	if m.replaced.Swap(false) {
+		w.window = newWindow()
+		d.settled, d.recount = now, now
+	}
 	if d.recount.IsZero() || now.Before(d.recount) || !m.counts.complete || m.again != nil {
 		return
 	}

@@ -82,6 +82,8 @@ type Manager struct {
 	counts *counts                  // follow only while Run is at work
 	again  *counts                  // what follows too, while all is counted anew; then it becomes counts
 
+	replaced atomic.Bool // all that is stored was replaced, and Run has not seen it yet
+
 	created, renewed, revoked, failed atomic.Int64
 	warnings                          *rate.Limiter // of the log, which a broken engine must not flood
 }
@@ -97,6 +99,19 @@ func New(o Options) *Manager {
 	return &Manager{
 		opts: o, store: o.Store, log: o.Logger, clock: clock{wall: o.Now},
 		busy: map[string]chan struct{}{}, counts: newCounts(), warnings: rate.NewLimiter(1, 20),
+	}
+}
+
+// Changed takes every applied change. It reads nothing and waits for nobody.
+func (m *Manager) Changed(ch storage.Change) {
+	if !ch.Reset {
+		return
+	}
+	m.replaced.Store(true)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.work != nil {
+		m.work.alert()
 	}
 }
 

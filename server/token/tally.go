@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coffer-project/coffer/storage"
@@ -16,6 +17,8 @@ type tally struct {
 	mu     sync.Mutex
 	counts map[login]int // nil until somebody asked
 	anew   time.Time     // when to read all tokens again; zero: no need
+
+	replaced atomic.Bool // all that is stored was replaced: as if nobody had asked yet
 }
 
 // doubtPause is how long after a write whose outcome is unknown, on a node that stays the active one, all tokens are
@@ -63,6 +66,9 @@ func (t *tally) forget() {
 func (s *Store) CountLogins(ctx context.Context, match func(namespace, path, role string) bool) (int, error) {
 	s.logins.mu.Lock()
 	defer s.logins.mu.Unlock()
+	if s.logins.replaced.Swap(false) {
+		s.logins.counts = nil
+	}
 	if again := s.logins.anew; !again.IsZero() && !s.now().Before(again) {
 		s.logins.counts, s.logins.anew = nil, time.Time{}
 	}

@@ -104,3 +104,21 @@ func TestCountAfterUnknownOutcomes(t *testing.T) {
 	w.pass(time.Minute)
 	want(1)
 }
+
+// TestCountAfterRestore looks that logins are counted anew when everything that is stored was replaced.
+func TestCountAfterRestore(t *testing.T) {
+	w := newWorld(t)
+	m := engines.Mount{UUID: "m1", Path: "auth/userpass/", Type: "userpass", NamespaceID: "root", DefaultLeaseTTL: time.Hour, MaxLeaseTTL: time.Hour}
+	all := func(string, string, string) bool { return true }
+	if n, err := w.CountLogins(t.Context(), all); n != 0 || err != nil {
+		t.Fatalf("%d logins, %v", n, err)
+	}
+	other := token.New(token.Options{Store: w.mem, Now: w.now}) // it stands for whoever wrote the snapshot
+	if _, err := other.CreateLogin(t.Context(), m, "", "auth/userpass/login/bob", engines.Login{DisplayName: "x", Role: "bob"}, ""); err != nil {
+		t.Fatal(err)
+	}
+	w.Changed(storage.Change{Reset: true})
+	if n, err := w.CountLogins(t.Context(), all); n != 1 || err != nil {
+		t.Errorf("%d logins after a restore, %v; want 1", n, err)
+	}
+}

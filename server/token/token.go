@@ -198,6 +198,7 @@ func (s *Store) Changed(ch storage.Change) {
 		s.hasher.Apply(ch)
 	}
 	if ch.Reset {
+		s.logins.replaced.Store(true)
 		s.opened.Apply(ch)
 		s.sealer.Apply(ch)
 	}
