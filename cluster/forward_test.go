@@ -35,7 +35,7 @@ func two(t *testing.T, h http.HandlerFunc) (leader, follower *member) {
 // TestForwardedWriteIsThereAtOnce: a follower that forwarded a write hears of its commit without waiting for Raft.
 func TestForwardedWriteIsThereAtOnce(t *testing.T) {
 	var leader *member
-	all := three(t, func(o *Options) {
+	set := func(o *Options) {
 		o.CommitTimeout = time.Minute // Raft itself says nothing
 		o.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			index, err := leader.Commit(r.Context(), put("k", "v"))
@@ -44,9 +44,14 @@ func TestForwardedWriteIsThereAtOnce(t *testing.T) {
 			}
 			fmt.Fprint(w, index)
 		})
-	})
-	leader = all[0]
-	f := all[1]
+	}
+	leader = single(t, set)
+	f := start(t, "b", set)
+	if err := leader.Join(testContext(t), "b", f.addr, false, true); err != nil {
+		t.Fatal(err)
+	}
+	// With two voters nothing is committed before the follower has it.
+	until(t, "two voters, and that both know", func() bool { return leader.otherVoters() == 1 && f.otherVoters() == 1 })
 	for range 20 {
 		w := httptest.NewRecorder()
 		if err := f.Forward(w, httptest.NewRequest("POST", "/", nil)); err != nil {

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"sync"
+	"time"
 
 	"github.com/hashicorp/raft"
 )
@@ -70,9 +71,26 @@ func (n *Node) tell(id NodeID, g *nudge) {
 			RPCHeader: n.rpcHeader(), Term: term,
 			PrevLogEntry: commit, PrevLogTerm: last.Term, LeaderCommitIndex: commit,
 		}
-		var resp raft.AppendEntriesResponse
-		if err := i.transport.tell(s.ID, s.Address, req, &resp); err == nil && resp.Success {
+		if n.tellOnce(i, s, req) {
 			g.told = commit
 		}
 	}
+}
+
+// tellOnce reports whether the follower took it. One whose log does not reach so far yet is asked again: the entries
+// are on their way, and were sent before they were committed.
+func (n *Node) tellOnce(i *instance, s raft.Server, req *raft.AppendEntriesRequest) bool {
+	for pause := time.Millisecond; pause < 10*time.Millisecond; pause *= 2 {
+		var resp raft.AppendEntriesResponse
+		err := i.transport.tell(s.ID, s.Address, req, &resp)
+		if err != nil || resp.Success || resp.Term != req.Term {
+			return err == nil && resp.Success
+		}
+		select {
+		case <-n.ctx.Done():
+			return false
+		case <-time.After(pause):
+		}
+	}
+	return false
 }
