@@ -249,6 +249,18 @@ type WrapInfo struct {
 	WrappedAccessor string `json:"wrapped_accessor,omitempty"` // of the token inside
 }
 
+// EncodedData returns Data as it goes out: JSON, nil if there is none.
+func (r *Response) EncodedData() (json.RawMessage, error) {
+	switch data := r.Data.(type) {
+	case nil:
+		return nil, nil
+	case json.RawMessage:
+		return data, nil
+	default:
+		return json.Marshal(data)
+	}
+}
+
 // HeldLease is what clients are told of a lease: one that was renewed, for instance, or taken out of a wrapping token.
 type HeldLease struct {
 	ID        string

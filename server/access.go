@@ -220,6 +220,17 @@ func policiesIn(entry *token.Entry, who *identity.Effective) []string {
 	return slices.Compact(all)
 }
 
+// policiesElsewhere returns those that a token has in other namespaces, through its entity's groups, by namespace id.
+func policiesElsewhere(entry *token.Entry, who *identity.Effective) map[string][]string {
+	out := map[string][]string{}
+	for ns, names := range who.Policies {
+		if ns != entry.Namespace {
+			out[ns] = names
+		}
+	}
+	return out
+}
+
 // rights returns who a token belongs to, nil for nobody in particular, and what it may do, looking from root. A token
 // whose entity is gone or disabled may do nothing.
 func (s *Server) rights(ctx context.Context, entry *token.Entry) (*identity.Effective, *policy.ACL, error) {

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"strings"
@@ -259,7 +258,7 @@ func (s *Server) serve(ctx context.Context, c *call) (*engines.Response, error) 
 	if c.route == nil {
 		return nil, c.miss
 	}
-	if c.token != nil && c.mount.Type == "cubbyhole" && (c.token.Type == "batch" || c.token.Namespace != c.ns.ID) {
+	if c.token != nil && c.mount.Type == "cubbyhole" && (c.token.Batch() || c.token.Namespace != c.ns.ID) {
 		return nil, engines.Invalid("a cubbyhole belongs to a service token, in the token's own namespace")
 	}
 	if err := c.mount.Hold(); err != nil {
@@ -303,15 +302,7 @@ func (s *Server) describe(c *call, failure error) *audit.Record {
 		}
 		if c.who != nil {
 			a.Policies, a.IdentityPolicies = policiesIn(t, c.who), c.who.Policies[t.Namespace]
-			for ns, names := range c.who.Policies {
-				if ns == t.Namespace {
-					continue
-				}
-				if a.ExternalNamespacePolicies == nil {
-					a.ExternalNamespacePolicies = map[string][]string{}
-				}
-				a.ExternalNamespacePolicies[ns] = names
-			}
+			a.ExternalNamespacePolicies = policiesElsewhere(t, c.who)
 		}
 		c.record.Auth = a
 	}
@@ -363,18 +354,9 @@ func auditOf(r *engines.Response) (*audit.Response, error) {
 	if r.Held != nil {
 		out.LeaseID = r.Held.ID
 	}
-	switch data := r.Data.(type) {
-	case nil:
-	case json.RawMessage:
-		out.Data = data
-	default:
-		encoded, err := json.Marshal(data)
-		if err != nil {
-			return nil, err
-		}
-		out.Data = encoded
-	}
-	return out, nil
+	var err error
+	out.Data, err = r.EncodedData()
+	return out, err
 }
 
 // reply completes the answer.

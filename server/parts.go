@@ -83,7 +83,7 @@ func (s *Server) newTokens() *token.Store {
 	})
 }
 
-// externalPolicies are those that a token has through its entity's groups in other namespaces, by path.
+// externalPolicies are those that a token has through its entity's groups in other namespaces, by id.
 func (s *Server) externalPolicies(ctx context.Context, e *token.Entry) (map[string][]string, error) {
 	who, err := s.identity.Effective(ctx, e.EntityID)
 	if errors.Is(err, storage.ErrNotFound) {
@@ -92,13 +92,7 @@ func (s *Server) externalPolicies(ctx context.Context, e *token.Entry) (map[stri
 	if err != nil {
 		return nil, err
 	}
-	out := map[string][]string{}
-	for ns, names := range who.Policies {
-		if ns != e.Namespace {
-			out[ns] = names
-		}
-	}
-	return out, nil
+	return policiesElsewhere(e, who), nil
 }
 
 // below is namespace.Store.Below, which is not there yet when the parts are made.

@@ -56,7 +56,7 @@ func NewStore(s storage.Store, tokens *token.Store) *Store { return &Store{s, to
 // Wrap stores a response and returns what stands for it. path is that of the request, with its namespace; ns is the
 // namespace's id. The response must be complete: its token issued, its lease registered.
 func (s *Store) Wrap(ctx context.Context, ns, path string, ttl time.Duration, r *engines.Response) (*engines.WrapInfo, error) {
-	data, err := encoded(r.Data)
+	data, err := r.EncodedData()
 	if err != nil {
 		return nil, err
 	}
@@ -64,17 +64,6 @@ func (s *Store) Wrap(ctx context.Context, ns, path string, ttl time.Duration, r 
 		CreationPath: path, CreatedAt: time.Now().UTC(), TTL: ttl,
 		Data: data, Auth: r.Auth, Warnings: r.Warnings, Lease: r.Held,
 	})
-}
-
-func encoded(data any) (json.RawMessage, error) {
-	switch data := data.(type) {
-	case nil:
-		return nil, nil
-	case json.RawMessage:
-		return data, nil
-	default:
-		return json.Marshal(data)
-	}
 }
 
 func (s *Store) put(ctx context.Context, ns string, r record) (*engines.WrapInfo, error) {
