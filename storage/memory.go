@@ -101,7 +101,7 @@ func (m *Memory) Commit(ctx context.Context, b Batch) (Index, error) {
 	}
 	ch := Change{Index: m.index}
 	for _, p := range b.Puts {
-		e := Entry{Key: p.Key, Value: bytes.Clone(p.Value), Version: m.index}
+		e := Entry{Key: p.Key, Value: bytes.Clone(p.Value), Version: m.index, Origin: p.Origin}
 		m.entries[p.Key] = e
 		ch.Puts = append(ch.Puts, e)
 	}

@@ -92,10 +92,13 @@ func (k Key) Validate() error {
 
 // Entry is one stored value. Version is the index of the log entry that last wrote it, never 0.
 // Value is shared with the store: read it, do not change it.
+//
+// Origin is where the value was first written if that was another cluster, else zero.
 type Entry struct {
 	Key     Key
 	Value   []byte
 	Version Index
+	Origin  Position
 }
 
 // Read is a precondition of a Batch: Key must still have exactly this Version. Version 0 means that the key
@@ -105,10 +108,11 @@ type Read struct {
 	Version Index
 }
 
-// Put stores Value under Key, whatever was there.
+// Put stores Value under Key, whatever was there. Origin is set for what was first written in another cluster.
 type Put struct {
-	Key   Key
-	Value []byte
+	Key    Key
+	Value  []byte
+	Origin Position
 }
 
 // Batch is one optimistic transaction. If every Read still holds, all Puts and Deletes happen at one index;

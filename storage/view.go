@@ -58,7 +58,7 @@ func (v View) Commit(ctx context.Context, b Batch) (Index, error) {
 		abs.Reads[i] = Read{Key: v.prefix + r.Key, Version: r.Version}
 	}
 	for i, p := range b.Puts {
-		abs.Puts[i] = Put{Key: v.prefix + p.Key, Value: p.Value}
+		abs.Puts[i] = Put{Key: v.prefix + p.Key, Value: p.Value, Origin: p.Origin}
 	}
 	for i, k := range b.Deletes {
 		abs.Deletes[i] = v.prefix + k

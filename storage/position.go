@@ -1,0 +1,91 @@
+package storage
+
+import "fmt"
+
+// Position is a place in the history of a replication set: an index of the log of the cluster that was the primary
+// in an epoch. Within an epoch positions are ordered by index, between epochs by a Lineage. The zero Position is before
+// everything. One with epoch 0 and an index is of this cluster's own log (see Lineage.Resolve).
+type Position struct {
+	Epoch uint32 `json:"epoch"`
+	Index Index  `json:"index"`
+}
+
+// IsZero reports whether p is before everything.
+func (p Position) IsZero() bool { return p == Position{} }
+
+// Before reports whether p is earlier than q in one history: of an earlier epoch, or of a smaller index in the same one.
+func (p Position) Before(q Position) bool {
+	return p.Epoch < q.Epoch || p.Epoch == q.Epoch && p.Index < q.Index
+}
+
+// String returns "epoch:index".
+func (p Position) String() string { return fmt.Sprintf("%d:%d", p.Epoch, p.Index) }
+
+// Branch is the beginning of one epoch.
+type Branch struct {
+	Epoch     uint32 `json:"epoch"`
+	ClusterID string `json:"cluster_id"` // of the primary
+	// From is where it left the epoch before: what came there after From is not part of the history. Zero in the first.
+	From Position `json:"from"`
+	// Base is the index of the primary's own log from which on its writes are of this epoch.
+	Base Index `json:"base"`
+}
+
+// Lineage is the history of a replication set: its epochs, oldest first, each with a number one higher than the one
+// before.
+type Lineage []Branch
+
+// Epoch returns the current epoch, 0 if there is none.
+func (l Lineage) Epoch() uint32 {
+	if len(l) == 0 {
+		return 0
+	}
+	return l[len(l)-1].Epoch
+}
+
+// Resolve turns a position of the own log (epoch 0) into one of the set; others stay as they are. clusterID is whose log
+// it is. What was written before the first epoch counts to the first.
+func (l Lineage) Resolve(clusterID string, p Position) Position {
+	if p.Epoch != 0 || p.Index == 0 {
+		return p
+	}
+	epoch := uint32(1)
+	for _, b := range l {
+		if b.ClusterID == clusterID && b.Base <= p.Index {
+			epoch = b.Epoch
+		}
+	}
+	return Position{Epoch: epoch, Index: p.Index}
+}
+
+// Contains reports whether p is part of this history: its epoch is one of these, and it is not behind the point where the
+// next epoch left it.
+func (l Lineage) Contains(p Position) bool {
+	for i, b := range l {
+		if b.Epoch == p.Epoch {
+			return i == len(l)-1 || p.Index <= l[i+1].From.Index
+		}
+	}
+	return false
+}
+
+// Common returns the last position that two histories share, and false if they have no epoch in common. What one of them
+// has written after it is not part of the other.
+func (l Lineage) Common(m Lineage) (Position, bool) {
+	same := 0
+	for same < min(len(l), len(m)) && l[same].Epoch == m[same].Epoch && l[same].ClusterID == m[same].ClusterID && l[same].From == m[same].From {
+		same++
+	}
+	if same == 0 {
+		return Position{}, false
+	}
+	epoch := l[same-1].Epoch
+	common := Position{Epoch: epoch, Index: ^Index(0)} // as far as both have come
+	if same < len(l) {
+		common.Index = min(common.Index, l[same].From.Index)
+	}
+	if same < len(m) {
+		common.Index = min(common.Index, m[same].From.Index)
+	}
+	return common, true
+}
