@@ -253,6 +253,7 @@ var (
 	ErrNotFound       = errors.New("not found")
 	ErrConflict       = errors.New("conflict: the data changed since it was read")
 	ErrReadOnly       = errors.New("this node takes no writes")
+	ErrPrimaryOnly    = errors.New("shared data is written on the primary cluster")
 	ErrUnavailable    = errors.New("storage is unavailable")
 	ErrOutcomeUnknown = errors.New("outcome unknown: the write may or may not have been applied")
 	ErrTooLarge       = errors.New("too large")

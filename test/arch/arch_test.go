@@ -27,6 +27,8 @@ var plan = []struct{ of, may string }{
 	{"engines/*", "engines storage"},
 	{"cluster", "proto/* storage storage/fsm"},
 	{"server", "engines storage"},
+	{"replication", "proto/* storage"},
+	{"replication/*", "storage"},
 	{"server/httpapi", "server engines storage"},
 	{"server/lifecycle/lifecycletest", "server/lifecycle storage storage/barrier"},
 	{"server/lifecycle", "server/seal engines storage"},
@@ -37,7 +39,7 @@ var plan = []struct{ of, may string }{
 	{"server/wrapping", "server/token engines storage"},
 	{"server/system", "server/archive server/lifecycle server/mount engines storage"},
 	{"server/*", "engines storage"},
-	{"cmd/*", "proto/* storage storage/* engines engines/* cluster server server/*"},
+	{"cmd/*", "proto/* storage storage/* engines engines/* cluster replication replication/* server server/*"},
 	{"test/bench", "engines server/lease server/token storage storage/* cluster test/harness"}, // it measures the parts, too
 	{"test/*", "test/harness"},
 }
@@ -157,7 +159,9 @@ func TestImportsPointDown(t *testing.T) {
 
 func TestFloorPlanRefuses(t *testing.T) {
 	for _, edge := range [][2]string{
-		{"server", "cluster"}, {"server", "storage/fsm"}, {"server/system", "storage/barrier"}, {"server/httpapi", "proto/logpb"},
+		{"server", "cluster"}, {"server", "storage/fsm"}, {"server/system", "storage/barrier"}, {"replication", "proto/* storage"},
+	{"replication/*", "storage"},
+	{"server/httpapi", "proto/logpb"},
 		{"server/policy", "server"}, {"engines/kv", "engines/cubbyhole"}, {"engines", "server"}, {"storage", "proto/logpb"},
 		{"storage/boltstore", "storage/fsm"}, {"cluster", "server"}, {"cluster", "storage/barrier"}, {"cmd/coffer", "test/harness"},
 		{"proto/logpb", "storage"},
