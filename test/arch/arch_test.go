@@ -27,7 +27,7 @@ var plan = []struct{ of, may string }{
 	{"engines/*", "engines storage"},
 	{"cluster", "proto/* storage storage/fsm"},
 	{"server", "engines storage"},
-	{"replication", "proto/* storage"},
+	{"replication", "proto/* storage storage/wal"},
 	{"replication/*", "storage"},
 	{"server/httpapi", "server engines storage"},
 	{"server/lifecycle/lifecycletest", "server/lifecycle storage storage/barrier"},
@@ -159,9 +159,8 @@ func TestImportsPointDown(t *testing.T) {
 
 func TestFloorPlanRefuses(t *testing.T) {
 	for _, edge := range [][2]string{
-		{"server", "cluster"}, {"server", "storage/fsm"}, {"server/system", "storage/barrier"}, {"replication", "proto/* storage"},
-	{"replication/*", "storage"},
-	{"server/httpapi", "proto/logpb"},
+		{"server", "cluster"}, {"server", "storage/fsm"}, {"server/system", "storage/barrier"}, {"server/httpapi", "proto/logpb"},
+		{"replication", "cluster"}, {"replication", "server/replicated"}, {"server/replicated", "replication"},
 		{"server/policy", "server"}, {"engines/kv", "engines/cubbyhole"}, {"engines", "server"}, {"storage", "proto/logpb"},
 		{"storage/boltstore", "storage/fsm"}, {"cluster", "server"}, {"cluster", "storage/barrier"}, {"cmd/coffer", "test/harness"},
 		{"proto/logpb", "storage"},
