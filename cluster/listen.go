@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"sync"
@@ -11,7 +12,7 @@ import (
 	"time"
 )
 
-// What is spoken on the cluster port, by ALPN name. "coffer-replication" is kept for another package.
+// What is spoken on the cluster port by nodes of the cluster, by ALPN name. Listen adds others.
 const (
 	protocolRaft    = "coffer-raft"
 	protocolForward = "coffer-forward"
@@ -36,7 +37,11 @@ type port struct {
 
 	mu        sync.Mutex
 	protocols map[string]*inbox
+	guests    map[string]configure // of protocols that are spoken with others than the nodes of the cluster
 }
+
+// configure chooses how to shake hands with a client; nil: not at all.
+type configure = func(*tls.ClientHelloInfo) (*tls.Config, error)
 
 func listen(addr string, who *identity, log *slog.Logger, protocols ...string) (*port, error) {
 	tcp, err := net.Listen("tcp", addr)
@@ -45,8 +50,9 @@ func listen(addr string, who *identity, log *slog.Logger, protocols ...string) (
 	}
 	p := &port{
 		tcp: tcp, config: who.server(protocols), log: log,
-		protocols: map[string]*inbox{}, slots: make(chan struct{}, maxHandshakes),
+		protocols: map[string]*inbox{}, guests: map[string]configure{}, slots: make(chan struct{}, maxHandshakes),
 	}
+	p.config.GetConfigForClient = p.configFor
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.wg.Go(p.accept)
 	return p, nil
@@ -59,9 +65,78 @@ func (p *port) inbox(protocol string) *inbox {
 	if old := p.protocols[protocol]; old != nil {
 		old.Close()
 	}
-	in := &inbox{addr: p.tcp.Addr(), conns: make(chan net.Conn), done: make(chan struct{})}
+	in := p.newInbox()
 	p.protocols[protocol] = in
 	return in
+}
+
+func (p *port) newInbox() *inbox {
+	return &inbox{addr: p.tcp.Addr(), conns: make(chan net.Conn), done: make(chan struct{})}
+}
+
+// Listen returns a listener for connections from outside of the cluster: those to the cluster port that ask for this ALPN
+// name. Their handshake is done with the configuration that config answers for them, whose NextProtos and MinVersion
+// are set here, and they come out as *tls.Conn; nil, and an error, refuses. Such a connection never reaches what the
+// nodes of the cluster say to each other, nor the other way round. Closing the listener gives the name back; it is
+// closed with the node.
+func (n *Node) Listen(protocol string, config func(*tls.ClientHelloInfo) (*tls.Config, error)) (net.Listener, error) {
+	return n.port.guest(protocol, config)
+}
+
+func (p *port) guest(protocol string, config configure) (net.Listener, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.ctx.Err() != nil:
+		return nil, net.ErrClosed
+	case protocol == protocolRaft || protocol == protocolForward || p.protocols[protocol] != nil:
+		return nil, fmt.Errorf("the protocol %q is taken", protocol)
+	}
+	g := &guest{inbox: p.newInbox(), port: p, protocol: protocol}
+	p.protocols[protocol], p.guests[protocol] = g.inbox, config
+	return g, nil
+}
+
+// configFor implements tls.Config.GetConfigForClient. nil: the cluster's own.
+func (p *port) configFor(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+	for _, protocol := range hello.SupportedProtos {
+		p.mu.Lock()
+		config := p.guests[protocol]
+		p.mu.Unlock()
+		if config == nil {
+			continue
+		}
+		c, err := config(hello)
+		if err != nil {
+			return nil, err
+		}
+		if c == nil {
+			return nil, errors.New("nobody is served who asks for " + protocol)
+		}
+		c = c.Clone()
+		c.MinVersion, c.NextProtos, c.GetConfigForClient = tls.VersionTLS13, []string{protocol}, nil
+		c.SessionTicketsDisabled = true // so that each connection shows its certificate
+		return c, nil
+	}
+	return nil, nil
+}
+
+// guest is the listener of a protocol that Listen added.
+type guest struct {
+	*inbox
+	port     *port
+	protocol string
+}
+
+// Close implements net.Listener.
+func (g *guest) Close() error {
+	g.port.mu.Lock()
+	if g.port.protocols[g.protocol] == g.inbox {
+		delete(g.port.protocols, g.protocol)
+		delete(g.port.guests, g.protocol)
+	}
+	g.port.mu.Unlock()
+	return g.inbox.Close()
 }
 
 // accept never gives up: running out of file descriptors must not end the node's membership.

@@ -150,3 +150,106 @@ func TestPortLetsInOnlyNodes(t *testing.T) {
 		t.Errorf("a node's connection brought %q", got)
 	}
 }
+
+// A protocol that is spoken with others has its own certificates, and they open nothing else; nor do those of nodes
+// open it.
+func TestPortKeepsGuestsApart(t *testing.T) {
+	theirs, err := NewCA()
+	if err != nil {
+		t.Fatal(err)
+	}
+	node, guest, host := newTestIdentity(t, "b", testCA()), newTestIdentity(t, "g", theirs), newTestIdentity(t, "h", theirs)
+	p, err := listen("127.0.0.1:0", newTestIdentity(t, "a", testCA()), slog.New(slog.DiscardHandler), protocolRaft, protocolForward)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.close()
+	raft := p.inbox(protocolRaft)
+	refuse := false
+	const name = "guests"
+	in, err := p.guest(name, func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		if refuse {
+			return nil, nil
+		}
+		return host.server([]string{protocolRaft}), nil // the name is not its to choose
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, taken := range []string{name, protocolRaft, protocolForward} {
+		if _, err := p.guest(taken, nil); err == nil {
+			t.Errorf("%q is given away twice", taken)
+		}
+	}
+	addr := p.tcp.Addr().String()
+	// reach returns what the client reads; the server writes the name of the listener that got the connection.
+	serve := func(l net.Listener, says string) {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			fmt.Fprint(conn, says)
+			conn.Close()
+		}
+	}
+	go serve(in, "guest")
+	go serve(raft, "raft")
+	reach := func(c *tls.Config) string {
+		conn, err := tls.Dial("tcp", addr, c)
+		if err != nil {
+			return ""
+		}
+		defer conn.Close()
+		conn.SetDeadline(time.Now().Add(10 * time.Second))
+		got, err := io.ReadAll(conn)
+		if ne, ok := err.(net.Error); ok && ne.Timeout() {
+			t.Error("neither let in nor refused")
+		}
+		return string(got)
+	}
+	with := func(c *tls.Config, change func(*tls.Config)) *tls.Config {
+		change(c)
+		return c
+	}
+	tests := []struct {
+		name   string
+		config *tls.Config
+		want   string
+	}{
+		{"a guest", guest.client("h", name), "guest"},
+		{"a node", node.client("a", protocolRaft), "raft"},
+		{"a guest asks for raft", guest.client("a", protocolRaft), ""},
+		{"a guest trusts us and asks for raft", with(guest.client("a", protocolRaft), func(c *tls.Config) { c.RootCAs = node.pool }), ""},
+		{"a guest asks for both", with(guest.client("h", name), func(c *tls.Config) { c.NextProtos = []string{protocolRaft, name} }), "guest"},
+		{"a node asks for the guests", with(node.client("h", name), func(c *tls.Config) { c.RootCAs = host.pool }), ""},
+		{"a node asks for both", with(node.client("a", protocolRaft), func(c *tls.Config) { c.NextProtos = []string{protocolRaft, name} }), ""},
+		{"old TLS", with(guest.client("h", name), func(c *tls.Config) { c.MinVersion, c.MaxVersion = tls.VersionTLS12, tls.VersionTLS12 }), ""},
+		{"no certificate", with(guest.client("h", name), func(c *tls.Config) { c.GetClientCertificate = nil }), ""},
+	}
+	for _, tt := range tests {
+		if got := reach(tt.config); got != tt.want {
+			t.Errorf("%s: got to %q, want %q", tt.name, got, tt.want)
+		}
+	}
+	refuse = true
+	if got := reach(guest.client("h", name)); got != "" {
+		t.Errorf("without a configuration a guest got to %q", got)
+	}
+	refuse = false
+	if err := in.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := reach(guest.client("h", name)); got != "" {
+		t.Errorf("after Close a guest got to %q", got)
+	}
+	again, err := p.guest(name, func(*tls.ClientHelloInfo) (*tls.Config, error) { return host.server(nil), nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.Close() // of the one before: it must not take the name away
+	go serve(again, "again")
+	if got := reach(guest.client("h", name)); got != "again" {
+		t.Errorf("the next listener of the name: got to %q", got)
+	}
+}
