@@ -49,10 +49,12 @@ type KeyMod struct {
 	Mod storage.Position
 }
 
-// Op is one change: an Item that was put, or a key (with the position of that) that was deleted.
+// Op is one change: an Item that was put, or a key (with the position of that) that was deleted. Fresh: the key did not
+// exist before.
 type Op struct {
 	Item
 	Delete bool
+	Fresh  bool
 }
 
 // Entry is what one entry of the primary's log did to shared keys.
