@@ -108,7 +108,8 @@ type Read struct {
 	Version Index
 }
 
-// Put stores Value under Key, whatever was there. Origin is set for what was first written in another cluster.
+// Put stores Value under Key, whatever was there. Origin is set, epoch and index, for what was first written in another
+// cluster.
 type Put struct {
 	Key    Key
 	Value  []byte
@@ -157,6 +158,9 @@ func (b *Batch) Validate(slack int) error {
 	for _, p := range b.Puts {
 		if err := check(p.Key); err != nil {
 			return err
+		}
+		if (p.Origin.Epoch == 0) != (p.Origin.Index == 0) {
+			return fmt.Errorf("the origin of key %q is incomplete", p.Key)
 		}
 		if len(p.Value) > MaxValueBytes+slack {
 			return fmt.Errorf("value is %d bytes, the limit is %d: %w", len(p.Value), MaxValueBytes, ErrTooLarge)

@@ -26,7 +26,7 @@ const (
 
 type Command struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Format        uint32                 `protobuf:"varint,1,opt,name=format,proto3" json:"format,omitempty"`               // 1
+	Format        uint32                 `protobuf:"varint,1,opt,name=format,proto3" json:"format,omitempty"`               // 2 if a put has an origin, else 1
 	TimeMs        int64                  `protobuf:"varint,2,opt,name=time_ms,json=timeMs,proto3" json:"time_ms,omitempty"` // leader's clock, Unix milliseconds
 	Ops           []*Op                  `protobuf:"bytes,3,rep,name=ops,proto3" json:"ops,omitempty"`                      // applied one after the other, each on its own: all or nothing
 	unknownFields protoimpl.UnknownFields
@@ -199,7 +199,9 @@ func (x *Read) GetVersion() uint64 {
 type Put struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	Value         []byte                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"` // sealed, except for the few entries a sealed node must read
+	Value         []byte                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`                                 // sealed, except for the few entries a sealed node must read
+	OriginEpoch   uint32                 `protobuf:"varint,3,opt,name=origin_epoch,json=originEpoch,proto3" json:"origin_epoch,omitempty"` // where the value was first written if that was another cluster, else both are 0
+	OriginIndex   uint64                 `protobuf:"varint,4,opt,name=origin_index,json=originIndex,proto3" json:"origin_index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -248,6 +250,20 @@ func (x *Put) GetValue() []byte {
 	return nil
 }
 
+func (x *Put) GetOriginEpoch() uint32 {
+	if x != nil {
+		return x.OriginEpoch
+	}
+	return 0
+}
+
+func (x *Put) GetOriginIndex() uint64 {
+	if x != nil {
+		return x.OriginIndex
+	}
+	return 0
+}
+
 var File_proto_logpb_log_proto protoreflect.FileDescriptor
 
 const file_proto_logpb_log_proto_rawDesc = "" +
@@ -263,10 +279,12 @@ const file_proto_logpb_log_proto_rawDesc = "" +
 	"\adeletes\x18\x03 \x03(\tR\adeletes\"2\n" +
 	"\x04Read\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x18\n" +
-	"\aversion\x18\x02 \x01(\x04R\aversion\"-\n" +
+	"\aversion\x18\x02 \x01(\x04R\aversion\"s\n" +
 	"\x03Put\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\fR\x05valueB.Z,github.com/coffer-project/coffer/proto/logpbb\x06proto3"
+	"\x05value\x18\x02 \x01(\fR\x05value\x12!\n" +
+	"\forigin_epoch\x18\x03 \x01(\rR\voriginEpoch\x12!\n" +
+	"\forigin_index\x18\x04 \x01(\x04R\voriginIndexB.Z,github.com/coffer-project/coffer/proto/logpbb\x06proto3"
 
 var (
 	file_proto_logpb_log_proto_rawDescOnce sync.Once

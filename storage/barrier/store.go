@@ -127,7 +127,7 @@ func (k *keys) sealBatch(batch storage.Batch) storage.Batch {
 	sealed.Reads = append(slices.Clip(batch.Reads), storage.Read{Key: ringKey, Version: k.version})
 	sealed.Puts = make([]storage.Put, len(batch.Puts))
 	for i, p := range batch.Puts {
-		sealed.Puts[i] = storage.Put{Key: p.Key, Value: k.seal(string(p.Key), p.Value)}
+		sealed.Puts[i] = storage.Put{Key: p.Key, Value: k.seal(string(p.Key), p.Value), Origin: p.Origin}
 	}
 	return sealed
 }

@@ -19,7 +19,7 @@ func bigFile(b *testing.B, n int) string {
 	err := boltstore.Build(path, func(add func(string, []byte) error) (boltstore.Position, error) {
 		for i := range n {
 			binary.BigEndian.PutUint64(value, uint64(i))
-			if err := add(benchKey(i), boltstore.NewRecord(1, value)); err != nil {
+			if err := add(benchKey(i), boltstore.NewRecord(boltstore.Header{Version: 1}, value)); err != nil {
 				return boltstore.Position{}, err
 			}
 		}

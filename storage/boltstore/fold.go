@@ -40,8 +40,8 @@ func (w *Writer) Position() Position { return w.s.workPos }
 // Bytes returns how much memory the overlay holds, with what this writer added.
 func (w *Writer) Bytes() int { return w.s.work.bytes }
 
-// Version returns the version of the record under key, or 0. It sees what the writer wrote.
-func (w *Writer) Version(key string) (uint64, error) { return w.view.Version(key) }
+// Header returns the header of the record under key, or the zero one. It sees what the writer wrote.
+func (w *Writer) Header(key string) (Header, error) { return w.view.Header(key) }
 
 // Put stores rec under key. The store keeps rec.
 func (w *Writer) Put(key string, rec []byte) { w.s.work.set(item{key, rec}) }

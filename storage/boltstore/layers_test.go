@@ -16,6 +16,8 @@ import (
 	"time"
 
 	bolterrors "go.etcd.io/bbolt/errors"
+
+	"github.com/coffer-project/coffer/storage"
 )
 
 // openManual opens a store that folds only when it is told to.
@@ -113,7 +115,7 @@ func TestLayersAgainstModel(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				w.Put(fmt.Sprintf("k%02d", rng.IntN(60)), NewRecord(1, []byte("aborted")))
+				w.Put(fmt.Sprintf("k%02d", rng.IntN(60)), NewRecord(Header{Version: 1}, []byte("aborted")))
 				w.Delete(fmt.Sprintf("k%02d", rng.IntN(60)))
 				w.Abort()
 			default:
@@ -128,7 +130,7 @@ func TestLayersAgainstModel(t *testing.T) {
 						delete(want, key)
 					} else {
 						value := fmt.Sprint(seed, step, strings.Repeat("x", rng.IntN(300)))
-						w.Put(key, NewRecord(uint64(step+1), []byte(value)))
+						w.Put(key, NewRecord(Header{Version: uint64(step + 1)}, []byte(value)))
 						want[key] = value
 					}
 				}
@@ -191,7 +193,7 @@ func TestFullDisk(t *testing.T) {
 				results <- err
 				return
 			}
-			w.Put(fmt.Sprintf("key %03d", i), NewRecord(uint64(i+1), value))
+			w.Put(fmt.Sprintf("key %03d", i), NewRecord(Header{Version: uint64(i + 1)}, value))
 			w.Commit(Position{Index: uint64(i + 1), Term: 1})
 			written <- i
 		}
@@ -298,15 +300,17 @@ func TestCloseWakesBlockedWriter(t *testing.T) {
 }
 
 func FuzzParseRecord(f *testing.F) {
-	f.Add(NewRecord(1, []byte("value")))
-	f.Add(NewRecord(1<<63, nil))
+	f.Add(NewRecord(Header{Version: 1}, []byte("value")))
+	f.Add(NewRecord(Header{Version: 1 << 63}, nil))
+	f.Add(NewRecord(Header{Version: 7, Origin: storage.Position{Epoch: 3, Index: 1 << 40}}, []byte("value")))
+	f.Add([]byte{1, 1, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}) // an origin of no epoch
 	f.Add([]byte{1, 0})
 	f.Fuzz(func(t *testing.T, rec []byte) {
-		version, value, err := ParseRecord(rec)
+		h, value, err := ParseRecord(rec)
 		if err != nil {
 			return
 		}
-		if again := NewRecord(version, value); !bytes.Equal(again, rec) {
+		if again := NewRecord(h, value); !bytes.Equal(again, rec) {
 			t.Errorf("ParseRecord accepts %x and re-encodes it as %x", rec, again)
 		}
 	})

@@ -4,37 +4,79 @@ import (
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
+
+	"github.com/coffer-project/coffer/storage"
 )
 
-// A record is what stands under a key: format byte, flags byte, version (8 bytes, big endian), value.
+// A record is what stands under a key, big endian: format byte, flags byte, version (8 bytes); if the flag for it is
+// set the origin, epoch (4) and index (8); value.
 const (
 	recordFormat      = 1
 	recordHeaderBytes = 10
+	originBytes       = 12
+
+	flagOrigin = 1
 )
 
+// Header is what a record says about its value. Version is never 0. Origin is zero for what was first written in this
+// cluster; otherwise it has an epoch and an index.
+type Header struct {
+	Version uint64
+	Origin  storage.Position
+}
+
+// Mod returns the position of the value: its origin, or its version in this cluster's own log.
+func (h Header) Mod() storage.Position {
+	if h.Origin.IsZero() {
+		return storage.Position{Index: storage.Index(h.Version)}
+	}
+	return h.Origin
+}
+
 // NewRecord returns the record of a value. It copies value.
-func NewRecord(version uint64, value []byte) []byte {
-	rec := make([]byte, recordHeaderBytes, recordHeaderBytes+len(value))
+func NewRecord(h Header, value []byte) []byte {
+	size := recordHeaderBytes
+	if !h.Origin.IsZero() {
+		size += originBytes
+	}
+	rec := make([]byte, size, size+len(value))
 	rec[0] = recordFormat
-	binary.BigEndian.PutUint64(rec[2:], version)
+	binary.BigEndian.PutUint64(rec[2:], h.Version)
+	if size > recordHeaderBytes {
+		rec[1] = flagOrigin
+		binary.BigEndian.PutUint32(rec[recordHeaderBytes:], h.Origin.Epoch)
+		binary.BigEndian.PutUint64(rec[recordHeaderBytes+4:], uint64(h.Origin.Index))
+	}
 	return append(rec, value...)
 }
 
 // ParseRecord returns what NewRecord was given. The value is part of rec.
-func ParseRecord(rec []byte) (version uint64, value []byte, err error) {
+func ParseRecord(rec []byte) (h Header, value []byte, err error) {
 	switch {
 	case len(rec) < recordHeaderBytes:
-		return 0, nil, errors.New("record is too short")
+		return h, nil, errors.New("record is too short")
 	case rec[0] != recordFormat:
-		return 0, nil, errors.New("record has an unknown format")
-	case rec[1] != 0:
-		return 0, nil, errors.New("record has unknown flags")
+		return h, nil, errors.New("record has an unknown format")
+	case rec[1]&^flagOrigin != 0:
+		return h, nil, errors.New("record has unknown flags")
 	}
-	version = binary.BigEndian.Uint64(rec[2:])
-	if version == 0 {
-		return 0, nil, errors.New("record has no version")
+	h.Version = binary.BigEndian.Uint64(rec[2:])
+	if h.Version == 0 {
+		return h, nil, errors.New("record has no version")
 	}
-	return version, rec[recordHeaderBytes:len(rec):len(rec)], nil
+	value = rec[recordHeaderBytes:len(rec):len(rec)]
+	if rec[1]&flagOrigin == 0 {
+		return h, value, nil
+	}
+	if len(value) < originBytes {
+		return h, nil, errors.New("record is too short for its origin")
+	}
+	h.Origin.Epoch = binary.BigEndian.Uint32(value)
+	h.Origin.Index = storage.Index(binary.BigEndian.Uint64(value[4:]))
+	if h.Origin.Epoch == 0 || h.Origin.Index == 0 {
+		return h, nil, errors.New("record has an incomplete origin")
+	}
+	return h, value[originBytes:], nil
 }
 
 // Digest describes a set of records, whatever their order: adding and removing commute.

@@ -99,14 +99,14 @@ func (v View) Get(key string) (rec []byte, err error) {
 	return rec, err
 }
 
-// Version returns the version of the record under key, or 0 if there is none.
-func (v View) Version(key string) (version uint64, err error) {
+// Header returns the header of the record under key, or the zero one if there is none.
+func (v View) Header(key string) (h Header, err error) {
 	var bad error
-	err = v.lookup(key, func(rec []byte) { version, _, bad = ParseRecord(rec) })
+	err = v.lookup(key, func(rec []byte) { h, _, bad = ParseRecord(rec) })
 	if err == nil && bad != nil {
 		err = v.base.s.damaged(bad.Error())
 	}
-	return version, err
+	return h, err
 }
 
 // lookup calls fn with the record under key, if there is one; it is valid during the call.

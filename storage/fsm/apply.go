@@ -127,10 +127,11 @@ func applyCommand(w *boltstore.Writer, cmd *logpb.Command, index storage.Index) 
 			continue
 		}
 		for _, p := range op.Puts {
-			rec := boltstore.NewRecord(uint64(index), p.Value)
+			origin := storage.Position{Epoch: p.OriginEpoch, Index: storage.Index(p.OriginIndex)}
+			rec := boltstore.NewRecord(boltstore.Header{Version: uint64(index), Origin: origin}, p.Value)
 			w.Put(p.Key, rec)
 			value := rec[len(rec)-len(p.Value) : len(rec) : len(rec)]
-			touched = append(touched, storage.Entry{Key: storage.Key(p.Key), Value: value, Version: index})
+			touched = append(touched, storage.Entry{Key: storage.Key(p.Key), Value: value, Version: index, Origin: origin})
 		}
 		for _, k := range op.Deletes {
 			w.Delete(k)
@@ -174,11 +175,11 @@ func newChange(index storage.Index, touched []storage.Entry) storage.Change {
 // holds reports whether every precondition is met.
 func holds(w *boltstore.Writer, reads []*logpb.Read) (bool, error) {
 	for _, r := range reads {
-		version, err := w.Version(r.Key)
+		h, err := w.Header(r.Key)
 		if err != nil {
 			return false, err
 		}
-		if version != r.Version {
+		if h.Version != r.Version {
 			return false, nil
 		}
 	}

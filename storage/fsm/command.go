@@ -10,9 +10,26 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// commandFormat is the newest command that this program knows. It grows when a field is added, so that an
-// older program stops instead of applying half of what a command means.
-const commandFormat = 1
+// The formats of a command. Another one comes with each new field, so that an older program stops instead of applying
+// half of what a command means; and each command has the oldest that can say it, so that it stops no sooner.
+const (
+	formatPlain  = 1
+	formatOrigin = 2 // puts may have an origin
+
+	newestFormat = formatOrigin
+)
+
+// formatOf returns the oldest format that can say what c says.
+func formatOf(c *logpb.Command) uint32 {
+	for _, op := range c.Ops {
+		for _, p := range op.Puts {
+			if p.OriginEpoch != 0 || p.OriginIndex != 0 {
+				return formatOrigin
+			}
+		}
+	}
+	return formatPlain
+}
 
 // sealBytes is how much longer than storage.MaxValueBytes a value may be because it is sealed.
 const sealBytes = 64
@@ -21,10 +38,11 @@ const sealBytes = 64
 // is the leader's clock, in Unix milliseconds. Callers validate each batch first (storage.Batch.Validate):
 // one that no replica could apply fails the whole command.
 func EncodeCommand(timeMS int64, batches []storage.Batch) ([]byte, error) {
-	c := logpb.Command{Format: commandFormat, TimeMs: timeMS, Ops: make([]*logpb.Op, len(batches))}
+	c := logpb.Command{TimeMs: timeMS, Ops: make([]*logpb.Op, len(batches))}
 	for i := range batches {
 		c.Ops[i] = encodeOp(&batches[i])
 	}
+	c.Format = formatOf(&c)
 	if err := checkCommand(&c); err != nil {
 		return nil, fmt.Errorf("encoding a command: %w", err)
 	}
@@ -45,7 +63,10 @@ func encodeOp(b *storage.Batch) *logpb.Op {
 		op.Reads[i] = &logpb.Read{Key: string(r.Key), Version: uint64(r.Version)}
 	}
 	for i, p := range b.Puts {
-		op.Puts[i] = &logpb.Put{Key: string(p.Key), Value: p.Value}
+		op.Puts[i] = &logpb.Put{
+			Key: string(p.Key), Value: p.Value,
+			OriginEpoch: p.Origin.Epoch, OriginIndex: uint64(p.Origin.Index),
+		}
 	}
 	for i, k := range b.Deletes {
 		op.Deletes[i] = string(k)
@@ -60,8 +81,11 @@ func decodeCommand(b []byte) (*logpb.Command, error) {
 	if err := proto.Unmarshal(b, c); err != nil {
 		return nil, fmt.Errorf("decoding a command: %w", err)
 	}
-	if c.Format != commandFormat {
-		return nil, fmt.Errorf("decoding a command: its format is %d and this program knows %d: upgrade this node", c.Format, commandFormat)
+	if c.Format < formatPlain || c.Format > newestFormat {
+		return nil, fmt.Errorf("decoding a command: its format is %d and this program knows up to %d: upgrade this node", c.Format, newestFormat)
+	}
+	if needs := formatOf(c); c.Format < needs {
+		return nil, fmt.Errorf("decoding a command: its format is %d and what it says needs %d", c.Format, needs)
 	}
 	if err := checkCommand(c); err != nil {
 		return nil, fmt.Errorf("decoding a command: %w", err)
@@ -84,6 +108,9 @@ func checkCommand(c *logpb.Command) error {
 			unknown += len(p.ProtoReflect().GetUnknown())
 			if err := checkKey(p.Key); err != nil {
 				return err
+			}
+			if (p.OriginEpoch == 0) != (p.OriginIndex == 0) {
+				return errors.New("a put has an incomplete origin")
 			}
 			if len(p.Value) > storage.MaxValueBytes+sealBytes {
 				return fmt.Errorf("value of %d bytes: %w", len(p.Value), storage.ErrTooLarge)

@@ -241,11 +241,11 @@ func (f *FSM) Get(ctx context.Context, key storage.Key) (storage.Entry, error) {
 }
 
 func (f *FSM) entry(key storage.Key, rec []byte) (storage.Entry, error) {
-	version, value, err := boltstore.ParseRecord(rec)
+	h, value, err := boltstore.ParseRecord(rec)
 	if err != nil {
 		return storage.Entry{}, &storage.CorruptError{File: f.path(), Detail: err.Error()}
 	}
-	return storage.Entry{Key: key, Value: value, Version: storage.Index(version)}, nil
+	return storage.Entry{Key: key, Value: value, Version: storage.Index(h.Version), Origin: h.Origin}, nil
 }
 
 // checkEvery is how many names are listed between two looks at the context.

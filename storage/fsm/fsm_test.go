@@ -144,6 +144,31 @@ func TestBatchesOfOneCommand(t *testing.T) {
 	}
 }
 
+// A command that needs nothing new is one that an older program understands.
+func TestOldestFormatOfACommand(t *testing.T) {
+	plain := puts("s/a/k", "1")
+	copied := puts("s/a/k", "1")
+	copied.Puts[0].Origin = storage.Position{Epoch: 1, Index: 1}
+	for _, tt := range []struct {
+		name    string
+		batches []storage.Batch
+		want    uint32
+	}{
+		{"no origin", []storage.Batch{plain, deletes(reads(plain, "s/a/l", 0), "s/a/m")}, 1},
+		{"no batch", nil, 1},
+		{"one origin among others", []storage.Batch{plain, copied}, 2},
+	} {
+		data, err := fsm.EncodeCommand(1, tt.batches)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var c logpb.Command
+		if err := proto.Unmarshal(data, &c); err != nil || c.Format != tt.want {
+			t.Errorf("%s: format %d, %v, want %d", tt.name, c.Format, err, tt.want)
+		}
+	}
+}
+
 func TestOneChangePerEntry(t *testing.T) {
 	f := open(t, t.TempDir())
 	var got []storage.Change
@@ -233,7 +258,9 @@ func TestUnknownCommandStopsTheReplica(t *testing.T) {
 	}{
 		{"no command", raft.Log{Data: []byte("\xff\xff")}},
 		{"no format", raft.Log{Data: nil}},
-		{"newer format", raft.Log{Data: command(func(c *logpb.Command) { c.Format = 2 })}},
+		{"newer format", raft.Log{Data: command(func(c *logpb.Command) { c.Format = 3 })}},
+		{"format too old for what it says", raft.Log{Data: command(func(c *logpb.Command) { c.Ops[0].Puts[0].OriginEpoch, c.Ops[0].Puts[0].OriginIndex = 1, 1 })}},
+		{"incomplete origin", raft.Log{Data: command(func(c *logpb.Command) { c.Format, c.Ops[0].Puts[0].OriginIndex = 2, 1 })}},
 		{"newer field", raft.Log{Data: append(bytes.Clone(known), unknownField...)}},
 		{"newer field in an op", raft.Log{Data: command(func(c *logpb.Command) { c.Ops[0].ProtoReflect().SetUnknown(unknownField) })}},
 		{"newer field in a put", raft.Log{Data: command(func(c *logpb.Command) { c.Ops[0].Puts[0].ProtoReflect().SetUnknown(unknownField) })}},

@@ -313,11 +313,11 @@ func decodeStream(r io.Reader, onHeader func(header) error, add func(key string,
 		if err != nil {
 			return h, err
 		}
-		version, _, err := boltstore.ParseRecord(rec)
+		head, _, err := boltstore.ParseRecord(rec)
 		switch {
 		case err != nil:
 			return h, badStream("record %d: %v", count, err)
-		case version > h.Index:
+		case head.Version > h.Index:
 			return h, badStream("record %d is newer than the snapshot", count)
 		case key <= last:
 			return h, badStream("record %d is out of order", count)

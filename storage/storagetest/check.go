@@ -71,7 +71,11 @@ func wantSame(t testing.TB, s storage.Reader, want []storage.Entry) {
 func describe(entries []storage.Entry) string {
 	var b strings.Builder
 	for _, e := range entries {
-		fmt.Fprintf(&b, "%q@%d=%.20q ", e.Key, e.Version, e.Value)
+		fmt.Fprintf(&b, "%q@%d=%.20q", e.Key, e.Version, e.Value)
+		if !e.Origin.IsZero() {
+			fmt.Fprintf(&b, " from %s", e.Origin)
+		}
+		b.WriteByte(' ')
 	}
 	return "[" + strings.TrimSpace(b.String()) + "]"
 }

@@ -18,7 +18,7 @@ type model map[storage.Key]storage.Entry
 
 func (m model) commit(b storage.Batch, at storage.Index) {
 	for _, p := range b.Puts {
-		m[p.Key] = storage.Entry{Key: p.Key, Value: p.Value, Version: at}
+		m[p.Key] = storage.Entry{Key: p.Key, Value: p.Value, Version: at, Origin: p.Origin}
 	}
 	for _, k := range b.Deletes {
 		delete(m, k)
@@ -116,7 +116,11 @@ func randomCommit(t *testing.T, s storage.Store, m model, r *rand.Rand, step str
 		if r.IntN(3) == 0 {
 			b.Deletes = append(b.Deletes, k)
 		} else {
-			b.Puts = append(b.Puts, put(k, strings.Repeat("v", r.IntN(50))+step))
+			p := put(k, strings.Repeat("v", r.IntN(50))+step)
+			if r.IntN(3) == 0 {
+				p.Origin = storage.Position{Epoch: 1 + r.Uint32N(3), Index: 1 + storage.Index(r.IntN(1000))}
+			}
+			b.Puts = append(b.Puts, p)
 		}
 	}
 	for range r.IntN(3) {
@@ -152,5 +156,5 @@ func randomFolder(r *rand.Rand) storage.Key {
 }
 
 func sameEntry(a, b storage.Entry) bool {
-	return a.Key == b.Key && a.Version == b.Version && bytes.Equal(a.Value, b.Value)
+	return a.Key == b.Key && a.Version == b.Version && a.Origin == b.Origin && bytes.Equal(a.Value, b.Value)
 }

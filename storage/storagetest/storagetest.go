@@ -36,6 +36,7 @@ func runRelative(t *testing.T, open func(testing.TB) storage.Store) {
 	}{
 		{"get put delete", testGetPutDelete},
 		{"versions", testVersions},
+		{"origins", testOrigins},
 		{"preconditions", testPreconditions},
 		{"all or nothing", testAllOrNothing},
 		{"batches are seen whole", testWholeBatches},
@@ -121,6 +122,32 @@ func testVersions(t *testing.T, s storage.Store) {
 	back := mustPut(t, s, "s/m/a", "one")
 	if e := mustGet(t, s, "s/m/a"); e.Version != back || back <= third {
 		t.Errorf("recreated at %d after %d, Get has version %d", back, third, e.Version)
+	}
+}
+
+// testOrigins: where a value comes from is kept with it, goes with it, and does not count as its version.
+func testOrigins(t *testing.T, s storage.Store) {
+	here, there := storage.Position{}, storage.Position{Epoch: 7, Index: 1 << 40}
+	copied := storage.Put{Key: "s/m/a", Value: []byte("one"), Origin: there}
+	at := mustCommit(t, s, storage.Batch{Puts: []storage.Put{copied, put("s/m/b", "one"), {Key: "s/m/c", Origin: there}}})
+	want := []storage.Entry{
+		{Key: "s/m/a", Value: []byte("one"), Version: at, Origin: there},
+		{Key: "s/m/b", Value: []byte("one"), Version: at},
+		{Key: "s/m/c", Version: at, Origin: there},
+	}
+	wantSame(t, s, want)
+	for _, e := range want {
+		if got := mustGet(t, s, e.Key); !sameEntry(got, e) {
+			t.Errorf("Get = %s, want %s", describe([]storage.Entry{got}), describe([]storage.Entry{e}))
+		}
+	}
+	for _, origin := range []storage.Position{{Epoch: 1, Index: 1}, here, {Epoch: ^uint32(0), Index: ^storage.Index(0)}, here} {
+		copied.Origin = origin
+		batch := storage.Batch{Reads: []storage.Read{{Key: "s/m/a", Version: at}}, Puts: []storage.Put{copied}}
+		at = mustCommit(t, s, batch)
+		if got := mustGet(t, s, "s/m/a"); got.Origin != origin || got.Version != at {
+			t.Errorf("rewritten at %d with the origin %s, Get has version %d, origin %s", at, origin, got.Version, got.Origin)
+		}
 	}
 }
 
@@ -275,6 +302,8 @@ func testRefused(t *testing.T, s storage.Store) {
 		"put twice":      {Puts: []storage.Put{put("s/m/b", "1"), put("s/m/b", "2")}},
 		"put and delete": {Puts: []storage.Put{put("s/m/a", "1")}, Deletes: []storage.Key{"s/m/a"}},
 		"deleted twice":  {Deletes: []storage.Key{"s/m/a", "s/m/a"}},
+		"no epoch":       {Puts: []storage.Put{put("s/m/b", "1"), {Key: "s/m/c", Origin: storage.Position{Index: 1}}}},
+		"no index":       {Puts: []storage.Put{put("s/m/b", "1"), {Key: "s/m/c", Origin: storage.Position{Epoch: 1}}}},
 	}
 	for _, k := range refusedKeys {
 		addKey(refused, k, storage.Read{Key: "s/m/a", Version: v})
