@@ -57,10 +57,7 @@ func decodeSecondary(m *pb.FromSecondary) (Message, error) {
 			ask.Keys = append(ask.Keys, d.key(k))
 		}
 		out = ask
-	case nil:
-		if m != nil {
-			return nil, errors.New("a message of a kind that is not known")
-		}
+	default:
 		return nil, nil
 	}
 	if d.err != nil {
@@ -230,7 +227,9 @@ func (d *decoder) buckets(b []byte) *digest.Buckets {
 	return &out
 }
 
-func decodeSum(s *pb.Sum) digest.Sum { return digest.Sum{A: s.GetA(), B: s.GetB(), Count: s.GetCount()} }
+func decodeSum(s *pb.Sum) digest.Sum {
+	return digest.Sum{A: s.GetA(), B: s.GetB(), Count: s.GetCount()}
+}
 
 func (d *decoder) sums(s *pb.Sums) Sums {
 	out := Sums{Unit: d.unit(s.GetUnit()), Group: d.group(s.GetGroup()), At: d.position(s.GetAt())}
@@ -249,7 +248,10 @@ func (d *decoder) item(i *pb.Item) Item {
 	if out.Mod.IsZero() {
 		d.fail("an item without a position")
 	}
-	if len(out.Value) > storage.MaxValueBytes {
+	switch {
+	case len(out.Value) == 0:
+		out.Value = nil // the same on the wire
+	case len(out.Value) > storage.MaxValueBytes:
 		d.fail("a value of %d bytes", len(out.Value))
 	}
 	return out
