@@ -111,8 +111,8 @@ type Link interface {
 	Conflicts(ctx context.Context) ([]Conflict, error)
 	// Reset forgets the cursor and all units, in the progress area, for a cluster that begins anew.
 	Reset(ctx context.Context) error
-	// SetCursor writes the cursor of a cluster that has just been demoted.
-	SetCursor(ctx context.Context, at storage.Position, lineage storage.Lineage) error
+	// SetCursor writes the cursor of a cluster that has just been demoted, and that it has these units, whole as of at.
+	SetCursor(ctx context.Context, at storage.Position, lineage storage.Lineage, units []string) error
 	// Units returns the units that this secondary holds, with those that are not whole marked false.
 	Units(ctx context.Context) (map[string]bool, error)
 }
