@@ -248,6 +248,15 @@ func (s *Server) serve(ctx context.Context, c *call) (*engines.Response, error) 
 			}()
 		}
 	}
+	response, err := s.engine(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return s.complete(ctx, c, response)
+}
+
+// engine has the request answered, here or by the primary cluster.
+func (s *Server) engine(ctx context.Context, c *call) (*engines.Response, error) {
 	if c.Help && c.mount != nil {
 		text, ok := c.mount.Engine.Router().Help(c.inner.Path)
 		if !ok {
@@ -265,11 +274,14 @@ func (s *Server) serve(ctx context.Context, c *call) (*engines.Response, error) 
 		return nil, err
 	}
 	defer c.mount.Release()
-	response, err := c.route.Serve(ctx, c.inner, c.params)
-	if err != nil {
-		return nil, err
+	if s.primaryFirst(c) {
+		return s.viaPrimary(ctx, c)
 	}
-	return s.complete(ctx, c, response)
+	response, err := c.route.Serve(ctx, c.inner, c.params)
+	if errors.Is(err, storage.ErrPrimaryOnly) && s.secondary() {
+		return s.viaPrimary(ctx, c)
+	}
+	return response, err
 }
 
 // describe returns the audit record of the call as far as it has come.

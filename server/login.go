@@ -24,7 +24,7 @@ func (s *Server) login(ctx context.Context, c *call, r *engines.Response) error 
 	if !login.Token.Allows(c.Remote.Addr()) {
 		return engines.Denied(errors.New("the login is bound to other addresses"))
 	}
-	entityID, err := s.identity.Login(ctx, c.mount.Mount, login.Alias, login.GroupAliases)
+	entityID, err := s.entityFor(ctx, c.mount.Mount, login.Alias, login.GroupAliases)
 	if err != nil {
 		return err
 	}

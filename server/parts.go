@@ -64,7 +64,8 @@ func (s *Server) newTokens() *token.Store {
 		DefaultTTL: s.opts.DefaultLeaseTTL, MaxTTL: s.opts.MaxLeaseTTL,
 		OnRevoke:      s.tokenRevoked,
 		RenewTerms:    s.renewTerms,
-		BatchKey:      func() ([]byte, error) { return s.barrier.DeriveKey("coffer batch token v1") },
+		BatchKey:      s.batchKey,
+		BatchKeyEntry: setKeysKey,
 		Below:         s.below,
 		NamespacePath: s.namespacePath,
 		EntityByAlias: s.entityByAlias,
@@ -109,7 +110,7 @@ func (s *Server) entityByAlias(ctx context.Context, ns, accessor, name string) (
 	if m == nil {
 		return "", engines.Invalid("no auth method has the accessor")
 	}
-	return s.identity.Login(ctx, m.Mount, engines.Alias{Name: name}, nil)
+	return s.entityFor(ctx, m.Mount, engines.Alias{Name: name}, nil)
 }
 
 // tokenRevoked removes what belongs to a token: its leases, its cubbyhole, the answer it wraps.

@@ -27,6 +27,7 @@ import (
 	"github.com/coffer-project/coffer/server/namespace"
 	"github.com/coffer-project/coffer/server/policy"
 	"github.com/coffer-project/coffer/server/quota"
+	"github.com/coffer-project/coffer/server/replicated"
 	"github.com/coffer-project/coffer/server/snapshots"
 	"github.com/coffer-project/coffer/server/system"
 	"github.com/coffer-project/coffer/server/token"
@@ -56,6 +57,8 @@ type Options struct {
 	Config map[string]any
 	// DataDir is where the node keeps its files, for sys/host-info.
 	DataDir string
+	// Link is the traffic with other clusters; nil: there is none.
+	Link replicated.Link
 	// SnapshotRoot is the directory below which schedules of snapshots may keep files; "": they may not.
 	SnapshotRoot string
 }
@@ -65,7 +68,7 @@ type Server struct {
 	opts     Options
 	log      *slog.Logger
 	node     *lifecycle.Node
-	barrier  lifecycle.Barrier
+	barrier  lifecycle.Barrier // behind the fence that keeps shared data to the primary
 	raw      lifecycle.Raw
 	mounts   *mount.Table
 	policies *policy.Store
@@ -87,6 +90,8 @@ type Server struct {
 	snapshots  *snapshots.Scheduler
 	versions   system.VersionHistory
 	tokenPaths engines.Engine
+	replicated alone
+	link       replicated.Link
 
 	background background
 }
@@ -103,14 +108,16 @@ func New(o Options) *Server {
 	if o.DefaultLeaseTTL == 0 {
 		o.DefaultLeaseTTL = min(32*day, o.MaxLeaseTTL)
 	}
-	store := o.Lifecycle.Barrier
-	s := &Server{
-		opts: o, log: o.Logger, barrier: store, raw: o.Lifecycle.Raw,
-		policies: policy.NewStore(store),
-		audit:    audit.NewTable(store, o.Logger),
-		cors:     system.NewCORS(store), uiHeaders: system.NewUIHeaders(store),
-		versions: system.VersionHistory{Store: store, Version: o.Version.Product, Built: o.Version.Built},
+	if o.Link == nil {
+		o.Link = replicated.Offline{}
 	}
+	s := &Server{opts: o, log: o.Logger, raw: o.Lifecycle.Raw, link: o.Link}
+	store := &fenced{Barrier: o.Lifecycle.Barrier, role: s.replicated.Current, active: func() bool { return s.node.Active() }}
+	s.barrier = store
+	s.policies = policy.NewStore(store)
+	s.audit = audit.NewTable(store, o.Logger)
+	s.cors, s.uiHeaders = system.NewCORS(store), system.NewUIHeaders(store)
+	s.versions = system.VersionHistory{Store: store, Version: o.Version.Product, Built: o.Version.Built}
 	s.namespaces = s.newNamespaces()
 	s.tokens = s.newTokens()
 	s.wraps = wrapping.NewStore(store, s.tokens)
@@ -164,7 +171,7 @@ func (s *Server) Observe(op engines.Operation, mountType string, status int, too
 
 // firstPuts is what a new cluster begins with.
 func (s *Server) firstPuts() ([]storage.Put, error) {
-	return append(namespacePuts(namespace.RootID), token.InitPuts()...), nil
+	return append(append(namespacePuts(namespace.RootID), token.InitPuts()...), newSetKeys().put()), nil
 }
 
 // namespacePuts is what a new namespace begins with.
@@ -184,6 +191,9 @@ func (s *Server) changed(ch storage.Change) {
 	s.quotas.Changed(ch)
 	s.cors.Changed(ch)
 	s.uiHeaders.Changed(ch)
+	if ch.Touches(setKeysKey) {
+		s.states.forgetSet()
+	}
 }
 
 // load makes the node ready to serve from what storage holds.

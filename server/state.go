@@ -9,81 +9,156 @@ import (
 	"sync/atomic"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/replicated"
 	"github.com/coffer-project/coffer/storage"
 )
 
 // A state token names the state a response was made from, so that a client can ask any node for a state at
 // least as new. Layout, before base64: version (1 byte), cluster (8 bytes of a hash of its id), index (8
-// bytes, big endian), HMAC-SHA-256 (16 bytes) under a key that every unsealed node has.
+// bytes, big endian), with version 2 the position in the replication set (epoch, 4 bytes, and index, 8), and an
+// HMAC-SHA-256 (16 bytes): of version 1 under a key that every node of the cluster has, of version 2 under one that
+// every cluster of the set has.
 const (
-	stateVersion = 1
-	stateBody    = 1 + 8 + 8
-	stateBytes   = stateBody + 16
+	stateAlone = 1
+	stateInSet = 2
+
+	stateAloneBytes = 1 + 8 + 8
+	stateInSetBytes = stateAloneBytes + 4 + 8
+	stateMACBytes   = 16
 )
 
-// stateTokens makes and reads them. Making one again for the same index costs nothing.
+// stateTokens makes and reads them. Making one again for the same state costs nothing.
 type stateTokens struct {
-	key  atomic.Pointer[[]byte]
+	own  atomic.Pointer[[]byte]
+	set  atomic.Pointer[[]byte] // nil until it was needed, and after it changed
 	last atomic.Pointer[stateToken]
 }
 
+// state is what a token says.
+type state struct {
+	cluster [8]byte
+	index   storage.Index
+	at      storage.Position // in the set; zero: in none
+}
+
 type stateToken struct {
-	index storage.Index
-	text  string
+	state
+	text string
 }
 
 func (t *stateTokens) setKey(key []byte) {
-	t.last.Store(nil)
+	t.forgetSet()
 	if key == nil {
-		t.key.Store(nil)
+		t.own.Store(nil)
 		return
 	}
-	t.key.Store(&key)
+	t.own.Store(&key)
 }
 
-func (t *stateTokens) body(cluster string, index storage.Index) []byte {
-	id := sha256.Sum256([]byte(cluster))
-	b := append([]byte{stateVersion}, id[:8]...)
-	return binary.BigEndian.AppendUint64(b, uint64(index))
+// forgetSet forgets the set's key, which may be another one now.
+func (t *stateTokens) forgetSet() {
+	t.last.Store(nil)
+	t.set.Store(nil)
+}
+
+func clusterTag(id string) [8]byte {
+	sum := sha256.Sum256([]byte(id))
+	return [8]byte(sum[:8])
+}
+
+func (s *state) body() []byte {
+	version := byte(stateAlone)
+	if !s.at.IsZero() {
+		version = stateInSet
+	}
+	b := append([]byte{version}, s.cluster[:]...)
+	b = binary.BigEndian.AppendUint64(b, uint64(s.index))
+	if version == stateInSet {
+		b = binary.BigEndian.AppendUint32(b, s.at.Epoch)
+		b = binary.BigEndian.AppendUint64(b, uint64(s.at.Index))
+	}
+	return b
 }
 
 func mac(key, body []byte) []byte {
 	h := hmac.New(sha256.New, key)
 	h.Write(body)
-	return h.Sum(nil)[:stateBytes-stateBody]
+	return h.Sum(nil)[:stateMACBytes]
 }
 
-func (t *stateTokens) make(cluster string, index storage.Index) string {
-	if last := t.last.Load(); last != nil && last.index == index {
+// make returns the token of a state, "" without a key.
+func (t *stateTokens) make(s state, key func() []byte) string {
+	if last := t.last.Load(); last != nil && last.state == s {
 		return last.text
 	}
-	key := t.key.Load()
-	if key == nil {
+	k := key()
+	if k == nil {
 		return ""
 	}
-	body := t.body(cluster, index)
-	text := base64.StdEncoding.EncodeToString(append(body, mac(*key, body)...))
-	t.last.Store(&stateToken{index, text})
+	body := s.body()
+	text := base64.StdEncoding.EncodeToString(append(body, mac(k, body)...))
+	t.last.Store(&stateToken{s, text})
 	return text
 }
 
-// read returns the index of a token that this cluster made.
-func (t *stateTokens) read(cluster, text string) (storage.Index, error) {
+// readState takes a token apart. key returns the key for a version; it may return nil.
+func readState(text string, key func(inSet bool) []byte) (s state, err error) {
 	raw, err := base64.StdEncoding.DecodeString(text)
-	key := t.key.Load()
+	foreign := engines.Invalid("header X-Vault-Index is not a value this server gave out")
+	if err != nil || len(raw) < stateMACBytes {
+		return s, foreign
+	}
+	body, sum := raw[:len(raw)-stateMACBytes], raw[len(raw)-stateMACBytes:]
+	inSet := len(body) == stateInSetBytes && body[0] == stateInSet
+	if !inSet && (len(body) != stateAloneBytes || body[0] != stateAlone) {
+		return s, foreign
+	}
+	k := key(inSet)
 	switch {
-	case err != nil || len(raw) != stateBytes || raw[0] != stateVersion:
-		return 0, engines.Invalid("header X-Vault-Index is not a value this server gave out")
-	case key == nil:
-		return 0, storage.ErrSealed
-	case !hmac.Equal(raw[stateBody:], mac(*key, raw[:stateBody])):
-		return 0, engines.Invalid("header X-Vault-Index is not a value this cluster gave out")
+	case k == nil:
+		return s, storage.ErrSealed
+	case !hmac.Equal(sum, mac(k, body)):
+		return s, engines.Invalid("header X-Vault-Index is not a value this cluster gave out")
 	}
-	index := storage.Index(binary.BigEndian.Uint64(raw[9:stateBody]))
-	if string(t.body(cluster, index)) != string(raw[:stateBody]) {
-		return 0, engines.Invalid("header X-Vault-Index belongs to another cluster")
+	s.cluster = [8]byte(body[1:9])
+	s.index = storage.Index(binary.BigEndian.Uint64(body[9:17]))
+	if inSet {
+		s.at = storage.Position{Epoch: binary.BigEndian.Uint32(body[17:21]), Index: storage.Index(binary.BigEndian.Uint64(body[21:29]))}
 	}
-	return index, nil
+	return s, nil
+}
+
+// ownKey returns the key of this cluster, setKey that of its replication set; nil while there is none.
+func (t *stateTokens) ownKey() []byte {
+	if k := t.own.Load(); k != nil {
+		return *k
+	}
+	return nil
+}
+
+func (s *Server) setStateKey() []byte {
+	if k := s.states.set.Load(); k != nil {
+		return *k
+	}
+	keys, err := s.loadSetKeys(context.Background())
+	if err != nil {
+		return nil
+	}
+	s.states.set.Store(&keys.State)
+	return keys.State
+}
+
+// position returns where this node is in the history of its replication set; zero if it is in none.
+func (s *Server) position(ctx context.Context) storage.Position {
+	switch role := s.replicated.Role(); role.Mode {
+	case replicated.Primary:
+		return storage.Position{Epoch: role.Lineage.Epoch(), Index: max(1, s.link.Head())}
+	case replicated.Secondary:
+		if at, err := s.link.Cursor(ctx); err == nil {
+			return at
+		}
+	}
+	return storage.Position{}
 }
 
 // State returns the token of the state on this node, or "" while sealed.
@@ -91,14 +166,42 @@ func (s *Server) State() string {
 	if s.node.Sealed() {
 		return ""
 	}
-	return s.states.make(s.node.Identity().ID, s.raw.AppliedIndex())
+	now := state{cluster: clusterTag(s.node.Identity().ID), index: s.raw.AppliedIndex(), at: s.position(context.Background())}
+	key := s.states.ownKey
+	if !now.at.IsZero() {
+		key = s.setStateKey
+	}
+	return s.states.make(now, key)
 }
 
-// AwaitState waits until this node has the state a token stands for.
+// AwaitState waits until this node has the state a token stands for. One of another cluster of the set names a position in
+// the set's history: what is no longer part of that, after a promotion, cannot be waited for, and is not.
 func (s *Server) AwaitState(ctx context.Context, text string) error {
-	index, err := s.states.read(s.node.Identity().ID, text)
-	if err != nil || index <= s.raw.AppliedIndex() {
+	want, err := readState(text, func(inSet bool) []byte {
+		if inSet {
+			return s.setStateKey()
+		}
+		return s.states.ownKey()
+	})
+	if err != nil {
 		return err
 	}
-	return s.raw.WaitApplied(ctx, index)
+	if want.cluster == clusterTag(s.node.Identity().ID) {
+		if want.index <= s.raw.AppliedIndex() {
+			return nil
+		}
+		return s.raw.WaitApplied(ctx, want.index)
+	}
+	role := s.replicated.Role()
+	switch {
+	case want.at.IsZero() || role.Mode == replicated.Disabled:
+		return engines.Invalid("header X-Vault-Index belongs to another cluster")
+	case !role.Lineage.Contains(want.at):
+		return nil
+	case role.Mode == replicated.Secondary:
+		return s.link.AwaitCursor(ctx, want.at)
+	case want.at.Epoch == role.Lineage.Epoch():
+		return s.raw.WaitApplied(ctx, want.at.Index)
+	}
+	return nil
 }

@@ -92,7 +92,7 @@ func (s *Store) batchSealer(ctx context.Context) (*sealer, error) {
 	if s.opts.BatchKey == nil {
 		return nil, ErrInvalid
 	}
-	return s.sealer.Get(ctx, "batch", func(context.Context) (*sealer, error) {
+	return s.sealer.Get(ctx, s.opts.BatchKeyEntry, func(context.Context) (*sealer, error) {
 		key, err := s.opts.BatchKey()
 		if err != nil {
 			return nil, fmt.Errorf("deriving the key of batch tokens: %w", err)

@@ -130,6 +130,8 @@ type Options struct {
 	// BatchKey returns the 32 bytes that batch tokens are sealed with, the same on all nodes. If it is nil there
 	// are no batch tokens.
 	BatchKey func() ([]byte, error)
+	// BatchKeyEntry is where that key is kept: a change there makes another one of it. "" if it never changes.
+	BatchKeyEntry storage.Key
 	// Below reports whether the namespace id is ancestor itself or below it; nil compares.
 	Below func(ctx context.Context, ancestor, id string) bool
 	// NamespacePath returns the path of a namespace, "" for root, else with a slash at its end; nil is "".
@@ -196,6 +198,10 @@ func (s *Store) Changed(ch storage.Change) {
 	}
 	if ch.Touches(hashKeyKey) {
 		s.hasher.Apply(ch)
+	}
+	if at := s.opts.BatchKeyEntry; at != "" && ch.Touches(at) {
+		s.opened.Clear()
+		s.sealer.Apply(ch)
 	}
 	if ch.Reset {
 		s.logins.replaced.Store(true)

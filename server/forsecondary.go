@@ -1,0 +1,232 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/namespace"
+	"github.com/coffer-project/coffer/server/replicated"
+	"github.com/coffer-project/coffer/server/token"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// ServeSecondary does what a secondary asks of this primary. The index covers what was written. Whoever calls has made
+// sure which secondary it is; what it may reach is looked at here, at every call.
+func (s *Server) ServeSecondary(ctx context.Context, peer replicated.Peer, kind string, payload []byte) (answer []byte, at storage.Index, err error) {
+	if s.node.Sealed() {
+		return nil, 0, storage.ErrSealed
+	}
+	if err := s.node.ReadIndex(ctx); err != nil {
+		return nil, 0, err
+	}
+	scope, _, err := s.replicated.Scope(ctx, peer)
+	if err != nil {
+		return nil, 0, err
+	}
+	var out any
+	switch kind {
+	case callRequest:
+		out, err = s.requestOf(ctx, peer, scope, payload)
+	case callLogin:
+		out, err = s.loginOf(ctx, scope, payload)
+	default:
+		return s.replicated.Answer(ctx, peer, kind, payload)
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	answer, err = json.Marshal(out)
+	return answer, s.link.Head(), err
+}
+
+// requestOf runs a request of a secondary's client. Where a secondary may not reach, it is told that nothing is there.
+func (s *Server) requestOf(ctx context.Context, peer replicated.Peer, scope map[string]bool, payload []byte) (*remoteAnswer, error) {
+	var r remoteRequest
+	if err := json.Unmarshal(payload, &r); err != nil {
+		return nil, engines.Invalid("the request of the secondary cannot be read")
+	}
+	c := &call{Request: &Request{
+		ID: r.ID, Op: r.Op, Namespace: r.Namespace, Path: r.Path, Body: r.Body, Query: r.Query, Header: r.Header, Remote: r.Remote,
+	}}
+	if c.Header == nil {
+		c.Header = map[string][]string{}
+	}
+	response, err := s.handleRemote(ctx, c, peer, scope, r.Caller)
+	if failure := failureOf(err); failure != nil {
+		if failure.Kind == engines.KindInternal {
+			s.log.Error("a request of a secondary failed", "request_id", c.ID, "secondary", peer.ID, "err", err)
+		}
+		return &remoteAnswer{Failure: failure}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	out, err := remoteOf(response)
+	if failure := failureOf(err); failure != nil {
+		return &remoteAnswer{Failure: failure}, nil
+	}
+	return &remoteAnswer{Response: out}, err
+}
+
+// handleRemote is Handle for a caller whose token another cluster has looked at.
+func (s *Server) handleRemote(ctx context.Context, c *call, peer replicated.Peer, scope map[string]bool, caller *remoteCaller) (*engines.Response, error) {
+	if err := s.resolve(ctx, c); err != nil {
+		return nil, err
+	}
+	c.flight.ID, c.flight.Op, c.flight.Path, c.flight.Remote = c.ID, c.Op, c.Request.Path, c.Remote
+	s.flights.Begin(&c.flight)
+	defer s.flights.End(&c.flight)
+	denied := s.admitRemote(ctx, c, scope, caller)
+	if denied != nil && !answered(denied) {
+		return nil, denied
+	}
+	c.record.Request.ForwardedFrom = "secondary " + peer.ID
+	if err := s.audit.Broker().Request(ctx, s.describe(c, denied)); err != nil {
+		return nil, s.unrecorded("request refused: it could not be recorded", c.ID, err)
+	}
+	var response *engines.Response
+	err := denied
+	if err == nil {
+		response, err = s.engine(ctx, c)
+	}
+	if err := s.recordResponse(ctx, c, response, err); err != nil {
+		return nil, err
+	}
+	return response, err
+}
+
+// admitRemote authorises a request of a secondary: within the secondary's scope, by the policies that the token names as
+// they are here, and nothing that needs more than policies. Root of a secondary is root over the data of mounts only: it
+// can neither make itself more here nor reach what concerns this cluster.
+func (s *Server) admitRemote(ctx context.Context, c *call, scope map[string]bool, caller *remoteCaller) error {
+	if c.mount == nil || c.mount.Mount.Local && c.mount.Type != "cubbyhole" || !scope["mount/"+c.mount.UUID] || !scope["ns/"+c.ns.ID] {
+		return engines.NotFound("no mount at this path: list what is there with sys/mounts and sys/auth")
+	}
+	if c.route == nil {
+		return c.miss
+	}
+	const own = engines.ClusterLocal | engines.AnyNode | engines.WorksSealed | engines.RawBody | engines.Sudo | engines.RootNamespace
+	if c.route.Flags&own != 0 || c.mount.Type == "cubbyhole" || c.mount.Type == "token" && !c.has(engines.Primary) && !sharedTokenPath(c) {
+		return engines.Denied(errors.New("not for secondaries: it has to be sent to this cluster"))
+	}
+	if c.ns.Locked() {
+		return &engines.Error{Kind: engines.KindUnavailable, Detail: "API access to this namespace has been locked by an administrator"}
+	}
+	if caller == nil {
+		if c.has(engines.Unauthenticated) {
+			return nil
+		}
+		return engines.Denied(errors.New("the secondary named no caller"))
+	}
+	entry := &token.Entry{
+		Accessor: caller.Accessor, DisplayName: caller.DisplayName, EntityID: caller.EntityID, Namespace: caller.Namespace,
+		Policies: caller.Policies, Meta: caller.Meta, Type: caller.Type, CreatedAt: caller.CreatedAt,
+	}
+	if entry.Namespace == "" || !scope["ns/"+entry.Namespace] {
+		return engines.Denied(errors.New("the caller's namespace is not one of the secondary's"))
+	}
+	who, acl, err := s.rights(ctx, entry)
+	if err != nil {
+		return err
+	}
+	if acl.Root() && (c.mount.Builtin() || c.mount.IsAuth()) {
+		return engines.Denied(errors.New("root of a secondary is not root of the primary"))
+	}
+	c.token, c.who, c.acl = entry, who, acl.In(c.ns.Path)
+	c.inner.Caller = engines.Caller{
+		Accessor: entry.Accessor, DisplayName: entry.DisplayName, EntityID: entry.EntityID,
+		Policies: policiesIn(entry, who), Root: acl.Root(), NamespaceID: entry.Namespace, Access: c.acl,
+	}
+	if c.has(engines.AnyToken) {
+		return nil
+	}
+	return s.authorise(ctx, c)
+}
+
+// sharedTokenPath reports whether a path of auth/token/ is about roles, which are shared.
+func sharedTokenPath(c *call) bool {
+	return c.route != nil && len(c.route.Pattern) >= 5 && c.route.Pattern[:5] == "roles"
+}
+
+// loginOf finds or makes the entity of somebody who logs in on a secondary.
+func (s *Server) loginOf(ctx context.Context, scope map[string]bool, payload []byte) (*remoteEntity, error) {
+	var r remoteLogin
+	if err := json.Unmarshal(payload, &r); err != nil {
+		return nil, engines.Invalid("the login of the secondary cannot be read")
+	}
+	id, err := s.entityOf(ctx, scope, r)
+	if failure := failureOf(err); failure != nil {
+		return &remoteEntity{Failure: failure}, nil
+	}
+	return &remoteEntity{EntityID: id}, err
+}
+
+func (s *Server) entityOf(ctx context.Context, scope map[string]bool, r remoteLogin) (string, error) {
+	if !scope["ns/"+r.NamespaceID] {
+		return "", engines.Denied(errors.New("the namespace is not one of the secondary's"))
+	}
+	m, err := s.mounts.ByAccessor(ctx, r.NamespaceID, r.Accessor)
+	if err != nil {
+		return "", err
+	}
+	at := engines.Mount{UUID: r.MountUUID, Accessor: r.Accessor, NamespaceID: r.NamespaceID, Local: true}
+	switch {
+	case m == nil && r.Local: // a local mount of the secondary, which only it knows
+	case m == nil || r.Local || m.UUID != r.MountUUID || !m.IsAuth() || !scope["mount/"+m.UUID]:
+		return "", engines.Denied(errors.New("the auth method is not one of the secondary's"))
+	default:
+		if err := m.Hold(); err != nil {
+			return "", err
+		}
+		defer m.Release()
+		at = m.Mount
+	}
+	return s.identity.Login(ctx, at, r.Alias, r.GroupAliases)
+}
+
+// entityFor finds or makes the entity of somebody who logs in here; on a secondary, where it is not there yet or is to
+// change, through the primary. Whether somebody has left a group is never passed over: without the primary such a login
+// fails.
+func (s *Server) entityFor(ctx context.Context, m engines.Mount, alias engines.Alias, groups []string) (string, error) {
+	id, err := s.identity.Login(ctx, m, alias, groups)
+	if !errors.Is(err, storage.ErrPrimaryOnly) {
+		return id, err
+	}
+	var answer remoteEntity
+	visible, err := s.callPrimary(ctx, callLogin, remoteLogin{
+		MountUUID: m.UUID, Accessor: m.Accessor, NamespaceID: m.NamespaceID, Local: m.Local, Alias: alias, GroupAliases: groups,
+	}, &answer)
+	switch {
+	case err != nil:
+		return "", err
+	case answer.Failure != nil:
+		return "", answer.Failure.error()
+	case !visible:
+		return "", &engines.Error{Kind: engines.KindUnavailable, Detail: "the login is known to the primary, but has not arrived on this secondary yet: try again"}
+	}
+	return answer.EntityID, nil
+}
+
+// unitDropped ends what was handed out of a unit that this secondary is about to lose.
+func (s *Server) unitDropped(ctx context.Context, unit string) {
+	kind, id := replicated.SplitUnit(unit)
+	var errs []error
+	switch kind {
+	case "mount":
+		_, err := s.leases.RevokeMount(ctx, id)
+		_, more := s.tokens.RevokeMount(ctx, id)
+		errs = append(errs, err, more, storage.DeletePrefix(ctx, s.barrier, storage.NewKey(storage.Local, id, "")))
+	case "ns":
+		if id == namespace.RootID {
+			return
+		}
+		_, err := s.tokens.RevokeNamespace(ctx, id)
+		errs = append(errs, err, storage.DeletePrefix(ctx, s.barrier, storage.NewKey(storage.Local, "sys", id+"/")))
+	}
+	if err := errors.Join(slices.DeleteFunc(errs, func(e error) bool { return e == nil })...); err != nil {
+		s.log.Warn("ending what was handed out of data that leaves this secondary", "unit", unit, "err", err)
+	}
+}

@@ -1,0 +1,93 @@
+package server
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/coffer-project/coffer/storage"
+)
+
+// setKeysKey is where the keys are that all clusters of a replication set have in common: they replicate.
+const setKeysKey storage.Key = "s/sys/set/keys"
+
+// setKeys are those keys, 32 bytes each. Neither opens anything that is stored.
+type setKeys struct {
+	Format int    `json:"format"` // 1
+	Batch  []byte `json:"batch"`  // batch tokens, which are valid everywhere
+	State  []byte `json:"state"`  // state tokens, which any cluster can read
+}
+
+func (k *setKeys) put() storage.Put {
+	k.Format = 1
+	value, err := json.Marshal(k)
+	if err != nil {
+		panic(err) // bytes and a number
+	}
+	return storage.Put{Key: setKeysKey, Value: value}
+}
+
+func newSetKeys() *setKeys {
+	k := &setKeys{Batch: make([]byte, 32), State: make([]byte, 32)}
+	rand.Read(k.Batch) // never fails
+	rand.Read(k.State)
+	return k
+}
+
+// loadSetKeys reads the keys; storage.ErrNotFound.
+func (s *Server) loadSetKeys(ctx context.Context) (*setKeys, error) {
+	e, err := s.barrier.Get(ctx, setKeysKey)
+	if err != nil {
+		return nil, err
+	}
+	k := new(setKeys)
+	if err := json.Unmarshal(e.Value, k); err != nil || k.Format != 1 || len(k.Batch) != 32 || len(k.State) != 32 {
+		return nil, errors.New("the keys of the replication set have an unknown format")
+	}
+	return k, nil
+}
+
+// ensureSetKeys gives a data directory of an older version the keys it lacks: those that it has derived so far.
+func (s *Server) ensureSetKeys(ctx context.Context) error {
+	batch, err := s.barrier.DeriveKey("coffer batch token v1")
+	if err != nil {
+		return err
+	}
+	_, err = storage.Update(ctx, s.barrier, func(tx *storage.Txn) error {
+		_, err := tx.Get(ctx, setKeysKey)
+		if !errors.Is(err, storage.ErrNotFound) {
+			return err
+		}
+		k := newSetKeys()
+		k.Batch = batch
+		tx.Put(setKeysKey, k.put().Value)
+		return nil
+	})
+	return err
+}
+
+// batchKey is the key of batch tokens.
+func (s *Server) batchKey() ([]byte, error) {
+	k, err := s.loadSetKeys(context.Background())
+	if errors.Is(err, storage.ErrNotFound) && !s.secondary() {
+		return s.barrier.DeriveKey("coffer batch token v1") // the entry is still to come, with the same key
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: the keys of the replication set are not there yet: %w", storage.ErrUnavailable, err)
+	}
+	return k.Batch, nil
+}
+
+// stateKey is the key of state tokens, of this cluster alone until it has the set's.
+func (s *Server) stateKey(ctx context.Context) ([]byte, error) {
+	k, err := s.loadSetKeys(ctx)
+	if errors.Is(err, storage.ErrNotFound) {
+		return s.barrier.DeriveKey("coffer state token v1")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return k.State, nil
+}
