@@ -151,6 +151,20 @@ func checkBatch(batch *storage.Batch) error {
 	return batch.Validate(0)
 }
 
+// OpenValue opens a value as the raw store keeps it under key, read there or in a copy of what was written (a Record).
+// Errors are those of Get. The result belongs to the caller.
+func (b *Barrier) OpenValue(ctx context.Context, key storage.Key, sealed []byte) ([]byte, error) {
+	k, err := b.current(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := refuse(key); err != nil {
+		return nil, err
+	}
+	e, err := b.openEntry(ctx, k, storage.Entry{Key: key, Value: sealed})
+	return e.Value, err
+}
+
 // openEntry returns e with its plaintext.
 func (b *Barrier) openEntry(ctx context.Context, k *keys, e storage.Entry) (storage.Entry, error) {
 	plain, err := b.open(ctx, k, string(e.Key), e.Value)

@@ -40,6 +40,8 @@ type Options struct {
 	FoldInterval time.Duration // from a commit to the start of its fold; default 100ms
 	FoldBytes    int           // an overlay this big is folded at once; default 16 MiB
 	CapBytes     int           // Begin blocks while the overlays hold this much; default 64 MiB
+	// BeforeFold is called before what has been committed becomes durable; if it fails, that fails, and is tried again.
+	BeforeFold func() error
 }
 
 func (o *Options) setDefaults() {

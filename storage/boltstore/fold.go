@@ -229,7 +229,10 @@ func (s *Store) foldFrozen() error {
 	if f == nil || damage != nil {
 		return damage
 	}
-	err := s.fold(f)
+	err := s.beforeFold()
+	if err == nil {
+		err = s.fold(f)
+	}
 	var next *base
 	if err == nil {
 		next, err = s.openBase()
@@ -246,6 +249,13 @@ func (s *Store) foldFrozen() error {
 	s.mu.Unlock()
 	old.close()
 	return nil
+}
+
+func (s *Store) beforeFold() error {
+	if s.opts.BeforeFold == nil {
+		return nil
+	}
+	return s.opts.BeforeFold()
 }
 
 // write is one synced transaction: the records, the digest they add up to, and the position.

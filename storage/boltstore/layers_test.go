@@ -318,7 +318,8 @@ func FuzzParseRecord(f *testing.F) {
 
 func FuzzDecodeState(f *testing.F) {
 	f.Add((&state{}).encode())
-	f.Add((&state{Position: Position{1, 2, 3, []byte("c")}, Digest: Digest{4, 5, 6}}).encode())
+	f.Add((&state{Position: Position{1, 2, 3, []byte("c"), 0}, Digest: Digest{4, 5, 6}}).encode())
+	f.Add((&state{Position: Position{1, 2, 3, []byte("c"), 7}, Digest: Digest{4, 5, 6}}).encode())
 	f.Add([]byte(stateMagic))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		st, err := decodeState(b)

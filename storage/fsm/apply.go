@@ -47,6 +47,8 @@ func (f *FSM) ApplyBatch(logs []*raft.Log) []any {
 // applySome applies as many entries as go into one commit and returns how many. On error these n were
 // applied and the next one was not.
 func (f *FSM) applySome(logs []*raft.Log, answers []any) (n int, err error) {
+	f.applying.Lock()
+	defer f.applying.Unlock()
 	if err := f.Err(); err != nil {
 		return 0, err
 	}
@@ -59,6 +61,7 @@ func (f *FSM) applySome(logs []*raft.Log, answers []any) (n int, err error) {
 	}
 	pos, start := w.Position(), w.Bytes()
 	var changes []storage.Change
+	var records []storage.Record
 	for n < len(logs) && err == nil && w.Bytes()-start < applyBytes {
 		l := logs[n]
 		if l.Index <= pos.Index {
@@ -66,12 +69,16 @@ func (f *FSM) applySome(logs []*raft.Log, answers []any) (n int, err error) {
 			continue
 		}
 		var ch storage.Change
-		if ch, answers[n], err = applyLog(w, l, &pos); err != nil {
+		var rec storage.Record
+		if ch, rec, answers[n], err = f.applyLog(w, l, &pos); err != nil {
 			err = fmt.Errorf("applying log entry %d: %w", l.Index, err)
 			break
 		}
 		if len(ch.Puts)+len(ch.Deletes) > 0 {
 			changes = append(changes, ch)
+		}
+		if len(rec.Ops) > 0 {
+			records = append(records, rec)
 		}
 		n++
 	}
@@ -79,6 +86,10 @@ func (f *FSM) applySome(logs []*raft.Log, answers []any) (n int, err error) {
 	if errors.As(err, &torn) {
 		w.Abort()
 		return 0, err
+	}
+	if failed := f.appendRecords(records, &pos); failed != nil {
+		w.Abort()
+		return 0, failed
 	}
 	w.Commit(pos)
 	f.feed.announce(changes)
@@ -92,41 +103,46 @@ type tornError struct{ err error }
 func (e *tornError) Error() string { return e.err.Error() }
 func (e *tornError) Unwrap() error { return e.err }
 
-func applyLog(w *boltstore.Writer, l *raft.Log, pos *boltstore.Position) (ch storage.Change, answer any, err error) {
+func (f *FSM) applyLog(w *boltstore.Writer, l *raft.Log, pos *boltstore.Position) (ch storage.Change, rec storage.Record, answer any, err error) {
 	switch l.Type {
 	case raft.LogConfiguration:
 		pos.ConfigIndex, pos.Config = l.Index, bytes.Clone(l.Data)
 	case raft.LogCommand:
 		cmd, err := decodeCommand(l.Data)
 		if err != nil {
-			return ch, nil, err
+			return ch, rec, nil, err
 		}
-		var res Result
-		if ch, res, err = applyCommand(w, cmd, storage.Index(l.Index)); err != nil {
-			return ch, nil, &tornError{err}
+		before := priors{log: f.records}
+		touched, res, err := applyCommand(w, cmd, storage.Index(l.Index), &before)
+		if err != nil {
+			return ch, rec, nil, &tornError{err}
 		}
-		answer = res
+		ch, answer = newChange(res.Index, touched), res
+		rec = storage.Record{Index: res.Index, TimeMS: cmd.TimeMs, Ops: before.ops(touched)}
 	default:
-		return ch, nil, fmt.Errorf("it is of the unknown kind %v", l.Type)
+		return ch, rec, nil, fmt.Errorf("it is of the unknown kind %v", l.Type)
 	}
 	pos.Index, pos.Term = l.Index, l.Term
-	return ch, answer, nil
+	return ch, rec, answer, nil
 }
 
-func applyCommand(w *boltstore.Writer, cmd *logpb.Command, index storage.Index) (storage.Change, Result, error) {
-	res := Result{Index: index, Errs: make([]error, len(cmd.Ops))}
-	var touched []storage.Entry // in order; version 0 is a deletion
+// applyCommand returns the last state of each key that it wrote. Version 0 is a deletion.
+func applyCommand(w *boltstore.Writer, cmd *logpb.Command, index storage.Index, before *priors) (touched []storage.Entry, res Result, err error) {
+	res = Result{Index: index, Errs: make([]error, len(cmd.Ops))}
 	wrote := 0
 	for i, op := range cmd.Ops {
 		ok, err := holds(w, op.Reads)
 		if err != nil {
-			return storage.Change{}, res, err
+			return nil, res, err
 		}
 		if !ok {
 			res.Errs[i] = storage.ErrConflict
 			continue
 		}
 		for _, p := range op.Puts {
+			if err := before.look(w, p.Key); err != nil {
+				return nil, res, err
+			}
 			origin := storage.Position{Epoch: p.OriginEpoch, Index: storage.Index(p.OriginIndex)}
 			rec := boltstore.NewRecord(boltstore.Header{Version: uint64(index), Origin: origin}, p.Value)
 			w.Put(p.Key, rec)
@@ -134,6 +150,9 @@ func applyCommand(w *boltstore.Writer, cmd *logpb.Command, index storage.Index) 
 			touched = append(touched, storage.Entry{Key: storage.Key(p.Key), Value: value, Version: index, Origin: origin})
 		}
 		for _, k := range op.Deletes {
+			if err := before.look(w, k); err != nil {
+				return nil, res, err
+			}
 			w.Delete(k)
 			touched = append(touched, storage.Entry{Key: storage.Key(k)})
 		}
@@ -142,7 +161,7 @@ func applyCommand(w *boltstore.Writer, cmd *logpb.Command, index storage.Index) 
 	if wrote > 1 {
 		touched = lastOfEach(touched)
 	}
-	return newChange(index, touched), res, nil
+	return touched, res, nil
 }
 
 // lastOfEach keeps the last state of each key: ops of one entry may touch the same one.

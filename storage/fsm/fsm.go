@@ -34,14 +34,19 @@ const (
 // Options of Open. The zero value works.
 type Options struct {
 	Logger *slog.Logger // nil discards
+	Log    Log          // nil: none. It must be open until the FSM is closed.
 }
 
 // FSM implements raft.FSM, raft.BatchingFSM, raft.ConfigurationStore, storage.Reader and storage.Feed. Values
 // are raw: what was in the log entry. Safe for concurrent use, except that Raft's methods have one caller.
 type FSM struct {
-	dir  string
-	log  *slog.Logger
-	feed feed
+	dir     string
+	log     *slog.Logger
+	records Log // nil: none
+	feed    feed
+
+	// applying is held while entries are applied, also while that waits for the disk, and while the state is replaced.
+	applying sync.Mutex
 
 	store   atomic.Pointer[boltstore.Store] // replaced when a snapshot is installed
 	applied atomic.Uint64
@@ -73,17 +78,25 @@ func Open(dir string, o Options) (*FSM, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("opening the state: %w", err)
 	}
-	f := &FSM{dir: dir, log: o.Logger}
-	s, err := boltstore.Open(f.path(), "", boltstore.Options{Logger: o.Logger})
+	f := &FSM{dir: dir, log: o.Logger, records: o.Log}
+	s, err := boltstore.Open(f.path(), "", f.storeOptions())
 	if err != nil {
 		return nil, err
 	}
-	if err := f.removeLeftovers(); err != nil {
+	if err := errors.Join(f.removeLeftovers(), f.checkLog(s.Position())); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	f.store.Store(s)
 	f.setApplied(s.Position())
 	return f, nil
+}
+
+func (f *FSM) storeOptions() boltstore.Options {
+	o := boltstore.Options{Logger: f.log}
+	if f.records != nil {
+		o.BeforeFold = f.records.Sync
+	}
+	return o
 }
 
 func (f *FSM) path() string { return filepath.Join(f.dir, fileName) }
@@ -230,6 +243,10 @@ func (f *FSM) Get(ctx context.Context, key storage.Key) (storage.Entry, error) {
 		return storage.Entry{}, err
 	}
 	defer v.Close()
+	return f.get(v, key)
+}
+
+func (f *FSM) get(v boltstore.View, key storage.Key) (storage.Entry, error) {
 	rec, err := v.Get(string(key))
 	if err != nil {
 		return storage.Entry{}, err
@@ -321,15 +338,15 @@ func (f *FSM) Scan(ctx context.Context, prefix, after storage.Key, limit int) ([
 	return entries, nil
 }
 
-// Quarantine moves the database files of a data directory (*.db, and what was left unfinished) into its
+// Quarantine moves the database files of a data directory (*.db, wal, and what was left unfinished) into its
 // subdirectory name, which the caller chooses (corrupt-<unix nanoseconds>), and returns that directory. The
-// Raft log goes along with the state: neither is of use without the other.
+// Raft log goes along with the state, and so does the log of changes (wal): none is of use without the others.
 func Quarantine(dir, name string) (string, error) {
 	to := filepath.Join(dir, name)
 	if err := os.Mkdir(to, 0o700); err != nil {
 		return "", fmt.Errorf("moving damaged files aside: %w", err)
 	}
-	for _, pattern := range []string{"*.db", "*.db.new", fmt.Sprintf(installTemp, "*")} {
+	for _, pattern := range []string{"*.db", "*.db.new", "wal", fmt.Sprintf(installTemp, "*")} {
 		names, err := filepath.Glob(filepath.Join(dir, pattern))
 		if err != nil {
 			return "", fmt.Errorf("moving damaged files aside: %w", err)

@@ -129,6 +129,8 @@ func (f *FSM) Restore(r io.ReadCloser) error {
 
 // adopt puts a received file in the place of the state file and lets readers go on with it.
 func (f *FSM) adopt(s *sink) error {
+	f.applying.Lock()
+	defer f.applying.Unlock()
 	f.mu.Lock()
 	known := f.received == s
 	if known {
@@ -137,6 +139,11 @@ func (f *FSM) adopt(s *sink) error {
 	f.mu.Unlock()
 	if !known {
 		return errors.New("restoring a snapshot: it was given up meanwhile")
+	}
+	// First: after a crash in between, the entries before the snapshot are applied again or skipped with it, and the log
+	// skips them in any case. The other way round it would have a gap.
+	if err := f.resetLog(s.pos.Index); err != nil {
+		return fmt.Errorf("restoring a snapshot: %w", errors.Join(err, s.discard()))
 	}
 	if err := os.Rename(s.path, f.path()); err != nil {
 		return fmt.Errorf("restoring a snapshot: %w", errors.Join(err, s.discard()))

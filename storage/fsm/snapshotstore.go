@@ -176,7 +176,7 @@ func (s *sink) Close() error {
 		return fmt.Errorf("receiving a snapshot: %w", err)
 	}
 	var err error
-	if s.store, err = boltstore.Open(s.path, s.f.path(), boltstore.Options{Logger: s.f.log}); err != nil {
+	if s.store, err = boltstore.Open(s.path, s.f.path(), s.f.storeOptions()); err != nil {
 		return fmt.Errorf("verifying a received snapshot: %w", errors.Join(err, os.Remove(s.path)))
 	}
 	return s.f.keep(s)

@@ -1,0 +1,122 @@
+package fsm
+
+import (
+	"fmt"
+
+	"github.com/coffer-project/coffer/storage"
+	"github.com/coffer-project/coffer/storage/boltstore"
+)
+
+// Log keeps, beside the state, what entries did to some keys (storage/wal is one). The FSM calls it in the order of the
+// Raft log, from one goroutine at a time, but for Sync. It may be turned on and off: while it is off, Keeps answers false
+// and the rest does nothing.
+//
+// The FSM promises that the log has, from the index at which it was begun or reset on, every change that is durable in the
+// state, also after a crash: it appends before it publishes, syncs before it folds, and after a crash appends again what
+// Raft replays. So the log may be ahead of what readers of the FSM see, never behind.
+type Log interface {
+	// Keeps reports whether changes of the key belong in the log.
+	Keeps(key string) bool
+	// Append adds a record, unless its index is not after Head. It keeps the slices. An error stops the replica.
+	Append(r storage.Record) error
+	// Sync makes what was appended durable. While it fails, so do the folds of the state.
+	Sync() error
+	// Reset forgets everything and goes on after base, durably.
+	Reset(base storage.Index) error
+	// Head returns the index of the last record, or after how far the log was begun or reset if there is none; 0 while
+	// it is off.
+	Head() storage.Index
+}
+
+// BeginLog calls begin between two entries. Nothing is applied, and the state not replaced, until it returns: a log that
+// is turned on in it has everything after applied. begin must not wait for the FSM. BeginLog returns its error.
+func (f *FSM) BeginLog(begin func(applied storage.Index) error) error {
+	f.applying.Lock()
+	defer f.applying.Unlock()
+	if err := f.Err(); err != nil {
+		return err
+	}
+	return begin(f.AppliedIndex())
+}
+
+// checkLog looks, when the state has been opened, whether the log still has all that it had when the state was last made
+// durable. One that lost its end would otherwise go on with a gap that nobody sees.
+func (f *FSM) checkLog(pos boltstore.Position) error {
+	if f.records == nil || uint64(f.records.Head()) >= pos.Logged {
+		return nil
+	}
+	f.log.Warn("the log of changes lost its end and begins anew: secondaries will compare and repair",
+		"index", pos.Index, "head", f.records.Head(), "expected", pos.Logged)
+	return f.resetLog(pos.Index)
+}
+
+func (f *FSM) resetLog(base uint64) error {
+	if f.records == nil {
+		return nil
+	}
+	if err := f.records.Reset(storage.Index(base)); err != nil {
+		return fmt.Errorf("beginning the log of changes anew: %w", err)
+	}
+	return nil
+}
+
+// appendRecords makes the records part of the log and notes in pos how far it is.
+func (f *FSM) appendRecords(records []storage.Record, pos *boltstore.Position) error {
+	if f.records == nil {
+		if pos.Logged != 0 {
+			pos.Logged = pos.Index // further than the log will be: whoever opens both finds the gap
+		}
+		return nil
+	}
+	for _, r := range records {
+		if err := f.records.Append(r); err != nil {
+			return fmt.Errorf("logging the changes of entry %d: %w", r.Index, err)
+		}
+	}
+	pos.Logged = uint64(f.records.Head())
+	return nil
+}
+
+// priors has, while one entry is applied, the positions that the keys which the log keeps had before it.
+type priors struct {
+	log  Log // nil: none
+	held map[string]storage.Position
+}
+
+// look notes the position of a key that is about to be written, the first time that the entry touches it.
+func (p *priors) look(w *boltstore.Writer, key string) error {
+	if p.log == nil || !p.log.Keeps(key) {
+		return nil
+	}
+	if _, ok := p.held[key]; ok {
+		return nil
+	}
+	h, err := w.Header(key)
+	if err != nil {
+		return err
+	}
+	if p.held == nil {
+		p.held = map[string]storage.Position{}
+	}
+	p.held[key] = h.Mod()
+	return nil
+}
+
+// ops returns what happened to the kept keys among those touched, of which each is there once.
+func (p *priors) ops(touched []storage.Entry) []storage.RecordOp {
+	if len(p.held) == 0 {
+		return nil
+	}
+	ops := make([]storage.RecordOp, 0, len(p.held))
+	for _, e := range touched {
+		prior, kept := p.held[string(e.Key)]
+		switch {
+		case !kept:
+		case e.Version != 0:
+			ops = append(ops, storage.RecordOp{Key: e.Key, Value: e.Value, Origin: e.Origin, Prior: prior})
+		case !prior.IsZero():
+			ops = append(ops, storage.RecordOp{Key: e.Key, Deleted: true, Prior: prior})
+		}
+	}
+	return ops
+}
