@@ -57,7 +57,8 @@ type Op struct {
 	Fresh  bool
 }
 
-// Entry is what one entry of the primary's log did to shared keys.
+// Entry is what one entry of the primary's log did to shared keys. At is its place in the history of the set: of the
+// log's own epoch, or, of an entry that the cluster wrote while it was a secondary itself, where its cursor was after it.
 type Entry struct {
 	At     storage.Position
 	TimeMS int64 // the primary's clock
@@ -84,6 +85,8 @@ type Source interface {
 	// and the index through which the answer is complete: nothing shared happened between the last entry and it. Ops of
 	// every unit are in it, of keys without a unit none. ErrTruncated: not kept that long.
 	Records(ctx context.Context, after storage.Index, maxBytes int) (entries []Entry, through storage.Index, err error)
+	// Head returns the index of the last applied entry. What Page and Items return later is not older.
+	Head() storage.Index
 	// Oldest returns the index after which Records are kept.
 	Oldest() storage.Index
 	// Locate turns a position of an earlier epoch, at which this cluster was a secondary itself, into an index of its own
