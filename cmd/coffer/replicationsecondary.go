@@ -1,0 +1,195 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"github.com/urfave/cli/v3"
+)
+
+func secondaryCommand() *cli.Command {
+	return group("secondary", "what is done on a secondary cluster", `Commands for a secondary: follow a primary, take its place, or stop following it.
+
+Examples:
+
+  $ coffer replication secondary enable
+  $ coffer replication secondary promote`,
+		command(spec{
+			name: "enable", args: "[TOKEN | -]", max: 1, usage: "wipe this cluster and let it follow a primary",
+			help: `Makes this cluster a secondary of the primary that made TOKEN. The token is redeemed first; if that works, everything this cluster has is
+deleted, your own token included. Its seal and its unseal keys stay. Without an argument the token is asked for and not shown.
+
+-primary-ca-file and -primary-ca-path are read by the server, from its own disk: they say whom it trusts as the primary's API. Without them it trusts
+what its system trusts.
+
+Examples:
+
+  $ coffer replication secondary enable
+  $ coffer replication secondary enable -yes -primary-ca-file=/etc/coffer/primary-ca.pem - <token`,
+			flags: append(tokenFlags(), yesFlag()),
+		}, func(ctx context.Context, c *call) error {
+			if err := c.confirm(ctx, "this deletes everything that this cluster has"); err != nil {
+				return err
+			}
+			body, err := c.activation(ctx)
+			if err != nil {
+				return err
+			}
+			return c.change(ctx, "secondary/enable", body, "This cluster is a secondary. Watch it being filled with: coffer replication status -watch")
+		}),
+		command(spec{
+			name: "promote", usage: "make this secondary the primary",
+			help: `Makes this cluster the primary. That is refused while its primary is still one, or this cluster does not have all that the primary
+wrote. -force promotes all the same, and what has not arrived is lost: it is for a primary that is gone.
+
+The other clusters of the set need new tokens for "coffer replication secondary update-primary"; nothing is wiped by that.
+
+Examples:
+
+  $ coffer replication secondary promote
+  $ coffer replication secondary promote -force -primary-cluster-addr=coffer-eu.example.com:8201`,
+			flags: []cli.Flag{clusterAddrFlag(), &cli.BoolFlag{Name: "force", Usage: "even if writes are lost by it"}, yesFlag()},
+		}, func(ctx context.Context, c *call) error {
+			body := map[string]any{}
+			setIfGiven(c, body, "primary-cluster-addr", c.String("primary-cluster-addr"))
+			setIfGiven(c, body, "force", c.Bool("force"))
+			if c.Bool("force") {
+				if err := c.confirm(ctx, "this loses what the primary wrote and this cluster does not have yet"); err != nil {
+					return err
+				}
+			}
+			return c.change(ctx, "secondary/promote", body, "This cluster is the primary. Others follow it with: coffer replication secondary update-primary")
+		}),
+		command(spec{
+			name: "disable", usage: "end replication on a secondary",
+			help: `Ends replication here. The cluster keeps what it has and goes on by itself; to follow a primary again it has to be wiped.
+
+Examples:
+
+  $ coffer replication secondary disable
+  $ coffer replication secondary disable -yes`,
+			flags: []cli.Flag{yesFlag()},
+		}, disableReplication("secondary", "this cluster cannot follow a primary again without being wiped")),
+		updatePrimaryCommand(),
+		command(spec{
+			name: "public-key", usage: "make a key that a token can be encrypted for",
+			help: `Makes a key pair and prints the public key. A token made for it is encrypted for this cluster, and redeemed without asking the
+primary's API. Each key is for one token; the one made before is forgotten.
+
+Examples:
+
+  $ coffer replication secondary public-key
+  $ coffer replication secondary public-key -field=secondary_public_key >eu.pub`,
+			flags: []cli.Flag{fieldFlag()},
+		}, func(ctx context.Context, c *call) error {
+			a, err := c.send(ctx, request{method: http.MethodPost, path: replicationPath + "secondary/generate-public-key", body: map[string]any{}})
+			if err != nil {
+				return err
+			}
+			return c.printAnswer(a)
+		}),
+		command(spec{
+			name: "filter", args: "[ID]", max: 1, usage: "show what the primary keeps from this cluster",
+			help: `Shows the mounts and namespaces that the primary's filter keeps from this cluster. ID is that of this cluster, which need not be given.
+
+Examples:
+
+  $ coffer replication secondary filter
+  $ coffer replication secondary filter -format=json`,
+			flags: []cli.Flag{fieldFlag()},
+		}, secondaryFilter))
+}
+
+func tokenFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "primary-api-addr", Usage: "`URL` of the primary's API, in place of the one in the token"},
+		&cli.StringFlag{Name: "primary-ca-file", Usage: "`FILE` on the server with the CA of the primary's API"},
+		&cli.StringFlag{Name: "primary-ca-path", Usage: "`DIR` on the server with such files"},
+	}
+}
+
+// activation is the body of a request that redeems an activation token.
+func (c *call) activation(ctx context.Context) (map[string]any, error) {
+	token, err := c.readSecret(ctx, c.arg(0), "activation token")
+	if err != nil {
+		return nil, err
+	}
+	body := map[string]any{"token": token}
+	setIfGiven(c, body, "primary-api-addr", c.String("primary-api-addr"))
+	for _, field := range []string{"ca_file", "ca_path"} {
+		if file := c.String("primary-" + strings.ReplaceAll(field, "_", "-")); file != "" {
+			body[field] = file
+		}
+	}
+	return body, nil
+}
+
+func updatePrimaryCommand() *cli.Command {
+	return command(spec{
+		name: "update-primary", args: "[TOKEN | -]", max: 1, usage: "follow another primary, without a wipe",
+		help: `Makes this secondary follow another cluster of the same set, or the same one at other addresses. Nothing is wiped.
+
+With a TOKEN of the new primary its trust is renewed: after a promotion this is what is needed. With -update-primary-addrs the cluster
+addresses are tried one after the other, and the first that proves to be of the set is used. -forget makes it follow nobody.
+
+Examples:
+
+  $ coffer replication secondary update-primary - <token
+  $ coffer replication secondary update-primary -update-primary-addrs=10.0.0.7:8201 -update-primary-addrs=10.0.0.8:8201
+  $ coffer replication secondary update-primary -forget`,
+		flags: append(tokenFlags(),
+			&cli.StringSliceFlag{Name: "update-primary-addrs", Usage: "`HOST:PORT` of a node of the primary; repeatable"},
+			&cli.BoolFlag{Name: "forget", Usage: "forget the primary"}),
+	}, updatePrimary)
+}
+
+func updatePrimary(ctx context.Context, c *call) error {
+	addrs := splitAll(c.StringSlice("update-primary-addrs"))
+	given := 0
+	for _, is := range []bool{c.arg(0) != "", len(addrs) > 0, c.Bool("forget")} {
+		if is {
+			given++
+		}
+	}
+	switch {
+	case given > 1:
+		return usagef("a token, -update-primary-addrs and -forget exclude each other")
+	case c.Bool("forget"):
+		return c.change(ctx, "secondary/update-primary", map[string]any{"token": ""}, "This cluster follows nobody.")
+	case len(addrs) > 0:
+		return c.change(ctx, "secondary/update-primary", map[string]any{"update_primary_addrs": addrs}, "This cluster follows the primary at its new address.")
+	}
+	body, err := c.activation(ctx)
+	if err != nil {
+		return err
+	}
+	return c.change(ctx, "secondary/update-primary", body, "This cluster follows the new primary; coffer replication status shows how it is doing.")
+}
+
+// splitAll splits each value at its commas.
+func splitAll(values []string) []string {
+	var all []string
+	for _, v := range values {
+		for part := range strings.SplitSeq(v, ",") {
+			if part = strings.TrimSpace(part); part != "" {
+				all = append(all, part)
+			}
+		}
+	}
+	return all
+}
+
+func secondaryFilter(ctx context.Context, c *call) error {
+	id := c.arg(0)
+	if id == "" {
+		s, _, err := c.replicationStatus(ctx)
+		if err != nil {
+			return err
+		}
+		if id = s.ClusterID; id == "" || s.Mode != "secondary" {
+			return serverErrorf("this cluster is no secondary")
+		}
+	}
+	return c.showFilter(ctx, "secondary/dynamic-filter", id)
+}

@@ -1,0 +1,243 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v3"
+)
+
+func replicationStatusCommand() *cli.Command {
+	return command(spec{
+		name: "status", usage: "show this cluster's place in replication and how far secondaries are",
+		help: `Shows whether the cluster is a primary, a secondary or neither, whom it is connected to and how far behind each is. Needs no token.
+
+With -watch it shows that again and again until it is interrupted: redrawn on a terminal, otherwise a line for each change.
+
+Examples:
+
+  $ coffer replication status
+  $ coffer replication status -watch
+  $ coffer replication status -field=state`,
+		flags: []cli.Flag{
+			&cli.BoolFlag{Name: "watch", Aliases: []string{"w"}, Usage: "go on showing it"},
+			&cli.StringFlag{Name: "interval", Usage: "look every `DURATION` with -watch", Value: "1s"},
+			fieldFlag(),
+		},
+	}, func(ctx context.Context, c *call) error {
+		if c.Bool("watch") {
+			return watchReplication(ctx, c)
+		}
+		s, a, err := c.replicationStatus(ctx)
+		if err != nil {
+			return err
+		}
+		if c.format() != formatTable || c.String("field") != "" {
+			return c.printAnswer(a)
+		}
+		return s.write(c.out)
+	})
+}
+
+// replicationStatus is what the commands need of sys/replication/performance/status.
+type replicationStatus struct {
+	Mode        string             `json:"mode"`
+	ClusterID   string             `json:"cluster_id"`
+	SetID       string             `json:"set_id"`
+	Epoch       uint64             `json:"epoch"`
+	State       string             `json:"state"`
+	Phase       string             `json:"phase"`
+	Connection  string             `json:"connection_state"`
+	Reason      string             `json:"reason"`
+	Position    string             `json:"position"`
+	Fenced      uint64             `json:"fenced"`
+	Quarantined int                `json:"units_quarantined"`
+	SecondaryID string             `json:"secondary_id"`
+	Exact       bool               `json:"exact"`
+	KeysDone    int64              `json:"keys_done"`
+	KeysTotal   int64              `json:"keys_total"`
+	ETASeconds  float64            `json:"eta_seconds"`
+	Repair      *replicationRepair `json:"last_repair"`
+	Secondaries []replicationPeer  `json:"secondaries"`
+	Primaries   []replicationPeer  `json:"primaries"`
+	replicationLag
+}
+
+// replicationLag is how far somebody is behind.
+type replicationLag struct {
+	LagEntries       uint64  `json:"lag_entries"`
+	LagBytes         int64   `json:"lag_bytes"`
+	LagSeconds       float64 `json:"lag_seconds"`
+	EntriesPerSecond float64 `json:"entries_per_second"`
+}
+
+// replicationPeer is a secondary, or a node of the primary.
+type replicationPeer struct {
+	NodeID         string `json:"node_id"`
+	APIAddress     string `json:"api_address"`
+	ClusterAddress string `json:"cluster_address"`
+	Connection     string `json:"connection_status"`
+	HeardMS        string `json:"last_heartbeat_duration_ms"`
+	replicationLag
+}
+
+// replicationRepair is a comparison of a secondary with its primary.
+type replicationRepair struct {
+	Cause    string  `json:"cause"`
+	Running  bool    `json:"running"`
+	Seconds  float64 `json:"seconds"`
+	Units    int     `json:"units"`
+	UnitsAll int     `json:"units_all"`
+	Keys     int     `json:"keys"`
+	Bytes    int64   `json:"bytes"`
+}
+
+func (c *call) replicationStatus(ctx context.Context) (*replicationStatus, *answer, error) {
+	a, err := c.get(ctx, replicationPath+"status")
+	if err != nil {
+		return nil, nil, err
+	}
+	var out struct{ Data replicationStatus }
+	if err := json.Unmarshal(a.raw, &out); err != nil || out.Data.Mode == "" {
+		return nil, nil, serverErrorf("the answer is not a status of replication")
+	}
+	return &out.Data, a, nil
+}
+
+// phase is what a secondary is doing, in our words if the server has them.
+func (s *replicationStatus) phase() string { return cmp.Or(s.Phase, s.State) }
+
+// write draws the cluster and below it those it is connected to.
+func (s *replicationStatus) write(w io.Writer) error {
+	rows := [][]string{{"Key", "Value"}, {"---", "-----"}, {"Mode", printable(s.Mode)}}
+	add := func(key, value string) {
+		if value != "" && value != "0" {
+			rows = append(rows, []string{key, printable(value)})
+		}
+	}
+	add("Cluster ID", s.ClusterID)
+	add("Set ID", s.SetID)
+	add("Epoch", strconv.FormatUint(s.Epoch, 10))
+	add("State", s.phase())
+	add("Position", s.Position)
+	add("Secondary ID", s.SecondaryID)
+	if s.Fenced > 0 {
+		add("Fenced", fmt.Sprintf("a later primary exists, of epoch %d: this cluster takes no shared writes", s.Fenced))
+	}
+	if s.Quarantined > 0 {
+		add("Quarantined", fmt.Sprintf("%d mounts or namespaces differ after repairs", s.Quarantined))
+	}
+	if s.Reason != "" && s.Connection != "ready" {
+		add("Not Connected", s.Reason)
+	}
+	if r := s.Repair; r != nil && r.Cause != "" && !r.Running {
+		add("Last Repair", fmt.Sprintf("%s; %d keys, %s in %.1f s", r.Cause, r.Keys, sizeText(r.Bytes), r.Seconds))
+	}
+	add("Progress", s.progress())
+	if err := writeColumns(w, rows); err != nil || s.Mode == "disabled" {
+		return err
+	}
+	fmt.Fprintln(w)
+	return writeColumns(w, s.peers())
+}
+
+// peers is a table of the secondaries, or of the primary's nodes.
+func (s *replicationStatus) peers() [][]string {
+	rows := [][]string{{"Secondary", "Address", "State", "Entries Behind", "Bytes", "Seconds", "Rate", "Last Heard"}}
+	peers := s.Secondaries
+	if s.Mode == "secondary" {
+		rows[0][0], peers = "Primary", s.Primaries
+	}
+	rule := make([]string, len(rows[0]))
+	for i, h := range rows[0] {
+		rule[i] = strings.Repeat("-", len(h))
+	}
+	rows = append(rows, rule)
+	for i, p := range peers {
+		id, lag, state := cmp.Or(p.NodeID, "-"), p.replicationLag.cells(), p.Connection
+		if s.Mode == "secondary" {
+			id = strconv.Itoa(i + 1)
+			lag = []string{"-", "-", "-", "-"}
+			if p.Connection == "connected" {
+				lag = s.cells()
+			}
+		}
+		heard := "-"
+		if ms, err := strconv.ParseInt(p.HeardMS, 10, 64); err == nil && p.Connection == "connected" {
+			heard = fmt.Sprintf("%.1f s ago", float64(ms)/1000)
+		}
+		row := append([]string{printable(id), printable(cmp.Or(p.ClusterAddress, p.APIAddress, "-")), printable(state)}, lag...)
+		rows = append(rows, append(row, heard))
+	}
+	if len(peers) == 0 {
+		rows = append(rows, []string{"none"})
+	}
+	return rows
+}
+
+// cells are the lag as a table shows it.
+func (l replicationLag) cells() []string {
+	return []string{
+		strconv.FormatUint(l.LagEntries, 10), sizeText(l.LagBytes), strconv.FormatFloat(l.LagSeconds, 'f', 1, 64),
+		fmt.Sprintf("%.0f/s", l.EntriesPerSecond),
+	}
+}
+
+// progress is a bar for a copy or a comparison that is going on, else "".
+func (s *replicationStatus) progress() string {
+	done, all, what := s.KeysDone, s.KeysTotal, "keys"
+	if r := s.Repair; r != nil && r.Running && (all == 0 || s.phase() == "repairing") {
+		done, all, what = int64(r.Units), int64(r.UnitsAll), "mounts and namespaces"
+	}
+	if p := s.phase(); p != "backfill" && p != "repairing" || all <= 0 {
+		return ""
+	}
+	done = min(done, all)
+	const width = 24
+	full := int(done * width / all)
+	text := fmt.Sprintf("[%s%s] %3d %%  %d of %d %s", strings.Repeat("#", full), strings.Repeat("-", width-full), done*100/all, done, all, what)
+	switch {
+	case s.ETASeconds > 0:
+		text += ", about " + (time.Duration(s.ETASeconds) * time.Second).String() + " left"
+	case s.ETASeconds < 0:
+		text += ", the primary is written to faster than this"
+	}
+	return text
+}
+
+// line is the status in one line, for a watch that is not looked at.
+func (s *replicationStatus) line() string {
+	parts := []string{s.Mode, s.phase()}
+	if s.Position != "" {
+		parts = append(parts, "at "+s.Position)
+	}
+	if s.Mode == "secondary" {
+		parts = append(parts, s.Connection, s.brief())
+		if bar := s.progress(); bar != "" {
+			parts = append(parts, bar)
+		}
+		if s.Connection != "ready" {
+			parts = append(parts, s.Reason)
+		}
+	}
+	for _, p := range s.Secondaries {
+		parts = append(parts, p.NodeID+" "+p.Connection+" "+p.brief())
+	}
+	kept := parts[:0]
+	for _, p := range parts {
+		if p != "" {
+			kept = append(kept, printable(p))
+		}
+	}
+	return strings.Join(kept, ", ")
+}
+
+func (l replicationLag) brief() string {
+	return fmt.Sprintf("%d entries (%.1f s) behind", l.LagEntries, l.LagSeconds)
+}
