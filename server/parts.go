@@ -33,7 +33,7 @@ func (s *Server) newNamespaces() *namespace.Store {
 		Reserve: func(ctx context.Context, tx *storage.Txn, parent, path string) error {
 			return s.mounts.Reserve(ctx, tx, parent, path)
 		},
-		Drain: s.flights.Drain,
+		Drain: s.flights.Drain, Elsewhere: s.secondary,
 		Steps: []namespace.Step{
 			{Name: "revoke tokens", Do: each(func(ctx context.Context, id string) (int, error) { return s.tokens.RevokeNamespace(ctx, id) })},
 			{Name: "disable mounts", Do: func(ctx context.Context, id string) error { return s.mounts.DropNamespace(ctx, id) }},
@@ -180,7 +180,7 @@ func (s *Server) newMounts() *mount.Table {
 		Store: s.barrier, Factories: factories, Logger: s.log,
 		DefaultLeaseTTL: s.opts.DefaultLeaseTTL, MaxLeaseTTL: s.opts.MaxLeaseTTL,
 		NamespacePath: s.namespacePath, NamespaceAt: s.namespaces.At, Guard: s.namespaces.Guard,
-		OnDisable: s.mountDisabled, OnMove: s.mountMoves,
+		OnDisable: s.mountDisabled, OnMove: s.mountMoves, Elsewhere: s.secondary,
 	})
 }
 
@@ -226,6 +226,9 @@ func (s *Server) newQuotas() *quota.Quotas {
 
 // mountDisabled removes what a mount gave out: its leases, the tokens of its logins, the names it knew people by.
 func (s *Server) mountDisabled(ctx context.Context, m *mount.Mounted) error {
+	if s.secondary() && !m.Local { // the rest is the primary's
+		return s.revokeAllOf(ctx, m)
+	}
 	if err := s.quotas.Drop(ctx, m.Mount.Namespace+m.Path); err != nil {
 		return err
 	}

@@ -9,11 +9,13 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
@@ -92,6 +94,7 @@ type Server struct {
 	tokenPaths engines.Engine
 	replicated alone
 	link       replicated.Link
+	roles      chan struct{} // capacity 1, level-triggered: the role may have changed; never closed
 
 	background background
 }
@@ -111,7 +114,7 @@ func New(o Options) *Server {
 	if o.Link == nil {
 		o.Link = replicated.Offline{}
 	}
-	s := &Server{opts: o, log: o.Logger, raw: o.Lifecycle.Raw, link: o.Link}
+	s := &Server{opts: o, log: o.Logger, raw: o.Lifecycle.Raw, link: o.Link, roles: make(chan struct{}, 1)}
 	store := &fenced{Barrier: o.Lifecycle.Barrier, role: s.replicated.Current, active: func() bool { return s.node.Active() }}
 	s.barrier = store
 	s.policies = policy.NewStore(store)
@@ -156,7 +159,12 @@ func (s *Server) CORS() *system.CORS { return s.cors }
 func (s *Server) UIHeaders() *system.UIHeaders { return s.uiHeaders }
 
 // Run lives until ctx ends; then the node leaves its cluster and seals.
-func (s *Server) Run(ctx context.Context) error { return s.node.Run(ctx) }
+func (s *Server) Run(ctx context.Context) error {
+	var following sync.WaitGroup
+	following.Go(func() { s.followRole(ctx) })
+	defer following.Wait()
+	return s.node.Run(ctx)
+}
 
 // Node is the node's life.
 func (s *Server) Node() *lifecycle.Node { return s.node }
@@ -194,6 +202,9 @@ func (s *Server) changed(ch storage.Change) {
 	if ch.Touches(setKeysKey) {
 		s.states.forgetSet()
 	}
+	if ch.Touches(replicated.RoleKey) {
+		s.roleChanged()
+	}
 }
 
 // load makes the node ready to serve from what storage holds.
@@ -209,6 +220,7 @@ func (s *Server) load(ctx context.Context) error {
 	if err := s.mounts.Load(ctx); err != nil {
 		return err
 	}
+	s.roleChanged()
 	return s.audit.Load(ctx)
 }
 
@@ -259,15 +271,20 @@ func (s *Server) upgrade(ctx context.Context) {
 	tick := time.NewTicker(upgradeInterval)
 	defer tick.Stop()
 	for told, looks := "", 0; ; looks++ {
-		err := s.oneVersion()
-		if err == nil {
-			err = s.mounts.EnsureDefaults(ctx)
+		err := errSecondary
+		if !s.secondary() {
+			err = s.oneVersion()
+		}
+		for _, ensure := range []func(context.Context) error{s.mounts.EnsureDefaults, s.namespaces.EnsureNames, s.ensureSetKeys} {
+			if err == nil {
+				err = ensure(ctx)
+			}
 		}
 		if err == nil || ctx.Err() != nil {
 			return
 		}
 		// A new leader has to hear of the others first.
-		if text := err.Error(); looks > 0 && text != told {
+		if text := err.Error(); looks > 0 && text != told && !errors.Is(err, errSecondary) {
 			s.log.Warn("what older versions did not have is not added yet", "err", err)
 			told = text
 		}
@@ -278,6 +295,10 @@ func (s *Server) upgrade(ctx context.Context) {
 		}
 	}
 }
+
+// errSecondary keeps what is missing in shared data until this cluster is a primary: then an index may be missing that does
+// not replicate.
+var errSecondary = errors.New("this cluster is a secondary")
 
 // oneVersion returns which member of the cluster is not known to have this node's version, or nil.
 func (s *Server) oneVersion() error {

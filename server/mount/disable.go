@@ -120,6 +120,14 @@ func (t *Table) rewrite(ctx context.Context, mounts []*Mounted, change func(*Ent
 	return err
 }
 
+// end takes back what a mount has handed out in this cluster, while another one disables it.
+func (t *Table) end(ctx context.Context, m *Mounted) error {
+	if err := m.gates.shutRequests(ctx); err != nil || t.opts.OnDisable == nil {
+		return err
+	}
+	return t.opts.OnDisable(ctx, m)
+}
+
 // finish removes what is left of mounts that are being disabled. It can be repeated after an interruption, and
 // done twice at once.
 func (t *Table) finish(ctx context.Context, mounts []*Mounted) error {
@@ -178,13 +186,18 @@ func (t *Table) Resume(ctx context.Context) error {
 		return err
 	}
 	var errs []error
+	elsewhere := t.elsewhere()
 	for _, m := range r.byUUID {
-		if m.Deleting && m.known() == nil {
+		switch {
+		case !m.Deleting || m.known() != nil:
+		case elsewhere && m.class() == storage.Shared:
+			errs = append(errs, t.end(ctx, m))
+		default:
 			errs = append(errs, t.finish(ctx, []*Mounted{m}))
 		}
 	}
 	for _, m := range r.moving {
-		if m.known() == nil {
+		if m.known() == nil && !(elsewhere && m.class() == storage.Shared) {
 			errs = append(errs, t.finishMove(ctx, m.UUID))
 		}
 	}

@@ -36,6 +36,10 @@ type Options struct {
 	// Guard makes it a precondition of a transaction that the namespace is there and is not being deleted.
 	Guard func(ctx context.Context, tx *storage.Txn, namespace string) error
 
+	// Elsewhere reports whether another cluster writes what is shared: then shared mounts are disabled and moved there, and
+	// while that one's mounts have not arrived, the server's own paths are there without an entry. nil: none does.
+	Elsewhere func() bool
+
 	// OnDisable ends what a mount has handed out (leases, tokens, aliases) once no request reaches it any more and
 	// before its data goes. OnMove does so before a mount leaves its path. Both may be called again for the same
 	// mount, and a failure of OnDisable is tried again.
@@ -171,7 +175,18 @@ func (t *Table) Changed(ch storage.Change) {
 	}
 	if entries != nil {
 		t.stale(false, entries...)
+		if t.elsewhere() {
+			t.signal() // a mount that is being disabled there has handed out something here
+		}
 	}
+}
+
+func (t *Table) elsewhere() bool { return t.opts.Elsewhere != nil && t.opts.Elsewhere() }
+
+// RoleChanged tells that Elsewhere may answer otherwise now.
+func (t *Table) RoleChanged() {
+	t.stale(true)
+	t.signal()
 }
 
 // current returns the routes, rebuilt first if an entry changed.
@@ -241,10 +256,38 @@ func (t *Table) build(ctx context.Context, old *routes, all bool, dirty map[stor
 		}
 		r.add(m)
 	}
+	if err := t.addImplicit(r, old); err != nil {
+		return nil, err
+	}
 	for ns := range touched {
 		slices.SortFunc(r.byNamespace[ns], func(a, b *Mounted) int { return strings.Compare(a.Path, b.Path) })
 	}
 	return r, nil
+}
+
+// implicit are the mounts without which nobody could operate the server.
+var implicit = []*Entry{
+	{Format: 1, UUID: "implicit-sys", Accessor: "system_implicit", Namespace: rootNS, Path: "sys/", Type: "system"},
+	{Format: 1, UUID: "implicit-token", Accessor: "auth_token_implicit", Namespace: rootNS, Path: "auth/token/", Type: "token"},
+}
+
+// addImplicit stands in for the server's own mounts while a secondary has not got them from its primary.
+func (t *Table) addImplicit(r, old *routes) error {
+	for _, e := range implicit {
+		at := place{e.Namespace, e.Path}
+		if m := r.byPath[at]; m == nil || m.UUID == e.UUID {
+			delete(r.byPath, at)
+			if !t.elsewhere() {
+				continue
+			}
+			m, err := t.mounted(e, old)
+			if err != nil {
+				return err
+			}
+			r.byPath[at] = m
+		}
+	}
+	return nil
 }
 
 func (r *routes) remove(m *Mounted) {

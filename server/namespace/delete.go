@@ -104,6 +104,47 @@ func (s *Store) signal() {
 	}
 }
 
+func (s *Store) elsewhere() bool { return s.opts.Elsewhere != nil && s.opts.Elsewhere() }
+
+// RoleChanged tells that Elsewhere may answer otherwise now.
+func (s *Store) RoleChanged() { s.signal() }
+
+// EnsureNames completes the index by which names are unique. It does not replicate: a cluster that was a secondary lacks
+// it.
+func (s *Store) EnsureNames(ctx context.Context) error {
+	t, err := s.current(ctx)
+	if err != nil {
+		return err
+	}
+	for _, n := range t.byID {
+		if n.parent == nil {
+			continue
+		}
+		_, err := storage.Update(ctx, s.opts.Store, func(tx *storage.Txn) error {
+			if _, err := tx.Get(ctx, recordKey(n.ID)); err != nil {
+				return ignoreNotFound(err) // it has gone meanwhile
+			}
+			_, err := tx.Get(ctx, nameKey(n.stored.Parent, n.Name()))
+			if errors.Is(err, storage.ErrNotFound) {
+				tx.Put(nameKey(n.stored.Parent, n.Name()), []byte(n.ID))
+				err = nil
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func ignoreNotFound(err error) error {
+	if errors.Is(err, storage.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
 // Run removes what deleted namespaces held, until ctx ends. The active node calls it. What fails is tried again,
 // after a growing pause.
 func (s *Store) Run(ctx context.Context) {
@@ -139,6 +180,9 @@ func backoff(failures int) time.Duration {
 
 // Resume removes what namespaces that are being deleted still hold, once. One that fails does not keep the others.
 func (s *Store) Resume(ctx context.Context) error {
+	if s.elsewhere() {
+		return nil
+	}
 	s.jobs.active.Lock()
 	defer s.jobs.active.Unlock()
 	t, err := s.current(ctx)

@@ -27,6 +27,8 @@ type Options struct {
 	// Drain waits until the requests that are running now have ended: some of them may still write into a
 	// namespace that is being deleted.
 	Drain func(ctx context.Context) error
+	// Elsewhere reports whether another cluster writes what is shared, and so does what Run is for; nil: none does.
+	Elsewhere func() bool
 	// Steps remove what a namespace holds, in order, before its entry goes. Each may be called again after it
 	// succeeded, or after it was interrupted.
 	Steps []Step

@@ -18,6 +18,9 @@ func (Offline) Follow(ctx context.Context, _, _ string, _ storage.Lineage, _ Ups
 	return ctx.Err()
 }
 
+// Keep implements Link.
+func (Offline) Keep(context.Context, bool) error { return nil }
+
 // Enrol implements Link.
 func (Offline) Enrol(context.Context, []string, []byte, EnrolRequest) (EnrolReply, error) {
 	return EnrolReply{}, errOffline

@@ -85,6 +85,8 @@ type Link interface {
 	// Follow makes this cluster a follower until ctx ends; it reconnects by itself. ids are those of Role. On the active
 	// node of a secondary only.
 	Follow(ctx context.Context, setID, clusterID string, lineage storage.Lineage, up Upstream, h FollowHooks) error
+	// Keep makes this node keep a log of shared changes for other clusters, or remove it.
+	Keep(ctx context.Context, on bool) error
 	// Enrol trades a one-time secret and a certificate request for a certificate, at the first address that answers.
 	Enrol(ctx context.Context, addrs []string, ca []byte, req EnrolRequest) (EnrolReply, error)
 	// WhoIsActive asks one address of a primary, with the certificate of up: any node of it answers.
