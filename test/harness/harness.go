@@ -32,6 +32,8 @@ type TB interface {
 type Options struct {
 	// Shamir seals with key shares instead of a static key. Nodes are then unsealed with Cluster.Keys.
 	Shamir bool
+	// Prefix of the names of nodes, "n" if empty; for tests with two clusters.
+	Prefix string
 	// Bare starts the processes and stops there: nothing is initialised, unsealed or joined.
 	Bare bool
 	// NoRetryJoin leaves retry_join out of the configurations.
@@ -61,14 +63,19 @@ type Cluster struct {
 	dir   string
 	certs *authority
 	seal  string
+
+	operator string // password of AddOperator's user
 }
 
-// NewCluster starts n nodes named n1, n2, …; unless Options.Bare it returns when all of them serve and vote.
+// NewCluster starts n nodes named n1, n2, … (see Options.Prefix); unless Options.Bare it returns when all of them serve and vote.
 // Everything ends with the test.
 func NewCluster(t TB, n int, opts Options) *Cluster {
 	t.Helper()
 	if opts.ReadyIn == 0 {
 		opts.ReadyIn = time.Minute
+	}
+	if opts.Prefix == "" {
+		opts.Prefix = "n"
 	}
 	c := &Cluster{t: t, opts: opts, dir: t.TempDir()}
 	c.certs = newAuthority(t)
@@ -80,7 +87,7 @@ func NewCluster(t TB, n int, opts Options) *Cluster {
 	}
 	t.Cleanup(c.end)
 	for i := range n {
-		c.add(fmt.Sprintf("n%d", i+1))
+		c.add(fmt.Sprintf("%s%d", opts.Prefix, i+1))
 	}
 	if opts.Bare {
 		for _, node := range c.Nodes {
@@ -269,6 +276,10 @@ func (c *Cluster) write(name string, text []byte) {
 }
 
 func (c *Cluster) context() context.Context { return context.Background() }
+
+func contextFor(d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), d)
+}
 
 // Await polls until condition returns nil, with growing pauses, and fails the test with its last error when
 // the time is up. It is for what only a running process can tell; never assert on how long it took.
