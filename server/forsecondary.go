@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/coffer-project/coffer/engines"
@@ -21,6 +22,13 @@ func (s *Server) ServeSecondary(ctx context.Context, peer replicated.Peer, kind 
 	}
 	if err := s.node.ReadIndex(ctx); err != nil {
 		return nil, 0, err
+	}
+	role, err := s.replicated.Current(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	if role.Mode != replicated.Primary || role.Fenced != 0 {
+		return nil, 0, fmt.Errorf("%w: this cluster is no primary (any more)", storage.ErrUnavailable)
 	}
 	scope, _, err := s.replicated.Scope(ctx, peer)
 	if err != nil {

@@ -291,7 +291,8 @@ func (t *Table) addImplicit(r, old *routes) error {
 }
 
 func (r *routes) remove(m *Mounted) {
-	if at := (place{m.Namespace, m.Path}); r.byPath[at] == m {
+	at := place{m.Namespace, m.Path}
+	if r.byPath[at] == m {
 		delete(r.byPath, at)
 	}
 	delete(r.byUUID, m.UUID)
@@ -299,8 +300,12 @@ func (r *routes) remove(m *Mounted) {
 	delete(r.moving, m.UUID)
 	var rest []*Mounted // of its own: the old routes keep theirs
 	for _, other := range r.byNamespace[m.Namespace] {
-		if other != m {
-			rest = append(rest, other)
+		if other == m {
+			continue
+		}
+		rest = append(rest, other)
+		if other.Path == m.Path && !other.Deleting && other.Moving == nil && r.byPath[at] == nil {
+			r.byPath[at] = other
 		}
 	}
 	if r.byNamespace[m.Namespace] = rest; rest == nil {
@@ -316,7 +321,12 @@ func (r *routes) add(m *Mounted) {
 	case m.Moving != nil:
 		r.moving[m.UUID] = m
 	default:
-		r.byPath[place{m.Namespace, m.Path}] = m
+		// A primary does not know of a secondary's local mounts, and may have given a path that one of them has: on the
+		// secondary the local one keeps it.
+		at := place{m.Namespace, m.Path}
+		if other := r.byPath[at]; other == nil || !other.Local || m.Local {
+			r.byPath[at] = m
+		}
 	}
 }
 

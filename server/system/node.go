@@ -1,6 +1,7 @@
 package system
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -161,14 +162,15 @@ func (s *System) health(ctx context.Context, req *engines.Request, _ *none) (*en
 	if err != nil {
 		return nil, err
 	}
+	mode, clusterID, canary := s.replication()
 	body := map[string]any{
 		"initialized": initialized, "sealed": sealed, "standby": !active, "performance_standby": false,
-		"replication_performance_mode": "disabled", "replication_dr_mode": "disabled",
+		"replication_performance_mode": mode, "replication_dr_mode": "disabled",
 		"server_time_utc": time.Now().Unix(), "version": s.opts.Version.API, "coffer_version": s.opts.Version.Product,
-		"enterprise": false, "echo_duration_ms": 0, "clock_skew_ms": 0, "replication_primary_canary_age_ms": 0,
+		"enterprise": false, "echo_duration_ms": 0, "clock_skew_ms": 0, "replication_primary_canary_age_ms": canary,
 	}
 	if id := node.Identity(); id.ID != "" {
-		body["cluster_name"], body["cluster_id"] = id.Name, id.ID
+		body["cluster_name"], body["cluster_id"] = id.Name, cmp.Or(clusterID, id.ID)
 		body["last_wal"] = uint64(s.opts.Raw.AppliedIndex())
 	}
 	return plain(code, body)

@@ -32,6 +32,17 @@ type Options struct {
 	// ResolveFrom follows a path from the namespace with the id base through namespaces below it, and returns the
 	// id of the last one and what is left of the path. Nil: there is only the root namespace.
 	ResolveFrom func(ctx context.Context, base, path string) (id, rest string, err error)
+	// Replication returns the cluster's mode in performance replication, its id there, and how many milliseconds old the
+	// newest sign of life of the primary is that has arrived. Nil: there is none.
+	Replication func() (mode, clusterID string, canaryMS int64)
+}
+
+// replication returns what Options.Replication does.
+func (s *System) replication() (mode, clusterID string, canaryMS int64) {
+	if s.opts.Replication == nil {
+		return "disabled", "", 0
+	}
+	return s.opts.Replication()
 }
 
 // Version is what the server says of itself.

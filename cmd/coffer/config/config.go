@@ -30,6 +30,7 @@ type Config struct {
 	Listeners              []Listener
 	Storage                Storage
 	Snapshots              Snapshots
+	Replication            Replication
 	Traces                 Traces
 	Seal                   Seal
 	OldSeal                Seal // the seal that is disabled: what the cluster is to leave; "" for none
@@ -67,6 +68,12 @@ type Storage struct {
 // Snapshots is what operators allow schedules of snapshots to do.
 type Snapshots struct {
 	LocalRoot string // directory below which they may keep files; "": nowhere on this node's disk
+}
+
+// Replication is how much of its changes a node keeps for other clusters. Zero values leave it to the log.
+type Replication struct {
+	LogBytes int64         // most bytes on the disk
+	LogAge   time.Duration // what nobody needs goes after this time
 }
 
 // Traces says where spans of requests go.

@@ -49,6 +49,7 @@ func (d *decoder) file(name, text string, c *Config) {
 		"log_file":          text1(&c.LogFile),
 		"pid_file":          text1(&c.PIDFile),
 		"snapshots":         d.snapshots(c),
+		"replication":       d.replication(c),
 		"ui":                boolean(&c.UI),
 		"default_lease_ttl": duration(&c.DefaultLeaseTTL),
 		"max_lease_ttl":     duration(&c.MaxLeaseTTL),
@@ -112,6 +113,15 @@ func (d *decoder) snapshots(c *Config) field {
 	return func(d *decoder, item *ast.ObjectItem) {
 		_, list := d.block(item)
 		d.object("snapshots", list, map[string]field{"local_root": text1(&c.Snapshots.LocalRoot)})
+	}
+}
+
+func (d *decoder) replication(c *Config) field {
+	return func(d *decoder, item *ast.ObjectItem) {
+		_, list := d.block(item)
+		d.object("replication", list, map[string]field{
+			"log_max_size": size(&c.Replication.LogBytes), "log_max_age": duration(&c.Replication.LogAge),
+		})
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 func TestSanitizedTellsNoSecret(t *testing.T) {
 	c, err := load(t, whole+`
 snapshots { local_root = "/var/backups/coffer" }
+replication { log_max_size = 1073741824 log_max_age = "12h" }
 telemetry { otlp_endpoint = "collector:4317" sample_ratio = 0.25 otlp_insecure = true }
 log_file = "/var/log/coffer.log"
 `)
@@ -29,7 +30,7 @@ log_file = "/var/log/coffer.log"
 			t.Errorf("the sanitized configuration tells %q", secret)
 		}
 	}
-	for _, want := range []string{`"n1"`, "10.0.0.2:8200", "/var/backups/coffer", `"sample_ratio":0.25`, `"static"`, `"collector:4317"`, "/var/log/coffer.log"} {
+	for _, want := range []string{`"n1"`, "10.0.0.2:8200", "/var/backups/coffer", `"sample_ratio":0.25`, `"static"`, `"collector:4317"`, "/var/log/coffer.log", `"log_max_size":1073741824`, `"log_max_age":43200`} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("the sanitized configuration lacks %s:\n%s", want, text)
 		}
