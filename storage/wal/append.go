@@ -1,0 +1,122 @@
+package wal
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/coffer-project/coffer/storage"
+)
+
+// Append adds a record, which the log keeps: do not modify it. One whose index is not above Head is ignored: it is there
+// already. Nothing is durable before Sync. An inactive log ignores everything. The only error is that the log is closed:
+// a disk that fails costs the log, but does not stop the caller.
+func (l *Log) Append(r storage.Record) error {
+	if !l.active.Load() {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return fmt.Errorf("appending to the log: %w", os.ErrClosed)
+	}
+	if r.Index <= l.head || !l.active.Load() {
+		return nil
+	}
+	n := frameBytes + bodyBytes(&r)
+	if l.out != nil {
+		if err := l.writeLocked(&r, n); err != nil {
+			l.loseLocked(err)
+		}
+	}
+	l.memory.add(r, n)
+	l.head, l.headMS = r.Index, r.TimeMS
+	l.writes++
+	l.wakeLocked()
+	return nil
+}
+
+// writeLocked writes the record behind the last segment, or into a new one.
+func (l *Log) writeLocked(r *storage.Record, n int) error {
+	if int64(n) > maxBody {
+		return fmt.Errorf("the record at index %d is too large", r.Index)
+	}
+	if s := l.lastLocked(); s.end >= l.opts.SegmentBytes && s.last > s.base {
+		if err := l.rollLocked(); err != nil {
+			return err
+		}
+	}
+	s := l.lastLocked()
+	b, chain := appendFrame(l.buf[:0], s.chain, r)
+	if _, err := l.out.WriteAt(b, s.end); err != nil {
+		return err
+	}
+	s.extend(int64(len(b)), r.Index, chain)
+	s.lastMS = r.TimeMS
+	if l.buf = b; cap(b) > 1<<20 {
+		l.buf = nil
+	}
+	return nil
+}
+
+func (l *Log) lastLocked() *segment { return &l.segments[len(l.segments)-1] }
+
+func (l *Log) rollLocked() error {
+	s := l.lastLocked()
+	l.full = append(l.full, open{s.number, l.out})
+	l.out = nil
+	return l.createLocked(s.last, s.lastMS, s.chain)
+}
+
+// createLocked begins a segment behind the others. Nothing of it is durable yet.
+func (l *Log) createLocked(base storage.Index, baseMS int64, before uint32) error {
+	s := segment{number: l.next, base: base, baseMS: baseMS, before: before}
+	l.next++
+	b := s.header(l.id)
+	s, _, err := decodeHeader(b)
+	if err != nil {
+		panic(err) // it was encoded two lines above
+	}
+	name := l.segmentPath(s.number)
+	f, err := l.opts.open(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL)
+	if err != nil {
+		return err
+	}
+	if _, err := f.WriteAt(b, 0); err != nil {
+		f.Close()       //nolint:errcheck // it is given up
+		os.Remove(name) //nolint:errcheck // Open removes what is left
+		return err
+	}
+	l.segments = append(l.segments, s)
+	l.out, l.renamed = f, true
+	l.writes++
+	return nil
+}
+
+// loseLocked gives up the files, because one of them cannot be written. The log goes on in memory, and Sync will begin
+// it anew on disk.
+func (l *Log) loseLocked(err error) {
+	l.log.Warn("the log of changes could not be written and begins anew: clusters that are behind will compare instead",
+		"index", uint64(l.head), "err", err)
+	l.dropFilesLocked()
+}
+
+// dropFilesLocked removes all segments.
+func (l *Log) dropFilesLocked() {
+	l.closeFilesLocked()
+	for i := range l.segments {
+		os.Remove(l.segmentPath(l.segments[i].number)) //nolint:errcheck // the mark does not name it any more, so Open removes it
+	}
+	l.segments = nil
+	l.renamed = true
+	l.writes++
+}
+
+func (l *Log) closeFilesLocked() {
+	if l.out != nil {
+		l.out.Close() //nolint:errcheck // what counts is synced
+	}
+	for _, o := range l.full {
+		o.file.Close() //nolint:errcheck // what counts is synced
+	}
+	l.out, l.full = nil, nil
+}

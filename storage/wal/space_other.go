@@ -1,0 +1,5 @@
+//go:build !linux && !darwin
+
+package wal
+
+func fileSystemBytes(string) int64 { return 0 }
