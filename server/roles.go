@@ -8,11 +8,95 @@ import (
 	"strings"
 	"time"
 
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/namespace"
 	"github.com/coffer-project/coffer/server/replicated"
 	"github.com/coffer-project/coffer/storage"
 )
 
 // What the rest of the server does about the role of its cluster in replication.
+
+func (s *Server) newReplicated() *replicated.Store {
+	return replicated.NewStore(replicated.Options{
+		Store: s.opts.Lifecycle.Barrier, Link: s.link, Logger: s.log,
+		ClusterID: func() string { return s.node.Identity().ID },
+		APIAddr:   func() string { return s.opts.Lifecycle.APIAddr },
+		NodeAddrs: s.nodeAddrs, Active: s.activeAddr,
+		Mounts: s.mountInfos, Namespaces: s.namespaceInfos,
+		Health: func() error {
+			if h, ok := s.raw.(interface{ Health() error }); ok {
+				return h.Health()
+			}
+			return nil
+		},
+		Wipe: s.wipe, BeforeDrop: s.unitDropped,
+		Wrap: func(ctx context.Context, ttl time.Duration, data any) (*engines.WrapInfo, error) {
+			const path = "sys/replication/performance/primary/secondary-token"
+			return s.wraps.Wrap(ctx, namespace.RootID, path, ttl, &engines.Response{Data: data})
+		},
+	})
+}
+
+// nodeAddrs are the cluster addresses of all nodes, the active one's first.
+func (s *Server) nodeAddrs() []string {
+	c := s.node.Cluster()
+	if c == nil {
+		return nil
+	}
+	peers, err := c.Peers()
+	if err != nil {
+		return nil
+	}
+	var addrs []string
+	for _, p := range peers {
+		switch {
+		case p.ClusterAddr == "":
+		case p.Leader:
+			addrs = slices.Insert(addrs, 0, p.ClusterAddr)
+		default:
+			addrs = append(addrs, p.ClusterAddr)
+		}
+	}
+	return addrs
+}
+
+// activeAddr says whether this is the active node, and what the cluster address of the one is that is.
+func (s *Server) activeAddr() (self bool, addr string) {
+	if c := s.node.Cluster(); c != nil {
+		if p, ok := c.Leader(); ok {
+			addr = p.ClusterAddr
+		}
+	}
+	return s.node.Active(), addr
+}
+
+// mountInfos are the mounts of all namespaces.
+func (s *Server) mountInfos(ctx context.Context) ([]replicated.MountInfo, error) {
+	mounts, err := s.mounts.Everywhere(ctx)
+	if err != nil {
+		return nil, err
+	}
+	infos := make([]replicated.MountInfo, len(mounts))
+	for i, m := range mounts {
+		infos[i] = replicated.MountInfo{
+			NamespaceID: m.Namespace, NamespacePath: s.namespacePath(m.Namespace), Path: m.Path, UUID: m.UUID,
+			Local: m.Local, Builtin: m.Builtin(), Deleting: m.Deleting,
+		}
+	}
+	return infos, nil
+}
+
+func (s *Server) namespaceInfos(ctx context.Context) ([]replicated.NamespaceInfo, error) {
+	all, err := s.namespaces.Everything(ctx)
+	if err != nil {
+		return nil, err
+	}
+	infos := make([]replicated.NamespaceInfo, len(all))
+	for i, n := range all {
+		infos[i] = replicated.NamespaceInfo{ID: n.ID, Path: n.Path}
+	}
+	return infos, nil
+}
 
 // roleChanged is told, on every node, that the role may be another one. It does not block.
 func (s *Server) roleChanged() {

@@ -434,6 +434,15 @@ func (t *Table) Resolve(ctx context.Context, namespace, path string) (*Mounted, 
 	return nil, "", nil
 }
 
+// Everywhere returns the mounts of all namespaces, those being deleted or moved too, in no order.
+func (t *Table) Everywhere(ctx context.Context) ([]*Mounted, error) {
+	r, err := t.current(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return slices.Collect(maps.Values(r.byUUID)), nil
+}
+
 // All returns the mounts of a namespace in path order, without those being deleted.
 func (t *Table) All(ctx context.Context, namespace string) ([]*Mounted, error) {
 	r, err := t.current(ctx)

@@ -238,6 +238,19 @@ func (s *Store) ResolveFrom(ctx context.Context, base, path string) (id, rest st
 	return ns.ID, rest, nil
 }
 
+// Everything returns all namespaces, the root and those being deleted too, in no order.
+func (s *Store) Everything(ctx context.Context) ([]*Namespace, error) {
+	t, err := s.current(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]*Namespace, 0, len(t.byID))
+	for _, n := range t.byID {
+		all = append(all, n)
+	}
+	return all, nil
+}
+
 // ByID returns a namespace, also one that is being deleted. "" is the root. The error is of KindNotFound.
 func (s *Store) ByID(ctx context.Context, id string) (*Namespace, error) {
 	t, err := s.current(ctx)
