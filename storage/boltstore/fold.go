@@ -81,13 +81,28 @@ func (w *Writer) end() {
 
 // Advance moves the position without changing data: pos.Index must follow only entries that wrote nothing.
 // A pos at or before the current one is ignored, unless it is at the same index: then its configuration is
-// taken over.
+// taken over. Its Logged is not: see SetLogged.
 func (s *Store) Advance(pos Position) {
 	s.writeMu.Lock()
 	defer s.writeMu.Unlock()
 	if pos.Index < s.workPos.Index {
 		return
 	}
+	pos.Logged = s.workPos.Logged
+	s.moveTo(pos)
+}
+
+// SetLogged changes that part of the position without changing data.
+func (s *Store) SetLogged(logged uint64) {
+	s.writeMu.Lock()
+	defer s.writeMu.Unlock()
+	pos := s.workPos
+	pos.Logged = logged
+	s.moveTo(pos)
+}
+
+// moveTo changes the position while writeMu is held.
+func (s *Store) moveTo(pos Position) {
 	s.workPos = pos
 	s.mu.Lock()
 	s.cur.pos = pos
@@ -216,7 +231,7 @@ func (s *Store) freeze() (bool, error) {
 }
 
 func samePosition(a, b Position) bool {
-	return a.Index == b.Index && a.Term == b.Term && a.ConfigIndex == b.ConfigIndex && string(a.Config) == string(b.Config)
+	return a.Index == b.Index && a.Term == b.Term && a.ConfigIndex == b.ConfigIndex && a.Logged == b.Logged && string(a.Config) == string(b.Config)
 }
 
 // foldFrozen writes the frozen overlay, if there is one, and switches readers to the new file state. When

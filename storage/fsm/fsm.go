@@ -83,7 +83,7 @@ func Open(dir string, o Options) (*FSM, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(f.removeLeftovers(), f.checkLog(s.Position())); err != nil {
+	if err := errors.Join(f.removeLeftovers(), f.checkLog(s)); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	f.store.Store(s)

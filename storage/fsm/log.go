@@ -29,34 +29,46 @@ type Log interface {
 }
 
 // BeginLog calls begin between two entries. Nothing is applied, and the state not replaced, until it returns: a log that
-// is turned on in it has everything after applied. begin must not wait for the FSM. BeginLog returns its error.
+// is turned on in it has everything after applied. begin must not wait for the FSM. BeginLog returns its error, or why the
+// file cannot take note of it.
 func (f *FSM) BeginLog(begin func(applied storage.Index) error) error {
 	f.applying.Lock()
 	defer f.applying.Unlock()
 	if err := f.Err(); err != nil {
 		return err
 	}
-	return begin(f.AppliedIndex())
+	if err := begin(f.AppliedIndex()); err != nil || f.records == nil {
+		return err
+	}
+	s := f.store.Load()
+	s.SetLogged(uint64(f.records.Head()))
+	if err := s.Flush(); err != nil { // a program that does not know of the log would leave a gap in it
+		return fmt.Errorf("noting that the log of changes begins: %w", err)
+	}
+	return nil
 }
 
 // checkLog looks, when the state has been opened, whether the log still has all that it had when the state was last made
 // durable. One that lost its end would otherwise go on with a gap that nobody sees.
-func (f *FSM) checkLog(pos boltstore.Position) error {
+func (f *FSM) checkLog(s *boltstore.Store) error {
+	pos := s.Position()
 	if f.records == nil || uint64(f.records.Head()) >= pos.Logged {
 		return nil
 	}
 	f.log.Warn("the log of changes lost its end and begins anew: secondaries will compare and repair",
 		"index", pos.Index, "head", f.records.Head(), "expected", pos.Logged)
-	return f.resetLog(pos.Index)
+	return f.resetLog(s)
 }
 
-func (f *FSM) resetLog(base uint64) error {
+// resetLog has the log go on from the state in s.
+func (f *FSM) resetLog(s *boltstore.Store) error {
 	if f.records == nil {
 		return nil
 	}
-	if err := f.records.Reset(storage.Index(base)); err != nil {
+	if err := f.records.Reset(storage.Index(s.Position().Index)); err != nil {
 		return fmt.Errorf("beginning the log of changes anew: %w", err)
 	}
+	s.SetLogged(uint64(f.records.Head()))
 	return nil
 }
 

@@ -142,7 +142,7 @@ func (f *FSM) adopt(s *sink) error {
 	}
 	// First: after a crash in between, the entries before the snapshot are applied again or skipped with it, and the log
 	// skips them in any case. The other way round it would have a gap.
-	if err := f.resetLog(s.pos.Index); err != nil {
+	if err := f.resetLog(s.store); err != nil {
 		return fmt.Errorf("restoring a snapshot: %w", errors.Join(err, s.discard()))
 	}
 	if err := os.Rename(s.path, f.path()); err != nil {

@@ -155,6 +155,9 @@ func (s *sink) source(r io.Reader) boltstore.Source {
 			}
 			return nil
 		}, add)
+		if s.f.records != nil && s.f.records.Head() > 0 {
+			s.pos.Logged = s.pos.Index // where Restore has the log go on
+		}
 		return s.pos, err
 	}
 }
