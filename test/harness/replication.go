@@ -76,7 +76,7 @@ func Replicate(primary, secondary *Cluster, id string) {
 	}
 	primary.AddOperator()
 	secondary.EnableSecondary(primary, primary.SecondaryToken(id))
-	secondary.operator = primary.operator
+	secondary.Adopt(primary)
 	secondary.AwaitStreaming()
 	secondary.LogIn()
 }
@@ -167,6 +167,9 @@ func (c *Cluster) AddOperator() {
 	leader.MustDo("POST", "/v1/sys/auth/"+operatorMount, map[string]any{"type": "userpass"})
 	leader.MustDo("POST", "/v1/auth/"+operatorMount+"/users/"+operatorName, map[string]any{"password": c.operator, "token_policies": operatorMount})
 }
+
+// Adopt makes the operator of the primary known here, for LogIn.
+func (c *Cluster) Adopt(primary *Cluster) { c.operator = primary.operator }
 
 // LogIn makes a token of the operator the RootToken.
 func (c *Cluster) LogIn() {
