@@ -52,6 +52,43 @@ func TestTamper(t *testing.T) {
 }
 
 // TestMoved puts sealed values where they were not sealed for.
+// OpenValue opens what the raw store holds, wherever it was kept meanwhile, and nothing else.
+func TestOpenValue(t *testing.T) {
+	raw, root := newStore(t)
+	b := open(t, raw, root)
+	ctx := t.Context()
+	record := func(key storage.Key, value string) []byte {
+		mustPut(t, b, key, value)
+		e, err := raw.Get(ctx, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e.Value
+	}
+	first := record("s/a/k", "first")
+	rotate(t, b)
+	second := record("s/a/k", "")
+	for _, tt := range []struct {
+		sealed []byte
+		want   string
+	}{{first, "first"}, {second, ""}} {
+		if got, err := b.OpenValue(ctx, "s/a/k", tt.sealed); err != nil || string(got) != tt.want {
+			t.Errorf("OpenValue = %q, %v, want %q", got, err, tt.want)
+		}
+	}
+	_, err := b.OpenValue(ctx, "s/a/l", first)
+	wantCorrupt(t, err, "s/a/l")
+	_, err = b.OpenValue(ctx, "s/a/k", first[:len(first)-1])
+	wantCorrupt(t, err, "s/a/k")
+	if _, err := b.OpenValue(ctx, ringKey, first); err == nil {
+		t.Error("OpenValue took a key that is not behind the barrier")
+	}
+	b.Seal()
+	if _, err := b.OpenValue(ctx, "s/a/k", first); !errors.Is(err, storage.ErrSealed) {
+		t.Errorf("OpenValue of a sealed barrier = %v, want ErrSealed", err)
+	}
+}
+
 func TestMoved(t *testing.T) {
 	raw, root := newStore(t)
 	b := open(t, raw, root)

@@ -180,3 +180,57 @@ func truncate(t *testing.T, path string) {
 		t.Fatal(err)
 	}
 }
+
+// What BeforeFold refuses does not become durable; how far the caller's log is does, with the data or without.
+func TestBeforeFold(t *testing.T) {
+	refused := errors.New("refused")
+	var answer error
+	asked := 0
+	o := Options{FoldInterval: time.Hour, BeforeFold: func() error { asked++; return answer }}
+	path := filepath.Join(t.TempDir(), "state.db")
+	s, err := Open(path, "", o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	commit(t, s, 1, "k", "v")
+	answer = refused
+	if err := s.Flush(); !errors.Is(err, refused) || s.DurablePosition().Index != 0 || !errors.Is(s.Health(), refused) {
+		t.Errorf("Flush = %v with the durable position at %d, want it refused", err, s.DurablePosition().Index)
+	}
+	answer = nil
+	if err := s.Flush(); err != nil || s.DurablePosition().Index != 1 || asked != 2 {
+		t.Errorf("Flush = %v with the durable position at %d after %d calls, want 1 after 2", err, s.DurablePosition().Index, asked)
+	}
+	if err := s.Flush(); err != nil || asked != 2 {
+		t.Errorf("Flush = %v with nothing to fold, after %d calls", err, asked)
+	}
+	reopened := func(want uint64) {
+		t.Helper()
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if s, err = Open(path, "", o); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.Position(); got.Logged != want {
+			t.Errorf("reopened with the log at %d, want %d", got.Logged, want)
+		}
+	}
+	s.SetLogged(7)
+	reopened(7)
+	w, err := s.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Commit(Position{Index: 3, Term: 1, Logged: 9})
+	s.Advance(Position{Index: 4, Term: 1})
+	reopened(9)
+	if got := s.Position(); got.Index != 4 {
+		t.Errorf("reopened at %d, want 4", got.Index)
+	}
+	s.SetLogged(0)
+	reopened(0)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}

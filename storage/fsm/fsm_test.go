@@ -368,11 +368,14 @@ func TestOpenDamaged(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "raft.db"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.Mkdir(filepath.Join(dir, "wal"), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	aside, err := fsm.Quarantine(dir, "corrupt-1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, moved := range []string{"fsm.db", "raft.db"} {
+	for _, moved := range []string{"fsm.db", "raft.db", "wal"} {
 		if _, err := os.Stat(filepath.Join(aside, moved)); err != nil {
 			t.Errorf("it was not moved aside: %v", err)
 		}
