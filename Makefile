@@ -40,8 +40,12 @@ e2e: build ## the web UI in a real browser (needs Node.js)
 	test/e2e/run
 
 .PHONY: chaos
-chaos: ## the long fault tests: 50 killed leaders, partitions, rot, a full disk; COFFER_CHAOS_KILLS=n
-	COFFER_CHAOS=long go test -count=1 -timeout=60m -json ./test/chaos | $(TALLY)
+chaos: ## the long fault tests: 50 killed leaders, partitions, rot, a full disk, two clusters; COFFER_CHAOS_KILLS=n
+	COFFER_CHAOS=long go test -count=1 -p=1 -timeout=80m -json ./test/chaos ./test/replication | $(TALLY)
+
+.PHONY: demo-replication
+demo-replication: build ## two clusters of three nodes, one following the other, to play with until ^C
+	COFFER_TEST_BINARY=$(CURDIR)/bin/coffer go run ./test/demo
 
 .PHONY: soak
 soak: ## mixed load for 10 minutes; memory and goroutines must not grow; COFFER_SOAK=1h
