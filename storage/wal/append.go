@@ -77,7 +77,7 @@ func (l *Log) createLocked(base storage.Index, baseMS int64, before uint32) erro
 		panic(err) // it was encoded two lines above
 	}
 	name := l.segmentPath(s.number)
-	f, err := l.opts.open(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL)
+	f, err := l.opts.open(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC)
 	if err != nil {
 		return err
 	}

@@ -59,6 +59,7 @@ func (l *Log) resume(m synced, fileBytes int64, numbers []uint64) error {
 	if len(l.segments) > 0 {
 		s := l.lastLocked()
 		l.head, l.headMS = s.last, s.lastMS
+		l.next = s.number + 1 // without a gap; what has that number now is swept
 		if l.out, err = l.opts.open(l.segmentPath(s.number), os.O_WRONLY); err == nil && fileBytes > s.end {
 			err = l.out.Truncate(s.end)
 		}
