@@ -71,8 +71,22 @@ func GenerateKey() (public string, private []byte, err error) {
 	return base64.StdEncoding.EncodeToString(key.PublicKey().Bytes()), private, nil
 }
 
+// CheckPublicKey returns ErrPublicKey if SealBundle would.
+func CheckPublicKey(public string) error {
+	_, err := sealTo(public, nil)
+	return err
+}
+
 // SealBundle encrypts a bundle to a public key and returns it in base64. ErrPublicKey.
 func SealBundle(public string, b Bundle) (string, error) {
+	text, err := json.Marshal(b)
+	if err != nil {
+		return "", err
+	}
+	return sealTo(public, text)
+}
+
+func sealTo(public string, text []byte) (string, error) {
 	raw, err := base64.StdEncoding.Strict().DecodeString(public)
 	if err != nil {
 		return "", ErrPublicKey
@@ -80,10 +94,6 @@ func SealBundle(public string, b Bundle) (string, error) {
 	key, err := kem().NewPublicKey(raw)
 	if err != nil {
 		return "", ErrPublicKey
-	}
-	text, err := json.Marshal(b)
-	if err != nil {
-		return "", err
 	}
 	sealed, err := hpke.Seal(key, hpke.HKDFSHA256(), hpke.AES256GCM(), []byte(sealInfo), text)
 	if err != nil {
