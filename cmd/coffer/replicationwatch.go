@@ -126,9 +126,9 @@ func (w *watch) redraw(s *replicationStatus, failure error) error {
 		return err
 	}
 	fmt.Fprintf(&text, "\n%s, ^C ends\n", w.now().Format(time.TimeOnly))
-	width, _, err := term.GetSize(w.fd)
-	if err != nil || width < 1 {
-		width = 1 << 10
+	width, height, err := term.GetSize(w.fd)
+	if err != nil || width < 1 || height < 2 {
+		width, height = 1<<10, 1<<10
 	}
 	var out strings.Builder
 	if w.lines > 0 {
@@ -136,6 +136,9 @@ func (w *watch) redraw(s *replicationStatus, failure error) error {
 	}
 	w.lines = 0
 	for line := range strings.Lines(text.String()) {
+		if w.lines == height-1 {
+			break // what has scrolled away cannot be drawn over
+		}
 		// A line that wraps would count for two.
 		if r := []rune(strings.TrimSuffix(line, "\n")); len(r) > width {
 			line = string(r[:width-1]) + "…\n"
