@@ -164,10 +164,18 @@ func requestKey(der []byte) (*ecdsa.PublicKey, error) {
 	return key, nil
 }
 
-// CheckCSR returns ErrRequest if SignCSR would.
-func CheckCSR(csr []byte) error {
-	_, err := requestKey(csr)
-	return err
+// RequestKey returns the SHA-256 of the key of a certificate request, in hexadecimal. ErrRequest as in SignCSR.
+func RequestKey(csr []byte) (string, error) {
+	key, err := requestKey(csr)
+	if err != nil {
+		return "", err
+	}
+	der, err := x509.MarshalPKIXPublicKey(key)
+	if err != nil {
+		return "", ErrRequest
+	}
+	sum := sha256.Sum256(der)
+	return hex.EncodeToString(sum[:]), nil
 }
 
 // NewCSR makes a fresh P-256 key, in PEM, and a certificate request for it, in DER.
@@ -176,12 +184,25 @@ func NewCSR() (csr, key []byte, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	template := &x509.CertificateRequest{Subject: pkix.Name{CommonName: "Coffer secondary"}}
-	if csr, err = x509.CreateCertificateRequest(rand.Reader, template, private); err != nil {
+	if key, err = encodeKey(private); err != nil {
 		return nil, nil, err
 	}
-	key, err = encodeKey(private)
+	csr, err = CSRFor(key)
 	return csr, key, err
+}
+
+// CSRFor makes a certificate request for a key that NewCSR has made.
+func CSRFor(key []byte) (csr []byte, err error) {
+	block, _ := pem.Decode(key)
+	if block == nil {
+		return nil, errors.New("the key is not in PEM")
+	}
+	private, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, errors.New("the key is malformed")
+	}
+	template := &x509.CertificateRequest{Subject: pkix.Name{CommonName: "Coffer secondary"}}
+	return x509.CreateCertificateRequest(rand.Reader, template, private)
 }
 
 // ParseCA returns the certificate of a CA from PEM: exactly one, of a CA with a P-256 key.

@@ -233,12 +233,44 @@ func TestSignCSRRefuses(t *testing.T) {
 		if _, err := ca.SignCSR(csr, s, now); !errors.Is(err, enrol.ErrRequest) {
 			t.Errorf("a request with %s: %v", name, err)
 		}
-		if err := enrol.CheckCSR(csr); !errors.Is(err, enrol.ErrRequest) {
-			t.Errorf("CheckCSR of %s: %v", name, err)
+		if _, err := enrol.RequestKey(csr); !errors.Is(err, enrol.ErrRequest) {
+			t.Errorf("RequestKey of %s: %v", name, err)
 		}
 	}
-	if err := enrol.CheckCSR(good); err != nil {
+	if _, err := enrol.RequestKey(good); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestRequestKey: two requests for one key are recognised as that, and no others.
+func TestRequestKey(t *testing.T) {
+	csr, key, err := enrol.NewCSR()
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := enrol.CSRFor(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, _, err := enrol.NewCSR()
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := func(csr []byte) string {
+		t.Helper()
+		hash, err := enrol.RequestKey(csr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return hash
+	}
+	if of(csr) != of(again) || of(csr) == of(other) {
+		t.Errorf("keys %s, again %s, other %s", of(csr), of(again), of(other))
+	}
+	for _, bad := range [][]byte{nil, []byte("x"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: []byte("x")})} {
+		if _, err := enrol.CSRFor(bad); err == nil {
+			t.Errorf("a request for the key %q", bad)
+		}
 	}
 }
 

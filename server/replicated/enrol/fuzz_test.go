@@ -156,8 +156,8 @@ func FuzzCSR(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, csr []byte) {
 		_, err := ca.SignCSR(csr, Subject{ID: "a", ClusterID: "b", Enrolment: "c"}, fuzzNow)
-		if (err == nil) != (CheckCSR(csr) == nil) {
-			t.Errorf("SignCSR = %v, CheckCSR = %v", err, CheckCSR(csr))
+		if _, keyErr := RequestKey(csr); (err == nil) != (keyErr == nil) {
+			t.Errorf("SignCSR = %v, RequestKey = %v", err, keyErr)
 		}
 	})
 }
