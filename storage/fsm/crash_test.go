@@ -8,16 +8,23 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coffer-project/coffer/storage"
 	"github.com/coffer-project/coffer/storage/fsm"
+	"github.com/coffer-project/coffer/storage/wal"
 )
 
-// crashDir, in the environment, makes the test binary the process that is killed.
-const crashDir = "COFFER_TEST_CRASH_DIR"
+// crashDir, in the environment, makes the test binary the process that is killed, and crashLog has it keep a log of
+// changes too.
+const (
+	crashDir = "COFFER_TEST_CRASH_DIR"
+	crashLog = "COFFER_TEST_CRASH_LOG"
+)
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(crashDir); dir != "" {
@@ -67,7 +74,19 @@ func applyUntilKilled(dir string) {
 		fmt.Println("failed", err)
 		os.Exit(3)
 	}
-	f, err := fsm.Open(dir, fsm.Options{})
+	var o fsm.Options
+	begin := func() error { return nil }
+	if os.Getenv(crashLog) != "" {
+		log, err := openWAL(dir)
+		if err != nil {
+			fail(err)
+		}
+		o.Log, begin = log, func() error { return log.Begin(0) }
+	}
+	f, err := fsm.Open(dir, o)
+	if err == nil && f.AppliedIndex() == 0 {
+		err = begin()
+	}
 	if err != nil {
 		fail(err)
 	}
@@ -95,7 +114,7 @@ func TestKilled(t *testing.T) {
 	dir := t.TempDir()
 	start := uint64(0)
 	for round := range 8 {
-		applied, durable := killAfter(t, dir, start+uint64(37+61*round))
+		applied, durable := killAfter(t, start+uint64(37+61*round), crashDir+"="+dir)
 		f := open(t, dir)
 		got := uint64(f.AppliedIndex())
 		if got < max(durable, start) || got > applied+1 { // the last line may not have reached us
@@ -109,12 +128,60 @@ func TestKilled(t *testing.T) {
 	}
 }
 
+func openWAL(dir string) (*wal.Log, error) {
+	return wal.Open(filepath.Join(dir, "wal"), wal.Options{
+		SegmentBytes: 64 << 10,
+		Now:          func() time.Time { return time.UnixMilli(0) }, // the time in the entries: nothing grows old
+	})
+}
+
+// After a kill the log has every change up to the state, or a little further, and goes on from there.
+func TestKilledWithLog(t *testing.T) {
+	dir := t.TempDir()
+	start, got, read := uint64(0), keptState{}, storage.Index(0)
+	for round := range 6 {
+		killAfter(t, start+uint64(37+61*round), crashDir+"="+dir, crashLog+"=1")
+		log, err := openWAL(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := fsm.Open(dir, fsm.Options{Log: log})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if log.Base() != 0 || log.Head() < f.AppliedIndex() {
+			t.Fatalf("the log has (%d, %d] and the state is at %d", log.Base(), log.Head(), f.AppliedIndex())
+		}
+		start = uint64(f.AppliedIndex())
+		for r, err := range log.Records(read) {
+			if err == nil {
+				err = got.replay(r)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			read = r.Index
+		}
+		var text strings.Builder
+		for _, k := range slices.Sorted(maps.Keys(got)) {
+			fmt.Fprintf(&text, "%s@%d=%x\n", k, got[k].Version, got[k].Value)
+		}
+		if want := crashState(uint64(read)); read != log.Head() || text.String() != want {
+			t.Fatalf("the log to %d, read to %d, gives\n%s\nwant\n%s", log.Head(), read, text.String(), want)
+		}
+		mustClose(t, f)
+		if err := log.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // killAfter runs the process until it has applied entry i, and kills it. All lines that it managed to write
 // are read: what they say has happened.
-func killAfter(t *testing.T, dir string, i uint64) (applied, durable uint64) {
+func killAfter(t *testing.T, i uint64, env ...string) (applied, durable uint64) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), crashDir+"="+dir)
+	cmd.Env = append(os.Environ(), env...)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
