@@ -23,9 +23,9 @@ func openUnsynced(name string, flag int) (file, error) {
 func small(t testing.TB) (dir string, records []storage.Record) {
 	t.Helper()
 	dir = t.TempDir()
-	l := mustOpen(t, dir, Options{SegmentBytes: 150, open: openUnsynced})
+	l := mustOpen(t, dir, Options{SegmentBytes: 120, open: openUnsynced})
 	must(t, l.Begin(10))
-	for i := range storage.Index(12) {
+	for i := range storage.Index(9) {
 		r := record(12+2*i, 1)
 		records = append(records, r)
 		must(t, l.Append(r))
@@ -65,6 +65,9 @@ func checkDamaged(t *testing.T, dir string, records []storage.Record) {
 	}
 }
 
+// thorough makes the tests that try everything try all of it: it takes a minute.
+var thorough = os.Getenv("COFFER_WAL_SEEDS") != ""
+
 func TestEveryFlippedBit(t *testing.T) {
 	dir, records := small(t)
 	checkDamaged(t, copyDir(t, dir), records)
@@ -77,6 +80,9 @@ func TestEveryFlippedBit(t *testing.T) {
 				continue // not part of a slot
 			}
 			for bit := range 8 {
+				if !thorough && (bit+at)%3 != 0 {
+					continue
+				}
 				bad := append([]byte(nil), good...)
 				bad[at] ^= 1 << bit
 				restore(t, dir, work)

@@ -47,6 +47,9 @@ func (d *disk) open(name string, flag int) (file, error) {
 		if d.createErr != nil {
 			return nil, d.createErr
 		}
+		if _, err := os.Stat(name); errors.Is(err, fs.ErrNotExist) {
+			delete(d.durable, filepath.Base(name)) // it is another file than what had that name
+		}
 	}
 	f, err := os.OpenFile(name, flag, 0o600)
 	if err != nil {

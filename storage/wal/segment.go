@@ -185,7 +185,7 @@ func (s *segment) extend(n int64, index storage.Index, chain uint32) {
 // that check out. It returns damage that says why it ended before the limit, or the error of onBody, which may be nil;
 // the body is valid during the call.
 func (s *segment) scan(r io.Reader, limit int64, onBody func(body []byte) error) error {
-	in := bufio.NewReaderSize(r, 256<<10)
+	in := bufio.NewReaderSize(r, int(min(256<<10, limit)))
 	var head [frameBytes]byte
 	var body []byte
 	for s.end < limit {
