@@ -2,8 +2,22 @@ package replication
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/coffer-project/coffer/storage"
+)
+
+const (
+	lazyMS      = 10_000 // how long, and over how many indexes, the cursor may run ahead of what is stored
+	lazyIndexes = 10_000 // while nothing is applied
+	behindMS    = 5_000  // how far behind a secondary may be that is Streaming
+	maxAsked    = 16     // questions for sums under way
+	maxAttempts = 2      // repairs before a unit is quarantined
+	dropKeys    = 256    // deleted in one step where copies are kept
 )
 
 // FollowerOptions of NewFollower. Zero values mean the defaults.
@@ -40,28 +54,425 @@ type FollowerProgress struct {
 
 // Follower applies what a primary's Session sends, on the active node of a secondary. One serves all connections, one
 // after the other: each begins with Hello. Not safe for concurrent use.
-type Follower struct{}
+type Follower struct {
+	r      Replica
+	layout Layout
+	o      FollowerOptions
+
+	// Of this connection.
+	state     State            // as stored
+	at        storage.Position // everything up to here is applied; state.Cursor may be older while nothing is applied
+	storedMS  int64            // when the cursor was stored last
+	welcomed  bool
+	open      map[Unit]bool // units that are not Whole
+	over      error         // what Receive and Next return from now on
+	adopted   map[Unit]bool // units that are here without a state: of a primary that was demoted, or left over
+	wanted    map[Unit]bool // units that are being dropped, but are in scope again
+	ready     map[Unit]bool // units that are Adding, with everything fetched: they wait for the cursor
+	job       *job          // what is being fetched or compared
+	asked     []ask         // questions under way
+	victims   []KeyMod      // what is left to delete of a unit of which copies are kept
+	victimsOf Unit
+	dropping  bool // there is something to drop, and BeforeDrop allowed it when last asked
+	collided  bool // this cluster's own history has an epoch with the number of one of its primary's
+	exact     bool
+	head      Heartbeat
+	mark      Heartbeat // an earlier one that the position did not reach yet, or the last one
+	final     bool
+	credit    int64 // to be given back
+	acked     *Ack  // the last one
+	repaired  bool  // to be told
+	primaryID string
+
+	// Of all connections.
+	heardMS int64
+	timeMS  int64
+	entries uint64
+	bytes   int64
+	repair  *Repair
+}
 
 // NewFollower returns a follower that has not said Hello.
-func NewFollower(r Replica, layout Layout, o FollowerOptions) *Follower { return &Follower{} }
+func NewFollower(r Replica, layout Layout, o FollowerOptions) *Follower {
+	if o.SmallUnit <= 0 {
+		o.SmallUnit = 1024
+	}
+	if o.MaxAsk <= 0 {
+		o.MaxAsk = 512
+	}
+	return &Follower{r: r, layout: layout, o: o, over: errNoHello}
+}
+
+var errNoHello = errors.New("the follower is not connected")
 
 // Hello forgets the connection before, loads the state, and returns what to open the stream with. ErrBuilding: call again
 // later.
-func (f *Follower) Hello(ctx context.Context) (Hello, error) { return Hello{}, nil }
+func (f *Follower) Hello(ctx context.Context) (Hello, error) {
+	kept := *f
+	*f = Follower{
+		r: kept.r, layout: kept.layout, o: kept.o, over: errNoHello,
+		heardMS: kept.heardMS, timeMS: kept.timeMS, entries: kept.entries, bytes: kept.bytes, repair: kept.repair,
+		open: map[Unit]bool{}, wanted: map[Unit]bool{}, ready: map[Unit]bool{}, storedMS: kept.o.Now(),
+	}
+	state, err := f.r.Load(ctx)
+	if err != nil {
+		return Hello{}, fmt.Errorf("loading the state: %w", err)
+	}
+	if state.Units == nil {
+		state.Units = map[Unit]UnitState{}
+	}
+	if len(state.Units) == 0 {
+		roots, ok := f.r.Digests(ctx)
+		if !ok {
+			return Hello{}, ErrBuilding
+		}
+		f.adopted = map[Unit]bool{}
+		for unit, root := range roots {
+			if root.Count > 0 {
+				f.adopted[unit] = true
+			}
+		}
+	}
+	f.state, f.at, f.over = state, state.Cursor, nil
+	for unit := range state.Units {
+		f.note(unit)
+	}
+	return Hello{
+		SetID: f.o.SetID, ClusterID: f.o.ClusterID, Cursor: state.Cursor, Lineage: state.Lineage,
+		ProtoMin: protocol, ProtoMax: protocol,
+	}, nil
+}
 
 // Receive takes a message from the primary, and commits what follows from it. After an error the connection is over:
 // ErrFenced, ErrOtherSet and ErrRejected are the primary's answer, after others a new one may help.
-func (f *Follower) Receive(ctx context.Context, m Message) error { return nil }
+func (f *Follower) Receive(ctx context.Context, m Message) error {
+	if f.over != nil {
+		return f.over
+	}
+	if err := f.receive(ctx, m); err != nil {
+		f.over = err
+	}
+	return f.over
+}
+
+func (f *Follower) receive(ctx context.Context, m Message) error {
+	switch m := m.(type) {
+	case Reject:
+		return rejection(m)
+	case Welcome:
+		if f.welcomed {
+			return fmt.Errorf("a second welcome: %w", ErrProtocol)
+		}
+		return f.welcome(ctx, m)
+	}
+	if !f.welcomed || f.final {
+		return fmt.Errorf("a %T outside of the stream: %w", m, ErrProtocol)
+	}
+	switch m := m.(type) {
+	case Scope:
+		return f.rescope(ctx, m)
+	case Batch:
+		return f.batch(ctx, m)
+	case Heartbeat:
+		f.head, f.heardMS = m, f.o.Now()
+		if !f.at.Before(f.mark.Head) {
+			f.mark = m
+		}
+		return nil
+	case Checkpoint:
+		return f.checkpoint(ctx, m)
+	case Sums, Page, Items, Gone:
+		return f.answer(ctx, m)
+	case Final:
+		return f.finish(ctx, m)
+	}
+	return fmt.Errorf("a primary sent a %T: %w", m, ErrProtocol)
+}
+
+func rejection(m Reject) error {
+	switch {
+	case m.Fenced:
+		return fmt.Errorf("%s: %w", m.Reason, ErrFenced)
+	case m.Set:
+		return fmt.Errorf("%s: %w", m.Reason, ErrOtherSet)
+	default:
+		return fmt.Errorf("%s: %w", m.Reason, ErrRejected)
+	}
+}
+
+// finish stores the exact end of the stream: another cluster may be promoted at it.
+func (f *Follower) finish(ctx context.Context, m Final) error {
+	if m.At != f.at {
+		return fmt.Errorf("the stream ends at %s, and this is at %s: %w", m.At, f.at, ErrProtocol)
+	}
+	if err := f.commit(ctx, Change{}); err != nil {
+		return err
+	}
+	f.final, f.job, f.asked = true, nil, nil
+	return nil
+}
 
 // Next returns what to send now, nil if nothing: then the caller calls again at once if Busy, else after a message or after
 // 100 ms. It also does a slice of local work. ErrFinal: the primary was demoted, and everything it had is applied.
-func (f *Follower) Next(ctx context.Context) (Message, error) { return nil, nil }
+func (f *Follower) Next(ctx context.Context) (Message, error) {
+	if f.over != nil {
+		return nil, f.over
+	}
+	if !f.welcomed {
+		return nil, nil
+	}
+	m, err := f.next(ctx)
+	if err != nil {
+		f.over = err
+	}
+	return m, err
+}
+
+func (f *Follower) next(ctx context.Context) (Message, error) {
+	if err := f.drop(ctx); err != nil {
+		return nil, err
+	}
+	if m := f.ack(); m != nil {
+		return m, nil
+	}
+	if f.final {
+		return nil, ErrFinal
+	}
+	return f.ask(ctx)
+}
 
 // Busy reports whether Next has local work left.
-func (f *Follower) Busy() bool { return false }
+func (f *Follower) Busy() bool { return f.over == nil && f.dropping }
 
-// Repair compares everything with the primary, in the current connection and those after it.
-func (f *Follower) Repair(ctx context.Context, cause string) error { return nil }
+// ack returns an Ack if there is news.
+func (f *Follower) ack() Message {
+	m := Ack{Cursor: f.at, Bytes: f.credit, TimeMS: f.timeMS, Exact: f.isExact(), Repaired: f.repaired}
+	if f.acked != nil && m.Bytes == 0 && !m.Repaired && m.Cursor == f.acked.Cursor && m.Exact == f.acked.Exact {
+		return nil
+	}
+	f.credit, f.repaired, f.acked = 0, false, &m
+	return m
+}
+
+// commit stores a change together with the cursor, and remembers what was stored. After an error nothing is certain any
+// more, and the connection must end.
+func (f *Follower) commit(ctx context.Context, c Change) error {
+	at := f.at
+	c.Cursor, c.TimeMS = &at, f.timeMS
+	if err := f.keep(ctx, &c); err != nil {
+		return err
+	}
+	if err := f.r.Commit(ctx, c); err != nil {
+		return fmt.Errorf("applying up to %s: %w", at, err)
+	}
+	f.state.Cursor, f.storedMS = at, f.o.Now()
+	if c.Lineage != nil {
+		f.state.Lineage = c.Lineage
+	}
+	if c.Diverged != nil {
+		f.state.Diverged = *c.Diverged
+	}
+	if c.Scope != nil {
+		f.state.Scope = *c.Scope
+	}
+	for unit, st := range c.Units {
+		if st == nil {
+			delete(f.state.Units, unit)
+		} else {
+			f.state.Units[unit] = *st
+		}
+		f.note(unit)
+	}
+	if len(c.Units) > 0 {
+		f.exact = false // to be found anew
+	}
+	return nil
+}
+
+// note keeps open right for a unit.
+func (f *Follower) note(unit Unit) {
+	if st, held := f.state.Units[unit]; held && st.Phase != Whole {
+		f.open[unit] = true
+	} else {
+		delete(f.open, unit)
+	}
+}
+
+// keep adds copies of what the change replaces or deletes and only this cluster had written.
+func (f *Follower) keep(ctx context.Context, c *Change) error {
+	if f.state.Diverged.IsZero() {
+		return nil
+	}
+	lost := func(key storage.Key, theirs storage.Position) error {
+		mine, err := f.r.Get(ctx, key)
+		if errors.Is(err, storage.ErrNotFound) {
+			return nil
+		}
+		if err == nil && mine.Mod != theirs && f.onlyHere(mine.Mod) {
+			c.Lost = append(c.Lost, Conflict{Item: mine, Theirs: theirs})
+		}
+		return err
+	}
+	for _, item := range c.Puts {
+		if err := lost(item.Key, item.Mod); err != nil {
+			return err
+		}
+	}
+	for _, key := range c.Deletes {
+		if err := lost(key, storage.Position{}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// onlyHere reports whether a position is behind the point where the primary's history left that of this cluster, and not
+// of the primary. If both have an epoch of one number, it may say so of what came from the primary, too.
+func (f *Follower) onlyHere(p storage.Position) bool {
+	d := f.state.Diverged
+	return !d.IsZero() && d.Before(p) && (f.collided || !f.state.Lineage.Contains(p))
+}
+
+// isExact reports whether all units are exact at the position.
+func (f *Follower) isExact() bool {
+	if f.exact {
+		return true
+	}
+	if !f.welcomed {
+		return false
+	}
+	for _, st := range f.state.Units {
+		switch st.Phase {
+		case Dropping:
+		case Whole:
+			if f.at.Before(st.Until) {
+				return false
+			}
+		default:
+			return false
+		}
+	}
+	f.exact = true
+	return true
+}
+
+// Repair compares everything with the primary.
+func (f *Follower) Repair(ctx context.Context, cause string) error {
+	if f.over != nil || !f.welcomed || f.final {
+		return errNoHello
+	}
+	c := Change{Units: map[Unit]*UnitState{}}
+	for unit, st := range f.state.Units {
+		switch st.Phase {
+		case Whole, Checking, Quarantined:
+			c.Units[unit] = &UnitState{Phase: Checking}
+		case Adding:
+			c.Units[unit] = &UnitState{Phase: Adding, Anchor: st.Anchor}
+		}
+	}
+	f.begin(cause, len(c.Units))
+	f.restart(func(Unit) bool { return true })
+	clear(f.ready)
+	if err := f.commit(ctx, c); err != nil {
+		f.over = err
+		return err
+	}
+	return nil
+}
+
+// begin counts units to compare or fetch, in the repair that is running or in a new one.
+func (f *Follower) begin(cause string, units int) {
+	if units == 0 {
+		return
+	}
+	if f.repair == nil || !f.repair.Running {
+		f.repair = &Repair{Cause: cause, StartedAt: time.UnixMilli(f.o.Now()), Running: true, Estimated: f.estimated()}
+	}
+	f.repair.UnitsAll += units
+}
+
+// end closes the repair if nothing is left to compare or fetch.
+func (f *Follower) end() {
+	if f.repair == nil || !f.repair.Running {
+		return
+	}
+	for unit := range f.open {
+		if phase := f.state.Units[unit].Phase; phase == Adding || phase == Checking {
+			return
+		}
+	}
+	f.repair.Running = false
+	f.repair.Seconds = f.seconds()
+	f.repaired = true
+}
+
+func (f *Follower) seconds() float64 {
+	return float64(f.o.Now()-f.repair.StartedAt.UnixMilli()) / 1000
+}
+
+func (f *Follower) estimated() int64 {
+	if f.repair == nil {
+		return 0
+	}
+	return f.repair.Estimated
+}
 
 // Status describes the follower.
-func (f *Follower) Status() FollowerProgress { return FollowerProgress{State: Connecting} }
+func (f *Follower) Status() FollowerProgress {
+	p := FollowerProgress{
+		State: Connecting, Cursor: f.at, Head: f.head.Head, Oldest: f.head.Oldest, Addrs: f.head.Addrs, PrimaryID: f.primaryID,
+		Lineage: f.state.Lineage, TimeMS: f.timeMS, HeardMS: f.heardMS, PrimaryMS: f.head.NowMS, Exact: f.isExact(),
+		Entries: f.entries, Bytes: f.bytes, Units: make(map[Unit]Phase, len(f.state.Units)),
+	}
+	phases := map[Phase]int{}
+	for unit, st := range f.state.Units {
+		p.Units[unit] = st.Phase
+		phases[st.Phase]++
+	}
+	p.Quarantined = phases[Quarantined]
+	if f.repair != nil {
+		repair := *f.repair
+		if repair.Running {
+			repair.Seconds = f.seconds()
+		}
+		p.Repair = &repair
+	}
+	switch {
+	case !f.welcomed || f.over != nil:
+	case phases[Checking]+phases[Quarantined] > 0:
+		p.State = Repairing
+	case phases[Adding] > 0:
+		p.State = Backfill
+	case !p.Exact || f.behind():
+		p.State = CatchingUp
+	default:
+		p.State = Streaming
+	}
+	return p
+}
+
+// behind reports whether what the primary had a while ago has not arrived yet.
+func (f *Follower) behind() bool {
+	return f.at.Before(f.mark.Head) && f.head.NowMS-f.mark.NowMS > behindMS
+}
+
+// rank orders units: what others need to be seen at all comes first.
+func rank(unit Unit) int {
+	switch {
+	case unit == "global":
+		return 0
+	case strings.HasPrefix(string(unit), "ns/"):
+		return 1
+	default:
+		return 2
+	}
+}
+
+// unfinished returns the units that are not Whole, in the order of work.
+func (f *Follower) unfinished() []Unit {
+	byRank := [3][]Unit{}
+	for _, unit := range sorted(f.open) {
+		byRank[rank(unit)] = append(byRank[rank(unit)], unit)
+	}
+	return slices.Concat(byRank[0], byRank[1], byRank[2])
+}
