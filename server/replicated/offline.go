@@ -56,6 +56,9 @@ func (Offline) SessionStatus() []SessionStatus { return nil }
 // Head implements Link.
 func (Offline) Head() storage.Index { return 0 }
 
+// Oldest implements Link.
+func (Offline) Oldest() storage.Index { return 0 }
+
 // Root implements Link.
 func (Offline) Root() string { return "" }
 

@@ -33,6 +33,8 @@ const (
 	inviteKey   storage.Key = "l/replication/invite"     // private key of generate-public-key
 	registry    storage.Key = "l/replication/secondary/" // + hex of the opaque id
 	filters     storage.Key = "l/replication/filter/"    // + hex of the secondary's opaque id
+	// cursorKey is the entry without which package replication applies nothing.
+	cursorKey = ProgressPrefix + "cursor"
 	// ProgressPrefix is where package replication keeps a secondary's cursor, units and conflicts.
 	ProgressPrefix storage.Key = "l/replication/progress/"
 )
@@ -55,6 +57,8 @@ type Role struct {
 	Fenced  uint32    `json:"fenced,omitempty"`
 	Since   time.Time `json:"since"`
 	WasUsed bool      `json:"was_used,omitempty"` // of a disabled cluster: it had this ClusterID in a set
+	// LastEpoch is the last epoch of the sets that a disabled cluster was in: its values may have positions of them.
+	LastEpoch uint32 `json:"last_epoch,omitempty"`
 
 	// Version is the index of the entry, 0 if there is none. Not stored.
 	Version storage.Index `json:"-"`
@@ -105,6 +109,8 @@ type Link interface {
 	SessionStatus() []SessionStatus
 	// Head returns the position of the last shared change on this node.
 	Head() storage.Index
+	// Oldest returns the index after which this node keeps shared changes for secondaries.
+	Oldest() storage.Index
 	// Root returns a digest of all shared data that replicates to here (or from here), in hexadecimal; "": being built.
 	Root() string
 	// Repair makes a connected follower compare everything with its primary.
@@ -199,8 +205,10 @@ type FollowStatus struct {
 	EntriesIn  uint64 // since the node became active
 	BytesIn    int64
 	RateIn     float64 // entries each second, lately
+	BytesRate  float64 // bytes each second, lately
 	ETASeconds float64 // until it has caught up; negative: it does not
 	Connected  string  // address
+	Final      bool    // the primary has said that it is none any more, and everything that it had is here
 	LastHeard  time.Time
 	ClockSkew  time.Duration
 	Repair     *RepairStatus

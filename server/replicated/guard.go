@@ -1,0 +1,91 @@
+package replicated
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// Self implements Guard. A mode of "" means that it is not known: the server is sealed.
+func (s *Store) Self() (mode Mode, setID, clusterID string, lineage storage.Lineage) {
+	r, err := s.Current(context.Background())
+	if err != nil {
+		return "", "", "", nil
+	}
+	return r.Mode, r.SetID, r.ClusterID, r.Lineage
+}
+
+// Addrs implements Guard.
+func (s *Store) Addrs() []string {
+	if r := s.Role(); r.Addr != "" {
+		return []string{r.Addr}
+	}
+	return s.opts.NodeAddrs()
+}
+
+// Active implements Guard.
+func (s *Store) Active() (self bool, addr string) { return s.opts.Active() }
+
+// Fence implements Guard: a primary that has met a later epoch of its set takes no shared writes from here on.
+func (s *Store) Fence(ctx context.Context, epoch uint32) {
+	later := func(r *Role) bool { return r.Mode == Primary && epoch > r.Lineage.Epoch() && epoch > r.Fenced }
+	if r, err := s.Current(ctx); err != nil || !later(&r) {
+		return
+	}
+	r, err := s.change(ctx, func(_ *storage.Txn, r *Role) error {
+		if later(r) {
+			r.Fenced = epoch
+		}
+		return nil
+	})
+	if err != nil {
+		s.log.Error("a primary of a later epoch exists, and this one could not be fenced", "epoch", epoch, "err", err)
+		return
+	}
+	s.log.Error("a primary of a later epoch exists: this one takes no more writes to shared data until it is demoted", "epoch", epoch, "own", r.Lineage.Epoch())
+}
+
+// ServerTLS implements Guard.
+func (s *Store) ServerTLS(ctx context.Context) (*tls.Certificate, *x509.CertPool, error) {
+	return s.registry.ServerTLS(ctx)
+}
+
+// Admit implements Guard.
+func (s *Store) Admit(ctx context.Context, cert *x509.Certificate) (Peer, error) {
+	return s.registry.Admit(ctx, cert)
+}
+
+// Enrol implements Guard.
+func (s *Store) Enrol(ctx context.Context, req EnrolRequest) (EnrolReply, error) {
+	return s.registry.Enrol(ctx, req)
+}
+
+// Renew implements Guard.
+func (s *Store) Renew(ctx context.Context, p Peer, csr []byte) ([]byte, error) {
+	return s.registry.Renew(ctx, p, csr)
+}
+
+// CallFilter is the kind of call by which a secondary asks its primary for its filter.
+const CallFilter = "filter"
+
+// Answer answers the calls of a secondary that this package knows.
+func (s *Store) Answer(ctx context.Context, p Peer, kind string, _ []byte) ([]byte, storage.Index, error) {
+	if kind != CallFilter {
+		return nil, 0, engines.Invalid("unknown kind of call")
+	}
+	f, err := readFilter(ctx, s.store, p.ID, p.ClusterID)
+	if err != nil {
+		return nil, 0, err
+	}
+	if f == nil {
+		return encoded(nil), 0, nil
+	}
+	scope, err := s.resolve(ctx, f)
+	if err != nil {
+		return nil, 0, err
+	}
+	return encoded(handOver(f, &scope)), 0, nil
+}

@@ -1,0 +1,316 @@
+package replicated
+
+import (
+	"context"
+	"errors"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// Routes declares the replication paths on the sys router: those below replication/performance/, and for most of them the
+// names without "performance", which mean the same.
+func (s *Store) Routes(r *engines.Router) {
+	const open = engines.Unauthenticated | engines.WorksSealed | engines.Active | engines.ClusterLocal
+	engines.On(r, engines.Read, "replication/status", "Tell how all sorts of replication are doing.", open, s.serveCombined)
+	engines.On(r, engines.Read, performance+"status", "Tell how performance replication is doing.", open, s.serveStatus)
+	for _, prefix := range []string{performance, "replication/"} {
+		s.primaryRoutes(r, prefix+"primary/")
+		s.secondaryRoutes(r, prefix+"secondary/")
+	}
+	const sudo = restricted | engines.Sudo
+	engines.On(r, engines.Update, "replication/recover", "Have this secondary compare everything with its primary, and repair what differs.", sudo, s.serveRepair("recover"))
+	engines.On(r, engines.Update, "replication/reindex", "The same as recover.", sudo, s.serveRepair("reindex"))
+	engines.On(r, engines.Update, "replication/merkle-check", "Report what differs between this secondary and its primary.", sudo, s.serveCheck)
+	engines.On(r, engines.Read, performance+"conflicts", "List what only this cluster had and a repair has replaced. With a key: its value, too.", sudo, s.serveConflicts)
+}
+
+const (
+	performance = "replication/performance/"
+	// restricted are the flags of everything but the status.
+	restricted = engines.RootNamespace | engines.ClusterLocal | engines.Active
+)
+
+func (s *Store) primaryRoutes(r *engines.Router, prefix string) {
+	engines.On(r, engines.Update, prefix+"enable", "Make this cluster the primary of a new replication set.", restricted, s.serveEnablePrimary)
+	engines.On(r, engines.Update, prefix+"demote", "Make this primary a secondary that follows nobody yet.", restricted, s.serveDemote)
+	engines.On(r, engines.Update, prefix+"disable", "End replication for this primary.", restricted, s.serveDisable(s.DisablePrimary))
+	engines.On(r, engines.Update, prefix+"secondary-token", "Make an activation token for a new secondary.", restricted|engines.Sudo, s.registry.secondaryToken)
+	engines.On(r, engines.Update, prefix+"revoke-secondary", "Disconnect a secondary for good.", restricted, s.registry.revokeSecondary)
+	engines.On(r, engines.Read, prefix+"paths-filter/{id}", "Read what a secondary may have.", restricted, s.serveFilter)
+	engines.On(r, engines.Update, prefix+"paths-filter/{id}", "Say what a secondary may have.", restricted, s.serveSetFilter)
+	engines.On(r, engines.Delete, prefix+"paths-filter/{id}", "Let a secondary have everything.", restricted, s.serveDeleteFilter)
+	engines.On(r, engines.Read, prefix+"dynamic-filter/{id}", "Tell which mounts and namespaces a secondary does not get at present.", restricted, s.serveExcluded)
+}
+
+func (s *Store) secondaryRoutes(r *engines.Router, prefix string) {
+	engines.On(r, engines.Update, prefix+"enable", "Make this cluster a secondary. All that it holds is removed.", restricted, s.serveEnableSecondary)
+	engines.On(r, engines.Update, prefix+"promote", "Make this secondary the primary of its set.", restricted, s.servePromote)
+	engines.On(r, engines.Update, prefix+"disable", "End replication for this secondary.", restricted, s.serveDisable(s.DisableSecondary))
+	engines.On(r, engines.Update, prefix+"update-primary", "Give this secondary another primary of its set.", restricted, s.serveUpdatePrimary)
+	engines.On(r, engines.Update, prefix+"generate-public-key", "Make a key pair that an activation token can be encrypted to.", restricted, s.registry.generatePublicKey)
+	engines.On(r, engines.Read, prefix+"dynamic-filter/{id}", "Tell which mounts and namespaces this secondary does not get at present, as far as it may know.", restricted, s.serveGiven)
+}
+
+type noInput struct{}
+
+type enablePrimaryInput struct {
+	Addr string `json:"primary_cluster_addr" max:"512" help:"Cluster address, host:port, that secondaries are given. Empty: those of this cluster's nodes."`
+}
+
+type promoteInput struct {
+	Addr  string `json:"primary_cluster_addr" max:"512" help:"Cluster address, host:port, that secondaries are given. Empty: those of this cluster's nodes."`
+	Force bool   `json:"force" help:"Promote even if safety checks fail. May lose data."`
+}
+
+type filterInput struct {
+	ID    string             `json:"id" max:"256" help:"Cluster id of the secondary, or the id of its token."`
+	Mode  string             `json:"mode" default:"allow" enum:"allow,deny" help:"allow: the secondary gets what is listed. deny: it gets everything else."`
+	Paths engines.StringList `json:"paths" max:"4096" help:"Paths of mounts and namespaces, such as secret/, auth/userpass/ or team/secret/."`
+}
+
+type secondaryIDInput struct {
+	ID string `json:"id" max:"256" help:"Cluster id of the secondary, or the id of its token."`
+}
+
+type activationInput struct {
+	Token          engines.Sensitive `json:"token" max:"65536" help:"Activation token from the primary. Of update-primary, blank: forget the primary."`
+	PrimaryAPIAddr string            `json:"primary_api_addr" max:"2048" help:"URL of the primary's API, instead of the one in the token."`
+	CAFile         string            `json:"ca_file" max:"4096" help:"File on this node with the CA of the primary's API, PEM."`
+	CAPath         string            `json:"ca_path" max:"4096" help:"Directory on this node of such files."`
+	ClientCert     string            `json:"client_cert_pem" max:"65536" help:"Not used: the certificate comes from the primary."`
+	ClientKey      engines.Sensitive `json:"client_key_pem" max:"65536" help:"Not used."`
+}
+
+func (in *activationInput) activation() Activation {
+	return Activation{Token: in.Token, PrimaryAPIAddr: in.PrimaryAPIAddr, CAFile: in.CAFile, CAPath: in.CAPath}
+}
+
+type updatePrimaryInput struct {
+	activationInput
+	Addrs engines.StringList `json:"update_primary_addrs" max:"32" help:"Cluster addresses of the new primary, host:port, instead of a token. The first one that answers is taken."`
+}
+
+type repairInput struct {
+	Diff      bool `json:"diff" help:"Accepted. Only what differs is ever transferred."`
+	Force     bool `json:"force" help:"Accepted."`
+	SkipFlush bool `json:"skip_flush" help:"Accepted."`
+}
+
+type conflictsInput struct {
+	Key string `json:"key" max:"4096" help:"Key of one conflict."`
+}
+
+func warned(warnings ...string) (*engines.Response, error) {
+	return &engines.Response{Warnings: warnings}, nil
+}
+
+func (s *Store) serveEnablePrimary(ctx context.Context, _ *engines.Request, in *enablePrimaryInput) (*engines.Response, error) {
+	if err := s.EnablePrimary(ctx, in.Addr); err != nil {
+		return nil, err
+	}
+	return warned("This cluster is becoming a replication primary and may be unavailable for a short time.")
+}
+
+func (s *Store) serveDemote(ctx context.Context, _ *engines.Request, _ *noInput) (*engines.Response, error) {
+	if err := s.Demote(ctx); err != nil {
+		return nil, err
+	}
+	return warned("This cluster is becoming a replication secondary and may be unavailable for a short time. It takes no writes to shared data until it is given a primary with secondary/update-primary.")
+}
+
+func (s *Store) serveDisable(disable func(context.Context) error) engines.Handler[noInput] {
+	return func(ctx context.Context, _ *engines.Request, _ *noInput) (*engines.Response, error) {
+		if err := disable(ctx); err != nil {
+			return nil, err
+		}
+		return warned("Replication is being disabled. The data stays; enabled again, this cluster has another cluster id, and as a secondary begins with nothing.")
+	}
+}
+
+func (s *Store) serveFilter(ctx context.Context, _ *engines.Request, in *secondaryIDInput) (*engines.Response, error) {
+	if err := wantPrimary(ctx, s.store); err != nil {
+		return nil, err
+	}
+	f, err := s.Filter(ctx, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	return &engines.Response{Data: map[string]any{"mode": f.Mode, "paths": texts(f.Paths)}}, nil
+}
+
+// texts makes an empty list of none.
+func texts(list []string) []string {
+	if list == nil {
+		return []string{}
+	}
+	return list
+}
+
+func (s *Store) serveSetFilter(ctx context.Context, _ *engines.Request, in *filterInput) (*engines.Response, error) {
+	namespaces, err := s.opts.Namespaces(ctx)
+	if err != nil {
+		return nil, err
+	}
+	f, err := NewFilter(in.Mode, in.Paths, namespaces)
+	if err != nil {
+		return nil, err
+	}
+	return nil, s.SetFilter(ctx, in.ID, f)
+}
+
+func (s *Store) serveDeleteFilter(ctx context.Context, _ *engines.Request, in *secondaryIDInput) (*engines.Response, error) {
+	return nil, s.SetFilter(ctx, in.ID, nil)
+}
+
+func (s *Store) serveExcluded(ctx context.Context, _ *engines.Request, in *secondaryIDInput) (*engines.Response, error) {
+	if err := wantPrimary(ctx, s.store); err != nil {
+		return nil, err
+	}
+	scope, err := s.Excluded(ctx, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	return &engines.Response{Data: filtered(scope.Mounts, scope.Namespaces)}, nil
+}
+
+func filtered(mounts, namespaces []string) map[string]any {
+	return map[string]any{"dynamic_filtered_mounts": texts(mounts), "dynamic_filtered_namespaces": texts(namespaces)}
+}
+
+func (s *Store) serveGiven(ctx context.Context, _ *engines.Request, in *secondaryIDInput) (*engines.Response, error) {
+	r, err := s.Current(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if r.Mode != Secondary {
+		return nil, engines.Invalid("this cluster is not a replication secondary (mode: %s): ask it on the primary with primary/dynamic-filter", r.Mode)
+	}
+	up, err := readUpstream(ctx, s.store)
+	if err != nil {
+		return nil, err
+	}
+	if in.ID != r.ClusterID && (up == nil || in.ID != up.SecondaryID) {
+		return nil, engines.NotFound("this is not an id of this secondary: cluster_id and secondary_id of sys/replication/performance/status are")
+	}
+	f, err := s.given(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if f == nil {
+		return nil, engines.NotFound("")
+	}
+	out := &engines.Response{Data: filtered(f.Mounts, f.Namespaces)}
+	if f.Mode == Allow {
+		out.Warnings = []string{"In mode allow a secondary is not told the names of what it does not get: ask on the primary with primary/dynamic-filter."}
+	}
+	return out, nil
+}
+
+func (s *Store) serveEnableSecondary(ctx context.Context, _ *engines.Request, in *activationInput) (*engines.Response, error) {
+	if err := s.EnableSecondary(ctx, in.activation()); err != nil {
+		return nil, err
+	}
+	return warned("The primary has enrolled this cluster as a secondary. All that it held is being removed, tokens included; the first copy may take a while, and until then the cluster may be unavailable. Log in with what the primary's users have.")
+}
+
+func (s *Store) servePromote(ctx context.Context, _ *engines.Request, in *promoteInput) (*engines.Response, error) {
+	lost, err := s.Promote(ctx, in.Addr, in.Force)
+	if err != nil {
+		return nil, err
+	}
+	warnings := []string{"This cluster is becoming the replication primary and may be unavailable for a short time. Other secondaries of the set need new activation tokens, with secondary/update-primary."}
+	for _, check := range lost {
+		warnings = append(warnings, "Promoted by force although "+check+". What the former primary had and this cluster had not is lost to the set, unless that is still there.")
+	}
+	return warned(warnings...)
+}
+
+func (s *Store) serveUpdatePrimary(ctx context.Context, req *engines.Request, in *updatePrimaryInput) (*engines.Response, error) {
+	if !req.Given("token") && len(in.Addrs) == 0 {
+		return nil, engines.Invalid("field \"token\": is required; a blank one clears what is known of the primary. Or give \"update_primary_addrs\"")
+	}
+	if err := s.UpdatePrimary(ctx, in.activation(), in.Addrs); err != nil {
+		return nil, err
+	}
+	return warned("The primary of this cluster is being changed. The data stays; what differs is repaired.")
+}
+
+func (s *Store) serveRepair(cause string) engines.Handler[repairInput] {
+	return func(ctx context.Context, _ *engines.Request, _ *repairInput) (*engines.Response, error) {
+		r, err := s.Current(ctx)
+		switch {
+		case err != nil:
+			return nil, err
+		case r.Mode == Primary:
+			return warned("A primary has nothing to rebuild: what secondaries compare with is made from the data itself. Send this to a secondary to have it compared.")
+		case r.Mode != Secondary:
+			return nil, engines.Invalid("replication is disabled on this cluster")
+		}
+		if err := s.link.Repair(cause); err != nil {
+			return nil, unavailable("the repair was not started", err)
+		}
+		return warned("Everything is being compared with the primary, and what differs is repaired. \"last_repair\" of sys/replication/performance/status tells how far it is.")
+	}
+}
+
+// unavailable makes a 503 of a link's refusal.
+func unavailable(what string, err error) error {
+	var e *engines.Error
+	if errors.As(err, &e) {
+		return err
+	}
+	return &engines.Error{Kind: engines.KindUnavailable, Detail: what + ": " + err.Error(), Err: err}
+}
+
+func (s *Store) serveCheck(ctx context.Context, _ *engines.Request, _ *noInput) (*engines.Response, error) {
+	r, err := s.Current(ctx)
+	if err != nil {
+		return nil, err
+	}
+	st := s.link.FollowStatus()
+	units := map[string]bool{}
+	if r.Mode == Secondary {
+		if units, err = s.link.Units(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return &engines.Response{Data: map[string]any{"merkle_corruption_report": map[string]any{
+		"mode": r.Mode, "merkle_root": s.link.Root(), "corrupted_root": quarantined(&st) > 0,
+		"units": len(units), "units_incomplete": countFalse(units), "units_quarantined": quarantined(&st), "exact": r.Mode != Secondary || st.Exact,
+	}}}, nil
+}
+
+func (s *Store) serveConflicts(ctx context.Context, _ *engines.Request, in *conflictsInput) (*engines.Response, error) {
+	list, err := s.link.Conflicts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]conflict, 0, len(list))
+	for _, c := range list {
+		if in.Key != "" && c.Key != storage.Key(in.Key) {
+			continue
+		}
+		shown := conflict{Key: c.Key, Mine: c.Mine.String(), Theirs: c.Theirs.String(), At: timeText(c.At)}
+		if in.Key != "" {
+			shown.Value = c.Value
+		}
+		out = append(out, shown)
+	}
+	switch {
+	case in.Key == "":
+		return &engines.Response{Data: map[string]any{"conflicts": out}}, nil
+	case len(out) == 0:
+		return nil, engines.NotFound("")
+	}
+	return &engines.Response{Data: map[string]any{"conflicts": out, "value": out[len(out)-1].Value}}, nil
+}
+
+// conflict is a Conflict as it is shown; the value, in base64, only to who asks for the key.
+type conflict struct {
+	Key    storage.Key `json:"key"`
+	Mine   string      `json:"mine"`
+	Theirs string      `json:"theirs"` // "0:0": the primary does not have the key
+	At     string      `json:"at"`
+	Value  []byte      `json:"value,omitempty"`
+}

@@ -1,0 +1,242 @@
+package replicated
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/coffer-project/coffer/storage"
+)
+
+const (
+	retryInterval  = time.Second
+	lookInterval   = 30 * time.Second // between two looks at what should be, whatever was announced
+	canaryInterval = 10 * time.Second
+)
+
+// Run does, while this node is the active one, what the role asks for, until ctx ends: it finishes what a change of role
+// began, follows the primary, and tells the link what has changed.
+func (s *Store) Run(ctx context.Context) {
+	var beat sync.WaitGroup
+	beat.Go(func() { s.beat(ctx) })
+	defer beat.Wait()
+	f := &follower{store: s}
+	defer f.stop()
+	for {
+		again := time.NewTimer(lookInterval)
+		if err := s.step(ctx, f); err != nil && ctx.Err() == nil {
+			if !errors.Is(err, storage.ErrSealed) {
+				s.log.Warn("following the role of the cluster, trying again", "err", err)
+			}
+			again.Reset(retryInterval)
+		}
+		select {
+		case <-ctx.Done():
+		case <-s.wake:
+		case <-s.outdated:
+			s.link.Refresh()
+		case <-f.ended():
+			again.Reset(retryInterval)
+			select {
+			case <-ctx.Done():
+			case <-again.C:
+			}
+		case <-again.C:
+		}
+		again.Stop()
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// step brings the node in line with the role. It may be repeated.
+func (s *Store) step(ctx context.Context, f *follower) error {
+	r, err := s.Current(ctx)
+	if err != nil {
+		return err
+	}
+	if r.Mode != Secondary || r.Wiping || r.Demoted {
+		f.stop()
+	}
+	switch {
+	case r.Mode == Secondary && r.Wiping:
+		return s.finishWipe(ctx)
+	case r.Mode == Secondary && r.Demoted:
+		at, err := s.link.Cursor(ctx)
+		if err == nil && at != r.end() {
+			err = s.setCursor(ctx, &r)
+		}
+		return err
+	case r.Mode == Secondary:
+		up, err := readUpstream(ctx, s.store)
+		if err == nil {
+			f.follow(ctx, &r, up)
+		}
+		return err
+	case r.Version == 0 || r.Version == f.cleaned:
+		return nil
+	case r.Mode == Disabled:
+		err = s.cleanUp(ctx)
+	default:
+		err = s.link.Reset(ctx)
+	}
+	if err == nil {
+		f.cleaned = r.Version
+	}
+	return err
+}
+
+// follower is the one call of Link.Follow at a time. It belongs to Run.
+type follower struct {
+	store *Store
+	// cleaned is the version of the role, not of a secondary, for which nothing is left of another one.
+	cleaned storage.Index
+
+	to     connection
+	cancel context.CancelFunc // nil: it is not running
+	done   chan struct{}      // closed when Follow has returned
+}
+
+// connection is what a new Follow is needed for. What the link learns of its primary is not part of it.
+type connection struct {
+	setID, clusterID, secondaryID string
+	since                         time.Time
+}
+
+// follow begins to follow up, or goes on with it; nil is nobody.
+func (f *follower) follow(ctx context.Context, r *Role, up *Upstream) {
+	if up == nil {
+		f.stop()
+		return
+	}
+	to := connection{r.SetID, r.ClusterID, up.SecondaryID, up.Since}
+	select {
+	case <-f.ended():
+	default:
+		if f.cancel != nil && f.to == to {
+			return
+		}
+	}
+	f.stop()
+	ctx, f.cancel = context.WithCancel(ctx)
+	f.to, f.done = to, make(chan struct{})
+	go func(done chan struct{}) {
+		defer close(done)
+		s := f.store
+		hooks := FollowHooks{BeforeDrop: s.opts.BeforeDrop, Learned: s.learned}
+		if err := s.link.Follow(ctx, r.SetID, r.ClusterID, r.Lineage, *up, hooks); err != nil && ctx.Err() == nil {
+			s.log.Error("following the primary has ended, trying again", "err", err)
+		}
+	}(f.done)
+}
+
+// ended returns a channel that closes when Follow returns by itself; nil while nobody is followed.
+func (f *follower) ended() <-chan struct{} { return f.done }
+
+// stop ends it, and waits for that.
+func (f *follower) stop() {
+	if f.cancel == nil {
+		return
+	}
+	f.cancel()
+	<-f.done
+	f.cancel, f.done, f.to = nil, nil, connection{}
+}
+
+// learned stores what the link has heard about its primary.
+func (s *Store) learned(ctx context.Context, l Learned) {
+	_, err := storage.Update(ctx, s.store, func(tx *storage.Txn) error {
+		r, err := readRole(ctx, tx)
+		if err != nil || r.Mode != Secondary || r.Demoted {
+			return err
+		}
+		up, err := readUpstream(ctx, tx)
+		if err != nil || up == nil {
+			return err
+		}
+		if len(l.Lineage) > 0 && !slices.Equal(l.Lineage, r.Lineage) {
+			r.Lineage = l.Lineage
+			tx.Put(RoleKey, encoded(&r))
+		}
+		if old := string(encoded(up)); string(encoded(up.with(l))) != old {
+			tx.Put(upstreamKey, encoded(up))
+		}
+		return nil
+	})
+	if err != nil && ctx.Err() == nil {
+		s.log.Warn("what the primary has told of itself was not stored", "err", err)
+	}
+}
+
+// with takes over what is not zero.
+func (u *Upstream) with(l Learned) *Upstream {
+	if l.PrimaryID != "" {
+		u.PrimaryID = l.PrimaryID
+	}
+	if len(l.Addrs) > 0 {
+		u.Addrs = l.Addrs
+	}
+	if len(l.Cert) > 0 {
+		u.Cert = l.Cert
+	}
+	return u
+}
+
+// beat does what is done every few seconds: a primary writes the canary, a secondary asks for its filter.
+func (s *Store) beat(ctx context.Context) {
+	ticker := time.NewTicker(canaryInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		r, err := s.Current(ctx)
+		switch {
+		case err != nil:
+		case r.Mode == Primary && r.Fenced == 0:
+			err = s.sing(ctx, &r)
+		case r.Mode == Secondary && !r.Wiping && !r.Demoted:
+			_, err = s.given(ctx)
+		}
+		if err != nil && ctx.Err() == nil {
+			s.log.Debug("looking after replication", "err", err)
+		}
+	}
+}
+
+// canaryKey is a shared entry that a primary writes from time to time, so that a secondary can be seen to get what is
+// written, and how late.
+const canaryKey storage.Key = "s/sys/set/canary"
+
+type canary struct {
+	Format int   `json:"format"` // 1
+	TimeMS int64 `json:"time_ms"`
+}
+
+// sing writes the canary if there is anybody to hear it.
+func (s *Store) sing(ctx context.Context, r *Role) error {
+	list, err := s.registry.List(ctx)
+	if err != nil || !slices.ContainsFunc(list, func(p Registered) bool { return p.State == Active }) {
+		return err
+	}
+	_, err = s.store.Commit(ctx, storage.Batch{
+		Reads: []storage.Read{{Key: RoleKey, Version: r.Version}},
+		Puts:  []storage.Put{{Key: canaryKey, Value: encoded(canary{Format: 1, TimeMS: s.opts.Now().UnixMilli()})}},
+	})
+	return err
+}
+
+// canaryAge returns how long ago the canary that is here was written, by the clocks of both clusters; false if there is
+// none.
+func (s *Store) canaryAge(ctx context.Context, skew time.Duration) (time.Duration, bool) {
+	var c canary
+	if found, err := read(ctx, s.store, canaryKey, &c); err != nil || found.Key == "" {
+		return 0, false
+	}
+	return max(0, s.opts.Now().Sub(time.UnixMilli(c.TimeMS))-skew), true
+}

@@ -1,0 +1,301 @@
+package replicated
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/replicated/enrol"
+	"github.com/coffer-project/coffer/storage"
+	"github.com/google/uuid"
+)
+
+// The changes of role. Each is one commit: who reads the role sees all of one or nothing of it. What has to follow, on the
+// link and in what is stored beside the role, is repeated by Run until it is done, so that a crash after the commit loses
+// nothing.
+
+// checkAddr refuses what is not host:port.
+func checkAddr(field, addr string) error {
+	if addr == "" {
+		return nil
+	}
+	host, port, err := net.SplitHostPort(addr)
+	if n, bad := strconv.ParseUint(port, 10, 16); err != nil || host == "" || bad != nil || n == 0 || strings.ContainsAny(host, "/ @") {
+		return engines.Invalid("field %q: must be host:port of the cluster port, such as \"coffer.example.com:8201\", without a scheme", field)
+	}
+	return nil
+}
+
+// newClusterID returns the id of a cluster that joins or makes a set: its own at first, and another one after replication
+// was disabled.
+func (s *Store) newClusterID(r *Role) string {
+	if id := s.opts.ClusterID(); id != "" && !r.WasUsed {
+		return id
+	}
+	return uuid.NewString()
+}
+
+// EnablePrimary makes a cluster without replication the first primary of a new set.
+func (s *Store) EnablePrimary(ctx context.Context, addr string) error {
+	if err := checkAddr("primary_cluster_addr", addr); err != nil {
+		return err
+	}
+	disabled := func(r *Role) error {
+		switch r.Mode {
+		case Primary:
+			return engines.Invalid("this cluster is already a replication primary")
+		case Secondary:
+			return engines.Invalid("this cluster is a replication secondary: make it the primary with secondary/promote")
+		}
+		return nil
+	}
+	if err := s.ready(ctx, disabled); err != nil {
+		return err
+	}
+	if err := s.forgetSecondaries(ctx); err != nil {
+		return err
+	}
+	ca, err := enrol.NewCA(s.opts.Now())
+	if err != nil {
+		return err
+	}
+	_, err = s.change(ctx, func(tx *storage.Txn, r *Role) error {
+		if err := disabled(r); err != nil {
+			return err
+		}
+		id := s.newClusterID(r)
+		*r = Role{
+			Mode: Primary, ClusterID: id, SetID: uuid.NewString(), Addr: addr, Since: s.opts.Now().UTC(),
+			// Values that came from an earlier set have positions of its epochs: this one's are others. All that was written
+			// here counts to it.
+			Lineage: storage.Lineage{{Epoch: r.LastEpoch + 1, ClusterID: id, Base: 1}},
+		}
+		putCA(tx, ca)
+		forgetUpstream(tx)
+		return nil
+	})
+	return err
+}
+
+// ready reports early what would be refused in the transaction.
+func (s *Store) ready(ctx context.Context, check func(*Role) error) error {
+	r, err := s.Current(ctx)
+	if err != nil {
+		return err
+	}
+	return check(&r)
+}
+
+// forgetSecondaries removes the registry and the filters: before a cluster becomes a primary, and after it was one.
+func (s *Store) forgetSecondaries(ctx context.Context) error {
+	if err := s.registry.Empty(ctx); err != nil {
+		return err
+	}
+	return storage.DeletePrefix(ctx, s.store, filters)
+}
+
+// forgetUpstream removes what a cluster knows of a primary.
+func forgetUpstream(tx *storage.Txn) {
+	tx.Delete(upstreamKey)
+	tx.Delete(givenKey)
+	tx.Delete(inviteKey)
+}
+
+// Demote makes the primary a secondary that follows nobody. The CA and the secondaries stay, so that these get what was
+// written last.
+func (s *Store) Demote(ctx context.Context) error {
+	r, err := s.change(ctx, func(tx *storage.Txn, r *Role) error {
+		if r.Mode != Primary {
+			return notPrimary(r, "demoted")
+		}
+		r.Mode, r.Demoted, r.Fenced, r.Since = Secondary, true, 0, s.opts.Now().UTC()
+		forgetUpstream(tx)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := s.setCursor(ctx, &r); err != nil {
+		s.log.Warn("the cursor of a demoted cluster is not set yet", "err", err) // Run does it
+	}
+	return nil
+}
+
+func notPrimary(r *Role, what string) error {
+	return engines.Invalid("this cluster is not a replication primary (mode: %s): only a primary can be %s", r.Mode, what)
+}
+
+func notSecondary(r *Role, what string) error {
+	return engines.Invalid("this cluster is not a replication secondary (mode: %s): only a secondary can be %s", r.Mode, what)
+}
+
+// setCursor writes how far a demoted cluster is: it holds all that the set had when it ceased to be the primary, and every
+// shared write before the entry of its role.
+func (s *Store) setCursor(ctx context.Context, r *Role) error {
+	scope, err := s.resolve(ctx, nil)
+	if err != nil {
+		return err
+	}
+	var units []string
+	for unit := range scope.Units {
+		units = append(units, unit)
+	}
+	slices.Sort(units)
+	return s.link.SetCursor(ctx, r.end(), r.Lineage, units)
+}
+
+// end is where a demoted cluster's time as the primary has ended.
+func (r *Role) end() storage.Position {
+	return storage.Position{Epoch: r.Lineage.Epoch(), Index: r.Version}
+}
+
+// DisablePrimary and DisableSecondary end replication for this cluster. The data stays.
+func (s *Store) DisablePrimary(ctx context.Context) error { return s.disable(ctx, Primary) }
+
+// DisableSecondary is as DisablePrimary, of a secondary.
+func (s *Store) DisableSecondary(ctx context.Context) error { return s.disable(ctx, Secondary) }
+
+func (s *Store) disable(ctx context.Context, mode Mode) error {
+	_, err := s.change(ctx, func(tx *storage.Txn, r *Role) error {
+		switch {
+		case r.Mode != mode && mode == Primary:
+			return notPrimary(r, "disabled here")
+		case r.Mode != mode:
+			return notSecondary(r, "disabled here")
+		case r.Wiping:
+			return errWiping
+		}
+		*r = Role{
+			Mode: Disabled, ClusterID: r.ClusterID, WasUsed: true, LastEpoch: max(r.LastEpoch, r.Lineage.Epoch()), Since: s.opts.Now().UTC(),
+		}
+		tx.Delete(caKey)
+		forgetUpstream(tx)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := s.cleanUp(ctx); err != nil {
+		s.log.Warn("what replication has left is not removed yet", "err", err) // Run does it
+	}
+	return nil
+}
+
+var errWiping = engines.Invalid("what this cluster held before it became a secondary is still being removed: try again in a moment")
+
+// cleanUp removes what a cluster without replication does not need. It may be repeated.
+func (s *Store) cleanUp(ctx context.Context) error {
+	if err := s.forgetSecondaries(ctx); err != nil {
+		return err
+	}
+	return s.link.Reset(ctx)
+}
+
+// EnableSecondary makes a cluster without replication a secondary. Nothing changes before the token has proved good and the
+// primary has enrolled this cluster; then everything that the cluster holds is removed.
+func (s *Store) EnableSecondary(ctx context.Context, a Activation) error {
+	disabled := func(r *Role) error {
+		switch r.Mode {
+		case Primary:
+			return engines.Invalid("this cluster is a replication primary: to follow another cluster of the same set, demote it and use update-primary; to join another set, disable it first")
+		case Secondary:
+			return engines.Invalid("this cluster is already a replication secondary: give it another primary with update-primary, or disable it first to join another set")
+		}
+		return nil
+	}
+	r, err := s.Current(ctx)
+	if err != nil {
+		return err
+	}
+	if err := disabled(&r); err != nil {
+		return err
+	}
+	bundle, err := s.registry.Activate(ctx, a)
+	if err != nil {
+		return err
+	}
+	id := s.newClusterID(&r)
+	csr, key, err := enrol.NewCSR()
+	if err != nil {
+		return err
+	}
+	up, reply, err := s.enrolWith(ctx, bundle, id, csr, key)
+	if err != nil {
+		return err
+	}
+	_, err = s.change(ctx, func(tx *storage.Txn, now *Role) error {
+		if err := disabled(now); err != nil {
+			return err
+		}
+		*now = Role{
+			Mode: Secondary, ClusterID: id, SetID: up.SetID, Lineage: reply.Lineage, Wiping: true, Since: s.opts.Now().UTC(),
+		}
+		forgetUpstream(tx)
+		tx.Delete(caKey)
+		tx.Put(upstreamKey, encoded(up))
+		return nil
+	})
+	return err
+}
+
+// enrolWith trades the secret of a bundle for a certificate, of the key that csr is signed with.
+func (s *Store) enrolWith(ctx context.Context, bundle enrol.Bundle, clusterID string, csr, key []byte) (*Upstream, *EnrolReply, error) {
+	reply, err := s.link.Enrol(ctx, bundle.Addrs, bundle.CA, EnrolRequest{
+		SetID: bundle.SetID, ClusterID: clusterID, SecondaryID: bundle.SecondaryID, Secret: bundle.Secret, CSR: csr,
+	})
+	if err != nil {
+		return nil, nil, refusedBy("enrolling with the primary at "+strings.Join(bundle.Addrs, ", "), err)
+	}
+	switch {
+	case reply.SetID != bundle.SetID:
+		return nil, nil, engines.Invalid("the primary that has answered is of another replication set than the token")
+	case reply.PrimaryID == clusterID:
+		return nil, nil, engines.Invalid("a cluster cannot follow itself: the token is one of its own")
+	case len(reply.Lineage) == 0 || len(reply.Cert) == 0:
+		return nil, nil, engines.Invalid("the primary's answer is incomplete: its version may be too old")
+	}
+	return &Upstream{
+		Format: 1, SecondaryID: bundle.SecondaryID, SetID: bundle.SetID, PrimaryID: reply.PrimaryID, CA: bundle.CA, Cert: reply.Cert, Key: key,
+		Addrs: firstOf(reply.Addrs, bundle.Addrs), APIAddr: cmp.Or(reply.APIAddr, bundle.APIAddr), Since: s.opts.Now().UTC(),
+	}, &reply, nil
+}
+
+// refusedBy makes a 400 of what went wrong with another cluster: it is the operator's input that led there.
+func refusedBy(doing string, err error) error {
+	return &engines.Error{Kind: engines.KindInvalid, Detail: fmt.Sprintf("%s: %s", doing, textOf(err)), Err: err}
+}
+
+// textOf returns what a client may see of an error about another cluster: everything. Nothing of ours is in it.
+func textOf(err error) string {
+	if e, ok := err.(*engines.Error); ok { //nolint:errorlint // the outermost has the text
+		return e.Detail
+	}
+	return err.Error()
+}
+
+// finishWipe removes what the cluster held before it became a secondary. It may be repeated.
+func (s *Store) finishWipe(ctx context.Context) error {
+	start := time.Now()
+	if err := s.opts.Wipe(ctx); err != nil {
+		return fmt.Errorf("removing what the cluster held: %w", err)
+	}
+	if err := s.cleanUp(ctx); err != nil {
+		return fmt.Errorf("removing what was left of replication: %w", err)
+	}
+	_, err := s.change(ctx, func(_ *storage.Txn, r *Role) error {
+		if r.Mode == Secondary {
+			r.Wiping = false
+		}
+		return nil
+	})
+	if err == nil {
+		s.log.Info("everything that the cluster held was removed: it begins as a secondary", "took", time.Since(start))
+	}
+	return err
+}

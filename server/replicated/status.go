@@ -1,0 +1,336 @@
+package replicated
+
+import (
+	"cmp"
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// What the status paths answer. Fields that clients of the family read have their names and types, texts where one would
+// expect numbers included; the others are ours. Anybody may read it: nothing in it is secret, and no path is.
+
+// bothStatus is what a primary and a secondary tell.
+type bothStatus struct {
+	Mode                Mode          `json:"mode"`
+	State               string        `json:"state"` // of the family: running, stream-wals, merkle-sync, idle
+	Phase               string        `json:"phase"` // ours, and more exact
+	ClusterID           string        `json:"cluster_id"`
+	SetID               string        `json:"set_id"`
+	Epoch               uint32        `json:"epoch"`
+	Position            string        `json:"position"` // "epoch:index"
+	Since               string        `json:"role_since"`
+	MerkleRoot          string        `json:"merkle_root"`
+	PrimaryClusterAddr  string        `json:"primary_cluster_addr"`
+	LastReindexEpoch    string        `json:"last_reindex_epoch"`
+	LastCheckEpoch      string        `json:"last_corruption_check_epoch"`
+	CorruptedMerkleTree bool          `json:"corrupted_merkle_tree"`
+	TokenGeneration     uint64        `json:"ssct_generation_counter"`
+	UnitsQuarantined    int           `json:"units_quarantined"`
+	LastRepair          *repairStatus `json:"last_repair"`
+}
+
+type primaryStatus struct {
+	bothStatus
+	LastWAL            uint64           `json:"last_wal"`
+	LastPerformanceWAL uint64           `json:"last_performance_wal"`
+	WALOldestIndex     uint64           `json:"wal_oldest_index"`
+	Fenced             uint32           `json:"fenced,omitempty"` // epoch of a later primary
+	KnownSecondaries   []string         `json:"known_secondaries"`
+	Secondaries        []secondaryEntry `json:"secondaries"`
+}
+
+type secondaryStatus struct {
+	bothStatus
+	lag
+	ConnectionState          string         `json:"connection_state"`
+	Reason                   string         `json:"reason"`
+	SecondaryID              string         `json:"secondary_id"`
+	LastRemoteWAL            uint64         `json:"last_remote_wal"`
+	LastStart                string         `json:"last_start"`
+	KnownPrimaryClusterAddrs []string       `json:"known_primary_cluster_addrs"`
+	Primaries                []clusterEntry `json:"primaries"`
+	PrimaryPosition          string         `json:"primary_position"`
+	Exact                    bool           `json:"exact"`
+	BytesPerSecond           float64        `json:"bytes_per_second"`
+	ETASeconds               float64        `json:"eta_seconds"` // negative: it does not catch up
+	CannotKeepUp             bool           `json:"cannot_keep_up"`
+	KeysDone                 int64          `json:"keys_done"`
+	KeysTotal                int64          `json:"keys_total"`
+}
+
+// lag is how far a secondary is behind.
+type lag struct {
+	LagEntries       uint64  `json:"lag_entries"`
+	LagBytes         int64   `json:"lag_bytes"`
+	LagSeconds       float64 `json:"lag_seconds"`
+	EntriesPerSecond float64 `json:"entries_per_second"`
+}
+
+// clusterEntry is the other side of a connection.
+type clusterEntry struct {
+	APIAddress       string `json:"api_address"`
+	ClusterAddress   string `json:"cluster_address"`
+	ConnectionStatus string `json:"connection_status"`
+	LastHeartbeat    string `json:"last_heartbeat,omitempty"`
+	HeartbeatMS      string `json:"last_heartbeat_duration_ms,omitempty"`
+	ClockSkewMS      string `json:"clock_skew_ms,omitempty"`
+	CanaryAgeMS      string `json:"replication_primary_canary_age_ms,omitempty"`
+}
+
+type secondaryEntry struct {
+	NodeID    string `json:"node_id"` // the opaque id
+	ClusterID string `json:"cluster_id"`
+	clusterEntry
+	lag
+	Position string `json:"position"`
+	Exact    bool   `json:"exact"`
+}
+
+type repairStatus struct {
+	Cause     string  `json:"cause"`
+	StartedAt string  `json:"started_at"`
+	Seconds   float64 `json:"seconds"`
+	Running   bool    `json:"running"`
+	Units     int     `json:"units"`
+	UnitsAll  int     `json:"units_all"`
+	Buckets   int     `json:"buckets"`
+	Keys      int     `json:"keys"`
+	Bytes     int64   `json:"bytes"`
+}
+
+// Status returns what sys/replication/performance/status answers.
+func (s *Store) Status(ctx context.Context) (any, error) {
+	r, err := s.Current(ctx)
+	if err != nil {
+		return nil, err
+	}
+	switch r.Mode {
+	case Primary:
+		return s.primaryStatus(ctx, &r)
+	case Secondary:
+		return s.secondaryStatus(ctx, &r)
+	}
+	return map[string]any{"mode": Disabled}, nil
+}
+
+func (s *Store) both(r *Role) bothStatus {
+	return bothStatus{
+		Mode: r.Mode, ClusterID: r.ClusterID, SetID: r.SetID, Epoch: r.Lineage.Epoch(), Since: timeText(r.Since),
+		MerkleRoot: s.link.Root(), LastReindexEpoch: "0", LastCheckEpoch: "0",
+	}
+}
+
+func (s *Store) primaryStatus(ctx context.Context, r *Role) (*primaryStatus, error) {
+	head := s.link.Head()
+	out := &primaryStatus{
+		bothStatus: s.both(r), LastWAL: uint64(head), LastPerformanceWAL: uint64(head), WALOldestIndex: uint64(s.link.Oldest()),
+		Fenced: r.Fenced, KnownSecondaries: []string{}, Secondaries: []secondaryEntry{},
+	}
+	out.State, out.Phase, out.PrimaryClusterAddr = "running", "running", r.Addr
+	if r.Fenced != 0 {
+		out.Phase = "fenced"
+	}
+	out.Position = storage.Position{Epoch: r.Lineage.Epoch(), Index: head}.String()
+	known, err := s.registry.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	sessions := map[string]SessionStatus{}
+	for _, session := range s.link.SessionStatus() {
+		sessions[session.Peer.ID] = session
+	}
+	for _, p := range known {
+		if p.State == Active || p.State == Issued {
+			out.KnownSecondaries = append(out.KnownSecondaries, p.ID)
+		}
+		if p.State == Active {
+			session, connected := sessions[p.ID]
+			out.Secondaries = append(out.Secondaries, s.entryOf(p, session, connected))
+		}
+	}
+	return out, nil
+}
+
+func (s *Store) entryOf(p Registered, session SessionStatus, connected bool) secondaryEntry {
+	e := secondaryEntry{NodeID: p.ID, ClusterID: p.ClusterID, clusterEntry: clusterEntry{ConnectionStatus: "disconnected"}}
+	if !connected {
+		return e
+	}
+	e.clusterEntry = s.other(session.LastHeartbeat, session.ClockSkew)
+	e.APIAddress, e.ClusterAddress = session.APIAddr, cmp.Or(session.ClusterAddr, session.Addr)
+	e.CanaryAgeMS = millis(time.Duration(session.LagSeconds * float64(time.Second)))
+	e.lag = lag{LagEntries: session.LagEntries, LagSeconds: session.LagSeconds, EntriesPerSecond: session.RateOut}
+	e.Position, e.Exact = session.Cursor.String(), session.Exact
+	return e
+}
+
+// other describes the other side of a connection that stands.
+func (s *Store) other(heard time.Time, skew time.Duration) clusterEntry {
+	e := clusterEntry{ConnectionStatus: "connected", ClockSkewMS: millis(skew)}
+	if !heard.IsZero() {
+		e.LastHeartbeat, e.HeartbeatMS = timeText(heard), millis(max(0, s.opts.Now().Sub(heard)))
+	}
+	return e
+}
+
+func (s *Store) secondaryStatus(ctx context.Context, r *Role) (*secondaryStatus, error) {
+	up, err := readUpstream(ctx, s.store)
+	if err != nil {
+		return nil, err
+	}
+	if up == nil {
+		up = &Upstream{}
+	}
+	st := s.link.FollowStatus()
+	if st.Cursor.IsZero() {
+		st.Cursor, _ = s.link.Cursor(ctx) // zero if there is none
+	}
+	out := &secondaryStatus{
+		bothStatus: s.both(r), ConnectionState: connectionState(r, up, &st), Reason: reason(r, up, &st),
+		SecondaryID: up.SecondaryID, LastRemoteWAL: uint64(st.Cursor.Index), LastStart: timeText(later(up.Since, r.Since)),
+		KnownPrimaryClusterAddrs: up.Addrs, Primaries: []clusterEntry{}, PrimaryPosition: st.Head.String(),
+		Exact: st.Exact, BytesPerSecond: st.BytesRate, ETASeconds: st.ETASeconds, KeysDone: st.KeysDone, KeysTotal: st.KeysTotal,
+		lag: lag{LagEntries: st.LagEntries, LagBytes: st.LagBytes, LagSeconds: st.LagSeconds, EntriesPerSecond: st.RateIn},
+	}
+	if out.KnownPrimaryClusterAddrs == nil {
+		out.KnownPrimaryClusterAddrs = []string{}
+	}
+	out.Position, out.Phase, out.State = st.Cursor.String(), phase(r, &st), familyState(&st)
+	out.UnitsQuarantined = quarantined(&st)
+	out.CorruptedMerkleTree = out.UnitsQuarantined > 0
+	out.CannotKeepUp = st.Connected != "" && !st.CanKeepUp && st.LagEntries > 0
+	if len(up.Addrs) > 0 {
+		out.PrimaryClusterAddr = cmp.Or(st.Connected, up.Addrs[0])
+		out.Primaries = append(out.Primaries, s.primaryEntry(ctx, up, &st))
+	}
+	if st.Repair != nil {
+		out.LastRepair = repairOf(st.Repair)
+		out.LastReindexEpoch = strconv.FormatInt(st.Repair.StartedAt.Unix(), 10)
+		out.LastCheckEpoch = out.LastReindexEpoch
+	}
+	return out, nil
+}
+
+func (s *Store) primaryEntry(ctx context.Context, up *Upstream, st *FollowStatus) clusterEntry {
+	e := clusterEntry{ConnectionStatus: "disconnected"}
+	if st.Connected != "" {
+		e = s.other(st.LastHeard, st.ClockSkew)
+	}
+	e.APIAddress, e.ClusterAddress = up.APIAddr, cmp.Or(st.Connected, up.Addrs[0])
+	if age, ok := s.canaryAge(ctx, st.ClockSkew); ok {
+		e.CanaryAgeMS = millis(age)
+	}
+	return e
+}
+
+// phase says what a secondary is doing.
+func phase(r *Role, st *FollowStatus) string {
+	switch {
+	case r.Wiping:
+		return "wiping"
+	case r.Demoted:
+		return "demoted"
+	}
+	return cmp.Or(st.Terminal, st.State, "disconnected")
+}
+
+// familyState is the same in the words that dashboards know.
+func familyState(st *FollowStatus) string {
+	switch st.State {
+	case "streaming", "catching-up":
+		return "stream-wals"
+	case "backfill":
+		return "merkle-sync"
+	case "repairing":
+		if st.Repair != nil && st.Repair.Keys == 0 {
+			return "merkle-diff"
+		}
+		return "merkle-sync"
+	}
+	return "idle"
+}
+
+// connectionState is that of the channel to the primary, in words that dashboards know.
+func connectionState(r *Role, up *Upstream, st *FollowStatus) string {
+	switch {
+	case r.Demoted || r.Wiping || len(up.Addrs) == 0:
+		return "idle"
+	case st.Connected != "":
+		return "ready"
+	case st.Terminal != "":
+		return "shutdown"
+	case st.State == "connecting":
+		return "connecting"
+	}
+	return "transient_failure"
+}
+
+// reason says why a secondary is not connected.
+func reason(r *Role, up *Upstream, st *FollowStatus) string {
+	switch {
+	case r.Wiping:
+		return "what this cluster held before is being removed"
+	case r.Demoted:
+		return "this cluster was demoted: give it a primary with secondary/update-primary, or promote it"
+	case len(up.Addrs) == 0:
+		return "no primary is known: give one with secondary/update-primary"
+	case st.Connected != "":
+		return ""
+	}
+	return st.Reason
+}
+
+func quarantined(st *FollowStatus) int {
+	n := 0
+	for _, phase := range st.Units {
+		if phase == "quarantined" {
+			n++
+		}
+	}
+	return n
+}
+
+func repairOf(r *RepairStatus) *repairStatus {
+	return &repairStatus{
+		Cause: r.Cause, StartedAt: timeText(r.StartedAt), Seconds: r.Seconds, Running: r.Running, Units: r.Units, UnitsAll: r.UnitsAll,
+		Buckets: r.Buckets, Keys: r.Keys, Bytes: r.Bytes,
+	}
+}
+
+func timeText(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339)
+}
+
+// later returns the later of two times.
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+
+// serveStatus answers for performance replication, serveCombined for all sorts of it.
+func (s *Store) serveStatus(ctx context.Context, _ *engines.Request, _ *struct{}) (*engines.Response, error) {
+	data, err := s.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &engines.Response{Data: data}, nil
+}
+
+func (s *Store) serveCombined(ctx context.Context, _ *engines.Request, _ *struct{}) (*engines.Response, error) {
+	data, err := s.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &engines.Response{Data: map[string]any{"performance": data, "dr": map[string]any{"mode": Disabled}}}, nil
+}
