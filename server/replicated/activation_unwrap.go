@@ -40,7 +40,7 @@ func apiAddr(given, claimed string) (string, error) {
 		return "", engines.Invalid(`field "primary_api_addr": is required, because the token does not say where the primary's API is`)
 	}
 	u, err := url.Parse(addr)
-	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil || strings.ContainsAny(addr, "?#") {
 		return "", engines.Invalid(`field "primary_api_addr": must be a URL such as https://primary.example.com:8200`)
 	}
 	return strings.TrimRight(addr, "/"), nil
