@@ -1,0 +1,80 @@
+package replicated
+
+import "context"
+
+// Numbers returns gauges and counters, by metric name without the product's prefix.
+func (s *Store) Numbers() map[string]float64 {
+	r := s.Role()
+	out := map[string]float64{
+		"replication_primary": one(r.Mode == Primary), "replication_secondary": one(r.Mode == Secondary), "replication_epoch": float64(r.Lineage.Epoch()),
+	}
+	switch r.Mode {
+	case Primary:
+		s.primaryNumbers(&r, out)
+	case Secondary:
+		s.secondaryNumbers(&r, out)
+	}
+	return out
+}
+
+func one(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+func (s *Store) primaryNumbers(r *Role, out map[string]float64) {
+	var entries uint64
+	var seconds, silence, rate float64
+	sessions := s.link.SessionStatus()
+	for i := range sessions {
+		session := &sessions[i]
+		entries, seconds = max(entries, session.LagEntries), max(seconds, session.LagSeconds)
+		rate += session.RateOut
+		if !session.LastHeartbeat.IsZero() {
+			silence = max(silence, s.opts.Now().Sub(session.LastHeartbeat).Seconds())
+		}
+	}
+	out["replication_fenced"] = one(r.Fenced != 0)
+	out["replication_secondaries_known"] = float64(s.registry.active())
+	out["replication_secondaries_connected"] = float64(len(sessions))
+	out["replication_lag_entries"], out["replication_lag_seconds"] = float64(entries), seconds
+	out["replication_last_heartbeat_seconds"] = silence
+	out["replication_sent_entries_per_second"] = rate
+	out["replication_head_index"], out["replication_oldest_index"] = float64(s.link.Head()), float64(s.link.Oldest())
+}
+
+// active returns how many secondaries are enrolled, as far as that is in memory.
+func (r *Registry) active() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.table == nil {
+		return 0
+	}
+	return len(r.table.clusters)
+}
+
+func (s *Store) secondaryNumbers(r *Role, out map[string]float64) {
+	st := s.link.FollowStatus()
+	out["replication_demoted"], out["replication_wiping"] = one(r.Demoted), one(r.Wiping)
+	out["replication_connected"], out["replication_exact"] = one(st.Connected != ""), one(st.Exact)
+	out["replication_terminal"] = one(st.Terminal != "")
+	out["replication_lag_entries"], out["replication_lag_bytes"] = float64(st.LagEntries), float64(st.LagBytes)
+	out["replication_lag_seconds"] = st.LagSeconds
+	out["replication_received_entries_total"], out["replication_received_bytes_total"] = float64(st.EntriesIn), float64(st.BytesIn)
+	out["replication_cursor_index"] = float64(st.Cursor.Index)
+	out["replication_units_quarantined"] = float64(quarantined(&st))
+	out["replication_clock_skew_seconds"] = st.ClockSkew.Seconds()
+	out["replication_repair_running"] = 0
+	if !st.LastHeard.IsZero() {
+		out["replication_last_heartbeat_seconds"] = max(0, s.opts.Now().Sub(st.LastHeard)).Seconds()
+	}
+	if st.Repair != nil {
+		out["replication_repair_running"] = one(st.Repair.Running)
+		out["replication_repair_keys"], out["replication_repair_bytes"] = float64(st.Repair.Keys), float64(st.Repair.Bytes)
+	}
+	if age, ok := s.canaryAge(context.Background(), st.ClockSkew); ok {
+		out["replication_canary_age_seconds"] = age.Seconds()
+	}
+}
