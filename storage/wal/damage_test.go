@@ -23,7 +23,7 @@ func openUnsynced(name string, flag int) (file, error) {
 func small(t testing.TB) (dir string, records []storage.Record) {
 	t.Helper()
 	dir = t.TempDir()
-	l := mustOpen(t, dir, Options{SegmentBytes: 120, open: openUnsynced})
+	l := mustOpen(t, dir, Options{SegmentBytes: 260, open: openUnsynced})
 	must(t, l.Begin(10))
 	for i := range storage.Index(9) {
 		r := record(12+2*i, 1)
@@ -31,7 +31,7 @@ func small(t testing.TB) (dir string, records []storage.Record) {
 		must(t, l.Append(r))
 	}
 	must(t, l.Close())
-	if len(l.segments) < 4 {
+	if len(l.segments) < 3 {
 		t.Fatalf("%d segments, want some more", len(l.segments))
 	}
 	return dir, records
@@ -80,7 +80,7 @@ func TestEveryFlippedBit(t *testing.T) {
 				continue // not part of a slot
 			}
 			for bit := range 8 {
-				if !thorough && (bit+at)%3 != 0 {
+				if !thorough && (bit+5*at)%8 != 0 {
 					continue
 				}
 				bad := append([]byte(nil), good...)
@@ -112,6 +112,9 @@ func TestDamagedFiles(t *testing.T) {
 		must(t, err)
 		work := copyDir(t, dir)
 		for n := range min(len(good), 1000) {
+			if !thorough && n%4 != 0 {
+				continue
+			}
 			restore(t, dir, work)
 			must(t, os.WriteFile(path(work), good[:n], 0o600))
 			checkDamaged(t, work, records)
@@ -149,6 +152,9 @@ func TestCutBehindTheMark(t *testing.T) {
 	whole, err := os.ReadFile(filepath.Join(dir, name))
 	must(t, err)
 	for cut := ends[3]; cut <= ends[7]; cut++ {
+		if !thorough && cut%2 != 0 && cut != ends[7] {
+			continue
+		}
 		for _, garbage := range []string{"", "\x00\x00\x00\x00\x00\x00\x00\x00\x00", "garbage and more garbage"} {
 			t.Run(fmt.Sprintf("%d+%d", cut, len(garbage)), func(t *testing.T) {
 				work := copyDir(t, dir)
