@@ -1,0 +1,29 @@
+package replication_test
+
+import "testing"
+
+// TestSimulationNotices plants mistakes in the model, one at a time, and wants the simulation to find each: a simulation
+// that cannot fail proves nothing.
+func TestSimulationNotices(t *testing.T) {
+	tests := []struct {
+		name  string
+		bug   bugs
+		seeds uint64 // at most
+	}{
+		{"answers that are older than the stream", bugs{stalePages: true}, 300},
+		{"a cursor that is committed apart from the data", bugs{tornCursor: true}, 300},
+		{"a state that is durable before its log", bugs{foldWithoutSync: true}, 2000},
+		{"records of what does not replicate", bugs{sendEverything: true}, 300},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			for seed := range tt.seeds {
+				if problem := newWorld(seed+1, tt.bug, nil, false).run(simSteps); problem != "" {
+					t.Logf("seed %d: %.200s", seed+1, problem)
+					return
+				}
+			}
+			t.Errorf("nothing was noticed in %d seeds", tt.seeds)
+		})
+	}
+}
