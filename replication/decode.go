@@ -270,7 +270,7 @@ func (d *decoder) entries(entries []*pb.Entry) []Entry {
 	for _, e := range entries {
 		entry := Entry{At: d.position(e.GetAt()), TimeMS: e.GetTimeMs()}
 		for _, op := range e.GetOps() {
-			entry.Ops = append(entry.Ops, Op{Item: d.item(op.GetItem()), Delete: op.GetDelete(), Fresh: op.GetFresh()})
+			entry.Ops = append(entry.Ops, Op{Item: d.item(op.GetItem()), Delete: op.GetDelete()})
 		}
 		out = append(out, entry)
 	}

@@ -126,12 +126,13 @@ func encodeItems(items []Item) []*pb.Item {
 	return out
 }
 
+// encodeEntries leaves out Op.Fresh, which is for the sender only.
 func encodeEntries(entries []Entry) []*pb.Entry {
 	out := make([]*pb.Entry, len(entries))
 	for i, e := range entries {
 		ops := make([]*pb.Op, len(e.Ops))
 		for j, op := range e.Ops {
-			ops[j] = &pb.Op{Item: encodeItem(op.Item), Delete: op.Delete, Fresh: op.Fresh}
+			ops[j] = &pb.Op{Item: encodeItem(op.Item), Delete: op.Delete}
 		}
 		out[i] = &pb.Entry{At: encodePosition(e.At), TimeMs: e.TimeMS, Ops: ops}
 	}

@@ -53,7 +53,7 @@ func (r randomMessages) value() []byte {
 	return []byte(r.text())
 }
 func (r randomMessages) item() Item { return Item{Key: r.key(), Value: r.value(), Mod: r.mod()} }
-func (r randomMessages) op() Op     { return Op{Item: r.item(), Delete: r.flag(), Fresh: r.flag()} }
+func (r randomMessages) op() Op     { return Op{Item: r.item(), Delete: r.flag()} }
 func (r randomMessages) entry() Entry {
 	return Entry{At: r.mod(), TimeMS: r.Int64(), Ops: many(r, r.op)}
 }

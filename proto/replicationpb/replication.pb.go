@@ -313,7 +313,6 @@ type Op struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Item          *Item                  `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
 	Delete        bool                   `protobuf:"varint,2,opt,name=delete,proto3" json:"delete,omitempty"`
-	Fresh         bool                   `protobuf:"varint,3,opt,name=fresh,proto3" json:"fresh,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -358,13 +357,6 @@ func (x *Op) GetItem() *Item {
 func (x *Op) GetDelete() bool {
 	if x != nil {
 		return x.Delete
-	}
-	return false
-}
-
-func (x *Op) GetFresh() bool {
-	if x != nil {
-		return x.Fresh
 	}
 	return false
 }
@@ -2386,11 +2378,10 @@ const file_proto_replicationpb_replication_proto_rawDesc = "" +
 	"\x04Item\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value\x121\n" +
-	"\x03mod\x18\x03 \x01(\v2\x1f.coffer.replication.v1.PositionR\x03mod\"c\n" +
+	"\x03mod\x18\x03 \x01(\v2\x1f.coffer.replication.v1.PositionR\x03mod\"M\n" +
 	"\x02Op\x12/\n" +
 	"\x04item\x18\x01 \x01(\v2\x1b.coffer.replication.v1.ItemR\x04item\x12\x16\n" +
-	"\x06delete\x18\x02 \x01(\bR\x06delete\x12\x14\n" +
-	"\x05fresh\x18\x03 \x01(\bR\x05fresh\"~\n" +
+	"\x06delete\x18\x02 \x01(\bR\x06delete\"~\n" +
 	"\x05Entry\x12/\n" +
 	"\x02at\x18\x01 \x01(\v2\x1f.coffer.replication.v1.PositionR\x02at\x12\x17\n" +
 	"\atime_ms\x18\x02 \x01(\x03R\x06timeMs\x12+\n" +

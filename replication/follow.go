@@ -1,0 +1,3 @@
+package replication
+
+type follow struct{}

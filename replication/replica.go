@@ -1,0 +1,444 @@
+package replication
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/coffer-project/coffer/replication/digest"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// What a secondary stores: the cursor, in an entry that every step has as a precondition and writes; the state of each
+// unit; and copies of what was replaced.
+const (
+	unitPrefix          = progressPrefix + "unit/"
+	conflictPrefix      = progressPrefix + "conflict/"       // + a number: what it was
+	conflictValuePrefix = progressPrefix + "conflict-value/" // + the same: its value, as it was
+	cursorFormat        = 1
+	unitFormat          = 1
+	conflictFormat      = 1
+	maxConflicts        = 10_000 // the newest are kept
+)
+
+// storedCursor is the entry at CursorKey.
+type storedCursor struct {
+	Format   int              `json:"format"`
+	Cursor   storage.Position `json:"cursor"`
+	TimeMS   int64            `json:"time_ms"` // of the last entry applied, on the primary's clock
+	Lineage  storage.Lineage  `json:"lineage,omitempty"`
+	Diverged storage.Position `json:"diverged,omitzero"`
+	Scope    uint64           `json:"scope"`
+	// Part is set while a step is made in several writes, of which this was not the last.
+	Part bool `json:"part,omitempty"`
+	// Conflicts counts the copies that were ever made.
+	Conflicts uint64 `json:"conflicts,omitempty"`
+}
+
+// storedUnit is the entry of a unit.
+type storedUnit struct {
+	Format int `json:"format"`
+	UnitState
+}
+
+// storedConflict is the entry of a copy.
+type storedConflict struct {
+	Format int              `json:"format"`
+	Key    storage.Key      `json:"key"`
+	Mine   storage.Position `json:"mine"`
+	Theirs storage.Position `json:"theirs"`
+	At     time.Time        `json:"at"`
+}
+
+// replica is the Replica of this node's cluster.
+type replica struct {
+	l       *Link
+	trees   *trees
+	cursor  storedCursor
+	version storage.Index // of the cursor's entry, 0: there is none
+}
+
+var _ Replica = (*replica)(nil)
+
+// encodeStored is for types that always have an encoding.
+func encodeStored(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
+// readCursor returns the cursor's entry; a zero one and version 0 if there is none.
+func readCursor(ctx context.Context, store storage.Reader) (storedCursor, storage.Index, error) {
+	e, err := store.Get(ctx, CursorKey)
+	if errors.Is(err, storage.ErrNotFound) {
+		return storedCursor{Format: cursorFormat}, 0, nil
+	}
+	if err != nil {
+		return storedCursor{}, 0, fmt.Errorf("reading the cursor: %w", err)
+	}
+	var c storedCursor
+	if err := json.Unmarshal(e.Value, &c); err != nil || c.Format != cursorFormat {
+		return storedCursor{}, 0, errors.New("reading the cursor: it is of an unknown format")
+	}
+	return c, e.Version, nil
+}
+
+func readUnits(ctx context.Context, store storage.Reader) (map[Unit]UnitState, error) {
+	entries, err := store.Scan(ctx, unitPrefix, "", 0)
+	if err != nil {
+		return nil, fmt.Errorf("reading the units: %w", err)
+	}
+	units := make(map[Unit]UnitState, len(entries))
+	for _, e := range entries {
+		var u storedUnit
+		if err := json.Unmarshal(e.Value, &u); err != nil || u.Format != unitFormat {
+			return nil, errors.New("reading the units: one is of an unknown format")
+		}
+		units[Unit(strings.TrimPrefix(string(e.Key), string(unitPrefix)))] = u.UnitState
+	}
+	return units, nil
+}
+
+// Load implements Replica.
+func (r *replica) Load(ctx context.Context) (State, error) {
+	c, version, err := readCursor(ctx, r.l.o.Store)
+	if err != nil {
+		return State{}, err
+	}
+	if version == 0 {
+		if c.Conflicts, err = r.l.nextConflict(ctx); err != nil {
+			return State{}, err
+		}
+	}
+	units, err := readUnits(ctx, r.l.o.Store)
+	if err != nil {
+		return State{}, err
+	}
+	r.cursor, r.version = c, version
+	return State{Cursor: c.Cursor, Lineage: c.Lineage, Diverged: c.Diverged, Scope: c.Scope, Units: units}, nil
+}
+
+// Commit implements Replica.
+func (r *replica) Commit(ctx context.Context, c Change) error {
+	next := r.cursor
+	next.Part = false
+	if c.Cursor != nil {
+		next.Cursor = *c.Cursor
+	}
+	if c.TimeMS != 0 {
+		next.TimeMS = c.TimeMS
+	}
+	if c.Lineage != nil {
+		next.Lineage = c.Lineage
+	}
+	if c.Diverged != nil {
+		next.Diverged = *c.Diverged
+	}
+	if c.Scope != nil {
+		next.Scope = *c.Scope
+	}
+	w := &writer{r: r, ctx: ctx}
+	for i := range c.Lost {
+		w.conflict(&next, &c.Lost[i])
+	}
+	var last []storage.Put // anchors make visible: they come with the end
+	for _, key := range c.Deletes {
+		w.remove(key)
+	}
+	for _, item := range c.Puts {
+		put := storage.Put{Key: item.Key, Value: item.Value, Origin: item.Mod}
+		if r.l.o.Layout.Anchor(item.Key) {
+			last = append(last, put)
+			continue
+		}
+		w.put(put)
+	}
+	for _, put := range last {
+		w.put(put)
+	}
+	for _, unit := range slices.Sorted(maps.Keys(c.Units)) {
+		key := unitPrefix + storage.Key(unit)
+		if state := c.Units[unit]; state != nil {
+			w.put(storage.Put{Key: key, Value: encodeStored(storedUnit{Format: unitFormat, UnitState: *state})})
+		} else {
+			w.remove(key)
+		}
+	}
+	return w.end(next)
+}
+
+// writer makes one step of batches that are not too large. Each has the cursor's entry as of the one before as a
+// precondition, and writes it.
+type writer struct {
+	r     *replica
+	ctx   context.Context // of the step
+	batch storage.Batch
+	bytes int
+	err   error
+}
+
+// partBytes is how large a batch becomes, in keys and values, if its last part is not very large itself.
+const partBytes = storage.MaxBatchBytes - storage.MaxValueBytes - 2*storage.MaxKeyBytes
+
+func (w *writer) put(p storage.Put) {
+	w.room(len(p.Key) + len(p.Value))
+	w.batch.Puts = append(w.batch.Puts, p)
+}
+
+func (w *writer) remove(key storage.Key) {
+	w.room(len(key))
+	w.batch.Deletes = append(w.batch.Deletes, key)
+}
+
+func (w *writer) room(n int) {
+	if w.bytes+n > partBytes && w.bytes > 0 {
+		part := w.r.cursor
+		part.Part = true
+		w.commit(part)
+	}
+	w.bytes += n
+}
+
+func (w *writer) commit(c storedCursor) {
+	if w.err != nil {
+		return
+	}
+	w.batch.Reads = []storage.Read{{Key: CursorKey, Version: w.r.version}}
+	w.batch.Puts = append(w.batch.Puts, storage.Put{Key: CursorKey, Value: encodeStored(c)})
+	index, err := w.r.l.o.Store.Commit(w.ctx, w.batch)
+	if err != nil {
+		w.err = fmt.Errorf("writing what came from the primary: %w", err)
+		return
+	}
+	w.r.cursor, w.r.version = c, index
+	w.batch, w.bytes = storage.Batch{}, 0
+}
+
+func (w *writer) end(c storedCursor) error {
+	w.commit(c)
+	return w.err
+}
+
+// conflict keeps a copy of what is about to be replaced, and forgets the oldest copy if there are many.
+func (w *writer) conflict(c *storedCursor, lost *Conflict) {
+	n := c.Conflicts
+	c.Conflicts++
+	w.put(storage.Put{Key: conflictKey(conflictPrefix, n), Value: encodeStored(storedConflict{
+		Format: conflictFormat, Key: lost.Key, Mine: lost.Mod, Theirs: lost.Theirs, At: time.Now().UTC(),
+	})})
+	w.put(storage.Put{Key: conflictKey(conflictValuePrefix, n), Value: lost.Value})
+	if n >= maxConflicts {
+		w.remove(conflictKey(conflictPrefix, n-maxConflicts))
+		w.remove(conflictKey(conflictValuePrefix, n-maxConflicts))
+	}
+}
+
+// nextConflict returns the number that the next copy gets, when the cursor does not say it.
+func (l *Link) nextConflict(ctx context.Context) (uint64, error) {
+	names, err := l.o.Store.List(ctx, conflictPrefix, "", 0)
+	if err != nil || len(names) == 0 {
+		return 0, err
+	}
+	n, err := strconv.ParseUint(names[len(names)-1], 16, 64)
+	if err != nil {
+		return 0, errors.New("a copy of a conflict has no number")
+	}
+	return n + 1, nil
+}
+
+func conflictKey(prefix storage.Key, n uint64) storage.Key {
+	return prefix + storage.Key(fmt.Sprintf("%016x", n))
+}
+
+// Keys implements Replica.
+func (r *replica) Keys(ctx context.Context, unit Unit, after, until storage.Key, buckets *digest.Buckets) ([]KeyMod, error) {
+	z, as, anchors, err := r.l.anchors(ctx, r.trees, unit)
+	if err != nil {
+		return nil, err
+	}
+	defer z.Close()
+	var keys []KeyMod
+	err = r.l.walkUnit(ctx, z, unit, after, func(f found) bool {
+		if until != "" && f.key > until {
+			return false
+		}
+		if buckets.Has(f.key) {
+			keys = append(keys, KeyMod{Key: f.key, Mod: as.position(f.mod)})
+		}
+		return true
+	})
+	if err != nil {
+		return nil, err
+	}
+	if until == "" {
+		for _, e := range anchors {
+			if buckets.Has(e.Key) {
+				keys = append(keys, KeyMod{Key: e.Key, Mod: as.modOf(e)})
+			}
+		}
+		slices.SortFunc(keys, func(a, b KeyMod) int { return strings.Compare(string(a.Key), string(b.Key)) })
+	}
+	return keys, nil
+}
+
+// Get implements Replica.
+func (r *replica) Get(ctx context.Context, key storage.Key) (Item, error) {
+	e, err := r.l.o.Store.Get(ctx, key)
+	if err != nil {
+		return Item{}, err
+	}
+	return Item{Key: key, Value: bytes.Clone(e.Value), Mod: r.l.resolver().modOf(e)}, nil
+}
+
+// dropAtOnce is how many keys one call of Drop removes.
+const dropAtOnce = 1000
+
+// Drop implements Replica.
+func (r *replica) Drop(ctx context.Context, unit Unit) (done bool, err error) {
+	z, _, anchors, err := r.l.anchors(ctx, r.trees, unit)
+	if err != nil {
+		return false, err
+	}
+	defer z.Close()
+	w := &writer{r: r, ctx: ctx}
+	for _, e := range anchors {
+		w.remove(e.Key)
+	}
+	n := 0
+	if len(anchors) == 0 { // else the unit disappears before its contents do
+		err = r.l.walkUnit(ctx, z, unit, "", func(f found) bool {
+			if n == dropAtOnce {
+				return false
+			}
+			n++
+			w.remove(f.key)
+			return true
+		})
+		if err != nil || n == 0 {
+			return err == nil, err
+		}
+	}
+	part := r.cursor
+	part.Part = true // the unit's state still says that it is being dropped
+	return false, w.end(part)
+}
+
+// Digests implements Replica.
+func (r *replica) Digests(context.Context) (map[Unit]digest.Sum, bool) {
+	_, roots, ok := r.trees.roots()
+	return roots, ok
+}
+
+// Sums implements Replica.
+func (r *replica) Sums(_ context.Context, unit Unit, group int) ([]digest.Sum, bool) {
+	sums, _, ok := r.trees.sums(unit, group)
+	return sums, ok
+}
+
+// ConflictCopy is a value that only this cluster had, and that a repair has replaced.
+type ConflictCopy struct {
+	Key          storage.Key
+	Value        []byte
+	Mine, Theirs storage.Position
+	At           time.Time
+}
+
+// Conflicts lists the copies, oldest first.
+func (l *Link) Conflicts(ctx context.Context) ([]ConflictCopy, error) {
+	entries, err := l.o.Store.Scan(ctx, conflictPrefix, "", 0)
+	if err != nil {
+		return nil, err
+	}
+	var out []ConflictCopy
+	for _, e := range entries {
+		var c storedConflict
+		if err := json.Unmarshal(e.Value, &c); err != nil || c.Format != conflictFormat {
+			return nil, errors.New("a copy of a conflict is of an unknown format")
+		}
+		value, err := l.o.Store.Get(ctx, conflictValuePrefix+e.Key[len(conflictPrefix):])
+		if errors.Is(err, storage.ErrNotFound) {
+			continue // it became too old meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, ConflictCopy{Key: c.Key, Value: value.Value, Mine: c.Mine, Theirs: c.Theirs, At: c.At})
+	}
+	return out, nil
+}
+
+// Units returns the units that this secondary holds; false: not whole.
+func (l *Link) Units(ctx context.Context) (map[string]bool, error) {
+	units, err := readUnits(ctx, l.o.Store)
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[string]bool, len(units))
+	for unit, state := range units {
+		if state.Phase != Dropping {
+			out[string(unit)] = state.Phase == Whole
+		}
+	}
+	return out, nil
+}
+
+// Reset forgets the cursor and all units, of a cluster that begins anew. Copies of conflicts stay.
+func (l *Link) Reset(ctx context.Context) error {
+	for {
+		_, version, err := readCursor(ctx, l.o.Store)
+		if err != nil {
+			return err
+		}
+		entries, err := l.o.Store.Scan(ctx, unitPrefix, "", dropAtOnce)
+		if err != nil {
+			return err
+		}
+		batch := storage.Batch{Reads: []storage.Read{{Key: CursorKey, Version: version}}}
+		for _, e := range entries {
+			batch.Deletes = append(batch.Deletes, e.Key)
+		}
+		batch.Deletes = append(batch.Deletes, CursorKey)
+		if _, err := l.o.Store.Commit(ctx, batch); err != nil {
+			return fmt.Errorf("forgetting the cursor: %w", err)
+		}
+		if len(entries) < dropAtOnce {
+			return nil
+		}
+	}
+}
+
+// SetCursor writes the cursor of a cluster that has just been demoted, and that it has these units, whole as of at.
+func (l *Link) SetCursor(ctx context.Context, at storage.Position, lineage storage.Lineage, units []string) error {
+	_, version, err := readCursor(ctx, l.o.Store)
+	if err != nil {
+		return err
+	}
+	conflicts, err := l.nextConflict(ctx)
+	if err != nil {
+		return err
+	}
+	stale, err := readUnits(ctx, l.o.Store)
+	if err != nil {
+		return err
+	}
+	states := make(map[Unit]*UnitState, len(units))
+	for unit := range stale {
+		states[unit] = nil
+	}
+	for _, unit := range units {
+		states[Unit(unit)] = &UnitState{Phase: Whole, Until: at}
+	}
+	r := &replica{l: l, cursor: storedCursor{Format: cursorFormat, Conflicts: conflicts}, version: version}
+	return r.Commit(ctx, Change{
+		Cursor: &at, TimeMS: time.Now().UnixMilli(), Lineage: lineage, Units: states,
+	})
+}

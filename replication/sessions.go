@@ -1,0 +1,373 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/peer"
+
+	pb "github.com/coffer-project/coffer/proto/replicationpb"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// errScopeMoved says that a unit left the scope while it was read for an answer.
+var errScopeMoved = errors.New("the scope changed meanwhile")
+
+// session is a connected secondary.
+type session struct {
+	l       *Link
+	active  *active
+	peer    Peer
+	auth    peerAuth
+	stream  grpc.BidiStreamingServer[pb.FromSecondary, pb.FromPrimary]
+	machine *Session
+	kicked  signal
+	gone    chan struct{} // closed when run has returned
+
+	mu     sync.Mutex
+	ended  error         // why it is to end
+	final  storage.Index // of a demotion that the machine was not told yet
+	status SessionStatus
+	meter  meter
+}
+
+// SessionStatus is one connected secondary.
+type SessionStatus struct {
+	Peer          Peer
+	Addr          string // where it connects from
+	APIAddr       string
+	ClusterAddr   string
+	ConnectedAt   time.Time
+	LastHeartbeat time.Time
+	Cursor        storage.Position
+	LagEntries    uint64
+	LagSeconds    float64
+	EntriesOut    uint64
+	BytesOut      int64
+	RateOut       float64
+	ClockSkew     time.Duration
+	Exact         bool
+}
+
+func newSession(l *Link, a *active, p Peer, auth peerAuth, stream grpc.BidiStreamingServer[pb.FromSecondary, pb.FromPrimary]) *session {
+	s := &session{l: l, active: a, peer: p, auth: auth, stream: stream, gone: make(chan struct{})}
+	src := &source{l: l, trees: a.trees, peer: p}
+	s.machine = NewSession(src, l.o.Layout, SessionOptions{HeartbeatMS: l.o.timing.heartbeat, CheckpointMS: l.o.timing.checkpoint})
+	src.moved = s.machine.ScopeChanged
+	now := time.Now()
+	s.status = SessionStatus{Peer: p, ConnectedAt: now, LastHeartbeat: now}
+	if from, ok := peer.FromContext(stream.Context()); ok {
+		s.status.Addr = from.Addr.String()
+	}
+	return s
+}
+
+// run moves messages between the stream and the machine until one of them ends, and returns why.
+func (s *session) run(ctx context.Context) (err error) {
+	defer close(s.gone)
+	defer func() {
+		if epoch := s.machine.Status().MetEpoch; epoch != 0 {
+			s.l.o.Guard.Fence(context.WithoutCancel(ctx), epoch)
+		}
+	}()
+	defer s.l.o.Log.Unpin(s.pin())
+	s.l.log.Info("a secondary has connected", "secondary", s.peer.ID, "cluster", s.peer.ClusterID)
+	inbox := make(chan incoming, 64) // a secondary asks for little at once; not closed
+	go s.receive(inbox)
+	tick := time.NewTicker(s.l.o.timing.tick)
+	defer tick.Stop()
+	for {
+		logged, kicked := s.l.o.Log.Changed(), s.kicked.wait()
+		for len(inbox) > 0 {
+			if err := s.take(ctx, <-inbox); err != nil {
+				return err
+			}
+		}
+		sent, err := s.step(ctx)
+		if err != nil {
+			return err
+		}
+		if sent {
+			continue
+		}
+		select {
+		case m := <-inbox:
+			if err := s.take(ctx, m); err != nil {
+				return err
+			}
+		case <-logged:
+		case <-kicked:
+		case <-tick.C:
+		case <-s.active.ctx.Done():
+			return &redirect{}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// incoming is a message from the secondary, or why there are no more.
+type incoming struct {
+	m   *pb.FromSecondary
+	err error
+}
+
+func (s *session) receive(inbox chan<- incoming) {
+	for {
+		m, err := s.stream.Recv()
+		select {
+		case inbox <- incoming{m, err}:
+		case <-s.gone:
+			return
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// take gives a message to the machine.
+func (s *session) take(ctx context.Context, in incoming) error {
+	if in.err != nil {
+		return fmt.Errorf("the connection has ended: %w", context.Canceled)
+	}
+	m, err := decodeSecondary(in.m)
+	if err != nil {
+		return &Refusal{Detail: err.Error()}
+	}
+	now := time.Now()
+	s.mu.Lock()
+	s.status.LastHeartbeat = now
+	if ms := in.m.GetNowMs(); ms != 0 {
+		s.status.ClockSkew = time.UnixMilli(ms).Sub(now).Round(time.Millisecond)
+	}
+	if _, ok := m.(Hello); ok {
+		s.status.APIAddr, s.status.ClusterAddr = clip(in.m.GetApiAddr()), clip(in.m.GetClusterAddr())
+	}
+	s.mu.Unlock()
+	if m == nil {
+		return nil
+	}
+	if hello, ok := m.(Hello); ok && s.peer.ClusterID != "" && hello.ClusterID != s.peer.ClusterID {
+		return &Refusal{Detail: "the certificate is another cluster's"}
+	}
+	return s.machine.Receive(ctx, m)
+}
+
+// clip bounds an address that another cluster says about itself.
+func clip(s string) string { return s[:min(len(s), 300)] }
+
+// step sends one message, if there is one.
+func (s *session) step(ctx context.Context) (sent bool, err error) {
+	if err := s.orders(); err != nil {
+		return false, err
+	}
+	m, err := s.machine.Next(ctx)
+	s.note()
+	if err != nil || m == nil {
+		return false, err
+	}
+	// What was read is not newer than what the registry is asked for now: nothing written after a revocation leaves.
+	if _, err := s.l.admitCert(ctx, s.auth.cert); err != nil {
+		return false, err
+	}
+	p, err := encodePrimary(m)
+	if err != nil {
+		return false, err
+	}
+	if err := s.stream.Send(p); err != nil {
+		return false, fmt.Errorf("the connection has ended: %w", context.Canceled)
+	}
+	return true, nil
+}
+
+// orders returns why the session is to end, and tells the machine of a demotion.
+func (s *session) orders() error {
+	s.mu.Lock()
+	ended, final := s.ended, s.final
+	s.final = 0
+	s.mu.Unlock()
+	if final != 0 {
+		s.machine.Demoted(final)
+	}
+	return ended
+}
+
+// end makes the session end soon, and, if it hangs in the network, not much later.
+func (s *session) end(why error) {
+	s.mu.Lock()
+	first := s.ended == nil
+	if first {
+		s.ended = why
+	}
+	s.mu.Unlock()
+	s.kicked.raise()
+	if first && errors.Is(why, ErrRevoked) {
+		time.AfterFunc(s.l.o.timing.cut, func() {
+			select {
+			case <-s.gone:
+			default:
+				s.auth.conn.Close()
+			}
+		})
+	}
+}
+
+// demoted says that the cluster is no primary since an entry.
+func (s *session) demoted(at storage.Index) {
+	s.mu.Lock()
+	s.final = at
+	s.mu.Unlock()
+	s.kicked.raise()
+}
+
+// pin is the session's name in the log.
+func (s *session) pin() string { return "secondary/" + s.peer.ID }
+
+// note keeps what the machine says of itself for others.
+func (s *session) note() {
+	p := s.machine.Status()
+	head := s.l.resolver().index(s.l.Head())
+	now := time.Now()
+	s.mu.Lock()
+	st := &s.status
+	st.Cursor, st.EntriesOut, st.BytesOut, st.Exact = p.Acked, p.Entries, p.Bytes, p.Exact
+	st.LagEntries, st.LagSeconds = 0, 0
+	if p.Acked.Before(head) && p.Acked.Epoch == head.Epoch {
+		st.LagEntries = uint64(head.Index - p.Acked.Index)
+		if p.TimeMS != 0 {
+			st.LagSeconds = max(0, now.Sub(time.UnixMilli(p.TimeMS)).Seconds())
+		}
+	}
+	s.meter.count(now, float64(p.Entries))
+	s.mu.Unlock()
+	after := s.l.o.Log.Base()
+	if lineage := s.l.resolver().lineage; p.Acked.Epoch == lineage.Epoch() {
+		after = p.Acked.Index
+	}
+	s.l.o.Log.Pin(s.pin(), after)
+}
+
+// sessions are the connected secondaries.
+type sessions struct {
+	mu  sync.Mutex
+	all []*session
+}
+
+// add takes a session in. One that the same secondary had before ends: it has come back over another connection.
+func (s *sessions) add(one *session) {
+	s.mu.Lock()
+	var before []*session
+	for _, other := range s.all {
+		if other.peer.ID == one.peer.ID {
+			before = append(before, other)
+		}
+	}
+	s.all = append(s.all, one)
+	s.mu.Unlock()
+	for _, other := range before {
+		other.end(&redirect{})
+	}
+}
+
+func (s *sessions) remove(one *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = slices.DeleteFunc(s.all, func(other *session) bool { return other == one })
+}
+
+func (s *sessions) list() []*session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.all)
+}
+
+func (s *sessions) endAll(why error) {
+	for _, one := range s.list() {
+		one.end(why)
+	}
+}
+
+// guard ends sessions that may not go on, and tells the others what has changed, until ctx ends.
+func (s *sessions) guard(ctx context.Context, l *Link) {
+	tick := time.NewTicker(time.Second) // for certificates that expire
+	defer tick.Stop()
+	seen := uint64(0)
+	for {
+		scoped := l.scoped.wait()
+		if err := l.o.State.WaitApplied(ctx, storage.Index(l.scopedAt.Load())); err == nil { // so that everybody has heard of it
+			scopes := l.scopes.Load()
+			s.review(ctx, l, scopes != seen)
+			seen = scopes
+		}
+		select {
+		case <-scoped:
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (s *sessions) review(ctx context.Context, l *Link, moved bool) {
+	self := l.o.Guard.Self()
+	for _, one := range s.list() {
+		_, err := l.admitCert(ctx, one.auth.cert)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			one.end(err)
+		case self.Demoted:
+			one.demoted(self.Since)
+		case !self.Primary:
+			one.end(&redirect{})
+		case moved:
+			one.machine.ScopeChanged()
+			one.kicked.raise()
+		}
+	}
+}
+
+// SessionStatus describes the connected secondaries, by id.
+func (l *Link) SessionStatus() []SessionStatus {
+	var out []SessionStatus
+	for _, one := range l.sessions.list() {
+		one.mu.Lock()
+		st := one.status
+		st.RateOut = one.meter.rate
+		one.mu.Unlock()
+		out = append(out, st)
+	}
+	slices.SortFunc(out, func(a, b SessionStatus) int { return strings.Compare(a.Peer.ID, b.Peer.ID) })
+	return out
+}
+
+// meter measures how fast a counter grows, as a moving average over some seconds.
+type meter struct {
+	at   time.Time
+	last float64
+	rate float64 // each second
+}
+
+const meterPace = time.Second
+
+func (m *meter) count(now time.Time, n float64) {
+	took := now.Sub(m.at)
+	switch {
+	case m.at.IsZero() || n < m.last:
+		m.rate = 0
+	case took < meterPace:
+		return
+	default:
+		const weight = 0.3
+		m.rate += weight * ((n-m.last)/took.Seconds() - m.rate)
+	}
+	m.at, m.last = now, n
+}

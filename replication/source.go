@@ -1,0 +1,307 @@
+package replication
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/coffer-project/coffer/replication/digest"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// source is the Source of one session: what this node's log, state and digests say.
+type source struct {
+	l     *Link
+	trees *trees
+	peer  Peer
+
+	cursor storage.Position // of this cluster while it was a secondary, after the last of its records that was read
+
+	version uint64 // of units
+	units   map[Unit]bool
+	scopes  uint64 // Link.scopes as of when they were asked for
+	moved   func() // tells the session that it has to ask again; nil: nobody
+}
+
+var _ Source = (*source)(nil)
+
+// Self implements Source.
+func (s *source) Self() (setID, clusterID string, lineage storage.Lineage) {
+	self := s.l.o.Guard.Self()
+	return self.SetID, self.ClusterID, self.Lineage
+}
+
+// Records implements Source.
+func (s *source) Records(ctx context.Context, after storage.Index, maxBytes int) (entries []Entry, through storage.Index, err error) {
+	records, through, err := s.l.records(after, maxBytes)
+	if err != nil {
+		return nil, 0, err
+	}
+	if s.stale() {
+		return nil, after, nil // not until the session knows what of it may be sent
+	}
+	as := s.l.resolver()
+	for i := range records {
+		e, err := s.l.cache.entry(records[i].Index, func() (*cached, error) { return s.l.decode(ctx, &records[i], as) })
+		if err != nil {
+			return nil, 0, err
+		}
+		if !e.cursor.IsZero() {
+			s.cursor = e.cursor
+		}
+		if len(e.Ops) == 0 {
+			continue
+		}
+		entry := e.Entry
+		if n := len(as.lineage); n > 0 && records[i].Index < as.lineage[n-1].Base && !s.cursor.IsZero() {
+			entry.At = s.cursor // the cluster was a secondary then
+		}
+		entries = append(entries, entry)
+	}
+	return entries, through, nil
+}
+
+// decode opens a record.
+func (l *Link) decode(ctx context.Context, r *storage.Record, as resolver) (*cached, error) {
+	e := &cached{Entry: Entry{At: as.index(r.Index), TimeMS: r.TimeMS}}
+	for i := range r.Ops {
+		op := &r.Ops[i]
+		if op.Key == CursorKey && !op.Deleted {
+			at, err := l.openCursor(ctx, op.Value)
+			if err != nil {
+				return nil, err
+			}
+			e.cursor = at
+		}
+		if _, ok := l.o.Layout.Unit(op.Key); !ok || op.Key.Class() != storage.Shared {
+			continue
+		}
+		out := Op{Item: Item{Key: op.Key, Mod: as.mod(op.Origin, r.Index)}, Delete: op.Deleted, Fresh: op.Prior.IsZero()}
+		if !op.Deleted {
+			var err error
+			if out.Value, err = l.o.OpenValue(ctx, op.Key, op.Value); err != nil {
+				return nil, fmt.Errorf("opening a value of entry %d: %w", r.Index, err)
+			}
+		}
+		e.bytes += itemBytes(&out.Item)
+		e.Ops = append(e.Ops, out)
+	}
+	return e, nil
+}
+
+// openCursor returns where a secondary was, from the sealed entry that says so; zero: the record is only a part of what
+// happened up to its next place.
+func (l *Link) openCursor(ctx context.Context, sealed []byte) (storage.Position, error) {
+	value, err := l.o.OpenValue(ctx, CursorKey, sealed)
+	if err != nil {
+		return storage.Position{}, fmt.Errorf("opening a cursor: %w", err)
+	}
+	var c storedCursor
+	if err := json.Unmarshal(value, &c); err != nil || c.Format != cursorFormat {
+		return storage.Position{}, errors.New("a cursor in the log of changes is of an unknown format")
+	}
+	if c.Part {
+		return storage.Position{}, nil
+	}
+	return c.Cursor, nil
+}
+
+// Head implements Source.
+func (s *source) Head() storage.Index { return s.l.o.State.AppliedIndex() }
+
+// Oldest implements Source.
+func (s *source) Oldest() storage.Index { return s.l.o.Log.Base() }
+
+// Locate implements Source.
+func (s *source) Locate(ctx context.Context, p storage.Position) (storage.Index, bool) {
+	as := s.l.resolver()
+	for _, b := range as.own() {
+		if b.Epoch == p.Epoch { // it was this cluster's own
+			s.cursor = storage.Position{}
+			return p.Index, p.Index >= s.Oldest()
+		}
+	}
+	n := 0
+	for r, err := range s.l.o.Log.Backward() {
+		if n++; err != nil || n%1024 == 0 && ctx.Err() != nil {
+			return 0, false
+		}
+		for i := range r.Ops {
+			op := &r.Ops[i]
+			if op.Key != CursorKey {
+				continue
+			}
+			if op.Deleted {
+				return 0, false // what is older is of another life
+			}
+			at, err := s.l.openCursor(ctx, op.Value)
+			if err != nil {
+				return 0, false
+			}
+			if !at.IsZero() && !p.Before(at) {
+				s.cursor = at
+				return r.Index, true
+			}
+		}
+	}
+	return 0, false
+}
+
+// stale reports whether the scope may have changed since the session asked for it, and tells it so. What changes the scope
+// is announced before anything written later can be read: to ask after reading is safe.
+func (s *source) stale() bool {
+	if s.moved == nil || s.scopes == s.l.scopes.Load() {
+		return false
+	}
+	s.moved()
+	return true
+}
+
+// inScope returns an error if the unit has left the scope since the session asked for that.
+func (s *source) inScope(ctx context.Context, unit Unit) error {
+	if !s.stale() {
+		return nil
+	}
+	units, _, err := s.l.o.Guard.Scope(ctx, s.peer)
+	if err == nil && !units[string(unit)] {
+		err = errScopeMoved
+	}
+	return err
+}
+
+// Scope implements Source.
+func (s *source) Scope(ctx context.Context) (map[Unit]bool, uint64, error) {
+	s.scopes = s.l.scopes.Load()
+	units, version, err := s.l.o.Guard.Scope(ctx, s.peer)
+	if err != nil {
+		return nil, 0, err
+	}
+	if s.units == nil || s.version != version || len(s.units) != len(units) {
+		s.units = make(map[Unit]bool, len(units))
+		for unit, in := range units {
+			if in {
+				s.units[Unit(unit)] = true
+			}
+		}
+		s.version = version
+	}
+	return s.units, version, nil
+}
+
+// Page implements Source.
+func (s *source) Page(ctx context.Context, unit Unit, after storage.Key, buckets *digest.Buckets, values bool, maxBytes int) ([]Item, storage.Key, bool, storage.Index, error) {
+	items, last, done, at, err := s.l.page(ctx, s.trees, unit, after, buckets, values, maxBytes)
+	if err == nil {
+		err = s.inScope(ctx, unit)
+	}
+	if err != nil {
+		return nil, "", false, 0, err
+	}
+	return items, last, done, at, nil
+}
+
+// Items implements Source. Keys of other units are answered as if they did not exist.
+func (s *source) Items(ctx context.Context, unit Unit, keys []storage.Key, maxBytes int) (items []Item, n int, at storage.Index, err error) {
+	z, as, err := s.l.freeze(ctx)
+	if err != nil {
+		return nil, 0, 0, err
+	}
+	defer z.Close()
+	for _, key := range keys {
+		if maxBytes <= 0 {
+			break
+		}
+		n++
+		if of, ok := s.l.o.Layout.Unit(key); !ok || of != unit {
+			continue
+		}
+		e, err := z.Get(key)
+		if errors.Is(err, storage.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, 0, 0, err
+		}
+		item := Item{Key: key, Mod: as.modOf(e)}
+		if item.Value, err = s.l.o.OpenValue(ctx, key, e.Value); err != nil {
+			return nil, 0, 0, fmt.Errorf("opening a value: %w", err)
+		}
+		maxBytes -= itemBytes(&item)
+		items = append(items, item)
+	}
+	if err := s.inScope(ctx, unit); err != nil {
+		return nil, 0, 0, err
+	}
+	return items, n, z.Index(), nil
+}
+
+// Digests implements Source.
+func (s *source) Digests() (storage.Index, map[Unit]digest.Sum, bool) { return s.trees.roots() }
+
+// Sums implements Source.
+func (s *source) Sums(unit Unit, group int) ([]digest.Sum, storage.Index, bool) {
+	return s.trees.sums(unit, group)
+}
+
+// NowMS implements Source.
+func (s *source) NowMS() int64 { return time.Now().UnixMilli() }
+
+// Addrs implements Source.
+func (s *source) Addrs() []string { return s.l.o.Guard.Addrs() }
+
+// cached is a record, opened.
+type cached struct {
+	Entry
+	cursor storage.Position // of this cluster, if the record says where it is
+	bytes  int
+}
+
+// entryCache has the newest records opened, so that several sessions at the same place do it once.
+type entryCache struct {
+	mu      sync.Mutex
+	entries map[storage.Index]*cached
+	order   []storage.Index // as they came
+	bytes   int
+}
+
+const maxCacheBytes = 16 << 20
+
+// entry returns the record at an index, opened by open if it is not there. What is returned is shared.
+func (c *entryCache) entry(index storage.Index, open func() (*cached, error)) (*cached, error) {
+	c.mu.Lock()
+	e := c.entries[index]
+	c.mu.Unlock()
+	if e != nil {
+		return e, nil
+	}
+	e, err := open()
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.entries == nil {
+		c.entries = map[storage.Index]*cached{}
+	}
+	if c.entries[index] == nil {
+		c.entries[index] = e
+		c.order = append(c.order, index)
+		c.bytes += e.bytes + 64
+	}
+	for c.bytes > maxCacheBytes && len(c.order) > 1 {
+		c.bytes -= c.entries[c.order[0]].bytes + 64
+		delete(c.entries, c.order[0])
+		c.order = c.order[1:]
+	}
+	return e, nil
+}
+
+// clear forgets everything.
+func (c *entryCache) clear() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.entries, c.order, c.bytes = nil, nil, 0
+}
