@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -134,8 +135,9 @@ func (f *Follower) Hello(ctx context.Context) (Hello, error) {
 		}
 	}
 	f.state, f.at, f.over = state, state.Cursor, nil
-	for unit := range state.Units {
+	for unit, st := range state.Units {
 		f.note(unit)
+		f.collided = f.collided || st.List
 	}
 	return Hello{
 		SetID: f.o.SetID, ClusterID: f.o.ClusterID, Cursor: state.Cursor, Lineage: state.Lineage,
@@ -303,23 +305,23 @@ func (f *Follower) keep(ctx context.Context, c *Change) error {
 	if f.state.Diverged.IsZero() {
 		return nil
 	}
-	lost := func(key storage.Key, theirs storage.Position) error {
-		mine, err := f.r.Get(ctx, key)
+	lost := func(theirs Item) error {
+		mine, err := f.r.Get(ctx, theirs.Key)
 		if errors.Is(err, storage.ErrNotFound) {
 			return nil
 		}
-		if err == nil && mine.Mod != theirs && f.onlyHere(mine.Mod) {
-			c.Lost = append(c.Lost, Conflict{Item: mine, Theirs: theirs})
+		if err == nil && (mine.Mod != theirs.Mod || !bytes.Equal(mine.Value, theirs.Value)) && f.onlyHere(mine.Mod) {
+			c.Lost = append(c.Lost, Conflict{Item: mine, Theirs: theirs.Mod})
 		}
 		return err
 	}
 	for _, item := range c.Puts {
-		if err := lost(item.Key, item.Mod); err != nil {
+		if err := lost(item); err != nil {
 			return err
 		}
 	}
 	for _, key := range c.Deletes {
-		if err := lost(key, storage.Position{}); err != nil {
+		if err := lost(Item{Key: key}); err != nil {
 			return err
 		}
 	}
@@ -365,9 +367,9 @@ func (f *Follower) Repair(ctx context.Context, cause string) error {
 	for unit, st := range f.state.Units {
 		switch st.Phase {
 		case Whole, Checking, Quarantined:
-			c.Units[unit] = &UnitState{Phase: Checking}
+			c.Units[unit] = &UnitState{Phase: Checking, List: st.List}
 		case Adding:
-			c.Units[unit] = &UnitState{Phase: Adding, Anchor: st.Anchor}
+			c.Units[unit] = &UnitState{Phase: Adding, Anchor: st.Anchor, List: st.List}
 		}
 	}
 	f.begin(cause, len(c.Units))

@@ -33,6 +33,10 @@ func (f *Follower) welcome(ctx context.Context, w Welcome) error {
 		}
 	}
 	c := Change{Lineage: w.Lineage, Scope: &w.Scope, Units: map[Unit]*UnitState{}}
+	changed := !slices.Equal(w.Lineage, f.state.Lineage)
+	if w.Diverged {
+		f.collided = collide(f.state.Lineage, w.Lineage)
+	}
 	cause := "scope"
 	switch {
 	case w.Diverged:
@@ -52,8 +56,12 @@ func (f *Follower) welcome(ctx context.Context, w Welcome) error {
 			st = UnitState{Phase: Adding}
 		case st.Phase == Dropping:
 			f.wanted[unit] = true
-		case !w.Resume || !st.Until.IsZero() && !w.Lineage.Contains(st.Until):
+		case !w.Resume || changed && (st.Phase != Whole || f.state.Cursor.Before(st.Until)):
+			// What was fetched of another history may be of a place that this one does not have.
 			st = again(st)
+		}
+		if st.Phase == Adding || st.Phase == Checking {
+			st.List = st.List || f.collided
 		}
 		if st.Phase == Adding || st.Phase == Checking {
 			compare++
@@ -79,7 +87,6 @@ func (f *Follower) welcome(ctx context.Context, w Welcome) error {
 			common = storage.Position{Epoch: 1}
 		}
 		c.Diverged = &common
-		f.collided = collide(f.state.Lineage, w.Lineage)
 	}
 	f.at, f.welcomed, f.primaryID = w.Start, true, w.ClusterID
 	f.begin(cause, compare)
@@ -89,9 +96,9 @@ func (f *Follower) welcome(ctx context.Context, w Welcome) error {
 // again returns the state of a unit that must be compared from its beginning.
 func again(st UnitState) UnitState {
 	if st.Phase == Adding {
-		return UnitState{Phase: Adding, Anchor: st.Anchor, Attempts: st.Attempts}
+		return UnitState{Phase: Adding, Anchor: st.Anchor, Attempts: st.Attempts, List: st.List}
 	}
-	return UnitState{Phase: Checking, Attempts: st.Attempts}
+	return UnitState{Phase: Checking, Attempts: st.Attempts, List: st.List}
 }
 
 // collide reports whether two histories have epochs of one number that are not the same.

@@ -89,8 +89,9 @@ func (f *Follower) choose(ctx context.Context) error {
 			return nil
 		}
 		switch n := count(sums); {
-		case st.Phase == Adding && n == 0:
+		case n == 0:
 			j.values = true
+		case st.List:
 		case st.Phase == Adding || n >= uint64(f.o.SmallUnit):
 			j.sums = true
 		}
@@ -220,7 +221,7 @@ func (f *Follower) page(ctx context.Context, m Page) error {
 			}
 		case !j.buckets.Has(item.Key):
 			continue // an anchor that does not differ
-		case here[item.Key] == item.Mod:
+		case here[item.Key] == item.Mod && !(st.List && f.state.Diverged.Before(item.Mod)):
 			delete(here, item.Key)
 			continue
 		default:

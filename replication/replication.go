@@ -89,7 +89,7 @@ type Source interface {
 	Head() storage.Index
 	// Oldest returns the index after which Records are kept.
 	Oldest() storage.Index
-	// Locate turns a position of an earlier epoch, at which this cluster was a secondary itself, into an index of its own
+	// Locate turns a position of an earlier epoch, of this cluster or another one, into an index of its own
 	// log: everything after that index, and perhaps a little before it, is what somebody at the position lacks. false:
 	// not known, or no longer kept.
 	Locate(ctx context.Context, p storage.Position) (storage.Index, bool)
@@ -126,6 +126,9 @@ type UnitState struct {
 	Anchor *Item `json:"anchor,omitempty"`
 	// Attempts counts repairs in a row after which a checkpoint still differed.
 	Attempts int `json:"attempts,omitempty"`
+	// List is set while Checking or Adding after a divergence in which both sides had an epoch of one number, so that a
+	// position may mean two values: then no sums are compared, and nothing behind State.Diverged is believed.
+	List bool `json:"list,omitempty"`
 }
 
 // Phase of a unit on a secondary.

@@ -286,7 +286,7 @@ func (s *Session) resume(ctx context.Context, cursor storage.Position) (storage.
 	switch {
 	case i < 0:
 		return 0, false, nil
-	case i == last || s.lineage[i].ClusterID == s.cluster:
+	case i == last:
 		at = cursor.Index // of this log
 	case i == last-1 && cursor == s.lineage[last].From:
 		// The first of the epoch may be the entry at Base itself.
@@ -344,6 +344,14 @@ func (s *Session) Next(ctx context.Context) (Message, error) {
 	return nil, nil
 }
 
+// same returns an error if the cluster has begun another epoch: who follows must hear of it in a new Welcome.
+func (s *Session) same() error {
+	if _, _, lineage := s.src.Self(); lineage.Epoch() != s.lineage.Epoch() {
+		return fmt.Errorf("epoch %d has ended, this cluster is in epoch %d", s.lineage.Epoch(), lineage.Epoch())
+	}
+	return nil
+}
+
 // work alternates between answers and the stream.
 func (s *Session) work(ctx context.Context, now int64) (Message, error) {
 	steps := []func(context.Context, int64) (Message, error){s.checkpoint, s.batch, s.answer}
@@ -374,6 +382,9 @@ func (s *Session) heartbeat(_ context.Context, now int64) (Message, error) {
 		return nil, nil
 	}
 	s.heartbeatAt = now
+	if err := s.same(); err != nil {
+		return nil, err
+	}
 	return Heartbeat{Head: s.own(s.src.Head()), Through: s.at, Oldest: s.own(s.src.Oldest()), NowMS: now, Addrs: s.src.Addrs()}, nil
 }
 

@@ -183,6 +183,9 @@ func (s *Session) examine(ctx context.Context, e Entry, now int64) (Message, err
 // stream is where the change was made, because the unit may turn out to begin in between.
 func (s *Session) rescope(ctx context.Context, now int64) (Message, error) {
 	if s.scopeChanged.Swap(false) {
+		if err := s.same(); err != nil {
+			return nil, err
+		}
 		if err := s.readScope(ctx, now); err != nil {
 			return nil, err
 		}
