@@ -93,7 +93,7 @@ func (w *world) countAnswer(l *link, m replication.Message) {
 // checkChange looks at everything that a follower commits.
 func (w *world) checkChange(r *replica, c replication.Change) {
 	l, st := r.l, r.n.st
-	if p := st.progress; c.Cursor != nil && p != nil && st.progressAt == r.base && c.Cursor.Before(p.Cursor) {
+	if p := st.progress; c.Cursor != nil && p != nil && st.progressAt == r.base && c.Cursor.Before(p.Cursor) && c.Diverged == nil {
 		w.fail("%s: the cursor goes back from %v to %v", l.sec.name, p.Cursor, *c.Cursor)
 	}
 	next := merge(st.progress, c)

@@ -41,8 +41,7 @@ type world struct {
 	values   int
 	mounts   int
 	spaces   int
-	epochs   uint32 // highest epoch that was ever given out
-	small    int    // FollowerOptions.SmallUnit
+	small    int // FollowerOptions.SmallUnit
 	tracing  bool
 	trace    []string
 	rounds   int // that it took to converge
@@ -91,7 +90,7 @@ func (w *world) n(n int) int             { return w.rng.IntN(n) }
 func (w *world) chance(percent int) bool { return w.rng.IntN(100) < percent }
 
 func newWorld(seed uint64, bug bugs, off map[string]bool, tracing bool) *world {
-	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 0)), now: 1000, bug: bug, off: off, tracing: tracing, epochs: 1}
+	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 0)), now: 1000, bug: bug, off: off, tracing: tracing}
 	w.small = w.n(3) * 3
 	for i := range 3 {
 		c := newCluster(w, string(rune('A'+i)))
@@ -237,13 +236,11 @@ func (l *link) alive() bool {
 		return false
 	}
 	if l.pri == nil || l.sec.term != l.term || l.sec.active < 0 || l.sec.at().role.mode != secondary ||
-		l.conn.priTerm != l.pri.term && len(l.conn.toSec) == 0 {
+		len(l.conn.toSec) == 0 && (l.conn.ended || l.conn.priTerm != l.pri.term) {
 		l.cut()
 		return false
 	}
-	if l.conn.priTerm != l.pri.term {
-		l.conn.ended = true
-	}
+	l.conn.ended = l.conn.ended || l.conn.priTerm != l.pri.term
 	return true
 }
 
@@ -572,12 +569,7 @@ func (w *world) promote(c *cluster, force bool) {
 		from, whole = st.progress.Cursor, exact(st.progress) && !st.torn
 	}
 	lineage := slices.Clone(c.lineage())
-	epoch := lineage.Epoch() + 1
-	if force {
-		w.epochs = max(w.epochs, lineage.Epoch()) + 1
-		epoch = w.epochs
-	}
-	w.epochs = max(w.epochs, epoch)
+	epoch := lineage.Epoch() + 1 // two that are promoted by force may take the same
 	own := w.ownLink(c)
 	own.pri, own.final = nil, false
 	for _, l := range w.links { // sessions of an earlier time, and its own stream
