@@ -96,6 +96,34 @@ func TestEveryFlippedBit(t *testing.T) {
 	}
 }
 
+// After a Reset, the older slot of the mark describes a log that is gone.
+func TestDamagedMarkAfterReset(t *testing.T) {
+	dir := t.TempDir()
+	l := mustOpen(t, dir, Options{open: openUnsynced})
+	must(t, l.Begin(0))
+	fill(t, l, 0, 10)
+	must(t, l.Sync())
+	must(t, l.Reset(100))
+	must(t, l.Close())
+	good, err := os.ReadFile(filepath.Join(dir, markName))
+	must(t, err)
+	for at := range good {
+		if at%slotBytes > 80 {
+			continue
+		}
+		work := copyDir(t, dir)
+		bad := append([]byte(nil), good...)
+		bad[at] ^= 1
+		for _, b := range [][]byte{bad, good[:at]} {
+			must(t, os.WriteFile(filepath.Join(work, markName), b, 0o600))
+			if l := mustOpen(t, work, Options{open: openUnsynced}); l.Active() && l.Base() != 100 {
+				t.Fatalf("byte %d: the log is active and complete from %d on", at, l.Base())
+			}
+			restore(t, dir, work)
+		}
+	}
+}
+
 func restore(t testing.TB, from, to string) {
 	t.Helper()
 	must(t, os.RemoveAll(to))
