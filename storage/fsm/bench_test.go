@@ -2,19 +2,43 @@ package fsm_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"path/filepath"
 	"testing"
 
 	"github.com/hashicorp/raft"
 
 	"github.com/coffer-project/coffer/storage"
 	"github.com/coffer-project/coffer/storage/fsm"
+	"github.com/coffer-project/coffer/storage/wal"
 )
 
 // One op is one write of 1 KiB; entries hold 32 of them, as a busy coalescer makes them.
-func BenchmarkApply(b *testing.B) {
+func BenchmarkApply(b *testing.B) { benchmarkApply(b, open(b, b.TempDir())) }
+
+// The same with a log of changes that keeps them all.
+func BenchmarkApplyLogged(b *testing.B) {
+	dir := b.TempDir()
+	log, err := wal.Open(filepath.Join(dir, "wal"), wal.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	f, err := fsm.Open(dir, fsm.Options{Log: log})
+	if err == nil {
+		err = f.BeginLog(log.Begin)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	benchmarkApply(b, f)
+	if err := errors.Join(f.Close(), log.Close()); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func benchmarkApply(b *testing.B, f *fsm.FSM) {
 	const ops, keys = 32, 100_000
-	f := open(b, b.TempDir())
 	value := make([]byte, 1<<10)
 	b.ReportAllocs()
 	index, n := uint64(0), 0
