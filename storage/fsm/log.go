@@ -29,7 +29,8 @@ type Log interface {
 }
 
 // BeginLog calls begin between two entries. Nothing is applied, and the state not replaced, until it returns: a log that
-// is turned on in it has everything after applied. begin must not wait for the FSM. BeginLog returns its error, or why the
+// is turned on in it has everything after applied. begin must not wait for the FSM, and BeginLog not be called from a
+// subscriber of OnChange. It returns the error of begin, or why the
 // file cannot take note of it.
 func (f *FSM) BeginLog(begin func(applied storage.Index) error) error {
 	f.applying.Lock()
