@@ -64,7 +64,7 @@ func (l *Link) toStatus(err error) error {
 
 // activeAddr returns the address of the active node if it is another one.
 func (l *Link) activeAddr(err error) string {
-	if r, ok := errors.AsType[*redirect](err); ok {
+	if r, ok := errors.AsType[*redirect](err); ok && r.addr != "" {
 		return r.addr
 	}
 	self, addr := l.o.Guard.Active()
@@ -101,6 +101,8 @@ func fromStatus(err error, sent bool) error {
 		return ErrRevoked
 	case st.Code() == codes.InvalidArgument:
 		return &Refusal{Detail: st.Message()}
+	case st.Code() == codes.Internal && st.Message() == errOther.Error() && !sent:
+		return errOther
 	case st.Code() == codes.Internal && st.Message() == errOther.Error():
 		return fmt.Errorf("%w: %w", storage.ErrOutcomeUnknown, errOther)
 	case !sent:

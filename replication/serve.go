@@ -19,7 +19,6 @@ import (
 	"google.golang.org/grpc/tap"
 
 	pb "github.com/coffer-project/coffer/proto/replicationpb"
-	"github.com/coffer-project/coffer/storage"
 )
 
 // Of connections without a certificate, which can only enrol, there are few, and not for long.
@@ -261,6 +260,7 @@ func (s *server) Call(ctx context.Context, req *pb.CallRequest) (*pb.CallReply, 
 	if err != nil {
 		return nil, s.l.toStatus(err)
 	}
+	at = min(at, s.l.Head()) // nothing that replicates is behind it
 	return &pb.CallReply{Answer: answer, At: encodePosition(s.l.resolver().index(at))}, nil
 }
 
@@ -303,7 +303,7 @@ func (s *server) Stream(stream grpc.BidiStreamingServer[pb.FromSecondary, pb.Fro
 		return nil // the last message has said it
 	}
 	if errors.Is(err, ErrTruncated) || errors.Is(err, ErrBuilding) || errors.Is(err, errScopeMoved) {
-		err = fmt.Errorf("%w: %w", storage.ErrUnavailable, err) // another attempt helps
+		return status.Error(codes.Unavailable, err.Error()) // another attempt helps
 	}
 	return l.toStatus(err)
 }

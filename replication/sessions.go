@@ -102,6 +102,7 @@ func (s *session) run(ctx context.Context) (err error) {
 				return err
 			}
 		case <-logged:
+			s.applied(ctx)
 		case <-kicked:
 		case <-tick.C:
 		case <-s.active.ctx.Done():
@@ -110,6 +111,13 @@ func (s *session) run(ctx context.Context) (err error) {
 			return ctx.Err()
 		}
 	}
+}
+
+// applied waits until what the log has can be read, which is a moment later.
+func (s *session) applied(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, s.l.o.timing.tick)
+	defer cancel()
+	s.l.o.State.WaitApplied(ctx, s.l.o.Log.Head()) //nolint:errcheck // otherwise there is nothing to be sent yet
 }
 
 // incoming is a message from the secondary, or why there are no more.

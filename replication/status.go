@@ -1,0 +1,289 @@
+package replication
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	pb "github.com/coffer-project/coffer/proto/replicationpb"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// following is what the status of a follower is made of.
+type following struct {
+	progress  FollowerProgress
+	connected string // address
+	dialling  bool
+	reason    string
+	terminal  string
+	lastHeard time.Time
+	skew      time.Duration // our clock minus the primary's
+	measured  bool          // skew is of this connection
+	entries   meter
+	bytes     meter
+	head      meter // of the primary
+}
+
+// FollowStatus is how a secondary is doing.
+type FollowStatus struct {
+	State      SecondaryState
+	Reason     string // why it is not connected, for people
+	Terminal   string // "", "revoked", "fenced", "rejected": needs an operator
+	Cursor     storage.Position
+	Head       storage.Position // of the primary, as last heard
+	LagEntries uint64
+	LagBytes   int64
+	LagSeconds float64
+	EntriesIn  uint64 // since the node became active
+	BytesIn    int64
+	RateIn     float64 // entries each second, lately
+	ETASeconds float64 // until it has caught up; negative: it does not
+	Connected  string  // address
+	LastHeard  time.Time
+	ClockSkew  time.Duration
+	Repair     *Repair
+	Exact      bool
+	Units      map[string]string // unit: phase
+	KeysDone   int64             // of a backfill
+	KeysTotal  int64
+	CanKeepUp  bool
+}
+
+const notePace = 200 * time.Millisecond
+
+// note keeps what the machine says of itself for others, and tells who waits for the cursor.
+func (f *follow) note(now time.Time) {
+	f.l.progress.follower(f.machine.at)
+	if now.Sub(f.noted) < notePace {
+		return
+	}
+	f.noted = now
+	p := f.machine.Status()
+	for unit := range f.drops {
+		if p.Units[unit] != Dropping {
+			delete(f.drops, unit)
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	st := &f.status
+	st.progress = p
+	st.entries.count(now, float64(p.Entries))
+	st.bytes.count(now, float64(p.Bytes))
+	st.head.count(now, float64(p.Head.Index))
+}
+
+func (f *follow) dialling(string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.status.dialling, f.status.measured = true, false
+}
+
+func (f *follow) connected(c *client, addr string) {
+	f.mu.Lock()
+	if f.status.terminal != "" || f.status.reason != "" {
+		f.l.log.Info("following the primary", "address", addr)
+	}
+	f.conn, f.status.connected, f.status.dialling, f.status.reason, f.status.terminal = c, addr, false, "", ""
+	f.status.lastHeard = time.Now()
+	f.mu.Unlock()
+	f.changed.raise()
+	f.noted = time.Time{}
+}
+
+func (f *follow) lostConnection() {
+	f.noted = time.Time{}
+	f.note(time.Now())
+	f.mu.Lock()
+	f.conn, f.status.connected = nil, ""
+	f.mu.Unlock()
+}
+
+// disconnected keeps the reason, and says it once.
+func (f *follow) disconnected(err error, terminal string) {
+	reason := ""
+	if err != nil {
+		reason = err.Error()
+	}
+	f.mu.Lock()
+	news := reason != f.status.reason
+	f.status.dialling, f.status.reason, f.status.terminal = false, reason, terminal
+	f.mu.Unlock()
+	f.changed.raise()
+	switch {
+	case news && terminal != "":
+		f.l.log.Error("the primary cannot be followed until an operator acts", "state", terminal, "err", err)
+	case news:
+		f.l.log.Warn("not connected to the primary", "err", err)
+	}
+}
+
+// measure compares the clocks. Of several differences the smallest has the least of the network in it.
+func (f *follow) measure(heard time.Time, h Heartbeat) {
+	skew := heard.Sub(time.UnixMilli(h.NowMS)).Round(time.Millisecond)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	st := &f.status
+	st.lastHeard = heard
+	if !st.measured || skew.Abs() < st.skew.Abs() {
+		st.skew, st.measured = skew, true
+	}
+}
+
+// FollowStatus describes this node's following; zero but for its state if it follows nobody.
+func (l *Link) FollowStatus() FollowStatus {
+	l.mu.Lock()
+	f, a := l.follow, l.active
+	l.mu.Unlock()
+	if f == nil {
+		return FollowStatus{State: Disconnected}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := f.status.describe(time.Now())
+	if p := f.status.progress; a != nil && out.KeysTotal > 0 {
+		out.KeysDone = int64(a.trees.count(func(unit Unit) bool { return p.Units[unit] != "" }))
+		out.KeysTotal = max(out.KeysTotal, out.KeysDone)
+	}
+	return out
+}
+
+func (st *following) describe(now time.Time) FollowStatus {
+	p := &st.progress
+	out := FollowStatus{
+		State: p.State, Reason: st.reason, Terminal: st.terminal, Cursor: p.Cursor, Head: p.Head, EntriesIn: p.Entries, BytesIn: p.Bytes,
+		RateIn: st.entries.rate, Connected: st.connected, LastHeard: st.lastHeard, ClockSkew: st.skew, Repair: p.Repair, Exact: p.Exact,
+		Units: make(map[string]string, len(p.Units)), CanKeepUp: true,
+	}
+	switch {
+	case st.connected != "":
+	case st.dialling:
+		out.State = Connecting
+	default:
+		out.State = Disconnected
+	}
+	for unit, phase := range p.Units {
+		out.Units[string(unit)] = string(phase)
+	}
+	if p.Repair != nil && p.Repair.Running {
+		out.KeysTotal = p.Repair.Estimated
+	}
+	st.lag(&out, now)
+	return out
+}
+
+// lag says how far the secondary is behind, in three units, and for how long.
+func (st *following) lag(out *FollowStatus, now time.Time) {
+	p := &st.progress
+	if !p.Cursor.Before(p.Head) {
+		return
+	}
+	if p.Cursor.Epoch == p.Head.Epoch {
+		out.LagEntries = uint64(p.Head.Index - p.Cursor.Index)
+	}
+	if p.Entries > 0 {
+		out.LagBytes = int64(float64(out.LagEntries) * float64(p.Bytes) / float64(p.Entries))
+	}
+	if p.TimeMS != 0 {
+		out.LagSeconds = max(0, now.Add(-st.skew).Sub(time.UnixMilli(p.TimeMS)).Seconds())
+	}
+	gain := st.entries.rate - st.head.rate
+	switch {
+	case out.LagSeconds < 5: // it is about to be there
+		out.ETASeconds = min(out.LagSeconds, 1)
+	case gain <= 0:
+		out.ETASeconds, out.CanKeepUp = -1, false
+	default:
+		out.ETASeconds = math.Ceil(float64(out.LagEntries) / gain)
+	}
+}
+
+// Root returns a digest of all shared data that replicates to or from here, in hexadecimal; "" while it is being built.
+func (l *Link) Root() string {
+	a := l.here()
+	if a == nil {
+		return ""
+	}
+	sum, ok := a.trees.whole()
+	if !ok {
+		return ""
+	}
+	b := binary.BigEndian.AppendUint64(nil, sum.A)
+	b = binary.BigEndian.AppendUint64(b, sum.B)
+	return hex.EncodeToString(binary.BigEndian.AppendUint64(b, sum.Count))
+}
+
+// Repair makes the follower compare everything with its primary, as soon as it is connected.
+func (l *Link) Repair(cause string) error {
+	l.mu.Lock()
+	f := l.follow
+	l.mu.Unlock()
+	if f == nil {
+		return errors.New("this node follows no primary")
+	}
+	select {
+	case f.repairs <- cause:
+	default: // one is waiting already
+	}
+	return nil
+}
+
+// patience is how long a Call waits for a connection to the primary.
+const patience = 5 * time.Second
+
+// Call has something done by the primary that this cluster follows; the answer's position is to be waited for with
+// AwaitCursor. storage.ErrUnavailable: nothing was done; storage.ErrOutcomeUnknown: it may have been, or may be later;
+// *Refusal: the primary's answer.
+func (l *Link) Call(ctx context.Context, kind string, payload []byte) (answer []byte, at storage.Position, err error) {
+	waiting, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		var reply *pb.CallReply
+		c, again, err := l.upstream()
+		if err == nil {
+			err = unary(ctx, func(ctx context.Context) error {
+				var err error
+				reply, err = c.Call(ctx, &pb.CallRequest{Kind: kind, Payload: payload})
+				return err
+			})
+		}
+		if err == nil {
+			var d decoder
+			return reply.GetAnswer(), d.position(reply.GetAt()), d.err
+		}
+		if again == nil || !errors.Is(err, storage.ErrUnavailable) {
+			return nil, storage.Position{}, err
+		}
+		select {
+		case <-again:
+		case <-time.After(l.o.timing.tick):
+		case <-waiting.Done():
+			return nil, storage.Position{}, err
+		}
+	}
+}
+
+// upstream returns a connection to the primary, or why there is none, and what is closed when that has changed; nil if it
+// will not soon.
+func (l *Link) upstream() (*client, <-chan struct{}, error) {
+	l.mu.Lock()
+	f := l.follow
+	l.mu.Unlock()
+	if f == nil {
+		return nil, nil, fmt.Errorf("%w: this node follows no primary", storage.ErrUnavailable)
+	}
+	changed := f.changed.wait()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case f.conn != nil:
+		return f.conn, changed, nil
+	case f.status.terminal != "":
+		return nil, nil, fmt.Errorf("%w: the primary cannot be followed: %s", storage.ErrUnavailable, f.status.reason)
+	}
+	return nil, changed, fmt.Errorf("%w: the primary cannot be reached", storage.ErrUnavailable)
+}
