@@ -13,7 +13,12 @@ func TestSimulationNotices(t *testing.T) {
 		{"answers that are older than the stream", bugs{stalePages: true}, 300},
 		{"a cursor that is committed apart from the data", bugs{tornCursor: true}, 300},
 		{"a state that is durable before its log", bugs{foldWithoutSync: true}, 2000},
-		{"records of what does not replicate", bugs{sendEverything: true}, 300},
+		{"a scope that is not the present one", bugs{oldScope: true}, 300},
+		{"commits without a condition", bugs{blindCommit: true}, 3000},
+		{"a log that is continued from anywhere", bugs{locateAny: true}, 20000},
+		{"a log that is kept after a promotion in the middle of a repair", bugs{keepLog: true}, 10000},
+		{"parts of a change that look exact", bugs{partsExact: true}, 10000},
+		{"values that are not kept when they are replaced", bugs{dropCopies: true}, 3000},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

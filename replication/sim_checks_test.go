@@ -243,7 +243,7 @@ func (w *world) same(l *link) bool {
 // arrived reports whether a secondary has nothing left to do.
 func (w *world) arrived(l *link) bool {
 	st := l.sec.at()
-	if !l.alive() || st.progress == nil || st.torn || !exact(st.progress) || !w.same(l) {
+	if !w.alive(l) || st.progress == nil || st.torn || !exact(st.progress) || !w.same(l) {
 		return false
 	}
 	s := l.follower.Status()

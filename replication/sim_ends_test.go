@@ -170,7 +170,7 @@ func (s *source) Records(_ context.Context, after storage.Index, maxBytes int) (
 			}
 		}
 		for _, op := range r.ops {
-			if _, ok := simUnit(op.Key); !ok && !s.w.bug.sendEverything {
+			if _, ok := simUnit(op.Key); !ok {
 				continue
 			}
 			if op.Delete {
@@ -204,7 +204,7 @@ func (s *source) Locate(_ context.Context, p storage.Position) (storage.Index, b
 	for _, r := range s.n.wal.records {
 		switch {
 		case r.cursor.IsZero() || own && r.index <= p.Index:
-		case !r.exact: // what came before cannot be continued here: more, or less, than the cursor says was there
+		case !r.exact && !s.w.bug.locateAny: // what came before cannot be continued here: more, or less, than the cursor says was there
 			ok = false
 		case !p.Before(r.cursor):
 			at, ok = r.index, true
@@ -217,6 +217,10 @@ func (s *source) Scope(context.Context) (map[replication.Unit]bool, uint64, erro
 	p, ok := s.n.st.peers[s.peer]
 	if !ok || p.revoked {
 		return nil, 0, replication.ErrRevoked
+	}
+	if s.w.bug.oldScope && s.n.st.applied > 4 {
+		old := s.c.replay(nil, s.n.st.applied-4)
+		return old.scope(old.peers[s.peer]), uint64(s.n.st.scopeAt), nil
 	}
 	return s.n.st.scope(p), uint64(s.n.st.scopeAt), nil
 }
@@ -346,10 +350,16 @@ func (r *replica) Commit(_ context.Context, c replication.Change) error {
 	next := merge(r.n.st.progress, c)
 	base := r.base // an entry of the log is never changed
 	e := entry{needProgress: &base, puts: c.Puts, deletes: c.Deletes, progress: next, lost: c.Lost}
+	if r.w.bug.blindCommit {
+		e.needProgress = nil
+	}
+	if r.w.bug.dropCopies {
+		e.lost = nil
+	}
 	r.w.checkChange(r, c)
 	if tooLarge := len(c.Puts)+len(c.Deletes) > 3 && r.w.chance(10); tooLarge || r.w.bug.tornCursor {
 		first, rest := e, e
-		first.deletes, first.progress, first.lost, first.torn = nil, ahead(r.n.st.progress, c), nil, true
+		first.deletes, first.progress, first.lost, first.torn = nil, r.w.ahead(r.n.st.progress, c), nil, true
 		rest.puts = nil
 		if r.w.bug.tornCursor { // the canary: first the cursor, then the data
 			first.puts, first.progress, first.torn, rest.puts = nil, next, false, c.Puts
@@ -358,7 +368,9 @@ func (r *replica) Commit(_ context.Context, c replication.Change) error {
 		if err != nil {
 			return err
 		}
-		rest.needProgress = &at
+		if rest.needProgress != nil {
+			rest.needProgress = &at
+		}
 		r.base = at
 		e = rest
 	}
@@ -372,9 +384,9 @@ func (r *replica) Commit(_ context.Context, c replication.Change) error {
 }
 
 // ahead returns the progress between the writes of a change: the units that it touches are exact only after it.
-func ahead(old *replication.State, c replication.Change) *replication.State {
+func (w *world) ahead(old *replication.State, c replication.Change) *replication.State {
 	s := merge(old, replication.Change{})
-	if c.Cursor == nil {
+	if c.Cursor == nil || w.bug.partsExact {
 		return s
 	}
 	for _, it := range c.Puts {

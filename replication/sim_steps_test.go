@@ -2,7 +2,6 @@ package replication_test
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -316,7 +315,7 @@ func (w *world) reEnrol(l *link) {
 }
 
 func (w *world) operatorRepair(l *link) {
-	if l.alive() {
+	if w.alive(l) {
 		w.say("%s: repair", l.sec.name)
 		if err := l.follower.Repair(context.Background(), "operator"); err != nil {
 			w.say("%s: %v", l.sec.name, err)
@@ -469,7 +468,6 @@ func (w *world) damage(pri *cluster) {
 	}
 }
 
-func (l *link) String() string { return fmt.Sprintf("%s", l.sec.name) }
 
 func sortedUnits[V any](m map[replication.Unit]V) []replication.Unit {
 	out := make([]replication.Unit, 0, len(m))

@@ -25,7 +25,13 @@ type bugs struct {
 	stalePages      bool // answers are older than what was sent before them
 	tornCursor      bool // the cursor is committed apart from the data
 	foldWithoutSync bool // the state is made durable without the WAL
-	sendEverything  bool // records hold what does not replicate
+	oldScope        bool // the scope is that of some entries ago
+	blindCommit     bool // a secondary commits whatever happened since it has read
+	locateAny       bool // a secondary's log is continued from anywhere, exact or not
+	keepLog         bool // one that is promoted when it is not exact keeps its log
+	partsExact      bool // between the writes of a change nothing says that units are ahead
+	forgetEpochs    bool // a cluster forgets the epochs in which it was the primary when it follows another
+	dropCopies      bool // what a repair replaces is not kept
 }
 
 type world struct {
@@ -70,6 +76,8 @@ type conn struct {
 	priTerm      int
 	scopeAt      storage.Index
 	toSec, toPri []replication.Message
+	roleAt       storage.Index
+	lingers      bool // its node is no longer the active one of the primary, and does not know
 	ended        bool // the session ended: what is under way may still arrive
 }
 
@@ -128,7 +136,14 @@ func (w *world) must(c *cluster, e entry) storage.Index {
 func (w *world) enrol(l *link, pri *cluster) {
 	id := l.sec.name + strconv.Itoa(int(l.sec.last()))
 	w.must(l.sec, entry{newWAL: true, wipe: id, role: &role{mode: secondary, lineage: pri.at().role.lineage}})
+	l.forget()
 	w.follow(l, pri)
+}
+
+// forget is for a cluster that is something else from now on.
+func (l *link) forget() {
+	l.cut()
+	l.follower, l.behind, l.common = nil, nil, storage.Position{}
 }
 
 // follow is update-primary.
@@ -231,23 +246,30 @@ func (l *link) cut() {
 }
 
 // alive reports whether the stream still has both its ends, and forgets it otherwise.
-func (l *link) alive() bool {
+func (w *world) alive(l *link) bool {
 	if l.conn == nil {
 		return false
 	}
 	if l.pri == nil || l.sec.term != l.term || l.sec.active < 0 || l.sec.at().role.mode != secondary ||
-		len(l.conn.toSec) == 0 && (l.conn.ended || l.conn.priTerm != l.pri.term) {
+		len(l.conn.toSec) == 0 && l.conn.ended {
 		l.cut()
 		return false
 	}
-	l.conn.ended = l.conn.ended || l.conn.priTerm != l.pri.term
+	if c := l.conn; !c.ended && c.priTerm != l.pri.term && !c.lingers {
+		n := c.src.n
+		c.lingers = n.up && w.chance(50) // the node has not noticed yet, and goes on
+		c.ended = !c.lingers
+	}
+	if c := l.conn; c.lingers && (!c.src.n.up || c.src.n.st.roleAt != c.roleAt || !w.faults || w.chance(1)) {
+		c.ended = true
+	}
 	return true
 }
 
 // connect opens a stream.
 func (w *world) connect(l *link) {
 	ctx := context.Background()
-	if l.pri == nil || l.blocked || l.sec.active < 0 || l.pri.active < 0 || l.sec.at().role.mode != secondary || l.alive() {
+	if l.pri == nil || l.blocked || l.sec.active < 0 || l.pri.active < 0 || l.sec.at().role.mode != secondary || w.alive(l) {
 		return
 	}
 	st := l.pri.at()
@@ -276,7 +298,7 @@ func (w *world) connect(l *link) {
 		return
 	}
 	src := &source{w: w, c: l.pri, n: l.pri.nodes[l.pri.active], peer: l.sec.name}
-	l.conn = &conn{src: src, priTerm: l.pri.term, scopeAt: st.scopeAt, session: replication.NewSession(src, simLayout, replication.SessionOptions{
+	l.conn = &conn{src: src, priTerm: l.pri.term, roleAt: st.roleAt, scopeAt: st.scopeAt, session: replication.NewSession(src, simLayout, replication.SessionOptions{
 		BatchBytes: 100, WindowBytes: 400, HeartbeatMS: 300, CheckpointMS: 500,
 	})}
 	if demoted { // it still hands out what there is
@@ -289,7 +311,7 @@ func (w *world) connect(l *link) {
 // toSecondary delivers the next message, as toPrimary does; fromPrimary and fromSecondary ask for one to send. They report
 // whether there was anything to do.
 func (w *world) toSecondary(l *link) bool {
-	if !l.alive() || len(l.conn.toSec) == 0 {
+	if !w.alive(l) || len(l.conn.toSec) == 0 {
 		return false
 	}
 	m := l.conn.toSec[0]
@@ -306,7 +328,7 @@ func (w *world) toSecondary(l *link) bool {
 }
 
 func (w *world) toPrimary(l *link) bool {
-	if !l.alive() || l.conn.ended || len(l.conn.toPri) == 0 {
+	if !w.alive(l) || l.conn.ended || len(l.conn.toPri) == 0 {
 		return false
 	}
 	m := l.conn.toPri[0]
@@ -316,7 +338,7 @@ func (w *world) toPrimary(l *link) bool {
 }
 
 func (w *world) fromPrimary(l *link) bool {
-	if !l.alive() || l.conn.ended || len(l.conn.toSec) > 8 {
+	if !w.alive(l) || l.conn.ended || len(l.conn.toSec) > 8 {
 		return false
 	}
 	if at := l.conn.src.n.st.scopeAt; at != l.conn.scopeAt {
@@ -353,7 +375,7 @@ func (w *world) sessionError(l *link, err error) {
 }
 
 func (w *world) fromSecondary(l *link) bool {
-	if !l.alive() {
+	if !w.alive(l) {
 		return false
 	}
 	m, err := l.follower.Next(context.Background())
@@ -548,7 +570,7 @@ func (w *world) demote(c *cluster, abruptly bool) {
 	at := w.must(c, entry{role: &role{mode: secondary, lineage: st.role.lineage}})
 	w.say("%s is demoted at %d", c.name, at)
 	for _, l := range w.links {
-		if l.pri == c && l.alive() && !l.conn.ended {
+		if l.pri == c && w.alive(l) && !l.conn.ended {
 			if abruptly {
 				l.cut()
 			} else {
@@ -557,7 +579,8 @@ func (w *world) demote(c *cluster, abruptly bool) {
 		}
 	}
 	own := w.ownLink(c)
-	own.pri, own.conn, own.final = nil, nil, false
+	own.forget()
+	own.pri, own.final = nil, false
 }
 
 // promote makes a secondary a primary. One that is not exact begins its log anew a place later, so that nobody resumes.
@@ -573,12 +596,13 @@ func (w *world) promote(c *cluster, force bool) {
 	own := w.ownLink(c)
 	own.pri, own.final = nil, false
 	for _, l := range w.links { // sessions of an earlier time, and its own stream
-		if l == own || l.pri == c {
+		if l.pri == c {
 			l.cut()
 		}
 	}
+	own.forget()
 	w.must(c, entry{role: &role{mode: primary, lineage: append(lineage, storage.Branch{Epoch: epoch, ClusterID: st.id, From: from})}})
-	if !whole {
+	if !whole && !w.bug.keepLog {
 		w.must(c, entry{newWAL: true})
 	}
 	w.say("%s is promoted (force %v, whole %v): %+v", c.name, force, whole, c.at().role.lineage)
