@@ -37,6 +37,12 @@ func (s *Server) newReplicated() *replicated.Store {
 	})
 }
 
+// healthOfReplication is what sys/health says of it.
+func (s *Server) healthOfReplication() (mode, clusterID string, canaryMS int64) {
+	role := s.replicated.Role()
+	return string(role.Mode), role.ClusterID, 0
+}
+
 // nodeAddrs are the cluster addresses of all nodes, the active one's first.
 func (s *Server) nodeAddrs() []string {
 	c := s.node.Cluster()

@@ -92,7 +92,7 @@ type Server struct {
 	snapshots  *snapshots.Scheduler
 	versions   system.VersionHistory
 	tokenPaths engines.Engine
-	replicated alone
+	replicated *replicated.Store
 	link       replicated.Link
 	roles      chan struct{} // capacity 1, level-triggered: the role may have changed; never closed
 
@@ -115,6 +115,7 @@ func New(o Options) *Server {
 		o.Link = replicated.Offline{}
 	}
 	s := &Server{opts: o, log: o.Logger, raw: o.Lifecycle.Raw, link: o.Link, roles: make(chan struct{}, 1)}
+	s.replicated = s.newReplicated()
 	store := &fenced{Barrier: o.Lifecycle.Barrier, role: s.replicated.Current, active: func() bool { return s.node.Active() }}
 	s.barrier = store
 	s.policies = policy.NewStore(store)
@@ -142,12 +143,14 @@ func New(o Options) *Server {
 		Node: s.node, Mounts: s.mounts, Barrier: s.barrier, Raw: s.raw, ResolveFrom: s.namespaces.ResolveFrom,
 		Metrics: s.metrics.Render, TempDir: o.TempDir, Version: o.Version, Logger: o.Logger,
 		UnauthenticatedMetrics: o.UnauthenticatedMetrics,
+		Replication:            s.healthOfReplication,
 	})
 	s.snapshots = snapshots.New(snapshots.Options{
 		Store: s.barrier, Snapshot: s.system.WriteSnapshot, LocalRoot: o.SnapshotRoot, TempDir: o.TempDir, Logger: o.Logger,
 	})
 	s.raw.OnChange(s.snapshots.Changed)
 	s.snapshots.Routes(s.system.Router())
+	s.replicated.Routes(s.system.Router())
 	s.declareShared()
 	return s
 }
@@ -189,7 +192,8 @@ func namespacePuts(ns string) []storage.Put {
 
 // changed takes every applied change, on every node.
 func (s *Server) changed(ch storage.Change) {
-	s.namespaces.Changed(ch) // first: the others ask it for paths
+	s.replicated.Changed(ch) // first: it says whose data this is
+	s.namespaces.Changed(ch) // before those who ask it for paths
 	s.mounts.Changed(ch)
 	s.policies.Changed(ch)
 	s.tokens.Changed(ch)
@@ -214,6 +218,9 @@ func (s *Server) load(ctx context.Context) error {
 		return err
 	}
 	s.states.setKey(key)
+	if err := s.replicated.Load(ctx); err != nil {
+		return err
+	}
 	if err := s.namespaces.Load(ctx); err != nil {
 		return err
 	}
@@ -236,6 +243,7 @@ func (s *Server) unload() {
 	s.cors.Clear()
 	s.uiHeaders.Clear()
 	s.states.setKey(nil)
+	s.replicated.Clear()
 	if err := s.audit.Unload(); err != nil {
 		s.log.Error("closing audit devices", "err", err)
 	}
@@ -259,7 +267,7 @@ func (s *Server) active(ctx context.Context) {
 		}
 	}
 	s.tokens.Activated()
-	s.background.run(ctx, s.upgrade, s.sweeper, s.forgetHeldLogins, s.leases.Run, s.namespaces.Run, s.mounts.Run, s.snapshots.Run)
+	s.background.run(ctx, s.upgrade, s.sweeper, s.forgetHeldLogins, s.leases.Run, s.namespaces.Run, s.mounts.Run, s.snapshots.Run, s.replicated.Run)
 }
 
 // upgradeInterval is the time between two looks for members of an older version.
@@ -455,7 +463,7 @@ func (s *Server) numbers() map[string]float64 {
 	}
 	sources := []map[string]float64{
 		s.node.Numbers(), s.audit.Numbers(), s.tokens.Numbers(), s.leases.Numbers(), s.namespaces.Numbers(),
-		s.mounts.Numbers(), s.quotas.Numbers(), s.snapshots.Numbers(),
+		s.mounts.Numbers(), s.quotas.Numbers(), s.snapshots.Numbers(), s.replicated.Numbers(),
 	}
 	if c := s.node.Cluster(); c != nil {
 		sources = append(sources, c.Numbers())

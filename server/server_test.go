@@ -20,6 +20,7 @@ import (
 	"github.com/coffer-project/coffer/server"
 	"github.com/coffer-project/coffer/server/lifecycle"
 	"github.com/coffer-project/coffer/server/lifecycle/lifecycletest"
+	"github.com/coffer-project/coffer/server/replicated"
 	"github.com/coffer-project/coffer/server/system"
 	"github.com/coffer-project/coffer/storage"
 	"github.com/coffer-project/coffer/storage/barrier"
@@ -99,20 +100,29 @@ type instance struct {
 	key   string
 
 	leases *enginetest.Leases // mounted at "leases/"
+	store  storage.Store      // plaintext, without the fence
 }
 
 func start(t testing.TB) *instance {
 	t.Helper()
+	return startWith(t, nil)
+}
+
+// startWith is start with a link to other clusters.
+func startWith(t testing.TB, link replicated.Link) *instance {
+	t.Helper()
 	state := &memory{State: lifecycletest.NewState(), leader: true}
 	router := lifecycle.NewRawStore(state)
 	leases := enginetest.NewLeases()
+	store := lifecycletest.Barrier{Barrier: barrier.New(router)}
 	s := server.New(server.Options{
+		Link: link,
 		Factories: map[string]engines.Factory{
 			"kv": kv.New, "cubbyhole": cubbyhole.New, "userpass": userpass.New, "leases": leases.Factory,
 		},
 		Version: system.Version{API: "1.21.0", Product: "test"}, TempDir: t.TempDir(),
 		Lifecycle: lifecycle.Options{
-			NodeID: "n1", Raw: state, Router: router, Barrier: lifecycletest.Barrier{Barrier: barrier.New(router)},
+			NodeID: "n1", Raw: state, Router: router, Barrier: store,
 			NewCA: func() (lifecycle.CA, error) { return lifecycle.CA{}, nil },
 			OpenCluster: func(context.Context, lifecycle.CA) (lifecycle.Cluster, error) {
 				return member{lifecycletest.Cluster{State: state.State}, state}, nil
@@ -128,7 +138,7 @@ func start(t testing.TB) *instance {
 			t.Errorf("stopping: %v", err)
 		}
 	})
-	in := &instance{Server: s, t: t, state: state, leases: leases}
+	in := &instance{Server: s, t: t, state: state, leases: leases, store: store}
 	result, err := s.Node().Init(ctx, 1, 1)
 	if err != nil {
 		t.Fatal(err)

@@ -55,6 +55,7 @@ type Table struct {
 	// version counts what made the routes stale. They are fresh while they have the version they were built from.
 	version atomic.Uint64
 	wake    chan struct{} // capacity 1, level-triggered: something is to be finished; never closed
+	away    atomic.Bool   // what Elsewhere answered when the role last changed
 
 	changing sync.Mutex // one enable, tune, beginning of a disable or of a move at a time on this node
 	loading  sync.Mutex
@@ -175,7 +176,7 @@ func (t *Table) Changed(ch storage.Change) {
 	}
 	if entries != nil {
 		t.stale(false, entries...)
-		if t.elsewhere() {
+		if t.away.Load() {
 			t.signal() // a mount that is being disabled there has handed out something here
 		}
 	}
@@ -185,6 +186,7 @@ func (t *Table) elsewhere() bool { return t.opts.Elsewhere != nil && t.opts.Else
 
 // RoleChanged tells that Elsewhere may answer otherwise now.
 func (t *Table) RoleChanged() {
+	t.away.Store(t.elsewhere())
 	t.stale(true)
 	t.signal()
 }
