@@ -1,6 +1,9 @@
 package storage
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Position is a place in the history of a replication set: an index of the log of the cluster that was the primary
 // in an epoch. Within an epoch positions are ordered by index, between epochs by a Lineage. The zero Position is before
@@ -58,15 +61,22 @@ func (l Lineage) Resolve(clusterID string, p Position) Position {
 	return Position{Epoch: epoch, Index: p.Index}
 }
 
-// Contains reports whether p is part of this history: its epoch is one of these, and it is not behind the point where the
-// next epoch left it.
+// Contains reports whether p is part of this history: its epoch is one of these, and it is not behind a point where a
+// later epoch left it. A cluster that has heard of an epoch may have nothing of it when it is promoted by force: so a
+// branch may be from an epoch before the last one.
 func (l Lineage) Contains(p Position) bool {
-	for i, b := range l {
-		if b.Epoch == p.Epoch {
-			return i == len(l)-1 || p.Index <= l[i+1].From.Index
+	i := slices.IndexFunc(l, func(b Branch) bool { return b.Epoch == p.Epoch })
+	return i >= 0 && l[i+1:].left(p) == p
+}
+
+// left returns how much of the history up to p remains after these branches have left it.
+func (l Lineage) left(p Position) Position {
+	for _, b := range l {
+		if b.From.Before(p) {
+			p = b.From
 		}
 	}
-	return false
+	return p
 }
 
 // Common returns the last position that two histories share, and false if they have no epoch in common. What one of them
@@ -79,13 +89,6 @@ func (l Lineage) Common(m Lineage) (Position, bool) {
 	if same == 0 {
 		return Position{}, false
 	}
-	epoch := l[same-1].Epoch
-	common := Position{Epoch: epoch, Index: ^Index(0)} // as far as both have come
-	if same < len(l) {
-		common.Index = min(common.Index, l[same].From.Index)
-	}
-	if same < len(m) {
-		common.Index = min(common.Index, m[same].From.Index)
-	}
-	return common, true
+	common := Position{Epoch: l[same-1].Epoch, Index: ^Index(0)} // as far as both have come
+	return m[same:].left(l[same:].left(common)), true
 }

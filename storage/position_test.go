@@ -63,6 +63,16 @@ func TestLineageContains(t *testing.T) {
 			t.Errorf("Contains(%s) = %v, want %v", p, got, want)
 		}
 	}
+	// a had heard of epoch 2, and had nothing of it when it was promoted by force.
+	skipped := storage.Lineage{history[0], history[1], {Epoch: 3, ClusterID: "a", From: at(1, 50), Base: 200}}
+	for p, want := range map[storage.Position]bool{at(1, 50): true, at(1, 51): false, at(2, 1): false, at(2, 50): false, at(3, 1): true} {
+		if got := skipped.Contains(p); got != want {
+			t.Errorf("Contains(%s) = %v, want %v", p, got, want)
+		}
+	}
+	if got, ok := skipped.Common(history[:2]); !ok || got != at(1, 50) {
+		t.Errorf("Common = %s, %v, want 1:50", got, ok)
+	}
 	if got := history.Epoch(); got != 3 {
 		t.Errorf("Epoch = %d, want 3", got)
 	}
