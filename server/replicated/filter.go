@@ -100,24 +100,25 @@ func isAlways(path string, namespaces []NamespaceInfo) bool {
 
 func filterKey(id string) storage.Key { return filters + storage.Key(hex.EncodeToString([]byte(id))) }
 
-// readFilter returns the first filter that is stored under one of the ids; nil if there is none.
-func readFilter(ctx context.Context, from getter, ids ...string) (*Filter, error) {
+// readFilters returns the filters that are stored under the ids.
+func readFilters(ctx context.Context, from getter, ids ...string) ([]*Filter, error) {
+	var found []*Filter
 	for _, id := range ids {
 		if id == "" {
 			continue
 		}
 		var f Filter
-		switch found, err := read(ctx, from, filterKey(id), &f); {
+		switch e, err := read(ctx, from, filterKey(id), &f); {
 		case err != nil:
 			return nil, err
-		case found.Key == "":
+		case e.Key == "":
 		case f.Format != 1:
 			return nil, fmt.Errorf("a paths filter has format %d, this version knows 1", f.Format)
 		default:
-			return &f, nil
+			found = append(found, &f)
 		}
 	}
-	return nil, nil
+	return found, nil
 }
 
 // names returns what a filter for this id can be stored under, the one for new filters first: a secondary is called by its
@@ -145,15 +146,25 @@ func (s *Store) names(ctx context.Context, id string) ([]string, error) {
 
 // Filter returns the filter of a secondary, by its cluster id or the id of its token; a 404 if there is none.
 func (s *Store) Filter(ctx context.Context, id string) (*Filter, error) {
+	found, err := s.filtersOf(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return found[0], nil
+}
+
+// filtersOf returns at least one filter, or a 404. There are several only if they were written under different ids before
+// these were known to mean the same secondary.
+func (s *Store) filtersOf(ctx context.Context, id string) ([]*Filter, error) {
 	names, err := s.names(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	f, err := readFilter(ctx, s.store, names...)
-	if err == nil && f == nil {
+	found, err := readFilters(ctx, s.store, names...)
+	if err == nil && len(found) == 0 {
 		return nil, engines.NotFound("")
 	}
-	return f, err
+	return found, err
 }
 
 // SetFilter replaces the filter of a secondary; nil removes it.
@@ -188,15 +199,15 @@ func wantPrimary(ctx context.Context, from getter) error {
 
 // Excluded returns what a secondary does not get at present, sorted; a 404 if it has no filter.
 func (s *Store) Excluded(ctx context.Context, id string) (Scope, error) {
-	f, err := s.Filter(ctx, id)
+	found, err := s.filtersOf(ctx, id)
 	if err != nil {
 		return Scope{}, err
 	}
-	return s.resolve(ctx, f)
+	return s.resolve(ctx, found...)
 }
 
-// resolve applies a filter to what there is now.
-func (s *Store) resolve(ctx context.Context, f *Filter) (Scope, error) {
+// resolve applies filters to what there is now: what any of them excludes is excluded.
+func (s *Store) resolve(ctx context.Context, found ...*Filter) (Scope, error) {
 	mounts, err := s.opts.Mounts(ctx)
 	if err != nil {
 		return Scope{}, fmt.Errorf("listing the mounts: %w", err)
@@ -205,7 +216,14 @@ func (s *Store) resolve(ctx context.Context, f *Filter) (Scope, error) {
 	if err != nil {
 		return Scope{}, fmt.Errorf("listing the namespaces: %w", err)
 	}
-	return Resolve(f, mounts, namespaces), nil
+	if len(found) == 0 {
+		return Resolve(nil, mounts, namespaces), nil
+	}
+	scope := Resolve(found[0], mounts, namespaces)
+	for _, f := range found[1:] {
+		scope.narrow(Resolve(f, mounts, namespaces))
+	}
+	return scope, nil
 }
 
 // Scope returns the units that the secondary may have at present, and a number that changes with them.
@@ -213,11 +231,11 @@ func (s *Store) Scope(ctx context.Context, p Peer) (units map[string]bool, versi
 	if p.ID == "" {
 		return nil, 0, errors.New("a secondary without an id has no scope")
 	}
-	f, err := readFilter(ctx, s.store, p.ID, p.ClusterID)
+	found, err := readFilters(ctx, s.store, p.ID, p.ClusterID)
 	if err != nil {
 		return nil, 0, fmt.Errorf("reading a paths filter: %w", err)
 	}
-	scope, err := s.resolve(ctx, f)
+	scope, err := s.resolve(ctx, found...)
 	if err != nil {
 		return nil, 0, err
 	}

@@ -76,16 +76,16 @@ func (s *Store) Answer(ctx context.Context, p Peer, kind string, _ []byte) ([]by
 	if kind != CallFilter {
 		return nil, 0, engines.Invalid("unknown kind of call")
 	}
-	f, err := readFilter(ctx, s.store, p.ID, p.ClusterID)
+	found, err := readFilters(ctx, s.store, p.ID, p.ClusterID)
 	if err != nil {
 		return nil, 0, err
 	}
-	if f == nil {
+	if len(found) == 0 {
 		return encoded(nil), 0, nil
 	}
-	scope, err := s.resolve(ctx, f)
+	scope, err := s.resolve(ctx, found[0])
 	if err != nil {
 		return nil, 0, err
 	}
-	return encoded(handOver(f, &scope)), 0, nil
+	return encoded(handOver(found[0], &scope)), 0, nil
 }

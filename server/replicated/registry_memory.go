@@ -133,7 +133,7 @@ func (r *Registry) Admit(ctx context.Context, cert *x509.Certificate) (Peer, err
 // ServerTLS implements Guard. The certificate lives in memory only and is made anew in time.
 func (r *Registry) ServerTLS(ctx context.Context) (*tls.Certificate, *x509.CertPool, error) {
 	role, err := readRole(ctx, r.opts.Store)
-	if err == nil && role.Mode != Primary {
+	if err == nil && role.Mode != Primary && !role.Demoted { // a demoted one lets its secondaries have the rest
 		return nil, nil, nil
 	}
 	if err != nil {

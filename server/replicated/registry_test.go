@@ -506,8 +506,12 @@ func TestServerTLS(t *testing.T) {
 		t.Errorf("after a new CA: %v", err)
 	}
 	m.become(Role{Mode: Secondary, Demoted: true})
+	if get() == nil {
+		t.Error("a demoted cluster does not let its secondaries have the rest")
+	}
+	m.become(Role{Mode: Secondary})
 	if get() != nil {
-		t.Error("a demoted cluster has a certificate")
+		t.Error("a secondary that follows another cluster has a certificate")
 	}
 	// A secondary's certificate of the CA before is refused by TLS with the new pool.
 	if _, err := second.Leaf.Verify(x509.VerifyOptions{Roots: pool, CurrentTime: m.now()}); err == nil {

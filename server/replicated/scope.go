@@ -129,6 +129,18 @@ func (f *Filter) covers(path string) bool {
 	return false
 }
 
+// narrow leaves what o has, too.
+func (s *Scope) narrow(o Scope) {
+	maps.DeleteFunc(s.Units, func(unit string, _ bool) bool { return !o.Units[unit] })
+	s.Mounts, s.Namespaces = union(s.Mounts, o.Mounts), union(s.Namespaces, o.Namespaces)
+}
+
+func union(a, b []string) []string {
+	all := slices.Concat(a, b)
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
 // Version returns a number that changes with the units, the same on every node.
 func (s *Scope) Version() uint64 {
 	h := sha256.New()

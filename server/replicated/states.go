@@ -138,7 +138,7 @@ func notSecondary(r *Role, what string) error {
 // setCursor writes how far a demoted cluster is: it holds all that the set had when it ceased to be the primary, and every
 // shared write before the entry of its role.
 func (s *Store) setCursor(ctx context.Context, r *Role) error {
-	scope, err := s.resolve(ctx, nil)
+	scope, err := s.resolve(ctx)
 	if err != nil {
 		return err
 	}
