@@ -203,6 +203,9 @@ func (f *follow) attempt(ctx context.Context, addr string) (worked bool, err err
 	f.lostConnection()
 	if errors.Is(err, ErrFinal) {
 		s.sayGoodbye()
+		f.mu.Lock()
+		f.status.final = true
+		f.mu.Unlock()
 	}
 	return s.welcomed, err
 }

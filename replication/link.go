@@ -281,13 +281,16 @@ func (l *Link) Head() storage.Index {
 	return l.o.Log.Head() // nothing was announced since the process began
 }
 
+// Oldest returns the index after which this node keeps changes for other clusters.
+func (l *Link) Oldest() storage.Index { return l.o.Log.Base() }
+
 // Keep makes this node keep a log of shared changes for other clusters, or remove it.
 func (l *Link) Keep(_ context.Context, on bool) error {
 	switch {
 	case on == l.o.Log.Active():
 		return nil
 	case !on:
-		return l.o.Log.End()
+		return l.o.State.BeginLog(func(storage.Index) error { return l.o.Log.End() })
 	}
 	return l.o.State.BeginLog(func(applied storage.Index) error {
 		if l.o.Log.Active() {

@@ -20,6 +20,7 @@ type following struct {
 	dialling  bool
 	reason    string
 	terminal  string
+	final     bool // the stream ended with Final, and nothing came since
 	lastHeard time.Time
 	skew      time.Duration // our clock minus the primary's
 	measured  bool          // skew is of this connection
@@ -41,8 +42,10 @@ type FollowStatus struct {
 	EntriesIn  uint64 // since the node became active
 	BytesIn    int64
 	RateIn     float64 // entries each second, lately
+	BytesRate  float64 // bytes each second, lately
 	ETASeconds float64 // until it has caught up; negative: it does not
 	Connected  string  // address
+	Final      bool    // the primary has said that it is none any more, and everything that it had is here
 	LastHeard  time.Time
 	ClockSkew  time.Duration
 	Repair     *Repair
@@ -128,7 +131,7 @@ func (f *follow) measure(heard time.Time, h Heartbeat) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	st := &f.status
-	st.lastHeard = heard
+	st.lastHeard, st.final = heard, false
 	if !st.measured || skew.Abs() < st.skew.Abs() {
 		st.skew, st.measured = skew, true
 	}
@@ -156,7 +159,7 @@ func (st *following) describe(now time.Time) FollowStatus {
 	p := &st.progress
 	out := FollowStatus{
 		State: p.State, Reason: st.reason, Terminal: st.terminal, Cursor: p.Cursor, Head: p.Head, EntriesIn: p.Entries, BytesIn: p.Bytes,
-		RateIn: st.entries.rate, Connected: st.connected, LastHeard: st.lastHeard, ClockSkew: st.skew, Repair: p.Repair, Exact: p.Exact,
+		RateIn: st.entries.rate, BytesRate: st.bytes.rate, Connected: st.connected, Final: st.final, LastHeard: st.lastHeard, ClockSkew: st.skew, Repair: p.Repair, Exact: p.Exact,
 		Units: make(map[string]string, len(p.Units)), CanKeepUp: true,
 	}
 	switch {

@@ -169,6 +169,9 @@ func (s *Server) Run(ctx context.Context) error {
 	return s.node.Run(ctx)
 }
 
+// Replicated is this cluster's place in replication.
+func (s *Server) Replicated() *replicated.Store { return s.replicated }
+
 // Node is the node's life.
 func (s *Server) Node() *lifecycle.Node { return s.node }
 
@@ -267,7 +270,7 @@ func (s *Server) active(ctx context.Context) {
 		}
 	}
 	s.tokens.Activated()
-	s.background.run(ctx, s.upgrade, s.sweeper, s.forgetHeldLogins, s.leases.Run, s.namespaces.Run, s.mounts.Run, s.snapshots.Run, s.replicated.Run)
+	s.background.run(ctx, s.upgrade, s.sweeper, s.forgetHeldLogins, s.leases.Run, s.namespaces.Run, s.mounts.Run, s.snapshots.Run, s.replicated.Run, s.link.Active)
 }
 
 // upgradeInterval is the time between two looks for members of an older version.

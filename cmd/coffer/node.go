@@ -21,6 +21,7 @@ import (
 	"github.com/coffer-project/coffer/engines/cubbyhole"
 	"github.com/coffer-project/coffer/engines/kv"
 	"github.com/coffer-project/coffer/engines/userpass"
+	"github.com/coffer-project/coffer/replication"
 	"github.com/coffer-project/coffer/server"
 	"github.com/coffer-project/coffer/server/httpapi"
 	"github.com/coffer-project/coffer/server/lifecycle"
@@ -31,6 +32,7 @@ import (
 	"github.com/coffer-project/coffer/storage/barrier"
 	"github.com/coffer-project/coffer/storage/boltstore"
 	"github.com/coffer-project/coffer/storage/fsm"
+	"github.com/coffer-project/coffer/storage/wal"
 )
 
 // apiVersion is the API generation spoken: clients decide by it what they dare to use.
@@ -41,6 +43,9 @@ type node struct {
 	server  *server.Server
 	api     *httpapi.API
 	machine *fsm.FSM
+	changes *wal.Log // for other clusters
+	link    *replication.Link
+	stop    context.CancelFunc // of what goes on as long as the data is open
 	traces  *trace.Tracer // nil: none
 	log     *slog.Logger
 }
@@ -75,13 +80,23 @@ func openNode(c *config.Config, dev devOptions, log *logs) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	machine, err := openState(c.Storage, log.Named("storage"))
+	machine, changes, err := openState(c, log.Named("storage"))
 	if err != nil {
 		return nil, errors.Join(err, traces.Close(context.Background()))
 	}
-	n := &node{machine: machine, traces: traces, log: log.Named("server").With("node", id)}
+	n := &node{machine: machine, changes: changes, traces: traces, log: log.Named("server").With("node", id)}
+	ctx, stop := context.WithCancel(context.Background())
+	n.stop = stop
+	go changes.Run(ctx)
 	router := lifecycle.NewRawStore(machine)
+	values := barrier.New(router)
+	link, guard, err := newLink(machine, changes, values, c.APIAddr, c.ClusterAddr, log.Named("replication"))
+	if err != nil {
+		return nil, errors.Join(err, n.close())
+	}
+	n.link = link
 	opts := server.Options{
+		Link:      linkOf{link},
 		Factories: factories, TempDir: c.Storage.Path, Logger: n.log,
 		Version:         system.Version{API: apiVersion, Product: version()},
 		DefaultLeaseTTL: c.DefaultLeaseTTL, MaxLeaseTTL: c.MaxLeaseTTL,
@@ -89,7 +104,7 @@ func openNode(c *config.Config, dev devOptions, log *logs) (*node, error) {
 		Loggers: log.Loggers, Config: c.Sanitized(), DataDir: c.Storage.Path, SnapshotRoot: c.Snapshots.LocalRoot,
 		Lifecycle: lifecycle.Options{
 			NodeID: id, ClusterAddr: c.ClusterAddr, APIAddr: c.APIAddr, ClusterName: c.ClusterName,
-			Raw: rawOf{machine}, Router: router, Barrier: barrierOf{barrier.New(router)},
+			Raw: rawOf{machine}, Router: router, Barrier: barrierOf{values},
 			AutoSeal: auto, OldSeal: old, RetryJoin: targets,
 			NewCA: func() (lifecycle.CA, error) {
 				ca, err := cluster.NewCA()
@@ -99,6 +114,7 @@ func openNode(c *config.Config, dev devOptions, log *logs) (*node, error) {
 		},
 	}
 	n.server = server.New(opts)
+	guard.server = n.server
 	l := c.Listeners[0]
 	var web http.Handler
 	if c.UI {
@@ -138,7 +154,7 @@ func (n *node) openCluster(c *config.Config, id string, log *slog.Logger) func(c
 		if err != nil {
 			return nil, err
 		}
-		return clusterOf{member}, nil
+		return serveClusters(member, n.link, n.log)
 	}
 }
 
@@ -154,38 +170,58 @@ func (n *node) front() http.Handler {
 
 // close releases the data. The server has stopped.
 func (n *node) close() error {
-	return errors.Join(n.machine.Close(), n.traces.Close(context.Background()))
+	n.stop()
+	if n.link != nil {
+		n.link.Close()
+	}
+	return errors.Join(n.machine.Close(), n.changes.Close(), n.traces.Close(context.Background()))
 }
 
 // openState opens the replicated state and checks the log. Damaged data is never served: if there are nodes
 // to rejoin it is moved aside and fetched anew, otherwise the node does not start.
-func openState(s config.Storage, log *slog.Logger) (*fsm.FSM, error) {
+func openState(c *config.Config, log *slog.Logger) (*fsm.FSM, *wal.Log, error) {
+	s := c.Storage
 	done := make(chan struct{}) // closed when both files have been checked
 	defer close(done)
 	go boltstore.ReadAhead(filepath.Join(s.Path, "raft.db"), done) // while the state is checked
-	machine, err := fsm.Open(s.Path, fsm.Options{Logger: log})
+	machine, changes, err := openFiles(c, log)
 	if err == nil {
 		if err = cluster.VerifyLog(s.Path, machine); err == nil {
-			return machine, nil
+			return machine, changes, nil
 		}
-		if closing := machine.Close(); closing != nil {
-			return nil, errors.Join(err, closing)
+		if closing := errors.Join(machine.Close(), changes.Close()); closing != nil {
+			return nil, nil, errors.Join(err, closing)
 		}
 	}
 	var corrupt *storage.CorruptError
 	if !errors.As(err, &corrupt) {
-		return nil, fmt.Errorf("opening the data: %w", err)
+		return nil, nil, fmt.Errorf("opening the data: %w", err)
 	}
 	if len(s.RetryJoin) == 0 {
-		return nil, fmt.Errorf("%w\nThe node does not start on damaged data. Either name the cluster's other nodes in retry_join, "+
+		return nil, nil, fmt.Errorf("%w\nThe node does not start on damaged data. Either name the cluster's other nodes in retry_join, "+
 			"so that it can fetch everything from them, or move %s away, start empty and restore a snapshot", err, s.Path)
 	}
 	aside, moveErr := fsm.Quarantine(s.Path, fmt.Sprintf("corrupt-%d", time.Now().UnixNano()))
 	if moveErr != nil {
-		return nil, errors.Join(err, moveErr)
+		return nil, nil, errors.Join(err, moveErr)
 	}
 	log.Error("the data is damaged: moved aside, rejoining the cluster without it", "err", err, "moved_to", aside)
-	return fsm.Open(s.Path, fsm.Options{Logger: log})
+	return openFiles(c, log)
+}
+
+// openFiles opens the state and, beside it, the log of its changes that is kept for other clusters.
+func openFiles(c *config.Config, log *slog.Logger) (*fsm.FSM, *wal.Log, error) {
+	changes, err := wal.Open(filepath.Join(c.Storage.Path, "wal"), wal.Options{
+		MaxBytes: c.Replication.LogBytes, MaxAge: c.Replication.LogAge, CursorKey: replication.CursorKey, Logger: log,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	machine, err := fsm.Open(c.Storage.Path, fsm.Options{Logger: log, Log: changes})
+	if err != nil {
+		return nil, nil, errors.Join(err, changes.Close())
+	}
+	return machine, changes, nil
 }
 
 // nodeID returns the configured id, or the one made at the first start. The file that keeps it has a checksum:

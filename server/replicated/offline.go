@@ -18,6 +18,9 @@ func (Offline) Follow(ctx context.Context, _, _ string, _ storage.Lineage, _ Ups
 	return ctx.Err()
 }
 
+// Active implements Link.
+func (Offline) Active(ctx context.Context) { <-ctx.Done() }
+
 // Keep implements Link.
 func (Offline) Keep(context.Context, bool) error { return nil }
 

@@ -89,6 +89,8 @@ type Link interface {
 	// Follow makes this cluster a follower until ctx ends; it reconnects by itself. ids are those of Role. On the active
 	// node of a secondary only.
 	Follow(ctx context.Context, setID, clusterID string, lineage storage.Lineage, up Upstream, h FollowHooks) error
+	// Active does what belongs to the active node, until ctx ends. Follow counts only meanwhile.
+	Active(ctx context.Context)
 	// Keep makes this node keep a log of shared changes for other clusters, or remove it.
 	Keep(ctx context.Context, on bool) error
 	// Enrol trades a one-time secret and a certificate request for a certificate, at the first address that answers.
