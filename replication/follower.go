@@ -288,6 +288,7 @@ func (f *Follower) commit(ctx context.Context, c Change) error {
 	if len(c.Units) > 0 {
 		f.exact = false // to be found anew
 	}
+	f.isExact()
 	return nil
 }
 

@@ -162,7 +162,8 @@ func (f *Follower) batch(ctx context.Context, b Batch) error {
 	f.entries += uint64(len(b.Entries))
 	f.bytes += b.Bytes
 	f.timeMS = max(f.timeMS, timeMS)
-	if len(c.Puts)+len(c.Deletes)+len(c.Units) > 0 || f.late() {
+	was := f.exact // when the cursor was stored last
+	if len(c.Puts)+len(c.Deletes)+len(c.Units) > 0 || f.late() || !was && f.isExact() {
 		if err := f.commit(ctx, c); err != nil {
 			return err
 		}

@@ -23,7 +23,7 @@ func (s *Session) batch(ctx context.Context, now int64) (Message, error) {
 	fetches, drained := 0, false
 	for b.Bytes < int64(s.o.BatchBytes) {
 		if len(s.fetched) == 0 {
-			if len(b.Entries) > 0 || fetches == maxFetches || s.holds(now) {
+			if len(b.Entries) > 0 || fetches == maxFetches || s.holds(now) || s.demoted && s.through >= s.final {
 				break
 			}
 			more, err := s.fetch(ctx)
@@ -38,6 +38,10 @@ func (s *Session) batch(ctx context.Context, now int64) (Message, error) {
 		e := s.fetched[0]
 		if s.cut != nil && s.index(e) > s.cut.at {
 			break // the checkpoint comes first
+		}
+		if s.demoted && s.index(e) > s.final {
+			s.fetched = nil // of the time when this cluster follows another one
+			break
 		}
 		if !s.examined && s.anchors(e) {
 			if len(b.Entries) > 0 {
@@ -134,13 +138,18 @@ func (s *Session) filter(e Entry) (Entry, int64, error) {
 			s.outside[unit] = true
 			continue
 		}
-		if op.Mod.Epoch == 0 || op.Mod.Index == 0 {
-			return Entry{}, 0, fmt.Errorf("entry %s has an op without a position", e.At)
+		if !s.written(op.Mod) {
+			return Entry{}, 0, fmt.Errorf("entry %s has an op of %s", e.At, op.Mod)
 		}
 		out.Ops = append(out.Ops, op)
 		bytes += int64(len(op.Key)+len(op.Value)) + opOverhead
 	}
 	return out, bytes, nil
+}
+
+// written reports whether something may have been written at a position before the end of this cluster's epoch.
+func (s *Session) written(at storage.Position) bool {
+	return at.Epoch != 0 && at.Index != 0 && at.Epoch <= s.lineage.Epoch()
 }
 
 // anchors reports whether the entry makes or removes a unit.
@@ -299,9 +308,10 @@ func (s *Session) checkpoint(ctx context.Context, now int64) (Message, error) {
 	return m, nil
 }
 
-// answer answers the first question, unless the digests are behind what was sent.
+// answer answers the first question, unless the digests are behind what was sent. After a demotion nothing is answered:
+// what would be read may be of the time when this cluster follows another one.
 func (s *Session) answer(ctx context.Context, now int64) (Message, error) {
-	if len(s.asks) == 0 {
+	if len(s.asks) == 0 || s.demoted {
 		return nil, nil
 	}
 	var (
@@ -384,8 +394,8 @@ func (s *Session) checkAnswer(unit Unit, items []Item, at storage.Index) error {
 		if !ok || of != unit || items[i].Key.Class() != storage.Shared {
 			return fmt.Errorf("it has a key that is not of the unit")
 		}
-		if items[i].Mod.Epoch == 0 || items[i].Mod.Index == 0 {
-			return fmt.Errorf("it has an item without a position")
+		if !s.written(items[i].Mod) {
+			return fmt.Errorf("it has an item of %s", items[i].Mod)
 		}
 		s.p.Bytes += int64(len(items[i].Key)+len(items[i].Value)) + opOverhead
 	}

@@ -372,7 +372,8 @@ func TestSessionCheckpoint(t *testing.T) {
 func TestSessionDemoted(t *testing.T) {
 	src := primaryAt10(t)
 	s := welcomed(t, src, "1:10")
-	src.entries, src.head = []replication.Entry{wrote("1:11 +s/a/x")}, 13
+	src.entries, src.head = []replication.Entry{wrote("1:11 +s/a/x"), wrote("1:13 +s/a/later")}, 14
+	receive(t, s, replication.AskPage{Unit: "mount/a"})
 	s.Demoted(12)
 	expect(t, "everything, and the end exactly", said(t.Context(), s), "batch (1:10,1:12] | 1:11 +s/a/x", "final 1:12")
 	receive(t, s, replication.Ack{Cursor: at("1:10")})
