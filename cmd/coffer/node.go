@@ -46,7 +46,7 @@ type node struct {
 	changes *wal.Log // for other clusters
 	link    *replication.Link
 	stop    context.CancelFunc // of what goes on as long as the data is open
-	traces  *trace.Tracer // nil: none
+	traces  *trace.Tracer      // nil: none
 	log     *slog.Logger
 }
 
