@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -86,7 +85,6 @@ type testNode struct {
 	subs  map[int]func(storage.Change)
 	next  int
 	conns []net.Conn
-	bytes *bytes.Buffer // everything received as a secondary, decrypted; nil: not captured
 }
 
 // sealing is the test's encryption: enough to see whether values were opened.
@@ -198,9 +196,7 @@ func (n *testNode) lead() {
 		defer close(n.done)
 		n.link.Active(ctx)
 	}()
-	for n.link.here() == nil {
-		time.Sleep(time.Millisecond)
-	}
+	eventually(n.c.t, "the node is active", func() bool { return n.link.here() != nil })
 }
 
 // retire ends that.
@@ -629,6 +625,11 @@ func (s *testCluster) follows(up Upstream, hooks FollowHooks) (stop func()) {
 			s.t.Error(err)
 		}
 	}()
+	eventually(s.t, "it follows", func() bool {
+		n.link.mu.Lock()
+		defer n.link.mu.Unlock()
+		return n.link.follow != nil
+	})
 	stop = func() { cancel(); <-done }
 	s.t.Cleanup(stop)
 	return stop
@@ -637,8 +638,12 @@ func (s *testCluster) follows(up Upstream, hooks FollowHooks) (stop func()) {
 // eventually waits for something that happens by itself.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for late := time.After(20 * time.Second); !ok(); {
+		select {
+		case <-tick.C:
+		case <-late:
 			t.Fatalf("it does not come to this: %s", what)
 		}
 	}
@@ -655,8 +660,4 @@ func (s *testCluster) catchesUp(p *testCluster) {
 	if !maps.Equal(s.shared(), p.shared()) {
 		s.t.Fatalf("%s and %s differ:\n%v\n%v", s.id, p.id, s.shared(), p.shared())
 	}
-}
-
-func pemOf(der []byte) []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }

@@ -157,8 +157,8 @@ func (f *follow) round(ctx context.Context) (worked bool, err error) {
 			f.prefer(addr)
 			return true, err
 		}
-		if terminalOf(err) != "" {
-			return false, err
+		if _, refused := errors.AsType[*Refusal](err); refused || terminalOf(err) != "" {
+			return false, err // the active node has spoken
 		}
 		if r, ok := errors.AsType[*redirect](err); ok && r.addr != "" && redirects < maxRedirects {
 			redirects++

@@ -1,10 +1,21 @@
 package replication
 
 import (
+	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/coffer-project/coffer/proto/replicationpb"
+	"github.com/coffer-project/coffer/server/replicated/enrol"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -50,4 +61,520 @@ func TestBackfillAndStream(t *testing.T) {
 	if a, b := p.nodes[0].link.Root(), s.nodes[0].link.Root(); a != b || a == "" {
 		t.Errorf("the digests are %q and %q", a, b)
 	}
+}
+
+// AwaitCursor and Cursor work on every node of a secondary, and a Call's answer comes with what to wait for.
+func TestCallsAreReadableWhereTheyWereMade(t *testing.T) {
+	p, s := pair(t)
+	p.calls = func(kind string, payload []byte) ([]byte, storage.Index, error) {
+		switch kind {
+		case "put":
+			return []byte("done"), p.put(key("a", 7), string(payload)), nil
+		case "local": // nothing that replicates
+			p.put("s/index/x", "y")
+			return nil, p.put("l/token/z", string(payload)), nil
+		case "refuse":
+			return nil, 0, &Refusal{Detail: "not like this"}
+		case "fail":
+			return nil, 0, errors.New("with a detail that must not travel")
+		}
+		return nil, 0, fmt.Errorf("%w: not now", storage.ErrReadOnly)
+	}
+	active, standby := s.nodes[0].link, s.nodes[1].link
+	if _, _, err := active.Call(t.Context(), "put", nil); !errors.Is(err, storage.ErrUnavailable) {
+		t.Errorf("a call while nobody is followed: %v", err)
+	}
+	s.follows(p.certify("one", s, time.Now()), FollowHooks{})
+	for i := range 20 {
+		text := fmt.Sprint("forwarded ", i)
+		answer, at, err := active.Call(t.Context(), "put", []byte(text))
+		if err != nil || string(answer) != "done" {
+			t.Fatalf("a call: %q, %v", answer, err)
+		}
+		for _, link := range []*Link{active, standby} {
+			if err := link.AwaitCursor(t.Context(), at); err != nil {
+				t.Fatal(err)
+			}
+			if cursor, err := link.Cursor(t.Context()); err != nil || cursor.Before(at) {
+				t.Errorf("the cursor is %v after waiting for %v: %v", cursor, at, err)
+			}
+		}
+		if i == 0 {
+			s.catchesUp(p) // until then a mount is not there as a whole
+		}
+		if e, err := (testStore{s}).Get(t.Context(), key("a", 7)); err != nil || string(e.Value) != text {
+			t.Errorf("what was forwarded cannot be read: %q, %v", e.Value, err)
+		}
+	}
+	_, at, err := active.Call(t.Context(), "local", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := active.AwaitCursor(t.Context(), at); err != nil {
+		t.Error(err)
+	}
+	_, _, err = active.Call(t.Context(), "refuse", nil)
+	if refusal, ok := errors.AsType[*Refusal](err); !ok || refusal.Detail != "not like this" {
+		t.Errorf("a refusal arrives as %v", err)
+	}
+	_, _, err = active.Call(t.Context(), "fail", nil)
+	if !errors.Is(err, storage.ErrOutcomeUnknown) || strings.Contains(err.Error(), "travel") {
+		t.Errorf("a failure arrives as %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, _, err = active.Call(ctx, "standby", nil); !errors.Is(err, storage.ErrUnavailable) || errors.Is(err, storage.ErrOutcomeUnknown) {
+		t.Errorf("what was not done arrives as %v", err)
+	}
+	if err := standby.AwaitCursor(ctx, storage.Position{Epoch: 9, Index: 1}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("waiting for what does not come: %v", err)
+	}
+	if st := p.nodes[0].link.SessionStatus(); len(st) != 1 || st[0].Peer.ID != "one" || st[0].APIAddr != "https://s" || st[0].ClusterAddr != s.nodes[0].addr {
+		t.Errorf("the primary sees %+v", st)
+	}
+}
+
+// A connection that is lost while a call is under way leaves its outcome open; one that was never there does not.
+func TestLostCalls(t *testing.T) {
+	p, s := pair(t)
+	p.calls = func(string, []byte) ([]byte, storage.Index, error) {
+		p.nodes[0].cut()
+		return nil, 0, nil
+	}
+	s.follows(p.certify("one", s, time.Now()), FollowHooks{})
+	s.catchesUp(p)
+	if _, _, err := s.nodes[0].link.Call(t.Context(), "x", nil); !errors.Is(err, storage.ErrOutcomeUnknown) {
+		t.Errorf("a lost call: %v", err)
+	}
+	s.catchesUp(p) // it has come back
+	p.nodes[0].halt()
+	p.nodes[1].halt()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	eventually(t, "the loss is noticed", func() bool { return s.nodes[0].link.FollowStatus().Connected == "" })
+	if _, _, err := s.nodes[0].link.Call(ctx, "x", nil); !errors.Is(err, storage.ErrUnavailable) || errors.Is(err, storage.ErrOutcomeUnknown) {
+		t.Errorf("a call that was never sent: %v", err)
+	}
+}
+
+// Whatever breaks, the secondary goes on where it was.
+func TestConnectionsBreak(t *testing.T) {
+	p, s := pair(t)
+	stop := s.follows(p.certify("one", s, time.Now()), FollowHooks{})
+	for i := range 30 {
+		p.put(key("a", i), fmt.Sprint("round ", i))
+		p.nodes[0].cut()
+	}
+	s.catchesUp(p)
+	resumed := func() bool {
+		for _, one := range p.activeNode().link.sessions.list() {
+			if one.peer.ID == "one" {
+				one.mu.Lock()
+				defer one.mu.Unlock()
+				return one.status.Exact
+			}
+		}
+		return false
+	}
+	eventually(t, "the primary knows that the secondary is exact", resumed)
+
+	// Another node of the primary takes over: the first one redirects.
+	p.nodes[1].lead()
+	p.put(key("b", 1), "after a failover")
+	s.catchesUp(p)
+	if st := s.nodes[0].link.FollowStatus(); st.Connected != p.nodes[1].addr {
+		t.Errorf("it is connected to %q, and the active node is at %q", st.Connected, p.nodes[1].addr)
+	}
+
+	// Another node of the secondary takes over.
+	stop()
+	s.nodes[1].lead()
+	s.follows(p.certify("one", s, time.Now()), FollowHooks{})
+	p.put(key("b", 2), "after another")
+	s.catchesUp(p)
+	if st := s.nodes[1].link.FollowStatus(); st.Repair != nil {
+		t.Errorf("something had to be repaired: %+v", st.Repair)
+	}
+	if got := s.nodes[0].link.FollowStatus().State; got != Disconnected {
+		t.Errorf("the node before is %s", got)
+	}
+}
+
+// A log that is gone makes the secondary compare, and what it then has is exact.
+func TestLogIsGone(t *testing.T) {
+	p, s := pair(t)
+	stop := s.follows(p.certify("one", s, time.Now()), FollowHooks{})
+	s.catchesUp(p)
+	stop()
+	p.put(key("a", 3), "meanwhile")
+	p.remove(key("a", 4))
+	p.put(key("a", 1000), "new")
+	if err := p.nodes[0].log.Reset(p.nodes[0].AppliedIndex()); err != nil {
+		t.Fatal(err)
+	}
+	s.follows(p.certify("one", s, time.Now()), FollowHooks{})
+	s.catchesUp(p)
+	if r := s.nodes[0].link.FollowStatus().Repair; r == nil || r.Keys > 10 {
+		t.Errorf("the repair was %+v", r)
+	}
+}
+
+func TestRevocation(t *testing.T) {
+	p, s := pair(t)
+	s.follows(p.certify("one", s, time.Now()), FollowHooks{})
+	s.catchesUp(p)
+	before := s.shared()
+	began := time.Now()
+	p.admin(func() { p.revoked["one"] = true })
+	p.put(key("a", 1), "not for the revoked")
+	eventually(t, "the session ends", func() bool { return len(p.nodes[0].link.SessionStatus()) == 0 })
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("the session went on for %v", took)
+	}
+	eventually(t, "the secondary knows", func() bool { return s.nodes[0].link.FollowStatus().Terminal == "revoked" })
+	if !maps.Equal(s.shared(), before) {
+		t.Error("something was sent after the revocation")
+	}
+	if _, _, err := s.nodes[0].link.Call(t.Context(), "x", nil); !errors.Is(err, storage.ErrUnavailable) {
+		t.Errorf("a call of a revoked secondary: %v", err)
+	}
+	if _, err := s.nodes[0].link.WhoIsActive(t.Context(), p.nodes[0].addr, p.certify("one", s, time.Now())); !errors.Is(err, ErrRevoked) {
+		t.Errorf("a revoked secondary asks who is active: %v", err)
+	}
+	p.admin(func() { p.revoked["one"] = false })
+	s.catchesUp(p) // it tries again by itself
+}
+
+// A secondary that does not read is cut off as soon as it is revoked, too.
+func TestRevocationOfOneThatHangs(t *testing.T) {
+	p, s := pair(t)
+	for i := range 40 {
+		p.put(key("a", i), strings.Repeat("x", 1<<20))
+	}
+	up := p.certify("one", s, time.Now())
+	id, err := newIdentity(up.CA, up.Cert, up.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := id.dial(p.nodes[0].addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.close()
+	stream, err := c.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range []Message{
+		Hello{SetID: "set", ClusterID: s.id, ProtoMin: 1, ProtoMax: 1},
+		AskPage{Unit: "mount/a", Values: true}, AskPage{Unit: "mount/a", Values: true}, AskPage{Unit: "mount/a", Values: true},
+	} {
+		sent, err := encodeSecondary(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 20 {
+			if err := stream.Send(sent); err != nil {
+				t.Fatal(err)
+			}
+			if _, ok := m.(Hello); ok {
+				break
+			}
+		}
+	}
+	eventually(t, "it is connected", func() bool { return len(p.nodes[0].link.SessionStatus()) == 1 })
+	p.admin(func() { p.revoked["one"] = true })
+	eventually(t, "the session ends", func() bool { return len(p.nodes[0].link.SessionStatus()) == 0 })
+}
+
+func TestFilters(t *testing.T) {
+	p, s := pair(t)
+	p.admin(func() { p.hidden["mount/b"] = true })
+	var dropped []string
+	s.follows(p.certify("one", s, time.Now()), FollowHooks{BeforeDrop: func(_ context.Context, unit string) {
+		if _, err := (testStore{s}).Get(t.Context(), key("c", 1)); err != nil {
+			t.Error("what is dropped was gone before it was announced")
+		}
+		dropped = append(dropped, unit)
+	}})
+	s.catchesUp(p)
+	p.put(key("b", 1), "hidden")
+	p.put(key("a", 1), "not hidden")
+	p.admin(func() { p.hidden["mount/c"] = true })
+	s.catchesUp(p)
+	if !slices.Equal(dropped, []string{"mount/c"}) {
+		t.Errorf("dropped was %v", dropped)
+	}
+	p.admin(func() { clear(p.hidden) })
+	s.catchesUp(p)
+	units, err := s.nodes[1].link.Units(t.Context())
+	if want := map[string]bool{"ns/root": true, "mount/a": true, "mount/b": true, "mount/c": true}; err != nil || !maps.Equal(units, want) {
+		t.Errorf("it has %v, %v", units, err)
+	}
+}
+
+func TestRenewal(t *testing.T) {
+	p, s := pair(t)
+	old := p.certify("one", s, time.Now().Add(-enrol.CertLifetime+time.Hour))
+	renewed := make(chan []byte, 1)
+	s.follows(old, FollowHooks{Learned: func(_ context.Context, l Learned) {
+		if l.Cert != nil {
+			renewed <- l.Cert
+		}
+	}})
+	cert := <-renewed
+	s.catchesUp(p)
+	pair, err := tls.X509KeyPair(cert, old.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, soon := outlived(&pair, time.Now()); soon {
+		t.Error("the new certificate is old")
+	}
+	if p.renewals != 1 {
+		t.Errorf("it was renewed %d times", p.renewals)
+	}
+	// The connection is one with the new certificate: it outlives the old one.
+	for _, one := range p.nodes[0].link.sessions.list() {
+		if !one.auth.cert.Equal(pair.Leaf) {
+			t.Error("the session is still that of the old certificate")
+		}
+	}
+}
+
+func TestLearning(t *testing.T) {
+	p, s := pair(t)
+	up := p.certify("one", s, time.Now())
+	up.Addrs, up.PrimaryID = []string{"127.0.0.1:1", p.nodes[1].addr}, "somebody" // dead, and a standby
+	learned := make(chan Learned, 10)
+	s.follows(up, FollowHooks{Learned: func(_ context.Context, l Learned) { learned <- l }})
+	if l := <-learned; l.PrimaryID != "p" || l.Lineage.Epoch() != 1 || l.Addrs != nil {
+		t.Errorf("from the welcome it learned %+v", l)
+	}
+	if l := <-learned; !slices.Equal(l.Addrs, p.addrs()) || l.PrimaryID != "" {
+		t.Errorf("from a heartbeat it learned %+v", l)
+	}
+	s.catchesUp(p)
+}
+
+// Nobody gets in who is not of this primary's CA, or not any more.
+func TestStrangers(t *testing.T) {
+	p, s := pair(t)
+	other := newTestCluster(t, "other", 1)
+	foreign := other.certify("one", s, time.Now())
+	foreign.CA, foreign.Addrs = p.ca.Cert, p.addrs()
+	expired := p.certify("one", s, time.Now().Add(-enrol.CertLifetime-time.Minute))
+	unknownPrimary := p.certify("one", s, time.Now())
+	unknownPrimary.CA = other.ca.Cert
+	for name, up := range map[string]Upstream{"foreign": foreign, "expired": expired, "of another primary": unknownPrimary} {
+		if _, err := s.nodes[0].link.WhoIsActive(t.Context(), p.nodes[0].addr, up); err == nil {
+			t.Errorf("%s: answered", name)
+		}
+		id, err := newIdentity(up.CA, up.Cert, up.Key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := id.dial(p.nodes[0].addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.close()
+		stream, err := c.Stream(t.Context())
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		if err == nil {
+			t.Errorf("%s: served", name)
+		}
+	}
+	if n := len(p.nodes[0].link.SessionStatus()); n != 0 {
+		t.Errorf("%d sessions", n)
+	}
+
+	// One that says to be another cluster than its certificate.
+	x := newTestCluster(t, "x", 1)
+	x.follows(p.certify("one", s, time.Now()), FollowHooks{})
+	eventually(t, "it is refused", func() bool {
+		return strings.Contains(x.nodes[0].link.FollowStatus().Reason, "another cluster's")
+	})
+
+	// Without a certificate there is nothing but enrolment.
+	id, err := newIdentity(p.ca.Cert, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := id.dial(p.nodes[0].addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.close()
+	_, err = c.WhoIsActive(t.Context(), &pb.WhoIsActiveRequest{})
+	_, err2 := c.Call(t.Context(), &pb.CallRequest{})
+	_, err3 := c.Renew(t.Context(), &pb.RenewRequest{})
+	stream, err4 := c.Stream(t.Context())
+	if err4 == nil {
+		_, err4 = stream.Recv()
+	}
+	for i, err := range []error{err, err2, err3, err4} {
+		if status.Code(err) != codes.Unauthenticated && status.Code(err) != codes.Unavailable { // the latter of one that was ended for good
+			t.Errorf("call %d without a certificate: %v", i, err)
+		}
+	}
+
+	// An expired certificate is known to be one before anything is dialled.
+	y := newTestCluster(t, "y", 1)
+	y.follows(p.certify("two", y, time.Now().Add(-enrol.CertLifetime-time.Minute)), FollowHooks{})
+	eventually(t, "the reason is told", func() bool {
+		st := y.nodes[0].link.FollowStatus()
+		return st.Terminal == "rejected" && strings.Contains(st.Reason, "expired")
+	})
+}
+
+func TestEnrol(t *testing.T) {
+	p, s := pair(t)
+	csr, keyPEM, err := enrol.NewCSR()
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := EnrolRequest{SetID: "set", ClusterID: "s", SecondaryID: "one", Secret: "secret", CSR: csr}
+	link := s.nodes[0].link
+	reply, err := link.Enrol(t.Context(), []string{"127.0.0.1:1", p.nodes[1].addr}, p.ca.Cert, req) // dead, and a standby that redirects
+	if err != nil || reply.PrimaryID != "p" || reply.SetID != "set" || reply.Lineage.Epoch() != 1 || !slices.Equal(reply.Addrs, p.addrs()) {
+		t.Fatalf("enrolling: %+v, %v", reply, err)
+	}
+	if p.enrolled != 1 {
+		t.Errorf("it was enrolled %d times", p.enrolled)
+	}
+	up := Upstream{SetID: "set", CA: p.ca.Cert, Cert: reply.Cert, Key: keyPEM, Addrs: reply.Addrs}
+	for i, n := range p.nodes {
+		who, err := link.WhoIsActive(t.Context(), n.addr, up)
+		if err != nil || who.SetID != "set" || who.ClusterID != "p" || who.Epoch != 1 || who.Active != (i == 0) || who.ActiveAddr != p.nodes[0].addr {
+			t.Errorf("node %d says %+v, %v", i, who, err)
+		}
+	}
+	req.Secret = "another"
+	_, err = link.Enrol(t.Context(), p.addrs(), p.ca.Cert, req)
+	if refusal, ok := errors.AsType[*Refusal](err); !ok || !strings.Contains(refusal.Detail, "already used") {
+		t.Errorf("a secret that was used: %v", err)
+	}
+	other := newTestCluster(t, "other", 1)
+	if _, err := link.Enrol(t.Context(), p.addrs(), other.ca.Cert, req); !errors.Is(err, storage.ErrUnavailable) {
+		t.Errorf("a primary of another CA: %v", err)
+	}
+	if _, err := link.Enrol(t.Context(), other.addrs(), other.ca.Cert, req); !errors.Is(err, storage.ErrUnavailable) {
+		t.Errorf("a cluster that is no primary: %v", err)
+	}
+	if _, err := link.Enrol(t.Context(), nil, p.ca.Cert, req); err == nil {
+		t.Error("nowhere")
+	}
+}
+
+// A planned switch-over moves nothing, neither to the old primary nor to a third cluster.
+func TestSwitchOver(t *testing.T) {
+	p, s := pair(t)
+	third := newTestCluster(t, "third", 1)
+	stopS := s.follows(p.certify("one", s, time.Now()), FollowHooks{})
+	stopThird := third.follows(p.certify("two", third, time.Now()), FollowHooks{})
+	s.catchesUp(p)
+	third.catchesUp(p)
+	stopThird() // it is away meanwhile
+	p.put(key("a", 1), "the last but one")
+	at := p.put(key("a", 2), "the last of the first epoch")
+	s.catchesUp(p)
+
+	p.admin(func() { p.self.Primary, p.self.Demoted = false, true })
+	final := storage.Position{Epoch: 1, Index: p.self.Since}
+	eventually(t, "the secondary has everything", func() bool {
+		cursor, err := s.nodes[0].link.Cursor(t.Context())
+		return err == nil && cursor == final
+	})
+	if final.Index <= at {
+		t.Fatal("the test is wrong")
+	}
+	eventually(t, "the session has ended", func() bool { return len(p.nodes[0].link.SessionStatus()) == 0 })
+	stopS()
+	if err := p.nodes[0].link.SetCursor(t.Context(), final, p.self.Lineage, []string{"ns/root", "mount/a", "mount/b", "mount/c"}); err != nil {
+		t.Fatal(err)
+	}
+	s.admin(func() {
+		s.self.Primary = true
+		s.self.Lineage = storage.Lineage{{Epoch: 1, ClusterID: "p", Base: 1}, {Epoch: 2, ClusterID: "s", From: final, Base: s.index + 1}}
+	})
+	s.put(key("a", 3), "the first of the second")
+	p.admin(func() { p.self.Demoted, p.self.Lineage = false, s.self.Lineage })
+	third.admin(func() { third.self.Lineage = s.self.Lineage })
+
+	p.follows(s.certify("back", p, time.Now()), FollowHooks{})
+	third.follows(s.certify("two", third, time.Now()), FollowHooks{})
+	p.catchesUp(s)
+	third.catchesUp(s)
+	for _, c := range []*testCluster{p, third} {
+		if r := c.nodes[0].link.FollowStatus().Repair; r != nil {
+			t.Errorf("%s had to repair: %+v", c.id, r)
+		}
+	}
+	s.put(key("b", 3), "and it goes on")
+	p.catchesUp(s)
+	third.catchesUp(s)
+}
+
+// What a cluster has written behind the point where the others went on without it is replaced, and kept aside.
+func TestConflicts(t *testing.T) {
+	p, s := pair(t)
+	stop := s.follows(p.certify("one", s, time.Now()), FollowHooks{})
+	s.catchesUp(p)
+	stop()
+	cursor, err := s.nodes[0].link.Cursor(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	lost := p.put(key("a", 1), "only here")
+	onlyKey := p.put(key("a", 2000), "and this")
+	s.admin(func() { // forced
+		s.self.Primary = true
+		s.self.Lineage = storage.Lineage{{Epoch: 1, ClusterID: "p", Base: 1}, {Epoch: 2, ClusterID: "s", From: cursor, Base: s.index + 1}}
+	})
+	s.put(key("a", 3), "only there")
+
+	// The old primary meets the new one first as a secondary that knows more.
+	p.admin(func() { p.self.Primary, p.self.Demoted = false, true })
+	if err := p.nodes[0].link.SetCursor(t.Context(), storage.Position{Epoch: 1, Index: p.self.Since}, p.self.Lineage,
+		[]string{"ns/root", "mount/a", "mount/b", "mount/c"}); err != nil {
+		t.Fatal(err)
+	}
+	p.admin(func() { p.self.Demoted, p.self.Lineage = false, s.self.Lineage })
+	p.follows(s.certify("back", p, time.Now()), FollowHooks{})
+	p.catchesUp(s)
+	copies, err := p.nodes[1].link.Conflicts(t.Context())
+	if err != nil || len(copies) != 2 {
+		t.Fatalf("copies: %+v, %v", copies, err)
+	}
+	slices.SortFunc(copies, func(a, b ConflictCopy) int { return int(a.Mine.Index) - int(b.Mine.Index) })
+	if c := copies[0]; c.Key != key("a", 1) || string(c.Value) != "only here" || c.Mine != (storage.Position{Epoch: 1, Index: lost}) || c.Theirs.IsZero() {
+		t.Errorf("the first copy is %+v", c)
+	}
+	if c := copies[1]; c.Key != key("a", 2000) || string(c.Value) != "and this" || c.Mine.Index != onlyKey || !c.Theirs.IsZero() {
+		t.Errorf("the second copy is %+v", c)
+	}
+	if err := p.nodes[0].link.Reset(t.Context()); err == nil {
+		if copies, err := p.nodes[0].link.Conflicts(t.Context()); err != nil || len(copies) != 2 {
+			t.Errorf("after Reset: %d copies, %v", len(copies), err)
+		}
+	}
+}
+
+// A primary that meets a secondary of a later epoch learns that it is one no more.
+func TestFencing(t *testing.T) {
+	p, s := pair(t)
+	later := storage.Lineage{{Epoch: 1, ClusterID: "p", Base: 1}, {Epoch: 2, ClusterID: "q", From: storage.Position{Epoch: 1, Index: 5}, Base: 7}}
+	if err := s.nodes[0].link.SetCursor(t.Context(), storage.Position{Epoch: 2, Index: 9}, later, nil); err != nil {
+		t.Fatal(err)
+	}
+	s.follows(p.certify("one", s, time.Now()), FollowHooks{})
+	eventually(t, "the secondary says why", func() bool { return s.nodes[0].link.FollowStatus().Terminal == "fenced" })
+	eventually(t, "the primary knows", func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.fenced == 2
+	})
 }
