@@ -64,11 +64,12 @@ func named(kind, id string, ok bool) (string, bool) {
 // Anchor reports whether the key makes its unit visible: the entry of a mount, the record of a namespace. The root
 // namespace and Global have none.
 func Anchor(key storage.Key) bool {
-	unit, ok := Unit(key)
-	if !ok {
-		return false
+	sys := strings.HasPrefix(string(key), string(sysPrefix))
+	if !sys && !strings.HasPrefix(string(key), string(namespacePrefix)) {
+		return false // most keys: this is asked at each write
 	}
-	return key.Area() == "namespace" || key.Area() == "sys" && strings.HasPrefix(unit, KindMount+"/")
+	unit, ok := Unit(key)
+	return ok && (!sys || strings.HasPrefix(unit, KindMount+"/"))
 }
 
 // Prefixes returns, in byte order, prefixes that hold all keys of a unit but its anchor; there are keys of other units

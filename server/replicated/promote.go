@@ -94,18 +94,14 @@ func (s *Store) standing(ctx context.Context, tx *storage.Txn, r *Role) (storage
 	return at, nil
 }
 
-// branchOff returns the history that begins a new epoch where a secondary stands. Epochs that it has heard of but not
-// reached are not part of it; their number is not used again. The new epoch's base is the index of the entry that holds it.
+// branchOff returns the history that begins a new epoch where a secondary stands. It may have heard of epochs that it has
+// nothing of: these are cut off with what came after at, but their numbers, and what was written in them, stay known. The
+// new epoch's base is the index of the entry that holds it.
 func branchOff(l storage.Lineage, clusterID string, at storage.Position) storage.Lineage {
-	epoch := l.Epoch() + 1
-	kept := slices.Clone(l)
-	for len(kept) > 1 && kept[len(kept)-1].Epoch > at.Epoch {
-		kept = kept[:len(kept)-1]
+	if at.IsZero() && len(l) > 0 {
+		at.Epoch = l[0].Epoch
 	}
-	if at.IsZero() && len(kept) > 0 {
-		at.Epoch = kept[0].Epoch
-	}
-	return append(kept, storage.Branch{Epoch: epoch, ClusterID: clusterID, From: at})
+	return append(slices.Clone(l), storage.Branch{Epoch: l.Epoch() + 1, ClusterID: clusterID, From: at})
 }
 
 // unsafe returns what speaks against promoting this secondary now, in words for people.

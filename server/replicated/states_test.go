@@ -426,9 +426,14 @@ func TestPromoteBranch(t *testing.T) {
 	c.setRole(r)
 	c.mustPost("secondary/promote", `{"force":true}`)
 	got := c.role()
-	want := storage.Lineage{r.Lineage[0], {Epoch: 3, ClusterID: "c", From: storage.Position{Epoch: 1, Index: 400}, Base: got.Version}}
+	want := append(r.Lineage, storage.Branch{Epoch: 3, ClusterID: "c", From: storage.Position{Epoch: 1, Index: 400}, Base: got.Version})
 	if !slices.Equal(got.Lineage, want) {
 		t.Errorf("history %v, want %v", got.Lineage, want)
+	}
+	for at, want := range map[storage.Position]bool{{Epoch: 1, Index: 400}: true, {Epoch: 1, Index: 401}: false, {Epoch: 2, Index: 31}: false, {Epoch: 3, Index: 1}: true} {
+		if got.Lineage.Contains(at) != want {
+			t.Errorf("%v is in the history: %v", at, !want)
+		}
 	}
 }
 
