@@ -370,7 +370,7 @@ func (f *Follower) Repair(ctx context.Context, cause string) error {
 		case Whole, Checking, Quarantined:
 			c.Units[unit] = &UnitState{Phase: Checking, List: st.List}
 		case Adding:
-			c.Units[unit] = &UnitState{Phase: Adding, Anchor: st.Anchor, List: st.List}
+			c.Units[unit] = &UnitState{Phase: Adding, List: st.List}
 		}
 	}
 	f.begin(cause, len(c.Units))

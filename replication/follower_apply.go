@@ -96,7 +96,7 @@ func (f *Follower) welcome(ctx context.Context, w Welcome) error {
 // again returns the state of a unit that must be compared from its beginning.
 func again(st UnitState) UnitState {
 	if st.Phase == Adding {
-		return UnitState{Phase: Adding, Anchor: st.Anchor, Attempts: st.Attempts, List: st.List}
+		return UnitState{Phase: Adding, Attempts: st.Attempts, List: st.List}
 	}
 	return UnitState{Phase: Checking, Attempts: st.Attempts, List: st.List}
 }

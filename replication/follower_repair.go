@@ -234,8 +234,8 @@ func (f *Follower) page(ctx context.Context, m Page) error {
 			j.want = append(j.want, item.Key)
 		}
 	}
-	if m.Done && adding && !anchor {
-		st.Anchor = nil
+	if m.Done && adding && !anchor && st.Anchor != nil && j.buckets.Has(st.Anchor.Key) {
+		st.Anchor = nil // one outside of the buckets came by the stream since they were compared
 	}
 	for _, k := range mine {
 		if _, extra := here[k.Key]; extra {
