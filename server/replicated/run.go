@@ -231,6 +231,14 @@ func (s *Store) sing(ctx context.Context, r *Role) error {
 	return err
 }
 
+// CanaryAge returns how late a secondary gets what its primary writes; false if that is not known, and on a primary.
+func (s *Store) CanaryAge(ctx context.Context) (time.Duration, bool) {
+	if r, err := s.Current(ctx); err != nil || r.Mode != Secondary || r.Demoted {
+		return 0, false
+	}
+	return s.canaryAge(ctx, s.link.FollowStatus().ClockSkew)
+}
+
 // canaryAge returns how long ago the canary that is here was written, by the clocks of both clusters; false if there is
 // none.
 func (s *Store) canaryAge(ctx context.Context, skew time.Duration) (time.Duration, bool) {

@@ -553,6 +553,45 @@ func TestFollows(t *testing.T) {
 	})
 }
 
+// TestDisableFinishes: what a crash left of replication goes when the node is the active one again.
+func TestDisableFinishes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, network{}, "one")
+		for _, key := range []storage.Key{"l/replication/secondary/ab", "l/replication/enrolled/ab", "l/replication/filter/ab", cursorKey} {
+			c.put(key, map[string]any{"format": 1})
+		}
+		c.setRole(replicated.Role{Format: 1, Mode: replicated.Disabled, ClusterID: "one", WasUsed: true})
+		defer c.run()()
+		synctest.Wait()
+		if keys := c.keys(); keys != nil {
+			t.Errorf("there is still %q", keys)
+		}
+	})
+}
+
+// TestFilterIsKnown: a secondary knows that it has a filter before it needs to, and does not become a primary that lacks
+// what the filter excluded.
+func TestFilterIsKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := network{}
+		p, c := newCluster(t, net, "p"), newCluster(t, net, "c")
+		p.mustPost("primary/enable", "{}")
+		p.join(c, "c")
+		defer c.run()()
+		p.mustPost("primary/paths-filter/c", `{"mode":"deny","paths":["secret/"]}`)
+		time.Sleep(11 * time.Second)
+		c.link.set(func(l *fakeLink) { l.down = true })
+		refused(t, "promote", c.post("secondary/promote", "{}"), engines.KindUnavailable, "paths filter (mode deny)")
+		c.link.set(func(l *fakeLink) { l.down = false })
+		if _, err := p.call(engines.Delete, "performance/primary/paths-filter/c", ""); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(11 * time.Second)
+		c.link.set(func(l *fakeLink) { l.down = true })
+		c.mustPost("secondary/promote", "{}")
+	})
+}
+
 // TestFence: a primary that has met a later epoch takes no more writes, and can be demoted.
 func TestFence(t *testing.T) {
 	c := newCluster(t, network{}, "one")

@@ -287,6 +287,12 @@ func TestCanary(t *testing.T) {
 		if ms, ok := age.(string); !ok || len(ms) != 4 {
 			t.Errorf("age of the canary: %v", age)
 		}
+		if age, ok := c.CanaryAge(t.Context()); !ok || age < time.Second || age > 11*time.Second {
+			t.Errorf("CanaryAge: %v, %v", age, ok)
+		}
+		if _, ok := p.CanaryAge(t.Context()); ok {
+			t.Error("a primary waits for its own canary")
+		}
 		p.Fence(t.Context(), 5)
 		last := written()
 		time.Sleep(time.Minute)
