@@ -97,7 +97,7 @@ type Source interface {
 	Scope(ctx context.Context) (units map[Unit]bool, version uint64, err error)
 	// Page lists keys of a unit, in byte order after a key ("" begins): all, or those in the buckets; with values if wanted,
 	// of about maxBytes. done: last is the unit's last key. The unit's anchor is in the page with done, wherever it would
-	// be in byte order, and does not count for last.
+	// be in byte order and whatever the buckets are, and does not count for last: if it is not there, there is none.
 	Page(ctx context.Context, unit Unit, after storage.Key, buckets *digest.Buckets, values bool, maxBytes int) (items []Item, last storage.Key, done bool, at storage.Index, err error)
 	// Items returns what the unit's keys hold, of about maxBytes, in the order of keys. n of the keys are answered; those
 	// of them that are not among the items do not exist.

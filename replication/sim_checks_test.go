@@ -75,6 +75,33 @@ func (w *world) checkMessage(l *link, m replication.Message) {
 	}
 }
 
+// countMessage notes what a primary's message says about the run.
+func (w *world) countMessage(l *link, m replication.Message) {
+	switch m := m.(type) {
+	case replication.Welcome:
+		switch {
+		case m.Diverged:
+			w.count("diverged")
+		case !m.Resume:
+			w.count("everything compared")
+		case m.Start.Epoch < m.Lineage.Epoch():
+			w.count("resumed in another epoch")
+		default:
+			w.count("streams resumed")
+		}
+	case replication.Scope:
+		w.counts["units that began"] += len(m.New)
+		w.counts["units added"] += len(m.Add)
+		w.counts["units dropped"] += len(m.Drop)
+	case replication.Checkpoint:
+		w.count("checkpoints")
+	case replication.Page:
+		if !m.Done {
+			w.count("pages cut short")
+		}
+	}
+}
+
 func (w *world) countAnswer(l *link, m replication.Message) {
 	var items []replication.Item
 	switch m := m.(type) {
@@ -96,6 +123,7 @@ func (w *world) checkChange(r *replica, c replication.Change) {
 	if p := st.progress; c.Cursor != nil && p != nil && st.progressAt == r.base && c.Cursor.Before(p.Cursor) && c.Diverged == nil {
 		w.fail("%s: the cursor goes back from %v to %v", l.sec.name, p.Cursor, *c.Cursor)
 	}
+	w.watchDivergence(l, st)
 	next := merge(st.progress, c)
 	seen := map[storage.Key]bool{}
 	for _, it := range c.Puts {
@@ -127,17 +155,35 @@ func (w *world) checkChange(r *replica, c replication.Change) {
 			}
 		}
 	}
-	w.noteDivergence(l, st, next)
 }
 
-// noteDivergence remembers what a cluster has that its new primary's history has not.
-func (w *world) noteDivergence(l *link, st *state, next *replication.State) {
-	if next.Diverged.IsZero() || next.Diverged == l.common {
+// watchDivergence remembers what a cluster has that its new primary's history has not, and sees that each of these values
+// is either still there or kept in the end.
+func (w *world) watchDivergence(l *link, st *state) {
+	var d storage.Position
+	if st.progress != nil {
+		d = st.progress.Diverged
+	}
+	if d == l.common {
 		return
 	}
-	l.common, l.behind = next.Diverged, map[storage.Key]replication.Item{}
+	for k, it := range l.behind {
+		if i, ok := st.find(k); ok && st.cells[i].Mod == it.Mod && bytes.Equal(st.cells[i].Value, it.Value) {
+			continue
+		}
+		if !slices.ContainsFunc(st.lost, func(c replication.Conflict) bool {
+			return c.Key == k && c.Mod == it.Mod && bytes.Equal(c.Value, it.Value)
+		}) {
+			w.fail("%s: %s of %v was lost without a copy, common %v, kept %+v", l.sec.name, k, it.Mod, l.common, st.lost)
+		}
+	}
+	l.common, l.behind = d, nil
+	if d.IsZero() {
+		return
+	}
+	l.behind = map[storage.Key]replication.Item{}
 	for _, c := range st.cells {
-		if _, ok := next.Units[c.unit]; c.unit != "" && ok && l.common.Before(c.Mod) {
+		if _, ok := st.progress.Units[c.unit]; ok && d.Before(c.Mod) && !st.progress.Lineage.Contains(c.Mod) {
 			l.behind[c.Key] = c.Item
 		}
 	}
@@ -168,7 +214,7 @@ func (w *world) checkSecondary(l *link) {
 		}
 	}
 	if ref := w.reference(l, st.progress); ref != nil && len(whole) > 0 {
-		w.checks++
+		w.count("states compared")
 		w.compare(l, st, ref, whole)
 	}
 }
@@ -243,7 +289,7 @@ func (w *world) same(l *link) bool {
 // arrived reports whether a secondary has nothing left to do.
 func (w *world) arrived(l *link) bool {
 	st := l.sec.at()
-	if !w.alive(l) || st.progress == nil || st.torn || !exact(st.progress) || !w.same(l) {
+	if !w.alive(l) || st.progress == nil || st.torn || !w.same(l) {
 		return false
 	}
 	s := l.follower.Status()
@@ -272,20 +318,7 @@ func (w *world) checkArrived(l *link) {
 			w.fail("%s: the digests of %s differ", l.sec.name, u)
 		}
 	}
-	for k, it := range l.behind {
-		if i, ok := st.find(k); ok && st.cells[i].Mod == it.Mod && bytes.Equal(st.cells[i].Value, it.Value) {
-			continue // both have it
-		}
-		if u, _ := simUnit(k); !scope[u] {
-			continue // the unit was dropped with everything
-		}
-		if !slices.ContainsFunc(st.lost, func(c replication.Conflict) bool {
-			return c.Key == k && c.Mod == it.Mod && bytes.Equal(c.Value, it.Value)
-		}) {
-			w.fail("%s: %s of %v was lost without a copy, common %v, lost %+v", l.sec.name, k, it.Mod, l.common, st.lost)
-		}
-	}
-	l.behind = nil
+	w.watchDivergence(l, st)
 }
 
 // checkNodes compares the nodes of each cluster with each other and with their log, and digests with what they describe.

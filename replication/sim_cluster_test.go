@@ -288,6 +288,7 @@ func (c *cluster) commit(e entry) (storage.Index, error) {
 	e.timeMS = c.w.now
 	if c.w.faults && c.w.chance(2) {
 		c.limbo = append(c.limbo, e)
+		c.w.count("commits with an open outcome")
 		if c.w.chance(50) {
 			c.stepDown()
 		}

@@ -251,12 +251,11 @@ func (s *source) Page(_ context.Context, u replication.Unit, after storage.Key, 
 	})
 	if done {
 		for _, c := range st.anchors(u) {
-			if it := c.Item; b.Has(it.Key) {
-				if !values {
-					it.Value = nil
-				}
-				items = append(items, it)
+			it := c.Item
+			if !values {
+				it.Value = nil
 			}
+			items = append(items, it)
 		}
 	}
 	return items, last, done, s.n.st.applied, nil
@@ -358,11 +357,12 @@ func (r *replica) Commit(_ context.Context, c replication.Change) error {
 	}
 	r.w.checkChange(r, c)
 	if tooLarge := len(c.Puts)+len(c.Deletes) > 3 && r.w.chance(10); tooLarge || r.w.bug.tornCursor {
+		r.w.count("changes in parts")
 		first, rest := e, e
-		first.deletes, first.progress, first.lost, first.torn = nil, r.w.ahead(r.n.st.progress, c), nil, true
-		rest.puts = nil
-		if r.w.bug.tornCursor { // the canary: first the cursor, then the data
-			first.puts, first.progress, first.torn, rest.puts = nil, next, false, c.Puts
+		first.deletes, first.progress, first.torn = nil, r.w.ahead(r.n.st.progress, c), true
+		rest.puts, rest.lost = nil, nil // copies are there before what they are of is replaced
+		if r.w.bug.tornCursor {         // the canary: first the cursor, then the data
+			first.puts, first.lost, first.progress, first.torn, rest.puts = nil, nil, next, false, c.Puts
 		}
 		at, err := r.c.commit(first)
 		if err != nil {
@@ -379,6 +379,7 @@ func (r *replica) Commit(_ context.Context, c replication.Change) error {
 		return err
 	}
 	r.base = at
+	r.w.counts["values kept"] += len(c.Lost)
 	r.w.checkSecondary(r.l)
 	return nil
 }

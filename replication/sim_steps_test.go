@@ -21,34 +21,35 @@ var kinds []kind
 
 func init() {
 	kinds = []kind{
-		{"pump", 400, func(w *world) { w.pump(w.someLink(), 1+w.n(12)) }},
-		{"exchange", 20, func(w *world) { w.exchange(w.someLink()) }},
+		{"pump", 600, func(w *world) { w.pump(w.someLink(), 1+w.n(12)) }},
+		{"exchange", 30, func(w *world) { w.exchange(w.someLink()) }},
 		{"connect", 60, func(w *world) { w.connect(w.someLink()) }},
 		{"time", 60, func(w *world) { w.now += int64(w.n(800)) }},
-		{"write", 220, func(w *world) { w.write(w.primary()) }},
+		{"write", 180, func(w *world) { w.write(w.primary()) }},
 		{"local", 15, func(w *world) { w.local(w.some()) }},
 		{"mount", 30, (*world).mount},
 		{"unmount", 12, (*world).unmount},
 		{"move", 12, (*world).move},
 		{"namespace", 10, (*world).namespace},
-		{"filter", 20, (*world).filter},
-		{"revoke", 3, (*world).revoke},
+		{"filter", 30, (*world).filter},
+		{"revoke", 2, (*world).revoke},
 		{"enrol", 4, func(w *world) { w.reEnrol(w.someLink()) }},
 		{"repair", 4, func(w *world) { w.operatorRepair(w.someLink()) }},
-		{"cut", 15, func(w *world) { w.someLink().cut() }},
-		{"partition", 6, func(w *world) { l := w.someLink(); l.blocked = !l.blocked; l.cut() }},
+		{"cut", 10, func(w *world) { w.someLink().cut() }},
+		{"partition", 4, func(w *world) { l := w.someLink(); l.blocked = !l.blocked; l.cut() }},
 		{"apply", 40, (*world).applySome},
-		{"elect", 15, func(w *world) { w.some().elect(w.n(3)) }},
-		{"crash", 8, func(w *world) { w.some().crash(w.n(3)) }},
+		{"elect", 6, func(w *world) { w.some().elect(w.n(3)) }},
+		{"crash", 5, func(w *world) { w.some().crash(w.n(3)) }},
 		{"fold", 20, func(w *world) { w.fold(w.some(), w.n(3)) }},
-		{"trim", 6, (*world).trim},
+		{"trim", 5, (*world).trim},
 		{"snapshot", 4, (*world).installSnapshot},
-		{"demote", 5, func(w *world) { w.demoteSome() }},
+		{"switch", 4, (*world).switchOver},
+		{"demote", 2, func(w *world) { w.demoteSome() }},
 		{"promote", 8, func(w *world) { w.promoteSome() }},
-		{"force", 3, func(w *world) { w.forceSome() }},
+		{"force", 1, func(w *world) { w.forceSome() }},
 		{"follow", 10, func(w *world) { w.followSome() }},
 		{"backup", 6, func(w *world) { w.backup(w.n(len(w.clusters))) }},
-		{"restore", 3, func(w *world) { w.restore(w.n(len(w.clusters))) }},
+		{"restore", 2, func(w *world) { w.restore(w.n(len(w.clusters))) }},
 	}
 }
 
@@ -316,6 +317,7 @@ func (w *world) reEnrol(l *link) {
 
 func (w *world) operatorRepair(l *link) {
 	if w.alive(l) {
+		w.count("repairs")
 		w.say("%s: repair", l.sec.name)
 		if err := l.follower.Repair(context.Background(), "operator"); err != nil {
 			w.say("%s: %v", l.sec.name, err)
@@ -366,6 +368,32 @@ func (w *world) demoteSome() {
 	}
 }
 
+// switchOver is a planned change of the primary, as far as nothing comes between.
+func (w *world) switchOver() {
+	c, l := w.primary(), w.someLink()
+	if c == nil || c.at().role.mode != primary || l.pri != c {
+		return
+	}
+	w.connect(l)
+	w.exchange(l)
+	if c.at() == nil || l.sec.at() == nil || l.sec.at().progress == nil || !exact(l.sec.at().progress) {
+		return
+	}
+	w.demote(c, false)
+	w.connect(l)
+	w.now += 200
+	w.exchange(l)
+	if !l.final || l.sec.at() == nil || !exact(l.sec.at().progress) {
+		return
+	}
+	w.promote(l.sec, false)
+	for _, other := range w.links {
+		if other != l && w.chance(70) && other.sec.at() != nil && other.sec.at().role.mode == secondary {
+			w.follow(other, l.sec)
+		}
+	}
+}
+
 // promoteSome promotes by the rules: exact, and at the end of what the demoted primary had.
 func (w *world) promoteSome() {
 	l := w.someLink()
@@ -410,9 +438,10 @@ func (w *world) restore(i int) {
 		return
 	}
 	at := w.must(c, entry{restore: b, newWAL: true})
-	w.links[i].behind = nil
+	w.links[i].forget()
 	w.links[i].cut()
 	c.elect(c.active)
+	w.count("restored")
 	w.say("%s is restored to %d at %d", c.name, b.applied, at)
 }
 
@@ -451,6 +480,7 @@ func (w *world) damage(pri *cluster) {
 			w.connect(l)
 			w.exchange(l)
 			if w.same(l) {
+				w.count("damage repaired")
 				break
 			}
 			if round > 60 {
@@ -467,7 +497,6 @@ func (w *world) damage(pri *cluster) {
 		w.checkArrived(l)
 	}
 }
-
 
 func sortedUnits[V any](m map[replication.Unit]V) []replication.Unit {
 	out := make([]replication.Unit, 0, len(m))

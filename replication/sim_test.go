@@ -51,7 +51,7 @@ type world struct {
 	tracing  bool
 	trace    []string
 	rounds   int // that it took to converge
-	checks   int
+	counts   map[string]int
 }
 
 // link is the way from a secondary to its primary.
@@ -84,7 +84,7 @@ type conn struct {
 type failure string
 
 // noise is what makes a trace hard to read.
-var noise = regexp.MustCompile(`replication\.|Value:\[[0-9 ]*\] |Bytes:[0-9]+ ?|TimeMS:[0-9]+ ?|Delete:false |Fresh:false|Buckets:<nil> |Addrs:\[.\]|Proto[A-Za-z]*:1 ?|SetID:set `)
+var noise = regexp.MustCompile(`replication\.|\{A:[0-9]+ B:[0-9]+ Count:[0-9]+\} ?|Value:\[[0-9 ]*\] |Bytes:[0-9]+ ?|TimeMS:[0-9]+ ?|Delete:false |Fresh:false|Buckets:<nil> |Addrs:\[.\]|Proto[A-Za-z]*:1 ?|SetID:set `)
 
 func (w *world) fail(format string, a ...any) { panic(failure(fmt.Sprintf(format, a...))) }
 
@@ -94,11 +94,14 @@ func (w *world) say(format string, a ...any) {
 	}
 }
 
+// count counts what a run has met, so that one can see what it was worth.
+func (w *world) count(what string) { w.counts[what]++ }
+
 func (w *world) n(n int) int             { return w.rng.IntN(n) }
 func (w *world) chance(percent int) bool { return w.rng.IntN(100) < percent }
 
 func newWorld(seed uint64, bug bugs, off map[string]bool, tracing bool) *world {
-	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 0)), now: 1000, bug: bug, off: off, tracing: tracing}
+	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 0)), now: 1000, bug: bug, off: off, tracing: tracing, counts: map[string]int{}}
 	w.small = w.n(3) * 3
 	for i := range 3 {
 		c := newCluster(w, string(rune('A'+i)))
@@ -149,6 +152,11 @@ func (l *link) forget() {
 // follow is update-primary.
 func (w *world) follow(l *link, pri *cluster) {
 	l.cut()
+	if l.pri == nil && l.sec.at() != nil && len(l.sec.at().own) > 0 { // it was demoted: what it still handed out ends with this
+		w.setCursor(l.sec)
+		r := l.sec.at().role
+		w.must(l.sec, entry{role: &r})
+	}
 	l.pri, l.final = pri, false
 	var p peer
 	if pri.at() != nil {
@@ -215,7 +223,7 @@ func fromEnv(name string, otherwise uint64) uint64 {
 	return otherwise
 }
 
-const simSteps = 120
+const simSteps = 250
 
 func TestSimulation(t *testing.T) {
 	if seed := fromEnv("COFFER_SIM_SEED", 0); seed != 0 {
@@ -226,7 +234,7 @@ func TestSimulation(t *testing.T) {
 	}
 	seeds := fromEnv("COFFER_SIM_SEEDS", 10_000)
 	first := fromEnv("COFFER_SIM_FIRST", 1)
-	rounds, checks := 0, 0
+	met, rounds := map[string]int{}, 0
 	for seed := first; seed < first+seeds; seed++ {
 		w := newWorld(seed, bugs{}, nil, false)
 		if problem := w.run(simSteps); problem != "" {
@@ -234,9 +242,22 @@ func TestSimulation(t *testing.T) {
 			lines := strings.Split(how, "\n")
 			t.Fatalf("COFFER_SIM_SEED=%d: %s\n%s", seed, problem, strings.Join(lines[max(0, len(lines)-60):], "\n"))
 		}
-		rounds, checks = max(rounds, w.rounds), checks+w.checks
+		rounds = max(rounds, w.rounds)
+		for what, n := range w.counts {
+			met[what] += n
+		}
 	}
-	t.Logf("%d seeds, %d states compared, at most %d rounds to converge", seeds, checks, rounds)
+	t.Logf("%d seeds, at most %d rounds to converge", seeds, rounds)
+	for _, what := range []string{
+		"states compared", "streams resumed", "resumed in another epoch", "everything compared", "diverged", "units that began", "units added",
+		"units dropped", "planned promotions", "forced promotions", "promotions of what was not exact", "checkpoints", "repairs", "commits with an open outcome", "values kept",
+		"damage repaired", "pages cut short", "changes in parts", "restored", "primaries fenced",
+	} {
+		t.Logf("%9d %s", met[what], what)
+		if met[what] == 0 && seeds >= 3000 {
+			t.Errorf("there were no %s", what)
+		}
+	}
 }
 
 // session and follower
@@ -260,7 +281,7 @@ func (w *world) alive(l *link) bool {
 		c.lingers = n.up && w.chance(50) // the node has not noticed yet, and goes on
 		c.ended = !c.lingers
 	}
-	if c := l.conn; c.lingers && (!c.src.n.up || c.src.n.st.roleAt != c.roleAt || !w.faults || w.chance(1)) {
+	if c := l.conn; c.src.n.st.roleAt != c.roleAt || c.lingers && (!c.src.n.up || !w.faults || w.chance(1)) {
 		c.ended = true
 	}
 	return true
@@ -349,6 +370,7 @@ func (w *world) fromPrimary(l *link) bool {
 	if m != nil {
 		w.say("%s ⇒ %s: %T%+v", l.pri.name, l.sec.name, m, m)
 		w.checkMessage(l, m)
+		w.countMessage(l, m)
 		l.conn.toSec = append(l.conn.toSec, m)
 	}
 	w.sessionError(l, err)
@@ -367,6 +389,7 @@ func (w *world) sessionError(l *link, err error) {
 	if st := l.pri.at(); errors.Is(err, replication.ErrFenced) && st != nil && st.role.mode == primary {
 		r := st.role
 		r.fenced = true
+		w.count("primaries fenced")
 		w.must(l.pri, entry{role: &r})
 	}
 	if len(l.conn.toSec) == 0 {
@@ -394,6 +417,9 @@ func (w *world) fromSecondary(l *link) bool {
 
 // pump does some of what a stream's two ends do, in any order.
 func (w *world) pump(l *link, n int) {
+	if w.chance(30) {
+		w.connect(l)
+	}
 	for range n {
 		switch w.n(5) {
 		case 0:
@@ -487,7 +513,7 @@ func (w *world) converge(pri *cluster) {
 		}
 		if !done {
 			calm = 0
-		} else if calm++; calm > 8 {
+		} else if calm++; calm > 5 {
 			for _, l := range w.links {
 				if l.pri == pri {
 					w.checkArrived(l)
@@ -570,10 +596,11 @@ func (w *world) demote(c *cluster, abruptly bool) {
 	at := w.must(c, entry{role: &role{mode: secondary, lineage: st.role.lineage}})
 	w.say("%s is demoted at %d", c.name, at)
 	for _, l := range w.links {
-		if l.pri == c && w.alive(l) && !l.conn.ended {
+		if l.pri == c && l.conn != nil && l.conn.src.n == c.nodes[c.active] && !l.conn.ended {
 			if abruptly {
 				l.cut()
 			} else {
+				l.conn.roleAt = c.at().roleAt
 				l.conn.session.Demoted(at + storage.Index(w.n(2))*(c.last()-at))
 			}
 		}
@@ -601,6 +628,14 @@ func (w *world) promote(c *cluster, force bool) {
 		}
 	}
 	own.forget()
+	switch {
+	case !force:
+		w.count("planned promotions")
+	case whole:
+		w.count("forced promotions")
+	default:
+		w.count("promotions of what was not exact")
+	}
 	w.must(c, entry{role: &role{mode: primary, lineage: append(lineage, storage.Branch{Epoch: epoch, ClusterID: st.id, From: from})}})
 	if !whole && !w.bug.keepLog {
 		w.must(c, entry{newWAL: true})
