@@ -40,7 +40,12 @@ func (s *Server) newReplicated() *replicated.Store {
 // healthOfReplication is what sys/health says of it.
 func (s *Server) healthOfReplication() (mode, clusterID string, canaryMS int64) {
 	role := s.replicated.Role()
-	return string(role.Mode), role.ClusterID, 0
+	if role.Mode == replicated.Secondary {
+		if age, ok := s.replicated.CanaryAge(context.Background()); ok {
+			canaryMS = age.Milliseconds()
+		}
+	}
+	return string(role.Mode), role.ClusterID, canaryMS
 }
 
 // nodeAddrs are the cluster addresses of all nodes, the active one's first.
