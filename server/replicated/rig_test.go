@@ -49,6 +49,7 @@ func newCluster(t testing.TB, net network, id string) *cluster {
 		Store: c.store, Link: c.link,
 		ClusterID: func() string { return id },
 		APIAddr:   func() string { return "https://" + id + ".example:8200" },
+		Applied:   func() storage.Index { return 420 },
 		NodeAddrs: func() []string { return []string{c.addr} },
 		Mounts:    func(context.Context) ([]replicated.MountInfo, error) { return c.mounts, nil },
 		Namespaces: func(context.Context) ([]replicated.NamespaceInfo, error) {

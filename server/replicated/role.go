@@ -31,6 +31,9 @@ type Options struct {
 	NodeAddrs func() []string
 	Active    func() (self bool, addr string)
 
+	// Applied is the index of the last log entry applied on this node.
+	Applied func() storage.Index
+
 	// Mounts and Namespaces are those of the whole cluster, root included, as they are now.
 	Mounts     func(ctx context.Context) ([]MountInfo, error)
 	Namespaces func(ctx context.Context) ([]NamespaceInfo, error)
@@ -63,6 +66,9 @@ func (o *Options) fill() {
 	}
 	if o.Active == nil {
 		o.Active = func() (bool, string) { return true, "" }
+	}
+	if o.Applied == nil {
+		o.Applied = o.Link.Head
 	}
 	if o.Mounts == nil {
 		o.Mounts = func(context.Context) ([]MountInfo, error) { return nil, nil }

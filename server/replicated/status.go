@@ -125,16 +125,16 @@ func (s *Store) both(r *Role) bothStatus {
 }
 
 func (s *Store) primaryStatus(ctx context.Context, r *Role) (*primaryStatus, error) {
-	head := s.link.Head()
+	applied := s.opts.Applied()
 	out := &primaryStatus{
-		bothStatus: s.both(r), LastWAL: uint64(head), LastPerformanceWAL: uint64(head), WALOldestIndex: uint64(s.link.Oldest()),
+		bothStatus: s.both(r), LastWAL: uint64(applied), LastPerformanceWAL: uint64(s.link.Head()), WALOldestIndex: uint64(s.link.Oldest()),
 		Fenced: r.Fenced, KnownSecondaries: []string{}, Secondaries: []secondaryEntry{},
 	}
 	out.State, out.Phase, out.PrimaryClusterAddr = "running", "running", r.Addr
 	if r.Fenced != 0 {
 		out.Phase = "fenced"
 	}
-	out.Position = storage.Position{Epoch: r.Lineage.Epoch(), Index: head}.String()
+	out.Position = storage.Position{Epoch: r.Lineage.Epoch(), Index: applied}.String() // secondaries count what is not theirs, too
 	known, err := s.registry.List(ctx)
 	if err != nil {
 		return nil, err

@@ -77,7 +77,7 @@ func TestStatusForClients(t *testing.T) {
 			return got
 		}
 		got := read(p)
-		if got.Mode != "primary" || got.ClusterID != "p" || got.State != "running" || got.LastWAL != 417 || got.LastPerformanceWAL != 417 || got.MerkleRoot == "" ||
+		if got.Mode != "primary" || got.ClusterID != "p" || got.State != "running" || got.LastWAL != 420 || got.LastPerformanceWAL != 417 || got.MerkleRoot == "" ||
 			!slices.Equal(got.KnownSecondaries, []string{"second"}) || len(got.Secondaries) != 1 {
 			t.Fatalf("primary: %+v", got)
 		}
@@ -109,7 +109,7 @@ func TestStatusForClients(t *testing.T) {
 	if _, isText := got["last_reindex_epoch"].(string); !isText {
 		t.Errorf("last_reindex_epoch is %v, clients want a text", got["last_reindex_epoch"])
 	}
-	if got := p.mustGet("status"); got["wal_oldest_index"] != 17.0 || got["secondaries"].([]any)[0].(map[string]any)["cluster_id"] != "c" {
+	if got := p.mustGet("status"); got["wal_oldest_index"] != 17.0 || got["position"] != "1:420" || got["secondaries"].([]any)[0].(map[string]any)["cluster_id"] != "c" {
 		t.Errorf("primary: %v", got)
 	}
 }
