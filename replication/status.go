@@ -74,6 +74,9 @@ func (f *follow) note(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	st := &f.status
+	if p.Head.IsZero() { // a new attempt to connect: what was heard last still counts
+		p.Head, p.Exact = st.progress.Head, p.Exact || st.progress.Exact
+	}
 	st.progress = p
 	st.entries.count(now, float64(p.Entries))
 	st.bytes.count(now, float64(p.Bytes))
