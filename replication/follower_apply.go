@@ -11,8 +11,41 @@ import (
 )
 
 // welcome takes over the primary's history and scope. Units that are held stay as they are if the stream goes on where it
-// ended, unless they have something from behind a branch of the history; otherwise they are compared.
+// ended, unless they have something that the history may not have; otherwise they are compared.
 func (f *Follower) welcome(ctx context.Context, w Welcome) error {
+	if err := f.acceptable(w); err != nil {
+		return err
+	}
+	f.collided = f.collided || w.Diverged && collide(f.state.Lineage, w.Lineage)
+	units, compare, ahead := f.place(w)
+	c := Change{Lineage: w.Lineage, Scope: &w.Scope, Units: map[Unit]*UnitState{}}
+	for unit, st := range units {
+		if before, held := f.state.Units[unit]; !held || before != st {
+			c.Units[unit] = &st
+		}
+	}
+	switch {
+	case w.Diverged:
+		c.Diverged = f.diverged(w.Common)
+	case ahead:
+		common, _ := w.Lineage.Common(f.state.Lineage)
+		c.Diverged = f.diverged(common)
+	}
+	cause := "scope"
+	switch {
+	case c.Diverged != nil:
+		cause = "diverged"
+	case f.state.Cursor.IsZero():
+		cause = "first copy"
+	case !w.Resume:
+		cause = "position not kept"
+	}
+	f.at, f.welcomed, f.primaryID = w.Start, true, w.ClusterID
+	f.begin(cause, compare)
+	return f.commit(ctx, c)
+}
+
+func (f *Follower) acceptable(w Welcome) error {
 	switch {
 	case w.SetID != f.o.SetID:
 		return ErrOtherSet
@@ -23,33 +56,33 @@ func (f *Follower) welcome(ctx context.Context, w Welcome) error {
 	case w.Resume && w.Start != f.state.Cursor, w.Start.IsZero():
 		return fmt.Errorf("the stream begins at %s, and this is at %s: %w", w.Start, f.state.Cursor, ErrProtocol)
 	}
-	units := maps.Clone(f.state.Units)
+	return nil
+}
+
+// place returns the states of all units after a welcome, and how many there are to compare or fetch. ahead: something was
+// fetched from behind the point where the history was left.
+func (f *Follower) place(w Welcome) (units map[Unit]UnitState, compare int, ahead bool) {
+	changed := !slices.Equal(w.Lineage, f.state.Lineage)
+	units = maps.Clone(f.state.Units)
+	inScope := make(map[Unit]bool, len(w.Units))
+	for _, unit := range w.Units {
+		inScope[unit] = true
+	}
 	for unit := range f.adopted {
 		switch {
 		case !f.state.Cursor.IsZero():
 			units[unit] = UnitState{Phase: Whole}
-		case !slices.Contains(w.Units, unit):
+		case !inScope[unit]:
 			units[unit] = UnitState{Phase: Dropping}
 		}
 	}
-	c := Change{Lineage: w.Lineage, Scope: &w.Scope, Units: map[Unit]*UnitState{}}
-	changed := !slices.Equal(w.Lineage, f.state.Lineage)
-	if w.Diverged {
-		f.collided = collide(f.state.Lineage, w.Lineage)
+	for unit, st := range units {
+		ahead = ahead || changed && !st.Until.IsZero() && !w.Lineage.Contains(st.Until)
+		if !inScope[unit] && st.Phase != Dropping {
+			units[unit] = UnitState{Phase: Dropping}
+		}
 	}
-	cause := "scope"
-	switch {
-	case w.Diverged:
-		cause = "diverged"
-	case f.state.Cursor.IsZero():
-		cause = "first copy"
-	case !w.Resume:
-		cause = "position not kept"
-	}
-	compare := 0
-	inScope := make(map[Unit]bool, len(w.Units))
-	for _, unit := range w.Units {
-		inScope[unit] = true
+	for unit := range inScope {
 		st, held := units[unit]
 		switch {
 		case !held:
@@ -62,35 +95,22 @@ func (f *Follower) welcome(ctx context.Context, w Welcome) error {
 		}
 		if st.Phase == Adding || st.Phase == Checking {
 			st.List = st.List || f.collided
-		}
-		if st.Phase == Adding || st.Phase == Checking {
 			compare++
 		}
 		units[unit] = st
 	}
-	for unit, st := range units {
-		if !inScope[unit] && st.Phase != Dropping {
-			units[unit] = UnitState{Phase: Dropping}
-		}
+	return units, compare, ahead
+}
+
+// diverged returns what State.Diverged becomes if the primary's history was left at common: the earlier one of two.
+func (f *Follower) diverged(common storage.Position) *storage.Position {
+	if d := f.state.Diverged; !d.IsZero() && d.Before(common) {
+		common = d
 	}
-	for unit, st := range units {
-		if before, held := f.state.Units[unit]; !held || before != st {
-			c.Units[unit] = &st
-		}
+	if common.IsZero() { // nothing in common: everything is only here
+		common = storage.Position{Epoch: 1}
 	}
-	if w.Diverged {
-		common := w.Common
-		if d := f.state.Diverged; !d.IsZero() && d.Before(common) {
-			common = d
-		}
-		if common.IsZero() { // nothing in common: everything is only here
-			common = storage.Position{Epoch: 1}
-		}
-		c.Diverged = &common
-	}
-	f.at, f.welcomed, f.primaryID = w.Start, true, w.ClusterID
-	f.begin(cause, compare)
-	return f.commit(ctx, c)
+	return &common
 }
 
 // again returns the state of a unit that must be compared from its beginning.

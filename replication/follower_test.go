@@ -231,6 +231,9 @@ func TestFollowerGoesOnAfterAChangeOfTheHistory(t *testing.T) {
 	if st := h.state.Units["mount/c"]; st.After != "" || !st.Until.IsZero() {
 		t.Errorf("a fetch goes on in another history: %+v", st)
 	}
+	if h.state.Diverged != at("1:10") {
+		t.Errorf("something was fetched from behind 1:10, and the history was left at %s", h.state.Diverged)
+	}
 	if f.Status().Lineage.Epoch() != 2 || h.state.Lineage.Epoch() != 2 {
 		t.Error("the new history was not kept")
 	}

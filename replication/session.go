@@ -288,7 +288,7 @@ func (s *Session) resume(ctx context.Context, cursor storage.Position) (storage.
 		return 0, false, nil
 	case i == last:
 		at = cursor.Index // of this log
-	case i == last-1 && cursor == s.lineage[last].From:
+	case cursor == s.lineage[last].From:
 		// The first of the epoch may be the entry at Base itself.
 		at = max(s.base, 1) - 1
 		if at < oldest {
