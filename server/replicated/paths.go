@@ -14,6 +14,7 @@ func (s *Store) Routes(r *engines.Router) {
 	const open = engines.Unauthenticated | engines.WorksSealed | engines.Active | engines.ClusterLocal
 	engines.On(r, engines.Read, "replication/status", "Tell how all sorts of replication are doing.", open, s.serveCombined)
 	engines.On(r, engines.Read, performance+"status", "Tell how performance replication is doing.", open, s.serveStatus)
+	engines.On(r, engines.Read, "replication/dr/status", "Tell that there is no replication for disaster recovery.", open, s.serveNone)
 	for _, prefix := range []string{performance, "replication/"} {
 		s.primaryRoutes(r, prefix+"primary/")
 		s.secondaryRoutes(r, prefix+"secondary/")

@@ -318,13 +318,17 @@ func later(a, b time.Time) time.Time {
 
 func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
-// serveStatus answers for performance replication, serveCombined for all sorts of it.
+// serveStatus answers for performance replication, serveNone for the sort that there is not, serveCombined for all of them.
 func (s *Store) serveStatus(ctx context.Context, _ *engines.Request, _ *struct{}) (*engines.Response, error) {
 	data, err := s.Status(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return &engines.Response{Data: data}, nil
+}
+
+func (s *Store) serveNone(context.Context, *engines.Request, *struct{}) (*engines.Response, error) {
+	return &engines.Response{Data: map[string]any{"mode": Disabled}}, nil
 }
 
 func (s *Store) serveCombined(ctx context.Context, _ *engines.Request, _ *struct{}) (*engines.Response, error) {
