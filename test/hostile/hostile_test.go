@@ -34,7 +34,7 @@ var open = []string{
 	"GET /sys/internal/ui/default-auth-methods", "GET /sys/internal/ui/feature-flags", "GET /sys/internal/ui/mounts",
 	"GET /sys/internal/ui/unauthenticated-messages", "GET /sys/leader", "GET /sys/license/features",
 	"GET /sys/rekey-recovery-key/init", "GET /sys/rekey-recovery-key/verify", "GET /sys/rekey/init", "GET /sys/rekey/verify",
-	"GET /sys/seal-status", "GET /sys/wrapping/lookup",
+	"GET /sys/replication/dr/status", "GET /sys/replication/performance/status", "GET /sys/replication/status", "GET /sys/seal-status", "GET /sys/wrapping/lookup",
 	"LIST /sys/internal/ui/unauthenticated-messages/",
 	"POST /auth/machines/login", "POST /auth/people/login/{username}",
 	"POST /sys/generate-root/attempt", "POST /sys/generate-root/update", "POST /sys/init", "POST /sys/mfa/validate",
@@ -388,7 +388,7 @@ func (h *attack) namespaces() {
 	for _, bad := range []string{"..", real + "/..", "outer/../" + real, "outer//inner", "OUTER", "outer%2finner", "outer/inner/..;/", "*", "+", "outer/*", "outer/none", "sys", strings.Repeat("a/", 3000)} {
 		h.ns = bad
 		a, ok := h.send(fmt.Sprintf("namespace %.20q", bad), h.op.method, h.op.target(), h.token, bytes.NewReader(h.op.body(nil)), -1)
-		if ok && a.Status < 400 && !slices.Contains(anywhere, h.op.String()) {
+		if ok && a.Status < 400 && !slices.Contains(anywhere, h.op.String()) && !slices.Contains(whatever, h.op.String()) {
 			h.t.Errorf("namespace %.20q: status %d, want a refusal: %.200s", bad, a.Status, a.Body)
 		}
 	}

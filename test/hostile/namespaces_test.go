@@ -15,6 +15,10 @@ var anywhere = []string{
 	"POST /sys/storage/raft/join", "POST /sys/unseal",
 }
 
+// whatever are those of inNamespaces that work without keys, so that what the header names is not looked at. What they
+// tell is the same everywhere.
+var whatever = []string{"GET /sys/replication/dr/status", "GET /sys/replication/performance/status", "GET /sys/replication/status"}
+
 // inNamespaces are the operations that namespaces have. A path that is not here exists in the root namespace only.
 var inNamespaces = []string{
 	"DELETE /sys/auth/{path}", "DELETE /sys/mounts/{path}", "DELETE /sys/namespaces/{path}", "DELETE /sys/policies/acl/{name}",
@@ -27,6 +31,7 @@ var inNamespaces = []string{
 	"GET /sys/license/status", "GET /sys/mounts", "GET /sys/mounts/{path}", "GET /sys/mounts/{path}/tune",
 	"GET /sys/namespaces/{path}", "GET /sys/policies/acl", "GET /sys/policies/acl/{name}", "GET /sys/policies/password/{name}",
 	"GET /sys/policies/password/{name}/generate", "GET /sys/policy", "GET /sys/policy/{name}", "GET /sys/remount/status/{id}",
+	"GET /sys/replication/dr/status", "GET /sys/replication/performance/status", "GET /sys/replication/status",
 	"GET /sys/wrapping/lookup", "LIST /sys/internal/ui/authenticated-messages/",
 	"LIST /sys/internal/ui/unauthenticated-messages/", "LIST /sys/leases/lookup/{prefix}/", "LIST /sys/namespaces/{path}/",
 	"LIST /sys/policies/acl/", "LIST /sys/policies/password/", "LIST /sys/policy/", "PATCH /sys/namespaces/{path}",
