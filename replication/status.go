@@ -116,6 +116,9 @@ func (f *follow) disconnected(err error, terminal string) {
 		reason = err.Error()
 	}
 	f.mu.Lock()
+	if f.status.final {
+		reason = "the primary was demoted, and everything that it had is here: promote this cluster, or give it another primary"
+	}
 	news := reason != f.status.reason
 	f.status.dialling, f.status.reason, f.status.terminal = false, reason, terminal
 	f.mu.Unlock()
