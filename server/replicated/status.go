@@ -193,7 +193,7 @@ func (s *Store) secondaryStatus(ctx context.Context, r *Role) (*secondaryStatus,
 		bothStatus: s.both(r), ConnectionState: connectionState(r, up, &st), Reason: reason(r, up, &st),
 		SecondaryID: up.SecondaryID, LastRemoteWAL: uint64(st.Cursor.Index), LastStart: timeText(later(up.Since, r.Since)),
 		KnownPrimaryClusterAddrs: up.Addrs, Primaries: []clusterEntry{}, PrimaryPosition: st.Head.String(),
-		Exact: st.Exact, BytesPerSecond: st.BytesRate, ETASeconds: st.ETASeconds, KeysDone: st.KeysDone, KeysTotal: st.KeysTotal,
+		Exact: st.Exact || r.Demoted, BytesPerSecond: st.BytesRate, ETASeconds: st.ETASeconds, KeysDone: st.KeysDone, KeysTotal: st.KeysTotal,
 		lag: lag{LagEntries: st.LagEntries, LagBytes: st.LagBytes, LagSeconds: st.LagSeconds, EntriesPerSecond: st.RateIn},
 	}
 	if out.KnownPrimaryClusterAddrs == nil {

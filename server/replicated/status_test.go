@@ -141,7 +141,7 @@ func TestStatusTells(t *testing.T) {
 		}
 	}
 	p.mustPost("primary/demote", "{}")
-	if got := p.mustGet("status"); got["phase"] != "demoted" || got["connection_state"] != "idle" || !strings.Contains(got["reason"].(string), "update-primary") {
+	if got := p.mustGet("status"); got["phase"] != "demoted" || got["connection_state"] != "idle" || got["exact"] != true || !strings.Contains(got["reason"].(string), "update-primary") {
 		t.Errorf("demoted: %v", got)
 	}
 }
