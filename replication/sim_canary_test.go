@@ -23,7 +23,7 @@ func TestSimulationNotices(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			for seed := range tt.seeds {
-				if problem := newWorld(seed+1, tt.bug, nil, false).run(simSteps); problem != "" {
+				if problem := newWorld(seed+1, tt.bug, nil, false).run(stepsOf(seed + 1)); problem != "" {
 					t.Logf("seed %d: %.200s", seed+1, problem)
 					return
 				}

@@ -289,7 +289,7 @@ func (w *world) same(l *link) bool {
 // arrived reports whether a secondary has nothing left to do.
 func (w *world) arrived(l *link) bool {
 	st := l.sec.at()
-	if !w.alive(l) || st.progress == nil || st.torn || !w.same(l) {
+	if !w.alive(l) || st.progress == nil || st.torn || !exact(st.progress) || !w.same(l) {
 		return false
 	}
 	s := l.follower.Status()

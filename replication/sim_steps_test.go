@@ -47,6 +47,7 @@ func init() {
 		{"demote", 2, func(w *world) { w.demoteSome() }},
 		{"promote", 8, func(w *world) { w.promoteSome() }},
 		{"force", 1, func(w *world) { w.forceSome() }},
+		{"return", 2, (*world).comeBack},
 		{"follow", 10, func(w *world) { w.followSome() }},
 		{"backup", 6, func(w *world) { w.backup(w.n(len(w.clusters))) }},
 		{"restore", 2, func(w *world) { w.restore(w.n(len(w.clusters))) }},
@@ -411,6 +412,17 @@ func (w *world) forceSome() {
 	}
 }
 
+// comeBack demotes a primary and has it follow another one, which may be of an earlier epoch: that one is fenced then.
+func (w *world) comeBack() {
+	from, to := w.primary(), w.primary()
+	if from == nil || from == to || from.at().role.mode != primary || to.at().role.mode != primary {
+		return
+	}
+	w.demote(from, true)
+	w.follow(w.ownLink(from), to)
+	w.connect(w.ownLink(from))
+}
+
 // followSome is update-primary.
 func (w *world) followSome() {
 	l, c := w.someLink(), w.primary()
@@ -476,7 +488,7 @@ func (w *world) damage(pri *cluster) {
 		w.say("%s is damaged: %d puts %v deletes %v", l.sec.name, len(puts), puts, deletes)
 		l.fetched = 0
 		for round := 0; ; round++ {
-			w.now += 150
+			w.now += 300
 			w.connect(l)
 			w.exchange(l)
 			if w.same(l) {
@@ -490,8 +502,8 @@ func (w *world) damage(pri *cluster) {
 		if limit := len(puts) + len(deletes); l.fetched > limit {
 			w.fail("%s fetched %d values to repair %d keys", l.sec.name, l.fetched, limit)
 		}
-		for range 12 {
-			w.now += 150
+		for range 5 {
+			w.now += 300
 			w.exchange(l)
 		}
 		w.checkArrived(l)
