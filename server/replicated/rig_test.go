@@ -225,6 +225,7 @@ type fakeLink struct {
 	down      bool // no other cluster can be reached
 	refreshed int
 	resets    int
+	cursors   int // SetCursor
 	running   int
 	repaired  string
 	conflicts []replicated.Conflict
@@ -319,6 +320,7 @@ func (l *fakeLink) Cursor(ctx context.Context) (at storage.Position, err error) 
 func (l *fakeLink) SetCursor(_ context.Context, at storage.Position, _ storage.Lineage, units []string) error {
 	l.own.put(cursorKey, at)
 	l.set(func(l *fakeLink) {
+		l.cursors++
 		l.units = map[string]bool{}
 		for _, u := range units {
 			l.units[u] = true

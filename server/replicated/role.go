@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -109,6 +110,8 @@ type Store struct {
 	// registry did. Capacity 1, level-triggered, never closed.
 	wake     chan struct{}
 	outdated chan struct{}
+
+	settling sync.Mutex // held while the cursor of a demoted cluster is written
 }
 
 // mirror is what is kept in memory. Immutable once published.

@@ -65,11 +65,7 @@ func (s *Store) step(ctx context.Context, f *follower) error {
 	case r.Mode == Secondary && r.Wiping:
 		return s.finishWipe(ctx)
 	case r.Mode == Secondary && r.Demoted:
-		at, err := s.link.Cursor(ctx)
-		if err == nil && at != r.end() {
-			err = s.setCursor(ctx, &r)
-		}
-		return err
+		return s.settle(ctx, &r)
 	case r.Mode == Secondary:
 		up, err := readUpstream(ctx, s.store)
 		if err == nil {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -121,7 +122,7 @@ func (s *Store) Demote(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.setCursor(ctx, &r); err != nil {
+	if err := s.settle(ctx, &r); err != nil {
 		s.log.Warn("the cursor of a demoted cluster is not set yet", "err", err) // Run does it
 	}
 	return nil
@@ -135,22 +136,24 @@ func notSecondary(r *Role, what string) error {
 	return engines.Invalid("this cluster is not a replication secondary (mode: %s): only a secondary can be %s", r.Mode, what)
 }
 
-// setCursor writes how far a demoted cluster is: it holds all that the set had when it ceased to be the primary, and every
-// shared write before the entry of its role.
-func (s *Store) setCursor(ctx context.Context, r *Role) error {
+// settle sees to it that a demoted cluster's cursor says how far it is: it holds all that the set had when it ceased to be
+// the primary, and every shared write before the entry of its role.
+func (s *Store) settle(ctx context.Context, r *Role) error {
+	// The request that demotes and Run would both write it, and one of them would meet a conflict.
+	s.settling.Lock()
+	defer s.settling.Unlock()
+	if at, err := s.link.Cursor(ctx); err != nil || at == r.end() {
+		return err
+	}
 	scope, err := s.resolve(ctx)
 	if err != nil {
 		return err
 	}
-	var units []string
-	for unit := range scope.Units {
-		units = append(units, unit)
-	}
-	slices.Sort(units)
+	units := slices.Sorted(maps.Keys(scope.Units))
 	return s.link.SetCursor(ctx, r.end(), r.Lineage, units)
 }
 
-// end is where a demoted cluster's time as the primary has ended.
+// end is where a demoted cluster's time as the primary has ended. While it is demoted its role is not written again.
 func (r *Role) end() storage.Position {
 	return storage.Position{Epoch: r.Lineage.Epoch(), Index: r.Version}
 }

@@ -198,6 +198,26 @@ func TestDemote(t *testing.T) {
 	}
 }
 
+// TestDemotedStaysWhereItIs: whatever is asked of a demoted cluster, the end of its time as the primary stays the same.
+func TestDemotedStaysWhereItIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, network{}, "one")
+		c.mustPost("primary/enable", "{}")
+		defer c.run()()
+		c.mustPost("primary/demote", "{}")
+		end := storage.Position{Epoch: 1, Index: c.role().Version}
+		c.mustPost("secondary/update-primary", `{"token":""}`)
+		c.Fence(t.Context(), 7)
+		synctest.Wait()
+		if at, _ := c.link.Cursor(t.Context()); at != end || c.role().Version != end.Index {
+			t.Errorf("cursor %v, role at %d, want %v", at, c.role().Version, end)
+		}
+		if c.link.set(func(l *fakeLink) {}); c.link.cursors != 1 {
+			t.Errorf("the cursor was written %d times", c.link.cursors)
+		}
+	})
+}
+
 // TestDemoteFinishes: a crash between the role and the cursor is mended by the next active node.
 func TestDemoteFinishes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

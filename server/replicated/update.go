@@ -32,9 +32,13 @@ func (s *Store) UpdatePrimary(ctx context.Context, a Activation, addrs []string)
 	case len(addrs) > 0:
 		return s.updateByAddrs(ctx, &r, addrs)
 	}
-	_, err = s.change(ctx, func(tx *storage.Txn, r *Role) error {
+	_, err = storage.Update(ctx, s.store, func(tx *storage.Txn) error {
+		r, err := readRole(ctx, tx)
+		if err != nil {
+			return err
+		}
 		forgetUpstream(tx)
-		return following(r)
+		return following(&r)
 	})
 	return err
 }
@@ -55,6 +59,11 @@ func errOtherSet(field string) error {
 }
 
 func (s *Store) updateByToken(ctx context.Context, r *Role, a Activation) error {
+	if r.Demoted { // before it follows anybody
+		if err := s.settle(ctx, r); err != nil {
+			return err
+		}
+	}
 	// A token of another set is not used up.
 	if claims, err := enrol.Parse(strings.TrimSpace(a.Token.Reveal())); err == nil && claims.SetID != r.SetID {
 		return errOtherSet("token")
