@@ -16,7 +16,7 @@ type row struct {
 	latency   string
 	yardstick float64 // 0: none
 	beside    string  // what the yardstick is
-	target    float64 // of the ratio, or of the value if there is no yardstick; 0: none
+	target    float64 // of the ratio, or of the value if there is no yardstick or it has to be below; 0: none
 	below     bool    // the value has to be at most the target
 }
 
@@ -66,6 +66,8 @@ func (r row) verdict() string {
 		return fmt.Sprintf("(target: at most %g%s)", r.target, r.unit)
 	case r.target == 0:
 		return fmt.Sprintf("(%.2f × %s)", r.ratio(), r.beside)
+	case r.below:
+		return fmt.Sprintf("(%.2f × %s, target: at most %g%s)", r.ratio(), r.beside, r.target, r.unit)
 	}
 	return fmt.Sprintf("(%.2f × %s, target %g)", r.ratio(), r.beside, r.target)
 }
@@ -107,7 +109,7 @@ func (b *bench) table() string {
 	for _, r := range b.rows {
 		beside, ratio, target := "", "", ""
 		if r.yardstick > 0 {
-			beside, ratio = fmt.Sprintf("%s %.0f/s", r.beside, r.yardstick), fmt.Sprintf("%.2f", r.ratio())
+			beside, ratio = fmt.Sprintf("%s %.0f%s", r.beside, r.yardstick, r.unit), fmt.Sprintf("%.2f", r.ratio())
 		}
 		if r.target > 0 {
 			target = fmt.Sprintf("≥ %g ×", r.target)

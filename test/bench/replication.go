@@ -1,0 +1,332 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/coffer-project/coffer/storage"
+)
+
+const (
+	differing = 1000    // secrets that the resync has to find
+	lagRate   = 5000    // writes each second, in the measurement of lag
+	fillBytes = 1 << 20 // of a batch with which a cluster is filled, as large as those of replication
+)
+
+// replication measures what goes between clusters: three clusters of one node, in this process, over the link on their
+// cluster ports. HTTP, tokens and policies have no part in it.
+func (b *bench) replication(s *scope) {
+	primary, secondary := newTwin(s, "primary"), newTwin(s, "secondary")
+	primary.lead(s, nil)
+	rate := b.fill(s, primary)
+	full := b.backfill(s, primary, secondary, rate)
+	b.lag(s, primary, secondary)
+	b.keepingUp(s, primary, secondary)
+	b.resync(s, primary, secondary, full)
+	b.switchOver(s, primary, secondary)
+}
+
+// entries is how many secrets are replicated.
+func (b *bench) entries() int {
+	if b.smoke {
+		return 20_000
+	}
+	return max(b.secrets, 200_000)
+}
+
+func benchKey(kind string, i int) storage.Key {
+	return storage.NewKey(storage.Shared, benchMount, fmt.Sprintf("%s/application/%08d", kind, i))
+}
+
+// seqOf returns the number that a key of the kind ends with.
+func seqOf(kind string, key storage.Key) (int, bool) {
+	digits, ok := strings.CutPrefix(string(key), string(storage.NewKey(storage.Shared, benchMount, kind+"/application/")))
+	if !ok {
+		return 0, false
+	}
+	i, err := strconv.Atoi(digits)
+	return i, err == nil
+}
+
+// randomValue is 1 KiB that cannot be compressed.
+func randomValue() []byte {
+	value := make([]byte, 0, 1024)
+	for len(value) < 1024 {
+		value = binary.BigEndian.AppendUint64(value, rand.Uint64()) //nolint:gosec // not a secret
+	}
+	return value
+}
+
+// fill writes the secrets into the primary, in batches as replication makes them, one after the other, and returns how
+// many that were each second: it is what the secondary cannot but do, too.
+func (b *bench) fill(s *scope, t *twin) float64 {
+	ctx := context.Background()
+	_, err := t.store.Commit(ctx, storage.Batch{Puts: []storage.Put{{Key: benchAnchor, Value: []byte("{}")}}})
+	s.check(err)
+	begin := time.Now()
+	for i := 0; i < b.entries(); {
+		var batch storage.Batch
+		for bytes := 0; bytes < fillBytes && i < b.entries(); i++ {
+			put := storage.Put{Key: benchKey("kv", i), Value: randomValue()}
+			batch.Puts = append(batch.Puts, put)
+			bytes += len(put.Key) + len(put.Value)
+		}
+		_, err := t.store.Commit(ctx, batch)
+		s.check(err)
+	}
+	return float64(b.entries()) / time.Since(begin).Seconds()
+}
+
+// backfill makes a new secondary fetch everything. It returns how many MB that are.
+func (b *bench) backfill(s *scope, primary, secondary *twin, rate float64) (full float64) {
+	begin := time.Now()
+	secondary.follow(s, primary, primary.addr)
+	secondary.awaitExact(s)
+	took := time.Since(begin)
+	repair := secondary.link.FollowStatus().Repair
+	if repair == nil || repair.Keys < b.entries() {
+		s.Fatalf("the backfill was %+v", repair)
+	}
+	full = float64(repair.Bytes) / 1e6
+	name := fmt.Sprintf("replication, backfill of %d secrets of 1 KiB", b.entries())
+	b.add(row{name: name, value: float64(b.entries()) / took.Seconds(), unit: "/s", yardstick: rate, beside: "the same commits"})
+	b.add(row{name: name + ", keys and values", value: full / took.Seconds(), unit: " MB/s"})
+	secondary.same(s, primary)
+	return full
+}
+
+// sightings is when numbered secrets became visible.
+type sightings struct {
+	kind string
+	stop func()
+	at   []atomic.Int64 // Unix nanoseconds, by number
+	left atomic.Int64
+	all  chan struct{} // closed when all are there
+}
+
+// watch notes when the secrets of a kind, numbered from 0 to n, can be read on a cluster.
+func watch(s *scope, t *twin, kind string, n int) *sightings {
+	w := &sightings{kind: kind, at: make([]atomic.Int64, n), all: make(chan struct{})}
+	w.left.Store(int64(n))
+	applied := make(chan storage.Change, 4096) // more than are under way; not closed
+	done := make(chan struct{})                // closed at the end
+	stop := t.machine.OnChange(func(ch storage.Change) {
+		select {
+		case applied <- ch:
+		case <-done:
+		}
+	})
+	w.stop = sync.OnceFunc(func() {
+		close(done)
+		stop()
+	})
+	s.Cleanup(w.stop)
+	go func() {
+		for {
+			select {
+			case ch := <-applied:
+				if t.machine.WaitApplied(context.Background(), ch.Index) != nil {
+					return
+				}
+				w.see(ch, time.Now())
+			case <-done:
+				return
+			}
+		}
+	}()
+	return w
+}
+
+func (w *sightings) see(ch storage.Change, now time.Time) {
+	for i := range ch.Puts {
+		n, ok := seqOf(w.kind, ch.Puts[i].Key)
+		if ok && w.at[n].Swap(now.UnixNano()) == 0 && w.left.Add(-1) == 0 {
+			close(w.all)
+		}
+	}
+}
+
+// wait returns when everything is there.
+func (w *sightings) wait(s *scope) {
+	defer w.stop()
+	select {
+	case <-w.all:
+	case <-time.After(5 * time.Minute):
+		s.Fatalf("%d writes did not arrive", w.left.Load())
+	}
+}
+
+// lag writes at a fixed pace and takes the time from the primary's acknowledgement to when the secondary can read it.
+func (b *bench) lag(s *scope, primary, secondary *twin) {
+	const callers = 64
+	each := int(b.seconds.Seconds() * lagRate / callers)
+	n := callers * each
+	seen := watch(s, secondary, "lag", n)
+	acked := make([]time.Time, n)
+	value := randomValue()
+	var group sync.WaitGroup
+	begin := time.Now()
+	for c := range callers {
+		group.Go(func() {
+			for i := range each {
+				seq := i*callers + c
+				<-time.After(time.Until(begin.Add(time.Duration(seq) * time.Second / lagRate)))
+				_, err := primary.store.Commit(context.Background(), storage.Batch{Puts: []storage.Put{{Key: benchKey("lag", seq), Value: value}}})
+				s.check(err)
+				acked[seq] = time.Now()
+			}
+		})
+	}
+	group.Wait()
+	wrote := time.Since(begin)
+	seen.wait(s)
+	lags := make([]time.Duration, n)
+	for i := range lags {
+		lags[i] = max(0, time.Duration(seen.at[i].Load()-acked[i].UnixNano()))
+	}
+	slices.Sort(lags)
+	p99 := lags[n*99/100]
+	b.add(row{
+		name:  fmt.Sprintf("replication lag, acknowledged to readable on the secondary, p99, at %.0f writes/s of 1 KiB", float64(n)/wrote.Seconds()),
+		value: p99.Seconds() * 1000, unit: " ms", latency: short(lags[n/2]) + " / " + short(p99), target: 100, below: true,
+	})
+}
+
+// keepingUp lets the primary write as fast as it can with the secondary behind it, and then with the secondary away, which
+// afterwards catches up alone.
+func (b *bench) keepingUp(s *scope, primary, secondary *twin) {
+	begin := time.Now()
+	took, elapsed := b.commitAll(s, primary.store, benchMount)
+	secondary.awaitHead(s, primary)
+	b.add(row{
+		name:  "replication while the primary writes as fast as it can, 64 callers, transactions of 1 KiB",
+		value: float64(len(took)) / time.Since(begin).Seconds(), unit: "/s", yardstick: float64(len(took)) / elapsed.Seconds(), beside: "acknowledged",
+	})
+	secondary.unfollow()
+	took, elapsed = b.commitAll(s, primary.store, benchMount)
+	begin = time.Now()
+	secondary.follow(s, primary, primary.addr)
+	secondary.awaitHead(s, primary)
+	b.add(row{
+		name:  "replication to a secondary that was away for a while, transactions of 1 KiB",
+		value: float64(len(took)) / time.Since(begin).Seconds(), unit: "/s", yardstick: float64(len(took)) / elapsed.Seconds(), beside: "acknowledged",
+	})
+	if r := secondary.link.FollowStatus().Repair; r != nil {
+		s.Fatalf("the secondary that was away had to compare: %+v", r)
+	}
+}
+
+// relay passes connections on to an address and counts the bytes, TLS and all.
+type relay struct {
+	addr  string
+	bytes atomic.Int64
+}
+
+func newRelay(s *scope, to string) *relay {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	s.check(err)
+	r := &relay{addr: l.Addr().String()}
+	s.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			from, err := l.Accept()
+			if err != nil {
+				return
+			}
+			onward, err := net.Dial("tcp", to)
+			if err != nil {
+				from.Close()
+				continue
+			}
+			go r.pump(from, onward)
+			go r.pump(onward, from)
+		}
+	}()
+	return r
+}
+
+func (r *relay) pump(to, from net.Conn) {
+	defer to.Close()
+	defer from.Close()
+	_, _ = io.Copy(to, io.TeeReader(from, r))
+}
+
+// Write implements io.Writer: it counts.
+func (r *relay) Write(p []byte) (int, error) {
+	r.bytes.Add(int64(len(p)))
+	return len(p), nil
+}
+
+func (r *relay) mb() float64 { return float64(r.bytes.Load()) / 1e6 }
+
+// resync makes the secondary compare everything with a primary that has forgotten what it did: the positions are gone.
+func (b *bench) resync(s *scope, primary, secondary *twin, full float64) {
+	secondary.unfollow()
+	for i := range differing {
+		batch := storage.Batch{Puts: []storage.Put{{Key: benchKey("kv", i*(b.entries()/differing)), Value: randomValue()}}}
+		_, err := primary.store.Commit(context.Background(), batch)
+		s.check(err)
+	}
+	s.check(primary.machine.BeginLog(func(applied storage.Index) error { return primary.changes.Reset(applied) }))
+	keys := primary.keys(s)
+	var built time.Duration
+	for _, t := range []*twin{primary, secondary} {
+		t.retire()
+		begin := time.Now()
+		t.activate()
+		t.await(s, "to have its digests", func() bool { return t.link.Root() != "" })
+		built = max(built, time.Since(begin))
+	}
+	b.add(row{name: fmt.Sprintf("replication, digests of %d keys, built from the state after a restart", keys), value: built.Seconds(), unit: " s"})
+	wire := newRelay(s, primary.addr)
+	begin := time.Now()
+	secondary.follow(s, primary, wire.addr)
+	secondary.awaitExact(s)
+	took, sent := time.Since(begin), wire.mb()
+	if r := secondary.link.FollowStatus().Repair; r == nil || r.Keys < differing || r.Keys > 2*differing {
+		s.Fatalf("the comparison was %+v", r)
+	}
+	name := fmt.Sprintf("replication, resync of %d keys of which %d differ", keys, differing)
+	b.add(row{name: name, value: took.Seconds(), unit: " s", target: 10, below: true})
+	b.add(row{name: name + ", on the wire", value: sent, unit: " MB", yardstick: full, beside: "full copy", target: 5, below: true})
+	secondary.same(s, primary)
+}
+
+// switchOver makes a sibling follow the secondary after that has taken over.
+func (b *bench) switchOver(s *scope, primary, secondary *twin) {
+	sibling := newTwin(s, "sibling")
+	sibling.follow(s, primary, primary.addr)
+	sibling.awaitExact(s)
+	wire, back := newRelay(s, secondary.addr), newRelay(s, secondary.addr)
+	begin := time.Now()
+	primary.demote(s)
+	for _, t := range []*twin{secondary, sibling} {
+		t.await(s, "to have had the last message", func() bool { return t.link.FollowStatus().Final })
+		t.unfollow()
+	}
+	secondary.lead(s, secondary.Self().Lineage)
+	sibling.follow(s, secondary, wire.addr)
+	primary.follow(s, secondary, back.addr)
+	sibling.awaitExact(s)
+	primary.awaitExact(s)
+	took := time.Since(begin)
+	if a, c := primary.link.FollowStatus().Repair, sibling.link.FollowStatus().Repair; a != nil || c != nil {
+		s.Fatalf("after the switch-over something was compared: %+v, %+v", a, c)
+	}
+	name := fmt.Sprintf("replication, planned switch-over of %d keys", primary.keys(s))
+	b.add(row{name: name + ", until both others follow", value: took.Seconds(), unit: " s"})
+	b.add(row{name: name + ", to the sibling, on the wire", value: wire.mb() * 1000, unit: " kB", target: 100, below: true})
+	b.add(row{name: name + ", to the old primary, on the wire", value: back.mb() * 1000, unit: " kB", target: 100, below: true})
+	secondary.same(s, primary)
+	secondary.same(s, sibling)
+}
