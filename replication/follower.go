@@ -261,10 +261,12 @@ func (f *Follower) ack() Message {
 func (f *Follower) commit(ctx context.Context, c Change) error {
 	at := f.at
 	c.Cursor, c.TimeMS = &at, f.timeMS
-	if err := f.keep(ctx, &c); err != nil {
-		return err
+	err := f.keep(ctx, &c)
+	if err == nil {
+		err = f.r.Commit(ctx, c)
 	}
-	if err := f.r.Commit(ctx, c); err != nil {
+	if err != nil {
+		f.at = f.state.Cursor // nobody may take the rest for applied
 		return fmt.Errorf("applying up to %s: %w", at, err)
 	}
 	f.state.Cursor, f.storedMS = at, f.o.Now()

@@ -358,6 +358,9 @@ func TestFollowerBatch(t *testing.T) {
 		if err := f.Receive(t.Context(), batch("1:10 1:11 | 1:11 +s/a/x")); !errors.Is(err, storage.ErrOutcomeUnknown) {
 			t.Errorf("Receive = %v", err)
 		}
+		if st := f.Status(); st.Cursor != at("1:10") {
+			t.Errorf("it says that %s is applied", st.Cursor)
+		}
 		if _, err := f.Next(t.Context()); err == nil {
 			t.Error("it goes on without knowing what is stored")
 		}

@@ -40,7 +40,8 @@ const (
 
 // SessionOptions of NewSession. Zero values mean the defaults.
 type SessionOptions struct {
-	BatchBytes   int   // of one batch or page, about; default 1 MiB
+	BatchBytes   int   // of one batch, about; default 1 MiB
+	PageBytes    int   // of one answer, about; default four times BatchBytes
 	WindowBytes  int64 // batches under way; default 16 MiB
 	HeartbeatMS  int64 // default 1000
 	CheckpointMS int64 // default 2000
@@ -49,6 +50,9 @@ type SessionOptions struct {
 func (o SessionOptions) withDefaults() SessionOptions {
 	if o.BatchBytes <= 0 {
 		o.BatchBytes = 1 << 20
+	}
+	if o.PageBytes <= 0 {
+		o.PageBytes = 4 * o.BatchBytes
 	}
 	if o.WindowBytes <= 0 {
 		o.WindowBytes = 16 << 20
@@ -289,6 +293,9 @@ func (s *Session) resume(ctx context.Context, cursor storage.Position) (storage.
 	case i == last:
 		at = cursor.Index // of this log
 	case cursor == s.lineage[last].From:
+		if _, ok := s.src.Locate(ctx, cursor); !ok { // the cluster was not exact itself when its epoch began, or nobody knows
+			return 0, false, ctx.Err()
+		}
 		// The first of the epoch may be the entry at Base itself.
 		at = max(s.base, 1) - 1
 		if at < oldest {

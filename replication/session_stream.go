@@ -357,7 +357,7 @@ func (s *Session) page(ctx context.Context, ask AskPage) (Message, storage.Index
 	if !s.scope[ask.Unit] {
 		return Gone{Unit: ask.Unit}, 0, nil
 	}
-	items, last, done, at, err := s.src.Page(ctx, ask.Unit, ask.After, ask.Buckets, ask.Values, s.o.BatchBytes)
+	items, last, done, at, err := s.src.Page(ctx, ask.Unit, ask.After, ask.Buckets, ask.Values, s.o.PageBytes)
 	if err == nil {
 		err = s.checkAnswer(ask.Unit, items, at)
 	}
@@ -371,7 +371,7 @@ func (s *Session) items(ctx context.Context, ask AskItems) (Message, storage.Ind
 	if !s.scope[ask.Unit] {
 		return Gone{Unit: ask.Unit}, 0, nil
 	}
-	items, n, at, err := s.src.Items(ctx, ask.Unit, ask.Keys, s.o.BatchBytes)
+	items, n, at, err := s.src.Items(ctx, ask.Unit, ask.Keys, s.o.PageBytes)
 	if err == nil && (n <= 0 || n > len(ask.Keys)) {
 		err = fmt.Errorf("%d of %d keys were answered", n, len(ask.Keys))
 	}
