@@ -1,12 +1,14 @@
 package replication
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -248,7 +250,7 @@ func (l *Link) changed(ch storage.Change) {
 		switch {
 		case key.Class() == storage.Shared:
 			shared = true
-		case key == CursorKey:
+		case key == CursorKey || key == ownKey:
 			cursor = true
 		case isBelow(key, replicationPrefix) && !isBelow(key, progressPrefix):
 			scope = true
@@ -394,15 +396,26 @@ func (l *Link) freeze(ctx context.Context) (Frozen, resolver, error) {
 type resolver struct {
 	clusterID string
 	lineage   storage.Lineage
+	before    []storage.Branch // of this cluster's own, also those that are not part of the lineage any more
 }
 
 func (l *Link) resolver() resolver {
 	self := l.o.Guard.Self()
-	return resolver{clusterID: self.ClusterID, lineage: self.Lineage}
+	r := resolver{clusterID: self.ClusterID, lineage: self.Lineage}
+	for _, b := range l.progress.own(l.o.Store) {
+		if b.ClusterID == self.ClusterID {
+			r.before = append(r.before, b)
+		}
+	}
+	return r
 }
 
+// position resolves what was written here by the epoch that had begun last then.
 func (r resolver) position(p storage.Position) storage.Position {
-	return r.lineage.Resolve(r.clusterID, p)
+	if p.Epoch != 0 || p.Index == 0 || len(r.before) == 0 {
+		return r.lineage.Resolve(r.clusterID, p)
+	}
+	return storage.Lineage(r.own()).Resolve(r.clusterID, p)
 }
 
 func (r resolver) index(i storage.Index) storage.Position {
@@ -417,15 +430,27 @@ func (r resolver) mod(origin storage.Position, at storage.Index) storage.Positio
 	return origin
 }
 
-// own returns the epochs in which this cluster was the primary: what decides how positions are understood.
+// own returns the epochs in which this cluster was the primary, in the order of its log: what decides how positions are
+// understood.
 func (r resolver) own() []storage.Branch {
-	var out []storage.Branch
+	out := slices.Clone(r.before)
 	for _, b := range r.lineage {
-		if b.ClusterID == r.clusterID {
+		if b.ClusterID == r.clusterID && !slices.Contains(out, b) {
 			out = append(out, b)
 		}
 	}
+	slices.SortStableFunc(out, func(a, b storage.Branch) int { return cmp.Compare(a.Base, b.Base) })
 	return out
+}
+
+// wrote reports whether this cluster was the primary in an epoch of the history.
+func (r resolver) wrote(epoch uint32) bool {
+	return slices.ContainsFunc(r.lineage, func(b storage.Branch) bool { return b.Epoch == epoch && b.ClusterID == r.clusterID })
+}
+
+// began reports whether an entry of the own log made this cluster a primary.
+func (r resolver) began(at storage.Index) bool {
+	return slices.ContainsFunc(r.own(), func(b storage.Branch) bool { return b.Base == at })
 }
 
 // signal wakes everyone who waits for something to be looked at again. Level-triggered: take C first, look, then wait.

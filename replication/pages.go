@@ -129,10 +129,7 @@ func (l *Link) page(ctx context.Context, t *trees, unit Unit, after storage.Key,
 		return nil, "", false, 0, err
 	}
 	if done {
-		for _, e := range anchors {
-			if !buckets.Has(e.Key) {
-				continue
-			}
+		for _, e := range anchors { // whatever the buckets: a page without one says that there is none
 			item := Item{Key: e.Key, Mod: as.modOf(e)}
 			if values {
 				if item.Value, err = l.o.OpenValue(ctx, e.Key, e.Value); err != nil {

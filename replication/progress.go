@@ -7,19 +7,43 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// progress is how far this node is, if it is of a secondary: as stored, kept until the entry changes, or, on the node that
-// follows, further. Safe for concurrent use.
+// progress is what is stored of a secondary's progress, kept until it changes, and how much further the follower of this
+// node is. Safe for concurrent use.
 type progress struct {
 	moved signal
 
 	mu      sync.Mutex
-	changes uint64 // of the stored cursor that were announced
-	read    uint64 // changes + 1 as of which stored was read, 0: never
-	stored  storedCursor
-	ahead   storage.Position // of the follower; zero on others
+	changes uint64 // of what is stored that were announced
+	cursor  kept[storedCursor]
+	mine    kept[storedOwn]
+	ahead   storage.Position // of the follower; zero if this node follows nobody
 }
 
-// outdated takes note of a change of the stored cursor.
+// kept is a stored value in memory.
+type kept[T any] struct {
+	value T
+	asOf  uint64 // changes + 1 when it was read, 0: never
+}
+
+// get returns the value, read anew if that is necessary.
+func (k *kept[T]) get(p *progress, read func() (T, error)) (T, error) {
+	p.mu.Lock()
+	now, value := p.changes+1, k.value
+	fresh := k.asOf == now
+	p.mu.Unlock()
+	if fresh {
+		return value, nil
+	}
+	value, err := read()
+	if err == nil {
+		p.mu.Lock()
+		k.value, k.asOf = value, now
+		p.mu.Unlock()
+	}
+	return value, err
+}
+
+// outdated takes note of a change of what is stored.
 func (p *progress) outdated() {
 	p.mu.Lock()
 	p.changes++
@@ -41,22 +65,25 @@ func (p *progress) follower(at storage.Position) {
 // at returns the cursor.
 func (p *progress) at(ctx context.Context, store storage.Reader) (storage.Position, error) {
 	p.mu.Lock()
-	changes, fresh, stored, ahead := p.changes, p.read == p.changes+1, p.stored, p.ahead
+	ahead := p.ahead
 	p.mu.Unlock()
-	if !fresh {
+	stored, err := p.cursor.get(p, func() (storedCursor, error) {
 		c, _, err := readCursor(ctx, store)
-		if err != nil {
-			return storage.Position{}, err
-		}
-		stored = c
-		p.mu.Lock()
-		p.stored, p.read = c, changes+1
-		p.mu.Unlock()
+		return c, err
+	})
+	if err != nil || !stored.Cursor.Before(ahead) {
+		return stored.Cursor, err
 	}
-	if stored.Cursor.Before(ahead) {
-		return ahead, nil
+	return ahead, nil
+}
+
+// own returns the epochs in which this cluster was the primary, as far as they are stored.
+func (p *progress) own(store storage.Reader) storage.Lineage {
+	own, err := p.mine.get(p, func() (storedOwn, error) { return readOwn(context.Background(), store) })
+	if err != nil {
+		return nil // it is sealed, and resolves nothing
 	}
-	return stored.Cursor, nil
+	return own.Branches
 }
 
 // Cursor returns how far this node is, on any node of a secondary.

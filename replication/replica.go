@@ -17,12 +17,14 @@ import (
 )
 
 // What a secondary stores: the cursor, in an entry that every step has as a precondition and writes; the state of each
-// unit; and copies of what was replaced.
+// unit; copies of what was replaced; and in which epochs this cluster was the primary.
 const (
+	ownKey              = progressPrefix + "own"
 	unitPrefix          = progressPrefix + "unit/"
 	conflictPrefix      = progressPrefix + "conflict/"       // + a number: what it was
 	conflictValuePrefix = progressPrefix + "conflict-value/" // + the same: its value, as it was
 	cursorFormat        = 1
+	ownFormat           = 1
 	unitFormat          = 1
 	conflictFormat      = 1
 	maxConflicts        = 10_000 // the newest are kept
@@ -38,8 +40,17 @@ type storedCursor struct {
 	Scope    uint64           `json:"scope"`
 	// Part is set while a step is made in several writes, of which this was not the last.
 	Part bool `json:"part,omitempty"`
+	// Exact is set if the cluster holds, of all its units, exactly what the primary held at the cursor.
+	Exact bool `json:"exact,omitempty"`
 	// Conflicts counts the copies that were ever made.
 	Conflicts uint64 `json:"conflicts,omitempty"`
+}
+
+// storedOwn is the entry at ownKey: the epochs in which this cluster was the primary, also those that are not part of the
+// set's history any more. Without it, positions of what was written in them would be understood wrongly.
+type storedOwn struct {
+	Format   int             `json:"format"`
+	Branches storage.Lineage `json:"branches"`
 }
 
 // storedUnit is the entry of a unit.
@@ -63,6 +74,8 @@ type replica struct {
 	trees   *trees
 	cursor  storedCursor
 	version storage.Index // of the cursor's entry, 0: there is none
+	units   map[Unit]UnitState
+	open    map[Unit]bool // of these, those that were not exact
 }
 
 var _ Replica = (*replica)(nil)
@@ -90,6 +103,22 @@ func readCursor(ctx context.Context, store storage.Reader) (storedCursor, storag
 		return storedCursor{}, 0, errors.New("reading the cursor: it is of an unknown format")
 	}
 	return c, e.Version, nil
+}
+
+// readOwn returns the entry at ownKey, an empty one if there is none.
+func readOwn(ctx context.Context, store storage.Reader) (storedOwn, error) {
+	e, err := store.Get(ctx, ownKey)
+	if errors.Is(err, storage.ErrNotFound) {
+		return storedOwn{Format: ownFormat}, nil
+	}
+	if err != nil {
+		return storedOwn{}, fmt.Errorf("reading the epochs of this cluster: %w", err)
+	}
+	var own storedOwn
+	if err := json.Unmarshal(e.Value, &own); err != nil || own.Format != ownFormat {
+		return storedOwn{}, errors.New("reading the epochs of this cluster: they are of an unknown format")
+	}
+	return own, nil
 }
 
 func readUnits(ctx context.Context, store storage.Reader) (map[Unit]UnitState, error) {
@@ -123,7 +152,10 @@ func (r *replica) Load(ctx context.Context) (State, error) {
 	if err != nil {
 		return State{}, err
 	}
-	r.cursor, r.version = c, version
+	r.cursor, r.version, r.units, r.open = c, version, maps.Clone(units), map[Unit]bool{}
+	for unit := range units {
+		r.open[unit] = true
+	}
 	return State{Cursor: c.Cursor, Lineage: c.Lineage, Diverged: c.Diverged, Scope: c.Scope, Units: units}, nil
 }
 
@@ -147,9 +179,14 @@ func (r *replica) Commit(ctx context.Context, c Change) error {
 		next.Scope = *c.Scope
 	}
 	w := &writer{r: r, ctx: ctx}
-	for i := range c.Lost {
-		w.conflict(&next, &c.Lost[i])
+	if changeBytes(&c) > partBytes {
+		w.announce(&c, next.Cursor)
 	}
+	w.conflicts = next.Conflicts
+	for i := range c.Lost {
+		w.conflict(&c.Lost[i])
+	}
+	next.Conflicts = w.conflicts
 	var last []storage.Put // anchors make visible: they come with the end
 	for _, key := range c.Deletes {
 		w.remove(key)
@@ -173,7 +210,66 @@ func (r *replica) Commit(ctx context.Context, c Change) error {
 			w.remove(key)
 		}
 	}
-	return w.end(next)
+	next.Exact = r.exact(&c, &next)
+	w.commit(next)
+	return w.err
+}
+
+// exact notes what the change does to the units, and reports whether then all of them are exact.
+func (r *replica) exact(c *Change, next *storedCursor) bool {
+	for unit, state := range c.Units {
+		if state == nil {
+			delete(r.units, unit)
+			delete(r.open, unit)
+		} else {
+			r.units[unit] = *state
+			r.open[unit] = true
+		}
+	}
+	for unit := range r.open {
+		if st := r.units[unit]; st.Phase == Whole && !next.Cursor.Before(st.Until) {
+			delete(r.open, unit)
+		}
+	}
+	return len(r.open) == 0 && next.Diverged.IsZero()
+}
+
+// changeBytes is about how much a change writes.
+func changeBytes(c *Change) (n int) {
+	for i := range c.Puts {
+		n += len(c.Puts[i].Key) + len(c.Puts[i].Value)
+	}
+	for _, key := range c.Deletes {
+		n += len(key)
+	}
+	for i := range c.Lost {
+		n += len(c.Lost[i].Key) + len(c.Lost[i].Value) + 512
+	}
+	return n
+}
+
+// announce says, before a change that takes several writes, that the units it touches are not exact until its end.
+func (w *writer) announce(c *Change, end storage.Position) {
+	touched := map[Unit]bool{}
+	touch := func(key storage.Key) {
+		if unit, ok := w.r.l.o.Layout.Unit(key); ok {
+			touched[unit] = true
+		}
+	}
+	for i := range c.Puts {
+		touch(c.Puts[i].Key)
+	}
+	for _, key := range c.Deletes {
+		touch(key)
+	}
+	for _, unit := range slices.Sorted(maps.Keys(touched)) {
+		if st, ok := w.r.units[unit]; ok && st.Phase == Whole && st.Until.Before(end) {
+			st.Until = end
+			w.r.units[unit], w.r.open[unit] = st, true
+			w.put(storage.Put{Key: unitPrefix + storage.Key(unit), Value: encodeStored(storedUnit{Format: unitFormat, UnitState: st})})
+		}
+	}
+	w.flush()
 }
 
 // writer makes one step of batches that are not too large. Each has the cursor's entry as of the one before as a
@@ -184,6 +280,8 @@ type writer struct {
 	batch storage.Batch
 	bytes int
 	err   error
+
+	conflicts uint64 // the counter, with the copies in batch
 }
 
 // partBytes is how large a batch becomes, in keys and values, if its last part is not very large itself.
@@ -200,12 +298,25 @@ func (w *writer) remove(key storage.Key) {
 }
 
 func (w *writer) room(n int) {
-	if w.bytes+n > partBytes && w.bytes > 0 {
-		part := w.r.cursor
-		part.Part = true
-		w.commit(part)
+	if w.bytes+n > partBytes {
+		w.flush()
 	}
 	w.bytes += n
+}
+
+// flush writes what there is as a part.
+func (w *writer) flush() {
+	if w.bytes > 0 {
+		w.commit(w.part())
+	}
+}
+
+// part returns the cursor's entry for a write that is not the last of a step.
+func (w *writer) part() storedCursor {
+	part := w.r.cursor
+	part.Part, part.Exact = true, false
+	part.Conflicts = max(part.Conflicts, w.conflicts) // of copies that are written already no number is used again
+	return part
 }
 
 func (w *writer) commit(c storedCursor) {
@@ -223,15 +334,10 @@ func (w *writer) commit(c storedCursor) {
 	w.batch, w.bytes = storage.Batch{}, 0
 }
 
-func (w *writer) end(c storedCursor) error {
-	w.commit(c)
-	return w.err
-}
-
 // conflict keeps a copy of what is about to be replaced, and forgets the oldest copy if there are many.
-func (w *writer) conflict(c *storedCursor, lost *Conflict) {
-	n := c.Conflicts
-	c.Conflicts++
+func (w *writer) conflict(lost *Conflict) {
+	n := w.conflicts
+	w.conflicts++
 	w.put(storage.Put{Key: conflictKey(conflictPrefix, n), Value: encodeStored(storedConflict{
 		Format: conflictFormat, Key: lost.Key, Mine: lost.Mod, Theirs: lost.Theirs, At: time.Now().UTC(),
 	})})
@@ -327,9 +433,8 @@ func (r *replica) Drop(ctx context.Context, unit Unit) (done bool, err error) {
 			return err == nil, err
 		}
 	}
-	part := r.cursor
-	part.Part = true // the unit's state still says that it is being dropped
-	return false, w.end(part)
+	w.commit(w.part()) // the unit's state still says that it is being dropped
+	return false, w.err
 }
 
 // Digests implements Replica.
@@ -437,7 +542,24 @@ func (l *Link) SetCursor(ctx context.Context, at storage.Position, lineage stora
 	for _, unit := range units {
 		states[Unit(unit)] = &UnitState{Phase: Whole, Until: at}
 	}
-	r := &replica{l: l, cursor: storedCursor{Format: cursorFormat, Conflicts: conflicts}, version: version}
+	own, err := readOwn(ctx, l.o.Store)
+	if err != nil {
+		return err
+	}
+	as := l.resolver()
+	as.lineage = lineage
+	if fresh := as.own(); !slices.Equal(own.Branches, fresh) { // it has those that were known, too
+		own.Branches = fresh
+		if _, err := l.o.Store.Commit(ctx, storage.Batch{
+			Reads: []storage.Read{{Key: CursorKey, Version: version}}, Puts: []storage.Put{{Key: ownKey, Value: encodeStored(own)}},
+		}); err != nil {
+			return fmt.Errorf("writing the epochs of this cluster: %w", err)
+		}
+	}
+	r := &replica{
+		l: l, cursor: storedCursor{Format: cursorFormat, Conflicts: conflicts}, version: version,
+		units: map[Unit]UnitState{}, open: map[Unit]bool{},
+	}
 	return r.Commit(ctx, Change{
 		Cursor: &at, TimeMS: time.Now().UnixMilli(), Lineage: lineage, Units: states,
 	})

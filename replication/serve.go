@@ -204,12 +204,13 @@ func (l *Link) admitCert(ctx context.Context, cert *x509.Certificate) (Peer, err
 	return l.o.Guard.Admit(ctx, cert)
 }
 
-// serving says whether this node does the work of a primary's active node.
-func (l *Link) serving() error {
+// serving says whether this node does the work of a primary's active node, or, if that is enough, of one that was demoted and
+// lets its secondaries have the rest.
+func (l *Link) serving(rest bool) error {
 	if self, addr := l.o.Guard.Active(); !self {
 		return &redirect{addr: addr}
 	}
-	if l.here() == nil || !l.o.Guard.Self().Primary {
+	if self := l.o.Guard.Self(); l.here() == nil || !self.Primary && (!rest || !self.Demoted) {
 		return &redirect{}
 	}
 	return nil
@@ -217,7 +218,7 @@ func (l *Link) serving() error {
 
 // Enrol implements pb.ReplicationServer.
 func (s *server) Enrol(ctx context.Context, req *pb.EnrolRequest) (*pb.EnrolReply, error) {
-	if err := s.l.serving(); err != nil {
+	if err := s.l.serving(false); err != nil {
 		return nil, s.l.toStatus(err)
 	}
 	reply, err := s.l.o.Guard.Enrol(ctx, EnrolRequest{
@@ -235,7 +236,7 @@ func (s *server) Enrol(ctx context.Context, req *pb.EnrolRequest) (*pb.EnrolRepl
 func (s *server) Renew(ctx context.Context, req *pb.RenewRequest) (*pb.RenewReply, error) {
 	p, _, err := s.l.admit(ctx)
 	if err == nil {
-		err = s.l.serving()
+		err = s.l.serving(false)
 	}
 	if err != nil {
 		return nil, s.l.toStatus(err)
@@ -251,7 +252,7 @@ func (s *server) Renew(ctx context.Context, req *pb.RenewRequest) (*pb.RenewRepl
 func (s *server) Call(ctx context.Context, req *pb.CallRequest) (*pb.CallReply, error) {
 	p, _, err := s.l.admit(ctx)
 	if err == nil {
-		err = s.l.serving()
+		err = s.l.serving(false)
 	}
 	if err != nil {
 		return nil, s.l.toStatus(err)
@@ -284,7 +285,7 @@ func (s *server) Stream(stream grpc.BidiStreamingServer[pb.FromSecondary, pb.Fro
 	l := s.l
 	p, auth, err := l.admit(stream.Context())
 	if err == nil {
-		err = l.serving()
+		err = l.serving(true)
 	}
 	if err != nil {
 		return l.toStatus(err)

@@ -27,12 +27,12 @@ type session struct {
 	auth    peerAuth
 	stream  grpc.BidiStreamingServer[pb.FromSecondary, pb.FromPrimary]
 	machine *Session
+	final   storage.Index // of a demotion that the machine was told; of the goroutine that runs
 	kicked  signal
 	gone    chan struct{} // closed when run has returned
 
 	mu     sync.Mutex
-	ended  error         // why it is to end
-	final  storage.Index // of a demotion that the machine was not told yet
+	ended  error // why it is to end
 	status SessionStatus
 	meter  meter
 }
@@ -195,16 +195,19 @@ func (s *session) step(ctx context.Context) (sent bool, err error) {
 	return true, nil
 }
 
-// orders returns why the session is to end, and tells the machine of a demotion.
+// orders returns why the session is to end, and tells the machine of a demotion. After that it ends when the role changes
+// again: what is written then is another primary's.
 func (s *session) orders() error {
-	s.mu.Lock()
-	ended, final := s.ended, s.final
-	s.final = 0
-	s.mu.Unlock()
-	if final != 0 {
-		s.machine.Demoted(final)
+	switch self := s.l.o.Guard.Self(); {
+	case self.Demoted && s.final == 0:
+		s.final = self.Since
+		s.machine.Demoted(self.Since)
+	case s.final != 0 && (!self.Demoted || self.Since != s.final), !self.Demoted && !self.Primary:
+		return &redirect{}
 	}
-	return ended
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ended
 }
 
 // end makes the session end soon, and, if it hangs in the network, not much later.
@@ -225,14 +228,6 @@ func (s *session) end(why error) {
 			}
 		})
 	}
-}
-
-// demoted says that the cluster is no primary since an entry.
-func (s *session) demoted(at storage.Index) {
-	s.mu.Lock()
-	s.final = at
-	s.mu.Unlock()
-	s.kicked.raise()
 }
 
 // pin is the session's name in the log.
@@ -324,7 +319,6 @@ func (s *sessions) guard(ctx context.Context, l *Link) {
 }
 
 func (s *sessions) review(ctx context.Context, l *Link, moved bool) {
-	self := l.o.Guard.Self()
 	for _, one := range s.list() {
 		_, err := l.admitCert(ctx, one.auth.cert)
 		switch {
@@ -332,10 +326,6 @@ func (s *sessions) review(ctx context.Context, l *Link, moved bool) {
 			return
 		case err != nil:
 			one.end(err)
-		case self.Demoted:
-			one.demoted(self.Since)
-		case !self.Primary:
-			one.end(&redirect{})
 		case moved:
 			one.machine.ScopeChanged()
 			one.kicked.raise()

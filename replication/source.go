@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -70,11 +71,13 @@ func (l *Link) decode(ctx context.Context, r *storage.Record, as resolver) (*cac
 	for i := range r.Ops {
 		op := &r.Ops[i]
 		if op.Key == CursorKey && !op.Deleted {
-			at, err := l.openCursor(ctx, op.Value)
+			c, err := l.openCursor(ctx, op.Value)
 			if err != nil {
 				return nil, err
 			}
-			e.cursor = at
+			if !c.Part {
+				e.cursor = c.Cursor
+			}
 		}
 		if _, ok := l.o.Layout.Unit(op.Key); !ok || op.Key.Class() != storage.Shared {
 			continue
@@ -92,21 +95,17 @@ func (l *Link) decode(ctx context.Context, r *storage.Record, as resolver) (*cac
 	return e, nil
 }
 
-// openCursor returns where a secondary was, from the sealed entry that says so; zero: the record is only a part of what
-// happened up to its next place.
-func (l *Link) openCursor(ctx context.Context, sealed []byte) (storage.Position, error) {
+// openCursor opens the entry that says where a secondary was.
+func (l *Link) openCursor(ctx context.Context, sealed []byte) (storedCursor, error) {
 	value, err := l.o.OpenValue(ctx, CursorKey, sealed)
 	if err != nil {
-		return storage.Position{}, fmt.Errorf("opening a cursor: %w", err)
+		return storedCursor{}, fmt.Errorf("opening a cursor: %w", err)
 	}
 	var c storedCursor
 	if err := json.Unmarshal(value, &c); err != nil || c.Format != cursorFormat {
-		return storage.Position{}, errors.New("a cursor in the log of changes is of an unknown format")
+		return storedCursor{}, errors.New("a cursor in the log of changes is of an unknown format")
 	}
-	if c.Part {
-		return storage.Position{}, nil
-	}
-	return c.Cursor, nil
+	return c, nil
 }
 
 // Head implements Source.
@@ -115,39 +114,46 @@ func (s *source) Head() storage.Index { return s.l.o.State.AppliedIndex() }
 // Oldest implements Source.
 func (s *source) Oldest() storage.Index { return s.l.o.Log.Base() }
 
-// Locate implements Source.
+// Locate implements Source. From the record it answers on, the cluster must have been exact: what it fetched or found equal
+// while it compared is not in its log.
 func (s *source) Locate(ctx context.Context, p storage.Position) (storage.Index, bool) {
 	as := s.l.resolver()
-	for _, b := range as.own() {
-		if b.Epoch == p.Epoch { // it was this cluster's own
-			s.cursor = storage.Position{}
-			return p.Index, p.Index >= s.Oldest()
-		}
-	}
+	mine := as.wrote(p.Epoch) // then p.Index is one of this log
 	n := 0
 	for r, err := range s.l.o.Log.Backward() {
 		if n++; err != nil || n%1024 == 0 && ctx.Err() != nil {
 			return 0, false
 		}
-		for i := range r.Ops {
-			op := &r.Ops[i]
-			if op.Key != CursorKey {
-				continue
+		if mine && r.Index <= p.Index {
+			break
+		}
+		i := slices.IndexFunc(r.Ops, func(op storage.RecordOp) bool { return op.Key == CursorKey })
+		if i < 0 {
+			continue
+		}
+		if r.Ops[i].Deleted {
+			if as.began(r.Index) {
+				continue // a promotion takes the cursor away
 			}
-			if op.Deleted {
-				return 0, false // what is older is of another life
-			}
-			at, err := s.l.openCursor(ctx, op.Value)
-			if err != nil {
-				return 0, false
-			}
-			if !at.IsZero() && !p.Before(at) {
-				s.cursor = at
-				return r.Index, true
-			}
+			return 0, false // what is older is of another life
+		}
+		c, err := s.l.openCursor(ctx, r.Ops[i].Value)
+		if err != nil {
+			return 0, false
+		}
+		if !c.Exact {
+			return 0, false
+		}
+		if !mine && !p.Before(c.Cursor) {
+			s.cursor = c.Cursor
+			return r.Index, true
 		}
 	}
-	return 0, false
+	if !mine {
+		return 0, false
+	}
+	s.cursor = storage.Position{}
+	return p.Index, p.Index >= s.Oldest()
 }
 
 // stale reports whether the scope may have changed since the session asked for it, and tells it so. What changes the scope
