@@ -56,7 +56,7 @@ func (r *Registry) active() int {
 }
 
 func (s *Store) secondaryNumbers(r *Role, out map[string]float64) {
-	st := s.link.FollowStatus()
+	st := s.followStatus()
 	out["replication_demoted"], out["replication_wiping"] = one(r.Demoted), one(r.Wiping)
 	out["replication_connected"], out["replication_exact"] = one(st.Connected != ""), one(st.Exact)
 	out["replication_terminal"] = one(st.Terminal != "")

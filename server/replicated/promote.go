@@ -67,9 +67,6 @@ func (s *Store) Promote(ctx context.Context, addr string, force bool) (lost []st
 	if err != nil {
 		return nil, err
 	}
-	if err := s.link.Reset(ctx); err != nil {
-		s.log.Warn("the cursor of a promoted cluster is not removed yet", "err", err) // Run does it
-	}
 	if len(failed) > 0 {
 		s.log.Warn("a secondary was promoted by force", "from", from.String(), "epoch", next.Lineage.Epoch(), "failed", failed)
 	}
@@ -135,7 +132,7 @@ func (s *Store) unsafe(ctx context.Context, r *Role) []string {
 
 // unsafeLink reports what the connection to the primary says against a promotion.
 func (s *Store) unsafeLink(fail func(format string, args ...any)) {
-	st := s.link.FollowStatus()
+	st := s.followStatus()
 	if st.Connected != "" && !st.Final {
 		fail("the primary is connected and not demoted: demote it first")
 	}

@@ -158,7 +158,8 @@ func (r *Role) end() storage.Position {
 	return storage.Position{Epoch: r.Lineage.Epoch(), Index: r.Version}
 }
 
-// DisablePrimary and DisableSecondary end replication for this cluster. The data stays.
+// DisablePrimary and DisableSecondary end replication for this cluster. The data stays. What they leave behind is removed by
+// Run, which first stops following.
 func (s *Store) DisablePrimary(ctx context.Context) error { return s.disable(ctx, Primary) }
 
 // DisableSecondary is as DisablePrimary, of a secondary.
@@ -179,15 +180,9 @@ func (s *Store) disable(ctx context.Context, mode Mode) error {
 		}
 		tx.Delete(caKey)
 		forgetUpstream(tx)
-		return nil
+		return s.opts.Parted(ctx, tx)
 	})
-	if err != nil {
-		return err
-	}
-	if err := s.cleanUp(ctx); err != nil {
-		s.log.Warn("what replication has left is not removed yet", "err", err) // Run does it
-	}
-	return nil
+	return err
 }
 
 var errWiping = engines.Invalid("what this cluster held before it became a secondary is still being removed: try again in a moment")

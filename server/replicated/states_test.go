@@ -136,34 +136,38 @@ func TestEnablePrimary(t *testing.T) {
 
 // TestDisableChangesTheClusterID: enabled again, a cluster is another one, in another set, with positions of its own.
 func TestDisableChangesTheClusterID(t *testing.T) {
-	c := newCluster(t, network{}, "one")
-	c.mustPost("primary/enable", "{}")
-	c.mustPost("primary/secondary-token", fmt.Sprintf(`{"id":"b","secondary_public_key":%q}`, publicKey(t)))
-	c.mustPost("primary/paths-filter/b", `{"paths":["secret/"]}`)
-	first := c.role()
-	resp := c.mustPost("primary/disable", "{}")
-	if len(resp.Warnings) == 0 {
-		t.Error("disable has no warning")
-	}
-	if keys := c.keys(); keys != nil {
-		t.Errorf("disable left %q", keys)
-	}
-	if r := c.role(); r.Mode != replicated.Disabled || !r.WasUsed || !r.TakesWrites() {
-		t.Errorf("disabled role: %+v", r)
-	}
-	if cert, _, err := c.ServerTLS(t.Context()); cert != nil || err != nil {
-		t.Errorf("a disabled cluster still serves secondaries: %v", err)
-	}
-	if got := c.mustGet("status"); len(got) != 1 || got["mode"] != "disabled" {
-		t.Errorf("status: %v", got)
-	}
-	c.mustPost("primary/enable", "{}")
-	second := c.role()
-	if second.ClusterID == first.ClusterID || second.SetID == first.SetID || second.Lineage.Epoch() != first.Lineage.Epoch()+1 {
-		t.Errorf("enabled again: %+v, before: %+v", second, first)
-	}
-	_, err := c.get("primary/paths-filter/b")
-	refused(t, "the filter of the first set", err, engines.KindNotFound)
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, network{}, "one")
+		defer c.run()()
+		c.mustPost("primary/enable", "{}")
+		c.mustPost("primary/secondary-token", fmt.Sprintf(`{"id":"b","secondary_public_key":%q}`, publicKey(t)))
+		c.mustPost("primary/paths-filter/b", `{"paths":["secret/"]}`)
+		first := c.role()
+		resp := c.mustPost("primary/disable", "{}")
+		if len(resp.Warnings) == 0 {
+			t.Error("disable has no warning")
+		}
+		synctest.Wait()
+		if keys := c.keys(); keys != nil {
+			t.Errorf("disable left %q", keys)
+		}
+		if r := c.role(); r.Mode != replicated.Disabled || !r.WasUsed || !r.TakesWrites() {
+			t.Errorf("disabled role: %+v", r)
+		}
+		if cert, _, err := c.ServerTLS(t.Context()); cert != nil || err != nil {
+			t.Errorf("a disabled cluster still serves secondaries: %v", err)
+		}
+		if got := c.mustGet("status"); len(got) != 1 || got["mode"] != "disabled" {
+			t.Errorf("status: %v", got)
+		}
+		c.mustPost("primary/enable", "{}")
+		second := c.role()
+		if second.ClusterID == first.ClusterID || second.SetID == first.SetID || second.Lineage.Epoch() != first.Lineage.Epoch()+1 {
+			t.Errorf("enabled again: %+v, before: %+v", second, first)
+		}
+		_, err := c.get("primary/paths-filter/b")
+		refused(t, "the filter of the first set", err, engines.KindNotFound)
+	})
 }
 
 // publicKey is one of a cluster that does nothing else.
@@ -299,19 +303,23 @@ func TestSecondaryEnable(t *testing.T) {
 
 // TestReenabledSecondary: a cluster that was in a set before joins another one with a new id.
 func TestReenabledSecondary(t *testing.T) {
-	net := network{}
-	p, c := newCluster(t, net, "p"), newCluster(t, net, "c")
-	p.mustPost("primary/enable", "{}")
-	p.join(c, "second")
-	first := c.role().ClusterID
-	c.mustPost("secondary/disable", "{}")
-	if keys := c.keys(); keys != nil {
-		t.Errorf("disable left %q", keys)
-	}
-	p.join(c, "again")
-	if second := c.role().ClusterID; second == first {
-		t.Errorf("the cluster id is still %s", second)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		net := network{}
+		p, c := newCluster(t, net, "p"), newCluster(t, net, "c")
+		p.mustPost("primary/enable", "{}")
+		defer c.run()()
+		p.join(c, "second")
+		first := c.role().ClusterID
+		c.mustPost("secondary/disable", "{}")
+		synctest.Wait()
+		if keys := c.keys(); keys != nil {
+			t.Errorf("disable left %q", keys)
+		}
+		p.join(c, "again")
+		if second := c.role().ClusterID; second == first {
+			t.Errorf("the cluster id is still %s", second)
+		}
+	})
 }
 
 // TestPromotePlanned: the primary is demoted, its secondary has everything and is promoted, and the former one rejoins: no
@@ -328,7 +336,13 @@ func TestPromotePlanned(t *testing.T) {
 	end := a.role().Version
 	final := storage.Position{Epoch: 1, Index: end}
 	b.link.caughtUp(final)
-	b.link.set(func(l *fakeLink) { l.status.Connected, l.status.Final = a.addr, true })
+	b.link.set(func(l *fakeLink) {
+		// The former primary goes on with what is its own.
+		l.status.Connected, l.status.Final, l.status.Head.Index, l.status.LagEntries = a.addr, true, end+20, 20
+	})
+	if got := b.mustGet("status"); got["lag_entries"] != 0.0 {
+		t.Errorf("with everything that there is, a secondary is %v entries behind", got["lag_entries"])
+	}
 	b.mustPost("secondary/promote", `{"primary_cluster_addr":"b-lb.example:8201"}`)
 	r := b.role()
 	want := storage.Lineage{a.role().Lineage[0], {Epoch: 2, ClusterID: "b", From: final, Base: r.Version}}

@@ -185,7 +185,7 @@ func (s *Store) secondaryStatus(ctx context.Context, r *Role) (*secondaryStatus,
 	if up == nil {
 		up = &Upstream{}
 	}
-	st := s.link.FollowStatus()
+	st := s.followStatus()
 	if st.Cursor.IsZero() {
 		st.Cursor, _ = s.link.Cursor(ctx) // zero if there is none
 	}
@@ -213,6 +213,16 @@ func (s *Store) secondaryStatus(ctx context.Context, r *Role) (*secondaryStatus,
 		out.LastCheckEpoch = out.LastReindexEpoch
 	}
 	return out, nil
+}
+
+// followStatus is that of the link. Nobody is behind a primary that is none any more, although that goes on writing what is
+// its own.
+func (s *Store) followStatus() FollowStatus {
+	st := s.link.FollowStatus()
+	if st.Final {
+		st.LagEntries, st.LagBytes, st.LagSeconds, st.Head = 0, 0, 0, st.Cursor
+	}
+	return st
 }
 
 func (s *Store) primaryEntry(ctx context.Context, up *Upstream, st *FollowStatus) clusterEntry {
