@@ -29,7 +29,7 @@ func (s *Server) newReplicated() *replicated.Store {
 			}
 			return nil
 		},
-		Wipe: s.wipe, BeforeDrop: s.unitDropped,
+		Wipe: s.wipe, BeforeDrop: s.unitDropped, Parted: newBatchKey,
 		Wrap: func(ctx context.Context, ttl time.Duration, data any) (*engines.WrapInfo, error) {
 			const path = "sys/replication/performance/primary/secondary-token"
 			return s.wraps.Wrap(ctx, namespace.RootID, path, ttl, &engines.Response{Data: data})

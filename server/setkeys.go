@@ -42,8 +42,12 @@ func (s *Server) loadSetKeys(ctx context.Context) (*setKeys, error) {
 	if err != nil {
 		return nil, err
 	}
+	return parseSetKeys(e.Value)
+}
+
+func parseSetKeys(value []byte) (*setKeys, error) {
 	k := new(setKeys)
-	if err := json.Unmarshal(e.Value, k); err != nil || k.Format != 1 || len(k.Batch) != 32 || len(k.State) != 32 {
+	if err := json.Unmarshal(value, k); err != nil || k.Format != 1 || len(k.Batch) != 32 || len(k.State) != 32 {
 		return nil, errors.New("the keys of the replication set have an unknown format")
 	}
 	return k, nil
@@ -66,6 +70,26 @@ func (s *Server) ensureSetKeys(ctx context.Context) error {
 		return nil
 	})
 	return err
+}
+
+// newBatchKey puts another key of batch tokens into the transaction: for a set that somebody has left who knows the one
+// before, and could make batch tokens with it that are good everywhere. All that there are end with it. The key of state
+// tokens stays, which are good for nothing but to wait.
+func newBatchKey(ctx context.Context, tx *storage.Txn) error {
+	e, err := tx.Get(ctx, setKeysKey)
+	if errors.Is(err, storage.ErrNotFound) {
+		return nil // of an older version, or never arrived: there is none yet that others know
+	}
+	if err != nil {
+		return err
+	}
+	k, err := parseSetKeys(e.Value)
+	if err != nil {
+		return err
+	}
+	k.Batch = newSetKeys().Batch
+	tx.Put(setKeysKey, k.put().Value)
+	return nil
 }
 
 // batchKey is the key of batch tokens.

@@ -31,8 +31,9 @@ type RegistryOptions struct {
 	APIAddr func() string
 	// Wrap keeps data for whoever presents the wrapping token that it returns.
 	Wrap   func(ctx context.Context, ttl time.Duration, data any) (*engines.WrapInfo, error)
-	Now    func() time.Time // nil: time.Now
-	Logger *slog.Logger     // nil: discard
+	Parted func(ctx context.Context, tx *storage.Txn) error // as in Options; nil: nothing
+	Now    func() time.Time                                 // nil: time.Now
+	Logger *slog.Logger                                     // nil: discard
 }
 
 // Registry knows the secondaries of a primary: who was invited, who has enrolled, and who may not come back. Every
@@ -53,6 +54,9 @@ type Registry struct {
 // NewRegistry returns a Registry.
 func NewRegistry(opts RegistryOptions) *Registry {
 	r := &Registry{opts: opts, now: opts.Now, log: opts.Logger}
+	if r.opts.Parted == nil {
+		r.opts.Parted = func(context.Context, *storage.Txn) error { return nil }
+	}
 	if r.now == nil {
 		r.now = time.Now
 	}
@@ -230,7 +234,7 @@ func (r *Registry) issue(ctx context.Context, id string, ttl time.Duration) (inv
 }
 
 // Revoke ends a secondary's right to connect, or that of its token to be used. id is the opaque one or the cluster's;
-// what was revoked may be revoked again. 404 if it is not known.
+// what was revoked may be revoked again. What a secondary had in common with the set is worth nothing afterwards. 404 if it is not known.
 func (r *Registry) Revoke(ctx context.Context, id string) error {
 	now := r.now().UTC()
 	_, err := storage.Update(ctx, r.opts.Store, func(txn *storage.Txn) error {
@@ -255,8 +259,12 @@ func (r *Registry) Revoke(ctx context.Context, id string) error {
 		case rec.State == Revoked:
 			return nil
 		}
+		had := rec.State == Active // what all clusters of the set have
 		rec.State, rec.RevokedAt = Revoked, now
 		txn.Put(secondaryKey(rec.ID), encoded(rec))
+		if had {
+			return r.opts.Parted(ctx, txn)
+		}
 		return nil
 	})
 	return err

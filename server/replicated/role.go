@@ -42,6 +42,9 @@ type Options struct {
 	Health func() error
 	// Wipe deletes everything that a new secondary must not keep. It may be called again after it was interrupted.
 	Wipe func(ctx context.Context) error
+	// Parted replaces what all clusters of a set have in common and who has left the set must not be able to use. It is part
+	// of the commit by which a secondary is revoked, or this cluster leaves.
+	Parted func(ctx context.Context, tx *storage.Txn) error
 	// BeforeDrop ends what was handed out of a unit, before the unit is deleted on a secondary.
 	BeforeDrop func(ctx context.Context, unit string)
 	// Wrap keeps data for whoever has the token that it returns.
@@ -82,6 +85,9 @@ func (o *Options) fill() {
 	}
 	if o.Wipe == nil {
 		o.Wipe = func(context.Context) error { return nil }
+	}
+	if o.Parted == nil {
+		o.Parted = func(context.Context, *storage.Txn) error { return nil }
 	}
 	if o.BeforeDrop == nil {
 		o.BeforeDrop = func(context.Context, string) {}
@@ -129,6 +135,7 @@ func NewStore(o Options) *Store {
 	}
 	s.registry = NewRegistry(RegistryOptions{
 		Store: o.Store, Addrs: s.Addrs, APIAddr: o.APIAddr, Wrap: o.Wrap, Now: o.Now, Logger: o.Logger,
+		Parted: o.Parted,
 	})
 	return s
 }

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -75,6 +76,11 @@ func decodeBatch(key string, text []byte) (*Entry, error) {
 	var r batchRecord
 	if err := json.Unmarshal(text, &r); err != nil || r.Format != 1 {
 		return nil, ErrInvalid // made by another version
+	}
+	// Every cluster of a replication set has the key. None of them makes a root token of another one, whatever it seals.
+	r.Policies = NormalPolicies(r.Policies)
+	if slices.Contains(r.Policies, rootPolicy) || slices.Contains(r.Policies, wrappingPolicy) {
+		return nil, ErrInvalid
 	}
 	created := time.Unix(0, r.CreatedAt)
 	return &Entry{
