@@ -492,7 +492,7 @@ type testGuard struct{ n *testNode }
 func (g testGuard) ServerTLS(context.Context) (*tls.Certificate, *x509.CertPool, error) {
 	g.n.c.mu.Lock()
 	defer g.n.c.mu.Unlock()
-	if !g.n.c.self.Primary {
+	if !g.n.c.self.Primary && !g.n.c.self.Demoted {
 		return nil, nil, nil
 	}
 	cert, err := g.n.c.ca.Issue(time.Now())

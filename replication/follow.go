@@ -49,7 +49,9 @@ type follow struct {
 
 	changed signal // conn or terminal
 	mu      sync.Mutex
-	conn    *client // a working stream's, nil if there is none
+	conn    *client  // a working stream's, nil if there is none
+	addrs   []string // copies of up.Addrs and id
+	shown   identity
 	status  following
 }
 
@@ -106,7 +108,7 @@ func (f *follow) run(ctx context.Context) {
 		switch {
 		case errors.Is(err, errRenewed):
 			continue
-		case worked:
+		case worked && !errors.Is(err, ErrFinal):
 			wait = t.backoff
 		default:
 			wait = min(max(2*wait, t.backoff), t.maxBackoff)
@@ -177,7 +179,7 @@ func (f *follow) prefer(addr string) {
 
 // attempt follows over one address for as long as it goes. worked: the primary has welcomed the secondary.
 func (f *follow) attempt(ctx context.Context, addr string) (worked bool, err error) {
-	f.dialling(addr)
+	f.dialling()
 	hello, err := f.hello(ctx)
 	if err != nil {
 		return false, err
@@ -187,6 +189,11 @@ func (f *follow) attempt(ctx context.Context, addr string) (worked bool, err err
 		return false, err
 	}
 	defer c.close()
+	if f.isFinal() { // the same end again would be no news
+		if err := unary(ctx, func(ctx context.Context) error { _, err := c.WhoIsActive(ctx, &pb.WhoIsActiveRequest{}); return err }); err != nil {
+			return false, err
+		}
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := c.Stream(ctx)

@@ -492,6 +492,14 @@ func TestSwitchOver(t *testing.T) {
 		t.Fatal("the test is wrong")
 	}
 	eventually(t, "the session has ended", func() bool { return len(p.nodes[0].link.SessionStatus()) == 0 })
+	eventually(t, "the secondary says so", func() bool { return s.nodes[0].link.FollowStatus().Final })
+	p.calls = func(string, []byte) ([]byte, storage.Index, error) { return []byte("still here"), 0, nil }
+	if answer, _, err := s.nodes[0].link.Call(t.Context(), "x", nil); err != nil || string(answer) != "still here" {
+		t.Errorf("a call of a demoted primary: %q, %v", answer, err)
+	}
+	if st := s.nodes[0].link.FollowStatus(); !st.Final || st.Terminal != "" {
+		t.Errorf("after a call the status is %+v", st)
+	}
 	stopS()
 	if err := p.nodes[0].link.SetCursor(t.Context(), final, p.self.Lineage, []string{"ns/root", "mount/a", "mount/b", "mount/c"}); err != nil {
 		t.Fatal(err)

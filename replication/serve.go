@@ -252,7 +252,7 @@ func (s *server) Renew(ctx context.Context, req *pb.RenewRequest) (*pb.RenewRepl
 func (s *server) Call(ctx context.Context, req *pb.CallRequest) (*pb.CallReply, error) {
 	p, _, err := s.l.admit(ctx)
 	if err == nil {
-		err = s.l.serving(false)
+		err = s.l.serving(true) // what is done then is the server's to decide
 	}
 	if err != nil {
 		return nil, s.l.toStatus(err)

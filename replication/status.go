@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	pb "github.com/coffer-project/coffer/proto/replicationpb"
@@ -83,9 +84,16 @@ func (f *follow) note(now time.Time) {
 	st.head.count(now, float64(p.Head.Index))
 }
 
-func (f *follow) dialling(string) {
+func (f *follow) isFinal() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	return f.status.final
+}
+
+func (f *follow) dialling() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.addrs, f.shown = slices.Clone(f.up.Addrs), f.id
 	f.status.dialling, f.status.measured = true, false
 }
 
@@ -252,14 +260,11 @@ func (l *Link) Call(ctx context.Context, kind string, payload []byte) (answer []
 	defer cancel()
 	for {
 		var reply *pb.CallReply
-		c, again, err := l.upstream()
-		if err == nil {
-			err = unary(ctx, func(ctx context.Context) error {
-				var err error
-				reply, err = c.Call(ctx, &pb.CallRequest{Kind: kind, Payload: payload})
-				return err
-			})
-		}
+		again, err := l.upstream(ctx, func(ctx context.Context, c *client) error {
+			var err error
+			reply, err = c.Call(ctx, &pb.CallRequest{Kind: kind, Payload: payload})
+			return err
+		})
 		if err == nil {
 			var d decoder
 			return reply.GetAnswer(), d.position(reply.GetAt()), d.err
@@ -276,23 +281,26 @@ func (l *Link) Call(ctx context.Context, kind string, payload []byte) (answer []
 	}
 }
 
-// upstream returns a connection to the primary, or why there is none, and what is closed when that has changed; nil if it
-// will not soon.
-func (l *Link) upstream() (*client, <-chan struct{}, error) {
+// upstream calls do with a connection to the primary. again is closed when there may be another one; nil if there will be
+// none soon.
+func (l *Link) upstream(ctx context.Context, do func(context.Context, *client) error) (again <-chan struct{}, err error) {
 	l.mu.Lock()
 	f := l.follow
 	l.mu.Unlock()
 	if f == nil {
-		return nil, nil, fmt.Errorf("%w: this node follows no primary", storage.ErrUnavailable)
+		return nil, fmt.Errorf("%w: this node follows no primary", storage.ErrUnavailable)
 	}
-	changed := f.changed.wait()
+	again = f.changed.wait()
 	f.mu.Lock()
-	defer f.mu.Unlock()
+	conn, terminal, reason, final, addrs, id := f.conn, f.status.terminal, f.status.reason, f.status.final, f.addrs, f.shown
+	f.mu.Unlock()
 	switch {
-	case f.conn != nil:
-		return f.conn, changed, nil
-	case f.status.terminal != "":
-		return nil, nil, fmt.Errorf("%w: the primary cannot be followed: %s", storage.ErrUnavailable, f.status.reason)
+	case conn != nil:
+		return again, unary(ctx, func(ctx context.Context) error { return do(ctx, conn) })
+	case terminal != "":
+		return nil, fmt.Errorf("%w: the primary cannot be followed: %s", storage.ErrUnavailable, reason)
+	case final: // there are no streams any more, but answers
+		return nil, anyOf(ctx, addrs, id, do)
 	}
-	return nil, changed, fmt.Errorf("%w: the primary cannot be reached", storage.ErrUnavailable)
+	return again, fmt.Errorf("%w: the primary cannot be reached", storage.ErrUnavailable)
 }
