@@ -127,7 +127,7 @@ func (p *priors) ops(touched []storage.Entry) []storage.RecordOp {
 		case !kept:
 		case e.Version != 0:
 			ops = append(ops, storage.RecordOp{Key: e.Key, Value: e.Value, Origin: e.Origin, Prior: prior})
-		case !prior.IsZero():
+		default: // also of a key that was not there: see RecordOp
 			ops = append(ops, storage.RecordOp{Key: e.Key, Deleted: true, Prior: prior})
 		}
 	}

@@ -140,7 +140,7 @@ func (s keptState) replay(r storage.Record) error {
 		if prior := s.mod(op.Key); op.Prior != prior {
 			return fmt.Errorf("the record at %d says that %s was at %s before, it was at %s", r.Index, op.Key, op.Prior, prior)
 		}
-		if seen[op.Key] || !kept(string(op.Key)) || op.Deleted && (op.Prior.IsZero() || op.Value != nil) {
+		if seen[op.Key] || !kept(string(op.Key)) || op.Deleted && op.Value != nil {
 			return fmt.Errorf("the record at %d should not have %+v", r.Index, op)
 		}
 		seen[op.Key] = true
