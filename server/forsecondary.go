@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/mount"
 	"github.com/coffer-project/coffer/server/namespace"
 	"github.com/coffer-project/coffer/server/replicated"
 	"github.com/coffer-project/coffer/server/token"
@@ -120,6 +122,12 @@ func (s *Server) admitRemote(ctx context.Context, c *call, scope map[string]bool
 	if c.route.Flags&own != 0 || c.mount.Type == "cubbyhole" || c.mount.Type == "token" && !c.has(engines.Primary) && !sharedTokenPath(c) {
 		return engines.Denied(errors.New("not for secondaries: it has to be sent to this cluster"))
 	}
+	if c.mount.Builtin() && !writes(c.Op) && !c.has(engines.Primary) {
+		return engines.Denied(errors.New("a secondary reads its own copy"))
+	}
+	if err := s.targetInScope(ctx, c, scope); err != nil {
+		return err
+	}
 	if c.ns.Locked() {
 		return &engines.Error{Kind: engines.KindUnavailable, Detail: "API access to this namespace has been locked by an administrator"}
 	}
@@ -152,6 +160,44 @@ func (s *Server) admitRemote(ctx context.Context, c *call, scope map[string]bool
 		return nil
 	}
 	return s.authorise(ctx, c)
+}
+
+// targetInScope looks at what a path of sys/ is about: a mount or a namespace that the secondary may not have is not there
+// for it, and cannot be changed or removed through it either.
+func (s *Server) targetInScope(ctx context.Context, c *call, scope map[string]bool) error {
+	if c.mount.Type != "system" {
+		return nil
+	}
+	unit := ""
+	kind, _, _ := strings.Cut(c.route.Pattern, "/")
+	path := strings.Trim(c.params["path"], "/") + "/"
+	switch kind {
+	case "mounts", "auth":
+		if kind == "auth" {
+			path = mount.AuthPrefix + path
+		}
+		at, rest, err := s.namespaces.ResolveFrom(ctx, c.ns.ID, path)
+		if err != nil {
+			return err
+		}
+		m, _, err := s.mounts.Resolve(ctx, at, rest)
+		if err != nil {
+			return err
+		}
+		if unit = "ns/" + at; m != nil {
+			unit = "mount/" + m.UUID
+		}
+	case "namespaces":
+		id, _, err := s.namespaces.ResolveFrom(ctx, c.ns.ID, path)
+		if err != nil {
+			return err
+		}
+		unit = "ns/" + id
+	}
+	if unit != "" && !scope[unit] {
+		return engines.NotFound("")
+	}
+	return nil
 }
 
 // sharedTokenPath reports whether a path of auth/token/ is about roles, which are shared.

@@ -10,6 +10,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
@@ -105,6 +106,84 @@ func TestRevokedSecondaryHasNoKey(t *testing.T) {
 	primary.plant(storage.Key("l/replication/secondary/"+hex.EncodeToString([]byte("c"))), `{"format":1,"id":"c","state":"issued"}`)
 	primary.must(primary.root, engines.Update, "sys/replication/performance/primary/revoke-secondary", `{"id":"c"}`)
 	primary.must(token, engines.Read, "sys/mounts", "")
+}
+
+// TestStolenSecondaryKeepsToItsScope: whatever policies it claims, what its filter excludes can neither be read, nor changed,
+// nor removed, nor told from what does not exist.
+func TestStolenSecondaryKeepsToItsScope(t *testing.T) {
+	primary, _, w := follow(t)
+	root := primary.root
+	primary.must(root, engines.Update, "sys/policies/acl/admin", `{"policy":"path \"*\" { capabilities = [\"create\",\"read\",\"update\",\"delete\",\"list\",\"sudo\"] }"}`)
+	primary.must(root, engines.Update, "sys/mounts/hidden", `{"type":"kv"}`)
+	primary.must(root, engines.Update, "hidden/x", `{"k":"treasure"}`)
+	primary.must(root, engines.Update, "sys/mounts/private", `{"type":"kv","local":true}`)
+	primary.must(root, engines.Update, "sys/namespaces/dark", `{}`)
+	primary.must(root, engines.Update, "sys/namespaces/light", `{}`)
+	primary.mustIn("dark", root, engines.Update, "sys/mounts/kv", `{"type":"kv"}`)
+	if _, err := w.primary.do(root, engines.Update, "sys/replication/performance/primary/paths-filter/b", `{"mode":"deny","paths":["hidden/","dark/"]}`); err != nil {
+		t.Fatal(err)
+	}
+	call := func(op engines.Operation, namespace, path, body string) string {
+		payload, err := json.Marshal(map[string]any{
+			"id": "x", "op": op, "namespace": namespace, "path": path, "body": json.RawMessage(body), "remote": "127.0.0.1:1",
+			"caller": map[string]any{"namespace": "root", "policies": []string{"admin"}, "type": "service"},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, _, err := w.Call(context.Background(), "request", payload)
+		if err != nil {
+			t.Fatalf("%s %s: %v", op, path, err)
+		}
+		return string(answer)
+	}
+	for _, tt := range []struct {
+		op              engines.Operation
+		namespace, path string
+		body            string
+	}{
+		{engines.Read, "", "hidden/x", "{}"},
+		{engines.Update, "", "hidden/x", `{"k":"v"}`},
+		{engines.Delete, "", "sys/mounts/hidden", "{}"},
+		{engines.Update, "", "sys/mounts/hidden/tune", `{"description":"x"}`},
+		{engines.Update, "", "sys/mounts/private/tune", `{"description":"x"}`},
+		{engines.Delete, "", "sys/mounts/private", "{}"},
+		{engines.Delete, "", "sys/mounts/dark/kv", "{}"},
+		{engines.Update, "", "sys/mounts/dark/other", `{"type":"kv"}`},
+		{engines.Delete, "", "sys/namespaces/dark", "{}"},
+		{engines.Patch, "", "sys/namespaces/dark", `{"custom_metadata":{"a":"b"}}`},
+		{engines.Update, "", "sys/namespaces/dark/below", "{}"},
+		{engines.Update, "dark", "sys/policies/acl/x", `{"policy":"path \"*\" { capabilities = [\"read\"] }"}`},
+		{engines.Update, "", "sys/remount", `{"from":"hidden","to":"shown"}`},
+		{engines.Read, "", "sys/mounts", "{}"},
+		{engines.Read, "", "sys/mounts/hidden", "{}"},
+		{engines.List, "", "sys/namespaces", "{}"},
+		{engines.Read, "", "sys/namespaces/dark", "{}"},
+		{engines.Read, "", "sys/internal/ui/mounts/hidden", "{}"},
+		{engines.Read, "", "sys/internal/ui/mounts", "{}"},
+		{engines.Read, "", "sys/internal/ui/namespaces", "{}"},
+		{engines.Update, "", "sys/wrapping/wrap", `{"k":"v"}`},
+		{engines.Update, "", "sys/leases/revoke-prefix/hidden", "{}"},
+		{engines.Update, "", "auth/token/revoke-accessor", `{"accessor":"x"}`},
+		{engines.Update, "", "sys/replication/performance/primary/secondary-token", `{"id":"evil"}`},
+		{engines.Delete, "", "sys/replication/performance/primary/paths-filter/b", "{}"},
+	} {
+		if answer := call(tt.op, tt.namespace, tt.path, tt.body); !strings.Contains(answer, `"failure"`) || strings.Contains(answer, "treasure") {
+			t.Errorf("%s %s %s: %s", tt.op, tt.namespace, tt.path, answer)
+		}
+	}
+	if data(t, primary.must(root, engines.Read, "hidden/x", ""))["k"] != "treasure" {
+		t.Error("what the secondary may not have was changed")
+	}
+	// What it may have goes on.
+	for _, namespace := range []string{"", "light"} {
+		if answer := call(engines.Update, namespace, "sys/mounts/new", `{"type":"kv"}`); strings.Contains(answer, "failure") {
+			t.Errorf("a mount in %q: %s", namespace, answer)
+		}
+	}
+	if answer := call(engines.Delete, "", "sys/mounts/new", "{}"); strings.Contains(answer, "failure") {
+		t.Errorf("removing what it may have: %s", answer)
+	}
 }
 
 // plant stores an entry past everything.
