@@ -132,8 +132,8 @@ func (s *source) Locate(ctx context.Context, p storage.Position) (storage.Index,
 			continue
 		}
 		if r.Ops[i].Deleted {
-			if as.began(r.Index) {
-				continue // a promotion takes the cursor away
+			if as.began(r.Index) || r.Ops[i].Prior.IsZero() {
+				continue // a promotion takes the cursor away; or there was none
 			}
 			return 0, false // what is older is of another life
 		}
