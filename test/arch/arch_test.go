@@ -41,7 +41,7 @@ var plan = []struct{ of, may string }{
 	{"server/*", "engines storage"},
 	{"cmd/*", "proto/* storage storage/* engines engines/* cluster replication replication/* server server/*"},
 	{"test/bench", "engines server/lease server/token server/replicated server/replicated/enrol replication storage storage/* cluster test/harness"}, // it measures the parts, too
-	{"test/replication", "storage storage/* server/seal server/replicated test/harness"},       // it opens the files of stopped nodes
+	{"test/replication", "storage storage/* server/seal server/replicated test/harness"},                                                             // it opens the files of stopped nodes
 	{"test/*", "test/harness"},
 }
 
