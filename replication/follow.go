@@ -391,7 +391,9 @@ func (s *stream1) take(ctx context.Context, in arrival) error {
 	case Welcome:
 		s.welcomed = true
 		s.f.connected(s.c, s.addr)
-		s.f.learn(ctx, Learned{PrimaryID: m.ClusterID, Lineage: m.Lineage})
+		s.f.learn(ctx, Learned{PrimaryID: m.ClusterID, Lineage: m.Lineage, Scope: true})
+	case Scope:
+		s.f.learn(ctx, Learned{Scope: true})
 	case Heartbeat:
 		s.f.measure(s.heard, m)
 		s.f.learn(ctx, Learned{Addrs: m.Addrs})
@@ -436,7 +438,8 @@ func (f *follow) learn(ctx context.Context, news Learned) {
 			}
 		}
 	}
-	if f.hooks.Learned != nil && (tell.PrimaryID != "" || tell.Lineage != nil || tell.Addrs != nil) {
+	tell.Scope = news.Scope
+	if f.hooks.Learned != nil && (tell.Scope || tell.PrimaryID != "" || tell.Lineage != nil || tell.Addrs != nil) {
 		f.hooks.Learned(ctx, tell)
 	}
 }

@@ -189,6 +189,7 @@ type Learned struct {
 	Lineage   storage.Lineage
 	Addrs     []string
 	Cert      []byte // PEM
+	Scope     bool   // what the secondary gets may be something else
 }
 
 // Link is this node's part in the traffic between clusters. Safe for concurrent use. A process has one, for its lifetime:

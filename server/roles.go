@@ -22,7 +22,8 @@ func (s *Server) newReplicated() *replicated.Store {
 		ClusterID: func() string { return s.node.Identity().ID },
 		APIAddr:   func() string { return s.opts.Lifecycle.APIAddr },
 		NodeAddrs: s.nodeAddrs, Active: s.activeAddr,
-		Mounts: s.mountInfos, Namespaces: s.namespaceInfos,
+		Applied: func() storage.Index { return s.raw.AppliedIndex() },
+		Mounts:  s.mountInfos, Namespaces: s.namespaceInfos,
 		Health: func() error {
 			if h, ok := s.raw.(interface{ Health() error }); ok {
 				return h.Health()

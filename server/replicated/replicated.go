@@ -141,6 +141,7 @@ type Learned struct {
 	Lineage   storage.Lineage
 	Addrs     []string
 	Cert      []byte // PEM
+	Scope     bool   // what the secondary gets may be something else
 }
 
 // EnrolRequest is what a secondary sends to become one.

@@ -116,6 +116,7 @@ type Store struct {
 	// registry did. Capacity 1, level-triggered, never closed.
 	wake     chan struct{}
 	outdated chan struct{}
+	ask      chan struct{} // the primary for the filter; as those above
 
 	settling sync.Mutex // held while the cursor of a demoted cluster is written
 }
@@ -131,7 +132,7 @@ func NewStore(o Options) *Store {
 	o.fill()
 	s := &Store{
 		opts: o, store: o.Store, link: o.Link, log: o.Logger,
-		wake: make(chan struct{}, 1), outdated: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1), outdated: make(chan struct{}, 1), ask: make(chan struct{}, 1),
 	}
 	s.registry = NewRegistry(RegistryOptions{
 		Store: o.Store, Addrs: s.Addrs, APIAddr: o.APIAddr, Wrap: o.Wrap, Now: o.Now, Logger: o.Logger,

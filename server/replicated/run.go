@@ -144,6 +144,9 @@ func (f *follower) stop() {
 
 // learned stores what the link has heard about its primary.
 func (s *Store) learned(ctx context.Context, l Learned) {
+	if l.Scope {
+		nudge(s.ask) // before a demotion closes the primary's mouth
+	}
 	_, err := storage.Update(ctx, s.store, func(tx *storage.Txn) error {
 		r, err := readRole(ctx, tx)
 		if err != nil || r.Mode != Secondary || r.Demoted {
@@ -190,6 +193,7 @@ func (s *Store) beat(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
+		case <-s.ask:
 		}
 		r, err := s.Current(ctx)
 		switch {
