@@ -3,9 +3,13 @@ package wal
 import (
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/coffer-project/coffer/storage"
 )
+
+// keptBytes is how large a buffer may be that is kept for the next record. A secondary's usual batches, of 1 MiB, fit.
+const keptBytes = 2 << 20
 
 // Append adds a record, which the log keeps: do not modify it. One whose index is not above Head is ignored: it is there
 // already. Nothing is durable before Sync. An inactive log ignores everything. The only error is that the log is closed:
@@ -46,13 +50,13 @@ func (l *Log) writeLocked(r *storage.Record, n int) error {
 		}
 	}
 	s := l.lastLocked()
-	b, chain := appendFrame(l.buf[:0], s.chain, r)
+	b, chain := appendFrame(slices.Grow(l.buf[:0], n), s.chain, r)
 	if _, err := l.out.WriteAt(b, s.end); err != nil {
 		return err
 	}
 	s.extend(int64(len(b)), r.Index, chain)
 	s.lastMS = r.TimeMS
-	if l.buf = b; cap(b) > 1<<20 {
+	if l.buf = b; cap(b) > keptBytes {
 		l.buf = nil
 	}
 	return nil
