@@ -142,7 +142,10 @@ func TestFilterUnderLoad(t *testing.T) {
 	ear.awaits("welcome")
 	for i := range mounts {
 		for n := range 5 {
-			p.put(key(name(i), n), "open")
+			p.put(key(name(i), n), fmt.Sprintf("open %d.", i))
+		}
+		if i%3 == 0 { // else it may be closed before anything is sent
+			ear.awaits(fmt.Sprintf("open %d.", i))
 		}
 		p.admin(func() { p.hidden[Unit("mount/"+name(i))] = true })
 		for n := range 5 {
@@ -151,11 +154,7 @@ func TestFilterUnderLoad(t *testing.T) {
 	}
 	p.put(key("a", 0), "the end")
 	ear.awaits("the end")
-	got := ear.all()
-	if strings.Contains(got, "closed") {
+	if strings.Contains(ear.all(), "closed") {
 		t.Error("what was written behind the filter was sent")
-	}
-	if !strings.Contains(got, "open") {
-		t.Error("nothing else was sent either")
 	}
 }
