@@ -75,6 +75,9 @@ func (l linkOf) Call(ctx context.Context, kind string, payload []byte) ([]byte, 
 	if refusal, ok := errors.AsType[*replication.Refusal](err); ok {
 		err = engines.Invalid("%s", refusal.Detail)
 	}
+	if errors.Is(err, replication.ErrRevoked) {
+		err = fmt.Errorf("%w: %w", storage.ErrUnavailable, err) // nothing was done
+	}
 	return answer, at, err
 }
 

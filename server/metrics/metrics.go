@@ -100,6 +100,23 @@ var help = map[string]string{
 
 	"quota_rate_limit_violations_total":  "Requests that a rate limit refused on this node.",
 	"quota_lease_count_violations_total": "Leases and logins that a lease count quota refused on this node.",
+
+	"replication_primary":               "1 on a replication primary.",
+	"replication_secondary":             "1 on a replication secondary.",
+	"replication_epoch":                 "Epoch of the replication set: one more at each promotion.",
+	"replication_fenced":                "1 on a primary that has met a later one, and takes no more shared writes.",
+	"replication_demoted":               "1 on a former primary that follows nobody yet.",
+	"replication_connected":             "1 while the secondary is connected to its primary; on the active node.",
+	"replication_exact":                 "1 while the secondary holds exactly what the primary held at one position.",
+	"replication_terminal":              "1 if the secondary cannot connect until an operator acts: revoked, fenced or rejected.",
+	"replication_lag_seconds":           "How old the newest change is that the secondary has; on a primary, that of the secondary furthest behind.",
+	"replication_lag_entries":           "Entries of the primary's log that are still to come.",
+	"replication_lag_bytes":             "About how many bytes are still to come.",
+	"replication_canary_age_seconds":    "Age of the newest sign of life of the primary that has arrived.",
+	"replication_units_quarantined":     "Mounts and namespaces that differed after two repairs, and are no longer repaired by themselves.",
+	"replication_secondaries_connected": "Secondaries that are connected to this primary.",
+	"replication_secondaries_known":     "Secondaries that may connect to this primary.",
+	"replication_oldest_index":          "Index after which this node keeps changes for other clusters.",
 }
 
 // Render returns all metrics, in the Prometheus text format or as JSON.
