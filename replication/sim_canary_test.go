@@ -16,12 +16,13 @@ func TestSimulationNotices(t *testing.T) {
 		{"a scope that is not the present one", bugs{oldScope: true}, 300},
 		{"commits without a condition", bugs{blindCommit: true}, 3000},
 		{"a log that is continued from anywhere", bugs{locateAny: true}, 20000},
-		{"a log that is kept after a promotion in the middle of a repair", bugs{keepLog: true}, 10000},
+		{"a log without deletions of what was not there", bugs{quietDeletes: true}, 20000},
 		{"parts of a change that look exact", bugs{partsExact: true}, 10000},
 		{"values that are not kept when they are replaced", bugs{dropCopies: true}, 3000},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			for seed := range tt.seeds {
 				if problem := newWorld(seed+1, tt.bug, nil, false).run(stepsOf(seed + 1)); problem != "" {
 					t.Logf("seed %d: %.200s", seed+1, problem)

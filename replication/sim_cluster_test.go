@@ -78,6 +78,7 @@ type entry struct {
 	wipe         string // everything shared goes, and this is the new id
 	restore      *state // a backup takes the state's place
 	newWAL       bool   // the WAL begins anew
+	quiet        bool   // a canary
 }
 
 // record is what one entry did to shared keys, and the cursor if it wrote one.
@@ -128,14 +129,14 @@ func (s *state) apply(e *entry) (r record, ok bool) {
 		return r, true
 	}
 	if e.wipe != "" {
-		s.id, s.own, s.progress, s.progressAt, s.lost = e.wipe, nil, nil, 0, nil
+		s.id, s.own, s.progress, s.progressAt, s.lost, s.peers = e.wipe, nil, nil, 0, nil, nil
 		s.cells = slices.DeleteFunc(s.cells, func(c cell) bool { return c.Key.Class() == storage.Shared })
 	}
 	if e.role != nil {
 		if e.role.mode == primary {
 			s.progress, s.progressAt = nil, e.index
 		}
-		s.role, s.roleAt = *e.role, e.index
+		s.role, s.roleAt, s.scopeAt = *e.role, e.index, e.index
 		if n := len(s.role.lineage); n > 0 && s.role.lineage[n-1].Base == 0 {
 			s.role.lineage = slices.Clone(s.role.lineage)
 			s.role.lineage[n-1].Base = e.index
@@ -160,10 +161,14 @@ func (s *state) apply(e *entry) (r record, ok bool) {
 	s.lost = append(slices.Clip(s.lost), e.lost...)
 	for _, k := range e.deletes {
 		i, there := s.find(k)
-		if !there {
+		op := replication.Op{Item: replication.Item{Key: k, Mod: storage.Position{Index: e.index}}, Delete: true}
+		if !there { // it is noted all the same: somebody who is elsewhere within the same batch may have the key
+			if !e.quiet {
+				r.note(op, storage.Position{})
+			}
 			continue
 		}
-		r.note(replication.Op{Item: replication.Item{Key: k, Mod: storage.Position{Index: e.index}}, Delete: true}, s.cells[i].Mod)
+		r.note(op, s.cells[i].Mod)
 		s.cells = slices.Delete(s.cells, i, i+1)
 		s.noteAnchor(k, e.index)
 	}
@@ -285,7 +290,7 @@ func (c *cluster) commit(e entry) (storage.Index, error) {
 	if c.active < 0 {
 		return 0, storage.ErrReadOnly
 	}
-	e.timeMS = c.w.now
+	e.timeMS, e.quiet = c.w.now, c.w.bug.quietDeletes
 	if c.w.faults && c.w.chance(2) {
 		c.limbo = append(c.limbo, e)
 		c.w.count("commits with an open outcome")

@@ -501,7 +501,7 @@ func (r *replica) Digests(context.Context) (map[replication.Unit]digest.Sum, boo
 }
 
 func (r *replica) Sums(_ context.Context, u replication.Unit, group int) ([]digest.Sum, bool) {
-	if r.n.tree == nil && r.w.chance(30) {
+	if r.n.tree == nil && r.w.chance(30) || r.w.faults && r.w.chance(2) {
 		return nil, false
 	}
 	return r.n.follow().of(u).Sums(group), true

@@ -54,8 +54,9 @@ func (w *world) alive(l *link) bool {
 		c.lingers = n.up && w.chance(50) // the node has not noticed yet, and goes on
 		c.ended = !c.lingers
 	}
-	if c := l.conn; c.src.n.st.roleAt != c.roleAt || c.lingers && (!c.src.n.up || !w.faults || w.chance(1)) {
-		c.ended = true
+	c := l.conn
+	if changed := c.src.n.st.roleAt != c.roleAt; changed && (!w.faults || w.chance(30)) || c.lingers && (!c.src.n.up || !w.faults || w.chance(1)) {
+		c.ended = true // sooner or later
 	}
 	return true
 }
@@ -93,7 +94,7 @@ func (w *world) connect(l *link) {
 	}
 	src := &source{w: w, c: l.pri, n: l.pri.nodes[l.pri.active], peer: l.sec.name}
 	l.conn = &conn{src: src, priTerm: l.pri.term, roleAt: st.roleAt, scopeAt: st.scopeAt, session: replication.NewSession(src, simLayout, replication.SessionOptions{
-		BatchBytes: 100, WindowBytes: 400, HeartbeatMS: 300, CheckpointMS: 500,
+		BatchBytes: w.batch, WindowBytes: int64(4 * w.batch), HeartbeatMS: 300, CheckpointMS: 500,
 	})}
 	if demoted { // it still hands out what there is
 		l.conn.session.Demoted(st.applied)

@@ -163,8 +163,9 @@ func (w *world) setCursor(c *cluster) {
 		return
 	}
 	p := &replication.State{Cursor: storage.Position{Epoch: st.own[n-1].Epoch, Index: st.roleAt}, Lineage: st.role.lineage, Units: map[replication.Unit]replication.UnitState{}}
+	bare := w.chance(20) // a crash came before the units were written
 	for _, cell := range st.cells {
-		if cell.unit != "" {
+		if cell.unit != "" && !bare {
 			p.Units[cell.unit] = replication.UnitState{Phase: replication.Whole}
 		}
 	}

@@ -161,7 +161,7 @@ func (s *state) someSpace(w *world) string {
 
 // write is one transaction of one to four keys.
 func (w *world) write(c *cluster) {
-	if c == nil {
+	if c == nil || c.at() == nil {
 		return
 	}
 	st := c.at()
@@ -374,6 +374,13 @@ func (w *world) switchOver() {
 	c, l := w.primary(), w.someLink()
 	if c == nil || c.at().role.mode != primary || l.pri != c {
 		return
+	}
+	for range w.n(5) { // of which the others have got only a part
+		w.write(c)
+		w.pump(w.someLink(), 5)
+		if c.at() == nil {
+			return
+		}
 	}
 	w.connect(l)
 	w.exchange(l)

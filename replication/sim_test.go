@@ -27,6 +27,7 @@ type bugs struct {
 	blindCommit     bool // a secondary commits whatever happened since it has read
 	locateAny       bool // a secondary's log is continued from anywhere, exact or not
 	keepLog         bool // one that is promoted when it is not exact keeps its log
+	quietDeletes    bool // the WAL does not have deletions of what was not there
 	partsExact      bool // between the writes of a change nothing says that units are ahead
 	dropCopies      bool // what a repair replaces is not kept
 }
@@ -45,6 +46,7 @@ type world struct {
 	mounts   int
 	spaces   int
 	small    int // FollowerOptions.SmallUnit
+	batch    int // SessionOptions.BatchBytes
 	tracing  bool
 	trace    []string
 	rounds   int // that it took to converge
@@ -72,7 +74,7 @@ func (w *world) chance(percent int) bool { return w.rng.IntN(100) < percent }
 
 func newWorld(seed uint64, bug bugs, off map[string]bool, tracing bool) *world {
 	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 0)), now: 1000, bug: bug, off: off, tracing: tracing, counts: map[string]int{}}
-	w.small = w.n(3) * 3
+	w.small, w.batch = w.n(3)*3, []int{60, 120, 360, 900}[w.n(4)]
 	for i := range 3 {
 		c := newCluster(w, string(rune('A'+i)))
 		w.clusters = append(w.clusters, c)
