@@ -21,10 +21,11 @@ import (
 	pb "github.com/coffer-project/coffer/proto/replicationpb"
 )
 
-// Of connections without a certificate, which can only enrol, there are few, and not for long.
+// Of connections without a certificate, which can only enrol, there are few, not for long, and little is read of each.
 const (
-	maxStrangers = 16
-	strangerTime = 30 * time.Second
+	maxStrangers  = 16
+	strangerTime  = 30 * time.Second
+	strangerBytes = 256 << 10
 )
 
 // Windows of a connection: how much is on its way over a long distance.
@@ -160,6 +161,18 @@ type stranger struct {
 	of     *peerCredentials
 	timer  *time.Timer
 	closed atomic.Bool
+	read   int // by the one goroutine that reads
+}
+
+// Read implements net.Conn. What a stranger sends is kept in memory until a message is complete: it ends before that is
+// much.
+func (s *stranger) Read(p []byte) (int, error) {
+	if s.read >= strangerBytes {
+		return 0, errors.New("too much was sent without a certificate")
+	}
+	n, err := s.Conn.Read(p[:min(len(p), strangerBytes-s.read)])
+	s.read += n
+	return n, err
 }
 
 // Close implements net.Conn.

@@ -29,7 +29,7 @@ var (
 const protocol = 1
 
 const (
-	maxPending = 1024 // asks that a secondary may have waiting
+	maxPending = 64   // asks that a secondary may have waiting
 	maxKeys    = 8192 // in one AskItems
 	maxFetches = 8    // of records, until a batch that would carry nothing is sent all the same
 

@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/proto"
 
 	pb "github.com/coffer-project/coffer/proto/replicationpb"
 	"github.com/coffer-project/coffer/storage"
@@ -78,7 +79,7 @@ func (s *session) run(ctx context.Context) (err error) {
 	}()
 	defer s.l.o.Log.Unpin(s.pin())
 	s.l.log.Info("a secondary has connected", "secondary", s.peer.ID, "cluster", s.peer.ClusterID)
-	inbox := make(chan incoming, 64) // a secondary asks for little at once; not closed
+	inbox := make(chan incoming, 8) // a secondary asks for little at once; not closed
 	go s.receive(inbox)
 	tick := time.NewTicker(s.l.o.timing.tick)
 	defer tick.Stop()
@@ -120,6 +121,9 @@ func (s *session) applied(ctx context.Context) {
 	s.l.o.State.WaitApplied(ctx, s.l.o.Log.Head()) //nolint:errcheck // otherwise there is nothing to be sent yet
 }
 
+// maxAskBytes limits a message of a secondary: many keys of the greatest length. Several wait at a time.
+const maxAskBytes = 4 << 20
+
 // incoming is a message from the secondary, or why there are no more.
 type incoming struct {
 	m   *pb.FromSecondary
@@ -129,6 +133,9 @@ type incoming struct {
 func (s *session) receive(inbox chan<- incoming) {
 	for {
 		m, err := s.stream.Recv()
+		if err == nil && proto.Size(m) > maxAskBytes {
+			m, err = nil, &Refusal{Detail: "a message of a secondary is too large"}
+		}
 		select {
 		case inbox <- incoming{m, err}:
 		case <-s.gone:
@@ -142,6 +149,9 @@ func (s *session) receive(inbox chan<- incoming) {
 
 // take gives a message to the machine.
 func (s *session) take(ctx context.Context, in incoming) error {
+	if refusal, ok := errors.AsType[*Refusal](in.err); ok {
+		return refusal
+	}
 	if in.err != nil {
 		return fmt.Errorf("the connection has ended: %w", context.Canceled)
 	}

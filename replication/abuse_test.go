@@ -1,0 +1,74 @@
+package replication
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/coffer-project/coffer/proto/replicationpb"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// TestStrangersSendLittle: without a certificate nobody makes a node keep much.
+func TestStrangersSendLittle(t *testing.T) {
+	p, _ := pair(t)
+	id, err := newIdentity(p.ca.Cert, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := id.dial(p.nodes[0].addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.close()
+	_, err = c.Enrol(t.Context(), &pb.EnrolRequest{SetId: "set", ClusterId: "s", SecondaryId: "one", Secret: strings.Repeat("x", 8<<20)})
+	if status.Code(err) != codes.Unavailable {
+		t.Errorf("a request of 8 MiB without a certificate: %v, want the connection to end", err)
+	}
+}
+
+// TestLargeQuestions: a secondary cannot make its primary keep what it sends.
+func TestLargeQuestions(t *testing.T) {
+	p, s := pair(t)
+	up := p.certify("one", s, time.Now())
+	id, err := newIdentity(up.CA, up.Cert, up.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := id.dial(p.nodes[0].addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.close()
+	long := strings.Repeat("x", storage.MaxKeyBytes-len("s/a/"))
+	ask := &pb.AskItems{Unit: "mount/a"}
+	for range 4096 {
+		ask.Keys = append(ask.Keys, "s/a/"+long)
+	}
+	for name, messages := range map[string][]*pb.FromSecondary{
+		"before hello": {{Message: &pb.FromSecondary_AskItems{AskItems: ask}}},
+		"after it": {
+			{Message: &pb.FromSecondary_Hello{Hello: &pb.Hello{SetId: "set", ClusterId: s.id, ProtoMin: 1, ProtoMax: 1}}},
+			{Message: &pb.FromSecondary_AskItems{AskItems: ask}},
+		},
+	} {
+		stream, err := c.Stream(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range messages {
+			if err := stream.Send(m); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for err == nil {
+			_, err = stream.Recv()
+		}
+		if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "too large") {
+			t.Errorf("%s, a question of 16 MiB: %v", name, err)
+		}
+	}
+}
