@@ -321,23 +321,37 @@ func TestTwoFilters(t *testing.T) {
 	}
 }
 
-// TestNewTokenNewFilter: under a new token's id a cluster has the filter of that id, so it is to be created again.
-func TestNewTokenNewFilter(t *testing.T) {
+// TestNewTokenSameFilter: under a new token's id a cluster has the filter that was written for that id, or, if there is none,
+// the one that it had: what must not leave does not leave because of a new token.
+func TestNewTokenSameFilter(t *testing.T) {
 	net := network{}
 	p, c := newCluster(t, net, "p"), newCluster(t, net, "c")
 	p.mounts, p.namespaces = world()
 	p.mustPost("primary/enable", "{}")
 	p.join(c, "first")
 	p.mustPost("primary/paths-filter/first", `{"paths":["kv/"],"mode":"deny"}`)
-	c.mustPost("secondary/update-primary", fmt.Sprintf(`{"token":%q}`, p.tokenFor(c, "second")))
-	if _, err := p.get("primary/paths-filter/second"); err == nil {
-		t.Error("the new id has a filter")
+	moves := func(id string) {
+		t.Helper()
+		c.mustPost("secondary/update-primary", fmt.Sprintf(`{"token":%q}`, p.tokenFor(c, id)))
+		if got := p.mustGet("status"); fmt.Sprint(got["known_secondaries"]) != "["+id+"]" {
+			t.Errorf("known_secondaries: %v", got["known_secondaries"])
+		}
 	}
-	_, err := p.get("primary/paths-filter/c")
-	refused(t, "by the cluster id, now the second", err, engines.KindNotFound)
-	if got := p.mustGet("status"); fmt.Sprint(got["known_secondaries"]) != "[second]" {
-		t.Errorf("known_secondaries: %v", got["known_secondaries"])
+	has := func(id string, kv, two bool) {
+		t.Helper()
+		units, _, err := p.Scope(t.Context(), replicated.Peer{ID: id, ClusterID: "c"})
+		if err != nil || units["mount/root-kv/"] != kv || units["ns/two"] != two {
+			t.Errorf("the scope of %s: %v, %v", id, units, err)
+		}
 	}
+	p.mustPost("primary/paths-filter/third", `{"paths":["ns2/"],"mode":"deny"}`)
+	moves("second")
+	has("second", false, true)
+	if got := p.mustGet("primary/paths-filter/c"); fmt.Sprint(got["paths"]) != "[kv/]" {
+		t.Errorf("by the cluster id, now the second: %v", got)
+	}
+	moves("third")
+	has("third", true, false)
 }
 
 // TestDynamicFilterOnTheSecondary: it is told what its operator has named, and no other name.

@@ -121,6 +121,9 @@ func (r *Registry) claim(ctx context.Context, txn *storage.Txn, req EnrolRequest
 	case last.Key != key:
 		return engines.Invalid("the cluster is known as secondary %q and does not have the key of that: revoke that one on the primary and get a token for the same id", last.ID)
 	}
+	if err := inheritFilter(ctx, txn, last.ID, req.SecondaryID); err != nil {
+		return err
+	}
 	before, err := fetch[record](ctx, txn, secondaryKey(last.ID))
 	switch {
 	case errors.Is(err, storage.ErrNotFound):
@@ -130,6 +133,24 @@ func (r *Registry) claim(ctx context.Context, txn *storage.Txn, req EnrolRequest
 	case before.State == Active && before.ClusterID == req.ClusterID:
 		before.State, before.RevokedAt = Revoked, now
 		txn.Put(secondaryKey(before.ID), encoded(before))
+	}
+	return nil
+}
+
+// inheritFilter gives the filter of a secondary to the id that it has from now on, unless the operator has written one for
+// that: what must not leave does not leave because of a new token.
+func inheritFilter(ctx context.Context, txn *storage.Txn, from, to string) error {
+	switch _, err := txn.Get(ctx, filterKey(to)); {
+	case err == nil:
+		return nil
+	case !errors.Is(err, storage.ErrNotFound):
+		return err
+	}
+	switch e, err := txn.Get(ctx, filterKey(from)); {
+	case err == nil:
+		txn.Put(filterKey(to), e.Value)
+	case !errors.Is(err, storage.ErrNotFound):
+		return err
 	}
 	return nil
 }
