@@ -1,6 +1,10 @@
 package replication_test
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/coffer-project/coffer/replication"
+)
 
 // TestSimulationNotices plants mistakes in the model, one at a time, and wants the simulation to find each: a simulation
 // that cannot fail proves nothing.
@@ -31,5 +35,31 @@ func TestSimulationNotices(t *testing.T) {
 			}
 			t.Errorf("nothing was noticed in %d seeds", tt.seeds)
 		})
+	}
+}
+
+// TestSimulationDoesNotRepairForEver has a primary whose digest of one unit is wrong: that unit is given up after two
+// repairs, and goes on with the stream; the others know nothing of it.
+func TestSimulationDoesNotRepairForEver(t *testing.T) {
+	for seed := range uint64(50) {
+		w := newWorld(seed, bugs{wrongDigest: true}, nil, false)
+		pri, l := w.clusters[0], w.links[1]
+		rounds := func(n int) {
+			for range n {
+				w.write(pri)
+				w.now += 300
+				w.connect(l)
+				w.exchange(l)
+			}
+		}
+		rounds(25)
+		if got := l.follower.Status().Units["global"]; got != replication.Quarantined {
+			t.Fatalf("seed %d: the unit is %s, want it in quarantine", seed, got)
+		}
+		fetched := l.fetched
+		rounds(25)
+		if s := l.follower.Status(); s.Quarantined != 1 || l.fetched != fetched || !w.same(l) {
+			t.Fatalf("seed %d: %d units in quarantine, %d values were fetched after that, the same: %v", seed, s.Quarantined, l.fetched-fetched, w.same(l))
+		}
 	}
 }

@@ -296,7 +296,13 @@ func (s *source) Digests() (storage.Index, map[replication.Unit]digest.Sum, bool
 	if t == nil {
 		return 0, nil, false
 	}
-	return t.at, t.roots(), true
+	roots := t.roots()
+	if s.w.bug.wrongDigest {
+		sum := roots["global"]
+		sum.A++
+		roots["global"] = sum
+	}
+	return t.at, roots, true
 }
 
 func (s *source) Sums(u replication.Unit, group int) ([]digest.Sum, storage.Index, bool) {
@@ -304,7 +310,11 @@ func (s *source) Sums(u replication.Unit, group int) ([]digest.Sum, storage.Inde
 	if t == nil {
 		return nil, 0, false
 	}
-	return t.of(u).Sums(group), t.at, true
+	sums := t.of(u).Sums(group)
+	if s.w.bug.wrongDigest && u == "global" {
+		sums[7].A++
+	}
+	return sums, t.at, true
 }
 
 func (s *source) Head() storage.Index { return s.n.st.applied }

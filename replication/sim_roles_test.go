@@ -193,7 +193,7 @@ func (w *world) demote(c *cluster, abruptly bool) {
 	own.pri, own.final = nil, false
 }
 
-// promote makes a secondary a primary. One that is not exact begins its log anew a place later, so that nobody resumes.
+// promote makes a secondary a primary. Of one that is not exact nobody can continue the log: see source.Locate.
 func (w *world) promote(c *cluster, force bool) {
 	st := c.at()
 	var from storage.Position
@@ -220,8 +220,5 @@ func (w *world) promote(c *cluster, force bool) {
 		w.count("promotions of what was not exact")
 	}
 	w.must(c, entry{role: &role{mode: primary, lineage: append(lineage, storage.Branch{Epoch: epoch, ClusterID: st.id, From: from})}})
-	if !whole && !w.bug.keepLog {
-		w.must(c, entry{newWAL: true})
-	}
 	w.say("%s is promoted (force %v, whole %v): %+v", c.name, force, whole, c.at().role.lineage)
 }

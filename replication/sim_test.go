@@ -26,9 +26,9 @@ type bugs struct {
 	oldScope        bool // the scope is that of some entries ago
 	blindCommit     bool // a secondary commits whatever happened since it has read
 	locateAny       bool // a secondary's log is continued from anywhere, exact or not
-	keepLog         bool // one that is promoted when it is not exact keeps its log
 	quietDeletes    bool // the WAL does not have deletions of what was not there
 	partsExact      bool // between the writes of a change nothing says that units are ahead
+	wrongDigest     bool // what a primary says of one unit never agrees with what it has
 	dropCopies      bool // what a repair replaces is not kept
 }
 
