@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/coffer-project/coffer/test/harness"
+	vault "github.com/hashicorp/vault/api"
 	"github.com/openbao/openbao/api/v2"
 )
 
@@ -127,6 +128,21 @@ func (b bao) auditHash(path, text string) (string, error) { return b.Sys().Audit
 func (b bao) cors() (*api.CORSResponse, error) { return b.Sys().CORSStatus() }
 func (b bao) setCORS(r api.CORSRequest) error  { return b.Sys().ConfigureCORS(&r) }
 func (b bao) disableCORS() error               { return b.Sys().DisableCORS() }
+
+// replication reads the status by its path: this client has no call for it.
+func (b bao) replication(kind string) (*vault.ReplicationStatusGenericResponse, error) {
+	if kind != "" {
+		kind += "/"
+	}
+	s, err := b.read("sys/replication/" + kind + "status")
+	if err != nil {
+		return nil, err
+	}
+	if kind == "" {
+		return like[*vault.ReplicationStatusGenericResponse](s.Data["performance"], nil)
+	}
+	return like[*vault.ReplicationStatusGenericResponse](s.Data, nil)
+}
 
 func (b bao) health() (*api.HealthResponse, error)         { return b.Sys().Health() }
 func (b bao) sealStatus() (*api.SealStatusResponse, error) { return b.Sys().SealStatus() }

@@ -79,6 +79,7 @@ type client interface {
 	setCORS(api.CORSRequest) error
 	disableCORS() error
 
+	replication(kind string) (*vault.ReplicationStatusGenericResponse, error)
 	health() (*api.HealthResponse, error)
 	sealStatus() (*api.SealStatusResponse, error)
 	keyStatus() (*api.KeyStatus, error)

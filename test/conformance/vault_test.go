@@ -168,6 +168,20 @@ func (v incumbent) setCORS(r api.CORSRequest) error {
 }
 func (v incumbent) disableCORS() error { return v.Sys().DisableCORS() }
 
+func (v incumbent) replication(kind string) (*vault.ReplicationStatusGenericResponse, error) {
+	ctx := context.Background()
+	switch kind {
+	case "performance":
+		return v.Sys().ReplicationPerformanceStatusWithContext(ctx)
+	case "dr":
+		return v.Sys().ReplicationDRStatusWithContext(ctx)
+	}
+	both, err := v.Sys().ReplicationStatus()
+	if err != nil {
+		return nil, err
+	}
+	return &both.Performance, nil
+}
 func (v incumbent) health() (*api.HealthResponse, error) {
 	h, err := v.Sys().Health()
 	return like[*api.HealthResponse](h, err)
