@@ -11,9 +11,26 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
+// A cluster that becomes a secondary loses all that it held. A request that has begun before does not carry anything of that
+// over: what it commits afterwards is refused, such as the token of a login by a user whom there is no more.
+type lifeKey struct{}
+
+// inLife returns the context of a request that may write, which belongs to the replication set of now.
+func inLife(ctx context.Context, r replicated.Role) context.Context {
+	return context.WithValue(ctx, lifeKey{}, r.SetID)
+}
+
+// outlived reports whether what the cluster held when the request began was removed since, or is being removed.
+func outlived(ctx context.Context, now *replicated.Role) bool {
+	set, known := ctx.Value(lifeKey{}).(string)
+	return now.Mode == replicated.Secondary && (now.Wiping || known && set != now.SetID)
+}
+
+var errOutlived = fmt.Errorf("%w: what this cluster held is being removed, as it becomes a secondary", storage.ErrUnavailable)
+
 // fenced is the store that everything but replication itself writes through. A batch with shared keys is written only
 // while this cluster may write them: it has the entry of the cluster's role as a precondition, so that a change of role
-// ends such writes at one index of the log, whatever is under way.
+// ends such writes at one index of the log, whatever is under way. So has every other batch, for the sake of errOutlived.
 type fenced struct {
 	lifecycle.Barrier
 	role   func(context.Context) (replicated.Role, error)
@@ -22,15 +39,18 @@ type fenced struct {
 
 // Commit implements storage.Committer. storage.ErrPrimaryOnly: the batch holds shared keys, which another cluster writes.
 func (f *fenced) Commit(ctx context.Context, b storage.Batch) (storage.Index, error) {
-	if !writesShared(&b) {
-		return f.Barrier.Commit(ctx, b)
-	}
+	shared := writesShared(&b)
 	for {
 		role, err := f.role(ctx)
 		if err != nil {
 			return 0, err
 		}
-		if err := f.may(role); err != nil {
+		if shared {
+			err = f.may(role)
+		} else if outlived(ctx, &role) {
+			err = errOutlived
+		}
+		if err != nil {
 			return 0, err
 		}
 		with := b

@@ -50,6 +50,9 @@ func (s *Server) Handle(ctx context.Context, req *Request) (*Reply, error) {
 	if s.node.Sealed() {
 		return nil, storage.ErrSealed
 	}
+	if req.Op != engines.Read && req.Op != engines.List {
+		ctx = inLife(ctx, s.replicated.Role())
+	}
 	c := &call{Request: req}
 	if err := s.resolve(ctx, c); err != nil {
 		return nil, s.limitLost(ctx, c, err)

@@ -100,7 +100,8 @@ type instance struct {
 	key   string
 
 	leases *enginetest.Leases // mounted at "leases/"
-	store  storage.Store      // plaintext, without the fence
+	slow   *slowAuth
+	store  storage.Store // plaintext, without the fence
 }
 
 func start(t testing.TB) *instance {
@@ -113,12 +114,13 @@ func startWith(t testing.TB, link replicated.Link) *instance {
 	t.Helper()
 	state := &memory{State: lifecycletest.NewState(), leader: true}
 	router := lifecycle.NewRawStore(state)
-	leases := enginetest.NewLeases()
+	leases, slow := enginetest.NewLeases(), newSlowAuth()
 	store := lifecycletest.Barrier{Barrier: barrier.New(router)}
 	s := server.New(server.Options{
 		Link: link,
 		Factories: map[string]engines.Factory{
 			"kv": kv.New, "cubbyhole": cubbyhole.New, "userpass": userpass.New, "leases": leases.Factory,
+			"saml": slow.Factory,
 		},
 		Version: system.Version{API: "1.21.0", Product: "test"}, TempDir: t.TempDir(),
 		Lifecycle: lifecycle.Options{
@@ -138,7 +140,7 @@ func startWith(t testing.TB, link replicated.Link) *instance {
 			t.Errorf("stopping: %v", err)
 		}
 	})
-	in := &instance{Server: s, t: t, state: state, leases: leases, store: store}
+	in := &instance{Server: s, t: t, state: state, leases: leases, slow: slow, store: store}
 	result, err := s.Node().Init(ctx, 1, 1)
 	if err != nil {
 		t.Fatal(err)

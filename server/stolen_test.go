@@ -10,11 +10,13 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/replicated"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -192,4 +194,60 @@ func (in *instance) plant(key storage.Key, value string) {
 	if _, err := in.store.Commit(context.Background(), storage.Batch{Puts: []storage.Put{{Key: key, Value: []byte(value)}}}); err != nil {
 		in.t.Fatal(err)
 	}
+}
+
+// slowAuth lets everybody in, and something happen while it does.
+type slowAuth struct {
+	router *engines.Router
+	during func()
+}
+
+func newSlowAuth() *slowAuth {
+	s := &slowAuth{router: engines.NewRouter()}
+	engines.On(s.router, engines.Update, "login", "Log in.", engines.Unauthenticated, func(context.Context, *engines.Request, *struct{}) (*engines.Response, error) {
+		s.during()
+		return &engines.Response{Auth: &engines.Auth{Login: &engines.Login{DisplayName: "x"}}}, nil
+	})
+	return s
+}
+
+func (s *slowAuth) Factory(engines.Mount) (engines.Engine, error) { return s, nil }
+func (s *slowAuth) Router() *engines.Router                       { return s.router }
+
+// TestNothingOutlivesTheWipe: a request that was under way when a cluster became a secondary, and all that it held was
+// removed, leaves nothing behind: no token of a user of before works in the set.
+func TestNothingOutlivesTheWipe(t *testing.T) {
+	in := start(t)
+	in.must(in.root, engines.Update, "sys/auth/slow", `{"type":"saml"}`)
+	become := func(wiping bool) {
+		in.role(replicated.Role{Mode: replicated.Secondary, ClusterID: "c", Wiping: wiping})
+	}
+	tokens := func() int {
+		t.Helper()
+		names, err := in.store.List(context.Background(), "l/token/id/", "", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(names)
+	}
+	before := tokens()
+	for name, meanwhile := range map[string]func(){
+		"while it is removed":  func() { become(true) },
+		"after it was removed": func() { become(true); become(false) },
+	} {
+		if _, err := in.store.Commit(context.Background(), storage.Batch{Deletes: []storage.Key{replicated.RoleKey}}); err != nil {
+			t.Fatal(err)
+		}
+		in.slow.during = meanwhile
+		if _, err := in.do("", engines.Update, "auth/slow/login", `{}`); !errors.Is(err, storage.ErrUnavailable) {
+			t.Errorf("a login %s: %v, want ErrUnavailable", name, err)
+		}
+		if n := tokens(); n != before {
+			t.Errorf("a login %s left %d tokens", name, n-before)
+		}
+	}
+	// Neither a change that removes nothing, nor what begins afterwards, is kept from anything.
+	in.role(replicated.Role{Mode: replicated.Primary, ClusterID: "c"})
+	in.slow.during = func() { in.role(replicated.Role{Mode: replicated.Secondary, ClusterID: "c", Demoted: true}) }
+	in.must("", engines.Update, "auth/slow/login", `{}`)
 }

@@ -283,10 +283,15 @@ func (s *Store) finishWipe(ctx context.Context) error {
 	if err := s.opts.Wipe(ctx); err != nil {
 		return fmt.Errorf("removing what the cluster held: %w", err)
 	}
-	if err := s.cleanUp(ctx); err != nil {
+	// What repairs in another set have replaced was this cluster's, too.
+	err := storage.DeletePrefix(ctx, s.store, ProgressPrefix)
+	if err == nil {
+		err = s.cleanUp(ctx)
+	}
+	if err != nil {
 		return fmt.Errorf("removing what was left of replication: %w", err)
 	}
-	_, err := s.change(ctx, func(_ *storage.Txn, r *Role) error {
+	_, err = s.change(ctx, func(_ *storage.Txn, r *Role) error {
 		if r.Mode == Secondary {
 			r.Wiping = false
 		}

@@ -261,6 +261,8 @@ func TestSecondaryEnable(t *testing.T) {
 			t.Fatalf("refused, and yet: %+v, wiped %d times", r, c.wiped)
 		}
 
+		conflict := replicated.ProgressPrefix + "conflict-value/0000000000000000"
+		c.put(conflict, "what only this cluster had in another set")
 		var broken atomic.Bool
 		broken.Store(true)
 		c.wipe = func() error {
@@ -288,6 +290,9 @@ func TestSecondaryEnable(t *testing.T) {
 		r := c.role()
 		if r.Wiping || c.wiped < 2 || r.SetID != p.role().SetID || r.ClusterID != "c" || r.TakesWrites() {
 			t.Errorf("after the wipe: %+v, wiped %d times", r, c.wiped)
+		}
+		if _, err := c.store.Get(t.Context(), conflict); !errors.Is(err, storage.ErrNotFound) {
+			t.Errorf("a copy of what the cluster held before: %v", err)
 		}
 		if got := <-c.link.follows; got != "p" || c.link.running != 1 {
 			t.Errorf("follows %q, %d at once", got, c.link.running)
