@@ -122,7 +122,7 @@ func (f *follower) follow(ctx context.Context, r *Role, up *Upstream) {
 	go func(done chan struct{}) {
 		defer close(done)
 		s := f.store
-		hooks := FollowHooks{BeforeDrop: s.opts.BeforeDrop, Learned: s.learned}
+		hooks := FollowHooks{BeforeDrop: s.opts.BeforeDrop, Learned: func(ctx context.Context, l Learned) { s.learned(ctx, to.since, l) }}
 		if err := s.link.Follow(ctx, r.SetID, r.ClusterID, r.Lineage, *up, hooks); err != nil && ctx.Err() == nil {
 			s.log.Error("following the primary has ended, trying again", "err", err)
 		}
@@ -142,18 +142,34 @@ func (f *follower) stop() {
 	f.cancel, f.done, f.to = nil, nil, connection{}
 }
 
-// learned stores what the link has heard about its primary.
-func (s *Store) learned(ctx context.Context, l Learned) {
+// learned stores what the link has heard about its primary, which it follows since then. It does not return before that is
+// stored: a cluster that is promoted must know every epoch that there was.
+func (s *Store) learned(ctx context.Context, since time.Time, l Learned) {
 	if l.Scope {
 		nudge(s.ask) // before a demotion closes the primary's mouth
 	}
+	for {
+		err := s.keepLearned(ctx, since, l)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		s.log.Warn("what the primary has told of itself is not stored yet", "err", err)
+		select {
+		case <-time.After(retryInterval):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (s *Store) keepLearned(ctx context.Context, since time.Time, l Learned) error {
 	_, err := storage.Update(ctx, s.store, func(tx *storage.Txn) error {
 		r, err := readRole(ctx, tx)
 		if err != nil || r.Mode != Secondary || r.Demoted {
 			return err
 		}
 		up, err := readUpstream(ctx, tx)
-		if err != nil || up == nil {
+		if err != nil || up == nil || !up.Since.Equal(since) { // of one that is not followed any more
 			return err
 		}
 		if len(l.Lineage) > 0 && !slices.Equal(l.Lineage, r.Lineage) {
@@ -165,9 +181,7 @@ func (s *Store) learned(ctx context.Context, l Learned) {
 		}
 		return nil
 	})
-	if err != nil && ctx.Err() == nil {
-		s.log.Warn("what the primary has told of itself was not stored", "err", err)
-	}
+	return err
 }
 
 // with takes over what is not zero.

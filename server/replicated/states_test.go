@@ -579,10 +579,29 @@ func TestFollows(t *testing.T) {
 		r := p.role()
 		r.Lineage = c.role().Lineage
 		p.setRole(r)
+		before := c.link.hooks
 		time.Sleep(time.Second)
 		c.mustPost("secondary/update-primary", `{"update_primary_addrs":["p.example:8201"]}`)
 		if got := <-c.link.follows; got != "p" || c.link.running != 1 {
 			t.Errorf("after update-primary it follows %q, %d times", got, c.link.running)
+		}
+		before.Learned(t.Context(), replicated.Learned{Cert: []byte("of the one before"), PrimaryID: "another"})
+		if up := c.upstream(); string(up.Cert) != "renewed" || up.PrimaryID != "p" {
+			t.Errorf("what was heard of the primary of before: %q, %s", up.Cert, up.PrimaryID)
+		}
+		// What is heard counts although it cannot be stored at once: a promotion must know every epoch.
+		r = c.role()
+		c.put(replicated.RoleKey, "damaged")
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			c.link.hooks.Learned(t.Context(), replicated.Learned{Lineage: append(r.Lineage, storage.Branch{Epoch: 3, ClusterID: "p"})})
+		}()
+		time.Sleep(10 * time.Second)
+		c.setRole(r)
+		<-done
+		if got := c.role().Lineage.Epoch(); got != 3 {
+			t.Errorf("the role has epoch %d, and the primary was of 3", got)
 		}
 		stop()
 		synctest.Wait()
