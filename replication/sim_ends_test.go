@@ -366,7 +366,7 @@ func (r *replica) Commit(_ context.Context, c replication.Change) error {
 		e.lost = nil
 	}
 	r.w.checkChange(r, c)
-	if tooLarge := len(c.Puts)+len(c.Deletes) > 3 && r.w.chance(10); tooLarge || r.w.bug.tornCursor {
+	if tooLarge := len(c.Puts)+len(c.Deletes) > 3 && r.w.chance(10) || r.w.bug.partsExact && len(c.Puts) > 1; tooLarge || r.w.bug.tornCursor {
 		r.w.count("changes in parts")
 		first, rest := e, e
 		first.deletes, first.progress, first.torn = nil, r.w.ahead(r.n.st.progress, c), true

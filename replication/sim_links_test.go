@@ -112,6 +112,11 @@ func (w *world) toSecondary(l *link) bool {
 	m := l.conn.toSec[0]
 	l.conn.toSec = l.conn.toSec[1:]
 	w.countAnswer(l, m)
+	if w.seed%4 > 0 { // it need not be called
+		if next := l.follower.Ahead(m); next != nil {
+			l.conn.toPri = append(l.conn.toPri, next)
+		}
+	}
 	if err := l.follower.Receive(context.Background(), m); err != nil {
 		w.say("%s: %v", l.sec.name, err)
 		if errors.Is(err, replication.ErrProtocol) || errors.Is(err, replication.ErrOtherSet) {

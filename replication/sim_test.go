@@ -109,6 +109,18 @@ func (w *world) must(c *cluster, e entry) storage.Index {
 
 // run does the steps, and then lets everything come to rest.
 func (w *world) run(steps int) (problem string) {
+	return guard(func() {
+		w.faults = true
+		for range steps {
+			w.step()
+		}
+		w.faults = false
+		w.settle()
+	})
+}
+
+// guard returns what a check found, or "".
+func guard(f func()) (problem string) {
 	defer func() {
 		switch r := recover().(type) {
 		case nil:
@@ -118,12 +130,7 @@ func (w *world) run(steps int) (problem string) {
 			panic(r)
 		}
 	}()
-	w.faults = true
-	for range steps {
-		w.step()
-	}
-	w.faults = false
-	w.settle()
+	f()
 	return ""
 }
 
