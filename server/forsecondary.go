@@ -52,11 +52,21 @@ func (s *Server) ServeSecondary(ctx context.Context, peer replicated.Peer, kind 
 	return answer, s.link.Head(), err
 }
 
+// maxIDBytes is the longest id of a request that a secondary passes on: it gets into logs and the trail.
+const maxIDBytes = 256
+
 // requestOf runs a request of a secondary's client. Where a secondary may not reach, it is told that nothing is there.
 func (s *Server) requestOf(ctx context.Context, peer replicated.Peer, scope map[string]bool, payload []byte) (*remoteAnswer, error) {
 	var r remoteRequest
 	if err := json.Unmarshal(payload, &r); err != nil {
 		return nil, engines.Invalid("the request of the secondary cannot be read")
+	}
+	// It has not come through an API of ours.
+	if len(r.ID) > maxIDBytes || len(r.Namespace) > maxPathBytes {
+		return nil, engines.Invalid("the request of the secondary has an id or a namespace that is too long")
+	}
+	if err := CheckPath(r.Path); err != nil {
+		return nil, err
 	}
 	c := &call{Request: &Request{
 		ID: r.ID, Op: r.Op, Namespace: r.Namespace, Path: r.Path, Body: r.Body, Query: r.Query, Header: r.Header, Remote: r.Remote,

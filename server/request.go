@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"unicode/utf8"
 
 	"github.com/coffer-project/coffer/engines"
 )
@@ -51,3 +52,35 @@ const (
 	Active              // on the active node
 	Only                // on this node and no other: the request is about the node
 )
+
+// maxPathBytes bounds a request path; every storage key derived from one stays below storage.MaxKeyBytes.
+const maxPathBytes = 2 << 10
+
+// CheckPath refuses what could mean different things to different layers.
+func CheckPath(path string) error {
+	switch {
+	case len(path) > maxPathBytes:
+		return engines.Invalid("the path is %d bytes long, the limit is %d", len(path), maxPathBytes)
+	case !utf8.ValidString(path):
+		return engines.Invalid("the path is not valid UTF-8")
+	}
+	for i := 0; i < len(path); i++ {
+		if path[i] < ' ' || path[i] == 0x7f {
+			return engines.Invalid("the path contains a control character")
+		}
+	}
+	start := 0
+	for i := 0; i <= len(path); i++ {
+		if i < len(path) && path[i] != '/' {
+			continue
+		}
+		switch seg := path[start:i]; {
+		case seg == "." || seg == "..":
+			return engines.Invalid("the path contains a %q segment", seg)
+		case seg == "" && i < len(path):
+			return engines.Invalid("the path contains an empty segment")
+		}
+		start = i + 1
+	}
+	return nil
+}

@@ -11,6 +11,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -193,6 +194,30 @@ func (in *instance) plant(key storage.Key, value string) {
 	in.t.Helper()
 	if _, err := in.store.Commit(context.Background(), storage.Batch{Puts: []storage.Put{{Key: key, Value: []byte(value)}}}); err != nil {
 		in.t.Fatal(err)
+	}
+}
+
+// TestStolenSecondarySpells: what clients cannot write, secondaries cannot either.
+func TestStolenSecondarySpells(t *testing.T) {
+	primary, _, w := follow(t)
+	primary.must(primary.root, engines.Update, "sys/policies/acl/w", `{"policy":"path \"secret/data/w/*\" { capabilities = [\"create\",\"update\"] }"}`)
+	for _, bad := range []map[string]any{
+		{"path": "secret/data/w/../x"}, {"path": "secret/data/w//x"}, {"path": "secret/data/w/./x"}, {"path": "secret/data/w/a\nb"},
+		{"path": "secret/data/w/a\x7fb"}, {"path": "/secret/data/w/x"}, {"path": "secret/data/w/" + strings.Repeat("x", 3000)},
+		{"path": "secret/data/w/ok", "id": strings.Repeat("x", 1<<20)}, {"path": "secret/data/w/ok", "namespace": strings.Repeat("x/", 1<<20)},
+	} {
+		request := map[string]any{
+			"id": "x", "op": engines.Update, "body": json.RawMessage(`{"data":{"k":"v"}}`), "remote": "127.0.0.1:1",
+			"caller": map[string]any{"namespace": "root", "policies": []string{"w"}, "type": "service"},
+		}
+		maps.Copy(request, bad)
+		payload, err := json.Marshal(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if answer, _, err := w.Call(context.Background(), "request", payload); kind(err) != engines.KindInvalid {
+			t.Errorf("%.60q: %.100s, %v, want a refusal", bad, answer, err)
+		}
 	}
 }
 

@@ -10,9 +10,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server"
 )
 
 // decode fills the request from everything but the body.
@@ -36,7 +36,7 @@ func (x *exchange) decode(prefix string) error {
 		return err
 	}
 	x.req.Path = strings.TrimPrefix(r.URL.Path, prefix)
-	if err := checkPath(x.req.Path); err != nil {
+	if err := server.CheckPath(x.req.Path); err != nil {
 		return err
 	}
 	return x.lastSlash()
@@ -117,38 +117,6 @@ func operation(method string, q url.Values) (engines.Operation, error) {
 		return engines.List, nil
 	}
 	return "", &engines.Error{Kind: engines.KindUnsupported, Detail: "unsupported method: use GET, POST, PUT, PATCH, DELETE or LIST"}
-}
-
-// maxPathBytes bounds a request path; every storage key derived from one stays below storage.MaxKeyBytes.
-const maxPathBytes = 2 << 10
-
-// checkPath refuses what could mean different things to different layers.
-func checkPath(path string) error {
-	switch {
-	case len(path) > maxPathBytes:
-		return engines.Invalid("the path is %d bytes long, the limit is %d", len(path), maxPathBytes)
-	case !utf8.ValidString(path):
-		return engines.Invalid("the path is not valid UTF-8")
-	}
-	for i := 0; i < len(path); i++ {
-		if path[i] < ' ' || path[i] == 0x7f {
-			return engines.Invalid("the path contains a control character")
-		}
-	}
-	start := 0
-	for i := 0; i <= len(path); i++ {
-		if i < len(path) && path[i] != '/' {
-			continue
-		}
-		switch seg := path[start:i]; {
-		case seg == "." || seg == "..":
-			return engines.Invalid("the path contains a %q segment", seg)
-		case seg == "" && i < len(path):
-			return engines.Invalid("the path contains an empty segment")
-		}
-		start = i + 1
-	}
-	return nil
 }
 
 // trustedBytes is how large a body may claim to be and get its memory at once. A larger one gets it as it comes.
