@@ -90,9 +90,8 @@ type Source interface {
 	// Oldest returns the index after which Records are kept.
 	Oldest() storage.Index
 	// Locate turns a position of an earlier epoch, of this cluster or another one, into an index of its own log: everything
-	// after that index, and perhaps a little before it, is what somebody at the position lacks. false: not known, or no
-	// longer kept. A position in the middle of what this cluster applied as one change is not known: a key that came and
-	// went within the change is not in its log, but may be held by who is there.
+	// after that index, and perhaps a little before it, is what somebody at the position lacks. false: not known, no
+	// longer kept, or this cluster was not exact since.
 	Locate(ctx context.Context, p storage.Position) (storage.Index, bool)
 	// Scope returns the units that the secondary may have now, and a number that changes with them. ErrRevoked.
 	Scope(ctx context.Context) (units map[Unit]bool, version uint64, err error)

@@ -21,8 +21,8 @@ var (
 	ErrRejected = errors.New("the primary rejects the secondary")
 	// ErrProtocol says that the other side sent what it must not; a new connection begins anew.
 	ErrProtocol = errors.New("the other side broke the replication protocol")
-	// ErrBuilding says that the digests are still being built: try again.
-	ErrBuilding = errors.New("the digests of the data are being built")
+	// ErrBuilding says that a node is not so far yet: try again.
+	ErrBuilding = errors.New("the node is not ready yet")
 )
 
 // protocol is the version of the messages. There is one.
@@ -33,9 +33,10 @@ const (
 	maxKeys    = 8192 // in one AskItems
 	maxFetches = 8    // of records, until a batch that would carry nothing is sent all the same
 
-	moveMS  = 100  // how often a batch without entries moves the secondary's position
-	holdMS  = 250  // how long the stream stands still at a time for the digests to catch up with it
-	deferMS = 5000 // how long a unit that came into scope may wait for the entry that made it
+	moveMS  = 100    // how often a batch without entries moves the secondary's position
+	holdMS  = 250    // how long the stream stands still at a time for the digests to catch up with it
+	idleMS  = 60_000 // how long a secondary that is not exact may think before it is told that the primary was demoted
+	deferMS = 5000   // how long a unit that came into scope may wait for the entry that made it
 )
 
 // SessionOptions of NewSession. Zero values mean the defaults.
@@ -130,6 +131,8 @@ type Session struct {
 
 	final   storage.Index
 	demoted bool
+	left    bool  // after the demotion, this cluster has begun to follow another one
+	askedAt int64 // when the last question came
 
 	heartbeatAt, checkpointAt, movedAt int64
 	p                                  SessionProgress
@@ -149,7 +152,8 @@ func NewSession(src Source, layout Layout, o SessionOptions) *Session {
 // ScopeChanged says that Source.Scope may answer differently from now on. Safe for concurrent use.
 func (s *Session) ScopeChanged() { s.scopeChanged.Store(true) }
 
-// Demoted says that nothing shared will be written after final. The session sends everything up to it, then Final.
+// Demoted says that nothing shared will be written after final. The session sends everything up to it, and answers what the
+// secondary asks until it is exact there; then it sends Final.
 func (s *Session) Demoted(final storage.Index) { s.demoted, s.final = true, final }
 
 // Status describes the session.
@@ -195,7 +199,7 @@ func (s *Session) Receive(ctx context.Context, m Message) error {
 	if len(s.asks) == maxPending {
 		return fmt.Errorf("more than %d questions at once: %w", maxPending, ErrProtocol)
 	}
-	s.asks = append(s.asks, m)
+	s.asks, s.askedAt = append(s.asks, m), s.src.NowMS()
 	return nil
 }
 
@@ -270,7 +274,8 @@ func (s *Session) hello(ctx context.Context, h Hello) error {
 	s.from, s.at, s.passed = w.Start, w.Start, w.Start
 	s.p.Resumed, s.p.Diverged = w.Resume, w.Diverged
 	s.welcomed = true
-	s.checkpointAt = s.src.NowMS() - s.o.CheckpointMS/2 // the first one soon
+	s.askedAt = s.src.NowMS()
+	s.checkpointAt = s.askedAt - s.o.CheckpointMS/2 // the first one soon
 	s.out = append(s.out, w)
 	return nil
 }
@@ -292,6 +297,10 @@ func (s *Session) resume(ctx context.Context, cursor storage.Position) (storage.
 		return 0, false, nil
 	case i == last:
 		at = cursor.Index // of this log
+		if head := s.src.Head(); at > head {
+			// Never take a secondary back to what an old leader, or one that has only begun, believes to be the present.
+			return 0, false, fmt.Errorf("this node is at %d, and the secondary at %d already: %w", head, at, ErrBuilding)
+		}
 	case cursor == s.lineage[last].From:
 		if _, ok := s.src.Locate(ctx, cursor); !ok { // the cluster was not exact itself when its epoch began, or nobody knows
 			return 0, false, ctx.Err()
@@ -359,6 +368,11 @@ func (s *Session) same() error {
 	return nil
 }
 
+// complete reports whether the cluster was demoted and everything that it wrote as a primary was sent.
+func (s *Session) complete() bool {
+	return s.demoted && len(s.fetched) == 0 && s.through >= s.final && !s.at.Before(s.own(s.final))
+}
+
 // work alternates between answers and the stream.
 func (s *Session) work(ctx context.Context, now int64) (Message, error) {
 	steps := []func(context.Context, int64) (Message, error){s.checkpoint, s.batch, s.answer}
@@ -395,9 +409,14 @@ func (s *Session) heartbeat(_ context.Context, now int64) (Message, error) {
 	return Heartbeat{Head: s.own(s.src.Head()), Through: s.at, Oldest: s.own(s.src.Oldest()), NowMS: now, Addrs: s.src.Addrs()}, nil
 }
 
-// end sends Final once everything was sent.
-func (s *Session) end(context.Context, int64) (Message, error) {
-	if !s.demoted || len(s.fetched) > 0 || s.through < s.final || s.at.Before(s.own(s.final)) {
+// end sends Final once everything was sent and the secondary is exact, or has nothing to ask for long: it may be promoted
+// at this place.
+func (s *Session) end(_ context.Context, now int64) (Message, error) {
+	if !s.complete() {
+		return nil, nil
+	}
+	exact := s.p.Exact && !s.p.Acked.Before(s.at)
+	if idle := now - max(s.askedAt, s.movedAt); !exact && !s.left && idle < idleMS {
 		return nil, nil
 	}
 	s.over = ErrFinal

@@ -40,7 +40,7 @@ func (s *Session) batch(ctx context.Context, now int64) (Message, error) {
 			break // the checkpoint comes first
 		}
 		if s.demoted && s.index(e) > s.final {
-			s.fetched = nil // of the time when this cluster follows another one
+			s.fetched, s.left = nil, true // of the time when this cluster follows another one
 			break
 		}
 		if !s.examined && s.anchors(e) {
@@ -308,10 +308,9 @@ func (s *Session) checkpoint(ctx context.Context, now int64) (Message, error) {
 	return m, nil
 }
 
-// answer answers the first question, unless the digests are behind what was sent. After a demotion nothing is answered:
-// what would be read may be of the time when this cluster follows another one.
+// answer answers the first question, unless the digests are behind what was sent.
 func (s *Session) answer(ctx context.Context, now int64) (Message, error) {
-	if len(s.asks) == 0 || s.demoted {
+	if len(s.asks) == 0 || s.left || s.demoted && !s.complete() {
 		return nil, nil
 	}
 	var (
@@ -345,11 +344,44 @@ func (s *Session) answer(ctx context.Context, now int64) (Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	if at != 0 && s.answered.Before(s.own(at)) {
+	if s.demoted && at > s.final {
+		if m, err = s.settled(ctx, m, at); m == nil || err != nil {
+			return nil, err
+		}
+	} else if at != 0 && s.answered.Before(s.own(at)) {
 		s.answered = s.own(at)
 	}
 	s.asks, s.holdSince = s.asks[1:], 0
 	s.p.Answers++
+	return m, nil
+}
+
+// settled returns an answer that was read after the end as what it is, one of the end, or nil: something shared was written
+// in between, so this cluster follows another one, or nobody knows yet.
+func (s *Session) settled(ctx context.Context, m Message, at storage.Index) (Message, error) {
+	if s.through < at {
+		more, err := s.fetch(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if more {
+			s.fetched, s.left = nil, true
+		}
+	}
+	if s.left || s.through < at {
+		return nil, nil
+	}
+	switch a := m.(type) {
+	case Sums:
+		a.At = s.own(s.final)
+		m = a
+	case Page:
+		a.At = s.own(s.final)
+		m = a
+	case Items:
+		a.At = s.own(s.final)
+		m = a
+	}
 	return m, nil
 }
 

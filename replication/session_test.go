@@ -73,7 +73,6 @@ func TestSessionWelcome(t *testing.T) {
 		{name: "a position that is kept", lineage: first, hello: hello("1:8", first), want: "welcome 1:8 resume [global mount/a ns/root]", after: "batch (1:8,1:10]"},
 		{name: "a position that is not kept", lineage: first, oldest: 9, hello: hello("1:8", first), want: "welcome 1:10 compare [global mount/a ns/root]"},
 		{name: "the oldest position that is kept", lineage: first, oldest: 8, hello: hello("1:8", first), want: "welcome 1:8 resume [global mount/a ns/root]", after: "batch (1:8,1:10]"},
-		{name: "a position that is not there yet", lineage: first, hello: hello("1:11", first), want: "welcome 1:10 compare [global mount/a ns/root]"},
 		{name: "the point of the promotion", lineage: second, oldest: 5, located: 4, hello: hello("1:7", "A 0:0 1"), want: "welcome 1:7 resume [global mount/a ns/root]", after: "batch (1:7,2:10]"},
 		{name: "the point of the promotion, of a cluster that was not exact there", lineage: second, hello: hello("1:7", "A 0:0 1"), want: "welcome 2:10 compare [global mount/a ns/root]"},
 		{name: "the point of the promotion, not kept", lineage: second, oldest: 6, located: 4, hello: hello("1:7", "A 0:0 1"), want: "welcome 2:10 compare [global mount/a ns/root]"},
@@ -115,6 +114,13 @@ func TestSessionWelcome(t *testing.T) {
 			}
 			expect(t, "after the welcome", said(t.Context(), s), want...)
 		})
+	}
+}
+
+// TestSessionOfANodeThatIsBehind: a leader that has not applied its log, or is none any more, takes no secondary back.
+func TestSessionOfANodeThatIsBehind(t *testing.T) {
+	if err := session(primaryAt10(t)).Receive(t.Context(), hello("1:11", "P 0:0 1")); !errors.Is(err, replication.ErrBuilding) {
+		t.Errorf("Hello from ahead: %v", err)
 	}
 }
 
@@ -376,11 +382,49 @@ func TestSessionDemoted(t *testing.T) {
 	src.entries, src.head = []replication.Entry{wrote("1:11 +s/a/x"), wrote("1:13 +s/a/later")}, 14
 	receive(t, s, replication.AskPage{Unit: "mount/a"})
 	s.Demoted(12)
+	// What is shared at 13 is of another primary, which this cluster follows by now: nothing may be read any more.
 	expect(t, "everything, and the end exactly", said(t.Context(), s), "batch (1:10,1:12] | 1:11 +s/a/x", "final 1:12")
 	receive(t, s, replication.Ack{Cursor: at("1:10")})
 	expect(t, "waits for the ack", said(t.Context(), s))
 	receive(t, s, replication.Ack{Cursor: at("1:12")})
 	expect(t, "over", said(t.Context(), s), "ends: "+replication.ErrFinal.Error())
+}
+
+// TestSessionDemotedInARepair: a secondary that compares when its primary is demoted gets its answers, so that it may become
+// exact at the end.
+func TestSessionDemotedInARepair(t *testing.T) {
+	src := primaryAt10(t)
+	s := welcomed(t, src, "1:10")
+	src.entries, src.head = []replication.Entry{wrote("1:11 +s/a/x")}, 14
+	src.digests = 14
+	s.Demoted(12)
+	receive(t, s, replication.AskSums{Unit: "mount/a"}, replication.AskPage{Unit: "mount/a"}, replication.AskItems{Unit: "mount/a", Keys: []key{"s/a/x"}})
+	expect(t, "everything, and what was asked", said(t.Context(), s), "batch (1:10,1:12] | 1:11 +s/a/x",
+		"sums mount/a 0 at 1:12", "page mount/a [] at 1:12 done", "items mount/a 1 [] at 1:12")
+	receive(t, s, replication.Ack{Cursor: at("1:11"), Exact: true})
+	expect(t, "exact, but not at the end", said(t.Context(), s))
+	receive(t, s, replication.Ack{Cursor: at("1:12"), Exact: false}, replication.AskPage{Unit: "mount/a"})
+	expect(t, "at the end, but not exact", said(t.Context(), s), "page mount/a [] at 1:12 done")
+	receive(t, s, replication.Ack{Cursor: at("1:12"), Exact: true})
+	expect(t, "both", said(t.Context(), s), "final 1:12", "ends: "+replication.ErrFinal.Error())
+
+	// Somebody who is not exact and asks nothing is told in the end.
+	s = welcomed(t, src, "1:10")
+	s.Demoted(12)
+	expect(t, "waits", said(t.Context(), s), "batch (1:10,1:12] | 1:11 +s/a/x")
+	receive(t, s, replication.Ack{Cursor: at("1:12")})
+	src.now += 59_000
+	expect(t, "waits", said(t.Context(), s))
+	src.now += 1_000
+	expect(t, "over", said(t.Context(), s), "final 1:12", "ends: "+replication.ErrFinal.Error())
+
+	// The cluster has begun to follow another one.
+	s = welcomed(t, src, "1:10")
+	s.Demoted(12)
+	said(t.Context(), s)
+	src.entries, src.head = append(src.entries, wrote("1:15 +s/a/x")), 15
+	receive(t, s, replication.AskPage{Unit: "mount/a"})
+	expect(t, "nothing of that", said(t.Context(), s), "final 1:12")
 }
 
 func TestSessionEndsWithItsEpoch(t *testing.T) {
