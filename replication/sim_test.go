@@ -16,7 +16,7 @@ import (
 
 // The simulation: three clusters of three nodes, of which one is the primary at first, with the real Session and Follower
 // between models of everything else, under faults and changes of roles, all drawn from one seed. COFFER_SIM_SEED=n runs
-// one seed and prints what happens; COFFER_SIM_SEEDS=n runs so many.
+// one seed and prints what happens; COFFER_SIM_SEEDS=n runs so many, from COFFER_SIM_FIRST on; -short means 500.
 
 // bugs are mistakes of the model that the checks must notice: see sim_canary_test.go.
 type bugs struct {
@@ -180,7 +180,11 @@ func TestSimulation(t *testing.T) {
 		}
 		return
 	}
-	seeds := fromEnv("COFFER_SIM_SEEDS", 10_000)
+	usual := uint64(10_000)
+	if testing.Short() {
+		usual = 500
+	}
+	seeds := fromEnv("COFFER_SIM_SEEDS", usual)
 	first := fromEnv("COFFER_SIM_FIRST", 1)
 	const parts = 4
 	var (
