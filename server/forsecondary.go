@@ -8,7 +8,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/google/uuid"
+
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/audit"
 	"github.com/coffer-project/coffer/server/mount"
 	"github.com/coffer-project/coffer/server/namespace"
 	"github.com/coffer-project/coffer/server/replicated"
@@ -41,7 +44,7 @@ func (s *Server) ServeSecondary(ctx context.Context, peer replicated.Peer, kind 
 	case callRequest:
 		out, err = s.requestOf(ctx, peer, scope, payload)
 	case callLogin:
-		out, err = s.loginOf(ctx, scope, payload)
+		out, err = s.loginOf(ctx, peer, scope, payload)
 	default:
 		return s.replicated.Answer(ctx, peer, kind, payload)
 	}
@@ -216,16 +219,40 @@ func sharedTokenPath(c *call) bool {
 }
 
 // loginOf finds or makes the entity of somebody who logs in on a secondary.
-func (s *Server) loginOf(ctx context.Context, scope map[string]bool, payload []byte) (*remoteEntity, error) {
+func (s *Server) loginOf(ctx context.Context, peer replicated.Peer, scope map[string]bool, payload []byte) (*remoteEntity, error) {
 	var r remoteLogin
 	if err := json.Unmarshal(payload, &r); err != nil {
 		return nil, engines.Invalid("the login of the secondary cannot be read")
 	}
+	record := loginRecord(peer, r)
+	if err := s.audit.Broker().Request(ctx, record); err != nil {
+		return nil, s.unrecorded("login refused: it could not be recorded", record.Request.ID, err)
+	}
 	id, err := s.entityOf(ctx, scope, r)
+	if record.Error = clientText(err); err == nil {
+		record.Response = &audit.Response{Auth: &audit.Auth{EntityID: id}}
+	}
+	if err := s.audit.Broker().Response(ctx, record); err != nil {
+		return nil, s.unrecorded("login withheld: it could not be recorded", record.Request.ID, err)
+	}
 	if failure := failureOf(err); failure != nil {
 		return &remoteEntity{Failure: failure}, nil
 	}
 	return &remoteEntity{EntityID: id}, err
+}
+
+// loginPath is what the trail calls a login on a secondary that concerns this cluster's identities.
+const loginPath = "identity/login-on-secondary"
+
+func loginRecord(peer replicated.Peer, r remoteLogin) *audit.Record {
+	data, err := json.Marshal(map[string]any{"name": r.Alias.Name, "metadata": r.Alias.Metadata, "groups": r.GroupAliases})
+	if err != nil {
+		panic(err) // texts
+	}
+	return &audit.Record{Request: audit.Request{
+		ID: uuid.NewString(), Operation: string(engines.Update), Path: loginPath, Data: data, ForwardedFrom: "secondary " + peer.ID,
+		NamespaceID: r.NamespaceID, MountAccessor: r.Accessor, MountClass: "auth",
+	}}
 }
 
 func (s *Server) entityOf(ctx context.Context, scope map[string]bool, r remoteLogin) (string, error) {

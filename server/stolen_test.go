@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -221,6 +222,22 @@ func TestStolenSecondarySpells(t *testing.T) {
 	}
 }
 
+// TestSecondaryLoginsAreRecorded: what a login on a secondary changes on the primary is in the primary's trail, or does not
+// happen.
+func TestSecondaryLoginsAreRecorded(t *testing.T) {
+	primary, _, w := follow(t)
+	trail := t.TempDir() + "/audit.log"
+	primary.must(primary.root, engines.Update, "sys/audit/file", `{"type":"file","options":{"file_path":"`+trail+`"}}`)
+	answer, _, err := w.Call(context.Background(), "login", []byte(`{"accessor":"auth_userpass_11111111","namespace_id":"root","local":true,"alias":{"Name":"somebody"}}`))
+	if err != nil || !strings.Contains(string(answer), `"entity_id":"`) {
+		t.Fatalf("%s, %v", answer, err)
+	}
+	text, err := os.ReadFile(trail)
+	if err != nil || strings.Count(string(text), `"secondary b"`) != 2 || !strings.Contains(string(text), "auth_userpass_11111111") || strings.Contains(string(text), "somebody") {
+		t.Errorf("the trail: %s, %v", text, err)
+	}
+}
+
 // slowAuth lets everybody in, and something happen while it does.
 type slowAuth struct {
 	router *engines.Router
@@ -256,23 +273,26 @@ func TestNothingOutlivesTheWipe(t *testing.T) {
 		return len(names)
 	}
 	before := tokens()
-	for name, meanwhile := range map[string]func(){
-		"while it is removed":  func() { become(true) },
-		"after it was removed": func() { become(true); become(false) },
-	} {
-		if _, err := in.store.Commit(context.Background(), storage.Batch{Deletes: []storage.Key{replicated.RoleKey}}); err != nil {
-			t.Fatal(err)
-		}
-		in.slow.during = meanwhile
+	outlives := func(name string, wiping bool) {
+		t.Helper()
+		in.slow.during = func() { become(wiping) }
 		if _, err := in.do("", engines.Update, "auth/slow/login", `{}`); !errors.Is(err, storage.ErrUnavailable) {
 			t.Errorf("a login %s: %v, want ErrUnavailable", name, err)
 		}
-		if n := tokens(); n != before {
+		if n := tokens(); n > before {
 			t.Errorf("a login %s left %d tokens", name, n-before)
 		}
 	}
+	outlives("before a wipe that has ended", false)
 	// Neither a change that removes nothing, nor what begins afterwards, is kept from anything.
+	in.slow.during = func() {}
+	in.must("", engines.Update, "auth/slow/login", `{}`)
 	in.role(replicated.Role{Mode: replicated.Primary, ClusterID: "c"})
 	in.slow.during = func() { in.role(replicated.Role{Mode: replicated.Secondary, ClusterID: "c", Demoted: true}) }
 	in.must("", engines.Update, "auth/slow/login", `{}`)
+	if _, err := in.store.Commit(context.Background(), storage.Batch{Deletes: []storage.Key{replicated.RoleKey}}); err != nil {
+		t.Fatal(err)
+	}
+	before = tokens()
+	outlives("before a wipe that has begun", true) // which goes on, and takes everything
 }
