@@ -117,7 +117,11 @@ func (w *world) toSecondary(l *link) bool {
 			l.conn.toPri = append(l.conn.toPri, next)
 		}
 	}
-	if err := l.follower.Receive(context.Background(), m); err != nil {
+	err := l.follower.Receive(context.Background(), m)
+	if _, final := m.(replication.Final); final && err == nil {
+		l.final = true // also if the stream ends before Next says so
+	}
+	if err != nil {
 		w.say("%s: %v", l.sec.name, err)
 		if errors.Is(err, replication.ErrProtocol) || errors.Is(err, replication.ErrOtherSet) {
 			w.fail("%s refuses %T: %v", l.sec.name, m, err)

@@ -388,9 +388,13 @@ func (w *world) switchOver() {
 		return
 	}
 	w.demote(c, false)
-	w.connect(l)
-	w.now += 200
-	w.exchange(l)
+	for range 4 {
+		if !l.final {
+			w.connect(l)
+			w.now += 300
+			w.exchange(l)
+		}
+	}
 	if !l.final || l.sec.at() == nil || !exact(l.sec.at().progress) {
 		return
 	}
