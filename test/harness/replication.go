@@ -141,10 +141,25 @@ func (c *Cluster) AwaitStreaming() {
 // AwaitHead waits until a secondary has all that its primary has written so far, and is exact.
 func (c *Cluster) AwaitHead(primary *Cluster) {
 	c.t.Helper()
-	head := primary.Replication().LastWAL
-	c.AwaitReplication(fmt.Sprintf("position %d", head), func(r Replication) bool {
-		return r.Phase == "streaming" && r.Exact && r.LastRemoteWAL >= head
+	text := primary.Replication().Position
+	head := parsePosition(text)
+	if head.epoch == 0 {
+		c.t.Fatalf("the primary's position is %q", text)
+	}
+	c.AwaitReplication("position "+text, func(r Replication) bool {
+		at := parsePosition(r.Position)
+		return r.Phase == "streaming" && r.Exact && at.epoch == head.epoch && at.index >= head.index
 	})
+}
+
+// position is one in the history of a set: indexes of different epochs are not to be compared.
+type position struct{ epoch, index uint64 }
+
+func parsePosition(text string) (p position) {
+	if _, err := fmt.Sscanf(text, "%d:%d", &p.epoch, &p.index); err != nil {
+		return position{}
+	}
+	return p
 }
 
 // The operator of AddOperator may do everything, on every cluster that the primary's policies reach.
