@@ -179,7 +179,7 @@ func (p *pair) switchOver(t *testing.T) {
 		from.AwaitStreaming()
 		done(t)(to.root.write(p.one.my("open")+"/turn", map[string]any{"value": id}))
 		from.AwaitHead(to.Cluster)
-		same(t, "after turn "+id, data(t)(from.root.read(p.one.my("open")+"/turn")), map[string]any{"value": id})
+		same(t, "after turn "+id, data(t)(from.root.with("X-Vault-Consistency", "linearizable").read(p.one.my("open")+"/turn")), map[string]any{"value": id})
 		alive := data(t)(from.root.lookupSelf())
 		same(t, "tokens of a cluster that was demoted live on", alive["id"] != nil, true)
 	}
