@@ -21,6 +21,7 @@ const (
 const (
 	handshakeTimeout = 10 * time.Second
 	maxHandshakes    = 256 // under way at once; more wait in the kernel's queue
+	maxFromOne       = 64  // of them from one address, which keeps nobody else out so; more are refused
 )
 
 // port is the cluster's listener. It hands each connection, after its handshake, to the protocol it asked for.
@@ -36,6 +37,7 @@ type port struct {
 	wg     sync.WaitGroup
 
 	mu        sync.Mutex
+	greeting  map[string]int // handshakes under way, by the host that they come from
 	protocols map[string]*inbox
 	guests    map[string]configure // of protocols that are spoken with others than the nodes of the cluster
 }
@@ -50,7 +52,7 @@ func listen(addr string, who *identity, log *slog.Logger, protocols ...string) (
 	}
 	p := &port{
 		tcp: tcp, config: who.server(protocols), log: log,
-		protocols: map[string]*inbox{}, guests: map[string]configure{}, slots: make(chan struct{}, maxHandshakes),
+		greeting: map[string]int{}, protocols: map[string]*inbox{}, guests: map[string]configure{}, slots: make(chan struct{}, maxHandshakes),
 	}
 	p.config.GetConfigForClient = p.configFor
 	p.ctx, p.cancel = context.WithCancel(context.Background())
@@ -159,17 +161,45 @@ func (p *port) accept() {
 			}
 			continue
 		}
+		done, ok := p.begin(conn.RemoteAddr())
+		if !ok {
+			conn.Close()
+			p.failed.Add(1)
+			continue
+		}
 		select {
 		case p.slots <- struct{}{}:
 		case <-p.ctx.Done():
+			done()
 			conn.Close()
 			return
 		}
 		p.wg.Go(func() {
-			defer func() { <-p.slots }()
+			defer func() { <-p.slots; done() }()
 			p.greet(conn)
 		})
 	}
+}
+
+// begin counts a handshake; false: there are too many of the same host. done ends it.
+func (p *port) begin(from net.Addr) (done func(), ok bool) {
+	host, _, err := net.SplitHostPort(from.String())
+	if err != nil {
+		host = from.String()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.greeting[host] >= maxFromOne {
+		return nil, false
+	}
+	p.greeting[host]++
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.greeting[host]--; p.greeting[host] == 0 {
+			delete(p.greeting, host)
+		}
+	}, true
 }
 
 func (p *port) greet(raw net.Conn) {

@@ -253,3 +253,39 @@ func TestPortKeepsGuestsApart(t *testing.T) {
 		t.Errorf("the next listener of the name: got to %q", got)
 	}
 }
+
+// TestPortIsNotHeldByOne: whoever connects and says nothing, however often, does not keep others out.
+func TestPortIsNotHeldByOne(t *testing.T) {
+	p, err := listen("127.0.0.1:0", newTestIdentity(t, "a", testCA()), slog.New(slog.DiscardHandler), protocolRaft)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.close()
+	in := p.inbox(protocolRaft)
+	go func() {
+		for {
+			conn, err := in.Accept()
+			if err != nil {
+				return
+			}
+			fmt.Fprint(conn, "welcome")
+			conn.Close()
+		}
+	}()
+	for range maxHandshakes + 100 {
+		conn, err := net.Dial("tcp", p.tcp.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+	}
+	other := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}, Timeout: handshakeTimeout / 2}
+	conn, err := tls.DialWithDialer(other, "tcp", p.tcp.Addr().String(), newTestIdentity(t, "b", testCA()).client("a", protocolRaft))
+	if err != nil {
+		t.Fatalf("another host: %v", err)
+	}
+	defer conn.Close()
+	if got, _ := io.ReadAll(conn); string(got) != "welcome" {
+		t.Errorf("another host got %q", got)
+	}
+}
