@@ -384,6 +384,11 @@ func (s *stream1) take(ctx context.Context, in arrival) error {
 		return err
 	}
 	s.heard = time.Now()
+	if next := s.f.machine.Ahead(m); next != nil {
+		if err := s.send(next); err != nil {
+			return s.why(err)
+		}
+	}
 	if err := s.f.machine.Receive(ctx, m); err != nil {
 		return err
 	}

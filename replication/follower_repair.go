@@ -71,6 +71,21 @@ func (f *Follower) ask(ctx context.Context) (Message, error) {
 	return m, nil
 }
 
+// Ahead returns what will be asked for once the message that has arrived is dealt with, or nil: to be sent before Receive
+// is called with it, so that the primary reads the next page of a copy while this one is applied. It need not be called.
+func (f *Follower) Ahead(m Message) Message {
+	j, p := f.job, Page{}
+	if p, _ = m.(Page); f.over != nil || f.final || j == nil || !j.values || p.Done || p.Last <= p.After {
+		return nil
+	}
+	if len(f.asked) != 1 || f.asked[0].stale || !answers(p, f.asked[0].question) {
+		return nil
+	}
+	q := AskPage{Unit: j.unit, After: p.Last, Buckets: j.buckets, Values: true}
+	f.asked = append(f.asked, ask{question: q})
+	return q
+}
+
 // choose begins with the next unit that has to be fetched or compared, if the digests are there.
 func (f *Follower) choose(ctx context.Context) error {
 	for _, unit := range f.unfinished() {

@@ -135,6 +135,40 @@ func TestFollowerResumesAFetch(t *testing.T) {
 	f.is(t, "whole", "s/a/x@1:3 s/sys/root/mounts/a@1:2", "global=whole mount/a=whole")
 }
 
+// TestFollowerAsksAhead: the next page of a copy is asked for before the last one is applied, and once.
+func TestFollowerAsksAhead(t *testing.T) {
+	f := greeted(t, newHeld("", "", ""), welcome("1:10", false, "mount/a"))
+	expect(t, "first", said(t.Context(), f), "ack 1:10", `page? mount/a after "" with values`)
+	ahead := func(m replication.Message, want string) {
+		t.Helper()
+		got := ""
+		if q := f.Ahead(m); q != nil {
+			got = text(q)
+		}
+		if got != want {
+			t.Errorf("ahead of %s: %q, want %q", text(m), got, want)
+		}
+	}
+	ahead(batch("1:10 1:11 | 1:11 +s/a/z"), "")
+	first, second := page("mount/a", "", "s/a/x@1:3", "s/a/x", "1:10", false), page("mount/a", "s/a/x", "s/a/y@1:4", "s/a/y", "1:10", false)
+	ahead(first, `page? mount/a after "s/a/x" with values`)
+	ahead(first, "")
+	receive(t, f, first)
+	expect(t, "it was asked for", said(t.Context(), f))
+	ahead(second, `page? mount/a after "s/a/y" with values`)
+
+	// What is under way is not waited for when all begins anew, and its answer is nothing.
+	if err := f.Repair(t.Context(), "test"); err != nil {
+		t.Fatal(err)
+	}
+	receive(t, f, second)
+	last := page("mount/a", "s/a/y", "s/sys/root/mounts/a@1:2", "", "1:10", true)
+	ahead(last, "")
+	receive(t, f, last)
+	f.is(t, "only the first", "s/a/x@1:3", "mount/a=adding")
+	expect(t, "anew", said(t.Context(), f), "sums? mount/a -1")
+}
+
 // differing makes a unit of n keys on both sides that differ in one.
 func differing(n int) (here, there string) {
 	for i := range n {
