@@ -171,6 +171,16 @@ func promote(t *testing.T, c *harness.Cluster) {
 	})
 }
 
+// TestReplicationDemoteInARepair: what the secondary is fetching or comparing when the primary is demoted gets finished.
+func TestReplicationDemoteInARepair(t *testing.T) {
+	t.Parallel()
+	primary, secondary := two(t)
+	must(t, secondary, secondary.Leader(), "POST", "sys/replication/recover", nil)
+	worked(t, "demote", do(t, primary, "primary/demote", nil))
+	promote(t, secondary)
+	reads(t, secondary, "shared/x", "shared")
+}
+
 // TestReplicationSecondaryEnable: everything in the cluster is cleared at once, on every node of it, tokens and local
 // mounts too; what makes it a cluster stays.
 func TestReplicationSecondaryEnable(t *testing.T) {
