@@ -287,7 +287,7 @@ func (b *bench) resync(s *scope, primary, secondary *twin, full float64) {
 		t.await(s, "to have its digests", func() bool { return t.link.Root() != "" })
 		built = max(built, time.Since(begin))
 	}
-	b.add(row{name: fmt.Sprintf("replication, digests of %d keys, built from the state after a restart", keys), value: built.Seconds(), unit: " s"})
+	b.add(row{name: fmt.Sprintf("replication, digests of %d keys, made by a node that becomes active", keys), value: built.Seconds(), unit: " s"})
 	wire := newRelay(s, primary.addr)
 	begin := time.Now()
 	secondary.follow(s, primary, wire.addr)
