@@ -52,7 +52,7 @@ var targets = []struct{ prefix, value string }{
 	{"/sys/audit/", "trail"}, {"/sys/audit-hash/", "trail"}, {"/sys/config/auditing/request-headers/", "x-kept"},
 	{"/sys/config/ui/headers/", "X-Kept"}, {"/sys/loggers/", "cluster"}, {"/sys/pprof/", "heap"}, {"/sys/quotas/rate-limit/", "rate"},
 	{"/sys/quotas/lease-count/", "leases"}, {"/sys/namespaces/", "child"}, {"/identity/entity/name/", "somebody"},
-	{"/identity/group/name/", "team"}, {"/auth/people/", "bob"}, {"/auth/machines/", "app"},
+	{"/identity/group/name/", "team"}, {"/auth/people/", "bob"}, {"/auth/machines/", "app"}, {"/sys/replication/", "eu"},
 	{"/kv1/", "a/b"}, {"/kv2/", "a/b"}, {"/cubbyhole/", "a/b"}, {"/", "a"},
 }
 
@@ -84,6 +84,7 @@ func TestHostile(t *testing.T) {
 		same(t, "without a token one can", got, open)
 	})
 	nobody := map[*place]string{root: root.nobodysToken(t), inner: inner.nobodysToken(t)}
+	role := root.role(t)
 	before := map[string]any{"root": root.dump(t), "nested": inner.dump(t)}
 	for _, p := range []*place{root, inner} {
 		for _, op := range ops {
@@ -108,6 +109,9 @@ func TestHostile(t *testing.T) {
 				}
 			})
 		}
+	}
+	if now := root.role(t); !reflect.DeepEqual(now, role) {
+		t.Errorf("the role in replication changed:\n%v\nwas\n%v", now, role)
 	}
 	for where, now := range map[string]map[string]any{"root": root.dump(t), "nested": inner.dump(t)} {
 		for what, value := range before[where].(map[string]any) {

@@ -96,6 +96,9 @@ func (p *place) seedRoot(t *testing.T) {
 	p.mustDo(t, "POST", "sys/config/ui/headers/X-Kept", fields{"values": "kept"})
 	p.mustDo(t, "POST", "sys/quotas/rate-limit/rate", fields{"rate": 1e6, "path": "kv1"})
 	p.mustDo(t, "POST", "sys/quotas/lease-count/leases", fields{"max_leases": 1000, "path": "kv1"})
+	p.mustDo(t, "POST", "sys/replication/performance/primary/enable", nil)
+	p.mustDo(t, "POST", "sys/replication/performance/primary/secondary-token", fields{"id": "eu"})
+	p.mustDo(t, "POST", "sys/replication/performance/primary/paths-filter/eu", fields{"mode": "deny", "paths": "kv1"})
 }
 
 // nobodysToken returns a valid token that may do nothing.
@@ -120,6 +123,7 @@ func (p *place) dump(t *testing.T) map[string]any {
 	if p.ns == "" {
 		read = append(read, "sys/audit", "sys/key-status", "sys/storage/raft/autopilot/configuration", "sys/seal-status",
 			"sys/config/auditing/request-headers", "sys/config/ui/headers/X-Kept", "sys/quotas/rate-limit/rate", "sys/quotas/lease-count/leases",
+			"sys/replication/performance/primary/paths-filter/eu", "sys/replication/performance/primary/dynamic-filter/eu",
 			"sys/config/cors", "sys/quotas/config", "sys/rotate/config", "sys/generate-root/attempt", "sys/loggers")
 	}
 	for _, path := range read {
@@ -133,6 +137,13 @@ func (p *place) dump(t *testing.T) map[string]any {
 		delete(out["sys/key-status"].(map[string]any), "encryptions") // it counts, also what leaves no trace
 	}
 	return out
+}
+
+// role returns what replication is about, without what moves.
+func (p *place) role(t *testing.T) []any {
+	t.Helper()
+	status, _ := data(t, p.mustDo(t, "GET", "sys/replication/performance/status", nil)).(map[string]any)
+	return []any{status["mode"], status["cluster_id"], status["set_id"], status["epoch"], status["known_secondaries"], status["fenced"]}
 }
 
 func data(t *testing.T, a harness.Answer) any {
