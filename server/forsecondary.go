@@ -307,6 +307,7 @@ func (s *Server) unitDropped(ctx context.Context, unit string) {
 	var errs []error
 	switch kind {
 	case "mount":
+		errs = append(errs, s.mounts.Leave(ctx, id)) // from here on nothing is handed out of it
 		_, err := s.leases.RevokeMount(ctx, id)
 		_, more := s.tokens.RevokeMount(ctx, id)
 		errs = append(errs, err, more, storage.DeletePrefix(ctx, s.barrier, storage.NewKey(storage.Local, id, "")))
@@ -314,7 +315,14 @@ func (s *Server) unitDropped(ctx context.Context, unit string) {
 		if id == namespace.RootID {
 			return
 		}
-		_, err := s.tokens.RevokeNamespace(ctx, id)
+		all, err := s.mounts.Everywhere(ctx)
+		errs = append(errs, err)
+		for _, m := range all {
+			if m.Namespace == id {
+				errs = append(errs, s.mounts.Leave(ctx, m.UUID))
+			}
+		}
+		_, err = s.tokens.RevokeNamespace(ctx, id)
 		errs = append(errs, err, storage.DeletePrefix(ctx, s.barrier, storage.NewKey(storage.Local, "sys", id+"/")))
 	}
 	if err := errors.Join(slices.DeleteFunc(errs, func(e error) bool { return e == nil })...); err != nil {

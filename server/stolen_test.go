@@ -296,3 +296,82 @@ func TestNothingOutlivesTheWipe(t *testing.T) {
 	before = tokens()
 	outlives("before a wipe that has begun", true) // which goes on, and takes everything
 }
+
+// dropping is a wire that keeps the hooks it is to follow with.
+type dropping struct {
+	*wire
+	hooks chan replicated.FollowHooks
+}
+
+func (d *dropping) Follow(ctx context.Context, _, _ string, _ storage.Lineage, _ replicated.Upstream, h replicated.FollowHooks) error {
+	d.hooks <- h
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// TestNothingOutlivesAFilter: what a unit has handed out ends before the unit does, also what was handed out at the last
+// moment, and by a request that was under way.
+func TestNothingOutlivesAFilter(t *testing.T) {
+	for _, tt := range []struct{ name, namespace string }{{"mount", ""}, {"namespace", "team"}} {
+		t.Run(tt.name, func(t *testing.T) {
+			d := &dropping{wire: &wire{primary: start(t)}, hooks: make(chan replicated.FollowHooks, 1)}
+			d.primary.role(replicated.Role{Mode: replicated.Primary, ClusterID: "cluster-a"})
+			if tt.namespace != "" {
+				d.primary.must(d.primary.root, engines.Update, "sys/namespaces/team", `{}`)
+			}
+			d.primary.mustIn(tt.namespace, d.primary.root, engines.Update, "sys/auth/slow", `{"type":"saml"}`)
+			in := startWith(t, d)
+			d.secondary = in
+			in.plant("l/replication/upstream", `{"format":1,"secondary_id":"b"}`)
+			in.role(replicated.Role{Mode: replicated.Secondary, ClusterID: "cluster-b"})
+			if err := d.copy(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			hooks := <-d.hooks
+			unit := "mount/" + d.primary.mustIn(tt.namespace, d.primary.root, engines.Read, "sys/auth/slow", "").data["uuid"].(string)
+			if tt.namespace != "" {
+				unit = "ns/" + data(t, d.primary.must(d.primary.root, engines.Read, "sys/namespaces/team", ""))["id"].(string)
+			}
+			login := func() string {
+				r, err := in.doIn(tt.namespace, "", engines.Update, "auth/slow/login", `{}`, nil)
+				if err != nil {
+					return ""
+				}
+				return r.Auth.ClientToken
+			}
+			dropped := make(chan struct{})
+			in.slow.during = func() {}
+			early := login()
+			in.slow.during = func() {
+				go func() {
+					defer close(dropped)
+					hooks.BeforeDrop(context.Background(), unit)
+				}()
+			}
+			late := login()
+			<-dropped
+			in.slow.during = func() {}
+			for name, token := range map[string]string{"before": early, "meanwhile": late, "after": login()} {
+				if token == "" {
+					continue
+				}
+				if _, err := in.doIn(tt.namespace, token, engines.Read, "auth/token/lookup-self", "", nil); kind(err) != engines.KindDenied {
+					t.Errorf("a token that was made %s: %v, want denied", name, err)
+				}
+			}
+			// If it comes back, nothing is kept out of it.
+			anchor := storage.Key("s/sys/root/mounts/" + strings.TrimPrefix(unit, "mount/"))
+			if tt.namespace == "" {
+				if _, err := in.store.Commit(context.Background(), storage.Batch{Deletes: []storage.Key{anchor}}); err != nil {
+					t.Fatal(err)
+				}
+				if err := d.copy(context.Background()); err != nil {
+					t.Fatal(err)
+				}
+				if login() == "" {
+					t.Error("a mount that came back lets nobody in")
+				}
+			}
+		})
+	}
+}

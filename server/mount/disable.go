@@ -120,6 +120,17 @@ func (t *Table) rewrite(ctx context.Context, mounts []*Mounted, change func(*Ent
 	return err
 }
 
+// Leave shuts a mount that this cluster is about to lose, and takes back what it has handed out: nobody gets anything of it
+// after that. A mount that is not there is fine.
+func (t *Table) Leave(ctx context.Context, uuid string) error {
+	m, err := t.ByUUID(ctx, uuid)
+	if err != nil || m == nil {
+		return err
+	}
+	m.gates.left.Store(true)
+	return t.end(ctx, m)
+}
+
 // end takes back what a mount has handed out in this cluster, while another one disables it.
 func (t *Table) end(ctx context.Context, m *Mounted) error {
 	if err := m.gates.shutRequests(ctx); err != nil || t.opts.OnDisable == nil {

@@ -3,6 +3,7 @@ package mount
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
@@ -68,7 +69,10 @@ func (g *gate) open() {
 // Only the active node commits, and it is the one that disables. So a mount's data is known to be all there once
 // its commits were shut out here and one more commit went through the log behind those whose outcome is unknown:
 // nothing can be written after the wipe, and the log carries no precondition for it in each write.
-type gates struct{ requests, commits gate }
+type gates struct {
+	requests, commits gate
+	left              atomic.Bool // the mount was shut to be lost: if it is there again, it is another one
+}
 
 // reopen opens what an entry gives no reason to keep shut: a move is over, or a snapshot brought back what was there
 // before it was disabled.

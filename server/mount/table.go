@@ -379,6 +379,9 @@ func (t *Table) entries(ctx context.Context, all bool, keys map[storage.Key]bool
 // mounted returns the running engine of an entry, the one it had if nothing about it changed.
 func (t *Table) mounted(e *Entry, old *routes) (*Mounted, error) {
 	was := old.byUUID[e.UUID]
+	if was != nil && was.gates.left.Load() {
+		was = nil
+	}
 	if was != nil && string(was.put().Value) == string(e.put().Value) {
 		return was, nil
 	}
