@@ -105,10 +105,19 @@ func holds(value string) func(int, object) bool {
 	return func(status int, data object) bool { return status == 200 && data["value"] == value }
 }
 
-// put writes a secret through a node and remembers it.
+// put writes a secret through a node and remembers it. On a busy machine a cluster may lose its leader for a moment.
 func (p *pair) put(c *harness.Cluster, n *harness.Node, path, value string) {
 	p.Helper()
-	must(p.T, c, n, "POST", path, object{"value": value})
+	harness.Await(p.T, "a write of "+path, 30*time.Second, func() error {
+		status, _, a := request(p.T, c, n, "POST", path, object{"value": value})
+		switch {
+		case status >= 500:
+			return fmt.Errorf("status %d: %.200s", status, a.Body)
+		case status >= 300:
+			p.Fatalf("POST %s on %s: status %d: %.300s", path, n.ID, status, a.Body)
+		}
+		return nil
+	})
 	p.secrets[path] = value
 }
 

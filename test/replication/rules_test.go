@@ -244,12 +244,10 @@ func TestReplicationSecondaryEnable(t *testing.T) {
 			t.Errorf("a user of before can log in on %s", n.ID)
 		}
 	}
-	for _, n := range secondary.Nodes { // its own seal opens it
-		n.Stop()
-		n.Start()
-		n.WaitHealth(200, 429)
-	}
-	secondary.AwaitStreaming()
+	standby := secondary.Standbys()[0] // its own seal opens it
+	standby.Stop()
+	standby.Start()
+	standby.WaitHealth(429)
 	refused(t, "a used token", do(t, alone(t, "t"), "secondary/enable", object{"token": token, "ca_file": primary.CAFile}), 400)
 }
 
@@ -587,22 +585,21 @@ func TestReplicationAddresses(t *testing.T) {
 // is sealed.
 func TestReplicationStatusWithoutKeys(t *testing.T) {
 	t.Parallel()
-	primary := harness.NewCluster(t, 2, harness.Options{Prefix: "p", Shamir: true})
-	secondary := harness.NewCluster(t, 2, harness.Options{Prefix: "s", Shamir: true})
+	primary, secondary := alone(t, "p"), harness.NewCluster(t, 2, harness.Options{Prefix: "s", Shamir: true})
 	harness.Replicate(primary, secondary, "eu")
-	for _, c := range []*harness.Cluster{primary, secondary} {
-		for _, n := range c.Nodes {
-			r, err := n.Replication() // sends no token
-			if err != nil || r.Mode != map[bool]string{true: "primary", false: "secondary"}[c == primary] || c == secondary && r.Connection != "ready" || c == primary && len(r.Secondaries) != 1 {
-				t.Errorf("%s says %+v, %v", n.ID, r, err)
-			}
+	if r, err := primary.Nodes[0].Replication(); err != nil || r.Mode != "primary" || len(r.Secondaries) != 1 { // sends no token
+		t.Errorf("the primary says %+v, %v", r, err)
+	}
+	for _, n := range secondary.Nodes {
+		if r, err := n.Replication(); err != nil || r.Mode != "secondary" || r.Connection != "ready" {
+			t.Errorf("%s says %+v, %v", n.ID, r, err)
 		}
-		standby := c.Standbys()[0]
-		standby.MustDo("PUT", "/v1/sys/seal", nil)
-		standby.WaitHealth(503)
-		code, _, a := request(t, &harness.Cluster{}, standby, "GET", "sys/replication/status", nil)
-		if code != 503 || !strings.Contains(strings.Join(a.Errors(), ""), "sealed") { // it cannot know, and does not say "disabled"
-			t.Errorf("%s, sealed: status %d: %.300s", standby.ID, code, a.Body)
-		}
+	}
+	standby := secondary.Standbys()[0]
+	standby.MustDo("PUT", "/v1/sys/seal", nil)
+	standby.WaitHealth(503)
+	code, _, a := request(t, &harness.Cluster{}, standby, "GET", "sys/replication/status", nil)
+	if code != 503 || !strings.Contains(strings.Join(a.Errors(), ""), "sealed") { // it cannot know, and does not say "disabled"
+		t.Errorf("%s, sealed: status %d: %.300s", standby.ID, code, a.Body)
 	}
 }
