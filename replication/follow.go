@@ -386,7 +386,7 @@ func (s *stream1) take(ctx context.Context, in arrival) error {
 	s.heard = time.Now()
 	if next := s.f.machine.Ahead(m); next != nil {
 		if err := s.send(next); err != nil {
-			return s.why(err)
+			return s.failed(ctx, err)
 		}
 	}
 	if err := s.f.machine.Receive(ctx, m); err != nil {
