@@ -72,3 +72,36 @@ func TestLargeQuestions(t *testing.T) {
 		}
 	}
 }
+
+// TestMountLeavesTheScope: a mount that is moved to where a filter does not let it through is not read any more, even by
+// somebody whose stream stands still before the move, because they acknowledge nothing.
+func TestMountLeavesTheScope(t *testing.T) {
+	p, s := pair(t)
+	ear := newListener(t, p, s)
+	ear.say(AskPage{Unit: "mount/b", Values: true})
+	ear.awaits("mount b")
+	large := strings.Repeat("x", storage.MaxValueBytes)
+	for i := range 24 { // more than is sent without an acknowledgement
+		p.put(key("a", i), large)
+	}
+	sent := func() int64 {
+		st := p.nodes[0].link.SessionStatus()
+		if len(st) != 1 {
+			t.Fatalf("%d sessions", len(st))
+		}
+		return st[0].BytesOut
+	}
+	eventually(t, "the stream stands still", func() bool { return sent() > 16<<20 })
+	p.mu.Lock()
+	p.hidden["mount/b"] = true // by its new place
+	p.mu.Unlock()
+	p.put(anchorKey("b"), "moved")
+	p.put("s/b/new", "closed value")
+	ear.say(AskPage{Unit: "mount/b", Values: true})
+	ear.say(AskItems{Unit: "mount/b", Keys: []storage.Key{"s/b/new", anchorKey("b")}})
+	ear.say(AskPage{Unit: "mount/c", Values: true})
+	ear.awaits("mount c")
+	if got := ear.all(); strings.Contains(got, "closed value") || strings.Contains(got, "moved") {
+		t.Error("it got what was written after the move")
+	}
+}

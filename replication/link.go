@@ -249,6 +249,7 @@ func (l *Link) changed(ch storage.Change) {
 		switch {
 		case key.Class() == storage.Shared:
 			shared = true
+			scope = scope || l.o.Layout.Anchor(key) // it may have been moved to where a filter says otherwise
 		case key == CursorKey || key == ownKey:
 			cursor = true
 		case isBelow(key, replicationPrefix) && !isBelow(key, progressPrefix):

@@ -171,17 +171,25 @@ func (s *source) inScope(ctx context.Context, unit Unit) error {
 	if !s.stale() {
 		return nil
 	}
-	units, _, err := s.l.o.Guard.Scope(ctx, s.peer)
+	units, _, err := s.ask(ctx)
 	if err == nil && !units[string(unit)] {
 		err = errScopeMoved
 	}
 	return err
 }
 
+// ask asks for the scope, when everybody has heard of what was announced to have changed it.
+func (s *source) ask(ctx context.Context) (map[string]bool, uint64, error) {
+	if err := s.l.o.State.WaitApplied(ctx, storage.Index(s.l.scopedAt.Load())); err != nil {
+		return nil, 0, err
+	}
+	return s.l.o.Guard.Scope(ctx, s.peer)
+}
+
 // Scope implements Source.
 func (s *source) Scope(ctx context.Context) (map[Unit]bool, uint64, error) {
 	s.scopes = s.l.scopes.Load()
-	units, version, err := s.l.o.Guard.Scope(ctx, s.peer)
+	units, version, err := s.ask(ctx)
 	if err != nil {
 		return nil, 0, err
 	}
