@@ -384,10 +384,9 @@ func (s *stream1) take(ctx context.Context, in arrival) error {
 		return err
 	}
 	s.heard = time.Now()
+	var unsent error
 	if next := s.f.machine.Ahead(m); next != nil {
-		if err := s.send(next); err != nil {
-			return s.failed(ctx, err)
-		}
+		unsent = s.send(next)
 	}
 	if err := s.f.machine.Receive(ctx, m); err != nil {
 		return err
@@ -402,6 +401,9 @@ func (s *stream1) take(ctx context.Context, in arrival) error {
 	case Heartbeat:
 		s.f.measure(s.heard, m)
 		s.f.learn(ctx, Learned{Addrs: m.Addrs})
+	}
+	if unsent != nil {
+		return s.failed(ctx, unsent)
 	}
 	return nil
 }
