@@ -105,3 +105,76 @@ func TestMountLeavesTheScope(t *testing.T) {
 		t.Error("it got what was written after the move")
 	}
 }
+
+// deaf connects, asks for much, and reads nothing of it: what is sent to it blocks.
+func deaf(t *testing.T, p, s *testCluster) {
+	t.Helper()
+	up := p.certify("one", s, time.Now())
+	id, err := newIdentity(up.CA, up.Cert, up.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := id.dial(p.nodes[0].addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.close)
+	stream, err := c.Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	asks := []Message{Hello{SetID: "set", ClusterID: s.id, ProtoMin: 1, ProtoMax: 1}}
+	for range 40 {
+		asks = append(asks, AskPage{Unit: "mount/a", Values: true})
+	}
+	for _, m := range asks {
+		sent, err := encodeSecondary(m)
+		if err == nil {
+			err = stream.Send(sent)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestDeafSecondaries: who does not read keeps neither the active node from retiring, nor its own sessions of before alive.
+func TestDeafSecondaries(t *testing.T) {
+	p, s := pair(t)
+	large := strings.Repeat("x", storage.MaxValueBytes)
+	for i := range 40 {
+		p.put(key("a", i), large)
+	}
+	link := p.nodes[0].link
+	blocked := func() {
+		t.Helper()
+		last := int64(-1)
+		eventually(t, "what is sent blocks", func() bool {
+			st := link.SessionStatus()
+			if len(st) == 0 {
+				return false
+			}
+			was := last
+			last = st[len(st)-1].BytesOut
+			return last > streamWindow && last == was
+		})
+	}
+	for range 3 {
+		deaf(t, p, s)
+		blocked()
+	}
+	eventually(t, "the sessions of before end", func() bool { return len(link.SessionStatus()) == 1 })
+	retired := make(chan struct{})
+	go func() {
+		defer close(retired)
+		p.nodes[0].retire()
+	}()
+	eventually(t, "the node retires", func() bool {
+		select {
+		case <-retired:
+			return true
+		default:
+			return false
+		}
+	})
+}

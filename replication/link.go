@@ -70,6 +70,7 @@ type timing struct {
 	maxBackoff time.Duration // 30 s
 	quiet      time.Duration // between attempts when an operator is needed; 30 s
 	cut        time.Duration // until the connection of a secondary that was revoked is cut the hard way; 500 ms
+	grace      time.Duration // the same of one whose session ends for another reason; 2 s
 	heartbeat  int64         // of sessions, ms
 	checkpoint int64         // of sessions, ms
 }
@@ -85,6 +86,7 @@ func (t *timing) fill() {
 	set(&t.maxBackoff, 30*time.Second)
 	set(&t.quiet, 30*time.Second)
 	set(&t.cut, 500*time.Millisecond)
+	set(&t.grace, 2*time.Second)
 }
 
 // Self is this cluster's place in its set.
@@ -328,6 +330,7 @@ func (l *Link) Active(ctx context.Context) {
 	l.mu.Lock()
 	l.active = nil
 	l.mu.Unlock()
+	l.sessions.endAll(&redirect{}) // those that hang in the network, too
 	a.wg.Wait()
 	l.cache.clear()
 }

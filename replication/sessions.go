@@ -208,6 +208,9 @@ func (s *session) step(ctx context.Context) (sent bool, err error) {
 // orders returns why the session is to end, and tells the machine of a demotion. After that it ends when the role changes
 // again: what is written then is another primary's.
 func (s *session) orders() error {
+	if s.active.ctx.Err() != nil {
+		return &redirect{}
+	}
 	switch self := s.l.o.Guard.Self(); {
 	case self.Demoted && s.final == 0:
 		s.final = self.Since
@@ -229,15 +232,20 @@ func (s *session) end(why error) {
 	}
 	s.mu.Unlock()
 	s.kicked.raise()
-	if first && errors.Is(why, ErrRevoked) {
-		time.AfterFunc(s.l.o.timing.cut, func() {
-			select {
-			case <-s.gone:
-			default:
-				s.auth.conn.Close()
-			}
-		})
+	if !first {
+		return
 	}
+	grace := s.l.o.timing.grace
+	if errors.Is(why, ErrRevoked) {
+		grace = s.l.o.timing.cut
+	}
+	time.AfterFunc(grace, func() {
+		select {
+		case <-s.gone:
+		default:
+			s.auth.conn.Close()
+		}
+	})
 }
 
 // pin is the session's name in the log.
