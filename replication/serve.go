@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,6 +25,7 @@ import (
 // Of connections without a certificate, which can only enrol, there are few, not for long, and little is read of each.
 const (
 	maxStrangers  = 16
+	maxFromOne    = 4 // of them from one host, which so keeps nobody else from enrolling
 	strangerTime  = 30 * time.Second
 	strangerBytes = 256 << 10
 )
@@ -107,7 +109,35 @@ func (l *Link) Stop(ctx context.Context) {
 }
 
 // peerCredentials let gRPC run over connections that have shaken hands already.
-type peerCredentials struct{ strangers atomic.Int64 }
+type peerCredentials struct {
+	mu        sync.Mutex
+	strangers map[string]int // by the host that they come from
+	all       int            // of them
+}
+
+// enter counts a stranger; leave ends it.
+func (c *peerCredentials) enter(host string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.all >= maxStrangers || c.strangers[host] >= maxFromOne {
+		return false
+	}
+	if c.strangers == nil {
+		c.strangers = map[string]int{}
+	}
+	c.strangers[host]++
+	c.all++
+	return true
+}
+
+func (c *peerCredentials) leave(host string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all--
+	if c.strangers[host]--; c.strangers[host] == 0 {
+		delete(c.strangers, host)
+	}
+}
 
 // peerAuth says who is at the other end.
 type peerAuth struct {
@@ -130,11 +160,14 @@ func (c *peerCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.
 		auth.cert = state.PeerCertificates[0]
 		return conn, auth, nil
 	}
-	if c.strangers.Add(1) > maxStrangers {
-		c.strangers.Add(-1)
+	host, _, err := net.SplitHostPort(conn.RemoteAddr().String())
+	if err != nil {
+		host = conn.RemoteAddr().String()
+	}
+	if !c.enter(host) {
 		return nil, nil, errors.New("too many connections without a certificate")
 	}
-	limited := &stranger{Conn: conn, of: c}
+	limited := &stranger{Conn: conn, of: c, host: host}
 	limited.timer = time.AfterFunc(strangerTime, func() { limited.Close() })
 	return limited, auth, nil
 }
@@ -159,6 +192,7 @@ func (*peerCredentials) OverrideServerName(string) error { return nil }
 type stranger struct {
 	net.Conn
 	of     *peerCredentials
+	host   string
 	timer  *time.Timer
 	closed atomic.Bool
 	read   int // by the one goroutine that reads
@@ -178,7 +212,7 @@ func (s *stranger) Read(p []byte) (int, error) {
 // Close implements net.Conn.
 func (s *stranger) Close() error {
 	if s.closed.CompareAndSwap(false, true) {
-		s.of.strangers.Add(-1)
+		s.of.leave(s.host)
 	}
 	return s.Conn.Close()
 }
