@@ -205,10 +205,29 @@ func (s *Server) targetInScope(ctx context.Context, c *call, scope map[string]bo
 		if err != nil {
 			return err
 		}
+		if c.Op == engines.Delete {
+			if err := s.wholeInScope(ctx, id, scope); err != nil {
+				return err
+			}
+		}
 		unit = "ns/" + id
 	}
 	if unit != "" && !scope[unit] {
 		return engines.NotFound("")
+	}
+	return nil
+}
+
+// wholeInScope refuses a namespace that holds something which a secondary does not have: with it, that would go too.
+func (s *Server) wholeInScope(ctx context.Context, id string, scope map[string]bool) error {
+	mounts, err := s.mounts.Everywhere(ctx)
+	if err != nil {
+		return err
+	}
+	for _, m := range mounts {
+		if s.below(ctx, id, m.Namespace) && !scope["mount/"+m.UUID] {
+			return engines.Denied(errors.New("the namespace holds what the secondary does not have"))
+		}
 	}
 	return nil
 }

@@ -124,7 +124,9 @@ func TestStolenSecondaryKeepsToItsScope(t *testing.T) {
 	primary.must(root, engines.Update, "sys/namespaces/dark", `{}`)
 	primary.must(root, engines.Update, "sys/namespaces/light", `{}`)
 	primary.mustIn("dark", root, engines.Update, "sys/mounts/kv", `{"type":"kv"}`)
-	if _, err := w.primary.do(root, engines.Update, "sys/replication/performance/primary/paths-filter/b", `{"mode":"deny","paths":["hidden/","dark/"]}`); err != nil {
+	primary.must(root, engines.Update, "sys/namespaces/dim", `{}`)
+	primary.mustIn("dim", root, engines.Update, "sys/mounts/kv", `{"type":"kv"}`)
+	if _, err := w.primary.do(root, engines.Update, "sys/replication/performance/primary/paths-filter/b", `{"mode":"deny","paths":["hidden/","dark/","dim/kv/"]}`); err != nil {
 		t.Fatal(err)
 	}
 	call := func(op engines.Operation, namespace, path, body string) string {
@@ -155,6 +157,7 @@ func TestStolenSecondaryKeepsToItsScope(t *testing.T) {
 		{engines.Delete, "", "sys/mounts/dark/kv", "{}"},
 		{engines.Update, "", "sys/mounts/dark/other", `{"type":"kv"}`},
 		{engines.Delete, "", "sys/namespaces/dark", "{}"},
+		{engines.Delete, "", "sys/namespaces/dim", "{}"}, // it holds what is denied
 		{engines.Patch, "", "sys/namespaces/dark", `{"custom_metadata":{"a":"b"}}`},
 		{engines.Update, "", "sys/namespaces/dark/below", "{}"},
 		{engines.Update, "dark", "sys/policies/acl/x", `{"policy":"path \"*\" { capabilities = [\"read\"] }"}`},
@@ -187,6 +190,9 @@ func TestStolenSecondaryKeepsToItsScope(t *testing.T) {
 	}
 	if answer := call(engines.Delete, "", "sys/mounts/new", "{}"); strings.Contains(answer, "failure") {
 		t.Errorf("removing what it may have: %s", answer)
+	}
+	if answer := call(engines.Delete, "", "sys/namespaces/light", "{}"); strings.Contains(answer, "failure") {
+		t.Errorf("removing a namespace that it has all of: %s", answer)
 	}
 }
 
