@@ -30,6 +30,7 @@ type object = map[string]any
 
 // TestReplication is the life of a pair of clusters of three nodes each.
 func TestReplication(t *testing.T) {
+	t.Parallel()
 	p := &pair{T: t, secrets: map[string]string{}}
 	p.primary = harness.NewCluster(t, 3, harness.Options{Prefix: "p"})
 	p.secondary = harness.NewCluster(t, 3, harness.Options{Prefix: "s"})
