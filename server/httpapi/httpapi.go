@@ -209,14 +209,11 @@ func (x *exchange) serve() {
 // wait. It reports whether the request has been answered.
 func (x *exchange) consistent(ctx context.Context) (answered bool) {
 	backend, h := x.api.opts.Backend, x.r.Header
-	if backend.Sealed() {
-		return false
-	}
 	states, policy := h.Values("X-Vault-Index"), h.Values("X-Vault-Inconsistent")
 	if h.Get("X-Vault-Consistency") == "linearizable" || len(states) == 0 && slices.Contains(policy, "await-state") {
-		x.req.Current = true
+		x.req.Current = true // also while sealed: it may not be any more when the request runs
 	}
-	if len(states) == 0 {
+	if len(states) == 0 || backend.Sealed() {
 		return false
 	}
 	wait, cancel := context.WithTimeout(ctx, 2*time.Second)
