@@ -113,7 +113,11 @@ func (s *Server) handleRemote(ctx context.Context, c *call, peer replicated.Peer
 	var response *engines.Response
 	err := denied
 	if err == nil {
-		response, err = s.engine(ctx, c)
+		var release func()
+		if release, err = c.hold(); err == nil {
+			defer release()
+			response, err = s.engine(ctx, c)
+		}
 	}
 	if err := s.recordResponse(ctx, c, response, err); err != nil {
 		return nil, err

@@ -263,6 +263,11 @@ func (s *Server) serve(ctx context.Context, c *call) (*engines.Response, error) 
 			}()
 		}
 	}
+	release, err := c.hold()
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	response, err := s.engine(ctx, c)
 	if err != nil {
 		return nil, err
@@ -270,7 +275,15 @@ func (s *Server) serve(ctx context.Context, c *call) (*engines.Response, error) 
 	return s.complete(ctx, c, response)
 }
 
-// engine has the request answered, here or by the primary cluster.
+// hold keeps the mount there until release, so that what is handed out of it is known before it is revoked.
+func (c *call) hold() (release func(), err error) {
+	if c.Help || c.route == nil {
+		return func() {}, nil
+	}
+	return c.mount.Release, c.mount.Hold()
+}
+
+// engine has the request answered, here or by the primary cluster. The mount is held.
 func (s *Server) engine(ctx context.Context, c *call) (*engines.Response, error) {
 	if c.Help && c.mount != nil {
 		text, ok := c.mount.Engine.Router().Help(c.inner.Path)
@@ -285,10 +298,6 @@ func (s *Server) engine(ctx context.Context, c *call) (*engines.Response, error)
 	if c.token != nil && c.mount.Type == "cubbyhole" && (c.token.Batch() || c.token.Namespace != c.ns.ID) {
 		return nil, engines.Invalid("a cubbyhole belongs to a service token, in the token's own namespace")
 	}
-	if err := c.mount.Hold(); err != nil {
-		return nil, err
-	}
-	defer c.mount.Release()
 	if s.primaryFirst(c) {
 		return s.viaPrimary(ctx, c)
 	}

@@ -71,7 +71,8 @@ func (g *gate) open() {
 // nothing can be written after the wipe, and the log carries no precondition for it in each write.
 type gates struct {
 	requests, commits gate
-	left              atomic.Bool // the mount was shut to be lost: if it is there again, it is another one
+	left              atomic.Bool   // the mount was shut to be lost: if its entry is written again, it is another one
+	version           atomic.Uint64 // of the entry, as last seen before that
 }
 
 // reopen opens what an entry gives no reason to keep shut: a move is over, or a snapshot brought back what was there

@@ -36,6 +36,8 @@ type Entry struct {
 	Deleting bool `json:"deleting,omitempty"`
 	// Moving is set while the mount is on its way to another place: it is out of the routes.
 	Moving *Target `json:"moving,omitempty"`
+
+	version storage.Index // of the stored entry; 0 of one that was not read
 }
 
 // Target is where a mount is being moved to.
@@ -99,6 +101,7 @@ func decodeEntry(se storage.Entry) (*Entry, error) {
 	if e.UUID == "" || e.Path == "" || e.Type == "" {
 		return nil, fmt.Errorf("mount entry %s lacks its UUID, path or type", se.Key)
 	}
+	e.version = se.Version
 	return &e, nil
 }
 

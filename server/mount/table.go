@@ -380,14 +380,20 @@ func (t *Table) entries(ctx context.Context, all bool, keys map[storage.Key]bool
 func (t *Table) mounted(e *Entry, old *routes) (*Mounted, error) {
 	was := old.byUUID[e.UUID]
 	if was != nil && was.gates.left.Load() {
+		if was.gates.version.Load() == uint64(e.version) {
+			return was, nil // its entry is still to go
+		}
 		was = nil
-	}
-	if was != nil && string(was.put().Value) == string(e.put().Value) {
-		return was, nil
 	}
 	out := &Mounted{Entry: *e, gates: &gates{}}
 	if was != nil {
 		out.gates = was.gates
+	}
+	out.gates.version.Store(uint64(e.version))
+	if was != nil && string(was.put().Value) == string(e.put().Value) {
+		return was, nil
+	}
+	if was != nil {
 		out.gates.reopen(e)
 	}
 	m := engines.Mount{
