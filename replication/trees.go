@@ -50,7 +50,10 @@ func (t *trees) run(ctx context.Context) {
 				t.l.log.Warn("building the digests of shared data", "err", err)
 			}
 			if err == nil {
-				t.l.log.Info("built the digests of shared data", "index", uint64(t.at), "units", len(t.units), "seconds", time.Since(began).Seconds())
+				t.mu.Lock()
+				at, units := t.at, len(t.units)
+				t.mu.Unlock()
+				t.l.log.Info("built the digests of shared data", "index", uint64(at), "units", units, "seconds", time.Since(began).Seconds())
 			}
 		}
 		select {
