@@ -19,7 +19,11 @@ bin/coffer-race:
 
 .PHONY: test
 test: lint bin/coffer-race ## every test, with the race detector, also in the servers that tests start
-	COFFER_TEST_BINARY=$(CURDIR)/bin/coffer-race go test $(RACE) -shuffle=on -timeout=10m -json ./... | $(TALLY)
+	COFFER_SIM_SEEDS=$${COFFER_SIM_SEEDS:-2000} COFFER_TEST_BINARY=$(CURDIR)/bin/coffer-race go test $(RACE) -shuffle=on -timeout=10m -json ./... | $(TALLY)
+
+.PHONY: simulate
+simulate: ## replication by seed: 20,000 of them; COFFER_SIM_SEEDS=n for more, COFFER_SIM_SEED=n for one and its trace
+	COFFER_SIM_SEEDS=$${COFFER_SIM_SEEDS:-20000} go test -count=1 -timeout=30m -run '^TestSimulation' -json ./replication | $(TALLY)
 
 .PHONY: race
 race: ## the tests of our own packages only, three times over, with the race detector
