@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -238,7 +237,7 @@ func (s *Server) wholeInScope(ctx context.Context, id string, scope map[string]b
 
 // sharedTokenPath reports whether a path of auth/token/ is about roles, which are shared.
 func sharedTokenPath(c *call) bool {
-	return c.route != nil && len(c.route.Pattern) >= 5 && c.route.Pattern[:5] == "roles"
+	return c.route != nil && strings.HasPrefix(c.route.Pattern, "roles")
 }
 
 // loginOf finds or makes the entity of somebody who logs in on a secondary.
@@ -348,7 +347,7 @@ func (s *Server) unitDropped(ctx context.Context, unit string) {
 		_, err = s.tokens.RevokeNamespace(ctx, id)
 		errs = append(errs, err, storage.DeletePrefix(ctx, s.barrier, storage.NewKey(storage.Local, "sys", id+"/")))
 	}
-	if err := errors.Join(slices.DeleteFunc(errs, func(e error) bool { return e == nil })...); err != nil {
+	if err := errors.Join(errs...); err != nil {
 		s.log.Warn("ending what was handed out of data that leaves this secondary", "unit", unit, "err", err)
 	}
 }

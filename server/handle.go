@@ -190,22 +190,21 @@ func (s *Server) find(ctx context.Context, req *Request) (place, error) {
 // upToDate makes sure that what is read on this node is current, if it has to be, and that it is not from before the
 // node's last start: the request may have come while the node was sealed, and run when it has only just been unsealed.
 func (s *Server) upToDate(ctx context.Context, c *call) error {
+	newest := c.Current || s.node.Active()
 	switch {
-	case c.Current || s.node.Active():
+	case !newest && s.node.Current(), s.aboutNode(c.Request):
+		return nil
+	case newest:
 		return s.node.ReadIndex(ctx)
-	case !s.node.Current():
-		return storage.ErrReadOnly // the active node has what this one lacks
 	}
-	return nil
+	return storage.ErrReadOnly // the active node has what this one lacks
 }
 
 // resolve finds namespace, mount and route. On the active node, or if the request says so, it first makes sure that
 // local reads are current, unless the path concerns this node only.
 func (s *Server) resolve(ctx context.Context, c *call) error {
-	if !s.aboutNode(c.Request) {
-		if err := s.upToDate(ctx, c); err != nil {
-			return err
-		}
+	if err := s.upToDate(ctx, c); err != nil {
+		return err
 	}
 	p, err := s.find(ctx, c.Request)
 	if err != nil {

@@ -258,7 +258,6 @@ func TestBatchTokensAreValidEverywhere(t *testing.T) {
 // A change of role stops shared writes at one index, whatever is under way.
 func TestFenceStopsSharedWrites(t *testing.T) {
 	in := start(t)
-	ctx := context.Background()
 	in.role(replicated.Role{Mode: replicated.Primary, ClusterID: "cluster-a"})
 	in.must(in.root, engines.Update, "secret/data/a", `{"data":{"k":"v"}}`)
 	in.role(replicated.Role{Mode: replicated.Primary, ClusterID: "cluster-a", Fenced: 2})
@@ -274,7 +273,6 @@ func TestFenceStopsSharedWrites(t *testing.T) {
 	in.must(in.root, engines.Read, "secret/data/a", "")
 	in.role(replicated.Role{Mode: replicated.Primary, ClusterID: "cluster-a"})
 	in.must(in.root, engines.Update, "secret/data/a", `{"data":{"k":"w"}}`)
-	_ = ctx
 }
 
 func TestStateTokensAcrossClusters(t *testing.T) {

@@ -103,15 +103,3 @@ func (s *Server) batchKey() ([]byte, error) {
 	}
 	return k.Batch, nil
 }
-
-// stateKey is the key of state tokens, of this cluster alone until it has the set's.
-func (s *Server) stateKey(ctx context.Context) ([]byte, error) {
-	k, err := s.loadSetKeys(ctx)
-	if errors.Is(err, storage.ErrNotFound) {
-		return s.barrier.DeriveKey("coffer state token v1")
-	}
-	if err != nil {
-		return nil, err
-	}
-	return k.State, nil
-}

@@ -42,8 +42,10 @@ type state struct {
 }
 
 type stateToken struct {
-	state
-	text string
+	cluster string // id
+	index   storage.Index
+	at      storage.Position
+	text    string
 }
 
 func (t *stateTokens) setKey(key []byte) {
@@ -87,17 +89,18 @@ func mac(key, body []byte) []byte {
 }
 
 // make returns the token of a state, "" without a key.
-func (t *stateTokens) make(s state, key func() []byte) string {
-	if last := t.last.Load(); last != nil && last.state == s {
+func (t *stateTokens) make(cluster string, index storage.Index, at storage.Position, key func() []byte) string {
+	if last := t.last.Load(); last != nil && last.index == index && last.at == at && last.cluster == cluster {
 		return last.text
 	}
 	k := key()
 	if k == nil {
 		return ""
 	}
+	s := state{cluster: clusterTag(cluster), index: index, at: at}
 	body := s.body()
 	text := base64.StdEncoding.EncodeToString(append(body, mac(k, body)...))
-	t.last.Store(&stateToken{s, text})
+	t.last.Store(&stateToken{cluster, index, at, text})
 	return text
 }
 
@@ -166,12 +169,12 @@ func (s *Server) State() string {
 	if s.node.Sealed() {
 		return ""
 	}
-	now := state{cluster: clusterTag(s.node.Identity().ID), index: s.raw.AppliedIndex(), at: s.position(context.Background())}
+	index, at := s.raw.AppliedIndex(), s.position(context.Background())
 	key := s.states.ownKey
-	if !now.at.IsZero() {
+	if !at.IsZero() {
 		key = s.setStateKey
 	}
-	return s.states.make(now, key)
+	return s.states.make(s.node.Identity().ID, index, at, key)
 }
 
 // AwaitState waits until this node has the state a token stands for. One of another cluster of the set names a position in
