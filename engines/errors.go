@@ -5,7 +5,8 @@ import (
 	"net/http"
 )
 
-// Kind says what sort of failure an Error is, and so which status a client sees.
+// Kind says what sort of failure an Error is, and so which status a client sees. Clusters tell each other the numbers: new
+// kinds go to the end.
 type Kind int
 
 const (
@@ -19,6 +20,7 @@ const (
 	KindLimited                  // 429
 	KindUpstream                 // 502
 	KindUnavailable              // 503
+	KindUnauthorized             // 401; only where clients wait for it: a login that is not finished
 )
 
 // Error is a failure with the one text a client may see. Err, the cause, goes to the log only.
@@ -26,6 +28,10 @@ type Error struct {
 	Kind   Kind
 	Detail string
 	Err    error
+	// Reason goes into the audit trail behind Detail: what the client must not be told and an auditor must.
+	Reason string
+	// Page, if set, is sent instead of the JSON error, with the status of the Kind: where a browser shows the answer.
+	Page *Raw
 	// Header goes out with the answer, for instance when to try again.
 	Header http.Header
 }

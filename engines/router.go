@@ -32,6 +32,8 @@ const (
 	AnyToken
 	// RawBody routes get the request body as a stream, whatever its size.
 	RawBody
+	// Form routes also take the form that a browser posts: each field once, as texts.
+	Form
 )
 
 // Has reports whether all of the given flags are set.

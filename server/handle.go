@@ -122,6 +122,16 @@ func clientText(err error) string {
 	return "internal error"
 }
 
+// auditText is what the audit trail says of an error.
+func auditText(err error) string {
+	text := clientText(err)
+	var e *engines.Error
+	if errors.As(err, &e) && e.Reason != "" {
+		text += ": " + e.Reason
+	}
+	return text
+}
+
 // unrecorded is the error of a request whose record could not be written. A node that is sealed has closed its
 // devices.
 func (s *Server) unrecorded(text, id string, err error) error {
@@ -309,7 +319,7 @@ func (s *Server) engine(ctx context.Context, c *call) (*engines.Response, error)
 
 // describe returns the audit record of the call as far as it has come.
 func (s *Server) describe(c *call, failure error) *audit.Record {
-	c.record.Error = clientText(failure)
+	c.record.Error = auditText(failure)
 	if c.record.Request.ID != "" {
 		return &c.record // it is described already
 	}

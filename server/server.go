@@ -59,6 +59,8 @@ type Options struct {
 	Config map[string]any
 	// DataDir is where the node keeps its files, for sys/host-info.
 	DataDir string
+	// Numbers returns further metrics, by name, of the engines; nil: there are none.
+	Numbers func() map[string]float64
 	// Link is the traffic with other clusters; nil: there is none.
 	Link replicated.Link
 	// SnapshotRoot is the directory below which schedules of snapshots may keep files; "": they may not.
@@ -406,6 +408,12 @@ func (s *Server) WantsRawBody(ctx context.Context, req *Request) bool {
 	return flags.Has(engines.RawBody)
 }
 
+// WantsForm reports whether the route takes the form that a browser posts.
+func (s *Server) WantsForm(ctx context.Context, req *Request) bool {
+	flags, _ := s.flags(ctx, req)
+	return req.Op == engines.Update && flags.Has(engines.Form)
+}
+
 // flags returns the flags of the request's route.
 func (s *Server) flags(ctx context.Context, req *Request) (engines.Flags, bool) {
 	if rest, ok := strings.CutPrefix(req.Path, sysPrefix); ok {
@@ -470,6 +478,9 @@ func (s *Server) numbers() map[string]float64 {
 	}
 	if c := s.node.Cluster(); c != nil {
 		sources = append(sources, c.Numbers())
+	}
+	if s.opts.Numbers != nil {
+		sources = append(sources, s.opts.Numbers())
 	}
 	for _, numbers := range sources {
 		maps.Copy(out, numbers)

@@ -36,7 +36,7 @@ type Record struct {
 	Auth     *Auth     // of the caller; nil without a valid token
 	Request  Request
 	Response *Response // only used by Broker.Response; nil when there is none
-	Error    string    // as the client sees it; "" for success
+	Error    string    // as the client sees it, and why; "" for success
 }
 
 // Auth is a token, the caller's or one that is handed out. Both secrets are given in the clear and hashed here.

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -131,7 +132,7 @@ func (x *exchange) limitBody() {
 func (x *exchange) takeTime() { http.NewResponseController(x.w).SetWriteDeadline(time.Time{}) }
 
 // readBody reads the body whole. The literal null counts as no body.
-func (x *exchange) readBody() error {
+func (x *exchange) readBody(ctx context.Context) error {
 	if x.bodyRead {
 		return nil
 	}
@@ -163,6 +164,11 @@ func (x *exchange) readBody() error {
 	http.NewResponseController(x.w).SetReadDeadline(time.Time{})
 	if t := strings.TrimSpace(string(body[:min(len(body), 16)])); t == "" && len(body) <= 16 || t == "null" {
 		return nil
+	}
+	if isForm(x.r.Header.Get("Content-Type"), body) && x.api.opts.Backend.WantsForm(ctx, &x.req) {
+		if body, err = formObject(body); err != nil {
+			return err
+		}
 	}
 	if err := checkJSON(body); err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"net/http"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -16,6 +17,7 @@ var kinds = map[engines.Kind]int{
 	engines.KindInternal:     http.StatusInternalServerError,
 	engines.KindInvalid:      http.StatusBadRequest,
 	engines.KindDenied:       http.StatusForbidden,
+	engines.KindUnauthorized: http.StatusUnauthorized,
 	engines.KindNotFound:     http.StatusNotFound,
 	engines.KindUnsupported:  http.StatusMethodNotAllowed,
 	engines.KindPrecondition: http.StatusPreconditionFailed,
@@ -76,6 +78,10 @@ func (x *exchange) fail(err error) {
 	var e *engines.Error
 	if errors.As(err, &e) {
 		maps.Copy(x.w.Header(), e.Header)
+		if e.Page != nil {
+			x.raw(&server.Reply{Response: &engines.Response{Status: status, Raw: e.Page}})
+			return
+		}
 	}
 	body, err := json.Marshal(map[string][]string{"errors": errs})
 	if err != nil {

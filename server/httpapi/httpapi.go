@@ -29,6 +29,8 @@ type Backend interface {
 	Handle(ctx context.Context, req *server.Request) (*server.Reply, error)
 	// WantsRawBody reports whether the request's route takes its body as a stream.
 	WantsRawBody(ctx context.Context, req *server.Request) bool
+	// WantsForm reports whether the request's route takes the form that a browser posts.
+	WantsForm(ctx context.Context, req *server.Request) bool
 	// Active reports whether this node is the active one.
 	Active() bool
 	// AwaitActive waits, for a moment, until a node that has become the leader serves as the active one, and
@@ -250,7 +252,7 @@ func (x *exchange) local(ctx context.Context) {
 		ctx, cancel = context.WithCancel(ctx)
 		defer cancel()
 		defer context.AfterFunc(x.r.Context(), cancel)()
-	} else if err := x.readBody(); err != nil {
+	} else if err := x.readBody(ctx); err != nil {
 		x.fail(err)
 		return
 	}

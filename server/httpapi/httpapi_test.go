@@ -33,6 +33,7 @@ type backend struct {
 	behind    bool // the state a client asks for has not arrived
 	sealed    bool
 	hangs     bool // the active node never answers
+	form      bool // the route takes forms
 	forwarded []string
 }
 
@@ -42,6 +43,7 @@ func (b *backend) Handle(_ context.Context, r *server.Request) (*server.Reply, e
 	return b.answer, b.err
 }
 func (b *backend) WantsRawBody(context.Context, *server.Request) bool { return false }
+func (b *backend) WantsForm(context.Context, *server.Request) bool    { return b.form }
 func (b *backend) Active() bool                                       { return b.active }
 func (b *backend) AwaitActive(context.Context) bool                   { b.active = b.elected; return b.elected }
 func (b *backend) ActiveAddr() string                                 { return "https://active.example:8200" }
@@ -438,4 +440,43 @@ func FuzzPath(f *testing.F) {
 			t.Fatalf("%q reached the backend as %q", target, b.got.Path)
 		}
 	})
+}
+
+func TestForms(t *testing.T) {
+	const form = "application/x-www-form-urlencoded"
+	post := func(b *backend, contentType, body string) (*backend, *httptest.ResponseRecorder) {
+		b.active = true
+		return b, call(t, b, httpapi.Options{}, "POST", "/v1/auth/x/callback", body, "Content-Type", contentType)
+	}
+	b, w := post(&backend{form: true}, form+"; charset=utf-8", "RelayState=a%2Bb&SAMLResponse=PD94+bWw%3D")
+	if w.Code != 204 || string(b.got.Body) != `{"RelayState":"a+b","SAMLResponse":"PD94 bWw="}` {
+		t.Errorf("a form reached the engine as %s (status %d)", b.got.Body, w.Code)
+	}
+	if b, _ = post(&backend{form: true}, form, `{"RelayState":"a"}`); string(b.got.Body) != `{"RelayState":"a"}` {
+		t.Errorf("JSON that is called a form reached the engine as %s", b.got.Body)
+	}
+	if b, _ = post(&backend{}, form, "a=b"); string(b.got.Body) != "a=b" {
+		t.Errorf("a route that takes no forms got %s", b.got.Body)
+	}
+	for body, status := range map[string]int{
+		"a=1&a=2": 400, "a=%zz": 400, strings.Repeat("x=1&", 17): 400, "a=" + strings.Repeat("x", 2<<20): 413,
+		"a=1&b=2&c=3&d=4&e=5&f=6&g=7&h=8&i=9&j=1&k=2&l=3&m=4&n=5&o=6&p=7&q=8": 400,
+	} {
+		if b, w := post(&backend{form: true}, form, body); w.Code != status || b.got != nil {
+			t.Errorf("the form %.20q answers %d, want %d", body, w.Code, status)
+		}
+	}
+}
+
+func TestErrorPage(t *testing.T) {
+	page := &engines.Raw{ContentType: "text/html; charset=utf-8", Header: http.Header{"X-Frame-Options": {"DENY"}}, Body: []byte("<p>no")}
+	b := &backend{active: true, err: &engines.Error{Kind: engines.KindDenied, Detail: "refused", Reason: "why", Page: page}}
+	w := call(t, b, httpapi.Options{}, "POST", "/v1/auth/x/callback", "")
+	if w.Code != 403 || w.Body.String() != "<p>no" || w.Header().Get("Content-Type") != page.ContentType || w.Header().Get("X-Frame-Options") != "DENY" {
+		t.Errorf("an error with a page answers %d %q %v", w.Code, w.Body, w.Header())
+	}
+	b.err = &engines.Error{Kind: engines.KindUnauthorized, Detail: "not yet"}
+	if w := call(t, b, httpapi.Options{}, "POST", "/v1/auth/x/token", ""); w.Code != 401 || !strings.Contains(w.Body.String(), `{"errors":["not yet"]}`) {
+		t.Errorf("a login that is not finished answers %d %s", w.Code, w.Body)
+	}
 }

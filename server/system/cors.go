@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"mime"
 	"net/http"
 	"net/url"
 	"slices"
@@ -75,13 +76,17 @@ func (c *CORS) current(ctx context.Context) (*corsRecord, error) {
 
 // Apply sets the response headers that a browser wants to see before it lets a page use the answer. It reports
 // whether it has answered the request itself: preflights, and requests of origins that are not allowed. Requests
-// without an Origin, or of the server's own pages, are left alone; so are all while the node is sealed.
+// without an Origin, or of the server's own pages, are left alone; so are all while the node is sealed, and the forms that
+// another site sends the browser here with: that site cannot read the answer, nor send a token with it.
 func (c *CORS) Apply(w http.ResponseWriter, r *http.Request) (answered bool) {
 	origin := r.Header.Get("Origin")
 	if origin == "" {
 		return false
 	}
 	if u, err := url.Parse(origin); err == nil && u.Host == r.Host {
+		return false
+	}
+	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); r.Method == http.MethodPost && kind == "application/x-www-form-urlencoded" {
 		return false
 	}
 	config, err := c.current(r.Context())
