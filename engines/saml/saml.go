@@ -1,0 +1,151 @@
+// Package saml is the auth method of people whom a SAML 2.0 identity provider knows.
+//
+// A client starts a login (sso_service_url) with the digest of a secret that it keeps, and gets a URL for the user's
+// browser and a poll id. The identity provider posts its signed answer through the browser to the callback. The client
+// then redeems the poll id and its secret for a token, once. Poll id, RelayState and request id are independent random
+// values, so that none of those who see one of them can finish another's login.
+//
+// What an answer must fulfil is in the package assertion, which trusts nothing of it before its signature; what is known
+// of the identity provider, explicit or from its metadata, in the package idp. What is stored, below the mount:
+//
+//	config            config: shared between clusters
+//	key               signingKey: of the requests, if they are signed; shared
+//	role/<name>       role; shared
+//
+// and, of each cluster on its own (Mount.ClusterStorage):
+//
+//	provider               the last good copy of the identity provider's metadata
+//	refused/<role>         refusal: the last login that was refused, for explain
+//	login/<id>             login: one that was started; id is the hash of the poll id
+//	relay/<hash>           the login that a RelayState belongs to
+//	go/<hash>              the login that a short link leads to
+//	assertion/<hash>       an assertion that has been used
+//	expiry/<time>-<hash>   the keys to remove at that time
+//
+// Everything of a login that decides something is one transaction, so it is decided once in a cluster, whichever nodes
+// requests reach. Start reading at New, then login.go, callback.go, token.go.
+package saml
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// Options are what every mount of a node shares. The zero value works.
+type Options struct {
+	Logger *slog.Logger // nil: discard
+	Counts *Counts      // nil: nobody counts
+}
+
+// Counts are what the mounts of a node have done since it started. Safe for concurrent use.
+type Counts struct {
+	Started          atomic.Int64 // logins
+	Completed        atomic.Int64 // accepted answers of identity providers
+	Refused          atomic.Int64 // refused answers
+	Redeemed         atomic.Int64 // logins that an engine answered with a token
+	MetadataFailures atomic.Int64 // fetches of metadata that failed
+}
+
+// Numbers returns the counts by name, for the metrics.
+func (c *Counts) Numbers() map[string]float64 {
+	return map[string]float64{
+		"saml_logins_started_total":    float64(c.Started.Load()),
+		"saml_answers_accepted_total":  float64(c.Completed.Load()),
+		"saml_answers_refused_total":   float64(c.Refused.Load()),
+		"saml_logins_redeemed_total":   float64(c.Redeemed.Load()),
+		"saml_metadata_failures_total": float64(c.MetadataFailures.Load()),
+	}
+}
+
+// engine is one mount on one node.
+type engine struct {
+	router    *engines.Router
+	log       *slog.Logger
+	counts    *Counts
+	providers providers
+	pending   pending
+}
+
+// Router implements engines.Engine.
+func (e *engine) Router() *engines.Router { return e.router }
+
+// New returns the engines.Factory. Its engines are engines.Renewer and engines.RoleNamer.
+func New(o Options) engines.Factory {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Counts == nil {
+		o.Counts = new(Counts)
+	}
+	return func(m engines.Mount) (engines.Engine, error) {
+		return newEngine(o.Logger.With("mount", m.Namespace+m.Path), o.Counts), nil
+	}
+}
+
+func newEngine(log *slog.Logger, counts *Counts) *engine {
+	e := &engine{router: engines.NewRouter(), log: log, counts: counts}
+	r := e.router
+	const public = engines.Unauthenticated | engines.Active
+	const here = engines.ClusterLocal | engines.Active // about this cluster's logins and network
+
+	engines.On(r, engines.Read, "config", "Read the configuration.", 0, readConfig)
+	engines.On(r, engines.Update, "config", "Configure the identity provider, or change what is given.", 0, writeConfig).Exists = configExists
+	engines.On(r, engines.Update, "config/verify", "Fetch the identity provider's metadata now, and say what is known of it.", here, e.verifyConfig)
+	engines.On(r, engines.Update, "config/rotate-signing-key", "Make a new key for signed requests.", 0, rotateKey)
+	engines.On(r, engines.Read, "metadata", "The metadata of this service provider, for the identity provider.", engines.Unauthenticated, metadata)
+
+	engines.On(r, engines.List, "role", "List the roles.", 0, listRoles)
+	engines.On(r, engines.Read, "role/{name}", "Read a role.", 0, readRole)
+	engines.On(r, engines.Update, "role/{name}", "Create a role, or change what is given.", 0, writeRole).Exists = roleExists
+	engines.On(r, engines.Delete, "role/{name}", "Delete a role. Tokens of the role live on until they expire.", 0, deleteRole)
+	engines.On(r, engines.Update, "role/{name}/explain", "Say which bound values a user has and which not: for given attributes, or for the last login that was refused.", here, explain)
+
+	engines.On(r, engines.Update, "sso_service_url", "Start a login.", public, e.start)
+	engines.On(r, engines.Update, "callback", "Take the identity provider's answer, posted by the user's browser.", public|engines.Form, e.callback)
+	engines.On(r, engines.Update, "token", "Finish a login: 401 as long as the user has not.", public, e.token)
+	engines.On(r, engines.Read, "go/{code}", "Lead a browser to the identity provider, once.", public, e.follow)
+	return e
+}
+
+// LevelTrace is below slog.LevelDebug: where verbose_logging writes whole responses.
+const LevelTrace = slog.LevelDebug - 4
+
+// getter is what reads need of a store or of a transaction.
+type getter interface {
+	Get(ctx context.Context, key storage.Key) (storage.Entry, error)
+}
+
+// formatted is a stored record. All of them are JSON with the field "format", 1.
+type formatted interface{ format() *int }
+
+// get decodes what is stored under a key and reports whether there is anything.
+func get(ctx context.Context, s getter, key storage.Key, v formatted) (bool, error) {
+	e, err := s.Get(ctx, key)
+	if errors.Is(err, storage.ErrNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if err := json.Unmarshal(e.Value, v); err != nil || *v.format() != 1 {
+		return false, fmt.Errorf("decoding %q: unknown format", key)
+	}
+	return true, nil
+}
+
+func put(t *storage.Txn, key storage.Key, v formatted) error {
+	*v.format() = 1
+	value, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	t.Put(key, value)
+	return nil
+}
