@@ -1,0 +1,120 @@
+package harness
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// Rule is a row of a RULES.md: a promise, and the tests that hold it.
+type Rule struct {
+	Section, Text string
+	tests         []testOf
+}
+
+// testOf is a test that a rule names.
+type testOf struct{ dir, name, sub string }
+
+// Rules reads RULES.md in the current directory.
+func Rules(t TB) []Rule {
+	t.Helper()
+	text, err := os.ReadFile("RULES.md")
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	named := regexp.MustCompile("`([\\w/]+)` (Test\\w+)(?:/([^,|]+))?")
+	var out []Rule
+	section := ""
+	for line := range strings.Lines(string(text)) {
+		if title, ok := strings.CutPrefix(line, "## "); ok {
+			section = strings.TrimSpace(title)
+		}
+		cells := strings.Split(line, " | ")
+		if !strings.HasPrefix(line, "| ") || len(cells) != 2 || cells[0] == "| rule" {
+			continue
+		}
+		r := Rule{Section: section, Text: strings.TrimPrefix(cells[0], "| ")}
+		for _, m := range named.FindAllStringSubmatch(cells[1], -1) {
+			r.tests = append(r.tests, testOf{m[1], m[2], strings.TrimSpace(m[3])})
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// CheckRules fails the test unless every rule of RULES.md has a test that exists, and every test of rules_test.go, in the
+// current directory, is that of a rule. There must be at least min rules. dir is the current directory, from the module's
+// root.
+func CheckRules(t TB, dir string, min int) {
+	t.Helper()
+	root, err := Root()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	all := Rules(t)
+	if len(all) < min {
+		t.Errorf("there are %d rules only", len(all))
+	}
+	listed := map[string]bool{}
+	packages := map[string]map[string]string{}
+	for _, r := range all {
+		if len(r.tests) == 0 {
+			t.Errorf("%s: no test: %s", r.Section, r.Text)
+		}
+		for _, test := range r.tests {
+			if packages[test.dir] == nil {
+				packages[test.dir] = testsOf(t, filepath.Join(root, filepath.FromSlash(test.dir)))
+			}
+			file, ok := packages[test.dir][test.name]
+			switch {
+			case !ok:
+				t.Errorf("%s has no %s: %s", test.dir, test.name, r.Text)
+			case test.sub != "" && !strings.Contains(file, `"`+test.sub+`"`):
+				t.Errorf("%s has no subtest %q: %s", test.name, test.sub, r.Text)
+			}
+			if test.dir == dir {
+				listed[test.name] = true
+			}
+		}
+	}
+	own, err := os.ReadFile("rules_test.go")
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	for name, file := range testsOf(t, ".") {
+		if file == string(own) && !listed[name] {
+			t.Errorf("%s is no rule's test", name)
+		}
+	}
+}
+
+// testsOf returns the tests of a directory, each with the text of its file.
+func testsOf(t TB, dir string) map[string]string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	found := map[string]string{}
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatalf("%v", err)
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), name, text, parser.SkipObjectResolution)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		for _, d := range f.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil && strings.HasPrefix(fn.Name.Name, "Test") {
+				found[fn.Name.Name] = string(text)
+			}
+		}
+	}
+	return found
+}
