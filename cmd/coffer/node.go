@@ -20,6 +20,7 @@ import (
 	"github.com/coffer-project/coffer/engines/approle"
 	"github.com/coffer-project/coffer/engines/cubbyhole"
 	"github.com/coffer-project/coffer/engines/kv"
+	"github.com/coffer-project/coffer/engines/saml"
 	"github.com/coffer-project/coffer/engines/userpass"
 	"github.com/coffer-project/coffer/replication"
 	"github.com/coffer-project/coffer/server"
@@ -50,10 +51,14 @@ type node struct {
 	log     *slog.Logger
 }
 
-// factories are the engines that can be mounted.
-var factories = map[string]engines.Factory{
-	"kv": kv.New, "cubbyhole": cubbyhole.New,
-	"userpass": userpass.New, "approle": approle.New,
+// factories returns the engines that can be mounted, and the metrics they share.
+func factories(log *slog.Logger) (map[string]engines.Factory, func() map[string]float64) {
+	logins := new(saml.Counts)
+	return map[string]engines.Factory{
+		"kv": kv.New, "cubbyhole": cubbyhole.New,
+		"userpass": userpass.New, "approle": approle.New,
+		"saml": saml.New(saml.Options{Logger: log, Counts: logins}),
+	}, logins.Numbers
 }
 
 // openNode opens the data and composes a sealed node. Close it with node.close.
@@ -95,9 +100,10 @@ func openNode(c *config.Config, dev devOptions, log *logs) (*node, error) {
 		return nil, errors.Join(err, n.close())
 	}
 	n.link = link
+	mountable, numbers := factories(log.Named("saml"))
 	opts := server.Options{
 		Link:      linkOf{link},
-		Factories: factories, TempDir: c.Storage.Path, Logger: n.log,
+		Factories: mountable, Numbers: numbers, TempDir: c.Storage.Path, Logger: n.log,
 		Version:         system.Version{API: apiVersion, Product: version()},
 		DefaultLeaseTTL: c.DefaultLeaseTTL, MaxLeaseTTL: c.MaxLeaseTTL,
 		UnauthenticatedMetrics: unauthenticatedMetrics(c), RootTokenID: dev.rootToken,
