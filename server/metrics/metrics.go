@@ -98,6 +98,12 @@ var help = map[string]string{
 	"lease_revocations_total":         "Leases revoked on this node since it started.",
 	"lease_revocation_failures_total": "Attempts to revoke a lease that failed.",
 
+	"saml_logins_started_total":    "SAML logins started on this node since it started.",
+	"saml_answers_accepted_total":  "Responses of SAML identity providers that were accepted.",
+	"saml_answers_refused_total":   "Responses of SAML identity providers that were refused; the log says why.",
+	"saml_logins_redeemed_total":   "SAML logins that clients redeemed for a token.",
+	"saml_metadata_failures_total": "Fetches of an identity provider's metadata that failed.",
+
 	"quota_rate_limit_violations_total":  "Requests that a rate limit refused on this node.",
 	"quota_lease_count_violations_total": "Leases and logins that a lease count quota refused on this node.",
 

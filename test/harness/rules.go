@@ -47,16 +47,16 @@ func Rules(t TB) []Rule {
 }
 
 // CheckRules fails the test unless every rule of RULES.md has a test that exists, and every test of rules_test.go, in the
-// current directory, is that of a rule. There must be at least min rules. dir is the current directory, from the module's
+// current directory, is that of a rule. There must be at least that many rules. dir is the current directory, from the module's
 // root.
-func CheckRules(t TB, dir string, min int) {
+func CheckRules(t TB, dir string, least int) {
 	t.Helper()
 	root, err := Root()
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
 	all := Rules(t)
-	if len(all) < min {
+	if len(all) < least {
 		t.Errorf("there are %d rules only", len(all))
 	}
 	listed := map[string]bool{}
