@@ -2,6 +2,12 @@ package saml
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"unicode"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/storage"
@@ -25,37 +31,335 @@ type role struct {
 	// Older are the older names of token fields that were used last: reads answer these, too.
 	Older []string `json:"older,omitempty"`
 
-	name string
+	name string // where it is stored
 }
 
 func (r *role) format() *int { return &r.Format }
 
+// The two types of a bound.
+const (
+	stringType = "string" // values are compared as they are
+	globType   = "glob"   // "*" in an expected value stands for any text
+)
+
+// Limits of what a role may hold.
+const (
+	maxNameBytes          = 128
+	maxBoundAttributes    = 64
+	maxBoundValues        = 256 // of the subject, or of one attribute
+	maxBoundValueBytes    = 1024
+	maxAttributeNameBytes = 512
+	maxMetadataKeyBytes   = 128 // as entities' aliases have it
+	maxMetadataValueBytes = 512
+)
+
+// normalName returns the form of a role's name that is stored and compared.
+func normalName(name string) (string, error) {
+	name = strings.ToLower(name)
+	switch {
+	case len(name) > maxNameBytes:
+		return "", engines.Invalid("field \"name\": is longer than %d bytes", maxNameBytes)
+	case name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_-.@") != "" || !isWord(name[0]) || !isWord(name[len(name)-1]):
+		return "", engines.Invalid("field \"name\": may hold letters, digits and _-.@ only, with a letter, a digit or _ at both ends")
+	}
+	return name, nil
+}
+
+func isWord(c byte) bool { return c == '_' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' }
+
 // getRole returns a role, nil if there is none. Names are compared in lower case.
-func getRole(ctx context.Context, s getter, name string) (*role, error) { panic("todo") }
-
-// identity is what a role decides by.
-type identity struct {
-	Subject    string              `json:"subject"`
-	Attributes map[string][]string `json:"attributes"`
+func getRole(ctx context.Context, s getter, name string) (*role, error) {
+	name, err := normalName(name)
+	if err != nil {
+		return nil, nil //nolint:nilerr // what cannot be a name is the name of no role
+	}
+	r := &role{name: name}
+	if found, err := get(ctx, s, rolePrefix+storage.Key(name), r); !found || err != nil {
+		return nil, err
+	}
+	return r, nil
 }
 
-// admits returns nil if the role lets the user in, else which bound value the user lacks: in words that may be shown to
-// the user, so without the values that would be right.
-func (r *role) admits(user identity) error { panic("todo") }
+// check brings the role into its stored form and refuses what cannot work.
+func (r *role) check() error {
+	if r.BoundSubjectsType == "" {
+		r.BoundSubjectsType = stringType
+	}
+	if r.BoundAttributesType == "" {
+		r.BoundAttributesType = stringType
+	}
+	if err := checkBound(r.BoundSubjects); err != nil {
+		return engines.Invalid("field \"bound_subjects\": %v", err)
+	}
+	if len(r.BoundAttributes) > maxBoundAttributes {
+		return engines.Invalid("field \"bound_attributes\": has more than %d attributes", maxBoundAttributes)
+	}
+	for name, values := range r.BoundAttributes {
+		if err := checkAttributeName(name); err != nil {
+			return engines.Invalid("field \"bound_attributes\": a name %v", err)
+		}
+		if len(values) == 0 {
+			return engines.Invalid("field \"bound_attributes\": %q has no values: leave it out, or give the values that are expected", name)
+		}
+		if err := checkBound(values); err != nil {
+			return engines.Invalid("field \"bound_attributes\": %q %v", name, err)
+		}
+	}
+	if r.GroupsAttribute != "" {
+		if err := checkAttributeName(r.GroupsAttribute); err != nil {
+			return engines.Invalid("field \"groups_attribute\": %v", err)
+		}
+	}
+	if err := checkMetadata(r.AliasMetadata); err != nil {
+		return err
+	}
+	if strings.HasPrefix(r.Token.TokenType, "default-") {
+		return engines.Invalid("field \"token_type\": must be one of \"default\", \"service\", \"batch\": the others are for roles of the token store")
+	}
+	return r.Token.Validate()
+}
 
-// groups returns the names of the groups that the user is in, nil if the role has no groups attribute.
-func (r *role) groups(user identity) []string { panic("todo") }
+func checkBound(values engines.StringList) error {
+	if len(values) > maxBoundValues {
+		return fmt.Errorf("has more than %d values", maxBoundValues)
+	}
+	for _, v := range values {
+		switch {
+		case v == "":
+			return fmt.Errorf("has an empty value")
+		case len(v) > maxBoundValueBytes:
+			return fmt.Errorf("has a value that is longer than %d bytes", maxBoundValueBytes)
+		}
+	}
+	return nil
+}
 
+func checkAttributeName(name string) error {
+	switch {
+	case len(name) > maxAttributeNameBytes:
+		return fmt.Errorf("is longer than %d bytes", maxAttributeNameBytes)
+	case name == "":
+		return fmt.Errorf("is empty")
+	case strings.TrimSpace(name) != name || strings.ContainsFunc(name, unicode.IsControl):
+		return fmt.Errorf("begins or ends with a blank, or has a control character")
+	}
+	return nil
+}
+
+// checkMetadata refuses what the alias of an entity could not hold.
+func checkMetadata(pairs engines.StringMap) error {
+	for k, v := range pairs {
+		switch {
+		case k == "" || len(k) > maxMetadataKeyBytes:
+			return engines.Invalid("field \"alias_metadata\": each key must have 1 to %d bytes", maxMetadataKeyBytes)
+		case len(v) > maxMetadataValueBytes:
+			return engines.Invalid("field \"alias_metadata\": each value must have at most %d bytes", maxMetadataValueBytes)
+		case strings.ContainsFunc(k, unicode.IsControl) || strings.ContainsFunc(v, unicode.IsControl):
+			return engines.Invalid("field \"alias_metadata\": must not contain control characters")
+		}
+	}
+	return nil
+}
+
+// data is what a read of the role answers.
+func (r *role) data() map[string]any {
+	attributes := map[string]engines.StringList{}
+	maps.Copy(attributes, r.BoundAttributes)
+	metadata := engines.StringMap{}
+	maps.Copy(metadata, r.AliasMetadata)
+	data := r.Token.Data()
+	data["bound_subjects"] = append(engines.StringList{}, r.BoundSubjects...)
+	data["bound_subjects_type"] = r.BoundSubjectsType
+	data["bound_attributes"] = attributes
+	data["bound_attributes_type"] = r.BoundAttributesType
+	data["groups_attribute"] = r.GroupsAttribute
+	data["alias_metadata"] = metadata
+	data["require_same_address"] = r.RequireSameAddress
+	for _, older := range r.Older {
+		data[older] = data["token_"+older]
+	}
+	return data
+}
+
+// roleIn is the input of routes that need nothing but the role's name.
 type roleIn struct {
-	Name string `json:"name" help:"Name of the role."`
+	Name string `json:"name" help:"Name of the role, in any case."`
 }
 
-func roleExists(ctx context.Context, req *engines.Request) (bool, error) { panic("todo") }
+type rolesIn struct {
+	After string `json:"after" help:"Only names after this one."`
+	Limit int    `json:"limit" help:"At most this many names; 0 is all."`
+}
 
-func listRoles(context.Context, *engines.Request, *none) (*engines.Response, error) { panic("todo") }
+// olderFields are older names of the token fields.
+type olderFields struct {
+	Policies engines.StringList `json:"policies" max:"256" help:"Older name of token_policies."`
+	TTL      engines.Duration   `json:"ttl" help:"Older name of token_ttl."`
+	MaxTTL   engines.Duration   `json:"max_ttl" help:"Older name of token_max_ttl."`
+}
 
-func readRole(context.Context, *engines.Request, *roleIn) (*engines.Response, error) { panic("todo") }
+// apply sets what came under an older name and not under the newer one.
+func (o *olderFields) apply(req *engines.Request, r *role) {
+	take := func(older string, set func()) {
+		newer := req.Given("token_" + older)
+		if !newer && !req.Given(older) {
+			return
+		}
+		r.Older = slices.DeleteFunc(r.Older, func(name string) bool { return name == older })
+		if !newer {
+			set()
+			r.Older = append(r.Older, older)
+		}
+	}
+	take("policies", func() { r.Token.TokenPolicies = o.Policies })
+	take("ttl", func() { r.Token.TokenTTL = o.TTL })
+	take("max_ttl", func() { r.Token.TokenMaxTTL = o.MaxTTL })
+}
 
-func writeRole(context.Context, *engines.Request, *roleIn) (*engines.Response, error) { panic("todo") }
+type writeRoleIn struct {
+	roleIn
+	BoundSubjects       engines.StringList `json:"bound_subjects" max:"256" help:"Subjects that may log in: a list, or a text with commas. Empty: any subject."`
+	BoundSubjectsType   string             `json:"bound_subjects_type" enum:"string,glob" help:"How subjects are compared: string, as they are; glob, with * for any text."`
+	BoundAttributes     json.RawMessage    `json:"bound_attributes" max:"262144" help:"Attribute names and the values that are expected of each: a list, or a text with commas. Each attribute must have at least one of its values."`
+	BoundAttributesType string             `json:"bound_attributes_type" enum:"string,glob" help:"How values of attributes are compared: string, as they are; glob, with * for any text."`
+	GroupsAttribute     string             `json:"groups_attribute" help:"The attribute whose values are the user's groups."`
+	AliasMetadata       engines.StringMap  `json:"alias_metadata" max:"64" help:"Metadata of the entity alias of who logs in."`
+	RequireSameAddress  bool               `json:"require_same_address" help:"Whether a login must be started, confirmed in the browser and finished from one address."`
+	engines.TokenFields
+	olderFields
+}
 
-func deleteRole(context.Context, *engines.Request, *roleIn) (*engines.Response, error) { panic("todo") }
+// apply sets what the request gave.
+func (in *writeRoleIn) apply(req *engines.Request, r *role) error {
+	if req.Given("bound_subjects") {
+		if len(in.BoundSubjects) == 0 && !lifts(req, "bound_subjects") {
+			return engines.Invalid("field \"bound_subjects\": has blank values only: give subjects, or an empty list to admit any")
+		}
+		r.BoundSubjects = in.BoundSubjects
+	}
+	if req.Given("bound_subjects_type") {
+		r.BoundSubjectsType = in.BoundSubjectsType
+	}
+	if req.Given("bound_attributes") {
+		attributes, err := boundAttributes(in.BoundAttributes)
+		if err != nil {
+			return engines.Invalid("field \"bound_attributes\": %v", err)
+		}
+		r.BoundAttributes = attributes
+	}
+	if req.Given("bound_attributes_type") {
+		r.BoundAttributesType = in.BoundAttributesType
+	}
+	if req.Given("groups_attribute") {
+		r.GroupsAttribute = strings.TrimSpace(in.GroupsAttribute)
+	}
+	if req.Given("alias_metadata") {
+		r.AliasMetadata = in.AliasMetadata
+	}
+	if req.Given("require_same_address") {
+		r.RequireSameAddress = in.RequireSameAddress
+	}
+	fields := in.TokenFields
+	fields.Keep(req, r.Token)
+	r.Token = fields
+	in.olderFields.apply(req, r)
+	return nil
+}
+
+// lifts reports whether the request's list is empty on purpose: "" or []. A list of blanks, from a variable that was
+// not set for instance, must not let everybody in.
+func lifts(req *engines.Request, field string) bool {
+	var body map[string]json.RawMessage
+	if json.Unmarshal(req.Body, &body) != nil {
+		return false
+	}
+	text := string(slices.DeleteFunc(slices.Clone(body[field]), func(c byte) bool { return strings.IndexByte(" \t\r\n", c) >= 0 }))
+	return text == `[]` || text == `""`
+}
+
+func listRoles(ctx context.Context, req *engines.Request, in *rolesIn) (*engines.Response, error) {
+	return engines.Listed(req.Mount.Storage.List(ctx, rolePrefix, in.After, in.Limit))
+}
+
+func roleExists(ctx context.Context, req *engines.Request) (bool, error) {
+	name, err := normalName(req.Param("name"))
+	if err != nil {
+		return false, err
+	}
+	r, err := getRole(ctx, req.Mount.Storage, name)
+	return r != nil, err
+}
+
+func readRole(ctx context.Context, req *engines.Request, in *roleIn) (*engines.Response, error) {
+	name, err := normalName(in.Name)
+	if err != nil {
+		return nil, err
+	}
+	r, err := getRole(ctx, req.Mount.Storage, name)
+	if err == nil && r == nil {
+		err = engines.NotFound("")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &engines.Response{Data: r.data()}, nil
+}
+
+func writeRole(ctx context.Context, req *engines.Request, in *writeRoleIn) (*engines.Response, error) {
+	name, err := normalName(in.Name)
+	if err != nil {
+		return nil, err
+	}
+	var warnings []string
+	_, err = storage.Update(ctx, req.Mount.Storage, func(t *storage.Txn) error {
+		r, err := getRole(ctx, t, name)
+		if err != nil {
+			return err
+		}
+		if r == nil {
+			r = new(role)
+		}
+		if err := in.apply(req, r); err != nil {
+			return err
+		}
+		if err := r.check(); err != nil {
+			return err
+		}
+		warnings = r.warnings()
+		if limit := engines.Duration(req.Mount.MaxLeaseTTL); limit > 0 && r.Token.TokenMaxTTL > limit {
+			warnings = append(warnings, "token_max_ttl is greater than the mount's maximum: tokens get the mount's")
+		}
+		return put(t, rolePrefix+storage.Key(name), r)
+	})
+	if err != nil || warnings == nil {
+		return nil, err
+	}
+	return &engines.Response{Warnings: warnings}, nil
+}
+
+func deleteRole(ctx context.Context, req *engines.Request, in *roleIn) (*engines.Response, error) {
+	name, err := normalName(in.Name)
+	if err != nil {
+		return nil, err
+	}
+	// The refusal goes first. On a secondary cluster the role is the primary's to delete, so the request goes there next:
+	// it leaves a refusal in neither.
+	if _, err := req.Mount.ClusterStorage.Commit(ctx, storage.Batch{Deletes: []storage.Key{refusedPrefix + storage.Key(name)}}); err != nil {
+		return nil, err
+	}
+	_, err = req.Mount.Storage.Commit(ctx, storage.Batch{Deletes: []storage.Key{rolePrefix + storage.Key(name)}})
+	return nil, err
+}
+
+// StoredPath returns a path with the role's name in it as it is stored: in lower case. Policies are asked about it, too.
+func (e *engine) StoredPath(path string) string {
+	dir, rest, ok := strings.Cut(path, "/")
+	if !ok || dir != "role" {
+		return path
+	}
+	name, rest, more := strings.Cut(rest, "/")
+	if name = dir + "/" + strings.ToLower(name); more {
+		name += "/" + rest
+	}
+	return name
+}
