@@ -2,6 +2,8 @@ package saml
 
 import (
 	"context"
+	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
@@ -27,4 +29,97 @@ func (r *refusal) format() *int { return &r.Format }
 // refusedTTL is how long a refusal can be explained.
 const refusedTTL = 24 * time.Hour
 
-func explain(context.Context, *engines.Request, *roleIn) (*engines.Response, error) { panic("todo") }
+type explainIn struct {
+	roleIn
+	Subject    string          `json:"subject" max:"1024" help:"Subject of a user; without subject and attributes, the last login of the role that was refused is explained."`
+	Attributes json.RawMessage `json:"attributes" max:"262144" help:"Attributes of a user: names, and for each a value or a list of values, as the identity provider sends them."`
+}
+
+// maxGivenValues is above what one response can hold.
+const maxGivenValues = 1000
+
+// user returns the given user, nil if none is given.
+func (in *explainIn) user() (*identity, error) {
+	attributes, err := givenAttributes(in.Attributes)
+	if err != nil {
+		return nil, engines.Invalid("field \"attributes\": %v", err)
+	}
+	n := 0
+	for _, values := range attributes {
+		n += len(values)
+	}
+	switch {
+	case n > maxGivenValues:
+		return nil, engines.Invalid("field \"attributes\": has more than %d values", maxGivenValues)
+	case in.Subject == "" && len(attributes) == 0:
+		return nil, nil
+	}
+	return &identity{Subject: in.Subject, Attributes: attributes}, nil
+}
+
+func explain(ctx context.Context, req *engines.Request, in *explainIn) (*engines.Response, error) {
+	name, err := normalName(in.Name)
+	if err != nil {
+		return nil, err
+	}
+	user, err := in.user()
+	if err != nil {
+		return nil, err
+	}
+	r, err := getRole(ctx, req.Mount.Storage, name)
+	if err != nil {
+		return nil, err
+	}
+	if r == nil {
+		return nil, engines.NotFound("no role has this name")
+	}
+	if user != nil {
+		return &engines.Response{Data: r.explain(user)}, nil
+	}
+	last := new(refusal)
+	switch found, err := get(ctx, req.Mount.ClusterStorage, refusedPrefix+storage.Key(name), last); {
+	case err != nil:
+		return nil, err
+	case !found || time.Since(last.At) > refusedTTL:
+		return nil, engines.NotFound("no login of this role was refused in the last 24 hours: give a subject and attributes")
+	}
+	data := r.explain(last.User)
+	data["refused"] = map[string]any{"at": last.At, "reason": last.Reason, "detail": last.Detail, "address": last.Address}
+	return &engines.Response{Data: data}, nil
+}
+
+// explain returns what the role makes of a user as it is now. A nil user is one whom nobody vouches for: there is
+// nothing to hold against the bounds.
+func (r *role) explain(user *identity) map[string]any {
+	data := map[string]any{
+		"admitted": false, "subject": "", "attributes": map[string][]string{},
+		"groups": []string{}, "policies": []string{}, "checks": []check{},
+	}
+	if user == nil {
+		return data
+	}
+	data["subject"] = user.Subject
+	if user.Attributes != nil {
+		data["attributes"] = user.Attributes
+	}
+	data["groups"] = append([]string{}, r.groups(*user)...)
+	checks := r.checks(*user)
+	for i := range checks {
+		checks[i].Hint = checks[i].hint(*user)
+	}
+	data["checks"] = checks
+	if !slices.ContainsFunc(checks, func(c check) bool { return !c.Passed }) {
+		data["admitted"], data["policies"] = true, r.policies()
+	}
+	return data
+}
+
+// policies returns those that a token of the role has before its groups and entity add theirs.
+func (r *role) policies() []string {
+	policies := append([]string{}, r.Token.TokenPolicies...)
+	if !r.Token.TokenNoDefaultPolicy && !slices.Contains(policies, "default") {
+		policies = append(policies, "default")
+	}
+	slices.Sort(policies)
+	return policies
+}
