@@ -26,6 +26,26 @@ Users are made with:
 
   $ coffer auth enable userpass
   $ coffer write auth/userpass/users/ada password=- token_policies=app`,
+	"saml": `Logging in with SAML signs you in with a browser, on any machine that reaches the identity provider and the server:
+
+  $ coffer login -method=saml
+  $ coffer login -method=saml role=dev
+
+Arguments, all of them optional:
+
+  role=NAME            the role; without it that of the last login here, else the default of the method; role= takes that default
+  acs_url=URL          where the identity provider answers, one of the configured acs_urls; without it this server's address
+  skip_browser=true    only print the URL
+  abort_on_error=true  give up if no browser can be opened
+  code=CODE            finish a login that began at the identity provider, with the code that the browser shows
+
+The flag -qr prints a QR code, to sign in with a phone. BROWSER names the browser to open, or none.
+
+Methods are made with:
+
+  $ coffer auth enable saml
+  $ coffer saml config -metadata=idp.xml
+  $ coffer write auth/saml/role/dev bound_attributes=groups=dev token_policies=app`,
 	"approle": `Logging in with approle is for programs. It takes the id of a role and one of the role's secret ids:
 
   $ coffer login -method=approle role_id=@role_id secret_id=@secret_id

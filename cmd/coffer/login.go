@@ -25,17 +25,22 @@ username without a password asks for it. Secrets can come from stdin or a file: 
 If the login needs a second factor, its code is asked for, or given with -mfa. With -wrap-ttl the token comes wrapped: it is unwrapped
 and stored, or with -no-store or -token-only handed on as it is.
 
+The method "saml" signs you in with a browser, on this machine or another: coffer auth help saml lists its arguments. Its role and path
+are remembered for the next login to the same server.
+
 Examples:
 
   $ coffer login
   $ coffer login -method=userpass username=ada
   $ coffer login -method=userpass -mfa=phone:492039 username=ada
+  $ coffer login -method=saml role=dev
   $ coffer login -method=approle role_id=@role_id secret_id=@secret_id
   $ coffer login -method=userpass -path=staff -token-only username=ada password=- <password`,
 		flags: []cli.Flag{
 			&cli.StringFlag{Name: "method", Aliases: []string{"m"}, Value: "token", Usage: "log in with the auth method of this `TYPE`"},
 			&cli.StringFlag{Name: "path", Usage: "`PATH` of the method, if it is not its type"},
 			mfaFlag(),
+			&cli.BoolFlag{Name: "qr", Usage: "with -method=saml: print a QR code, to sign in with a phone"},
 			&cli.BoolFlag{Name: "no-store", Usage: "do not store the token"},
 			&cli.BoolFlag{Name: "no-print", Usage: "do not print the token"},
 			&cli.BoolFlag{Name: "token-only", Usage: "print nothing but the token, and do not store it"},
@@ -48,11 +53,23 @@ func login(ctx context.Context, c *call) error {
 	if c.Bool("token-only") && (c.IsSet("field") || c.Bool("no-print")) {
 		return usagef("-token-only goes with neither -field nor -no-print")
 	}
+	if c.Bool("qr") && c.String("method") != "saml" {
+		return usagef("-qr is for -method=saml")
+	}
 	var a *answer
 	var err error
-	if c.String("method") == "token" {
+	finish := func(context.Context, *answer, bool) string { return "" }
+	switch c.String("method") {
+	case "token":
 		a, err = loginToken(ctx, c)
-	} else {
+	case "saml":
+		var l *samlLogin
+		if l, err = newSAMLLogin(ctx, c); err != nil {
+			return err
+		}
+		finish = l.finish
+		a, err = l.run(ctx)
+	default:
 		a, err = loginMethod(ctx, c)
 	}
 	if err != nil {
@@ -67,10 +84,11 @@ func login(ctx context.Context, c *call) error {
 			return err
 		}
 	}
-	return c.printLogin(a, stored)
+	return c.printLogin(a, stored, finish(ctx, a, stored))
 }
 
-func (c *call) printLogin(a *answer, stored bool) error {
+// printLogin prints the answer to a login; who is "" if that is not known.
+func (c *call) printLogin(a *answer, stored bool, who string) error {
 	if stored && env("TOKEN") != "" {
 		c.warnf("Warning: COFFER_TOKEN, VAULT_TOKEN or BAO_TOKEN is set and goes before the token just stored. Unset it to use that.")
 	}
@@ -87,20 +105,23 @@ func (c *call) printLogin(a *answer, stored bool) error {
 		}
 	}
 	if c.String("field") == "" {
-		c.sayf("%s", loginText(a, stored))
+		c.sayf("%s", loginText(a, stored, who))
 	}
 	return c.printAnswer(a)
 }
 
 // loginText says what became of the token.
-func loginText(a *answer, stored bool) string {
+func loginText(a *answer, stored bool, who string) string {
+	if who != "" {
+		who = " as " + who
+	}
 	switch {
 	case stored:
-		return fmt.Sprintf("Success! You are logged in.\nThe token is stored in ~/%s, where later commands find it.\n", tokenFiles[0])
+		return fmt.Sprintf("Success! You are logged in%s.\nThe token is stored in ~/%s, where later commands find it.\n", who, tokenFiles[0])
 	case a.secret.WrapInfo != nil:
 		return "Success! The token is behind the wrapping token below; coffer unwrap gets it, once.\n"
 	}
-	return "Success! You are logged in.\nThe token is not stored; commands use it if it is in COFFER_TOKEN.\n"
+	return fmt.Sprintf("Success! You are logged in%s.\nThe token is not stored; commands use it if it is in COFFER_TOKEN.\n", who)
 }
 
 // loginToken checks a token by looking itself up, and makes of the answer what a login method would have sent.
