@@ -2,8 +2,13 @@ package saml
 
 import (
 	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/saml/idp"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -50,10 +55,236 @@ func configExists(ctx context.Context, req *engines.Request) (bool, error) {
 	return get(ctx, req.Mount.Storage, configKey, new(config))
 }
 
-func readConfig(context.Context, *engines.Request, *none) (*engines.Response, error) { panic("todo") }
+// readConfig answers what was set, and the switches.
+func readConfig(ctx context.Context, req *engines.Request, _ *none) (*engines.Response, error) {
+	c := new(config)
+	if found, err := get(ctx, req.Mount.Storage, configKey, c); err != nil || !found {
+		return nil, orMissing(err)
+	}
+	data := map[string]any{
+		"entity_id":                    c.EntityID,
+		"acs_urls":                     c.ACSURLs,
+		"verbose_logging":              c.VerboseLogging,
+		"validate_response_signature":  c.ValidateResponseSignature,
+		"validate_assertion_signature": c.ValidateAssertionSignature,
+		"sign_authn_requests":          c.SignAuthnRequests,
+		"allow_idp_initiated":          c.AllowIDPInitiated,
+	}
+	for field, value := range map[string]string{
+		"idp_metadata_url": c.IDPMetadataURL, "idp_sso_url": c.IDPSSOURL, "idp_entity_id": c.IDPEntityID,
+		"idp_cert": c.IDPCert, "default_role": c.DefaultRole,
+	} {
+		if value != "" {
+			data[field] = value
+		}
+	}
+	return &engines.Response{Data: data}, nil
+}
 
-func writeConfig(context.Context, *engines.Request, *none) (*engines.Response, error) { panic("todo") }
+func orMissing(err error) error {
+	if err != nil {
+		return err
+	}
+	return engines.NotFound("")
+}
 
-func (e *engine) verifyConfig(context.Context, *engines.Request, *none) (*engines.Response, error) {
-	panic("todo")
+// configIn is the input of a write: what is absent keeps its value, an empty text unsets.
+type configIn struct {
+	IDPMetadataURL string `json:"idp_metadata_url" help:"Address of the identity provider's metadata. Excludes the other idp_ fields."`
+	IDPSSOURL      string `json:"idp_sso_url" help:"Address where the identity provider takes requests by HTTP-Redirect."`
+	IDPEntityID    string `json:"idp_entity_id" help:"Entity id of the identity provider."`
+	IDPIssuer      string `json:"idp_issuer" help:"Another name of idp_entity_id."`
+	IDPCert        string `json:"idp_cert" max:"131072" help:"Certificate that the identity provider signs with, in PEM; several may follow one another."`
+
+	EntityID       string             `json:"entity_id" help:"Entity id of this service provider, as the identity provider knows it."`
+	ACSURLs        engines.StringList `json:"acs_urls" max:"64" help:"Addresses of the callback that responses may be posted to."`
+	DefaultRole    string             `json:"default_role" max:"512" help:"Role of logins that name none."`
+	VerboseLogging bool               `json:"verbose_logging" help:"Log users' attributes at debug level and whole responses at trace level. Not for production."`
+
+	ValidateResponseSignature  bool `json:"validate_response_signature" help:"Demand that the response is signed; otherwise a signature of the response or of the assertion suffices."`
+	ValidateAssertionSignature bool `json:"validate_assertion_signature" help:"Demand that the assertion is signed."`
+	SignAuthnRequests          bool `json:"sign_authn_requests" help:"Sign the requests to the identity provider. The certificate is in the metadata of this mount."`
+	AllowIDPInitiated          bool `json:"allow_idp_initiated" help:"Also accept responses to no request, for the default role; the user gets a code to finish the login with."`
+}
+
+// writeConfig changes what is given. Nothing is fetched: config/verify does that.
+func writeConfig(ctx context.Context, req *engines.Request, in *configIn) (*engines.Response, error) {
+	var warnings []string
+	var key *signingKey // made once, however often the transaction runs
+	_, err := storage.Update(ctx, req.Mount.Storage, func(t *storage.Txn) error {
+		c := new(config)
+		if _, err := get(ctx, t, configKey, c); err != nil {
+			return err
+		}
+		p := in.apply(req, c)
+		warnings = c.check(&p, time.Now())
+		if p != nil {
+			return engines.Invalid("%s", strings.Join(p, "; "))
+		}
+		missing, err := c.lacksRole(ctx, req.Mount.Storage)
+		if err != nil {
+			return err
+		}
+		warnings = append(warnings, missing...)
+		if c.SignAuthnRequests {
+			if err := ensureSigningKey(ctx, t, &key, c.EntityID); err != nil {
+				return err
+			}
+		}
+		return put(t, configKey, c)
+	})
+	if err != nil || warnings == nil {
+		return nil, err
+	}
+	return &engines.Response{Warnings: warnings}, nil
+}
+
+// problems are what is wrong with fields.
+type problems []string
+
+func (p *problems) add(field, text string, args ...any) {
+	*p = append(*p, fmt.Sprintf("field %q: ", field)+fmt.Sprintf(text, args...))
+}
+
+// apply changes the configuration to what the request gives.
+func (in *configIn) apply(req *engines.Request, c *config) (p problems) {
+	p = in.applyProvider(req, c)
+	set(req, "entity_id", &c.EntityID, strings.TrimSpace(in.EntityID))
+	set(req, "default_role", &c.DefaultRole, strings.ToLower(strings.TrimSpace(in.DefaultRole)))
+	set(req, "verbose_logging", &c.VerboseLogging, in.VerboseLogging)
+	set(req, "validate_response_signature", &c.ValidateResponseSignature, in.ValidateResponseSignature)
+	set(req, "validate_assertion_signature", &c.ValidateAssertionSignature, in.ValidateAssertionSignature)
+	set(req, "sign_authn_requests", &c.SignAuthnRequests, in.SignAuthnRequests)
+	set(req, "allow_idp_initiated", &c.AllowIDPInitiated, in.AllowIDPInitiated)
+	if req.Given("acs_urls") {
+		c.ACSURLs = nil
+		for _, u := range in.ACSURLs {
+			if !slices.Contains(c.ACSURLs, u) {
+				c.ACSURLs = append(c.ACSURLs, u)
+			}
+		}
+	}
+	return p
+}
+
+func set[T any](req *engines.Request, field string, v *T, given T) {
+	if req.Given(field) {
+		*v = given
+	}
+}
+
+// applyProvider changes what says who the identity provider is. There are two ways to say it: one request uses one of
+// them, and a later one that gives the whole other replaces it.
+func (in *configIn) applyProvider(req *engines.Request, c *config) (p problems) {
+	url, sso, cert := strings.TrimSpace(in.IDPMetadataURL), strings.TrimSpace(in.IDPSSOURL), strings.TrimSpace(in.IDPCert)
+	id, issuer := strings.TrimSpace(in.IDPEntityID), strings.TrimSpace(in.IDPIssuer)
+	if id != "" && issuer != "" && id != issuer {
+		p.add("idp_issuer", "is another name of idp_entity_id, and they differ: give one of them")
+	}
+	if id == "" {
+		id = issuer
+	}
+	switch {
+	case url != "" && (sso != "" || id != "" || cert != ""):
+		p.add("idp_metadata_url", "is mutually exclusive with idp_sso_url, idp_entity_id (idp_issuer) and idp_cert: give either the URL or the three of them")
+		return p
+	case url != "":
+		c.IDPMetadataURL, c.IDPSSOURL, c.IDPEntityID, c.IDPCert = url, "", "", ""
+		return p
+	case sso != "" && id != "" && cert != "":
+		c.IDPMetadataURL = ""
+	}
+	set(req, "idp_metadata_url", &c.IDPMetadataURL, "")
+	set(req, "idp_sso_url", &c.IDPSSOURL, sso)
+	if cert != "" {
+		cert = in.IDPCert // read back as it was written
+	}
+	set(req, "idp_cert", &c.IDPCert, cert)
+	if req.Given("idp_entity_id") || req.Given("idp_issuer") {
+		c.IDPEntityID = id
+	}
+	if c.IDPMetadataURL != "" && (c.IDPSSOURL != "" || c.IDPEntityID != "" || c.IDPCert != "") {
+		p.add("idp_metadata_url", "is configured and mutually exclusive with idp_sso_url, idp_entity_id (idp_issuer) and idp_cert: give all three to replace it")
+	}
+	return p
+}
+
+// check adds everything that keeps the configuration from working, and returns what should be known about it.
+func (c *config) check(p *problems, now time.Time) (warnings []string) {
+	warn := func(field, text string, args ...any) {
+		warnings = append(warnings, field+": "+fmt.Sprintf(text, args...))
+	}
+	c.checkProvider(p, warn, now)
+
+	if c.EntityID == "" {
+		p.add("entity_id", "is required: the name that the identity provider has for this service provider")
+	} else if err := idp.CheckEntityID(c.EntityID); err != nil {
+		p.add("entity_id", "%v", err)
+	}
+	if len(c.ACSURLs) == 0 {
+		p.add("acs_urls", "is required: the address of this mount's callback, such as \"https://coffer.example.com/v1/auth/saml/callback\"")
+	}
+	for i, u := range c.ACSURLs {
+		if err := idp.CheckURL(u); err != nil {
+			p.add("acs_urls", "element %d %v", i+1, err)
+		} else if withoutTLS(u) {
+			warn("acs_urls", "%s is a URL without TLS: a response that is posted there can be read on the way", u)
+		}
+	}
+	if c.AllowIDPInitiated && c.DefaultRole == "" {
+		p.add("allow_idp_initiated", "needs a default_role, which logins get that nobody started here")
+	}
+	if c.VerboseLogging {
+		warn("verbose_logging", "logs what the identity provider says about users: it is not for production")
+	}
+	return warnings
+}
+
+func (c *config) checkProvider(p *problems, warn func(field, text string, args ...any), now time.Time) {
+	checkURL := func(field, url, risk string) {
+		if err := idp.CheckURL(url); err != nil {
+			p.add(field, "%v", err)
+		} else if withoutTLS(url) {
+			warn(field, "%s is a URL without TLS: %s", url, risk)
+		}
+	}
+	if c.IDPMetadataURL != "" {
+		checkURL("idp_metadata_url", c.IDPMetadataURL, "whoever is on the way can put other certificates into the metadata, and log in as anybody")
+		return
+	}
+	if c.IDPSSOURL == "" && c.IDPEntityID == "" && c.IDPCert == "" {
+		p.add("idp_metadata_url", "is required, or idp_sso_url, idp_entity_id and idp_cert together")
+		return
+	}
+	const otherwise = "is required, as there is no idp_metadata_url"
+	if c.IDPSSOURL == "" {
+		p.add("idp_sso_url", otherwise)
+	} else {
+		checkURL("idp_sso_url", c.IDPSSOURL, "the user's browser asks for the login there unprotected")
+	}
+	if c.IDPEntityID == "" {
+		p.add("idp_entity_id", otherwise)
+	} else if err := idp.CheckEntityID(c.IDPEntityID); err != nil {
+		p.add("idp_entity_id", "%v", err)
+	}
+	if c.IDPCert == "" {
+		p.add("idp_cert", otherwise)
+	} else if certificates, err := idp.ParseCertificates(c.IDPCert); err != nil {
+		p.add("idp_cert", "%v", err)
+	} else {
+		for _, text := range certificateWarnings(certificates, now) {
+			warn("idp_cert", "%s", text)
+		}
+	}
+}
+
+// lacksRole warns of a default role that is not there (yet).
+func (c *config) lacksRole(ctx context.Context, s getter) ([]string, error) {
+	if c.DefaultRole == "" {
+		return nil, nil
+	}
+	if ro, err := getRole(ctx, s, c.DefaultRole); err != nil || ro != nil {
+		return nil, err
+	}
+	return []string{fmt.Sprintf("default_role: there is no role %q: logins that name no role fail until there is one", c.DefaultRole)}, nil
 }
