@@ -38,6 +38,12 @@ export function duration(seconds: number): string {
   return parts.join(' ')
 }
 
+/** Seconds as "4:05". */
+export function clock(seconds: number): string {
+  const whole = Math.ceil(seconds)
+  return `${Math.floor(whole / 60)}:${String(whole % 60).padStart(2, '0')}`
+}
+
 const whole = new Intl.NumberFormat()
 
 export function number(n: number): string {

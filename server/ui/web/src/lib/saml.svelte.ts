@@ -1,0 +1,203 @@
+// Signing in by SAML: the identity provider gets a window of its own, and the server is asked until it has the answer.
+
+import { call, Problem, type Auth } from './api'
+import { mountsOf, type Mount } from './kv'
+
+/** Where the auth method is mounted; both without slashes around them. */
+export interface Place {
+  mount: string
+  ns: string
+}
+
+interface Started {
+  sso_service_url: string
+  token_poll_id: string
+  verification_code?: string
+  expires_in?: number
+}
+
+export interface Waiting {
+  url: string
+  code: string
+  /** When the server forgets the login, in milliseconds since 1970. */
+  until: number
+}
+
+const LIFETIME = 300 // seconds, and never longer
+const EAGER = 30_000 // milliseconds of asking each second
+const WATCH = 500
+const PATIENCE = 5 // failures in a row
+
+// Not about the login: a lost connection, too many requests, a cluster that has no leader right now.
+const passing = [0, 429, 503]
+
+/** Whether the browser lets this page make the proof that a login needs. It does on https and on this machine. */
+export const provable = window.isSecureContext && !!crypto.subtle
+
+/** The SAML mounts that are shown to everybody; none if that cannot be found out. */
+export async function listed(ns: string): Promise<Mount[]> {
+  try {
+    const { data } = await call('GET', 'sys/internal/ui/mounts', { token: '', namespace: ns })
+    return mountsOf(data.auth ?? {}).filter((m) => m.type === 'saml')
+  } catch {
+    return []
+  }
+}
+
+async function post<T>(place: Place, what: string, body: object, hints: Record<number, string>) {
+  try {
+    return await call<T>('POST', `auth/${place.mount}/${what}`, { body, token: '', namespace: place.ns })
+  } catch (e) {
+    const hint = e instanceof Problem && hints[e.status]
+    throw hint ? new Problem(e.status, e.errors, hint) : e
+  }
+}
+
+const refused = 'If this should work, ask those who run the server: it keeps what was missing.'
+
+/** Redeems the code of a login that began at the identity provider. */
+export async function redeem(place: Place, code: string): Promise<Auth> {
+  const old = 'A code works once, and for two minutes. Get a new one from your identity provider.'
+  return (await post(place, 'token', { code }, { 400: old, 403: refused })).auth!
+}
+
+async function digest(text: string): Promise<string> {
+  const sum = await crypto.subtle.digest('SHA-256', new TextEncoder().encode(text))
+  return btoa(String.fromCharCode(...new Uint8Array(sum)))
+}
+
+/** Where the identity provider's answer is posted to. It must be one of the mount's acs_urls. */
+function callback({ mount, ns }: Place): string {
+  const path = [...ns.split('/').filter(Boolean), 'auth', ...mount.split('/'), 'callback']
+  return `${location.origin}/v1/${path.map(encodeURIComponent).join('/')}`
+}
+
+function checked(url: string): string {
+  const { protocol } = new URL(url)
+  if (protocol !== 'https:' && protocol !== 'http:') throw new Problem(0, ['The sign-in page has an address that cannot be opened.'])
+  return url
+}
+
+/** An empty window in the middle of this one, or null if the browser refuses. */
+function popup(): Window | null {
+  const [width, height] = [500, 600]
+  const left = Math.round(screenX + (outerWidth - width) / 2)
+  const top = Math.round(screenY + (outerHeight - height) / 2)
+  const opened = open('', '', `popup,width=${width},height=${height},left=${left},top=${top}`)
+  if (!opened || opened.closed) return null
+  opened.document.title = 'Sign in'
+  opened.document.documentElement.style.colorScheme = 'light dark'
+  return opened
+}
+
+/** One login at a time. */
+export class SamlLogin {
+  /** There once the identity provider's address is known, until the login ends. */
+  waiting = $state.raw<Waiting>()
+  /** blocked: it never opened. lost: it can no longer be seen from here, but may be there. */
+  window = $state<'open' | 'blocked' | 'lost'>('open')
+
+  #opened: Window | null = null
+  #unseen = 0 // times in a row that the window was not there
+  #wake = () => {}
+  #stop = () => {}
+
+  /** Hands over what the server answers, if it is not cancelled. Call it right in the handler of a click: browsers allow a window only there. */
+  async run(place: Place, role: string, take: (auth: Auth) => Promise<void>) {
+    const stop = new AbortController()
+    const stopped = new Promise<undefined>((resolve) => stop.signal.addEventListener('abort', () => resolve(undefined)))
+    this.#stop = () => stop.abort()
+    this.#take(popup())
+    const watcher = setInterval(() => this.#watch(), WATCH)
+    try {
+      const auth = await Promise.race([this.#login(place, role, stop.signal), stopped])
+      this.#close()
+      if (auth) await take(auth)
+    } finally {
+      stop.abort()
+      clearInterval(watcher)
+      this.#close()
+      this.waiting = undefined
+    }
+  }
+
+  #close() {
+    this.#opened?.close()
+    this.#opened = null
+  }
+
+  cancel = () => this.#stop()
+
+  /** Opens the window again. */
+  reopen = () => {
+    this.#take(popup())
+    if (this.waiting) this.#show(this.waiting.url)
+  }
+
+  #take(opened: Window | null) {
+    this.#opened = opened
+    this.#unseen = 0
+    this.window = opened ? 'open' : 'blocked'
+  }
+
+  #show(url: string) {
+    if (this.#opened && !this.#opened.closed) this.#opened.location.replace(url)
+  }
+
+  #watch() {
+    if (this.window !== 'open') return
+    this.#unseen = this.#opened?.closed ? this.#unseen + 1 : 0
+    if (this.#unseen < 2) return // the focus comes back a moment later
+    // An identity provider may cut its window off from those that opened it, which looks the same as closing it.
+    // But who closes a window is back at this one.
+    if (document.hasFocus()) this.#wake()
+    else this.window = 'lost'
+  }
+
+  get #closed() {
+    return this.window === 'open' && this.#unseen >= 2
+  }
+
+  async #login(place: Place, role: string, stop: AbortSignal): Promise<Auth | undefined> {
+    const verifier = crypto.randomUUID()
+    const body = { role, acs_url: callback(place), client_challenge: await digest(verifier), client_type: 'browser' }
+    const { data } = await post<Started>(place, 'sso_service_url', body, { 403: refused })
+    if (stop.aborted) return
+    const url = checked(data.sso_service_url)
+    const lifetime = 1000 * Math.min(data.expires_in || LIFETIME, LIFETIME)
+    this.waiting = { url, code: data.verification_code ?? '', until: Date.now() + lifetime }
+    this.#show(url)
+    const auth = await this.#poll(place, { client_verifier: verifier, token_poll_id: data.token_poll_id }, lifetime, stop)
+    if (!stop.aborted) return auth
+    // Nobody waits for this token any more.
+    if (auth?.client_token) await call('PUT', 'auth/token/revoke-self', { token: auth.client_token, namespace: place.ns })
+  }
+
+  async #poll(place: Place, body: object, lifetime: number, stop: AbortSignal): Promise<Auth | undefined> {
+    const began = performance.now()
+    const hints = { 400: 'A sign-in works once, and for five minutes. Start again.', 403: refused }
+    for (let failures = 0; !stop.aborted; ) {
+      const waited = performance.now() - began
+      if (waited > lifetime) throw new Problem(0, ['The time for this sign-in is over.'], 'Start again, and finish it within five minutes.')
+      await this.#pause(failures || waited > EAGER ? 3000 : 1000)
+      if (stop.aborted) return
+      const closed = this.#closed // before asking: the answer may have come just before
+      try {
+        return (await post(place, 'token', body, hints)).auth!
+      } catch (e) {
+        const status = e instanceof Problem ? e.status : -1
+        const pending = status === 401
+        if (pending && closed) throw new Problem(0, ['The sign-in window was closed before you were done.'], 'Start again when you are ready.')
+        if (pending) failures = 0
+        else if (!passing.includes(status) || ++failures === PATIENCE) throw e
+      }
+    }
+  }
+
+  #pause(ms: number): Promise<void> {
+    return new Promise((resolve) => {
+      this.#wake = resolve
+      setTimeout(resolve, ms)
+    })
+  }
+}
