@@ -273,8 +273,8 @@ func lifts(req *engines.Request, field string) bool {
 	if json.Unmarshal(req.Body, &body) != nil {
 		return false
 	}
-	text := string(slices.DeleteFunc(slices.Clone(body[field]), func(c byte) bool { return strings.IndexByte(" \t\r\n", c) >= 0 }))
-	return text == `[]` || text == `""`
+	values, ok := texts(body[field], func(text string) []string { return []string{text} })
+	return ok && (len(values) == 0 || string(body[field]) == `""`)
 }
 
 func listRoles(ctx context.Context, req *engines.Request, in *rolesIn) (*engines.Response, error) {
