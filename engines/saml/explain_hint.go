@@ -73,38 +73,46 @@ var friendlyNames = map[string]string{
 
 // valueHint is about values that are none of the expected ones.
 func (c *check) valueHint() string {
-	kind := "bound_" + c.Bound + "s_type"
+	foldedGiven := make([]string, len(c.Given))
+	for i, value := range c.Given {
+		foldedGiven[i] = folded(value)
+	}
 	for _, want := range c.Expected {
-		for _, value := range c.Given {
+		foldedWant := folded(want)
+		for i, value := range c.Given {
 			switch {
-			case folded(want) == folded(value), c.Type == globType && glob(folded(want), folded(value)):
+			case foldedWant == foldedGiven[i], c.Type == globType && glob(foldedWant, foldedGiven[i]):
 				return fmt.Sprintf("expected is %q, given is %q: case and blanks count", want, value)
-			case strings.Contains(want, "*") && glob(want, value): // the type is string
-				return fmt.Sprintf("%q would match as a glob, but %s is string", want, kind)
+			case c.Type == stringType && strings.Contains(want, "*") && glob(want, value):
+				return fmt.Sprintf("%q would match as a glob, but bound_%ss_type is string", want, c.Bound)
 			}
 		}
 	}
-	if joined := folded(strings.Join(c.Expected, ",")); len(c.Expected) > 1 {
-		for _, value := range c.Given {
-			if folded(value) == joined {
-				return fmt.Sprintf("the expected values together are the value %q: a text is split at its commas, give a list with this one value", value)
-			}
-		}
+	if i := slices.Index(foldedGiven, folded(strings.Join(c.Expected, ","))); i >= 0 {
+		return fmt.Sprintf("the expected values together are the value %q: a text is split at its commas, give a list with this one value", c.Given[i])
 	}
-	for _, want := range c.Expected {
-		if slices.ContainsFunc(parts(want), func(part string) bool { return c.matchesGiven(part) }) {
-			return fmt.Sprintf("expected is one value, %q, which looks like several: put commas between them, or give a list", want)
-		}
+	if want, ok := withPart(c.Expected, c.Given); ok {
+		return fmt.Sprintf("expected is one value, %q, which looks like several: put commas between them, or give a list", want)
 	}
-	for _, value := range c.Given {
-		if slices.ContainsFunc(parts(value), func(part string) bool { return slices.Contains(c.Expected, part) }) {
-			return fmt.Sprintf("the identity provider sends %q as one value, not several: change that there, or use a glob", value)
-		}
+	if value, ok := withPart(c.Given, c.Expected); ok {
+		return fmt.Sprintf("the identity provider sends %q as one value, not several: change that there, or use a glob", value)
 	}
 	return ""
 }
 
-func (c *check) matchesGiven(want string) bool { return slices.Contains(c.Given, want) }
+// withPart returns the first value of which a part is among the others, if it looks like several values in one text.
+func withPart(values, others []string) (string, bool) {
+	among := make(map[string]bool, len(others))
+	for _, other := range others {
+		among[other] = true
+	}
+	for _, value := range values {
+		if slices.ContainsFunc(parts(value), func(part string) bool { return among[part] }) {
+			return value, true
+		}
+	}
+	return "", false
+}
 
 // parts splits what may be several values in one text. It returns nil for what is one.
 func parts(value string) []string {
