@@ -67,7 +67,7 @@ async function digest(text: string): Promise<string> {
 }
 
 /** Where the identity provider's answer is posted to. It must be one of the mount's acs_urls. */
-function callback({ mount, ns }: Place): string {
+export function acsURL({ mount, ns }: Place): string {
   const path = [...ns.split('/').filter(Boolean), 'auth', ...mount.split('/'), 'callback']
   return `${location.origin}/v1/${path.map(encodeURIComponent).join('/')}`
 }
@@ -160,7 +160,7 @@ export class SamlLogin {
 
   async #login(place: Place, role: string, stop: AbortSignal): Promise<Auth | undefined> {
     const verifier = crypto.randomUUID()
-    const body = { role, acs_url: callback(place), client_challenge: await digest(verifier), client_type: 'browser' }
+    const body = { role, acs_url: acsURL(place), client_challenge: await digest(verifier), client_type: 'browser' }
     const { data } = await post<Started>(place, 'sso_service_url', body, { 403: refused })
     if (stop.aborted) return
     const url = checked(data.sso_service_url)
