@@ -2,14 +2,21 @@
 //
 // Verify takes what a browser posted and what was expected, and returns who the identity provider says the user is, or a
 // Refusal. Nothing of the response counts before a signature of one of the expected certificates covers it, and what is
-// returned is read from the signed bytes only. The order of the checks: size and encoding; structure, by one pass over the
-// tokens that allows what a response needs and nothing else (structure.go); signatures, by gosaml2 and goxmldsig, one
-// certificate at a time (signature.go); then what the library does not check (conditions.go).
+// returned is read from the signed bytes only. The order of the checks: size and encoding; one pass over the tokens
+// (document.go); structure, by a grammar that allows what a response needs and nothing else (grammar.go); signatures, by
+// goxmldsig, one certificate at a time (signature.go); what they say and do not say (conditions.go); and gosaml2's own
+// opinion of it.
 package assertion
 
 import (
+	"bytes"
 	"crypto/x509"
+	"encoding/base64"
+	"fmt"
+	"strconv"
+	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // Expect is what a response has to fit.
@@ -35,7 +42,7 @@ type Assertion struct {
 	Format       string // of the NameID, "" if it has none
 	InResponseTo string
 	// Attributes are the values by attribute Name, in their order; attributes that come more than once are joined. Never
-	// nil. Blank values are left out.
+	// nil. Blank values are left out, and those that have elements in them, but for a NameID, whose text counts.
 	Attributes map[string][]string
 	// NotOnOrAfter is when the assertion stops being acceptable, with the allowance for clocks: until then its ID must not
 	// be accepted again.
@@ -80,3 +87,119 @@ type Refusal struct {
 }
 
 func (r *Refusal) Error() string { return string(r.Reason) + ": " + r.Detail }
+
+// refuse returns a Refusal. Parts of the response in it have to be cut or quoted.
+func refuse(r Reason, format string, args ...any) error {
+	return &Refusal{Reason: r, Detail: fmt.Sprintf(format, args...)}
+}
+
+// maxPart is how many bytes of a part of the response a refusal shows.
+const maxPart = 150
+
+// cut bounds a text.
+func cut(s string) string {
+	if len(s) <= maxPart {
+		return s
+	}
+	n := maxPart
+	for !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n] + "…"
+}
+
+// quote shows a part of the response, on one line.
+func quote(s string) string { return strconv.Quote(cut(s)) }
+
+// maxBytes is the size that a decoded response may have.
+const maxBytes = 1 << 20
+
+// Decode decodes the form field SAMLResponse: base64, in which line breaks, blanks and tabs do not count. Compressed and
+// larger ones than 1 MiB are refused. The error is a *Refusal.
+func Decode(encoded string) ([]byte, error) {
+	if len(encoded) > 2*maxBytes {
+		return nil, refuse(Encoding, "it is larger than %d bytes", maxBytes)
+	}
+	text := strings.NewReplacer("\r", "", "\n", "", " ", "", "\t", "").Replace(encoded)
+	raw, err := base64.StdEncoding.Strict().DecodeString(text)
+	switch {
+	case err != nil:
+		return nil, refuse(Encoding, "it is not base64: %s", cut(err.Error()))
+	case len(raw) > maxBytes:
+		return nil, refuse(Encoding, "it is larger than %d bytes", maxBytes)
+	case !bytes.HasPrefix(raw, []byte("<")):
+		return nil, refuse(Encoding, "it is empty, compressed or in another encoding than UTF-8")
+	}
+	return raw, nil
+}
+
+// Verify decides about a form field SAMLResponse. The error is a *Refusal. Whether the assertion has been used before is
+// not known here.
+func Verify(encoded string, expect Expect) (*Assertion, error) {
+	if err := expect.complete(); err != nil {
+		return nil, err
+	}
+	raw, err := Decode(encoded)
+	if err != nil {
+		return nil, err
+	}
+	root, err := parse(raw)
+	if err != nil {
+		return nil, err
+	}
+	if err := allow(root, "samlp:Response"); err != nil {
+		return nil, err
+	}
+	for _, e := range append(root.all("saml:Assertion"), root) {
+		if err := allowSignature(e); err != nil {
+			return nil, err
+		}
+	}
+	s, err := verify(raw, root, expect)
+	if err != nil {
+		return nil, err
+	}
+	return judge(root, s, expect)
+}
+
+// complete makes sure that nothing is compared with something empty.
+func (e Expect) complete() error {
+	switch {
+	case len(e.Certificates) == 0:
+		return refuse(Certificate, "there is no certificate to check it with")
+	case e.Issuer == "":
+		return refuse(Issuer, "the identity provider's entity id is not known")
+	case e.EntityID == "":
+		return refuse(Audience, "our own entity id is not known")
+	case e.ACSURL == "" || e.Now.IsZero():
+		return refuse(Destination, "it is not known which login it is for")
+	}
+	return nil
+}
+
+// ReadUnverified reads subject and attributes of a Response or Assertion that an administrator has as a sample, in XML.
+// Nothing of it is checked, so it must not decide anything. The error is a *Refusal.
+func ReadUnverified(sample []byte) (*Assertion, error) {
+	if len(sample) > maxBytes {
+		return nil, refuse(Encoding, "it is larger than %d bytes", maxBytes)
+	}
+	root, err := parse(bytes.TrimSpace(bytes.TrimPrefix(sample, []byte("\uFEFF"))))
+	if err != nil {
+		return nil, err
+	}
+	a := root
+	if root.name == "samlp:Response" {
+		a = root.child("saml:Assertion")
+		if a == nil && root.child("saml:EncryptedAssertion") != nil {
+			return nil, refuse(Encrypted, "the assertion is encrypted")
+		}
+	}
+	if a == nil || a.name != "saml:Assertion" {
+		return nil, refuse(Structure, "it is neither an Assertion nor a Response with one")
+	}
+	out := &Assertion{ID: a.value("ID"), Issuer: a.child("saml:Issuer").content(), Attributes: attributes(a)}
+	if id := a.child("saml:Subject").child("saml:NameID"); id != nil {
+		out.Subject, out.Format = id.text, id.value("Format")
+	}
+	return out, nil
+}

@@ -1,0 +1,379 @@
+package assertion
+
+import (
+	"encoding/xml"
+	"strings"
+	"time"
+	"unicode"
+
+	saml2 "github.com/russellhaering/gosaml2"
+	"github.com/russellhaering/gosaml2/types"
+	dsig "github.com/russellhaering/goxmldsig"
+)
+
+const (
+	success      = "urn:oasis:names:tc:SAML:2.0:status:Success"
+	bearer       = "urn:oasis:names:tc:SAML:2.0:cm:bearer"
+	entityFormat = "urn:oasis:names:tc:SAML:2.0:nameid-format:entity"
+)
+
+// maxSubject is the length of the longest NameID, in bytes. SAML's own limit for persistent ones is 256 characters.
+const maxSubject = 1024
+
+// content returns the text of an element, "" of nil.
+func (e *element) content() string {
+	if e == nil {
+		return ""
+	}
+	return e.text
+}
+
+// judge decides about a response whose signatures, as far as it has any, are right. First that it is for this login:
+// what is wrong after that, and signed, is the identity provider's answer, and the refusal says so.
+func judge(root *element, s signed, expect Expect) (*Assertion, error) {
+	response := root
+	if s.response != nil {
+		response = s.response
+	}
+	if response.child("samlp:Status").child("samlp:StatusCode") == nil {
+		return nil, refuse(Structure, "it has no StatusCode")
+	}
+	if code := response.child("samlp:Status").child("samlp:StatusCode"); code.value("Value") != success {
+		return nil, failed(response, code, s, expect)
+	}
+	a, err := assertionOf(response, s, expect)
+	if err != nil {
+		return nil, err
+	}
+	if err := addressed(response, s.response != nil, expect); err != nil {
+		return nil, err
+	}
+	if err := confirmed(a, expect); err != nil {
+		return nil, err
+	}
+	out, err := accept(a, expect)
+	if err != nil {
+		return nil, bound(err, expect)
+	}
+	if err := secondOpinion(response, a, expect); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// bound marks a refusal as the identity provider's own answer to the expected request.
+func bound(err error, expect Expect) error {
+	if r, ok := err.(*Refusal); ok && expect.RequestID != "" {
+		r.Signed = true
+	}
+	return err
+}
+
+// failed returns the refusal of a response that says that the login failed.
+func failed(response, code *element, s signed, expect Expect) error {
+	text := shortStatus(code.value("Value"))
+	if sub := code.child("samlp:StatusCode"); sub != nil {
+		text += " / " + shortStatus(sub.value("Value"))
+	}
+	if m := strings.TrimSpace(response.child("samlp:Status").child("samlp:StatusMessage").content()); m != "" {
+		text += ": " + quote(m)
+	}
+	err := refuse(Status, "the identity provider answered %s", text)
+	if s.response == nil || addressed(response, true, expect) != nil || response.value("InResponseTo") != expect.RequestID {
+		return err
+	}
+	return bound(err, expect)
+}
+
+func shortStatus(code string) string {
+	return quote(strings.TrimPrefix(code, "urn:oasis:names:tc:SAML:2.0:status:"))
+}
+
+// assertionOf returns the assertion that signatures cover.
+func assertionOf(response *element, s signed, expect Expect) (*element, error) {
+	a := s.assertion
+	switch {
+	case response.child("saml:Assertion") == nil:
+		return nil, refuse(Structure, "it has no Assertion")
+	case a == nil && s.response == nil:
+		return nil, refuse(Signature, "neither the response nor the assertion is signed")
+	case s.response == nil && expect.SignedResponse:
+		return nil, refuse(Signature, "the response is not signed, and validate_response_signature demands it")
+	case a == nil && expect.SignedAssertion:
+		return nil, refuse(Signature, "the assertion is not signed, and validate_assertion_signature demands it")
+	case a == nil:
+		return s.response.child("saml:Assertion"), nil
+	}
+	return a, nil
+}
+
+// addressed checks that a response is by the identity provider and for this login.
+func addressed(response *element, isSigned bool, expect Expect) error {
+	if err := identified(response); err != nil {
+		return err
+	}
+	if err := issued(response, expect); err != nil {
+		return err
+	}
+	destination, given := response.get("Destination")
+	if given && destination != expect.ACSURL {
+		return refuse(Destination, "the Destination is %s instead of the login's ACS URL", quote(destination))
+	}
+	if !given && isSigned {
+		return refuse(Destination, "the response is signed and has no Destination")
+	}
+	answered, given := response.get("InResponseTo")
+	if given && (answered != expect.RequestID || expect.RequestID == "") {
+		return refuse(InResponseTo, "the response answers the request %s, not this login's", quote(answered))
+	}
+	return nil
+}
+
+// identified checks version and ID of a response or assertion.
+func identified(e *element) error {
+	if v := e.value("Version"); v != "2.0" {
+		return refuse(Structure, "%s has the version %s instead of 2.0", e.name, quote(v))
+	}
+	id := e.value("ID")
+	if id == "" || len(id) > maxSubject || strings.ContainsFunc(id, func(r rune) bool {
+		return r <= ' ' || r > unicode.MaxASCII || strings.ContainsRune(`"'&<>#:/`, r)
+	}) {
+		return refuse(Structure, "%s has no ID, or one that is not a name", e.name)
+	}
+	return nil
+}
+
+// issued checks the Issuer of a response or assertion.
+func issued(e *element, expect Expect) error {
+	issuer := e.child("saml:Issuer")
+	if issuer == nil {
+		return refuse(Issuer, "%s has no Issuer", e.name)
+	}
+	if format, given := issuer.get("Format"); given && format != entityFormat {
+		return refuse(Issuer, "the Issuer of %s has the format %s", e.name, quote(format))
+	}
+	if issuer.text != expect.Issuer {
+		return refuse(Issuer, "the Issuer of %s is %s instead of %s", e.name, quote(issuer.text), quote(expect.Issuer))
+	}
+	return nil
+}
+
+// confirmed checks that an assertion is by the identity provider and for this login.
+func confirmed(a *element, expect Expect) error {
+	if err := identified(a); err != nil {
+		return err
+	}
+	if err := issued(a, expect); err != nil {
+		return err
+	}
+	confirmation := a.child("saml:Subject").child("saml:SubjectConfirmation")
+	data := confirmation.child("saml:SubjectConfirmationData")
+	if data == nil {
+		return refuse(Subject, "the subject is not confirmed by SubjectConfirmationData")
+	}
+	if method := confirmation.value("Method"); method != bearer {
+		return refuse(Subject, "the subject is confirmed by the method %s instead of bearer", quote(method))
+	}
+	if recipient := data.value("Recipient"); recipient != expect.ACSURL {
+		return refuse(Recipient, "the Recipient is %s instead of the login's ACS URL", quote(recipient))
+	}
+	if answered, given := data.get("InResponseTo"); answered != expect.RequestID || given != (expect.RequestID != "") {
+		return refuse(InResponseTo, "the assertion answers the request %s, not this login's", quote(answered))
+	}
+	return nil
+}
+
+// accept reads a confirmed assertion and checks everything else.
+func accept(a *element, expect Expect) (*Assertion, error) {
+	data := a.child("saml:Subject").child("saml:SubjectConfirmation").child("saml:SubjectConfirmationData")
+	out := &Assertion{
+		ID: a.value("ID"), Issuer: a.child("saml:Issuer").content(), InResponseTo: data.value("InResponseTo"), Attributes: attributes(a),
+	}
+	conditions := a.child("saml:Conditions")
+	if conditions == nil {
+		return nil, refuse(Time, "the assertion has no Conditions")
+	}
+	if err := heard(conditions, expect); err != nil {
+		return nil, err
+	}
+	confirmedUntil, err := window(data, false, expect)
+	if err != nil {
+		return nil, err
+	}
+	if out.NotOnOrAfter, err = window(conditions, true, expect); err != nil {
+		return nil, err
+	}
+	if confirmedUntil.Before(out.NotOnOrAfter) {
+		out.NotOnOrAfter = confirmedUntil
+	}
+	out.NotOnOrAfter = out.NotOnOrAfter.Add(Skew)
+	if at, err := moment(a, "IssueInstant"); err != nil {
+		return nil, err
+	} else if expect.Now.Before(at.Add(-Skew)) {
+		return nil, refuse(Time, "the assertion was issued in the future, at %s", at.Format(time.RFC3339))
+	}
+	if out.SessionNotOnOrAfter, err = session(a, expect); err != nil {
+		return nil, err
+	}
+	out.Subject, out.Format, err = subject(a)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// heard checks that an assertion is for us.
+func heard(conditions *element, expect Expect) error {
+	restrictions := conditions.all("saml:AudienceRestriction")
+	if len(restrictions) == 0 {
+		return refuse(Audience, "the assertion is restricted to no audience")
+	}
+	for _, r := range restrictions {
+		var names []string
+		found := false
+		for _, audience := range r.all("saml:Audience") {
+			found = found || audience.text == expect.EntityID
+			names = append(names, audience.text)
+		}
+		if !found {
+			return refuse(Audience, "the audience is %s instead of entity_id, %s", quote(strings.Join(names, ", ")), quote(expect.EntityID))
+		}
+	}
+	return nil
+}
+
+// moment returns the time that an attribute gives. It has to be there.
+func moment(e *element, name string) (time.Time, error) {
+	at, err := time.Parse(time.RFC3339, e.value(name))
+	if err != nil {
+		return time.Time{}, refuse(Time, "%s of %s is %s, which is not a time in UTC", name, e.name, quote(e.value(name)))
+	}
+	return at.UTC(), nil
+}
+
+// window checks NotBefore and NotOnOrAfter of an element, and returns the latter.
+func window(e *element, needsStart bool, expect Expect) (time.Time, error) {
+	until, err := moment(e, "NotOnOrAfter")
+	if err != nil {
+		return time.Time{}, err
+	}
+	if !expect.Now.Before(until.Add(Skew)) {
+		return time.Time{}, refuse(Time, "it is over since %s, by %s", until.Format(time.RFC3339), e.name)
+	}
+	if _, given := e.get("NotBefore"); !given && !needsStart {
+		return until, nil
+	}
+	from, err := moment(e, "NotBefore")
+	if err != nil {
+		return time.Time{}, err
+	}
+	if expect.Now.Before(from.Add(-Skew)) {
+		return time.Time{}, refuse(Time, "it begins at %s only, by %s: are the clocks right?", from.Format(time.RFC3339), e.name)
+	}
+	if !from.Before(until) {
+		return time.Time{}, refuse(Time, "%s ends before it begins", e.name)
+	}
+	return until, nil
+}
+
+// session returns when the first session ends that an assertion tells of, and checks that it has not.
+func session(a *element, expect Expect) (time.Time, error) {
+	var first time.Time
+	statements := a.all("saml:AuthnStatement")
+	if len(statements) == 0 {
+		return first, refuse(Statement, "the assertion has no AuthnStatement: it does not say that the user has logged in")
+	}
+	for _, s := range statements {
+		if _, given := s.get("SessionNotOnOrAfter"); !given {
+			continue
+		}
+		until, err := moment(s, "SessionNotOnOrAfter")
+		if err != nil {
+			return first, err
+		}
+		if !expect.Now.Before(until.Add(Skew)) {
+			return first, refuse(Time, "the session at the identity provider is over since %s", until.Format(time.RFC3339))
+		}
+		if first.IsZero() || until.Before(first) {
+			first = until
+		}
+	}
+	return first, nil
+}
+
+// subject returns the NameID and its format.
+func subject(a *element) (string, string, error) {
+	id := a.child("saml:Subject").child("saml:NameID")
+	switch {
+	case id == nil || strings.TrimSpace(id.text) == "":
+		return "", "", refuse(Subject, "the NameID is blank")
+	case len(id.text) > maxSubject:
+		return "", "", refuse(Subject, "the NameID is longer than %d bytes", maxSubject)
+	case strings.ContainsFunc(id.text, unicode.IsControl):
+		return "", "", refuse(Subject, "the NameID %s has control characters", quote(id.text))
+	}
+	return id.text, id.value("Format"), nil
+}
+
+// attributes returns the values of all attribute statements.
+func attributes(a *element) map[string][]string {
+	out := map[string][]string{}
+	for _, statement := range a.all("saml:AttributeStatement") {
+		for _, attr := range statement.all("saml:Attribute") {
+			name := attr.value("Name")
+			if strings.TrimSpace(name) == "" {
+				continue
+			}
+			for _, v := range attr.all("saml:AttributeValue") {
+				text := v.text
+				if len(v.children) == 1 && strings.TrimSpace(text) == "" {
+					text = v.child("saml:NameID").content()
+				} else if len(v.children) > 0 {
+					continue
+				}
+				if strings.TrimSpace(text) != "" {
+					out[name] = append(out[name], text)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// secondOpinion asks gosaml2, about what was signed. It has nothing to say that has not been checked, unless we erred.
+func secondOpinion(response, a *element, expect Expect) (err error) {
+	defer func() {
+		if recover() != nil {
+			err = refuse(Structure, "the SAML library could not cope with it")
+		}
+	}()
+	clock := dsig.NewFakeClockAt(expect.Now.Add(-Skew))
+	sp := &saml2.SAMLServiceProvider{
+		IdentityProviderIssuer: expect.Issuer, AssertionConsumerServiceURL: expect.ACSURL, AudienceURI: expect.EntityID, Clock: clock,
+	}
+	var r types.Response
+	var statement types.Assertion
+	if err := xml.Unmarshal(response.raw, &r); err != nil {
+		return refuse(Structure, "reading the response: %s", cut(err.Error()))
+	}
+	if a.raw != nil {
+		if err := xml.Unmarshal(a.raw, &statement); err != nil {
+			return refuse(Structure, "reading the assertion: %s", cut(err.Error()))
+		}
+		r.Assertions = []types.Assertion{statement}
+	}
+	if len(r.Assertions) != 1 {
+		return refuse(Structure, "the SAML library finds %d assertions", len(r.Assertions))
+	}
+	if err := sp.Validate(&r); err != nil {
+		return refuse(Structure, "the SAML library refuses it: %s", quote(err.Error()))
+	}
+	warnings, err := sp.VerifyAssertionConditions(&r.Assertions[0])
+	if err != nil {
+		return refuse(Structure, "the SAML library refuses it: %s", quote(err.Error()))
+	}
+	if warnings.NotInAudience {
+		return refuse(Audience, "the SAML library finds it is for another audience")
+	}
+	return nil
+}

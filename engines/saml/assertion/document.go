@@ -1,0 +1,298 @@
+package assertion
+
+import (
+	"bytes"
+	"encoding/xml"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// Limits of a document. The largest that an identity provider was seen to send has about 1,000 elements, 12 deep.
+const (
+	maxDepth      = 40
+	maxElements   = 10_000
+	maxAttributes = 40 // of one element, with its namespace declarations
+	maxNamespaces = 64 // in scope at one place
+)
+
+// element is one of a parsed document. Names have the prefixes of spaces, whatever the document calls them; other
+// namespaces are written out: "{urn:x}name".
+type element struct {
+	name       string
+	attributes []attribute
+	children   []*element
+	text       string // all of its own text, joined
+	raw        []byte // of a root: what it was read from
+}
+
+type attribute struct{ name, value string }
+
+// The namespaces we know. An attribute or element without one has a plain name.
+var spaces = map[string]string{
+	"urn:oasis:names:tc:SAML:2.0:protocol":      "samlp:",
+	"urn:oasis:names:tc:SAML:2.0:assertion":     "saml:",
+	"http://www.w3.org/2000/09/xmldsig#":        "ds:",
+	"http://www.w3.org/2001/10/xml-exc-c14n#":   "ec:",
+	"http://www.w3.org/2001/04/xmlenc#":         "xenc:",
+	"http://www.w3.org/2009/xmlenc11#":          "xenc11:",
+	"http://www.w3.org/2001/XMLSchema-instance": "xsi:",
+	xmlSpace: "xml:",
+}
+
+const (
+	xmlSpace   = "http://www.w3.org/XML/1998/namespace"
+	xmlnsSpace = "http://www.w3.org/2000/xmlns/"
+)
+
+// get returns the value of an attribute and whether it is there.
+func (e *element) get(name string) (string, bool) {
+	for _, a := range e.attributes {
+		if a.name == name {
+			return a.value, true
+		}
+	}
+	return "", false
+}
+
+// value returns the value of an attribute, "" without one.
+func (e *element) value(name string) string {
+	v, _ := e.get(name)
+	return v
+}
+
+// child returns the first child of a name, or nil. The child of nil is nil.
+func (e *element) child(name string) *element {
+	if e == nil {
+		return nil
+	}
+	for _, c := range e.children {
+		if c.name == name {
+			return c
+		}
+	}
+	return nil
+}
+
+// all returns the children of a name, in order.
+func (e *element) all(name string) []*element {
+	var found []*element
+	for _, c := range e.children {
+		if c.name == name {
+			found = append(found, c)
+		}
+	}
+	return found
+}
+
+// parser makes a tree of tokens and refuses everything that two parsers might understand differently.
+type parser struct {
+	root       *element
+	open       []opened
+	namespaces []binding
+	elements   int
+	ids        map[string]bool
+}
+
+type opened struct {
+	element *element
+	name    xml.Name // as written
+	text    []byte
+	scope   int // len(parser.namespaces) outside of it
+}
+
+type binding struct{ prefix, uri string }
+
+var errCharset = errors.New("another character encoding")
+
+// parse reads a document: UTF-8, one root and nothing around it, no document type, comment, processing instruction or
+// CDATA, every prefix declared, no attribute twice, no ID twice, within the limits.
+func parse(raw []byte) (*element, error) {
+	if !utf8.Valid(raw) {
+		return nil, refuse(Encoding, "it is not UTF-8")
+	}
+	if bytes.Contains(raw, []byte("<![CDATA[")) {
+		return nil, refuse(Structure, "it has a CDATA section")
+	}
+	p := &parser{ids: map[string]bool{}}
+	d := xml.NewDecoder(bytes.NewReader(raw))
+	d.CharsetReader = func(string, io.Reader) (io.Reader, error) { return nil, errCharset }
+	for {
+		at := d.InputOffset()
+		token, err := d.RawToken()
+		switch {
+		case errors.Is(err, io.EOF):
+			return p.end(raw)
+		case errors.Is(err, errCharset):
+			return nil, refuse(Encoding, "it declares another encoding than UTF-8")
+		case err != nil:
+			return nil, refuse(Structure, "it is not well-formed: %s", cut(err.Error()))
+		}
+		if err := p.token(token, at); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (p *parser) token(token xml.Token, at int64) error {
+	switch t := token.(type) {
+	case xml.StartElement:
+		return p.startElement(t)
+	case xml.EndElement:
+		return p.endElement(t)
+	case xml.CharData:
+		if len(p.open) > 0 {
+			o := &p.open[len(p.open)-1]
+			o.text = append(o.text, t...)
+		} else if len(bytes.TrimSpace(t)) > 0 {
+			return refuse(Structure, "there is text around the document")
+		}
+	case xml.ProcInst:
+		if t.Target != "xml" || at != 0 {
+			return refuse(Structure, "it has a processing instruction")
+		}
+	case xml.Comment:
+		return refuse(Structure, "it has a comment")
+	default:
+		return refuse(Structure, "it has a document type or another directive")
+	}
+	return nil
+}
+
+func (p *parser) end(raw []byte) (*element, error) {
+	if p.root == nil || len(p.open) > 0 {
+		return nil, refuse(Structure, "it ends too early")
+	}
+	p.root.raw = raw
+	return p.root, nil
+}
+
+func (p *parser) startElement(t xml.StartElement) error {
+	p.elements++
+	switch {
+	case p.elements > maxElements:
+		return refuse(Statement, "it has more than %d elements: send only those groups that matter, by a filter at the identity provider", maxElements)
+	case len(p.open) >= maxDepth:
+		return refuse(Structure, "it is more than %d elements deep", maxDepth)
+	case len(t.Attr) > maxAttributes:
+		return refuse(Structure, "the element %s has more than %d attributes", quote(t.Name.Local), maxAttributes)
+	case p.root != nil && len(p.open) == 0:
+		return refuse(Structure, "it has a second root element")
+	}
+	e := &element{}
+	o := opened{element: e, name: t.Name, scope: len(p.namespaces)}
+	if err := p.declare(t.Attr, o.scope); err != nil {
+		return err
+	}
+	var err error
+	if e.name, err = p.resolve(t.Name, true); err != nil {
+		return err
+	}
+	if err := p.attributes(e, t.Attr); err != nil {
+		return err
+	}
+	if p.root == nil {
+		p.root = e
+	} else {
+		parent := p.open[len(p.open)-1].element
+		parent.children = append(parent.children, e)
+	}
+	p.open = append(p.open, o)
+	return nil
+}
+
+func (p *parser) endElement(t xml.EndElement) error {
+	if len(p.open) == 0 || p.open[len(p.open)-1].name != t.Name {
+		return refuse(Structure, "the element %s ends without having started", quote(t.Name.Local))
+	}
+	o := p.open[len(p.open)-1]
+	o.element.text = string(o.text)
+	p.namespaces = p.namespaces[:o.scope]
+	p.open = p.open[:len(p.open)-1]
+	return nil
+}
+
+// declare takes in the namespaces that an element declares; those from scope on are its own.
+func (p *parser) declare(attributes []xml.Attr, scope int) error {
+	for _, a := range attributes {
+		prefix, is := declares(a.Name)
+		if !is {
+			continue
+		}
+		switch {
+		case a.Value == "":
+			return refuse(Structure, "it declares the namespace prefix %s as nothing", quote(prefix))
+		case prefix == "xml" || prefix == "xmlns" || a.Value == xmlSpace || a.Value == xmlnsSpace:
+			return refuse(Structure, "it declares a reserved namespace")
+		case slices.ContainsFunc(p.namespaces[scope:], func(b binding) bool { return b.prefix == prefix }):
+			return refuse(Structure, "an element declares the namespace prefix %s twice", quote(prefix))
+		case len(p.namespaces) >= maxNamespaces:
+			return refuse(Structure, "it has more than %d namespaces at one place", maxNamespaces)
+		}
+		p.namespaces = append(p.namespaces, binding{prefix, a.Value})
+	}
+	return nil
+}
+
+// declares returns the prefix that an attribute declares ("" for the default namespace), and whether it declares one.
+func declares(n xml.Name) (string, bool) {
+	if n.Space == "" && n.Local == "xmlns" {
+		return "", true
+	}
+	return n.Local, n.Space == "xmlns"
+}
+
+// resolve returns a name with one of our prefixes. Without a prefix only elements are in the default namespace.
+func (p *parser) resolve(n xml.Name, isElement bool) (string, error) {
+	if n.Local == "" || strings.Contains(n.Local, ":") || strings.Contains(n.Space, ":") {
+		return "", refuse(Structure, "the name %s has a colon at a wrong place", quote(n.Local))
+	}
+	if n.Space == "xml" {
+		return "xml:" + n.Local, nil
+	}
+	if n.Space == "" && !isElement {
+		return n.Local, nil
+	}
+	for _, b := range slices.Backward(p.namespaces) {
+		if b.prefix != n.Space {
+			continue
+		}
+		if ours, ok := spaces[b.uri]; ok {
+			return ours + n.Local, nil
+		}
+		return "{" + b.uri + "}" + n.Local, nil
+	}
+	if n.Space == "" {
+		return n.Local, nil
+	}
+	return "", refuse(Structure, "the namespace prefix %s is not declared", quote(n.Space))
+}
+
+func (p *parser) attributes(e *element, attributes []xml.Attr) error {
+	for _, a := range attributes {
+		if _, is := declares(a.Name); is {
+			if strings.Contains(a.Name.Local, ":") {
+				return refuse(Structure, "the name %s has a colon at a wrong place", quote(a.Name.Local))
+			}
+			continue
+		}
+		name, err := p.resolve(a.Name, false)
+		if err != nil {
+			return err
+		}
+		if _, twice := e.get(name); twice {
+			return refuse(Structure, "the element %s has the attribute %s twice", quote(e.name), quote(name))
+		}
+		e.attributes = append(e.attributes, attribute{name, a.Value})
+		// What may be meant as an identifier has to be one of its own, in whatever way somebody looks for it.
+		if id := name[strings.LastIndexAny(name, ":}")+1:]; strings.EqualFold(id, "ID") {
+			if p.ids[a.Value] {
+				return refuse(Structure, "it has the ID %s twice", quote(a.Value))
+			}
+			p.ids[a.Value] = true
+		}
+	}
+	return nil
+}

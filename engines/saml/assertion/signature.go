@@ -1,0 +1,291 @@
+package assertion
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/asn1"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math/big"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/beevik/etree"
+	dsig "github.com/russellhaering/goxmldsig"
+	"github.com/russellhaering/goxmldsig/etreeutils"
+)
+
+// Algorithms that a signature may name.
+var (
+	canonicalisations = words(`http://www.w3.org/2001/10/xml-exc-c14n# http://www.w3.org/2001/10/xml-exc-c14n#WithComments
+		http://www.w3.org/TR/2001/REC-xml-c14n-20010315 http://www.w3.org/TR/2001/REC-xml-c14n-20010315#WithComments
+		http://www.w3.org/2006/12/xml-c14n11 http://www.w3.org/2006/12/xml-c14n11#WithComments`)
+	methods = words(`http://www.w3.org/2001/04/xmldsig-more#rsa-sha256 http://www.w3.org/2001/04/xmldsig-more#rsa-sha384
+		http://www.w3.org/2001/04/xmldsig-more#rsa-sha512 http://www.w3.org/2001/04/xmldsig-more#ecdsa-sha256
+		http://www.w3.org/2001/04/xmldsig-more#ecdsa-sha384 http://www.w3.org/2001/04/xmldsig-more#ecdsa-sha512`)
+	digests = words(`http://www.w3.org/2001/04/xmlenc#sha256 http://www.w3.org/2001/04/xmldsig-more#sha384
+		http://www.w3.org/2001/04/xmlenc#sha512`)
+)
+
+const enveloped = "http://www.w3.org/2000/09/xmldsig#enveloped-signature"
+
+// allowSignature checks the signature of a response or assertion, if it has one: that it is about this very element, all
+// of it, by algorithms that are good enough.
+func allowSignature(e *element) error {
+	signature := e.child("ds:Signature")
+	if signature == nil {
+		return nil
+	}
+	info := signature.child("ds:SignedInfo")
+	reference := info.child("ds:Reference")
+	transforms := reference.child("ds:Transforms")
+	if signature.child("ds:SignatureValue") == nil || transforms == nil || reference.child("ds:DigestValue") == nil {
+		return refuse(Structure, "the signature of %s lacks a part", e.name)
+	}
+	if id := e.value("ID"); id == "" || reference.value("URI") != "#"+id {
+		return refuse(Signature, "the signature of %s is about %s", e.name, quote(reference.value("URI")))
+	}
+	for _, part := range []struct {
+		in      *element
+		name    string
+		allowed map[string]bool
+	}{
+		{info, "ds:CanonicalizationMethod", canonicalisations},
+		{info, "ds:SignatureMethod", methods},
+		{reference, "ds:DigestMethod", digests},
+	} {
+		c := part.in.child(part.name)
+		if c == nil {
+			return refuse(Structure, "the signature of %s lacks %s", e.name, part.name)
+		}
+		if err := allowAlgorithm(e, c, part.allowed); err != nil {
+			return err
+		}
+	}
+	list := transforms.all("ds:Transform")
+	if len(list) == 0 || len(list) > 2 || list[0].value("Algorithm") != enveloped {
+		return refuse(Algorithm, "the signature of %s has other transforms than enveloped-signature and a canonicalisation", e.name)
+	}
+	if len(list) == 2 {
+		return allowAlgorithm(e, list[1], canonicalisations)
+	}
+	return nil
+}
+
+func allowAlgorithm(e, part *element, allowed map[string]bool) error {
+	algorithm := part.value("Algorithm")
+	if _, ok := allowed[algorithm]; !ok {
+		return refuse(Algorithm, "the signature of %s uses the %s %s, which is not allowed: choose one with SHA-256 at the identity provider",
+			e.name, strings.TrimPrefix(part.name, "ds:"), quote(algorithm))
+	}
+	return nil
+}
+
+// usable returns why a certificate's key must not be used, nil if it may.
+func usable(c *x509.Certificate) error {
+	switch key := c.PublicKey.(type) {
+	case *rsa.PublicKey:
+		if bits := key.N.BitLen(); bits < 2048 {
+			return refuse(Algorithm, "the certificate has an RSA key with %d bits, less than 2048", bits)
+		}
+		return nil
+	case *ecdsa.PublicKey:
+		switch key.Curve {
+		case elliptic.P256(), elliptic.P384(), elliptic.P521():
+			return nil
+		}
+	}
+	return refuse(Algorithm, "the certificate's key is neither RSA nor on P-256, P-384 or P-521")
+}
+
+// signed is what signatures cover, read from exactly the bytes that were signed. An element without signature is nil.
+type signed struct{ response, assertion *element }
+
+// verify checks the signatures that a document has. Response and assertion are verified on their own, each as it came:
+// gosaml2 would check an assertion within the canonical form of its response, which may have lost namespace declarations
+// that its own signature covers. A panic in a library is a refusal.
+func verify(raw []byte, root *element, expect Expect) (s signed, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			s, err = signed{}, refuse(Structure, "the signature library could not cope with it")
+		}
+	}()
+	doc := etree.NewDocument()
+	if err := doc.ReadFromBytes(raw); err != nil {
+		return signed{}, refuse(Structure, "it is not well-formed: %s", cut(err.Error()))
+	}
+	if signature := root.child("ds:Signature"); signature != nil {
+		if s.response, err = verifyElement(doc.Root().Copy(), root, expect); err != nil {
+			return signed{}, err
+		}
+	}
+	if a := root.child("saml:Assertion"); a.child("ds:Signature") != nil {
+		alone, err := detachAssertion(doc.Root())
+		if err != nil {
+			return signed{}, err
+		}
+		if s.assertion, err = verifyElement(alone, a, expect); err != nil {
+			return signed{}, err
+		}
+	}
+	return s, nil
+}
+
+// verifyElement checks the signature of an element, which it changes, with one certificate after the other. It returns
+// what was signed. e is the same element in our reading.
+func verifyElement(el *etree.Element, e *element, expect Expect) (*element, error) {
+	value, err := detachValue(el)
+	if err != nil {
+		return nil, err
+	}
+	var unusable, last error
+	for _, cert := range expect.Certificates {
+		if err := usable(cert); err != nil {
+			unusable = err
+			continue
+		}
+		value.SetText(base64.StdEncoding.EncodeToString(forLibrary(e, cert)))
+		at := within(expect.Now, cert)
+		context := dsig.NewDefaultValidationContext(&dsig.MemoryX509CertificateStore{Roots: []*x509.Certificate{cert}})
+		context.Clock = dsig.NewFakeClockAt(at)
+		verified, err := context.Validate(el)
+		if err != nil {
+			last = err
+			continue
+		}
+		if !at.Equal(expect.Now) {
+			return nil, refuse(Certificate, "the certificate that it is signed with is valid from %s until %s only",
+				cert.NotBefore.UTC().Format(time.RFC3339), cert.NotAfter.UTC().Format(time.RFC3339))
+		}
+		return read(verified, e)
+	}
+	if last == nil {
+		return nil, unusable
+	}
+	return nil, libraryRefusal(last, e, expect.Certificates...)
+}
+
+// within returns the time closest to now at which a certificate is valid.
+func within(now time.Time, c *x509.Certificate) time.Time {
+	if now.Before(c.NotBefore) {
+		return c.NotBefore
+	}
+	if now.After(c.NotAfter) {
+		return c.NotAfter
+	}
+	return now
+}
+
+// detachAssertion returns a copy of the assertion in a response, with the namespaces that are declared around it. The
+// library's own way to do that ends at 1,000 elements; ours are counted already.
+func detachAssertion(response *etree.Element) (*etree.Element, error) {
+	for _, c := range response.ChildElements() {
+		if c.Tag != "Assertion" {
+			continue
+		}
+		alone := c.Copy()
+		for _, outer := range response.Attr {
+			declares := outer.Space == "xmlns" || (outer.Space == "" && outer.Key == "xmlns")
+			if declares && !slices.ContainsFunc(c.Attr, func(a etree.Attr) bool { return a.Space == outer.Space && a.Key == outer.Key }) {
+				alone.Attr = append(alone.Attr, etree.Attr{Space: outer.Space, Key: outer.Key, Value: outer.Value})
+			}
+		}
+		return alone, nil
+	}
+	return nil, refuse(Structure, "there is no Assertion")
+}
+
+// detachValue returns the SignatureValue of an element's own signature, and removes its KeyInfo: it is nobody's business
+// but ours which key is tried. Both are outside of what is signed; an inner signature would not be.
+func detachValue(el *etree.Element) (*etree.Element, error) {
+	for _, c := range el.ChildElements() {
+		if c.Tag != "Signature" {
+			continue
+		}
+		var value *etree.Element
+		for _, part := range c.ChildElements() {
+			switch part.Tag {
+			case "KeyInfo":
+				c.RemoveChild(part)
+			case "SignatureValue":
+				value = part
+			}
+		}
+		if value != nil {
+			return value, nil
+		}
+	}
+	return nil, refuse(Signature, "there is no signature value")
+}
+
+// forLibrary returns the value of an element's signature as the library wants it for a certificate: XML signatures hold
+// ECDSA's two numbers one after the other, the library expects them in ASN.1. What cannot be decoded is nil.
+func forLibrary(e *element, cert *x509.Certificate) []byte {
+	value, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(e.child("ds:Signature").child("ds:SignatureValue").text), ""))
+	if err != nil {
+		return nil
+	}
+	key, ok := cert.PublicKey.(*ecdsa.PublicKey)
+	if !ok {
+		return value
+	}
+	size := (key.Curve.Params().BitSize + 7) / 8
+	if len(value) != 2*size {
+		return value
+	}
+	der, err := asn1.Marshal(struct{ R, S *big.Int }{new(big.Int).SetBytes(value[:size]), new(big.Int).SetBytes(value[size:])})
+	if err != nil {
+		return nil
+	}
+	return der
+}
+
+// read reads what was signed. The bytes are the canonical ones that the digest was made of.
+func read(verified *etree.Element, unverified *element) (*element, error) {
+	doc := etree.NewDocument()
+	doc.WriteSettings = etree.WriteSettings{CanonicalAttrVal: true, CanonicalEndTags: true, CanonicalText: true}
+	doc.SetRoot(verified)
+	raw, err := doc.WriteToBytes()
+	if err != nil {
+		return nil, refuse(Structure, "reading what was signed: %s", cut(err.Error()))
+	}
+	e, err := parse(raw)
+	if err != nil {
+		return nil, err
+	}
+	if err := allow(e, unverified.name); err != nil {
+		return nil, err
+	}
+	if e.value("ID") != unverified.value("ID") {
+		return nil, refuse(Signature, "the signature is about another element")
+	}
+	return e, nil
+}
+
+func libraryRefusal(err error, e *element, certs ...*x509.Certificate) error {
+	if errors.Is(err, etreeutils.ErrTraversalLimit) {
+		return refuse(Statement, "it has too many elements before its signature: send only those groups that matter, by a filter at the identity provider")
+	}
+	return refuse(Signature, "the signature of %s is wrong: %s", e.name, hint(err, e, certs))
+}
+
+// hint says whether the signature claims to be by a certificate that we have.
+func hint(err error, e *element, certs []*x509.Certificate) string {
+	text := cut(err.Error())
+	named := e.child("ds:Signature").child("ds:KeyInfo").child("ds:X509Data").child("ds:X509Certificate")
+	if named == nil || len(certs) == 0 {
+		return text
+	}
+	der, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(named.text), ""))
+	if err != nil || slices.ContainsFunc(certs, func(c *x509.Certificate) bool { return slices.Equal(c.Raw, der) }) {
+		return text
+	}
+	sum := sha256.Sum256(der)
+	return fmt.Sprintf("%s; it names a certificate that is not configured, with the SHA-256 fingerprint %s", text, hex.EncodeToString(sum[:]))
+}
