@@ -195,8 +195,10 @@ func (p *provider) descriptor() (*Descriptor, error) {
 	if d.Certificates, err = p.certificates(); err != nil {
 		return nil, err
 	}
-	d.ValidUntil, d.CacheDuration, err = shortest(p.within)
-	return d, err
+	if d.ValidUntil, d.CacheDuration, err = shortest(p.within); err != nil {
+		return nil, err
+	}
+	return d, nil
 }
 
 // ssoURL returns the first address that takes requests by HTTP-Redirect.
