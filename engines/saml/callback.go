@@ -1,11 +1,378 @@
 package saml
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/saml/assertion"
+	"github.com/coffer-project/coffer/engines/saml/idp"
+	"github.com/coffer-project/coffer/storage"
 )
 
-func (e *engine) callback(context.Context, *engines.Request, *none) (*engines.Response, error) {
-	panic("todo")
+type callbackIn struct {
+	RelayState   string `json:"RelayState" max:"512" help:"What the login's URL said, given back by the identity provider."`
+	SAMLResponse string `json:"SAMLResponse" required:"true" max:"1500000" help:"The identity provider's signed response, as base64."`
+}
+
+// codeTTL is how long the code of a login that the identity provider began is good for.
+const codeTTL = 2 * time.Minute
+
+// Reasons for refusals beside those of the package assertion.
+const (
+	unknownReason assertion.Reason = "login"     // it belongs to no login that waits for it
+	replayReason  assertion.Reason = "replay"    // the assertion was used before
+	roleReason    assertion.Reason = "role"      // it is to be believed, but the role does not let the user in
+	sourceReason  assertion.Reason = "provider"  // the identity provider is not known well enough to check it
+	roomReason    assertion.Reason = "too_many"  // there is no room for another login
+	largeReason   assertion.Reason = "too_large" // more than can be kept until the login is redeemed
+)
+
+// post is one answer of an identity provider, as a browser brought it.
+type post struct {
+	*engine
+	req   *engines.Request
+	conf  *config
+	login *login
+}
+
+// callback takes an answer. It is for browsers: whatever happens they see a page, which says nothing about the reason.
+// Nothing here depends on cookies, which a form that another site sends does not bring: the RelayState finds the login,
+// the signature and the request's id decide.
+func (e *engine) callback(ctx context.Context, req *engines.Request, in *callbackIn) (*engines.Response, error) {
+	c, err := getConfig(ctx, req.Mount.Storage)
+	if err != nil {
+		return nil, err
+	}
+	l, err := referredLogin(ctx, req.Mount.ClusterStorage, relayKey(in.RelayState))
+	if err != nil {
+		return nil, err
+	}
+	p := &post{engine: e, req: req, conf: c, login: l}
+	switch {
+	case l == nil && c.AllowIDPInitiated:
+		p.login = unsolicited(req, c, in.SAMLResponse)
+	case l == nil:
+		return nil, p.page(engines.KindInvalid, &assertion.Refusal{Reason: unknownReason, Detail: "unknown or expired login"})
+	case l.State != pendingState:
+		return nil, p.page(engines.KindInvalid, errDecided)
+	}
+	a, err := p.verify(ctx, in.SAMLResponse)
+	if err != nil {
+		return nil, p.unbelieved(ctx, err)
+	}
+	return p.believed(ctx, a)
+}
+
+var errDecided = &assertion.Refusal{Reason: unknownReason, Detail: "the login was answered before"}
+
+// unsolicited returns a login for an answer that nobody asked for. What it is for is taken from the answer itself, and
+// counts only once that turns out to be signed.
+func unsolicited(req *engines.Request, c *config, encoded string) *login {
+	now := time.Now().UTC()
+	return &login{
+		Role: c.DefaultRole, ACSURL: intendedACS(c.ACSURLs, encoded), Unsolicited: true,
+		Address: address(req), Browser: address(req), CreatedAt: now, ExpiresAt: now.Add(codeTTL), State: completedState,
+	}
+}
+
+// intendedACS returns the URL among ours that an answer says it was sent to, the first one if it says none of them: then
+// it is refused for that.
+func intendedACS(ours []string, encoded string) string {
+	if len(ours) == 0 {
+		return ""
+	}
+	document, err := assertion.Decode(encoded)
+	if err != nil {
+		return ours[0]
+	}
+	d := xml.NewDecoder(bytes.NewReader(document))
+	for {
+		token, err := d.RawToken()
+		if err != nil {
+			return ours[0]
+		}
+		start, ok := token.(xml.StartElement)
+		if !ok {
+			continue
+		}
+		for _, attr := range start.Attr {
+			if (attr.Name.Local == "Destination" || attr.Name.Local == "Recipient") && slices.Contains(ours, attr.Value) {
+				return attr.Value
+			}
+		}
+	}
+}
+
+// verify returns what the answer says. If its signature is by nobody that is known, the identity provider may have a new
+// certificate. Errors that are no *assertion.Refusal say that the answer could not be checked.
+func (p *post) verify(ctx context.Context, encoded string) (*assertion.Assertion, error) {
+	d, err := p.provider(ctx, p.req.Mount, p.conf)
+	if err != nil {
+		return nil, err
+	}
+	p.trace(ctx, encoded)
+	release, err := p.slots.take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	a, err := assertion.Verify(encoded, p.expect(d))
+	var r *assertion.Refusal
+	if !errors.As(err, &r) || r.Reason != assertion.Signature && r.Reason != assertion.Certificate {
+		return a, err
+	}
+	newer, fetchErr := p.newerProvider(ctx, p.req.Mount, p.conf, d)
+	if fetchErr != nil || newer == nil {
+		return a, err // the provider's own log says what failed
+	}
+	return assertion.Verify(encoded, p.expect(newer))
+}
+
+func (p *post) expect(d *idp.Descriptor) assertion.Expect {
+	return assertion.Expect{
+		ACSURL: p.login.ACSURL, EntityID: p.conf.EntityID, Issuer: d.EntityID, RequestID: p.login.RequestID,
+		Certificates: d.Certificates, SignedResponse: p.conf.ValidateResponseSignature,
+		SignedAssertion: p.conf.ValidateAssertionSignature, Now: time.Now(),
+	}
+}
+
+// trace writes the whole response, for those who find out why it is refused.
+func (p *post) trace(ctx context.Context, encoded string) {
+	if !p.conf.VerboseLogging || !p.log.Enabled(ctx, LevelTrace) {
+		return
+	}
+	if document, err := assertion.Decode(encoded); err == nil {
+		p.log.Log(ctx, LevelTrace, "a SAML response", "request_id", p.req.ID, "response", string(document))
+	}
+}
+
+// unbelieved handles an answer that proves nothing. The login stays open, or whoever learns its RelayState could end it,
+// unless the identity provider itself says that there is nothing more to come.
+func (p *post) unbelieved(ctx context.Context, err error) error {
+	var r *assertion.Refusal
+	if !errors.As(err, &r) {
+		return p.unchecked(err)
+	}
+	if r.Signed && !p.login.Unsolicited {
+		if err := p.end(ctx, r, nil, nil); err != nil {
+			return err
+		}
+		return p.page(engines.KindDenied, r)
+	}
+	// A refusal that anybody can bring about is written at most once a second.
+	if p.strangers.allow(time.Now()) {
+		_, err := storage.Update(ctx, p.req.Mount.ClusterStorage, func(t *storage.Txn) error { return p.record(t, r, nil) })
+		if err != nil {
+			return err
+		}
+	}
+	return p.page(engines.KindInvalid, r)
+}
+
+// unchecked turns the error of an answer that could not be checked into a page, unless it is the server's own trouble.
+func (p *post) unchecked(err error) error {
+	var e *engines.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	return p.page(e.Kind, &assertion.Refusal{Reason: sourceReason, Detail: e.Error()})
+}
+
+// believed handles an answer that the identity provider gave: what is left to decide is whether the role admits the user.
+func (p *post) believed(ctx context.Context, a *assertion.Assertion) (*engines.Response, error) {
+	user := identity{Subject: a.Subject, Attributes: a.Attributes}
+	ro, err := getRole(ctx, p.req.Mount.Storage, p.login.Role)
+	if err != nil {
+		return nil, err
+	}
+	p.debug(ctx, ro, user)
+	if r := p.judge(ro, user); r != nil {
+		known := &user
+		if r.Reason == largeReason {
+			known = nil
+		}
+		if err := p.end(ctx, r, a, known); err != nil {
+			return nil, err
+		}
+		return nil, p.page(engines.KindDenied, r)
+	}
+	if p.login.Unsolicited {
+		return p.completeUnsolicited(ctx, a, user)
+	}
+	if err := p.complete(ctx, a, user); err != nil {
+		return nil, err
+	}
+	p.counts.Completed.Add(1)
+	l := p.login
+	page := donePage(l, user.Subject)
+	if l.ClientType == browserClient {
+		page = blankPage()
+	}
+	return &engines.Response{Raw: page, Data: map[string]any{
+		"role": l.Role, "client_type": l.ClientType, "address": l.Address, "browser_address": l.Browser,
+	}}, nil
+}
+
+// debug writes what the role demands beside what the user has: support needs to see both together.
+func (p *post) debug(ctx context.Context, ro *role, user identity) {
+	if !p.conf.VerboseLogging || ro == nil {
+		return
+	}
+	p.log.DebugContext(ctx, "a user and the bounds of the role", "request_id", p.req.ID, "role", ro.name,
+		"subject", user.Subject, "attributes", user.Attributes, "bound_subjects", ro.BoundSubjects, "bound_subjects_type", ro.BoundSubjectsType,
+		"bound_attributes", ro.BoundAttributes, "bound_attributes_type", ro.BoundAttributesType, "groups_attribute", ro.GroupsAttribute)
+}
+
+// Limits of who can be let in: those of an alias, and what is kept until the login is redeemed.
+const (
+	maxSubjectBytes = 1024
+	maxUserBytes    = 256 << 10
+)
+
+// judge returns why the user is not let in, nil if there is no reason. The texts may be shown to the user.
+func (p *post) judge(ro *role, user identity) *assertion.Refusal {
+	kept, err := json.Marshal(user)
+	switch {
+	case ro == nil:
+		return &assertion.Refusal{Reason: roleReason, Detail: "the role does not exist any more"}
+	case len(user.Subject) > maxSubjectBytes || !utf8.ValidString(user.Subject) || strings.ContainsFunc(user.Subject, unicode.IsControl):
+		return &assertion.Refusal{Reason: assertion.Subject, Detail: fmt.Sprintf("the subject is longer than %d bytes or has control characters", maxSubjectBytes)}
+	case err != nil || len(kept) > maxUserBytes:
+		return &assertion.Refusal{Reason: largeReason, Detail: fmt.Sprintf("the attributes are more than %d KiB: have the identity provider send only those that matter", maxUserBytes>>10)}
+	case ro.RequireSameAddress && p.login.Address != address(p.req):
+		return &assertion.Refusal{Reason: roleReason, Detail: "the role demands that the browser has the address that the login was started from"}
+	}
+	if err := ro.admits(user); err != nil {
+		return &assertion.Refusal{Reason: roleReason, Detail: err.Error()}
+	}
+	return nil
+}
+
+// complete marks the login as completed and the assertion as used, both or none: otherwise two nodes, or two posts at
+// once, could each accept what is good for one.
+func (p *post) complete(ctx context.Context, a *assertion.Assertion, user identity) error {
+	return p.settle(ctx, a, func(_ *storage.Txn, l *login) error {
+		l.State, l.User, l.Browser = completedState, &user, address(p.req)
+		return nil
+	})
+}
+
+// end marks the login as refused, so that who waits for it learns why, and keeps the refusal for explain. a is nil if
+// there is no assertion.
+func (p *post) end(ctx context.Context, r *assertion.Refusal, a *assertion.Assertion, user *identity) error {
+	if p.login.Unsolicited {
+		_, err := storage.Update(ctx, p.req.Mount.ClusterStorage, func(t *storage.Txn) error {
+			if err := p.spend(ctx, t, a); err != nil {
+				return err
+			}
+			return p.record(t, r, user)
+		})
+		return p.settled(err)
+	}
+	return p.settle(ctx, a, func(t *storage.Txn, l *login) error {
+		l.State, l.Reason, l.Browser = refusedState, r.Detail, address(p.req)
+		return p.record(t, r, user)
+	})
+}
+
+// settle changes a login that is still pending and uses up the assertion, in one transaction.
+func (p *post) settle(ctx context.Context, a *assertion.Assertion, change func(*storage.Txn, *login) error) error {
+	_, err := storage.Update(ctx, p.req.Mount.ClusterStorage, func(t *storage.Txn) error {
+		l, err := getLogin(ctx, t, p.login.id)
+		switch {
+		case err != nil:
+			return err
+		case l == nil || l.State != pendingState:
+			return errDecided
+		}
+		if err := p.spend(ctx, t, a); err != nil {
+			return err
+		}
+		if err := change(t, l); err != nil {
+			return err
+		}
+		p.login = l
+		return put(t, loginKey(l.id), l)
+	})
+	return p.settled(err)
+}
+
+// spend uses up an assertion, if there is one.
+func (p *post) spend(ctx context.Context, t *storage.Txn, a *assertion.Assertion) error {
+	if a == nil {
+		return nil
+	}
+	fresh, err := use(ctx, t, assertionKey(a.Issuer, a.ID), a.NotOnOrAfter)
+	if err == nil && !fresh {
+		err = errReplay
+	}
+	return err
+}
+
+var errReplay = &assertion.Refusal{Reason: replayReason, Detail: "the assertion was used before"}
+
+// settled turns a refusal by the transaction into a page.
+func (p *post) settled(err error) error {
+	var r *assertion.Refusal
+	if errors.As(err, &r) {
+		return p.page(engines.KindInvalid, r)
+	}
+	return err
+}
+
+// completeUnsolicited stores a login that the identity provider began, and shows the code that redeems it. The browser
+// itself is not signed in: whoever makes somebody's browser post an answer of their own gains nothing by it.
+func (p *post) completeUnsolicited(ctx context.Context, a *assertion.Assertion, user identity) (*engines.Response, error) {
+	if err := p.room(ctx, p.req.Mount.ClusterStorage); err != nil {
+		return nil, p.page(engines.KindLimited, &assertion.Refusal{Reason: roomReason, Detail: "too many logins are pending"})
+	}
+	code := newCode(4, 5) // 100 bits: it is all that is needed
+	l := p.login
+	l.id, l.User = codeLogin(code), &user
+	_, err := storage.Update(ctx, p.req.Mount.ClusterStorage, func(t *storage.Txn) error {
+		if err := p.spend(ctx, t, a); err != nil {
+			return err
+		}
+		return l.create(t)
+	})
+	if err := p.settled(err); err != nil {
+		return nil, err
+	}
+	p.counts.Completed.Add(1)
+	return &engines.Response{Raw: codePage(p.req.Mount, l, code), Data: map[string]any{
+		"role": l.Role, "idp_initiated": true, "browser_address": l.Browser,
+	}}, nil
+}
+
+// record keeps a refusal for explain.
+func (p *post) record(t *storage.Txn, r *assertion.Refusal, user *identity) error {
+	if p.login.Role == "" {
+		return nil
+	}
+	return put(t, refusedPrefix+storage.Key(p.login.Role), &refusal{
+		At: time.Now().UTC(), Reason: r.Reason, Detail: r.Detail, Address: address(p.req), User: user,
+	})
+}
+
+// page is the error of an answer that is refused: a page that says nothing for the browser, the reason for the log and
+// for the audit trail.
+func (p *post) page(kind engines.Kind, r *assertion.Refusal) error {
+	p.counts.Refused.Add(1)
+	role, started := "", ""
+	if p.login != nil {
+		role, started = p.login.Role, p.login.Address
+	}
+	p.log.Warn("a SAML login was refused", "reason", r.Reason, "detail", r.Detail, "role", role, "request_id", p.req.ID,
+		"address", address(p.req), "started_from", started)
+	return &engines.Error{Kind: kind, Detail: "the login was refused", Reason: r.Error(), Page: refusedPage(p.req.ID)}
 }

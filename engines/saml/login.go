@@ -2,21 +2,210 @@ package saml
 
 import (
 	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	saml2 "github.com/russellhaering/gosaml2"
+	dsig "github.com/russellhaering/goxmldsig"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/saml/idp"
+	"github.com/coffer-project/coffer/storage"
 )
 
-// pending is what the node remembers of the logins that were started.
-type pending struct{}
+// loginTTL is how long a login can be finished: clients of the family poll for three minutes.
+const loginTTL = 5 * time.Minute
 
-func (e *engine) start(context.Context, *engines.Request, *none) (*engines.Response, error) {
-	panic("todo")
+// Client types.
+const (
+	cliClient     = "cli"     // is told to go back to the terminal
+	browserClient = "browser" // sees nothing: its opener closes the window
+)
+
+type startIn struct {
+	Role            string `json:"role" max:"512" help:"Name of the role; without it the default role of the configuration."`
+	ClientChallenge string `json:"client_challenge" required:"true" max:"512" help:"The SHA-256 of the client's secret verifier, as base64."`
+	ClientType      string `json:"client_type" required:"true" enum:"cli,browser" help:"Where the user is to go on after the login."`
+	ACSURL          string `json:"acs_url" required:"true" max:"2048" help:"Where the identity provider is to send its answer: one of the configured URLs."`
+	ShortLink       bool   `json:"short_link" help:"Also return a short URL that leads to the identity provider once."`
+}
+
+// start begins a login: it returns where to send the user, and what to ask for the token with.
+func (e *engine) start(ctx context.Context, req *engines.Request, in *startIn) (*engines.Response, error) {
+	challenge, err := in.challenge()
+	if err != nil {
+		return nil, err
+	}
+	c, ro, err := startingRole(ctx, req, in.Role)
+	if err != nil {
+		return nil, err
+	}
+	if !slices.Contains(c.ACSURLs, in.ACSURL) {
+		return nil, engines.Invalid(`field "acs_url": is not one of the configured acs_urls, byte for byte: add it to acs_urls of the config and at the identity provider, or log in through an address that is there`)
+	}
+	if !ro.Token.Allows(req.RemoteIP) {
+		return nil, denied("token_bound_cidrs of the role exclude the address")
+	}
+	code := strings.ToLower(newCode(1, 16)) // 80 bits
+	short, err := in.short(code)
+	if err != nil {
+		return nil, err
+	}
+	d, err := e.provider(ctx, req.Mount, c)
+	if err != nil {
+		return nil, err
+	}
+	relay, pollID := newRelayState(), newPollID()
+	target, requestID, err := authnRequest(ctx, req.Mount, c, d, in.ACSURL, relay)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.room(ctx, req.Mount.ClusterStorage); err != nil {
+		return nil, err
+	}
+	now := time.Now().UTC()
+	l := &login{
+		Role: ro.name, Challenge: challenge, ClientType: in.ClientType, ACSURL: in.ACSURL, RequestID: requestID,
+		VerificationCode: newCode(2, 4), Address: address(req), CreatedAt: now, ExpiresAt: now.Add(loginTTL),
+		State: pendingState, id: pollLogin(pollID),
+	}
+	leading := []storage.Key{relayKey(relay)}
+	data := map[string]any{
+		"sso_service_url": target, "token_poll_id": pollID, "verification_code": l.VerificationCode,
+		"expires_in": int(loginTTL / time.Second), "role": l.Role,
+	}
+	if short != "" {
+		l.Target, leading, data["short_url"] = target, append(leading, linkKey(code)), short
+	}
+	if _, err := storage.Update(ctx, req.Mount.ClusterStorage, func(t *storage.Txn) error { return l.create(t, leading...) }); err != nil {
+		return nil, err
+	}
+	e.counts.Started.Add(1)
+	return &engines.Response{Data: data}, nil
+}
+
+// challengeBytes is the length of a SHA-256 in base64.
+const challengeBytes = 44
+
+// challenge returns the digest that the client gave.
+func (in *startIn) challenge() ([]byte, error) {
+	if len(in.ClientChallenge) < challengeBytes {
+		return nil, engines.Invalid(`field "client_challenge": must be at least %d bytes long: the base64 of the SHA-256 of client_verifier`, challengeBytes)
+	}
+	digest, err := base64.StdEncoding.Strict().DecodeString(in.ClientChallenge)
+	if err != nil || len(in.ClientChallenge) != challengeBytes || len(digest) != 32 {
+		return nil, engines.Invalid(`field "client_challenge": must be the SHA-256 of client_verifier in standard base64, with padding: %d bytes`, challengeBytes)
+	}
+	return digest, nil
+}
+
+// short returns the URL of a short link, "" if none is wanted. It leads to the node that the answer is to reach.
+func (in *startIn) short(code string) (string, error) {
+	if !in.ShortLink {
+		return "", nil
+	}
+	u, err := url.Parse(in.ACSURL)
+	if err != nil {
+		return "", engines.Invalid(`field "acs_url": is not a URL`)
+	}
+	mount, ok := strings.CutSuffix(u.Path, "/callback")
+	if !ok {
+		return "", engines.Invalid(`field "short_link": the path of acs_url does not end in "/callback", so there is no knowing where the link would lead: leave short_link out`)
+	}
+	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: mount + "/go/" + code}).String(), nil
+}
+
+// startingRole returns the configuration and the role of a login, the default one if none is named.
+func startingRole(ctx context.Context, req *engines.Request, name string) (*config, *role, error) {
+	c, err := getConfig(ctx, req.Mount.Storage)
+	if err != nil {
+		return nil, nil, err
+	}
+	if name == "" {
+		name = c.DefaultRole
+	}
+	if name == "" {
+		return nil, nil, engines.Invalid("missing required 'role' parameter: name a role, or set default_role in the config")
+	}
+	ro, err := getRole(ctx, req.Mount.Storage, name)
+	if err == nil && ro == nil {
+		err = engines.Invalid(`field "role": there is no such role`)
+	}
+	return c, ro, err
+}
+
+// authnRequest returns the identity provider's URL with a request in it, signed if the configuration says so, and the
+// request's id. Providers that want signed requests do not always insist: whether this one does is for it to say.
+func authnRequest(ctx context.Context, m engines.Mount, c *config, d *idp.Descriptor, acsURL, relay string) (target, id string, err error) {
+	sp := &saml2.SAMLServiceProvider{
+		IdentityProviderSSOURL: d.SSOURL, AssertionConsumerServiceURL: acsURL, ServiceProviderIssuer: c.EntityID,
+	}
+	if c.SignAuthnRequests {
+		signer, certificate, err := getSigningKey(ctx, m.Storage)
+		if err != nil {
+			return "", "", err
+		}
+		sp.SignAuthnRequests, sp.SignAuthnRequestsAlgorithm = true, dsig.RSASHA256SignatureMethod
+		if err := sp.SetSPSigningKeyStore(&saml2.KeyStore{Signer: signer, Cert: certificate.Raw}); err != nil {
+			return "", "", fmt.Errorf("taking the signing key: %w", err)
+		}
+	}
+	doc, err := sp.BuildAuthRequestDocumentNoSig() // the signature of a redirect is in the query
+	if err != nil {
+		return "", "", fmt.Errorf("building an AuthnRequest: %w", err)
+	}
+	if id = doc.Root().SelectAttrValue("ID", ""); id == "" {
+		return "", "", errors.New("building an AuthnRequest: it has no ID")
+	}
+	if target, err = sp.BuildAuthURLRedirect(relay, doc); err != nil {
+		return "", "", fmt.Errorf("building the URL of an AuthnRequest: %w", err)
+	}
+	return target, id, nil
 }
 
 type followIn struct {
 	Code string `json:"code" help:"The code of a short link."`
 }
 
-func (e *engine) follow(context.Context, *engines.Request, *followIn) (*engines.Response, error) {
-	panic("todo")
+// follow leads the browser that opens a short link to the identity provider. The link works once: whoever sees it over
+// somebody's shoulder comes too late.
+func (e *engine) follow(ctx context.Context, req *engines.Request, in *followIn) (*engines.Response, error) {
+	key := linkKey(strings.ToLower(in.Code))
+	var l *login
+	_, err := storage.Update(ctx, req.Mount.ClusterStorage, func(t *storage.Txn) (err error) {
+		if l, err = referredLogin(ctx, t, key); err != nil || l == nil || l.State != pendingState {
+			l = nil
+			return err
+		}
+		t.Delete(key)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if l == nil || l.Target == "" {
+		return nil, &engines.Error{
+			Kind: engines.KindNotFound, Detail: "the link is unknown, expired or used", Page: gonePage(),
+		}
+	}
+	header := pageHeader()
+	header.Set("Location", l.Target)
+	return &engines.Response{
+		Status: http.StatusFound, Raw: &engines.Raw{ContentType: htmlType, Header: header},
+		Data: map[string]any{"role": l.Role, "address": l.Address},
+	}, nil
+}
+
+// address is where a request comes from, as it is stored.
+func address(req *engines.Request) string { return req.RemoteIP.Unmap().WithZone("").String() }
+
+// denied is a 403 whose reason is in the audit trail.
+func denied(reason string) error {
+	return &engines.Error{Kind: engines.KindDenied, Detail: "permission denied", Reason: reason}
 }

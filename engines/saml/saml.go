@@ -71,6 +71,8 @@ type engine struct {
 	counts    *Counts
 	providers providers
 	pending   pending
+	slots     slots
+	strangers throttle
 }
 
 // Router implements engines.Engine.
@@ -90,7 +92,7 @@ func New(o Options) engines.Factory {
 }
 
 func newEngine(log *slog.Logger, counts *Counts) *engine {
-	e := &engine{router: engines.NewRouter(), log: log, counts: counts}
+	e := &engine{router: engines.NewRouter(), log: log, counts: counts, slots: newSlots()}
 	r := e.router
 	const public = engines.Unauthenticated | engines.Active
 	const here = engines.ClusterLocal | engines.Active // about this cluster's logins and network
@@ -134,10 +136,14 @@ func get(ctx context.Context, s getter, key storage.Key, v formatted) (bool, err
 	if err != nil {
 		return false, err
 	}
+	return true, decode(e, v)
+}
+
+func decode(e storage.Entry, v formatted) error {
 	if err := json.Unmarshal(e.Value, v); err != nil || *v.format() != 1 {
-		return false, fmt.Errorf("decoding %q: unknown format", key)
+		return fmt.Errorf("decoding %q: unknown format", e.Key)
 	}
-	return true, nil
+	return nil
 }
 
 func put(t *storage.Txn, key storage.Key, v formatted) error {

@@ -2,10 +2,199 @@ package saml
 
 import (
 	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"unicode/utf8"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/storage"
 )
 
-func (e *engine) token(context.Context, *engines.Request, *none) (*engines.Response, error) {
-	panic("todo")
+type tokenIn struct {
+	ClientVerifier engines.Sensitive `json:"client_verifier" max:"4096" help:"The secret whose digest the login was started with."`
+	TokenPollID    string            `json:"token_poll_id" max:"256" help:"The id that the start of the login returned."`
+	Code           engines.Sensitive `json:"code" max:"256" help:"Instead of the two others: the sign-in code of a login that the identity provider began."`
 }
+
+// errUnknown is the answer to everybody who does not prove to have started a login that is there.
+func errUnknown(reason string) error {
+	return &engines.Error{
+		Kind: engines.KindInvalid, Reason: reason,
+		Detail: "the login is unknown, expired or used, or client_verifier is not the one that it was started with: log in again",
+	}
+}
+
+// token redeems a login. What the client asks for every second must cost little while there is nothing to redeem: then
+// it is one read.
+func (e *engine) token(ctx context.Context, req *engines.Request, in *tokenIn) (*engines.Response, error) {
+	id, err := in.id()
+	if err != nil {
+		return nil, err
+	}
+	var l *login
+	var ro *role
+	var outcome error // of a transaction that removes the login and yet is no success
+	_, err = storage.Update(ctx, req.Mount.ClusterStorage, func(t *storage.Txn) (err error) {
+		outcome, ro = nil, nil
+		switch l, err = getLogin(ctx, t, id); {
+		case err != nil:
+			return err
+		case l == nil:
+			return errUnknown("unknown, expired or used login")
+		case !l.Unsolicited && !in.proves(l.Challenge):
+			return errUnknown("wrong verifier")
+		case l.State == pendingState:
+			return &engines.Error{Kind: engines.KindUnauthorized, Detail: "the login is not finished: the identity provider has not answered yet"}
+		}
+		if ro, err = getRole(ctx, req.Mount.Storage, l.Role); err != nil {
+			return err
+		}
+		if reason := misplaced(req, l, ro); reason != "" {
+			return denied(reason) // the login is still there for whoever may redeem it
+		}
+		l.drop(t)
+		outcome = l.outcome(ro)
+		return nil
+	})
+	if err == nil {
+		err = outcome
+	}
+	if err != nil {
+		return nil, err
+	}
+	e.counts.Redeemed.Add(1)
+	return &engines.Response{Auth: &engines.Auth{Login: &engines.Login{
+		DisplayName:  cut(l.User.Subject, maxDisplayBytes),
+		Alias:        engines.Alias{Name: l.User.Subject, Metadata: ro.AliasMetadata},
+		GroupAliases: ro.groups(*l.User),
+		Metadata:     map[string]string{"role": ro.name},
+		Token:        ro.Token,
+		Role:         ro.name,
+	}}}, nil
+}
+
+// id returns the id of the login that is to be redeemed.
+func (in *tokenIn) id() (string, error) {
+	poll := in.TokenPollID != "" || in.ClientVerifier != ""
+	switch {
+	case in.Code != "" && poll:
+		return "", engines.Invalid(`field "code": is for logins that the identity provider began: leave it out, or client_verifier and token_poll_id`)
+	case in.Code != "":
+		return codeLogin(in.Code.Reveal()), nil
+	case in.TokenPollID == "":
+		return "", engines.Invalid(`field "token_poll_id": is required`)
+	case in.ClientVerifier == "":
+		return "", engines.Invalid(`field "client_verifier": is required`)
+	}
+	return pollLogin(in.TokenPollID), nil
+}
+
+// proves reports whether the verifier is the one of a challenge.
+func (in *tokenIn) proves(challenge []byte) bool {
+	digest := sha256.Sum256([]byte(in.ClientVerifier.Reveal()))
+	return subtle.ConstantTimeCompare(digest[:], challenge) == 1
+}
+
+// misplaced returns why a login cannot be redeemed from where the request comes from, "" if it can.
+func misplaced(req *engines.Request, l *login, ro *role) string {
+	switch {
+	case l.State != completedState || ro == nil:
+		return ""
+	case !ro.Token.Allows(req.RemoteIP):
+		return "token_bound_cidrs of the role exclude the address"
+	case ro.RequireSameAddress && (l.Address != address(req) || l.Browser != address(req)):
+		return "the role demands that a login is started, confirmed and redeemed from one address"
+	}
+	return ""
+}
+
+// outcome returns why a login that has come to its end lets nobody in, nil if it does. The role is asked again: it may
+// have changed since the identity provider answered.
+func (l *login) outcome(ro *role) error {
+	var reason string
+	switch {
+	case l.State == refusedState:
+		reason = l.Reason
+	case l.User == nil || ro == nil:
+		reason = "the role does not exist any more"
+	default:
+		err := ro.admits(*l.User)
+		if err == nil {
+			return nil
+		}
+		reason = err.Error()
+	}
+	return &engines.Error{Kind: engines.KindDenied, Detail: "the login was refused: " + reason}
+}
+
+// maxDisplayBytes leaves room for the mount's name before it.
+const maxDisplayBytes = 256
+
+// cut shortens a text to at most n bytes.
+func cut(text string, n int) string {
+	if len(text) <= n {
+		return text
+	}
+	for !utf8.RuneStart(text[n]) {
+		n--
+	}
+	return text[:n]
+}
+
+// RenewLogin implements engines.Renewer: what the role says now governs the token.
+func (e *engine) RenewLogin(ctx context.Context, m engines.Mount, login engines.RenewedLogin) (engines.TokenFields, error) {
+	ro, err := getRole(ctx, m.Storage, login.Role)
+	if err != nil {
+		return engines.TokenFields{}, err
+	}
+	if ro == nil {
+		return engines.TokenFields{}, engines.Invalid("the token cannot be renewed: its role does not exist any more")
+	}
+	return ro.Token, nil
+}
+
+// LoginRole implements engines.RoleNamer.
+func (e *engine) LoginRole(ctx context.Context, req *engines.Request) string {
+	// As the input is decoded: encoding/json alone would take "ROLE" for the field.
+	var in map[string]json.RawMessage
+	if len(req.Body) == 0 || json.Unmarshal(req.Body, &in) != nil {
+		return ""
+	}
+	text := func(field string) string {
+		var s string
+		if json.Unmarshal(in[field], &s) != nil {
+			s = string(in[field]) // a name that looks like a number
+		}
+		return s
+	}
+	name := ""
+	switch req.Path {
+	case "sso_service_url":
+		name = text("role")
+		if c, err := getConfig(ctx, req.Mount.Storage); err == nil && name == "" {
+			name = c.DefaultRole
+		}
+	case "token":
+		id := pollLogin(text("token_poll_id"))
+		if code := text("code"); code != "" {
+			id = codeLogin(code)
+		}
+		if l, err := getLogin(ctx, req.Mount.ClusterStorage, id); err == nil && l != nil {
+			name = l.Role
+		}
+	}
+	if name == "" {
+		return ""
+	}
+	ro, err := getRole(ctx, req.Mount.Storage, name)
+	if err != nil || ro == nil {
+		return ""
+	}
+	return ro.name
+}
+
+var (
+	_ engines.Renewer   = (*engine)(nil)
+	_ engines.RoleNamer = (*engine)(nil)
+)
