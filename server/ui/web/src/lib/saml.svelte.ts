@@ -34,11 +34,11 @@ const passing = [0, 429, 503]
 /** Whether the browser lets this page make the proof that a login needs. It does on https and on this machine. */
 export const provable = window.isSecureContext && !!crypto.subtle
 
-/** The SAML mounts that are shown to everybody; none if that cannot be found out. */
+/** The auth methods that are shown to everybody; none if that cannot be found out. */
 export async function listed(ns: string): Promise<Mount[]> {
   try {
     const { data } = await call('GET', 'sys/internal/ui/mounts', { token: '', namespace: ns })
-    return mountsOf(data.auth ?? {}).filter((m) => m.type === 'saml')
+    return mountsOf(data.auth)
   } catch {
     return []
   }
