@@ -48,8 +48,11 @@ async function post<T>(place: Place, what: string, body: object, hints: Record<n
   try {
     return await call<T>('POST', `auth/${place.mount}/${what}`, { body, token: '', namespace: place.ns })
   } catch (e) {
-    const hint = e instanceof Problem && hints[e.status]
-    throw hint ? new Problem(e.status, e.errors, hint) : e
+    if (!(e instanceof Problem)) throw e
+    if (e.status === 403 && /missing client token/.test(e.message)) { // nobody answers there without one
+      throw new Problem(404, [`There is no SAML auth method at ${place.mount}.`], 'Check the mount path and the namespace.')
+    }
+    throw new Problem(e.status, e.errors, hints[e.status] ?? e.hint)
   }
 }
 
