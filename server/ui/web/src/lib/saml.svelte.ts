@@ -44,7 +44,7 @@ export async function listed(ns: string): Promise<Mount[]> {
   }
 }
 
-async function post<T>(place: Place, what: string, body: object, hints: Record<number, string>) {
+async function post<T>(place: Place, what: string, body: object, hint: (e: Problem) => string) {
   try {
     return await call<T>('POST', `auth/${place.mount}/${what}`, { body, token: '', namespace: place.ns })
   } catch (e) {
@@ -52,16 +52,20 @@ async function post<T>(place: Place, what: string, body: object, hints: Record<n
     if (e.status === 403 && /missing client token/.test(e.message)) { // nobody answers there without one
       throw new Problem(404, [`There is no SAML auth method at ${place.mount}.`], 'Check the mount path and the namespace.')
     }
-    throw new Problem(e.status, e.errors, hints[e.status] ?? e.hint)
+    throw new Problem(e.status, e.errors, hint(e))
   }
 }
 
-const refused = 'If this should work, ask those who run the server: it keeps what was missing.'
+/** What to do about the end of a login. */
+const ended = (again: string) => (e: Problem) => {
+  if (e.status === 400) return again
+  return e.status === 403 ? 'If this should work, ask those who run the server: it keeps what was missing.' : e.hint
+}
 
 /** Redeems the code of a login that began at the identity provider. */
 export async function redeem(place: Place, code: string): Promise<Auth> {
-  const old = 'A code works once, and for two minutes. Get a new one from your identity provider.'
-  return (await post(place, 'token', { code }, { 400: old, 403: refused })).auth!
+  const hint = ended('A code works once, and for two minutes. Get a new one from your identity provider.')
+  return (await post(place, 'token', { code }, hint)).auth!
 }
 
 async function digest(text: string): Promise<string> {
@@ -164,7 +168,8 @@ export class SamlLogin {
   async #login(place: Place, role: string, stop: AbortSignal): Promise<Auth | undefined> {
     const verifier = crypto.randomUUID()
     const body = { role, acs_url: acsURL(place), client_challenge: await digest(verifier), client_type: 'browser' }
-    const { data } = await post<Started>(place, 'sso_service_url', body, { 403: refused })
+    const hint = (e: Problem) => (/acs_url/.test(e.message) ? `The address of this page makes it ${body.acs_url}` : e.hint)
+    const { data } = await post<Started>(place, 'sso_service_url', body, hint)
     if (stop.aborted) return
     const url = checked(data.sso_service_url)
     const lifetime = 1000 * Math.min(data.expires_in || LIFETIME, LIFETIME)
@@ -178,7 +183,7 @@ export class SamlLogin {
 
   async #poll(place: Place, body: object, lifetime: number, stop: AbortSignal): Promise<Auth | undefined> {
     const began = performance.now()
-    const hints = { 400: 'A sign-in works once, and for five minutes. Start again.', 403: refused }
+    const hint = ended('A sign-in works once, and for five minutes. Start again.')
     for (let failures = 0; !stop.aborted; ) {
       const waited = performance.now() - began
       if (waited > lifetime) throw new Problem(0, ['The time for this sign-in is over.'], 'Start again, and finish it within five minutes.')
@@ -186,7 +191,7 @@ export class SamlLogin {
       if (stop.aborted) return
       const closed = this.#closed // before asking: the answer may have come just before
       try {
-        return (await post(place, 'token', body, hints)).auth!
+        return (await post(place, 'token', body, hint)).auth!
       } catch (e) {
         const status = e instanceof Problem ? e.status : -1
         const pending = status === 401
