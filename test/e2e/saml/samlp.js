@@ -23,14 +23,16 @@ Profile.prototype.metadata = []
 
 /**
  * Starts it with these users: name -> {password, attributes}, for service providers that take answers at these URLs. Leaving
- * the form with "Cancel" makes it answer that nobody logged in. options are those of samlp and can be changed at any time.
+ * the form with "Cancel" makes it answer that nobody logged in. configure() takes options of samlp; what is not given is as at
+ * the start.
  */
 export async function startSamlp(users, acsURLs) {
   const dir = await makeDirectory('samlp')
   const pair = await makeKey(dir.path, 'samlp')
   await dir.remove()
   const app = express()
-  const options = { issuer: 'urn:example:samlp', cert: pair.cert, key: pair.key, signAssertion: true, signResponse: false }
+  const defaults = { issuer: 'urn:example:samlp', cert: pair.cert, key: pair.key }
+  let options = defaults
 
   app.get('/metadata', (req, res) => {
     samlp.metadata({ ...options, profileMapper: Profile, redirectEndpointPath: '/sso', postEndpointPath: '/sso' })(req, res)
@@ -81,11 +83,11 @@ export async function startSamlp(users, acsURLs) {
   })
   const url = `http://127.0.0.1:${server.address().port}`
   return {
-    entityID: options.issuer,
+    entityID: defaults.issuer,
     metadataURL: `${url}/metadata`,
     ssoURL: `${url}/sso`,
     cert: pair.cert,
-    options,
+    configure: (given = {}) => (options = { ...defaults, ...given }),
     stop: () =>
       new Promise((resolve) => {
         server.close(resolve)

@@ -52,16 +52,27 @@ export async function startSimpleSAML(users) {
     'language.cookie.samesite': null,
     'session.phpsession.savepath': in_('sessions'),
     'store.type': 'phpsession',
-    'metadata.sources': [{ type: 'flatfile' }, { type: 'xml', file: in_('sp.xml') }],
+    'metadata.sources': [{ type: 'flatfile' }],
   })
   const people = Object.entries(users).map(([name, { password, attributes }]) => [`${name}:${password}`, attributes])
   await write('config/authsources.php', '$config', { people: { 0: 'exampleauth:UserPass', ...Object.fromEntries(people) } })
 
-  async function trust(xml) {
-    await writeFile(in_('sp.xml'), xml)
-  }
+  const trust = (xml) => writeFile(in_('sp.xml'), xml)
+
+  // What an administrator gets by SimpleSAMLphp's converter, and completes: the service provider's wish to have assertions
+  // signed would otherwise override what we ask for here.
+  const accept = (sign) =>
+    writeFile(
+      in_('metadata/saml20-sp-remote.php'),
+      `<?php
+foreach (SimpleSAML\\Metadata\\SAMLParser::parseDescriptorsFile(${php(in_('sp.xml'))}) as $id => $entity) {
+  $metadata[$id] = ${php({ 'saml20.sign.response': sign !== 'assertion', 'saml20.sign.assertion': sign !== 'response' })} + $entity->getMetadata20SP();
+}
+`,
+    )
 
   async function configure({ sign = 'both', key = 0, next = false } = {}) {
+    await accept(sign)
     await write('metadata/saml20-idp-hosted.php', "$metadata['__DYNAMIC:1__']", {
       host: '__DEFAULT__',
       privatekey: `${in_('cert')}/${['first', 'second'][key]}.key`,
@@ -72,8 +83,6 @@ export async function startSimpleSAML(users) {
       }),
       auth: 'people',
       'signature.algorithm': 'http://www.w3.org/2001/04/xmldsig-more#rsa-sha256',
-      'saml20.sign.response': sign !== 'assertion',
-      'saml20.sign.assertion': sign !== 'response',
       authproc: Object.fromEntries(
         [
           'urn:oasis:names:tc:SAML:1.1:nameid-format:unspecified',
