@@ -49,18 +49,19 @@ type post struct {
 // Nothing here depends on cookies, which a form that another site sends does not bring: the RelayState finds the login,
 // the signature and the request's id decide.
 func (e *engine) callback(ctx context.Context, req *engines.Request, in *callbackIn) (*engines.Response, error) {
+	p := &post{engine: e, req: req}
 	c, err := getConfig(ctx, req.Mount.Storage)
 	if err != nil {
-		return nil, err
+		return nil, p.unchecked(err)
 	}
 	l, err := referredLogin(ctx, req.Mount.ClusterStorage, relayKey(in.RelayState))
 	if err != nil {
 		return nil, err
 	}
-	p := &post{engine: e, req: req, conf: c, login: l}
+	p.conf, p.login = c, l
 	switch {
 	case l == nil && c.AllowIDPInitiated:
-		p.login = unsolicited(req, c, in.SAMLResponse)
+		p.login = unsolicited(req, c)
 	case l == nil:
 		return nil, p.page(engines.KindInvalid, &assertion.Refusal{Reason: unknownReason, Detail: "unknown or expired login"})
 	case l.State != pendingState:
@@ -75,18 +76,17 @@ func (e *engine) callback(ctx context.Context, req *engines.Request, in *callbac
 
 var errDecided = &assertion.Refusal{Reason: unknownReason, Detail: "the login was answered before"}
 
-// unsolicited returns a login for an answer that nobody asked for. What it is for is taken from the answer itself, and
-// counts only once that turns out to be signed.
-func unsolicited(req *engines.Request, c *config, encoded string) *login {
+// unsolicited returns a login for an answer that nobody asked for.
+func unsolicited(req *engines.Request, c *config) *login {
 	now := time.Now().UTC()
 	return &login{
-		Role: c.DefaultRole, ACSURL: intendedACS(c.ACSURLs, encoded), Unsolicited: true,
+		Role: c.DefaultRole, Unsolicited: true,
 		Address: address(req), Browser: address(req), CreatedAt: now, ExpiresAt: now.Add(codeTTL), State: completedState,
 	}
 }
 
-// intendedACS returns the URL among ours that an answer says it was sent to, the first one if it says none of them: then
-// it is refused for that.
+// intendedACS returns the URL among ours that an unsolicited answer says it was sent to. It is a guess: the answer is
+// then held to it, and refused if it names another one elsewhere, or none of ours.
 func intendedACS(ours []string, encoded string) string {
 	if len(ours) == 0 {
 		return ""
@@ -113,29 +113,37 @@ func intendedACS(ours []string, encoded string) string {
 	}
 }
 
-// verify returns what the answer says. If its signature is by nobody that is known, the identity provider may have a new
-// certificate. Errors that are no *assertion.Refusal say that the answer could not be checked.
+// verify returns what the answer says. If it does not fit what is known of the identity provider, there may be something
+// newer to know, such as another certificate. Errors that are no *assertion.Refusal say that it could not be checked.
 func (p *post) verify(ctx context.Context, encoded string) (*assertion.Assertion, error) {
 	d, err := p.provider(ctx, p.req.Mount, p.conf)
 	if err != nil {
 		return nil, err
 	}
 	p.trace(ctx, encoded)
+	a, err := p.check(ctx, encoded, d)
+	var r *assertion.Refusal
+	if !errors.As(err, &r) || r.Reason != assertion.Signature && r.Reason != assertion.Certificate && r.Reason != assertion.Issuer {
+		return a, err
+	}
+	newer, fetchErr := p.newerProvider(ctx, p.req.Mount, p.conf, d)
+	if fetchErr != nil || newer == nil {
+		return a, err // why there is nothing newer is in the provider's own log
+	}
+	return p.check(ctx, encoded, newer)
+}
+
+// check holds the answer against what is known of the identity provider.
+func (p *post) check(ctx context.Context, encoded string, d *idp.Descriptor) (*assertion.Assertion, error) {
 	release, err := p.slots.take(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	a, err := assertion.Verify(encoded, p.expect(d))
-	var r *assertion.Refusal
-	if !errors.As(err, &r) || r.Reason != assertion.Signature && r.Reason != assertion.Certificate {
-		return a, err
+	if p.login.Unsolicited {
+		p.login.ACSURL = intendedACS(p.conf.ACSURLs, encoded)
 	}
-	newer, fetchErr := p.newerProvider(ctx, p.req.Mount, p.conf, d)
-	if fetchErr != nil || newer == nil {
-		return a, err // the provider's own log says what failed
-	}
-	return assertion.Verify(encoded, p.expect(newer))
+	return assertion.Verify(encoded, p.expect(d))
 }
 
 func (p *post) expect(d *idp.Descriptor) assertion.Expect {

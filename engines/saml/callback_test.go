@@ -1,6 +1,8 @@
 package saml_test
 
 import (
+	"context"
+	"errors"
 	"log/slog"
 	"net/url"
 	"strings"
@@ -305,4 +307,80 @@ func TestStrangersWriteLittle(t *testing.T) {
 			t.Errorf("a refusal a second later wrote nothing")
 		}
 	})
+}
+
+// TestNewCertificate lets the identity provider sign with a certificate that its metadata had not when the login began.
+func TestNewCertificate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFlow(t, fields{"idp_metadata_url": "https://idp.example.com/metadata", "idp_sso_url": nil, "idp_entity_id": nil, "idp_cert": nil})
+		fetched := 0
+		saml.SetFetch(f.Engine, func(context.Context, string) ([]byte, error) {
+			fetched++
+			return f.idp.MetadataXML(), nil
+		})
+		s := f.start(nil)
+		f.idp.Key = samltest.NewKey(samltest.P256, 1)
+		_, err := f.post(f.idp.Answer(s.url, alice)) // the metadata has only just been fetched
+		wantRefused(t, err, engines.KindInvalid, "signature: ")
+		time.Sleep(61 * time.Second)
+		f.confirm(s, alice)
+		f.login(s.poll)
+		if fetched != 2 {
+			t.Errorf("the metadata was fetched %d times", fetched)
+		}
+	})
+}
+
+// TestCallbackWithoutMetadata cannot be checked: that is not the answer's fault, and the login stays open.
+func TestCallbackWithoutMetadata(t *testing.T) {
+	f := newFlow(t)
+	s := f.start(nil)
+	f.Must(engines.Update, "config", fields{"idp_metadata_url": "https://idp.example.com/metadata"})
+	saml.SetFetch(f.Engine, func(context.Context, string) ([]byte, error) { return nil, errors.New("no route to host") })
+	_, err := f.post(f.idp.Answer(s.url, alice))
+	wantRefused(t, err, engines.KindUpstream, "no route to host")
+	_, err = f.redeem(s.poll)
+	wantError(t, err, engines.KindUnauthorized)
+}
+
+func TestCallbackWithoutConfiguration(t *testing.T) {
+	f := newFlow(t)
+	form := f.idp.Answer(f.start(nil).url, alice)
+	if _, err := f.Mount.Mount.Storage.Commit(t.Context(), storage.Batch{Deletes: []storage.Key{"config"}}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := f.post(form)
+	wantRefused(t, err, engines.KindInvalid, "not configured")
+}
+
+// ofThePrimary is shared storage as a secondary cluster has it.
+type ofThePrimary struct{ storage.Store }
+
+func (ofThePrimary) Commit(context.Context, storage.Batch) (storage.Index, error) {
+	return 0, storage.ErrPrimaryOnly
+}
+
+// TestSecondaryNeedsNoPrimary runs logins of every kind where only the cluster's own storage can be written.
+func TestSecondaryNeedsNoPrimary(t *testing.T) {
+	f := newFlow(t, byIdP)
+	f.Mount.Mount.Storage = ofThePrimary{f.Mount.Mount.Storage}
+	s := f.start(fields{"short_link": true})
+	short := s.data["short_url"].(string)
+	if _, err := f.do(engines.Read, "go/"+short[strings.LastIndex(short, "/")+1:], nil); err != nil {
+		t.Error(err)
+	}
+	f.confirm(s, alice)
+	f.login(s.poll)
+	s = f.start(nil)
+	_, err := f.post(f.idp.Answer(s.url, samltest.User{Subject: "bob"}))
+	wantRefused(t, err, engines.KindDenied, "role: ")
+	_, err = f.redeem(s.poll)
+	wantError(t, err, engines.KindDenied)
+	resp, err := f.post(f.unsolicited(samltest.Response{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.enter(shown(t, resp)); err != nil {
+		t.Error(err)
+	}
 }

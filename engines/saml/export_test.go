@@ -1,0 +1,12 @@
+package saml
+
+import (
+	"context"
+
+	"github.com/coffer-project/coffer/engines"
+)
+
+// SetFetch replaces how an engine fetches metadata.
+func SetFetch(e engines.Engine, fetch func(ctx context.Context, url string) ([]byte, error)) {
+	e.(*engine).providers.fetch = fetch
+}
