@@ -16,7 +16,7 @@
 //
 //	provider               the last good copy of the identity provider's metadata
 //	refused/<role>         refusal: the last login that was refused, for explain
-//	login/<id>             login: one that was started; id is the hash of the poll id
+//	login/<id>             login: one that was started; id is the hash of the poll id or sign-in code
 //	relay/<hash>           the login that a RelayState belongs to
 //	go/<hash>              the login that a short link leads to
 //	assertion/<hash>       an assertion that has been used
