@@ -311,6 +311,7 @@ func TestClients(t *testing.T) {
 				{"groups", x.groups},
 				{"userpass", x.userpass},
 				{"approle", x.approle},
+				{"saml", x.saml},
 				{"methods", x.methods},
 				{"token roles", x.tokenRoles},
 				{"token kinds", x.tokenKinds},
