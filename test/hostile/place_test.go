@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coffer-project/coffer/engines/saml/samltest"
 	"github.com/coffer-project/coffer/test/harness"
 )
 
@@ -14,7 +15,8 @@ import (
 type place struct {
 	n     *harness.Node
 	token string
-	ns    string // "" is the root
+	ns    string        // "" is the root
+	idp   *samltest.IdP // of auth/sso
 }
 
 func (p *place) String() string {
@@ -24,11 +26,11 @@ func (p *place) String() string {
 	return "nested "
 }
 
-func (p *place) do(t *testing.T, method, path string, body any) harness.Answer {
+func (p *place) do(t *testing.T, method, path string, body any, header ...string) harness.Answer {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	a, err := p.n.Do(ctx, method, "/v1/"+path, p.token, body, "X-Vault-Namespace", p.ns)
+	a, err := p.n.Do(ctx, method, "/v1/"+path, p.token, body, append(header, "X-Vault-Namespace", p.ns)...)
 	if err != nil {
 		t.Fatalf("%s %s: %v", method, path, err)
 	}
@@ -72,6 +74,7 @@ func (p *place) seed(t *testing.T) {
 	p.mustDo(t, "POST", "sys/mounts/kv1", fields{"type": "kv"})
 	p.mustDo(t, "POST", "sys/auth/people", fields{"type": "userpass"})
 	p.mustDo(t, "POST", "sys/auth/machines", fields{"type": "approle"})
+	p.seedSAML(t)
 	p.mustDo(t, "POST", "sys/namespaces/child", nil)
 	p.mustDo(t, "POST", "sys/policies/acl/mine", fields{"policy": `path "kv2/*" { capabilities = ["read"] }`})
 	p.mustDo(t, "POST", "kv2/data/a/b", fields{"data": fields{"x": "y"}})
@@ -114,11 +117,11 @@ func (p *place) dump(t *testing.T) map[string]any {
 	read := []string{
 		"sys/mounts", "sys/auth", "sys/policies/acl/mine", "sys/policies/acl/default", "sys/mounts/kv2/tune", "sys/auth/token/tune",
 		"kv2/config", "kv2/data/a/b", "kv2/metadata/a/b", "kv1/a/b", "cubbyhole/a/b", "auth/token/roles/role", "auth/people/users/bob",
-		"auth/machines/role/app", "identity/entity/name/somebody", "identity/group/name/team", "sys/namespaces/child",
+		"auth/machines/role/app", "auth/sso/config", "auth/sso/role/staff", "identity/entity/name/somebody", "identity/group/name/team", "sys/namespaces/child",
 	}
 	list := []string{
 		"sys/policies/acl", "kv2/metadata", "kv1", "cubbyhole", "auth/token/accessors", "auth/token/roles", "auth/people/users", "auth/machines/role",
-		"auth/machines/role/app/secret-id", "identity/entity/id", "identity/group/id", "identity/entity-alias/id", "sys/namespaces",
+		"auth/machines/role/app/secret-id", "auth/sso/role", "identity/entity/id", "identity/group/id", "identity/entity-alias/id", "sys/namespaces",
 	}
 	if p.ns == "" {
 		read = append(read, "sys/audit", "sys/key-status", "sys/storage/raft/autopilot/configuration", "sys/seal-status",
