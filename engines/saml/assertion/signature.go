@@ -81,7 +81,7 @@ func allowSignature(e *element) error {
 func allowAlgorithm(e, part *element, allowed map[string]bool) error {
 	algorithm := part.value("Algorithm")
 	if _, ok := allowed[algorithm]; !ok {
-		return refuse(Algorithm, "the signature of %s uses the %s %s, which is not allowed: choose one with SHA-256 at the identity provider",
+		return refuse(Algorithm, "the signature of %s uses the %s %s, which is not allowed: choose RSA or ECDSA with SHA-256 and exclusive canonicalisation at the identity provider",
 			e.name, strings.TrimPrefix(part.name, "ds:"), quote(algorithm))
 	}
 	return nil

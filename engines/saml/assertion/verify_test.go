@@ -233,6 +233,15 @@ func TestManyAttributes(t *testing.T) {
 	if r := mustRefuse(t, p.Response(o), expect(p), assertion.Statement); !strings.Contains(r.Detail, "filter") {
 		t.Errorf("the refusal does not say what to do: %v", r)
 	}
+	// The library looks for the signature through 1,000 elements at most.
+	o.User.Attributes["groups"] = slices.Repeat([]string{"g"}, 1500)
+	o.Edit = func(s string) string {
+		s = strings.Replace(s, samltest.ResponseMark, "", 1)
+		return strings.Replace(s, "</samlp:Response>", samltest.ResponseMark+"</samlp:Response>", 1)
+	}
+	if r := mustRefuse(t, p.Response(o), expect(p), assertion.Statement); !strings.Contains(r.Detail, "filter") {
+		t.Errorf("the refusal does not say what to do: %v", r)
+	}
 }
 
 func TestAccepted(t *testing.T) {
