@@ -1,6 +1,7 @@
 package assertion
 
 import (
+	"cmp"
 	"encoding/xml"
 	"strings"
 	"time"
@@ -75,8 +76,10 @@ func failed(response, code *element, s signed, expect Expect) error {
 	if sub := code.child("samlp:StatusCode"); sub != nil {
 		text += " / " + shortStatus(sub.value("Value"))
 	}
-	if m := strings.TrimSpace(response.child("samlp:Status").child("samlp:StatusMessage").content()); m != "" {
-		text += ": " + quote(m)
+	if message := response.child("samlp:Status").child("samlp:StatusMessage"); message != nil {
+		if m := strings.TrimSpace(cmp.Or(message.text, message.value("Value"))); m != "" {
+			text += ": " + quote(m)
+		}
 	}
 	err := refuse(Status, "the identity provider answered %s", text)
 	if s.response == nil || addressed(response, true, expect) != nil || response.value("InResponseTo") != expect.RequestID {

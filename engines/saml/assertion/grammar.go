@@ -8,24 +8,26 @@ type rule struct {
 	text       bool
 	attributes map[string]bool // unprefixed
 	children   map[string]bool // true: any number of them; false: at most one
-	// open admits attributes and elements of foreign namespaces, with whatever is in them; keys those of ds, too.
+	foreign    bool            // attributes of foreign namespaces, too
+	// open admits elements of foreign namespaces, with whatever is in them; keys those of ds, too.
 	open, keys bool
 }
 
 // grammar has a rule for each element that a response needs.
 var grammar = map[string]rule{
-	"samlp:Response":      {attributes: words("ID Version IssueInstant Destination Consent InResponseTo"), children: words("saml:Issuer ds:Signature samlp:Status saml:Assertion")},
+	"samlp:Response":      {attributes: words("ID Version IssueInstant Destination Consent InResponseTo"), children: words("saml:Issuer ds:Signature samlp:Extensions samlp:Status saml:Assertion")},
+	"samlp:Extensions":    {open: true},
 	"samlp:Status":        {children: words("samlp:StatusCode samlp:StatusMessage samlp:StatusDetail")},
 	"samlp:StatusCode":    {attributes: words("Value"), children: words("samlp:StatusCode")},
-	"samlp:StatusMessage": {text: true},
+	"samlp:StatusMessage": {text: true, attributes: words("Value")}, // where some put the text
 	"samlp:StatusDetail":  {text: true, open: true},
 
 	"saml:Assertion":               {attributes: words("ID Version IssueInstant"), children: words("saml:Issuer ds:Signature saml:Subject saml:Conditions saml:AuthnStatement* saml:AttributeStatement*")},
 	"saml:Issuer":                  {text: true, attributes: words("Format NameQualifier SPNameQualifier SPProvidedID")},
 	"saml:Subject":                 {children: words("saml:NameID saml:SubjectConfirmation")},
 	"saml:NameID":                  {text: true, attributes: words("Format NameQualifier SPNameQualifier SPProvidedID")},
-	"saml:SubjectConfirmation":     {attributes: words("Method"), children: words("saml:SubjectConfirmationData")},
-	"saml:SubjectConfirmationData": {attributes: words("NotBefore NotOnOrAfter Recipient InResponseTo Address")},
+	"saml:SubjectConfirmation":     {attributes: words("Method"), children: words("saml:NameID saml:SubjectConfirmationData")},
+	"saml:SubjectConfirmationData": {attributes: words("NotBefore NotOnOrAfter Recipient InResponseTo Address"), foreign: true},
 	"saml:Conditions":              {attributes: words("NotBefore NotOnOrAfter"), children: words("saml:AudienceRestriction* saml:OneTimeUse saml:ProxyRestriction")},
 	"saml:AudienceRestriction":     {children: words("saml:Audience*")},
 	"saml:Audience":                {text: true},
@@ -39,8 +41,8 @@ var grammar = map[string]rule{
 	"saml:AuthnContextDeclRef":     {text: true},
 	"saml:AuthenticatingAuthority": {text: true},
 	"saml:AttributeStatement":      {children: words("saml:Attribute*")},
-	"saml:Attribute":               {attributes: words("Name NameFormat FriendlyName"), children: words("saml:AttributeValue*"), open: true},
-	"saml:AttributeValue":          {text: true, children: words("saml:NameID"), open: true},
+	"saml:Attribute":               {attributes: words("Name NameFormat FriendlyName"), children: words("saml:AttributeValue*"), foreign: true},
+	"saml:AttributeValue":          {text: true, children: words("saml:NameID"), foreign: true, open: true},
 
 	"ds:Signature":              {attributes: words("Id"), children: words("ds:SignedInfo ds:SignatureValue ds:KeyInfo")},
 	"ds:SignedInfo":             {attributes: words("Id"), children: words("ds:CanonicalizationMethod ds:SignatureMethod ds:Reference")},
@@ -80,7 +82,7 @@ func allowElement(e *element, r rule) error {
 	}
 	for _, a := range e.attributes {
 		_, ok := r.attributes[a.name]
-		if !ok && !harmless(a.name) && (!r.open || r.keys || !strings.HasPrefix(a.name, "{")) {
+		if !ok && !harmless(a.name) && (!r.foreign || !strings.HasPrefix(a.name, "{")) {
 			return refuse(Structure, "%s must not have the attribute %s", e.name, quote(a.name))
 		}
 	}

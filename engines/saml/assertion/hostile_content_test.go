@@ -224,14 +224,20 @@ func TestSignedRefusals(t *testing.T) {
 	}
 	t.Run("says what failed", func(t *testing.T) {
 		p, o := newIdP(t), failed
-		o.Edit = sub("</samlp:Status>", "<samlp:StatusMessage>no\r\nway</samlp:StatusMessage></samlp:Status>")
-		r := mustRefuse(t, p.Response(o), expect(p), assertion.Status)
-		for _, word := range []string{"Responder", "AuthnFailed", `no\nway`} {
-			if !strings.Contains(r.Detail, word) {
-				t.Errorf("the detail %q lacks %s", r.Detail, word)
-			}
-		}
+		o.Edit = sub("</samlp:Status>", "<samlp:StatusMessage>no&#13;\nway</samlp:StatusMessage></samlp:Status>")
+		says(t, mustRefuse(t, p.Response(o), expect(p), assertion.Status), "Responder", "AuthnFailed", `no\r\nway`)
+		o.Edit = sub("</samlp:Status>", `<samlp:StatusMessage Value="no way"/></samlp:Status>`)
+		says(t, mustRefuse(t, p.Response(o), expect(p), assertion.Status), "Responder", "AuthnFailed", "no way")
 	})
+}
+
+func says(t *testing.T, r *assertion.Refusal, words ...string) {
+	t.Helper()
+	for _, word := range words {
+		if !strings.Contains(r.Detail, word) {
+			t.Errorf("the detail %q lacks %s", r.Detail, word)
+		}
+	}
 }
 
 // TestEveryByteCounts changes each byte of a signed assertion, one at a time.

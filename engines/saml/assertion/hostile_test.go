@@ -142,6 +142,13 @@ func TestWrapping(t *testing.T) {
 		{"original in Extensions, forged assertion in its place", assertion.Structure, wrapped(func(p parts) string {
 			return p.head + p.evil + "<samlp:Extensions>" + p.assertion + "</samlp:Extensions>" + p.tail
 		})},
+		{"foreign element in the response", assertion.Structure, wrapped(func(p parts) string { return p.head + `<x xmlns="urn:x"/>` + p.assertion + p.tail })},
+		{"foreign element in the assertion", assertion.Structure, wrapped(func(p parts) string {
+			return p.head + in(p.assertion, "saml:Assertion", `<x xmlns="urn:x"/>`) + p.tail
+		})},
+		{"foreign element in an attribute", assertion.Structure, wrapped(func(p parts) string {
+			return p.head + in(p.assertion, "saml:Attribute", `<x xmlns="urn:x"/>`) + p.tail
+		})},
 		{"original in a StatusDetail", assertion.Structure, wrapped(func(p parts) string {
 			return in(p.head, "samlp:Status", "<samlp:StatusDetail>"+p.assertion+"</samlp:StatusDetail>") + p.evil + p.tail
 		})},

@@ -314,6 +314,13 @@ func TestVariants(t *testing.T) {
 		{"subject locality, session index, authority", func(o *samltest.Response) {
 			o.Edit = replace("<saml:AuthnContext>", `<saml:SubjectLocality Address="192.0.2.1"/><saml:AuthnContext>`, "</saml:AuthnContext>", "<saml:AuthenticatingAuthority>x</saml:AuthenticatingAuthority></saml:AuthnContext>")
 		}},
+		{"extensions of somebody", func(o *samltest.Response) {
+			o.SignResponse = true
+			o.Edit = replace("<samlp:Status>", `<samlp:Extensions><x:y xmlns:x="urn:x" z="1">1</x:y></samlp:Extensions><samlp:Status>`)
+		}},
+		{"who confirms, and foreign attributes of it", func(o *samltest.Response) {
+			o.Edit = replace("<saml:SubjectConfirmationData ", `<saml:NameID>somebody</saml:NameID><saml:SubjectConfirmationData xmlns:x="urn:x" x:y="1" `)
+		}},
 		{"key value in KeyInfo", func(o *samltest.Response) {
 			o.AssertionSignature.KeyInfo = `<ds:KeyInfo><ds:KeyValue><ds:RSAKeyValue><ds:Modulus>AQAB</ds:Modulus><ds:Exponent>AQAB</ds:Exponent></ds:RSAKeyValue></ds:KeyValue><ds:X509Data><ds:X509SubjectName>CN=x</ds:X509SubjectName></ds:X509Data></ds:KeyInfo>`
 		}},
