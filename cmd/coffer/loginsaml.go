@@ -261,10 +261,10 @@ func (l *samlLogin) notOpening() string {
 func (l *samlLogin) notStarted(err error) error {
 	text := err.Error()
 	switch {
-	case statusOf(err) == http.StatusBadRequest && strings.Contains(text, "acs_url"):
+	case statusOf(err) == http.StatusBadRequest && strings.Contains(text, "acs_urls"):
 		return withHint(err, fmt.Sprintf("Identity providers may answer only where acs_urls of the method's configuration says. Have this URL added to those there are:\n\n"+
 			"  %s\n\nor name one of them with acs_url=URL.", l.acsURL))
-	case statusOf(err) == http.StatusBadRequest && slices.Contains(l.fromMemory, "role="):
+	case statusOf(err) == http.StatusBadRequest && strings.Contains(text, "role") && slices.Contains(l.fromMemory, "role="):
 		return withHint(err, "The role was that of your last login here: role=NAME takes another, role= the default.")
 	}
 	return loginRefused(err, l.mount, nil)

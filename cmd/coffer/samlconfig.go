@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"encoding/pem"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/coffer-project/coffer/engines/saml/idp"
+)
+
+func samlConfigCommand() *cli.Command {
+	str := func(name, usage string) cli.Flag { return &cli.StringFlag{Name: name, Usage: usage} }
+	boolean := func(name, usage string) cli.Flag { return &cli.BoolFlag{Name: name, Usage: usage} }
+	return command(spec{
+		name: "config", usage: "show or change the configuration, also from an identity provider's metadata file",
+		help: `Changes the settings given and leaves the others as they are; without any it shows the configuration.
+
+-metadata reads a file that the identity provider offers for download, shows what it says, and writes its entity id, SSO URL and
+certificates. -metadata-url lets the server fetch the document itself, again and again, so that new certificates need no hand. If the
+method has no configuration yet, -entity-id and -acs-url may be left out: they are made of this server's address.
+
+Examples:
+
+  $ coffer saml config -metadata=idp.xml -default-role=dev
+  $ coffer saml config -metadata-url=https://idp.example.com/metadata
+  $ coffer saml config -acs-url=https://eu.example.com/v1/auth/saml/callback -acs-url=https://us.example.com/v1/auth/saml/callback`,
+		flags: []cli.Flag{
+			samlPathFlag(),
+			str("metadata", "`FILE` with the identity provider's metadata; - is stdin"),
+			str("metadata-url", "`URL` of the metadata, for the server to fetch"),
+			str("entity-id", "`ID` that the identity provider knows this service by"),
+			&cli.StringSliceFlag{Name: "acs-url", Usage: "`URL` of a callback, where answers are posted; repeatable, these replace those there are"},
+			str("default-role", "`ROLE` of logins that name none"),
+			boolean("sign-authn-requests", "sign requests"),
+			boolean("validate-response-signature", "demand that the response itself is signed"),
+			boolean("validate-assertion-signature", "demand that the assertion itself is signed"),
+			boolean("allow-idp-initiated", "let logins begin at the identity provider"),
+			boolean("verbose-logging", "log the attributes of users, to find mistakes; not for production"),
+		},
+	}, samlConfig)
+}
+
+func samlConfig(ctx context.Context, c *call) error {
+	path := c.samlPath("config")
+	body := map[string]any{}
+	for _, flag := range []string{"entity-id", "default-role"} {
+		setIfGiven(c, body, flag, c.String(flag))
+	}
+	for _, flag := range []string{"sign-authn-requests", "validate-response-signature", "validate-assertion-signature", "allow-idp-initiated", "verbose-logging"} {
+		setIfGiven(c, body, flag, c.Bool(flag))
+	}
+	if c.IsSet("acs-url") {
+		body["acs_urls"] = c.StringSlice("acs-url")
+	}
+	if c.IsSet("metadata-url") {
+		body["idp_metadata_url"] = c.String("metadata-url")
+	}
+	provider, err := c.readMetadata(ctx, body)
+	if err != nil {
+		return err
+	}
+	if len(body) == 0 {
+		a, err := c.get(ctx, path)
+		if nothingThere(err) {
+			return serverErrorf("there is no configuration at %s", path)
+		}
+		if err != nil {
+			return err
+		}
+		return c.printAnswer(a)
+	}
+	if err := c.addDefaults(ctx, path, body); err != nil {
+		return err
+	}
+	a, err := c.send(ctx, request{method: http.MethodPost, path: path, body: body})
+	if err != nil {
+		return err
+	}
+	if provider != nil && c.format() != formatTable {
+		provider.Warnings = a.warnings()
+		return c.printValue(provider)
+	}
+	return c.printWritten(a, path)
+}
+
+// readMetadata puts what the file named by -metadata says into body, and shows it. It returns nil if there is no such flag.
+func (c *call) readMetadata(ctx context.Context, body map[string]any) (*samlProvider, error) {
+	if !c.IsSet("metadata") {
+		return nil, nil
+	}
+	if c.IsSet("metadata-url") {
+		return nil, usagef("-metadata and -metadata-url exclude each other: the server reads either what is in the file now, or what is at the URL")
+	}
+	text, err := c.readInput(ctx, "metadata")
+	if err != nil {
+		return nil, err
+	}
+	d, err := idp.Parse([]byte(text))
+	if err != nil {
+		return nil, usagef("-metadata: %w", err)
+	}
+	var certs strings.Builder
+	for _, cert := range d.Certificates {
+		if err := pem.Encode(&certs, &pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw}); err != nil {
+			return nil, err
+		}
+	}
+	body["idp_sso_url"], body["idp_entity_id"], body["idp_cert"] = d.SSOURL, d.EntityID, certs.String()
+	if !d.ValidUntil.IsZero() && d.ValidUntil.Before(time.Now()) {
+		c.warnf("Warning: the metadata was valid until %s. Download it anew.", d.ValidUntil.UTC().Format(time.RFC3339))
+	}
+	if d.WantsSignedRequests && !c.Bool("sign-authn-requests") {
+		c.warnf("Warning: the identity provider wants signed requests: see -sign-authn-requests.")
+	}
+	p := newSAMLProvider(d)
+	if c.format() != formatTable {
+		return p, nil
+	}
+	if err := c.printProvider(p); err != nil {
+		return nil, err
+	}
+	fmt.Fprintln(c.out)
+	return p, nil
+}
+
+// addDefaults fills in entity id and ACS URL of a configuration that does not exist yet. Whether it does is not known to
+// those who may write it and not read it: then the server says what is missing.
+func (c *call) addDefaults(ctx context.Context, path string, body map[string]any) error {
+	if body["entity_id"] != nil && body["acs_urls"] != nil || c.Bool("output-curl-string") {
+		return nil
+	}
+	if _, err := c.get(ctx, path); !nothingThere(err) {
+		return nil
+	}
+	client, err := c.connect()
+	if err != nil {
+		return err
+	}
+	mount := strings.TrimSuffix(strings.TrimPrefix(path, methodKind.prefix), "/config")
+	if body["entity_id"] == nil {
+		body["entity_id"] = methodURL(client, mount) + "/metadata"
+		c.warnf("Not given, so made of this server's address: -entity-id=%s", body["entity_id"])
+	}
+	if body["acs_urls"] == nil {
+		body["acs_urls"] = []string{callbackURL(client, mount)}
+		c.warnf("Not given, so made of this server's address: -acs-url=%s", callbackURL(client, mount))
+	}
+	return nil
+}

@@ -1,0 +1,267 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/coffer-project/coffer/engines/saml/assertion"
+)
+
+func samlExplainCommand() *cli.Command {
+	return command(spec{
+		name: "explain", args: "ROLE [subject=NAME] [ATTRIBUTE=VALUE …]", min: 1, max: -1, usage: "show which conditions of a role a user meets",
+		help: `Shows which conditions of a role a user meets and which not, and what is probably wrong. Without anything else, it is about the last
+login with the role that was refused. Otherwise about the user given: by subject and attributes, an attribute with several values more
+than once, or by a response that the identity provider sent, as XML or as it was posted. Its signature is not checked.
+
+Ends with status 2 if the role does not let the user in.
+
+Examples:
+
+  $ coffer saml explain dev
+  $ coffer saml explain dev subject=ada@example.com groups=dev groups=staff
+  $ coffer saml explain -assertion=response.xml dev`,
+		flags: []cli.Flag{
+			samlPathFlag(),
+			&cli.StringFlag{Name: "assertion", Usage: "`FILE` with a response of the identity provider; - is stdin"},
+			fieldFlag(),
+		},
+	}, samlExplain)
+}
+
+// samlExplanation is what the server answers.
+type samlExplanation struct {
+	Admitted   bool                `json:"admitted"`
+	Subject    string              `json:"subject"`
+	Attributes map[string][]string `json:"attributes"`
+	Groups     []string            `json:"groups"`
+	Policies   []string            `json:"policies"`
+	Checks     []samlCheck         `json:"checks"`
+	Refused    *samlRefusal        `json:"refused"`
+}
+
+type samlCheck struct {
+	Bound    string   `json:"bound"`
+	Name     string   `json:"name"`
+	Type     string   `json:"type"`
+	Expected []string `json:"expected"`
+	Given    []string `json:"given"`
+	Passed   bool     `json:"passed"`
+	Hint     string   `json:"hint"`
+}
+
+type samlRefusal struct {
+	At      string `json:"at"`
+	Reason  string `json:"reason"`
+	Detail  string `json:"detail"`
+	Address string `json:"address"`
+}
+
+func samlExplain(ctx context.Context, c *call) error {
+	body, err := c.explainBody(ctx)
+	if err != nil {
+		return err
+	}
+	role := c.path(0)
+	a, err := c.send(ctx, request{method: http.MethodPost, path: c.samlPath("role/" + role + "/explain"), body: body})
+	if err != nil {
+		return err
+	}
+	var out struct{ Data samlExplanation }
+	if err := json.Unmarshal(a.raw, &out); err != nil {
+		return serverErrorf("the answer does not explain a role: %v", err)
+	}
+	if c.format() != formatTable || c.String("field") != "" {
+		err = c.printAnswer(a)
+	} else {
+		c.printWarnings(a)
+		err = c.printExplanation(role, &out.Data)
+	}
+	if err == nil && !out.Data.Admitted {
+		return &exitError{code: exitServer}
+	}
+	return err
+}
+
+// explainBody is the user in question, an empty one for the last login that was refused.
+func (c *call) explainBody(ctx context.Context) (map[string]any, error) {
+	attributes, subject := map[string][]string{}, ""
+	for _, arg := range c.Args().Tail() {
+		name, value, ok := strings.Cut(arg, "=")
+		switch {
+		case !ok || name == "":
+			return nil, usagef("%q is neither subject=NAME nor ATTRIBUTE=VALUE", arg)
+		case name == "subject" && subject != "":
+			return nil, usagef("subject is given more than once")
+		case name == "subject":
+			subject = value
+		default:
+			attributes[name] = append(attributes[name], value)
+		}
+	}
+	if c.IsSet("assertion") {
+		if c.Args().Len() > 1 {
+			return nil, usagef("-assertion says who the user is: give no subject and attributes with it")
+		}
+		text, err := c.readInput(ctx, "assertion")
+		if err != nil {
+			return nil, err
+		}
+		a, err := readResponse(text)
+		if err != nil {
+			return nil, usagef("-assertion: %w", err)
+		}
+		subject, attributes = a.Subject, a.Attributes
+	}
+	body := map[string]any{}
+	if subject != "" {
+		body["subject"] = subject
+	}
+	if len(attributes) > 0 {
+		body["attributes"] = attributes
+	}
+	return body, nil
+}
+
+// readResponse reads a response as XML, as the base64 that browsers post, or as the form around that.
+func readResponse(text string) (*assertion.Assertion, error) {
+	text = strings.TrimSpace(strings.TrimPrefix(text, "\ufeff"))
+	if strings.HasPrefix(text, "<") {
+		return assertion.ReadUnverified([]byte(text))
+	}
+	if _, after, ok := strings.Cut(text, "SAMLResponse="); ok {
+		text, _, _ = strings.Cut(after, "&")
+	}
+	if strings.Contains(text, "%") {
+		plain, err := url.QueryUnescape(text)
+		if err != nil {
+			return nil, fmt.Errorf("reading the form: %w", err)
+		}
+		text = plain
+	}
+	document, err := assertion.Decode(text)
+	if err != nil {
+		return nil, err
+	}
+	return assertion.ReadUnverified(document)
+}
+
+// printExplanation shows people what came out: the answer first, then each condition, then what to do.
+func (c *call) printExplanation(role string, e *samlExplanation) error {
+	var out bytes.Buffer
+	if r := e.Refused; r != nil {
+		fmt.Fprintf(&out, "Refused at %s, from %s: %s (%s).\n", printable(r.At), printable(r.Address), printable(r.Detail), printable(r.Reason))
+	}
+	who := "a user without a subject"
+	if e.Subject != "" {
+		who = printable(e.Subject)
+	}
+	switch {
+	case e.Refused != nil && e.Subject == "" && len(e.Attributes) == 0:
+		fmt.Fprintln(&out, "The identity provider's answer was not believed, so nobody knows who it was. The role was not asked.")
+		_, err := out.WriteTo(c.out)
+		return err
+	case e.Admitted && e.Refused != nil:
+		fmt.Fprintf(&out, "✓ The role %s lets %s in, as it is now.\n", role, who)
+	case e.Admitted:
+		fmt.Fprintf(&out, "✓ The role %s lets %s in.\n", role, who)
+	default:
+		fmt.Fprintf(&out, "✗ The role %s does not let %s in.\n", role, who)
+	}
+	if err := writeChecks(&out, e.Checks); err != nil {
+		return err
+	}
+	rows := [][]string{}
+	for _, name := range slices.Sorted(maps.Keys(e.Attributes)) {
+		rows = append(rows, []string{"Attribute " + printable(name), quoted(e.Attributes[name])})
+	}
+	rows = append(rows, []string{"Groups", quoted(e.Groups)})
+	if e.Admitted {
+		rows = append(rows, []string{"Policies", quoted(e.Policies)})
+	}
+	fmt.Fprintln(&out)
+	if err := writeColumns(&out, rows); err != nil {
+		return err
+	}
+	text := out.String()
+	if coloured(c.out) {
+		text = colourMarks(text)
+	}
+	_, err := fmt.Fprint(c.out, text)
+	return err
+}
+
+// writeChecks writes a table of conditions, and below it what is probably wrong.
+func writeChecks(out *bytes.Buffer, checks []samlCheck) error {
+	if len(checks) == 0 {
+		return nil
+	}
+	rows := [][]string{{" ", "Condition", "Type", "Expected", "Given"}, {" ", "---------", "----", "--------", "-----"}}
+	var hints []string
+	for _, check := range checks {
+		mark, name := "✗", check.Bound
+		if check.Passed {
+			mark = "✓"
+		}
+		if check.Name != "" {
+			name += " " + check.Name
+		}
+		rows = append(rows, []string{mark, printable(name), printable(check.Type), someQuoted(check.Expected), someQuoted(check.Given)})
+		if check.Hint != "" {
+			hints = append(hints, printable(name)+": "+printable(check.Hint)+".")
+		}
+	}
+	fmt.Fprintln(out)
+	if err := writeColumns(out, rows); err != nil {
+		return err
+	}
+	if len(hints) > 0 {
+		fmt.Fprintf(out, "\n%s\n", strings.Join(hints, "\n"))
+	}
+	return nil
+}
+
+// quoted lists values so that blanks at their ends are seen.
+func quoted(values []string) string {
+	if len(values) == 0 {
+		return "none"
+	}
+	shown := make([]string, len(values))
+	for i, v := range values {
+		shown[i] = fmt.Sprintf("%q", v)
+	}
+	return strings.Join(shown, ", ")
+}
+
+// tableValues is how many values a table shows of each.
+const tableValues = 4
+
+func someQuoted(values []string) string {
+	if more := len(values) - tableValues; more > 1 {
+		return fmt.Sprintf("%s and %d more", quoted(values[:tableValues]), more)
+	}
+	return quoted(values)
+}
+
+// colourMarks makes the marks at the beginning of lines green and red.
+func colourMarks(text string) string {
+	var out strings.Builder
+	for line := range strings.Lines(text) {
+		if rest, ok := strings.CutPrefix(line, "✓"); ok {
+			line = "\x1b[32m✓\x1b[0m" + rest
+		} else if rest, ok := strings.CutPrefix(line, "✗"); ok {
+			line = "\x1b[31m✗\x1b[0m" + rest
+		}
+		out.WriteString(line)
+	}
+	return out.String()
+}
