@@ -138,7 +138,7 @@ func TestEncodings(t *testing.T) {
 	text := p.XML(good())
 	encoded := base64.StdEncoding.EncodeToString([]byte(text))
 	var deflated bytes.Buffer
-	w, err := flate.NewWriter(&deflated, flate.BestCompression)
+	w, err := flate.NewWriter(&deflated, flate.BestSpeed)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +146,7 @@ func TestEncodings(t *testing.T) {
 	_ = w.Close()
 	var bomb bytes.Buffer
 	w.Reset(&bomb)
-	for range 1000 {
+	for range 100 {
 		_, _ = w.Write(make([]byte, 100_000))
 	}
 	_ = w.Close()
