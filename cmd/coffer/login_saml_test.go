@@ -135,6 +135,7 @@ func TestSAMLLoginRefused(t *testing.T) {
 		{"option", `200 {"data":{"sso_service_url":"-remote","token_poll_id":"p"}}`, "", "something else than the URL of a web page"},
 		{"escapes", `200 {"data":{"sso_service_url":"https://a/\u001b[2J","token_poll_id":"p"}}`, "", "something else than the URL of a web page"},
 		{"role refuses", samlStarted, `403 {"errors":["the attribute \"groups\" has none of the values that the role demands"]}`, "coffer saml explain"},
+		{"too many", `429 {"errors":["too many logins are pending"]}`, "", "Try again in a moment"},
 		{"expired", samlStarted, `400 {"errors":["the login is unknown or expired"]}`, "Start another"},
 	}
 	for _, tt := range tests {
@@ -175,6 +176,8 @@ func TestSAMLLoginRemembers(t *testing.T) {
 		{"-path=corp", "auth/corp/sso_service_url", "", ""}, // the role was another method's
 		{"", "auth/corp/sso_service_url", "", "-path takes another"},
 		{"role=ops", "auth/corp/sso_service_url", "ops", "-path takes another"},
+		{"", "auth/corp/sso_service_url", "ops", "-path or role= takes another"},
+		{"code=ABCD", "auth/saml/token", "", ""}, // the page would have said -path=corp
 		{"", "auth/corp/sso_service_url", "ops", "-path or role= takes another"},
 		{"role=", "auth/corp/sso_service_url", "", "-path takes another"},
 		{"", "auth/corp/sso_service_url", "", "-path takes another"},

@@ -98,15 +98,17 @@ func newSAMLLogin(ctx context.Context, c *call) (*samlLogin, error) {
 	return l, nil
 }
 
-// recall fills in what the user leaves out and did not leave out last time.
+// recall fills in what the user leaves out and did not leave out last time. The page that shows a code shows all else
+// that has to go with it.
 func (l *samlLogin) recall(roleGiven bool) {
 	l.mount = methodPath(l.call.String("path"))
 	last, ok := recallLogin(l.server)
+	ok = ok && l.code == ""
 	if l.mount == "" && ok && last.Mount != "saml" {
 		l.mount, l.fromMemory = last.Mount, append(l.fromMemory, "-path")
 	}
 	l.mount = cmp.Or(l.mount, "saml")
-	if !roleGiven && l.code == "" && ok && last.Mount == l.mount && last.Role != "" {
+	if !roleGiven && ok && last.Mount == l.mount && last.Role != "" {
 		l.role, l.fromMemory = last.Role, append(l.fromMemory, "role=")
 	}
 }
@@ -267,6 +269,9 @@ func (l *samlLogin) notStarted(err error) error {
 	case statusOf(err) == http.StatusBadRequest && strings.Contains(text, "role") && slices.Contains(l.fromMemory, "role="):
 		return withHint(err, "The role was that of your last login here: role=NAME takes another, role= the default.")
 	}
+	if statusOf(err) == http.StatusTooManyRequests {
+		return withHint(err, "Too many logins are going on, or a quota is used up. Try again in a moment.")
+	}
 	return loginRefused(err, l.mount, nil)
 }
 
@@ -287,7 +292,7 @@ func (l *samlLogin) refused(err error) error {
 
 // finish says who is logged in, and remembers what to log in with next time.
 func (l *samlLogin) finish(ctx context.Context, a *answer, stored bool) (who string) {
-	if stored {
+	if stored && l.code == "" {
 		if err := rememberLogin(l.server, lastLogin{Mount: l.mount, Role: l.role}); err != nil {
 			l.call.warnf("Warning: the role is not remembered for next time: %v", err)
 		}
