@@ -227,6 +227,13 @@ func TestRefusedConfigChangesNothing(t *testing.T) {
 	wantFields(t, readConfigData(t, m), `{"entity_id":"`+testEntity+`"}`)
 }
 
+func TestACSURLWithoutTLSIsAcceptedWithAWarning(t *testing.T) {
+	m := configMount(t)
+	resp := m.Must(engines.Update, "config", byMetadata.with(settings{"acs_urls": []string{testACS, "http://127.0.0.1:8200/v1/auth/saml/callback"}}))
+	wantWarnings(t, resp, "acs_urls: http://127.0.0.1:8200/v1/auth/saml/callback is a URL without TLS: a response that is posted there can be read on the way")
+	wantFields(t, readConfigData(t, m), `{"acs_urls":["`+testACS+`","http://127.0.0.1:8200/v1/auth/saml/callback"]}`)
+}
+
 // certified is a key with a certificate that is valid for a time counted from now.
 func certified(t *testing.T, from, to time.Duration) *samltest.Key {
 	t.Helper()
@@ -248,8 +255,6 @@ func TestConfigWarnings(t *testing.T) {
 		in   settings
 		want []string
 	}{
-		{"ACS URL without TLS", byMetadata.with(settings{"acs_urls": []string{testACS, "http://127.0.0.1:8200/v1/auth/saml/callback"}}),
-			[]string{"acs_urls: http://127.0.0.1:8200/v1/auth/saml/callback is a URL without TLS: a response that is posted there can be read on the way"}},
 		{"every URL without TLS", byMetadata.with(settings{"idp_metadata_url": "http://idp.example.com/", "acs_urls": "http://a.example.com/,http://b.example.com/"}),
 			[]string{"idp_metadata_url: http://idp.example.com/ is", "acs_urls: http://a.example.com/ is", "acs_urls: http://b.example.com/ is"}},
 		{"SSO URL without TLS", explicit.with(settings{"idp_sso_url": "http://idp.example.com/sso"}), []string{"idp_sso_url: http://idp.example.com/sso is a URL without TLS"}},

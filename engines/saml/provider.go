@@ -73,19 +73,20 @@ func (e *engine) provider(ctx context.Context, m engines.Mount, c *config) (*idp
 		return p.explicitly(c)
 	}
 	now := time.Now()
-	known := e.known(ctx, m, c.IDPMetadataURL)
-	switch {
-	case known.usable(now) && (now.Before(known.refreshAt()) || p.pausing(known.url, now)):
-		return known.descriptor, nil
-	case known.usable(now):
-		e.fetched(m, known.url) // nobody waits for it
+	if known := e.known(ctx, m, c.IDPMetadataURL); known.usable(now) {
+		if known.due(now) && !p.pausing(known.url, now) {
+			e.fetched(m, known.url) // nobody waits for it
+		}
 		return known.descriptor, nil
 	}
 	if err := p.failedWithin(c.IDPMetadataURL, now, retryWaiting); err != nil {
 		return nil, noMetadata(err)
 	}
 	got, err := e.fetched(m, c.IDPMetadataURL).wait(ctx)
-	if err != nil {
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err != nil:
 		return nil, noMetadata(err)
 	}
 	return got.descriptor, nil
@@ -155,20 +156,21 @@ func (c *metadataCopy) usable(now time.Time) bool {
 	return c != nil && (c.descriptor.ValidUntil.IsZero() || now.Before(c.descriptor.ValidUntil))
 }
 
-// refreshAt is when to ask again: in time before the copy's end, if it has one.
-func (c *metadataCopy) refreshAt() time.Time {
+// due reports whether it is time to ask again: well before the copy's end, if it has one.
+func (c *metadataCopy) due(now time.Time) bool {
 	interval := min(cmp.Or(c.descriptor.CacheDuration, refreshDefault), refreshMax)
 	if end := c.descriptor.ValidUntil; !end.IsZero() {
 		interval = min(interval, end.Sub(c.fetchedAt)/2)
 	}
-	return c.fetchedAt.Add(max(interval, refreshMin))
+	age := now.Sub(c.fetchedAt)
+	return age < 0 || age >= max(interval, refreshMin) // below 0: by a clock that was wrong
 }
 
 // known returns the newest copy of the URL's metadata that this node or the cluster has, nil if there is none. The stored
 // copy is looked at when there is none in memory, or an old one: another node may have been the active one meanwhile.
 func (e *engine) known(ctx context.Context, m engines.Mount, url string) *metadataCopy {
 	now := time.Now()
-	if last := e.providers.last(url); last.usable(now) && now.Before(last.refreshAt()) {
+	if last := e.providers.last(url); last.usable(now) && !last.due(now) {
 		return last
 	}
 	return e.providers.newest(e.stored(ctx, m, url), url)
@@ -253,48 +255,52 @@ func (f *flight) wait(ctx context.Context) (*metadataCopy, error) {
 
 // fly fetches, keeps what it got, and tells those who wait.
 func (e *engine) fly(m engines.Mount, f *flight) {
+	defer close(f.done)
 	ctx, cancel := context.WithTimeout(context.Background(), fetchTimeout)
 	defer cancel()
 	f.got, f.err = e.fetch(ctx, f.url)
-	before, failures := e.providers.land(f)
-	switch {
-	case f.err != nil:
+	if f.err != nil {
 		e.counts.MetadataFailures.Add(1)
+	}
+	before, failures, current := e.providers.land(f)
+	switch {
+	case !current: // the configuration has another URL by now
+	case f.err != nil:
 		args := []any{"failures", failures, "err", f.err}
 		if before.usable(time.Now()) {
 			args = append(args, "serving_copy_of", before.fetchedAt)
 		}
 		e.log.Warn("the identity provider's metadata cannot be had", args...)
-	case before != nil && before.descriptor.EntityID != f.got.descriptor.EntityID:
-		e.log.Warn("the identity provider's metadata has another entity id than before", "before", before.descriptor.EntityID, "now", f.got.descriptor.EntityID)
-	}
-	if f.err == nil {
+	default:
+		if before != nil && before.descriptor.EntityID != f.got.descriptor.EntityID {
+			e.log.Warn("the identity provider's metadata has another entity id than before", "before", before.descriptor.EntityID, "now", f.got.descriptor.EntityID)
+		}
 		if err := e.store(ctx, m, f.got); err != nil {
 			e.log.Warn("the identity provider's metadata cannot be kept: another node will have to fetch it", "err", err)
 		}
 	}
-	close(f.done)
 }
 
-// land ends a flight and returns what was known before and how often it failed in a row.
-func (p *providers) land(f *flight) (before *metadataCopy, failures int) {
+// land ends a flight. It returns what was known before, how often fetching failed in a row, and whether the flight is the
+// one whose result counts.
+func (p *providers) land(f *flight) (before *metadataCopy, failures int, current bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	before = p.lastLocked(f.url)
 	if p.flight != f {
-		return before, 1 // the configuration has another URL by now
+		return nil, 0, false
 	}
 	p.flight = nil
 	if p.attempts.url != f.url || f.err == nil {
 		p.attempts = attempts{url: f.url}
 	}
 	p.attempts.at, p.attempts.err = time.Now(), f.err
+	before = p.lastLocked(f.url)
 	if f.err != nil {
 		p.attempts.failures++
 	} else {
 		p.metadata = f.got
 	}
-	return before, p.attempts.failures
+	return before, p.attempts.failures, true
 }
 
 func (e *engine) fetch(ctx context.Context, url string) (*metadataCopy, error) {

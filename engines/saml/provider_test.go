@@ -203,6 +203,10 @@ func TestExplicitProviderNeedsNoFetch(t *testing.T) {
 		if d := pt.must(); d.SSOURL != "https://idp.example.com/other" {
 			t.Errorf("after a change: %s", d.SSOURL)
 		}
+		pt.write(settings{"idp_cert": samltest.New(t, key(2)).CertificatePEM()})
+		if d := pt.must(); d.Has(p.Key.Certificate) || !d.Has(samltest.NewKey(samltest.P256, 2).Certificate) {
+			t.Error("the old certificates outlive a change")
+		}
 		pt.wantCalls(0)
 	})
 }
@@ -476,6 +480,18 @@ func TestAnotherURLMakesTheCopyUseless(t *testing.T) {
 	})
 }
 
+// TestTheSameMetadataElsewhere: what is kept is of the URL, even if both say the same.
+func TestTheSameMetadataElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pt := newProviderTest(t, samltest.New(t, key(0)))
+		pt.must()
+		pt.write(settings{"idp_metadata_url": "https://other.example.com/metadata"})
+		pt.must()
+		pt.set("", errAway)
+		pt.peer().must()
+	})
+}
+
 // TestAFetchThatIsOutOfDate: what arrives for a URL that is configured no more changes nothing.
 func TestAFetchThatIsOutOfDate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -497,7 +513,26 @@ func TestAFetchThatIsOutOfDate(t *testing.T) {
 		if pt.must() != want {
 			t.Error("the old URL's metadata took the place of the new one's")
 		}
+		pt.set("", errAway)
+		if d := pt.peer().must(); d.EntityID != "urn:other" {
+			t.Error("the old URL's metadata was kept")
+		}
 		pt.wantCalls(2)
+	})
+}
+
+// TestACopyOfTheFuture: a clock that was wrong once does not stop refreshes for years.
+func TestACopyOfTheFuture(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pt := newProviderTest(t, samltest.New(t, key(0)))
+		first := pt.must()
+		future := &metadataCopy{url: testSource, fetchedAt: time.Now().AddDate(10, 0, 0), descriptor: first}
+		pt.engine().providers.metadata = future
+		pt.set(metadataOf(t, "", key(1)), nil)
+		pt.must()
+		if pt.must().Has(first.Certificates[0]) {
+			t.Error("not refreshed")
+		}
 	})
 }
 
@@ -548,9 +583,10 @@ func TestNewerProviderAfterARollOver(t *testing.T) {
 		if pt.newer(old) != d || pt.must() != d {
 			t.Error("the new one is not kept")
 		}
-		if other := pt.peer(); other.newer(old) == nil || other.newer(d) != nil {
+		if pt.peer().newer(old) == nil {
 			t.Error("another node does not know the new one")
 		}
+		pt.wantCalls(3)
 		if pt.newer(d) != nil {
 			t.Error("something newer than the newest")
 		}
