@@ -398,6 +398,42 @@ async function enter(there, name, password, namespace = '') {
   await there.getByRole('button', { name: 'Sign in', exact: true }).click()
 }
 
+test('enables an auth method for the sign-in page, changes and disables it', async () => {
+  await visit('Engines')
+  await page.getByRole('link', { name: 'Auth methods' }).click()
+  await sees(heading('Auth methods'))
+  await button('Enable a method').click()
+  await page.getByRole('radio', { name: /^saml/ }).check()
+  await field('Path').fill('staff')
+  await page.getByLabel('Show it to everybody who opens the sign-in page').check()
+  await button('Enable').click()
+  await sees(notice('Auth method enabled at staff/'))
+  const row = page.locator('[data-mount="staff/"]')
+  await sees(row.getByText('on the sign-in page'))
+  await sees(row.getByText(`${server.url}/v1/auth/staff/callback`))
+  await elsewhere('', [rootToken], async (there) => {
+    await sees(there.getByLabel('Sign in through'))
+    assert.equal(await there.getByRole('button', { name: 'SAML', exact: true }).getAttribute('aria-pressed'), 'true')
+    await there.getByRole('button', { name: 'Token', exact: true }).click()
+    await there.getByLabel('Token').fill(rootToken)
+    await there.getByRole('button', { name: 'Sign in', exact: true }).click()
+    await sees(there.getByRole('heading', { name: 'Secrets' }))
+  })
+
+  await row.getByRole('button', { name: 'Change' }).click()
+  await row.getByLabel('Description of staff/').fill('Who works here')
+  await row.getByLabel('Show it to everybody who opens the sign-in page').uncheck()
+  await row.getByRole('button', { name: 'Save' }).click()
+  await sees(row.getByText('Who works here'))
+  await row.getByText('on the sign-in page').waitFor({ state: 'detached' })
+
+  await row.getByRole('button', { name: 'Disable' }).click()
+  await page.getByRole('dialog').getByRole('textbox').fill('staff/')
+  await page.getByRole('dialog').getByRole('button', { name: 'Disable and delete' }).click()
+  await sees(notice('staff/ disabled'))
+  assert.equal((await api('GET', 'sys/auth/staff')).status, 400)
+})
+
 test('signs in with a username, and words a refusal as the server does', async () => {
   await api('POST', 'sys/auth/people', { type: 'userpass' })
   await api('POST', 'auth/people/users/ann', { password: 'pw-of-ann', token_policies: ['reader'] })
@@ -637,7 +673,7 @@ test('fits a screen 360 pixels wide, light and dark', async () => {
     await small.page.getByLabel('Token').fill(rootToken)
     await small.page.getByRole('button', { name: 'Sign in' }).click()
     await sees(small.page.getByRole('heading', { name: 'Secrets' }))
-    for (const place of ['secrets', 'secrets/team%2F/list', secret, secret.replace('show', 'edit'), 'policies', 'policies/new', 'tokens', 'wrapping', 'wrapping?ns=division', 'engines/new', 'audit', 'overview']) {
+    for (const place of ['secrets', 'secrets/team%2F/list', secret, secret.replace('show', 'edit'), 'policies', 'policies/new', 'tokens', 'wrapping', 'wrapping?ns=division', 'engines/new', 'engines/methods', 'audit', 'overview']) {
       await small.page.goto(`${server.url}/ui/#/${place}`)
       await sees(small.page.locator('main h1'))
       await small.page.waitForLoadState('networkidle')
@@ -671,7 +707,7 @@ test('can be used with the keyboard alone', async () => {
 })
 
 test('every control has a name', async () => {
-  for (const place of ['secrets', 'secrets/team%2F/list', 'secrets/team%2F/show/app/cache', 'secrets/team%2F/edit/app/cache', 'policies/new', 'tokens', 'wrapping', 'engines/new', 'audit', 'overview']) {
+  for (const place of ['secrets', 'secrets/team%2F/list', 'secrets/team%2F/show/app/cache', 'secrets/team%2F/edit/app/cache', 'policies/new', 'tokens', 'wrapping', 'engines/new', 'engines/methods', 'audit', 'overview']) {
     await page.goto(`${server.url}/ui/#/${place}`)
     await sees(page.locator('main h1'))
     await page.waitForLoadState('networkidle')

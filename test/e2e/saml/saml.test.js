@@ -114,7 +114,7 @@ async function withPage(work) {
   const context = await browser.newContext({ ignoreHTTPSErrors: true })
   try {
     const page = await context.newPage()
-    page.setDefaultTimeout(20_000)
+    page.setDefaultTimeout(60_000)
     return await work(page)
   } finally {
     await context.close()
@@ -235,12 +235,16 @@ test('cli: a role that does not take the user ends bin/coffer with the reason', 
 })
 
 /** Opens the web UI of a node and starts a login there. */
-async function signInByUI(page, role) {
+async function startByUI(page, role) {
   await page.goto(`${us.nodes[1]}/ui/`)
   await page.getByRole('button', { name: 'SAML', exact: true }).click()
   await page.getByLabel('Role', { exact: true }).fill(role)
-  const click = page.getByRole('button', { name: 'Sign in with SAML', exact: true }).click()
-  const [popup] = await Promise.all([page.waitForEvent('popup'), click])
+  await page.getByRole('button', { name: 'Sign in with SAML', exact: true }).click()
+}
+
+/** The same, up to the identity provider's page in the popup. */
+async function signInByUI(page, role) {
+  const [popup] = await Promise.all([page.waitForEvent('popup'), startByUI(page, role)])
   await popup.locator('[name=username]').waitFor()
   return popup
 }
@@ -265,16 +269,35 @@ test('browser: the web UI signs in through a popup', async () => {
   })
 })
 
-test('browser: the web UI says why a login was refused, and notices a closed popup', async () => {
+test('browser: the web UI says why a login was refused', async () => {
   await withPage(async (page) => {
     await fill(await signInByUI(page, 'managers'), 'ada')
     await page.getByRole('alert').getByText('groups').waitFor()
   })
+})
+
+test('browser: the popup is closed, cancelled, or blocked', async () => {
   await withPage(async (page) => {
-    const popup = await signInByUI(page, 'engineers')
+    let popup = await signInByUI(page, 'engineers')
     await popup.close()
     await page.bringToFront()
     await page.getByRole('alert').getByText('closed before you were done').waitFor()
+
+    popup = await signInByUI(page, 'engineers')
+    const cancel = page.getByRole('button', { name: 'Cancel', exact: true }).click()
+    await Promise.all([popup.waitForEvent('close'), cancel])
+    await page.getByRole('heading', { name: 'Sign in', exact: true }).waitFor()
+    assert.equal(await page.getByRole('alert').count(), 0)
+  })
+  await withPage(async (page) => {
+    await page.addInitScript(() => {
+      window.open = () => null
+    })
+    await startByUI(page, 'engineers')
+    const link = page.getByRole('link', { name: 'Open the sign-in page', exact: true }).click()
+    const [opened] = await Promise.all([page.context().waitForEvent('page'), link])
+    await fill(opened, 'ada')
+    assert.equal((await tokenOfUI(page)).display_name, 'saml-ada@example.org')
   })
 })
 
@@ -445,6 +468,31 @@ test('a short link leads to the identity provider, once', async () => {
   assert.ok(!text.includes(simple.ssoURL))
 })
 
+test('a login survives that another node becomes the leader, before and after the answer', async () => {
+  const leaderOf = async (node) => (await us.must('GET', 'sys/leader', undefined, { node, as: '' })).body.leader_address
+  async function stepDown() {
+    const leader = await eventually(async () => {
+      const address = await leaderOf(us.nodes[0])
+      assert.ok(us.nodes.includes(address))
+      return address
+    })
+    await us.must('PUT', 'sys/step-down', undefined, { node: leader })
+    await eventually(async () => {
+      const address = await leaderOf(us.nodes[0])
+      assert.ok(us.nodes.includes(address) && address !== leader)
+    })
+  }
+  const login = await begin()
+  await stepDown()
+  assert.equal((await login.redeem()).status, 401)
+  assert.equal((await logIn(login.url)).status, 200)
+  await stepDown()
+  const { status, body } = await login.redeem()
+  assert.equal(status, 200)
+  assert.equal(body.auth.metadata.role, 'engineers')
+  assert.equal((await login.redeem()).status, 400)
+})
+
 test('on a secondary, through its own URL', async () => {
   await eventually(async () => {
     const { status, text } = await eu.call('GET', 'auth/saml/config')
@@ -540,7 +588,7 @@ test('pysaml2 signs with an elliptic curve', async () => {
 
 /** Waits until work no longer throws; for what another cluster gets to know a moment later. */
 async function eventually(work) {
-  for (const deadline = Date.now() + 20_000; ; ) {
+  for (const deadline = Date.now() + 60_000; ; ) {
     try {
       return await work()
     } catch (e) {

@@ -1,6 +1,5 @@
-// Package saml_test brings up a cluster of three nodes and a secondary of it, for the tests in test/e2e/saml, which log in
-// to them with identity providers that others wrote, in a real browser. It runs when COFFER_SAML_IDPS is set: those and the
-// browser have to be installed, which `make e2e` does.
+//go:build e2e
+
 package saml_test
 
 import (
@@ -8,13 +7,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/coffer-project/coffer/test/harness"
 )
-
-func TestMain(m *testing.M) { harness.Main(m) }
 
 // cluster is what the tests are told of one.
 type cluster struct {
@@ -23,10 +21,9 @@ type cluster struct {
 	CA    string   `json:"ca"`    // a file
 }
 
+// TestIdentityProviders brings up a cluster of three nodes and a secondary of it, for the tests in test/e2e/saml, which log in
+// to them with identity providers that others wrote, in a real browser.
 func TestIdentityProviders(t *testing.T) {
-	if os.Getenv("COFFER_SAML_IDPS") == "" {
-		t.Skip("run make e2e: it installs the identity providers and sets COFFER_SAML_IDPS")
-	}
 	root, err := harness.Root()
 	if err != nil {
 		t.Fatal(err)
@@ -45,6 +42,11 @@ func TestIdentityProviders(t *testing.T) {
 	play.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM} // no orphan when the test is killed
 	if err := play.Run(); err != nil {
 		t.Errorf("test/e2e/saml: %v", err)
+	}
+	for _, n := range append(us.Nodes, eu.Nodes...) {
+		if strings.Contains(n.Log(), "hvs.") {
+			t.Errorf("%s wrote a token to its log", n.ID)
+		}
 	}
 }
 
