@@ -113,6 +113,17 @@ func send(t *testing.T, n *harness.Node, verb, path, token string, body any, hea
 	return a
 }
 
+// try posts without a token. The status is 0 when there is no answer. It can be used from any goroutine.
+func try(n *harness.Node, path string, body any, header ...string) harness.Answer {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	a, err := n.Do(ctx, "POST", "/v1/"+path, "", body, header...)
+	if err != nil {
+		return harness.Answer{}
+	}
+	return a
+}
+
 // admin sends a request of the operator.
 func (m *method) admin(verb, path string, body any) harness.Answer {
 	m.t.Helper()
