@@ -2,6 +2,7 @@ package saml
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"encoding/xml"
@@ -177,14 +178,30 @@ func (p *post) unbelieved(ctx context.Context, err error) error {
 		}
 		return p.page(engines.KindDenied, r)
 	}
-	// A refusal that anybody can bring about is written at most once a second.
-	if p.strangers.allow(time.Now()) {
-		_, err := storage.Update(ctx, p.req.Mount.ClusterStorage, func(t *storage.Txn) error { return p.record(t, r, nil) })
-		if err != nil {
-			return err
-		}
+	if err := p.rumour(ctx, r); err != nil {
+		return err
 	}
 	return p.page(engines.KindInvalid, r)
+}
+
+// keptFor is how long a refusal that the identity provider vouched for is not replaced by what anybody can bring about.
+const keptFor = 10 * time.Minute
+
+// rumour keeps a refusal that anybody can bring about, at most once a second, and unless it would hide a better one.
+func (p *post) rumour(ctx context.Context, r *assertion.Refusal) error {
+	now := time.Now()
+	if !p.strangers.allow(now) {
+		return nil
+	}
+	_, err := storage.Update(ctx, p.req.Mount.ClusterStorage, func(t *storage.Txn) error {
+		last := new(refusal)
+		found, err := get(ctx, t, refusedPrefix+storage.Key(p.login.Role), last)
+		if age := now.Sub(last.At); err != nil || found && last.Vouched && age >= 0 && age < keptFor {
+			return err
+		}
+		return p.record(t, r, nil, false)
+	})
+	return err
 }
 
 // unchecked turns the error of an answer that could not be checked into a page, unless it is the server's own trouble.
@@ -283,13 +300,13 @@ func (p *post) end(ctx context.Context, r *assertion.Refusal, a *assertion.Asser
 			if err := p.spend(ctx, t, a); err != nil {
 				return err
 			}
-			return p.record(t, r, user)
+			return p.record(t, r, user, true)
 		})
 		return p.settled(err)
 	}
 	return p.settle(ctx, a, func(t *storage.Txn, l *login) error {
 		l.State, l.Reason, l.Browser = refusedState, r.Detail, address(p.req)
-		return p.record(t, r, user)
+		return p.record(t, r, user, true)
 	})
 }
 
@@ -341,7 +358,11 @@ func (p *post) settled(err error) error {
 // completeUnsolicited stores a login that the identity provider began, and shows the code that redeems it. The browser
 // itself is not signed in: whoever makes somebody's browser post an answer of their own gains nothing by it.
 func (p *post) completeUnsolicited(ctx context.Context, a *assertion.Assertion, user identity) (*engines.Response, error) {
-	if err := p.room(ctx, p.req.Mount.ClusterStorage); err != nil {
+	// What is repeated must not take any room.
+	if repeated, err := get(ctx, p.req.Mount.ClusterStorage, assertionKey(a.Issuer, a.ID), new(used)); repeated || err != nil {
+		return nil, p.settled(cmp.Or(err, error(errReplay)))
+	}
+	if err := p.room(ctx, p.req.Mount.ClusterStorage, p.req.RemoteIP); err != nil {
 		return nil, p.page(engines.KindLimited, &assertion.Refusal{Reason: roomReason, Detail: "too many logins are pending"})
 	}
 	code := newCode(4, 5) // 100 bits: it is all that is needed
@@ -362,13 +383,13 @@ func (p *post) completeUnsolicited(ctx context.Context, a *assertion.Assertion, 
 	}}, nil
 }
 
-// record keeps a refusal for explain.
-func (p *post) record(t *storage.Txn, r *assertion.Refusal, user *identity) error {
+// record keeps a refusal for explain. The identity provider vouches for it, or anybody may have brought it about.
+func (p *post) record(t *storage.Txn, r *assertion.Refusal, user *identity, vouched bool) error {
 	if p.login.Role == "" {
 		return nil
 	}
 	return put(t, refusedPrefix+storage.Key(p.login.Role), &refusal{
-		At: time.Now().UTC(), Reason: r.Reason, Detail: r.Detail, Address: address(p.req), User: user,
+		At: time.Now().UTC(), Reason: r.Reason, Detail: r.Detail, Address: address(p.req), User: user, Vouched: vouched,
 	})
 }
 

@@ -22,6 +22,8 @@ type refusal struct {
 	Address string           `json:"address"` // of the browser
 	// User is who the identity provider said it was, nil if its answer was not believed.
 	User *identity `json:"user,omitempty"`
+	// Vouched tells what the identity provider signed from what anybody can bring about.
+	Vouched bool `json:"vouched,omitempty"`
 }
 
 func (r *refusal) format() *int { return &r.Format }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// slots bound how many answers are verified at once: each of them may be a mebibyte of XML from a stranger.
+// slots bound how many answers a node verifies at once: each of them may be a mebibyte of XML from a stranger.
 type slots chan struct{} // a token for each one that is at work; never closed
 
 func newSlots() slots { return make(slots, max(2, runtime.GOMAXPROCS(0))) }

@@ -66,7 +66,7 @@ func (e *engine) start(ctx context.Context, req *engines.Request, in *startIn) (
 	if err != nil {
 		return nil, err
 	}
-	if err := e.room(ctx, req.Mount.ClusterStorage); err != nil {
+	if err := e.room(ctx, req.Mount.ClusterStorage, req.RemoteIP); err != nil {
 		return nil, err
 	}
 	now := time.Now().UTC()

@@ -89,15 +89,24 @@ func blankPage() *engines.Raw {
 func codePage(m engines.Mount, l *login, code string) *engines.Raw {
 	command := "coffer login -method=saml"
 	if m.Namespace != "" {
-		command = "coffer login -namespace=" + strings.TrimSuffix(m.Namespace, "/") + " -method=saml"
+		command = "coffer login -namespace=" + shellWord(strings.TrimSuffix(m.Namespace, "/")) + " -method=saml"
 	}
 	if path := strings.Trim(strings.TrimPrefix(m.Path, "auth/"), "/"); path != "saml" {
-		command += " -path=" + path
+		command += " -path=" + shellWord(path)
 	}
 	return render("code", pageData{
 		Title: "Almost signed in", Subject: cut(l.User.Subject, maxDisplayBytes), Role: l.Role, Host: host(l.ACSURL), Code: code,
 		Command: command + " code=" + code, Minutes: int(codeTTL / time.Minute),
 	})
+}
+
+// shellWord quotes what a shell would take for more than a word: users copy commands, and whoever names a namespace or a
+// mount must not write theirs.
+func shellWord(text string) string {
+	if strings.Trim(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./@:") == "" {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }
 
 // refusedPage is the same whatever the reason.

@@ -86,13 +86,14 @@ func New(o Options) engines.Factory {
 	if o.Counts == nil {
 		o.Counts = new(Counts)
 	}
+	shared := newSlots() // more mounts are no more processors
 	return func(m engines.Mount) (engines.Engine, error) {
-		return newEngine(o.Logger.With("mount", m.Namespace+m.Path), o.Counts), nil
+		return newEngine(o.Logger.With("mount", m.Namespace+m.Path), o.Counts, shared), nil
 	}
 }
 
-func newEngine(log *slog.Logger, counts *Counts) *engine {
-	e := &engine{router: engines.NewRouter(), log: log, counts: counts, slots: newSlots()}
+func newEngine(log *slog.Logger, counts *Counts, shared slots) *engine {
+	e := &engine{router: engines.NewRouter(), log: log, counts: counts, slots: shared}
 	r := e.router
 	const public = engines.Unauthenticated | engines.Active
 	const here = engines.ClusterLocal | engines.Active // about this cluster's logins and network

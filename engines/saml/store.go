@@ -6,8 +6,10 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"strings"
 	"sync"
@@ -172,8 +174,11 @@ func use(ctx context.Context, t *storage.Txn, key storage.Key, until time.Time) 
 
 // Limits of what is pending.
 const (
-	maxPending    = 20_000 // logins of a mount
+	maxPending    = 20_000         // logins of a mount
+	crowded       = maxPending / 2 // from here on there is no room for more from where many come from
+	maxOfOne      = 1_000          // of one site, in the last five to ten minutes
 	sweepInterval = 10 * time.Second
+	sweepTimeout  = 20 * time.Second
 	sweepPage     = 256 // what expires together is removed in pages
 	sweepPages    = 8   // in a row: the request that sweeps must not wait long
 )
@@ -187,6 +192,10 @@ type pending struct {
 	next     time.Time // when to sweep and count again
 	sweeping bool
 	count    int
+	// recent and before count logins by site, since a time and in the five minutes before it: who starts too many must not
+	// keep everybody else out.
+	recent, before map[netip.Prefix]int
+	since          time.Time
 }
 
 // begin reports whether the caller is to sweep; then it calls end.
@@ -201,37 +210,59 @@ func (p *pending) begin(now time.Time) bool {
 	return true
 }
 
-// end notes how many logins there are, and whether the next sweep should come soon.
+// end notes how many logins there are, below 0 if that is not known, and whether the next sweep should come soon.
 func (p *pending) end(now time.Time, count int, more bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.sweeping, p.count, p.next = false, count, now.Add(sweepInterval)
+	p.sweeping, p.next = false, now.Add(sweepInterval)
+	if count >= 0 {
+		p.count = count
+	}
 	if more {
 		p.next = now
 	}
 }
 
-// take counts one more login, if there is room.
-func (p *pending) take() bool {
+// take counts one more login from an address, if there is room for it.
+func (p *pending) take(now time.Time, from netip.Addr) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.count >= maxPending {
+	if age := now.Sub(p.since); age < 0 || age >= loginTTL {
+		p.before, p.recent, p.since = p.recent, map[netip.Prefix]int{}, now
+	}
+	site := siteOf(from)
+	if p.count >= maxPending || p.count >= crowded && p.recent[site]+p.before[site] >= maxOfOne {
 		return false
 	}
+	p.recent[site]++
 	p.count++
 	return true
 }
 
+// siteOf returns the network that one user has: an IPv4 address, or 64 bits of an IPv6 one.
+func siteOf(addr netip.Addr) netip.Prefix {
+	addr = addr.Unmap().WithZone("")
+	site, err := addr.Prefix(min(addr.BitLen(), 64))
+	if err != nil {
+		return netip.Prefix{} // no address
+	}
+	return site
+}
+
 // room removes what has expired, now and then, and refuses a further login if there are too many.
-func (e *engine) room(ctx context.Context, s storage.Store) error {
-	if now := time.Now(); e.pending.begin(now) {
+func (e *engine) room(ctx context.Context, s storage.Store, from netip.Addr) error {
+	now := time.Now()
+	if e.pending.begin(now) {
+		// The sweep is everybody's: who sent the request may hang up before it is done.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sweepTimeout)
 		count, more, err := sweep(ctx, s, now)
+		cancel()
 		if err != nil {
 			e.log.Warn("removing expired logins failed", "err", err)
 		}
 		e.pending.end(now, count, more)
 	}
-	if e.pending.take() {
+	if e.pending.take(now, from) {
 		return nil
 	}
 	return &engines.Error{
@@ -240,7 +271,8 @@ func (e *engine) room(ctx context.Context, s storage.Store) error {
 	}
 }
 
-// sweep removes what has expired and returns how many logins are left, and whether there is more to remove.
+// sweep removes what has expired and returns how many logins are left, -1 if they cannot be counted, and whether there is
+// more to remove.
 func sweep(ctx context.Context, s storage.Store, now time.Time) (left int, more bool, err error) {
 	for page := 0; page < sweepPages && err == nil; page++ {
 		if more, err = sweepOnce(ctx, s, now); !more {
@@ -248,8 +280,8 @@ func sweep(ctx context.Context, s storage.Store, now time.Time) (left int, more 
 		}
 	}
 	names, listErr := s.List(ctx, loginPrefix, "", maxPending)
-	if err == nil {
-		err = listErr
+	if listErr != nil {
+		return -1, more, errors.Join(err, listErr)
 	}
 	return len(names), more, err
 }

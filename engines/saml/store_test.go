@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -14,9 +15,11 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-func testEngine() *engine { return newEngine(slog.New(slog.DiscardHandler), new(Counts)) }
+func testEngine() *engine { return newEngine(slog.New(slog.DiscardHandler), new(Counts), newSlots()) }
 
 func testStore() storage.Store { return storage.NewView(new(storage.Memory), "l/m/") }
+
+var nearby = netip.MustParseAddr("192.0.2.1")
 
 // fill stores pending logins, each with its RelayState.
 func fill(t *testing.T, s storage.Store, name string, n int) {
@@ -56,14 +59,14 @@ func TestPendingLoginsExpire(t *testing.T) {
 		fill(t, s, "young", 10)
 		time.Sleep(time.Minute + 2*time.Second)
 		before := keys(t, s, "")
-		if err := e.room(t.Context(), s); err != nil {
+		if err := e.room(t.Context(), s, nearby); err != nil {
 			t.Fatal(err)
 		}
 		if removed, most := before-keys(t, s, ""), 3*sweepPage*sweepPages; removed == 0 || removed > most {
 			t.Errorf("one start removed %d keys, want some and at most %d", removed, most)
 		}
 		for range 10_000 / (sweepPage * sweepPages) {
-			if err := e.room(t.Context(), s); err != nil {
+			if err := e.room(t.Context(), s, nearby); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -89,10 +92,10 @@ func TestPendingLoginsAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		view := storage.NewView(s, "l/m/")
-		if err := e.room(t.Context(), view); err != nil {
+		if err := e.room(t.Context(), view, nearby); err != nil {
 			t.Fatal(err)
 		}
-		err := e.room(t.Context(), view)
+		err := e.room(t.Context(), view, nearby)
 		var refused *engines.Error
 		if !errors.As(err, &refused) || refused.Kind != engines.KindLimited || refused.Header.Get("Retry-After") != "10" {
 			t.Fatalf("one login too many: %v", err)
@@ -101,14 +104,93 @@ func TestPendingLoginsAreBounded(t *testing.T) {
 		if _, err := s.Commit(t.Context(), storage.Batch{Deletes: []storage.Key{"l/m/login/0", "l/m/login/1"}}); err != nil {
 			t.Fatal(err)
 		}
-		if e.room(t.Context(), view) == nil {
+		if e.room(t.Context(), view, nearby) == nil {
 			t.Error("each start counts")
 		}
 		time.Sleep(sweepInterval)
-		if err := e.room(t.Context(), view); err != nil {
+		if err := e.room(t.Context(), view, nearby); err != nil {
 			t.Errorf("after some were redeemed: %v", err)
 		}
 	})
+}
+
+// TestStrangersDoNotFillTheHouse starts as many logins as there is room for from one site: others still get in.
+func TestStrangersDoNotFillTheHouse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, now := new(pending), time.Now()
+		from := func(addr string) bool { return p.take(now, netip.MustParseAddr(addr)) }
+		n := 0
+		for n < maxPending && from(fmt.Sprintf("2001:db8:1:2::%x", n)) { // an IPv6 user has 2^64 addresses
+			n++
+		}
+		if n != crowded {
+			t.Errorf("one site may start %d logins, want %d", n, crowded)
+		}
+		for i := range maxOfOne {
+			if !from("192.0.2.1") || !from(fmt.Sprintf("2001:db8:1:%x::1", 10+i)) {
+				t.Fatalf("somebody else is refused the %dth time", i)
+			}
+		}
+		if from("192.0.2.1") || from("::ffff:192.0.2.1") || from("2001:db8:1:2::") {
+			t.Error("there is still room for those who have started many")
+		}
+		now = now.Add(loginTTL)
+		if from("2001:db8:1:2::") {
+			t.Error("it is forgotten at once")
+		}
+		if p.take(now, netip.Addr{}); !from("192.0.2.2") {
+			t.Error("somebody else is refused")
+		}
+		if now = now.Add(loginTTL); !from("2001:db8:1:2::") {
+			t.Error("it is never forgotten")
+		}
+	})
+}
+
+// leaving is a store whose client hangs up when it sweeps.
+type leaving struct {
+	storage.Store
+	hangUp func()
+}
+
+func (s leaving) Scan(ctx context.Context, prefix, after storage.Key, limit int) ([]storage.Entry, error) {
+	s.hangUp()
+	return s.Store.Scan(ctx, prefix, after, limit)
+}
+
+// TestSweepOutlivesItsRequest hangs up while a request sweeps: nobody may keep expired logins there that way, nor make
+// the node forget how many there are.
+func TestSweepOutlivesItsRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, e := testStore(), testEngine()
+		fill(t, s, "old", 10)
+		time.Sleep(loginTTL + 2*time.Second)
+		fill(t, s, "young", 5)
+		ctx, cancel := context.WithCancel(t.Context())
+		_ = e.room(ctx, leaving{s, cancel}, nearby)
+		if left := keys(t, s, loginPrefix); left != 5 {
+			t.Errorf("%d logins are left, want 5", left)
+		}
+		if e.pending.count < 5 {
+			t.Errorf("the node counts %d pending logins, want 5 at least", e.pending.count)
+		}
+	})
+}
+
+// broken is a store that cannot be listed.
+type broken struct{ storage.Store }
+
+func (broken) List(context.Context, storage.Key, string, int) ([]string, error) {
+	return nil, storage.ErrUnavailable
+}
+
+// TestFailedCountChangesNothing checks that a count that fails does not make room.
+func TestFailedCountChangesNothing(t *testing.T) {
+	s, e := testStore(), testEngine()
+	e.pending.count = maxPending
+	if e.room(t.Context(), broken{s}, nearby) == nil {
+		t.Error("there is room for another login after a count that failed")
+	}
 }
 
 // TestAssertionsAreRemembered checks that an assertion stays used for longer than it is acceptable, and not for ever.
@@ -130,12 +212,12 @@ func TestAssertionsAreRemembered(t *testing.T) {
 		}
 		for range 6 { // a minute of its own, five more for clocks that differ
 			time.Sleep(59 * time.Second)
-			if err := e.room(t.Context(), s); err != nil || once() {
+			if err := e.room(t.Context(), s, nearby); err != nil || once() {
 				t.Fatalf("forgotten too early (%v)", err)
 			}
 		}
 		time.Sleep(10 * time.Second)
-		if err := e.room(t.Context(), s); err != nil {
+		if err := e.room(t.Context(), s, nearby); err != nil {
 			t.Fatal(err)
 		}
 		if left := keys(t, s, ""); left != 0 {
@@ -177,6 +259,22 @@ func TestCodes(t *testing.T) {
 		if plainCode(" "+strings.ToLower(code)) != strings.ReplaceAll(code, "-", "") {
 			t.Errorf("%q typed in lower case is %q", code, plainCode(strings.ToLower(code)))
 		}
+	}
+}
+
+// TestMountsShareSlots makes sure that mounts, which tenants make, are no way to more processors.
+func TestMountsShareSlots(t *testing.T) {
+	mount := New(Options{})
+	a, err := mount(engines.Mount{Path: "auth/a/"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := mount(engines.Mount{Path: "auth/b/"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.(*engine).slots != b.(*engine).slots {
+		t.Error("each mount verifies as much as a node may")
 	}
 }
 
