@@ -1,6 +1,9 @@
 package assertion_test
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/x509"
 	"strings"
 	"testing"
@@ -95,6 +98,9 @@ func TestContent(t *testing.T) {
 		{"session over", assertion.Time, func(o *samltest.Response) { o.Session = -time.Minute }},
 		{"second session over", assertion.Time, inAssertion("<saml:AuthnStatement", `<saml:AuthnStatement AuthnInstant="`+stamp(0)+`" SessionNotOnOrAfter="`+stamp(-time.Hour)+`"/><saml:AuthnStatement`)},
 
+		{"unreadable end of the session", assertion.Time, inAssertion("<saml:AuthnStatement ", `<saml:AuthnStatement SessionNotOnOrAfter="tomorrow" `)},
+		{"long texts of many bytes per character", assertion.Issuer, inAssertion(issuer(idp), issuer("a"+strings.Repeat("é", 5000)))},
+
 		{"version of the response", assertion.Structure, edit(`Version="2.0"`, `Version="1.1"`)},
 		{"version of the assertion", assertion.Structure, inAssertion(`Version="2.0"`, `Version="2.1"`)},
 		{"no version", assertion.Structure, inAssertion(` Version="2.0"`, "")},
@@ -155,12 +161,17 @@ func TestContent(t *testing.T) {
 
 func TestCertificates(t *testing.T) {
 	signer := samltest.NewKey(samltest.RSA2048, 0).Signer
+	p224, err := ecdsa.GenerateKey(elliptic.P224(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, test := range map[string]struct {
 		key  *samltest.Key
 		want assertion.Reason
 	}{
 		"expired":       {samltest.Certify(signer, now.Add(-time.Hour), now.Add(-time.Second)), assertion.Certificate},
 		"not yet valid": {samltest.Certify(signer, now.Add(time.Second), now.Add(time.Hour)), assertion.Certificate},
+		"P-224":         {samltest.Certify(p224, now.Add(-time.Hour), now.Add(time.Hour)), assertion.Algorithm},
 		"RSA 1024":      {samltest.NewKey(samltest.RSA1024, 0), assertion.Algorithm},
 	} {
 		t.Run(name, func(t *testing.T) {

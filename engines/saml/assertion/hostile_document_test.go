@@ -129,6 +129,7 @@ func TestDocuments(t *testing.T) {
 		{"encrypted subject", assertion.Encrypted, edit("<saml:SubjectConfirmation ", "<saml:EncryptedID/><saml:SubjectConfirmation ")},
 		{"encrypted attribute", assertion.Encrypted, edit("</saml:AttributeStatement>", "<saml:EncryptedAttribute/></saml:AttributeStatement>")},
 		{"encrypted value", assertion.Encrypted, value(`<xenc:EncryptedData xmlns:xenc="http://www.w3.org/2001/04/xmlenc#"/>`)},
+		{"encrypted value, deeper", assertion.Encrypted, value(`<x xmlns="urn:x"><xenc:EncryptedData xmlns:xenc="http://www.w3.org/2001/04/xmlenc#"/></x>`)},
 		{"encrypted key", assertion.Encrypted, tamper("</ds:KeyInfo>", `<xenc:EncryptedKey xmlns:xenc="http://www.w3.org/2001/04/xmlenc#"/></ds:KeyInfo>`)},
 	})
 }

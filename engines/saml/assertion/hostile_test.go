@@ -287,7 +287,10 @@ func TestSignatures(t *testing.T) {
 				return s[:from] + s[to:]
 			}
 		}},
-		{"no digest", assertion.Structure, tamper("<ds:DigestValue>", "<ds:DigestValue/><ds:DigestValue>")},
+		{"no canonicalisation method", assertion.Structure, tamper(`<ds:CanonicalizationMethod Algorithm="http://www.w3.org/2001/10/xml-exc-c14n#"/>`, "")},
+		{"no signature method", assertion.Structure, tamper(`<ds:SignatureMethod Algorithm="http://www.w3.org/2001/04/xmldsig-more#rsa-sha256"/>`, "")},
+		{"no digest method", assertion.Structure, tamper(`<ds:DigestMethod Algorithm="http://www.w3.org/2001/04/xmlenc#sha256"/>`, "")},
+		{"two digests", assertion.Structure, tamper("<ds:DigestValue>", "<ds:DigestValue/><ds:DigestValue>")},
 		{"comment in the digest", assertion.Structure, tamper("<ds:DigestValue>", "<ds:DigestValue>AAAA<!---->")},
 		{"other digest", assertion.Signature, tamper("<ds:DigestValue>", "<ds:DigestValue>AAAA")},
 		{"other signature value", assertion.Signature, tamper("<ds:SignatureValue>", "<ds:SignatureValue>AAAA")},

@@ -200,6 +200,10 @@ func TestAttributes(t *testing.T) {
 			map[string][]string{"s": {"v"}}},
 		{"blank values are left out", statement(`<saml:Attribute Name="g"><saml:AttributeValue/><saml:AttributeValue>  </saml:AttributeValue></saml:Attribute><saml:Attribute Name="h"/>`),
 			map[string][]string{}},
+		{"without a name they are nobody's", statement(`<saml:Attribute><saml:AttributeValue>a</saml:AttributeValue></saml:Attribute><saml:Attribute Name=" "><saml:AttributeValue>b</saml:AttributeValue></saml:Attribute>`),
+			map[string][]string{}},
+		{"a lone foreign element is no value", statement(`<saml:Attribute Name="g"><saml:AttributeValue><x:a xmlns:x="urn:x">admins</x:a></saml:AttributeValue></saml:Attribute>`),
+			map[string][]string{}},
 		{"blanks and character references are kept", statement(`<saml:Attribute Name="g"><saml:AttributeValue> a&#13;&#10;b&amp;amp; ü𝄞</saml:AttributeValue></saml:Attribute>`),
 			map[string][]string{"g": {" a\r\nb&amp; ü𝄞"}}},
 	}
@@ -386,13 +390,14 @@ func TestReadUnverified(t *testing.T) {
 		}
 	}
 	for sample, want := range map[string]assertion.Reason{
-		"": assertion.Structure, "<a/>": assertion.Structure, "\xff": assertion.Encoding,
+		"<" + strings.Repeat(" ", 1<<20): assertion.Encoding,
+		"":                               assertion.Structure, "<a/>": assertion.Structure, "\xff": assertion.Encoding,
 		`<p:Response xmlns:p="urn:oasis:names:tc:SAML:2.0:protocol"/>`:                                                                                assertion.Structure,
 		`<p:Response xmlns:p="urn:oasis:names:tc:SAML:2.0:protocol"><EncryptedAssertion xmlns="urn:oasis:names:tc:SAML:2.0:assertion"/></p:Response>`: assertion.Encrypted,
 	} {
 		var r *assertion.Refusal
 		if _, err := assertion.ReadUnverified([]byte(sample)); !errors.As(err, &r) || r.Reason != want {
-			t.Errorf("ReadUnverified(%q) = %v, want %s", sample, err, want)
+			t.Errorf("ReadUnverified(%.100q) = %v, want %s", sample, err, want)
 		}
 	}
 }
