@@ -235,25 +235,25 @@ test('cli: a role that does not take the user ends bin/coffer with the reason', 
 })
 
 /** Opens the web UI of a node and starts a login there. */
-async function startByUI(page, role) {
-  await page.goto(`${us.nodes[1]}/ui/`)
+async function startByUI(page, role, node = us.nodes[1]) {
+  await page.goto(`${node}/ui/`)
   await page.getByRole('button', { name: 'SAML', exact: true }).click()
   await page.getByLabel('Role', { exact: true }).fill(role)
   await page.getByRole('button', { name: 'Sign in with SAML', exact: true }).click()
 }
 
 /** The same, up to the identity provider's page in the popup. */
-async function signInByUI(page, role) {
-  const [popup] = await Promise.all([page.waitForEvent('popup'), startByUI(page, role)])
+async function signInByUI(page, role, node) {
+  const [popup] = await Promise.all([page.waitForEvent('popup'), startByUI(page, role, node)])
   await popup.locator('[name=username]').waitFor()
   return popup
 }
 
 /** Waits until the web UI shows its pages, and looks up the token it has. */
-async function tokenOfUI(page) {
+async function tokenOfUI(page, cluster = us) {
   await page.getByRole('navigation', { name: 'Main' }).waitFor()
   const stored = await page.evaluate(() => Object.values(sessionStorage))
-  const { body } = await us.must('GET', 'auth/token/lookup-self', undefined, { as: stored.find((v) => v.startsWith('hvs.')) })
+  const { body } = await cluster.must('GET', 'auth/token/lookup-self', undefined, { as: stored.find((v) => v.startsWith('hvs.')) })
   return body.data
 }
 
@@ -364,7 +364,8 @@ test('SimpleSAMLphp signs the response, the assertion, or both', async (t) => {
     assert.equal(xmlOf(post).match(/<ds:SignatureValue>/g).length, signatures, sign)
   }
   await us.must('POST', 'auth/saml/config', { validate_response_signature: true, validate_assertion_signature: true })
-  await succeed()
+  await simple.configure({ algorithm: 'rsa-sha512' })
+  assert.match(xmlOf((await succeed()).post), /xmldsig-more#rsa-sha512/)
   await simple.configure({ sign: 'response' })
   await disbelieved()
   await simple.configure({ sign: 'assertion' })
@@ -505,6 +506,12 @@ test('on a secondary, through its own URL', async () => {
   assert.equal((await eu.must('GET', 'plans/next', undefined, { as: auth.client_token })).body.data.word, 'swordfish')
   const elsewhere = await us.call('GET', 'auth/token/lookup-self', undefined, { as: auth.client_token })
   assert.equal(elsewhere.status, 403, 'a token is of one cluster')
+
+  await withPage(async (page) => {
+    const popup = await signInByUI(page, 'engineers', eu.nodes[1])
+    await fill(popup, 'ada')
+    assert.equal((await tokenOfUI(page, eu)).meta.role, 'engineers')
+  })
 })
 
 test('samlp: an existing client, which puts, and posts the answer as JSON', async () => {

@@ -20,8 +20,8 @@ function php(value) {
 
 /**
  * Starts it with these users: name -> {password, attributes}. The subject of an answer is the user's attribute "mail".
- * configure({sign, key, next}) says what is signed ("response", "assertion" or "both"), with which of the keys 0 and 1, and
- * whether the metadata announces the other one; trust(xml) makes a service provider known by its metadata.
+ * configure({sign, algorithm, key, next}) says what is signed ("response", "assertion" or "both"), how, with which of the keys
+ * 0 and 1, and whether the metadata announces the other one; trust(xml) makes a service provider known by its metadata.
  */
 export async function startSimpleSAML(users) {
   const dir = await makeDirectory('simplesaml')
@@ -71,7 +71,7 @@ foreach (SimpleSAML\\Metadata\\SAMLParser::parseDescriptorsFile(${php(in_('sp.xm
 `,
     )
 
-  async function configure({ sign = 'both', key = 0, next = false } = {}) {
+  async function configure({ sign = 'both', algorithm = 'rsa-sha256', key = 0, next = false } = {}) {
     await accept(sign)
     await write('metadata/saml20-idp-hosted.php', "$metadata['__DYNAMIC:1__']", {
       host: '__DEFAULT__',
@@ -82,7 +82,7 @@ foreach (SimpleSAML\\Metadata\\SAMLParser::parseDescriptorsFile(${php(in_('sp.xm
         new_certificate: `${in_('cert')}/${['first', 'second'][1 - key]}.crt`,
       }),
       auth: 'people',
-      'signature.algorithm': 'http://www.w3.org/2001/04/xmldsig-more#rsa-sha256',
+      'signature.algorithm': `http://www.w3.org/2001/04/xmldsig-more#${algorithm}`,
       authproc: Object.fromEntries(
         [
           'urn:oasis:names:tc:SAML:1.1:nameid-format:unspecified',
