@@ -1,6 +1,7 @@
 package assertion_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -17,16 +18,17 @@ type hostile struct {
 
 func runHostile(t *testing.T, tests []hostile) {
 	t.Helper()
+	accepted := map[string]bool{} // what was found to be, without what makes it hostile
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			p, o := newIdP(t), good()
 			o.ID, o.AssertionID = "_response", "_assertion"
 			test.make(&o)
-			if o.Edit != nil || o.Tamper != nil {
-				// Without what makes it hostile it is accepted, or its refusal would prove nothing.
-				basis := o
-				basis.Edit, basis.Tamper = nil, nil
-				mustAccept(t, p.Response(basis), expect(p), alice)
+			basis := o
+			basis.Edit, basis.Tamper = nil, nil
+			if id := fmt.Sprintf("%+v", basis); (o.Edit != nil || o.Tamper != nil) && !accepted[id] {
+				mustAccept(t, p.Response(basis), expect(p), alice) // or its refusal would prove nothing
+				accepted[id] = true
 			}
 			t.Log(mustRefuse(t, p.Response(o), expect(p), test.want))
 		})
