@@ -269,7 +269,7 @@ func TestBrowserWait(t *testing.T) {
 		{name: "refused", answers: repeat(1, refusedWith(403)), asked: 1, err: "403"},
 		{name: "gone", answers: append(repeat(2, pending), refusedWith(400)), asked: 3, took: 2 * time.Second, err: "400"},
 		{name: "browser fails", answers: repeat(2, pending), opened: opened(errors.New("no such thing")), asked: 3, took: 2 * time.Second, said: "no such thing. Open the URL above"},
-		{name: "browser opens", answers: repeat(2, pending), opened: opened(nil), abort: true, asked: 3, took: 2 * time.Second},
+		{name: "browser opens", answers: repeat(2, pending), opened: opened(nil), abort: true, asked: 3, took: time.Second},
 		{name: "abort", answers: repeat(9, pending), opened: opened(errors.New("no such thing")), abort: true, asked: 1, err: "no such thing; nothing was stored"},
 	}
 	for _, tt := range tests {

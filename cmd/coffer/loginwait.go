@@ -80,12 +80,13 @@ func (w *browserWait) pause(ctx context.Context, waited time.Duration) error {
 			return errLoginInterrupted
 		case err := <-w.opened:
 			w.opened = nil
-			if err != nil && w.abort {
+			if err == nil {
+				return nil // it may have been a browser that returns when its user is done
+			}
+			if w.abort {
 				return usagef("the browser could not be opened: %v; nothing was stored", err)
 			}
-			if err != nil {
-				w.status.sayf("The browser could not be opened: %v. Open the URL above in one.", err)
-			}
+			w.status.sayf("The browser could not be opened: %v. Open the URL above in one.", err)
 		case <-timer.C:
 			return nil
 		}
