@@ -36,7 +36,7 @@ func TestSAMLCluster(t *testing.T) {
 			}
 		}
 	})
-	t.Run("one answer and one redemption, on whichever node", func(t *testing.T) { onlyOnce(t, m.in(t)) })
+	t.Run("one answer and one redemption on all nodes", func(t *testing.T) { onlyOnce(t, m.in(t)) })
 	t.Run("the leader is killed after the start", func(t *testing.T) {
 		m := m.in(t)
 		s := m.start(c.Leader(), nil)
@@ -152,7 +152,7 @@ func TestSAMLSecondary(t *testing.T) {
 	harness.Replicate(primary, secondary, "eu")
 	there.node = secondary.Leader()
 
-	t.Run("the whole login, with its own URL", func(t *testing.T) {
+	t.Run("the whole login with its own URL", func(t *testing.T) {
 		here, there := here.in(t), there.in(t)
 		s := there.start(there.node, nil)
 		if r, err := samltest.ParseRequest(s.url); err != nil || r.ACSURL != there.acs {

@@ -108,7 +108,7 @@ func TestSAMLLogin(t *testing.T) {
 			t.Errorf("Content-Type %q", kind)
 		}
 	})
-	t.Run("callback: cli gets a success page, browser a blank one", func(t *testing.T) {
+	t.Run("callback: a success page for cli and a blank one for browser", func(t *testing.T) {
 		m := m.in(t)
 		for kind, wants := range map[string]bool{"cli": true, "browser": false} {
 			a := m.post(m.node, m.idp.Answer(m.start(m.node, object{"client_type": kind}).url, alice))
@@ -158,6 +158,24 @@ func TestSAMLLogin(t *testing.T) {
 		m.confirm(m.node, s, alice)
 		wantStatus(t, "first", m.redeem(m.node, s.poll), 200)
 		wantStatus(t, "second", m.redeem(m.node, s.poll), 400, "expired or used")
+	})
+	t.Run("mounted at any location", func(t *testing.T) {
+		for _, name := range []string{"corp/sso", "second"} {
+			m := ready(t, c, name)
+			got := m.login("dev", alice)
+			wantData(t, m.lookup(m.node, got.Token), object{"path": "auth/" + name + "/token"})
+		}
+	})
+	t.Run("paths without the prefix v1", func(t *testing.T) {
+		m := m.in(t)
+		ctx := t.Context()
+		a, err := m.node.Do(ctx, "POST", "/auth/saml/sso_service_url", "", m.startBody(nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if target, _ := dataOf(t, a)["sso_service_url"].(string); target == "" {
+			t.Errorf("answered %s", a.Body)
+		}
 	})
 	t.Run("methods of the endpoints", func(t *testing.T) { verbs(t, m.in(t)) })
 	t.Run("everything else needs a token and a policy", func(t *testing.T) { needsToken(t, m.in(t)) })
