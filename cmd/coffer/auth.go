@@ -37,7 +37,7 @@ Arguments, all of them optional:
   acs_url=URL          where the identity provider answers, one of the configured acs_urls; without it this server's address
   skip_browser=true    only print the URL
   abort_on_error=true  give up if no browser can be opened
-  code=CODE            finish a login that began at the identity provider, with the code that the browser shows
+  code=CODE            finish a login that began at the identity provider, with the code that the browser shows; - reads it from stdin
 
 The flag -qr prints a QR code, to sign in with a phone. BROWSER names the browser to open, or none.
 
