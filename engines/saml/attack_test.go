@@ -1,6 +1,7 @@
 package saml_test
 
 import (
+	"context"
 	"fmt"
 	"net/url"
 	"strings"
@@ -264,5 +265,21 @@ func TestNothingSecretIsStored(t *testing.T) {
 	}
 	if strings.Contains(f.log.text(), relay) || strings.Contains(f.log.text(), s.poll) {
 		t.Error("what leads to a login is logged")
+	}
+}
+
+// TestRefusedStartsCostLittle starts logins when there is no room for more: nothing is fetched for them.
+func TestRefusedStartsCostLittle(t *testing.T) {
+	f := newFlow(t, fields{"idp_metadata_url": "https://idp.example.com/metadata", "idp_sso_url": nil, "idp_entity_id": nil, "idp_cert": nil})
+	fetched := 0
+	saml.SetFetch(f.Engine, func(context.Context, string) ([]byte, error) {
+		fetched++
+		return f.idp.MetadataXML(), nil
+	})
+	saml.FillUp(f.Engine)
+	_, err := f.do(engines.Update, "sso_service_url", startBody(nil))
+	wantError(t, err, engines.KindLimited, "too many logins")
+	if fetched > 0 {
+		t.Error("metadata was fetched for a login that is refused")
 	}
 }

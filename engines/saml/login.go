@@ -57,6 +57,9 @@ func (e *engine) start(ctx context.Context, req *engines.Request, in *startIn) (
 	if err != nil {
 		return nil, err
 	}
+	if err := e.room(ctx, req.Mount.ClusterStorage, req.RemoteIP); err != nil { // before anything that costs: a fetch, a signature
+		return nil, err
+	}
 	d, err := e.provider(ctx, req.Mount, c)
 	if err != nil {
 		return nil, err
@@ -64,9 +67,6 @@ func (e *engine) start(ctx context.Context, req *engines.Request, in *startIn) (
 	relay, pollID := newRelayState(), newPollID()
 	target, requestID, err := authnRequest(ctx, req.Mount, c, d, in.ACSURL, relay)
 	if err != nil {
-		return nil, err
-	}
-	if err := e.room(ctx, req.Mount.ClusterStorage, req.RemoteIP); err != nil {
 		return nil, err
 	}
 	now := time.Now().UTC()
