@@ -193,6 +193,17 @@ func TestSAMLSecondary(t *testing.T) {
 		wantStatus(t, "config", there.admin("POST", "config", object{"default_role": "dev"}), 204)
 		wantData(t, here.read("config"), object{"default_role": "dev", "acs_urls": []string{here.acs, there.acs}})
 	})
+	t.Run("a local method is its own", func(t *testing.T) {
+		there.node.MustDo("POST", "/v1/sys/auth/own", object{"type": "saml", "local": true})
+		own := there.in(t)
+		own.name, own.acs = "own", there.node.URL+"/v1/auth/own/callback"
+		own.configure()
+		own.role("dev", nil)
+		if got := own.login("dev", alice); own.lookup(own.node, got.Token) == nil {
+			t.Error("its token is no good")
+		}
+		wantStatus(t, "the primary", send(t, here.node, "GET", "auth/own/role/dev", here.c.RootToken, nil), 404, "no mount")
+	})
 	t.Run("without its primary", func(t *testing.T) {
 		there := there.in(t)
 		there.login("dev", alice) // the entity is known there

@@ -179,6 +179,35 @@ func TestSAMLLogin(t *testing.T) {
 	})
 	t.Run("methods of the endpoints", func(t *testing.T) { verbs(t, m.in(t)) })
 	t.Run("everything else needs a token and a policy", func(t *testing.T) { needsToken(t, m.in(t)) })
+	t.Run("a token that is no good changes nothing", func(t *testing.T) { // a browser may still have one
+		m := m.in(t)
+		a := m.send(m.node, "POST", "sso_service_url", "hvs.no-good", m.startBody(nil))
+		poll, _ := dataOf(t, a)["token_poll_id"].(string)
+		a = m.send(m.node, "POST", "token", "hvs.no-good", object{"client_verifier": verifier, "token_poll_id": poll})
+		wantStatus(t, "token", a, 401, "not finished")
+	})
+	t.Run("the server is killed between the steps", func(t *testing.T) { // the last one: it is another process then
+		m := m.in(t)
+		restart := func() {
+			m.node.Kill9()
+			m.node.Start()
+			m.node.WaitHealth(200)
+		}
+		s := m.start(m.node, nil)
+		form := m.idp.Answer(s.url, alice)
+		restart()
+		wantStatus(t, "callback", m.post(m.node, form), 200)
+		restart()
+		tokenOf(t, m.redeem(m.node, s.poll))
+		next, err := samltest.ParseRequest(m.start(m.node, nil).url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantStatus(t, "the answer again", m.post(m.node, form), 400)
+		form.Set("RelayState", next.RelayState)
+		wantStatus(t, "the answer for another login", m.post(m.node, form), 400)
+		wantStatus(t, "the poll id again", m.redeem(m.node, s.poll), 400)
+	})
 }
 
 // validated posts answers with one thing wrong each. The package assertion has many more.
