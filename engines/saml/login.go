@@ -2,6 +2,7 @@ package saml
 
 import (
 	"context"
+	"crypto"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -12,7 +13,6 @@ import (
 	"time"
 
 	saml2 "github.com/russellhaering/gosaml2"
-	dsig "github.com/russellhaering/goxmldsig"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/saml/idp"
@@ -143,18 +143,14 @@ func startingRole(ctx context.Context, req *engines.Request, name string) (*conf
 // authnRequest returns the identity provider's URL with a request in it, signed if the configuration says so, and the
 // request's id. Providers that want signed requests do not always insist: whether this one does is for it to say.
 func authnRequest(ctx context.Context, m engines.Mount, c *config, d *idp.Descriptor, acsURL, relay string) (target, id string, err error) {
-	sp := &saml2.SAMLServiceProvider{
-		IdentityProviderSSOURL: d.SSOURL, AssertionConsumerServiceURL: acsURL, ServiceProviderIssuer: c.EntityID,
-	}
+	var signer crypto.Signer
 	if c.SignAuthnRequests {
-		signer, certificate, err := getSigningKey(ctx, m.Storage)
-		if err != nil {
+		if signer, _, err = getSigningKey(ctx, m.Storage); err != nil {
 			return "", "", err
 		}
-		sp.SignAuthnRequests, sp.SignAuthnRequestsAlgorithm = true, dsig.RSASHA256SignatureMethod
-		if err := sp.SetSPSigningKeyStore(&saml2.KeyStore{Signer: signer, Cert: certificate.Raw}); err != nil {
-			return "", "", fmt.Errorf("taking the signing key: %w", err)
-		}
+	}
+	sp := &saml2.SAMLServiceProvider{
+		IdentityProviderSSOURL: d.SSOURL, AssertionConsumerServiceURL: acsURL, ServiceProviderIssuer: c.EntityID,
 	}
 	doc, err := sp.BuildAuthRequestDocumentNoSig() // the signature of a redirect is in the query
 	if err != nil {
@@ -163,7 +159,11 @@ func authnRequest(ctx context.Context, m engines.Mount, c *config, d *idp.Descri
 	if id = doc.Root().SelectAttrValue("ID", ""); id == "" {
 		return "", "", errors.New("building an AuthnRequest: it has no ID")
 	}
-	if target, err = sp.BuildAuthURLRedirect(relay, doc); err != nil {
+	text, err := doc.WriteToBytes()
+	if err != nil {
+		return "", "", fmt.Errorf("building an AuthnRequest: %w", err)
+	}
+	if target, err = redirectURL(d.SSOURL, relay, text, signer); err != nil {
 		return "", "", fmt.Errorf("building the URL of an AuthnRequest: %w", err)
 	}
 	return target, id, nil
