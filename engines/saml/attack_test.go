@@ -283,3 +283,45 @@ func TestRefusedStartsCostLittle(t *testing.T) {
 		t.Error("metadata was fetched for a login that is refused")
 	}
 }
+
+// TestDistrustEndsLogins takes the trust in an identity provider away: who has come in by it and has no token yet gets none.
+func TestDistrustEndsLogins(t *testing.T) {
+	other := samltest.New(t, samltest.WithEntityID("https://other.example.com"))
+	for name, test := range map[string]struct {
+		change fields
+		ends   bool
+	}{
+		"another provider": {fields{"idp_sso_url": other.SSOURL, "idp_entity_id": other.EntityID, "idp_cert": other.CertificatePEM()}, true},
+		"other keys":       {fields{"idp_cert": samltest.New(t, samltest.WithKey(samltest.NewKey(samltest.P256, 1))).CertificatePEM()}, true},
+		"another audience": {fields{"entity_id": "https://new.example.com"}, true},
+		"more signatures":  {fields{"validate_response_signature": true}, true},
+		"talkative logs":   {fields{"verbose_logging": true}, false},
+		"another URL":      {fields{"acs_urls": []string{acsURL, neighbourACS}}, false},
+	} {
+		f := newFlow(t, byIdP)
+		s := f.start(nil)
+		f.confirm(s, alice)
+		resp, err := f.post(f.unsolicited(samltest.Response{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Must(engines.Update, "config", test.change)
+		_, solicited := f.redeem(s.poll)
+		_, initiated := f.enter(shown(t, resp))
+		for _, err := range []error{solicited, initiated} {
+			if test.ends {
+				wantError(t, err, engines.KindDenied, "configuration")
+			} else if err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+	f := newFlow(t, byIdP)
+	resp, err := f.post(f.unsolicited(samltest.Response{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Must(engines.Update, "config", fields{"allow_idp_initiated": false})
+	_, err = f.enter(shown(t, resp))
+	wantError(t, err, engines.KindDenied, "configuration")
+}

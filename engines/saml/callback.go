@@ -287,7 +287,7 @@ func (p *post) judge(ro *role, user identity) *assertion.Refusal {
 // once, could each accept what is good for one.
 func (p *post) complete(ctx context.Context, a *assertion.Assertion, user identity) error {
 	return p.settle(ctx, a, func(_ *storage.Txn, l *login) error {
-		l.State, l.User, l.Browser = completedState, &user, address(p.req)
+		l.State, l.User, l.Browser, l.Trust = completedState, &user, address(p.req), p.conf.trust()
 		return nil
 	})
 }
@@ -367,7 +367,7 @@ func (p *post) completeUnsolicited(ctx context.Context, a *assertion.Assertion, 
 	}
 	code := newCode(4, 5) // 100 bits: it is all that is needed
 	l := p.login
-	l.id, l.User = codeLogin(code), &user
+	l.id, l.User, l.Trust = codeLogin(code), &user, p.conf.trust()
 	_, err := storage.Update(ctx, p.req.Mount.ClusterStorage, func(t *storage.Txn) error {
 		if err := p.spend(ctx, t, a); err != nil {
 			return err

@@ -49,6 +49,13 @@ func getConfig(ctx context.Context, s getter) (*config, error) {
 	return c, err
 }
 
+// trust identifies whom answers are believed from, and which. A login that was believed under another configuration must not
+// be redeemed: to change it may be how a provider that fell into wrong hands is shut out.
+func (c *config) trust() string {
+	switches := fmt.Sprint(c.ValidateResponseSignature, c.ValidateAssertionSignature)
+	return hash("trust", strings.Join([]string{c.IDPMetadataURL, c.IDPEntityID, c.IDPCert, c.EntityID, switches}, "\x00"))
+}
+
 type none struct{}
 
 func configExists(ctx context.Context, req *engines.Request) (bool, error) {

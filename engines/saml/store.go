@@ -54,6 +54,7 @@ type login struct {
 
 	State  string    `json:"state"`
 	User   *identity `json:"user,omitempty"`   // once completed
+	Trust  string    `json:"trust,omitempty"`  // once completed: config.trust of then
 	Reason string    `json:"reason,omitempty"` // once refused, for whoever redeems
 	// Browser is the address that the answer came from.
 	Browser string `json:"browser,omitempty"`

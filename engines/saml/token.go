@@ -53,8 +53,12 @@ func (e *engine) token(ctx context.Context, req *engines.Request, in *tokenIn) (
 		if reason := misplaced(req, l, ro); reason != "" {
 			return denied(reason) // the login is still there for whoever may redeem it
 		}
+		c, err := getConfig(ctx, req.Mount.Storage)
+		if err != nil {
+			return err
+		}
 		l.drop(t)
-		outcome = l.outcome(ro)
+		outcome = l.outcome(c, ro)
 		return nil
 	})
 	if err == nil {
@@ -109,13 +113,15 @@ func misplaced(req *engines.Request, l *login, ro *role) string {
 	return ""
 }
 
-// outcome returns why a login that has come to its end lets nobody in, nil if it does. The role is asked again: it may
-// have changed since the identity provider answered.
-func (l *login) outcome(ro *role) error {
+// outcome returns why a login that has come to its end lets nobody in, nil if it does. Configuration and role are asked
+// again: they may have changed since the identity provider answered.
+func (l *login) outcome(c *config, ro *role) error {
 	var reason string
 	switch {
 	case l.State == refusedState:
 		reason = l.Reason
+	case l.Trust != c.trust() || l.Unsolicited && !c.AllowIDPInitiated:
+		reason = "the configuration of the method has changed"
 	case l.User == nil || ro == nil:
 		reason = "the role does not exist any more"
 	default:
