@@ -15,7 +15,12 @@ const (
 	maxDepth      = 40
 	maxElements   = 10_000
 	maxAttributes = 40 // of one element, with its namespace declarations
-	maxNamespaces = 64 // in scope at one place
+	maxNamespaces = 48 // in scope at one place
+	// maxNamespaceBytes is the length of a namespace's name, which canonical forms repeat wherever it is used.
+	maxNamespaceBytes = 256
+	// maxWork bounds what canonicalisation does: it copies an element once for each of those around it, with its
+	// attributes, and the namespaces in scope once. 1,500 values of three attributes each take about 50,000.
+	maxWork = 200_000
 )
 
 // element is one of a parsed document. Names have the prefixes of spaces, whatever the document calls them; other
@@ -93,6 +98,7 @@ type parser struct {
 	open       []opened
 	namespaces []binding
 	elements   int
+	work       int
 	ids        map[string]bool
 }
 
@@ -186,6 +192,9 @@ func (p *parser) startElement(t xml.StartElement) error {
 	if err := p.declare(t.Attr, o.scope); err != nil {
 		return err
 	}
+	if p.work += (len(p.open)+1)*(len(t.Attr)+1) + len(p.namespaces); p.work > maxWork {
+		return refuse(Statement, "it has too many elements with too many attributes: send only those groups that matter, by a filter at the identity provider")
+	}
 	var err error
 	if e.name, err = p.resolve(t.Name, true); err != nil {
 		return err
@@ -230,6 +239,8 @@ func (p *parser) declare(attributes []xml.Attr, scope int) error {
 			return refuse(Structure, "an element declares the namespace prefix %s twice", quote(prefix))
 		case len(p.namespaces) >= maxNamespaces:
 			return refuse(Structure, "it has more than %d namespaces at one place", maxNamespaces)
+		case len(a.Value) > maxNamespaceBytes:
+			return refuse(Structure, "it has a namespace with a name of more than %d bytes", maxNamespaceBytes)
 		}
 		p.namespaces = append(p.namespaces, binding{prefix, a.Value})
 	}

@@ -33,6 +33,9 @@ var (
 		http://www.w3.org/2001/04/xmlenc#sha512`)
 )
 
+// maxSignature is the length of a SignatureValue, in bytes: base64 of 16384 bits, with blanks.
+const maxSignature = 8 << 10
+
 const enveloped = "http://www.w3.org/2000/09/xmldsig#enveloped-signature"
 
 // allowSignature checks the signature of a response or assertion, if it has one: that it is about this very element, all
@@ -45,8 +48,12 @@ func allowSignature(e *element) error {
 	info := signature.child("ds:SignedInfo")
 	reference := info.child("ds:Reference")
 	transforms := reference.child("ds:Transforms")
-	if signature.child("ds:SignatureValue") == nil || transforms == nil || reference.child("ds:DigestValue") == nil {
+	value := signature.child("ds:SignatureValue")
+	if value == nil || transforms == nil || reference.child("ds:DigestValue") == nil {
 		return refuse(Structure, "the signature of %s lacks a part", e.name)
+	}
+	if len(value.text) > maxSignature {
+		return refuse(Signature, "the signature of %s is longer than any key's", e.name)
 	}
 	if id := e.value("ID"); id == "" || reference.value("URI") != "#"+id {
 		return refuse(Signature, "the signature of %s is about %s", e.name, quote(reference.value("URI")))
@@ -144,7 +151,7 @@ func verifyElement(el *etree.Element, e *element, expect Expect) (*element, erro
 	if err != nil {
 		return nil, err
 	}
-	var unusable, last error
+	var unusable, last, expired error
 	for _, cert := range expect.Certificates {
 		if err := usable(cert); err != nil {
 			unusable = err
@@ -160,12 +167,17 @@ func verifyElement(el *etree.Element, e *element, expect Expect) (*element, erro
 			continue
 		}
 		if !at.Equal(expect.Now) {
-			return nil, refuse(Certificate, "the certificate that it is signed with is valid from %s until %s only",
+			// The same key may have been certified anew.
+			expired = refuse(Certificate, "the certificate that it is signed with is valid from %s until %s only",
 				cert.NotBefore.UTC().Format(time.RFC3339), cert.NotAfter.UTC().Format(time.RFC3339))
+			continue
 		}
 		return read(verified, e)
 	}
-	if last == nil {
+	switch {
+	case expired != nil:
+		return nil, expired
+	case last == nil:
 		return nil, unusable
 	}
 	return nil, libraryRefusal(last, e, expect.Certificates...)

@@ -55,7 +55,7 @@ func splice(steps []byte, documents []string) string {
 			break
 		}
 		at, from := here[int(step[2])%len(here)], there[int(step[3])%len(there)]
-		if at.to == 0 {
+		if at.to == 0 || from.to == 0 {
 			break
 		}
 		what := donor[from.from:from.to]
