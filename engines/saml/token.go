@@ -177,9 +177,10 @@ func (e *engine) LoginRole(ctx context.Context, req *engines.Request) string {
 	name := ""
 	switch req.Path {
 	case "sso_service_url":
-		name = text("role")
-		if c, err := getConfig(ctx, req.Mount.Storage); err == nil && name == "" {
-			name = c.DefaultRole
+		if name = text("role"); name == "" {
+			if c, err := getConfig(ctx, req.Mount.Storage); err == nil {
+				name = c.DefaultRole
+			}
 		}
 	case "token":
 		id := pollLogin(text("token_poll_id"))
