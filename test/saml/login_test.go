@@ -42,7 +42,7 @@ func TestSAMLLogin(t *testing.T) {
 	})
 	t.Run("client_challenge shorter than 44 bytes", func(t *testing.T) {
 		for _, short := range []string{"x", challenge(verifier)[:43]} {
-			wantStatus(t, "start", start(t, object{"client_challenge": short}), 400, "client_challenge", "44 bytes")
+			wantStatus(t, "start", start(t, object{"client_challenge": short}), 400, "client_challenge", "at least 44 bytes")
 		}
 		wantStatus(t, "44 bytes", start(t, object{"client_challenge": challenge(verifier)}), 200)
 	})

@@ -95,11 +95,12 @@ func TestSAMLConfig(t *testing.T) {
 	})
 	t.Run("created and updated by POST and PUT", func(t *testing.T) {
 		m := m.in(t)
-		for verb, role := range map[string]string{"POST": "", "PUT": "dev"} {
-			wantStatus(t, verb, m.admin(verb, "config", explicit(object{"default_role": role, "verbose_logging": role == ""})), 200)
-			wantData(t, m.read("config"), object{"verbose_logging": role == ""})
+		for _, verb := range []string{"POST", "PUT"} {
+			wantStatus(t, "create by "+verb, m.admin(verb, "config", explicit(object{"default_role": verb})), 200, "default_role")
+			wantData(t, m.read("config"), object{"default_role": strings.ToLower(verb)})
+			wantStatus(t, "update by "+verb, m.admin(verb, "config", object{"verbose_logging": verb == "POST"}), 200, "default_role")
+			wantData(t, m.read("config"), object{"default_role": strings.ToLower(verb), "verbose_logging": verb == "POST"})
 		}
-		wantData(t, m.read("config"), object{"default_role": "dev"})
 		m.configure(object{"default_role": "", "verbose_logging": false})
 	})
 	t.Run("read answers what was set and the switches", func(t *testing.T) {
