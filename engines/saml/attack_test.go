@@ -2,6 +2,7 @@ package saml_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -324,4 +325,19 @@ func TestDistrustEndsLogins(t *testing.T) {
 	f.Must(engines.Update, "config", fields{"allow_idp_initiated": false})
 	_, err = f.enter(shown(t, resp))
 	wantError(t, err, engines.KindDenied, "configuration")
+}
+
+// TestMetadataURLWithAKey configures a metadata URL that holds a key, as some providers give them. Errors and warnings go
+// into the audit trail as they are.
+func TestMetadataURLWithAKey(t *testing.T) {
+	const key = "kEy-oF-tHe-tEnAnT"
+	f := newFlow(t)
+	resp := f.Must(engines.Update, "config", fields{"idp_metadata_url": "http://idp.example.com/metadata?key=" + key})
+	saml.SetFetch(f.Engine, func(context.Context, string) ([]byte, error) { return nil, errors.New("it is away") })
+	_, failed := f.do(engines.Update, "config/verify", nil)
+	wantError(t, failed, engines.KindUpstream, "http://idp.example.com/metadata", "it is away")
+	_, refused := f.do(engines.Update, "sso_service_url", startBody(nil))
+	if text := fmt.Sprint(resp.Warnings, failed, refused, f.log.text()); strings.Contains(text, key) || len(resp.Warnings) == 0 {
+		t.Errorf("the key is in %s", text)
+	}
 }

@@ -252,7 +252,7 @@ func (c *config) checkProvider(p *problems, warn func(field, text string, args .
 		if err := idp.CheckURL(url); err != nil {
 			p.add(field, "%v", err)
 		} else if withoutTLS(url) {
-			warn(field, "%s is a URL without TLS: %s", url, risk)
+			warn(field, "%s is a URL without TLS: %s", shownURL(url), risk)
 		}
 	}
 	if c.IDPMetadataURL != "" {

@@ -68,9 +68,9 @@ func (e *engine) fetchNow(ctx context.Context, m engines.Mount, url string) (*me
 	case err == nil || ctx.Err() != nil:
 		return fetched, err
 	case before.usable(time.Now()):
-		return nil, unreachable("the metadata at %s cannot be had: %v; logins go on with the copy of %s", url, err, before.fetchedAt.UTC().Format(time.RFC3339))
+		return nil, unreachable("the metadata at %s cannot be had: %v; logins go on with the copy of %s", shownURL(url), err, before.fetchedAt.UTC().Format(time.RFC3339))
 	}
-	return nil, unreachable("the metadata at %s cannot be had: %v", url, err)
+	return nil, unreachable("the metadata at %s cannot be had: %v", shownURL(url), err)
 }
 
 func unreachable(format string, args ...any) error {
@@ -125,6 +125,14 @@ func certificateWarnings(certificates []*x509.Certificate, now time.Time) (warni
 func fingerprint(c *x509.Certificate) string {
 	sum := sha256.Sum256(c.Raw)
 	return strings.ReplaceAll(fmt.Sprintf("% X", sum[:]), " ", ":")
+}
+
+// shownURL returns a URL for texts that go into logs and the audit trail: some providers put a key into the query.
+func shownURL(url string) string {
+	if before, _, more := strings.Cut(url, "?"); more {
+		return before + "?…"
+	}
+	return url
 }
 
 // withoutTLS reports whether a URL that has been checked is not https.
