@@ -324,18 +324,18 @@ func startMain() error {
 	}
 	out.Counted = time.Since(begin)
 	out.Leases = n.leases.CountBy("", "")
-	if out.Own, err = statusMiB("RssAnon:"); err != nil {
+	if out.Own, err = statusMiB("self", "RssAnon:"); err != nil {
 		return err
 	}
-	if out.Mapped, err = statusMiB("RssFile:"); err != nil {
+	if out.Mapped, err = statusMiB("self", "RssFile:"); err != nil {
 		return err
 	}
 	return json.NewEncoder(os.Stdout).Encode(out)
 }
 
-// statusMiB returns a size that the kernel knows of this process.
-func statusMiB(field string) (float64, error) {
-	text, err := os.ReadFile("/proc/self/status")
+// statusMiB returns a size that the kernel knows of a process, "self" for this one.
+func statusMiB(process, field string) (float64, error) {
+	text, err := os.ReadFile("/proc/" + process + "/status")
 	if err != nil {
 		return 0, err
 	}

@@ -24,8 +24,11 @@ type work struct {
 	Path    string // "%d" becomes a number
 	Token   string
 	Body    string
-	Numbers int64 // 0: each request has the next number; else numbers go round below it
-	First   int64 // number of the first request
+	Type    string   // of the body; "" leaves it out
+	Bodies  []string // instead of Body: that of each request, which are then as many as these
+	Keep    bool     // what each request was answered, and how long it took; needs Count or Bodies
+	Numbers int64    // 0: each request has the next number; else numbers go round below it
+	First   int64    // number of the first request
 	Conns   int
 	Time    time.Duration
 	Count   int64 // if set, stop after this many requests instead of after Time
@@ -38,7 +41,9 @@ type outcome struct {
 	Seconds  float64
 	P50, P99 time.Duration
 	Max      time.Duration
-	Sample   string // the first answer that is not 2xx
+	Sample   string          // the first answer that is not 2xx
+	Answers  []string        // if they were to be kept: the bodies, by number
+	Took     []time.Duration // likewise
 }
 
 func (o outcome) rate() float64 { return float64(o.Requests) / o.Seconds }
@@ -61,6 +66,9 @@ func loadMain(args []string) error {
 }
 
 func (w work) run() (outcome, error) {
+	if len(w.Bodies) > 0 {
+		w.Count = int64(len(w.Bodies))
+	}
 	warmUp := w.Time / 5
 	if w.Count > 0 {
 		warmUp = 0
@@ -70,13 +78,16 @@ func (w work) run() (outcome, error) {
 	var mu sync.Mutex
 	var all []time.Duration
 	var out outcome
+	if w.Keep {
+		out.Answers, out.Took = make([]string, w.Count), make([]time.Duration, w.Count)
+	}
 	var failure error
 	begin := time.Now()
 	from, until := begin.Add(warmUp), begin.Add(warmUp+w.Time)
 	var wg sync.WaitGroup
 	for range w.Conns {
 		wg.Go(func() {
-			took, errs, sample, err := w.connection(&next, &done, from, until)
+			took, errs, sample, err := w.connection(&next, &done, from, until, &out)
 			mu.Lock()
 			defer mu.Unlock()
 			all = append(all, took...)
@@ -105,8 +116,9 @@ func (w work) run() (outcome, error) {
 	return out, nil
 }
 
-// connection is one keep-alive connection in a closed loop. Requests that end between from and until count.
-func (w work) connection(next, done *atomic.Int64, from, until time.Time) (took []time.Duration, errs int64, sample string, err error) {
+// connection is one keep-alive connection in a closed loop. Requests that end between from and until count. It fills in
+// only what is to be kept.
+func (w work) connection(next, done *atomic.Int64, from, until time.Time, kept *outcome) (took []time.Duration, errs int64, sample string, err error) {
 	conn, err := net.Dial("tcp", w.Addr)
 	if err != nil {
 		return nil, 0, "", err
@@ -115,10 +127,10 @@ func (w work) connection(next, done *atomic.Int64, from, until time.Time) (took 
 	in := bufio.NewReaderSize(conn, 16<<10)
 	before, after, numbered := strings.Cut(w.Path, "%d")
 	tail := " HTTP/1.1\r\nHost: " + w.Addr + "\r\nX-Vault-Token: " + w.Token + "\r\n"
-	if w.Body != "" {
-		tail += "Content-Length: " + strconv.Itoa(len(w.Body)) + "\r\n"
+	if w.Type != "" {
+		tail += "Content-Type: " + w.Type + "\r\n"
 	}
-	tail += "\r\n" + w.Body
+	send := w.Body
 	var out, body []byte
 	for {
 		n := next.Add(1) - 1
@@ -133,6 +145,13 @@ func (w work) connection(next, done *atomic.Int64, from, until time.Time) (took 
 			out = append(strconv.AppendInt(out, n, 10), after...)
 		}
 		out = append(out, tail...)
+		if len(w.Bodies) > 0 {
+			send = w.Bodies[n-w.First]
+		}
+		if send != "" {
+			out = append(strconv.AppendInt(append(out, "Content-Length: "...), int64(len(send)), 10), "\r\n"...)
+		}
+		out = append(append(out, "\r\n"...), send...)
 		began := time.Now()
 		if _, err := conn.Write(out); err != nil {
 			return took, errs, sample, err
@@ -143,6 +162,9 @@ func (w work) connection(next, done *atomic.Int64, from, until time.Time) (took 
 			return took, errs, sample, fmt.Errorf("reading an answer: %w", err)
 		}
 		ended := time.Now()
+		if w.Keep {
+			kept.Answers[n-w.First], kept.Took[n-w.First] = string(body), ended.Sub(began)
+		}
 		if w.Count == 0 && ended.After(until) {
 			return took, errs, sample, nil
 		}

@@ -25,6 +25,8 @@ func main() {
 			exit(loadMain(os.Args[2:]))
 		case "bare":
 			exit(bareMain(os.Args[2:]))
+		case "form":
+			exit(formMain())
 		case "start":
 			exit(startMain())
 		}

@@ -45,7 +45,7 @@ func (b *bench) run() error {
 		do   func(*scope)
 	}{
 		{"core", b.commits}, {"leases", b.manyLeases}, {"one node", b.oneNode},
-		{"pipeline", b.pipeline}, {"three nodes", b.threeNodes},
+		{"pipeline", b.pipeline}, {"SAML logins", b.samlLogins}, {"three nodes", b.threeNodes},
 		{"replication", b.replication}, {"cost of replication", b.replicationCost},
 		{"failover", b.failover}, {"dev server", b.devServer}, {"restart", b.restart},
 	} {
@@ -83,10 +83,15 @@ func (b *bench) load(s *scope, w work) outcome {
 
 // startBare starts the yardstick server and returns its address.
 func (b *bench) startBare(s *scope, answer string) string {
+	return b.startServer(s, answer, "bare", "-dir="+s.TempDir())
+}
+
+// startServer starts a server that is this program, and returns its address.
+func (b *bench) startServer(s *scope, input string, args ...string) string {
 	self, err := os.Executable()
 	s.check(err)
-	cmd := exec.Command(self, "bare", "-dir="+s.TempDir())
-	cmd.Stdin, cmd.Stderr = strings.NewReader(answer), os.Stderr
+	cmd := exec.Command(self, args...)
+	cmd.Stdin, cmd.Stderr = strings.NewReader(input), os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.StdoutPipe()
 	s.check(err)
@@ -313,15 +318,7 @@ func (b *bench) restart(s *scope) {
 
 // residentMiB returns the resident memory of a process.
 func residentMiB(s *scope, pid int) float64 {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	size, err := statusMiB(strconv.Itoa(pid), "VmRSS:")
 	s.check(err)
-	for line := range strings.Lines(string(text)) {
-		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
-			kib, err := strconv.ParseFloat(strings.Fields(rest)[0], 64)
-			s.check(err)
-			return kib / 1024
-		}
-	}
-	s.Fatalf("the kernel does not say how much memory %d has", pid)
-	return 0
+	return size
 }
