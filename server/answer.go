@@ -32,6 +32,11 @@ func (s *Server) complete(ctx context.Context, c *call, r *engines.Response) (*e
 	if c.wrapTTL == 0 || r.Wrap != nil || r.Raw != nil || r.Data == nil && r.Auth == nil && r.Held == nil {
 		return r, nil
 	}
+	if c.token == nil && r.Auth == nil {
+		// Anybody could leave wrapping tokens behind, as many as they like, for as long as these may live.
+		r.Warnings = append(r.Warnings, "the answer is not wrapped: that takes a token, or a login")
+		return r, nil
+	}
 	info, err := s.wraps.Wrap(ctx, c.ns.ID, c.ns.Path+c.path, c.wrapTTL, r)
 	if err != nil {
 		return nil, err

@@ -199,3 +199,24 @@ func TestLeaseCountQuota(t *testing.T) {
 	in.mustIn("", bob, engines.Update, "auth/token/revoke-self", "")
 	in.mustIn("", "", engines.Update, "auth/userpass/login/bob", `{"password":"p"}`)
 }
+
+// TestNobodyWraps: without a token only a login is wrapped. Who has neither must not leave wrapping tokens behind that live
+// for a month.
+func TestNobodyWraps(t *testing.T) {
+	in := start(t)
+	wish := map[string]string{"X-Vault-Wrap-TTL": "700h"}
+	for name, tok := range map[string]string{"no token": "", "a token that is none": "hvs.none"} {
+		a := in.mustWith("", tok, engines.Read, "sys/internal/ui/mounts", "", wish)
+		if a.wrap != nil || a.data == nil {
+			t.Errorf("%s: %+v, want the answer itself", name, a)
+		}
+	}
+	if a := in.mustWith("", in.root, engines.Read, "sys/internal/ui/mounts", "", wish); a.wrap == nil {
+		t.Errorf("an answer to a token is not wrapped: %+v", a)
+	}
+	in.must(in.root, engines.Update, "sys/auth/people", `{"type":"userpass"}`)
+	in.must(in.root, engines.Update, "auth/people/users/bob", `{"password":"correct horse"}`)
+	if a := in.mustWith("", "", engines.Update, "auth/people/login/bob", `{"password":"correct horse"}`, wish); a.wrap == nil || a.auth != nil {
+		t.Errorf("a login is not wrapped: %+v", a)
+	}
+}
