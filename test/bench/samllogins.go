@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -200,19 +201,33 @@ func (b *bench) pendingLogins(s *scope, m samlMount) {
 	if b.smoke {
 		count = 500
 	}
-	pid := strconv.Itoa(m.node.PID())
-	memory, err := statusMiB(pid, "RssAnon:")
-	s.check(err)
+	heap, memory := heapMiB(s, m.node), ownMiB(s, m.node)
 	disk := diskUse(s, m.node.Dir)
 	w := m.start(count)
 	w.Keep, w.Conns = false, 64
 	name := fmt.Sprintf("%d pending logins by SAML", count)
 	b.addLoad(fmt.Sprintf("%s, their starts, %d clients", name, w.Conns), b.load(s, w), row{})
 	<-time.After(b.seconds / 10) // the last ones reach the file of the state
-	after, err := statusMiB(pid, "RssAnon:")
-	s.check(err)
-	b.add(row{name: name + ": memory of the node added, with garbage", value: max(after-memory, 0), unit: " MiB"})
+	b.add(row{name: name + ": resident memory of the node's own added, with garbage", value: max(ownMiB(s, m.node)-memory, 0), unit: " MiB"})
+	b.add(row{name: name + ": memory in use added", value: max(heapMiB(s, m.node)-heap, 0), unit: " MiB"})
 	b.add(row{name: name + ": storage added for each, state and log", value: (diskUse(s, m.node.Dir) - disk) / float64(count), unit: " bytes"})
+}
+
+// ownMiB is a node's resident memory without mapped files.
+func ownMiB(s *scope, n *harness.Node) float64 {
+	size, err := statusMiB(strconv.Itoa(n.PID()), "RssAnon:")
+	s.check(err)
+	return size
+}
+
+// heapMiB is what of a node's memory is in use after a garbage collection.
+func heapMiB(s *scope, n *harness.Node) float64 {
+	text := string(n.MustDo("GET", "/v1/sys/pprof/heap?gc=true&debug=1", nil).Body)
+	_, rest, _ := strings.Cut(text, "# HeapAlloc = ")
+	number, _, _ := strings.Cut(rest, "\n")
+	size, err := strconv.ParseFloat(number, 64)
+	s.check(err)
+	return size / (1 << 20)
 }
 
 // diskUse is how many bytes of a disk the files of a directory take.
