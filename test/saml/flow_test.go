@@ -163,8 +163,12 @@ type started struct{ url, poll string }
 
 func (m *method) start(n *harness.Node, more object) started {
 	m.t.Helper()
-	d := dataOf(m.t, m.send(n, "POST", "sso_service_url", "", m.startBody(more)))
-	s := started{}
+	return startedOf(m.t, m.send(n, "POST", "sso_service_url", "", m.startBody(more)))
+}
+
+func startedOf(t *testing.T, a harness.Answer) (s started) {
+	t.Helper()
+	d := dataOf(t, a)
 	s.url, _ = d["sso_service_url"].(string)
 	s.poll, _ = d["token_poll_id"].(string)
 	return s
