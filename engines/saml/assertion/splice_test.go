@@ -127,9 +127,10 @@ func (s *splicer) check(t testing.TB, which uint8, steps []byte) {
 }
 
 func TestSplice(t *testing.T) {
+	t.Parallel()
 	s := newSplicer(t)
 	random := rand.New(rand.NewPCG(1, 2))
-	for i := range 500 {
+	for i := range 300 {
 		steps := make([]byte, 4*(1+i%5))
 		for j := range steps {
 			steps[j] = byte(random.Uint32())

@@ -73,6 +73,7 @@ func mustRefuse(t testing.TB, encoded string, e assertion.Expect, want assertion
 }
 
 func TestValid(t *testing.T) {
+	t.Parallel()
 	keys := []*samltest.Key{samltest.NewKey(samltest.RSA2048, 0), samltest.NewKey(samltest.P256, 0), samltest.NewKey(samltest.P384, 0), samltest.NewKey(samltest.P521, 0)}
 	c14ns := []string{
 		samltest.Exclusive, samltest.Exclusive + "WithComments", samltest.Inclusive10, samltest.Inclusive10 + "#WithComments",
@@ -82,29 +83,28 @@ func TestValid(t *testing.T) {
 	for i, key := range keys {
 		p := newIdP(t, samltest.WithKey(key))
 		for j, c14n := range c14ns {
-			for k, hash := range hashes {
-				for l, which := range []string{"response", "assertion", "both"} {
-					t.Run(fmt.Sprint(key.Certificate.PublicKeyAlgorithm, i, " ", c14n, " ", hash, " ", which), func(t *testing.T) {
-						o := good()
-						o.SignResponse, o.SignAssertion = which != "assertion", which != "response"
-						// The other dimensions go round, so that each value of one meets each of the main ones.
-						n := i + j + k + l
-						s := samltest.Signature{Hash: hash, Digest: hashes[n%3], C14N: c14n, DER: n%4 == 3, Wrap: n%2 == 0}
-						if n%3 == 0 {
-							s.KeyInfo = "-"
-						}
-						if n%2 == 1 && strings.HasPrefix(c14n, samltest.Exclusive) {
-							s.Prefixes = "xs samlp"
-						}
-						s.Prefix = []string{"", "-", "dsig"}[n%3]
-						o.Prefix = []string{"", "saml2", "-"}[(j+l)%3]
-						o.Protocol = []string{"", "saml2p"}[(i+l)%2]
-						o.RootNamespaces = n%2 == 0
-						o.Typed = l != 1
-						o.ResponseSignature, o.AssertionSignature = s, s
-						mustAccept(t, p.Response(o), expect(p), alice)
-					})
-				}
+			for l, which := range []string{"response", "assertion", "both"} {
+				hash := hashes[(j+l)%3] // so that each key and each canonicalisation meets each
+				t.Run(fmt.Sprint(key.Certificate.PublicKeyAlgorithm, i, " ", c14n, " ", hash, " ", which), func(t *testing.T) {
+					o := good()
+					o.SignResponse, o.SignAssertion = which != "assertion", which != "response"
+					// The other dimensions go round, so that each value of one meets each of the main ones.
+					n := i + j + l
+					s := samltest.Signature{Hash: hash, Digest: hashes[n%3], C14N: c14n, DER: n%4 == 3, Wrap: n%2 == 0}
+					if n%3 == 0 {
+						s.KeyInfo = "-"
+					}
+					if n%2 == 1 && strings.HasPrefix(c14n, samltest.Exclusive) {
+						s.Prefixes = "xs samlp"
+					}
+					s.Prefix = []string{"", "-", "dsig"}[n%3]
+					o.Prefix = []string{"", "saml2", "-"}[(j+l)%3]
+					o.Protocol = []string{"", "saml2p"}[(i+l)%2]
+					o.RootNamespaces = n%2 == 0
+					o.Typed = l != 1
+					o.ResponseSignature, o.AssertionSignature = s, s
+					mustAccept(t, p.Response(o), expect(p), alice)
+				})
 			}
 		}
 	}
@@ -174,6 +174,7 @@ func TestDemandedSignatures(t *testing.T) {
 }
 
 func TestAttributes(t *testing.T) {
+	t.Parallel()
 	statement := func(inner string) func(string) string {
 		return func(text string) string {
 			return strings.Replace(text, "</saml:Assertion>", "<saml:AttributeStatement>"+inner+"</saml:AttributeStatement></saml:Assertion>", 1)
@@ -224,6 +225,7 @@ func TestAttributes(t *testing.T) {
 }
 
 func TestManyAttributes(t *testing.T) {
+	t.Parallel()
 	p, o := newIdP(t), good()
 	o.User = samltest.User{Subject: "bob", Attributes: map[string][]string{"groups": nil}}
 	for i := range 1500 {
