@@ -58,7 +58,7 @@ func (s *Server) quotaOf(ctx context.Context, c *call) quota.Request {
 	r.MountPath = c.mount.Path
 	if c.has(engines.Unauthenticated) && c.mount.IsAuth() {
 		if named, ok := c.mount.Engine.(engines.RoleNamer); ok {
-			r.Role = named.LoginRole(ctx, c.inner)
+			r.FindRole = func() string { return named.LoginRole(ctx, c.inner) }
 		}
 	}
 	return r

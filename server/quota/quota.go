@@ -46,7 +46,9 @@ type Request struct {
 	MountPath     string // relative to the namespace, ends in "/"; "" if nothing is mounted there
 	Path          string // relative to the namespace, with the mount
 	Role          string // of a login; "" if there is none
-	ClientIP      netip.Addr
+	// FindRole finds the role instead, if a rule is about one; nil: it is Role.
+	FindRole func() string
+	ClientIP netip.Addr
 }
 
 // Decision is what a rate limit quota says of a request.

@@ -89,8 +89,12 @@ func roleKey(mount, role string) string { return mount + "\x00" + role }
 // find returns the most specific rule for a request, or nil. full is the request's path from the root namespace.
 func (s *ruleSet) find(r Request, full string) *activeRule {
 	mount := r.NamespacePath + r.MountPath
-	if r.Role != "" && len(s.roles) > 0 {
-		if rule := s.roles[roleKey(mount, r.Role)]; rule != nil {
+	if len(s.roles) > 0 {
+		role := r.Role
+		if r.FindRole != nil {
+			role = r.FindRole()
+		}
+		if rule := s.roles[roleKey(mount, role)]; rule != nil {
 			return rule
 		}
 	}
