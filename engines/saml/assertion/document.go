@@ -20,7 +20,7 @@ const (
 	maxNamespaceBytes = 256
 	// maxWork bounds what canonicalisation does: it copies an element once for each of those around it, with its
 	// attributes, and the namespaces in scope once. 1,500 values of three attributes each take about 50,000.
-	maxWork = 200_000
+	maxWork = 150_000
 )
 
 // element is one of a parsed document. Names have the prefixes of spaces, whatever the document calls them; other

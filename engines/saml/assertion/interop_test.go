@@ -2,6 +2,7 @@ package assertion_test
 
 import (
 	"crypto"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -186,4 +187,15 @@ func TestProviders(t *testing.T) {
 			mustAccept(t, encode([]byte(text)), expect(p), samltest.User{Subject: alice.Subject, Attributes: test.attributes})
 		})
 	}
+}
+
+// TestManyTypedAttributes: 1,500 groups fit in however many words they are said.
+func TestManyTypedAttributes(t *testing.T) {
+	p, o := newIdP(t), good()
+	o.User = samltest.User{Subject: alice.Subject}
+	o.SignResponse, o.SignAssertion = true, true
+	o.Edit = sub("</saml:Assertion>", "<saml:AttributeStatement>"+strings.Repeat(`<saml:Attribute xmlns:x="urn:x" x:y="z" Name="groups" FriendlyName="g" NameFormat="urn:oasis:names:tc:SAML:2.0:attrname-format:basic">`+
+		`<saml:AttributeValue xmlns:xs="http://www.w3.org/2001/XMLSchema" xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" xsi:type="xs:string">g</saml:AttributeValue></saml:Attribute>`, 1500)+
+		"</saml:AttributeStatement></saml:Assertion>")
+	mustAccept(t, p.Response(o), expect(p), samltest.User{Subject: alice.Subject, Attributes: map[string][]string{"groups": slices.Repeat([]string{"g"}, 1500)}})
 }
