@@ -73,6 +73,9 @@ type RenewedLogin struct {
 	Metadata map[string]string
 	Policies []string // of the token
 	EntityID string
+	// Waiting says that there is no token yet: the login waits for its second factor, and may be refused for anything that a
+	// new login would be refused for.
+	Waiting bool
 }
 
 // Leaser is an Engine that hands out leases with a Kind. Both methods run on the active node.

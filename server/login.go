@@ -109,7 +109,7 @@ func (s *Server) stillKnown(ctx context.Context, m *mount.Mounted, l engines.Log
 		return nil
 	}
 	_, err := method.RenewLogin(ctx, m.Mount, engines.RenewedLogin{
-		Role: l.Role, Internal: l.Internal, Metadata: l.Metadata, Policies: l.Token.TokenPolicies, EntityID: entityID,
+		Role: l.Role, Internal: l.Internal, Metadata: l.Metadata, Policies: l.Token.TokenPolicies, EntityID: entityID, Waiting: true,
 	})
 	if answered(err) {
 		return engines.Denied(fmt.Errorf("the login has waited too long: %w", err))

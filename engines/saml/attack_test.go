@@ -341,3 +341,35 @@ func TestMetadataURLWithAKey(t *testing.T) {
 		t.Errorf("the key is in %s", text)
 	}
 }
+
+// TestChangesEndLoginsThatWait changes what somebody was let in by while they look for the code of their second factor.
+func TestChangesEndLoginsThatWait(t *testing.T) {
+	for name, test := range map[string]struct {
+		path   string
+		change fields
+		ends   bool
+	}{
+		"nothing":       {"role/dev", fields{"token_policies": "dev"}, false},
+		"bounds":        {"role/dev", fields{"bound_subjects": "bob"}, true},
+		"policies":      {"role/dev", fields{"token_policies": "other"}, true},
+		"who is asked":  {"config", fields{"entity_id": "https://new.example.com"}, true},
+		"what is heard": {"config", fields{"verbose_logging": true}, false},
+	} {
+		f := newFlow(t)
+		s := f.start(nil)
+		f.confirm(s, alice)
+		l := f.login(s.poll)
+		f.Must(engines.Update, test.path, test.change)
+		renewed := engines.RenewedLogin{Role: l.Role, Internal: l.Internal, Policies: l.Token.TokenPolicies}
+		method := f.Engine.(engines.Renewer)
+		if _, err := method.RenewLogin(t.Context(), f.Mount.Mount, renewed); err != nil {
+			t.Errorf("%s has changed, and a token cannot be renewed: %v", name, err)
+		}
+		renewed.Waiting = true
+		if _, err := method.RenewLogin(t.Context(), f.Mount.Mount, renewed); test.ends {
+			wantError(t, err, engines.KindInvalid, "changed")
+		} else if err != nil {
+			t.Errorf("%s has changed, and a login does not go on: %v", name, err)
+		}
+	}
+}

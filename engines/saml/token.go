@@ -1,6 +1,7 @@
 package saml
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -33,6 +34,7 @@ func (e *engine) token(ctx context.Context, req *engines.Request, in *tokenIn) (
 		return nil, err
 	}
 	var l *login
+	var c *config
 	var ro *role
 	var outcome error // of a transaction that removes the login and yet is no success
 	_, err = storage.Update(ctx, req.Mount.ClusterStorage, func(t *storage.Txn) (err error) {
@@ -53,8 +55,7 @@ func (e *engine) token(ctx context.Context, req *engines.Request, in *tokenIn) (
 		if reason := misplaced(req, l, ro); reason != "" {
 			return denied(reason) // the login is still there for whoever may redeem it
 		}
-		c, err := getConfig(ctx, req.Mount.Storage)
-		if err != nil {
+		if c, err = getConfig(ctx, req.Mount.Storage); err != nil {
 			return err
 		}
 		l.drop(t)
@@ -75,7 +76,27 @@ func (e *engine) token(ctx context.Context, req *engines.Request, in *tokenIn) (
 		Metadata:     map[string]string{"role": ro.name},
 		Token:        ro.Token,
 		Role:         ro.name,
+		Internal:     terms(c, ro),
 	}}}, nil
+}
+
+// internal is what is kept with a login and its token, as JSON.
+type internal struct {
+	Format int    `json:"format"` // 1
+	Terms  string `json:"terms"`  // what the login was let in by
+}
+
+// terms identifies what somebody is let in by: a role, and whom the configuration trusts.
+func terms(c *config, r *role) json.RawMessage {
+	text, err := json.Marshal(r)
+	if err != nil {
+		panic(err) // texts, numbers and lists of them
+	}
+	out, err := json.Marshal(internal{Format: 1, Terms: hash("terms", c.trust()+string(text))})
+	if err != nil {
+		panic(err)
+	}
+	return out
 }
 
 // id returns the id of the login that is to be redeemed.
@@ -148,7 +169,9 @@ func cut(text string, n int) string {
 	return text[:n]
 }
 
-// RenewLogin implements engines.Renewer: what the role says now governs the token.
+// RenewLogin implements engines.Renewer: what the role says now governs the token. Somebody who is still to get one, after
+// a second factor, gets it by what let them in only: what the role demands now cannot be asked again, as what is known of
+// them is gone.
 func (e *engine) RenewLogin(ctx context.Context, m engines.Mount, login engines.RenewedLogin) (engines.TokenFields, error) {
 	ro, err := getRole(ctx, m.Storage, login.Role)
 	if err != nil {
@@ -156,6 +179,15 @@ func (e *engine) RenewLogin(ctx context.Context, m engines.Mount, login engines.
 	}
 	if ro == nil {
 		return engines.TokenFields{}, engines.Invalid("the token cannot be renewed: its role does not exist any more")
+	}
+	if login.Waiting {
+		c, err := getConfig(ctx, m.Storage)
+		if err != nil {
+			return engines.TokenFields{}, err
+		}
+		if !bytes.Equal(login.Internal, terms(c, ro)) {
+			return engines.TokenFields{}, engines.Invalid("the role or the configuration has changed: log in again")
+		}
 	}
 	return ro.Token, nil
 }
