@@ -161,6 +161,7 @@ func TestContent(t *testing.T) {
 }
 
 func TestCertificates(t *testing.T) {
+	t.Parallel()
 	signer := samltest.NewKey(samltest.RSA2048, 0).Signer
 	p224, err := ecdsa.GenerateKey(elliptic.P224(), rand.Reader)
 	if err != nil {
@@ -181,13 +182,13 @@ func TestCertificates(t *testing.T) {
 		})
 	}
 	t.Run("expired and of somebody else", func(t *testing.T) {
-		p := newIdP(t, samltest.WithKey(samltest.NewKey(samltest.RSA2048, 7)))
+		p := newIdP(t, samltest.WithKey(samltest.NewKey(samltest.RSA2048, 1)))
 		e := expect(p)
 		e.Certificates = []*x509.Certificate{samltest.Certify(signer, now.Add(-time.Hour), now.Add(-time.Second)).Certificate}
 		mustRefuse(t, p.Response(good()), e, assertion.Signature)
 	})
 	t.Run("the detail names the unknown certificate", func(t *testing.T) {
-		p := newIdP(t, samltest.WithKey(samltest.NewKey(samltest.RSA2048, 7)))
+		p := newIdP(t, samltest.WithKey(samltest.NewKey(samltest.RSA2048, 1)))
 		e := expect(p)
 		e.Certificates = []*x509.Certificate{samltest.NewKey(samltest.P256, 0).Certificate}
 		if r := mustRefuse(t, p.Response(good()), e, assertion.Signature); !strings.Contains(r.Detail, "fingerprint") {
@@ -198,6 +199,7 @@ func TestCertificates(t *testing.T) {
 
 // TestSignedRefusals: only what the identity provider signed as its answer to this request may end the login.
 func TestSignedRefusals(t *testing.T) {
+	t.Parallel()
 	failed := samltest.Response{RequestID: request, ACSURL: acs, Audience: entity, Status: "Responder", SubStatus: "AuthnFailed"}
 	for _, test := range []struct {
 		name string
@@ -215,7 +217,7 @@ func TestSignedRefusals(t *testing.T) {
 			o.SignResponse, o.Edit = true, sub(` Destination="`+acs+`"`, "")
 		}, assertion.Status, false},
 		{"failed, signed by somebody else", func(o *samltest.Response) {
-			o.SignResponse, o.ResponseSignature.Key = true, samltest.NewKey(samltest.RSA2048, 7)
+			o.SignResponse, o.ResponseSignature.Key = true, samltest.NewKey(samltest.RSA2048, 1)
 		}, assertion.Signature, false},
 		{"failed, changed", func(o *samltest.Response) { o.SignResponse, o.Tamper = true, sub("Responder", "Requester") }, assertion.Signature, false},
 		{"wrong audience", func(o *samltest.Response) { *o = good(); o.Audience = "x" }, assertion.Audience, true},
@@ -257,10 +259,11 @@ func TestEveryByteCounts(t *testing.T) {
 	t.Parallel()
 	p, o := newIdP(t, samltest.WithECDSA()), good()
 	o.User = samltest.User{Subject: "a", Attributes: map[string][]string{"g": {"b"}}}
-	o.AssertionSignature.KeyInfo = "-" // says by which key, and nobody asks
+	o.Protocol, o.Prefix, o.AssertionSignature.Prefix = "p", "a", "d" // short, as it takes long
+	o.AssertionSignature.KeyInfo = "-"                                // says by which key, and nobody asks
 	text := p.XML(o)
 	mustAccept(t, encode([]byte(text)), expect(p), o.User)
-	from, to := strings.Index(text, "<saml:Assertion"), strings.Index(text, "</saml:Assertion>")+len("</saml:Assertion>")
+	from, to := strings.Index(text, "<a:Assertion"), strings.Index(text, "</a:Assertion>")+len("</a:Assertion>")
 	for i := from; i < to; i++ {
 		changed := []byte(text)
 		changed[i] ^= 1

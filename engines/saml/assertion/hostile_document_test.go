@@ -27,6 +27,7 @@ func utf16Of(s string) string {
 }
 
 func TestDocuments(t *testing.T) {
+	t.Parallel()
 	deep := strings.Repeat(`<x xmlns="urn:x">`, 60) + strings.Repeat("</x>", 60)
 	var many, namespaces strings.Builder
 	for i := range 50 {
@@ -135,6 +136,7 @@ func TestDocuments(t *testing.T) {
 }
 
 func TestEncodings(t *testing.T) {
+	t.Parallel()
 	p := newIdP(t)
 	text := p.XML(good())
 	encoded := base64.StdEncoding.EncodeToString([]byte(text))

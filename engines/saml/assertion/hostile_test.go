@@ -106,6 +106,7 @@ func in(s, element, what string) string {
 }
 
 func TestWrapping(t *testing.T) {
+	t.Parallel()
 	responseSignature := func(s string) (string, string) {
 		from, to := strings.Index(s, "<ds:Signature "), strings.Index(s, "</ds:Signature>")+len("</ds:Signature>")
 		return s[from:to], s[:from] + s[to:]
@@ -232,6 +233,7 @@ func tamperAll(old, replacement string) func(*samltest.Response) {
 
 // TestCutUp makes sure that wrapping attacks put the parts of a response together as they were.
 func TestCutUp(t *testing.T) {
+	t.Parallel()
 	p, o := newIdP(t), good()
 	o.Tamper = func(s string) string {
 		c := cutUp(s)
@@ -245,7 +247,8 @@ func TestCutUp(t *testing.T) {
 }
 
 func TestSignatures(t *testing.T) {
-	attacker := samltest.NewKey(samltest.RSA2048, 7)
+	t.Parallel()
+	attacker := samltest.NewKey(samltest.RSA2048, 1)
 	ours := samltest.NewKey(samltest.RSA2048, 0)
 	sign := func(s samltest.Signature) func(*samltest.Response) {
 		return func(o *samltest.Response) { o.AssertionSignature = s }
