@@ -3,7 +3,6 @@ package approle
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"unicode"
 
@@ -24,7 +23,7 @@ type role struct {
 	SecretIDTTL        engines.Duration    `json:"secret_id_ttl,omitempty"`
 	Token              engines.TokenFields `json:"token"`
 	// Older are the older names of fields that were used last: reads answer these, too.
-	Older []string `json:"older,omitempty"`
+	Older engines.Older `json:"older,omitempty"`
 
 	name string // where it is stored
 }
@@ -32,7 +31,6 @@ type role struct {
 const (
 	rolePrefix   storage.Key = "role/"
 	roleIDPrefix storage.Key = "role-id/"
-	maxNameBytes             = 128
 )
 
 func roleKey(name string) storage.Key   { return rolePrefix + storage.Key(name) }
@@ -44,18 +42,7 @@ var newerNames = map[string]string{
 }
 
 // normalName returns the form of a role's name that is stored and compared.
-func normalName(name string) (string, error) {
-	name = strings.ToLower(name)
-	switch {
-	case len(name) > maxNameBytes:
-		return "", engines.Invalid("field \"role_name\": is longer than %d bytes", maxNameBytes)
-	case name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_-.@") != "" || !isWord(name[0]) || !isWord(name[len(name)-1]):
-		return "", engines.Invalid("field \"role_name\": may hold letters, digits and _-.@ only, with a letter, a digit or _ at both ends")
-	}
-	return name, nil
-}
-
-func isWord(c byte) bool { return c == '_' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' }
+func normalName(name string) (string, error) { return engines.FoldName("role_name", name, "_-.@") }
 
 // getRole returns a role by normal name, nil if there is none.
 func getRole(ctx context.Context, s getter, name string) (*role, error) {
@@ -159,22 +146,9 @@ func (in *writeIn) apply(req *engines.Request, ro *role) {
 	fields := in.TokenFields
 	fields.Keep(req, ro.Token)
 	ro.Token = fields
-	ro.older(req, "bound_cidr_list", func() { ro.SecretIDBoundCIDRs = in.BoundCIDRList })
-	ro.older(req, "policies", func() { ro.Token.TokenPolicies = in.Policies })
-	ro.older(req, "period", func() { ro.Token.TokenPeriod = in.Period })
-}
-
-// older calls set if a field came under its older name only, and remembers which name was used last.
-func (ro *role) older(req *engines.Request, name string, set func()) {
-	newer := req.Given(newerNames[name])
-	if !newer && !req.Given(name) {
-		return
-	}
-	ro.Older = slices.DeleteFunc(ro.Older, func(n string) bool { return n == name })
-	if !newer {
-		set()
-		ro.Older = append(ro.Older, name)
-	}
+	ro.Older.Take(req, "bound_cidr_list", newerNames["bound_cidr_list"], func() { ro.SecretIDBoundCIDRs = in.BoundCIDRList })
+	ro.Older.Take(req, "policies", newerNames["policies"], func() { ro.Token.TokenPolicies = in.Policies })
+	ro.Older.Take(req, "period", newerNames["period"], func() { ro.Token.TokenPeriod = in.Period })
 }
 
 func listRoles(ctx context.Context, req *engines.Request, in *listIn) (*engines.Response, error) {
@@ -345,14 +319,4 @@ func (e *engine) writeRoleID(ctx context.Context, req *engines.Request, in *role
 }
 
 // StoredPath returns a path with the role's name in it as it is stored: in lower case. Policies are asked about it, too.
-func (e *engine) StoredPath(path string) string {
-	dir, rest, ok := strings.Cut(path, "/")
-	if !ok || dir != "role" {
-		return path
-	}
-	name, rest, more := strings.Cut(rest, "/")
-	if name = dir + "/" + strings.ToLower(name); more {
-		name += "/" + rest
-	}
-	return name
-}
+func (e *engine) StoredPath(path string) string { return engines.FoldPath(path, "role") }

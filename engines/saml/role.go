@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 	"unicode"
 
@@ -29,7 +28,7 @@ type role struct {
 	RequireSameAddress bool                `json:"require_same_address,omitempty"`
 	Token              engines.TokenFields `json:"token"`
 	// Older are the older names of token fields that were used last: reads answer these, too.
-	Older []string `json:"older,omitempty"`
+	Older engines.Older `json:"older,omitempty"`
 
 	name string // where it is stored
 }
@@ -44,7 +43,6 @@ const (
 
 // Limits of what a role may hold.
 const (
-	maxNameBytes          = 128
 	maxBoundAttributes    = 64
 	maxBoundValues        = 256 // of the subject, or of one attribute
 	maxBoundValueBytes    = 1024
@@ -54,18 +52,7 @@ const (
 )
 
 // normalName returns the form of a role's name that is stored and compared.
-func normalName(name string) (string, error) {
-	name = strings.ToLower(name)
-	switch {
-	case len(name) > maxNameBytes:
-		return "", engines.Invalid("field \"name\": is longer than %d bytes", maxNameBytes)
-	case name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_-.@") != "" || !isWord(name[0]) || !isWord(name[len(name)-1]):
-		return "", engines.Invalid("field \"name\": may hold letters, digits and _-.@ only, with a letter, a digit or _ at both ends")
-	}
-	return name, nil
-}
-
-func isWord(c byte) bool { return c == '_' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' }
+func normalName(name string) (string, error) { return engines.FoldName("name", name, "_-.@") }
 
 // getRole returns a role, nil if there is none. Names are compared in lower case.
 func getRole(ctx context.Context, s getter, name string) (*role, error) {
@@ -200,17 +187,7 @@ type olderFields struct {
 
 // apply sets what came under an older name and not under the newer one.
 func (o *olderFields) apply(req *engines.Request, r *role) {
-	take := func(older string, set func()) {
-		newer := req.Given("token_" + older)
-		if !newer && !req.Given(older) {
-			return
-		}
-		r.Older = slices.DeleteFunc(r.Older, func(name string) bool { return name == older })
-		if !newer {
-			set()
-			r.Older = append(r.Older, older)
-		}
-	}
+	take := func(older string, set func()) { r.Older.Take(req, older, "token_"+older, set) }
 	take("policies", func() { r.Token.TokenPolicies = o.Policies })
 	take("ttl", func() { r.Token.TokenTTL = o.TTL })
 	take("max_ttl", func() { r.Token.TokenMaxTTL = o.MaxTTL })
@@ -352,14 +329,4 @@ func deleteRole(ctx context.Context, req *engines.Request, in *roleIn) (*engines
 }
 
 // StoredPath returns a path with the role's name in it as it is stored: in lower case. Policies are asked about it, too.
-func (e *engine) StoredPath(path string) string {
-	dir, rest, ok := strings.Cut(path, "/")
-	if !ok || dir != "role" {
-		return path
-	}
-	name, rest, more := strings.Cut(rest, "/")
-	if name = dir + "/" + strings.ToLower(name); more {
-		name += "/" + rest
-	}
-	return name
-}
+func (e *engine) StoredPath(path string) string { return engines.FoldPath(path, "role") }

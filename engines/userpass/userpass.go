@@ -11,8 +11,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/storage"
@@ -50,26 +48,13 @@ type user struct {
 	Hash   string              `json:"hash"`
 	Token  engines.TokenFields `json:"token"`
 	// Older are the older names of token fields that were used last: reads answer these, too.
-	Older []string `json:"older,omitempty"`
+	Older engines.Older `json:"older,omitempty"`
 }
 
 const usersPrefix storage.Key = "users/"
 
-const maxNameBytes = 128
-
 // normalName returns the form of a user's name that is stored and compared.
-func normalName(name string) (string, error) {
-	name = strings.ToLower(name)
-	switch {
-	case len(name) > maxNameBytes:
-		return "", engines.Invalid("field \"username\": is longer than %d bytes", maxNameBytes)
-	case name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_-.@+") != "" || !isWord(name[0]) || !isWord(name[len(name)-1]):
-		return "", engines.Invalid("field \"username\": may hold letters, digits and _-.@+ only, with a letter, a digit or _ at both ends")
-	}
-	return name, nil
-}
-
-func isWord(c byte) bool { return c == '_' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' }
+func normalName(name string) (string, error) { return engines.FoldName("username", name, "_-.@+") }
 
 // getter is what reads need of a store or of a transaction.
 type getter interface {
@@ -128,17 +113,7 @@ type olderFields struct {
 
 // apply sets what came under an older name and not under the newer one.
 func (o *olderFields) apply(req *engines.Request, u *user) {
-	take := func(older string, set func()) {
-		newer := req.Given("token_" + older)
-		if !newer && !req.Given(older) {
-			return
-		}
-		u.Older = slices.DeleteFunc(u.Older, func(name string) bool { return name == older })
-		if !newer {
-			set()
-			u.Older = append(u.Older, older)
-		}
-	}
+	take := func(older string, set func()) { u.Older.Take(req, older, "token_"+older, set) }
 	take("policies", func() { u.Token.TokenPolicies = o.Policies })
 	take("ttl", func() { u.Token.TokenTTL = o.TTL })
 	take("max_ttl", func() { u.Token.TokenMaxTTL = o.MaxTTL })
@@ -295,14 +270,4 @@ func change(ctx context.Context, req *engines.Request, name string, fn func(*use
 
 // StoredPath returns a path with the user's name in it as it is stored: in lower case. Policies and quotas go by it, and
 // what revokes tokens by path.
-func (e *engine) StoredPath(path string) string {
-	dir, rest, ok := strings.Cut(path, "/")
-	if !ok || dir != "users" && dir != "login" {
-		return path
-	}
-	name, rest, more := strings.Cut(rest, "/")
-	if name = dir + "/" + strings.ToLower(name); more {
-		name += "/" + rest
-	}
-	return name
-}
+func (e *engine) StoredPath(path string) string { return engines.FoldPath(path, "users", "login") }
