@@ -252,6 +252,9 @@ func newMallory(t testing.TB) *mallory {
 	m := &mallory{p: fuzzIdP(t)}
 	for _, c14n := range []string{samltest.Exclusive, samltest.Inclusive10} {
 		for _, which := range []int{1, 2, 3} {
+			if c14n != samltest.Exclusive && which != 3 {
+				continue
+			}
 			o := samltest.Response{
 				RequestID: request, ACSURL: acs, Audience: entity, User: malloryUser, ID: "_response", AssertionID: "_assertion",
 				SignResponse: which&1 != 0, SignAssertion: which&2 != 0, RootNamespaces: which == 2,
@@ -326,7 +329,7 @@ func (m *mallory) check(t testing.TB, seed uint64, steps uint8) {
 func TestMallory(t *testing.T) {
 	t.Parallel()
 	m := newMallory(t)
-	for i := range uint64(200) {
+	for i := range uint64(150) {
 		m.check(t, i, uint8(i))
 	}
 	if m.accepted == 0 {

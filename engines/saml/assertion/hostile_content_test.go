@@ -257,7 +257,8 @@ func says(t *testing.T, r *assertion.Refusal, words ...string) {
 // TestEveryByteCounts changes each byte of a signed assertion, one at a time.
 func TestEveryByteCounts(t *testing.T) {
 	t.Parallel()
-	p, o := newIdP(t, samltest.WithECDSA()), good()
+	p, o := newIdP(t, samltest.WithECDSA(), samltest.WithEntityID("i")), good()
+	o.AssertionID = "_a"
 	o.User = samltest.User{Subject: "a", Attributes: map[string][]string{"g": {"b"}}}
 	o.Protocol, o.Prefix, o.AssertionSignature.Prefix = "p", "a", "d" // short, as it takes long
 	o.AssertionSignature.KeyInfo = "-"                                // says by which key, and nobody asks

@@ -130,7 +130,7 @@ func TestSplice(t *testing.T) {
 	t.Parallel()
 	s := newSplicer(t)
 	random := rand.New(rand.NewPCG(1, 2))
-	for i := range 200 {
+	for i := range 150 {
 		steps := make([]byte, 4*(1+i%5))
 		for j := range steps {
 			steps[j] = byte(random.Uint32())
