@@ -550,3 +550,22 @@ func TestHostile(t *testing.T) {
 	enginetest.Documented(t, m)
 	enginetest.Hostile(t, m)
 }
+
+// TestWaitingLogin: a login that waits for its second factor is one of the role as it is by then.
+func TestWaitingLogin(t *testing.T) {
+	m := enginetest.New(t, approle.New, enginetest.Options{Type: "approle", Path: "auth/approle/"})
+	m.Must(engines.Update, "role/a", `{"token_policies":"reader"}`)
+	renewer := m.Engine.(engines.Renewer)
+	login := engines.RenewedLogin{Role: "a", Policies: []string{"reader"}, Waiting: true}
+	if _, err := renewer.RenewLogin(t.Context(), m.Mount, login); err != nil {
+		t.Errorf("a login of an unchanged role: %v", err)
+	}
+	m.Must(engines.Update, "role/a", `{"token_policies":"other"}`)
+	if _, err := renewer.RenewLogin(t.Context(), m.Mount, login); err == nil || !strings.Contains(err.Error(), "log in again") {
+		t.Errorf("a login of a role with other policies by now: %v", err)
+	}
+	login.Waiting = false
+	if _, err := renewer.RenewLogin(t.Context(), m.Mount, login); err != nil {
+		t.Errorf("a token of a role with other policies by now is renewed: %v", err)
+	}
+}

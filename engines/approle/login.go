@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
@@ -164,6 +165,9 @@ func (e *engine) RenewLogin(ctx context.Context, m engines.Mount, login engines.
 	}
 	if ro == nil {
 		return engines.TokenFields{}, engines.Invalid("the token cannot be renewed: its role does not exist any more")
+	}
+	if login.Waiting && !slices.Equal(ro.Token.TokenPolicies, login.Policies) {
+		return engines.TokenFields{}, engines.Invalid("the policies of the role have changed: log in again")
 	}
 	if len(login.Internal) > 0 {
 		var kept internal
