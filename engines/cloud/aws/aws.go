@@ -1,0 +1,152 @@
+// Package aws speaks to IAM and STS, the provider's services for users and temporary credentials.
+//
+// A Client belongs to one set of root credentials. Its errors are *Error, with a Kind that says what to do about them, and
+// hold neither keys nor tokens. Calls are repeated as the SDK does it, within max_retries.
+package aws
+
+import (
+	"context"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+)
+
+// Options say how the services are reached, and as whom.
+type Options struct {
+	// AccessKey and SecretKey are static credentials. Without them the SDK's chain is asked: environment, shared files,
+	// the role of the machine.
+	AccessKey string
+	SecretKey engines.Sensitive
+	// Region of requests: "" is that of the environment (AWS_REGION, then AWS_DEFAULT_REGION), else us-east-1.
+	Region      string
+	IAMEndpoint string // "": the provider's own
+	STSEndpoint string
+	// STSFallbacks are tried in order when STS cannot be reached, or has trouble, where it is asked first.
+	STSFallbacks []Endpoint
+	// MaxRetries of calls that failed for a reason that may pass; -1 is the SDK's default.
+	MaxRetries int
+	// AssumeRoles are roles that are assumed one after the other before anything else is done, for accounts elsewhere.
+	AssumeRoles []AssumeRole
+}
+
+// Endpoint is a service somewhere else.
+type Endpoint struct{ URL, Region string }
+
+// Credentials are what the provider lets somebody in by.
+type Credentials struct {
+	AccessKey    string
+	SecretKey    engines.Sensitive
+	SessionToken engines.Sensitive // "" for keys of users
+	ExpiresAt    time.Time         // zero for keys of users
+	ARN          string            // of whom they are, "" if the call does not say
+}
+
+// User is one of IAM.
+type User struct {
+	Name string
+	ID   string // never used again, unlike the name
+	ARN  string
+	Path string
+}
+
+// NewUser is a user to make.
+type NewUser struct {
+	Name        string
+	Path        string // "" is "/"
+	BoundaryARN string // "": none
+	Tags        map[string]string
+}
+
+// Key is an access key, without its secret.
+type Key struct {
+	ID        string
+	CreatedAt time.Time
+	Active    bool
+}
+
+// AssumeRole is what is asked of STS for temporary credentials of a role.
+type AssumeRole struct {
+	RoleARN    string
+	Session    string // 2 to 64 characters
+	ExternalID string
+	Policy     string // JSON, "": none
+	PolicyARNs []string
+	Tags       map[string]string
+	TTL        time.Duration // 0: the role's default
+}
+
+// Federation is what is asked of STS for temporary credentials of a federated user.
+type Federation struct {
+	Name       string // 2 to 32 characters
+	Policy     string
+	PolicyARNs []string
+	Tags       map[string]string
+	TTL        time.Duration
+}
+
+// MFA is a code of a device; the zero value is none.
+type MFA struct {
+	Serial string
+	Code   string
+}
+
+// Kind says what sort of failure an Error is.
+type Kind int
+
+const (
+	Other       Kind = iota
+	NotFound         // NoSuchEntity
+	Exists           // EntityAlreadyExists
+	Limit            // LimitExceeded: of keys, policies, users
+	Denied           // the root credentials may not, or are not valid
+	Invalid          // the request cannot be right: a malformed policy, a bad name
+	Throttled        // too many requests; also after all retries
+	Conflict         // DeleteConflict, ConcurrentModification: to be tried again
+	Unavailable      // not reached, timed out, 5xx: it may have been done
+)
+
+// Error is a failed call.
+type Error struct {
+	Kind   Kind
+	Action string // such as "CreateUser"
+	Code   string // the provider's, "" if there is none
+	Text   string // the provider's words, cut to a bounded length; for administrators
+	Err    error
+}
+
+func (e *Error) Error() string {
+	if e.Code == "" {
+		return e.Action + ": " + e.Text
+	}
+	return e.Action + ": " + e.Code + ": " + e.Text
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// API is what a Client does. It is here to be read in one place, and for what stands between engine and Client in tests of
+// faults; there is one implementation.
+type API interface {
+	// GetUser returns a user, that of the credentials themselves for "".
+	GetUser(ctx context.Context, name string) (User, error)
+	CreateUser(ctx context.Context, u NewUser) (User, error)
+	AttachUserPolicy(ctx context.Context, user, policyARN string) error
+	PutUserPolicy(ctx context.Context, user, name, document string) error
+	AddUserToGroup(ctx context.Context, user, group string) error
+	// RemoveUser removes a user with everything that keeps it from being removed: keys, policies, groups, login profile,
+	// MFA devices, certificates, SSH keys, service credentials. What is not there counts as removed.
+	RemoveUser(ctx context.Context, name string) error
+
+	// CreateAccessKey makes a key of a user, of the credentials' own user for "".
+	CreateAccessKey(ctx context.Context, user string) (Credentials, error)
+	DeleteAccessKey(ctx context.Context, user, id string) error
+	ListAccessKeys(ctx context.Context, user string) ([]Key, error) // the oldest first
+
+	// GroupPolicies returns the inline documents of a group and the ARNs of its attached policies.
+	GroupPolicies(ctx context.Context, group string) (documents, arns []string, err error)
+
+	AssumeRole(ctx context.Context, a AssumeRole) (Credentials, error)
+	GetFederationToken(ctx context.Context, f Federation) (Credentials, error)
+	GetSessionToken(ctx context.Context, ttl time.Duration, mfa MFA) (Credentials, error)
+	// CallerIdentity returns the ARN of whom credentials are; of the client's own for the zero Credentials.
+	CallerIdentity(ctx context.Context, c Credentials) (arn string, err error)
+}

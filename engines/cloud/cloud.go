@@ -1,0 +1,130 @@
+// Package cloud is the secrets engine of credentials for a cloud provider: it makes users and keys when they are asked for and
+// removes them when their lease ends, hands out temporary credentials of roles, and rotates the keys of existing users.
+//
+// Nothing at the provider is forgotten: before anything is made there, a record of it is stored (rollback.go), which goes
+// when a lease or a static role has taken over. A new key is stored before the old one is deleted. What is stored, below
+// the mount:
+//
+//	config/root          root: how to reach the provider; shared between clusters
+//	config/lease         leaseTerms; shared
+//	role/<name>          role; shared
+//	static/<name>        staticRole, with its credential; shared
+//
+// and, of each cluster on its own (Mount.ClusterStorage):
+//
+//	rollback/<id>        rollback: what may have been made and belongs to nothing yet
+//
+// The package aws speaks to the provider; awstest is a provider for tests. Start reading at New, then creds.go, revoke.go,
+// static.go, rotate.go.
+package cloud
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// Options are what every mount of a node shares. The zero value works.
+type Options struct {
+	Logger *slog.Logger // nil: discard
+	Counts *Counts      // nil: nobody counts
+}
+
+// Counts are what the mounts of a node have done since it started. Safe for concurrent use.
+type Counts struct {
+	Issued         atomic.Int64 // credentials, of all types
+	Revoked        atomic.Int64 // users removed
+	Rotated        atomic.Int64 // static and root keys
+	RotateFailures atomic.Int64
+	RolledBack     atomic.Int64 // things made at the provider that belonged to nothing
+}
+
+// Numbers returns the counts by name, for the metrics.
+func (c *Counts) Numbers() map[string]float64 {
+	return map[string]float64{
+		"cloud_credentials_issued_total":  float64(c.Issued.Load()),
+		"cloud_users_removed_total":       float64(c.Revoked.Load()),
+		"cloud_keys_rotated_total":        float64(c.Rotated.Load()),
+		"cloud_rotation_failures_total":   float64(c.RotateFailures.Load()),
+		"cloud_rollbacks_completed_total": float64(c.RolledBack.Load()),
+	}
+}
+
+// engine is one mount on one node.
+type engine struct {
+	router *engines.Router
+	log    *slog.Logger
+	counts *Counts
+	client clients
+}
+
+// Router implements engines.Engine.
+func (e *engine) Router() *engines.Router { return e.router }
+
+// New returns the engines.Factory. Its engines are engines.Leaser and engines.Worker.
+func New(o Options) engines.Factory {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Counts == nil {
+		o.Counts = new(Counts)
+	}
+	return func(m engines.Mount) (engines.Engine, error) {
+		return newEngine(o.Logger.With("mount", m.Namespace+m.Path), o.Counts), nil
+	}
+}
+
+func newEngine(log *slog.Logger, counts *Counts) *engine {
+	e := &engine{router: engines.NewRouter(), log: log, counts: counts}
+	r := e.router
+
+	engines.On(r, engines.Read, "config/root", "Read the root configuration, without its secret key.", 0, readRoot)
+	engines.On(r, engines.Update, "config/root", "Configure how the provider is reached. What is left out goes back to its default.", 0, writeRoot)
+	engines.On(r, engines.Read, "config/lease", "Read how long credentials of users last.", 0, readLease)
+	engines.On(r, engines.Update, "config/lease", "Say how long credentials of users last.", 0, writeLease)
+
+	engines.On(r, engines.List, "roles", "List the roles.", 0, listRoles)
+	engines.On(r, engines.Read, "roles/{name}", "Read a role.", 0, readRole)
+	engines.On(r, engines.Update, "roles/{name}", "Create a role, or change what is given.", 0, writeRole).Exists = roleExists
+	engines.On(r, engines.Delete, "roles/{name}", "Delete a role. What it has handed out lives on until it expires.", 0, deleteRole)
+	return e
+}
+
+// getter is what reads need of a store or of a transaction.
+type getter interface {
+	Get(ctx context.Context, key storage.Key) (storage.Entry, error)
+}
+
+// formatted is a stored record. All of them are JSON with the field "format", 1.
+type formatted interface{ format() *int }
+
+// get decodes what is stored under a key and reports whether there is anything.
+func get(ctx context.Context, s getter, key storage.Key, v formatted) (bool, error) {
+	e, err := s.Get(ctx, key)
+	if errors.Is(err, storage.ErrNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if err := json.Unmarshal(e.Value, v); err != nil || *v.format() != 1 {
+		return false, fmt.Errorf("decoding %q: unknown format", key)
+	}
+	return true, nil
+}
+
+func put(t *storage.Txn, key storage.Key, v formatted) error {
+	*v.format() = 1
+	value, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	t.Put(key, value)
+	return nil
+}
