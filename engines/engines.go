@@ -87,6 +87,17 @@ type Leaser interface {
 	RenewLease(ctx context.Context, m Mount, l LeaseRecord) (Lease, error)
 }
 
+// Worker is an Engine with work that no request asks for: what is due by its clock, or left to undo after a crash. Work is
+// called on the active node every WorkInterval, for a mount never twice at once. owner reports whether this cluster writes
+// the mount's Storage; the secondaries of a shared mount may only see to their ClusterStorage. Work returns when nothing
+// is due any more, or soon after ctx has ended; its error is logged.
+type Worker interface {
+	Work(ctx context.Context, m Mount, owner bool) error
+}
+
+// WorkInterval is how often a Worker is called.
+const WorkInterval = 10 * time.Second
+
 // LeaseRecord is what an engine gets back of a Lease.
 type LeaseRecord struct {
 	ID       string
@@ -172,6 +183,9 @@ type Caller struct {
 	NamespaceID string
 	// Access answers what the caller may do; nil for somebody without a token, who may do nothing more.
 	Access Access
+	// Identity returns what a template such as "identity.entity.name" stands for with this caller, and whether it stands for
+	// anything. The names are those of policies. nil for somebody without an entity.
+	Identity func(name string) (value string, ok bool)
 	// TokenKey identifies the token without being it: the keyed hash it is stored under. Never shown.
 	TokenKey string
 	// Token is the presented token itself, for the token paths that answer it (lookup-self). Sensitive.

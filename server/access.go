@@ -207,6 +207,9 @@ func (s *Server) authenticate(ctx context.Context, c *call) error {
 		Policies: policiesIn(entry, who), Root: acl.Root(), TokenKey: entry.Key, Token: c.Token,
 		NamespaceID: entry.Namespace, Access: c.acl,
 	}
+	if who != nil {
+		c.inner.Caller.Identity = func(name string) (string, bool) { return who.FillIn(entry.Namespace, name) }
+	}
 	return nil
 }
 

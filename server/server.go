@@ -272,7 +272,7 @@ func (s *Server) active(ctx context.Context) {
 		}
 	}
 	s.tokens.Activated()
-	s.background.run(ctx, s.upgrade, s.sweeper, s.forgetHeldLogins, s.leases.Run, s.namespaces.Run, s.mounts.Run, s.snapshots.Run, s.replicated.Run, s.link.Active)
+	s.background.run(ctx, s.upgrade, s.sweeper, s.forgetHeldLogins, s.leases.Run, s.namespaces.Run, s.mounts.Run, s.work, s.snapshots.Run, s.replicated.Run, s.link.Active)
 }
 
 // upgradeInterval is the time between two looks for members of an older version.

@@ -99,9 +99,10 @@ type instance struct {
 	root  string
 	key   string
 
-	leases *enginetest.Leases // mounted at "leases/"
-	slow   *slowAuth
-	store  storage.Store // plaintext, without the fence
+	leases  *enginetest.Leases // mounted at "leases/"
+	slow    *slowAuth
+	workers *workers
+	store   storage.Store // plaintext, without the fence
 }
 
 func start(t testing.TB) *instance {
@@ -114,13 +115,13 @@ func startWith(t testing.TB, link replicated.Link) *instance {
 	t.Helper()
 	state := &memory{State: lifecycletest.NewState(), leader: true}
 	router := lifecycle.NewRawStore(state)
-	leases, slow := enginetest.NewLeases(), newSlowAuth()
+	leases, slow, workers := enginetest.NewLeases(), newSlowAuth(), &workers{}
 	store := lifecycletest.Barrier{Barrier: barrier.New(router)}
 	s := server.New(server.Options{
 		Link: link,
 		Factories: map[string]engines.Factory{
 			"kv": kv.New, "cubbyhole": cubbyhole.New, "userpass": userpass.New, "leases": leases.Factory,
-			"saml": slow.Factory,
+			"saml": slow.Factory, "worker": workers.Factory,
 		},
 		Version: system.Version{API: "1.21.0", Product: "test"}, TempDir: t.TempDir(),
 		Lifecycle: lifecycle.Options{
@@ -140,7 +141,7 @@ func startWith(t testing.TB, link replicated.Link) *instance {
 			t.Errorf("stopping: %v", err)
 		}
 	})
-	in := &instance{Server: s, t: t, state: state, leases: leases, slow: slow, store: store}
+	in := &instance{Server: s, t: t, state: state, leases: leases, slow: slow, workers: workers, store: store}
 	result, err := s.Node().Init(ctx, 1, 1)
 	if err != nil {
 		t.Fatal(err)
