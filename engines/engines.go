@@ -254,6 +254,9 @@ type Lease struct {
 	Kind string
 	// Internal is kept with the lease and given back to the engine. It is never shown.
 	Internal json.RawMessage
+	// Done are keys of the mount's ClusterStorage that go in the very commit that stores the lease: the engine's note of
+	// what it has made, which from then on the lease stands for.
+	Done []storage.Key
 }
 
 // WrapInfo stands for an answer that is kept for whoever has the wrapping token.

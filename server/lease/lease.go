@@ -151,7 +151,7 @@ type Info struct {
 func (m *Manager) Register(ctx context.Context, r Registration) (Info, error) {
 	rec, info, err := m.draft(r)
 	if err == nil {
-		err = m.insert(ctx, rec)
+		err = m.insert(ctx, rec, r.Lease.Done)
 	}
 	if err != nil {
 		m.takeBack(ctx, rec)
@@ -214,7 +214,8 @@ func newID(r Registration) string {
 	return id
 }
 
-func (m *Manager) insert(ctx context.Context, rec *record) error {
+// insert stores a lease, and removes what the engine has noted until then.
+func (m *Manager) insert(ctx context.Context, rec *record, done []storage.Key) error {
 	if m.opts.Admit != nil {
 		if err := m.opts.Admit(ctx, rec.Namespace, rec.MountPath, rec.Path); err != nil {
 			return err
@@ -226,6 +227,9 @@ func (m *Manager) insert(ctx context.Context, rec *record) error {
 	}
 	if k := rec.tokenKey(); k != "" {
 		b.Puts = append(b.Puts, storage.Put{Key: k, Value: present})
+	}
+	for _, key := range done {
+		b.Deletes = append(b.Deletes, storage.NewKey(storage.Local, rec.Mount, string(key)))
 	}
 	err := m.followed(func() ([]step, error) {
 		_, err := m.store.Commit(ctx, b)

@@ -293,3 +293,38 @@ func TestRenewalsMoveTheIndexRarely(t *testing.T) {
 		r.wantKeys(0)
 	})
 }
+
+// TestRegisterDone: what the engine noted goes with the commit that stores the lease, and with no other.
+func TestRegisterDone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var store *failing
+		r := newRig(t, func(o *lease.Options) {
+			store = &failing{Store: o.Store}
+			o.Store = store
+		})
+		r.add("u2", "root", "aws/")
+		note := storage.NewKey(storage.Local, "u2", "rollback/1")
+		if _, err := r.store.Commit(t.Context(), storage.Batch{Puts: []storage.Put{{Key: note, Value: []byte("{}")}}}); err != nil {
+			t.Fatal(err)
+		}
+		register := func(err error) error {
+			store.err = err
+			reg, _ := r.registration("u2", "creds/a", time.Minute)
+			reg.Lease.Done = []storage.Key{"rollback/1"}
+			_, err = r.m.Register(t.Context(), reg)
+			return err
+		}
+		if err := register(storage.ErrUnavailable); !errors.Is(err, storage.ErrUnavailable) {
+			t.Fatalf("Register: %v", err)
+		}
+		if _, err := r.store.Get(t.Context(), note); err != nil {
+			t.Errorf("the note of what got no lease: %v", err)
+		}
+		if err := register(nil); err != nil {
+			t.Fatalf("Register: %v", err)
+		}
+		if _, err := r.store.Get(t.Context(), note); !errors.Is(err, storage.ErrNotFound) {
+			t.Errorf("the note of what has a lease: %v", err)
+		}
+	})
+}
