@@ -2,6 +2,12 @@ package cloud
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
@@ -17,6 +23,8 @@ const (
 	federationToken = "federation_token"
 	sessionToken    = "session_token"
 )
+
+var credentialTypes = []string{iamUser, assumedRole, federationToken, sessionToken}
 
 // role is the stored form of one, as JSON.
 type role struct {
@@ -35,31 +43,209 @@ type role struct {
 	ExternalID     string             `json:"external_id,omitempty"`
 	DefaultSTSTTL  time.Duration      `json:"default_sts_ttl,omitempty"`
 	MaxSTSTTL      time.Duration      `json:"max_sts_ttl,omitempty"`
-	UserPath       string             `json:"user_path,omitempty"`
+	UserPath       string             `json:"user_path,omitempty"` // "" is "/"
 	BoundaryARN    string             `json:"permissions_boundary_arn,omitempty"`
 	MFASerial      string             `json:"mfa_serial_number,omitempty"`
 	WaitUntilValid time.Duration      `json:"wait_until_valid,omitempty"` // how long a new key may be waited for
 	Legacy         string             `json:"legacy,omitempty"`           // "policy" or "arn": the parameter it was made with
-	InvalidData    string             `json:"invalid_data,omitempty"`
+	InvalidData    string             `json:"invalid_data,omitempty"`     // what an earlier version stored and nobody can use
 
 	name string // where it is stored
 }
 
 func (r *role) format() *int { return &r.Format }
 
+// has reports whether the role is of a type.
+func (r *role) has(kind string) bool { return slices.Contains(r.Types, kind) }
+
+// invalid returns what keeps a stored role from being used, "" if nothing does.
+func (r *role) invalid() string {
+	if r.InvalidData != "" {
+		return r.InvalidData
+	}
+	return strings.Join(r.check(), "; ")
+}
+
+const maxRoleNameBytes = 128
+
+// checkRoleName refuses what cannot be the name of a role. Names are compared as they are.
+func checkRoleName(name string) error {
+	const word = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"
+	switch {
+	case len(name) > maxRoleNameBytes:
+		return engines.Invalid("field \"name\": is longer than %d bytes", maxRoleNameBytes)
+	case name == "" || strings.Trim(name, word+"-.@") != "" || strings.Trim(name[:1]+name[len(name)-1:], word) != "":
+		return engines.Invalid("field \"name\": may hold letters, digits and _-.@ only, with a letter, a digit or _ at both ends")
+	}
+	return nil
+}
+
 // getRole returns a role, nil if there is none.
-func getRole(ctx context.Context, s getter, name string) (*role, error) { panic("todo") }
+func getRole(ctx context.Context, s getter, name string) (*role, error) {
+	e, err := s.Get(ctx, rolePrefix+storage.Key(name))
+	if errors.Is(err, storage.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	r, err := decodeRole(e.Value)
+	if err != nil {
+		return nil, fmt.Errorf("decoding role %q: %w", name, err)
+	}
+	r.name = name
+	return r, nil
+}
+
+// decodeRole reads a stored role. Before there were types of credentials a role was only the text of its policy, or an ARN;
+// what is neither becomes InvalidData, and the next write clears it.
+func decodeRole(value []byte) (*role, error) {
+	var stored struct {
+		Format int `json:"format"`
+	}
+	if err := json.Unmarshal(value, &stored); err != nil || stored.Format == 0 {
+		return earlierRole(strings.ToValidUTF8(strings.TrimSpace(string(value)), "\uFFFD")), nil
+	}
+	if stored.Format != 1 {
+		return nil, errors.New("unknown format")
+	}
+	r := new(role)
+	return r, json.Unmarshal(value, r)
+}
+
+func earlierRole(text string) *role {
+	for _, parameter := range []string{legacyPolicy, legacyARN} {
+		if r, problem := legacyRole(parameter, text); problem == "" && len(r.check()) == 0 {
+			return r
+		}
+	}
+	if text == "" {
+		text = "(nothing)"
+	}
+	return &role{InvalidData: text}
+}
+
+// data is what a read of the role answers.
+func (r *role) data() map[string]any {
+	list := func(l []string) []string { return append([]string{}, l...) }
+	tags := func(m map[string]string) map[string]string {
+		out := map[string]string{}
+		maps.Copy(out, m)
+		return out
+	}
+	data := map[string]any{
+		"credential_type":          strings.Join(r.Types, ","),
+		"credential_types":         list(r.Types),
+		"role_arns":                list(r.RoleARNs),
+		"assume_role_arns":         list(r.AssumeRoleARNs),
+		"policy_arns":              list(r.PolicyARNs),
+		"policy_document":          r.PolicyDocument,
+		"iam_groups":               list(r.IAMGroups),
+		"iam_tags":                 tags(r.IAMTags),
+		"session_tags":             tags(r.SessionTags),
+		"session_name":             r.SessionName,
+		"external_id":              r.ExternalID,
+		"default_sts_ttl":          int64(r.DefaultSTSTTL / time.Second),
+		"max_sts_ttl":              int64(r.MaxSTSTTL / time.Second),
+		"user_path":                r.UserPath,
+		"permissions_boundary_arn": r.BoundaryARN,
+		"mfa_serial_number":        r.MFASerial,
+		"wait_until_valid":         int64(r.WaitUntilValid / time.Second),
+	}
+	if text := r.invalid(); text != "" {
+		data["invalid_data"] = text
+	}
+	return data
+}
 
 type roleIn struct {
 	Name string `json:"name" help:"Name of the role."`
 }
 
-func roleExists(context.Context, *engines.Request) (bool, error) { panic("todo") }
+type rolesIn struct {
+	After string `json:"after" help:"Only names after this one."`
+	Limit int    `json:"limit" help:"At most this many names; 0 is all."`
+}
 
-func listRoles(context.Context, *engines.Request, *none) (*engines.Response, error) { panic("todo") }
+func roleExists(ctx context.Context, req *engines.Request) (bool, error) {
+	if err := checkRoleName(req.Param("name")); err != nil {
+		return false, err
+	}
+	_, err := req.Mount.Storage.Get(ctx, rolePrefix+storage.Key(req.Param("name")))
+	if errors.Is(err, storage.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
 
-func readRole(context.Context, *engines.Request, *roleIn) (*engines.Response, error) { panic("todo") }
+func listRoles(ctx context.Context, req *engines.Request, in *rolesIn) (*engines.Response, error) {
+	return engines.Listed(req.Mount.Storage.List(ctx, rolePrefix, in.After, in.Limit))
+}
 
-func writeRole(context.Context, *engines.Request, *roleIn) (*engines.Response, error) { panic("todo") }
+func readRole(ctx context.Context, req *engines.Request, in *roleIn) (*engines.Response, error) {
+	if err := checkRoleName(in.Name); err != nil {
+		return nil, err
+	}
+	r, err := getRole(ctx, req.Mount.Storage, in.Name)
+	if err == nil && r == nil {
+		err = engines.NotFound("")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &engines.Response{Data: r.data()}, nil
+}
 
-func deleteRole(context.Context, *engines.Request, *roleIn) (*engines.Response, error) { panic("todo") }
+func writeRole(ctx context.Context, req *engines.Request, in *writeRoleIn) (*engines.Response, error) {
+	if err := checkRoleName(in.Name); err != nil {
+		return nil, err
+	}
+	var warnings []string
+	_, err := storage.Update(ctx, req.Mount.Storage, func(t *storage.Txn) error {
+		old, err := getRole(ctx, t, in.Name)
+		if err != nil {
+			return err
+		}
+		r, problems := in.apply(req, old)
+		if problems != nil {
+			return engines.Invalid("%s", strings.Join(problems, "; "))
+		}
+		warnings = r.warnings()
+		if old != nil && old.invalid() != "" {
+			warnings = append(warnings, "the role held data of an earlier version that was not valid; it has been cleared")
+		}
+		return put(t, rolePrefix+storage.Key(in.Name), r)
+	})
+	if err != nil || warnings == nil {
+		return nil, err
+	}
+	return &engines.Response{Warnings: warnings}, nil
+}
+
+// warnings are about what is allowed and probably not meant.
+func (r *role) warnings() []string {
+	var warnings []string
+	if r.Legacy != "" {
+		warnings = append(warnings, fmt.Sprintf("%q is kept for backward compatibility: use credential_type with %s", r.Legacy, newerFields[r.Legacy]))
+	}
+	if len(r.IAMTags) > 0 && !r.has(iamUser) {
+		warnings = append(warnings, "iam_tags are for users only: credentials of this role have none")
+	}
+	return warnings
+}
+
+func deleteRole(ctx context.Context, req *engines.Request, in *roleIn) (*engines.Response, error) {
+	if err := checkRoleName(in.Name); err != nil {
+		return nil, err
+	}
+	key := rolePrefix + storage.Key(in.Name)
+	_, err := storage.Update(ctx, req.Mount.Storage, func(t *storage.Txn) error {
+		_, err := t.Get(ctx, key)
+		if errors.Is(err, storage.ErrNotFound) {
+			return engines.NotFound("no role has this name")
+		}
+		t.Delete(key)
+		return err
+	})
+	return nil, err
+}

@@ -1,0 +1,96 @@
+package cloud
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/coffer-project/coffer/engines"
+)
+
+// fill replaces every {{name}} of a text by what value returns for it, or fails with its error. Names are those of
+// engines.Caller.Identity. "}}" alone is text: policies end with it.
+func fill(text string, value func(name string) (string, error)) (string, error) {
+	var b strings.Builder
+	for {
+		before, after, open := strings.Cut(text, "{{")
+		b.WriteString(before)
+		if !open {
+			return b.String(), nil
+		}
+		name, rest, closed := strings.Cut(after, "}}")
+		name = strings.TrimSpace(name)
+		if !closed || !strings.HasPrefix(name, "identity.") || strings.ContainsAny(name, "\"\\{}\r\n\t") {
+			return "", errors.New("\"{{\" must be followed by a name such as identity.entity.name and \"}}\"")
+		}
+		filled, err := value(name)
+		if err != nil {
+			return "", err
+		}
+		b.WriteString(filled)
+		text = rest
+	}
+}
+
+// literalOf returns what is left of a text without its templates.
+func literalOf(text string) (string, error) {
+	return fill(text, func(string) (string, error) { return "", nil })
+}
+
+// filled returns the role with the templates filled in for a caller. The error is for the caller.
+func (r *role) filled(c engines.Caller) (*role, error) {
+	identity := func(name string) (string, error) {
+		if c.Identity != nil {
+			if value, ok := c.Identity(name); ok {
+				return value, nil
+			}
+		}
+		return "", fmt.Errorf("the template %q stands for nothing with this caller", name)
+	}
+	f := *r
+	var p problems
+	var err error
+	if f.PolicyDocument, err = fill(r.PolicyDocument, inDocument(identity)); err != nil {
+		p.add("policy_document", "%v", err)
+	} else if f.PolicyDocument != "" {
+		if err := checkDocument(f.PolicyDocument); err != nil {
+			p.add("policy_document", "with its templates filled in: %v", err)
+		}
+	}
+	if f.SessionName, err = fill(r.SessionName, identity); err != nil {
+		p.add("session_name", "%v", err)
+	}
+	f.SessionTags = make(map[string]string, len(r.SessionTags))
+	for _, key := range slices.Sorted(maps.Keys(r.SessionTags)) {
+		if f.SessionTags[key], err = fill(r.SessionTags[key], identity); err != nil {
+			p.add("session_tags", "%v", err)
+		}
+	}
+	checkTags(&p, "session_tags", f.SessionTags)
+	if p != nil {
+		return nil, engines.Invalid("the role cannot be used by this caller: %s", strings.Join(p, "; "))
+	}
+	return &f, nil
+}
+
+// inDocument is value for texts in policies: as JSON has it, and refused if it could make the policy say more than one value
+// does.
+func inDocument(value func(string) (string, error)) func(string) (string, error) {
+	return func(name string) (string, error) {
+		text, err := value(name)
+		if err != nil {
+			return "", err
+		}
+		if strings.ContainsAny(text, "*?$") {
+			return "", fmt.Errorf("what the template %q stands for holds one of *?$, which policies give a meaning", name)
+		}
+		quoted, err := json.Marshal(text)
+		if err != nil {
+			return "", err
+		}
+		return string(quoted[1 : len(quoted)-1]), nil
+	}
+}
