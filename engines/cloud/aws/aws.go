@@ -1,7 +1,9 @@
 // Package aws speaks to IAM and STS, the provider's services for users and temporary credentials.
 //
 // A Client belongs to one set of root credentials. Its errors are *Error, with a Kind that says what to do about them, and
-// hold neither keys nor tokens. Calls are repeated as the SDK does it, within max_retries.
+// hold neither keys nor tokens. Calls are repeated as the SDK does it, within max_retries, but for what would be made twice:
+// see CreateAccessKey and CreateUser. The rest is in client.go (how requests are made), iam.go, remove.go, sts.go and
+// errors.go. Everything is safe for concurrent use.
 package aws
 
 import (
@@ -21,15 +23,21 @@ type Options struct {
 	Region      string
 	IAMEndpoint string // "": the provider's own
 	STSEndpoint string
+	STSRegion   string // of requests to STS; "": Region
 	// STSFallbacks are tried in order when STS cannot be reached, or has trouble, where it is asked first.
 	STSFallbacks []Endpoint
 	// MaxRetries of calls that failed for a reason that may pass; -1 is the SDK's default.
 	MaxRetries int
 	// AssumeRoles are roles that are assumed one after the other before anything else is done, for accounts elsewhere.
 	AssumeRoles []AssumeRole
+	// Timeout of one attempt, and of all those at one endpoint of STS while there are others to go to. 0 is 20 seconds.
+	Timeout time.Duration
+	// Backoff is how long to wait after the given attempt, which counts from 1. nil is the SDK's own, with jitter, up to
+	// 20 seconds, and for what RemoveUser waits for up to 3; it is here for tests.
+	Backoff func(attempt int) time.Duration
 }
 
-// Endpoint is a service somewhere else.
+// Endpoint is a service somewhere else. Without a URL it is the provider's own in the region.
 type Endpoint struct{ URL, Region string }
 
 // Credentials are what the provider lets somebody in by.
@@ -47,6 +55,9 @@ type User struct {
 	ID   string // never used again, unlike the name
 	ARN  string
 	Path string
+	// CreatedAt and Tags say whose a user is: who reads Tags sees all of them, up to 50.
+	CreatedAt time.Time
+	Tags      map[string]string
 }
 
 // NewUser is a user to make.
@@ -128,15 +139,21 @@ func (e *Error) Unwrap() error { return e.Err }
 type API interface {
 	// GetUser returns a user, that of the credentials themselves for "".
 	GetUser(ctx context.Context, name string) (User, error)
+	// CreateUser makes a user. If an answer was lost and the repeated call finds the user there, the tags decide whether it
+	// is the one asked for: u.Tags should have something unique. Exists is then a user of somebody else, and Unavailable
+	// one without tags to tell by.
 	CreateUser(ctx context.Context, u NewUser) (User, error)
 	AttachUserPolicy(ctx context.Context, user, policyARN string) error
 	PutUserPolicy(ctx context.Context, user, name, document string) error
 	AddUserToGroup(ctx context.Context, user, group string) error
 	// RemoveUser removes a user with everything that keeps it from being removed: keys, policies, groups, login profile,
-	// MFA devices, certificates, SSH keys, service credentials. What is not there counts as removed.
+	// MFA devices, certificates, SSH keys, service credentials. What is not there counts as removed, also the user. What the
+	// root credentials may not look at is passed over, and is the error only if the user cannot be removed for it.
 	RemoveUser(ctx context.Context, name string) error
 
-	// CreateAccessKey makes a key of a user, of the credentials' own user for "".
+	// CreateAccessKey makes a key of a user, of the credentials' own user for "". It is not repeated when an attempt may
+	// have made a key, for a second one would be made: after Unavailable there may be a key whose secret nobody knows, and
+	// ListAccessKeys shows it.
 	CreateAccessKey(ctx context.Context, user string) (Credentials, error)
 	DeleteAccessKey(ctx context.Context, user, id string) error
 	ListAccessKeys(ctx context.Context, user string) ([]Key, error) // the oldest first

@@ -1,0 +1,215 @@
+package aws
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	sdk "github.com/aws/aws-sdk-go-v2/aws"
+	awsmiddleware "github.com/aws/aws-sdk-go-v2/aws/middleware"
+	"github.com/aws/aws-sdk-go-v2/aws/retry"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
+	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/service/iam"
+	"github.com/aws/aws-sdk-go-v2/service/sts"
+	"github.com/aws/smithy-go/logging"
+	"github.com/aws/smithy-go/middleware"
+)
+
+const (
+	defaultRegion  = "us-east-1"
+	defaultTimeout = 20 * time.Second
+	// The services close connections that idle; a request on one that is just being closed has an unknown outcome.
+	idleTime       = 15 * time.Second
+	maxAnswerBytes = 4 << 20
+	userAgent      = "coffer"
+)
+
+// Client is the API on the provider's SDK.
+type Client struct {
+	iam     *iam.Client
+	retryer sdk.RetryerV2 // of iam
+	// sts are the places to ask STS at, the configured one first.
+	sts     []*sts.Client
+	as      sdk.CredentialsProvider // of all calls of sts
+	timeout time.Duration
+	backoff func(attempt int) time.Duration
+	secrets []string // that no error may show
+
+	mu       sync.Mutex
+	fallback int       // which of sts answered when those before it did not
+	until    time.Time // when to ask the first one again
+}
+
+var _ API = (*Client)(nil)
+
+// New returns the Client of some credentials. It reads the environment and the shared files, and calls nobody: whether the
+// credentials are any good is seen with the first call.
+func New(ctx context.Context, o Options) (*Client, error) {
+	cfg, err := load(ctx, o)
+	if err != nil {
+		return nil, &Error{Kind: Invalid, Action: "configuring the SDK", Text: bounded(err.Error())}
+	}
+	c := &Client{timeout: o.Timeout, backoff: o.Backoff}
+	if c.timeout == 0 {
+		c.timeout = defaultTimeout
+	}
+	if c.backoff == nil {
+		c.backoff = removeBackoff
+	}
+	for _, s := range []string{o.AccessKey, o.SecretKey.Reveal()} {
+		if s != "" {
+			c.secrets = append(c.secrets, s)
+		}
+	}
+	places := append([]Endpoint{{URL: o.STSEndpoint, Region: o.STSRegion}}, o.STSFallbacks...)
+	doer := httpClient(cfg, c.timeout)
+	for _, place := range places {
+		c.sts = append(c.sts, sts.NewFromConfig(cfg, func(s *sts.Options) {
+			s.HTTPClient, s.Retryer, s.RetryMaxAttempts = doer, newRetryer(cfg, o), 0
+			if place.URL != "" {
+				s.BaseEndpoint = sdk.String(place.URL)
+			}
+			if place.Region != "" {
+				s.Region = place.Region
+			}
+		}))
+	}
+	c.as = sdk.NewCredentialsCache(found{cfg.Credentials, c})
+	for _, role := range o.AssumeRoles {
+		c.as = sdk.NewCredentialsCache(assumed{c, c.as, role}, func(o *sdk.CredentialsCacheOptions) { o.ExpiryWindow = expiryWindow })
+	}
+	c.retryer = newRetryer(cfg, o)
+	c.iam = iam.NewFromConfig(cfg, func(i *iam.Options) {
+		i.HTTPClient, i.Retryer, i.RetryMaxAttempts, i.Credentials = doer, c.retryer, 0, c.as
+		if o.IAMEndpoint != "" {
+			i.BaseEndpoint = sdk.String(o.IAMEndpoint)
+		}
+	})
+	return c, nil
+}
+
+// load reads what the SDK needs to know. Static credentials come before everything that is found.
+func load(ctx context.Context, o Options) (sdk.Config, error) {
+	options := []func(*config.LoadOptions) error{
+		config.WithRegion(region(o.Region)),
+		config.WithLogger(logging.Nop{}),
+		config.WithAPIOptions([]func(*middleware.Stack) error{awsmiddleware.AddUserAgentKey(userAgent)}),
+	}
+	if o.AccessKey != "" {
+		keys := credentials.NewStaticCredentialsProvider(o.AccessKey, o.SecretKey.Reveal(), "")
+		// Nothing of the node's own identity may get into it.
+		options = append(options, config.WithCredentialsProvider(keys),
+			config.WithSharedConfigFiles([]string{}), config.WithSharedCredentialsFiles([]string{}))
+	}
+	return config.LoadDefaultConfig(ctx, options...)
+}
+
+// region applies the rule for a region that is not configured; shared files have no say in it.
+func region(configured string) string {
+	for _, r := range []string{configured, os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION")} {
+		if r != "" {
+			return r
+		}
+	}
+	return defaultRegion
+}
+
+// httpClient returns what sends the requests: with the SDK's own transport, so with the authorities and proxies of the
+// environment, but with bounded answers and without redirects, which the services do not send.
+func httpClient(cfg sdk.Config, timeout time.Duration) *http.Client {
+	b, ok := cfg.HTTPClient.(*awshttp.BuildableClient)
+	if !ok {
+		b = awshttp.NewBuildableClient()
+	}
+	t := b.GetTransport()
+	t.IdleConnTimeout = idleTime
+	return &http.Client{
+		Transport:     boundedAnswers{t},
+		Timeout:       timeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// boundedAnswers ends answers that no service would give with an error.
+type boundedAnswers struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (b boundedAnswers) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer, err := b.next.RoundTrip(r)
+	if err == nil {
+		answer.Body = http.MaxBytesReader(nil, answer.Body, maxAnswerBytes)
+	}
+	return answer, err
+}
+
+// again are codes that the SDK does not repeat by itself: nothing has been done, and soon it can be.
+var again = retry.RetryableErrorCode{Codes: map[string]struct{}{
+	"ConcurrentModification": {}, "EntityTemporarilyUnmodifiable": {}, "TooManyRequests": {},
+}}
+
+func newRetryer(cfg sdk.Config, o Options) sdk.RetryerV2 {
+	return retry.NewStandard(func(s *retry.StandardOptions) {
+		s.MaxAttempts = cfg.RetryMaxAttempts // of the environment; 0 is the default
+		if o.MaxRetries >= 0 {
+			s.MaxAttempts = o.MaxRetries + 1
+		}
+		s.Retryables = append(slices.Clone(s.Retryables), again)
+		if o.Backoff != nil {
+			s.Backoff = retry.BackoffDelayerFunc(func(attempt int, _ error) (time.Duration, error) { return o.Backoff(attempt), nil })
+		}
+	})
+}
+
+// watched is a retryer of one call that notices when an attempt may have been carried out although it failed.
+type watched struct {
+	sdk.RetryerV2
+	once   bool // such an attempt is not repeated
+	unsure bool // there was one
+}
+
+// IsErrorRetryable implements aws.Retryer.
+func (w *watched) IsErrorRetryable(err error) bool {
+	if maybeDone(err) {
+		w.unsure = true
+		if w.once {
+			return false
+		}
+	}
+	return w.RetryerV2.IsErrorRetryable(err)
+}
+
+func (w *watched) option(o *iam.Options) { o.Retryer = w }
+
+// found is the SDK's chain of credentials, or the static ones; its errors say that it is about credentials.
+type found struct {
+	in sdk.CredentialsProvider
+	c  *Client
+}
+
+// Retrieve implements aws.CredentialsProvider.
+func (f found) Retrieve(ctx context.Context) (sdk.Credentials, error) {
+	got, err := f.in.Retrieve(ctx)
+	if err == nil {
+		return got, nil
+	}
+	e := f.c.failed(err)
+	if e.Kind == Other {
+		e.Kind = Denied
+	}
+	e.Action = "finding root credentials"
+	return sdk.Credentials{}, e
+}
+
+// hide takes what is known to be secret out of a text.
+func (c *Client) hide(text string) string {
+	for _, s := range c.secrets {
+		text = strings.ReplaceAll(text, s, hidden)
+	}
+	return text
+}
