@@ -6,17 +6,20 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/coffer-project/coffer/engines"
 )
 
 // What the provider takes at most, and what we do.
 const (
-	maxDocumentChars   = 2048 // of the policy of a user, without white space, or of a session
-	maxUserPolicies    = 20   // managed ones; 10 unless the account's quota was raised
+	maxDocumentChars   = 2048     // of the policy of a user or session, which is stored without white space
+	maxDocumentBytes   = 64 << 10 // of the text with its templates
+	maxUserPolicies    = 20       // managed ones; 10 unless the account's quota was raised
 	maxSessionPolicies = 10
 	maxGroups          = 10 // of a user
 	maxTags            = 50
@@ -35,21 +38,22 @@ const (
 )
 
 var (
-	roleARN   = regexp.MustCompile(`^arn:aws[a-z-]*:iam::[0-9]{12}:role/([!-~]+/)?[\w+=,.@-]{1,64}$`)
-	policyARN = regexp.MustCompile(`^arn:aws[a-z-]*:iam::([0-9]{12}|aws):policy/([!-~]+/)?[\w+=,.@-]{1,128}$`)
+	roleARNForm   = regexp.MustCompile(`^arn:aws[a-z-]*:iam::[0-9]{12}:role/([!-~]+/)?[\w+=,.@-]{1,64}$`)
+	policyARNForm = regexp.MustCompile(`^arn:aws[a-z-]*:iam::([0-9]{12}|aws):policy/([!-~]+/)?[\w+=,.@-]{1,128}$`)
 
-	groupName  = regexp.MustCompile(`^[\w+=,.@-]{1,128}$`)
-	userPath   = regexp.MustCompile(`^/([!-~]+/)?$`)
-	tagKey     = regexp.MustCompile(`^[\p{L}\p{Z}\p{N}_.:/=+\-@]{1,128}$`)
-	tagValue   = regexp.MustCompile(`^[\p{L}\p{Z}\p{N}_.:/=+\-@]{0,256}$`)
-	externalID = regexp.MustCompile(`^[\w+=,.@:/-]*$`)
-	mfaSerial  = regexp.MustCompile(`^[\w+=/:,.@-]{9,256}$`)
+	groupNameForm  = regexp.MustCompile(`^[\w+=,.@-]{1,128}$`)
+	userPathForm   = regexp.MustCompile(`^/([!-~]+/)?$`)
+	tagKeyForm     = regexp.MustCompile(`^[\p{L}\p{Z}\p{N}_.:/=+\-@]{1,128}$`)
+	tagValueForm   = regexp.MustCompile(`^[\p{L}\p{Z}\p{N}_.:/=+\-@]{0,256}$`)
+	externalIDForm = regexp.MustCompile(`^[\w+=,.@:/-]*$`)
+	mfaSerialForm  = regexp.MustCompile(`^[\w+=/:,.@-]{9,256}$`)
 )
 
 const (
 	minExternalID = 2
 	maxExternalID = 1224
 	maxARNBytes   = 2048
+	maxNamed      = 10 // elements that one message names
 )
 
 func isARN(text string, kind *regexp.Regexp) bool {
@@ -82,13 +86,13 @@ func quoted(names []string) string { return `"` + strings.Join(names, `", "`) + 
 
 // checkValues checks what holds for fields whatever the type.
 func (r *role) checkValues(p *problems) {
-	checkARNs(p, "role_arns", r.RoleARNs, roleARN, "a role, such as \"arn:aws:iam::123456789012:role/name\"", maxRoleARNs)
-	checkARNs(p, "assume_role_arns", r.AssumeRoleARNs, roleARN, "a role, such as \"arn:aws:iam::123456789012:role/name\"", maxAssumeRoleARNs)
+	checkARNs(p, "role_arns", r.RoleARNs, roleARNForm, "a role, such as \"arn:aws:iam::123456789012:role/name\"", maxRoleARNs)
+	checkARNs(p, "assume_role_arns", r.AssumeRoleARNs, roleARNForm, "a role, such as \"arn:aws:iam::123456789012:role/name\"", maxAssumeRoleARNs)
 	most := maxUserPolicies
 	if len(r.Types) > 0 && !r.has(iamUser) {
 		most = maxSessionPolicies
 	}
-	checkARNs(p, "policy_arns", r.PolicyARNs, policyARN, "a policy, such as \"arn:aws:iam::aws:policy/name\"", most)
+	checkARNs(p, "policy_arns", r.PolicyARNs, policyARNForm, "a policy, such as \"arn:aws:iam::aws:policy/name\"", most)
 	if r.PolicyDocument != "" {
 		if err := checkDocument(r.PolicyDocument); err != nil {
 			p.add("policy_document", "%v", err)
@@ -97,25 +101,25 @@ func (r *role) checkValues(p *problems) {
 	if len(r.IAMGroups) > maxGroups {
 		p.add("iam_groups", "has more than %d groups", maxGroups)
 	}
-	if slices.ContainsFunc(r.IAMGroups, func(name string) bool { return !groupName.MatchString(name) }) {
+	if slices.ContainsFunc(r.IAMGroups, func(name string) bool { return !groupNameForm.MatchString(name) }) {
 		p.add("iam_groups", "must hold names of 1 to 128 letters, digits and +=,.@_-")
 	}
 	checkTags(p, "iam_tags", r.IAMTags)
 	checkSessionTags(p, r.SessionTags)
 	checkSessionName(p, r.SessionName)
-	if n := len(r.ExternalID); n > 0 && (n < minExternalID || n > maxExternalID || !externalID.MatchString(r.ExternalID)) {
+	if n := len(r.ExternalID); n > 0 && (n < minExternalID || n > maxExternalID || !externalIDForm.MatchString(r.ExternalID)) {
 		p.add("external_id", "must be %d to %d letters, digits and +=,.@:/_-", minExternalID, maxExternalID)
 	}
 	if r.MaxSTSTTL > 0 && r.DefaultSTSTTL > r.MaxSTSTTL {
 		p.add("default_sts_ttl", "must not be greater than max_sts_ttl")
 	}
-	if r.UserPath != "" && (len(r.UserPath) > maxPathBytes || !userPath.MatchString(r.UserPath)) {
+	if r.UserPath != "" && (len(r.UserPath) > maxPathBytes || !userPathForm.MatchString(r.UserPath)) {
 		p.add("user_path", "must begin and end with \"/\" and hold at most %d printable ASCII characters without blanks", maxPathBytes)
 	}
-	if r.BoundaryARN != "" && !isARN(r.BoundaryARN, policyARN) {
+	if r.BoundaryARN != "" && !isARN(r.BoundaryARN, policyARNForm) {
 		p.add("permissions_boundary_arn", "must be the ARN of a policy, such as \"arn:aws:iam::aws:policy/name\"")
 	}
-	if r.MFASerial != "" && !mfaSerial.MatchString(r.MFASerial) {
+	if r.MFASerial != "" && !mfaSerialForm.MatchString(r.MFASerial) {
 		p.add("mfa_serial_number", "must be the serial number or ARN of a device: 9 to 256 letters, digits and +=/:,.@_-")
 	}
 	if r.WaitUntilValid > maxWait {
@@ -123,14 +127,19 @@ func (r *role) checkValues(p *problems) {
 	}
 }
 
+// checkARNs names the first elements that are wrong.
 func checkARNs(p *problems, field string, arns []string, kind *regexp.Regexp, what string, most int) {
 	if len(arns) > most {
 		p.add(field, "has more than %d elements", most)
 	}
+	var wrong []string
 	for i, arn := range arns {
-		if !isARN(arn, kind) {
-			p.add(field, "element %d must be the ARN of %s", i+1, what)
+		if !isARN(arn, kind) && len(wrong) < maxNamed {
+			wrong = append(wrong, strconv.Itoa(i+1))
 		}
+	}
+	if wrong != nil {
+		p.add(field, "must hold the ARN of %s; look at the elements %s", what, strings.Join(wrong, ", "))
 	}
 }
 
@@ -144,8 +153,8 @@ func checkTags(p *problems, field string, tags map[string]string) {
 	for key, value := range tags {
 		lower := strings.ToLower(key)
 		folded[lower] = true
-		badKey = badKey || !tagKey.MatchString(key) || strings.HasPrefix(lower, "aws:")
-		badValue = badValue || !tagValue.MatchString(value)
+		badKey = badKey || !tagKeyForm.MatchString(key) || strings.HasPrefix(lower, "aws:")
+		badValue = badValue || !tagValueForm.MatchString(value)
 	}
 	if badKey {
 		p.add(field, "each key must be 1 to 128 letters, digits, blanks and _.:/=+-@, and must not begin with \"aws:\"")
@@ -161,23 +170,28 @@ func checkTags(p *problems, field string, tags map[string]string) {
 // checkSessionTags is checkTags for values that may hold templates.
 func checkSessionTags(p *problems, tags map[string]string) {
 	literal := make(map[string]string, len(tags))
+	var wrong error
 	for key, value := range tags {
 		text, err := literalOf(value)
 		if err != nil {
-			p.add("session_tags", "a value: %v", err)
-			return
+			wrong = err
 		}
 		literal[key] = text
+	}
+	if wrong != nil {
+		p.add("session_tags", "a value is wrong: %v", wrong)
 	}
 	checkTags(p, "session_tags", literal)
 }
 
 func checkSessionName(p *problems, name string) {
+	if len(name) > maxSessionName {
+		p.add("session_name", "is longer than %d bytes", maxSessionName)
+		return
+	}
 	switch _, err := literalOf(name); {
 	case err != nil:
 		p.add("session_name", "%v", err)
-	case len(name) > maxSessionName:
-		p.add("session_name", "is longer than %d bytes", maxSessionName)
 	case strings.ContainsFunc(name, unicode.IsControl):
 		p.add("session_name", "must not contain control characters")
 	case name != "" && len(name) < minSession:
@@ -185,8 +199,13 @@ func checkSessionName(p *problems, name string) {
 	}
 }
 
-// checkDocument refuses what cannot be a policy. How long it may be is another matter: see documentChars.
+var errLongDocument = fmt.Errorf("is longer than the %d characters that the provider takes", maxDocumentChars)
+
+// checkDocument refuses what cannot be a policy.
 func checkDocument(text string) error {
+	if len(text) > maxDocumentBytes {
+		return errLongDocument
+	}
 	var object map[string]json.RawMessage
 	if json.Unmarshal([]byte(text), &object) != nil || object == nil {
 		return errors.New("must be a JSON object")
@@ -198,21 +217,10 @@ func checkDocument(text string) error {
 	if err != nil {
 		return err
 	}
-	if documentChars(literal) > maxDocumentChars {
-		return fmt.Errorf("is longer than the %d characters that the provider takes, white space not counted", maxDocumentChars)
+	if utf8.RuneCountInString(literal) > maxDocumentChars {
+		return errLongDocument
 	}
 	return nil
-}
-
-// documentChars returns how long a policy is for the provider, which does not count white space.
-func documentChars(text string) int {
-	n := 0
-	for _, c := range text {
-		if !unicode.IsSpace(c) {
-			n++
-		}
-	}
-	return n
 }
 
 // checkOnlyFor refuses fields that mean nothing for the role's type.

@@ -36,12 +36,9 @@ type grant struct {
 	Warnings    []string
 }
 
-// grant returns what a request gets, or an Error of KindInvalid with everything that is wrong with it. The role is one whose
-// templates are filled in. mountMax is the mount's longest lifetime, 0 for none.
+// grant returns what a request gets, or an Error of KindInvalid with everything that is wrong with it. The role is one that
+// filled returned. mountMax is the mount's longest lifetime, 0 for none.
 func (r *role) grant(w wish, mountMax time.Duration) (grant, error) {
-	if text := r.invalid(); text != "" {
-		return grant{}, engines.Invalid("the role holds data of an earlier version that is not valid: write it again")
-	}
 	kind, problem := r.kindFor(w.Path)
 	if problem != "" {
 		return grant{}, engines.Invalid("%s", problem)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -146,9 +145,9 @@ func legacyRole(parameter, value string) (r *role, problem string) {
 		return &role{Legacy: parameter, Types: []string{iamUser, federationToken}, PolicyDocument: compact(value)}, ""
 	case parameter == legacyPolicy:
 		return nil, "must be JSON"
-	case isARN(value, policyARN):
+	case isARN(value, policyARNForm):
 		return &role{Legacy: parameter, Types: []string{iamUser}, PolicyARNs: engines.StringList{value}}, ""
-	case isARN(value, roleARN):
+	case isARN(value, roleARNForm):
 		return &role{Legacy: parameter, Types: []string{assumedRole}, RoleARNs: engines.StringList{value}}, ""
 	}
 	return nil, "must be the ARN of a policy or of a role"
@@ -166,8 +165,10 @@ func compact(text string) string {
 // once returns a list with each element where it came first.
 func once(list engines.StringList) engines.StringList {
 	var out engines.StringList
+	seen := map[string]bool{}
 	for _, element := range list {
-		if !slices.Contains(out, element) {
+		if !seen[element] {
+			seen[element] = true
 			out = append(out, element)
 		}
 	}

@@ -40,8 +40,12 @@ func literalOf(text string) (string, error) {
 	return fill(text, func(string) (string, error) { return "", nil })
 }
 
-// filled returns the role with the templates filled in for a caller. The error is for the caller.
+// filled returns the role with the templates filled in for a caller, or an Error of KindInvalid that says why this caller
+// cannot use it, or nobody.
 func (r *role) filled(c engines.Caller) (*role, error) {
+	if r.invalid() != "" {
+		return nil, engines.Invalid("the role cannot be used: a read of it shows invalid_data, which a write clears")
+	}
 	identity := func(name string) (string, error) {
 		if c.Identity != nil {
 			if value, ok := c.Identity(name); ok {
