@@ -1,0 +1,105 @@
+package cloud
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"sync"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/cloud/aws"
+)
+
+// maxClients bounds the clients kept at once: one for each way through roles that is in use.
+const maxClients = 256
+
+// clients keeps the Clients of one root configuration, by the roles that they go through. The zero value is ready, and
+// safe for concurrent use.
+type clients struct {
+	// dial makes a client; nil: aws.New.
+	dial func(context.Context, aws.Options) (aws.API, error)
+
+	mu   sync.Mutex
+	of   [sha256.Size]byte // the configuration that they reach the provider by
+	kept map[string]aws.API
+}
+
+// api returns the provider as the root configuration reaches it, through the roles to assume first. The configuration is
+// read each time: whoever changes it need not say so. Calls with a client of before still go their way.
+func (e *engine) api(ctx context.Context, m engines.Mount, through ...aws.AssumeRole) (aws.API, error) {
+	r, _, err := getRoot(ctx, m.Storage)
+	if err != nil {
+		return nil, err
+	}
+	return e.client.get(ctx, r, through)
+}
+
+func (c *clients) get(ctx context.Context, r *root, through []aws.AssumeRole) (aws.API, error) {
+	way, err := json.Marshal(through)
+	if err != nil {
+		return nil, err
+	}
+	of, err := r.fingerprint()
+	if err != nil {
+		return nil, err
+	}
+	if api := c.find(of, string(way)); api != nil {
+		return api, nil
+	}
+	// Without the mutex: the SDK may look for a machine's region. Of two that are made at once, one is kept.
+	dial := c.dial
+	if dial == nil {
+		dial = dialAWS
+	}
+	api, err := dial(ctx, r.options(through))
+	if err != nil {
+		return nil, err
+	}
+	return c.keep(of, string(way), api), nil
+}
+
+func (c *clients) find(of [sha256.Size]byte, way string) aws.API {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.of != of {
+		return nil
+	}
+	return c.kept[way]
+}
+
+// keep returns the client that is to be used: api, or one that was kept meanwhile.
+func (c *clients) keep(of [sha256.Size]byte, way string, api aws.API) aws.API {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.of != of {
+		c.of, c.kept = of, nil
+	}
+	if kept, ok := c.kept[way]; ok {
+		return kept
+	}
+	if len(c.kept) >= maxClients {
+		for other := range c.kept { // any
+			delete(c.kept, other)
+			break
+		}
+	}
+	if c.kept == nil {
+		c.kept = map[string]aws.API{}
+	}
+	c.kept[way] = api
+	return api
+}
+
+// fingerprint is of what a client is made of.
+func (r *root) fingerprint() ([sha256.Size]byte, error) {
+	reach := root{
+		AccessKey: r.AccessKey, SecretKey: r.SecretKey, Region: r.Region, IAMEndpoint: r.IAMEndpoint,
+		STSEndpoint: r.STSEndpoint, STSRegion: r.STSRegion, STSFallbacks: r.STSFallbacks, FallbackRegions: r.FallbackRegions,
+		MaxRetries: r.MaxRetries,
+	}
+	text, err := json.Marshal(reach)
+	return sha256.Sum256(text), err
+}
+
+// dialAWS makes a client of the provider's own.
+func dialAWS(context.Context, aws.Options) (aws.API, error) { panic("todo") }

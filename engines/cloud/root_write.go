@@ -1,0 +1,245 @@
+package cloud
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/robfig/cron/v3"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/storage"
+)
+
+const (
+	maxRetries        = 1000
+	minRotationPeriod = time.Minute
+	minRotationWindow = time.Hour
+)
+
+type rootIn struct {
+	AccessKey       string             `json:"access_key" max:"128" help:"Access key id. Without it and secret_key the environment, the shared files and the role of the machine are asked, in this order."`
+	SecretKey       engines.Sensitive  `json:"secret_key" max:"512" help:"Secret access key. It is never answered."`
+	Region          string             `json:"region" help:"Region of requests. Without it that of the environment is used (AWS_REGION, then AWS_DEFAULT_REGION), else us-east-1."`
+	IAMEndpoint     string             `json:"iam_endpoint" max:"2048" help:"URL of IAM, if it is not the provider's own."`
+	STSEndpoint     string             `json:"sts_endpoint" max:"2048" help:"URL of STS, if it is not the provider's own."`
+	STSRegion       string             `json:"sts_region" help:"Region of STS, if it is not that of region."`
+	STSFallbacks    engines.StringList `json:"sts_fallback_endpoints" max:"16" help:"URLs of STS to try in order when it cannot be reached where it is asked first."`
+	FallbackRegions engines.StringList `json:"sts_fallback_regions" max:"16" help:"Regions of sts_fallback_endpoints, one for each."`
+	MaxRetries      int                `json:"max_retries" default:"-1" help:"How often a call that failed for a reason that may pass is repeated; -1 is the SDK's default."`
+
+	UsernameTemplate string           `json:"username_template" max:"4096" help:"Template of the names of users (.Type is IAM, at most 64 characters) and of federated users (.Type is STS, at most 32), of .DisplayName and .PolicyName."`
+	RotationPeriod   engines.Duration `json:"rotation_period" help:"Rotate the key by itself so often; 0 is never. Not with rotation_schedule."`
+	RotationSchedule string           `json:"rotation_schedule" max:"128" help:"Rotate the key by itself at these times: five fields of cron, in UTC."`
+	RotationWindow   engines.Duration `json:"rotation_window" help:"How long after a time of rotation_schedule the rotation may begin; 0 is without limit."`
+	RotationDisabled bool             `json:"disable_automated_rotation" help:"Keep rotation_period or rotation_schedule, but do not rotate by them."`
+}
+
+// writeRoot replaces the configuration: what is absent goes back to its default. The provider is not asked about it.
+func writeRoot(ctx context.Context, req *engines.Request, in *rootIn) (*engines.Response, error) {
+	r := in.root()
+	faults, warnings := r.check()
+	if faults != nil {
+		return nil, engines.Invalid("%s", strings.Join(faults, "; "))
+	}
+	dropped := false
+	now := time.Now()
+	_, err := storage.Update(ctx, req.Mount.Storage, func(t *storage.Txn) error {
+		old, _, err := getRoot(ctx, t)
+		if err != nil {
+			return err
+		}
+		r.succeed(old, now)
+		dropped = old.AccessKey != "" && r.AccessKey == ""
+		return put(t, rootKey, r)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if dropped {
+		warnings = append(warnings, "access_key, secret_key: were configured, and are forgotten because this request does not give them: the provider is now reached with the credentials of the machine")
+	}
+	if warnings == nil {
+		return nil, nil
+	}
+	return &engines.Response{Warnings: warnings}, nil
+}
+
+func (in *rootIn) root() *root {
+	r := &root{
+		AccessKey: strings.TrimSpace(in.AccessKey), SecretKey: strings.TrimSpace(in.SecretKey.Reveal()),
+		Region: strings.TrimSpace(in.Region), STSRegion: strings.TrimSpace(in.STSRegion),
+		IAMEndpoint: strings.TrimSpace(in.IAMEndpoint), STSEndpoint: strings.TrimSpace(in.STSEndpoint),
+		STSFallbacks: in.STSFallbacks, FallbackRegions: in.FallbackRegions, MaxRetries: in.MaxRetries,
+		UsernameTemplate: in.UsernameTemplate,
+		RotationPeriod:   time.Duration(in.RotationPeriod), RotationSchedule: strings.TrimSpace(in.RotationSchedule),
+		RotationWindow: time.Duration(in.RotationWindow), RotationDisabled: in.RotationDisabled,
+	}
+	if strings.TrimSpace(r.UsernameTemplate) == "" {
+		r.UsernameTemplate = ""
+	}
+	return r
+}
+
+// succeed takes from the configuration before what a write of the same key and the same terms of rotation leaves alone:
+// clients write what they have over and over, and the clock must not begin anew each time.
+func (r *root) succeed(old *root, now time.Time) {
+	sameKey := r.AccessKey == old.AccessKey && r.SecretKey == old.SecretKey
+	if sameKey {
+		r.KeyCreatedAt = old.KeyCreatedAt
+	}
+	if sameKey && r.RotationPeriod == old.RotationPeriod && r.RotationSchedule == old.RotationSchedule && r.RotationDisabled == old.RotationDisabled {
+		r.NextRotation = old.NextRotation
+		return
+	}
+	r.setNextRotation(now)
+}
+
+// faultList is what is wrong with fields.
+type faultList []string
+
+func (f *faultList) add(field, text string, args ...any) {
+	*f = append(*f, fmt.Sprintf("field %q: ", field)+fmt.Sprintf(text, args...))
+}
+
+// check returns everything that keeps the configuration from working, and what should be known about it.
+func (r *root) check() (faults faultList, warnings []string) {
+	r.checkKeys(&faults)
+	warnings = r.checkPlaces(&faults)
+	if r.MaxRetries < -1 || r.MaxRetries > maxRetries {
+		faults.add("max_retries", "must be from 0 to %d, or -1 for the SDK's default", maxRetries)
+	}
+	if r.UsernameTemplate != "" {
+		problem, known := checkTemplate(r.UsernameTemplate)
+		if problem != "" {
+			faults.add("username_template", "%s", problem)
+		}
+		for _, text := range known {
+			warnings = append(warnings, "username_template: "+text)
+		}
+	}
+	r.checkRotation(&faults)
+	return faults, warnings
+}
+
+func (r *root) checkKeys(faults *faultList) {
+	switch {
+	case r.AccessKey != "" && r.SecretKey == "":
+		faults.add("secret_key", "is required with access_key; give both, or neither to use the credentials of the machine")
+	case r.AccessKey == "" && r.SecretKey != "":
+		faults.add("access_key", "is required with secret_key; give both, or neither to use the credentials of the machine")
+	}
+	const malformed = "may hold visible ASCII characters only"
+	if strings.ContainsFunc(r.AccessKey, invisible) {
+		faults.add("access_key", malformed)
+	}
+	if strings.ContainsFunc(r.SecretKey, invisible) {
+		faults.add("secret_key", malformed)
+	}
+}
+
+// invisible reports whether a character is not printable ASCII, or is a blank.
+func invisible(c rune) bool { return c <= ' ' || c > '~' }
+
+// checkPlaces checks endpoints and regions.
+func (r *root) checkPlaces(faults *faultList) (warnings []string) {
+	endpoint := func(field, which, text string) {
+		plain, err := checkEndpoint(text)
+		switch {
+		case err != nil:
+			faults.add(field, "%s%v", which, err)
+		case plain:
+			warnings = append(warnings, fmt.Sprintf("%s: %sis a URL without TLS: the credentials that come from there can be read on the way", field, which))
+		}
+	}
+	region := func(field, which, text string) {
+		if !regionName.MatchString(text) {
+			faults.add(field, "%smust be the name of a region, such as \"us-east-1\"", which)
+		}
+	}
+	if r.Region != "" {
+		region("region", "", r.Region)
+	}
+	if r.IAMEndpoint != "" {
+		endpoint("iam_endpoint", "", r.IAMEndpoint)
+	}
+	if r.STSEndpoint != "" {
+		endpoint("sts_endpoint", "", r.STSEndpoint)
+	}
+	if r.STSRegion != "" {
+		region("sts_region", "", r.STSRegion)
+	}
+	for i, text := range r.STSFallbacks {
+		endpoint("sts_fallback_endpoints", fmt.Sprintf("element %d ", i+1), text)
+	}
+	for i, text := range r.FallbackRegions {
+		region("sts_fallback_regions", fmt.Sprintf("element %d ", i+1), text)
+	}
+	if e, g := len(r.STSFallbacks), len(r.FallbackRegions); e != g {
+		faults.add("sts_fallback_regions", "has %d elements and sts_fallback_endpoints has %d: give one region for each endpoint", g, e)
+	}
+	return warnings
+}
+
+// regionName is what may become part of a host's name.
+var regionName = regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?$`)
+
+// checkEndpoint reports whether a URL is one without TLS. Errors do not repeat it.
+func checkEndpoint(text string) (plain bool, err error) {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || strings.ContainsFunc(text, invisible):
+		return false, errors.New("must be a URL such as \"https://sts.eu-west-1.amazonaws.com\"")
+	case u.User != nil:
+		return false, errors.New("must not hold a user or a password")
+	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
+		return false, errors.New("must not have a query or a fragment")
+	}
+	return u.Scheme == "http", nil
+}
+
+func (r *root) checkRotation(faults *faultList) {
+	if r.RotationPeriod > 0 && r.RotationPeriod < minRotationPeriod {
+		faults.add("rotation_period", "must be at least a minute")
+	}
+	if r.RotationSchedule != "" {
+		if _, err := parseSchedule(r.RotationSchedule); err != nil {
+			faults.add("rotation_schedule", "%v", err)
+		}
+	}
+	switch {
+	case r.RotationPeriod > 0 && r.RotationSchedule != "":
+		faults.add("rotation_schedule", "cannot be given together with rotation_period: the key is rotated by the one or the other")
+	case (r.RotationPeriod > 0 || r.RotationSchedule != "") && r.AccessKey == "":
+		faults.add("access_key", "is required with rotation_period and rotation_schedule: without it there is no key to rotate")
+	}
+	switch {
+	case r.RotationWindow == 0:
+	case r.RotationSchedule == "":
+		faults.add("rotation_window", "is for rotation_schedule only")
+	case r.RotationWindow < minRotationWindow:
+		faults.add("rotation_window", "must be at least an hour")
+	}
+}
+
+// parseSchedule reads five fields of cron, or a word such as @daily, in UTC.
+func parseSchedule(text string) (cron.Schedule, error) {
+	switch {
+	case strings.Contains(text, "="):
+		return nil, errors.New("is in UTC and takes no time zone")
+	case strings.HasPrefix(text, "@every"):
+		return nil, errors.New("takes times and no distances: use rotation_period")
+	}
+	s, err := cron.ParseStandard("CRON_TZ=UTC " + text)
+	if err != nil {
+		return nil, errors.New("must be five fields of cron (minute, hour, day of the month, month, day of the week), such as \"0 3 * * SAT\"")
+	}
+	if s.Next(time.Now().UTC()).IsZero() {
+		return nil, errors.New("names a day that never comes")
+	}
+	return s, nil
+}
