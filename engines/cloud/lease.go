@@ -47,19 +47,19 @@ type leaseIn struct {
 
 func writeLease(ctx context.Context, req *engines.Request, in *leaseIn) (*engines.Response, error) {
 	var l leaseTerms
-	var faults faultList
+	var p problems
 	var errLease, errMax error
 	if l.Lease, errLease = parseLease(in.Lease); errLease != nil {
-		faults.add("lease", "%v", errLease)
+		p.add("lease", "%v", errLease)
 	}
 	if l.Max, errMax = parseLease(in.Max); errMax != nil {
-		faults.add("lease_max", "%v", errMax)
+		p.add("lease_max", "%v", errMax)
 	}
 	if cmp.Or(errLease, errMax) == nil && l.Lease > l.Max {
-		faults.add("lease", "must not be longer than lease_max")
+		p.add("lease", "must not be longer than lease_max")
 	}
-	if faults != nil {
-		return nil, engines.Invalid("%s", strings.Join(faults, "; "))
+	if p != nil {
+		return nil, engines.Invalid("%s", strings.Join(p, "; "))
 	}
 	_, err := storage.Update(ctx, req.Mount.Storage, func(t *storage.Txn) error { return put(t, leaseKey, &l) })
 	if err != nil || l.Max <= req.Mount.MaxLeaseTTL {

@@ -42,9 +42,9 @@ type rootIn struct {
 // writeRoot replaces the configuration: what is absent goes back to its default. The provider is not asked about it.
 func writeRoot(ctx context.Context, req *engines.Request, in *rootIn) (*engines.Response, error) {
 	r := in.root()
-	faults, warnings := r.check()
-	if faults != nil {
-		return nil, engines.Invalid("%s", strings.Join(faults, "; "))
+	p, warnings := r.check()
+	if p != nil {
+		return nil, engines.Invalid("%s", strings.Join(p, "; "))
 	}
 	dropped := false
 	now := time.Now()
@@ -99,46 +99,42 @@ func (r *root) succeed(old *root, now time.Time) {
 	r.setNextRotation(now)
 }
 
-// faultList is what is wrong with fields.
-type faultList []string
-
-func (f *faultList) add(field, text string, args ...any) {
-	*f = append(*f, fmt.Sprintf("field %q: ", field)+fmt.Sprintf(text, args...))
-}
-
 // check returns everything that keeps the configuration from working, and what should be known about it.
-func (r *root) check() (faults faultList, warnings []string) {
-	r.checkKeys(&faults)
-	warnings = r.checkPlaces(&faults)
+func (r *root) check() (p problems, warnings []string) {
+	r.checkKeys(&p)
+	warnings = r.checkPlaces(&p)
 	if r.MaxRetries < -1 || r.MaxRetries > maxRetries {
-		faults.add("max_retries", "must be from 0 to %d, or -1 for the SDK's default", maxRetries)
+		p.add("max_retries", "must be from 0 to %d, or -1 for the SDK's default", maxRetries)
 	}
 	if r.UsernameTemplate != "" {
 		problem, known := checkTemplate(r.UsernameTemplate)
 		if problem != "" {
-			faults.add("username_template", "%s", problem)
+			p.add("username_template", "%s", problem)
 		}
 		for _, text := range known {
 			warnings = append(warnings, "username_template: "+text)
 		}
 	}
-	r.checkRotation(&faults)
-	return faults, warnings
+	r.checkRotation(&p)
+	if strings.HasPrefix(r.AccessKey, "ASIA") {
+		warnings = append(warnings, "access_key: is that of temporary credentials, which work with their session token only: give the key of a user")
+	}
+	return p, warnings
 }
 
-func (r *root) checkKeys(faults *faultList) {
+func (r *root) checkKeys(p *problems) {
 	switch {
 	case r.AccessKey != "" && r.SecretKey == "":
-		faults.add("secret_key", "is required with access_key; give both, or neither to use the credentials of the machine")
+		p.add("secret_key", "is required with access_key: give both, or neither to use the credentials of the machine")
 	case r.AccessKey == "" && r.SecretKey != "":
-		faults.add("access_key", "is required with secret_key; give both, or neither to use the credentials of the machine")
+		p.add("access_key", "is required with secret_key: give both, or neither to use the credentials of the machine")
 	}
 	const malformed = "may hold visible ASCII characters only"
 	if strings.ContainsFunc(r.AccessKey, invisible) {
-		faults.add("access_key", malformed)
+		p.add("access_key", malformed)
 	}
 	if strings.ContainsFunc(r.SecretKey, invisible) {
-		faults.add("secret_key", malformed)
+		p.add("secret_key", malformed)
 	}
 }
 
@@ -146,19 +142,19 @@ func (r *root) checkKeys(faults *faultList) {
 func invisible(c rune) bool { return c <= ' ' || c > '~' }
 
 // checkPlaces checks endpoints and regions.
-func (r *root) checkPlaces(faults *faultList) (warnings []string) {
+func (r *root) checkPlaces(p *problems) (warnings []string) {
 	endpoint := func(field, which, text string) {
 		plain, err := checkEndpoint(text)
 		switch {
 		case err != nil:
-			faults.add(field, "%s%v", which, err)
+			p.add(field, "%s%v", which, err)
 		case plain:
 			warnings = append(warnings, fmt.Sprintf("%s: %sis a URL without TLS: the credentials that come from there can be read on the way", field, which))
 		}
 	}
 	region := func(field, which, text string) {
 		if !regionName.MatchString(text) {
-			faults.add(field, "%smust be the name of a region, such as \"us-east-1\"", which)
+			p.add(field, "%smust be the name of a region, such as \"us-east-1\"", which)
 		}
 	}
 	if r.Region != "" {
@@ -180,7 +176,7 @@ func (r *root) checkPlaces(faults *faultList) (warnings []string) {
 		region("sts_fallback_regions", fmt.Sprintf("element %d ", i+1), text)
 	}
 	if e, g := len(r.STSFallbacks), len(r.FallbackRegions); e != g {
-		faults.add("sts_fallback_regions", "has %d elements and sts_fallback_endpoints has %d: give one region for each endpoint", g, e)
+		p.add("sts_fallback_regions", "has %d elements and sts_fallback_endpoints has %d: give one region for each endpoint", g, e)
 	}
 	return warnings
 }
@@ -202,27 +198,27 @@ func checkEndpoint(text string) (plain bool, err error) {
 	return u.Scheme == "http", nil
 }
 
-func (r *root) checkRotation(faults *faultList) {
+func (r *root) checkRotation(p *problems) {
 	if r.RotationPeriod > 0 && r.RotationPeriod < minRotationPeriod {
-		faults.add("rotation_period", "must be at least a minute")
+		p.add("rotation_period", "must be at least a minute")
 	}
 	if r.RotationSchedule != "" {
 		if _, err := parseSchedule(r.RotationSchedule); err != nil {
-			faults.add("rotation_schedule", "%v", err)
+			p.add("rotation_schedule", "%v", err)
 		}
 	}
 	switch {
 	case r.RotationPeriod > 0 && r.RotationSchedule != "":
-		faults.add("rotation_schedule", "cannot be given together with rotation_period: the key is rotated by the one or the other")
+		p.add("rotation_schedule", "cannot be given together with rotation_period: the key is rotated by the one or the other")
 	case (r.RotationPeriod > 0 || r.RotationSchedule != "") && r.AccessKey == "":
-		faults.add("access_key", "is required with rotation_period and rotation_schedule: without it there is no key to rotate")
+		p.add("access_key", "is required with rotation_period and rotation_schedule: without it there is no key to rotate")
 	}
 	switch {
 	case r.RotationWindow == 0:
 	case r.RotationSchedule == "":
-		faults.add("rotation_window", "is for rotation_schedule only")
+		p.add("rotation_window", "is for rotation_schedule only")
 	case r.RotationWindow < minRotationWindow:
-		faults.add("rotation_window", "must be at least an hour")
+		p.add("rotation_window", "must be at least an hour")
 	}
 }
 

@@ -215,7 +215,7 @@ func checkTemplate(text string) (problem string, warnings []string) {
 		in.DisplayName, in.PolicyName = strings.Repeat("d", 128), strings.Repeat("r", 128)
 		long, err := renderName(text, in, now)
 		if err == nil && checkName(kind, long) != "" {
-			warnings = append(warnings, fmt.Sprintf("makes names of more than %d characters for %s when the display name or the role's name is long: such credentials will be refused; shorten it with truncate", maxNameChars[kind], kind))
+			warnings = append(warnings, fmt.Sprintf("makes names of more than %d characters for %s when the display name or the role's name is long: such credentials will be refused: shorten it with truncate", maxNameChars[kind], kind))
 		}
 	}
 	return "", warnings

@@ -1,0 +1,263 @@
+package cloud
+
+import (
+	"errors"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+)
+
+// fixed is the time of tests: 1700000000.
+var fixed = time.Unix(1_700_000_000, 0)
+
+func TestDefaultUsernameTemplate(t *testing.T) {
+	tests := []struct {
+		name             string
+		kind             string
+		display, rolname string
+		want             string
+	}{
+		{"federated user", stsName, "ldap-bob", "deploy", `^vault-1700000000-[A-Za-z0-9]{15}$`},
+		{"user", iamName, "ldap-bob", "deploy", `^vault-ldap-bob-deploy-1700000000-[A-Za-z0-9]{20}$`},
+		{"user with long names", iamName, strings.Repeat("d", 40), strings.Repeat("r", 40), `^vault-d{40}-r-1700000000-[A-Za-z0-9]{4}$`},
+		{"user without a display name", iamName, "", "deploy", `^vault--deploy-1700000000-[A-Za-z0-9]{20}$`},
+		{"user with other characters", iamName, "bob smith/é", "a:b", `^vault-bob_smith__-a_b-1700000000-[A-Za-z0-9]{20}$`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := renderName("", nameInput{Type: tt.kind, DisplayName: tt.display, PolicyName: tt.rolname}, fixed)
+			if err != nil || !regexp.MustCompile(tt.want).MatchString(got) {
+				t.Errorf("name = %q, %v, want a match of %s", got, err, tt.want)
+			}
+			if problem := checkName(tt.kind, got); problem != "" {
+				t.Error(problem)
+			}
+		})
+	}
+}
+
+func TestDefaultUsernamesDiffer(t *testing.T) {
+	r := &root{}
+	a, errA := r.username(iamName, "d", "r")
+	b, errB := r.username(iamName, "d", "r")
+	if errA != nil || errB != nil || a == b {
+		t.Errorf("%q, %v and %q, %v: want two names", a, errA, b, errB)
+	}
+}
+
+func TestUsernameTemplateFunctions(t *testing.T) {
+	tests := []struct{ template, want string }{
+		{`{{ .DisplayName }}`, "Bob Smith"},
+		{`{{ .Type }}.{{ .PolicyName }}`, "IAM.deploy"},
+		{`{{ truncate 3 .PolicyName }}`, "dep"},
+		{`{{ .PolicyName | truncate 100 }}`, "deploy"},
+		{`{{ truncate 2 "äöü" }}x`, "__x"},
+		{`{{ truncate_sha256 9 "0123456789" }}`, "0" + hexSum("123456789")[:8]},
+		{`{{ truncate_sha256 10 "0123456789" }}`, "0123456789"},
+		{`{{ uppercase .PolicyName }}{{ lowercase .Type }}`, "DEPLOYiam"},
+		{`{{ replace "o" "0" .DisplayName }}`, "B0b Smith"},
+		{`{{ sha256 "abc" }}`, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"},
+		{`{{ base64 "a?>" }}`, "YT8+"},
+		{`{{ unix_time }}.{{ unix_time_millis }}`, "1700000000.1700000000000"},
+		{`{{ timestamp "2006-01-02T15.04" }}`, "2023-11-14T22.13"},
+		{`{{ printf "%s-%05d-%.2s-%v%%" .Type 7 "abc" true }}`, "IAM-00007-ab-true_"},
+		{`{{ print "a" "b" }}`, "ab"},
+		{`{{ if eq .Type "STS" }}s{{ else if .DisplayName }}i{{ end }}`, "i"},
+		{`{{ $d := .DisplayName }}{{ with .PolicyName }}{{ . }}{{ $d }}{{ $.Type }}{{ end }}`, "deployBob SmithIAM"},
+		{`{{ and (len .Type) (not (lt 1 2)) }}`, "false"},
+		{"{{- /* a comment */ -}}\n  plain=+,.@_-\n", "plain=+,.@_-"},
+	}
+	in := nameInput{Type: iamName, DisplayName: "Bob Smith", PolicyName: "deploy"}
+	for _, tt := range tests {
+		got, err := renderName(tt.template, in, fixed)
+		if want := strings.ReplaceAll(tt.want, " ", "_"); err != nil || got != want {
+			t.Errorf("%s = %q, %v, want %q", tt.template, got, err, want)
+		}
+	}
+	for template, want := range map[string]string{
+		`{{ random 7 }}`: `^[A-Za-z0-9]{7}$`,
+		`{{ uuid }}`:     `^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`,
+	} {
+		if got, err := renderName(template, in, fixed); err != nil || !regexp.MustCompile(want).MatchString(got) {
+			t.Errorf("%s = %q, %v, want a match of %s", template, got, err, want)
+		}
+	}
+}
+
+// Every function that a template may use is used above.
+func TestUsernameTemplateFunctionsAreThese(t *testing.T) {
+	want := []string{
+		"base64", "lowercase", "print", "printf", "random", "replace", "sha256", "timestamp", "truncate", "truncate_sha256",
+		"unix_time", "unix_time_millis", "uppercase", "uuid",
+	}
+	if got := slices.Sorted(maps.Keys(ownFuncs)); !slices.Equal(got, want) {
+		t.Errorf("functions %v, want %v", got, want)
+	}
+}
+
+// What does not come to an end soon, or to nothing sensible, is refused when it is written.
+func TestUsernameTemplateRefuses(t *testing.T) {
+	double := `{{ $x := "0123456789abcdef" }}` + strings.Repeat(`{{ $x = print $x $x }}`, 100)
+	tests := []struct{ name, template, want string }{
+		{"not closed", `{{ .DisplayName`, "unclosed action"},
+		{"unknown function", `{{ rand 3 }}`, `function "rand" not defined`},
+		{"unknown field", `{{ .Displayname }}`, "there is no .Displayname: there are .Type, .DisplayName and .PolicyName"},
+		{"unknown field where nothing runs", `a{{ if false }}{{ .Secret }}{{ end }}`, "there is no .Secret"},
+		{"field of a field", `{{ .Type.X }}`, "there is no .Type.X"},
+		{"field of a variable", `{{ $.X }}`, "there is no .X"},
+		{"field of a result", `{{ (print "a").X }}`, "cannot be used here"},
+		{"loop", `{{ range .Type }}x{{ end }}`, "loops (range) cannot be used here"},
+		{"loop in a branch", `{{ if true }}a{{ else }}{{ range 1000000000 }}x{{ end }}{{ end }}`, "loops (range)"},
+		{"loop in with", `{{ with 1 }}{{ range 3 }}x{{ end }}{{ end }}`, "loops (range)"},
+		{"define", `{{ define "a" }}x{{ end }}b`, "templates in templates"},
+		{"block", `{{ block "a" . }}x{{ end }}`, "templates in templates"},
+		{"recursion", `{{ template "" . }}`, "templates in templates"},
+		{"other builtin", `{{ html .Type }}`, `function "html" cannot be used here`},
+		{"call", `{{ call .Type }}`, `function "call" cannot be used here`},
+		{"slice in an argument", `{{ print (slice .Type 1) }}`, `function "slice" cannot be used here`},
+		{"wide printf", `{{ printf "%1000000000d" 1 }}`, "widths of two digits"},
+		{"printf of a width argument", `{{ printf "%*d" 1000000000 1 }}`, "widths of two digits"},
+		{"printf of an index", `{{ printf "%[1]s" "a" }}`, "widths of two digits"},
+		{"doubling", double, "makes more than 4096 bytes"},
+		{"replacing with more", `{{ $x := printf "%99s" "" }}{{ replace " " $x $x }}`, "makes more than 4096 bytes"},
+		{"much output", `{{ $x := base64 (printf "%99s%99s%99s%99s%99s" "" "" "" "" "") }}` + strings.Repeat(`{{ $x }}`, 20), "makes more than 4096 bytes"},
+		{"long", strings.Repeat("x", maxTemplateBytes+1), "longer than 4096 bytes"},
+		{"random without a number", `{{ random }}`, "wrong number of args"},
+		{"random of nothing", `{{ random 0 }}`, "takes 1 to 256"},
+		{"random of much", `{{ random 257 }}`, "takes 1 to 256"},
+		{"truncate to nothing", `{{ truncate 0 "a" }}`, "at least 1"},
+		{"truncate of a negative", `{{ truncate -1 "a" }}`, "at least 1"},
+		{"truncate_sha256 to the hash", `{{ truncate_sha256 8 "a" }}`, "at least 9"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			problem, _ := checkTemplate(tt.template)
+			if !strings.Contains(problem, tt.want) {
+				t.Errorf("checkTemplate: %q, want %q in it", problem, tt.want)
+			}
+			if len(problem) > 310 || strings.HasPrefix(problem, "template:") {
+				t.Errorf("checkTemplate: %q is not for people", problem)
+			}
+		})
+	}
+}
+
+func TestUsernameTemplateWarnings(t *testing.T) {
+	tests := []struct {
+		name, template string
+		want           []string
+	}{
+		{"the default", defaultUsernameTemplate, nil},
+		{"too long for STS", `{{ random 40 }}`, []string{"made a name of 40 characters for STS, which allows 32"}},
+		{"too long for both", `{{ random 65 }}`, []string{"65 characters for IAM, which allows 64", "65 characters for STS, which allows 32"}},
+		{"nothing for STS", `{{ if eq .Type "IAM" }}{{ random 20 }}{{ end }}`, []string{"0 characters for STS, which wants 2"}},
+		{"always the same", `{{ if eq .Type "IAM" }}bob{{ else }}{{ uuid | truncate 30 }}{{ end }}`, []string{"the same name again for IAM"}},
+		{"not shortened", `{{ if eq .Type "STS" }}{{ random 20 }}{{ else }}{{ .DisplayName }}{{ random 20 }}{{ end }}`, []string{"more than 64 characters for IAM when the display name"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			problem, warnings := checkTemplate(tt.template)
+			if problem != "" || len(warnings) != len(tt.want) {
+				t.Fatalf("checkTemplate: problem %q, warnings %q, want %d", problem, warnings, len(tt.want))
+			}
+			for i, want := range tt.want {
+				if !strings.Contains(warnings[i], want) {
+					t.Errorf("warning %q, want %q in it", warnings[i], want)
+				}
+			}
+		})
+	}
+}
+
+// SPEC 7: "Generated username exceeds 64 characters (IAM) or 32 characters (STS): 500".
+func TestGeneratedUsernameExceedsLimit(t *testing.T) {
+	tests := []struct {
+		name, template, kind string
+		want                 string // "" is a good name
+	}{
+		{"IAM of 64 characters", `{{ random 64 }}`, iamName, ""},
+		{"IAM exceeds 64 characters", `{{ random 65 }}`, iamName, "made a name of 65 characters for IAM, which allows 64"},
+		{"STS of 32 characters", `{{ random 32 }}`, stsName, ""},
+		{"STS exceeds 32 characters", `{{ random 33 }}`, stsName, "made a name of 33 characters for STS, which allows 32"},
+		{"IAM of long display names", `{{ .DisplayName }}{{ random 20 }}`, iamName, "made a name of 65 characters for IAM, which allows 64"},
+		{"one character", `x`, stsName, "made a name of 1 characters for STS, which wants 2 at least"},
+		{"none", ` {{ if false }}x{{ end }} `, iamName, "made a name of 0 characters for IAM"},
+		{"a branch that fails", `{{ if eq .Type "STS" }}a{{ random 0 }}{{ end }}`, stsName, "takes 1 to 256"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := (&root{UsernameTemplate: tt.template}).username(tt.kind, strings.Repeat("d", 45), "r")
+			if tt.want == "" {
+				if err != nil || len(got) != maxNameChars[tt.kind] {
+					t.Errorf("username = %q, %v", got, err)
+				}
+				return
+			}
+			var e *engines.Error
+			if !errors.As(err, &e) || e.Kind != engines.KindInternal || !strings.Contains(e.Detail, tt.want) || got != "" {
+				t.Errorf("username = %q, %v, want an internal error with %q", got, err, tt.want)
+			}
+		})
+	}
+}
+
+// Characters outside letters, digits and +=,.@_- become _.
+func TestUsernameCharacters(t *testing.T) {
+	var in, want strings.Builder
+	for c := rune(0x21); c < 0x250; c++ {
+		in.WriteRune(c)
+		if c < 0x7f && regexp.MustCompile(`[A-Za-z0-9+=,.@_-]`).MatchString(string(c)) {
+			want.WriteRune(c)
+		} else {
+			want.WriteByte('_')
+		}
+	}
+	got, err := renderName(`{{ .DisplayName }}`, nameInput{DisplayName: in.String()}, fixed)
+	if err != nil || got != want.String() {
+		t.Errorf("name = %q, %v, want %q", got, err, want.String())
+	}
+	if got, err := renderName(`a{{ .DisplayName }}b`, nameInput{DisplayName: "\xff\n\x00"}, fixed); err != nil || got != "a___b" {
+		t.Errorf("name = %q, %v", got, err)
+	}
+}
+
+func TestRandomTextUsesEveryCharacter(t *testing.T) {
+	seen := map[rune]bool{}
+	for range 40 {
+		text, err := randomText(maxRandomChars)
+		if err != nil || len(text) != maxRandomChars {
+			t.Fatalf("randomText = %d characters, %v", len(text), err)
+		}
+		for _, c := range text {
+			seen[c] = true
+		}
+	}
+	if len(seen) != 62 {
+		t.Errorf("%d different characters in 10,240, want 62", len(seen))
+	}
+}
+
+func FuzzUsernameTemplate(f *testing.F) {
+	for _, seed := range []string{
+		"", defaultUsernameTemplate, `{{ .DisplayName }}-{{ random 8 }}`, `{{ range 3 }}{{ end }}`, `{{ template "" . }}`,
+		`{{ $x := print 1 2 }}{{ $x | replace "1" "aa" | truncate_sha256 9 }}`, `{{ if and (len .Type) nil }}{{ else with 1.5 }}{{ . }}{{ end }}`,
+	} {
+		f.Add(seed, "display", "role")
+	}
+	f.Fuzz(func(t *testing.T, template, display, role string) {
+		for _, kind := range []string{iamName, stsName} {
+			name, err := renderName(template, nameInput{Type: kind, DisplayName: display, PolicyName: role}, fixed)
+			if err != nil && name != "" {
+				t.Errorf("%q with an error", name)
+			}
+			if len(name) > maxTextBytes || strings.ContainsFunc(name, func(c rune) bool { return nameChar(c) != c }) {
+				t.Errorf("%q is not a name", name)
+			}
+		}
+	})
+}
