@@ -2,6 +2,7 @@ package aws
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"os"
 	"slices"
@@ -17,8 +18,10 @@ import (
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/service/iam"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
+	"github.com/aws/smithy-go"
 	"github.com/aws/smithy-go/logging"
 	"github.com/aws/smithy-go/middleware"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
 )
 
 const (
@@ -94,7 +97,8 @@ func New(ctx context.Context, o Options) (*Client, error) {
 	return c, nil
 }
 
-// load reads what the SDK needs to know. Static credentials come before everything that is found.
+// load reads what the SDK needs to know. Static credentials come before all that are found; what else the environment and
+// the shared files say of endpoints and authorities counts for them, too.
 func load(ctx context.Context, o Options) (sdk.Config, error) {
 	options := []func(*config.LoadOptions) error{
 		config.WithRegion(region(o.Region)),
@@ -103,9 +107,7 @@ func load(ctx context.Context, o Options) (sdk.Config, error) {
 	}
 	if o.AccessKey != "" {
 		keys := credentials.NewStaticCredentialsProvider(o.AccessKey, o.SecretKey.Reveal(), "")
-		// Nothing of the node's own identity may get into it.
-		options = append(options, config.WithCredentialsProvider(keys),
-			config.WithSharedConfigFiles([]string{}), config.WithSharedCredentialsFiles([]string{}))
+		options = append(options, config.WithCredentialsProvider(keys))
 	}
 	return config.LoadDefaultConfig(ctx, options...)
 }
@@ -148,10 +150,28 @@ func (b boundedAnswers) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// again are codes that the SDK does not repeat by itself: nothing has been done, and soon it can be.
-var again = retry.RetryableErrorCode{Codes: map[string]struct{}{
-	"ConcurrentModification": {}, "EntityTemporarilyUnmodifiable": {}, "TooManyRequests": {},
-}}
+// again reports failures that the SDK does not repeat by itself: nothing has been done, and soon it can be.
+func again(err error) sdk.Ternary {
+	said, ok := errors.AsType[smithy.APIError](err)
+	answer, hasStatus := errors.AsType[*smithyhttp.ResponseError](err)
+	if !ok && !hasStatus {
+		return sdk.UnknownTernary
+	}
+	code, status := "", 0
+	if ok {
+		code = codeOf(said)
+	}
+	if hasStatus {
+		status = answer.HTTPStatusCode()
+	}
+	switch kindOf(code, status) {
+	case Throttled:
+		return sdk.TrueTernary
+	case Conflict:
+		return sdk.BoolTernary(code == "ConcurrentModification" || code == "EntityTemporarilyUnmodifiable")
+	}
+	return sdk.UnknownTernary
+}
 
 func newRetryer(cfg sdk.Config, o Options) sdk.RetryerV2 {
 	return retry.NewStandard(func(s *retry.StandardOptions) {
@@ -159,7 +179,7 @@ func newRetryer(cfg sdk.Config, o Options) sdk.RetryerV2 {
 		if o.MaxRetries >= 0 {
 			s.MaxAttempts = o.MaxRetries + 1
 		}
-		s.Retryables = append(slices.Clone(s.Retryables), again)
+		s.Retryables = append(slices.Clone(s.Retryables), retry.IsErrorRetryableFunc(again))
 		if o.Backoff != nil {
 			s.Backoff = retry.BackoffDelayerFunc(func(attempt int, _ error) (time.Duration, error) { return o.Backoff(attempt), nil })
 		}

@@ -18,6 +18,7 @@ import (
 const (
 	maxTextBytes = 400
 	hidden       = "[hidden]"
+	noCode       = "UnknownError" // the SDK's word for an error without a code
 )
 
 // kinds of the provider's codes, without the "Exception" that some of them end in.
@@ -92,8 +93,8 @@ func (c *Client) failed(err error) *Error {
 	}
 	said, isAnswer := errors.AsType[smithy.APIError](err)
 	switch {
-	case isAnswer:
-		e.Code = code(said)
+	case isAnswer && said.ErrorCode() != noCode:
+		e.Code = codeOf(said)
 		e.Kind = kindOf(e.Code, status)
 		e.Text = bounded(c.hide(said.ErrorMessage()))
 	case errors.Is(err, context.Canceled):
@@ -102,7 +103,7 @@ func (c *Client) failed(err error) *Error {
 		e.Kind, e.Text, e.Err = Unavailable, "timed out", context.DeadlineExceeded
 	case is[*smithyhttp.RequestSendError](err):
 		e.Kind, e.Text = Unavailable, "not reached: "+bounded(c.hide(innermost(err)))
-	case status >= http.StatusBadRequest:
+	case status >= http.StatusMultipleChoices:
 		e.Kind, e.Text = kindOf("", status), fmt.Sprintf("an answer with status %d that is not the provider's", status)
 	case is[*smithy.DeserializationError](err) || status != 0:
 		e.Kind, e.Text = Unavailable, "an answer that cannot be read"
@@ -119,10 +120,10 @@ func is[E error](err error) bool {
 	return ok
 }
 
-func code(said smithy.APIError) string {
+func codeOf(said smithy.APIError) string {
 	code := strings.TrimSuffix(said.ErrorCode(), "Exception")
 	if len(code) > 64 || strings.ContainsFunc(code, func(r rune) bool { return r > unicode.MaxASCII || !unicode.IsGraphic(r) }) {
-		return "UnknownError"
+		return noCode
 	}
 	return code
 }
@@ -164,7 +165,7 @@ func maybeDone(err error) bool {
 	}
 	status := answer.HTTPStatusCode()
 	if isAnswer {
-		return kindOf(code(said), status) == Unavailable
+		return kindOf(codeOf(said), status) == Unavailable
 	}
 	return status < http.StatusBadRequest || status >= http.StatusInternalServerError
 }
