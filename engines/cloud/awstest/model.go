@@ -1,0 +1,296 @@
+package awstest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	// Its module holds the vendor's models of the services. The import makes sure that it has been fetched.
+	_ "github.com/aws/aws-sdk-go/aws/awserr"
+)
+
+const modelModule = "github.com/aws/aws-sdk-go"
+
+// Violation is a rule of the vendor's model that a request breaks. It never holds a value of the request.
+type Violation struct {
+	Action string
+	Member string // such as "Tags.member.1.Key"; "" is the request as a whole
+	Rule   string // such as "longer than 64"
+}
+
+func (v Violation) String() string {
+	if v.Member == "" {
+		return v.Action + ": " + v.Rule
+	}
+	return v.Action + ": " + v.Member + ": " + v.Rule
+}
+
+// Models are the vendor's machine-readable descriptions of IAM and STS.
+type Models struct {
+	services map[string]*model // by version of the API
+}
+
+// model is one api-2.json.
+type model struct {
+	Metadata struct {
+		APIVersion     string `json:"apiVersion"`
+		EndpointPrefix string `json:"endpointPrefix"`
+		XMLNamespace   string `json:"xmlNamespace"`
+	} `json:"metadata"`
+	Operations map[string]struct {
+		Input  ref   `json:"input"`
+		Errors []ref `json:"errors"`
+	} `json:"operations"`
+	Shapes map[string]*shape `json:"shapes"`
+}
+
+type ref struct {
+	Shape string `json:"shape"`
+}
+
+type shape struct {
+	Type      string         `json:"type"`
+	Required  []string       `json:"required"`
+	Members   map[string]ref `json:"members"`
+	Member    ref            `json:"member"`
+	Min       *float64       `json:"min"`
+	Max       *float64       `json:"max"`
+	Pattern   string         `json:"pattern"`
+	Enum      []string       `json:"enum"`
+	Sensitive bool           `json:"sensitive"`
+	Error     struct {
+		Code   string `json:"code"`
+		Status int    `json:"httpStatusCode"`
+	} `json:"error"`
+
+	pattern *regexp.Regexp // nil: none, or one that Go's regular expressions cannot say
+}
+
+var loadModels = sync.OnceValues(func() (*Models, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", modelModule).Output()
+	if err != nil {
+		return nil, fmt.Errorf("looking for the vendor's models: go list: %w", err)
+	}
+	dir := strings.TrimSpace(string(out))
+	if dir == "" {
+		return nil, errors.New("the vendor's models are not there: go mod download " + modelModule)
+	}
+	all := &Models{services: map[string]*model{}}
+	for _, file := range []string{"iam/2010-05-08", "sts/2011-06-15"} {
+		m, err := readModel(filepath.Join(dir, "models", "apis", filepath.FromSlash(file), "api-2.json"))
+		if err != nil {
+			return nil, err
+		}
+		all.services[m.Metadata.APIVersion] = m
+	}
+	return all, nil
+})
+
+// LoadModels returns the vendor's models. They are read once in a process, from the module that the go command finds.
+func LoadModels() (*Models, error) { return loadModels() }
+
+func readModel(name string) (*model, error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	m := new(model)
+	if err := json.Unmarshal(text, m); err != nil {
+		return nil, fmt.Errorf("decoding %s: %w", name, err)
+	}
+	for _, s := range m.Shapes {
+		if s.Pattern != "" {
+			s.pattern, _ = regexp.Compile(`\A(?:` + translate(s.Pattern) + `)\z`)
+		}
+	}
+	return m, nil
+}
+
+var unicodeEscape = regexp.MustCompile(`\\u(10[0-9A-F]{4}|10000|[0-9A-F]{4})`)
+
+// translate writes the model's pattern as Go wants it.
+func translate(pattern string) string {
+	// The surrogates' gap is written as a range up to D7FF and one from E000, which is how Go counts, too.
+	return unicodeEscape.ReplaceAllString(pattern, `\x{$1}`)
+}
+
+// Check compares a request, as its form, with the model of its service. It returns nil if nothing is wrong.
+func (m *Models) Check(form url.Values) []Violation {
+	c := check{action: form.Get("Action"), form: form, used: map[string]bool{"Action": true, "Version": true}}
+	service, ok := m.services[form.Get("Version")]
+	if !ok {
+		c.report("", "unknown version of the API")
+		return c.found
+	}
+	operation, ok := service.Operations[c.action]
+	if !ok {
+		c.report("", "unknown action")
+		return c.found
+	}
+	c.shapes = service.Shapes
+	if operation.Input.Shape != "" {
+		c.value("", operation.Input.Shape)
+	}
+	for name, values := range form {
+		switch {
+		case !c.used[name]:
+			c.report(name, "not in the model")
+		case len(values) != 1:
+			c.report(name, "given more than once")
+		}
+	}
+	slices.SortFunc(c.found, func(a, b Violation) int { return strings.Compare(a.Member, b.Member) })
+	return c.found
+}
+
+// secrets returns the names of a request's parameters that are not for a record of it.
+func (m *Models) secrets(form url.Values) map[string]bool {
+	hidden := map[string]bool{"TokenCode": true}
+	service := m.services[form.Get("Version")]
+	if service == nil {
+		return hidden
+	}
+	if input := service.Shapes[service.Operations[form.Get("Action")].Input.Shape]; input != nil {
+		for name, member := range input.Members {
+			if s := service.Shapes[member.Shape]; s != nil && s.Sensitive {
+				hidden[name] = true
+			}
+		}
+	}
+	return hidden
+}
+
+// answers reports whether an action may fail with a code, by the model or because every action may.
+func (m *Models) answers(version, action, code string) bool {
+	if slices.Contains(everywhere, code) {
+		return true
+	}
+	service := m.services[version]
+	if service == nil {
+		return false
+	}
+	return slices.ContainsFunc(service.Operations[action].Errors, func(e ref) bool {
+		s := service.Shapes[e.Shape]
+		return s != nil && s.Error.Code == code
+	})
+}
+
+// check is one comparison.
+type check struct {
+	action string
+	form   url.Values
+	shapes map[string]*shape
+	used   map[string]bool
+	found  []Violation
+}
+
+func (c *check) report(member, rule string) {
+	c.found = append(c.found, Violation{c.action, member, rule})
+}
+
+// given reports whether there is a parameter of this name or below it.
+func (c *check) given(name string) bool {
+	if c.form.Has(name) {
+		return true
+	}
+	for k := range c.form {
+		if strings.HasPrefix(k, name+".") {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *check) value(name, shapeName string) {
+	s := c.shapes[shapeName]
+	switch s.Type {
+	case "structure":
+		c.structure(name, s)
+	case "list":
+		c.list(name, s)
+	case "map":
+		c.report(name, "is a map, which is not checked")
+	default:
+		c.used[name] = true
+		c.scalar(name, s, c.form.Get(name))
+	}
+}
+
+func (c *check) structure(name string, s *shape) {
+	prefix := name
+	if prefix != "" {
+		prefix += "."
+	}
+	for _, member := range s.Required {
+		if !c.given(prefix + member) {
+			c.report(prefix+member, "required")
+		}
+	}
+	for member, r := range s.Members {
+		if c.given(prefix + member) {
+			c.value(prefix+member, r.Shape)
+		}
+	}
+}
+
+func (c *check) list(name string, s *shape) {
+	n := 0
+	if c.form.Has(name) { // how an empty list is said
+		c.used[name] = true
+		if c.form.Get(name) != "" {
+			c.report(name, "not a list")
+		}
+	}
+	for c.given(name + ".member." + strconv.Itoa(n+1)) {
+		n++
+		c.value(name+".member."+strconv.Itoa(n), s.Member.Shape)
+	}
+	c.bounds(name, s, float64(n), "fewer than %g members", "more than %g members")
+}
+
+func (c *check) scalar(name string, s *shape, v string) {
+	switch s.Type {
+	case "string":
+		c.bounds(name, s, float64(utf8.RuneCountInString(v)), "shorter than %g", "longer than %g")
+		if s.pattern != nil && !s.pattern.MatchString(v) {
+			c.report(name, "does not match "+s.Pattern)
+		}
+		if len(s.Enum) > 0 && !slices.Contains(s.Enum, v) {
+			c.report(name, "not one of "+strings.Join(s.Enum, ", "))
+		}
+	case "integer", "long":
+		n, err := strconv.ParseInt(v, 10, 64)
+		if err != nil {
+			c.report(name, "not a whole number")
+			return
+		}
+		c.bounds(name, s, float64(n), "less than %g", "more than %g")
+	case "boolean":
+		if v != "true" && v != "false" {
+			c.report(name, "neither true nor false")
+		}
+	}
+}
+
+func (c *check) bounds(name string, s *shape, n float64, below, above string) {
+	if s.Min != nil && n < *s.Min {
+		c.report(name, fmt.Sprintf(below, *s.Min))
+	}
+	if s.Max != nil && n > *s.Max {
+		c.report(name, fmt.Sprintf(above, *s.Max))
+	}
+}

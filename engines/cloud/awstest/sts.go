@@ -1,0 +1,237 @@
+package awstest
+
+import (
+	"crypto/subtle"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// kind is what sort of credentials a caller has.
+type kind int
+
+const (
+	ofUser kind = iota
+	ofRole
+	ofFederation
+	ofSession // of a user, without a code of MFA
+	ofSessionWithMFA
+)
+
+// principal is who signed a request.
+type principal struct {
+	account *Account
+	kind    kind
+	user    *user // for ofUser and ofSession…, else nil
+	arn     string
+	id      string // such as "AROA…:session"
+	secret  string
+	token   string
+	may     bool // whatever it wants, as far as its kind may
+}
+
+// session is temporary credentials.
+type session struct {
+	principal
+	expires time.Time
+}
+
+// principal returns who has a key, if the key is valid now.
+func (s *Server) principal(key, token string, now time.Time) (*principal, *refusal) {
+	unknown := refuse("InvalidClientTokenId", "The security token included in the request is invalid.")
+	if issued := s.sessions[key]; issued != nil {
+		gone := issued.user != nil && issued.account.users[fold(issued.user.name)] != issued.user
+		if gone || subtle.ConstantTimeCompare([]byte(token), []byte(issued.token)) != 1 {
+			return nil, unknown
+		}
+		if !now.Before(issued.expires) {
+			return nil, refuse("ExpiredToken", "The security token included in the request is expired")
+		}
+		return &issued.principal, nil
+	}
+	k := s.keys[key]
+	if k == nil || !k.active || k.validAt.After(now) || token != "" {
+		return nil, unknown
+	}
+	return &principal{
+		account: k.user.account, user: k.user, arn: k.user.arn(), id: k.user.id, secret: k.secret, may: k.user.may(),
+	}, nil
+}
+
+// may reports whether a user may do everything.
+func (u *user) may() bool {
+	if u.powerful || slices.Contains(u.attached, administrator) {
+		return true
+	}
+	for name := range u.groups {
+		if g := u.account.groups[name]; g != nil && slices.Contains(g.attached, administrator) {
+			return true
+		}
+	}
+	return false
+}
+
+// authorise says whether the caller may do what it asks for.
+func (r *request) authorise(service string) *refusal {
+	p := r.caller
+	denied := refuse("AccessDenied", "User: %s is not authorized to perform: %s:%s", p.arn, service, r.action)
+	switch {
+	case r.action == "GetCallerIdentity":
+		return nil
+	case r.action == "GetSessionToken" || r.action == "GetFederationToken":
+		if p.kind != ofUser {
+			return refuse("AccessDenied", "Cannot call %s with session credentials", r.action)
+		}
+		if r.action == "GetSessionToken" {
+			return nil // which needs no permission
+		}
+	case p.kind == ofFederation, p.kind == ofSession && service == "iam":
+		if service == "iam" {
+			return refuse("InvalidClientTokenId", "The security token included in the request is invalid")
+		}
+		return denied
+	}
+	if !p.may {
+		return denied
+	}
+	return nil
+}
+
+func getCallerIdentity(r *request) ([]element, *refusal) {
+	return []element{text("Arn", r.caller.arn), text("UserId", r.caller.id), text("Account", r.caller.account.ID)}, nil
+}
+
+// issue makes temporary credentials and describes them.
+func (r *request) issue(p principal, ttl time.Duration) element {
+	p.secret, p.token = newSecret(), letters("FwoGZXIvYXdzE", 20)+newSecret()+newSecret()+"=="
+	key, expires := letters("ASIA", 16), r.now.Add(ttl).Truncate(time.Second)
+	r.s.sessions[key] = &session{p, expires}
+	return group("Credentials", text("AccessKeyId", key), text("SecretAccessKey", p.secret), text("SessionToken", p.token),
+		when("Expiration", expires))
+}
+
+// duration returns the DurationSeconds of a request.
+func (r *request) duration(otherwise time.Duration) time.Duration {
+	if n, err := strconv.Atoi(r.get("DurationSeconds")); err == nil {
+		return time.Duration(n) * time.Second
+	}
+	return otherwise
+}
+
+// sessionPolicies checks what limits a session, and returns how large it is in percent of the limit, and whether there is
+// anything.
+func (r *request) sessionPolicies() (percent int, limited bool, refused *refusal) {
+	policy, arns := r.get("Policy"), r.list("PolicyArns", ".arn")
+	tags, refused := r.tags()
+	if refused != nil {
+		return 0, false, refuse("ValidationError", "%s", refused.message)
+	}
+	if len([]rune(policy)) > maxInline {
+		return 0, false, refuse("ValidationError", "The policy is longer than %d characters", maxInline)
+	}
+	if policy != "" && !wellFormed(policy) {
+		return 0, false, refuse("MalformedPolicyDocument", "The policy is not in the valid JSON format.")
+	}
+	size := solid(policy)
+	for _, arn := range arns {
+		size += len(arn)
+	}
+	for k, v := range tags {
+		size += len(k) + len(v)
+	}
+	percent = size * 100 / max(1, r.s.packed)
+	if percent > 100 {
+		return 0, false, refuse("PackedPolicyTooLarge", "Packed policy consumes %d%% of allotted space, please use smaller policy.", percent)
+	}
+	return percent, policy != "" || len(arns) > 0, nil
+}
+
+func (r *request) role(arn string) (*Account, *Role) {
+	parts := strings.SplitN(arn, ":", 6)
+	if len(parts) != 6 {
+		return nil, nil
+	}
+	a := r.s.accounts[parts[4]]
+	if a == nil {
+		return nil, nil
+	}
+	return a, a.roles[arn]
+}
+
+func assumeRole(r *request) ([]element, *refusal) {
+	arn := r.get("RoleArn")
+	a, role := r.role(arn)
+	if role == nil || role.ExternalID != "" && role.ExternalID != r.get("ExternalId") || !role.trusts(r.caller) {
+		return nil, refuse("AccessDenied", "User: %s is not authorized to perform: sts:AssumeRole on resource: %s", r.caller.arn, arn)
+	}
+	percent, limited, refused := r.sessionPolicies()
+	if refused != nil {
+		return nil, refused
+	}
+	longest := role.MaxTTL
+	if longest == 0 {
+		longest = time.Hour
+	}
+	ttl := r.duration(time.Hour)
+	switch {
+	case r.caller.kind == ofRole && ttl > time.Hour:
+		return nil, refuse("ValidationError", "The requested DurationSeconds exceeds the 1 hour session limit for roles assumed by role chaining")
+	case ttl > longest:
+		return nil, refuse("ValidationError", "The requested DurationSeconds exceeds the MaxSessionDuration set for this role.")
+	}
+	name := r.get("RoleSessionName")
+	as := principal{
+		account: a, kind: ofRole, may: !role.Powerless && !limited, id: "AROA" + strings.ToUpper(role.Name) + ":" + name,
+		arn: "arn:aws:sts::" + a.ID + ":assumed-role/" + role.Name[strings.LastIndex(role.Name, "/")+1:] + "/" + name,
+	}
+	return []element{
+		r.issue(as, ttl),
+		group("AssumedRoleUser", text("AssumedRoleId", as.id), text("Arn", as.arn)),
+		text("PackedPolicySize", strconv.Itoa(percent)),
+	}, nil
+}
+
+// trusts reports whether a role may be assumed by a caller: a user by its ARN, a session of a role by the ARN of its role.
+func (role *Role) trusts(p *principal) bool {
+	if role.Trusted == nil {
+		return true
+	}
+	return slices.ContainsFunc(role.Trusted, func(arn string) bool {
+		_, name, isRole := strings.Cut(arn, ":role/")
+		if isRole {
+			return p.kind == ofRole && strings.HasPrefix(p.arn, "arn:aws:sts::"+p.account.ID+":assumed-role/"+name+"/") &&
+				strings.Contains(arn, "::"+p.account.ID+":")
+		}
+		return arn == p.arn
+	})
+}
+
+func getFederationToken(r *request) ([]element, *refusal) {
+	percent, _, refused := r.sessionPolicies()
+	if refused != nil {
+		return nil, refused
+	}
+	name, account := r.get("Name"), r.account()
+	as := principal{
+		account: account, kind: ofFederation, id: account.ID + ":" + name,
+		arn: "arn:aws:sts::" + account.ID + ":federated-user/" + name,
+	}
+	return []element{
+		r.issue(as, r.duration(12*time.Hour)),
+		group("FederatedUser", text("FederatedUserId", as.id), text("Arn", as.arn)),
+		text("PackedPolicySize", strconv.Itoa(percent)),
+	}, nil
+}
+
+func getSessionToken(r *request) ([]element, *refusal) {
+	as := *r.caller
+	as.kind = ofSession
+	if serial, code := r.get("SerialNumber"), r.get("TokenCode"); serial != "" || code != "" {
+		if serial == "" || r.caller.user.mfa[serial] != code {
+			return nil, refuse("AccessDenied", "MultiFactorAuthentication failed with invalid MFA one time pass code.")
+		}
+		as.kind = ofSessionWithMFA
+	}
+	return []element{r.issue(as, r.duration(12*time.Hour))}, nil
+}
