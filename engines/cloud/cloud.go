@@ -93,6 +93,14 @@ func newEngine(log *slog.Logger, counts *Counts) *engine {
 	engines.On(r, engines.Read, "roles/{name}", "Read a role.", 0, readRole)
 	engines.On(r, engines.Update, "roles/{name}", "Create a role, or change what is given.", 0, writeRole).Exists = roleExists
 	engines.On(r, engines.Delete, "roles/{name}", "Delete a role. What it has handed out lives on until it expires.", 0, deleteRole)
+
+	const here = engines.ClusterLocal | engines.Active // each cluster makes its own users and leases
+	engines.On(r, engines.Read, "creds/{name}", "Get credentials of a role.", here, e.issue("creds"))
+	engines.On(r, engines.Update, "creds/{name}", "Get credentials of a role.", here, e.issue("creds"))
+	engines.On(r, engines.Read, "sts/{name}", "Get credentials of a role: temporary ones, if it was made with a legacy parameter.", here, e.issue("sts"))
+	engines.On(r, engines.Update, "sts/{name}", "Get credentials of a role: temporary ones, if it was made with a legacy parameter.", here, e.issue("sts"))
+	engines.On(r, engines.List, "rollbacks", "List what may have been made at the provider, belongs to nothing, and is to be undone.", engines.ClusterLocal, listRollbacks)
+	engines.On(r, engines.Read, "rollbacks/{id}", "Read a rollback: what it is about, and why it has not succeeded yet.", engines.ClusterLocal, readRollback)
 	return e
 }
 

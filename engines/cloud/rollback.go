@@ -2,9 +2,256 @@ package cloud
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/cloud/aws"
+	"github.com/coffer-project/coffer/storage"
 )
 
+const (
+	rollbackPrefix storage.Key = "rollback/"
+
+	// kindUser is the kind of rollbacks and of leases.
+	kindUser = "user"
+	// issueTag is the tag, with a random value, that tells a user made here from another one of the same name.
+	issueTag = "coffer-credential"
+
+	// A user is made within makeTime of its note, or not any more; notes are looked at after settleTime, when everything has
+	// reached all of the provider. What is between the two is for clocks that differ.
+	makeTime   = 2 * time.Minute
+	settleTime = 5 * time.Minute
+
+	undoTime  = time.Minute          // for one attempt
+	roundTime = engines.WorkInterval // after which the others have to wait for the next round
+	patience  = 20                   // attempts until somebody has to act
+	dailyNews = 24 * time.Hour       // and how often that is said
+	minBack   = time.Minute          // between attempts
+	maxBack   = time.Hour            //
+	scanCount = 100                  // notes read at once
+)
+
+// made is a user at the provider, as notes and leases keep it.
+type made struct {
+	Name    string   `json:"user"`
+	ID      string   `json:"user_id,omitempty"` // "" if the provider has not told it yet
+	Tag     string   `json:"tag,omitempty"`     // value of issueTag; "" if there was no room for it
+	Through []string `json:"through,omitempty"` // ARNs of the roles that lead to its account
+}
+
+// is reports whether a user of the name is the one.
+func (u *made) is(found aws.User) bool {
+	if u.ID != "" {
+		return found.ID == u.ID
+	}
+	return u.Tag == "" || found.Tags[issueTag] == u.Tag
+}
+
+// rollback notes what is about to be made at the provider, as JSON. The commit that stores the lease deletes it; what is
+// left of others is undone.
+type rollback struct {
+	Format int    `json:"format"` // 1
+	Kind   string `json:"kind"`
+	made
+	CreatedAt  time.Time `json:"created_at"`
+	Attempts   int       `json:"attempts,omitempty"`
+	Next       time.Time `json:"next"`
+	LastError  string    `json:"last_error,omitempty"`
+	ReportedAt time.Time `json:"reported_at,omitzero"`
+}
+
+func (n *rollback) format() *int { return &n.Format }
+
+// note stores a rollback under a new id, to be looked at from next on.
+func note(ctx context.Context, m engines.Mount, u made, next time.Time) (storage.Key, error) {
+	key := rollbackPrefix + storage.Key(rand.Text())
+	n := rollback{Kind: kindUser, made: u, CreatedAt: time.Now().Round(0).UTC(), Next: next.Round(0).UTC()}
+	_, err := storage.Update(ctx, m.ClusterStorage, func(t *storage.Txn) error { return put(t, key, &n) })
+	return key, err
+}
+
 // rollBack undoes what is due.
-func (e *engine) rollBack(context.Context, engines.Mount) error { return nil }
+func (e *engine) rollBack(ctx context.Context, m engines.Mount) error {
+	start := time.Now()
+	for after := storage.Key(""); ; {
+		entries, err := m.ClusterStorage.Scan(ctx, rollbackPrefix, after, scanCount)
+		if err != nil || len(entries) == 0 {
+			return err
+		}
+		for _, entry := range entries {
+			after = entry.Key
+			if time.Since(start) > roundTime {
+				return nil
+			}
+			if err := e.rollBackOne(ctx, m, entry); aws.KindOf(err) == aws.Throttled {
+				return nil // so would be the others
+			} else if err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// rollBackOne undoes one note if it is due. Its error is ours, or that the provider wants less of us.
+func (e *engine) rollBackOne(ctx context.Context, m engines.Mount, entry storage.Entry) error {
+	var n rollback
+	if err := json.Unmarshal(entry.Value, &n); err != nil || n.Format != 1 || n.Kind != kindUser {
+		e.log.Debug("a rollback of another version stays", "key", string(entry.Key))
+		return nil
+	}
+	if n.Next.After(time.Now()) {
+		return nil
+	}
+	call, cancel := context.WithTimeout(ctx, undoTime)
+	defer cancel()
+	was, err := e.removeUser(call, m, n.made)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		return e.postpone(ctx, m, entry.Key, err)
+	}
+	_, err = m.ClusterStorage.Commit(ctx, storage.Batch{
+		Reads: []storage.Read{{Key: entry.Key, Version: entry.Version}}, Deletes: []storage.Key{entry.Key},
+	})
+	if errors.Is(err, storage.ErrConflict) {
+		return nil // a lease has it, or another node was about it
+	}
+	if err == nil && was {
+		e.counts.RolledBack.Add(1)
+		e.log.Info("a user that belonged to nothing was removed", "user", n.Name)
+	}
+	return err
+}
+
+// removeUser removes a user if it is there, and is the one that is meant.
+func (e *engine) removeUser(ctx context.Context, m engines.Mount, u made) (was bool, err error) {
+	api, err := e.api(ctx, m, through(u.Through)...)
+	if err != nil {
+		return false, err
+	}
+	found, err := api.GetUser(ctx, u.Name)
+	switch kind := aws.KindOf(err); {
+	case err == nil && !u.is(found):
+		e.log.Warn("a user has the name of one that was made here, and stays", "user", u.Name)
+		return false, nil
+	case err == nil || kind == aws.Denied: // who may remove need not be allowed to look
+		return true, api.RemoveUser(ctx, u.Name)
+	case kind == aws.NotFound:
+		return false, nil
+	}
+	return false, err
+}
+
+// postpone stores when to try again. It returns the cause if it is not one of this note alone.
+func (e *engine) postpone(ctx context.Context, m engines.Mount, key storage.Key, cause error) error {
+	if isOurs(cause) {
+		return cause
+	}
+	var n rollback
+	report := false
+	_, err := storage.Update(ctx, m.ClusterStorage, func(t *storage.Txn) error {
+		n = rollback{}
+		if found, err := get(ctx, t, key, &n); !found || err != nil {
+			return err
+		}
+		now := time.Now().Round(0).UTC()
+		n.Attempts++
+		n.LastError = textOf(cause)
+		n.Next = now.Add(backOff(n.Attempts))
+		if report = n.Attempts >= patience && now.Sub(n.ReportedAt) >= dailyNews; report {
+			n.ReportedAt = now
+		}
+		return put(t, key, &n)
+	})
+	if err != nil {
+		return err
+	}
+	switch {
+	case report:
+		e.log.Error("a user that belongs to nothing cannot be removed: remove the cause, it is tried on", "user", n.Name, "attempts", n.Attempts, "err", cause)
+	case n.Attempts < patience:
+		e.log.Warn("a user that belongs to nothing could not be removed, it is tried again", "user", n.Name, "attempts", n.Attempts, "err", cause)
+	}
+	if aws.KindOf(cause) == aws.Throttled {
+		return cause
+	}
+	return nil
+}
+
+// isOurs reports whether an error is about our own storage, so that the next read or write will meet it too.
+func isOurs(err error) bool {
+	for _, ours := range []error{storage.ErrUnavailable, storage.ErrReadOnly, storage.ErrPrimaryOnly, storage.ErrSealed, storage.ErrOutcomeUnknown} {
+		if errors.Is(err, ours) {
+			return true
+		}
+	}
+	return false
+}
+
+// textOf is what administrators may read of an error.
+func textOf(err error) string {
+	if e, ok := errors.AsType[*engines.Error](refused(err)); ok {
+		return e.Detail
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return "it took too long"
+	}
+	return "internal error: the server's log says more"
+}
+
+// backOff returns how long to wait after so many attempts.
+func backOff(attempts int) time.Duration {
+	d := min(minBack<<min(attempts-1, 10), maxBack)
+	return d - d/5 + mathrand.N(d/5+1) //nolint:gosec // jitter, not a secret
+}
+
+type rollbackIn struct {
+	ID string `json:"id" help:"Id of the rollback."`
+}
+
+func listRollbacks(ctx context.Context, req *engines.Request, _ *none) (*engines.Response, error) {
+	entries, err := req.Mount.ClusterStorage.Scan(ctx, rollbackPrefix, "", 0)
+	if err != nil {
+		return nil, err
+	}
+	if len(entries) == 0 {
+		return nil, engines.NotFound("")
+	}
+	keys := make([]string, 0, len(entries))
+	info := make(map[string]any, len(entries))
+	for _, entry := range entries {
+		var n rollback
+		if err := json.Unmarshal(entry.Value, &n); err != nil {
+			return nil, fmt.Errorf("decoding %q: unknown format", entry.Key)
+		}
+		id := string(entry.Key[len(rollbackPrefix):])
+		keys = append(keys, id)
+		info[id] = n.data(id)
+	}
+	return &engines.Response{Data: map[string]any{"keys": keys, "key_info": info}}, nil
+}
+
+func readRollback(ctx context.Context, req *engines.Request, in *rollbackIn) (*engines.Response, error) {
+	var n rollback
+	found, err := get(ctx, req.Mount.ClusterStorage, rollbackPrefix+storage.Key(in.ID), &n)
+	if err != nil {
+		return nil, err
+	}
+	if !found {
+		return nil, engines.NotFound("")
+	}
+	return &engines.Response{Data: n.data(in.ID)}, nil
+}
+
+func (n *rollback) data(id string) map[string]any {
+	return map[string]any{
+		"id": id, "kind": n.Kind, "user": n.Name, "created_at": timeOrNil(n.CreatedAt), "attempts": n.Attempts,
+		"next_attempt": timeOrNil(n.Next), "last_error": n.LastError,
+	}
+}

@@ -1,0 +1,67 @@
+package cloud
+
+import (
+	"context"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/cloud/aws"
+)
+
+// issueSession hands out temporary credentials. They end by themselves and nobody can end them before, so no lease is
+// stored: the client is told how long they last.
+func (e *engine) issueSession(ctx context.Context, req *engines.Request, r *role, g grant) (*engines.Response, error) {
+	conf, _, err := getRoot(ctx, req.Mount.Storage)
+	if err != nil {
+		return nil, err
+	}
+	api, err := e.client.get(ctx, conf, through(r.AssumeRoleARNs))
+	if err != nil {
+		return nil, err
+	}
+	c, err := newSession(ctx, api, conf, req.Caller, r, g)
+	if err != nil {
+		return nil, err
+	}
+	ttl := g.TTL
+	if left := time.Until(c.ExpiresAt).Round(time.Second); left > 0 && left < ttl {
+		ttl = left
+	}
+	data := map[string]any{
+		"access_key":     c.AccessKey,
+		"secret_key":     c.SecretKey.Reveal(),
+		"security_token": c.SessionToken.Reveal(),
+		"session_token":  c.SessionToken.Reveal(),
+		"ttl":            int64(ttl / time.Second),
+	}
+	if c.ARN != "" {
+		data["arn"] = c.ARN
+	}
+	return &engines.Response{Data: data, Lease: &engines.Lease{TTL: ttl}}, nil
+}
+
+func newSession(ctx context.Context, api aws.API, conf *root, caller engines.Caller, r *role, g grant) (aws.Credentials, error) {
+	if g.Type == sessionToken {
+		return api.GetSessionToken(ctx, g.TTL, g.MFA)
+	}
+	policy, arns, err := sessionPolicy(ctx, api, r)
+	if err != nil {
+		return aws.Credentials{}, err
+	}
+	if g.Type == federationToken {
+		name, err := conf.username(stsName, caller.DisplayName, r.name)
+		if err != nil {
+			return aws.Credentials{}, err
+		}
+		return api.GetFederationToken(ctx, aws.Federation{Name: name, Policy: policy, PolicyARNs: arns, TTL: g.TTL})
+	}
+	name := g.SessionName
+	if name == "" {
+		if name, err = conf.username(iamName, caller.DisplayName, r.name); err != nil {
+			return aws.Credentials{}, err
+		}
+	}
+	return api.AssumeRole(ctx, aws.AssumeRole{
+		RoleARN: g.RoleARN, Session: name, ExternalID: r.ExternalID, Policy: policy, PolicyARNs: arns, Tags: r.SessionTags, TTL: g.TTL,
+	})
+}

@@ -1,0 +1,207 @@
+package cloud
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/cloud/aws"
+	"github.com/coffer-project/coffer/storage"
+)
+
+const (
+	visibleTime = 20 * time.Second // for a new user to be found everywhere
+	firstPause  = 250 * time.Millisecond
+	maxPause    = 2 * time.Second
+	takeBackMax = 15 * time.Second
+	keyTries    = 3
+	// answerTime is what the rest of the request takes at most.
+	answerTime = 10 * time.Second
+)
+
+// issueUser makes a user with a key. From the note on, whatever happens, either a lease stands for the user or it is
+// removed.
+func (e *engine) issueUser(ctx context.Context, req *engines.Request, r *role, _ grant) (*engines.Response, error) {
+	ctx, cancel := context.WithTimeout(ctx, makeTime)
+	defer cancel()
+	m := req.Mount
+	terms, err := getLease(ctx, m.Storage, m)
+	if err != nil {
+		return nil, err
+	}
+	conf, _, err := getRoot(ctx, m.Storage)
+	if err != nil {
+		return nil, err
+	}
+	name, err := conf.username(iamName, req.Caller.DisplayName, r.name)
+	if err != nil {
+		return nil, err
+	}
+	api, err := e.client.get(ctx, conf, through(r.AssumeRoleARNs))
+	if err != nil {
+		return nil, err
+	}
+	u := made{Name: name, Through: r.AssumeRoleARNs}
+	if len(r.IAMTags) < maxTags {
+		u.Tag = rand.Text()
+	}
+	begun := time.Now()
+	noted, err := note(ctx, m, u, begun.Add(settleTime))
+	if err != nil {
+		return nil, err
+	}
+	key, err := makeUser(ctx, api, r, &u, begun)
+	if err != nil {
+		e.takeBack(ctx, m, api, &u, noted, err)
+		return nil, err
+	}
+	l := userLease{made: u}
+	*l.format() = 1
+	internal, err := json.Marshal(l)
+	if err != nil {
+		return nil, err
+	}
+	return &engines.Response{
+		Data: map[string]any{
+			"access_key": key.AccessKey, "secret_key": key.SecretKey.Reveal(), "security_token": nil, "session_token": nil,
+		},
+		Warnings: waitUntilValid(ctx, api, key, r.WaitUntilValid),
+		Lease: &engines.Lease{
+			Kind: kindUser, TTL: terms.Lease, MaxTTL: terms.Max, Renewable: true, Internal: internal, Done: []storage.Key{noted},
+		},
+	}, nil
+}
+
+// makeUser makes the user with everything that the role gives it, its key last. It sets u.ID once there is a user.
+func makeUser(ctx context.Context, api aws.API, r *role, u *made, begun time.Time) (aws.Credentials, error) {
+	var key aws.Credentials
+	// By the clock on the wall, which goes on while the machine is asleep.
+	if time.Now().Round(0).Sub(begun.Round(0)) > makeTime {
+		return key, context.DeadlineExceeded
+	}
+	tags := maps.Clone(r.IAMTags)
+	if u.Tag != "" {
+		if tags == nil {
+			tags = map[string]string{}
+		}
+		tags[issueTag] = u.Tag
+	}
+	user, err := api.CreateUser(ctx, aws.NewUser{Name: u.Name, Path: r.UserPath, BoundaryARN: r.BoundaryARN, Tags: tags})
+	if err != nil {
+		return key, err
+	}
+	u.ID = user.ID
+	var steps []func() error
+	for _, arn := range r.PolicyARNs {
+		steps = append(steps, func() error { return api.AttachUserPolicy(ctx, u.Name, arn) })
+	}
+	if r.PolicyDocument != "" {
+		steps = append(steps, func() error { return api.PutUserPolicy(ctx, u.Name, r.name, r.PolicyDocument) })
+	}
+	for _, group := range r.IAMGroups {
+		steps = append(steps, func() error { return api.AddUserToGroup(ctx, u.Name, group) })
+	}
+	steps = append(steps, func() (err error) {
+		key, err = newKey(ctx, api, u.Name)
+		return err
+	})
+	until := time.Now().Add(visibleTime)
+	for _, step := range steps {
+		if err := whenVisible(ctx, api, u.Name, until, step); err != nil {
+			return key, err
+		}
+	}
+	return key, nil
+}
+
+// whenVisible repeats a step on a new user while the provider does not find it everywhere, or is still about it.
+func whenVisible(ctx context.Context, api aws.API, user string, until time.Time, step func() error) error {
+	seen := false
+	for wait := firstPause; ; wait = min(2*wait, maxPause) {
+		err := step()
+		switch aws.KindOf(err) {
+		case aws.Conflict:
+		case aws.NotFound: // the user, or else a policy or group
+			if seen {
+				return err
+			}
+			_, e := api.GetUser(ctx, user)
+			if e != nil && aws.KindOf(e) != aws.NotFound {
+				return err
+			}
+			seen = e == nil // once more: places differ
+		default:
+			return err
+		}
+		if time.Now().Add(wait).After(until) || pause(ctx, wait) != nil {
+			return err
+		}
+	}
+}
+
+// newKey makes the key of a new user. After a lost answer there may be one whose secret nobody knows: it goes.
+func newKey(ctx context.Context, api aws.API, user string) (aws.Credentials, error) {
+	for try := 1; ; try++ {
+		key, err := api.CreateAccessKey(ctx, user)
+		if aws.KindOf(err) != aws.Unavailable || try == keyTries {
+			return key, err
+		}
+		keys, e := api.ListAccessKeys(ctx, user)
+		if e != nil {
+			return key, err
+		}
+		for _, k := range keys {
+			if api.DeleteAccessKey(ctx, user, k.ID) != nil {
+				return key, err
+			}
+		}
+	}
+}
+
+// takeBack removes what was made of a user, as far as that goes now. The note stays, unless there can be no user: one that
+// has just been made may not be seen yet, and would be left behind.
+func (e *engine) takeBack(ctx context.Context, m engines.Mount, api aws.API, u *made, noted storage.Key, cause error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeBackMax)
+	defer cancel()
+	kind := aws.KindOf(cause)
+	if u.ID == "" && slices.Contains([]aws.Kind{aws.Exists, aws.Denied, aws.Invalid}, kind) {
+		if _, err := m.ClusterStorage.Commit(ctx, storage.Batch{Deletes: []storage.Key{noted}}); err != nil {
+			e.log.Debug("a rollback without anything to undo stays", "err", err)
+		}
+		return
+	}
+	if u.ID == "" || kind == aws.Throttled {
+		return // not known to be ours, or not now
+	}
+	if err := api.RemoveUser(ctx, u.Name); err != nil {
+		e.log.Debug("a user that was not finished is removed later", "user", u.Name, "err", err)
+	}
+}
+
+// waitUntilValid waits until the provider knows a new key, at most for limit, and says how that went.
+func waitUntilValid(ctx context.Context, api aws.API, key aws.Credentials, limit time.Duration) []string {
+	if limit <= 0 {
+		return nil
+	}
+	until := time.Now().Add(limit)
+	if end, ok := ctx.Deadline(); ok && end.Add(-answerTime).Before(until) {
+		until = end.Add(-answerTime)
+	}
+	ctx, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	start := time.Now()
+	for wait := firstPause; ; wait = min(2*wait, maxPause) {
+		if _, err := api.CallerIdentity(ctx, key); err == nil {
+			return []string{"wait_until_valid: the access key is valid, where the provider was asked"}
+		}
+		if pause(ctx, wait) != nil {
+			waited := time.Since(start).Round(time.Second)
+			return []string{fmt.Sprintf("wait_until_valid: the access key is not valid yet, after %v: wait before you use it", waited)}
+		}
+	}
+}

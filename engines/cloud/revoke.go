@@ -1,0 +1,45 @@
+package cloud
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+)
+
+// userLease is what a lease keeps, as JSON.
+type userLease struct {
+	Format int `json:"format"` // 1
+	made
+}
+
+func (l *userLease) format() *int { return &l.Format }
+
+// RevokeLease implements engines.Leaser: it removes the user. A user that is not there is one that was removed, unless it
+// has just been made: then it may only not be seen yet, and a note lets it be looked for again.
+func (e *engine) RevokeLease(ctx context.Context, m engines.Mount, l engines.LeaseRecord) error {
+	var u userLease
+	if err := json.Unmarshal(l.Internal, &u); err != nil || u.Format != 1 || l.Kind != kindUser || u.Name == "" {
+		return fmt.Errorf("not a lease of this engine: kind %q", l.Kind)
+	}
+	was, err := e.removeUser(ctx, m, u.made)
+	if err != nil {
+		return refused(err)
+	}
+	if was {
+		e.counts.Revoked.Add(1)
+		return nil
+	}
+	if settled := l.IssuedAt.Add(settleTime); settled.After(time.Now()) {
+		_, err = note(ctx, m, u.made, settled)
+	}
+	return err
+}
+
+// RenewLease implements engines.Leaser: what holds is what config/lease says now.
+func (e *engine) RenewLease(ctx context.Context, m engines.Mount, _ engines.LeaseRecord) (engines.Lease, error) {
+	terms, err := getLease(ctx, m.Storage, m)
+	return engines.Lease{TTL: terms.Lease, MaxTTL: terms.Max, Renewable: true}, err
+}
