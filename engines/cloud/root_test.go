@@ -270,6 +270,67 @@ func TestRootKeyCreatedAt(t *testing.T) {
 	}
 }
 
+func TestRootKeyOfARotationThatIsReplacedIsWarnedOf(t *testing.T) {
+	tests := []struct {
+		name     string
+		old, new root
+		want     string
+	}{
+		{"nothing before", root{}, root{AccessKey: "a"}, ""},
+		{"another key", root{AccessKey: "a"}, root{AccessKey: "b"}, ""},
+		{"the same key", root{AccessKey: "a", KeyCreatedAt: fixed}, root{AccessKey: "a"}, ""},
+		{"no key any more", root{AccessKey: "a"}, root{}, "are forgotten"},
+		{"another than the rotated key", root{AccessKey: "a", KeyCreatedAt: fixed}, root{AccessKey: "b"}, "delete it at the provider (a)"},
+		{"no rotated key any more", root{AccessKey: "a", KeyCreatedAt: fixed}, root{}, "delete it at the provider (a)"},
+	}
+	for _, tt := range tests {
+		if got := tt.new.loses(&tt.old); (got == "") != (tt.want == "") || !strings.Contains(got, tt.want) {
+			t.Errorf("%s: %q, want %q in it", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestRootRotationIsDue(t *testing.T) {
+	tests := []struct {
+		name           string
+		window         time.Duration
+		next           time.Time
+		rotate, missed bool
+	}{
+		{"never", 0, time.Time{}, false, false},
+		{"not yet", 0, fixed.Add(1), false, false},
+		{"now", 0, fixed, true, false},
+		{"long ago without a window", 0, fixed.AddDate(-1, 0, 0), true, false},
+		{"within the window", time.Hour, fixed.Add(1 - time.Hour), true, false},
+		{"after the window", time.Hour, fixed.Add(-time.Hour), false, true},
+	}
+	for _, tt := range tests {
+		r := &root{NextRotation: tt.next, RotationWindow: tt.window}
+		if rotate, missed := r.due(fixed); rotate != tt.rotate || missed != tt.missed {
+			t.Errorf("%s: due = %v, %v, want %v, %v", tt.name, rotate, missed, tt.rotate, tt.missed)
+		}
+	}
+}
+
+func FuzzSchedule(f *testing.F) {
+	for _, seed := range []string{"0 3 * * SAT", "@daily", "@every 1m", "TZ=UTC", "*/0 * * * *", "0-59/7,3 1-2 ? JAN-mar 0", "0 0 31 2 *", "@"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if s, err := parseSchedule(text); err == nil && !s.Next(fixed).After(fixed) {
+			t.Errorf("%q is due in the past", text)
+		}
+	})
+}
+
+func TestRootAndLeaseTakeHostileRequests(t *testing.T) {
+	m := testMount(t)
+	m.Must(engines.Update, "config/root", keys(nil))
+	m.Must(engines.Update, "config/lease", `{"lease":"1h","lease_max":"2h"}`)
+	enginetest.Hostile(t, m)
+	enginetest.Documented(t, m)
+}
+
 // The secret is in no answer, error or log, whatever is wrong with the request.
 func TestRootSecretIsNotShown(t *testing.T) {
 	var log bytes.Buffer

@@ -46,22 +46,22 @@ func writeRoot(ctx context.Context, req *engines.Request, in *rootIn) (*engines.
 	if p != nil {
 		return nil, engines.Invalid("%s", strings.Join(p, "; "))
 	}
-	dropped := false
 	now := time.Now()
+	var lost string
 	_, err := storage.Update(ctx, req.Mount.Storage, func(t *storage.Txn) error {
 		old, _, err := getRoot(ctx, t)
 		if err != nil {
 			return err
 		}
 		r.succeed(old, now)
-		dropped = old.AccessKey != "" && r.AccessKey == ""
+		lost = r.loses(old)
 		return put(t, rootKey, r)
 	})
 	if err != nil {
 		return nil, err
 	}
-	if dropped {
-		warnings = append(warnings, "access_key, secret_key: were configured, and are forgotten because this request does not give them: the provider is now reached with the credentials of the machine")
+	if lost != "" {
+		warnings = append(warnings, lost)
 	}
 	if warnings == nil {
 		return nil, nil
@@ -88,6 +88,7 @@ func (in *rootIn) root() *root {
 // succeed takes from the configuration before what a write of the same key and the same terms of rotation leaves alone:
 // clients write what they have over and over, and the clock must not begin anew each time.
 func (r *root) succeed(old *root, now time.Time) {
+	r.KeyCreatedAt = time.Time{}
 	sameKey := r.AccessKey == old.AccessKey && r.SecretKey == old.SecretKey
 	if sameKey {
 		r.KeyCreatedAt = old.KeyCreatedAt
@@ -97,6 +98,19 @@ func (r *root) succeed(old *root, now time.Time) {
 		return
 	}
 	r.setNextRotation(now)
+}
+
+// loses returns a warning about a key that is configured no longer, "" if there is none.
+func (r *root) loses(old *root) string {
+	switch {
+	case r.AccessKey == old.AccessKey:
+		return ""
+	case !old.KeyCreatedAt.IsZero():
+		return "access_key: replaces a key that a rotation made and nobody else has the secret of: delete it at the provider (" + old.AccessKey + ")"
+	case r.AccessKey == "":
+		return "access_key, secret_key: were configured, and are forgotten because this request does not give them: the provider is now reached with the credentials of the machine"
+	}
+	return ""
 }
 
 // check returns everything that keeps the configuration from working, and what should be known about it.

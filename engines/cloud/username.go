@@ -47,12 +47,16 @@ func (r *root) username(kind, displayName, roleName string) (string, error) {
 	in := nameInput{Type: kind, DisplayName: displayName, PolicyName: roleName}
 	name, err := renderName(r.UsernameTemplate, in, time.Now())
 	if err != nil {
-		return "", &engines.Error{Kind: engines.KindInternal, Detail: "username_template of config/root: " + templateText(err), Err: err}
+		return "", badTemplate(": "+templateText(err), err)
 	}
 	if problem := checkName(kind, name); problem != "" {
-		return "", &engines.Error{Kind: engines.KindInternal, Detail: "username_template of config/root " + problem}
+		return "", badTemplate(" "+problem, nil)
 	}
 	return name, nil
+}
+
+func badTemplate(why string, err error) error {
+	return &engines.Error{Kind: engines.KindInternal, Detail: "username_template of config/root" + why, Err: err}
 }
 
 // checkName returns why the provider would refuse a name, "" if it would not.
