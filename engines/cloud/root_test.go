@@ -15,6 +15,7 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/cloud/aws"
+	"github.com/coffer-project/coffer/engines/cloud/awstest"
 	"github.com/coffer-project/coffer/engines/enginetest"
 )
 
@@ -349,6 +350,46 @@ func TestRootSecretIsNotShown(t *testing.T) {
 	}
 	if strings.Contains(log.String(), testSecret) {
 		t.Error("the secret is in the log")
+	}
+}
+
+// The provider is reached as configured, and from the next request on as it is configured then. The endpoint does not check
+// that credentials are valid.
+func TestRootReachesTheProvider(t *testing.T) {
+	s := awstest.New(t)
+	m := testMount(t)
+	e := m.Engine.(*engine)
+	id, secret := s.Root()
+	write := func(id, secret string) {
+		t.Helper()
+		m.Must(engines.Update, "config/root", fields{"access_key": id, "secret_key": secret, "iam_endpoint": s.URL, "sts_endpoint": s.URL, "max_retries": 0})
+	}
+	write(id, "not-the-secret")
+	var failure *aws.Error
+	if _, err := mustAPI(t, e, m).CallerIdentity(t.Context(), aws.Credentials{}); !errors.As(err, &failure) || failure.Kind != aws.Denied {
+		t.Errorf("with a wrong secret: %v, want it denied", err)
+	}
+	write(id, secret)
+	api := mustAPI(t, e, m)
+	if arn, err := api.CallerIdentity(t.Context(), aws.Credentials{}); err != nil || !strings.HasSuffix(arn, "/root-user") {
+		t.Errorf("CallerIdentity = %q, %v", arn, err)
+	}
+
+	// The names of the default template are names there. The server judges what it is sent.
+	r, _, err := getRoot(t.Context(), m.Mount.Storage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	user, errUser := r.username(iamName, "ldap-bob@example.com", strings.Repeat("long ", 20))
+	federated, errFederated := r.username(stsName, "ldap-bob@example.com", "role")
+	if errUser != nil || errFederated != nil {
+		t.Fatal(errUser, errFederated)
+	}
+	if _, err := api.CreateUser(t.Context(), aws.NewUser{Name: user}); err != nil {
+		t.Errorf("CreateUser: %v", err)
+	}
+	if _, err := api.GetFederationToken(t.Context(), aws.Federation{Name: federated, Policy: `{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":"s3:*","Resource":"*"}]}`, TTL: time.Hour}); err != nil {
+		t.Errorf("GetFederationToken: %v", err)
 	}
 }
 
