@@ -2,7 +2,6 @@ package cloud
 
 import (
 	"cmp"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -11,11 +10,8 @@ import (
 	"github.com/coffer-project/coffer/engines/cloud/aws"
 )
 
-// Lengths of the name of a session of a role.
-const (
-	minSession = 2
-	maxSession = 64
-)
+// minSession is how many characters the name of a session has at least.
+const minSession = 2
 
 // wish is what a request for credentials says.
 type wish struct {
@@ -116,12 +112,10 @@ func (r *role) nameSession(kind, asked string, g *grant, p *problems) string {
 	return name
 }
 
-var notInSession = regexp.MustCompile(`[^\w+=,.@-]`)
-
 // sessionName returns a text as the provider takes it: _ for what it does not take, and what is too long cut off.
 func sessionName(text string) string {
-	name := notInSession.ReplaceAllString(text, "_")
-	return name[:min(len(name), maxSession)]
+	name := strings.Map(nameChar, text)
+	return name[:min(len(name), maxNameChars[iamName])]
 }
 
 // device returns the code of the role's device. The provider wants one if and only if the role has a device.

@@ -1,12 +1,12 @@
 package cloud
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"unicode/utf16"
 
 	"github.com/coffer-project/coffer/engines"
 )
@@ -91,10 +91,19 @@ func inDocument(value func(string) (string, error)) func(string) (string, error)
 		if strings.ContainsAny(text, "*?$") {
 			return "", fmt.Errorf("what the template %q stands for holds one of *?$, which policies give a meaning", name)
 		}
-		quoted, err := json.Marshal(text)
-		if err != nil {
-			return "", err
-		}
-		return string(quoted[1 : len(quoted)-1]), nil
+		return inJSON(text), nil
 	}
+}
+
+// inJSON returns what stands for a text between the quotes of JSON. Policies hold few characters as they are.
+func inJSON(text string) string {
+	var b strings.Builder
+	for _, c := range utf16.Encode([]rune(text)) {
+		if c < ' ' || c > '~' || c == '"' || c == '\\' {
+			fmt.Fprintf(&b, "\\u%04x", c)
+		} else {
+			b.WriteByte(byte(c))
+		}
+	}
+	return b.String()
 }
