@@ -138,3 +138,8 @@ func calls() map[string]func(t *testing.T, c aws.API) error {
 }
 
 const document = `{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":"ec2:DescribeInstances","Resource":"*"}]}`
+
+// endlessPages answers lists with empty pages, each of which says that there is one more.
+func endlessPages(w http.ResponseWriter, _ *http.Request, form url.Values) {
+	result(w, form.Get("Action"), "<IsTruncated>true</IsTruncated><Marker>more</Marker>")
+}
