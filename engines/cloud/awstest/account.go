@@ -25,6 +25,7 @@ type Account struct {
 // users is a group.
 type users struct {
 	name     string
+	id       string
 	arn      string
 	attached []string
 	inline   map[string]string
@@ -99,8 +100,8 @@ type Role struct {
 	Name       string
 	ExternalID string        // that has to be given, if it is not ""
 	MaxTTL     time.Duration // 0 is one hour
-	Powerless  bool          // it may only ask who it is. Sessions with policies of their own may not do more either
-	Trusted    []string      // ARNs of users and roles that may assume it; nil is everybody who may do anything
+	Powerless  bool          // it may do nothing but assume roles that trust it, as may sessions with policies of their own
+	Trusted    []string      // ARNs of users and roles that may assume it; nil is everybody who may do everything
 }
 
 // In returns an account, which is made if there was none with this id.
@@ -141,6 +142,9 @@ func newKey(u *user, now time.Time) *accessKey {
 func (a *Account) AddUser(name string) User {
 	a.s.mu.Lock()
 	defer a.s.mu.Unlock()
+	if a.users[fold(name)] != nil {
+		panic("awstest: there is a user " + name)
+	}
 	u := newUser(a, name, "/", a.s.now())
 	a.users[fold(name)] = u
 	return u.seen()
@@ -150,7 +154,6 @@ func (a *Account) AddUser(name string) User {
 func (a *Account) must(name string) *user {
 	u := a.users[fold(name)]
 	if u == nil {
-		a.s.testing.Helper()
 		panic("awstest: there is no user " + name)
 	}
 	return u
@@ -238,7 +241,7 @@ func (a *Account) AddGroup(g Group) {
 	inline := map[string]string{}
 	maps.Copy(inline, g.Inline)
 	a.groups[fold(g.Name)] = &users{
-		name: g.Name, arn: "arn:aws:iam::" + a.ID + ":group/" + g.Name, attached: slices.Clone(g.Policies), inline: inline,
+		name: g.Name, id: letters("AGPA", 17), arn: "arn:aws:iam::" + a.ID + ":group/" + g.Name, attached: slices.Clone(g.Policies), inline: inline,
 	}
 }
 

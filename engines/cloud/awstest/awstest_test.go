@@ -576,6 +576,64 @@ func TestPropagation(t *testing.T) {
 	wantCode(t, "ten seconds later", err, "")
 }
 
+func TestTrustIsEnoughToAssume(t *testing.T) {
+	s := awstest.New(t)
+	ctx := t.Context()
+	who := s.AddUser("u")
+	k := s.AddKey("u")
+	hub := s.AddRole(awstest.Role{Name: "hub", Powerless: true, Trusted: []string{who.ARN}})
+	spoke := s.In("222222222222").AddRole(awstest.Role{Name: "spoke", Trusted: []string{hub}})
+	open := s.AddRole(awstest.Role{Name: "open"})
+	c := stsAs(s, k.ID, k.Secret, "")
+	assume := func(arn string) (*sts.AssumeRoleOutput, error) {
+		return c.AssumeRole(ctx, &sts.AssumeRoleInput{RoleArn: &arn, RoleSessionName: aws.String("me")})
+	}
+	wantCode(t, "a role that trusts nobody by name", second(assume(open)), "AccessDenied")
+	wantCode(t, "a role that trusts another role", second(assume(spoke)), "AccessDenied")
+	got := must[*sts.AssumeRoleOutput](t)(assume(hub)).Credentials
+	_, err := iamAs(s, *got.AccessKeyId, *got.SecretAccessKey, *got.SessionToken).ListUsers(ctx, &iam.ListUsersInput{})
+	wantCode(t, "a powerless role", err, "AccessDenied")
+	c = stsAs(s, *got.AccessKeyId, *got.SecretAccessKey, *got.SessionToken)
+	wantCode(t, "through the role", second(assume(spoke)), "")
+}
+
+func TestCredentialsEndWithTheirUser(t *testing.T) {
+	s := awstest.New(t)
+	_, c := root(s)
+	got := must[*sts.GetSessionTokenOutput](t)(c.GetSessionToken(t.Context(), &sts.GetSessionTokenInput{})).Credentials
+	s.DropUser("root-user")
+	_, err := c.GetCallerIdentity(t.Context(), &sts.GetCallerIdentityInput{})
+	wantCode(t, "the key of a removed user", err, "InvalidClientTokenId")
+	_, err = stsAs(s, *got.AccessKeyId, *got.SecretAccessKey, *got.SessionToken).GetCallerIdentity(t.Context(), &sts.GetCallerIdentityInput{})
+	wantCode(t, "the session of a removed user", err, "InvalidClientTokenId")
+}
+
+// TestMismatchEchoesWhatWasSigned: clients have to expect their session token in an error.
+func TestMismatchEchoesWhatWasSigned(t *testing.T) {
+	s := awstest.New(t)
+	_, c := root(s)
+	got := must[*sts.GetSessionTokenOutput](t)(c.GetSessionToken(t.Context(), &sts.GetSessionTokenInput{})).Credentials
+	_, err := stsAs(s, *got.AccessKeyId, "wrong", *got.SessionToken).GetCallerIdentity(t.Context(), &sts.GetCallerIdentityInput{})
+	wantCode(t, "a wrong secret", err, "SignatureDoesNotMatch")
+	if err == nil || !strings.Contains(err.Error(), *got.SessionToken) {
+		t.Error("the token is not echoed")
+	}
+}
+
+func BenchmarkUser(b *testing.B) {
+	s := awstest.New(b, awstest.Unrecorded())
+	c, _ := root(s)
+	for n := 0; b.Loop(); n++ {
+		name := aws.String(fmt.Sprint("u", n))
+		if _, err := c.CreateUser(b.Context(), &iam.CreateUserInput{UserName: name}); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := c.DeleteUser(b.Context(), &iam.DeleteUserInput{UserName: name}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 func TestFurtherAddress(t *testing.T) {
 	s := awstest.New(t)
 	key, secret := s.Root()

@@ -106,7 +106,7 @@ func (u *user) describe(full bool) []element {
 	}
 	if u.boundary != "" {
 		all = append(all, group("PermissionsBoundary",
-			text("PermissionsBoundaryType", "Policy"), text("PermissionsBoundaryArn", u.boundary)))
+			text("PermissionsBoundaryType", "PermissionsBoundaryPolicy"), text("PermissionsBoundaryArn", u.boundary)))
 	}
 	if len(u.tags) > 0 {
 		tags := group("Tags")

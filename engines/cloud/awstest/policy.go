@@ -240,7 +240,7 @@ func listGroupsForUser(r *request) ([]element, *refusal) {
 	var rows []row
 	for name := range u.groups {
 		g := u.account.groups[name]
-		rows = append(rows, row{name, group("", text("Path", "/"), text("GroupName", g.name), text("GroupId", "AGPA"+strings.ToUpper(name)),
+		rows = append(rows, row{name, group("", text("Path", "/"), text("GroupName", g.name), text("GroupId", g.id),
 			text("Arn", g.arn), when("CreateDate", u.created))})
 	}
 	return r.page("Groups", rows)

@@ -92,7 +92,7 @@ func (r *request) authorise(service string) *refusal {
 		}
 		return denied
 	}
-	if !p.may {
+	if !p.may && r.action != "AssumeRole" { // which the role has a say in
 		return denied
 	}
 	return nil
@@ -192,10 +192,11 @@ func assumeRole(r *request) ([]element, *refusal) {
 	}, nil
 }
 
-// trusts reports whether a role may be assumed by a caller: a user by its ARN, a session of a role by the ARN of its role.
+// trusts reports whether a role may be assumed by a caller. A user is trusted by its ARN, a session of a role by the ARN of
+// its role.
 func (role *Role) trusts(p *principal) bool {
 	if role.Trusted == nil {
-		return true
+		return p.may
 	}
 	return slices.ContainsFunc(role.Trusted, func(arn string) bool {
 		_, name, isRole := strings.Cut(arn, ":role/")
