@@ -62,6 +62,9 @@ type engine struct {
 	log    *slog.Logger
 	counts *Counts
 	client clients
+
+	turns    turns // of static roles, by name, and of the root key
+	schedule schedule
 }
 
 // Router implements engines.Engine.
@@ -93,6 +96,13 @@ func newEngine(log *slog.Logger, counts *Counts) *engine {
 	engines.On(r, engines.Read, "roles/{name}", "Read a role.", 0, readRole)
 	engines.On(r, engines.Update, "roles/{name}", "Create a role, or change what is given.", 0, writeRole).Exists = roleExists
 	engines.On(r, engines.Delete, "roles/{name}", "Delete a role. What it has handed out lives on until it expires.", 0, deleteRole)
+
+	engines.On(r, engines.List, "static-roles", "List the static roles.", 0, listStatic)
+	engines.On(r, engines.Read, "static-roles/{name}", "Read a static role: its user, and when its key was and will be replaced.", 0, readStatic)
+	engines.On(r, engines.Update, "static-roles/{name}", "Create a static role, with a new key of its user, or change what is given.", engines.Primary, e.writeStatic).Exists = staticExists
+	engines.On(r, engines.Delete, "static-roles/{name}", "Delete a static role and its key. The user stays.", engines.Primary, e.deleteStatic)
+	engines.On(r, engines.Update, "static-roles/{name}/rotate", "Replace the key of a static role now.", engines.Primary, e.rotateStatic)
+	engines.On(r, engines.Read, "static-creds/{name}", "Read the key of a static role.", 0, readStaticCreds)
 
 	const here = engines.ClusterLocal | engines.Active // each cluster makes its own users and leases
 	engines.On(r, engines.Read, "creds/{name}", "Get credentials of a role.", here, e.issue("creds"))

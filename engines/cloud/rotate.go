@@ -6,5 +6,4 @@ import (
 	"github.com/coffer-project/coffer/engines"
 )
 
-// rotateDue rotates the keys whose time has come.
-func (e *engine) rotateDue(context.Context, engines.Mount) error { return nil }
+func (e *engine) rotateRootDue(context.Context, engines.Mount) error { return nil }

@@ -1,0 +1,141 @@
+package cloud
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/cloud/aws"
+	"github.com/coffer-project/coffer/storage"
+)
+
+const (
+	// surelyListed is how long after a lost answer a list of keys without it is believed.
+	surelyListed = 15 * time.Second
+	// manyTries is when a leftover becomes something that somebody must look at.
+	manyTries = 20
+)
+
+// clean removes what is left of a static role, which takes more than one try if it is not certain yet what that is. It
+// needs the name's turn.
+func (e *engine) clean(ctx context.Context, m engines.Mount, name string) error {
+	l, err := claimLeftover(ctx, m, name)
+	if err != nil || l == nil {
+		return err
+	}
+	sure, err := e.removeKeys(ctx, m, l)
+	if err != nil {
+		noted := changeLeftover(ctx, m, l, func(t *storage.Txn, stored *leftover) error {
+			stored.LastError = short(err)
+			return stored.put(t)
+		})
+		return errors.Join(err, noted)
+	}
+	return changeLeftover(ctx, m, l, func(t *storage.Txn, stored *leftover) error {
+		if !sure {
+			stored.Keys, stored.NextTry = nil, stored.Pending.Until.Add(surelyListed)
+			return stored.put(t)
+		}
+		t.Delete(leftPrefix + storage.Key(name))
+		key, has := staticUserPrefix+storage.Key(stored.UserID), &staticUser{}
+		found, err := get(ctx, t, key, has)
+		if found && has.Name == name {
+			t.Delete(key)
+		}
+		return err
+	})
+}
+
+// claimLeftover takes the leftover of a name from whoever works on it; nil if there is none.
+func claimLeftover(ctx context.Context, m engines.Mount, name string) (l *leftover, err error) {
+	_, err = storage.Update(ctx, m.Storage, func(t *storage.Txn) error {
+		if l, err = getLeftover(ctx, t, name); err != nil || l == nil {
+			return err
+		}
+		l.claimedAt = clock()
+		if l.Pending == nil {
+			l.Pending = &attempt{}
+		}
+		l.Pending.ID = rand.Text()
+		l.Tries++
+		l.NextTry = l.claimedAt.Add(max(time.Minute, backoff(l.Tries)))
+		if l.Tries > manyTries {
+			l.NextTry = l.claimedAt.Add(24 * time.Hour)
+		}
+		return l.put(t)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// removeKeys deletes the keys of a leftover, and reports whether those were all.
+func (e *engine) removeKeys(ctx context.Context, m engines.Mount, l *leftover) (sure bool, err error) {
+	if len(l.Keys) == 0 && !l.Pending.Listed {
+		return true, nil // nothing was made
+	}
+	api, err := e.api(ctx, m, l.Way.roles()...)
+	if err != nil {
+		return false, err
+	}
+	switch user, err := api.GetUser(ctx, l.Username); {
+	case aws.KindOf(err) == aws.NotFound || err == nil && user.ID != l.UserID:
+		return true, nil // and the keys with it
+	case err != nil:
+		return false, err
+	}
+	for _, id := range l.Keys {
+		if err := dropKey(ctx, api, l.Username, id); err != nil {
+			return false, err
+		}
+	}
+	if !l.Pending.Listed {
+		return true, nil
+	}
+	_, lost, err := settle(ctx, api, l.Username, l.Pending)
+	return lost > 0 || !l.claimedAt.Before(l.Pending.Until.Add(surelyListed)), err
+}
+
+// cleanDue removes the leftovers whose time has come.
+func (e *engine) cleanDue(ctx context.Context, m engines.Mount) error {
+	entries, err := m.Storage.Scan(ctx, leftPrefix, "", 0)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		name := string(entry.Key[len(leftPrefix):])
+		if err := e.cleanIfDue(ctx, m, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cleanIfDue logs what the provider refuses and returns what the store does.
+func (e *engine) cleanIfDue(ctx context.Context, m engines.Mount, name string) error {
+	unlock, busy := e.turns.try(name)
+	if busy != nil {
+		return nil // it is being worked on
+	}
+	defer unlock()
+	l, err := getLeftover(ctx, m.Storage, name)
+	if err != nil || l == nil || clock().Before(l.NextTry) {
+		return err
+	}
+	err = e.clean(ctx, m, name)
+	switch {
+	case err == nil || ofStore(err):
+		return err
+	case l.Tries+1 >= manyTries:
+		e.log.Error("an access key of a static role that is gone cannot be deleted", "role", name, "tries", l.Tries+1, "err", short(err))
+	default:
+		e.log.Warn("an access key of a static role that is gone is not deleted yet", "role", name, "tries", l.Tries+1, "err", short(err))
+	}
+	return nil
+}

@@ -1,0 +1,224 @@
+package cloud
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/cloud/aws"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// leftPrefix has, by the name of the static role, what is left at the provider of roles that are being made or are gone.
+const leftPrefix storage.Key = "static-left/"
+
+// leftover is stored, as JSON, before a static role's first key is made and goes when the role is stored; a role that is
+// deleted becomes one. Its keys are to be deleted, then it is, too. A name has a static role or a leftover, never both,
+// and no two names have the same user.
+type leftover struct {
+	Format   int      `json:"format"` // 1
+	Username string   `json:"username"`
+	UserID   string   `json:"user_id,omitempty"` // "": nothing has been done yet
+	Way      way      `json:"way,omitzero"`
+	Keys     []string `json:"keys,omitempty"`
+	Pending  *attempt `json:"pending,omitempty"`
+
+	Tries     int       `json:"tries,omitempty"`
+	NextTry   time.Time `json:"next_try"`
+	LastError string    `json:"last_error,omitempty"`
+
+	name      string    // where it is stored
+	claimedAt time.Time // the begin of this try to remove it
+}
+
+func (l *leftover) format() *int { return &l.Format }
+
+func getLeftover(ctx context.Context, s getter, name string) (*leftover, error) {
+	l := &leftover{name: name}
+	found, err := get(ctx, s, leftPrefix+storage.Key(name), l)
+	if !found || err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+func (l *leftover) put(t *storage.Txn) error { return put(t, leftPrefix+storage.Key(l.name), l) }
+
+// createStatic makes a key for the user and stores the static role. It needs the name's turn.
+func (e *engine) createStatic(ctx context.Context, m engines.Mount, in *writeStaticIn) (*engines.Response, error) {
+	ctx, done := context.WithTimeout(ctx, tryTime)
+	defer done()
+	if err := e.clean(ctx, m, in.Name); err != nil {
+		return nil, failed(err)
+	}
+	l, err := claimName(ctx, m, in)
+	if err != nil {
+		return nil, failed(err)
+	}
+	r, dropped, err := e.firstKey(ctx, m, l, time.Duration(in.RotationPeriod))
+	if err != nil {
+		ctx, done := detached(ctx)
+		defer done()
+		if cleanErr := e.clean(ctx, m, in.Name); cleanErr != nil {
+			e.log.Warn("what is left of a static role that could not be made stays until it can be removed", "role", in.Name, "err", short(cleanErr))
+		}
+		return nil, failed(err)
+	}
+	e.counts.Rotated.Add(1)
+	answer := &engines.Response{Data: r.data()}
+	if dropped {
+		answer.Warnings = []string{"the IAM user had as many access keys as there can be: the oldest was deleted"}
+	}
+	return answer, nil
+}
+
+// claimName notes that a static role is being made, before anything is asked of the provider. It goes on with what is left
+// of the same before.
+func claimName(ctx context.Context, m engines.Mount, in *writeStaticIn) (l *leftover, err error) {
+	_, err = storage.Update(ctx, m.Storage, func(t *storage.Txn) error {
+		r, err := getStatic(ctx, t, in.Name)
+		if err != nil {
+			return err
+		}
+		if l, err = getLeftover(ctx, t, in.Name); err != nil {
+			return err
+		}
+		if l == nil {
+			l = &leftover{Username: in.Username, Way: way{RoleARN: in.AssumeRoleARN}, name: in.Name}
+		}
+		if r != nil || l.Username != in.Username || l.Way.RoleARN != in.AssumeRoleARN || len(l.Keys) > 0 {
+			return errOvertaken
+		}
+		now := clock()
+		l.Way.Session, l.Way.ExternalID = in.Session, in.ExternalID
+		l.Pending, l.NextTry = nextAttempt(l.Pending, now), now.Add(2*tryTime)
+		return l.put(t)
+	})
+	return l, err
+}
+
+// firstKey makes the key of a new static role and stores it; dropped reports whether another one had to go.
+func (e *engine) firstKey(ctx context.Context, m engines.Mount, l *leftover, period time.Duration) (r *staticRole, dropped bool, err error) {
+	api, err := e.api(ctx, m, l.Way.roles()...)
+	if err != nil {
+		return nil, false, err
+	}
+	user, err := api.GetUser(ctx, l.Username)
+	if aws.KindOf(err) == aws.NotFound {
+		return nil, false, engines.Invalid("field \"username\": there is no IAM user %q: make the user first", l.Username)
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	if l.UserID != "" && l.UserID != user.ID {
+		return nil, false, errOvertaken // removed and made again since the last try, which is cleaned up first
+	}
+	keys, _, err := settle(ctx, api, l.Username, l.Pending)
+	if err != nil {
+		return nil, false, err
+	}
+	if err := e.claimUser(ctx, m, l, user, keys); err != nil {
+		return nil, false, err
+	}
+	key, kept, err := makeKey(ctx, api, l.Username, keys)
+	if err != nil {
+		if !maybeMade(err) {
+			ctx, done := detached(ctx)
+			defer done()
+			err = errors.Join(err, changeLeftover(ctx, m, l, func(t *storage.Txn, stored *leftover) error {
+				stored.Pending.Listed = false
+				return stored.put(t)
+			}))
+		}
+		return nil, false, err
+	}
+	r = &staticRole{
+		Username: l.Username, UserID: user.ID, Period: period, Way: l.Way, Key: key,
+		NextRotation: key.CreatedAt.Add(period), name: l.name,
+	}
+	return r, len(kept) < len(keys), e.bear(ctx, m, api, l, r)
+}
+
+// claimUser reserves the user for the name, and notes the keys there are. What another name has left there goes first.
+func (e *engine) claimUser(ctx context.Context, m engines.Mount, l *leftover, user aws.User, keys []aws.Key) error {
+	for tries := 0; ; tries++ {
+		var other string
+		err := changeLeftover(ctx, m, l, func(t *storage.Txn, stored *leftover) error {
+			key := staticUserPrefix + storage.Key(user.ID)
+			has := &staticUser{}
+			found, err := get(ctx, t, key, has)
+			if err != nil {
+				return err
+			}
+			if other = ""; found && has.Name != l.name {
+				other = has.Name
+				return errOvertaken
+			}
+			stored.UserID = user.ID
+			if !stored.Pending.Listed {
+				stored.Pending.see(keys)
+			}
+			if err := stored.put(t); err != nil {
+				return err
+			}
+			return put(t, key, &staticUser{Name: l.name})
+		})
+		if err == nil {
+			l.UserID = user.ID
+			return nil
+		}
+		if other == "" || tries > 0 {
+			return err
+		}
+		if err := e.takeOver(ctx, m, other, user.Name); err != nil {
+			return err
+		}
+	}
+}
+
+// takeOver removes what another name has left of a user, and refuses if that name is in use.
+func (e *engine) takeOver(ctx context.Context, m engines.Mount, other, user string) error {
+	unlock, busy := e.turns.try(other)
+	if busy != nil {
+		return errOvertaken
+	}
+	defer unlock()
+	r, err := getStatic(ctx, m.Storage, other)
+	if err != nil {
+		return err
+	}
+	if r != nil {
+		return engines.Invalid("field \"username\": the IAM user %q has the static role %q already: two would delete each other's keys", user, other)
+	}
+	return e.clean(ctx, m, other)
+}
+
+// bear stores the new static role in place of its leftover.
+func (e *engine) bear(ctx context.Context, m engines.Mount, api aws.API, l *leftover, r *staticRole) error {
+	ctx, done := detached(ctx)
+	defer done()
+	err := changeLeftover(ctx, m, l, func(t *storage.Txn, _ *leftover) error {
+		t.Delete(leftPrefix + storage.Key(l.name))
+		return r.put(t)
+	})
+	if errors.Is(err, errOvertaken) {
+		return errors.Join(err, dropKey(ctx, api, l.Username, r.Key.ID))
+	}
+	return err
+}
+
+// changeLeftover runs fn in a transaction with what is stored of a leftover, if l's attempt is still the one of it.
+func changeLeftover(ctx context.Context, m engines.Mount, l *leftover, fn func(t *storage.Txn, stored *leftover) error) error {
+	_, err := storage.Update(ctx, m.Storage, func(t *storage.Txn) error {
+		stored, err := getLeftover(ctx, t, l.name)
+		if err != nil {
+			return err
+		}
+		if stored == nil || stored.Pending == nil || stored.Pending.ID != l.Pending.ID {
+			return errOvertaken
+		}
+		return fn(t, stored)
+	})
+	return err
+}

@@ -1,0 +1,137 @@
+package cloud
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/coffer-project/coffer/engines/cloud/aws"
+)
+
+// A key is made in four steps: an attempt is stored with the keys that there are; the oldest key goes if there is no room;
+// the key is made; it is stored and the attempt goes, in one commit. After a crash, or an answer that was lost, the keys
+// that are neither stored nor among those of the attempt are ours, and nobody knows their secrets: they go before the
+// next key is made. Each try gives the attempt a new id, so that whoever was slow can no longer store what it made.
+
+// attempt is the making of a key.
+type attempt struct {
+	ID     string    `json:"id"`
+	Since  time.Time `json:"since"` // the first try
+	Until  time.Time `json:"until"` // when the last one has ended for certain
+	Listed bool      `json:"listed,omitempty"`
+	Seen   []string  `json:"seen,omitempty"` // the keys there were before the first try
+}
+
+const (
+	maxUserKeys = 2 // of a user, at the provider
+	// tryTime bounds one try to make a key.
+	tryTime = 2 * time.Minute
+	// maxSkew is how far the provider's clock may be off: beyond it, requests are refused.
+	maxSkew = 15 * time.Minute
+)
+
+// clock is the time as it is stored.
+func clock() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
+
+// nextAttempt returns a new try, which takes over what is known of those before.
+func nextAttempt(before *attempt, now time.Time) *attempt {
+	a := &attempt{ID: rand.Text(), Since: now, Until: now.Add(tryTime)}
+	if before != nil && before.Listed {
+		a.Since, a.Listed, a.Seen = before.Since, true, before.Seen
+	}
+	return a
+}
+
+// made reports whether a key can be one that the attempt made and lost. known are the ids of keys that are stored.
+func (a *attempt) made(k aws.Key, known []string) bool {
+	if a == nil || !a.Listed || slices.Contains(a.Seen, k.ID) || slices.Contains(known, k.ID) {
+		return false
+	}
+	return k.CreatedAt.IsZero() || k.CreatedAt.After(a.Since.Add(-maxSkew)) && k.CreatedAt.Before(a.Until.Add(maxSkew))
+}
+
+func (a *attempt) see(keys []aws.Key) {
+	a.Listed, a.Seen = true, nil
+	for _, k := range keys {
+		a.Seen = append(a.Seen, k.ID)
+	}
+}
+
+// settle deletes the keys of a user that an attempt made and lost, and returns the others, the oldest first.
+func settle(ctx context.Context, api aws.API, user string, a *attempt, known ...string) (kept []aws.Key, lost int, err error) {
+	keys, err := api.ListAccessKeys(ctx, user)
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, k := range keys {
+		if !a.made(k, known) {
+			kept = append(kept, k)
+			continue
+		}
+		if err := dropKey(ctx, api, user, k.ID); err != nil {
+			return nil, lost, err
+		}
+		lost++
+	}
+	return kept, lost, nil
+}
+
+// dropKey deletes a key. One that is not there counts as deleted.
+func dropKey(ctx context.Context, api aws.API, user, id string) error {
+	if err := api.DeleteAccessKey(ctx, user, id); err != nil && aws.KindOf(err) != aws.NotFound {
+		return err
+	}
+	return nil
+}
+
+// makeKey makes a key for a user who has these, the oldest first. The oldest goes if there is no room.
+func makeKey(ctx context.Context, api aws.API, user string, keys []aws.Key) (ownKey, []aws.Key, error) {
+	if len(keys) >= maxUserKeys {
+		if err := dropKey(ctx, api, user, keys[0].ID); err != nil {
+			return ownKey{}, keys, err
+		}
+		keys = keys[1:]
+	}
+	c, err := api.CreateAccessKey(ctx, user)
+	if err != nil {
+		return ownKey{}, keys, err
+	}
+	return ownKey{ID: c.AccessKey, Secret: c.SecretKey.Reveal(), CreatedAt: clock()}, keys, nil
+}
+
+// maybeMade reports whether somebody who failed to make a key may have made one, now or before: that there is no room for
+// another key may be because of one that is not yet in the list.
+func maybeMade(err error) bool {
+	switch aws.KindOf(err) {
+	case aws.Denied, aws.Invalid, aws.NotFound, aws.Throttled:
+		return false
+	}
+	return true
+}
+
+// backoff is how long to wait after a number of failures: from 10 seconds to an hour.
+func backoff(failures int) time.Duration {
+	return min(10*time.Second<<min(max(failures-1, 0), 12), time.Hour)
+}
+
+// detached returns a context for what has to be done even if nobody waits any more.
+func detached(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+}
+
+const maxErrorBytes = 512
+
+// short is an error for a record or a warning. Errors of the provider hold no secrets.
+func short(err error) string {
+	text := err.Error()
+	if e, ok := errors.AsType[*aws.Error](err); ok {
+		text = e.Error()
+	}
+	if len(text) > maxErrorBytes {
+		text = text[:maxErrorBytes]
+	}
+	return strings.ToValidUTF8(text, "")
+}

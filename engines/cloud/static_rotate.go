@@ -1,0 +1,198 @@
+package cloud
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/cloud/aws"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// errOvertaken means that somebody else works on the same record by now.
+var errOvertaken = errors.New("overtaken: somebody else changes the same key")
+
+// turns let one goroutine of this node at a time work on the keys of a name. The zero value is ready.
+type turns struct {
+	mu   sync.Mutex
+	held map[string]chan struct{} // closed when it is free again
+}
+
+// lock waits for its turn.
+func (l *turns) lock(ctx context.Context, name string) (unlock func(), err error) {
+	for {
+		unlock, busy := l.try(name)
+		if busy == nil {
+			return unlock, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-busy:
+		}
+	}
+}
+
+// try returns what ends the turn, or a channel that is closed when it is worth to try again.
+func (l *turns) try(name string) (unlock func(), busy <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if ch, ok := l.held[name]; ok {
+		return nil, ch
+	}
+	if l.held == nil {
+		l.held = map[string]chan struct{}{}
+	}
+	ch := make(chan struct{})
+	l.held[name] = ch
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.held, name)
+		close(ch)
+	}, nil
+}
+
+// rotate replaces the key of a static role, onlyDue if its time has come; nil if there was nothing to do.
+func (e *engine) rotate(ctx context.Context, m engines.Mount, name string, onlyDue bool) (*staticRole, error) {
+	unlock, err := e.turns.lock(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	ctx, done := context.WithTimeout(ctx, tryTime)
+	defer done()
+	r, err := claimStatic(ctx, m, name, onlyDue)
+	if err != nil || r == nil {
+		return nil, err
+	}
+	fresh, err := e.replace(ctx, m, r)
+	if err == nil {
+		e.counts.Rotated.Add(1)
+		return fresh, nil
+	}
+	e.counts.RotateFailures.Add(1)
+	if !errors.Is(err, errOvertaken) {
+		err = errors.Join(err, noteFailure(ctx, m, r, err))
+	}
+	return nil, err
+}
+
+// claimStatic stores the attempt before anything is asked of the provider: who may not write learns it here.
+func claimStatic(ctx context.Context, m engines.Mount, name string, onlyDue bool) (r *staticRole, err error) {
+	_, err = storage.Update(ctx, m.Storage, func(t *storage.Txn) error {
+		if r, err = getStatic(ctx, t, name); err != nil {
+			return err
+		}
+		now := clock()
+		switch {
+		case r == nil && onlyDue:
+			return nil
+		case r == nil:
+			return engines.NotFound("no static role has this name")
+		case onlyDue && now.Before(r.due()):
+			r = nil
+			return nil
+		}
+		r.Pending = nextAttempt(r.Pending, now)
+		return r.put(t)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// replace makes the new key and stores it.
+func (e *engine) replace(ctx context.Context, m engines.Mount, r *staticRole) (*staticRole, error) {
+	api, err := e.api(ctx, m, r.Way.roles()...)
+	if err != nil {
+		return nil, err
+	}
+	user, err := api.GetUser(ctx, r.Username)
+	if err != nil {
+		return nil, err
+	}
+	if user.ID != r.UserID {
+		return nil, engines.Invalid("the IAM user %q is not the one that the static role was made for: it was removed and made again; delete the static role and make it again, too", r.Username)
+	}
+	keys, _, err := settle(ctx, api, r.Username, r.Pending, r.Key.ID, r.Previous)
+	if err != nil {
+		return nil, err
+	}
+	r.settled = true
+	if !r.Pending.Listed {
+		r.Pending.see(keys)
+		if _, err = changeStatic(ctx, m, r, func(stored *staticRole) { stored.Pending = r.Pending }); err != nil {
+			return nil, err
+		}
+	}
+	key, keys, err := makeKey(ctx, api, r.Username, keys)
+	if err != nil {
+		return nil, err
+	}
+	return storeKey(ctx, m, api, r, key, keys)
+}
+
+// storeKey makes a new key the one that is answered. keys are those that the user had just before.
+func storeKey(ctx context.Context, m engines.Mount, api aws.API, r *staticRole, key ownKey, keys []aws.Key) (*staticRole, error) {
+	ctx, done := detached(ctx)
+	defer done()
+	fresh, err := changeStatic(ctx, m, r, func(stored *staticRole) {
+		stored.Previous = ""
+		for _, k := range keys {
+			if k.ID == stored.Key.ID {
+				stored.Previous = k.ID
+			}
+		}
+		stored.Key, stored.Pending = key, nil
+		stored.NextRotation = key.CreatedAt.Add(stored.Period)
+		stored.Failures, stored.LastError, stored.RetryAt = 0, "", time.Time{}
+	})
+	if errors.Is(err, errOvertaken) {
+		return nil, errors.Join(err, dropKey(ctx, api, r.Username, key.ID))
+	}
+	return fresh, err
+}
+
+// changeStatic changes a static role that r's attempt is still the one of.
+func changeStatic(ctx context.Context, m engines.Mount, r *staticRole, fn func(stored *staticRole)) (*staticRole, error) {
+	var stored *staticRole
+	_, err := storage.Update(ctx, m.Storage, func(t *storage.Txn) (err error) {
+		if stored, err = getStatic(ctx, t, r.name); err != nil {
+			return err
+		}
+		if stored == nil || stored.Pending == nil || stored.Pending.ID != r.Pending.ID {
+			return errOvertaken
+		}
+		fn(stored)
+		return stored.put(t)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return stored, nil
+}
+
+// noteFailure stores why a rotation failed and when it is tried again. The key that is there stays.
+func noteFailure(ctx context.Context, m engines.Mount, r *staticRole, cause error) error {
+	ctx, done := detached(ctx)
+	defer done()
+	_, err := changeStatic(ctx, m, r, func(stored *staticRole) {
+		if !stored.Pending.Listed || r.settled && !maybeMade(cause) {
+			stored.Pending = nil
+		}
+		now := clock()
+		stored.Failures++
+		stored.LastError = short(cause)
+		if stored.Pending != nil || !now.Before(stored.NextRotation) {
+			stored.RetryAt = now.Add(backoff(stored.Failures))
+		}
+	})
+	if errors.Is(err, errOvertaken) {
+		return nil
+	}
+	return err
+}
