@@ -83,7 +83,7 @@ func New(ctx context.Context, o Options) (*Client, error) {
 			}
 		}))
 	}
-	c.as = sdk.NewCredentialsCache(found{cfg.Credentials, c})
+	c.as = found{cfg.Credentials, c}
 	for _, role := range o.AssumeRoles {
 		c.as = sdk.NewCredentialsCache(assumed{c, c.as, role}, func(o *sdk.CredentialsCacheOptions) { o.ExpiryWindow = expiryWindow })
 	}

@@ -80,8 +80,9 @@ func KindOf(err error) Kind {
 // failed makes what the SDK returns an *Error. Nothing of the original is kept but the end of the context: its texts have
 // requests and answers in them.
 func (c *Client) failed(err error) *Error {
-	if e, ok := errors.AsType[*Error](err); ok {
-		return e // of the credentials that the call needed
+	if e, ok := errors.AsType[*Error](err); ok { // of the credentials that the call needed, as others did
+		own := *e
+		return &own
 	}
 	e := &Error{}
 	if op, ok := errors.AsType[*smithy.OperationError](err); ok {

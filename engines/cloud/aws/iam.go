@@ -62,7 +62,11 @@ func (c *Client) CreateUser(ctx context.Context, u NewUser) (User, error) {
 		return user("CreateUser", out.User)
 	}
 	e := c.failed(err)
-	if e.Kind != Exists || !w.unsure {
+	if !w.unsure {
+		return User{}, e
+	}
+	if e.Kind != Exists {
+		e.Kind = Unavailable // whatever the last attempt was told
 		return User{}, e
 	}
 	// It exists, and an attempt before may have made it.

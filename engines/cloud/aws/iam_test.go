@@ -182,6 +182,26 @@ func TestCreateUserAfterALostAnswer(t *testing.T) {
 	}
 }
 
+// The user may be there, whatever is said to a later attempt.
+func TestCreateUserStaysUnsure(t *testing.T) {
+	for _, code := range []string{"AccessDenied", "InvalidClientTokenId", "Throttling", "NoSuchEntity", "LimitExceeded", "InvalidInput"} {
+		t.Run(code, func(t *testing.T) {
+			s := awstest.New(t)
+			c := connect(t, s, func(o *aws.Options) { o.MaxRetries = 3 })
+			attempts := 0
+			s.Fail(func(awstest.Call) awstest.Fault {
+				if attempts++; attempts == 1 {
+					return awstest.Fault{When: awstest.AfterCommit, Drop: true}
+				}
+				return awstest.Fault{Code: code}
+			})
+			if _, err := c.CreateUser(t.Context(), aws.NewUser{Name: "u"}); aws.KindOf(err) != aws.Unavailable {
+				t.Errorf("CreateUser fails with %v, want Unavailable", err)
+			}
+		})
+	}
+}
+
 func TestNoSecondKeyAfterALostAnswer(t *testing.T) {
 	s := awstest.New(t)
 	s.AddUser("u")

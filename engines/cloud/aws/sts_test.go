@@ -1,12 +1,11 @@
 package aws_test
 
 import (
+	"net/http"
 	"net/url"
 	"strings"
 	"testing"
 	"time"
-
-	"net/http"
 
 	"github.com/coffer-project/coffer/engines/cloud/aws"
 	"github.com/coffer-project/coffer/engines/cloud/awstest"
