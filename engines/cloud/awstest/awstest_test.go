@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -644,4 +645,74 @@ func TestFurtherAddress(t *testing.T) {
 	if got := s.Calls()[0].Endpoint; got != second || got == s.URL {
 		t.Errorf("the call came to %s, want %s", got, second)
 	}
+}
+
+func TestPagesOfServiceCredentials(t *testing.T) {
+	s := awstest.New(t, awstest.PageSize(1))
+	c, _ := root(s)
+	s.AddUser("u")
+	want := []string{s.AddServiceCredential("u"), s.AddServiceCredential("u"), s.AddServiceCredential("u")}
+	slices.Sort(want)
+	var got []string
+	in := &iam.ListServiceSpecificCredentialsInput{UserName: aws.String("u")}
+	for more := true; more; {
+		page := must[*iam.ListServiceSpecificCredentialsOutput](t)(c.ListServiceSpecificCredentials(t.Context(), in))
+		for _, one := range page.ServiceSpecificCredentials {
+			got = append(got, *one.ServiceSpecificCredentialId)
+		}
+		in.Marker, more = page.Marker, page.IsTruncated
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%d credentials are listed, want 3", len(got))
+	}
+}
+
+func TestWatchPassesOnWhatIsSigned(t *testing.T) {
+	s := awstest.New(t)
+	key, secret := s.Root()
+	seen := make(chan string, 10)
+	url := awstest.Watch(t, s.URL, func(v awstest.Violation) { seen <- v.String() })
+	c := iam.NewFromConfig(config(url, key, secret, ""))
+	_, err := c.GetUser(t.Context(), &iam.GetUserInput{})
+	wantCode(t, "through the proxy", err, "")
+	if len(seen) > 0 {
+		t.Errorf("the judge says %q", <-seen)
+	}
+
+	other, violations := lenient(t)
+	url = awstest.Watch(t, other.URL, func(v awstest.Violation) { seen <- v.String() })
+	key, secret = other.Root()
+	_, err = iam.NewFromConfig(config(url, key, secret, "")).ListUsers(t.Context(), &iam.ListUsersInput{MaxItems: aws.Int32(5000)})
+	wantCode(t, "too many through the proxy", err, "ValidationError")
+	want := []string{"ListUsers: MaxItems: more than 1000"}
+	if got := violations(); !slices.Equal(got, want) || len(seen) != 1 || <-seen != want[0] {
+		t.Errorf("the server saw %q, want %q, and the proxy the same", got, want)
+	}
+}
+
+// TestJudgeFailsTheTest: without the option Judge a bad request is the failure of the test that made it.
+func TestJudgeFailsTheTest(t *testing.T) {
+	inner := &failing{TB: t}
+	s := awstest.New(inner)
+	c, _ := root(s)
+	secretName := "no such/name"
+	_, _ = c.GetUser(t.Context(), &iam.GetUserInput{UserName: &secretName})
+	inner.mu.Lock()
+	defer inner.mu.Unlock()
+	if len(inner.said) != 1 || !strings.Contains(inner.said[0], "GetUser: UserName: does not match") || strings.Contains(inner.said[0], secretName) {
+		t.Errorf("the test was told %q", inner.said)
+	}
+}
+
+// failing keeps what a test would fail with.
+type failing struct {
+	testing.TB
+	mu   sync.Mutex
+	said []string
+}
+
+func (f *failing) Errorf(format string, args ...any) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.said = append(f.said, fmt.Sprintf(format, args...))
 }
