@@ -60,6 +60,7 @@ func TestLeaseRules(t *testing.T) {
 		{"a word", `{"lease":"soon","lease_max":"1h"}`, []string{`"lease": must be a duration`}},
 		{"negative", `{"lease":"-1h","lease_max":"1h"}`, []string{`"lease": must be at least a second`}},
 		{"zero", `{"lease":"0s","lease_max":"0h"}`, []string{`"lease": must be at least a second`, `"lease_max": must be at least`}},
+		{"less than a second", `{"lease":"999ms","lease_max":"1h"}`, []string{`"lease": must be at least a second`}},
 		{"overflow", `{"lease":"1h","lease_max":"99999999h"}`, []string{`"lease_max": must be a duration`}},
 		{"lease beyond lease_max", `{"lease":"61m","lease_max":"1h"}`, []string{`"lease": must not be longer than lease_max`}},
 	}

@@ -181,6 +181,23 @@ func TestRootRules(t *testing.T) {
 	}
 }
 
+func TestRootRotationLimitsAreInclusive(t *testing.T) {
+	m := testMount(t)
+	m.Must(engines.Update, "config/root", keys(fields{"rotation_period": "1m"}))
+	m.Must(engines.Update, "config/root", keys(fields{"rotation_schedule": "* * * * *", "rotation_window": "1h"}))
+}
+
+func TestScheduleIsInUTC(t *testing.T) {
+	s, err := parseSchedule("30 3 * * *")
+	if err != nil {
+		t.Fatal(err)
+	}
+	elsewhere := time.FixedZone("elsewhere", 5*60*60)
+	if got, want := s.Next(fixed.In(elsewhere)), time.Date(2023, 11, 15, 3, 30, 0, 0, time.UTC); !got.Equal(want) {
+		t.Errorf("next %v, want %v", got, want)
+	}
+}
+
 func TestRootProblemsComeAtOnce(t *testing.T) {
 	text := testMount(t).Fails(engines.KindInvalid, engines.Update, "config/root", fields{
 		"access_key": "a b", "max_retries": -5, "region": "_", "iam_endpoint": "x", "sts_endpoint": "y", "sts_region": "_",
@@ -459,10 +476,19 @@ func TestClientIsMadeOncePerConfiguration(t *testing.T) {
 	if api, err := e.client.get(t.Context(), r, nil); err != nil || api != second {
 		t.Errorf("another client after a change of the next rotation (%v)", err)
 	}
-	// A new secret does, although it does not print.
-	r.SecretKey = "another"
-	if api, err := e.client.get(t.Context(), r, nil); err != nil || api == second {
-		t.Errorf("the same client after a change of the secret (%v)", err)
+	// Everything else does, the secret too, although it does not print.
+	for name, change := range map[string]func(*root){
+		"access_key": func(r *root) { r.AccessKey = "x" }, "secret_key": func(r *root) { r.SecretKey = "x" },
+		"region": func(r *root) { r.Region = "x" }, "iam_endpoint": func(r *root) { r.IAMEndpoint = "https://x" },
+		"sts_endpoint": func(r *root) { r.STSEndpoint = "https://x" }, "sts_region": func(r *root) { r.STSRegion = "x" },
+		"sts_fallback_endpoints": func(r *root) { r.STSFallbacks = []string{"https://x", "https://y"} },
+		"sts_fallback_regions":   func(r *root) { r.FallbackRegions = []string{"x", "y"} }, "max_retries": func(r *root) { r.MaxRetries = 9 },
+	} {
+		before, changed := mustAPI(t, e, m), *r
+		change(&changed)
+		if api, err := e.client.get(t.Context(), &changed, nil); err != nil || api == before {
+			t.Errorf("the same client after a change of %s (%v)", name, err)
+		}
 	}
 }
 
