@@ -394,8 +394,6 @@ type refusal struct {
 	message string
 }
 
-func (r *refusal) Error() string { return r.code }
-
 // everywhere are the codes that the models leave out because any action may fail with them.
 var everywhere = []string{"AccessDenied", "ValidationError", "InvalidAction"}
 

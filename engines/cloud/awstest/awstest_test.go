@@ -716,3 +716,72 @@ func (f *failing) Errorf(format string, args ...any) {
 	defer f.mu.Unlock()
 	f.said = append(f.said, fmt.Sprintf(format, args...))
 }
+
+func TestTagsAndNamesAreListed(t *testing.T) {
+	s := awstest.New(t)
+	c, _ := root(s)
+	ctx := t.Context()
+	name := aws.String("u")
+	s.AddUser("u")
+	tag := func(from, to int) error {
+		in := &iam.TagUserInput{UserName: name}
+		for n := from; n < to; n++ {
+			in.Tags = append(in.Tags, iamtypes.Tag{Key: aws.String(fmt.Sprintf("k%02d", n)), Value: aws.String("v")})
+		}
+		return second(c.TagUser(ctx, in))
+	}
+	wantCode(t, "50 tags", tag(0, 50), "")
+	wantCode(t, "one of them again", tag(49, 50), "")
+	wantCode(t, "one more", tag(50, 51), "LimitExceeded")
+	tags := must[*iam.ListUserTagsOutput](t)(c.ListUserTags(ctx, &iam.ListUserTagsInput{UserName: name})).Tags
+	if len(tags) != 50 || *tags[7].Key != "k07" {
+		t.Errorf("%d tags are listed", len(tags))
+	}
+	_, err := c.PutUserPolicy(ctx, &iam.PutUserPolicyInput{UserName: name, PolicyName: aws.String("in"), PolicyDocument: aws.String(policy)})
+	wantCode(t, "PutUserPolicy", err, "")
+	names := must[*iam.ListUserPoliciesOutput](t)(c.ListUserPolicies(ctx, &iam.ListUserPoliciesInput{UserName: name})).PolicyNames
+	if !slices.Equal(names, []string{"in"}) {
+		t.Errorf("the inline policies are %q", names)
+	}
+	login := func() error { return second(c.GetLoginProfile(ctx, &iam.GetLoginProfileInput{UserName: name})) }
+	wantCode(t, "no login profile", login(), "NoSuchEntity")
+	s.AddLoginProfile("u")
+	wantCode(t, "a login profile", login(), "")
+}
+
+func TestWhatTestsMayDo(t *testing.T) {
+	s := awstest.New(t)
+	c, _ := root(s)
+	ctx := t.Context()
+	s.AddUser("u")
+	first, next := s.AddKey("u"), s.AddKey("u")
+	s.AddKey("u") // above the quota
+	valid := func(k awstest.Key) error {
+		return second(stsAs(s, k.ID, k.Secret, "").GetCallerIdentity(ctx, &sts.GetCallerIdentityInput{}))
+	}
+	wantCode(t, "a key", valid(first), "")
+	used := must[*iam.GetAccessKeyLastUsedOutput](t)(c.GetAccessKeyLastUsed(ctx, &iam.GetAccessKeyLastUsedInput{AccessKeyId: &first.ID}))
+	if *used.UserName != "u" {
+		t.Errorf("the key is of %s", *used.UserName)
+	}
+	s.Deactivate(first.ID)
+	s.DropKey(next.ID)
+	wantCode(t, "an inactive key", valid(first), "InvalidClientTokenId")
+	wantCode(t, "a dropped key", valid(next), "InvalidClientTokenId")
+	list := must[*iam.ListAccessKeysOutput](t)(c.ListAccessKeys(ctx, &iam.ListAccessKeysInput{UserName: aws.String("u")})).AccessKeyMetadata
+	inactive := slices.IndexFunc(list, func(k iamtypes.AccessKeyMetadata) bool { return k.Status == iamtypes.StatusTypeInactive })
+	if len(list) != 2 || inactive < 0 || *list[inactive].AccessKeyId != first.ID {
+		t.Errorf("%d keys are listed, the inactive one is number %d", len(list), inactive)
+	}
+	if users := s.Users(); len(users) != 2 || users[1].Name != "u" || len(users[1].Keys) != 2 {
+		t.Errorf("%d users", len(users))
+	}
+	s.Forget()
+	if calls := s.Calls(); len(calls) != 0 {
+		t.Errorf("%d calls after Forget", len(calls))
+	}
+	s.KeyPropagation(time.Hour)
+	must[*iam.CreateUserOutput](t)(c.CreateUser(ctx, &iam.CreateUserInput{UserName: aws.String("w")}))
+	k := must[*iam.CreateAccessKeyOutput](t)(c.CreateAccessKey(ctx, &iam.CreateAccessKeyInput{UserName: aws.String("w")})).AccessKey
+	wantCode(t, "a new key", valid(awstest.Key{ID: *k.AccessKeyId, Secret: *k.SecretAccessKey}), "InvalidClientTokenId")
+}
