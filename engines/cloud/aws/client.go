@@ -1,10 +1,13 @@
 package aws
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -30,6 +33,7 @@ const (
 	// The services close connections that idle; a request on one that is just being closed has an unknown outcome.
 	idleTime       = 15 * time.Second
 	maxAnswerBytes = 4 << 20
+	headBytes      = 512
 	userAgent      = "coffer"
 )
 
@@ -132,22 +136,43 @@ func httpClient(cfg sdk.Config, timeout time.Duration) *http.Client {
 	t := b.GetTransport()
 	t.IdleConnTimeout = idleTime
 	return &http.Client{
-		Transport:     boundedAnswers{t},
+		Transport:     answers{t},
 		Timeout:       timeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
 
-// boundedAnswers ends answers that no service would give with an error.
-type boundedAnswers struct{ next http.RoundTripper }
+// answers ends answers that no service would give with an error: too long ones, and successes that are not in the words of
+// the protocol. The SDK does not look into the answers of calls that return nothing, so that a page of whatever else is at
+// the endpoint would pass for a user that has been removed.
+type answers struct{ next http.RoundTripper }
+
+// rootElement is what answers to all calls of IAM and STS begin with, such as DeleteUserResponse.
+var rootElement = regexp.MustCompile(`^\s*(?:<\?xml[^>]*>\s*)?<[A-Za-z]+Response[\s>]`)
 
 // RoundTrip implements http.RoundTripper.
-func (b boundedAnswers) RoundTrip(r *http.Request) (*http.Response, error) {
-	answer, err := b.next.RoundTrip(r)
-	if err == nil {
-		answer.Body = http.MaxBytesReader(nil, answer.Body, maxAnswerBytes)
+func (a answers) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer, err := a.next.RoundTrip(r)
+	if err != nil {
+		return nil, err
 	}
-	return answer, err
+	body := http.MaxBytesReader(nil, answer.Body, maxAnswerBytes)
+	begin := bufio.NewReaderSize(body, headBytes)
+	if answer.StatusCode < http.StatusMultipleChoices {
+		head, err := begin.Peek(headBytes)
+		if !rootElement.Match(head) {
+			if err == nil || errors.Is(err, io.EOF) {
+				err = errors.New("an answer that is not the provider's")
+			}
+			_ = body.Close()
+			return nil, err
+		}
+	}
+	answer.Body = struct {
+		io.Reader
+		io.Closer
+	}{begin, body}
+	return answer, nil
 }
 
 // again reports failures that the SDK does not repeat by itself: nothing has been done, and soon it can be.

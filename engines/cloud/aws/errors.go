@@ -129,6 +129,8 @@ func codeOf(said smithy.APIError) string {
 	return code
 }
 
+// kindOf goes by the code, and else by the status; but nothing is NotFound that the provider does not say is, for that is
+// as good as removed.
 func kindOf(code string, status int) Kind {
 	if k, ok := kinds[code]; ok {
 		return k
@@ -140,8 +142,6 @@ func kindOf(code string, status int) Kind {
 		return Unavailable
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
 		return Denied
-	case status == http.StatusNotFound:
-		return NotFound
 	case status == http.StatusConflict:
 		return Conflict
 	}

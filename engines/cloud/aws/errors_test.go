@@ -110,6 +110,7 @@ func TestNoProviderThere(t *testing.T) {
 			http.Redirect(w, r, gone.URL, http.StatusTemporaryRedirect)
 		}, aws.Other},
 		{"an answer without an end", func(w http.ResponseWriter, _ *http.Request, form url.Values) {
+			fmt.Fprintf(w, "<%sResponse>", form.Get("Action"))
 			for range 6 << 10 {
 				fmt.Fprint(w, strings.Repeat(" ", 1<<10))
 			}

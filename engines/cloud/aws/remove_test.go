@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -248,6 +250,35 @@ func TestRemoveUserStopsAtTrouble(t *testing.T) {
 			}
 			s.Fail(nil)
 			do(t, c.RemoveUser(t.Context(), "u"))
+		})
+	}
+}
+
+// Something else than the provider is at the endpoint. Nothing of what it says means that a user is gone.
+func TestRemoveUserWhereNoProviderIs(t *testing.T) {
+	for name, answer := range map[string]script{
+		"not found":   func(w http.ResponseWriter, r *http.Request, _ url.Values) { http.NotFound(w, r) },
+		"another 404": refusing(404, "NoSuchBucket", "no"),
+		"a page": func(w http.ResponseWriter, _ *http.Request, _ url.Values) {
+			fmt.Fprint(w, "<html><body>Hello</body></html>")
+		},
+		"nothing":    func(http.ResponseWriter, *http.Request, url.Values) {},
+		"no content": func(w http.ResponseWriter, _ *http.Request, _ url.Values) { w.WriteHeader(http.StatusNoContent) },
+		"other XML": func(w http.ResponseWriter, _ *http.Request, _ url.Values) {
+			fmt.Fprint(w, "<?xml version='1.0'?><ok/>")
+		},
+		"half an answer": func(w http.ResponseWriter, _ *http.Request, form url.Values) {
+			fmt.Fprintf(w, "<%sRes", form.Get("Action"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := dial(t, newScripted(t, answer).URL, nil)
+			if err := c.RemoveUser(t.Context(), "u"); err == nil || aws.KindOf(err) == aws.NotFound {
+				t.Errorf("RemoveUser: %v", err)
+			}
+			if err := c.DeleteAccessKey(t.Context(), "u", "AKIAXXXXXXXXXXXXOTHR"); err == nil || aws.KindOf(err) == aws.NotFound {
+				t.Errorf("DeleteAccessKey: %v", err)
+			}
 		})
 	}
 }
