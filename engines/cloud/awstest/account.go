@@ -62,6 +62,7 @@ type accessKey struct {
 	user    *user
 	created time.Time
 	validAt time.Time
+	usedAt  time.Time // zero: never
 	active  bool
 }
 

@@ -760,9 +760,14 @@ func TestWhatTestsMayDo(t *testing.T) {
 		return second(stsAs(s, k.ID, k.Secret, "").GetCallerIdentity(ctx, &sts.GetCallerIdentityInput{}))
 	}
 	wantCode(t, "a key", valid(first), "")
-	used := must[*iam.GetAccessKeyLastUsedOutput](t)(c.GetAccessKeyLastUsed(ctx, &iam.GetAccessKeyLastUsedInput{AccessKeyId: &first.ID}))
-	if *used.UserName != "u" {
-		t.Errorf("the key is of %s", *used.UserName)
+	for _, k := range []struct {
+		awstest.Key
+		used bool
+	}{{first, true}, {next, false}} {
+		last := must[*iam.GetAccessKeyLastUsedOutput](t)(c.GetAccessKeyLastUsed(ctx, &iam.GetAccessKeyLastUsedInput{AccessKeyId: &k.ID}))
+		if *last.UserName != "u" || (last.AccessKeyLastUsed.LastUsedDate != nil) != k.used {
+			t.Errorf("the key is of %s, last used %v", *last.UserName, last.AccessKeyLastUsed.LastUsedDate)
+		}
 	}
 	s.Deactivate(first.ID)
 	s.DropKey(next.ID)

@@ -288,7 +288,11 @@ func keyLastUsed(r *request) ([]element, *refusal) {
 	if k == nil || k.user.account != r.account() {
 		return nil, refuse("AccessDenied", "The access key cannot be found.")
 	}
-	return []element{text("UserName", k.user.name), group("AccessKeyLastUsed", text("ServiceName", "N/A"), text("Region", "N/A"))}, nil
+	last := group("AccessKeyLastUsed", text("ServiceName", "N/A"), text("Region", "N/A"))
+	if !k.usedAt.IsZero() {
+		last = group("AccessKeyLastUsed", text("ServiceName", "sts"), text("Region", "us-east-1"), when("LastUsedDate", k.usedAt))
+	}
+	return []element{text("UserName", k.user.name), last}, nil
 }
 
 // strip returns a list without one member, and whether it was there.

@@ -111,6 +111,8 @@ func (m *model) addLater() {
 	for name, of := range map[string]string{"Marker": "responseMarkerType", "IsTruncated": "booleanType"} {
 		m.Shapes[m.Operations[list].Output.Shape].Members[name] = ref{of}
 	}
+	used := m.Shapes["AccessKeyLastUsed"] // of a key that was never used it has no date
+	used.Required = slices.DeleteFunc(used.Required, func(name string) bool { return name == "LastUsedDate" })
 }
 
 // LoadModels returns the vendor's models. They are read once in a process, from the module that the go command finds.

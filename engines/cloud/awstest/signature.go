@@ -89,6 +89,9 @@ func (s *Server) authenticate(r *signedRequest, service string, now time.Time) (
 	if err != nil || subtle.ConstantTimeCompare([]byte(again), []byte(r.authorization)) != 1 {
 		return nil, r.mismatch()
 	}
+	if k := s.keys[r.accessKey]; k != nil {
+		k.usedAt = now
+	}
 	return p, nil
 }
 
