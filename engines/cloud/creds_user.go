@@ -169,7 +169,7 @@ func (e *engine) takeBack(ctx context.Context, m engines.Mount, api aws.API, u *
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeBackMax)
 	defer cancel()
 	kind := aws.KindOf(cause)
-	if u.ID == "" && slices.Contains([]aws.Kind{aws.Exists, aws.Denied, aws.Invalid}, kind) {
+	if u.ID == "" && slices.Contains([]aws.Kind{aws.Exists, aws.Denied, aws.Invalid, aws.NotFound}, kind) {
 		if _, err := m.ClusterStorage.Commit(ctx, storage.Batch{Deletes: []storage.Key{noted}}); err != nil {
 			e.log.Debug("a rollback without anything to undo stays", "err", err)
 		}

@@ -1,0 +1,426 @@
+package cloud
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/cloud/awstest"
+)
+
+func TestUserHasWhatTheRoleSays(t *testing.T) {
+	r := newRig(t, nil).withUserRole()
+	r.Must(engines.Update, "config/lease", fields{"lease": "20m", "lease_max": "2h"})
+	for _, path := range []string{"creds/dev", "sts/dev"} {
+		for _, op := range []engines.Operation{engines.Read, engines.Update} {
+			resp := r.Must(op, path, nil)
+			data := r.Data(resp)
+			if len(r.notes()) != 1 {
+				t.Fatalf("%s: notes before the lease: %v", path, r.notes())
+			}
+			r.leased(resp)
+			names := r.users()
+			if len(names) != 1 {
+				t.Fatalf("%s: users %v", path, names)
+			}
+			u, _ := r.aws.User(names[0])
+			if got := r.arn(data); got != u.ARN || !strings.Contains(got, ":user/coffer/vault-somebody-dev-") {
+				t.Errorf("%s: the credentials are of %q, the user is %q", path, got, u.ARN)
+			}
+			if u.Boundary != somePolicies || !reflect.DeepEqual(u.Policies, []string{somePolicies}) || !reflect.DeepEqual(u.Groups, []string{"devs"}) {
+				t.Errorf("%s: the user is %+v", path, u)
+			}
+			if u.Tags["team"] != "x" || u.Inline["dev"] != somePolicy || len(u.Keys) != 1 {
+				t.Errorf("%s: tags %v, policies %v, %d keys", path, u.Tags, u.Inline, len(u.Keys))
+			}
+			want := map[string]any{"access_key": u.Keys[0].ID, "secret_key": u.Keys[0].Secret, "security_token": nil, "session_token": nil}
+			if !reflect.DeepEqual(data, want) {
+				t.Errorf("%s: the answer has other fields or values than those of the key: %d", path, len(data))
+			}
+			if l := resp.Lease; l.TTL != 20*time.Minute || l.MaxTTL != 2*time.Hour || !l.Renewable || l.Kind == "" {
+				t.Errorf("%s: lease %+v", path, l)
+			}
+			if strings.Contains(string(resp.Lease.Internal), u.Keys[0].Secret) {
+				t.Error("the lease keeps the secret")
+			}
+			if err := r.revoke(r.lease(resp, time.Hour)); err != nil {
+				t.Error(err)
+			}
+			r.nothingLeft(path)
+			if r.arn(data) != "" {
+				t.Errorf("%s: the key works after the lease was revoked", path)
+			}
+		}
+	}
+}
+
+func TestRenewalGoesByTheTermsOfNow(t *testing.T) {
+	r := newRig(t, nil).withUserRole()
+	_, resp := r.issue("creds/dev", nil)
+	r.Must(engines.Update, "config/lease", fields{"lease": "5m", "lease_max": "7m"})
+	got, err := r.Engine.(engines.Leaser).RenewLease(t.Context(), r.Mount.Mount, r.lease(resp, 0))
+	if err != nil || got.TTL != 5*time.Minute || got.MaxTTL != 7*time.Minute || !got.Renewable {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// wantSession checks temporary credentials.
+func (r *rig) wantSession(resp *engines.Response, ttl time.Duration, arn string) {
+	r.t.Helper()
+	data := r.Data(resp)
+	l := resp.Lease
+	if l == nil || l.Kind != "" || l.Renewable || l.TTL > ttl || l.TTL < ttl-30*time.Second {
+		r.t.Errorf("lease %+v, want %v and nothing stored", l, ttl)
+	}
+	if got := fmt.Sprint(data["ttl"]); got != fmt.Sprint(int64(l.TTL/time.Second)) {
+		r.t.Errorf("ttl %v of a lease of %v", got, l.TTL)
+	}
+	if data["security_token"] == "" || data["security_token"] != data["session_token"] {
+		r.t.Error("security_token and session_token differ")
+	}
+	if got := r.arn(data); !strings.HasPrefix(got, arn) || got == "" {
+		r.t.Errorf("the credentials are of %q, want %q", got, arn)
+	}
+	if r.notes() != nil {
+		r.t.Error("something was noted")
+	}
+}
+
+func TestAssumedRole(t *testing.T) {
+	r := newRig(t, nil)
+	one := r.aws.AddRole(awstest.Role{Name: "one", ExternalID: "ext-1", MaxTTL: 2 * time.Hour})
+	two := r.aws.AddRole(awstest.Role{Name: "two", ExternalID: "ext-1", MaxTTL: 2 * time.Hour})
+	r.role("ops", fields{"credential_type": assumedRole, "role_arns": []string{one}, "external_id": "ext-1"})
+	r.role("both", fields{"credential_type": assumedRole, "role_arns": []string{one, two}, "external_id": "ext-1", "default_sts_ttl": "20m", "max_sts_ttl": "90m"})
+
+	session := "arn:aws:sts::" + r.aws.ID + ":assumed-role/"
+	resp := r.Must(engines.Read, "creds/ops", nil)
+	r.wantSession(resp, time.Hour, session+"one/vault-somebody-ops-")
+	if r.Data(resp)["arn"] != r.arn(r.Data(resp)) {
+		t.Error("arn is another one")
+	}
+	r.wantSession(r.Must(engines.Update, "sts/ops", fields{"ttl": "2h", "role_session_name": "bob ross"}), 2*time.Hour, session+"one/bob_ross")
+	r.wantSession(r.Must(engines.Read, "sts/ops?ttl=1800&role_session_name="+strings.Repeat("n", 70), nil), 30*time.Minute, session+"one/"+strings.Repeat("n", 64))
+	r.wantSession(r.Must(engines.Update, "creds/both?role_arn="+two, nil), 20*time.Minute, session+"two/")
+	r.wantSession(r.Must(engines.Update, "creds/both", fields{"role_arn": two, "ttl": "2h"}), 90*time.Minute, session+"two/")
+
+	r.Fails(engines.KindInvalid, engines.Read, "creds/both", nil)
+	r.Fails(engines.KindInvalid, engines.Read, "creds/ops?role_arn="+two, nil)
+}
+
+func TestFederationToken(t *testing.T) {
+	r := newRig(t, nil)
+	r.role("fed", fields{"credential_type": federationToken, "policy_document": somePolicy, "policy_arns": somePolicies})
+	r.aws.Forget()
+	resp := r.Must(engines.Update, "sts/fed", fields{"ttl": "3h"})
+	r.wantSession(resp, 3*time.Hour, "arn:aws:sts::"+r.aws.ID+":federated-user/vault-")
+	call := r.aws.Calls()[0]
+	if len(call.Params["Name"]) != 32 || call.Params["Policy"] != somePolicy || call.Params["PolicyArns.member.1.arn"] != somePolicies {
+		t.Errorf("asked for %v", call.Params)
+	}
+}
+
+func TestSessionToken(t *testing.T) {
+	r := newRig(t, nil)
+	serial, code := r.aws.AddMFADevice("root-user", "")
+	r.role("me", fields{"credential_type": sessionToken})
+	r.role("mfa", fields{"credential_type": sessionToken, "mfa_serial_number": serial})
+	r.wantSession(r.Must(engines.Read, "creds/me", nil), time.Hour, "arn:aws:iam::"+r.aws.ID+":user/root-user")
+	r.wantSession(r.Must(engines.Update, "creds/mfa", fields{"mfa_code": code}), time.Hour, "arn:aws:iam::"+r.aws.ID+":user/root-user")
+	r.Fails(engines.KindInvalid, engines.Update, "creds/mfa", nil)
+	text := r.Fails(engines.KindInvalid, engines.Update, "creds/mfa", fields{"mfa_code": "000000"})
+	if !strings.HasPrefix(text, "GetSessionToken: ") || strings.Contains(text, "000000") {
+		t.Error(text)
+	}
+}
+
+func TestCredentialsThroughOtherAccounts(t *testing.T) {
+	r := newRig(t, nil)
+	far := r.aws.In("210987654321")
+	way := far.AddRole(awstest.Role{Name: "way"})
+	end := far.AddRole(awstest.Role{Name: "end"})
+	r.role("user", fields{"credential_type": iamUser, "policy_arns": somePolicies, "assume_role_arns": way})
+	r.role("role", fields{"credential_type": assumedRole, "role_arns": end, "assume_role_arns": way})
+
+	data, resp := r.issue("creds/user", nil)
+	if got := r.arn(data); !strings.HasPrefix(got, "arn:aws:iam::210987654321:user/vault-") {
+		t.Errorf("the user is %q", got)
+	}
+	if err := r.revoke(r.lease(resp, time.Hour)); err != nil || len(far.Users()) != 0 {
+		t.Errorf("%v; users %v", err, far.Users())
+	}
+	r.aws.FailNext(1, "CreateAccessKey", awstest.Fault{Code: "AccessDenied"})
+	r.Handle(t.Context(), r.Request(engines.Read, "creds/user", nil)) //nolint:errcheck // it fails
+	r.aws.Fail(nil)
+	r.later(settleTime)
+	r.work()
+	if len(far.Users()) != 0 || r.notes() != nil {
+		t.Errorf("left: %v, %v", far.Users(), r.notes())
+	}
+	r.wantSession(r.Must(engines.Read, "creds/role", nil), time.Hour, "arn:aws:sts::210987654321:assumed-role/end/")
+}
+
+func TestRoleThatDoesNotExistHasNoCredentials(t *testing.T) {
+	r := newRig(t, nil)
+	for _, path := range []string{"creds/none", "sts/none"} {
+		if text := r.Fails(engines.KindInvalid, engines.Read, path, nil); !strings.Contains(text, "not found") {
+			t.Error(text)
+		}
+	}
+}
+
+// TestLegacyRolesTieCredsToUsersAndSTSToSessions: for a role made with the legacy arn or policy parameter, credentials via
+// sts must be of type assumed_role or federation_token, and via creds must be of type iam_user.
+func TestLegacyRolesTieCredsToUsersAndSTSToSessions(t *testing.T) {
+	r := newRig(t, nil)
+	arn := r.aws.AddRole(awstest.Role{Name: "one"})
+	r.role("policy", fields{"policy": somePolicy})
+	r.role("managed", fields{"arn": somePolicies})
+	r.role("role", fields{"arn": arn})
+
+	data, _ := r.issue("creds/policy", nil)
+	if !strings.Contains(r.arn(data), ":user/") {
+		t.Errorf("creds of a policy: %q", r.arn(data))
+	}
+	r.wantSession(r.Must(engines.Read, "sts/policy", nil), time.Hour, "arn:aws:sts::"+r.aws.ID+":federated-user/")
+	data, _ = r.issue("creds/managed", nil)
+	if !strings.Contains(r.arn(data), ":user/") {
+		t.Errorf("creds of a managed policy: %q", r.arn(data))
+	}
+	r.wantSession(r.Must(engines.Read, "sts/role", nil), time.Hour, "arn:aws:sts::"+r.aws.ID+":assumed-role/one/")
+	r.Fails(engines.KindInvalid, engines.Read, "sts/managed", nil)
+	r.Fails(engines.KindInvalid, engines.Read, "creds/role", nil)
+}
+
+func TestIdentityTemplates(t *testing.T) {
+	r := newRig(t, nil)
+	one := r.aws.AddRole(awstest.Role{Name: "one"})
+	own := `{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":"s3:*","Resource":"arn:aws:s3:::b/{{identity.entity.name}}/*"}]}`
+	r.role("tpl", fields{
+		"credential_type": assumedRole, "role_arns": one, "policy_document": own,
+		"session_tags": "who={{identity.entity.name}}", "session_name": "of-{{ identity.entity.name }}",
+	})
+	r.aws.Forget()
+	r.wantSession(r.Must(engines.Read, "creds/tpl", nil), time.Hour, "arn:aws:sts::"+r.aws.ID+":assumed-role/one/of-bob")
+	p := r.aws.Calls()[0].Params
+	if !strings.Contains(p["Policy"], `"arn:aws:s3:::b/bob/*"`) || p["Tags.member.1.Value"] != "bob" {
+		t.Errorf("asked for %v", p)
+	}
+	r.role("wild", fields{"credential_type": iamUser, "policy_document": strings.ReplaceAll(own, "entity.name", "entity.metadata.wild")})
+	r.role("gone", fields{"credential_type": iamUser, "policy_document": strings.ReplaceAll(own, "entity.name", "entity.metadata.gone")})
+	for _, name := range []string{"wild", "gone"} {
+		if text := r.Fails(engines.KindInvalid, engines.Read, "creds/"+name, nil); !strings.Contains(text, "identity.entity.metadata."+name) {
+			t.Error(text)
+		}
+	}
+	r.Caller.Identity = nil
+	r.Fails(engines.KindInvalid, engines.Read, "creds/tpl", nil)
+	r.nothingLeft("templates without a value")
+}
+
+// TestGroupPoliciesAreCombined: for assumed_role and federation_token, the group policies are combined with policy_document
+// and policy_arns in the cloud call.
+func TestGroupPoliciesAreCombined(t *testing.T) {
+	r := newRig(t, nil)
+	inline := func(action string) string {
+		return `{"Version":"2012-10-17","Statement":{"Sid":"A","Effect":"Allow","Action":"` + action + `","Resource":"*"}}`
+	}
+	r.aws.AddGroup(awstest.Group{Name: "devs", Policies: []string{somePolicies}, Inline: map[string]string{"a": inline("sqs:*"), "b": inline("sns:*")}})
+	r.aws.AddGroup(awstest.Group{Name: "more", Policies: []string{somePolicies}})
+	r.aws.AddGroup(awstest.Group{Name: "bare"})
+	one := r.aws.AddRole(awstest.Role{Name: "one"})
+	role := func(groups string) fields {
+		return fields{"credential_type": assumedRole, "role_arns": one, "iam_groups": groups}
+	}
+	both := role("devs,more")
+	both["policy_document"] = somePolicy
+	r.role("both", both)
+	r.role("bare", role("bare"))
+	r.role("none", role("none"))
+
+	r.aws.Forget()
+	r.Must(engines.Read, "creds/both", nil)
+	calls := r.aws.Calls()
+	p := calls[len(calls)-1].Params
+	var sent struct {
+		Version   string
+		Statement []struct{ Sid, Action string }
+	}
+	if err := json.Unmarshal([]byte(p["Policy"]), &sent); err != nil {
+		t.Fatal(err)
+	}
+	if len(sent.Statement) != 3 || sent.Version != newestVersion || sent.Statement[0].Action != "s3:GetObject" || sent.Statement[1].Sid != "" {
+		t.Errorf("asked for %s", p["Policy"])
+	}
+	if _, twice := p["PolicyArns.member.2.arn"]; twice || p["PolicyArns.member.1.arn"] != somePolicies {
+		t.Errorf("asked for %v", p)
+	}
+	if text := r.Fails(engines.KindInvalid, engines.Read, "creds/bare", nil); !strings.Contains(text, "no policies") {
+		t.Error(text)
+	}
+	if text := r.Fails(engines.KindInvalid, engines.Read, "creds/none", nil); !strings.Contains(text, "NoSuchEntity") {
+		t.Error(text)
+	}
+	r.aws.AddGroup(awstest.Group{Name: "long", Inline: map[string]string{"a": inline(strings.Repeat("x", 1000)), "b": inline(strings.Repeat("y", 1000))}})
+	r.role("long", role("long"))
+	if text := r.Fails(engines.KindInvalid, engines.Read, "creds/long", nil); !strings.Contains(text, "2048") {
+		t.Error(text)
+	}
+}
+
+func TestMerge(t *testing.T) {
+	const statement = `{"Effect":"Allow","Action":"a&b:*","Resource":"${x}"}`
+	old, now := `{"Version":"2008-10-17","Statement":`, `{"Version":"2012-10-17","Statement":`
+	tests := []struct {
+		name string
+		in   []string
+		want string // "": refused
+	}{
+		{"one, as a list", []string{now + "[" + statement + "]}"}, now + `[{"Action":"a&b:*","Effect":"Allow","Resource":"${x}"}]}`},
+		{"two", []string{now + statement + "}", now + "[{}]}"}, now + `[{"Action":"a&b:*","Effect":"Allow","Resource":"${x}"},{}]}`},
+		{"without a version", []string{`{"Statement":{}}`, `{"Statement":{}}`}, `{"Statement":[{},{}]}`},
+		{"two versions", []string{old + "{}}", now + statement + "}"}, now + `[{},{"Action":"a&b:*","Effect":"Allow","Resource":"${x}"}]}`},
+		{"two versions that mean something else", []string{old + statement + "}", now + "{}}"}, ""},
+		{"no JSON", []string{"x"}, ""},
+		{"no statements", []string{`{"Version":"2012-10-17"}`}, ""},
+		{"a null statement", []string{`{"Statement":[null]}`}, ""},
+		{"a text", []string{`{"Statement":"x"}`}, ""},
+	}
+	for _, tt := range tests {
+		got, err := merge(tt.in)
+		if got != tt.want || (err != nil) != (tt.want == "") {
+			t.Errorf("%s: %s, %v", tt.name, got, err)
+		}
+	}
+}
+
+func TestWaitUntilValid(t *testing.T) {
+	r := newRig(t, nil)
+	r.role("wait", fields{"credential_type": iamUser, "policy_arns": somePolicies, "wait_until_valid": "30s"})
+	_, resp := r.issue("creds/wait", nil)
+	wantWarning(t, resp, "is valid")
+
+	r.aws.KeyPropagation(time.Hour)
+	r.role("wait", fields{"wait_until_valid": "1s"})
+	_, resp = r.issue("creds/wait", nil)
+	wantWarning(t, resp, "not valid yet")
+	if r.called("GetCallerIdentity") < 3 {
+		t.Error("it was asked once only")
+	}
+}
+
+func TestNewUserMayNotBeSeenYet(t *testing.T) {
+	r := newRig(t, nil).withUserRole()
+	r.aws.Propagation(200 * time.Millisecond)
+	_, resp := r.issue("creds/dev", nil)
+	if got := r.users(); len(got) != 1 || len(r.aws.Keys(got[0])) != 1 {
+		t.Fatalf("users %v", got)
+	}
+	// A lease that ends before its user is seen: the user must not be forgotten.
+	r.aws.Propagation(time.Minute)
+	u := r.users()[0]
+	r.aws.DropUser(u)
+	r.aws.AddUser("bystander")
+	if err := r.revoke(r.lease(resp, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if len(r.notes()) != 1 {
+		t.Errorf("notes %+v, want one to look again", r.notes())
+	}
+	r.later(settleTime)
+	r.work()
+	r.nothingLeft("after another look")
+	if err := r.revoke(r.lease(resp, time.Hour)); err != nil || r.notes() != nil {
+		t.Errorf("a user that is gone for long: %v, notes %v", err, r.notes())
+	}
+}
+
+func TestErrorsOfTheProvider(t *testing.T) {
+	r := newRig(t, nil).withUserRole()
+	_, secret := r.aws.Root()
+	tests := []struct {
+		fault awstest.Fault
+		kind  engines.Kind
+	}{
+		{awstest.Fault{Code: "Throttling"}, engines.KindUpstream},
+		{awstest.Fault{Status: 500, Code: "InternalFailure"}, engines.KindUpstream},
+		{awstest.Fault{Drop: true}, engines.KindUpstream},
+		{awstest.Fault{Code: "AccessDenied"}, engines.KindInvalid},
+		{awstest.Fault{Code: "LimitExceeded"}, engines.KindInvalid},
+		{awstest.Fault{Code: "EntityAlreadyExists"}, engines.KindInvalid},
+		{awstest.Fault{Code: "InvalidInput"}, engines.KindInvalid},
+	}
+	for _, tt := range tests {
+		r.aws.FailNext(1, "CreateUser", tt.fault)
+		_, err := r.Do(engines.Read, "creds/dev", nil)
+		e, ok := err.(*engines.Error)
+		if !ok || e.Kind != tt.kind || !strings.HasPrefix(e.Detail, "CreateUser: ") || strings.Contains(err.Error(), secret) {
+			t.Errorf("%+v: %v", tt.fault, err)
+		}
+		r.later(settleTime)
+		r.work()
+		r.nothingLeft(tt.fault.Code)
+	}
+}
+
+// TestGeneratedNameThatIsTakenIsNotTaken: a user of somebody else stays as it is, whatever names the template makes.
+func TestGeneratedNameThatIsTakenIsNotTaken(t *testing.T) {
+	r := newRig(t, fields{"username_template": "{{.DisplayName}}"})
+	r.role("dev", fields{"credential_type": iamUser, "policy_arns": somePolicies})
+	r.aws.AddUser("somebody")
+	r.Fails(engines.KindInvalid, engines.Read, "creds/dev", nil)
+	r.later(settleTime)
+	r.work()
+	if _, ok := r.aws.User("somebody"); !ok || r.notes() != nil {
+		t.Errorf("the user is there: %v, notes %v", ok, r.notes())
+	}
+	// After a crash before it was known that the name is taken.
+	if _, err := note(t.Context(), r.Mount.Mount, made{Name: "somebody", Tag: "ours"}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	r.work()
+	if _, ok := r.aws.User("somebody"); !ok || r.notes() != nil {
+		t.Errorf("the user is there: %v, notes %v", ok, r.notes())
+	}
+	// After our own user was removed by hand, and somebody took its name.
+	r.Caller.DisplayName = "bob"
+	_, resp := r.issue("creds/dev", nil)
+	r.aws.DropUser("bob")
+	r.aws.AddUser("bob")
+	if err := r.revoke(r.lease(resp, time.Hour)); err != nil {
+		t.Error(err)
+	}
+	if _, ok := r.aws.User("bob"); !ok {
+		t.Error("a user that was not ours was removed")
+	}
+}
+
+func TestManyTagsLeaveNoRoomForOurs(t *testing.T) {
+	r := newRig(t, nil)
+	tags := map[string]string{}
+	for i := range maxTags {
+		tags[fmt.Sprint("tag-", i)] = "x"
+	}
+	r.role("dev", fields{"credential_type": iamUser, "policy_arns": somePolicies, "iam_tags": tags})
+	_, resp := r.issue("creds/dev", nil)
+	if u, _ := r.aws.User(r.users()[0]); len(u.Tags) != maxTags {
+		t.Errorf("%d tags", len(u.Tags))
+	}
+	if err := r.revoke(r.lease(resp, 0)); err != nil {
+		t.Error(err)
+	}
+	r.nothingLeft("revoked")
+}
+
+func TestTTLOfUsersIsThatOfConfigLease(t *testing.T) {
+	r := newRig(t, nil).withUserRole()
+	_, resp := r.issue("creds/dev", fields{"ttl": "10h"})
+	if resp.Lease.TTL != r.Mount.Mount.DefaultLeaseTTL {
+		t.Errorf("lease %v", resp.Lease.TTL)
+	}
+	wantWarning(t, resp, "ttl")
+}

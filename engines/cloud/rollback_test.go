@@ -1,0 +1,323 @@
+package cloud
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/cloud/awstest"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// creations are the calls that make a user of the role dev, in order.
+var creations = []string{"CreateUser", "AttachUserPolicy", "PutUserPolicy", "AddUserToGroup", "CreateAccessKey"}
+
+func TestNothingIsLeftOfWhatFails(t *testing.T) {
+	faults := map[string]awstest.Fault{
+		"refused":        {Code: "AccessDenied"},
+		"too much":       {Code: "LimitExceeded"},
+		"throttled":      {Code: "Throttling"},
+		"trouble":        {Status: 503, Code: "ServiceUnavailable"},
+		"not reached":    {Drop: true},
+		"answer lost":    {Drop: true, When: awstest.AfterCommit},
+		"trouble after":  {Status: 500, Code: "InternalFailure", When: awstest.AfterCommit},
+		"throttled then": {Code: "Throttling", When: awstest.AfterCommit},
+	}
+	r := newRig(t, nil).withUserRole()
+	for name, fault := range faults {
+		for _, action := range creations {
+			t.Run(name+" "+action, func(t *testing.T) {
+				r.t = t
+				r.aws.Fail(func(c awstest.Call) awstest.Fault {
+					if c.Action == action {
+						return fault
+					}
+					return awstest.Fault{}
+				})
+				resp, err := r.Do(engines.Read, "creds/dev", nil)
+				if err == nil {
+					t.Fatalf("%s succeeded: %+v", action, resp)
+				}
+				r.aws.Fail(nil)
+				r.later(settleTime)
+				r.work()
+				r.nothingLeft("after work")
+			})
+		}
+	}
+}
+
+// TestNothingIsLeftAfterACrash: the process ends after a call at the provider, in the request that makes a user.
+func TestNothingIsLeftAfterACrash(t *testing.T) {
+	r := newRig(t, nil).withUserRole()
+	for _, action := range append([]string{"answered"}, creations...) {
+		t.Run(action, func(t *testing.T) {
+			r.t = t
+			ctx, crash := context.WithCancel(t.Context())
+			dead := false
+			r.aws.Fail(func(c awstest.Call) awstest.Fault {
+				switch {
+				case dead:
+					return awstest.Fault{Drop: true}
+				case c.Action == action:
+					dead = true
+					return awstest.Fault{Drop: true, When: awstest.AfterCommit, Then: crash}
+				}
+				return awstest.Fault{}
+			})
+			_, err := r.Handle(ctx, r.Request(engines.Read, "creds/dev", nil))
+			crash()
+			if (err == nil) != (action == "answered") {
+				t.Fatalf("error %v", err)
+			}
+			r.aws.Fail(nil)
+			next := r.peer()
+			next.work()
+			if len(next.notes()) != 1 {
+				t.Errorf("notes right after the crash: %+v", next.notes())
+			}
+			next.later(settleTime)
+			next.work()
+			next.nothingLeft("after work")
+		})
+	}
+}
+
+// TestUserThatIsNotSeenYetIsNotForgotten: what was made is not found at first, neither when it is taken back.
+func TestUserThatIsNotSeenYetIsNotForgotten(t *testing.T) {
+	r := newRig(t, nil).withUserRole()
+	r.aws.Propagation(10 * time.Second)
+	r.aws.FailNext(1, "AttachUserPolicy", awstest.Fault{Code: "AccessDenied"})
+	if _, err := r.Do(engines.Read, "creds/dev", nil); err == nil {
+		t.Fatal("it succeeded")
+	}
+	if len(r.users()) != 1 || len(r.notes()) != 1 {
+		t.Fatalf("users %v, notes %v", r.users(), r.notes())
+	}
+	r.later(settleTime)
+	r.work()
+	r.nothingLeft("after work")
+}
+
+func TestLostAnswerMakesNoSecondUser(t *testing.T) {
+	r := newRig(t, fields{"max_retries": 2}).withUserRole()
+	for _, action := range creations {
+		r.aws.FailNext(1, action, awstest.Fault{Drop: true, When: awstest.AfterCommit})
+		data, resp := r.issue("creds/dev", nil)
+		names := r.users()
+		if len(names) != 1 || len(r.aws.Keys(names[0])) != 1 || r.arn(data) == "" {
+			t.Errorf("%s: users %v, keys %d, the key is of %q", action, names, len(r.aws.Keys(names[0])), r.arn(data))
+		}
+		if err := r.revoke(r.lease(resp, 0)); err != nil {
+			t.Error(err)
+		}
+		r.nothingLeft(action)
+	}
+}
+
+func TestWorkLeavesWhatIsNotDue(t *testing.T) {
+	r := newRig(t, nil).withUserRole()
+	resp := r.Must(engines.Read, "creds/dev", nil) // and its lease is still to come
+	r.aws.Forget()
+	r.work()
+	if len(r.users()) != 1 || len(r.aws.Calls()) != 0 {
+		t.Errorf("users %v, calls %v", r.users(), r.aws.Actions())
+	}
+	r.leased(resp)
+	r.later(time.Hour)
+	r.work()
+	if len(r.users()) != 1 {
+		t.Error("a user with a lease was rolled back")
+	}
+}
+
+func TestRollbackBacksOff(t *testing.T) {
+	var log bytes.Buffer
+	r := newRig(t, nil).withUserRole()
+	e := r.Engine.(*engine)
+	e.log = slog.New(slog.NewTextHandler(&log, nil))
+	r.aws.FailNext(1, "AttachUserPolicy", awstest.Fault{Code: "Throttling"})
+	if _, err := r.Do(engines.Read, "creds/dev", nil); err == nil {
+		t.Fatal("it succeeded")
+	}
+	r.later(settleTime)
+	r.aws.Fail(func(c awstest.Call) awstest.Fault {
+		if c.Action == "DeleteUser" {
+			return awstest.Fault{Code: "AccessDenied", Message: "no"}
+		}
+		return awstest.Fault{}
+	})
+	for attempt := 1; attempt <= patience+3; attempt++ {
+		r.work()
+		n := r.notes()[0]
+		wait := time.Until(n.Next)
+		least, most := min(minBack<<min(attempt-1, 10), maxBack)*4/5-time.Second, min(minBack<<min(attempt-1, 10), maxBack)
+		if n.Attempts != attempt || wait < least || wait > most {
+			t.Fatalf("attempt %d: %d attempts, next in %v, want %v to %v", attempt, n.Attempts, wait, least, most)
+		}
+		r.work()
+		if r.notes()[0].Attempts != attempt {
+			t.Fatal("tried again before its time")
+		}
+		r.later(wait)
+	}
+	if got := strings.Count(log.String(), "level=ERROR"); got != 1 {
+		t.Errorf("%d errors in the log, want one a day", got)
+	}
+	r.later(dailyNews)
+	r.work()
+	if got := strings.Count(log.String(), "level=ERROR"); got != 2 {
+		t.Errorf("%d errors in the log on the second day", got)
+	}
+	info := r.Data(r.Must(engines.List, "rollbacks", nil))
+	id := info["keys"].([]any)[0].(string)
+	one := r.Data(r.Must(engines.Read, "rollbacks/"+id, nil))
+	if fmt.Sprint(info["key_info"].(map[string]any)[id]) != fmt.Sprint(one) {
+		t.Errorf("list %v, read %v", info, one)
+	}
+	if one["kind"] != kindUser || one["user"] != r.users()[0] || fmt.Sprint(one["attempts"]) != fmt.Sprint(patience+4) || !strings.HasPrefix(one["last_error"].(string), "DeleteUser: AccessDenied") {
+		t.Errorf("read %v", one)
+	}
+	r.aws.Fail(nil)
+	r.later(maxBack)
+	r.work()
+	r.nothingLeft("when it may be removed at last")
+	if _, err := r.Do(engines.List, "rollbacks", nil); err == nil {
+		t.Error("an empty list is not a 404")
+	}
+	if e.counts.RolledBack.Load() != 1 {
+		t.Errorf("counted %d", e.counts.RolledBack.Load())
+	}
+}
+
+func TestThrottlingEndsTheRound(t *testing.T) {
+	r := newRig(t, nil)
+	for i := range 5 {
+		if _, err := note(t.Context(), r.Mount.Mount, made{Name: fmt.Sprint("vault-", i)}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.aws.Fail(func(awstest.Call) awstest.Fault { return awstest.Fault{Code: "Throttling"} })
+	r.aws.Forget()
+	r.work()
+	if n := len(r.aws.Calls()); n != 1 {
+		t.Errorf("%d calls", n)
+	}
+	r.aws.Fail(nil)
+	r.later(time.Hour)
+	r.work()
+	r.nothingLeft("users that never were")
+}
+
+func TestWorkGoesOnAfterANoteOfAnotherVersion(t *testing.T) {
+	r := newRig(t, nil)
+	_, err := r.Mount.Mount.ClusterStorage.Commit(t.Context(), storage.Batch{Puts: []storage.Put{{Key: rollbackPrefix + "0", Value: []byte(`{"format":2}`)}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := note(t.Context(), r.Mount.Mount, made{Name: "vault-1"}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	r.work()
+	if notes := r.notes(); len(notes) != 1 || notes[0].Format != 2 {
+		t.Errorf("notes %+v", notes)
+	}
+}
+
+// primaryElsewhere is the Storage of a mount that another cluster writes.
+type primaryElsewhere struct{ storage.Store }
+
+func (primaryElsewhere) Commit(context.Context, storage.Batch) (storage.Index, error) {
+	return 0, storage.ErrPrimaryOnly
+}
+
+// TestSecondaryIssuesByItself: a performance secondary reads the roles and writes only what is its own.
+func TestSecondaryIssuesByItself(t *testing.T) {
+	r := newRig(t, nil).withUserRole()
+	r.Mount.Mount.Storage = primaryElsewhere{r.Mount.Mount.Storage}
+	data, resp := r.issue("creds/dev", nil)
+	if r.arn(data) == "" {
+		t.Error("the credentials are not good for anything")
+	}
+	if err := r.revoke(r.lease(resp, time.Hour)); err != nil {
+		t.Error(err)
+	}
+	r.aws.FailNext(1, "CreateAccessKey", awstest.Fault{Code: "Throttling"})
+	if _, err := r.Do(engines.Read, "creds/dev", nil); err == nil {
+		t.Error("it succeeded")
+	}
+	r.later(settleTime)
+	if err := r.Engine.(engines.Worker).Work(t.Context(), r.Mount.Mount, false); err != nil {
+		t.Error(err)
+	}
+	r.nothingLeft("on the secondary")
+	for _, route := range r.Engine.Router().Routes() {
+		if strings.HasPrefix(route.Pattern, "creds/") || strings.HasPrefix(route.Pattern, "sts/") {
+			if !route.Flags.Has(engines.ClusterLocal | engines.Active) {
+				t.Errorf("%s %s leaves the cluster", route.Op, route.Pattern)
+			}
+		}
+	}
+}
+
+func TestRevocationRemovesEverything(t *testing.T) {
+	r := newRig(t, nil).withUserRole()
+	data, resp := r.issue("creds/dev", nil)
+	name := r.users()[0]
+	r.aws.AddKey(name)
+	r.aws.AddLoginProfile(name)
+	r.aws.AddMFADevice(name, "")
+	r.aws.AddCertificate(name)
+	r.aws.AddSSHKey(name)
+	r.aws.AddServiceCredential(name)
+	r.aws.AddGroup(awstest.Group{Name: "more"})
+	r.aws.Attach(name, "arn:aws:iam::aws:policy/job-function/Billing")
+	if err := r.revoke(r.lease(resp, time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	r.nothingLeft("revoked")
+	if r.arn(data) != "" || len(r.aws.VirtualDevices()) != 0 {
+		t.Errorf("the key is of %q, devices %v", r.arn(data), r.aws.VirtualDevices())
+	}
+	if err := r.revoke(r.lease(resp, time.Hour)); err != nil {
+		t.Errorf("again: %v", err)
+	}
+	if n := r.Engine.(*engine).counts.Revoked.Load(); n != 1 {
+		t.Errorf("counted %d", n)
+	}
+}
+
+// TestRevocationThatFailsSaysWhy: the reason goes into the list of irrevocable leases.
+func TestRevocationThatFailsSaysWhy(t *testing.T) {
+	r := newRig(t, nil).withUserRole()
+	_, resp := r.issue("creds/dev", nil)
+	for _, tt := range []struct {
+		fault awstest.Fault
+		kind  engines.Kind
+		text  string
+	}{
+		{awstest.Fault{Code: "AccessDenied", Message: "not you"}, engines.KindInvalid, "DeleteUser: AccessDenied: not you"},
+		{awstest.Fault{Code: "Throttling", Message: "slowly"}, engines.KindUpstream, "Throttling"},
+	} {
+		r.aws.FailNext(1, "DeleteUser", tt.fault)
+		err := r.revoke(r.lease(resp, time.Hour))
+		if e, ok := err.(*engines.Error); !ok || e.Kind != tt.kind || !strings.Contains(e.Detail, tt.text) {
+			t.Errorf("%v", err)
+		}
+	}
+	r.aws.Fail(nil)
+	if err := r.revoke(r.lease(resp, time.Hour)); err != nil {
+		t.Error(err)
+	}
+	r.nothingLeft("revoked")
+	bad := []engines.LeaseRecord{{Kind: kindUser}, {Kind: "other", Internal: resp.Lease.Internal}, {Kind: kindUser, Internal: []byte(`{"format":2,"user":"x"}`)}}
+	if slices.ContainsFunc(bad, func(l engines.LeaseRecord) bool { return r.revoke(l) == nil }) {
+		t.Error("a lease of another engine or version was revoked")
+	}
+}
