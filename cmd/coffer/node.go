@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"log/slog"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 	"github.com/coffer-project/coffer/cmd/coffer/config"
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/approle"
+	"github.com/coffer-project/coffer/engines/cloud"
 	"github.com/coffer-project/coffer/engines/cubbyhole"
 	"github.com/coffer-project/coffer/engines/kv"
 	"github.com/coffer-project/coffer/engines/saml"
@@ -52,13 +54,20 @@ type node struct {
 }
 
 // factories returns the engines that can be mounted, and the metrics they share.
-func factories(log *slog.Logger) (map[string]engines.Factory, func() map[string]float64) {
-	logins := new(saml.Counts)
+func factories(named func(string) *slog.Logger) (map[string]engines.Factory, func() map[string]float64) {
+	logins, credentials := new(saml.Counts), new(cloud.Counts)
+	clouds := cloud.New(cloud.Options{Logger: named("cloud"), Counts: credentials})
+	numbers := func() map[string]float64 {
+		all := logins.Numbers()
+		maps.Copy(all, credentials.Numbers())
+		return all
+	}
 	return map[string]engines.Factory{
 		"kv": kv.New, "cubbyhole": cubbyhole.New,
+		"cloud": clouds, "aws": clouds, // the family's clients know it as aws
 		"userpass": userpass.New, "approle": approle.New,
-		"saml": saml.New(saml.Options{Logger: log, Counts: logins}),
-	}, logins.Numbers
+		"saml": saml.New(saml.Options{Logger: named("saml"), Counts: logins}),
+	}, numbers
 }
 
 // openNode opens the data and composes a sealed node. Close it with node.close.
@@ -100,7 +109,7 @@ func openNode(c *config.Config, dev devOptions, log *logs) (*node, error) {
 		return nil, errors.Join(err, n.close())
 	}
 	n.link = link
-	mountable, numbers := factories(log.Named("saml"))
+	mountable, numbers := factories(log.Named)
 	opts := server.Options{
 		Link:      linkOf{link},
 		Factories: mountable, Numbers: numbers, TempDir: c.Storage.Path, Logger: n.log,

@@ -104,6 +104,12 @@ var help = map[string]string{
 	"saml_logins_redeemed_total":   "SAML logins that clients redeemed for a token.",
 	"saml_metadata_failures_total": "Fetches of an identity provider's metadata that failed.",
 
+	"cloud_credentials_issued_total":  "Credentials of cloud providers handed out on this node since it started, of all types.",
+	"cloud_users_removed_total":       "Users at cloud providers removed because their lease ended.",
+	"cloud_keys_rotated_total":        "Keys of static roles and root keys replaced.",
+	"cloud_rotation_failures_total":   "Attempts to replace such a key that failed; the old one stays in use.",
+	"cloud_rollbacks_completed_total": "Things made at a cloud provider that belonged to nothing and were removed.",
+
 	"quota_rate_limit_violations_total":  "Requests that a rate limit refused on this node.",
 	"quota_lease_count_violations_total": "Leases and logins that a lease count quota refused on this node.",
 
