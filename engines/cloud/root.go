@@ -76,16 +76,6 @@ func (r *root) setNextRotation(now time.Time) {
 	}
 }
 
-// due reports whether the key is to be rotated by itself, or whether the time for it was missed: then the next one is to be
-// set (setNextRotation).
-func (r *root) due(now time.Time) (rotate, missed bool) {
-	if r.NextRotation.IsZero() || now.Before(r.NextRotation) {
-		return false, false
-	}
-	missed = r.RotationWindow > 0 && !now.Before(r.NextRotation.Add(r.RotationWindow))
-	return !missed, missed
-}
-
 type none struct{}
 
 func readRoot(ctx context.Context, req *engines.Request, _ *none) (*engines.Response, error) {

@@ -308,28 +308,6 @@ func TestRootKeyOfARotationThatIsReplacedIsWarnedOf(t *testing.T) {
 	}
 }
 
-func TestRootRotationIsDue(t *testing.T) {
-	tests := []struct {
-		name           string
-		window         time.Duration
-		next           time.Time
-		rotate, missed bool
-	}{
-		{"never", 0, time.Time{}, false, false},
-		{"not yet", 0, fixed.Add(1), false, false},
-		{"now", 0, fixed, true, false},
-		{"long ago without a window", 0, fixed.AddDate(-1, 0, 0), true, false},
-		{"within the window", time.Hour, fixed.Add(1 - time.Hour), true, false},
-		{"after the window", time.Hour, fixed.Add(-time.Hour), false, true},
-	}
-	for _, tt := range tests {
-		r := &root{NextRotation: tt.next, RotationWindow: tt.window}
-		if rotate, missed := r.due(fixed); rotate != tt.rotate || missed != tt.missed {
-			t.Errorf("%s: due = %v, %v, want %v, %v", tt.name, rotate, missed, tt.rotate, tt.missed)
-		}
-	}
-}
-
 func FuzzSchedule(f *testing.F) {
 	for _, seed := range []string{"0 3 * * SAT", "@daily", "@every 1m", "TZ=UTC", "*/0 * * * *", "0-59/7,3 1-2 ? JAN-mar 0", "0 0 31 2 *", "@"} {
 		f.Add(seed)
