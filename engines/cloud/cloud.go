@@ -89,6 +89,7 @@ func newEngine(log *slog.Logger, counts *Counts) *engine {
 
 	engines.On(r, engines.Read, "config/root", "Read the root configuration, without its secret key.", 0, readRoot)
 	engines.On(r, engines.Update, "config/root", "Configure how the provider is reached. What is left out goes back to its default.", 0, writeRoot)
+	engines.On(r, engines.Update, "config/rotate-root", "Replace the root key by a new one, which only this server knows.", engines.Primary, e.rotateRoot)
 	engines.On(r, engines.Read, "config/lease", "Read how long credentials of users last.", 0, readLease)
 	engines.On(r, engines.Update, "config/lease", "Say how long credentials of users last.", 0, writeLease)
 

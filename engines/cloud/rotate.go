@@ -2,8 +2,370 @@ package cloud
 
 import (
 	"context"
+	"errors"
+	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/cloud/aws"
+	"github.com/coffer-project/coffer/storage"
 )
 
-func (e *engine) rotateRootDue(context.Context, engines.Mount) error { return nil }
+// rotationKey has the rotation of the root key that is not finished, or failed.
+const rotationKey storage.Key = "config/rotation"
+
+// rootTurn is the turn of the root key: no static role has this name.
+const rootTurn = "config/root"
+
+const (
+	// untilValid is how long a new key is waited for: it is known everywhere only after some seconds.
+	untilValid = 30 * time.Second
+	// untilDropped is how long the deletion of the old key with the new one is tried before Work goes on with it.
+	untilDropped = 15 * time.Second
+)
+
+// rotation of the root key, as JSON. It goes from making (no New) over verifying (New is stored, Old is in use) to retiring
+// (New is in use, Old is to be deleted); then it goes. In each of them a key that works is stored.
+type rotation struct {
+	Format   int      `json:"format"`             // 1
+	Username string   `json:"username,omitempty"` // whose keys these are
+	Pending  *attempt `json:"pending,omitempty"`  // nil: nothing has begun
+	Old      ownKey   `json:"old,omitzero"`
+	New      ownKey   `json:"new,omitzero"`
+	InUse    bool     `json:"in_use,omitempty"` // New is
+
+	Failures  int       `json:"failures,omitempty"`
+	LastError string    `json:"last_error,omitempty"`
+	RetryAt   time.Time `json:"retry_at,omitzero"`
+}
+
+func (n *rotation) format() *int { return &n.Format }
+
+func getRotation(ctx context.Context, s getter) (*rotation, error) {
+	n := &rotation{}
+	_, err := get(ctx, s, rotationKey, n)
+	return n, err
+}
+
+// rotateRoot replaces the root key now.
+func (e *engine) rotateRoot(ctx context.Context, req *engines.Request, _ *none) (*engines.Response, error) {
+	unlock, err := e.turns.lock(ctx, rootTurn)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	n, err := e.finishRotation(ctx, req.Mount)
+	if err == nil && !n.InUse { // else an unfinished one was just what is asked for
+		n, err = e.newRotation(ctx, req.Mount)
+	}
+	switch {
+	case n != nil && n.InUse && err != nil && !ofStore(err):
+		return &engines.Response{
+			Data:     map[string]any{"access_key": n.New.ID},
+			Warnings: []string{"the new key is in use; the old one could not be deleted yet, which is tried again: " + short(err)},
+		}, nil
+	case err != nil && n != nil && n.New.ID != "":
+		return nil, &engines.Error{Kind: engines.KindUpstream, Err: err, Detail: "the new key is made and stored, but does not work yet: the old one stays in use until it does, which is tried again: " + short(err)}
+	case err != nil:
+		return nil, failed(err)
+	}
+	return &engines.Response{Data: map[string]any{"access_key": n.New.ID}}, nil
+}
+
+// newRotation begins a rotation and brings it to its end. The rotation that is returned with an error is what is stored.
+func (e *engine) newRotation(ctx context.Context, m engines.Mount) (*rotation, error) {
+	ctx, done := context.WithTimeout(ctx, tryTime)
+	defer done()
+	n := &rotation{}
+	_, err := storage.Update(ctx, m.Storage, func(t *storage.Txn) error {
+		r, _, err := getRoot(ctx, t)
+		if err != nil {
+			return err
+		}
+		before, err := getRotation(ctx, t)
+		if err != nil {
+			return err
+		}
+		switch {
+		case r.AccessKey == "":
+			return engines.Invalid("there is no key to rotate: the provider is reached with the credentials of the machine; write access_key and secret_key to config/root first")
+		case before.Pending != nil:
+			return errOvertaken
+		}
+		now := clock()
+		*n = rotation{Pending: nextAttempt(nil, now), Failures: before.Failures, LastError: before.LastError, RetryAt: before.RetryAt}
+		n.Old = ownKey{ID: r.AccessKey, Secret: r.SecretKey, CreatedAt: r.KeyCreatedAt}
+		return put(t, rotationKey, n)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := e.makeRootKey(ctx, m, n); err != nil {
+		e.counts.RotateFailures.Add(1)
+		return nil, errors.Join(err, n.failed(ctx, m, err))
+	}
+	return e.useRootKey(ctx, m, n)
+}
+
+// finishRotation ends a rotation that was cut short: a key that is stored comes into use, others are deleted. The answer is
+// the zero value if there was none, or if it came to nothing.
+func (e *engine) finishRotation(ctx context.Context, m engines.Mount) (*rotation, error) {
+	ctx, done := context.WithTimeout(ctx, tryTime)
+	defer done()
+	n, used := &rotation{}, ""
+	_, err := storage.Update(ctx, m.Storage, func(t *storage.Txn) error {
+		r, _, err := getRoot(ctx, t)
+		if err != nil {
+			return err
+		}
+		used = r.AccessKey
+		*n = rotation{}
+		before, err := getRotation(ctx, t)
+		if err != nil || before.Pending == nil {
+			return err
+		}
+		*n = *before
+		n.Pending = n.Pending.again()
+		return put(t, rotationKey, n)
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case n.Pending == nil:
+		return n, nil
+	case n.New.ID != "" && (n.InUse && used == n.New.ID || !n.InUse && used == n.Old.ID):
+		return e.useRootKey(ctx, m, n)
+	}
+	// No key of it is in use: it was not stored, or somebody has configured another one since.
+	if err := e.abandon(ctx, m, n, used); err != nil {
+		return nil, errors.Join(err, n.failed(ctx, m, err))
+	}
+	return &rotation{}, n.change(ctx, m, func(t *storage.Txn, stored *rotation) error {
+		stored.Pending, stored.Old, stored.New, stored.InUse = nil, ownKey{}, ownKey{}, false
+		return put(t, rotationKey, stored)
+	})
+}
+
+// with returns the provider as one of the keys of a rotation reaches it.
+func (e *engine) with(ctx context.Context, m engines.Mount, key ownKey) (aws.API, error) {
+	r, _, err := getRoot(ctx, m.Storage)
+	if err != nil {
+		return nil, err
+	}
+	r.AccessKey, r.SecretKey = key.ID, key.Secret
+	dial := e.client.dial
+	if dial == nil {
+		dial = dialAWS
+	}
+	return dial(ctx, r.options(nil))
+}
+
+// makeRootKey makes the new key and stores it beside the old one.
+func (e *engine) makeRootKey(ctx context.Context, m engines.Mount, n *rotation) error {
+	api, err := e.with(ctx, m, n.Old)
+	if err != nil {
+		return err
+	}
+	user, err := api.GetUser(ctx, "")
+	if err != nil {
+		return err
+	}
+	keys, err := api.ListAccessKeys(ctx, user.Name)
+	if err != nil {
+		return err
+	}
+	for _, k := range keys {
+		if k.ID != n.Old.ID {
+			return engines.Invalid("the IAM user %q has another access key besides the configured one: a new one is made only if there is no other; delete it first", user.Name)
+		}
+	}
+	n.Username = user.Name
+	n.Pending.see(keys)
+	err = n.change(ctx, m, func(t *storage.Txn, _ *rotation) error { return put(t, rotationKey, n) })
+	if err != nil {
+		return err
+	}
+	made, err := api.CreateAccessKey(ctx, user.Name)
+	if err != nil {
+		n.Pending.Listed = maybeMade(err)
+		return err
+	}
+	ctx, done := detached(ctx)
+	defer done()
+	n.New = ownKey{ID: made.AccessKey, Secret: made.SecretKey.Reveal(), CreatedAt: clock()}
+	err = n.change(ctx, m, func(t *storage.Txn, _ *rotation) error { return put(t, rotationKey, n) })
+	if errors.Is(err, errOvertaken) {
+		return errors.Join(err, dropKey(ctx, api, user.Name, made.AccessKey))
+	}
+	return err
+}
+
+// useRootKey brings the new key, which is stored, into use once it works, and deletes the old one.
+func (e *engine) useRootKey(ctx context.Context, m engines.Mount, n *rotation) (*rotation, error) {
+	err := e.bringIntoUse(ctx, m, n)
+	if err == nil {
+		err = e.retire(ctx, m, n)
+	}
+	if err != nil {
+		e.counts.RotateFailures.Add(1)
+		return n, errors.Join(err, n.failed(ctx, m, err))
+	}
+	e.counts.Rotated.Add(1)
+	return n, n.change(ctx, m, func(t *storage.Txn, _ *rotation) error {
+		t.Delete(rotationKey)
+		return nil
+	})
+}
+
+func (e *engine) bringIntoUse(ctx context.Context, m engines.Mount, n *rotation) error {
+	if n.InUse {
+		return nil
+	}
+	api, err := e.with(ctx, m, n.Old)
+	if err != nil {
+		return err
+	}
+	err = patiently(ctx, untilValid, func(ctx context.Context) error {
+		_, err := api.CallerIdentity(ctx, aws.Credentials{AccessKey: n.New.ID, SecretKey: engines.Sensitive(n.New.Secret)})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	err = n.change(ctx, m, func(t *storage.Txn, stored *rotation) error {
+		r, _, err := getRoot(ctx, t)
+		if err != nil {
+			return err
+		}
+		if r.AccessKey != n.Old.ID {
+			return errOvertaken // somebody has configured another key
+		}
+		r.AccessKey, r.SecretKey, r.KeyCreatedAt = n.New.ID, n.New.Secret, n.New.CreatedAt
+		r.setNextRotation(clock())
+		stored.InUse = true
+		return errors.Join(put(t, rootKey, r), put(t, rotationKey, stored))
+	})
+	n.InUse = err == nil
+	return err
+}
+
+// retire deletes the old key, as the new one may.
+func (e *engine) retire(ctx context.Context, m engines.Mount, n *rotation) error {
+	api, err := e.with(ctx, m, n.New)
+	if err != nil {
+		return err
+	}
+	return patiently(ctx, untilDropped, func(ctx context.Context) error { return dropKey(ctx, api, n.Username, n.Old.ID) })
+}
+
+// abandon deletes what a rotation has made and is not in use. If its keys do not let anybody in any more, there is nothing
+// left to do.
+func (e *engine) abandon(ctx context.Context, m engines.Mount, n *rotation, used string) error {
+	if n.New.ID == "" && !n.Pending.Listed {
+		return nil // nothing was made
+	}
+	if n.New.ID == "" {
+		err := e.dropLost(ctx, m, n, used)
+		if aws.KindOf(err) == aws.Denied && n.Old.ID != used {
+			return e.giveUp(n)
+		}
+		return err
+	}
+	if n.InUse && n.Old.ID != used { // the old one was replaced for good
+		if err := e.retire(ctx, m, n); err != nil && aws.KindOf(err) != aws.Denied {
+			return err
+		}
+	}
+	if n.New.ID == used {
+		return nil
+	}
+	for _, as := range []ownKey{n.New, n.Old} {
+		api, err := e.with(ctx, m, as)
+		if err != nil {
+			return err
+		}
+		if err = dropKey(ctx, api, n.Username, n.New.ID); aws.KindOf(err) != aws.Denied {
+			return err
+		}
+	}
+	return e.giveUp(n)
+}
+
+// dropLost deletes a key that was made and whose secret nobody knows.
+func (e *engine) dropLost(ctx context.Context, m engines.Mount, n *rotation, used string) error {
+	api, err := e.with(ctx, m, n.Old)
+	if err != nil {
+		return err
+	}
+	_, lost, err := settle(ctx, api, n.Username, n.Pending, n.Old.ID, used)
+	if err == nil && lost == 0 && !n.Pending.surely(clock()) {
+		return errUnsure
+	}
+	return err
+}
+
+func (e *engine) giveUp(n *rotation) error {
+	e.log.Warn("a key that a rotation of the root key made may still be there: no key that could delete it works any more", "user", n.Username)
+	return nil
+}
+
+// errUnsure means that a key may have been made that is not in the provider's lists yet.
+var errUnsure = &engines.Error{Kind: engines.KindUnavailable, Detail: "the rotation before was cut short, and it is not certain yet what it has made: try again in a minute"}
+
+// patiently repeats fn while it is refused or the provider is in trouble, at most for so long.
+func patiently(ctx context.Context, most time.Duration, fn func(context.Context) error) error {
+	ctx, done := context.WithTimeout(ctx, most)
+	defer done()
+	for wait := 500 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
+		err := fn(ctx)
+		switch aws.KindOf(err) {
+		case aws.Denied, aws.Throttled, aws.Unavailable, aws.Conflict:
+		default:
+			return err
+		}
+		if pause(ctx, wait) != nil {
+			return err
+		}
+	}
+}
+
+// change runs fn in a transaction with what is stored of the rotation, if n's attempt is still the one of it.
+func (n *rotation) change(ctx context.Context, m engines.Mount, fn func(t *storage.Txn, stored *rotation) error) error {
+	_, err := storage.Update(ctx, m.Storage, func(t *storage.Txn) error {
+		stored, err := getRotation(ctx, t)
+		if err != nil {
+			return err
+		}
+		if stored.Pending == nil || stored.Pending.ID != n.Pending.ID {
+			return errOvertaken
+		}
+		return fn(t, stored)
+	})
+	return err
+}
+
+// failed stores why a rotation failed and when it is tried again.
+func (n *rotation) failed(ctx context.Context, m engines.Mount, cause error) error {
+	ctx, done := detached(ctx)
+	defer done()
+	err := n.change(ctx, m, func(t *storage.Txn, stored *rotation) error {
+		if stored.New.ID == "" && !n.Pending.Listed { // nothing was made
+			stored.Pending, stored.Old = nil, ownKey{}
+		}
+		now := clock()
+		if errors.Is(cause, errUnsure) {
+			stored.RetryAt = stored.Pending.Until.Add(surelyListed)
+			return put(t, rotationKey, stored)
+		}
+		if stored.Pending != nil {
+			stored.Pending.ended(now)
+		}
+		stored.Failures++
+		stored.LastError = short(cause)
+		stored.RetryAt = now.Add(backoff(stored.Failures))
+		return put(t, rotationKey, stored)
+	})
+	if errors.Is(err, errOvertaken) {
+		return nil
+	}
+	return err
+}

@@ -146,7 +146,12 @@ func (s *schedule) ready(now time.Time) []string {
 
 // rotateDue rotates the keys whose time has come, and removes what is left of static roles that are gone.
 func (e *engine) rotateDue(ctx context.Context, m engines.Mount) error {
-	return errors.Join(e.rotateRootDue(ctx, m), e.cleanDue(ctx, m), e.rotateStaticDue(ctx, m))
+	var under sync.WaitGroup
+	var rootErr error
+	under.Go(func() { rootErr = e.rotateRootDue(ctx, m) }) // which may wait for a key to work
+	err := errors.Join(e.cleanDue(ctx, m), e.rotateStaticDue(ctx, m))
+	under.Wait()
+	return errors.Join(rootErr, err)
 }
 
 func (e *engine) rotateStaticDue(ctx context.Context, m engines.Mount) error {

@@ -137,9 +137,7 @@ type writeStaticIn struct {
 
 var (
 	iamUserName = regexp.MustCompile(`^[A-Za-z0-9_+=,.@-]{1,64}$`)
-	iamRoleARN  = regexp.MustCompile(`^arn:[a-z0-9-]+:iam::[0-9]{12}:role/[!-~]+$`)
 	sessionWord = regexp.MustCompile(`^[A-Za-z0-9_+=,.@-]{2,64}$`)
-	externalIDs = regexp.MustCompile(`^[A-Za-z0-9_+=,.@:/-]{2,1224}$`)
 )
 
 // check returns everything that is wrong with what the request gives.
@@ -151,13 +149,13 @@ func (in *writeStaticIn) check(req *engines.Request) error {
 	if req.Given("rotation_period") && time.Duration(in.RotationPeriod) < minRotationPeriod {
 		p.add("rotation_period", "must be at least a minute")
 	}
-	if in.AssumeRoleARN != "" && !iamRoleARN.MatchString(in.AssumeRoleARN) {
+	if in.AssumeRoleARN != "" && !isARN(in.AssumeRoleARN, roleARNForm) {
 		p.add("assume_role_arn", "must be the ARN of a role")
 	}
 	if in.Session != "" && !sessionWord.MatchString(in.Session) {
 		p.add("assume_role_session_name", "must have 2 to 64 letters, digits or +=,.@_-")
 	}
-	if in.ExternalID != "" && !externalIDs.MatchString(in.ExternalID) {
+	if in.ExternalID != "" && (len(in.ExternalID) < minExternalID || !externalIDForm.MatchString(in.ExternalID)) {
 		p.add("external_id", "must have 2 to 1224 letters, digits or +=,.@:/_-")
 	}
 	return p.err()

@@ -2,7 +2,6 @@ package cloud
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"time"
 
@@ -11,12 +10,8 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-const (
-	// surelyListed is how long after a lost answer a list of keys without it is believed.
-	surelyListed = 15 * time.Second
-	// manyTries is when a leftover becomes something that somebody must look at.
-	manyTries = 20
-)
+// manyTries is when a leftover becomes something that somebody must look at.
+const manyTries = 20
 
 // clean removes what is left of a static role, which takes more than one try if it is not certain yet what that is. It
 // needs the name's turn.
@@ -55,10 +50,7 @@ func claimLeftover(ctx context.Context, m engines.Mount, name string) (l *leftov
 			return err
 		}
 		l.claimedAt = clock()
-		if l.Pending == nil {
-			l.Pending = &attempt{}
-		}
-		l.Pending.ID = rand.Text()
+		l.Pending = l.Pending.again()
 		l.Tries++
 		l.NextTry = l.claimedAt.Add(max(time.Minute, backoff(l.Tries)))
 		if l.Tries > manyTries {
@@ -96,7 +88,7 @@ func (e *engine) removeKeys(ctx context.Context, m engines.Mount, l *leftover) (
 		return true, nil
 	}
 	_, lost, err := settle(ctx, api, l.Username, l.Pending)
-	return lost > 0 || !l.claimedAt.Before(l.Pending.Until.Add(surelyListed)), err
+	return lost > 0 || l.Pending.surely(l.claimedAt), err
 }
 
 // cleanDue removes the leftovers whose time has come.

@@ -123,15 +123,14 @@ func (e *engine) firstKey(ctx context.Context, m engines.Mount, l *leftover, per
 	}
 	key, kept, err := makeKey(ctx, api, l.Username, keys)
 	if err != nil {
-		if !maybeMade(err) {
-			ctx, done := detached(ctx)
-			defer done()
-			err = errors.Join(err, changeLeftover(ctx, m, l, func(t *storage.Txn, stored *leftover) error {
-				stored.Pending.Listed = false
-				return stored.put(t)
-			}))
-		}
-		return nil, false, err
+		ctx, done := detached(ctx)
+		defer done()
+		noted := changeLeftover(ctx, m, l, func(t *storage.Txn, stored *leftover) error {
+			stored.Pending.Listed = maybeMade(err)
+			stored.Pending.ended(clock())
+			return stored.put(t)
+		})
+		return nil, false, errors.Join(err, noted)
 	}
 	r = &staticRole{
 		Username: l.Username, UserID: user.ID, Period: period, Way: l.Way, Key: key,

@@ -31,6 +31,8 @@ const (
 	tryTime = 2 * time.Minute
 	// maxSkew is how far the provider's clock may be off: beyond it, requests are refused.
 	maxSkew = 15 * time.Minute
+	// surelyListed is how long after a lost answer a list of keys without the lost one is believed.
+	surelyListed = 15 * time.Second
 )
 
 // clock is the time as it is stored.
@@ -44,6 +46,26 @@ func nextAttempt(before *attempt, now time.Time) *attempt {
 	}
 	return a
 }
+
+// again returns the attempt for somebody who does not try, but looks for what was made.
+func (a *attempt) again() *attempt {
+	if a == nil {
+		return &attempt{ID: rand.Text()}
+	}
+	same := *a
+	same.ID = rand.Text()
+	return &same
+}
+
+// ended notes that the last try is over.
+func (a *attempt) ended(now time.Time) {
+	if now.Before(a.Until) {
+		a.Until = now
+	}
+}
+
+// surely reports whether what the attempt made must be listed by now.
+func (a *attempt) surely(now time.Time) bool { return !now.Before(a.Until.Add(surelyListed)) }
 
 // made reports whether a key can be one that the attempt made and lost. known are the ids of keys that are stored.
 func (a *attempt) made(k aws.Key, known []string) bool {

@@ -181,10 +181,12 @@ func noteFailure(ctx context.Context, m engines.Mount, r *staticRole, cause erro
 	ctx, done := detached(ctx)
 	defer done()
 	_, err := changeStatic(ctx, m, r, func(stored *staticRole) {
+		now := clock()
 		if !stored.Pending.Listed || r.settled && !maybeMade(cause) {
 			stored.Pending = nil
+		} else {
+			stored.Pending.ended(now)
 		}
-		now := clock()
 		stored.Failures++
 		stored.LastError = short(cause)
 		if stored.Pending != nil || !now.Before(stored.NextRotation) {

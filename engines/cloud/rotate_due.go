@@ -1,0 +1,81 @@
+package cloud
+
+import (
+	"context"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// rotateRootDue ends a rotation of the root key that was cut short, and begins one when it is due.
+func (e *engine) rotateRootDue(ctx context.Context, m engines.Mount) error {
+	unlock, busy := e.turns.try(rootTurn)
+	if busy != nil {
+		return nil // it is being rotated
+	}
+	defer unlock()
+	n, err := getRotation(ctx, m.Storage)
+	if err != nil {
+		return err
+	}
+	now := clock()
+	if now.Before(n.RetryAt) {
+		return nil
+	}
+	if n.Pending != nil {
+		_, err := e.finishRotation(ctx, m)
+		return e.said(err)
+	}
+	due, err := rootDue(ctx, m, now)
+	if err != nil || !due {
+		return err
+	}
+	_, err = e.newRotation(ctx, m)
+	return e.said(err)
+}
+
+// said logs what is no error of the store, which is returned.
+func (e *engine) said(err error) error {
+	if err == nil || ofStore(err) {
+		return err
+	}
+	e.log.Warn("the root key is not rotated: the one in use stays, and it is tried again", "err", short(err))
+	return nil
+}
+
+// rootDue reports whether the root key is to be rotated now. A window that was missed is passed over.
+func rootDue(ctx context.Context, m engines.Mount, now time.Time) (bool, error) {
+	r, _, err := getRoot(ctx, m.Storage)
+	if err != nil || !r.misplanned(now) {
+		return err == nil && r.rotates() && !now.Before(r.NextRotation), err
+	}
+	_, err = storage.Update(ctx, m.Storage, func(t *storage.Txn) error {
+		r, _, err := getRoot(ctx, t)
+		if err != nil || !r.misplanned(now) {
+			return err
+		}
+		r.setNextRotation(now)
+		return put(t, rootKey, r)
+	})
+	return false, err
+}
+
+// rotates reports whether the key is rotated by itself.
+func (r *root) rotates() bool {
+	return r.AccessKey != "" && !r.RotationDisabled && (r.RotationPeriod > 0 || r.RotationSchedule != "")
+}
+
+// misplanned reports whether the time of the next rotation makes no sense now: there is none, its window is over, or it was
+// set by a clock that was ahead.
+func (r *root) misplanned(now time.Time) bool {
+	switch {
+	case !r.rotates():
+		return false
+	case r.NextRotation.IsZero():
+		return true
+	case r.RotationPeriod > 0:
+		return r.NextRotation.After(now.Add(r.RotationPeriod))
+	}
+	return r.RotationWindow > 0 && now.After(r.NextRotation.Add(r.RotationWindow))
+}
