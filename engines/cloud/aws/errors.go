@@ -190,8 +190,8 @@ var (
 	quoted = regexp.MustCompile(`(?s)[Vv]alue '.*' at '`)
 	// Ids of keys, and of users and roles that look like them.
 	ids = regexp.MustCompile(`\bA[A-Z]{3}[A-Z0-9]{12,}\b`)
-	// Secret keys and session tokens.
-	long = regexp.MustCompile(`[A-Za-z0-9+/=_-]{40,}`)
+	// Secret keys, session tokens and signatures. Names of users are as long, but have dashes.
+	long = regexp.MustCompile(`[A-Za-z0-9+/=]{40,}`)
 )
 
 // bounded takes out of the provider's words what is nobody's business, and cuts them. A refused signature comes with the

@@ -1,6 +1,7 @@
 package aws_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -232,5 +233,23 @@ func TestTextIsBounded(t *testing.T) {
 	var e *aws.Error
 	if !errors.As(err, &e) || len(e.Text) > 410 || !utf8.ValidString(e.Text) || strings.Contains(e.Text, "\u202e") {
 		t.Errorf("the text is %q", err)
+	}
+}
+
+func TestTextStaysUseful(t *testing.T) {
+	tests := []struct{ said, want string }{
+		{"The user with name coffer-token-ci-deploy-1763760000-Xk2pQ9aZr4LmN8bVc7Ty cannot be found.", ""},
+		{"User: arn:aws:iam::123456789012:user/ops is not authorized to perform: iam:CreateUser on resource: arn:aws:iam::123456789012:user/coffer-x because no identity-based policy allows it", ""},
+		{"1 validation error detected: Value at 'userName' failed to satisfy constraint: Member must have length less than or equal to 64", ""},
+		{"1 validation error detected: Value 'a secret' at 'policyDocument' failed", "1 validation error detected: Value at 'policyDocument' failed"},
+		{"The Access Key with id AKIAXXXXXXXXXXXXOTHR cannot be found.", "The Access Key with id [hidden] cannot be found."},
+		{"Cannot exceed quota for AccessKeysPerUser: 2", ""},
+	}
+	for _, test := range tests {
+		c := dial(t, newScripted(t, refusing(400, "InvalidInput", test.said)).URL, nil)
+		_, err := c.GetUser(t.Context(), "u")
+		if want := "GetUser: InvalidInput: " + cmp.Or(test.want, test.said); err == nil || err.Error() != want {
+			t.Errorf("%q becomes %q, want %q", test.said, err, want)
+		}
 	}
 }

@@ -1,9 +1,11 @@
 package aws_test
 
 import (
+	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -121,6 +123,39 @@ func TestRolesThatAreGoneThrough(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Many use a client at the same time, and find the roles and the endpoint that answers for one another.
+func TestOneClientForMany(t *testing.T) {
+	s := awstest.New(t)
+	s.AddUser("u")
+	role := s.AddRole(awstest.Role{Name: "r"})
+	c := connect(t, s, func(o *aws.Options) {
+		o.STSEndpoint, o.STSFallbacks = unreachable(), []aws.Endpoint{{URL: s.URL}}
+		o.AssumeRoles = []aws.AssumeRole{{RoleARN: role}}
+	})
+	var all sync.WaitGroup
+	for i := range 16 {
+		all.Go(func() {
+			if _, err := c.GetUser(t.Context(), "u"); err != nil {
+				t.Error(err)
+			}
+			if _, err := c.CallerIdentity(t.Context(), aws.Credentials{}); err != nil {
+				t.Error(err)
+			}
+			name := fmt.Sprint("user", i)
+			if _, err := c.CreateUser(t.Context(), aws.NewUser{Name: name}); err != nil {
+				t.Error(err)
+			}
+			if err := c.RemoveUser(t.Context(), name); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if n := count(s, "AssumeRole"); n != 1 {
+		t.Errorf("%d calls of AssumeRole, want one", n)
+	}
 }
 
 // Credentials that end soon are replaced before they do.
