@@ -42,7 +42,7 @@ type nameInput struct {
 }
 
 // username makes a name that the provider accepts: characters that it does not know become "_". A name that is too long, or
-// none at all, is the template's fault and an Error of KindInternal.
+// none at all, is the template's fault and an Error of KindFailed.
 func (r *root) username(kind, displayName, roleName string) (string, error) {
 	in := nameInput{Type: kind, DisplayName: displayName, PolicyName: roleName}
 	name, err := renderName(r.UsernameTemplate, in, time.Now())
@@ -56,7 +56,7 @@ func (r *root) username(kind, displayName, roleName string) (string, error) {
 }
 
 func badTemplate(why string, err error) error {
-	return &engines.Error{Kind: engines.KindInternal, Detail: "username_template of config/root" + why, Err: err}
+	return &engines.Error{Kind: engines.KindFailed, Detail: "username_template of config/root" + why, Err: err}
 }
 
 // checkName returns why the provider would refuse a name, "" if it would not.

@@ -199,7 +199,7 @@ func TestGeneratedUsernameExceedsLimit(t *testing.T) {
 				return
 			}
 			var e *engines.Error
-			if !errors.As(err, &e) || e.Kind != engines.KindInternal || !strings.Contains(e.Detail, tt.want) || got != "" {
+			if !errors.As(err, &e) || e.Kind != engines.KindFailed || !strings.Contains(e.Detail, tt.want) || got != "" {
 				t.Errorf("username = %q, %v, want an internal error with %q", got, err, tt.want)
 			}
 		})

@@ -25,6 +25,7 @@ var kinds = map[engines.Kind]int{
 	engines.KindLimited:      http.StatusTooManyRequests,
 	engines.KindUpstream:     http.StatusBadGateway,
 	engines.KindUnavailable:  http.StatusServiceUnavailable,
+	engines.KindFailed:       http.StatusInternalServerError,
 }
 
 // sentinels maps storage's errors, where nothing nearer to the request has put them into words.
