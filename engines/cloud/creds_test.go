@@ -10,6 +10,7 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/cloud/awstest"
+	"github.com/coffer-project/coffer/engines/enginetest"
 )
 
 func TestUserHasWhatTheRoleSays(t *testing.T) {
@@ -423,4 +424,47 @@ func TestTTLOfUsersIsThatOfConfigLease(t *testing.T) {
 		t.Errorf("lease %v", resp.Lease.TTL)
 	}
 	wantWarning(t, resp, "ttl")
+}
+
+func TestCredsTakeHostileRequests(t *testing.T) {
+	r := newRig(t, nil)
+	r.role("x", fields{"credential_type": sessionToken})
+	enginetest.Hostile(t, r.Mount)
+	enginetest.Documented(t, r.Mount)
+}
+
+// TestGeneratedUsernameExceeds64CharactersOr32ForSTS: 500, and nothing has been made.
+func TestGeneratedUsernameExceeds64CharactersOr32ForSTS(t *testing.T) {
+	r := newRig(t, fields{"username_template": `{{if eq .Type "STS"}}{{random 33}}{{else}}{{random 65}}{{end}}`})
+	r.role("user", fields{"credential_type": iamUser, "policy_arns": somePolicies})
+	r.role("fed", fields{"credential_type": federationToken, "policy_arns": somePolicies})
+	r.aws.Forget()
+	for name, limit := range map[string]string{"user": "64", "fed": "32"} {
+		if text := r.Fails(engines.KindInternal, engines.Read, "creds/"+name, nil); !strings.Contains(text, limit) {
+			t.Error(text)
+		}
+	}
+	if calls := r.aws.Actions(); calls != nil {
+		t.Errorf("called %v", calls)
+	}
+}
+
+func BenchmarkUserIssuedAndRevoked(b *testing.B) {
+	r := newRig(b, nil).withUserRole()
+	for b.Loop() {
+		_, resp := r.issue("creds/dev", nil)
+		if err := r.revoke(r.lease(resp, time.Hour)); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// TestUserIsNotMadeTooLate: by then the note may have been looked at.
+func TestUserIsNotMadeTooLate(t *testing.T) {
+	r := newRig(t, nil)
+	api := mustAPI(t, r.Engine.(*engine), r.Mount)
+	r.aws.Forget()
+	if _, err := makeUser(t.Context(), api, &role{}, &made{Name: "vault-late"}, time.Now().Add(-makeTime-time.Second)); err == nil || r.aws.Calls() != nil {
+		t.Errorf("%v, called %v", err, r.aws.Actions())
+	}
 }

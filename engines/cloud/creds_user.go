@@ -77,7 +77,7 @@ func (e *engine) issueUser(ctx context.Context, req *engines.Request, r *role, _
 	}, nil
 }
 
-// makeUser makes the user with everything that the role gives it, its key last. It sets u.ID once there is a user.
+// makeUser makes the user with everything that the role gives it, its key last. It completes u once there is a user.
 func makeUser(ctx context.Context, api aws.API, r *role, u *made, begun time.Time) (aws.Credentials, error) {
 	var key aws.Credentials
 	// By the clock on the wall, which goes on while the machine is asleep.
@@ -95,7 +95,7 @@ func makeUser(ctx context.Context, api aws.API, r *role, u *made, begun time.Tim
 	if err != nil {
 		return key, err
 	}
-	u.ID = user.ID
+	u.ID, u.Account = user.ID, accountOf(user.ARN)
 	var steps []func() error
 	for _, arn := range r.PolicyARNs {
 		steps = append(steps, func() error { return api.AttachUserPolicy(ctx, u.Name, arn) })

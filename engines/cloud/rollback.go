@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
@@ -40,6 +41,7 @@ const (
 type made struct {
 	Name    string   `json:"user"`
 	ID      string   `json:"user_id,omitempty"` // "" if the provider has not told it yet
+	Account string   `json:"account,omitempty"` // that it is in, "" as ID
 	Tag     string   `json:"tag,omitempty"`     // value of issueTag; "" if there was no room for it
 	Through []string `json:"through,omitempty"` // ARNs of the roles that lead to its account
 }
@@ -143,9 +145,34 @@ func (e *engine) removeUser(ctx context.Context, m engines.Mount, u made) (was b
 	case err == nil || kind == aws.Denied: // who may remove need not be allowed to look
 		return true, api.RemoveUser(ctx, u.Name)
 	case kind == aws.NotFound:
-		return false, nil
+		return false, e.sameAccount(ctx, api, u)
 	}
 	return false, err
+}
+
+// sameAccount returns an error if the root credentials have come to be of another account than the user, which is then not
+// gone but out of reach.
+func (e *engine) sameAccount(ctx context.Context, api aws.API, u made) error {
+	if u.Account == "" {
+		return nil
+	}
+	arn, err := api.CallerIdentity(ctx, aws.Credentials{})
+	if err != nil {
+		return err
+	}
+	if now := accountOf(arn); now != u.Account {
+		return engines.Invalid("user %s is in account %s and the root credentials are of account %s: remove it by hand, or configure the former root credentials", u.Name, u.Account, now)
+	}
+	return nil
+}
+
+// accountOf returns the account in an ARN, "" if there is none.
+func accountOf(arn string) string {
+	parts := strings.SplitN(arn, ":", 6)
+	if len(parts) < 6 {
+		return ""
+	}
+	return parts[4]
 }
 
 // postpone stores when to try again. It returns the cause if it is not one of this note alone.

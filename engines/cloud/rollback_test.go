@@ -5,8 +5,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -319,5 +321,76 @@ func TestRevocationThatFailsSaysWhy(t *testing.T) {
 	bad := []engines.LeaseRecord{{Kind: kindUser}, {Kind: "other", Internal: resp.Lease.Internal}, {Kind: kindUser, Internal: []byte(`{"format":2,"user":"x"}`)}}
 	if slices.ContainsFunc(bad, func(l engines.LeaseRecord) bool { return r.revoke(l) == nil }) {
 		t.Error("a lease of another engine or version was revoked")
+	}
+}
+
+// TestUserOfAnotherAccountIsNotTakenForGone: somebody configures root credentials of another account meanwhile.
+func TestUserOfAnotherAccountIsNotTakenForGone(t *testing.T) {
+	r := newRig(t, nil).withUserRole()
+	_, resp := r.issue("creds/dev", nil)
+	other := r.aws.In("210987654321")
+	other.AddUser("admin")
+	other.Allow("admin")
+	key := other.AddKey("admin")
+	was, secret := r.aws.Root()
+	root := func(key, secret string) {
+		r.Must(engines.Update, "config/root", fields{"access_key": key, "secret_key": secret, "iam_endpoint": r.aws.URL, "sts_endpoint": r.aws.URL, "max_retries": 0})
+	}
+	root(key.ID, key.Secret)
+	err := r.revoke(r.lease(resp, time.Hour))
+	if e, ok := err.(*engines.Error); !ok || e.Kind != engines.KindInvalid || !strings.Contains(e.Detail, "210987654321") {
+		t.Errorf("%v", err)
+	}
+	root(was, secret)
+	if err := r.revoke(r.lease(resp, time.Hour)); err != nil {
+		t.Error(err)
+	}
+	r.nothingLeft("revoked")
+}
+
+// TestAnyFaultsLeaveNothing: whatever fails, in the end the users are those that leases stand for.
+func TestAnyFaultsLeaveNothing(t *testing.T) {
+	r := newRig(t, fields{"max_retries": 1}).withUserRole()
+	kinds := []awstest.Fault{
+		{Code: "Throttling"}, {Status: 503, Code: "ServiceUnavailable"}, {Drop: true},
+		{Drop: true, When: awstest.AfterCommit}, {Status: 500, Code: "InternalFailure", When: awstest.AfterCommit},
+	}
+	for seed := range uint64(40) {
+		var mu sync.Mutex
+		dice := rand.New(rand.NewPCG(seed, 0))
+		r.aws.Fail(func(awstest.Call) awstest.Fault {
+			mu.Lock()
+			defer mu.Unlock()
+			if dice.IntN(4) > 0 {
+				return awstest.Fault{}
+			}
+			return kinds[dice.IntN(len(kinds))]
+		})
+		var leases []engines.LeaseRecord
+		for range 3 {
+			if resp, err := r.Do(engines.Read, "creds/dev", nil); err == nil {
+				r.leased(resp)
+				leases = append(leases, r.lease(resp, time.Hour))
+			}
+		}
+		r.later(settleTime)
+		r.work()
+		r.aws.Fail(nil)
+		r.later(2 * maxBack)
+		r.work()
+		if got := r.users(); len(got) != len(leases) || r.notes() != nil {
+			t.Fatalf("seed %d: %d leases, users %v, notes %+v", seed, len(leases), got, r.notes())
+		}
+		for _, name := range r.users() {
+			if n := len(r.aws.Keys(name)); n != 1 {
+				t.Errorf("seed %d: a user has %d keys", seed, n)
+			}
+		}
+		for _, l := range leases {
+			if err := r.revoke(l); err != nil {
+				t.Errorf("seed %d: %v", seed, err)
+			}
+		}
+		r.nothingLeft(fmt.Sprint("seed ", seed))
 	}
 }
