@@ -121,7 +121,7 @@ func (e *engine) firstKey(ctx context.Context, m engines.Mount, l *leftover, per
 	if err := e.claimUser(ctx, m, l, user, keys); err != nil {
 		return nil, false, err
 	}
-	key, kept, err := makeKey(ctx, api, l.Username, keys)
+	key, kept, err := makeKey(ctx, api, l.Username, keys, "")
 	if err != nil {
 		ctx, done := detached(ctx)
 		defer done()

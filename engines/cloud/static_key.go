@@ -109,13 +109,18 @@ func dropKey(ctx context.Context, api aws.API, user, id string) error {
 	return nil
 }
 
-// makeKey makes a key for a user who has these, the oldest first. The oldest goes if there is no room.
-func makeKey(ctx context.Context, api aws.API, user string, keys []aws.Key) (ownKey, []aws.Key, error) {
+// makeKey makes a key for a user who has these, the oldest first. The oldest goes if there is no room; of two that are as
+// old, since the provider counts in seconds, the one that is not current.
+func makeKey(ctx context.Context, api aws.API, user string, keys []aws.Key, current string) (ownKey, []aws.Key, error) {
 	if len(keys) >= maxUserKeys {
-		if err := dropKey(ctx, api, user, keys[0].ID); err != nil {
+		oldest := 0
+		if keys[0].ID == current && keys[1].CreatedAt.Equal(keys[0].CreatedAt) {
+			oldest = 1
+		}
+		if err := dropKey(ctx, api, user, keys[oldest].ID); err != nil {
 			return ownKey{}, keys, err
 		}
-		keys = keys[1:]
+		keys = slices.Delete(slices.Clone(keys), oldest, oldest+1)
 	}
 	c, err := api.CreateAccessKey(ctx, user)
 	if err != nil {

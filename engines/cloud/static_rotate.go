@@ -129,7 +129,7 @@ func (e *engine) replace(ctx context.Context, m engines.Mount, r *staticRole) (*
 			return nil, err
 		}
 	}
-	key, keys, err := makeKey(ctx, api, r.Username, keys)
+	key, keys, err := makeKey(ctx, api, r.Username, keys, r.Key.ID)
 	if err != nil {
 		return nil, err
 	}
