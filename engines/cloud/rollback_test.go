@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -62,13 +63,13 @@ func TestNothingIsLeftAfterACrash(t *testing.T) {
 		t.Run(action, func(t *testing.T) {
 			r.t = t
 			ctx, crash := context.WithCancel(t.Context())
-			dead := false
+			var dead atomic.Bool
 			r.aws.Fail(func(c awstest.Call) awstest.Fault {
 				switch {
-				case dead:
+				case dead.Load():
 					return awstest.Fault{Drop: true}
 				case c.Action == action:
-					dead = true
+					dead.Store(true)
 					return awstest.Fault{Drop: true, When: awstest.AfterCommit, Then: crash}
 				}
 				return awstest.Fault{}
