@@ -290,14 +290,19 @@ func (n *node) key(name string) (id, secret string) {
 func (n *node) left() []storage.Key {
 	n.t.Helper()
 	var left []storage.Key
-	for _, prefix := range []storage.Key{leftPrefix, rotationKey} {
-		entries, err := n.Mount.Mount.Storage.Scan(n.t.Context(), prefix, "", 0)
-		if err != nil {
-			n.t.Fatal(err)
-		}
-		for _, e := range entries {
-			left = append(left, e.Key)
-		}
+	entries, err := n.Mount.Mount.Storage.Scan(n.t.Context(), leftPrefix, "", 0)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, e := range entries {
+		left = append(left, e.Key)
+	}
+	rotation, err := getRotation(n.t.Context(), n.Mount.Mount.Storage)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if rotation.Pending != nil || rotation.New != (ownKey{}) || rotation.Old != (ownKey{}) {
+		left = append(left, rotationKey)
 	}
 	return left
 }

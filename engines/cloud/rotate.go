@@ -140,6 +140,10 @@ func (e *engine) finishRotation(ctx context.Context, m engines.Mount) (*rotation
 		return nil, errors.Join(err, n.failed(ctx, m, err))
 	}
 	return &rotation{}, n.change(ctx, m, func(t *storage.Txn, stored *rotation) error {
+		if stored.Failures == 0 {
+			t.Delete(rotationKey)
+			return nil
+		}
 		stored.Pending, stored.Old, stored.New, stored.InUse = nil, ownKey{}, ownKey{}, false
 		return put(t, rotationKey, stored)
 	})

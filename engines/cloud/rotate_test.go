@@ -1,0 +1,291 @@
+package cloud
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/cloud/aws"
+)
+
+// storedRoot is the root key that is stored.
+func (n *node) storedRoot() ownKey {
+	n.t.Helper()
+	r, _, err := getRoot(n.t.Context(), n.Mount.Mount.Storage)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return ownKey{ID: r.AccessKey, Secret: r.SecretKey, CreatedAt: r.KeyCreatedAt}
+}
+
+func checkRoot(t *testing.T, n *node) {
+	t.Helper()
+	key := n.storedRoot()
+	if !n.in.lets(key.ID, key.Secret) {
+		t.Errorf("the stored root key does not work")
+	}
+	if ids := n.in.ids("root"); !slices.Equal(ids, []string{key.ID}) {
+		t.Errorf("the root user has the keys %v, stored is %s", ids, key.ID)
+	}
+	if left := n.left(); left != nil {
+		t.Errorf("records are left: %v", left)
+	}
+}
+
+func TestRotateRoot_ReturnsTheNewAccessKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newAccount(), nil)
+		before := n.storedRoot()
+		n.in.newKeys = 10 * time.Second
+		time.Sleep(time.Minute)
+		data := n.Data(n.Must(engines.Update, "config/rotate-root", nil))
+		after := n.storedRoot()
+		if data["access_key"] != after.ID || after.ID == before.ID || len(data) != 1 {
+			t.Errorf("rotate-root answered %v, stored is %s, before it was %s", data, after.ID, before.ID)
+		}
+		if n.in.lets(before.ID, before.Secret) {
+			t.Errorf("the old key still works")
+		}
+		if after.CreatedAt.IsZero() {
+			t.Errorf("nobody knows how old the new key is")
+		}
+		checkRoot(t, n)
+	})
+}
+
+func TestRotateRoot_OnlyWithStaticCredentials(t *testing.T) {
+	n := &node{Mount: testMount(t), t: t, in: newAccount()}
+	n.dial()
+	for range 2 {
+		if text := n.Fails(engines.KindInvalid, engines.Update, "config/rotate-root", nil); !strings.Contains(text, "config/root") {
+			t.Errorf("error %q does not say what to do", text)
+		}
+		n.Must(engines.Update, "config/root", fields{"region": "eu-west-1"})
+	}
+	if n := n.in.total(); n != 0 {
+		t.Errorf("the provider was called %d times", n)
+	}
+}
+
+func TestRotateRoot_FailsWhenTheUserHasAnotherKey(t *testing.T) {
+	n := newNode(t, newAccount(), nil)
+	before := n.storedRoot()
+	n.in.addKey("root")
+	for range 2 {
+		_, err := n.Do(engines.Update, "config/rotate-root", nil)
+		if kindOf(err) != engines.KindInvalid || !strings.Contains(err.Error(), "another access key") {
+			t.Fatalf("rotate-root with two keys: %v", err)
+		}
+	}
+	if ids := n.in.ids("root"); len(ids) != 2 || n.storedRoot() != before {
+		t.Errorf("keys %v, stored %s: something was done", ids, n.storedRoot().ID)
+	}
+	if n.in.count("CreateAccessKey")+n.in.count("DeleteAccessKey") != 0 {
+		t.Errorf("keys were touched: %v", n.in.calls)
+	}
+}
+
+func TestRotateRoot_CrashAfterEachStep(t *testing.T) {
+	for _, slow := range []time.Duration{0, 8 * time.Second} {
+		for _, unlisted := range []time.Duration{0, 8 * time.Second} {
+			tillItLives(t, func(t *testing.T, steps int) bool {
+				n := newNode(t, newAccount(), nil)
+				n.in.newKeys, n.in.unlisted = slow, unlisted
+				time.Sleep(time.Hour)
+				d := n.dieAfter(steps)
+				_, _ = n.Do(engines.Update, "config/rotate-root", nil)
+				n.in.fail = nil
+				p := n.peer()
+				if key := p.storedRoot(); !p.in.lets(key.ID, key.Secret) {
+					t.Errorf("no working root key is stored")
+				}
+				p.run(5 * time.Minute)
+				checkRoot(t, p)
+				p.Must(engines.Update, "config/rotate-root", nil)
+				checkRoot(t, p)
+				return !d.alive()
+			})
+		}
+	}
+}
+
+func TestRotateRoot_AskedAgainRightAfterACrash(t *testing.T) {
+	tillItLives(t, func(t *testing.T, steps int) bool {
+		n := newNode(t, newAccount(), nil)
+		time.Sleep(time.Hour)
+		d := n.dieAfter(steps)
+		_, _ = n.Do(engines.Update, "config/rotate-root", nil)
+		n.in.fail = nil
+		p := n.peer()
+		if _, err := p.Do(engines.Update, "config/rotate-root", nil); err != nil {
+			if kindOf(err) != engines.KindUnavailable {
+				t.Errorf("rotate-root: %v", err)
+			}
+			p.run(5 * time.Minute)
+		}
+		checkRoot(t, p)
+		return !d.alive()
+	})
+}
+
+// Whoever configures another key while a rotation is unfinished must not lose it, and nothing may be left behind.
+func TestRotateRoot_AnotherKeyConfiguredMeanwhile(t *testing.T) {
+	for _, which := range []string{"of another user", "the old one again"} {
+		tillItLives(t, func(t *testing.T, steps int) bool {
+			n := newNode(t, newAccount("other"), nil)
+			old := n.storedRoot()
+			other := n.in.addKey("other")
+			time.Sleep(time.Hour)
+			d := n.dieAfter(steps)
+			_, _ = n.Do(engines.Update, "config/rotate-root", nil)
+			n.in.fail = nil
+			p := n.peer()
+			if unfinished, err := getRotation(t.Context(), p.Mount.Mount.Storage); err != nil || unfinished.Pending == nil {
+				return !d.alive() && err == nil
+			}
+			config := fields{"access_key": other.AccessKey, "secret_key": other.SecretKey.Reveal()}
+			if which == "the old one again" {
+				if !p.in.lets(old.ID, old.Secret) {
+					return !d.alive()
+				}
+				config = fields{"access_key": old.ID, "secret_key": old.Secret}
+			}
+			p.Must(engines.Update, "config/root", config)
+			p.run(5 * time.Minute)
+			if which == "the old one again" { // the rotation may go on with it
+				checkRoot(t, p)
+				return !d.alive()
+			}
+			if key := p.storedRoot(); key.ID != other.AccessKey || !p.in.lets(key.ID, key.Secret) {
+				t.Errorf("stored is %s, configured was %s", key.ID, other.AccessKey)
+			}
+			if ids := p.in.ids("root"); len(ids) > 1 || len(ids) == 1 && ids[0] != old.ID {
+				t.Errorf("the user has the keys %v", ids)
+			}
+			left, err := getRotation(t.Context(), p.Mount.Mount.Storage)
+			if err != nil || left.Pending != nil || left.New != (ownKey{}) {
+				t.Errorf("the rotation is not over: %v", err)
+			}
+			return !d.alive()
+		})
+	}
+}
+
+func TestRotateRoot_OldKeyStaysUntilTheNewOneWorks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newAccount(), nil)
+		before := n.storedRoot()
+		time.Sleep(time.Hour)
+		n.in.newKeys = 2 * time.Minute
+		_, err := n.Do(engines.Update, "config/rotate-root", nil)
+		if kindOf(err) != engines.KindUpstream || !strings.Contains(err.Error(), "stored") {
+			t.Errorf("a key that does not work yet: %v", err)
+		}
+		if n.storedRoot() != before || !n.in.lets(before.ID, before.Secret) {
+			t.Errorf("the old key is gone")
+		}
+		n.run(10 * time.Minute)
+		if n.storedRoot().ID == before.ID {
+			t.Errorf("the new key never came into use")
+		}
+		checkRoot(t, n)
+	})
+}
+
+func TestRotateRoot_OldKeyThatCannotBeDeletedIsDeletedLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newAccount(), nil)
+		time.Sleep(time.Hour)
+		n.in.fail = func(action, _ string, _ bool) error {
+			if action == "DeleteAccessKey" {
+				return refuse(aws.Throttled, action, "Throttling")
+			}
+			return nil
+		}
+		resp := n.Must(engines.Update, "config/rotate-root", nil)
+		if n.Data(resp)["access_key"] != n.storedRoot().ID || len(resp.Warnings) != 1 {
+			t.Errorf("answer %v, warnings %q", n.Data(resp), resp.Warnings)
+		}
+		n.in.fail = nil
+		n.run(5 * time.Minute)
+		checkRoot(t, n)
+	})
+}
+
+func TestRotateRoot_ByItself(t *testing.T) {
+	tests := []struct {
+		name   string
+		config fields
+		after  time.Duration
+		want   int // rotations
+	}{
+		{"period, before", fields{"rotation_period": "24h"}, 23 * time.Hour, 0},
+		{"period", fields{"rotation_period": "24h"}, 49 * time.Hour, 2},
+		{"schedule, before", fields{"rotation_schedule": "0 3 * * *"}, 2 * time.Hour, 0},
+		{"schedule", fields{"rotation_schedule": "0 3 * * *", "rotation_window": "1h"}, 4 * time.Hour, 1},
+		{"disabled", fields{"rotation_period": "24h", "disable_automated_rotation": true}, 49 * time.Hour, 0},
+		{"never", nil, 49 * time.Hour, 0},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { // begins at midnight
+				n := newNode(t, newAccount(), test.config)
+				seen := map[string]bool{n.storedRoot().ID: true}
+				for range int(test.after / time.Hour) {
+					n.work()
+					seen[n.storedRoot().ID] = true
+					time.Sleep(time.Hour)
+				}
+				n.work()
+				seen[n.storedRoot().ID] = true
+				if len(seen)-1 != test.want {
+					t.Errorf("%d rotations, want %d", len(seen)-1, test.want)
+				}
+				checkRoot(t, n)
+			})
+		})
+	}
+}
+
+func TestRotateRoot_WindowThatWasMissedIsPassedOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newAccount(), fields{"rotation_schedule": "0 3 * * *", "rotation_window": "1h"})
+		before := n.storedRoot()
+		time.Sleep(5 * time.Hour) // nobody was there at three
+		n.run(time.Minute)
+		if n.storedRoot() != before {
+			t.Errorf("rotated outside of the window")
+		}
+		time.Sleep(22*time.Hour + time.Minute)
+		n.run(time.Minute)
+		if n.storedRoot() == before {
+			t.Errorf("not rotated in the next window")
+		}
+	})
+}
+
+func TestRotateRoot_FailuresAreTriedAgainAndTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newAccount(), fields{"rotation_period": "24h"})
+		before := n.storedRoot()
+		time.Sleep(24 * time.Hour)
+		n.in.fail = func(action, _ string, _ bool) error { return refuse(aws.Denied, action, "AccessDenied") }
+		n.run(3 * time.Hour)
+		if calls := n.in.total(); calls < 4 || calls > 20 {
+			t.Errorf("the provider was called %d times in three hours", calls)
+		}
+		failed, err := getRotation(t.Context(), n.Mount.Mount.Storage)
+		if err != nil || failed.Failures < 4 || !strings.Contains(failed.LastError, "AccessDenied") {
+			t.Errorf("stored are %d failures, the last %q: %v", failed.Failures, failed.LastError, err)
+		}
+		n.in.fail = nil
+		n.run(2 * time.Hour)
+		if n.storedRoot() == before {
+			t.Errorf("never rotated")
+		}
+		checkRoot(t, n)
+	})
+}
