@@ -16,7 +16,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"coffer": main, "browser": playBrowser})
+	testscript.Main(m, map[string]func(){"coffer": main, "browser": playBrowser, "caller": playCaller})
 }
 
 // recorder is a server which notes requests and answers from a table.
