@@ -29,9 +29,12 @@ type schedule struct {
 	changed map[string]bool // static roles to read again
 
 	// Of the one Work that runs.
-	due  map[string]time.Time
+	due  map[string]dueAt
 	last time.Time // the turn before
 }
+
+// dueAt is when a static role is due, and what its record said of it.
+type dueAt struct{ at, said time.Time }
 
 // Changed implements engines.Invalidator.
 func (e *engine) Changed(_ storage.Class, keys []storage.Key, reset bool) {
@@ -98,16 +101,17 @@ func (s *schedule) plan(name string, r *staticRole, now time.Time) {
 		delete(s.due, name)
 		return
 	}
-	s.due[name] = r.due()
-	if latest := now.Add(r.Period); s.due[name].After(latest) {
-		s.due[name] = latest
+	due := dueAt{at: r.due(), said: r.due()}
+	if latest := now.Add(r.Period); due.at.After(latest) {
+		due.at = latest
 	}
+	s.due[name] = due
 }
 
 // load reads all static roles.
 func (s *schedule) load(ctx context.Context, m engines.Mount, now time.Time) error {
 	const page = 500
-	s.due = map[string]time.Time{}
+	s.due = map[string]dueAt{}
 	for after := ""; ; {
 		names, err := m.Storage.List(ctx, staticPrefix, after, page)
 		if err != nil {
@@ -130,13 +134,13 @@ func (s *schedule) load(ctx context.Context, m engines.Mount, now time.Time) err
 // ready returns the static roles that are due, the longest due first.
 func (s *schedule) ready(now time.Time) []string {
 	var names []string
-	for name, at := range s.due {
-		if !now.Before(at) {
+	for name, due := range s.due {
+		if !now.Before(due.at) {
 			names = append(names, name)
 		}
 	}
 	slices.SortFunc(names, func(a, b string) int {
-		if c := s.due[a].Compare(s.due[b]); c != 0 {
+		if c := s.due[a].at.Compare(s.due[b].at); c != 0 {
 			return c
 		}
 		return strings.Compare(a, b)
@@ -175,9 +179,10 @@ func (e *engine) rotateStaticDue(ctx context.Context, m engines.Mount) error {
 		if enough || ctx.Err() != nil {
 			break
 		}
+		said := s.due[name].said
 		under.Go(func() {
 			defer func() { <-slots }()
-			throttled, err := e.rotateOnTime(ctx, m, name)
+			throttled, err := e.rotateOnTime(ctx, m, name, said)
 			mu.Lock()
 			defer mu.Unlock()
 			stop = stop || throttled
@@ -192,8 +197,8 @@ func (e *engine) rotateStaticDue(ctx context.Context, m engines.Mount) error {
 
 // rotateOnTime rotates one static role. What the provider says against it is in the record and the log; the errors of the
 // store are returned, and whether the provider has too much to do.
-func (e *engine) rotateOnTime(ctx context.Context, m engines.Mount, name string) (throttled bool, err error) {
-	_, err = e.rotate(ctx, m, name, true)
+func (e *engine) rotateOnTime(ctx context.Context, m engines.Mount, name string, due time.Time) (throttled bool, err error) {
+	_, err = e.rotate(ctx, m, name, &due)
 	if err == nil || ctx.Err() != nil || errors.Is(err, errOvertaken) {
 		return false, nil
 	}

@@ -287,7 +287,7 @@ func (e *engine) writeStatic(ctx context.Context, req *engines.Request, in *writ
 
 // rotateStatic replaces the key now.
 func (e *engine) rotateStatic(ctx context.Context, req *engines.Request, in *staticIn) (*engines.Response, error) {
-	r, err := e.rotate(ctx, req.Mount, in.Name, false)
+	r, err := e.rotate(ctx, req.Mount, in.Name, nil)
 	if err != nil {
 		return nil, failed(err)
 	}

@@ -55,8 +55,9 @@ func (l *turns) try(name string) (unlock func(), busy <-chan struct{}) {
 	}, nil
 }
 
-// rotate replaces the key of a static role, onlyDue if its time has come; nil if there was nothing to do.
-func (e *engine) rotate(ctx context.Context, m engines.Mount, name string, onlyDue bool) (*staticRole, error) {
+// rotate replaces the key of a static role. With due, only if that still is when the record says that it is due, since
+// otherwise somebody has been here before; the answer then is nil.
+func (e *engine) rotate(ctx context.Context, m engines.Mount, name string, due *time.Time) (*staticRole, error) {
 	unlock, err := e.turns.lock(ctx, name)
 	if err != nil {
 		return nil, err
@@ -64,7 +65,7 @@ func (e *engine) rotate(ctx context.Context, m engines.Mount, name string, onlyD
 	defer unlock()
 	ctx, done := context.WithTimeout(ctx, tryTime)
 	defer done()
-	r, err := claimStatic(ctx, m, name, onlyDue)
+	r, err := claimStatic(ctx, m, name, due)
 	if err != nil || r == nil {
 		return nil, err
 	}
@@ -81,22 +82,21 @@ func (e *engine) rotate(ctx context.Context, m engines.Mount, name string, onlyD
 }
 
 // claimStatic stores the attempt before anything is asked of the provider: who may not write learns it here.
-func claimStatic(ctx context.Context, m engines.Mount, name string, onlyDue bool) (r *staticRole, err error) {
+func claimStatic(ctx context.Context, m engines.Mount, name string, due *time.Time) (r *staticRole, err error) {
 	_, err = storage.Update(ctx, m.Storage, func(t *storage.Txn) error {
 		if r, err = getStatic(ctx, t, name); err != nil {
 			return err
 		}
-		now := clock()
 		switch {
-		case r == nil && onlyDue:
+		case r == nil && due != nil:
 			return nil
 		case r == nil:
 			return engines.NotFound("no static role has this name")
-		case onlyDue && now.Before(r.due()):
+		case due != nil && !due.Equal(r.due()):
 			r = nil
 			return nil
 		}
-		r.Pending = nextAttempt(r.Pending, now)
+		r.Pending = nextAttempt(r.Pending, clock())
 		return r.put(t)
 	})
 	if err != nil {
