@@ -42,10 +42,11 @@ var plan = []struct{ of, may string }{
 	{"cmd/*", "proto/* storage storage/* engines engines/* cluster replication replication/* server server/*"},
 	{"test/bench", "engines engines/saml engines/saml/* server/lease server/token server/replicated server/replicated/enrol replication storage storage/* cluster test/harness"}, // it measures the parts, too
 	{"test/replication", "storage storage/* server/seal server/replicated test/harness"},                                                                                         // it opens the files of stopped nodes
-	{"test/conformance", "engines/saml/samltest test/harness"},                                                                                                                   // it plays the identity provider
+	{"test/conformance", "engines/cloud/awstest engines/saml/samltest test/harness"},                                                                                             // it plays the providers
 	{"test/hostile", "engines/saml/samltest test/harness"},
 	{"test/security", "engines/saml/samltest test/harness"},
 	{"test/saml", "engines/saml/samltest test/harness"},
+	{"test/cloud", "engines/cloud/awstest test/harness"},
 	{"test/*", "test/harness"},
 }
 

@@ -1,0 +1,308 @@
+//go:build e2e
+
+package cloud_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/service/iam"
+	"github.com/aws/aws-sdk-go-v2/service/sts"
+	"github.com/aws/smithy-go"
+
+	"github.com/coffer-project/coffer/engines/cloud/awstest"
+	"github.com/coffer-project/coffer/test/harness"
+)
+
+// emulator is IAM and STS as others have written them. Until lock, everybody may do everything there.
+type emulator struct {
+	t     *testing.T
+	url   string // of itself, for what tests do there
+	front string // what servers under test are told: before it stand the vendor's model as judge, and complete
+	admin keys   // of a user who may do everything
+
+	mu     sync.Mutex
+	scopes map[string]bool // "<access key>/<region>/<service>" of the requests that came to front
+}
+
+// keys let somebody in at the provider.
+type keys struct{ id, secret, token string }
+
+func (c issued) keys() keys {
+	return keys{c.Data.AccessKey, c.Data.SecretKey, aws.ToString(c.Data.SessionToken)}
+}
+
+// emulate starts the emulator that test/e2e/run has installed, until the test ends.
+func emulate(t *testing.T) *emulator {
+	t.Helper()
+	root, err := harness.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := exec.Command(filepath.Join(root, "test", "e2e", "cloud", "venv", "bin", "moto_server"), "-H", "127.0.0.1", "-p", "0")
+	server.Env = append(os.Environ(), "MOTO_IAM_LOAD_MANAGED_POLICIES=true")
+	server.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // no orphan when the test is killed
+	said, err := server.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Start(); err != nil {
+		t.Fatalf("%v: run test/e2e/run, which installs it", err)
+	}
+	t.Cleanup(func() {
+		_ = server.Process.Kill()
+		_ = server.Wait()
+	})
+	e := &emulator{t: t, admin: keys{"AKIAEXAMPLEEXAMPLE00", "nobody looks at it yet", ""}, scopes: map[string]bool{}}
+	lines := bufio.NewReader(said)
+	for e.url == "" {
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			t.Fatalf("the emulator did not start: %v", err)
+		}
+		if _, at, ok := strings.Cut(line, "Running on "); ok {
+			e.url = strings.TrimSpace(at)
+		}
+	}
+	go func() { _, _ = io.Copy(io.Discard, lines) }() // ends with the process
+	to, err := url.Parse(e.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	behind := httptest.NewServer(e.complete(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(to)
+		r.Out.Host = r.In.Host // is signed
+	}}))
+	t.Cleanup(behind.Close)
+	e.front = awstest.Watch(t, behind.URL, nil)
+	e.admin = e.addUser("admin", allow("*"))
+	return e
+}
+
+// lock turns signatures and policies on, as the provider has them.
+func (e *emulator) lock() {
+	e.t.Helper()
+	answer, err := http.Post(e.url+"/moto-api/reset-auth", "text/plain", strings.NewReader("0"))
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	_ = answer.Body.Close()
+	if answer.StatusCode != 200 {
+		e.t.Fatalf("reset-auth: status %d", answer.StatusCode)
+	}
+}
+
+// allow is a policy.
+func allow(actions ...string) string {
+	text, _ := json.Marshal(object{"Version": "2012-10-17", "Statement": object{"Effect": "Allow", "Action": actions, "Resource": "*"}})
+	return string(text)
+}
+
+// trust is the policy of a role that some users may assume who know an external id, if there is one.
+func trust(externalID string, arns ...string) string {
+	statement := object{"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": object{"AWS": arns}}
+	if externalID != "" {
+		statement["Condition"] = object{"StringEquals": object{"sts:ExternalId": externalID}}
+	}
+	text, _ := json.Marshal(object{"Version": "2012-10-17", "Statement": statement})
+	return string(text)
+}
+
+// iam is a client as an application would use it, without retries.
+func (e *emulator) iam(k keys) *iam.Client {
+	return iam.New(iam.Options{
+		Region: "us-east-1", BaseEndpoint: &e.url, RetryMaxAttempts: 1,
+		Credentials: credentials.NewStaticCredentialsProvider(k.id, k.secret, k.token),
+	})
+}
+
+func (e *emulator) sts(k keys) *sts.Client {
+	return sts.New(sts.Options{
+		Region: "us-east-1", BaseEndpoint: &e.url, RetryMaxAttempts: 1,
+		Credentials: credentials.NewStaticCredentialsProvider(k.id, k.secret, k.token),
+	})
+}
+
+// did returns what a call that has to succeed returned.
+func did[T any](t *testing.T, call func(context.Context) (T, error)) T {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	out, err := call(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// codeOf is the provider's word for why a call failed, "" if it did not.
+func codeOf(err error) string {
+	if err == nil {
+		return ""
+	}
+	if said, ok := errors.AsType[smithy.APIError](err); ok {
+		return said.ErrorCode()
+	}
+	return err.Error()
+}
+
+func wantCode(t *testing.T, what string, err error, want string) {
+	t.Helper()
+	if got := codeOf(err); got != want {
+		t.Errorf("%s: %q, want %q", what, got, want)
+	}
+}
+
+// addUser makes a user with a key and an inline policy.
+func (e *emulator) addUser(name, policy string) keys {
+	e.t.Helper()
+	c := e.iam(e.admin)
+	did(e.t, func(ctx context.Context) (*iam.CreateUserOutput, error) {
+		return c.CreateUser(ctx, &iam.CreateUserInput{UserName: &name})
+	})
+	did(e.t, func(ctx context.Context) (*iam.PutUserPolicyOutput, error) {
+		return c.PutUserPolicy(ctx, &iam.PutUserPolicyInput{UserName: &name, PolicyName: aws.String("own"), PolicyDocument: &policy})
+	})
+	return e.addKey(name)
+}
+
+func (e *emulator) addKey(user string) keys {
+	e.t.Helper()
+	out := did(e.t, func(ctx context.Context) (*iam.CreateAccessKeyOutput, error) {
+		return e.iam(e.admin).CreateAccessKey(ctx, &iam.CreateAccessKeyInput{UserName: &user})
+	})
+	return keys{id: *out.AccessKey.AccessKeyId, secret: *out.AccessKey.SecretAccessKey}
+}
+
+// keyIDs returns those of a user, the oldest first.
+func (e *emulator) keyIDs(user string) (ids []string) {
+	e.t.Helper()
+	out := did(e.t, func(ctx context.Context) (*iam.ListAccessKeysOutput, error) {
+		return e.iam(e.admin).ListAccessKeys(ctx, &iam.ListAccessKeysInput{UserName: &user})
+	})
+	for _, k := range out.AccessKeyMetadata {
+		ids = append(ids, *k.AccessKeyId)
+	}
+	return ids
+}
+
+// addRole makes a role with an inline policy, in the account that k is of.
+func (e *emulator) addRole(k keys, name, trust, policy string) (arn string) {
+	e.t.Helper()
+	out := did(e.t, func(ctx context.Context) (*iam.CreateRoleOutput, error) {
+		return e.iam(k).CreateRole(ctx, &iam.CreateRoleInput{RoleName: &name, AssumeRolePolicyDocument: &trust})
+	})
+	did(e.t, func(ctx context.Context) (*iam.PutRolePolicyOutput, error) {
+		return e.iam(k).PutRolePolicy(ctx, &iam.PutRolePolicyInput{RoleName: &name, PolicyName: aws.String("own"), PolicyDocument: &policy})
+	})
+	return *out.Role.Arn
+}
+
+// elsewhere returns keys of another account. It works until lock.
+func (e *emulator) elsewhere(account string) keys {
+	e.t.Helper()
+	out := did(e.t, func(ctx context.Context) (*sts.AssumeRoleOutput, error) {
+		return e.sts(e.admin).AssumeRole(ctx, &sts.AssumeRoleInput{
+			RoleArn: aws.String("arn:aws:iam::" + account + ":role/setup"), RoleSessionName: aws.String("setup"),
+		})
+	})
+	return keys{*out.Credentials.AccessKeyId, *out.Credentials.SecretAccessKey, *out.Credentials.SessionToken}
+}
+
+// identity returns the ARN of whom keys are, or the code of the refusal.
+func (e *emulator) identity(k keys) (arn, code string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	out, err := e.sts(k).GetCallerIdentity(ctx, &sts.GetCallerIdentityInput{})
+	if err != nil {
+		return "", codeOf(err)
+	}
+	return *out.Arn, ""
+}
+
+// made returns the users there are that Coffer has made.
+func (e *emulator) made() (names []string) {
+	e.t.Helper()
+	out := did(e.t, func(ctx context.Context) (*iam.ListUsersOutput, error) {
+		return e.iam(e.admin).ListUsers(ctx, &iam.ListUsersInput{})
+	})
+	for _, u := range out.Users {
+		if strings.HasPrefix(*u.UserName, "vault-") {
+			names = append(names, *u.UserName)
+		}
+	}
+	return names
+}
+
+const xmlns = `xmlns="https://iam.amazonaws.com/doc/2010-05-08/"`
+
+var scope = regexp.MustCompile(`Credential=([^/]+)/[0-9]+/([^/]+/[^/]+)/`)
+
+// complete does what the provider does and the emulator does not: nobody is deleted who has something, and there is a list
+// of service-specific credentials, which is empty.
+func (e *emulator) complete(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			panic(http.ErrAbortHandler)
+		}
+		if m := scope.FindStringSubmatch(r.Header.Get("Authorization")); m != nil {
+			e.mu.Lock()
+			e.scopes[m[1]+"/"+m[2]] = true
+			e.mu.Unlock()
+		}
+		form, _ := url.ParseQuery(string(body)) // the judge has seen it
+		action := form.Get("Action")
+		switch {
+		case action == "ListServiceSpecificCredentials":
+			_, _ = io.WriteString(w, "<"+action+"Response "+xmlns+"><"+action+"Result><ServiceSpecificCredentials/></"+action+"Result></"+action+"Response>")
+		case action == "DeleteUser" && e.has(r.Context(), form.Get("UserName")):
+			w.WriteHeader(http.StatusConflict)
+			_, _ = io.WriteString(w, "<ErrorResponse "+xmlns+"><Error><Code>DeleteConflict</Code><Message>it has something</Message></Error></ErrorResponse>")
+		default:
+			r.Body = io.NopCloser(bytes.NewReader(body))
+			next.ServeHTTP(w, r)
+		}
+	})
+}
+
+// has reports whether a user has what keeps it from being deleted; the emulator itself looks for policies only.
+func (e *emulator) has(ctx context.Context, user string) bool {
+	c := e.iam(e.admin)
+	if out, err := c.ListAccessKeys(ctx, &iam.ListAccessKeysInput{UserName: &user}); err == nil && len(out.AccessKeyMetadata) > 0 {
+		return true
+	}
+	if out, err := c.ListGroupsForUser(ctx, &iam.ListGroupsForUserInput{UserName: &user}); err == nil && len(out.Groups) > 0 {
+		return true
+	}
+	if _, err := c.GetLoginProfile(ctx, &iam.GetLoginProfileInput{UserName: &user}); err == nil {
+		return true
+	}
+	if out, err := c.ListMFADevices(ctx, &iam.ListMFADevicesInput{UserName: &user}); err == nil && len(out.MFADevices) > 0 {
+		return true
+	}
+	if out, err := c.ListSigningCertificates(ctx, &iam.ListSigningCertificatesInput{UserName: &user}); err == nil && len(out.Certificates) > 0 {
+		return true
+	}
+	out, err := c.ListSSHPublicKeys(ctx, &iam.ListSSHPublicKeysInput{UserName: &user})
+	return err == nil && len(out.SSHPublicKeys) > 0
+}
