@@ -8,7 +8,10 @@
 //	config/root          root: how to reach the provider; shared between clusters
 //	config/lease         leaseTerms; shared
 //	role/<name>          role; shared
+//	config/rotation      rotation: of the root key, not finished; shared
 //	static/<name>        staticRole, with its credential; shared
+//	static-left/<name>   leftover: keys of a static role that is being made, or is gone; shared
+//	static-user/<id>     staticUser: which of these names has a user; shared
 //
 // and, of each cluster on its own (Mount.ClusterStorage):
 //

@@ -9,6 +9,8 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/cloud/aws"
+	"github.com/coffer-project/coffer/engines/cloud/awstest"
+	"github.com/coffer-project/coffer/storage"
 )
 
 // storedRoot is the root key that is stored.
@@ -288,4 +290,69 @@ func TestRotateRoot_FailuresAreTriedAgainAndTold(t *testing.T) {
 		}
 		checkRoot(t, n)
 	})
+}
+
+func TestRotateRoot_WithTheProvidersOwnWords(t *testing.T) {
+	r := newRig(t, nil)
+	key, secret := r.aws.Root()
+	r.aws.Forget()
+	data := r.Data(r.Must(engines.Update, "config/rotate-root", nil))
+	keys := r.aws.Keys("root-user")
+	if len(keys) != 1 || keys[0].ID == key || data["access_key"] != keys[0].ID {
+		t.Errorf("rotate-root answered %v, the user has %d keys", data, len(keys))
+	}
+	if read := r.Data(r.Must(engines.Read, "config/root", nil)); read["access_key"] != keys[0].ID || read["key_created_at"] == nil {
+		t.Errorf("config/root reads %v", read)
+	}
+	want := []string{"GetUser", "ListAccessKeys", "CreateAccessKey", "GetCallerIdentity", "DeleteAccessKey"}
+	if got := r.aws.Actions(); !slices.Equal(got, want) {
+		t.Errorf("calls are %v, want %v", got, want)
+	}
+	if r.arn(map[string]any{"access_key": key, "secret_key": secret}) != "" {
+		t.Errorf("the old key still works")
+	}
+	r.aws.AddUser("app")
+	r.Must(engines.Update, "static-roles/app", dailyApp) // with the new key
+}
+
+func TestRotateRoot_LostAnswersOnTheWire(t *testing.T) {
+	for _, action := range []string{"GetUser", "ListAccessKeys", "CreateAccessKey", "GetCallerIdentity", "DeleteAccessKey"} {
+		for _, moment := range []awstest.Moment{awstest.BeforeCommit, awstest.AfterCommit} {
+			r := newRig(t, nil)
+			r.aws.FailNext(1, action, awstest.Fault{Drop: true, When: moment})
+			_, err := r.Do(engines.Update, "config/rotate-root", nil)
+			if action == "GetCallerIdentity" || action == "DeleteAccessKey" { // which are tried again at once
+				if err != nil {
+					t.Errorf("%s lost: %v", action, err)
+				}
+			} else if kindOf(err) != engines.KindUpstream {
+				t.Errorf("%s lost: %v, want a 502", action, err)
+			}
+			r.aws.Fail(nil)
+			if err != nil {
+				// Later, when it is certain what there is.
+				_, err := storage.Update(t.Context(), r.Mount.Mount.Storage, func(txn *storage.Txn) error {
+					n, err := getRotation(t.Context(), txn)
+					if err != nil {
+						return err
+					}
+					if (n.Pending != nil) != (action == "CreateAccessKey") {
+						t.Errorf("%s lost: unfinished is %v", action, n.Pending != nil)
+					}
+					if n.Pending != nil {
+						n.Pending.Until = n.Pending.Until.Add(-surelyListed)
+					}
+					return put(txn, rotationKey, n)
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.Must(engines.Update, "config/rotate-root", nil)
+			}
+			read := r.Data(r.Must(engines.Read, "config/root", nil))
+			if keys := r.aws.Keys("root-user"); len(keys) != 1 || keys[0].ID != read["access_key"] {
+				t.Errorf("%s lost: the user has %d keys, want the one that is stored", action, len(keys))
+			}
+		}
+	}
 }
