@@ -95,6 +95,13 @@ type Worker interface {
 	Work(ctx context.Context, m Mount, owner bool) error
 }
 
+// Leaver is an Engine with something to undo, outside of what is stored, before its mount goes: what it has made that has no
+// lease yet, for instance. Leave runs when all leases have been revoked and no request is under way. Its error keeps the
+// mount, until a later attempt.
+type Leaver interface {
+	Leave(ctx context.Context, m Mount) error
+}
+
 // WorkInterval is how often a Worker is called.
 const WorkInterval = 10 * time.Second
 

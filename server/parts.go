@@ -250,8 +250,16 @@ func (s *Server) mountMoves(ctx context.Context, m *mount.Mounted, to mount.Targ
 }
 
 func (s *Server) revokeAllOf(ctx context.Context, m *mount.Mounted) error {
-	if _, err := s.leases.RevokeMount(ctx, m.UUID); err != nil || !m.IsAuth() {
+	if _, err := s.leases.RevokeMount(ctx, m.UUID); err != nil {
 		return err
+	}
+	if leaver, ok := m.Engine.(engines.Leaver); ok {
+		if err := leaver.Leave(ctx, m.Mount); err != nil {
+			return err
+		}
+	}
+	if !m.IsAuth() {
+		return nil
 	}
 	_, err := s.tokens.RevokeMount(ctx, m.UUID)
 	return err
