@@ -86,7 +86,15 @@ func readRoot(ctx context.Context, req *engines.Request, _ *none) (*engines.Resp
 	if !found {
 		return nil, engines.NotFound("")
 	}
-	return &engines.Response{Data: r.data()}, nil
+	n, err := getRotation(ctx, req.Mount.Storage)
+	if err != nil {
+		return nil, err
+	}
+	data := r.data()
+	if n.Failures > 0 {
+		data["rotation_failures"], data["rotation_last_error"] = n.Failures, n.LastError
+	}
+	return &engines.Response{Data: data}, nil
 }
 
 // data is everything but the secret.

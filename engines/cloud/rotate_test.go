@@ -1,6 +1,7 @@
 package cloud
 
 import (
+	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
@@ -282,6 +283,9 @@ func TestRotateRoot_FailuresAreTriedAgainAndTold(t *testing.T) {
 		failed, err := getRotation(t.Context(), n.Mount.Mount.Storage)
 		if err != nil || failed.Failures < 4 || !strings.Contains(failed.LastError, "AccessDenied") {
 			t.Errorf("stored are %d failures, the last %q: %v", failed.Failures, failed.LastError, err)
+		}
+		if data := n.Data(n.Must(engines.Read, "config/root", nil)); !strings.Contains(data["rotation_last_error"].(string), "AccessDenied") || data["rotation_failures"] == json.Number("0") {
+			t.Errorf("config/root shows the failures %v, the last %q", data["rotation_failures"], data["rotation_last_error"])
 		}
 		n.in.fail = nil
 		n.run(2 * time.Hour)
