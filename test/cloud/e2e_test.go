@@ -4,12 +4,7 @@ package cloud_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
-	"math/big"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -86,6 +81,7 @@ func TestEmulator(t *testing.T) {
 	} {
 		t.Run(flow.name, func(t *testing.T) { flow.run(cloud.in(t)) })
 	}
+	t.Run("an expired user is gone", func(t *testing.T) { expired(s.in(t).mounted("brief", keysOf(root))) })
 	t.Run("rotating the root key", func(t *testing.T) { rootRotated(s.in(t).mounted("rotating", keysOf(rotated)), rotated) })
 	t.Run("root credentials of the environment", func(t *testing.T) {
 		fromEnvironment(s.in(t).mounted("machine", object{}), environment, powerless)
@@ -94,138 +90,16 @@ func TestEmulator(t *testing.T) {
 	t.Run("nothing is left", func(t *testing.T) { nothingLeft(s.in(t)) })
 }
 
-// site is a mount on a server, and the emulator that it reaches.
-type site struct {
-	*emulator
-	t    *testing.T
-	c    *harness.Cluster
-	name string
-	seen *[]string // secrets that were handed out
-}
-
-func (s *site) in(t *testing.T) *site {
-	sub := *s
-	sub.t = t
-	return &sub
-}
-
-func keysOf(k keys) object { return object{"access_key": k.id, "secret_key": k.secret} }
-
-// mounted mounts the engine and configures it.
-func (s *site) mounted(name string, root object) *site {
-	s.t.Helper()
-	m := s.in(s.t)
-	m.name = name
-	wantStatus(s.t, "mount", send(s.t, s.c.Nodes[0], "POST", "sys/mounts/"+name, s.c.RootToken, object{"type": "cloud"}), 204)
-	m.configure(root)
-	return m
-}
-
-// configure writes config/root with the emulator's endpoints.
-func (s *site) configure(root object) {
-	s.t.Helper()
-	all := object{"iam_endpoint": s.front, "sts_endpoint": s.front, "max_retries": 1}
-	for name, value := range root {
-		all[name] = value
-	}
-	a := s.do("POST", "config/root", all)
-	if a.Status != 204 && a.Status != 200 { // 200 has warnings
-		s.t.Fatalf("config/root: status %d: %.300s", a.Status, a.Body)
-	}
-}
-
-func (s *site) do(verb, path string, body any) harness.Answer {
-	s.t.Helper()
-	return send(s.t, s.c.Nodes[0], verb, s.name+"/"+path, s.c.RootToken, body)
-}
-
-func (s *site) sys(verb, path string, body any) harness.Answer {
-	s.t.Helper()
-	return send(s.t, s.c.Nodes[0], verb, "sys/"+path, s.c.RootToken, body)
-}
-
-func (s *site) write(path string, body object) {
-	s.t.Helper()
-	wantStatus(s.t, path, s.do("POST", path, body), 204)
-}
-
-func (s *site) issue(path string, body any) issued {
-	s.t.Helper()
-	c := issuedOf(s.t, s.do("POST", path, body))
-	*s.seen = append(*s.seen, c.Data.SecretKey)
-	return c
-}
-
-// nameOf returns the user or session that keys are of.
-func (s *site) nameOf(k keys) (name, arn string) {
-	s.t.Helper()
-	arn, code := s.identity(k)
-	if code != "" {
-		s.t.Fatalf("the provider does not let them in: %s", code)
-	}
-	return arn[strings.LastIndexByte(arn, '/')+1:], arn
-}
-
-// out wants keys to be refused.
-func (s *site) out(what string, k keys) {
-	s.t.Helper()
-	if _, code := s.identity(k); code != "InvalidClientTokenId" {
-		s.t.Errorf("%s: %q, want that the key is unknown", what, code)
-	}
-}
-
-// may wants calls to be allowed or not.
-func (s *site) may(k keys, call string, allowed bool) {
-	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	c := s.iam(k)
-	var err error
-	switch group := aws.String("temporary"); call {
-	case "ListUsers":
-		_, err = c.ListUsers(ctx, &iam.ListUsersInput{})
-	case "ListRoles":
-		_, err = c.ListRoles(ctx, &iam.ListRolesInput{})
-	case "CreateGroup":
-		_, err = c.CreateGroup(ctx, &iam.CreateGroupInput{GroupName: group})
-	case "DeleteGroup":
-		_, err = c.DeleteGroup(ctx, &iam.DeleteGroupInput{GroupName: group})
-	case "CreateUser":
-		_, err = c.CreateUser(ctx, &iam.CreateUserInput{UserName: aws.String("intruder")})
-	default:
-		s.t.Fatalf("unknown call %s", call)
-	}
-	want := map[bool]string{true: "", false: "AccessDenied"}[allowed]
-	wantCode(s.t, call, err, want)
-}
-
-func (e *emulator) userARN(name string) string { return "arn:aws:iam::" + account + ":user/" + name }
-
-func (e *emulator) addGroup(name, policy string) {
-	e.t.Helper()
-	did(e.t, func(ctx context.Context) (*iam.CreateGroupOutput, error) {
-		return e.iam(e.admin).CreateGroup(ctx, &iam.CreateGroupInput{GroupName: &name})
-	})
-	did(e.t, func(ctx context.Context) (*iam.PutGroupPolicyOutput, error) {
-		return e.iam(e.admin).PutGroupPolicy(ctx, &iam.PutGroupPolicyInput{GroupName: &name, PolicyName: aws.String("own"), PolicyDocument: &policy})
-	})
-}
-
-// gone wants a user not to be there.
-func (s *site) gone(name string) {
-	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	_, err := s.iam(s.admin).GetUser(ctx, &iam.GetUserInput{UserName: &name})
-	wantCode(s.t, "the user", err, "NoSuchEntity")
-}
-
 func userMay(s *site) {
 	s.write("roles/dev", object{
 		"credential_type": "iam_user", "policy_arns": iamReads, "policy_document": allow("iam:CreateGroup"), "iam_groups": "devs",
 		"iam_tags": []string{"team=payments"}, "user_path": "/coffer/", "wait_until_valid": "10s",
+		"permissions_boundary_arn": readOnly,
 	})
 	c := s.issue("creds/dev", nil)
+	if got := s.sent("CreateUser", "PermissionsBoundary"); got != readOnly {
+		s.t.Errorf("the boundary is %q", got)
+	}
 	if c.Seconds != 1800 || !c.Renewable || c.Lease == "" || c.Data.SessionToken != nil || c.Data.SecurityToken != nil {
 		s.t.Errorf("a lease %q of %d s, renewable %v; session token: %v", c.Lease, c.Seconds, c.Renewable, c.Data.SessionToken != nil)
 	}
@@ -240,7 +114,9 @@ func userMay(s *site) {
 	s.may(c.keys(), "CreateGroup", true) // as the inline policy says
 	s.may(c.keys(), "DeleteGroup", true) // as the group's policy says
 	s.may(c.keys(), "CreateUser", false)
-	s.may(keys{id: c.Data.AccessKey, secret: c.Data.SecretKey + "x"}, "ListUsers", false)
+	if _, code := s.identity(keys{id: c.Data.AccessKey, secret: c.Data.SecretKey + "x"}); code != "SignatureDoesNotMatch" {
+		s.t.Errorf("with another secret: %q", code)
+	}
 	user := did(s.t, func(ctx context.Context) (*iam.GetUserOutput, error) {
 		return s.iam(s.admin).GetUser(ctx, &iam.GetUserInput{UserName: &name})
 	}).User
@@ -261,12 +137,6 @@ func userMay(s *site) {
 	s.revoke(c)
 	s.out("after the revocation", c.keys())
 	s.gone(name)
-}
-
-// revoke ends a lease, and returns when the engine has done its part.
-func (s *site) revoke(c issued) {
-	s.t.Helper()
-	wantStatus(s.t, "revoke", s.sys("POST", "leases/revoke", object{"lease_id": c.Lease, "sync": true}), 204)
 }
 
 func userElsewhere(s *site) {
@@ -304,54 +174,6 @@ func revoked(s *site) {
 	}
 }
 
-// burden gives a user everything that keeps it from being deleted, and returns the serial number of its device.
-func (s *site) burden(name string) (device string) {
-	s.t.Helper()
-	c := s.iam(s.admin)
-	did(s.t, func(ctx context.Context) (*iam.CreateLoginProfileOutput, error) {
-		return c.CreateLoginProfile(ctx, &iam.CreateLoginProfileInput{UserName: &name, Password: aws.String("Only-4-the-console")})
-	})
-	device = *did(s.t, func(ctx context.Context) (*iam.CreateVirtualMFADeviceOutput, error) {
-		return c.CreateVirtualMFADevice(ctx, &iam.CreateVirtualMFADeviceInput{VirtualMFADeviceName: &name})
-	}).VirtualMFADevice.SerialNumber
-	did(s.t, func(ctx context.Context) (*iam.EnableMFADeviceOutput, error) {
-		return c.EnableMFADevice(ctx, &iam.EnableMFADeviceInput{
-			UserName: &name, SerialNumber: &device, AuthenticationCode1: aws.String("123456"), AuthenticationCode2: aws.String("234567"),
-		})
-	})
-	certificate := certificatePEM(s.t)
-	did(s.t, func(ctx context.Context) (*iam.UploadSigningCertificateOutput, error) {
-		return c.UploadSigningCertificate(ctx, &iam.UploadSigningCertificateInput{UserName: &name, CertificateBody: &certificate})
-	})
-	did(s.t, func(ctx context.Context) (*iam.UploadSSHPublicKeyOutput, error) {
-		return c.UploadSSHPublicKey(ctx, &iam.UploadSSHPublicKeyInput{UserName: &name, SSHPublicKeyBody: aws.String("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAA")})
-	})
-	did(s.t, func(ctx context.Context) (*iam.AddUserToGroupOutput, error) {
-		return c.AddUserToGroup(ctx, &iam.AddUserToGroupInput{UserName: &name, GroupName: aws.String("devs")})
-	})
-	did(s.t, func(ctx context.Context) (*iam.PutUserPolicyOutput, error) {
-		return c.PutUserPolicy(ctx, &iam.PutUserPolicyInput{UserName: &name, PolicyName: aws.String("more"), PolicyDocument: aws.String(allow("iam:GetUser"))})
-	})
-	did(s.t, func(ctx context.Context) (*iam.AttachUserPolicyOutput, error) {
-		return c.AttachUserPolicy(ctx, &iam.AttachUserPolicyInput{UserName: &name, PolicyArn: aws.String(readOnly)})
-	})
-	return device
-}
-
-func certificatePEM(t *testing.T) string {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
-}
-
 func revokedTogether(s *site) {
 	s.write("roles/many", object{"credential_type": "iam_user", "policy_arns": iamReads})
 	s.write("roles/other", object{"credential_type": "iam_user", "policy_arns": iamReads})
@@ -373,6 +195,24 @@ func revokedTogether(s *site) {
 	}
 	s.nameOf(stays.keys())
 	s.revoke(stays)
+}
+
+func expired(s *site) {
+	s.write("config/lease", object{"lease": "1s", "lease_max": "1s"})
+	s.write("roles/brief", object{"credential_type": "iam_user", "policy_arns": iamReads})
+	k := s.issue("creds/brief", nil).keys()
+	harness.Await(s.t, "the key to be refused", time.Minute, func() error {
+		if _, code := s.identity(k); code != "InvalidClientTokenId" {
+			return fmt.Errorf("the provider says %q", code)
+		}
+		return nil
+	})
+	harness.Await(s.t, "the user to be gone", time.Minute, func() error {
+		if left := s.made(); left != nil {
+			return fmt.Errorf("%d users are left", len(left))
+		}
+		return nil
+	})
 }
 
 // unfinished: the provider refuses a step when the user is there already.
@@ -402,6 +242,9 @@ func assumed(s *site) {
 		s.t.Errorf("they are of %q, and said to be of %q", arn, c.Data.ARN)
 	}
 	wantSession(s.t, c, 1200)
+	if got := s.sent("AssumeRole", "Policy"); got != allow("iam:ListUsers") {
+		s.t.Errorf("the session is limited by %q", got)
+	}
 	s.may(c.keys(), "ListUsers", true)
 	s.may(c.keys(), "CreateGroup", false)
 	wrong := c.keys()
@@ -413,26 +256,16 @@ func assumed(s *site) {
 	wantStatus(s.t, "none chosen", s.do("GET", "creds/several", nil), 400, "role_arn")
 	wantStatus(s.t, "another one", s.do("GET", "creds/several?role_arn=arn:aws:iam::"+account+":role/other", nil), 400, "role_arn")
 	wantStatus(s.t, "one that trusts others", s.do("POST", "creds/several", object{"role_arn": closed}), 400, "AssumeRole", "AccessDenied")
-	wantStatus(s.t, "without the external id", s.do("POST", "creds/several", object{"role_arn": partner}), 400, "AssumeRole", "AccessDenied")
-	s.write("roles/partner", object{"credential_type": "assumed_role", "role_arns": partner, "external_id": "contract:7/4"})
+	s.write("roles/partner", object{"credential_type": "assumed_role", "role_arns": partner, "external_id": "contract:7/5"})
+	wantStatus(s.t, "another external id", s.do("GET", "creds/partner", nil), 400, "AssumeRole", "AccessDenied")
+	s.write("roles/partner", object{"external_id": "contract:7/4"})
 	s.may(s.issue("sts/partner", nil).keys(), "ListUsers", true)
 	if name, _ := s.nameOf(s.issue("sts/several", object{"role_arn": reader}).keys()); !strings.HasPrefix(name, "vault-root-several-") {
 		s.t.Errorf("a session of the name %q", name)
 	}
 }
 
-// wantSession wants temporary credentials that last so long, of which there is no lease.
-func wantSession(t *testing.T, c issued, seconds int) {
-	t.Helper()
-	if c.Seconds > seconds || c.Seconds < seconds-10 || c.Renewable || c.Data.TTL != c.Seconds {
-		t.Errorf("%d s, ttl %d, renewable %v; want %d s", c.Seconds, c.Data.TTL, c.Renewable, seconds)
-	}
-	if c.Data.SessionToken == nil || c.Data.SecurityToken == nil || *c.Data.SessionToken != *c.Data.SecurityToken {
-		t.Error("session_token and security_token are not the same")
-	}
-}
-
-// federated: the emulator does not let federated users in; that they can get in is tested with awstest.
+// federated: the emulator gives all of them the same keys, and lets nobody in with them.
 func federated(s *site) {
 	s.write("roles/federated", object{"credential_type": "federation_token", "policy_document": allow("iam:ListUsers"), "iam_groups": "devs"})
 	c := s.issue("sts/federated", object{"ttl": "15m"})
@@ -440,6 +273,11 @@ func federated(s *site) {
 	_, name, ok := strings.Cut(c.Data.ARN, "arn:aws:sts::"+account+":federated-user/vault-")
 	if !ok || len("vault-"+name) > 32 {
 		s.t.Errorf("a federated user %q", c.Data.ARN)
+	}
+	for _, action := range []string{"iam:ListUsers", "iam:DeleteGroup"} { // the role's and the group's
+		if got := s.sent("GetFederationToken", "Policy"); !strings.Contains(got, action) {
+			s.t.Errorf("the session is limited by %q", got)
+		}
 	}
 }
 
@@ -469,19 +307,6 @@ func legacy(s *site) {
 	old(object{"arn": "arn:aws:iam::" + account + ":role/reader"})
 	s.may(s.issue("sts/old", nil).keys(), "ListUsers", true)
 	wantStatus(s.t, "creds", s.do("GET", "creds/old", nil), 400)
-}
-
-// current returns the key of a static role, and when it is replaced.
-func (s *site) current(name string) (keys, time.Time) {
-	s.t.Helper()
-	data := dataOf(s.t, s.do("GET", "static-creds/"+name, nil))
-	expiration, err := time.Parse(time.RFC3339, data["expiration"].(string))
-	if err != nil {
-		s.t.Error(err)
-	}
-	k := keys{id: data["access_key"].(string), secret: data["secret_key"].(string)}
-	*s.seen = append(*s.seen, k.secret)
-	return k, expiration
 }
 
 func static(s *site) {
@@ -520,10 +345,7 @@ func static(s *site) {
 	s.may(second, "ListRoles", true)
 	s.may(third, "ListRoles", true)
 
-	a := s.do("DELETE", "static-roles/app", nil)
-	if a.Status != 200 && a.Status != 204 {
-		s.t.Errorf("delete: status %d", a.Status)
-	}
+	wantStatus(s.t, "delete", s.do("DELETE", "static-roles/app", nil), 200, "still there")
 	s.out("after the deletion", third)
 	did(s.t, func(ctx context.Context) (*iam.GetUserOutput, error) {
 		return s.iam(s.admin).GetUser(ctx, &iam.GetUserInput{UserName: aws.String("app")})

@@ -17,6 +17,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -36,12 +37,13 @@ import (
 // emulator is IAM and STS as others have written them. Until lock, everybody may do everything there.
 type emulator struct {
 	t     *testing.T
-	url   string // of itself, for what tests do there
-	front string // what servers under test are told: before it stand the vendor's model as judge, and complete
+	url   string // for what tests do there, with complete before it
+	front string // what servers under test are told: the vendor's model stands before it as judge
 	admin keys   // of a user who may do everything
 
 	mu     sync.Mutex
-	scopes map[string]bool // "<access key>/<region>/<service>" of the requests that came to front
+	scopes map[string]bool       // "<access key>/<region>/<service>" of the requests
+	last   map[string]url.Values // by their action
 }
 
 // keys let somebody in at the provider.
@@ -72,28 +74,32 @@ func emulate(t *testing.T) *emulator {
 		_ = server.Process.Kill()
 		_ = server.Wait()
 	})
-	e := &emulator{t: t, admin: keys{"AKIAEXAMPLEEXAMPLE00", "nobody looks at it yet", ""}, scopes: map[string]bool{}}
-	lines := bufio.NewReader(said)
-	for e.url == "" {
+	e := &emulator{t: t, admin: keys{"AKIAEXAMPLEEXAMPLE00", "nobody looks at it yet", ""}, scopes: map[string]bool{}, last: map[string]url.Values{}}
+	lines, own := bufio.NewReader(said), ""
+	for own == "" {
 		line, err := lines.ReadString('\n')
 		if err != nil {
 			t.Fatalf("the emulator did not start: %v", err)
 		}
 		if _, at, ok := strings.Cut(line, "Running on "); ok {
-			e.url = strings.TrimSpace(at)
+			own = strings.TrimSpace(at)
 		}
 	}
 	go func() { _, _ = io.Copy(io.Discard, lines) }() // ends with the process
-	to, err := url.Parse(e.url)
+	to, err := url.Parse(own)
 	if err != nil {
 		t.Fatal(err)
 	}
-	behind := httptest.NewServer(e.complete(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
-		r.SetURL(to)
-		r.Out.Host = r.In.Host // is signed
-	}}))
-	t.Cleanup(behind.Close)
-	e.front = awstest.Watch(t, behind.URL, nil)
+	whole := httptest.NewServer(e.complete(&httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(to)
+			r.Out.Host = r.In.Host // is signed
+		},
+		ModifyResponse: unfold,
+	}))
+	t.Cleanup(whole.Close)
+	e.url = whole.URL
+	e.front = awstest.Watch(t, e.url, nil)
 	e.admin = e.addUser("admin", allow("*"))
 	return e
 }
@@ -185,6 +191,18 @@ func (e *emulator) addUser(name, policy string) keys {
 	return e.addKey(name)
 }
 
+func (e *emulator) userARN(name string) string { return "arn:aws:iam::" + account + ":user/" + name }
+
+func (e *emulator) addGroup(name, policy string) {
+	e.t.Helper()
+	did(e.t, func(ctx context.Context) (*iam.CreateGroupOutput, error) {
+		return e.iam(e.admin).CreateGroup(ctx, &iam.CreateGroupInput{GroupName: &name})
+	})
+	did(e.t, func(ctx context.Context) (*iam.PutGroupPolicyOutput, error) {
+		return e.iam(e.admin).PutGroupPolicy(ctx, &iam.PutGroupPolicyInput{GroupName: &name, PolicyName: aws.String("own"), PolicyDocument: &policy})
+	})
+}
+
 func (e *emulator) addKey(user string) keys {
 	e.t.Helper()
 	out := did(e.t, func(ctx context.Context) (*iam.CreateAccessKeyOutput, error) {
@@ -239,6 +257,13 @@ func (e *emulator) identity(k keys) (arn, code string) {
 	return *out.Arn, ""
 }
 
+// sent returns a parameter of the last request of an action, for what the emulator takes and forgets.
+func (e *emulator) sent(action, parameter string) string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.last[action].Get(parameter)
+}
+
 // made returns the users there are that Coffer has made.
 func (e *emulator) made() (names []string) {
 	e.t.Helper()
@@ -257,6 +282,22 @@ const xmlns = `xmlns="https://iam.amazonaws.com/doc/2010-05-08/"`
 
 var scope = regexp.MustCompile(`Credential=([^/]+)/[0-9]+/([^/]+/[^/]+)/`)
 
+// unfold takes the one element out of refusals that the provider has not around them.
+func unfold(answer *http.Response) error {
+	if answer.StatusCode != http.StatusForbidden {
+		return nil
+	}
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return err
+	}
+	text := strings.NewReplacer("<Errors>", "", "</Errors>", "").Replace(string(body))
+	answer.Body = io.NopCloser(strings.NewReader(text))
+	answer.ContentLength = int64(len(text))
+	answer.Header.Set("Content-Length", strconv.Itoa(len(text)))
+	return nil
+}
+
 // complete does what the provider does and the emulator does not: nobody is deleted who has something, and there is a list
 // of service-specific credentials, which is empty.
 func (e *emulator) complete(next http.Handler) http.Handler {
@@ -265,19 +306,20 @@ func (e *emulator) complete(next http.Handler) http.Handler {
 		if err != nil {
 			panic(http.ErrAbortHandler)
 		}
-		if m := scope.FindStringSubmatch(r.Header.Get("Authorization")); m != nil {
-			e.mu.Lock()
-			e.scopes[m[1]+"/"+m[2]] = true
-			e.mu.Unlock()
-		}
 		form, _ := url.ParseQuery(string(body)) // the judge has seen it
 		action := form.Get("Action")
+		e.mu.Lock()
+		if m := scope.FindStringSubmatch(r.Header.Get("Authorization")); m != nil {
+			e.scopes[m[1]+"/"+m[2]] = true
+		}
+		e.last[action] = form
+		e.mu.Unlock()
 		switch {
 		case action == "ListServiceSpecificCredentials":
 			_, _ = io.WriteString(w, "<"+action+"Response "+xmlns+"><"+action+"Result><ServiceSpecificCredentials/></"+action+"Result></"+action+"Response>")
 		case action == "DeleteUser" && e.has(r.Context(), form.Get("UserName")):
 			w.WriteHeader(http.StatusConflict)
-			_, _ = io.WriteString(w, "<ErrorResponse "+xmlns+"><Error><Code>DeleteConflict</Code><Message>it has something</Message></Error></ErrorResponse>")
+			_, _ = io.WriteString(w, "<ErrorResponse "+xmlns+"><Error><Type>Sender</Type><Code>DeleteConflict</Code><Message>it has something</Message></Error></ErrorResponse>")
 		default:
 			r.Body = io.NopCloser(bytes.NewReader(body))
 			next.ServeHTTP(w, r)
