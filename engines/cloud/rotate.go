@@ -63,7 +63,7 @@ func (e *engine) rotateRoot(ctx context.Context, req *engines.Request, _ *none) 
 			Data:     map[string]any{"access_key": n.New.ID},
 			Warnings: []string{"the new key is in use; the old one could not be deleted yet, which is tried again: " + short(err)},
 		}, nil
-	case err != nil && n != nil && n.New.ID != "":
+	case err != nil && n != nil && n.New.ID != "" && !errors.Is(err, errOvertaken):
 		return nil, &engines.Error{Kind: engines.KindUpstream, Err: err, Detail: "the new key is made and stored, but does not work yet: the old one stays in use until it does, which is tried again: " + short(err)}
 	case err != nil:
 		return nil, failed(err)

@@ -360,3 +360,31 @@ func TestRotateRoot_LostAnswersOnTheWire(t *testing.T) {
 		}
 	}
 }
+
+// Whoever configures another key while the new one is being verified wins.
+func TestRotateRoot_AnotherKeyConfiguredAtTheSameTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in := newAccount("other")
+		n := newNode(t, in, nil)
+		old := n.storedRoot()
+		other := in.addKey("other")
+		time.Sleep(time.Hour)
+		in.fail = func(action, _ string, done bool) error {
+			if action == "GetCallerIdentity" && done {
+				n.Must(engines.Update, "config/root", fields{"access_key": other.AccessKey, "secret_key": other.SecretKey.Reveal()})
+			}
+			return nil
+		}
+		if _, err := n.Do(engines.Update, "config/rotate-root", nil); err == nil {
+			t.Errorf("rotate-root answers a key that is not in use")
+		}
+		in.fail = nil
+		n.run(5 * time.Minute)
+		if got := n.storedRoot().ID; got != other.AccessKey {
+			t.Errorf("stored is %s, configured was %s", got, other.AccessKey)
+		}
+		if ids := in.ids("root"); !slices.Equal(ids, []string{old.ID}) || n.left() != nil {
+			t.Errorf("the user has the keys %v, and there are the records %v", ids, n.left())
+		}
+	})
+}
