@@ -2,10 +2,13 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -258,6 +261,60 @@ func TestConsolesOfPartitions(t *testing.T) {
 		got, err := c.console(&cloudCredentials{ARN: "arn:" + partition + ":sts::123456789012:assumed-role/r/s"})
 		if err != nil || !strings.HasPrefix(got.federation, want) {
 			t.Errorf("%s: %v, %v", partition, got, err)
+		}
+	}
+}
+
+// The policy in docs/cloud.md allows every call that is made, and no other.
+func TestDocumentedPermissions(t *testing.T) {
+	page, err := os.ReadFile("../../docs/cloud.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "```json\n")
+	text, _, _ := strings.Cut(rest, "```")
+	var policy struct {
+		Statement []struct{ Action any }
+	}
+	if err := json.Unmarshal([]byte(text), &policy); err != nil {
+		t.Fatal(err)
+	}
+	allowed := map[string]bool{}
+	for _, s := range policy.Statement {
+		actions, ok := s.Action.([]any)
+		if !ok {
+			actions = []any{s.Action}
+		}
+		for _, a := range actions {
+			allowed[fmt.Sprint(a)] = true
+		}
+	}
+	// Nobody has to allow the first two; the others go with CreateUser and AssumeRole.
+	called := map[string]bool{"sts:GetCallerIdentity": false, "sts:GetSessionToken": false, "iam:TagUser": true, "sts:TagSession": true}
+	files, err := filepath.Glob("../../engines/cloud/aws/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`\b(iam|sts)\.([A-Z]\w*)Input\b`).FindAllSubmatch(source, -1) {
+			name := string(m[1]) + ":" + string(m[2])
+			if _, known := called[name]; !known {
+				called[name] = true
+			}
+		}
+	}
+	for name, needed := range called {
+		if needed != allowed[name] {
+			t.Errorf("%s: needed %v, allowed %v", name, needed, allowed[name])
+		}
+	}
+	for name := range allowed {
+		if !called[name] {
+			t.Errorf("%s is allowed, and never called", name)
 		}
 	}
 }
