@@ -5,6 +5,9 @@ package cloud_test
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -22,27 +25,37 @@ const (
 	iamReads = "arn:aws:iam::aws:policy/IAMReadOnlyAccess"
 )
 
-// engineMay is what the engine asks of the provider, and all that its root credentials may do.
-var engineMay = []string{
-	"iam:AddUserToGroup", "iam:AttachUserPolicy", "iam:CreateAccessKey", "iam:CreateUser", "iam:DeactivateMFADevice",
-	"iam:DeleteAccessKey", "iam:DeleteLoginProfile", "iam:DeleteSSHPublicKey", "iam:DeleteServiceSpecificCredential",
-	"iam:DeleteSigningCertificate", "iam:DeleteUser", "iam:DeleteUserPolicy", "iam:DeleteVirtualMFADevice",
-	"iam:DetachUserPolicy", "iam:GetGroupPolicy", "iam:GetUser", "iam:ListAccessKeys", "iam:ListAttachedGroupPolicies",
-	"iam:ListAttachedUserPolicies", "iam:ListGroupPolicies", "iam:ListGroupsForUser", "iam:ListMFADevices",
-	"iam:ListSSHPublicKeys", "iam:ListServiceSpecificCredentials", "iam:ListSigningCertificates", "iam:ListUserPolicies",
-	"iam:PutUserPolicy", "iam:RemoveUserFromGroup", "iam:TagUser", "sts:AssumeRole", "sts:GetFederationToken", "sts:GetSessionToken",
+// documented returns the actions that docs/cloud.md wants the provider to allow.
+func documented(t *testing.T) []string {
+	t.Helper()
+	root, err := harness.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(root, "docs", "cloud.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(text), "\n## What the provider has to allow\n")
+	_, after, _ = strings.Cut(after, "```json\n")
+	policy, _, found := strings.Cut(after, "```")
+	actions := regexp.MustCompile(`\b(?:iam|sts):[A-Za-z]+\b`).FindAllString(policy, -1)
+	if !found || actions == nil {
+		t.Fatal("docs/cloud.md does not say what the provider has to allow")
+	}
+	slices.Sort(actions)
+	return slices.Compact(actions)
 }
-
-// rotatorMay is what rotating its own key takes.
-var rotatorMay = []string{"iam:CreateAccessKey", "iam:DeleteAccessKey", "iam:GetUser", "iam:ListAccessKeys"}
 
 // TestEmulator drives a server with an emulator of the provider that others wrote, which checks signatures and policies:
 // what is handed out lets its holder in and do what the role says, until it is taken back.
 func TestEmulator(t *testing.T) {
 	e := emulate(t)
+	listed := documented(t)
+	engineMay := append(slices.Clone(listed), "sts:GetSessionToken") // which everybody may at the provider
 	root := e.addUser("coffer", allow(engineMay...))
 	environment := e.addUser("environment", allow(engineMay...))
-	rotated := e.addUser("rotated", allow(append(rotatorMay, engineMay...)...))
+	rotated := e.addUser("rotated", allow(engineMay...))
 	powerless := e.addUser("powerless", allow("iam:GetUser"))
 	e.addUser("app", allow("iam:ListRoles"))
 	e.addUser("full", allow("iam:ListRoles"))
@@ -87,6 +100,7 @@ func TestEmulator(t *testing.T) {
 		fromEnvironment(s.in(t).mounted("machine", object{}), environment, powerless)
 	})
 	t.Run("root credentials that are wrong", func(t *testing.T) { wrongRoot(s.in(t).mounted("wrong", object{}), root) })
+	t.Run("what the page wants to be allowed is needed", func(t *testing.T) { needed(s.in(t), listed) })
 	t.Run("nothing is left", func(t *testing.T) { nothingLeft(s.in(t)) })
 }
 
@@ -452,6 +466,19 @@ func wrongRoot(s *site, root keys) {
 			s.t.Errorf("%s: the answer has a key in it", code)
 		}
 		wantStatus(s.t, "rotate-root", s.do("POST", "config/rotate-root", nil), 400, code)
+	}
+}
+
+// needed: the flows before have been made with what is listed, so it is enough. It is not too much either, for all of it was
+// asked for, but for what tags need.
+func needed(s *site, listed []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, action := range listed {
+		_, name, _ := strings.Cut(action, ":")
+		if s.last[name] == nil && name != "TagUser" && name != "TagSession" {
+			s.t.Errorf("nobody has asked for %s", action)
+		}
 	}
 }
 

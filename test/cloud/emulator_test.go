@@ -42,8 +42,9 @@ type emulator struct {
 	admin keys   // of a user who may do everything
 
 	mu     sync.Mutex
-	scopes map[string]bool       // "<access key>/<region>/<service>" of the requests
-	last   map[string]url.Values // by their action
+	scopes map[string]bool       // "<access key>/<region>/<service>" of the requests to front
+	last   map[string]url.Values // those requests, by their action
+	served map[string]string     // ids of service-specific credentials, by their user
 }
 
 // keys let somebody in at the provider.
@@ -74,7 +75,7 @@ func emulate(t *testing.T) *emulator {
 		_ = server.Process.Kill()
 		_ = server.Wait()
 	})
-	e := &emulator{t: t, admin: keys{"AKIAEXAMPLEEXAMPLE00", "nobody looks at it yet", ""}, scopes: map[string]bool{}, last: map[string]url.Values{}}
+	e := &emulator{t: t, admin: keys{"AKIAEXAMPLEEXAMPLE00", "nobody looks at it yet", ""}, scopes: map[string]bool{}, last: map[string]url.Values{}, served: map[string]string{}}
 	lines, own := bufio.NewReader(said), ""
 	for own == "" {
 		line, err := lines.ReadString('\n')
@@ -90,16 +91,18 @@ func emulate(t *testing.T) *emulator {
 	if err != nil {
 		t.Fatal(err)
 	}
-	whole := httptest.NewServer(e.complete(&httputil.ReverseProxy{
+	whole := e.complete(&httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(to)
 			r.Out.Host = r.In.Host // is signed
 		},
 		ModifyResponse: unfold,
-	}))
-	t.Cleanup(whole.Close)
-	e.url = whole.URL
-	e.front = awstest.Watch(t, e.url, nil)
+	})
+	forTests, forServers := httptest.NewServer(whole), httptest.NewServer(e.record(whole))
+	t.Cleanup(forTests.Close)
+	t.Cleanup(forServers.Close)
+	e.url = forTests.URL
+	e.front = awstest.Watch(t, forServers.URL, nil)
 	e.admin = e.addUser("admin", allow("*"))
 	return e
 }
@@ -278,11 +281,34 @@ func (e *emulator) made() (names []string) {
 	return names
 }
 
-const xmlns = `xmlns="https://iam.amazonaws.com/doc/2010-05-08/"`
-
 var scope = regexp.MustCompile(`Credential=([^/]+)/[0-9]+/([^/]+/[^/]+)/`)
 
-// unfold takes the one element out of refusals that the provider has not around them.
+// record notes what servers under test ask for.
+func (e *emulator) record(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		form := formOf(r)
+		e.mu.Lock()
+		if m := scope.FindStringSubmatch(r.Header.Get("Authorization")); m != nil {
+			e.scopes[m[1]+"/"+m[2]] = true
+		}
+		e.last[form.Get("Action")] = form
+		e.mu.Unlock()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// formOf returns what a request asks for, and leaves its body as it was.
+func formOf(r *http.Request) url.Values {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	form, _ := url.ParseQuery(string(body)) // the judge has seen it
+	return form
+}
+
+// unfold takes the element out of refusals that the provider has not around them.
 func unfold(answer *http.Response) error {
 	if answer.StatusCode != http.StatusForbidden {
 		return nil
@@ -298,33 +324,35 @@ func unfold(answer *http.Response) error {
 	return nil
 }
 
-// complete does what the provider does and the emulator does not: nobody is deleted who has something, and there is a list
-// of service-specific credentials, which is empty.
+// complete does what the provider does and the emulator does not: nobody is deleted who has something, and there are
+// service-specific credentials.
 func (e *emulator) complete(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			panic(http.ErrAbortHandler)
-		}
-		form, _ := url.ParseQuery(string(body)) // the judge has seen it
-		action := form.Get("Action")
+		form := formOf(r)
+		action, user := form.Get("Action"), form.Get("UserName")
 		e.mu.Lock()
-		if m := scope.FindStringSubmatch(r.Header.Get("Authorization")); m != nil {
-			e.scopes[m[1]+"/"+m[2]] = true
+		served := e.served[user]
+		if action == "DeleteServiceSpecificCredential" && served == form.Get("ServiceSpecificCredentialId") {
+			delete(e.served, user)
 		}
-		e.last[action] = form
 		e.mu.Unlock()
 		switch {
+		case action == "ListServiceSpecificCredentials" && served == "", action == "DeleteServiceSpecificCredential":
+			answer(w, action, "")
 		case action == "ListServiceSpecificCredentials":
-			_, _ = io.WriteString(w, "<"+action+"Response "+xmlns+"><"+action+"Result><ServiceSpecificCredentials/></"+action+"Result></"+action+"Response>")
-		case action == "DeleteUser" && e.has(r.Context(), form.Get("UserName")):
+			answer(w, action, "<ServiceSpecificCredentials><member><UserName>"+user+"</UserName><ServiceSpecificCredentialId>"+served+
+				"</ServiceSpecificCredentialId></member></ServiceSpecificCredentials>")
+		case action == "DeleteUser" && (served != "" || e.has(r.Context(), user)):
 			w.WriteHeader(http.StatusConflict)
-			_, _ = io.WriteString(w, "<ErrorResponse "+xmlns+"><Error><Type>Sender</Type><Code>DeleteConflict</Code><Message>it has something</Message></Error></ErrorResponse>")
+			_, _ = io.WriteString(w, "<ErrorResponse><Error><Type>Sender</Type><Code>DeleteConflict</Code><Message>it has something</Message></Error></ErrorResponse>")
 		default:
-			r.Body = io.NopCloser(bytes.NewReader(body))
 			next.ServeHTTP(w, r)
 		}
 	})
+}
+
+func answer(w io.Writer, action, result string) {
+	_, _ = io.WriteString(w, "<"+action+"Response><"+action+"Result>"+result+"</"+action+"Result></"+action+"Response>")
 }
 
 // has reports whether a user has what keeps it from being deleted; the emulator itself looks for policies only.
