@@ -35,7 +35,7 @@ type staticRole struct {
 	Pending      *attempt  `json:"pending,omitempty"`
 
 	name    string // where it is stored
-	settled bool   // this try has seen to it that nothing is left of those before
+	settled bool   // nothing is left of the tries before this one
 }
 
 func (r *staticRole) format() *int { return &r.Format }
@@ -210,12 +210,7 @@ func staticExists(ctx context.Context, req *engines.Request) (bool, error) {
 	return r != nil, err
 }
 
-type staticsIn struct {
-	After string `json:"after" help:"Only names after this one."`
-	Limit int    `json:"limit" help:"At most this many names; 0 is all."`
-}
-
-func listStatic(ctx context.Context, req *engines.Request, in *staticsIn) (*engines.Response, error) {
+func listStatic(ctx context.Context, req *engines.Request, in *rolesIn) (*engines.Response, error) {
 	return engines.Listed(req.Mount.Storage.List(ctx, staticPrefix, in.After, in.Limit))
 }
 

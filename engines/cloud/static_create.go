@@ -126,7 +126,7 @@ func (e *engine) firstKey(ctx context.Context, m engines.Mount, l *leftover, per
 		ctx, done := detached(ctx)
 		defer done()
 		noted := changeLeftover(ctx, m, l, func(t *storage.Txn, stored *leftover) error {
-			stored.Pending.Listed = maybeMade(err)
+			stored.Pending.Listed = l.Pending.Listed || maybeMade(err)
 			stored.Pending.ended(clock())
 			return stored.put(t)
 		})

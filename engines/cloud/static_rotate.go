@@ -118,11 +118,11 @@ func (e *engine) replace(ctx context.Context, m engines.Mount, r *staticRole) (*
 	if user.ID != r.UserID {
 		return nil, engines.Invalid("the IAM user %q is not the one that the static role was made for: it was removed and made again; delete the static role and make it again, too", r.Username)
 	}
-	keys, _, err := settle(ctx, api, r.Username, r.Pending, r.Key.ID, r.Previous)
+	keys, lost, err := settle(ctx, api, r.Username, r.Pending, r.Key.ID, r.Previous)
 	if err != nil {
 		return nil, err
 	}
-	r.settled = true
+	r.settled = !r.Pending.Listed || lost > 0
 	if !r.Pending.Listed {
 		r.Pending.see(keys)
 		if _, err = changeStatic(ctx, m, r, func(stored *staticRole) { stored.Pending = r.Pending }); err != nil {
