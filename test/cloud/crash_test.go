@@ -342,7 +342,9 @@ func crashStatic(t *testing.T, parent *mount) {
 		ready: func(m *mount, name string) (string, object) {
 			m.aws.AddUser(name)
 			m.aws.AddKey(name) // so that there is no room for a third
+			m.later()
 			m.eventually("POST", "static-roles/"+name, object{"username": name, "rotation_period": "24h"})
+			m.later()
 			return m.name + "/static-roles/" + name + "/rotate", nil
 		},
 		holds: func(m *mount, name string) {

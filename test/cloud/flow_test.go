@@ -65,10 +65,14 @@ func (m *mount) in(t *testing.T) *mount {
 	sub := *m
 	sub.t = t
 	sub.aws.Fail(nil)
+	sub.later()
 	sub.configure()
 	sub.aws.Forget()
 	return &sub
 }
+
+// later moves the provider's clock on: it tells the times of keys in seconds.
+func (m *mount) later() { m.aws.Advance(2 * time.Second) }
 
 // settings are a whole configuration. What is nil in more is left out.
 func (m *mount) settings(more object) object {

@@ -27,19 +27,19 @@ func TestCloudRoot(t *testing.T) {
 			in    object
 			words []string
 		}{
-			"access_key is required with secret_key":          {object{"access_key": nil}, []string{`"access_key"`, "required"}},
-			"secret_key is required with access_key":          {object{"secret_key": nil}, []string{`"secret_key"`, "required"}},
-			"max_retries is -1 or more":                       {object{"max_retries": -2}, []string{`"max_retries"`}},
-			"max_retries is a number":                         {object{"max_retries": "often"}, []string{"max_retries"}},
-			"region is the name of one":                       {object{"region": "eu west"}, []string{`"region"`}},
-			"iam_endpoint is a URL":                           {object{"iam_endpoint": "iam"}, []string{`"iam_endpoint"`}},
-			"sts_endpoint is a URL":                           {object{"sts_endpoint": "ftp://sts"}, []string{`"sts_endpoint"`}},
-			"username_template is one":                        {object{"username_template": "{{ .Nobody }}"}, []string{`"username_template"`}},
-			"all problems are named at once":                  {object{"access_key": nil, "max_retries": -9, "region": "?", "iam_endpoint": "x"}, []string{`"access_key"`, `"max_retries"`, `"region"`, `"iam_endpoint"`}},
-			"one of rotation_period and rotation_schedule":    {object{"rotation_period": "24h", "rotation_schedule": "0 0 * * SAT"}, []string{`"rotation_schedule"`}},
-			"a fallback region for each endpoint":             {object{"sts_fallback_endpoints": m.aws.URL}, []string{`"sts_fallback_regions"`}},
-			"a rotation needs a key":                          {object{"access_key": nil, "secret_key": nil, "rotation_period": "24h"}, []string{`"access_key"`}},
-			"rotation_window is for a schedule, and an hour+": {object{"rotation_schedule": "@daily", "rotation_window": "59m"}, []string{`"rotation_window"`}},
+			"access_key is required with secret_key":                {object{"access_key": nil}, []string{`"access_key"`, "required"}},
+			"secret_key is required with access_key":                {object{"secret_key": nil}, []string{`"secret_key"`, "required"}},
+			"max_retries is -1 or more":                             {object{"max_retries": -2}, []string{`"max_retries"`}},
+			"max_retries is a number":                               {object{"max_retries": "often"}, []string{"max_retries"}},
+			"region is the name of one":                             {object{"region": "eu west"}, []string{`"region"`}},
+			"iam_endpoint is a URL":                                 {object{"iam_endpoint": "iam"}, []string{`"iam_endpoint"`}},
+			"sts_endpoint is a URL":                                 {object{"sts_endpoint": "ftp://sts"}, []string{`"sts_endpoint"`}},
+			"username_template is one":                              {object{"username_template": "{{ .Nobody }}"}, []string{`"username_template"`}},
+			"all problems are named at once":                        {object{"access_key": nil, "max_retries": -9, "region": "?", "iam_endpoint": "x"}, []string{`"access_key"`, `"max_retries"`, `"region"`, `"iam_endpoint"`}},
+			"one of rotation_period and rotation_schedule":          {object{"rotation_period": "24h", "rotation_schedule": "0 0 * * SAT"}, []string{`"rotation_schedule"`}},
+			"a fallback region for each endpoint":                   {object{"sts_fallback_endpoints": m.aws.URL}, []string{`"sts_fallback_regions"`}},
+			"a rotation needs a key":                                {object{"access_key": nil, "secret_key": nil, "rotation_period": "24h"}, []string{`"access_key"`}},
+			"rotation_window is for a schedule and an hour or more": {object{"rotation_schedule": "@daily", "rotation_window": "59m"}, []string{`"rotation_window"`}},
 		} {
 			t.Run(name, func(t *testing.T) {
 				m := *m
@@ -51,7 +51,7 @@ func TestCloudRoot(t *testing.T) {
 			t.Errorf("what was refused changed the configuration: %v", after)
 		}
 	})
-	t.Run("read answers what was set, but not secret_key", func(t *testing.T) {
+	t.Run("read answers what was set without secret_key", func(t *testing.T) {
 		m := m.in(t)
 		template := `vault-{{ .PolicyName }}-{{ random 8 }}`
 		m.configure(object{"max_retries": 3, "username_template": template})
@@ -96,7 +96,7 @@ func TestCloudRoot(t *testing.T) {
 			}
 		}
 	})
-	t.Run("region, iam_endpoint and sts_endpoint", func(t *testing.T) {
+	t.Run("region and endpoints", func(t *testing.T) {
 		m := m.in(t)
 		other := m.aws.Listen()
 		m.configure(object{"region": "ap-south-1", "sts_endpoint": other})
@@ -191,7 +191,7 @@ func rotateRoot(t *testing.T, parent *mount) {
 		}
 		m.creds("dev")
 	})
-	t.Run("answers the new access key, and nobody else knows its secret", func(t *testing.T) {
+	t.Run("answers the new access key and nobody else knows its secret", func(t *testing.T) {
 		m := m.in(t)
 		old := m.aws.Keys("root-user")[0]
 		a := m.admin("POST", "config/rotate-root", nil)
@@ -275,7 +275,7 @@ func TestCloudLease(t *testing.T) {
 		m.refused("config/lease", object{"lease": "30m"}, "lease_max", "required")
 		m.refused("config/lease", object{"lease_max": "30m"}, "lease", "required")
 	})
-	t.Run("durations have a suffix, of which h is the largest", func(t *testing.T) {
+	t.Run("durations have a suffix and h is the largest", func(t *testing.T) {
 		m := m.in(t)
 		for _, text := range []string{"1d", "2w", "3600", "soon", "-1h"} {
 			m.refused("config/lease", object{"lease": text, "lease_max": "24h"}, `"lease"`)
@@ -288,7 +288,7 @@ func TestCloudLease(t *testing.T) {
 		wantStatus(t, "write", m.admin("POST", "config/lease", object{"lease": "30m", "lease_max": "12h"}), 204)
 		wantData(t, m.read("config/lease"), object{"lease": "30m0s", "lease_max": "12h0m0s"})
 	})
-	t.Run("users have the lease, renewed up to lease_max", func(t *testing.T) {
+	t.Run("users have the lease and it is renewed up to lease_max", func(t *testing.T) {
 		m := m.in(t)
 		c := m.creds("dev")
 		if c.Seconds != 1800 || !c.Renewable || !strings.HasPrefix(c.Lease, "cloud/creds/dev/") {

@@ -86,6 +86,7 @@ func TestCloudStatic(t *testing.T) {
 		m := m.in(t)
 		first := m.current("app", "svc")
 		for range 3 {
+			m.later()
 			keys := m.aws.Keys("svc")
 			dataOf(t, m.admin("POST", "static-roles/app/rotate", nil))
 			after := m.aws.Keys("svc")
@@ -100,7 +101,10 @@ func TestCloudStatic(t *testing.T) {
 	})
 	t.Run("when the maximum of keys exists the oldest is rotated", func(t *testing.T) {
 		m := m.in(t)
-		oldest, newer := m.aws.AddKey("other"), m.aws.AddKey("other")
+		oldest := m.aws.AddKey("other")
+		m.later()
+		newer := m.aws.AddKey("other")
+		m.later()
 		wantStatus(t, "create", m.admin("POST", "static-roles/full", object{"username": "other", "rotation_period": "24h"}), 200, "warnings", "oldest")
 		ours := m.current("full", "other")
 		keys := m.aws.Keys("other")
@@ -111,7 +115,7 @@ func TestCloudStatic(t *testing.T) {
 	t.Run("list", func(t *testing.T) {
 		wantData(t, dataOf(t, m.in(t).admin("LIST", "static-roles", nil)), object{"keys": []string{"app", "full"}})
 	})
-	t.Run("a rotation that fails is seen, and the old key stays", func(t *testing.T) {
+	t.Run("a rotation that fails is seen and the old key stays", func(t *testing.T) {
 		m := m.in(t)
 		key := m.current("full", "other")
 		m.aws.FailNext(100, "CreateAccessKey", awstest.Fault{Code: "AccessDenied"})
