@@ -41,6 +41,11 @@ type emulator struct {
 	front string // what servers under test are told: the vendor's model stands before it as judge
 	admin keys   // of a user who may do everything
 
+	*asked
+}
+
+// asked is what the emulator has been asked for, and what is kept for it.
+type asked struct {
 	mu     sync.Mutex
 	scopes map[string]bool       // "<access key>/<region>/<service>" of the requests to front
 	last   map[string]url.Values // those requests, by their action
@@ -55,7 +60,7 @@ func (c issued) keys() keys {
 }
 
 // emulate starts the emulator that test/e2e/run has installed, until the test ends.
-func emulate(t *testing.T) *emulator {
+func emulate(t *testing.T) emulator {
 	t.Helper()
 	root, err := harness.Root()
 	if err != nil {
@@ -75,7 +80,10 @@ func emulate(t *testing.T) *emulator {
 		_ = server.Process.Kill()
 		_ = server.Wait()
 	})
-	e := &emulator{t: t, admin: keys{"AKIAEXAMPLEEXAMPLE00", "nobody looks at it yet", ""}, scopes: map[string]bool{}, last: map[string]url.Values{}, served: map[string]string{}}
+	e := emulator{
+		t: t, admin: keys{"AKIAEXAMPLEEXAMPLE00", "nobody looks at it yet", ""},
+		asked: &asked{scopes: map[string]bool{}, last: map[string]url.Values{}, served: map[string]string{}},
+	}
 	lines, own := bufio.NewReader(said), ""
 	for own == "" {
 		line, err := lines.ReadString('\n')
@@ -108,7 +116,7 @@ func emulate(t *testing.T) *emulator {
 }
 
 // lock turns signatures and policies on, as the provider has them.
-func (e *emulator) lock() {
+func (e emulator) lock() {
 	e.t.Helper()
 	answer, err := http.Post(e.url+"/moto-api/reset-auth", "text/plain", strings.NewReader("0"))
 	if err != nil {
@@ -137,14 +145,14 @@ func trust(externalID string, arns ...string) string {
 }
 
 // iam is a client as an application would use it, without retries.
-func (e *emulator) iam(k keys) *iam.Client {
+func (e emulator) iam(k keys) *iam.Client {
 	return iam.New(iam.Options{
 		Region: "us-east-1", BaseEndpoint: &e.url, RetryMaxAttempts: 1,
 		Credentials: credentials.NewStaticCredentialsProvider(k.id, k.secret, k.token),
 	})
 }
 
-func (e *emulator) sts(k keys) *sts.Client {
+func (e emulator) sts(k keys) *sts.Client {
 	return sts.New(sts.Options{
 		Region: "us-east-1", BaseEndpoint: &e.url, RetryMaxAttempts: 1,
 		Credentials: credentials.NewStaticCredentialsProvider(k.id, k.secret, k.token),
@@ -182,7 +190,7 @@ func wantCode(t *testing.T, what string, err error, want string) {
 }
 
 // addUser makes a user with a key and an inline policy.
-func (e *emulator) addUser(name, policy string) keys {
+func (e emulator) addUser(name, policy string) keys {
 	e.t.Helper()
 	c := e.iam(e.admin)
 	did(e.t, func(ctx context.Context) (*iam.CreateUserOutput, error) {
@@ -194,9 +202,9 @@ func (e *emulator) addUser(name, policy string) keys {
 	return e.addKey(name)
 }
 
-func (e *emulator) userARN(name string) string { return "arn:aws:iam::" + account + ":user/" + name }
+func (e emulator) userARN(name string) string { return "arn:aws:iam::" + account + ":user/" + name }
 
-func (e *emulator) addGroup(name, policy string) {
+func (e emulator) addGroup(name, policy string) {
 	e.t.Helper()
 	did(e.t, func(ctx context.Context) (*iam.CreateGroupOutput, error) {
 		return e.iam(e.admin).CreateGroup(ctx, &iam.CreateGroupInput{GroupName: &name})
@@ -206,7 +214,7 @@ func (e *emulator) addGroup(name, policy string) {
 	})
 }
 
-func (e *emulator) addKey(user string) keys {
+func (e emulator) addKey(user string) keys {
 	e.t.Helper()
 	out := did(e.t, func(ctx context.Context) (*iam.CreateAccessKeyOutput, error) {
 		return e.iam(e.admin).CreateAccessKey(ctx, &iam.CreateAccessKeyInput{UserName: &user})
@@ -215,7 +223,7 @@ func (e *emulator) addKey(user string) keys {
 }
 
 // keyIDs returns those of a user, the oldest first.
-func (e *emulator) keyIDs(user string) (ids []string) {
+func (e emulator) keyIDs(user string) (ids []string) {
 	e.t.Helper()
 	out := did(e.t, func(ctx context.Context) (*iam.ListAccessKeysOutput, error) {
 		return e.iam(e.admin).ListAccessKeys(ctx, &iam.ListAccessKeysInput{UserName: &user})
@@ -227,7 +235,7 @@ func (e *emulator) keyIDs(user string) (ids []string) {
 }
 
 // addRole makes a role with an inline policy, in the account that k is of.
-func (e *emulator) addRole(k keys, name, trust, policy string) (arn string) {
+func (e emulator) addRole(k keys, name, trust, policy string) (arn string) {
 	e.t.Helper()
 	out := did(e.t, func(ctx context.Context) (*iam.CreateRoleOutput, error) {
 		return e.iam(k).CreateRole(ctx, &iam.CreateRoleInput{RoleName: &name, AssumeRolePolicyDocument: &trust})
@@ -239,7 +247,7 @@ func (e *emulator) addRole(k keys, name, trust, policy string) (arn string) {
 }
 
 // elsewhere returns keys of another account. It works until lock.
-func (e *emulator) elsewhere(account string) keys {
+func (e emulator) elsewhere(account string) keys {
 	e.t.Helper()
 	out := did(e.t, func(ctx context.Context) (*sts.AssumeRoleOutput, error) {
 		return e.sts(e.admin).AssumeRole(ctx, &sts.AssumeRoleInput{
@@ -250,7 +258,7 @@ func (e *emulator) elsewhere(account string) keys {
 }
 
 // identity returns the ARN of whom keys are, or the code of the refusal.
-func (e *emulator) identity(k keys) (arn, code string) {
+func (e emulator) identity(k keys) (arn, code string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	out, err := e.sts(k).GetCallerIdentity(ctx, &sts.GetCallerIdentityInput{})
@@ -261,14 +269,14 @@ func (e *emulator) identity(k keys) (arn, code string) {
 }
 
 // sent returns a parameter of the last request of an action, for what the emulator takes and forgets.
-func (e *emulator) sent(action, parameter string) string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.last[action].Get(parameter)
+func (a *asked) sent(action, parameter string) string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.last[action].Get(parameter)
 }
 
 // made returns the users there are that Coffer has made.
-func (e *emulator) made() (names []string) {
+func (e emulator) made() (names []string) {
 	e.t.Helper()
 	out := did(e.t, func(ctx context.Context) (*iam.ListUsersOutput, error) {
 		return e.iam(e.admin).ListUsers(ctx, &iam.ListUsersInput{})
@@ -284,15 +292,15 @@ func (e *emulator) made() (names []string) {
 var scope = regexp.MustCompile(`Credential=([^/]+)/[0-9]+/([^/]+/[^/]+)/`)
 
 // record notes what servers under test ask for.
-func (e *emulator) record(next http.Handler) http.Handler {
+func (a *asked) record(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		form := formOf(r)
-		e.mu.Lock()
+		a.mu.Lock()
 		if m := scope.FindStringSubmatch(r.Header.Get("Authorization")); m != nil {
-			e.scopes[m[1]+"/"+m[2]] = true
+			a.scopes[m[1]+"/"+m[2]] = true
 		}
-		e.last[form.Get("Action")] = form
-		e.mu.Unlock()
+		a.last[form.Get("Action")] = form
+		a.mu.Unlock()
 		next.ServeHTTP(w, r)
 	})
 }
@@ -326,7 +334,7 @@ func unfold(answer *http.Response) error {
 
 // complete does what the provider does and the emulator does not: nobody is deleted who has something, and there are
 // service-specific credentials.
-func (e *emulator) complete(next http.Handler) http.Handler {
+func (e emulator) complete(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		form := formOf(r)
 		action, user := form.Get("Action"), form.Get("UserName")
@@ -356,7 +364,7 @@ func answer(w io.Writer, action, result string) {
 }
 
 // has reports whether a user has what keeps it from being deleted; the emulator itself looks for policies only.
-func (e *emulator) has(ctx context.Context, user string) bool {
+func (e emulator) has(ctx context.Context, user string) bool {
 	c := e.iam(e.admin)
 	if out, err := c.ListAccessKeys(ctx, &iam.ListAccessKeysInput{UserName: &user}); err == nil && len(out.AccessKeyMetadata) > 0 {
 		return true

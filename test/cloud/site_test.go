@@ -22,8 +22,7 @@ import (
 
 // site is a mount on a server, and the emulator that it reaches.
 type site struct {
-	*emulator
-	t    *testing.T
+	emulator
 	c    *harness.Cluster
 	name string
 	seen *[]string // secrets that were handed out
