@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -534,10 +535,10 @@ func TestFaults(t *testing.T) {
 	if err := create("c"); err == nil || there("c") {
 		t.Errorf("dropped before commit: %v, there: %v", err, there("c"))
 	}
-	var thought bool
-	s.FailNext(1, "CreateUser", awstest.Fault{Drop: true, When: awstest.AfterCommit, Then: func() { thought = there("c") }})
-	if err := create("c"); err == nil || !there("c") || !thought {
-		t.Errorf("dropped after commit: %v, there: %v, when Then ran: %v", err, there("c"), thought)
+	var seen atomic.Bool // by Then
+	s.FailNext(1, "CreateUser", awstest.Fault{Drop: true, When: awstest.AfterCommit, Then: func() { seen.Store(there("c")) }})
+	if err := create("c"); err == nil || !there("c") || !seen.Load() {
+		t.Errorf("dropped after commit: %v, there: %v, when Then ran: %v", err, there("c"), seen.Load())
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	s.FailNext(1, "CreateUser", awstest.Fault{Delay: time.Hour})
