@@ -73,7 +73,7 @@ type engine struct {
 // Router implements engines.Engine.
 func (e *engine) Router() *engines.Router { return e.router }
 
-// New returns the engines.Factory. Its engines are engines.Leaser and engines.Worker.
+// New returns the engines.Factory. Its engines are engines.Leaser, engines.Worker and engines.Leaver.
 func New(o Options) engines.Factory {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

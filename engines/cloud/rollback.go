@@ -101,24 +101,39 @@ func (e *engine) rollBack(ctx context.Context, m engines.Mount) error {
 
 // rollBackOne undoes one note if it is due. Its error is ours, or that the provider wants less of us.
 func (e *engine) rollBackOne(ctx context.Context, m engines.Mount, entry storage.Entry) error {
-	var n rollback
-	if err := json.Unmarshal(entry.Value, &n); err != nil || n.Format != 1 || n.Kind != kindUser {
+	n, ok := decodeNote(entry)
+	if !ok {
 		e.log.Debug("a rollback of another version stays", "key", string(entry.Key))
 		return nil
 	}
 	if n.Next.After(time.Now()) {
 		return nil
 	}
-	call, cancel := context.WithTimeout(ctx, undoTime)
-	defer cancel()
-	was, err := e.removeUser(call, m, n.made)
+	was, err := e.undo(ctx, m, n)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if err != nil {
 		return e.postpone(ctx, m, entry.Key, err)
 	}
-	_, err = m.ClusterStorage.Commit(ctx, storage.Batch{
+	return e.undone(ctx, m, entry, n, was)
+}
+
+// decodeNote reads a note, and reports whether it is of a kind that can be undone.
+func decodeNote(entry storage.Entry) (n rollback, ok bool) {
+	err := json.Unmarshal(entry.Value, &n)
+	return n, err == nil && n.Format == 1 && n.Kind == kindUser
+}
+
+func (e *engine) undo(ctx context.Context, m engines.Mount, n rollback) (was bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, undoTime)
+	defer cancel()
+	return e.removeUser(ctx, m, n.made)
+}
+
+// undone deletes a note, if it is still what was undone.
+func (e *engine) undone(ctx context.Context, m engines.Mount, entry storage.Entry, n rollback, was bool) error {
+	_, err := m.ClusterStorage.Commit(ctx, storage.Batch{
 		Reads: []storage.Read{{Key: entry.Key, Version: entry.Version}}, Deletes: []storage.Key{entry.Key},
 	})
 	if errors.Is(err, storage.ErrConflict) {

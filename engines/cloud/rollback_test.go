@@ -395,3 +395,80 @@ func TestAnyFaultsLeaveNothing(t *testing.T) {
 		r.nothingLeft(fmt.Sprint("seed ", seed))
 	}
 }
+
+// leave is what the server does before the mount goes.
+func (r *rig) leave() error {
+	return r.Engine.(engines.Leaver).Leave(r.t.Context(), r.Mount.Mount)
+}
+
+func TestMountTakesItsRollbacksAlong(t *testing.T) {
+	r := newRig(t, nil).withUserRole()
+	for _, action := range creations {
+		r.aws.FailNext(1, action, awstest.Fault{Code: "Throttling", When: awstest.AfterCommit})
+		if _, err := r.Do(engines.Read, "creds/dev", nil); err == nil {
+			t.Fatalf("%s succeeded", action)
+		}
+	}
+	r.aws.Fail(nil)
+	if len(r.users()) != len(creations) || len(r.notes()) != len(creations) {
+		t.Fatalf("users %v, notes %v", r.users(), r.notes())
+	}
+	// One cannot be removed: the others are, and the mount stays.
+	stuck := r.notes()[0].Name
+	r.aws.Fail(func(c awstest.Call) awstest.Fault {
+		if c.Action == "DeleteUser" && c.Params["UserName"] == stuck {
+			return awstest.Fault{Code: "AccessDenied"}
+		}
+		return awstest.Fault{}
+	})
+	err := r.leave()
+	if e, ok := err.(*engines.Error); !ok || e.Kind != engines.KindUpstream || !strings.Contains(e.Detail, stuck) {
+		t.Errorf("%v", err)
+	}
+	if users, notes := r.users(), r.notes(); len(users) != 1 || len(notes) != 1 || notes[0].Attempts != 1 {
+		t.Errorf("users %v, notes %+v", users, notes)
+	}
+	r.aws.Fail(nil)
+	if err := r.leave(); err != nil {
+		t.Error(err)
+	}
+	r.nothingLeft("left")
+}
+
+func TestMountIsNotKeptForEver(t *testing.T) {
+	r := newRig(t, nil)
+	if _, err := note(t.Context(), r.Mount.Mount, made{Name: "vault-1"}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	r.aws.Fail(func(awstest.Call) awstest.Fault { return awstest.Fault{Code: "InvalidClientTokenId"} })
+	if r.leave() == nil {
+		t.Error("a user was left behind")
+	}
+	var log bytes.Buffer
+	r.Engine.(*engine).log = slog.New(slog.NewTextHandler(&log, nil))
+	r.later(keepTime + time.Minute)
+	if err := r.leave(); err != nil || !strings.Contains(log.String(), "level=ERROR") {
+		t.Errorf("after a day: %v, log %q", err, log.String())
+	}
+}
+
+// TestMountWaitsForAUserThatMayComeToBeSeen: a note that is young says of a user that is not found nothing yet.
+func TestMountWaitsForAUserThatMayComeToBeSeen(t *testing.T) {
+	r := newRig(t, nil).withUserRole()
+	r.aws.Propagation(time.Hour)
+	r.aws.FailNext(1, "AttachUserPolicy", awstest.Fault{Code: "AccessDenied"})
+	if _, err := r.Do(engines.Read, "creds/dev", nil); err == nil {
+		t.Fatal("it succeeded")
+	}
+	r.aws.Fail(func(c awstest.Call) awstest.Fault {
+		if c.Action == "GetUser" { // not seen this time, but the next
+			return awstest.Fault{When: awstest.AfterCommit, Code: "NoSuchEntity", Then: func() { r.aws.Fail(nil); r.aws.Advance(time.Hour) }}
+		}
+		return awstest.Fault{}
+	})
+	r.change(func(n *rollback) { n.CreatedAt = time.Now().Add(50*time.Millisecond - seenTime) })
+	if err := r.leave(); err != nil {
+		t.Error(err)
+	}
+	r.nothingLeft("left")
+}
