@@ -32,7 +32,7 @@ const (
 	defaultTimeout = 20 * time.Second
 	// The services close connections that idle; a request on one that is just being closed has an unknown outcome.
 	idleTime       = 15 * time.Second
-	maxAnswerBytes = 4 << 20
+	maxAnswerBytes = 1 << 20
 	headBytes      = 512
 	userAgent      = "coffer"
 )

@@ -113,13 +113,6 @@ func TestNoProviderThere(t *testing.T) {
 		{"a redirect to a page", func(w http.ResponseWriter, r *http.Request, _ url.Values) {
 			http.Redirect(w, r, gone.URL, http.StatusFound)
 		}, aws.Other},
-		{"an answer without an end", func(w http.ResponseWriter, _ *http.Request, form url.Values) {
-			fmt.Fprintf(w, "<%sResponse>", form.Get("Action"))
-			for range 6 << 10 {
-				fmt.Fprint(w, strings.Repeat(" ", 1<<10))
-			}
-			result(w, form.Get("Action"), "")
-		}, aws.Unavailable},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -134,6 +127,17 @@ func TestNoProviderThere(t *testing.T) {
 	}
 	if n := gone.count("GetUser") + gone.count(""); n != 0 {
 		t.Errorf("%d redirects were followed", n)
+	}
+}
+
+func TestAnswersAreBounded(t *testing.T) {
+	for size, want := range map[int]aws.Kind{1 << 10: aws.Other, 1 << 20: aws.Unavailable} {
+		c := dial(t, newScripted(t, func(w http.ResponseWriter, _ *http.Request, _ url.Values) {
+			fmt.Fprint(w, "<GetUserResponse><GetUserResult>", strings.Repeat(" ", size), "<User><UserName>u</UserName></User></GetUserResult></GetUserResponse>")
+		}).URL, nil)
+		if _, err := c.GetUser(t.Context(), "u"); aws.KindOf(err) != want || (err == nil) != (want == aws.Other) {
+			t.Errorf("an answer of %d bytes: %v", size, err)
+		}
 	}
 }
 
