@@ -51,6 +51,7 @@ func (e *engine) issueUser(ctx context.Context, req *engines.Request, r *role, _
 		u.Tag = rand.Text()
 	}
 	begun := time.Now()
+	u.Since = begun.Round(0).UTC()
 	noted, err := note(ctx, m, u, begun.Add(settleTime))
 	if err != nil {
 		return nil, err

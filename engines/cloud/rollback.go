@@ -44,14 +44,19 @@ type made struct {
 	Account string   `json:"account,omitempty"` // that it is in, "" as ID
 	Tag     string   `json:"tag,omitempty"`     // value of issueTag; "" if there was no room for it
 	Through []string `json:"through,omitempty"` // ARNs of the roles that lead to its account
+	// Since is when it was about to be made. It tells users apart by their age if there is neither ID nor Tag.
+	Since time.Time `json:"since,omitzero"`
 }
 
 // is reports whether a user of the name is the one.
 func (u *made) is(found aws.User) bool {
-	if u.ID != "" {
+	switch {
+	case u.ID != "":
 		return found.ID == u.ID
+	case u.Tag != "":
+		return found.Tags[issueTag] == u.Tag
 	}
-	return u.Tag == "" || found.Tags[issueTag] == u.Tag
+	return !found.CreatedAt.Before(u.Since.Add(-settleTime)) && found.CreatedAt.Before(u.Since.Add(makeTime+settleTime))
 }
 
 // rollback notes what is about to be made at the provider, as JSON. The commit that stores the lease deletes it; what is
@@ -157,7 +162,7 @@ func (e *engine) removeUser(ctx context.Context, m engines.Mount, u made) (was b
 	case err == nil && !u.is(found):
 		e.log.Warn("a user has the name of one that was made here, and stays", "user", u.Name)
 		return false, nil
-	case err == nil || kind == aws.Denied: // who may remove need not be allowed to look
+	case err == nil || kind == aws.Denied && u.ID != "": // who may remove what was made need not be allowed to look
 		return true, api.RemoveUser(ctx, u.Name)
 	case kind == aws.NotFound:
 		return false, e.sameAccount(ctx, api, u)

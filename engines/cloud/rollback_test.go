@@ -472,3 +472,40 @@ func TestMountWaitsForAUserThatMayComeToBeSeen(t *testing.T) {
 	}
 	r.nothingLeft("left")
 }
+
+// TestUsersOfOthersSurviveRollbacks: without a look at a user, or a tag of ours on it, the name alone proves nothing.
+func TestUsersOfOthersSurviveRollbacks(t *testing.T) {
+	begun := time.Now()
+	tests := []struct {
+		name   string
+		note   made
+		denied bool // to look
+		stays  bool
+	}{
+		{"not to be looked at", made{Tag: "ours", Since: begun}, true, true},
+		{"known to be ours, not to be looked at", made{ID: "AIDAOURS", Tag: "ours", Since: begun}, true, false},
+		{"made before ours, without tags", made{Since: begun.Add(time.Hour)}, false, true},
+		{"made after ours, without tags", made{Since: begun.Add(-time.Hour)}, false, true},
+		{"made with ours, without tags", made{Since: begun}, false, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, nil)
+			r.aws.AddUser("bob")
+			if tt.denied {
+				r.aws.FailNext(1, "GetUser", awstest.Fault{Code: "AccessDenied"})
+			}
+			tt.note.Name = "bob"
+			if _, err := note(t.Context(), r.Mount.Mount, tt.note, time.Now()); err != nil {
+				t.Fatal(err)
+			}
+			r.work()
+			if _, ok := r.aws.User("bob"); ok != tt.stays {
+				t.Errorf("the user is there: %v, want %v", ok, tt.stays)
+			}
+			if pending := len(r.notes()) == 1; pending != (tt.denied && tt.stays) {
+				t.Errorf("notes: %+v", r.notes())
+			}
+		})
+	}
+}
