@@ -32,6 +32,8 @@ type rotation struct {
 	Old      ownKey   `json:"old,omitzero"`
 	New      ownKey   `json:"new,omitzero"`
 	InUse    bool     `json:"in_use,omitempty"` // New is
+	// At is the configuration, without its key, that the rotation began with: the keys are for no other provider.
+	At *root `json:"at,omitempty"`
 
 	Failures  int       `json:"failures,omitempty"`
 	LastError string    `json:"last_error,omitempty"`
@@ -94,6 +96,8 @@ func (e *engine) newRotation(ctx context.Context, m engines.Mount) (*rotation, e
 		now := clock()
 		*n = rotation{Pending: nextAttempt(nil, now), Failures: before.Failures, LastError: before.LastError, RetryAt: before.RetryAt}
 		n.Old = ownKey{ID: r.AccessKey, Secret: r.SecretKey, CreatedAt: r.KeyCreatedAt}
+		n.At = r
+		n.At.AccessKey, n.At.SecretKey, n.At.KeyCreatedAt = "", "", time.Time{}
 		return put(t, rotationKey, n)
 	})
 	if err != nil {
@@ -111,7 +115,7 @@ func (e *engine) newRotation(ctx context.Context, m engines.Mount) (*rotation, e
 func (e *engine) finishRotation(ctx context.Context, m engines.Mount) (*rotation, error) {
 	ctx, done := context.WithTimeout(ctx, tryTime)
 	defer done()
-	n, used := &rotation{}, ""
+	n, used, goesOn := &rotation{}, "", false
 	_, err := storage.Update(ctx, m.Storage, func(t *storage.Txn) error {
 		r, _, err := getRoot(ctx, t)
 		if err != nil {
@@ -125,6 +129,7 @@ func (e *engine) finishRotation(ctx context.Context, m engines.Mount) (*rotation
 		}
 		*n = *before
 		n.Pending = n.Pending.again()
+		goesOn = n.New.ID != "" && (n.InUse && n.New.isOf(r) || !n.InUse && n.Old.isOf(r))
 		return put(t, rotationKey, n)
 	})
 	switch {
@@ -132,7 +137,7 @@ func (e *engine) finishRotation(ctx context.Context, m engines.Mount) (*rotation
 		return nil, err
 	case n.Pending == nil:
 		return n, nil
-	case n.New.ID != "" && (n.InUse && used == n.New.ID || !n.InUse && used == n.Old.ID):
+	case goesOn:
 		return e.useRootKey(ctx, m, n)
 	}
 	// No key of it is in use: it was not stored, or somebody has configured another one since.
@@ -144,16 +149,26 @@ func (e *engine) finishRotation(ctx context.Context, m engines.Mount) (*rotation
 			t.Delete(rotationKey)
 			return nil
 		}
-		stored.Pending, stored.Old, stored.New, stored.InUse = nil, ownKey{}, ownKey{}, false
+		stored.Pending, stored.At, stored.Old, stored.New, stored.InUse = nil, nil, ownKey{}, ownKey{}, false
 		return put(t, rotationKey, stored)
 	})
 }
 
-// with returns the provider as one of the keys of a rotation reaches it.
-func (e *engine) with(ctx context.Context, m engines.Mount, key ownKey) (aws.API, error) {
+// isOf reports whether the key is the one that is configured.
+func (k ownKey) isOf(r *root) bool {
+	return k.ID != "" && k.ID == r.AccessKey && k.Secret == r.SecretKey
+}
+
+// with returns the provider as one of the keys of a rotation reaches it. If somebody has configured a key that is not of the
+// rotation since, what else is configured is for that key only.
+func (e *engine) with(ctx context.Context, m engines.Mount, n *rotation, key ownKey) (aws.API, error) {
 	r, _, err := getRoot(ctx, m.Storage)
 	if err != nil {
 		return nil, err
+	}
+	if !n.Old.isOf(r) && !n.New.isOf(r) && n.At != nil {
+		at := *n.At
+		r = &at
 	}
 	r.AccessKey, r.SecretKey = key.ID, key.Secret
 	dial := e.client.dial
@@ -165,7 +180,7 @@ func (e *engine) with(ctx context.Context, m engines.Mount, key ownKey) (aws.API
 
 // makeRootKey makes the new key and stores it beside the old one.
 func (e *engine) makeRootKey(ctx context.Context, m engines.Mount, n *rotation) error {
-	api, err := e.with(ctx, m, n.Old)
+	api, err := e.with(ctx, m, n, n.Old)
 	if err != nil {
 		return err
 	}
@@ -224,7 +239,7 @@ func (e *engine) bringIntoUse(ctx context.Context, m engines.Mount, n *rotation)
 	if n.InUse {
 		return nil
 	}
-	api, err := e.with(ctx, m, n.Old)
+	api, err := e.with(ctx, m, n, n.Old)
 	if err != nil {
 		return err
 	}
@@ -240,7 +255,7 @@ func (e *engine) bringIntoUse(ctx context.Context, m engines.Mount, n *rotation)
 		if err != nil {
 			return err
 		}
-		if r.AccessKey != n.Old.ID {
+		if !n.Old.isOf(r) {
 			return errOvertaken // somebody has configured another key
 		}
 		r.AccessKey, r.SecretKey, r.KeyCreatedAt = n.New.ID, n.New.Secret, n.New.CreatedAt
@@ -254,7 +269,7 @@ func (e *engine) bringIntoUse(ctx context.Context, m engines.Mount, n *rotation)
 
 // retire deletes the old key, as the new one may.
 func (e *engine) retire(ctx context.Context, m engines.Mount, n *rotation) error {
-	api, err := e.with(ctx, m, n.New)
+	api, err := e.with(ctx, m, n, n.New)
 	if err != nil {
 		return err
 	}
@@ -283,7 +298,7 @@ func (e *engine) abandon(ctx context.Context, m engines.Mount, n *rotation, used
 		return nil
 	}
 	for _, as := range []ownKey{n.New, n.Old} {
-		api, err := e.with(ctx, m, as)
+		api, err := e.with(ctx, m, n, as)
 		if err != nil {
 			return err
 		}
@@ -296,7 +311,7 @@ func (e *engine) abandon(ctx context.Context, m engines.Mount, n *rotation, used
 
 // dropLost deletes a key that was made and whose secret nobody knows.
 func (e *engine) dropLost(ctx context.Context, m engines.Mount, n *rotation, used string) error {
-	api, err := e.with(ctx, m, n.Old)
+	api, err := e.with(ctx, m, n, n.Old)
 	if err != nil {
 		return err
 	}
@@ -353,7 +368,7 @@ func (n *rotation) failed(ctx context.Context, m engines.Mount, cause error) err
 	defer done()
 	err := n.change(ctx, m, func(t *storage.Txn, stored *rotation) error {
 		if stored.New.ID == "" && !n.Pending.Listed { // nothing was made
-			stored.Pending, stored.Old = nil, ownKey{}
+			stored.Pending, stored.At, stored.Old = nil, nil, ownKey{}
 		}
 		now := clock()
 		if errors.Is(cause, errUnsure) {

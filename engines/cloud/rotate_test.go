@@ -1,6 +1,7 @@
 package cloud
 
 import (
+	"context"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -171,6 +172,43 @@ func TestRotateRoot_AnotherKeyConfiguredMeanwhile(t *testing.T) {
 			left, err := getRotation(t.Context(), p.Mount.Mount.Storage)
 			if err != nil || left.Pending != nil || left.New != (ownKey{}) {
 				t.Errorf("the rotation is not over: %v", err)
+			}
+			return !d.alive()
+		})
+	}
+}
+
+// Whoever configures another endpoint without a key must not get requests there that keys of before have signed, and an
+// unfinished rotation is undone where it began.
+func TestRotateRoot_KeysGoToNoOtherEndpoint(t *testing.T) {
+	for _, config := range []fields{
+		{"iam_endpoint": "https://elsewhere.example", "sts_endpoint": "https://elsewhere.example"},
+		{"iam_endpoint": "https://elsewhere.example", "sts_endpoint": "https://elsewhere.example", "access_key": "", "secret_key": "of-nobody"},
+	} {
+		tillItLives(t, func(t *testing.T, steps int) bool {
+			n := newNode(t, newAccount(), nil)
+			old := n.storedRoot()
+			time.Sleep(time.Hour)
+			d := n.dieAfter(steps)
+			_, _ = n.Do(engines.Update, "config/rotate-root", nil)
+			n.in.fail = nil
+			p := n.peer()
+			if unfinished, err := getRotation(t.Context(), p.Mount.Mount.Storage); err != nil || unfinished.Pending == nil {
+				return !d.alive() && err == nil
+			}
+			if config["secret_key"] != nil {
+				config["access_key"] = old.ID
+			}
+			p.Must(engines.Update, "config/root", config)
+			p.Engine.(*engine).client.dial = func(_ context.Context, o aws.Options) (aws.API, error) {
+				if o.IAMEndpoint != "" && o.AccessKey != "" && o.SecretKey.Reveal() != "of-nobody" {
+					t.Errorf("a key is used at %s", o.IAMEndpoint)
+				}
+				return accountClient{in: p.in, options: o}, nil
+			}
+			p.run(5 * time.Minute)
+			if ids := p.in.ids("root"); config["secret_key"] == nil && (len(ids) > 1 || len(ids) == 1 && ids[0] != old.ID) {
+				t.Errorf("the user has the keys %v", ids)
 			}
 			return !d.alive()
 		})
