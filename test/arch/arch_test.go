@@ -40,9 +40,9 @@ var plan = []struct{ of, may string }{
 	{"server/system", "server/archive server/lifecycle server/mount engines storage"},
 	{"server/*", "engines storage"},
 	{"cmd/*", "proto/* storage storage/* engines engines/* cluster replication replication/* server server/*"},
-	{"test/bench", "engines engines/saml engines/saml/* server/lease server/token server/replicated server/replicated/enrol replication storage storage/* cluster test/harness"}, // it measures the parts, too
-	{"test/replication", "storage storage/* server/seal server/replicated test/harness"},                                                                                         // it opens the files of stopped nodes
-	{"test/conformance", "engines/cloud/awstest engines/saml/samltest test/harness"},                                                                                             // it plays the providers
+	{"test/bench", "engines engines/cloud/awstest engines/saml engines/saml/* server/lease server/token server/replicated server/replicated/enrol replication storage storage/* cluster test/harness"}, // it measures the parts, too
+	{"test/replication", "storage storage/* server/seal server/replicated test/harness"},                                                                                                               // it opens the files of stopped nodes
+	{"test/conformance", "engines/cloud/awstest engines/saml/samltest test/harness"},                                                                                                                   // it plays the providers
 	{"test/hostile", "engines/saml/samltest test/harness"},
 	{"test/security", "engines/saml/samltest test/harness"},
 	{"test/saml", "engines/saml/samltest test/harness"},

@@ -27,6 +27,8 @@ func main() {
 			exit(bareMain(os.Args[2:]))
 		case "form":
 			exit(formMain())
+		case "provider":
+			exit(providerMain())
 		case "start":
 			exit(startMain())
 		}

@@ -45,7 +45,8 @@ func (b *bench) run() error {
 		do   func(*scope)
 	}{
 		{"core", b.commits}, {"leases", b.manyLeases}, {"one node", b.oneNode},
-		{"pipeline", b.pipeline}, {"SAML logins", b.samlLogins}, {"three nodes", b.threeNodes},
+		{"pipeline", b.pipeline}, {"SAML logins", b.samlLogins}, {"cloud credentials", b.cloudCredentials},
+		{"three nodes", b.threeNodes},
 		{"replication", b.replication}, {"cost of replication", b.replicationCost},
 		{"failover", b.failover}, {"dev server", b.devServer}, {"restart", b.restart},
 	} {
