@@ -27,6 +27,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 
 	"github.com/coffer-project/coffer/engines"
@@ -65,6 +66,7 @@ type engine struct {
 	log    *slog.Logger
 	counts *Counts
 	client clients
+	making sync.RWMutex // held for reading by who makes a user
 
 	turns    turns // of static roles, by name, and of the root key
 	schedule schedule

@@ -27,6 +27,8 @@ const (
 // issueUser makes a user with a key. From the note on, whatever happens, either a lease stands for the user or it is
 // removed.
 func (e *engine) issueUser(ctx context.Context, req *engines.Request, r *role, _ grant) (*engines.Response, error) {
+	e.making.RLock()
+	defer e.making.RUnlock()
 	ctx, cancel := context.WithTimeout(ctx, makeTime)
 	defer cancel()
 	m := req.Mount

@@ -16,10 +16,18 @@ const (
 	seenTime = 30 * time.Second
 	// keepTime is how long a note keeps its mount: roots whose account is closed must not do so for ever.
 	keepTime = 24 * time.Hour
+	// leavePause is between two looks for requests that are still making a user.
+	leavePause = 50 * time.Millisecond
 )
 
 // Leave implements engines.Leaver: it undoes all that is noted, due or not, as the notes go with the mount.
 func (e *engine) Leave(ctx context.Context, m engines.Mount) error {
+	for !e.making.TryLock() { // the server does not wait for requests as long as they may take
+		if err := pause(ctx, leavePause); err != nil {
+			return err
+		}
+	}
+	defer e.making.Unlock()
 	var first error
 	for after := storage.Key(""); ; {
 		entries, err := m.ClusterStorage.Scan(ctx, rollbackPrefix, after, scanCount)

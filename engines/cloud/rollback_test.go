@@ -509,3 +509,31 @@ func TestUsersOfOthersSurviveRollbacks(t *testing.T) {
 		})
 	}
 }
+
+// TestLeaveWaitsForWhoIsMakingAUser: the server waits for requests too, but for less than they may take.
+func TestLeaveWaitsForWhoIsMakingAUser(t *testing.T) {
+	r := newRig(t, nil).withUserRole()
+	begun, ended := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	r.aws.Fail(func(c awstest.Call) awstest.Fault {
+		if c.Action == "CreateUser" {
+			once.Do(func() {
+				close(begun)
+				time.Sleep(4 * leavePause)
+			})
+		}
+		return awstest.Fault{}
+	})
+	go func() {
+		defer close(ended)
+		_, _ = r.Do(engines.Read, "creds/dev", nil)
+	}()
+	<-begun
+	// The note is so old that it would be believed that there is no user.
+	r.change(func(n *rollback) { n.CreatedAt = n.CreatedAt.Add(-seenTime) })
+	if err := r.leave(); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+	r.nothingLeft("left")
+}
