@@ -181,7 +181,7 @@ func (e *engine) sameAccount(ctx context.Context, api aws.API, u made) error {
 		return err
 	}
 	if now := accountOf(arn); now != u.Account {
-		return engines.Invalid("user %s is in account %s and the root credentials are of account %s: remove it by hand, or configure the former root credentials", u.Name, u.Account, now)
+		return engines.Invalid("user %s is in account %s and the root credentials are of account %s: remove by hand what was made there, or configure the former root credentials", u.Name, u.Account, now)
 	}
 	return nil
 }

@@ -22,6 +22,7 @@ type staticRole struct {
 	Format   int           `json:"format"` // 1
 	Username string        `json:"username"`
 	UserID   string        `json:"user_id"` // never used again at the provider, unlike the name
+	Account  string        `json:"account,omitempty"`
 	Period   time.Duration `json:"rotation_period"`
 	Way      way           `json:"way,omitzero"`
 
@@ -309,7 +310,7 @@ func (e *engine) deleteStatic(ctx context.Context, req *engines.Request, in *sta
 		if r, err = getStatic(ctx, t, in.Name); err != nil || r == nil {
 			return err
 		}
-		l := &leftover{Username: r.Username, UserID: r.UserID, Way: r.Way, Keys: []string{r.Key.ID}, Pending: r.Pending, NextTry: clock(), name: in.Name}
+		l := &leftover{Username: r.Username, UserID: r.UserID, Account: r.Account, Way: r.Way, Keys: []string{r.Key.ID}, Pending: r.Pending, NextTry: clock(), name: in.Name}
 		if r.Previous != "" {
 			l.Keys = append(l.Keys, r.Previous)
 		}

@@ -75,7 +75,9 @@ func (e *engine) removeKeys(ctx context.Context, m engines.Mount, l *leftover) (
 	}
 	switch user, err := api.GetUser(ctx, l.Username); {
 	case aws.KindOf(err) == aws.NotFound || err == nil && user.ID != l.UserID:
-		return true, nil // and the keys with it
+		// And the keys with it, unless the root credentials have come to be of another account.
+		err := e.sameAccount(ctx, api, made{Name: l.Username, Account: l.Account})
+		return err == nil, err
 	case err != nil:
 		return false, err
 	}

@@ -20,6 +20,7 @@ type leftover struct {
 	Format   int      `json:"format"` // 1
 	Username string   `json:"username"`
 	UserID   string   `json:"user_id,omitempty"` // "": nothing has been done yet
+	Account  string   `json:"account,omitempty"` // that the user is in
 	Way      way      `json:"way,omitzero"`
 	Keys     []string `json:"keys,omitempty"`
 	Pending  *attempt `json:"pending,omitempty"`
@@ -133,7 +134,7 @@ func (e *engine) firstKey(ctx context.Context, m engines.Mount, l *leftover, per
 		return nil, false, errors.Join(err, noted)
 	}
 	r = &staticRole{
-		Username: l.Username, UserID: user.ID, Period: period, Way: l.Way, Key: key,
+		Username: l.Username, UserID: user.ID, Account: accountOf(user.ARN), Period: period, Way: l.Way, Key: key,
 		NextRotation: key.CreatedAt.Add(period), name: l.name,
 	}
 	return r, len(kept) < len(keys), e.bear(ctx, m, api, l, r)
@@ -154,7 +155,7 @@ func (e *engine) claimUser(ctx context.Context, m engines.Mount, l *leftover, us
 				other = has.Name
 				return errOvertaken
 			}
-			stored.UserID = user.ID
+			stored.UserID, stored.Account = user.ID, accountOf(user.ARN)
 			if !stored.Pending.Listed {
 				stored.Pending.see(keys)
 			}
@@ -164,7 +165,7 @@ func (e *engine) claimUser(ctx context.Context, m engines.Mount, l *leftover, us
 			return put(t, key, &staticUser{Name: l.name})
 		})
 		if err == nil {
-			l.UserID = user.ID
+			l.UserID, l.Account = user.ID, accountOf(user.ARN)
 			return nil
 		}
 		if other == "" || tries > 0 {
