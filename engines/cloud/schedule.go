@@ -3,6 +3,8 @@ package cloud
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -152,10 +154,23 @@ func (s *schedule) ready(now time.Time) []string {
 func (e *engine) rotateDue(ctx context.Context, m engines.Mount) error {
 	var under sync.WaitGroup
 	var rootErr error
-	under.Go(func() { rootErr = e.rotateRootDue(ctx, m) }) // which may wait for a key to work
+	under.Go(func() { // which may wait for a key to work
+		rootErr = e.safely(func() error { return e.rotateRootDue(ctx, m) })
+	})
 	err := errors.Join(e.cleanDue(ctx, m), e.rotateStaticDue(ctx, m))
 	under.Wait()
 	return errors.Join(rootErr, err)
+}
+
+// safely makes a panic an error: in a goroutine that nobody else watches it would end the process.
+func (e *engine) safely(do func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			e.log.Error("a rotation panicked", "panic", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
+			err = errors.New("panic")
+		}
+	}()
+	return do()
 }
 
 func (e *engine) rotateStaticDue(ctx context.Context, m engines.Mount) error {
@@ -182,7 +197,11 @@ func (e *engine) rotateStaticDue(ctx context.Context, m engines.Mount) error {
 		said := s.due[name].said
 		under.Go(func() {
 			defer func() { <-slots }()
-			throttled, err := e.rotateOnTime(ctx, m, name, said)
+			throttled := false
+			err := e.safely(func() (err error) {
+				throttled, err = e.rotateOnTime(ctx, m, name, said)
+				return err
+			})
 			mu.Lock()
 			defer mu.Unlock()
 			stop = stop || throttled

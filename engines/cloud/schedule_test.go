@@ -1,6 +1,7 @@
 package cloud
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -246,5 +247,19 @@ func TestSchedule_TwoNodesAtOnce(t *testing.T) {
 		in.fail = nil
 		n.run(10 * time.Minute)
 		checkStatic(t, n, "app", "app")
+	})
+}
+
+// TestPanicsOfRotationsAreErrors: they run in goroutines of their own, where a panic would end the process.
+func TestPanicsOfRotationsAreErrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, newAccount("app"), fields{"rotation_period": "1h"})
+		n.Must(engines.Update, "static-roles/app", dailyApp)
+		time.Sleep(25 * time.Hour)
+		e := n.Engine.(*engine)
+		e.client = clients{dial: func(context.Context, aws.Options) (aws.API, error) { panic("secret") }}
+		if err := e.Work(t.Context(), n.Mount.Mount, true); err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("Work: %v", err)
+		}
 	})
 }
