@@ -74,6 +74,8 @@ func TestCloudCrash(t *testing.T) {
 			t.Skip("it takes the five minutes that a new user may not be seen; COFFER_CHAOS=long waits for them")
 		}
 		m := m.in(t)
+		m.node = c.Leader()
+		wantStatus(t, "the end of all leases", m.sys("POST", "leases/revoke-prefix/cloud/creds/full", object{"sync": true}), 204)
 		harness.Await(t, "the rollback of all users", settled, func() error {
 			if left := m.made(); len(left) > 0 {
 				return fmt.Errorf("%q are left", left)
