@@ -22,16 +22,11 @@
 package cloud
 
 import (
-	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/storage"
 )
 
 // Options are what every mount of a node shares. The zero value works.
@@ -118,37 +113,4 @@ func newEngine(log *slog.Logger, counts *Counts) *engine {
 	engines.On(r, engines.List, "rollbacks", "List what may have been made at the provider, belongs to nothing, and is to be undone.", engines.ClusterLocal, listRollbacks)
 	engines.On(r, engines.Read, "rollbacks/{id}", "Read a rollback: what it is about, and why it has not succeeded yet.", engines.ClusterLocal, readRollback)
 	return e
-}
-
-// getter is what reads need of a store or of a transaction.
-type getter interface {
-	Get(ctx context.Context, key storage.Key) (storage.Entry, error)
-}
-
-// formatted is a stored record. All of them are JSON with the field "format", 1.
-type formatted interface{ format() *int }
-
-// get decodes what is stored under a key and reports whether there is anything.
-func get(ctx context.Context, s getter, key storage.Key, v formatted) (bool, error) {
-	e, err := s.Get(ctx, key)
-	if errors.Is(err, storage.ErrNotFound) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	if err := json.Unmarshal(e.Value, v); err != nil || *v.format() != 1 {
-		return false, fmt.Errorf("decoding %q: unknown format", key)
-	}
-	return true, nil
-}
-
-func put(t *storage.Txn, key storage.Key, v formatted) error {
-	*v.format() = 1
-	value, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	t.Put(key, value)
-	return nil
 }

@@ -149,11 +149,11 @@ func (r *rig) change(f func(n *rollback)) {
 	for _, e := range entries {
 		_, err := storage.Update(r.t.Context(), r.Mount.Mount.ClusterStorage, func(t *storage.Txn) error {
 			var n rollback
-			if _, err := get(r.t.Context(), t, e.Key, &n); err != nil {
+			if _, err := engines.GetRecord(r.t.Context(), t, e.Key, &n); err != nil {
 				return err
 			}
 			f(&n)
-			return put(t, e.Key, &n)
+			return engines.PutRecord(t, e.Key, &n)
 		})
 		if err != nil {
 			r.t.Fatal(err)

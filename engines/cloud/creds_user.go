@@ -64,7 +64,7 @@ func (e *engine) issueUser(ctx context.Context, req *engines.Request, r *role, _
 		return nil, err
 	}
 	l := userLease{made: u}
-	*l.format() = 1
+	*l.RecordFormat() = 1
 	internal, err := json.Marshal(l)
 	if err != nil {
 		return nil, err

@@ -21,12 +21,12 @@ type leaseTerms struct {
 	Max    time.Duration `json:"lease_max"`
 }
 
-func (l *leaseTerms) format() *int { return &l.Format }
+func (l *leaseTerms) RecordFormat() *int { return &l.Format }
 
 // getLease returns the terms in force: those of the mount until somebody has said something else.
-func getLease(ctx context.Context, s getter, m engines.Mount) (leaseTerms, error) {
+func getLease(ctx context.Context, s engines.Getter, m engines.Mount) (leaseTerms, error) {
 	var l leaseTerms
-	if found, err := get(ctx, s, leaseKey, &l); found || err != nil {
+	if found, err := engines.GetRecord(ctx, s, leaseKey, &l); found || err != nil {
 		return l, err
 	}
 	return leaseTerms{Lease: m.DefaultLeaseTTL, Max: m.MaxLeaseTTL}, nil
@@ -61,7 +61,7 @@ func writeLease(ctx context.Context, req *engines.Request, in *leaseIn) (*engine
 	if p != nil {
 		return nil, engines.Invalid("%s", strings.Join(p, "; "))
 	}
-	_, err := storage.Update(ctx, req.Mount.Storage, func(t *storage.Txn) error { return put(t, leaseKey, &l) })
+	_, err := storage.Update(ctx, req.Mount.Storage, func(t *storage.Txn) error { return engines.PutRecord(t, leaseKey, &l) })
 	if err != nil || l.Max <= req.Mount.MaxLeaseTTL {
 		return nil, err
 	}

@@ -15,7 +15,7 @@ type userLease struct {
 	made
 }
 
-func (l *userLease) format() *int { return &l.Format }
+func (l *userLease) RecordFormat() *int { return &l.Format }
 
 // RevokeLease implements engines.Leaser: it removes the user. A user that is not there is one that was removed, unless it
 // has just been made: then it may only not be seen yet, and a note lets it be looked for again.

@@ -53,7 +53,7 @@ type role struct {
 	name string // where it is stored
 }
 
-func (r *role) format() *int { return &r.Format }
+func (r *role) RecordFormat() *int { return &r.Format }
 
 // has reports whether the role is of a type.
 func (r *role) has(kind string) bool { return slices.Contains(r.Types, kind) }
@@ -81,7 +81,7 @@ func checkRoleName(name string) error {
 }
 
 // getRole returns a role, nil if there is none.
-func getRole(ctx context.Context, s getter, name string) (*role, error) {
+func getRole(ctx context.Context, s engines.Getter, name string) (*role, error) {
 	e, err := s.Get(ctx, rolePrefix+storage.Key(name))
 	if errors.Is(err, storage.ErrNotFound) {
 		return nil, nil
@@ -214,7 +214,7 @@ func writeRole(ctx context.Context, req *engines.Request, in *writeRoleIn) (*eng
 		if old != nil && old.invalid() != "" {
 			warnings = append(warnings, "the role held data of an earlier version that was not valid; it has been cleared")
 		}
-		return put(t, rolePrefix+storage.Key(in.Name), r)
+		return engines.PutRecord(t, rolePrefix+storage.Key(in.Name), r)
 	})
 	if err != nil || warnings == nil {
 		return nil, err

@@ -72,13 +72,13 @@ type rollback struct {
 	ReportedAt time.Time `json:"reported_at,omitzero"`
 }
 
-func (n *rollback) format() *int { return &n.Format }
+func (n *rollback) RecordFormat() *int { return &n.Format }
 
 // note stores a rollback under a new id, to be looked at from next on.
 func note(ctx context.Context, m engines.Mount, u made, next time.Time) (storage.Key, error) {
 	key := rollbackPrefix + storage.Key(rand.Text())
 	n := rollback{Kind: kindUser, made: u, CreatedAt: time.Now().Round(0).UTC(), Next: next.Round(0).UTC()}
-	_, err := storage.Update(ctx, m.ClusterStorage, func(t *storage.Txn) error { return put(t, key, &n) })
+	_, err := storage.Update(ctx, m.ClusterStorage, func(t *storage.Txn) error { return engines.PutRecord(t, key, &n) })
 	return key, err
 }
 
@@ -204,7 +204,7 @@ func (e *engine) postpone(ctx context.Context, m engines.Mount, key storage.Key,
 	report := false
 	_, err := storage.Update(ctx, m.ClusterStorage, func(t *storage.Txn) error {
 		n = rollback{}
-		if found, err := get(ctx, t, key, &n); !found || err != nil {
+		if found, err := engines.GetRecord(ctx, t, key, &n); !found || err != nil {
 			return err
 		}
 		now := time.Now().Round(0).UTC()
@@ -214,7 +214,7 @@ func (e *engine) postpone(ctx context.Context, m engines.Mount, key storage.Key,
 		if report = n.Attempts >= patience && now.Sub(n.ReportedAt) >= dailyNews; report {
 			n.ReportedAt = now
 		}
-		return put(t, key, &n)
+		return engines.PutRecord(t, key, &n)
 	})
 	if err != nil {
 		return err
@@ -286,7 +286,7 @@ func listRollbacks(ctx context.Context, req *engines.Request, _ *none) (*engines
 
 func readRollback(ctx context.Context, req *engines.Request, in *rollbackIn) (*engines.Response, error) {
 	var n rollback
-	found, err := get(ctx, req.Mount.ClusterStorage, rollbackPrefix+storage.Key(in.ID), &n)
+	found, err := engines.GetRecord(ctx, req.Mount.ClusterStorage, rollbackPrefix+storage.Key(in.ID), &n)
 	if err != nil {
 		return nil, err
 	}

@@ -36,16 +36,16 @@ type root struct {
 	NextRotation     time.Time     `json:"next_rotation,omitzero"`
 }
 
-func (r *root) format() *int { return &r.Format }
+func (r *root) RecordFormat() *int { return &r.Format }
 
 // defaultMaxRetries leaves it to the SDK.
 const defaultMaxRetries = -1
 
 // getRoot returns the root configuration, and whether somebody has written it. Without one the provider is reached as the
 // machine does it by itself.
-func getRoot(ctx context.Context, s getter) (*root, bool, error) {
+func getRoot(ctx context.Context, s engines.Getter) (*root, bool, error) {
 	r := &root{MaxRetries: defaultMaxRetries}
-	found, err := get(ctx, s, rootKey, r)
+	found, err := engines.GetRecord(ctx, s, rootKey, r)
 	return r, found, err
 }
 

@@ -55,7 +55,7 @@ func writeRoot(ctx context.Context, req *engines.Request, in *rootIn) (*engines.
 		}
 		r.succeed(old, now)
 		lost = r.loses(old)
-		return put(t, rootKey, r)
+		return engines.PutRecord(t, rootKey, r)
 	})
 	if err != nil {
 		return nil, err

@@ -40,11 +40,11 @@ type rotation struct {
 	RetryAt   time.Time `json:"retry_at,omitzero"`
 }
 
-func (n *rotation) format() *int { return &n.Format }
+func (n *rotation) RecordFormat() *int { return &n.Format }
 
-func getRotation(ctx context.Context, s getter) (*rotation, error) {
+func getRotation(ctx context.Context, s engines.Getter) (*rotation, error) {
 	n := &rotation{}
-	_, err := get(ctx, s, rotationKey, n)
+	_, err := engines.GetRecord(ctx, s, rotationKey, n)
 	return n, err
 }
 
@@ -98,7 +98,7 @@ func (e *engine) newRotation(ctx context.Context, m engines.Mount) (*rotation, e
 		n.Old = ownKey{ID: r.AccessKey, Secret: r.SecretKey, CreatedAt: r.KeyCreatedAt}
 		n.At = r
 		n.At.AccessKey, n.At.SecretKey, n.At.KeyCreatedAt = "", "", time.Time{}
-		return put(t, rotationKey, n)
+		return engines.PutRecord(t, rotationKey, n)
 	})
 	if err != nil {
 		return nil, err
@@ -130,7 +130,7 @@ func (e *engine) finishRotation(ctx context.Context, m engines.Mount) (*rotation
 		*n = *before
 		n.Pending = n.Pending.again()
 		goesOn = n.New.ID != "" && (n.InUse && n.New.isOf(r) || !n.InUse && n.Old.isOf(r))
-		return put(t, rotationKey, n)
+		return engines.PutRecord(t, rotationKey, n)
 	})
 	switch {
 	case err != nil:
@@ -150,7 +150,7 @@ func (e *engine) finishRotation(ctx context.Context, m engines.Mount) (*rotation
 			return nil
 		}
 		stored.Pending, stored.At, stored.Old, stored.New, stored.InUse = nil, nil, ownKey{}, ownKey{}, false
-		return put(t, rotationKey, stored)
+		return engines.PutRecord(t, rotationKey, stored)
 	})
 }
 
@@ -199,7 +199,7 @@ func (e *engine) makeRootKey(ctx context.Context, m engines.Mount, n *rotation) 
 	}
 	n.Username = user.Name
 	n.Pending.see(keys)
-	err = n.change(ctx, m, func(t *storage.Txn, _ *rotation) error { return put(t, rotationKey, n) })
+	err = n.change(ctx, m, func(t *storage.Txn, _ *rotation) error { return engines.PutRecord(t, rotationKey, n) })
 	if err != nil {
 		return err
 	}
@@ -211,7 +211,7 @@ func (e *engine) makeRootKey(ctx context.Context, m engines.Mount, n *rotation) 
 	ctx, done := detached(ctx)
 	defer done()
 	n.New = ownKey{ID: made.AccessKey, Secret: made.SecretKey.Reveal(), CreatedAt: clock()}
-	err = n.change(ctx, m, func(t *storage.Txn, _ *rotation) error { return put(t, rotationKey, n) })
+	err = n.change(ctx, m, func(t *storage.Txn, _ *rotation) error { return engines.PutRecord(t, rotationKey, n) })
 	if errors.Is(err, errOvertaken) {
 		return errors.Join(err, dropKey(ctx, api, user.Name, made.AccessKey))
 	}
@@ -261,7 +261,7 @@ func (e *engine) bringIntoUse(ctx context.Context, m engines.Mount, n *rotation)
 		r.AccessKey, r.SecretKey, r.KeyCreatedAt = n.New.ID, n.New.Secret, n.New.CreatedAt
 		r.setNextRotation(clock())
 		stored.InUse = true
-		return errors.Join(put(t, rootKey, r), put(t, rotationKey, stored))
+		return errors.Join(engines.PutRecord(t, rootKey, r), engines.PutRecord(t, rotationKey, stored))
 	})
 	n.InUse = err == nil
 	return err
@@ -373,7 +373,7 @@ func (n *rotation) failed(ctx context.Context, m engines.Mount, cause error) err
 		now := clock()
 		if errors.Is(cause, errUnsure) {
 			stored.RetryAt = stored.Pending.Until.Add(surelyListed)
-			return put(t, rotationKey, stored)
+			return engines.PutRecord(t, rotationKey, stored)
 		}
 		if stored.Pending != nil {
 			stored.Pending.ended(now)
@@ -381,7 +381,7 @@ func (n *rotation) failed(ctx context.Context, m engines.Mount, cause error) err
 		stored.Failures++
 		stored.LastError = short(cause)
 		stored.RetryAt = now.Add(backoff(stored.Failures))
-		return put(t, rotationKey, stored)
+		return engines.PutRecord(t, rotationKey, stored)
 	})
 	if errors.Is(err, errOvertaken) {
 		return nil

@@ -56,7 +56,7 @@ func rootDue(ctx context.Context, m engines.Mount, now time.Time) (bool, error) 
 			return err
 		}
 		r.setNextRotation(now)
-		return put(t, rootKey, r)
+		return engines.PutRecord(t, rootKey, r)
 	})
 	return false, err
 }

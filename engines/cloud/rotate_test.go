@@ -384,7 +384,7 @@ func TestRotateRoot_LostAnswersOnTheWire(t *testing.T) {
 					if n.Pending != nil {
 						n.Pending.Until = n.Pending.Until.Add(-surelyListed)
 					}
-					return put(txn, rotationKey, n)
+					return engines.PutRecord(txn, rotationKey, n)
 				})
 				if err != nil {
 					t.Fatal(err)

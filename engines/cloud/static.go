@@ -39,7 +39,7 @@ type staticRole struct {
 	settled bool   // nothing is left of the tries before this one
 }
 
-func (r *staticRole) format() *int { return &r.Format }
+func (r *staticRole) RecordFormat() *int { return &r.Format }
 
 // ownKey is a key of a user with its secret, behind the barrier.
 type ownKey struct {
@@ -78,16 +78,18 @@ func (r *staticRole) due() time.Time {
 }
 
 // getStatic returns a static role, nil if there is none.
-func getStatic(ctx context.Context, s getter, name string) (*staticRole, error) {
+func getStatic(ctx context.Context, s engines.Getter, name string) (*staticRole, error) {
 	r := &staticRole{name: name}
-	found, err := get(ctx, s, staticPrefix+storage.Key(name), r)
+	found, err := engines.GetRecord(ctx, s, staticPrefix+storage.Key(name), r)
 	if !found || err != nil {
 		return nil, err
 	}
 	return r, nil
 }
 
-func (r *staticRole) put(t *storage.Txn) error { return put(t, staticPrefix+storage.Key(r.name), r) }
+func (r *staticRole) put(t *storage.Txn) error {
+	return engines.PutRecord(t, staticPrefix+storage.Key(r.name), r)
+}
 
 // data is what a read answers.
 func (r *staticRole) data() map[string]any {
@@ -121,7 +123,7 @@ type staticUser struct {
 	Name   string `json:"name"`
 }
 
-func (u *staticUser) format() *int { return &u.Format }
+func (u *staticUser) RecordFormat() *int { return &u.Format }
 
 type staticIn struct {
 	Name string `json:"name" help:"Name of the static role."`

@@ -35,7 +35,7 @@ func (e *engine) clean(ctx context.Context, m engines.Mount, name string) error 
 		}
 		t.Delete(leftPrefix + storage.Key(name))
 		key, has := staticUserPrefix+storage.Key(stored.UserID), &staticUser{}
-		found, err := get(ctx, t, key, has)
+		found, err := engines.GetRecord(ctx, t, key, has)
 		if found && has.Name == name {
 			t.Delete(key)
 		}

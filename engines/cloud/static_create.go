@@ -33,18 +33,20 @@ type leftover struct {
 	claimedAt time.Time // the begin of this try to remove it
 }
 
-func (l *leftover) format() *int { return &l.Format }
+func (l *leftover) RecordFormat() *int { return &l.Format }
 
-func getLeftover(ctx context.Context, s getter, name string) (*leftover, error) {
+func getLeftover(ctx context.Context, s engines.Getter, name string) (*leftover, error) {
 	l := &leftover{name: name}
-	found, err := get(ctx, s, leftPrefix+storage.Key(name), l)
+	found, err := engines.GetRecord(ctx, s, leftPrefix+storage.Key(name), l)
 	if !found || err != nil {
 		return nil, err
 	}
 	return l, nil
 }
 
-func (l *leftover) put(t *storage.Txn) error { return put(t, leftPrefix+storage.Key(l.name), l) }
+func (l *leftover) put(t *storage.Txn) error {
+	return engines.PutRecord(t, leftPrefix+storage.Key(l.name), l)
+}
 
 // createStatic makes a key for the user and stores the static role. It needs the name's turn.
 func (e *engine) createStatic(ctx context.Context, m engines.Mount, in *writeStaticIn) (*engines.Response, error) {
@@ -147,7 +149,7 @@ func (e *engine) claimUser(ctx context.Context, m engines.Mount, l *leftover, us
 		err := changeLeftover(ctx, m, l, func(t *storage.Txn, stored *leftover) error {
 			key := staticUserPrefix + storage.Key(user.ID)
 			has := &staticUser{}
-			found, err := get(ctx, t, key, has)
+			found, err := engines.GetRecord(ctx, t, key, has)
 			if err != nil {
 				return err
 			}
@@ -162,7 +164,7 @@ func (e *engine) claimUser(ctx context.Context, m engines.Mount, l *leftover, us
 			if err := stored.put(t); err != nil {
 				return err
 			}
-			return put(t, key, &staticUser{Name: l.name})
+			return engines.PutRecord(t, key, &staticUser{Name: l.name})
 		})
 		if err == nil {
 			l.UserID, l.Account = user.ID, accountOf(user.ARN)

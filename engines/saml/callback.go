@@ -195,7 +195,7 @@ func (p *post) rumour(ctx context.Context, r *assertion.Refusal) error {
 	}
 	_, err := storage.Update(ctx, p.req.Mount.ClusterStorage, func(t *storage.Txn) error {
 		last := new(refusal)
-		found, err := get(ctx, t, refusedPrefix+storage.Key(p.login.Role), last)
+		found, err := engines.GetRecord(ctx, t, refusedPrefix+storage.Key(p.login.Role), last)
 		if age := now.Sub(last.At); err != nil || found && last.Vouched && age >= 0 && age < keptFor {
 			return err
 		}
@@ -327,7 +327,7 @@ func (p *post) settle(ctx context.Context, a *assertion.Assertion, change func(*
 			return err
 		}
 		p.login = l
-		return put(t, loginKey(l.id), l)
+		return engines.PutRecord(t, loginKey(l.id), l)
 	})
 	return p.settled(err)
 }
@@ -359,7 +359,7 @@ func (p *post) settled(err error) error {
 // itself is not signed in: whoever makes somebody's browser post an answer of their own gains nothing by it.
 func (p *post) completeUnsolicited(ctx context.Context, a *assertion.Assertion, user identity) (*engines.Response, error) {
 	// What is repeated must not take any room.
-	if repeated, err := get(ctx, p.req.Mount.ClusterStorage, assertionKey(a.Issuer, a.ID), new(used)); repeated || err != nil {
+	if repeated, err := engines.GetRecord(ctx, p.req.Mount.ClusterStorage, assertionKey(a.Issuer, a.ID), new(used)); repeated || err != nil {
 		return nil, p.settled(cmp.Or(err, error(errReplay)))
 	}
 	if err := p.room(ctx, p.req.Mount.ClusterStorage, p.req.RemoteIP); err != nil {
@@ -388,7 +388,7 @@ func (p *post) record(t *storage.Txn, r *assertion.Refusal, user *identity, vouc
 	if p.login.Role == "" {
 		return nil
 	}
-	return put(t, refusedPrefix+storage.Key(p.login.Role), &refusal{
+	return engines.PutRecord(t, refusedPrefix+storage.Key(p.login.Role), &refusal{
 		At: time.Now().UTC(), Reason: r.Reason, Detail: r.Detail, Address: address(p.req), User: user, Vouched: vouched,
 	})
 }

@@ -35,14 +35,14 @@ type config struct {
 	AllowIDPInitiated          bool `json:"allow_idp_initiated,omitempty"`
 }
 
-func (c *config) format() *int { return &c.Format }
+func (c *config) RecordFormat() *int { return &c.Format }
 
 var errNotConfigured = engines.Invalid("the method is not configured: write its config first")
 
 // getConfig returns the configuration, or errNotConfigured.
-func getConfig(ctx context.Context, s getter) (*config, error) {
+func getConfig(ctx context.Context, s engines.Getter) (*config, error) {
 	c := new(config)
-	found, err := get(ctx, s, configKey, c)
+	found, err := engines.GetRecord(ctx, s, configKey, c)
 	if err == nil && !found {
 		err = errNotConfigured
 	}
@@ -59,13 +59,13 @@ func (c *config) trust() string {
 type none struct{}
 
 func configExists(ctx context.Context, req *engines.Request) (bool, error) {
-	return get(ctx, req.Mount.Storage, configKey, new(config))
+	return engines.GetRecord(ctx, req.Mount.Storage, configKey, new(config))
 }
 
 // readConfig answers what was set, and the switches.
 func readConfig(ctx context.Context, req *engines.Request, _ *none) (*engines.Response, error) {
 	c := new(config)
-	if found, err := get(ctx, req.Mount.Storage, configKey, c); err != nil || !found {
+	if found, err := engines.GetRecord(ctx, req.Mount.Storage, configKey, c); err != nil || !found {
 		return nil, orMissing(err)
 	}
 	data := map[string]any{
@@ -120,7 +120,7 @@ func writeConfig(ctx context.Context, req *engines.Request, in *configIn) (*engi
 	var key *signingKey // made once, however often the transaction runs
 	_, err := storage.Update(ctx, req.Mount.Storage, func(t *storage.Txn) error {
 		c := new(config)
-		if _, err := get(ctx, t, configKey, c); err != nil {
+		if _, err := engines.GetRecord(ctx, t, configKey, c); err != nil {
 			return err
 		}
 		p := in.apply(req, c)
@@ -138,7 +138,7 @@ func writeConfig(ctx context.Context, req *engines.Request, in *configIn) (*engi
 				return err
 			}
 		}
-		return put(t, configKey, c)
+		return engines.PutRecord(t, configKey, c)
 	})
 	if err != nil || warnings == nil {
 		return nil, err
@@ -286,7 +286,7 @@ func (c *config) checkProvider(p *problems, warn func(field, text string, args .
 }
 
 // lacksRole warns of a default role that is not there (yet).
-func (c *config) lacksRole(ctx context.Context, s getter) ([]string, error) {
+func (c *config) lacksRole(ctx context.Context, s engines.Getter) ([]string, error) {
 	if c.DefaultRole == "" {
 		return nil, nil
 	}

@@ -26,7 +26,7 @@ type refusal struct {
 	Vouched bool `json:"vouched,omitempty"`
 }
 
-func (r *refusal) format() *int { return &r.Format }
+func (r *refusal) RecordFormat() *int { return &r.Format }
 
 // refusedTTL is how long a refusal can be explained.
 const refusedTTL = 24 * time.Hour
@@ -79,7 +79,7 @@ func explain(ctx context.Context, req *engines.Request, in *explainIn) (*engines
 		return &engines.Response{Data: r.explain(user)}, nil
 	}
 	last := new(refusal)
-	switch found, err := get(ctx, req.Mount.ClusterStorage, refusedPrefix+storage.Key(name), last); {
+	switch found, err := engines.GetRecord(ctx, req.Mount.ClusterStorage, refusedPrefix+storage.Key(name), last); {
 	case err != nil:
 		return nil, err
 	case !found || time.Since(last.At) > refusedTTL:

@@ -20,7 +20,7 @@ func putRefusal(t *testing.T, m *enginetest.Mount, name string, r *refusal) {
 		r.At = time.Now().Add(-time.Minute)
 	}
 	_, err := storage.Update(t.Context(), m.Mount.ClusterStorage, func(txn *storage.Txn) error {
-		return put(txn, refusedPrefix+storage.Key(name), r)
+		return engines.PutRecord(txn, refusedPrefix+storage.Key(name), r)
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -34,12 +34,12 @@ type signingKey struct {
 	Certificate []byte `json:"certificate"` // DER, self-signed
 }
 
-func (k *signingKey) format() *int { return &k.Format }
+func (k *signingKey) RecordFormat() *int { return &k.Format }
 
 // getSigningKey returns the key and its certificate. There is one as soon as the configuration has sign_authn_requests.
-func getSigningKey(ctx context.Context, s getter) (crypto.Signer, *x509.Certificate, error) {
+func getSigningKey(ctx context.Context, s engines.Getter) (crypto.Signer, *x509.Certificate, error) {
 	k := new(signingKey)
-	found, err := get(ctx, s, signingKeyKey, k)
+	found, err := engines.GetRecord(ctx, s, signingKeyKey, k)
 	if err == nil && !found {
 		err = errors.New("the key of signed requests is missing")
 	}
@@ -60,7 +60,7 @@ func getSigningKey(ctx context.Context, s getter) (crypto.Signer, *x509.Certific
 
 // ensureSigningKey puts a key into the transaction if there is none. What it makes stays in made for the next attempt.
 func ensureSigningKey(ctx context.Context, t *storage.Txn, made **signingKey, entityID string) error {
-	if found, err := get(ctx, t, signingKeyKey, new(signingKey)); found || err != nil {
+	if found, err := engines.GetRecord(ctx, t, signingKeyKey, new(signingKey)); found || err != nil {
 		return err
 	}
 	if *made == nil {
@@ -70,7 +70,7 @@ func ensureSigningKey(ctx context.Context, t *storage.Txn, made **signingKey, en
 		}
 		*made = k
 	}
-	return put(t, signingKeyKey, *made)
+	return engines.PutRecord(t, signingKeyKey, *made)
 }
 
 func newSigningKey(entityID string, now time.Time) (*signingKey, error) {
@@ -121,7 +121,7 @@ func rotateKey(ctx context.Context, req *engines.Request, _ *none) (*engines.Res
 				return err
 			}
 		}
-		return put(t, signingKeyKey, k)
+		return engines.PutRecord(t, signingKeyKey, k)
 	})
 	if err != nil {
 		return nil, err

@@ -144,7 +144,7 @@ func TestDamagedSigningKeys(t *testing.T) {
 		{PrivateKey: []byte("x"), Certificate: good.Certificate},
 		{PrivateKey: good.PrivateKey, Certificate: []byte("x")},
 	} {
-		_, err := storage.Update(t.Context(), m.Mount.Storage, func(txn *storage.Txn) error { return put(txn, signingKeyKey, &k) })
+		_, err := storage.Update(t.Context(), m.Mount.Storage, func(txn *storage.Txn) error { return engines.PutRecord(txn, signingKeyKey, &k) })
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -44,7 +44,7 @@ type (
 // metadata answers what an identity provider has to know of this service provider.
 func metadata(ctx context.Context, req *engines.Request, _ *none) (*engines.Response, error) {
 	c := new(config)
-	found, err := get(ctx, req.Mount.Storage, configKey, c)
+	found, err := engines.GetRecord(ctx, req.Mount.Storage, configKey, c)
 	if err == nil && !found {
 		err = engines.NotFound(errNotConfigured.Detail)
 	}

@@ -29,7 +29,7 @@ type storedProvider struct {
 	CacheDuration       time.Duration `json:"cache_duration,omitempty"` // nanoseconds
 }
 
-func (s *storedProvider) format() *int { return &s.Format }
+func (s *storedProvider) RecordFormat() *int { return &s.Format }
 
 // same reports whether the other says the same about the provider, whenever it was fetched.
 func (s *storedProvider) same(o *storedProvider) bool {
@@ -42,7 +42,7 @@ func (s *storedProvider) same(o *storedProvider) bool {
 // none: it will be fetched again.
 func (e *engine) stored(ctx context.Context, m engines.Mount, url string) *metadataCopy {
 	s := new(storedProvider)
-	found, err := get(ctx, m.ClusterStorage, providerKey, s)
+	found, err := engines.GetRecord(ctx, m.ClusterStorage, providerKey, s)
 	if err == nil && (!found || s.URL != url) {
 		return nil
 	}
@@ -79,10 +79,10 @@ func (e *engine) store(ctx context.Context, m engines.Mount, c *metadataCopy) er
 	}
 	_, err := storage.Update(ctx, m.ClusterStorage, func(t *storage.Txn) error {
 		old := new(storedProvider)
-		if found, err := get(ctx, t, providerKey, old); err == nil && found && old.same(s) {
+		if found, err := engines.GetRecord(ctx, t, providerKey, old); err == nil && found && old.same(s) {
 			return nil
 		}
-		return put(t, providerKey, s)
+		return engines.PutRecord(t, providerKey, s)
 	})
 	return err
 }

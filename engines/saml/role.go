@@ -33,7 +33,7 @@ type role struct {
 	name string // where it is stored
 }
 
-func (r *role) format() *int { return &r.Format }
+func (r *role) RecordFormat() *int { return &r.Format }
 
 // The two types of a bound.
 const (
@@ -55,13 +55,13 @@ const (
 func normalName(name string) (string, error) { return engines.FoldName("name", name, "_-.@") }
 
 // getRole returns a role, nil if there is none. Names are compared in lower case.
-func getRole(ctx context.Context, s getter, name string) (*role, error) {
+func getRole(ctx context.Context, s engines.Getter, name string) (*role, error) {
 	name, err := normalName(name)
 	if err != nil {
 		return nil, nil //nolint:nilerr // what cannot be a name is the name of no role
 	}
 	r := &role{name: name}
-	if found, err := get(ctx, s, rolePrefix+storage.Key(name), r); !found || err != nil {
+	if found, err := engines.GetRecord(ctx, s, rolePrefix+storage.Key(name), r); !found || err != nil {
 		return nil, err
 	}
 	return r, nil
@@ -306,7 +306,7 @@ func writeRole(ctx context.Context, req *engines.Request, in *writeRoleIn) (*eng
 		if limit := engines.Duration(req.Mount.MaxLeaseTTL); limit > 0 && r.Token.TokenMaxTTL > limit {
 			warnings = append(warnings, "token_max_ttl is greater than the mount's maximum: tokens get the mount's")
 		}
-		return put(t, rolePrefix+storage.Key(name), r)
+		return engines.PutRecord(t, rolePrefix+storage.Key(name), r)
 	})
 	if err != nil || warnings == nil {
 		return nil, err

@@ -27,15 +27,10 @@
 package saml
 
 import (
-	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
 	"log/slog"
 	"sync/atomic"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/storage"
 )
 
 // Options are what every mount of a node shares. The zero value works.
@@ -119,40 +114,3 @@ func newEngine(log *slog.Logger, counts *Counts, shared slots) *engine {
 
 // LevelTrace is below slog.LevelDebug: where verbose_logging writes whole responses.
 const LevelTrace = slog.LevelDebug - 4
-
-// getter is what reads need of a store or of a transaction.
-type getter interface {
-	Get(ctx context.Context, key storage.Key) (storage.Entry, error)
-}
-
-// formatted is a stored record. All of them are JSON with the field "format", 1.
-type formatted interface{ format() *int }
-
-// get decodes what is stored under a key and reports whether there is anything.
-func get(ctx context.Context, s getter, key storage.Key, v formatted) (bool, error) {
-	e, err := s.Get(ctx, key)
-	if errors.Is(err, storage.ErrNotFound) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	return true, decode(e, v)
-}
-
-func decode(e storage.Entry, v formatted) error {
-	if err := json.Unmarshal(e.Value, v); err != nil || *v.format() != 1 {
-		return fmt.Errorf("decoding %q: unknown format", e.Key)
-	}
-	return nil
-}
-
-func put(t *storage.Txn, key storage.Key, v formatted) error {
-	*v.format() = 1
-	value, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	t.Put(key, value)
-	return nil
-}

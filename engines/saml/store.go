@@ -65,7 +65,7 @@ type login struct {
 	id string // hash of what redeems it
 }
 
-func (l *login) format() *int { return &l.Format }
+func (l *login) RecordFormat() *int { return &l.Format }
 
 // reference leads to a login.
 type reference struct {
@@ -73,14 +73,14 @@ type reference struct {
 	Login  string `json:"login"`  // id
 }
 
-func (r *reference) format() *int { return &r.Format }
+func (r *reference) RecordFormat() *int { return &r.Format }
 
 // used says that an assertion has been used.
 type used struct {
 	Format int `json:"format"` // 1
 }
 
-func (u *used) format() *int { return &u.Format }
+func (u *used) RecordFormat() *int { return &u.Format }
 
 // expiry is what is to be removed at its time.
 type expiry struct {
@@ -88,7 +88,7 @@ type expiry struct {
 	Keys   []storage.Key `json:"keys"`
 }
 
-func (x *expiry) format() *int { return &x.Format }
+func (x *expiry) RecordFormat() *int { return &x.Format }
 
 // hash names something secret in a key. The domain keeps apart what must not stand for one another.
 func hash(domain, text string) string {
@@ -114,9 +114,9 @@ func expiryKey(at time.Time, name string) storage.Key {
 }
 
 // getLogin returns a login, nil if there is none or its time is over.
-func getLogin(ctx context.Context, g getter, id string) (*login, error) {
+func getLogin(ctx context.Context, g engines.Getter, id string) (*login, error) {
 	l := &login{id: id}
-	found, err := get(ctx, g, loginKey(id), l)
+	found, err := engines.GetRecord(ctx, g, loginKey(id), l)
 	if err != nil || !found || !time.Now().Before(l.ExpiresAt) {
 		return nil, err
 	}
@@ -124,9 +124,9 @@ func getLogin(ctx context.Context, g getter, id string) (*login, error) {
 }
 
 // referredLogin returns the login that a key below relay/ or go/ leads to, nil if there is none.
-func referredLogin(ctx context.Context, g getter, key storage.Key) (*login, error) {
+func referredLogin(ctx context.Context, g engines.Getter, key storage.Key) (*login, error) {
 	var r reference
-	found, err := get(ctx, g, key, &r)
+	found, err := engines.GetRecord(ctx, g, key, &r)
 	if err != nil || !found {
 		return nil, err
 	}
@@ -137,15 +137,15 @@ func referredLogin(ctx context.Context, g getter, key storage.Key) (*login, erro
 func (l *login) create(t *storage.Txn, leading ...storage.Key) error {
 	x := expiryKey(l.ExpiresAt, l.id)
 	l.Keys = append(leading, x)
-	if err := put(t, x, &expiry{Keys: append([]storage.Key{loginKey(l.id)}, leading...)}); err != nil {
+	if err := engines.PutRecord(t, x, &expiry{Keys: append([]storage.Key{loginKey(l.id)}, leading...)}); err != nil {
 		return err
 	}
 	for _, key := range leading {
-		if err := put(t, key, &reference{Login: l.id}); err != nil {
+		if err := engines.PutRecord(t, key, &reference{Login: l.id}); err != nil {
 			return err
 		}
 	}
-	return put(t, loginKey(l.id), l)
+	return engines.PutRecord(t, loginKey(l.id), l)
 }
 
 // drop removes a login with all that leads to it.
@@ -162,15 +162,15 @@ const memory = 5 * time.Minute
 
 // use marks an assertion as used, and reports whether it was new. It must not be accepted before the time until.
 func use(ctx context.Context, t *storage.Txn, key storage.Key, until time.Time) (fresh bool, err error) {
-	found, err := get(ctx, t, key, new(used))
+	found, err := engines.GetRecord(ctx, t, key, new(used))
 	if err != nil || found {
 		return false, err
 	}
 	x := expiryKey(until.Add(memory), strings.TrimPrefix(string(key), string(assertionPrefix)))
-	if err := put(t, x, &expiry{Keys: []storage.Key{key}}); err != nil {
+	if err := engines.PutRecord(t, x, &expiry{Keys: []storage.Key{key}}); err != nil {
 		return false, err
 	}
-	return true, put(t, key, new(used))
+	return true, engines.PutRecord(t, key, new(used))
 }
 
 // Limits of what is pending.
@@ -299,7 +299,7 @@ func sweepOnce(ctx context.Context, s storage.Store, now time.Time) (more bool, 
 	n := 0
 	for ; n < len(entries) && entries[n].Key < end; n++ {
 		var x expiry
-		if err := decode(entries[n], &x); err != nil {
+		if err := engines.DecodeRecord(entries[n], &x); err != nil {
 			return false, err
 		}
 		due.Delete(entries[n].Key)

@@ -1,0 +1,49 @@
+package engines
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/coffer-project/coffer/storage"
+)
+
+// Getter is what reads need of a store or of a transaction.
+type Getter interface {
+	Get(ctx context.Context, key storage.Key) (storage.Entry, error)
+}
+
+// Record is what an engine stores under a key: JSON, with the field that RecordFormat leads to, which is 1.
+type Record interface{ RecordFormat() *int }
+
+// GetRecord decodes what is stored under a key and reports whether there is anything.
+func GetRecord(ctx context.Context, s Getter, key storage.Key, v Record) (bool, error) {
+	e, err := s.Get(ctx, key)
+	if errors.Is(err, storage.ErrNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return true, DecodeRecord(e, v)
+}
+
+// DecodeRecord decodes an entry. The error names its key, and no value.
+func DecodeRecord(e storage.Entry, v Record) error {
+	if err := json.Unmarshal(e.Value, v); err != nil || *v.RecordFormat() != 1 {
+		return fmt.Errorf("decoding %q: unknown format", e.Key)
+	}
+	return nil
+}
+
+// PutRecord has the transaction store a record.
+func PutRecord(t *storage.Txn, key storage.Key, v Record) error {
+	*v.RecordFormat() = 1
+	value, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	t.Put(key, value)
+	return nil
+}
