@@ -120,13 +120,8 @@ type reference struct {
 	Secret string `json:"secret,omitempty"` // the hash
 }
 
-// getter is what reads need of a store or of a transaction.
-type getter interface {
-	Get(ctx context.Context, key storage.Key) (storage.Entry, error)
-}
-
 // get decodes what is stored under a key and reports whether there is anything.
-func get(ctx context.Context, s getter, key storage.Key, v any) (bool, error) {
+func get(ctx context.Context, s engines.Getter, key storage.Key, v any) (bool, error) {
 	e, err := s.Get(ctx, key)
 	if errors.Is(err, storage.ErrNotFound) {
 		return false, nil
@@ -149,7 +144,7 @@ func put(t *storage.Txn, key storage.Key, v any) error {
 	return nil
 }
 
-func getReference(ctx context.Context, s getter, key storage.Key) (*reference, error) {
+func getReference(ctx context.Context, s engines.Getter, key storage.Key) (*reference, error) {
 	r := new(reference)
 	found, err := get(ctx, s, key, r)
 	if !found || err != nil {

@@ -54,7 +54,7 @@ func (e *engine) login(ctx context.Context, req *engines.Request, in *loginIn) (
 }
 
 // roleByID returns the role with a role id, given as hash, or nil.
-func roleByID(ctx context.Context, g getter, hash string) (*role, error) {
+func roleByID(ctx context.Context, g engines.Getter, hash string) (*role, error) {
 	ref, err := getReference(ctx, g, roleIDKey(hash))
 	if err != nil {
 		return nil, err

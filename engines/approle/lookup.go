@@ -72,7 +72,7 @@ func noAccessor() error {
 }
 
 // byAccessor returns a role's secret id and its hash, or the error noAccessor.
-func byAccessor(ctx context.Context, g getter, uid, accessor string) (s *secretID, hash string, err error) {
+func byAccessor(ctx context.Context, g engines.Getter, uid, accessor string) (s *secretID, hash string, err error) {
 	if strings.Trim(accessor, "0123456789abcdef-") != "" { // no key to ask for
 		return nil, "", noAccessor()
 	}

@@ -45,7 +45,7 @@ var newerNames = map[string]string{
 func normalName(name string) (string, error) { return engines.FoldName("role_name", name, "_-.@") }
 
 // getRole returns a role by normal name, nil if there is none.
-func getRole(ctx context.Context, s getter, name string) (*role, error) {
+func getRole(ctx context.Context, s engines.Getter, name string) (*role, error) {
 	ro := &role{name: name}
 	found, err := get(ctx, s, roleKey(name), ro)
 	if !found || err != nil {
@@ -58,7 +58,7 @@ func getRole(ctx context.Context, s getter, name string) (*role, error) {
 }
 
 // findRole is getRole for a name as a client wrote it. A role that is not there is the given error.
-func findRole(ctx context.Context, s getter, name string, missing error) (*role, error) {
+func findRole(ctx context.Context, s engines.Getter, name string, missing error) (*role, error) {
 	name, err := normalName(name)
 	if err != nil {
 		return nil, err

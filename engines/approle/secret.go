@@ -48,7 +48,7 @@ func (s *secretID) expired(now time.Time) bool {
 }
 
 // getSecret returns a secret id, expired or not, or nil if there is none.
-func getSecret(ctx context.Context, g getter, uid, hash string) (*secretID, error) {
+func getSecret(ctx context.Context, g engines.Getter, uid, hash string) (*secretID, error) {
 	s := new(secretID)
 	found, err := get(ctx, g, secretKey(uid, hash), s)
 	if !found || err != nil {

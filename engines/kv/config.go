@@ -30,7 +30,7 @@ type storedConfig struct {
 }
 
 // getConfig returns the mount's settings, the zero ones if nobody has set any.
-func getConfig(ctx context.Context, s getter) (*config, error) {
+func getConfig(ctx context.Context, s engines.Getter) (*config, error) {
 	e, err := s.Get(ctx, configKey)
 	if errors.Is(err, storage.ErrNotFound) {
 		return &config{}, nil

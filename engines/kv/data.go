@@ -27,7 +27,7 @@ type writeIn struct {
 
 // load returns a version of a secret with its data, nil data if the version is deleted or destroyed, and
 // KindNotFound if there is none.
-func load(ctx context.Context, s getter, path string, number uint32) (*record, *version, json.RawMessage, error) {
+func load(ctx context.Context, s engines.Getter, path string, number uint32) (*record, *version, json.RawMessage, error) {
 	// A writer may come between reading the record and reading the payload. Then the payload is gone, or
 	// belongs to another version of the same number, which the time in it tells, and the record is another
 	// one too: read again.
@@ -58,7 +58,7 @@ func load(ctx context.Context, s getter, path string, number uint32) (*record, *
 }
 
 // getPayload returns the data of a version, or nil if what is stored is not that version's.
-func getPayload(ctx context.Context, s getter, path string, v *version) (json.RawMessage, error) {
+func getPayload(ctx context.Context, s engines.Getter, path string, v *version) (json.RawMessage, error) {
 	e, err := s.Get(ctx, payloadKey(path, v.number))
 	if errors.Is(err, storage.ErrNotFound) {
 		return nil, nil

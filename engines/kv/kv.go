@@ -41,11 +41,6 @@ func New(m engines.Mount) (engines.Engine, error) {
 	}
 }
 
-// getter is what reads need of a store or of a transaction.
-type getter interface {
-	Get(ctx context.Context, key storage.Key) (storage.Entry, error)
-}
-
 // pathIn is the input of routes that need nothing but the path.
 type pathIn struct {
 	Path string `json:"path" help:"Path of the secret."`
@@ -85,7 +80,7 @@ func checkSize(n int) error {
 	return nil
 }
 
-func exists(ctx context.Context, s getter, key storage.Key) (bool, error) {
+func exists(ctx context.Context, s engines.Getter, key storage.Key) (bool, error) {
 	_, err := s.Get(ctx, key)
 	if errors.Is(err, storage.ErrNotFound) {
 		return false, nil

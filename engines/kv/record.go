@@ -139,13 +139,13 @@ func shorter(a, b time.Duration) time.Duration {
 }
 
 // getRecord returns the record, or nil if there is none.
-func getRecord(ctx context.Context, s getter, path string) (*record, error) {
+func getRecord(ctx context.Context, s engines.Getter, path string) (*record, error) {
 	r, _, err := getRecordAt(ctx, s, path)
 	return r, err
 }
 
 // getRecordAt is getRecord that also returns the index the record was written at.
-func getRecordAt(ctx context.Context, s getter, path string) (*record, storage.Index, error) {
+func getRecordAt(ctx context.Context, s engines.Getter, path string) (*record, storage.Index, error) {
 	e, err := s.Get(ctx, recordKey(path))
 	if errors.Is(err, storage.ErrNotFound) {
 		return nil, 0, nil

@@ -56,13 +56,8 @@ const usersPrefix storage.Key = "users/"
 // normalName returns the form of a user's name that is stored and compared.
 func normalName(name string) (string, error) { return engines.FoldName("username", name, "_-.@+") }
 
-// getter is what reads need of a store or of a transaction.
-type getter interface {
-	Get(ctx context.Context, key storage.Key) (storage.Entry, error)
-}
-
 // getUser returns a user by normal name, nil if there is none.
-func getUser(ctx context.Context, s getter, name string) (*user, error) {
+func getUser(ctx context.Context, s engines.Getter, name string) (*user, error) {
 	e, err := s.Get(ctx, usersPrefix+storage.Key(name))
 	if errors.Is(err, storage.ErrNotFound) {
 		return nil, nil
