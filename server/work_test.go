@@ -7,7 +7,6 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
-
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
@@ -72,6 +71,7 @@ func TestWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := start(t)
 		w := in.workers
+		synctest.Wait() // for the first round, which finds no mount
 		w.block, w.panics = map[string]bool{"slow/": true}, map[string]bool{"mad/": true}
 		for _, path := range []string{"one", "slow", "mad"} {
 			in.must(in.root, engines.Update, "sys/mounts/"+path, `{"type":"worker"}`)
