@@ -36,7 +36,7 @@ func (s *Server) work(ctx context.Context) {
 			}
 			under.Go(func() {
 				defer busy.Delete(m.UUID)
-				if err := s.workOf(ctx, m, worker); err != nil && ctx.Err() == nil {
+				if err := s.workOf(ctx, m, worker); err != nil {
 					s.log.Warn("a mount cannot do its work", "mount", m.Path, "namespace", m.Namespace, "err", err)
 				}
 			})
@@ -49,7 +49,7 @@ func (s *Server) work(ctx context.Context) {
 	}
 }
 
-// workOf has one mount do its work.
+// workOf has one mount do its work, until that is done or the mount is to be disabled or moved, which waits for it.
 func (s *Server) workOf(ctx context.Context, m *mount.Mounted, w engines.Worker) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -57,12 +57,16 @@ func (s *Server) workOf(ctx context.Context, m *mount.Mounted, w engines.Worker)
 			err = errors.New("panic")
 		}
 	}()
-	if err := m.Hold(); err != nil {
+	ctx, release, err := m.HoldWhile(ctx)
+	if err != nil {
 		return nil //nolint:nilerr // it is being disabled or moved
 	}
-	defer m.Release()
+	defer release()
 	role := s.replicated.Role()
 	err = w.Work(inLife(ctx, role), m.Mount, m.Local || !s.secondary())
+	if ctx.Err() != nil {
+		return nil //nolint:nilerr // what was broken off is not an error
+	}
 	if errors.Is(err, storage.ErrPrimaryOnly) || errors.Is(err, storage.ErrReadOnly) {
 		return nil // the role has just changed: others do it now
 	}

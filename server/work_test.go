@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -22,6 +23,8 @@ type workers struct {
 	twice  bool            // one was called while it was at work
 	block  map[string]bool // these work until their context ends
 	panics map[string]bool
+	early  []string // which were to leave while they were at work
+	left   []string // the others that were to leave
 }
 
 type workerEngine struct{ *workers }
@@ -55,6 +58,18 @@ func (e workerEngine) Work(ctx context.Context, m engines.Mount, owner bool) err
 		<-ctx.Done()
 	}
 	return errors.New("there is always something")
+}
+
+// Leave implements engines.Leaver.
+func (e workerEngine) Leave(_ context.Context, m engines.Mount) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.at[m.Path] > 0 {
+		e.early = append(e.early, m.Path)
+	} else {
+		e.left = append(e.left, m.Path)
+	}
+	return nil
 }
 
 // since returns how often each was called since the last time.
@@ -108,6 +123,59 @@ func TestWork(t *testing.T) {
 		w.since()
 		if w.owner["one/"] || !w.owner["local/"] {
 			t.Errorf("a secondary owns %v", w.owner)
+		}
+	})
+}
+
+// TestWorkEndsWithItsMount: a mount that works is disabled or moved at once, its work ends before it is asked to leave.
+func TestWorkEndsWithItsMount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in := start(t)
+		w := in.workers
+		synctest.Wait() // for the first round, which finds no mount
+		w.block = map[string]bool{"gone/": true, "moved/": true, "inside/": true, "new/": true, "other/": true}
+		in.must(in.root, engines.Update, "sys/namespaces/team", `{}`)
+		for _, path := range []string{"gone", "moved", "other"} {
+			in.must(in.root, engines.Update, "sys/mounts/"+path, `{"type":"worker"}`)
+		}
+		if _, err := in.doIn("team", in.root, engines.Update, "sys/mounts/inside", `{"type":"worker"}`, nil); err != nil {
+			t.Fatal(err)
+		}
+		atWork := func(when string, paths ...string) {
+			t.Helper()
+			synctest.Wait()
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			var got []string
+			for path, n := range w.at {
+				if n > 0 {
+					got = append(got, path)
+				}
+			}
+			slices.Sort(got)
+			if !slices.Equal(got, paths) {
+				t.Errorf("%s: %q at work, want %q", when, got, paths)
+			}
+		}
+		time.Sleep(engines.WorkInterval)
+		atWork("a first time", "gone/", "inside/", "moved/", "other/")
+
+		began := time.Now()
+		in.must(in.root, engines.Delete, "sys/mounts/gone", "")
+		atWork("after a disable", "inside/", "moved/", "other/")
+		in.must(in.root, engines.Delete, "sys/namespaces/team", "")
+		atWork("after its namespace went", "moved/", "other/")
+		in.must(in.root, engines.Update, "sys/remount", `{"from":"moved","to":"new"}`)
+		atWork("after a move", "other/")
+		if took := time.Since(began); took >= engines.WorkInterval {
+			t.Errorf("they were waited for, for %v", took)
+		}
+		time.Sleep(engines.WorkInterval)
+		atWork("at its new place", "new/", "other/")
+		in.must(in.root, engines.Delete, "sys/mounts/new", "")
+		atWork("in the end", "other/")
+		if want := []string{"gone/", "inside/", "moved/", "new/"}; len(w.early) > 0 || !slices.Equal(w.left, want) {
+			t.Errorf("%q left, %q too early, want %q", w.left, w.early, want)
 		}
 	})
 }

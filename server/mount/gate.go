@@ -16,6 +16,9 @@ type gate struct {
 	shut   bool
 	inside int
 	left   chan struct{} // nil unless somebody waits; closed when nobody is inside any more
+
+	opening context.Context    // lasts until the gate is shut; nil unless somebody has asked for it
+	end     context.CancelFunc // of opening
 }
 
 // enter reports whether the gate was open; then leave must follow.
@@ -38,10 +41,30 @@ func (g *gate) leave() {
 	}
 }
 
+// whileOpen returns a context that ends with ctx, and when the gate is shut. done must be called.
+func (g *gate) whileOpen(ctx context.Context) (open context.Context, done func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	open, end := context.WithCancel(ctx)
+	if g.shut {
+		end()
+		return open, end
+	}
+	if g.opening == nil {
+		g.opening, g.end = context.WithCancel(context.Background())
+	}
+	stop := context.AfterFunc(g.opening, end)
+	return open, func() { stop(); end() }
+}
+
 // close shuts the gate and waits until nobody is inside, or ctx ends.
 func (g *gate) close(ctx context.Context) error {
 	g.mu.Lock()
 	g.shut = true
+	if g.opening != nil {
+		g.end()
+		g.opening, g.end = nil, nil
+	}
 	if g.inside > 0 && g.left == nil {
 		g.left = make(chan struct{})
 	}
@@ -112,6 +135,16 @@ func (m *Mounted) Hold() error {
 
 // Release ends a Hold.
 func (m *Mounted) Release() { m.gates.requests.leave() }
+
+// HoldWhile is Hold for work that ends early where it may: the context it returns ends with ctx, and when the mount is to be
+// disabled or moved. release ends the Hold; it must be called unless there is an error.
+func (m *Mounted) HoldWhile(ctx context.Context) (held context.Context, release func(), err error) {
+	if err := m.Hold(); err != nil {
+		return nil, nil, err
+	}
+	held, done := m.gates.requests.whileOpen(ctx)
+	return held, func() { done(); m.Release() }, nil
+}
 
 // gated is a store whose commits can be shut out.
 type gated struct {
