@@ -204,7 +204,7 @@ func (s *Server) authenticate(ctx context.Context, c *call) error {
 	s.flights.Identify(&c.flight, cmp.Or(entry.EntityID, entry.Accessor))
 	c.inner.Caller = engines.Caller{
 		Accessor: entry.Accessor, DisplayName: entry.DisplayName, EntityID: entry.EntityID,
-		Policies: policiesIn(entry, who), Root: acl.Root(), TokenKey: entry.Key, Token: c.Token,
+		Policies: policiesIn(entry, who), TokenPolicies: entry.Policies, Root: acl.Root(), TokenKey: entry.Key, Token: c.Token,
 		NamespaceID: entry.Namespace, Access: c.acl,
 	}
 	if who != nil {

@@ -1,0 +1,229 @@
+// Package destination is the contract between secret sync and the places that secrets are synced to.
+//
+// A place has names, and under each name at most one value. What secret sync asks of a place is small: look at a name,
+// write it, delete it, list what is there, and say whether all that would work. Each type of place is a package of its own
+// that fills in a Type; package desttest is what every one of them must pass.
+//
+// The decisions are made above, by what Read found: whether a name is ours, whether it has to be written at all, when and
+// how often. A Destination does what it is told or fails, with an *Error that says whose fault it is. It never repeats a
+// call on its own, so that what is counted against the place's rate is what is asked for here. The one thing it must see to
+// itself is that a write after Absent creates or fails with Exists: it never replaces what somebody else made meanwhile,
+// as far as the place has a call for that.
+package destination
+
+import (
+	"context"
+	"crypto/tls"
+	"iter"
+	"net"
+	"net/http"
+	"time"
+)
+
+// Mask is what reads answer in place of a sensitive value. Written back, it keeps what is stored.
+const Mask = "*****"
+
+// Type is one sort of place. All types are known to package secretsync, which declares an endpoint for each.
+type Type struct {
+	Name  string // as in paths: "cloud1-sm"
+	Help  string // one sentence
+	Rules Rules
+	// New returns an empty configuration: a pointer to a struct with the tags of engines.On.
+	New func() Config
+	// Open makes a Destination. It calls nobody. The configuration has passed Check.
+	Open func(c Config, env Env) (Destination, error)
+}
+
+// Config is what a destination is configured with: a pointer to a struct whose fields carry the tags of engines.On. It is
+// stored as JSON, under the names of the fields. Fields of type engines.Sensitive are kept as they are when the Mask is
+// written back; a struct that has any must encode them itself, see engines.Sensitive.
+type Config interface {
+	// Check returns everything that is wrong with the configuration as a whole, each text naming the field and saying what
+	// to change, never a value that is secret. It also puts what was given into its usual form.
+	Check() (problems []string)
+	// Place names the set of names that the destination writes to, without any secret: two destinations with the same Place
+	// share them. Letters that do not matter are folded.
+	Place() string
+	// Shown is the configuration as reads answer it, by field name: sensitive values as Mask, and left out if not set.
+	Shown() map[string]any
+}
+
+// Env is what the operator of the server, and not a caller of the API, decides about a destination.
+type Env struct {
+	// Client makes the calls. It goes only to addresses that the destination may reach, trusts the certificates that the
+	// operator has said, and follows no redirect to another host.
+	Client *http.Client
+	// Dial is how Client connects, for protocols other than HTTP/1; TLS is the same trust.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	TLS  *tls.Config
+	// URL, AuthorityURL and TokenURL replace the vendor's own addresses, for tests and for places on one's own premises; ""
+	// leaves them.
+	URL          string
+	AuthorityURL string // cloud2-kv: who issues tokens
+	TokenURL     string // cloud3-sm: who issues tokens
+	// Getenv reads the environment of the server, for what a configuration leaves out.
+	Getenv func(name string) string
+}
+
+// Rules are what a type of place takes and what it can do. They are checked before any call.
+type Rules struct {
+	// Granularity is the default: SecretPath or SecretKey.
+	Granularity string
+	// Template is the default template of names.
+	Template string
+	// Normalise turns what a template gave into a legal name, or the nearest to one: letters that the place has no room for
+	// are replaced, always in the same way.
+	Normalise func(name string) string
+	// CheckName returns why a name is not legal, "" if it is. The text states the limit.
+	CheckName func(name string) (problem string)
+	// Fold returns a name in the form in which the place compares names; nil: as they are.
+	Fold     func(name string) string
+	MaxValue int // most bytes of a value
+	MaxTotal int // most bytes of all values together; 0: no limit of its own
+	MaxNames int // most names; 0: no limit of its own
+	MaxTags  int // most tags besides the mark; 0: there are none
+	// CheckTag returns why a tag is not legal, "" if it is; nil where there are none.
+	CheckTag func(key, value string) (problem string)
+	// Marks says that Found.Mark tells whose a name is. Where it is false the ledger has to know by ID and Version.
+	Marks bool
+	// Readable says that values can be read back.
+	Readable bool
+	// Rate is how much may be asked of the place by default.
+	Rate Rate
+}
+
+// The granularities: one name for a secret, or one for each of its keys.
+const (
+	SecretPath = "secret-path"
+	SecretKey  = "secret-key"
+)
+
+// Rate is a budget of calls.
+type Rate struct {
+	Writes      float64 // a second, long-term
+	WriteBurst  int
+	Reads       float64
+	ReadBurst   int
+	Concurrency int // calls at once
+}
+
+// State is what is under a name.
+type State int
+
+const (
+	Absent  State = iota
+	Present       // with a value
+	Deleted       // deleted, but the name is not free: it can be recovered
+)
+
+// Found is what Read and List say of a name.
+type Found struct {
+	Name  string // as the place writes it
+	State State
+	// Mark says whose it is: Item.Mark of the last write of ours; "" none, or none of this manner.
+	Mark string
+	// ID is the place's own identity of what is under the name, which a new one of the same name would not have; "" if names
+	// are all there is.
+	ID string
+	// Version changes with every write, whoever makes it.
+	Version string
+	// Value is what is there, if Known. Only Read fills it.
+	Value []byte
+	Known bool
+	// Handle is for the Destination: Write and Delete find in it what else Read learnt (an etag, for instance).
+	Handle any
+}
+
+// Item is what Write puts under a name.
+type Item struct {
+	Name  string // legal
+	Value []byte // not longer than MaxValue
+	// Mark is put where Found.Mark finds it: up to 80 letters, digits and "-".
+	Mark string
+	// Token is the same for every attempt to make this very write, and no other: 32 to 64 letters, digits and "-".
+	Token string
+	Tags  map[string]string
+	// OldTags are tags that an earlier write of ours has set and that must go.
+	OldTags []string
+}
+
+// Held is what a write left, to be recognised later.
+type Held struct {
+	ID      string
+	Version string
+}
+
+// Destination is one configured place. Safe for concurrent use.
+type Destination interface {
+	// Read looks at a name. One that is not there is a Found with State Absent and no error.
+	Read(ctx context.Context, name string) (Found, error)
+	// Write puts an Item under its name. was is what Read has found there just now:
+	//  - Absent: the name is created. If it is there all the same, the error has Code Exists.
+	//  - Present: the value is replaced. If it is not was.ID any more, or was.Version where the place has a call for that, the
+	//    error has Code Changed.
+	//  - Deleted: it is recovered, then its value replaced.
+	// An error with Unknown may have written, or a part of it.
+	Write(ctx context.Context, it Item, was Found) (Held, error)
+	// Delete removes what Read has found. One that has gone meanwhile is fine.
+	Delete(ctx context.Context, was Found) error
+	// List goes through all names that can be listed at little cost, with their marks and versions where the listing has
+	// them, and without values. Names of somebody else are among them. It stops after the first error.
+	List(ctx context.Context) iter.Seq2[Found, error]
+	// Verify tries out, without leaving anything behind, whether the place can be reached, lets us in, and allows what is
+	// needed. It returns what it tried, in order.
+	Verify(ctx context.Context) []Check
+	// Close releases connections.
+	Close() error
+}
+
+// Check is one thing that Verify tried.
+type Check struct {
+	Name string // "reachable", "credentials", "create", "write", "read", "delete", "tags", "clock", "expiry"
+	OK   bool
+	// Unknown says that it could not be tried without writing.
+	Unknown bool
+	Text    string // what was seen, and what to do; never a secret
+}
+
+// Class says whose fault a failure is, and so which status a client sees.
+type Class string
+
+const (
+	Client   Class = "client"   // configuration, privileges, limits: somebody has to change something
+	External Class = "external" // the place has trouble, or too many requests: it is tried again
+	Internal Class = "internal" // ours
+)
+
+// The codes of errors.
+const (
+	Denied      = "access_denied" // credentials are refused, or do not suffice
+	Throttled   = "throttled"
+	Unreachable = "unreachable" // no answer: resolving, connecting, TLS, time
+	Unavailable = "unavailable" // an answer of 5xx
+	NoPlace     = "no_such_place"
+	BadRequest  = "invalid" // the place does not take the request
+	TooLarge    = "too_large"
+	Quota       = "quota" // the place is full
+	Exists      = "exists"
+	Changed     = "changed"
+	Blocked     = "blocked"     // the address is not one that may be called
+	Unexpected  = "unexpected"  // an answer that makes no sense
+	Recovering  = "in_progress" // the place is still deleting or recovering the name
+)
+
+// Error is a failed call.
+type Error struct {
+	Class Class
+	Code  string
+	// Text is for people. It holds no value, no credential, and nothing of a request's body.
+	Text string
+	// RetryAfter is how long the place wants to be left alone; 0: it did not say.
+	RetryAfter time.Duration
+	// Unknown says that the call may have taken effect.
+	Unknown bool
+	Err     error // for errors.Is; never shown
+}
+
+func (e *Error) Error() string { return e.Text }
+
+func (e *Error) Unwrap() error { return e.Err }
