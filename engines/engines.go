@@ -186,7 +186,7 @@ type Caller struct {
 	Policies    []string // of the token and, in the token's namespace, of its entity
 	// TokenPolicies are those of the token alone.
 	TokenPolicies []string
-	Root        bool
+	Root          bool
 	// NamespaceID is the id of the token's namespace: that of the request or one above it, except for what an
 	// entity's groups elsewhere allow.
 	NamespaceID string

@@ -34,9 +34,9 @@ type Type struct {
 	Open func(c Config, env Env) (Destination, error)
 }
 
-// Config is what a destination is configured with: a pointer to a struct whose fields carry the tags of engines.On. It is
-// stored as JSON, under the names of the fields. Fields of type engines.Sensitive are kept as they are when the Mask is
-// written back; a struct that has any must encode them itself, see engines.Sensitive.
+// Config is what a destination is configured with: a pointer to a struct whose fields carry the tags of engines.On, those of
+// type engines.Sensitive being secret. Package secretsync decodes, merges and stores it field by field, so that a type of place
+// has nothing to do with that; the Mask written back keeps what is stored.
 type Config interface {
 	// Check returns everything that is wrong with the configuration as a whole, each text naming the field and saying what
 	// to change, never a value that is secret. It also puts what was given into its usual form.
