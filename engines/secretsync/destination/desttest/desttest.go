@@ -1,0 +1,559 @@
+// Package desttest is what every type of destination must pass, against a place that behaves like the vendor's:
+//
+//	func TestDestination(t *testing.T) {
+//		desttest.Run(t, mine.Type, func(t *testing.T) desttest.Place { return newPlace(t) })
+//	}
+//
+// It also has the faults that places show, for fakes that speak HTTP (see Faults).
+package desttest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/quick"
+	"time"
+
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+)
+
+// Place is a place for tests, empty at first.
+type Place interface {
+	// Open returns the destination, which the suite closes.
+	Open(t *testing.T) destination.Destination
+	// Put writes a name as somebody else would, without any mark of ours.
+	Put(t *testing.T, name, value string)
+	// Get returns what somebody who uses the place finds under a name.
+	Get(t *testing.T, name string) (value string, ok bool)
+	// Fail has the next calls that fit the fault fail so, until it is called with the zero Fault.
+	Fail(f Fault)
+	// Secrets are credentials that no text may hold.
+	Secrets() []string
+}
+
+// Kind is a way to fail.
+type Kind int
+
+const (
+	None       Kind = iota
+	Throttle        // 429 or what the vendor has for it, with RetryAfter if the vendor tells it
+	Trouble         // 503
+	Refuse          // the credentials are not good enough
+	DropBefore      // the connection breaks before anything is done
+	DropAfter       // the call is carried out, and the answer is lost
+	Hang            // no answer until the client gives up
+)
+
+// Fault says how calls fail.
+type Fault struct {
+	Kind       Kind
+	RetryAfter time.Duration // of Throttle
+	Writes     bool          // only calls that write
+	Times      int           // this many; 0: all
+}
+
+const (
+	mark    = "0123456789abcdef0123456789abcdef-fedcba9876543210fedcba9876543210"
+	another = "0123456789abcdef0123456789abcdef-00000000000000000000000000000000"
+	token   = "00112233445566778899aabbccddeeff0011"
+)
+
+// suite is one running test.
+type suite struct {
+	t     *testing.T
+	rules destination.Rules
+	place Place
+	dest  destination.Destination
+}
+
+// Run runs all tests, each on a place of its own.
+func Run(t *testing.T, kind destination.Type, place func(t *testing.T) Place) {
+	t.Run("rules", func(t *testing.T) { checkRules(t, kind.Rules) })
+	for name, test := range map[string]func(*suite){
+		"a name that is not there":               (*suite).absent,
+		"create, read, update, delete":           (*suite).life,
+		"a name of somebody else is not created": (*suite).foreignStays,
+		"an old view of a name does not write":   (*suite).changed,
+		"a deleted name comes back":              (*suite).recovered,
+		"the list":                               (*suite).list,
+		"the largest value":                      (*suite).largest,
+		"values of any bytes":                    (*suite).bytes,
+		"tags":                                   (*suite).tags,
+		"throttled":                              (*suite).throttled,
+		"trouble":                                (*suite).trouble,
+		"refused":                                (*suite).refused,
+		"a lost request":                         (*suite).lostRequest,
+		"a lost answer":                          (*suite).lostAnswer,
+		"no answer":                              (*suite).noAnswer,
+		"verify":                                 (*suite).verify,
+		"many at once":                           (*suite).parallel,
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := place(t)
+			s := &suite{t: t, rules: kind.Rules, place: p, dest: p.Open(t)}
+			t.Cleanup(func() {
+				if err := s.dest.Close(); err != nil {
+					t.Errorf("closing: %v", err)
+				}
+			})
+			test(s)
+		})
+	}
+}
+
+// checkRules holds the rules to their own word.
+func checkRules(t *testing.T, r destination.Rules) {
+	t.Helper()
+	if r.Granularity != destination.SecretPath && r.Granularity != destination.SecretKey {
+		t.Errorf("the default granularity is %q", r.Granularity)
+	}
+	if r.Template == "" || r.MaxValue == 0 || r.Rate.Writes == 0 || r.Rate.Reads == 0 || r.Rate.WriteBurst < 1 || r.Rate.ReadBurst < 1 || r.Rate.Concurrency < 1 {
+		t.Errorf("rules are missing: %+v", r)
+	}
+	legal := func(name string) bool {
+		out := r.Normalise(name)
+		if again := r.Normalise(out); again != out {
+			t.Errorf("normalising twice makes %q of %q", again, out)
+			return false
+		}
+		if r.Fold != nil && r.Fold(r.Fold(out)) != r.Fold(out) {
+			t.Errorf("folding %q twice is not folding it once", out)
+			return false
+		}
+		// What is too long, empty or reserved stays illegal, with a reason; letters never are the reason.
+		problem := r.CheckName(out)
+		return problem == "" || r.CheckName(r.Normalise("a"+strings.ToLower(keepLetters(name))+"a")) == "" || len(name) > 60
+	}
+	if err := quick.Check(legal, nil); err != nil {
+		t.Error(err)
+	}
+	for _, name := range []string{"", strings.Repeat("n", 4096)} {
+		if r.CheckName(name) == "" {
+			t.Errorf("a name of %d bytes is legal", len(name))
+		}
+	}
+	if problem := r.CheckName(r.Normalise("coffer/kv_1234/my secret")); problem != "" {
+		t.Errorf("an ordinary name is not legal: %s", problem)
+	}
+}
+
+func keepLetters(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' {
+			return r
+		}
+		return -1
+	}, s)
+}
+
+func (s *suite) ctx() context.Context { return s.t.Context() }
+
+func (s *suite) name(text string) string { return s.rules.Normalise(text) }
+
+func (s *suite) item(name, value string) destination.Item {
+	return destination.Item{Name: s.name(name), Value: []byte(value), Mark: mark, Token: token + fmt.Sprintf("%x", value)[:min(20, 2*len(value))]}
+}
+
+func (s *suite) read(name string) destination.Found {
+	s.t.Helper()
+	found, err := s.dest.Read(s.ctx(), s.name(name))
+	if err != nil {
+		s.t.Fatalf("reading %s: %v", name, err)
+	}
+	return found
+}
+
+// write writes what is not there yet, or what was read just now.
+func (s *suite) write(name, value string) destination.Held {
+	s.t.Helper()
+	held, err := s.dest.Write(s.ctx(), s.item(name, value), s.read(name))
+	if err != nil {
+		s.t.Fatalf("writing %s: %v", name, err)
+	}
+	return held
+}
+
+// holds says what somebody who uses the place must find.
+func (s *suite) holds(name, value string) {
+	s.t.Helper()
+	got, ok := s.place.Get(s.t, s.name(name))
+	switch {
+	case !ok:
+		s.t.Errorf("%s is not at the place", name)
+	case got != value:
+		s.t.Errorf("%s is another value at the place", name)
+	}
+}
+
+// present says what Read must find of ours.
+func (s *suite) present(name, value string, held destination.Held) destination.Found {
+	s.t.Helper()
+	f := s.read(name)
+	if f.State != destination.Present || f.ID != held.ID || f.Version != held.Version {
+		s.t.Errorf("%s: found state %d, id %q, version %q; the write left %+v", name, f.State, f.ID, f.Version, held)
+	}
+	if s.rules.Marks && f.Mark != mark {
+		s.t.Errorf("%s: the mark is %q", name, f.Mark)
+	}
+	if f.Known && !bytes.Equal(f.Value, []byte(value)) {
+		s.t.Errorf("%s: another value is read back", name)
+	}
+	if f.Known != s.rules.Readable {
+		s.t.Errorf("%s: values can be read: %v, the rules say %v", name, f.Known, s.rules.Readable)
+	}
+	return f
+}
+
+// failed says how a call must have failed, and that its text gives nothing away.
+func (s *suite) failed(err error, codes ...string) *destination.Error {
+	s.t.Helper()
+	var e *destination.Error
+	if !errors.As(err, &e) {
+		s.t.Fatalf("failed with %T %v, want a *destination.Error with code %v", err, err, codes)
+	}
+	if !slices.Contains(codes, e.Code) {
+		s.t.Errorf("failed with %q (%s), want %v", e.Code, e.Text, codes)
+	}
+	if e.Text == "" || e.Class == "" {
+		s.t.Errorf("the error says too little: %+v", e)
+	}
+	for text := range strings.SplitSeq(fmt.Sprintf("%v\n%s\n%v", err, e.Text, e.Err), "\n") {
+		for _, secret := range append(s.place.Secrets(), "the-value") {
+			if secret != "" && strings.Contains(text, secret) {
+				s.t.Errorf("an error of code %q tells a secret", e.Code)
+			}
+		}
+	}
+	return e
+}
+
+func (s *suite) absent() {
+	f := s.read("nothing")
+	if f.State != destination.Absent || f.Mark != "" {
+		s.t.Errorf("found %+v", f)
+	}
+	if err := s.dest.Delete(s.ctx(), f); err != nil {
+		s.t.Errorf("deleting it: %v", err)
+	}
+}
+
+func (s *suite) life() {
+	held := s.write("one", "the-value-1")
+	s.holds("one", "the-value-1")
+	s.present("one", "the-value-1", held)
+
+	next := s.write("one", "the-value-2")
+	s.holds("one", "the-value-2")
+	if next.Version == held.Version {
+		s.t.Error("a write leaves the version as it was")
+	}
+	f := s.present("one", "the-value-2", next)
+
+	if err := s.dest.Delete(s.ctx(), f); err != nil {
+		s.t.Fatal(err)
+	}
+	if _, ok := s.place.Get(s.t, s.name("one")); ok {
+		s.t.Error("it is still there after it was deleted")
+	}
+	if after := s.read("one"); after.State == destination.Present {
+		s.t.Error("read finds it after it was deleted")
+	}
+	if err := s.dest.Delete(s.ctx(), f); err != nil {
+		s.t.Errorf("deleting what has gone: %v", err)
+	}
+}
+
+func (s *suite) foreignStays() {
+	before := s.read("theirs")
+	s.place.Put(s.t, s.name("theirs"), "their-value")
+	_, err := s.dest.Write(s.ctx(), s.item("theirs", "the-value"), before)
+	s.failed(err, destination.Exists)
+	s.holds("theirs", "their-value")
+	f := s.read("theirs")
+	if f.State != destination.Present || f.Mark == mark {
+		s.t.Errorf("found state %d with the mark %q", f.State, f.Mark)
+	}
+	// Told to, it takes the name over.
+	held, err := s.dest.Write(s.ctx(), s.item("theirs", "the-value"), f)
+	if err != nil {
+		s.t.Fatalf("taking it over: %v", err)
+	}
+	s.holds("theirs", "the-value")
+	s.present("theirs", "the-value", held)
+}
+
+// changed: where the place has a call for it, what has changed since it was read is not overwritten; elsewhere it is seen by
+// the next read.
+func (s *suite) changed() {
+	held := s.write("one", "the-value")
+	before := s.read("one")
+	s.place.Put(s.t, s.name("one"), "their-value")
+	if now := s.read("one"); now.ID == held.ID && now.Version == held.Version {
+		s.t.Error("what somebody else has written is not noticed")
+	}
+	if _, err := s.dest.Write(s.ctx(), s.item("one", "the-value-2"), before); err != nil {
+		s.failed(err, destination.Changed)
+		s.holds("one", "their-value")
+	}
+}
+
+func (s *suite) recovered() {
+	s.write("one", "the-value-1")
+	if err := s.dest.Delete(s.ctx(), s.read("one")); err != nil {
+		s.t.Fatal(err)
+	}
+	f := s.read("one")
+	if s.rules.Marks && f.State == destination.Deleted && f.Mark != mark {
+		s.t.Errorf("a deleted name of ours has the mark %q", f.Mark)
+	}
+	held, err := s.dest.Write(s.ctx(), s.item("one", "the-value-2"), f)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.holds("one", "the-value-2")
+	s.present("one", "the-value-2", held)
+}
+
+func (s *suite) list() {
+	n := 130
+	if s.rules.MaxNames > 0 {
+		n = min(n, s.rules.MaxNames-10)
+	}
+	want := map[string]destination.Held{}
+	for i := range n {
+		name := fmt.Sprintf("name %d", i)
+		want[s.fold(s.name(name))] = s.write(name, "the-value")
+	}
+	s.place.Put(s.t, s.name("theirs"), "their-value")
+	seen := map[string]destination.Found{}
+	for f, err := range s.dest.List(s.ctx()) {
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		if f.Known || f.Value != nil {
+			s.t.Errorf("the list has the value of %s", f.Name)
+		}
+		if _, twice := seen[s.fold(f.Name)]; twice {
+			s.t.Errorf("%s is listed twice", f.Name)
+		}
+		seen[s.fold(f.Name)] = f
+	}
+	if theirs, ok := seen[s.fold(s.name("theirs"))]; !ok || theirs.Mark == mark {
+		s.t.Errorf("the name of somebody else is listed: %v, with the mark %q", ok, theirs.Mark)
+	}
+	for name := range want {
+		if f, ok := seen[name]; !ok || f.State != destination.Present {
+			s.t.Fatalf("%s is not listed, of %v", name, slices.Sorted(maps.Keys(seen)))
+		}
+	}
+	for range s.dest.List(s.ctx()) {
+		break // whoever has seen enough may stop
+	}
+}
+
+func (s *suite) fold(name string) string {
+	if s.rules.Fold == nil {
+		return name
+	}
+	return s.rules.Fold(name)
+}
+
+func (s *suite) largest() {
+	value := strings.Repeat("v", s.rules.MaxValue)
+	s.write("large", value)
+	s.holds("large", value)
+	it := s.item("larger", "v")
+	it.Value = []byte(value + "v")
+	_, err := s.dest.Write(s.ctx(), it, s.read("larger"))
+	if e := s.failed(err, destination.TooLarge, destination.BadRequest); e.Class != destination.Client {
+		s.t.Errorf("too large a value is the fault of %q", e.Class)
+	}
+}
+
+func (s *suite) bytes() {
+	for i, value := range []string{" ", "{}", `"quoted"`, "line\nline\r\n", "ünïcödé ✓ \U0001F512", "\ttab", "a=b&c=d%20", "${{ secrets.X }}", "</script>"} {
+		name := fmt.Sprintf("value %d", i)
+		held := s.write(name, value)
+		s.holds(name, value)
+		s.present(name, value, held)
+	}
+}
+
+func (s *suite) tags() {
+	it := s.item("tagged", "the-value-1")
+	if s.rules.MaxTags > 0 {
+		it.Tags = map[string]string{"team": "payments", "stage": "test"}
+	}
+	if _, err := s.dest.Write(s.ctx(), it, s.read("tagged")); err != nil {
+		s.t.Fatal(err)
+	}
+	it = s.item("tagged", "the-value-2")
+	if s.rules.MaxTags > 0 {
+		it.Tags, it.OldTags = map[string]string{"team": "accounts"}, []string{"stage"}
+	}
+	held, err := s.dest.Write(s.ctx(), it, s.read("tagged"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.present("tagged", "the-value-2", held)
+}
+
+func (s *suite) throttled() {
+	was := s.read("one")
+	s.place.Fail(Fault{Kind: Throttle, RetryAfter: 7 * time.Second})
+	_, err := s.dest.Read(s.ctx(), s.name("one"))
+	if e := s.failed(err, destination.Throttled); e.Class != destination.External || e.RetryAfter != 0 && e.RetryAfter != 7*time.Second {
+		s.t.Errorf("class %q, retry after %v", e.Class, e.RetryAfter)
+	}
+	_, err = s.dest.Write(s.ctx(), s.item("one", "the-value"), was)
+	if e := s.failed(err, destination.Throttled); e.Unknown {
+		s.t.Error("a throttled write was certainly not done")
+	}
+	s.place.Fail(Fault{})
+	s.write("one", "the-value")
+	s.holds("one", "the-value")
+}
+
+func (s *suite) trouble() {
+	s.write("one", "the-value-1")
+	was := s.read("one")
+	s.place.Fail(Fault{Kind: Trouble})
+	_, err := s.dest.Read(s.ctx(), s.name("one"))
+	if e := s.failed(err, destination.Unavailable); e.Class != destination.External {
+		s.t.Errorf("class %q", e.Class)
+	}
+	_, err = s.dest.Write(s.ctx(), s.item("one", "the-value-2"), was)
+	if e := s.failed(err, destination.Unavailable); !e.Unknown {
+		s.t.Error("a write that failed so may have been done")
+	}
+	s.failed(s.dest.Delete(s.ctx(), was), destination.Unavailable)
+	for _, err := range s.dest.List(s.ctx()) {
+		s.failed(err, destination.Unavailable)
+	}
+	s.place.Fail(Fault{})
+	s.holds("one", "the-value-1")
+}
+
+func (s *suite) refused() {
+	was := s.read("one")
+	s.place.Fail(Fault{Kind: Refuse})
+	_, err := s.dest.Read(s.ctx(), s.name("one"))
+	if e := s.failed(err, destination.Denied, destination.NoPlace); e.Class != destination.Client {
+		s.t.Errorf("class %q", e.Class)
+	}
+	_, err = s.dest.Write(s.ctx(), s.item("one", "the-value"), was)
+	if e := s.failed(err, destination.Denied, destination.NoPlace); e.Unknown {
+		s.t.Error("a refused write was certainly not done")
+	}
+	checks := s.dest.Verify(s.ctx())
+	if !slices.ContainsFunc(checks, func(c destination.Check) bool { return !c.OK && !c.Unknown }) {
+		s.t.Errorf("verify finds nothing wrong: %+v", checks)
+	}
+	s.place.Fail(Fault{})
+}
+
+func (s *suite) lostRequest() {
+	was := s.read("one")
+	s.place.Fail(Fault{Kind: DropBefore})
+	_, err := s.dest.Read(s.ctx(), s.name("one"))
+	if e := s.failed(err, destination.Unreachable, destination.Unavailable); e.Class != destination.External {
+		s.t.Errorf("class %q", e.Class)
+	}
+	_, err = s.dest.Write(s.ctx(), s.item("one", "the-value"), was)
+	s.failed(err, destination.Unreachable, destination.Unavailable)
+	s.place.Fail(Fault{})
+	s.write("one", "the-value")
+	s.holds("one", "the-value")
+}
+
+func (s *suite) lostAnswer() {
+	was := s.read("one")
+	s.place.Fail(Fault{Kind: DropAfter, Writes: true, Times: 1})
+	it := s.item("one", "the-value")
+	held, err := s.dest.Write(s.ctx(), it, was)
+	s.place.Fail(Fault{})
+	if err != nil { // it is allowed to find out by itself
+		if e := s.failed(err, destination.Unreachable, destination.Unavailable, destination.Unexpected); !e.Unknown {
+			s.t.Error("a write whose answer is lost may have been done")
+		}
+		// Whoever reads back sees whether it was, and may finish it.
+		f := s.read("one")
+		if s.rules.Marks && f.State == destination.Present && f.Mark != mark {
+			s.t.Errorf("what the lost write made has the mark %q", f.Mark)
+		}
+		if held, err = s.dest.Write(s.ctx(), it, f); err != nil {
+			s.t.Fatalf("finishing it: %v", err)
+		}
+	}
+	s.holds("one", "the-value")
+	s.present("one", "the-value", held)
+
+	f := s.read("one")
+	s.place.Fail(Fault{Kind: DropAfter, Writes: true, Times: 1})
+	err = s.dest.Delete(s.ctx(), f)
+	s.place.Fail(Fault{})
+	if err != nil {
+		if err := s.dest.Delete(s.ctx(), s.read("one")); err != nil {
+			s.t.Fatalf("deleting it again: %v", err)
+		}
+	}
+	if _, ok := s.place.Get(s.t, s.name("one")); ok {
+		s.t.Error("it is still there")
+	}
+}
+
+func (s *suite) noAnswer() {
+	was := s.read("one")
+	s.place.Fail(Fault{Kind: Hang})
+	defer s.place.Fail(Fault{})
+	for what, call := range map[string]func(context.Context) error{
+		"read":   func(ctx context.Context) error { _, err := s.dest.Read(ctx, s.name("one")); return err },
+		"write":  func(ctx context.Context) error { _, err := s.dest.Write(ctx, s.item("one", "the-value"), was); return err },
+		"verify": func(ctx context.Context) error { s.dest.Verify(ctx); return ctx.Err() },
+	} {
+		ctx, cancel := context.WithTimeout(s.ctx(), 50*time.Millisecond)
+		if err := call(ctx); err == nil {
+			s.t.Errorf("%s succeeds without an answer", what)
+		}
+		cancel()
+	}
+}
+
+func (s *suite) verify() {
+	for _, c := range s.dest.Verify(s.ctx()) {
+		if !c.OK && !c.Unknown || c.Name == "" || c.Text == "" {
+			s.t.Errorf("verify: %+v", c)
+		}
+	}
+	for f, err := range s.dest.List(s.ctx()) {
+		if err != nil || f.State == destination.Present {
+			s.t.Errorf("verify leaves %q behind (%v)", f.Name, err)
+		}
+	}
+}
+
+func (s *suite) parallel() {
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			name := fmt.Sprintf("name %d", i)
+			f, err := s.dest.Read(s.ctx(), s.name(name))
+			if err == nil {
+				_, err = s.dest.Write(s.ctx(), s.item(name, "the-value"), f)
+			}
+			if err != nil {
+				s.t.Errorf("%s: %v", name, err)
+			}
+		})
+	}
+	all.Wait()
+	for i := range 8 {
+		s.holds(fmt.Sprintf("name %d", i), "the-value")
+	}
+}
