@@ -513,8 +513,11 @@ func (s *suite) noAnswer() {
 	s.place.Fail(Fault{Kind: Hang})
 	defer s.place.Fail(Fault{})
 	for what, call := range map[string]func(context.Context) error{
-		"read":   func(ctx context.Context) error { _, err := s.dest.Read(ctx, s.name("one")); return err },
-		"write":  func(ctx context.Context) error { _, err := s.dest.Write(ctx, s.item("one", "the-value"), was); return err },
+		"read": func(ctx context.Context) error { _, err := s.dest.Read(ctx, s.name("one")); return err },
+		"write": func(ctx context.Context) error {
+			_, err := s.dest.Write(ctx, s.item("one", "the-value"), was)
+			return err
+		},
 		"verify": func(ctx context.Context) error { s.dest.Verify(ctx); return ctx.Err() },
 	} {
 		ctx, cancel := context.WithTimeout(s.ctx(), 50*time.Millisecond)
