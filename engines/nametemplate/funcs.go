@@ -1,4 +1,4 @@
-package cloud
+package nametemplate
 
 import (
 	"crypto/rand"
@@ -16,36 +16,43 @@ import (
 	"github.com/google/uuid"
 )
 
+// MaxBytes is the longest text that a template, or a function in it, makes.
+const MaxBytes = 4096
+
 var (
-	errTooMuch = fmt.Errorf("makes more than %d bytes", maxTextBytes)
+	errTooMuch = fmt.Errorf("makes more than %d bytes", MaxBytes)
 	errNested  = errors.New("templates in templates (define, block, template) cannot be used here")
 )
 
-// nameFuncs are the functions of templates. What they return is no longer than maxTextBytes.
-func nameFuncs(now time.Time) template.FuncMap {
+// stable are the functions that make the same of the same. What they return is no longer than MaxBytes.
+var stable = template.FuncMap{
+	"truncate":        truncate,
+	"truncate_sha256": truncateSHA256,
+	"uppercase":       strings.ToUpper,
+	"lowercase":       strings.ToLower,
+	"replace": func(old, with, s string) (string, error) {
+		return limited(strings.ReplaceAll(s, old, with))
+	},
+	"sha256": func(s string) string { return hexSum(s) },
+	"base64": func(s string) (string, error) { return limited(base64.StdEncoding.EncodeToString([]byte(s))) },
+	// In place of the language's own, which pad to any width.
+	"print":  func(args ...any) (string, error) { return limited(fmt.Sprint(args...)) },
+	"printf": sprintf,
+}
+
+// Fresh are functions that make something new each time, or tell the time.
+func Fresh(now time.Time) template.FuncMap {
 	return template.FuncMap{
-		"random":          randomText,
-		"truncate":        truncate,
-		"truncate_sha256": truncateSHA256,
-		"uppercase":       strings.ToUpper,
-		"lowercase":       strings.ToLower,
-		"replace": func(old, with, s string) (string, error) {
-			return limited(strings.ReplaceAll(s, old, with))
-		},
-		"sha256":           func(s string) string { return hexSum(s) },
-		"base64":           func(s string) (string, error) { return limited(base64.StdEncoding.EncodeToString([]byte(s))) },
+		"random":           randomText,
 		"unix_time":        func() string { return strconv.FormatInt(now.Unix(), 10) },
 		"unix_time_millis": func() string { return strconv.FormatInt(now.UnixMilli(), 10) },
 		"timestamp":        func(layout string) (string, error) { return limited(now.UTC().Format(layout)) },
 		"uuid":             uuid.NewString,
-		// In place of the language's own, which pad to any width.
-		"print":  func(args ...any) (string, error) { return limited(fmt.Sprint(args...)) },
-		"printf": sprintf,
 	}
 }
 
 func limited(s string) (string, error) {
-	if len(s) > maxTextBytes {
+	if len(s) > MaxBytes {
 		return "", errTooMuch
 	}
 	return s, nil
