@@ -78,6 +78,7 @@ type Rules struct {
 	CheckName func(name string) (problem string)
 	// Fold returns a name in the form in which the place compares names; nil: as they are.
 	Fold     func(name string) string
+	MinValue int // fewest bytes of a value
 	MaxValue int // most bytes of a value
 	MaxTotal int // most bytes of all values together; 0: no limit of its own
 	MaxNames int // most names; 0: no limit of its own
@@ -127,6 +128,8 @@ type Found struct {
 	ID string
 	// Version changes with every write, whoever makes it.
 	Version string
+	// ChangedAt is when the last write was, as the place tells it; zero if it does not.
+	ChangedAt time.Time
 	// Value is what is there, if Known. Only Read fills it.
 	Value []byte
 	Known bool
