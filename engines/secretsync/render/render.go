@@ -238,11 +238,13 @@ func (p *Plan) checkValue(value []byte) string {
 // whole returns the value of a secret under one name.
 func (p *Plan) whole(secret map[string]json.RawMessage) (value []byte, problem string) {
 	if p.format() == JSON {
-		value, err := json.Marshal(secret) // with sorted keys
-		if err != nil {
+		var b bytes.Buffer
+		enc := json.NewEncoder(&b)
+		enc.SetEscapeHTML(false)
+		if err := enc.Encode(secret); err != nil { // with sorted keys
 			return nil, "the secret cannot be encoded"
 		}
-		return value, ""
+		return bytes.TrimSuffix(b.Bytes(), []byte("\n")), ""
 	}
 	if len(secret) != 1 {
 		return nil, fmt.Sprintf("the format raw takes one key, the secret has %d: choose one with include, or granularity secret-key", len(secret))

@@ -1,0 +1,64 @@
+package secretsync
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// clients keeps destinations open for as long as their record does not change. Safe for concurrent use.
+type clients struct {
+	mu   sync.Mutex
+	open map[string]*opened // by destination id
+}
+
+type opened struct {
+	version storage.Index // of the record it was opened by
+	dest    *paced
+}
+
+// get returns the destination of a record, which was stored at a version.
+func (c *clients) get(d *destinationRecord, version storage.Index, open func() (destination.Destination, destination.Rate, error)) (*paced, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	had := c.open[d.ID]
+	if had != nil && had.version == version {
+		return had.dest, nil
+	}
+	dest, rate, err := open()
+	if err != nil {
+		return nil, fmt.Errorf("opening the destination: %w", err)
+	}
+	now := &opened{version, newPaced(dest, rate)}
+	if had != nil { // whoever uses it finishes; what it has spent is spent
+		now.dest.reads, now.dest.writes = had.dest.reads, had.dest.writes
+		had.dest.Close() //nolint:errcheck // there is nothing to lose
+	}
+	if c.open == nil {
+		c.open = map[string]*opened{}
+	}
+	c.open[d.ID] = now
+	return now.dest, nil
+}
+
+// drop closes what is open of a destination.
+func (c *clients) drop(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if had := c.open[id]; had != nil {
+		had.dest.Close() //nolint:errcheck // there is nothing to lose
+		delete(c.open, id)
+	}
+}
+
+// close closes all.
+func (c *clients) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, had := range c.open {
+		had.dest.Close() //nolint:errcheck // there is nothing to lose
+	}
+	c.open = nil
+}

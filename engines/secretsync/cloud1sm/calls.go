@@ -1,0 +1,240 @@
+package cloud1sm
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	sdk "github.com/aws/aws-sdk-go-v2/aws"
+	awsmiddleware "github.com/aws/aws-sdk-go-v2/aws/middleware"
+	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
+	"github.com/aws/aws-sdk-go-v2/service/sts"
+	"github.com/aws/smithy-go/logging"
+	"github.com/aws/smithy-go/middleware"
+
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+)
+
+const (
+	callTimeout    = 30 * time.Second
+	maxAnswerBytes = 8 << 20 // of a page of 100 secrets with all their tags
+	sessionName    = "coffer-sync"
+	expiryWindow   = 5 * time.Minute // temporary credentials are renewed as long before their end
+)
+
+// open makes a destination. What the configuration leaves out comes from the environment, now.
+func open(c destination.Config, env destination.Env) (destination.Destination, error) {
+	cfg, ok := c.(*Config)
+	if !ok {
+		return nil, ours("a configuration of another type")
+	}
+	own := *cfg
+	getenv := env.Getenv
+	if getenv == nil {
+		getenv = func(string) string { return "" }
+	}
+	region, err := regionOf(own.Region, getenv)
+	if err != nil {
+		return nil, err
+	}
+	d := &place{config: own, region: region, wire: &wire{}}
+	d.wire.client = clientOf(env.Client)
+	options := []func(*middleware.Stack) error{awsmiddleware.AddUserAgentKey("coffer")}
+	as := d.credentials(getenv)
+	if own.RoleARN != "" {
+		stsURL := env.AuthorityURL
+		if stsURL == "" {
+			stsURL = env.URL // where all services are, as on one's own premises
+		}
+		as = &assumed{d: d, next: sts.New(sts.Options{
+			Region: region, BaseEndpoint: endpoint(stsURL), HTTPClient: &wire{client: d.wire.client}, Retryer: sdk.NopRetryer{},
+			Credentials: as, APIOptions: options, Logger: logging.Nop{},
+		})}
+	}
+	d.cache = sdk.NewCredentialsCache(as, func(o *sdk.CredentialsCacheOptions) { o.ExpiryWindow = expiryWindow })
+	d.api = secretsmanager.New(secretsmanager.Options{
+		Region: region, BaseEndpoint: endpoint(env.URL), HTTPClient: d.wire, Retryer: sdk.NopRetryer{},
+		Credentials: d.cache, APIOptions: options, Logger: logging.Nop{},
+	})
+	return d, nil
+}
+
+func endpoint(url string) *string {
+	if url == "" {
+		return nil
+	}
+	return &url
+}
+
+// regionOf says where the secrets are. A region becomes part of the host that is called, so that it is checked wherever it
+// comes from.
+func regionOf(configured string, getenv func(string) string) (string, error) {
+	for _, source := range []struct {
+		name   string
+		region func() string
+	}{
+		{"region", func() string { return configured }},
+		{"AWS_REGION", func() string { return getenv("AWS_REGION") }},
+		{"AWS_DEFAULT_REGION", func() string { return getenv("AWS_DEFAULT_REGION") }},
+		{"the shared configuration", sharedRegion},
+	} {
+		region := source.region()
+		if region == "" {
+			continue
+		}
+		if !regionPattern.MatchString(region) {
+			return "", client(destination.BadRequest, source.name+": must be the code of a region, such as us-east-1")
+		}
+		return region, nil
+	}
+	return "", client(destination.BadRequest, "region: is missing, and the server's environment has no AWS_REGION: set region")
+}
+
+// sharedRegion is what the operator's files say.
+func sharedRegion() string {
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	cfg, err := config.LoadDefaultConfig(ctx, config.WithLogger(logging.Nop{}))
+	if err != nil {
+		return ""
+	}
+	return cfg.Region
+}
+
+// credentials are those of the configuration, else of the environment, else whatever the provider's chain finds. The chain is
+// asked when it is needed, and calls by itself: also the addresses of the machine's own role.
+func (d *place) credentials(getenv func(string) string) sdk.CredentialsProvider {
+	if d.config.AccessKeyID != "" {
+		return d.static(d.config.AccessKeyID.Reveal(), d.config.SecretAccessKey.Reveal(), "")
+	}
+	if id, secret := getenv("AWS_ACCESS_KEY_ID"), getenv("AWS_SECRET_ACCESS_KEY"); id != "" && secret != "" {
+		return d.static(id, secret, getenv("AWS_SESSION_TOKEN"))
+	}
+	return sdk.CredentialsProviderFunc(func(ctx context.Context) (sdk.Credentials, error) {
+		ctx, cancel := bounded(ctx)
+		defer cancel()
+		cfg, err := config.LoadDefaultConfig(ctx, config.WithRegion(d.region), config.WithLogger(logging.Nop{}))
+		if err == nil {
+			var found sdk.Credentials
+			if found, err = cfg.Credentials.Retrieve(ctx); err == nil {
+				return found, nil
+			}
+		}
+		if ctx.Err() != nil {
+			return sdk.Credentials{}, stopped(ctx.Err(), "looking for credentials", false)
+		}
+		return sdk.Credentials{}, client(destination.Denied,
+			"there are no credentials: set access_key_id and secret_access_key, or give the server some in its environment")
+	})
+}
+
+// static are credentials that are known. Those that could not be sent in a header are refused without a word of them.
+func (d *place) static(id, secret, token string) sdk.CredentialsProvider {
+	if !keyPattern.MatchString(id) || strings.ContainsFunc(secret+token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return sdk.CredentialsProviderFunc(func(context.Context) (sdk.Credentials, error) {
+			return sdk.Credentials{}, client(destination.Denied, "the credentials of the server's environment are malformed")
+		})
+	}
+	return credentials.NewStaticCredentialsProvider(id, secret, token)
+}
+
+// assumed are the credentials of a role.
+type assumed struct {
+	d    *place
+	next *sts.Client
+}
+
+// Retrieve implements aws.CredentialsProvider.
+func (a *assumed) Retrieve(ctx context.Context) (sdk.Credentials, error) {
+	in := &sts.AssumeRoleInput{RoleArn: &a.d.config.RoleARN, RoleSessionName: sdk.String(sessionName)}
+	if a.d.config.ExternalID != "" {
+		in.ExternalId = &a.d.config.ExternalID
+	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	out, err := a.next.AssumeRole(ctx, in)
+	if err != nil {
+		return sdk.Credentials{}, failed(err, "AssumeRole", false)
+	}
+	got := out.Credentials
+	if got == nil || got.AccessKeyId == nil || got.SecretAccessKey == nil || got.SessionToken == nil || got.Expiration == nil {
+		return sdk.Credentials{}, senseless("AssumeRole", false)
+	}
+	return sdk.Credentials{
+		AccessKeyID: *got.AccessKeyId, SecretAccessKey: *got.SecretAccessKey, SessionToken: *got.SessionToken,
+		CanExpire: true, Expires: *got.Expiration, Source: sessionName,
+	}, nil
+}
+
+// clientOf returns the client that was given, but for redirects, which the services do not send.
+func clientOf(given *http.Client) *http.Client {
+	own := http.Client{}
+	if given != nil {
+		own = *given
+	}
+	own.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &own
+}
+
+// wire is what the SDK sends requests with.
+type wire struct {
+	client *http.Client
+	skew   atomic.Int64 // of the other clock, in nanoseconds, as of the last answer
+}
+
+// Do implements the SDK's HTTPClient. It bounds answers, and ends successes that are not the provider's with an error: the
+// SDK does not look into the answers of calls that return nothing, so that a page of whatever else is at the address would
+// pass for a tag that has been set.
+func (w *wire) Do(r *http.Request) (*http.Response, error) {
+	answer, err := w.client.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	if at, err := http.ParseTime(answer.Header.Get("Date")); err == nil {
+		w.skew.Store(int64(time.Until(at)))
+	}
+	known := answer.Header.Get("X-Amzn-Requestid") != "" || strings.HasPrefix(answer.Header.Get("Content-Type"), "application/x-amz-json")
+	if answer.StatusCode < http.StatusMultipleChoices && !known {
+		_ = answer.Body.Close()
+		return nil, errForeign
+	}
+	answer.Body = struct {
+		io.Reader
+		io.Closer
+	}{http.MaxBytesReader(nil, answer.Body, maxAnswerBytes), answer.Body}
+	return answer, nil
+}
+
+// bounded gives a call an end that has none.
+func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, callTimeout)
+}
+
+// do makes one call. Those that change something are said so, for what a lost answer means.
+func do[In, Out any](
+	ctx context.Context, d *place, name string, changes bool,
+	call func(context.Context, *In, ...func(*secretsmanager.Options)) (*Out, error), in *In,
+) (*Out, error) {
+	if ctx.Err() != nil {
+		return nil, stopped(ctx.Err(), name, false)
+	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	out, err := call(ctx, in)
+	if err != nil {
+		e := failed(err, name, changes)
+		if e.Code == destination.Denied {
+			d.cache.Invalidate() // those of a role may have been taken back
+		}
+		return nil, e
+	}
+	return out, nil
+}

@@ -1,0 +1,109 @@
+// Package cloud1sm writes secrets to AWS Secrets Manager, the destination cloud1-sm.
+//
+// A name is a secret, its ID the ARN, which a new secret of the same name would not have, and its version the one with the
+// staging label AWSCURRENT. Whose a secret is says the tag coffer:sync.
+//
+// A new name is one call that creates or fails. A value is replaced in two: the first stores a version that nobody reads yet,
+// under the label COFFER and with Item.Token as its id, the second moves AWSCURRENT to it from the version that was found,
+// which the service refuses if somebody has written meanwhile. So nothing is overwritten unseen, and an attempt that was
+// made before makes no second version. Tags are written before that: when a version is current, all of its write is done.
+//
+// Start reading at place in place.go, then write.go. How requests are made and what errors become is in calls.go and
+// errors.go.
+package cloud1sm
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+)
+
+const (
+	typeName = "cloud1-sm"
+	markKey  = "coffer:sync"
+
+	maxValueBytes = 65536
+	maxName       = 512
+	maxTags       = 50 // of a secret, whoever has set them
+	maxTagKey     = 128
+	maxTagValue   = 256
+)
+
+// Type is AWS Secrets Manager.
+var Type = destination.Type{
+	Name: typeName,
+	Help: "AWS Secrets Manager in one region of one account. The credentials need the actions CreateSecret, DescribeSecret, GetSecretValue, " +
+		"PutSecretValue, UpdateSecretVersionStage, TagResource, UntagResource, DeleteSecret, RestoreSecret and ListSecrets.",
+	Rules: destination.Rules{
+		Granularity: destination.SecretPath,
+		Template:    "vault/{{ .MountAccessor }}/{{ .SecretPath }}",
+		Normalise:   normalise,
+		CheckName:   checkName,
+		MaxValue:    maxValueBytes,
+		MaxTags:     maxTags - 1,
+		CheckTag:    checkTag,
+		Marks:       true,
+		Readable:    true,
+		// Half of what the service takes of an account: 50 a second of each sort of write, and far more reads.
+		Rate: destination.Rate{Writes: 25, WriteBurst: 25, Reads: 100, ReadBurst: 100, Concurrency: 8},
+	},
+	New:  func() destination.Config { return &Config{} },
+	Open: open,
+}
+
+func legalInName(r rune) bool {
+	return r < utf8.RuneSelf && (unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("/_+=.@-", r))
+}
+
+// normalise puts a dash for whatever the service has no room for. A name that is too long stays so: cut, it might be that of
+// another secret.
+func normalise(name string) string {
+	return strings.Map(func(r rune) rune {
+		if legalInName(r) {
+			return r
+		}
+		return '-'
+	}, name)
+}
+
+// checkName holds a name against what the service takes. It advises against names that end in a dash and six characters, such
+// as "my-secret", because an ARN without its end would be mistaken for one with it; here every ARN is whole.
+func checkName(name string) string {
+	switch {
+	case name == "":
+		return "a name has at least 1 character"
+	case strings.ContainsFunc(name, func(r rune) bool { return !legalInName(r) }):
+		return "a name has only letters A-Z and a-z, digits and / _ + = . @ -"
+	case len(name) > maxName:
+		return fmt.Sprintf("a name has at most %d characters, this one has %d", maxName, len(name))
+	}
+	return ""
+}
+
+// legalInTag says what the service takes in keys and values of tags.
+func legalInTag(r rune) bool {
+	return unicode.IsLetter(r) || unicode.IsNumber(r) || unicode.In(r, unicode.Zs) || strings.ContainsRune("_.:/=+-@", r)
+}
+
+func illegalInTag(text string) bool {
+	return !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return !legalInTag(r) })
+}
+
+func checkTag(key, value string) string {
+	switch {
+	case key == "" || utf8.RuneCountInString(key) > maxTagKey:
+		return fmt.Sprintf("the key of a tag has 1 to %d characters", maxTagKey)
+	case utf8.RuneCountInString(value) > maxTagValue:
+		return fmt.Sprintf("the value of a tag has at most %d characters", maxTagValue)
+	case illegalInTag(key) || illegalInTag(value):
+		return "tags have only letters, digits, spaces and _ . : / = + - @"
+	case len(key) >= 4 && strings.EqualFold(key[:4], "aws:"):
+		return "tags whose key begins with aws: are the provider's own"
+	case key == markKey:
+		return "the tag " + markKey + " says whose a secret is and is set by itself"
+	}
+	return ""
+}

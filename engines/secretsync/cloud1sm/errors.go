@@ -1,0 +1,309 @@
+package cloud1sm
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/aws/smithy-go"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
+
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+)
+
+const (
+	maxWords = 200 // of the provider's
+	hidden   = "[hidden]"
+)
+
+// vendorCode is the provider's word for a refusal, without the "Exception" that some end in. It is the Err of an error.
+type vendorCode string
+
+func (c vendorCode) Error() string { return string(c) }
+
+const (
+	notFound         = vendorCode("ResourceNotFound")
+	exists           = vendorCode("ResourceExists")
+	invalidRequest   = vendorCode("InvalidRequest")
+	invalidParameter = vendorCode("InvalidParameter")
+	limitExceeded    = vendorCode("LimitExceeded")
+	decryption       = vendorCode("DecryptionFailure")
+	encryption       = vendorCode("EncryptionFailure")
+	noCode           = vendorCode("UnknownError") // the SDK's, for an error without a code
+)
+
+// meaning of the provider's codes. What is not here is told from the status.
+var meaning = map[vendorCode]struct {
+	class destination.Class
+	code  string
+}{
+	notFound:               {destination.Client, destination.NoPlace},
+	exists:                 {destination.Client, destination.Exists},
+	invalidRequest:         {destination.Client, destination.BadRequest},
+	invalidParameter:       {destination.Client, destination.BadRequest},
+	limitExceeded:          {destination.Client, destination.Quota},
+	decryption:             {destination.Client, destination.BadRequest},
+	encryption:             {destination.Client, destination.BadRequest},
+	"InvalidNextToken":     {destination.External, destination.Unexpected},
+	"MalformedInput":       {destination.Client, destination.BadRequest},
+	"PreconditionNotMet":   {destination.Client, destination.BadRequest},
+	"Serialization":        {destination.Client, destination.BadRequest},
+	"Validation":           {destination.Client, destination.BadRequest},
+	"ValidationError":      {destination.Client, destination.BadRequest},
+	"RegionDisabled":       {destination.Client, destination.NoPlace},
+	"UnknownOperation":     {destination.Client, destination.NoPlace},
+	"InternalFailure":      {destination.External, destination.Unavailable},
+	"InternalServiceError": {destination.External, destination.Unavailable},
+
+	"AccessDenied":               {destination.Client, destination.Denied},
+	"ExpiredToken":               {destination.Client, destination.Denied},
+	"IncompleteSignature":        {destination.Client, destination.Denied},
+	"InvalidAccessKeyId":         {destination.Client, destination.Denied},
+	"InvalidClientTokenId":       {destination.Client, destination.Denied},
+	"InvalidSignature":           {destination.Client, destination.Denied},
+	"MissingAuthenticationToken": {destination.Client, destination.Denied},
+	"NotAuthorized":              {destination.Client, destination.Denied},
+	"OptInRequired":              {destination.Client, destination.Denied},
+	"RequestExpired":             {destination.Client, destination.Denied},
+	"SignatureDoesNotMatch":      {destination.Client, destination.Denied},
+	"UnrecognizedClient":         {destination.Client, destination.Denied},
+	"BandwidthLimitExceeded":     {destination.External, destination.Throttled},
+	"RequestLimitExceeded":       {destination.External, destination.Throttled},
+	"RequestThrottled":           {destination.External, destination.Throttled},
+	"SlowDown":                   {destination.External, destination.Throttled},
+	"Throttled":                  {destination.External, destination.Throttled},
+	"Throttling":                 {destination.External, destination.Throttled},
+	"TooManyRequests":            {destination.External, destination.Throttled},
+}
+
+var errForeign = errors.New("an answer that is not the provider's")
+
+func client(code, text string) *destination.Error {
+	return &destination.Error{Class: destination.Client, Code: code, Text: text}
+}
+
+func ours(text string) *destination.Error {
+	return &destination.Error{Class: destination.Internal, Code: destination.Unexpected, Text: text}
+}
+
+// senseless is an answer without what it must have.
+func senseless(call string, changes bool) *destination.Error {
+	return &destination.Error{
+		Class: destination.External, Code: destination.Unexpected, Unknown: changes,
+		Text: call + ": the answer is not one of AWS: something else is at this address",
+	}
+}
+
+func stopped(err error, call string, changes bool) *destination.Error {
+	e := &destination.Error{Class: destination.External, Code: destination.Unreachable, Unknown: changes, Text: call + ": no answer in time", Err: context.DeadlineExceeded}
+	if errors.Is(err, context.Canceled) {
+		e.Text, e.Err = call+": canceled", context.Canceled
+	}
+	return e
+}
+
+// wordless are the calls that carry a value: nothing that the provider says of them is repeated.
+var wordless = []string{"CreateSecret", "PutSecretValue"}
+
+// failed makes what the SDK returns an error of a destination. Its own texts have requests and answers in them, so none is
+// kept.
+func failed(err error, call string, changes bool) *destination.Error {
+	if e, ok := errors.AsType[*destination.Error](err); ok { // of a refused address, or of the credentials that were needed
+		own := *e
+		return &own
+	}
+	status, retryAfter := 0, time.Duration(0)
+	if answer, ok := errors.AsType[*smithyhttp.ResponseError](err); ok {
+		status, retryAfter = answer.HTTPStatusCode(), waitOf(answer)
+	}
+	said, isAnswer := errors.AsType[smithy.APIError](err)
+	switch {
+	case isAnswer && codeOf(said) != noCode:
+		e := refused(codeOf(said), said.ErrorMessage(), status, call)
+		e.RetryAfter, e.Unknown = retryAfter, changes && e.Code == destination.Unavailable
+		return e
+	case errors.Is(err, errForeign):
+		return senseless(call, changes)
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return stopped(err, call, changes)
+	case status >= http.StatusMultipleChoices:
+		e := refused(noCode, "", status, call)
+		e.RetryAfter, e.Unknown = retryAfter, changes && status >= http.StatusInternalServerError
+		return e
+	case is[*smithy.DeserializationError](err) || status != 0:
+		return senseless(call, changes)
+	case is[*smithyhttp.RequestSendError](err):
+		return unanswered(err, call, changes)
+	}
+	return ours(call + ": the request could not be made")
+}
+
+func is[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
+}
+
+// unanswered is a call that got no answer. Whether it was sent at all is known of some causes.
+func unanswered(err error, call string, changes bool) *destination.Error {
+	e := &destination.Error{Class: destination.External, Code: destination.Unreachable}
+	dial, dialled := errors.AsType[*net.OpError](err)
+	switch {
+	case is[*net.DNSError](err):
+		e.Text = call + ": the name of AWS's host cannot be resolved"
+	case dialled && dial.Op == "dial":
+		e.Text = call + ": AWS cannot be connected to"
+	case is[*tls.CertificateVerificationError](err), is[x509.UnknownAuthorityError](err), is[x509.HostnameError](err), is[tls.RecordHeaderError](err):
+		e.Text = call + ": the certificate of AWS's host is not trusted"
+	default:
+		e.Text, e.Unknown = call+": the connection to AWS broke", changes
+	}
+	return e
+}
+
+func codeOf(said smithy.APIError) vendorCode {
+	code := strings.TrimSuffix(said.ErrorCode(), "Exception")
+	if code == "" || len(code) > 64 || strings.ContainsFunc(code, func(r rune) bool { return r > unicode.MaxASCII || !unicode.IsLetter(r) }) {
+		return noCode
+	}
+	return vendorCode(code)
+}
+
+// refused is an answer that is an error.
+func refused(code vendorCode, message string, status int, call string) *destination.Error {
+	e := &destination.Error{Class: destination.Client, Code: destination.BadRequest, Err: code}
+	switch m, ok := meaning[code]; {
+	case ok:
+		e.Class, e.Code = m.class, m.code
+	case status == http.StatusTooManyRequests:
+		e.Class, e.Code = destination.External, destination.Throttled
+	case status >= http.StatusInternalServerError || status == http.StatusRequestTimeout:
+		e.Class, e.Code = destination.External, destination.Unavailable
+	case status == http.StatusUnauthorized, status == http.StatusForbidden:
+		e.Code = destination.Denied
+	case status == http.StatusRequestEntityTooLarge:
+		e.Code = destination.TooLarge
+	case status < http.StatusBadRequest: // a redirect
+		e.Class, e.Code = destination.External, destination.Unexpected
+	}
+	e.Text = call + ": " + advice(e.Code, code)
+	if code == noCode {
+		e.Text += fmt.Sprintf(" (status %d)", status)
+	} else {
+		e.Text += " (" + string(code) + ")"
+	}
+	if words := fitting(code, message, call); words != "" {
+		e.Text += ": " + words
+	}
+	return e
+}
+
+// advice says what a refusal means and what to do.
+func advice(code string, said vendorCode) string {
+	switch said {
+	case encryption, decryption:
+		return "the key of KMS cannot be used: see kms_key_id, whether it is enabled, and whether the credentials may use it"
+	case "AccessDenied":
+		return "AWS does not allow this call to the credentials: see the policies of the user, the role, the secret and the key"
+	case "ExpiredToken", "RequestExpired":
+		return "AWS does not take the credentials any more"
+	case "InvalidSignature", "SignatureDoesNotMatch":
+		return "AWS refuses the signature: see secret_access_key and the server's clock"
+	}
+	switch code {
+	case destination.Denied:
+		return "AWS does not take the credentials: see access_key_id"
+	case destination.Throttled:
+		return "too many requests"
+	case destination.Unavailable:
+		return "AWS has trouble"
+	case destination.Quota:
+		return "a quota of the account or of the secret is exhausted"
+	case destination.Exists:
+		return "there is a secret of this name"
+	case destination.NoPlace:
+		return "it is not there"
+	case destination.TooLarge:
+		return "the request is too large"
+	case destination.Unexpected:
+		return "AWS answers something unexpected"
+	}
+	return "AWS does not take the request"
+}
+
+// fitting are the provider's words, where they tell more and cannot hold what was sent. A refused signature comes with all
+// that was signed, and a violated rule with the value that violates it.
+func fitting(code vendorCode, message, call string) string {
+	if slices.Contains(wordless, call) {
+		return reason(message)
+	}
+	switch code {
+	case "AccessDenied", invalidRequest, limitExceeded, decryption, encryption, "PreconditionNotMet":
+		return cleaned(message)
+	}
+	return ""
+}
+
+// reasons are phrases of the provider that tell something and nothing of the request.
+var reasons = []string{
+	"explicit deny in a service control policy", "explicit deny in a resource control policy", "explicit deny in a permissions boundary",
+	"explicit deny in a resource-based policy", "explicit deny in an identity-based policy", "explicit deny in a session policy",
+	"explicit deny in a VPC endpoint policy", "no identity-based policy allows", "no resource-based policy allows",
+	"no permissions boundary allows", "no session policy allows", "no service control policy allows", "no VPC endpoint policy allows",
+	"Access to KMS is not allowed", "scheduled for deletion", "marked for deletion", "because it was deleted",
+}
+
+func reason(message string) string {
+	for _, phrase := range reasons {
+		if strings.Contains(message, phrase) {
+			return phrase
+		}
+	}
+	return ""
+}
+
+var (
+	ids  = regexp.MustCompile(`\bA[A-Z]{3}[A-Z0-9]{12,}\b`) // of keys, and of users and roles
+	long = regexp.MustCompile(`[A-Za-z0-9+/=]{40,}`)        // keys, tokens, signatures
+)
+
+// cleaned takes out of the provider's words what looks like a credential, and cuts them.
+func cleaned(message string) string {
+	message, _, _ = strings.Cut(message, "\n")
+	message = ids.ReplaceAllString(message, hidden)
+	message = long.ReplaceAllString(message, hidden)
+	message = strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, strings.ToValidUTF8(message, "?"))
+	if letters := []rune(message); len(letters) > maxWords {
+		message = string(letters[:maxWords]) + " …"
+	}
+	return message
+}
+
+// waitOf reads Retry-After: seconds, or a date.
+func waitOf(answer *smithyhttp.ResponseError) time.Duration {
+	if answer.Response == nil || answer.Response.Response == nil {
+		return 0
+	}
+	text := answer.Response.Header.Get("Retry-After")
+	if seconds, err := strconv.Atoi(text); err == nil {
+		return time.Duration(min(max(seconds, 0), 24*60*60)) * time.Second
+	}
+	if at, err := http.ParseTime(text); err == nil {
+		return min(max(time.Until(at), 0), 24*time.Hour)
+	}
+	return 0
+}

@@ -1,0 +1,141 @@
+package cloud1sm
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"slices"
+
+	sdk "github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
+	"github.com/aws/aws-sdk-go-v2/service/secretsmanager/types"
+
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+)
+
+const (
+	current  = "AWSCURRENT" // the label of the version that is read
+	written  = "COFFER"     // that of the one we wrote last
+	pageSize = 100
+)
+
+// place is one region of one account.
+type place struct {
+	config Config
+	region string
+	api    *secretsmanager.Client
+	cache  *sdk.CredentialsCache
+	wire   *wire
+}
+
+var _ destination.Destination = (*place)(nil)
+
+// seen is the Handle of what Read has found.
+type seen struct {
+	tags map[string]string
+}
+
+// Close implements destination.Destination. The connections belong to the client that was given.
+func (d *place) Close() error { return nil }
+
+// Read implements destination.Destination. A value that the credentials may not read is not known, and no error.
+func (d *place) Read(ctx context.Context, name string) (destination.Found, error) {
+	found, err := d.describe(ctx, name)
+	if err != nil || found.State != destination.Present || found.Version == "" {
+		return found, err
+	}
+	out, err := do(ctx, d, "GetSecretValue", false, d.api.GetSecretValue, &secretsmanager.GetSecretValueInput{
+		SecretId: &found.ID, VersionId: &found.Version,
+	})
+	switch {
+	case err == nil:
+	case unreadable(err):
+		return found, nil
+	case errors.Is(err, notFound), errors.Is(err, invalidRequest): // it has changed meanwhile
+		return d.describe(ctx, name)
+	default:
+		return destination.Found{}, err
+	}
+	switch {
+	case out.SecretString != nil:
+		found.Value, found.Known = []byte(*out.SecretString), true
+	case out.SecretBinary != nil:
+		found.Value, found.Known = out.SecretBinary, true
+	}
+	return found, nil
+}
+
+// unreadable reports whether it is the value, and not the place, that we are kept from.
+func unreadable(err error) bool {
+	return errors.Is(err, vendorCode("AccessDenied")) || errors.Is(err, decryption)
+}
+
+// describe is Read without the value. It takes an ARN, too.
+func (d *place) describe(ctx context.Context, name string) (destination.Found, error) {
+	out, err := do(ctx, d, "DescribeSecret", false, d.api.DescribeSecret, &secretsmanager.DescribeSecretInput{SecretId: &name})
+	if errors.Is(err, notFound) {
+		return destination.Found{Name: name, State: destination.Absent}, nil
+	}
+	if err != nil {
+		return destination.Found{}, err
+	}
+	if out.ARN == nil || out.Name == nil || *out.Name != name && *out.ARN != name {
+		return destination.Found{}, senseless("DescribeSecret", false)
+	}
+	found := foundOf(*out.Name, *out.ARN, out.DeletedDate != nil, out.Tags, out.VersionIdsToStages)
+	found.Handle = &seen{tagsOf(out.Tags)}
+	return found, nil
+}
+
+func foundOf(name, arn string, deleted bool, tags []types.Tag, versions map[string][]string) destination.Found {
+	found := destination.Found{Name: name, State: destination.Present, ID: arn, Mark: tagsOf(tags)[markKey]}
+	if deleted {
+		found.State = destination.Deleted
+	}
+	for id, labels := range versions {
+		if slices.Contains(labels, current) {
+			found.Version = id
+		}
+	}
+	return found
+}
+
+func tagsOf(list []types.Tag) map[string]string {
+	tags := map[string]string{}
+	for _, tag := range list {
+		tags[sdk.ToString(tag.Key)] = sdk.ToString(tag.Value)
+	}
+	return tags
+}
+
+// List implements destination.Destination. The service's listing may be some minutes old.
+func (d *place) List(ctx context.Context) iter.Seq2[destination.Found, error] {
+	return func(yield func(destination.Found, error) bool) {
+		in := &secretsmanager.ListSecretsInput{IncludePlannedDeletion: sdk.Bool(true), MaxResults: sdk.Int32(pageSize)}
+		for {
+			out, err := do(ctx, d, "ListSecrets", false, d.api.ListSecrets, in)
+			if err != nil {
+				yield(destination.Found{}, err)
+				return
+			}
+			for _, s := range out.SecretList {
+				if s.Name == nil || s.ARN == nil {
+					yield(destination.Found{}, senseless("ListSecrets", false))
+					return
+				}
+				if !yield(foundOf(*s.Name, *s.ARN, s.DeletedDate != nil, s.Tags, s.SecretVersionsToStages), nil) {
+					return
+				}
+			}
+			next := sdk.ToString(out.NextToken)
+			if next == "" {
+				return
+			}
+			if next == sdk.ToString(in.NextToken) {
+				yield(destination.Found{}, senseless("ListSecrets", false))
+				return
+			}
+			in.NextToken = &next
+		}
+	}
+}

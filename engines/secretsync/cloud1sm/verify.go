@@ -1,0 +1,149 @@
+package cloud1sm
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	sdk "github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
+	"github.com/aws/aws-sdk-go-v2/service/secretsmanager/types"
+
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+)
+
+// maxSkew is how wrong the clocks may be; the service takes signatures that are 5 minutes off.
+const maxSkew = 4 * time.Minute
+
+// probing tries calls on a secret that there is not: who may make them is told that it is not there.
+type probing struct {
+	*place
+	name   string
+	checks []destination.Check
+}
+
+// Verify implements destination.Destination. What may be done to a secret is tried on one with a random name that does not
+// exist, below "vault/", where names are by default: a policy for other names only refuses it, too.
+func (d *place) Verify(ctx context.Context) []destination.Check {
+	p := &probing{place: d, name: "vault/coffer-verify-" + strings.ToLower(rand.Text())}
+	describe := p.try(func() error {
+		_, err := do(ctx, d, "DescribeSecret", false, d.api.DescribeSecret, &secretsmanager.DescribeSecretInput{SecretId: &p.name})
+		return err
+	})
+	e := describe.err
+	switch {
+	case e == nil || e.Code == destination.Denied:
+		p.add(destination.Check{Name: "reachable", OK: true, Text: "AWS Secrets Manager answers in region " + d.region})
+	default:
+		p.add(destination.Check{Name: "reachable", Text: e.Text})
+		return p.checks
+	}
+	p.clock()
+	letsIn := e == nil || errors.Is(e, vendorCode("AccessDenied"))
+	if !letsIn {
+		p.add(destination.Check{Name: "credentials", Text: e.Text})
+		return p.checks
+	}
+	p.add(destination.Check{Name: "credentials", OK: true, Text: "AWS takes them"})
+	p.permissions(ctx, describe)
+	return p.checks
+}
+
+func (p *probing) add(c destination.Check) { p.checks = append(p.checks, c) }
+
+func (p *probing) clock() {
+	skew := time.Duration(p.wire.skew.Load()).Abs().Round(time.Second)
+	c := destination.Check{Name: "clock", OK: skew <= maxSkew, Text: "it agrees with that of AWS"}
+	if !c.OK {
+		c.Text = fmt.Sprintf("the server's clock is off by %v: AWS refuses signatures that are 5 minutes old or young; set it right", skew)
+	}
+	p.add(c)
+}
+
+// tried is how a call on the missing secret went: it may be made if err is nil.
+type tried struct {
+	err      *destination.Error
+	nameless bool // the call is not about a secret
+}
+
+func (p *probing) try(call func() error) tried {
+	err := call()
+	if err == nil || errors.Is(err, notFound) {
+		return tried{}
+	}
+	e, ok := errors.AsType[*destination.Error](err)
+	if !ok {
+		e = ours("the call failed")
+	}
+	return tried{err: e}
+}
+
+func (p *probing) permissions(ctx context.Context, describe tried) {
+	id, token := &p.name, sdk.String(rand.Text()+rand.Text())
+	read := p.try(func() error {
+		_, err := do(ctx, p.place, "GetSecretValue", false, p.api.GetSecretValue, &secretsmanager.GetSecretValueInput{SecretId: id})
+		return err
+	})
+	list := p.try(func() error {
+		_, err := do(ctx, p.place, "ListSecrets", false, p.api.ListSecrets, &secretsmanager.ListSecretsInput{MaxResults: sdk.Int32(1)})
+		return err
+	})
+	put := p.try(func() error {
+		_, err := do(ctx, p.place, "PutSecretValue", false, p.api.PutSecretValue, &secretsmanager.PutSecretValueInput{
+			SecretId: id, ClientRequestToken: token, SecretString: sdk.String("nothing"), VersionStages: []string{written},
+		})
+		return err
+	})
+	move := p.try(func() error {
+		_, err := do(ctx, p.place, "UpdateSecretVersionStage", false, p.api.UpdateSecretVersionStage, &secretsmanager.UpdateSecretVersionStageInput{
+			SecretId: id, VersionStage: sdk.String(written), MoveToVersionId: token,
+		})
+		return err
+	})
+	remove := p.try(func() error {
+		_, err := do(ctx, p.place, "DeleteSecret", false, p.api.DeleteSecret, &secretsmanager.DeleteSecretInput{
+			SecretId: id, RecoveryWindowInDays: sdk.Int64(defaultRecoveryDays),
+		})
+		return err
+	})
+	restore := p.try(func() error {
+		_, err := do(ctx, p.place, "RestoreSecret", false, p.api.RestoreSecret, &secretsmanager.RestoreSecretInput{SecretId: id})
+		return err
+	})
+	tag := p.try(func() error {
+		_, err := do(ctx, p.place, "TagResource", false, p.api.TagResource, &secretsmanager.TagResourceInput{
+			SecretId: id, Tags: []types.Tag{{Key: sdk.String(markKey), Value: sdk.String("verify")}},
+		})
+		return err
+	})
+	untag := p.try(func() error {
+		_, err := do(ctx, p.place, "UntagResource", false, p.api.UntagResource, &secretsmanager.UntagResourceInput{SecretId: id, TagKeys: []string{markKey}})
+		return err
+	})
+	named := describe.err == nil || put.err == nil || remove.err == nil || tag.err == nil // of the calls on this name
+	p.report("read", named, describe, read, tried{list.err, true})
+	p.add(destination.Check{Name: "create", Unknown: true, Text: "it cannot be tried without writing: the credentials need CreateSecret and TagResource"})
+	p.report("write", named, put, move)
+	p.report("delete", named, remove, restore)
+	p.report("tags", named, tag, untag)
+}
+
+// report joins calls into a check. If nothing at all is allowed on the name that was tried, it may be for its name.
+func (p *probing) report(name string, certain bool, calls ...tried) {
+	c := destination.Check{Name: name, OK: true, Text: "it is allowed"}
+	for _, call := range calls {
+		if call.err == nil {
+			continue
+		}
+		c.OK, c.Text = false, call.err.Text
+		if call.err.Code == destination.Denied && !certain && !call.nameless {
+			c.Unknown = true
+			c.Text += "; the name that was tried begins with vault/: if the policy is for other names, this says nothing"
+		}
+		break
+	}
+	p.add(c)
+}

@@ -1,0 +1,141 @@
+package cloud2kv
+
+import (
+	"context"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/cloud"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
+	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
+	"github.com/Azure/azure-sdk-for-go/sdk/security/keyvault/azsecrets"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+)
+
+// callTimeout ends calls that come without a deadline.
+const callTimeout = 30 * time.Second
+
+// vault is a destination.Destination.
+type vault struct {
+	secrets *azsecrets.Client
+	wire    *wire
+	// patience is how long a write waits for the vault to finish deleting or recovering a secret.
+	patience time.Duration
+	now      func() time.Time
+}
+
+// open is Type.Open.
+func open(c destination.Config, env destination.Env) (destination.Destination, error) {
+	given, ok := c.(*Config)
+	if !ok || env.Client == nil {
+		return nil, &destination.Error{Class: destination.Internal, Code: destination.BadRequest, Text: "the destination cannot be opened: it has no configuration or no client"}
+	}
+	full, err := complete(*given, env.Getenv)
+	if err != nil {
+		return nil, err
+	}
+	in := full.environment()
+	base, authority := "https://"+mustHost(full.KeyVaultURI, in), in.config
+	w := &wire{client: env.Client, authorities: in.authorities}
+	if env.URL != "" {
+		base = strings.TrimSuffix(env.URL, "/")
+	}
+	if env.AuthorityURL != "" {
+		authority = cloud.Configuration{ActiveDirectoryAuthorityHost: env.AuthorityURL}
+		w.authorities = []string{hostOf(env.AuthorityURL)}
+	}
+	w.vault = hostOf(base)
+	options := policy.ClientOptions{
+		Cloud: authority, Transport: w,
+		Retry:     policy.RetryOptions{MaxRetries: -1},
+		Telemetry: policy.TelemetryOptions{ApplicationID: "coffer"},
+	}
+	credential, err := azidentity.NewClientSecretCredential(full.TenantID, full.ClientID, full.ClientSecret.Reveal(), &azidentity.ClientSecretCredentialOptions{
+		ClientOptions: options,
+		// Its hosts are known and fixed, so nobody has to be asked whether they are the right ones.
+		DisableInstanceDiscovery: true,
+	})
+	if err != nil {
+		return nil, unusable("the credentials cannot be used: look at tenant_id, client_id and client_secret")
+	}
+	secrets, err := azsecrets.NewClient(base, &tokens{credential, full.TenantID}, &azsecrets.ClientOptions{
+		ClientOptions:                        options,
+		DisableChallengeResourceVerification: env.URL != "",
+	})
+	if err != nil {
+		return nil, unusable("the vault cannot be used: look at key_vault_uri")
+	}
+	return &vault{secrets: secrets, wire: w, patience: 20 * time.Second, now: time.Now}, nil
+}
+
+func unusable(text string) error {
+	return &destination.Error{Class: destination.Client, Code: destination.BadRequest, Text: text}
+}
+
+// complete fills in what the environment has to say, and returns what is still missing or wrong.
+func complete(c Config, getenv func(string) string) (Config, error) {
+	if getenv == nil {
+		getenv = func(string) string { return "" }
+	}
+	var missing []string
+	fill := func(value, field, variable string) string {
+		if value == "" {
+			value = strings.TrimSpace(getenv(variable))
+		}
+		if value == "" {
+			missing = append(missing, field+" is missing: give it, or set "+variable+" for the server")
+		}
+		return value
+	}
+	c.KeyVaultURI = fill(c.KeyVaultURI, "key_vault_uri", "KEY_VAULT_URI")
+	c.ClientID = fill(c.ClientID, "client_id", "AZURE_CLIENT_ID")
+	c.ClientSecret = engines.Sensitive(fill(c.ClientSecret.Reveal(), "client_secret", "AZURE_CLIENT_SECRET"))
+	c.TenantID = fill(c.TenantID, "tenant_id", "AZURE_TENANT_ID")
+	if problems := append(missing, c.Check()...); len(problems) > 0 {
+		return c, unusable(strings.Join(problems, "; "))
+	}
+	return c, nil
+}
+
+// mustHost returns the host of a URI that has been checked.
+func mustHost(uri string, env *environment) string {
+	host, _ := vaultHost(uri, env)
+	return host
+}
+
+// hostOf returns host and port of a URL, without a port that goes without saying; "" if it is none.
+func hostOf(text string) string {
+	u, err := url.Parse(text)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSuffix(strings.ToLower(u.Host), ":443")
+}
+
+// tokens is the credential. It asks for tokens of the configured tenant only, whatever the vault says.
+type tokens struct {
+	azcore.TokenCredential
+	tenant string
+}
+
+// GetToken implements azcore.TokenCredential.
+func (t *tokens) GetToken(ctx context.Context, o policy.TokenRequestOptions) (azcore.AccessToken, error) {
+	if guid.MatchString(o.TenantID) && guid.MatchString(t.tenant) && !strings.EqualFold(o.TenantID, t.tenant) {
+		return azcore.AccessToken{}, refuse(ctx, &destination.Error{
+			Class: destination.Client, Code: destination.Denied,
+			Text: "the vault belongs to the tenant " + o.TenantID + ", not to tenant_id: change tenant_id, client_id and client_secret",
+		})
+	}
+	o.TenantID = ""
+	return t.TokenCredential.GetToken(ctx, o)
+}
+
+// Close implements destination.Destination.
+func (v *vault) Close() error {
+	v.wire.client.CloseIdleConnections()
+	return nil
+}

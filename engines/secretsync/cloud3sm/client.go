@@ -1,0 +1,245 @@
+package cloud3sm
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	secretmanager "cloud.google.com/go/secretmanager/apiv1"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/stats"
+
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+)
+
+const (
+	serviceAddress = "secretmanager.googleapis.com:443"
+	callTimeout    = 30 * time.Second // of a call without a deadline
+	maxMessage     = 32 << 20         // a page of the list
+)
+
+// place is a destination.Destination: one project. Safe for concurrent use.
+type place struct {
+	project   string
+	locations []string
+	tokens    *tokens
+	conn      *grpc.ClientConn
+	api       *secretmanager.Client
+	dialled   *dialler
+}
+
+func open(c *Config, env destination.Env) (*place, error) {
+	a, err := c.account(env.Getenv)
+	if err != nil {
+		return nil, err
+	}
+	p := &place{project: c.ProjectID, locations: c.Locations, dialled: &dialler{dial: env.Dial}}
+	if p.project == "" {
+		p.project = a.project
+	}
+	client, issuer := env.Client, env.TokenURL
+	if client == nil {
+		client = http.DefaultClient
+	}
+	if issuer == "" {
+		issuer = tokenURL
+	}
+	p.tokens = newTokens(client, issuer, a)
+	if p.conn, err = p.dialled.connect(env); err != nil {
+		return nil, err
+	}
+	// The library's own log, which the environment could turn on, has the values in it.
+	p.api, err = secretmanager.NewClient(context.Background(), option.WithGRPCConn(p.conn), option.WithLogger(slog.New(slog.DiscardHandler)))
+	if err != nil {
+		return nil, errors.Join(misconfigured("the client of Secret Manager cannot be made"), p.conn.Close())
+	}
+	p.api.CallOptions = new(secretmanager.CallOptions) // it repeats nothing, and sets no time of its own
+	return p, nil
+}
+
+// Close implements destination.Destination.
+func (p *place) Close() error { return p.api.Close() }
+
+// account returns who calls: of the configuration, or what the operator's environment names.
+func (c *Config) account(getenv func(string) string) (account, error) {
+	text := c.Credentials.Reveal()
+	if text == "" {
+		const variable = "GOOGLE_APPLICATION_CREDENTIALS"
+		var file string
+		if getenv != nil {
+			file = getenv(variable)
+		}
+		if file == "" {
+			return account{}, misconfigured(`field "credentials": must be given, the server's ` + variable + ` names no file`)
+		}
+		raw, err := readFile(file)
+		if err != nil {
+			return account{}, misconfigured("the file that the server's " + variable + " names cannot be read")
+		}
+		text = strings.TrimSpace(string(raw))
+	}
+	a, problems := parseAccount(text)
+	if len(problems) > 0 {
+		return account{}, misconfigured("the credentials: " + strings.Join(problems, "; "))
+	}
+	return a, nil
+}
+
+const maxFile = 64 << 10
+
+func readFile(name string) ([]byte, error) {
+	f, err := os.Open(name) // #nosec G304 -- the operator names it
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxFile))
+}
+
+func misconfigured(text string) *destination.Error {
+	return &destination.Error{Class: destination.Client, Code: destination.BadRequest, Text: text}
+}
+
+// dialler connects, and remembers why it could not, which the library would turn into a text.
+type dialler struct {
+	dial func(ctx context.Context, network, address string) (net.Conn, error)
+	last atomic.Pointer[error]
+}
+
+func (d *dialler) connect(env destination.Env) (*grpc.ClientConn, error) {
+	address, transport := serviceAddress, credentials.NewTLS(trust(env.TLS))
+	if env.URL != "" {
+		u, err := url.Parse(env.URL)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
+			return nil, misconfigured("the address that the server's configuration gives for Secret Manager must be https://host:port")
+		}
+		port := u.Port()
+		if u.Scheme == "http" {
+			transport = insecure.NewCredentials()
+		}
+		if port == "" {
+			port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
+		}
+		address = net.JoinHostPort(u.Hostname(), port)
+	}
+	// "passthrough" leaves names to the dialler, which decides what they may be.
+	conn, err := grpc.NewClient("passthrough:///"+address,
+		grpc.WithTransportCredentials(transport),
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) { return d.open(ctx, address) }),
+		grpc.WithStatsHandler(watcher{}),
+		grpc.WithDisableRetry(),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
+		// The breaker above says how long a place is left alone; what was broken must not stay so here for minutes.
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 200 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second},
+			MinConnectTimeout: 10 * time.Second,
+		}),
+	)
+	if err != nil {
+		return nil, misconfigured("the address of Secret Manager is not one")
+	}
+	return conn, nil
+}
+
+func trust(c *tls.Config) *tls.Config {
+	if c == nil {
+		return &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	c = c.Clone()
+	c.NextProtos, c.ServerName = nil, "" // gRPC has its own
+	return c
+}
+
+func (d *dialler) open(ctx context.Context, address string) (net.Conn, error) {
+	dial := d.dial
+	if dial == nil {
+		dial = new(net.Dialer).DialContext
+	}
+	conn, err := dial(ctx, "tcp", address)
+	if err != nil {
+		d.last.Store(&err)
+		return nil, err
+	}
+	d.last.Store(nil)
+	return conn, nil
+}
+
+// trace is how far a call came.
+type trace struct {
+	sent     atomic.Bool // the request, so that it may have been carried out
+	answered atomic.Bool // by the service itself
+}
+
+type traceKey struct{}
+
+// watcher keeps the trace in a call's context.
+type watcher struct{}
+
+func (watcher) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
+func (watcher) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (watcher) HandleConn(context.Context, stats.ConnStats)                       {}
+
+func (watcher) HandleRPC(ctx context.Context, event stats.RPCStats) {
+	t, ok := ctx.Value(traceKey{}).(*trace)
+	if !ok {
+		return
+	}
+	switch event.(type) {
+	case *stats.OutPayload:
+		t.sent.Store(true)
+	case *stats.InHeader, *stats.InTrailer:
+		t.answered.Store(true)
+	}
+}
+
+// op is a kind of call.
+type op struct {
+	name   string // as permissions are named
+	writes bool   // it is part of a change: where its outcome is not known, the change may have been made
+	value  bool   // the request holds a value, and so the answer's text might
+}
+
+func (o op) change() op { o.writes = true; return o }
+
+// call makes one call, with a token and a deadline, and turns its error into an *Error.
+func call[R any](ctx context.Context, p *place, o op, do func(context.Context) (R, error)) (R, error) {
+	var none R
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+	}
+	token, fresh, err := p.tokens.get(ctx)
+	if err != nil {
+		return none, err
+	}
+	t := new(trace)
+	ctx = context.WithValue(ctx, traceKey{}, t)
+	ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
+	r, err := do(ctx)
+	if err == nil {
+		return r, nil
+	}
+	f := failure{op: o, err: err, sent: t.sent.Load(), answered: t.answered.Load(), token: token, dial: p.dialled.last.Load()}
+	if f.answered && f.code() == codes.Unauthenticated {
+		p.tokens.drop(token)
+		f.stale = !fresh
+	}
+	return none, f.explain(ctx)
+}

@@ -1,0 +1,128 @@
+package secretsync
+
+import (
+	"bytes"
+	"time"
+
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+)
+
+// What is to be done about a name. Plans show the words.
+const (
+	actNone     = "none"     // it is as it should be
+	actCreate   = "create"   // it is not there
+	actUpdate   = "update"   // ours, with another value
+	actRecover  = "recover"  // ours, deleted, and not free
+	actAdopt    = "adopt"    // somebody else's, and we were told to take it over
+	actDelete   = "delete"   // ours, and not wanted any more
+	actForget   = "forget"   // not wanted any more, and not there, or to be left
+	actConflict = "conflict" // somebody else's
+	actRefuse   = "refuse"   // it cannot be written, whatever is there
+)
+
+// action is a decision, with its reason for people.
+type action struct {
+	Do     string
+	Reason string
+	// Ours says that what was found is ours.
+	Ours bool
+}
+
+// wanted is what should be under a name; nil: nothing.
+type wanted struct {
+	Value []byte
+	Print []byte
+	// Force has an unreadable value written again although it seems to be there.
+	Force bool
+}
+
+// view is what a decision is made from. A decision is a pure function of it, for plans and for what is done.
+type view struct {
+	Want  *wanted
+	Had   *item // what the ledger says; nil: nothing
+	Found destination.Found
+	Mark  string // ours
+	Marks bool   // the destination keeps marks
+	Adopt bool
+	// Retain has what is not wanted any more left where it is.
+	Retain bool
+}
+
+// inDoubt is how far the clocks of a destination and ours may differ when a write is recognised by its time.
+const inDoubt = 10 * time.Minute
+
+// ours reports whether what was found is ours: the ledger must say that it is, and the destination must not contradict it. A
+// write whose answer was lost is recognised by its mark, or where there are none by its time.
+func (v *view) ours() (bool, string) {
+	f, had := v.Found, v.Had
+	switch {
+	case v.Marks && f.Mark == v.Mark:
+		return true, "" // even if the ledger has lost it: the mark names the association
+	case had == nil || !had.Owned && had.Intent == nil:
+		return false, "exists and was not made by this association"
+	case v.Marks:
+		return false, "has another mark: somebody else has taken it over"
+	case had.Owned && f.ID == had.ID && f.Version == had.Version:
+		return true, ""
+	case had.Intent != nil && v.mayBeIntent():
+		return true, ""
+	case had.Owned && f.ID != had.ID:
+		return false, "was removed and made again by somebody else"
+	}
+	return false, "was changed by somebody else"
+}
+
+// mayBeIntent reports whether what was found may be what the intent was about to write: it came about when that was
+// attempted.
+func (v *view) mayBeIntent() bool {
+	at := v.Found.ChangedAt
+	return !at.IsZero() && at.After(v.Had.Intent.At.Add(-inDoubt)) && at.Before(v.Had.Intent.At.Add(inDoubt))
+}
+
+// decide says what is to be done about a name.
+func (v *view) decide() action {
+	if v.Want == nil {
+		return v.decideGone()
+	}
+	f := v.Found
+	if f.State == destination.Absent {
+		if v.Had != nil && v.Had.Owned {
+			return action{Do: actCreate, Reason: "was removed at the destination"}
+		}
+		return action{Do: actCreate, Reason: "is not there yet"}
+	}
+	ours, why := v.ours()
+	switch {
+	case !ours && v.Adopt:
+		return action{Do: actAdopt, Reason: "is taken over, as somebody has asked"}
+	case !ours:
+		return action{Do: actConflict, Reason: why}
+	case f.State == destination.Deleted:
+		return action{Do: actRecover, Reason: "was deleted at the destination and is ours", Ours: true}
+	case v.same():
+		return action{Do: actNone, Reason: "is as it should be", Ours: true}
+	}
+	return action{Do: actUpdate, Reason: "has another value", Ours: true}
+}
+
+// same reports whether what is there is what should be there.
+func (v *view) same() bool {
+	if v.Found.Known {
+		return bytes.Equal(v.Found.Value, v.Want.Value)
+	}
+	return !v.Want.Force && v.Had != nil && v.Had.Intent == nil && v.Had.Version == v.Found.Version && bytes.Equal(v.Had.Print, v.Want.Print)
+}
+
+// decideGone says what is to be done about a name that is not wanted any more.
+func (v *view) decideGone() action {
+	switch {
+	case v.Found.State != destination.Present:
+		return action{Do: actForget, Reason: "is not there any more"}
+	case v.Retain:
+		return action{Do: actForget, Reason: "stays at the destination, as its deletion policy says"}
+	}
+	if ours, why := v.ours(); !ours {
+		return action{Do: actForget, Reason: "stays at the destination: it " + why}
+	}
+	return action{Do: actDelete, Reason: "is not wanted any more", Ours: true}
+}

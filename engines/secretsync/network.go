@@ -1,0 +1,139 @@
+package secretsync
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+)
+
+// special are the networks that nobody's public service is in: private, shared, loopback, link-local with the metadata
+// services of clouds, multicast, reserved, and what is mapped to IPv4 by other names.
+var special = func() (all []netip.Prefix) {
+	for _, p := range []string{
+		"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24",
+		"192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/3",
+		"::/127", "64:ff9b::/96", "64:ff9b:1::/48", "100::/64", "2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20", "fc00::/7", "fe80::/10", "ff00::/8",
+	} {
+		all = append(all, netip.MustParsePrefix(p))
+	}
+	return all
+}()
+
+// never are networks that only the operator can open: this machine, and its metadata service.
+var never = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"),
+	netip.MustParsePrefix("::/127"), netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("fd00:ec2::/32"),
+}
+
+func within(all []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// guard says where the connections of a destination may go. It is asked about addresses, after names were resolved.
+type guard struct {
+	operator bool // the operator allows everything
+	strict   bool
+	allowed  []netip.Prefix
+	ports    []uint16 // nil: 80 and 443
+}
+
+func (n *Network) guard(operator bool) (guard, error) {
+	g := guard{operator: operator, strict: !n.DisableStrict}
+	for _, text := range slices.Concat(n.IPv4, n.IPv6) {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return g, fmt.Errorf("%q is not a network such as 10.1.0.0/16", text)
+		}
+		g.allowed = append(g.allowed, p)
+	}
+	for _, text := range n.Ports {
+		port, err := strconv.ParseUint(text, 10, 16)
+		if err != nil || port == 0 {
+			return g, fmt.Errorf("%q is not a port", text)
+		}
+		g.ports = append(g.ports, uint16(port))
+	}
+	return g, nil
+}
+
+// check returns why a connection may not be made. It is net.Dialer's Control.
+func (g *guard) check(_, address string, _ syscall.RawConn) error {
+	to, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return blocked("an address that cannot be read")
+	}
+	a := to.Addr().Unmap().WithZone("")
+	switch {
+	case g.operator:
+		return nil
+	case within(never, a):
+		return blocked("addresses of this machine and of its metadata service")
+	case within(g.allowed, a):
+	case len(g.allowed) > 0:
+		return blocked("addresses outside of allowed_ipv4_addresses and allowed_ipv6_addresses")
+	case g.strict && within(special, a):
+		return blocked("private and reserved addresses: name them in allowed_ipv4_addresses or allowed_ipv6_addresses if the destination is there")
+	}
+	ports := g.ports
+	if ports == nil {
+		ports = []uint16{80, 443}
+	}
+	if g.strict && !slices.Contains(ports, to.Port()) {
+		return blocked("other ports than " + fmt.Sprint(ports) + ": name it in allowed_ports")
+	}
+	return nil
+}
+
+func blocked(what string) error {
+	return &destination.Error{Class: destination.Client, Code: destination.Blocked, Text: "secret sync does not connect to " + what}
+}
+
+// env is what a destination is opened with.
+func (s *Service) env(d *destinationRecord) (destination.Env, error) {
+	end := s.opts.Operator.Endpoints[d.Type]
+	trust := &tls.Config{MinVersion: tls.VersionTLS12}
+	if end.CAFile != "" {
+		pem, err := os.ReadFile(end.CAFile)
+		if err != nil {
+			return destination.Env{}, fmt.Errorf("reading the ca_file of the endpoint %s: %w", d.Type, err)
+		}
+		trust.RootCAs = x509.NewCertPool()
+		if !trust.RootCAs.AppendCertsFromPEM(pem) {
+			return destination.Env{}, fmt.Errorf("the ca_file of the endpoint %s holds no certificate", d.Type)
+		}
+	}
+	g, err := d.Network.guard(s.opts.Operator.AllowPrivate)
+	if err != nil {
+		return destination.Env{}, err
+	}
+	dialer := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second, Control: g.check}
+	return destination.Env{
+		Client: &http.Client{
+			Transport: &http.Transport{
+				DialContext: dialer.DialContext, TLSClientConfig: trust.Clone(), ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 8,
+				TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 90 * time.Second,
+			},
+			CheckRedirect: func(r *http.Request, via []*http.Request) error {
+				if len(via) >= 5 || r.URL.Host != via[0].URL.Host || r.URL.Scheme != via[0].URL.Scheme {
+					return http.ErrUseLastResponse
+				}
+				return nil
+			},
+		},
+		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			return dialer.DialContext(ctx, network, address)
+		},
+		TLS: trust, URL: end.URL, AuthorityURL: end.AuthorityURL, TokenURL: end.TokenURL, Getenv: s.opts.Getenv,
+	}, nil
+}

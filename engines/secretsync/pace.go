@@ -1,0 +1,137 @@
+package secretsync
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+)
+
+// paced holds the calls of a destination to its budget, and leaves it alone while it has trouble. It is a Destination
+// itself; Write and Delete count as writes, everything else as reads.
+type paced struct {
+	destination.Destination
+	reads, writes *rate.Limiter
+	breaker       breaker
+}
+
+func newPaced(d destination.Destination, r destination.Rate) *paced {
+	return &paced{
+		Destination: d,
+		reads:       rate.NewLimiter(rate.Limit(r.Reads), r.ReadBurst),
+		writes:      rate.NewLimiter(rate.Limit(r.Writes), r.WriteBurst),
+	}
+}
+
+// call makes one call within the budget.
+func (p *paced) call(ctx context.Context, budget *rate.Limiter, do func() error) error {
+	if err := p.breaker.allow(time.Now()); err != nil {
+		return err
+	}
+	if err := budget.Wait(ctx); err != nil {
+		return &destination.Error{Class: destination.Internal, Code: destination.Throttled, Text: "the budget of calls to the destination leaves no room for this one in time", Err: err}
+	}
+	err := do()
+	if ctx.Err() == nil {
+		p.breaker.seen(time.Now(), err)
+	}
+	return err
+}
+
+func (p *paced) Read(ctx context.Context, name string) (f destination.Found, err error) {
+	err = p.call(ctx, p.reads, func() error { f, err = p.Destination.Read(ctx, name); return err })
+	return f, err
+}
+
+func (p *paced) Write(ctx context.Context, it destination.Item, was destination.Found) (h destination.Held, err error) {
+	err = p.call(ctx, p.writes, func() error { h, err = p.Destination.Write(ctx, it, was); return err })
+	return h, err
+}
+
+func (p *paced) Delete(ctx context.Context, was destination.Found) error {
+	return p.call(ctx, p.writes, func() error { return p.Destination.Delete(ctx, was) })
+}
+
+// List counts as one read for each page of a hundred.
+func (p *paced) List(ctx context.Context) iter.Seq2[destination.Found, error] {
+	return func(yield func(destination.Found, error) bool) {
+		n := 0
+		nothing := func() error { return nil }
+		if err := p.call(ctx, p.reads, nothing); err != nil {
+			yield(destination.Found{}, err)
+			return
+		}
+		for f, err := range p.Destination.List(ctx) {
+			if n++; n%100 == 0 && err == nil {
+				if waited := p.reads.Wait(ctx); waited != nil {
+					err = waited
+				}
+			}
+			if !yield(f, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// breaker stops calling somebody who has failed several times in a row, for longer and longer, until one call succeeds.
+type breaker struct {
+	mu       sync.Mutex
+	failures int
+	until    time.Time // no calls before
+}
+
+const (
+	tolerated  = 3
+	firstBreak = 5 * time.Second
+	longBreak  = 5 * time.Minute
+)
+
+// allow returns why no call may be made now.
+func (b *breaker) allow(now time.Time) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if wait := b.until.Sub(now); wait > 0 {
+		return &destination.Error{
+			Class: destination.External, Code: destination.Unavailable, RetryAfter: wait,
+			Text: "the destination has failed several times in a row, or wants to be left alone for a while",
+		}
+	}
+	return nil
+}
+
+// seen learns how a call ended.
+func (b *breaker) seen(now time.Time, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var e *destination.Error
+	if !errors.As(err, &e) || e.Class != destination.External {
+		b.failures = 0
+		return
+	}
+	b.failures++
+	if e.RetryAfter > 0 {
+		b.until = now.Add(min(e.RetryAfter, time.Hour))
+	}
+	if b.failures > tolerated {
+		pause := min(firstBreak<<min(b.failures-tolerated-1, 10), longBreak)
+		if until := now.Add(pause); until.After(b.until) {
+			b.until = until
+		}
+	}
+}
+
+// open returns until when no call is made; zero: calls are made.
+func (b *breaker) open(now time.Time) time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.until.After(now) {
+		return b.until
+	}
+	return time.Time{}
+}

@@ -1,0 +1,295 @@
+package secretsync
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"strings"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// What is stored, all of class s, so that another cluster that becomes the primary goes on where this one was. Below
+// "sys/<namespace id>/sync/":
+//
+//	d/<type>/<name>                                    a destination
+//	a/<destination id>/<association id>                an association
+//	l/<destination id>/<association id>/<secret name>  the link of one associated secret
+//
+// and in the root namespace, because places do not care for namespaces:
+//
+//	config                                             the configuration
+//	installation                                       the id by which marks begin
+//	c/<hash of place>/<hash of name>                   who has claimed a name at a place
+
+// area returns the key prefix of a namespace.
+func area(ns, rest string) storage.Key {
+	return storage.NewKey(storage.Shared, "sys", ns+"/sync/"+rest)
+}
+
+const rootNS = "root"
+
+func destinationKey(ns, kind, name string) storage.Key { return area(ns, "d/"+kind+"/"+name) }
+
+func associationKey(ns, dest, id string) storage.Key { return area(ns, "a/"+dest+"/"+id) }
+
+func linkKey(ns, dest, association, secret string) storage.Key {
+	return area(ns, "l/"+dest+"/"+association+"/"+secret)
+}
+
+// claimKey is where the claim of a name is. name is folded.
+func claimKey(kind, place, name string) storage.Key {
+	return area(rootNS, "c/"+short(kind, place)+"/"+short(name))
+}
+
+// short is 32 digits that stand for texts.
+func short(texts ...string) string {
+	sum := sha256.Sum256([]byte(strings.Join(texts, "\x00")))
+	return hex.EncodeToString(sum[:16])
+}
+
+// destinationRecord is a stored destination.
+type destinationRecord struct {
+	Format int    `json:"format"`
+	ID     string `json:"id"` // a new one with every creation
+	NS     string `json:"ns"`
+	Type   string `json:"type"`
+	Name   string `json:"name"`
+	// Config is the destination.Config, field by field, sensitive ones in plain text.
+	Config map[string]json.RawMessage `json:"config"`
+	settings
+	// PrintKey keys the fingerprints of values, so that nobody can guess at them.
+	PrintKey  []byte    `json:"print_key"`
+	Paused    bool      `json:"paused,omitempty"`
+	CreatedAt time.Time `json:"created_at"`
+	UpdatedAt time.Time `json:"updated_at"`
+	// PurgeAt is when its purge began; zero: it is not being purged.
+	PurgeAt    time.Time `json:"purge_at,omitzero"`
+	PurgeError string    `json:"purge_error,omitempty"`
+}
+
+func (d *destinationRecord) RecordFormat() *int { return &d.Format }
+
+func (d *destinationRecord) key() storage.Key { return destinationKey(d.NS, d.Type, d.Name) }
+
+// print is the fingerprint of a value at the destination: who has it cannot tell the value, nor whether another destination
+// has the same one.
+func (d *destinationRecord) print(value []byte) []byte {
+	h := hmac.New(sha256.New, d.PrintKey)
+	h.Write(value)
+	return h.Sum(nil)[:16]
+}
+
+// settings are what all types of destinations have besides their configuration.
+type settings struct {
+	Granularity string            `json:"granularity,omitempty"`
+	Template    string            `json:"secret_name_template,omitempty"`
+	CustomTags  map[string]string `json:"custom_tags,omitempty"`
+	Network
+}
+
+// Network is where the connections of a destination may go.
+type Network struct {
+	DisableStrict bool     `json:"disable_strict_networking,omitempty"`
+	IPv4          []string `json:"allowed_ipv4_addresses,omitempty"` // CIDR
+	IPv6          []string `json:"allowed_ipv6_addresses,omitempty"`
+	Ports         []string `json:"allowed_ports,omitempty"`
+}
+
+// The deletion policies of associations.
+const (
+	deleteThere = "delete"
+	retainThere = "retain"
+)
+
+// The drift policies.
+const (
+	driftReport = "report"
+	driftRepair = "repair"
+	driftIgnore = "ignore"
+)
+
+// associationRecord ties a secret, or all secrets below a prefix, to a destination.
+type associationRecord struct {
+	Format      int    `json:"format"`
+	ID          string `json:"id"`          // of destination, mount and secret: setting it again finds it
+	Destination string `json:"destination"` // its id
+	Type        string `json:"type"`        // of the destination
+	Name        string `json:"name"`        // likewise
+	NS          string `json:"ns"`
+	MountUUID   string `json:"mount_uuid"`
+	Accessor    string `json:"accessor"`
+	MountPath   string `json:"mount_path"` // when it was set, for people
+	// Secret is the name of the secret, or with Selector the prefix of names, "" for the whole mount.
+	Secret   string `json:"secret"`
+	Selector bool   `json:"selector,omitempty"`
+	// What the destination said when the association was set.
+	Granularity string   `json:"granularity"`
+	Template    string   `json:"secret_name_template"`
+	ValueFormat string   `json:"value_format,omitempty"`
+	Include     []string `json:"include,omitempty"`
+	Exclude     []string `json:"exclude,omitempty"`
+	Deletion    string   `json:"deletion"`
+	Drift       string   `json:"drift"`
+	// Owner is who set it, and must be able to read the secret for as long as it is synced.
+	Owner     engines.Principal `json:"owner"`
+	Paused    bool              `json:"paused,omitempty"`
+	CreatedAt time.Time         `json:"created_at"`
+	UpdatedAt time.Time         `json:"updated_at"`
+	// Removing says that somebody has removed it: what it has at the destination goes, then the record.
+	Removing bool `json:"removing,omitempty"`
+	// Retain says that what it has at the destination stays, whatever Deletion says: it is being forgotten.
+	Retain bool `json:"retain,omitempty"`
+	// Gone says that its mount was disabled: there are no secrets any more.
+	Gone bool `json:"gone,omitempty"`
+}
+
+func (a *associationRecord) RecordFormat() *int { return &a.Format }
+
+func (a *associationRecord) key() storage.Key { return associationKey(a.NS, a.Destination, a.ID) }
+
+// associationID is the same whenever the same is associated.
+func associationID(dest, mountUUID, secret string, selector bool) string {
+	kind := "secret"
+	if selector {
+		kind = "selector"
+	}
+	return short(dest, mountUUID, kind, secret)
+}
+
+// covers reports whether a secret of the association's mount belongs to it.
+func (a *associationRecord) covers(secret string) bool {
+	if a.Selector {
+		return strings.HasPrefix(secret, a.Secret)
+	}
+	return secret == a.Secret
+}
+
+// Statuses of links and their items, as clients of the family know them, and conflict.
+const (
+	Unknown       = "UNKNOWN"
+	Pending       = "PENDING"
+	Synced        = "SYNCED"
+	Unsynced      = "UNSYNCED"
+	Unsyncing     = "UNSYNCING"
+	InternalError = "INTERNAL_VAULT_ERROR"
+	ClientError   = "CLIENT_SIDE_ERROR"
+	ExternalError = "EXTERNAL_SERVICE_ERROR"
+	Conflict      = "CONFLICT"
+)
+
+// outcome is how something ended, for people and programs.
+type outcome struct {
+	Status string `json:"status"`
+	Code   string `json:"code,omitempty"`
+	Cause  string `json:"cause,omitempty"`
+}
+
+// link is one secret of an association: what was done for it, and what it owns at the destination.
+type link struct {
+	Format int    `json:"format"`
+	Secret string `json:"secret"`
+	outcome
+	// Version and VersionAt are of the secret that was synced last, whatever came of it; 0: none was live.
+	Version   int       `json:"version"`
+	VersionAt time.Time `json:"version_at,omitzero"`
+	// Rules is what the names were made by: another association of the same secret makes it work to do.
+	Rules string `json:"rules"`
+	Items []item `json:"items,omitempty"`
+	// Adopt are names that somebody has told us to take over. They are folded.
+	Adopt       []string  `json:"adopt,omitempty"`
+	Attempts    int       `json:"attempts,omitempty"` // since it was right
+	LastAttempt time.Time `json:"last_attempt,omitzero"`
+	LastSuccess time.Time `json:"last_success,omitzero"`
+	NextRetry   time.Time `json:"next_retry,omitzero"` // zero: nothing is due until something changes
+	UpdatedAt   time.Time `json:"updated_at"`          // of the status
+	History     []event   `json:"history,omitempty"`   // newest last
+}
+
+func (l *link) RecordFormat() *int { return &l.Format }
+
+// event is one attempt that came to something.
+type event struct {
+	At      time.Time `json:"at"`
+	Version int       `json:"version,omitempty"`
+	Done    string    `json:"done"` // such as "created 1, updated 2"
+	outcome
+}
+
+const maxHistory = 20
+
+// item is one name at the destination.
+type item struct {
+	Name string `json:"name"`
+	Key  string `json:"key,omitempty"` // of the secret
+	outcome
+	// Owned says that what is under the name is ours: we have made it, or were told to take it over.
+	Owned   bool   `json:"owned,omitempty"`
+	ID      string `json:"id,omitempty"`      // destination.Held of our last write
+	Version string `json:"version,omitempty"` // likewise
+	Print   []byte `json:"print,omitempty"`   // of the value of our last write
+	// Tags are the keys of the custom tags that our last write has set.
+	Tags []string `json:"tags,omitempty"`
+	// Intent is what was about to be done: it is stored before anything is asked for. One that is there still may have been
+	// done, or not.
+	Intent    *intent   `json:"intent,omitempty"`
+	UpdatedAt time.Time `json:"updated_at"`
+	// Drift says what a scan has found to differ: "", "changed" or "missing".
+	Drift string `json:"drift,omitempty"`
+}
+
+// intent is a write that was about to be made.
+type intent struct {
+	At     time.Time `json:"at"`
+	Create bool      `json:"create,omitempty"` // there was nothing
+	Print  []byte    `json:"print"`
+	// Was is the destination's version before.
+	Was string `json:"was,omitempty"`
+}
+
+// claim is who a name at a place belongs to.
+type claim struct {
+	Format      int    `json:"format"`
+	NS          string `json:"ns"`
+	Destination string `json:"destination"`
+	Association string `json:"association"`
+	Secret      string `json:"secret"`
+	Shown       string `json:"shown"` // the destination, for people: type/name
+}
+
+func (c *claim) RecordFormat() *int { return &c.Format }
+
+func (c *claim) of(d *destinationRecord, a *associationRecord, secret string) bool {
+	return c.Destination == d.ID && c.Association == a.ID && c.Secret == secret
+}
+
+// scan calls do with every record below a prefix, oldest key first, until it returns false.
+func scan[T any, P interface {
+	*T
+	engines.Record
+}](ctx context.Context, s storage.Reader, prefix storage.Key, do func(key storage.Key, v P) bool) error {
+	const page = 500
+	for after := storage.Key(""); ; {
+		entries, err := s.Scan(ctx, prefix, after, page)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			v := P(new(T))
+			if err := engines.DecodeRecord(e, v); err != nil {
+				return err
+			}
+			if !do(e.Key, v) {
+				return nil
+			}
+			after = e.Key
+		}
+		if len(entries) < page {
+			return nil
+		}
+	}
+}

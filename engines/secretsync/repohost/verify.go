@@ -1,0 +1,108 @@
+package repohost
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+)
+
+const (
+	// maxSkew is how far the clocks may be apart.
+	maxSkew = 5 * time.Minute
+	// soon is when a token that expires is worth a failure.
+	soon = 7 * 24 * time.Hour
+)
+
+// Verify implements destination.Destination. Whether the token may write is tried out by deleting a name that nobody has.
+func (d *dest) Verify(ctx context.Context) []destination.Check {
+	_, resp, err := d.client.list(ctx, 1, 1, nil)
+	if err != nil {
+		return failed(err)
+	}
+	d.saw()
+	checks := []destination.Check{
+		{Name: "reachable", OK: true, Text: "GitHub answers"},
+		{Name: "credentials", OK: true, Text: "access_token is accepted"},
+		{Name: "read", OK: true, Text: "the secrets can be listed"},
+	}
+	if _, err := d.fetchKey(ctx); err != nil {
+		checks = append(checks, problem("create", err))
+	} else {
+		checks = append(checks, d.verifyWrites(ctx)...)
+	}
+	if d.config.Visibility == "selected" {
+		c := destination.Check{Name: "repositories", OK: true, Text: "all selected repositories are there"}
+		if _, err := d.repositories(ctx); err != nil {
+			c = problem("repositories", err)
+		}
+		checks = append(checks, c)
+	}
+	return append(checks, expiry(resp.TokenExpiration.Time, time.Now()), clock(resp.Header.Get("Date"), time.Now()))
+}
+
+// failed says how far a first call has come.
+func failed(err error) []destination.Check {
+	var e *destination.Error
+	if !errors.As(err, &e) {
+		return []destination.Check{problem("reachable", err)}
+	}
+	reachable := destination.Check{Name: "reachable", OK: true, Text: "GitHub answers"}
+	switch e.Code {
+	case destination.Denied:
+		return []destination.Check{reachable, problem("credentials", err)}
+	case destination.NoPlace, destination.BadRequest:
+		return []destination.Check{reachable, problem("read", err)}
+	}
+	return []destination.Check{problem("reachable", err)}
+}
+
+func problem(name string, err error) destination.Check {
+	return destination.Check{Name: name, Text: err.Error()}
+}
+
+// verifyWrites tries the permission to write, which is one for creating, replacing and deleting.
+func (d *dest) verifyWrites(ctx context.Context) []destination.Check {
+	name := "COFFER_VERIFY_" + strings.ToUpper(rand.Text())
+	resp, err := d.client.do(ctx, call{method: http.MethodDelete, path: d.client.base + "/" + name, writes: true})
+	missing := err != nil && resp != nil && resp.StatusCode == http.StatusNotFound
+	var out []destination.Check
+	for _, what := range []string{"create", "write", "delete"} {
+		if err == nil || missing {
+			out = append(out, destination.Check{Name: what, OK: true, Text: "deleting a name that is not there was let through, which takes the same permission"})
+			continue
+		}
+		out = append(out, problem(what, err))
+	}
+	return out
+}
+
+func expiry(at, now time.Time) destination.Check {
+	c := destination.Check{Name: "expiry", OK: true, Text: "GitHub names no time at which access_token expires"}
+	if at.IsZero() {
+		return c
+	}
+	c.Text = "access_token expires on " + at.UTC().Format(time.RFC3339)
+	if at.Sub(now) < soon {
+		c.OK = false
+		c.Text += ": replace it before then"
+	}
+	return c
+}
+
+func clock(date string, now time.Time) destination.Check {
+	at, err := http.ParseTime(date)
+	if err != nil {
+		return destination.Check{Name: "clock", Unknown: true, Text: "GitHub did not say what time it is"}
+	}
+	off := now.Sub(at).Abs().Round(time.Second)
+	if off > maxSkew {
+		return destination.Check{Name: "clock", Text: fmt.Sprintf("the clocks are %v apart: set that of this server", off)}
+	}
+	return destination.Check{Name: "clock", OK: true, Text: "the clocks agree"}
+}

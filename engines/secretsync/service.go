@@ -1,0 +1,365 @@
+package secretsync
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// Options of a Service. Host and Types are required.
+type Options struct {
+	Host   engines.Host
+	Types  []destination.Type
+	Logger *slog.Logger
+	// Operator is what the server's configuration says.
+	Operator Operator
+	// Getenv reads the server's environment; nil: os.Getenv.
+	Getenv func(string) string
+}
+
+// Operator is what whoever runs the server has decided, and callers of the API cannot.
+type Operator struct {
+	// AllowPrivate lets destinations be at private, link-local and loopback addresses.
+	AllowPrivate bool
+	// Endpoints replace the vendors' own addresses, by type.
+	Endpoints map[string]Endpoint
+}
+
+// Endpoint is where a type of destination is, instead of at the vendor's.
+type Endpoint struct {
+	URL          string
+	AuthorityURL string
+	TokenURL     string
+	CAFile       string
+}
+
+// Service is secret sync on one node. Give Changed every change of the feed. Safe for concurrent use.
+type Service struct {
+	host  engines.Host
+	opts  Options
+	log   *slog.Logger
+	types map[string]destination.Type
+
+	queue   queue
+	clients clients
+	counts  counts
+	inbox   inbox
+
+	mu sync.Mutex
+	// associations are those that concern mounts, for the feed: by mount uuid, then by association id.
+	associations map[string]map[string]*associationRecord
+	// interest are the mounts in associations; the feed asks it.
+	interest atomic.Pointer[map[string]bool]
+	width    map[string]int // concurrent calls, by destination id
+}
+
+// New makes a Service that does nothing yet.
+func New(o Options) *Service {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Getenv == nil {
+		o.Getenv = os.Getenv
+	}
+	s := &Service{host: o.Host, opts: o, log: o.Logger, types: map[string]destination.Type{}, inbox: inbox{wake: make(chan struct{}, 1)}}
+	for _, t := range o.Types {
+		s.types[t.Name] = t
+	}
+	s.queue.do, s.queue.width = s.syncJob, s.widthOf
+	return s
+}
+
+// rescan is how often everything is looked through for what has been missed. Nothing should be.
+const rescan = 10 * time.Minute
+
+// settle is how long a change waits for the next one of the same secret.
+const settle = 100 * time.Millisecond
+
+// Run syncs until ctx ends. The active node calls it; on a cluster that does not write what is shared it waits to become one
+// that does.
+func (s *Service) Run(ctx context.Context) {
+	s.inbox.open()
+	defer s.inbox.shut()
+	defer s.clients.close()
+	var running sync.WaitGroup
+	defer running.Wait()
+	began := make(chan struct{}) // closed when the queue takes jobs
+	running.Go(func() { s.queue.run(ctx, began) })
+	<-began
+	again := time.NewTicker(rescan)
+	defer again.Stop()
+	for {
+		if err := s.heed(ctx); err != nil && ctx.Err() == nil {
+			s.log.Warn("secret sync cannot see what is due", "err", err)
+			s.inbox.all() // and try again
+			if !wait(ctx, time.Second) {
+				return
+			}
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.inbox.wake:
+		case <-again.C:
+			s.inbox.all()
+		}
+	}
+}
+
+func wait(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// RoleChanged tells that the host's Owner may answer otherwise now.
+func (s *Service) RoleChanged() { s.inbox.all() }
+
+// Changed takes every applied change, on every node. It neither blocks nor reads.
+func (s *Service) Changed(ch storage.Change) {
+	if ch.Reset {
+		s.inbox.all()
+		return
+	}
+	interest := s.interest.Load()
+	add := func(key storage.Key) {
+		switch {
+		case key.Area() == "sys":
+			if concernsSync(key) {
+				s.inbox.add(key)
+			}
+		case interest != nil && (*interest)[key.Area()]:
+			s.inbox.add(key)
+		}
+	}
+	for _, e := range ch.Puts {
+		add(e.Key)
+	}
+	for _, key := range ch.Deletes {
+		add(key)
+	}
+}
+
+// heed looks at what has changed since the last time.
+func (s *Service) heed(ctx context.Context) error {
+	keys, all := s.inbox.take()
+	if !s.host.Owner() {
+		s.forget()
+		return nil
+	}
+	if all {
+		return s.scanAll(ctx)
+	}
+	for _, key := range keys {
+		if err := s.heedKey(ctx, key); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Service) heedKey(ctx context.Context, key storage.Key) error {
+	if key.Area() != "sys" {
+		return s.secretChanged(ctx, key)
+	}
+	switch _, kind, rest := splitKey(key); kind {
+	case "config":
+		return s.scanAll(ctx)
+	case "d":
+		var d destinationRecord
+		found, err := engines.GetRecord(ctx, s.host.Store(), key, &d)
+		if err != nil || !found {
+			return err
+		}
+		return s.scanDestination(ctx, &d)
+	case "a":
+		var a associationRecord
+		found, err := engines.GetRecord(ctx, s.host.Store(), key, &a)
+		if err != nil {
+			return err
+		}
+		if !found {
+			_, id, _ := strings.Cut(rest, "/")
+			s.unwatch(id)
+			return nil
+		}
+		s.watch(&a)
+		return s.scanAssociation(ctx, &a)
+	}
+	return nil
+}
+
+// secretChanged queues the links of a secret.
+func (s *Service) secretChanged(ctx context.Context, key storage.Key) error {
+	m, err := s.host.MountOf(ctx, key.Area())
+	if err != nil || m == nil {
+		return err
+	}
+	source, ok := m.Engine.(engines.SecretSource)
+	if !ok {
+		return nil
+	}
+	name, ok := source.SecretOf(storage.Key(key.Path()))
+	if !ok {
+		return nil
+	}
+	for _, a := range s.watching(key.Area()) {
+		if a.covers(name) {
+			s.queue.push(jobKey{a.NS, a.Destination, a.ID, name}, time.Now().Add(settle), false, nil)
+		}
+	}
+	return nil
+}
+
+// watch has changes of an association's mount noticed.
+func (s *Service) watch(a *associationRecord) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.associations == nil {
+		s.associations = map[string]map[string]*associationRecord{}
+	}
+	if s.associations[a.MountUUID] == nil {
+		s.associations[a.MountUUID] = map[string]*associationRecord{}
+		s.publish()
+	}
+	s.associations[a.MountUUID][a.ID] = a
+}
+
+func (s *Service) unwatch(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for uuid, of := range s.associations {
+		if _, ok := of[id]; !ok {
+			continue
+		}
+		if delete(of, id); len(of) == 0 {
+			delete(s.associations, uuid)
+			s.publish()
+		}
+	}
+}
+
+func (s *Service) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.associations = nil
+	s.publish()
+}
+
+// publish tells the feed which mounts are of interest. It needs the lock.
+func (s *Service) publish() {
+	of := make(map[string]bool, len(s.associations))
+	for uuid := range s.associations {
+		of[uuid] = true
+	}
+	s.interest.Store(&of)
+}
+
+func (s *Service) watching(uuid string) []*associationRecord {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []*associationRecord
+	for _, a := range s.associations[uuid] {
+		all = append(all, a)
+	}
+	return all
+}
+
+func (s *Service) widthOf(dest string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.width[dest]
+}
+
+// inbox gathers the keys that the feed tells of.
+type inbox struct {
+	wake chan struct{} // capacity 1, level-triggered; never closed
+
+	mu     sync.Mutex
+	isOpen bool
+	keys   []storage.Key
+	every  bool
+}
+
+// maxInbox bounds what is remembered: above it everything is looked at.
+const maxInbox = 100_000
+
+func (i *inbox) open() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.isOpen, i.keys, i.every = true, nil, true
+}
+
+func (i *inbox) shut() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.isOpen, i.keys, i.every = false, nil, false
+}
+
+func (i *inbox) add(key storage.Key) {
+	i.mu.Lock()
+	if i.isOpen && !i.every {
+		if i.keys = append(i.keys, key); len(i.keys) > maxInbox {
+			i.keys, i.every = nil, true
+		}
+	}
+	i.mu.Unlock()
+	i.signal()
+}
+
+func (i *inbox) all() {
+	i.mu.Lock()
+	if i.isOpen {
+		i.keys, i.every = nil, true
+	}
+	i.mu.Unlock()
+	i.signal()
+}
+
+func (i *inbox) signal() {
+	select {
+	case i.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (i *inbox) take() (keys []storage.Key, all bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	keys, all = i.keys, i.every
+	i.keys, i.every = nil, false
+	slices.Sort(keys)
+	return slices.Compact(keys), all
+}
+
+// failure turns an error into an outcome.
+func failure(err error) outcome {
+	var e *destination.Error
+	if !errors.As(err, &e) {
+		return outcome{Status: InternalError, Code: "internal", Cause: "the server could not do its part; its log says why"}
+	}
+	o := outcome{Status: ExternalError, Code: e.Code, Cause: e.Text}
+	switch e.Class {
+	case destination.Client:
+		o.Status = ClientError
+	case destination.Internal:
+		o.Status = InternalError
+	}
+	return o
+}

@@ -1,0 +1,128 @@
+package secretsync
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"strings"
+	"sync/atomic"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// getDestination reads a destination and the index it was written at; a record with no ID is none.
+func getDestination(ctx context.Context, s engines.Getter, key storage.Key, d *destinationRecord) (storage.Index, error) {
+	e, err := s.Get(ctx, key)
+	if errors.Is(err, storage.ErrNotFound) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return e.Version, engines.DecodeRecord(e, d)
+}
+
+// configRecord is the configuration of the whole service.
+type configRecord struct {
+	Format        int  `json:"format"`
+	Disabled      bool `json:"disabled"`
+	QueueCapacity int  `json:"queue_capacity"`
+}
+
+func (c *configRecord) RecordFormat() *int { return &c.Format }
+
+const defaultQueueCapacity = 1_000_000
+
+var configKey = area(rootNS, "config")
+
+func (s *Service) config(ctx context.Context) (configRecord, error) {
+	c := configRecord{QueueCapacity: defaultQueueCapacity}
+	_, err := engines.GetRecord(ctx, s.host.Store(), configKey, &c)
+	return c, err
+}
+
+// installationRecord names this installation, which all clusters of a replication set are one of.
+type installationRecord struct {
+	Format int    `json:"format"`
+	ID     string `json:"id"`
+}
+
+func (i *installationRecord) RecordFormat() *int { return &i.Format }
+
+var installationKey = area(rootNS, "installation")
+
+// ensureInstallation names the installation, once.
+func ensureInstallation(ctx context.Context, tx *storage.Txn) error {
+	var i installationRecord
+	found, err := engines.GetRecord(ctx, tx, installationKey, &i)
+	if found || err != nil {
+		return err
+	}
+	i.ID = short(rand.Text())
+	return engines.PutRecord(tx, installationKey, &i)
+}
+
+// markOf is what is put on everything that an association owns.
+func (s *Service) markOf(ctx context.Context, a *associationRecord) (string, error) {
+	var i installationRecord
+	_, err := engines.GetRecord(ctx, s.host.Store(), installationKey, &i)
+	return i.ID + "-" + a.ID, err
+}
+
+// configOf returns the configuration of a destination.
+func (s *Service) configOf(d *destinationRecord) (destination.Config, error) {
+	c := s.types[d.Type].New()
+	return c, decodeConfig(d.Config, c)
+}
+
+// place is where the names of a destination live.
+func (s *Service) place(d *destinationRecord) (string, error) {
+	c, err := s.configOf(d)
+	if err != nil {
+		return "", err
+	}
+	return strings.Join([]string{d.Type, s.opts.Operator.Endpoints[d.Type].URL, c.Place()}, " "), nil
+}
+
+// open returns the destination of a target, within its budget.
+func (s *Service) open(t *target) (*paced, error) {
+	return s.clients.get(&t.dest, t.version, func() (destination.Destination, destination.Rate, error) {
+		d, err := s.openNew(&t.dest)
+		return d, t.kind.Rules.Rate, err
+	})
+}
+
+// openNew opens the destination of a record.
+func (s *Service) openNew(d *destinationRecord) (destination.Destination, error) {
+	c, err := s.configOf(d)
+	if err != nil {
+		return nil, err
+	}
+	env, err := s.env(d)
+	if err != nil {
+		return nil, err
+	}
+	return s.types[d.Type].Open(c, env)
+}
+
+// counts are what metrics tell.
+type counts struct {
+	written, deleted, failed, conflicts atomic.Int64
+}
+
+// event is the record of the trail for what is about to be done.
+func (t *target) event(steps []step) engines.Event {
+	var done []string
+	for i := range steps {
+		if st := &steps[i]; st.writes() || st.Do == actDelete {
+			done = append(done, st.Do+" "+st.Name)
+		}
+	}
+	return engines.Event{
+		NamespaceID: t.key.NS, Operation: engines.Update, Who: t.assoc.Owner,
+		Path: "sys/sync/destinations/" + t.dest.Type + "/" + t.dest.Name + "/associations/sync",
+		Data: map[string]any{"mount": t.assoc.MountPath, "secret_name": t.key.Secret, "version": t.secret.Version, "external": done},
+	}
+}
