@@ -110,6 +110,15 @@ func NewRouter() *Router { return &Router{} }
 // In is a struct whose exported fields carry the tags that decode.go describes; every path parameter needs a
 // field of its name. On panics on a declaration that cannot work: it is meant to run when the program starts.
 func On[In any](r *Router, op Operation, pattern, help string, flags Flags, h Handler[In]) *Route {
+	return OnType(r, op, pattern, help, flags, reflect.TypeFor[In](), func(ctx context.Context, req *Request, in reflect.Value) (*Response, error) {
+		return h(ctx, req, in.Addr().Interface().(*In))
+	})
+}
+
+// OnType is On for an input type that is only known when the program runs. The handler gets an addressable value of it.
+func OnType(r *Router, op Operation, pattern, help string, flags Flags, in reflect.Type,
+	h func(ctx context.Context, req *Request, in reflect.Value) (*Response, error),
+) *Route {
 	if op == Create {
 		op = Update
 	}
@@ -117,21 +126,20 @@ func On[In any](r *Router, op Operation, pattern, help string, flags Flags, h Ha
 	if err != nil {
 		panic(fmt.Sprintf("engines: route %s %q: %v", op, pattern, err))
 	}
-	p, err := newPlan(reflect.TypeFor[In](), op, segments)
+	p, err := newPlan(in, op, segments)
 	if err != nil {
 		panic(fmt.Sprintf("engines: route %s %q: %v", op, pattern, err))
 	}
 	route := &Route{Pattern: pattern, Op: op, Help: help, Flags: flags, Fields: p.describe(), segments: segments}
-	template := p.template.Interface().(In)
 	route.handle = func(ctx context.Context, req *Request, params map[string]string) (*Response, error) {
-		in := new(In)
-		*in = template
+		v := reflect.New(in).Elem()
+		v.Set(p.template)
 		req.params = params
-		unknown, err := p.decode(req, params, reflect.ValueOf(in).Elem())
+		unknown, err := p.decode(req, params, v)
 		if err != nil {
 			return nil, err
 		}
-		resp, err := h(ctx, req, in)
+		resp, err := h(ctx, req, v)
 		if err != nil {
 			return nil, err
 		}
