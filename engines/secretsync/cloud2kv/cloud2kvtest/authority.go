@@ -1,0 +1,69 @@
+package cloud2kvtest
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+)
+
+// authority answers as Microsoft Entra ID does: where tokens are, and tokens for those who have a client's secret.
+func (v *Vault) authority(w http.ResponseWriter, r *http.Request) {
+	tenant, path, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	if !strings.EqualFold(tenant, TenantID) && tenant != "example.onmicrosoft.com" {
+		refuse(w, http.StatusBadRequest, "invalid_tenant", "AADSTS90002: Tenant '"+tenant+"' not found.")
+		return
+	}
+	switch {
+	case path == "v2.0/.well-known/openid-configuration" && r.Method == http.MethodGet:
+		base := "https://" + r.Host + "/" + tenant
+		answer(w, http.StatusOK, map[string]string{
+			"token_endpoint": base + "/oauth2/v2.0/token", "authorization_endpoint": base + "/oauth2/v2.0/authorize", "issuer": base + "/v2.0",
+		})
+	case path == "oauth2/v2.0/token" && r.Method == http.MethodPost:
+		v.token(w, r)
+	default:
+		w.WriteHeader(http.StatusNotFound)
+	}
+}
+
+func (v *Vault) token(w http.ResponseWriter, r *http.Request) {
+	if r.URL.RawQuery != "" || r.ParseForm() != nil {
+		refuse(w, http.StatusBadRequest, "invalid_request", "AADSTS900144: The request body must be a form.")
+		return
+	}
+	switch f := r.PostForm; {
+	case f.Get("grant_type") != "client_credentials":
+		refuse(w, http.StatusBadRequest, "unsupported_grant_type", "AADSTS70003: The app requested an unsupported grant type.")
+	case f.Get("client_id") != ClientID:
+		refuse(w, http.StatusBadRequest, "unauthorized_client", "AADSTS700016: Application with identifier '"+f.Get("client_id")+"' was not found in the directory.")
+	case f.Get("client_secret") != ClientSecret:
+		refuse(w, http.StatusUnauthorized, "invalid_client", "AADSTS7000215: Invalid client secret provided: "+f.Get("client_secret"))
+	case !slices.Contains(strings.Fields(f.Get("scope")), audience+"/.default"):
+		refuse(w, http.StatusBadRequest, "invalid_resource", "AADSTS500011: The resource principal named "+f.Get("scope")+" was not found in the tenant.")
+	default:
+		token := "token." + rand.Text()
+		v.mu.Lock()
+		v.tokens[token] = true
+		v.issued++
+		v.mu.Unlock()
+		answer(w, http.StatusOK, map[string]any{"token_type": "Bearer", "expires_in": 3599, "ext_expires_in": 3599, "access_token": token})
+	}
+}
+
+// refuse answers as the token endpoint does. What it says holds what was sent, as the worst of vendors would.
+func refuse(w http.ResponseWriter, status int, code, description string) {
+	answer(w, status, map[string]any{"error": code, "error_description": description})
+}
+
+func answer(w http.ResponseWriter, status int, body any) {
+	text, err := json.Marshal(body)
+	if err != nil {
+		panic(err) // it is made of texts and numbers
+	}
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-cache")
+	w.WriteHeader(status)
+	_, _ = w.Write(text) // the client may have gone
+}

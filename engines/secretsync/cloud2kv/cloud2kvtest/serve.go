@@ -1,0 +1,492 @@
+package cloud2kvtest
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// The limits of the vendor's.
+const (
+	maxValue       = 25600
+	maxTags        = 15
+	maxTag         = 256
+	maxContentType = 255
+	maxResults     = 25
+)
+
+var nameForm = regexp.MustCompile(`^[0-9A-Za-z-]{1,127}$`)
+
+// problem is an error of the vault's.
+type problem struct {
+	status            int
+	code, text, inner string
+}
+
+func (p *problem) write(w http.ResponseWriter) {
+	e := map[string]any{"code": p.code, "message": p.text}
+	if p.inner != "" {
+		e["innererror"] = map[string]string{"code": p.inner}
+	}
+	answer(w, p.status, map[string]any{"error": e})
+}
+
+func bad(format string, args ...any) *problem {
+	return &problem{status: http.StatusBadRequest, code: "BadParameter", text: fmt.Sprintf(format, args...)}
+}
+
+func notFound(name string) *problem {
+	return &problem{status: http.StatusNotFound, code: "SecretNotFound", text: "A secret with (name/id) " + name + " was not found in this key vault. If you recently deleted this secret you may be able to recover it using the correct recovery command."}
+}
+
+func deletedNotFound(name string) *problem {
+	return &problem{status: http.StatusNotFound, code: "SecretNotFound", text: "Deleted Secret not found: " + name}
+}
+
+func conflict(inner, text string) *problem {
+	return &problem{status: http.StatusConflict, code: "Conflict", text: text, inner: inner}
+}
+
+// serve lets the one in who stands in front.
+func (v *Vault) serve(w http.ResponseWriter, r *http.Request) {
+	v.front.Do(func() {
+		v.served = http.HandlerFunc(v.vault)
+		if v.Front != nil {
+			v.served = v.Front(v.served)
+		}
+	})
+	v.served.ServeHTTP(w, r)
+}
+
+// vault answers as a vault does: first who it is, then what is wanted.
+func (v *Vault) vault(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Date", v.time().UTC().Format(http.TimeFormat))
+	if p := v.challenge(w, r); p != nil {
+		p.write(w)
+		return
+	}
+	v.mu.Lock()
+	v.calls = append(v.calls, r.Method+" "+r.URL.Path)
+	before := v.before
+	v.mu.Unlock()
+	if before != nil {
+		before(r.Method, r.URL.Path)
+	}
+	body, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
+	if err != nil {
+		return
+	}
+	v.mu.Lock()
+	result, p := v.route(r, body)
+	v.mu.Unlock()
+	switch {
+	case p != nil:
+		p.write(w)
+	case result == nil:
+		w.WriteHeader(http.StatusNoContent)
+	default:
+		answer(w, http.StatusOK, result)
+	}
+}
+
+func (v *Vault) time() time.Time {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.now()
+}
+
+func (v *Vault) challenge(w http.ResponseWriter, r *http.Request) *problem {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if ok && v.tokens[token] && v.tenant == TenantID {
+		return nil
+	}
+	w.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer authorization="https://login.windows.net/%s", resource="%s"`, v.tenant, v.resource))
+	p := &problem{status: http.StatusUnauthorized, code: "Unauthorized", text: "AKV10000: Request is missing a Bearer or PoP token."}
+	if ok {
+		p.text = "AKV10032: Invalid issuer. Expected one of https://sts.windows.net/" + v.tenant + "/, found another."
+	}
+	return p
+}
+
+// route finds out what is wanted. A result of nil is 204.
+func (v *Vault) route(r *http.Request, body []byte) (any, *problem) {
+	if r.URL.Query().Get("api-version") == "" {
+		return nil, bad("The request is missing the api-version parameter.")
+	}
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	parts = append(parts, "", "", "")[:max(len(parts), 3)]
+	kind, name, rest := parts[0], parts[1], parts[2]
+	if len(parts) > 3 || kind != "secrets" && kind != "deletedsecrets" {
+		return nil, &problem{status: http.StatusNotFound, code: "NotFound", text: "Resource not found"}
+	}
+	permission, act := v.action(r, body, kind, name, rest)
+	if act == nil {
+		return nil, &problem{status: http.StatusMethodNotAllowed, code: "MethodNotAllowed", text: "The method is not allowed here."}
+	}
+	if !v.permissions[permission] {
+		return nil, &problem{status: http.StatusForbidden, code: "Forbidden", inner: "ForbiddenByPolicy", text: "The user, group or application 'appid=" + ClientID + "' does not have secrets " + permission + " permission on key vault '" + Host + "'."}
+	}
+	if name != "" && !nameForm.MatchString(name) {
+		return nil, bad("The request URI contains an invalid name: %s", name)
+	}
+	return act()
+}
+
+type action func() (any, *problem)
+
+func (v *Vault) action(r *http.Request, body []byte, kind, name, rest string) (permission string, act action) {
+	o := v.secrets[strings.ToLower(name)]
+	switch live := kind == "secrets"; {
+	case name == "" && r.Method == http.MethodGet:
+		return "list", func() (any, *problem) { return v.list(r, kind) }
+	case live && rest == "versions" && r.Method == http.MethodGet:
+		return "list", func() (any, *problem) { return v.versions(r, o, name) }
+	case live && r.Method == http.MethodGet:
+		return "get", func() (any, *problem) { return v.get(r, o, name, rest) }
+	case live && rest == "" && r.Method == http.MethodPut:
+		return "set", func() (any, *problem) { return v.set(r, body, o, name) }
+	case live && r.Method == http.MethodPatch:
+		return "set", func() (any, *problem) { return v.update(r, body, o, name, rest) }
+	case live && rest == "" && r.Method == http.MethodDelete:
+		return "delete", func() (any, *problem) { return v.delete(r, o, name) }
+	case !live && rest == "" && r.Method == http.MethodGet:
+		return "get", func() (any, *problem) { return v.getDeleted(r, o, name) }
+	case !live && rest == "" && r.Method == http.MethodDelete:
+		return "purge", func() (any, *problem) { return v.purge(o, name) }
+	case !live && rest == "recover" && r.Method == http.MethodPost:
+		return "recover", func() (any, *problem) { return v.recover(r, o, name) }
+	}
+	return "", nil
+}
+
+// live reports whether a name is in use, which takes some looks after it was recovered.
+func (o *object) live() bool {
+	if o == nil || !o.deleted.IsZero() {
+		return false
+	}
+	if o.busy == "recovering" && o.left != 0 {
+		o.left--
+		return false
+	}
+	return true
+}
+
+// isDeleted reports whether a name is deleted for good, which takes some looks.
+func (o *object) isDeleted() bool {
+	if o == nil || o.deleted.IsZero() {
+		return false
+	}
+	if o.left != 0 {
+		o.left--
+		return false
+	}
+	o.busy = ""
+	return true
+}
+
+func (v *Vault) get(r *http.Request, o *object, name, id string) (any, *problem) {
+	if !o.live() {
+		return nil, notFound(name)
+	}
+	n := o.newest()
+	if id != "" {
+		i := slices.IndexFunc(o.versions, func(n *version) bool { return n.id == id })
+		if i < 0 {
+			return nil, notFound(name + "/" + id)
+		}
+		n = o.versions[i]
+	}
+	if !n.enabled {
+		return nil, &problem{status: http.StatusForbidden, code: "Forbidden", inner: "SecretDisabled", text: "Operation get is not allowed on a disabled secret."}
+	}
+	b := bundle(r, o.name, n)
+	b["value"] = n.value
+	return b, nil
+}
+
+// bundle is what the vault says of a version.
+func bundle(r *http.Request, name string, n *version) map[string]any {
+	attributes := map[string]any{
+		"enabled": n.enabled, "created": n.created.Unix(), "updated": n.updated.Unix(),
+		"recoveryLevel": "CustomizedRecoverable+Purgeable", "recoverableDays": 7,
+	}
+	if n.notBefore != 0 {
+		attributes["nbf"] = n.notBefore
+	}
+	if n.expires != 0 {
+		attributes["exp"] = n.expires
+	}
+	b := map[string]any{"id": base(r) + "/secrets/" + name + "/" + n.id, "attributes": attributes}
+	if n.contentType != "" {
+		b["contentType"] = n.contentType
+	}
+	if len(n.tags) > 0 {
+		b["tags"] = n.tags
+	}
+	if n.managed {
+		b["managed"] = true
+	}
+	return b
+}
+
+func base(r *http.Request) string { return "https://" + r.Host }
+
+func deletedBundle(r *http.Request, o *object) map[string]any {
+	b := bundle(r, o.name, o.newest())
+	b["recoveryId"] = base(r) + "/deletedsecrets/" + o.name
+	b["deletedDate"], b["scheduledPurgeDate"] = o.deleted.Unix(), o.deleted.AddDate(0, 0, 7).Unix()
+	return b
+}
+
+// input is the body of a write.
+type input struct {
+	Value       *string           `json:"value"`
+	ContentType *string           `json:"contentType"`
+	Tags        map[string]string `json:"tags"`
+	Attributes  struct {
+		Enabled   *bool  `json:"enabled"`
+		NotBefore *int64 `json:"nbf"`
+		Expires   *int64 `json:"exp"`
+	} `json:"attributes"`
+}
+
+// read decodes the body of a write and holds it to the limits.
+func read(r *http.Request, body []byte) (*input, *problem) {
+	if mime, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); mime != "application/json" {
+		return nil, bad("Content-Type must be application/json.")
+	}
+	in := &input{}
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.DisallowUnknownFields()
+	if err := d.Decode(in); err != nil || !utf8.Valid(body) || d.More() {
+		return nil, bad("The request body could not be read: %s", body)
+	}
+	if in.Value != nil && len(*in.Value) > maxValue {
+		return nil, bad("Secret value exceeds the maximum of %d: %s", maxValue, *in.Value)
+	}
+	if in.ContentType != nil && len(*in.ContentType) > maxContentType {
+		return nil, bad("contentType is too long")
+	}
+	if len(in.Tags) > maxTags {
+		return nil, bad("The number of tags exceeds the maximum of %d.", maxTags)
+	}
+	for key, value := range in.Tags {
+		if key == "" || len(key) > maxTag || len(value) > maxTag {
+			return nil, bad("Tag %s is not valid.", key)
+		}
+	}
+	return in, nil
+}
+
+// apply makes a version what a write says.
+func (in *input) apply(n *version) {
+	if in.ContentType != nil {
+		n.contentType = *in.ContentType
+	}
+	if in.Tags != nil {
+		n.tags = maps.Clone(in.Tags)
+	}
+	if a := in.Attributes; a.Enabled != nil {
+		n.enabled = *a.Enabled
+	}
+	if a := in.Attributes; a.NotBefore != nil {
+		n.notBefore = *a.NotBefore
+	}
+	if a := in.Attributes; a.Expires != nil {
+		n.expires = *a.Expires
+	}
+}
+
+func (v *Vault) set(r *http.Request, body []byte, o *object, name string) (any, *problem) {
+	in, p := read(r, body)
+	switch {
+	case p != nil:
+		return nil, p
+	case in.Value == nil:
+		return nil, bad("The property value is required.")
+	}
+	if o != nil {
+		switch {
+		case o.busy == "deleting" && o.left != 0:
+			return nil, conflict("ObjectIsBeingDeleted", "Secret "+name+" is currently being deleted and cannot be re-created; retry later.")
+		case !o.deleted.IsZero():
+			return nil, conflict("ObjectIsDeletedButRecoverable", "Secret "+name+" is currently in a deleted but recoverable state, and its name cannot be reused; in this state, the secret can only be recovered or purged.")
+		case o.busy == "recovering" && (o.left != 0 || o.refuses != 0):
+			if o.left == 0 {
+				o.refuses--
+			}
+			return nil, conflict("ObjectIsBeingRecovered", "Secret "+name+" is currently being recovered and cannot be re-created; retry later.")
+		case o.newest().managed:
+			return nil, conflict("", "Secret "+name+" belongs to a certificate.")
+		}
+	}
+	n := &version{value: *in.Value, enabled: true}
+	in.apply(n)
+	o = v.add(name, n)
+	b := bundle(r, o.name, n)
+	b["value"] = n.value
+	return b, nil
+}
+
+func (v *Vault) update(r *http.Request, body []byte, o *object, name, id string) (any, *problem) {
+	in, p := read(r, body)
+	if p != nil {
+		return nil, p
+	}
+	if !o.live() {
+		return nil, notFound(name)
+	}
+	n := o.newest()
+	for _, other := range o.versions {
+		if other.id == id {
+			n = other
+		}
+	}
+	if id != "" && n.id != id {
+		return nil, notFound(name + "/" + id)
+	}
+	in.apply(n)
+	n.updated = v.now()
+	return bundle(r, o.name, n), nil
+}
+
+func (v *Vault) delete(r *http.Request, o *object, name string) (any, *problem) {
+	switch {
+	case o != nil && o.busy == "deleting" && o.left != 0:
+		return nil, conflict("ObjectIsBeingDeleted", "Secret "+name+" is currently being deleted.")
+	case !o.live():
+		return nil, notFound(name)
+	}
+	o.deleted, o.busy, o.left = v.now(), "deleting", v.lag
+	return deletedBundle(r, o), nil
+}
+
+func (v *Vault) getDeleted(r *http.Request, o *object, name string) (any, *problem) {
+	if !o.isDeleted() {
+		return nil, deletedNotFound(name)
+	}
+	return deletedBundle(r, o), nil
+}
+
+func (v *Vault) purge(o *object, name string) (any, *problem) {
+	if !o.isDeleted() {
+		return nil, deletedNotFound(name)
+	}
+	delete(v.secrets, strings.ToLower(name))
+	return nil, nil
+}
+
+func (v *Vault) recover(r *http.Request, o *object, name string) (any, *problem) {
+	switch {
+	case o != nil && o.busy == "deleting" && o.left != 0:
+		return nil, conflict("ObjectIsBeingDeleted", "Secret "+name+" is currently being deleted.")
+	case !o.isDeleted():
+		return nil, deletedNotFound(name)
+	}
+	o.deleted, o.busy, o.left, o.refuses = time.Time{}, "recovering", v.lag, max(v.lag, 0)
+	return bundle(r, o.name, o.newest()), nil
+}
+
+// list is one page of the names in use, or of the deleted ones. As the vendor's does, a full page has a link to a next one
+// even if that is empty, and the deleted ones have an empty page after the first.
+func (v *Vault) list(r *http.Request, kind string) (any, *problem) {
+	var names []string
+	for key, o := range v.secrets {
+		if kind == "secrets" && o.deleted.IsZero() && (o.busy != "recovering" || o.left == 0) || kind == "deletedsecrets" && !o.deleted.IsZero() && o.left == 0 {
+			names = append(names, key)
+		}
+	}
+	slices.Sort(names)
+	size, at, p := v.page(r)
+	if p != nil {
+		return nil, p
+	}
+	emptyFirst := strings.HasSuffix(at, "+")
+	at = strings.TrimSuffix(at, "+")
+	names = slices.DeleteFunc(names, func(n string) bool { return n <= at })
+	items := []any{}
+	for _, key := range names[:min(size, len(names))] {
+		if emptyFirst {
+			break
+		}
+		o := v.secrets[key]
+		item := bundle(r, o.name, o.newest())
+		if kind == "deletedsecrets" {
+			item = deletedBundle(r, o)
+		}
+		item["id"] = base(r) + "/secrets/" + o.name
+		items = append(items, item)
+		at = key
+	}
+	switch {
+	case emptyFirst:
+		return map[string]any{"value": items, "nextLink": next(r, at, size)}, nil
+	case len(items) < size:
+		return map[string]any{"value": items, "nextLink": nil}, nil
+	case kind == "deletedsecrets" && r.URL.Query().Get("$skiptoken") == "":
+		at += "+"
+	}
+	return map[string]any{"value": items, "nextLink": next(r, at, size)}, nil
+}
+
+// versions is one page of a secret's versions, in the order of their random ids.
+func (v *Vault) versions(r *http.Request, o *object, name string) (any, *problem) {
+	if !o.live() {
+		return nil, notFound(name)
+	}
+	size, at, p := v.page(r)
+	if p != nil {
+		return nil, p
+	}
+	all := slices.SortedFunc(slices.Values(o.versions), func(a, b *version) int { return strings.Compare(a.id, b.id) })
+	all = slices.DeleteFunc(all, func(n *version) bool { return n.id <= at })
+	items := []any{}
+	for _, n := range all[:min(size, len(all))] {
+		items = append(items, bundle(r, o.name, n))
+		at = n.id
+	}
+	var link any
+	if len(all) > size {
+		link = next(r, at, size)
+	}
+	return map[string]any{"value": items, "nextLink": link}, nil
+}
+
+// page returns how long a page is, and after what it begins.
+func (v *Vault) page(r *http.Request) (size int, at string, p *problem) {
+	q := r.URL.Query()
+	size = v.pageSize
+	if text := q.Get("maxresults"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || n > maxResults {
+			return 0, "", bad("maxresults must be from 1 to %d", maxResults)
+		}
+		size = n
+	}
+	after, err := base64.RawURLEncoding.DecodeString(q.Get("$skiptoken"))
+	if err != nil {
+		return 0, "", bad("The $skiptoken is not valid.")
+	}
+	return size, string(after), nil
+}
+
+// next is the link to the page after at, with the port as the vendor's has it.
+func next(r *http.Request, at string, size int) string {
+	host := r.Host
+	if !strings.Contains(host, ":") {
+		host += ":443"
+	}
+	return fmt.Sprintf("https://%s%s?api-version=%s&$skiptoken=%s&maxresults=%d", host, r.URL.Path, r.URL.Query().Get("api-version"), base64.RawURLEncoding.EncodeToString([]byte(at)), size)
+}
