@@ -1,0 +1,509 @@
+package repohost_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/destination/desttest"
+	"github.com/coffer-project/coffer/engines/secretsync/repohost"
+	"github.com/coffer-project/coffer/engines/secretsync/repohost/repohosttest"
+)
+
+const mark = "0123456789abcdef-fedcba"
+
+func environment(s *repohosttest.Server) destination.Env {
+	return destination.Env{Client: &http.Client{Transport: &http.Transport{}}, URL: s.URL, Getenv: func(string) string { return "" }}
+}
+
+func openWith(t *testing.T, c repohost.Config, env destination.Env) destination.Destination {
+	t.Helper()
+	if p := c.Check(); p != nil {
+		t.Fatal(p)
+	}
+	d, err := repohost.Type.Open(&c, env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	repohost.Hurry(d)
+	t.Cleanup(env.Client.CloseIdleConnections)
+	return d
+}
+
+// rig is a repository with a destination.
+func rig(t *testing.T) (*repohosttest.Server, destination.Destination) {
+	t.Helper()
+	s := repohosttest.New(t)
+	s.AddRepository("octo", "app")
+	return s, openWith(t, repo(), environment(s))
+}
+
+var app = repohosttest.Repository("octo", "app")
+
+func fails(t *testing.T, err error, code string) *destination.Error {
+	t.Helper()
+	var e *destination.Error
+	if !errors.As(err, &e) || e.Code != code {
+		t.Fatalf("error %v, want code %q", err, code)
+	}
+	for _, secret := range []string{repohosttest.Token, "the-value"} {
+		if strings.Contains(fmt.Sprintf("%v %+v %v", err, *e, e.Err), secret) {
+			t.Errorf("an error of code %q tells a secret", code)
+		}
+	}
+	return e
+}
+
+func item(name, value string) destination.Item {
+	return destination.Item{Name: name, Value: []byte(value), Mark: mark, Token: strings.Repeat("0", 36)}
+}
+
+func read(t *testing.T, d destination.Destination, name string) destination.Found {
+	t.Helper()
+	f, err := d.Read(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func write(t *testing.T, d destination.Destination, name, value string) destination.Held {
+	t.Helper()
+	held, err := d.Write(t.Context(), item(name, value), read(t, d, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return held
+}
+
+// place is a repository, environment or organization in the suite.
+type place struct {
+	*repohosttest.Server
+	key  string
+	conf repohost.Config
+}
+
+func (p *place) Open(t *testing.T) destination.Destination {
+	return openWith(t, p.conf, environment(p.Server))
+}
+func (p *place) Put(_ *testing.T, name, value string) { p.Server.Put(p.key, name, value) }
+func (p *place) Get(_ *testing.T, name string) (string, bool) {
+	return p.Server.Get(p.key, name)
+}
+func (p *place) Fail(f desttest.Fault) { p.Faults.Set(f) }
+func (p *place) Secrets() []string     { return []string{repohosttest.Token} }
+
+func TestDestination(t *testing.T) {
+	kinds := map[string]func(*repohosttest.Server) (string, repohost.Config){
+		"repository": func(s *repohosttest.Server) (string, repohost.Config) {
+			s.AddRepository("octo", "app")
+			return app, repo()
+		},
+		"environment": func(s *repohosttest.Server) (string, repohost.Config) {
+			s.AddRepository("octo", "app")
+			s.AddEnvironment("octo", "app", "prod/eu west")
+			c := repo()
+			c.EnvironmentName = "prod/eu west"
+			return repohosttest.Environment("octo", "app", "prod/eu west"), c
+		},
+		"organization": func(s *repohosttest.Server) (string, repohost.Config) {
+			s.AddOrganization("octo")
+			s.AddRepository("octo", "app")
+			return repohosttest.Organization("octo"), repohost.Config{
+				AccessToken: repohosttest.Token, SecretsLocation: "organization", Organization: "octo", Visibility: "selected", Selected: engines.StringList{"app"},
+			}
+		},
+	}
+	for name, kind := range kinds {
+		t.Run(name, func(t *testing.T) {
+			desttest.Run(t, repohost.Type, func(t *testing.T) desttest.Place {
+				s := repohosttest.New(t)
+				key, conf := kind(s)
+				return &place{s, key, conf}
+			})
+		})
+	}
+}
+
+// A name that was created between the look and the write is lost: the error says so, and that something was written.
+func TestCreateRace(t *testing.T) {
+	s, d := rig(t)
+	was := read(t, d, "A")
+	s.BeforePut(func() { s.Put(app, "A", "theirs") })
+	_, err := d.Write(t.Context(), item("A", "the-value"), was)
+	if e := fails(t, err, destination.Exists); !e.Unknown || !strings.Contains(e.Text, "has been replaced") {
+		t.Errorf("%+v", e)
+	}
+}
+
+func TestCreatesOnlyWhatIsAbsent(t *testing.T) {
+	s, d := rig(t)
+	was := read(t, d, "A")
+	s.Put(app, "a", "theirs")
+	s.Calls()
+	_, err := d.Write(t.Context(), item("A", "the-value"), was)
+	if e := fails(t, err, destination.Exists); e.Unknown {
+		t.Error("nothing was written")
+	}
+	if slices.ContainsFunc(s.Calls(), func(c string) bool { return strings.HasPrefix(c, "PUT") }) {
+		t.Error("it was written all the same")
+	}
+}
+
+func TestReplacesOnlyWhatWasSeen(t *testing.T) {
+	for name, change := range map[string]func(*repohosttest.Server){
+		"changed":   func(s *repohosttest.Server) { s.Put(app, "A", "theirs") },
+		"deleted":   func(s *repohosttest.Server) { s.Drop(app, "A") },
+		"recreated": func(s *repohosttest.Server) { s.Drop(app, "A"); s.Put(app, "A", "theirs") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, d := rig(t)
+			write(t, d, "A", "the-value")
+			was := read(t, d, "A")
+			change(s)
+			want, _ := s.Get(app, "A")
+			_, err := d.Write(t.Context(), item("A", "the-value-2"), was)
+			fails(t, err, destination.Changed)
+			if name != "deleted" {
+				fails(t, d.Delete(t.Context(), was), destination.Changed)
+			} else if err := d.Delete(t.Context(), was); err != nil {
+				t.Errorf("deleting what has gone: %v", err)
+			}
+			if got, _ := s.Get(app, "A"); got != want {
+				t.Error("it was touched all the same")
+			}
+		})
+	}
+}
+
+// What was read is asked for again with its ETag, which costs nothing; a write is four calls at most.
+func TestCalls(t *testing.T) {
+	s, d := rig(t)
+	write(t, d, "A", "the-value")
+	was := read(t, d, "A")
+	s.Calls()
+	if _, err := d.Write(t.Context(), item("a", "the-value-2"), was); err != nil {
+		t.Fatal(err)
+	}
+	one := "/repos/octo/app/actions/secrets/A"
+	if got, want := s.Calls(), []string{"GET " + one, "PUT " + one, "GET " + one}; !slices.Equal(got, want) {
+		t.Errorf("calls %v, want %v", got, want)
+	}
+}
+
+func TestKeyRotation(t *testing.T) {
+	s, d := rig(t)
+	write(t, d, "A", "the-value")
+	s.RotateKey(app)
+	write(t, d, "A", "the-value-2")
+	if got, _ := s.Get(app, "A"); got != "the-value-2" {
+		t.Error("the value has not arrived")
+	}
+}
+
+// GitHub may go on showing what was there before a write.
+func TestStaleReads(t *testing.T) {
+	s, d := rig(t)
+	s.Tick(time.Minute)
+	held := write(t, d, "A", "the-value")
+	was := read(t, d, "A")
+	s.BeforePut(func() { s.Stale(2) })
+	next, err := d.Write(t.Context(), item("A", "the-value-2"), was)
+	if err != nil || next == held || next != (destination.Held{ID: held.ID, Version: read(t, d, "A").Version}) {
+		t.Errorf("left %+v, %v", next, err)
+	}
+	was = read(t, d, "A")
+	s.BeforePut(func() { s.Stale(100) })
+	_, err = d.Write(t.Context(), item("A", "the-value-3"), was)
+	if e := fails(t, err, destination.Unexpected); !e.Unknown {
+		t.Error("it has been written")
+	}
+	s.BeforePut(func() { s.Stale(100) })
+	s.Stale(0)
+	_, err = d.Write(t.Context(), item("NEW", "the-value"), read(t, d, "NEW"))
+	if e := fails(t, err, destination.Unexpected); !e.Unknown {
+		t.Error("it has been created")
+	}
+}
+
+// Two writes in one second leave the same version, which is all that GitHub has.
+func TestWritesInOneSecond(t *testing.T) {
+	s, d := rig(t)
+	s.Tick(0)
+	a := write(t, d, "A", "the-value")
+	if b := write(t, d, "A", "the-value-2"); a != b {
+		t.Errorf("left %+v and %+v", a, b)
+	}
+	if got, _ := s.Get(app, "A"); got != "the-value-2" {
+		t.Error("the value has not arrived")
+	}
+}
+
+// A secret that is not found in a place that is not found is not an absent secret.
+func TestMissingPlace(t *testing.T) {
+	for name, change := range map[string]func(*repohosttest.Server, *repohost.Config){
+		"no repository":  func(_ *repohosttest.Server, c *repohost.Config) { c.RepisitoryName = "nothing" },
+		"no environment": func(_ *repohosttest.Server, c *repohost.Config) { c.EnvironmentName = "nothing" },
+		"may not see it": func(_ *repohosttest.Server, c *repohost.Config) { c.AccessToken = repohosttest.Blind },
+		"renamed":        func(s *repohosttest.Server, _ *repohost.Config) { s.Rename("octo", "app", "app2") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := repohosttest.New(t)
+			s.AddRepository("octo", "app")
+			c := repo()
+			change(s, &c)
+			d := openWith(t, c, environment(s))
+			_, err := d.Read(t.Context(), "A")
+			fails(t, err, destination.NoPlace)
+			_, err = d.Write(t.Context(), item("A", "the-value"), destination.Found{Name: "A"})
+			if e := fails(t, err, destination.NoPlace); e.Class != destination.Client || e.Unknown {
+				t.Errorf("%+v", e)
+			}
+			fails(t, d.Delete(t.Context(), destination.Found{Name: "A", State: destination.Present, ID: "x", Version: "y"}), destination.NoPlace)
+			for _, err := range d.List(t.Context()) {
+				fails(t, err, destination.NoPlace)
+			}
+			if checks := d.Verify(t.Context()); len(checks) != 2 || checks[1].OK || checks[1].Name != "read" {
+				t.Errorf("verify: %+v", checks)
+			}
+		})
+	}
+}
+
+func TestQuota(t *testing.T) {
+	s, d := rig(t)
+	for i := range 100 {
+		s.Put(app, fmt.Sprintf("N%d", i), "x")
+	}
+	_, err := d.Write(t.Context(), item("A", "the-value"), read(t, d, "A"))
+	if e := fails(t, err, destination.Quota); e.Class != destination.Client || !strings.Contains(e.Text, "100") {
+		t.Errorf("%+v", e)
+	}
+}
+
+func TestSizeIsCheckedBeforeTheCall(t *testing.T) {
+	s, d := rig(t)
+	was := read(t, d, "A")
+	s.Calls()
+	_, err := d.Write(t.Context(), item("A", strings.Repeat("v", 49153)), was)
+	if e := fails(t, err, destination.TooLarge); !strings.Contains(e.Text, "49152") {
+		t.Errorf("the text %q does not state the limit", e.Text)
+	}
+	_, err = d.Write(t.Context(), item("GITHUB_X", "v"), was)
+	fails(t, err, destination.BadRequest)
+	if calls := s.Calls(); len(calls) > 0 {
+		t.Errorf("calls were made: %v", calls)
+	}
+}
+
+func TestOrganization(t *testing.T) {
+	s := repohosttest.New(t)
+	s.AddOrganization("octo")
+	one, two := s.AddRepository("octo", "one"), s.AddRepository("octo", "two")
+	c := repohost.Config{AccessToken: repohosttest.Token, SecretsLocation: "organization", RepositoryOwner: "octo", Visibility: "selected", Selected: engines.StringList{"one", "two"}}
+	d := openWith(t, c, environment(s))
+	write(t, d, "A", "the-value")
+	visibility, ids := s.Seen(repohosttest.Organization("octo"), "A")
+	if visibility != "selected" || !slices.Equal(ids, []int64{one, two}) {
+		t.Errorf("seen by %s %v", visibility, ids)
+	}
+	c.Selected = engines.StringList{"one", "three"}
+	d = openWith(t, c, environment(s))
+	_, err := d.Write(t.Context(), item("B", "the-value"), read(t, d, "B"))
+	if e := fails(t, err, destination.NoPlace); !strings.Contains(e.Text, "three") {
+		t.Errorf("the text %q does not name the repository", e.Text)
+	}
+	c.Visibility, c.Selected = "private", nil
+	d = openWith(t, c, environment(s))
+	write(t, d, "A", "the-value-2")
+	if visibility, ids := s.Seen(repohosttest.Organization("octo"), "A"); visibility != "private" || ids != nil {
+		t.Errorf("seen by %s %v", visibility, ids)
+	}
+}
+
+// The names of an organization are more than a page holds; unchanged pages are not counted.
+func TestListPages(t *testing.T) {
+	s := repohosttest.New(t)
+	s.AddOrganization("octo")
+	for i := range 250 {
+		s.Put(repohosttest.Organization("octo"), fmt.Sprintf("N%03d", i), "x")
+	}
+	d := openWith(t, repohost.Config{AccessToken: repohosttest.Token, SecretsLocation: "organization", RepositoryOwner: "octo", Visibility: "all"}, environment(s))
+	list := func() map[string]string {
+		out := map[string]string{}
+		for f, err := range d.List(t.Context()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			out[f.Name] = f.Version
+		}
+		return out
+	}
+	first := list()
+	s.Left(2) // one of them for the page that changes
+	s.Put(repohosttest.Organization("octo"), "N120", "y")
+	second := list()
+	if third := list(); !maps.Equal(second, third) {
+		t.Error("what has not changed is listed otherwise")
+	}
+	if len(first) != 250 || len(second) != 250 || first["N120"] == second["N120"] || first["N001"] != second["N001"] {
+		t.Errorf("%d and %d names, versions %s and %s", len(first), len(second), first["N120"], second["N120"])
+	}
+}
+
+func TestVerifyReadOnly(t *testing.T) {
+	s := repohosttest.New(t)
+	s.AddRepository("octo", "app")
+	c := repo()
+	c.AccessToken = repohosttest.ReadOnly
+	for _, got := range openWith(t, c, environment(s)).Verify(t.Context()) {
+		writes := got.Name == "create" || got.Name == "write" || got.Name == "delete"
+		if got.OK == writes {
+			t.Errorf("%+v", got)
+		}
+	}
+	c.AccessToken = "github_pat_wrong"
+	checks := openWith(t, c, environment(s)).Verify(t.Context())
+	if len(checks) != 2 || !checks[0].OK || checks[1].OK || checks[1].Name != "credentials" {
+		t.Errorf("%+v", checks)
+	}
+}
+
+func TestVerifyTimes(t *testing.T) {
+	now := time.Now()
+	for name, tt := range map[string]struct {
+		got  destination.Check
+		ok   bool
+		text string
+	}{
+		"never expires":    {repohost.Expiry(time.Time{}, now), true, "no time"},
+		"expires late":     {repohost.Expiry(now.Add(90*24*time.Hour), now), true, "expires on"},
+		"expires soon":     {repohost.Expiry(now.Add(24*time.Hour), now), false, "replace it"},
+		"clocks agree":     {repohost.Clock(now.UTC().Format(http.TimeFormat), now), true, "agree"},
+		"clocks are apart": {repohost.Clock(now.Add(-time.Hour).UTC().Format(http.TimeFormat), now), false, "apart"},
+		"no clock":         {repohost.Clock("", now), false, "did not say"},
+	} {
+		if tt.got.OK != tt.ok || !strings.Contains(tt.got.Text, tt.text) {
+			t.Errorf("%s: %+v", name, tt.got)
+		}
+	}
+}
+
+// Every answer that GitHub has, to a write and to a read.
+func TestAnswers(t *testing.T) {
+	date := time.Now().UTC().Truncate(time.Second)
+	tests := []struct {
+		name    string
+		status  int
+		header  map[string]string
+		body    string
+		code    string
+		class   destination.Class
+		unknown bool // of a write
+		after   time.Duration
+	}{
+		{name: "bad credentials", status: 401, body: `{"message":"Bad credentials"}`, code: destination.Denied, class: destination.Client},
+		{name: "forbidden", status: 403, body: `{"message":"Must have admin rights to Repository."}`, code: destination.Denied, class: destination.Client},
+		{name: "primary limit", status: 403, header: map[string]string{"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": fmt.Sprint(date.Unix() + 90)},
+			body: `{"message":"API rate limit exceeded"}`, code: destination.Throttled, class: destination.External, after: 90 * time.Second},
+		{name: "primary limit, reset in the past", status: 429, header: map[string]string{"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1"}, code: destination.Throttled, class: destination.External},
+		{name: "secondary limit", status: 403, header: map[string]string{"Retry-After": "61"}, body: `{"message":"You have exceeded a secondary rate limit"}`,
+			code: destination.Throttled, class: destination.External, after: 61 * time.Second},
+		{name: "secondary limit by its page", status: 403, body: `{"documentation_url":"https://docs.github.com/rest/using-the-rest-api#secondary-rate-limits"}`, code: destination.Throttled, class: destination.External},
+		{name: "429", status: 429, header: map[string]string{"Retry-After": "99999999"}, code: destination.Throttled, class: destination.External, after: 24 * time.Hour},
+		{name: "429 with a date", status: 429, header: map[string]string{"Retry-After": date.Add(5 * time.Minute).Format(http.TimeFormat)}, code: destination.Throttled, class: destination.External, after: 5 * time.Minute},
+		{name: "502", status: 502, body: "<html>", code: destination.Unavailable, class: destination.External, unknown: true},
+		{name: "503 with a time", status: 503, header: map[string]string{"Retry-After": "3"}, code: destination.Unavailable, class: destination.External, unknown: true, after: 3 * time.Second},
+		{name: "422", status: 422, body: `{"message":"the-value ` + repohosttest.Token + `"}`, code: destination.BadRequest, class: destination.Client},
+		{name: "422 without sense", status: 422, body: `[[[`, code: destination.BadRequest, class: destination.Client},
+		{name: "413", status: 413, code: destination.TooLarge, class: destination.Client},
+		{name: "moved", status: 307, header: map[string]string{"Location": "http://127.0.0.1:1/"}, code: destination.NoPlace, class: destination.Client},
+		{name: "moved to another host", status: 301, header: map[string]string{"Location": "http://evil.example/"}, code: destination.NoPlace, class: destination.Client},
+		{name: "202", status: 202, body: `{}`, code: destination.Unexpected, class: destination.External, unknown: true},
+		{name: "200 for a write", status: 200, body: `<html>`, code: destination.Unexpected, class: destination.External, unknown: true},
+		{name: "409", status: 409, body: `{"message":"Conflict"}`, code: destination.BadRequest, class: destination.Client},
+		{name: "304 unasked", status: 304, code: destination.NoPlace, class: destination.Client},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := repohosttest.New(t)
+			s.AddRepository("octo", "app")
+			all := false
+			l := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if !all && r.Method == http.MethodGet {
+					s.ServeHTTP(w, r)
+					return
+				}
+				w.Header().Set("Date", date.Format(http.TimeFormat))
+				for k, v := range tt.header {
+					w.Header().Set(k, v)
+				}
+				w.WriteHeader(tt.status)
+				_, _ = w.Write([]byte(tt.body))
+			}))
+			defer l.Close()
+			env := environment(s)
+			env.URL = l.URL + repohosttest.Prefix + "/"
+			d := openWith(t, repo(), env)
+			was := read(t, d, "A")
+			_, err := d.Write(t.Context(), item("A", "the-value"), was)
+			if e := fails(t, err, tt.code); e.Class != tt.class || e.Unknown != tt.unknown || e.RetryAfter != tt.after {
+				t.Errorf("write: class %q, unknown %v, after %v (%s)", e.Class, e.Unknown, e.RetryAfter, e.Text)
+			}
+			all = true
+			_, err = d.Read(t.Context(), "A")
+			if e := fails(t, err, tt.code); e.Class != tt.class || e.Unknown || e.RetryAfter != tt.after {
+				t.Errorf("read: class %q, unknown %v, after %v (%s)", e.Class, e.Unknown, e.RetryAfter, e.Text)
+			}
+		})
+	}
+}
+
+// An address that must not be called is said to be that, by the client that we are given.
+func TestBlocked(t *testing.T) {
+	blocked := &destination.Error{Class: destination.Client, Code: destination.Blocked, Text: "not this one"}
+	env := destination.Env{Client: &http.Client{Transport: refusing{blocked}}, Getenv: func(string) string { return "" }}
+	d := openWith(t, repo(), env)
+	_, err := d.Read(t.Context(), "A")
+	fails(t, err, destination.Blocked)
+}
+
+type refusing struct{ err error }
+
+func (r refusing) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.URL.Host != "api.github.com" || req.URL.Scheme != "https" {
+		return nil, fmt.Errorf("called %s", req.URL)
+	}
+	return nil, r.err
+}
+
+func TestOpenNeedsAClient(t *testing.T) {
+	c := repo()
+	_, err := repohost.Type.Open(&c, destination.Env{})
+	fails(t, err, destination.Unexpected)
+}
+
+func FuzzDecodeKey(f *testing.F) {
+	f.Add("012", "hBT5WZEj8ZoOv6TYJsfWq7MxTEQopZO5/IT3ZCVQPzs=")
+	f.Add("", "hBT5WZEj8ZoOv6TYJsfWq7MxTEQopZO5/IT3ZCVQPzs=")
+	f.Add("1", "AAAA")
+	f.Add("1", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=")
+	f.Fuzz(func(t *testing.T, id, key string) {
+		seal, err := repohost.DecodeKey(&id, &key)
+		if err != nil {
+			return
+		}
+		sealed, err := seal([]byte("the-value"))
+		if err == nil && (sealed == "" || strings.Contains(sealed, "the-value")) {
+			t.Errorf("sealed to %q", sealed)
+		}
+	})
+}
