@@ -95,6 +95,7 @@ func (s *Service) Run(ctx context.Context) {
 	defer running.Wait()
 	began := make(chan struct{}) // closed when the queue takes jobs
 	running.Go(func() { s.queue.run(ctx, began) })
+	running.Go(func() { s.watchDrift(ctx) })
 	<-began
 	again := time.NewTicker(rescan)
 	defer again.Stop()
@@ -178,7 +179,7 @@ func (s *Service) heedKey(ctx context.Context, key storage.Key) error {
 	if key.Area() != "sys" {
 		return s.secretChanged(ctx, key)
 	}
-	switch _, kind, rest := splitKey(key); kind {
+	switch ns, kind, rest := splitKey(key); kind {
 	case "config":
 		return s.scanAll(ctx)
 	case "d":
@@ -197,7 +198,7 @@ func (s *Service) heedKey(ctx context.Context, key storage.Key) error {
 		if !found {
 			_, id, _ := strings.Cut(rest, "/")
 			s.unwatch(id)
-			return nil
+			return s.finishPurges(ctx, ns)
 		}
 		s.watch(&a)
 		return s.scanAssociation(ctx, &a)

@@ -109,7 +109,7 @@ func (s *Service) openNew(d *destinationRecord) (destination.Destination, error)
 
 // counts are what metrics tell.
 type counts struct {
-	written, deleted, failed, conflicts atomic.Int64
+	written, deleted, failed, conflicts, drifted atomic.Int64
 }
 
 // event is the record of the trail for what is about to be done.

@@ -602,7 +602,7 @@ func (s *Service) storeFreeing(ctx context.Context, t *target, o outcome, items 
 		l.NextRetry = now.Add(max(after, backoff(o.Status, l.Attempts)))
 		s.counts.failed.Add(1)
 	}
-	removed := (t.assoc.Removing || t.assoc.Retain) && len(items) == 0
+	removed := (t.assoc.Removing || t.assoc.Gone) && len(items) == 0
 	_, err = storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
 		if err := t.stillThere(ctx, tx); err != nil {
 			return err

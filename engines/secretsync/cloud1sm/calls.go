@@ -2,6 +2,7 @@ package cloud1sm
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"strings"
@@ -52,7 +53,7 @@ func open(c destination.Config, env destination.Env) (destination.Destination, e
 			stsURL = env.URL // where all services are, as on one's own premises
 		}
 		as = &assumed{d: d, next: sts.New(sts.Options{
-			Region: region, BaseEndpoint: endpoint(stsURL), HTTPClient: &wire{client: d.wire.client}, Retryer: sdk.NopRetryer{},
+			Region: region, BaseEndpoint: endpoint(stsURL), HTTPClient: &wire{client: d.wire.client, telling: true}, Retryer: sdk.NopRetryer{},
 			Credentials: as, APIOptions: options, Logger: logging.Nop{},
 		})}
 	}
@@ -159,7 +160,9 @@ func (a *assumed) Retrieve(ctx context.Context) (sdk.Credentials, error) {
 	defer cancel()
 	out, err := a.next.AssumeRole(ctx, in)
 	if err != nil {
-		return sdk.Credentials{}, failed(err, "AssumeRole", false)
+		e := failed(err, "AssumeRole", false)
+		e.Err = errors.Join(errCredentials, e.Err)
+		return sdk.Credentials{}, e
 	}
 	got := out.Credentials
 	if got == nil || got.AccessKeyId == nil || got.SecretAccessKey == nil || got.SessionToken == nil || got.Expiration == nil {
@@ -183,8 +186,9 @@ func clientOf(given *http.Client) *http.Client {
 
 // wire is what the SDK sends requests with.
 type wire struct {
-	client *http.Client
-	skew   atomic.Int64 // of the other clock, in nanoseconds, as of the last answer
+	client  *http.Client
+	telling bool         // every success has an answer that the SDK reads
+	skew    atomic.Int64 // of the other clock, in nanoseconds, as of the last answer
 }
 
 // Do implements the SDK's HTTPClient. It bounds answers, and ends successes that are not the provider's with an error: the
@@ -199,7 +203,7 @@ func (w *wire) Do(r *http.Request) (*http.Response, error) {
 		w.skew.Store(int64(time.Until(at)))
 	}
 	known := answer.Header.Get("X-Amzn-Requestid") != "" || strings.HasPrefix(answer.Header.Get("Content-Type"), "application/x-amz-json")
-	if answer.StatusCode < http.StatusMultipleChoices && !known {
+	if answer.StatusCode < http.StatusMultipleChoices && !known && !w.telling {
 		_ = answer.Body.Close()
 		return nil, errForeign
 	}

@@ -15,6 +15,7 @@ const (
 	minRecoveryDays     = 7
 	maxRecoveryDays     = 30
 	defaultRecoveryDays = 30
+	maxExternalID       = 1224
 )
 
 // Config is one region of one account, and how to get in.
@@ -34,7 +35,7 @@ var (
 	keyPattern      = regexp.MustCompile(`^\w{1,128}$`)
 	regionPattern   = regexp.MustCompile(`^([a-z]{1,16}-){2,4}[0-9]{1,2}$`)
 	rolePattern     = regexp.MustCompile(`^arn:aws[a-z-]{0,20}:iam::([0-9]{12}):role/[\w+=,.@/-]{1,576}$`)
-	externalPattern = regexp.MustCompile(`^[\w+=,.@:/-]{2,1224}$`)
+	externalPattern = regexp.MustCompile(`^[\w+=,.@:/-]{2,}$`)
 	kmsPattern      = regexp.MustCompile(`^(alias/[\w/-]{1,250}|[A-Za-z0-9-]{1,256}|arn:aws[a-z-]{0,20}:kms:([a-z0-9-]{1,40}):[0-9]{12}:(key/[A-Za-z0-9-]{1,256}|alias/[\w/-]{1,250}))$`)
 )
 
@@ -55,7 +56,7 @@ func (c *Config) Check() (problems []string) {
 	case c.ExternalID == "":
 	case c.RoleARN == "":
 		problems = append(problems, "external_id: is for a role: give role_arn, too, or leave it out")
-	case !externalPattern.MatchString(c.ExternalID):
+	case !externalPattern.MatchString(c.ExternalID) || len(c.ExternalID) > maxExternalID:
 		problems = append(problems, "external_id: must have 2 to 1224 letters, digits and _ + = , . @ : / -")
 	}
 	if c.KMSKeyID != "" {

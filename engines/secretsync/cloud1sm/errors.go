@@ -37,6 +37,7 @@ const (
 	invalidRequest   = vendorCode("InvalidRequest")
 	invalidParameter = vendorCode("InvalidParameter")
 	limitExceeded    = vendorCode("LimitExceeded")
+	accessDenied     = vendorCode("AccessDenied")
 	decryption       = vendorCode("DecryptionFailure")
 	encryption       = vendorCode("EncryptionFailure")
 	noCode           = vendorCode("UnknownError") // the SDK's, for an error without a code
@@ -65,7 +66,7 @@ var meaning = map[vendorCode]struct {
 	"InternalFailure":      {destination.External, destination.Unavailable},
 	"InternalServiceError": {destination.External, destination.Unavailable},
 
-	"AccessDenied":               {destination.Client, destination.Denied},
+	accessDenied:                 {destination.Client, destination.Denied},
 	"ExpiredToken":               {destination.Client, destination.Denied},
 	"IncompleteSignature":        {destination.Client, destination.Denied},
 	"InvalidAccessKeyId":         {destination.Client, destination.Denied},
@@ -86,7 +87,10 @@ var meaning = map[vendorCode]struct {
 	"TooManyRequests":            {destination.External, destination.Throttled},
 }
 
-var errForeign = errors.New("an answer that is not the provider's")
+var (
+	errForeign     = errors.New("an answer that is not the provider's")
+	errCredentials = errors.New("there are no credentials to make the call with")
+)
 
 func client(code, text string) *destination.Error {
 	return &destination.Error{Class: destination.Client, Code: code, Text: text}
@@ -212,7 +216,7 @@ func advice(code string, said vendorCode) string {
 	switch said {
 	case encryption, decryption:
 		return "the key of KMS cannot be used: see kms_key_id, whether it is enabled, and whether the credentials may use it"
-	case "AccessDenied":
+	case accessDenied:
 		return "AWS does not allow this call to the credentials: see the policies of the user, the role, the secret and the key"
 	case "ExpiredToken", "RequestExpired":
 		return "AWS does not take the credentials any more"
@@ -247,7 +251,7 @@ func fitting(code vendorCode, message, call string) string {
 		return reason(message)
 	}
 	switch code {
-	case "AccessDenied", invalidRequest, limitExceeded, decryption, encryption, "PreconditionNotMet":
+	case accessDenied, invalidRequest, limitExceeded, decryption, encryption, "PreconditionNotMet":
 		return cleaned(message)
 	}
 	return ""

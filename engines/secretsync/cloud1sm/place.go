@@ -67,7 +67,7 @@ func (d *place) Read(ctx context.Context, name string) (destination.Found, error
 
 // unreadable reports whether it is the value, and not the place, that we are kept from.
 func unreadable(err error) bool {
-	return errors.Is(err, vendorCode("AccessDenied")) || errors.Is(err, decryption)
+	return (errors.Is(err, accessDenied) || errors.Is(err, decryption)) && !errors.Is(err, errCredentials)
 }
 
 // describe is Read without the value. It takes an ARN, too.

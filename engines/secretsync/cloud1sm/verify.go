@@ -42,7 +42,7 @@ func (d *place) Verify(ctx context.Context) []destination.Check {
 		return p.checks
 	}
 	p.clock()
-	letsIn := e == nil || errors.Is(e, vendorCode("AccessDenied"))
+	letsIn := e == nil || errors.Is(e, accessDenied) && !errors.Is(e, errCredentials)
 	if !letsIn {
 		p.add(destination.Check{Name: "credentials", Text: e.Text})
 		return p.checks
@@ -124,7 +124,7 @@ func (p *probing) permissions(ctx context.Context, describe tried) {
 		return err
 	})
 	named := describe.err == nil || put.err == nil || remove.err == nil || tag.err == nil // of the calls on this name
-	p.report("read", named, describe, read, tried{list.err, true})
+	p.report("read", named, tried{list.err, true}, describe, read)
 	p.add(destination.Check{Name: "create", Unknown: true, Text: "it cannot be tried without writing: the credentials need CreateSecret and TagResource"})
 	p.report("write", named, put, move)
 	p.report("delete", named, remove, restore)

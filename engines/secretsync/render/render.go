@@ -81,8 +81,8 @@ func (p *Plan) format() string {
 	return JSON
 }
 
-// template returns the text of the template in force.
-func (p *Plan) template() string {
+// TemplateText returns the template in force.
+func (p *Plan) TemplateText() string {
 	switch {
 	case p.Template != "":
 		return p.Template
@@ -113,7 +113,7 @@ func (p *Plan) Check() (problems []string) {
 }
 
 func (p *Plan) checkTemplate() string {
-	t, err := nametemplate.Parse(p.template(), fields, nil)
+	t, err := nametemplate.Parse(p.TemplateText(), fields, nil)
 	if err != nil {
 		return nametemplate.Text(err)
 	}
@@ -171,7 +171,7 @@ func (p *Plan) Items(src Source, data json.RawMessage) ([]Item, error) {
 	if len(secret) == 0 {
 		return nil, nil
 	}
-	t, err := nametemplate.Parse(p.template(), fields, nil)
+	t, err := nametemplate.Parse(p.TemplateText(), fields, nil)
 	if err != nil {
 		return nil, fmt.Errorf("secret_name_template: %s", nametemplate.Text(err))
 	}

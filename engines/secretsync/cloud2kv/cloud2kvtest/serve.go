@@ -93,6 +93,7 @@ func (v *Vault) vault(w http.ResponseWriter, r *http.Request) {
 	case p != nil:
 		p.write(w)
 	case result == nil:
+		w.Header().Set("Cache-Control", "no-cache")
 		w.WriteHeader(http.StatusNoContent)
 	default:
 		answer(w, http.StatusOK, result)

@@ -1,0 +1,263 @@
+package cloud1smtest
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	// The module that holds the vendor's models of the services. The import makes sure that it has been fetched.
+	_ "github.com/aws/aws-sdk-go/aws/awserr"
+)
+
+const modelModule = "github.com/aws/aws-sdk-go"
+
+// Violation is a rule of the vendor that a request breaks. It never holds a value of the request.
+type Violation struct {
+	Action string
+	Member string // such as "Tags[0].Key"; "" is the request as a whole
+	Rule   string // such as "longer than 128"
+}
+
+func (v Violation) String() string { return v.Action + ": " + v.Member + ": " + v.Rule }
+
+// model is the vendor's description of the service, its api-2.json.
+type model struct {
+	Operations map[string]struct {
+		Input  ref   `json:"input"`
+		Output ref   `json:"output"`
+		Errors []ref `json:"errors"`
+	} `json:"operations"`
+	Shapes map[string]*shape `json:"shapes"`
+}
+
+type ref struct {
+	Shape string `json:"shape"`
+}
+
+type shape struct {
+	Type     string         `json:"type"`
+	Required []string       `json:"required"`
+	Members  map[string]ref `json:"members"`
+	Member   ref            `json:"member"`
+	Key      ref            `json:"key"`
+	Value    ref            `json:"value"`
+	Min      *int64         `json:"min"`
+	Max      *int64         `json:"max"`
+	Pattern  string         `json:"pattern"`
+	Enum     []string       `json:"enum"`
+
+	pattern *regexp.Regexp
+}
+
+// loadModel reads the model once in a process, from the module that the go command finds.
+var loadModel = sync.OnceValues(func() (*model, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", modelModule).Output()
+	if err != nil {
+		return nil, fmt.Errorf("looking for the vendor's models: go list: %w", err)
+	}
+	dir := strings.TrimSpace(string(out))
+	if dir == "" {
+		return nil, errors.New("the vendor's models are not there: go mod download " + modelModule)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "models", "apis", "secretsmanager", "2017-10-17", "api-2.json"))
+	if err != nil {
+		return nil, err
+	}
+	m := new(model)
+	if err := json.Unmarshal(text, m); err != nil {
+		return nil, err
+	}
+	for name, s := range m.Shapes {
+		if s.Pattern == "" {
+			continue
+		}
+		if s.pattern, err = regexp.Compile(`\A(?:` + s.Pattern + `)\z`); err != nil {
+			return nil, fmt.Errorf("the pattern of %s: %w", name, err)
+		}
+	}
+	// Names have up to 512 characters; the model says 256 for those in answers.
+	m.Shapes["SecretNameType"].Max = m.Shapes["NameType"].Max
+	return m, nil
+})
+
+// request and answer hold what is sent against the model.
+func (m *model) request(action string, body any) []Violation {
+	return m.check(action, m.Operations[action].Input.Shape, body)
+}
+
+func (m *model) answer(action string, body any) []Violation {
+	output := m.Operations[action].Output.Shape
+	if output == "" {
+		if body != nil {
+			return []Violation{{action, "", "has no answer in the model"}}
+		}
+		return nil
+	}
+	text, err := json.Marshal(body)
+	if err != nil {
+		return []Violation{{action, "", "cannot be encoded"}}
+	}
+	decoded, err := decode(text)
+	if err != nil {
+		return []Violation{{action, "", "cannot be decoded"}}
+	}
+	return m.check(action, output, decoded)
+}
+
+// refuses reports whether the model has an error among those of an action.
+func (m *model) refuses(action, code string) bool {
+	return slices.ContainsFunc(m.Operations[action].Errors, func(e ref) bool { return e.Shape == code })
+}
+
+func (m *model) check(action, shapeName string, body any) []Violation {
+	c := check{shapes: m.Shapes, action: action}
+	c.value("", shapeName, body)
+	slices.SortFunc(c.found, func(a, b Violation) int { return strings.Compare(a.Member, b.Member) })
+	return c.found
+}
+
+// check is one comparison.
+type check struct {
+	shapes map[string]*shape
+	action string
+	found  []Violation
+}
+
+func (c *check) report(member, rule string, args ...any) {
+	c.found = append(c.found, Violation{c.action, member, fmt.Sprintf(rule, args...)})
+}
+
+func (c *check) value(name, shapeName string, v any) {
+	s := c.shapes[shapeName]
+	switch s.Type {
+	case "structure":
+		c.structure(name, s, v)
+	case "list":
+		c.list(name, s, v)
+	case "map":
+		c.mapping(name, s, v)
+	default:
+		c.scalar(name, s, v)
+	}
+}
+
+func (c *check) structure(name string, s *shape, v any) {
+	members, ok := v.(map[string]any)
+	if !ok {
+		c.report(name, "not an object")
+		return
+	}
+	for _, member := range s.Required {
+		if _, ok := members[member]; !ok {
+			c.report(join(name, member), "required")
+		}
+	}
+	for member, inside := range members {
+		if r, ok := s.Members[member]; ok {
+			c.value(join(name, member), r.Shape, inside)
+		} else {
+			c.report(join(name, member), "not in the model")
+		}
+	}
+}
+
+func join(name, member string) string {
+	if name == "" {
+		return member
+	}
+	return name + "." + member
+}
+
+func (c *check) list(name string, s *shape, v any) {
+	list, ok := v.([]any)
+	if !ok {
+		c.report(name, "not a list")
+		return
+	}
+	c.bounds(name, s, int64(len(list)), "members")
+	for i, inside := range list {
+		c.value(fmt.Sprintf("%s[%d]", name, i), s.Member.Shape, inside)
+	}
+}
+
+func (c *check) mapping(name string, s *shape, v any) {
+	entries, ok := v.(map[string]any)
+	if !ok {
+		c.report(name, "not an object")
+		return
+	}
+	for key, inside := range entries {
+		c.value(name+"[key]", s.Key.Shape, key)
+		c.value(name+"[value]", s.Value.Shape, inside)
+	}
+}
+
+func (c *check) scalar(name string, s *shape, v any) {
+	switch s.Type {
+	case "string":
+		c.text(name, s, v)
+	case "blob":
+		text, ok := v.(string)
+		raw, err := base64.StdEncoding.DecodeString(text)
+		if !ok || err != nil {
+			c.report(name, "not base64")
+			return
+		}
+		c.bounds(name, s, int64(len(raw)), "bytes")
+	case "integer", "long":
+		number, _ := v.(json.Number)
+		n, err := number.Int64()
+		if err != nil {
+			c.report(name, "not a whole number")
+			return
+		}
+		c.bounds(name, s, n, "")
+	case "boolean":
+		if _, ok := v.(bool); !ok {
+			c.report(name, "neither true nor false")
+		}
+	case "timestamp":
+		if _, ok := v.(json.Number); !ok {
+			c.report(name, "not a time")
+		}
+	default:
+		c.report(name, "of the type %s, which is not checked", s.Type)
+	}
+}
+
+func (c *check) text(name string, s *shape, v any) {
+	text, ok := v.(string)
+	if !ok {
+		c.report(name, "not a text")
+		return
+	}
+	c.bounds(name, s, int64(utf8.RuneCountInString(text)), "characters")
+	if s.pattern != nil && !s.pattern.MatchString(text) {
+		c.report(name, "does not match %s", s.Pattern)
+	}
+	if len(s.Enum) > 0 && !slices.Contains(s.Enum, text) {
+		c.report(name, "not one of %s", strings.Join(s.Enum, ", "))
+	}
+}
+
+func (c *check) bounds(name string, s *shape, n int64, what string) {
+	if s.Min != nil && n < *s.Min {
+		c.report(name, "less than %d %s", *s.Min, what)
+	}
+	if s.Max != nil && n > *s.Max {
+		c.report(name, "more than %d %s", *s.Max, what)
+	}
+}

@@ -1,0 +1,91 @@
+package cloud1smtest
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
+)
+
+// maxSkew is how old or young a signature may be.
+const maxSkew = 5 * time.Minute
+
+// credential is what lets somebody in.
+type credential struct {
+	secret string
+	token  string // "" of a user
+}
+
+var authorization = regexp.MustCompile(`^AWS4-HMAC-SHA256 Credential=(\w+)/(\d{8})/([a-z0-9-]+)/([a-z]+)/aws4_request, ?SignedHeaders=([a-z0-9;-]+), ?Signature=[0-9a-f]{64}$`)
+
+// authenticate makes the signature again that a request must have.
+func (s *Server) authenticate(h *http.Request, body []byte) *refusal {
+	header := h.Header.Get("Authorization")
+	if header == "" {
+		return refuse("MissingAuthenticationTokenException", "Missing Authentication Token")
+	}
+	m := authorization.FindStringSubmatch(header)
+	if m == nil {
+		return refuse("IncompleteSignatureException", "Authorization header requires 'Credential', 'SignedHeaders' and 'Signature' parameters.")
+	}
+	key, date, region, service, signed := m[1], m[2], m[3], m[4], strings.Split(m[5], ";")
+	known, ok := s.credential(key)
+	if !ok || known.token != h.Header.Get("X-Amz-Security-Token") {
+		return refuse("UnrecognizedClientException", "The security token included in the request is invalid.")
+	}
+	if service != "secretsmanager" || region != s.Region {
+		return refuse("InvalidSignatureException", "Credential should be scoped to a valid region and to correct service: 'secretsmanager'.")
+	}
+	for _, name := range []string{"host", "x-amz-date", "x-amz-target"} {
+		if !slices.Contains(signed, name) {
+			return refuse("InvalidSignatureException", "'%s' must be a 'SignedHeader' in the AWS Authorization.", name)
+		}
+	}
+	at, err := time.Parse("20060102T150405Z", h.Header.Get("X-Amz-Date"))
+	if err != nil || at.Format("20060102") != date {
+		return refuse("InvalidSignatureException", "Date in Credential scope does not match YYYYMMDD from ISO-8601 version of date from HTTP")
+	}
+	if d := s.clock().Sub(at); d.Abs() > maxSkew {
+		return refuse("InvalidSignatureException", "Signature expired: %s is now earlier or later than the server's time allows", h.Header.Get("X-Amz-Date"))
+	}
+	again, err := http.NewRequest(h.Method, "http://"+h.Host+h.URL.RequestURI(), nil)
+	if err != nil {
+		return refuse("InvalidSignatureException", "The request cannot be signed.")
+	}
+	for _, name := range signed {
+		switch name {
+		case "host": // from the URL
+		case "content-length":
+			again.ContentLength, _ = strconv.ParseInt(h.Header.Get("Content-Length"), 10, 64)
+			again.ContentLength = max(again.ContentLength, h.ContentLength)
+		default:
+			again.Header[http.CanonicalHeaderKey(name)] = h.Header.Values(name)
+		}
+	}
+	hash := sha256.Sum256(body)
+	as := aws.Credentials{AccessKeyID: key, SecretAccessKey: known.secret, SessionToken: known.token}
+	err = v4.NewSigner().SignHTTP(h.Context(), as, again, hex.EncodeToString(hash[:]), service, region, at)
+	if err != nil || subtle.ConstantTimeCompare([]byte(again.Header.Get("Authorization")), []byte(header)) != 1 {
+		return s.mismatch(h, signed)
+	}
+	return nil
+}
+
+// mismatch says as much as the provider does, which is everything that was signed, the session token included.
+func (s *Server) mismatch(h *http.Request, signed []string) *refusal {
+	var canonical strings.Builder
+	for _, name := range signed {
+		canonical.WriteString(name + ":" + h.Header.Get(name) + "\n")
+	}
+	return refuse("InvalidSignatureException", "The request signature we calculated does not match the signature you provided. "+
+		"Check your AWS Secret Access Key and signing method. Consult the service documentation for details.\n\n"+
+		"The Canonical String for this request should have been\n'%s\n%s\n\n%s'", h.Method, h.URL.Path, canonical.String())
+}

@@ -1,0 +1,203 @@
+package cloud1sm_test
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coffer-project/coffer/engines/secretsync/cloud1sm"
+	"github.com/coffer-project/coffer/engines/secretsync/cloud1sm/cloud1smtest"
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+)
+
+func (a always) RoundTrip(r *http.Request) (*http.Response, error) {
+	return &http.Response{
+		StatusCode: http.StatusOK, Request: r, ProtoMajor: 1, ProtoMinor: 1,
+		Header: http.Header{"Content-Type": {a.kind}}, Body: io.NopCloser(strings.NewReader(a.body)),
+	}, nil
+}
+
+func TestCodes(t *testing.T) {
+	s := cloud1smtest.New(t)
+	was := destination.Found{Name: name}
+	for _, test := range []struct {
+		fault   string
+		status  int
+		class   destination.Class
+		code    string
+		unknown bool
+	}{
+		{"AccessDeniedException", 400, destination.Client, destination.Denied, false},
+		{"UnrecognizedClientException", 400, destination.Client, destination.Denied, false},
+		{"InvalidSignatureException", 400, destination.Client, destination.Denied, false},
+		{"ExpiredTokenException", 403, destination.Client, destination.Denied, false},
+		{"ThrottlingException", 400, destination.External, destination.Throttled, false},
+		{"TooManyRequestsException", 429, destination.External, destination.Throttled, false},
+		{"InternalServiceError", 500, destination.External, destination.Unavailable, true},
+		{"ServiceUnavailable", 503, destination.External, destination.Unavailable, true},
+		{"LimitExceededException", 400, destination.Client, destination.Quota, false},
+		{"InvalidParameterException", 400, destination.Client, destination.BadRequest, false},
+		{"ValidationException", 400, destination.Client, destination.BadRequest, false},
+		{"EncryptionFailure", 400, destination.Client, destination.BadRequest, false},
+		{"PreconditionNotMetException", 400, destination.Client, destination.BadRequest, false},
+		{"ResourceExistsException", 400, destination.Client, destination.Exists, false},
+		{"RegionDisabledException", 403, destination.Client, destination.NoPlace, false},
+		{"SomethingNew", 400, destination.Client, destination.BadRequest, false},
+		{"SomethingNew", 403, destination.Client, destination.Denied, false},
+		{"SomethingNew", 502, destination.External, destination.Unavailable, true},
+		{"", 400, destination.Client, destination.BadRequest, false},
+		{"", 403, destination.Client, destination.Denied, false},
+		{"", 408, destination.External, destination.Unavailable, false},
+		{"", 413, destination.Client, destination.TooLarge, false},
+		{"", 429, destination.External, destination.Throttled, false},
+		{"", 503, destination.External, destination.Unavailable, true},
+		{"", 307, destination.External, destination.Unexpected, false},
+		{strings.Repeat("x", 99), 400, destination.Client, destination.BadRequest, false},
+		{"<b>bad\n", 400, destination.Client, destination.BadRequest, false},
+	} {
+		t.Run(fmt.Sprintf("%.30q %d", test.fault, test.status), func(t *testing.T) {
+			other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Location", "http://127.0.0.1:1/elsewhere")
+				if test.fault == "" {
+					w.WriteHeader(test.status)
+					return
+				}
+				refusal(test.status, test.fault)(w, r)
+			}))
+			defer other.Close()
+			at := open(t, s, destination.Env{URL: other.URL}, nil)
+			it := item("a-value-to-keep")
+			_, err := at.Write(t.Context(), it, was)
+			e := failed(t, err, test.class, test.code, test.unknown)
+			for _, bad := range []string{"a-value-to-keep", "\n", "<b>", strings.Repeat("x", 99)} {
+				if strings.Contains(e.Text, bad) {
+					t.Errorf("the error has %.20q in it: %q", bad, e.Text)
+				}
+			}
+		})
+	}
+}
+
+// TestNothingIsTold drives every call against a place that says everything back that it was sent.
+func TestNothingIsTold(t *testing.T) {
+	s := cloud1smtest.New(t)
+	real := open(t, s, destination.Env{}, nil)
+	write(t, real, item("one"))
+	was := read(t, real)
+	id, key := s.Root()
+	const value = "the quick brown value \"of\" things"
+	encoded, _ := json.Marshal(value)
+	secrets := []string{id, key, value, string(encoded[1 : len(encoded)-1]), base64.StdEncoding.EncodeToString([]byte(value)), "quick"}
+	for _, code := range []string{
+		"AccessDeniedException", "InvalidSignatureException", "InvalidRequestException", "InvalidParameterException", "LimitExceededException",
+		"ValidationException", "EncryptionFailure", "ResourceExistsException", "ThrottlingException", "InternalServiceError", "New",
+	} {
+		other := httptest.NewServer(refusal400(code))
+		d := open(t, s, destination.Env{URL: other.URL}, nil)
+		it := item(value)
+		it.Tags = map[string]string{"a": "b"}
+		again := it
+		again.Tags = nil
+		deleted := was
+		deleted.State = destination.Deleted
+		var all []error
+		keep := func(_ any, err error) { all = append(all, err) }
+		keep(d.Read(t.Context(), name))
+		keep(d.Write(t.Context(), it, destination.Found{Name: name}))
+		keep(d.Write(t.Context(), it, was))
+		keep(d.Write(t.Context(), again, was))
+		keep(d.Write(t.Context(), again, deleted))
+		keep(nil, d.Delete(t.Context(), was))
+		for _, err := range d.List(t.Context()) {
+			keep(nil, err)
+		}
+		for _, c := range d.Verify(t.Context()) {
+			keep(nil, errors.New(c.Text))
+		}
+		other.Close()
+		for i, err := range all {
+			if err == nil {
+				t.Errorf("%s: call %d succeeds", code, i)
+				continue
+			}
+			for e := err; e != nil; e = errors.Unwrap(e) {
+				for _, secret := range secrets {
+					if text := fmt.Sprintf("%v %+v", e, e); strings.Contains(text, secret) {
+						t.Errorf("%s: call %d tells a secret: %s", code, i, text)
+					}
+				}
+			}
+			if e, ok := errors.AsType[*destination.Error](err); ok && len(e.Text) > 500 {
+				t.Errorf("%s: call %d says %d bytes", code, i, len(e.Text))
+			}
+		}
+	}
+}
+
+func refusal400(code string) http.HandlerFunc { return refusal(http.StatusBadRequest, code) }
+
+func TestUnreachable(t *testing.T) {
+	s := cloud1smtest.New(t)
+	blocked := &destination.Error{Class: destination.Client, Code: destination.Blocked, Text: "127.0.0.1 may not be called"}
+	tls := httptest.NewUnstartedServer(s)
+	tls.Config.ErrorLog = log.New(io.Discard, "", 0)
+	tls.StartTLS()
+	defer tls.Close()
+	dial := func(err error) *http.Client {
+		return &http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return nil, err }}}
+	}
+	for _, test := range []struct {
+		name  string
+		env   destination.Env
+		class destination.Class
+		code  string
+		text  string
+	}{
+		{"refused", destination.Env{URL: "http://127.0.0.1:1"}, destination.External, destination.Unreachable, "connected"},
+		{"no such host", destination.Env{Client: dial(&net.DNSError{Err: "no such host", Name: "x"})}, destination.External, destination.Unreachable, "resolved"},
+		{"blocked", destination.Env{Client: dial(blocked)}, destination.Client, destination.Blocked, "may not be called"},
+		{"certificate", destination.Env{URL: tls.URL}, destination.External, destination.Unreachable, "certificate"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			d := open(t, s, test.env, nil)
+			_, err := d.Write(t.Context(), item("value"), destination.Found{Name: name})
+			e := failed(t, err, test.class, test.code, false)
+			if !strings.Contains(e.Text, test.text) {
+				t.Errorf("the error says %q", e.Text)
+			}
+			checks := d.Verify(t.Context())
+			if len(checks) != 1 || checks[0].Name != "reachable" || checks[0].OK {
+				t.Errorf("verify: %+v", checks)
+			}
+		})
+	}
+}
+
+func TestAnswerIsWaitedFor(t *testing.T) {
+	s := cloud1smtest.New(t)
+	d := open(t, s, destination.Env{}, nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	s.FailNext(1, "CreateSecret", hang)
+	_, err := d.Write(ctx, item("value"), destination.Found{Name: name})
+	e := failed(t, err, destination.External, destination.Unreachable, true)
+	if !errors.Is(e, context.DeadlineExceeded) {
+		t.Errorf("the cause is %v", e.Err)
+	}
+}
+
+func TestWrongTypeOfConfig(t *testing.T) {
+	if _, err := cloud1sm.Type.Open(nil, destination.Env{}); err == nil {
+		t.Error("opened without a configuration")
+	}
+}

@@ -1,0 +1,443 @@
+package cloud2kv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/destination/desttest"
+)
+
+const mark = "instance-association"
+
+func item(name, value string) destination.Item {
+	return destination.Item{Name: name, Value: []byte(value), Mark: mark, Token: strings.Repeat("t", 32)}
+}
+
+func read(t *testing.T, d destination.Destination, name string) destination.Found {
+	t.Helper()
+	f, err := d.Read(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func write(t *testing.T, d destination.Destination, it destination.Item, was destination.Found) destination.Held {
+	t.Helper()
+	held, err := d.Write(t.Context(), it, was)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return held
+}
+
+// fails checks the code of an error, and that its text is for people.
+func fails(t *testing.T, err error, code string) *destination.Error {
+	t.Helper()
+	e, ok := errors.AsType[*destination.Error](err)
+	if !ok {
+		t.Fatalf("got %v, want an error with the code %s", err, code)
+	}
+	if e.Code != code || e.Text == "" || e.Class == "" {
+		t.Fatalf("got code %s, class %s, %q; want code %s", e.Code, e.Class, e.Text, code)
+	}
+	return e
+}
+
+// during has f run once, at the moment when a request of the method arrives.
+func (p *place) during(method string, f func()) {
+	done := false
+	p.Before(func(m, _ string) {
+		if m == method && !done {
+			done = true
+			f()
+		}
+	})
+}
+
+// The vault cannot create only. Whoever is faster by a moment keeps the name all the same.
+func TestCreateYieldsToOneWhoWasFaster(t *testing.T) {
+	p := newPlace(t)
+	v := p.Open(t)
+	was := read(t, v, "name")
+	p.during("PUT", func() { p.Vault.Put("name", "theirs", map[string]string{"owner": "them"}) })
+	_, err := v.Write(t.Context(), item("name", "ours"), was)
+	if e := fails(t, err, destination.Exists); !e.Unknown {
+		t.Error("a version of ours was written")
+	}
+	if got, _ := p.Get(t, "name"); got != "theirs" {
+		t.Error("their value is not what those who use the vault find")
+	}
+	if tags := p.Tags("name"); !maps.Equal(tags, map[string]string{"owner": "them"}) {
+		t.Errorf("their tags are %v", tags)
+	}
+	if f := read(t, v, "name"); f.Mark == mark {
+		t.Error("the name is marked as ours")
+	}
+}
+
+func TestCreateThatCannotPutBackSaysSo(t *testing.T) {
+	p := newPlace(t)
+	v := p.Open(t)
+	was := read(t, v, "name")
+	writes := 0
+	p.Before(func(method, _ string) {
+		if method != "PUT" {
+			return
+		}
+		if writes++; writes == 1 {
+			p.Vault.Put("name", "theirs", nil)
+		} else {
+			p.Allow("get", "list")
+		}
+	})
+	_, err := v.Write(t.Context(), item("name", "ours"), was)
+	if e := fails(t, err, destination.Exists); !strings.Contains(e.Text, "earlier version") || !e.Unknown {
+		t.Errorf("%+v", e)
+	}
+	if !slices.Contains(p.Values("name"), "theirs") {
+		t.Error("what they wrote is lost")
+	}
+}
+
+// A write whose answer was lost, and which a stale look did not see, is no race with somebody else.
+func TestCreateKnowsItsOwnEarlierVersion(t *testing.T) {
+	p := newPlace(t)
+	v := p.Open(t)
+	was := read(t, v, "name")
+	p.during("PUT", func() { p.Vault.Put("name", "ours-1", map[string]string{markTag: mark}) })
+	write(t, v, item("name", "ours-2"), was)
+	if got, _ := p.Get(t, "name"); got != "ours-2" {
+		t.Errorf("the value is %s", got)
+	}
+}
+
+func TestCreateWithoutListStillCreates(t *testing.T) {
+	p := newPlace(t)
+	p.Allow("get", "set")
+	v := p.Open(t)
+	write(t, v, item("name", "ours"), read(t, v, "name"))
+}
+
+func TestNamesDoNotDependOnCase(t *testing.T) {
+	p := newPlace(t)
+	v := p.Open(t)
+	was := read(t, v, "my-name")
+	p.Vault.Put("My-Name", "theirs", nil)
+	_, err := v.Write(t.Context(), item("my-name", "ours"), was)
+	fails(t, err, destination.Exists)
+	if f := read(t, v, "my-name"); f.Name != "My-Name" || f.State != destination.Present {
+		t.Errorf("found %+v", f)
+	}
+}
+
+// A deleted secret of somebody else is neither recovered nor written.
+func TestDeletedSecretsOfOthersStayDeleted(t *testing.T) {
+	p := newPlace(t)
+	v := p.Open(t)
+	was := read(t, v, "name")
+	p.Vault.Put("name", "theirs", nil)
+	p.Remove("name")
+	_, err := v.Write(t.Context(), item("name", "ours"), was)
+	if e := fails(t, err, destination.Exists); e.Unknown || !strings.Contains(e.Text, "purge") {
+		t.Errorf("%+v", e)
+	}
+	if f := read(t, v, "name"); f.State != destination.Deleted || f.Mark != "" || f.Known {
+		t.Errorf("found %+v", f)
+	}
+	if values := p.Values("name"); len(values) != 1 {
+		t.Errorf("there are %d versions", len(values))
+	}
+}
+
+// Told to, it recovers what somebody else has deleted, too.
+func TestDeletedIsRecoveredWhenItIsToldTo(t *testing.T) {
+	p := newPlace(t)
+	v := p.Open(t)
+	p.Vault.Put("name", "theirs", nil)
+	p.Remove("name")
+	p.Lag(2)
+	write(t, v, item("name", "ours"), read(t, v, "name"))
+	if values := p.Values("name"); !slices.Equal(values, []string{"theirs", "ours"}) {
+		t.Errorf("the versions are %v", values)
+	}
+}
+
+// A secret that has just been deleted by us is written again: the vault is waited for.
+func TestWriteWaitsForADeletion(t *testing.T) {
+	p := newPlace(t)
+	v := p.Open(t)
+	write(t, v, item("name", "one"), read(t, v, "name"))
+	p.Lag(3)
+	if err := v.Delete(t.Context(), read(t, v, "name")); err != nil {
+		t.Fatal(err)
+	}
+	was := read(t, v, "name")
+	if was.State != destination.Absent {
+		t.Fatalf("the vault is still deleting, but found %+v", was)
+	}
+	held := write(t, v, item("name", "two"), was)
+	if f := read(t, v, "name"); f.Version != held.Version || string(f.Value) != "two" || f.Mark != mark {
+		t.Errorf("found %+v", f)
+	}
+}
+
+func TestVaultThatIsNotDoneInTime(t *testing.T) {
+	p := newPlace(t)
+	v := p.Open(t).(*vault)
+	v.patience = 20 * time.Millisecond
+	write(t, v, item("deleting", "one"), read(t, v, "deleting"))
+	write(t, v, item("recovering", "one"), read(t, v, "recovering"))
+	p.Remove("recovering")
+	p.Lag(-1)
+	if err := v.Delete(t.Context(), read(t, v, "deleting")); err != nil {
+		t.Fatal(err)
+	}
+	_, err := v.Write(t.Context(), item("deleting", "two"), read(t, v, "deleting"))
+	if e := fails(t, err, destination.Recovering); e.Class != destination.External || e.Unknown {
+		t.Errorf("%+v", e)
+	}
+	_, err = v.Write(t.Context(), item("recovering", "two"), read(t, v, "recovering"))
+	if e := fails(t, err, destination.Recovering); e.Class != destination.External || !e.Unknown {
+		t.Errorf("a part of it was done: %+v", e)
+	}
+	// Nor is more waited for than the caller wants.
+	v.patience = time.Hour
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+	defer cancel()
+	_, err = v.Write(ctx, item("deleting", "two"), destination.Found{Name: "deleting"})
+	fails(t, err, destination.Recovering)
+	// While it goes on, a second deletion is fine.
+	if err := v.Delete(t.Context(), destination.Found{Name: "deleting", State: destination.Present}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOldViewsDoNotWrite(t *testing.T) {
+	p := newPlace(t)
+	v := p.Open(t)
+	write(t, v, item("name", "one"), read(t, v, "name"))
+	present := read(t, v, "name")
+	p.Vault.Put("name", "theirs", nil)
+	_, err := v.Write(t.Context(), item("name", "two"), present)
+	fails(t, err, destination.Changed)
+	fails(t, v.Delete(t.Context(), present), destination.Changed)
+
+	present = read(t, v, "name")
+	p.Remove("name")
+	_, err = v.Write(t.Context(), item("name", "two"), present)
+	fails(t, err, destination.Changed)
+
+	deleted := read(t, v, "name")
+	p.Vault.Put("name", "theirs again", nil)
+	_, err = v.Write(t.Context(), item("name", "two"), deleted)
+	fails(t, err, destination.Changed)
+	p.Remove("name")
+	_, err = v.Write(t.Context(), item("name", "two"), deleted)
+	fails(t, err, destination.Changed)
+	deleted = read(t, v, "name")
+	p.Purge("name")
+	_, err = v.Write(t.Context(), item("name", "two"), deleted)
+	fails(t, err, destination.Changed)
+	if names := p.Names(); len(names) != 0 {
+		t.Errorf("there are %v", names)
+	}
+	if err := v.Delete(t.Context(), present); err != nil {
+		t.Errorf("deleting what has gone: %v", err)
+	}
+}
+
+// Whoever recovers a secret and writes it between our looks is not overwritten.
+func TestRecoveryYieldsToOneWhoWasFaster(t *testing.T) {
+	p := newPlace(t)
+	v := p.Open(t)
+	write(t, v, item("name", "one"), read(t, v, "name"))
+	p.Remove("name")
+	was := read(t, v, "name")
+	recovered := false
+	p.Before(func(method, path string) {
+		if recovered && method == "GET" && path == "/secrets/name/" {
+			p.Before(nil)
+			p.Vault.Put("name", "theirs", nil)
+		}
+		recovered = recovered || method == "POST"
+	})
+	_, err := v.Write(t.Context(), item("name", "two"), was)
+	if e := fails(t, err, destination.Changed); !e.Unknown {
+		t.Error("it was recovered, which is a part of the write")
+	}
+	if got, _ := p.Get(t, "name"); got != "theirs" {
+		t.Errorf("the value is %s", got)
+	}
+}
+
+func TestSecretsOfCertificatesAreNotWritten(t *testing.T) {
+	p := newPlace(t)
+	v := p.Open(t)
+	was := read(t, v, "cert")
+	p.Certificate("cert")
+	_, err := v.Write(t.Context(), item("cert", "ours"), was)
+	fails(t, err, destination.Exists)
+	_, err = v.Write(t.Context(), item("cert", "ours"), read(t, v, "cert"))
+	fails(t, err, destination.Exists)
+	if values := p.Values("cert"); len(values) != 1 {
+		t.Error("it was written")
+	}
+}
+
+// A disabled secret cannot be read, but it is not mistaken for one that is as we left it.
+func TestDisabledSecrets(t *testing.T) {
+	p := newPlace(t)
+	v := p.Open(t)
+	write(t, v, item("name", "one"), read(t, v, "name"))
+	held := write(t, v, item("name", "two"), read(t, v, "name"))
+	p.Change("name", false, "")
+	f := read(t, v, "name")
+	if f.State != destination.Present || f.Known || f.Mark != mark || f.Version == held.Version || f.Version == "" {
+		t.Errorf("found %+v", f)
+	}
+	held = write(t, v, item("name", "three"), f)
+	if f := read(t, v, "name"); f.Version != held.Version || string(f.Value) != "three" {
+		t.Errorf("found %+v", f)
+	}
+	p.Change("name", false, "")
+	p.Allow("get", "set", "delete")
+	if f := read(t, v, "name"); f.State != destination.Present || f.Known || f.Mark != "" {
+		t.Errorf("without the permission to list: %+v", f)
+	}
+	if err := v.Delete(t.Context(), read(t, v, "name")); err != nil {
+		t.Error(err)
+	}
+}
+
+// What somebody else has put around the value stays there.
+func TestTagsOfOthersStay(t *testing.T) {
+	p := newPlace(t)
+	v := p.Open(t)
+	p.Vault.Put("name", "theirs", map[string]string{"cost-center": "42", "Team": "old", "stage": "old"})
+	p.Change("name", true, "text/plain")
+	it := item("name", "ours")
+	it.Tags, it.OldTags = map[string]string{"team": "payments", "empty": ""}, []string{"stage", "never-was"}
+	write(t, v, it, read(t, v, "name"))
+	want := map[string]string{"cost-center": "42", "team": "payments", "empty": "", markTag: mark}
+	if tags := p.Tags("name"); !maps.Equal(tags, want) {
+		t.Errorf("the tags are %v", tags)
+	}
+	// Recovering keeps them, too.
+	p.Remove("name")
+	it.OldTags = []string{"empty"}
+	it.Tags = map[string]string{"team": "accounts"}
+	write(t, v, it, read(t, v, "name"))
+	if tags := p.Tags("name"); !maps.Equal(tags, map[string]string{"cost-center": "42", "team": "accounts", markTag: mark}) {
+		t.Errorf("the tags are %v", tags)
+	}
+}
+
+func TestTooManyTags(t *testing.T) {
+	p := newPlace(t)
+	v := p.Open(t)
+	it := item("name", "ours")
+	it.Tags = map[string]string{}
+	for i := range Type.Rules.MaxTags {
+		it.Tags[fmt.Sprint("tag-", i)] = strings.Repeat("v", 256)
+	}
+	write(t, v, it, read(t, v, "name"))
+	p.Vault.Put("theirs", "theirs", map[string]string{"one": "1"})
+	it.Name = "theirs"
+	_, err := v.Write(t.Context(), it, read(t, v, "theirs"))
+	if e := fails(t, err, destination.BadRequest); e.Class != destination.Client || !strings.Contains(e.Text, "15") {
+		t.Errorf("%+v", e)
+	}
+}
+
+// What the vault would not take is not sent to it.
+func TestLimitsAreKeptBeforeTheCall(t *testing.T) {
+	p := newPlace(t)
+	v := p.Open(t)
+	was := read(t, v, "name")
+	p.Calls()
+	for what, test := range map[string]struct {
+		it   destination.Item
+		code string
+		text string
+	}{
+		"a large value":  {item("name", strings.Repeat("v", 25601)), destination.TooLarge, "25600"},
+		"letters":        {item("name", strings.Repeat("ä", 12801)), destination.TooLarge, "25602"},
+		"bytes":          {item("name", "\xff\xfe"), destination.BadRequest, "UTF-8"},
+		"a name":         {item("a_b", "v"), destination.BadRequest, "letters"},
+		"a path":         {item("../keys/a", "v"), destination.BadRequest, "letters"},
+		"no name":        {item("", "v"), destination.BadRequest, "empty"},
+		"a long name":    {item(strings.Repeat("n", 128), "v"), destination.BadRequest, "127"},
+		"the mark's tag": {destination.Item{Name: "name", Mark: mark, Tags: map[string]string{"COFFER-MARK": "x"}}, destination.BadRequest, "mark"},
+	} {
+		_, err := v.Write(t.Context(), test.it, was)
+		if e := fails(t, err, test.code); e.Class != destination.Client || e.Unknown || !strings.Contains(e.Text, test.text) {
+			t.Errorf("%s: %+v", what, e)
+		}
+	}
+	_, err := v.Read(t.Context(), "name/versions")
+	fails(t, err, destination.BadRequest)
+	fails(t, v.Delete(t.Context(), destination.Found{Name: "..", State: destination.Present}), destination.BadRequest)
+	if calls := p.Calls(); len(calls) != 0 {
+		t.Errorf("the vault was called: %v", calls)
+	}
+	write(t, v, item("empty", ""), read(t, v, "empty"))
+	if f := read(t, v, "empty"); !f.Known || len(f.Value) != 0 {
+		t.Errorf("an empty value: %+v", f)
+	}
+}
+
+func TestListGoesThroughAllPages(t *testing.T) {
+	p := newPlace(t)
+	p.PageSize(2)
+	v := p.Open(t)
+	write(t, v, item("ours", "v"), read(t, v, "ours"))
+	for i := range 4 {
+		p.Vault.Put(fmt.Sprint("theirs-", i), "v", nil)
+	}
+	p.Certificate("cert")
+	p.Vault.Put("deleted", "v", nil)
+	p.Remove("deleted")
+	marks := map[string]string{}
+	for f, err := range v.List(t.Context()) {
+		if err != nil || f.Known {
+			t.Fatal(f, err)
+		}
+		marks[f.Name] = f.Mark
+	}
+	if want := map[string]string{"ours": mark, "theirs-0": "", "theirs-1": "", "theirs-2": "", "theirs-3": "", "cert": ""}; !maps.Equal(marks, want) {
+		t.Errorf("listed %v", marks)
+	}
+	p.Fail(desttest.Fault{Kind: desttest.Throttle, RetryAfter: 3 * time.Second})
+	n := 0
+	for _, err := range v.List(t.Context()) {
+		n++
+		if e := fails(t, err, destination.Throttled); e.RetryAfter != 3*time.Second {
+			t.Errorf("%+v", e)
+		}
+	}
+	if n != 1 {
+		t.Errorf("%d errors", n)
+	}
+}
+
+// One token serves many calls, and its tenant may be given by its domain.
+func TestTokensAreKept(t *testing.T) {
+	p := newPlace(t)
+	c := config()
+	c.TenantID = "example.onmicrosoft.com"
+	v := opened(t, c, destination.Env{Client: p.Client()})
+	for range 5 {
+		read(t, v, "name")
+	}
+	if n := p.Issued(); n != 1 {
+		t.Errorf("%d tokens were issued", n)
+	}
+}

@@ -1,0 +1,474 @@
+package cloud3sm_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"cloud.google.com/go/secretmanager/apiv1/secretmanagerpb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/coffer-project/coffer/engines/secretsync/cloud3sm"
+	"github.com/coffer-project/coffer/engines/secretsync/cloud3sm/cloud3smtest"
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+)
+
+// TestRaces: somebody else acts between what was read and each call of what is done then. Theirs stays.
+func TestRaces(t *testing.T) {
+	tests := []struct {
+		name   string
+		method string // before which somebody else acts
+		delete bool   // it is deleted, not written
+		adopt  bool   // it was somebody else's before
+		act    func(s *cloud3smtest.Server)
+		code   string // "" is no error
+		left   string // what is there afterwards, "" is nothing
+		marked string
+	}{
+		{name: "a version is added", method: "AccessSecretVersion", act: func(s *cloud3smtest.Server) { s.Put("one", "theirs") }, code: destination.Changed, left: "theirs", marked: mark},
+		{name: "it is deleted", method: "AccessSecretVersion", act: func(s *cloud3smtest.Server) { s.Remove("one") }, code: destination.Changed},
+		{name: "it is deleted late", method: "GetSecret", act: func(s *cloud3smtest.Server) { s.Remove("one") }, code: destination.Changed},
+		{name: "it is deleted at last", method: "AddSecretVersion", act: func(s *cloud3smtest.Server) { s.Remove("one") }, code: destination.Changed},
+		{name: "it is made anew", method: "GetSecret", act: func(s *cloud3smtest.Server) { s.Remove("one"); s.Put("one", "theirs") }, code: destination.Changed, left: "theirs"},
+		{name: "it gets another mark", method: "GetSecret", act: func(s *cloud3smtest.Server) {
+			s.Edit("one", func(_, annotations map[string]string) { annotations["coffer-sync"] = another })
+		}, code: destination.Changed, left: "ours", marked: another},
+		{name: "it is made anew while it is adopted", adopt: true, method: "UpdateSecret", act: func(s *cloud3smtest.Server) { s.Remove("one"); s.Put("one", "theirs") }, code: destination.Changed, left: "theirs"},
+		{name: "it is deleted while it is adopted", adopt: true, method: "UpdateSecret", act: func(s *cloud3smtest.Server) { s.Remove("one") }, code: destination.Changed},
+		{name: "it is labelled while it is adopted", adopt: true, method: "UpdateSecret", act: func(s *cloud3smtest.Server) {
+			s.Edit("one", func(labels, _ map[string]string) { labels["team"] = "theirs" })
+		}, code: destination.Changed, left: "first"},
+		{name: "a version is added before it is deleted", delete: true, method: "AccessSecretVersion", act: func(s *cloud3smtest.Server) { s.Put("one", "theirs") }, code: destination.Changed, left: "theirs", marked: mark},
+		{name: "it is made anew before it is deleted", delete: true, method: "DeleteSecret", act: func(s *cloud3smtest.Server) { s.Remove("one"); s.Put("one", "theirs") }, code: destination.Changed, left: "theirs"},
+		{name: "it gets another mark before it is deleted", delete: true, method: "DeleteSecret", act: func(s *cloud3smtest.Server) {
+			s.Edit("one", func(_, annotations map[string]string) { annotations["coffer-sync"] = another })
+		}, code: destination.Changed, left: "ours", marked: another},
+		{name: "somebody else deletes it, too", delete: true, method: "DeleteSecret", act: func(s *cloud3smtest.Server) { s.Remove("one") }},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			s := cloud3smtest.New(t)
+			d := open(t, s, configured(nil))
+			if test.adopt {
+				s.Put("one", "first")
+			} else {
+				write(t, d, item("one", "ours"))
+			}
+			was := read(t, d, "one")
+			once := false
+			s.Hook(test.method, func(context.Context, any) error {
+				if !once {
+					once = true
+					test.act(s)
+				}
+				return nil
+			})
+			var err error
+			if test.delete {
+				err = d.Delete(t.Context(), was)
+			} else {
+				_, err = d.Write(t.Context(), item("one", "newer"), was)
+			}
+			if !once {
+				t.Fatalf("%s was not called", test.method)
+			}
+			if test.code != "" {
+				failed(t, err, test.code)
+			} else if err != nil {
+				t.Error(err)
+			}
+			if got, _ := s.Get("one"); got != test.left {
+				t.Errorf("what is left is %q, want %q", got, test.left)
+			}
+			if got := s.Annotations("one")["coffer-sync"]; got != test.marked {
+				t.Errorf("its mark is %q, want %q", got, test.marked)
+			}
+		})
+	}
+}
+
+// TestForeignStays: creating is left to the one call that does not replace, whoever was quicker.
+func TestForeignStays(t *testing.T) {
+	s := cloud3smtest.New(t)
+	d := open(t, s, configured(nil))
+	was := read(t, d, "one")
+	s.Hook("CreateSecret", func(context.Context, any) error { s.Put("one", "theirs"); return nil })
+	_, err := d.Write(t.Context(), item("one", "ours"), was)
+	if e := failed(t, err, destination.Exists); e.Class != destination.Client || e.Unknown {
+		t.Errorf("%+v", e)
+	}
+	if got, _ := s.Get("one"); got != "theirs" || len(s.Annotations("one")) > 0 {
+		t.Errorf("theirs is %q now, with %v", got, s.Annotations("one"))
+	}
+}
+
+// TestAdoption keeps what others have written on a secret, and their versions.
+func TestAdoption(t *testing.T) {
+	s := cloud3smtest.New(t)
+	d := open(t, s, configured(nil))
+	for i := range 3 {
+		s.Put("one", fmt.Sprint("theirs", i))
+	}
+	s.Edit("one", func(labels, annotations map[string]string) {
+		labels["team"], labels["owner"] = "theirs", "somebody"
+		annotations["terraform"], annotations["coffer-versions"], annotations["coffer-sync"] = "yes", "1 2 3", another
+	})
+	if f := read(t, d, "one"); f.Mark != another || f.Version != "3" {
+		t.Fatalf("found %+v", f)
+	}
+	it := item("one", "ours")
+	it.Tags = map[string]string{"team": "ours"}
+	for i := range 4 {
+		it.Value = fmt.Append(nil, "ours", i)
+		write(t, d, it)
+	}
+	if got, want := s.Labels("one"), map[string]string{"team": "ours", "owner": "somebody"}; !maps.Equal(got, want) {
+		t.Errorf("labels %v, want %v", got, want)
+	}
+	if got, want := s.Annotations("one"), map[string]string{"terraform": "yes", "coffer-versions": "6 7", "coffer-sync": mark}; !maps.Equal(got, want) {
+		t.Errorf("annotations %v, want %v", got, want)
+	}
+	want := []string{"ENABLED", "ENABLED", "ENABLED", "DESTROYED+", "DESTROYED+", "ENABLED+", "ENABLED+"}
+	if got := s.Versions("one"); !slices.Equal(got, want) {
+		t.Errorf("versions %v, want %v", got, want)
+	}
+}
+
+// TestOldVersions: of ours the newest two are kept, of others all.
+func TestOldVersions(t *testing.T) {
+	tests := []struct {
+		name     string
+		between  func(s *cloud3smtest.Server, i int) // before write i of 5
+		versions string                              // their states by first letter, lower case if not ours
+		note     string
+	}{
+		{"ours", nil, "DDDEE", "4 5"},
+		{"one of somebody else", func(s *cloud3smtest.Server, i int) {
+			if i == 2 {
+				s.Put("one", "theirs")
+			}
+		}, "DDeDEE", "5 6"},
+		{"destroying is not allowed", func(s *cloud3smtest.Server, _ int) {
+			s.Grant(slices.DeleteFunc(slices.Clone(cloud3smtest.Permissions), func(p string) bool { return p == "secretmanager.versions.destroy" })...)
+		}, "EEEEE", "1 2 3 4 5"},
+		{"destroying fails for a while", func(s *cloud3smtest.Server, i int) {
+			s.Hook("DestroySecretVersion", func(context.Context, any) error {
+				if i < 4 {
+					return status.Error(codes.Unavailable, "later")
+				}
+				return nil
+			})
+		}, "DDDEE", "4 5"},
+		{"the note is removed", func(s *cloud3smtest.Server, i int) {
+			if i == 4 {
+				s.Edit("one", func(_, annotations map[string]string) { delete(annotations, "coffer-versions") })
+			}
+		}, "DDEEE", "5"},
+		{"the note is nonsense", func(s *cloud3smtest.Server, i int) {
+			if i > 0 {
+				s.Edit("one", func(_, annotations map[string]string) { annotations["coffer-versions"] = "1 1 latest -1" })
+			}
+		}, "EEEEE", "5"},
+		{"the note is from the future", func(s *cloud3smtest.Server, i int) {
+			if i == 1 {
+				s.Edit("one", func(_, annotations map[string]string) { annotations["coffer-versions"] = "1 7 8 9" })
+			}
+		}, "DDDEE", "4 5"},
+		{"noting fails", func(s *cloud3smtest.Server, _ int) {
+			s.Hook("UpdateSecret", func(context.Context, any) error { return status.Error(codes.Unavailable, "later") })
+		}, "EEEEE", "1"},
+		{"the oldest is destroyed by somebody else", func(s *cloud3smtest.Server, i int) {
+			if i == 1 {
+				s.Hook("DestroySecretVersion", func(context.Context, any) error {
+					return status.Error(codes.FailedPrecondition, "SecretVersion.state is already DESTROYED.")
+				})
+			}
+		}, "EEEEE", "4 5"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			s := cloud3smtest.New(t)
+			d := open(t, s, configured(nil))
+			for i := range 5 {
+				if test.between != nil && (i > 0 || test.name != "the note is removed") {
+					test.between(s, i)
+				}
+				value := fmt.Sprint("value ", i)
+				held := write(t, d, item("one", value))
+				if f := read(t, d, "one"); f.Version != held.Version || f.ID != held.ID || string(f.Value) != value {
+					t.Errorf("write %d left %+v, and %+v is found", i, held, f)
+				}
+			}
+			var states strings.Builder
+			for _, state := range s.Versions("one") {
+				letter := state[:1]
+				if !strings.HasSuffix(state, "+") {
+					letter = strings.ToLower(letter)
+				}
+				states.WriteString(letter)
+			}
+			if states.String() != test.versions || s.Annotations("one")["coffer-versions"] != test.note {
+				t.Errorf("versions %s, noted %q; want %s, %q", states.String(), s.Annotations("one")["coffer-versions"], test.versions, test.note)
+			}
+		})
+	}
+}
+
+// TestCalls: what each operation asks of the place, which the rates rest on.
+func TestCalls(t *testing.T) {
+	s := cloud3smtest.New(t)
+	d := open(t, s, configured(nil))
+	tagged := item("one", "v4")
+	tagged.Tags = map[string]string{"team": "payments"}
+	steps := []struct {
+		name string
+		do   func(was destination.Found) error
+		want []string
+	}{
+		{"create", func(was destination.Found) error { _, err := d.Write(t.Context(), item("one", "v1"), was); return err }, []string{"CreateSecret", "AddSecretVersion"}},
+		{"second", func(was destination.Found) error { _, err := d.Write(t.Context(), item("one", "v2"), was); return err },
+			[]string{"AccessSecretVersion", "GetSecret", "AddSecretVersion", "UpdateSecret"}},
+		{"third", func(was destination.Found) error { _, err := d.Write(t.Context(), item("one", "v3"), was); return err },
+			[]string{"AccessSecretVersion", "GetSecret", "AddSecretVersion", "DestroySecretVersion", "UpdateSecret"}},
+		{"with a new label", func(was destination.Found) error { _, err := d.Write(t.Context(), tagged, was); return err },
+			[]string{"AccessSecretVersion", "UpdateSecret", "AddSecretVersion", "DestroySecretVersion", "UpdateSecret"}},
+		{"delete", func(was destination.Found) error { return d.Delete(t.Context(), was) }, []string{"AccessSecretVersion", "DeleteSecret"}},
+	}
+	for _, step := range steps {
+		was := read(t, d, "one")
+		if got, want := s.Calls(), []string{"GetSecret", "AccessSecretVersion"}; step.name != "create" && !slices.Equal(got, want) {
+			t.Errorf("reading: %v, want %v", got, want)
+		}
+		if err := step.do(was); err != nil {
+			t.Fatalf("%s: %v", step.name, err)
+		}
+		if got := s.Calls(); !slices.Equal(got, step.want) {
+			t.Errorf("%s: %v, want %v", step.name, got, step.want)
+		}
+	}
+}
+
+// TestHalfMade: a secret whose first version never came is recognised as ours, and finished.
+func TestHalfMade(t *testing.T) {
+	s := cloud3smtest.New(t)
+	d := open(t, s, configured(nil))
+	s.Hook("AddSecretVersion", func(context.Context, any) error { return status.Error(codes.PermissionDenied, "not now") })
+	_, err := d.Write(t.Context(), item("one", "the-value"), read(t, d, "one"))
+	if e := failed(t, err, destination.Denied); !e.Unknown {
+		t.Error("a part of it has been done: the secret is there")
+	}
+	s.Hook("AddSecretVersion", nil)
+	f := read(t, d, "one")
+	if f.State != destination.Present || f.Mark != mark || f.Known || f.Version != "0" {
+		t.Errorf("found %+v", f)
+	}
+	write(t, d, item("one", "the-value"))
+	if got, _ := s.Get("one"); got != "the-value" {
+		t.Errorf("the value is %q", got)
+	}
+	s.Hook("AddSecretVersion", func(context.Context, any) error { return status.Error(codes.NotFound, "not yet") })
+	_, err = d.Write(t.Context(), item("two", "the-value"), read(t, d, "two"))
+	if e := failed(t, err, destination.Unavailable); !e.Unknown || e.Class != destination.External {
+		t.Errorf("a new secret that cannot be seen yet: %+v", e)
+	}
+}
+
+// TestDisabled: what somebody has disabled or destroyed differs from what was written, and is written anew.
+func TestDisabled(t *testing.T) {
+	s := cloud3smtest.New(t)
+	d := open(t, s, configured(nil))
+	held := write(t, d, item("one", "v1"))
+	s.Disable("one", 1)
+	f := read(t, d, "one")
+	if f.State != destination.Present || f.Known || f.Version == held.Version {
+		t.Errorf("found %+v, written %+v", f, held)
+	}
+	if held, err := d.Write(t.Context(), item("one", "v1"), f); err != nil || held.Version != "2" {
+		t.Errorf("written anew: %+v, %v", held, err)
+	}
+	if err := d.Delete(t.Context(), read(t, d, "one")); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestWithoutAccess: a service account that may not read values still says which version there is.
+func TestWithoutAccess(t *testing.T) {
+	s := cloud3smtest.New(t)
+	d := open(t, s, configured(nil))
+	s.Grant("secretmanager.secrets.create", "secretmanager.secrets.get", "secretmanager.secrets.delete", "secretmanager.secrets.update", "secretmanager.versions.add", "secretmanager.versions.get")
+	write(t, d, item("one", "v1"))
+	held := write(t, d, item("one", "v2"))
+	f := read(t, d, "one")
+	if f.Known || f.Value != nil || f.Version != held.Version || f.Mark != mark {
+		t.Errorf("found %+v, written %+v", f, held)
+	}
+	if err := d.Delete(t.Context(), f); err != nil {
+		t.Error(err)
+	}
+	s.Grant("secretmanager.secrets.get")
+	s.Put("two", "v")
+	_, err := d.Read(t.Context(), "two")
+	if e := failed(t, err, destination.Denied); !strings.Contains(e.Text, "secretmanager.versions.access") {
+		t.Errorf("the text does not say what to grant: %s", e.Text)
+	}
+}
+
+// TestDeleteByID: what was written down is enough to delete, and to notice another secret of the name.
+func TestDeleteByID(t *testing.T) {
+	s := cloud3smtest.New(t)
+	d := open(t, s, configured(nil))
+	held := write(t, d, item("one", "v"))
+	was := destination.Found{Name: "one", State: destination.Present, ID: held.ID, Version: held.Version}
+	s.Remove("one")
+	s.Put("one", "theirs")
+	failed(t, d.Delete(t.Context(), was), destination.Changed)
+	if got, _ := s.Get("one"); got != "theirs" {
+		t.Errorf("theirs is %q", got)
+	}
+	s.Remove("one")
+	if err := d.Delete(t.Context(), was); err != nil {
+		t.Errorf("it is gone: %v", err)
+	}
+	held = write(t, d, item("one", "v"))
+	was.ID, was.Version = held.ID, held.Version
+	if err := d.Delete(t.Context(), was); err != nil {
+		t.Error(err)
+	}
+	if _, ok := s.Get("one"); ok {
+		t.Error("it is still there")
+	}
+}
+
+func TestNamesDoNotReachThePlace(t *testing.T) {
+	s := cloud3smtest.New(t)
+	d := open(t, s, configured(nil))
+	for _, name := range []string{"", "a/b", "a/versions/1", "../x", "a b", "ä", "a?b", strings.Repeat("n", 256)} {
+		_, err := d.Read(t.Context(), name)
+		failed(t, err, destination.BadRequest)
+		_, err = d.Write(t.Context(), item(name, "v"), destination.Found{Name: name})
+		failed(t, err, destination.BadRequest)
+		failed(t, d.Delete(t.Context(), destination.Found{Name: name, State: destination.Present}), destination.BadRequest)
+	}
+	_, err := d.Write(t.Context(), item("empty", ""), destination.Found{Name: "empty"})
+	if e := failed(t, err, destination.BadRequest); !strings.Contains(e.Text, "empty") {
+		t.Error(e.Text)
+	}
+	if calls := s.Calls(); len(calls) > 0 {
+		t.Errorf("called %v", calls)
+	}
+}
+
+func TestRules(t *testing.T) {
+	rules := cloud3sm.Type.Rules
+	for name, want := range map[string]string{
+		"vault/kv_1234/my secret": "vault-kv_1234-my-secret", "a.b+c": "a-b-c", "ü": "-", "already_Fine-1": "already_Fine-1", "\xff": "-",
+	} {
+		if got := rules.Normalise(name); got != want {
+			t.Errorf("Normalise(%q) = %q, want %q", name, got, want)
+		}
+	}
+	for _, test := range []struct {
+		key, value string
+		legal      bool
+	}{
+		{"team", "payments", true}, {"a", "", true}, {"größe", "ß-1_2", true}, {"日本", "日本", true}, {strings.Repeat("k", 63), strings.Repeat("v", 63), true},
+		{"", "v", false}, {"Team", "v", false}, {"1team", "v", false}, {"-a", "v", false}, {"a.b", "v", false}, {"hashicorp:vault", "", false},
+		{strings.Repeat("k", 64), "v", false}, {"k", strings.Repeat("v", 64), false}, {"k", "V", false}, {"k", "a b", false}, {"k\n", "v", false},
+		{strings.Repeat("日", 43), "v", false}, {"k", strings.Repeat("日", 43), false}, {"k\xff", "v", false},
+	} {
+		problem := rules.CheckTag(test.key, test.value)
+		if (problem == "") != test.legal {
+			t.Errorf("CheckTag(%q, %q) = %q", test.key, test.value, problem)
+		}
+		// What the rules let through the place takes, and the other way round.
+		s := cloud3smtest.New(t)
+		d := open(t, s, configured(nil))
+		it := item("one", "v")
+		it.Tags = map[string]string{test.key: test.value}
+		if !strings.Contains(test.key+test.value, "\xff") {
+			if _, err := d.Write(t.Context(), it, read(t, d, "one")); (err == nil) != test.legal {
+				t.Errorf("writing the label %q=%q: %v", test.key, test.value, err)
+			}
+		}
+	}
+}
+
+func TestReplication(t *testing.T) {
+	s := cloud3smtest.New(t)
+	write(t, open(t, s, configured(nil)), item("anywhere", "v"))
+	write(t, open(t, s, configured(func(c *cloud3sm.Config) { c.Locations = []string{"us-east1", " Europe-West1"} })), item("there", "v"))
+	if s.Replication("anywhere").GetAutomatic() == nil {
+		t.Error("without locations, the vendor does not choose")
+	}
+	var got []string
+	for _, r := range s.Replication("there").GetUserManaged().GetReplicas() {
+		got = append(got, r.Location)
+	}
+	if want := []string{"europe-west1", "us-east1"}; !slices.Equal(got, want) {
+		t.Errorf("it is kept in %v, want %v", got, want)
+	}
+}
+
+// TestListEnds also when the place goes round in circles, and whoever reads may stop.
+func TestListEnds(t *testing.T) {
+	s := cloud3smtest.New(t)
+	d := open(t, s, configured(nil))
+	for i := range 120 {
+		s.Put(fmt.Sprint("name-", i), "v")
+	}
+	s.Calls()
+	n := 0
+	for _, err := range d.List(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		n++
+	}
+	if calls := s.Calls(); n != 120 || len(calls) != 3 {
+		t.Errorf("%d names in %v", n, calls)
+	}
+	for range d.List(t.Context()) {
+		break
+	}
+	if calls := s.Calls(); len(calls) != 1 {
+		t.Errorf("who has seen enough makes it call %v", calls)
+	}
+	token := ""
+	s.Hook("ListSecrets", func(_ context.Context, req any) error {
+		in := req.(*secretmanagerpb.ListSecretsRequest)
+		if token = max(token, in.PageToken); token != "" {
+			in.PageToken = "before-100" // the same page again and again
+		}
+		return nil
+	})
+	var last error
+	for _, err := range d.List(t.Context()) {
+		last = err
+	}
+	failed(t, last, destination.Unexpected)
+}
+
+func TestFoundOfTheList(t *testing.T) {
+	s := cloud3smtest.New(t)
+	d := open(t, s, configured(nil))
+	held := write(t, d, item("one", "v"))
+	for f, err := range d.List(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.Name != "one" || f.Mark != mark || f.ID != held.ID || f.Version != "" || f.State != destination.Present {
+			t.Errorf("listed as %+v", f)
+		}
+		if err := d.Delete(t.Context(), f); err != nil { // what the list says is enough
+			t.Error(err)
+		}
+	}
+	if f := read(t, d, "one"); !reflect.DeepEqual(f, destination.Found{Name: "one"}) {
+		t.Errorf("found %+v", f)
+	}
+}

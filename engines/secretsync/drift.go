@@ -1,0 +1,169 @@
+package secretsync
+
+import (
+	"context"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// What differs at a destination from what we have left there, name by name.
+const (
+	driftMissing = "missing"
+	driftChanged = "changed"
+)
+
+// drifted is a finding.
+type drifted struct {
+	Secret string `json:"secret_name"`
+	Key    string `json:"sub_key"`
+	Name   string `json:"external_name"`
+	Drift  string `json:"drift"`
+	Done   string `json:"action"` // "reported" or "repaired", which is under way
+}
+
+// driftNow scans a destination and answers what differs.
+func (s *Service) driftNow(ctx context.Context, req *engines.Request, in *ofIn) (*engines.Response, error) {
+	d, err := s.get(ctx, s.host.Store(), req.Mount.NamespaceID, in.Type, in.Destination)
+	if err != nil {
+		return nil, err
+	}
+	found, n, err := s.scanDrift(ctx, d)
+	if err != nil {
+		return nil, invalid(err)
+	}
+	return &engines.Response{Data: map[string]any{"drifted": found, "names": n}}, nil
+}
+
+// scanDrift compares the list of a destination with what we own there. n is how many names that is. Reading no value, it costs
+// a page of the list for every hundred names or so, whatever they hold.
+func (s *Service) scanDrift(ctx context.Context, d *destinationRecord) (found []drifted, n int, err error) {
+	found = []drifted{}
+	t := &target{dest: *d, kind: s.types[d.Type]}
+	if t.version, err = getDestination(ctx, s.host.Store(), d.key(), new(destinationRecord)); err != nil {
+		return nil, 0, err
+	}
+	dest, err := s.open(t)
+	if err != nil {
+		return nil, 0, err
+	}
+	there := map[string]destination.Found{}
+	for f, err := range dest.List(ctx) {
+		if err != nil {
+			return nil, 0, err
+		}
+		there[fold(t.kind.Rules, f.Name)] = f
+	}
+	type changed struct {
+		a *associationRecord
+		l *link
+	}
+	var all []changed
+	err = s.eachLink(ctx, d, func(a *associationRecord, l *link) {
+		if a.Drift == driftIgnore || a.Removing || a.Gone {
+			return
+		}
+		differs := false
+		for i := range l.Items {
+			it := &l.Items[i]
+			if !it.Owned || it.Intent != nil {
+				continue
+			}
+			n++
+			drift := driftOf(it, there[fold(t.kind.Rules, it.Name)])
+			differs = differs || drift != it.Drift || drift != "" && a.Drift == driftRepair
+			it.Drift = drift
+			if drift != "" {
+				done := "reported"
+				if a.Drift == driftRepair {
+					done = "repaired"
+				}
+				found = append(found, drifted{Secret: l.Secret, Key: it.Key, Name: it.Name, Drift: drift, Done: done})
+			}
+		}
+		if differs {
+			all = append(all, changed{a, l})
+		}
+	})
+	for _, c := range all {
+		if err == nil {
+			err = s.noteDrift(ctx, c.a, c.l)
+		}
+	}
+	return found, n, err
+}
+
+// driftOf compares what the ledger says of a name with what the list has.
+func driftOf(it *item, f destination.Found) string {
+	switch {
+	case f.State != destination.Present:
+		return driftMissing
+	case f.ID != "" && it.ID != "" && f.ID != it.ID || f.Version != "" && f.Version != it.Version:
+		return driftChanged
+	}
+	return ""
+}
+
+// noteDrift stores what a scan has found about a link, unless it was synced meanwhile, and has it repaired if it is to be.
+func (s *Service) noteDrift(ctx context.Context, a *associationRecord, l *link) error {
+	key := linkKey(a.NS, a.Destination, a.ID, l.Secret)
+	_, err := storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
+		var now link
+		found, err := engines.GetRecord(ctx, tx, key, &now)
+		if err != nil || !found || !now.LastAttempt.Equal(l.LastAttempt) || !now.UpdatedAt.Equal(l.UpdatedAt) {
+			return err
+		}
+		return engines.PutRecord(tx, key, l)
+	})
+	if err == nil && a.Drift == driftRepair {
+		s.queue.push(jobKey{a.NS, a.Destination, a.ID, l.Secret}, time.Time{}, true, nil)
+	}
+	return err
+}
+
+// driftInterval is how often destinations are scanned.
+const driftInterval = time.Hour
+
+// watchDrift scans all destinations again and again, until ctx ends.
+func (s *Service) watchDrift(ctx context.Context) {
+	for wait(ctx, driftInterval) {
+		if !s.host.Owner() {
+			continue
+		}
+		err := s.eachDestination(ctx, func(d *destinationRecord) error {
+			c, err := s.config(ctx)
+			if err != nil || c.Disabled || d.Paused || !d.PurgeAt.IsZero() {
+				return err
+			}
+			found, n, err := s.scanDrift(ctx, d)
+			switch {
+			case err != nil:
+				s.log.Warn("a destination could not be scanned for drift", "destination", d.Type+"/"+d.Name, "err", failure(err).Cause)
+			case len(found) > 0:
+				s.log.Warn("a destination has drifted", "destination", d.Type+"/"+d.Name, "names", n, "drifted", len(found))
+			}
+			s.counts.drifted.Add(int64(len(found)))
+			return nil
+		})
+		if err != nil && ctx.Err() == nil {
+			s.log.Warn("destinations could not be scanned for drift", "err", err)
+		}
+	}
+}
+
+// Numbers are metrics, by name.
+func (s *Service) Numbers() map[string]float64 {
+	due, running := s.queue.counts()
+	return map[string]float64{
+		"coffer_sync_associations":      float64(s.associated()),
+		"coffer_sync_pending":           float64(due),
+		"coffer_sync_running":           float64(running),
+		"coffer_sync_writes_total":      float64(s.counts.written.Load()),
+		"coffer_sync_deletes_total":     float64(s.counts.deleted.Load()),
+		"coffer_sync_failures_total":    float64(s.counts.failed.Load()),
+		"coffer_sync_conflicts_total":   float64(s.counts.conflicts.Load()),
+		"coffer_sync_drift_found_total": float64(s.counts.drifted.Load()),
+	}
+}

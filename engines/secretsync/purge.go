@@ -1,0 +1,237 @@
+package secretsync
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// purge has all associations of a destination removed; finishPurge deletes it behind the last one.
+func (s *Service) purge(ctx context.Context, d *destinationRecord) error {
+	err := s.changeAssociations(ctx, d, func(a *associationRecord) { a.Removing, a.Paused = true, false })
+	if err != nil {
+		return err
+	}
+	return s.finishPurge(ctx, d)
+}
+
+// changeAssociations changes every association of a destination.
+func (s *Service) changeAssociations(ctx context.Context, d *destinationRecord, change func(*associationRecord)) error {
+	var all []*associationRecord
+	err := scan(ctx, s.host.Store(), area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *associationRecord) bool {
+		all = append(all, a)
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	for _, a := range all {
+		if err := s.changeAssociation(ctx, a.key(), change); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// changeAssociation changes an association if it is still there.
+func (s *Service) changeAssociation(ctx context.Context, key storage.Key, change func(*associationRecord)) error {
+	_, err := storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
+		var a associationRecord
+		found, err := engines.GetRecord(ctx, tx, key, &a)
+		if err != nil || !found {
+			return err
+		}
+		change(&a)
+		a.UpdatedAt = time.Now().UTC()
+		return engines.PutRecord(tx, key, &a)
+	})
+	return err
+}
+
+// finishPurge deletes a destination that is being purged if nothing of it is left.
+func (s *Service) finishPurge(ctx context.Context, d *destinationRecord) error {
+	if d.PurgeAt.IsZero() {
+		return nil
+	}
+	_, err := storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
+		var now destinationRecord
+		if _, err := getDestination(ctx, tx, d.key(), &now); err != nil || now.ID != d.ID {
+			return err
+		}
+		if has, err := s.hasAssociations(ctx, d); has || err != nil {
+			return err
+		}
+		tx.Delete(d.key())
+		return nil
+	})
+	return err
+}
+
+// finishPurges does so with those of a namespace.
+func (s *Service) finishPurges(ctx context.Context, ns string) error {
+	var all []*destinationRecord
+	err := scan(ctx, s.host.Store(), area(ns, "d/"), func(_ storage.Key, d *destinationRecord) bool {
+		if !d.PurgeAt.IsZero() {
+			all = append(all, d)
+		}
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	for _, d := range all {
+		if err := s.finishPurge(ctx, d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// firstFailure returns why something of a destination could not be removed yet, "" if nothing is known to be in the way.
+func (s *Service) firstFailure(ctx context.Context, d *destinationRecord) (cause string, err error) {
+	err = scan(ctx, s.host.Store(), area(d.NS, "l/"+d.ID+"/"), func(_ storage.Key, l *link) bool {
+		if l.Attempts > 0 && l.Cause != "" {
+			cause = l.Cause
+		}
+		return cause == ""
+	})
+	return cause, err
+}
+
+// forceDelete forgets a destination with all that is stored about it. What was synced stays where it is.
+func (s *Service) forceDelete(ctx context.Context, d *destinationRecord) error {
+	// First the destination: what is being synced now cannot store anything any more.
+	if _, err := s.host.Store().Commit(ctx, storage.Batch{Deletes: []storage.Key{d.key()}}); err != nil {
+		return err
+	}
+	ctx = context.WithoutCancel(ctx)
+	place, err := s.place(d)
+	if err != nil {
+		return err
+	}
+	rules := s.types[d.Type].Rules
+	var claims []storage.Key
+	err = scan(ctx, s.host.Store(), area(d.NS, "l/"+d.ID+"/"), func(_ storage.Key, l *link) bool {
+		for _, it := range l.Items {
+			claims = append(claims, claimKey(d.Type, place, fold(rules, it.Name)))
+		}
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	for _, key := range claims {
+		if err := s.dropClaim(ctx, key, d.ID); err != nil {
+			return err
+		}
+	}
+	if err := storage.DeletePrefix(ctx, s.host.Store(), area(d.NS, "a/"+d.ID+"/")); err != nil {
+		return err
+	}
+	s.clients.drop(d.ID)
+	return storage.DeletePrefix(ctx, s.host.Store(), area(d.NS, "l/"+d.ID+"/"))
+}
+
+func (s *Service) dropClaim(ctx context.Context, key storage.Key, dest string) error {
+	_, err := storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
+		var c claim
+		found, err := engines.GetRecord(ctx, tx, key, &c)
+		if err != nil || !found || c.Destination != dest {
+			return err
+		}
+		tx.Delete(key)
+		return nil
+	})
+	return err
+}
+
+// MountGone tells that a mount is being disabled: nothing of its secrets is left to be synced. Its error keeps the mount.
+func (s *Service) MountGone(ctx context.Context, uuid string) error {
+	return s.eachDestination(ctx, func(d *destinationRecord) error {
+		var keys []storage.Key
+		err := scan(ctx, s.host.Store(), area(d.NS, "a/"+d.ID+"/"), func(key storage.Key, a *associationRecord) bool {
+			if a.MountUUID == uuid {
+				keys = append(keys, key)
+			}
+			return true
+		})
+		if err != nil {
+			return err
+		}
+		for _, key := range keys {
+			if err := s.changeAssociation(ctx, key, func(a *associationRecord) { a.Gone = true }); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (s *Service) eachDestination(ctx context.Context, do func(*destinationRecord) error) error {
+	namespaces, err := s.host.Namespaces(ctx)
+	if err != nil {
+		return err
+	}
+	for _, ns := range namespaces {
+		if err := s.eachDestinationOf(ctx, ns, do); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Service) eachDestinationOf(ctx context.Context, ns string, do func(*destinationRecord) error) error {
+	var all []*destinationRecord
+	err := scan(ctx, s.host.Store(), area(ns, "d/"), func(_ storage.Key, d *destinationRecord) bool {
+		all = append(all, d)
+		return true
+	})
+	for _, d := range all {
+		if err == nil {
+			err = do(d)
+		}
+	}
+	return err
+}
+
+// patience is how long the deletion of a namespace waits for its destinations to be purged.
+const patience = 15 * time.Minute
+
+// NamespaceGone purges the destinations of a namespace that is being deleted. It returns an error for as long as something is
+// left; after a while it lets go of what cannot be removed.
+func (s *Service) NamespaceGone(ctx context.Context, ns string) error {
+	left := ""
+	err := s.eachDestinationOf(ctx, ns, func(d *destinationRecord) error {
+		if d.PurgeAt.IsZero() {
+			_, err := storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
+				if _, err := getDestination(ctx, tx, d.key(), d); err != nil {
+					return err
+				}
+				d.PurgeAt = time.Now().UTC()
+				return engines.PutRecord(tx, d.key(), d)
+			})
+			if err != nil {
+				return err
+			}
+			if err := s.purge(ctx, d); err != nil {
+				return err
+			}
+		}
+		if has, err := s.hasAssociations(ctx, d); err != nil || !has {
+			return err
+		}
+		if time.Since(d.PurgeAt) > patience {
+			s.log.Warn("a namespace is deleted, and what its destination holds stays there", "destination", d.Type+"/"+d.Name)
+			return s.forceDelete(ctx, d)
+		}
+		left = d.Type + "/" + d.Name
+		return nil
+	})
+	if err == nil && left != "" {
+		return errors.New("the destination " + left + " is still being purged")
+	}
+	return err
+}

@@ -1,0 +1,213 @@
+package secretsync
+
+import (
+	"context"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/coffer-project/coffer/engines"
+)
+
+// flags of all routes: the primary's active node knows what is queued and running, and has the destinations open.
+const flags = engines.Primary | engines.Active
+
+// Routes declares the paths below sys/.
+func (s *Service) Routes(r *engines.Router) {
+	s.configRoutes(r)
+	s.destinationRoutes(r)
+	s.associationRoutes(r)
+	s.stateRoutes(r)
+}
+
+type placeIn struct {
+	Type string `json:"type" max:"64" help:"Type of the destination."`
+	Name string `json:"name" max:"128" help:"Name of the destination."`
+}
+
+type none struct{}
+
+func (s *Service) destinationRoutes(r *engines.Router) {
+	for _, name := range slices.Sorted(maps.Keys(s.types)) {
+		kind := s.types[name]
+		in := inputType(reflect.TypeFor[settingsIn](), kind.New())
+		write := func(patch bool) func(context.Context, *engines.Request, reflect.Value) (*engines.Response, error) {
+			return func(ctx context.Context, req *engines.Request, in reflect.Value) (*engines.Response, error) {
+				return s.writeDestination(ctx, req, kind, in, patch)
+			}
+		}
+		exists := func(ctx context.Context, req *engines.Request) (bool, error) {
+			var d destinationRecord
+			_, err := getDestination(ctx, s.host.Store(), destinationKey(req.Mount.NamespaceID, kind.Name, req.Param("name")), &d)
+			return d.ID != "", err
+		}
+		engines.OnType(r, engines.Update, "sync/destinations/"+name+"/{name}", "Create or change a destination: "+kind.Help, flags, in, write(false)).Exists = exists
+		engines.OnType(r, engines.Patch, "sync/destinations/"+name+"/{name}", "Change some fields of a destination; null goes back to the default.", flags, in, write(true))
+	}
+	engines.On(r, engines.Update, "sync/destinations/{type}/{name}", "Refused: there is no such type of destination.", flags,
+		func(_ context.Context, _ *engines.Request, in *placeIn) (*engines.Response, error) {
+			return nil, s.unknownType(in.Type)
+		})
+	engines.On(r, engines.Read, "sync/destinations/{type}/{name}", "Read a destination. Sensitive values are masked.", flags, s.readDestination)
+	engines.On(r, engines.Delete, "sync/destinations/{type}/{name}", "Delete a destination.", flags, s.deleteDestination)
+	engines.On(r, engines.List, "sync/destinations", "List destinations by type.", flags, s.listDestinations)
+	engines.On(r, engines.List, "sync/destinations/{type}", "List the destinations of a type.", flags, s.listType)
+	engines.On(r, engines.Update, "sync/destinations/{type}/{name}/verify", "Try out whether a destination can be reached and allows what is needed.", flags, s.verifyDestination)
+	engines.On(r, engines.Update, "sync/destinations/{type}/{name}/pause", "Stop syncing to a destination. What changes meanwhile is done when it is resumed.", flags, s.pauser(true))
+	engines.On(r, engines.Update, "sync/destinations/{type}/{name}/resume", "Go on syncing to a destination.", flags, s.pauser(false))
+}
+
+func (s *Service) unknownType(kind string) error {
+	if _, ok := s.types[kind]; ok {
+		return engines.Invalid("this operation is not one of destinations")
+	}
+	return engines.Invalid("there are no destinations of type %q: the types are %s", kind, strings.Join(slices.Sorted(maps.Keys(s.types)), ", "))
+}
+
+// get reads a destination that a request names.
+func (s *Service) get(ctx context.Context, g engines.Getter, ns, kind, name string) (*destinationRecord, error) {
+	if _, ok := s.types[kind]; !ok {
+		return nil, s.unknownType(kind)
+	}
+	var d destinationRecord
+	if _, err := getDestination(ctx, g, destinationKey(ns, kind, name), &d); err != nil {
+		return nil, err
+	}
+	if d.ID == "" {
+		return nil, engines.NotFound("")
+	}
+	return &d, nil
+}
+
+// shown is a destination as reads answer it.
+func (s *Service) shown(ctx context.Context, d *destinationRecord) (map[string]any, error) {
+	c, err := s.configOf(d)
+	if err != nil {
+		return nil, err
+	}
+	rules := s.types[d.Type].Rules
+	granularity, template := d.Granularity, d.Template
+	if granularity == "" {
+		granularity = rules.Granularity
+	}
+	a := associationRecord{Granularity: granularity, Template: template}
+	options := map[string]any{
+		"granularity_level": granularity, "secret_name_template": a.plan(rules).TemplateText(), "custom_tags": d.CustomTags,
+		"disable_strict_networking": d.DisableStrict, "allowed_ipv4_addresses": list(d.IPv4), "allowed_ipv6_addresses": list(d.IPv6), "allowed_ports": list(d.Ports),
+	}
+	if d.CustomTags == nil {
+		options["custom_tags"] = map[string]string{}
+	}
+	out := map[string]any{
+		"name": d.Name, "type": d.Type, "connection_details": c.Shown(), "options": options, "paused": d.Paused,
+		"created_at": d.CreatedAt, "updated_at": d.UpdatedAt,
+	}
+	if d.PurgeAt.IsZero() {
+		return out, nil
+	}
+	out["purge_initiated_at"] = d.PurgeAt
+	failed, err := s.firstFailure(ctx, d)
+	if failed != "" {
+		out["purge_error"] = failed
+	}
+	return out, err
+}
+
+func list(l []string) []string {
+	if l == nil {
+		return []string{}
+	}
+	return l
+}
+
+func (s *Service) readDestination(ctx context.Context, req *engines.Request, in *placeIn) (*engines.Response, error) {
+	d, err := s.get(ctx, s.host.Store(), req.Mount.NamespaceID, in.Type, in.Name)
+	if err != nil {
+		return nil, err
+	}
+	data, err := s.shown(ctx, d)
+	return &engines.Response{Data: data}, err
+}
+
+func (s *Service) listDestinations(ctx context.Context, req *engines.Request, _ *none) (*engines.Response, error) {
+	info := map[string][]string{}
+	total := 0
+	for _, kind := range slices.Sorted(maps.Keys(s.types)) {
+		names, err := s.host.Store().List(ctx, area(req.Mount.NamespaceID, "d/"+kind+"/"), "", 0)
+		if err != nil {
+			return nil, err
+		}
+		if len(names) > 0 {
+			info[kind+"/"] = names
+			total += len(names)
+		}
+	}
+	if total == 0 {
+		return nil, engines.NotFound("")
+	}
+	return &engines.Response{Data: map[string]any{"keys": slices.Sorted(maps.Keys(info)), "key_info": info, "total_destinations": total}}, nil
+}
+
+type typeIn struct {
+	Type string `json:"type" max:"64" help:"Type of the destinations."`
+}
+
+func (s *Service) listType(ctx context.Context, req *engines.Request, in *typeIn) (*engines.Response, error) {
+	if _, ok := s.types[in.Type]; !ok {
+		return nil, s.unknownType(in.Type)
+	}
+	names, err := s.host.Store().List(ctx, area(req.Mount.NamespaceID, "d/"+in.Type+"/"), "", 0)
+	if err != nil {
+		return nil, err
+	}
+	if len(names) == 0 {
+		return nil, engines.NotFound("")
+	}
+	return &engines.Response{Data: map[string]any{"keys": names, "total_destinations": len(names)}}, nil
+}
+
+func (s *Service) verifyDestination(ctx context.Context, req *engines.Request, in *placeIn) (*engines.Response, error) {
+	d, err := s.get(ctx, s.host.Store(), req.Mount.NamespaceID, in.Type, in.Name)
+	if err != nil {
+		return nil, err
+	}
+	dest, err := s.openNew(d)
+	if err != nil {
+		return nil, invalid(err)
+	}
+	defer dest.Close() //nolint:errcheck // there is nothing to lose
+	good := true
+	checks := []map[string]any{}
+	for _, c := range dest.Verify(ctx) {
+		good = good && (c.OK || c.Unknown)
+		result := "ok"
+		switch {
+		case c.Unknown:
+			result = "unknown"
+		case !c.OK:
+			result = "failed"
+		}
+		checks = append(checks, map[string]any{"name": c.Name, "result": result, "text": c.Text})
+	}
+	return &engines.Response{Data: map[string]any{"ok": good, "checks": checks}}, nil
+}
+
+// invalid turns what keeps a destination from being opened into something for the one who asked.
+func invalid(err error) error {
+	if o := failure(err); o.Status == ClientError {
+		return engines.Invalid("%s", o.Cause)
+	}
+	return err
+}
+
+func (s *Service) pauser(pause bool) engines.Handler[placeIn] {
+	return func(ctx context.Context, req *engines.Request, in *placeIn) (*engines.Response, error) {
+		d, err := s.update(ctx, req, in, func(d *destinationRecord) error { d.Paused = pause; return nil })
+		if err != nil {
+			return nil, err
+		}
+		data, err := s.shown(ctx, d)
+		return &engines.Response{Data: data}, err
+	}
+}

@@ -1,0 +1,59 @@
+package secretsync
+
+import (
+	"context"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/storage"
+)
+
+func (s *Service) configRoutes(r *engines.Router) {
+	const rootOnly = flags | engines.RootNamespace
+	engines.On(r, engines.Read, "sync/config", "Read the configuration of secret sync.", rootOnly, s.readConfig)
+	engines.On(r, engines.Patch, "sync/config", "Change the configuration of secret sync; null goes back to the default.", rootOnly, s.writeConfig)
+	engines.On(r, engines.Update, "sync/config", "Change the configuration of secret sync.", rootOnly, s.writeConfig)
+	engines.On(r, engines.Delete, "sync/config", "Go back to the defaults.", rootOnly, s.resetConfig)
+}
+
+type configIn struct {
+	Disabled      bool `json:"disabled" help:"Stop all syncing. What changes meanwhile is done when it goes on."`
+	QueueCapacity int  `json:"queue_capacity" default:"1000000" help:"Most links that may be associated at once."`
+}
+
+func (c *configRecord) answer() *engines.Response {
+	return &engines.Response{Data: map[string]any{"disabled": c.Disabled, "queue_capacity": c.QueueCapacity}}
+}
+
+func (s *Service) readConfig(ctx context.Context, _ *engines.Request, _ *none) (*engines.Response, error) {
+	c, err := s.config(ctx)
+	return c.answer(), err
+}
+
+func (s *Service) writeConfig(ctx context.Context, req *engines.Request, in *configIn) (*engines.Response, error) {
+	if in.QueueCapacity < 1 {
+		return nil, engines.Invalid(`field "queue_capacity": must be at least 1`)
+	}
+	var c configRecord
+	_, err := storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
+		c = configRecord{QueueCapacity: defaultQueueCapacity}
+		if _, err := engines.GetRecord(ctx, tx, configKey, &c); err != nil {
+			return err
+		}
+		if req.Given("disabled") || req.Null("disabled") {
+			c.Disabled = in.Disabled
+		}
+		if req.Given("queue_capacity") || req.Null("queue_capacity") {
+			c.QueueCapacity = in.QueueCapacity
+		}
+		return engines.PutRecord(tx, configKey, &c)
+	})
+	return c.answer(), err
+}
+
+func (s *Service) resetConfig(ctx context.Context, _ *engines.Request, _ *none) (*engines.Response, error) {
+	if _, err := s.host.Store().Commit(ctx, storage.Batch{Deletes: []storage.Key{configKey}}); err != nil {
+		return nil, err
+	}
+	c := configRecord{QueueCapacity: defaultQueueCapacity}
+	return c.answer(), nil
+}

@@ -1,0 +1,263 @@
+package secretsync
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// settingsIn are the fields that all types have.
+type settingsIn struct {
+	Name          string             `json:"name" max:"128" help:"Name of the destination."`
+	Granularity   string             `json:"granularity" help:"secret-path: one value for a secret; secret-key: one for each of its keys. It counts for secrets that are associated from now on."`
+	Template      string             `json:"secret_name_template" max:"4096" help:"Template of the names there. It counts for secrets that are associated from now on."`
+	CustomTags    engines.StringMap  `json:"custom_tags" max:"50" help:"Tags that every secret gets there."`
+	TagsToRemove  engines.StringList `json:"tags_to_remove" max:"50" help:"Names of custom tags to drop."`
+	DisableStrict bool               `json:"disable_strict_networking" help:"Let connections go to private addresses and any port."`
+	IPv4          engines.StringList `json:"allowed_ipv4_addresses" max:"100" help:"Networks that connections may go to, private ones too, such as 10.1.0.0/16. Without any: all public ones."`
+	IPv6          engines.StringList `json:"allowed_ipv6_addresses" max:"100" help:"Likewise."`
+	Ports         engines.StringList `json:"allowed_ports" max:"100" help:"Ports that connections may go to; 80 and 443 without any."`
+}
+
+// maxTags bounds custom tags whatever a type takes.
+const maxTags = 50
+
+// writeDestination creates a destination, or changes what came with the request.
+func (s *Service) writeDestination(ctx context.Context, req *engines.Request, kind destination.Type, in reflect.Value, patch bool) (*engines.Response, error) {
+	var set settingsIn
+	for i := range reflect.TypeFor[settingsIn]().NumField() {
+		reflect.ValueOf(&set).Elem().Field(i).Set(in.Field(i))
+	}
+	if problem := checkDestinationName(set.Name); problem != "" {
+		return nil, engines.Invalid("%s", problem)
+	}
+	ns, name := req.Mount.NamespaceID, set.Name
+	var d destinationRecord
+	_, err := storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
+		d = destinationRecord{}
+		if _, err := getDestination(ctx, tx, destinationKey(ns, kind.Name, name), &d); err != nil {
+			return err
+		}
+		created := d.ID == ""
+		switch {
+		case created && patch:
+			return engines.NotFound("")
+		case created:
+			d = destinationRecord{
+				ID: short(rand.Text()), NS: ns, Type: kind.Name, Name: name, PrintKey: []byte(rand.Text() + rand.Text()), CreatedAt: time.Now().UTC(),
+			}
+		case !d.PurgeAt.IsZero():
+			return engines.Invalid("the destination is being purged")
+		}
+		if err := s.merge(ctx, &d, kind, req, &set, in, created); err != nil {
+			return err
+		}
+		d.UpdatedAt = time.Now().UTC()
+		if err := ensureInstallation(ctx, tx); err != nil {
+			return err
+		}
+		return engines.PutRecord(tx, d.key(), &d)
+	})
+	if err != nil {
+		return nil, err
+	}
+	data, err := s.shown(ctx, &d)
+	return &engines.Response{Data: data}, err
+}
+
+// checkDestinationName returns why a name cannot be one of a destination.
+func checkDestinationName(name string) string {
+	for _, c := range name {
+		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("-_.", c)) {
+			return `field "name": may hold letters, digits, "-", "_" and "." only`
+		}
+	}
+	return ""
+}
+
+// merge puts what came with a request into a record, and checks the whole of it. All problems are listed.
+func (s *Service) merge(ctx context.Context, d *destinationRecord, kind destination.Type, req *engines.Request, set *settingsIn, in reflect.Value, created bool) error {
+	c := kind.New()
+	if err := decodeConfig(d.Config, c); err != nil {
+		return err
+	}
+	before := ""
+	if !created {
+		before = c.Place()
+	}
+	mergeConfig(c, in, req, created)
+	problems := c.Check()
+	if !created && c.Place() != before {
+		has, err := s.hasAssociations(ctx, d)
+		if err != nil {
+			return err
+		}
+		if has {
+			problems = append(problems, "the destination has associations, and would be another place: associate the secrets with another destination instead")
+		}
+	}
+	d.settings.take(req, set)
+	problems = append(problems, d.settings.check(kind.Rules)...)
+	if len(problems) > 0 {
+		return engines.Invalid("%s", strings.Join(problems, "; "))
+	}
+	var err error
+	d.Config, err = encodeConfig(c)
+	return err
+}
+
+// take takes over the fields that came with a request.
+func (o *settings) take(req *engines.Request, in *settingsIn) {
+	came := func(field string) bool { return req.Given(field) || req.Null(field) }
+	if came("granularity") {
+		o.Granularity = in.Granularity
+	}
+	if came("secret_name_template") {
+		o.Template = in.Template
+	}
+	if came("custom_tags") {
+		o.CustomTags = in.CustomTags
+	}
+	if len(in.TagsToRemove) > 0 {
+		o.CustomTags = maps.Clone(o.CustomTags)
+		for _, tag := range in.TagsToRemove {
+			delete(o.CustomTags, tag)
+		}
+	}
+	if came("disable_strict_networking") {
+		o.DisableStrict = in.DisableStrict
+	}
+	if came("allowed_ipv4_addresses") {
+		o.IPv4 = in.IPv4
+	}
+	if came("allowed_ipv6_addresses") {
+		o.IPv6 = in.IPv6
+	}
+	if came("allowed_ports") {
+		o.Ports = in.Ports
+	}
+}
+
+// check returns everything that is wrong with the settings.
+func (o *settings) check(r destination.Rules) []string {
+	a := associationRecord{Granularity: o.Granularity, Template: o.Template}
+	problems := a.plan(r).Check()
+	switch most := min(r.MaxTags, maxTags); {
+	case len(o.CustomTags) > 0 && most == 0:
+		problems = append(problems, `field "custom_tags": destinations of this type have no tags`)
+	case len(o.CustomTags) > most:
+		problems = append(problems, fmt.Sprintf(`field "custom_tags": has %d tags, there is room for %d`, len(o.CustomTags), most))
+	default:
+		for _, key := range slices.Sorted(maps.Keys(o.CustomTags)) {
+			if problem := r.CheckTag(key, o.CustomTags[key]); problem != "" {
+				problems = append(problems, fmt.Sprintf(`field "custom_tags": %s`, problem))
+			}
+		}
+	}
+	if _, err := o.Network.guard(false); err != nil {
+		problems = append(problems, "fields allowed_ipv4_addresses, allowed_ipv6_addresses and allowed_ports: "+err.Error())
+	}
+	return problems
+}
+
+// update changes a destination that is there.
+func (s *Service) update(ctx context.Context, req *engines.Request, in *placeIn, change func(*destinationRecord) error) (*destinationRecord, error) {
+	var d *destinationRecord
+	_, err := storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) (err error) {
+		if d, err = s.get(ctx, tx, req.Mount.NamespaceID, in.Type, in.Name); err != nil {
+			return err
+		}
+		if err := change(d); err != nil {
+			return err
+		}
+		return engines.PutRecord(tx, d.key(), d)
+	})
+	return d, err
+}
+
+func (s *Service) hasAssociations(ctx context.Context, d *destinationRecord) (bool, error) {
+	some, err := s.host.Store().Scan(ctx, area(d.NS, "a/"+d.ID+"/"), "", 1)
+	return len(some) > 0, err
+}
+
+type deleteIn struct {
+	Type  string `json:"type" max:"64" help:"Type of the destination."`
+	Name  string `json:"name" max:"128" help:"Name of the destination."`
+	Purge bool   `json:"purge" help:"Remove all its associations, with what was synced, first."`
+	Force bool   `json:"force_delete" help:"Delete it at once and leave what was synced where it is."`
+}
+
+func (s *Service) deleteDestination(ctx context.Context, req *engines.Request, in *deleteIn) (*engines.Response, error) {
+	at := &placeIn{in.Type, in.Name}
+	d, err := s.get(ctx, s.host.Store(), req.Mount.NamespaceID, in.Type, in.Name)
+	var e *engines.Error
+	if errors.As(err, &e) && e.Kind == engines.KindNotFound {
+		return nil, nil // as clients of the family expect
+	}
+	if err != nil {
+		return nil, err
+	}
+	if in.Force {
+		return nil, s.forceDelete(ctx, d)
+	}
+	if !in.Purge {
+		return nil, s.deleteUnused(ctx, req, at)
+	}
+	d, err = s.update(ctx, req, at, func(d *destinationRecord) error {
+		if d.PurgeAt.IsZero() {
+			d.PurgeAt = time.Now().UTC()
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.purge(ctx, d); err != nil {
+		return nil, err
+	}
+	data, err := s.shown(ctx, d)
+	return &engines.Response{Data: data, Status: 202}, err
+}
+
+// deleteUnused deletes a destination that has no associations.
+func (s *Service) deleteUnused(ctx context.Context, req *engines.Request, at *placeIn) error {
+	_, err := storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
+		d, err := s.get(ctx, tx, req.Mount.NamespaceID, at.Type, at.Name)
+		if err != nil {
+			return err
+		}
+		n, removing, err := s.countAssociations(ctx, d)
+		switch {
+		case err != nil:
+			return err
+		case removing > 0 && n == removing:
+			return engines.Invalid("%d associations of the destination are still being removed: try again when they are, or see why not with a read of its associations", n)
+		case n > 0:
+			return engines.Invalid("the destination has %d associations: remove them first, or delete it with purge=true, which removes what was synced, or with force_delete=true, which leaves it", n)
+		}
+		tx.Delete(d.key())
+		return nil
+	})
+	return err
+}
+
+func (s *Service) countAssociations(ctx context.Context, d *destinationRecord) (all, removing int, err error) {
+	err = scan(ctx, s.host.Store(), area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *associationRecord) bool {
+		all++
+		if a.Removing {
+			removing++
+		}
+		return true
+	})
+	return all, removing, err
+}
