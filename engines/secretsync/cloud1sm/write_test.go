@@ -473,8 +473,6 @@ func TestTooManyVersions(t *testing.T) {
 	it := item("y")
 	_, err := d.Write(t.Context(), it, read(t, d))
 	failed(t, err, destination.Client, destination.Quota, false)
-	s.Advance(25 * time.Hour) // from now on old ones are taken away; but the clocks have parted
-	s.Fail(nil)
 	holds(t, s, "x")
 }
 
