@@ -36,6 +36,7 @@ func (s *Server) newNamespaces() *namespace.Store {
 		Drain: s.flights.Drain, Elsewhere: s.secondary,
 		Steps: []namespace.Step{
 			{Name: "revoke tokens", Do: each(func(ctx context.Context, id string) (int, error) { return s.tokens.RevokeNamespace(ctx, id) })},
+			{Name: "remove synced secrets", Do: s.namespaceGoes},
 			{Name: "disable mounts", Do: func(ctx context.Context, id string) error { return s.mounts.DropNamespace(ctx, id) }},
 			{Name: "delete identities", Do: func(ctx context.Context, id string) error { return s.identity.DropNamespace(ctx, id) }},
 			{Name: "delete configuration", Do: s.dropNamespaceConfig},
@@ -180,7 +181,7 @@ func (s *Server) newMounts() *mount.Table {
 		Store: s.barrier, Factories: factories, Logger: s.log,
 		DefaultLeaseTTL: s.opts.DefaultLeaseTTL, MaxLeaseTTL: s.opts.MaxLeaseTTL,
 		NamespacePath: s.namespacePath, NamespaceAt: s.namespaces.At, Guard: s.namespaces.Guard,
-		OnDisable: s.mountDisabled, OnMove: s.mountMoves, Elsewhere: s.secondary,
+		OnDisable: s.mountGoes, OnMove: s.mountMoves, Elsewhere: s.secondary,
 	})
 }
 
@@ -222,6 +223,31 @@ func (s *Server) newQuotas() *quota.Quotas {
 			return ns.Path, m.Path, nil
 		},
 	})
+}
+
+// mountGoes is what happens before the data of a mount is deleted.
+func (s *Server) mountGoes(ctx context.Context, m *mount.Mounted) error {
+	if s.sync != nil && (m.Local || !s.secondary()) {
+		if err := s.sync.MountGone(ctx, m.UUID); err != nil {
+			return err
+		}
+	}
+	return s.mountDisabled(ctx, m)
+}
+
+// namespaceGoes has what was synced from a namespace removed before its mounts are.
+func (s *Server) namespaceGoes(ctx context.Context, id string) error {
+	if s.sync == nil {
+		return nil
+	}
+	return s.sync.NamespaceGone(ctx, id)
+}
+
+// syncSecrets is secret sync's work on the active node.
+func (s *Server) syncSecrets(ctx context.Context) {
+	if s.sync != nil {
+		s.sync.Run(ctx)
+	}
 }
 
 // mountDisabled removes what a mount gave out: its leases, the tokens of its logins, the names it knew people by.
@@ -289,6 +315,9 @@ func (s *Server) declareShared() {
 	passpolicy.Routes(r, passpolicy.NewStore(s.barrier))
 	s.mfa.Validate(r, s.validated)
 	s.mfa.Routes(s.identity.Router())
+	if s.sync != nil {
+		s.sync.Routes(r)
+	}
 	s.wraps.Routes(r)
 	s.flights.Routes(r)
 	s.cors.Routes(r)

@@ -149,6 +149,9 @@ func (s *Server) applyRole(ctx context.Context) error {
 	s.states.forgetSet()
 	s.mounts.RoleChanged()
 	s.namespaces.RoleChanged()
+	if s.sync != nil {
+		s.sync.RoleChanged()
+	}
 	return s.link.Keep(ctx, role.Mode != replicated.Disabled)
 }
 

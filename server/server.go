@@ -61,6 +61,8 @@ type Options struct {
 	DataDir string
 	// Numbers returns further metrics, by name, of the engines; nil: there are none.
 	Numbers func() map[string]float64
+	// Sync makes what serves sys/sync; nil: nothing does.
+	Sync func(engines.Host) SecretSync
 	// Link is the traffic with other clusters; nil: there is none.
 	Link replicated.Link
 	// SnapshotRoot is the directory below which schedules of snapshots may keep files; "": they may not.
@@ -96,6 +98,7 @@ type Server struct {
 	tokenPaths engines.Engine
 	replicated *replicated.Store
 	link       replicated.Link
+	sync       SecretSync    // nil: there is none
 	roles      chan struct{} // capacity 1, level-triggered: the role may have changed; never closed
 
 	background background
@@ -138,6 +141,9 @@ func New(o Options) *Server {
 		Load: s.load, Unload: s.unload, Active: s.active,
 	}
 	// Caches must drop what changed before anybody can wait for the change: subscribe them before the node.
+	if o.Sync != nil {
+		s.sync = o.Sync(host{s})
+	}
 	s.raw.OnChange(s.changed)
 	s.node = lifecycle.New(o.Lifecycle)
 	s.metrics = metrics.New(s.numbers)
@@ -208,6 +214,9 @@ func (s *Server) changed(ch storage.Change) {
 	s.quotas.Changed(ch)
 	s.cors.Changed(ch)
 	s.uiHeaders.Changed(ch)
+	if s.sync != nil {
+		s.sync.Changed(ch)
+	}
 	if ch.Touches(setKeysKey) {
 		s.states.forgetSet()
 	}
@@ -272,7 +281,7 @@ func (s *Server) active(ctx context.Context) {
 		}
 	}
 	s.tokens.Activated()
-	s.background.run(ctx, s.upgrade, s.sweeper, s.forgetHeldLogins, s.leases.Run, s.namespaces.Run, s.mounts.Run, s.work, s.snapshots.Run, s.replicated.Run, s.link.Active)
+	s.background.run(ctx, s.upgrade, s.sweeper, s.forgetHeldLogins, s.leases.Run, s.namespaces.Run, s.mounts.Run, s.work, s.snapshots.Run, s.replicated.Run, s.link.Active, s.syncSecrets)
 }
 
 // upgradeInterval is the time between two looks for members of an older version.
@@ -478,6 +487,9 @@ func (s *Server) numbers() map[string]float64 {
 	}
 	if c := s.node.Cluster(); c != nil {
 		sources = append(sources, c.Numbers())
+	}
+	if s.sync != nil {
+		sources = append(sources, s.sync.Numbers())
 	}
 	if s.opts.Numbers != nil {
 		sources = append(sources, s.opts.Numbers())

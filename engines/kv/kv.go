@@ -35,7 +35,7 @@ func New(m engines.Mount) (engines.Engine, error) {
 	case "", "1":
 		return engine{routerV1()}, nil
 	case "2":
-		return engine{routerV2()}, nil
+		return engineV2{engine{routerV2()}}, nil
 	default:
 		return nil, engines.Invalid("option \"version\" must be \"1\" or \"2\"")
 	}

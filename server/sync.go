@@ -1,0 +1,101 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/google/uuid"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/audit"
+	"github.com/coffer-project/coffer/server/mount"
+	"github.com/coffer-project/coffer/server/token"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// SecretSync is what serves sys/sync.
+type SecretSync interface {
+	Routes(r *engines.Router)
+	// Changed takes every applied change, on every node.
+	Changed(ch storage.Change)
+	// Run works until ctx ends. The active node calls it.
+	Run(ctx context.Context)
+	// RoleChanged tells that Host.Owner may answer otherwise now.
+	RoleChanged()
+	// MountGone and NamespaceGone are called before the data of a mount, or of a namespace, is deleted. Their error keeps it.
+	MountGone(ctx context.Context, uuid string) error
+	NamespaceGone(ctx context.Context, id string) error
+	Numbers() map[string]float64
+}
+
+// host is what secret sync sees of the server.
+type host struct{ s *Server }
+
+func (h host) Store() storage.Store { return h.s.barrier }
+
+func (h host) Owner() bool { return !h.s.secondary() }
+
+func (h host) MountAt(ctx context.Context, ns, path string) (*engines.Mounted, error) {
+	m, err := h.s.mounts.Get(ctx, ns, path)
+	if m == nil && err == nil {
+		m, err = h.s.mounts.ByAccessor(ctx, ns, path)
+	}
+	return mountedOf(m), err
+}
+
+func (h host) MountOf(ctx context.Context, uuid string) (*engines.Mounted, error) {
+	m, err := h.s.mounts.ByUUID(ctx, uuid)
+	return mountedOf(m), err
+}
+
+func mountedOf(m *mount.Mounted) *engines.Mounted {
+	if m == nil || m.Deleting || m.Engine == nil {
+		return nil
+	}
+	return &engines.Mounted{Mount: m.Mount, Engine: m.Engine}
+}
+
+func (h host) Namespaces(ctx context.Context) ([]string, error) {
+	all, err := h.s.namespaces.Everything(ctx)
+	ids := make([]string, len(all))
+	for i, n := range all {
+		ids[i] = n.ID
+	}
+	return ids, err
+}
+
+func (h host) NamespacePath(id string) string { return h.s.namespacePath(id) }
+
+// MayRead implements engines.Host: a token with the policies and the entity would be allowed to.
+func (h host) MayRead(ctx context.Context, who engines.Principal, ns, path string) (bool, error) {
+	_, acl, err := h.s.rights(ctx, &token.Entry{Namespace: who.NamespaceID, Policies: who.Policies, EntityID: who.EntityID})
+	var e *engines.Error
+	switch {
+	case errors.As(err, &e) && e.Kind == engines.KindDenied:
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	return acl.In(h.s.namespacePath(ns)).Allowed(engines.Read, path), nil
+}
+
+// Record implements engines.Host: both lines of the trail, with an id of their own.
+func (h host) Record(ctx context.Context, e engines.Event) error {
+	data, err := json.Marshal(e.Data)
+	if err != nil {
+		return err
+	}
+	r := &audit.Record{
+		Auth: &audit.Auth{DisplayName: e.Who.DisplayName, EntityID: e.Who.EntityID, TokenPolicies: e.Who.Policies, Policies: e.Who.Policies},
+		Request: audit.Request{
+			ID: uuid.NewString(), Operation: string(e.Operation), MountType: "system", MountPoint: "sys/", MountClass: "system",
+			NamespaceID: e.NamespaceID, NamespacePath: h.s.namespacePath(e.NamespaceID), Path: e.Path, Data: data,
+		},
+		Error: e.Error,
+	}
+	if err := h.s.audit.Broker().Request(ctx, r); err != nil {
+		return err
+	}
+	return h.s.audit.Broker().Response(ctx, r)
+}
