@@ -132,8 +132,10 @@ func (v *vault) explain(op operation, x *exchange, err error) *destination.Error
 	if x.refused != nil {
 		return copied(x.refused)
 	}
-	if ours, ok := errors.AsType[*destination.Error](err); ok {
-		return copied(ours)
+	for _, err := range []error{err, x.broken} {
+		if ours, ok := errors.AsType[*destination.Error](err); ok {
+			return copied(ours)
+		}
 	}
 	if answered, ok := errors.AsType[*azcore.ResponseError](err); ok && answered.RawResponse != nil {
 		return v.answered(op, answered.RawResponse)
