@@ -53,7 +53,6 @@ type Server struct {
 	mu      sync.Mutex
 	secrets map[string]*secret
 	tokens  map[string]time.Time // and when they end
-	life    time.Duration
 	issued  int
 	refuse  bool     // the key has been disabled
 	granted []string // permissions
@@ -89,7 +88,7 @@ var key = sync.OnceValue(func() *rsa.PrivateKey {
 func New(t testing.TB) *Server {
 	t.Helper()
 	s := &Server{
-		t: t, secrets: map[string]*secret{}, tokens: map[string]time.Time{}, life: time.Hour, pages: 50,
+		t: t, secrets: map[string]*secret{}, tokens: map[string]time.Time{}, pages: 50,
 		granted: slices.Clone(Permissions), hooks: map[string]func(context.Context, any) error{},
 	}
 	s.issuer = httptest.NewTLSServer(http.HandlerFunc(s.issue))
@@ -355,4 +354,12 @@ func (l *listener) sever(from string) {
 	if c != nil {
 		_ = c.Close()
 	}
+}
+
+// Damage changes what is stored of the latest version, and not its checksum.
+func (s *Server) Damage(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sec := s.secrets[name]
+	sec.versions[len(sec.versions)-1].data[0] ^= 1
 }
