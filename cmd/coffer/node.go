@@ -112,6 +112,7 @@ func openNode(c *config.Config, dev devOptions, log *logs) (*node, error) {
 	mountable, numbers := factories(log.Named)
 	opts := server.Options{
 		Link:      linkOf{link},
+		Sync:      newSync(c.Sync, log.Named("sync")),
 		Factories: mountable, Numbers: numbers, TempDir: c.Storage.Path, Logger: n.log,
 		Version:         system.Version{API: apiVersion, Product: version()},
 		DefaultLeaseTTL: c.DefaultLeaseTTL, MaxLeaseTTL: c.MaxLeaseTTL,

@@ -31,6 +31,7 @@ type Config struct {
 	Storage                Storage
 	Snapshots              Snapshots
 	Replication            Replication
+	Sync                   Sync
 	Traces                 Traces
 	Seal                   Seal
 	OldSeal                Seal // the seal that is disabled: what the cluster is to leave; "" for none
@@ -69,6 +70,23 @@ type Storage struct {
 type Snapshots struct {
 	LocalRoot string // directory below which they may keep files; "": nowhere on this node's disk
 }
+
+// Sync is what operators decide about secret sync, and callers of the API cannot.
+type Sync struct {
+	AllowPrivate bool                // destinations may be at private, link-local and loopback addresses
+	Endpoints    map[string]Endpoint // in place of the vendors' own, by type of destination
+}
+
+// Endpoint is where destinations of a type are.
+type Endpoint struct {
+	URL          string
+	AuthorityURL string // of cloud2-kv: who issues its tokens
+	TokenURL     string // of cloud3-sm: likewise
+	CAFile       string // certificates to trust, PEM; "": the system's
+}
+
+// EndpointTypes are the types of destinations.
+var EndpointTypes = []string{"cloud1-sm", "cloud2-kv", "cloud3-sm", "repohost", "webhost-project"}
 
 // Replication is how much of its changes a node keeps for other clusters. Zero values leave it to the log.
 type Replication struct {
@@ -189,6 +207,13 @@ func (c *Config) Complete() error {
 
 // files reports what is wrong with the places of files, and with the collector's.
 func (c *Config) files(add func(string, ...any)) {
+	for kind, e := range c.Sync.Endpoints {
+		for name, text := range map[string]string{"url": e.URL, "authority_url": e.AuthorityURL, "token_url": e.TokenURL} {
+			if u, err := url.Parse(text); text != "" && (err != nil || u.Host == "" || u.User != nil || u.Scheme != "https" && u.Scheme != "http") {
+				add("sync.endpoint %q: %s must be a URL such as https://secrets.example.com", kind, name)
+			}
+		}
+	}
 	if root := c.Snapshots.LocalRoot; root != "" && !filepath.IsAbs(root) {
 		add("snapshots: local_root %q must be an absolute path", root)
 	}

@@ -50,6 +50,7 @@ func (d *decoder) file(name, text string, c *Config) {
 		"pid_file":          text1(&c.PIDFile),
 		"snapshots":         d.snapshots(c),
 		"replication":       d.replication(c),
+		"sync":              d.sync(c),
 		"ui":                boolean(&c.UI),
 		"default_lease_ttl": duration(&c.DefaultLeaseTTL),
 		"max_lease_ttl":     duration(&c.MaxLeaseTTL),
@@ -113,6 +114,33 @@ func (d *decoder) snapshots(c *Config) field {
 	return func(d *decoder, item *ast.ObjectItem) {
 		_, list := d.block(item)
 		d.object("snapshots", list, map[string]field{"local_root": text1(&c.Snapshots.LocalRoot)})
+	}
+}
+
+func (d *decoder) sync(c *Config) field {
+	return func(d *decoder, item *ast.ObjectItem) {
+		_, list := d.block(item)
+		d.object("sync", list, map[string]field{"allow_private_addresses": boolean(&c.Sync.AllowPrivate), "endpoint": d.endpoint(&c.Sync)})
+	}
+}
+
+func (d *decoder) endpoint(s *Sync) field {
+	return func(d *decoder, item *ast.ObjectItem) {
+		label, list := d.block(item)
+		if !slices.Contains(EndpointTypes, label) {
+			d.problem(item.Pos(), "sync.endpoint %q: the types are %s", label, strings.Join(EndpointTypes, ", "))
+		}
+		if _, twice := s.Endpoints[label]; twice {
+			d.problem(item.Pos(), "sync.endpoint %q: there are two of them", label)
+		}
+		var e Endpoint
+		d.object("sync.endpoint", list, map[string]field{
+			"url": text1(&e.URL), "authority_url": text1(&e.AuthorityURL), "token_url": text1(&e.TokenURL), "ca_file": text1(&e.CAFile),
+		})
+		if s.Endpoints == nil {
+			s.Endpoints = map[string]Endpoint{}
+		}
+		s.Endpoints[label] = e
 	}
 }
 

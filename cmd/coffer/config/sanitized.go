@@ -30,6 +30,7 @@ func (c *Config) Sanitized() map[string]any {
 		"replication": map[string]any{
 			"log_max_size": c.Replication.LogBytes, "log_max_age": int64(c.Replication.LogAge.Seconds()),
 		},
+		"sync":      map[string]any{"allow_private_addresses": c.Sync.AllowPrivate, "endpoints": c.Sync.Endpoints},
 		"snapshots": map[string]any{"local_root": c.Snapshots.LocalRoot},
 		"telemetry": map[string]any{
 			"otlp_endpoint": c.Traces.Endpoint, "otlp_insecure": c.Traces.Insecure, "sample_ratio": c.Traces.SampleRatio,
