@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strings"
 
 	"github.com/google/uuid"
 
@@ -37,7 +38,7 @@ func (h host) Store() storage.Store { return h.s.barrier }
 func (h host) Owner() bool { return !h.s.secondary() }
 
 func (h host) MountAt(ctx context.Context, ns, path string) (*engines.Mounted, error) {
-	m, err := h.s.mounts.Get(ctx, ns, path)
+	m, err := h.s.mounts.Get(ctx, ns, strings.TrimSuffix(path, "/")+"/")
 	if m == nil && err == nil {
 		m, err = h.s.mounts.ByAccessor(ctx, ns, path)
 	}

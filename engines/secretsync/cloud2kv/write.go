@@ -249,7 +249,7 @@ func (v *vault) yield(ctx context.Context, it destination.Item, ours *secret) er
 	if err != nil {
 		return nil // it cannot be known; the write itself is done
 	}
-	theirs := slices.DeleteFunc(all, func(s *secret) bool { return s.version == ours.version || s.mark() == it.Mark })
+	theirs := slices.DeleteFunc(all, func(s *secret) bool { return s.version == ours.version })
 	if len(theirs) == 0 {
 		return nil
 	}

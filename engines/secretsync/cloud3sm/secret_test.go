@@ -253,6 +253,23 @@ func TestCalls(t *testing.T) {
 	}
 }
 
+// TestNothingIsRepeated, not even what the vendor's library would.
+func TestNothingIsRepeated(t *testing.T) {
+	s := cloud3smtest.New(t)
+	d := open(t, s, configured(nil))
+	s.Put("one", "v")
+	for _, code := range []codes.Code{codes.Unavailable, codes.ResourceExhausted} {
+		s.Hook("AccessSecretVersion", func(context.Context, any) error { return status.Error(code, "not now") })
+		s.Calls()
+		if _, err := d.Read(t.Context(), "one"); err == nil {
+			t.Error("no error")
+		}
+		if got, want := s.Calls(), []string{"GetSecret", "AccessSecretVersion"}; !slices.Equal(got, want) {
+			t.Errorf("%v: called %v", code, got)
+		}
+	}
+}
+
 // TestHalfMade: a secret whose first version never came is recognised as ours, and finished.
 func TestHalfMade(t *testing.T) {
 	s := cloud3smtest.New(t)
