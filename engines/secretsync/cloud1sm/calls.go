@@ -136,6 +136,11 @@ func (d *place) credentials(getenv func(string) string) sdk.CredentialsProvider 
 
 // static are credentials that are known. Those that could not be sent in a header are refused without a word of them.
 func (d *place) static(id, secret, token string) sdk.CredentialsProvider {
+	for _, text := range []string{id, secret, token} {
+		if text != "" {
+			d.secrets = append(d.secrets, text)
+		}
+	}
 	if !keyPattern.MatchString(id) || strings.ContainsFunc(secret+token, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return sdk.CredentialsProviderFunc(func(context.Context) (sdk.Credentials, error) {
 			return sdk.Credentials{}, client(destination.Denied, "the credentials of the server's environment are malformed")
@@ -235,6 +240,9 @@ func do[In, Out any](
 	out, err := call(ctx, in)
 	if err != nil {
 		e := failed(err, name, changes)
+		for _, secret := range d.secrets {
+			e.Text = strings.ReplaceAll(e.Text, secret, hidden)
+		}
 		if e.Code == destination.Denied {
 			d.cache.Invalidate() // those of a role may have been taken back
 		}

@@ -1,13 +1,16 @@
 package cloud1sm_test
 
 import (
+	"context"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/cloud/awstest"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1sm"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1sm/cloud1smtest"
@@ -210,5 +213,31 @@ func TestLimitsAtTheService(t *testing.T) {
 	it.Value, it.Token = []byte(strings.Repeat("w", cloud1sm.Type.Rules.MaxValue)), strings.Repeat("u", 32)
 	if _, err := d.Write(t.Context(), it, f); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestFields: the fields are ones that the API can declare, and the secret ones are known as such.
+func TestFields(t *testing.T) {
+	type input struct {
+		Name string `json:"name"`
+		cloud1sm.Config
+	}
+	r := engines.NewRouter()
+	engines.On(r, engines.Update, "destinations/cloud1-sm/{name}", "Creates a destination.", 0,
+		func(context.Context, *engines.Request, *input) (*engines.Response, error) { return nil, nil })
+	kind := reflect.TypeFor[cloud1sm.Config]()
+	var secret, all []string
+	for i := range kind.NumField() {
+		field := kind.Field(i)
+		all = append(all, field.Tag.Get("json"))
+		if field.Type == reflect.TypeFor[engines.Sensitive]() {
+			secret = append(secret, field.Tag.Get("json"))
+		}
+	}
+	if got := strings.Join(secret, " "); got != "access_key_id secret_access_key" {
+		t.Errorf("secret are %s", got)
+	}
+	if got := strings.Join(all, " "); got != "access_key_id secret_access_key region role_arn external_id kms_key_id recovery_window_in_days" {
+		t.Errorf("the fields are %s", got)
 	}
 }

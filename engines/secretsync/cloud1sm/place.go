@@ -21,11 +21,12 @@ const (
 
 // place is one region of one account.
 type place struct {
-	config Config
-	region string
-	api    *secretsmanager.Client
-	cache  *sdk.CredentialsCache
-	wire   *wire
+	config  Config
+	region  string
+	api     *secretsmanager.Client
+	cache   *sdk.CredentialsCache
+	wire    *wire
+	secrets []string // that no text may hold
 }
 
 var _ destination.Destination = (*place)(nil)

@@ -28,6 +28,8 @@ func (d *place) Write(ctx context.Context, it destination.Item, was destination.
 		return d.create(ctx, it)
 	case was.ID == "":
 		return destination.Held{}, ours("a write over something without an id")
+	case was.Name != it.Name:
+		return destination.Held{}, ours("a write over something with another name")
 	}
 	w := &writing{place: d, it: it, was: was}
 	held, err := w.run(ctx)

@@ -376,8 +376,44 @@ func TestSecretWithoutAValue(t *testing.T) {
 	if f.State != destination.Present || f.Version != "" || f.Known {
 		t.Errorf("found %+v", f)
 	}
+	s.Put(name, []byte("theirs"))
+	_, err := d.Write(t.Context(), item("ours"), f)
+	failed(t, err, destination.Client, destination.Changed, true) // the tags are ours
+	holds(t, s, "theirs")
+	s.Empty(name)
 	write(t, d, item("ours"))
 	holds(t, s, "ours")
+}
+
+// TestWrongOrders are those that nobody may give.
+func TestWrongOrders(t *testing.T) {
+	s := cloud1smtest.New(t)
+	d := open(t, s, destination.Env{}, nil)
+	s.Put(name, []byte("theirs"))
+	was := read(t, d)
+	s.Actions()
+	nameless := was
+	nameless.ID = ""
+	other := item("ours")
+	other.Name = "other"
+	illegal := item("ours")
+	illegal.Name = "a b"
+	_, err := d.Write(t.Context(), item("ours"), nameless)
+	failed(t, err, destination.Internal, destination.Unexpected, false)
+	_, err = d.Write(t.Context(), other, was)
+	failed(t, err, destination.Internal, destination.Unexpected, false)
+	_, err = d.Write(t.Context(), illegal, destination.Found{Name: illegal.Name})
+	failed(t, err, destination.Client, destination.BadRequest, false)
+	failed(t, d.Delete(t.Context(), nameless), destination.Internal, destination.Unexpected, false)
+	did(t, s)
+
+	// A token is for one value only.
+	it := item("one")
+	write(t, d, it)
+	it.Value = []byte("two")
+	_, err = d.Write(t.Context(), it, read(t, d))
+	failed(t, err, destination.Internal, destination.Unexpected, false)
+	holds(t, s, "one")
 }
 
 func TestValues(t *testing.T) {
