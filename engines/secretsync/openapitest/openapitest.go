@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/getkin/kin-openapi/openapi3"
@@ -20,25 +21,29 @@ import (
 	"github.com/getkin/kin-openapi/routers"
 )
 
-// Contract is a vendor's document.
+// longAnswer is from how many bytes on only some answers are held against the contract: they are long lists of what shorter ones
+// have had, and take long.
+const longAnswer = 4 << 10
+
+// Contract is a vendor's document. Safe for concurrent use once it is set up.
 type Contract struct {
 	// Unlisted are statuses that the vendor answers and does not document.
 	Unlisted map[int]bool
 	// Ignore reports paths that the document has been pruned of.
 	Ignore func(path string) bool
 
-	doc *openapi3.T
+	doc  *openapi3.T
+	long atomic.Int64 // long answers so far
 }
 
-// Load reads a document.
-func Load(t testing.TB, data []byte) *Contract {
-	t.Helper()
+// Load reads a document. It panics on one that is not valid: documents are part of a program.
+func Load(data []byte) *Contract {
 	doc, err := openapi3.NewLoader().LoadFromData(data)
-	if err != nil {
-		t.Fatalf("the vendor's document: %v", err)
+	if err == nil {
+		err = doc.Validate(context.Background())
 	}
-	if err := doc.Validate(context.Background()); err != nil {
-		t.Fatalf("the vendor's document: %v", err)
+	if err != nil {
+		panic(fmt.Sprintf("the vendor's document: %v", err))
 	}
 	return &Contract{doc: doc}
 }
@@ -121,6 +126,9 @@ func (c *Contract) exchange(w *httptest.ResponseRecorder, r *http.Request, prefi
 	}
 	if w.Code == http.StatusBadRequest {
 		return unknown
+	}
+	if w.Body.Len() > longAnswer && c.long.Add(1)%16 != 1 {
+		return errors.Join(reqErr, unknown)
 	}
 	out := &openapi3filter.ResponseValidationInput{
 		RequestValidationInput: in, Status: w.Code, Header: w.Header(), Options: opts, Body: io.NopCloser(bytes.NewReader(w.Body.Bytes())),

@@ -116,7 +116,7 @@ func (p *place) Fail(f desttest.Fault) { p.Faults.Set(f) }
 func (p *place) Secrets() []string     { return []string{webhosttest.Token} }
 
 func TestDestination(t *testing.T) {
-	for _, environments := range [][]string{{"production"}, {"development"}, {"production", "preview"}, all} {
+	for _, environments := range [][]string{{"production"}, {"development"}, all} {
 		t.Run(strings.Join(environments, "+"), func(t *testing.T) {
 			desttest.Run(t, webhost.Type, func(t *testing.T) desttest.Place {
 				s := webhosttest.New(t)

@@ -39,6 +39,13 @@ const Prefix = "/api/v3"
 //go:embed testdata/github-secrets.json
 var description []byte
 
+var contract = sync.OnceValue(func() *openapitest.Contract {
+	c := openapitest.Load(description)
+	c.Unlisted = map[int]bool{401: true, 403: true, 404: true, 422: true, 429: true}
+	c.Ignore = func(path string) bool { return strings.Count(path, "/") == 3 && strings.HasPrefix(path, "/repos/") }
+	return c
+})
+
 // Server is GitHub. Safe for concurrent use.
 type Server struct {
 	// URL is that of the API.
@@ -94,10 +101,7 @@ func New(t testing.TB) *Server {
 		t: t, now: time.Now().UTC().Truncate(time.Second), tick: time.Second, limit: 5000, expiry: time.Now().Add(90 * 24 * time.Hour),
 		places: map[string]*place{}, repos: map[string]*repository{}, moved: map[string]string{},
 	}
-	c := openapitest.Load(t, description)
-	c.Unlisted = map[int]bool{401: true, 403: true, 404: true, 422: true, 429: true}
-	c.Ignore = func(path string) bool { return strings.Count(path, "/") == 3 && strings.HasPrefix(path, "/repos/") }
-	s.Faults = &desttest.Faults{Next: c.Handler(t, Prefix, s), Throttled: s.throttled, Troubled: s.troubled, Refused: s.refused}
+	s.Faults = &desttest.Faults{Next: contract().Handler(t, Prefix, s), Throttled: s.throttled, Troubled: s.troubled, Refused: s.refused}
 	l := httptest.NewServer(s.Faults)
 	t.Cleanup(l.Close)
 	s.URL = l.URL + Prefix

@@ -34,6 +34,12 @@ const (
 //go:embed testdata/vercel-env.json
 var description []byte
 
+var contract = sync.OnceValue(func() *openapitest.Contract {
+	c := openapitest.Load(description).AnyOf()
+	c.Unlisted = map[int]bool{400: true, 404: true, 413: true}
+	return c
+})
+
 // Variable is one record.
 type Variable struct {
 	ID      string
@@ -79,9 +85,7 @@ func New(t testing.TB) *Server {
 	t.Helper()
 	s := &Server{t: t, now: time.Now().UTC().Truncate(time.Second), projects: map[string]*project{}}
 	s.taken.status, s.taken.code = http.StatusForbidden, "ENV_ALREADY_EXISTS"
-	c := openapitest.Load(t, description).AnyOf()
-	c.Unlisted = map[int]bool{400: true, 404: true, 413: true}
-	s.Faults = &desttest.Faults{Next: c.Handler(t, "", s), Throttled: s.throttled, Troubled: s.troubled, Refused: s.refused}
+	s.Faults = &desttest.Faults{Next: contract().Handler(t, "", s), Throttled: s.throttled, Troubled: s.troubled, Refused: s.refused}
 	l := httptest.NewServer(s.Faults)
 	t.Cleanup(l.Close)
 	s.URL = l.URL
