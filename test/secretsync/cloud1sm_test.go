@@ -5,7 +5,6 @@ package secretsync_test
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -15,7 +14,6 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -48,8 +46,7 @@ func emulate(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	command := cmp.Or(os.Getenv("MOTO_SERVER"), filepath.Join(root, "test", "e2e", "cloud", "venv", "bin", "moto_server"))
-	server := exec.Command(command, "-H", "127.0.0.1", "-p", "0")
+	server := exec.Command(filepath.Join(root, "test", "e2e", "cloud", "venv", "bin", "moto_server"), "-H", "127.0.0.1", "-p", "0")
 	server.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // no orphan when the test is killed
 	said, err := server.StderrPipe()
 	if err != nil {
