@@ -68,7 +68,7 @@ func open(c *Config, env destination.Env) (*place, error) {
 	if err != nil {
 		return nil, errors.Join(misconfigured("the client of Secret Manager cannot be made"), p.conn.Close())
 	}
-	// // it repeats nothing, and sets no time of its own
+	p.api.CallOptions = new(secretmanager.CallOptions) // it repeats nothing, and sets no time of its own
 	return p, nil
 }
 
