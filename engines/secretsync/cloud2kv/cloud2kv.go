@@ -1,6 +1,6 @@
 // Package cloud2kv is the destination type "cloud2-kv": the secrets of an Azure Key Vault.
 //
-// A write is a new version of a secret; its tags belong to the version, and one of them is the mark. The vault has no call
+// A write is a new version of a secret; its tags belong to the version, and one of them has the mark. The vault has no call
 // that creates only, and none that replaces only a certain version. So every write looks first, and one that has created a
 // name looks afterwards, too: if somebody else was faster by a moment, their value is put back on top.
 //
@@ -25,8 +25,9 @@ const (
 	maxTagLength  = 256 // of a name and of a value
 )
 
-// markTag is the tag that says whose a secret is.
-const markTag = "coffer-mark"
+// markTag is the tag that says whose a secret is. Its value is the mark, a full stop, and a text that is another one with
+// every write: versions are not in the vault's list, tags are.
+const markTag = "coffer-sync"
 
 // Type is the type of place.
 var Type = destination.Type{

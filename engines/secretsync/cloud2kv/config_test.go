@@ -61,6 +61,13 @@ func TestConfigRefusesOtherHosts(t *testing.T) {
 			t.Errorf("%q is opened", uri)
 		}
 	}
+	for uri, word := range map[string]string{"https://example.vault.azure.net:443": "port", "https://u@example.vault.azure.net": "user", "https://example.vault.azure.net/x": "path", "http://example.vault.azure.net": "https://"} {
+		c := config()
+		c.KeyVaultURI = uri
+		if problems := c.Check(); len(problems) != 1 || !strings.Contains(problems[0], word) {
+			t.Errorf("%s: %q does not say what to change", uri, problems)
+		}
+	}
 	c := config()
 	c.KeyVaultURI = "https://example.vault.azure.cn"
 	if problems := c.Check(); len(problems) != 1 || !strings.Contains(problems[0], "set cloud to AzureChina") {
@@ -184,7 +191,7 @@ func TestRulesOfNamesAndTags(t *testing.T) {
 	if problem := r.CheckName(strings.Repeat("a", 127)); problem != "" {
 		t.Error(problem)
 	}
-	for key, value := range map[string]string{"": "v", "Coffer-Mark": "v", strings.Repeat("k", 257): "v", "k": strings.Repeat("v", 257), "line\n": "v", "l": "a\x00"} {
+	for key, value := range map[string]string{"": "v", "Coffer-Sync": "v", strings.Repeat("k", 257): "v", "k": strings.Repeat("v", 257), "line\n": "v", "l": "a\x00"} {
 		if r.CheckTag(key, value) == "" {
 			t.Errorf("the tag %.20q with %d bytes is legal", key, len(value))
 		}

@@ -34,20 +34,39 @@ func (s *secret) mark() string {
 	if s.managed {
 		return ""
 	}
-	return s.tags[markTag]
+	mark, _, _ := strings.Cut(s.tags[markTag], ".")
+	return mark
 }
 
-// seen returns what the vault was seen to hold, as Found.Version: besides the version, changes to what surrounds the value
-// count, such as disabling it.
+// seen is Found.Version: when the secret was changed, and the text that only our last write has. Unlike the vault's versions,
+// it shows in lists, and changes when a secret is disabled. The vault dates to the second; what others write in the very
+// second of a write of ours lacks the text.
 func (s *secret) seen() string {
-	if s.version == "" {
+	if s.updated.IsZero() {
 		return ""
 	}
-	return s.version + "." + strconv.FormatInt(s.updated.Unix(), 10)
+	_, text, _ := strings.Cut(s.tags[markTag], ".")
+	seen := strconv.FormatInt(s.updated.Unix(), 10) + "." + text
+	if !s.enabled {
+		seen += ".disabled"
+	}
+	return seen
 }
 
+// is reports whether the secret is still as it was found.
+func (s *secret) is(was destination.Found) bool {
+	version, ok := was.Handle.(handle)
+	return s.seen() == was.Version && (!ok || s.version == string(version))
+}
+
+// handle is the vault's own version in a Found.
+type handle string
+
 func (s *secret) found(state destination.State) destination.Found {
-	f := destination.Found{Name: s.name, State: state, Mark: s.mark(), Version: s.seen()}
+	f := destination.Found{Name: s.name, State: state, Mark: s.mark(), Version: s.seen(), ChangedAt: s.updated}
+	if s.version != "" {
+		f.Handle = handle(s.version)
+	}
 	if state == destination.Present && s.value != nil {
 		f.Value, f.Known = []byte(*s.value), true
 	}
@@ -260,7 +279,7 @@ func (v *vault) Delete(ctx context.Context, was destination.Found) error {
 	if err != nil || s == nil {
 		return err
 	}
-	if s.seen() != was.Version {
+	if !s.is(was) {
 		return changed()
 	}
 	err = v.do(ctx, deleting, func(ctx context.Context) error {
@@ -278,8 +297,7 @@ func changed() error {
 	return &destination.Error{Class: destination.Client, Code: destination.Changed, Text: "the secret has changed in Key Vault since it was read"}
 }
 
-// List implements destination.Destination. Deleted secrets are not listed, and neither are versions, which the vault's
-// listing does not have.
+// List implements destination.Destination. Deleted secrets are not listed.
 func (v *vault) List(ctx context.Context) iter.Seq2[destination.Found, error] {
 	return func(yield func(destination.Found, error) bool) {
 		last := ""

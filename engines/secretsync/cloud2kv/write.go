@@ -2,6 +2,7 @@ package cloud2kv
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"maps"
@@ -97,7 +98,7 @@ func (v *vault) replace(ctx context.Context, it destination.Item, was destinatio
 	if err != nil {
 		return nil, err
 	}
-	if s == nil || s.seen() != was.Version {
+	if s == nil || !s.is(was) {
 		return nil, changed()
 	}
 	return v.set(ctx, it, s)
@@ -109,7 +110,7 @@ func (v *vault) revive(ctx context.Context, it destination.Item, was destination
 	if err != nil {
 		return nil, err
 	}
-	if s == nil || s.seen() != was.Version {
+	if s == nil || !s.is(was) {
 		return nil, changed()
 	}
 	return v.recover(ctx, it, s)
@@ -222,7 +223,7 @@ func (v *vault) put(ctx context.Context, name string, parameters azsecrets.SetSe
 
 // newTags returns the tags of a new version. Tags of a name differ in more than case.
 func newTags(it destination.Item, old *secret) (map[string]*string, error) {
-	tags := map[string]*string{markTag: to.Ptr(it.Mark)}
+	tags := map[string]*string{markTag: to.Ptr(it.Mark + "." + strings.ToLower(rand.Text()))}
 	for key, value := range it.Tags {
 		tags[key] = to.Ptr(value)
 	}
@@ -249,7 +250,7 @@ func (v *vault) yield(ctx context.Context, it destination.Item, ours *secret) er
 	if err != nil {
 		return nil // it cannot be known; the write itself is done
 	}
-	theirs := slices.DeleteFunc(all, func(s *secret) bool { return s.version == ours.version })
+	theirs := slices.DeleteFunc(all, func(s *secret) bool { return s.version == ours.version || s.mark() == it.Mark })
 	if len(theirs) == 0 {
 		return nil
 	}

@@ -133,6 +133,9 @@ func TestNamesDoNotDependOnCase(t *testing.T) {
 	p.Vault.Put("My-Name", "theirs", nil)
 	_, err := v.Write(t.Context(), item("my-name", "ours"), was)
 	fails(t, err, destination.Exists)
+	if values := p.Values("my-name"); len(values) != 1 {
+		t.Error("it was written for a moment")
+	}
 	if f := read(t, v, "my-name"); f.Name != "My-Name" || f.State != destination.Present {
 		t.Errorf("found %+v", f)
 	}
@@ -282,7 +285,10 @@ func TestSecretsOfCertificatesAreNotWritten(t *testing.T) {
 	p := newPlace(t)
 	v := p.Open(t)
 	was := read(t, v, "cert")
-	p.Certificate("cert")
+	p.Certificate("cert", map[string]string{markTag: mark + ".x"})
+	if f := read(t, v, "cert"); f.Mark != "" {
+		t.Error("it is taken for ours")
+	}
 	_, err := v.Write(t.Context(), item("cert", "ours"), was)
 	fails(t, err, destination.Exists)
 	_, err = v.Write(t.Context(), item("cert", "ours"), read(t, v, "cert"))
@@ -297,6 +303,9 @@ func TestDisabledSecrets(t *testing.T) {
 	p := newPlace(t)
 	v := p.Open(t)
 	write(t, v, item("name", "one"), read(t, v, "name"))
+	for range 20 {
+		p.Vault.Put("name", "theirs", nil)
+	}
 	held := write(t, v, item("name", "two"), read(t, v, "name"))
 	p.Change("name", false, "")
 	f := read(t, v, "name")
@@ -317,6 +326,15 @@ func TestDisabledSecrets(t *testing.T) {
 	}
 }
 
+// tagsOf returns the tags of a secret, without the text behind the mark that is another one every time.
+func tagsOf(p *place, name string) map[string]string {
+	tags := p.Tags(name)
+	if value, ok := tags[markTag]; ok {
+		tags[markTag], _, _ = strings.Cut(value, ".")
+	}
+	return tags
+}
+
 // What somebody else has put around the value stays there.
 func TestTagsOfOthersStay(t *testing.T) {
 	p := newPlace(t)
@@ -327,7 +345,7 @@ func TestTagsOfOthersStay(t *testing.T) {
 	it.Tags, it.OldTags = map[string]string{"team": "payments", "empty": ""}, []string{"stage", "never-was"}
 	write(t, v, it, read(t, v, "name"))
 	want := map[string]string{"cost-center": "42", "team": "payments", "empty": "", markTag: mark}
-	if tags := p.Tags("name"); !maps.Equal(tags, want) {
+	if tags := tagsOf(p, "name"); !maps.Equal(tags, want) {
 		t.Errorf("the tags are %v", tags)
 	}
 	// Recovering keeps them, too.
@@ -335,7 +353,7 @@ func TestTagsOfOthersStay(t *testing.T) {
 	it.OldTags = []string{"empty"}
 	it.Tags = map[string]string{"team": "accounts"}
 	write(t, v, it, read(t, v, "name"))
-	if tags := p.Tags("name"); !maps.Equal(tags, map[string]string{"cost-center": "42", "team": "accounts", markTag: mark}) {
+	if tags := tagsOf(p, "name"); !maps.Equal(tags, map[string]string{"cost-center": "42", "team": "accounts", markTag: mark}) {
 		t.Errorf("the tags are %v", tags)
 	}
 }
@@ -375,7 +393,7 @@ func TestLimitsAreKeptBeforeTheCall(t *testing.T) {
 		"a path":         {item("../keys/a", "v"), destination.BadRequest, "letters"},
 		"no name":        {item("", "v"), destination.BadRequest, "empty"},
 		"a long name":    {item(strings.Repeat("n", 128), "v"), destination.BadRequest, "127"},
-		"the mark's tag": {destination.Item{Name: "name", Mark: mark, Tags: map[string]string{"COFFER-MARK": "x"}}, destination.BadRequest, "mark"},
+		"the mark's tag": {destination.Item{Name: "name", Mark: mark, Tags: map[string]string{"COFFER-SYNC": "x"}}, destination.BadRequest, "mark"},
 	} {
 		_, err := v.Write(t.Context(), test.it, was)
 		if e := fails(t, err, test.code); e.Class != destination.Client || e.Unknown || !strings.Contains(e.Text, test.text) {
@@ -402,7 +420,7 @@ func TestListGoesThroughAllPages(t *testing.T) {
 	for i := range 4 {
 		p.Vault.Put(fmt.Sprint("theirs-", i), "v", nil)
 	}
-	p.Certificate("cert")
+	p.Certificate("cert", nil)
 	p.Vault.Put("deleted", "v", nil)
 	p.Remove("deleted")
 	marks := map[string]string{}
@@ -426,6 +444,65 @@ func TestListGoesThroughAllPages(t *testing.T) {
 	if n != 1 {
 		t.Errorf("%d errors", n)
 	}
+}
+
+// Scans for drift have nothing but the list: it shows whatever has happened since our write.
+func TestListShowsDrift(t *testing.T) {
+	p := newPlace(t)
+	v := p.Open(t)
+	held := write(t, v, item("name", "one"), read(t, v, "name"))
+	listed := func() destination.Found {
+		t.Helper()
+		for f, err := range v.List(t.Context()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			return f
+		}
+		t.Fatal("it is not listed")
+		return destination.Found{}
+	}
+	if f := listed(); f.Version != held.Version || f.Mark != mark {
+		t.Errorf("nothing has happened, but listed %+v; the write left %+v", f, held)
+	}
+	if again := write(t, v, item("name", "two"), read(t, v, "name")); again.Version == held.Version {
+		t.Error("two writes within a second look alike")
+	} else {
+		held = again
+	}
+	was := read(t, v, "name")
+	for what, happens := range map[string]func(){
+		"another value within the second": func() { p.Vault.Put("name", "theirs", map[string]string{markTag: mark + ".x"}) },
+		"another value without tags":      func() { p.Vault.Put("name", "theirs", nil) },
+		"tags that were copied, later": func() {
+			p.Advance(2 * time.Second)
+			p.Vault.Put("name", "theirs", p.Tags("name"))
+		},
+		"disabled": func() { p.Change("name", false, "") },
+	} {
+		held = write(t, v, item("name", "ours"), read(t, v, "name"))
+		happens()
+		if f := listed(); f.Version == held.Version || f.Version == "" {
+			t.Errorf("%s: not to be seen in the list", what)
+		}
+		if f := read(t, v, "name"); f.Version != listed().Version {
+			t.Errorf("%s: the list and a look differ", what)
+		}
+	}
+	_, err := v.Write(t.Context(), item("name", "two"), was)
+	fails(t, err, destination.Changed)
+}
+
+// Even what looks the same is not overwritten, if the vault says that it is another version.
+func TestCopiesWithinASecondAreNotOverwritten(t *testing.T) {
+	p := newPlace(t)
+	v := p.Open(t)
+	write(t, v, item("name", "ours"), read(t, v, "name"))
+	was := read(t, v, "name")
+	was.Handle = handle("0123")
+	_, err := v.Write(t.Context(), item("name", "two"), was)
+	fails(t, err, destination.Changed)
+	fails(t, v.Delete(t.Context(), was), destination.Changed)
 }
 
 // One token serves many calls, and its tenant may be given by its domain.

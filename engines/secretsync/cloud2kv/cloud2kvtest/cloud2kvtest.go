@@ -249,10 +249,10 @@ func (v *Vault) Put(name, value string, tags map[string]string) {
 }
 
 // Certificate makes a secret that belongs to a certificate.
-func (v *Vault) Certificate(name string) {
+func (v *Vault) Certificate(name string, tags map[string]string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.add(name, &version{value: "PEM", enabled: true, managed: true})
+	v.add(name, &version{value: "PEM", tags: tags, enabled: true, managed: true})
 }
 
 // add makes a version the newest one of a name, whatever state the name is in.
