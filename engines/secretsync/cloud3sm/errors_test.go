@@ -143,6 +143,16 @@ func TestErrorsTellNothing(t *testing.T) {
 			}
 		}
 	}
+	// Nor the value alone, where the token is not beside it.
+	for _, method := range []string{"AccessSecretVersion", "AddSecretVersion"} {
+		was := read(t, d, "one")
+		s.Hook(method, func(context.Context, any) error { return status.Errorf(codes.InvalidArgument, "bad payload %s", value) })
+		_, err := d.Write(t.Context(), item("one", value), was)
+		s.Hook(method, nil)
+		if e := failed(t, err, destination.BadRequest); strings.Contains(e.Text, value) {
+			t.Errorf("%s: a text tells the value", method)
+		}
+	}
 	if len(sent) < 6 {
 		t.Errorf("only %d calls were answered so", len(sent))
 	}
@@ -317,12 +327,14 @@ func TestTokenService(t *testing.T) {
 			return &http.Response{StatusCode: code, Header: h, Body: io.NopCloser(strings.NewReader(body))}, nil
 		}
 	}
-	echo := func(r *http.Request) (*http.Response, error) {
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			return nil, err
+	repeat := func(format string) roundTripper {
+		return func(r *http.Request) (*http.Response, error) {
+			body, err := io.ReadAll(r.Body)
+			if err != nil {
+				return nil, err
+			}
+			return answer(400, fmt.Sprintf(format, body))(r)
 		}
-		return answer(400, `{"error":"invalid_grant","error_description":"`+string(body)+`"}`)(r)
 	}
 	blocked := &destination.Error{Class: destination.Client, Code: destination.Blocked, Text: "blocked"}
 	tests := []struct {
@@ -333,7 +345,8 @@ func TestTokenService(t *testing.T) {
 		after  time.Duration
 	}{
 		{"the key is refused", answer(400, `{"error":"invalid_grant","error_description":"Invalid JWT Signature."}`), destination.Denied, destination.Client, 0},
-		{"it repeats what it was sent", echo, destination.Denied, destination.Client, 0},
+		{"it repeats what it was sent", repeat(`{"error":"invalid_grant","error_description":"%s"}`), destination.Denied, destination.Client, 0},
+		{"it repeats it as the reason", repeat(`{"error":"%s"}`), destination.Denied, destination.Client, 0},
 		{"unauthorised", answer(401, `{"error":"invalid_client"}`), destination.Denied, destination.Client, 0},
 		{"throttled", answer(429, ``, "Retry-After", "11"), destination.Throttled, destination.External, 11 * time.Second},
 		{"throttled for ever", answer(429, ``, "Retry-After", "999999999"), destination.Throttled, destination.External, time.Hour},

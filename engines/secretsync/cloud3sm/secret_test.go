@@ -35,6 +35,12 @@ func TestRaces(t *testing.T) {
 		{name: "it is deleted late", method: "GetSecret", act: func(s *cloud3smtest.Server) { s.Remove("one") }, code: destination.Changed},
 		{name: "it is deleted at last", method: "AddSecretVersion", act: func(s *cloud3smtest.Server) { s.Remove("one") }, code: destination.Changed},
 		{name: "it is made anew", method: "GetSecret", act: func(s *cloud3smtest.Server) { s.Remove("one"); s.Put("one", "theirs") }, code: destination.Changed, left: "theirs"},
+		{name: "a copy of it is made in its place", method: "GetSecret", act: func(s *cloud3smtest.Server) {
+			copied := s.Annotations("one")
+			s.Remove("one")
+			s.Put("one", "copy")
+			s.Edit("one", func(_, annotations map[string]string) { maps.Copy(annotations, copied) })
+		}, code: destination.Changed, left: "copy", marked: mark},
 		{name: "it gets another mark", method: "GetSecret", act: func(s *cloud3smtest.Server) {
 			s.Edit("one", func(_, annotations map[string]string) { annotations["coffer-sync"] = another })
 		}, code: destination.Changed, left: "ours", marked: another},
@@ -139,6 +145,21 @@ func TestAdoption(t *testing.T) {
 	}
 }
 
+// TestOldLabelsGo, and those of others stay.
+func TestOldLabelsGo(t *testing.T) {
+	s := cloud3smtest.New(t)
+	d := open(t, s, configured(nil))
+	it := item("one", "v1")
+	it.Tags = map[string]string{"team": "payments", "stage": "test"}
+	write(t, d, it)
+	s.Edit("one", func(labels, _ map[string]string) { labels["theirs"] = "yes" })
+	it.Value, it.Tags, it.OldTags = []byte("v2"), map[string]string{"team": "accounts"}, []string{"team", "stage", "gone"}
+	write(t, d, it)
+	if got, want := s.Labels("one"), map[string]string{"team": "accounts", "theirs": "yes"}; !maps.Equal(got, want) {
+		t.Errorf("labels %v, want %v", got, want)
+	}
+}
+
 // TestOldVersions: of ours the newest two are kept, of others all.
 func TestOldVersions(t *testing.T) {
 	tests := []struct {
@@ -216,6 +237,21 @@ func TestOldVersions(t *testing.T) {
 				t.Errorf("versions %s, noted %q; want %s, %q", states.String(), s.Annotations("one")["coffer-versions"], test.versions, test.note)
 			}
 		})
+	}
+}
+
+// TestOthersAnnotationsStay also when they come in the middle of a write.
+func TestOthersAnnotationsStay(t *testing.T) {
+	s := cloud3smtest.New(t)
+	d := open(t, s, configured(nil))
+	write(t, d, item("one", "v1"))
+	s.Hook("AddSecretVersion", func(context.Context, any) error {
+		s.Edit("one", func(_, annotations map[string]string) { annotations["theirs"] = "yes" })
+		return nil
+	})
+	write(t, d, item("one", "v2"))
+	if got, want := s.Annotations("one"), map[string]string{"theirs": "yes", "coffer-sync": mark, "coffer-versions": "1"}; !maps.Equal(got, want) {
+		t.Errorf("annotations %v, want %v", got, want)
 	}
 }
 
@@ -468,6 +504,9 @@ func TestListEnds(t *testing.T) {
 		last = err
 	}
 	failed(t, last, destination.Unexpected)
+	if calls := s.Calls(); len(calls) > 4 {
+		t.Errorf("it goes round %d times", len(calls))
+	}
 }
 
 func TestFoundOfTheList(t *testing.T) {
