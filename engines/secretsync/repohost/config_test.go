@@ -94,6 +94,9 @@ func TestRepositoryNameSynonym(t *testing.T) {
 	if p := c.Check(); p != nil {
 		t.Fatal(p)
 	}
+	if c.RepisitoryName != "app" || c.RepositoryName != "" {
+		t.Errorf("stored as %q and %q, want the name in the field of SPEC.md alone", c.RepisitoryName, c.RepositoryName)
+	}
 	want := map[string]any{
 		"access_token": destination.Mask, "repository_owner": "octo", "repisitory_name": "app", "repository_name": "app", "secrets_location": "repository",
 	}

@@ -84,7 +84,7 @@ func (d *dest) Read(ctx context.Context, name string) (destination.Found, error)
 }
 
 func found(s *secret) destination.Found {
-	return destination.Found{Name: s.name, State: destination.Present, ID: s.id, Version: s.version, Handle: s}
+	return destination.Found{Name: s.name, State: destination.Present, ID: s.id, Version: s.version, ChangedAt: s.updated, Handle: s}
 }
 
 // saw notes that the place is there.

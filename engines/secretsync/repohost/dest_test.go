@@ -189,6 +189,9 @@ func TestCalls(t *testing.T) {
 	s, d := rig(t)
 	write(t, d, "A", "the-value")
 	was := read(t, d, "A")
+	if was.ChangedAt.Format(time.RFC3339) != was.Version {
+		t.Errorf("changed at %v, version %s", was.ChangedAt, was.Version)
+	}
 	s.Calls()
 	if _, err := d.Write(t.Context(), item("a", "the-value-2"), was); err != nil {
 		t.Fatal(err)
@@ -231,6 +234,17 @@ func TestStaleReads(t *testing.T) {
 	_, err = d.Write(t.Context(), item("NEW", "the-value"), read(t, d, "NEW"))
 	if e := fails(t, err, destination.Unexpected); !e.Unknown {
 		t.Error("it has been created")
+	}
+}
+
+// What cannot be read back may have been written.
+func TestTroubleAfterTheWrite(t *testing.T) {
+	s, d := rig(t)
+	was := read(t, d, "A")
+	s.BeforePut(func() { s.Faults.Set(desttest.Fault{Kind: desttest.Trouble}) })
+	_, err := d.Write(t.Context(), item("A", "the-value"), was)
+	if e := fails(t, err, destination.Unavailable); !e.Unknown {
+		t.Error("it has been written")
 	}
 }
 
@@ -409,7 +423,9 @@ func TestAnswers(t *testing.T) {
 		class   destination.Class
 		unknown bool // of a write
 		after   time.Duration
+		only    bool // writes
 	}{
+		{name: "a write is quoted", status: 403, body: `{"message":"the-value"}`, code: destination.Denied, class: destination.Client, only: true},
 		{name: "bad credentials", status: 401, body: `{"message":"Bad credentials"}`, code: destination.Denied, class: destination.Client},
 		{name: "forbidden", status: 403, body: `{"message":"Must have admin rights to Repository."}`, code: destination.Denied, class: destination.Client},
 		{name: "primary limit", status: 403, header: map[string]string{"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": fmt.Sprint(date.Unix() + 90)},
@@ -457,6 +473,9 @@ func TestAnswers(t *testing.T) {
 			_, err := d.Write(t.Context(), item("A", "the-value"), was)
 			if e := fails(t, err, tt.code); e.Class != tt.class || e.Unknown != tt.unknown || e.RetryAfter != tt.after {
 				t.Errorf("write: class %q, unknown %v, after %v (%s)", e.Class, e.Unknown, e.RetryAfter, e.Text)
+			}
+			if tt.only {
+				return
 			}
 			all = true
 			_, err = d.Read(t.Context(), "A")

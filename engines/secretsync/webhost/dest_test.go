@@ -217,6 +217,24 @@ func TestHalfTakenAndTrouble(t *testing.T) {
 	}
 }
 
+// A name is ours only if all of it is, whichever record comes first.
+func TestMixedMarks(t *testing.T) {
+	s, d := rig(t, all...)
+	write(t, d, "A", "the-value")
+	ids := strings.Split(read(t, d, "A").ID, "+")
+	for _, id := range ids {
+		var old string
+		s.Change("prj_1", id, func(v *webhosttest.Variable) { old, v.Comment = v.Comment, "theirs" })
+		if f := read(t, d, "A"); f.Mark != "" {
+			t.Errorf("the mark is %q", f.Mark)
+		}
+		s.Change("prj_1", id, func(v *webhosttest.Variable) { v.Comment = old })
+	}
+	if f := read(t, d, "A"); f.Mark != mark || len(ids) != 2 {
+		t.Errorf("the mark of %v is %q", ids, f.Mark)
+	}
+}
+
 // What is taken over keeps its value in environments that are not ours.
 func TestAdoptShared(t *testing.T) {
 	s, d := rig(t, "production")
@@ -341,7 +359,7 @@ func TestRepair(t *testing.T) {
 	s.Drop("prj_1", ids[1])
 	held := write(t, d, "A", "the-value-2")
 	values(t, s, "A", map[string]string{"production": "the-value-2", "preview": "the-value-2", "development": "the-value-2"})
-	if f := read(t, d, "A"); f.ID != held.ID || f.Version != held.Version || f.Mark != mark {
+	if f := read(t, d, "A"); f.ID != held.ID || f.Version != held.Version || f.Mark != mark || time.Since(f.ChangedAt).Abs() > time.Hour {
 		t.Errorf("found %+v, held %+v", f, held)
 	}
 }

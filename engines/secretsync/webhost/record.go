@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
@@ -30,7 +31,6 @@ type record struct {
 	Custom  []string // ids of custom environments
 	Mark    string   // ours, "" if it has none
 	Updated string   // when, in milliseconds
-	Created string
 }
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -52,7 +52,7 @@ func (r *record) UnmarshalJSON(data []byte) error {
 	}
 	*r = record{
 		ID: in.ID, Key: in.Key, Type: in.Type, Targets: in.Target, Branch: in.Branch, Custom: in.Custom,
-		Mark: markOf(in.Comment), Updated: cmp.Or(in.Updated.String(), in.Created.String()), Created: in.Created.String(),
+		Mark: markOf(in.Comment), Updated: cmp.Or(in.Updated.String(), in.Created.String()),
 	}
 	if in.System {
 		r.Type = system
@@ -64,6 +64,15 @@ func (r *record) UnmarshalJSON(data []byte) error {
 func (r *record) complete() bool {
 	_, err := strconv.ParseFloat(r.Updated, 64)
 	return r.Key != "" && err == nil && legalID.MatchString(r.ID) && !strings.Contains(r.ID, "..")
+}
+
+// changedAt returns when a record was last written, zero if that makes no sense.
+func (r *record) changedAt() time.Time {
+	ms, err := strconv.ParseFloat(r.Updated, 64)
+	if err != nil || ms <= 0 || ms > 1e14 {
+		return time.Time{}
+	}
+	return time.UnixMilli(int64(ms)).UTC()
 }
 
 // oneOrMore is a text or a list of texts.
@@ -152,14 +161,18 @@ func sum(name string, rs []record) destination.Found {
 	}
 	rs = slices.SortedFunc(slices.Values(rs), func(a, b record) int { return cmp.Compare(a.ID, b.ID) })
 	ids, versions := make([]string, len(rs)), make([]string, len(rs))
-	mark := rs[0].Mark
+	mark, changed := rs[0].Mark, time.Time{}
 	for i, r := range rs {
 		ids[i], versions[i] = r.ID, r.Updated
+		if at := r.changedAt(); at.After(changed) {
+			changed = at
+		}
 		if r.Mark != mark {
 			mark = "" // a part of it is somebody else's
 		}
 	}
 	return destination.Found{
-		Name: name, State: destination.Present, Mark: mark, ID: strings.Join(ids, "+"), Version: strings.Join(versions, "+"), Handle: rs,
+		Name: name, State: destination.Present, Mark: mark, ID: strings.Join(ids, "+"), Version: strings.Join(versions, "+"),
+		ChangedAt: changed, Handle: rs,
 	}
 }

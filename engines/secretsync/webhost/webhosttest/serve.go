@@ -82,7 +82,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (v *Variable) show() map[string]any {
 	out := map[string]any{
 		"id": v.ID, "key": v.Key, "type": v.Type, "target": v.Target, "createdAt": v.created, "updatedAt": v.updated,
-		"createdBy": "user_1", "updatedBy": nil, "value": "", "system": v.Type == "system",
+		"createdBy": "user_1", "updatedBy": nil, "value": "", "system": v.Type == "system", "securityIssues": []any{},
 	}
 	switch v.Type {
 	case "plain":
@@ -111,11 +111,7 @@ func (s *Server) list(w http.ResponseWriter, p *project, token string) {
 		}
 		envs = append(envs, v.show())
 	}
-	out := map[string]any{"envs": envs}
-	if hidden > 0 {
-		out["hiddenProductionEnvCount"] = hidden
-	}
-	answer(w, http.StatusOK, out)
+	answer(w, http.StatusOK, map[string]any{"envs": envs, "hiddenProductionEnvCount": hidden})
 }
 
 // input is what a request says of a record.
