@@ -1,0 +1,537 @@
+package synctest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+)
+
+// The types of destinations.
+const (
+	// Marked keeps marks, tags and deleted names, can be read back, compares versions and knows upper from lower case.
+	Marked = "test-marked"
+	// Plain keeps none of that: values cannot be read, names are upper case, and it has only the time of the last write.
+	Plain = "test-plain"
+)
+
+// Places are what destinations write to, by type and the field "site". Safe for concurrent use.
+type Places struct {
+	mu    sync.Mutex
+	sites map[string]*Site
+	calls []Call
+	harm  []string
+	// Rate is that of the types; set it before Types is called.
+	Rate destination.Rate
+	// fault says how a call fails; nil: none does.
+	fault func(Call) Fault
+	run   int
+}
+
+// Call is one call that a destination has made.
+type Call struct {
+	At   time.Time
+	Run  int    // see Restarted
+	Dest string // field "label" of the destination
+	Type string
+	Site string
+	Op   string // "read", "write", "delete", "list"
+	Name string
+}
+
+// Kind is a way to fail.
+type Kind int
+
+const (
+	None       Kind = iota
+	Throttle        // 429
+	Trouble         // 503, nothing was done
+	Refuse          // 403
+	DropBefore      // nothing was done, and the caller cannot know
+	DropAfter       // it was done, and the caller does not learn it
+	Stale           // a read tells what was so a while ago
+)
+
+// Fault says how a call fails.
+type Fault struct {
+	Kind       Kind
+	RetryAfter time.Duration // of Throttle
+	Age        time.Duration // of Stale
+	Delay      time.Duration // before anything else
+	Before     func()        // is called before the call has its effect
+	After      func()        // is called after it had
+}
+
+// NewPlaces returns places with a budget that seldom makes anybody wait.
+func NewPlaces() *Places {
+	return &Places{sites: map[string]*Site{}, Rate: destination.Rate{Writes: 50, WriteBurst: 50, Reads: 200, ReadBurst: 200, Concurrency: 4}}
+}
+
+// SetFault says how calls fail from now on; nil: not at all.
+func (p *Places) SetFault(f func(Call) Fault) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fault = f
+}
+
+// Restarted has later calls counted for another run, whose budget is its own.
+func (p *Places) Restarted() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.run++
+}
+
+// Calls returns all calls so far.
+func (p *Places) Calls() []Call {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.calls)
+}
+
+// Harm tells what was done to names of somebody else.
+func (p *Places) Harm() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.harm)
+}
+
+// Site returns a place; it is made if it is not there.
+func (p *Places) Site(kind, name string) *Site {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.site(kind, name)
+}
+
+func (p *Places) site(kind, name string) *Site {
+	s := p.sites[kind+"/"+name]
+	if s == nil {
+		s = &Site{p: p, kind: kind, name: name, objects: map[string]*object{}}
+		p.sites[kind+"/"+name] = s
+	}
+	return s
+}
+
+// Site is one place.
+type Site struct {
+	p          *Places
+	kind, name string
+	objects    map[string]*object
+	made       int
+}
+
+// object is a name with all that it has been.
+type object struct {
+	state
+	before []state // oldest first
+}
+
+type state struct {
+	name    string
+	state   destination.State
+	value   string
+	mark    string
+	tags    map[string]string
+	id      string
+	version string
+	at      time.Time
+	foreign bool // somebody else's
+	allowed bool // that may be written all the same
+}
+
+func (s *Site) fold(name string) string {
+	if s.kind == Plain {
+		return strings.ToUpper(name)
+	}
+	return name
+}
+
+func (s *Site) set(name string, st state) {
+	key := s.fold(name)
+	o := s.objects[key]
+	if o == nil {
+		o = &object{}
+		s.objects[key] = o
+	}
+	o.before = append(o.before, o.state)
+	s.made++
+	st.name, st.at, st.version = key, time.Now(), fmt.Sprint("v", s.made)
+	if st.id == "" {
+		st.id = fmt.Sprint("id", s.made)
+	}
+	o.state = st
+}
+
+func (s *Site) get(name string) state {
+	if o := s.objects[s.fold(name)]; o != nil {
+		return o.state
+	}
+	return state{name: s.fold(name)}
+}
+
+// Put writes a name as somebody else would.
+func (s *Site) Put(name, value string) {
+	s.p.mu.Lock()
+	defer s.p.mu.Unlock()
+	was := s.get(name)
+	now := state{state: destination.Present, value: value, foreign: true}
+	if was.state == destination.Present {
+		now.id, now.mark, now.tags = was.id, was.mark, was.tags
+		now.foreign = was.foreign || s.kind == Plain // a mark still says whose it is
+	}
+	s.set(name, now)
+}
+
+// Delete removes a name as somebody else would, for good.
+func (s *Site) Delete(name string) {
+	s.p.mu.Lock()
+	defer s.p.mu.Unlock()
+	if s.get(name).state != destination.Absent {
+		s.set(name, state{})
+	}
+}
+
+// Allow lets a name of somebody else be written.
+func (s *Site) Allow(name string) {
+	s.p.mu.Lock()
+	defer s.p.mu.Unlock()
+	if o := s.objects[s.fold(name)]; o != nil {
+		o.allowed = true
+	}
+}
+
+// Object is what is under a name.
+type Object struct {
+	Name, Value, Mark string
+	Tags              map[string]string
+	Foreign           bool // not written by a destination, or not since somebody else did
+}
+
+// Objects returns what is there, by name.
+func (s *Site) Objects() map[string]Object {
+	s.p.mu.Lock()
+	defer s.p.mu.Unlock()
+	out := map[string]Object{}
+	for _, o := range s.objects {
+		if o.state.state == destination.Present {
+			out[o.name] = Object{Name: o.name, Value: o.value, Mark: o.mark, Tags: o.tags, Foreign: o.foreign}
+		}
+	}
+	return out
+}
+
+// Get returns the value under a name.
+func (s *Site) Get(name string) (value string, ok bool) {
+	o, ok := s.Objects()[s.fold(name)]
+	return o.Value, ok
+}
+
+// Config is the configuration of both types.
+type Config struct {
+	Site  string            `json:"site" max:"64" help:"Which place."`
+	Label string            `json:"label" max:"64" help:"Name of the destination in Calls."`
+	Token engines.Sensitive `json:"token" max:"256" help:"Something secret."`
+
+	kind string
+}
+
+// Check implements destination.Config.
+func (c *Config) Check() (problems []string) {
+	if c.Site == "" {
+		problems = append(problems, "site must be given")
+	}
+	if strings.Contains(c.Label, " ") {
+		problems = append(problems, "label must have no spaces")
+	}
+	return problems
+}
+
+// Place implements destination.Config.
+func (c *Config) Place() string { return c.Site }
+
+// Shown implements destination.Config.
+func (c *Config) Shown() map[string]any {
+	out := map[string]any{"site": c.Site, "label": c.Label}
+	if c.Token != "" {
+		out["token"] = destination.Mask
+	}
+	return out
+}
+
+// Types returns the types of destinations.
+func (p *Places) Types() []destination.Type {
+	marked := destination.Rules{
+		Granularity: destination.SecretPath, Template: "vault/{{ .MountAccessor }}/{{ .SecretPath }}", Rate: p.Rate,
+		Normalise: func(name string) string { return clean(name, "/_-.", '_') }, CheckName: checkName,
+		MinValue: 1, MaxValue: 1000, MaxTags: 5, Marks: true, Readable: true,
+		CheckTag: func(key, _ string) string {
+			if strings.HasPrefix(key, "x-") {
+				return "keys that begin with x- are reserved"
+			}
+			return ""
+		},
+	}
+	plain := destination.Rules{
+		Granularity: destination.SecretKey, Template: "vault/{{ .MountAccessor }}/{{ .SecretPath }}", Rate: p.Rate,
+		Normalise: func(name string) string { return strings.ToUpper(clean(name, "_", '_')) }, CheckName: checkName,
+		Fold: strings.ToUpper, MaxValue: 1000, MaxNames: 100,
+	}
+	kind := func(name string, r destination.Rules) destination.Type {
+		return destination.Type{
+			Name: name, Help: "A place for tests.", Rules: r, New: func() destination.Config { return &Config{kind: name} },
+			Open: func(c destination.Config, _ destination.Env) (destination.Destination, error) {
+				return &dest{p, c.(*Config)}, nil
+			},
+		}
+	}
+	return []destination.Type{kind(Marked, marked), kind(Plain, plain)}
+}
+
+func clean(name, more string, other rune) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune(more, r) {
+			return r
+		}
+		return other
+	}, name)
+}
+
+func checkName(name string) string {
+	if name == "" || len(name) > 120 {
+		return "must have 1 to 120 letters"
+	}
+	return ""
+}
+
+// dest is a destination.
+type dest struct {
+	p *Places
+	c *Config
+}
+
+func failed(class destination.Class, code string, unknown bool) *destination.Error {
+	return &destination.Error{Class: class, Code: code, Text: "the place says " + code, Unknown: unknown}
+}
+
+// call makes a call, with its fault. do has the lock.
+func (d *dest) call(ctx context.Context, op, name string, do func(s *Site, age time.Duration) error) error {
+	p := d.p
+	c := Call{At: time.Now(), Dest: d.c.Label, Type: d.c.kind, Site: d.c.Site, Op: op, Name: name}
+	p.mu.Lock()
+	c.Run = p.run
+	p.calls = append(p.calls, c)
+	fault := p.fault
+	p.mu.Unlock()
+	var f Fault
+	if fault != nil {
+		f = fault(c)
+	}
+	if f.Delay > 0 {
+		t := time.NewTimer(f.Delay)
+		defer t.Stop()
+		select {
+		case <-ctx.Done():
+		case <-t.C:
+		}
+	}
+	if f.Before != nil {
+		f.Before()
+	}
+	if ctx.Err() != nil {
+		return &destination.Error{Class: destination.External, Code: destination.Unreachable, Text: "no answer in time", Unknown: op != "read", Err: ctx.Err()}
+	}
+	switch f.Kind {
+	case Throttle:
+		err := failed(destination.External, destination.Throttled, false)
+		err.RetryAfter = f.RetryAfter
+		return err
+	case Trouble:
+		return failed(destination.External, destination.Unavailable, true)
+	case Refuse:
+		return failed(destination.Client, destination.Denied, false)
+	case DropBefore:
+		return failed(destination.External, destination.Unreachable, true)
+	}
+	p.mu.Lock()
+	err := do(p.site(d.c.kind, d.c.Site), f.Age)
+	p.mu.Unlock()
+	if f.After != nil {
+		f.After()
+	}
+	if f.Kind == DropAfter {
+		return failed(destination.External, destination.Unreachable, true)
+	}
+	return err
+}
+
+// Read implements destination.Destination.
+func (d *dest) Read(ctx context.Context, name string) (f destination.Found, err error) {
+	err = d.call(ctx, "read", name, func(s *Site, age time.Duration) error {
+		f = s.found(s.seen(name, age), true)
+		return nil
+	})
+	if err != nil {
+		return destination.Found{}, err
+	}
+	return f, nil
+}
+
+// seen returns what a name was a while ago.
+func (s *Site) seen(name string, age time.Duration) state {
+	o := s.objects[s.fold(name)]
+	if o == nil || age == 0 || !o.at.After(time.Now().Add(-age)) {
+		return s.get(name)
+	}
+	for _, st := range slices.Backward(o.before) {
+		if !st.at.After(time.Now().Add(-age)) {
+			return st
+		}
+	}
+	return s.get(name)
+}
+
+func (s *Site) found(st state, value bool) destination.Found {
+	f := destination.Found{Name: st.name, State: st.state}
+	if st.state == destination.Absent {
+		return f
+	}
+	f.ID, f.Version, f.ChangedAt = st.id, st.version, st.at
+	if s.kind == Marked {
+		f.Mark = st.mark
+		if value && st.state == destination.Present {
+			f.Value, f.Known = []byte(st.value), true
+		}
+	}
+	return f
+}
+
+// Write implements destination.Destination.
+func (d *dest) Write(ctx context.Context, it destination.Item, was destination.Found) (h destination.Held, err error) {
+	err = d.call(ctx, "write", it.Name, func(s *Site, _ time.Duration) error {
+		now := s.get(it.Name)
+		switch {
+		case len(it.Value) > 1000 || checkName(it.Name) != "":
+			return failed(destination.Client, destination.BadRequest, false)
+		case was.State == destination.Absent && now.state != destination.Absent:
+			return failed(destination.Client, destination.Exists, false)
+		case was.State != destination.Absent && (now.state != was.State || now.id != was.ID || now.version != was.Version):
+			return failed(destination.Client, destination.Changed, false)
+		case now.foreign && !now.allowed:
+			d.p.harm = append(d.p.harm, "wrote over "+s.kind+"/"+s.name+" "+it.Name)
+		}
+		next := state{state: destination.Present, value: string(it.Value), id: now.id}
+		if s.kind == Marked {
+			next.mark, next.tags = it.Mark, maps.Clone(now.tags)
+			if next.tags == nil {
+				next.tags = map[string]string{}
+			}
+			for _, tag := range it.OldTags {
+				delete(next.tags, tag)
+			}
+			maps.Copy(next.tags, it.Tags)
+		}
+		s.set(it.Name, next)
+		now = s.get(it.Name)
+		h = destination.Held{ID: now.id, Version: now.version}
+		return nil
+	})
+	if err != nil {
+		return destination.Held{}, err
+	}
+	return h, nil
+}
+
+// Delete implements destination.Destination. At a marked place names stay, deleted.
+func (d *dest) Delete(ctx context.Context, was destination.Found) error {
+	return d.call(ctx, "delete", was.Name, func(s *Site, _ time.Duration) error {
+		now := s.get(was.Name)
+		switch {
+		case now.state != destination.Present || now.id != was.ID:
+			return nil
+		case now.version != was.Version:
+			return failed(destination.Client, destination.Changed, false)
+		case now.foreign && !now.allowed:
+			d.p.harm = append(d.p.harm, "deleted "+s.kind+"/"+s.name+" "+was.Name)
+		}
+		next := state{}
+		if s.kind == Marked {
+			next = now
+			next.state = destination.Deleted
+		}
+		s.set(was.Name, next)
+		return nil
+	})
+}
+
+// List implements destination.Destination.
+func (d *dest) List(ctx context.Context) iter.Seq2[destination.Found, error] {
+	return func(yield func(destination.Found, error) bool) {
+		var all []destination.Found
+		err := d.call(ctx, "list", "", func(s *Site, age time.Duration) error {
+			for name := range s.objects {
+				if st := s.seen(name, age); st.state != destination.Absent {
+					all = append(all, s.found(st, false))
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			yield(destination.Found{}, err)
+			return
+		}
+		slices.SortFunc(all, func(a, b destination.Found) int { return cmp.Compare(a.Name, b.Name) })
+		for _, f := range all {
+			if !yield(f, nil) {
+				return
+			}
+		}
+	}
+}
+
+// Verify implements destination.Destination.
+func (d *dest) Verify(ctx context.Context) []destination.Check {
+	_, err := d.Read(ctx, "verify")
+	var e *destination.Error
+	if errors.As(err, &e) {
+		return []destination.Check{{Name: "reachable", Text: e.Text}}
+	}
+	return []destination.Check{{Name: "reachable", OK: true, Text: "the place answers"}, {Name: "write", Unknown: true, Text: "is known when something is written"}}
+}
+
+// Close implements destination.Destination.
+func (d *dest) Close() error { return nil }
+
+// Random returns faults that come with a probability, the same ones for the same seed and calls.
+func Random(seed uint64, probability float64) func(Call) Fault {
+	var mu sync.Mutex
+	rng := rand.New(rand.NewPCG(seed, 7)) //nolint:gosec // to be repeated
+	return func(c Call) Fault {
+		mu.Lock()
+		defer mu.Unlock()
+		f := Fault{Delay: time.Duration(rng.IntN(200)) * time.Millisecond}
+		if rng.Float64() >= probability {
+			return f
+		}
+		switch k := 1 + Kind(rng.IntN(int(Stale))); {
+		case k == Throttle:
+			f.Kind, f.RetryAfter = k, time.Duration(rng.IntN(20))*time.Second
+		case k == Stale && c.Type == Marked && c.Op == "read":
+			f.Kind, f.Age = k, time.Duration(1+rng.IntN(15))*time.Second
+		case k != Stale:
+			f.Kind = k
+		}
+		if rng.IntN(20) == 0 {
+			f.Delay = time.Duration(rng.IntN(30)) * time.Second
+		}
+		return f
+	}
+}

@@ -1,0 +1,391 @@
+// Package synctest is what secret sync works with, for tests: a World with a store, mounts of secrets and an audit trail, which
+// each Node sees as its engines.Host; and Places, where destinations of two types keep what they are told, with faults.
+//
+//	w := synctest.NewWorld()
+//	kv := w.Mount("root", "kv/")
+//	places := synctest.NewPlaces()
+//	s := secretsync.New(secretsync.Options{Host: w.Node(), Types: places.Types()})
+//	defer w.Store.OnChange(s.Changed)()
+//	go s.Run(ctx)
+//
+// It measures time by the clock, so that tests run it in a bubble of testing/synctest.
+package synctest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// World is a cluster, as far as secret sync knows one. Safe for concurrent use.
+type World struct {
+	Store *Store
+
+	mu         sync.Mutex
+	namespaces map[string]string // path by id
+	mounts     map[string]*KV    // by uuid
+	made       int
+	secondary  bool
+	trail      []engines.Event
+	deaf       error // what Record fails with
+	mayRead    func(who engines.Principal, ns, path string) bool
+	commits    func(storage.Batch) error
+}
+
+// NewWorld returns a world with the root namespace, on the primary, in which everybody may read everything.
+func NewWorld() *World {
+	return &World{Store: new(Store), namespaces: map[string]string{"root": ""}, mounts: map[string]*KV{}}
+}
+
+// Namespace makes a namespace; path ends in "/".
+func (w *World) Namespace(id, path string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.namespaces[id] = path
+}
+
+// SetOwner makes the cluster a primary, or a secondary. Tell the service by RoleChanged.
+func (w *World) SetOwner(owner bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.secondary = !owner
+}
+
+// SetMayRead says who may read what; nil: everybody everything.
+func (w *World) SetMayRead(may func(who engines.Principal, ns, path string) bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mayRead = may
+}
+
+// FailAudit has the audit trail fail; nil: it works again.
+func (w *World) FailAudit(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.deaf = err
+}
+
+// OnCommit is asked before every commit of a node, and fails it if it returns an error; nil: all succeed.
+func (w *World) OnCommit(ask func(storage.Batch) error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.commits = ask
+}
+
+// Trail returns what was recorded in the audit trail.
+func (w *World) Trail() []engines.Event {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.trail)
+}
+
+// Mount mounts a KV version 2 engine. path ends in "/" and is relative to the namespace.
+func (w *World) Mount(ns, path string) *KV {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.made++
+	m := engines.Mount{
+		UUID: fmt.Sprintf("00000000-0000-4000-8000-%012d", w.made), Accessor: fmt.Sprintf("kv_%08d", w.made), Type: "kv", Path: path,
+		Namespace: w.namespaces[ns], NamespaceID: ns, Options: map[string]string{"version": "2"}, Storage: w.Store, ClusterStorage: w.Store,
+	}
+	k := &KV{mount: m, store: w.Store}
+	w.mounts[m.UUID] = k
+	return k
+}
+
+// Unmount removes a mount with its data. Before, tell the service by MountGone, as the server does.
+func (w *World) Unmount(ctx context.Context, k *KV) error {
+	w.mu.Lock()
+	delete(w.mounts, k.mount.UUID)
+	w.mu.Unlock()
+	return storage.DeletePrefix(ctx, w.Store, storage.NewKey(storage.Shared, k.mount.UUID, ""))
+}
+
+// Move gives a mount another path, and changes its record as the server does.
+func (w *World) Move(ctx context.Context, k *KV, path string) error {
+	w.mu.Lock()
+	k.mount.Path = path
+	w.mu.Unlock()
+	key := storage.NewKey(storage.Shared, "sys", k.mount.NamespaceID+"/mounts/"+k.mount.UUID)
+	_, err := w.Store.Commit(ctx, storage.Batch{Puts: []storage.Put{{Key: key, Value: []byte(path)}}})
+	return err
+}
+
+// Node returns a node of the world. It is an engines.Host.
+func (w *World) Node() *Node { return &Node{w: w} }
+
+// Node is what one node's service sees of a World. Safe for concurrent use.
+type Node struct {
+	w    *World
+	mu   sync.Mutex
+	dead bool
+}
+
+var errDead = fmt.Errorf("the node was stopped: %w", storage.ErrReadOnly)
+
+// Stop has everything fail from now on, as for a node that is not the active one any more.
+func (n *Node) Stop() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.dead = true
+}
+
+// Stopped reports whether the node was stopped.
+func (n *Node) Stopped() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.dead
+}
+
+// nodeStore is the store through a node.
+type nodeStore struct {
+	*Store
+	n *Node
+}
+
+func (s nodeStore) Commit(ctx context.Context, b storage.Batch) (storage.Index, error) {
+	s.n.w.mu.Lock()
+	ask := s.n.w.commits
+	s.n.w.mu.Unlock()
+	if ask != nil && !s.n.Stopped() {
+		if err := ask(b); err != nil {
+			return 0, err
+		}
+	}
+	if s.n.Stopped() {
+		return 0, errDead
+	}
+	return s.Store.Commit(ctx, b)
+}
+
+// Store implements engines.Host.
+func (n *Node) Store() storage.Store { return nodeStore{n.w.Store, n} }
+
+// Owner implements engines.Host.
+func (n *Node) Owner() bool {
+	n.w.mu.Lock()
+	defer n.w.mu.Unlock()
+	return !n.w.secondary
+}
+
+// MountAt implements engines.Host.
+func (n *Node) MountAt(_ context.Context, ns, path string) (*engines.Mounted, error) {
+	n.w.mu.Lock()
+	defer n.w.mu.Unlock()
+	for _, k := range n.w.mounts {
+		if k.mount.NamespaceID == ns && (k.mount.Path == strings.TrimSuffix(path, "/")+"/" || k.mount.Accessor == path) {
+			return &engines.Mounted{Mount: k.mount, Engine: k}, nil
+		}
+	}
+	return nil, nil
+}
+
+// MountOf implements engines.Host.
+func (n *Node) MountOf(_ context.Context, uuid string) (*engines.Mounted, error) {
+	n.w.mu.Lock()
+	defer n.w.mu.Unlock()
+	k := n.w.mounts[uuid]
+	if k == nil {
+		return nil, nil
+	}
+	return &engines.Mounted{Mount: k.mount, Engine: k}, nil
+}
+
+// Namespaces implements engines.Host.
+func (n *Node) Namespaces(context.Context) ([]string, error) {
+	n.w.mu.Lock()
+	defer n.w.mu.Unlock()
+	ids := slices.Sorted(maps.Keys(n.w.namespaces))
+	slices.SortStableFunc(ids, func(a, b string) int {
+		switch {
+		case a == "root" && b != "root":
+			return -1
+		case b == "root" && a != "root":
+			return 1
+		}
+		return 0
+	})
+	return ids, nil
+}
+
+// NamespacePath implements engines.Host.
+func (n *Node) NamespacePath(id string) string {
+	n.w.mu.Lock()
+	defer n.w.mu.Unlock()
+	return n.w.namespaces[id]
+}
+
+// MayRead implements engines.Host.
+func (n *Node) MayRead(_ context.Context, who engines.Principal, ns, path string) (bool, error) {
+	n.w.mu.Lock()
+	may := n.w.mayRead
+	n.w.mu.Unlock()
+	return may == nil || may(who, ns, path), nil
+}
+
+// Record implements engines.Host.
+func (n *Node) Record(_ context.Context, e engines.Event) error {
+	if n.Stopped() {
+		return errDead
+	}
+	n.w.mu.Lock()
+	defer n.w.mu.Unlock()
+	if n.w.deaf != nil {
+		return n.w.deaf
+	}
+	n.w.trail = append(n.w.trail, e)
+	return nil
+}
+
+// KV is a mount of secrets with versions. It is an engines.Engine and an engines.SecretSource.
+type KV struct {
+	mount engines.Mount
+	store *Store
+}
+
+// secret is what is stored of one.
+type secret struct {
+	Versions []version
+}
+
+type version struct {
+	At        time.Time
+	DeletedAt time.Time
+	Destroyed bool
+	Data      json.RawMessage
+}
+
+// Describe returns the mount.
+func (k *KV) Describe() engines.Mount { return k.mount }
+
+// Router implements engines.Engine.
+func (k *KV) Router() *engines.Router { return engines.NewRouter() }
+
+func (k *KV) key(name string) storage.Key {
+	return storage.NewKey(storage.Shared, k.mount.UUID, "secret/"+name)
+}
+
+func (k *KV) load(ctx context.Context, name string) (secret, error) {
+	var s secret
+	e, err := k.store.Get(ctx, k.key(name))
+	if errors.Is(err, storage.ErrNotFound) {
+		return s, nil
+	}
+	if err != nil {
+		return s, err
+	}
+	return s, json.Unmarshal(e.Value, &s)
+}
+
+// change stores a secret after a change to it. Test code calls it through the methods below, which cannot fail.
+func (k *KV) change(name string, do func(*secret)) {
+	ctx := context.Background()
+	s, err := k.load(ctx, name)
+	if err != nil {
+		panic(err)
+	}
+	if do(&s); len(s.Versions) == 0 {
+		return
+	}
+	value, err := json.Marshal(s)
+	if err == nil {
+		_, err = k.store.Commit(ctx, storage.Batch{Puts: []storage.Put{{Key: k.key(name), Value: value}}})
+	}
+	if err != nil {
+		panic(err)
+	}
+}
+
+// Put writes a new version: keys and values in turn.
+func (k *KV) Put(name string, pairs ...string) {
+	data := map[string]string{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		data[pairs[i]] = pairs[i+1]
+	}
+	raw, err := json.Marshal(data)
+	if err != nil {
+		panic(err)
+	}
+	k.PutJSON(name, raw)
+}
+
+// PutJSON writes a new version.
+func (k *KV) PutJSON(name string, data json.RawMessage) {
+	k.change(name, func(s *secret) { s.Versions = append(s.Versions, version{At: time.Now().UTC(), Data: data}) })
+}
+
+// Delete deletes the newest version softly.
+func (k *KV) Delete(name string) { k.newest(name, func(v *version) { v.DeletedAt = time.Now().UTC() }) }
+
+// DeleteAt has the newest version delete itself.
+func (k *KV) DeleteAt(name string, at time.Time) {
+	k.newest(name, func(v *version) { v.DeletedAt = at })
+}
+
+// Undelete brings the newest version back.
+func (k *KV) Undelete(name string) { k.newest(name, func(v *version) { v.DeletedAt = time.Time{} }) }
+
+// Destroy destroys the newest version.
+func (k *KV) Destroy(name string) {
+	k.newest(name, func(v *version) { v.Destroyed, v.Data = true, nil })
+}
+
+func (k *KV) newest(name string, do func(*version)) {
+	k.change(name, func(s *secret) {
+		if len(s.Versions) > 0 {
+			do(&s.Versions[len(s.Versions)-1])
+		}
+	})
+}
+
+// Drop deletes a secret with its metadata.
+func (k *KV) Drop(name string) {
+	if _, err := k.store.Commit(context.Background(), storage.Batch{Deletes: []storage.Key{k.key(name)}}); err != nil {
+		panic(err)
+	}
+}
+
+// LatestSecret implements engines.SecretSource.
+func (k *KV) LatestSecret(ctx context.Context, _ engines.Mount, name string) (engines.Secret, error) {
+	s, err := k.load(ctx, name)
+	if err != nil || len(s.Versions) == 0 {
+		return engines.Secret{}, err
+	}
+	v := s.Versions[len(s.Versions)-1]
+	out := engines.Secret{Version: len(s.Versions), CreatedAt: v.At, DeletedAt: v.DeletedAt}
+	if !v.Destroyed && (v.DeletedAt.IsZero() || v.DeletedAt.After(time.Now())) {
+		out.Live, out.Data = true, v.Data
+	}
+	return out, nil
+}
+
+// SecretNames implements engines.SecretSource.
+func (k *KV) SecretNames(ctx context.Context, _ engines.Mount, prefix, after string, limit int) ([]string, error) {
+	from := storage.Key("")
+	if after != "" {
+		from = k.key(after)
+	}
+	entries, err := k.store.Scan(ctx, k.key(prefix), from, limit)
+	names := make([]string, len(entries))
+	for i, e := range entries {
+		names[i] = strings.TrimPrefix(string(e.Key), string(k.key("")))
+	}
+	return names, err
+}
+
+// SecretOf implements engines.SecretSource.
+func (k *KV) SecretOf(key storage.Key) (string, bool) {
+	return strings.CutPrefix(string(key), "secret/")
+}
+
+// ReadPath implements engines.SecretSource.
+func (k *KV) ReadPath(name string) string { return "data/" + name }
