@@ -303,6 +303,19 @@ func TestTheVaultCannotSendUsElsewhere(t *testing.T) {
 	}
 }
 
+// A list that never ends is given up.
+func TestListThatGoesInCircles(t *testing.T) {
+	v, _ := scripted(t, func(w http.ResponseWriter, r *http.Request) bool {
+		fmt.Fprintf(w, `{"value":[],"nextLink":"https://%s/secrets?api-version=1&$skiptoken=x"}`, r.Host)
+		return true
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for _, err := range v.List(ctx) {
+		fails(t, err, destination.Unexpected)
+	}
+}
+
 // A broken challenge must not bring the server down.
 func TestBrokenChallenges(t *testing.T) {
 	for _, challenge := range []string{

@@ -478,7 +478,7 @@ func TestListShowsDrift(t *testing.T) {
 			p.Advance(2 * time.Second)
 			p.Vault.Put("name", "theirs", p.Tags("name"))
 		},
-		"disabled": func() { p.Change("name", false, "") },
+		"disabled within the second": func() { p.Change("name", false, "") },
 	} {
 		held = write(t, v, item("name", "ours"), read(t, v, "name"))
 		happens()

@@ -304,12 +304,12 @@ func (v *Vault) Values(name string) []string {
 	return values
 }
 
-// Change changes what surrounds the newest version's value, as somebody else does a second later: whether it is enabled, and its content type.
+// Change changes what surrounds the newest version's value, as somebody else does: whether it is enabled, and its content type.
 func (v *Vault) Change(name string, enabled bool, contentType string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	n := v.secrets[strings.ToLower(name)].newest()
-	n.enabled, n.contentType, n.updated = enabled, contentType, n.updated.Add(time.Second)
+	n.enabled, n.contentType, n.updated = enabled, contentType, v.now()
 }
 
 // Remove deletes a secret, as somebody else does, and that is done at once.
