@@ -157,13 +157,13 @@ func (s *Service) watchDrift(ctx context.Context) {
 func (s *Service) Numbers() map[string]float64 {
 	due, running := s.queue.counts()
 	return map[string]float64{
-		"coffer_sync_associations":      float64(s.associated()),
-		"coffer_sync_pending":           float64(due),
-		"coffer_sync_running":           float64(running),
-		"coffer_sync_writes_total":      float64(s.counts.written.Load()),
-		"coffer_sync_deletes_total":     float64(s.counts.deleted.Load()),
-		"coffer_sync_failures_total":    float64(s.counts.failed.Load()),
-		"coffer_sync_conflicts_total":   float64(s.counts.conflicts.Load()),
-		"coffer_sync_drift_found_total": float64(s.counts.drifted.Load()),
+		"sync_associations":      float64(s.associated()),
+		"sync_pending":           float64(due),
+		"sync_running":           float64(running),
+		"sync_writes_total":      float64(s.counts.written.Load()),
+		"sync_deletes_total":     float64(s.counts.deleted.Load()),
+		"sync_failures_total":    float64(s.counts.failed.Load()),
+		"sync_conflicts_total":   float64(s.counts.conflicts.Load()),
+		"sync_drift_found_total": float64(s.counts.drifted.Load()),
 	}
 }

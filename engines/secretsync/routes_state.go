@@ -44,9 +44,18 @@ func (s *Service) answerAssociations(ctx context.Context, d *destinationRecord, 
 		return nil, err
 	}
 	for _, a := range all {
-		err := scan(ctx, s.host.Store(), linkKey(a.NS, a.Destination, a.ID, ""), func(_ storage.Key, l *link) bool {
-			s.entries(ctx, d, a, l, entries)
-			return true
+		m, err := s.host.MountOf(ctx, a.MountUUID)
+		if err != nil {
+			return nil, err
+		}
+		err = s.eachSecret(ctx, a, m, func(secret string, l *link) error {
+			if l == nil { // it is queued
+				l = &link{Secret: secret, outcome: outcome{Status: Pending}, UpdatedAt: a.UpdatedAt}
+			}
+			if secret != "" {
+				s.entries(ctx, d, a, l, entries)
+			}
+			return nil
 		})
 		if err != nil {
 			return nil, err
