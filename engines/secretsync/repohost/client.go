@@ -3,8 +3,10 @@ package repohost
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
@@ -129,7 +131,13 @@ func noAnswer(err error, unknown bool) error {
 		return known
 	}
 	e := &destination.Error{Class: destination.External, Code: destination.Unreachable, Unknown: unknown, Text: "GitHub cannot be reached"}
+	var name *net.DNSError
+	var certificate *tls.CertificateVerificationError
 	switch {
+	case errors.As(err, &name):
+		e.Text += ": its name is not found"
+	case errors.As(err, &certificate):
+		e.Text += ": its certificate is not trusted"
 	case errors.Is(err, context.DeadlineExceeded):
 		e.Text, e.Err = "GitHub did not answer in time", context.DeadlineExceeded
 	case errors.Is(err, context.Canceled):

@@ -3,9 +3,11 @@ package webhost
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
@@ -127,7 +129,13 @@ func noAnswer(err error, unknown bool) error {
 		return known
 	}
 	e := &destination.Error{Class: destination.External, Code: destination.Unreachable, Unknown: unknown, Text: "Vercel cannot be reached"}
+	var name *net.DNSError
+	var certificate *tls.CertificateVerificationError
 	switch {
+	case errors.As(err, &name):
+		e.Text += ": its name is not found"
+	case errors.As(err, &certificate):
+		e.Text += ": its certificate is not trusted"
 	case errors.Is(err, context.DeadlineExceeded):
 		e.Text, e.Err = "Vercel did not answer in time", context.DeadlineExceeded
 	case errors.Is(err, context.Canceled):

@@ -1,8 +1,12 @@
 package webhost_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -635,4 +639,28 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("decoded to %v and %v", a, b)
 		}
 	})
+}
+
+// What can be known of a place that is not reached is said.
+func TestUnreachable(t *testing.T) {
+	l := httptest.NewTLSServer(http.NotFoundHandler())
+	l.Config.ErrorLog = log.New(io.Discard, "", 0)
+	defer l.Close()
+	transport := &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+		if strings.Contains(address, ".invalid:") {
+			return nil, &net.DNSError{Err: "no such host", IsNotFound: true}
+		}
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}}
+	for url, want := range map[string]string{l.URL: "certificate", "http://nothing.invalid": "name is not found", "http://127.0.0.1:1": "reached"} {
+		d := openWith(t, project("production"), destination.Env{Client: &http.Client{Transport: transport}, URL: url})
+		_, err := d.Read(t.Context(), "A")
+		if e := fails(t, err, destination.Unreachable); e.Class != destination.External || !strings.Contains(e.Text, want) {
+			t.Errorf("%s: %+v", url, e)
+		}
+		err = d.Delete(t.Context(), destination.Found{Name: "A", State: destination.Present, ID: "a", Version: "1"})
+		if e := fails(t, err, destination.Unreachable); e.Unknown {
+			t.Errorf("%s: nothing was sent", url)
+		}
+	}
 }
