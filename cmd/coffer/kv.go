@@ -52,9 +52,12 @@ func (p kvPath) at(aspect string) string {
 	return p.mount + aspect + "/" + p.name
 }
 
-// kvPath resolves the argument, after asking the server what is mounted there.
-func (c *call) kvPath(ctx context.Context) (kvPath, error) {
-	name, mount := strings.TrimLeft(c.arg(0), "/"), cleanPath(c.String("mount"))
+// kvPath resolves the first argument.
+func (c *call) kvPath(ctx context.Context) (kvPath, error) { return c.kvPathOf(ctx, c.arg(0)) }
+
+// kvPathOf resolves an argument, after asking the server what is mounted there.
+func (c *call) kvPathOf(ctx context.Context, arg string) (kvPath, error) {
+	name, mount := strings.TrimLeft(arg, "/"), cleanPath(c.String("mount"))
 	asked := name
 	if mount != "" {
 		asked = mount + "/"

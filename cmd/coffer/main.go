@@ -34,7 +34,7 @@ func root() *cli.Command {
 	cmd := group("coffer", "store, share and rotate secrets", rootHelp,
 		statusCommand(), loginCommand(), readCommand(), writeCommand(), listCommand(), deleteCommand(), patchCommand(),
 		pathHelpCommand(), wrapCommand(), unwrapCommand(), kvCommand(), tokenCommand(), policyCommand(), secretsCommand(), authCommand(), leaseCommand(),
-		identityCommand(), samlCommand(), cloudCommand(), auditCommand(), quotaCommand(), namespaceCommand(), replicationCommand(), operatorCommand(), serverCommand(), printCommand(), versionCommand())
+		identityCommand(), samlCommand(), cloudCommand(), syncCommand(), auditCommand(), quotaCommand(), namespaceCommand(), replicationCommand(), operatorCommand(), serverCommand(), printCommand(), versionCommand())
 	cmd.Version = version()
 	cmd.EnableShellCompletion = true
 	cmd.ConfigureShellCompletionCommand = func(c *cli.Command) {

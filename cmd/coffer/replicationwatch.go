@@ -50,7 +50,7 @@ func watchReplication(ctx context.Context, c *call) error {
 	}
 }
 
-// watch draws one status after the other.
+// watch draws one status after the other, of replication or of something else.
 type watch struct {
 	call   *call
 	w      io.Writer
@@ -81,6 +81,11 @@ func (w *watch) show(s *replicationStatus, a *answer, failure error) error {
 	if failure == nil {
 		line = s.line()
 	}
+	return w.line(line)
+}
+
+// line prints a line that differs from the last one, for a watch that is not looked at.
+func (w *watch) line(line string) error {
 	if line == w.last {
 		return nil
 	}
@@ -98,8 +103,13 @@ func (w *watch) document(a *answer) error {
 	if err := json.Unmarshal(a.raw, &out); err != nil {
 		return err
 	}
+	return w.changed(out.Data)
+}
+
+// changed prints a document that differs from the last one.
+func (w *watch) changed(raw []byte) error {
 	var line bytes.Buffer
-	if err := json.Compact(&line, out.Data); err != nil {
+	if err := json.Compact(&line, raw); err != nil {
 		return err
 	}
 	if line.String() == w.last {
@@ -125,7 +135,13 @@ func (w *watch) redraw(s *replicationStatus, failure error) error {
 	} else if err := s.write(&text); err != nil {
 		return err
 	}
-	fmt.Fprintf(&text, "\n%s, ^C ends\n", w.now().Format(time.TimeOnly))
+	return w.paint(text.String(), nil)
+}
+
+// paint puts a text where the one before stands. Lines are cut to the width of the terminal, then colour, if there is one,
+// colours them.
+func (w *watch) paint(text string, colour func(line string) string) error {
+	text += fmt.Sprintf("\n%s, ^C ends\n", w.now().Format(time.TimeOnly))
 	width, height, err := term.GetSize(w.fd)
 	if err != nil || width < 1 || height < 2 {
 		width, height = 1<<10, 1<<10
@@ -135,13 +151,16 @@ func (w *watch) redraw(s *replicationStatus, failure error) error {
 		fmt.Fprintf(&out, "\x1b[%dA\x1b[J", w.lines)
 	}
 	w.lines = 0
-	for line := range strings.Lines(text.String()) {
+	for line := range strings.Lines(text) {
 		if w.lines == height-1 {
 			break // what has scrolled away cannot be drawn over
 		}
 		// A line that wraps would count for two.
 		if r := []rune(strings.TrimSuffix(line, "\n")); len(r) > width {
 			line = string(r[:width-1]) + "…\n"
+		}
+		if colour != nil {
+			line = colour(line)
 		}
 		out.WriteString(line)
 		w.lines++
