@@ -94,23 +94,25 @@ func TestAnswersOfTheVault(t *testing.T) {
 // Nothing of an answer's text gets into an error, whatever the vault echoes.
 func TestErrorsTellNoSecret(t *testing.T) {
 	secrets := []string{cloud2kvtest.ClientSecret, "hunter2", "Bearer", "token."}
-	for status := range 600 {
-		if status < 300 || status%100 > 30 {
+	status := 0
+	v, _ := scripted(t, func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method != http.MethodPut {
+			return false
+		}
+		body, _ := io.ReadAll(r.Body)
+		echo := fmt.Sprintf("%q", string(body)+r.Header.Get("Authorization")+cloud2kvtest.ClientSecret)
+		w.Header().Set("Location", "https://hunter2.example/?"+cloud2kvtest.ClientSecret)
+		w.Header().Set("X-Ms-Error-Code", "hunter2")
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, `{"error":{"code":"hunter2","message":`+echo+`,"innererror":{"code":"hunter2"}}}`)
+		return true
+	})
+	was := read(t, v, "name")
+	for status = 300; status < 600; status++ {
+		if status%100 > 30 {
 			continue
 		}
-		v, _ := scripted(t, func(w http.ResponseWriter, r *http.Request) bool {
-			if r.Method != http.MethodPut {
-				return false
-			}
-			body, _ := io.ReadAll(r.Body)
-			echo := fmt.Sprintf("%q", string(body)+r.Header.Get("Authorization")+cloud2kvtest.ClientSecret)
-			w.Header().Set("Location", "https://hunter2.example/?"+cloud2kvtest.ClientSecret)
-			w.Header().Set("X-Ms-Error-Code", "hunter2")
-			w.WriteHeader(status)
-			_, _ = io.WriteString(w, `{"error":{"code":"hunter2","message":`+echo+`,"innererror":{"code":"hunter2"}}}`)
-			return true
-		})
-		_, err := v.Write(t.Context(), item("name", "hunter2"), read(t, v, "name"))
+		_, err := v.Write(t.Context(), item("name", "hunter2"), was)
 		e, ok := errors.AsType[*destination.Error](err)
 		if !ok {
 			t.Fatalf("status %d: %v", status, err)

@@ -178,7 +178,7 @@ func TestWriteWaitsForADeletion(t *testing.T) {
 	p := newPlace(t)
 	v := p.Open(t)
 	write(t, v, item("name", "one"), read(t, v, "name"))
-	p.Lag(3)
+	p.Lag(2)
 	if err := v.Delete(t.Context(), read(t, v, "name")); err != nil {
 		t.Fatal(err)
 	}
