@@ -1,6 +1,7 @@
 package cloud1sm
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -196,11 +197,24 @@ type wire struct {
 	skew    atomic.Int64 // of the other clock, in nanoseconds, as of the last answer
 }
 
-// Do implements the SDK's HTTPClient. It bounds answers, and ends successes that are not the provider's with an error: the
+// Do implements the SDK's HTTPClient. The SDK closes what it sends as soon as there are headers of an answer; if the
+// transport has not looked for the end of it by then, it takes that for an error and the connection breaks in the middle of
+// the answer. So the transport gets a body of its own.
+//
+// It bounds answers, and ends successes that are not the provider's with an error: the
 // SDK does not look into the answers of calls that return nothing, so that a page of whatever else is at the address would
 // pass for a tag that has been set.
 func (w *wire) Do(r *http.Request) (*http.Response, error) {
-	answer, err := w.client.Do(r)
+	own := r.WithContext(r.Context())
+	if r.Body != nil {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return nil, err
+		}
+		own.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+		own.Body, _ = own.GetBody()
+	}
+	answer, err := w.client.Do(own)
 	if err != nil {
 		return nil, err
 	}

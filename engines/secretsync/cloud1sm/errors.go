@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"regexp"
@@ -144,10 +145,10 @@ func failed(err error, call string, changes bool) *destination.Error {
 		e := refused(noCode, "", status, call)
 		e.RetryAfter, e.Unknown = retryAfter, changes && status >= http.StatusInternalServerError
 		return e
+	case is[*smithyhttp.RequestSendError](err), is[*net.OpError](err), errors.Is(err, io.ErrUnexpectedEOF): // perhaps in the middle
+		return unanswered(err, call, changes)
 	case is[*smithy.DeserializationError](err) || status != 0:
 		return senseless(call, changes)
-	case is[*smithyhttp.RequestSendError](err):
-		return unanswered(err, call, changes)
 	}
 	return ours(call + ": the request could not be made")
 }

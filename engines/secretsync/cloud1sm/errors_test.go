@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"strings"
 	"testing"
 	"time"
@@ -194,6 +195,39 @@ func TestAnswerIsWaitedFor(t *testing.T) {
 	if !errors.Is(e, context.DeadlineExceeded) {
 		t.Errorf("the cause is %v", e.Err)
 	}
+}
+
+// TestWholeRequests: no connection breaks because the SDK closes what it sends too early, which loses long answers.
+func TestWholeRequests(t *testing.T) {
+	s := cloud1smtest.New(t)
+	d := open(t, s, destination.Env{}, nil)
+	write(t, d, item(strings.Repeat("\x01", 65536)))
+	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{WroteRequest: func(i httptrace.WroteRequestInfo) {
+		if i.Err != nil {
+			t.Errorf("a request ends with %v", i.Err)
+		}
+	}})
+	for range 20 {
+		if _, err := d.Read(ctx, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestHalfAnAnswer is one whose rest is lost.
+func TestHalfAnAnswer(t *testing.T) {
+	s := cloud1smtest.New(t)
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/x-amz-json-1.1")
+		w.Header().Set("Content-Length", "9999")
+		_, _ = io.WriteString(w, `{"ARN":"arn`)
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	}))
+	defer other.Close()
+	d := open(t, s, destination.Env{URL: other.URL}, nil)
+	_, err := d.Write(t.Context(), item("value"), destination.Found{Name: name})
+	failed(t, err, destination.External, destination.Unreachable, true)
 }
 
 func TestWrongTypeOfConfig(t *testing.T) {

@@ -84,6 +84,7 @@ func (d *place) describe(ctx context.Context, name string) (destination.Found, e
 		return destination.Found{}, senseless("DescribeSecret", false)
 	}
 	found := foundOf(*out.Name, *out.ARN, out.DeletedDate != nil, out.Tags, out.VersionIdsToStages)
+	found.ChangedAt = sdk.ToTime(out.LastChangedDate)
 	found.Handle = &seen{tagsOf(out.Tags)}
 	return found, nil
 }
@@ -124,7 +125,9 @@ func (d *place) List(ctx context.Context) iter.Seq2[destination.Found, error] {
 					yield(destination.Found{}, senseless("ListSecrets", false))
 					return
 				}
-				if !yield(foundOf(*s.Name, *s.ARN, s.DeletedDate != nil, s.Tags, s.SecretVersionsToStages), nil) {
+				found := foundOf(*s.Name, *s.ARN, s.DeletedDate != nil, s.Tags, s.SecretVersionsToStages)
+				found.ChangedAt = sdk.ToTime(s.LastChangedDate)
+				if !yield(found, nil) {
 					return
 				}
 			}

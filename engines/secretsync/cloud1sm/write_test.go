@@ -353,6 +353,9 @@ func TestTakeOver(t *testing.T) {
 	if f.Mark != "" || f.State != destination.Present || string(f.Value) != "theirs" {
 		t.Errorf("found %+v", f)
 	}
+	if ago := time.Since(f.ChangedAt); ago.Abs() > time.Minute {
+		t.Errorf("it was changed %v ago", ago)
+	}
 	s.Tag(name, map[string]string{"coffer:sync": "another"})
 	if f = read(t, d); f.Mark != "another" {
 		t.Errorf("the mark is %q", f.Mark)
