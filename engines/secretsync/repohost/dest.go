@@ -29,7 +29,6 @@ const (
 type dest struct {
 	config Config
 	client *client
-	http   *http.Client
 	pause  time.Duration // before the second look, doubling
 
 	mu       sync.Mutex
@@ -57,7 +56,7 @@ func open(c destination.Config, env destination.Env) (*dest, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &dest{config: resolved, client: cl, http: env.Client, pause: 250 * time.Millisecond, pages: map[int]*page{}}, nil
+	return &dest{config: resolved, client: cl, pause: 250 * time.Millisecond, pages: map[int]*page{}}, nil
 }
 
 // Close implements destination.Destination. The client belongs to whoever has made it.
