@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -41,6 +42,7 @@ type place struct {
 	conn      *grpc.ClientConn
 	api       *secretmanager.Client
 	dialled   *dialler
+	made      sync.Map // name to destination.Held: the newest versions that this process has made
 }
 
 func open(c *Config, env destination.Env) (*place, error) {

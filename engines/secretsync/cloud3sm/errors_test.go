@@ -3,6 +3,7 @@ package cloud3sm_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -22,6 +23,7 @@ import (
 	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud3sm"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud3sm/cloud3smtest"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
@@ -298,6 +300,7 @@ func TestLibraryLogsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	os.Stderr = out
+	t.Cleanup(func() { os.Stderr = old })
 	s := cloud3smtest.New(t)
 	d := open(t, s, configured(nil))
 	write(t, d, item("one", "the-value"))
@@ -442,4 +445,38 @@ func TestAnotherProject(t *testing.T) {
 	d := open(t, s, configured(func(c *cloud3sm.Config) { c.ProjectID = "other-project" }))
 	_, err := d.Read(t.Context(), "one")
 	failed(t, err, destination.NoPlace)
+}
+
+// TestVendorsAddresses: without an operator's word only the vendor's own hosts are called, under their names, whatever
+// credentials say.
+func TestVendorsAddresses(t *testing.T) {
+	s := cloud3smtest.New(t)
+	env := s.Env()
+	fake, issuer := strings.TrimPrefix(env.URL, "https://"), env.Client
+	tokens := strings.TrimPrefix(env.TokenURL, "https://")
+	var dialled, asked, named []string
+	env.URL, env.TokenURL = "", ""
+	env.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+		dialled = append(dialled, network+" "+address)
+		return new(net.Dialer).DialContext(ctx, network, fake)
+	}
+	env.TLS = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: "not.this", InsecureSkipVerify: true, VerifyConnection: func(c tls.ConnectionState) error {
+		named = append(named, c.ServerName)
+		return nil
+	}}
+	env.Client = &http.Client{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+		asked = append(asked, r.URL.String())
+		r.URL.Host, _, _ = strings.Cut(tokens, "/")
+		return issuer.Transport.RoundTrip(r)
+	})}
+	d := openWith(t, env, configured(func(c *cloud3sm.Config) {
+		c.Credentials = engines.Sensitive(with(map[string]any{"token_uri": "https://accounts.google.com/o/oauth2/token", "auth_uri": "https://evil.example/"}))
+	}))
+	write(t, d, item("one", "v"))
+	if !slices.Equal(dialled, []string{"tcp secretmanager.googleapis.com:443"}) || !slices.Equal(named, []string{"secretmanager.googleapis.com"}) {
+		t.Errorf("dialled %v as %v", dialled, named)
+	}
+	if !slices.Equal(asked, []string{"https://oauth2.googleapis.com/token"}) {
+		t.Errorf("asked %v", asked)
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"hash/crc32"
 	"iter"
 	"maps"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -64,11 +65,11 @@ func (p *place) Read(ctx context.Context, name string) (destination.Found, error
 	if err != nil {
 		return destination.Found{}, err
 	}
-	v, err := p.latest(ctx, opAccess, name)
+	v, err := p.latest(ctx, opAccess, s)
 	if err != nil {
 		return destination.Found{}, err
 	}
-	f.Version, f.Value, f.Known = v.id, v.value, v.known
+	f.Version, f.Value, f.Known = v.id(), v.value, v.known
 	return f, nil
 }
 
@@ -100,14 +101,21 @@ func identity(s *secretmanagerpb.Secret) string {
 
 func last(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
 
-// version is the latest version of a secret.
+// version is a version of a secret; its number is 0 if there is none.
 type version struct {
-	id    string // its number; with " disabled" or " destroyed" if so; noVersion
+	n     int64
+	state string // "" is enabled
 	value []byte
 	known bool
 }
 
-const noVersion = "0" // theirs begin with 1
+// id is the version as Found.Version: its number, and its state unless it is enabled.
+func (v version) id() string {
+	if v.state == "" {
+		return strconv.FormatInt(v.n, 10)
+	}
+	return strconv.FormatInt(v.n, 10) + " " + v.state
+}
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
@@ -116,23 +124,51 @@ func checksum(b []byte) *int64 {
 	return &sum
 }
 
-// latest reads the latest version, which is the one made last, whatever its state. A service account that may not read
-// values learns its number all the same. A secret that is not there has no version either.
-func (p *place) latest(ctx context.Context, o op, name string) (version, error) {
-	path := p.path(name) + "/versions/latest"
+// latest reads the version made last, whatever its state. What the service answers for "latest" may be old for minutes and
+// more, but not what it answers for a number, so the newest of ours is asked for where it is newer. A secret that is not there
+// has no version either.
+func (p *place) latest(ctx context.Context, o op, s *secretmanagerpb.Secret) (version, error) {
+	name := last(s.Name)
+	v, err := p.version(ctx, o, name, "latest")
+	if ours := p.newest(s); err == nil && v.n < ours {
+		w, err := p.version(ctx, o, name, strconv.FormatInt(ours, 10))
+		if err != nil || w.n == ours {
+			return w, err
+		}
+	}
+	return v, err
+}
+
+// newest returns the number of the newest version of ours that is known of, 0 if there is none. Known are those that this
+// process has made, and those noted.
+func (p *place) newest(s *secretmanagerpb.Secret) int64 {
+	var n int64
+	if made, ok := p.made.Load(last(s.Name)); ok && made.(destination.Held).ID == identity(s) {
+		n, _ = strconv.ParseInt(made.(destination.Held).Version, 10, 64)
+	}
+	noted := versionsOf(s.Annotations[versionsKey], math.MaxInt64)
+	if len(noted) > 1 {
+		n = max(n, noted[len(noted)-2])
+	}
+	return n
+}
+
+// version reads a version. A service account that may not read values learns its number and state all the same.
+func (p *place) version(ctx context.Context, o op, name, which string) (version, error) {
+	path := p.path(name) + "/versions/" + which
 	got, err := call(ctx, p, o, func(ctx context.Context) (*secretmanagerpb.AccessSecretVersionResponse, error) {
 		return p.api.AccessSecretVersion(ctx, &secretmanagerpb.AccessSecretVersionRequest{Name: path})
 	})
 	switch {
 	case err == nil:
-		id, err := number(got.GetName(), name)
+		n, err := number(got.GetName(), name)
 		data := got.GetPayload().GetData()
 		if sum := got.GetPayload().DataCrc32C; err == nil && sum != nil && *sum != *checksum(data) {
 			err = unexpected("a value from Secret Manager does not fit its checksum")
 		}
-		return version{id: id, value: data, known: true}, err
+		return version{n: n, value: data, known: true}, err
 	case errors.Is(err, errNotFound):
-		return version{id: noVersion}, nil
+		return version{}, nil
 	case !errors.Is(err, errPrecondition) && !errors.Is(err, errDenied):
 		return version{}, err
 	}
@@ -144,27 +180,28 @@ func (p *place) latest(ctx context.Context, o op, name string) (version, error) 
 	})
 	switch {
 	case errors.Is(err, errNotFound):
-		return version{id: noVersion}, nil
+		return version{}, nil
 	case errors.Is(err, errDenied):
 		return version{}, denied
 	case err != nil:
 		return version{}, err
 	}
-	id, err := number(v.GetName(), name)
+	var state string
 	if v.GetState() != secretmanagerpb.SecretVersion_ENABLED {
-		id += " " + strings.ToLower(v.GetState().String())
+		state = strings.ToLower(v.GetState().String())
 	}
-	return version{id: id}, err
+	n, err := number(v.GetName(), name)
+	return version{n: n, state: state}, err
 }
 
 // number takes a version's number from its full name.
-func number(path, secret string) (string, error) {
+func number(path, secret string) (int64, error) {
 	rest, ok := strings.CutSuffix(path, "/versions/"+last(path))
 	n, err := strconv.ParseInt(last(path), 10, 64)
 	if !ok || err != nil || n < 1 || last(rest) != secret {
-		return "", unexpected("Secret Manager answers with a version that has no number, or of another secret")
+		return 0, unexpected("Secret Manager answers with a version that has no number, or of another secret")
 	}
-	return strconv.FormatInt(n, 10), nil
+	return n, nil
 }
 
 // Write implements destination.Destination.
@@ -194,8 +231,10 @@ func (p *place) Write(ctx context.Context, it destination.Item, was destination.
 	if err != nil {
 		return destination.Held{}, err
 	}
+	held := destination.Held{ID: identity(s), Version: strconv.FormatInt(n, 10)}
+	p.made.Store(it.Name, held)
 	p.retire(ctx, s, n)
-	return destination.Held{ID: identity(s), Version: strconv.FormatInt(n, 10)}, nil
+	return held, nil
 }
 
 // create makes a secret without a version, or fails if there is one of the name.
@@ -227,16 +266,16 @@ func (p *place) replication() *secretmanagerpb.Replication {
 // replace makes sure that a secret is still what was read, and has our mark and labels. Whatever is annotated or labelled
 // besides stays.
 func (p *place) replace(ctx context.Context, it destination.Item, was destination.Found) (*secretmanagerpb.Secret, error) {
-	v, err := p.latest(ctx, opAccess.change(), it.Name)
+	old, ok := was.Handle.(*secretmanagerpb.Secret)
+	if !ok || last(old.Name) != it.Name {
+		return nil, &destination.Error{Class: destination.Internal, Code: destination.Unexpected, Text: "a write needs what a read has found"}
+	}
+	v, err := p.latest(ctx, opAccess.change(), old)
 	if err != nil {
 		return nil, err
 	}
-	if v.id != was.Version {
+	if v.id() != was.Version {
 		return nil, changed("the secret has another version than when it was read")
-	}
-	old, ok := was.Handle.(*secretmanagerpb.Secret)
-	if !ok {
-		return nil, &destination.Error{Class: destination.Internal, Code: destination.Unexpected, Text: "a write needs what a read has found"}
 	}
 	labels, annotations := wanted(old, it)
 	var s *secretmanagerpb.Secret
@@ -302,15 +341,13 @@ func (p *place) add(ctx context.Context, it destination.Item, created bool) (int
 	case errors.Is(err, errNotFound):
 		err = changed("the secret has been deleted since it was read")
 	}
-	var id string
+	var n int64
 	if err == nil {
-		id, err = number(v.GetName(), it.Name)
+		n, err = number(v.GetName(), it.Name)
 	}
 	if e := (*destination.Error)(nil); errors.As(err, &e) {
 		e.Unknown = true
-		return 0, e
 	}
-	n, err := strconv.ParseInt(id, 10, 64)
 	return n, err
 }
 
@@ -335,14 +372,15 @@ func (p *place) Delete(ctx context.Context, was destination.Found) error {
 		}
 	}
 	if was.Version != "" { // the etag does not stand for the versions
-		v, err := p.latest(ctx, opAccess.change(), was.Name)
+		v, err := p.latest(ctx, opAccess.change(), s)
 		if err != nil {
 			return err
 		}
-		if v.id != was.Version && v.id != noVersion {
+		if v.id() != was.Version && v.n > 0 {
 			return changed("the secret has another version than when it was read")
 		}
 	}
+	p.made.Delete(was.Name)
 	_, err := call(ctx, p, opDelete, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, p.api.DeleteSecret(ctx, &secretmanagerpb.DeleteSecretRequest{Name: p.path(was.Name), Etag: s.Etag})
 	})

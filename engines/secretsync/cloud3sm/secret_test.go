@@ -331,6 +331,50 @@ func TestHalfMade(t *testing.T) {
 	}
 }
 
+// TestStaleLatest: "latest" of the service lags behind, which must not look as if somebody had put an old value back.
+func TestStaleLatest(t *testing.T) {
+	s := cloud3smtest.New(t)
+	d := open(t, s, configured(nil))
+	write(t, d, item("one", "v1"))
+	write(t, d, item("one", "v2"))
+	s.Stale("one", 1)
+	for name, d := range map[string]destination.Destination{"who wrote it": d, "another node": open(t, s, configured(nil))} {
+		if f := read(t, d, "one"); f.Version != "2" || string(f.Value) != "v2" {
+			t.Errorf("%s finds version %s", name, f.Version)
+		}
+	}
+	// Nothing but what this process remembers says so, if the note lags behind, too.
+	s.Edit("one", func(_, annotations map[string]string) { annotations["coffer-versions"] = "1" })
+	if f := read(t, d, "one"); f.Version != "2" {
+		t.Errorf("found version %s", f.Version)
+	}
+	held := write(t, d, item("one", "v3"))
+	if f := read(t, d, "one"); held.Version != "3" || f.Version != "3" || string(f.Value) != "v3" {
+		t.Errorf("written %s, found %s", held.Version, f.Version)
+	}
+	s.Disable("one", 3)
+	if f := read(t, d, "one"); f.Version != "3 disabled" || f.Known {
+		t.Errorf("found %+v", f)
+	}
+	// A note of a version that never was is no reason to find nothing.
+	s.Stale("one", 0)
+	s.Edit("one", func(_, annotations map[string]string) { annotations["coffer-versions"] = "1 99" })
+	s.Put("one", "theirs")
+	if f := read(t, d, "one"); f.Version != "4" || string(f.Value) != "theirs" {
+		t.Errorf("found %+v", f)
+	}
+	// What was made under the name before says nothing of a new secret.
+	s.Remove("one")
+	s.Put("one", "theirs")
+	s.Calls()
+	if f := read(t, d, "one"); f.Version != "1" {
+		t.Errorf("found %+v", f)
+	}
+	if calls := s.Calls(); len(calls) != 2 {
+		t.Errorf("called %v", calls)
+	}
+}
+
 // TestDisabled: what somebody has disabled or destroyed differs from what was written, and is written anew.
 func TestDisabled(t *testing.T) {
 	s := cloud3smtest.New(t)

@@ -4,7 +4,8 @@
 // looks up in the discovery document.
 //
 // It takes no request that the service would not take, and is stricter in two respects: every call must have a deadline, and
-// the header by which calls are routed. It is consistent at once, which the service is not, and has no rate limits of its own.
+// the header by which calls are routed. It has no rate limits of its own. The service is consistent in the end, except that a
+// version is there at once by its number; this one is so at once, but see Stale.
 package cloud3smtest
 
 import (
@@ -67,6 +68,7 @@ type secret struct {
 	made     int64
 	record   *secretmanagerpb.Secret
 	versions []*version // version n is versions[n-1]
+	stale    int        // the version that "latest" answers with, 0: the one made last
 }
 
 type version struct {
@@ -205,6 +207,13 @@ func (s *Server) Disable(name string, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.secrets[name].versions[n-1].record.State = secretmanagerpb.SecretVersion_DISABLED
+}
+
+// Stale has "latest" of a secret stay at version n, as it does for a while at the service; 0 ends that.
+func (s *Server) Stale(name string, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.secrets[name].stale = n
 }
 
 // Labels, Annotations, Versions and Replication say how a secret is. A version that came with a checksum ends in "+".

@@ -44,7 +44,9 @@ func (s *Server) findVersion(path string) (*version, error) {
 	_, id, _ := split(path)
 	n, err := strconv.Atoi(id)
 	if id == "latest" {
-		n, err = len(sec.versions), nil
+		if n, err = len(sec.versions), nil; sec.stale > 0 {
+			n = sec.stale
+		}
 	}
 	if err != nil {
 		return nil, invalid("The version is malformed.")
