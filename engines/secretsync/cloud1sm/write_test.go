@@ -567,6 +567,9 @@ func TestSomethingElse(t *testing.T) {
 		other := open(t, s, destination.Env{Client: &http.Client{Transport: always{page.kind, page.body}}}, nil)
 		_, err := other.Read(t.Context(), name)
 		failed(t, err, destination.External, destination.Unexpected, false)
+		if len(page.body) > 1<<20 {
+			continue
+		}
 		it := item("two")
 		it.Mark, it.Tags = ourMark, map[string]string{"new": page.kind}
 		if page.kind == "application/x-amz-json-1.1" {

@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 )
 
 const (
@@ -46,16 +45,6 @@ type version struct {
 	binary  []byte
 	labels  []string
 	created time.Time
-}
-
-// Secret is a secret as a test sees it. Nothing of it is shared with the Server.
-type Secret struct {
-	ARN       string
-	KMSKeyID  string
-	Tags      map[string]string
-	Scheduled time.Duration       // until it is deleted; 0: it is not
-	Versions  map[string][]string // labels, sorted, by id
-	Text      bool                // the current value is a text
 }
 
 // request is one, while it is carried out.
@@ -541,86 +530,3 @@ func (r *request) list() (any, *refusal) {
 	out["SecretList"] = page
 	return out, nil
 }
-
-// Put writes a value as somebody else would: a new secret, or a new version.
-func (s *Server) Put(name string, value []byte) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := s.now()
-	s.purge(now)
-	k := s.named(name)
-	if k == nil {
-		k = s.add(name, map[string]string{}, now)
-	}
-	v := &version{binary: value, created: now}
-	if utf8.Valid(value) {
-		text := string(value)
-		v.text, v.binary = &text, nil
-	}
-	if refused := k.put(strings.ToLower(rand.Text() + rand.Text())[:36], v, []string{current}, now); refused != nil {
-		s.testing.Errorf("cloud1smtest: Put: %s", refused.code)
-	}
-}
-
-// Get returns what somebody finds who uses the secret of a name.
-func (s *Server) Get(name string) (value []byte, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.purge(s.now())
-	k := s.named(name)
-	if k == nil || !k.deleteAt.IsZero() || k.versions[k.holder(current)] == nil {
-		return nil, false
-	}
-	return k.versions[k.holder(current)].bytes(), true
-}
-
-// Secret returns the secret of a name, and whether there is one.
-func (s *Server) Secret(name string) (Secret, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := s.now()
-	s.purge(now)
-	k := s.named(name)
-	if k == nil {
-		return Secret{}, false
-	}
-	seen := Secret{ARN: k.arn, KMSKeyID: k.kms, Tags: maps.Clone(k.tags), Versions: map[string][]string{}}
-	if !k.deleteAt.IsZero() {
-		seen.Scheduled = k.deleteAt.Sub(now)
-	}
-	for id, v := range k.versions {
-		seen.Versions[id] = slices.Sorted(slices.Values(v.labels))
-		seen.Text = seen.Text || slices.Contains(v.labels, current) && v.text != nil
-	}
-	return seen, true
-}
-
-// change does something to the secret of a name.
-func (s *Server) change(name string, f func(k *secret)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	k := s.named(name)
-	if k == nil {
-		panic("cloud1smtest: there is no secret " + name)
-	}
-	f(k)
-}
-
-// Tag tags a secret, as somebody else would; without a limit.
-func (s *Server) Tag(name string, tags map[string]string) {
-	s.change(name, func(k *secret) { maps.Copy(k.tags, tags) })
-}
-
-// Manage makes a secret one that another service of the vendor manages.
-func (s *Server) Manage(name, service string) { s.change(name, func(k *secret) { k.owner = service }) }
-
-// Empty takes all versions of a secret away, which one has that was made without a value.
-func (s *Server) Empty(name string) { s.change(name, func(k *secret) { clear(k.versions) }) }
-
-// Schedule schedules a secret for deletion.
-func (s *Server) Schedule(name string, d time.Duration) {
-	s.change(name, func(k *secret) { k.deleted, k.deleteAt = s.now(), s.now().Add(d) })
-}
-
-// Drop removes a secret for good; its name is free at once.
-func (s *Server) Drop(name string) { s.change(name, func(k *secret) { delete(s.secrets, k.arn) }) }
