@@ -35,7 +35,7 @@ var Type = destination.Type{
 	Help: "Azure Key Vault: each name is a secret of the vault.",
 	Rules: destination.Rules{
 		Granularity: destination.SecretPath,
-		Template:    "vault-{{ .MountAccessor }}-{{ .SecretPath }}",
+		Template:    "vault/{{ .MountAccessor }}/{{ .SecretPath }}",
 		Normalise:   normalise,
 		CheckName:   checkName,
 		Fold:        fold,

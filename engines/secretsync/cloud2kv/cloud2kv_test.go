@@ -1,6 +1,7 @@
 package cloud2kv
 
 import (
+	"net/http"
 	"testing"
 
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
@@ -20,11 +21,13 @@ func TestDestinationThatLags(t *testing.T) {
 	})
 }
 
-// overridden is a place whose addresses the operator has set.
+// overridden is a place whose addresses the operator has set, and which speaks HTTP/1.1.
 type overridden struct{ *place }
 
 func (o overridden) Open(t *testing.T) destination.Destination {
-	return opened(t, config(), destination.Env{Client: o.Client(), URL: o.URL + "/", AuthorityURL: o.AuthorityURL})
+	client := o.Client()
+	client.Transport.(*http.Transport).ForceAttemptHTTP2 = false
+	return opened(t, config(), destination.Env{Client: client, URL: o.URL + "/", AuthorityURL: o.AuthorityURL})
 }
 
 func TestDestinationAtAnotherAddress(t *testing.T) {

@@ -16,6 +16,9 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
 
+// apiVersion is that of the vault's API. All clouds have it; the SDK's own choice is too new for some.
+const apiVersion = "7.4"
+
 // callTimeout ends calls that come without a deadline.
 const callTimeout = 30 * time.Second
 
@@ -62,6 +65,7 @@ func open(c destination.Config, env destination.Env) (destination.Destination, e
 	if err != nil {
 		return nil, unusable("the credentials cannot be used: look at tenant_id, client_id and client_secret")
 	}
+	options.APIVersion = apiVersion
 	secrets, err := azsecrets.NewClient(base, &tokens{credential, full.TenantID}, &azsecrets.ClientOptions{
 		ClientOptions:                        options,
 		DisableChallengeResourceVerification: env.URL != "",

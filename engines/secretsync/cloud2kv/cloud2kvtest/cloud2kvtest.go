@@ -113,6 +113,7 @@ func New(t testing.TB) *Vault {
 		s := httptest.NewUnstartedServer(h)
 		s.TLS = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
 		s.Config.ErrorLog = log.New(io.Discard, "", 0) // clients without trust are part of the tests
+		s.EnableHTTP2 = true
 		s.StartTLS()
 		t.Cleanup(s.Close)
 		v.routes[host+":443"] = s.Listener.Addr().String()
@@ -162,7 +163,7 @@ func (v *Vault) Client() *http.Client {
 				}
 				return new(net.Dialer).DialContext(ctx, network, address)
 			},
-			MaxIdleConnsPerHost: 16,
+			MaxIdleConnsPerHost: 16, ForceAttemptHTTP2: true,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}

@@ -25,7 +25,11 @@ const (
 	maxResults     = 25
 )
 
-var nameForm = regexp.MustCompile(`^[0-9A-Za-z-]{1,127}$`)
+var (
+	nameForm = regexp.MustCompile(`^[0-9A-Za-z-]{1,127}$`)
+	// versionForm has the versions of the API that all clouds know.
+	versionForm = regexp.MustCompile(`^7\.[2-5]$`)
+)
 
 // problem is an error of the vault's.
 type problem struct {
@@ -123,8 +127,8 @@ func (v *Vault) challenge(w http.ResponseWriter, r *http.Request) *problem {
 
 // route finds out what is wanted. A result of nil is 204.
 func (v *Vault) route(r *http.Request, body []byte) (any, *problem) {
-	if r.URL.Query().Get("api-version") == "" {
-		return nil, bad("The request is missing the api-version parameter.")
+	if !versionForm.MatchString(r.URL.Query().Get("api-version")) {
+		return nil, bad("The request has no api-version, or one that is not supported.")
 	}
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	parts = append(parts, "", "", "")[:max(len(parts), 3)]
