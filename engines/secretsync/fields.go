@@ -59,6 +59,14 @@ func decodeConfig(stored map[string]json.RawMessage, c destination.Config) error
 // mergeConfig takes over what came with a request: in are the decoded fields, with defaults for those that did not come. The
 // mask keeps what there is, and a null goes back to the default.
 func mergeConfig(c destination.Config, in reflect.Value, req *engines.Request, created bool) {
+	// What comes under another spelling of a field replaces it.
+	if other, ok := c.(interface{ Synonyms() map[string]string }); ok {
+		for spelling, field := range other.Synonyms() {
+			if req.Given(spelling) && !req.Given(field) {
+				fieldNamed(reflect.ValueOf(c).Elem(), field).SetZero()
+			}
+		}
+	}
 	fieldsOf(c, func(name string, v reflect.Value) {
 		from := fieldNamed(in, name)
 		switch {

@@ -10,6 +10,7 @@ package desttest
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"maps"
@@ -61,7 +62,6 @@ type Fault struct {
 const (
 	mark    = "0123456789abcdef0123456789abcdef-fedcba9876543210fedcba9876543210"
 	another = "0123456789abcdef0123456789abcdef-00000000000000000000000000000000"
-	token   = "00112233445566778899aabbccddeeff0011"
 )
 
 // suite is one running test.
@@ -157,7 +157,7 @@ func (s *suite) ctx() context.Context { return s.t.Context() }
 func (s *suite) name(text string) string { return s.rules.Normalise(text) }
 
 func (s *suite) item(name, value string) destination.Item {
-	return destination.Item{Name: s.name(name), Value: []byte(value), Mark: mark, Token: token + fmt.Sprintf("%x", value)[:min(20, 2*len(value))]}
+	return destination.Item{Name: s.name(name), Value: []byte(value), Mark: mark, Token: fmt.Sprintf("%x", sha256.Sum256([]byte(name+"\x00"+value)))[:32]}
 }
 
 func (s *suite) read(name string) destination.Found {
@@ -428,10 +428,12 @@ func (s *suite) trouble() {
 	if e := s.failed(err, destination.Unavailable); e.Class != destination.External {
 		s.t.Errorf("class %q", e.Class)
 	}
+	s.place.Fail(Fault{Kind: Trouble, Writes: true})
 	_, err = s.dest.Write(s.ctx(), s.item("one", "the-value-2"), was)
 	if e := s.failed(err, destination.Unavailable); !e.Unknown {
 		s.t.Error("a write that failed so may have been done")
 	}
+	s.place.Fail(Fault{Kind: Trouble})
 	s.failed(s.dest.Delete(s.ctx(), was), destination.Unavailable)
 	for _, err := range s.dest.List(s.ctx()) {
 		s.failed(err, destination.Unavailable)
