@@ -43,6 +43,10 @@ type place struct {
 	api       *secretmanager.Client
 	dialled   *dialler
 	made      sync.Map // name to destination.Held: the newest versions that this process has made
+
+	mu     sync.Mutex
+	users  int
+	closed bool
 }
 
 func open(c *Config, env destination.Env) (*place, error) {
@@ -74,8 +78,33 @@ func open(c *Config, env destination.Env) (*place, error) {
 	return p, nil
 }
 
-// Close implements destination.Destination.
-func (p *place) Close() error { return p.api.Close() }
+// Close implements destination.Destination. What is under way ends first: the connection is closed by whoever is last.
+func (p *place) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil
+	}
+	p.closed = true
+	if p.users > 0 {
+		return nil
+	}
+	return p.api.Close()
+}
+
+// enter says that the connection is used until leave is called.
+func (p *place) enter() (leave func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.users++
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.users--; p.users == 0 && p.closed {
+			_ = p.api.Close() // nothing is lost with it
+		}
+	}
+}
 
 // account returns who calls: of the configuration, or what the operator's environment names.
 func (c *Config) account(getenv func(string) string) (account, error) {

@@ -553,22 +553,86 @@ func TestListEnds(t *testing.T) {
 	}
 }
 
+// TestFoundOfTheList: versions of secrets with a mark are in the list, since drift is seen there.
 func TestFoundOfTheList(t *testing.T) {
 	s := cloud3smtest.New(t)
 	d := open(t, s, configured(nil))
-	held := write(t, d, item("one", "v"))
-	for f, err := range d.List(t.Context()) {
-		if err != nil {
-			t.Fatal(err)
+	s.Put("theirs", "v")
+	s.Calls()
+	want := map[string]string{"theirs": ""} // version by name
+	for _, name := range []string{"one", "changed", "disabled"} {
+		want[name] = write(t, d, item(name, "v")).Version
+	}
+	list := func() map[string]destination.Found {
+		t.Helper()
+		all := map[string]destination.Found{}
+		for f, err := range d.List(t.Context()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f.Version != want[f.Name] || f.State != destination.Present || f.ID == "" || f.Known || (f.Mark == mark) != (f.Name != "theirs") {
+				t.Errorf("listed as %+v, want version %q", f, want[f.Name])
+			}
+			all[f.Name] = f
 		}
-		if f.Name != "one" || f.Mark != mark || f.ID != held.ID || f.Version != "" || f.State != destination.Present {
-			t.Errorf("listed as %+v", f)
+		if len(all) != len(want) {
+			t.Errorf("%d names are listed", len(all))
 		}
-		if err := d.Delete(t.Context(), f); err != nil { // what the list says is enough
-			t.Error(err)
-		}
+		return all
+	}
+	list()
+	s.Put("changed", "theirs")
+	s.Disable("disabled", 1)
+	want["changed"], want["disabled"] = "2", "1 disabled"
+	s.Calls()
+	all := list()
+	if calls := s.Calls(); len(calls) != 5 { // the page, three accesses, and what is the matter with the disabled one
+		t.Errorf("called %v", calls)
+	}
+	if err := d.Delete(t.Context(), all["one"]); err != nil { // what the list says is enough
+		t.Error(err)
 	}
 	if f := read(t, d, "one"); !reflect.DeepEqual(f, destination.Found{Name: "one"}) {
 		t.Errorf("found %+v", f)
+	}
+	// Without the right to access it lists without versions, and does not go on asking.
+	delete(want, "one")
+	want["changed"], want["disabled"] = "", ""
+	for i := range 40 {
+		name := fmt.Sprint("more-", i)
+		write(t, d, item(name, "v"))
+		want[name] = ""
+	}
+	s.Grant(without("secretmanager.versions.access")...)
+	s.Calls()
+	list()
+	if calls := s.Calls(); len(calls) > 20 {
+		t.Errorf("it asks %d times for what it may not have", len(calls))
+	}
+	// Trouble on the way ends the list.
+	s.Grant(cloud3smtest.Permissions...)
+	s.Hook("AccessSecretVersion", func(context.Context, any) error { return status.Error(codes.Unavailable, "later") })
+	var last error
+	for _, err := range d.List(t.Context()) {
+		last = err
+	}
+	failed(t, last, destination.Unavailable)
+}
+
+// TestCloseWaits: who closes does not break off what is under way.
+func TestCloseWaits(t *testing.T) {
+	s := cloud3smtest.New(t)
+	d := open(t, s, configured(nil))
+	was := read(t, d, "one")
+	s.Hook("CreateSecret", func(context.Context, any) error { return d.Close() })
+	if _, err := d.Write(t.Context(), item("one", "v"), was); err != nil {
+		t.Errorf("what was under way: %v", err)
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+	_, err := d.Read(t.Context(), "one")
+	if e := failed(t, err, destination.Unreachable); e.Class != destination.External {
+		t.Errorf("%+v", e)
 	}
 }

@@ -41,6 +41,7 @@ const maxSkew = 30 * time.Second // the issuer of tokens takes a little more
 // Verify implements destination.Destination. It makes four calls at most and changes nothing. What a project allows can be
 // asked only of a secret that is there: one with a mark, if the first page of the list has one, else any.
 func (p *place) Verify(ctx context.Context) []destination.Check {
+	defer p.enter()()
 	checks, ok := p.verifyToken(ctx)
 	if !ok {
 		return checks
