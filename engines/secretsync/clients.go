@@ -15,7 +15,8 @@ type clients struct {
 }
 
 type opened struct {
-	version storage.Index // of the record it was opened by
+	key     storage.Key   // of the record it was opened by
+	version storage.Index // likewise
 	dest    *paced
 }
 
@@ -31,7 +32,7 @@ func (c *clients) get(d *destinationRecord, version storage.Index, open func() (
 	if err != nil {
 		return nil, fmt.Errorf("opening the destination: %w", err)
 	}
-	now := &opened{version, newPaced(dest, rate)}
+	now := &opened{d.key(), version, newPaced(dest, rate)}
 	if had != nil { // whoever uses it finishes; what it has spent is spent
 		now.dest.reads, now.dest.writes = had.dest.reads, had.dest.writes
 		had.dest.Close() //nolint:errcheck // there is nothing to lose
@@ -50,6 +51,18 @@ func (c *clients) drop(id string) {
 	if had := c.open[id]; had != nil {
 		had.dest.Close() //nolint:errcheck // there is nothing to lose
 		delete(c.open, id)
+	}
+}
+
+// dropAt closes what was opened by a record that is not there any more.
+func (c *clients) dropAt(key storage.Key) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id, had := range c.open {
+		if had.key == key {
+			had.dest.Close() //nolint:errcheck // there is nothing to lose
+			delete(c.open, id)
+		}
 	}
 }
 

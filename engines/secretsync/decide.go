@@ -18,6 +18,7 @@ const (
 	actForget   = "forget"   // not wanted any more, and not there, or to be left
 	actConflict = "conflict" // somebody else's
 	actRefuse   = "refuse"   // it cannot be written, whatever is there
+	actWait     = "wait"     // what was found may not be what is there
 )
 
 // action is a decision, with its reason for people.
@@ -32,27 +33,37 @@ type action struct {
 type wanted struct {
 	Value []byte
 	Print []byte
-	// Force has an unreadable value written again although it seems to be there.
-	Force bool
 }
 
 // view is what a decision is made from. A decision is a pure function of it, for plans and for what is done.
 type view struct {
+	Now   time.Time
 	Want  *wanted
 	Had   *item // what the ledger says; nil: nothing
 	Found destination.Found
 	Mark  string // ours
 	Marks bool   // the destination keeps marks
 	Adopt bool
+	// Repair has what somebody else has written over what is ours written again.
+	Repair bool
 	// Retain has what is not wanted any more left where it is.
 	Retain bool
 }
 
-// inDoubt is how far the clocks of a destination and ours may differ when a write is recognised by its time.
-const inDoubt = 10 * time.Minute
+// A write whose answer was lost is recognised by its time, where there are no marks: the destination's clock may be this much
+// behind ours, and the write may have been made this much after it was noted.
+const (
+	behind = 2 * time.Minute
+	late   = 10 * time.Minute
+)
 
-// ours reports whether what was found is ours: the ledger must say that it is, and the destination must not contradict it. A
-// write whose answer was lost is recognised by its mark, or where there are none by its time.
+// A place may go on for a while telling that there is nothing after it was written to; longer if the write got lost on its way.
+const (
+	settling  = 5 * time.Second
+	uncertain = time.Minute
+)
+
+// ours reports whether what was found is ours: the ledger must say that it is, and the destination must not contradict it.
 func (v *view) ours() (bool, string) {
 	f, had := v.Found, v.Had
 	switch {
@@ -60,11 +71,13 @@ func (v *view) ours() (bool, string) {
 		return true, "" // even if the ledger has lost it: the mark names the association
 	case had == nil || !had.Owned && had.Intent == nil:
 		return false, "exists and was not made by this association"
+	case v.Marks && f.Mark == "":
+		return false, "does not bear our mark any more: somebody else has taken it over"
 	case v.Marks:
 		return false, "has another mark: somebody else has taken it over"
-	case had.Owned && f.ID == had.ID && f.Version == had.Version:
+	case had.Owned && f.ID == had.ID && (f.Version == had.Version || v.Repair):
 		return true, ""
-	case had.Intent != nil && v.mayBeIntent():
+	case v.mayBeIntent():
 		return true, ""
 	case had.Owned && f.ID != had.ID:
 		return false, "was removed and made again by somebody else"
@@ -73,10 +86,13 @@ func (v *view) ours() (bool, string) {
 }
 
 // mayBeIntent reports whether what was found may be what the intent was about to write: it came about when that was
-// attempted.
+// attempted, and is the thing that was to be written.
 func (v *view) mayBeIntent() bool {
-	at := v.Found.ChangedAt
-	return !at.IsZero() && at.After(v.Had.Intent.At.Add(-inDoubt)) && at.Before(v.Had.Intent.At.Add(inDoubt))
+	in, at := v.Had.Intent, v.Found.ChangedAt
+	if in == nil || at.IsZero() || v.Had.Owned && !in.Create && v.Found.ID != v.Had.ID {
+		return false
+	}
+	return at.After(in.At.Add(-behind)) && at.Before(in.At.Add(late))
 }
 
 // decide says what is to be done about a name.
@@ -105,24 +121,41 @@ func (v *view) decide() action {
 	return action{Do: actUpdate, Reason: "has another value", Ours: true}
 }
 
-// same reports whether what is there is what should be there.
+// same reports whether what is there is what should be there. What cannot be read back is that if it is our own last write, and
+// wrote the same.
 func (v *view) same() bool {
 	if v.Found.Known {
 		return bytes.Equal(v.Found.Value, v.Want.Value)
 	}
-	return !v.Want.Force && v.Had != nil && v.Had.Intent == nil && v.Had.Version == v.Found.Version && bytes.Equal(v.Had.Print, v.Want.Print)
+	had := v.Had
+	return had != nil && had.Owned && had.Intent == nil && had.ID == v.Found.ID && had.Version == v.Found.Version && bytes.Equal(had.Print, v.Want.Print)
 }
 
 // decideGone says what is to be done about a name that is not wanted any more.
 func (v *view) decideGone() action {
 	switch {
-	case v.Found.State != destination.Present:
-		return action{Do: actForget, Reason: "is not there any more"}
 	case v.Retain:
 		return action{Do: actForget, Reason: "stays at the destination, as its deletion policy says"}
+	case v.Found.State != destination.Present && v.Now.Before(v.shows()):
+		return action{Do: actWait, Reason: "may have been written just now, and the destination does not show it yet"}
+	case v.Found.State != destination.Present:
+		return action{Do: actForget, Reason: "is not there any more"}
 	}
 	if ours, why := v.ours(); !ours {
 		return action{Do: actForget, Reason: "stays at the destination: it " + why}
 	}
 	return action{Do: actDelete, Reason: "is not wanted any more", Ours: true}
+}
+
+// shows is from when on it can be believed that nothing is there.
+func (v *view) shows() time.Time {
+	switch had := v.Had; {
+	case had == nil:
+		return time.Time{}
+	case had.Intent != nil:
+		return had.Intent.At.Add(uncertain)
+	case had.Owned:
+		return had.WrittenAt.Add(settling)
+	}
+	return time.Time{}
 }

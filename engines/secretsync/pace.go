@@ -28,15 +28,23 @@ func newPaced(d destination.Destination, r destination.Rate) *paced {
 	}
 }
 
+// longestCall bounds a call, so that a place that does not answer cannot hold up a lane.
+const longestCall = time.Minute
+
 // call makes one call within the budget.
-func (p *paced) call(ctx context.Context, budget *rate.Limiter, do func() error) error {
+func (p *paced) call(ctx context.Context, budget *rate.Limiter, do func(ctx context.Context) error) error {
 	if err := p.breaker.allow(time.Now()); err != nil {
 		return err
 	}
 	if err := budget.Wait(ctx); err != nil {
 		return &destination.Error{Class: destination.Internal, Code: destination.Throttled, Text: "the budget of calls to the destination leaves no room for this one in time", Err: err}
 	}
-	err := do()
+	if err := p.breaker.allow(time.Now()); err != nil { // it was a long wait
+		return err
+	}
+	within, cancel := context.WithTimeout(ctx, longestCall)
+	defer cancel()
+	err := do(within)
 	if ctx.Err() == nil {
 		p.breaker.seen(time.Now(), err)
 	}
@@ -44,29 +52,32 @@ func (p *paced) call(ctx context.Context, budget *rate.Limiter, do func() error)
 }
 
 func (p *paced) Read(ctx context.Context, name string) (f destination.Found, err error) {
-	err = p.call(ctx, p.reads, func() error { f, err = p.Destination.Read(ctx, name); return err })
+	err = p.call(ctx, p.reads, func(ctx context.Context) error { f, err = p.Destination.Read(ctx, name); return err })
 	return f, err
 }
 
 func (p *paced) Write(ctx context.Context, it destination.Item, was destination.Found) (h destination.Held, err error) {
-	err = p.call(ctx, p.writes, func() error { h, err = p.Destination.Write(ctx, it, was); return err })
+	err = p.call(ctx, p.writes, func(ctx context.Context) error { h, err = p.Destination.Write(ctx, it, was); return err })
 	return h, err
 }
 
 func (p *paced) Delete(ctx context.Context, was destination.Found) error {
-	return p.call(ctx, p.writes, func() error { return p.Destination.Delete(ctx, was) })
+	return p.call(ctx, p.writes, func(ctx context.Context) error { return p.Destination.Delete(ctx, was) })
 }
 
 // List counts as one read for each page of a hundred.
 func (p *paced) List(ctx context.Context) iter.Seq2[destination.Found, error] {
 	return func(yield func(destination.Found, error) bool) {
 		n := 0
-		nothing := func() error { return nil }
+		nothing := func(context.Context) error { return nil }
 		if err := p.call(ctx, p.reads, nothing); err != nil {
 			yield(destination.Found{}, err)
 			return
 		}
 		for f, err := range p.Destination.List(ctx) {
+			if err != nil && ctx.Err() == nil {
+				p.breaker.seen(time.Now(), err)
+			}
 			if n++; n%100 == 0 && err == nil {
 				if waited := p.reads.Wait(ctx); waited != nil {
 					err = waited

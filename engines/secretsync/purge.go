@@ -145,6 +145,9 @@ func (s *Service) dropClaim(ctx context.Context, key storage.Key, dest string) e
 		tx.Delete(key)
 		return nil
 	})
+	if err == nil {
+		s.freed(key)
+	}
 	return err
 }
 
@@ -207,7 +210,7 @@ func (s *Service) NamespaceGone(ctx context.Context, ns string) error {
 	err := s.eachDestinationOf(ctx, ns, func(d *destinationRecord) error {
 		if d.PurgeAt.IsZero() {
 			_, err := storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
-				if _, err := getDestination(ctx, tx, d.key(), d); err != nil {
+				if at, err := getDestination(ctx, tx, d.key(), d); err != nil || at == 0 {
 					return err
 				}
 				d.PurgeAt = time.Now().UTC()

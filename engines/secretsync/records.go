@@ -197,6 +197,10 @@ type link struct {
 	// Version and VersionAt are of the secret that was synced last, whatever came of it; 0: none was live.
 	Version   int       `json:"version"`
 	VersionAt time.Time `json:"version_at,omitzero"`
+	// Live says that the version was live then: deleting it, or bringing it back, does not make another one.
+	Live bool `json:"live,omitempty"`
+	// Mount is the path of its mount then: templates may have it in names.
+	Mount string `json:"mount,omitempty"`
 	// Rules is what the names were made by: another association of the same secret makes it work to do.
 	Rules string `json:"rules"`
 	Items []item `json:"items,omitempty"`
@@ -232,12 +236,14 @@ type item struct {
 	ID      string `json:"id,omitempty"`      // destination.Held of our last write
 	Version string `json:"version,omitempty"` // likewise
 	Print   []byte `json:"print,omitempty"`   // of the value of our last write
-	// Tags are the keys of the custom tags that our last write has set.
-	Tags []string `json:"tags,omitempty"`
+	// Tags are the keys of the custom tags that our last write has set, and Tagged stands for them with their values.
+	Tags   []string `json:"tags,omitempty"`
+	Tagged string   `json:"tagged,omitempty"`
 	// Intent is what was about to be done: it is stored before anything is asked for. One that is there still may have been
 	// done, or not.
 	Intent    *intent   `json:"intent,omitempty"`
-	UpdatedAt time.Time `json:"updated_at"`
+	WrittenAt time.Time `json:"written_at,omitzero"` // by us, the last time
+	UpdatedAt time.Time `json:"updated_at"`          // of the status
 	// Drift says what a scan has found to differ: "", "changed" or "missing".
 	Drift string `json:"drift,omitempty"`
 }
@@ -258,7 +264,9 @@ type claim struct {
 	Destination string `json:"destination"`
 	Association string `json:"association"`
 	Secret      string `json:"secret"`
-	Shown       string `json:"shown"` // the destination, for people: type/name
+	Type        string `json:"type"` // of the destination
+	Name        string `json:"name"` // likewise
+	Bytes       int    `json:"bytes"`
 }
 
 func (c *claim) RecordFormat() *int { return &c.Format }

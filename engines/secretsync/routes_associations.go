@@ -252,17 +252,6 @@ func (s *Service) putPending(ctx context.Context, tx *storage.Txn, a *associatio
 	return engines.PutRecord(tx, key, &l)
 }
 
-// associated is how many associations there are.
-func (s *Service) associated() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := 0
-	for _, of := range s.associations {
-		n += len(of)
-	}
-	return n
-}
-
 // patientFor is how long a request waits for a sync that it asked for.
 const patientFor = 10 * time.Second
 

@@ -1,7 +1,9 @@
 package secretsync
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,6 +16,15 @@ import (
 func concernsSync(key storage.Key) bool {
 	_, kind, _ := splitKey(key)
 	return kind == "d" || kind == "a" || kind == "config"
+}
+
+// mountOf returns the mount whose record a key of a system area is, "" for others.
+func mountOf(key storage.Key) (uuid string) {
+	_, uuid, ok := strings.Cut(key.Path(), "/mounts/")
+	if !ok || strings.Contains(uuid, "/") {
+		return ""
+	}
+	return uuid
 }
 
 // splitKey takes a key below "sys/<namespace id>/sync/" apart; kind is "" for others.
@@ -32,18 +43,56 @@ func (s *Service) scanAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.forget()
+	before := s.watched()
+	seen := map[string]bool{}
 	for _, ns := range all {
-		var dests []*destinationRecord
-		err := scan(ctx, s.host.Store(), area(ns, "d/"), func(_ storage.Key, d *destinationRecord) bool {
-			dests = append(dests, d)
-			return true
+		left, err := s.orphans(ctx, ns)
+		if err != nil {
+			return err
+		}
+		err = s.eachDestinationOf(ctx, ns, func(d *destinationRecord) error {
+			delete(left, d.ID)
+			return s.scanDestination(ctx, d, func(a *associationRecord) { seen[a.ID] = true })
 		})
 		if err != nil {
 			return err
 		}
-		for _, d := range dests {
-			if err := s.scanDestination(ctx, d); err != nil {
+		if err := s.sweep(ctx, ns, left); err != nil {
+			return err
+		}
+		if err := s.finishPurges(ctx, ns); err != nil {
+			return err
+		}
+	}
+	for _, id := range before { // what was made meanwhile is not among them
+		if !seen[id] {
+			s.unwatch(id)
+		}
+	}
+	return nil
+}
+
+// orphans returns the ids of destinations of which anything is stored. Those of them that are not there were forgotten, and
+// that was interrupted.
+func (s *Service) orphans(ctx context.Context, ns string) (map[string]bool, error) {
+	left := map[string]bool{}
+	for _, kind := range []string{"a/", "l/"} {
+		ids, err := s.host.Store().List(ctx, area(ns, kind), "", 0)
+		if err != nil {
+			return nil, err
+		}
+		for _, id := range ids {
+			left[strings.TrimSuffix(id, "/")] = true
+		}
+	}
+	return left, nil
+}
+
+// sweep deletes what is stored of destinations that are not there.
+func (s *Service) sweep(ctx context.Context, ns string, left map[string]bool) error {
+	for id := range left {
+		for _, kind := range []string{"a/", "l/"} {
+			if err := storage.DeletePrefix(ctx, s.host.Store(), area(ns, kind+id+"/")); err != nil {
 				return err
 			}
 		}
@@ -51,8 +100,8 @@ func (s *Service) scanAll(ctx context.Context) error {
 	return nil
 }
 
-// scanDestination looks for what is due at one destination.
-func (s *Service) scanDestination(ctx context.Context, d *destinationRecord) error {
+// scanDestination looks for what is due at one destination, and calls saw with each of its associations.
+func (s *Service) scanDestination(ctx context.Context, d *destinationRecord, saw func(*associationRecord)) error {
 	s.setWidth(d)
 	var all []*associationRecord
 	err := scan(ctx, s.host.Store(), area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *associationRecord) bool {
@@ -63,8 +112,9 @@ func (s *Service) scanDestination(ctx context.Context, d *destinationRecord) err
 		return err
 	}
 	for _, a := range all {
+		saw(a)
 		s.watch(a)
-		if err := s.scanAssociation(ctx, a); err != nil {
+		if err := s.scanLinks(ctx, d, a); err != nil {
 			return err
 		}
 	}
@@ -82,47 +132,92 @@ func (s *Service) setWidth(d *destinationRecord) {
 
 // scanAssociation queues the links of an association that are not as they should be.
 func (s *Service) scanAssociation(ctx context.Context, a *associationRecord) error {
+	var d destinationRecord
+	if _, err := getDestination(ctx, s.host.Store(), destinationKey(a.NS, a.Type, a.Name), &d); err != nil || d.ID != a.Destination {
+		return err
+	}
+	return s.scanLinks(ctx, &d, a)
+}
+
+func (s *Service) scanLinks(ctx context.Context, d *destinationRecord, a *associationRecord) error {
 	m, err := s.host.MountOf(ctx, a.MountUUID)
 	if err != nil {
 		return err
 	}
+	tagged := tagsPrint(d.CustomTags)
 	return s.eachSecret(ctx, a, m, func(secret string, l *link) error {
 		at, due, err := s.due(ctx, a, m, secret, l)
-		if err == nil && due {
+		if err != nil {
+			return err
+		}
+		now := time.Now()
+		switch {
+		case l == nil:
+		case due && at.After(now) && l.Attempts > 0 && (d.UpdatedAt.After(l.LastAttempt) || a.UpdatedAt.After(l.LastAttempt)):
+			at = now // somebody may have put right what was in the way
+		case due && at.After(now) && l.waitsForName():
+			free, err := s.anyFree(ctx, d, l)
+			if err != nil {
+				return err
+			}
+			if free {
+				at = now
+			}
+		case !due && slices.ContainsFunc(l.Items, func(it item) bool { return it.Owned && it.Tagged != tagged }):
+			at, due = now, true
+		}
+		if due {
 			s.queue.push(jobKey{a.NS, a.Destination, a.ID, secret}, at, false, nil)
 		}
-		return err
+		return nil
 	})
 }
 
-// eachSecret goes through the secrets of an association: those that are there, and those with a link, which is nil for one
-// that has none yet.
-func (s *Service) eachSecret(ctx context.Context, a *associationRecord, m *engines.Mounted, do func(secret string, l *link) error) error {
-	links := map[string]*link{}
-	var order []string
-	err := scan(ctx, s.host.Store(), linkKey(a.NS, a.Destination, a.ID, ""), func(_ storage.Key, l *link) bool {
-		links[l.Secret] = l
-		order = append(order, l.Secret)
-		return true
-	})
+// waitsForName reports whether a name of the link belongs to another association.
+func (l *link) waitsForName() bool {
+	return slices.ContainsFunc(l.Items, func(it item) bool { return it.Code == codeTaken })
+}
+
+// anyFree reports whether a name that the link waits for is free by now.
+func (s *Service) anyFree(ctx context.Context, d *destinationRecord, l *link) (bool, error) {
+	place, err := s.place(d)
 	if err != nil {
+		return false, err
+	}
+	for i := range l.Items {
+		if l.Items[i].Code != codeTaken {
+			continue
+		}
+		var c claim
+		found, err := engines.GetRecord(ctx, s.host.Store(), claimKey(d.Type, place, fold(s.types[d.Type].Rules, l.Items[i].Name)), &c)
+		if err != nil || !found {
+			return err == nil, err
+		}
+	}
+	return false, nil
+}
+
+// eachSecret goes through the secrets of an association: those with a link, then those that are there and have none yet, for
+// which the link is nil.
+func (s *Service) eachSecret(ctx context.Context, a *associationRecord, m *engines.Mounted, do func(secret string, l *link) error) error {
+	linked := map[string]bool{}
+	var failed error
+	err := scan(ctx, s.host.Store(), linkKey(a.NS, a.Destination, a.ID, ""), func(_ storage.Key, l *link) bool {
+		linked[l.Secret] = true
+		failed = do(l.Secret, l)
+		return failed == nil
+	})
+	if err := cmp.Or(err, failed); err != nil {
 		return err
 	}
-	for _, secret := range order {
-		if err := do(secret, links[secret]); err != nil {
-			return err
-		}
-	}
-	if !a.Selector {
-		if links[a.Secret] != nil {
-			return nil
-		}
+	switch {
+	case !a.Selector && linked[a.Secret]:
+		return nil
+	case !a.Selector:
 		return do(a.Secret, nil)
-	}
-	if a.Removing || a.Gone || m == nil {
-		if len(order) == 0 && a.Removing {
-			return do("", nil) // for the record itself to go
-		}
+	case a.ending() && len(linked) == 0:
+		return do("", nil) // for the record itself to go
+	case a.ending() || m == nil:
 		return nil
 	}
 	source, ok := m.Engine.(engines.SecretSource)
@@ -136,7 +231,7 @@ func (s *Service) eachSecret(ctx context.Context, a *associationRecord, m *engin
 			return err
 		}
 		for _, name := range names {
-			if links[name] == nil {
+			if !linked[name] {
 				if err := do(name, nil); err != nil {
 					return err
 				}
@@ -152,7 +247,7 @@ func (s *Service) eachSecret(ctx context.Context, a *associationRecord, m *engin
 // due reports whether a link has to be synced, and when.
 func (s *Service) due(ctx context.Context, a *associationRecord, m *engines.Mounted, secret string, l *link) (at time.Time, due bool, err error) {
 	now := time.Now()
-	if l == nil || a.Removing || a.Gone || l.Rules != a.rules() || l.unfinished() {
+	if l == nil || a.ending() || l.Rules != a.rules() || l.unfinished() {
 		return s.notBefore(l, now), true, nil
 	}
 	if !l.NextRetry.IsZero() {
@@ -162,13 +257,18 @@ func (s *Service) due(ctx context.Context, a *associationRecord, m *engines.Moun
 	if err != nil {
 		return now, true, nil //nolint:nilerr // syncing it will say why
 	}
-	if secretNow.Version != l.Version || !secretNow.CreatedAt.Equal(l.VersionAt) {
+	if !l.of(secretNow) || l.Mount != m.Path {
 		return now, true, nil
 	}
 	if secretNow.Live && secretNow.DeletedAt.After(now) {
 		return secretNow.DeletedAt, true, nil
 	}
 	return time.Time{}, false, nil
+}
+
+// of reports whether the link was synced as the secret is.
+func (l *link) of(now engines.Secret) bool {
+	return now.Version == l.Version && now.CreatedAt.Equal(l.VersionAt) && now.Live == l.Live
 }
 
 // notBefore keeps to the time that a failed link is to be tried again.

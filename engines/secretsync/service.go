@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -56,11 +57,12 @@ type Service struct {
 	inbox   inbox
 
 	mu sync.Mutex
-	// associations are those that concern mounts, for the feed: by mount uuid, then by association id.
-	associations map[string]map[string]*associationRecord
-	// interest are the mounts in associations; the feed asks it.
+	// mounts are those with associations, by uuid.
+	mounts map[string]*watching
+	// interest are the keys of mounts; the feed asks it.
 	interest atomic.Pointer[map[string]bool]
-	width    map[string]int // concurrent calls, by destination id
+	width    map[string]int                  // concurrent calls, by destination id
+	waiting  map[storage.Key]map[jobKey]bool // who waits for a name, by the name's claim
 }
 
 // New makes a Service that does nothing yet.
@@ -142,7 +144,7 @@ func (s *Service) Changed(ch storage.Change) {
 	add := func(key storage.Key) {
 		switch {
 		case key.Area() == "sys":
-			if concernsSync(key) {
+			if concernsSync(key) || interest != nil && (*interest)[mountOf(key)] {
 				s.inbox.add(key)
 			}
 		case interest != nil && (*interest)[key.Area()]:
@@ -179,16 +181,26 @@ func (s *Service) heedKey(ctx context.Context, key storage.Key) error {
 	if key.Area() != "sys" {
 		return s.secretChanged(ctx, key)
 	}
+	if uuid := mountOf(key); uuid != "" {
+		return s.mountChanged(ctx, uuid)
+	}
 	switch ns, kind, rest := splitKey(key); kind {
 	case "config":
 		return s.scanAll(ctx)
 	case "d":
 		var d destinationRecord
 		found, err := engines.GetRecord(ctx, s.host.Store(), key, &d)
-		if err != nil || !found {
+		if err != nil {
 			return err
 		}
-		return s.scanDestination(ctx, &d)
+		if !found {
+			s.clients.dropAt(key)
+			return nil
+		}
+		if err := s.scanDestination(ctx, &d, func(*associationRecord) {}); err != nil {
+			return err
+		}
+		return s.finishPurge(ctx, &d)
 	case "a":
 		var a associationRecord
 		found, err := engines.GetRecord(ctx, s.host.Store(), key, &a)
@@ -220,64 +232,130 @@ func (s *Service) secretChanged(ctx context.Context, key storage.Key) error {
 	if !ok {
 		return nil
 	}
-	for _, a := range s.watching(key.Area()) {
-		if a.covers(name) {
-			s.queue.push(jobKey{a.NS, a.Destination, a.ID, name}, time.Now().Add(settle), false, nil)
+	for _, a := range s.concerned(key.Area(), name) {
+		s.queue.push(jobKey{a.NS, a.Destination, a.ID, name}, time.Now().Add(settle), false, nil)
+	}
+	return nil
+}
+
+// mountChanged looks at the associations of a mount, which may have another path.
+func (s *Service) mountChanged(ctx context.Context, uuid string) error {
+	s.mu.Lock()
+	var all []*associationRecord
+	if w := s.mounts[uuid]; w != nil {
+		all = slices.Collect(maps.Values(w.all))
+	}
+	s.mu.Unlock()
+	for _, a := range all {
+		if err := s.scanAssociation(ctx, a); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// watch has changes of an association's mount noticed.
+// watching are the associations of a mount.
+type watching struct {
+	all       map[string]*associationRecord            // by id
+	exact     map[string]map[string]*associationRecord // by secret, then id
+	selectors map[string]*associationRecord            // by id
+}
+
+// watch has changes of an association's secrets noticed.
 func (s *Service) watch(a *associationRecord) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.associations == nil {
-		s.associations = map[string]map[string]*associationRecord{}
-	}
-	if s.associations[a.MountUUID] == nil {
-		s.associations[a.MountUUID] = map[string]*associationRecord{}
+	w := s.mounts[a.MountUUID]
+	if w == nil {
+		w = &watching{map[string]*associationRecord{}, map[string]map[string]*associationRecord{}, map[string]*associationRecord{}}
+		if s.mounts == nil {
+			s.mounts = map[string]*watching{}
+		}
+		s.mounts[a.MountUUID] = w
 		s.publish()
 	}
-	s.associations[a.MountUUID][a.ID] = a
+	w.all[a.ID] = a
+	switch {
+	case a.Selector:
+		w.selectors[a.ID] = a
+	case w.exact[a.Secret] == nil:
+		w.exact[a.Secret] = map[string]*associationRecord{a.ID: a}
+	default:
+		w.exact[a.Secret][a.ID] = a
+	}
 }
 
 func (s *Service) unwatch(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for uuid, of := range s.associations {
-		if _, ok := of[id]; !ok {
+	for uuid, w := range s.mounts {
+		a := w.all[id]
+		if a == nil {
 			continue
 		}
-		if delete(of, id); len(of) == 0 {
-			delete(s.associations, uuid)
+		delete(w.all, id)
+		delete(w.selectors, id)
+		if delete(w.exact[a.Secret], id); len(w.exact[a.Secret]) == 0 {
+			delete(w.exact, a.Secret)
+		}
+		if len(w.all) == 0 {
+			delete(s.mounts, uuid)
 			s.publish()
 		}
 	}
 }
 
+// watched returns the ids of the associations that are watched.
+func (s *Service) watched() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []string
+	for _, w := range s.mounts {
+		all = slices.AppendSeq(all, maps.Keys(w.all))
+	}
+	return all
+}
+
+// associated is how many associations there are.
+func (s *Service) associated() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for _, w := range s.mounts {
+		n += len(w.all)
+	}
+	return n
+}
+
 func (s *Service) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.associations = nil
+	s.mounts, s.waiting = nil, nil
 	s.publish()
 }
 
 // publish tells the feed which mounts are of interest. It needs the lock.
 func (s *Service) publish() {
-	of := make(map[string]bool, len(s.associations))
-	for uuid := range s.associations {
+	of := make(map[string]bool, len(s.mounts))
+	for uuid := range s.mounts {
 		of[uuid] = true
 	}
 	s.interest.Store(&of)
 }
 
-func (s *Service) watching(uuid string) []*associationRecord {
+// concerned returns the associations that a secret belongs to.
+func (s *Service) concerned(uuid, secret string) []*associationRecord {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var all []*associationRecord
-	for _, a := range s.associations[uuid] {
-		all = append(all, a)
+	w := s.mounts[uuid]
+	if w == nil {
+		return nil
+	}
+	all := slices.Collect(maps.Values(w.exact[secret]))
+	for _, a := range w.selectors {
+		if a.covers(secret) {
+			all = append(all, a)
+		}
 	}
 	return all
 }
@@ -355,12 +433,22 @@ func failure(err error) outcome {
 	if !errors.As(err, &e) {
 		return outcome{Status: InternalError, Code: "internal", Cause: "the server could not do its part; its log says why"}
 	}
-	o := outcome{Status: ExternalError, Code: e.Code, Cause: e.Text}
-	switch e.Class {
-	case destination.Client:
+	o := outcome{Status: ExternalError, Code: e.Code, Cause: shortened(e.Text)}
+	switch {
+	case e.Code == destination.Exists || e.Code == destination.Changed: // it is looked at again
+	case e.Class == destination.Client:
 		o.Status = ClientError
-	case destination.Internal:
+	case e.Class == destination.Internal:
 		o.Status = InternalError
 	}
 	return o
+}
+
+// shortened keeps causes to what can be stored once for each name.
+func shortened(text string) string {
+	const most = 400
+	if len(text) > most {
+		return strings.ToValidUTF8(text[:most], "") + "…"
+	}
+	return text
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 
@@ -73,7 +74,11 @@ func (s *Service) markOf(ctx context.Context, a *associationRecord) (string, err
 
 // configOf returns the configuration of a destination.
 func (s *Service) configOf(d *destinationRecord) (destination.Config, error) {
-	c := s.types[d.Type].New()
+	kind, ok := s.types[d.Type]
+	if !ok {
+		return nil, fmt.Errorf("destinations of type %s are unknown to this version", d.Type)
+	}
+	c := kind.New()
 	return c, decodeConfig(d.Config, c)
 }
 

@@ -1,0 +1,138 @@
+package secretsync
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// A name at a place belongs to one link at most, of all destinations that write there. Who owns it says a claim, which is made
+// in the transaction that stores what is about to be written, and dropped in the one that stores that it is gone.
+
+// takenReason begins the reasons of conflicts with another association, and codeTaken is their code.
+const (
+	takenReason = "the name belongs to the secret "
+	codeTaken   = "name_taken"
+)
+
+// claim takes a name for the link, or makes the step a conflict.
+func (s *Service) claim(ctx context.Context, tx *storage.Txn, t *target, place string, st *step) error {
+	key := claimKey(t.dest.Type, place, fold(t.kind.Rules, st.Name))
+	var c claim
+	found, err := engines.GetRecord(ctx, tx, key, &c)
+	if err != nil {
+		return err
+	}
+	size := 0
+	if st.wanted != nil {
+		size = len(st.wanted.Value)
+	}
+	ours := found && c.of(&t.dest, &t.assoc, t.key.Secret)
+	if found && !ours {
+		stands, err := c.stands(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if stands {
+			st.action = action{Do: actConflict, Reason: fmt.Sprintf(takenReason+"%q, which is synced by the destination %s/%s: choose another secret_name_template", c.Secret, c.Type, c.Name)}
+			s.await(key, t.key)
+			return nil
+		}
+	}
+	if ours && c.Bytes == size {
+		return nil
+	}
+	st.claimed = st.claimed || !ours
+	c = claim{NS: t.key.NS, Destination: t.dest.ID, Association: t.assoc.ID, Secret: t.key.Secret, Type: t.dest.Type, Name: t.dest.Name, Bytes: size}
+	return engines.PutRecord(tx, key, &c)
+}
+
+// stands reports whether who has made the claim is still there. One whose destination was forgotten in the middle is not.
+func (c *claim) stands(ctx context.Context, g engines.Getter) (bool, error) {
+	var d destinationRecord
+	if _, err := getDestination(ctx, g, destinationKey(c.NS, c.Type, c.Name), &d); err != nil || d.ID != c.Destination {
+		return false, err
+	}
+	return engines.GetRecord(ctx, g, associationKey(c.NS, c.Destination, c.Association), new(associationRecord))
+}
+
+// unclaim gives a name back, if it is the link's.
+func (t *target) unclaim(ctx context.Context, tx *storage.Txn, key storage.Key) error {
+	var c claim
+	found, err := engines.GetRecord(ctx, tx, key, &c)
+	if err != nil || !found || !c.of(&t.dest, &t.assoc, t.key.Secret) {
+		return err
+	}
+	tx.Delete(key)
+	return nil
+}
+
+// await remembers who waits for a name.
+func (s *Service) await(name storage.Key, who jobKey) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.waiting == nil {
+		s.waiting = map[storage.Key]map[jobKey]bool{}
+	}
+	if s.waiting[name] == nil {
+		s.waiting[name] = map[jobKey]bool{}
+	}
+	s.waiting[name][who] = true
+}
+
+// freed has whoever waits for a name try again.
+func (s *Service) freed(names ...storage.Key) {
+	s.mu.Lock()
+	var who []jobKey
+	for _, name := range names {
+		who = slices.AppendSeq(who, maps.Keys(s.waiting[name]))
+		delete(s.waiting, name)
+	}
+	s.mu.Unlock()
+	for _, key := range who {
+		s.queue.push(key, time.Now(), false, nil)
+	}
+}
+
+// makeRoom refuses what the place has no room for, as far as we know: names of somebody else do not count.
+func (s *Service) makeRoom(ctx context.Context, t *target, steps []step) error {
+	rules := t.kind.Rules
+	if rules.MaxNames == 0 && rules.MaxTotal == 0 {
+		return nil
+	}
+	place, err := s.place(&t.dest)
+	if err != nil {
+		return err
+	}
+	names, bytes := 0, 0
+	err = scan(ctx, s.host.Store(), area(rootNS, "c/"+short(t.dest.Type, place)+"/"), func(_ storage.Key, c *claim) bool {
+		if !c.of(&t.dest, &t.assoc, t.key.Secret) {
+			names++
+			bytes += c.Bytes
+		}
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	for i := range steps {
+		st := &steps[i]
+		if st.wanted == nil {
+			continue
+		}
+		names++
+		bytes += len(st.wanted.Value)
+		switch {
+		case rules.MaxNames > 0 && names > rules.MaxNames && !st.Owned:
+			st.action, st.wanted = action{Do: actRefuse, Reason: fmt.Sprintf("the destination has room for %d names, and all are in use by secret sync", rules.MaxNames)}, nil
+		case rules.MaxTotal > 0 && bytes > rules.MaxTotal:
+			st.action, st.wanted = action{Do: actRefuse, Reason: fmt.Sprintf("all values together would be %d bytes, the destination takes %d at most", bytes, rules.MaxTotal)}, nil
+		}
+	}
+	return nil
+}

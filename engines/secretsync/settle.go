@@ -1,0 +1,237 @@
+package secretsync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// result is what came of an attempt.
+type result struct {
+	outcome
+	items   []item
+	did     string
+	after   time.Duration   // how long the destination wants to be left alone
+	left    []string        // names that are free again
+	adopted map[string]bool // names whose adoption is done with; folded
+}
+
+// noted stores that a new version of the secret changes nothing at the destination.
+func (s *Service) noted(ctx context.Context, t *target) (time.Time, error) {
+	l := t.link
+	if l.Version == t.secret.Version && l.VersionAt.Equal(t.secret.CreatedAt) && l.Live == t.secret.Live && l.Mount == t.mount.Path {
+		return t.ends(), nil
+	}
+	t.see(&l)
+	l.NextRetry = time.Time{}
+	_, err := storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
+		if err := t.stillThere(ctx, tx); err != nil {
+			return err
+		}
+		return t.putLink(ctx, tx, &l, nil)
+	})
+	return t.ends(), err
+}
+
+// see notes what of the secret was looked at.
+func (t *target) see(l *link) {
+	l.Version, l.VersionAt, l.Live, l.Rules = t.secret.Version, t.secret.CreatedAt, t.secret.Live, t.assoc.rules()
+	if t.mount != nil {
+		l.Mount = t.mount.Path
+	}
+}
+
+// ends is when the secret will count as deleted by itself; zero: never.
+func (t *target) ends() time.Time {
+	if t.secret.Live && t.secret.DeletedAt.After(time.Now()) {
+		return t.secret.DeletedAt
+	}
+	return time.Time{}
+}
+
+// stopped stores why a secret could not be synced at all.
+func (s *Service) stopped(ctx context.Context, t *target, why error) (time.Time, error) {
+	if ctx.Err() != nil {
+		return time.Time{}, ctx.Err()
+	}
+	var e *destination.Error
+	if !errors.As(why, &e) {
+		s.log.Warn("a secret could not be synced", "association", t.assoc.ID, "err", why)
+	}
+	r := result{outcome: failure(why), items: slices.Clone(t.link.Items), after: retryAfter(why)}
+	for i := range r.items {
+		r.items[i].outcome = r.outcome
+	}
+	return s.store(ctx, t, r)
+}
+
+// settled stores what came of the steps, and gives back names that are not needed any more.
+func (s *Service) settled(ctx context.Context, t *target, steps []step) (time.Time, error) {
+	r := result{adopted: map[string]bool{}}
+	now := time.Now()
+	did := map[string]int{}
+	for _, name := range t.link.Adopt {
+		r.adopted[name] = true // unless there is still something to do
+	}
+	for i := range steps {
+		st := &steps[i]
+		switch {
+		case st.Do == actForget:
+			r.left = append(r.left, st.Name)
+			if st.deleted {
+				did["deleted"]++
+			} else if st.Owned {
+				did["left"]++
+			}
+			continue
+		case st.Status == Synced && st.writes():
+			did[past[st.Do]]++
+		case st.Status == Conflict && st.before.Status != Conflict:
+			s.counts.conflicts.Add(1)
+		}
+		if st.wanted != nil && st.Status != Synced && !st.taken() {
+			delete(r.adopted, fold(t.kind.Rules, st.Name))
+		}
+		if st.outcome != st.before.outcome || !st.WrittenAt.Equal(st.before.WrittenAt) {
+			st.item.UpdatedAt = now
+		}
+		r.after = max(r.after, st.after)
+		r.items = append(r.items, st.item)
+	}
+	r.outcome, r.did = summary(r.items, t.secret.Live), said(did)
+	return s.store(ctx, t, r)
+}
+
+// past are the words of histories.
+var past = map[string]string{actCreate: "created", actUpdate: "updated", actRecover: "recovered", actAdopt: "adopted"}
+
+func said(did map[string]int) string {
+	var parts []string
+	for _, what := range slices.Sorted(maps.Keys(did)) {
+		parts = append(parts, fmt.Sprintf("%s %d", what, did[what]))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// worse orders statuses, the worst last.
+var worse = []string{Synced, Unsynced, Unsyncing, Pending, ExternalError, Conflict, ClientError, InternalError}
+
+// summary is the status of a secret, from those of its names.
+func summary(items []item, live bool) outcome {
+	if len(items) == 0 {
+		if live {
+			return outcome{Status: Synced, Code: "empty", Cause: "the secret has no keys that are chosen"}
+		}
+		return outcome{Status: Unsynced, Code: "no_version", Cause: "the secret has no live version"}
+	}
+	total := items[0].outcome
+	for _, it := range items[1:] {
+		if slices.Index(worse, it.Status) > slices.Index(worse, total.Status) {
+			total = it.outcome
+		}
+	}
+	return total
+}
+
+func retryAfter(err error) time.Duration {
+	var e *destination.Error
+	if errors.As(err, &e) {
+		return e.RetryAfter
+	}
+	return 0
+}
+
+// store stores how an attempt ended, and gives up the claims of names. A link that nothing is left of goes when its association,
+// or its secret, is gone; and with the last one the association.
+func (s *Service) store(ctx context.Context, t *target, r result) (time.Time, error) {
+	place, err := s.place(&t.dest)
+	if err != nil {
+		return time.Time{}, err
+	}
+	now := time.Now()
+	l := t.link
+	if l.outcome != r.outcome || r.did != "" {
+		l.UpdatedAt = now
+		l.History = append(slices.Clone(l.History), event{At: now, Version: t.secret.Version, Done: r.did, outcome: r.outcome})
+		l.History = l.History[max(0, len(l.History)-maxHistory):]
+	}
+	l.outcome, l.Items, l.LastAttempt = r.outcome, r.items, now
+	t.see(&l)
+	right := r.Status == Synced || r.Status == Unsynced
+	if right {
+		l.Attempts, l.NextRetry, l.LastSuccess = 0, time.Time{}, now
+	} else {
+		l.Attempts++
+		l.NextRetry = now.Add(max(r.after, backoff(r.outcome, l.Attempts)))
+		s.counts.failed.Add(1)
+	}
+	free := make([]storage.Key, len(r.left))
+	for i, name := range r.left {
+		free[i] = claimKey(t.dest.Type, place, fold(t.kind.Rules, name))
+	}
+	over := t.assoc.ending() && len(r.items) == 0
+	_, err = storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
+		if err := t.stillThere(ctx, tx); err != nil {
+			return err
+		}
+		for _, key := range free {
+			if err := t.unclaim(ctx, tx, key); err != nil {
+				return err
+			}
+		}
+		switch {
+		case over:
+			tx.Delete(t.linkKey())
+			return s.dropIfLast(ctx, tx, t)
+		case right && t.vanished() && len(r.items) == 0:
+			tx.Delete(t.linkKey())
+			return nil
+		}
+		return t.putLink(ctx, tx, &l, r.adopted)
+	})
+	if err != nil {
+		return time.Time{}, err
+	}
+	s.freed(free...)
+	switch {
+	case over && t.assoc.Selector && t.key.Secret != "": // whoever of several was the last may not have known it
+		s.queue.push(jobKey{t.key.NS, t.key.Destination, t.key.Association, ""}, now.Add(settle), false, nil)
+		return time.Time{}, nil
+	case !over && !right:
+		return l.NextRetry, nil
+	}
+	return t.ends(), nil
+}
+
+// dropIfLast deletes an association that is being removed with its last link.
+func (s *Service) dropIfLast(ctx context.Context, tx *storage.Txn, t *target) error {
+	links, err := s.host.Store().Scan(ctx, linkKey(t.key.NS, t.key.Destination, t.key.Association, ""), "", 2)
+	if err != nil {
+		return err
+	}
+	for _, e := range links {
+		if e.Key != t.linkKey() {
+			return nil
+		}
+	}
+	tx.Delete(t.assoc.key())
+	return nil
+}
+
+// backoff is how long to wait before the next attempt: soon where it may pass, longer where somebody has to do something.
+func backoff(o outcome, attempts int) time.Duration {
+	first, longest := 5*time.Second, 5*time.Minute
+	if o.Status == ClientError || o.Status == Conflict {
+		first, longest = time.Minute, time.Hour
+	}
+	d := min(first<<min(attempts-1, 16), longest)
+	return d/2 + rand.N(d/2+1) //nolint:gosec // jitter, not a secret
+}

@@ -1,0 +1,292 @@
+package secretsync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/render"
+)
+
+// step is one name with what is to be done about it.
+type step struct {
+	action
+	item    // what the ledger says, or will say
+	wanted  *wanted
+	found   destination.Found
+	tags    map[string]string
+	tagged  string        // tagsPrint of tags
+	refresh bool          // look at the destination in any case
+	known   bool          // the ledger was believed: nothing was asked of the destination
+	claimed bool          // the name was not claimed before
+	deleted bool          // it was there, and was deleted
+	before  item          // what the ledger has said
+	after   time.Duration // how long the destination wants to be left alone
+}
+
+// steps returns what there is to do: first what should be there, then what else the ledger has.
+func (t *target) steps(want []render.Item, refresh bool) []step {
+	rules := t.kind.Rules
+	var steps []step
+	named := map[string]bool{}
+	tagged := tagsPrint(t.dest.CustomTags)
+	for _, w := range want {
+		st := step{item: item{Name: w.Name, Key: w.Key}, tags: t.dest.CustomTags, tagged: tagged, refresh: refresh}
+		if had := t.link.item(w.Name, rules); had != nil && !named[fold(rules, w.Name)] {
+			st.item, st.before = *had, *had
+			st.item.Key = w.Key
+		}
+		if w.Name != "" {
+			named[fold(rules, w.Name)] = true
+		}
+		if w.Problem != "" {
+			st.action = action{Do: actRefuse, Reason: w.Problem}
+		} else {
+			st.wanted = &wanted{Value: w.Value, Print: t.dest.print(w.Value)}
+		}
+		steps = append(steps, st)
+	}
+	for _, had := range t.link.Items {
+		if !named[fold(rules, had.Name)] {
+			steps = append(steps, step{item: had, before: had})
+		}
+	}
+	return steps
+}
+
+// plan looks at the destination and decides. It changes nothing.
+func (s *Service) plan(ctx context.Context, t *target, dest destination.Destination, want []render.Item, refresh bool) ([]step, error) {
+	steps := t.steps(want, refresh)
+	if err := s.makeRoom(ctx, t, steps); err != nil {
+		return nil, err
+	}
+	for i := range steps {
+		if err := s.decideStep(ctx, t, dest, &steps[i]); err != nil {
+			return steps, err
+		}
+	}
+	return steps, nil
+}
+
+// decideStep looks at one name and decides.
+func (s *Service) decideStep(ctx context.Context, t *target, dest destination.Destination, st *step) error {
+	v := view{
+		Want: st.wanted, Mark: t.mark, Marks: t.kind.Rules.Marks, Repair: t.assoc.Drift == driftRepair,
+		Adopt:  slices.Contains(t.link.Adopt, fold(t.kind.Rules, st.Name)),
+		Retain: t.assoc.Retain || t.assoc.Deletion == retainThere,
+	}
+	if st.before.Name != "" {
+		v.Had = &st.before
+	}
+	switch {
+	case st.Do == actRefuse:
+		return nil
+	case v.Want == nil && !st.Owned && st.Intent == nil:
+		st.action = action{Do: actForget, Reason: "was never written"}
+		return nil
+	case v.Want == nil && v.Retain:
+		st.action = v.decideGone() // whatever is there
+		return nil
+	case v.Want != nil && !st.refresh && st.stands(v.Want.Print, st.tagged):
+		st.action, st.known = action{Do: actNone, Reason: "is as it should be", Ours: true}, true
+		return nil
+	}
+	for {
+		var err error
+		if st.found, err = dest.Read(ctx, st.Name); err != nil {
+			return err
+		}
+		v.Found, v.Now = st.found, time.Now()
+		st.action = v.decide()
+		soon := v.shows().Sub(v.Now)
+		if st.Do != actWait || soon > settling {
+			break
+		}
+		if !wait(ctx, soon) {
+			return ctx.Err()
+		}
+	}
+	if st.Do == actNone && v.Want != nil && st.Tagged != st.tagged {
+		st.action = action{Do: actUpdate, Reason: "has other tags", Ours: true}
+	}
+	return nil
+}
+
+// tagsPrint stands for tags with their values.
+func tagsPrint(tags map[string]string) string {
+	if len(tags) == 0 {
+		return ""
+	}
+	var all []string
+	for _, key := range slices.Sorted(maps.Keys(tags)) {
+		all = append(all, key, tags[key])
+	}
+	return short(all...)
+}
+
+// item returns what a link says of a name, or nil.
+func (l *link) item(name string, r destination.Rules) *item {
+	for i := range l.Items {
+		if fold(r, l.Items[i].Name) == fold(r, name) {
+			return &l.Items[i]
+		}
+	}
+	return nil
+}
+
+func fold(r destination.Rules, name string) string {
+	if r.Fold == nil {
+		return name
+	}
+	return r.Fold(name)
+}
+
+// writes reports whether the step writes a value.
+func (st *step) writes() bool {
+	switch st.Do {
+	case actCreate, actUpdate, actRecover, actAdopt:
+		return true
+	}
+	return false
+}
+
+// needsClaim reports whether the name is to be ours.
+func (st *step) needsClaim() bool {
+	return st.writes() || st.Do == actNone && !st.known
+}
+
+// intend notes what is about to be done.
+func (st *step) intend() {
+	if st.Ours && !st.known && st.found.State != destination.Absent {
+		if st.Print != nil && (st.ID != st.found.ID || st.Version != st.found.Version) {
+			st.Print = nil // who knows what is there
+		}
+		st.Owned, st.ID, st.Version = true, st.found.ID, st.found.Version
+	}
+	if st.writes() {
+		st.Intent = &intent{At: time.Now(), Create: st.found.State == destination.Absent}
+	}
+}
+
+// itemsOf is what a link says of its names while some of the steps are done.
+func itemsOf(steps []step) []item {
+	var items []item
+	for i := range steps {
+		st := &steps[i]
+		if st.Do == actForget && (st.deleted || !st.Owned && st.Intent == nil) {
+			continue
+		}
+		if st.Status == "" {
+			st.outcome = outcome{Status: Pending}
+		}
+		items = append(items, st.item)
+	}
+	return items
+}
+
+// carryOut does what was decided about one name.
+func (s *Service) carryOut(ctx context.Context, t *target, dest destination.Destination, st *step) {
+	switch st.Do {
+	case actRefuse:
+		st.outcome = outcome{Status: ClientError, Code: "limit", Cause: st.Reason}
+	case actConflict:
+		code := "conflict"
+		if st.taken() {
+			code = codeTaken
+		}
+		st.outcome = outcome{Status: Conflict, Code: code, Cause: st.Reason}
+	case actNone:
+		if !st.known && st.wanted != nil {
+			st.done(destination.Held{ID: st.found.ID, Version: st.found.Version})
+		}
+	case actWait:
+		st.outcome = outcome{Status: Unsyncing, Code: "waits", Cause: "it " + st.Reason}
+	case actDelete:
+		if err := dest.Delete(ctx, st.found); err != nil {
+			st.fails(err)
+			return
+		}
+		s.counts.deleted.Add(1)
+		st.Do, st.deleted = actForget, true
+	case actCreate, actUpdate, actRecover, actAdopt:
+		s.write(ctx, t, dest, st)
+	}
+}
+
+// write writes one name.
+func (s *Service) write(ctx context.Context, t *target, dest destination.Destination, st *step) {
+	it := destination.Item{
+		Name: st.Name, Value: st.wanted.Value, Mark: t.mark, Tags: st.tags,
+		Token: short(t.mark, st.Name, fmt.Sprint(t.secret.Version, t.secret.CreatedAt.UnixNano()), string(st.wanted.Print), st.found.Version, st.tagged),
+	}
+	for _, tag := range st.item.Tags {
+		if _, still := st.tags[tag]; !still {
+			it.OldTags = append(it.OldTags, tag)
+		}
+	}
+	held, err := dest.Write(ctx, it, st.found)
+	if err != nil {
+		st.fails(err)
+		var e *destination.Error
+		if errors.As(err, &e) && !e.Unknown {
+			st.Intent = st.before.Intent // of which nobody knows yet how it ended
+		}
+		return
+	}
+	s.counts.written.Add(1)
+	st.item.Tags, st.item.Tagged, st.WrittenAt = slices.Sorted(maps.Keys(st.tags)), st.tagged, time.Now()
+	st.done(held)
+}
+
+// done notes that a name is right.
+func (st *step) done(h destination.Held) {
+	st.Owned, st.ID, st.Version, st.Print, st.Intent, st.Drift = true, h.ID, h.Version, st.wanted.Print, nil, ""
+	st.outcome = outcome{Status: Synced}
+}
+
+// fails notes why the name is not as it should be.
+func (st *step) fails(err error) {
+	st.action = action{} // nothing more is done about it
+	st.outcome, st.after = failure(err), retryAfter(err)
+}
+
+// mayGo holds a deletion back until what replaces the name is certainly there.
+func (s *Service) mayGo(ctx context.Context, t *target, dest destination.Destination, all []step, st *step) {
+	for i := range all {
+		by := &all[i]
+		if by.wanted == nil && by.Do != actRefuse || !by.replaces(st) {
+			continue
+		}
+		if by.Status != Synced {
+			st.action = action{Do: actWait, Reason: fmt.Sprintf("is deleted when %q, which replaces it, is right", by.Name)}
+			return
+		}
+		if !by.writes() || by.known {
+			continue
+		}
+		f, err := dest.Read(ctx, by.Name)
+		switch {
+		case err != nil:
+			st.fails(err)
+			return
+		case f.State != destination.Present || f.Version != by.Version || f.ID != by.ID:
+			st.action = action{Do: actWait, Reason: fmt.Sprintf("is deleted when the destination shows %q, which replaces it", by.Name)}
+			return
+		}
+		by.known = true // seen with own eyes
+	}
+}
+
+// replaces reports whether a step's name holds what another name has held: the same key, or the whole secret for its keys, or
+// the other way round.
+func (st *step) replaces(old *step) bool {
+	return st.Key == old.Key || (st.Key == "") != (old.Key == "")
+}
+
+// taken reports whether a conflict is one with another association.
+func (st *step) taken() bool { return strings.HasPrefix(st.Reason, takenReason) }
