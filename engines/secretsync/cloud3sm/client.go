@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
 
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
@@ -266,6 +267,10 @@ func call[R any](ctx context.Context, p *place, o op, do func(context.Context) (
 	r, err := do(ctx)
 	if err == nil {
 		return r, nil
+	}
+	// The service may notice the end of the time a moment before the context does.
+	if end, _ := ctx.Deadline(); status.Code(err) == codes.DeadlineExceeded && !time.Now().Before(end) {
+		<-ctx.Done()
 	}
 	f := failure{op: o, err: err, sent: t.sent.Load(), answered: t.answered.Load(), token: token, dial: p.dialled.last.Load()}
 	if f.answered && f.code() == codes.Unauthenticated {

@@ -12,6 +12,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -104,10 +105,13 @@ func TestErrorsTellNothing(t *testing.T) {
 	s := cloud3smtest.New(t)
 	d := open(t, s, configured(nil))
 	write(t, d, item("one", "before"))
+	var mu sync.Mutex
 	var sent []string
 	echo := func(ctx context.Context, req any) error {
 		md, _ := metadata.FromIncomingContext(ctx)
 		text := md.Get("authorization")[0]
+		mu.Lock()
+		defer mu.Unlock()
 		sent = append(sent, strings.TrimPrefix(text, "Bearer "))
 		return status.Errorf(codes.InvalidArgument, "%v with %s", req, text)
 	}
