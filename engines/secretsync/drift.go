@@ -17,6 +17,7 @@ const (
 
 // drifted is a finding.
 type drifted struct {
+	Mount  string `json:"mount"`
 	Secret string `json:"secret_name"`
 	Key    string `json:"sub_key"`
 	Name   string `json:"external_name"`
@@ -80,7 +81,7 @@ func (s *Service) scanDrift(ctx context.Context, d *destinationRecord) (found []
 				if a.Drift == driftRepair {
 					done = "repaired"
 				}
-				found = append(found, drifted{Secret: l.Secret, Key: it.Key, Name: it.Name, Drift: drift, Done: done})
+				found = append(found, drifted{Mount: a.MountPath, Secret: l.Secret, Key: it.Key, Name: it.Name, Drift: drift, Done: done})
 			}
 		}
 		if differs {

@@ -127,14 +127,16 @@ type associationRecord struct {
 	// Secret is the name of the secret, or with Selector the prefix of names, "" for the whole mount.
 	Secret   string `json:"secret"`
 	Selector bool   `json:"selector,omitempty"`
-	// What the destination said when the association was set.
-	Granularity string   `json:"granularity"`
-	Template    string   `json:"secret_name_template"`
-	ValueFormat string   `json:"value_format,omitempty"`
-	Include     []string `json:"include,omitempty"`
-	Exclude     []string `json:"exclude,omitempty"`
-	Deletion    string   `json:"deletion"`
-	Drift       string   `json:"drift"`
+	// What the destination said when the association was set, unless it says so itself.
+	OwnGranularity bool     `json:"own_granularity,omitempty"`
+	OwnTemplate    bool     `json:"own_template,omitempty"`
+	Granularity    string   `json:"granularity"`
+	Template       string   `json:"secret_name_template"`
+	ValueFormat    string   `json:"value_format,omitempty"`
+	Include        []string `json:"include,omitempty"`
+	Exclude        []string `json:"exclude,omitempty"`
+	Deletion       string   `json:"deletion"`
+	Drift          string   `json:"drift"`
 	// Owner is who set it, and must be able to read the secret for as long as it is synced.
 	Owner     engines.Principal `json:"owner"`
 	Paused    bool              `json:"paused,omitempty"`

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/storage"
@@ -56,6 +57,7 @@ type chosen struct {
 	source   engines.SecretSource
 	secret   string
 	selector bool
+	came     func(field string) bool // with the request
 }
 
 func (c *chosen) id() string { return associationID(c.dest.ID, c.mount.UUID, c.secret, c.selector) }
@@ -64,6 +66,16 @@ func (c *chosen) key() storage.Key { return associationKey(c.dest.NS, c.dest.ID,
 
 // choose finds what a request names.
 func (s *Service) choose(ctx context.Context, req *engines.Request, in *secretIn) (*chosen, error) {
+	c, err := s.chooseName(ctx, req, in)
+	if err != nil {
+		return nil, err
+	}
+	c.mount, c.source, err = s.sourceAt(ctx, req.Mount.NamespaceID, in.Mount)
+	return c, err
+}
+
+// chooseName is choose without a look at the mount.
+func (s *Service) chooseName(ctx context.Context, req *engines.Request, in *secretIn) (*chosen, error) {
 	c := new(chosen)
 	var err error
 	if c.dest, err = s.get(ctx, s.host.Store(), req.Mount.NamespaceID, in.Type, in.Destination); err != nil {
@@ -81,30 +93,35 @@ func (s *Service) choose(ctx context.Context, req *engines.Request, in *secretIn
 		return nil, engines.Invalid(`fields "secret_name" and "secret_prefix" exclude each other`)
 	}
 	c.secret, c.selector = cmp.Or(name, in.Prefix), in.Prefix != ""
+	field := "secret_name"
+	switch {
+	case c.selector:
+		field = "secret_prefix"
+	case in.SecretName == "":
+		field = "name"
+	}
 	if in.Prefix == "*" {
 		c.secret = ""
 	}
 	if problem := checkSecretName(c.secret, c.selector); problem != "" {
-		return nil, engines.Invalid("%s", problem)
-	}
-	if c.mount, c.source, err = s.sourceAt(ctx, req.Mount.NamespaceID, in.Mount); err != nil {
-		return nil, err
+		return nil, engines.Invalid("field %q: %s", field, problem)
 	}
 	return c, nil
 }
 
+// checkSecretName returns why a name, or with selector a prefix, cannot be one of secrets.
 func checkSecretName(name string, selector bool) string {
 	switch {
 	case strings.HasPrefix(name, "/"):
-		return `field "secret_name": has a leading slash; leave it out`
+		return "has a leading slash; leave it out"
 	case strings.HasSuffix(name, "/") && !selector:
-		return `field "secret_name": ends in a slash, which is a folder: give the full path of a secret, or use secret_prefix for all below it`
-	case strings.Contains(name, "//") || strings.ContainsAny(name, "\x00") || len(name) > 512:
-		return `field "secret_name": is not the name of a secret`
+		return "ends in a slash, which is a folder: give the full path of a secret, or use secret_prefix for all below it"
+	case strings.Contains(name, "//") || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f || r == utf8.RuneError }):
+		return "is not the name of a secret"
 	}
 	for _, segment := range strings.Split(name, "/") {
 		if segment == "." || segment == ".." {
-			return `field "secret_name": is not the name of a secret`
+			return "is not the name of a secret"
 		}
 	}
 	return ""
@@ -117,7 +134,7 @@ func (s *Service) sourceAt(ctx context.Context, ns, path string) (*engines.Mount
 		return nil, nil, err
 	}
 	if m == nil {
-		return nil, nil, engines.Invalid(`field "mount": there is no mount at %q in this namespace`, path)
+		return nil, nil, engines.Invalid(`field "mount": there is no mount %q in this namespace of the primary cluster, whose secrets are synced`, path)
 	}
 	source, ok := m.Engine.(engines.SecretSource)
 	if !ok {
@@ -135,27 +152,21 @@ func (s *Service) setAssociation(ctx context.Context, req *engines.Request, in *
 	if err := s.checkReadable(ctx, req, c); err != nil {
 		return nil, err
 	}
-	a, err := s.build(req, c, in)
-	if err != nil {
-		return nil, err
-	}
+	a := s.build(req, c, in)
 	if err := s.putAssociation(ctx, c, a); err != nil {
 		return nil, err
 	}
 	s.watch(a)
-	var warnings []string
-	if c.selector {
-		err = s.scanAssociation(ctx, a)
-		warnings = append(warnings, "the secrets below the prefix are synced in the background: read the associations to see how far it is")
-	} else {
+	if !c.selector {
 		s.syncNow(ctx, jobKey{a.NS, a.Destination, a.ID, a.Secret})
+		return s.answerAssociations(ctx, c.dest, a)
 	}
-	if err != nil {
+	if err := s.scanAssociation(ctx, a); err != nil {
 		return nil, err
 	}
 	resp, err := s.answerAssociations(ctx, c.dest, a)
 	if err == nil {
-		resp.Warnings = warnings
+		resp.Warnings = []string{"the secrets below the prefix are synced in the background: read the associations to see how far it is"}
 	}
 	return resp, err
 }
@@ -184,33 +195,80 @@ func (s *Service) checkReadable(ctx context.Context, req *engines.Request, c *ch
 	return nil
 }
 
-// build makes the record of an association.
-func (s *Service) build(req *engines.Request, c *chosen, in *setIn) (*associationRecord, error) {
+// build makes the record of an association, as far as the request says.
+func (s *Service) build(req *engines.Request, c *chosen, in *setIn) *associationRecord {
 	now := time.Now().UTC()
-	rules := s.types[c.dest.Type].Rules
-	a := &associationRecord{
+	c.came = func(field string) bool { return req.Given(field) || req.Null(field) }
+	return &associationRecord{
 		ID: c.id(), Destination: c.dest.ID, Type: c.dest.Type, Name: c.dest.Name, NS: c.dest.NS,
 		MountUUID: c.mount.UUID, Accessor: c.mount.Accessor, MountPath: c.mount.Path, Secret: c.secret, Selector: c.selector,
-		Granularity: cmp.Or(in.Granularity, c.dest.Granularity, rules.Granularity), Template: cmp.Or(in.Template, c.dest.Template),
+		Granularity: in.Granularity, OwnGranularity: in.Granularity != "", Template: in.Template, OwnTemplate: in.Template != "",
 		ValueFormat: in.Format, Include: in.Include, Exclude: in.Exclude, Deletion: in.Deletion, Drift: in.Drift,
 		Owner: engines.PrincipalOf(req.Caller), CreatedAt: now, UpdatedAt: now,
+	}
+}
+
+// completed returns a record with what the request has left open. had is the association that there is, or nil: what that says
+// itself stays, so that refreshing it widens nothing; what it has from its destination is taken from there anew.
+func (s *Service) completed(c *chosen, a associationRecord, had *associationRecord) (*associationRecord, error) {
+	rules := s.types[c.dest.Type].Rules
+	if had != nil && had.ending() {
+		had = nil // it comes back as a new one
+	}
+	if had != nil {
+		a.CreatedAt, a.Paused = had.CreatedAt, had.Paused
+	}
+	if c.came == nil { // it says everything itself
+		return &a, nil
+	}
+	if had != nil {
+		a.keep(had, c.came)
+	}
+	if !a.OwnGranularity {
+		a.Granularity = cmp.Or(c.dest.Granularity, rules.Granularity)
+	}
+	if !a.OwnTemplate {
+		a.Template = c.dest.Template
 	}
 	if problems := a.plan(rules).Check(); len(problems) > 0 {
 		return nil, engines.Invalid("%s", strings.Join(problems, "; "))
 	}
-	return a, nil
+	return &a, nil
 }
 
-// putAssociation stores an association, and a link that says that it is pending, so that both are there for whoever reads them
-// next.
+// keep takes over what the association has said itself before and a request does not say anything of.
+func (a *associationRecord) keep(had *associationRecord, came func(field string) bool) {
+	if !came("granularity") && had.OwnGranularity {
+		a.Granularity, a.OwnGranularity = had.Granularity, true
+	}
+	if !came("secret_name_template") && had.OwnTemplate {
+		a.Template, a.OwnTemplate = had.Template, true
+	}
+	if !came("format") {
+		a.ValueFormat = had.ValueFormat
+	}
+	if !came("include") {
+		a.Include = had.Include
+	}
+	if !came("exclude") {
+		a.Exclude = had.Exclude
+	}
+	if !came("deletion_policy") {
+		a.Deletion = had.Deletion
+	}
+	if !came("drift_policy") {
+		a.Drift = had.Drift
+	}
+}
+
+// putAssociation completes and stores an association, and a link that says that it is pending, so that both are there for whoever
+// reads them next.
 func (s *Service) putAssociation(ctx context.Context, c *chosen, a *associationRecord) error {
 	config, err := s.config(ctx)
 	if err != nil {
 		return err
 	}
-	if n := s.associated(); n >= config.QueueCapacity {
-		return engines.Invalid("there are %d associations, and queue_capacity of sync/config allows %d", n, config.QueueCapacity)
-	}
+	var whole *associationRecord
 	_, err = storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
 		var d destinationRecord
 		if _, err := getDestination(ctx, tx, c.dest.key(), &d); err != nil {
@@ -222,22 +280,37 @@ func (s *Service) putAssociation(ctx context.Context, c *chosen, a *associationR
 		case !d.PurgeAt.IsZero():
 			return engines.Invalid("the destination is being purged")
 		}
-		var had associationRecord
-		found, err := engines.GetRecord(ctx, tx, a.key(), &had)
+		c.dest = &d
+		had, err := associationAt(ctx, tx, a.key())
 		if err != nil {
 			return err
 		}
-		if found {
-			a.CreatedAt, a.Paused = had.CreatedAt, had.Paused
+		if n := s.associated(); had == nil && n >= config.QueueCapacity {
+			return engines.Invalid("there are %d associations, and queue_capacity of sync/config allows %d", n, config.QueueCapacity)
+		}
+		if whole, err = s.completed(c, *a, had); err != nil {
+			return err
 		}
 		if !a.Selector {
-			if err := s.putPending(ctx, tx, a); err != nil {
+			if err := s.putPending(ctx, tx, whole); err != nil {
 				return err
 			}
 		}
-		return engines.PutRecord(tx, a.key(), a)
+		return engines.PutRecord(tx, a.key(), whole)
 	})
+	if err == nil {
+		*a = *whole
+	}
 	return err
+}
+
+// associationAt returns a stored association, nil if there is none.
+func associationAt(ctx context.Context, g engines.Getter, key storage.Key) (*associationRecord, error) {
+	a := new(associationRecord)
+	if found, err := engines.GetRecord(ctx, g, key, a); !found || err != nil {
+		return nil, err
+	}
+	return a, nil
 }
 
 // putPending stores a link for an association that has none.
@@ -273,58 +346,99 @@ type removeIn struct {
 	Retain bool `json:"retain" help:"Leave what was synced where it is."`
 }
 
-// removeAssociation has what was synced removed, and waits a while for it.
+// removeAssociation has what was synced removed, and waits a while for it. One that is not there, or whose mount is not, has been
+// removed.
 func (s *Service) removeAssociation(ctx context.Context, req *engines.Request, in *removeIn) (*engines.Response, error) {
-	c, err := s.choose(ctx, req, &in.secretIn)
+	c, err := s.chooseName(ctx, req, &in.secretIn)
 	if err != nil {
 		return nil, err
 	}
-	a := &associationRecord{}
-	found := false
-	_, err = storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
-		var err error
-		if found, err = engines.GetRecord(ctx, tx, c.key(), a); err != nil || !found {
-			return err
+	if err := s.chooseAssociated(ctx, req, c, in.Mount); err != nil {
+		return nil, err
+	}
+	a, err := s.markRemoving(ctx, c, in.Retain)
+	if err != nil {
+		return nil, err
+	}
+	if a == nil {
+		if over, err := s.selecting(ctx, c); err != nil {
+			return nil, err
+		} else if len(over) > 0 && !c.selector {
+			return nil, engines.Invalid("the secret is not associated by itself, but by the association with secret_prefix %q: remove that one", prefixShown(over[0]))
 		}
-		a.Removing, a.Retain, a.Paused, a.UpdatedAt = true, in.Retain, false, time.Now().UTC()
-		return engines.PutRecord(tx, a.key(), a)
-	})
-	if err != nil {
-		return nil, err
-	}
-	if !found {
-		return s.answerRemoved(c, true, nil)
+		return s.answerRemoved(c, nil), nil
 	}
 	if c.selector {
 		if err := s.scanAssociation(ctx, a); err != nil {
 			return nil, err
 		}
-		return s.answerRemoved(c, false, nil)
+		return s.answerRemoved(c, &link{}), nil
 	}
 	s.syncNow(ctx, jobKey{a.NS, a.Destination, a.ID, a.Secret})
 	var l link
 	left, err := engines.GetRecord(ctx, s.host.Store(), linkKey(a.NS, a.Destination, a.ID, a.Secret), &l)
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
+	case !left:
+		return s.answerRemoved(c, nil), nil
 	}
-	return s.answerRemoved(c, !left, &l)
+	return s.answerRemoved(c, &l), nil
 }
 
-// answerRemoved is what clients are told of an association that goes.
-func (s *Service) answerRemoved(c *chosen, gone bool, l *link) (*engines.Response, error) {
+func prefixShown(a *associationRecord) string { return cmp.Or(a.Secret, "*") }
+
+// chooseAssociated finds the mount of an association that is to be removed. It may be gone, or another one may be at its path.
+func (s *Service) chooseAssociated(ctx context.Context, req *engines.Request, c *chosen, path string) error {
+	var err error
+	c.mount, c.source, err = s.sourceAt(ctx, req.Mount.NamespaceID, path)
+	var e *engines.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	c.mount = &engines.Mounted{Mount: engines.Mount{Path: strings.TrimSuffix(path, "/") + "/", Accessor: path}}
+	return scan(ctx, s.host.Store(), area(c.dest.NS, "a/"+c.dest.ID+"/"), func(_ storage.Key, a *associationRecord) bool {
+		if a.Secret != c.secret || a.Selector != c.selector || a.MountPath != c.mount.Path && a.Accessor != path {
+			return true
+		}
+		c.mount.UUID, c.mount.Path, c.mount.Accessor = a.MountUUID, a.MountPath, a.Accessor
+		return false
+	})
+}
+
+// markRemoving notes that an association is to go, and returns it, nil if there is none.
+func (s *Service) markRemoving(ctx context.Context, c *chosen, retain bool) (a *associationRecord, err error) {
+	_, err = storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
+		if a, err = associationAt(ctx, tx, c.key()); err != nil || a == nil {
+			return err
+		}
+		a.Removing, a.Retain, a.Paused, a.UpdatedAt = true, retain, false, time.Now().UTC()
+		return engines.PutRecord(tx, a.key(), a)
+	})
+	return a, err
+}
+
+// answerRemoved is what clients are told of an association that goes: left is what there still is of it, nil if nothing is.
+func (s *Service) answerRemoved(c *chosen, left *link) *engines.Response {
 	entry := map[string]any{
 		"accessor": c.mount.Accessor, "mount": c.mount.Path, "secret_name": c.secret, "sub_key": "", "sync_status": Unsynced, "updated_at": time.Now().UTC(),
+	}
+	if c.selector {
+		entry["secret_prefix"] = cmp.Or(c.secret, "*")
 	}
 	resp := &engines.Response{Data: map[string]any{
 		"associated_secrets": map[string]any{c.mount.Accessor + "/" + c.secret: entry}, "store_name": c.dest.Name, "store_type": c.dest.Type,
 	}}
-	if gone {
-		return resp, nil
+	if left == nil {
+		return resp
 	}
 	entry["sync_status"] = Unsyncing
-	if l != nil && l.Cause != "" {
-		entry["cause"], entry["code"] = l.Cause, l.Code
+	if left.Cause != "" {
+		entry["cause"], entry["code"] = left.Cause, left.Code
 	}
 	resp.Warnings = []string{"what was synced is still being removed; the association goes when it is"}
-	return resp, nil
+	if c.dest.Paused {
+		resp.Warnings = []string{"syncing to the destination is paused: what was synced is removed when it is resumed"}
+	}
+	return resp
 }

@@ -2,6 +2,7 @@ package secretsync
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -30,51 +31,119 @@ func (s *Service) readAssociations(ctx context.Context, req *engines.Request, in
 	return s.answerAssociations(ctx, d, nil)
 }
 
+// report gathers what clients are told of secrets at a destination.
+type report struct {
+	s       *Service
+	d       *destinationRecord
+	halted  *outcome // why nothing is done; nil: it is
+	entries map[string]any
+	names   map[string][]string // of entries, by accessor and secret
+}
+
+func (s *Service) newReport(ctx context.Context, d *destinationRecord) (*report, error) {
+	r := &report{s: s, d: d, entries: map[string]any{}, names: map[string][]string{}}
+	c, err := s.config(ctx)
+	switch {
+	case d.Paused:
+		r.halted = &outcome{Status: Pending, Code: "paused", Cause: "syncing to the destination is paused"}
+	case c.Disabled:
+		r.halted = &outcome{Status: Pending, Code: "disabled", Cause: "secret sync is disabled in sync/config"}
+	}
+	return r, err
+}
+
+func (r *report) answer() *engines.Response {
+	return &engines.Response{Data: map[string]any{"associated_secrets": r.entries, "store_name": r.d.Name, "store_type": r.d.Type}}
+}
+
 // answerAssociations answers one association, or with nil all of a destination.
 func (s *Service) answerAssociations(ctx context.Context, d *destinationRecord, only *associationRecord) (*engines.Response, error) {
-	entries := map[string]any{}
-	var all []*associationRecord
-	err := scan(ctx, s.host.Store(), area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *associationRecord) bool {
-		if only == nil || a.ID == only.ID {
-			all = append(all, a)
-		}
-		return true
-	})
+	r, err := s.newReport(ctx, d)
 	if err != nil {
 		return nil, err
 	}
-	for _, a := range all {
-		m, err := s.host.MountOf(ctx, a.MountUUID)
-		if err != nil {
-			return nil, err
-		}
-		err = s.eachSecret(ctx, a, m, func(secret string, l *link) error {
-			if l == nil { // it is queued
-				l = &link{Secret: secret, outcome: outcome{Status: Pending}, UpdatedAt: a.UpdatedAt}
-			}
-			if secret != "" {
-				s.entries(ctx, d, a, l, entries)
-			}
-			return nil
+	all := []*associationRecord{only}
+	if only == nil {
+		all = nil
+		err = scan(ctx, s.host.Store(), area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *associationRecord) bool {
+			all = append(all, a)
+			return true
 		})
-		if err != nil {
-			return nil, err
+	}
+	// What a secret has of its own hides what it has by a prefix.
+	slices.SortStableFunc(all, func(a, b *associationRecord) int { return bit(b.Selector) - bit(a.Selector) })
+	for _, a := range all {
+		if err == nil {
+			err = r.addAssociation(ctx, a)
 		}
 	}
-	return &engines.Response{Data: map[string]any{"associated_secrets": entries, "store_name": d.Name, "store_type": d.Type}}, nil
+	if err != nil {
+		return nil, err
+	}
+	return r.answer(), nil
 }
 
-// entries adds what clients are told of a link: one entry, or one for each key.
-func (s *Service) entries(ctx context.Context, d *destinationRecord, a *associationRecord, l *link, into map[string]any) {
-	now := s.standing(ctx, d, a, l)
-	key := a.Accessor + "/" + l.Secret
-	byKey := a.plan(s.types[d.Type].Rules).Keys()
-	if !byKey || len(l.Items) == 0 {
-		e := s.entry(a, l, now)
-		if len(l.Items) > 0 {
-			e["external_name"], e["external_version"] = l.Items[0].Name, l.Items[0].Version
+func bit(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func (r *report) addAssociation(ctx context.Context, a *associationRecord) error {
+	m, err := r.s.host.MountOf(ctx, a.MountUUID)
+	if err != nil {
+		return err
+	}
+	return r.s.eachSecret(ctx, a, m, func(secret string, l *link) error {
+		if secret != "" {
+			r.add(ctx, a, m, secret, l)
 		}
-		into[key] = e
+		return nil
+	})
+}
+
+// answerSecret answers one secret.
+func (s *Service) answerSecret(ctx context.Context, l *linked) (*engines.Response, error) {
+	r, err := s.newReport(ctx, l.dest)
+	if err != nil {
+		return nil, err
+	}
+	now := new(link)
+	found, err := engines.GetRecord(ctx, s.host.Store(), linkKey(l.dest.NS, l.dest.ID, l.assoc.ID, l.secret), now)
+	if err != nil {
+		return nil, err
+	}
+	if !found {
+		now = nil
+	}
+	r.add(ctx, l.assoc, l.mount, l.secret, now)
+	return r.answer(), nil
+}
+
+// add adds what clients are told of a secret: one entry, or one for each key. m is nil if the mount is gone, and l if nothing was
+// begun.
+func (r *report) add(ctx context.Context, a *associationRecord, m *engines.Mounted, secret string, l *link) {
+	if l == nil { // it is queued, or will be
+		l = &link{Secret: secret, outcome: outcome{Status: Pending}, UpdatedAt: a.UpdatedAt}
+	}
+	now := r.standing(ctx, a, m, l)
+	key := a.Accessor + "/" + l.Secret
+	for _, name := range r.names[key] { // another association's
+		delete(r.entries, name)
+	}
+	r.names[key] = nil
+	put := func(name string, e entryData) {
+		r.names[key] = append(r.names[key], name)
+		r.entries[name] = map[string]any(e)
+	}
+	byKey := a.plan(r.s.types[r.d.Type].Rules).Keys()
+	if !byKey || len(l.Items) == 0 {
+		e := entry(a, m, l, now)
+		if len(l.Items) > 0 {
+			e.of(&l.Items[0])
+		}
+		put(key, e)
 		return
 	}
 	for i := range l.Items {
@@ -83,52 +152,67 @@ func (s *Service) entries(ctx context.Context, d *destinationRecord, a *associat
 		if now.Status != l.outcome.Status || o.Status == "" {
 			o = now
 		}
-		e := s.entry(a, l, o)
-		e["sub_key"], e["external_name"], e["external_version"] = it.Key, it.Name, it.Version
-		if it.Drift != "" {
-			e["drift"] = it.Drift
-		}
+		e := entry(a, m, l, o)
+		e.of(it)
+		e["sub_key"] = it.Key
 		name := it.Key
 		if name == "" {
 			name = it.Name
 		}
-		into[key+"/"+name] = e
+		put(key+"/"+name, e)
 	}
 }
 
 // standing is the status of a link as it is: what was stored, unless something has changed since.
-func (s *Service) standing(ctx context.Context, d *destinationRecord, a *associationRecord, l *link) outcome {
-	queued, running := s.queue.state(jobKey{a.NS, a.Destination, a.ID, l.Secret})
+func (r *report) standing(ctx context.Context, a *associationRecord, m *engines.Mounted, l *link) outcome {
+	halted := r.halted
+	if a.Paused && halted == nil {
+		halted = &outcome{Status: Pending, Code: "paused", Cause: "syncing of the association is paused"}
+	}
+	queued, running := r.s.queue.state(jobKey{a.NS, a.Destination, a.ID, l.Secret})
+	right := l.Status == Synced || l.Status == Unsynced
 	switch {
-	case a.Removing || a.Gone:
+	case a.ending():
 		o := l.outcome
+		if right || l.Status == Pending {
+			o = outcome{}
+		}
 		o.Status = Unsyncing
 		return o
 	case running:
 		return outcome{Status: "SYNCING"}
-	case d.Paused || a.Paused:
-		return outcome{Status: Pending, Code: "paused", Cause: "syncing is paused"}
-	case queued:
+	case queued && halted == nil:
 		return outcome{Status: Pending}
-	case l.Status != Synced && l.Status != Unsynced:
+	case !right && l.Status != Pending:
 		return l.outcome
-	}
-	m, err := s.host.MountOf(ctx, a.MountUUID)
-	if err != nil {
+	case right && !r.due(ctx, a, m, l):
 		return l.outcome
+	case halted != nil:
+		return *halted
 	}
-	if _, due, err := s.due(ctx, a, m, l.Secret, l); err == nil && due && l.NextRetry.IsZero() {
-		if secret, err := latest(ctx, m, l.Secret); err == nil && (secret.Version != l.Version || !secret.CreatedAt.Equal(l.VersionAt)) {
-			return outcome{Status: Pending}
-		}
-	}
-	return l.outcome
+	return outcome{Status: Pending}
 }
 
-// entry is what clients read of a secret.
-func (s *Service) entry(a *associationRecord, l *link, o outcome) map[string]any {
-	e := map[string]any{
-		"accessor": a.Accessor, "mount": a.MountPath, "secret_name": l.Secret, "sub_key": "", "sync_status": o.Status, "updated_at": l.UpdatedAt,
+// due reports whether something is to be done for a link that was right.
+func (r *report) due(ctx context.Context, a *associationRecord, m *engines.Mounted, l *link) bool {
+	at, due, err := r.s.due(ctx, a, m, l.Secret, l)
+	return err == nil && due && !at.After(time.Now())
+}
+
+// entryData is what clients read of a secret.
+type entryData map[string]any
+
+// of adds what there is of a name.
+func (e entryData) of(it *item) {
+	e["external_name"], e["external_version"] = it.Name, it.Version
+	if it.Drift != "" {
+		e["drift"] = it.Drift
+	}
+}
+
+func entry(a *associationRecord, m *engines.Mounted, l *link, o outcome) entryData {
+	e := entryData{
+		"accessor": a.Accessor, "mount": mountPath(a, m), "secret_name": l.Secret, "sub_key": "", "sync_status": o.Status, "updated_at": l.UpdatedAt,
 		"version": l.Version, "attempts": l.Attempts,
 	}
 	if o.Cause != "" {
@@ -140,22 +224,37 @@ func (s *Service) entry(a *associationRecord, l *link, o outcome) map[string]any
 		}
 	}
 	if a.Selector {
-		e["secret_prefix"] = a.Secret
+		e["secret_prefix"] = prefixShown(a)
 	}
 	return e
+}
+
+// mountPath is where the mount of an association is, or was.
+func mountPath(a *associationRecord, m *engines.Mounted) string {
+	if m == nil {
+		return a.MountPath
+	}
+	return m.Path
 }
 
 // listAssociations answers the secrets of all destinations of the namespace.
 func (s *Service) listAssociations(ctx context.Context, req *engines.Request, _ *none) (*engines.Response, error) {
 	info := map[string][]map[string]string{}
+	paths := map[string]string{} // of mounts, by uuid
 	links := 0
 	err := s.eachDestinationOf(ctx, req.Mount.NamespaceID, func(d *destinationRecord) error {
 		return s.eachLink(ctx, d, func(a *associationRecord, l *link) {
 			links++
-			key := strings.TrimSuffix(a.MountPath, "/") + "/" + l.Secret
-			if info[key] == nil {
-				info[key] = []map[string]string{{"mount": strings.TrimSuffix(a.MountPath, "/"), "secret_path": l.Secret}}
+			path, ok := paths[a.MountUUID]
+			if !ok {
+				m, err := s.host.MountOf(ctx, a.MountUUID)
+				if err != nil {
+					m = nil
+				}
+				path = strings.TrimSuffix(mountPath(a, m), "/")
+				paths[a.MountUUID] = path
 			}
+			info[path+"/"+l.Secret] = []map[string]string{{"mount": path, "secret_path": l.Secret}}
 		})
 	})
 	if err != nil {
@@ -164,12 +263,9 @@ func (s *Service) listAssociations(ctx context.Context, req *engines.Request, _ 
 	if links == 0 {
 		return nil, engines.NotFound("")
 	}
-	keys := make([]string, 0, len(info))
-	for key := range info {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return &engines.Response{Data: map[string]any{"keys": keys, "key_info": info, "total_associations": links, "total_secrets": len(info)}}, nil
+	return &engines.Response{Data: map[string]any{
+		"keys": slices.Sorted(maps.Keys(info)), "key_info": info, "total_associations": links, "total_secrets": len(info),
+	}}, nil
 }
 
 // eachLink goes through the links of a destination.
@@ -199,35 +295,42 @@ type mountSecretIn struct {
 
 // destinationsOf answers where a secret is synced to.
 func (s *Service) destinationsOf(ctx context.Context, req *engines.Request, in *mountSecretIn) (*engines.Response, error) {
-	m, _, err := s.sourceAt(ctx, req.Mount.NamespaceID, in.Mount)
+	m, secret, err := s.secretAt(ctx, req, in)
 	if err != nil {
 		return nil, err
 	}
 	to := map[string]any{}
 	err = s.eachDestinationOf(ctx, req.Mount.NamespaceID, func(d *destinationRecord) error {
-		var links []func()
-		err := s.eachLink(ctx, d, func(a *associationRecord, l *link) {
-			if a.MountUUID != m.UUID || l.Secret != in.SecretName {
-				return
-			}
-			links = append(links, func() {
-				all := map[string]any{}
-				s.entries(ctx, d, a, l, all)
-				for key, e := range all {
-					entry := e.(map[string]any)
-					entry["type"], entry["name"] = d.Type, d.Name
-					name := d.Type + "/" + d.Name
-					if sub := strings.TrimPrefix(key, a.Accessor+"/"+l.Secret); sub != "" {
-						name += sub
-					}
-					to[name] = entry
-				}
-			})
-		})
-		for _, add := range links {
-			add()
+		c := &chosen{dest: d, mount: m, secret: secret}
+		own, err := associationAt(ctx, s.host.Store(), c.key())
+		if err != nil {
+			return err
 		}
-		return err
+		all := []*associationRecord{own}
+		if own == nil {
+			if all, err = s.selecting(ctx, c); err != nil || len(all) == 0 {
+				return err
+			}
+		}
+		l, err := s.linkedAs(ctx, c)
+		if err != nil {
+			return err
+		}
+		if l.link == nil {
+			if now, err := latest(ctx, m, secret); err != nil || now.Version == 0 {
+				return err
+			}
+		}
+		resp, err := s.answerSecret(ctx, l)
+		if err != nil {
+			return err
+		}
+		for key, e := range resp.Data.(map[string]any)["associated_secrets"].(map[string]any) {
+			entry := e.(map[string]any)
+			entry["type"], entry["name"] = d.Type, d.Name
+			to[d.Type+"/"+d.Name+strings.TrimPrefix(key, l.assoc.Accessor+"/"+secret)] = entry
+		}
+		return nil
 	})
 	if err != nil {
 		return nil, err
@@ -238,263 +341,20 @@ func (s *Service) destinationsOf(ctx context.Context, req *engines.Request, in *
 	return &engines.Response{Data: map[string]any{"associated_destinations": to}}, nil
 }
 
-// planned is one name of a plan.
-type planned struct {
-	Secret string `json:"secret_name"`
-	Key    string `json:"sub_key"`
-	Name   string `json:"external_name"`
-	Action string `json:"action"`
-	Reason string `json:"reason"`
-}
-
-// planDestination says what syncing would do: of everything that is associated, or of one association, which need not be there
-// yet.
-func (s *Service) planDestination(ctx context.Context, req *engines.Request, in *setIn) (*engines.Response, error) {
-	d, err := s.get(ctx, s.host.Store(), req.Mount.NamespaceID, in.Type, in.Destination)
-	if err != nil {
-		return nil, err
-	}
-	all := []planned{}
-	if in.Mount != "" || in.SecretName != "" || in.Name != "" || in.Prefix != "" {
-		c, err := s.choose(ctx, req, &in.secretIn)
+// secretAt finds the mount and the secret that a path names. Where the two are one path, the mount's may have several segments.
+func (s *Service) secretAt(ctx context.Context, req *engines.Request, in *mountSecretIn) (*engines.Mounted, string, error) {
+	path, secret := in.Mount, in.SecretName
+	for req.Param("mount") != "" {
+		m, err := s.host.MountAt(ctx, req.Mount.NamespaceID, path)
 		if err != nil {
-			return nil, err
+			return nil, "", err
 		}
-		if err := s.checkReadable(ctx, req, c); err != nil {
-			return nil, err
+		segment, rest, more := strings.Cut(secret, "/")
+		if m != nil || !more {
+			break
 		}
-		a, err := s.build(req, c, in)
-		if err != nil {
-			return nil, err
-		}
-		all, err = s.planAssociation(ctx, d, a, all)
-		if err != nil {
-			return nil, invalid(err)
-		}
-		return plannedAnswer(all), nil
+		path, secret = path+"/"+segment, rest
 	}
-	var associations []*associationRecord
-	err = scan(ctx, s.host.Store(), area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *associationRecord) bool {
-		associations = append(associations, a)
-		return true
-	})
-	for _, a := range associations {
-		if err == nil {
-			all, err = s.planAssociation(ctx, d, a, all)
-		}
-	}
-	if err != nil {
-		return nil, invalid(err)
-	}
-	return plannedAnswer(all), nil
-}
-
-func plannedAnswer(all []planned) *engines.Response {
-	totals := map[string]int{}
-	for _, p := range all {
-		totals[p.Action]++
-	}
-	return &engines.Response{Data: map[string]any{"actions": all, "totals": totals}}
-}
-
-// planAssociation adds what would be done for an association.
-func (s *Service) planAssociation(ctx context.Context, d *destinationRecord, a *associationRecord, all []planned) ([]planned, error) {
-	m, err := s.host.MountOf(ctx, a.MountUUID)
-	if err != nil {
-		return nil, err
-	}
-	err = s.eachSecret(ctx, a, m, func(secret string, l *link) error {
-		more, err := s.planSecret(ctx, d, a, m, secret, l)
-		all = append(all, more...)
-		return err
-	})
-	return all, err
-}
-
-func (s *Service) planSecret(ctx context.Context, d *destinationRecord, a *associationRecord, m *engines.Mounted, secret string, l *link) ([]planned, error) {
-	t := &target{key: jobKey{a.NS, a.Destination, a.ID, secret}, dest: *d, assoc: *a, kind: s.types[d.Type], mount: m}
-	if l != nil {
-		t.link = *l
-	}
-	version, err := getDestination(ctx, s.host.Store(), d.key(), new(destinationRecord))
-	if err != nil {
-		return nil, err
-	}
-	t.version = version
-	if t.mark, err = s.markOf(ctx, a); err != nil {
-		return nil, err
-	}
-	want, err := s.aim(ctx, t)
-	if err != nil {
-		return []planned{{Secret: secret, Action: actRefuse, Reason: failure(err).Cause}}, nil //nolint:nilerr // it is the plan
-	}
-	dest, err := s.open(t)
-	if err != nil {
-		return nil, err
-	}
-	steps, err := s.plan(ctx, t, dest, want, false)
-	if err != nil {
-		return []planned{{Secret: secret, Action: actRefuse, Reason: failure(err).Cause}}, nil //nolint:nilerr // likewise
-	}
-	var out []planned
-	for i := range steps {
-		st := &steps[i]
-		if st.wanted != nil {
-			if other, err := s.claimedBy(ctx, t, st.Name); err != nil {
-				return nil, err
-			} else if other != "" {
-				st.action = action{Do: actConflict, Reason: other}
-			}
-		}
-		out = append(out, planned{Secret: secret, Key: st.Key, Name: st.Name, Action: st.Do, Reason: st.Reason})
-	}
-	return out, nil
-}
-
-// claimedBy says who else has claimed a name, "" if nobody has.
-func (s *Service) claimedBy(ctx context.Context, t *target, name string) (string, error) {
-	place, err := s.place(&t.dest)
-	if err != nil {
-		return "", err
-	}
-	tx := storage.Begin(s.host.Store()) // never committed
-	st := step{item: item{Name: name}}
-	if err := s.claim(ctx, tx, t, place, &st); err != nil || st.Do != actConflict {
-		return "", err
-	}
-	return st.Reason, nil
-}
-
-type adoptIn struct {
-	secretIn
-	Names engines.StringList `json:"external_names" max:"1000" help:"Names at the destination to take over; without any, all that the secret is in conflict with."`
-}
-
-// adopt takes names over that belong to somebody else.
-func (s *Service) adopt(ctx context.Context, req *engines.Request, in *adoptIn) (*engines.Response, error) {
-	c, err := s.choose(ctx, req, &in.secretIn)
-	if err != nil {
-		return nil, err
-	}
-	if c.selector {
-		return nil, engines.Invalid(`field "secret_name" is required: names are taken over secret by secret`)
-	}
-	if err := s.checkReadable(ctx, req, c); err != nil {
-		return nil, err
-	}
-	rules := s.types[c.dest.Type].Rules
-	key := linkKey(c.dest.NS, c.dest.ID, c.id(), c.secret)
-	var a associationRecord
-	_, err = storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
-		found, err := engines.GetRecord(ctx, tx, c.key(), &a)
-		if err != nil {
-			return err
-		}
-		var l link
-		linked, err := engines.GetRecord(ctx, tx, key, &l)
-		if err != nil {
-			return err
-		}
-		if !found || !linked {
-			return engines.NotFound("")
-		}
-		l.Adopt = nil
-		for _, name := range in.Names {
-			l.Adopt = append(l.Adopt, fold(rules, name))
-		}
-		for i := range l.Items {
-			if len(in.Names) == 0 && l.Items[i].Status == Conflict {
-				l.Adopt = append(l.Adopt, fold(rules, l.Items[i].Name))
-			}
-		}
-		if len(l.Adopt) == 0 {
-			return engines.Invalid("no name of the secret is in conflict: there is nothing to take over")
-		}
-		return engines.PutRecord(tx, key, &l)
-	})
-	if err != nil {
-		return nil, err
-	}
-	s.syncNow(ctx, jobKey{a.NS, a.Destination, a.ID, c.secret})
-	return s.answerAssociations(ctx, c.dest, &a)
-}
-
-// retry syncs again what has failed, or one secret.
-func (s *Service) retry(ctx context.Context, req *engines.Request, in *secretIn) (*engines.Response, error) {
-	if in.Mount != "" {
-		c, err := s.choose(ctx, req, in)
-		if err != nil {
-			return nil, err
-		}
-		var a associationRecord
-		found, err := engines.GetRecord(ctx, s.host.Store(), c.key(), &a)
-		if err != nil {
-			return nil, err
-		}
-		if !found {
-			return nil, engines.NotFound("")
-		}
-		if !c.selector {
-			s.syncNow(ctx, jobKey{a.NS, a.Destination, a.ID, c.secret})
-			return s.answerAssociations(ctx, c.dest, &a)
-		}
-	}
-	d, err := s.get(ctx, s.host.Store(), req.Mount.NamespaceID, in.Type, in.Destination)
-	if err != nil {
-		return nil, err
-	}
-	n := 0
-	err = s.eachLink(ctx, d, func(a *associationRecord, l *link) {
-		if l.Attempts > 0 {
-			n++
-			s.queue.push(jobKey{a.NS, a.Destination, a.ID, l.Secret}, time.Time{}, true, nil)
-		}
-	})
-	return &engines.Response{Data: map[string]any{"queued": n}}, err
-}
-
-func (s *Service) associationPauser(pause bool) engines.Handler[secretIn] {
-	return func(ctx context.Context, req *engines.Request, in *secretIn) (*engines.Response, error) {
-		c, err := s.choose(ctx, req, in)
-		if err != nil {
-			return nil, err
-		}
-		var a associationRecord
-		_, err = storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
-			found, err := engines.GetRecord(ctx, tx, c.key(), &a)
-			if err != nil {
-				return err
-			}
-			if !found {
-				return engines.NotFound("")
-			}
-			a.Paused, a.UpdatedAt = pause, time.Now().UTC()
-			return engines.PutRecord(tx, a.key(), &a)
-		})
-		if err != nil {
-			return nil, err
-		}
-		return s.answerAssociations(ctx, c.dest, &a)
-	}
-}
-
-// history answers the last attempts of a secret.
-func (s *Service) history(ctx context.Context, req *engines.Request, in *secretIn) (*engines.Response, error) {
-	c, err := s.choose(ctx, req, in)
-	if err != nil {
-		return nil, err
-	}
-	var l link
-	found, err := engines.GetRecord(ctx, s.host.Store(), linkKey(c.dest.NS, c.dest.ID, c.id(), c.secret), &l)
-	if err != nil {
-		return nil, err
-	}
-	if !found {
-		return nil, engines.NotFound("")
-	}
-	var events []map[string]any
-	for _, e := range l.History {
-		events = append(events, map[string]any{"at": e.At, "version": e.Version, "done": e.Done, "sync_status": e.Status, "code": e.Code, "cause": e.Cause})
-	}
-	return &engines.Response{Data: map[string]any{"events": events}}, nil
+	m, _, err := s.sourceAt(ctx, req.Mount.NamespaceID, path)
+	return m, secret, err
 }

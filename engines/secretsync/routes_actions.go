@@ -1,0 +1,213 @@
+package secretsync
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// linked is a secret with the association that it is synced by.
+type linked struct {
+	*chosen
+	assoc *associationRecord
+	link  *link // nil if nothing was begun
+}
+
+func (l *linked) job() jobKey {
+	return jobKey{l.assoc.NS, l.assoc.Destination, l.assoc.ID, l.secret}
+}
+
+// linkedAs finds the association that a request is about. For a secret that is not associated by itself it is the one with a prefix
+// that covers it, and of several the one that has begun with it, then the one with the longest prefix.
+func (s *Service) linkedAs(ctx context.Context, c *chosen) (*linked, error) {
+	own, err := associationAt(ctx, s.host.Store(), c.key())
+	if err != nil {
+		return nil, err
+	}
+	if c.selector {
+		if own == nil {
+			return nil, engines.NotFound("there is no association with this secret_prefix")
+		}
+		return &linked{chosen: c, assoc: own}, nil
+	}
+	all := []*associationRecord{own}
+	if own == nil {
+		if all, err = s.selecting(ctx, c); err != nil {
+			return nil, err
+		}
+	}
+	var found *linked
+	for _, a := range all {
+		l := new(link)
+		ok, err := engines.GetRecord(ctx, s.host.Store(), linkKey(a.NS, a.Destination, a.ID, c.secret), l)
+		switch {
+		case err != nil:
+			return nil, err
+		case ok:
+			return &linked{c, a, l}, nil
+		case found == nil:
+			found = &linked{chosen: c, assoc: a}
+		}
+	}
+	if found == nil {
+		return nil, engines.NotFound("the secret is not associated with the destination")
+	}
+	return found, nil
+}
+
+// selecting returns the associations with a prefix that cover a secret, the longest prefix first.
+func (s *Service) selecting(ctx context.Context, c *chosen) (all []*associationRecord, err error) {
+	err = scan(ctx, s.host.Store(), area(c.dest.NS, "a/"+c.dest.ID+"/"), func(_ storage.Key, a *associationRecord) bool {
+		if a.Selector && a.MountUUID == c.mount.UUID && a.covers(c.secret) {
+			all = append(all, a)
+		}
+		return true
+	})
+	slices.SortFunc(all, func(a, b *associationRecord) int { return cmp.Compare(len(b.Secret), len(a.Secret)) })
+	return all, err
+}
+
+type adoptIn struct {
+	secretIn
+	Names engines.StringList `json:"external_names" max:"1000" help:"Names at the destination to take over; without any, all that the secret is in conflict with."`
+}
+
+// adopt takes names over that belong to somebody else.
+func (s *Service) adopt(ctx context.Context, req *engines.Request, in *adoptIn) (*engines.Response, error) {
+	c, err := s.choose(ctx, req, &in.secretIn)
+	if err != nil {
+		return nil, err
+	}
+	if c.selector {
+		return nil, engines.Invalid(`field "secret_name" is required: names are taken over secret by secret`)
+	}
+	if err := s.checkReadable(ctx, req, c); err != nil {
+		return nil, err
+	}
+	l, err := s.linkedAs(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	rules := s.types[c.dest.Type].Rules
+	_, err = storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
+		key := linkKey(c.dest.NS, c.dest.ID, l.assoc.ID, c.secret)
+		var now link
+		found, err := engines.GetRecord(ctx, tx, key, &now)
+		switch {
+		case err != nil:
+			return err
+		case !found:
+			return engines.NotFound("nothing was done for the secret yet")
+		}
+		if now.Adopt = now.conflicts(in.Names, func(name string) string { return fold(rules, name) }); len(now.Adopt) == 0 {
+			return engines.Invalid("no such name of the secret is in conflict with what somebody else has at the destination: there is nothing to take over")
+		}
+		return engines.PutRecord(tx, key, &now)
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.syncNow(ctx, l.job())
+	return s.answerSecret(ctx, l)
+}
+
+// conflicts returns the names of a link, folded, that are in conflict with what somebody else has: of those that are given, or all.
+// Names of other associations cannot be taken over.
+func (l *link) conflicts(given []string, fold func(string) string) (names []string) {
+	wanted := map[string]bool{}
+	for _, name := range given {
+		wanted[fold(name)] = true
+	}
+	for i := range l.Items {
+		it := &l.Items[i]
+		if name := fold(it.Name); it.Status == Conflict && it.Code != codeTaken && (len(given) == 0 || wanted[name]) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// retry syncs again what has failed: at a destination, or of one association with a prefix. With a secret it syncs that, whatever its
+// state, and waits for it.
+func (s *Service) retry(ctx context.Context, req *engines.Request, in *secretIn) (*engines.Response, error) {
+	only := ""
+	if in.Mount != "" || in.SecretName != "" || in.Name != "" || in.Prefix != "" {
+		c, err := s.choose(ctx, req, in)
+		if err != nil {
+			return nil, err
+		}
+		l, err := s.linkedAs(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		if !c.selector {
+			s.syncNow(ctx, l.job())
+			return s.answerSecret(ctx, l)
+		}
+		only = l.assoc.ID
+	}
+	d, err := s.get(ctx, s.host.Store(), req.Mount.NamespaceID, in.Type, in.Destination)
+	if err != nil {
+		return nil, err
+	}
+	n := 0
+	err = s.eachLink(ctx, d, func(a *associationRecord, l *link) {
+		if l.Attempts > 0 && (only == "" || a.ID == only) {
+			n++
+			s.queue.push(jobKey{a.NS, a.Destination, a.ID, l.Secret}, time.Time{}, true, nil)
+		}
+	})
+	return &engines.Response{Data: map[string]any{"queued": n}}, err
+}
+
+func (s *Service) associationPauser(pause bool) engines.Handler[secretIn] {
+	return func(ctx context.Context, req *engines.Request, in *secretIn) (*engines.Response, error) {
+		c, err := s.choose(ctx, req, in)
+		if err != nil {
+			return nil, err
+		}
+		var a *associationRecord
+		_, err = storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
+			switch a, err = associationAt(ctx, tx, c.key()); {
+			case err != nil:
+				return err
+			case a == nil:
+				return engines.NotFound("there is no such association: one that was set with secret_prefix is paused with the same")
+			case a.ending():
+				return engines.Invalid("the association is being removed")
+			}
+			a.Paused, a.UpdatedAt = pause, time.Now().UTC()
+			return engines.PutRecord(tx, a.key(), a)
+		})
+		if err != nil {
+			return nil, err
+		}
+		return s.answerAssociations(ctx, c.dest, a)
+	}
+}
+
+// history answers the last attempts of a secret.
+func (s *Service) history(ctx context.Context, req *engines.Request, in *secretIn) (*engines.Response, error) {
+	c, err := s.choose(ctx, req, in)
+	if err != nil {
+		return nil, err
+	}
+	if c.selector {
+		return nil, engines.Invalid(`field "secret_name" is required: each secret has a history of its own`)
+	}
+	l, err := s.linkedAs(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	events := []map[string]any{}
+	if l.link != nil {
+		for _, e := range l.link.History {
+			events = append(events, map[string]any{"at": e.At, "version": e.Version, "done": e.Done, "sync_status": e.Status, "code": e.Code, "cause": e.Cause})
+		}
+	}
+	return &engines.Response{Data: map[string]any{"events": events}}, nil
+}
