@@ -20,13 +20,14 @@ func TestScripts(t *testing.T) {
 
 // TestLive runs the scripts which talk to a server of their own.
 func TestLive(t *testing.T) {
-	providers, clouds := &samlProviders{t: t}, &cloudProviders{t: t}
+	providers, clouds, places := &samlProviders{t: t}, &cloudProviders{t: t}, &syncPlaces{t: t}
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/live", Setup: setupScript,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"dev-server": devServer, "server": startServer, "stop-server": stopServer,
 			"capture": capture, "eventually": eventually, "totp": totpCode, "page": writePage,
 			"awstest": clouds.start,
+			"places":  places.start, "place-put": places.put, "place-get": places.get,
 			"idp":     providers.start, "idp-user": providers.setUser, "idp-begin": providers.begin,
 		},
 	})

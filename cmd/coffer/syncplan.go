@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -69,6 +70,9 @@ func (ch *syncChange) secret() string {
 	return printable(strings.TrimSuffix(ch.Mount, "/") + "/" + ch.Secret)
 }
 
+// planWords say how many of an action there are, if "to" and its name do not.
+var planWords = map[string]string{"conflict": "in conflict", "refuse": "refused", "wait": "waiting"}
+
 func (c *call) printPlan(changes []syncChange, totals map[string]int) error {
 	rows := heading([]string{"Action", "Secret", "Key", "External Name", "Reason"})
 	for _, ch := range changes {
@@ -86,7 +90,7 @@ func (c *call) printPlan(changes []syncChange, totals map[string]int) error {
 	var parts []string
 	for _, action := range slices.Sorted(maps.Keys(totals)) {
 		if action != "none" {
-			parts = append(parts, fmt.Sprintf("%d to %s", totals[action], printable(action)))
+			parts = append(parts, fmt.Sprintf("%d %s", totals[action], cmp.Or(planWords[action], "to "+printable(action))))
 		}
 	}
 	parts = append(parts, fmt.Sprintf("%d as they should be", totals["none"]))

@@ -110,6 +110,15 @@ var help = map[string]string{
 	"cloud_rotation_failures_total":   "Attempts to replace such a key that failed; the old one stays in use.",
 	"cloud_rollbacks_completed_total": "Things made at a cloud provider that belonged to nothing and were removed.",
 
+	"sync_associations":      "Associations of secrets and prefixes with destinations; on the active node of the cluster that syncs.",
+	"sync_pending":           "Secrets that are due to be synced and wait for their turn.",
+	"sync_running":           "Secrets that are being synced.",
+	"sync_writes_total":      "Names written at destinations by this node since it started.",
+	"sync_deletes_total":     "Names deleted at destinations by this node since it started.",
+	"sync_failures_total":    "Attempts to sync a secret that failed; they are made again.",
+	"sync_conflicts_total":   "Attempts that met a name of somebody else, which was left alone.",
+	"sync_drift_found_total": "Names that scans found changed or missing at destinations.",
+
 	"quota_rate_limit_violations_total":  "Requests that a rate limit refused on this node.",
 	"quota_lease_count_violations_total": "Leases and logins that a lease count quota refused on this node.",
 
