@@ -30,10 +30,27 @@ var special = func() (all []netip.Prefix) {
 	return all
 }()
 
-// never are networks that only the operator can open: this machine, and its metadata service.
+// never are networks that only the operator can open: this machine, and its metadata service, which some clouds have among
+// other addresses.
 var never = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"),
-	netip.MustParsePrefix("::/127"), netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("fd00:ec2::/32"),
+	netip.MustParsePrefix("168.63.129.16/32"), netip.MustParsePrefix("100.100.100.200/32"), netip.MustParsePrefix("192.0.0.192/32"),
+	netip.MustParsePrefix("::/127"), netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("fd00:ec2::/32"), netip.MustParsePrefix("fd20:ce::/32"),
+}
+
+// embedded returns the IPv4 address that a gateway on the way makes of an IPv6 one: compatible, translated and 6to4 addresses.
+func embedded(a netip.Addr) netip.Addr {
+	if !a.Is6() {
+		return a
+	}
+	b := a.As16()
+	switch {
+	case netip.MustParsePrefix("::/96").Contains(a), netip.MustParsePrefix("64:ff9b::/96").Contains(a):
+		return netip.AddrFrom4([4]byte(b[12:16]))
+	case netip.MustParsePrefix("2002::/16").Contains(a):
+		return netip.AddrFrom4([4]byte(b[2:6]))
+	}
+	return a
 }
 
 func within(all []netip.Prefix, a netip.Addr) bool {
@@ -50,17 +67,24 @@ type guard struct {
 
 func (n *Network) guard(operator bool) (guard, error) {
 	g := guard{operator: operator, strict: !n.DisableStrict}
-	for _, text := range slices.Concat(n.IPv4, n.IPv6) {
-		p, err := netip.ParsePrefix(text)
-		if err != nil {
-			return g, fmt.Errorf("%q is not a network such as 10.1.0.0/16", text)
+	for _, of := range []struct {
+		field string
+		texts []string
+		ipv6  bool
+		like  string
+	}{{"allowed_ipv4_addresses", n.IPv4, false, "10.1.0.0/16"}, {"allowed_ipv6_addresses", n.IPv6, true, "fd12:3456::/32"}} {
+		for i, text := range of.texts {
+			p, err := netip.ParsePrefix(text)
+			if err != nil || p.Addr().Is6() != of.ipv6 {
+				return g, fmt.Errorf("field %q: element %d is not a network such as %s", of.field, i+1, of.like)
+			}
+			g.allowed = append(g.allowed, p)
 		}
-		g.allowed = append(g.allowed, p)
 	}
-	for _, text := range n.Ports {
+	for i, text := range n.Ports {
 		port, err := strconv.ParseUint(text, 10, 16)
 		if err != nil || port == 0 {
-			return g, fmt.Errorf("%q is not a port", text)
+			return g, fmt.Errorf(`field "allowed_ports": element %d is not a port`, i+1)
 		}
 		g.ports = append(g.ports, uint16(port))
 	}
@@ -77,7 +101,7 @@ func (g *guard) check(_, address string, _ syscall.RawConn) error {
 	switch {
 	case g.operator:
 		return nil
-	case within(never, a):
+	case within(never, a), within(never, embedded(a)):
 		return blocked("addresses of this machine and of its metadata service")
 	case within(g.allowed, a):
 	case len(g.allowed) > 0:

@@ -62,7 +62,7 @@ func (s *Service) unknownType(kind string) error {
 	if _, ok := s.types[kind]; ok {
 		return engines.Invalid("this operation is not one of destinations")
 	}
-	return engines.Invalid("there are no destinations of type %q: the types are %s", kind, strings.Join(slices.Sorted(maps.Keys(s.types)), ", "))
+	return engines.Invalid("there are no destinations of this type: the types are %s", strings.Join(slices.Sorted(maps.Keys(s.types)), ", "))
 }
 
 // get reads a destination that a request names.

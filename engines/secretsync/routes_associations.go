@@ -134,11 +134,11 @@ func (s *Service) sourceAt(ctx context.Context, ns, path string) (*engines.Mount
 		return nil, nil, err
 	}
 	if m == nil {
-		return nil, nil, engines.Invalid(`field "mount": there is no mount %q in this namespace of the primary cluster, whose secrets are synced`, path)
+		return nil, nil, engines.Invalid(`field "mount": there is no such mount in this namespace of the primary cluster, which is the one that syncs`)
 	}
 	source, ok := m.Engine.(engines.SecretSource)
 	if !ok {
-		return nil, nil, engines.Invalid(`field "mount": %q is not a KV version 2 engine: only its secrets can be synced`, path)
+		return nil, nil, engines.Invalid(`field "mount": it is not a KV version 2 engine, and only secrets of those can be synced`)
 	}
 	return m, source, nil
 }
@@ -175,6 +175,9 @@ func (s *Service) setAssociation(ctx context.Context, req *engines.Request, in *
 func (s *Service) checkReadable(ctx context.Context, req *engines.Request, c *chosen) error {
 	denied := engines.Denied(errors.New("the caller cannot read what is to be associated"))
 	denied.Detail = fmt.Sprintf("permission denied: to sync a secret one must be able to read it: %q of mount %q", c.secret, c.mount.Path)
+	if c.selector {
+		denied.Detail = fmt.Sprintf("permission denied: to sync secrets one must be able to read them: none below %q of mount %q", c.secret, c.mount.Path)
+	}
 	path := c.mount.Path + c.source.ReadPath(c.secret)
 	if c.selector {
 		if !req.Caller.Access.Allowed(engines.Read, path) && !req.Caller.Access.AnyUnder(path) {

@@ -43,8 +43,9 @@ func (s *Service) writeDestination(ctx context.Context, req *engines.Request, ki
 	}
 	ns, name := req.Mount.NamespaceID, set.Name
 	var d destinationRecord
+	var warnings []string
 	_, err := storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
-		d = destinationRecord{}
+		d, warnings = destinationRecord{}, nil
 		if _, err := getDestination(ctx, tx, destinationKey(ns, kind.Name, name), &d); err != nil {
 			return err
 		}
@@ -62,6 +63,13 @@ func (s *Service) writeDestination(ctx context.Context, req *engines.Request, ki
 		if err := s.merge(ctx, &d, kind, req, &set, in, created); err != nil {
 			return err
 		}
+		switch problem := s.missing(&d); {
+		case problem == "":
+		case kind.Name == allOptional:
+			warnings = []string{problem}
+		default:
+			return engines.Invalid("%s", problem)
+		}
 		d.UpdatedAt = time.Now().UTC()
 		if err := ensureInstallation(ctx, tx); err != nil {
 			return err
@@ -72,7 +80,24 @@ func (s *Service) writeDestination(ctx context.Context, req *engines.Request, ki
 		return nil, err
 	}
 	data, err := s.shown(ctx, &d)
-	return &engines.Response{Data: data}, err
+	return &engines.Response{Data: data, Warnings: warnings}, err
+}
+
+// allOptional is the type of which every field may be left out: the environment may have them one day.
+const allOptional = "cloud1-sm"
+
+// missing returns why a destination cannot be opened as it is, "" if it can: what its type requires is neither in its fields nor in
+// the environment of the server. Nobody is called.
+func (s *Service) missing(d *destinationRecord) string {
+	dest, err := s.openNew(d)
+	if err == nil {
+		dest.Close() //nolint:errcheck // it was never used
+		return ""
+	}
+	if o := failure(err); o.Status == ClientError {
+		return o.Cause
+	}
+	return "" // the server's own trouble
 }
 
 // checkDestinationName returns why a name cannot be one of a destination.
@@ -165,7 +190,7 @@ func (o *settings) check(r destination.Rules) []string {
 		}
 	}
 	if _, err := o.Network.guard(false); err != nil {
-		problems = append(problems, "fields allowed_ipv4_addresses, allowed_ipv6_addresses and allowed_ports: "+err.Error())
+		problems = append(problems, err.Error())
 	}
 	return problems
 }

@@ -44,6 +44,7 @@ func (s *Service) scanAll(ctx context.Context) error {
 		return err
 	}
 	before := s.watched()
+	s.gauges.begin()
 	seen := map[string]bool{}
 	for _, ns := range all {
 		left, err := s.orphans(ctx, ns)
@@ -64,6 +65,7 @@ func (s *Service) scanAll(ctx context.Context) error {
 			return err
 		}
 	}
+	s.gauges.end()
 	for _, id := range before { // what was made meanwhile is not among them
 		if !seen[id] {
 			s.unwatch(id)
@@ -103,6 +105,7 @@ func (s *Service) sweep(ctx context.Context, ns string, left map[string]bool) er
 // scanDestination looks for what is due at one destination, and calls saw with each of its associations.
 func (s *Service) scanDestination(ctx context.Context, d *destinationRecord, saw func(*associationRecord)) error {
 	s.setWidth(d)
+	s.gauges.destination(d)
 	var all []*associationRecord
 	err := scan(ctx, s.host.Store(), area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *associationRecord) bool {
 		all = append(all, a)
@@ -151,6 +154,9 @@ func (s *Service) scanLinks(ctx context.Context, d *destinationRecord, a *associ
 			return err
 		}
 		now := time.Now()
+		if l != nil {
+			s.gauges.link(jobKey{a.NS, a.Destination, a.ID, secret}, l.Status)
+		}
 		switch {
 		case l == nil:
 		case due && at.After(now) && l.Attempts > 0 && (d.UpdatedAt.After(l.LastAttempt) || a.UpdatedAt.After(l.LastAttempt)):

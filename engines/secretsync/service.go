@@ -55,6 +55,7 @@ type Service struct {
 	clients clients
 	counts  counts
 	inbox   inbox
+	gauges  gauges
 
 	mu sync.Mutex
 	// mounts are those with associations, by uuid.
@@ -195,6 +196,7 @@ func (s *Service) heedKey(ctx context.Context, key storage.Key) error {
 		}
 		if !found {
 			s.clients.dropAt(key)
+			s.gauges.destinationGone(key)
 			return nil
 		}
 		if err := s.scanDestination(ctx, &d, func(*associationRecord) {}); err != nil {
@@ -286,6 +288,7 @@ func (s *Service) watch(a *associationRecord) {
 }
 
 func (s *Service) unwatch(id string) {
+	s.gauges.associationGone(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for uuid, w := range s.mounts {
@@ -328,6 +331,7 @@ func (s *Service) associated() int {
 }
 
 func (s *Service) forget() {
+	s.gauges.clear()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mounts, s.waiting = nil, nil

@@ -201,6 +201,11 @@ func (s *Service) store(ctx context.Context, t *target, r result) (time.Time, er
 		return time.Time{}, err
 	}
 	s.freed(free...)
+	status := r.Status
+	if over {
+		status = ""
+	}
+	s.gauges.link(t.key, status)
 	switch {
 	case over && t.assoc.Selector && t.key.Secret != "": // whoever of several was the last may not have known it
 		s.queue.push(jobKey{t.key.NS, t.key.Destination, t.key.Association, ""}, now.Add(settle), false, nil)
