@@ -34,7 +34,7 @@ var Type = destination.Type{
 	Help: "Actions secrets of a repository, of one of its environments, or of an organization.",
 	Rules: destination.Rules{
 		Granularity: destination.SecretKey,
-		Template:    "coffer/{{ .MountAccessor }}/{{ .SecretPath }}",
+		Template:    "vault/{{ .MountAccessor }}/{{ .SecretPath }}",
 		Normalise:   normalise,
 		CheckName:   checkName,
 		Fold:        strings.ToUpper,

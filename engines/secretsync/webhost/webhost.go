@@ -32,7 +32,7 @@ var Type = destination.Type{
 	Help: "Environment variables of a project.",
 	Rules: destination.Rules{
 		Granularity: destination.SecretKey,
-		Template:    "coffer/{{ .MountAccessor }}/{{ .SecretPath }}",
+		Template:    "vault/{{ .MountAccessor }}/{{ .SecretPath }}",
 		Normalise:   normalise,
 		CheckName:   checkName,
 		MaxValue:    maxTotal,
