@@ -20,7 +20,7 @@ const (
 	codeTaken   = "name_taken"
 )
 
-// claim takes a name for the link, or makes the step a conflict.
+// claim takes a name for the link, or makes the step a conflict. One that is a conflict already learns only whose the name is.
 func (s *Service) claim(ctx context.Context, tx *storage.Txn, t *target, place string, st *step) error {
 	key := claimKey(t.dest.Type, place, fold(t.kind.Rules, st.Name))
 	var c claim
@@ -44,7 +44,7 @@ func (s *Service) claim(ctx context.Context, tx *storage.Txn, t *target, place s
 			return nil
 		}
 	}
-	if ours && c.Bytes == size {
+	if ours && c.Bytes == size || st.Do == actConflict {
 		return nil
 	}
 	st.claimed = st.claimed || !ours

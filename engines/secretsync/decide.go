@@ -2,6 +2,7 @@ package secretsync
 
 import (
 	"bytes"
+	"strings"
 	"time"
 
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
@@ -109,6 +110,8 @@ func (v *view) decide() action {
 	}
 	ours, why := v.ours()
 	switch {
+	case !ours && f.State == destination.Deleted && v.ownLeftover():
+		return action{Do: actRecover, Reason: "was deleted by another association, which has given it up", Ours: true}
 	case !ours && v.Adopt:
 		return action{Do: actAdopt, Reason: "is taken over, as somebody has asked"}
 	case !ours:
@@ -119,6 +122,14 @@ func (v *view) decide() action {
 		return action{Do: actNone, Reason: "is as it should be", Ours: true}
 	}
 	return action{Do: actUpdate, Reason: "has another value", Ours: true}
+}
+
+// ownLeftover reports whether what was found is of this installation. Whether its association has given it up, the claim of the
+// name says.
+func (v *view) ownLeftover() bool {
+	ours, _, _ := strings.Cut(v.Mark, "-")
+	theirs, _, _ := strings.Cut(v.Found.Mark, "-")
+	return v.Marks && ours == theirs
 }
 
 // same reports whether what is there is what should be there. What cannot be read back is that if it is our own last write, and

@@ -155,9 +155,9 @@ func (st *step) writes() bool {
 	return false
 }
 
-// needsClaim reports whether the name is to be ours.
+// needsClaim reports whether the name is to be ours, or would be.
 func (st *step) needsClaim() bool {
-	return st.writes() || st.Do == actNone && !st.known
+	return st.writes() || st.Do == actNone && !st.known || st.Do == actConflict
 }
 
 // intend notes what is about to be done.

@@ -47,6 +47,8 @@ type Call struct {
 	Site string
 	Op   string // "read", "write", "delete", "list"
 	Name string
+	// Ended is how it ended, for people.
+	Ended string
 }
 
 // Kind is a way to fail.
@@ -140,6 +142,7 @@ type state struct {
 	state   destination.State
 	value   string
 	mark    string
+	by      string // the mark of the last write of a destination, also where marks are not kept
 	tags    map[string]string
 	id      string
 	version string
@@ -185,7 +188,7 @@ func (s *Site) Put(name, value string) {
 	was := s.get(name)
 	now := state{state: destination.Present, value: value, foreign: true}
 	if was.state == destination.Present {
-		now.id, now.mark, now.tags = was.id, was.mark, was.tags
+		now.id, now.mark, now.tags, now.by = was.id, was.mark, was.tags, was.by
 		now.foreign = was.foreign || s.kind == Plain // a mark still says whose it is
 	}
 	s.set(name, now)
@@ -212,6 +215,7 @@ func (s *Site) Allow(name string) {
 // Object is what is under a name.
 type Object struct {
 	Name, Value, Mark string
+	By                string // the mark that came with the last write of a destination, also where marks are not kept
 	Tags              map[string]string
 	Foreign           bool // not written by a destination, or not since somebody else did
 }
@@ -223,7 +227,7 @@ func (s *Site) Objects() map[string]Object {
 	out := map[string]Object{}
 	for _, o := range s.objects {
 		if o.state.state == destination.Present {
-			out[o.name] = Object{Name: o.name, Value: o.value, Mark: o.mark, Tags: o.tags, Foreign: o.foreign}
+			out[o.name] = Object{Name: o.name, Value: o.value, Mark: o.mark, By: o.by, Tags: o.tags, Foreign: o.foreign}
 		}
 	}
 	return out
@@ -323,14 +327,19 @@ func failed(class destination.Class, code string, unknown bool) *destination.Err
 }
 
 // call makes a call, with its fault. do has the lock.
-func (d *dest) call(ctx context.Context, op, name string, do func(s *Site, age time.Duration) error) error {
+func (d *dest) call(ctx context.Context, op, name string, do func(s *Site, age time.Duration) error) (err error) {
 	p := d.p
 	c := Call{At: time.Now(), Dest: d.c.Label, Type: d.c.kind, Site: d.c.Site, Op: op, Name: name}
 	p.mu.Lock()
 	c.Run = p.run
 	p.calls = append(p.calls, c)
-	fault := p.fault
+	nth, fault := len(p.calls)-1, p.fault
 	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.calls[nth].Ended = fmt.Sprint("after ", time.Since(c.At), ": ", err)
+	}()
 	var f Fault
 	if fault != nil {
 		f = fault(c)
@@ -362,7 +371,7 @@ func (d *dest) call(ctx context.Context, op, name string, do func(s *Site, age t
 		return failed(destination.External, destination.Unreachable, true)
 	}
 	p.mu.Lock()
-	err := do(p.site(d.c.kind, d.c.Site), f.Age)
+	err = do(p.site(d.c.kind, d.c.Site), f.Age)
 	p.mu.Unlock()
 	if f.After != nil {
 		f.After()
@@ -428,7 +437,7 @@ func (d *dest) Write(ctx context.Context, it destination.Item, was destination.F
 		case now.foreign && !now.allowed:
 			d.p.harm = append(d.p.harm, "wrote over "+s.kind+"/"+s.name+" "+it.Name)
 		}
-		next := state{state: destination.Present, value: string(it.Value), id: now.id}
+		next := state{state: destination.Present, value: string(it.Value), id: now.id, by: it.Mark}
 		if s.kind == Marked {
 			next.mark, next.tags = it.Mark, maps.Clone(now.tags)
 			if next.tags == nil {

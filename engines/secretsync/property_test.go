@@ -1,0 +1,867 @@
+package secretsync
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/md5"  //nolint:gosec // to be looked for
+	"crypto/sha1" //nolint:gosec // likewise
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	std "testing/synctest"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/render"
+	"github.com/coffer-project/coffer/engines/secretsync/synctest"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// TestAnySequenceConverges does random things to secrets, associations, places and nodes, with faults, and then holds what is
+// there to what should be. COFFER_SIM_SEEDS says how many seeds, COFFER_SIM_SEED repeats one.
+func TestAnySequenceConverges(t *testing.T) {
+	first, n := 1, 150
+	if text := os.Getenv("COFFER_SIM_SEEDS"); text != "" {
+		all, err := strconv.Atoi(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n = max(all/10, 1) // as costly as ten of replication
+	}
+	if text := os.Getenv("COFFER_SIM_SEED"); text != "" {
+		one, err := strconv.Atoi(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, n = one, 1
+	}
+	for seed := first; seed < first+n && !t.Failed(); seed++ {
+		std.Test(t, func(t *testing.T) {
+			s := newSim(t, uint64(seed)) //nolint:gosec // it is not negative
+			s.run()
+			if t.Failed() {
+				for _, c := range s.places.Calls() {
+					s.done = append(s.done, fmt.Sprintf("%8.1fs   %s: %s %s %s", c.At.Sub(s.began).Seconds(), c.Dest, c.Op, c.Name, c.Ended))
+				}
+				slices.SortStableFunc(s.done, func(a, b string) int { return cmp.Compare(a[:9], b[:9]) })
+				t.Logf("COFFER_SIM_SEED=%d repeats it; what was done:\n%s", seed, strings.Join(s.done, "\n"))
+			}
+		})
+	}
+}
+
+// sim is one random life of a cluster.
+type sim struct {
+	t      *testing.T
+	rng    *rand.Rand
+	w      *synctest.World
+	places *synctest.Places
+	mounts []*synctest.KV
+	dests  []*destinationRecord
+	logs   logs
+	values []string
+	done   []string
+	began  time.Time
+
+	// retains are the associations, by id, that were to leave what they have made at some time.
+	retains map[string]bool
+
+	node   *synctest.Node
+	svc    *Service
+	stop   func() // waits for the end
+	crash  func() // does not
+	faults func(synctest.Call) synctest.Fault
+}
+
+// logs is a buffer that several may write to.
+type logs struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logs) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func newSim(t *testing.T, seed uint64) *sim {
+	s := &sim{t: t, rng: rand.New(rand.NewPCG(seed, 1)), w: synctest.NewWorld(), places: synctest.NewPlaces(), retains: map[string]bool{}, began: time.Now()} //nolint:gosec // to be repeated
+	s.places.Rate = destination.Rate{Writes: 5, WriteBurst: 10, Reads: 20, ReadBurst: 30, Concurrency: 2}
+	s.w.Namespace("n1", "team/")
+	s.mounts = []*synctest.KV{s.w.Mount("root", "kv/"), s.w.Mount("root", "other/"), s.w.Mount("n1", "kv/")}
+	s.start()
+	for i, d := range []struct{ ns, kind, site string }{
+		{"root", synctest.Marked, "m"}, {"root", synctest.Marked, "m"}, {"root", synctest.Plain, "p"}, {"n1", synctest.Plain, "p"},
+	} {
+		s.makeDestination(d.ns, d.kind, fmt.Sprint("d", i), d.site)
+	}
+	return s
+}
+
+func (s *sim) say(format string, args ...any) {
+	s.done = append(s.done, fmt.Sprintf("%8.1fs ", time.Since(s.began).Seconds())+fmt.Sprintf(format, args...))
+}
+
+func (s *sim) start() {
+	s.node = s.w.Node()
+	s.svc = New(Options{Host: s.node, Types: s.places.Types(), Logger: slog.New(slog.NewTextHandler(&s.logs, nil)), Getenv: func(string) string { return "" }})
+	ctx, cancel := context.WithCancel(s.t.Context())
+	unhear := s.w.Store.OnChange(s.svc.Changed)
+	ended := make(chan struct{})
+	svc := s.svc
+	go func() { defer close(ended); svc.Run(ctx) }()
+	node := s.node
+	s.stop = func() { node.Stop(); cancel(); <-ended; unhear() }
+	crash := func() { node.Stop(); cancel() }
+	s.crash = crash
+}
+
+func (s *sim) restart() {
+	s.say("restart")
+	s.stop()
+	s.places.Restarted()
+	s.places.SetFault(s.faults)
+	s.w.OnCommit(nil)
+	s.start()
+}
+
+func (s *sim) ctx() context.Context { return s.t.Context() }
+
+func (s *sim) must(err error) {
+	s.t.Helper()
+	if err != nil && !errors.Is(err, storage.ErrReadOnly) && !errors.Is(err, storage.ErrOutcomeUnknown) {
+		s.t.Error(err)
+	}
+}
+
+// store is the store without the faults of nodes.
+func (s *sim) update(do func(tx *storage.Txn) error) {
+	s.t.Helper()
+	_, err := storage.Update(s.ctx(), s.w.Store, do)
+	s.must(err)
+}
+
+func (s *sim) makeDestination(ns, kind, name, site string) {
+	c := &synctest.Config{Site: site, Label: name, Token: "sekrit-token"}
+	config, err := encodeConfig(c)
+	s.must(err)
+	d := &destinationRecord{ID: short(name, "id"), NS: ns, Type: kind, Name: name, Config: config, PrintKey: []byte("key of " + name), CreatedAt: time.Now(), UpdatedAt: time.Now()}
+	s.dests = append(s.dests, d)
+	s.update(func(tx *storage.Txn) error {
+		s.must(ensureInstallation(s.ctx(), tx))
+		return engines.PutRecord(tx, d.key(), d)
+	})
+}
+
+func pick[T any](s *sim, of []T) T { return of[s.rng.IntN(len(of))] }
+
+var simNames = []string{"a", "b/c", "b/C", "x-y", "x_y"}
+
+func (s *sim) value() string {
+	v := fmt.Sprintf("sekrit-%d-%d", len(s.values), s.rng.IntN(1e9))
+	s.values = append(s.values, v)
+	return v
+}
+
+func (s *sim) putSecret() {
+	kv, name := pick(s, s.mounts), pick(s, simNames)
+	for range 1 + s.rng.IntN(3)*s.rng.IntN(3) {
+		var pairs []string
+		for _, key := range []string{"k", "K", "l"} {
+			if s.rng.IntN(2) == 0 {
+				value := s.value()
+				if s.rng.IntN(30) == 0 {
+					value += strings.Repeat("x", 1000) // too large
+				}
+				pairs = append(pairs, key, value)
+			}
+		}
+		kv.Put(name, pairs...)
+		s.say("put %s%s: %d keys", kv.Describe().Path, name, len(pairs)/2)
+		time.Sleep(time.Duration(s.rng.IntN(50)) * time.Millisecond)
+	}
+}
+
+func (s *sim) changeSecret() {
+	kv, name := pick(s, s.mounts), pick(s, simNames)
+	ops := map[string]func(){
+		"delete": func() { kv.Delete(name) }, "undelete": func() { kv.Undelete(name) }, "destroy": func() { kv.Destroy(name) }, "drop": func() { kv.Drop(name) },
+		"delete later": func() { kv.DeleteAt(name, time.Now().Add(time.Duration(s.rng.IntN(600))*time.Second)) },
+	}
+	what := pick(s, slices.Sorted(maps.Keys(ops)))
+	s.say("%s %s%s", what, kv.Describe().Path, name)
+	ops[what]()
+}
+
+// templates, of which the first is the default, some collide, and one has the path of the mount.
+var simTemplates = []string{"", "{{ .MountBaseName }}/{{ .SecretPath }}", "{{ .SecretBaseName }}", "{{ .SecretBaseName }}_{{ .SecretKey }}", "{{ .MountPath }}_{{ .SecretPath }}_{{ .SecretKey }}"}
+
+func (s *sim) associate() {
+	d := pick(s, s.dests)
+	var kv *synctest.KV
+	for kv == nil || kv.Describe().NamespaceID != d.NS {
+		kv = pick(s, s.mounts)
+	}
+	a := &associationRecord{
+		Destination: d.ID, Type: d.Type, Name: d.Name, NS: d.NS, MountUUID: kv.Describe().UUID, Accessor: kv.Describe().Accessor, MountPath: kv.Describe().Path,
+		Secret: pick(s, simNames), Template: pick(s, simTemplates), Granularity: pick(s, []string{destination.SecretPath, destination.SecretKey}),
+		Deletion: pick(s, []string{deleteThere, deleteThere, deleteThere, retainThere}), Drift: pick(s, []string{driftReport, driftRepair, driftIgnore}),
+		Owner: engines.Principal{DisplayName: "somebody", EntityID: "e1"}, CreatedAt: time.Now(), UpdatedAt: time.Now().UTC(),
+	}
+	if s.rng.IntN(3) == 0 {
+		a.Selector, a.Secret = true, pick(s, []string{"", "b/", "x"})
+	}
+	if s.rng.IntN(4) == 0 {
+		a.Exclude = []string{"l"}
+	}
+	a.ID = associationID(d.ID, a.MountUUID, a.Secret, a.Selector)
+	if a.Deletion == retainThere {
+		s.retains[a.ID] = true
+	}
+	rules := s.svc.types[d.Type].Rules
+	if len(a.plan(rules).Check()) > 0 {
+		return
+	}
+	s.say("associate %s with %s%s selector %v, %s %q %s", d.Name, a.MountPath, a.Secret, a.Selector, a.Granularity, a.Template, a.Deletion)
+	s.must(s.svc.putAssociation(s.ctx(), &chosen{dest: d}, a))
+	s.svc.watch(a)
+	if !a.Selector {
+		s.svc.queue.push(jobKey{a.NS, a.Destination, a.ID, a.Secret}, time.Time{}, true, nil)
+	}
+}
+
+func (s *sim) associations() []*associationRecord {
+	var all []*associationRecord
+	for _, ns := range []string{"root", "n1"} {
+		s.must(scan(s.ctx(), s.w.Store, area(ns, "a/"), func(_ storage.Key, a *associationRecord) bool {
+			all = append(all, a)
+			return true
+		}))
+	}
+	return all
+}
+
+func (s *sim) links(a *associationRecord) []*link {
+	var all []*link
+	s.must(scan(s.ctx(), s.w.Store, linkKey(a.NS, a.Destination, a.ID, ""), func(_ storage.Key, l *link) bool {
+		all = append(all, l)
+		return true
+	}))
+	return all
+}
+
+func (s *sim) changeAssociation() {
+	all := s.associations()
+	if len(all) == 0 {
+		return
+	}
+	a := pick(s, all)
+	var change func(*associationRecord)
+	switch s.rng.IntN(3) {
+	case 0:
+		pause := s.rng.IntN(2) == 0
+		change = func(a *associationRecord) { a.Paused = pause && !a.Removing }
+		s.say("pause %v of %s at %s", pause, a.Secret, a.Name)
+	default:
+		retain := s.rng.IntN(6) == 0
+		change = func(a *associationRecord) { a.Removing, a.Retain, a.Paused = true, retain, false }
+		s.say("remove %s at %s, retain %v", a.Secret, a.Name, retain)
+		if retain {
+			s.retains[a.ID] = true
+		}
+	}
+	s.update(func(tx *storage.Txn) error {
+		var now associationRecord
+		found, err := engines.GetRecord(s.ctx(), tx, a.key(), &now)
+		if err != nil || !found {
+			return err
+		}
+		change(&now)
+		now.UpdatedAt = time.Now().UTC()
+		return engines.PutRecord(tx, a.key(), &now)
+	})
+}
+
+func (s *sim) changeDestination() {
+	d := pick(s, s.dests)
+	s.update(func(tx *storage.Txn) error {
+		if _, err := getDestination(s.ctx(), tx, d.key(), d); err != nil {
+			return err
+		}
+		switch s.rng.IntN(3) {
+		case 0:
+			d.Paused = !d.Paused
+			s.say("pause %v of %s", d.Paused, d.Name)
+		default:
+			if d.Type != synctest.Marked {
+				return nil
+			}
+			d.CustomTags = map[string]string{pick(s, []string{"team", "stage"}): fmt.Sprint(s.rng.IntN(3))}
+			d.UpdatedAt = time.Now()
+			s.say("tags of %s: %v", d.Name, d.CustomTags)
+		}
+		return engines.PutRecord(tx, d.key(), d)
+	})
+}
+
+func (s *sim) changeConfig() {
+	c := configRecord{Disabled: s.rng.IntN(2) == 0, QueueCapacity: defaultQueueCapacity}
+	s.say("disabled: %v", c.Disabled)
+	s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, configKey, &c) })
+}
+
+func (s *sim) changeMount() {
+	i := s.rng.IntN(len(s.mounts))
+	kv := s.mounts[i]
+	m := kv.Describe()
+	if s.rng.IntN(2) == 0 {
+		s.say("move %s", m.Path)
+		s.must(s.w.Move(s.ctx(), kv, pick(s, []string{"moved/", "again/", "kv/"})))
+		return
+	}
+	s.say("disable %s of %q", m.Path, m.Namespace)
+	if err := s.svc.MountGone(s.ctx(), m.UUID); err != nil {
+		return // it is kept
+	}
+	s.must(s.w.Unmount(s.ctx(), kv))
+	s.mounts[i] = s.w.Mount(m.NamespaceID, m.Path)
+}
+
+func (s *sim) meddle() {
+	kind, site := synctest.Marked, "m"
+	if s.rng.IntN(2) == 0 {
+		kind, site = synctest.Plain, "p"
+	}
+	there := s.places.Site(kind, site)
+	var names []string
+	repaired := map[string]bool{}
+	for _, a := range s.associations() {
+		if a.Type != kind {
+			continue
+		}
+		for _, l := range s.links(a) {
+			for _, it := range l.Items {
+				// Where there are no marks, nobody could tell a write of somebody else from one of ours that got lost at the same time.
+				if kind == synctest.Marked || it.Intent == nil {
+					names = append(names, it.Name)
+					repaired[it.Name] = repaired[it.Name] || it.Owned && a.Drift == driftRepair
+				}
+			}
+		}
+	}
+	if kind == synctest.Marked {
+		names = append(names, "kv/a", "a", "C", "vault/"+s.mounts[0].Describe().Accessor+"/a", "somebody/else")
+	}
+	if len(names) == 0 {
+		return
+	}
+	name := pick(s, names)
+	if s.rng.IntN(3) == 0 {
+		s.say("somebody deletes %s %s", kind, name)
+		there.Delete(name)
+		return
+	}
+	s.say("somebody writes %s %s", kind, name)
+	there.Put(name, "theirs")
+	if repaired[name] { // that is what it says
+		there.Allow(name)
+	}
+}
+
+func (s *sim) adopt() {
+	for _, a := range s.associations() {
+		for _, l := range s.links(a) {
+			for _, it := range l.Items {
+				if it.Status != Conflict || it.Code == codeTaken || s.rng.IntN(3) > 0 {
+					continue
+				}
+				d := s.destOf(a)
+				s.say("adopt %s at %s", it.Name, d.Name)
+				s.places.Site(a.Type, d.site).Allow(it.Name)
+				key := linkKey(a.NS, a.Destination, a.ID, l.Secret)
+				s.update(func(tx *storage.Txn) error {
+					var now link
+					found, err := engines.GetRecord(s.ctx(), tx, key, &now)
+					if err != nil || !found {
+						return err
+					}
+					now.Adopt = append(now.Adopt, fold(s.svc.types[a.Type].Rules, it.Name))
+					return engines.PutRecord(tx, key, &now)
+				})
+				s.svc.queue.push(jobKey{a.NS, a.Destination, a.ID, l.Secret}, time.Time{}, true, nil)
+				return
+			}
+		}
+	}
+}
+
+type simDest struct {
+	*destinationRecord
+	site string
+}
+
+func (s *sim) destOf(a *associationRecord) simDest {
+	for _, d := range s.dests {
+		if d.ID == a.Destination {
+			if d.Type == synctest.Plain {
+				return simDest{d, "p"}
+			}
+			return simDest{d, "m"}
+		}
+	}
+	s.t.Fatalf("there is no destination of %s", a.ID)
+	return simDest{}
+}
+
+// crashSoon has the node stop in the middle of something.
+func (s *sim) crashSoon() {
+	crash, n := s.crash, 1+s.rng.IntN(6)
+	var mu sync.Mutex
+	if s.rng.IntN(2) == 0 {
+		s.say("crash at commit %d", n)
+		lost := s.rng.IntN(2) == 0
+		s.w.OnCommit(func(b storage.Batch) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if n--; n != 0 {
+				return nil
+			}
+			if lost { // it is done, and nobody learns it
+				if _, err := s.w.Store.Commit(context.Background(), b); err != nil {
+					return err
+				}
+			}
+			crash()
+			return storage.ErrOutcomeUnknown
+		})
+		return
+	}
+	after := s.rng.IntN(2) == 0
+	s.say("crash at call %d, after it: %v", n, after)
+	s.places.SetFault(func(c synctest.Call) synctest.Fault {
+		mu.Lock()
+		defer mu.Unlock()
+		f := synctest.Fault{}
+		if s.faults != nil {
+			f = s.faults(c)
+		}
+		if n--; n == 0 {
+			if after {
+				f.After = crash
+			} else {
+				f.Before = crash
+			}
+		}
+		return f
+	})
+}
+
+func (s *sim) changeFaults() {
+	p := pick(s, []float64{0, 0.05, 0.2, 0.6})
+	s.say("faults with probability %v", p)
+	s.faults = nil
+	if p > 0 {
+		s.faults = synctest.Random(s.rng.Uint64(), p)
+	}
+	s.places.SetFault(s.faults)
+}
+
+func (s *sim) changeRights() {
+	may := s.rng.IntN(2) == 0
+	s.say("the owner may read: %v", may)
+	s.w.SetMayRead(func(engines.Principal, string, string) bool { return may })
+}
+
+func (s *sim) changeAudit() {
+	works := s.rng.IntN(2) == 0
+	s.say("the audit trail works: %v", works)
+	s.w.FailAudit(nil)
+	if !works {
+		s.w.FailAudit(errors.New("no audit device"))
+	}
+}
+
+func (s *sim) changeRole() {
+	owner := s.rng.IntN(2) == 0
+	s.say("this cluster is the primary: %v", owner)
+	s.w.SetOwner(owner)
+	s.svc.RoleChanged()
+}
+
+func (s *sim) run() {
+	ops := []struct {
+		weight int
+		do     func()
+	}{
+		{30, s.putSecret}, {15, s.changeSecret}, {20, s.associate}, {8, s.changeAssociation}, {3, s.changeDestination}, {2, s.changeConfig},
+		{2, s.changeMount}, {10, s.meddle}, {4, s.adopt}, {6, s.crashSoon}, {2, s.restart}, {5, s.changeFaults}, {2, s.changeRights},
+		{2, s.changeAudit}, {2, s.changeRole},
+	}
+	total := 0
+	for _, op := range ops {
+		total += op.weight
+	}
+	for range 20 + s.rng.IntN(60) {
+		n := s.rng.IntN(total)
+		for _, op := range ops {
+			if n -= op.weight; n < 0 {
+				op.do()
+				break
+			}
+		}
+		time.Sleep(pick(s, []time.Duration{0, 20 * time.Millisecond, 300 * time.Millisecond, time.Second, 5 * time.Second, 5 * time.Second, time.Minute, 20 * time.Minute}))
+		if s.node.Stopped() {
+			s.restart()
+		}
+	}
+	s.quiet()
+	s.check()
+	s.stop()
+}
+
+// quiet ends all trouble and lets time pass.
+func (s *sim) quiet() {
+	s.say("quiet")
+	s.places.SetFault(nil)
+	s.faults = nil
+	s.w.OnCommit(nil)
+	s.w.FailAudit(nil)
+	s.w.SetMayRead(nil)
+	s.w.SetOwner(true)
+	if s.node.Stopped() {
+		s.restart()
+	}
+	s.update(func(tx *storage.Txn) error { tx.Delete(configKey); return nil })
+	for _, d := range s.dests {
+		s.update(func(tx *storage.Txn) error {
+			if _, err := getDestination(s.ctx(), tx, d.key(), d); err != nil {
+				return err
+			}
+			d.Paused = false
+			return engines.PutRecord(tx, d.key(), d)
+		})
+	}
+	for _, a := range s.associations() {
+		s.must(s.svc.changeAssociation(s.ctx(), a.key(), func(a *associationRecord) { a.Paused = false }))
+	}
+	s.svc.RoleChanged()
+	time.Sleep(3 * time.Hour)
+	for _, a := range s.associations() {
+		for _, l := range s.links(a) { // what somebody has changed is looked at when somebody asks
+			s.svc.queue.push(jobKey{a.NS, a.Destination, a.ID, l.Secret}, time.Time{}, true, nil)
+		}
+	}
+	time.Sleep(2 * time.Hour)
+}
+
+// want is a name that somebody wants.
+type want struct {
+	a      *associationRecord
+	secret string
+	item   render.Item
+	status outcome
+	owned  bool
+}
+
+// check holds what is there to what should be.
+func (s *sim) check() {
+	s.t.Helper()
+	for _, harm := range s.places.Harm() {
+		s.t.Errorf("harm: %s", harm)
+	}
+	wanted := s.wanted()
+	for _, d := range []struct{ kind, site string }{{synctest.Marked, "m"}, {synctest.Plain, "p"}} {
+		s.checkSite(d.kind, d.site, wanted)
+	}
+	s.checkClaims()
+	s.checkBudget()
+	s.checkLeaks()
+}
+
+// wanted returns who wants what, by type and folded name, and checks the links.
+func (s *sim) wanted() map[string][]want {
+	s.t.Helper()
+	out := map[string][]want{}
+	for _, a := range s.associations() {
+		if a.Removing || a.Gone {
+			s.t.Errorf("the association of %q with %s, which was removed, is still there: %+v", a.Secret, a.Name, s.links(a))
+			continue
+		}
+		m, err := s.node.MountOf(s.ctx(), a.MountUUID)
+		s.must(err)
+		if m == nil {
+			s.t.Errorf("the association of %q with %s is of a mount that is gone", a.Secret, a.Name)
+			continue
+		}
+		kv := m.Engine.(*synctest.KV)
+		rules := s.svc.types[a.Type].Rules
+		links := map[string]*link{}
+		for _, l := range s.links(a) {
+			links[l.Secret] = l
+		}
+		names := []string{a.Secret}
+		if a.Selector {
+			names, err = kv.SecretNames(s.ctx(), m.Mount, a.Secret, "", 0)
+			s.must(err)
+		}
+		for _, name := range names {
+			secret, err := kv.LatestSecret(s.ctx(), m.Mount, name)
+			s.must(err)
+			l := links[name]
+			delete(links, name)
+			if l == nil {
+				s.t.Errorf("%s of %s at %s has no link", name, a.MountPath, a.Name)
+				continue
+			}
+			var items []render.Item
+			if secret.Live {
+				src := render.NewSource(a.Type, a.Name, s.node.NamespacePath(a.NS), a.NS, m.Path, a.Accessor, name)
+				items, err = a.plan(rules).Items(src, secret.Data)
+				s.must(err)
+			}
+			s.checkLink(a, l, secret, items)
+			for _, it := range items {
+				w := want{a: a, secret: name, item: it}
+				if had := l.item(it.Name, rules); had != nil {
+					w.status, w.owned = had.outcome, had.Owned
+				}
+				key := a.Type + " " + fold(rules, it.Name)
+				out[key] = append(out[key], w)
+			}
+		}
+		for name := range links {
+			s.t.Errorf("%s of %s at %s has a link, and is no secret", name, a.MountPath, a.Name)
+		}
+	}
+	return out
+}
+
+// checkLink checks what a link says of itself.
+func (s *sim) checkLink(a *associationRecord, l *link, secret engines.Secret, items []render.Item) {
+	s.t.Helper()
+	what := fmt.Sprintf("%s at %s", l.Secret, a.Name)
+	if l.Version != secret.Version || l.Live != secret.Live {
+		s.t.Errorf("%s: the link is of version %d (live %v), the secret is at %d (live %v)", what, l.Version, l.Live, secret.Version, secret.Live)
+	}
+	problems := slices.ContainsFunc(items, func(it render.Item) bool { return it.Problem != "" })
+	if len(l.Adopt) > 0 {
+		s.t.Errorf("%s: %v are still to be adopted", what, l.Adopt)
+	}
+	switch l.Status {
+	case Synced:
+		if problems || !secret.Live || l.Attempts > 0 {
+			s.t.Errorf("%s: SYNCED, with problems %v, live %v, attempts %d", what, problems, secret.Live, l.Attempts)
+		}
+	case Unsynced:
+		if secret.Live || len(l.Items) > 0 {
+			s.t.Errorf("%s: UNSYNCED, with live %v and %d names", what, secret.Live, len(l.Items))
+		}
+	case ClientError:
+		if !problems {
+			s.t.Errorf("%s: %+v without a problem", what, l.outcome)
+		}
+	case Conflict:
+	default:
+		s.t.Errorf("%s: the status is %+v in the end", what, l.outcome)
+	}
+	if l.unfinished() && (l.Status == Synced || l.Status == Unsynced) {
+		s.t.Errorf("%s: something was begun and never ended", what)
+	}
+}
+
+func (s *sim) checkSite(kind, site string, wanted map[string][]want) {
+	s.t.Helper()
+	rules := s.svc.types[kind].Rules
+	there := s.places.Site(kind, site).Objects()
+	waits := s.waits(kind)
+	for key, all := range wanted {
+		name, ok := strings.CutPrefix(key, kind+" ")
+		if !ok {
+			continue
+		}
+		o, present := there[name]
+		owners := 0
+		for _, w := range all {
+			if w.item.Problem != "" { // what is there stays
+				continue
+			}
+			d := s.destOf(w.a)
+			mark, err := s.svc.markOf(s.ctx(), w.a)
+			s.must(err)
+			switch w.status.Status {
+			case Synced:
+				owners++
+				if !present || o.Foreign || o.Value != string(w.item.Value) {
+					s.t.Errorf("%s: SYNCED by %s, and present %v, foreign %v, with another value", key, d.Name, present, o.Foreign)
+				}
+				if rules.Marks && (o.Mark != mark || !maps.Equal(o.Tags, tagsOf(d.CustomTags))) {
+					s.t.Errorf("%s: mark %q tags %v, want %q %v", key, o.Mark, o.Tags, mark, d.CustomTags)
+				}
+			case Conflict:
+				switch {
+				case w.status.Code == codeTaken:
+					if len(all) == 1 && !waits[name] {
+						s.t.Errorf("%s: %s of %s waits for a name that nobody else wants: %s", key, w.secret, d.Name, w.status.Cause)
+					}
+				case !present:
+					s.t.Errorf("%s: a conflict of %s with nothing", key, d.Name)
+				case rules.Marks && o.Mark == mark:
+					s.t.Errorf("%s: a conflict of %s with itself", key, d.Name)
+				case !rules.Marks && !o.Foreign && !s.stays(o):
+					s.t.Errorf("%s: a conflict of %s with what is ours: %+v", key, d.Name, w.status)
+				}
+			default:
+				if w.status.Status != ClientError {
+					s.t.Errorf("%s: the status of %s at %s is %+v", key, w.secret, d.Name, w.status)
+				}
+			}
+		}
+		if owners > 1 {
+			s.t.Errorf("%s: %d associations have it", key, owners)
+		}
+		delete(there, name)
+	}
+	for name, o := range there {
+		if !o.Foreign && !s.stays(o) && !waits[name] {
+			s.t.Errorf("%s %s is still there, and nobody wants it", kind, name)
+		}
+	}
+}
+
+// waits returns names that are deleted only when what replaces them is right, which it cannot be.
+func (s *sim) waits(kind string) map[string]bool {
+	out := map[string]bool{}
+	for _, a := range s.associations() {
+		for _, l := range s.links(a) {
+			if a.Type != kind || l.Status != ClientError && l.Status != Conflict {
+				continue
+			}
+			for _, it := range l.Items {
+				if it.Status == Unsyncing && it.Code == "waits" {
+					out[fold(s.svc.types[kind].Rules, it.Name)] = true
+				}
+			}
+		}
+	}
+	return out
+}
+
+// stays reports whether something may be there that nobody wants any more.
+func (s *sim) stays(o synctest.Object) bool {
+	_, id, _ := strings.Cut(o.By, "-")
+	return s.retains[id]
+}
+
+func tagsOf(tags map[string]string) map[string]string {
+	if tags == nil {
+		return map[string]string{}
+	}
+	return tags
+}
+
+// checkClaims: whatever is claimed is a name of the link that has claimed it.
+func (s *sim) checkClaims() {
+	s.t.Helper()
+	names := map[storage.Key]bool{}
+	for _, a := range s.associations() {
+		d := s.destOf(a)
+		place, err := s.svc.place(d.destinationRecord)
+		s.must(err)
+		for _, l := range s.links(a) {
+			for _, it := range l.Items {
+				names[claimKey(a.Type, place, fold(s.svc.types[a.Type].Rules, it.Name))+storage.Key(" "+a.ID+l.Secret)] = true
+			}
+		}
+	}
+	s.must(scan(s.ctx(), s.w.Store, area(rootNS, "c/"), func(key storage.Key, c *claim) bool {
+		if !names[key+storage.Key(" "+c.Association+c.Secret)] {
+			s.t.Errorf("a name is claimed by %s of %s, which does not have it", c.Secret, c.Name)
+		}
+		return true
+	}))
+}
+
+// checkBudget replays the calls of each destination against its budget.
+func (s *sim) checkBudget() {
+	s.t.Helper()
+	type bucket struct {
+		tokens float64
+		at     time.Time
+	}
+	buckets := map[string]*bucket{}
+	for _, c := range s.places.Calls() {
+		budget, rate, burst := "reads", s.places.Rate.Reads, s.places.Rate.ReadBurst
+		if c.Op == "write" || c.Op == "delete" {
+			budget, rate, burst = "writes", s.places.Rate.Writes, s.places.Rate.WriteBurst
+		}
+		key := fmt.Sprint(c.Run, c.Dest, budget)
+		b := buckets[key]
+		if b == nil {
+			b = &bucket{float64(burst), c.At}
+			buckets[key] = b
+		}
+		b.tokens = min(b.tokens+c.At.Sub(b.at).Seconds()*rate, float64(burst))
+		b.at = c.At
+		if b.tokens--; b.tokens < -1.01 {
+			s.t.Errorf("%s of %s exceed the budget at %v", budget, c.Dest, c.At.Sub(s.began))
+			return
+		}
+	}
+}
+
+// checkLeaks looks for values, and plain hashes of some, in all that was stored or said.
+func (s *sim) checkLeaks() {
+	s.t.Helper()
+	var said bytes.Buffer
+	entries, err := s.w.Store.Scan(s.ctx(), "s/sys/", "", 0)
+	s.must(err)
+	for _, e := range entries {
+		if kind := strings.Split(string(e.Key), "/"); len(kind) > 4 && kind[4] == "d" {
+			continue // it holds the credentials, and nothing of secrets
+		}
+		said.WriteString(string(e.Key))
+		said.Write(e.Value)
+	}
+	for _, d := range s.dests {
+		fmt.Fprint(&said, d.CustomTags, d.PurgeError)
+	}
+	s.logs.mu.Lock()
+	said.Write(s.logs.b.Bytes())
+	s.logs.mu.Unlock()
+	trail, err := json.Marshal(s.w.Trail())
+	s.must(err)
+	said.Write(trail)
+	for _, c := range s.places.Calls() {
+		said.WriteString(c.Name)
+	}
+	text := said.String()
+	if i := strings.Index(text, "sekrit-"); i >= 0 {
+		s.t.Errorf("a value is told: …%s", text[max(0, i-200):i])
+	}
+	for range min(10, len(s.values)) {
+		value := []byte(pick(s, s.values))
+		a, b, c := sha256.Sum256(value), md5.Sum(value), sha1.Sum(value) //nolint:gosec // likewise
+		for _, sum := range [][]byte{a[:], b[:], c[:], a[:16], value} {
+			for _, form := range []string{hex.EncodeToString(sum), base64.StdEncoding.EncodeToString(sum), base64.RawURLEncoding.EncodeToString(sum)} {
+				if strings.Contains(text, form) {
+					s.t.Error("a hash of a value is told")
+				}
+			}
+		}
+	}
+}
