@@ -122,10 +122,8 @@ func (c *call) addRules(body map[string]any) {
 	for flag, field := range map[string]string{
 		"granularity": "granularity", "template": "secret_name_template", "value-format": "format", "deletion-policy": "deletion_policy", "drift-policy": "drift_policy",
 	} {
-		setIfGiven(c, body, flag, c.String(flag))
-		if v, ok := body[flag]; ok && flag != field {
-			delete(body, flag)
-			body[field] = v
+		if c.IsSet(flag) {
+			body[field] = c.String(flag)
 		}
 	}
 	for _, flag := range []string{"include", "exclude"} {
