@@ -179,13 +179,13 @@ func (r *report) standing(ctx context.Context, a *associationRecord, m *engines.
 		}
 		o.Status = Unsyncing
 		return o
+	case right && !r.due(ctx, a, m, l): // even if it is being looked at again
+		return l.outcome
 	case running:
 		return outcome{Status: "SYNCING"}
 	case queued && halted == nil:
 		return outcome{Status: Pending}
 	case !right && l.Status != Pending:
-		return l.outcome
-	case right && !r.due(ctx, a, m, l):
 		return l.outcome
 	case halted != nil:
 		return *halted
