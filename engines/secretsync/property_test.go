@@ -790,7 +790,7 @@ func (s *sim) checkClaims() {
 	}
 	s.must(scan(s.ctx(), s.w.Store, area(rootNS, "c/"), func(key storage.Key, c *claim) bool {
 		if !names[key+storage.Key(" "+c.Association+c.Secret)] {
-			s.t.Errorf("a name is claimed by %s of %s, which does not have it", c.Secret, c.Name)
+			s.t.Errorf("a name is claimed by %s of %s for %s, which does not have it", c.Secret, c.Name, c.Association)
 		}
 		return true
 	}))

@@ -173,14 +173,12 @@ func (st *step) intend() {
 	}
 }
 
-// itemsOf is what a link says of its names while some of the steps are done.
+// itemsOf is what a link says of its names while some of the steps are done. Those that are gone stay for as long as they are
+// claimed.
 func itemsOf(steps []step) []item {
 	var items []item
 	for i := range steps {
 		st := &steps[i]
-		if st.Do == actForget && (st.deleted || !st.Owned && st.Intent == nil) {
-			continue
-		}
 		if st.Status == "" {
 			st.outcome = outcome{Status: Pending}
 		}

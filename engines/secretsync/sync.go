@@ -305,7 +305,26 @@ func (s *Service) prepare(ctx context.Context, t *target, all, part []step) erro
 	if err != nil || !writes {
 		return err
 	}
-	return s.host.Record(ctx, t.event(part))
+	if err := s.host.Record(ctx, t.event(part)); err != nil {
+		return errors.Join(err, s.withdraw(ctx, t, all, part))
+	}
+	return nil
+}
+
+// withdraw stores that what was about to be done will not be.
+func (s *Service) withdraw(ctx context.Context, t *target, all, part []step) error {
+	for i := range part {
+		part[i].Intent = part[i].before.Intent
+	}
+	_, err := storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
+		if err := t.stillThere(ctx, tx); err != nil {
+			return err
+		}
+		l := t.link
+		l.Items = itemsOf(all)
+		return t.putLink(ctx, tx, &l, nil)
+	})
+	return err
 }
 
 func anyWrites(steps []step) bool {
