@@ -33,7 +33,7 @@ race: ## the tests of our own packages only, three times over, with the race det
 lint: ## formatting, vet, and staticcheck if it is installed
 	@unformatted=$$(git ls-files -co --exclude-standard '*.go' | xargs gofmt -l); test -z "$$unformatted" || { echo "run gofmt -w on:" $$unformatted; exit 1; }
 	go vet ./...
-	go vet -tags=e2e ./test/saml ./test/cloud
+	go vet -tags=e2e ./test/saml ./test/cloud ./test/secretsync ./engines/secretsync/repohost ./engines/secretsync/webhost
 	@if command -v staticcheck >/dev/null; then staticcheck ./...; fi
 
 .PHONY: fuzz
@@ -41,7 +41,7 @@ fuzz: ## every fuzz target for 10 s; FUZZTIME=1m for longer
 	test/fuzz.sh $${FUZZTIME:-10s}
 
 .PHONY: e2e
-e2e: build ## clients in other languages, the web UI in a real browser, real SAML identity providers, cloud credentials against an emulator (needs Node.js; installs the rest)
+e2e: build ## clients in other languages, the web UI in a real browser, real SAML identity providers, cloud credentials and secret sync against an emulator (needs Node.js; installs the rest)
 	test/e2e/run
 
 .PHONY: chaos
