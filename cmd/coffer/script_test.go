@@ -28,7 +28,7 @@ func TestLive(t *testing.T) {
 			"capture": capture, "eventually": eventually, "totp": totpCode, "page": writePage,
 			"awstest": clouds.start,
 			"places":  places.start, "place-put": places.put, "place-get": places.get,
-			"idp":     providers.start, "idp-user": providers.setUser, "idp-begin": providers.begin,
+			"idp": providers.start, "idp-user": providers.setUser, "idp-begin": providers.begin,
 		},
 	})
 }

@@ -137,7 +137,8 @@ func syncAssociateCommand() *cli.Command {
 	return command(spec{
 		name: "associate", args: "DESTINATION SECRET", min: 1, max: 2, usage: "have a secret synced, or all below a prefix",
 		help: `Associates a secret with a destination: it is written there now, and again whenever it changes. The token must be able to read the secret,
-and for as long as it is synced whoever associated it must. Done again it syncs the secret again, under the terms given now.
+and for as long as it is synced whoever associated it must. Done again it syncs the secret again, and keeps the terms that
+are not given.
 
 What exists at the destination and was not made here is never overwritten: the status is CONFLICT then, see "coffer sync adopt".
 "coffer sync plan" takes the same flags and shows what would be done. The exit status is 2 unless the secret is synced, or on its way.

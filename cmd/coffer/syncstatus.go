@@ -146,7 +146,7 @@ func (e *syncEntry) settled() bool { return e.Status == statusSynced || e.Status
 
 // waits reports whether an entry cannot go on until somebody does something.
 func (e *syncEntry) waits() bool {
-	return e.Status == statusConflict || e.Status == statusClient || e.Status == statusPending && e.Code == "paused"
+	return e.Status == statusConflict || e.Status == statusClient || e.Status == statusPending && e.Code != ""
 }
 
 func (s *syncStatus) settled() bool {

@@ -110,6 +110,8 @@ var help = map[string]string{
 	"cloud_rotation_failures_total":   "Attempts to replace such a key that failed; the old one stays in use.",
 	"cloud_rollbacks_completed_total": "Things made at a cloud provider that belonged to nothing and were removed.",
 
+	"sync_destinations":      "Destinations of secret sync, in all namespaces; on the active node of the cluster that syncs.",
+	"sync_attention":         "Secrets that are not synced until somebody does something: CONFLICT and CLIENT_SIDE_ERROR.",
 	"sync_associations":      "Associations of secrets and prefixes with destinations; on the active node of the cluster that syncs.",
 	"sync_pending":           "Secrets that are due to be synced and wait for their turn.",
 	"sync_running":           "Secrets that are being synced.",
