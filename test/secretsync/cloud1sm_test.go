@@ -1,6 +1,6 @@
 //go:build e2e
 
-// Package secretsync_test holds destinations against what others have written: it needs what test/e2e/run installs.
+// Destinations are held against what others have written: it needs what test/e2e/run installs.
 package secretsync_test
 
 import (
