@@ -349,21 +349,24 @@ func (s *sim) meddle() {
 	}
 	there := s.places.Site(kind, site)
 	var names []string
-	repaired := map[string]bool{}
+	repaired, unsure := map[string]bool{}, map[string]bool{}
 	for _, a := range s.associations() {
 		if a.Type != kind {
 			continue
 		}
 		for _, l := range s.links(a) {
 			for _, it := range l.Items {
+				name := fold(s.svc.types[kind].Rules, it.Name)
+				names = append(names, name)
 				// Where there are no marks, nobody could tell a write of somebody else from one of ours that got lost at the same time.
-				if kind == synctest.Marked || it.Intent == nil {
-					names = append(names, it.Name)
-					repaired[it.Name] = repaired[it.Name] || it.Owned && a.Drift == driftRepair
+				if kind == synctest.Plain && it.Intent != nil {
+					unsure[name] = true
 				}
+				repaired[name] = repaired[name] || it.Owned && a.Drift == driftRepair
 			}
 		}
 	}
+	names = slices.DeleteFunc(names, func(name string) bool { return unsure[name] })
 	if kind == synctest.Marked {
 		names = append(names, "kv/a", "a", "C", "vault/"+s.mounts[0].Describe().Accessor+"/a", "somebody/else")
 	}

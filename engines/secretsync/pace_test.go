@@ -1,0 +1,174 @@
+package secretsync
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+)
+
+// scripted answers what the test says.
+type scripted struct {
+	destination.Destination
+	err   error
+	calls int
+	hang  bool
+}
+
+func (s *scripted) Read(ctx context.Context, _ string) (destination.Found, error) {
+	s.calls++
+	if s.hang {
+		<-ctx.Done()
+		return destination.Found{}, &destination.Error{Class: destination.External, Code: destination.Unreachable, Err: ctx.Err()}
+	}
+	return destination.Found{}, s.err
+}
+
+func (s *scripted) Write(context.Context, destination.Item, destination.Found) (destination.Held, error) {
+	s.calls++
+	return destination.Held{}, s.err
+}
+
+func (s *scripted) Delete(context.Context, destination.Found) error { s.calls++; return s.err }
+
+func (s *scripted) List(context.Context) iter.Seq2[destination.Found, error] {
+	return func(yield func(destination.Found, error) bool) {
+		for range 1000 {
+			if !yield(destination.Found{}, nil) {
+				return
+			}
+		}
+	}
+}
+
+var (
+	trouble  = &destination.Error{Class: destination.External, Code: destination.Unavailable, Text: "trouble"}
+	testRate = destination.Rate{Writes: 2, WriteBurst: 4, Reads: 10, ReadBurst: 10, Concurrency: 1}
+)
+
+func TestPaceHoldsTheBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPaced(&scripted{}, testRate)
+		took := func(n int, do func() error) time.Duration {
+			began := time.Now()
+			for range n {
+				if err := do(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return time.Since(began)
+		}
+		write := func() error { _, err := p.Write(t.Context(), destination.Item{}, destination.Found{}); return err }
+		if d := took(4, write); d != 0 {
+			t.Errorf("a burst took %v", d)
+		}
+		if d := took(6, write); d != 3*time.Second {
+			t.Errorf("six more writes at two a second took %v", d)
+		}
+		if d := took(2, func() error { return p.Delete(t.Context(), destination.Found{}) }); d != time.Second {
+			t.Errorf("two deletions, which are writes, took %v", d)
+		}
+		if d := took(30, func() error { _, err := p.Read(t.Context(), ""); return err }); d != 2*time.Second {
+			t.Errorf("thirty reads at ten a second took %v", d)
+		}
+		time.Sleep(time.Hour)
+		began, n := time.Now(), 0
+		for _, err := range p.List(t.Context()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			n++
+		}
+		if d := time.Since(began); n != 1000 || d.Round(time.Millisecond) != 100*time.Millisecond { // eleven reads, of which ten at once
+			t.Errorf("a list of %d took %v", n, d)
+		}
+	})
+}
+
+func TestBreakerOpensAndCloses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &scripted{err: trouble}
+		p := newPaced(s, testRate)
+		read := func() error { _, err := p.Read(t.Context(), ""); return err }
+		for range tolerated + 1 {
+			if err := read(); !errors.Is(err, trouble) {
+				t.Fatalf("failed with %v", err)
+			}
+		}
+		if err := read(); errors.Is(err, trouble) || retryAfter(err) != firstBreak || s.calls != tolerated+1 {
+			t.Fatalf("%v after %d calls, retry after %v", err, s.calls, retryAfter(err))
+		}
+		if o := failure(read()); o.Status != ExternalError {
+			t.Errorf("the status is %s", o.Status)
+		}
+		last := time.Duration(0)
+		for range 12 { // longer each time
+			time.Sleep(time.Until(p.breaker.open(time.Now())))
+			if err := read(); !errors.Is(err, trouble) {
+				t.Fatalf("no call after the pause: %v", err)
+			}
+			pause := time.Until(p.breaker.open(time.Now()))
+			if pause < last || pause > longBreak {
+				t.Errorf("a pause of %v after one of %v", pause, last)
+			}
+			last = pause
+		}
+		if last != longBreak {
+			t.Errorf("the last pause is %v", last)
+		}
+		time.Sleep(last)
+		s.err = nil
+		if err := read(); err != nil || p.breaker.failures != 0 {
+			t.Errorf("%v, %d failures", err, p.breaker.failures)
+		}
+	})
+}
+
+func TestBreakerKeepsToRetryAfter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &scripted{err: &destination.Error{Class: destination.External, Code: destination.Throttled, RetryAfter: 90 * time.Second}}
+		p := newPaced(s, testRate)
+		for range 2 {
+			_, err := p.Read(t.Context(), "")
+			if retryAfter(err) != 90*time.Second || s.calls != 1 {
+				t.Errorf("retry after %v, %d calls", retryAfter(err), s.calls)
+			}
+		}
+		s.err = nil
+		time.Sleep(90 * time.Second)
+		if _, err := p.Read(t.Context(), ""); err != nil {
+			t.Error(err)
+		}
+		// What somebody has to put right does not open it.
+		s.err = &destination.Error{Class: destination.Client, Code: destination.Denied}
+		for range 10 {
+			p.Read(t.Context(), "") //nolint:errcheck // it fails
+		}
+		if s.calls != 12 {
+			t.Errorf("%d calls", s.calls)
+		}
+	})
+}
+
+func TestACallIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPaced(&scripted{hang: true}, testRate)
+		began := time.Now()
+		if _, err := p.Read(t.Context(), ""); err == nil || time.Since(began) != longestCall {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		// A caller who goes away says nothing about the destination.
+		for range 10 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			p.Read(ctx, "") //nolint:errcheck // it fails
+			cancel()
+		}
+		if p.breaker.failures != 1 {
+			t.Errorf("%d failures", p.breaker.failures)
+		}
+	})
+}

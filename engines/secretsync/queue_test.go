@@ -1,0 +1,195 @@
+package secretsync
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// done is what a queue has done.
+type done struct {
+	mu   sync.Mutex
+	jobs []string
+}
+
+func (d *done) add(format string, args ...any) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.jobs = append(d.jobs, fmt.Sprintf(format, args...))
+}
+
+func (d *done) all() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.jobs)
+}
+
+// startQueue runs a queue until the test ends.
+func startQueue(t *testing.T, width int, do func(ctx context.Context, key jobKey, refresh bool)) (q *queue, stop func()) {
+	t.Helper()
+	q = &queue{do: do, width: func(string) int { return width }}
+	ctx, cancel := context.WithCancel(t.Context())
+	began, ended := make(chan struct{}), make(chan struct{})
+	go func() { defer close(ended); q.run(ctx, began) }()
+	<-began
+	stop = func() { cancel(); <-ended }
+	t.Cleanup(stop)
+	return q, stop
+}
+
+func key(dest, secret string) jobKey { return jobKey{"root", dest, "a", secret} }
+
+func TestQueueDoesOnceWhatIsQueuedTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var d done
+		q, _ := startQueue(t, 1, func(_ context.Context, key jobKey, refresh bool) {
+			d.add("%s %v", key.Secret, refresh)
+		})
+		in := func(wait time.Duration) time.Time { return time.Now().Add(wait) }
+		q.push(key("d", "one"), in(time.Second), false, nil)
+		q.push(key("d", "one"), in(time.Minute), true, nil)
+		q.push(key("d", "two"), in(2*time.Second), false, nil)
+		q.push(key("d", "two"), in(time.Hour), false, nil)
+		q.push(key("d", "two"), in(500*time.Millisecond), false, nil)
+		if got := d.all(); got != nil {
+			t.Fatalf("did %v before the time", got)
+		}
+		time.Sleep(2 * time.Hour)
+		synctest.Wait()
+		if got := d.all(); !slices.Equal(got, []string{"two false", "one true"}) {
+			t.Errorf("did %v", got)
+		}
+		if due, running := q.counts(); due+running != 0 || len(q.lanes) != 0 {
+			t.Errorf("%d due, %d running, %d lanes when all is done", due, running, len(q.lanes))
+		}
+	})
+}
+
+func TestQueueDoesAgainWhatIsQueuedMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var d done
+		q, _ := startQueue(t, 4, func(_ context.Context, _ jobKey, refresh bool) {
+			d.add("begin %v", refresh)
+			time.Sleep(time.Second)
+			d.add("end")
+		})
+		first, second := make(chan struct{}), make(chan struct{})
+		q.push(key("d", "one"), time.Time{}, false, first)
+		synctest.Wait()
+		if _, running := q.state(key("d", "one")); !running {
+			t.Error("it does not run")
+		}
+		for range 3 {
+			q.push(key("d", "one"), time.Time{}, false, nil)
+		}
+		q.push(key("d", "one"), time.Time{}, true, second)
+		<-first
+		if got := d.all(); len(got) < 2 || got[1] != "end" {
+			t.Errorf("told after %v", got)
+		}
+		<-second
+		if got := d.all(); !slices.Equal(got, []string{"begin false", "end", "begin true", "end"}) {
+			t.Errorf("did %v", got)
+		}
+	})
+}
+
+func TestQueueOfOneDestinationDelaysNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var d done
+		q, _ := startQueue(t, 2, func(ctx context.Context, key jobKey, _ bool) {
+			if key.Destination == "slow" {
+				<-ctx.Done()
+				return
+			}
+			d.add("%s", key.Secret)
+		})
+		for i := range 50 {
+			q.push(key("slow", fmt.Sprint(i)), time.Time{}, false, nil)
+		}
+		q.push(key("quick", "one"), time.Time{}, false, nil)
+		synctest.Wait()
+		if got := d.all(); !slices.Equal(got, []string{"one"}) {
+			t.Errorf("the quick destination did %v", got)
+		}
+		if due, running := q.counts(); due != 48 || running != 2 {
+			t.Errorf("%d due, %d running, want 48 and 2", due, running)
+		}
+	})
+}
+
+func TestQueueEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var d done
+		q, stop := startQueue(t, 1, func(ctx context.Context, key jobKey, _ bool) {
+			d.add("%s", key.Secret)
+			<-ctx.Done()
+		})
+		var told []chan struct{}
+		for i := range 3 {
+			told = append(told, make(chan struct{}))
+			q.push(key("d", fmt.Sprint(i)), time.Now().Add(time.Duration(i)), false, told[i])
+		}
+		again := make(chan struct{})
+		time.Sleep(time.Second)
+		synctest.Wait()
+		q.push(key("d", "0"), time.Time{}, false, again)
+		stop()
+		for _, ch := range append(told, again) {
+			<-ch // whoever waits is told, whether or not it was done
+		}
+		if got := d.all(); !slices.Equal(got, []string{"0"}) {
+			t.Errorf("did %v", got)
+		}
+		late := make(chan struct{})
+		q.push(key("d", "late"), time.Time{}, false, late)
+		<-late
+		time.Sleep(time.Hour) // no timer is left that would do anything
+		if got := d.all(); len(got) != 1 {
+			t.Errorf("did %v after its end", got)
+		}
+	})
+}
+
+// TestQueueDoesAllOfMany also runs it again after its end, as a node that becomes the active one again does.
+func TestQueueDoesAllOfMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		most, now, n := 0, 0, 0
+		do := func(context.Context, jobKey, bool) {
+			mu.Lock()
+			n++
+			now++
+			most = max(most, now)
+			mu.Unlock()
+			time.Sleep(time.Millisecond)
+			mu.Lock()
+			now--
+			mu.Unlock()
+		}
+		q, stop := startQueue(t, 3, do)
+		push := func() {
+			for i := range 500 {
+				q.push(key("d", fmt.Sprint(i)), time.Now().Add(time.Duration(i%7)*time.Second), false, nil)
+			}
+			time.Sleep(time.Minute)
+			synctest.Wait()
+		}
+		push()
+		stop()
+		ctx, cancel := context.WithCancel(t.Context())
+		began, ended := make(chan struct{}), make(chan struct{})
+		go func() { defer close(ended); q.run(ctx, began) }()
+		<-began
+		push()
+		cancel()
+		<-ended
+		if n != 1000 || most != 3 {
+			t.Errorf("did %d of 1000, %d at once of 3", n, most)
+		}
+	})
+}
