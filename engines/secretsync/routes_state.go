@@ -179,7 +179,7 @@ func (r *report) standing(ctx context.Context, a *associationRecord, m *engines.
 		}
 		o.Status = Unsyncing
 		return o
-	case right && !r.due(ctx, a, m, l): // even if it is being looked at again
+	case right && !r.due(ctx, a, m, l), !right && l.Status != Pending && !changed(ctx, a, m, l): // even if it is being looked at again
 		return l.outcome
 	case running:
 		return outcome{Status: "SYNCING"}
@@ -191,6 +191,12 @@ func (r *report) standing(ctx context.Context, a *associationRecord, m *engines.
 		return *halted
 	}
 	return outcome{Status: Pending}
+}
+
+// changed reports whether the secret, or how it is associated, is another than when the link was synced.
+func changed(ctx context.Context, a *associationRecord, m *engines.Mounted, l *link) bool {
+	now, err := latest(ctx, m, l.Secret)
+	return l.Rules != a.rules() || err == nil && !l.of(now)
 }
 
 // due reports whether something is to be done for a link that was right.
