@@ -105,6 +105,13 @@ func (s *Service) makeRoom(ctx context.Context, t *target, steps []step) error {
 	if rules.MaxNames == 0 && rules.MaxTotal == 0 {
 		return nil
 	}
+	c, err := s.configOf(&t.dest)
+	if err != nil {
+		return err
+	}
+	if own, ok := c.(interface{ MaxNames() int }); ok { // it depends on the configuration
+		rules.MaxNames = own.MaxNames()
+	}
 	place, err := s.place(&t.dest)
 	if err != nil {
 		return err

@@ -230,9 +230,10 @@ func (s *Service) write(ctx context.Context, t *target, dest destination.Destina
 	held, err := dest.Write(ctx, it, st.found)
 	if err != nil {
 		st.fails(err)
+		// What was about to be done was not, or was done to a name of somebody else. How an earlier attempt ended is as open as it was.
 		var e *destination.Error
-		if errors.As(err, &e) && !e.Unknown {
-			st.Intent = st.before.Intent // of which nobody knows yet how it ended
+		if errors.As(err, &e) && (!e.Unknown || e.Code == destination.Exists || e.Code == destination.Changed) {
+			st.Intent = st.before.Intent
 		}
 		return
 	}

@@ -197,6 +197,14 @@ func (c *Config) Shown() map[string]any {
 	return out
 }
 
+// MaxNames is how many names the place has room for.
+func (c *Config) MaxNames() int {
+	if c.SecretsLocation == inOrganization {
+		return 1000
+	}
+	return maxNames
+}
+
 // resolved returns the configuration with what the environment of the server adds, or what is missing or wrong in it.
 func (c *Config) resolved(getenv func(string) string) (Config, []string) {
 	out := *c

@@ -186,7 +186,7 @@ func (s *Site) Put(name, value string) {
 	s.p.mu.Lock()
 	defer s.p.mu.Unlock()
 	was := s.get(name)
-	now := state{state: destination.Present, value: value, foreign: true}
+	now := state{state: destination.Present, value: value, foreign: true, allowed: was.allowed}
 	if was.state == destination.Present {
 		now.id, now.mark, now.tags, now.by = was.id, was.mark, was.tags, was.by
 		now.foreign = was.foreign || s.kind == Plain // a mark still says whose it is
@@ -203,7 +203,7 @@ func (s *Site) Delete(name string) {
 	}
 }
 
-// Allow lets a name of somebody else be written.
+// Allow lets a name of somebody else be written, once.
 func (s *Site) Allow(name string) {
 	s.p.mu.Lock()
 	defer s.p.mu.Unlock()
