@@ -119,7 +119,10 @@ func (p *Plan) checkTemplate() string {
 	}
 	one := Source{
 		DestinationType: "type", DestinationName: "name", NamespaceID: "root", MountPath: "kv", MountBaseName: "kv", MountAccessor: "kv_12345678",
-		SecretPath: "folder/one", SecretBaseName: "one", SecretKey: "ONE",
+		SecretPath: "folder/one", SecretBaseName: "one",
+	}
+	if p.Keys() {
+		one.SecretKey = "ONE"
 	}
 	name, err := t.Execute(one)
 	if err != nil {
