@@ -45,7 +45,7 @@ type view struct {
 	Mark  string // ours
 	Marks bool   // the destination keeps marks
 	Adopt bool
-	// Repair has what somebody else has written over what is ours written again.
+	// Repair has what somebody else has written over what is ours written again. It has nothing deleted.
 	Repair bool
 	// Retain has what is not wanted any more left where it is.
 	Retain bool
@@ -76,7 +76,7 @@ func (v *view) ours() (bool, string) {
 		return false, "does not bear our mark any more: somebody else has taken it over"
 	case v.Marks:
 		return false, "has another mark: somebody else has taken it over"
-	case had.Owned && f.ID == had.ID && (f.Version == had.Version || v.Repair):
+	case had.Owned && f.ID == had.ID && (f.Version == had.Version || v.Repair && v.Want != nil):
 		return true, ""
 	case v.mayBeIntent():
 		return true, ""

@@ -72,6 +72,7 @@ func TestDecide(t *testing.T) {
 		"not wanted, ours":                             {view{Had: &owned, Found: plain}, actDelete, true},
 		"not wanted, our mark, changed by somebody":    {view{Had: &owned, Found: marked(mine, "x"), Marks: true}, actDelete, true},
 		"not wanted, changed by somebody, no marks":    {view{Had: &owned, Found: there(func(f *destination.Found) { f.Version = "2" })}, actForget, false},
+		"not wanted, changed, to be repaired":          {view{Had: &owned, Found: there(func(f *destination.Found) { f.Version = "2" }), Repair: true}, actForget, false},
 		"not wanted, somebody else's mark":             {view{Had: &owned, Found: marked(stranger, "x"), Marks: true}, actForget, false},
 		"not wanted, retained":                         {view{Had: &owned, Found: plain, Retain: true}, actForget, false},
 		"not wanted, gone":                             {view{Had: &owned, Found: absent}, actForget, false},

@@ -233,6 +233,15 @@ func (s *sim) associate() {
 	if a.Deletion == retainThere {
 		s.retains[a.ID] = true
 	}
+	if a.Drift == driftRepair { // also what somebody has written over before
+		for _, l := range s.links(a) {
+			for _, it := range l.Items {
+				if it.Owned {
+					s.places.Site(d.Type, siteOf(d.Type)).Allow(it.Name)
+				}
+			}
+		}
+	}
 	rules := s.svc.types[d.Type].Rules
 	if len(a.plan(rules).Check()) > 0 {
 		return
@@ -395,7 +404,7 @@ func (s *sim) adopt() {
 				}
 				d := s.destOf(a)
 				s.say("adopt %s at %s", it.Name, d.Name)
-				s.places.Site(a.Type, d.site).Allow(it.Name)
+				s.places.Site(a.Type, siteOf(a.Type)).Allow(it.Name)
 				key := linkKey(a.NS, a.Destination, a.ID, l.Secret)
 				s.update(func(tx *storage.Txn) error {
 					var now link
@@ -413,22 +422,22 @@ func (s *sim) adopt() {
 	}
 }
 
-type simDest struct {
-	*destinationRecord
-	site string
+// siteOf is where a type of destination writes.
+func siteOf(kind string) string {
+	if kind == synctest.Plain {
+		return "p"
+	}
+	return "m"
 }
 
-func (s *sim) destOf(a *associationRecord) simDest {
+func (s *sim) destOf(a *associationRecord) *destinationRecord {
 	for _, d := range s.dests {
 		if d.ID == a.Destination {
-			if d.Type == synctest.Plain {
-				return simDest{d, "p"}
-			}
-			return simDest{d, "m"}
+			return d
 		}
 	}
 	s.t.Fatalf("there is no destination of %s", a.ID)
-	return simDest{}
+	return nil
 }
 
 // crashSoon has the node stop in the middle of something.
@@ -783,7 +792,7 @@ func (s *sim) checkClaims() {
 	names := map[storage.Key]bool{}
 	for _, a := range s.associations() {
 		d := s.destOf(a)
-		place, err := s.svc.place(d.destinationRecord)
+		place, err := s.svc.place(d)
 		s.must(err)
 		for _, l := range s.links(a) {
 			for _, it := range l.Items {
