@@ -150,7 +150,7 @@ func actionsOf(statements []statement) (names []string) {
 	return slices.Compact(names)
 }
 
-// limit makes a user, or a role if there is a trust policy, that has a policy. The emulator looks at actions, watch at names.
+// limit makes a user that may do what a policy says. The emulator looks at the actions of calls, and watch at their names.
 func (e *emulator) limit(name, policy string, statements []statement) keys {
 	e.t.Helper()
 	k := e.addUser(name, anywhere(policy))
@@ -263,7 +263,7 @@ func (e *emulator) watch(next http.Handler) http.Handler {
 		}
 		answer := &statusOf{ResponseWriter: w}
 		if named := nameIn(body); named != "" && !within(limits, action, named) {
-			refuse(answer.Header(), answer, "AccessDeniedException", "User is not authorized to perform: secretsmanager:"+action+" because no identity-based policy allows the action")
+			refuse(answer, denied, "User is not authorized to perform: secretsmanager:"+action+" because no identity-based policy allows the action")
 		} else {
 			next.ServeHTTP(answer, r)
 		}
@@ -286,7 +286,7 @@ type statusOf struct {
 }
 
 func (s *statusOf) WriteHeader(status int) {
-	s.status, s.denied = status, s.Header().Get(refusal) != ""
+	s.status, s.denied = status, s.Header().Get(errorType) == denied
 	s.ResponseWriter.WriteHeader(status)
 }
 
@@ -297,11 +297,15 @@ func (s *statusOf) Write(text []byte) (int, error) {
 	return s.ResponseWriter.Write(text)
 }
 
-const refusal = "X-Amzn-Errortype"
+const (
+	errorType = "X-Amzn-Errortype"
+	denied    = "AccessDeniedException"
+)
 
 // refuse answers as Secrets Manager refuses.
-func refuse(h http.Header, w http.ResponseWriter, code, message string) {
-	h.Set(refusal, code)
+func refuse(w http.ResponseWriter, code, message string) {
+	h := w.Header()
+	h.Set(errorType, code)
 	h.Set("Content-Type", "application/x-amz-json-1.1")
 	w.WriteHeader(http.StatusBadRequest)
 	_ = json.NewEncoder(w).Encode(map[string]string{"__type": code, "Message": message})
@@ -335,7 +339,7 @@ var (
 
 // codes are what Secrets Manager calls refusals for which the emulator has the words of IAM, in XML, for all services.
 var codes = map[string]string{
-	"AccessDenied": "AccessDeniedException", "SignatureDoesNotMatch": "InvalidSignatureException", "InvalidClientTokenId": "UnrecognizedClientException",
+	"AccessDenied": denied, "SignatureDoesNotMatch": "InvalidSignatureException", "InvalidClientTokenId": "UnrecognizedClientException",
 }
 
 // worded puts refusals into the words of the service that was called.
@@ -352,7 +356,7 @@ func worded(answer *http.Response) error {
 		return fmt.Errorf("an answer of the emulator that is not known: %q", body)
 	}
 	w := httptest.NewRecorder()
-	refuse(w.Header(), w, codes[string(code[1])], string(message[1]))
+	refuse(w, codes[string(code[1])], string(message[1]))
 	answer.StatusCode, answer.Status, answer.Header = w.Code, "", w.Header()
 	answer.ContentLength = int64(w.Body.Len())
 	answer.Header.Set("Content-Length", strconv.Itoa(w.Body.Len()))
