@@ -137,7 +137,9 @@ func (s *emulated) call(what string, call func(context.Context) (*api.Secret, er
 
 func (s *emulated) write(path string, data object) object {
 	s.t.Helper()
-	return s.call(path, func(ctx context.Context) (*api.Secret, error) { return s.bao.Logical().WriteWithContext(ctx, path, data) })
+	return s.call(path, func(ctx context.Context) (*api.Secret, error) {
+		return s.bao.Logical().WriteWithContext(ctx, path, data)
+	})
 }
 
 func (s *emulated) patch(path string, data object) object {
