@@ -199,6 +199,9 @@ func (s *Service) anyFree(ctx context.Context, d *destinationRecord, l *link) (b
 		if err != nil || !found {
 			return err == nil, err
 		}
+		if stands, err := c.stands(ctx, s.host.Store()); err != nil || !stands {
+			return err == nil, err
+		}
 	}
 	return false, nil
 }
