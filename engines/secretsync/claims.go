@@ -16,7 +16,7 @@ import (
 
 // takenReason begins the reasons of conflicts with another association, and codeTaken is their code.
 const (
-	takenReason = "the name belongs to the secret "
+	takenReason = "the name belongs to "
 	codeTaken   = "name_taken"
 )
 
@@ -39,7 +39,11 @@ func (s *Service) claim(ctx context.Context, tx *storage.Txn, t *target, place s
 			return err
 		}
 		if stands {
-			st.action = action{Do: actConflict, Reason: fmt.Sprintf(takenReason+"%q, which is synced by the destination %s/%s: choose another secret_name_template", c.Secret, c.Type, c.Name)}
+			whose := fmt.Sprintf("the secret %q, which is synced by the destination %s/%s", c.Secret, c.Type, c.Name)
+			if c.NS != t.key.NS { // what is there is nobody's business here
+				whose = "a secret of another namespace"
+			}
+			st.action = action{Do: actConflict, Reason: takenReason + whose + ": choose another secret_name_template"}
 			s.await(key, t.key)
 			return nil
 		}
