@@ -270,4 +270,3 @@ func (s *emulated) failed() (names []string) {
 	}
 	return names
 }
-

@@ -233,6 +233,51 @@ def _():
     root.sys.delete_quota("slow")
 
 
+@check("destinations of secret sync")
+def _():
+    path = "sys/sync/destinations/cloud1-sm/aws"
+    fields = {"access_key_id": "AKIAEXAMPLEEXAMPLE00", "secret_access_key": "not-a-real-one", "region": "eu-central-1"}
+    made = root.write_data(path, data=fields)["data"]
+    shown = {"access_key_id": "*****", "secret_access_key": "*****", "region": "eu-central-1"}
+    assert (made["type"], made["name"]) == ("cloud1-sm", "aws")
+    assert shown.items() <= made["connection_details"].items()
+    assert root.read(path)["data"] == made
+    assert root.list("sys/sync/destinations")["data"] == {
+        "keys": ["cloud1-sm/"], "key_info": {"cloud1-sm/": ["aws"]}, "total_destinations": 1,
+    }
+    assert root.list("sys/sync/destinations/cloud1-sm")["data"]["keys"] == ["aws"]
+    merge = {"Content-Type": "application/merge-patch+json"}
+    changed = root.adapter.request("patch", f"/v1/{path}", headers=merge, json={"custom_tags": {"team": "ops"}})["data"]
+    assert changed["options"]["custom_tags"] == {"team": "ops"}
+    assert changed["connection_details"] == made["connection_details"]
+    assert "access_key_id" in refused(exceptions.InvalidRequest, root.write_data, path, data={"access_key_id": "@file"})
+    refused(exceptions.InvalidRequest, root.write_data, "sys/sync/destinations/aws-sm/aws", data=fields)
+
+
+@check("associations of secret sync")
+def _():
+    path = "sys/sync/destinations/cloud1-sm/aws"
+    accessor = root.sys.list_mounted_secrets_engines()["data"]["kv/"]["accessor"]
+    assert root.read(f"{path}/associations")["data"]["associated_secrets"] == {}
+    answer = root.write_data(f"{path}/associations/set", data={"mount": "kv", "secret_name": "app"})["data"]
+    assert (answer["store_type"], answer["store_name"]) == ("cloud1-sm", "aws")
+    assert list(answer["associated_secrets"]) == [f"{accessor}/app"]
+
+    def entry():
+        return root.read(f"{path}/associations")["data"]["associated_secrets"][f"{accessor}/app"]
+
+    until(lambda: entry()["sync_status"] == "EXTERNAL_SERVICE_ERROR", "nobody is there, and the status does not tell it")
+    assert (entry()["accessor"], entry()["secret_name"], entry()["sub_key"]) == (accessor, "app", "")
+    assert root.read("sys/sync/associations/kv/app")["data"]["associated_destinations"]["cloud1-sm/aws"]["type"] == "cloud1-sm"
+    totals = root.list("sys/sync/associations")["data"]
+    assert (totals["total_associations"], totals["total_secrets"]) == (1, 1)
+    assert "associations" in refused(exceptions.InvalidRequest, root.delete, path)
+    gone = root.write_data(f"{path}/associations/remove", data={"mount": "kv", "name": "app"})["data"]
+    assert gone["associated_secrets"][f"{accessor}/app"]["sync_status"] == "UNSYNCED"
+    root.delete(path)
+    assert root.read(path) is None
+
+
 @check("audit")
 def _():
     root.sys.enable_audit_device("file", path="off", options={"file_path": "discard"})

@@ -156,6 +156,43 @@ await check('identity', async () => {
   const { id } = (await root.write('identity/entity', { name: 'someone', metadata: { team: 'ops' } })).data
   assert.equal((await root.read(`identity/entity/id/${id}`)).data.metadata.team, 'ops')
 })
+await check('destinations of secret sync', async () => {
+  const path = 'sys/sync/destinations/repohost/web'
+  const fields = { access_token: 'not-a-real-one', repository_owner: 'acme', repisitory_name: 'web' }
+  const made = (await root.write(path, fields)).data
+  assert.deepEqual([made.type, made.name, made.options.granularity_level], ['repohost', 'web', 'secret-key'])
+  assert.equal(made.connection_details.access_token, '*****')
+  assert.equal(made.connection_details.repository_owner, 'acme')
+  assert.deepEqual((await root.read(path)).data, made)
+  const all = (await root.list('sys/sync/destinations')).data
+  assert.deepEqual(all, { keys: ['repohost/'], key_info: { 'repohost/': ['web'] }, total_destinations: 1 })
+  const changed = (await root.update(path, { secret_name_template: '{{ .SecretKey }}' })).data
+  assert.equal(changed.options.secret_name_template, '{{ .SecretKey }}')
+  assert.deepEqual(changed.connection_details, made.connection_details)
+  await refused(root.write('sys/sync/destinations/gh/web', fields), 400, /repohost/)
+})
+await check('associations of secret sync', async () => {
+  const path = 'sys/sync/destinations/repohost/web'
+  const { accessor } = (await root.mounts()).data['kv/']
+  const entries = async () => Object.entries((await root.read(`${path}/associations`)).data.associated_secrets)
+  assert.deepEqual(await entries(), [])
+  const set = (await root.write(`${path}/associations/set`, { mount: 'kv', secret_name: 'app' })).data
+  assert.deepEqual([set.store_type, set.store_name], ['repohost', 'web'])
+  assert.ok(Object.keys(set.associated_secrets).every((key) => key.startsWith(`${accessor}/app`)))
+  const deadline = Date.now() + 60_000
+  for (;;) {
+    const now = await entries()
+    assert.ok(now.length > 0)
+    if (now.every(([, entry]) => entry.sync_status === 'EXTERNAL_SERVICE_ERROR')) break
+    assert.ok(Date.now() < deadline, JSON.stringify(now))
+    await new Promise((resolve) => setImmediate(resolve))
+  }
+  await refused(root.delete(path), 400, /associations/)
+  await root.write(`${path}/associations/remove`, { mount: 'kv', name: 'app' })
+  assert.deepEqual(await entries(), [])
+  await root.delete(path)
+  await refused(root.read(path), 404)
+})
 await check('audit', async () => {
   await root.enableAudit({ name: 'off', type: 'file', options: { file_path: 'discard' } })
   assert.ok((await root.audits()).data['off/'])
