@@ -83,6 +83,9 @@ type Endpoint struct {
 	AuthorityURL string // of cloud2-kv: who issues its tokens
 	TokenURL     string // of cloud3-sm: likewise
 	CAFile       string // certificates to trust, PEM; "": the system's
+	// The budget of each of them, in place of what is known of the vendor; 0: that.
+	WritesPerSecond float64
+	ReadsPerSecond  float64
 }
 
 // EndpointTypes are the types of destinations.

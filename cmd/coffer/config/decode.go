@@ -136,6 +136,7 @@ func (d *decoder) endpoint(s *Sync) field {
 		var e Endpoint
 		d.object("sync.endpoint", list, map[string]field{
 			"url": text1(&e.URL), "authority_url": text1(&e.AuthorityURL), "token_url": text1(&e.TokenURL), "ca_file": text1(&e.CAFile),
+			"writes_per_second": perSecond(&e.WritesPerSecond), "reads_per_second": perSecond(&e.ReadsPerSecond),
 		})
 		if s.Endpoints == nil {
 			s.Endpoints = map[string]Endpoint{}
@@ -339,6 +340,23 @@ func ratio(into *float64) field {
 		f, err := strconv.ParseFloat(v, 64)
 		if err != nil || !(f >= 0 && f <= 1) { // not a number is neither
 			d.problem(item.Pos(), "%q must be a number from 0 to 1", keyOf(item))
+			return
+		}
+		*into = f
+	}
+}
+
+// perSecond is how often something may happen.
+func perSecond(into *float64) field {
+	const most = 100_000
+	return func(d *decoder, item *ast.ObjectItem) {
+		v, _, ok := d.literal(item)
+		if !ok {
+			return
+		}
+		f, err := strconv.ParseFloat(v, 64)
+		if err != nil || !(f > 0 && f <= most) { // not a number is neither
+			d.problem(item.Pos(), "%q must be a number above 0, up to %d", keyOf(item), most)
 			return
 		}
 		*into = f
