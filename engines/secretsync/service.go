@@ -42,6 +42,9 @@ type Endpoint struct {
 	AuthorityURL string
 	TokenURL     string
 	CAFile       string
+	// WritesPerSecond and ReadsPerSecond are the budget of each destination of the type; 0: what the type says.
+	WritesPerSecond float64
+	ReadsPerSecond  float64
 }
 
 // Service is secret sync on one node. Give Changed every change of the feed. Safe for concurrent use.

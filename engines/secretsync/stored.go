@@ -95,8 +95,21 @@ func (s *Service) place(d *destinationRecord) (string, error) {
 func (s *Service) open(t *target) (*paced, error) {
 	return s.clients.get(&t.dest, t.version, func() (destination.Destination, destination.Rate, error) {
 		d, err := s.openNew(&t.dest)
-		return d, t.kind.Rules.Rate, err
+		return d, s.budget(t.kind), err
 	})
+}
+
+// budget is how much may be asked of a destination: what its type says, unless the operator has another agreement with the
+// vendor. A second's worth may always come at once.
+func (s *Service) budget(kind destination.Type) destination.Rate {
+	r, end := kind.Rules.Rate, s.opts.Operator.Endpoints[kind.Name]
+	if w := end.WritesPerSecond; w > 0 {
+		r.Writes, r.WriteBurst = w, max(r.WriteBurst, int(w))
+	}
+	if n := end.ReadsPerSecond; n > 0 {
+		r.Reads, r.ReadBurst = n, max(r.ReadBurst, int(n))
+	}
+	return r
 }
 
 // openNew opens the destination of a record.

@@ -79,13 +79,13 @@ type Sync struct {
 
 // Endpoint is where destinations of a type are.
 type Endpoint struct {
-	URL          string
-	AuthorityURL string // of cloud2-kv: who issues its tokens
-	TokenURL     string // of cloud3-sm: likewise
-	CAFile       string // certificates to trust, PEM; "": the system's
+	URL          string `json:"url,omitempty"`
+	AuthorityURL string `json:"authority_url,omitempty"` // of cloud2-kv: who issues its tokens
+	TokenURL     string `json:"token_url,omitempty"`     // of cloud3-sm: likewise
+	CAFile       string `json:"ca_file,omitempty"`       // certificates to trust, PEM; "": the system's
 	// The budget of each of them, in place of what is known of the vendor; 0: that.
-	WritesPerSecond float64
-	ReadsPerSecond  float64
+	WritesPerSecond float64 `json:"writes_per_second,omitempty"`
+	ReadsPerSecond  float64 `json:"reads_per_second,omitempty"`
 }
 
 // EndpointTypes are the types of destinations.
