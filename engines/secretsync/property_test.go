@@ -555,6 +555,7 @@ func (s *sim) quiet() {
 	s.w.FailAudit(nil)
 	s.w.SetMayRead(nil)
 	s.w.SetOwner(true)
+	time.Sleep(time.Minute) // what is in the middle of something may still crash
 	if s.node.Stopped() {
 		s.restart()
 	}

@@ -455,7 +455,7 @@ func failure(err error) outcome {
 func shortened(text string) string {
 	const most = 400
 	if len(text) > most {
-		return strings.ToValidUTF8(text[:most], "") + "…"
+		return cut(text, most) + "…"
 	}
 	return text
 }

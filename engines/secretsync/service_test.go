@@ -480,6 +480,35 @@ func TestLimitsAreCheckedBeforeACall(t *testing.T) {
 	})
 }
 
+func TestNamesOfAnySizeAreRefusedOrKept(t *testing.T) {
+	inSim(t, func(s *sim) {
+		long := strings.Repeat("k", 100_000)
+		s.mounts[0].Put("a", long, "1", "short", "2", strings.Repeat("\x01", 600), "3")
+		a := s.tie(2, "a", func(a *associationRecord) { a.Granularity = destination.SecretKey })
+		got := 0
+		for _, it := range s.link(a, "a").Items {
+			if len(it.Name)+len(it.Key)+len(it.Cause) > 2000 {
+				t.Errorf("an item of %d bytes is kept", len(it.Name)+len(it.Key)+len(it.Cause))
+			}
+			if it.Status == Synced {
+				got++
+			}
+		}
+		if got != 1 || s.link(a, "a").Status != ClientError {
+			t.Errorf("%d names are synced, %+v", got, s.link(a, "a").outcome)
+		}
+		var pairs []string
+		for i := range 300 {
+			pairs = append(pairs, fmt.Sprint(i, strings.Repeat("\x01", 500)), "v")
+		}
+		s.mounts[0].Put("b", pairs...)
+		b := s.tie(2, "b", func(a *associationRecord) { a.Granularity = destination.SecretKey })
+		if l := s.link(b, "b"); l.Code != "too_many_names" || l.Status != ClientError {
+			t.Errorf("%+v", l.outcome)
+		}
+	})
+}
+
 func TestTroubleOfOneNameIsNotThatOfOthers(t *testing.T) {
 	inSim(t, func(s *sim) {
 		s.mounts[0].Put("a", "bad", "1", "good", "2", "large", strings.Repeat("x", 2000))

@@ -36,6 +36,12 @@ func (t *target) steps(want []render.Item, refresh bool) []step {
 	named := map[string]bool{}
 	tagged := tagsPrint(t.dest.CustomTags)
 	for _, w := range want {
+		if len(w.Key) > longestName {
+			w.Problem = fmt.Sprintf("the key begins with %q and is %d bytes long: only keys of up to %d bytes are synced", cut(w.Key, 50), len(w.Key), longestName)
+		}
+		if w.Problem != "" { // it may be anything, and is stored
+			w.Name, w.Key = cut(w.Name, longestName), cut(w.Key, longestName)
+		}
 		st := step{item: item{Name: w.Name, Key: w.Key}, tags: t.dest.CustomTags, tagged: tagged, refresh: refresh}
 		if had := t.link.item(w.Name, rules); had != nil && !named[fold(rules, w.Name)] {
 			st.item, st.before = *had, *had
@@ -45,7 +51,7 @@ func (t *target) steps(want []render.Item, refresh bool) []step {
 			named[fold(rules, w.Name)] = true
 		}
 		if w.Problem != "" {
-			st.action = action{Do: actRefuse, Reason: w.Problem}
+			st.action = action{Do: actRefuse, Reason: shortened(w.Problem)}
 		} else {
 			st.wanted = &wanted{Value: w.Value, Print: t.dest.print(w.Value)}
 		}
@@ -57,6 +63,13 @@ func (t *target) steps(want []render.Item, refresh bool) []step {
 		}
 	}
 	return steps
+}
+
+// longestName bounds what is stored of names and keys. All places have lower limits for names.
+const longestName = 512
+
+func cut(text string, most int) string {
+	return strings.ToValidUTF8(text[:min(len(text), most)], "")
 }
 
 // plan looks at the destination and decides. It changes nothing.

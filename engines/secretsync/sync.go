@@ -220,21 +220,34 @@ func (s *Service) syncLink(ctx context.Context, key jobKey, refresh bool) (again
 	if until := dest.breaker.open(time.Now()); !refresh && t.link.Attempts > 0 && !until.IsZero() {
 		return until.Add(rand.N(time.Second)), nil //nolint:gosec // jitter, not a secret
 	}
-	if err := s.makeRoom(ctx, t, steps); err != nil {
-		return time.Time{}, err
+	err = s.carryAllOut(ctx, t, dest, steps, len(want))
+	if err == nil {
+		again, err = s.settled(ctx, t, steps)
 	}
-	n := len(want)
+	if errors.Is(err, storage.ErrTooLarge) { // nothing that is about to be done could be noted
+		return s.stopped(ctx, t, &destination.Error{
+			Class: destination.Client, Code: "too_many_names", Text: "the names of the secret's keys are too many, or too long, to keep account of: choose some with include", Err: err,
+		})
+	}
+	return again, err
+}
+
+// carryAllOut does the steps, of which the first n are for what should be there, some at a time.
+func (s *Service) carryAllOut(ctx context.Context, t *target, dest destination.Destination, steps []step, n int) error {
+	if err := s.makeRoom(ctx, t, steps); err != nil {
+		return err
+	}
 	for part := range slices.Chunk(steps[:n], atOnce) {
 		if err := s.part(ctx, t, dest, steps, part); err != nil {
-			return time.Time{}, err
+			return err
 		}
 	}
 	for part := range slices.Chunk(steps[n:], atOnce) {
 		if err := s.part(ctx, t, dest, steps, part); err != nil {
-			return time.Time{}, err
+			return err
 		}
 	}
-	return s.settled(ctx, t, steps)
+	return nil
 }
 
 // atOnce is how many names are done between two notes of what is done. It bounds how old a note is when its write is made.

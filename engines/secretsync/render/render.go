@@ -201,8 +201,12 @@ func (p *Plan) named(t *nametemplate.Template, src Source, items []Item) ([]Item
 		it := &items[i]
 		src.SecretKey = it.Key
 		name, err := t.Execute(src)
-		if err != nil {
+		if err != nil && !p.Keys() {
 			return nil, fmt.Errorf("secret_name_template: %s", nametemplate.Text(err))
+		}
+		if err != nil { // it may be this key, for instance too long a one
+			it.Problem = "secret_name_template: " + nametemplate.Text(err)
+			continue
 		}
 		it.Name = p.Rules.Normalise(strings.TrimSpace(name))
 		if problem := p.Rules.CheckName(it.Name); problem != "" {
