@@ -76,6 +76,7 @@ func TestEmulator(t *testing.T) {
 		{"a secret of somebody else stays until it is adopted", (*emulated).foreign},
 		{"changes of others are found and repaired", (*emulated).drifted},
 		{"tags", (*emulated).tagged},
+		{"all below a prefix", (*emulated).below},
 		{"nothing but what the page wants is needed", func(s *emulated) {
 			if was := s.wasRefused(); was != nil {
 				s.t.Errorf("the policy of the page does not allow %q", was)
@@ -86,7 +87,7 @@ func TestEmulator(t *testing.T) {
 		{"a key that is replaced", (*emulated).replaced},
 		{"what the page wants is needed", func(s *emulated) {
 			for _, action := range actionsOf(statements) {
-				if !s.served[action] {
+				if !s.wasServed(action) {
 					s.t.Errorf("the page wants %s to be allowed, and it was never needed", action)
 				}
 			}

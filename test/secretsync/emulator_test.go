@@ -373,6 +373,13 @@ func (e *emulator) wasRefused() []string {
 	return was
 }
 
+// wasServed reports whether limited keys have had an action carried out.
+func (e *emulator) wasServed(action string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.served[action]
+}
+
 // read returns what an application with boto3 reads, or the code of its refusal.
 func (e *emulator) read(k keys, name string, label ...string) (text, refused string) {
 	e.t.Helper()

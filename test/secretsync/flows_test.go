@@ -179,6 +179,39 @@ func (s *emulated) tagged() {
 	s.value(name, document("one"))
 }
 
+// below syncs all secrets below a prefix.
+func (s *emulated) below() {
+	const before, all = 20, 22
+	secret := func(i int) string { return fmt.Sprintf("team/%d/app", i) }
+	for i := range before {
+		s.put(secret(i), fmt.Sprint("value ", i))
+	}
+	s.write(store+"/associations/set", object{"mount": "kv", "secret_prefix": "team/"})
+	for i := before; i < all; i++ {
+		s.put(secret(i), fmt.Sprint("value ", i)) // they follow
+	}
+	for i := range all {
+		s.value(s.nameOf(secret(i)), document(fmt.Sprint("value ", i)))
+		s.until(secret(i), "SYNCED")
+	}
+	plan := s.write(store+"/plan", nil)
+	actions, _ := plan["actions"].([]any)
+	for _, a := range actions {
+		if a := a.(object); a["action"] != "none" {
+			s.t.Errorf("all is right, and the plan is %v", a)
+		}
+	}
+	if len(actions) < all {
+		s.t.Errorf("the plan is %v", plan)
+	}
+	s.remove("kv/data/"+secret(3), nil)
+	s.scheduled(s.nameOf(secret(3)))
+	s.write(store+"/associations/remove", object{"mount": "kv", "secret_prefix": "team/"})
+	for i := range all {
+		s.scheduled(s.nameOf(secret(i)))
+	}
+}
+
 func (s *emulated) outside() {
 	s.put("outside", "one")
 	s.set("outside", object{"secret_name_template": "other/{{ .SecretPath }}"})
