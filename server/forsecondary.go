@@ -170,12 +170,38 @@ func (s *Server) admitRemote(ctx context.Context, c *call, scope map[string]bool
 	c.token, c.who, c.acl = entry, who, acl.In(c.ns.Path)
 	c.inner.Caller = engines.Caller{
 		Accessor: entry.Accessor, DisplayName: entry.DisplayName, EntityID: entry.EntityID,
-		Policies: policiesIn(entry, who), Root: acl.Root(), NamespaceID: entry.Namespace, Access: c.acl,
+		Policies: policiesIn(entry, who), TokenPolicies: entry.Policies, Root: acl.Root(), NamespaceID: entry.Namespace,
+		Access: scopedAccess{c.acl, func(path string) bool { return s.pathInScope(ctx, c.ns.ID, path, scope) }},
 	}
 	if c.has(engines.AnyToken) {
 		return nil
 	}
 	return s.authorise(ctx, c)
+}
+
+// scopedAccess is what a caller of a secondary may do: nothing with mounts that the secondary does not have, whatever the policies
+// allow, for it is the secondary that says whose they are.
+type scopedAccess struct {
+	engines.Access
+	in func(path string) bool
+}
+
+func (a scopedAccess) Allowed(op engines.Operation, path string) bool {
+	return a.Access.Allowed(op, path) && a.in(path)
+}
+
+func (a scopedAccess) Sudo(path string) bool { return a.Access.Sudo(path) && a.in(path) }
+
+func (a scopedAccess) AnyUnder(prefix string) bool { return a.Access.AnyUnder(prefix) && a.in(prefix) }
+
+// pathInScope reports whether the mount at a path of a namespace is one of a secondary's. Where there is none nothing is reached.
+func (s *Server) pathInScope(ctx context.Context, ns, path string, scope map[string]bool) bool {
+	at, rest, err := s.namespaces.ResolveFrom(ctx, ns, path)
+	if err != nil {
+		return false
+	}
+	m, _, err := s.mounts.Resolve(ctx, at, rest)
+	return err == nil && (m == nil || m.Builtin() || scope["mount/"+m.UUID])
 }
 
 // targetInScope looks at what a path of sys/ is about: a mount or a namespace that the secondary may not have is not there
