@@ -46,6 +46,7 @@ func (b *bench) run() error {
 	}{
 		{"core", b.commits}, {"leases", b.manyLeases}, {"one node", b.oneNode},
 		{"pipeline", b.pipeline}, {"SAML logins", b.samlLogins}, {"cloud credentials", b.cloudCredentials},
+		{"secret sync", b.secretSync},
 		{"three nodes", b.threeNodes},
 		{"replication", b.replication}, {"cost of replication", b.replicationCost},
 		{"failover", b.failover}, {"dev server", b.devServer}, {"restart", b.restart},
