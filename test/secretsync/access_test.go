@@ -2,7 +2,6 @@ package secretsync_test
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -223,31 +222,3 @@ func TestNetwork(t *testing.T) {
 	}
 }
 
-// TestEveryPathHasARule compares the paths in RULES.md with those that a server documents.
-func TestEveryPathHasARule(t *testing.T) {
-	t.Parallel()
-	path := regexp.MustCompile("^`(GET|POST|PATCH|DELETE|LIST) (sys/sync/[\\w/{}-]+)`")
-	ruled, served := map[string]bool{}, map[string]bool{}
-	for _, r := range harness.Rules(t) {
-		if m := path.FindStringSubmatch(r.Text); m != nil {
-			ruled[m[1]+" "+m[2]] = true
-		}
-	}
-	var doc struct{ Paths map[string]map[string]any }
-	c := harness.NewCluster(t, 1, harness.Options{Prefix: "doc"})
-	c.Nodes[0].MustDo("GET", "/v1/sys/internal/specs/openapi", nil).Decode(t, &doc)
-	for name, about := range doc.Paths {
-		name, ok := strings.CutPrefix(name, "/")
-		if !ok || !strings.HasPrefix(name, "sys/sync/") {
-			continue
-		}
-		for method := range about {
-			if rule := strings.ToUpper(method) + " " + strings.TrimSuffix(name, "/"); path.MatchString("`" + rule + "`") {
-				served[rule] = true
-			}
-		}
-	}
-	if got, want := keysOf(ruled), keysOf(served); !slices.Equal(got, want) {
-		t.Errorf("rules for\n%q\nserved are\n%q", got, want)
-	}
-}

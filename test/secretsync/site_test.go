@@ -26,9 +26,6 @@ import (
 
 type object = map[string]any
 
-// kinds are the types of destinations.
-var kinds = []string{"cloud1-sm", "cloud2-kv", "cloud3-sm", "repohost", "webhost-project"}
-
 // places are where secrets are synced to, one of each type.
 type places struct {
 	one   *cloud1smtest.Server
