@@ -181,7 +181,7 @@ func (r *report) standing(ctx context.Context, a *associationRecord, m *engines.
 		return o
 	case right && !r.due(ctx, a, m, l), !right && l.Status != Pending && !changed(ctx, a, m, l): // even if it is being looked at again
 		return l.outcome
-	case running:
+	case running && halted == nil:
 		return outcome{Status: "SYNCING"}
 	case queued && halted == nil:
 		return outcome{Status: Pending}

@@ -221,4 +221,3 @@ func TestNetwork(t *testing.T) {
 		t.Errorf("there were calls: %q", got)
 	}
 }
-
