@@ -480,6 +480,33 @@ func TestLimitsAreCheckedBeforeACall(t *testing.T) {
 	})
 }
 
+// TestALostWriteIsRecognisedAfterAnother: the answer to the first attempt gets lost, the second one does not see what the first
+// one has made, where there are no marks.
+func TestALostWriteIsRecognisedAfterAnother(t *testing.T) {
+	inSim(t, func(s *sim) {
+		s.mounts[0].Put("a", "k", "1")
+		writes := 0
+		s.places.SetFault(func(c synctest.Call) synctest.Fault {
+			if c.Op == "write" {
+				writes++
+			}
+			switch {
+			case c.Op == "write" && writes == 1:
+				return synctest.Fault{Kind: synctest.DropAfter}
+			case c.Op == "read" && writes == 1:
+				return synctest.Fault{Age: time.Minute}
+			}
+			return synctest.Fault{}
+		})
+		a := s.tie(2, "a", nil)
+		s.pass(time.Minute)
+		s.status(a, "a", Synced)
+		if writes != 3 {
+			t.Errorf("%d writes", writes)
+		}
+	})
+}
+
 func TestNamesOfAnySizeAreRefusedOrKept(t *testing.T) {
 	inSim(t, func(s *sim) {
 		long := strings.Repeat("k", 100_000)
