@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/coffer-project/coffer/engines/cloud/awstest"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1sm/cloud1smtest"
@@ -21,7 +22,7 @@ func TestBursts(t *testing.T) {
 	for _, dest := range []string{slow, quick} {
 		s.must("POST", dest+"/associations/set", object{"mount": "kv", "secret_prefix": "app/"})
 	}
-	const secrets, writes = awsAtOnce, 40 // as many secrets as calls at once: all are being asked for, and nothing else
+	const secrets, writes = awsAtOnce, 40                           // as many secrets as calls at once: all are being asked for, and nothing else
 	asked, answer := make(chan struct{}, 1000), make(chan struct{}) // the buffer holds all calls
 	s.one.Fail(func(c cloud1smtest.Call) awstest.Fault {
 		if slices.Contains(writing, c.Action) {
@@ -44,7 +45,11 @@ func TestBursts(t *testing.T) {
 	}
 	inParallel(t, all, func(name string) error { return write(slices.Index(all, name), 1) })
 	for range secrets {
-		<-asked
+		select {
+		case <-asked:
+		case <-time.After(patience):
+			t.Fatal("the place is not asked for all of them")
+		}
 	}
 	inParallel(t, all, func(name string) error {
 		for n := 2; n <= writes; n++ {
