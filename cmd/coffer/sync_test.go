@@ -262,3 +262,29 @@ func TestShortDuration(t *testing.T) {
 		}
 	}
 }
+
+// On a terminal, how far all is comes first, then what is not settled, whatever of it has room.
+func TestSyncRedraw(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	now := at.Add(5 * time.Minute)
+	s := &syncStatus{Secrets: []syncEntry{
+		{Destination: "a/b", Mount: "secret/", Secret: "one", Status: statusSynced, Version: 1, UpdatedAt: &at},
+		{Destination: "a/b", Mount: "secret/", Secret: "two", Status: statusSyncing, UpdatedAt: &at},
+	}}
+	s.Totals = map[string]int{statusSynced: 1, statusSyncing: 1}
+	var out bytes.Buffer
+	w := &watch{w: &out, format: formatTable, fd: 1 << 20, now: func() time.Time { return now }}
+	clearEnv(t)
+	if err := (&call{Command: syncStatusCommand()}).showSync(w, s, nil); err != nil {
+		t.Fatal(err)
+	}
+	want := "[############------------]  50 %  1 of 2 synced, 1 SYNCING\n\n" +
+		"Destination    Secret        Key    External Name    Status     Version    Since    Cause\n" +
+		"-----------    ------        ---    -------------    ------     -------    -----    -----\n" +
+		"a/b            secret/two    -      -                SYNCING    -          5m       -\n" +
+		"a/b            secret/one    -      -                SYNCED     1          5m       -\n" +
+		"\n03:09:05, ^C ends\n"
+	if out.String() != want {
+		t.Errorf("drawn %q, want %q", out.String(), want)
+	}
+}

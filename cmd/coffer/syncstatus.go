@@ -275,11 +275,20 @@ func (c *call) printSyncStatus(s *syncStatus) error {
 	return c.printColoured(out.String())
 }
 
-// writeSyncStatus draws a status: how much of it is right, and a table.
+// writeSyncStatus draws a status: a table, and below it how much of it is right.
 func (c *call) writeSyncStatus(w io.Writer, s *syncStatus, now time.Time) error {
+	if err := c.writeSyncTable(w, s.Secrets, now); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(w, s.line())
+	return err
+}
+
+// writeSyncTable draws a table of entries, if there are any to be shown, and an empty line.
+func (c *call) writeSyncTable(w io.Writer, entries []syncEntry, now time.Time) error {
 	rows := heading(syncHeading)
-	for i := range s.Secrets {
-		e := &s.Secrets[i]
+	for i := range entries {
+		e := &entries[i]
 		if c.Bool("problems") && e.settled() && e.Drift == "" {
 			continue
 		}
@@ -288,13 +297,13 @@ func (c *call) writeSyncStatus(w io.Writer, s *syncStatus, now time.Time) error 
 			ago(e.UpdatedAt, now), printable(e.cause(now)),
 		})
 	}
-	if len(rows) > 2 {
-		if err := writeColumns(w, rows); err != nil {
-			return err
-		}
-		fmt.Fprintln(w)
+	if len(rows) == 2 {
+		return nil
 	}
-	_, err := fmt.Fprintln(w, s.line())
+	if err := writeColumns(w, rows); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(w)
 	return err
 }
 

@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -61,11 +64,10 @@ func (c *call) showSync(w *watch, s *syncStatus, failure error) error {
 	case w.fd >= 0:
 		text := "No answer: " + shortly(failure) + "\n"
 		if failure == nil {
-			var out bytes.Buffer
-			if err := c.writeSyncStatus(&out, s, w.now()); err != nil {
+			var err error
+			if text, err = c.syncScreen(s, w.now()); err != nil {
 				return err
 			}
-			text = out.String()
 		}
 		if !coloured(w.w) {
 			return w.paint(text, nil)
@@ -83,4 +85,33 @@ func (c *call) showSync(w *watch, s *syncStatus, failure error) error {
 		return err
 	}
 	return w.changed(raw)
+}
+
+// syncScreen is a status for a terminal that it may not fit on: first how far all of it is, then what is not settled.
+func (c *call) syncScreen(s *syncStatus, now time.Time) (string, error) {
+	const width = 24
+	var out bytes.Buffer
+	if all := len(s.Secrets); all > 0 {
+		done := 0
+		for i := range s.Secrets {
+			if s.Secrets[i].settled() {
+				done++
+			}
+		}
+		full := done * width / all
+		fmt.Fprintf(&out, "[%s%s] %3d %%  ", strings.Repeat("#", full), strings.Repeat("-", width-full), done*100/all)
+	}
+	fmt.Fprintf(&out, "%s\n\n", s.line())
+	entries := slices.Clone(s.Secrets)
+	slices.SortStableFunc(entries, func(a, b syncEntry) int {
+		switch {
+		case a.settled() == b.settled():
+			return 0
+		case a.settled():
+			return 1
+		}
+		return -1
+	})
+	err := c.writeSyncTable(&out, entries, now)
+	return strings.TrimSuffix(out.String(), "\n"), err
 }
