@@ -54,7 +54,7 @@ var targets = []struct{ prefix, value string }{
 	{"/sys/audit/", "trail"}, {"/sys/audit-hash/", "trail"}, {"/sys/config/auditing/request-headers/", "x-kept"},
 	{"/sys/config/ui/headers/", "X-Kept"}, {"/sys/loggers/", "cluster"}, {"/sys/pprof/", "heap"}, {"/sys/quotas/rate-limit/", "rate"},
 	{"/sys/quotas/lease-count/", "leases"}, {"/sys/namespaces/", "child"}, {"/identity/entity/name/", "somebody"},
-	{"/identity/group/name/", "team"}, {"/auth/people/", "bob"}, {"/auth/machines/", "app"}, {"/auth/sso/", "staff"}, {"/sys/replication/", "eu"},
+	{"/identity/group/name/", "team"}, {"/auth/people/", "bob"}, {"/auth/machines/", "app"}, {"/auth/sso/", "staff"}, {"/sys/replication/", "eu"}, {"/sys/sync/destinations/", "store"}, {"/sys/sync/", "kv2"},
 	{"/kv1/", "a/b"}, {"/kv2/", "a/b"}, {"/cubbyhole/", "a/b"}, {"/", "a"},
 }
 

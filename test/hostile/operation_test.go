@@ -90,7 +90,10 @@ func (op *operation) hasParameter() bool { return strings.Contains(op.template, 
 func (op *operation) path(value string) string {
 	parts := strings.Split(op.template, "/")
 	for i, part := range parts {
-		if strings.HasPrefix(part, "{") {
+		switch {
+		case part == "{type}" && strings.HasPrefix(op.template, "/sys/sync/destinations/{type}/{"):
+			parts[i] = "cloud1-sm"
+		case strings.HasPrefix(part, "{"):
 			parts[i] = value
 		}
 	}
@@ -115,6 +118,7 @@ func (op *operation) answers(method, path string) bool {
 			return true // one segment or the rest: the document does not tell
 		case i >= len(got):
 			return false
+		case strings.HasPrefix(part, "{") && len(want) == len(got): // one segment each
 		case strings.HasPrefix(part, "{"):
 			// The parameter may stand for several segments: compare what follows it from the end.
 			return strings.HasSuffix(strings.Trim(path, "/"), "/"+strings.Join(want[i+1:], "/"))

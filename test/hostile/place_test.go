@@ -87,6 +87,9 @@ func (p *place) seed(t *testing.T) {
 	p.mustDo(t, "POST", "auth/machines/role/app", fields{"token_policies": "mine"})
 	p.mustDo(t, "POST", "auth/machines/role/app/secret-id", nil)
 	p.mustDo(t, "POST", "auth/people/login/bob", fields{"password": "correct horse"})
+	p.mustDo(t, "POST", "sys/sync/destinations/cloud1-sm/store", fields{"access_key_id": "AKIAEXAMPLEEXAMPLE00", "secret_access_key": "kept", "region": "us-east-1"})
+	p.mustDo(t, "POST", "sys/sync/destinations/cloud1-sm/store/pause", nil) // nobody is called
+	p.mustDo(t, "POST", "sys/sync/destinations/cloud1-sm/store/associations/set", fields{"mount": "kv2", "secret_name": "a/b"})
 	p.mustDo(t, "POST", "identity/entity/name/somebody", fields{"policies": "mine"})
 	p.mustDo(t, "POST", "identity/group/name/team", fields{"policies": "mine"})
 }
@@ -118,16 +121,18 @@ func (p *place) dump(t *testing.T) map[string]any {
 		"sys/mounts", "sys/auth", "sys/policies/acl/mine", "sys/policies/acl/default", "sys/mounts/kv2/tune", "sys/auth/token/tune",
 		"kv2/config", "kv2/data/a/b", "kv2/metadata/a/b", "kv1/a/b", "cubbyhole/a/b", "auth/token/roles/role", "auth/people/users/bob",
 		"auth/machines/role/app", "auth/sso/config", "auth/sso/role/staff", "identity/entity/name/somebody", "identity/group/name/team", "sys/namespaces/child",
+		"sys/sync/destinations/cloud1-sm/store", "sys/sync/destinations/cloud1-sm/store/associations", "sys/sync/associations/kv2/a/b",
 	}
 	list := []string{
 		"sys/policies/acl", "kv2/metadata", "kv1", "cubbyhole", "auth/token/accessors", "auth/token/roles", "auth/people/users", "auth/machines/role",
 		"auth/machines/role/app/secret-id", "auth/sso/role", "identity/entity/id", "identity/group/id", "identity/entity-alias/id", "sys/namespaces",
+		"sys/sync/destinations", "sys/sync/associations",
 	}
 	if p.ns == "" {
 		read = append(read, "sys/audit", "sys/key-status", "sys/storage/raft/autopilot/configuration", "sys/seal-status",
 			"sys/config/auditing/request-headers", "sys/config/ui/headers/X-Kept", "sys/quotas/rate-limit/rate", "sys/quotas/lease-count/leases",
 			"sys/replication/performance/primary/paths-filter/eu", "sys/replication/performance/primary/dynamic-filter/eu",
-			"sys/config/cors", "sys/quotas/config", "sys/rotate/config", "sys/generate-root/attempt", "sys/loggers")
+			"sys/config/cors", "sys/quotas/config", "sys/sync/config", "sys/rotate/config", "sys/generate-root/attempt", "sys/loggers")
 	}
 	for _, path := range read {
 		out[path] = data(t, p.mustDo(t, "GET", path, nil))
