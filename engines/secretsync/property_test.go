@@ -34,13 +34,13 @@ import (
 // TestSimulationConverges does random things to secrets, associations, places and nodes, with faults, and then holds what is
 // there to what should be. COFFER_SIM_SEEDS says how many seeds, COFFER_SIM_SEED repeats one.
 func TestSimulationConverges(t *testing.T) {
-	first, n := 1, 150
+	first, n := 1, 100
 	if text := os.Getenv("COFFER_SIM_SEEDS"); text != "" {
 		all, err := strconv.Atoi(text)
 		if err != nil {
 			t.Fatal(err)
 		}
-		n = max(all/10, 1) // as costly as ten of replication
+		n = max(all/20, 1) // each is as costly as some of replication
 	}
 	if text := os.Getenv("COFFER_SIM_SEED"); text != "" {
 		one, err := strconv.Atoi(text)
@@ -465,14 +465,14 @@ func (s *sim) crashSoon() {
 		})
 		return
 	}
-	after := s.rng.IntN(2) == 0
+	after, faults := s.rng.IntN(2) == 0, s.faults
 	s.say("crash at call %d, after it: %v", n, after)
 	s.places.SetFault(func(c synctest.Call) synctest.Fault {
 		mu.Lock()
 		defer mu.Unlock()
 		f := synctest.Fault{}
-		if s.faults != nil {
-			f = s.faults(c)
+		if faults != nil {
+			f = faults(c)
 		}
 		if n--; n == 0 {
 			if after {

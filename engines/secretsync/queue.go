@@ -110,6 +110,9 @@ func (q *queue) push(key jobKey, at time.Time, refresh bool, done chan<- struct{
 
 // start begins what is due, and sees to what will be. It needs the lock.
 func (q *queue) start(dest string, l *lane) {
+	if q.ctx.Err() != nil {
+		return // run is about to forget it
+	}
 	now := time.Now()
 	for len(l.waiting) > 0 && l.running < max(q.width(dest), 1) && !l.waiting[0].at.After(now) {
 		j := heap.Pop(&l.waiting).(*job)

@@ -238,7 +238,8 @@ type item struct {
 	ID      string `json:"id,omitempty"`      // destination.Held of our last write
 	Version string `json:"version,omitempty"` // likewise
 	Print   []byte `json:"print,omitempty"`   // of the value of our last write
-	// Tags are the keys of the custom tags that our last write has set, and Tagged stands for them with their values.
+	// Tags are the keys of the custom tags that our writes may have set, and Tagged stands for those of the last one with their
+	// values.
 	Tags   []string `json:"tags,omitempty"`
 	Tagged string   `json:"tagged,omitempty"`
 	// Intent is what was about to be done: it is stored before anything is asked for. One that is there still may have been
@@ -254,9 +255,6 @@ type item struct {
 type intent struct {
 	At     time.Time `json:"at"`
 	Create bool      `json:"create,omitempty"` // there was nothing
-	Print  []byte    `json:"print"`
-	// Was is the destination's version before.
-	Was string `json:"was,omitempty"`
 }
 
 // claim is who a name at a place belongs to.

@@ -183,6 +183,9 @@ func (st *step) intend() {
 	}
 	if st.writes() {
 		st.Intent = &intent{At: time.Now(), Create: st.found.State == destination.Absent}
+		tags := slices.AppendSeq(slices.Clone(st.before.Tags), maps.Keys(st.tags))
+		slices.Sort(tags)
+		st.item.Tags = slices.Compact(tags) // those that may be there from now on
 	}
 }
 

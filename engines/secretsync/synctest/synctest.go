@@ -112,9 +112,9 @@ func (w *World) Unmount(ctx context.Context, k *KV) error {
 
 // Move gives a mount another path, and changes its record as the server does.
 func (w *World) Move(ctx context.Context, k *KV, path string) error {
-	w.mu.Lock()
+	k.mu.Lock()
 	k.mount.Path = path
-	w.mu.Unlock()
+	k.mu.Unlock()
 	key := storage.NewKey(storage.Shared, "sys", k.mount.NamespaceID+"/mounts/"+k.mount.UUID)
 	_, err := w.Store.Commit(ctx, storage.Batch{Puts: []storage.Put{{Key: key, Value: []byte(path)}}})
 	return err
@@ -182,8 +182,8 @@ func (n *Node) MountAt(_ context.Context, ns, path string) (*engines.Mounted, er
 	n.w.mu.Lock()
 	defer n.w.mu.Unlock()
 	for _, k := range n.w.mounts {
-		if k.mount.NamespaceID == ns && (k.mount.Path == strings.TrimSuffix(path, "/")+"/" || k.mount.Accessor == path) {
-			return &engines.Mounted{Mount: k.mount, Engine: k}, nil
+		if m := k.Describe(); m.NamespaceID == ns && (m.Path == strings.TrimSuffix(path, "/")+"/" || m.Accessor == path) {
+			return &engines.Mounted{Mount: m, Engine: k}, nil
 		}
 	}
 	return nil, nil
@@ -197,7 +197,7 @@ func (n *Node) MountOf(_ context.Context, uuid string) (*engines.Mounted, error)
 	if k == nil {
 		return nil, nil
 	}
-	return &engines.Mounted{Mount: k.mount, Engine: k}, nil
+	return &engines.Mounted{Mount: k.Describe(), Engine: k}, nil
 }
 
 // Namespaces implements engines.Host.
@@ -248,6 +248,7 @@ func (n *Node) Record(_ context.Context, e engines.Event) error {
 
 // KV is a mount of secrets with versions. It is an engines.Engine and an engines.SecretSource.
 type KV struct {
+	mu    sync.Mutex
 	mount engines.Mount
 	store *Store
 }
@@ -265,7 +266,11 @@ type version struct {
 }
 
 // Describe returns the mount.
-func (k *KV) Describe() engines.Mount { return k.mount }
+func (k *KV) Describe() engines.Mount {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.mount
+}
 
 // Router implements engines.Engine.
 func (k *KV) Router() *engines.Router { return engines.NewRouter() }
