@@ -1,0 +1,94 @@
+package synctest_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/destination/desttest"
+	"github.com/coffer-project/coffer/engines/secretsync/synctest"
+)
+
+// place is one of synctest's as desttest wants it.
+type place struct {
+	kind   destination.Type
+	places *synctest.Places
+
+	mu    sync.Mutex
+	fault desttest.Fault
+}
+
+func (p *place) Open(t *testing.T) destination.Destination {
+	c := p.kind.New().(*synctest.Config)
+	c.Site, c.Token = "s", "the-token"
+	d, err := p.kind.Open(c, destination.Env{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func (p *place) Put(_ *testing.T, name, value string) {
+	p.places.Site(p.kind.Name, "s").Put(name, value)
+}
+
+func (p *place) Get(_ *testing.T, name string) (string, bool) {
+	return p.places.Site(p.kind.Name, "s").Get(name)
+}
+
+func (p *place) Secrets() []string { return []string{"the-token"} }
+
+func (p *place) Fail(f desttest.Fault) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fault = f
+}
+
+func (p *place) next(c synctest.Call) synctest.Fault {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f := p.fault
+	if f.Writes && (c.Op == "read" || c.Op == "list") {
+		return synctest.Fault{}
+	}
+	if f.Times > 0 {
+		if p.fault.Times--; p.fault.Times == 0 {
+			p.fault = desttest.Fault{}
+		}
+	}
+	switch f.Kind {
+	case desttest.Throttle:
+		return synctest.Fault{Kind: synctest.Throttle, RetryAfter: f.RetryAfter}
+	case desttest.Trouble:
+		return synctest.Fault{Kind: synctest.Trouble}
+	case desttest.Refuse:
+		return synctest.Fault{Kind: synctest.Refuse}
+	case desttest.DropBefore:
+		return synctest.Fault{Kind: synctest.DropBefore}
+	case desttest.DropAfter:
+		return synctest.Fault{Kind: synctest.DropAfter}
+	case desttest.Hang:
+		return synctest.Fault{Delay: time.Hour}
+	}
+	return synctest.Fault{}
+}
+
+// TestPlacesAreDestinations: what the engine is tested with behaves as every destination must.
+func TestPlacesAreDestinations(t *testing.T) {
+	for _, kind := range synctest.NewPlaces().Types() {
+		t.Run(kind.Name, func(t *testing.T) {
+			desttest.Run(t, kind, func(*testing.T) desttest.Place {
+				places := synctest.NewPlaces()
+				p := &place{places: places}
+				for _, k := range places.Types() {
+					if k.Name == kind.Name {
+						p.kind = k
+					}
+				}
+				places.SetFault(p.next)
+				return p
+			})
+		})
+	}
+}
