@@ -19,6 +19,9 @@ var sensitive = reflect.TypeFor[engines.Sensitive]()
 func fieldsOf(c destination.Config, do func(name string, v reflect.Value)) {
 	v := reflect.ValueOf(c).Elem()
 	for i := range v.NumField() {
+		if !v.Type().Field(i).IsExported() {
+			continue
+		}
 		name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
 		do(name, v.Field(i))
 	}
@@ -95,6 +98,9 @@ func inputType(options reflect.Type, c destination.Config) reflect.Type {
 	for _, t := range []reflect.Type{options, reflect.TypeOf(c).Elem()} {
 		for i := range t.NumField() {
 			f := t.Field(i)
+			if !f.IsExported() {
+				continue
+			}
 			f.Offset, f.Index = 0, nil
 			fields = append(fields, f)
 		}
