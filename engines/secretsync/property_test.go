@@ -162,7 +162,7 @@ func (s *sim) makeDestination(ns, kind, name, site string) {
 	c := &synctest.Config{Site: site, Label: name, Token: "sekrit-token"}
 	config, err := encodeConfig(c)
 	s.must(err)
-	d := &destinationRecord{ID: short(name, "id"), NS: ns, Type: kind, Name: name, Config: config, PrintKey: []byte("key of " + name), CreatedAt: time.Now(), UpdatedAt: time.Now()}
+	d := &destinationRecord{ID: short(name, fmt.Sprint(len(s.done))), NS: ns, Type: kind, Name: name, Config: config, PrintKey: []byte("key of " + name), CreatedAt: time.Now(), UpdatedAt: time.Now()}
 	s.dests = append(s.dests, d)
 	s.update(func(tx *storage.Txn) error {
 		s.must(ensureInstallation(s.ctx(), tx))
@@ -330,6 +330,27 @@ func (s *sim) changeDestination() {
 	})
 }
 
+// forget deletes a destination and leaves what it holds, and makes another one of the same name.
+func (s *sim) forget() {
+	i := s.rng.IntN(len(s.dests))
+	d := s.dests[i]
+	s.say("forget %s", d.Name)
+	for _, a := range s.associations() {
+		if a.Destination == d.ID {
+			s.retains[a.ID] = true
+		}
+	}
+	s.must(s.svc.forceDelete(s.ctx(), d))
+	var now destinationRecord
+	if _, err := getDestination(s.ctx(), s.w.Store, d.key(), &now); err != nil || now.ID == d.ID {
+		s.must(err)
+		return // the node stopped before
+	}
+	s.makeDestination(d.NS, d.Type, d.Name, siteOf(d.Type))
+	s.dests[i] = s.dests[len(s.dests)-1]
+	s.dests = s.dests[:len(s.dests)-1]
+}
+
 func (s *sim) changeConfig() {
 	c := configRecord{Disabled: s.rng.IntN(2) == 0, QueueCapacity: defaultQueueCapacity}
 	s.say("disabled: %v", c.Disabled)
@@ -405,6 +426,9 @@ func (s *sim) adopt() {
 					continue
 				}
 				d := s.destOf(a)
+				if d == nil {
+					continue
+				}
 				s.say("adopt %s at %s", it.Name, d.Name)
 				s.places.Site(a.Type, siteOf(a.Type)).Allow(it.Name)
 				key := linkKey(a.NS, a.Destination, a.ID, l.Secret)
@@ -438,8 +462,7 @@ func (s *sim) destOf(a *associationRecord) *destinationRecord {
 			return d
 		}
 	}
-	s.t.Fatalf("there is no destination of %s", a.ID)
-	return nil
+	return nil // it was forgotten, and that was interrupted
 }
 
 // crashSoon has the node stop in the middle of something.
@@ -524,7 +547,7 @@ func (s *sim) run() {
 	}{
 		{30, s.putSecret}, {15, s.changeSecret}, {20, s.associate}, {8, s.changeAssociation}, {3, s.changeDestination}, {2, s.changeConfig},
 		{2, s.changeMount}, {10, s.meddle}, {4, s.adopt}, {6, s.crashSoon}, {2, s.restart}, {5, s.changeFaults}, {2, s.changeRights},
-		{2, s.changeAudit}, {2, s.changeRole},
+		{2, s.changeAudit}, {2, s.changeRole}, {1, s.forget},
 	}
 	if !s.meddles {
 		ops[7].weight, ops[8].weight = 0, 0

@@ -90,8 +90,26 @@ func (s *Service) orphans(ctx context.Context, ns string) (map[string]bool, erro
 	return left, nil
 }
 
-// sweep deletes what is stored of destinations that are not there.
+// sweep deletes what is stored of destinations that are not there, their claims first.
 func (s *Service) sweep(ctx context.Context, ns string, left map[string]bool) error {
+	if len(left) == 0 {
+		return nil
+	}
+	claims := map[storage.Key]string{}
+	err := scan(ctx, s.host.Store(), area(rootNS, "c/"), func(key storage.Key, c *claim) bool {
+		if left[c.Destination] {
+			claims[key] = c.Destination
+		}
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	for key, id := range claims {
+		if err := s.dropClaim(ctx, key, id); err != nil {
+			return err
+		}
+	}
 	for id := range left {
 		for _, kind := range []string{"a/", "l/"} {
 			if err := storage.DeletePrefix(ctx, s.host.Store(), area(ns, kind+id+"/")); err != nil {
