@@ -103,6 +103,7 @@ type instance struct {
 	slow    *slowAuth
 	workers *workers
 	store   storage.Store // plaintext, without the fence
+	sync    *syncing
 }
 
 func start(t testing.TB) *instance {
@@ -117,8 +118,10 @@ func startWith(t testing.TB, link replicated.Link) *instance {
 	router := lifecycle.NewRawStore(state)
 	leases, slow, workers := enginetest.NewLeases(), newSlowAuth(), &workers{}
 	store := lifecycletest.Barrier{Barrier: barrier.New(router)}
+	syncs := &syncing{}
 	s := server.New(server.Options{
 		Link: link,
+		Sync: func(h engines.Host) server.SecretSync { syncs.Host = h; return syncs },
 		Factories: map[string]engines.Factory{
 			"kv": kv.New, "cubbyhole": cubbyhole.New, "userpass": userpass.New, "leases": leases.Factory,
 			"saml": slow.Factory, "worker": workers.Factory,
@@ -141,7 +144,7 @@ func startWith(t testing.TB, link replicated.Link) *instance {
 			t.Errorf("stopping: %v", err)
 		}
 	})
-	in := &instance{Server: s, t: t, state: state, leases: leases, slow: slow, workers: workers, store: store}
+	in := &instance{Server: s, t: t, state: state, leases: leases, slow: slow, workers: workers, store: store, sync: syncs}
 	result, err := s.Node().Init(ctx, 1, 1)
 	if err != nil {
 		t.Fatal(err)
