@@ -598,7 +598,7 @@ func (s *sim) quiet() {
 		})
 	}
 	for _, a := range s.associations() {
-		s.must(s.svc.changeAssociation(s.ctx(), a.key(), func(a *associationRecord) { a.Paused = false }))
+		s.must(s.svc.changeAssociations(s.ctx(), []storage.Key{a.key()}, func(a *associationRecord) bool { a.Paused = false; return true }))
 	}
 	s.svc.RoleChanged()
 	time.Sleep(3 * time.Hour)

@@ -3,6 +3,7 @@ package secretsync
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
@@ -11,44 +12,57 @@ import (
 
 // purge has all associations of a destination removed; finishPurge deletes it behind the last one.
 func (s *Service) purge(ctx context.Context, d *destinationRecord) error {
-	err := s.changeAssociations(ctx, d, func(a *associationRecord) { a.Removing, a.Paused = true, false })
-	if err != nil {
+	if err := s.removeAll(ctx, d); err != nil {
 		return err
 	}
 	return s.finishPurge(ctx, d)
 }
 
-// changeAssociations changes every association of a destination.
-func (s *Service) changeAssociations(ctx context.Context, d *destinationRecord, change func(*associationRecord)) error {
-	var all []*associationRecord
-	err := scan(ctx, s.host.Store(), area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *associationRecord) bool {
-		all = append(all, a)
+// removeAll has all associations of a destination removed. If it is interrupted, looking through the destination goes on with it.
+func (s *Service) removeAll(ctx context.Context, d *destinationRecord) error {
+	var keys []storage.Key
+	err := scan(ctx, s.host.Store(), area(d.NS, "a/"+d.ID+"/"), func(key storage.Key, a *associationRecord) bool {
+		if !a.Removing {
+			keys = append(keys, key)
+		}
 		return true
 	})
 	if err != nil {
 		return err
 	}
-	for _, a := range all {
-		if err := s.changeAssociation(ctx, a.key(), change); err != nil {
+	return s.changeAssociations(ctx, keys, func(a *associationRecord) bool {
+		had := a.Removing
+		a.Removing, a.Paused = true, false
+		return !had
+	})
+}
+
+// changeAssociations changes associations that are still there, some at a time. change reports whether it has changed anything.
+func (s *Service) changeAssociations(ctx context.Context, keys []storage.Key, change func(*associationRecord) bool) error {
+	const atOnce = 32 // records that are as large as they may be fit into one batch
+	for some := range slices.Chunk(keys, atOnce) {
+		_, err := storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
+			for _, key := range some {
+				var a associationRecord
+				found, err := engines.GetRecord(ctx, tx, key, &a)
+				if err != nil {
+					return err
+				}
+				if !found || !change(&a) {
+					continue
+				}
+				a.UpdatedAt = time.Now().UTC()
+				if err := engines.PutRecord(tx, key, &a); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// changeAssociation changes an association if it is still there.
-func (s *Service) changeAssociation(ctx context.Context, key storage.Key, change func(*associationRecord)) error {
-	_, err := storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
-		var a associationRecord
-		found, err := engines.GetRecord(ctx, tx, key, &a)
-		if err != nil || !found {
-			return err
-		}
-		change(&a)
-		a.UpdatedAt = time.Now().UTC()
-		return engines.PutRecord(tx, key, &a)
-	})
-	return err
 }
 
 // finishPurge deletes a destination that is being purged if nothing of it is left.
@@ -164,12 +178,11 @@ func (s *Service) MountGone(ctx context.Context, uuid string) error {
 		if err != nil {
 			return err
 		}
-		for _, key := range keys {
-			if err := s.changeAssociation(ctx, key, func(a *associationRecord) { a.Gone = true }); err != nil {
-				return err
-			}
-		}
-		return nil
+		return s.changeAssociations(ctx, keys, func(a *associationRecord) bool {
+			had := a.Gone
+			a.Gone = true
+			return !had
+		})
 	})
 }
 

@@ -124,6 +124,11 @@ func (s *Service) sweep(ctx context.Context, ns string, left map[string]bool) er
 func (s *Service) scanDestination(ctx context.Context, d *destinationRecord, saw func(*associationRecord)) error {
 	s.setWidth(d)
 	s.gauges.destination(d)
+	if !d.PurgeAt.IsZero() { // it may have been interrupted
+		if err := s.removeAll(ctx, d); err != nil {
+			return err
+		}
+	}
 	var all []*associationRecord
 	err := scan(ctx, s.host.Store(), area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *associationRecord) bool {
 		all = append(all, a)

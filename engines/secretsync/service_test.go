@@ -49,7 +49,7 @@ func (s *sim) tie(dest int, secret string, change func(a *associationRecord)) *a
 
 func (s *sim) untie(a *associationRecord) {
 	s.t.Helper()
-	s.must(s.svc.changeAssociation(s.ctx(), a.key(), func(a *associationRecord) { a.Removing = true }))
+	s.must(s.svc.changeAssociations(s.ctx(), []storage.Key{a.key()}, func(a *associationRecord) bool { a.Removing = true; return true }))
 	s.pass(time.Second)
 }
 
@@ -402,7 +402,7 @@ func TestRetainedNamesAreLeftWithoutACall(t *testing.T) {
 		s.mounts[0].Put("a", "k", "1")
 		a := s.tie(0, "a", nil)
 		s.places.SetFault(func(synctest.Call) synctest.Fault { return synctest.Fault{Kind: synctest.Trouble} })
-		s.must(s.svc.changeAssociation(s.ctx(), a.key(), func(a *associationRecord) { a.Removing, a.Retain = true, true }))
+		s.must(s.svc.changeAssociations(s.ctx(), []storage.Key{a.key()}, func(a *associationRecord) bool { a.Removing, a.Retain = true, true; return true }))
 		s.pass(time.Second)
 		if len(s.associations()) != 0 {
 			t.Errorf("the association is still there: %+v", s.link(a, "a"))
