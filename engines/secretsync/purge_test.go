@@ -1,0 +1,63 @@
+package secretsync
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/synctest"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// TestAPurgeGoesOn: of a purge, all that may be stored is that it has begun, or that and some of the associations that are to
+// go. Whoever is active goes on with it, whether it was when that was stored, or is new.
+func TestAPurgeGoesOn(t *testing.T) {
+	for _, restarted := range []bool{false, true} {
+		for _, marked := range []int{0, 40, 50} {
+			t.Run(fmt.Sprintf("restarted %v, %d of 50 marked", restarted, marked), func(t *testing.T) {
+				inSim(t, func(s *sim) {
+					var all []storage.Key
+					for i := range 50 {
+						name := fmt.Sprintf("secret-%d", i)
+						s.mounts[0].Put(name, "k", "1")
+						all = append(all, s.tie(0, name, nil).key())
+					}
+					if got := len(s.names(synctest.Marked)); got != len(all) {
+						t.Fatalf("%d names were synced, want %d", got, len(all))
+					}
+					if restarted {
+						s.stop()
+					}
+					d := s.dests[0]
+					s.update(func(tx *storage.Txn) error {
+						d.PurgeAt = time.Now()
+						if err := engines.PutRecord(tx, d.key(), d); err != nil {
+							return err
+						}
+						for _, key := range all[:marked] {
+							var a associationRecord
+							if _, err := engines.GetRecord(s.ctx(), tx, key, &a); err != nil {
+								return err
+							}
+							a.Removing, a.UpdatedAt = true, time.Now()
+							if err := engines.PutRecord(tx, key, &a); err != nil {
+								return err
+							}
+						}
+						return nil
+					})
+					if restarted {
+						s.start()
+					}
+					s.pass(time.Minute)
+					s.there(synctest.Marked)
+					var gone destinationRecord
+					if _, err := getDestination(s.ctx(), s.w.Store, d.key(), &gone); err != nil || gone.ID != "" {
+						t.Errorf("the destination is still there (%v)", err)
+					}
+				})
+			})
+		}
+	}
+}
