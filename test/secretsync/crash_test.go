@@ -23,7 +23,7 @@ const patience = 3 * time.Minute
 // TestKilledWhileSyncing kills the active node of three, with kill -9, right in the middle of what is pending: after a place
 // has done what it was asked for and before it has answered, before it has done it, and at any other moment. All secrets arrive,
 // none is written twice in effect, what is told of them is true, and names of others are left alone. COFFER_CHAOS=long has 5,000
-// secrets and more kills.
+// secrets, and every other time the node is only stopped until another has taken over, and wakes up believing that it is active.
 func TestKilledWhileSyncing(t *testing.T) {
 	t.Parallel()
 	total, kills := 300, 1
@@ -31,6 +31,7 @@ func TestKilledWhileSyncing(t *testing.T) {
 		total, kills = 5000, 6
 	}
 	k := newKillings(t, total, kills)
+	k.stops = kills > 1
 	k.prepare()
 	k.killAtRepository()
 	k.killAtSecretsManager()
@@ -51,6 +52,7 @@ type killings struct {
 	c     *harness.Cluster
 	total int
 	kills int
+	stops bool      // instead of every other kill
 	clock time.Time // as of which the repository's clock was set
 
 	mu     sync.Mutex
@@ -239,11 +241,34 @@ func (k *killings) reserve() bool {
 	return true
 }
 
-// killActive kills the active node. It was reserved.
+// killActive kills the active node, or stops it. It was reserved.
 func (k *killings) killActive() {
+	k.mu.Lock()
+	stop := k.stops && k.done%2 == 0
+	k.mu.Unlock()
 	n := active(k.c)
-	n.Kill9()
+	if stop {
+		n.Pause()
+	} else {
+		n.Kill9()
+	}
 	k.killed <- n.ID
+}
+
+// comeBack starts a node that was killed, or wakes one that was stopped when another is active.
+func (k *killings) comeBack(n *harness.Node) {
+	k.t.Helper()
+	if !n.Running() {
+		n.Start()
+		return
+	}
+	harness.Await(k.t, "another active node", patience, func() error {
+		if !slices.ContainsFunc(k.c.Nodes, func(other *harness.Node) bool { return other != n && other.Health() == 200 }) {
+			return fmt.Errorf("there is none")
+		}
+		return nil
+	})
+	n.Resume()
 }
 
 // killAtRepository kills when a write to the repository has come in, which carries it out all the same.
@@ -309,7 +334,7 @@ func (k *killings) restartKilled() {
 		case <-time.After(patience):
 			k.t.Fatalf("there were %d kills, want %d", k.done, k.kills+1)
 		}
-		k.c.Node(id).Start()
+		k.comeBack(k.c.Node(id))
 		k.c.WaitServing()
 		k.c.Leader()
 		k.keepTime()
@@ -490,4 +515,104 @@ func (k *killings) checkRepository() {
 			k.t.Errorf("%s of somebody else was touched", name)
 		}
 	}
+}
+
+// TestKilledWhileRemoving kills the server right after much was begun to be removed: all that was synced goes all the same, and
+// the destination, or the mount, behind it.
+func TestKilledWhileRemoving(t *testing.T) {
+	t.Parallel()
+	p := newPlaces(t)
+	quick := strings.Replace(p.stanza(t, true), `endpoint "cloud1-sm" {`, "endpoint \"cloud1-sm\" {\n    writes_per_second = 1000\n    reads_per_second = 1000", 1)
+	c := harness.NewCluster(t, 1, harness.Options{Prefix: "removal", Config: quick})
+	s := &site{places: p, t: t, c: c, n: c.Nodes[0], token: c.RootToken}
+	tests := []struct{ name, path string }{
+		{"purge", destinations + "cloud1-sm/purge?purge=true"},
+		{"mount", "sys/mounts/mount"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			s := s.in(t)
+			d, names := s.manyAssociated(test.name, 150)
+			s.killWhenDeleting(test.path)
+			harness.Await(t, "what was synced to go", patience, func() error {
+				for _, name := range names {
+					if _, ok := s.one.Get(name); ok {
+						return fmt.Errorf("%s is still there", name)
+					}
+				}
+				return nil
+			})
+			if test.name == "mount" {
+				s.awaitNone(d)
+				s.refused(400, "GET", "sys/mounts/mount", nil)
+				return
+			}
+			harness.Await(t, "the destination to go", patience, func() error {
+				if a := s.do("GET", d, nil); a.Status != 404 {
+					return fmt.Errorf("status %d: %.300s", a.Status, a.Body)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// manyAssociated makes a mount, and a destination with as many associations. It returns that and the names there.
+func (s *site) manyAssociated(mount string, count int) (dest string, names []string) {
+	s.t.Helper()
+	s.mount(mount)
+	names = make([]string, count)
+	for i := range names {
+		names[i] = fmt.Sprintf("%s/%d", mount, i)
+	}
+	dest = s.dest("cloud1-sm", mount, object{"secret_name_template": "{{ .MountBaseName }}/{{ .SecretPath }}"})
+	inParallel(s.t, names, func(name string) error {
+		secret := strings.TrimPrefix(name, mount+"/")
+		if err := send(s.c, "POST", mount+"/data/"+secret, object{"data": object{"value": name}}, nil); err != nil {
+			return err
+		}
+		return send(s.c, "POST", dest+"/associations/set", object{"mount": mount, "secret_name": secret}, nil)
+	})
+	s.await(dest, "SYNCED")
+	return dest, names
+}
+
+// killWhenDeleting has something deleted and kills the server when the first name is to go.
+func (s *site) killWhenDeleting(path string) {
+	s.t.Helper()
+	begun := make(chan struct{}, 1000) // the buffer holds all calls
+	s.one.Fail(func(c cloud1smtest.Call) awstest.Fault {
+		if c.Action == "DeleteSecret" {
+			begun <- struct{}{}
+		}
+		return awstest.Fault{}
+	})
+	answered := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		_, err := s.n.Do(ctx, "DELETE", "/v1/"+path, s.token, nil)
+		answered <- err
+	}()
+	select {
+	case <-begun:
+	case <-time.After(patience):
+		s.t.Fatal("nothing is deleted")
+	}
+	s.n.Kill9()
+	s.t.Logf("killed before an answer: %v", <-answered != nil)
+	s.one.Fail(nil)
+	s.n.Start()
+	s.n.WaitHealth(200)
+}
+
+// awaitNone waits until a destination has no associations.
+func (s *site) awaitNone(dest string) {
+	s.t.Helper()
+	harness.Await(s.t, "the associations to go", patience, func() error {
+		if all := s.entries(dest); len(all) > 0 {
+			return fmt.Errorf("%d are still there", len(all))
+		}
+		return nil
+	})
 }
