@@ -142,7 +142,7 @@ func (y *syncing) syncAll(of string) {
 	used = cpuTime(y.s, y.n.PID()) - used
 	y.b.add(row{name: fmt.Sprintf("bare SDK, one name looked for and created, %d at once", syncAtOnce), value: yard, unit: "/s"})
 	y.b.add(row{name: of + ": first sync of all", value: float64(y.count) / took.Seconds(), unit: "/s", yardstick: yard, beside: "bare SDK"})
-	y.b.add(row{name: of + ": first sync, calls to the destination for each", value: float64(y.at.called()) / float64(y.count)})
+	y.b.add(row{name: of + ": first sync, asked of the destination for each", value: float64(y.at.called()) / float64(y.count), unit: " calls"})
 	y.b.add(row{name: of + ": first sync, processor time of the node for each", value: float64(used.Microseconds()) / float64(y.count), unit: " µs"})
 }
 
