@@ -7,9 +7,12 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/coffer-project/coffer/engines/cloud/awstest"
+	"github.com/coffer-project/coffer/engines/secretsync/cloud1sm/cloud1smtest"
 	"github.com/coffer-project/coffer/test/harness"
 )
 
@@ -238,4 +241,70 @@ func (s *pair) promoteAfterKill() {
 		}
 		return nil
 	})
+}
+
+// TestSwitchOverWhileSyncing demotes the primary while a place does not answer, and promotes the secondary: the place is not
+// waited for, each secret arrives once, and the former primary leaves the rest to the new one.
+func TestSwitchOverWhileSyncing(t *testing.T) {
+	t.Parallel()
+	s := newPair(t)
+	s.follow()
+	const secrets = 40
+	name := func(i int) string { return fmt.Sprintf("app/%02d", i) }
+	s.must(s.primary, "DELETE", hubPath+"?purge=true", nil)
+	s.must(s.primary, "POST", awsPath+"/pause", nil)
+	for i := range secrets {
+		s.put(s.primary, name(i), "first")
+	}
+	var calls atomic.Int64
+	stuck, answer := make(chan struct{}), make(chan struct{})
+	s.one.Fail(func(c cloud1smtest.Call) awstest.Fault {
+		if c.Action != "CreateSecret" {
+			return awstest.Fault{}
+		}
+		n := calls.Add(1)
+		if n == 11 {
+			close(stuck)
+		}
+		if n > 10 {
+			select {
+			case <-answer:
+			case <-t.Context().Done():
+			}
+		}
+		return awstest.Fault{}
+	})
+	s.must(s.primary, "POST", awsPath+"/resume", nil)
+	select {
+	case <-stuck:
+	case <-time.After(patience):
+		t.Fatal("nothing is synced")
+	}
+	s.secondary.AwaitHead(s.primary)
+	s.must(s.primary, "POST", "sys/replication/performance/primary/demote", nil)
+	s.must(s.secondary, "POST", "sys/replication/performance/secondary/promote", nil)
+	s.secondary.AwaitReplication("to be the primary", func(r harness.Replication) bool { return r.Mode == "primary" })
+	close(answer)
+	s.primary.UpdatePrimary(s.secondary, s.secondary.SecondaryToken("former"))
+	s.primary.AwaitStreaming()
+	for i := range secrets {
+		s.arrive("cloud1-sm", name(i), `{"value":"first"}`)
+	}
+	if all := s.settle(s.secondary, awsPath, "SYNCED"); len(all) != secrets {
+		t.Errorf("%d statuses, want %d", len(all), secrets)
+	}
+	for i := range secrets {
+		if secret, _ := s.one.Secret(name(i)); len(secret.Versions) != 1 {
+			t.Errorf("%s has %d versions", name(i), len(secret.Versions))
+		}
+	}
+	if drifted, _ := s.must(s.secondary, "POST", awsPath+"/drift", nil)["drifted"].([]any); len(drifted) > 0 {
+		t.Errorf("what is known differs from what is there: %v", drifted)
+	}
+	before := s.written(s.primary)
+	s.put(s.secondary, name(0), "second")
+	s.arrive("cloud1-sm", name(0), `{"value":"second"}`)
+	if after := s.written(s.primary); after != before {
+		t.Errorf("the former primary has written: %s names, then %s", before, after)
+	}
 }
