@@ -532,7 +532,7 @@ func TestKilledWhileRemoving(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			s := s.in(t)
-			d, names := s.manyAssociated(test.name, 150)
+			d, names := s.manyAssociated(test.name, 60)
 			s.killWhenDeleting(test.path)
 			harness.Await(t, "what was synced to go", patience, func() error {
 				for _, name := range names {
