@@ -69,7 +69,7 @@ func (v *view) ours() (bool, string) {
 	f, had := v.Found, v.Had
 	switch {
 	case v.Marks && f.Mark == v.Mark:
-		return true, "" // even if the ledger has lost it: the mark names the association
+		return true, "" // even if the ledger has lost it: nobody else can make the mark, and it is of this association and name only
 	case had == nil || !had.Owned && had.Intent == nil:
 		return false, "exists and was not made by this association"
 	case v.Marks && f.Mark == "":
@@ -158,15 +158,17 @@ func (v *view) decideGone() action {
 	return action{Do: actDelete, Reason: "is not wanted any more", Ours: true}
 }
 
-// shows is from when on it can be believed that nothing is there.
-func (v *view) shows() time.Time {
+// shows is from when on it can be believed that nothing is there. A time to come is of a clock that was ahead, and long past.
+func (v *view) shows() (at time.Time) {
 	switch had := v.Had; {
 	case had == nil:
-		return time.Time{}
 	case had.Intent != nil:
-		return had.Intent.At.Add(uncertain)
+		at = had.Intent.At.Add(uncertain)
 	case had.Owned:
-		return had.WrittenAt.Add(settling)
+		at = had.WrittenAt.Add(settling)
 	}
-	return time.Time{}
+	if at.After(v.Now.Add(behind)) {
+		return time.Time{}
+	}
+	return at
 }

@@ -747,6 +747,7 @@ func (s *sim) checkSite(kind, site string, wanted map[string][]want) {
 			d := s.destOf(w.a)
 			mark, err := s.svc.markOf(s.ctx(), w.a)
 			s.must(err)
+			mark = d.marked(mark, name, rules)
 			switch w.status.Status {
 			case Synced:
 				owners++
@@ -807,8 +808,8 @@ func (s *sim) waits(kind string) map[string]bool {
 
 // stays reports whether something may be there that nobody wants any more.
 func (s *sim) stays(o synctest.Object) bool {
-	_, id, _ := strings.Cut(o.By, "-")
-	return s.retains[id]
+	parts := strings.Split(o.By, "-") // installation, association, name
+	return len(parts) == 3 && s.retains[parts[1]]
 }
 
 // hasTags reports whether all tags are there. A name that was deleted and recovered may have others: nobody remembers which of

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -82,6 +83,12 @@ func (d *destinationRecord) print(value []byte) []byte {
 	h := hmac.New(sha256.New, d.PrintKey)
 	h.Write(value)
 	return h.Sum(nil)[:16]
+}
+
+// marked returns the mark of a name. Everybody who can look at the destination sees marks: that of one name, copied to another, is
+// not the other's.
+func (d *destinationRecord) marked(of, name string, r destination.Rules) string {
+	return of + "-" + hex.EncodeToString(d.print([]byte("mark\x00" + of + "\x00" + fold(r, name))))[:14]
 }
 
 // settings are what all types of destinations have besides their configuration.

@@ -89,7 +89,7 @@ func (s *Service) plan(ctx context.Context, t *target, dest destination.Destinat
 // decideStep looks at one name and decides.
 func (s *Service) decideStep(ctx context.Context, t *target, dest destination.Destination, st *step) error {
 	v := view{
-		Want: st.wanted, Mark: t.mark, Marks: t.kind.Rules.Marks, Repair: t.assoc.Drift == driftRepair,
+		Want: st.wanted, Mark: t.dest.marked(t.mark, st.Name, t.kind.Rules), Marks: t.kind.Rules.Marks, Repair: t.assoc.Drift == driftRepair,
 		Adopt:  slices.Contains(t.link.Adopt, fold(t.kind.Rules, st.Name)),
 		Retain: t.assoc.Retain || t.assoc.Deletion == retainThere,
 	}
@@ -181,6 +181,9 @@ func (st *step) intend() {
 		}
 		st.Owned, st.ID, st.Version = true, st.found.ID, st.found.Version
 	}
+	if st.Do == actDelete { // until it is known that it is gone, it is neither there nor not
+		st.outcome = outcome{Status: Unsyncing}
+	}
 	if st.writes() {
 		st.Intent = &intent{At: time.Now(), Create: st.found.State == destination.Absent}
 		tags := slices.AppendSeq(slices.Clone(st.before.Tags), maps.Keys(st.tags))
@@ -235,7 +238,7 @@ func (s *Service) carryOut(ctx context.Context, t *target, dest destination.Dest
 // write writes one name.
 func (s *Service) write(ctx context.Context, t *target, dest destination.Destination, st *step) {
 	it := destination.Item{
-		Name: st.Name, Value: st.wanted.Value, Mark: t.mark, Tags: st.tags,
+		Name: st.Name, Value: st.wanted.Value, Mark: t.dest.marked(t.mark, st.Name, t.kind.Rules), Tags: st.tags,
 		Token: short(t.mark, st.Name, fmt.Sprint(t.secret.Version, t.secret.CreatedAt.UnixNano()), string(st.wanted.Print), st.found.Version, st.tagged),
 	}
 	for _, tag := range st.item.Tags {

@@ -65,7 +65,7 @@ func ensureInstallation(ctx context.Context, tx *storage.Txn) error {
 	return engines.PutRecord(tx, installationKey, &i)
 }
 
-// markOf is what is put on everything that an association owns.
+// markOf is what the marks of everything that an association owns begin with.
 func (s *Service) markOf(ctx context.Context, a *associationRecord) (string, error) {
 	var i installationRecord
 	_, err := engines.GetRecord(ctx, s.host.Store(), installationKey, &i)

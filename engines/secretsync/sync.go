@@ -34,7 +34,7 @@ type target struct {
 	kind    destination.Type
 	mount   *engines.Mounted
 	secret  engines.Secret
-	mark    string
+	mark    string // that of each name begins with it
 }
 
 // errNothing means that there is nothing to sync any more.

@@ -194,6 +194,13 @@ func (s *Site) Put(name, value string) {
 	s.set(name, now)
 }
 
+// Copy puts a value with the mark of another name under a name, as somebody else would who sees marks and may write tags.
+func (s *Site) Copy(mark, name, value string) {
+	s.p.mu.Lock()
+	defer s.p.mu.Unlock()
+	s.set(name, state{state: destination.Present, value: value, foreign: true, mark: s.get(mark).mark})
+}
+
 // Delete removes a name as somebody else would, for good.
 func (s *Site) Delete(name string) {
 	s.p.mu.Lock()
