@@ -1,6 +1,7 @@
 package secretsync
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -50,6 +51,7 @@ func (s *Service) scanDrift(ctx context.Context, d *destinationRecord) (found []
 	if err != nil {
 		return nil, 0, err
 	}
+	began := time.Now()
 	there := map[string]destination.Found{}
 	for f, err := range dest.List(ctx) {
 		if err != nil {
@@ -62,18 +64,26 @@ func (s *Service) scanDrift(ctx context.Context, d *destinationRecord) (found []
 		l *link
 	}
 	var all []changed
+	var failed error
 	err = s.eachLink(ctx, d, func(a *associationRecord, l *link) {
-		if a.Drift == driftIgnore || a.Removing || a.Gone {
+		if a.Drift == driftIgnore || a.ending() || failed != nil {
 			return
 		}
 		differs := false
 		for i := range l.Items {
 			it := &l.Items[i]
-			if !it.Owned || it.Intent != nil {
+			if !it.Owned || it.Intent != nil || it.Status == Unsyncing {
 				continue
 			}
 			n++
 			drift := driftOf(it, there[fold(t.kind.Rules, it.Name)])
+			if drift != "" && it.WrittenAt.After(began.Add(-listsLag)) {
+				var f destination.Found
+				if f, failed = dest.Read(ctx, it.Name); failed != nil {
+					return
+				}
+				drift = driftOf(it, f)
+			}
 			differs = differs || drift != it.Drift || drift != "" && a.Drift == driftRepair
 			it.Drift = drift
 			if drift != "" {
@@ -88,6 +98,7 @@ func (s *Service) scanDrift(ctx context.Context, d *destinationRecord) (found []
 			all = append(all, changed{a, l})
 		}
 	})
+	err = cmp.Or(err, failed)
 	for _, c := range all {
 		if err == nil {
 			err = s.noteDrift(ctx, c.a, c.l)
@@ -96,7 +107,10 @@ func (s *Service) scanDrift(ctx context.Context, d *destinationRecord) (found []
 	return found, n, err
 }
 
-// driftOf compares what the ledger says of a name with what the list has.
+// listsLag is for how long after a write the list of a place may not have it: what was written since is looked at by itself.
+const listsLag = 10 * time.Minute
+
+// driftOf compares what the ledger says of a name with what the destination has.
 func driftOf(it *item, f destination.Found) string {
 	switch {
 	case f.State != destination.Present:
@@ -107,16 +121,27 @@ func driftOf(it *item, f destination.Found) string {
 	return ""
 }
 
-// noteDrift stores what a scan has found about a link, unless it was synced meanwhile, and has it repaired if it is to be.
+// noteDrift stores what a scan has found about the names of a link, but for those that were written meanwhile, and has it repaired
+// if it is to be.
 func (s *Service) noteDrift(ctx context.Context, a *associationRecord, l *link) error {
 	key := linkKey(a.NS, a.Destination, a.ID, l.Secret)
 	_, err := storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
 		var now link
 		found, err := engines.GetRecord(ctx, tx, key, &now)
-		if err != nil || !found || !now.LastAttempt.Equal(l.LastAttempt) || !now.UpdatedAt.Equal(l.UpdatedAt) {
+		if err != nil || !found {
 			return err
 		}
-		return engines.PutRecord(tx, key, l)
+		differs := false
+		for i := range now.Items {
+			it, seen := &now.Items[i], l.item(now.Items[i].Name, s.types[a.Type].Rules)
+			if seen != nil && it.Drift != seen.Drift && it.Intent == nil && it.ID == seen.ID && it.Version == seen.Version {
+				it.Drift, differs = seen.Drift, true
+			}
+		}
+		if !differs {
+			return nil
+		}
+		return engines.PutRecord(tx, key, &now)
 	})
 	if err == nil && a.Drift == driftRepair {
 		s.queue.push(jobKey{a.NS, a.Destination, a.ID, l.Secret}, time.Time{}, true, nil)

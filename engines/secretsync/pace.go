@@ -127,7 +127,7 @@ func (b *breaker) seen(now time.Time, err error) {
 	}
 	b.failures++
 	if e.RetryAfter > 0 {
-		b.until = now.Add(min(e.RetryAfter, time.Hour))
+		b.until = now.Add(min(e.RetryAfter, longestWait))
 	}
 	if b.failures > tolerated {
 		pause := min(firstBreak<<min(b.failures-tolerated-1, 10), longBreak)

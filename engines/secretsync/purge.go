@@ -180,7 +180,7 @@ func (s *Service) MountGone(ctx context.Context, uuid string) error {
 		}
 		return s.changeAssociations(ctx, keys, func(a *associationRecord) bool {
 			had := a.Gone
-			a.Gone = true
+			a.Gone, a.Paused = true, false
 			return !had
 		})
 	})

@@ -283,7 +283,7 @@ func (s *Service) due(ctx context.Context, a *associationRecord, m *engines.Moun
 		return s.notBefore(l, now), true, nil
 	}
 	if !l.NextRetry.IsZero() {
-		return l.NextRetry, true, nil
+		return s.notBefore(l, now), true, nil
 	}
 	secretNow, err := latest(ctx, m, secret)
 	if err != nil {
@@ -303,9 +303,9 @@ func (l *link) of(now engines.Secret) bool {
 	return now.Version == l.Version && now.CreatedAt.Equal(l.VersionAt) && now.Live == l.Live
 }
 
-// notBefore keeps to the time that a failed link is to be tried again.
+// notBefore keeps to the time that a failed link is to be tried again, unless it is of a clock that was ahead.
 func (s *Service) notBefore(l *link, now time.Time) time.Time {
-	if l != nil && l.NextRetry.After(now) {
+	if l != nil && l.NextRetry.After(now) && !l.NextRetry.After(now.Add(longestWait)) {
 		return l.NextRetry
 	}
 	return now
@@ -314,7 +314,7 @@ func (s *Service) notBefore(l *link, now time.Time) time.Time {
 // unfinished reports whether something was begun of which nobody knows how it ended.
 func (l *link) unfinished() bool {
 	for i := range l.Items {
-		if l.Items[i].Intent != nil {
+		if it := &l.Items[i]; it.Intent != nil || it.Status == Unsyncing {
 			return true
 		}
 	}

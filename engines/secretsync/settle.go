@@ -141,10 +141,13 @@ func summary(items []item, live bool) outcome {
 	return total
 }
 
+// longestWait bounds how long anything is left alone, whatever a destination says.
+const longestWait = time.Hour
+
 func retryAfter(err error) time.Duration {
 	var e *destination.Error
 	if errors.As(err, &e) {
-		return e.RetryAfter
+		return min(e.RetryAfter, longestWait)
 	}
 	return 0
 }
@@ -235,7 +238,7 @@ func (s *Service) dropIfLast(ctx context.Context, tx *storage.Txn, t *target) er
 func backoff(o outcome, attempts int) time.Duration {
 	first, longest := 5*time.Second, 5*time.Minute
 	if o.Status == ClientError || o.Status == Conflict {
-		first, longest = time.Minute, time.Hour
+		first, longest = time.Minute, longestWait
 	}
 	d := min(first<<min(attempts-1, 16), longest)
 	return d/2 + rand.N(d/2+1) //nolint:gosec // jitter, not a secret

@@ -184,6 +184,9 @@ func (s *Service) syncJob(ctx context.Context, key jobKey, refresh bool) {
 	at, err := s.syncLink(ctx, key, refresh)
 	switch {
 	case errors.Is(err, errNothing) || ctx.Err() != nil:
+	case errors.Is(err, storage.ErrTooLarge): // a name so long that nothing can be noted of it
+		s.log.Warn("a secret cannot be synced", "association", key.Association, "err", err)
+		s.queue.push(key, time.Now().Add(longestWait), false, nil)
 	case errors.Is(err, errChanged):
 		s.queue.push(key, time.Now(), refresh, nil)
 	case err != nil:
@@ -224,7 +227,12 @@ func (s *Service) syncLink(ctx context.Context, key jobKey, refresh bool) (again
 	if err == nil {
 		again, err = s.settled(ctx, t, steps)
 	}
-	if errors.Is(err, storage.ErrTooLarge) { // nothing that is about to be done could be noted
+	if errors.Is(err, storage.ErrTooLarge) { // what is about to be done could not be noted; what was done is what was noted last
+		secret := t.secret
+		if t, err = s.load(ctx, key); err != nil {
+			return time.Time{}, err
+		}
+		t.secret = secret
 		return s.stopped(ctx, t, &destination.Error{
 			Class: destination.Client, Code: "too_many_names", Text: "the names of the secret's keys are too many, or too long, to keep account of: choose some with include", Err: err,
 		})

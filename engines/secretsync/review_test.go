@@ -1,0 +1,211 @@
+package secretsync
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/synctest"
+	"github.com/coffer-project/coffer/storage"
+)
+
+func TestADeletionThatWasInterruptedIsLookedAtAgain(t *testing.T) {
+	inSim(t, func(s *sim) {
+		s.mounts[0].Put("a", "k", "1")
+		a := s.tie(0, "a", nil)
+		crash := s.crash
+		s.places.SetFault(func(c synctest.Call) synctest.Fault {
+			if c.Op == "delete" {
+				return synctest.Fault{After: crash}
+			}
+			return synctest.Fault{}
+		})
+		s.mounts[0].Delete("a")
+		s.pass(time.Second)
+		s.there(synctest.Marked)
+		s.mounts[0].Undelete("a")
+		s.restart()
+		s.pass(time.Second)
+		s.status(a, "a", Synced)
+		s.there(synctest.Marked, "vault/kv_00000001/a")
+	})
+}
+
+func TestARemovalThatIsTakenBackLeavesNothingBehind(t *testing.T) {
+	inSim(t, func(s *sim) {
+		s.mounts[0].Put("a", "k", "1")
+		a := s.tie(0, "", func(a *associationRecord) { a.Selector = true })
+		again := *a
+		s.places.SetFault(func(c synctest.Call) synctest.Fault {
+			if c.Op != "delete" {
+				return synctest.Fault{}
+			}
+			return synctest.Fault{After: func() {
+				again.UpdatedAt = time.Now().UTC()
+				s.must(s.svc.putAssociation(s.ctx(), &chosen{dest: s.dests[0]}, &again))
+			}}
+		})
+		s.untie(a)
+		s.pass(10 * time.Second)
+		s.status(a, "a", Synced)
+		s.there(synctest.Marked, "vault/kv_00000001/a")
+	})
+}
+
+func TestDriftKeepsWhatIsBeingDone(t *testing.T) {
+	inSim(t, func(s *sim) {
+		s.mounts[0].Put("a", "k", "1")
+		a := s.tie(0, "a", nil)
+		seen := s.link(a, "a")
+		seen.Items[0].Drift = driftChanged
+		now := s.link(a, "a")
+		now.Adopt, now.Items[0].Intent = []string{"x"}, &intent{At: time.Now()}
+		s.update(func(tx *storage.Txn) error {
+			return engines.PutRecord(tx, linkKey(a.NS, a.Destination, a.ID, "a"), now)
+		})
+		s.must(s.svc.noteDrift(s.ctx(), a, seen))
+		if l := s.link(a, "a"); len(l.Adopt) == 0 || l.Items[0].Intent == nil {
+			t.Errorf("a scan for drift has forgotten what was asked for, or begun: %+v", l)
+		}
+	})
+}
+
+func TestWhatWasWrittenSinceTheListHasNotDrifted(t *testing.T) {
+	inSim(t, func(s *sim) {
+		s.mounts[0].Put("a", "k", "1")
+		a := s.tie(0, "a", nil)
+		s.mounts[0].Put("b", "k", "1")
+		s.places.SetFault(func(c synctest.Call) synctest.Fault {
+			if c.Op != "list" {
+				return synctest.Fault{}
+			}
+			return synctest.Fault{After: func() {
+				s.mounts[0].Put("a", "k", "2")
+				s.tie(0, "b", nil)
+			}}
+		})
+		found, n, err := s.svc.scanDrift(s.ctx(), s.dests[0])
+		if err != nil || len(found) != 0 || n != 2 {
+			t.Errorf("scanDrift = %+v, %d, %v, want nothing of 2", found, n, err)
+		}
+		if l := s.link(a, "a"); l.Items[0].Drift != "" {
+			t.Errorf("drift of what was just written: %+v", l.Items)
+		}
+	})
+}
+
+func TestNoDestinationIsLeftAloneForEver(t *testing.T) {
+	inSim(t, func(s *sim) {
+		s.places.SetFault(func(synctest.Call) synctest.Fault {
+			return synctest.Fault{Kind: synctest.Throttle, RetryAfter: 365 * 24 * time.Hour}
+		})
+		s.mounts[0].Put("a", "k", "1")
+		a := s.tie(0, "a", nil)
+		s.places.SetFault(nil)
+		s.pass(2 * time.Hour)
+		s.status(a, "a", Synced)
+	})
+}
+
+func TestAClockThatWasAheadStopsNothing(t *testing.T) {
+	inSim(t, func(s *sim) {
+		s.mounts[0].Put("a", "k", "1")
+		s.mounts[0].Put("b", "k", "1")
+		a, b := s.tie(0, "a", nil), s.tie(2, "b", nil)
+		s.stop()
+		year := time.Now().Add(365 * 24 * time.Hour)
+		failed := s.link(a, "a")
+		failed.outcome, failed.Attempts, failed.NextRetry, failed.LastAttempt = outcome{Status: ExternalError}, 3, year, year
+		begun := s.link(b, "b")
+		begun.Items[0].Intent, begun.Items[0].WrittenAt = &intent{At: year}, year
+		s.update(func(tx *storage.Txn) error {
+			if err := engines.PutRecord(tx, linkKey(a.NS, a.Destination, a.ID, "a"), failed); err != nil {
+				return err
+			}
+			return engines.PutRecord(tx, linkKey(b.NS, b.Destination, b.ID, "b"), begun)
+		})
+		s.places.Site(synctest.Plain, "p").Delete("VAULT_KV_00000001_B")
+		s.start()
+		s.pass(2 * time.Hour)
+		s.status(a, "a", Synced)
+		s.untie(b)
+		s.pass(10 * time.Minute)
+		if l := s.link(b, "b"); l.Status != "" {
+			t.Errorf("what was begun by a clock that was ahead is never over: %+v with %+v", l.outcome, l.Items)
+		}
+	})
+}
+
+func TestALedgerThatGetsTooLargeIsKept(t *testing.T) {
+	inSim(t, func(s *sim) {
+		var pairs []string
+		for i := range 60 {
+			pairs = append(pairs, fmt.Sprint("k", i), "v")
+		}
+		s.mounts[0].Put("a", pairs...)
+		commits := 0
+		s.w.OnCommit(func(b storage.Batch) error {
+			for _, p := range b.Puts {
+				if p.Key.Path() != "" && len(p.Value) > 0 {
+					if _, kind, _ := splitKey(p.Key); kind == "l" {
+						commits++
+					}
+				}
+			}
+			if commits == 3 { // the second part
+				commits++
+				return storage.ErrTooLarge
+			}
+			return nil
+		})
+		a := s.tie(2, "a", func(a *associationRecord) { a.Granularity = destination.SecretKey })
+		s.pass(15 * time.Second)
+		made := len(s.names(synctest.Plain))
+		if made == 0 {
+			t.Fatal("nothing was written before it got too large")
+		}
+		owned := 0
+		for _, it := range s.link(a, "a").Items {
+			if it.Owned || it.Intent != nil {
+				owned++
+			}
+		}
+		if owned < made {
+			t.Errorf("the ledger knows %d of %d names", owned, made)
+		}
+		s.w.OnCommit(nil)
+		s.untie(a)
+		s.pass(10 * time.Minute)
+		s.there(synctest.Plain)
+	})
+}
+
+func TestAPausedAssociationEndsWithItsMount(t *testing.T) {
+	inSim(t, func(s *sim) {
+		kv := s.mounts[0]
+		kv.Put("a", "k", "1")
+		a := s.tie(0, "a", nil)
+		s.must(s.svc.changeAssociations(s.ctx(), []storage.Key{a.key()}, func(a *associationRecord) bool { a.Paused = true; return true }))
+		s.must(s.svc.MountGone(s.ctx(), kv.Describe().UUID))
+		s.must(s.w.Unmount(s.ctx(), kv))
+		s.pass(time.Second)
+		s.there(synctest.Marked)
+		if all := s.associations(); len(all) != 0 {
+			t.Errorf("%d associations of a mount that is gone are left", len(all))
+		}
+	})
+}
+
+func TestAKeyThatIsAddedTakesNoName(t *testing.T) {
+	inSim(t, func(s *sim) {
+		s.mounts[0].Put("a", "token", "1")
+		s.tie(2, "a", func(a *associationRecord) { a.Granularity, a.Template = destination.SecretKey, "{{ .SecretKey }}" })
+		s.mounts[0].Put("a", "token", "1", "Token", "2")
+		s.pass(time.Second)
+		if got, _ := s.places.Site(synctest.Plain, "p").Get("TOKEN"); got != "1" {
+			t.Errorf("the name of one key has the value of another, which was added: %q", got)
+		}
+	})
+}
