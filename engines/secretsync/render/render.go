@@ -4,6 +4,7 @@ package render
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -194,9 +195,9 @@ func (p *Plan) Items(src Source, data json.RawMessage) ([]Item, error) {
 	return p.named(t, src, items)
 }
 
-// named gives items their names.
+// named gives items their names. Of keys that would share one none gets it: a key that is added takes no name from another.
 func (p *Plan) named(t *nametemplate.Template, src Source, items []Item) ([]Item, error) {
-	taken := map[string]string{}
+	taken := map[string]*Item{}
 	for i := range items {
 		it := &items[i]
 		src.SecretKey = it.Key
@@ -213,14 +214,17 @@ func (p *Plan) named(t *nametemplate.Template, src Source, items []Item) ([]Item
 			it.Problem = fmt.Sprintf("the name %q: %s", shown(it.Name), problem)
 			continue
 		}
-		other, twice := taken[p.fold(it.Name)]
-		if twice {
-			it.Problem = fmt.Sprintf("the name %q is that of the key %q, too: choose another secret_name_template, or exclude one of the keys", it.Name, other)
+		if other := taken[p.fold(it.Name)]; other != nil {
+			it.Problem, other.Problem = shares(it, other), cmp.Or(other.Problem, shares(other, it))
 			continue
 		}
-		taken[p.fold(it.Name)] = it.Key
+		taken[p.fold(it.Name)] = it
 	}
 	return items, nil
+}
+
+func shares(it, other *Item) string {
+	return fmt.Sprintf("the name %q is that of the key %q, too: choose another secret_name_template, or exclude one of the keys", it.Name, shown(other.Key))
 }
 
 // shown cuts what would be too long to read.
