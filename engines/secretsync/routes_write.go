@@ -116,20 +116,17 @@ func (s *Service) merge(ctx context.Context, d *destinationRecord, kind destinat
 	if err := decodeConfig(d.Config, c); err != nil {
 		return err
 	}
-	before := ""
-	if !created {
-		before = c.Place()
-	}
+	before := standingOf(c)
 	mergeConfig(c, in, req, created)
 	problems := c.Check()
-	if !created && c.Place() != before {
-		has, err := s.hasAssociations(ctx, d)
+	if !created {
+		more, err := s.moved(ctx, d, before, c, func(name string) bool {
+			return req.Given(name) && fieldNamed(in, name).String() != destination.Mask
+		})
 		if err != nil {
 			return err
 		}
-		if has {
-			problems = append(problems, "the destination has associations, and would be another place: associate the secrets with another destination instead")
-		}
+		problems = append(problems, more...)
 	}
 	d.settings.take(req, set)
 	problems = append(problems, d.settings.check(kind.Rules)...)
@@ -139,6 +136,55 @@ func (s *Service) merge(ctx context.Context, d *destinationRecord, kind destinat
 	var err error
 	d.Config, err = encodeConfig(c)
 	return err
+}
+
+// standing is where a configuration leads, and with what.
+type standing struct {
+	place, owner, ambiguous string
+	credentials             map[string]string // fields that are set, by name
+}
+
+func standingOf(c destination.Config) standing {
+	at := standing{place: c.Place(), credentials: map[string]string{}}
+	if o, ok := c.(destination.Owned); ok {
+		at.owner = o.Owner()
+	}
+	if a, ok := c.(destination.Ambiguous); ok {
+		at.ambiguous = a.Ambiguous()
+	}
+	fieldsOf(c, func(name string, v reflect.Value) {
+		if v.Type() == sensitive && v.String() != "" {
+			at.credentials[name] = v.String()
+		}
+	})
+	return at
+}
+
+// moved returns what speaks against changing a destination to a configuration: who does not know the stored credentials must not
+// use them elsewhere, and what is associated goes to no other place. given tells of fields that came with the request, and not as
+// the mask.
+func (s *Service) moved(ctx context.Context, d *destinationRecord, before standing, c destination.Config, given func(field string) bool) (problems []string, err error) {
+	now := standingOf(c)
+	if now.owner != before.owner {
+		for _, name := range slices.Sorted(maps.Keys(now.credentials)) {
+			if before.credentials[name] == now.credentials[name] && !given(name) {
+				problems = append(problems, fmt.Sprintf("field %q: give it, too: the place would be somebody else's, and what is stored is not used for that", name))
+			}
+		}
+	}
+	exchanged := before.ambiguous != "" && !maps.Equal(before.credentials, now.credentials)
+	if now.place == before.place && !exchanged {
+		return problems, nil
+	}
+	has, err := s.hasAssociations(ctx, d)
+	switch {
+	case err != nil || !has:
+	case now.place != before.place:
+		problems = append(problems, "the destination has associations, and would be another place: associate the secrets with another destination instead")
+	default:
+		problems = append(problems, "the destination has associations, and could be another place with these credentials, because "+before.ambiguous)
+	}
+	return problems, err
 }
 
 // take takes over the fields that came with a request.

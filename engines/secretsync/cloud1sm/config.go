@@ -122,7 +122,11 @@ func (c *Config) Place() string {
 	} else {
 		account = accountOf(c.AccessKeyID.Reveal())
 	}
-	if account == "" {
+	switch {
+	case account != "":
+	case c.AccessKeyID != "":
+		account = "unknown"
+	default:
 		account = "environment"
 	}
 	if region == "" {
@@ -130,6 +134,9 @@ func (c *Config) Place() string {
 	}
 	return typeName + "/" + account + "/" + region
 }
+
+// Owner implements destination.Owned: a role may be one of any account.
+func (c *Config) Owner() string { return c.RoleARN }
 
 // accountOf returns the account that the id of an access key belongs to, "" if it does not say. After four letters for its
 // sort, an id is base32, and has the account in 40 bits from the second bit on.

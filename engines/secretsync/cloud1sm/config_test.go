@@ -88,11 +88,11 @@ func TestPlace(t *testing.T) {
 		want   string
 	}{
 		{cloud1sm.Config{}, "cloud1-sm/environment/environment"},
-		{cloud1sm.Config{Region: "eu-central-1", AccessKeyID: "short"}, "cloud1-sm/environment/eu-central-1"},
+		{cloud1sm.Config{Region: "eu-central-1", AccessKeyID: "short"}, "cloud1-sm/unknown/eu-central-1"},
 		// The account of a key is in its id.
 		{cloud1sm.Config{Region: "eu-central-1", AccessKeyID: "AKIASP2TPHJSQH3FJXYZ"}, "cloud1-sm/171436882533/eu-central-1"},
 		{cloud1sm.Config{Region: "eu-central-1", AccessKeyID: "AKIASP2TPHJSQH3FJABC"}, "cloud1-sm/171436882533/eu-central-1"},
-		{cloud1sm.Config{Region: "eu-central-1", AccessKeyID: "AKIA1111111111111111"}, "cloud1-sm/environment/eu-central-1"},
+		{cloud1sm.Config{Region: "eu-central-1", AccessKeyID: "AKIA1111111111111111"}, "cloud1-sm/unknown/eu-central-1"},
 		{cloud1sm.Config{AccessKeyID: "AKIASP2TPHJSQH3FJXYZ", RoleARN: "arn:aws:iam::000000000001:role/r"}, "cloud1-sm/000000000001/environment"},
 	} {
 		if got := test.config.Place(); got != test.want {

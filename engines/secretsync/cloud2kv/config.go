@@ -170,6 +170,9 @@ func (c *Config) Place() string {
 	return Type.Name + " " + host
 }
 
+// Owner implements destination.Owned.
+func (c *Config) Owner() string { return c.Place() + " " + strings.ToLower(c.TenantID) }
+
 // Shown implements destination.Config.
 func (c *Config) Shown() map[string]any {
 	shown := map[string]any{}

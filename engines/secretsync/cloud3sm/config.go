@@ -79,6 +79,9 @@ func checkProject(id string) string {
 // Place implements destination.Config.
 func (c *Config) Place() string { return "cloud3-sm/projects/" + c.project() }
 
+// Owner implements destination.Owned.
+func (c *Config) Owner() string { return c.project() }
+
 // project returns the project that a checked configuration names.
 func (c *Config) project() string {
 	if c.ProjectID != "" {

@@ -48,6 +48,20 @@ type Config interface {
 	Shown() map[string]any
 }
 
+// Owned is a Config whose place may be one of somebody else when a field is changed. Who changes it must give the credentials, too:
+// those that are stored are not used for another owner's place.
+type Owned interface {
+	// Owner says whose the place is, by what is not secret.
+	Owner() string
+}
+
+// Ambiguous is a Config that may name a place which others have by the same name, so that only credentials tell them apart. Those
+// cannot be exchanged then while anything is associated.
+type Ambiguous interface {
+	// Ambiguous returns why, "" if the place has a name of its own.
+	Ambiguous() string
+}
+
 // Env is what the operator of the server, and not a caller of the API, decides about a destination.
 type Env struct {
 	// Client makes the calls. It goes only to addresses that the destination may reach, trusts the certificates that the

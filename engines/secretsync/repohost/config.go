@@ -170,6 +170,14 @@ func (c *Config) Place() string {
 	return typeName + "/repositories/" + strings.ToLower(owner+"/"+repo)
 }
 
+// Owner implements destination.Owned.
+func (c *Config) Owner() string {
+	if c.SecretsLocation == inOrganization {
+		return strings.ToLower(cmp.Or(c.Organization, c.RepositoryOwner))
+	}
+	return strings.ToLower(c.RepositoryOwner)
+}
+
 // Synonyms returns the fields that are another spelling of a field, by their name. What comes in under it replaces what is
 // stored under the other: for Check the two look like a contradiction.
 func (*Config) Synonyms() map[string]string {

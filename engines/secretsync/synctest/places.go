@@ -269,6 +269,20 @@ func (c *Config) Check() (problems []string) {
 // Place implements destination.Config.
 func (c *Config) Place() string { return c.Site }
 
+// Owner implements destination.Owned: what stands before a stop in the name of a site.
+func (c *Config) Owner() string {
+	owner, _, _ := strings.Cut(c.Site, ".")
+	return owner
+}
+
+// Ambiguous implements destination.Ambiguous.
+func (c *Config) Ambiguous() string {
+	if c.Site == "ambiguous" {
+		return "others have sites of that name"
+	}
+	return ""
+}
+
 // Shown implements destination.Config.
 func (c *Config) Shown() map[string]any {
 	out := map[string]any{"site": c.Site, "label": c.Label}

@@ -96,6 +96,22 @@ func (c *Config) Place() string {
 	return typeName + "/" + project + "/" + strings.Join(c.Environments, "+")
 }
 
+// Owner implements destination.Owned: of projects by their name, the team's.
+func (c *Config) Owner() string {
+	if c.TeamID == "" {
+		return c.ProjectID
+	}
+	return c.TeamID
+}
+
+// Ambiguous implements destination.Ambiguous.
+func (c *Config) Ambiguous() string {
+	if c.TeamID == "" && !strings.HasPrefix(c.ProjectID, "prj_") {
+		return "project_id is a name, and others have projects of that name: use the id of the project (prj_…), or team_id"
+	}
+	return ""
+}
+
 // Shown implements destination.Config.
 func (c *Config) Shown() map[string]any {
 	out := map[string]any{"project_id": c.ProjectID, "deployment_environments": slices.Clone([]string(c.Environments))}

@@ -1,0 +1,88 @@
+package secretsync_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/cloud1sm"
+	"github.com/coffer-project/coffer/engines/secretsync/cloud2kv"
+	"github.com/coffer-project/coffer/engines/secretsync/cloud3sm"
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/repohost"
+	"github.com/coffer-project/coffer/engines/secretsync/synctest"
+	"github.com/coffer-project/coffer/engines/secretsync/webhost"
+)
+
+// TestStoredCredentialsGoToNobodyElse: who changes whose a place is gives the credentials, too.
+func TestStoredCredentialsGoToNobodyElse(t *testing.T) {
+	run(t, func(r *rig) {
+		d := r.dest(synctest.Marked, "store", map[string]any{"site": "acme.web", "token": "hush"})
+		for _, body := range []map[string]any{{"site": "evil.web"}, {"site": "evil.web", "token": destination.Mask}} {
+			for _, op := range []engines.Operation{engines.Update, engines.Patch} {
+				r.Fails(engines.KindInvalid, op, d, body)
+			}
+		}
+		if text := r.Fails(engines.KindInvalid, engines.Update, d, map[string]any{"site": "evil.web"}); !strings.Contains(text, `"token"`) || strings.Contains(text, "hush") {
+			t.Errorf("the refusal says %q", text)
+		}
+		r.post(d, map[string]any{"site": "acme.api"})
+		r.post(d, map[string]any{"site": "acme.api", "token": destination.Mask, "label": "same"})
+		r.post(d, map[string]any{"site": "other.web", "token": "hush"})
+		r.post(d, map[string]any{"site": "third.web", "token": "other"})
+		r.post(r.dest(synctest.Marked, "open", map[string]any{"site": "acme.web"}), map[string]any{"site": "evil.web"}) // there is nothing to use
+	})
+}
+
+// TestCredentialsDoNotMoveAPlace: where only they say whose a place is, they stay while anything is associated.
+func TestCredentialsDoNotMoveAPlace(t *testing.T) {
+	run(t, func(r *rig) {
+		d := r.dest(synctest.Marked, "store", map[string]any{"site": "ambiguous", "token": "hush"})
+		r.post(d, map[string]any{"token": "other"})
+		r.post(d+"/associations/set", map[string]any{"mount": "kv", "secret_name": "a"})
+		r.Fails(engines.KindInvalid, engines.Update, d, map[string]any{"token": "mine"})
+		r.Fails(engines.KindInvalid, engines.Patch, d, map[string]any{"token": nil})
+		r.post(d, map[string]any{"token": "other", "label": "same"})
+		r.post(d+"/associations/remove", map[string]any{"mount": "kv", "secret_name": "a"})
+		r.post(d, map[string]any{"token": "mine"})
+
+		plain := r.dest(synctest.Marked, "plain", map[string]any{"site": "one", "token": "hush"})
+		r.post(plain+"/associations/set", map[string]any{"mount": "kv", "secret_name": "a"})
+		r.post(plain, map[string]any{"token": "rotated"})
+	})
+}
+
+// TestOwners: what another owner could have a place at, by type.
+func TestOwners(t *testing.T) {
+	const key = "AKIASP2TPHJSQH3FJXYZ"
+	for what, test := range map[string]struct {
+		a, b destination.Config
+		same bool
+	}{
+		"role":           {&cloud1sm.Config{AccessKeyID: key, RoleARN: "arn:aws:iam::111111111111:role/r"}, &cloud1sm.Config{AccessKeyID: key, RoleARN: "arn:aws:iam::222222222222:role/r"}, false},
+		"a role at all":  {&cloud1sm.Config{AccessKeyID: key}, &cloud1sm.Config{AccessKeyID: key, RoleARN: "arn:aws:iam::222222222222:role/r"}, false},
+		"region":         {&cloud1sm.Config{AccessKeyID: key, Region: "eu-central-1"}, &cloud1sm.Config{AccessKeyID: key, Region: "us-east-1"}, true},
+		"vault":          {&cloud2kv.Config{KeyVaultURI: "https://ours.vault.azure.net", TenantID: "t"}, &cloud2kv.Config{KeyVaultURI: "https://evil.vault.azure.net", TenantID: "t"}, false},
+		"tenant":         {&cloud2kv.Config{KeyVaultURI: "https://ours.vault.azure.net", TenantID: "t"}, &cloud2kv.Config{KeyVaultURI: "https://ours.vault.azure.net", TenantID: "u"}, false},
+		"case":           {&cloud2kv.Config{KeyVaultURI: "https://ours.vault.azure.net", TenantID: "t"}, &cloud2kv.Config{KeyVaultURI: "https://Ours.vault.azure.net/", TenantID: "T"}, true},
+		"project":        {&cloud3sm.Config{ProjectID: "ours-1"}, &cloud3sm.Config{ProjectID: "evil-1"}, false},
+		"owner":          {&repohost.Config{RepositoryOwner: "acme", RepisitoryName: "web"}, &repohost.Config{RepositoryOwner: "evil", RepisitoryName: "web"}, false},
+		"repository":     {&repohost.Config{RepositoryOwner: "acme", RepisitoryName: "web"}, &repohost.Config{RepositoryOwner: "Acme", RepisitoryName: "api"}, true},
+		"organization":   {&repohost.Config{RepositoryOwner: "acme", SecretsLocation: "organization"}, &repohost.Config{RepositoryOwner: "acme", SecretsLocation: "organization", Organization: "evil"}, false},
+		"team":           {&webhost.Config{ProjectID: "web", TeamID: "team_1"}, &webhost.Config{ProjectID: "web", TeamID: "team_2"}, false},
+		"no team":        {&webhost.Config{ProjectID: "web", TeamID: "team_1"}, &webhost.Config{ProjectID: "web"}, false},
+		"team's project": {&webhost.Config{ProjectID: "web", TeamID: "team_1"}, &webhost.Config{ProjectID: "api", TeamID: "team_1"}, true},
+	} {
+		if got := test.a.(destination.Owned).Owner() == test.b.(destination.Owned).Owner(); got != test.same {
+			t.Errorf("%s: the same owner: %v", what, got)
+		}
+	}
+	for project, want := range map[string]bool{"web": true, "prj_1": false} {
+		if got := (&webhost.Config{ProjectID: project}).Ambiguous() != ""; got != want {
+			t.Errorf("%s is ambiguous: %v", project, got)
+		}
+	}
+	if (&webhost.Config{ProjectID: "web", TeamID: "team_1"}).Ambiguous() != "" {
+		t.Error("a project of a team is ambiguous")
+	}
+}
