@@ -13,6 +13,7 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/render"
 	"github.com/coffer-project/coffer/engines/secretsync/synctest"
 	"github.com/coffer-project/coffer/storage"
 )
@@ -451,7 +452,7 @@ func TestMountsThatMoveOrGo(t *testing.T) {
 func TestLimitsAreCheckedBeforeACall(t *testing.T) {
 	inSim(t, func(s *sim) {
 		var pairs []string
-		for i := range maxItems + 1 {
+		for i := range render.MaxItems + 1 {
 			pairs = append(pairs, fmt.Sprintf("k%d", i), "v")
 		}
 		s.mounts[0].Put("many", pairs...)

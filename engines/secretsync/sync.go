@@ -109,19 +109,14 @@ func (s *Service) aim(ctx context.Context, t *target) ([]render.Item, error) {
 	src := render.NewSource(t.dest.Type, t.dest.Name, s.host.NamespacePath(t.key.NS), t.key.NS, t.mount.Path, t.assoc.Accessor, t.key.Secret)
 	items, err := t.assoc.plan(t.kind.Rules).Items(src, t.secret.Data)
 	if err != nil {
-		return nil, &destination.Error{Class: destination.Client, Code: "template", Text: err.Error()}
-	}
-	if len(items) > maxItems {
-		return nil, &destination.Error{
-			Class: destination.Client, Code: "too_many_keys",
-			Text: fmt.Sprintf("the secret has %d keys, of which %d can be synced at most: choose some with include, or granularity secret-path", len(items), maxItems),
+		code := "template"
+		if _, many := errors.AsType[render.TooManyKeys](err); many {
+			code = "too_many_keys"
 		}
+		return nil, &destination.Error{Class: destination.Client, Code: code, Text: err.Error()}
 	}
 	return items, nil
 }
-
-// maxItems bounds the names of one secret: they are in one record.
-const maxItems = 500
 
 func (a *associationRecord) plan(r destination.Rules) *render.Plan {
 	return &render.Plan{Rules: r, Granularity: a.Granularity, Template: a.Template, Format: a.ValueFormat, Include: a.Include, Exclude: a.Exclude}

@@ -62,6 +62,16 @@ type Item struct {
 	Problem string
 }
 
+// MaxItems bounds the names of one secret: they are in one record. Who writes a secret chooses how many keys it has.
+const MaxItems = 500
+
+// TooManyKeys is the error for a secret with more keys than MaxItems. Nothing is worked out for it.
+type TooManyKeys int
+
+func (n TooManyKeys) Error() string {
+	return fmt.Sprintf("the secret has %d keys, of which %d can be synced at most: choose some with include, or granularity secret-path", int(n), MaxItems)
+}
+
 // Keys reports whether every key of a secret gets a name of its own.
 func (p *Plan) Keys() bool { return p.granularity() == destination.SecretKey }
 
@@ -174,6 +184,9 @@ func (p *Plan) Items(src Source, data json.RawMessage) ([]Item, error) {
 	maps.DeleteFunc(secret, func(key string, _ json.RawMessage) bool { return !p.chosen(key) })
 	if len(secret) == 0 {
 		return nil, nil
+	}
+	if p.Keys() && len(secret) > MaxItems {
+		return nil, TooManyKeys(len(secret))
 	}
 	t, err := nametemplate.Parse(p.TemplateText(), fields, nil)
 	if err != nil {

@@ -2,6 +2,7 @@ package render_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -175,4 +176,30 @@ func FuzzItems(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestTooManyKeysCostNothing: whoever writes a secret cannot have names worked out by the hundred thousand.
+func TestTooManyKeysCostNothing(t *testing.T) {
+	made := 0
+	r := rules(false)
+	normalise := r.Normalise
+	r.Normalise = func(name string) string { made++; return normalise(name) }
+	for _, n := range []int{render.MaxItems, render.MaxItems + 1} {
+		data := map[string]string{}
+		for i := range n {
+			data[fmt.Sprint("k", i)] = "v"
+		}
+		text, err := json.Marshal(data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		made = 0
+		items, err := (&render.Plan{Rules: r, Granularity: destination.SecretKey, Template: "{{ .SecretKey }}"}).Items(source, text)
+		if _, many := errors.AsType[render.TooManyKeys](err); many != (n > render.MaxItems) || !many && len(items) != n || many && made > 0 {
+			t.Errorf("%d keys: %d items, %d names, %v", n, len(items), made, err)
+		}
+		if _, err := (&render.Plan{Rules: r}).Items(source, text); err != nil {
+			t.Errorf("%d keys under one name: %v", n, err)
+		}
+	}
 }
