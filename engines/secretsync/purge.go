@@ -79,6 +79,7 @@ func (s *Service) finishPurge(ctx context.Context, d *destinationRecord) error {
 			return err
 		}
 		tx.Delete(d.key())
+		tx.Delete(newestKey(d.NS, d.ID))
 		return nil
 	})
 	return err
@@ -106,6 +107,9 @@ func (s *Service) finishPurges(ctx context.Context, ns string) error {
 
 // firstFailure returns why something of a destination could not be removed yet, "" if nothing is known to be in the way.
 func (s *Service) firstFailure(ctx context.Context, d *destinationRecord) (cause string, err error) {
+	if c, err := s.config(ctx); err != nil || c.Disabled {
+		return disabledCause, err
+	}
 	err = scan(ctx, s.host.Store(), area(d.NS, "l/"+d.ID+"/"), func(_ storage.Key, l *link) bool {
 		if l.Attempts > 0 && l.Cause != "" {
 			cause = l.Cause
@@ -118,7 +122,7 @@ func (s *Service) firstFailure(ctx context.Context, d *destinationRecord) (cause
 // forceDelete forgets a destination with all that is stored about it. What was synced stays where it is.
 func (s *Service) forceDelete(ctx context.Context, d *destinationRecord) error {
 	// First the destination: what is being synced now cannot store anything any more.
-	if _, err := s.host.Store().Commit(ctx, storage.Batch{Deletes: []storage.Key{d.key()}}); err != nil {
+	if _, err := s.host.Store().Commit(ctx, storage.Batch{Deletes: []storage.Key{d.key(), newestKey(d.NS, d.ID)}}); err != nil {
 		return err
 	}
 	ctx = context.WithoutCancel(ctx)

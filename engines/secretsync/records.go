@@ -20,6 +20,7 @@ import (
 //	d/<type>/<name>                                    a destination
 //	a/<destination id>/<association id>                an association
 //	l/<destination id>/<association id>/<secret name>  the link of one associated secret
+//	n/<destination id>                                 when an association was made last
 //
 // and in the root namespace, because places do not care for namespaces:
 //
@@ -35,6 +36,10 @@ func area(ns, rest string) storage.Key {
 const rootNS = "root"
 
 func destinationKey(ns, kind, name string) storage.Key { return area(ns, "d/"+kind+"/"+name) }
+
+// newestKey is written whenever an association is made. A transaction that wants none to be there, which a scan does not make sure
+// of, reads it.
+func newestKey(ns, dest string) storage.Key { return area(ns, "n/"+dest) }
 
 func associationKey(ns, dest, id string) storage.Key { return area(ns, "a/"+dest+"/"+id) }
 
@@ -281,6 +286,14 @@ func (c *claim) RecordFormat() *int { return &c.Format }
 func (c *claim) of(d *destinationRecord, a *associationRecord, secret string) bool {
 	return c.Destination == d.ID && c.Association == a.ID && c.Secret == secret
 }
+
+// newest says when an association was made last.
+type newest struct {
+	Format int       `json:"format"`
+	At     time.Time `json:"at"`
+}
+
+func (n *newest) RecordFormat() *int { return &n.Format }
 
 // scan calls do with every record below a prefix, oldest key first, until it returns false.
 func scan[T any, P interface {

@@ -294,6 +294,11 @@ func (s *Service) putAssociation(ctx context.Context, c *chosen, a *associationR
 		if whole, err = s.completed(c, *a, had); err != nil {
 			return err
 		}
+		if had == nil {
+			if err := engines.PutRecord(tx, newestKey(d.NS, d.ID), &newest{At: a.CreatedAt}); err != nil {
+				return err
+			}
+		}
 		if !a.Selector {
 			if err := s.putPending(ctx, tx, whole); err != nil {
 				return err

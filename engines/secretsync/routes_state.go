@@ -31,6 +31,8 @@ func (s *Service) readAssociations(ctx context.Context, req *engines.Request, in
 	return s.answerAssociations(ctx, d, nil)
 }
 
+const disabledCause = "secret sync is disabled in sync/config"
+
 // report gathers what clients are told of secrets at a destination.
 type report struct {
 	s       *Service
@@ -47,7 +49,7 @@ func (s *Service) newReport(ctx context.Context, d *destinationRecord) (*report,
 	case d.Paused:
 		r.halted = &outcome{Status: Pending, Code: "paused", Cause: "syncing to the destination is paused"}
 	case c.Disabled:
-		r.halted = &outcome{Status: Pending, Code: "disabled", Cause: "secret sync is disabled in sync/config"}
+		r.halted = &outcome{Status: Pending, Code: "disabled", Cause: disabledCause}
 	}
 	return r, err
 }

@@ -60,6 +60,9 @@ func (s *Service) writeDestination(ctx context.Context, req *engines.Request, ki
 		case !d.PurgeAt.IsZero():
 			return engines.Invalid("the destination is being purged")
 		}
+		if err := noneNew(ctx, tx, &d); err != nil {
+			return err
+		}
 		if err := s.merge(ctx, &d, kind, req, &set, in, created); err != nil {
 			return err
 		}
@@ -256,6 +259,12 @@ func (s *Service) update(ctx context.Context, req *engines.Request, in *placeIn,
 	return d, err
 }
 
+// noneNew makes a transaction fail if an association is made before it is committed.
+func noneNew(ctx context.Context, tx *storage.Txn, d *destinationRecord) error {
+	_, err := engines.GetRecord(ctx, tx, newestKey(d.NS, d.ID), new(newest))
+	return err
+}
+
 func (s *Service) hasAssociations(ctx context.Context, d *destinationRecord) (bool, error) {
 	some, err := s.host.Store().Scan(ctx, area(d.NS, "a/"+d.ID+"/"), "", 1)
 	return len(some) > 0, err
@@ -307,6 +316,9 @@ func (s *Service) deleteUnused(ctx context.Context, req *engines.Request, at *pl
 		if err != nil {
 			return err
 		}
+		if err := noneNew(ctx, tx, d); err != nil {
+			return err
+		}
 		n, removing, err := s.countAssociations(ctx, d)
 		switch {
 		case err != nil:
@@ -317,6 +329,7 @@ func (s *Service) deleteUnused(ctx context.Context, req *engines.Request, at *pl
 			return engines.Invalid("the destination has %d associations: remove them first, or delete it with purge=true, which removes what was synced, or with force_delete=true, which leaves it", n)
 		}
 		tx.Delete(d.key())
+		tx.Delete(newestKey(d.NS, d.ID))
 		return nil
 	})
 	return err
