@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -39,11 +41,7 @@ func (s *Service) claim(ctx context.Context, tx *storage.Txn, t *target, place s
 			return err
 		}
 		if stands {
-			whose := fmt.Sprintf("the secret %q, which is synced by the destination %s/%s", c.Secret, c.Type, c.Name)
-			if c.NS != t.key.NS { // what is there is nobody's business here
-				whose = "a secret of another namespace"
-			}
-			st.action = action{Do: actConflict, Reason: takenReason + whose + ": choose another secret_name_template"}
+			st.action = action{Do: actConflict, Reason: t.whose(&c)}
 			s.await(key, t.key)
 			return nil
 		}
@@ -54,6 +52,35 @@ func (s *Service) claim(ctx context.Context, tx *storage.Txn, t *target, place s
 	st.claimed = st.claimed || !ours
 	c = claim{NS: t.key.NS, Destination: t.dest.ID, Association: t.assoc.ID, Secret: t.key.Secret, Type: t.dest.Type, Name: t.dest.Name, Bytes: size}
 	return engines.PutRecord(tx, key, &c)
+}
+
+// heldElsewhere says whose a name is that bears the mark of an association here which still holds it, "" if there is none. Claims
+// do not tell where two destinations have different words for one place, such as an account, and whatever the environment says.
+func (s *Service) heldElsewhere(ctx context.Context, t *target, f destination.Found) (whose string, err error) {
+	parts := strings.Split(f.Mark, "-")
+	if len(parts) != 3 || !strings.HasPrefix(t.mark, parts[0]+"-") || parts[1] == t.assoc.ID {
+		return "", nil
+	}
+	a := s.watchedAs(parts[1])
+	if a == nil {
+		return "", nil
+	}
+	err = scan(ctx, s.host.Store(), linkKey(a.NS, a.Destination, a.ID, ""), func(_ storage.Key, l *link) bool {
+		if it := l.item(f.Name, t.kind.Rules); it != nil && it.Owned {
+			whose = t.whose(&claim{NS: a.NS, Secret: l.Secret, Type: a.Type, Name: a.Name})
+		}
+		return whose == ""
+	})
+	return whose, err
+}
+
+// whose is the reason of a conflict with another association.
+func (t *target) whose(c *claim) string {
+	who := fmt.Sprintf("the secret %q, which is synced by the destination %s/%s", c.Secret, c.Type, c.Name)
+	if c.NS != t.key.NS { // what is there is nobody's business here
+		who = "a secret of another namespace"
+	}
+	return takenReason + who + ": choose another secret_name_template"
 }
 
 // stands reports whether who has made the claim is still there. One whose destination was forgotten in the middle is not.

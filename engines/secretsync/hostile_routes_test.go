@@ -86,3 +86,26 @@ func TestOwners(t *testing.T) {
 		t.Error("a project of a team is ambiguous")
 	}
 }
+
+// TestAdoptTakesNothingFromUs: two destinations may have other words for one place, which keeps no claims apart; what one of them
+// holds is not the other's to take over.
+func TestAdoptTakesNothingFromUs(t *testing.T) {
+	run(t, func(r *rig) {
+		body := map[string]any{"mount": "kv", "secret_name": "a"}
+		one := r.dest(synctest.Marked, "one", nil)
+		r.post(one+"/associations/set", body)
+		alias := r.dest(synctest.Marked, "alias", map[string]any{"site": "one?alias"})
+		same(t, "set", statuses(r.post(alias+"/associations/set", body)["associated_secrets"]), map[string]string{"a": "CONFLICT"})
+		same(t, "adopt", statuses(r.post(alias+"/associations/adopt", body)["associated_secrets"]), map[string]string{"a": "CONFLICT"})
+		if text := r.Fails(engines.KindInvalid, engines.Update, alias+"/associations/adopt", body); !strings.Contains(text, "nothing to take over") {
+			t.Errorf("adopting again says %q", text)
+		}
+		r.kv.Put("a", "k", "w")
+		same(t, "retry", statuses(r.post(one+"/associations/retry", body)["associated_secrets"]), map[string]string{"a": "SYNCED"})
+
+		// What was given up is free to be taken over.
+		r.post(one+"/associations/remove", map[string]any{"mount": "kv", "secret_name": "a", "retain": true})
+		r.post(alias+"/associations/retry", body)
+		same(t, "given up", statuses(r.post(alias+"/associations/adopt", body)["associated_secrets"]), map[string]string{"a": "SYNCED"})
+	})
+}

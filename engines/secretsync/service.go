@@ -322,6 +322,18 @@ func (s *Service) watched() []string {
 	return all
 }
 
+// watchedAs returns the association of an id, nil if there is none.
+func (s *Service) watchedAs(id string) *associationRecord {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, w := range s.mounts {
+		if a := w.all[id]; a != nil {
+			return a
+		}
+	}
+	return nil
+}
+
 // associated is how many associations there are.
 func (s *Service) associated() int {
 	s.mu.Lock()

@@ -124,6 +124,12 @@ func (s *Service) decideStep(ctx context.Context, t *target, dest destination.De
 			return ctx.Err()
 		}
 	}
+	if st.Do == actAdopt || st.Do == actRecover && st.found.Mark != v.Mark {
+		if whose, err := s.heldElsewhere(ctx, t, st.found); err != nil || whose != "" {
+			st.action = action{Do: actConflict, Reason: whose}
+			return err
+		}
+	}
 	if st.Do == actNone && v.Want != nil && st.Tagged != st.tagged {
 		st.action = action{Do: actUpdate, Reason: "has other tags", Ours: true}
 	}

@@ -248,7 +248,7 @@ func (s *Site) Get(name string) (value string, ok bool) {
 
 // Config is the configuration of both types.
 type Config struct {
-	Site  string            `json:"site" max:"64" help:"Which place."`
+	Site  string            `json:"site" max:"64" help:"Which place; what comes after a question mark makes another name for it."`
 	Label string            `json:"label" max:"64" help:"Name of the destination in Calls."`
 	Token engines.Sensitive `json:"token" max:"256" help:"Something secret."`
 
@@ -392,7 +392,8 @@ func (d *dest) call(ctx context.Context, op, name string, do func(s *Site, age t
 		return failed(destination.External, destination.Unreachable, true)
 	}
 	p.mu.Lock()
-	err = do(p.site(d.c.kind, d.c.Site), f.Age)
+	site, _, _ := strings.Cut(d.c.Site, "?")
+	err = do(p.site(d.c.kind, site), f.Age)
 	p.mu.Unlock()
 	if f.After != nil {
 		f.After()
