@@ -57,8 +57,8 @@ func (s *Service) writeDestination(ctx context.Context, req *engines.Request, ki
 			d = destinationRecord{
 				ID: short(rand.Text()), NS: ns, Type: kind.Name, Name: name, PrintKey: []byte(rand.Text() + rand.Text()), CreatedAt: time.Now().UTC(),
 			}
-		case !d.PurgeAt.IsZero():
-			return engines.Invalid("the destination is being purged")
+		case !d.PurgeAt.IsZero() && !patch: // whoever wants it to be there would be told that it is
+			return engines.Invalid("the destination is being purged; credentials that are in the way of that can be changed with PATCH")
 		}
 		if err := noneNew(ctx, tx, &d); err != nil {
 			return err

@@ -185,7 +185,7 @@ func (s *Service) scanLinks(ctx context.Context, d *destinationRecord, a *associ
 		case due && at.After(now) && l.Attempts > 0 && (d.UpdatedAt.After(l.LastAttempt) || a.UpdatedAt.After(l.LastAttempt)):
 			at = now // somebody may have put right what was in the way
 		case due && at.After(now) && l.waitsForName():
-			free, err := s.anyFree(ctx, d, l)
+			free, err := s.anyFree(ctx, d, l, jobKey{a.NS, a.Destination, a.ID, secret})
 			if err != nil {
 				return err
 			}
@@ -207,8 +207,8 @@ func (l *link) waitsForName() bool {
 	return slices.ContainsFunc(l.Items, func(it item) bool { return it.Code == codeTaken })
 }
 
-// anyFree reports whether a name that the link waits for is free by now.
-func (s *Service) anyFree(ctx context.Context, d *destinationRecord, l *link) (bool, error) {
+// anyFree reports whether a name that the link waits for is free by now. Of those that are not it hears when they are.
+func (s *Service) anyFree(ctx context.Context, d *destinationRecord, l *link, who jobKey) (bool, error) {
 	place, err := s.place(d)
 	if err != nil {
 		return false, err
@@ -218,7 +218,9 @@ func (s *Service) anyFree(ctx context.Context, d *destinationRecord, l *link) (b
 			continue
 		}
 		var c claim
-		found, err := engines.GetRecord(ctx, s.host.Store(), claimKey(d.Type, place, fold(s.types[d.Type].Rules, l.Items[i].Name)), &c)
+		key := claimKey(d.Type, place, fold(s.types[d.Type].Rules, l.Items[i].Name))
+		s.await(key, who)
+		found, err := engines.GetRecord(ctx, s.host.Store(), key, &c)
 		if err != nil || !found {
 			return err == nil, err
 		}
@@ -263,12 +265,16 @@ func (s *Service) eachSecret(ctx context.Context, a *associationRecord, m *engin
 			return err
 		}
 		for _, name := range names {
-			if !linked[name] {
-				if err := do(name, nil); err != nil {
-					return err
-				}
-			}
 			after = name
+			if linked[name] {
+				continue
+			}
+			if now, err := source.LatestSecret(ctx, m.Mount, name); err == nil && now.Version == 0 {
+				continue // only metadata
+			}
+			if err := do(name, nil); err != nil {
+				return err
+			}
 		}
 		if len(names) < page {
 			return nil
