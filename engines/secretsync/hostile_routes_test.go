@@ -1,8 +1,10 @@
 package secretsync_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1sm"
@@ -107,5 +109,34 @@ func TestAdoptTakesNothingFromUs(t *testing.T) {
 		r.post(one+"/associations/remove", map[string]any{"mount": "kv", "secret_name": "a", "retain": true})
 		r.post(alias+"/associations/retry", body)
 		same(t, "given up", statuses(r.post(alias+"/associations/adopt", body)["associated_secrets"]), map[string]string{"a": "SYNCED"})
+	})
+}
+
+// TestPrefixesTellNoNames: who may associate, and read some of a mount, learns nothing of the rest of it by a prefix.
+func TestPrefixesTellNoNames(t *testing.T) {
+	run(t, func(r *rig) {
+		some := func(path string) bool { return strings.HasPrefix(path, "kv/data/folder/") || path == "kv/data/" }
+		r.w.SetMayRead(func(_ engines.Principal, _, path string) bool { return some(path) })
+		r.Caller.Access = caller{some}
+		d := r.dest(synctest.Marked, "store", nil)
+		body := map[string]any{"mount": "kv", "secret_prefix": "*"}
+		planned, _ := r.post(d+"/plan", body)["actions"].([]any)
+		same(t, "planned", len(planned), 1)
+		r.post(d+"/associations/set", body)
+		r.kv.Put("other", "k", "v")
+		time.Sleep(time.Second)
+		same(t, "entries", statuses(r.entries(d)), map[string]string{"folder/b": "SYNCED"})
+		r.Fails(engines.KindNotFound, engines.Read, "sync/associations/kv/a", nil)
+		r.Fails(engines.KindNotFound, engines.Read, "sync/associations/kv/none", nil)
+		if text := fmt.Sprint(r.post(d+"/associations/set", body), r.post(d+"/plan", nil), r.post(d+"/associations/retry", body), r.post(d+"/drift", nil)); strings.Contains(text, "other") {
+			t.Errorf("a name is told: %s", text)
+		}
+
+		// What they may read one day comes by itself, and what was synced stays, with the reason.
+		r.w.SetMayRead(func(_ engines.Principal, _, path string) bool { return path == "kv/data/a" })
+		time.Sleep(time.Hour)
+		r.kv.Put("folder/b", "k", "new")
+		time.Sleep(time.Second)
+		same(t, "later", statuses(r.entries(d)), map[string]string{"a": "SYNCED", "folder/b": "CLIENT_SIDE_ERROR"})
 	})
 }

@@ -131,6 +131,9 @@ func (r *report) add(ctx context.Context, a *associationRecord, m *engines.Mount
 	}
 	now := r.standing(ctx, a, m, l)
 	key := a.Accessor + "/" + l.Secret
+	if l.shared() && len(r.names[key]) > 0 {
+		return
+	}
 	for _, name := range r.names[key] { // another association's
 		delete(r.entries, name)
 	}
@@ -326,6 +329,9 @@ func (s *Service) destinationsOf(ctx context.Context, req *engines.Request, in *
 		}
 		if l.link == nil {
 			if now, err := latest(ctx, m, secret); err != nil || now.Version == 0 {
+				return err
+			}
+			if ok, err := s.ownerReads(ctx, l.assoc, m, secret); err != nil || !ok {
 				return err
 			}
 		}

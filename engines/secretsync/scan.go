@@ -184,16 +184,16 @@ func (s *Service) scanLinks(ctx context.Context, d *destinationRecord, a *associ
 		case l == nil:
 		case due && at.After(now) && l.Attempts > 0 && (d.UpdatedAt.After(l.LastAttempt) || a.UpdatedAt.After(l.LastAttempt)):
 			at = now // somebody may have put right what was in the way
-		case due && at.After(now) && l.waitsForName():
+		case !due && slices.ContainsFunc(l.Items, func(it item) bool { return it.Owned && it.Tagged != tagged }):
+			at, due = now, true
+		case (!due || at.After(now)) && l.waitsForName():
 			free, err := s.anyFree(ctx, d, l, jobKey{a.NS, a.Destination, a.ID, secret})
 			if err != nil {
 				return err
 			}
 			if free {
-				at = now
+				at, due = now, true
 			}
-		case !due && slices.ContainsFunc(l.Items, func(it item) bool { return it.Owned && it.Tagged != tagged }):
-			at, due = now, true
 		}
 		if due {
 			s.queue.push(jobKey{a.NS, a.Destination, a.ID, secret}, at, false, nil)
@@ -205,6 +205,11 @@ func (s *Service) scanLinks(ctx context.Context, d *destinationRecord, a *associ
 // waitsForName reports whether a name of the link belongs to another association.
 func (l *link) waitsForName() bool {
 	return slices.ContainsFunc(l.Items, func(it item) bool { return it.Code == codeTaken })
+}
+
+// shared reports whether another association looks after all names of the link.
+func (l *link) shared() bool {
+	return len(l.Items) > 0 && !slices.ContainsFunc(l.Items, func(it item) bool { return it.Status != Synced || it.Code != codeTaken })
 }
 
 // anyFree reports whether a name that the link waits for is free by now. Of those that are not it hears when they are.
@@ -271,6 +276,11 @@ func (s *Service) eachSecret(ctx context.Context, a *associationRecord, m *engin
 			}
 			if now, err := source.LatestSecret(ctx, m.Mount, name); err == nil && now.Version == 0 {
 				continue // only metadata
+			}
+			if ok, err := s.ownerReads(ctx, a, m, name); err != nil {
+				return err
+			} else if !ok {
+				continue
 			}
 			if err := do(name, nil); err != nil {
 				return err

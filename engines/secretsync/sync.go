@@ -131,12 +131,29 @@ func (s *Service) mayRead(ctx context.Context, who engines.Principal, m *engines
 	}
 	if !ok {
 		return &destination.Error{
-			Class: destination.Client, Code: "owner_lost_access",
+			Class: destination.Client, Code: ownerLostAccess,
 			Text: "whoever associated the secret cannot read it any more; nothing is changed at the destination until somebody who can associates it again",
 		}
 	}
 	return nil
 }
+
+// ownerReads reports whether the owner of an association can read a secret. What they never could is not a part of a prefix of theirs:
+// not even its name is shown.
+func (s *Service) ownerReads(ctx context.Context, a *associationRecord, m *engines.Mounted, secret string) (bool, error) {
+	err := s.mayRead(ctx, a.Owner, m, secret)
+	if lostAccess(err) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func lostAccess(err error) bool {
+	e, ok := errors.AsType[*destination.Error](err)
+	return ok && e.Code == ownerLostAccess
+}
+
+const ownerLostAccess = "owner_lost_access"
 
 // unchanged reports whether nothing has to be asked of the destination: all that should be there was written, by what we
 // know.
@@ -204,7 +221,10 @@ func (s *Service) syncLink(ctx context.Context, key jobKey, refresh bool) (again
 		return time.Time{}, err // what releases it looks for what is due
 	}
 	want, err := s.aim(ctx, t)
-	if err != nil {
+	switch {
+	case lostAccess(err) && t.assoc.Selector && t.link.UpdatedAt.IsZero():
+		return time.Time{}, nil // never theirs: looking through everything finds out if that changes
+	case err != nil:
 		return s.stopped(ctx, t, err)
 	}
 	if !refresh && t.unchanged(want) {
@@ -296,7 +316,9 @@ func (s *Service) prepare(ctx context.Context, t *target, all, part []step) erro
 		return err
 	}
 	writes := false
+	decided := slices.Clone(part)
 	_, err = storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
+		copy(part, decided) // it may be called again
 		if err := t.stillThere(ctx, tx); err != nil {
 			return err
 		}
