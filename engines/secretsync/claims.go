@@ -22,6 +22,9 @@ const (
 	codeTaken   = "name_taken"
 )
 
+// sharedReason is why a name that belongs to another association is left to it without a conflict.
+const sharedReason = "is looked after by another association of the secret with this destination"
+
 // claim takes a name for the link, or makes the step a conflict. One that is a conflict already learns only whose the name is.
 func (s *Service) claim(ctx context.Context, tx *storage.Txn, t *target, place string, st *step) error {
 	key := claimKey(t.dest.Type, place, fold(t.kind.Rules, st.Name))
@@ -41,9 +44,14 @@ func (s *Service) claim(ctx context.Context, tx *storage.Txn, t *target, place s
 			return err
 		}
 		if stands {
-			st.action = action{Do: actConflict, Reason: t.whose(&c)}
+			shared, err := c.shared(ctx, tx, t)
+			if st.shared = shared && !st.Owned && st.Intent == nil; st.shared {
+				st.action = action{Do: actNone, Reason: sharedReason}
+			} else {
+				st.action = action{Do: actConflict, Reason: t.whose(&c)}
+			}
 			s.await(key, t.key)
-			return nil
+			return err
 		}
 	}
 	if ours && c.Bytes == size || st.Do == actConflict {
@@ -90,6 +98,17 @@ func (c *claim) stands(ctx context.Context, g engines.Getter) (bool, error) {
 		return false, err
 	}
 	return engines.GetRecord(ctx, g, associationKey(c.NS, c.Destination, c.Association), new(associationRecord))
+}
+
+// shared reports whether who has made the claim syncs the very secret to the very destination, by another association: what a secret
+// has of its own, or by another prefix, is nothing that somebody has to see to.
+func (c *claim) shared(ctx context.Context, g engines.Getter, t *target) (bool, error) {
+	if c.Destination != t.dest.ID || c.Secret != t.key.Secret {
+		return false, nil
+	}
+	var a associationRecord
+	_, err := engines.GetRecord(ctx, g, associationKey(c.NS, c.Destination, c.Association), &a)
+	return a.MountUUID == t.assoc.MountUUID, err
 }
 
 // unclaim gives a name back, if it is the link's.

@@ -739,7 +739,7 @@ func (s *sim) checkSite(kind, site string, wanted map[string][]want) {
 			continue
 		}
 		o, present := there[name]
-		owners := 0
+		owners, shares := 0, 0
 		for _, w := range all {
 			if w.item.Problem != "" { // what is there stays
 				continue
@@ -750,6 +750,10 @@ func (s *sim) checkSite(kind, site string, wanted map[string][]want) {
 			mark = d.marked(mark, name, rules)
 			switch w.status.Status {
 			case Synced:
+				if w.status.Code == codeTaken {
+					shares++
+					break
+				}
 				owners++
 				if !present || o.Foreign || o.Value != string(w.item.Value) {
 					s.t.Errorf("%s: SYNCED by %s, and present %v, foreign %v, with another value", key, d.Name, present, o.Foreign)
@@ -775,6 +779,9 @@ func (s *sim) checkSite(kind, site string, wanted map[string][]want) {
 					s.t.Errorf("%s: the status of %s at %s is %+v", key, w.secret, d.Name, w.status)
 				}
 			}
+		}
+		if shares > 0 && owners == 0 && !slices.ContainsFunc(all, func(w want) bool { return w.owned }) {
+			s.t.Errorf("%s: is left to another association, and there is none", key)
 		}
 		if owners > 1 {
 			s.t.Errorf("%s: %d associations have it", key, owners)

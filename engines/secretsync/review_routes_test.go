@@ -1,6 +1,7 @@
 package secretsync_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -61,6 +62,29 @@ func TestAPurgeSaysWhyItWaits(t *testing.T) {
 		}
 		r.post("sync/config", map[string]any{"disabled": false})
 		time.Sleep(time.Minute)
+		if _, err := r.Do(engines.Read, path, nil); err == nil {
+			t.Error("the purge did not end")
+		}
+	})
+}
+
+// TestCredentialsCanBeRepairedWhilePurging: without them a purge may never end.
+func TestCredentialsCanBeRepairedWhilePurging(t *testing.T) {
+	run(t, func(r *rig) {
+		path := r.dest(synctest.Marked, "d", nil)
+		r.post(path+"/associations/set", map[string]any{"mount": "kv", "secret_name": "a"})
+		r.places.SetFault(func(synctest.Call) synctest.Fault { return synctest.Fault{Kind: synctest.Refuse} })
+		r.Must(engines.Delete, path, map[string]any{"purge": true})
+		time.Sleep(2 * time.Second)
+		if got := r.Data(r.Must(engines.Read, path, nil)); got["purge_error"] == nil {
+			t.Errorf("nothing says why: %v", got)
+		}
+		if text := r.Fails(engines.KindInvalid, engines.Update, path, map[string]any{"site": "one", "token": "new"}); !strings.Contains(text, "PATCH") {
+			t.Errorf("%q does not say how to change it", text)
+		}
+		r.places.SetFault(nil)
+		r.Must(engines.Patch, path, map[string]any{"token": "new"})
+		time.Sleep(10 * time.Second)
 		if _, err := r.Do(engines.Read, path, nil); err == nil {
 			t.Error("the purge did not end")
 		}

@@ -209,3 +209,65 @@ func TestAKeyThatIsAddedTakesNoName(t *testing.T) {
 		}
 	})
 }
+
+func TestASecretWithoutVersionsIsNotPendingForEver(t *testing.T) {
+	inSim(t, func(s *sim) {
+		key := storage.NewKey(storage.Shared, s.mounts[0].Describe().UUID, "secret/only-metadata")
+		_, err := s.w.Store.Commit(s.ctx(), storage.Batch{Puts: []storage.Put{{Key: key, Value: []byte("{}")}}})
+		s.must(err)
+		s.mounts[0].Put("a", "k", "1")
+		a := s.tie(0, "", func(a *associationRecord) { a.Selector = true })
+		resp, err := s.svc.answerAssociations(s.ctx(), s.dests[0], a)
+		s.must(err)
+		if all := resp.Data.(map[string]any)["associated_secrets"].(map[string]any); len(all) != 1 {
+			t.Errorf("%d secrets are associated, want 1: %v", len(all), all)
+		}
+	})
+}
+
+func TestWhatASecretHasOfItsOwnIsNoConflict(t *testing.T) {
+	inSim(t, func(s *sim) {
+		s.mounts[0].Put("a", "k", "1")
+		own := s.tie(0, "a", nil)
+		all := s.tie(0, "", func(a *associationRecord) { a.Selector = true })
+		s.pass(3 * time.Hour)
+		s.status(own, "a", Synced)
+		if n := s.svc.Numbers(); n["sync_attention"] != 0 || n["sync_failures_total"] != 0 || n["sync_conflicts_total"] != 0 {
+			t.Errorf("%v wait for somebody, %v failures, %v conflicts, want none", n["sync_attention"], n["sync_failures_total"], n["sync_conflicts_total"])
+		}
+		s.stop()
+		s.start()
+		s.pass(time.Second)
+		s.untie(own) // the prefix takes over
+		s.pass(10 * time.Second)
+		s.status(all, "a", Synced)
+		if l := s.link(all, "a"); len(l.Items) != 1 || !l.Items[0].Owned {
+			t.Errorf("%+v", l.Items)
+		}
+		s.there(synctest.Marked, "vault/kv_00000001/a")
+	})
+}
+
+func TestWhatWasNotBegunIsNotNoted(t *testing.T) {
+	inSim(t, func(s *sim) {
+		s.mounts[0].Put("a", "k", "1")
+		s.mounts[0].Put("b", "k", "1")
+		b := s.tie(3, "b", nil)
+		once := true
+		s.w.OnCommit(func(batch storage.Batch) error {
+			for _, p := range batch.Puts {
+				if _, kind, _ := splitKey(p.Key); kind == "c" && once { // somebody is quicker
+					once = false
+					c := claim{NS: b.NS, Destination: b.Destination, Association: b.ID, Secret: "b", Type: b.Type, Name: b.Name}
+					s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, p.Key, &c) })
+				}
+			}
+			return nil
+		})
+		a := s.tie(2, "a", nil)
+		s.status(a, "a", Conflict)
+		if it := s.link(a, "a").Items[0]; it.Intent != nil || it.Owned {
+			t.Errorf("a write that never was is noted: %+v", it)
+		}
+	})
+}

@@ -122,8 +122,8 @@ func (s *Service) planSecret(ctx context.Context, d *destinationRecord, a *assoc
 		if st.wanted != nil {
 			if other, err := s.claimedBy(ctx, t, st.Name); err != nil {
 				return nil, err
-			} else if other != "" {
-				st.action = action{Do: actConflict, Reason: other}
+			} else if other.Do != "" {
+				st.action = other
 			}
 		}
 		out = append(out, planned{Key: st.Key, Name: st.Name, Action: st.Do, Reason: st.Reason})
@@ -131,16 +131,14 @@ func (s *Service) planSecret(ctx context.Context, d *destinationRecord, a *assoc
 	return out, nil
 }
 
-// claimedBy says who else has claimed a name, "" if nobody has.
-func (s *Service) claimedBy(ctx context.Context, t *target, name string) (string, error) {
+// claimedBy says what follows from somebody else's claim of a name; nothing if nobody has made one.
+func (s *Service) claimedBy(ctx context.Context, t *target, name string) (action, error) {
 	place, err := s.place(&t.dest)
 	if err != nil {
-		return "", err
+		return action{}, err
 	}
 	tx := storage.Begin(s.host.Store()) // never committed
 	st := step{item: item{Name: name}}
-	if err := s.claim(ctx, tx, t, place, &st); err != nil || st.Do != actConflict {
-		return "", err
-	}
-	return st.Reason, nil
+	err = s.claim(ctx, tx, t, place, &st)
+	return st.action, err
 }

@@ -24,6 +24,7 @@ type step struct {
 	refresh bool          // look at the destination in any case
 	known   bool          // the ledger was believed: nothing was asked of the destination
 	claimed bool          // the name was not claimed before
+	shared  bool          // the name is left to another association
 	deleted bool          // it was there, and was deleted
 	before  item          // what the ledger has said
 	after   time.Duration // how long the destination wants to be left alone
@@ -224,7 +225,10 @@ func (s *Service) carryOut(ctx context.Context, t *target, dest destination.Dest
 		}
 		st.outcome = outcome{Status: Conflict, Code: code, Cause: st.Reason}
 	case actNone:
-		if !st.known && st.wanted != nil {
+		switch {
+		case st.shared:
+			st.outcome = outcome{Status: Synced, Code: codeTaken, Cause: sharedReason}
+		case !st.known && st.wanted != nil:
 			st.done(destination.Held{ID: st.found.ID, Version: st.found.Version})
 		}
 	case actWait:
