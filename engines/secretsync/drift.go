@@ -152,6 +152,9 @@ func (s *Service) noteDrift(ctx context.Context, a *associationRecord, l *link) 
 // driftInterval is how often destinations are scanned.
 const driftInterval = time.Hour
 
+// longestScan bounds the scan of one destination, for which the others wait.
+const longestScan = driftInterval / 2
+
 // watchDrift scans all destinations again and again, until ctx ends.
 func (s *Service) watchDrift(ctx context.Context) {
 	for wait(ctx, driftInterval) {
@@ -163,7 +166,9 @@ func (s *Service) watchDrift(ctx context.Context) {
 			if err != nil || c.Disabled || d.Paused || !d.PurgeAt.IsZero() {
 				return err
 			}
-			found, n, err := s.scanDrift(ctx, d)
+			within, cancel := context.WithTimeout(ctx, longestScan)
+			defer cancel()
+			found, n, err := s.scanDrift(within, d)
 			switch {
 			case err != nil:
 				s.log.Warn("a destination could not be scanned for drift", "destination", d.Type+"/"+d.Name, "err", failure(err).Cause)

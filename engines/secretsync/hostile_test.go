@@ -49,3 +49,22 @@ func TestMarksAreOfOneName(t *testing.T) {
 		t.Error("another spelling has another mark")
 	}
 }
+
+// TestAListWithoutEndHoldsNobodyUp: drift at one destination is found while another does not answer.
+func TestAListWithoutEndHoldsNobodyUp(t *testing.T) {
+	inSim(t, func(s *sim) {
+		s.mounts[0].Put("a", "k", "1")
+		s.places.SetFault(func(c synctest.Call) (f synctest.Fault) {
+			if c.Op == "list" && c.Type == synctest.Marked {
+				f.Delay = 1000 * time.Hour
+			}
+			return f
+		})
+		a := s.tie(2, "a", nil)
+		s.places.Site(synctest.Plain, siteOf(synctest.Plain)).Put(s.names(synctest.Plain)[0], "2")
+		s.pass(3 * driftInterval)
+		if l := s.link(a, "a"); len(l.Items) != 1 || l.Items[0].Drift != driftChanged {
+			t.Errorf("%+v", l.Items)
+		}
+	})
+}
