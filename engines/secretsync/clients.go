@@ -40,6 +40,12 @@ func (c *clients) get(d *destinationRecord, version storage.Index, open func() (
 	if c.open == nil {
 		c.open = map[string]*opened{}
 	}
+	for id, old := range c.open { // of the place that it was before
+		if old.key == now.key && id != d.ID {
+			old.dest.Close() //nolint:errcheck // there is nothing to lose
+			delete(c.open, id)
+		}
+	}
 	c.open[d.ID] = now
 	return now.dest, nil
 }

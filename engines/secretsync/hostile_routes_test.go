@@ -14,6 +14,7 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/repohost"
 	"github.com/coffer-project/coffer/engines/secretsync/synctest"
 	"github.com/coffer-project/coffer/engines/secretsync/webhost"
+	"github.com/coffer-project/coffer/storage"
 )
 
 // TestStoredCredentialsGoToNobodyElse: who changes whose a place is gives the credentials, too.
@@ -138,5 +139,25 @@ func TestPrefixesTellNoNames(t *testing.T) {
 		r.kv.Put("folder/b", "k", "new")
 		time.Sleep(time.Second)
 		same(t, "later", statuses(r.entries(d)), map[string]string{"a": "SYNCED", "folder/b": "CLIENT_SIDE_ERROR"})
+	})
+}
+
+// TestWhatIsAssociatedInTheMomentOfAMoveGoesNowhere: the association was made by whoever believed in the place before.
+func TestWhatIsAssociatedInTheMomentOfAMoveGoesNowhere(t *testing.T) {
+	run(t, func(r *rig) {
+		d := r.dest(synctest.Marked, "store", nil)
+		r.post(d+"/associations/set", map[string]any{"mount": "kv", "secret_name": "a"})
+		all, err := r.w.Store.Scan(t.Context(), "s/sys/root/sync/a/", "", 0)
+		if err != nil || len(all) != 1 {
+			t.Fatal(all, err)
+		}
+		r.post(d+"/associations/remove", map[string]any{"mount": "kv", "secret_name": "a"})
+		r.post(d, map[string]any{"site": "two"})
+		if _, err := r.w.Store.Commit(t.Context(), storage.Batch{Puts: []storage.Put{{Key: all[0].Key, Value: all[0].Value}}}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		same(t, "entries", len(r.entries(d)), 0)
+		same(t, "the new place", len(r.places.Site(synctest.Marked, "two").Objects()), 0)
 	})
 }

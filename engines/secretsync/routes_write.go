@@ -130,6 +130,9 @@ func (s *Service) merge(ctx context.Context, d *destinationRecord, kind destinat
 			return err
 		}
 		problems = append(problems, more...)
+		if c.Place() != before.place { // what somebody associates in this moment was meant for the place before
+			d.ID = short(rand.Text())
+		}
 	}
 	d.settings.take(req, set)
 	problems = append(problems, d.settings.check(kind.Rules)...)
