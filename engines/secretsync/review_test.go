@@ -271,3 +271,28 @@ func TestWhatWasNotBegunIsNotNoted(t *testing.T) {
 		}
 	})
 }
+
+// TestAnOlderLedgerIsHeldAgainstWhatIsThere: after a snapshot was restored, what is there is younger than all that is known.
+func TestAnOlderLedgerIsHeldAgainstWhatIsThere(t *testing.T) {
+	inSim(t, func(s *sim) {
+		s.mounts[0].Put("a", "k", "1")
+		marked, plain := s.tie(0, "a", nil), s.tie(2, "a", nil)
+		before, err := s.w.Store.Scan(s.ctx(), "", "", 0)
+		s.must(err)
+		s.mounts[0].Put("a", "k", "2")
+		s.pass(time.Second)
+		var older storage.Batch
+		for _, e := range before {
+			older.Puts = append(older.Puts, storage.Put{Key: e.Key, Value: e.Value})
+		}
+		_, err = s.w.Store.Commit(s.ctx(), older)
+		s.must(err)
+		s.svc.Changed(storage.Change{Reset: true})
+		s.pass(10 * time.Second)
+		s.status(marked, "a", Synced)
+		if got, _ := s.places.Site(synctest.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"1"}` {
+			t.Errorf("what is there is %s, and the secret is as it was", got)
+		}
+		s.status(plain, "a", Conflict)
+	})
+}

@@ -37,8 +37,11 @@ func splitKey(key storage.Key) (ns, kind, rest string) {
 	return ns, kind, rest
 }
 
-// scanAll looks for everything that is due, in all namespaces.
+// scanAll looks for everything that is due, in all namespaces. After the store was replaced by a snapshot that is all there is:
+// what is at the destinations may be younger than what is known of it.
 func (s *Service) scanAll(ctx context.Context) error {
+	restores := s.restores.Load()
+	refresh := restores != s.restored
 	all, err := s.host.Namespaces(ctx)
 	if err != nil {
 		return err
@@ -53,7 +56,7 @@ func (s *Service) scanAll(ctx context.Context) error {
 		}
 		err = s.eachDestinationOf(ctx, ns, func(d *destinationRecord) error {
 			delete(left, d.ID)
-			return s.scanDestination(ctx, d, func(a *associationRecord) { seen[a.ID] = true })
+			return s.scanDestination(ctx, d, refresh, func(a *associationRecord) { seen[a.ID] = true })
 		})
 		if err != nil {
 			return err
@@ -65,6 +68,7 @@ func (s *Service) scanAll(ctx context.Context) error {
 			return err
 		}
 	}
+	s.restored = restores
 	s.gauges.end()
 	for _, id := range before { // what was made meanwhile is not among them
 		if !seen[id] {
@@ -120,8 +124,8 @@ func (s *Service) sweep(ctx context.Context, ns string, left map[string]bool) er
 	return nil
 }
 
-// scanDestination looks for what is due at one destination, and calls saw with each of its associations.
-func (s *Service) scanDestination(ctx context.Context, d *destinationRecord, saw func(*associationRecord)) error {
+// scanDestination looks for what is due at one destination, with refresh for everything, and calls saw with each of its associations.
+func (s *Service) scanDestination(ctx context.Context, d *destinationRecord, refresh bool, saw func(*associationRecord)) error {
 	s.setWidth(d)
 	s.gauges.destination(d)
 	if !d.PurgeAt.IsZero() { // it may have been interrupted
@@ -140,7 +144,7 @@ func (s *Service) scanDestination(ctx context.Context, d *destinationRecord, saw
 	for _, a := range all {
 		saw(a)
 		s.watch(a)
-		if err := s.scanLinks(ctx, d, a); err != nil {
+		if err := s.scanLinks(ctx, d, a, refresh); err != nil {
 			return err
 		}
 	}
@@ -162,10 +166,10 @@ func (s *Service) scanAssociation(ctx context.Context, a *associationRecord) err
 	if _, err := getDestination(ctx, s.host.Store(), destinationKey(a.NS, a.Type, a.Name), &d); err != nil || d.ID != a.Destination {
 		return err
 	}
-	return s.scanLinks(ctx, &d, a)
+	return s.scanLinks(ctx, &d, a, false)
 }
 
-func (s *Service) scanLinks(ctx context.Context, d *destinationRecord, a *associationRecord) error {
+func (s *Service) scanLinks(ctx context.Context, d *destinationRecord, a *associationRecord, refresh bool) error {
 	m, err := s.host.MountOf(ctx, a.MountUUID)
 	if err != nil {
 		return err
@@ -182,6 +186,8 @@ func (s *Service) scanLinks(ctx context.Context, d *destinationRecord, a *associ
 		}
 		switch {
 		case l == nil:
+		case refresh:
+			at, due = now, true
 		case due && at.After(now) && l.Attempts > 0 && (d.UpdatedAt.After(l.LastAttempt) || a.UpdatedAt.After(l.LastAttempt)):
 			at = now // somebody may have put right what was in the way
 		case !due && slices.ContainsFunc(l.Items, func(it item) bool { return it.Owned && it.Tagged != tagged }):
@@ -196,7 +202,7 @@ func (s *Service) scanLinks(ctx context.Context, d *destinationRecord, a *associ
 			}
 		}
 		if due {
-			s.queue.push(jobKey{a.NS, a.Destination, a.ID, secret}, at, false, nil)
+			s.queue.push(jobKey{a.NS, a.Destination, a.ID, secret}, at, refresh, nil)
 		}
 		return nil
 	})

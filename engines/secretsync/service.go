@@ -60,6 +60,9 @@ type Service struct {
 	inbox   inbox
 	gauges  gauges
 
+	restores atomic.Int64 // how often the store was replaced as a whole
+	restored int64        // how often it was when everything was looked at; Run's alone
+
 	mu sync.Mutex
 	// mounts are those with associations, by uuid.
 	mounts map[string]*watching
@@ -94,6 +97,7 @@ const settle = 100 * time.Millisecond
 // Run syncs until ctx ends. The active node calls it; on a cluster that does not write what is shared it waits to become one
 // that does.
 func (s *Service) Run(ctx context.Context) {
+	s.restored = s.restores.Load() // until now it may have been this node's alone that was behind
 	s.inbox.open()
 	defer s.inbox.shut()
 	defer s.clients.close()
@@ -141,6 +145,7 @@ func (s *Service) RoleChanged() { s.inbox.all() }
 // Changed takes every applied change, on every node. It neither blocks nor reads.
 func (s *Service) Changed(ch storage.Change) {
 	if ch.Reset {
+		s.restores.Add(1)
 		s.inbox.all()
 		return
 	}
@@ -202,7 +207,7 @@ func (s *Service) heedKey(ctx context.Context, key storage.Key) error {
 			s.gauges.destinationGone(key)
 			return nil
 		}
-		if err := s.scanDestination(ctx, &d, func(*associationRecord) {}); err != nil {
+		if err := s.scanDestination(ctx, &d, false, func(*associationRecord) {}); err != nil {
 			return err
 		}
 		return s.finishPurge(ctx, &d)
