@@ -250,7 +250,7 @@ func (e *engine) writeStatic(ctx context.Context, req *engines.Request, in *writ
 	if err := in.check(req); err != nil {
 		return nil, err
 	}
-	unlock, err := e.turns.lock(ctx, in.Name)
+	unlock, err := e.turn(ctx, in.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -302,7 +302,7 @@ func failed(err error) error {
 
 // deleteStatic forgets a static role and deletes its key at the provider. The user stays.
 func (e *engine) deleteStatic(ctx context.Context, req *engines.Request, in *staticIn) (*engines.Response, error) {
-	unlock, err := e.turns.lock(ctx, in.Name)
+	unlock, err := e.turn(ctx, in.Name)
 	if err != nil {
 		return nil, err
 	}

@@ -25,11 +25,13 @@ type leftover struct {
 	Keys     []string `json:"keys,omitempty"`
 	Pending  *attempt `json:"pending,omitempty"`
 
+	Since     time.Time `json:"since,omitzero"` // the first try to remove it
 	Tries     int       `json:"tries,omitempty"`
 	NextTry   time.Time `json:"next_try"`
 	LastError string    `json:"last_error,omitempty"`
 
 	name      string    // where it is stored
+	known     []string  // keys that stay, whatever Pending says
 	claimedAt time.Time // the begin of this try to remove it
 }
 
@@ -181,8 +183,8 @@ func (e *engine) claimUser(ctx context.Context, m engines.Mount, l *leftover, us
 
 // takeOver removes what another name has left of a user, and refuses if that name is in use.
 func (e *engine) takeOver(ctx context.Context, m engines.Mount, other, user string) error {
-	unlock, busy := e.turns.try(other)
-	if busy != nil {
+	unlock := e.tryTurn(other)
+	if unlock == nil {
 		return errOvertaken
 	}
 	defer unlock()

@@ -55,10 +55,32 @@ func (l *turns) try(name string) (unlock func(), busy <-chan struct{}) {
 	}, nil
 }
 
+// turn waits for the turn of a name, or of the root key. Whoever has one may make keys, so Leave waits for it.
+func (e *engine) turn(ctx context.Context, name string) (unlock func(), err error) {
+	e.making.RLock()
+	end, err := e.turns.lock(ctx, name)
+	if err != nil {
+		e.making.RUnlock()
+		return nil, err
+	}
+	return func() { end(); e.making.RUnlock() }, nil
+}
+
+// tryTurn is turn for who does not wait; unlock is nil if somebody else has it.
+func (e *engine) tryTurn(name string) (unlock func()) {
+	e.making.RLock()
+	end, busy := e.turns.try(name)
+	if busy != nil {
+		e.making.RUnlock()
+		return nil
+	}
+	return func() { end(); e.making.RUnlock() }
+}
+
 // rotate replaces the key of a static role. With due, only if that still is when the record says that it is due, since
 // otherwise somebody has been here before; the answer then is nil.
 func (e *engine) rotate(ctx context.Context, m engines.Mount, name string, due *time.Time) (*staticRole, error) {
-	unlock, err := e.turns.lock(ctx, name)
+	unlock, err := e.turn(ctx, name)
 	if err != nil {
 		return nil, err
 	}
