@@ -92,7 +92,11 @@ func (e *engine) removeKeys(ctx context.Context, m engines.Mount, l *leftover) (
 	if !l.Pending.Listed {
 		return true, nil
 	}
-	_, lost, err := settle(ctx, api, l.Username, l.Pending, l.known...)
+	root, err := rootID(ctx, m)
+	if err != nil {
+		return false, err
+	}
+	_, lost, err := settle(ctx, api, l.Username, l.Pending, append(l.known, root)...)
 	return lost > 0 || l.Pending.surely(l.claimedAt), err
 }
 

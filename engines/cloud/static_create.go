@@ -119,8 +119,15 @@ func (e *engine) firstKey(ctx context.Context, m engines.Mount, l *leftover, per
 	if l.UserID != "" && l.UserID != user.ID {
 		return nil, false, errOvertaken // removed and made again since the last try, which is cleaned up first
 	}
-	keys, _, err := settle(ctx, api, l.Username, l.Pending)
+	root, err := rootID(ctx, m)
 	if err != nil {
+		return nil, false, err
+	}
+	keys, _, err := settle(ctx, api, l.Username, l.Pending, root)
+	if err != nil {
+		return nil, false, err
+	}
+	if err := spareRoot(root, l.Username, keys); err != nil {
 		return nil, false, err
 	}
 	if err := e.claimUser(ctx, m, l, user, keys); err != nil {

@@ -138,10 +138,20 @@ func (e *engine) replace(ctx context.Context, m engines.Mount, r *staticRole) (*
 		return nil, err
 	}
 	if user.ID != r.UserID {
+		if err := e.sameAccount(ctx, api, made{Name: r.Username, Account: r.Account}); err != nil {
+			return nil, err
+		}
 		return nil, engines.Invalid("the IAM user %q is not the one that the static role was made for: it was removed and made again; delete the static role and make it again, too", r.Username)
 	}
-	keys, lost, err := settle(ctx, api, r.Username, r.Pending, r.Key.ID, r.Previous)
+	root, err := rootID(ctx, m)
 	if err != nil {
+		return nil, err
+	}
+	keys, lost, err := settle(ctx, api, r.Username, r.Pending, r.Key.ID, r.Previous, root)
+	if err != nil {
+		return nil, err
+	}
+	if err := spareRoot(root, r.Username, keys); err != nil {
 		return nil, err
 	}
 	r.settled = !r.Pending.Listed || lost > 0
