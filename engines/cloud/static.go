@@ -201,6 +201,9 @@ func (in *writeStaticIn) apply(req *engines.Request, r *staticRole, now time.Tim
 		r.Way.ExternalID = in.ExternalID
 	}
 	r.NextRotation = now.Add(r.Period)
+	if r.Pending == nil { // else what was made and lost is not to stay for a period
+		r.RetryAt = time.Time{}
+	}
 	return nil
 }
 
