@@ -28,8 +28,11 @@ const (
 // issueUser makes a user with a key. From the note on, whatever happens, either a lease stands for the user or it is
 // removed.
 func (e *engine) issueUser(ctx context.Context, req *engines.Request, r *role, _ grant) (*engines.Response, error) {
-	e.making.RLock()
-	defer e.making.RUnlock()
+	end, err := e.begin()
+	if err != nil {
+		return nil, err
+	}
+	defer end()
 	ctx, cancel := context.WithTimeout(ctx, makeTime)
 	defer cancel()
 	m := req.Mount

@@ -36,6 +36,15 @@ func (e *engine) Leave(ctx context.Context, m engines.Mount) error {
 	return cmp.Or(err, e.leaveKeys(ctx, m))
 }
 
+// begin lets somebody make something at the provider until end is called. While Leave is at work nobody may: the mount may be
+// gone before there is a record of it.
+func (e *engine) begin() (end func(), err error) {
+	if !e.making.TryRLock() {
+		return nil, &engines.Error{Kind: engines.KindUnavailable, Detail: "the mount is being disabled or moved"}
+	}
+	return e.making.RUnlock, nil
+}
+
 // leaveUsers undoes the notes of users.
 func (e *engine) leaveUsers(ctx context.Context, m engines.Mount) error {
 	var first error

@@ -5,12 +5,14 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/cloud/aws"
+	"github.com/coffer-project/coffer/engines/cloud/awstest"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -138,6 +140,40 @@ func TestDisablingAMountWhileAKeyIsMade(t *testing.T) {
 		}
 		checkStatic(t, n, "app", "app")
 	})
+}
+
+// TestRequestsThatComeWhileAMountLeavesMakeNothing: its records may be gone before theirs are there.
+func TestRequestsThatComeWhileAMountLeavesMakeNothing(t *testing.T) {
+	r := newRig(t, nil).withUserRole()
+	r.aws.AddUser("app")
+	r.Must(engines.Update, "static-roles/app", dailyApp)
+	r.aws.FailNext(1, "AttachUserPolicy", awstest.Fault{Code: "Throttling"})
+	if _, err := r.Do(engines.Read, "creds/dev", nil); err == nil {
+		t.Fatal("it succeeded")
+	}
+	requests := []struct {
+		op   engines.Operation
+		path string
+	}{{engines.Read, "creds/dev"}, {engines.Update, "static-roles/app/rotate"}, {engines.Update, "config/rotate-root"}}
+	var once sync.Once
+	r.aws.Fail(func(c awstest.Call) awstest.Fault {
+		once.Do(func() {
+			for _, q := range requests {
+				if _, err := r.Do(q.op, q.path, nil); kindOf(err) != engines.KindUnavailable {
+					t.Errorf("%s: %v", q.path, err)
+				}
+			}
+		})
+		if c.Action == "CreateUser" || c.Action == "CreateAccessKey" {
+			t.Errorf("%s was called", c.Action)
+		}
+		return awstest.Fault{}
+	})
+	if err := r.leave(); err != nil {
+		t.Error(err)
+	}
+	r.aws.Fail(nil)
+	r.issue("creds/dev", nil) // the mount was only moved
 }
 
 // TestMountWithAKeyThatCannotBeDeletedStays: for a day, and then it goes with an error in the log.

@@ -57,24 +57,30 @@ func (l *turns) try(name string) (unlock func(), busy <-chan struct{}) {
 
 // turn waits for the turn of a name, or of the root key. Whoever has one may make keys, so Leave waits for it.
 func (e *engine) turn(ctx context.Context, name string) (unlock func(), err error) {
-	e.making.RLock()
-	end, err := e.turns.lock(ctx, name)
+	end, err := e.begin()
 	if err != nil {
-		e.making.RUnlock()
 		return nil, err
 	}
-	return func() { end(); e.making.RUnlock() }, nil
+	free, err := e.turns.lock(ctx, name)
+	if err != nil {
+		end()
+		return nil, err
+	}
+	return func() { free(); end() }, nil
 }
 
-// tryTurn is turn for who does not wait; unlock is nil if somebody else has it.
+// tryTurn is turn for who does not wait; unlock is nil if it cannot be had.
 func (e *engine) tryTurn(name string) (unlock func()) {
-	e.making.RLock()
-	end, busy := e.turns.try(name)
-	if busy != nil {
-		e.making.RUnlock()
+	end, err := e.begin()
+	if err != nil {
 		return nil
 	}
-	return func() { end(); e.making.RUnlock() }
+	free, busy := e.turns.try(name)
+	if busy != nil {
+		end()
+		return nil
+	}
+	return func() { free(); end() }
 }
 
 // rotate replaces the key of a static role. With due, only if that still is when the record says that it is due, since
