@@ -2,6 +2,9 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 export GOFLAGS ?= -buildvcs=false
 TALLY := go run ./test/tally
+# The packages whose tests take longest begin first, so that none of them is left alone at the end; those that wait for servers
+# take turns with those that calculate.
+LONGEST := ./test/replication ./cmd/coffer ./test/chaos ./test/hostile ./test/conformance ./test/security
 # The race detector needs a C compiler; where there is none, the tests run without it.
 RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
 
@@ -19,7 +22,8 @@ bin/coffer-race:
 
 .PHONY: test
 test: lint bin/coffer-race ## every test, with the race detector, also in the servers that tests start
-	COFFER_SIM_SEEDS=$${COFFER_SIM_SEEDS:-2000} COFFER_TEST_BINARY=$(CURDIR)/bin/coffer-race go test $(RACE) -shuffle=on -timeout=10m -json ./... | $(TALLY)
+	COFFER_SIM_SEEDS=$${COFFER_SIM_SEEDS:-2000} COFFER_TEST_BINARY=$(CURDIR)/bin/coffer-race GORACE=$${GORACE:-atexit_sleep_ms=0} \
+		go test $(RACE) -shuffle=on -timeout=10m -json $(LONGEST) ./... | $(TALLY)
 
 .PHONY: simulate
 simulate: ## replication by seed: 20,000 of them; COFFER_SIM_SEEDS=n for more, COFFER_SIM_SEED=n for one and its trace

@@ -31,6 +31,13 @@ func amount(short, whenLong int) int {
 	return short
 }
 
+// concurrent lets a test run beside the others; but not in the long version, whose times are reported.
+func concurrent(t *testing.T) {
+	if !long {
+		t.Parallel()
+	}
+}
+
 func number(t *testing.T, name string, otherwise int) int {
 	t.Helper()
 	text := os.Getenv(name)
@@ -70,6 +77,7 @@ func newStorm(t *testing.T) *storm {
 }
 
 func TestChaos(t *testing.T) {
+	concurrent(t)
 	s := newStorm(t)
 	if !t.Run("kill the leader", func(t *testing.T) { s.killLeaders(t, number(t, "COFFER_CHAOS_KILLS", amount(5, 50))) }) {
 		return // the cluster did not come back

@@ -31,6 +31,7 @@ type numbers struct{ acknowledged, tried int }
 // two byte for byte. By default for a moment; COFFER_CHAOS=long is ten thousand secrets and ten minutes, and
 // COFFER_REPLICATION_KILLS another duration. COFFER_CHAOS_SEED repeats a choice of faults.
 func TestStorm(t *testing.T) {
+	t.Parallel()
 	secrets, lasting := 300, 10*time.Second
 	if os.Getenv("COFFER_CHAOS") == "long" {
 		secrets, lasting = 10_000, 10*time.Minute

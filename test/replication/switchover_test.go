@@ -15,6 +15,7 @@ import (
 // TestSwitchOverUnderWrites demotes and promotes while both clusters are written to as fast as they take it, with and without
 // the loss of the leader right after it was demoted: what was acknowledged is there afterwards, on both.
 func TestSwitchOverUnderWrites(t *testing.T) {
+	t.Parallel()
 	primary := harness.NewCluster(t, 3, harness.Options{Prefix: "p"})
 	secondary := harness.NewCluster(t, 3, harness.Options{Prefix: "s"})
 	must(t, primary, primary.Leader(), "POST", "sys/mounts/kv", object{"type": "kv"})
@@ -94,6 +95,7 @@ func TestSwitchOverUnderWrites(t *testing.T) {
 // TestEnableInterrupted kills the leaders of both clusters while one becomes a secondary of the other: it has what the primary
 // has in the end, and nothing of its own is left, on no node.
 func TestEnableInterrupted(t *testing.T) {
+	t.Parallel()
 	primary := harness.NewCluster(t, 3, harness.Options{Prefix: "p"})
 	secondary := harness.NewCluster(t, 3, harness.Options{Prefix: "s"})
 	for _, c := range []*harness.Cluster{primary, secondary} {
