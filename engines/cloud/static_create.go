@@ -61,7 +61,7 @@ func (e *engine) createStatic(ctx context.Context, m engines.Mount, in *writeSta
 	if err != nil {
 		return nil, failed(err)
 	}
-	r, dropped, err := e.firstKey(ctx, m, l, time.Duration(in.RotationPeriod))
+	r, dropped, err := e.firstKey(ctx, m, l, in)
 	if err != nil {
 		ctx, done := detached(ctx)
 		defer done()
@@ -104,7 +104,7 @@ func claimName(ctx context.Context, m engines.Mount, in *writeStaticIn) (l *left
 }
 
 // firstKey makes the key of a new static role and stores it; dropped reports whether another one had to go.
-func (e *engine) firstKey(ctx context.Context, m engines.Mount, l *leftover, period time.Duration) (r *staticRole, dropped bool, err error) {
+func (e *engine) firstKey(ctx context.Context, m engines.Mount, l *leftover, in *writeStaticIn) (r *staticRole, dropped bool, err error) {
 	api, err := e.api(ctx, m, l.Way.roles()...)
 	if err != nil {
 		return nil, false, err
@@ -144,8 +144,9 @@ func (e *engine) firstKey(ctx context.Context, m engines.Mount, l *leftover, per
 		})
 		return nil, false, errors.Join(err, noted)
 	}
+	period := time.Duration(in.RotationPeriod)
 	r = &staticRole{
-		Username: l.Username, UserID: user.ID, Account: accountOf(user.ARN), Period: period, Way: l.Way, Key: key,
+		Username: l.Username, UserID: user.ID, Account: accountOf(user.ARN), Period: period, Way: l.Way, SingleKey: in.SingleKey, Key: key,
 		NextRotation: key.CreatedAt.Add(period), name: l.name,
 	}
 	return r, len(kept) < len(keys), e.bear(ctx, m, api, l, r)

@@ -97,10 +97,16 @@ func (e *engine) rotate(ctx context.Context, m engines.Mount, name string, due *
 	if err != nil || r == nil {
 		return nil, err
 	}
+	if r.retire {
+		return r, e.retirePrevious(ctx, m, r)
+	}
 	fresh, err := e.replace(ctx, m, r)
 	if err == nil {
 		e.counts.Rotated.Add(1)
-		return fresh, nil
+		if fresh.retires() {
+			err = e.retirePrevious(ctx, m, fresh)
+		}
+		return fresh, err
 	}
 	e.counts.RotateFailures.Add(1)
 	if !errors.Is(err, errOvertaken) {
@@ -122,6 +128,9 @@ func claimStatic(ctx context.Context, m engines.Mount, name string, due *time.Ti
 			return engines.NotFound("no static role has this name")
 		case due != nil && !due.Equal(r.due()):
 			r = nil
+			return nil
+		case due != nil && r.retires() && clock().Before(r.rotationDue()):
+			r.retire = true
 			return nil
 		}
 		r.Pending = nextAttempt(r.Pending, clock())
@@ -187,6 +196,7 @@ func storeKey(ctx context.Context, m engines.Mount, api aws.API, r *staticRole, 
 		}
 		stored.Key, stored.Pending = key, nil
 		stored.NextRotation = key.CreatedAt.Add(stored.Period)
+		stored.RetireAt, stored.RetireTries = time.Time{}, 0
 		stored.Failures, stored.LastError, stored.RetryAt = 0, "", time.Time{}
 	})
 	if errors.Is(err, errOvertaken) {
