@@ -105,6 +105,11 @@ func (r *role) checkValues(p *problems) {
 		p.add("iam_groups", "must hold names of 1 to 128 letters, digits and +=,.@_-")
 	}
 	checkTags(p, "iam_tags", r.IAMTags)
+	for key := range r.IAMTags {
+		if strings.EqualFold(key, issueTag) {
+			p.add("iam_tags", "must not hold %q, by which users that are made here are known", issueTag)
+		}
+	}
 	checkSessionTags(p, r.SessionTags)
 	checkSessionName(p, r.SessionName)
 	if n := len(r.ExternalID); n > 0 && (n < minExternalID || n > maxExternalID || !externalIDForm.MatchString(r.ExternalID)) {
