@@ -30,11 +30,11 @@ const (
 type operation struct {
 	name, verb string
 	// ready sets it up at a mount where nothing has been asked for yet.
-	ready func(m *mount) asked
+	ready func(m *mount) trial
 }
 
-// asked is what is asked for at one mount, and what has to hold when another node is active, and in the end.
-type asked struct {
+// trial is what is asked for at one mount, and what has to hold when another node is active, and in the end.
+type trial struct {
 	path        string // below v1
 	body        object
 	holds, ends func(m *mount)
@@ -82,7 +82,7 @@ func points(actions []string) (all []point) {
 // attempt is an operation that a kill cuts short, at a mount and a provider of its own.
 type attempt struct {
 	operation
-	asked
+	trial
 	point
 	m *mount
 }
@@ -113,14 +113,14 @@ func attempts(t *testing.T, c *harness.Cluster) (all []*attempt) {
 		}
 		for _, p := range points(m.aws.Actions()) {
 			m, is := o.mount(t, c, p.String())
-			all = append(all, &attempt{operation: o, asked: is, point: p, m: m})
+			all = append(all, &attempt{operation: o, trial: is, point: p, m: m})
 		}
 	}
 	return all
 }
 
 // mount sets the operation up at a mount with a provider of its own.
-func (o operation) mount(t *testing.T, c *harness.Cluster, about string) (*mount, asked) {
+func (o operation) mount(t *testing.T, c *harness.Cluster, about string) (*mount, trial) {
 	t.Helper()
 	m := ready(t, c, strings.ReplaceAll(strings.TrimSpace(o.name+" "+about), " ", "-"))
 	m.aws.AddGroup(awstest.Group{Name: "staff"})
@@ -284,8 +284,8 @@ func (m *mount) leases() []string {
 	return out.Data.Keys
 }
 
-func crashCreate(m *mount) asked {
-	is := asked{path: m.name + "/creds/full", holds: (*mount).wantNoted}
+func crashCreate(m *mount) trial {
+	is := trial{path: m.name + "/creds/full", holds: (*mount).wantNoted}
 	if thorough() { // it takes the five minutes in which a new user may not be seen
 		is.ends = (*mount).wantRolledBack
 	}
@@ -327,13 +327,13 @@ func (m *mount) wantRolledBack() {
 	})
 }
 
-func crashRevoke(m *mount) asked {
+func crashRevoke(m *mount) trial {
 	c := m.creds("full")
 	user := m.user(c.Data.AccessKey).Name
 	m.aws.AddLoginProfile(user)
 	m.aws.AddMFADevice(user, "")
 	lease := object{"lease_id": c.Lease, "sync": true}
-	return asked{
+	return trial{
 		path: "sys/leases/revoke", body: lease,
 		holds: func(m *mount) {
 			m.worksAsRoot()
@@ -359,8 +359,8 @@ func crashRevoke(m *mount) asked {
 	}
 }
 
-func crashRoot(m *mount) asked {
-	return asked{
+func crashRoot(m *mount) trial {
+	return trial{
 		path:  m.name + "/config/rotate-root",
 		holds: (*mount).worksAsRoot,
 		ends: func(m *mount) {
@@ -383,10 +383,10 @@ func crashRoot(m *mount) asked {
 	}
 }
 
-func crashStaticCreate(m *mount) asked {
+func crashStaticCreate(m *mount) trial {
 	m.aws.AddUser("svc")
 	body := object{"username": "svc", "rotation_period": "24h"}
-	return asked{
+	return trial{
 		path: m.name + "/static-roles/app", body: body,
 		holds: func(m *mount) {
 			m.eventually("POST", "static-roles/app", body)
@@ -397,14 +397,14 @@ func crashStaticCreate(m *mount) asked {
 	}
 }
 
-func crashStatic(m *mount) asked {
+func crashStatic(m *mount) trial {
 	m.aws.AddUser("svc")
 	m.aws.AddKey("svc") // so that there is no room for a third
 	m.later()
 	m.eventually("POST", "static-roles/app", object{"username": "svc", "rotation_period": "24h"})
 	m.later()
 	before := m.current("app", "svc")
-	return asked{
+	return trial{
 		path: m.name + "/static-roles/app/rotate",
 		holds: func(m *mount) {
 			// By itself the new active node does it, once.
