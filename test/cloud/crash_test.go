@@ -96,10 +96,10 @@ func TestCloudCrash(t *testing.T) {
 	all := attempts(t, c)
 	for round := range slices.Chunk(all, atOnce) {
 		kill(t, c, round)
-		together(t, round, func(a *attempt) func(*mount) { return a.holds })
+		each(t, round, func(a *attempt) func(*mount) { return a.holds })
 	}
 	t.Run("nothing is left in the end", func(t *testing.T) {
-		together(t, all, func(a *attempt) func(*mount) { return a.ends })
+		each(t, all, func(a *attempt) func(*mount) { return a.ends })
 	})
 }
 
@@ -123,9 +123,6 @@ func attempts(t *testing.T, c *harness.Cluster) (all []*attempt) {
 func (o operation) mount(t *testing.T, c *harness.Cluster, about string) (*mount, trial) {
 	t.Helper()
 	m := ready(t, c, strings.ReplaceAll(strings.TrimSpace(o.name+" "+about), " ", "-"))
-	m.aws.AddGroup(awstest.Group{Name: "staff"})
-	m.users("full", object{"policy_document": document, "iam_groups": "staff"})
-	m.role("session", object{"credential_type": "session_token"})
 	m.later()
 	is := o.ready(m)
 	m.aws.Forget()
@@ -181,8 +178,8 @@ func (a *attempt) wait(there chan<- *attempt, dead <-chan struct{}) func(awstest
 	}
 }
 
-// together runs a check of each attempt, as a subtest of its operation.
-func together(t *testing.T, all []*attempt, check func(*attempt) func(*mount)) {
+// each runs a check of each attempt, as a subtest of its operation. They have no need to be parallel: what they wait for is.
+func each(t *testing.T, all []*attempt, check func(*attempt) func(*mount)) {
 	for _, o := range operations {
 		mine := slices.DeleteFunc(slices.Clone(all), func(a *attempt) bool { return a.name != o.name || check(a) == nil })
 		if len(mine) == 0 {
@@ -191,7 +188,6 @@ func together(t *testing.T, all []*attempt, check func(*attempt) func(*mount)) {
 		t.Run(o.name, func(t *testing.T) {
 			for _, a := range mine {
 				t.Run(a.point.String(), func(t *testing.T) {
-					t.Parallel()
 					m := *a.m
 					m.t, m.node = t, m.c.Leader()
 					check(a)(&m)
@@ -241,6 +237,25 @@ func (m *mount) noted() (users []string) {
 	return users
 }
 
+// has makes a role that is not there yet.
+func (m *mount) has(role string, is object) {
+	m.t.Helper()
+	m.node.MustDo("POST", "/v1/"+m.name+"/roles/"+role, is)
+}
+
+// hasUsers makes the role full.
+func (m *mount) hasUsers() {
+	m.t.Helper()
+	m.aws.AddGroup(awstest.Group{Name: "staff"})
+	m.has("full", object{"credential_type": "iam_user", "policy_arns": readOnly, "policy_document": document, "iam_groups": "staff"})
+}
+
+// hasSession makes the role that worksAsRoot needs.
+func (m *mount) hasSession() {
+	m.t.Helper()
+	m.has("session", object{"credential_type": "session_token"})
+}
+
 // worksAsRoot wants the stored root key to work.
 func (m *mount) worksAsRoot() {
 	m.t.Helper()
@@ -285,6 +300,8 @@ func (m *mount) leases() []string {
 }
 
 func crashCreate(m *mount) trial {
+	m.hasUsers()
+	m.hasSession()
 	is := trial{path: m.name + "/creds/full", holds: (*mount).wantNoted}
 	if thorough() { // it takes the five minutes in which a new user may not be seen
 		is.ends = (*mount).wantRolledBack
@@ -328,6 +345,8 @@ func (m *mount) wantRolledBack() {
 }
 
 func crashRevoke(m *mount) trial {
+	m.hasUsers()
+	m.hasSession()
 	c := m.creds("full")
 	user := m.user(c.Data.AccessKey).Name
 	m.aws.AddLoginProfile(user)
@@ -360,6 +379,7 @@ func crashRevoke(m *mount) trial {
 }
 
 func crashRoot(m *mount) trial {
+	m.hasSession()
 	return trial{
 		path:  m.name + "/config/rotate-root",
 		holds: (*mount).worksAsRoot,
