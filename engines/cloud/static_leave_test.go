@@ -133,6 +133,7 @@ func TestDisablingAMountWhileAKeyIsMade(t *testing.T) {
 		}()
 		time.Sleep(time.Second)
 		n.leave()
+		synctest.Wait() // for the request to return
 		select {
 		case <-asked:
 		default:

@@ -78,7 +78,7 @@ func TestMaxRetriesDoNotKeepACallForHours(t *testing.T) {
 	s := newScripted(t, refusing(503, "ServiceUnavailable", "sorry"))
 	for _, roles := range [][]aws.AssumeRole{nil, {{RoleARN: "arn:aws:iam::123456789012:role/gate"}}} {
 		c := dial(t, s.URL, func(o *aws.Options) {
-			o.MaxRetries, o.CallTime, o.AssumeRoles = 1000, 50*time.Millisecond, roles
+			o.MaxRetries, o.CallTime, o.AssumeRoles = 1000, 10*time.Millisecond, roles
 			o.Backoff = func(int) time.Duration { return time.Hour }
 		})
 		for action, call := range calls() {
