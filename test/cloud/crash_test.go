@@ -334,9 +334,6 @@ func (m *mount) wantRolledBack() {
 		if left := m.made(); len(left) > 0 {
 			return fmt.Errorf("%q are left", left)
 		}
-		return nil
-	})
-	harness.Await(m.t, "the end of the note", patience, func() error {
 		if a := m.anywhere("LIST", "rollbacks", nil); a.Status != 404 {
 			return fmt.Errorf("status %d: %.300s", a.Status, a.Body)
 		}
