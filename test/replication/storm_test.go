@@ -166,16 +166,19 @@ func (s *storm) acknowledged() {
 	s.Helper()
 	s.secondary.AwaitHead(s.primary)
 	checked := 0
+	readers := []*reader{{Cluster: s.primary}, {Cluster: s.secondary}}
 	s.latest.Range(func(path, v any) bool {
 		want := v.(numbers)
-		for _, c := range []*harness.Cluster{s.primary, s.secondary} {
-			_, data, _ := request(s.T, c, c.Leader(), "GET", path.(string), nil)
+		right := func(_ int, data object) bool {
 			got, err := strconv.Atoi(fmt.Sprint(data["value"]))
-			if err != nil && want.acknowledged == 0 {
-				continue // there is nothing, or still what was there before
+			if err != nil {
+				return want.acknowledged == 0 // there is nothing, or still what was there before
 			}
-			if err != nil || got < want.acknowledged || got > want.tried {
-				s.Errorf("%s on %s has %v, want one of %d to %d", path, c.Nodes[0].ID, data["value"], want.acknowledged, want.tried)
+			return got >= want.acknowledged && got <= want.tried
+		}
+		for _, r := range readers {
+			if status, data := r.read(s.T, path.(string), right); !right(status, data) {
+				s.Errorf("%s on %s has %v, want one of %d to %d", path, r.Nodes[0].ID, data["value"], want.acknowledged, want.tried)
 			}
 		}
 		checked++
