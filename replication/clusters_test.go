@@ -445,6 +445,7 @@ func (c *testCluster) admin(change func()) {
 	c.t.Helper()
 	c.mu.Lock()
 	change()
+	c.self.Since = c.index + 1 // nobody sees the role with another's index
 	c.mu.Unlock()
 	at := c.put("l/replication/role", "x")
 	c.mu.Lock()

@@ -61,7 +61,7 @@ type engine struct {
 	log    *slog.Logger
 	counts *Counts
 	client clients
-	making sync.RWMutex // held for reading by who makes a user
+	making sync.RWMutex // held for reading by who makes a user or has a turn, see begin; by Leave as a whole
 
 	turns    turns // of static roles, by name, and of the root key
 	schedule schedule

@@ -11,6 +11,8 @@ import (
 // issueSession hands out temporary credentials. They end by themselves and nobody can end them before, so no lease is
 // stored: the client is told how long they last.
 func (e *engine) issueSession(ctx context.Context, req *engines.Request, r *role, g grant) (*engines.Response, error) {
+	ctx, cancel := context.WithTimeout(ctx, makeTime)
+	defer cancel()
 	conf, _, err := getRoot(ctx, req.Mount.Storage)
 	if err != nil {
 		return nil, err

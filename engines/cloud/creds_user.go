@@ -1,6 +1,7 @@
 package cloud
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -27,8 +28,11 @@ const (
 // issueUser makes a user with a key. From the note on, whatever happens, either a lease stands for the user or it is
 // removed.
 func (e *engine) issueUser(ctx context.Context, req *engines.Request, r *role, _ grant) (*engines.Response, error) {
-	e.making.RLock()
-	defer e.making.RUnlock()
+	end, err := e.begin()
+	if err != nil {
+		return nil, err
+	}
+	defer end()
 	ctx, cancel := context.WithTimeout(ctx, makeTime)
 	defer cancel()
 	m := req.Mount
@@ -48,7 +52,7 @@ func (e *engine) issueUser(ctx context.Context, req *engines.Request, r *role, _
 	if err != nil {
 		return nil, err
 	}
-	u := made{Name: name, Through: r.AssumeRoleARNs}
+	u := made{Name: name, Account: e.account(ctx, conf, api, r.AssumeRoleARNs), Through: r.AssumeRoleARNs}
 	if len(r.IAMTags) < maxTags {
 		u.Tag = rand.Text()
 	}
@@ -98,7 +102,7 @@ func makeUser(ctx context.Context, api aws.API, r *role, u *made, begun time.Tim
 	if err != nil {
 		return key, err
 	}
-	u.ID, u.Account = user.ID, accountOf(user.ARN)
+	u.ID, u.Account = user.ID, cmp.Or(accountOf(user.ARN), u.Account)
 	var steps []func() error
 	for _, arn := range r.PolicyARNs {
 		steps = append(steps, func() error { return api.AttachUserPolicy(ctx, u.Name, arn) })

@@ -43,13 +43,13 @@ var (
 
 	groupNameForm  = regexp.MustCompile(`^[\w+=,.@-]{1,128}$`)
 	userPathForm   = regexp.MustCompile(`^/([!-~]+/)?$`)
-	tagKeyForm     = regexp.MustCompile(`^[\p{L}\p{Z}\p{N}_.:/=+\-@]{1,128}$`)
-	tagValueForm   = regexp.MustCompile(`^[\p{L}\p{Z}\p{N}_.:/=+\-@]{0,256}$`)
 	externalIDForm = regexp.MustCompile(`^[\w+=,.@:/-]*$`)
 	mfaSerialForm  = regexp.MustCompile(`^[\w+=/:,.@-]{9,256}$`)
 )
 
 const (
+	maxTagKey     = 128 // characters
+	maxTagValue   = 256
 	minExternalID = 2
 	maxExternalID = 1224
 	maxARNBytes   = 2048
@@ -105,6 +105,11 @@ func (r *role) checkValues(p *problems) {
 		p.add("iam_groups", "must hold names of 1 to 128 letters, digits and +=,.@_-")
 	}
 	checkTags(p, "iam_tags", r.IAMTags)
+	for key := range r.IAMTags {
+		if strings.EqualFold(key, issueTag) {
+			p.add("iam_tags", "must not hold %q, by which users that are made here are known", issueTag)
+		}
+	}
 	checkSessionTags(p, r.SessionTags)
 	checkSessionName(p, r.SessionName)
 	if n := len(r.ExternalID); n > 0 && (n < minExternalID || n > maxExternalID || !externalIDForm.MatchString(r.ExternalID)) {
@@ -153,8 +158,8 @@ func checkTags(p *problems, field string, tags map[string]string) {
 	for key, value := range tags {
 		lower := strings.ToLower(key)
 		folded[lower] = true
-		badKey = badKey || !tagKeyForm.MatchString(key) || strings.HasPrefix(lower, "aws:")
-		badValue = badValue || !tagValueForm.MatchString(value)
+		badKey = badKey || key == "" || !isTagText(key, maxTagKey) || strings.HasPrefix(lower, "aws:")
+		badValue = badValue || !isTagText(value, maxTagValue)
 	}
 	if badKey {
 		p.add(field, "each key must be 1 to 128 letters, digits, blanks and _.:/=+-@, and must not begin with \"aws:\"")
@@ -165,6 +170,15 @@ func checkTags(p *problems, field string, tags map[string]string) {
 	if len(folded) < len(tags) {
 		p.add(field, "has keys that differ in case only, which are one to the provider")
 	}
+}
+
+// isTagText reports whether the provider takes a text in tags. A regular expression of so many letters so often would weigh
+// megabytes in every process.
+func isTagText(text string, most int) bool {
+	bad := func(c rune) bool {
+		return !unicode.In(c, unicode.L, unicode.Z, unicode.N) && !strings.ContainsRune("_.:/=+-@", c)
+	}
+	return utf8.RuneCountInString(text) <= most && !strings.ContainsFunc(text, bad)
 }
 
 // checkSessionTags is checkTags for values that may hold templates.

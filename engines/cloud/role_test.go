@@ -249,6 +249,7 @@ func TestRefusedRoles(t *testing.T) {
 		{"iam_tags hold no templates", user(`"iam_tags":["a={{identity.entity.name}}"]`), "iam_tags"},
 		{"iam_tags must not begin with aws:", user(`"iam_tags":["AWS:a=b"]`), "iam_tags"},
 		{"iam_tags have keys in one case", user(`"iam_tags":["team=b","Team=c"]`), "iam_tags"},
+		{"iam_tags must not hold ours", user(`"iam_tags":["Coffer-Credential=b"]`), "iam_tags"},
 		{"iam_tags have short keys", user(`"iam_tags":` + text(long(129)+"=b")), "iam_tags"},
 		{"iam_tags have short values", user(`"iam_tags":` + text("a="+long(257))), "iam_tags"},
 		{"iam_tags have a limit", user(`"iam_tags":` + list(maxTags+1, tags)), "iam_tags"},

@@ -41,7 +41,7 @@ const (
 type made struct {
 	Name    string   `json:"user"`
 	ID      string   `json:"user_id,omitempty"` // "" if the provider has not told it yet
-	Account string   `json:"account,omitempty"` // that it is in, "" as ID
+	Account string   `json:"account,omitempty"` // that it is in; "" if nobody could say
 	Tag     string   `json:"tag,omitempty"`     // value of issueTag; "" if there was no room for it
 	Through []string `json:"through,omitempty"` // ARNs of the roles that lead to its account
 	// Since is when it was about to be made. It tells users apart by their age if there is neither ID nor Tag.
@@ -50,7 +50,9 @@ type made struct {
 
 // is reports whether a user of the name is the one.
 func (u *made) is(found aws.User) bool {
-	switch {
+	switch at := accountOf(found.ARN); {
+	case at != "" && u.Account != "" && at != u.Account:
+		return false
 	case u.ID != "":
 		return found.ID == u.ID
 	case u.Tag != "":
@@ -144,6 +146,9 @@ func (e *engine) undone(ctx context.Context, m engines.Mount, entry storage.Entr
 	if errors.Is(err, storage.ErrConflict) {
 		return nil // a lease has it, or another node was about it
 	}
+	if err == nil && !was && n.Account == "" {
+		e.log.Warn("a user that may have been made is not there, and it is not known in which account it would be", "user", n.Name)
+	}
 	if err == nil && was {
 		e.counts.RolledBack.Add(1)
 		e.log.Info("a user that belonged to nothing was removed", "user", n.Name)
@@ -159,10 +164,18 @@ func (e *engine) removeUser(ctx context.Context, m engines.Mount, u made) (was b
 	}
 	found, err := api.GetUser(ctx, u.Name)
 	switch kind := aws.KindOf(err); {
-	case err == nil && !u.is(found):
+	case err == nil && u.is(found):
+		return true, api.RemoveUser(ctx, u.Name)
+	case err == nil:
+		if err := e.sameAccount(ctx, api, u); err != nil {
+			return false, err
+		}
 		e.log.Warn("a user has the name of one that was made here, and stays", "user", u.Name)
 		return false, nil
-	case err == nil || kind == aws.Denied && u.ID != "": // who may remove what was made need not be allowed to look
+	case kind == aws.Denied && u.ID != "": // who may remove what was made need not be allowed to look
+		if err := e.sameAccount(ctx, api, u); err != nil {
+			return false, err
+		}
 		return true, api.RemoveUser(ctx, u.Name)
 	case kind == aws.NotFound:
 		return false, e.sameAccount(ctx, api, u)
@@ -298,7 +311,7 @@ func readRollback(ctx context.Context, req *engines.Request, in *rollbackIn) (*e
 
 func (n *rollback) data(id string) map[string]any {
 	return map[string]any{
-		"id": id, "kind": n.Kind, "user": n.Name, "created_at": timeOrNil(n.CreatedAt), "attempts": n.Attempts,
+		"id": id, "kind": n.Kind, "user": n.Name, "account": n.Account, "created_at": timeOrNil(n.CreatedAt), "attempts": n.Attempts,
 		"next_attempt": timeOrNil(n.Next), "last_error": n.LastError,
 	}
 }

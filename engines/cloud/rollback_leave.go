@@ -20,7 +20,8 @@ const (
 	leavePause = 50 * time.Millisecond
 )
 
-// Leave implements engines.Leaver: it undoes all that is noted, due or not, as the notes go with the mount.
+// Leave implements engines.Leaver: it undoes all that is noted, due or not, as the notes go with the mount. Keys that are in
+// use stay, those of static roles and the root key: programs go on with them, and a mount that only moves, too.
 func (e *engine) Leave(ctx context.Context, m engines.Mount) error {
 	for !e.making.TryLock() { // the server does not wait for requests as long as they may take
 		if err := pause(ctx, leavePause); err != nil {
@@ -28,6 +29,24 @@ func (e *engine) Leave(ctx context.Context, m engines.Mount) error {
 		}
 	}
 	defer e.making.Unlock()
+	err := e.leaveUsers(ctx, m)
+	if ctx.Err() != nil || isOurs(err) {
+		return err
+	}
+	return cmp.Or(err, e.leaveKeys(ctx, m))
+}
+
+// begin lets somebody make something at the provider until end is called. While Leave is at work nobody may: the mount may be
+// gone before there is a record of it.
+func (e *engine) begin() (end func(), err error) {
+	if !e.making.TryRLock() {
+		return nil, &engines.Error{Kind: engines.KindUnavailable, Detail: "the mount is being disabled or moved"}
+	}
+	return e.making.RUnlock, nil
+}
+
+// leaveUsers undoes the notes of users.
+func (e *engine) leaveUsers(ctx context.Context, m engines.Mount) error {
 	var first error
 	for after := storage.Key(""); ; {
 		entries, err := m.ClusterStorage.Scan(ctx, rollbackPrefix, after, scanCount)

@@ -349,6 +349,89 @@ func TestUserOfAnotherAccountIsNotTakenForGone(t *testing.T) {
 	r.nothingLeft("revoked")
 }
 
+// TestUserOfACrashIsUndoneInItsAccountOnly: somebody configures root credentials of another account after the crash, where
+// somebody else's user has the name.
+func TestUserOfACrashIsUndoneInItsAccountOnly(t *testing.T) {
+	for _, taken := range []bool{false, true} {
+		r := newRig(t, nil).withUserRole()
+		other := r.aws.In("210987654321")
+		other.AddUser("admin")
+		other.Allow("admin")
+		key := other.AddKey("admin")
+		was, secret := r.aws.Root()
+		root := func(key, secret string) {
+			r.Must(engines.Update, "config/root", fields{"access_key": key, "secret_key": secret, "iam_endpoint": r.aws.URL, "sts_endpoint": r.aws.URL, "max_retries": 0})
+		}
+		ctx, crash := context.WithCancel(t.Context())
+		r.aws.Fail(func(c awstest.Call) awstest.Fault {
+			if c.Action != "CreateUser" {
+				return awstest.Fault{}
+			}
+			return awstest.Fault{Drop: true, When: awstest.AfterCommit, Then: crash}
+		})
+		if _, err := r.Handle(ctx, r.Request(engines.Read, "creds/dev", nil)); err == nil {
+			t.Fatal("it succeeded")
+		}
+		r.aws.Fail(nil)
+		name := r.users()[0]
+		if taken {
+			other.AddUser(name)
+		}
+		next := r.peer()
+		root(key.ID, key.Secret)
+		next.later(settleTime)
+		next.work()
+		if notes := next.notes(); len(notes) != 1 || !strings.Contains(notes[0].LastError, "210987654321") {
+			t.Errorf("taken %v: notes %+v", taken, notes)
+		}
+		if _, there := other.User(name); there != taken {
+			t.Errorf("taken %v: the other account's user is there: %v", taken, there)
+		}
+		root(was, secret)
+		next.later(maxBack)
+		next.work()
+		next.nothingLeft("with the former root credentials")
+	}
+}
+
+// TestUserOfAnotherAccountIsNotRemovedUnseen: root credentials that may not look at users, but may remove them.
+func TestUserOfAnotherAccountIsNotRemovedUnseen(t *testing.T) {
+	r := newRig(t, nil)
+	r.aws.AddUser("bob")
+	r.aws.Fail(func(c awstest.Call) awstest.Fault {
+		if c.Action == "GetUser" {
+			return awstest.Fault{Code: "AccessDenied"}
+		}
+		return awstest.Fault{}
+	})
+	elsewhere := made{Name: "bob", ID: "AIDAOURS", Account: "210987654321", Since: time.Now()}
+	if _, err := note(t.Context(), r.Mount.Mount, elsewhere, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	r.work()
+	if _, there := r.aws.User("bob"); !there || len(r.notes()) != 1 {
+		t.Errorf("the user is there: %v, notes %+v", there, r.notes())
+	}
+}
+
+// TestUsersAreMadeAlthoughNobodyKnowsTheAccount: STS is not needed for users.
+func TestUsersAreMadeAlthoughNobodyKnowsTheAccount(t *testing.T) {
+	r := newRig(t, nil).withUserRole()
+	r.aws.Fail(func(c awstest.Call) awstest.Fault {
+		if c.Action == "GetCallerIdentity" {
+			return awstest.Fault{Drop: true}
+		}
+		return awstest.Fault{}
+	})
+	r.aws.Forget()
+	for range 2 {
+		r.issue("creds/dev", nil)
+	}
+	if n := r.called("GetCallerIdentity"); n != 1 {
+		t.Errorf("the provider was asked %d times who we are", n)
+	}
+}
+
 // TestAnyFaultsLeaveNothing: whatever fails, in the end the users are those that leases stand for.
 func TestAnyFaultsLeaveNothing(t *testing.T) {
 	r := newRig(t, fields{"max_retries": 1}).withUserRole()

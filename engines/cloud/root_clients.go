@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"sync"
+	"time"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/cloud/aws"
@@ -19,9 +20,11 @@ type clients struct {
 	// dial makes a client; nil: aws.New.
 	dial func(context.Context, aws.Options) (aws.API, error)
 
-	mu   sync.Mutex
-	of   [sha256.Size]byte // the configuration that they reach the provider by
-	kept map[string]aws.API
+	mu      sync.Mutex
+	of      [sha256.Size]byte // the configuration that they reach the provider by
+	kept    map[string]aws.API
+	account string    // of the root credentials, "" while it is not known
+	askAt   time.Time // when to ask for it again
 }
 
 // api returns the provider as the root configuration reaches it, through the roles to assume first. The configuration is
@@ -72,7 +75,7 @@ func (c *clients) keep(of [sha256.Size]byte, way string, api aws.API) aws.API {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.of != of {
-		c.of, c.kept = of, nil
+		c.of, c.kept, c.account, c.askAt = of, nil, "", time.Time{}
 	}
 	if kept, ok := c.kept[way]; ok {
 		return kept
@@ -88,6 +91,42 @@ func (c *clients) keep(of [sha256.Size]byte, way string, api aws.API) aws.API {
 	}
 	c.kept[way] = api
 	return api
+}
+
+const (
+	identityTime = 5 * time.Second // to ask for the account
+	identityBack = time.Minute     // and until it is asked for again
+)
+
+// account returns the account that api makes users in, "" if nobody can say now. What is made is looked for in no other one:
+// somebody may configure root credentials of another account meanwhile.
+func (e *engine) account(ctx context.Context, r *root, api aws.API, through []string) string {
+	if n := len(through); n > 0 {
+		return accountOf(through[n-1])
+	}
+	of, err := r.fingerprint()
+	if err != nil {
+		return ""
+	}
+	c := &e.client
+	c.mu.Lock()
+	account, known := c.account, c.of == of && (c.account != "" || time.Now().Before(c.askAt))
+	c.mu.Unlock()
+	if known {
+		return account
+	}
+	ctx, cancel := context.WithTimeout(ctx, identityTime)
+	defer cancel()
+	arn, err := api.CallerIdentity(ctx, aws.Credentials{})
+	if err != nil {
+		e.log.Debug("it is not known which account users are made in", "err", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.of == of {
+		c.account, c.askAt = accountOf(arn), time.Now().Add(identityBack)
+	}
+	return accountOf(arn)
 }
 
 // fingerprint is of what a client is made of.

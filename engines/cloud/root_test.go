@@ -297,6 +297,8 @@ func TestRootKeyOfARotationThatIsReplacedIsWarnedOf(t *testing.T) {
 		{"nothing before", root{}, root{AccessKey: "a"}, ""},
 		{"another key", root{AccessKey: "a"}, root{AccessKey: "b"}, ""},
 		{"the same key", root{AccessKey: "a", KeyCreatedAt: fixed}, root{AccessKey: "a"}, ""},
+		{"the rotated key with another secret", root{AccessKey: "a", SecretKey: "b", KeyCreatedAt: fixed}, root{AccessKey: "a", SecretKey: "c"}, "provider (a)"},
+		{"the same key with another secret", root{AccessKey: "a", SecretKey: "b"}, root{AccessKey: "a", SecretKey: "c"}, ""},
 		{"no key any more", root{AccessKey: "a"}, root{}, "are forgotten"},
 		{"another than the rotated key", root{AccessKey: "a", KeyCreatedAt: fixed}, root{AccessKey: "b"}, "delete it at the provider (a)"},
 		{"no rotated key any more", root{AccessKey: "a", KeyCreatedAt: fixed}, root{}, "delete it at the provider (a)"},

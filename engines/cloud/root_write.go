@@ -103,8 +103,10 @@ func (r *root) succeed(old *root, now time.Time) {
 // loses returns a warning about a key that is configured no longer, "" if there is none.
 func (r *root) loses(old *root) string {
 	switch {
-	case r.AccessKey == old.AccessKey:
+	case r.AccessKey == old.AccessKey && (r.SecretKey == old.SecretKey || old.KeyCreatedAt.IsZero()):
 		return ""
+	case r.AccessKey == old.AccessKey:
+		return "secret_key: is another one for a key that a rotation made and nobody else had the secret of: if it is wrong, delete the key at the provider (" + old.AccessKey + ") and configure another one"
 	case !old.KeyCreatedAt.IsZero():
 		return "access_key: replaces a key that a rotation made and nobody else has the secret of: delete it at the provider (" + old.AccessKey + ")"
 	case r.AccessKey == "":

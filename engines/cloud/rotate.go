@@ -50,12 +50,12 @@ func getRotation(ctx context.Context, s engines.Getter) (*rotation, error) {
 
 // rotateRoot replaces the root key now.
 func (e *engine) rotateRoot(ctx context.Context, req *engines.Request, _ *none) (*engines.Response, error) {
-	unlock, err := e.turns.lock(ctx, rootTurn)
+	unlock, err := e.turn(ctx, rootTurn)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	n, err := e.finishRotation(ctx, req.Mount)
+	n, err := e.finishRotation(ctx, req.Mount, false)
 	if err == nil && !n.InUse { // else an unfinished one was just what is asked for
 		n, err = e.newRotation(ctx, req.Mount)
 	}
@@ -111,8 +111,8 @@ func (e *engine) newRotation(ctx context.Context, m engines.Mount) (*rotation, e
 }
 
 // finishRotation ends a rotation that was cut short: a key that is stored comes into use, others are deleted. The answer is
-// the zero value if there was none, or if it came to nothing.
-func (e *engine) finishRotation(ctx context.Context, m engines.Mount) (*rotation, error) {
+// the zero value if there was none, or if it came to nothing. When the mount goes, a key that is not in use yet goes, too.
+func (e *engine) finishRotation(ctx context.Context, m engines.Mount, leaving bool) (*rotation, error) {
 	ctx, done := context.WithTimeout(ctx, tryTime)
 	defer done()
 	n, used, goesOn := &rotation{}, "", false
@@ -129,7 +129,7 @@ func (e *engine) finishRotation(ctx context.Context, m engines.Mount) (*rotation
 		}
 		*n = *before
 		n.Pending = n.Pending.again()
-		goesOn = n.New.ID != "" && (n.InUse && n.New.isOf(r) || !n.InUse && n.Old.isOf(r))
+		goesOn = n.New.ID != "" && (n.InUse && n.New.isOf(r) || !n.InUse && n.Old.isOf(r) && !leaving)
 		return engines.PutRecord(t, rotationKey, n)
 	})
 	switch {
@@ -141,7 +141,12 @@ func (e *engine) finishRotation(ctx context.Context, m engines.Mount) (*rotation
 		return e.useRootKey(ctx, m, n)
 	}
 	// No key of it is in use: it was not stored, or somebody has configured another one since.
-	if err := e.abandon(ctx, m, n, used); err != nil {
+	err = e.abandon(ctx, m, n, used)
+	if aws.KindOf(err) == aws.Denied && time.Since(n.Pending.Since) > keepTime {
+		e.log.Error("a key that a rotation of the root key made is left behind at the provider: remove it there", "user", n.Username, "err", short(err))
+		err = nil
+	}
+	if err != nil {
 		return nil, errors.Join(err, n.failed(ctx, m, err))
 	}
 	return &rotation{}, n.change(ctx, m, func(t *storage.Txn, stored *rotation) error {
@@ -284,27 +289,35 @@ func (e *engine) abandon(ctx context.Context, m engines.Mount, n *rotation, used
 	}
 	if n.New.ID == "" {
 		err := e.dropLost(ctx, m, n, used)
-		if aws.KindOf(err) == aws.Denied && n.Old.ID != used {
+		if shutOut(err) && n.Old.ID != used {
 			return e.giveUp(n)
 		}
 		return err
 	}
 	if n.InUse && n.Old.ID != used { // the old one was replaced for good
-		if err := e.retire(ctx, m, n); err != nil && aws.KindOf(err) != aws.Denied {
+		if err := e.retire(ctx, m, n); err != nil && !shutOut(err) {
 			return err
 		}
 	}
 	if n.New.ID == used {
 		return nil
 	}
+	var denied error // to a key that lets somebody in
 	for _, as := range []ownKey{n.New, n.Old} {
 		api, err := e.with(ctx, m, n, as)
 		if err != nil {
 			return err
 		}
-		if err = dropKey(ctx, api, n.Username, n.New.ID); aws.KindOf(err) != aws.Denied {
+		err = dropKey(ctx, api, n.Username, n.New.ID)
+		if aws.KindOf(err) != aws.Denied {
 			return err
 		}
+		if !shutOut(err) {
+			denied = err
+		}
+	}
+	if denied != nil {
+		return denied
 	}
 	return e.giveUp(n)
 }

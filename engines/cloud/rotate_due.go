@@ -10,8 +10,8 @@ import (
 
 // rotateRootDue ends a rotation of the root key that was cut short, and begins one when it is due.
 func (e *engine) rotateRootDue(ctx context.Context, m engines.Mount) error {
-	unlock, busy := e.turns.try(rootTurn)
-	if busy != nil {
+	unlock := e.tryTurn(rootTurn)
+	if unlock == nil {
 		return nil // it is being rotated
 	}
 	defer unlock()
@@ -24,7 +24,7 @@ func (e *engine) rotateRootDue(ctx context.Context, m engines.Mount) error {
 		return nil
 	}
 	if n.Pending != nil {
-		_, err := e.finishRotation(ctx, m)
+		_, err := e.finishRotation(ctx, m, false)
 		return e.said(err)
 	}
 	due, err := rootDue(ctx, m, now)

@@ -399,6 +399,20 @@ func TestRotateRoot_LostAnswersOnTheWire(t *testing.T) {
 	}
 }
 
+// TestRootKeyThatOnlyTheServerKnewIsWarnedOf: a write that leaves it out, or is of another one, forgets it.
+func TestRootKeyThatOnlyTheServerKnewIsWarnedOf(t *testing.T) {
+	for name, config := range map[string]fields{
+		"another key": {"access_key": "AKIAOTHEROTHEROTHERO", "secret_key": "x"}, "only the region": {"region": "eu-west-1"},
+	} {
+		n := newNode(t, newAccount(), nil)
+		n.Must(engines.Update, "config/rotate-root", nil)
+		wantWarning(t, n.Must(engines.Update, "config/root", config), "delete it at the provider ("+n.in.ids("root")[0]+")")
+		if resp := n.Must(engines.Update, "config/root", config); resp != nil && strings.Contains(strings.Join(resp.Warnings, ""), "rotation made") {
+			t.Errorf("%s: warned again: %q", name, resp.Warnings)
+		}
+	}
+}
+
 // Whoever configures another key while the new one is being verified wins.
 func TestRotateRoot_AnotherKeyConfiguredAtTheSameTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

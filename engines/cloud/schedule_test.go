@@ -71,6 +71,26 @@ func TestSchedule_UpdateResetsTheNextRotationToNowPlusRotationPeriod(t *testing.
 	})
 }
 
+// TestSchedule_UpdateAfterAFailureResetsTheNextRotation: also when it would be tried again in a moment.
+func TestSchedule_UpdateAfterAFailureResetsTheNextRotation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in := newAccount("app")
+		n := newNode(t, in, nil)
+		n.Must(engines.Update, "static-roles/app", fields{"username": "app", "rotation_period": "10m"})
+		time.Sleep(11 * time.Minute)
+		in.failNext(1, "GetUser", false, aws.Denied)
+		n.work()
+		data := n.Data(n.Must(engines.Update, "static-roles/app", fields{"rotation_period": "1h"}))
+		if want := time.Now().Add(time.Hour).UTC().Format(time.RFC3339); data["next_rotation"] != want {
+			t.Errorf("next_rotation is %v, want %v", data["next_rotation"], want)
+		}
+		n.run(59 * time.Minute)
+		if made := in.count("CreateAccessKey"); made != 1 {
+			t.Errorf("%d keys, want the first only", made)
+		}
+	})
+}
+
 func TestSchedule_RotateNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := newAccount("app")

@@ -29,6 +29,10 @@ type staticRole struct {
 	Key      ownKey `json:"key"`
 	Previous string `json:"previous,omitempty"` // id of the key before, which is good until the next rotation
 
+	SingleKey   bool      `json:"single_key,omitempty"` // or until the one after it works
+	RetireTries int       `json:"retire_tries,omitempty"`
+	RetireAt    time.Time `json:"retire_at,omitzero"` // when Previous is to go; zero: now
+
 	NextRotation time.Time `json:"next_rotation"`
 	Failures     int       `json:"failures,omitempty"` // since the last rotation
 	LastError    string    `json:"last_error,omitempty"`
@@ -36,6 +40,7 @@ type staticRole struct {
 	Pending      *attempt  `json:"pending,omitempty"`
 
 	name    string // where it is stored
+	retire  bool   // nothing is due but that Previous goes
 	settled bool   // nothing is left of the tries before this one
 }
 
@@ -68,6 +73,14 @@ func (w way) roles() []aws.AssumeRole {
 
 // due is when there is something to do for the role.
 func (r *staticRole) due() time.Time {
+	at := r.rotationDue()
+	if r.retires() && r.RetireAt.Before(at) {
+		return r.RetireAt
+	}
+	return at
+}
+
+func (r *staticRole) rotationDue() time.Time {
 	switch {
 	case !r.RetryAt.IsZero():
 		return r.RetryAt
@@ -101,6 +114,7 @@ func (r *staticRole) data() map[string]any {
 		"assume_role_arn":          r.Way.RoleARN,
 		"assume_role_session_name": r.Way.Session,
 		"external_id":              r.Way.ExternalID,
+		"single_key":               r.SingleKey,
 		"key_created_at":           timeOrNil(r.Key.CreatedAt),
 		"last_rotation":            timeOrNil(r.Key.CreatedAt),
 		"next_rotation":            timeOrNil(r.next()),
@@ -134,6 +148,7 @@ type writeStaticIn struct {
 	Username       string           `json:"username" max:"64" help:"Name of the IAM user, who must exist. It cannot be changed later."`
 	RotationPeriod engines.Duration `json:"rotation_period" help:"How often the user's key is replaced: at least a minute."`
 	AssumeRoleARN  string           `json:"assume_role_arn" max:"2048" help:"ARN of the role to assume first, for a user in another account. It cannot be changed later."`
+	SingleKey      bool             `json:"single_key" help:"Delete the key before as soon as the new one works, not with the next rotation."`
 	Session        string           `json:"assume_role_session_name" max:"64" help:"Session name for assume_role_arn."`
 	ExternalID     string           `json:"external_id" max:"1224" help:"External id for assume_role_arn."`
 }
@@ -194,6 +209,9 @@ func (in *writeStaticIn) apply(req *engines.Request, r *staticRole, now time.Tim
 	if req.Given("rotation_period") {
 		r.Period = time.Duration(in.RotationPeriod)
 	}
+	if req.Given("single_key") {
+		r.SingleKey = in.SingleKey
+	}
 	if req.Given("assume_role_session_name") {
 		r.Way.Session = in.Session
 	}
@@ -201,6 +219,9 @@ func (in *writeStaticIn) apply(req *engines.Request, r *staticRole, now time.Tim
 		r.Way.ExternalID = in.ExternalID
 	}
 	r.NextRotation = now.Add(r.Period)
+	if r.Pending == nil { // else what was made and lost is not to stay for a period
+		r.RetryAt = time.Time{}
+	}
 	return nil
 }
 
@@ -250,7 +271,7 @@ func (e *engine) writeStatic(ctx context.Context, req *engines.Request, in *writ
 	if err := in.check(req); err != nil {
 		return nil, err
 	}
-	unlock, err := e.turns.lock(ctx, in.Name)
+	unlock, err := e.turn(ctx, in.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -289,7 +310,11 @@ func (e *engine) rotateStatic(ctx context.Context, req *engines.Request, in *sta
 	if err != nil {
 		return nil, failed(err)
 	}
-	return &engines.Response{Data: r.data()}, nil
+	answer := &engines.Response{Data: r.data()}
+	if r.retires() {
+		answer.Warnings = []string{"the key before could not be deleted yet, which is tried again"}
+	}
+	return answer, nil
 }
 
 // failed is what a client is told of a failure to make a key.
@@ -302,7 +327,7 @@ func failed(err error) error {
 
 // deleteStatic forgets a static role and deletes its key at the provider. The user stays.
 func (e *engine) deleteStatic(ctx context.Context, req *engines.Request, in *staticIn) (*engines.Response, error) {
-	unlock, err := e.turns.lock(ctx, in.Name)
+	unlock, err := e.turn(ctx, in.Name)
 	if err != nil {
 		return nil, err
 	}

@@ -50,6 +50,9 @@ func claimLeftover(ctx context.Context, m engines.Mount, name string) (l *leftov
 			return err
 		}
 		l.claimedAt = clock()
+		if l.Since.IsZero() {
+			l.Since = l.claimedAt
+		}
 		l.Pending = l.Pending.again()
 		l.Tries++
 		l.NextTry = l.claimedAt.Add(max(time.Minute, backoff(l.Tries)))
@@ -89,7 +92,11 @@ func (e *engine) removeKeys(ctx context.Context, m engines.Mount, l *leftover) (
 	if !l.Pending.Listed {
 		return true, nil
 	}
-	_, lost, err := settle(ctx, api, l.Username, l.Pending)
+	root, err := rootID(ctx, m)
+	if err != nil {
+		return false, err
+	}
+	_, lost, err := settle(ctx, api, l.Username, l.Pending, append(l.known, root)...)
 	return lost > 0 || l.Pending.surely(l.claimedAt), err
 }
 
@@ -113,8 +120,8 @@ func (e *engine) cleanDue(ctx context.Context, m engines.Mount) error {
 
 // cleanIfDue logs what the provider refuses and returns what the store does.
 func (e *engine) cleanIfDue(ctx context.Context, m engines.Mount, name string) error {
-	unlock, busy := e.turns.try(name)
-	if busy != nil {
+	unlock := e.tryTurn(name)
+	if unlock == nil {
 		return nil // it is being worked on
 	}
 	defer unlock()
@@ -122,6 +129,8 @@ func (e *engine) cleanIfDue(ctx context.Context, m engines.Mount, name string) e
 	if err != nil || l == nil || clock().Before(l.NextTry) {
 		return err
 	}
+	ctx, done := context.WithTimeout(ctx, tryTime)
+	defer done()
 	err = e.clean(ctx, m, name)
 	switch {
 	case err == nil || ofStore(err):

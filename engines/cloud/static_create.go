@@ -25,11 +25,13 @@ type leftover struct {
 	Keys     []string `json:"keys,omitempty"`
 	Pending  *attempt `json:"pending,omitempty"`
 
+	Since     time.Time `json:"since,omitzero"` // the first try to remove it
 	Tries     int       `json:"tries,omitempty"`
 	NextTry   time.Time `json:"next_try"`
 	LastError string    `json:"last_error,omitempty"`
 
 	name      string    // where it is stored
+	known     []string  // keys that stay, whatever Pending says
 	claimedAt time.Time // the begin of this try to remove it
 }
 
@@ -59,7 +61,7 @@ func (e *engine) createStatic(ctx context.Context, m engines.Mount, in *writeSta
 	if err != nil {
 		return nil, failed(err)
 	}
-	r, dropped, err := e.firstKey(ctx, m, l, time.Duration(in.RotationPeriod))
+	r, dropped, err := e.firstKey(ctx, m, l, in)
 	if err != nil {
 		ctx, done := detached(ctx)
 		defer done()
@@ -102,7 +104,7 @@ func claimName(ctx context.Context, m engines.Mount, in *writeStaticIn) (l *left
 }
 
 // firstKey makes the key of a new static role and stores it; dropped reports whether another one had to go.
-func (e *engine) firstKey(ctx context.Context, m engines.Mount, l *leftover, period time.Duration) (r *staticRole, dropped bool, err error) {
+func (e *engine) firstKey(ctx context.Context, m engines.Mount, l *leftover, in *writeStaticIn) (r *staticRole, dropped bool, err error) {
 	api, err := e.api(ctx, m, l.Way.roles()...)
 	if err != nil {
 		return nil, false, err
@@ -117,8 +119,15 @@ func (e *engine) firstKey(ctx context.Context, m engines.Mount, l *leftover, per
 	if l.UserID != "" && l.UserID != user.ID {
 		return nil, false, errOvertaken // removed and made again since the last try, which is cleaned up first
 	}
-	keys, _, err := settle(ctx, api, l.Username, l.Pending)
+	root, err := rootID(ctx, m)
 	if err != nil {
+		return nil, false, err
+	}
+	keys, _, err := settle(ctx, api, l.Username, l.Pending, root)
+	if err != nil {
+		return nil, false, err
+	}
+	if err := spareRoot(root, l.Username, keys); err != nil {
 		return nil, false, err
 	}
 	if err := e.claimUser(ctx, m, l, user, keys); err != nil {
@@ -135,8 +144,9 @@ func (e *engine) firstKey(ctx context.Context, m engines.Mount, l *leftover, per
 		})
 		return nil, false, errors.Join(err, noted)
 	}
+	period := time.Duration(in.RotationPeriod)
 	r = &staticRole{
-		Username: l.Username, UserID: user.ID, Account: accountOf(user.ARN), Period: period, Way: l.Way, Key: key,
+		Username: l.Username, UserID: user.ID, Account: accountOf(user.ARN), Period: period, Way: l.Way, SingleKey: in.SingleKey, Key: key,
 		NextRotation: key.CreatedAt.Add(period), name: l.name,
 	}
 	return r, len(kept) < len(keys), e.bear(ctx, m, api, l, r)
@@ -181,8 +191,8 @@ func (e *engine) claimUser(ctx context.Context, m engines.Mount, l *leftover, us
 
 // takeOver removes what another name has left of a user, and refuses if that name is in use.
 func (e *engine) takeOver(ctx context.Context, m engines.Mount, other, user string) error {
-	unlock, busy := e.turns.try(other)
-	if busy != nil {
+	unlock := e.tryTurn(other)
+	if unlock == nil {
 		return errOvertaken
 	}
 	defer unlock()

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/cloud/aws"
 )
 
@@ -99,6 +100,20 @@ func settle(ctx context.Context, api aws.API, user string, a *attempt, known ...
 		lost++
 	}
 	return kept, lost, nil
+}
+
+// rootID returns the id of the root key, "" if there is none.
+func rootID(ctx context.Context, m engines.Mount) (string, error) {
+	r, _, err := getRoot(ctx, m.Storage)
+	return r.AccessKey, err
+}
+
+// spareRoot refuses a user who has the root key: the oldest of its keys would go, and with it everything.
+func spareRoot(root, user string, keys []aws.Key) error {
+	if root == "" || !slices.ContainsFunc(keys, func(k aws.Key) bool { return k.ID == root }) {
+		return nil
+	}
+	return engines.Invalid("the IAM user %q has the key of config/root, which a static role would replace some day: config/rotate-root rotates that one", user)
 }
 
 // dropKey deletes a key. One that is not there counts as deleted.

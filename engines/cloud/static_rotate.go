@@ -55,10 +55,38 @@ func (l *turns) try(name string) (unlock func(), busy <-chan struct{}) {
 	}, nil
 }
 
+// turn waits for the turn of a name, or of the root key. Whoever has one may make keys, so Leave waits for it.
+func (e *engine) turn(ctx context.Context, name string) (unlock func(), err error) {
+	end, err := e.begin()
+	if err != nil {
+		return nil, err
+	}
+	free, err := e.turns.lock(ctx, name)
+	if err != nil {
+		end()
+		return nil, err
+	}
+	return func() { free(); end() }, nil
+}
+
+// tryTurn is turn for who does not wait; unlock is nil if it cannot be had.
+func (e *engine) tryTurn(name string) (unlock func()) {
+	end, err := e.begin()
+	if err != nil {
+		return nil
+	}
+	free, busy := e.turns.try(name)
+	if busy != nil {
+		end()
+		return nil
+	}
+	return func() { free(); end() }
+}
+
 // rotate replaces the key of a static role. With due, only if that still is when the record says that it is due, since
 // otherwise somebody has been here before; the answer then is nil.
 func (e *engine) rotate(ctx context.Context, m engines.Mount, name string, due *time.Time) (*staticRole, error) {
-	unlock, err := e.turns.lock(ctx, name)
+	unlock, err := e.turn(ctx, name)
 	if err != nil {
 		return nil, err
 	}
@@ -69,10 +97,16 @@ func (e *engine) rotate(ctx context.Context, m engines.Mount, name string, due *
 	if err != nil || r == nil {
 		return nil, err
 	}
+	if r.retire {
+		return r, e.retirePrevious(ctx, m, r)
+	}
 	fresh, err := e.replace(ctx, m, r)
 	if err == nil {
 		e.counts.Rotated.Add(1)
-		return fresh, nil
+		if fresh.retires() {
+			err = e.retirePrevious(ctx, m, fresh)
+		}
+		return fresh, err
 	}
 	e.counts.RotateFailures.Add(1)
 	if !errors.Is(err, errOvertaken) {
@@ -95,6 +129,9 @@ func claimStatic(ctx context.Context, m engines.Mount, name string, due *time.Ti
 		case due != nil && !due.Equal(r.due()):
 			r = nil
 			return nil
+		case due != nil && r.retires() && clock().Before(r.rotationDue()):
+			r.retire = true
+			return nil
 		}
 		r.Pending = nextAttempt(r.Pending, clock())
 		return r.put(t)
@@ -116,10 +153,20 @@ func (e *engine) replace(ctx context.Context, m engines.Mount, r *staticRole) (*
 		return nil, err
 	}
 	if user.ID != r.UserID {
+		if err := e.sameAccount(ctx, api, made{Name: r.Username, Account: r.Account}); err != nil {
+			return nil, err
+		}
 		return nil, engines.Invalid("the IAM user %q is not the one that the static role was made for: it was removed and made again; delete the static role and make it again, too", r.Username)
 	}
-	keys, lost, err := settle(ctx, api, r.Username, r.Pending, r.Key.ID, r.Previous)
+	root, err := rootID(ctx, m)
 	if err != nil {
+		return nil, err
+	}
+	keys, lost, err := settle(ctx, api, r.Username, r.Pending, r.Key.ID, r.Previous, root)
+	if err != nil {
+		return nil, err
+	}
+	if err := spareRoot(root, r.Username, keys); err != nil {
 		return nil, err
 	}
 	r.settled = !r.Pending.Listed || lost > 0
@@ -149,6 +196,7 @@ func storeKey(ctx context.Context, m engines.Mount, api aws.API, r *staticRole, 
 		}
 		stored.Key, stored.Pending = key, nil
 		stored.NextRotation = key.CreatedAt.Add(stored.Period)
+		stored.RetireAt, stored.RetireTries = time.Time{}, 0
 		stored.Failures, stored.LastError, stored.RetryAt = 0, "", time.Time{}
 	})
 	if errors.Is(err, errOvertaken) {

@@ -2,6 +2,7 @@ package cloud
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -64,6 +65,46 @@ func TestStaticRole_LostKeyThatIsListedLate(t *testing.T) {
 		}
 		checkStatic(t, n, "app", "app")
 	})
+}
+
+// TestStaticRole_NotForTheUserOfTheRootKey: the oldest of a user's keys goes, and nobody could do anything any more.
+func TestStaticRole_NotForTheUserOfTheRootKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in := newAccount("app")
+		n := newNode(t, in, nil)
+		in.addKey("root")
+		time.Sleep(time.Hour)
+		root := n.storedRoot()
+		text := n.Fails(engines.KindInvalid, engines.Update, "static-roles/root", fields{"username": "root", "rotation_period": "24h"})
+		if !strings.Contains(text, "rotate-root") || !in.lets(root.ID, root.Secret) || len(in.ids("root")) != 2 {
+			t.Errorf("refused with %q, the root user has the keys %v", text, in.ids("root"))
+		}
+		// Or it becomes one.
+		n.Must(engines.Update, "static-roles/app", dailyApp)
+		id, secret := n.key("app")
+		n.Must(engines.Update, "config/root", fields{"access_key": id, "secret_key": secret})
+		n.run(49 * time.Hour)
+		if !in.lets(id, secret) || !strings.Contains(n.static("app")["last_error"].(string), "rotate-root") {
+			t.Errorf("the root key works: %v, the static role says %v", in.lets(id, secret), n.static("app")["last_error"])
+		}
+	})
+}
+
+// TestStaticRole_UserOfAnotherAccount: root credentials of an account with a user of that name are not told that it was made again.
+func TestStaticRole_UserOfAnotherAccount(t *testing.T) {
+	r := newRig(t, nil)
+	r.aws.AddUser("app")
+	r.Must(engines.Update, "static-roles/app", dailyApp)
+	other := r.aws.In("210987654321")
+	other.AddUser("admin")
+	other.Allow("admin")
+	other.AddUser("app")
+	key := other.AddKey("admin")
+	r.Must(engines.Update, "config/root", fields{"access_key": key.ID, "secret_key": key.Secret, "iam_endpoint": r.aws.URL, "sts_endpoint": r.aws.URL, "max_retries": 0})
+	_, err := r.Do(engines.Update, "static-roles/app/rotate", nil)
+	if kindOf(err) != engines.KindInvalid || !strings.Contains(err.Error(), "210987654321") || other.Keys("app") != nil {
+		t.Errorf("refused with %v, the other user has the keys %v", err, other.Keys("app"))
+	}
 }
 
 func TestStaticRole_DueNoMore(t *testing.T) {

@@ -118,7 +118,7 @@ type Store struct {
 	outdated chan struct{}
 	ask      chan struct{} // the primary for the filter; as those above
 
-	settling sync.Mutex // held while the cursor of a demoted cluster is written
+	settling sync.Mutex // held while the cursor of a demoted cluster is written, or one that is left over is removed
 }
 
 // mirror is what is kept in memory. Immutable once published.

@@ -75,14 +75,25 @@ func (s *Store) step(ctx context.Context, f *follower) error {
 	case r.Version == 0 || r.Version == f.cleaned:
 		return nil
 	case r.Mode == Disabled:
-		err = s.cleanUp(ctx)
+		err = s.cleanFor(ctx, &r, s.cleanUp)
 	default:
-		err = s.link.Reset(ctx)
+		err = s.cleanFor(ctx, &r, s.link.Reset)
 	}
 	if err == nil {
 		f.cleaned = r.Version
 	}
 	return err
+}
+
+// cleanFor removes what another role has left, unless the role has changed since: the cursor of a cluster that was demoted
+// meanwhile is not left over.
+func (s *Store) cleanFor(ctx context.Context, r *Role, clean func(context.Context) error) error {
+	s.settling.Lock()
+	defer s.settling.Unlock()
+	if now, err := s.Current(ctx); err != nil || now.Version != r.Version {
+		return err
+	}
+	return clean(ctx)
 }
 
 // follower is the one call of Link.Follow at a time. It belongs to Run.

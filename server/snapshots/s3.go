@@ -45,12 +45,13 @@ type bucket struct {
 func newBucket(ctx context.Context, tempDir string, c *config) (*bucket, error) {
 	var load []func(*awsconfig.LoadOptions) error
 	load = append(load, awsconfig.WithRegion(c.S3.Region))
-	if c.S3.AccessKeyID != "" {
-		// Nothing of the node's own identity may get into it.
-		keys := credentials.NewStaticCredentialsProvider(c.S3.AccessKeyID, c.S3.SecretKey, c.S3.Session)
-		load = append(load, awsconfig.WithCredentialsProvider(keys), awsconfig.WithSharedConfigFiles([]string{}), awsconfig.WithSharedCredentialsFiles([]string{}))
+	if c.S3.AccessKeyID != "" { // they come before all that the node has
+		load = append(load, awsconfig.WithCredentialsProvider(credentials.NewStaticCredentialsProvider(c.S3.AccessKeyID, c.S3.SecretKey, c.S3.Session)))
 	}
 	cfg, err := awsconfig.LoadDefaultConfig(ctx, load...)
+	if missing, ok := errors.AsType[awsconfig.SharedConfigProfileNotExistError](err); ok {
+		return nil, fmt.Errorf("the environment of this node names the AWS profile %q, which its shared files do not have: correct or unset AWS_PROFILE", missing.Profile)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("configuring the S3 client: %w", err)
 	}

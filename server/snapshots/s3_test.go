@@ -15,6 +15,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -250,6 +251,32 @@ func TestBucket(t *testing.T) {
 	}
 	if left, err := os.ReadDir(f.opts.TempDir); err != nil || len(left) != 0 {
 		t.Errorf("left in the temporary directory: %v, %v", left, err)
+	}
+}
+
+// Keys of a schedule count, whatever the node has; a profile that is nowhere is named.
+func TestBucketAndProfiles(t *testing.T) {
+	_, endpoint := newFakeS3(t) // it knows one key
+	f := newFixture(t)
+	file := filepath.Join(t.TempDir(), "credentials")
+	text := "[node]\naws_access_key_id = the node\naws_secret_access_key = of the node\n[other]\nrole_arn = arn:aws:iam::123456789012:role/other\nsource_profile = node\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", file)
+	t.Setenv("AWS_CONFIG_FILE", file)
+	t.Setenv("AWS_ACCESS_KEY_ID", "the environment")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "of the environment")
+	for _, profile := range []string{"", "node", "other"} {
+		t.Setenv("AWS_PROFILE", profile)
+		if _, err := f.take(t.Context(), s3ConfigOf(endpoint), time.Now()); err != nil {
+			t.Errorf("with profile %q: %v", profile, err)
+		}
+	}
+	t.Setenv("AWS_PROFILE", "nowhere")
+	_, err := f.take(t.Context(), s3ConfigOf(endpoint), time.Now())
+	if err == nil || !strings.Contains(err.Error(), `"nowhere"`) || !strings.Contains(err.Error(), "AWS_PROFILE") {
+		t.Errorf("with a profile that is nowhere: %v", err)
 	}
 }
 

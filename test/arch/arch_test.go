@@ -49,8 +49,8 @@ var plan = []struct{ of, may string }{
 	{"test/bench", "engines engines/cloud/awstest engines/saml engines/saml/* server/lease server/token server/replicated server/replicated/enrol replication storage storage/* cluster test/harness"}, // it measures the parts, too
 	{"test/replication", "storage storage/* server/seal server/replicated test/harness"},                                                                                                               // it opens the files of stopped nodes
 	{"test/conformance", "engines/cloud/awstest engines/saml/samltest test/harness"},                                                                                                                   // it plays the providers
-	{"test/hostile", "engines/saml/samltest test/harness"},
-	{"test/security", "engines/saml/samltest test/harness"},
+	{"test/hostile", "engines/cloud/awstest engines/saml/samltest test/harness"},
+	{"test/security", "engines/cloud/awstest engines/saml/samltest test/harness"},
 	{"test/saml", "engines/saml/samltest test/harness"},
 	{"test/cloud", "engines/cloud/awstest test/harness"},
 	{"test/*", "test/harness"},

@@ -31,6 +31,13 @@ func amount(short, whenLong int) int {
 	return short
 }
 
+// concurrent lets a test run beside the others; but not in the long version, whose times are reported.
+func concurrent(t *testing.T) {
+	if !long {
+		t.Parallel()
+	}
+}
+
 func number(t *testing.T, name string, otherwise int) int {
 	t.Helper()
 	text := os.Getenv(name)
@@ -70,8 +77,9 @@ func newStorm(t *testing.T) *storm {
 }
 
 func TestChaos(t *testing.T) {
+	concurrent(t)
 	s := newStorm(t)
-	if !t.Run("kill the leader", func(t *testing.T) { s.killLeaders(t, number(t, "COFFER_CHAOS_KILLS", amount(5, 50))) }) {
+	if !t.Run("kill the leader", func(t *testing.T) { s.killLeaders(t, number(t, "COFFER_CHAOS_KILLS", amount(3, 50))) }) {
 		return // the cluster did not come back
 	}
 	t.Run("pause the leader", func(t *testing.T) { s.pauseLeaders(t, amount(1, 10)) })
@@ -173,7 +181,7 @@ func (s *storm) partitions(t *testing.T, times int) {
 			others := slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return id == leader.ID })
 			s.rand.Shuffle(2, func(i, j int) { others[i], others[j] = others[j], others[i] })
 			shape.cut(leader.ID, others[0], others[1])
-			<-time.After(time.Duration(amount(2500, 5000)) * time.Millisecond)
+			<-time.After(time.Duration(amount(1500, 5000)) * time.Millisecond)
 			if shape.moves {
 				harness.Await(t, "a new leader while "+shape.name, time.Minute, func() error {
 					if s.Node(others[0]).Health() != 200 && s.Node(others[1]).Health() != 200 {

@@ -305,14 +305,19 @@ var errNotYet = errors.New("it is as it was")
 // current returns the key that a static role answers, which must be one of the user's that works.
 func (m *mount) current(role, user string) awstest.Key {
 	m.t.Helper()
-	got := m.read("static-creds/" + role)
-	id, _ := got["access_key"].(string)
-	secret, _ := got["secret_key"].(string)
+	return m.working(m.read("static-creds/"+role), user)
+}
+
+// working returns the key of an answer.
+func (m *mount) working(answered object, user string) awstest.Key {
+	m.t.Helper()
+	id, _ := answered["access_key"].(string)
+	secret, _ := answered["secret_key"].(string)
 	for _, k := range m.aws.Keys(user) {
 		if k.ID == id && k.Secret == secret && m.identity(id, secret, nil) != "" {
 			return k
 		}
 	}
-	m.t.Fatalf("static-creds/%s answers a key that does not work", role)
+	m.t.Fatalf("a key of %s that does not work is answered", user)
 	return awstest.Key{}
 }

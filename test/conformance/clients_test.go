@@ -312,6 +312,7 @@ func TestClients(t *testing.T) {
 				{"userpass", x.userpass},
 				{"approle", x.approle},
 				{"saml", x.saml},
+				{"cloud", x.cloud},
 				{"methods", x.methods},
 				{"token roles", x.tokenRoles},
 				{"token kinds", x.tokenKinds},

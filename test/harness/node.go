@@ -153,7 +153,10 @@ func (n *Node) launch() error {
 	defer out.Close()
 	cmd := exec.Command(binary, "server", "-config="+n.config)
 	cmd.Stdout, cmd.Stderr = out, out
-	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "GORACE=") }), "HOME="+n.c.dir)
+	// What the race detector finds must be in the log; and a process which ends would wait a second for races that are
+	// still going on.
+	env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "GORACE=") })
+	cmd.Env = append(env, "GORACE=atexit_sleep_ms=0", "HOME="+n.c.dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // no orphan when the test is killed
 	if err := cmd.Start(); err != nil {
 		return err

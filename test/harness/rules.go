@@ -4,9 +4,11 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -117,4 +119,33 @@ func testsOf(t TB, dir string) map[string]string {
 		}
 	}
 	return found
+}
+
+// CheckPaths fails the test unless the rules of RULES.md that begin with a method and a path are those that a server documents
+// below a prefix such as "/cloud/".
+func CheckPaths(t TB, n *Node, prefix string) {
+	t.Helper()
+	path := regexp.MustCompile("^`(GET|POST|DELETE) ([\\w/{}-]+)`")
+	ruled, served := map[string]bool{}, map[string]bool{}
+	for _, r := range Rules(t) {
+		if m := path.FindStringSubmatch(r.Text); m != nil {
+			ruled[m[1]+" "+m[2]] = true
+		}
+	}
+	var doc struct{ Paths map[string]map[string]any }
+	n.MustDo("GET", "/v1/sys/internal/specs/openapi", nil).Decode(t, &doc)
+	for name, about := range doc.Paths {
+		rest, ok := strings.CutPrefix(name, prefix)
+		if !ok {
+			continue
+		}
+		for method := range about {
+			if method = strings.ToUpper(method); path.MatchString("`" + method + " x`") {
+				served[method+" "+rest] = true
+			}
+		}
+	}
+	if got, want := slices.Sorted(maps.Keys(ruled)), slices.Sorted(maps.Keys(served)); !slices.Equal(got, want) {
+		t.Errorf("rules for\n%q\nserved are\n%q", got, want)
+	}
 }

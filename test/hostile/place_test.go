@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coffer-project/coffer/engines/cloud/awstest"
 	"github.com/coffer-project/coffer/engines/saml/samltest"
 	"github.com/coffer-project/coffer/test/harness"
 )
@@ -17,6 +18,7 @@ type place struct {
 	token string
 	ns    string        // "" is the root
 	idp   *samltest.IdP // of auth/sso
+	cloud bool          // there are credentials for a cloud
 }
 
 func (p *place) String() string {
@@ -94,6 +96,24 @@ func (p *place) seed(t *testing.T) {
 	p.mustDo(t, "POST", "identity/group/name/team", fields{"policies": "mine"})
 }
 
+// seedCloud makes a mount of cloud credentials, of one of the types that it has. No credentials are made: as long as there is a
+// lease, the server writes the time each minute.
+func (p *place) seedCloud(t *testing.T, kind string, provider *awstest.Server) {
+	t.Helper()
+	p.cloud = true
+	user := provider.AddUser("static-" + kind).Name
+	role := provider.AddRole(awstest.Role{Name: "role-" + kind})
+	access, secret := provider.Root()
+	p.mustDo(t, "POST", "sys/mounts/cloud", fields{"type": kind})
+	p.mustDo(t, "POST", "cloud/config/root", fields{
+		"access_key": access, "secret_key": secret, "region": "us-east-1", "iam_endpoint": provider.URL, "sts_endpoint": provider.URL,
+	})
+	p.mustDo(t, "POST", "cloud/config/lease", fields{"lease": "1h", "lease_max": "2h"})
+	p.mustDo(t, "POST", "cloud/roles/a", fields{"credential_type": "assumed_role", "role_arns": role})
+	p.mustDo(t, "POST", "cloud/roles/users", fields{"credential_type": "iam_user", "policy_arns": provider.AddPolicy("reads-" + kind)})
+	p.mustDo(t, "POST", "cloud/static-roles/a", fields{"username": user, "rotation_period": "24h"})
+}
+
 // seedRoot makes what only the root namespace can have.
 func (p *place) seedRoot(t *testing.T) {
 	t.Helper()
@@ -133,6 +153,10 @@ func (p *place) dump(t *testing.T) map[string]any {
 			"sys/config/auditing/request-headers", "sys/config/ui/headers/X-Kept", "sys/quotas/rate-limit/rate", "sys/quotas/lease-count/leases",
 			"sys/replication/performance/primary/paths-filter/eu", "sys/replication/performance/primary/dynamic-filter/eu",
 			"sys/config/cors", "sys/quotas/config", "sys/sync/config", "sys/rotate/config", "sys/generate-root/attempt", "sys/loggers")
+	}
+	if p.cloud {
+		read = append(read, "cloud/config/root", "cloud/config/lease", "cloud/roles/a", "cloud/roles/users", "cloud/static-roles/a", "cloud/static-creds/a")
+		list = append(list, "cloud/roles", "cloud/static-roles")
 	}
 	for _, path := range read {
 		out[path] = data(t, p.mustDo(t, "GET", path, nil))

@@ -87,6 +87,25 @@ func must(t *testing.T, c *harness.Cluster, n *harness.Node, method, path string
 	return data
 }
 
+// reader reads many secrets on the active node of a cluster.
+type reader struct {
+	*harness.Cluster
+	leader *harness.Node // as far as is known
+}
+
+// read asks again, after looking for the active node, if the answer is not as wanted.
+func (r *reader) read(t *testing.T, path string, is func(status int, data object) bool) (status int, data object) {
+	t.Helper()
+	if r.leader != nil {
+		if status, data, _ = request(t, r.Cluster, r.leader, "GET", path, nil); is(status, data) {
+			return status, data
+		}
+	}
+	r.leader = r.Leader()
+	status, data, _ = request(t, r.Cluster, r.leader, "GET", path, nil)
+	return status, data
+}
+
 // eventually waits for a node to answer a read as wanted: standbys and secondaries may be a moment behind.
 func eventually(t *testing.T, c *harness.Cluster, n *harness.Node, path string, is func(status int, data object) bool) {
 	t.Helper()

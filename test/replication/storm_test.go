@@ -31,6 +31,7 @@ type numbers struct{ acknowledged, tried int }
 // two byte for byte. By default for a moment; COFFER_CHAOS=long is ten thousand secrets and ten minutes, and
 // COFFER_REPLICATION_KILLS another duration. COFFER_CHAOS_SEED repeats a choice of faults.
 func TestStorm(t *testing.T) {
+	t.Parallel()
 	secrets, lasting := 300, 10*time.Second
 	if os.Getenv("COFFER_CHAOS") == "long" {
 		secrets, lasting = 10_000, 10*time.Minute
@@ -165,16 +166,19 @@ func (s *storm) acknowledged() {
 	s.Helper()
 	s.secondary.AwaitHead(s.primary)
 	checked := 0
+	readers := []*reader{{Cluster: s.primary}, {Cluster: s.secondary}}
 	s.latest.Range(func(path, v any) bool {
 		want := v.(numbers)
-		for _, c := range []*harness.Cluster{s.primary, s.secondary} {
-			_, data, _ := request(s.T, c, c.Leader(), "GET", path.(string), nil)
+		right := func(_ int, data object) bool {
 			got, err := strconv.Atoi(fmt.Sprint(data["value"]))
-			if err != nil && want.acknowledged == 0 {
-				continue // there is nothing, or still what was there before
+			if err != nil {
+				return want.acknowledged == 0 // there is nothing, or still what was there before
 			}
-			if err != nil || got < want.acknowledged || got > want.tried {
-				s.Errorf("%s on %s has %v, want one of %d to %d", path, c.Nodes[0].ID, data["value"], want.acknowledged, want.tried)
+			return got >= want.acknowledged && got <= want.tried
+		}
+		for _, r := range readers {
+			if status, data := r.read(s.T, path.(string), right); !right(status, data) {
+				s.Errorf("%s on %s has %v, want one of %d to %d", path, r.Nodes[0].ID, data["value"], want.acknowledged, want.tried)
 			}
 		}
 		checked++

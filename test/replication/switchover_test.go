@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -15,12 +16,17 @@ import (
 // TestSwitchOverUnderWrites demotes and promotes while both clusters are written to as fast as they take it, with and without
 // the loss of the leader right after it was demoted: what was acknowledged is there afterwards, on both.
 func TestSwitchOverUnderWrites(t *testing.T) {
+	t.Parallel()
 	primary := harness.NewCluster(t, 3, harness.Options{Prefix: "p"})
 	secondary := harness.NewCluster(t, 3, harness.Options{Prefix: "s"})
 	must(t, primary, primary.Leader(), "POST", "sys/mounts/kv", object{"type": "kv"})
 	harness.Replicate(primary, secondary, "eu")
 	acknowledged := map[string]bool{}
-	for round := range 3 {
+	rounds := 2
+	if os.Getenv("COFFER_CHAOS") == "long" {
+		rounds = 4
+	}
+	for round := range rounds {
 		ctx, stop := context.WithCancel(t.Context())
 		var writers sync.WaitGroup
 		var mu sync.Mutex
@@ -69,21 +75,20 @@ func TestSwitchOverUnderWrites(t *testing.T) {
 		secondary.AwaitStreaming()
 		secondary.AwaitHead(primary)
 		lost := 0
-		for path := range acknowledged {
-			for _, c := range []*harness.Cluster{primary, secondary} {
-				if status, data, _ := request(t, c, c.Leader(), "GET", path, nil); !holds(path)(status, data) {
+		for _, c := range []*harness.Cluster{primary, secondary} {
+			r := reader{Cluster: c}
+			for path := range acknowledged {
+				if status, data := r.read(t, path, holds(path)); !holds(path)(status, data) {
 					lost++
 					t.Errorf("round %d: %s was acknowledged, and %s answers %d", round, path, c.Nodes[0].ID, status)
 				}
-			}
-			if lost > 10 {
-				t.FailNow()
+				if lost > 10 {
+					t.FailNow()
+				}
 			}
 		}
 		t.Logf("round %d: %d acknowledged", round, len(acknowledged))
-		if round < 2 {
-			clear(acknowledged)
-		}
+		clear(acknowledged)
 		if t.Failed() {
 			break
 		}
@@ -94,13 +99,21 @@ func TestSwitchOverUnderWrites(t *testing.T) {
 // TestEnableInterrupted kills the leaders of both clusters while one becomes a secondary of the other: it has what the primary
 // has in the end, and nothing of its own is left, on no node.
 func TestEnableInterrupted(t *testing.T) {
+	t.Parallel()
 	primary := harness.NewCluster(t, 3, harness.Options{Prefix: "p"})
 	secondary := harness.NewCluster(t, 3, harness.Options{Prefix: "s"})
 	for _, c := range []*harness.Cluster{primary, secondary} {
-		must(t, c, c.Leader(), "POST", "sys/mounts/kv", object{"type": "kv"})
-		for i := range 400 {
-			must(t, c, c.Leader(), "POST", fmt.Sprintf("kv/%s/%d", c.Nodes[0].ID, i), object{"value": "x"})
+		leader := c.Leader()
+		must(t, c, leader, "POST", "sys/mounts/kv", object{"type": "kv"})
+		var writers sync.WaitGroup
+		for w := range 8 {
+			writers.Go(func() {
+				for i := w; i < 400; i += 8 {
+					must(t, c, leader, "POST", fmt.Sprintf("kv/%s/%d", c.Nodes[0].ID, i), object{"value": "x"})
+				}
+			})
 		}
+		writers.Wait()
 	}
 	old := secondary.RootToken
 	primary.EnablePrimary()

@@ -28,7 +28,7 @@ func TestDocumentedTests(t *testing.T) {
 	if !ok {
 		t.Fatal("there is no table of attacks")
 	}
-	named := regexp.MustCompile("`([\\w./-]+_test\\.go)` `(Test\\w+)`")
+	named := regexp.MustCompile("`([\\w./-]+_test\\.go)` `((?:Test|Fuzz)\\w+)`")
 	documented, rows := map[string]bool{}, 0
 	for line := range strings.Lines(table) {
 		if !strings.HasPrefix(line, "| ") || strings.HasPrefix(line, "| class") {
@@ -72,7 +72,7 @@ func tests(t *testing.T, path string) map[string]bool {
 	}
 	names := map[string]bool{}
 	for _, d := range f.Decls {
-		if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil && strings.HasPrefix(fn.Name.Name, "Test") {
+		if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil && (strings.HasPrefix(fn.Name.Name, "Test") || strings.HasPrefix(fn.Name.Name, "Fuzz")) {
 			names[fn.Name.Name] = true
 		}
 	}

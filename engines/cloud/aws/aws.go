@@ -2,7 +2,7 @@
 //
 // A Client belongs to one set of root credentials. Its errors are *Error, with a Kind that says what to do about them, and
 // hold neither keys nor tokens. Calls are repeated as the SDK does it, within max_retries, but for what would be made twice:
-// see CreateAccessKey and CreateUser. The rest is in client.go (how requests are made), iam.go, remove.go, sts.go and
+// see CreateAccessKey and CreateUser; and whatever that says, they end after Options.CallTime. The rest is in client.go (how requests are made), iam.go, remove.go, sts.go and
 // errors.go. Everything is safe for concurrent use.
 package aws
 
@@ -32,6 +32,8 @@ type Options struct {
 	AssumeRoles []AssumeRole
 	// Timeout of one attempt, and of all those at one endpoint of STS while there are others to go to. 0 is 20 seconds.
 	Timeout time.Duration
+	// CallTime bounds a call with all its attempts and the time between them. 0 is two minutes.
+	CallTime time.Duration
 	// Backoff is how long to wait after the given attempt, which counts from 1. nil is the SDK's own, with jitter, up to
 	// 20 seconds, and for what RemoveUser waits for up to 3; it is here for tests.
 	Backoff func(attempt int) time.Duration

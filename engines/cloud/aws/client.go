@@ -30,6 +30,8 @@ import (
 const (
 	defaultRegion  = "us-east-1"
 	defaultTimeout = 20 * time.Second
+	// defaultCallTime is more than the SDK's own three attempts take at most.
+	defaultCallTime = 2 * time.Minute
 	// The services close connections that idle; a request on one that is just being closed has an unknown outcome.
 	idleTime       = 15 * time.Second
 	maxAnswerBytes = 1 << 20
@@ -107,13 +109,28 @@ func load(ctx context.Context, o Options) (sdk.Config, error) {
 	options := []func(*config.LoadOptions) error{
 		config.WithRegion(region(o.Region)),
 		config.WithLogger(logging.Nop{}),
-		config.WithAPIOptions([]func(*middleware.Stack) error{awsmiddleware.AddUserAgentKey(userAgent)}),
+		config.WithAPIOptions([]func(*middleware.Stack) error{awsmiddleware.AddUserAgentKey(userAgent), bound(o.CallTime)}),
 	}
 	if o.AccessKey != "" {
 		keys := credentials.NewStaticCredentialsProvider(o.AccessKey, o.SecretKey.Reveal(), "")
 		options = append(options, config.WithCredentialsProvider(keys))
 	}
 	return config.LoadDefaultConfig(ctx, options...)
+}
+
+// bound ends calls that take longer, with all their attempts: max_retries alone would let them go on for hours.
+func bound(most time.Duration) func(*middleware.Stack) error {
+	if most == 0 {
+		most = defaultCallTime
+	}
+	deadline := func(ctx context.Context, in middleware.InitializeInput, next middleware.InitializeHandler) (middleware.InitializeOutput, middleware.Metadata, error) {
+		ctx, cancel := context.WithTimeout(ctx, most)
+		defer cancel() // by then the answer is read
+		return next.HandleInitialize(ctx, in)
+	}
+	return func(s *middleware.Stack) error {
+		return s.Initialize.Add(middleware.InitializeMiddlewareFunc("CallTime", deadline), middleware.Before)
+	}
 }
 
 // region applies the rule for a region that is not configured; shared files have no say in it.

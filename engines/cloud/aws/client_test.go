@@ -73,6 +73,22 @@ func TestCreateAccessKeyIsRepeatedWhenNobodyWasReached(t *testing.T) {
 	}
 }
 
+// TestMaxRetriesDoNotKeepACallForHours: neither the call, nor the one that it needs to get through a role.
+func TestMaxRetriesDoNotKeepACallForHours(t *testing.T) {
+	s := newScripted(t, refusing(503, "ServiceUnavailable", "sorry"))
+	for _, roles := range [][]aws.AssumeRole{nil, {{RoleARN: "arn:aws:iam::123456789012:role/gate"}}} {
+		c := dial(t, s.URL, func(o *aws.Options) {
+			o.MaxRetries, o.CallTime, o.AssumeRoles = 1000, 10*time.Millisecond, roles
+			o.Backoff = func(int) time.Duration { return time.Hour }
+		})
+		for action, call := range calls() {
+			if err := call(t, c); aws.KindOf(err) != aws.Unavailable {
+				t.Errorf("%s fails with %v, want Unavailable", action, err)
+			}
+		}
+	}
+}
+
 // unreachable returns the URL of a port that nobody listens at.
 func unreachable() string {
 	s := httptest.NewServer(http.NotFoundHandler())
