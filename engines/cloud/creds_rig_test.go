@@ -38,12 +38,31 @@ func newRig(t testing.TB, more fields) *rig {
 	}
 	hurry(r.Mount)
 	key, secret := r.aws.Root()
-	root := fields{"access_key": key, "secret_key": secret, "iam_endpoint": r.aws.URL, "sts_endpoint": r.aws.URL, "max_retries": 0}
+	root := r.rootConfig(key, secret)
 	for name, value := range more {
 		root[name] = value
 	}
 	r.Must(engines.Update, "config/root", root)
 	return r
+}
+
+// rootConfig is config/root with a key of the provider's.
+func (r *rig) rootConfig(key, secret string) fields {
+	return fields{"access_key": key, "secret_key": secret, "iam_endpoint": r.aws.URL, "sts_endpoint": r.aws.URL, "max_retries": 0}
+}
+
+// setRoot writes it.
+func (r *rig) setRoot(key, secret string) {
+	r.t.Helper()
+	r.Must(engines.Update, "config/root", r.rootConfig(key, secret))
+}
+
+// elsewhere makes another account, with a user admin who may do everything.
+func (r *rig) elsewhere() *awstest.Account {
+	other := r.aws.In("210987654321")
+	other.AddUser("admin")
+	other.Allow("admin")
+	return other
 }
 
 // hurry keeps clients from waiting between attempts.

@@ -329,20 +329,15 @@ func TestRevocationThatFailsSaysWhy(t *testing.T) {
 func TestUserOfAnotherAccountIsNotTakenForGone(t *testing.T) {
 	r := newRig(t, nil).withUserRole()
 	_, resp := r.issue("creds/dev", nil)
-	other := r.aws.In("210987654321")
-	other.AddUser("admin")
-	other.Allow("admin")
+	other := r.elsewhere()
 	key := other.AddKey("admin")
 	was, secret := r.aws.Root()
-	root := func(key, secret string) {
-		r.Must(engines.Update, "config/root", fields{"access_key": key, "secret_key": secret, "iam_endpoint": r.aws.URL, "sts_endpoint": r.aws.URL, "max_retries": 0})
-	}
-	root(key.ID, key.Secret)
+	r.setRoot(key.ID, key.Secret)
 	err := r.revoke(r.lease(resp, time.Hour))
 	if e, ok := err.(*engines.Error); !ok || e.Kind != engines.KindInvalid || !strings.Contains(e.Detail, "210987654321") {
 		t.Errorf("%v", err)
 	}
-	root(was, secret)
+	r.setRoot(was, secret)
 	if err := r.revoke(r.lease(resp, time.Hour)); err != nil {
 		t.Error(err)
 	}
@@ -354,14 +349,9 @@ func TestUserOfAnotherAccountIsNotTakenForGone(t *testing.T) {
 func TestUserOfACrashIsUndoneInItsAccountOnly(t *testing.T) {
 	for _, taken := range []bool{false, true} {
 		r := newRig(t, nil).withUserRole()
-		other := r.aws.In("210987654321")
-		other.AddUser("admin")
-		other.Allow("admin")
+		other := r.elsewhere()
 		key := other.AddKey("admin")
 		was, secret := r.aws.Root()
-		root := func(key, secret string) {
-			r.Must(engines.Update, "config/root", fields{"access_key": key, "secret_key": secret, "iam_endpoint": r.aws.URL, "sts_endpoint": r.aws.URL, "max_retries": 0})
-		}
 		ctx, crash := context.WithCancel(t.Context())
 		r.aws.Fail(func(c awstest.Call) awstest.Fault {
 			if c.Action != "CreateUser" {
@@ -378,7 +368,7 @@ func TestUserOfACrashIsUndoneInItsAccountOnly(t *testing.T) {
 			other.AddUser(name)
 		}
 		next := r.peer()
-		root(key.ID, key.Secret)
+		r.setRoot(key.ID, key.Secret)
 		next.later(settleTime)
 		next.work()
 		if notes := next.notes(); len(notes) != 1 || !strings.Contains(notes[0].LastError, "210987654321") {
@@ -387,7 +377,7 @@ func TestUserOfACrashIsUndoneInItsAccountOnly(t *testing.T) {
 		if _, there := other.User(name); there != taken {
 			t.Errorf("taken %v: the other account's user is there: %v", taken, there)
 		}
-		root(was, secret)
+		r.setRoot(was, secret)
 		next.later(maxBack)
 		next.work()
 		next.nothingLeft("with the former root credentials")

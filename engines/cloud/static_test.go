@@ -305,21 +305,16 @@ func TestStaticRole_KeyInAnotherAccountIsNotTakenForGone(t *testing.T) {
 	r := newRig(t, nil)
 	r.aws.AddUser("app")
 	r.Must(engines.Update, "static-roles/app", dailyApp)
-	other := r.aws.In("210987654321")
-	other.AddUser("admin")
-	other.Allow("admin")
+	other := r.elsewhere()
 	for _, taken := range []bool{false, true} {
 		if taken {
 			other.AddUser("app")
 		}
 		key := other.AddKey("admin")
 		was, secret := r.aws.Root()
-		root := func(key, secret string) {
-			r.Must(engines.Update, "config/root", fields{"access_key": key, "secret_key": secret, "iam_endpoint": r.aws.URL, "sts_endpoint": r.aws.URL, "max_retries": 0})
-		}
-		root(key.ID, key.Secret)
+		r.setRoot(key.ID, key.Secret)
 		wantWarning(t, r.Must(engines.Delete, "static-roles/app", nil), "210987654321")
-		root(was, secret)
+		r.setRoot(was, secret)
 		r.Must(engines.Update, "static-roles/app", dailyApp) // which removes what is left first
 		if n := len(r.aws.Keys("app")); n != 1 {
 			t.Errorf("the name is taken elsewhere: %v: the user has %d keys", taken, n)
