@@ -208,7 +208,7 @@ type link struct {
 	Format int    `json:"format"`
 	Secret string `json:"secret"`
 	outcome
-	// Version and VersionAt are of the secret that was synced last, whatever came of it; 0: none was live.
+	// Version and VersionAt are of the secret that was tried last, whatever came of it; 0: none was live. What is there is in Items.
 	Version   int       `json:"version"`
 	VersionAt time.Time `json:"version_at,omitzero"`
 	// Live says that the version was live then: deleting it, or bringing it back, does not make another one.
@@ -250,6 +250,8 @@ type item struct {
 	ID      string `json:"id,omitempty"`      // destination.Held of our last write
 	Version string `json:"version,omitempty"` // likewise
 	Print   []byte `json:"print,omitempty"`   // of the value of our last write
+	// Source is the version of the secret that has this value, the newest one that was seen; 0: nothing of it is known to be there.
+	Source int `json:"source,omitempty"`
 	// Tags are the keys of the custom tags that our writes may have set, and Tagged stands for those of the last one with their
 	// values.
 	Tags   []string `json:"tags,omitempty"`

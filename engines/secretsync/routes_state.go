@@ -215,7 +215,7 @@ type entryData map[string]any
 
 // of adds what there is of a name.
 func (e entryData) of(it *item) {
-	e["external_name"], e["external_version"] = it.Name, it.Version
+	e["external_name"], e["external_version"], e["version"] = it.Name, it.Version, it.Source
 	if it.Drift != "" {
 		e["drift"] = it.Drift
 	}
@@ -224,7 +224,10 @@ func (e entryData) of(it *item) {
 func entry(a *associationRecord, m *engines.Mounted, l *link, o outcome) entryData {
 	e := entryData{
 		"accessor": a.Accessor, "mount": mountPath(a, m), "secret_name": l.Secret, "sub_key": "", "sync_status": o.Status, "updated_at": l.UpdatedAt,
-		"version": l.Version, "attempts": l.Attempts,
+		"version": 0, "attempts": l.Attempts,
+	}
+	if l.Status == Synced { // otherwise it is what was tried, and not what is there
+		e["version"] = l.Version
 	}
 	if o.Cause != "" {
 		e["cause"], e["code"] = o.Cause, o.Code

@@ -31,6 +31,10 @@ func (s *Service) noted(ctx context.Context, t *target) (time.Time, error) {
 		return t.ends(), nil
 	}
 	t.see(&l)
+	l.Items = slices.Clone(l.Items)
+	for i := range l.Items {
+		l.Items[i].Source = t.secret.Version
+	}
 	l.NextRetry = time.Time{}
 	_, err := storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
 		if err := t.stillThere(ctx, tx); err != nil {
@@ -96,6 +100,9 @@ func (s *Service) settled(ctx context.Context, t *target, steps []step) (time.Ti
 			did[past[st.Do]]++
 		case st.Status == Conflict && st.before.Status != Conflict:
 			s.counts.conflicts.Add(1)
+		}
+		if st.wanted != nil && st.Status == Synced {
+			st.Source = t.secret.Version
 		}
 		if st.wanted != nil && st.Status != Synced && !st.taken() {
 			delete(r.adopted, fold(t.kind.Rules, st.Name))

@@ -184,7 +184,7 @@ func (st *step) needsClaim() bool {
 func (st *step) intend() {
 	if st.Ours && !st.known && st.found.State != destination.Absent {
 		if st.Print != nil && (st.ID != st.found.ID || st.Version != st.found.Version) {
-			st.Print = nil // who knows what is there
+			st.Print, st.Source = nil, 0 // who knows what is there
 		}
 		st.Owned, st.ID, st.Version = true, st.found.ID, st.found.Version
 	}
