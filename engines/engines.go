@@ -195,11 +195,17 @@ type Caller struct {
 	// Identity returns what a template such as "identity.entity.name" stands for with this caller, and whether it stands for
 	// anything. The names are those of policies. nil for somebody without an entity.
 	Identity func(name string) (value string, ok bool)
+	// Mounts reports whether a mount is there for the caller, by UUID; nil: all are. Somebody who comes through another cluster
+	// sees what that cluster has. See Sees.
+	Mounts func(uuid string) bool
 	// TokenKey identifies the token without being it: the keyed hash it is stored under. Never shown.
 	TokenKey string
 	// Token is the presented token itself, for the token paths that answer it (lookup-self). Sensitive.
 	Token Sensitive
 }
+
+// Sees reports whether a mount is there for the caller, whatever they may do with it.
+func (c *Caller) Sees(uuid string) bool { return c.Mounts == nil || c.Mounts(uuid) }
 
 // Access answers what a caller may do. Paths are relative to the namespace of the request, without leading slash.
 type Access interface {

@@ -134,8 +134,8 @@ func (s *Server) admitRemote(ctx context.Context, c *call, scope map[string]bool
 	if c.route == nil {
 		return c.miss
 	}
-	const own = engines.ClusterLocal | engines.AnyNode | engines.WorksSealed | engines.RawBody | engines.Sudo | engines.RootNamespace
-	if c.route.Flags&own != 0 || c.mount.Type == "cubbyhole" || c.mount.Type == "token" && !c.has(engines.Primary) && !sharedTokenPath(c) {
+	const own = engines.ClusterLocal | engines.AnyNode | engines.WorksSealed | engines.RawBody | engines.Sudo
+	if c.route.Flags&own != 0 || c.has(engines.RootNamespace) && !c.has(engines.Primary) || c.mount.Type == "cubbyhole" || c.mount.Type == "token" && !c.has(engines.Primary) && !sharedTokenPath(c) {
 		return engines.Denied(errors.New("not for secondaries: it has to be sent to this cluster"))
 	}
 	if c.mount.Builtin() && !writes(c.Op) && !c.has(engines.Primary) {
@@ -172,6 +172,10 @@ func (s *Server) admitRemote(ctx context.Context, c *call, scope map[string]bool
 		Accessor: entry.Accessor, DisplayName: entry.DisplayName, EntityID: entry.EntityID,
 		Policies: policiesIn(entry, who), TokenPolicies: entry.Policies, Root: acl.Root(), NamespaceID: entry.Namespace,
 		Access: scopedAccess{c.acl, func(path string) bool { return s.pathInScope(ctx, c.ns.ID, path, scope) }},
+		Mounts: func(uuid string) bool { return scope["mount/"+uuid] },
+	}
+	if who != nil {
+		c.inner.Caller.Identity = func(name string) (string, bool) { return who.FillIn(entry.Namespace, name) }
 	}
 	if c.has(engines.AnyToken) {
 		return nil

@@ -24,9 +24,24 @@ type syncing struct {
 	refuse  error    // what MountGone answers
 }
 
+type seenIn struct {
+	Mounts engines.StringList `json:"mounts" help:"UUIDs of mounts."`
+}
+
 func (s *syncing) Routes(r *engines.Router) {
 	engines.On(r, engines.Update, "sync/who", "Answer who asks.", 0, func(_ context.Context, req *engines.Request, _ *struct{}) (*engines.Response, error) {
 		return &engines.Response{Data: engines.PrincipalOf(req.Caller)}, nil
+	})
+	const flags = engines.Primary | engines.Active
+	engines.On(r, engines.Read, "sync/config", "Answer whom the caller sees as what.", flags|engines.RootNamespace, func(_ context.Context, req *engines.Request, in *seenIn) (*engines.Response, error) {
+		out := map[string]any{}
+		for _, name := range in.Mounts {
+			out[name] = req.Caller.Sees(name)
+		}
+		if req.Caller.Identity != nil {
+			out["name"], _ = req.Caller.Identity("identity.entity.name")
+		}
+		return &engines.Response{Data: out}, nil
 	})
 }
 
@@ -221,4 +236,48 @@ func TestSyncIsOnTheTrail(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("stopped"))
 	_ = in.sync.Record(ctx, event) // it does not hang
+}
+
+// TestSyncThroughASecondary: the configuration is read by whom the primary's policies let, and who reads it sees what the secondary has.
+func TestSyncThroughASecondary(t *testing.T) {
+	primary, secondary, w := follow(t)
+	ctx := t.Context()
+	primary.must(primary.root, engines.Update, "sys/mounts/hidden", `{"type":"kv-v2"}`)
+	primary.must(primary.root, engines.Update, "sys/namespaces/team", "")
+	primary.must(primary.root, engines.Update, "sys/policies/acl/reader", `{"policy":"path \"sys/sync/config\" { capabilities = [\"read\"] }\npath \"team/sys/sync/config\" { capabilities = [\"read\"] }"}`)
+	primary.must(primary.root, engines.Update, "sys/replication/performance/primary/paths-filter/b", `{"mode":"deny","paths":["hidden/"]}`)
+	primary.must(primary.root, engines.Update, "sys/auth/userpass", `{"type":"userpass"}`)
+	primary.must(primary.root, engines.Update, "auth/userpass/users/ann", `{"password":"correct horse","token_policies":"reader"}`)
+	if err := w.copy(ctx); err != nil {
+		t.Fatal(err)
+	}
+	var ids [2]string
+	for i, path := range []string{"hidden", "secret"} {
+		m, err := primary.sync.MountAt(ctx, "root", path)
+		if err != nil || m == nil {
+			t.Fatal(path, err)
+		}
+		ids[i] = m.UUID
+	}
+	const path = "sys/sync/config"
+	body := `{"mounts":"` + ids[0] + "," + ids[1] + `"}`
+	ann := secondary.must("", engines.Update, "auth/userpass/login/ann", `{"password":"correct horse"}`).Auth
+	got := data(t, secondary.must(ann.ClientToken, engines.Read, path, body))
+	if got[ids[0]] != false || got[ids[1]] != true {
+		t.Errorf("the mounts that it sees are %v, want secret/ alone", got)
+	}
+	if name, _ := got["name"].(string); !strings.HasPrefix(name, "entity") {
+		t.Errorf("who asks is %q, want the name of an entity", name)
+	}
+	if got := data(t, primary.must(primary.root, engines.Read, path, body)); got[ids[0]] != true || got[ids[1]] != true {
+		t.Errorf("the mounts that the primary's root sees are %v, want both", got)
+	}
+	if _, err := secondary.doIn("team", ann.ClientToken, engines.Read, path, "", nil); kind(err) != engines.KindNotFound {
+		t.Errorf("in a namespace: %v, want that it is not there", err)
+	}
+	for who, token := range map[string]string{"somebody": secondary.token("default"), "its root": secondary.root} {
+		if _, err := secondary.do(token, engines.Read, path, body); kind(err) != engines.KindDenied {
+			t.Errorf("%s: %v, want denied", who, err)
+		}
+	}
 }

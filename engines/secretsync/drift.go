@@ -32,16 +32,16 @@ func (s *Service) driftNow(ctx context.Context, req *engines.Request, in *ofIn) 
 	if err != nil {
 		return nil, err
 	}
-	found, n, err := s.scanDrift(ctx, d)
+	found, n, err := s.scanDrift(ctx, d, req.Caller.Sees)
 	if err != nil {
 		return nil, invalid(err)
 	}
 	return &engines.Response{Data: map[string]any{"drifted": found, "names": n}}, nil
 }
 
-// scanDrift compares the list of a destination with what we own there. n is how many names that is. Reading no value, it costs
-// a page of the list for every hundred names or so, whatever they hold.
-func (s *Service) scanDrift(ctx context.Context, d *destinationRecord) (found []drifted, n int, err error) {
+// scanDrift compares the list of a destination with what we own there, of the mounts that of chooses. n is how many names that is.
+// Reading no value, it costs a page of the list for every hundred names or so, whatever they hold.
+func (s *Service) scanDrift(ctx context.Context, d *destinationRecord, of func(mount string) bool) (found []drifted, n int, err error) {
 	found = []drifted{}
 	t := &target{dest: *d, kind: s.types[d.Type]}
 	if t.version, err = getDestination(ctx, s.host.Store(), d.key(), new(destinationRecord)); err != nil {
@@ -66,7 +66,7 @@ func (s *Service) scanDrift(ctx context.Context, d *destinationRecord) (found []
 	var all []changed
 	var failed error
 	err = s.eachLink(ctx, d, func(a *associationRecord, l *link) {
-		if a.Drift == driftIgnore || a.ending() || failed != nil {
+		if a.Drift == driftIgnore || !of(a.MountUUID) || a.ending() || failed != nil {
 			return
 		}
 		differs := false
@@ -168,7 +168,7 @@ func (s *Service) watchDrift(ctx context.Context) {
 			}
 			within, cancel := context.WithTimeout(ctx, longestScan)
 			defer cancel()
-			found, n, err := s.scanDrift(within, d)
+			found, n, err := s.scanDrift(within, d, func(string) bool { return true })
 			switch {
 			case err != nil:
 				s.log.Warn("a destination could not be scanned for drift", "destination", d.Type+"/"+d.Name, "err", failure(err).Cause)

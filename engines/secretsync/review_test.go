@@ -86,7 +86,7 @@ func TestWhatWasWrittenSinceTheListHasNotDrifted(t *testing.T) {
 				s.tie(0, "b", nil)
 			}}
 		})
-		found, n, err := s.svc.scanDrift(s.ctx(), s.dests[0])
+		found, n, err := s.svc.scanDrift(s.ctx(), s.dests[0], func(string) bool { return true })
 		if err != nil || len(found) != 0 || n != 2 {
 			t.Errorf("scanDrift = %+v, %d, %v, want nothing of 2", found, n, err)
 		}

@@ -70,7 +70,7 @@ func (s *Service) choose(ctx context.Context, req *engines.Request, in *secretIn
 	if err != nil {
 		return nil, err
 	}
-	c.mount, c.source, err = s.sourceAt(ctx, req.Mount.NamespaceID, in.Mount)
+	c.mount, c.source, err = s.sourceAt(ctx, req, in.Mount)
 	return c, err
 }
 
@@ -127,13 +127,13 @@ func checkSecretName(name string, selector bool) string {
 	return ""
 }
 
-// sourceAt returns the KV version 2 mount at a path of a namespace, or with an accessor.
-func (s *Service) sourceAt(ctx context.Context, ns, path string) (*engines.Mounted, engines.SecretSource, error) {
-	m, err := s.host.MountAt(ctx, ns, path)
+// sourceAt returns the KV version 2 mount at a path of the request's namespace, or with an accessor.
+func (s *Service) sourceAt(ctx context.Context, req *engines.Request, path string) (*engines.Mounted, engines.SecretSource, error) {
+	m, err := s.host.MountAt(ctx, req.Mount.NamespaceID, path)
 	if err != nil {
 		return nil, nil, err
 	}
-	if m == nil {
+	if m == nil || !req.Caller.Sees(m.UUID) {
 		return nil, nil, engines.Invalid(`field "mount": there is no such mount in this namespace of the primary cluster, which is the one that syncs`)
 	}
 	source, ok := m.Engine.(engines.SecretSource)
@@ -399,14 +399,15 @@ func prefixShown(a *associationRecord) string { return cmp.Or(a.Secret, "*") }
 // chooseAssociated finds the mount of an association that is to be removed. It may be gone, or another one may be at its path.
 func (s *Service) chooseAssociated(ctx context.Context, req *engines.Request, c *chosen, path string) error {
 	var err error
-	c.mount, c.source, err = s.sourceAt(ctx, req.Mount.NamespaceID, path)
+	c.mount, c.source, err = s.sourceAt(ctx, req, path)
 	var e *engines.Error
 	if !errors.As(err, &e) {
 		return err
 	}
-	c.mount = &engines.Mounted{Mount: engines.Mount{Path: strings.TrimSuffix(path, "/") + "/", Accessor: path}}
+	path = strings.TrimSuffix(path, "/")
+	c.mount = &engines.Mounted{Mount: engines.Mount{Path: path + "/", Accessor: path}}
 	return scan(ctx, s.host.Store(), area(c.dest.NS, "a/"+c.dest.ID+"/"), func(_ storage.Key, a *associationRecord) bool {
-		if a.Secret != c.secret || a.Selector != c.selector || a.MountPath != c.mount.Path && a.Accessor != path {
+		if !req.Caller.Sees(a.MountUUID) || a.Secret != c.secret || a.Selector != c.selector || a.MountPath != c.mount.Path && a.Accessor != path {
 			return true
 		}
 		c.mount.UUID, c.mount.Path, c.mount.Accessor = a.MountUUID, a.MountPath, a.Accessor

@@ -47,11 +47,7 @@ func (s *Service) planDestination(ctx context.Context, req *engines.Request, in 
 		}
 		return plannedAnswer(all), nil
 	}
-	var associations []*associationRecord
-	err = scan(ctx, s.host.Store(), area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *associationRecord) bool {
-		associations = append(associations, a)
-		return true
-	})
+	associations, err := s.associationsFor(ctx, req, d)
 	for _, a := range associations {
 		if err == nil {
 			all, err = s.planAssociation(ctx, d, a, all)

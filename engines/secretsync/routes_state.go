@@ -28,7 +28,22 @@ func (s *Service) readAssociations(ctx context.Context, req *engines.Request, in
 	if err != nil {
 		return nil, err
 	}
-	return s.answerAssociations(ctx, d, nil)
+	all, err := s.associationsFor(ctx, req, d)
+	if err != nil {
+		return nil, err
+	}
+	return s.answerAssociations(ctx, d, all...)
+}
+
+// associationsFor returns the associations of a destination that are there for who asks.
+func (s *Service) associationsFor(ctx context.Context, req *engines.Request, d *destinationRecord) (all []*associationRecord, err error) {
+	err = scan(ctx, s.host.Store(), area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *associationRecord) bool {
+		if req.Caller.Sees(a.MountUUID) {
+			all = append(all, a)
+		}
+		return true
+	})
+	return all, err
 }
 
 const disabledCause = "secret sync is disabled in sync/config"
@@ -58,19 +73,11 @@ func (r *report) answer() *engines.Response {
 	return &engines.Response{Data: map[string]any{"associated_secrets": r.entries, "store_name": r.d.Name, "store_type": r.d.Type}}
 }
 
-// answerAssociations answers one association, or with nil all of a destination.
-func (s *Service) answerAssociations(ctx context.Context, d *destinationRecord, only *associationRecord) (*engines.Response, error) {
+// answerAssociations answers associations of a destination.
+func (s *Service) answerAssociations(ctx context.Context, d *destinationRecord, all ...*associationRecord) (*engines.Response, error) {
 	r, err := s.newReport(ctx, d)
 	if err != nil {
 		return nil, err
-	}
-	all := []*associationRecord{only}
-	if only == nil {
-		all = nil
-		err = scan(ctx, s.host.Store(), area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *associationRecord) bool {
-			all = append(all, a)
-			return true
-		})
 	}
 	// What a secret has of its own hides what it has by a prefix.
 	slices.SortStableFunc(all, func(a, b *associationRecord) int { return bit(b.Selector) - bit(a.Selector) })
@@ -258,6 +265,9 @@ func (s *Service) listAssociations(ctx context.Context, req *engines.Request, _ 
 	links := 0
 	err := s.eachDestinationOf(ctx, req.Mount.NamespaceID, func(d *destinationRecord) error {
 		return s.eachLink(ctx, d, func(a *associationRecord, l *link) {
+			if !req.Caller.Sees(a.MountUUID) {
+				return
+			}
 			links++
 			path, ok := paths[a.MountUUID]
 			if !ok {
@@ -372,6 +382,6 @@ func (s *Service) secretAt(ctx context.Context, req *engines.Request, in *mountS
 		}
 		path, secret = path+"/"+segment, rest
 	}
-	m, _, err := s.sourceAt(ctx, req.Mount.NamespaceID, path)
+	m, _, err := s.sourceAt(ctx, req, path)
 	return m, secret, err
 }

@@ -290,6 +290,9 @@ func (s *Service) deleteDestination(ctx context.Context, req *engines.Request, i
 	if err != nil {
 		return nil, err
 	}
+	if err := s.allSeen(ctx, req, d); err != nil {
+		return nil, err
+	}
 	if in.Force {
 		return nil, s.forceDelete(ctx, d)
 	}
@@ -310,6 +313,19 @@ func (s *Service) deleteDestination(ctx context.Context, req *engines.Request, i
 	}
 	data, err := s.shown(ctx, d)
 	return &engines.Response{Data: data, Status: 202}, err
+}
+
+// allSeen refuses somebody for whom not all that a destination has is there: with it, the rest would go, too.
+func (s *Service) allSeen(ctx context.Context, req *engines.Request, d *destinationRecord) error {
+	hidden := false
+	err := scan(ctx, s.host.Store(), area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *associationRecord) bool {
+		hidden = !req.Caller.Sees(a.MountUUID)
+		return !hidden
+	})
+	if hidden {
+		return engines.Denied(errors.New("the destination has associations of mounts that the secondary does not have"))
+	}
+	return err
 }
 
 // deleteUnused deletes a destination that has no associations.

@@ -90,9 +90,14 @@ func TestReplicated(t *testing.T) {
 		us.secret("hidden", "x", "k", "hidden from it")
 		us.must("POST", "sys/replication/performance/primary/paths-filter/eu", object{"mode": "deny", "paths": []string{"hidden/"}})
 		for _, body := range []object{{"mount": "hidden", "secret_name": "x"}, {"mount": "hidden", "secret_prefix": "*"}, {"mount": us.accessor("hidden"), "secret_name": "x"}} {
-			eu.refused(403, "POST", d+"/associations/set", body, "permission denied")
-			eu.refused(403, "POST", d+"/plan", body, "permission denied")
+			eu.refused(400, "POST", d+"/associations/set", body, "no such mount")
+			eu.refused(400, "POST", d+"/plan", body, "no such mount")
 		}
+		us.associate(d, "hidden", "x")
+		equal(t, "what it sees", len(eu.entries(d)), len(us.entries(d))-1)
+		eu.must("POST", d+"/associations/remove", object{"mount": "hidden", "name": "x"})
+		eu.refused(403, "DELETE", d+"?purge=true", nil, "permission denied")
+		us.must("POST", d+"/associations/remove", object{"mount": "hidden", "name": "x"})
 		us.must("DELETE", "sys/replication/performance/primary/paths-filter/eu", nil)
 		secondary.AwaitStreaming()
 	})

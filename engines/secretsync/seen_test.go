@@ -1,0 +1,66 @@
+package secretsync_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/synctest"
+)
+
+// TestMountsThatAreNotThere: who comes through a cluster that does not have a mount learns nothing of its associations, and changes
+// nothing about them. It is all as if there were none.
+func TestMountsThatAreNotThere(t *testing.T) {
+	run(t, func(r *rig) {
+		hidden := r.w.Mount("root", "hidden/")
+		hidden.Put("x", "k", "v")
+		all := r.dest(synctest.Marked, "all", nil)
+		for _, body := range []map[string]any{
+			{"mount": "kv", "secret_name": "a"}, {"mount": "hidden", "secret_name": "x", "drift_policy": "repair"}, {"mount": "hidden", "secret_prefix": "*"},
+		} {
+			r.post(all+"/associations/set", body)
+		}
+		none := r.dest(synctest.Marked, "none", map[string]any{"site": "two"})
+		r.post(none+"/associations/set", map[string]any{"mount": "hidden", "secret_name": "x"})
+		site := r.places.Site(synctest.Marked, "one")
+		same(t, "at the place", len(site.Objects()), 2)
+
+		gone, somebody := hidden.Describe(), r.Caller
+		r.Caller.Mounts = func(uuid string) bool { return uuid != gone.UUID }
+		for _, path := range []string{all, none} {
+			r.Fails(engines.KindDenied, engines.Delete, path, nil)
+			r.Fails(engines.KindDenied, engines.Delete, path, map[string]any{"purge": true})
+			r.Fails(engines.KindDenied, engines.Delete, path, map[string]any{"force_delete": true})
+		}
+		for _, mount := range []string{"hidden", "hidden/", gone.Accessor} {
+			for _, what := range []string{"secret_name", "secret_prefix"} {
+				body := map[string]any{"mount": mount, what: "x"}
+				for _, path := range []string{"/plan", "/associations/set", "/associations/adopt", "/associations/retry", "/associations/pause", "/associations/resume", "/associations/history"} {
+					r.Fails(engines.KindInvalid, engines.Update, all+path, body)
+				}
+				got := r.post(all+"/associations/remove", body)
+				same(t, "removed", statuses(got["associated_secrets"]), map[string]string{"x": "UNSYNCED"})
+			}
+			r.Fails(engines.KindInvalid, engines.Read, "sync/associations/"+mount+"/x", nil)
+		}
+		same(t, "entries", statuses(r.entries(all)), map[string]string{"a": "SYNCED"})
+		same(t, "no entries", statuses(r.entries(none)), map[string]string{})
+		list := r.Data(r.Must(engines.List, "sync/associations", nil))
+		same(t, "totals", fmt.Sprint(list["total_associations"], " ", list["total_secrets"]), "1 1")
+		for name := range site.Objects() {
+			site.Delete(name) // which is drift
+		}
+		time.Sleep(time.Hour / 2)
+		told := fmt.Sprint(list, r.post(all+"/plan", nil), r.post(all+"/drift", nil), r.post(none+"/drift", nil), r.post(all+"/associations/retry", nil))
+		if strings.Contains(told, "hidden") || strings.Contains(told, "x") && strings.Contains(told, gone.Accessor) {
+			t.Errorf("it is told: %s", told)
+		}
+		same(t, "repaired by those who do not see it", len(site.Objects()), 0)
+
+		r.Caller = somebody
+		same(t, "left as it was", statuses(r.entries(none)), map[string]string{"x": "SYNCED"})
+		r.Must(engines.Delete, none, map[string]any{"purge": true})
+	})
+}
