@@ -71,8 +71,8 @@ var methods = map[string]struct {
 var (
 	secretID      = regexp.MustCompile(`^[A-Za-z0-9_-]{1,255}$`)
 	locationID    = regexp.MustCompile(`^[a-z]+-[a-z]+[0-9]+$`)
-	labelKey      = regexp.MustCompile(`^[\p{Ll}\p{Lo}][\p{Ll}\p{Lo}\p{N}_-]{0,62}$`)
-	labelValue    = regexp.MustCompile(`^[\p{Ll}\p{Lo}\p{N}_-]{0,63}$`)
+	labelKey      = regexp.MustCompile(`^[\p{Ll}\p{Lo}][\p{Ll}\p{Lo}\p{N}_-]*$`)
+	labelValue    = regexp.MustCompile(`^[\p{Ll}\p{Lo}\p{N}_-]*$`)
 	annotationKey = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
 )
 
@@ -80,6 +80,7 @@ const (
 	maxPayload     = 64 << 10
 	maxLabels      = 64
 	maxAnnotations = 16 << 10
+	maxLabel       = 63 // characters
 	maxUTF8        = 128
 )
 
@@ -99,11 +100,15 @@ func checkLabels(labels map[string]string) error {
 		return invalid("Too many labels.")
 	}
 	for key, value := range labels {
-		if !labelKey.MatchString(key) || len(key) > maxUTF8 || !labelValue.MatchString(value) || len(value) > maxUTF8 {
+		if !labelKey.MatchString(key) || tooLong(key) || !labelValue.MatchString(value) || tooLong(value) {
 			return invalid("Invalid label.")
 		}
 	}
 	return nil
+}
+
+func tooLong(label string) bool {
+	return utf8.RuneCountInString(label) > maxLabel || len(label) > maxUTF8
 }
 
 func checkAnnotations(annotations map[string]string) error {
