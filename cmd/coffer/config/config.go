@@ -3,6 +3,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -61,6 +62,7 @@ type Storage struct {
 	NonVoter          bool
 	HeartbeatTimeout  time.Duration
 	ElectionTimeout   time.Duration
+	Multiplier        int64 // of those two, where they are not set; 0: they are what package cluster has
 	TrailingLogs      int64
 	SnapshotThreshold int64
 	SnapshotInterval  time.Duration
@@ -199,13 +201,27 @@ func (c *Config) Complete() error {
 			add("retry_join: leader_api_addr must be a URL such as https://10.0.0.1:8200")
 		}
 	}
-	if h, e := c.Storage.HeartbeatTimeout, c.Storage.ElectionTimeout; h > 0 && e > 0 && e < h {
-		add("storage: election_timeout must not be shorter than heartbeat_timeout")
-	}
+	c.Storage.timeouts(add)
 	if c.DefaultLeaseTTL > 0 && c.MaxLeaseTTL > 0 && c.DefaultLeaseTTL > c.MaxLeaseTTL {
 		add("default_lease_ttl must not be longer than max_lease_ttl")
 	}
 	return errors.Join(problems...)
+}
+
+// oneTimeout is what both timeouts are when performance_multiplier is 1.
+const oneTimeout = 750 * time.Millisecond
+
+func (s *Storage) timeouts(add func(string, ...any)) {
+	if s.Multiplier > 10 {
+		add("storage: performance_multiplier must be a number from 1 to 10, or 0 for the default")
+	} else if s.Multiplier > 0 {
+		each := time.Duration(s.Multiplier) * oneTimeout
+		s.HeartbeatTimeout = cmp.Or(s.HeartbeatTimeout, each)
+		s.ElectionTimeout = cmp.Or(s.ElectionTimeout, max(each, s.HeartbeatTimeout))
+	}
+	if h, e := s.HeartbeatTimeout, s.ElectionTimeout; h > 0 && e > 0 && e < h {
+		add("storage: election_timeout must not be shorter than heartbeat_timeout")
+	}
 }
 
 // files reports what is wrong with the places of files, and with the collector's.

@@ -75,6 +75,31 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
+func TestTimeouts(t *testing.T) {
+	const second = time.Second
+	for text, want := range map[string][2]time.Duration{
+		``:                            {0, 0},
+		`performance_multiplier = 0`:  {0, 0},
+		`performance_multiplier = 1`:  {750 * time.Millisecond, 750 * time.Millisecond},
+		`performance_multiplier = 10`: {7500 * time.Millisecond, 7500 * time.Millisecond},
+		`performance_multiplier = 4`:  {3 * second, 3 * second},
+		`performance_multiplier = 4 heartbeat_timeout = "1s"`:                         {second, 3 * second},
+		`performance_multiplier = 4 heartbeat_timeout = "5s"`:                         {5 * second, 5 * second},
+		`performance_multiplier = 4 heartbeat_timeout = "1s" election_timeout = "2s"`: {second, 2 * second},
+	} {
+		c, err := load(t, `listener "tcp" { tls_disable = true } storage "raft" { path = "d" `+text+" }")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Complete(); err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		if got := [2]time.Duration{c.Storage.HeartbeatTimeout, c.Storage.ElectionTimeout}; got != want {
+			t.Errorf("%s: %v, want %v", text, got, want)
+		}
+	}
+}
+
 func TestProblemsNameTheKey(t *testing.T) {
 	for text, want := range map[string]string{
 		`colour = "red"`:                                            `unknown key "colour"`,
@@ -83,6 +108,7 @@ func TestProblemsNameTheKey(t *testing.T) {
 		`storage "consul" {}`:                                       `the only type is "raft"`,
 		`storage "raft" { path = 5 }`:                               `"path" must be a text`,
 		`storage "raft" { trailing_logs = "-1" }`:                   `"trailing_logs" must be a whole number`,
+		`storage "raft" { performance_multiplier = -1 }`:            `"performance_multiplier" must be a whole number`,
 		`ui = "perhaps"`:                                            `"ui" must be true or false`,
 		`max_lease_ttl = "soon"`:                                    `"max_lease_ttl" must be a duration`,
 		`listener "tcp" { max_request_size = "1 acre"}`:             `"max_request_size" must be a size`,
@@ -105,16 +131,18 @@ func TestProblemsNameTheKey(t *testing.T) {
 func TestIncomplete(t *testing.T) {
 	const two = `storage "raft" { path = "d" } listener "tcp" { address = "127.0.0.1:1" tls_disable = true } listener "tcp" `
 	for text, want := range map[string]string{
-		`storage "raft" { path = "d" }`:                                                                             "listener",
-		`listener "tcp" { address = "127.0.0.1:1" tls_disable = true }`:                                             "storage",
-		`listener "tcp" { address = "127.0.0.1:1" } storage "raft" { path = "d" }`:                                  "tls_cert_file",
-		`listener "tcp" { address = "0.0.0.0:1" tls_disable = true } storage "raft" { path = "d" }`:                 "api_addr is missing",
-		`listener "tcp" { tls_disable = true } storage "raft" { path = "d" } api_addr = "10.0.0.1"`:                 "must be a URL",
-		`listener "tcp" { tls_disable = true } storage "raft" { path = "d" } cluster_addr = "nowhere"`:              "host:port",
-		`listener "tcp" { tls_disable = true } storage "raft" { path = "d" } default_lease_ttl=9 max_lease_ttl=8`:   "default_lease_ttl",
-		two + `{ address = "127.0.0.1:2" tls_disable = true max_request_size = "1KiB" }`:                            "max_request_size",
-		two + `{ address = "127.0.0.1:2" tls_disable = true telemetry { unauthenticated_metrics_access = true } }`:  "unauthenticated_metrics_access",
-		two + `{ address = "127.0.0.1:2" tls_cert_file="c" tls_key_file="k" tls_require_and_verify_client_cert=1 }`: "tls_client_ca_file",
+		`storage "raft" { path = "d" }`:                                                                                      "listener",
+		`listener "tcp" { address = "127.0.0.1:1" tls_disable = true }`:                                                      "storage",
+		`listener "tcp" { address = "127.0.0.1:1" } storage "raft" { path = "d" }`:                                           "tls_cert_file",
+		`listener "tcp" { address = "0.0.0.0:1" tls_disable = true } storage "raft" { path = "d" }`:                          "api_addr is missing",
+		`listener "tcp" { tls_disable = true } storage "raft" { path = "d" } api_addr = "10.0.0.1"`:                          "must be a URL",
+		`listener "tcp" { tls_disable = true } storage "raft" { path = "d" } cluster_addr = "nowhere"`:                       "host:port",
+		`listener "tcp" { tls_disable = true } storage "raft" { path = "d" } default_lease_ttl=9 max_lease_ttl=8`:            "default_lease_ttl",
+		`listener "tcp" { tls_disable = true } storage "raft" { path = "d" performance_multiplier = 11 }`:                    "from 1 to 10",
+		`listener "tcp" { tls_disable = true } storage "raft" { path = "d" performance_multiplier=4 election_timeout="1s" }`: "shorter than heartbeat_timeout",
+		two + `{ address = "127.0.0.1:2" tls_disable = true max_request_size = "1KiB" }`:                                     "max_request_size",
+		two + `{ address = "127.0.0.1:2" tls_disable = true telemetry { unauthenticated_metrics_access = true } }`:           "unauthenticated_metrics_access",
+		two + `{ address = "127.0.0.1:2" tls_cert_file="c" tls_key_file="k" tls_require_and_verify_client_cert=1 }`:          "tls_client_ca_file",
 	} {
 		c, err := load(t, text)
 		if err != nil {

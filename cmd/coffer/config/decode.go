@@ -199,7 +199,7 @@ func (d *decoder) storage(c *Config) field {
 			"trailing_logs":           number(&s.TrailingLogs),
 			"snapshot_threshold":      number(&s.SnapshotThreshold),
 			"snapshot_interval":       duration(&s.SnapshotInterval),
-			"performance_multiplier":  number(new(int64)), // accepted for compatibility
+			"performance_multiplier":  number(&s.Multiplier),
 		})
 	}
 }
