@@ -21,8 +21,8 @@ bin/coffer-race:
 	go build $(RACE) -o bin/coffer-race ./cmd/coffer
 
 .PHONY: test
-test: lint bin/coffer-race ## every test, with the race detector, also in the servers that tests start
-	COFFER_SIM_SEEDS=$${COFFER_SIM_SEEDS:-500} COFFER_TEST_BINARY=$(CURDIR)/bin/coffer-race GORACE=$${GORACE:-atexit_sleep_ms=0} \
+test: lint bin/coffer-race build ## every test, with the race detector, also in the servers that tests start
+	COFFER_SIM_SEEDS=$${COFFER_SIM_SEEDS:-500} COFFER_TEST_BINARY=$(CURDIR)/bin/coffer-race COFFER_TEST_CLIENT=$(CURDIR)/bin/coffer GORACE=$${GORACE:-atexit_sleep_ms=0} \
 		go test $(RACE) -vet=off -shuffle=on -timeout=10m -json $(LONGEST) ./... | $(TALLY)
 
 .PHONY: simulate

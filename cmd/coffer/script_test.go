@@ -3,7 +3,9 @@ package main
 import (
 	"bufio"
 	"io"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -37,7 +39,22 @@ func setupScript(env *testscript.Env) error {
 	env.Setenv("HOME", env.WorkDir)
 	// Under -race each process would wait a second before it exits, for races which are still going on.
 	env.Setenv("GORACE", "atexit_sleep_ms=0")
-	return nil
+	return useClient(env)
+}
+
+// useClient makes the program in COFFER_TEST_CLIENT, if there is one, the coffer of the script's commands. They are hundreds of
+// processes, and without the race detector each takes a fraction of the time. Servers stay what the test was built as.
+func useClient(env *testscript.Env) error {
+	program := os.Getenv("COFFER_TEST_CLIENT")
+	if program == "" {
+		return nil
+	}
+	dir := filepath.Join(env.WorkDir, ".tmp", "bin") // .tmp is the script's TMPDIR
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	env.Setenv("PATH", dir+string(filepath.ListSeparator)+env.Getenv("PATH"))
+	return os.Symlink(program, filepath.Join(dir, "coffer"))
 }
 
 // stopTime is how long a server may take to end when asked to, before it is killed.
