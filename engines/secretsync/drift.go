@@ -168,7 +168,12 @@ func (s *Service) watchDrift(ctx context.Context) {
 			}
 			within, cancel := context.WithTimeout(ctx, longestScan)
 			defer cancel()
-			found, n, err := s.scanDrift(within, d, func(string) bool { return true })
+			var found []drifted
+			var n int
+			err = s.guarded("scanning for drift", func() (err error) {
+				found, n, err = s.scanDrift(within, d, func(string) bool { return true })
+				return err
+			})
 			switch {
 			case err != nil:
 				s.log.Warn("a destination could not be scanned for drift", "destination", d.Type+"/"+d.Name, "err", failure(err).Cause)

@@ -110,7 +110,7 @@ func (s *Service) Run(ctx context.Context) {
 	again := time.NewTicker(rescan)
 	defer again.Stop()
 	for {
-		if err := s.heed(ctx); err != nil && ctx.Err() == nil {
+		if err := s.guarded("looking for what is due", func() error { return s.heed(ctx) }); err != nil && ctx.Err() == nil {
 			s.log.Warn("secret sync cannot see what is due", "err", err)
 			s.inbox.all() // and try again
 			if !wait(ctx, time.Second) {

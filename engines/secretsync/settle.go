@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -75,6 +76,30 @@ func (s *Service) stopped(ctx context.Context, t *target, why error) (time.Time,
 		r.items[i].outcome = r.outcome
 	}
 	return s.store(ctx, t, r)
+}
+
+// errPanic is what guarded makes of a panic.
+var errPanic = errors.New("a bug was met, which the log tells of")
+
+// guarded calls do. A bug of ours, of a destination or of a vendor's library ends that, and not the server. What was panicked with may
+// hold a value: only its type is logged.
+func (s *Service) guarded(what string, do func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.log.Error("secret sync panicked", "while", what, "panic", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
+			err = errPanic
+		}
+	}()
+	return do()
+}
+
+// broken stores that syncing a link has met a bug. What was begun is noted, and looked at when it is tried again.
+func (s *Service) broken(ctx context.Context, key jobKey) (time.Time, error) {
+	t, err := s.load(ctx, key)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return s.stopped(ctx, t, &destination.Error{Class: destination.Internal, Code: "panic", Text: "the server has a bug that was met here; its log says more", Err: errPanic})
 }
 
 // settled stores what came of the steps, and gives back names that are not needed any more.

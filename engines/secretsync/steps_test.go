@@ -8,6 +8,7 @@ import (
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 	"github.com/coffer-project/coffer/engines/secretsync/synctest"
+	"github.com/coffer-project/coffer/storage"
 )
 
 // versions returns the versions that clients are told of, by the entries' names without the accessor, and holds them to a status.
@@ -72,5 +73,67 @@ func TestAFailedSecretHasTheVersionThatIsThere(t *testing.T) {
 			t.Errorf("version %v during an outage, want the 4 that is there", got)
 		}
 		s.places.SetFault(nil)
+	})
+}
+
+// TestABugEndsNothingElse: a panic in a destination, or a vendor's library, is a status of the secret that met it.
+func TestABugEndsNothingElse(t *testing.T) {
+	inSim(t, func(s *sim) {
+		kv, kind := s.mounts[0], synctest.Panic
+		s.places.SetFault(func(c synctest.Call) synctest.Fault {
+			if strings.HasSuffix(strings.ToLower(c.Name), "bad") || c.Op == "list" {
+				return synctest.Fault{Kind: kind}
+			}
+			return synctest.Fault{}
+		})
+		kv.Put("bad", "k", s.value())
+		kv.Put("good", "k", s.value())
+		marked, plain, good := s.tie(0, "bad", nil), s.tie(2, "bad", nil), s.tie(0, "good", nil)
+		s.status(good, "good", Synced)
+		for _, a := range []*associationRecord{marked, plain} {
+			s.status(a, "bad", InternalError)
+			if l := s.link(a, "bad"); l.Attempts == 0 || l.NextRetry.IsZero() || l.Cause == "" {
+				t.Errorf("%+v is not told, or not tried again", l)
+			}
+		}
+		s.pass(2 * driftInterval)
+		log := s.logs.b.String()
+		if !strings.Contains(log, "scanning for drift") || !strings.Contains(log, "syncing a secret") || !strings.Contains(log, "places.go") {
+			t.Error("the log must tell where, with the stack")
+		}
+		if strings.Contains(log, "a bug: ") {
+			t.Error("what was panicked with is logged")
+		}
+		before := len(s.places.Calls())
+		s.pass(time.Hour)
+		if n := len(s.places.Calls()) - before; n > 60 {
+			t.Errorf("%d calls in an hour at a bug", n)
+		}
+		kind = synctest.None
+		s.pass(10 * time.Minute)
+		s.status(marked, "bad", Synced)
+		s.status(plain, "bad", Synced)
+		s.checkLeaks()
+	})
+}
+
+// TestABugThatHidesItsStatusIsMetAgain: where not even the status can be stored, it is tried again.
+func TestABugThatHidesItsStatusIsMetAgain(t *testing.T) {
+	inSim(t, func(s *sim) {
+		s.mounts[0].Put("a", "k", "1")
+		bugs := 4
+		s.w.OnCommit(func(b storage.Batch) error {
+			if _, kind, _ := splitKey(b.Puts[0].Key); kind == "l" && len(s.places.Calls()) > 0 && bugs > 0 {
+				bugs--
+				panic("a bug")
+			}
+			return nil
+		})
+		a := s.tie(0, "a", nil)
+		s.pass(5 * time.Minute)
+		s.status(a, "a", Synced)
+		if bugs > 0 {
+			t.Error("no bug was met")
+		}
 	})
 }

@@ -193,7 +193,11 @@ func (s *Service) syncJob(ctx context.Context, key jobKey, refresh bool) {
 	if !s.host.Owner() {
 		return // when it is ours again everything is looked through
 	}
-	at, err := s.syncLink(ctx, key, refresh)
+	var at time.Time
+	err := s.guarded("syncing a secret", func() (err error) { at, err = s.syncLink(ctx, key, refresh); return err })
+	if errors.Is(err, errPanic) {
+		err = s.guarded("noting that", func() (err error) { at, err = s.broken(ctx, key); return err })
+	}
 	switch {
 	case errors.Is(err, errNothing) || ctx.Err() != nil:
 	case errors.Is(err, storage.ErrTooLarge): // a name so long that nothing can be noted of it

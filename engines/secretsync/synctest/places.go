@@ -62,6 +62,7 @@ const (
 	DropBefore      // nothing was done, and the caller cannot know
 	DropAfter       // it was done, and the caller does not learn it
 	Stale           // a read tells what was so a while ago
+	Panic           // a bug, met after it was done
 )
 
 // Fault says how a call fails.
@@ -398,6 +399,9 @@ func (d *dest) call(ctx context.Context, op, name string, do func(s *Site, age t
 	if f.After != nil {
 		f.After()
 	}
+	if f.Kind == Panic {
+		panic("a bug: " + c.Name)
+	}
 	if f.Kind == DropAfter {
 		return failed(destination.External, destination.Unreachable, true)
 	}
@@ -552,7 +556,7 @@ func Random(seed uint64, probability float64) func(Call) Fault {
 		if rng.Float64() >= probability {
 			return f
 		}
-		switch k := 1 + Kind(rng.IntN(int(Stale))); {
+		switch k := 1 + Kind(rng.IntN(int(Panic))); {
 		case k == Throttle:
 			f.Kind, f.RetryAfter = k, time.Duration(rng.IntN(20))*time.Second
 		case k == Stale && c.Type == Marked && c.Op == "read":
