@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -11,6 +12,7 @@ import (
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/audit"
 	"github.com/coffer-project/coffer/server/mount"
+	"github.com/coffer-project/coffer/server/namespace"
 	"github.com/coffer-project/coffer/server/token"
 	"github.com/coffer-project/coffer/storage"
 )
@@ -59,6 +61,7 @@ func mountedOf(m *mount.Mounted) *engines.Mounted {
 
 func (h host) Namespaces(ctx context.Context) ([]string, error) {
 	all, err := h.s.namespaces.Everything(ctx)
+	slices.SortFunc(all, func(a, b *namespace.Namespace) int { return strings.Compare(a.Path, b.Path) })
 	ids := make([]string, len(all))
 	for i, n := range all {
 		ids[i] = n.ID
