@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v3"
@@ -34,13 +35,29 @@ func (p place) String() string { return p.kind + "/" + p.name }
 // api returns an API path of the destination; what is "" or begins with a slash.
 func (p place) api(what string) string { return syncPath + "destinations/" + p.String() + what }
 
-// place reads the first argument.
+// place reads the first argument. A format that there is not is told here: before anything is changed.
 func (c *call) place() (place, error) {
+	if err := c.checkFormat(); err != nil {
+		return place{}, err
+	}
 	kind, name, ok := strings.Cut(c.path(0), "/")
 	if !ok || kind == "" || name == "" || strings.Contains(name, "/") {
 		return place{}, usagef("a destination is TYPE/NAME, such as cloud1-sm/prod; coffer sync destinations list shows them")
 	}
 	return place{kind, name}, nil
+}
+
+// postTo sends a request about a destination.
+func (c *call) postTo(ctx context.Context, p place, what string, body map[string]any) (*answer, error) {
+	a, err := c.send(ctx, request{method: http.MethodPost, path: p.api(what), body: body})
+	if nothingThere(err) {
+		return nil, noDestination(p)
+	}
+	return a, err
+}
+
+func noDestination(p place) error {
+	return serverErrorf("there is no destination %s; coffer sync destinations list shows them", printable(p.String()))
 }
 
 func syncMountFlag() cli.Flag {
@@ -118,7 +135,7 @@ func syncRuleFlags() []cli.Flag {
 }
 
 // addRules puts the terms of an association into a request.
-func (c *call) addRules(body map[string]any) {
+func (c *call) addRules(body map[string]any) error {
 	for flag, field := range map[string]string{
 		"granularity": "granularity", "template": "secret_name_template", "value-format": "format", "deletion-policy": "deletion_policy", "drift-policy": "drift_policy",
 	} {
@@ -127,10 +144,15 @@ func (c *call) addRules(body map[string]any) {
 		}
 	}
 	for _, flag := range []string{"include", "exclude"} {
-		if keys := c.StringSlice(flag); len(keys) > 0 {
+		keys := c.StringSlice(flag)
+		if slices.Contains(keys, "") { // a variable that is not set, for instance: it would choose all keys
+			return usagef("-%s takes the name of a key, in which * is any text", flag)
+		}
+		if len(keys) > 0 {
 			body[flag] = keys
 		}
 	}
+	return nil
 }
 
 func syncAssociateCommand() *cli.Command {
@@ -157,8 +179,10 @@ Examples:
 		if len(body) == 0 {
 			return usagef("name the secret, or -mount and -prefix for all of a mount")
 		}
-		c.addRules(body)
-		a, err := c.send(ctx, request{method: http.MethodPost, path: p.api("/associations/set"), body: body})
+		if err := c.addRules(body); err != nil {
+			return err
+		}
+		a, err := c.postTo(ctx, p, "/associations/set", body)
 		if err != nil {
 			return err
 		}
@@ -210,7 +234,7 @@ Examples:
 		if c.Bool("retain") {
 			body["retain"] = true
 		}
-		a, err := c.send(ctx, request{method: http.MethodPost, path: p.api("/associations/remove"), body: body})
+		a, err := c.postTo(ctx, p, "/associations/remove", body)
 		if err != nil {
 			return err
 		}
@@ -244,7 +268,7 @@ Examples:
 		if names := c.Args().Slice()[2:]; len(names) > 0 {
 			body["external_names"] = names
 		}
-		a, err := c.send(ctx, request{method: http.MethodPost, path: p.api("/associations/adopt"), body: body})
+		a, err := c.postTo(ctx, p, "/associations/adopt", body)
 		if err != nil {
 			return err
 		}
@@ -267,7 +291,7 @@ Examples:
 		if err != nil {
 			return err
 		}
-		a, err := c.send(ctx, request{method: http.MethodPost, path: p.api("/associations/retry"), body: body})
+		a, err := c.postTo(ctx, p, "/associations/retry", body)
 		if err != nil {
 			return err
 		}
@@ -277,6 +301,10 @@ Examples:
 		}
 		if c.format() != formatTable {
 			return c.printAnswer(a)
+		}
+		if text(queued) == "0" {
+			c.sayf("Nothing has failed there, so there is nothing to be tried again.")
+			return nil
 		}
 		c.sayf("Success! %s queued; coffer sync status -watch %s shows how far they are.", text(queued), p)
 		return nil
@@ -311,11 +339,11 @@ Examples:
 		if err != nil {
 			return err
 		}
-		path, what := p.api("/"+s.name), p.String()
+		path, what := "/"+s.name, p.String()
 		if len(body) > 0 {
-			path, what = p.api("/associations/"+s.name), named(body)+" to "+p.String()
+			path, what = "/associations/"+s.name, named(body)+" to "+p.String()
 		}
-		a, err := c.send(ctx, request{method: http.MethodPost, path: path, body: body})
+		a, err := c.postTo(ctx, p, path, body)
 		if err != nil {
 			return err
 		}
@@ -343,10 +371,7 @@ Examples:
 		if err != nil {
 			return err
 		}
-		a, err := c.send(ctx, request{method: http.MethodPost, path: p.api("/associations/history"), body: body})
-		if nothingThere(err) {
-			return serverErrorf("%s is not associated with %s", named(body), p)
-		}
+		a, err := c.postTo(ctx, p, "/associations/history", body)
 		if err != nil || c.format() != formatTable {
 			return c.printOr(a, err)
 		}

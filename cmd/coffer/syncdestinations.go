@@ -91,7 +91,7 @@ Examples:
 		}
 		a, err := c.get(ctx, p.api(""))
 		if nothingThere(err) {
-			return serverErrorf("there is no destination %s", p)
+			return noDestination(p)
 		}
 		return c.printDestination(a, err)
 	})
@@ -121,8 +121,11 @@ func (c *call) printDestination(a *answer, err error) error {
 func syncWriteCommand() *cli.Command {
 	return command(spec{
 		name: "write", args: "DESTINATION [DATA …]", min: 1, max: -1, usage: "make or change a destination",
-		help: `Makes a destination, or changes the fields that are given. ` + writeHelp + ` Credentials belong into
-files or stdin, where other users of the machine do not see them; only this command reads them, the server never does.
+		help: `Makes a destination, or changes the fields that are given.
+
+` + writeHelp + `
+Credentials belong into files or stdin, where other users of the machine do not see them; only this command reads them, the server
+never does.
 
 -verify then tries out whether the destination can be reached and allows what is needed; the exit status is 2 if it does not.
 
@@ -222,10 +225,7 @@ Examples:
 }
 
 func (c *call) verifyDestination(ctx context.Context, p place) error {
-	a, err := c.send(ctx, request{method: http.MethodPost, path: p.api("/verify"), body: map[string]any{}})
-	if nothingThere(err) {
-		return serverErrorf("there is no destination %s", p)
-	}
+	a, err := c.postTo(ctx, p, "/verify", map[string]any{})
 	if err != nil {
 		return err
 	}
@@ -280,7 +280,7 @@ Examples:
 		if err != nil {
 			return err
 		}
-		a, err := c.send(ctx, request{method: http.MethodPost, path: p.api("/" + s.name), body: map[string]any{}})
+		a, err := c.postTo(ctx, p, "/"+s.name, map[string]any{})
 		if err != nil {
 			return err
 		}

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net/http"
 	"slices"
 	"strings"
 
@@ -32,8 +31,10 @@ Examples:
 		if err != nil {
 			return err
 		}
-		c.addRules(body)
-		a, err := c.send(ctx, request{method: http.MethodPost, path: p.api("/plan"), body: body})
+		if err := c.addRules(body); err != nil {
+			return err
+		}
+		a, err := c.postTo(ctx, p, "/plan", body)
 		if err != nil || c.format() != formatTable {
 			return c.printOr(a, err)
 		}
@@ -114,7 +115,7 @@ Examples:
 		if err != nil {
 			return err
 		}
-		a, err := c.send(ctx, request{method: http.MethodPost, path: p.api("/drift"), body: map[string]any{}})
+		a, err := c.postTo(ctx, p, "/drift", map[string]any{})
 		if err != nil {
 			return err
 		}

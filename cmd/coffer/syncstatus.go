@@ -202,7 +202,7 @@ func (c *call) syncStatus(ctx context.Context, only *place) (*syncStatus, error)
 		a, err := c.get(ctx, p.api("/associations"))
 		switch {
 		case nothingThere(err) && only != nil:
-			return nil, serverErrorf("there is no destination %s", p)
+			return nil, noDestination(p)
 		case nothingThere(err): // deleted just now
 			continue
 		case statusOf(err) == http.StatusForbidden && only == nil:
