@@ -24,6 +24,7 @@ const (
 	callTimeout = 30 * time.Second // of a call whose context has no end
 	maxAnswer   = 8 << 20          // bytes
 	maxWait     = 24 * time.Hour   // that we are told to stay away
+	leastWait   = time.Minute      // the vendor's word for limits that come without a time
 )
 
 // client makes calls, each once.
@@ -161,6 +162,9 @@ func (c *client) refusal(what call, resp *http.Response, err error) error {
 	switch code := resp.StatusCode; {
 	case throttled(resp, err):
 		e.Class, e.Code, e.RetryAfter = destination.External, destination.Throttled, retryAfter(resp)
+		if resp.Header.Get("Retry-After") == "" && resp.Header.Get("X-Ratelimit-Remaining") != "0" {
+			e.RetryAfter = leastWait
+		}
 		e.Text = "GitHub takes no more requests with this access_token for now"
 	case code == http.StatusUnauthorized:
 		e.Code, e.Text = destination.Denied, "GitHub does not accept access_token: it is wrong, expired or revoked"+said

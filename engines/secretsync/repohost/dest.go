@@ -302,14 +302,21 @@ func (d *dest) Delete(ctx context.Context, was destination.Found) error {
 	case err != nil:
 		return err
 	case now == nil:
-		return d.there(ctx)
+		return d.gone(ctx)
 	case now.id != was.ID || now.version != was.Version:
 		return &destination.Error{Class: destination.Client, Code: destination.Changed, Text: name + " has been changed by somebody else"}
 	}
 	resp, err := d.client.do(ctx, call{method: http.MethodDelete, path: d.client.base + "/" + name, writes: true})
 	if err != nil && resp != nil && resp.StatusCode == http.StatusNotFound {
-		return d.there(ctx)
+		return d.gone(ctx)
 	}
+	return err
+}
+
+// gone makes sure that a name which is not found for Delete is not one that may not be seen any more. What was deleted is
+// forgotten, so no earlier look will do.
+func (d *dest) gone(ctx context.Context) error {
+	_, err := d.fetchKey(ctx)
 	return err
 }
 

@@ -11,6 +11,13 @@ import (
 // Hurry has a write look for its effect without waiting.
 func Hurry(d destination.Destination) { d.(*dest).pause = 0 }
 
+// Later has what was seen of the place be so much older.
+func Later(d destination.Destination, by time.Duration) {
+	d.(*dest).mu.Lock()
+	defer d.(*dest).mu.Unlock()
+	d.(*dest).seen = d.(*dest).seen.Add(-by)
+}
+
 // DecodeKey is what answers with a public key go through; it returns a function that seals.
 func DecodeKey(id, key *string) (func([]byte) (string, error), error) {
 	k, err := decodeKey(github.PublicKey{KeyID: id, Key: key})

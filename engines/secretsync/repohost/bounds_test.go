@@ -1,0 +1,174 @@
+package repohost_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/repohost"
+	"github.com/coffer-project/coffer/engines/secretsync/repohost/repohosttest"
+)
+
+// hooked is a transport with something in between.
+type hooked func(r *http.Request, next http.RoundTripper) (*http.Response, error)
+
+func (h hooked) RoundTrip(r *http.Request) (*http.Response, error) {
+	return h(r, http.DefaultTransport)
+}
+
+func hookedRig(t *testing.T, h hooked) (*repohosttest.Server, destination.Destination) {
+	s := repohosttest.New(t)
+	s.AddRepository("octo", "app")
+	env := environment(s)
+	env.Client = &http.Client{Transport: h}
+	return s, openWith(t, repo(), env)
+}
+
+// endless is the body of an answer that goes on for long; it counts what is read of it.
+type endless struct{ read *int }
+
+func (e endless) Read(p []byte) (int, error) {
+	if *e.read += len(p); *e.read > 64<<20 {
+		return 0, io.EOF
+	}
+	for i := range p {
+		p[i] = ' '
+	}
+	return len(p), nil
+}
+
+func TestLongAnswersAreCut(t *testing.T) {
+	for _, status := range []int{200, 201, 422, 500} {
+		read := 0
+		_, d := hookedRig(t, func(r *http.Request, _ http.RoundTripper) (*http.Response, error) {
+			return &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(endless{&read}), Request: r}, nil
+		})
+		if _, err := d.Read(t.Context(), "A"); err == nil {
+			t.Errorf("%d: it makes sense", status)
+		}
+		if read > 10<<20 {
+			t.Errorf("%d: %d bytes are read", status, read)
+		}
+	}
+}
+
+// Calls have an end even if nobody has said when.
+func TestEveryCallHasADeadline(t *testing.T) {
+	endlessCalls := 0
+	_, d := hookedRig(t, func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+		if end, ok := r.Context().Deadline(); !ok || time.Until(end) > time.Minute {
+			endlessCalls++
+		}
+		return next.RoundTrip(r)
+	})
+	write(t, d, "A", "the-value")
+	d.Verify(t.Context())
+	if err := d.Delete(t.Context(), read(t, d, "A")); err != nil || endlessCalls != 0 {
+		t.Errorf("%v; %d calls have no end", err, endlessCalls)
+	}
+}
+
+// A list that leads nowhere ends.
+func TestListThatDoesNotEnd(t *testing.T) {
+	for name, next := range map[string]func(n int) int{
+		"always another page": func(n int) int { return n + 1 },
+		"in a circle":         func(int) int { return 1 },
+		"leaps":               func(n int) int { return n + 2 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := 0
+			_, d := hookedRig(t, func(r *http.Request, _ http.RoundTripper) (*http.Response, error) {
+				n++
+				link := fmt.Sprintf(`<%s&page=%d>; rel="next"`, r.URL, next(n))
+				body := `{"total_count":1,"secrets":[]}`
+				return &http.Response{StatusCode: 200, Header: http.Header{"Link": {link}}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
+			})
+			ends := false
+			for _, err := range d.List(t.Context()) {
+				fails(t, err, destination.Unexpected)
+				ends = true
+			}
+			if !ends || n > 100 {
+				t.Errorf("%d pages, with an error: %v", n, ends)
+			}
+		})
+	}
+}
+
+// A refusal that has nothing to do with the key is not tried again.
+func TestOnlyAnotherKeyIsTriedAgain(t *testing.T) {
+	s, d := rig(t)
+	for i := range 100 {
+		s.Put(app, fmt.Sprintf("N%d", i), "x")
+	}
+	_, err := d.Write(t.Context(), item("A", "the-value"), read(t, d, "A"))
+	fails(t, err, destination.Quota)
+	writes := slices.DeleteFunc(s.Calls(), func(c string) bool { return !strings.HasPrefix(c, "PUT ") })
+	if len(writes) != 1 {
+		t.Errorf("written %d times", len(writes))
+	}
+}
+
+// Without a connection nothing was written.
+func TestWriteThatIsNotSent(t *testing.T) {
+	_, d := hookedRig(t, func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+		if r.Method == http.MethodPut {
+			return nil, &net.OpError{Op: "dial", Err: errors.New("refused")}
+		}
+		return next.RoundTrip(r)
+	})
+	_, err := d.Write(t.Context(), item("A", "the-value"), read(t, d, "A"))
+	if e := fails(t, err, destination.Unreachable); e.Unknown {
+		t.Error("it cannot have been written")
+	}
+}
+
+// Whoever gives up while the place does not show the write yet is told that it may be there.
+func TestGivenUpAfterTheWrite(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	written := false
+	s, d := hookedRig(t, func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+		resp, err := next.RoundTrip(r)
+		if err != nil || !written {
+			written = r.Method == http.MethodPut
+			return resp, err
+		}
+		body, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		resp.Body = io.NopCloser(bytes.NewReader(body))
+		cancel() // after the whole answer of the first look
+		return resp, err
+	})
+	was := read(t, d, "A")
+	s.BeforePut(func() { s.Stale(100) })
+	_, err := d.Write(ctx, item("A", "the-value"), was)
+	if e := fails(t, err, destination.Unreachable); !e.Unknown || !errors.Is(err, context.Canceled) {
+		t.Errorf("%+v", e)
+	}
+}
+
+// That the place was there a moment ago is enough for a look, and not for a deletion, after which the name is forgotten.
+func TestPlaceThatIsNotSeenAnyMore(t *testing.T) {
+	s, d := rig(t)
+	write(t, d, "A", "the-value")
+	was := read(t, d, "A")
+	s.Calls()
+	read(t, d, "B")
+	if calls := s.Calls(); len(calls) != 1 {
+		t.Errorf("a look after another calls %v", calls)
+	}
+	s.Remove(app)
+	fails(t, d.Delete(t.Context(), was), destination.NoPlace)
+	repohost.Later(d, time.Minute)
+	_, err := d.Read(t.Context(), "B")
+	fails(t, err, destination.NoPlace)
+}
