@@ -1,0 +1,163 @@
+package webhost_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/webhost/webhosttest"
+)
+
+// hooked is a transport with something in between.
+type hooked func(r *http.Request, next http.RoundTripper) (*http.Response, error)
+
+func (h hooked) RoundTrip(r *http.Request) (*http.Response, error) {
+	return h(r, http.DefaultTransport)
+}
+
+func hookedRig(t *testing.T, h hooked) (*webhosttest.Server, destination.Destination) {
+	s := webhosttest.New(t)
+	s.AddProject("prj_1", "team_1")
+	env := environment(s)
+	env.Client = &http.Client{Transport: h}
+	return s, openWith(t, project("production"), env)
+}
+
+func answered(r *http.Request, body io.Reader) *http.Response {
+	return &http.Response{StatusCode: 200, Header: http.Header{}, Body: io.NopCloser(body), Request: r}
+}
+
+// endless is the body of an answer that goes on for long; it counts what is read of it.
+type endless struct{ read *int }
+
+func (e endless) Read(p []byte) (int, error) {
+	if *e.read += len(p); *e.read > 128<<20 {
+		return 0, io.EOF
+	}
+	for i := range p {
+		p[i] = ' '
+	}
+	return len(p), nil
+}
+
+func TestLongAnswersAreCut(t *testing.T) {
+	read := 0
+	_, d := hookedRig(t, func(r *http.Request, _ http.RoundTripper) (*http.Response, error) {
+		return answered(r, endless{&read}), nil
+	})
+	if _, err := d.Read(t.Context(), "A"); err == nil || read > 64<<20 {
+		t.Errorf("%v, %d bytes are read", err, read)
+	}
+}
+
+// Calls have an end even if nobody has said when.
+func TestEveryCallHasADeadline(t *testing.T) {
+	endlessCalls := 0
+	_, d := hookedRig(t, func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+		if end, ok := r.Context().Deadline(); !ok || time.Until(end) > time.Minute {
+			endlessCalls++
+		}
+		return next.RoundTrip(r)
+	})
+	write(t, d, "A", "the-value")
+	d.Verify(t.Context())
+	if err := d.Delete(t.Context(), read(t, d, "A")); err != nil || endlessCalls != 0 {
+		t.Errorf("%v; %d calls have no end", err, endlessCalls)
+	}
+}
+
+// A list that leads nowhere ends.
+func TestListThatDoesNotEnd(t *testing.T) {
+	n := 0
+	_, d := hookedRig(t, func(r *http.Request, _ http.RoundTripper) (*http.Response, error) {
+		if n++; n > 1000 {
+			return nil, errors.New("it goes on and on")
+		}
+		return answered(r, strings.NewReader(fmt.Sprintf(`{"envs":[],"pagination":{"count":0,"next":%d,"prev":1}}`, n))), nil
+	})
+	_, err := d.Read(t.Context(), "A")
+	fails(t, err, destination.Unexpected)
+}
+
+// Without a connection nothing was written; half an answer comes after a write.
+func TestWritesWithoutAnAnswer(t *testing.T) {
+	for name, tt := range map[string]struct {
+		answer  func(r *http.Request) (*http.Response, error)
+		unknown bool
+	}{
+		"not sent": {func(*http.Request) (*http.Response, error) {
+			return nil, &net.OpError{Op: "dial", Err: errors.New("refused")}
+		}, false},
+		"half an answer": {func(r *http.Request) (*http.Response, error) {
+			return answered(r, io.MultiReader(strings.NewReader(`{"created":`), broken{})), nil
+		}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, d := hookedRig(t, func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+				if r.Method == http.MethodPost {
+					return tt.answer(r)
+				}
+				return next.RoundTrip(r)
+			})
+			_, err := d.Write(t.Context(), item("A", "the-value"), read(t, d, "A"))
+			if e := fails(t, err, destination.Unreachable); e.Unknown != tt.unknown {
+				t.Errorf("unknown: %v", e.Unknown)
+			}
+		})
+	}
+}
+
+type broken struct{}
+
+func (broken) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
+
+// An answer about another record than the one that was edited is none.
+func TestAnotherRecordIsEdited(t *testing.T) {
+	_, d := hookedRig(t, func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+		if r.Method == http.MethodPatch {
+			return answered(r, strings.NewReader(`{"id":"other","key":"A","type":"sensitive","target":["production"],"updatedAt":1}`)), nil
+		}
+		return next.RoundTrip(r)
+	})
+	write(t, d, "A", "the-value")
+	_, err := d.Write(t.Context(), item("A", "the-value-2"), read(t, d, "A"))
+	if e := fails(t, err, destination.Unexpected); !e.Unknown {
+		t.Error("it may have been written")
+	}
+}
+
+// Somebody has added an environment of their own to a record of ours: the next value does not go there.
+func TestOtherEnvironmentsOfOurRecord(t *testing.T) {
+	s, d := rig(t, "production")
+	write(t, d, "A", "the-value")
+	s.Change("prj_1", read(t, d, "A").ID, func(v *webhosttest.Variable) {
+		v.Custom, v.Target = []string{"env_1"}, []string{"production", "preview"}
+	})
+	write(t, d, "A", "the-value-2")
+	vars := s.Variables("prj_1", "A")
+	if len(vars) != 1 || len(vars[0].Custom) != 0 || len(vars[0].Target) != 1 || vars[0].Value != "the-value-2" {
+		t.Errorf("left %+v", vars)
+	}
+}
+
+func TestVerifyClock(t *testing.T) {
+	for skew, want := range map[time.Duration]bool{0: true, 4 * time.Minute: true, -4 * time.Minute: true, 6 * time.Minute: false, -time.Hour: false} {
+		_, d := hookedRig(t, func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+			resp, err := next.RoundTrip(r)
+			if err == nil {
+				resp.Header.Set("Date", time.Now().Add(skew).UTC().Format(http.TimeFormat))
+			}
+			return resp, err
+		})
+		checks := d.Verify(t.Context())
+		if c := checks[len(checks)-1]; c.Name != "clock" || c.OK != want {
+			t.Errorf("%v: %+v", skew, c)
+		}
+	}
+}
