@@ -410,7 +410,7 @@ const (
 // wordColours are those of the words in columns Status and Action.
 var wordColours = map[string]string{
 	statusSynced: green, "ok": green, "create": green, "none": green,
-	statusPending: yellow, statusSyncing: yellow, statusUnsyncing: yellow, statusUnsynced: yellow, "unknown": yellow, "update": yellow, "recover": yellow, "forget": yellow, "wait": yellow,
+	statusPending: yellow, statusSyncing: yellow, statusUnsyncing: yellow, statusUnsynced: yellow, "unknown": yellow, "update": yellow, "recover": yellow, "forget": yellow, "retain": yellow, "wait": yellow,
 	statusConflict: magenta, "conflict": magenta, "adopt": magenta, "changed": magenta, "missing": magenta,
 	statusClient: red, statusExternal: red, "INTERNAL_VAULT_ERROR": red, "failed": red, "delete": red, "refuse": red,
 }

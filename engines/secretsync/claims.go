@@ -74,7 +74,7 @@ func (s *Service) heldElsewhere(ctx context.Context, t *target, f destination.Fo
 		return "", nil
 	}
 	err = scan(ctx, s.host.Store(), linkKey(a.NS, a.Destination, a.ID, ""), func(_ storage.Key, l *link) bool {
-		if it := l.item(f.Name, t.kind.Rules); it != nil && it.Owned {
+		if it := l.item(f.Name, t.kind.Rules); it != nil && it.Owned && !it.Retained {
 			whose = t.whose(&claim{NS: a.NS, Secret: l.Secret, Type: a.Type, Name: a.Name})
 		}
 		return whose == ""

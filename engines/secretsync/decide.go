@@ -16,6 +16,7 @@ const (
 	actRecover  = "recover"  // ours, deleted, and not free
 	actAdopt    = "adopt"    // somebody else's, and we were told to take it over
 	actDelete   = "delete"   // ours, and not wanted any more
+	actRetain   = "retain"   // not wanted now, and to be left; it is ours still, in case it is wanted again
 	actForget   = "forget"   // not wanted any more, and not there, or to be left
 	actConflict = "conflict" // somebody else's
 	actRefuse   = "refuse"   // it cannot be written, whatever is there
@@ -47,8 +48,8 @@ type view struct {
 	Adopt bool
 	// Repair has what somebody else has written over what is ours written again. It has nothing deleted.
 	Repair bool
-	// Retain has what is not wanted any more left where it is.
-	Retain bool
+	// Retain has what is not wanted any more left where it is. With Ending nothing will be wanted again.
+	Retain, Ending bool
 }
 
 // A write whose answer was lost is recognised by its time, where there are no marks: the destination's clock may be this much
@@ -60,7 +61,7 @@ const (
 
 // A place may go on for a while telling that there is nothing after it was written to; longer if the write got lost on its way.
 const (
-	settling  = 5 * time.Second
+	settling  = 20 * time.Second
 	uncertain = time.Minute
 )
 
@@ -142,11 +143,15 @@ func (v *view) same() bool {
 	return had != nil && had.Owned && had.Intent == nil && had.ID == v.Found.ID && had.Version == v.Found.Version && bytes.Equal(had.Print, v.Want.Print)
 }
 
+const retainReason = "stays at the destination, as its deletion policy says"
+
 // decideGone says what is to be done about a name that is not wanted any more.
 func (v *view) decideGone() action {
 	switch {
+	case v.Retain && !v.Ending:
+		return action{Do: actRetain, Reason: retainReason}
 	case v.Retain:
-		return action{Do: actForget, Reason: "stays at the destination, as its deletion policy says"}
+		return action{Do: actForget, Reason: retainReason}
 	case v.Found.State != destination.Present && v.Now.Before(v.shows()):
 		return action{Do: actWait, Reason: "may have been written just now, and the destination does not show it yet"}
 	case v.Found.State != destination.Present:

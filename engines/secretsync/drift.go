@@ -72,7 +72,7 @@ func (s *Service) scanDrift(ctx context.Context, d *destinationRecord, of func(m
 		differs := false
 		for i := range l.Items {
 			it := &l.Items[i]
-			if !it.Owned || it.Intent != nil || it.Status == Unsyncing {
+			if !it.Owned || it.Retained || it.Intent != nil || it.Status == Unsyncing {
 				continue
 			}
 			n++

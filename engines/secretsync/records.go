@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"slices"
 	"strings"
 	"time"
 
@@ -263,6 +264,14 @@ type item struct {
 	UpdatedAt time.Time `json:"updated_at"`          // of the status
 	// Drift says what a scan has found to differ: "", "changed" or "missing".
 	Drift string `json:"drift,omitempty"`
+	// Retained says that the name is not wanted now and was left as it was, whatever becomes of it there; the claim was given up. What
+	// else the ledger says of it is kept for when it is wanted again: places without marks have nothing else to tell whose it is.
+	Retained bool `json:"retained,omitempty"`
+}
+
+// active returns what is, or was, to be synced.
+func (l *link) active() []item {
+	return slices.DeleteFunc(slices.Clone(l.Items), func(it item) bool { return it.Retained })
 }
 
 // intent is a write that was about to be made.

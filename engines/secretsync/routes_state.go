@@ -149,17 +149,17 @@ func (r *report) add(ctx context.Context, a *associationRecord, m *engines.Mount
 		r.names[key] = append(r.names[key], name)
 		r.entries[name] = map[string]any(e)
 	}
-	byKey := a.plan(r.s.types[r.d.Type].Rules).Keys()
-	if !byKey || len(l.Items) == 0 {
+	byKey, items := a.plan(r.s.types[r.d.Type].Rules).Keys(), l.active()
+	if !byKey || len(items) == 0 {
 		e := entry(a, m, l, now)
-		if len(l.Items) > 0 {
-			e.of(&l.Items[0])
+		if len(items) > 0 {
+			e.of(&items[0])
 		}
 		put(key, e)
 		return
 	}
-	for i := range l.Items {
-		it := &l.Items[i]
+	for i := range items {
+		it := &items[i]
 		o := it.outcome
 		if now.Status != l.outcome.Status || o.Status == "" {
 			o = now

@@ -190,7 +190,7 @@ func (s *Service) scanLinks(ctx context.Context, d *destinationRecord, a *associ
 			at, due = now, true
 		case due && at.After(now) && l.Attempts > 0 && (d.UpdatedAt.After(l.LastAttempt) || a.UpdatedAt.After(l.LastAttempt)):
 			at = now // somebody may have put right what was in the way
-		case !due && slices.ContainsFunc(l.Items, func(it item) bool { return it.Owned && it.Tagged != tagged }):
+		case !due && slices.ContainsFunc(l.Items, func(it item) bool { return it.Owned && !it.Retained && it.Tagged != tagged }):
 			at, due = now, true
 		case (!due || at.After(now)) && l.waitsForName():
 			free, err := s.anyFree(ctx, d, l, jobKey{a.NS, a.Destination, a.ID, secret})
@@ -215,7 +215,8 @@ func (l *link) waitsForName() bool {
 
 // shared reports whether another association looks after all names of the link.
 func (l *link) shared() bool {
-	return len(l.Items) > 0 && !slices.ContainsFunc(l.Items, func(it item) bool { return it.Status != Synced || it.Code != codeTaken })
+	all := l.active()
+	return len(all) > 0 && !slices.ContainsFunc(all, func(it item) bool { return it.Status != Synced || it.Code != codeTaken })
 }
 
 // anyFree reports whether a name that the link waits for is free by now. Of those that are not it hears when they are.
@@ -336,7 +337,7 @@ func (s *Service) notBefore(l *link, now time.Time) time.Time {
 // unfinished reports whether something was begun of which nobody knows how it ended.
 func (l *link) unfinished() bool {
 	for i := range l.Items {
-		if it := &l.Items[i]; it.Intent != nil || it.Status == Unsyncing {
+		if it := &l.Items[i]; !it.Retained && (it.Intent != nil || it.Status == Unsyncing) {
 			return true
 		}
 	}

@@ -34,7 +34,9 @@ func (s *Service) noted(ctx context.Context, t *target) (time.Time, error) {
 	t.see(&l)
 	l.Items = slices.Clone(l.Items)
 	for i := range l.Items {
-		l.Items[i].Source = t.secret.Version
+		if it := &l.Items[i]; !it.Retained {
+			it.Source = t.secret.Version
+		}
 	}
 	l.NextRetry = time.Time{}
 	_, err := storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
@@ -73,7 +75,9 @@ func (s *Service) stopped(ctx context.Context, t *target, why error) (time.Time,
 	}
 	r := result{outcome: failure(why), items: slices.Clone(t.link.Items), after: retryAfter(why)}
 	for i := range r.items {
-		r.items[i].outcome = r.outcome
+		if it := &r.items[i]; !it.Retained {
+			it.outcome = r.outcome
+		}
 	}
 	return s.store(ctx, t, r)
 }
@@ -121,6 +125,9 @@ func (s *Service) settled(ctx context.Context, t *target, steps []step) (time.Ti
 				did["left"]++
 			}
 			continue
+		case st.Do == actRetain:
+			r.left = append(r.left, st.Name)
+			did["left"]++
 		case st.Status == Synced && st.writes():
 			did[past[st.Do]]++
 		case st.Status == Conflict && st.before.Status != Conflict:
@@ -158,6 +165,7 @@ var worse = []string{Synced, Unsynced, Unsyncing, Pending, ExternalError, Confli
 
 // summary is the status of a secret, from those of its names.
 func summary(items []item, live bool) outcome {
+	items = slices.DeleteFunc(slices.Clone(items), func(it item) bool { return it.Retained })
 	if len(items) == 0 {
 		if live {
 			return outcome{Status: Synced, Code: "empty", Cause: "the secret has no keys that are chosen"}

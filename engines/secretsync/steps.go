@@ -46,7 +46,7 @@ func (t *target) steps(want []render.Item, refresh bool) []step {
 		st := step{item: item{Name: w.Name, Key: w.Key}, tags: t.dest.CustomTags, tagged: tagged, refresh: refresh}
 		if had := t.link.item(w.Name, rules); had != nil && !named[fold(rules, w.Name)] {
 			st.item, st.before = *had, *had
-			st.item.Key = w.Key
+			st.item.Key, st.Retained = w.Key, false
 		}
 		if w.Name != "" {
 			named[fold(rules, w.Name)] = true
@@ -92,7 +92,7 @@ func (s *Service) decideStep(ctx context.Context, t *target, dest destination.De
 	v := view{
 		Want: st.wanted, Mark: t.dest.marked(t.mark, st.Name, t.kind.Rules), Marks: t.kind.Rules.Marks, Repair: t.assoc.Drift == driftRepair,
 		Adopt:  slices.Contains(t.link.Adopt, fold(t.kind.Rules, st.Name)),
-		Retain: t.assoc.Retain || t.assoc.Deletion == retainThere,
+		Retain: t.assoc.Retain || t.assoc.Deletion == retainThere || st.before.Retained, Ending: t.assoc.ending(),
 	}
 	if st.before.Name != "" {
 		v.Had = &st.before
@@ -103,6 +103,9 @@ func (s *Service) decideStep(ctx context.Context, t *target, dest destination.De
 	case v.Want == nil && !st.Owned && st.Intent == nil:
 		st.action = action{Do: actForget, Reason: "was never written"}
 		return nil
+	case v.Want == nil && st.before.Retained && !v.Ending:
+		st.action, st.known = action{Do: actNone, Reason: retainReason}, true
+		return nil
 	case v.Want == nil && v.Retain:
 		st.action = v.decideGone() // whatever is there
 		return nil
@@ -112,13 +115,14 @@ func (s *Service) decideStep(ctx context.Context, t *target, dest destination.De
 	}
 	for {
 		var err error
+		v.Now = time.Now() // what is read is no older
 		if st.found, err = dest.Read(ctx, st.Name); err != nil {
 			return err
 		}
-		v.Found, v.Now = st.found, time.Now()
+		v.Found = st.found
 		st.action = v.decide()
-		soon := v.shows().Sub(v.Now)
-		if st.Do != actWait || soon > settling {
+		soon := time.Until(v.shows())
+		if st.Do != actWait || soon > longestPause {
 			break
 		}
 		if !wait(ctx, soon) {
@@ -136,6 +140,9 @@ func (s *Service) decideStep(ctx context.Context, t *target, dest destination.De
 	}
 	return nil
 }
+
+// longestPause is how long a job waits for a destination to show what is there, before others have their turn.
+const longestPause = 5 * time.Second
 
 // tagsPrint stands for tags with their values.
 func tagsPrint(tags map[string]string) string {
@@ -231,6 +238,8 @@ func (s *Service) carryOut(ctx context.Context, t *target, dest destination.Dest
 		case !st.known && st.wanted != nil:
 			st.done(destination.Held{ID: st.found.ID, Version: st.found.Version})
 		}
+	case actRetain:
+		st.Retained, st.outcome = true, outcome{Status: Unsynced, Code: "retained", Cause: "it " + st.Reason}
 	case actWait:
 		st.outcome = outcome{Status: Unsyncing, Code: "waits", Cause: "it " + st.Reason}
 	case actDelete:

@@ -137,3 +137,129 @@ func TestABugThatHidesItsStatusIsMetAgain(t *testing.T) {
 		}
 	})
 }
+
+// TestWhatWasRetainedGoesOn: what was left behind is known for as long as the association lives, also where there are no marks.
+func TestWhatWasRetainedGoesOn(t *testing.T) {
+	for _, dest := range []int{0, 2} {
+		inSim(t, func(s *sim) {
+			kv, kind := s.mounts[0], s.dests[dest].Type
+			name := map[string]string{synctest.Marked: "vault/kv_00000001/a", synctest.Plain: "VAULT_KV_00000001_A"}[kind]
+			value := func() string { v, _ := s.places.Site(kind, siteOf(kind)).Get(name); return v }
+			kv.Put("a", "k", "1")
+			a := s.tie(dest, "a", func(a *associationRecord) { a.Deletion = retainThere })
+			kv.Delete("a")
+			s.pass(time.Second)
+			s.status(a, "a", Unsynced)
+			s.there(kind, name)
+			if got := s.versions(a, Unsynced)["a"]; got != 0 {
+				t.Errorf("version %v of what is only left behind, want 0", got)
+			}
+			calls := len(s.places.Calls())
+			s.pass(30 * time.Minute)
+			if got := len(s.places.Calls()); got != calls {
+				t.Errorf("%d calls for what is left as it is", got-calls)
+			}
+			kv.Undelete("a")
+			s.pass(10 * time.Second)
+			s.status(a, "a", Synced)
+			kv.Drop("a")
+			s.pass(time.Second)
+			s.status(a, "a", Unsynced)
+			kv.Put("a", "k", "2")
+			s.pass(10 * time.Second)
+			s.status(a, "a", Synced)
+			if got := value(); got != `{"k":"2"}` {
+				t.Errorf("%s: %s is there", kind, got)
+			}
+			s.checkClaims()
+
+			// What somebody else has changed since is theirs, where there is nothing else to go by.
+			kv.Delete("a")
+			s.pass(time.Second)
+			s.places.Site(kind, siteOf(kind)).Put(name, "theirs")
+			kv.Put("a", "k", "3")
+			s.pass(10 * time.Second)
+			if want := map[string]string{synctest.Marked: `{"k":"3"}`, synctest.Plain: "theirs"}[kind]; value() != want {
+				t.Errorf("%s: %s is there, want %s", kind, value(), want)
+			}
+
+			// It is given up with the association, and what was left stays whatever is said later.
+			kv.Delete("a")
+			s.pass(time.Second)
+			s.must(s.svc.changeAssociations(s.ctx(), []storage.Key{a.key()}, func(a *associationRecord) bool { a.Deletion = deleteThere; return true }))
+			s.pass(time.Second)
+			s.untie(a)
+			s.there(kind, name)
+			if l := s.link(a, "a"); len(l.Items) > 0 {
+				t.Errorf("%+v is left in the ledger", l.Items)
+			}
+			s.checkClaims()
+		})
+	}
+}
+
+// TestARetainedKeyIsNobodysConcern: of a key that went, with its name left behind, nobody is told, and it goes on.
+func TestARetainedKeyIsNobodysConcern(t *testing.T) {
+	inSim(t, func(s *sim) {
+		kv := s.mounts[0]
+		kv.Put("a", "k", "1", "l", "1")
+		a := s.tie(2, "a", func(a *associationRecord) {
+			a.Deletion, a.Granularity, a.Template = retainThere, destination.SecretKey, "{{ .SecretKey }}"
+		})
+		kv.Put("a", "k", "2")
+		s.pass(time.Second)
+		if got := s.versions(a, Synced); len(got) != 1 || got["a/k"] != 2 {
+			t.Errorf("%v is told, want k only", got)
+		}
+		calls := s.calls("write")
+		kv.Put("a", "k", "2")
+		s.pass(time.Second)
+		if got := s.calls("write"); got != calls {
+			t.Errorf("%d writes of what is there", got-calls)
+		}
+		kv.Put("a", "k", "2", "l", "2")
+		s.pass(10 * time.Second)
+		if got := s.versions(a, Synced); len(got) != 2 || got["a/l"] != 4 {
+			t.Errorf("%v is told, want both keys", got)
+		}
+		if got, _ := s.places.Site(synctest.Plain, "p").Get("L"); got != "2" {
+			t.Errorf("%q is there", got)
+		}
+	})
+}
+
+// TestARetainedNameCanBeTakenOver by another secret: its claim was given up.
+func TestARetainedNameCanBeTakenOver(t *testing.T) {
+	for _, dest := range []int{0, 2} {
+		inSim(t, func(s *sim) {
+			kv, kind := s.mounts[0], s.dests[dest].Type
+			same := func(a *associationRecord) { a.Template, a.Deletion = "same", retainThere }
+			kv.Put("a", "k", "1")
+			kv.Put("b", "k", "2")
+			a := s.tie(dest, "a", same)
+			kv.Delete("a")
+			s.pass(time.Second)
+			b := s.tie(dest, "b", same)
+			s.status(b, "b", Conflict)
+			name := s.link(b, "b").Items[0].Name
+			if code := s.link(b, "b").Items[0].Code; code != "conflict" {
+				t.Errorf("code %q, want one that can be adopted", code)
+			}
+			s.places.Site(kind, siteOf(kind)).Allow(name)
+			s.update(func(tx *storage.Txn) error {
+				l := s.link(b, "b")
+				l.Adopt = []string{fold(s.svc.types[kind].Rules, name)}
+				return engines.PutRecord(tx, linkKey(b.NS, b.Destination, b.ID, "b"), l)
+			})
+			s.svc.syncNow(s.ctx(), jobKey{b.NS, b.Destination, b.ID, "b"})
+			s.pass(10 * time.Second)
+			s.status(b, "b", Synced)
+			kv.Undelete("a")
+			s.pass(10 * time.Second)
+			s.status(a, "a", Conflict)
+			if got, _ := s.places.Site(kind, siteOf(kind)).Get(name); got != `{"k":"2"}` {
+				t.Errorf("%s is there, of the one that had given it up", got)
+			}
+		})
+	}
+}

@@ -159,7 +159,7 @@ const ownerLostAccess = "owner_lost_access"
 // know.
 func (t *target) unchanged(want []render.Item) bool {
 	l := &t.link
-	if t.assoc.ending() || t.vanished() || len(l.Items) != len(want) || l.unfinished() || l.Rules != t.assoc.rules() {
+	if t.assoc.ending() || t.vanished() || len(l.active()) != len(want) || l.unfinished() || l.Rules != t.assoc.rules() {
 		return false
 	}
 	if len(want) == 0 {
@@ -168,7 +168,7 @@ func (t *target) unchanged(want []render.Item) bool {
 	tagged := tagsPrint(t.dest.CustomTags)
 	for _, w := range want {
 		had := l.item(w.Name, t.kind.Rules)
-		if had == nil || w.Problem != "" || had.Key != w.Key || !had.stands(t.dest.print(w.Value), tagged) {
+		if had == nil || had.Retained || w.Problem != "" || had.Key != w.Key || !had.stands(t.dest.print(w.Value), tagged) {
 			return false
 		}
 	}
