@@ -29,10 +29,18 @@ func GetRecord(ctx context.Context, s Getter, key storage.Key, v Record) (bool, 
 	return true, DecodeRecord(e, v)
 }
 
-// DecodeRecord decodes an entry. The error names its key, and no value.
+// UnreadableError says that what is stored under a key is not a record as this version writes them. It names no value.
+type UnreadableError struct {
+	Key     storage.Key
+	Version storage.Index
+}
+
+func (e *UnreadableError) Error() string { return fmt.Sprintf("decoding %q: unknown format", e.Key) }
+
+// DecodeRecord decodes an entry. The error is an UnreadableError.
 func DecodeRecord(e storage.Entry, v Record) error {
 	if err := json.Unmarshal(e.Value, v); err != nil || *v.RecordFormat() != 1 {
-		return fmt.Errorf("decoding %q: unknown format", e.Key)
+		return &UnreadableError{e.Key, e.Version}
 	}
 	return nil
 }

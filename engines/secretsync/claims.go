@@ -167,7 +167,7 @@ func (s *Service) makeRoom(ctx context.Context, t *target, steps []step) error {
 		return err
 	}
 	names, bytes := 0, 0
-	err = scan(ctx, s.host.Store(), area(rootNS, "c/"+short(t.dest.Type, place)+"/"), func(_ storage.Key, c *claim) bool {
+	_, err = survey(ctx, s, area(rootNS, "c/"+short(t.dest.Type, place)+"/"), func(_ storage.Key, c *claim) bool {
 		if !c.of(&t.dest, &t.assoc, t.key.Secret) {
 			names++
 			bytes += c.Bytes

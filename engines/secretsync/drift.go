@@ -192,10 +192,11 @@ func (s *Service) watchDrift(ctx context.Context) {
 // Numbers are metrics, by name.
 func (s *Service) Numbers() map[string]float64 {
 	due, running := s.queue.counts()
-	destinations, attention := s.gauges.counts()
+	destinations, attention, unreadable := s.gauges.counts()
 	return map[string]float64{
 		"sync_destinations":      float64(destinations),
 		"sync_attention":         float64(attention),
+		"sync_unreadable":        float64(unreadable),
 		"sync_associations":      float64(s.associated()),
 		"sync_pending":           float64(due),
 		"sync_running":           float64(running),

@@ -1,8 +1,10 @@
 package secretsync
 
 import (
+	"maps"
 	"sync"
 
+	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -10,8 +12,9 @@ import (
 type gauges struct {
 	mu           sync.Mutex
 	round        int
-	destinations map[storage.Key]int // by key, with the round in which it was seen last
-	attention    map[jobKey]int      // links that wait for somebody, likewise
+	destinations map[storage.Key]int           // by key, with the round in which it was seen last
+	attention    map[jobKey]int                // links that wait for somebody, likewise
+	unreadable   map[storage.Key]storage.Index // records that cannot be decoded, with the version that was seen
 }
 
 // begin starts a look at everything, end finishes it: what was not seen since is not there any more.
@@ -76,15 +79,41 @@ func (g *gauges) associationGone(id string) {
 	}
 }
 
+// unreadableFound notes a record that cannot be decoded, and reports whether it is news.
+func (g *gauges) unreadableFound(e *engines.UnreadableError) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if version, known := g.unreadable[e.Key]; known && version == e.Version {
+		return false
+	}
+	if g.unreadable == nil {
+		g.unreadable = map[storage.Key]storage.Index{}
+	}
+	g.unreadable[e.Key] = e.Version
+	return true
+}
+
+func (g *gauges) unreadableGone(key storage.Key) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.unreadable, key)
+}
+
+func (g *gauges) allUnreadable() map[storage.Key]storage.Index {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return maps.Clone(g.unreadable)
+}
+
 // clear forgets everything: this node does not sync any more.
 func (g *gauges) clear() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.destinations, g.attention = nil, nil
+	g.destinations, g.attention, g.unreadable = nil, nil, nil
 }
 
-func (g *gauges) counts() (destinations, attention int) {
+func (g *gauges) counts() (destinations, attention, unreadable int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return len(g.destinations), len(g.attention)
+	return len(g.destinations), len(g.attention), len(g.unreadable)
 }

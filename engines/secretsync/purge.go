@@ -21,7 +21,7 @@ func (s *Service) purge(ctx context.Context, d *destinationRecord) error {
 // removeAll has all associations of a destination removed. If it is interrupted, looking through the destination goes on with it.
 func (s *Service) removeAll(ctx context.Context, d *destinationRecord) error {
 	var keys []storage.Key
-	err := scan(ctx, s.host.Store(), area(d.NS, "a/"+d.ID+"/"), func(key storage.Key, a *associationRecord) bool {
+	_, err := survey(ctx, s, area(d.NS, "a/"+d.ID+"/"), func(key storage.Key, a *associationRecord) bool {
 		if !a.Removing {
 			keys = append(keys, key)
 		}
@@ -88,7 +88,7 @@ func (s *Service) finishPurge(ctx context.Context, d *destinationRecord) error {
 // finishPurges does so with those of a namespace.
 func (s *Service) finishPurges(ctx context.Context, ns string) error {
 	var all []*destinationRecord
-	err := scan(ctx, s.host.Store(), area(ns, "d/"), func(_ storage.Key, d *destinationRecord) bool {
+	_, err := survey(ctx, s, area(ns, "d/"), func(_ storage.Key, d *destinationRecord) bool {
 		if !d.PurgeAt.IsZero() {
 			all = append(all, d)
 		}
@@ -110,12 +110,19 @@ func (s *Service) firstFailure(ctx context.Context, d *destinationRecord) (cause
 	if c, err := s.config(ctx); err != nil || c.Disabled {
 		return disabledCause, err
 	}
-	err = scan(ctx, s.host.Store(), area(d.NS, "l/"+d.ID+"/"), func(_ storage.Key, l *link) bool {
+	links, err := survey(ctx, s, area(d.NS, "l/"+d.ID+"/"), func(_ storage.Key, l *link) bool {
 		if l.Attempts > 0 && l.Cause != "" {
 			cause = l.Cause
 		}
 		return cause == ""
 	})
+	if err != nil || cause != "" {
+		return cause, err
+	}
+	associations, err := survey(ctx, s, area(d.NS, "a/"+d.ID+"/"), func(storage.Key, *associationRecord) bool { return true })
+	if links+associations > 0 {
+		cause = unreadableCause
+	}
 	return cause, err
 }
 
@@ -125,32 +132,8 @@ func (s *Service) forceDelete(ctx context.Context, d *destinationRecord) error {
 	if _, err := s.host.Store().Commit(ctx, storage.Batch{Deletes: []storage.Key{d.key(), newestKey(d.NS, d.ID)}}); err != nil {
 		return err
 	}
-	ctx = context.WithoutCancel(ctx)
-	place, err := s.place(d)
-	if err != nil {
-		return err
-	}
-	rules := s.types[d.Type].Rules
-	var claims []storage.Key
-	err = scan(ctx, s.host.Store(), area(d.NS, "l/"+d.ID+"/"), func(_ storage.Key, l *link) bool {
-		for _, it := range l.Items {
-			claims = append(claims, claimKey(d.Type, place, fold(rules, it.Name)))
-		}
-		return true
-	})
-	if err != nil {
-		return err
-	}
-	for _, key := range claims {
-		if err := s.dropClaim(ctx, key, d.ID); err != nil {
-			return err
-		}
-	}
-	if err := storage.DeletePrefix(ctx, s.host.Store(), area(d.NS, "a/"+d.ID+"/")); err != nil {
-		return err
-	}
 	s.clients.drop(d.ID)
-	return storage.DeletePrefix(ctx, s.host.Store(), area(d.NS, "l/"+d.ID+"/"))
+	return s.sweep(context.WithoutCancel(ctx), d.NS, map[string]bool{d.ID: true})
 }
 
 func (s *Service) dropClaim(ctx context.Context, key storage.Key, dest string) error {
@@ -173,7 +156,7 @@ func (s *Service) dropClaim(ctx context.Context, key storage.Key, dest string) e
 func (s *Service) MountGone(ctx context.Context, uuid string) error {
 	return s.eachDestination(ctx, func(d *destinationRecord) error {
 		var keys []storage.Key
-		err := scan(ctx, s.host.Store(), area(d.NS, "a/"+d.ID+"/"), func(key storage.Key, a *associationRecord) bool {
+		_, err := survey(ctx, s, area(d.NS, "a/"+d.ID+"/"), func(key storage.Key, a *associationRecord) bool {
 			if a.MountUUID == uuid {
 				keys = append(keys, key)
 			}
@@ -196,16 +179,17 @@ func (s *Service) eachDestination(ctx context.Context, do func(*destinationRecor
 		return err
 	}
 	for _, ns := range namespaces {
-		if err := s.eachDestinationOf(ctx, ns, do); err != nil {
+		if _, err := s.eachDestinationOf(ctx, ns, do); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *Service) eachDestinationOf(ctx context.Context, ns string, do func(*destinationRecord) error) error {
+// eachDestinationOf goes through the destinations of a namespace. left is how many cannot be read.
+func (s *Service) eachDestinationOf(ctx context.Context, ns string, do func(*destinationRecord) error) (left int, err error) {
 	var all []*destinationRecord
-	err := scan(ctx, s.host.Store(), area(ns, "d/"), func(_ storage.Key, d *destinationRecord) bool {
+	left, err = survey(ctx, s, area(ns, "d/"), func(_ storage.Key, d *destinationRecord) bool {
 		all = append(all, d)
 		return true
 	})
@@ -214,7 +198,7 @@ func (s *Service) eachDestinationOf(ctx context.Context, ns string, do func(*des
 			err = do(d)
 		}
 	}
-	return err
+	return left, err
 }
 
 // patience is how long the deletion of a namespace waits for its destinations to be purged.
@@ -224,7 +208,7 @@ const patience = 15 * time.Minute
 // left; after a while it lets go of what cannot be removed.
 func (s *Service) NamespaceGone(ctx context.Context, ns string) error {
 	left := ""
-	err := s.eachDestinationOf(ctx, ns, func(d *destinationRecord) error {
+	unreadable, err := s.eachDestinationOf(ctx, ns, func(d *destinationRecord) error {
 		if d.PurgeAt.IsZero() {
 			_, err := storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
 				if at, err := getDestination(ctx, tx, d.key(), d); err != nil || at == 0 {
@@ -250,8 +234,13 @@ func (s *Service) NamespaceGone(ctx context.Context, ns string) error {
 		left = d.Type + "/" + d.Name
 		return nil
 	})
-	if err == nil && left != "" {
+	switch {
+	case err != nil:
+		return err
+	case left != "":
 		return errors.New("the destination " + left + " is still being purged")
+	case unreadable > 0:
+		return errors.New("a destination of the namespace cannot be read, so that what it holds cannot be removed")
 	}
-	return err
+	return nil
 }

@@ -227,6 +227,8 @@ type link struct {
 	NextRetry   time.Time `json:"next_retry,omitzero"` // zero: nothing is due until something changes
 	UpdatedAt   time.Time `json:"updated_at"`          // of the status
 	History     []event   `json:"history,omitempty"`   // newest last
+
+	lost bool // what is stored cannot be read
 }
 
 func (l *link) RecordFormat() *int { return &l.Format }
@@ -306,11 +308,19 @@ type newest struct {
 
 func (n *newest) RecordFormat() *int { return &n.Format }
 
-// scan calls do with every record below a prefix, oldest key first, until it returns false.
+// scan calls do with every record below a prefix, in the order of keys, until it returns false.
 func scan[T any, P interface {
 	*T
 	engines.Record
 }](ctx context.Context, s storage.Reader, prefix storage.Key, do func(key storage.Key, v P) bool) error {
+	return scanPast(ctx, s, prefix, do, func(_ storage.Key, err error) error { return err })
+}
+
+// scanPast is scan that asks pass what to do about records that cannot be read: nil goes on.
+func scanPast[T any, P interface {
+	*T
+	engines.Record
+}](ctx context.Context, s storage.Reader, prefix storage.Key, do func(key storage.Key, v P) bool, pass func(storage.Key, error) error) error {
 	const page = 500
 	for after := storage.Key(""); ; {
 		entries, err := s.Scan(ctx, prefix, after, page)
@@ -319,13 +329,16 @@ func scan[T any, P interface {
 		}
 		for _, e := range entries {
 			v := P(new(T))
+			after = e.Key
 			if err := engines.DecodeRecord(e, v); err != nil {
-				return err
+				if err := pass(e.Key, err); err != nil {
+					return err
+				}
+				continue
 			}
 			if !do(e.Key, v) {
 				return nil
 			}
-			after = e.Key
 		}
 		if len(entries) < page {
 			return nil

@@ -34,28 +34,29 @@ func (s *Service) destinationRoutes(r *engines.Router) {
 		in := inputType(reflect.TypeFor[settingsIn](), kind.New())
 		write := func(patch bool) func(context.Context, *engines.Request, reflect.Value) (*engines.Response, error) {
 			return func(ctx context.Context, req *engines.Request, in reflect.Value) (*engines.Response, error) {
-				return s.writeDestination(ctx, req, kind, in, patch)
+				resp, err := s.writeDestination(ctx, req, kind, in, patch)
+				return resp, tell(err)
 			}
 		}
 		exists := func(ctx context.Context, req *engines.Request) (bool, error) {
 			var d destinationRecord
 			_, err := getDestination(ctx, s.host.Store(), destinationKey(req.Mount.NamespaceID, kind.Name, req.Param("name")), &d)
-			return d.ID != "", err
+			return d.ID != "", tell(err)
 		}
 		engines.OnType(r, engines.Update, "sync/destinations/"+name+"/{name}", "Create or change a destination: "+kind.Help, flags, in, write(false)).Exists = exists
 		engines.OnType(r, engines.Patch, "sync/destinations/"+name+"/{name}", "Change some fields of a destination; null goes back to the default.", flags, in, write(true))
 	}
-	engines.On(r, engines.Update, "sync/destinations/{type}/{name}", "Refused: there is no such type of destination.", flags,
+	on(r, engines.Update, "sync/destinations/{type}/{name}", "Refused: there is no such type of destination.", flags,
 		func(_ context.Context, _ *engines.Request, in *placeIn) (*engines.Response, error) {
 			return nil, s.unknownType(in.Type)
 		})
-	engines.On(r, engines.Read, "sync/destinations/{type}/{name}", "Read a destination. Sensitive values are masked.", flags, s.readDestination)
-	engines.On(r, engines.Delete, "sync/destinations/{type}/{name}", "Delete a destination.", flags, s.deleteDestination)
-	engines.On(r, engines.List, "sync/destinations", "List destinations by type.", flags, s.listDestinations)
-	engines.On(r, engines.List, "sync/destinations/{type}", "List the destinations of a type.", flags, s.listType)
-	engines.On(r, engines.Update, "sync/destinations/{type}/{name}/verify", "Try out whether a destination can be reached and allows what is needed.", flags, s.verifyDestination)
-	engines.On(r, engines.Update, "sync/destinations/{type}/{name}/pause", "Stop syncing to a destination. What changes meanwhile is done when it is resumed.", flags, s.pauser(true))
-	engines.On(r, engines.Update, "sync/destinations/{type}/{name}/resume", "Go on syncing to a destination.", flags, s.pauser(false))
+	on(r, engines.Read, "sync/destinations/{type}/{name}", "Read a destination. Sensitive values are masked.", flags, s.readDestination)
+	on(r, engines.Delete, "sync/destinations/{type}/{name}", "Delete a destination.", flags, s.deleteDestination)
+	on(r, engines.List, "sync/destinations", "List destinations by type.", flags, s.listDestinations)
+	on(r, engines.List, "sync/destinations/{type}", "List the destinations of a type.", flags, s.listType)
+	on(r, engines.Update, "sync/destinations/{type}/{name}/verify", "Try out whether a destination can be reached and allows what is needed.", flags, s.verifyDestination)
+	on(r, engines.Update, "sync/destinations/{type}/{name}/pause", "Stop syncing to a destination. What changes meanwhile is done when it is resumed.", flags, s.pauser(true))
+	on(r, engines.Update, "sync/destinations/{type}/{name}/resume", "Go on syncing to a destination.", flags, s.pauser(false))
 }
 
 func (s *Service) unknownType(kind string) error {

@@ -61,7 +61,7 @@ func (s *Service) linkedAs(ctx context.Context, c *chosen) (*linked, error) {
 
 // selecting returns the associations with a prefix that cover a secret, the longest prefix first.
 func (s *Service) selecting(ctx context.Context, c *chosen) (all []*associationRecord, err error) {
-	err = scan(ctx, s.host.Store(), area(c.dest.NS, "a/"+c.dest.ID+"/"), func(_ storage.Key, a *associationRecord) bool {
+	_, err = survey(ctx, s, area(c.dest.NS, "a/"+c.dest.ID+"/"), func(_ storage.Key, a *associationRecord) bool {
 		if a.Selector && a.MountUUID == c.mount.UUID && a.covers(c.secret) {
 			all = append(all, a)
 		}

@@ -15,12 +15,12 @@ import (
 
 func (s *Service) associationRoutes(r *engines.Router) {
 	const of = "sync/destinations/{type}/{destination}/associations"
-	engines.On(r, engines.Read, of, "The associations of a destination, with the state of every secret.", flags, s.readAssociations)
-	engines.On(r, engines.Update, of+"/set", "Associate a secret, or all below a prefix, with a destination; or sync it again.", flags, s.setAssociation)
-	engines.On(r, engines.Update, of+"/remove", "Remove an association, with what was synced.", flags, s.removeAssociation)
-	engines.On(r, engines.List, "sync/associations", "All associated secrets, by mount.", flags, s.listAssociations)
-	engines.On(r, engines.Read, "sync/associations/destinations", "The destinations of a secret.", flags, s.destinationsOf)
-	engines.On(r, engines.Read, "sync/associations/{mount}/{secret_name...}", "The destinations of a secret.", flags, s.destinationsOf)
+	on(r, engines.Read, of, "The associations of a destination, with the state of every secret.", flags, s.readAssociations)
+	on(r, engines.Update, of+"/set", "Associate a secret, or all below a prefix, with a destination; or sync it again.", flags, s.setAssociation)
+	on(r, engines.Update, of+"/remove", "Remove an association, with what was synced.", flags, s.removeAssociation)
+	on(r, engines.List, "sync/associations", "All associated secrets, by mount.", flags, s.listAssociations)
+	on(r, engines.Read, "sync/associations/destinations", "The destinations of a secret.", flags, s.destinationsOf)
+	on(r, engines.Read, "sync/associations/{mount}/{secret_name...}", "The destinations of a secret.", flags, s.destinationsOf)
 }
 
 // ofIn names a destination where "name" is something else.
@@ -406,7 +406,7 @@ func (s *Service) chooseAssociated(ctx context.Context, req *engines.Request, c 
 	}
 	path = strings.TrimSuffix(path, "/")
 	c.mount = &engines.Mounted{Mount: engines.Mount{Path: path + "/", Accessor: path}}
-	return scan(ctx, s.host.Store(), area(c.dest.NS, "a/"+c.dest.ID+"/"), func(_ storage.Key, a *associationRecord) bool {
+	return scan(ctx, s.host.Store(), area(c.dest.NS, "a/"+c.dest.ID+"/"), func(_ storage.Key, a *associationRecord) bool { // one that cannot be read may be it
 		if !req.Caller.Sees(a.MountUUID) || a.Secret != c.secret || a.Selector != c.selector || a.MountPath != c.mount.Path && a.Accessor != path {
 			return true
 		}

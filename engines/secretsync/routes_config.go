@@ -9,10 +9,10 @@ import (
 
 func (s *Service) configRoutes(r *engines.Router) {
 	const rootOnly = flags | engines.RootNamespace
-	engines.On(r, engines.Read, "sync/config", "Read the configuration of secret sync.", rootOnly, s.readConfig)
-	engines.On(r, engines.Patch, "sync/config", "Change the configuration of secret sync; null goes back to the default.", rootOnly, s.writeConfig)
-	engines.On(r, engines.Update, "sync/config", "Change the configuration of secret sync.", rootOnly, s.writeConfig)
-	engines.On(r, engines.Delete, "sync/config", "Go back to the defaults.", rootOnly, s.resetConfig)
+	on(r, engines.Read, "sync/config", "Read the configuration of secret sync.", rootOnly, s.readConfig)
+	on(r, engines.Patch, "sync/config", "Change the configuration of secret sync; null goes back to the default.", rootOnly, s.writeConfig)
+	on(r, engines.Update, "sync/config", "Change the configuration of secret sync.", rootOnly, s.writeConfig)
+	on(r, engines.Delete, "sync/config", "Go back to the defaults.", rootOnly, s.resetConfig)
 }
 
 type configIn struct {

@@ -47,7 +47,7 @@ func (s *Service) planDestination(ctx context.Context, req *engines.Request, in 
 		}
 		return plannedAnswer(all), nil
 	}
-	associations, err := s.associationsFor(ctx, req, d)
+	associations, left, err := s.associationsFor(ctx, req, d)
 	for _, a := range associations {
 		if err == nil {
 			all, err = s.planAssociation(ctx, d, a, all)
@@ -56,7 +56,9 @@ func (s *Service) planDestination(ctx context.Context, req *engines.Request, in 
 	if err != nil {
 		return nil, invalid(err)
 	}
-	return plannedAnswer(all), nil
+	resp := plannedAnswer(all)
+	resp.Warnings = leftOut(left)
+	return resp, nil
 }
 
 func plannedAnswer(all []planned) *engines.Response {
@@ -88,6 +90,9 @@ func (s *Service) planAssociation(ctx context.Context, d *destinationRecord, a *
 }
 
 func (s *Service) planSecret(ctx context.Context, d *destinationRecord, a *associationRecord, m *engines.Mounted, secret string, l *link) ([]planned, error) {
+	if l != nil && l.lost {
+		return []planned{{Action: actRefuse, Reason: l.Cause}}, nil
+	}
 	t := &target{key: jobKey{a.NS, a.Destination, a.ID, secret}, dest: *d, assoc: *a, kind: s.types[d.Type], mount: m}
 	if l != nil {
 		t.link = *l

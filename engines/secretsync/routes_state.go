@@ -13,13 +13,13 @@ import (
 
 func (s *Service) stateRoutes(r *engines.Router) {
 	const of = "sync/destinations/{type}/{destination}"
-	engines.On(r, engines.Update, of+"/plan", "What syncing would do now, name by name; with a secret, also what associating it would do. Nothing is changed.", flags, s.planDestination)
-	engines.On(r, engines.Update, of+"/associations/adopt", "Take over names at the destination that belong to somebody else.", flags, s.adopt)
-	engines.On(r, engines.Update, of+"/associations/retry", "Sync again now what has failed, or one secret whatever its state.", flags, s.retry)
-	engines.On(r, engines.Update, of+"/associations/pause", "Stop syncing an association.", flags, s.associationPauser(true))
-	engines.On(r, engines.Update, of+"/associations/resume", "Go on syncing an association.", flags, s.associationPauser(false))
-	engines.On(r, engines.Update, of+"/associations/history", "What came of the last attempts to sync a secret.", flags, s.history)
-	engines.On(r, engines.Update, of+"/drift", "Look for what somebody else has changed at the destination, now.", flags, s.driftNow)
+	on(r, engines.Update, of+"/plan", "What syncing would do now, name by name; with a secret, also what associating it would do. Nothing is changed.", flags, s.planDestination)
+	on(r, engines.Update, of+"/associations/adopt", "Take over names at the destination that belong to somebody else.", flags, s.adopt)
+	on(r, engines.Update, of+"/associations/retry", "Sync again now what has failed, or one secret whatever its state.", flags, s.retry)
+	on(r, engines.Update, of+"/associations/pause", "Stop syncing an association.", flags, s.associationPauser(true))
+	on(r, engines.Update, of+"/associations/resume", "Go on syncing an association.", flags, s.associationPauser(false))
+	on(r, engines.Update, of+"/associations/history", "What came of the last attempts to sync a secret.", flags, s.history)
+	on(r, engines.Update, of+"/drift", "Look for what somebody else has changed at the destination, now.", flags, s.driftNow)
 }
 
 // readAssociations answers all associations of a destination.
@@ -28,22 +28,26 @@ func (s *Service) readAssociations(ctx context.Context, req *engines.Request, in
 	if err != nil {
 		return nil, err
 	}
-	all, err := s.associationsFor(ctx, req, d)
+	all, left, err := s.associationsFor(ctx, req, d)
 	if err != nil {
 		return nil, err
 	}
-	return s.answerAssociations(ctx, d, all...)
+	resp, err := s.answerAssociations(ctx, d, all...)
+	if err == nil {
+		resp.Warnings = leftOut(left)
+	}
+	return resp, err
 }
 
-// associationsFor returns the associations of a destination that are there for who asks.
-func (s *Service) associationsFor(ctx context.Context, req *engines.Request, d *destinationRecord) (all []*associationRecord, err error) {
-	err = scan(ctx, s.host.Store(), area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *associationRecord) bool {
+// associationsFor returns the associations of a destination that are there for who asks. left is how many cannot be read.
+func (s *Service) associationsFor(ctx context.Context, req *engines.Request, d *destinationRecord) (all []*associationRecord, left int, err error) {
+	left, err = survey(ctx, s, area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *associationRecord) bool {
 		if req.Caller.Sees(a.MountUUID) {
 			all = append(all, a)
 		}
 		return true
 	})
-	return all, err
+	return all, left, err
 }
 
 const disabledCause = "secret sync is disabled in sync/config"
@@ -177,6 +181,9 @@ func (r *report) add(ctx context.Context, a *associationRecord, m *engines.Mount
 
 // standing is the status of a link as it is: what was stored, unless something has changed since.
 func (r *report) standing(ctx context.Context, a *associationRecord, m *engines.Mounted, l *link) outcome {
+	if l.lost {
+		return l.outcome
+	}
 	halted := r.halted
 	if a.Paused && halted == nil {
 		halted = &outcome{Status: Pending, Code: "paused", Cause: "syncing of the association is paused"}
@@ -263,7 +270,7 @@ func (s *Service) listAssociations(ctx context.Context, req *engines.Request, _ 
 	info := map[string][]map[string]string{}
 	paths := map[string]string{} // of mounts, by uuid
 	links := 0
-	err := s.eachDestinationOf(ctx, req.Mount.NamespaceID, func(d *destinationRecord) error {
+	_, err := s.eachDestinationOf(ctx, req.Mount.NamespaceID, func(d *destinationRecord) error {
 		return s.eachLink(ctx, d, func(a *associationRecord, l *link) {
 			if !req.Caller.Sees(a.MountUUID) {
 				return
@@ -295,7 +302,7 @@ func (s *Service) listAssociations(ctx context.Context, req *engines.Request, _ 
 // eachLink goes through the links of a destination.
 func (s *Service) eachLink(ctx context.Context, d *destinationRecord, do func(*associationRecord, *link)) error {
 	byID := map[string]*associationRecord{}
-	err := scan(ctx, s.host.Store(), area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *associationRecord) bool {
+	_, err := survey(ctx, s, area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *associationRecord) bool {
 		byID[a.ID] = a
 		return true
 	})
@@ -303,13 +310,14 @@ func (s *Service) eachLink(ctx context.Context, d *destinationRecord, do func(*a
 		return err
 	}
 	prefix := area(d.NS, "l/"+d.ID+"/")
-	return scan(ctx, s.host.Store(), prefix, func(key storage.Key, l *link) bool {
+	_, err = survey(ctx, s, prefix, func(key storage.Key, l *link) bool {
 		id, _, _ := strings.Cut(strings.TrimPrefix(string(key), string(prefix)), "/")
 		if a := byID[id]; a != nil {
 			do(a, l)
 		}
 		return true
 	})
+	return err
 }
 
 type mountSecretIn struct {
@@ -324,7 +332,7 @@ func (s *Service) destinationsOf(ctx context.Context, req *engines.Request, in *
 		return nil, err
 	}
 	to := map[string]any{}
-	err = s.eachDestinationOf(ctx, req.Mount.NamespaceID, func(d *destinationRecord) error {
+	_, err = s.eachDestinationOf(ctx, req.Mount.NamespaceID, func(d *destinationRecord) error {
 		c := &chosen{dest: d, mount: m, secret: secret}
 		own, err := associationAt(ctx, s.host.Store(), c.key())
 		if err != nil {

@@ -318,11 +318,11 @@ func (s *Service) deleteDestination(ctx context.Context, req *engines.Request, i
 // allSeen refuses somebody for whom not all that a destination has is there: with it, the rest would go, too.
 func (s *Service) allSeen(ctx context.Context, req *engines.Request, d *destinationRecord) error {
 	hidden := false
-	err := scan(ctx, s.host.Store(), area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *associationRecord) bool {
+	left, err := survey(ctx, s, area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *associationRecord) bool {
 		hidden = !req.Caller.Sees(a.MountUUID)
 		return !hidden
 	})
-	if hidden {
+	if hidden || left > 0 && req.Caller.Mounts != nil {
 		return engines.Denied(errors.New("the destination has associations of mounts that the secondary does not have"))
 	}
 	return err
@@ -355,12 +355,12 @@ func (s *Service) deleteUnused(ctx context.Context, req *engines.Request, at *pl
 }
 
 func (s *Service) countAssociations(ctx context.Context, d *destinationRecord) (all, removing int, err error) {
-	err = scan(ctx, s.host.Store(), area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *associationRecord) bool {
+	left, err := survey(ctx, s, area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *associationRecord) bool {
 		all++
 		if a.Removing {
 			removing++
 		}
 		return true
 	})
-	return all, removing, err
+	return all + left, removing, err
 }

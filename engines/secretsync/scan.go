@@ -54,12 +54,15 @@ func (s *Service) scanAll(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		err = s.eachDestinationOf(ctx, ns, func(d *destinationRecord) error {
+		unreadable, err := s.eachDestinationOf(ctx, ns, func(d *destinationRecord) error {
 			delete(left, d.ID)
 			return s.scanDestination(ctx, d, refresh, func(a *associationRecord) { seen[a.ID] = true })
 		})
 		if err != nil {
 			return err
+		}
+		if unreadable > 0 {
+			left = nil // nobody knows whose they are
 		}
 		if err := s.sweep(ctx, ns, left); err != nil {
 			return err
@@ -67,6 +70,9 @@ func (s *Service) scanAll(ctx context.Context) error {
 		if err := s.finishPurges(ctx, ns); err != nil {
 			return err
 		}
+	}
+	if err := s.checkUnreadable(ctx); err != nil {
+		return err
 	}
 	s.restored = restores
 	s.gauges.end()
@@ -100,7 +106,7 @@ func (s *Service) sweep(ctx context.Context, ns string, left map[string]bool) er
 		return nil
 	}
 	claims := map[storage.Key]string{}
-	err := scan(ctx, s.host.Store(), area(rootNS, "c/"), func(key storage.Key, c *claim) bool {
+	_, err := survey(ctx, s, area(rootNS, "c/"), func(key storage.Key, c *claim) bool {
 		if left[c.Destination] {
 			claims[key] = c.Destination
 		}
@@ -134,7 +140,7 @@ func (s *Service) scanDestination(ctx context.Context, d *destinationRecord, ref
 		}
 	}
 	var all []*associationRecord
-	err := scan(ctx, s.host.Store(), area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *associationRecord) bool {
+	_, err := survey(ctx, s, area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *associationRecord) bool {
 		all = append(all, a)
 		return true
 	})
@@ -174,38 +180,50 @@ func (s *Service) scanLinks(ctx context.Context, d *destinationRecord, a *associ
 	if err != nil {
 		return err
 	}
-	tagged := tagsPrint(d.CustomTags)
 	return s.eachSecret(ctx, a, m, func(secret string, l *link) error {
-		at, due, err := s.due(ctx, a, m, secret, l)
+		if l != nil && l.lost {
+			return nil
+		}
+		err := s.scanLink(ctx, d, a, m, secret, l, refresh)
+		if s.unreadable(err) {
+			return nil
+		}
+		return err
+	})
+}
+
+// scanLink queues one link if it is due; l is nil if there is none yet.
+func (s *Service) scanLink(ctx context.Context, d *destinationRecord, a *associationRecord, m *engines.Mounted, secret string, l *link, refresh bool) error {
+	tagged := tagsPrint(d.CustomTags)
+	at, due, err := s.due(ctx, a, m, secret, l)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	if l != nil {
+		s.gauges.link(jobKey{a.NS, a.Destination, a.ID, secret}, l.Status)
+	}
+	switch {
+	case l == nil:
+	case refresh:
+		at, due = now, true
+	case due && at.After(now) && l.Attempts > 0 && (d.UpdatedAt.After(l.LastAttempt) || a.UpdatedAt.After(l.LastAttempt)):
+		at = now // somebody may have put right what was in the way
+	case !due && slices.ContainsFunc(l.Items, func(it item) bool { return it.Owned && !it.Retained && it.Tagged != tagged }):
+		at, due = now, true
+	case (!due || at.After(now)) && l.waitsForName():
+		free, err := s.anyFree(ctx, d, l, jobKey{a.NS, a.Destination, a.ID, secret})
 		if err != nil {
 			return err
 		}
-		now := time.Now()
-		if l != nil {
-			s.gauges.link(jobKey{a.NS, a.Destination, a.ID, secret}, l.Status)
-		}
-		switch {
-		case l == nil:
-		case refresh:
+		if free {
 			at, due = now, true
-		case due && at.After(now) && l.Attempts > 0 && (d.UpdatedAt.After(l.LastAttempt) || a.UpdatedAt.After(l.LastAttempt)):
-			at = now // somebody may have put right what was in the way
-		case !due && slices.ContainsFunc(l.Items, func(it item) bool { return it.Owned && !it.Retained && it.Tagged != tagged }):
-			at, due = now, true
-		case (!due || at.After(now)) && l.waitsForName():
-			free, err := s.anyFree(ctx, d, l, jobKey{a.NS, a.Destination, a.ID, secret})
-			if err != nil {
-				return err
-			}
-			if free {
-				at, due = now, true
-			}
 		}
-		if due {
-			s.queue.push(jobKey{a.NS, a.Destination, a.ID, secret}, at, refresh, nil)
-		}
-		return nil
-	})
+	}
+	if due {
+		s.queue.push(jobKey{a.NS, a.Destination, a.ID, secret}, at, refresh, nil)
+	}
+	return nil
 }
 
 // waitsForName reports whether a name of the link belongs to another association.
@@ -244,14 +262,22 @@ func (s *Service) anyFree(ctx context.Context, d *destinationRecord, l *link, wh
 }
 
 // eachSecret goes through the secrets of an association: those with a link, then those that are there and have none yet, for
-// which the link is nil.
+// which the link is nil. Links that cannot be read are lost.
 func (s *Service) eachSecret(ctx context.Context, a *associationRecord, m *engines.Mounted, do func(secret string, l *link) error) error {
 	linked := map[string]bool{}
 	var failed error
-	err := scan(ctx, s.host.Store(), linkKey(a.NS, a.Destination, a.ID, ""), func(_ storage.Key, l *link) bool {
+	prefix := linkKey(a.NS, a.Destination, a.ID, "")
+	one := func(key storage.Key, l *link) bool {
 		linked[l.Secret] = true
 		failed = do(l.Secret, l)
 		return failed == nil
+	}
+	err := scanPast(ctx, s.host.Store(), prefix, one, func(key storage.Key, err error) error {
+		if !s.unreadable(err) {
+			return err
+		}
+		one(key, lostLink(strings.TrimPrefix(string(key), string(prefix))))
+		return failed
 	})
 	if err := cmp.Or(err, failed); err != nil {
 		return err

@@ -179,7 +179,7 @@ func (s *Service) heed(ctx context.Context) error {
 		return s.scanAll(ctx)
 	}
 	for _, key := range keys {
-		if err := s.heedKey(ctx, key); err != nil {
+		if err := s.heedKey(ctx, key); err != nil && !s.unreadable(err) {
 			return err
 		}
 	}

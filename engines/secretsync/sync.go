@@ -200,6 +200,7 @@ func (s *Service) syncJob(ctx context.Context, key jobKey, refresh bool) {
 	}
 	switch {
 	case errors.Is(err, errNothing) || ctx.Err() != nil:
+	case s.unreadable(err): // when everything is looked through it is tried again
 	case errors.Is(err, storage.ErrTooLarge): // a name so long that nothing can be noted of it
 		s.log.Warn("a secret cannot be synced", "association", key.Association, "err", err)
 		s.queue.push(key, time.Now().Add(longestWait), false, nil)
@@ -246,12 +247,16 @@ func (s *Service) syncLink(ctx context.Context, key jobKey, refresh bool) (again
 	if err == nil {
 		again, err = s.settled(ctx, t, steps)
 	}
-	if errors.Is(err, storage.ErrTooLarge) { // what is about to be done could not be noted; what was done is what was noted last
-		secret := t.secret
+	lost := s.unreadable(err)
+	if lost || errors.Is(err, storage.ErrTooLarge) { // what is about to be done could not be noted; what was done is what was noted last
+		secret, why := t.secret, err
 		if t, err = s.load(ctx, key); err != nil {
 			return time.Time{}, err
 		}
 		t.secret = secret
+		if lost {
+			return s.stopped(ctx, t, errUnreadable(why))
+		}
 		return s.stopped(ctx, t, &destination.Error{
 			Class: destination.Client, Code: "too_many_names", Text: "the names of the secret's keys are too many, or too long, to keep account of: choose some with include", Err: err,
 		})
@@ -329,6 +334,11 @@ func (s *Service) prepare(ctx context.Context, t *target, all, part []step) erro
 		claimed := false
 		for i := range part {
 			st := &part[i]
+			if st.Do == actDelete { // if it cannot be read whose the name is, it stays
+				if _, err := engines.GetRecord(ctx, tx, claimKey(t.dest.Type, place, fold(t.kind.Rules, st.Name)), new(claim)); err != nil {
+					return err
+				}
+			}
 			if st.needsClaim() {
 				if err := s.claim(ctx, tx, t, place, st); err != nil {
 					return err

@@ -1,0 +1,215 @@
+package secretsync
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/synctest"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// spoil makes a record one of a newer version, and returns what puts it right.
+func (s *sim) spoil(key storage.Key) (repair func()) {
+	s.t.Helper()
+	e, err := s.w.Store.Get(s.ctx(), key)
+	s.must(err)
+	put := func(value []byte) {
+		_, err := s.w.Store.Commit(s.ctx(), storage.Batch{Puts: []storage.Put{{Key: key, Value: value}}})
+		s.must(err)
+	}
+	put([]byte(`{"format":2,"later":"content-of-it"}`))
+	return func() { put(e.Value) }
+}
+
+// alone fails unless a record is the one that cannot be read, which the log says once.
+func (s *sim) alone(kind string) {
+	s.t.Helper()
+	if n := s.svc.Numbers()["sync_unreadable"]; n != 1 {
+		s.t.Errorf("%v records cannot be read, want 1", n)
+	}
+	text := s.logs.b.String()
+	if n := strings.Count(text, "cannot be read and is left alone"); n != 1 || !strings.Contains(text, kind) || strings.Contains(text, "content-of-it") {
+		s.t.Errorf("the log has %d lines about %s: %s", n, kind, text)
+	}
+}
+
+// refusesToRead fails unless an error says to a client what is the matter.
+func (s *sim) refusesToRead(err error) {
+	s.t.Helper()
+	e, ok := errors.AsType[*engines.Error](tell(err))
+	if !ok || e.Kind != engines.KindFailed || !strings.Contains(e.Detail, "newer version") {
+		s.t.Errorf("%v does not say that a record cannot be read", err)
+	}
+}
+
+// TestARecordThatCannotBeRead: what it is about is left as it is, everything else goes on, on a node that sees it happen and on a
+// new one.
+func TestARecordThatCannotBeRead(t *testing.T) {
+	const name = "vault/kv_00000001/"
+	for _, test := range []struct {
+		kind  string
+		key   func(s *sim, a *associationRecord) storage.Key
+		check func(s *sim, a *associationRecord)
+	}{
+		{"link", func(_ *sim, a *associationRecord) storage.Key { return linkKey(a.NS, a.Destination, a.ID, "a") }, func(s *sim, a *associationRecord) {
+			resp, err := s.svc.answerAssociations(s.ctx(), s.dests[0], a)
+			s.must(err)
+			e, _ := resp.Data.(map[string]any)["associated_secrets"].(map[string]any)["kv_00000001/a"].(map[string]any)
+			if e["sync_status"] != InternalError || e["code"] != codeUnreadable {
+				s.t.Errorf("it is shown as %v", e)
+			}
+		}},
+		{"association", func(_ *sim, a *associationRecord) storage.Key { return a.key() }, func(s *sim, a *associationRecord) {
+			_, err := associationAt(s.ctx(), s.w.Store, a.key())
+			s.refusesToRead(err)
+		}},
+		{"destination", func(s *sim, _ *associationRecord) storage.Key { return s.dests[0].key() }, func(s *sim, _ *associationRecord) {
+			_, err := s.svc.get(s.ctx(), s.w.Store, "root", synctest.Marked, "d0")
+			s.refusesToRead(err)
+		}},
+		{"claim", func(s *sim, _ *associationRecord) storage.Key {
+			place, err := s.svc.place(s.dests[0])
+			s.must(err)
+			return claimKey(synctest.Marked, place, name+"a")
+		}, func(s *sim, a *associationRecord) {
+			if l := s.link(a, "a"); l.Status != InternalError || l.Code != codeUnreadable {
+				s.t.Errorf("the link is %+v", l.outcome)
+			}
+		}},
+	} {
+		for _, restarted := range []bool{false, true} {
+			t.Run(test.kind, func(t *testing.T) {
+				inSim(t, func(s *sim) {
+					for _, secret := range []string{"a", "b"} {
+						s.mounts[0].Put(secret, "k", "1")
+					}
+					a, b := s.tie(0, "a", nil), s.tie(1, "b", nil)
+					all := s.tie(2, "", func(a *associationRecord) { a.Selector = true })
+					if restarted {
+						s.stop()
+					}
+					repair := s.spoil(test.key(s, a))
+					if restarted {
+						s.start()
+					}
+					s.pass(time.Second)
+					for _, secret := range []string{"a", "b"} {
+						s.mounts[0].Put(secret, "k", "2")
+					}
+					s.pass(time.Hour)
+					site := s.places.Site(synctest.Marked, "m")
+					for secret, want := range map[string]string{"a": `{"k":"1"}`, "b": `{"k":"2"}`} {
+						if got, _ := site.Get(name + secret); got != want {
+							t.Errorf("%s is %s, want %s", secret, got, want)
+						}
+					}
+					s.status(b, "b", Synced)
+					s.status(all, "a", Synced)
+					s.alone(test.kind)
+					test.check(s, a)
+					s.mounts[0].Delete("a")
+					s.pass(time.Second)
+					s.there(synctest.Marked, name+"a", name+"b")
+
+					repair()
+					s.pass(11 * time.Minute)
+					s.there(synctest.Marked, name+"b")
+					s.status(a, "a", Unsynced)
+					if n := s.svc.Numbers()["sync_unreadable"]; n != 0 {
+						t.Errorf("%v records cannot be read although they can", n)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestAPurgeDoesNotPassOverWhatItCannotRead: it does not end, and says why, until somebody forgets it all.
+func TestAPurgeDoesNotPassOverWhatItCannotRead(t *testing.T) {
+	for _, kind := range []string{"link", "association"} {
+		t.Run(kind, func(t *testing.T) {
+			inSim(t, func(s *sim) {
+				for _, secret := range []string{"a", "b"} {
+					s.mounts[0].Put(secret, "k", "1")
+				}
+				a := s.tie(0, "a", nil)
+				s.tie(0, "b", nil)
+				if kind == "link" {
+					s.spoil(linkKey(a.NS, a.Destination, a.ID, "a"))
+				} else {
+					s.spoil(a.key())
+				}
+				s.update(func(tx *storage.Txn) error {
+					s.dests[0].PurgeAt = time.Now()
+					return engines.PutRecord(tx, s.dests[0].key(), s.dests[0])
+				})
+				s.must(s.svc.purge(s.ctx(), s.dests[0]))
+				s.pass(time.Hour)
+				s.there(synctest.Marked, "vault/kv_00000001/a")
+				got, err := s.svc.shown(s.ctx(), s.dests[0])
+				if s.must(err); got["purge_error"] != unreadableCause {
+					t.Errorf("it says %v", got["purge_error"])
+				}
+				if has, err := s.svc.hasAssociations(s.ctx(), s.dests[0]); err != nil || !has {
+					t.Errorf("what cannot be read has gone (%v)", err)
+				}
+
+				s.must(s.svc.forceDelete(s.ctx(), s.dests[0]))
+				s.pass(time.Minute)
+				s.there(synctest.Marked, "vault/kv_00000001/a")
+				for _, prefix := range []storage.Key{area("root", "a/"), area("root", "l/"), area("root", "c/"), s.dests[0].key()} {
+					if left, err := s.w.Store.Scan(s.ctx(), prefix, "", 0); err != nil || len(left) > 0 {
+						t.Errorf("%d records below %s are left (%v)", len(left), prefix, err)
+					}
+				}
+				s.pass(11 * time.Minute)
+				if n := s.svc.Numbers()["sync_unreadable"]; n != 0 {
+					t.Errorf("%v records cannot be read, and there are none", n)
+				}
+			})
+		})
+	}
+}
+
+// TestANamespaceStaysWithWhatCannotBeRead: with it, what is at the destination would be forgotten.
+func TestANamespaceStaysWithWhatCannotBeRead(t *testing.T) {
+	inSim(t, func(s *sim) {
+		repair := s.spoil(s.dests[3].key())
+		for range 3 {
+			s.pass(patience)
+			if err := s.svc.NamespaceGone(s.ctx(), "n1"); err == nil {
+				t.Error("the namespace may go")
+			}
+		}
+		repair()
+		s.must(s.svc.NamespaceGone(s.ctx(), "n1"))
+	})
+}
+
+// TestAConfigurationThatCannotBeRead: it may say that nothing is to be done. Deleting it goes back to the defaults.
+func TestAConfigurationThatCannotBeRead(t *testing.T) {
+	inSim(t, func(s *sim) {
+		s.mounts[0].Put("a", "k", "1")
+		a := s.tie(0, "a", nil)
+		s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, configKey, &configRecord{QueueCapacity: 10}) })
+		s.spoil(configKey)
+		s.mounts[0].Put("a", "k", "2")
+		s.pass(time.Hour)
+		if got, _ := s.places.Site(synctest.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"1"}` {
+			t.Errorf("%s is there, although nobody knows whether it may", got)
+		}
+		s.alone("config")
+		_, err := s.svc.readConfig(s.ctx(), nil, nil)
+		s.refusesToRead(err)
+		_, err = s.svc.resetConfig(s.ctx(), nil, nil)
+		s.must(err)
+		s.pass(time.Second)
+		if got, _ := s.places.Site(synctest.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"2"}` {
+			t.Errorf("%s is there", got)
+		}
+		s.status(a, "a", Synced)
+	})
+}
