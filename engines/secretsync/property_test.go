@@ -82,11 +82,13 @@ type sim struct {
 	// retains are the associations, by id, that were to leave what they have made at some time.
 	retains map[string]bool
 
-	node   *synctest.Node
-	svc    *Service
-	stop   func() // waits for the end
-	crash  func() // does not
-	faults func(synctest.Call) synctest.Fault
+	node *synctest.Node
+	svc  *Service
+	// operator is what New is told from the next start on.
+	operator Operator
+	stop     func() // waits for the end
+	crash    func() // does not
+	faults   func(synctest.Call) synctest.Fault
 }
 
 // logs is a buffer that several may write to.
@@ -121,7 +123,7 @@ func (s *sim) say(format string, args ...any) {
 
 func (s *sim) start() {
 	s.node = s.w.Node()
-	s.svc = New(Options{Host: s.node, Types: s.places.Types(), Logger: slog.New(slog.NewTextHandler(&s.logs, nil)), Getenv: func(string) string { return "" }})
+	s.svc = New(Options{Host: s.node, Types: s.places.Types(), Operator: s.operator, Logger: slog.New(slog.NewTextHandler(&s.logs, nil)), Getenv: func(string) string { return "" }})
 	ctx, cancel := context.WithCancel(s.t.Context())
 	unhear := s.w.Store.OnChange(s.svc.Changed)
 	ended := make(chan struct{})

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"strings"
 	"sync/atomic"
 
 	"github.com/coffer-project/coffer/engines"
@@ -82,13 +81,16 @@ func (s *Service) configOf(d *destinationRecord) (destination.Config, error) {
 	return c, decodeConfig(d.Config, c)
 }
 
-// place is where the names of a destination live.
+// place is where the names of a destination live, as its vendor knows it. How the operator has the vendor reached is no part of it: all
+// destinations of a type are reached in the same way, so that it tells no two places apart, and claims outlive a new address. If the
+// address is one of another installation with places of the same names, claims keep names from one secret for the other's sake, and
+// nothing is written over: what is there decides whose it is, as ever.
 func (s *Service) place(d *destinationRecord) (string, error) {
 	c, err := s.configOf(d)
 	if err != nil {
 		return "", err
 	}
-	return strings.Join([]string{d.Type, s.opts.Operator.Endpoints[d.Type].URL, c.Place()}, " "), nil
+	return c.Place(), nil
 }
 
 // open returns the destination of a target, within its budget.
