@@ -167,15 +167,28 @@ func (s *Service) makeRoom(ctx context.Context, t *target, steps []step) error {
 		return err
 	}
 	names, bytes := 0, 0
-	_, err = survey(ctx, s, area(rootNS, "c/"+short(t.dest.Type, place)+"/"), func(_ storage.Key, c *claim) bool {
-		if !c.of(&t.dest, &t.assoc, t.key.Secret) {
-			names++
-			bytes += c.Bytes
+	own := map[storage.Key]int{} // bytes
+	_, err = survey(ctx, s, area(rootNS, "c/"+short(t.dest.Type, place)+"/"), func(key storage.Key, c *claim) bool {
+		if c.of(&t.dest, &t.assoc, t.key.Secret) {
+			own[key] = c.Bytes
+			return true
 		}
+		names++
+		bytes += c.Bytes
 		return true
 	})
 	if err != nil {
 		return err
+	}
+	old := func(st, by *step) bool { // goes only when the other is there, and takes room until then
+		return st.wanted == nil && st.Do != actRefuse && st.Owned && !t.retains() && !st.Retained && by.replaces(st)
+	}
+	for i := range steps {
+		st := &steps[i]
+		if st.wanted == nil && slices.ContainsFunc(steps, func(by step) bool { return by.wanted != nil && old(st, &by) }) {
+			names++
+			bytes += own[claimKey(t.dest.Type, place, fold(rules, st.Name))]
+		}
 	}
 	for i := range steps {
 		st := &steps[i]
@@ -184,12 +197,21 @@ func (s *Service) makeRoom(ctx context.Context, t *target, steps []step) error {
 		}
 		names++
 		bytes += len(st.wanted.Value)
+		full := ""
 		switch {
 		case rules.MaxNames > 0 && names > rules.MaxNames && !st.Owned:
-			st.action, st.wanted = action{Do: actRefuse, Reason: fmt.Sprintf("the destination has room for %d names, and all are in use by secret sync", rules.MaxNames)}, nil
+			full = fmt.Sprintf("the destination has room for %d names, and all are in use by secret sync", rules.MaxNames)
 		case rules.MaxTotal > 0 && bytes > rules.MaxTotal:
-			st.action, st.wanted = action{Do: actRefuse, Reason: fmt.Sprintf("all values together would be %d bytes, the destination takes %d at most", bytes, rules.MaxTotal)}, nil
+			full = fmt.Sprintf("all values together would be %d bytes, the destination takes %d at most", bytes, rules.MaxTotal)
+		default:
+			continue
 		}
+		if i := slices.IndexFunc(steps, func(was step) bool { return old(&was, st) }); i >= 0 {
+			full += fmt.Sprintf("; the old name %q goes only when the new one is there: make room for both, or dissociate the secret and associate it again", steps[i].Name)
+		} else {
+			full += ": choose less with include or exclude, or dissociate something else"
+		}
+		st.action, st.wanted = action{Do: actRefuse, Reason: full}, nil
 	}
 	return nil
 }

@@ -1,9 +1,13 @@
 package secretsync
 
 import (
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
 	"github.com/coffer-project/coffer/engines/secretsync/synctest"
 )
 
@@ -26,5 +30,63 @@ func TestClaimsOutliveAnotherEndpoint(t *testing.T) {
 		s.pass(10 * time.Second)
 		s.status(b, "b", Synced)
 		s.checkClaims()
+	})
+}
+
+// TestAFullPlaceTakesNoSecondName: a new name is there before the old one goes. Where there is no room for both, somebody is told.
+func TestAFullPlaceTakesNoSecondName(t *testing.T) {
+	inSim(t, func(s *sim) {
+		kv := s.mounts[0]
+		for i := range 99 {
+			kv.Put(fmt.Sprintf("all/%d", i), "k", "1")
+		}
+		kv.Put("a", "k", "1")
+		s.tie(2, "all/", func(a *associationRecord) { a.Selector = true })
+		a := s.tie(2, "a", nil)
+		s.pass(time.Minute)
+		s.status(a, "a", Synced)
+		if got := len(s.names(synctest.Plain)); got != 100 {
+			t.Fatalf("%d names are there, want 100", got)
+		}
+		a = s.tie(2, "a", func(a *associationRecord) { a.Template = "new" })
+		s.status(a, "a", ClientError)
+		if cause := s.link(a, "a").Cause; !strings.Contains(cause, "100 names") || !strings.Contains(cause, `"VAULT_KV_00000001_A" goes only when`) {
+			t.Errorf("the cause is %q", cause)
+		}
+		calls := len(s.places.Calls())
+		s.pass(30 * time.Minute)
+		if n := len(s.places.Calls()) - calls; n > 10 {
+			t.Errorf("%d calls in half an hour at a place that is full", n)
+		}
+		if _, ok := s.places.Site(synctest.Plain, "p").Get("VAULT_KV_00000001_A"); !ok {
+			t.Error("the old name went before the new one was there")
+		}
+		kv.Delete("all/0")
+		s.pass(time.Hour)
+		s.status(a, "a", Synced)
+		if got := s.names(synctest.Plain); len(got) != 99 || !slices.Contains(got, "NEW") || slices.Contains(got, "VAULT_KV_00000001_A") {
+			t.Errorf("%d names are there: %q", len(got), got)
+		}
+	})
+}
+
+// TestAKeyTakesTheRoomOfOneThatGoes: they are two things, and the one is not needed for the other to go.
+func TestAKeyTakesTheRoomOfOneThatGoes(t *testing.T) {
+	inSim(t, func(s *sim) {
+		pairs := func(from, to int) (pairs []string) {
+			for i := from; i < to; i++ {
+				pairs = append(pairs, fmt.Sprint("k", i), "v")
+			}
+			return pairs
+		}
+		s.mounts[0].Put("a", pairs(0, 100)...)
+		a := s.tie(2, "a", func(a *associationRecord) { a.Granularity, a.Template = destination.SecretKey, "{{ .SecretKey }}" })
+		s.pass(time.Minute)
+		s.mounts[0].Put("a", pairs(1, 101)...)
+		s.pass(2 * time.Minute)
+		s.status(a, "a", Synced)
+		if got := s.names(synctest.Plain); len(got) != 100 || slices.Contains(got, "K0") || !slices.Contains(got, "K100") {
+			t.Errorf("%d names are there: %q", len(got), got)
+		}
 	})
 }

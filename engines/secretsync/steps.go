@@ -92,7 +92,7 @@ func (s *Service) decideStep(ctx context.Context, t *target, dest destination.De
 	v := view{
 		Want: st.wanted, Mark: t.dest.marked(t.mark, st.Name, t.kind.Rules), Marks: t.kind.Rules.Marks, Repair: t.assoc.Drift == driftRepair,
 		Adopt:  slices.Contains(t.link.Adopt, fold(t.kind.Rules, st.Name)),
-		Retain: t.assoc.Retain || t.assoc.Deletion == retainThere || st.before.Retained, Ending: t.assoc.ending(),
+		Retain: t.retains() || st.before.Retained, Ending: t.assoc.ending(),
 	}
 	if st.before.Name != "" {
 		v.Had = &st.before

@@ -183,6 +183,9 @@ func (it *item) stands(print []byte, tagged string) bool {
 // ending reports whether the association is to go.
 func (a *associationRecord) ending() bool { return a.Removing || a.Gone }
 
+// retains reports whether what is not wanted any more is left where it is.
+func (t *target) retains() bool { return t.assoc.Retain || t.assoc.Deletion == retainThere }
+
 // vanished reports whether the link is of a secret that a selector has found once and that does not even have metadata any more.
 func (t *target) vanished() bool {
 	return t.assoc.Selector && t.secret.Version == 0
