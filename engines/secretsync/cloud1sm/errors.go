@@ -298,17 +298,22 @@ func cleaned(message string) string {
 	return message
 }
 
-// waitOf reads Retry-After: seconds, or a date.
+// waitOf reads Retry-After: seconds, or a date by the clock of whoever answers.
 func waitOf(answer *smithyhttp.ResponseError) time.Duration {
 	if answer.Response == nil || answer.Response.Response == nil {
 		return 0
 	}
-	text := answer.Response.Header.Get("Retry-After")
+	h := answer.Response.Header
+	text := h.Get("Retry-After")
 	if seconds, err := strconv.Atoi(text); err == nil {
 		return time.Duration(min(max(seconds, 0), 24*60*60)) * time.Second
 	}
 	if at, err := http.ParseTime(text); err == nil {
-		return min(max(time.Until(at), 0), 24*time.Hour)
+		now, err := http.ParseTime(h.Get("Date"))
+		if err != nil {
+			now = time.Now()
+		}
+		return min(max(at.Sub(now), 0), 24*time.Hour)
 	}
 	return 0
 }

@@ -43,6 +43,8 @@ func TestCodes(t *testing.T) {
 		{"InvalidSignatureException", 400, destination.Client, destination.Denied, false},
 		{"ExpiredTokenException", 403, destination.Client, destination.Denied, false},
 		{"ThrottlingException", 400, destination.External, destination.Throttled, false},
+		{"SlowDown", 503, destination.External, destination.Throttled, false},
+		{"Throttling", 400, destination.External, destination.Throttled, false},
 		{"TooManyRequestsException", 429, destination.External, destination.Throttled, false},
 		{"InternalServiceError", 500, destination.External, destination.Unavailable, true},
 		{"ServiceUnavailable", 503, destination.External, destination.Unavailable, true},
@@ -86,6 +88,34 @@ func TestCodes(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestRetryAfter(t *testing.T) {
+	s := cloud1smtest.New(t)
+	for _, test := range []struct {
+		after, date string
+		want        time.Duration
+	}{
+		{"11", "", 11 * time.Second},
+		{"999999999", "", 24 * time.Hour},
+		{"-5", "", 0},
+		{"soon", "", 0},
+		{"Fri, 02 Jan 2026 15:04:05 GMT", "Fri, 02 Jan 2026 15:03:00 GMT", 65 * time.Second}, // by its own clock
+		{"Fri, 02 Jan 2026 15:04:05 GMT", "Fri, 02 Jan 2026 16:00:00 GMT", 0},
+	} {
+		other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Retry-After", test.after)
+			if test.date != "" {
+				w.Header().Set("Date", test.date)
+			}
+			refusal(400, "ThrottlingException")(w, r)
+		}))
+		defer other.Close()
+		_, err := open(t, s, destination.Env{URL: other.URL}, nil).Read(t.Context(), name)
+		if e := failed(t, err, destination.External, destination.Throttled, false); e.RetryAfter != test.want {
+			t.Errorf("%s at %s: %v", test.after, test.date, e.RetryAfter)
+		}
 	}
 }
 

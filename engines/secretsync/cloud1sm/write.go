@@ -265,7 +265,8 @@ func (w *writing) why(ctx context.Context, refusal error) error {
 	return refusal
 }
 
-// Delete implements destination.Destination. The name is free again only after the time for recovery, if there is one.
+// Delete implements destination.Destination. The name is free again only after the time for recovery, if there is one. The
+// service has no call that deletes only what one has seen, so it is looked at once more.
 func (d *place) Delete(ctx context.Context, was destination.Found) error {
 	days := d.config.recoveryDays()
 	switch {
@@ -275,6 +276,14 @@ func (d *place) Delete(ctx context.Context, was destination.Found) error {
 		return ours("a deletion of something without an id")
 	case was.State == destination.Deleted && days != 0:
 		return nil
+	}
+	switch is, err := d.describe(ctx, was.ID); {
+	case err != nil:
+		return err
+	case is.State == destination.Absent, is.State == destination.Deleted && days != 0:
+		return nil
+	case is.State != was.State || is.Version != was.Version || is.Mark != was.Mark:
+		return changed()
 	}
 	in := &secretsmanager.DeleteSecretInput{SecretId: &was.ID}
 	if days == 0 {

@@ -169,6 +169,32 @@ func TestRecoveryWindow(t *testing.T) {
 	}
 }
 
+// What somebody else has done since the look is not undone by a deletion, and not deleted.
+func TestDeleteOfAnOldView(t *testing.T) {
+	for what, change := range map[string]func(*cloud1smtest.Server){
+		"another mark": func(s *cloud1smtest.Server) { s.Tag(name, map[string]string{"coffer:sync": "theirs"}) },
+		"scheduled":    func(s *cloud1smtest.Server) { s.Schedule(name, 24*time.Hour) },
+		"made anew":    func(s *cloud1smtest.Server) { s.Drop(name); s.Put(name, []byte("theirs")) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			s := cloud1smtest.New(t)
+			d := open(t, s, destination.Env{}, func(c *cloud1sm.Config) { c.RecoveryWindowInDays = new(int) })
+			write(t, d, item("one"))
+			was := read(t, d)
+			change(s)
+			err := d.Delete(t.Context(), was)
+			if what != "made anew" {
+				failed(t, err, destination.Client, destination.Changed, false)
+			} else if err != nil {
+				t.Error(err)
+			}
+			if _, ok := s.Secret(name); !ok {
+				t.Error("it was deleted")
+			}
+		})
+	}
+}
+
 func TestDeletedForGoodByAnotherConfiguration(t *testing.T) {
 	s := cloud1smtest.New(t)
 	d := open(t, s, destination.Env{}, func(c *cloud1sm.Config) { c.RecoveryWindowInDays = new(int) })
@@ -471,7 +497,7 @@ func TestManagedSecrets(t *testing.T) {
 	it.Mark = ""
 	_, err := d.Write(t.Context(), it, was)
 	failed(t, err, destination.Client, destination.BadRequest, false)
-	e := failed(t, d.Delete(t.Context(), was), destination.Client, destination.BadRequest, false)
+	e := failed(t, d.Delete(t.Context(), read(t, d)), destination.Client, destination.BadRequest, false)
 	if !strings.Contains(e.Text, "managed by rds") {
 		t.Errorf("the error says %q", e.Text)
 	}

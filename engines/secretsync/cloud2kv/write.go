@@ -36,10 +36,6 @@ func (v *vault) Write(ctx context.Context, it destination.Item, was destination.
 		s, err = v.revive(ctx, it, was)
 	}
 	if err != nil {
-		// Trouble may begin in the middle of a write, and it costs no more than a look to find out.
-		if e, ok := errors.AsType[*destination.Error](err); ok && e.Code == destination.Unavailable {
-			e.Unknown = true
-		}
 		return destination.Held{}, err
 	}
 	return destination.Held{Version: s.seen()}, nil

@@ -67,7 +67,11 @@ func TestCreateYieldsToOneWhoWasFaster(t *testing.T) {
 	p := newPlace(t)
 	v := p.Open(t)
 	was := read(t, v, "name")
-	p.during("PUT", func() { p.Vault.Put("name", "theirs", map[string]string{"owner": "them"}) })
+	p.during("PUT", func() {
+		p.Vault.Put("name", "theirs", map[string]string{"owner": "them"})
+		p.Change("name", true, "text/plain")
+		p.Date("name", 1, 4e9)
+	})
 	_, err := v.Write(t.Context(), item("name", "ours"), was)
 	if e := fails(t, err, destination.Exists); !e.Unknown {
 		t.Error("a version of ours was written")
@@ -77,6 +81,9 @@ func TestCreateYieldsToOneWhoWasFaster(t *testing.T) {
 	}
 	if tags := p.Tags("name"); !maps.Equal(tags, map[string]string{"owner": "them"}) {
 		t.Errorf("their tags are %v", tags)
+	}
+	if from, until := p.Dates("name"); from != 1 || until != 4e9 || p.ContentType("name") != "text/plain" {
+		t.Errorf("it is to be used from %d until %d, and is of the type %q", from, until, p.ContentType("name"))
 	}
 	if f := read(t, v, "name"); f.Mark == mark {
 		t.Error("the name is marked as ours")
@@ -223,6 +230,35 @@ func TestVaultThatIsNotDoneInTime(t *testing.T) {
 	}
 }
 
+// Somebody else has begun to delete the secret at the same moment.
+func TestDeletedByTwo(t *testing.T) {
+	p := newPlace(t)
+	v, theirs := p.Open(t), p.Open(t)
+	write(t, v, item("name", "one"), read(t, v, "name"))
+	was := read(t, v, "name")
+	p.Lag(-1)
+	p.during("DELETE", func() {
+		if err := theirs.Delete(t.Context(), was); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := v.Delete(t.Context(), was); err != nil {
+		t.Error(err)
+	}
+}
+
+// Trouble at the look before a write is none of the write.
+func TestTroubleBeforeTheWrite(t *testing.T) {
+	p := newPlace(t)
+	v := p.Open(t)
+	was := read(t, v, "name")
+	p.Fail(desttest.Fault{Kind: desttest.Trouble})
+	_, err := v.Write(t.Context(), item("name", "one"), was)
+	if e := fails(t, err, destination.Unavailable); e.Unknown {
+		t.Error("nothing can have been written")
+	}
+}
+
 func TestOldViewsDoNotWrite(t *testing.T) {
 	p := newPlace(t)
 	v := p.Open(t)
@@ -347,6 +383,9 @@ func TestTagsOfOthersStay(t *testing.T) {
 	want := map[string]string{"cost-center": "42", "team": "payments", "empty": "", markTag: mark}
 	if tags := tagsOf(p, "name"); !maps.Equal(tags, want) {
 		t.Errorf("the tags are %v", tags)
+	}
+	if kind := p.ContentType("name"); kind != "text/plain" {
+		t.Errorf("the content type is %q", kind)
 	}
 	// Recovering keeps them, too.
 	p.Remove("name")

@@ -358,6 +358,7 @@ func TestTokenService(t *testing.T) {
 		{"throttled", answer(429, ``, "Retry-After", "11"), destination.Throttled, destination.External, 11 * time.Second},
 		{"throttled for ever", answer(429, ``, "Retry-After", "999999999"), destination.Throttled, destination.External, time.Hour},
 		{"throttled until a day long ago", answer(429, ``, "Retry-After", "Fri, 02 Jan 2026 15:04:05 GMT"), destination.Throttled, destination.External, 0},
+		{"throttled until a time by its own clock", answer(429, ``, "Retry-After", "Fri, 02 Jan 2026 15:04:05 GMT", "Date", "Fri, 02 Jan 2026 15:03:00 GMT"), destination.Throttled, destination.External, 65 * time.Second},
 		{"throttled, in no words", answer(429, ``, "Retry-After", "soon"), destination.Throttled, destination.External, 0},
 		{"trouble", answer(503, `<html>`), destination.Unavailable, destination.External, 0},
 		{"moved", answer(302, ``), destination.Unexpected, destination.External, 0},

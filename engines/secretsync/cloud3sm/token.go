@@ -180,13 +180,18 @@ func refusedToken(resp *http.Response, body []byte) error {
 
 const maxRetryAfter = time.Hour
 
+// retryAfter reads Retry-After: seconds, or a date by the clock of whoever answers.
 func retryAfter(h http.Header) time.Duration {
 	text := h.Get("Retry-After")
 	if n, err := strconv.ParseUint(text, 10, 31); err == nil {
 		return min(time.Duration(n)*time.Second, maxRetryAfter)
 	}
 	if at, err := http.ParseTime(text); err == nil {
-		return min(max(time.Until(at), 0), maxRetryAfter)
+		now, err := http.ParseTime(h.Get("Date"))
+		if err != nil {
+			now = time.Now()
+		}
+		return min(max(at.Sub(now), 0), maxRetryAfter)
 	}
 	return 0
 }

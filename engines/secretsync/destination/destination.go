@@ -181,7 +181,8 @@ type Destination interface {
 	//  - Deleted: it is recovered, then its value replaced.
 	// An error with Unknown may have written, or a part of it.
 	Write(ctx context.Context, it Item, was Found) (Held, error)
-	// Delete removes what Read has found. One that has gone meanwhile is fine.
+	// Delete removes what Read has found. One that has gone meanwhile is fine; one that has been changed since is left alone,
+	// and the error has Code Changed.
 	Delete(ctx context.Context, was Found) error
 	// List goes through all names that can be listed at little cost, with their marks and versions where the listing has
 	// them, and without values. Names of somebody else are among them. It stops after the first error.

@@ -32,7 +32,7 @@ func openWith(t *testing.T, c repohost.Config, env destination.Env) destination.
 	if err != nil {
 		t.Fatal(err)
 	}
-	repohost.Hurry(d)
+	repohost.Pause(d, 0)
 	t.Cleanup(env.Client.CloseIdleConnections)
 	return d
 }

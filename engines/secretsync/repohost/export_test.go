@@ -8,8 +8,8 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
 
-// Hurry has a write look for its effect without waiting.
-func Hurry(d destination.Destination) { d.(*dest).pause = 0 }
+// Pause is how long a write waits before it looks for its effect a second time.
+func Pause(d destination.Destination, pause time.Duration) { d.(*dest).pause = pause }
 
 // Later has what was seen of the place be so much older.
 func Later(d destination.Destination, by time.Duration) {

@@ -84,9 +84,7 @@ func (d *dest) List(ctx context.Context) iter.Seq2[destination.Found, error] {
 			}
 		}
 		for _, name := range slices.Sorted(maps.Keys(names)) {
-			f := sum(name, names[name])
-			f.Handle = nil
-			if !yield(f, nil) {
+			if !yield(sum(name, names[name]), nil) {
 				return
 			}
 		}
@@ -282,20 +280,17 @@ func after(touched bool, name string, err error) error {
 	return &out
 }
 
-// Delete implements destination.Destination.
+// Delete implements destination.Destination. The records are looked at again: what has been changed since is left alone.
 func (d *dest) Delete(ctx context.Context, was destination.Found) error {
 	if was.State == destination.Absent {
 		return nil
 	}
-	rs, ok := was.Handle.([]record)
-	if !ok {
-		var err error
-		if rs, err = d.named(ctx, was.Name); err != nil {
-			return err
-		}
-		if f := sum(was.Name, rs); f.State == destination.Present && (f.ID != was.ID || f.Version != was.Version) {
-			return changed(was.Name)
-		}
+	rs, err := d.named(ctx, was.Name)
+	if err != nil {
+		return err
+	}
+	if f := sum(was.Name, rs); f.State == destination.Present && (f.ID != was.ID || f.Version != was.Version) {
+		return changed(was.Name)
 	}
 	missing := false
 	for i, r := range rs {

@@ -173,6 +173,6 @@ func sum(name string, rs []record) destination.Found {
 	}
 	return destination.Found{
 		Name: name, State: destination.Present, Mark: mark, ID: strings.Join(ids, "+"), Version: strings.Join(versions, "+"),
-		ChangedAt: changed, Handle: rs,
+		ChangedAt: changed,
 	}
 }

@@ -313,6 +313,29 @@ func (v *Vault) Change(name string, enabled bool, contentType string) {
 	n.enabled, n.contentType, n.updated = enabled, contentType, v.now()
 }
 
+// ContentType returns that of the newest version.
+func (v *Vault) ContentType(name string) string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.secrets[strings.ToLower(name)].newest().contentType
+}
+
+// Date says from when until when the newest version is to be used, in seconds since 1970, as somebody else does.
+func (v *Vault) Date(name string, notBefore, expires int64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	n := v.secrets[strings.ToLower(name)].newest()
+	n.notBefore, n.expires = notBefore, expires
+}
+
+// Dates returns what Date has said.
+func (v *Vault) Dates(name string) (notBefore, expires int64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	n := v.secrets[strings.ToLower(name)].newest()
+	return n.notBefore, n.expires
+}
+
 // Remove deletes a secret, as somebody else does, and that is done at once.
 func (v *Vault) Remove(name string) {
 	v.mu.Lock()

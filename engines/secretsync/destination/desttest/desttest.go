@@ -43,7 +43,7 @@ type Kind int
 
 const (
 	None       Kind = iota
-	Throttle        // 429 or what the vendor has for it, with RetryAfter if the vendor tells it
+	Throttle        // 429 or what the vendor has for it, with RetryAfter
 	Trouble         // 503
 	Refuse          // the credentials are not good enough
 	DropBefore      // the connection breaks before anything is done
@@ -80,6 +80,8 @@ func Run(t *testing.T, kind destination.Type, place func(t *testing.T) Place) {
 		"create, read, update, delete":           (*suite).life,
 		"a name of somebody else is not created": (*suite).foreignStays,
 		"an old view of a name does not write":   (*suite).changed,
+		"an old view of a name does not delete":  (*suite).changedDelete,
+		"a write that is done again":             (*suite).again,
 		"a deleted name comes back":              (*suite).recovered,
 		"the list":                               (*suite).list,
 		"the largest value":                      (*suite).largest,
@@ -90,6 +92,7 @@ func Run(t *testing.T, kind destination.Type, place func(t *testing.T) Place) {
 		"refused":                                (*suite).refused,
 		"a lost request":                         (*suite).lostRequest,
 		"a lost answer":                          (*suite).lostAnswer,
+		"a lost answer to an update":             (*suite).lostUpdate,
 		"no answer":                              (*suite).noAnswer,
 		"verify":                                 (*suite).verify,
 		"many at once":                           (*suite).parallel,
@@ -303,6 +306,40 @@ func (s *suite) changed() {
 	}
 }
 
+// changedDelete: what somebody else has made of a name is not deleted, nor what they have made anew under it.
+func (s *suite) changedDelete() {
+	s.write("one", "the-value")
+	before := s.read("one")
+	s.place.Put(s.t, s.name("one"), "their-value")
+	s.failed(s.dest.Delete(s.ctx(), before), destination.Changed)
+	s.holds("one", "their-value")
+	if err := s.dest.Delete(s.ctx(), s.read("one")); err != nil {
+		s.t.Fatal(err)
+	}
+	if s.read("one").State != destination.Absent {
+		return // the name is not free
+	}
+	s.place.Put(s.t, s.name("one"), "their-value-2")
+	if err := s.dest.Delete(s.ctx(), before); err != nil {
+		s.failed(err, destination.Changed)
+	}
+	s.holds("one", "their-value-2")
+}
+
+// again: who does not know of a write that it was done makes it once more, with the same Token, after another look.
+func (s *suite) again() {
+	s.write("one", "the-value-1")
+	it := s.item("one", "the-value-2")
+	for range 2 {
+		held, err := s.dest.Write(s.ctx(), it, s.read("one"))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		s.holds("one", "the-value-2")
+		s.present("one", "the-value-2", held)
+	}
+}
+
 func (s *suite) recovered() {
 	s.write("one", "the-value-1")
 	if err := s.dest.Delete(s.ctx(), s.read("one")); err != nil {
@@ -408,15 +445,25 @@ func (s *suite) throttled() {
 	was := s.read("one")
 	s.place.Fail(Fault{Kind: Throttle, RetryAfter: 7 * time.Second})
 	_, err := s.dest.Read(s.ctx(), s.name("one"))
-	if e := s.failed(err, destination.Throttled); e.Class != destination.External || e.RetryAfter != 0 && e.RetryAfter != 7*time.Second {
+	if e := s.failed(err, destination.Throttled); e.Class != destination.External || e.RetryAfter != 7*time.Second {
 		s.t.Errorf("class %q, retry after %v", e.Class, e.RetryAfter)
 	}
 	_, err = s.dest.Write(s.ctx(), s.item("one", "the-value"), was)
-	if e := s.failed(err, destination.Throttled); e.Unknown {
-		s.t.Error("a throttled write was certainly not done")
+	if e := s.failed(err, destination.Throttled); e.Unknown || e.RetryAfter != 7*time.Second {
+		s.t.Errorf("a throttled write was certainly not done: unknown %v, retry after %v", e.Unknown, e.RetryAfter)
+	}
+	for _, err := range s.dest.List(s.ctx()) {
+		s.failed(err, destination.Throttled)
 	}
 	s.place.Fail(Fault{})
 	s.write("one", "the-value")
+	s.holds("one", "the-value")
+	was = s.read("one")
+	s.place.Fail(Fault{Kind: Throttle, RetryAfter: 7 * time.Second})
+	if e := s.failed(s.dest.Delete(s.ctx(), was), destination.Throttled); e.Unknown {
+		s.t.Error("a throttled deletion was certainly not done")
+	}
+	s.place.Fail(Fault{})
 	s.holds("one", "the-value")
 }
 
@@ -510,8 +557,27 @@ func (s *suite) lostAnswer() {
 	}
 }
 
+func (s *suite) lostUpdate() {
+	s.write("one", "the-value-1")
+	was, it := s.read("one"), s.item("one", "the-value-2")
+	s.place.Fail(Fault{Kind: DropAfter, Writes: true, Times: 1})
+	held, err := s.dest.Write(s.ctx(), it, was)
+	s.place.Fail(Fault{})
+	if err != nil {
+		if e := s.failed(err, destination.Unreachable, destination.Unavailable, destination.Unexpected); !e.Unknown {
+			s.t.Error("an update whose answer is lost may have been done")
+		}
+		if held, err = s.dest.Write(s.ctx(), it, s.read("one")); err != nil {
+			s.t.Fatalf("finishing it: %v", err)
+		}
+	}
+	s.holds("one", "the-value-2")
+	s.present("one", "the-value-2", held)
+}
+
 func (s *suite) noAnswer() {
-	was := s.read("one")
+	s.write("two", "the-value")
+	was, there := s.read("one"), s.read("two")
 	s.place.Fail(Fault{Kind: Hang})
 	defer s.place.Fail(Fault{})
 	for what, call := range map[string]func(context.Context) error{
@@ -519,6 +585,13 @@ func (s *suite) noAnswer() {
 		"write": func(ctx context.Context) error {
 			_, err := s.dest.Write(ctx, s.item("one", "the-value"), was)
 			return err
+		},
+		"delete": func(ctx context.Context) error { return s.dest.Delete(ctx, there) },
+		"list": func(ctx context.Context) error {
+			for _, err := range s.dest.List(ctx) {
+				return err
+			}
+			return nil
 		},
 		"verify": func(ctx context.Context) error { s.dest.Verify(ctx); return ctx.Err() },
 	} {
