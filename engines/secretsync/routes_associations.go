@@ -88,7 +88,7 @@ func (s *Service) chooseName(ctx context.Context, req *engines.Request, in *secr
 	case in.Mount == "":
 		return nil, engines.Invalid(`field "mount" is required: the mount that holds the secret`)
 	case name == "" && in.Prefix == "":
-		return nil, engines.Invalid(`field "secret_name" is required: the name of the secret, or secret_prefix for several`)
+		return nil, engines.Invalid(`field "secret_name", or "name", is required: the name of the secret, or secret_prefix for several`)
 	case name != "" && in.Prefix != "":
 		return nil, engines.Invalid(`fields "secret_name" and "secret_prefix" exclude each other`)
 	}

@@ -143,7 +143,7 @@ func TestSetAndRemove(t *testing.T) {
 				same(t, kind, statuses(got["associated_secrets"]), map[string]string{"a": "SYNCED"})
 			}
 			same(t, "read", statuses(r.entries(d)), map[string]string{"a": "SYNCED"})
-			if text := r.Fails(engines.KindInvalid, engines.Delete, d, nil); !strings.Contains(text, "1 associations") {
+			if text := r.Fails(engines.KindInvalid, engines.Delete, d, nil); !strings.Contains(text, "associations (1)") {
 				t.Errorf("deleting says %q", text)
 			}
 			got := r.post(d+"/associations/remove", map[string]any{"mount": "kv", "name": "a"})

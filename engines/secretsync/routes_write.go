@@ -121,7 +121,7 @@ func (s *Service) merge(ctx context.Context, d *destinationRecord, kind destinat
 	}
 	before := standingOf(c)
 	mergeConfig(c, in, req, created)
-	problems := c.Check()
+	problems := append(c.Check(), maskedForNothing(c, in, req)...)
 	if !created {
 		more, err := s.moved(ctx, d, before, c, func(name string) bool {
 			return req.Given(name) && fieldNamed(in, name).String() != destination.Mask
@@ -142,6 +142,17 @@ func (s *Service) merge(ctx context.Context, d *destinationRecord, kind destinat
 	var err error
 	d.Config, err = encodeConfig(c)
 	return err
+}
+
+// maskedForNothing returns what speaks against masks that came with a request and stand for nothing: without a word, the credentials of
+// the server's environment would be used.
+func maskedForNothing(c destination.Config, in reflect.Value, req *engines.Request) (problems []string) {
+	fieldsOf(c, func(name string, v reflect.Value) {
+		if v.Type() == sensitive && v.String() == "" && req.Given(name) && fieldNamed(in, name).String() == destination.Mask {
+			problems = append(problems, fmt.Sprintf("field %q: is what reads answer in place of a credential, and none is stored: give the credential itself, or leave it out", name))
+		}
+	})
+	return problems
 }
 
 // standing is where a configuration leads, and with what.
@@ -323,7 +334,9 @@ func (s *Service) allSeen(ctx context.Context, req *engines.Request, d *destinat
 		return !hidden
 	})
 	if hidden || left > 0 && req.Caller.Mounts != nil {
-		return engines.Denied(errors.New("the destination has associations of mounts that the secondary does not have"))
+		denied := engines.Denied(errors.New("the destination has associations of mounts that the secondary does not have"))
+		denied.Detail = "permission denied: the destination has associations that are not there at this cluster: delete it at the primary"
+		return denied
 	}
 	return err
 }
@@ -343,9 +356,9 @@ func (s *Service) deleteUnused(ctx context.Context, req *engines.Request, at *pl
 		case err != nil:
 			return err
 		case removing > 0 && n == removing:
-			return engines.Invalid("%d associations of the destination are still being removed: try again when they are, or see why not with a read of its associations", n)
+			return engines.Invalid("associations of the destination (%d) are still being removed: try again when they are, or see why not with a read of its associations", n)
 		case n > 0:
-			return engines.Invalid("the destination has %d associations: remove them first, or delete it with purge=true, which removes what was synced, or with force_delete=true, which leaves it", n)
+			return engines.Invalid("the destination has associations (%d): remove them first, or delete it with purge=true, which removes what was synced, or with force_delete=true, which leaves it", n)
 		}
 		tx.Delete(d.key())
 		tx.Delete(newestKey(d.NS, d.ID))

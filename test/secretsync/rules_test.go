@@ -107,10 +107,7 @@ func TestDestination(t *testing.T) {
 			for _, field := range fields {
 				change[field] = "*****"
 			}
-			if kind == "cloud1-sm" {
-				continue // both are optional, and left to the environment
-			}
-			s.refused(400, "POST", destinations+kind+"/mask", s.fields(kind, change))
+			s.refused(400, "POST", destinations+kind+"/mask", s.fields(kind, change), fields[0], "give the credential itself")
 		}
 	})
 	t.Run("required fields", func(t *testing.T) {
@@ -296,7 +293,7 @@ func TestDestination(t *testing.T) {
 		s := all.in(t)
 		d := s.dest("cloud1-sm", "busy")
 		e := only(t, s.associate(d, "kv", "a"))
-		s.refused(400, "DELETE", d, nil, "1 associations", "purge", "force_delete")
+		s.refused(400, "DELETE", d, nil, "associations (1)", "purge", "force_delete")
 		s.has("cloud1-sm", e.Name, `{"k":"v"}`)
 		s.refused(400, "POST", d, object{"region": "eu-west-1"}, "another place")
 		a := s.do("DELETE", d+"?purge=true", nil)

@@ -140,6 +140,9 @@ func (p *Plan) checkTemplate() string {
 		return nametemplate.Text(err)
 	}
 	if problem := p.Rules.CheckName(p.Rules.Normalise(name)); problem != "" {
+		if !p.Keys() && strings.Contains(p.TemplateText(), ".SecretKey") {
+			problem += " (.SecretKey is empty with granularity secret-path)"
+		}
 		return fmt.Sprintf("makes names such as %q: %s", p.Rules.Normalise(name), problem)
 	}
 	if !p.Keys() {

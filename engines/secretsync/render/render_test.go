@@ -112,7 +112,7 @@ func TestCheckFindsEveryProblem(t *testing.T) {
 		"one name for all keys":      {render.Plan{Granularity: "secret-key", Template: "X_{{ .SecretPath }}"}, []string{`field "secret_name_template": makes the same name for every key`}},
 		"keys that fold to one name": {render.Plan{Granularity: "secret-key", Template: "X{{ .SecretPath }}{{ .SecretKey }}{{"}, []string{`field "secret_name_template"`}},
 		"a name that is too long":    {render.Plan{Template: strings.Repeat("x", 50)}, []string{`field "secret_name_template": makes names such as`}},
-		"an empty name":              {render.Plan{Template: "{{ .SecretKey }}"}, []string{`field "secret_name_template": makes names such as`}},
+		"an empty name":              {render.Plan{Template: "{{ .SecretKey }}"}, []string{`field "secret_name_template": makes names such as "": must have 1 to 40 letters (.SecretKey is empty`}},
 		"a template with a function that is not there": {render.Plan{Template: `{{ env "HOME" }}`}, []string{`field "secret_name_template"`}},
 	} {
 		c.plan.Rules = rules(false)
