@@ -195,7 +195,7 @@ func (s *Service) Numbers() map[string]float64 {
 	destinations, attention, unreadable := s.gauges.counts()
 	return map[string]float64{
 		"sync_destinations":      float64(destinations),
-		"sync_attention":         float64(attention),
+		"sync_attention":         float64(attention + s.capacity.waiting()),
 		"sync_unreadable":        float64(unreadable),
 		"sync_associations":      float64(s.associated()),
 		"sync_pending":           float64(due),

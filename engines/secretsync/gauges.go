@@ -13,7 +13,8 @@ type gauges struct {
 	mu           sync.Mutex
 	round        int
 	destinations map[storage.Key]int           // by key, with the round in which it was seen last
-	attention    map[jobKey]int                // links that wait for somebody, likewise
+	attention    map[jobKey]attending          // links that wait for somebody
+	secrets      map[secretAt]int              // how many of those are of one secret
 	unreadable   map[storage.Key]storage.Index // records that cannot be decoded, with the version that was seen
 }
 
@@ -32,9 +33,9 @@ func (g *gauges) end() {
 			delete(g.destinations, key)
 		}
 	}
-	for key, round := range g.attention {
-		if round < g.round {
-			delete(g.attention, key)
+	for key, a := range g.attention {
+		if a.round < g.round {
+			g.drop(key)
 		}
 	}
 }
@@ -54,18 +55,40 @@ func (g *gauges) destinationGone(key storage.Key) {
 	delete(g.destinations, key)
 }
 
-// link notes the status of a link, "" if it is gone.
-func (g *gauges) link(key jobKey, status string) {
+// secretAt is a secret at a destination, by whatever associations.
+type secretAt struct{ Destination, Mount, Secret string }
+
+type attending struct {
+	round int // in which it was seen last
+	of    secretAt
+}
+
+// link notes the status of a link of a mount, "" if it is gone.
+func (g *gauges) link(key jobKey, mount, status string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.drop(key)
 	if status != Conflict && status != ClientError {
-		delete(g.attention, key)
 		return
 	}
 	if g.attention == nil {
-		g.attention = map[jobKey]int{}
+		g.attention, g.secrets = map[jobKey]attending{}, map[secretAt]int{}
 	}
-	g.attention[key] = g.round
+	of := secretAt{key.Destination, mount, key.Secret}
+	g.attention[key] = attending{g.round, of}
+	g.secrets[of]++
+}
+
+// drop forgets a link. It needs the lock.
+func (g *gauges) drop(key jobKey) {
+	a, ok := g.attention[key]
+	if !ok {
+		return
+	}
+	delete(g.attention, key)
+	if g.secrets[a.of]--; g.secrets[a.of] == 0 {
+		delete(g.secrets, a.of)
+	}
 }
 
 // associationGone forgets the links of an association.
@@ -74,7 +97,7 @@ func (g *gauges) associationGone(id string) {
 	defer g.mu.Unlock()
 	for key := range g.attention {
 		if key.Association == id {
-			delete(g.attention, key)
+			g.drop(key)
 		}
 	}
 }
@@ -109,11 +132,11 @@ func (g *gauges) allUnreadable() map[storage.Key]storage.Index {
 func (g *gauges) clear() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.destinations, g.attention, g.unreadable = nil, nil, nil
+	g.destinations, g.attention, g.secrets, g.unreadable = nil, nil, nil, nil
 }
 
 func (g *gauges) counts() (destinations, attention, unreadable int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return len(g.destinations), len(g.attention), len(g.unreadable)
+	return len(g.destinations), len(g.secrets), len(g.unreadable)
 }

@@ -133,6 +133,7 @@ func (s *Service) forceDelete(ctx context.Context, d *destinationRecord) error {
 		return err
 	}
 	s.clients.drop(d.ID)
+	defer s.inbox.all() // there may be room for others now
 	return s.sweep(context.WithoutCancel(ctx), d.NS, map[string]bool{d.ID: true})
 }
 

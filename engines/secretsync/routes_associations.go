@@ -271,6 +271,8 @@ func (s *Service) putAssociation(ctx context.Context, c *chosen, a *associationR
 	if err != nil {
 		return err
 	}
+	s.capacity.allow(config.QueueCapacity)
+	link := jobKey{a.NS, a.Destination, a.ID, a.Secret}
 	var whole *associationRecord
 	_, err = storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
 		var d destinationRecord
@@ -288,8 +290,12 @@ func (s *Service) putAssociation(ctx context.Context, c *chosen, a *associationR
 		if err != nil {
 			return err
 		}
-		if n := s.associated(); had == nil && n >= config.QueueCapacity {
+		switch n := s.associated(); {
+		case had != nil:
+		case n >= config.QueueCapacity:
 			return engines.Invalid("there are %d associations, and queue_capacity of sync/config allows %d", n, config.QueueCapacity)
+		case !a.Selector && s.capacity.full(link):
+			return engines.Invalid("%s", s.capacity.cause())
 		}
 		if whole, err = s.completed(c, *a, had); err != nil {
 			return err
@@ -306,10 +312,13 @@ func (s *Service) putAssociation(ctx context.Context, c *chosen, a *associationR
 		}
 		return engines.PutRecord(tx, a.key(), whole)
 	})
-	if err == nil {
-		*a = *whole
+	if err != nil {
+		return err
 	}
-	return err
+	if *a = *whole; !a.Selector {
+		s.capacity.seen(link)
+	}
+	return nil
 }
 
 // associationAt returns a stored association, nil if there is none.

@@ -17,7 +17,7 @@ func (s *Service) configRoutes(r *engines.Router) {
 
 type configIn struct {
 	Disabled      bool `json:"disabled" help:"Stop all syncing. What changes meanwhile is done when it goes on."`
-	QueueCapacity int  `json:"queue_capacity" default:"1000000" help:"Most links that may be associated at once."`
+	QueueCapacity int  `json:"queue_capacity" default:"1000000" help:"Most secrets that may be synced at once, counting each for each association. Below a prefix, more have to wait."`
 }
 
 func (c *configRecord) answer() *engines.Response {

@@ -181,8 +181,11 @@ func (r *report) add(ctx context.Context, a *associationRecord, m *engines.Mount
 
 // standing is the status of a link as it is: what was stored, unless something has changed since.
 func (r *report) standing(ctx context.Context, a *associationRecord, m *engines.Mounted, l *link) outcome {
-	if l.lost {
+	switch {
+	case l.lost:
 		return l.outcome
+	case a.Selector && !a.ending() && r.s.capacity.full(jobKey{a.NS, a.Destination, a.ID, l.Secret}):
+		return outcome{Status: ClientError, Code: codeCapacity, Cause: r.s.capacity.cause()}
 	}
 	halted := r.halted
 	if a.Paused && halted == nil {

@@ -46,8 +46,12 @@ func (s *Service) scanAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := s.countLinks(ctx, all); err != nil {
+		return err
+	}
 	before := s.watched()
 	s.gauges.begin()
+	s.capacity.begin()
 	seen := map[string]bool{}
 	for _, ns := range all {
 		left, err := s.orphans(ctx, ns)
@@ -76,6 +80,9 @@ func (s *Service) scanAll(ctx context.Context) error {
 	}
 	s.restored = restores
 	s.gauges.end()
+	for _, key := range s.capacity.end() {
+		s.queue.push(key, time.Now(), false, nil)
+	}
 	for _, id := range before { // what was made meanwhile is not among them
 		if !seen[id] {
 			s.unwatch(id)
@@ -182,6 +189,7 @@ func (s *Service) scanLinks(ctx context.Context, d *destinationRecord, a *associ
 	}
 	return s.eachSecret(ctx, a, m, func(secret string, l *link) error {
 		if l != nil && l.lost {
+			s.capacity.seen(jobKey{a.NS, a.Destination, a.ID, secret})
 			return nil
 		}
 		err := s.scanLink(ctx, d, a, m, secret, l, refresh)
@@ -201,9 +209,11 @@ func (s *Service) scanLink(ctx context.Context, d *destinationRecord, a *associa
 	}
 	now := time.Now()
 	if l != nil {
-		s.gauges.link(jobKey{a.NS, a.Destination, a.ID, secret}, l.Status)
+		s.noteLink(jobKey{a.NS, a.Destination, a.ID, secret}, a.MountUUID, l.Status)
 	}
 	switch {
+	case l == nil && !a.ending() && !s.capacity.admit(jobKey{a.NS, a.Destination, a.ID, secret}):
+		return nil
 	case l == nil:
 	case refresh:
 		at, due = now, true

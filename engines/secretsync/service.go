@@ -60,6 +60,8 @@ type Service struct {
 	inbox   inbox
 	gauges  gauges
 
+	capacity *capacity
+
 	restores atomic.Int64 // how often the store was replaced as a whole
 	restored int64        // how often it was when everything was looked at; Run's alone
 
@@ -80,7 +82,7 @@ func New(o Options) *Service {
 	if o.Getenv == nil {
 		o.Getenv = os.Getenv
 	}
-	s := &Service{host: o.Host, opts: o, log: o.Logger, types: map[string]destination.Type{}, inbox: inbox{wake: make(chan struct{}, 1)}}
+	s := &Service{host: o.Host, opts: o, log: o.Logger, types: map[string]destination.Type{}, capacity: newCapacity(), inbox: inbox{wake: make(chan struct{}, 1)}}
 	for _, t := range o.Types {
 		s.types[t.Name] = t
 	}
@@ -98,6 +100,7 @@ const settle = 100 * time.Millisecond
 // that does.
 func (s *Service) Run(ctx context.Context) {
 	s.restored = s.restores.Load() // until now it may have been this node's alone that was behind
+	s.capacity.clear()
 	s.inbox.open()
 	defer s.inbox.shut()
 	defer s.clients.close()
@@ -352,6 +355,7 @@ func (s *Service) associated() int {
 
 func (s *Service) forget() {
 	s.gauges.clear()
+	s.capacity.clear()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mounts, s.waiting = nil, nil

@@ -221,6 +221,7 @@ func (s *Service) store(ctx context.Context, t *target, r result) (time.Time, er
 		free[i] = claimKey(t.dest.Type, place, fold(t.kind.Rules, name))
 	}
 	over := t.assoc.ending() && len(r.items) == 0
+	gone := over || right && t.vanished() && len(r.items) == 0
 	_, err = storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
 		if err := t.stillThere(ctx, tx); err != nil {
 			return err
@@ -234,7 +235,7 @@ func (s *Service) store(ctx context.Context, t *target, r result) (time.Time, er
 		case over:
 			tx.Delete(t.linkKey())
 			return s.dropIfLast(ctx, tx, t)
-		case right && t.vanished() && len(r.items) == 0:
+		case gone:
 			tx.Delete(t.linkKey())
 			return nil
 		}
@@ -245,10 +246,10 @@ func (s *Service) store(ctx context.Context, t *target, r result) (time.Time, er
 	}
 	s.freed(free...)
 	status := r.Status
-	if over {
+	if gone {
 		status = ""
 	}
-	s.gauges.link(t.key, status)
+	s.noteLink(t.key, t.assoc.MountUUID, status)
 	switch {
 	case over && t.assoc.Selector && t.key.Secret != "": // whoever of several was the last may not have known it
 		s.queue.push(jobKey{t.key.NS, t.key.Destination, t.key.Association, ""}, now.Add(settle), false, nil)

@@ -232,6 +232,8 @@ func (s *Service) syncLink(ctx context.Context, key jobKey, refresh bool) (again
 	switch {
 	case lostAccess(err) && t.assoc.Selector && t.link.UpdatedAt.IsZero():
 		return time.Time{}, nil // never theirs: looking through everything finds out if that changes
+	case !s.admits(t):
+		return time.Time{}, nil // when there is room it goes on
 	case err != nil:
 		return s.stopped(ctx, t, err)
 	}

@@ -111,7 +111,7 @@ var help = map[string]string{
 	"cloud_rollbacks_completed_total": "Things made at a cloud provider that belonged to nothing and were removed.",
 
 	"sync_destinations":      "Destinations of secret sync, in all namespaces; on the active node of the cluster that syncs.",
-	"sync_attention":         "Secrets that are not synced until somebody does something: CONFLICT and CLIENT_SIDE_ERROR.",
+	"sync_attention":         "Secrets that are not synced until somebody does something: CONFLICT and CLIENT_SIDE_ERROR. Of those that wait for room in queue_capacity, at most 1000 are counted.",
 	"sync_unreadable":        "Records of secret sync that cannot be read: of a newer version, or damaged. What they are about is left as it is.",
 	"sync_associations":      "Associations of secrets and prefixes with destinations; on the active node of the cluster that syncs.",
 	"sync_pending":           "Secrets that are due to be synced and wait for their turn.",
