@@ -17,7 +17,7 @@ import (
 
 // newSync returns what makes secret sync, with all the types of destinations that there are.
 func newSync(c config.Sync, log *slog.Logger) func(engines.Host) server.SecretSync {
-	operator := secretsync.Operator{AllowPrivate: c.AllowPrivate, Endpoints: map[string]secretsync.Endpoint{}}
+	operator := secretsync.Operator{AllowPrivate: c.AllowPrivate, EnvironmentCredentials: c.EnvironmentCredentials, Endpoints: map[string]secretsync.Endpoint{}}
 	for kind, e := range c.Endpoints {
 		operator.Endpoints[kind] = secretsync.Endpoint(e)
 	}

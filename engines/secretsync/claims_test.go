@@ -7,8 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 	"github.com/coffer-project/coffer/engines/secretsync/synctest"
+	"github.com/coffer-project/coffer/storage"
 )
 
 // TestClaimsOutliveAnotherEndpoint: where the operator has a vendor reached says nothing of whose a name is.
@@ -87,6 +89,34 @@ func TestAKeyTakesTheRoomOfOneThatGoes(t *testing.T) {
 		s.status(a, "a", Synced)
 		if got := s.names(synctest.Plain); len(got) != 100 || slices.Contains(got, "K0") || !slices.Contains(got, "K100") {
 			t.Errorf("%d names are there: %q", len(got), got)
+		}
+	})
+}
+
+// TestOldDestinationsAreKeptFromTheEnvironment: what the operator says counts for what is there, too.
+func TestOldDestinationsAreKeptFromTheEnvironment(t *testing.T) {
+	inSim(t, func(s *sim) {
+		d := s.dests[0]
+		delete(d.Config, "token")
+		s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, d.key(), d) })
+		s.mounts[0].Put("a", "k", "1")
+		a := s.tie(0, "a", nil)
+		s.status(a, "a", Synced)
+		s.stop()
+		s.operator.EnvironmentCredentials = EnvironmentNone
+		s.start()
+		calls := len(s.places.Calls())
+		s.mounts[0].Put("a", "k", "2")
+		s.pass(time.Second)
+		s.status(a, "a", ClientError)
+		if l := s.link(a, "a"); l.Code != destination.Denied || !strings.Contains(l.Cause, "environment_credentials") {
+			t.Errorf("%+v", l.outcome)
+		}
+		if _, _, err := s.svc.scanDrift(s.ctx(), d, func(string) bool { return true }); err == nil {
+			t.Error("it was scanned for drift")
+		}
+		if n := len(s.places.Calls()); n != calls {
+			t.Errorf("%d calls were made", n-calls)
 		}
 	})
 }

@@ -40,11 +40,15 @@ func (c caller) Allowed(_ engines.Operation, path string) bool { return c.may ==
 func (c caller) Sudo(string) bool                              { return false }
 func (c caller) AnyUnder(prefix string) bool                   { return c.may == nil || c.may(prefix) }
 
-func newRig(t *testing.T) *rig {
+func newRig(t *testing.T, operator ...secretsync.Operator) *rig {
 	t.Helper()
 	w := synctest.NewWorld()
 	r := &rig{t: t, w: w, kv: w.Mount("root", "kv/"), places: synctest.NewPlaces()}
-	r.svc = secretsync.New(secretsync.Options{Host: w.Node(), Types: r.places.Types()})
+	options := secretsync.Options{Host: w.Node(), Types: r.places.Types()}
+	for _, says := range operator {
+		options.Operator = says
+	}
+	r.svc = secretsync.New(options)
 	router := engines.NewRouter()
 	r.svc.Routes(router)
 	r.Mount = enginetest.New(t, func(engines.Mount) (engines.Engine, error) { return &sys{router}, nil }, enginetest.Options{

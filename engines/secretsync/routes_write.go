@@ -122,6 +122,9 @@ func (s *Service) merge(ctx context.Context, d *destinationRecord, kind destinat
 	before := standingOf(c)
 	mergeConfig(c, in, req, created)
 	problems := append(c.Check(), maskedForNothing(c, in, req)...)
+	if problem := s.keptFromEnvironment(d.NS, c); problem != "" {
+		problems = append(problems, problem)
+	}
 	if !created {
 		more, err := s.moved(ctx, d, before, c, func(name string) bool {
 			return req.Given(name) && fieldNamed(in, name).String() != destination.Mask

@@ -32,9 +32,19 @@ type Options struct {
 type Operator struct {
 	// AllowPrivate lets destinations be at private, link-local and loopback addresses.
 	AllowPrivate bool
+	// EnvironmentCredentials says which destinations that have no credentials of their own may use those of the server's environment:
+	// EnvironmentAll, of any namespace, also if it is ""; EnvironmentRoot, of the root namespace; EnvironmentNone.
+	EnvironmentCredentials string
 	// Endpoints replace the vendors' own addresses, by type.
 	Endpoints map[string]Endpoint
 }
+
+// The values of Operator.EnvironmentCredentials.
+const (
+	EnvironmentAll  = "all"
+	EnvironmentRoot = "root"
+	EnvironmentNone = "none"
+)
 
 // Endpoint is where a type of destination is, instead of at the vendor's.
 type Endpoint struct {

@@ -114,11 +114,23 @@ func (s *Service) budget(kind destination.Type) destination.Rate {
 	return r
 }
 
+// keptFromEnvironment returns why a destination may not be without credentials of its own, "" if it may, or is not.
+func (s *Service) keptFromEnvironment(ns string, c destination.Config) string {
+	use := s.opts.Operator.EnvironmentCredentials
+	if len(standingOf(c).credentials) > 0 || use == "" || use == EnvironmentAll || use == EnvironmentRoot && ns == rootNS {
+		return ""
+	}
+	return fmt.Sprintf("the destination has no credentials: give it some of its own, since those of the server's environment are not for it (environment_credentials is %q in the server's configuration)", use)
+}
+
 // openNew opens the destination of a record.
 func (s *Service) openNew(d *destinationRecord) (destination.Destination, error) {
 	c, err := s.configOf(d)
 	if err != nil {
 		return nil, err
+	}
+	if problem := s.keptFromEnvironment(d.NS, c); problem != "" {
+		return nil, &destination.Error{Class: destination.Client, Code: destination.Denied, Text: problem}
 	}
 	env, err := s.env(d)
 	if err != nil {

@@ -77,6 +77,8 @@ type Snapshots struct {
 type Sync struct {
 	AllowPrivate bool                // destinations may be at private, link-local and loopback addresses
 	Endpoints    map[string]Endpoint // in place of the vendors' own, by type of destination
+	// EnvironmentCredentials says who may use the server's own credentials: "all" namespaces, the "root" one, or "none".
+	EnvironmentCredentials string
 }
 
 // Endpoint is where destinations of a type are.

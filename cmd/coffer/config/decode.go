@@ -120,7 +120,10 @@ func (d *decoder) snapshots(c *Config) field {
 func (d *decoder) sync(c *Config) field {
 	return func(d *decoder, item *ast.ObjectItem) {
 		_, list := d.block(item)
-		d.object("sync", list, map[string]field{"allow_private_addresses": boolean(&c.Sync.AllowPrivate), "endpoint": d.endpoint(&c.Sync)})
+		d.object("sync", list, map[string]field{
+			"allow_private_addresses": boolean(&c.Sync.AllowPrivate), "endpoint": d.endpoint(&c.Sync),
+			"environment_credentials": choice(&c.Sync.EnvironmentCredentials, "all", "root", "none"),
+		})
 	}
 }
 

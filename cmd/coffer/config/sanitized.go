@@ -1,6 +1,9 @@
 package config
 
-import "path/filepath"
+import (
+	"cmp"
+	"path/filepath"
+)
 
 // Sanitized returns the configuration as operators may see it over the API: without the values of the seal, and
 // without what certificates of other nodes hold.
@@ -30,7 +33,9 @@ func (c *Config) Sanitized() map[string]any {
 		"replication": map[string]any{
 			"log_max_size": c.Replication.LogBytes, "log_max_age": int64(c.Replication.LogAge.Seconds()),
 		},
-		"sync":      map[string]any{"allow_private_addresses": c.Sync.AllowPrivate, "endpoints": c.Sync.Endpoints},
+		"sync": map[string]any{
+			"allow_private_addresses": c.Sync.AllowPrivate, "endpoints": c.Sync.Endpoints, "environment_credentials": cmp.Or(c.Sync.EnvironmentCredentials, "all"),
+		},
 		"snapshots": map[string]any{"local_root": c.Snapshots.LocalRoot},
 		"telemetry": map[string]any{
 			"otlp_endpoint": c.Traces.Endpoint, "otlp_insecure": c.Traces.Insecure, "sample_ratio": c.Traces.SampleRatio,

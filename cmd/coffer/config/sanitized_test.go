@@ -30,7 +30,7 @@ log_file = "/var/log/coffer.log"
 			t.Errorf("the sanitized configuration tells %q", secret)
 		}
 	}
-	for _, want := range []string{`"n1"`, "10.0.0.2:8200", "/var/backups/coffer", `"sample_ratio":0.25`, `"static"`, `"collector:4317"`, "/var/log/coffer.log", `"log_max_size":1073741824`, `"log_max_age":43200`} {
+	for _, want := range []string{`"n1"`, "10.0.0.2:8200", "/var/backups/coffer", `"sample_ratio":0.25`, `"static"`, `"collector:4317"`, "/var/log/coffer.log", `"log_max_size":1073741824`, `"log_max_age":43200`, `"environment_credentials":"all"`} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("the sanitized configuration lacks %s:\n%s", want, text)
 		}

@@ -24,6 +24,7 @@ func TestSync(t *testing.T) {
 	c, err := load(t, node+`
 sync {
   allow_private_addresses = true
+  environment_credentials = "root"
   endpoint "repohost" {
     url     = "https://github.corp.example/api/v3"
     ca_file = "/etc/coffer/ca.pem"
@@ -45,7 +46,7 @@ sync {
 		"cloud2-kv": {URL: "https://vault.corp.example", AuthorityURL: "https://login.corp.example"},
 		"cloud3-sm": {TokenURL: "https://oauth2.corp.example/token"},
 	}
-	if !c.Sync.AllowPrivate || len(c.Sync.Endpoints) != len(want) {
+	if !c.Sync.AllowPrivate || c.Sync.EnvironmentCredentials != "root" || len(c.Sync.Endpoints) != len(want) {
 		t.Errorf("the stanza is %+v", c.Sync)
 	}
 	for kind, e := range want {
@@ -61,7 +62,7 @@ func TestSyncDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Sync.AllowPrivate || len(c.Sync.Endpoints) > 0 {
+	if c.Sync.AllowPrivate || c.Sync.EnvironmentCredentials != "" || len(c.Sync.Endpoints) > 0 {
 		t.Errorf("the stanza is %+v", c.Sync)
 	}
 }
@@ -72,6 +73,7 @@ func TestSyncProblems(t *testing.T) {
 		"twice":          {"sync {\n endpoint \"repohost\" { url = \"https://x.example\" }\n endpoint \"repohost\" { url = \"https://y.example\" }\n}", `sync.endpoint "repohost": there are two of them`},
 		"key":            {`sync { allow_private = true }`, "allow_private"},
 		"key within":     {`sync { endpoint "repohost" { uri = "https://x.example" } }`, "uri"},
+		"whose":          {`sync { environment_credentials = "some" }`, `"environment_credentials" must be one of all, root, none`},
 		"no URL":         {`sync { endpoint "repohost" { url = "github.corp.example" } }`, "url must be a URL"},
 		"another scheme": {`sync { endpoint "cloud3-sm" { token_url = "ftp://x.example" } }`, "token_url must be a URL"},
 		"a user":         {`sync { endpoint "cloud2-kv" { authority_url = "https://me:hush@x.example" } }`, "authority_url must be a URL"},
