@@ -16,6 +16,13 @@ const (
 	driftChanged = "changed"
 )
 
+// What is done about it. A repair is under way when it is told, or waits for syncing to go on.
+const (
+	driftReported = "reported"
+	driftRepaired = "repaired"
+	driftHeld     = "repaired when resumed"
+)
+
 // drifted is a finding.
 type drifted struct {
 	Mount  string `json:"mount"`
@@ -23,7 +30,7 @@ type drifted struct {
 	Key    string `json:"sub_key"`
 	Name   string `json:"external_name"`
 	Drift  string `json:"drift"`
-	Done   string `json:"action"` // "reported" or "repaired", which is under way
+	Done   string `json:"action"`
 }
 
 // driftNow scans a destination and answers what differs.
@@ -50,6 +57,19 @@ func (s *Service) scanDrift(ctx context.Context, d *destinationRecord, of func(m
 	dest, err := s.open(t)
 	if err != nil {
 		return nil, 0, err
+	}
+	config, err := s.config(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	repair := func(a *associationRecord) string {
+		switch {
+		case a.Drift != driftRepair:
+			return driftReported
+		case d.Paused || a.Paused || config.Disabled:
+			return driftHeld
+		}
+		return driftRepaired
 	}
 	began := time.Now()
 	there := map[string]destination.Found{}
@@ -87,11 +107,7 @@ func (s *Service) scanDrift(ctx context.Context, d *destinationRecord, of func(m
 			differs = differs || drift != it.Drift || drift != "" && a.Drift == driftRepair
 			it.Drift = drift
 			if drift != "" {
-				done := "reported"
-				if a.Drift == driftRepair {
-					done = "repaired"
-				}
-				found = append(found, drifted{Mount: a.MountPath, Secret: l.Secret, Key: it.Key, Name: it.Name, Drift: drift, Done: done})
+				found = append(found, drifted{Mount: a.MountPath, Secret: l.Secret, Key: it.Key, Name: it.Name, Drift: drift, Done: repair(a)})
 			}
 		}
 		if differs {

@@ -221,6 +221,8 @@ func (s *Service) scanLink(ctx context.Context, d *destinationRecord, a *associa
 		at = now // somebody may have put right what was in the way
 	case !due && slices.ContainsFunc(l.Items, func(it item) bool { return it.Owned && !it.Retained && it.Tagged != tagged }):
 		at, due = now, true
+	case !due && a.Drift == driftRepair && slices.ContainsFunc(l.Items, func(it item) bool { return it.Owned && !it.Retained && it.Drift != "" }):
+		at, due = now, true // it was found while nothing was to be done
 	case (!due || at.After(now)) && l.waitsForName():
 		free, err := s.anyFree(ctx, d, l, jobKey{a.NS, a.Destination, a.ID, secret})
 		if err != nil {

@@ -1,0 +1,67 @@
+package secretsync_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/synctest"
+)
+
+// TestDriftThatIsHeld: while nothing is to be done, what is found is not told to be repaired. It is when that is over.
+func TestDriftThatIsHeld(t *testing.T) {
+	secret := map[string]any{"mount": "kv", "secret_name": "a"}
+	for _, test := range []struct {
+		name       string
+		hold, free func(r *rig, d string)
+	}{
+		{
+			"destination",
+			func(r *rig, d string) { r.post(d+"/pause", nil) },
+			func(r *rig, d string) { r.post(d+"/resume", nil) },
+		}, {
+			"association",
+			func(r *rig, d string) { r.post(d+"/associations/pause", secret) },
+			func(r *rig, d string) { r.post(d+"/associations/resume", secret) },
+		}, {
+			"everything",
+			func(r *rig, _ string) { r.post("sync/config", map[string]any{"disabled": true}) },
+			func(r *rig, _ string) { r.Must(engines.Delete, "sync/config", nil) },
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			run(t, func(r *rig) {
+				d := r.dest(synctest.Marked, "d", nil)
+				r.post(d+"/associations/set", map[string]any{"mount": "kv", "secret_name": "a", "drift_policy": "repair"})
+				r.post(d+"/associations/set", map[string]any{"mount": "kv", "secret_name": "folder/b"})
+				site := r.places.Site(synctest.Marked, "one")
+				drifts := func(want string) {
+					t.Helper()
+					time.Sleep(time.Hour / 4)
+					for name := range site.Objects() {
+						site.Delete(name)
+					}
+					found, _ := r.post(d+"/drift", nil)["drifted"].([]any)
+					done := map[string]any{}
+					for _, f := range found {
+						f := f.(map[string]any)
+						done[f["secret_name"].(string)] = f["action"]
+					}
+					same(t, "done", done, map[string]any{"a": want, "folder/b": "reported"})
+				}
+				there := func(want int) {
+					t.Helper()
+					time.Sleep(time.Second)
+					same(t, "names at the place", len(site.Objects()), want)
+				}
+				test.hold(r, d)
+				drifts("repaired when resumed")
+				there(0)
+				test.free(r, d)
+				there(1)
+				drifts("repaired")
+				there(1)
+			})
+		})
+	}
+}
