@@ -240,6 +240,47 @@ func TestOldVersions(t *testing.T) {
 	}
 }
 
+// TestManyOldVersions: what was left when destroying failed for long goes a few at a time, so that a write ends.
+func TestManyOldVersions(t *testing.T) {
+	s := cloud3smtest.New(t)
+	d := open(t, s, configured(nil))
+	s.Grant(slices.DeleteFunc(slices.Clone(cloud3smtest.Permissions), func(p string) bool { return p == "secretmanager.versions.destroy" })...)
+	for i := range 10 {
+		write(t, d, item("one", fmt.Sprint("value ", i)))
+	}
+	s.Grant(cloud3smtest.Permissions...)
+	s.Calls()
+	write(t, d, item("one", "next"))
+	destroyed := 0
+	for _, call := range s.Calls() {
+		if strings.HasPrefix(call, "DestroySecretVersion") {
+			destroyed++
+		}
+	}
+	if destroyed != 3 || s.Annotations("one")["coffer-versions"] != "4 5 6 7 8 9 10 11" {
+		t.Errorf("%d are destroyed, noted %q", destroyed, s.Annotations("one")["coffer-versions"])
+	}
+}
+
+// TestLargePages: what others annotate makes a page of the list larger than a message is by default.
+func TestLargePages(t *testing.T) {
+	s := cloud3smtest.New(t)
+	for i := range 400 {
+		name := fmt.Sprint("theirs-", i)
+		s.Put(name, "x")
+		s.Edit(name, func(_, annotations map[string]string) { annotations["notes"] = strings.Repeat("n", 15<<10) })
+	}
+	n := 0
+	for _, err := range open(t, s, configured(nil)).List(t.Context()) {
+		if n++; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n != 400 {
+		t.Errorf("%d names", n)
+	}
+}
+
 // TestOthersAnnotationsStay also when they come in the middle of a write.
 func TestOthersAnnotationsStay(t *testing.T) {
 	s := cloud3smtest.New(t)

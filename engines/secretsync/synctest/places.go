@@ -454,7 +454,9 @@ func (d *dest) Write(ctx context.Context, it destination.Item, was destination.F
 	err = d.call(ctx, "write", it.Name, func(s *Site, _ time.Duration) error {
 		now := s.get(it.Name)
 		switch {
-		case len(it.Value) > 1000 || checkName(it.Name) != "":
+		case len(it.Value) > 1000:
+			return &destination.Error{Class: destination.Client, Code: destination.TooLarge, Text: "the place takes at most 1000 bytes"}
+		case checkName(it.Name) != "":
 			return failed(destination.Client, destination.BadRequest, false)
 		case was.State == destination.Absent && now.state != destination.Absent:
 			return failed(destination.Client, destination.Exists, false)

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -97,17 +98,22 @@ func Run(t *testing.T, kind destination.Type, place func(t *testing.T) Place) {
 		"verify":                                 (*suite).verify,
 		"many at once":                           (*suite).parallel,
 	} {
-		t.Run(name, func(t *testing.T) {
-			p := place(t)
-			s := &suite{t: t, rules: kind.Rules, place: p, dest: p.Open(t)}
-			t.Cleanup(func() {
-				if err := s.dest.Close(); err != nil {
-					t.Errorf("closing: %v", err)
-				}
-			})
-			test(s)
-		})
+		t.Run(name, func(t *testing.T) { test(open(t, kind, place)) })
 	}
+	for seed := range seeds(t) {
+		t.Run(fmt.Sprint("storm ", seed), func(t *testing.T) { open(t, kind, place).storm(seed) })
+	}
+}
+
+func open(t *testing.T, kind destination.Type, place func(t *testing.T) Place) *suite {
+	p := place(t)
+	s := &suite{t: t, rules: kind.Rules, place: p, dest: p.Open(t)}
+	t.Cleanup(func() {
+		if err := s.dest.Close(); err != nil {
+			t.Errorf("closing: %v", err)
+		}
+	})
+	return s
 }
 
 // checkRules holds the rules to their own word.
@@ -408,8 +414,8 @@ func (s *suite) largest() {
 	it := s.item("larger", "v")
 	it.Value = []byte(value + "v")
 	_, err := s.dest.Write(s.ctx(), it, s.read("larger"))
-	if e := s.failed(err, destination.TooLarge, destination.BadRequest); e.Class != destination.Client {
-		s.t.Errorf("too large a value is the fault of %q", e.Class)
+	if e := s.failed(err, destination.TooLarge); e.Class != destination.Client || !strings.Contains(e.Text, strconv.Itoa(s.rules.MaxValue)) {
+		s.t.Errorf("too large a value is the fault of %q: %s", e.Class, e.Text)
 	}
 }
 

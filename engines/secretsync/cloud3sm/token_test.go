@@ -1,0 +1,111 @@
+package cloud3sm
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/rsa"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// issuer answers as who issues tokens.
+type issuer func(r *http.Request) io.Reader
+
+func (i issuer) RoundTrip(r *http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: 200, Header: http.Header{}, Body: io.NopCloser(i(r))}, nil
+}
+
+func issuing(t *testing.T, i issuer) *tokens {
+	key, err := rsa.GenerateKey(rand.Reader, minKeyBits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newTokens(&http.Client{Transport: i}, tokenURL, account{email: "a@b.c", keyID: "k", key: key})
+}
+
+// A token is replaced before it ends, and one that ends at once is used once.
+func TestTokensEnd(t *testing.T) {
+	for life, ends := range map[int]time.Duration{3600: 56 * time.Minute, 60: 30 * time.Second, 0: 0} {
+		t.Run(fmt.Sprint(life), func(t *testing.T) {
+			key := issuing(t, nil).account.key
+			synctest.Test(t, func(t *testing.T) {
+				issued := 0
+				tokens := newTokens(&http.Client{Transport: issuer(func(*http.Request) io.Reader {
+					issued++
+					return strings.NewReader(fmt.Sprintf(`{"access_token":"t%d","token_type":"Bearer","expires_in":%d}`, issued, life))
+				})}, tokenURL, account{email: "a@b.c", keyID: "k", key: key})
+				get := func(want string) {
+					t.Helper()
+					if text, _, err := tokens.get(context.Background()); err != nil || text != want {
+						t.Errorf("got %s, %v, want %s", text, err, want)
+					}
+				}
+				get("t1")
+				if ends > 0 {
+					time.Sleep(ends - time.Second)
+					get("t1")
+					time.Sleep(time.Second)
+				}
+				get("t2")
+			})
+		})
+	}
+}
+
+// What is signed says who, for what and for how long, and is good a little before now: clocks differ.
+func TestAssertion(t *testing.T) {
+	var form url.Values
+	tokens := issuing(t, func(r *http.Request) io.Reader {
+		body, _ := io.ReadAll(r.Body)
+		form, _ = url.ParseQuery(string(body))
+		return strings.NewReader(`{"access_token":"t","token_type":"Bearer","expires_in":3600}`)
+	})
+	if _, _, err := tokens.get(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	parts := strings.Split(form.Get("assertion"), ".")
+	if len(parts) != 3 || form.Get("grant_type") != grantBySig {
+		t.Fatalf("asked with %v", form)
+	}
+	var claims struct {
+		Iss, Scope, Aud string
+		Iat, Exp        int64
+	}
+	text, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil || json.Unmarshal(text, &claims) != nil {
+		t.Fatalf("claims %q, %v", text, err)
+	}
+	before := time.Since(time.Unix(claims.Iat, 0))
+	if claims.Iss != "a@b.c" || claims.Aud != tokenURL || claims.Scope != scope || claims.Exp-claims.Iat > 3600 || before < 5*time.Second || before > 5*time.Minute {
+		t.Errorf("claims %+v, issued %v ago", claims, before)
+	}
+}
+
+// endless goes on for long, and counts what is read of it.
+type endless struct{ read *int }
+
+func (e endless) Read(p []byte) (int, error) {
+	if *e.read += len(p); *e.read > 16<<20 {
+		return 0, io.EOF
+	}
+	for i := range p {
+		p[i] = ' '
+	}
+	return len(p), nil
+}
+
+func TestLongTokensAreCut(t *testing.T) {
+	read := 0
+	tokens := issuing(t, func(*http.Request) io.Reader { return endless{&read} })
+	if _, _, err := tokens.get(t.Context()); err == nil || read > 2*maxAnswer {
+		t.Errorf("%v, and %d bytes are read", err, read)
+	}
+}
