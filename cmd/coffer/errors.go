@@ -139,6 +139,8 @@ func (e *requestError) responseHint(status int, text string) string {
 		return "What was named is wrong, or has ended already."
 	case status == http.StatusForbidden && !e.hasToken:
 		return "The request carried no token. Run coffer login, or set COFFER_TOKEN."
+	case status == http.StatusForbidden && strings.Contains(lower, "permission denied: "):
+		return "" // the server says itself what is missing
 	case status == http.StatusForbidden && e.denied != "":
 		return e.denied
 	case status == http.StatusForbidden:

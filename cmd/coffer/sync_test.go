@@ -59,6 +59,8 @@ var syncTable = map[string]string{
 	"POST " + syncDest + "/associations/history":                   `200 {"data":{"events":[{"at":"2026-01-02T03:04:05Z","version":1,"done":"","sync_status":"EXTERNAL_SERVICE_ERROR","code":"throttled","cause":"slow down"},{"at":"2026-01-02T03:04:15Z","version":1,"done":"created 1","sync_status":"SYNCED","code":"","cause":""}]}}`,
 	"POST " + syncDest + "/plan":                                   `200 {"data":{"actions":[{"secret_name":"app","sub_key":"","external_name":"a","action":"none","reason":"is as it should be"},{"mount":"secret/","secret_name":"b","sub_key":"K","external_name":"n","action":"create","reason":"is not there yet"},{"secret_name":"c","external_name":"c","action":"conflict","reason":"exists"}],"totals":{"none":1,"create":1,"conflict":1}}}`,
 	"POST " + syncDest + "/drift":                                  `200 {"data":{"drifted":[{"secret_name":"app","sub_key":"","external_name":"a","drift":"changed","action":"reported"}],"names":4}}`,
+	"POST sys/sync/destinations/repohost/none/plan":                `200 {"data":{"actions":[],"totals":{}}}`,
+	"POST sys/sync/destinations/repohost/u/associations/set":       `403 {"errors":["permission denied: to sync a secret one must be able to read it: \"s\" of mount \"m/\""]}`,
 	"POST sys/sync/destinations/repohost/r/drift":                  `200 {"data":{"drifted":[{"secret_name":"app","external_name":"a","drift":"missing","action":"repaired"}],"names":1}}`,
 	"POST sys/sync/destinations/repohost/none/drift":               `200 {"data":{"drifted":[],"names":9}}`,
 	"GET sys/sync/config":                                          `200 {"data":{"disabled":false,"queue_capacity":1000000}}`,
@@ -108,6 +110,7 @@ func TestSyncCommands(t *testing.T) {
 		{name: "a conflict fails", args: "associate -mount=m repohost/c s", last: `POST sys/sync/destinations/repohost/c/associations/set {"mount":"m","secret_name":"s"}`, stdout: "n\\x1b[2J         CONFLICT    1", stderr: "Warning: mind", status: 2},
 		{name: "associate in what format", args: "associate -format=xml -mount=m cloud1-sm/prod s", stderr: `the format "xml" is unknown`, status: 1},
 		{name: "associate which keys", args: "associate -include= -mount=m cloud1-sm/prod s", stderr: "-include takes the name of a key", status: 1},
+		{name: "associate what one cannot read", args: "associate -mount=m repohost/u s", last: `POST sys/sync/destinations/repohost/u/associations/set {"mount":"m","secret_name":"s"}`, stderr: "of mount \"m/\"\n\n  URL:  POST ", status: 2},
 		{name: "dissociate in what format", args: "dissociate -format=xml -mount=m cloud1-sm/prod s", stderr: `the format "xml" is unknown`, status: 1},
 		{name: "pause none", args: "pause repohost/x", last: "POST sys/sync/destinations/repohost/x/pause {}", stderr: "there is no destination repohost/x", status: 2},
 		{name: "retry what has not failed", args: "retry repohost/drift", last: "POST sys/sync/destinations/repohost/drift/associations/retry {}", stdout: "Nothing has failed there"},
@@ -125,6 +128,7 @@ func TestSyncCommands(t *testing.T) {
 		{name: "history of none", args: "history -mount=m repohost/c s", last: `POST sys/sync/destinations/repohost/c/associations/history {"mount":"m","secret_name":"s"}`, stderr: "there is no destination repohost/c", status: 2},
 
 		{name: "plan", args: "plan cloud1-sm/prod", last: "POST " + syncDest + "/plan {}", stdout: "create      secret/b    K      n                is not there yet\nconflict    c           -      c                exists\n\n1 in conflict, 1 to create, 1 as they should be\n"},
+		{name: "plan of nothing", args: "plan repohost/none", last: "POST sys/sync/destinations/repohost/none/plan {}", stdout: "Nothing would be done: "},
 		{name: "plan all", args: "plan -all cloud1-sm/prod", last: "POST " + syncDest + "/plan {}", stdout: "none        app "},
 		{name: "plan a secret", args: "plan -prefix -include=A -mount=m cloud1-sm/prod t/", last: "POST " + syncDest + `/plan {"include":["A"],"mount":"m","secret_prefix":"t/"}`},
 		{name: "plan as JSON", args: "plan -format=json cloud1-sm/prod", last: "POST " + syncDest + "/plan {}", stdout: `"reason": "is as it should be"`},
@@ -160,6 +164,9 @@ func TestSyncCommands(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			r := record(t, syncTable)
 			stdout, stderr, status := coffer(t, tt.stdin, append([]string{"sync"}, strings.Fields(tt.args)...)...)
+			if strings.Contains(stderr, "must be able to read") && strings.Contains(stderr, "capabilities") {
+				t.Errorf("the hint is about another path: %q", stderr)
+			}
 			if status != tt.status || !strings.Contains(stdout, tt.stdout) || !strings.Contains(stderr, tt.stderr) {
 				t.Errorf("status %d\nstdout %q\nstderr %q\nwant %d\n%q\n%q", status, stdout, stderr, tt.status, tt.stdout, tt.stderr)
 			}
@@ -292,5 +299,13 @@ func TestSyncRedraw(t *testing.T) {
 		"\n03:09:05, ^C ends\n"
 	if out.String() != want {
 		t.Errorf("drawn %q, want %q", out.String(), want)
+	}
+}
+
+// Who may not list destinations is told that one can be named.
+func TestSyncListRefused(t *testing.T) {
+	record(t, map[string]string{"GET sys/sync/destinations": `403 {"errors":["permission denied"]}`})
+	if _, stderr, status := coffer(t, "", "sync", "status"); status != 2 || !strings.Contains(stderr, "coffer sync status TYPE/NAME") {
+		t.Errorf("status %d: %s", status, stderr)
 	}
 }

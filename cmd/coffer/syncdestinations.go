@@ -54,6 +54,9 @@ func (c *call) syncPlaces(ctx context.Context) ([]place, error) {
 	if nothingThere(err) {
 		return nil, serverErrorf("there are no destinations; coffer sync destinations write -h shows how to make one")
 	}
+	if statusOf(err) == http.StatusForbidden {
+		return nil, withHint(err, "The token may not list destinations. One that it may read can be named: coffer sync status TYPE/NAME")
+	}
 	if err != nil {
 		return nil, err
 	}

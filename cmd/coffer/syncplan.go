@@ -95,7 +95,11 @@ func (c *call) printPlan(changes []syncChange, totals map[string]int) error {
 		}
 	}
 	parts = append(parts, fmt.Sprintf("%d as they should be", totals["none"]))
-	fmt.Fprintln(&out, strings.Join(parts, ", "))
+	line := strings.Join(parts, ", ")
+	if len(changes) == 0 {
+		line = "Nothing would be done: there is no secret to be synced, or no key of one."
+	}
+	fmt.Fprintln(&out, line)
 	return c.printColoured(out.String())
 }
 
