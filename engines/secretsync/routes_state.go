@@ -57,12 +57,19 @@ type report struct {
 	s       *Service
 	d       *destinationRecord
 	halted  *outcome // why nothing is done; nil: it is
-	entries map[string]any
+	entries map[string]reported
 	names   map[string][]string // of entries, by accessor and secret
 }
 
+// reported is an entry. What a secret has of its own takes the place of what it has by a prefix, unless that waits for somebody, or
+// is a key that is looked after by that association alone.
+type reported struct {
+	entryData
+	waits, alone bool
+}
+
 func (s *Service) newReport(ctx context.Context, d *destinationRecord) (*report, error) {
-	r := &report{s: s, d: d, entries: map[string]any{}, names: map[string][]string{}}
+	r := &report{s: s, d: d, entries: map[string]reported{}, names: map[string][]string{}}
 	c, err := s.config(ctx)
 	switch {
 	case d.Paused:
@@ -74,7 +81,11 @@ func (s *Service) newReport(ctx context.Context, d *destinationRecord) (*report,
 }
 
 func (r *report) answer() *engines.Response {
-	return &engines.Response{Data: map[string]any{"associated_secrets": r.entries, "store_name": r.d.Name, "store_type": r.d.Type}}
+	entries := map[string]any{}
+	for name, e := range r.entries {
+		entries[name] = map[string]any(e.entryData)
+	}
+	return &engines.Response{Data: map[string]any{"associated_secrets": entries, "store_name": r.d.Name, "store_type": r.d.Type}}
 }
 
 // answerAssociations answers associations of a destination.
@@ -83,7 +94,7 @@ func (s *Service) answerAssociations(ctx context.Context, d *destinationRecord, 
 	if err != nil {
 		return nil, err
 	}
-	// What a secret has of its own hides what it has by a prefix.
+	// What a secret has of its own comes last.
 	slices.SortStableFunc(all, func(a, b *associationRecord) int { return bit(b.Selector) - bit(a.Selector) })
 	for _, a := range all {
 		if err == nil {
@@ -146,12 +157,17 @@ func (r *report) add(ctx context.Context, a *associationRecord, m *engines.Mount
 		return
 	}
 	for _, name := range r.names[key] { // another association's
-		delete(r.entries, name)
+		if e := r.entries[name]; !e.waits && !e.alone {
+			delete(r.entries, name)
+		}
 	}
-	r.names[key] = nil
-	put := func(name string, e entryData) {
+	put := func(name string, e entryData, o outcome, alone bool) {
+		waits := o.Status == Conflict || o.Status == ClientError
+		if r.entries[name].waits && !waits {
+			return
+		}
 		r.names[key] = append(r.names[key], name)
-		r.entries[name] = map[string]any(e)
+		r.entries[name] = reported{e, waits, alone}
 	}
 	byKey, items := a.plan(r.s.types[r.d.Type].Rules).Keys(), l.active()
 	if !byKey || len(items) == 0 {
@@ -159,7 +175,7 @@ func (r *report) add(ctx context.Context, a *associationRecord, m *engines.Mount
 		if len(items) > 0 {
 			e.of(&items[0])
 		}
-		put(key, e)
+		put(key, e, now, false)
 		return
 	}
 	for i := range items {
@@ -175,7 +191,7 @@ func (r *report) add(ctx context.Context, a *associationRecord, m *engines.Mount
 		if name == "" {
 			name = it.Name
 		}
-		put(key+"/"+name, e)
+		put(key+"/"+name, e, o, it.Owned)
 	}
 }
 
@@ -272,13 +288,13 @@ func mountPath(a *associationRecord, m *engines.Mounted) string {
 func (s *Service) listAssociations(ctx context.Context, req *engines.Request, _ *none) (*engines.Response, error) {
 	info := map[string][]map[string]string{}
 	paths := map[string]string{} // of mounts, by uuid
-	links := 0
+	links := map[secretAt]bool{}
 	_, err := s.eachDestinationOf(ctx, req.Mount.NamespaceID, func(d *destinationRecord) error {
 		return s.eachLink(ctx, d, func(a *associationRecord, l *link) {
 			if !req.Caller.Sees(a.MountUUID) {
 				return
 			}
-			links++
+			links[secretAt{d.ID, a.MountUUID, l.Secret}] = true
 			path, ok := paths[a.MountUUID]
 			if !ok {
 				m, err := s.host.MountOf(ctx, a.MountUUID)
@@ -294,11 +310,11 @@ func (s *Service) listAssociations(ctx context.Context, req *engines.Request, _ 
 	if err != nil {
 		return nil, err
 	}
-	if links == 0 {
+	if len(links) == 0 {
 		return nil, engines.NotFound("")
 	}
 	return &engines.Response{Data: map[string]any{
-		"keys": slices.Sorted(maps.Keys(info)), "key_info": info, "total_associations": links, "total_secrets": len(info),
+		"keys": slices.Sorted(maps.Keys(info)), "key_info": info, "total_associations": len(links), "total_secrets": len(info),
 	}}, nil
 }
 
@@ -330,43 +346,20 @@ type mountSecretIn struct {
 
 // destinationsOf answers where a secret is synced to.
 func (s *Service) destinationsOf(ctx context.Context, req *engines.Request, in *mountSecretIn) (*engines.Response, error) {
-	m, secret, err := s.secretAt(ctx, req, in)
+	m, secret, err := s.sourceOf(ctx, req, in)
 	if err != nil {
 		return nil, err
 	}
 	to := map[string]any{}
 	_, err = s.eachDestinationOf(ctx, req.Mount.NamespaceID, func(d *destinationRecord) error {
 		c := &chosen{dest: d, mount: m, secret: secret}
-		own, err := associationAt(ctx, s.host.Store(), c.key())
+		r, err := s.reportSecret(ctx, c)
 		if err != nil {
 			return err
 		}
-		all := []*associationRecord{own}
-		if own == nil {
-			if all, err = s.selecting(ctx, c); err != nil || len(all) == 0 {
-				return err
-			}
-		}
-		l, err := s.linkedAs(ctx, c)
-		if err != nil {
-			return err
-		}
-		if l.link == nil {
-			if now, err := latest(ctx, m, secret); err != nil || now.Version == 0 {
-				return err
-			}
-			if ok, err := s.ownerReads(ctx, l.assoc, m, secret); err != nil || !ok {
-				return err
-			}
-		}
-		resp, err := s.answerSecret(ctx, l)
-		if err != nil {
-			return err
-		}
-		for key, e := range resp.Data.(map[string]any)["associated_secrets"].(map[string]any) {
-			entry := e.(map[string]any)
-			entry["type"], entry["name"] = d.Type, d.Name
-			to[d.Type+"/"+d.Name+strings.TrimPrefix(key, l.assoc.Accessor+"/"+secret)] = entry
+		for key, e := range r.entries {
+			e.entryData["type"], e.entryData["name"] = d.Type, d.Name
+			to[d.Type+"/"+d.Name+strings.TrimPrefix(key, m.Accessor+"/"+secret)] = map[string]any(e.entryData)
 		}
 		return nil
 	})
@@ -379,8 +372,53 @@ func (s *Service) destinationsOf(ctx context.Context, req *engines.Request, in *
 	return &engines.Response{Data: map[string]any{"associated_destinations": to}}, nil
 }
 
-// secretAt finds the mount and the secret that a path names. Where the two are one path, the mount's may have several segments.
-func (s *Service) secretAt(ctx context.Context, req *engines.Request, in *mountSecretIn) (*engines.Mounted, string, error) {
+// reportSecret gathers what is told of a secret at a destination, by all its associations.
+func (s *Service) reportSecret(ctx context.Context, c *chosen) (*report, error) {
+	r, err := s.newReport(ctx, c.dest)
+	if err != nil {
+		return nil, err
+	}
+	all, err := s.selecting(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	slices.Reverse(all) // the longest prefix last, but for what it has of its own
+	own, err := associationAt(ctx, s.host.Store(), c.key())
+	if err != nil {
+		return nil, err
+	}
+	if own != nil {
+		all = append(all, own)
+	}
+	for _, a := range all {
+		l := new(link)
+		found, err := engines.GetRecord(ctx, s.host.Store(), linkKey(a.NS, a.Destination, a.ID, c.secret), l)
+		switch {
+		case s.unreadable(err):
+			l = lostLink(c.secret)
+		case err != nil:
+			return nil, err
+		case !found && own == nil && s.readableNow(ctx, a, c):
+			l = nil
+		case !found:
+			continue
+		}
+		r.add(ctx, a, c.mount, c.secret, l)
+	}
+	return r, nil
+}
+
+// readableNow reports whether a secret is there, and is one that the owner of an association can read.
+func (s *Service) readableNow(ctx context.Context, a *associationRecord, c *chosen) bool {
+	if now, err := latest(ctx, c.mount, c.secret); err != nil || now.Version == 0 {
+		return false
+	}
+	ok, err := s.ownerReads(ctx, a, c.mount, c.secret)
+	return ok && err == nil
+}
+
+// sourceOf finds the mount and the secret that a path names. Where the two are one path, the mount's may have several segments.
+func (s *Service) sourceOf(ctx context.Context, req *engines.Request, in *mountSecretIn) (*engines.Mounted, string, error) {
 	path, secret := in.Mount, in.SecretName
 	for req.Param("mount") != "" {
 		m, err := s.host.MountAt(ctx, req.Mount.NamespaceID, path)
