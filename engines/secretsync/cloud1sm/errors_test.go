@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coffer-project/coffer/engines/cloud/awstest"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1sm"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1sm/cloud1smtest"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
@@ -117,6 +118,66 @@ func TestRetryAfter(t *testing.T) {
 			t.Errorf("%s at %s: %v", test.after, test.date, e.RetryAfter)
 		}
 	}
+}
+
+// TestOthersCredentialsAreHidden: what looks like a credential is left out of the provider's words, whoever it belongs to.
+func TestOthersCredentialsAreHidden(t *testing.T) {
+	s := cloud1smtest.New(t)
+	d := open(t, s, destination.Env{}, nil)
+	id, long := "ASIA1234567890ABCDEF", strings.Repeat("Zm9v/+", 10)
+	s.FailNext(1, "DescribeSecret", awstest.Fault{Code: "AccessDeniedException", Message: "the key " + id + " with the token " + long + " may not"})
+	_, err := d.Read(t.Context(), name)
+	e := failed(t, err, destination.Client, destination.Denied, false)
+	if strings.Contains(e.Text, id) || strings.Contains(e.Text, "Zm9v") || !strings.Contains(e.Text, "may not") {
+		t.Errorf("the error says %q", e.Text)
+	}
+}
+
+// TestOwnCredentialsAreHidden, too, however they look.
+func TestOwnCredentialsAreHidden(t *testing.T) {
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/x-amz-json-1.1")
+		w.WriteHeader(http.StatusBadRequest)
+		_, _ = io.WriteString(w, `{"__type":"AccessDeniedException","Message":"SHORT_ID with tiny-key may not"}`)
+	}))
+	defer other.Close()
+	d := open(t, cloud1smtest.New(t), destination.Env{URL: other.URL}, func(c *cloud1sm.Config) { c.AccessKeyID, c.SecretAccessKey = "SHORT_ID", "tiny-key" })
+	_, err := d.Read(t.Context(), name)
+	e := failed(t, err, destination.Client, destination.Denied, false)
+	if strings.Contains(e.Text, "SHORT_ID") || strings.Contains(e.Text, "tiny-key") || !strings.Contains(e.Text, "may not") {
+		t.Errorf("the error says %q", e.Text)
+	}
+}
+
+// TestLongAnswersAreCut: nobody fills the memory with an answer.
+func TestLongAnswersAreCut(t *testing.T) {
+	for _, status := range []int{http.StatusOK, http.StatusBadRequest} {
+		read := 0
+		client := &http.Client{Transport: transport(func(r *http.Request) (*http.Response, error) {
+			h := http.Header{"Content-Type": {"application/x-amz-json-1.1"}}
+			return &http.Response{StatusCode: status, Header: h, Body: io.NopCloser(endless{&read}), Request: r}, nil
+		})}
+		if _, err := open(t, cloud1smtest.New(t), destination.Env{Client: client}, nil).Read(t.Context(), name); err == nil || read > 20<<20 {
+			t.Errorf("%d: %v, and %d bytes are read", status, err, read)
+		}
+	}
+}
+
+type transport func(*http.Request) (*http.Response, error)
+
+func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// endless goes on for long, and counts what is read of it.
+type endless struct{ read *int }
+
+func (e endless) Read(p []byte) (int, error) {
+	if *e.read += len(p); *e.read > 64<<20 {
+		return 0, io.EOF
+	}
+	for i := range p {
+		p[i] = ' '
+	}
+	return len(p), nil
 }
 
 // TestNothingIsTold drives every call against a place that says everything back that it was sent.

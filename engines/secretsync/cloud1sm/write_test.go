@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -556,7 +559,7 @@ func TestList(t *testing.T) {
 			t.Fatal(err)
 		}
 		got = append(got, fmt.Sprint(f.Name, f.State, f.Mark))
-		if f.Name == name && (f.ID != held.ID || f.Version != held.Version) {
+		if f.Name == name && (f.ID != held.ID || f.Version != held.Version || f.ChangedAt.IsZero()) {
 			t.Errorf("listed %+v, want %+v", f, held)
 		}
 	}
@@ -575,6 +578,85 @@ func TestList(t *testing.T) {
 	if n != 1 {
 		t.Errorf("%d errors", n)
 	}
+}
+
+// TestListThatGoesInCircles gives the same page over and over.
+func TestListThatGoesInCircles(t *testing.T) {
+	pages := 0
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		pages++
+		w.Header().Set("Content-Type", "application/x-amz-json-1.1")
+		if pages > 10 {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+		_, _ = io.WriteString(w, `{"SecretList":[],"NextToken":"again"}`)
+	}))
+	defer other.Close()
+	for _, err := range open(t, cloud1smtest.New(t), destination.Env{URL: other.URL}, nil).List(t.Context()) {
+		failed(t, err, destination.External, destination.Unexpected, false)
+	}
+	if pages != 2 {
+		t.Errorf("%d pages", pages)
+	}
+}
+
+// TestMadeAnewMeanwhile: what somebody else makes under the name in the middle of a write or a deletion is another secret,
+// which gets nothing of ours.
+func TestMadeAnewMeanwhile(t *testing.T) {
+	for _, action := range []string{"TagResource", "PutSecretValue", "UpdateSecretVersionStage", "DeleteSecret"} {
+		t.Run(action, func(t *testing.T) {
+			s := cloud1smtest.New(t)
+			d := open(t, s, destination.Env{}, nil)
+			write(t, d, item("one"))
+			was := read(t, d)
+			s.Fail(func(c cloud1smtest.Call) awstest.Fault {
+				if c.Action == action {
+					s.Fail(nil)
+					s.Drop(name)
+					s.Put(name, []byte("theirs"))
+				}
+				return awstest.Fault{}
+			})
+			it := item("two")
+			it.Tags = map[string]string{"team": "payments"}
+			if action == "DeleteSecret" {
+				if err := d.Delete(t.Context(), was); err != nil {
+					t.Error(err)
+				}
+			} else {
+				_, err := d.Write(t.Context(), it, was)
+				failed(t, err, destination.Client, destination.Changed, action != "TagResource")
+			}
+			is, ok := s.Secret(name)
+			if !ok || is.Scheduled != 0 || len(is.Tags) > 0 || len(is.Versions) != 1 {
+				t.Errorf("what is there: %v, %+v", ok, is)
+			}
+		})
+	}
+}
+
+// TestTwoAttemptsAtOnce: the other attempt of the very same write was quicker in the middle of ours.
+func TestTwoAttemptsAtOnce(t *testing.T) {
+	s := cloud1smtest.New(t)
+	d := open(t, s, destination.Env{}, nil)
+	write(t, d, item("one"))
+	was, it := read(t, d), item("two")
+	var once sync.Once
+	s.Fail(func(c cloud1smtest.Call) awstest.Fault {
+		if c.Action == "UpdateSecretVersionStage" {
+			once.Do(func() {
+				s.Fail(nil)
+				if _, err := d.Write(t.Context(), it, was); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		return awstest.Fault{}
+	})
+	if held, err := d.Write(t.Context(), it, was); err != nil || held.Version != it.Token {
+		t.Errorf("held %+v, %v", held, err)
+	}
+	holds(t, s, "two")
 }
 
 // TestSomethingElse is at the address: nothing it says passes for success.

@@ -2,6 +2,7 @@ package repohost_test
 
 import (
 	"context"
+	"encoding/base64"
 	"fmt"
 	"io"
 	"log"
@@ -117,6 +118,16 @@ func TestOpenNeedsAClient(t *testing.T) {
 	c := repo()
 	_, err := repohost.Type.Open(&c, destination.Env{})
 	fails(t, err, destination.Unexpected)
+}
+
+// What is no key is not sealed to: padded, or cut, it would be one that nobody has, or anybody.
+func TestDecodeKey(t *testing.T) {
+	key := func(n int) string { return base64.StdEncoding.EncodeToString([]byte(strings.Repeat("k", n))) }
+	for _, bad := range []struct{ id, key string }{{"1", ""}, {"1", key(31)}, {"1", key(33)}, {"1", key(32)[1:]}, {"1", "?"}, {"", key(32)}} {
+		if _, err := repohost.DecodeKey(&bad.id, &bad.key); err == nil {
+			t.Errorf("%+v is a key", bad)
+		}
+	}
 }
 
 func FuzzDecodeKey(f *testing.F) {

@@ -335,6 +335,38 @@ func TestReplacesOnlyWhatWasSeen(t *testing.T) {
 	}
 }
 
+// A record that is not found by its deletion is gone only if the project can still be seen.
+func TestDeleteOfWhatIsNotSeenAnyMore(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(s *webhosttest.Server, id string)
+		code   string
+	}{
+		"deleted":           {func(s *webhosttest.Server, id string) { s.Drop("prj_1", id) }, ""},
+		"moved to a team":   {func(s *webhosttest.Server, _ string) { s.AddProject("prj_1", "team_2") }, destination.NoPlace},
+		"changed by others": {nil, destination.Changed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, d := rig(t, "production")
+			write(t, d, "A", "the-value")
+			was := read(t, d, "A")
+			if tt.change == nil {
+				s.Change("prj_1", was.ID, func(v *webhosttest.Variable) { v.Comment = "ours now" })
+			}
+			s.Before(func(method string) {
+				if method == http.MethodDelete {
+					tt.change(s, was.ID)
+				}
+			})
+			err := d.Delete(t.Context(), was)
+			if tt.code != "" {
+				fails(t, err, tt.code)
+			} else if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // What changes between the look and the write is seen where the API has ids for it.
 func TestChangeInBetween(t *testing.T) {
 	s, d := rig(t, all...)
