@@ -149,6 +149,8 @@ func (e *requestError) responseHint(status int, text string) string {
 		return "Nothing is mounted there. See what is with: coffer secrets list"
 	case status == http.StatusNotFound && strings.Contains(lower, "namespace not found"):
 		return "There is no such namespace, or it is being deleted. See those there are with: coffer namespace list"
+	case status == http.StatusNotFound && strings.Contains(lower, "in the root namespace only"):
+		return "Ask there, with -namespace=root, if the token is one of the root namespace."
 	case status == http.StatusNotFound && strings.Contains(lower, "unsupported path"):
 		return "The mount has other paths: coffer path-help MOUNT lists them. Key/value secrets are read with coffer kv get, which finds theirs."
 	case status == http.StatusTooManyRequests:

@@ -2,7 +2,6 @@ package secretsync
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -206,7 +205,7 @@ func (s *Service) eachDestinationOf(ctx context.Context, ns string, do func(*des
 const patience = 15 * time.Minute
 
 // NamespaceGone purges the destinations of a namespace that is being deleted. It returns an error for as long as something is
-// left; after a while it lets go of what cannot be removed.
+// left, which says so to whoever deletes the namespace; after a while it lets go of what cannot be removed.
 func (s *Service) NamespaceGone(ctx context.Context, ns string) error {
 	left := ""
 	unreadable, err := s.eachDestinationOf(ctx, ns, func(d *destinationRecord) error {
@@ -239,9 +238,9 @@ func (s *Service) NamespaceGone(ctx context.Context, ns string) error {
 	case err != nil:
 		return err
 	case left != "":
-		return errors.New("the destination " + left + " is still being purged")
+		return &engines.Error{Kind: engines.KindUnavailable, Detail: "what was synced to the destination " + left + " is still being removed"}
 	case unreadable > 0:
-		return errors.New("a destination of the namespace cannot be read, so that what it holds cannot be removed")
+		return &engines.Error{Kind: engines.KindUnavailable, Detail: "a destination of the namespace cannot be read, so that what it holds cannot be removed"}
 	}
 	return nil
 }

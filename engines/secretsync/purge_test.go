@@ -1,7 +1,9 @@
 package secretsync
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -60,4 +62,18 @@ func TestAPurgeGoesOn(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestADeletedNamespaceSaysWhatItWaitsFor: it is no fault of the server.
+func TestADeletedNamespaceSaysWhatItWaitsFor(t *testing.T) {
+	inSim(t, func(s *sim) {
+		s.mounts[0].Put("a", "k", "1")
+		s.tie(0, "a", nil)
+		err := s.svc.NamespaceGone(s.ctx(), "root")
+		if e, ok := errors.AsType[*engines.Error](err); !ok || e.Kind != engines.KindUnavailable || !strings.Contains(e.Detail, s.dests[0].Name+" is still being removed") {
+			t.Errorf("%v", err)
+		}
+		s.pass(time.Second)
+		s.must(s.svc.NamespaceGone(s.ctx(), "root"))
+	})
 }
