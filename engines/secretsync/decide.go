@@ -45,7 +45,9 @@ type view struct {
 	Found destination.Found
 	Mark  string // ours
 	Marks bool   // the destination keeps marks
-	Adopt bool
+	// Settles is for how long after a write what is found may be older.
+	Settles time.Duration
+	Adopt   bool
 	// Repair has what somebody else has written over what is ours written again. It has nothing deleted.
 	Repair bool
 	// Retain has what is not wanted any more left where it is. With Ending nothing will be wanted again.
@@ -59,11 +61,8 @@ const (
 	late   = 10 * time.Minute
 )
 
-// A place may go on for a while telling that there is nothing after it was written to; longer if the write got lost on its way.
-const (
-	settling  = 20 * time.Second
-	uncertain = time.Minute
-)
+// uncertain is how long after it was sent a write may still be made whose answer was lost.
+const uncertain = time.Minute
 
 // ours reports whether what was found is ours: the ledger must say that it is, and the destination must not contradict it.
 func (v *view) ours() (bool, string) {
@@ -168,9 +167,9 @@ func (v *view) shows() (at time.Time) {
 	switch had := v.Had; {
 	case had == nil:
 	case had.Intent != nil:
-		at = had.Intent.At.Add(uncertain)
+		at = had.Intent.At.Add(max(uncertain, v.Settles))
 	case had.Owned:
-		at = had.WrittenAt.Add(settling)
+		at = had.WrittenAt.Add(v.Settles)
 	}
 	if at.After(v.Now.Add(behind)) {
 		return time.Time{}

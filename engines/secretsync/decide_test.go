@@ -86,7 +86,7 @@ func TestDecide(t *testing.T) {
 		"not wanted, a lost create that was made":      {view{Had: intended(now, true, false), Found: there(func(f *destination.Found) { f.ChangedAt = now })}, actDelete, true},
 		"not wanted, a lost create, and it is theirs ": {view{Had: intended(now, true, false), Found: there(func(f *destination.Found) { f.ChangedAt = now.Add(-time.Hour) })}, actForget, false},
 	} {
-		c.Mark, c.Now = mine, now
+		c.Mark, c.Now, c.Settles = mine, now, 20*time.Second
 		got := c.decide()
 		if got.Do != c.want || got.Ours != c.ours || got.Reason == "" {
 			t.Errorf("%s: %+v, want %q (ours: %v)", name, got, c.want, c.ours)

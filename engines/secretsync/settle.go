@@ -21,6 +21,7 @@ type result struct {
 	items   []item
 	did     string
 	after   time.Duration   // how long the destination wants to be left alone
+	shows   time.Time       // from when on it shows what there is; zero: nothing waits for that
 	left    []string        // names that are free again
 	adopted map[string]bool // names whose adoption is done with; folded
 }
@@ -143,6 +144,9 @@ func (s *Service) settled(ctx context.Context, t *target, steps []step) (time.Ti
 			st.item.UpdatedAt = now
 		}
 		r.after = max(r.after, st.after)
+		if st.shows.After(r.shows) {
+			r.shows = st.shows
+		}
 		r.items = append(r.items, st.item)
 	}
 	r.outcome, r.did = summary(r.items, t.secret.Live), said(did)
@@ -214,6 +218,9 @@ func (s *Service) store(ctx context.Context, t *target, r result) (time.Time, er
 	} else {
 		l.Attempts++
 		l.NextRetry = now.Add(max(r.after, backoff(r.outcome, l.Attempts)))
+		if r.Status == Unsyncing && !r.shows.IsZero() {
+			l.NextRetry = r.shows
+		}
 		s.counts.failed.Add(1)
 	}
 	free := make([]storage.Key, len(r.left))

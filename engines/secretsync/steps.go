@@ -28,6 +28,7 @@ type step struct {
 	deleted bool          // it was there, and was deleted
 	before  item          // what the ledger has said
 	after   time.Duration // how long the destination wants to be left alone
+	shows   time.Time     // from when on what is found can be believed; zero: at once
 }
 
 // steps returns what there is to do: first what should be there, then what else the ledger has.
@@ -90,7 +91,7 @@ func (s *Service) plan(ctx context.Context, t *target, dest destination.Destinat
 // decideStep looks at one name and decides.
 func (s *Service) decideStep(ctx context.Context, t *target, dest destination.Destination, st *step) error {
 	v := view{
-		Want: st.wanted, Mark: t.dest.marked(t.mark, st.Name, t.kind.Rules), Marks: t.kind.Rules.Marks, Repair: t.assoc.Drift == driftRepair,
+		Want: st.wanted, Mark: t.dest.marked(t.mark, st.Name, t.kind.Rules), Marks: t.kind.Rules.Marks, Settles: t.kind.Rules.Settles, Repair: t.assoc.Drift == driftRepair,
 		Adopt:  slices.Contains(t.link.Adopt, fold(t.kind.Rules, st.Name)),
 		Retain: t.retains() || st.before.Retained, Ending: t.assoc.ending(),
 	}
@@ -121,8 +122,12 @@ func (s *Service) decideStep(ctx context.Context, t *target, dest destination.De
 		}
 		v.Found = st.found
 		st.action = v.decide()
+		if st.Do != actWait {
+			break
+		}
 		soon := time.Until(v.shows())
-		if st.Do != actWait || soon > longestPause {
+		if soon > longestPause {
+			st.shows = v.shows()
 			break
 		}
 		if !wait(ctx, soon) {

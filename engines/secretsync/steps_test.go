@@ -263,3 +263,24 @@ func TestARetainedNameCanBeTakenOver(t *testing.T) {
 		})
 	}
 }
+
+// TestWhatIsNotShownYetIsLookedAtInTime: when what is found can be believed, it is looked at, and not when another attempt would be due.
+func TestWhatIsNotShownYetIsLookedAtInTime(t *testing.T) {
+	inSim(t, func(s *sim) {
+		for dest, wait := range map[int]time.Duration{0: 20 * time.Second, 2: 0} {
+			s.mounts[0].Put("a", "k", "1")
+			a := s.tie(dest, "a", nil)
+			it := s.link(a, "a").Items[0]
+			s.places.Site(a.Type, siteOf(a.Type)).Delete(it.Name)
+			s.must(s.svc.changeAssociations(s.ctx(), []storage.Key{a.key()}, func(a *associationRecord) bool { a.Removing = true; return true }))
+			s.pass(time.Second)
+			if l := s.link(a, "a"); wait > 0 && !l.NextRetry.Equal(it.WrittenAt.Add(wait)) {
+				t.Errorf("%s: %+v, looked at again %v after it was written, want %v", a.Name, l.outcome, l.NextRetry.Sub(it.WrittenAt), wait)
+			}
+			s.pass(wait)
+			if l := s.link(a, "a"); l.Status != "" {
+				t.Errorf("%s: %+v is still there", a.Name, l.outcome)
+			}
+		}
+	})
+}

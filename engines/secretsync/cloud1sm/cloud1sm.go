@@ -15,6 +15,7 @@ package cloud1sm
 import (
 	"fmt"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -47,6 +48,7 @@ var Type = destination.Type{
 		CheckTag:    checkTag,
 		Marks:       true,
 		Readable:    true,
+		Settles:     5 * time.Second, // calls are eventually consistent; most are within a second
 		// Half of what the service takes of an account: 50 a second of each sort of write, and far more reads.
 		Rate: destination.Rate{Writes: 25, WriteBurst: 25, Reads: 100, ReadBurst: 100, Concurrency: 8},
 	},

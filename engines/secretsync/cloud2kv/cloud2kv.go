@@ -13,6 +13,7 @@ package cloud2kv
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
@@ -44,6 +45,7 @@ var Type = destination.Type{
 		CheckTag:    checkTag,
 		Marks:       true,
 		Readable:    true,
+		Settles:     5 * time.Second, // nothing is promised
 		// In any ten seconds a vault takes 300 new versions and 4,000 other calls, from all its users together.
 		Rate: destination.Rate{Writes: 20, WriteBurst: 100, Reads: 100, ReadBurst: 500, Concurrency: 8},
 	},

@@ -48,6 +48,7 @@ var rules = destination.Rules{
 	CheckTag:    checkTag,
 	Marks:       true,
 	Readable:    true,
+	Settles:     0, // the vendor promises strong consistency
 	Rate:        destination.Rate{Writes: 2, WriteBurst: 25, Reads: 4, ReadBurst: 60, Concurrency: 10},
 }
 

@@ -103,6 +103,8 @@ type Rules struct {
 	Marks bool
 	// Readable says that values can be read back.
 	Readable bool
+	// Settles is for how long after a write Read may go on telling that there is nothing; 0: it never does.
+	Settles time.Duration
 	// Rate is how much may be asked of the place by default.
 	Rate Rate
 }

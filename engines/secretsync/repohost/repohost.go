@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"time"
 
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
@@ -40,6 +41,7 @@ var Type = destination.Type{
 		Fold:        strings.ToUpper,
 		MaxValue:    maxValue,
 		MaxNames:    maxNames,
+		Settles:     5 * time.Second, // nothing is promised
 		// 500 content-creating calls an hour, 80 a minute; 5,000 calls an hour in all. A write is three or four calls.
 		Rate: destination.Rate{Writes: 500.0 / 3600, WriteBurst: 40, Reads: 0.75, ReadBurst: 100, Concurrency: 4},
 	},

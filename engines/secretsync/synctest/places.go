@@ -298,7 +298,7 @@ func (p *Places) Types() []destination.Type {
 	marked := destination.Rules{
 		Granularity: destination.SecretPath, Template: "vault/{{ .MountAccessor }}/{{ .SecretPath }}", Rate: p.Rate,
 		Normalise: func(name string) string { return clean(name, "/_-.", '_') }, CheckName: checkName,
-		MinValue: 1, MaxValue: 1000, MaxTags: 5, Marks: true, Readable: true,
+		MinValue: 1, MaxValue: 1000, MaxTags: 5, Marks: true, Readable: true, Settles: 20 * time.Second,
 		CheckTag: func(key, _ string) string {
 			if strings.HasPrefix(key, "x-") {
 				return "keys that begin with x- are reserved"

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"time"
 
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
@@ -39,6 +40,7 @@ var Type = destination.Type{
 		MaxTotal:    maxTotal,
 		MaxNames:    maxNames,
 		Marks:       true,
+		Settles:     5 * time.Second, // nothing is promised
 		// The vendor publishes no numbers, and says in its answers what is left. Every call lists the project or writes.
 		Rate: destination.Rate{Writes: 1, WriteBurst: 20, Reads: 2, ReadBurst: 60, Concurrency: 4},
 	},
