@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
@@ -57,17 +58,21 @@ func open(c destination.Config, env destination.Env) (destination.Destination, e
 		Retry:     policy.RetryOptions{MaxRetries: -1},
 		Telemetry: policy.TelemetryOptions{ApplicationID: "coffer"},
 	}
-	credential, err := azidentity.NewClientSecretCredential(full.TenantID, full.ClientID, full.ClientSecret.Reveal(), &azidentity.ClientSecretCredentialOptions{
-		ClientOptions: options,
-		// Its hosts are known and fixed, so nobody has to be asked whether they are the right ones.
-		DisableInstanceDiscovery: true,
-	})
-	if err != nil {
+	credentials := &tokens{tenant: full.TenantID, open: func() (azcore.TokenCredential, error) {
+		return azidentity.NewClientSecretCredential(full.TenantID, full.ClientID, full.ClientSecret.Reveal(), &azidentity.ClientSecretCredentialOptions{
+			ClientOptions: options,
+			// Its hosts are known and fixed, so nobody has to be asked whether they are the right ones.
+			DisableInstanceDiscovery: true,
+		})
+	}}
+	if err := credentials.renew(); err != nil {
 		return nil, unusable("the credentials cannot be used: look at tenant_id, client_id and client_secret")
 	}
-	options.APIVersion = apiVersion
-	secrets, err := azsecrets.NewClient(base, &tokens{credential, full.TenantID}, &azsecrets.ClientOptions{
-		ClientOptions:                        options,
+	w.refused = credentials.renew
+	forVault := options
+	forVault.APIVersion = apiVersion
+	secrets, err := azsecrets.NewClient(base, credentials, &azsecrets.ClientOptions{
+		ClientOptions:                        forVault,
 		DisableChallengeResourceVerification: env.URL != "",
 	})
 	if err != nil {
@@ -120,10 +125,26 @@ func hostOf(text string) string {
 	return strings.TrimSuffix(strings.ToLower(u.Host), ":443")
 }
 
-// tokens is the credential. It asks for tokens of the configured tenant only, whatever the vault says.
+// tokens is the credential. It asks for tokens of the configured tenant only, whatever the vault says. The vendor's credential
+// keeps a token until it ends, even if it is refused: then another credential takes its place.
 type tokens struct {
-	azcore.TokenCredential
 	tenant string
+	open   func() (azcore.TokenCredential, error)
+
+	mu      sync.Mutex
+	current azcore.TokenCredential
+}
+
+// renew forgets all tokens.
+func (t *tokens) renew() error {
+	credential, err := t.open()
+	if err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.current = credential
+	return nil
 }
 
 // GetToken implements azcore.TokenCredential.
@@ -135,7 +156,10 @@ func (t *tokens) GetToken(ctx context.Context, o policy.TokenRequestOptions) (az
 		})
 	}
 	o.TenantID = ""
-	return t.TokenCredential.GetToken(ctx, o)
+	t.mu.Lock()
+	credential := t.current
+	t.mu.Unlock()
+	return credential.GetToken(ctx, o)
 }
 
 // Close implements destination.Destination.

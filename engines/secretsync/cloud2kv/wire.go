@@ -20,8 +20,9 @@ const maxAnswerBytes = 4 << 20
 // a call what the SDK's errors do not say.
 type wire struct {
 	client      *http.Client
-	vault       string   // host and port
-	authorities []string // hosts and ports
+	vault       string       // host and port
+	authorities []string     // hosts and ports
+	refused     func() error // the vault does not take a token any more
 }
 
 // exchange is what is known of one call. One goroutine uses it.
@@ -72,6 +73,9 @@ func (w *wire) Do(r *http.Request) (*http.Response, error) {
 	if resp.StatusCode == http.StatusUnauthorized && !soundChallenge(resp.Header.Get("WWW-Authenticate")) {
 		resp.Body.Close()
 		return nil, refuse(r.Context(), unexpected("Key Vault asks for a token in a way that makes no sense"))
+	}
+	if resp.StatusCode == http.StatusUnauthorized && !x.atAuthority && r.Header.Get("Authorization") != "" {
+		_ = w.refused() // it could be made before; without another token the vault refuses this one once more
 	}
 	return resp, nil
 }

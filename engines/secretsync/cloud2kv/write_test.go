@@ -557,3 +557,18 @@ func TestTokensAreKept(t *testing.T) {
 		t.Errorf("%d tokens were issued", n)
 	}
 }
+
+// A token that is not taken any more, though it has not ended, is replaced, and what was asked is done.
+func TestRefusedTokensAreReplaced(t *testing.T) {
+	p := newPlace(t)
+	v := p.Open(t)
+	was := read(t, v, "name")
+	p.Revoke()
+	write(t, v, item("name", "one"), was)
+	if got, _ := p.Get(t, "name"); got != "one" || len(p.Values("name")) != 1 {
+		t.Errorf("%q is there, of %d versions", got, len(p.Values("name")))
+	}
+	if n := p.Issued(); n != 2 {
+		t.Errorf("%d tokens were issued", n)
+	}
+}
