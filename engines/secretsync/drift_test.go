@@ -1,6 +1,7 @@
 package secretsync_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -64,4 +65,28 @@ func TestDriftThatIsHeld(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestFailuresThatAreHeld: what has failed and is not tried again for now says so, and keeps its status.
+func TestFailuresThatAreHeld(t *testing.T) {
+	run(t, func(r *rig) {
+		d := r.dest(synctest.Marked, "d", nil)
+		r.places.SetFault(func(synctest.Call) synctest.Fault { return synctest.Fault{Kind: synctest.Refuse} })
+		secret := map[string]any{"mount": "kv", "secret_name": "a"}
+		r.post(d+"/associations/set", secret)
+		entry := func() map[string]any {
+			e, _ := r.entries(d)[r.kv.Describe().Accessor+"/a"].(map[string]any)
+			return e
+		}
+		if e := entry(); e["next_retry"] == nil || strings.Contains(e["cause"].(string), "paused") {
+			t.Errorf("%v is not tried again", e)
+		}
+		for _, path := range []string{d, d + "/associations"} {
+			r.post(path+"/pause", secret)
+			if e := entry(); e["sync_status"] != "CLIENT_SIDE_ERROR" || e["next_retry"] != nil || !strings.Contains(e["cause"].(string), "paused") {
+				t.Errorf("%s: %v does not say that it is paused", path, e)
+			}
+			r.post(path+"/resume", secret)
+		}
+	})
 }

@@ -103,6 +103,12 @@ func (l *logs) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
+func (l *logs) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
 func newSim(t *testing.T, seed uint64) *sim {
 	s := &sim{t: t, rng: rand.New(rand.NewPCG(seed, 1)), w: synctest.NewWorld(), places: synctest.NewPlaces(), retains: map[string]bool{}, began: time.Now(), meddles: seed%3 > 0} //nolint:gosec // to be repeated
 	s.places.Rate = destination.Rate{Writes: 5, WriteBurst: 10, Reads: 20, ReadBurst: 30, Concurrency: 2}

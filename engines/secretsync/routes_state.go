@@ -152,6 +152,7 @@ func (r *report) add(ctx context.Context, a *associationRecord, m *engines.Mount
 		l = &link{Secret: secret, outcome: outcome{Status: Pending}, UpdatedAt: a.UpdatedAt}
 	}
 	now := r.standing(ctx, a, m, l)
+	held := r.held(a)
 	key := a.Accessor + "/" + l.Secret
 	if l.shared() && len(r.names[key]) > 0 {
 		return
@@ -162,6 +163,9 @@ func (r *report) add(ctx context.Context, a *associationRecord, m *engines.Mount
 		}
 	}
 	put := func(name string, e entryData, o outcome, alone bool) {
+		if held != nil && !a.ending() {
+			e.hold(*held)
+		}
 		waits := o.Status == Conflict || o.Status == ClientError
 		if r.entries[name].waits && !waits {
 			return
@@ -195,6 +199,22 @@ func (r *report) add(ctx context.Context, a *associationRecord, m *engines.Mount
 	}
 }
 
+// held returns why nothing is done about an association; nil: it is.
+func (r *report) held(a *associationRecord) *outcome {
+	if a.Paused && r.halted == nil {
+		return &outcome{Status: Pending, Code: "paused", Cause: "syncing of the association is paused"}
+	}
+	return r.halted
+}
+
+// hold says in an entry that it is not tried again for now.
+func (e entryData) hold(why outcome) {
+	delete(e, "next_retry")
+	if cause, ok := e["cause"].(string); ok && cause != why.Cause {
+		e["cause"] = cause + "; it is not tried again, because " + why.Cause
+	}
+}
+
 // standing is the status of a link as it is: what was stored, unless something has changed since.
 func (r *report) standing(ctx context.Context, a *associationRecord, m *engines.Mounted, l *link) outcome {
 	switch {
@@ -203,10 +223,7 @@ func (r *report) standing(ctx context.Context, a *associationRecord, m *engines.
 	case a.Selector && !a.ending() && r.s.capacity.full(jobKey{a.NS, a.Destination, a.ID, l.Secret}):
 		return outcome{Status: ClientError, Code: codeCapacity, Cause: r.s.capacity.cause()}
 	}
-	halted := r.halted
-	if a.Paused && halted == nil {
-		halted = &outcome{Status: Pending, Code: "paused", Cause: "syncing of the association is paused"}
-	}
+	halted := r.held(a)
 	queued, running := r.s.queue.state(jobKey{a.NS, a.Destination, a.ID, l.Secret})
 	right := l.Status == Synced || l.Status == Unsynced
 	switch {

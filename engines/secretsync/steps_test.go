@@ -97,7 +97,7 @@ func TestABugEndsNothingElse(t *testing.T) {
 			}
 		}
 		s.pass(2 * driftInterval)
-		log := s.logs.b.String()
+		log := s.logs.String()
 		if !strings.Contains(log, "scanning for drift") || !strings.Contains(log, "syncing a secret") || !strings.Contains(log, "places.go") {
 			t.Error("the log must tell where, with the stack")
 		}

@@ -30,7 +30,7 @@ func (s *sim) alone(kind string) {
 	if n := s.svc.Numbers()["sync_unreadable"]; n != 1 {
 		s.t.Errorf("%v records cannot be read, want 1", n)
 	}
-	text := s.logs.b.String()
+	text := s.logs.String()
 	if n := strings.Count(text, "cannot be read and is left alone"); n != 1 || !strings.Contains(text, kind) || strings.Contains(text, "content-of-it") {
 		s.t.Errorf("the log has %d lines about %s: %s", n, kind, text)
 	}
