@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -56,8 +57,10 @@ func (c *call) postTo(ctx context.Context, p place, what string, body map[string
 	return a, err
 }
 
+var errNoDestination = errors.New("there is no destination")
+
 func noDestination(p place) error {
-	return serverErrorf("there is no destination %s; coffer sync destinations list shows them", printable(p.String()))
+	return serverErrorf("%w %s; coffer sync destinations list shows them", errNoDestination, printable(p.String()))
 }
 
 func syncMountFlag() cli.Flag {

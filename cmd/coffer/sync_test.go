@@ -18,6 +18,7 @@ const (
 	syncConflict = `"kv_1/x":{"accessor":"kv_1","mount":"secret/","secret_name":"x","sub_key":"","external_name":"n\u001b[2J","sync_status":"CONFLICT","code":"conflict","cause":"exists\nalready","version":1,"attempts":2,"updated_at":"2026-01-02T03:04:05Z","next_retry":"2026-01-02T03:05:05Z"}`
 	syncPending  = `"kv_1/x":{"accessor":"kv_1","mount":"secret/","secret_name":"x","sub_key":"K","sync_status":"PENDING","version":0,"attempts":0}`
 	syncPaused   = `"kv_1/x":{"accessor":"kv_1","mount":"secret/","secret_name":"x","sync_status":"PENDING","code":"paused","cause":"syncing is paused","version":1}`
+	syncLeaving  = `"kv_1/x":{"accessor":"kv_1","mount":"secret/","secret_name":"x","sync_status":"UNSYNCING","version":1}`
 	syncDrifted  = `"kv_1/app":{"accessor":"kv_1","mount":"secret/","secret_name":"app","sync_status":"SYNCED","drift":"changed","version":1}`
 )
 
@@ -35,6 +36,7 @@ var syncTable = map[string]string{
 	"GET sys/sync/destinations/repohost":                           `200 {"data":{"keys":["shut"],"total_destinations":1}}`,
 	"GET " + syncDest:                                              `200 {"data":{"name":"prod","type":"cloud1-sm","paused":false,"connection_details":{"region":"r"},"options":{"custom_tags":{}}}}`,
 	"PUT " + syncDest:                                              `200 {"data":{"name":"prod","type":"cloud1-sm","connection_details":{"access_key_id":"*****"},"options":{}},"warnings":["mind"]}`,
+	"PUT sys/sync/destinations/repohost/shut":                      `400 {"errors":["the destination is being purged"]}`,
 	"DELETE " + syncDest:                                           "204",
 	"DELETE sys/sync/destinations/repohost/shut":                   `202 {"data":{"purge_initiated_at":"2026-01-02T03:04:05Z"}}`,
 	"POST " + syncDest + "/verify":                                 `200 {"data":{"ok":true,"checks":[{"name":"reachable","result":"ok","text":"there is an answer"},{"name":"create","result":"unknown","text":"not tried"}]}}`,
@@ -80,6 +82,8 @@ func TestSyncCommands(t *testing.T) {
 		{name: "list", args: "destinations list", last: "GET sys/sync/destinations?list=true", stdout: "Destination\n-----------\ncloud1-sm/prod\nrepohost/shut\n"},
 		{name: "list as JSON", args: "destinations list -format=json", last: "GET sys/sync/destinations?list=true", stdout: `"cloud1-sm/prod",`},
 		{name: "list a type", args: "destinations list repohost/", last: "GET sys/sync/destinations/repohost?list=true", stdout: "shut\n"},
+		{name: "list a type of which there is none", args: "destinations list cloud3-sm", last: "GET sys/sync/destinations/cloud3-sm?list=true", stderr: "there are no destinations of type cloud3-sm", status: 2},
+		{name: "write what is being purged", args: "destinations write repohost/shut a=b", last: `PUT sys/sync/destinations/repohost/shut {"a":"b"}`, stderr: "coffer patch sys/sync/destinations/repohost/shut KEY=VALUE", status: 2},
 		{name: "read", args: "destinations read cloud1-sm/prod", last: "GET " + syncDest, stdout: "custom_tags    map[]\nname           prod\npaused         false\nregion         r\n"},
 		{name: "read a field", args: "destinations read -field=region cloud1-sm/prod", last: "GET " + syncDest, stdout: "r"},
 		{name: "read none", args: "destinations read cloud1-sm/x", last: "GET sys/sync/destinations/cloud1-sm/x", stderr: "there is no destination cloud1-sm/x", status: 2},
@@ -197,6 +201,8 @@ func TestSyncWatch(t *testing.T) {
 		},
 		{name: "until only somebody can help", steps: []string{associated(syncPending), associated(syncConflict)}, want: []string{"0 of 1 synced, 1 PENDING", "0 of 1 synced, 1 CONFLICT"}, status: 2},
 		{name: "not for what is paused", steps: []string{associated(syncPaused)}, want: []string{"0 of 1 synced, 1 PENDING"}, status: 2},
+		{name: "until what is purged is gone", steps: []string{associated(syncLeaving), "gone"}, want: []string{"0 of 1 synced, 1 UNSYNCING", "destination is gone."}},
+		{name: "not of what is gone otherwise", steps: []string{associated(syncPending), "gone"}, want: []string{"0 of 1 synced, 1 PENDING"}, status: 2},
 		{name: "until time is over", steps: []string{associated(syncPending)}, flags: "-timeout=1ms", want: []string{"0 of 1 synced, 1 PENDING"}, status: 2},
 	}
 	for _, tt := range tests {
@@ -205,9 +211,13 @@ func TestSyncWatch(t *testing.T) {
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				step := tt.steps[min(asked, len(tt.steps)-1)]
 				asked++
-				if step == "" {
+				switch step {
+				case "":
 					w.WriteHeader(http.StatusServiceUnavailable)
 					step = `{"errors":["sealed"]}`
+				case "gone":
+					w.WriteHeader(http.StatusNotFound)
+					step = `{"errors":[]}`
 				}
 				fmt.Fprint(w, step)
 			}))

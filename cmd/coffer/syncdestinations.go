@@ -34,7 +34,7 @@ Examples:
   $ coffer sync destinations list -format=json cloud1-sm`,
 	}, func(ctx context.Context, c *call) error {
 		if kind := c.path(0); kind != "" {
-			return listPath(ctx, c, syncPath+"destinations/"+kind)
+			return c.listType(ctx, kind)
 		}
 		places, err := c.syncPlaces(ctx)
 		if err != nil || c.Bool("output-curl-string") {
@@ -46,6 +46,18 @@ Examples:
 		}
 		return c.printList("Destination", names)
 	})
+}
+
+// listType prints the names of the destinations of a type.
+func (c *call) listType(ctx context.Context, kind string) error {
+	a, err := c.send(ctx, request{method: "LIST", path: syncPath + "destinations/" + kind})
+	if nothingThere(err) {
+		return serverErrorf("there are no destinations of type %s", printable(kind))
+	}
+	if err != nil {
+		return err
+	}
+	return c.printList("Name", stringsOf(a.data()["keys"]))
 }
 
 // syncPlaces returns all destinations of the namespace. None at all is an error.
@@ -151,6 +163,9 @@ Examples:
 			return usagef("-verify goes without -field and -output-curl-string")
 		}
 		a, err := c.put(ctx, p.api(""), data)
+		if err != nil && strings.Contains(err.Error(), "being purged") {
+			return withHint(err, "The command for that is: coffer patch "+p.api("")+" KEY=VALUE")
+		}
 		if err != nil {
 			return err
 		}

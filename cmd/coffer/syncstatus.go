@@ -153,6 +153,11 @@ func (s *syncStatus) settled() bool {
 	return !slices.ContainsFunc(s.Secrets, func(e syncEntry) bool { return !e.settled() })
 }
 
+// leaving reports whether all is being removed.
+func (s *syncStatus) leaving() bool {
+	return !slices.ContainsFunc(s.Secrets, func(e syncEntry) bool { return e.Status != statusUnsyncing })
+}
+
 // stuck reports whether something is not as it is to be, and nothing is on its way any more.
 func (s *syncStatus) stuck() bool {
 	return !s.settled() && !slices.ContainsFunc(s.Secrets, func(e syncEntry) bool { return !e.settled() && !e.waits() })

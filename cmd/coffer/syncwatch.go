@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -31,11 +32,15 @@ func (c *call) watchSync(ctx context.Context, look func(context.Context) (*syncS
 	defer screen.end()
 	tick := time.NewTicker(every)
 	defer tick.Stop()
+	var last *syncStatus
 	for {
 		s, err := look(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
+		case errors.Is(err, errNoDestination) && last != nil && last.leaving(): // that was what there was to wait for
+			c.sayf("The destination is gone.")
+			return nil
 		case err != nil && !passing(err):
 			return err
 		}
@@ -44,6 +49,9 @@ func (c *call) watchSync(ctx context.Context, look func(context.Context) (*syncS
 		}
 		if s != nil && s.settled() {
 			return nil
+		}
+		if s != nil {
+			last = s
 		}
 		if s != nil && s.stuck() {
 			return serverErrorf("what is left cannot go on by itself: coffer sync status -problems shows why")
