@@ -1,7 +1,11 @@
 package cloud1sm_test
 
 import (
+	"bytes"
 	"fmt"
+	"io"
+	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -91,6 +95,66 @@ func TestVerifyClock(t *testing.T) {
 	}
 	if !strings.Contains(checks[1].Text, "1h0m") {
 		t.Errorf("it says %q", checks[1].Text)
+	}
+}
+
+// TestNothingIsRepeated: who decides above counts the calls, those to STS, too.
+func TestNothingIsRepeated(t *testing.T) {
+	s := cloud1smtest.New(t)
+	arn := s.STS.AddRole(awstest.Role{Name: "sync"})
+	for _, fault := range []awstest.Fault{{Code: "Throttling"}, {Status: 503, Code: "ServiceUnavailable"}, {Drop: true}} {
+		d := open(t, s, destination.Env{}, func(c *cloud1sm.Config) { c.RoleARN = arn })
+		s.STS.FailNext(9, "AssumeRole", fault)
+		s.Actions()
+		if _, err := d.Read(t.Context(), name); err == nil {
+			t.Error("it succeeds without credentials")
+		}
+		did(t, s, "AssumeRole")
+		s.STS.Fail(nil)
+		s.FailNext(9, "DescribeSecret", fault)
+		s.Actions()
+		if _, err := d.Read(t.Context(), name); err == nil {
+			t.Error("it succeeds without an answer")
+		}
+		if got := s.Actions(); len(got) == 0 || got[len(got)-1] != "DescribeSecret" || len(got) > 2 {
+			t.Errorf("called %v", got)
+		}
+		s.Fail(nil)
+	}
+}
+
+// TestCredentialsOfARoleEnd: those that soon do are replaced before they are refused.
+func TestCredentialsOfARoleEnd(t *testing.T) {
+	s := cloud1smtest.New(t)
+	arn := s.STS.AddRole(awstest.Role{Name: "sync"})
+	left, forever := time.Hour, 0
+	client := &http.Client{Transport: transport(func(r *http.Request) (*http.Response, error) {
+		if end, ok := r.Context().Deadline(); !ok || time.Until(end) > time.Minute {
+			forever++
+		}
+		resp, err := http.DefaultTransport.RoundTrip(r)
+		if err != nil || resp.Header.Get("Content-Type") == "application/x-amz-json-1.1" {
+			return resp, err
+		}
+		body, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		at := "<Expiration>" + time.Now().Add(left).UTC().Format(time.RFC3339) + "<"
+		body = regexp.MustCompile("<Expiration>[^<]*<").ReplaceAll(body, []byte(at))
+		resp.Body, resp.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+		return resp, err
+	})}
+	for life, want := range map[time.Duration]int{time.Hour: 1, 4 * time.Minute: 2} {
+		left = life
+		d := open(t, s, destination.Env{Client: client}, func(c *cloud1sm.Config) { c.RoleARN = arn })
+		s.Actions()
+		read(t, d)
+		read(t, d)
+		if n := len(slices.DeleteFunc(s.Actions(), func(a string) bool { return a != "AssumeRole" })); n != want {
+			t.Errorf("credentials for %v are asked for %d times", life, n)
+		}
+	}
+	if forever > 0 {
+		t.Errorf("%d calls have no end", forever)
 	}
 }
 

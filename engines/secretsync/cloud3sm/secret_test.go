@@ -265,6 +265,7 @@ func TestManyOldVersions(t *testing.T) {
 // TestLargePages: what others annotate makes a page of the list larger than a message is by default.
 func TestLargePages(t *testing.T) {
 	s := cloud3smtest.New(t)
+	s.Pages(500)
 	for i := range 400 {
 		name := fmt.Sprint("theirs-", i)
 		s.Put(name, "x")

@@ -253,6 +253,13 @@ func (s *Server) Versions(name string) []string {
 	return states
 }
 
+// Pages says how many secrets a page of the list has at most; 50 at first.
+func (s *Server) Pages(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pages = n
+}
+
 // Grant says which permissions the service account has.
 func (s *Server) Grant(permissions ...string) {
 	s.mu.Lock()
