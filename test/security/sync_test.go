@@ -417,6 +417,12 @@ func TestSyncFailsClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	root.n.Reload()
+	harness.Await(t, "the trail to be back", time.Minute, func() error {
+		if a := root.do("POST", d+"/associations/retry", fields{"mount": "kv", "secret_name": "mine/a"}); a.Status != 200 {
+			return errors.New("requests are still refused")
+		}
+		return nil
+	})
 	harness.Await(t, "the second version", time.Minute, func() error {
 		if now, _ := root.place.Get(at); string(now) != `{"k":"second"}` {
 			return errors.New("it is not there")
