@@ -120,3 +120,31 @@ func TestOldDestinationsAreKeptFromTheEnvironment(t *testing.T) {
 		}
 	})
 }
+
+// TestASwapOfNamesNeedsAThird: each of two secrets waits for the other's name, and nothing is lost; with a third name it works.
+func TestASwapOfNamesNeedsAThird(t *testing.T) {
+	inSim(t, func(s *sim) {
+		named := func(name string) func(*associationRecord) { return func(a *associationRecord) { a.Template = name } }
+		s.mounts[0].Put("a", "k", "a")
+		s.mounts[0].Put("b", "k", "b")
+		s.tie(2, "a", named("x"))
+		s.tie(2, "b", named("y"))
+		a, b := s.tie(2, "a", named("y")), s.tie(2, "b", named("x"))
+		s.status(a, "a", Conflict)
+		s.status(b, "b", Conflict)
+		s.pass(time.Hour)
+		s.there(synctest.Plain, "X", "Y")
+		s.tie(2, "a", named("z"))
+		s.pass(30 * time.Second)
+		s.status(b, "b", Synced)
+		s.tie(2, "a", named("y"))
+		s.pass(30 * time.Second)
+		s.status(a, "a", Synced)
+		for name, want := range map[string]string{"X": `{"k":"b"}`, "Y": `{"k":"a"}`} {
+			if got, _ := s.places.Site(synctest.Plain, "p").Get(name); got != want {
+				t.Errorf("%s is %s, want %s", name, got, want)
+			}
+		}
+		s.there(synctest.Plain, "X", "Y")
+	})
+}

@@ -465,11 +465,13 @@ func (i *inbox) take() (keys []storage.Key, all bool) {
 	return slices.Compact(keys), all
 }
 
+const codeInternal = "internal"
+
 // failure turns an error into an outcome.
 func failure(err error) outcome {
 	var e *destination.Error
 	if !errors.As(err, &e) {
-		return outcome{Status: InternalError, Code: "internal", Cause: "the server could not do its part; its log says why"}
+		return outcome{Status: InternalError, Code: codeInternal, Cause: "the server could not do its part; its log says why"}
 	}
 	o := outcome{Status: ExternalError, Code: e.Code, Cause: shortened(e.Text)}
 	switch {

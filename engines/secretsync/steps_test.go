@@ -284,3 +284,40 @@ func TestWhatIsNotShownYetIsLookedAtInTime(t *testing.T) {
 		}
 	})
 }
+
+// TestAFailureCountsOnce: that an association is new is told while it is synced already.
+func TestAFailureCountsOnce(t *testing.T) {
+	inSim(t, func(s *sim) {
+		s.places.Site(synctest.Marked, "m").Put("same", "theirs")
+		s.mounts[0].Put("a", "k", "1")
+		s.places.SetFault(func(synctest.Call) synctest.Fault { return synctest.Fault{Delay: 300 * time.Millisecond} })
+		a := s.tie(0, "a", func(a *associationRecord) {
+			a.Template = "same"
+			go func() {
+				time.Sleep(50 * time.Millisecond)
+				s.svc.queue.push(jobKey{a.NS, a.Destination, associationID(a.Destination, a.MountUUID, a.Secret, a.Selector), "a"}, time.Now(), false, nil)
+			}()
+		})
+		s.pass(5 * time.Second)
+		s.status(a, "a", Conflict)
+		if l := s.link(a, "a"); l.Attempts != 1 || time.Until(l.NextRetry) > time.Minute {
+			t.Errorf("%d attempts, the next in %v, want 1 within a minute", l.Attempts, time.Until(l.NextRetry))
+		}
+		key := jobKey{a.NS, a.Destination, a.ID, "a"}
+		for range 7 {
+			s.svc.syncNow(s.ctx(), key)
+			s.pass(time.Second)
+		}
+		if l := s.link(a, "a"); l.Attempts != 1 || time.Until(l.NextRetry) > time.Minute {
+			t.Errorf("after it was tried by hand: %d attempts, the next in %v, want 1 within a minute", l.Attempts, time.Until(l.NextRetry))
+		}
+		s.pass(10 * time.Minute)
+		if l := s.link(a, "a"); l.Attempts < 3 {
+			t.Errorf("%d attempts in ten minutes", l.Attempts)
+		}
+		s.places.Site(synctest.Marked, "m").Delete("same")
+		s.mounts[0].Put("a", "k", "2") // a change is tried at once
+		s.pass(2 * time.Second)
+		s.status(a, "a", Synced)
+	})
+}

@@ -79,13 +79,13 @@ func (s *Service) load(ctx context.Context, key jobKey) (*target, error) {
 func latest(ctx context.Context, m *engines.Mounted, secret string) (engines.Secret, error) {
 	if m == nil {
 		return engines.Secret{}, &destination.Error{
-			Class: destination.Client, Code: "no_mount", Text: "the mount of the secret is not there; nothing is changed at the destination",
+			Class: destination.Client, Code: noMount, Text: "the mount of the secret is not there; nothing is changed at the destination",
 		}
 	}
 	source, ok := m.Engine.(engines.SecretSource)
 	if !ok {
 		return engines.Secret{}, &destination.Error{
-			Class: destination.Client, Code: "not_kv2", Text: "the mount is not a KV version 2 engine; nothing is changed at the destination",
+			Class: destination.Client, Code: notKV2, Text: "the mount is not a KV version 2 engine; nothing is changed at the destination",
 		}
 	}
 	return source.LatestSecret(ctx, m.Mount, secret)
@@ -153,7 +153,14 @@ func lostAccess(err error) bool {
 	return ok && e.Code == ownerLostAccess
 }
 
-const ownerLostAccess = "owner_lost_access"
+// The codes of aim's errors that may pass without a change of the secret, the association or the destination.
+const (
+	ownerLostAccess = "owner_lost_access"
+	noMount         = "no_mount"
+	notKV2          = "not_kv2"
+)
+
+var aimCodes = []string{ownerLostAccess, noMount, notKV2, codeInternal}
 
 // unchanged reports whether nothing has to be asked of the destination: all that should be there was written, by what we
 // know.
@@ -178,6 +185,19 @@ func (t *target) unchanged(want []render.Item) bool {
 // stands reports whether, by what we know, a value is under the name.
 func (it *item) stands(print []byte, tagged string) bool {
 	return it.Owned && it.Intent == nil && it.Status == Synced && it.Drift == "" && slices.Equal(it.Print, print) && it.Tagged == tagged
+}
+
+// early reports whether the link has failed, is to be tried again later, and nothing has changed that could help. err is aim's.
+func (t *target) early(err error) bool {
+	l, now := &t.link, time.Now()
+	if l.Attempts == 0 || !l.NextRetry.After(now) || l.NextRetry.After(now.Add(longestWait)) || l.waitsForName() {
+		return false
+	}
+	if err != nil && l.outcome != failure(err) || err == nil && slices.Contains(aimCodes, l.Code) {
+		return false
+	}
+	return l.of(t.secret) && l.Rules == t.assoc.rules() && (t.mount == nil || l.Mount == t.mount.Path) &&
+		!t.assoc.UpdatedAt.After(l.LastAttempt) && !t.dest.UpdatedAt.After(l.LastAttempt)
 }
 
 // ending reports whether the association is to go.
@@ -234,7 +254,12 @@ func (s *Service) syncLink(ctx context.Context, key jobKey, refresh bool) (again
 		return time.Time{}, nil // never theirs: looking through everything finds out if that changes
 	case !s.admits(t):
 		return time.Time{}, nil // when there is room it goes on
-	case err != nil:
+	case refresh: // whoever asks has changed something, perhaps: waits begin anew
+		t.link.Attempts = 0
+	case t.early(err):
+		return t.link.NextRetry, nil
+	}
+	if err != nil {
 		return s.stopped(ctx, t, err)
 	}
 	if !refresh && t.unchanged(want) {
