@@ -166,3 +166,7 @@ func did(t *testing.T, s *cloud1smtest.Server, actions ...string) {
 		t.Errorf("calls %v, want %v", got, actions)
 	}
 }
+
+func TestClose(t *testing.T) {
+	desttest.Closes(t, cloud1sm.Type, &cloud1sm.Config{AccessKeyID: "AKIA", SecretAccessKey: "secret", Region: "eu-central-1"}, destination.Env{})
+}

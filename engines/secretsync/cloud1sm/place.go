@@ -36,8 +36,11 @@ type seen struct {
 	tags map[string]string
 }
 
-// Close implements destination.Destination. The connections belong to the client that was given.
-func (d *place) Close() error { return nil }
+// Close implements destination.Destination.
+func (d *place) Close() error {
+	d.wire.client.CloseIdleConnections()
+	return nil
+}
 
 // Read implements destination.Destination. A value that the credentials may not read is not known, and no error.
 func (d *place) Read(ctx context.Context, name string) (destination.Found, error) {

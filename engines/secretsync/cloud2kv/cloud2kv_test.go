@@ -37,3 +37,7 @@ func TestDestinationAtAnotherAddress(t *testing.T) {
 		return overridden{p}
 	})
 }
+
+func TestClose(t *testing.T) {
+	desttest.Closes(t, Type, config(), destination.Env{})
+}

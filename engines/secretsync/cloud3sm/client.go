@@ -88,6 +88,7 @@ func (p *place) Close() error {
 		return nil
 	}
 	p.closed = true
+	p.tokens.client.CloseIdleConnections()
 	if p.users > 0 {
 		return nil
 	}

@@ -93,3 +93,7 @@ func failed(t *testing.T, err error, code string) *destination.Error {
 	}
 	return e
 }
+
+func TestClose(t *testing.T) {
+	desttest.Closes(t, cloud3sm.Type, configured(nil), destination.Env{})
+}

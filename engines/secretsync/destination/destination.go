@@ -192,7 +192,7 @@ type Destination interface {
 	// Verify tries out, without leaving anything behind, whether the place can be reached, lets us in, and allows what is
 	// needed. It returns what it tried, in order.
 	Verify(ctx context.Context) []Check
-	// Close releases connections.
+	// Close releases connections, those of Env.Client too: it is nobody else's.
 	Close() error
 }
 

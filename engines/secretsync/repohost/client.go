@@ -32,6 +32,7 @@ type client struct {
 	api   *github.Client
 	token string
 	base  string // path of the secrets, without a slash at the end
+	idle  func() // closes connections
 }
 
 // newClient returns a client for the secrets that a resolved configuration names.
@@ -62,7 +63,7 @@ func newClient(c Config, env destination.Env) (*client, error) {
 	case c.EnvironmentName != "":
 		base = "repos/" + c.RepositoryOwner + "/" + c.RepisitoryName + "/environments/" + url.PathEscape(c.EnvironmentName) + "/secrets"
 	}
-	return &client{api: api, token: c.AccessToken.Reveal(), base: base}, nil
+	return &client{api: api, token: c.AccessToken.Reveal(), base: base, idle: env.Client.CloseIdleConnections}, nil
 }
 
 // bounded cuts answers that are too long to be true.

@@ -59,8 +59,11 @@ func open(c destination.Config, env destination.Env) (*dest, error) {
 	return &dest{config: resolved, client: cl, pause: 250 * time.Millisecond, pages: map[int]*page{}}, nil
 }
 
-// Close implements destination.Destination. The client belongs to whoever has made it.
-func (d *dest) Close() error { return nil }
+// Close implements destination.Destination.
+func (d *dest) Close() error {
+	d.client.idle()
+	return nil
+}
 
 // Read implements destination.Destination.
 func (d *dest) Read(ctx context.Context, name string) (destination.Found, error) {

@@ -409,3 +409,8 @@ func TestVerifyTimes(t *testing.T) {
 		}
 	}
 }
+
+func TestClose(t *testing.T) {
+	c := repo()
+	desttest.Closes(t, repohost.Type, &c, destination.Env{})
+}

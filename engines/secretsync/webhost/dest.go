@@ -31,8 +31,11 @@ func open(c destination.Config, env destination.Env) (*dest, error) {
 	return &dest{client: cl, targets: slices.Clone(config.Environments)}, nil
 }
 
-// Close implements destination.Destination. The client belongs to whoever has made it.
-func (d *dest) Close() error { return nil }
+// Close implements destination.Destination.
+func (d *dest) Close() error {
+	d.client.http.CloseIdleConnections()
+	return nil
+}
 
 // ours reports whether a record has a name in one of our environments.
 func (d *dest) ours(r record) bool {

@@ -418,3 +418,8 @@ func TestTroubleHalfway(t *testing.T) {
 	write(t, d, "A", "the-value-2")
 	values(t, s, "A", map[string]string{"production": "the-value-2", "development": "the-value-2"})
 }
+
+func TestClose(t *testing.T) {
+	c := project("production")
+	desttest.Closes(t, webhost.Type, &c, destination.Env{})
+}
