@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"path"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -35,7 +36,7 @@ var contentTypes = map[string]string{
 // file is one of the embedded files, ready to be sent.
 type file struct {
 	body        []byte
-	compressed  []byte
+	compressed  func() []byte // when it is first asked for: a server that nobody looks at starts sooner
 	etag        string
 	contentType string
 }
@@ -57,7 +58,7 @@ func load() (map[string]file, error) {
 		}
 		sum := sha256.Sum256(body)
 		all[name] = file{
-			body: body, compressed: compress(body), contentType: contentTypes[path.Ext(name)],
+			body: body, compressed: sync.OnceValue(func() []byte { return compress(body) }), contentType: contentTypes[path.Ext(name)],
 			etag: base64.RawURLEncoding.EncodeToString(sum[:12]),
 		}
 		return nil
@@ -116,7 +117,7 @@ func (f file) serve(w http.ResponseWriter, r *http.Request) {
 	body, etag := f.body, f.etag
 	if acceptsGzip(r) {
 		h.Set("Content-Encoding", "gzip")
-		body, etag = f.compressed, f.etag+"-gzip"
+		body, etag = f.compressed(), f.etag+"-gzip"
 	}
 	h.Set("ETag", `"`+etag+`"`)
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(body))
