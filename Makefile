@@ -22,7 +22,7 @@ bin/coffer-race:
 
 .PHONY: test
 test: lint bin/coffer-race build ## every test, with the race detector, also in the servers that tests start
-	COFFER_SIM_SEEDS=$${COFFER_SIM_SEEDS:-500} COFFER_TEST_BINARY=$(CURDIR)/bin/coffer-race COFFER_TEST_CLIENT=$(CURDIR)/bin/coffer GORACE=$${GORACE:-atexit_sleep_ms=0} \
+	GOGC=$${GOGC:-300} COFFER_SIM_SEEDS=$${COFFER_SIM_SEEDS:-500} COFFER_TEST_BINARY=$(CURDIR)/bin/coffer-race COFFER_TEST_CLIENT=$(CURDIR)/bin/coffer GORACE=$${GORACE:-atexit_sleep_ms=0} \
 		go test $(RACE) -vet=off -shuffle=on -timeout=10m -json $(LONGEST) ./... | $(TALLY)
 
 .PHONY: simulate

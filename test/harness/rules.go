@@ -122,14 +122,16 @@ func testsOf(t TB, dir string) map[string]string {
 }
 
 // CheckPaths fails the test unless the rules of RULES.md that begin with a method and a path are those that a server documents
-// below a prefix such as "/cloud/".
+// below a prefix such as "/cloud/". A rule may leave the prefix out, and
+// the slash at the end.
 func CheckPaths(t TB, n *Node, prefix string) {
 	t.Helper()
-	path := regexp.MustCompile("^`(GET|POST|DELETE) ([\\w/{}-]+)`")
+	path := regexp.MustCompile("^`(GET|POST|PATCH|DELETE) ([\\w/{}-]+)`")
 	ruled, served := map[string]bool{}, map[string]bool{}
 	for _, r := range Rules(t) {
 		if m := path.FindStringSubmatch(r.Text); m != nil {
-			ruled[m[1]+" "+m[2]] = true
+			name := strings.TrimPrefix(m[2], strings.TrimPrefix(prefix, "/"))
+			ruled[m[1]+" "+strings.TrimSuffix(name, "/")] = true
 		}
 	}
 	var doc struct{ Paths map[string]map[string]any }
@@ -141,7 +143,7 @@ func CheckPaths(t TB, n *Node, prefix string) {
 		}
 		for method := range about {
 			if method = strings.ToUpper(method); path.MatchString("`" + method + " x`") {
-				served[method+" "+rest] = true
+				served[method+" "+strings.TrimSuffix(rest, "/")] = true
 			}
 		}
 	}
