@@ -305,15 +305,28 @@ func TestTheVaultCannotSendUsElsewhere(t *testing.T) {
 	}
 }
 
-// A list that never ends is given up.
+// Lists that never end are given up, those of versions, too.
 func TestListThatGoesInCircles(t *testing.T) {
-	v, _ := scripted(t, func(w http.ResponseWriter, r *http.Request) bool {
-		fmt.Fprintf(w, `{"value":[],"nextLink":"https://%s/secrets?api-version=1&$skiptoken=x"}`, r.Host)
-		return true
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	for _, err := range v.List(ctx) {
+	for _, circle := range []int{1, 2, 3} {
+		pages := 0
+		v, _ := scripted(t, func(w http.ResponseWriter, r *http.Request) bool {
+			if r.URL.Path == "/secrets/name/" || r.URL.Path == "/secrets/name" {
+				w.WriteHeader(http.StatusForbidden)
+				fmt.Fprint(w, `{"error":{"code":"Forbidden","innererror":{"code":"SecretDisabled"}}}`)
+				return true
+			}
+			if pages++; pages > 20 {
+				w.WriteHeader(http.StatusInternalServerError)
+				return true
+			}
+			fmt.Fprintf(w, `{"value":[],"nextLink":"https://%s%s?api-version=1&$skiptoken=%d"}`, r.Host, r.URL.Path, pages%circle)
+			return true
+		})
+		for _, err := range v.List(t.Context()) {
+			fails(t, err, destination.Unexpected)
+		}
+		pages = 0
+		_, err := v.Read(t.Context(), "name")
 		fails(t, err, destination.Unexpected)
 	}
 }

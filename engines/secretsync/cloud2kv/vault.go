@@ -195,10 +195,25 @@ func newest(versions []*secret) *secret {
 	})
 }
 
+// links are those of a list that were followed.
+type links map[string]bool
+
+// follow returns an error for a link that was followed before, and would be for ever.
+func (l links) follow(next *string) error {
+	if next == nil || *next == "" {
+		return nil
+	}
+	if l[*next] {
+		return unexpected("Key Vault lists the same secrets over and over")
+	}
+	l[*next] = true
+	return nil
+}
+
 // versions returns all versions of a secret, in no particular order and without values.
 func (v *vault) versions(ctx context.Context, name string) ([]*secret, error) {
 	var all []*secret
-	pager := v.secrets.NewListSecretPropertiesVersionsPager(name, nil)
+	pager, followed := v.secrets.NewListSecretPropertiesVersionsPager(name, nil), links{}
 	for pager.More() {
 		err := v.do(ctx, listing, func(ctx context.Context) error {
 			page, err := pager.NextPage(ctx)
@@ -215,7 +230,7 @@ func (v *vault) versions(ctx context.Context, name string) ([]*secret, error) {
 				}
 				all = append(all, s)
 			}
-			return nil
+			return followed.follow(page.NextLink)
 		})
 		if err != nil {
 			return nil, err
@@ -300,19 +315,15 @@ func changed() error {
 // List implements destination.Destination. Deleted secrets are not listed.
 func (v *vault) List(ctx context.Context) iter.Seq2[destination.Found, error] {
 	return func(yield func(destination.Found, error) bool) {
-		last := ""
-		pager := v.secrets.NewListSecretPropertiesPager(nil)
+		pager, followed := v.secrets.NewListSecretPropertiesPager(nil), links{}
 		for pager.More() {
 			var page azsecrets.ListSecretPropertiesResponse
 			err := v.page(ctx, func(ctx context.Context) (err error) {
 				page, err = pager.NextPage(ctx)
 				return err
 			})
-			if err == nil && page.NextLink != nil && *page.NextLink != "" {
-				if *page.NextLink == last {
-					err = unexpected("Key Vault lists the same secrets over and over")
-				}
-				last = *page.NextLink
+			if err == nil {
+				err = followed.follow(page.NextLink)
 			}
 			if err != nil {
 				yield(destination.Found{}, err)

@@ -15,7 +15,7 @@ import (
 func seeds(t *testing.T) uint64 {
 	text := os.Getenv("COFFER_DEST_SEEDS")
 	if text == "" {
-		return 5
+		return 3
 	}
 	n, err := strconv.ParseUint(text, 10, 32)
 	if err != nil {
