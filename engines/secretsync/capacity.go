@@ -186,7 +186,7 @@ func (s *Service) noteLink(key jobKey, mount, status string) {
 		return
 	}
 	if next, ok := s.capacity.gone(key); ok {
-		s.queue.push(next, time.Now(), false, nil)
+		s.queue.Push(next, time.Now(), false, nil)
 	}
 }
 

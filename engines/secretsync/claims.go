@@ -145,7 +145,7 @@ func (s *Service) freed(names ...storage.Key) {
 	}
 	s.mu.Unlock()
 	for _, key := range who {
-		s.queue.push(key, time.Now(), false, nil)
+		s.queue.Push(key, time.Now(), false, nil)
 	}
 }
 

@@ -160,7 +160,7 @@ func (s *Service) noteDrift(ctx context.Context, a *associationRecord, l *link) 
 		return engines.PutRecord(tx, key, &now)
 	})
 	if err == nil && a.Drift == driftRepair {
-		s.queue.push(jobKey{a.NS, a.Destination, a.ID, l.Secret}, time.Time{}, true, nil)
+		s.queue.Push(jobKey{a.NS, a.Destination, a.ID, l.Secret}, time.Time{}, true, nil)
 	}
 	return err
 }
@@ -207,7 +207,7 @@ func (s *Service) watchDrift(ctx context.Context) {
 
 // Numbers are metrics, by name.
 func (s *Service) Numbers() map[string]float64 {
-	due, running := s.queue.counts()
+	due, running := s.queue.Counts()
 	destinations, attention, unreadable := s.gauges.counts()
 	return map[string]float64{
 		"sync_destinations":      float64(destinations),

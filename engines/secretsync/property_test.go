@@ -260,7 +260,7 @@ func (s *sim) associate() {
 	s.must(s.svc.putAssociation(s.ctx(), &chosen{dest: d}, a))
 	s.svc.watch(a)
 	if !a.Selector {
-		s.svc.queue.push(jobKey{a.NS, a.Destination, a.ID, a.Secret}, time.Time{}, true, nil)
+		s.svc.queue.Push(jobKey{a.NS, a.Destination, a.ID, a.Secret}, time.Time{}, true, nil)
 	}
 }
 
@@ -449,7 +449,7 @@ func (s *sim) adopt() {
 					now.Adopt = append(now.Adopt, fold(s.svc.types[a.Type].Rules, it.Name))
 					return engines.PutRecord(tx, key, &now)
 				})
-				s.svc.queue.push(jobKey{a.NS, a.Destination, a.ID, l.Secret}, time.Time{}, true, nil)
+				s.svc.queue.Push(jobKey{a.NS, a.Destination, a.ID, l.Secret}, time.Time{}, true, nil)
 				return
 			}
 		}
@@ -615,7 +615,7 @@ func (s *sim) quiet() {
 	}
 	for _, a := range s.associations() {
 		for _, l := range s.links(a) { // what somebody has changed is looked at when somebody asks
-			s.svc.queue.push(jobKey{a.NS, a.Destination, a.ID, l.Secret}, time.Time{}, true, nil)
+			s.svc.queue.Push(jobKey{a.NS, a.Destination, a.ID, l.Secret}, time.Time{}, true, nil)
 		}
 	}
 	time.Sleep(2 * time.Hour)

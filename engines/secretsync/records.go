@@ -204,6 +204,9 @@ type outcome struct {
 	Cause  string `json:"cause,omitempty"`
 }
 
+// jobKey names a link: one secret of an association.
+type jobKey struct{ NS, Destination, Association, Secret string }
+
 // link is one secret of an association: what was done for it, and what it owns at the destination.
 type link struct {
 	Format int    `json:"format"`

@@ -158,7 +158,7 @@ func (s *Service) retry(ctx context.Context, req *engines.Request, in *secretIn)
 	err = s.eachLink(ctx, d, func(a *associationRecord, l *link) {
 		if l.Attempts > 0 && (only == "" || a.ID == only) && req.Caller.Sees(a.MountUUID) {
 			n++
-			s.queue.push(jobKey{a.NS, a.Destination, a.ID, l.Secret}, time.Time{}, true, nil)
+			s.queue.Push(jobKey{a.NS, a.Destination, a.ID, l.Secret}, time.Time{}, true, nil)
 		}
 	})
 	return &engines.Response{Data: map[string]any{"queued": n}}, err

@@ -348,7 +348,7 @@ const patientFor = 10 * time.Second
 // syncNow syncs a link, looking at the destination in any case, and waits a while for it.
 func (s *Service) syncNow(ctx context.Context, key jobKey) {
 	done := make(chan struct{})
-	s.queue.push(key, time.Time{}, true, done)
+	s.queue.Push(key, time.Time{}, true, done)
 	timer := time.NewTimer(patientFor)
 	defer timer.Stop()
 	select {

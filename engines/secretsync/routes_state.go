@@ -224,7 +224,7 @@ func (r *report) standing(ctx context.Context, a *associationRecord, m *engines.
 		return outcome{Status: ClientError, Code: codeCapacity, Cause: r.s.capacity.cause()}
 	}
 	halted := r.held(a)
-	queued, running := r.s.queue.state(jobKey{a.NS, a.Destination, a.ID, l.Secret})
+	queued, running := r.s.queue.State(jobKey{a.NS, a.Destination, a.ID, l.Secret})
 	right := l.Status == Synced || l.Status == Unsynced
 	switch {
 	case a.ending():

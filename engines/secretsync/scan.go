@@ -81,7 +81,7 @@ func (s *Service) scanAll(ctx context.Context) error {
 	s.restored = restores
 	s.gauges.end()
 	for _, key := range s.capacity.end() {
-		s.queue.push(key, time.Now(), false, nil)
+		s.queue.Push(key, time.Now(), false, nil)
 	}
 	for _, id := range before { // what was made meanwhile is not among them
 		if !seen[id] {
@@ -233,7 +233,7 @@ func (s *Service) scanLink(ctx context.Context, d *destinationRecord, a *associa
 		}
 	}
 	if due {
-		s.queue.push(jobKey{a.NS, a.Destination, a.ID, secret}, at, refresh, nil)
+		s.queue.Push(jobKey{a.NS, a.Destination, a.ID, secret}, at, refresh, nil)
 	}
 	return nil
 }

@@ -5,5 +5,5 @@
 // two and what the secrets are now, so that nothing of it is lost when a node stops: a new active node looks at all links
 // once and knows what is due. Changes of secrets are heard from the feed.
 //
-// Start reading at Service, then records.go (what is stored), then sync.go (one secret to one destination).
+// Start reading at Service, then records.go (what is stored), then sync.go (one secret to one destination). Package work has the queue.
 package secretsync

@@ -14,6 +14,7 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/work"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -64,7 +65,7 @@ type Service struct {
 	log   *slog.Logger
 	types map[string]destination.Type
 
-	queue   queue
+	queue   work.Queue[jobKey]
 	clients clients
 	counts  counts
 	inbox   inbox
@@ -96,7 +97,7 @@ func New(o Options) *Service {
 	for _, t := range o.Types {
 		s.types[t.Name] = t
 	}
-	s.queue.do, s.queue.width = s.syncJob, s.widthOf
+	s.queue.Do, s.queue.Lane, s.queue.Width = s.syncJob, func(key jobKey) string { return key.Destination }, s.widthOf
 	return s
 }
 
@@ -117,7 +118,7 @@ func (s *Service) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	began := make(chan struct{}) // closed when the queue takes jobs
-	running.Go(func() { s.queue.run(ctx, began) })
+	running.Go(func() { s.queue.Run(ctx, began) })
 	running.Go(func() { s.watchDrift(ctx) })
 	<-began
 	again := time.NewTicker(rescan)
@@ -256,7 +257,7 @@ func (s *Service) secretChanged(ctx context.Context, key storage.Key) error {
 		return nil
 	}
 	for _, a := range s.concerned(key.Area(), name) {
-		s.queue.push(jobKey{a.NS, a.Destination, a.ID, name}, time.Now().Add(settle), false, nil)
+		s.queue.Push(jobKey{a.NS, a.Destination, a.ID, name}, time.Now().Add(settle), false, nil)
 	}
 	return nil
 }

@@ -169,7 +169,7 @@ func TestBurstsCoalesceToTheNewest(t *testing.T) {
 		before = s.calls("write")
 		s.mounts[0].Put("a", "k", "99")
 		s.pass(time.Second)
-		s.svc.queue.push(jobKey{a.NS, a.Destination, a.ID, "a"}, time.Time{}, true, nil)
+		s.svc.queue.Push(jobKey{a.NS, a.Destination, a.ID, "a"}, time.Time{}, true, nil)
 		s.pass(time.Second)
 		if n := s.calls("write") - before; n != 0 {
 			t.Errorf("the same value was written %d times", n)
@@ -576,7 +576,7 @@ func TestAdoptingIsDoneOnce(t *testing.T) {
 			return errors.Join(err, engines.PutRecord(tx, key, &l))
 		})
 		site.Allow("K")
-		s.svc.queue.push(jobKey{a.NS, a.Destination, a.ID, "a"}, time.Time{}, true, nil)
+		s.svc.queue.Push(jobKey{a.NS, a.Destination, a.ID, "a"}, time.Time{}, true, nil)
 		s.pass(time.Second)
 		if l := s.link(a, "a"); l.Adopt != nil && len(l.Adopt) > 0 || l.Status != Conflict {
 			t.Errorf("%q are still to be adopted, %s", l.Adopt, l.Status)
@@ -586,7 +586,7 @@ func TestAdoptingIsDoneOnce(t *testing.T) {
 		}
 		site.Put("K", "theirs again")
 		s.pass(3 * time.Hour)
-		s.svc.queue.push(jobKey{a.NS, a.Destination, a.ID, "a"}, time.Time{}, true, nil)
+		s.svc.queue.Push(jobKey{a.NS, a.Destination, a.ID, "a"}, time.Time{}, true, nil)
 		s.pass(time.Second)
 		if got, _ := site.Get("K"); got != "theirs again" {
 			t.Errorf("what was adopted once was taken over again: %q", got)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/work"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -186,7 +187,7 @@ func summary(items []item, live bool) outcome {
 }
 
 // longestWait bounds how long anything is left alone, whatever a destination says.
-const longestWait = time.Hour
+const longestWait = work.LongestWait
 
 func retryAfter(err error) time.Duration {
 	var e *destination.Error
@@ -259,7 +260,7 @@ func (s *Service) store(ctx context.Context, t *target, r result) (time.Time, er
 	s.noteLink(t.key, t.assoc.MountUUID, status)
 	switch {
 	case over && t.assoc.Selector && t.key.Secret != "": // whoever of several was the last may not have known it
-		s.queue.push(jobKey{t.key.NS, t.key.Destination, t.key.Association, ""}, now.Add(settle), false, nil)
+		s.queue.Push(jobKey{t.key.NS, t.key.Destination, t.key.Association, ""}, now.Add(settle), false, nil)
 		return time.Time{}, nil
 	case !over && !right:
 		return l.NextRetry, nil

@@ -295,7 +295,7 @@ func TestAFailureCountsOnce(t *testing.T) {
 			a.Template = "same"
 			go func() {
 				time.Sleep(50 * time.Millisecond)
-				s.svc.queue.push(jobKey{a.NS, a.Destination, associationID(a.Destination, a.MountUUID, a.Secret, a.Selector), "a"}, time.Now(), false, nil)
+				s.svc.queue.Push(jobKey{a.NS, a.Destination, associationID(a.Destination, a.MountUUID, a.Secret, a.Selector), "a"}, time.Now(), false, nil)
 			}()
 		})
 		s.pass(5 * time.Second)

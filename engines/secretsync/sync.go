@@ -226,14 +226,14 @@ func (s *Service) syncJob(ctx context.Context, key jobKey, refresh bool) {
 	case s.unreadable(err): // when everything is looked through it is tried again
 	case errors.Is(err, storage.ErrTooLarge): // a name so long that nothing can be noted of it
 		s.log.Warn("a secret cannot be synced", "association", key.Association, "err", err)
-		s.queue.push(key, time.Now().Add(longestWait), false, nil)
+		s.queue.Push(key, time.Now().Add(longestWait), false, nil)
 	case errors.Is(err, errChanged):
-		s.queue.push(key, time.Now(), refresh, nil)
+		s.queue.Push(key, time.Now(), refresh, nil)
 	case err != nil:
 		s.log.Warn("a secret could not be synced", "association", key.Association, "err", err)
-		s.queue.push(key, time.Now().Add(10*time.Second), refresh, nil)
+		s.queue.Push(key, time.Now().Add(10*time.Second), refresh, nil)
 	case !at.IsZero():
-		s.queue.push(key, at, false, nil)
+		s.queue.Push(key, at, false, nil)
 	}
 }
 
@@ -270,7 +270,7 @@ func (s *Service) syncLink(ctx context.Context, key jobKey, refresh bool) (again
 	if err != nil {
 		return s.stopped(ctx, t, err)
 	}
-	if until := dest.breaker.open(time.Now()); !refresh && t.link.Attempts > 0 && !until.IsZero() {
+	if until := dest.Resting(); !refresh && t.link.Attempts > 0 && !until.IsZero() {
 		return until.Add(rand.N(time.Second)), nil //nolint:gosec // jitter, not a secret
 	}
 	err = s.carryAllOut(ctx, t, dest, steps, len(want))

@@ -1,4 +1,4 @@
-package secretsync
+package work
 
 import (
 	"context"
@@ -12,27 +12,34 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
 
-// paced holds the calls of a destination to its budget, and leaves it alone while it has trouble. It is a Destination
+// Paced holds the calls of a destination to its budget, and leaves it alone while it has trouble. It is a Destination
 // itself; Write and Delete count as writes, everything else as reads.
-type paced struct {
+type Paced struct {
 	destination.Destination
 	reads, writes *rate.Limiter
 	breaker       breaker
 }
 
-func newPaced(d destination.Destination, r destination.Rate) *paced {
-	return &paced{
+// NewPaced holds a destination, which has not been called yet, to a budget.
+func NewPaced(d destination.Destination, r destination.Rate) *Paced {
+	return &Paced{
 		Destination: d,
 		reads:       rate.NewLimiter(rate.Limit(r.Reads), r.ReadBurst),
 		writes:      rate.NewLimiter(rate.Limit(r.Writes), r.WriteBurst),
 	}
 }
 
+// Share gives p what another Paced has left of its budget, which both use up from then on. Nothing of p is called meanwhile.
+func (p *Paced) Share(with *Paced) { p.reads, p.writes = with.reads, with.writes }
+
+// Resting returns until when no call is made, because several have failed; zero: calls are made.
+func (p *Paced) Resting() time.Time { return p.breaker.open(time.Now()) }
+
 // longestCall bounds a call, so that a place that does not answer cannot hold up a lane.
 const longestCall = time.Minute
 
 // call makes one call within the budget.
-func (p *paced) call(ctx context.Context, budget *rate.Limiter, do func(ctx context.Context) error) error {
+func (p *Paced) call(ctx context.Context, budget *rate.Limiter, do func(ctx context.Context) error) error {
 	if err := p.breaker.allow(time.Now()); err != nil {
 		return err
 	}
@@ -51,22 +58,22 @@ func (p *paced) call(ctx context.Context, budget *rate.Limiter, do func(ctx cont
 	return err
 }
 
-func (p *paced) Read(ctx context.Context, name string) (f destination.Found, err error) {
+func (p *Paced) Read(ctx context.Context, name string) (f destination.Found, err error) {
 	err = p.call(ctx, p.reads, func(ctx context.Context) error { f, err = p.Destination.Read(ctx, name); return err })
 	return f, err
 }
 
-func (p *paced) Write(ctx context.Context, it destination.Item, was destination.Found) (h destination.Held, err error) {
+func (p *Paced) Write(ctx context.Context, it destination.Item, was destination.Found) (h destination.Held, err error) {
 	err = p.call(ctx, p.writes, func(ctx context.Context) error { h, err = p.Destination.Write(ctx, it, was); return err })
 	return h, err
 }
 
-func (p *paced) Delete(ctx context.Context, was destination.Found) error {
+func (p *Paced) Delete(ctx context.Context, was destination.Found) error {
 	return p.call(ctx, p.writes, func(ctx context.Context) error { return p.Destination.Delete(ctx, was) })
 }
 
 // List counts as one read for each page of a hundred.
-func (p *paced) List(ctx context.Context) iter.Seq2[destination.Found, error] {
+func (p *Paced) List(ctx context.Context) iter.Seq2[destination.Found, error] {
 	return func(yield func(destination.Found, error) bool) {
 		n := 0
 		nothing := func(context.Context) error { return nil }
@@ -127,7 +134,7 @@ func (b *breaker) seen(now time.Time, err error) {
 	}
 	b.failures++
 	if e.RetryAfter > 0 {
-		b.until = now.Add(min(e.RetryAfter, longestWait))
+		b.until = now.Add(min(e.RetryAfter, LongestWait))
 	}
 	if b.failures > tolerated {
 		pause := min(firstBreak<<min(b.failures-tolerated-1, 10), longBreak)

@@ -1,4 +1,4 @@
-package secretsync
+package work
 
 import (
 	"container/heap"
@@ -7,46 +7,45 @@ import (
 	"time"
 )
 
-// jobKey names a link: one secret of an association.
-type jobKey struct{ NS, Destination, Association, Secret string }
-
-// job is a link that is to be synced.
-type job struct {
-	key     jobKey
+// job is something that is to be done.
+type job[K comparable] struct {
+	key     K
 	at      time.Time // not before
 	refresh bool      // look at the destination even if nothing seems to have changed
 	waiting []chan<- struct{}
 	index   int // in the heap; -1: running
-	again   *job
+	again   *job[K]
 }
 
-// queue holds what is to be done, by destination: one that is slow keeps nobody else waiting. A link that is queued twice is
+// Queue holds what is to be done, by destination: one that is slow keeps nobody else waiting. A link that is queued twice is
 // done once, one that is queued while it is done is done again. What is queued is only what the store says anyhow, so that
 // nothing of it is lost with the queue.
-type queue struct {
-	// do syncs one link. It may queue it again.
-	do func(ctx context.Context, key jobKey, refresh bool)
-	// width is how many links of a destination may be synced at once.
-	width func(dest string) int
+type Queue[K comparable] struct {
+	// Do syncs one link. It may queue it again.
+	Do func(ctx context.Context, key K, refresh bool)
+	// Lane is the destination of a link.
+	Lane func(key K) string
+	// Width is how many links of a destination may be synced at once.
+	Width func(dest string) int
 
 	mu    sync.Mutex
 	ctx   context.Context // while running, else nil
-	lanes map[string]*lane
-	work  sync.WaitGroup
+	lanes map[string]*lane[K]
+	jobs  sync.WaitGroup
 }
 
 // lane are the jobs of one destination.
-type lane struct {
-	jobs    map[jobKey]*job // queued and running ones
-	waiting jobHeap
+type lane[K comparable] struct {
+	jobs    map[K]*job[K] // queued and running ones
+	waiting jobHeap[K]
 	running int
 	timer   *time.Timer // until the next one is due; nil: none
 }
 
-// run carries out jobs until ctx ends, and forgets the others then. It closes began when it takes jobs.
-func (q *queue) run(ctx context.Context, began chan<- struct{}) {
+// Run carries out jobs until ctx ends, and forgets the others then. It closes began when it takes jobs.
+func (q *Queue[K]) Run(ctx context.Context, began chan<- struct{}) {
 	q.mu.Lock()
-	q.ctx, q.lanes = ctx, map[string]*lane{}
+	q.ctx, q.lanes = ctx, map[string]*lane[K]{}
 	q.mu.Unlock()
 	close(began)
 	<-ctx.Done()
@@ -64,12 +63,12 @@ func (q *queue) run(ctx context.Context, began chan<- struct{}) {
 	}
 	q.lanes = nil
 	q.mu.Unlock()
-	q.work.Wait()
+	q.jobs.Wait()
 }
 
-// push queues a link for a time; a time in the past is now. If done is not nil it is closed when the link has been synced, or
+// Push queues a link for a time; a time in the past is now. If done is not nil it is closed when the link has been synced, or
 // will not be.
-func (q *queue) push(key jobKey, at time.Time, refresh bool, done chan<- struct{}) {
+func (q *Queue[K]) Push(key K, at time.Time, refresh bool, done chan<- struct{}) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.ctx == nil {
@@ -78,20 +77,20 @@ func (q *queue) push(key jobKey, at time.Time, refresh bool, done chan<- struct{
 		}
 		return
 	}
-	l := q.lanes[key.Destination]
+	l := q.lanes[q.Lane(key)]
 	if l == nil {
-		l = &lane{jobs: map[jobKey]*job{}}
-		q.lanes[key.Destination] = l
+		l = &lane[K]{jobs: map[K]*job[K]{}}
+		q.lanes[q.Lane(key)] = l
 	}
 	j := l.jobs[key]
 	switch {
 	case j == nil:
-		j = &job{key: key, at: at}
+		j = &job[K]{key: key, at: at}
 		l.jobs[key] = j
 		heap.Push(&l.waiting, j)
 	case j.index < 0: // it runs: once more afterwards
 		if j.again == nil {
-			j.again = &job{key: key, at: at}
+			j.again = &job[K]{key: key, at: at}
 		}
 		j = j.again
 	}
@@ -105,21 +104,21 @@ func (q *queue) push(key jobKey, at time.Time, refresh bool, done chan<- struct{
 	if done != nil {
 		j.waiting = append(j.waiting, done)
 	}
-	q.start(key.Destination, l)
+	q.start(q.Lane(key), l)
 }
 
 // start begins what is due, and sees to what will be. It needs the lock.
-func (q *queue) start(dest string, l *lane) {
+func (q *Queue[K]) start(dest string, l *lane[K]) {
 	if q.ctx.Err() != nil {
-		return // run is about to forget it
+		return // Run is about to forget it
 	}
 	now := time.Now()
-	for len(l.waiting) > 0 && l.running < max(q.width(dest), 1) && !l.waiting[0].at.After(now) {
-		j := heap.Pop(&l.waiting).(*job)
+	for len(l.waiting) > 0 && l.running < max(q.Width(dest), 1) && !l.waiting[0].at.After(now) {
+		j := heap.Pop(&l.waiting).(*job[K])
 		l.running++
 		ctx := q.ctx
-		q.work.Go(func() {
-			q.do(ctx, j.key, j.refresh)
+		q.jobs.Go(func() {
+			q.Do(ctx, j.key, j.refresh)
 			q.done(l, j)
 		})
 	}
@@ -132,7 +131,7 @@ func (q *queue) start(dest string, l *lane) {
 	}
 }
 
-func (q *queue) wake(dest string) {
+func (q *Queue[K]) wake(dest string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if l := q.lanes[dest]; q.ctx != nil && l != nil {
@@ -140,7 +139,7 @@ func (q *queue) wake(dest string) {
 	}
 }
 
-func (q *queue) done(l *lane, j *job) {
+func (q *Queue[K]) done(l *lane[K], j *job[K]) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	j.finish()
@@ -157,24 +156,24 @@ func (q *queue) done(l *lane, j *job) {
 		l.jobs[j.key] = again
 		heap.Push(&l.waiting, again)
 	}
-	q.start(j.key.Destination, l)
+	q.start(q.Lane(j.key), l)
 	if len(l.jobs) == 0 {
-		delete(q.lanes, j.key.Destination)
+		delete(q.lanes, q.Lane(j.key))
 	}
 }
 
-func (j *job) finish() {
+func (j *job[K]) finish() {
 	for _, done := range j.waiting {
 		close(done)
 	}
 	j.waiting = nil
 }
 
-// state reports whether a link is queued for now or running.
-func (q *queue) state(key jobKey) (queued, running bool) {
+// State reports whether a link is queued for now or running.
+func (q *Queue[K]) State(key K) (queued, running bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if l := q.lanes[key.Destination]; l != nil {
+	if l := q.lanes[q.Lane(key)]; l != nil {
 		if j := l.jobs[key]; j != nil {
 			return j.index >= 0 && !j.at.After(time.Now()), j.index < 0
 		}
@@ -182,8 +181,8 @@ func (q *queue) state(key jobKey) (queued, running bool) {
 	return false, false
 }
 
-// counts returns how many jobs are due, and how many run.
-func (q *queue) counts() (due, running int) {
+// Counts returns how many jobs are due, and how many run.
+func (q *Queue[K]) Counts() (due, running int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := time.Now()
@@ -199,17 +198,17 @@ func (q *queue) counts() (due, running int) {
 }
 
 // jobHeap is ordered by time.
-type jobHeap []*job
+type jobHeap[K comparable] []*job[K]
 
-func (h jobHeap) Len() int           { return len(h) }
-func (h jobHeap) Less(i, j int) bool { return h[i].at.Before(h[j].at) }
-func (h jobHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i]; h[i].index, h[j].index = i, j }
+func (h jobHeap[K]) Len() int           { return len(h) }
+func (h jobHeap[K]) Less(i, j int) bool { return h[i].at.Before(h[j].at) }
+func (h jobHeap[K]) Swap(i, j int)      { h[i], h[j] = h[j], h[i]; h[i].index, h[j].index = i, j }
 
 // Push implements heap.Interface.
-func (h *jobHeap) Push(x any) { j := x.(*job); j.index = len(*h); *h = append(*h, j) }
+func (h *jobHeap[K]) Push(x any) { j := x.(*job[K]); j.index = len(*h); *h = append(*h, j) }
 
 // Pop implements heap.Interface.
-func (h *jobHeap) Pop() any {
+func (h *jobHeap[K]) Pop() any {
 	old := *h
 	j := old[len(old)-1]
 	old[len(old)-1] = nil

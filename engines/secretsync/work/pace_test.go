@@ -1,4 +1,4 @@
-package secretsync
+package work
 
 import (
 	"context"
@@ -50,9 +50,16 @@ var (
 	testRate = destination.Rate{Writes: 2, WriteBurst: 4, Reads: 10, ReadBurst: 10, Concurrency: 1}
 )
 
+func retryAfter(err error) time.Duration {
+	if e, ok := errors.AsType[*destination.Error](err); ok {
+		return e.RetryAfter
+	}
+	return 0
+}
+
 func TestPaceHoldsTheBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPaced(&scripted{}, testRate)
+		p := NewPaced(&scripted{}, testRate)
 		took := func(n int, do func() error) time.Duration {
 			began := time.Now()
 			for range n {
@@ -92,7 +99,7 @@ func TestPaceHoldsTheBudget(t *testing.T) {
 func TestBreakerOpensAndCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &scripted{err: trouble}
-		p := newPaced(s, testRate)
+		p := NewPaced(s, testRate)
 		read := func() error { _, err := p.Read(t.Context(), ""); return err }
 		for range tolerated + 1 {
 			if err := read(); !errors.Is(err, trouble) {
@@ -102,8 +109,8 @@ func TestBreakerOpensAndCloses(t *testing.T) {
 		if err := read(); errors.Is(err, trouble) || retryAfter(err) != firstBreak || s.calls != tolerated+1 {
 			t.Fatalf("%v after %d calls, retry after %v", err, s.calls, retryAfter(err))
 		}
-		if o := failure(read()); o.Status != ExternalError {
-			t.Errorf("the status is %s", o.Status)
+		if e, ok := errors.AsType[*destination.Error](read()); !ok || e.Class != destination.External {
+			t.Errorf("the error is %v", e)
 		}
 		last := time.Duration(0)
 		for range 12 { // longer each time
@@ -131,7 +138,7 @@ func TestBreakerOpensAndCloses(t *testing.T) {
 func TestBreakerKeepsToRetryAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &scripted{err: &destination.Error{Class: destination.External, Code: destination.Throttled, RetryAfter: 90 * time.Second}}
-		p := newPaced(s, testRate)
+		p := NewPaced(s, testRate)
 		for range 2 {
 			_, err := p.Read(t.Context(), "")
 			if retryAfter(err) != 90*time.Second || s.calls != 1 {
@@ -156,7 +163,7 @@ func TestBreakerKeepsToRetryAfter(t *testing.T) {
 
 func TestACallIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPaced(&scripted{hang: true}, testRate)
+		p := NewPaced(&scripted{hang: true}, testRate)
 		began := time.Now()
 		if _, err := p.Read(t.Context(), ""); err == nil || time.Since(began) != longestCall {
 			t.Errorf("%v after %v", err, time.Since(began))

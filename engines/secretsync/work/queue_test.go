@@ -1,4 +1,4 @@
-package secretsync
+package work
 
 import (
 	"context"
@@ -9,6 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 )
+
+// link is what tests queue.
+type link struct{ NS, Destination, Association, Secret string }
 
 // done is what a queue has done.
 type done struct {
@@ -29,32 +32,32 @@ func (d *done) all() []string {
 }
 
 // startQueue runs a queue until the test ends.
-func startQueue(t *testing.T, width int, do func(ctx context.Context, key jobKey, refresh bool)) (q *queue, stop func()) {
+func startQueue(t *testing.T, width int, do func(ctx context.Context, key link, refresh bool)) (q *Queue[link], stop func()) {
 	t.Helper()
-	q = &queue{do: do, width: func(string) int { return width }}
+	q = &Queue[link]{Do: do, Lane: func(l link) string { return l.Destination }, Width: func(string) int { return width }}
 	ctx, cancel := context.WithCancel(t.Context())
 	began, ended := make(chan struct{}), make(chan struct{})
-	go func() { defer close(ended); q.run(ctx, began) }()
+	go func() { defer close(ended); q.Run(ctx, began) }()
 	<-began
 	stop = func() { cancel(); <-ended }
 	t.Cleanup(stop)
 	return q, stop
 }
 
-func key(dest, secret string) jobKey { return jobKey{"root", dest, "a", secret} }
+func key(dest, secret string) link { return link{"root", dest, "a", secret} }
 
 func TestQueueDoesOnceWhatIsQueuedTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d done
-		q, _ := startQueue(t, 1, func(_ context.Context, key jobKey, refresh bool) {
+		q, _ := startQueue(t, 1, func(_ context.Context, key link, refresh bool) {
 			d.add("%s %v", key.Secret, refresh)
 		})
 		in := func(wait time.Duration) time.Time { return time.Now().Add(wait) }
-		q.push(key("d", "one"), in(time.Second), false, nil)
-		q.push(key("d", "one"), in(time.Minute), true, nil)
-		q.push(key("d", "two"), in(2*time.Second), false, nil)
-		q.push(key("d", "two"), in(time.Hour), false, nil)
-		q.push(key("d", "two"), in(500*time.Millisecond), false, nil)
+		q.Push(key("d", "one"), in(time.Second), false, nil)
+		q.Push(key("d", "one"), in(time.Minute), true, nil)
+		q.Push(key("d", "two"), in(2*time.Second), false, nil)
+		q.Push(key("d", "two"), in(time.Hour), false, nil)
+		q.Push(key("d", "two"), in(500*time.Millisecond), false, nil)
 		if got := d.all(); got != nil {
 			t.Fatalf("did %v before the time", got)
 		}
@@ -63,7 +66,7 @@ func TestQueueDoesOnceWhatIsQueuedTwice(t *testing.T) {
 		if got := d.all(); !slices.Equal(got, []string{"two false", "one true"}) {
 			t.Errorf("did %v", got)
 		}
-		if due, running := q.counts(); due+running != 0 || len(q.lanes) != 0 {
+		if due, running := q.Counts(); due+running != 0 || len(q.lanes) != 0 {
 			t.Errorf("%d due, %d running, %d lanes when all is done", due, running, len(q.lanes))
 		}
 	})
@@ -72,21 +75,21 @@ func TestQueueDoesOnceWhatIsQueuedTwice(t *testing.T) {
 func TestQueueDoesAgainWhatIsQueuedMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d done
-		q, _ := startQueue(t, 4, func(_ context.Context, _ jobKey, refresh bool) {
+		q, _ := startQueue(t, 4, func(_ context.Context, _ link, refresh bool) {
 			d.add("begin %v", refresh)
 			time.Sleep(time.Second)
 			d.add("end")
 		})
 		first, second := make(chan struct{}), make(chan struct{})
-		q.push(key("d", "one"), time.Time{}, false, first)
+		q.Push(key("d", "one"), time.Time{}, false, first)
 		synctest.Wait()
-		if _, running := q.state(key("d", "one")); !running {
+		if _, running := q.State(key("d", "one")); !running {
 			t.Error("it does not run")
 		}
 		for range 3 {
-			q.push(key("d", "one"), time.Time{}, false, nil)
+			q.Push(key("d", "one"), time.Time{}, false, nil)
 		}
-		q.push(key("d", "one"), time.Time{}, true, second)
+		q.Push(key("d", "one"), time.Time{}, true, second)
 		<-first
 		if got := d.all(); len(got) < 2 || got[1] != "end" {
 			t.Errorf("told after %v", got)
@@ -101,7 +104,7 @@ func TestQueueDoesAgainWhatIsQueuedMeanwhile(t *testing.T) {
 func TestQueueOfOneDestinationDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d done
-		q, _ := startQueue(t, 2, func(ctx context.Context, key jobKey, _ bool) {
+		q, _ := startQueue(t, 2, func(ctx context.Context, key link, _ bool) {
 			if key.Destination == "slow" {
 				<-ctx.Done()
 				return
@@ -109,14 +112,14 @@ func TestQueueOfOneDestinationDelaysNoOther(t *testing.T) {
 			d.add("%s", key.Secret)
 		})
 		for i := range 50 {
-			q.push(key("slow", fmt.Sprint(i)), time.Time{}, false, nil)
+			q.Push(key("slow", fmt.Sprint(i)), time.Time{}, false, nil)
 		}
-		q.push(key("quick", "one"), time.Time{}, false, nil)
+		q.Push(key("quick", "one"), time.Time{}, false, nil)
 		synctest.Wait()
 		if got := d.all(); !slices.Equal(got, []string{"one"}) {
 			t.Errorf("the quick destination did %v", got)
 		}
-		if due, running := q.counts(); due != 48 || running != 2 {
+		if due, running := q.Counts(); due != 48 || running != 2 {
 			t.Errorf("%d due, %d running, want 48 and 2", due, running)
 		}
 	})
@@ -125,19 +128,19 @@ func TestQueueOfOneDestinationDelaysNoOther(t *testing.T) {
 func TestQueueEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d done
-		q, stop := startQueue(t, 1, func(ctx context.Context, key jobKey, _ bool) {
+		q, stop := startQueue(t, 1, func(ctx context.Context, key link, _ bool) {
 			d.add("%s", key.Secret)
 			<-ctx.Done()
 		})
 		var told []chan struct{}
 		for i := range 3 {
 			told = append(told, make(chan struct{}))
-			q.push(key("d", fmt.Sprint(i)), time.Now().Add(time.Duration(i)), false, told[i])
+			q.Push(key("d", fmt.Sprint(i)), time.Now().Add(time.Duration(i)), false, told[i])
 		}
 		again := make(chan struct{})
 		time.Sleep(time.Second)
 		synctest.Wait()
-		q.push(key("d", "0"), time.Time{}, false, again)
+		q.Push(key("d", "0"), time.Time{}, false, again)
 		stop()
 		for _, ch := range append(told, again) {
 			<-ch // whoever waits is told, whether or not it was done
@@ -146,7 +149,7 @@ func TestQueueEndsWithItsContext(t *testing.T) {
 			t.Errorf("did %v", got)
 		}
 		late := make(chan struct{})
-		q.push(key("d", "late"), time.Time{}, false, late)
+		q.Push(key("d", "late"), time.Time{}, false, late)
 		<-late
 		time.Sleep(time.Hour) // no timer is left that would do anything
 		if got := d.all(); len(got) != 1 {
@@ -160,7 +163,7 @@ func TestQueueDoesAllOfMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		most, now, n := 0, 0, 0
-		do := func(context.Context, jobKey, bool) {
+		do := func(context.Context, link, bool) {
 			mu.Lock()
 			n++
 			now++
@@ -174,7 +177,7 @@ func TestQueueDoesAllOfMany(t *testing.T) {
 		q, stop := startQueue(t, 3, do)
 		push := func() {
 			for i := range 500 {
-				q.push(key("d", fmt.Sprint(i)), time.Now().Add(time.Duration(i%7)*time.Second), false, nil)
+				q.Push(key("d", fmt.Sprint(i)), time.Now().Add(time.Duration(i%7)*time.Second), false, nil)
 			}
 			time.Sleep(time.Minute)
 			synctest.Wait()
@@ -183,7 +186,7 @@ func TestQueueDoesAllOfMany(t *testing.T) {
 		stop()
 		ctx, cancel := context.WithCancel(t.Context())
 		began, ended := make(chan struct{}), make(chan struct{})
-		go func() { defer close(ended); q.run(ctx, began) }()
+		go func() { defer close(ended); q.Run(ctx, began) }()
 		<-began
 		push()
 		cancel()
