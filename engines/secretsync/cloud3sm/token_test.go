@@ -2,8 +2,6 @@ package cloud3sm
 
 import (
 	"context"
-	"crypto/rand"
-	"crypto/rsa"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -14,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/coffer-project/coffer/engines/secretsync/cloud3sm/cloud3smtest"
 )
 
 // issuer answers as who issues tokens.
@@ -24,9 +24,10 @@ func (i issuer) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 func issuing(t *testing.T, i issuer) *tokens {
-	key, err := rsa.GenerateKey(rand.Reader, minKeyBits)
-	if err != nil {
-		t.Fatal(err)
+	t.Helper()
+	key, problem := parseKey(cloud3smtest.PrivateKey())
+	if problem != "" {
+		t.Fatal(problem)
 	}
 	return newTokens(&http.Client{Transport: i}, tokenURL, account{email: "a@b.c", keyID: "k", key: key})
 }
@@ -35,13 +36,12 @@ func issuing(t *testing.T, i issuer) *tokens {
 func TestTokensEnd(t *testing.T) {
 	for life, ends := range map[int]time.Duration{3600: 56 * time.Minute, 60: 30 * time.Second, 0: 0} {
 		t.Run(fmt.Sprint(life), func(t *testing.T) {
-			key := issuing(t, nil).account.key
 			synctest.Test(t, func(t *testing.T) {
 				issued := 0
-				tokens := newTokens(&http.Client{Transport: issuer(func(*http.Request) io.Reader {
+				tokens := issuing(t, func(*http.Request) io.Reader {
 					issued++
 					return strings.NewReader(fmt.Sprintf(`{"access_token":"t%d","token_type":"Bearer","expires_in":%d}`, issued, life))
-				})}, tokenURL, account{email: "a@b.c", keyID: "k", key: key})
+				})
 				get := func(want string) {
 					t.Helper()
 					if text, _, err := tokens.get(context.Background()); err != nil || text != want {

@@ -255,7 +255,7 @@ func (k *secret) labels() object {
 	all := object{}
 	for id, v := range k.versions {
 		if len(v.labels) > 0 {
-			all[id] = v.labels
+			all[id] = slices.Clone(v.labels) // the answer is written when nobody holds the lock
 		}
 	}
 	return all
@@ -321,7 +321,7 @@ func (r *request) getValue() (any, *refusal) {
 	}
 	out := object{"ARN": k.arn, "Name": k.name, "VersionId": id, "CreatedDate": seconds(v.created)}
 	if len(v.labels) > 0 {
-		out["VersionStages"] = v.labels
+		out["VersionStages"] = slices.Clone(v.labels)
 	}
 	if v.text != nil {
 		out["SecretString"] = *v.text
@@ -359,7 +359,7 @@ func (r *request) putValue() (any, *refusal) {
 	}
 	out := object{"ARN": k.arn, "Name": k.name, "VersionId": token}
 	if labels := k.versions[token].labels; len(labels) > 0 {
-		out["VersionStages"] = labels
+		out["VersionStages"] = slices.Clone(labels)
 	}
 	return out, nil
 }
