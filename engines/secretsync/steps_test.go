@@ -293,9 +293,10 @@ func TestAFailureCountsOnce(t *testing.T) {
 		s.places.SetFault(func(synctest.Call) synctest.Fault { return synctest.Fault{Delay: 300 * time.Millisecond} })
 		a := s.tie(0, "a", func(a *associationRecord) {
 			a.Template = "same"
+			key := jobKey{a.NS, a.Destination, associationID(a.Destination, a.MountUUID, a.Secret, a.Selector), "a"}
 			go func() {
 				time.Sleep(50 * time.Millisecond)
-				s.svc.queue.Push(jobKey{a.NS, a.Destination, associationID(a.Destination, a.MountUUID, a.Secret, a.Selector), "a"}, time.Now(), false, nil)
+				s.svc.queue.Push(key, time.Now(), false, nil)
 			}()
 		})
 		s.pass(5 * time.Second)
