@@ -276,7 +276,7 @@ func entry(a *associationRecord, m *engines.Mounted, l *link, o outcome) entryDa
 		"accessor": a.Accessor, "mount": mountPath(a, m), "secret_name": l.Secret, "sub_key": "", "sync_status": o.Status, "updated_at": l.UpdatedAt,
 		"version": 0, "attempts": l.Attempts,
 	}
-	if l.Status == Synced { // otherwise it is what was tried, and not what is there
+	if l.Status == Synced || l.Status == Unsynced { // otherwise it is what was tried, and not what is there, or is gone from there
 		e["version"] = l.Version
 	}
 	if o.Cause != "" {

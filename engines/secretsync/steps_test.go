@@ -151,8 +151,8 @@ func TestWhatWasRetainedGoesOn(t *testing.T) {
 			s.pass(time.Second)
 			s.status(a, "a", Unsynced)
 			s.there(kind, name)
-			if got := s.versions(a, Unsynced)["a"]; got != 0 {
-				t.Errorf("version %v of what is only left behind, want 0", got)
+			if got := s.versions(a, Unsynced)["a"]; got != 1 {
+				t.Errorf("version %v, want 1, whose deletion has arrived", got)
 			}
 			calls := len(s.places.Calls())
 			s.pass(30 * time.Minute)
