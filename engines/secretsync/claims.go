@@ -122,6 +122,21 @@ func (t *target) unclaim(ctx context.Context, tx *storage.Txn, key storage.Key) 
 	return nil
 }
 
+// spare has a name stay that is another association's by now: it may have been left to that, and where there are no marks nothing
+// else tells. If it cannot be read whose the name is, it stays, too.
+func (t *target) spare(ctx context.Context, tx *storage.Txn, place string, st *step) error {
+	var c claim
+	found, err := engines.GetRecord(ctx, tx, claimKey(t.dest.Type, place, fold(t.kind.Rules, st.Name)), &c)
+	if err != nil || !found || c.of(&t.dest, &t.assoc, t.key.Secret) {
+		return err
+	}
+	stands, err := c.stands(ctx, tx)
+	if stands {
+		st.action = action{Do: actForget, Reason: "stays at the destination: another association has it by now"}
+	}
+	return err
+}
+
 // await remembers who waits for a name.
 func (s *Service) await(name storage.Key, who jobKey) {
 	s.mu.Lock()

@@ -139,8 +139,12 @@ func (s *Service) sweep(ctx context.Context, ns string, left map[string]bool) er
 
 // scanDestination looks for what is due at one destination, with refresh for everything, and calls saw with each of its associations.
 func (s *Service) scanDestination(ctx context.Context, d *destinationRecord, refresh bool, saw func(*associationRecord)) error {
-	s.setWidth(d)
 	s.gauges.destination(d)
+	if _, err := s.configOf(d); err != nil {
+		s.log.Warn("a destination is left alone", "destination", d.Type+"/"+d.Name, "err", err)
+		return nil
+	}
+	s.setWidth(d)
 	if !d.PurgeAt.IsZero() { // it may have been interrupted
 		if err := s.removeAll(ctx, d); err != nil {
 			return err
@@ -179,6 +183,9 @@ func (s *Service) scanAssociation(ctx context.Context, a *associationRecord) err
 	if _, err := getDestination(ctx, s.host.Store(), destinationKey(a.NS, a.Type, a.Name), &d); err != nil || d.ID != a.Destination {
 		return err
 	}
+	if _, err := s.configOf(&d); err != nil {
+		return nil //nolint:nilerr // looking through everything tells
+	}
 	return s.scanLinks(ctx, &d, a, false)
 }
 
@@ -186,6 +193,9 @@ func (s *Service) scanLinks(ctx context.Context, d *destinationRecord, a *associ
 	m, err := s.host.MountOf(ctx, a.MountUUID)
 	if err != nil {
 		return err
+	}
+	if !d.paused() && !a.Paused {
+		refresh = s.owed(a.ID) || refresh
 	}
 	return s.eachSecret(ctx, a, m, func(secret string, l *link) error {
 		if l != nil && l.lost {
@@ -198,6 +208,25 @@ func (s *Service) scanLinks(ctx context.Context, d *destinationRecord, a *associ
 		}
 		return err
 	})
+}
+
+// owe notes that the destination was to be looked at for an association while the work was stopped: after a restore the ledger alone
+// does not tell what there is to do. owed takes that back.
+func (s *Service) owe(association string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.unseen == nil {
+		s.unseen = map[string]bool{}
+	}
+	s.unseen[association] = true
+}
+
+func (s *Service) owed(association string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	owed := s.unseen[association]
+	delete(s.unseen, association)
+	return owed
 }
 
 // scanLink queues one link if it is due; l is nil if there is none yet.

@@ -83,6 +83,7 @@ type Service struct {
 	interest atomic.Pointer[map[string]bool]
 	width    map[string]int                  // concurrent calls, by destination id
 	waiting  map[storage.Key]map[jobKey]bool // who waits for a name, by the name's claim
+	unseen   map[string]bool                 // associations, by id: see owe
 }
 
 // New makes a Service that does nothing yet.
@@ -313,6 +314,7 @@ func (s *Service) unwatch(id string) {
 	s.gauges.associationGone(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	delete(s.unseen, id)
 	for uuid, w := range s.mounts {
 		a := w.all[id]
 		if a == nil {
@@ -369,7 +371,7 @@ func (s *Service) forget() {
 	s.capacity.clear()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mounts, s.waiting = nil, nil
+	s.mounts, s.waiting, s.unseen, s.width = nil, nil, nil, nil
 	s.publish()
 }
 

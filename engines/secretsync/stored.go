@@ -72,14 +72,21 @@ func (s *Service) markOf(ctx context.Context, a *associationRecord) (string, err
 	return i.ID + "-" + a.ID, err
 }
 
+// errAlien says that a destination is of a later version: of a type, or with fields, that this one does not know. It is left alone, and
+// tried again when everything is looked through.
+var errAlien = errors.New("this version does not know such destinations")
+
 // configOf returns the configuration of a destination.
 func (s *Service) configOf(d *destinationRecord) (destination.Config, error) {
 	kind, ok := s.types[d.Type]
 	if !ok {
-		return nil, fmt.Errorf("destinations of type %s are unknown to this version", d.Type)
+		return nil, fmt.Errorf("%w: the type is %s", errAlien, d.Type)
 	}
 	c := kind.New()
-	return c, decodeConfig(d.Config, c)
+	if err := decodeConfig(d.Config, c); err != nil {
+		return nil, fmt.Errorf("%w: %w", errAlien, err)
+	}
+	return c, nil
 }
 
 // place is where the names of a destination live, as its vendor knows it. How the operator has the vendor reached is no part of it: all

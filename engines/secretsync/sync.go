@@ -3,7 +3,6 @@ package secretsync
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -63,11 +62,10 @@ func (s *Service) load(ctx context.Context, key jobKey) (*target, error) {
 		return nil, err
 	}
 	t.link.Secret = key.Secret
-	kind, ok := s.types[t.dest.Type]
-	if !ok {
-		return nil, fmt.Errorf("destinations of type %s are unknown to this version", t.dest.Type)
+	if _, err := s.configOf(&t.dest); err != nil {
+		return nil, err
 	}
-	t.kind = kind
+	t.kind = s.types[t.dest.Type]
 	if t.mark, err = s.markOf(ctx, &t.assoc); err != nil {
 		return nil, err
 	}
@@ -223,7 +221,7 @@ func (s *Service) syncJob(ctx context.Context, key jobKey, refresh bool) {
 	}
 	switch {
 	case errors.Is(err, errNothing) || ctx.Err() != nil:
-	case s.unreadable(err): // when everything is looked through it is tried again
+	case s.unreadable(err) || errors.Is(err, errAlien): // when everything is looked through it is tried again
 	case errors.Is(err, storage.ErrTooLarge): // a name so long that nothing can be noted of it
 		s.log.Warn("a secret cannot be synced", "association", key.Association, "err", err)
 		s.queue.Push(key, time.Now().Add(longestWait), false, nil)
@@ -246,6 +244,9 @@ func (s *Service) syncLink(ctx context.Context, key jobKey, refresh bool) (again
 		return time.Time{}, err
 	}
 	if held, err := s.held(ctx, t); held || err != nil {
+		if refresh {
+			s.owe(key.Association)
+		}
 		return time.Time{}, err // what releases it looks for what is due
 	}
 	want, err := s.aim(ctx, t)
@@ -339,9 +340,12 @@ func (s *Service) part(ctx context.Context, t *target, dest destination.Destinat
 	return ctx.Err()
 }
 
-// held reports whether somebody has stopped the work. Purging a destination goes on although it is paused.
+// paused reports whether nothing is to be done at a destination. Purging it goes on although it is paused.
+func (d *destinationRecord) paused() bool { return d.Paused && d.PurgeAt.IsZero() }
+
+// held reports whether somebody has stopped the work.
 func (s *Service) held(ctx context.Context, t *target) (bool, error) {
-	if t.dest.Paused && t.dest.PurgeAt.IsZero() || t.assoc.Paused {
+	if t.dest.paused() || t.assoc.Paused {
 		return true, nil
 	}
 	c, err := s.config(ctx)
@@ -364,8 +368,8 @@ func (s *Service) prepare(ctx context.Context, t *target, all, part []step) erro
 		claimed := false
 		for i := range part {
 			st := &part[i]
-			if st.Do == actDelete { // if it cannot be read whose the name is, it stays
-				if _, err := engines.GetRecord(ctx, tx, claimKey(t.dest.Type, place, fold(t.kind.Rules, st.Name)), new(claim)); err != nil {
+			if st.Do == actDelete {
+				if err := t.spare(ctx, tx, place, st); err != nil {
 					return err
 				}
 			}
@@ -380,9 +384,7 @@ func (s *Service) prepare(ctx context.Context, t *target, all, part []step) erro
 		if writes = anyWrites(part); !writes && !claimed {
 			return nil // nothing is at risk: what comes of it is stored afterwards
 		}
-		l := t.link
-		l.Items = itemsOf(all)
-		return t.putLink(ctx, tx, &l, nil)
+		return t.putLink(ctx, tx, t.begun(all), nil)
 	})
 	if err != nil || !writes {
 		return err
@@ -402,11 +404,19 @@ func (s *Service) withdraw(ctx context.Context, t *target, all, part []step) err
 		if err := t.stillThere(ctx, tx); err != nil {
 			return err
 		}
-		l := t.link
-		l.Items = itemsOf(all)
-		return t.putLink(ctx, tx, &l, nil)
+		return t.putLink(ctx, tx, t.begun(all), nil)
 	})
 	return err
+}
+
+// begun is what is stored of the link while its steps are done. One that is stored for the first time counts from then on.
+func (t *target) begun(all []step) *link {
+	l := t.link
+	l.Items = itemsOf(all)
+	if l.Status == "" {
+		l.Status, l.UpdatedAt = Pending, time.Now()
+	}
+	return &l
 }
 
 func anyWrites(steps []step) bool {

@@ -1,0 +1,169 @@
+package secretsync
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/synctest"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// TestWhatAnotherHoldsIsNotDeleted: a name that was left, with a write whose answer was lost, and is another association's by now,
+// stays when the first association ends. Where there are no marks, only its claim tells.
+func TestWhatAnotherHoldsIsNotDeleted(t *testing.T) {
+	inSim(t, func(s *sim) {
+		kv, site := s.mounts[0], s.places.Site(synctest.Plain, "p")
+		kv.Put("a", "k", "1")
+		kv.Put("b", "k", "2")
+		named := func(deletion string) func(*associationRecord) {
+			return func(a *associationRecord) { a.Template, a.Deletion = "same", deletion }
+		}
+		s.places.SetFault(func(c synctest.Call) synctest.Fault {
+			if c.Op == "write" {
+				return synctest.Fault{Kind: synctest.DropAfter}
+			}
+			return synctest.Fault{}
+		})
+		a := s.tie(2, "a", named(retainThere))
+		kv.Delete("a")
+		s.pass(time.Second)
+		s.places.SetFault(nil)
+		if it := s.link(a, "a").Items[0]; !it.Retained || it.Intent == nil {
+			t.Fatalf("%+v is not left with an open write", it)
+		}
+		b := s.tie(2, "b", named(deleteThere))
+		s.update(func(tx *storage.Txn) error {
+			l := s.link(b, "b")
+			l.Adopt = []string{"SAME"}
+			return engines.PutRecord(tx, linkKey(b.NS, b.Destination, b.ID, "b"), l)
+		})
+		s.svc.queue.Push(jobKey{b.NS, b.Destination, b.ID, "b"}, time.Time{}, true, nil)
+		s.pass(time.Second)
+		s.status(b, "b", Synced)
+		kv.Undelete("a")
+		s.pass(time.Second)
+		s.status(a, "a", Conflict)
+		a = s.tie(2, "a", named(deleteThere))
+		s.untie(a)
+		s.pass(10 * time.Second)
+		if len(s.links(a)) > 0 {
+			t.Errorf("the association does not end: %+v", s.link(a, "a"))
+		}
+		if got, _ := site.Get("SAME"); got != `{"k":"2"}` {
+			t.Errorf("what another association holds is %q by now", got)
+		}
+		s.checkClaims()
+	})
+}
+
+// TestWhatIsBegunCounts: a secret below a prefix is one of those that are synced from the moment that something is written for it.
+func TestWhatIsBegunCounts(t *testing.T) {
+	inSim(t, func(s *sim) {
+		s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, configKey, &configRecord{QueueCapacity: 1}) })
+		s.mounts[0].Put("a", "k", "1")
+		s.places.SetFault(func(c synctest.Call) synctest.Fault {
+			if c.Op == "write" {
+				return synctest.Fault{Delay: 30 * time.Second}
+			}
+			return synctest.Fault{}
+		})
+		all := s.tie(0, "", func(a *associationRecord) { a.Selector = true })
+		s.mounts[0].Put("b", "k", "1")
+		s.pass(time.Second)
+		if l := s.link(all, "a"); l.Status != Pending || l.UpdatedAt.IsZero() {
+			t.Errorf("what is begun is %q since %v", l.Status, l.UpdatedAt)
+		}
+		s.svc.RoleChanged() // everything is looked through
+		s.pass(time.Second)
+		if n := s.svc.Numbers()["sync_running"]; n != 1 {
+			t.Errorf("%v are synced, and there is room for 1", n)
+		}
+		s.pass(time.Minute)
+		if n := len(s.links(all)); n != 1 {
+			t.Errorf("%d are synced, and there is room for 1", n)
+		}
+	})
+}
+
+// TestADestinationOfALaterVersion: what is of a type that this version does not know is left alone, and stops nothing else.
+func TestADestinationOfALaterVersion(t *testing.T) {
+	inSim(t, func(s *sim) {
+		same := func(a *associationRecord) { a.Template = "same" }
+		s.mounts[0].Put("a", "k", "1")
+		s.mounts[0].Put("b", "k", "1")
+		s.tie(0, "a", same)
+		later := s.tie(1, "b", same)
+		s.status(later, "b", Conflict)
+		s.stop()
+		s.update(func(tx *storage.Txn) error {
+			d, a := *s.dests[1], *later
+			tx.Delete(d.key())
+			d.Type, a.Type = "test-later", "test-later"
+			if err := engines.PutRecord(tx, d.key(), &d); err != nil {
+				return err
+			}
+			return engines.PutRecord(tx, a.key(), &a)
+		})
+		s.start()
+		s.pass(time.Second)
+		s.mounts[0].Put("c", "k", "1")
+		c := s.tie(0, "c", nil)
+		s.mounts[0].Put("b", "k", "2")
+		s.pass(time.Hour)
+		s.mounts[0].Put("c", "k", "2")
+		s.pass(time.Second)
+		s.status(c, "c", Synced)
+		log := s.logs.String()
+		if n := strings.Count(log, "level=WARN"); n == 0 || n > 10 {
+			t.Errorf("the log has %d warnings of an hour: %s", n, log[:min(len(log), 2000)])
+		}
+	})
+}
+
+// TestAnOlderLedgerIsHeldAgainstWhatIsThereWhenResumed: what is paused when a snapshot is restored is looked at when it goes on.
+func TestAnOlderLedgerIsHeldAgainstWhatIsThereWhenResumed(t *testing.T) {
+	for _, what := range []string{"destination", "association", "everything"} {
+		t.Run(what, func(t *testing.T) {
+			inSim(t, func(s *sim) {
+				s.mounts[0].Put("a", "k", "1")
+				a := s.tie(0, "a", nil)
+				before, err := s.w.Store.Scan(s.ctx(), "", "", 0)
+				s.must(err)
+				s.mounts[0].Put("a", "k", "2")
+				s.pass(time.Second)
+				var older storage.Batch
+				for _, e := range before {
+					older.Puts = append(older.Puts, storage.Put{Key: e.Key, Value: e.Value})
+				}
+				pause := func(on bool) {
+					s.update(func(tx *storage.Txn) error {
+						switch what {
+						case "destination":
+							d := *s.dests[0]
+							d.Paused = on
+							return engines.PutRecord(tx, d.key(), &d)
+						case "association":
+							a := *a
+							a.Paused, a.UpdatedAt = on, time.Now().UTC()
+							return engines.PutRecord(tx, a.key(), &a)
+						}
+						return engines.PutRecord(tx, configKey, &configRecord{Disabled: on, QueueCapacity: defaultQueueCapacity})
+					})
+				}
+				_, err = s.w.Store.Commit(s.ctx(), older)
+				s.must(err)
+				pause(true)
+				s.svc.Changed(storage.Change{Reset: true})
+				s.pass(time.Hour / 2)
+				pause(false)
+				s.pass(10 * time.Second)
+				s.status(a, "a", Synced)
+				if got, _ := s.places.Site(synctest.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"1"}` {
+					t.Errorf("what is there is %s, and the secret is as it was", got)
+				}
+			})
+		})
+	}
+}
