@@ -81,6 +81,9 @@ var (
 type Source interface {
 	// Self returns the set, the cluster and the history.
 	Self() (setID, clusterID string, lineage storage.Lineage)
+	// Final returns the index of the entry that has demoted this cluster, if it is demoted as of now: what was read before the call
+	// may be of a later index.
+	Final() (at storage.Index, demoted bool)
 	// Records returns entries with an index above after, oldest first, of about maxBytes (at least one if there is any),
 	// and the index through which the answer is complete: nothing shared happened between the last entry and it. Ops of
 	// every unit are in it, of keys without a unit none. ErrTruncated: not kept that long.

@@ -344,7 +344,13 @@ func (s *Session) answer(ctx context.Context, now int64) (Message, error) {
 	if err != nil {
 		return nil, err
 	}
+	if final, demoted := s.src.Final(); demoted && !s.demoted { // since the session was told last
+		s.Demoted(final)
+	}
 	if s.demoted && at > s.final {
+		if !s.complete() {
+			return nil, nil // everything up to there comes first
+		}
 		if m, err = s.settled(ctx, m, at); m == nil || err != nil {
 			return nil, err
 		}

@@ -408,6 +408,18 @@ func TestSessionDemotedInARepair(t *testing.T) {
 	receive(t, s, replication.Ack{Cursor: at("1:12"), Exact: true})
 	expect(t, "both", said(t.Context(), s), "final 1:12", "ends: "+replication.ErrFinal.Error())
 
+	// What is read when the cluster was demoted just now is of the end, too: the secondary would wait for what comes after it.
+	src = primaryAt10(t)
+	s = welcomed(t, src, "1:10")
+	src.entries, src.head, src.digests = []replication.Entry{wrote("1:11 +s/a/x")}, 12, 12
+	expect(t, "everything", said(t.Context(), s), "batch (1:10,1:12] | 1:11 +s/a/x")
+	src.head, src.digests, src.final = 14, 14, 12
+	receive(t, s, replication.AskSums{Unit: "mount/a"}, replication.AskPage{Unit: "mount/a"})
+	expect(t, "of the end", said(t.Context(), s), "sums mount/a 0 at 1:12", "page mount/a [] at 1:12 done")
+	receive(t, s, replication.Ack{Cursor: at("1:12"), Exact: true})
+	expect(t, "at once", said(t.Context(), s), "final 1:12", "ends: "+replication.ErrFinal.Error())
+	src.final = 0
+
 	// Somebody who is not exact and asks nothing is told in the end.
 	s = welcomed(t, src, "1:10")
 	s.Demoted(12)

@@ -142,6 +142,9 @@ func (s *source) Self() (string, string, storage.Lineage) {
 	return "set", s.n.st.id, s.n.st.role.lineage
 }
 
+// Final implements replication.Source. The session is told as soon as it happens.
+func (s *source) Final() (storage.Index, bool) { return 0, false }
+
 func (s *source) position(i storage.Index) storage.Position {
 	return storage.Position{Epoch: s.n.st.role.lineage.Epoch(), Index: i}
 }

@@ -35,6 +35,12 @@ func (s *source) Self() (setID, clusterID string, lineage storage.Lineage) {
 	return self.SetID, self.ClusterID, self.Lineage
 }
 
+// Final implements Source.
+func (s *source) Final() (storage.Index, bool) {
+	self := s.l.o.Guard.Self()
+	return self.Since, self.Demoted
+}
+
 // Records implements Source.
 func (s *source) Records(ctx context.Context, after storage.Index, maxBytes int) (entries []Entry, through storage.Index, err error) {
 	records, through, err := s.l.records(after, maxBytes)

@@ -263,6 +263,7 @@ type scripted struct {
 	scopes  int // how often it was asked for
 	located storage.Index
 	digests storage.Index // 0: being built
+	final   storage.Index // 0: it was not demoted
 	lag     storage.Index // pages are that much older
 	data    map[key]replication.Item
 	now     int64
@@ -270,6 +271,9 @@ type scripted struct {
 }
 
 func (s *scripted) Self() (string, string, storage.Lineage) { return s.set, s.id, s.lineage }
+
+// Final implements replication.Source.
+func (s *scripted) Final() (storage.Index, bool) { return s.final, s.final != 0 }
 
 func (s *scripted) Records(_ context.Context, after storage.Index, maxBytes int) (out []replication.Entry, through storage.Index, err error) {
 	if after < s.oldest {
