@@ -39,19 +39,18 @@ func (s *Service) claim(ctx context.Context, tx *storage.Txn, t *target, place s
 	}
 	ours := found && c.of(&t.dest, &t.assoc, t.key.Secret)
 	if found && !ours {
-		stands, err := c.stands(ctx, tx)
+		by, err := c.holder(ctx, tx)
 		if err != nil {
 			return err
 		}
-		if stands {
-			shared, err := c.shared(ctx, tx, t)
-			if st.shared = shared && !st.Owned && st.Intent == nil; st.shared {
+		if by != nil {
+			if st.shared = t.shares(&c, by) && !st.Owned && st.Intent == nil; st.shared {
 				st.action = action{Do: actNone, Reason: sharedReason}
 			} else {
-				st.action = action{Do: actConflict, Reason: t.whose(&c)}
+				st.action = action{Do: actConflict, Reason: t.whose(by, c.Secret)}
 			}
 			s.await(key, t.key)
-			return err
+			return nil
 		}
 	}
 	if ours && c.Bytes == size || st.Do == actConflict {
@@ -75,40 +74,40 @@ func (s *Service) heldElsewhere(ctx context.Context, t *target, f destination.Fo
 	}
 	err = scan(ctx, s.host.Store(), linkKey(a.NS, a.Destination, a.ID, ""), func(_ storage.Key, l *link) bool {
 		if it := l.item(f.Name, t.kind.Rules); it != nil && it.Owned && !it.Retained {
-			whose = t.whose(&claim{NS: a.NS, Secret: l.Secret, Type: a.Type, Name: a.Name})
+			whose = t.whose(a, l.Secret)
 		}
 		return whose == ""
 	})
 	return whose, err
 }
 
-// whose is the reason of a conflict with another association.
-func (t *target) whose(c *claim) string {
-	who := fmt.Sprintf("the secret %q, which is synced by the destination %s/%s", c.Secret, c.Type, c.Name)
-	if c.NS != t.key.NS { // what is there is nobody's business here
+// whose is the reason of a conflict with another association. What is there in another namespace, or which secrets another mount has,
+// is nothing for those who may see this one only.
+func (t *target) whose(a *associationRecord, secret string) string {
+	who := fmt.Sprintf("the secret %q, which is synced by the destination %s/%s", secret, a.Type, a.Name)
+	switch {
+	case a.NS != t.key.NS:
 		who = "a secret of another namespace"
+	case a.MountUUID != t.assoc.MountUUID:
+		who = fmt.Sprintf("a secret of another mount, which is synced by the destination %s/%s", a.Type, a.Name)
 	}
 	return takenReason + who + ": choose another secret_name_template"
 }
 
-// stands reports whether who has made the claim is still there. One whose destination was forgotten in the middle is not.
-func (c *claim) stands(ctx context.Context, g engines.Getter) (bool, error) {
+// holder returns the association that has made the claim, nil if it is not there any more, such as one whose destination was forgotten
+// in the middle.
+func (c *claim) holder(ctx context.Context, g engines.Getter) (*associationRecord, error) {
 	var d destinationRecord
 	if _, err := getDestination(ctx, g, destinationKey(c.NS, c.Type, c.Name), &d); err != nil || d.ID != c.Destination {
-		return false, err
+		return nil, err
 	}
-	return engines.GetRecord(ctx, g, associationKey(c.NS, c.Destination, c.Association), new(associationRecord))
+	return associationAt(ctx, g, associationKey(c.NS, c.Destination, c.Association))
 }
 
-// shared reports whether who has made the claim syncs the very secret to the very destination, by another association: what a secret
-// has of its own, or by another prefix, is nothing that somebody has to see to.
-func (c *claim) shared(ctx context.Context, g engines.Getter, t *target) (bool, error) {
-	if c.Destination != t.dest.ID || c.Secret != t.key.Secret {
-		return false, nil
-	}
-	var a associationRecord
-	_, err := engines.GetRecord(ctx, g, associationKey(c.NS, c.Destination, c.Association), &a)
-	return a.MountUUID == t.assoc.MountUUID, err
+// shares reports whether who has made a claim syncs the very secret to the very destination, by another association: what a secret has
+// of its own, or by another prefix, is nothing that somebody has to see to.
+func (t *target) shares(c *claim, by *associationRecord) bool {
+	return c.Destination == t.dest.ID && c.Secret == t.key.Secret && by.MountUUID == t.assoc.MountUUID
 }
 
 // unclaim gives a name back, if it is the link's.
@@ -130,8 +129,8 @@ func (t *target) spare(ctx context.Context, tx *storage.Txn, place string, st *s
 	if err != nil || !found || c.of(&t.dest, &t.assoc, t.key.Secret) {
 		return err
 	}
-	stands, err := c.stands(ctx, tx)
-	if stands {
+	by, err := c.holder(ctx, tx)
+	if by != nil {
 		st.action = action{Do: actForget, Reason: "stays at the destination: another association has it by now"}
 	}
 	return err

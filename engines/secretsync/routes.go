@@ -81,8 +81,8 @@ func (s *Service) get(ctx context.Context, g engines.Getter, ns, kind, name stri
 	return &d, nil
 }
 
-// shown is a destination as reads answer it.
-func (s *Service) shown(ctx context.Context, d *destinationRecord) (map[string]any, error) {
+// shown is a destination as reads answer it. What is in the way of its purge is for those who see all that it has.
+func (s *Service) shown(ctx context.Context, req *engines.Request, d *destinationRecord) (map[string]any, error) {
 	c, err := s.configOf(d)
 	if err != nil {
 		return nil, err
@@ -108,6 +108,9 @@ func (s *Service) shown(ctx context.Context, d *destinationRecord) (map[string]a
 		return out, nil
 	}
 	out["purge_initiated_at"] = d.PurgeAt
+	if s.allSeen(ctx, req, d) != nil {
+		return out, nil
+	}
 	failed, err := s.firstFailure(ctx, d)
 	if failed != "" {
 		out["purge_error"] = failed
@@ -127,7 +130,7 @@ func (s *Service) readDestination(ctx context.Context, req *engines.Request, in 
 	if err != nil {
 		return nil, err
 	}
-	data, err := s.shown(ctx, d)
+	data, err := s.shown(ctx, req, d)
 	return &engines.Response{Data: data}, err
 }
 
@@ -208,7 +211,7 @@ func (s *Service) pauser(pause bool) engines.Handler[placeIn] {
 		if err != nil {
 			return nil, err
 		}
-		data, err := s.shown(ctx, d)
+		data, err := s.shown(ctx, req, d)
 		return &engines.Response{Data: data}, err
 	}
 }

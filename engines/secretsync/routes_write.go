@@ -82,7 +82,7 @@ func (s *Service) writeDestination(ctx context.Context, req *engines.Request, ki
 	if err != nil {
 		return nil, err
 	}
-	data, err := s.shown(ctx, &d)
+	data, err := s.shown(ctx, req, &d)
 	return &engines.Response{Data: data, Warnings: warnings}, err
 }
 
@@ -325,7 +325,7 @@ func (s *Service) deleteDestination(ctx context.Context, req *engines.Request, i
 	if err := s.purge(ctx, d); err != nil {
 		return nil, err
 	}
-	data, err := s.shown(ctx, d)
+	data, err := s.shown(ctx, req, d)
 	return &engines.Response{Data: data, Status: 202}, err
 }
 

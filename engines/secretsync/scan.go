@@ -295,7 +295,7 @@ func (s *Service) anyFree(ctx context.Context, d *destinationRecord, l *link, wh
 		if err != nil || !found {
 			return err == nil, err
 		}
-		if stands, err := c.stands(ctx, s.host.Store()); err != nil || !stands {
+		if by, err := c.holder(ctx, s.host.Store()); err != nil || by == nil {
 			return err == nil, err
 		}
 	}

@@ -59,8 +59,25 @@ func TestMountsThatAreNotThere(t *testing.T) {
 		}
 		same(t, "repaired by those who do not see it", len(site.Objects()), 0)
 
+		r.post(all+"/associations/set", map[string]any{"mount": "kv", "secret_name": "folder/b", "secret_name_template": "vault/" + gone.Accessor + "/x"})
+		told = fmt.Sprint(r.entries(all)["kv_00000001/folder/b"], r.post(all+"/plan", nil))
+		if !strings.Contains(told, "a secret of another mount") || strings.Contains(told, `secret "x"`) {
+			t.Errorf("it is told: %s", told)
+		}
+
 		r.Caller = somebody
 		same(t, "left as it was", statuses(r.entries(none)), map[string]string{"x": "SYNCED"})
+		r.places.SetFault(func(c synctest.Call) synctest.Fault { return synctest.Fault{Kind: synctest.Refuse} })
 		r.Must(engines.Delete, none, map[string]any{"purge": true})
+		time.Sleep(time.Second)
+		for hides, want := range map[bool]bool{false: true, true: false} {
+			r.Caller = somebody
+			if hides {
+				r.Caller.Mounts = func(uuid string) bool { return uuid != gone.UUID }
+			}
+			if _, is := r.Data(r.Must(engines.Read, none, nil))["purge_error"]; is != want {
+				t.Errorf("why it is not purged is told: %v, with a mount hidden: %v", is, hides)
+			}
+		}
 	})
 }

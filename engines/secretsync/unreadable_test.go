@@ -149,7 +149,7 @@ func TestAPurgeDoesNotPassOverWhatItCannotRead(t *testing.T) {
 				s.must(s.svc.purge(s.ctx(), s.dests[0]))
 				s.pass(time.Hour)
 				s.there(synctest.Marked, "vault/kv_00000001/a")
-				got, err := s.svc.shown(s.ctx(), s.dests[0])
+				got, err := s.svc.shown(s.ctx(), new(engines.Request), s.dests[0])
 				if s.must(err); got["purge_error"] != unreadableCause {
 					t.Errorf("it says %v", got["purge_error"])
 				}
