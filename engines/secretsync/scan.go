@@ -292,10 +292,13 @@ func (s *Service) anyFree(ctx context.Context, d *destinationRecord, l *link, wh
 		key := claimKey(d.Type, place, fold(s.types[d.Type].Rules, l.Items[i].Name))
 		s.await(key, who)
 		found, err := engines.GetRecord(ctx, s.host.Store(), key, &c)
-		if err != nil || !found {
-			return err == nil, err
+		var by *associationRecord
+		if found && err == nil {
+			by, err = c.holder(ctx, s.host.Store())
 		}
-		if by, err := c.holder(ctx, s.host.Store()); err != nil || by == nil {
+		switch {
+		case s.unreadable(err): // nobody knows
+		case err != nil || by == nil:
 			return err == nil, err
 		}
 	}

@@ -58,6 +58,27 @@ func TestWhatAnotherHoldsIsNotDeleted(t *testing.T) {
 	})
 }
 
+// TestWaitingForANameCountsOnce: looking again for a name that is still another association's is no other failure, and asks nobody.
+func TestWaitingForANameCountsOnce(t *testing.T) {
+	inSim(t, func(s *sim) {
+		same := func(a *associationRecord) { a.Template = "same" }
+		s.mounts[0].Put("a", "k", "1")
+		s.mounts[0].Put("b", "k", "2")
+		a, b := s.tie(0, "a", same), s.tie(0, "b", same)
+		calls := len(s.places.Calls())
+		for range 5 {
+			s.svc.queue.Push(jobKey{b.NS, b.Destination, b.ID, "b"}, time.Now(), false, nil)
+			s.pass(time.Second)
+		}
+		if l, n := s.link(b, "b"), len(s.places.Calls())-calls; l.Status != Conflict || l.Attempts != 1 || n > 0 {
+			t.Errorf("%+v after %d attempts, with %d calls more", l.outcome, l.Attempts, n)
+		}
+		s.untie(a)
+		s.pass(10 * time.Second)
+		s.status(b, "b", Synced)
+	})
+}
+
 // TestWhatIsBegunCounts: a secret below a prefix is one of those that are synced from the moment that something is written for it.
 func TestWhatIsBegunCounts(t *testing.T) {
 	inSim(t, func(s *sim) {

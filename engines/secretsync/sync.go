@@ -188,7 +188,7 @@ func (it *item) stands(print []byte, tagged string) bool {
 // early reports whether the link has failed, is to be tried again later, and nothing has changed that could help. err is aim's.
 func (t *target) early(err error) bool {
 	l, now := &t.link, time.Now()
-	if l.Attempts == 0 || !l.NextRetry.After(now) || l.NextRetry.After(now.Add(longestWait)) || l.waitsForName() {
+	if l.Attempts == 0 || !l.NextRetry.After(now) || l.NextRetry.After(now.Add(longestWait)) {
 		return false
 	}
 	if err != nil && l.outcome != failure(err) || err == nil && slices.Contains(aimCodes, l.Code) {
@@ -258,7 +258,9 @@ func (s *Service) syncLink(ctx context.Context, key jobKey, refresh bool) (again
 	case refresh: // whoever asks has changed something, perhaps: waits begin anew
 		t.link.Attempts = 0
 	case t.early(err):
-		return t.link.NextRetry, nil
+		if free, err := s.anyFree(ctx, &t.dest, &t.link, key); !free || err != nil {
+			return t.link.NextRetry, err
+		}
 	}
 	if err != nil {
 		return s.stopped(ctx, t, err)
