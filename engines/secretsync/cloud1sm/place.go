@@ -33,7 +33,8 @@ var _ destination.Destination = (*place)(nil)
 
 // seen is the Handle of what Read has found.
 type seen struct {
-	tags map[string]string
+	tags   map[string]string
+	stages map[string][]string // the labels of each version
 }
 
 // Close implements destination.Destination.
@@ -88,7 +89,7 @@ func (d *place) describe(ctx context.Context, name string) (destination.Found, e
 	}
 	found := foundOf(*out.Name, *out.ARN, out.DeletedDate != nil, out.Tags, out.VersionIdsToStages)
 	found.ChangedAt = sdk.ToTime(out.LastChangedDate)
-	found.Handle = &seen{tagsOf(out.Tags)}
+	found.Handle = &seen{tagsOf(out.Tags), out.VersionIdsToStages}
 	return found, nil
 }
 

@@ -282,7 +282,7 @@ func (d *place) Delete(ctx context.Context, was destination.Found) error {
 		return err
 	case is.State == destination.Absent, is.State == destination.Deleted && days != 0:
 		return nil
-	case is.State != was.State || is.Version != was.Version || is.Mark != was.Mark:
+	case is.State != was.State || is.Mark != was.Mark || !stillCurrent(is, was):
 		return changed()
 	}
 	in := &secretsmanager.DeleteSecretInput{SecretId: &was.ID}
@@ -301,4 +301,10 @@ func (d *place) Delete(ctx context.Context, was destination.Found) error {
 		}
 	}
 	return err
+}
+
+// stillCurrent reports whether the version that was current is. One of several is enough: what of them is told as the current one
+// is left to chance.
+func stillCurrent(is, was destination.Found) bool {
+	return is.Version == was.Version || slices.Contains(is.Handle.(*seen).stages[was.Version], current)
 }
