@@ -3,10 +3,8 @@ package repohost
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
@@ -115,41 +113,15 @@ func (c *client) do(ctx context.Context, what call) (*github.Response, error) {
 		return resp, nil
 	}
 	if resp == nil || resp.Response == nil {
-		return nil, noAnswer(err, what.writes && sent.Load())
+		return nil, destination.NoAnswer("GitHub", err, what.writes && sent.Load())
 	}
 	switch code := resp.StatusCode; {
 	case code == http.StatusNotModified && what.etag != "":
 		return resp, nil
 	case code >= 200 && code < 300:
-		return resp, noSense(what.writes)
+		return resp, destination.NoSense("GitHub", what.writes)
 	}
 	return resp, c.refusal(what, resp.Response, err)
-}
-
-// noAnswer is the error of a call that got none.
-func noAnswer(err error, unknown bool) error {
-	var known *destination.Error
-	if errors.As(err, &known) { // of the client that we were given: an address that must not be called
-		return known
-	}
-	e := &destination.Error{Class: destination.External, Code: destination.Unreachable, Unknown: unknown, Text: "GitHub cannot be reached"}
-	var name *net.DNSError
-	var certificate *tls.CertificateVerificationError
-	switch {
-	case errors.As(err, &name):
-		e.Text += ": its name is not found"
-	case errors.As(err, &certificate):
-		e.Text += ": its certificate is not trusted"
-	case errors.Is(err, context.DeadlineExceeded):
-		e.Text, e.Err = "GitHub did not answer in time", context.DeadlineExceeded
-	case errors.Is(err, context.Canceled):
-		e.Text, e.Err = "the call was given up", context.Canceled
-	}
-	return e
-}
-
-func noSense(unknown bool) error {
-	return &destination.Error{Class: destination.External, Code: destination.Unexpected, Unknown: unknown, Text: "GitHub gave an answer that makes no sense"}
 }
 
 func internal(text string) error {
@@ -275,7 +247,7 @@ type secret struct {
 
 func decodeSecret(in *github.Secret, etag string) (*secret, error) {
 	if in == nil || in.Name == "" || in.CreatedAt.IsZero() || in.UpdatedAt.IsZero() {
-		return nil, noSense(false)
+		return nil, destination.NoSense("GitHub", false)
 	}
 	at := func(t github.Timestamp) string { return t.UTC().Format(time.RFC3339Nano) }
 	return &secret{name: in.Name, id: at(in.CreatedAt), version: at(in.UpdatedAt), updated: in.UpdatedAt.Time, etag: etag}, nil
@@ -312,7 +284,7 @@ func (c *client) put(ctx context.Context, name string, body any) (created bool, 
 	case http.StatusNoContent:
 		return false, resp, nil
 	}
-	return false, resp, noSense(true)
+	return false, resp, destination.NoSense("GitHub", true)
 }
 
 // page is one page of the list.
@@ -350,7 +322,7 @@ func (c *client) list(ctx context.Context, n, size int, before *page) (*page, *g
 		p.secrets = append(p.secrets, out)
 	}
 	if in.Secrets == nil || p.next != 0 && p.next != n+1 {
-		return nil, resp, noSense(false)
+		return nil, resp, destination.NoSense("GitHub", false)
 	}
 	return p, resp, nil
 }
@@ -370,7 +342,7 @@ func (c *client) repositoryID(ctx context.Context, owner, name string) (int64, e
 
 func badID(id int64) error {
 	if id <= 0 {
-		return noSense(false)
+		return destination.NoSense("GitHub", false)
 	}
 	return nil
 }

@@ -247,7 +247,7 @@ func (d *dest) settled(ctx context.Context, name string, before *secret, date ti
 		}
 		select {
 		case <-ctx.Done():
-			return destination.Held{}, noAnswer(ctx.Err(), true)
+			return destination.Held{}, destination.NoAnswer("GitHub", ctx.Err(), true)
 		case <-time.After(pause):
 			pause *= 2
 		}
@@ -328,7 +328,7 @@ func (d *dest) List(ctx context.Context) iter.Seq2[destination.Found, error] {
 	return func(yield func(destination.Found, error) bool) {
 		for n := 1; n != 0; {
 			if n > maxPages {
-				yield(destination.Found{}, noSense(false))
+				yield(destination.Found{}, destination.NoSense("GitHub", false))
 				return
 			}
 			d.mu.Lock()

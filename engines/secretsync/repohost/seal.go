@@ -6,6 +6,8 @@ import (
 
 	"github.com/google/go-github/v89/github"
 	"golang.org/x/crypto/nacl/box"
+
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
 
 // decodeKey returns the key that the place answered.
@@ -13,7 +15,7 @@ func decodeKey(in github.PublicKey) (*publicKey, error) {
 	raw, err := base64.StdEncoding.DecodeString(deref(in.Key))
 	k := &publicKey{id: deref(in.KeyID)}
 	if err != nil || len(raw) != len(k.key) || k.id == "" {
-		return nil, noSense(false)
+		return nil, destination.NoSense("GitHub", false)
 	}
 	copy(k.key[:], raw)
 	return k, nil

@@ -3,11 +3,8 @@ package webhost
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"encoding/json"
-	"errors"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
@@ -76,7 +73,7 @@ func (c *client) do(ctx context.Context, what call) ([]byte, http.Header, error)
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return nil, nil, noAnswer(err, what.writes && sent.Load())
+		return nil, nil, destination.NoAnswer("Vercel", err, what.writes && sent.Load())
 	}
 	defer resp.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
@@ -84,7 +81,7 @@ func (c *client) do(ctx context.Context, what call) ([]byte, http.Header, error)
 		return nil, resp.Header, refusal(what, resp, data)
 	}
 	if err != nil {
-		return nil, resp.Header, noAnswer(err, what.writes)
+		return nil, resp.Header, destination.NoAnswer("Vercel", err, what.writes)
 	}
 	return data, resp.Header, nil
 }
@@ -120,32 +117,6 @@ func (c *client) request(ctx context.Context, what call) (*http.Request, error) 
 		req.Header.Set("Content-Type", "application/json")
 	}
 	return req, nil
-}
-
-// noAnswer is the error of a call that got none.
-func noAnswer(err error, unknown bool) error {
-	var known *destination.Error
-	if errors.As(err, &known) { // of the client that we were given: an address that must not be called
-		return known
-	}
-	e := &destination.Error{Class: destination.External, Code: destination.Unreachable, Unknown: unknown, Text: "Vercel cannot be reached"}
-	var name *net.DNSError
-	var certificate *tls.CertificateVerificationError
-	switch {
-	case errors.As(err, &name):
-		e.Text += ": its name is not found"
-	case errors.As(err, &certificate):
-		e.Text += ": its certificate is not trusted"
-	case errors.Is(err, context.DeadlineExceeded):
-		e.Text, e.Err = "Vercel did not answer in time", context.DeadlineExceeded
-	case errors.Is(err, context.Canceled):
-		e.Text, e.Err = "the call was given up", context.Canceled
-	}
-	return e
-}
-
-func noSense(unknown bool) error {
-	return &destination.Error{Class: destination.External, Code: destination.Unexpected, Unknown: unknown, Text: "Vercel gave an answer that makes no sense"}
 }
 
 func internal(text string) error {
@@ -270,7 +241,7 @@ func (c *client) list(ctx context.Context) (all []record, hidden int, h http.Hea
 		}
 		a, err := decodeAnswer(data)
 		if err != nil || a.Envs == nil {
-			return nil, 0, h, noSense(false)
+			return nil, 0, h, destination.NoSense("Vercel", false)
 		}
 		all, hidden = append(all, a.Envs...), a.Hidden
 		if a.Pagination == nil || a.Pagination.Next == nil || a.Pagination.Next.String() == "" {
@@ -278,7 +249,7 @@ func (c *client) list(ctx context.Context) (all []record, hidden int, h http.Hea
 		}
 		query = url.Values{"until": {a.Pagination.Next.String()}}
 	}
-	return nil, 0, h, noSense(false)
+	return nil, 0, h, destination.NoSense("Vercel", false)
 }
 
 // create makes records, all or, as the answer says, some of them.
@@ -293,7 +264,7 @@ func (c *client) create(ctx context.Context, vars []variable) (*answer, error) {
 	}
 	a, err := decodeAnswer(data)
 	if err != nil {
-		return nil, noSense(true)
+		return nil, destination.NoSense("Vercel", true)
 	}
 	return a, nil
 }
@@ -306,7 +277,7 @@ func (c *client) edit(ctx context.Context, id string, v variable) (record, error
 	}
 	var r record
 	if json.Unmarshal(data, &r) != nil || r.ID != "" && r.ID != id {
-		return record{}, noSense(true)
+		return record{}, destination.NoSense("Vercel", true)
 	}
 	return r, nil
 }

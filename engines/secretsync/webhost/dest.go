@@ -156,12 +156,12 @@ func (d *dest) create(ctx context.Context, it destination.Item, targets []string
 	}
 	for _, r := range a.Created {
 		if r.Key != it.Name {
-			return nil, noSense(true)
+			return nil, destination.NoSense("Vercel", true)
 		}
 	}
 	if len(a.Failed) == 0 {
 		if len(a.Created) != len(vars) {
-			return nil, noSense(true)
+			return nil, destination.NoSense("Vercel", true)
 		}
 		return a.Created, nil
 	}
