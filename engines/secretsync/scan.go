@@ -197,7 +197,7 @@ func (s *Service) scanLinks(ctx context.Context, d *destinationRecord, a *associ
 	if !d.paused() && !a.Paused {
 		refresh = s.owed(a.ID) || refresh
 	}
-	return s.eachSecret(ctx, a, m, func(secret string, l *link) error {
+	err = s.eachSecret(ctx, a, m, func(secret string, l *link) error {
 		if l != nil && l.lost {
 			s.capacity.seen(jobKey{a.NS, a.Destination, a.ID, secret})
 			return nil
@@ -208,6 +208,10 @@ func (s *Service) scanLinks(ctx context.Context, d *destinationRecord, a *associ
 		}
 		return err
 	})
+	if err != nil && refresh {
+		s.owe(a.ID)
+	}
+	return err
 }
 
 // owe notes that the destination was to be looked at for an association while the work was stopped: after a restore the ledger alone
