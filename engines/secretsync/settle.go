@@ -229,7 +229,7 @@ func (s *Service) store(ctx context.Context, t *target, r result) (time.Time, er
 		free[i] = claimKey(t.dest.Type, place, fold(t.kind.Rules, name))
 	}
 	over := t.assoc.ending() && len(r.items) == 0
-	gone := over || right && t.vanished() && len(r.items) == 0
+	gone := over || right && t.vanished() && !slices.ContainsFunc(r.items, t.needed)
 	_, err = storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
 		if err := t.stillThere(ctx, tx); err != nil {
 			return err
@@ -267,6 +267,10 @@ func (s *Service) store(ctx context.Context, t *target, r result) (time.Time, er
 	}
 	return t.ends(), nil
 }
+
+// needed reports whether the ledger of a name is kept when its secret is not even metadata any more. Of what was left, a mark tells
+// whose it is should the secret come back.
+func (t *target) needed(it item) bool { return !it.Retained || !t.kind.Rules.Marks }
 
 // dropIfLast deletes an association that is being removed with its last link.
 func (s *Service) dropIfLast(ctx context.Context, tx *storage.Txn, t *target) error {

@@ -58,6 +58,34 @@ func TestWhatAnotherHoldsIsNotDeleted(t *testing.T) {
 	})
 }
 
+// TestWhatIsLeftOfManySecretsTakesNoRoom: secrets below a prefix come and go. Where marks tell whose a name is, no ledger of those that
+// are gone is kept, and one that comes back goes on with its name.
+func TestWhatIsLeftOfManySecretsTakesNoRoom(t *testing.T) {
+	for dest, want := range map[int]int{0: 0, 2: 2} {
+		inSim(t, func(s *sim) {
+			all := s.tie(dest, "", func(a *associationRecord) { a.Selector, a.Deletion = true, retainThere })
+			for _, name := range []string{"a", "b"} {
+				s.mounts[0].Put(name, "k", "1")
+			}
+			s.pass(time.Second)
+			names := s.names(all.Type)
+			for _, name := range []string{"a", "b"} {
+				s.mounts[0].Drop(name)
+			}
+			s.pass(time.Hour)
+			if n := len(s.links(all)); n != want {
+				t.Errorf("%s: %d ledgers are kept, want %d", all.Type, n, want)
+			}
+			s.there(all.Type, names...)
+			s.mounts[0].Put("a", "k", "2")
+			s.pass(time.Minute)
+			s.status(all, "a", Synced)
+			s.there(all.Type, names...)
+			s.checkClaims()
+		})
+	}
+}
+
 // TestWaitingForANameCountsOnce: looking again for a name that is still another association's is no other failure, and asks nobody.
 func TestWaitingForANameCountsOnce(t *testing.T) {
 	inSim(t, func(s *sim) {
