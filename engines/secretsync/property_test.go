@@ -40,7 +40,7 @@ func TestSimulationConverges(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		n = max(all/20, 1) // each is as costly as some of replication
+		n = max(all/10, 1) // each is as costly as some of replication
 	}
 	if text := os.Getenv("COFFER_SIM_SEED"); text != "" {
 		one, err := strconv.Atoi(text)
