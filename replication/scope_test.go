@@ -21,7 +21,7 @@ type listener struct {
 	done   chan struct{} // closed when the stream has ended
 
 	mu  sync.Mutex
-	got []*pb.FromPrimary
+	got []string // messages, as texts
 }
 
 func newListener(t *testing.T, p, s *testCluster) *listener {
@@ -48,8 +48,9 @@ func newListener(t *testing.T, p, s *testCluster) *listener {
 			if err != nil {
 				return
 			}
+			text := m.String()
 			ear.mu.Lock()
-			ear.got = append(ear.got, m)
+			ear.got = append(ear.got, text)
 			ear.mu.Unlock()
 		}
 	}()
@@ -73,16 +74,22 @@ func (ear *listener) say(m Message) {
 func (ear *listener) all() string {
 	ear.mu.Lock()
 	defer ear.mu.Unlock()
-	var b strings.Builder
-	for _, m := range ear.got {
-		fmt.Fprintln(&b, m.String())
-	}
-	return b.String()
+	return strings.Join(ear.got, "\n")
 }
 
 func (ear *listener) awaits(text string) {
 	ear.t.Helper()
-	eventually(ear.t, "it gets "+text, func() bool { return strings.Contains(ear.all(), text) })
+	looked := 0
+	eventually(ear.t, "it gets "+text, func() bool {
+		ear.mu.Lock()
+		defer ear.mu.Unlock()
+		for ; looked < len(ear.got); looked++ {
+			if strings.Contains(ear.got[looked], text) {
+				return true
+			}
+		}
+		return false
+	})
 }
 
 // Nothing of what a secondary must not have ever reaches it, whatever it asks for: neither names nor values.
