@@ -4,7 +4,7 @@ export GOFLAGS ?= -buildvcs=false
 TALLY := go run ./test/tally
 # The packages whose tests take longest begin first, so that none of them is left alone at the end; those that wait for servers
 # take turns with those that calculate.
-LONGEST := ./test/replication ./cmd/coffer ./test/chaos ./test/hostile ./test/conformance ./test/security
+LONGEST := ./test/hostile ./test/replication ./cmd/coffer ./test/chaos ./test/conformance ./test/security ./test/secretsync
 # The race detector needs a C compiler; where there is none, the tests run without it.
 RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
 
@@ -21,7 +21,8 @@ bin/coffer-race:
 	go build $(RACE) -o bin/coffer-race ./cmd/coffer
 
 .PHONY: test
-test: lint bin/coffer-race build ## every test, with the race detector, also in the servers that tests start
+test: ## every test, with the race detector, also in the servers that tests start
+	$(MAKE) --no-print-directory -j2 bin/coffer-race build
 	GOGC=$${GOGC:-300} COFFER_SIM_SEEDS=$${COFFER_SIM_SEEDS:-500} COFFER_TEST_BINARY=$(CURDIR)/bin/coffer-race COFFER_TEST_CLIENT=$(CURDIR)/bin/coffer GORACE=$${GORACE:-atexit_sleep_ms=0} \
 		go test $(RACE) -vet=off -shuffle=on -timeout=10m -json $(LONGEST) ./... | $(TALLY)
 
