@@ -168,6 +168,24 @@ func TestRateLimit(t *testing.T) {
 	}
 }
 
+// fillDisk has the disk under an audit file be full from now on.
+func (u user) fillDisk(file string) {
+	u.t.Helper()
+	if err := os.Remove(file); err != nil {
+		u.t.Fatal(err)
+	}
+	if err := os.Symlink("/dev/full", file); err != nil {
+		u.t.Fatal(err)
+	}
+	u.n.Reload()
+	harness.Await(u.t, "the trail to be reopened", time.Minute, func() error {
+		if a := u.do("GET", "sys/mounts", nil); a.Status == 200 {
+			return errors.New("requests are still recorded")
+		}
+		return nil
+	})
+}
+
 // TestAuditFailsClosed: what cannot be recorded is not done and not answered.
 func TestAuditFailsClosed(t *testing.T) {
 	_, root := single(t, harness.Options{})
@@ -177,19 +195,7 @@ func TestAuditFailsClosed(t *testing.T) {
 	file := filepath.Join(dir, "audit.log")
 	root.must("POST", "sys/audit/file", fields{"type": "file", "options": fields{"file_path": file}})
 	// The disk under the trail is full from now on.
-	if err := os.Remove(file); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("/dev/full", file); err != nil {
-		t.Fatal(err)
-	}
-	root.n.Reload()
-	harness.Await(t, "the trail to be reopened", time.Minute, func() error {
-		if a := root.do("GET", "sys/mounts", nil); a.Status == 200 {
-			return errors.New("requests are still recorded")
-		}
-		return nil
-	})
+	root.fillDisk(file)
 	for _, request := range [][2]string{{"GET", "kv/x"}, {"POST", "kv/new"}, {"DELETE", "kv/x"}, {"LIST", "kv"}} {
 		a := root.do(request[0], request[1], fields{"secret": "new"})
 		if a.Status < 500 || strings.Contains(string(a.Body), hidden) {

@@ -383,19 +383,7 @@ func TestSyncFailsClosed(t *testing.T) {
 	root.await(d, "mine/a", "EXTERNAL_SERVICE_ERROR unavailable")
 
 	// The disk under the trail is full from now on, and the place is well again.
-	if err := os.Remove(file); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("/dev/full", file); err != nil {
-		t.Fatal(err)
-	}
-	root.n.Reload()
-	harness.Await(t, "the trail to be reopened", time.Minute, func() error {
-		if a := root.do("GET", "sys/mounts", nil); a.Status == 200 {
-			return errors.New("requests are still recorded")
-		}
-		return nil
-	})
+	root.fillDisk(file)
 	root.place.Fail(nil)
 	root.place.Actions()
 	harness.Await(t, "an attempt", time.Minute, func() error {
