@@ -34,6 +34,8 @@ const (
 	RawBody
 	// Form routes also take the form that a browser posts: each field once, as texts.
 	Form
+	// ForeignForm routes take the form also from pages of other sites, as an identity provider's.
+	ForeignForm
 )
 
 // Has reports whether all of the given flags are set.

@@ -423,6 +423,16 @@ func (s *Server) WantsForm(ctx context.Context, req *Request) bool {
 	return req.Op == engines.Update && flags.Has(engines.Form)
 }
 
+// WantsForeignForm reports whether the route takes forms that pages of other sites send. While the node is sealed only its
+// own paths are known; the others are answered without being run.
+func (s *Server) WantsForeignForm(ctx context.Context, req *Request) bool {
+	if s.node.Sealed() {
+		return !strings.HasPrefix(req.Path, sysPrefix)
+	}
+	flags, _ := s.flags(ctx, req)
+	return req.Op == engines.Update && flags.Has(engines.ForeignForm)
+}
+
 // flags returns the flags of the request's route.
 func (s *Server) flags(ctx context.Context, req *Request) (engines.Flags, bool) {
 	if rest, ok := strings.CutPrefix(req.Path, sysPrefix); ok {

@@ -31,6 +31,8 @@ type Backend interface {
 	WantsRawBody(ctx context.Context, req *server.Request) bool
 	// WantsForm reports whether the request's route takes the form that a browser posts.
 	WantsForm(ctx context.Context, req *server.Request) bool
+	// WantsForeignForm reports whether the route takes forms of other sites' pages, or that is not known while sealed.
+	WantsForeignForm(ctx context.Context, req *server.Request) bool
 	// Active reports whether this node is the active one.
 	Active() bool
 	// AwaitActive waits, for a moment, until a node that has become the leader serves as the active one, and
@@ -134,7 +136,11 @@ func (a *API) handler(prefix string, forwarded bool) http.Handler {
 		if ns := r.Header["X-Vault-Namespace"]; len(ns) == 1 && ns[0] != "" {
 			h["X-Vault-Namespace"] = ns
 		}
-		if err := x.decode(prefix); err != nil {
+		err := x.decode(prefix)
+		if err == nil && !forwarded { // the node that forwarded it has checked
+			err = x.checkSite()
+		}
+		if err != nil {
 			x.fail(err)
 		} else {
 			x.serve()

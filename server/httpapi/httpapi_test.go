@@ -44,13 +44,16 @@ func (b *backend) Handle(_ context.Context, r *server.Request) (*server.Reply, e
 }
 func (b *backend) WantsRawBody(context.Context, *server.Request) bool { return false }
 func (b *backend) WantsForm(context.Context, *server.Request) bool    { return b.form }
-func (b *backend) Active() bool                                       { return b.active }
-func (b *backend) AwaitActive(context.Context) bool                   { b.active = b.elected; return b.elected }
-func (b *backend) ActiveAddr() string                                 { return "https://active.example:8200" }
-func (b *backend) State() string                                      { return "state" }
-func (b *backend) Linearize(context.Context) error                    { return nil }
-func (b *backend) NodeID() string                                     { return "n1" }
-func (b *backend) Sealed() bool                                       { return b.sealed }
+func (b *backend) WantsForeignForm(_ context.Context, r *server.Request) bool {
+	return b.form && strings.HasSuffix(r.Path, "/callback")
+}
+func (b *backend) Active() bool                     { return b.active }
+func (b *backend) AwaitActive(context.Context) bool { b.active = b.elected; return b.elected }
+func (b *backend) ActiveAddr() string               { return "https://active.example:8200" }
+func (b *backend) State() string                    { return "state" }
+func (b *backend) Linearize(context.Context) error  { return nil }
+func (b *backend) NodeID() string                   { return "n1" }
+func (b *backend) Sealed() bool                     { return b.sealed }
 func (b *backend) AwaitState(ctx context.Context, _ string) error {
 	if !b.behind {
 		return nil

@@ -157,6 +157,31 @@ func TestSAMLForeignPages(t *testing.T) {
 		}
 		root.nobody().refused("a script", "POST", path, fields{"client_verifier": l.verifier, "token_poll_id": l.poll}, "Content-Type", "application/json", "Origin", foreign)
 	}
+	// JSON that a form sends as text needs no preflight.
+	denied := func(what, path string, body fields, header ...string) {
+		t.Helper()
+		text, err := json.Marshal(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := root.nobody().do("POST", path, text, append([]string{"Content-Type", "text/plain"}, header...)...)
+		if a.Status != 403 || !bytes.Contains(a.Body, []byte("another site")) {
+			t.Errorf("%s: %s: status %d, want 403: %.200s", what, path, a.Status, a.Body)
+		}
+	}
+	root.must("DELETE", "sys/config/cors", nil) // which would deny all of that already
+	for path, body := range map[string]fields{
+		m.path("sso_service_url"): m.startBody("x", nil), m.path("callback"): {"RelayState": l.relay, "SAMLResponse": "PA=="},
+		m.path("token"): {"client_verifier": l.verifier, "token_poll_id": l.poll}, "auth/people/login/bob": {"password": "bob-password-1"},
+		"sys/init": {"secret_shares": 1, "secret_threshold": 1}, "sys/unseal": {"reset": true}, "sys/wrapping/unwrap": {"token": "x"},
+	} {
+		denied("JSON as text", path, body, "Origin", foreign)
+		denied("JSON as text, without Origin", path, body, "Sec-Fetch-Site", "cross-site")
+	}
+	root.must("POST", "sys/config/cors", fields{"allowed_origins": "https://app.example.com"})
+	if a := root.nobody().do("POST", m.path("sso_service_url"), m.startBody("x", nil), "Origin", "https://app.example.com", "Sec-Fetch-Site", "cross-site"); a.Status != 200 {
+		t.Errorf("a page that CORS allows: status %d: %.200s", a.Status, a.Body)
+	}
 	root.nobody().refused("a preflight", "OPTIONS", m.path("callback"), nil, "Origin", foreign, "Access-Control-Request-Method", "POST")
 	m.take(l)
 	// Somebody else's answer, posted into a browser: it is signed in to nothing, and the page has no more than a code.
