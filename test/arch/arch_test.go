@@ -30,6 +30,8 @@ var plan = []struct{ of, may string }{
 	{"engines/secretsync/*", "engines/secretsync/* engines/nametemplate engines storage"},
 	{"engines/secretsync", "engines/nametemplate engines storage"},
 	{"engines/cloud", "engines/nametemplate engines storage"},
+	{"engines/saml", "engines/fairqueue engines storage"},
+	{"engines/userpass", "engines/fairqueue engines storage"},
 	{"engines/*", "engines storage"},
 	{"cluster", "proto/* storage storage/fsm"},
 	{"server", "engines storage"},
