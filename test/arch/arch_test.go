@@ -246,3 +246,40 @@ func TestNoSleep(t *testing.T) {
 		})
 	}
 }
+
+// TestNoModuleCache: what a test reads is in the repository. What only the module cache has is missing on a fresh machine, because
+// the go command downloads the modules of packages that are imported and no others.
+func TestNoModuleCache(t *testing.T) {
+	set, files := sources(t)
+	words := []string{"GOMODCACHE", "pkg/mod"}
+	for _, f := range files {
+		if f.path == "test/arch/arch_test.go" {
+			continue
+		}
+		ast.Inspect(f.syntax, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.BasicLit:
+				if slices.ContainsFunc(words, func(w string) bool { return strings.Contains(n.Value, w) }) {
+					t.Errorf("%s: reads the module cache: put the file into testdata, with its license", set.Position(n.Pos()))
+				}
+			case *ast.CallExpr:
+				if runsGoList(n) {
+					t.Errorf("%s: calls go list: put the file into testdata, with its license", set.Position(n.Pos()))
+				}
+			}
+			return true
+		})
+	}
+}
+
+// runsGoList reports whether a call has the arguments "go", "list".
+func runsGoList(call *ast.CallExpr) bool {
+	for i := 1; i < len(call.Args); i++ {
+		a, _ := call.Args[i-1].(*ast.BasicLit)
+		b, _ := call.Args[i].(*ast.BasicLit)
+		if a != nil && b != nil && a.Value == `"go"` && b.Value == `"list"` {
+			return true
+		}
+	}
+	return false
+}

@@ -1,14 +1,10 @@
 package awstest
 
 import (
-	"context"
+	"embed"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/url"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -16,12 +12,7 @@ import (
 	"sync"
 	"time"
 	"unicode/utf8"
-
-	// Its module holds the vendor's models of the services. The import makes sure that it has been fetched.
-	_ "github.com/aws/aws-sdk-go/aws/awserr"
 )
-
-const modelModule = "github.com/aws/aws-sdk-go"
 
 // Violation is a rule of the vendor's model that a request breaks. It never holds a value of the request.
 type Violation struct {
@@ -42,7 +33,7 @@ type Models struct {
 	services map[string]*model // by version of the API
 }
 
-// model is one api-2.json.
+// model is the description of one service.
 type model struct {
 	Metadata struct {
 		APIVersion     string `json:"apiVersion"`
@@ -79,20 +70,13 @@ type shape struct {
 	pattern *regexp.Regexp // nil: none, or one that Go's regular expressions cannot say
 }
 
+//go:embed testdata/iam.json testdata/sts.json
+var descriptions embed.FS
+
 var loadModels = sync.OnceValues(func() (*Models, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	defer cancel()
-	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", modelModule).Output()
-	if err != nil {
-		return nil, fmt.Errorf("looking for the vendor's models: go list: %w", err)
-	}
-	dir := strings.TrimSpace(string(out))
-	if dir == "" {
-		return nil, errors.New("the vendor's models are not there: go mod download " + modelModule)
-	}
 	all := &Models{services: map[string]*model{}}
-	for _, file := range []string{"iam/2010-05-08", "sts/2011-06-15"} {
-		m, err := readModel(filepath.Join(dir, "models", "apis", filepath.FromSlash(file), "api-2.json"))
+	for _, name := range []string{"testdata/iam.json", "testdata/sts.json"} {
+		m, err := readModel(name)
 		if err != nil {
 			return nil, err
 		}
@@ -115,11 +99,11 @@ func (m *model) addLater() {
 	used.Required = slices.DeleteFunc(used.Required, func(name string) bool { return name == "LastUsedDate" })
 }
 
-// LoadModels returns the vendor's models. They are read once in a process, from the module that the go command finds.
+// LoadModels returns the vendor's models. They are decoded once in a process.
 func LoadModels() (*Models, error) { return loadModels() }
 
 func readModel(name string) (*model, error) {
-	text, err := os.ReadFile(name)
+	text, err := descriptions.ReadFile(name)
 	if err != nil {
 		return nil, err
 	}

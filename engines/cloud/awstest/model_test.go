@@ -142,8 +142,7 @@ func TestPatternsAreUnderstood(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Lookahead, and no request of ours has one.
-	if want := []string{"accountAliasType"}; !slices.Equal(unsaid, want) {
-		t.Errorf("patterns that are not checked: %q, want %q", unsaid, want)
+	if len(unsaid) > 0 {
+		t.Errorf("patterns that are not checked: %q", unsaid)
 	}
 }

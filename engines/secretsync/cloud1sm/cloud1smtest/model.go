@@ -1,26 +1,16 @@
 package cloud1smtest
 
 import (
-	"context"
+	_ "embed"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"sync"
-	"time"
 	"unicode/utf8"
-
-	// The module that holds the vendor's models of the services. The import makes sure that it has been fetched.
-	_ "github.com/aws/aws-sdk-go/aws/awserr"
 )
-
-const modelModule = "github.com/aws/aws-sdk-go"
 
 // Violation is a rule of the vendor that a request breaks. It never holds a value of the request.
 type Violation struct {
@@ -31,7 +21,7 @@ type Violation struct {
 
 func (v Violation) String() string { return v.Action + ": " + v.Member + ": " + v.Rule }
 
-// model is the vendor's description of the service, its api-2.json.
+// model is the vendor's description of the service.
 type model struct {
 	Operations map[string]struct {
 		Input  ref   `json:"input"`
@@ -60,30 +50,20 @@ type shape struct {
 	pattern *regexp.Regexp
 }
 
-// loadModel reads the model once in a process, from the module that the go command finds.
+//go:embed testdata/secretsmanager.json
+var description []byte
+
+// loadModel decodes the model once in a process.
 var loadModel = sync.OnceValues(func() (*model, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	defer cancel()
-	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", modelModule).Output()
-	if err != nil {
-		return nil, fmt.Errorf("looking for the vendor's models: go list: %w", err)
-	}
-	dir := strings.TrimSpace(string(out))
-	if dir == "" {
-		return nil, errors.New("the vendor's models are not there: go mod download " + modelModule)
-	}
-	text, err := os.ReadFile(filepath.Join(dir, "models", "apis", "secretsmanager", "2017-10-17", "api-2.json"))
-	if err != nil {
-		return nil, err
-	}
 	m := new(model)
-	if err := json.Unmarshal(text, m); err != nil {
+	if err := json.Unmarshal(description, m); err != nil {
 		return nil, err
 	}
 	for name, s := range m.Shapes {
 		if s.Pattern == "" {
 			continue
 		}
+		var err error
 		if s.pattern, err = regexp.Compile(`\A(?:` + s.Pattern + `)\z`); err != nil {
 			return nil, fmt.Errorf("the pattern of %s: %w", name, err)
 		}

@@ -1,16 +1,15 @@
 package cloud2kvtest
 
 import (
+	"embed"
 	"encoding/json"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"testing"
 )
 
-// recordingsModule has the recorded traffic of the vendor's own tests against a real vault.
-const recordingsModule = "github.com/Azure/azure-sdk-for-go/sdk/keyvault/azsecrets"
+// recordings is the traffic of the vendor's own tests against a real vault.
+//
+//go:embed testdata/*.json
+var recordings embed.FS
 
 // Recording is the traffic of one of the vendor's tests, in order.
 type Recording struct {
@@ -28,12 +27,7 @@ type Recording struct {
 // ReadRecording returns the recording of a test, such as "TestCRUD".
 func ReadRecording(t testing.TB, name string) (r Recording) {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", recordingsModule).Output()
-	dir := strings.TrimSpace(string(out))
-	if err != nil || dir == "" {
-		t.Fatalf("the vendor's recordings are not there: go mod download %s (%v)", recordingsModule, err)
-	}
-	text, err := os.ReadFile(filepath.Join(dir, "testdata", "recordings", name+".json"))
+	text, err := recordings.ReadFile("testdata/" + name + ".json")
 	if err != nil {
 		t.Fatal(err)
 	}
