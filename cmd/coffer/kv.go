@@ -244,7 +244,8 @@ Examples:
 func kvEnableVersioningCommand() *cli.Command {
 	return command(spec{
 		name: "enable-versioning", args: "MOUNT", min: 1, max: 1, usage: "turn a version 1 engine into version 2",
-		help: `Turns a key/value engine of version 1 into one of version 2. What it holds becomes the first version of each secret.
+		help: `Asks the server to turn a key/value engine of version 1 into one of version 2. Coffer rejects that: enable a second engine of version 2 and
+copy the secrets. Other Vault-compatible servers make what the engine holds the first version of each secret.
 
 Examples:
 

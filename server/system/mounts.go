@@ -241,7 +241,7 @@ func apply(e *mount.Entry, in *tuneInput, given func(string) bool) error {
 	return applyOptions(e, in.Options)
 }
 
-// applyOptions merges options. The version of a kv mount can be raised, never lowered: there is data.
+// applyOptions merges options. The version of a kv mount is fixed once it is enabled: the versions store secrets differently.
 func applyOptions(e *mount.Entry, options engines.StringMap) error {
 	if len(options) == 0 {
 		return nil
@@ -251,8 +251,8 @@ func applyOptions(e *mount.Entry, options engines.StringMap) error {
 		merged = map[string]string{}
 	}
 	for _, name := range slices.Sorted(maps.Keys(options)) {
-		if name == "version" && e.Type == "kv" && options[name] != e.Options[name] && e.Options != nil {
-			return engines.Invalid("option \"version\" of a kv mount cannot be changed: enable a second mount and copy the secrets")
+		if now := cmp.Or(e.Options[name], "1"); name == "version" && e.Type == "kv" && options[name] != now {
+			return engines.Invalid("option \"version\" of a kv mount cannot be changed: this one has version %s; enable a second mount and copy the secrets", now)
 		}
 		merged[name] = options[name]
 	}

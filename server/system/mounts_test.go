@@ -3,6 +3,7 @@ package system
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/url"
 	"strings"
@@ -144,6 +145,23 @@ func TestMountPathsInNamespaces(t *testing.T) {
 		if _, ok := paths["/secret/thing"]; ok != want {
 			t.Errorf("the document of %s has /secret/thing: %v", ns, ok)
 		}
+	}
+}
+
+// The version of a kv mount stays what it is, also where no version was given: another one would not find its secrets.
+func TestVersionOfKVStays(t *testing.T) {
+	m := newMounts(t)
+	for path, version := range map[string]string{"none": "1", "one": "1", "two": "2"} {
+		options := `{"version":"` + version + `"}`
+		if path == "none" {
+			options = "null"
+		}
+		m.must("root", nil, engines.Update, "mounts/"+path, `{"type":"kv","options":`+options+`}`)
+		other := map[string]string{"1": "2", "2": "1"}[version]
+		if _, err := m.in("root", nil, engines.Update, "mounts/"+path+"/tune", `{"options":{"version":"`+other+`"}}`); !errors.As(err, new(*engines.Error)) || !strings.Contains(err.Error(), "cannot be changed") {
+			t.Errorf("version %s of %s, which has %s: %v, want invalid", other, path, version, err)
+		}
+		m.must("root", nil, engines.Update, "mounts/"+path+"/tune", `{"options":{"version":"`+version+`"}}`)
 	}
 }
 
