@@ -84,8 +84,8 @@ Examples:
 		}, patchNamespace),
 		command(spec{
 			name: "delete", args: "PATH", min: 1, max: 1, usage: "delete a namespace with all it holds",
-			help: `Deletes a namespace with all it holds, and those below it, and waits until that is done. It answers nothing from the start; what it
-holds is removed and what it handed out is revoked, whether somebody waits for it or not. There is no way back.
+			help: `Deletes a namespace with all it holds, and waits until that is done. Child namespaces are deleted first, each by itself. A deleted
+namespace answers nothing from the start; what it holds is removed and what it handed out is revoked, also with -detach. There is no way back.
 
 Examples:
 

@@ -25,6 +25,9 @@ func (s *Store) Create(ctx context.Context, base, path string, metadata map[stri
 	if err != nil {
 		return nil, err
 	}
+	if sealPaths[name] {
+		return nil, engines.Invalid("%q cannot be a namespace: clients use this path to seal one, and a namespace has no seal of its own", name)
+	}
 	if old := parent.children[name]; old != nil && !old.Deleting {
 		if metadata == nil {
 			return old, nil
@@ -91,6 +94,15 @@ func (s *Store) create(ctx context.Context, tx *storage.Txn, r *record, name str
 	}
 	tx.Put(nameKey(r.Parent, name), []byte(r.ID))
 	tx.Put(recordKey(r.ID), r.value())
+	if r.Parent == RootID {
+		return nil
+	}
+	// Rewritten so that of this transaction and the parent's deletion only one succeeds.
+	parent, err := get(ctx, tx, r.Parent)
+	if err != nil {
+		return err
+	}
+	tx.Put(recordKey(r.Parent), parent.value())
 	return nil
 }
 

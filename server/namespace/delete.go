@@ -59,41 +59,38 @@ func (s *Store) Progress(n *Namespace) (Progress, bool) {
 	return Progress{}, false
 }
 
-// Delete takes a namespace, with all below it, out of reach and leaves the rest to Run. One that is being deleted
-// already is fine.
+// Delete takes a namespace out of reach and leaves the rest to Run. One with child namespaces is of KindInvalid. One
+// that is being deleted already is fine.
 func (s *Store) Delete(ctx context.Context, id string) error {
 	n, err := s.ByID(ctx, id)
 	if err != nil {
 		return err
 	}
-	switch locked := n.anyLocked(); {
+	switch {
 	case n.parent == nil:
 		return engines.Invalid("the root namespace cannot be deleted")
 	case n.Deleting:
 		s.signal()
 		return nil
-	case locked != nil:
-		return engines.Invalid("namespace %q is locked: unlock it before it is deleted", locked.Path)
 	}
-	_, err = s.edit(ctx, id, func(r *record) error { r.Deleting = true; return nil })
+	_, err = s.edit(ctx, id, func(r *record) error {
+		now, err := s.ByID(ctx, id) // after the entry was read: a child that is created later rewrites the entry
+		switch {
+		case err != nil:
+			return err
+		case r.Locked:
+			return engines.Invalid("namespace %q is locked: unlock it before it is deleted", r.Path)
+		case len(now.children) > 0:
+			return engines.Invalid("unable to delete namespace containing child namespaces: delete %q first, and wait until it is gone", now.sorted()[0].Path)
+		}
+		r.Deleting = true
+		return nil
+	})
 	if err != nil {
 		return err
 	}
 	s.opts.Logger.Info("namespace is being deleted", "namespace", n.Path, "id", n.ID)
 	s.signal()
-	return nil
-}
-
-// anyLocked returns a namespace at or below n that is locked, or nil.
-func (n *Namespace) anyLocked() *Namespace {
-	if n.stored.Locked {
-		return n
-	}
-	for _, child := range n.children {
-		if locked := child.anyLocked(); locked != nil {
-			return locked
-		}
-	}
 	return nil
 }
 

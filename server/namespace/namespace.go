@@ -147,6 +147,9 @@ var reserved = map[string]bool{
 	"api-lock": true, ".": true, "..": true,
 }
 
+// sealPaths are paths below a namespace's own that clients know where namespaces have seals of their own.
+var sealPaths = map[string]bool{"seal": true, "unseal": true, "seal-status": true, "key-status": true, "rotate": true, "rekey": true, "generate-root": true}
+
 // checkName reports what is wrong with the name of a new namespace, in words for the caller.
 func checkName(name string) error {
 	switch {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -122,11 +123,15 @@ func TestResolveModel(t *testing.T) {
 				if n.ID == namespace.RootID || rest != "" {
 					continue
 				}
-				f.must(f.Delete(t.Context(), n.ID))
+				parent := false
 				for p := range there {
-					if strings.HasPrefix(p, n.Path) {
-						delete(there, p)
-					}
+					parent = parent || p != n.Path && strings.HasPrefix(p, n.Path)
+				}
+				if err := f.Delete(t.Context(), n.ID); (err == nil) == parent {
+					t.Fatalf("seed %d: deleting %q = %v with %v there", seed, n.Path, err, there)
+				}
+				if !parent {
+					delete(there, n.Path)
 				}
 				f.must(f.Resume(t.Context()))
 			}
@@ -265,33 +270,47 @@ func TestConcurrentCreate(t *testing.T) {
 	}
 }
 
-// Whatever is created while its parents are being deleted, nothing is left behind.
+// Of a parent's deletion and the creation of its children either the one succeeds or the other, whatever their order.
 func TestCreateDuringDelete(t *testing.T) {
-	for range 20 {
+	for range 50 {
 		f := setup(t, namespace.Options{})
 		a := f.create("root", "a")
-		b := f.create(a.ID, "b")
 		var wg sync.WaitGroup
-		for i := range 8 {
+		var created atomic.Int32
+		for i := range 2 {
 			wg.Go(func() {
-				_, err := f.Create(t.Context(), b.ID, fmt.Sprint("c", i), nil)
-				if err != nil && kind(err) != engines.KindNotFound {
+				_, err := f.Create(t.Context(), a.ID, fmt.Sprint("c", i), nil)
+				switch {
+				case err == nil:
+					created.Add(1)
+				case kind(err) != engines.KindNotFound:
 					t.Error(err)
 				}
 			})
 		}
-		wg.Go(func() {
-			if err := f.Delete(t.Context(), a.ID); err != nil {
-				t.Error(err)
-			}
-			if err := f.Resume(t.Context()); err != nil {
-				t.Error(err)
-			}
-		})
+		var deleted error
+		wg.Go(func() { deleted = f.Delete(t.Context(), a.ID) })
 		wg.Wait()
-		if n := f.stored(); n != 0 {
+		if (deleted == nil) != (created.Load() == 0) || deleted != nil && kind(deleted) != engines.KindInvalid {
+			t.Fatalf("%d children were created, and the parent's deletion is %v", created.Load(), deleted)
+		}
+		f.must(f.Resume(t.Context()))
+		if n := f.stored(); deleted == nil && n != 0 {
 			entries, _ := f.memory.Scan(t.Context(), "", "", 0)
 			t.Fatalf("%d entries are left: %v", n, entries)
+		}
+	}
+}
+
+// Paths on which clients seal a namespace create none.
+func TestSealPaths(t *testing.T) {
+	f := setup(t, namespace.Options{})
+	a := f.create("root", "a")
+	for _, path := range []string{"seal", "unseal", "seal-status", "key-status", "rotate", "rekey", "generate-root"} {
+		for _, base := range []string{"root", a.ID} {
+			if _, err := f.Create(t.Context(), base, path, nil); kind(err) != engines.KindInvalid || !strings.Contains(err.Error(), "no seal of its own") {
+				t.Errorf("creating %q in %s = %v", path, base, err)
+			}
 		}
 	}
 }
@@ -313,7 +332,7 @@ func TestGuard(t *testing.T) {
 		return err
 	}
 	f.must(write(func() {}))
-	if err := write(func() { f.must(f.Delete(t.Context(), a.ID)) }); kind(err) != engines.KindNotFound {
+	if err := write(func() { f.must(f.Delete(t.Context(), b.ID)) }); kind(err) != engines.KindNotFound {
 		t.Errorf("writing while it is being deleted = %v, want not found", err)
 	}
 }
@@ -388,8 +407,8 @@ func TestLock(t *testing.T) {
 	f.must(f.Unlock(t.Context(), a.ID, key, false))
 	_, err = f.Lock(t.Context(), b.ID)
 	f.must(err)
-	if err := f.Delete(t.Context(), a.ID); kind(err) != engines.KindInvalid || !strings.Contains(err.Error(), "a/b/") {
-		t.Errorf("deleting what holds a locked one = %v", err)
+	if err := f.Delete(t.Context(), b.ID); kind(err) != engines.KindInvalid || !strings.Contains(err.Error(), "unlock it") {
+		t.Errorf("deleting a locked one = %v", err)
 	}
 	f.must(f.Unlock(t.Context(), b.ID, "", true))
 	for _, id := range []string{a.ID, b.ID} {
@@ -410,9 +429,11 @@ func TestDeleteSteps(t *testing.T) {
 		}}
 	}
 	f = setup(t, namespace.Options{Steps: []namespace.Step{step("one"), step("two")}})
-	a := f.create("root", "a")
-	f.create(a.ID, "b")
-	f.create("root", "c")
+	top := f.create("root", "top")
+	a := f.create(top.ID, "a")
+	if err := f.Delete(t.Context(), top.ID); kind(err) != engines.KindInvalid || !strings.Contains(err.Error(), `delete "top/a/" first`) {
+		t.Errorf("deleting a parent = %v", err)
+	}
 	f.must(f.Delete(t.Context(), a.ID))
 	f.must(f.Delete(t.Context(), a.ID)) // again is fine
 	if err := f.Resume(t.Context()); !errors.Is(err, broken) {
@@ -421,10 +442,10 @@ func TestDeleteSteps(t *testing.T) {
 	n, err := f.ByID(t.Context(), a.ID)
 	f.must(err)
 	p, ok := f.Progress(n)
-	if !ok || p.Step != "one" || p.Namespace != "a/b/" || p.Left != 2 || p.Failures != 1 || p.LastError == "" || strings.Contains(p.LastError, "broken") {
+	if !ok || p.Step != "one" || p.Namespace != "top/a/" || p.Left != 1 || p.Failures != 1 || p.LastError == "" || strings.Contains(p.LastError, "broken") {
 		t.Errorf("progress %+v, %v", p, ok)
 	}
-	if _, err := f.Create(t.Context(), "root", "a", nil); kind(err) != engines.KindInvalid {
+	if _, err := f.Create(t.Context(), top.ID, "a", nil); kind(err) != engines.KindInvalid {
 		t.Errorf("creating it again meanwhile = %v, want invalid", err)
 	}
 	if _, err := f.Create(t.Context(), a.ID, "x", nil); kind(err) != engines.KindNotFound {
@@ -432,13 +453,13 @@ func TestDeleteSteps(t *testing.T) {
 	}
 	broken, did = nil, nil
 	f.must(f.Resume(t.Context()))
-	if want := []string{"one a/b/", "two a/b/", "one a/", "two a/"}; !slices.Equal(did, want) {
+	if want := []string{"one top/a/", "two top/a/"}; !slices.Equal(did, want) {
 		t.Errorf("steps %q, want %q", did, want)
 	}
 	if _, ok := f.Progress(n); ok || f.stored() != 2 {
 		t.Errorf("progress %v, %d entries are left", ok, f.stored())
 	}
-	f.create("root", "a")
+	f.create(top.ID, "a")
 	if err := f.Delete(t.Context(), "root"); kind(err) != engines.KindInvalid {
 		t.Errorf("deleting the root = %v", err)
 	}

@@ -15,7 +15,7 @@ func (s *Store) Routes(r *engines.Router) {
 	engines.On(r, engines.Read, "namespaces/{path...}", "Describe a namespace, and how far its deletion has come.", engines.Active, s.serveRead)
 	engines.On(r, engines.Update, "namespaces/{path...}", "Create a namespace. Those it lies in must exist.", 0, s.serveCreate).Exists = s.exists
 	engines.On(r, engines.Patch, "namespaces/{path...}", "Change a namespace's metadata: null removes a key.", 0, s.servePatch)
-	engines.On(r, engines.Delete, "namespaces/{path...}", "Delete a namespace with everything in it and below it, in the background.", 0, s.serveDelete)
+	engines.On(r, engines.Delete, "namespaces/{path...}", "Delete a namespace, which must not have child namespaces, with everything in it, in the background.", 0, s.serveDelete)
 
 	engines.On(r, engines.Update, "namespaces/api-lock/lock", "Lock the namespace of the request: it and all below answer 503 to everything.", engines.Sudo, s.serveLockOwn)
 	engines.On(r, engines.Update, "namespaces/api-lock/lock/{path...}", "Lock a namespace: it and all below answer 503 to everything.", engines.Sudo, s.serveLock)

@@ -80,18 +80,18 @@ func TestRoutes(t *testing.T) {
 	if r := root.Must(engines.Delete, "namespaces/none", nil); len(r.Warnings) != 1 {
 		t.Errorf("deleting nothing: %+v", r)
 	}
+	root.Fails(engines.KindInvalid, engines.Delete, "namespaces/a", nil)
 	for range 2 {
-		if d := root.Data(root.Must(engines.Delete, "namespaces/a", nil)); d["status"] != "in-progress" {
+		if d := root.Data(root.Must(engines.Delete, "namespaces/a/b", nil)); d["status"] != "in-progress" {
 			t.Errorf("deleted: %v", d)
 		}
 	}
-	for _, path := range []string{"namespaces/a", "namespaces/a/b"} {
-		if a := root.Data(root.Must(engines.Read, path, nil)); a["status"] != "deleting" || a["tainted"] != true {
-			t.Errorf("%s while it is being deleted: %v", path, a)
-		}
+	if b := root.Data(root.Must(engines.Read, "namespaces/a/b", nil)); b["status"] != "deleting" || b["tainted"] != true {
+		t.Errorf("while it is being deleted: %v", b)
 	}
 	f.must(f.Resume(t.Context()))
-	root.Fails(engines.KindNotFound, engines.Read, "namespaces/a", nil)
+	root.Fails(engines.KindNotFound, engines.Read, "namespaces/a/b", nil)
+	root.Must(engines.Delete, "namespaces/a", nil)
 }
 
 func TestLockRoutes(t *testing.T) {
