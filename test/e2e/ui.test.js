@@ -685,6 +685,30 @@ test('fits a screen 360 pixels wide, light and dark', async () => {
   }
 })
 
+test('asks the server no more than it shows', async () => {
+  const one = await openPage(browser, server)
+  await one.page.clock.install()
+  await one.page.goto(`${server.url}/ui/`)
+  await one.page.getByLabel('Token').fill(rootToken)
+  await one.page.getByRole('button', { name: 'Sign in' }).click()
+  await sees(one.page.getByRole('heading', { name: 'Secrets' }))
+  for (const place of ['overview', 'secrets', 'secrets/team%2F/list', 'policies', 'policies/new', 'tokens', 'wrapping', 'engines/new', 'engines/methods', 'audit']) {
+    const requests = []
+    const count = (r) => r.url().includes('/v1/') && requests.push(r.url())
+    one.page.on('request', count)
+    await one.page.goto(`${server.url}/ui/#/${place}`)
+    await sees(one.page.locator('main h1'))
+    for (let second = 0; second < 12; second++) {
+      await one.page.clock.runFor(1000)
+      await one.page.waitForLoadState('networkidle')
+    }
+    one.page.off('request', count)
+    assert.ok(requests.length <= 15, `${place}: ${requests.length} requests in 12 seconds: ${requests.join(' ')}`)
+  }
+  assert.deepEqual(one.faults, [])
+  await one.context.close()
+})
+
 test('can be used with the keyboard alone', async () => {
   await page.goto(`${server.url}/ui/#/secrets`)
   await sees(heading('Secrets'))

@@ -1,5 +1,6 @@
 // The state of the node, asked for every few seconds without a token.
 
+import { untrack } from 'svelte'
 import { call, events, Problem } from './api'
 
 export const INTERVAL = 5000
@@ -58,12 +59,15 @@ async function leader(): Promise<Leader | undefined> {
   }
 }
 
-/** Runs work now, then at each interval and on return to the page, while the page is visible. */
+/**
+ * Runs work now, then at each interval and on return to the page, while the page is visible. An effect that calls this does
+ * not depend on the state that work reads: work changes that state, so the effect would run again after each response.
+ */
 export function every(work: () => Promise<unknown>): () => void {
   const visible = () => document.visibilityState === 'visible' && void work()
   const timer = setInterval(visible, INTERVAL)
   document.addEventListener('visibilitychange', visible)
-  void work()
+  untrack(() => void work())
   return () => {
     clearInterval(timer)
     document.removeEventListener('visibilitychange', visible)
