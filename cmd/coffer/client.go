@@ -52,6 +52,9 @@ func env(name string) string {
 	return ""
 }
 
+// wrapTTLVariables are what -wrap-ttl is without the flag, the first that is set.
+var wrapTTLVariables = cli.EnvVars("COFFER_WRAP_TTL", "VAULT_WRAP_TTL", "BAO_WRAP_TTL")
+
 // setting is a flag or its variable.
 func (c *call) setting(flag, variable string) string {
 	if v := c.String(flag); v != "" {

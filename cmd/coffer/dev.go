@@ -22,6 +22,8 @@ type devOptions struct {
 	listen    string
 	dir       string
 	keepToken bool
+	// savedToken is the root token that start has stored in the home directory, "" if it has stored none.
+	savedToken string
 }
 
 // apply turns the configuration into that of a development server. cleanup removes what was made for it.
@@ -73,9 +75,7 @@ func (d *devOptions) start(ctx context.Context, n *node, url string, stderr io.W
 		return fmt.Errorf("mounting secret/: %w", err)
 	}
 	if d.keepToken {
-		if err := storeToken(result.RootToken); err != nil {
-			fmt.Fprintf(stderr, "The root token could not be saved for the other commands: %v\n", err)
-		}
+		d.storeToken(result.RootToken, stderr)
 	}
 	fmt.Fprintf(stderr, `
 This is a development server: one node, unsealed, without TLS. Its data is gone when it stops.
@@ -93,6 +93,30 @@ In another terminal:
 coffer: ready at %s
 `, url, url, result.RootToken, key, url, result.RootToken, url)
 	return nil
+}
+
+// storeToken saves the root token for the other commands, unless there is a stored token, which belongs to another server.
+func (d *devOptions) storeToken(token string, stderr io.Writer) {
+	switch stored, err := storedToken(); {
+	case err != nil:
+		fmt.Fprintf(stderr, "The root token could not be saved for the other commands: %v\n", err)
+		return
+	case stored != "":
+		fmt.Fprintln(stderr, "The stored token in the home directory was kept. Commands use this server's root token if it is in COFFER_TOKEN.")
+		return
+	}
+	if err := storeToken(token); err != nil {
+		fmt.Fprintf(stderr, "The root token could not be saved for the other commands: %v\n", err)
+		return
+	}
+	d.savedToken = token
+}
+
+// removeToken removes the stored token if it is still the one that storeToken saved.
+func (d *devOptions) removeToken() {
+	if stored, err := storedToken(); err == nil && d.savedToken != "" && stored == d.savedToken {
+		_ = removeStoredToken()
+	}
 }
 
 // awaitActive waits until the node serves writes.

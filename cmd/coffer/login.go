@@ -131,7 +131,7 @@ func loginToken(ctx context.Context, c *call) (*answer, error) {
 		arg = token
 	}
 	if c.IsSet("mfa") || c.IsSet("wrap-ttl") {
-		return nil, usagef("-mfa and -wrap-ttl are for methods that make a token; name one with -method")
+		return nil, usagef("-mfa and -wrap-ttl (or COFFER_WRAP_TTL) are for methods that make a token; name one with -method")
 	}
 	if c.Args().Len() > 1 {
 		return nil, usagef("the method \"token\" takes one argument; name another with -method")

@@ -58,6 +58,7 @@ Environment (each COFFER_… variable falls back to VAULT_… and then BAO_…):
   COFFER_ADDR             address of the server (https://127.0.0.1:8200)
   COFFER_TOKEN            token; else the file ~/.coffer-token, else ~/.vault-token
   COFFER_NAMESPACE        namespace of every request
+  COFFER_WRAP_TTL         -wrap-ttl of commands that have it
   COFFER_FORMAT           table, json or yaml
   COFFER_CACERT           file with the CA certificates to trust
   COFFER_CAPATH           directory of such files

@@ -27,7 +27,7 @@ func fieldFlag() cli.Flag {
 }
 
 func wrapFlag() cli.Flag {
-	return &cli.StringFlag{Name: "wrap-ttl", Usage: "hide the answer behind a token which can be used once within `DURATION`"}
+	return &cli.StringFlag{Name: "wrap-ttl", Sources: wrapTTLVariables, Usage: "hide the answer behind a token which can be used once within `DURATION`"}
 }
 
 // format is how answers are printed. An unknown one is caught by print, before anything is written.

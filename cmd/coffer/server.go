@@ -130,7 +130,8 @@ func serve(ctx context.Context, cfg *config.Config, dev devOptions, log *logs, s
 		group.Go(l.serve)
 	}
 	group.Go(func() error { return reloads(stopping, hangups, n, log, listeners) })
-	group.Go(func() error { return start(stopping, n, dev, listeners[0], stderr) })
+	group.Go(func() error { return start(stopping, n, &dev, listeners[0], stderr) })
+	defer dev.removeToken()
 	group.Go(func() error {
 		<-stopping.Done()
 		n.tell("STOPPING=1")
@@ -156,7 +157,7 @@ func collectLessOften() {
 }
 
 // start announces the server; a development server is initialised and unsealed first.
-func start(ctx context.Context, n *node, dev devOptions, l *listener, stderr io.Writer) error {
+func start(ctx context.Context, n *node, dev *devOptions, l *listener, stderr io.Writer) error {
 	if dev.on {
 		return dev.start(ctx, n, l.url(), stderr)
 	}

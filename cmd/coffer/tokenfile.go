@@ -17,6 +17,11 @@ func currentToken() (string, error) {
 	if t := env("TOKEN"); t != "" {
 		return strings.TrimSpace(t), nil
 	}
+	return storedToken()
+}
+
+// storedToken returns the token of the first token file that has one, else "".
+func storedToken() (string, error) {
 	home, err := os.UserHomeDir()
 	if err != nil {
 		return "", nil // an account without a home has no token file either
@@ -46,6 +51,15 @@ func storeToken(token string) error {
 		_, err := f.WriteString(token)
 		return err
 	})
+}
+
+// removeStoredToken removes the token file that storeToken writes.
+func removeStoredToken() error {
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return err
+	}
+	return os.Remove(filepath.Join(home, tokenFiles[0]))
 }
 
 // writePrivate creates or replaces the file at path, mode 0600, in one step once write has returned nil and the bytes are on disk.

@@ -28,7 +28,7 @@ Examples:
   $ coffer wrap user=app password=-
   $ coffer wrap -wrap-ttl=1h -field=wrapping_token @credentials.json`,
 		flags: []cli.Flag{
-			&cli.StringFlag{Name: "wrap-ttl", Value: defaultWrapTTL, Usage: "it opens once within `DURATION`"}, fieldFlag(),
+			&cli.StringFlag{Name: "wrap-ttl", Value: defaultWrapTTL, Sources: wrapTTLVariables, Usage: "it opens once within `DURATION`"}, fieldFlag(),
 		},
 	}, func(ctx context.Context, c *call) error {
 		data, err := c.parseData(ctx, c.Args().Slice())
