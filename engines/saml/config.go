@@ -123,7 +123,11 @@ func writeConfig(ctx context.Context, req *engines.Request, in *configIn) (*engi
 		if _, err := engines.GetRecord(ctx, t, configKey, c); err != nil {
 			return err
 		}
+		url := c.IDPMetadataURL
 		p := in.apply(req, c)
+		if c.IDPMetadataURL != url {
+			t.Delete(verifiedKey)
+		}
 		warnings = c.check(&p, time.Now())
 		if p != nil {
 			return engines.Invalid("%s", strings.Join(p, "; "))

@@ -60,14 +60,20 @@ func (e *engine) verifyConfig(ctx context.Context, req *engines.Request, _ *none
 	}}, nil
 }
 
-// fetchNow fetches the metadata for an administrator, who is told why if it fails.
+// fetchNow fetches the metadata for an administrator, who is told why if it fails, and makes it the one that logins go by
+// in all clusters.
 func (e *engine) fetchNow(ctx context.Context, m engines.Mount, url string) (*metadataCopy, error) {
-	before := e.providers.last(url)
+	if f := e.providers.running(url); f != nil {
+		_, _ = f.wait(ctx) // it began before the request: what it gets may be of before, too
+	}
 	fetched, err := e.fetched(m, url).wait(ctx)
-	switch {
-	case err == nil || ctx.Err() != nil:
-		return fetched, err
-	case before.usable(time.Now()):
+	if err == nil {
+		return fetched, e.publish(ctx, m, fetched)
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if before, knownErr := e.known(ctx, m, url); knownErr == nil && before.usable(time.Now()) {
 		return nil, unreachable("the metadata at %s cannot be had: %v; logins go on with the copy of %s", shownURL(url), err, before.fetchedAt.UTC().Format(time.RFC3339))
 	}
 	return nil, unreachable("the metadata at %s cannot be had: %v", shownURL(url), err)

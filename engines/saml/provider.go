@@ -24,13 +24,13 @@ const (
 	retryMax     = time.Hour
 )
 
-// providers keeps what the mount knows of its identity provider. The zero value is ready.
+// providers is what the node has of the mount's identity provider besides what is stored. The zero value is ready.
 type providers struct {
 	fetch func(ctx context.Context, url string) ([]byte, error) // nil: idp.Fetch
 
 	mu       sync.Mutex
 	explicit explicitCopy
-	metadata *metadataCopy // the last good one, nil if none is known
+	metadata *metadataCopy // what was parsed last: only to spare parsing it again
 	flight   *flight       // the fetch that runs, nil if none does
 	attempts attempts
 }
@@ -43,15 +43,15 @@ type explicitCopy struct {
 
 // metadataCopy is a good copy of metadata. It is not modified.
 type metadataCopy struct {
-	url        string
 	fetchedAt  time.Time
 	descriptor *idp.Descriptor
+	record     *storedProvider // as it is stored
 }
 
 // flight is one fetch, for all who wait for it.
 type flight struct {
 	url string
-	// done is closed once got and err are set.
+	// done is closed once got and err are set, and got is stored.
 	done chan struct{}
 	got  *metadataCopy
 	err  error
@@ -65,31 +65,37 @@ type attempts struct {
 	err      error     // of the last one
 }
 
-// provider returns the identity provider that the configuration names. Metadata is fetched when it is first needed and
-// refreshed later; while that fails, the last good copy serves, as long as it is valid.
+// provider returns the identity provider that the configuration names. What logins go by is what the cluster has stored, so
+// that no node trusts a certificate that another has seen removed. Metadata is fetched when it is first needed and when it
+// is due, and logins wait for that; if the fetch fails, the last good copy serves, as long as it is valid.
 func (e *engine) provider(ctx context.Context, m engines.Mount, c *config) (*idp.Descriptor, error) {
-	p := &e.providers
-	if c.IDPMetadataURL == "" {
+	p, url := &e.providers, c.IDPMetadataURL
+	if url == "" {
 		return p.explicitly(c)
 	}
+	known, err := e.known(ctx, m, url)
+	if err != nil {
+		return nil, err
+	}
 	now := time.Now()
-	if known := e.known(ctx, m, c.IDPMetadataURL); known.usable(now) {
-		if known.due(now) && !p.pausing(known.url, now) {
-			e.fetched(m, known.url) // nobody waits for it
+	if known.usable(now) {
+		if p.pausing(url, now) || !known.due(now) && p.running(url) == nil {
+			return known.descriptor, nil
 		}
-		return known.descriptor, nil
-	}
-	if err := p.failedWithin(c.IDPMetadataURL, now, retryWaiting); err != nil {
+	} else if err := p.failedWithin(url, now, retryWaiting); err != nil {
 		return nil, noMetadata(err)
 	}
-	got, err := e.fetched(m, c.IDPMetadataURL).wait(ctx)
-	switch {
-	case ctx.Err() != nil:
+	_, fetchErr := e.fetched(m, url).wait(ctx)
+	if ctx.Err() != nil {
 		return nil, ctx.Err()
-	case err != nil:
-		return nil, noMetadata(err)
 	}
-	return got.descriptor, nil
+	switch known, err = e.known(ctx, m, url); {
+	case err != nil:
+		return nil, err
+	case !known.usable(time.Now()):
+		return nil, noMetadata(fetchErr)
+	}
+	return known.descriptor, nil // if fetching failed, the log says why
 }
 
 // noMetadata is what somebody who logs in gets to know.
@@ -109,20 +115,22 @@ func (e *engine) newerProvider(ctx context.Context, m engines.Mount, c *config, 
 		return nil, nil
 	}
 	// Another login may have fetched it, or another node.
-	if known := p.newest(e.stored(ctx, m, url), url); known.usable(time.Now()) && differs(known.descriptor, old) {
-		return known.descriptor, nil
+	known, err := e.known(ctx, m, url)
+	if err == nil && !(known.usable(time.Now()) && differs(known.descriptor, old)) {
+		if p.triedWithin(url, time.Now(), newerEvery) {
+			return nil, nil
+		}
+		if _, fetchErr := e.fetched(m, url).wait(ctx); ctx.Err() != nil {
+			return nil, ctx.Err()
+		} else if fetchErr != nil { // which is in the log
+			return nil, nil
+		}
+		known, err = e.known(ctx, m, url)
 	}
-	if p.triedWithin(url, time.Now(), newerEvery) {
-		return nil, nil
+	if err != nil || !known.usable(time.Now()) || !differs(known.descriptor, old) {
+		return nil, err
 	}
-	got, err := e.fetched(m, url).wait(ctx)
-	switch {
-	case ctx.Err() != nil:
-		return nil, ctx.Err()
-	case err != nil || !differs(got.descriptor, old): // the failure is in the log
-		return nil, nil
-	}
-	return got.descriptor, nil
+	return known.descriptor, nil
 }
 
 // differs reports whether an answer that did not fit old may fit d.
@@ -166,41 +174,6 @@ func (c *metadataCopy) due(now time.Time) bool {
 	return age < 0 || age >= max(interval, refreshMin) // below 0: by a clock that was wrong
 }
 
-// known returns the newest copy of the URL's metadata that this node or the cluster has, nil if there is none. The stored
-// copy is looked at when there is none in memory, or an old one: another node may have been the active one meanwhile.
-func (e *engine) known(ctx context.Context, m engines.Mount, url string) *metadataCopy {
-	now := time.Now()
-	if last := e.providers.last(url); last.usable(now) && !last.due(now) {
-		return last
-	}
-	return e.providers.newest(e.stored(ctx, m, url), url)
-}
-
-// last returns the copy in memory if it is of the URL, else nil.
-func (p *providers) last(url string) *metadataCopy {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.lastLocked(url)
-}
-
-func (p *providers) lastLocked(url string) *metadataCopy {
-	if p.metadata == nil || p.metadata.url != url {
-		return nil
-	}
-	return p.metadata
-}
-
-// newest remembers the copy, which may be nil, if it is newer than the one in memory, and returns the newer one.
-func (p *providers) newest(c *metadataCopy, url string) *metadataCopy {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if last := p.lastLocked(url); c == nil || last != nil && !c.fetchedAt.After(last.fetchedAt) {
-		return last
-	}
-	p.metadata = c
-	return c
-}
-
 // failedWithin returns the error of the last fetch from the URL if it failed less than d ago, else nil.
 func (p *providers) failedWithin(url string, now time.Time, d time.Duration) error {
 	p.mu.Lock()
@@ -230,6 +203,16 @@ func (p *providers) pausing(url string, now time.Time) bool {
 	return now.Before(a.at.Add(pause))
 }
 
+// running returns the fetch from the URL that is under way, nil if none is.
+func (p *providers) running(url string) *flight {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if f := p.flight; f != nil && f.url == url {
+		return f
+	}
+	return nil
+}
+
 // fetched returns the fetch from the URL that is under way, or starts one. It ends within fetchTimeout, whoever waits.
 func (e *engine) fetched(m engines.Mount, url string) *flight {
 	p := &e.providers
@@ -253,16 +236,23 @@ func (f *flight) wait(ctx context.Context) (*metadataCopy, error) {
 	}
 }
 
-// fly fetches, keeps what it got, and tells those who wait.
+// fly fetches, stores what it got, and tells those who wait.
 func (e *engine) fly(m engines.Mount, f *flight) {
 	defer close(f.done)
 	ctx, cancel := context.WithTimeout(context.Background(), fetchTimeout)
 	defer cancel()
-	f.got, f.err = e.fetch(ctx, f.url)
-	if f.err != nil {
+	before, err := e.known(ctx, m, f.url) // before the fetch: what is verified meanwhile is newer
+	if err == nil {
+		f.got, err = e.fetch(ctx, f.url)
+	}
+	if err == nil && e.providers.running(f.url) == f {
+		err = e.store(ctx, m, f.got, before)
+	}
+	if err != nil {
+		f.got, f.err = nil, err
 		e.counts.MetadataFailures.Add(1)
 	}
-	before, failures, current := e.providers.land(f)
+	failures, current := e.providers.land(f)
 	switch {
 	case !current: // the configuration has another URL by now
 	case f.err != nil:
@@ -271,36 +261,27 @@ func (e *engine) fly(m engines.Mount, f *flight) {
 			args = append(args, "serving_copy_of", before.fetchedAt)
 		}
 		e.log.Warn("the identity provider's metadata cannot be had", args...)
-	default:
-		if before != nil && before.descriptor.EntityID != f.got.descriptor.EntityID {
-			e.log.Warn("the identity provider's metadata has another entity id than before", "before", before.descriptor.EntityID, "now", f.got.descriptor.EntityID)
-		}
-		if err := e.store(ctx, m, f.got); err != nil {
-			e.log.Warn("the identity provider's metadata cannot be kept: another node will have to fetch it", "err", err)
-		}
+	case before != nil && before.descriptor.EntityID != f.got.descriptor.EntityID:
+		e.log.Warn("the identity provider's metadata has another entity id than before", "before", before.descriptor.EntityID, "now", f.got.descriptor.EntityID)
 	}
 }
 
-// land ends a flight. It returns what was known before, how often fetching failed in a row, and whether the flight is the
-// one whose result counts.
-func (p *providers) land(f *flight) (before *metadataCopy, failures int, current bool) {
+// land ends a flight. It returns how often fetching failed in a row, and whether the flight is the one whose result counts.
+func (p *providers) land(f *flight) (failures int, current bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.flight != f {
-		return nil, 0, false
+		return 0, false
 	}
 	p.flight = nil
 	if p.attempts.url != f.url || f.err == nil {
 		p.attempts = attempts{url: f.url}
 	}
 	p.attempts.at, p.attempts.err = time.Now(), f.err
-	before = p.lastLocked(f.url)
 	if f.err != nil {
 		p.attempts.failures++
-	} else {
-		p.metadata = f.got
 	}
-	return before, p.attempts.failures, true
+	return p.attempts.failures, true
 }
 
 func (e *engine) fetch(ctx context.Context, url string) (*metadataCopy, error) {
@@ -316,7 +297,7 @@ func (e *engine) fetch(ctx context.Context, url string) (*metadataCopy, error) {
 	if err != nil {
 		return nil, err
 	}
-	got := &metadataCopy{url: url, fetchedAt: time.Now(), descriptor: d}
+	got := newCopy(url, time.Now(), d)
 	if !got.usable(got.fetchedAt) {
 		return nil, fmt.Errorf("it was valid until %s only", d.ValidUntil.Format(time.RFC3339))
 	}

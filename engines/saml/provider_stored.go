@@ -3,7 +3,10 @@ package saml
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"crypto/x509"
+	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -12,7 +15,12 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-const providerKey storage.Key = "provider"
+// Where a copy of the metadata is stored: what the cluster has fetched, and what an administrator has verified, which is
+// shared, so that a certificate that has been removed is out in all clusters.
+const (
+	providerKey storage.Key = "provider" // in the ClusterStorage
+	verifiedKey storage.Key = "verified" // in the Storage
+)
 
 // storedProvider is the stored form of a metadataCopy, as JSON: what logins need, as whole documents may be larger than an
 // entry can be.
@@ -20,6 +28,9 @@ type storedProvider struct {
 	Format    int       `json:"format"` // 1
 	URL       string    `json:"url"`
 	FetchedAt time.Time `json:"fetched_at"`
+	// Epoch names the verified copy that this one is, or that was there when this one was fetched. A cluster's copy with
+	// another epoch than the verified one is older. It is compared, and not the time, as clocks of clusters differ.
+	Epoch string `json:"epoch,omitempty"`
 
 	EntityID            string        `json:"entity_id"`
 	SSOURL              string        `json:"sso_url"`
@@ -38,51 +49,92 @@ func (s *storedProvider) same(o *storedProvider) bool {
 		slices.EqualFunc(s.Certificates, o.Certificates, bytes.Equal)
 }
 
-// stored returns the copy that the cluster keeps of the URL's metadata, nil if there is none. One that cannot be read is
-// none: it will be fetched again.
-func (e *engine) stored(ctx context.Context, m engines.Mount, url string) *metadataCopy {
+// newCopy returns the copy of a document that has been fetched.
+func newCopy(url string, fetchedAt time.Time, d *idp.Descriptor) *metadataCopy {
+	s := &storedProvider{
+		URL: url, FetchedAt: fetchedAt, EntityID: d.EntityID, SSOURL: d.SSOURL,
+		WantsSignedRequests: d.WantsSignedRequests, ValidUntil: d.ValidUntil, CacheDuration: d.CacheDuration,
+	}
+	for _, certificate := range d.Certificates {
+		s.Certificates = append(s.Certificates, certificate.Raw)
+	}
+	return &metadataCopy{fetchedAt: fetchedAt, descriptor: d, record: s}
+}
+
+// known returns the copy of the URL's metadata that logins go by, nil if there is none: the cluster's own, unless another
+// one has been verified since that was fetched. A cluster's copy that cannot be read is none: it will be fetched again. A
+// verified one that cannot be read is an error, as without it a certificate might come back.
+func (e *engine) known(ctx context.Context, m engines.Mount, url string) (*metadataCopy, error) {
+	verified, err := stored(ctx, m.Storage, verifiedKey, url)
+	if err != nil {
+		return nil, fmt.Errorf("reading the verified copy of the identity provider's metadata: %w", err)
+	}
+	own, err := stored(ctx, m.ClusterStorage, providerKey, url)
+	if verified != nil && (own == nil || own.Epoch != verified.Epoch) {
+		return e.providers.parsed(verified)
+	}
+	var c *metadataCopy
+	if own != nil {
+		c, err = e.providers.parsed(own)
+	}
+	if err != nil && ctx.Err() == nil {
+		e.log.Warn("reading the kept copy of the identity provider's metadata", "err", err)
+	}
+	return c, ctx.Err()
+}
+
+// stored returns the record of the URL's metadata under the key, nil if there is none.
+func stored(ctx context.Context, g engines.Getter, key storage.Key, url string) (*storedProvider, error) {
 	s := new(storedProvider)
-	found, err := engines.GetRecord(ctx, m.ClusterStorage, providerKey, s)
-	if err == nil && (!found || s.URL != url) {
-		return nil
+	found, err := engines.GetRecord(ctx, g, key, s)
+	if err != nil || !found || s.URL != url {
+		return nil, err
+	}
+	return s, nil
+}
+
+// parsed returns the copy that a record holds.
+func (p *providers) parsed(s *storedProvider) (*metadataCopy, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if last := p.metadata; last != nil && last.record.same(s) {
+		return &metadataCopy{s.FetchedAt, last.descriptor, s}, nil
 	}
 	d := &idp.Descriptor{
 		EntityID: s.EntityID, SSOURL: s.SSOURL, WantsSignedRequests: s.WantsSignedRequests,
 		ValidUntil: s.ValidUntil, CacheDuration: s.CacheDuration,
 	}
 	for _, der := range s.Certificates {
+		c, err := x509.ParseCertificate(der)
 		if err != nil {
-			break
+			return nil, err
 		}
-		var c *x509.Certificate
-		c, err = x509.ParseCertificate(der)
 		d.Certificates = append(d.Certificates, c)
 	}
-	if err != nil {
-		if ctx.Err() == nil {
-			e.log.Warn("reading the kept copy of the identity provider's metadata", "err", err)
-		}
-		return nil
-	}
-	return &metadataCopy{url: url, fetchedAt: s.FetchedAt, descriptor: d}
+	p.metadata = &metadataCopy{s.FetchedAt, d, s}
+	return p.metadata, nil
 }
 
-// store keeps a copy for the nodes that become the active one later. What says nothing new is not written again.
-func (e *engine) store(ctx context.Context, m engines.Mount, c *metadataCopy) error {
-	d := c.descriptor
-	s := &storedProvider{
-		URL: c.url, FetchedAt: c.fetchedAt, EntityID: d.EntityID, SSOURL: d.SSOURL,
-		WantsSignedRequests: d.WantsSignedRequests, ValidUntil: d.ValidUntil, CacheDuration: d.CacheDuration,
+// store makes a copy the one that logins of the cluster go by. It was fetched when before was the one.
+func (e *engine) store(ctx context.Context, m engines.Mount, c, before *metadataCopy) error {
+	if before != nil {
+		c.record.Epoch = before.record.Epoch
 	}
-	for _, certificate := range d.Certificates {
-		s.Certificates = append(s.Certificates, certificate.Raw)
+	return put(ctx, m.ClusterStorage, providerKey, c.record)
+}
+
+// publish makes a copy that has just been fetched the one that logins of all clusters go by. A secondary cluster cannot:
+// what it verifies is its own copy.
+func (e *engine) publish(ctx context.Context, m engines.Mount, c *metadataCopy) error {
+	s := *c.record
+	s.Epoch = rand.Text()
+	if err := put(ctx, m.Storage, verifiedKey, &s); !errors.Is(err, storage.ErrPrimaryOnly) {
+		return err
 	}
-	_, err := storage.Update(ctx, m.ClusterStorage, func(t *storage.Txn) error {
-		old := new(storedProvider)
-		if found, err := engines.GetRecord(ctx, t, providerKey, old); err == nil && found && old.same(s) {
-			return nil
-		}
-		return engines.PutRecord(t, providerKey, s)
-	})
+	return nil
+}
+
+func put(ctx context.Context, to storage.Store, key storage.Key, s *storedProvider) error {
+	_, err := storage.Update(ctx, to, func(t *storage.Txn) error { return engines.PutRecord(t, key, s) })
 	return err
 }

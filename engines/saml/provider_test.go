@@ -265,38 +265,124 @@ func TestRefreshIntervals(t *testing.T) {
 				pt.must()
 				pt.wantCalls(1)
 				time.Sleep(time.Second)
-				if pt.must() != first {
-					t.Error("a login waited for the refresh")
+				pt.set(metadataOf(t, tt.attributes, key(1)), nil)
+				if pt.must() == first {
+					t.Error("a login did not wait for the refresh")
 				}
 				pt.wantCalls(2)
-				if pt.must() == first {
-					t.Error("the refreshed copy is not used")
-				}
+				pt.must()
 				pt.wantCalls(2)
 			})
 		})
 	}
 }
 
-func TestRefreshDelaysNobody(t *testing.T) {
+// TestLoginsWaitForARefresh: nobody logs in by a copy that is overdue while the fetch runs, or a removed certificate would be
+// good for whoever comes first.
+func TestLoginsWaitForARefresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pt := newProviderTest(t, samltest.New(t, key(0)))
-		first := pt.must()
+		pt.must()
 		time.Sleep(2 * time.Hour)
 		pt.set(metadataOf(t, "", key(1)), nil)
 		release := pt.block()
-		for range 5 {
-			if pt.must() != first {
-				t.Error("another descriptor while the refresh hangs")
+		got := make([]*idp.Descriptor, 5)
+		var all sync.WaitGroup
+		for i := range got {
+			all.Go(func() { got[i], _ = pt.provider() })
+		}
+		synctest.Wait()
+		pt.wantCalls(2)
+		release()
+		all.Wait()
+		for _, d := range got {
+			if d == nil || !d.Has(samltest.NewKey(samltest.P256, 1).Certificate) || d.Has(samltest.NewKey(samltest.P256, 0).Certificate) {
+				t.Errorf("a login went by %+v", d)
 			}
 		}
 		pt.wantCalls(2)
-		release()
+	})
+}
+
+// TestLoginsWaitForAFetchUnderWay: also while the copy is not due.
+func TestLoginsWaitForAFetchUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pt := newProviderTest(t, samltest.New(t, key(0)))
+		pt.must()
+		pt.set(metadataOf(t, "", key(1)), nil)
+		release := pt.block()
+		var all sync.WaitGroup
+		all.Go(func() { pt.mount.Must(engines.Update, "config/verify", nil) })
 		synctest.Wait()
-		if d := pt.must(); !d.Has(samltest.NewKey(samltest.P256, 1).Certificate) {
-			t.Error("the refresh did not arrive")
+		all.Go(func() {
+			if d, err := pt.provider(); err != nil || d.Has(samltest.NewKey(samltest.P256, 0).Certificate) {
+				t.Errorf("a login went by %+v, %v", d, err)
+			}
+		})
+		synctest.Wait()
+		release()
+		all.Wait()
+	})
+}
+
+// TestVerifyIsOfAllNodesAndClusters: what is verified counts wherever the configuration is, at once, whatever was fetched there.
+func TestVerifyIsOfAllNodesAndClusters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pt := newProviderTest(t, samltest.New(t, key(0)))
+		old := samltest.NewKey(samltest.P256, 0).Certificate
+		node, cluster := pt.peer(), pt.peer()
+		cluster.mount.Mount.ClusterStorage = enginetest.New(t, New(Options{}), enginetest.Options{Type: "saml", Path: "auth/saml/"}).Mount.ClusterStorage
+		all := []*providerTest{pt, node, cluster}
+		for _, at := range all {
+			if !at.must().Has(old) {
+				t.Fatal("the first key is not known")
+			}
 		}
-		pt.wantCalls(2)
+		for n := 1; n < 4; n++ {
+			at := all[n%2] // of the first cluster
+			pt.set(metadataOf(t, "", key(n)), nil)
+			at.mount.Must(engines.Update, "config/verify", nil)
+			pt.set(metadataOf(t, "", key(0)), nil) // it was fetched again by nobody
+			for i, other := range all {
+				if d := other.must(); d.Has(old) || !d.Has(samltest.NewKey(samltest.P256, n).Certificate) {
+					t.Errorf("after verifying %d: node %d goes by %v", n, i, describe(d))
+				}
+			}
+		}
+		// What a cluster fetches later is newer than what was verified.
+		time.Sleep(2 * time.Hour)
+		pt.set(metadataOf(t, "", key(4)), nil)
+		for i, other := range all {
+			if d := other.must(); !d.Has(samltest.NewKey(samltest.P256, 4).Certificate) {
+				t.Errorf("node %d goes by %v", i, describe(d))
+			}
+		}
+		// Another URL forgets it.
+		pt.write(settings{"idp_metadata_url": "https://other.example.com/metadata"})
+		for k := range pt.mount.Snapshot() {
+			if strings.HasSuffix(string(k), string(verifiedKey)) {
+				t.Errorf("still there: %s", k)
+			}
+		}
+	})
+}
+
+// TestVerifyTakesNoEarlierFetch: a fetch that began before may have got what the provider has changed since.
+func TestVerifyTakesNoEarlierFetch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pt := newProviderTest(t, samltest.New(t, key(0)))
+		release := pt.block()
+		go pt.provider()
+		synctest.Wait()
+		var all sync.WaitGroup
+		all.Go(func() { pt.mount.Must(engines.Update, "config/verify", nil) })
+		synctest.Wait()
+		pt.set(metadataOf(t, "", key(1)), nil)
+		release()
+		all.Wait()
+		if d := pt.must(); d.Has(samltest.NewKey(samltest.P256, 0).Certificate) {
+			t.Error("verified what was fetched before")
+		}
 	})
 }
 
@@ -306,9 +392,8 @@ func TestARefreshThatHangsEnds(t *testing.T) {
 		pt.must()
 		time.Sleep(2 * time.Hour)
 		pt.block()
-		pt.must()
-		time.Sleep(fetchTimeout) // else the bubble would not end
-		synctest.Wait()
+		pt.must() // waits
+		pt.must() // does not, for a while
 		if pt.engine().providers.flight != nil || pt.count.MetadataFailures.Load() != 1 {
 			t.Error("the refresh still runs")
 		}
@@ -442,20 +527,6 @@ func describe(d *idp.Descriptor) []any {
 	return all
 }
 
-func TestAnUnchangedCopyIsNotWrittenAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		pt := newProviderTest(t, samltest.New(t, key(0)))
-		pt.must()
-		before := pt.mount.Snapshot()
-		time.Sleep(2 * time.Hour)
-		pt.must()
-		pt.wantCalls(2)
-		if after := pt.mount.Snapshot(); fmt.Sprint(after) != fmt.Sprint(before) {
-			t.Error("the same metadata was written again")
-		}
-	})
-}
-
 func TestAnotherURLMakesTheCopyUseless(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pt := newProviderTest(t, samltest.New(t, key(0)))
@@ -526,10 +597,11 @@ func TestACopyOfTheFuture(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pt := newProviderTest(t, samltest.New(t, key(0)))
 		first := pt.must()
-		future := &metadataCopy{url: testSource, fetchedAt: time.Now().AddDate(10, 0, 0), descriptor: first}
-		pt.engine().providers.metadata = future
+		future := newCopy(testSource, time.Now().AddDate(10, 0, 0), first)
+		if err := pt.engine().store(t.Context(), pt.mount.Mount, future, nil); err != nil {
+			t.Fatal(err)
+		}
 		pt.set(metadataOf(t, "", key(1)), nil)
-		pt.must()
 		if pt.must().Has(first.Certificates[0]) {
 			t.Error("not refreshed")
 		}
@@ -628,13 +700,13 @@ func (cannotWrite) Commit(context.Context, storage.Batch) (storage.Index, error)
 	return 0, storage.ErrUnavailable
 }
 
-func TestACopyThatCannotBeKeptServes(t *testing.T) {
+// TestACopyThatCannotBeStoredIsNotUsed: the cluster would go by another one.
+func TestACopyThatCannotBeStoredIsNotUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pt := newProviderTest(t, samltest.New(t, key(0)))
 		pt.mount.Mount.ClusterStorage = cannotWrite{pt.mount.Mount.ClusterStorage}
-		pt.must()
-		if !strings.Contains(pt.log.String(), "cannot be kept") {
-			t.Errorf("no warning: %s", pt.log)
+		if err := pt.fails(); !errors.Is(err, storage.ErrUnavailable) {
+			t.Errorf("the cause is lost: %v", err)
 		}
 	})
 }

@@ -11,6 +11,7 @@
 //	config            config: shared between clusters
 //	key               signingKey: of the requests, if they are signed; shared
 //	role/<name>       role; shared
+//	verified          the copy of the identity provider's metadata that was verified last; shared
 //
 // and, of each cluster on its own (Mount.ClusterStorage):
 //
