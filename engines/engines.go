@@ -161,6 +161,10 @@ type Request struct {
 	// RawBody is the unread body of routes with the RawBody flag, else nil.
 	RawBody interface{ Read([]byte) (int, error) }
 
+	// LoginID is set by an auth method whose logins take several requests: the same for all of them, no secret, and in the
+	// clear in their audit records.
+	LoginID string
+
 	given  []string          // which input fields came with the request
 	nulls  []string          // which came as null
 	params map[string]string // path parameters of the matched route
@@ -320,6 +324,8 @@ type Auth struct {
 	MFARequirement   any               `json:"mfa_requirement"`
 	NumUses          int               `json:"num_uses"`
 
+	// DisplayName is the token's, for the audit record.
+	DisplayName string `json:"-"`
 	// Login is how an auth method fills an Auth: the server makes the token, and everything above, from it.
 	Login *Login `json:"-"`
 }

@@ -73,8 +73,13 @@ func (s *Server) Handle(ctx context.Context, req *Request) (*Reply, error) {
 	if c.unrecorded {
 		return nil, denied // which carries the header
 	}
+	c.record.Unauthenticated = c.token == nil
+	c.record.Brief = c.record.Unauthenticated && denied != nil
 	if err := s.audit.Broker().RequestOf(ctx, func() (*audit.Record, error) { return s.describe(c, denied), nil }); err != nil {
-		return nil, s.unrecorded("request refused: it could not be recorded", req.ID, err)
+		return nil, s.unrecorded("request rejected: it could not be recorded", req.ID, err)
+	}
+	if c.record.Brief {
+		return nil, c.withHeader(denied) // its one record has said all
 	}
 	var response *engines.Response
 	err := denied
@@ -155,14 +160,34 @@ func (s *Server) always(req *Request) (*engines.Route, map[string]string) {
 	return route, params
 }
 
-// handleAlways answers the few paths that work without any key. They need neither token nor storage nor the
-// audit trail, so that a node in trouble can still be asked how it is.
+// handleAlways answers the few paths that work without any key. They need neither token nor storage nor an
+// audit device, so that a node in trouble can still be asked how it is.
 func (s *Server) handleAlways(ctx context.Context, req *Request, route *engines.Route, params map[string]string) (*Reply, error) {
+	at := time.Now()
 	response, err := route.Serve(ctx, s.inner(req, nil, strings.TrimPrefix(req.Path, sysPrefix)), params)
+	if req.Op != engines.Read {
+		s.recordAlways(ctx, req, at, err)
+	}
 	if err != nil {
 		return nil, err
 	}
 	return &Reply{Response: response, MountType: "system"}, nil
+}
+
+// recordAlways records what changed the node itself, such as an unseal: at once, or as soon as it is unsealed and there
+// is a device. Bodies hold shares of keys, and are left out.
+func (s *Server) recordAlways(ctx context.Context, req *Request, at time.Time, failure error) {
+	broker := s.audit.Broker()
+	broker.Keep(&audit.Record{Time: at, Unauthenticated: true, Brief: true, Error: auditText(failure), Request: audit.Request{
+		ID: req.ID, Operation: string(req.Op), Path: req.Path, NamespaceID: namespace.RootID,
+		RemoteAddress: req.Remote.Addr().String(), RemotePort: int(req.Remote.Port()),
+	}})
+	if s.node.Sealed() {
+		return
+	}
+	if err := broker.Flush(ctx); err != nil { // it is kept, and every other request fails until it is written
+		s.log.Error("an audit record is not written yet", "request_id", req.ID, "err", err)
+	}
 }
 
 func (s *Server) inner(req *Request, m *mount.Mounted, rest string) *engines.Request {
@@ -320,10 +345,11 @@ func (s *Server) engine(ctx context.Context, c *call) (*engines.Response, error)
 // describe returns the audit record of the call as far as it has come.
 func (s *Server) describe(c *call, failure error) *audit.Record {
 	c.record.Error = auditText(failure)
-	if c.record.Request.ID != "" {
+	r := &c.record.Request
+	r.LoginID = c.inner.LoginID
+	if r.ID != "" {
 		return &c.record // it is described already
 	}
-	r := &c.record.Request
 	r.ID, r.Operation, r.Path = c.ID, string(c.Op), c.path
 	r.NamespaceID, r.NamespacePath = c.ns.ID, c.ns.Path
 	r.ClientToken = c.Token.Reveal()
@@ -385,7 +411,7 @@ func auditOf(r *engines.Response) (*audit.Response, error) {
 	out := &audit.Response{Warnings: r.Warnings, Status: r.Status}
 	if a := r.Auth; a != nil {
 		out.Auth = &audit.Auth{
-			ClientToken: a.ClientToken, Accessor: a.Accessor, Policies: a.Policies, TokenPolicies: a.TokenPolicies,
+			ClientToken: a.ClientToken, Accessor: a.Accessor, DisplayName: a.DisplayName, Policies: a.Policies, TokenPolicies: a.TokenPolicies,
 			IdentityPolicies: a.IdentityPolicies, Metadata: a.Metadata, EntityID: a.EntityID, TokenType: a.TokenType,
 			NumUses: a.NumUses, TTL: time.Duration(a.LeaseDuration) * time.Second,
 		}

@@ -14,6 +14,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/google/uuid"
+
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/saml/assertion"
 	"github.com/coffer-project/coffer/engines/saml/idp"
@@ -65,7 +67,9 @@ func (e *engine) callback(ctx context.Context, req *engines.Request, in *callbac
 		p.login = unsolicited(req, c)
 	case l == nil:
 		return nil, p.page(engines.KindInvalid, &assertion.Refusal{Reason: unknownReason, Detail: "unknown or expired login"})
-	case l.State != pendingState:
+	}
+	req.LoginID = p.login.AuditID
+	if p.login.State != pendingState && !p.login.Unsolicited {
 		return nil, p.page(engines.KindInvalid, errDecided)
 	}
 	a, err := p.verify(ctx, in.SAMLResponse)
@@ -82,7 +86,7 @@ func unsolicited(req *engines.Request, c *config) *login {
 	now := time.Now().UTC()
 	return &login{
 		Role: c.DefaultRole, Unsolicited: true,
-		Address: address(req), Browser: address(req), CreatedAt: now, ExpiresAt: now.Add(codeTTL), State: completedState,
+		Address: address(req), Browser: address(req), CreatedAt: now, ExpiresAt: now.Add(codeTTL), State: completedState, AuditID: uuid.NewString(),
 	}
 }
 

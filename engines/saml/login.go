@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	saml2 "github.com/russellhaering/gosaml2"
 
 	"github.com/coffer-project/coffer/engines"
@@ -73,8 +74,9 @@ func (e *engine) start(ctx context.Context, req *engines.Request, in *startIn) (
 	l := &login{
 		Role: ro.name, Challenge: challenge, ClientType: in.ClientType, ACSURL: in.ACSURL, RequestID: requestID,
 		VerificationCode: newCode(2, 4), Address: address(req), CreatedAt: now, ExpiresAt: now.Add(loginTTL),
-		State: pendingState, id: pollLogin(pollID),
+		State: pendingState, AuditID: uuid.NewString(), id: pollLogin(pollID),
 	}
+	req.LoginID = l.AuditID
 	leading := []storage.Key{relayKey(relay)}
 	data := map[string]any{
 		"sso_service_url": target, "token_poll_id": pollID, "verification_code": l.VerificationCode,
@@ -188,6 +190,9 @@ func (e *engine) follow(ctx context.Context, req *engines.Request, in *followIn)
 	})
 	if err != nil {
 		return nil, err
+	}
+	if l != nil {
+		req.LoginID = l.AuditID
 	}
 	if l == nil || l.Target == "" {
 		return nil, &engines.Error{

@@ -62,6 +62,9 @@ type login struct {
 	// Keys are what else there is of it, to be removed with it.
 	Keys []storage.Key `json:"keys,omitempty"`
 
+	// AuditID names the login in the audit records of its requests. It is random, and leads to nothing else.
+	AuditID string `json:"audit_id,omitempty"`
+
 	id string // hash of what redeems it
 }
 

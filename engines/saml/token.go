@@ -44,6 +44,9 @@ func (e *engine) token(ctx context.Context, req *engines.Request, in *tokenIn) (
 			return err
 		case l == nil:
 			return errUnknown("unknown, expired or used login")
+		}
+		req.LoginID = l.AuditID
+		switch {
 		case !l.Unsolicited && !in.proves(l.Challenge):
 			return errUnknown("wrong verifier")
 		case l.State == pendingState:

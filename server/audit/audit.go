@@ -37,6 +37,10 @@ type Record struct {
 	Request  Request
 	Response *Response // only used by Broker.Response; nil when there is none
 	Error    string    // as the client sees it, and why; "" for success
+	// Unauthenticated says that no valid token came with the request: the size of its records has a bound. Brief says that
+	// it has this one record, with the hash and the length of its body: it was rejected before anything was done, say.
+	Unauthenticated bool
+	Brief           bool
 }
 
 // Auth is a token, the caller's or one that is handed out. Both secrets are given in the clear and hashed here.
@@ -61,6 +65,7 @@ type Auth struct {
 // Request is the request's part of a record.
 type Request struct {
 	ID                  string
+	LoginID             string // of a login that takes several requests; only in the record of the response
 	Operation           string
 	MountType           string
 	MountPoint          string
@@ -71,7 +76,7 @@ type Request struct {
 	NamespaceID         string
 	NamespacePath       string
 	Path                string
-	Data                json.RawMessage // the body; nil if none. What is not JSON is hashed as one text
+	Data                json.RawMessage // the body; nil if none. What is not JSON, or has no room, is hashed as one text
 	PlainKeys           []string        // top-level keys of Data to leave readable (audit_non_hmac_request_keys)
 	Query               url.Values      // values are hashed
 	RemoteAddress       string

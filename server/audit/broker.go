@@ -18,6 +18,7 @@ type Stats struct {
 	Responses uint64 // response records asked for
 	Failures  uint64 // records that no device took
 	Errors    uint64 // single devices failing to take a record
+	Lost      uint64 // records of a sealed node that were too many to keep
 	Seconds   float64
 	Devices   int // enabled now
 }
@@ -38,9 +39,13 @@ type Broker struct {
 	sinks  []*sink      // by path
 	local  []*sink      // those of sinks that are not behind a connection
 	remote []*sink      // the others
-	closed bool         // which devices there should be is not known: every record is refused
+	closed bool         // which devices there should be is not known: every record is rejected
 
-	requests, responses, failures, errors, nanos atomic.Uint64
+	keptMu sync.Mutex
+	kept   []*Record   // see Keep, oldest first
+	behind atomic.Bool // there are some
+
+	requests, responses, failures, errors, nanos, lost atomic.Uint64
 }
 
 // NewBroker returns a broker without devices: it accepts every record and writes none. log may be nil.
@@ -146,6 +151,10 @@ func (b *Broker) record(ctx context.Context, make func() (*Record, error), respo
 		return nil
 	}
 	start := time.Now()
+	if err := b.writeKept(ctx); err != nil {
+		b.failures.Add(1)
+		return fmt.Errorf("%w: %w", ErrNotRecorded, err)
+	}
 	r, err := make()
 	if err != nil {
 		return err
@@ -162,6 +171,61 @@ func (b *Broker) record(ctx context.Context, make func() (*Record, error), respo
 	}
 	b.failures.Add(1)
 	return fmt.Errorf("%w: %w", ErrNotRecorded, errors.Join(errs...))
+}
+
+// maxKept is how many records wait for a device.
+const maxKept = 256
+
+// Keep takes the record of a response of which the devices could not be open, such as that of an unseal: it is written
+// before the next record that is. If there are too many the oldest are lost.
+func (b *Broker) Keep(r *Record) {
+	b.keptMu.Lock()
+	defer b.keptMu.Unlock()
+	if len(b.kept) == maxKept {
+		if b.lost.Add(1) == 1 {
+			b.log.Warn("audit records of a sealed node are lost: too many requests came before it was unsealed")
+		}
+		b.kept = b.kept[1:]
+	}
+	b.kept = append(b.kept, r)
+	b.behind.Store(true)
+}
+
+// Flush writes what is kept, if there is a device for it.
+func (b *Broker) Flush(ctx context.Context) error {
+	if !b.behind.Load() {
+		return nil
+	}
+	if b.refresh != nil {
+		if err := b.refresh(ctx); err != nil {
+			return err
+		}
+	}
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	if b.closed || len(b.sinks) == 0 {
+		return nil
+	}
+	return b.writeKept(ctx)
+}
+
+// writeKept writes what is kept. b.mu is held for reading, and there is a device.
+func (b *Broker) writeKept(ctx context.Context) error {
+	if !b.behind.Load() {
+		return nil
+	}
+	b.keptMu.Lock()
+	defer b.keptMu.Unlock()
+	for len(b.kept) > 0 {
+		e := event{Record: b.kept[0], response: true, at: b.kept[0].Time, headers: b.headers.Load()}
+		if took, errs := b.deliver(context.WithoutCancel(ctx), e); !took {
+			return errors.Join(errs...)
+		}
+		b.kept = b.kept[1:]
+	}
+	b.kept = nil
+	b.behind.Store(false)
+	return nil
 }
 
 // deliver writes an event to the devices, in the order that Broker describes, and reports whether any took it.
@@ -261,7 +325,7 @@ func (b *Broker) Stats() Stats {
 	b.mu.RUnlock()
 	return Stats{
 		Requests: b.requests.Load(), Responses: b.responses.Load(), Failures: b.failures.Load(),
-		Errors: b.errors.Load(), Seconds: float64(b.nanos.Load()) / 1e9, Devices: devices,
+		Errors: b.errors.Load(), Lost: b.lost.Load(), Seconds: float64(b.nanos.Load()) / 1e9, Devices: devices,
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -22,6 +23,21 @@ const hashPrefix = "hmac-sha256:"
 
 // maxPooledLine is the size of the largest buffer worth keeping.
 const maxPooledLine = 64 << 10
+
+// Limits of one record. What they leave out is one hash, with its length.
+const (
+	maxDataBytes   = 64 << 10 // of the body of a request, and of the data of a response
+	maxValuesBytes = 8 << 10  // of the query, of the headers, and of the warnings
+	maxErrorBytes  = 2 << 10
+
+	// Of a record of a request without a valid token: a brief one has at most briefBytes; the two of a request to a path
+	// that needs no token have openBytes each, or the size of its body.
+	briefBytes = 1 << 10
+	openBytes  = 3 << 9
+	// Of texts in a record that would be longer than that.
+	shortTextBytes = 128
+	shortNameBytes = 64
+)
 
 // format is how one device writes lines. Safe for concurrent use.
 type format struct {
@@ -52,6 +68,7 @@ type line struct {
 	scratch []byte
 	names   []string
 	sum     [sha256.Size]byte
+	short   bool // write no more than tells what the request was
 }
 
 func (f *format) get() *line {
@@ -81,7 +98,29 @@ func (f *format) hash(text string) string {
 // line formats an event. Free it after use.
 func (f *format) line(e event) *line {
 	l := f.get()
-	l.buf = append(l.buf, f.prefix...)
+	l.short = false
+	l.event(e)
+	if limit := e.limit(); limit > 0 && len(l.buf) > limit {
+		l.buf, l.short = l.buf[:0], true
+		l.event(e)
+	}
+	return l
+}
+
+// limit is the size of the longest line that the event may have, 0 for no such limit: a client that has proved nothing
+// must not fill the disk.
+func (e event) limit() int {
+	switch {
+	case !e.Unauthenticated || e.Response != nil && e.Response.Auth != nil && e.Response.Auth.ClientToken != "":
+		return 0
+	case e.Brief:
+		return briefBytes
+	}
+	return max(openBytes, len(e.Request.Data))
+}
+
+func (l *line) event(e event) {
+	l.buf = append(l.buf, l.f.prefix...)
 	l.buf = append(l.buf, `{"time":"`...)
 	l.buf = e.at.UTC().AppendFormat(l.buf, time.RFC3339Nano)
 	kind := `","type":"request"`
@@ -95,16 +134,15 @@ func (f *format) line(e event) *line {
 		l.close()
 	}
 	l.open("request")
-	l.request(&e.Request, e.headers)
+	l.request(e)
 	l.close()
 	if e.response && e.Response != nil {
 		l.open("response")
-		l.response(&e.Request, e.Response)
+		l.response(e)
 		l.close()
 	}
-	l.text("error", e.Error)
+	l.clip("error", e.Error, maxErrorBytes, shortTextBytes)
 	l.buf = append(l.buf, '}', '\n')
-	return l
 }
 
 func (l *line) auth(a *Auth) {
@@ -137,37 +175,64 @@ func (l *line) auth(a *Auth) {
 	l.number("num_uses", int64(a.NumUses))
 }
 
-func (l *line) request(r *Request, recorded *headers) {
+// request writes the request's part. The record of a response leaves out what the one before it, of the same id, has.
+func (l *line) request(e event) {
+	r := &e.Request
 	l.text("id", r.ID)
+	if e.response {
+		l.text("login_id", r.LoginID)
+	}
 	l.text("operation", r.Operation)
-	l.mount(r)
+	if !e.Brief {
+		l.mount(r)
+	}
 	l.secret("client_token", r.ClientToken)
 	l.accessor("client_token_accessor", r.ClientTokenAccessor)
 	l.open("namespace")
 	l.text("id", r.NamespaceID)
-	l.text("path", r.NamespacePath)
+	l.clip("path", r.NamespacePath, len(r.NamespacePath), shortNameBytes)
 	l.close()
-	l.text("path", r.Path)
-	l.data("data", r.Data, r.PlainKeys, false)
-	if len(r.Query) > 0 {
+	l.clip("path", r.Path, len(r.Path), shortTextBytes)
+	switch {
+	case e.response:
+	case e.Brief || l.short:
+		l.rest("data_rest", r.Data)
+	default:
+		l.data("data", r.Data, r.PlainKeys, false, e.dataLimit())
+	}
+	if !e.response {
 		l.query(r.Query)
 	}
 	l.text("remote_address", r.RemoteAddress)
 	l.number("remote_port", int64(r.RemotePort))
-	l.headers(r.Headers, recorded)
-	l.text("forwarded_from", r.ForwardedFrom)
+	if !e.response && !l.short {
+		l.headers(r.Headers, e.headers)
+	}
+	l.clip("forwarded_from", r.ForwardedFrom, len(r.ForwardedFrom), shortNameBytes)
 	l.number("wrap_ttl", int64(r.WrapTTL/time.Second))
 }
 
+// dataLimit is how much of a body may be recorded.
+func (e event) dataLimit() int {
+	if limit := e.limit(); limit > 0 {
+		return min(limit, maxDataBytes)
+	}
+	return maxDataBytes
+}
+
 func (l *line) mount(r *Request) {
+	if l.short {
+		return
+	}
 	l.text("mount_type", r.MountType)
 	l.text("mount_point", r.MountPoint)
 	l.text("mount_accessor", r.MountAccessor)
 	l.text("mount_class", r.MountClass)
 }
 
-func (l *line) response(req *Request, r *Response) {
-	l.mount(req)
+func (l *line) response(e event) {
+	r := e.Response
+	l.mount(&e.Request)
 	if r.Auth != nil {
 		l.open("auth")
 		l.auth(r.Auth)
@@ -178,19 +243,47 @@ func (l *line) response(req *Request, r *Response) {
 		l.text("lease_id", r.LeaseID)
 		l.close()
 	}
-	l.data("data", r.Data, r.PlainKeys, l.f.elideLists && req.Operation == "list")
-	l.texts("warnings", r.Warnings)
+	if l.short {
+		l.rest("data_rest", r.Data)
+	} else {
+		l.data("data", r.Data, r.PlainKeys, l.f.elideLists && e.Request.Operation == "list", e.dataLimit())
+		l.warnings(r.Warnings)
+	}
 	if w := r.Wrap; w != nil {
 		l.open("wrap_info")
 		l.number("ttl", int64(w.TTL/time.Second))
 		l.secret("token", w.Token)
 		l.accessor("accessor", w.Accessor)
 		l.instant("creation_time", w.CreatedAt)
-		l.text("creation_path", w.CreationPath)
+		l.clip("creation_path", w.CreationPath, len(w.CreationPath), shortNameBytes)
 		l.accessor("wrapped_accessor", w.WrappedAccessor)
 		l.close()
 	}
 	l.number("status", int64(r.Status))
+}
+
+func (l *line) warnings(texts []string) {
+	size := 0
+	for _, text := range texts {
+		size += len(text)
+	}
+	if size <= maxValuesBytes {
+		l.texts("warnings", texts)
+		return
+	}
+	l.rest("warnings_rest", []byte(strings.Join(texts, "\n")))
+}
+
+// rest writes the hash and the length of what is not recorded itself, unless it is empty.
+func (l *line) rest(name string, value []byte) {
+	if len(value) == 0 {
+		return
+	}
+	l.open(name)
+	l.name("hmac")
+	l.quotedHash(value)
+	l.number("bytes", int64(len(value)))
+	l.close()
 }
 
 // open begins an object as a member, close ends it.
@@ -214,6 +307,27 @@ func (l *line) text(name, value string) {
 	if value != "" {
 		l.name(name)
 		l.buf = appendQuoted(l.buf, value)
+	}
+}
+
+// clip writes a readable member with at most limit bytes of its value, or shortest in a short record.
+func (l *line) clip(name, value string, limit, shortest int) {
+	if l.short {
+		limit = min(limit, shortest)
+	}
+	if len(value) <= limit && !l.short {
+		l.text(name, value)
+		return
+	}
+	if value == "" {
+		return
+	}
+	l.name(name)
+	start := len(l.buf)
+	for text, mark := value, ""; ; text, mark = text[:min(limit, len(text)-1-len(text)/8)], "…" {
+		if l.buf = appendQuoted(l.buf[:start], strings.ToValidUTF8(text, "")+mark); len(l.buf)-start <= limit+len(`"…"`) {
+			return
+		}
 	}
 }
 
@@ -271,8 +385,31 @@ func sorted[V any](l *line, m map[string]V) []string {
 	return l.names
 }
 
+// hashedBytes is what one hashed value takes, with quotes and a comma.
+const hashedBytes = len(hashPrefix) + 2*sha256.Size + 3
+
+// sizeOf is how much the line grows by the values, or a little more.
+func sizeOf(values []string) int {
+	size := 0
+	for _, v := range values {
+		size += max(len(v), hashedBytes)
+	}
+	return size
+}
+
 // query writes query parameters, values hashed.
 func (l *line) query(values url.Values) {
+	if len(values) == 0 {
+		return
+	}
+	size := 0
+	for k, v := range values {
+		size += len(k) + sizeOf(v)
+	}
+	if l.short || size > maxValuesBytes {
+		l.rest("query_rest", []byte(values.Encode()))
+		return
+	}
 	l.open("query")
 	for _, k := range sorted(l, values) {
 		l.list(k, values[k], l.hashed)
@@ -280,9 +417,9 @@ func (l *line) query(values url.Values) {
 	l.close()
 }
 
-// headers writes those headers that are to be recorded, names in lower case.
+// headers writes those headers that are to be recorded, names in lower case. Values that are too long are one hash.
 func (l *line) headers(values http.Header, recorded *headers) {
-	open := false
+	open, left := false, maxValuesBytes
 	for _, h := range *recorded {
 		v := values[h.key]
 		if len(v) == 0 {
@@ -292,11 +429,20 @@ func (l *line) headers(values http.Header, recorded *headers) {
 			l.open("headers")
 			open = true
 		}
-		write := l.plain
-		if h.hmac {
-			write = l.hashed
+		size := sizeOf(v)
+		switch {
+		case size > left:
+			l.name(h.name)
+			l.buf = append(l.buf, '[')
+			l.quotedHash([]byte(strings.Join(v, "\n")))
+			l.buf = append(l.buf, ']')
+			continue
+		case h.hmac:
+			l.list(h.name, v, l.hashed)
+		default:
+			l.list(h.name, v, l.plain)
 		}
-		l.list(h.name, v, write)
+		left -= size
 	}
 	if open {
 		l.close()
@@ -319,7 +465,7 @@ func (l *line) plain(value string) { l.buf = appendQuoted(l.buf, value) }
 
 // hashed writes one text value: its hash, or itself with log_raw.
 func (l *line) hashed(value string) {
-	if l.f.raw {
+	if l.f.raw && (!l.short || len(value) <= shortNameBytes) {
 		l.buf = appendQuoted(l.buf, value)
 		return
 	}

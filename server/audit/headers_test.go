@@ -168,6 +168,7 @@ func TestElideLists(t *testing.T) {
 		if want := hashes(t, `"response":{"data":`+tt.want+"}"); !strings.Contains(got, want) {
 			t.Errorf("%s %s: %s, want %s", tt.op, tt.body, got, want)
 		}
+		got = recorded(t, r, false, map[string]string{"elide_list_responses": tt.elide})
 		if want := hashes(t, `"data":{"keys":["«q»"]}`); !strings.Contains(got, want) {
 			t.Errorf("%s: the request's data is %s, want %s", tt.op, got, want)
 		}

@@ -12,31 +12,39 @@ import (
 // recorded as one hashed text: a hostile body may cost neither the stack nor a line many times its size.
 const (
 	maxDepth  = 128
-	maxTexts  = 1 << 16
 	maxNumber = 64 // bytes; a longer one hides more than it tells
 )
 
 // data writes a body: its structure, names, numbers and literals as they are, every text value hashed, except
-// below the top-level names in plain. With elide, the answer to a list is cut down to how much it holds.
-func (l *line) data(name string, body json.RawMessage, plain []string, elide bool) {
+// below the top-level names in plain. Members and elements that no longer fit in limit bytes are left out: then a member
+// of its own, name_rest, has one hash of them. With elide, the answer to a list is cut down to how much it holds.
+func (l *line) data(name string, body json.RawMessage, plain []string, elide bool, limit int) {
 	if len(body) == 0 {
 		return
 	}
+	before := len(l.buf)
 	l.name(name)
 	start := len(l.buf)
-	w := walker{l: l, src: body, plain: plain, elide: elide}
+	w := walker{l: l, src: body, plain: plain, elide: elide, limit: start + limit}
 	if w.value(0, l.f.raw) {
-		w.space()
-		if w.pos == len(body) {
+		switch w.space(); {
+		case w.cut:
+			l.rest(name+"_rest", body[w.rest:])
+			return
+		case !w.full && w.pos == len(body):
 			return
 		}
 	}
-	l.buf = l.buf[:start]
-	if l.f.raw {
-		l.buf = appendQuoted(l.buf, string(body))
-		return
+	switch {
+	case l.f.raw && len(body) <= limit:
+		l.buf = appendQuoted(l.buf[:start], string(body))
+	case l.f.raw || w.full:
+		l.buf = l.buf[:before]
+		l.rest(name+"_rest", body)
+	default:
+		l.buf = l.buf[:start]
+		l.quotedHash(body)
 	}
-	l.quotedHash(body)
 }
 
 // walker copies one JSON text to the line, without its white space. Its methods report whether what they
@@ -45,10 +53,31 @@ type walker struct {
 	l     *line
 	src   []byte
 	pos   int
-	texts int
 	size  int // members or elements of the object or array that ended last
 	plain []string
 	elide bool // write the size of the top-level members "keys" and "key_info" in their place
+	count bool // below such a member: its texts are not worth a hash
+
+	limit int  // of the line's length
+	full  bool // something did not fit: nothing more is read
+	cut   bool // the copy ends before src[rest:], with its brackets closed
+	rest  int
+}
+
+// room reports whether n more bytes fit.
+func (w *walker) room(n int) bool {
+	w.full = w.full || len(w.l.buf)+n > w.limit && !w.count
+	return !w.full
+}
+
+// end closes an object or array of which the member or element that begins at src[at] does not fit. before is the line's
+// length without it.
+func (w *walker) end(bracket byte, before, at int) {
+	if !w.cut {
+		w.cut, w.rest = true, at
+		w.l.buf = w.l.buf[:before]
+	}
+	w.l.buf = append(w.l.buf, bracket)
 }
 
 // next skips white space and returns the byte after it without taking it, or 0 at the end.
@@ -83,8 +112,11 @@ func (w *walker) take(c byte) bool {
 
 // value copies one value; plain leaves its texts as they are.
 func (w *walker) value(depth int, plain bool) bool {
-	if depth > maxDepth {
+	switch {
+	case depth > maxDepth:
 		return false
+	case !w.room(1):
+		return true
 	}
 	switch c := w.next(); c {
 	case '{':
@@ -110,19 +142,32 @@ func (w *walker) object(depth int, plain bool) bool {
 		w.size = 0
 		return true
 	}
+	before := len(w.l.buf)
 	for n := 1; ; n++ {
+		at := w.pos
 		name, ok := w.memberName()
+		if w.full {
+			w.end('}', before, at)
+			return true
+		}
 		if !ok || !w.take(':') {
 			return false
 		}
 		exempt := plain || depth == 0 && len(w.plain) > 0 && slices.Contains(w.plain, string(name))
 		start := len(w.l.buf)
+		w.count = w.count || w.elide && depth == 0 && listed(string(name), w.next())
 		if !w.value(depth+1, exempt) {
 			return false
 		}
-		if w.elide && depth == 0 {
-			w.shorten(string(name), start)
+		if w.full {
+			w.end('}', before, at)
+			return true
 		}
+		if w.count && depth == 0 {
+			w.count = false
+			w.l.buf = strconv.AppendInt(w.l.buf[:start], int64(w.size), 10)
+		}
+		before = len(w.l.buf)
 		if w.take('}') {
 			w.size = n
 			return true
@@ -133,12 +178,9 @@ func (w *walker) object(depth int, plain bool) bool {
 	}
 }
 
-// shorten replaces the keys of a list, or what it says of them, by their number.
-func (w *walker) shorten(name string, start int) {
-	first := w.l.buf[start]
-	if name == "keys" && first == '[' || name == "key_info" && first == '{' {
-		w.l.buf = strconv.AppendInt(w.l.buf[:start], int64(w.size), 10)
-	}
+// listed reports whether a member is the keys of a list, or what it says of them: they are replaced by their number.
+func listed(name string, first byte) bool {
+	return name == "keys" && first == '[' || name == "key_info" && first == '{'
 }
 
 func (w *walker) array(depth int, plain bool) bool {
@@ -147,10 +189,17 @@ func (w *walker) array(depth int, plain bool) bool {
 		w.size = 0
 		return true
 	}
+	before := len(w.l.buf)
 	for n := 1; ; n++ {
+		at := w.pos
 		if !w.value(depth+1, plain) {
 			return false
 		}
+		if w.full {
+			w.end(']', before, at)
+			return true
+		}
+		before = len(w.l.buf)
 		if w.take(']') {
 			w.size = n
 			return true
@@ -166,7 +215,9 @@ func (w *walker) literal(text string) bool {
 		return false
 	}
 	w.pos += len(text)
-	w.l.buf = append(w.l.buf, text...)
+	if w.room(len(text)) {
+		w.l.buf = append(w.l.buf, text...)
+	}
 	return true
 }
 
@@ -185,12 +236,14 @@ func (w *walker) memberName() ([]byte, bool) {
 // text copies a text value, or its hash.
 func (w *walker) text(plain bool) bool {
 	raw, decoded, ok := w.scan()
-	if w.texts++; !ok || w.texts > maxTexts {
+	switch {
+	case !ok:
 		return false
-	}
-	if plain {
+	case w.count:
+		w.l.buf = append(w.l.buf, '0')
+	case plain:
 		w.copyText(raw, decoded)
-	} else {
+	case w.room(hashedBytes):
 		w.l.quotedHash(decoded)
 	}
 	return true
@@ -198,11 +251,12 @@ func (w *walker) text(plain bool) bool {
 
 // copyText copies a text as it was written, unless it is not valid UTF-8: the line must be.
 func (w *walker) copyText(raw, decoded []byte) {
-	if utf8.Valid(raw) {
+	switch valid := utf8.Valid(raw); {
+	case valid && w.room(len(raw)):
 		w.l.buf = append(w.l.buf, raw...)
-		return
+	case !valid && w.room(6*len(raw)): // the longest that it can become
+		w.l.buf = appendQuoted(w.l.buf, string(decoded))
 	}
-	w.l.buf = appendQuoted(w.l.buf, string(decoded))
 }
 
 // scan takes a quoted text and returns it as written, quotes included, and decoded as the engines decode it.
@@ -262,7 +316,9 @@ func (w *walker) number() bool {
 	if w.pos-start > maxNumber {
 		return false
 	}
-	w.l.buf = append(w.l.buf, w.src[start:w.pos]...)
+	if w.room(w.pos - start) {
+		w.l.buf = append(w.l.buf, w.src[start:w.pos]...)
+	}
 	return true
 }
 

@@ -279,6 +279,7 @@ func (t *Table) Numbers() map[string]float64 {
 		"audit_response_records_total": float64(stats.Responses),
 		"audit_failures_total":         float64(stats.Failures),
 		"audit_device_errors_total":    float64(stats.Errors),
+		"audit_lost_records_total":     float64(stats.Lost),
 		"audit_seconds_total":          stats.Seconds,
 		"audit_devices":                float64(stats.Devices),
 		"audit_devices_failing":        0,

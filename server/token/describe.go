@@ -13,7 +13,7 @@ func (s *Store) Auth(c Created) *engines.Auth {
 	return &engines.Auth{
 		ClientToken: c.Token.Reveal(), Accessor: e.Accessor, Policies: e.Policies, TokenPolicies: e.Policies,
 		Metadata: e.Meta, LeaseDuration: s.secondsLeft(e), Renewable: e.Renewable, EntityID: e.EntityID,
-		TokenType: e.Type, Orphan: e.Orphan(), NumUses: max(e.NumUses, 0),
+		TokenType: e.Type, Orphan: e.Orphan(), NumUses: max(e.NumUses, 0), DisplayName: e.DisplayName,
 	}
 }
 
