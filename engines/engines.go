@@ -133,6 +133,8 @@ type Mount struct {
 	// DefaultLeaseTTL and MaxLeaseTTL are the effective ones, system defaults already applied.
 	DefaultLeaseTTL time.Duration
 	MaxLeaseTTL     time.Duration
+	// Lockout is the effective one of a Locker.
+	Lockout Lockout
 	// Storage is the mount's data: class s, or class l when Local. ClusterStorage is always class l: what
 	// belongs to this cluster even when the mount is shared.
 	Storage        storage.Store

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/fairqueue"
 )
 
 // The cost of new hashes: the second choice of the OWASP password storage cheat sheet.
@@ -26,11 +27,15 @@ const (
 	hashBytes     = 32
 )
 
-// maxBcryptCost bounds what one login with an imported hash may cost: about a second.
-const maxBcryptCost = 14
+// maxBcryptCost bounds what one login costs in a mount with an imported hash: about a quarter of a second. Hashes of up to
+// cost 14 that an older version has imported still work.
+const maxBcryptCost = 12
 
-// slots bounds how many hashes of all mounts are computed at once, and so their memory.
-var slots = make(chan struct{}, max(2, min(runtime.GOMAXPROCS(0), 8)))
+// hashing bounds how many hashes of all mounts are computed at once, and so their memory.
+var (
+	hashSlots = max(2, min(runtime.GOMAXPROCS(0), 8))
+	hashing   = fairqueue.New(fairqueue.DefaultLimits(hashSlots))
+)
 
 // argon is one argon2id hash and what it was made with.
 type argon struct {
@@ -42,52 +47,51 @@ type argon struct {
 // hasher makes and checks hashes.
 type hasher struct {
 	derive func(password []byte, a argon) []byte
+	bcrypt func(hash, password []byte) error
 }
 
 func newHasher() hasher {
-	return hasher{derive: func(password []byte, a argon) []byte {
-		return argon2.IDKey(password, a.salt, a.time, a.memory, a.threads, hashBytes)
-	}}
-}
-
-// acquire waits for a slot until ctx ends.
-func acquire(ctx context.Context) (release func(), err error) {
-	select {
-	case slots <- struct{}{}:
-		return func() { <-slots }, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	return hasher{
+		derive: func(password []byte, a argon) []byte {
+			return argon2.IDKey(password, a.salt, a.time, a.memory, a.threads, hashBytes)
+		},
+		bcrypt: bcrypt.CompareHashAndPassword,
 	}
 }
 
-// of returns what to store for new credentials, "" if there are none.
-func (h hasher) of(ctx context.Context, c *credentials) (string, error) {
+// hashOf returns what to store for new credentials, "" if there are none.
+func (e *engine) hashOf(ctx context.Context, req *engines.Request, c *credentials) (string, error) {
 	switch password, imported := c.Password.Reveal(), c.PasswordHash.Reveal(); {
 	case password != "" && imported != "":
 		return "", engines.Invalid("fields \"password\" and \"password_hash\" are both given: give one of them")
 	case imported != "":
 		return imported, checkBcrypt(imported)
 	case password != "":
-		release, err := acquire(ctx)
+		release, err := hashing.Acquire(ctx, fairqueue.SourceOf(req))
 		if err != nil {
 			return "", err
 		}
 		defer release()
-		a := argon{memory: hashMemoryKiB, time: hashTime, threads: hashThreads, salt: make([]byte, saltBytes)}
-		rand.Read(a.salt) // never fails
-		a.sum = h.derive([]byte(password), a)
-		return a.String(), nil
+		return e.hasher.of(password), nil
 	}
 	return "", nil
 }
 
-// nobody is what the passwords of users that are not there are compared with. No password is accepted for them.
-var nobody = argon{memory: hashMemoryKiB, time: hashTime, threads: hashThreads, salt: make([]byte, saltBytes), sum: make([]byte, hashBytes)}.String()
+// of returns the hash of a new password. The caller holds a slot.
+func (h hasher) of(password string) string {
+	a := argon{memory: hashMemoryKiB, time: hashTime, threads: hashThreads, salt: make([]byte, saltBytes)}
+	rand.Read(a.salt) // never fails
+	a.sum = h.derive([]byte(password), a)
+	return a.String()
+}
+
+// unknownUser is what the passwords of names without a user are compared with. No password is accepted for them.
+var unknownUser = argon{memory: hashMemoryKiB, time: hashTime, threads: hashThreads, salt: make([]byte, saltBytes), sum: make([]byte, hashBytes)}.String()
 
 // matches reports whether the password is the one of a stored hash. The caller holds a slot.
 func (h hasher) matches(stored, password string) (bool, error) {
-	if strings.HasPrefix(stored, "$2") {
-		err := bcrypt.CompareHashAndPassword([]byte(stored), []byte(password))
+	if isBcrypt(stored) {
+		err := h.bcrypt([]byte(stored), []byte(password))
 		if errors.Is(err, bcrypt.ErrMismatchedHashAndPassword) {
 			return false, nil
 		}
@@ -100,7 +104,44 @@ func (h hasher) matches(stored, password string) (bool, error) {
 	return subtle.ConstantTimeCompare(a.sum, h.derive([]byte(password), a)) == 1, nil
 }
 
-// checkBcrypt refuses what bcrypt could not compare with, or only at a price.
+func isBcrypt(stored string) bool { return strings.HasPrefix(stored, "$2") }
+
+// bcryptCost returns the cost of an imported hash, 0 of any other.
+func bcryptCost(stored string) int {
+	if !isBcrypt(stored) {
+		return 0
+	}
+	cost, err := bcrypt.Cost([]byte(stored))
+	if err != nil {
+		return 0
+	}
+	return cost
+}
+
+// pad does the rest of the work of a login that is rejected, after matches: one hash of ours, and one bcrypt hash of the
+// cost most, 0 for none. As the work doubles from one cost to the next, a hash of cost c and one of each from c up to
+// most-1 are one of most.
+func (h hasher) pad(stored, password string, most int) {
+	cost := bcryptCost(stored)
+	if cost == 0 {
+		if most > 0 {
+			h.burn(password, most)
+		}
+		return
+	}
+	_, _ = h.matches(unknownUser, password)
+	for ; cost < most; cost++ {
+		h.burn(password, cost)
+	}
+}
+
+// burn computes a bcrypt hash for nothing.
+func (h hasher) burn(password string, cost int) {
+	const salted = "N9qo8uLOickgx2ZMRZoMyeIjZAgcfl7p92ldGxad68LJZdL17lhWy"
+	_ = h.bcrypt(fmt.Appendf(nil, "$2a$%02d$%s", cost, salted), []byte(password))
+}
+
+// checkBcrypt rejects what bcrypt could not compare with, or only at a price.
 func checkBcrypt(hash string) error {
 	const alphabet = "./ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 	cost, err := bcrypt.Cost([]byte(hash))
@@ -108,7 +149,7 @@ func checkBcrypt(hash string) error {
 	case err != nil || len(hash) != 60 || !slices.Contains([]string{"$2a$", "$2b$", "$2y$"}, hash[:4]) || hash[6] != '$' || strings.Trim(hash[7:], alphabet) != "":
 		return engines.Invalid("field \"password_hash\": must be a bcrypt hash, which is 60 characters and begins with \"$2a$\", \"$2b$\" or \"$2y$\"")
 	case cost > maxBcryptCost:
-		return engines.Invalid("field \"password_hash\": has the cost %d, the limit is %d", cost, maxBcryptCost)
+		return engines.Invalid("field \"password_hash\": has the cost %d, the limit is %d: import a hash of a lower cost, or give the field \"password\" instead", cost, maxBcryptCost)
 	}
 	return nil
 }

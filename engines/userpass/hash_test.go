@@ -5,85 +5,194 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/enginetest"
+	"github.com/coffer-project/coffer/engines/fairqueue"
+	"github.com/coffer-project/coffer/storage"
 )
 
-// TestEqualWork: the work of a login does not depend on what is wrong with it.
+// TestEqualWork: the work of a rejected login does not depend on what is wrong with it, nor on the user's hash.
 func TestEqualWork(t *testing.T) {
-	var work []string
+	type work struct{ argon, bcrypt int }
+	var did work
 	m := enginetest.New(t, func(engines.Mount) (engines.Engine, error) {
 		e := newEngine()
 		e.hasher.derive = func(password []byte, a argon) []byte {
-			work = append(work, fmt.Sprint(a.memory, a.time, a.threads, len(a.salt)))
+			if a.memory != hashMemoryKiB || a.time != hashTime || a.threads != hashThreads || len(a.salt) != saltBytes {
+				t.Errorf("an argon2 hash of another cost: %+v", a)
+			}
+			did.argon++
 			return bytes.Repeat(password[:1], hashBytes)
+		}
+		e.hasher.bcrypt = func(hash, password []byte) error {
+			cost, err := bcrypt.Cost(hash)
+			if err != nil {
+				t.Error(err)
+			}
+			did.bcrypt += 1 << cost
+			if string(password) == "a" && bytes.HasSuffix(hash, []byte("W")) {
+				return nil
+			}
+			return bcrypt.ErrMismatchedHashAndPassword
 		}
 		return e, nil
 	}, enginetest.Options{})
 	m.Must(engines.Update, "users/bob", `{"password":"a"}`)
-	want := fmt.Sprint(work)
-	for _, name := range []string{"bob", "carol", "not a name"} {
-		// "\x00" is what nobody's hash would accept.
-		for _, password := range []string{"a", "b", `\u0000`} {
-			work = nil
-			_, err := m.Do(engines.Update, "login/"+name, `{"password":"`+password+`"}`)
-			if got := fmt.Sprint(work); got != want {
-				t.Errorf("login of %q: work %s, want %s", name, got, want)
-			}
-			if ok := name == "bob" && password == "a"; (err == nil) != ok {
-				t.Errorf("login of %q with %q: %v", name, password, err)
+	hashOf := func(cost int) string {
+		return fmt.Sprintf("$2b$%02d$%sW", cost, strings.Repeat("a", 52))
+	}
+	for _, step := range []struct {
+		write string // {"password_hash"} of the user
+		cost  int
+		most  int // of all users' then
+	}{{"", 0, 0}, {"dora", 5, 5}, {"emil", 10, 10}, {"fay", 10, 10}} {
+		if step.write != "" {
+			m.Must(engines.Update, "users/"+step.write, `{"password_hash":"`+hashOf(step.cost)+`"}`)
+		}
+		want := work{argon: 1}
+		if step.most > 0 {
+			want.bcrypt = 1 << step.most
+		}
+		names := []string{"bob", "carol", "not a name"}
+		for _, name := range []string{"dora", "emil", "fay"} {
+			if m.Exists("users/" + name) {
+				names = append(names, name)
 			}
 		}
+		for _, name := range names {
+			for _, password := range []string{"b", `\u0000`} { // "\x00" is what the hash of no user would accept
+				did = work{}
+				if _, err := m.Do(engines.Update, "login/"+name, `{"password":"`+password+`"}`); err == nil {
+					t.Errorf("login of %q with a wrong password succeeded", name)
+				}
+				if did != want {
+					t.Errorf("rejected login of %q with hashes of cost %d: work %+v, want %+v", name, step.most, did, want)
+				}
+			}
+		}
+		m.Engine.(*engine).locks = newLockout() // before any name is locked
+	}
+
+	// From an address that the user is not bound to, the right password costs as much as a wrong one.
+	m.Must(engines.Update, "users/dora", `{"token_bound_cidrs":"192.0.2.0/24"}`)
+	did = work{}
+	m.Fails(engines.KindInvalid, engines.Update, "login/dora", `{"password":"a"}`)
+	if want := (work{1, 1 << 10}); did != want {
+		t.Errorf("the right password from elsewhere: work %+v, want %+v", did, want)
+	}
+	m.Must(engines.Update, "users/dora", `{"token_bound_cidrs":""}`)
+
+	// A right login replaces the hash, and with the last one goes the padding.
+	for _, name := range []string{"emil", "dora", "fay"} {
+		m.Must(engines.Update, "login/"+name, `{"password":"a"}`)
+		did = work{}
+		m.Must(engines.Update, "login/"+name, `{"password":"a"}`)
+		if want := (work{argon: 1}); did != want {
+			t.Errorf("second right login of %s: work %+v, want %+v", name, did, want)
+		}
+	}
+	did = work{}
+	m.Fails(engines.KindInvalid, engines.Update, "login/nobody", `{"password":"b"}`)
+	if want := (work{argon: 1}); did != want {
+		t.Errorf("without imported hashes: work %+v, want %+v", did, want)
 	}
 }
 
-// TestBoundedWork: logins wait for a slot, and stop waiting when the client is gone.
+// TestBoundedWork: logins wait for a slot, and stop waiting when the client is gone, or after a while.
 func TestBoundedWork(t *testing.T) {
-	for range cap(slots) {
-		release, err := acquire(t.Context())
-		if err != nil {
+	synctest.Test(t, func(t *testing.T) {
+		m := enginetest.New(t, New, enginetest.Options{})
+		for range hashSlots {
+			release, err := hashing.Acquire(t.Context(), fairqueue.Source{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer release()
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		for _, path := range []string{"login/bob", "users/bob"} {
+			if _, err := m.Handle(ctx, m.Request(engines.Update, path, `{"password":"a"}`)); !errors.Is(err, context.Canceled) {
+				t.Errorf("%s without a free slot: %v", path, err)
+			}
+			m.Fails(engines.KindUnavailable, engines.Update, path, `{"password":"a"}`)
+		}
+	})
+}
+
+// TestUnknownNamesStoreLittle: what strangers can have stored is bounded, and does not put out the locks of users.
+func TestUnknownNamesStoreLittle(t *testing.T) {
+	m := enginetest.New(t, NewCheap, enginetest.Options{})
+	m.Mount.Lockout.Threshold = 1
+	l := newLockout()
+	try := func(name string, u *user) {
+		req := m.Request(engines.Update, "login/"+name, nil)
+		req.RemoteIP = netip.MustParseAddr("192.0.2.1")
+		a := newAttempt(req, name, u)
+		if locked, err := l.locked(t.Context(), a); err != nil || locked {
+			t.Fatalf("%s is locked too early (%v)", name, err)
+		}
+		if err := l.failed(t.Context(), a); err != nil {
 			t.Fatal(err)
 		}
-		defer release()
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	m := enginetest.New(t, New, enginetest.Options{})
-	for _, path := range []string{"login/bob", "users/bob"} {
-		if _, err := m.Handle(ctx, m.Request(engines.Update, path, `{"password":"a"}`)); !errors.Is(err, context.Canceled) {
-			t.Errorf("%s without a free slot: %v", path, err)
+		if locked, err := l.locked(t.Context(), a); err != nil || !locked {
+			t.Fatalf("%s is not locked (%v)", name, err)
 		}
+	}
+	try("bob", &user{Hash: unknownUser})
+	// Names that share one record: about one of unknownSlots does.
+	keyOf := func(name string) storage.Key { return (&attempt{mount: m.Mount, name: name}).key() }
+	for i, found := 0, 0; found < 2*maxSlotLocks; i++ {
+		if name := fmt.Sprint("name", i); keyOf(name) == keyOf("name0") {
+			try(name, nil)
+			found++
+		}
+	}
+	names, err := m.Mount.ClusterStorage.List(t.Context(), unknownPrefix, "", 0)
+	if err != nil || len(names) != 1 {
+		t.Errorf("%d records, %v, want one", len(names), err)
+	}
+	for _, name := range names {
+		r, err := getLocks(t.Context(), m.Mount.ClusterStorage, unknownPrefix+storage.Key(name))
+		if err != nil || len(r.Locks) != maxSlotLocks {
+			t.Errorf("%d locks in a record, %v, want the limit, %d", len(r.Locks), err, maxSlotLocks)
+		}
+	}
+	if r, err := getLocks(t.Context(), m.Mount.ClusterStorage, lockedPrefix+"bob"); err != nil || len(r.Locks) != 1 {
+		t.Errorf("locks of a user: %+v, %v, want one", r, err)
 	}
 }
 
-func TestLockoutIsBounded(t *testing.T) {
-	l := lockout{names: map[string]attempts{}}
+func TestCountersAreBounded(t *testing.T) {
+	l := newLockout()
 	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
-	for range maxFailures {
-		l.fail("first", now)
+	l.add(counter{"first", anywhere}, now, time.Hour)
+	l.add(counter{"second", anywhere}, now, time.Hour)
+	l.add(counter{"first", anywhere}, now, time.Hour)
+	for i := range maxCounted - 1 {
+		l.add(counter{fmt.Sprint("name", i), anywhere}, now, time.Hour)
 	}
-	for i := range maxCounted + 20 {
-		l.fail(fmt.Sprint("name", i), now.Add(time.Second))
+	if len(l.counters) != maxCounted || l.byAge.Len() != maxCounted {
+		t.Errorf("%d and %d counters, the limit is %d", len(l.counters), l.byAge.Len(), maxCounted)
 	}
-	if len(l.names) > maxCounted {
-		t.Errorf("%d names are counted, the limit is %d", len(l.names), maxCounted)
+	if n := l.count(counter{"second", anywhere}, now, time.Hour); n != 0 {
+		t.Error("the counter that was not used for the longest time is not the one dropped")
 	}
-	if l.locked("first", now) {
-		t.Error("the name that failed the longest ago is not the one dropped")
-	}
-	l.fail("last", now.Add(lockDuration+time.Second))
-	if len(l.names) != 1 {
-		t.Errorf("%d names are counted after all others stopped counting", len(l.names))
+	if n := l.count(counter{"first", anywhere}, now, time.Hour); n != 2 {
+		t.Errorf("the other one counts %d, want 2", n)
 	}
 }
 
 func FuzzParseArgon(f *testing.F) {
-	f.Add(nobody)
+	f.Add(unknownUser)
 	f.Add("$argon2id$v=19$m=19456,t=2,p=1$$")
 	f.Add("$argon2id$v=19$m=1,t=0,p=256$AAAA$AAAA")
 	f.Fuzz(func(t *testing.T, text string) {

@@ -1,13 +1,14 @@
 package userpass
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
-	"sync"
-	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/fairqueue"
+	"github.com/coffer-project/coffer/storage"
 )
 
 type loginIn struct {
@@ -15,41 +16,37 @@ type loginIn struct {
 	Password engines.Sensitive `json:"password" required:"true" max:"1024" help:"The password."`
 }
 
+// errLocked is for the log: a client gets 403 as for anything else that it may not do.
+var errLocked = errors.New("the user is locked after too many wrong passwords")
+
 func errLogin() error { return engines.Invalid("invalid username or password") }
 
-// login does the same work whoever asks: what differs is only found out at the end.
+// login does the same work for every rejected login: what differs is only found out at the end.
 func (e *engine) login(ctx context.Context, req *engines.Request, in *loginIn) (*engines.Response, error) {
 	name, err := normalName(in.Username)
 	if err != nil {
-		name = "" // nobody's
+		name = "" // no user's
 	}
 	u, err := getUser(ctx, req.Mount.Storage, name)
 	if err != nil {
 		return nil, err
 	}
-	known := u != nil
-	if !known {
-		u = &user{Hash: nobody}
-	}
-	release, err := acquire(ctx)
-	if err != nil {
+	a := newAttempt(req, name, u)
+	ok, err := e.check(ctx, req, a, u, in.Password.Reveal())
+	switch {
+	case errors.Is(err, errLocked):
+		e.pacer.Hold(ctx, fairqueue.SourceOf(req))
+		return nil, engines.Denied(err)
+	case err != nil:
 		return nil, err
-	}
-	defer release()
-	// Asked with a slot in hand: otherwise any number of guesses could pass here before the first one fails.
-	if e.locks.locked(name, time.Now()) {
-		return nil, engines.Denied(errors.New("the user is locked after too many wrong passwords"))
-	}
-	ok, err := e.hasher.matches(u.Hash, in.Password.Reveal())
-	if err != nil {
-		return nil, err
-	}
-	// From an address that the user is not bound to, no password is right: the answer must not tell which one is.
-	if !ok || !known || !u.Token.Allows(req.RemoteIP) {
-		e.locks.fail(name, time.Now())
+	case !ok:
+		if err := e.locks.failed(ctx, a); err != nil {
+			return nil, err
+		}
+		e.pacer.Hold(ctx, fairqueue.SourceOf(req))
 		return nil, errLogin()
 	}
-	e.locks.reset(name)
+	e.locks.succeeded(a)
 	return &engines.Response{Auth: &engines.Auth{Login: &engines.Login{
 		DisplayName: name,
 		Alias:       engines.Alias{Name: name},
@@ -57,6 +54,59 @@ func (e *engine) login(ctx context.Context, req *engines.Request, in *loginIn) (
 		Token:       u.Token,
 		Role:        name,
 	}}}, nil
+}
+
+// check reports whether the login is accepted: u, nil if the name has no user, has this password and may log in from this
+// address. For all others the work is the same.
+func (e *engine) check(ctx context.Context, req *engines.Request, a attempt, u *user, password string) (bool, error) {
+	stored := unknownUser
+	if u != nil {
+		stored = u.Hash
+	}
+	most, err := e.imported.most(ctx, req.Mount.Storage)
+	if err != nil {
+		return false, err
+	}
+	release, err := hashing.Acquire(ctx, fairqueue.SourceOf(req))
+	if err != nil {
+		return false, err
+	}
+	defer release()
+	// Checked with a slot in hand: otherwise any number of guesses could pass here before the first one fails.
+	if locked, err := e.locks.locked(ctx, a); err != nil || locked {
+		return false, cmp.Or(err, errLocked)
+	}
+	ok, err := e.hasher.matches(stored, password)
+	if err != nil {
+		return false, err
+	}
+	// From an address that the user is not bound to, no password is right: the response must not tell which one is.
+	if !ok || u == nil || !u.Token.Allows(req.RemoteIP) {
+		e.hasher.pad(stored, password, most)
+		return false, nil
+	}
+	if isBcrypt(stored) {
+		return true, e.rehash(ctx, req, a.name, stored, password)
+	}
+	return true, nil
+}
+
+// rehash replaces an imported hash with one of ours, now that the password is known. Only the cluster that writes the
+// mount can: a login at a secondary leaves the hash as it is.
+func (e *engine) rehash(ctx context.Context, req *engines.Request, name, stored, password string) error {
+	hash := e.hasher.of(password)
+	_, err := storage.Update(ctx, req.Mount.Storage, func(t *storage.Txn) error {
+		u, err := getUser(ctx, t, name)
+		if err != nil || u == nil || u.Hash != stored {
+			return err // changed meanwhile
+		}
+		u.Hash = hash
+		return putUser(t, name, u)
+	})
+	if errors.Is(err, storage.ErrPrimaryOnly) {
+		return nil
+	}
+	return err
 }
 
 // RenewLogin implements engines.Renewer. A token whose policies are no longer the user's has to be replaced.
@@ -79,67 +129,4 @@ func ownPolicies(names []string) []string {
 	own := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == "default" })
 	slices.Sort(own)
 	return slices.Compact(own)
-}
-
-// When a name is locked.
-const (
-	maxFailures  = 5
-	lockDuration = 15 * time.Minute // also how long a failure counts if no other follows
-	maxCounted   = 16384            // names counted in memory; more drop the one that failed the longest ago
-)
-
-// attempts are the recent failures of one name.
-type attempts struct {
-	failed int
-	last   time.Time
-}
-
-func (a attempts) stale(now time.Time) bool { return now.Sub(a.last) >= lockDuration }
-
-// lockout counts wrong passwords by name. Names without a user are counted, too: that somebody is locked must not
-// tell that they exist.
-type lockout struct {
-	mu    sync.Mutex
-	names map[string]attempts
-}
-
-func (l *lockout) locked(name string, now time.Time) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	a := l.names[name]
-	return a.failed >= maxFailures && !a.stale(now)
-}
-
-func (l *lockout) fail(name string, now time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	a, ok := l.names[name]
-	if !ok && len(l.names) >= maxCounted {
-		l.makeRoomLocked(now)
-	}
-	if a.stale(now) {
-		a.failed = 0
-	}
-	l.names[name] = attempts{failed: a.failed + 1, last: now}
-}
-
-// makeRoomLocked drops what does not count any more, or else the name that failed the longest ago.
-func (l *lockout) makeRoomLocked(now time.Time) {
-	oldest := ""
-	for name, a := range l.names {
-		if a.stale(now) {
-			delete(l.names, name)
-		} else if oldest == "" || a.last.Before(l.names[oldest].last) {
-			oldest = name
-		}
-	}
-	if len(l.names) >= maxCounted {
-		delete(l.names, oldest)
-	}
-}
-
-func (l *lockout) reset(name string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.names, name)
 }

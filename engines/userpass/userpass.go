@@ -1,9 +1,9 @@
 // Package userpass is the auth method of users with passwords.
 //
-// Passwords are kept as argon2id hashes only; a bcrypt hash can be imported. A wrong password and an unknown user
-// get the same answer after the same work, except that an imported hash costs what it cost where it came from,
-// until the user gets a password here. Five wrong passwords lock a name, known or not, for a quarter of an hour;
-// these counters are in the memory of the active node. Start reading at New, then login.go, then hash.go.
+// Passwords are kept as argon2id hashes only. A bcrypt hash can be imported; the user's first right login replaces it. A
+// wrong password and an unknown user get the same response after the same work, whatever hashes the mount has. Wrong
+// passwords lock a name, known or not, first at the address they come from; the locks are the cluster's, in storage. Start
+// reading at New, then login.go, then hash.go and lockout.go.
 package userpass
 
 import (
@@ -11,8 +11,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/fairqueue"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -20,17 +22,21 @@ import (
 type engine struct {
 	router *engines.Router
 	hasher hasher
-	locks  lockout
+	locks  *lockout
+	pacer  fairqueue.Pacer
+	// imported are the users whose hashes cost something else than ours.
+	imported imported
 }
 
 // Router implements engines.Engine.
 func (e *engine) Router() *engines.Router { return e.router }
 
-// New is the engines.Factory. The engine is an engines.Renewer.
+// New is the engines.Factory. The engine is an engines.Renewer, a Locker, a Worker and an Invalidator.
 func New(engines.Mount) (engines.Engine, error) { return newEngine(), nil }
 
 func newEngine() *engine {
-	e := &engine{router: engines.NewRouter(), hasher: newHasher(), locks: lockout{names: map[string]attempts{}}}
+	e := &engine{router: engines.NewRouter(), hasher: newHasher(), locks: newLockout()}
+	e.imported.stale.all = true
 	r := e.router
 	engines.On(r, engines.List, "users", "List the users.", 0, listUsers)
 	engines.On(r, engines.Read, "users/{username}", "Read what a user's tokens are like.", 0, readUser)
@@ -65,9 +71,13 @@ func getUser(ctx context.Context, s engines.Getter, name string) (*user, error) 
 	if err != nil {
 		return nil, err
 	}
+	return decodeUser(e)
+}
+
+func decodeUser(e storage.Entry) (*user, error) {
 	u := new(user)
 	if err := json.Unmarshal(e.Value, u); err != nil || u.Format != 1 {
-		return nil, fmt.Errorf("stored user %q has an unknown format", name)
+		return nil, fmt.Errorf("stored user %q has an unknown format", strings.TrimPrefix(string(e.Key), string(usersPrefix)))
 	}
 	return u, nil
 }
@@ -179,7 +189,7 @@ func (e *engine) writeUser(ctx context.Context, req *engines.Request, in *writeI
 	if err != nil {
 		return nil, err
 	}
-	hash, err := e.hasher.of(ctx, &in.credentials)
+	hash, err := e.hashOf(ctx, req, &in.credentials)
 	if err != nil {
 		return nil, err
 	}
@@ -210,6 +220,9 @@ func (e *engine) writeUser(ctx context.Context, req *engines.Request, in *writeI
 	if err != nil {
 		return nil, err
 	}
+	if hash != "" {
+		e.locks.forgetName(name)
+	}
 	if limit := req.Mount.MaxLeaseTTL; limit > 0 && fields.TokenMaxTTL > engines.Duration(limit) {
 		return &engines.Response{Warnings: []string{"token_max_ttl is greater than the mount's maximum: tokens get the mount's"}}, nil
 	}
@@ -217,15 +230,16 @@ func (e *engine) writeUser(ctx context.Context, req *engines.Request, in *writeI
 }
 
 func (e *engine) writePassword(ctx context.Context, req *engines.Request, in *passwordIn) (*engines.Response, error) {
-	hash, err := e.hasher.of(ctx, &in.credentials)
+	hash, err := e.hashOf(ctx, req, &in.credentials)
 	if err != nil {
 		return nil, err
 	}
 	if hash == "" {
 		return nil, engines.Invalid("missing password: give the field \"password\" or \"password_hash\"")
 	}
-	return change(ctx, req, in.Username, func(u *user) error {
+	return change(ctx, req, in.Username, func(name string, u *user) error {
 		u.Hash = hash
+		e.locks.forgetName(name)
 		return nil
 	})
 }
@@ -234,7 +248,7 @@ func writePolicies(ctx context.Context, req *engines.Request, in *policiesIn) (*
 	if !req.Given("token_policies") && !req.Given("policies") {
 		return nil, engines.Invalid("field \"token_policies\": is required")
 	}
-	return change(ctx, req, in.Username, func(u *user) error {
+	return change(ctx, req, in.Username, func(_ string, u *user) error {
 		u.Token.TokenPolicies = in.TokenPolicies
 		(&olderFields{Policies: in.Policies}).apply(req, u)
 		return u.Token.Validate()
@@ -242,7 +256,7 @@ func writePolicies(ctx context.Context, req *engines.Request, in *policiesIn) (*
 }
 
 // change rewrites a user that must be there.
-func change(ctx context.Context, req *engines.Request, name string, fn func(*user) error) (*engines.Response, error) {
+func change(ctx context.Context, req *engines.Request, name string, fn func(name string, u *user) error) (*engines.Response, error) {
 	name, err := normalName(name)
 	if err != nil {
 		return nil, err
@@ -255,7 +269,7 @@ func change(ctx context.Context, req *engines.Request, name string, fn func(*use
 		if u == nil {
 			return engines.NotFound("username does not exist")
 		}
-		if err := fn(u); err != nil {
+		if err := fn(name, u); err != nil {
 			return err
 		}
 		return putUser(t, name, u)

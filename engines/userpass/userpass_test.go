@@ -102,6 +102,7 @@ func TestRefused(t *testing.T) {
 		{"users/bob", `{"password_hash":"` + hash[:59] + `"}`, "60 characters"},
 		{"users/bob", `{"password_hash":"` + hash[:59] + `="}`, "60 characters"},
 		{"users/bob", `{"password_hash":"` + strings.Replace(hash, "$10$", "$31$", 1) + `"}`, "cost"},
+		{"users/bob", `{"password_hash":"` + strings.Replace(hash, "$10$", "$13$", 1) + `"}`, "the limit is 12"},
 		{"users/bob/password", `{}`, "missing password"},
 		{"users/bob/policies", `{}`, "token_policies"},
 		{"users/bob/policies", `{"policies":"root"}`, "root"},
@@ -197,7 +198,7 @@ func TestLockout(t *testing.T) {
 		m.Must(engines.Update, "users/alice", password("p"))
 		for _, name := range []string{"bob", "nobody"} {
 			for range 5 {
-				m.Fails(engines.KindInvalid, engines.Update, "login/"+name, password("wrong"))
+				rejected(t, m, name, engines.KindInvalid)
 			}
 			if got := m.Fails(engines.KindDenied, engines.Update, "login/"+name, password("p")); got != "permission denied" {
 				t.Errorf("locked %s gets %q", name, got)
@@ -205,8 +206,10 @@ func TestLockout(t *testing.T) {
 		}
 		m.Fails(engines.KindDenied, engines.Update, "login/BOB", password("p"))
 		m.Must(engines.Update, "login/alice", password("p"))
-		// The counters are the node's.
-		m.Peer().Must(engines.Update, "login/bob", password("p"))
+		// The locks are the cluster's.
+		peer := m.Peer()
+		peer.Fails(engines.KindDenied, engines.Update, "login/bob", password("p"))
+		peer.Fails(engines.KindDenied, engines.Update, "login/nobody", password("p"))
 
 		time.Sleep(15*time.Minute - time.Second)
 		m.Fails(engines.KindDenied, engines.Update, "login/bob", password("p"))
@@ -216,14 +219,134 @@ func TestLockout(t *testing.T) {
 		// A correct password, or time, forgets the wrong ones.
 		for range 3 {
 			for range 4 {
-				m.Fails(engines.KindInvalid, engines.Update, "login/bob", password("wrong"))
+				rejected(t, m, "bob", engines.KindInvalid)
 			}
 			m.Must(engines.Update, "login/bob", password("p"))
 			for range 4 {
-				m.Fails(engines.KindInvalid, engines.Update, "login/bob", password("wrong"))
+				rejected(t, m, "bob", engines.KindInvalid)
 			}
 			time.Sleep(15 * time.Minute)
 		}
+
+		// What is stored goes.
+		if err := m.Engine.(engines.Worker).Work(t.Context(), m.Mount, true); err != nil {
+			t.Fatal(err)
+		}
+		for key := range m.Snapshot() {
+			if strings.Contains(string(key), "locked") {
+				t.Errorf("%s is still stored", key)
+			}
+		}
+	})
+}
+
+// rejected sends a wrong password. Fails is for what writes nothing: the last of these may write a lock.
+func rejected(t *testing.T, m *enginetest.Mount, name string, want engines.Kind) {
+	t.Helper()
+	if got := from(t, m, "127.0.0.1", name, "wrong"); got != want {
+		t.Errorf("a wrong password for %s: kind %d, want %d", name, got, want)
+	}
+}
+
+// from sends a login from an address, and returns the status of its failure, -1 for none.
+func from(t *testing.T, m *enginetest.Mount, address, name, guess string) engines.Kind {
+	t.Helper()
+	req := m.Request(engines.Update, "login/"+name, password(guess))
+	req.RemoteIP = netip.MustParseAddr(address)
+	_, err := m.Handle(t.Context(), req)
+	var e *engines.Error
+	switch {
+	case err == nil:
+		return -1
+	case !errors.As(err, &e):
+		t.Fatalf("login of %s from %s: %v", name, address, err)
+	}
+	return e.Kind
+}
+
+// TestLockoutBySource: a stranger's wrong passwords do not lock the user where they log in from, unless there are very many.
+func TestLockoutBySource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := enginetest.New(t, userpass.NewCheap, enginetest.Options{})
+		m.Must(engines.Update, "users/bob", password("p"))
+		const home = "192.0.2.1"
+		expect := func(address, name, guess string, want engines.Kind) {
+			t.Helper()
+			if got := from(t, m, address, name, guess); got != want {
+				t.Errorf("%s from %s with %q: kind %d, want %d", name, address, guess, got, want)
+			}
+		}
+		for _, name := range []string{"bob", "nobody"} {
+			for stranger := range 9 {
+				for range 5 {
+					expect(fmt.Sprint("198.51.100.", stranger), name, "wrong", engines.KindInvalid)
+				}
+				expect(fmt.Sprint("198.51.100.", stranger), name, "p", engines.KindDenied)
+			}
+		}
+		locker := m.Engine.(engines.Locker)
+		locked, err := locker.LockedUsers(t.Context(), m.Mount)
+		if err != nil || len(locked) != 1 || locked[0].Name != "bob" || locked[0].Everywhere || len(locked[0].Sources) != 9 || locked[0].Sources[0] != "198.51.100.0" {
+			t.Errorf("locked users: %+v, %v, want bob at nine addresses", locked, err)
+		}
+		expect(home, "bob", "p", -1) // and the count of all addresses begins again
+		for range 4 {
+			expect("2001:db8::1", "bob", "wrong", engines.KindInvalid)
+		}
+		expect("2001:db8::2:1", "bob", "wrong", engines.KindInvalid) // the same network
+		expect("2001:db8::3:1", "bob", "p", engines.KindDenied)
+
+		for _, name := range []string{"bob", "nobody"} { // 5 of each have been counted, or 45
+			for i := 0; from(t, m, fmt.Sprint("203.0.113.", i), name, "wrong") == engines.KindInvalid; i++ {
+				if i > 60 {
+					t.Fatalf("%s is not locked everywhere", name)
+				}
+			}
+			expect(home, name, "p", engines.KindDenied)
+		}
+		if locked, err := locker.LockedUsers(t.Context(), m.Mount); err != nil || len(locked) != 1 || !locked[0].Everywhere {
+			t.Errorf("locked users: %+v, %v, want bob everywhere", locked, err)
+		}
+		if err := locker.UnlockUser(t.Context(), m.Mount, "BOB"); err != nil {
+			t.Fatal(err)
+		}
+		expect("198.51.100.1", "bob", "p", -1)
+		expect(home, "bob", "p", -1)
+		expect(home, "nobody", "p", engines.KindDenied)
+
+		// A new password unlocks, at the cluster that does not write it, too.
+		for range 5 {
+			expect(home, "bob", "wrong", engines.KindInvalid)
+		}
+		expect(home, "bob", "p", engines.KindDenied)
+		m.Must(engines.Update, "users/bob/password", password("new"))
+		expect(home, "bob", "p", engines.KindInvalid)
+		expect(home, "bob", "new", -1)
+		if locked, err := locker.LockedUsers(t.Context(), m.Mount); err != nil || len(locked) != 0 {
+			t.Errorf("locked users: %+v, %v, want none", locked, err)
+		}
+	})
+}
+
+func TestLockoutSettings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := enginetest.New(t, userpass.NewCheap, enginetest.Options{})
+		m.Must(engines.Update, "users/bob", password("p"))
+		m.Mount.Lockout = engines.Lockout{Threshold: 2, Duration: time.Minute, CounterReset: 10 * time.Second}
+		rejected(t, m, "bob", engines.KindInvalid)
+		time.Sleep(10 * time.Second)
+		for range 2 {
+			rejected(t, m, "bob", engines.KindInvalid)
+		}
+		m.Fails(engines.KindDenied, engines.Update, "login/bob", password("p"))
+		time.Sleep(time.Minute)
+		m.Must(engines.Update, "login/bob", password("p"))
+
+		m.Mount.Lockout = engines.Lockout{Disabled: true}
+		for range 60 {
+			rejected(t, m, "bob", engines.KindInvalid)
+		}
+		m.Must(engines.Update, "login/bob", password("p"))
 	})
 }
 
