@@ -58,7 +58,12 @@ func (s *Server) quotaOf(ctx context.Context, c *call) quota.Request {
 	r.MountPath = c.mount.Path
 	if c.has(engines.Unauthenticated) && c.mount.IsAuth() {
 		if named, ok := c.mount.Engine.(engines.RoleNamer); ok {
-			r.FindRole = func() string { return named.LoginRole(ctx, c.inner) }
+			r.FindRole = func() string {
+				if c.fetch() != nil {
+					return "" // the request fails of it, after it was counted
+				}
+				return named.LoginRole(ctx, c.inner)
+			}
 		}
 	}
 	return r
@@ -132,15 +137,18 @@ func (s *Server) admit(ctx context.Context, c *call) error {
 	open := c.has(engines.Unauthenticated)
 	if c.Token == "" {
 		if open {
-			return nil
+			return c.fetch()
 		}
 		return &engines.Error{Kind: engines.KindDenied, Detail: "missing client token: send one in the X-Vault-Token header"}
 	}
 	err := s.authenticate(ctx, c)
 	if err != nil {
 		if open && answered(err) {
-			return nil // a token that is not needed may also be wrong
+			return c.fetch() // a token that is not needed may also be wrong
 		}
+		return err
+	}
+	if err := c.fetch(); err != nil {
 		return err
 	}
 	if open || c.has(engines.AnyToken) {

@@ -40,6 +40,7 @@ type call struct {
 	wrapTTL    time.Duration
 	header     http.Header // for the answer; may be nil
 	unrecorded bool        // refused by a rate limit, which the trail need not hold
+	bodyErr    error       // of fetch
 }
 
 // Handle runs a request through the pipeline. Errors are engines.Error or storage's sentinels.
@@ -164,6 +165,9 @@ func (s *Server) always(req *Request) (*engines.Route, map[string]string) {
 // audit device, so that a node in trouble can still be asked how it is.
 func (s *Server) handleAlways(ctx context.Context, req *Request, route *engines.Route, params map[string]string) (*Reply, error) {
 	at := time.Now()
+	if err := req.fetch(route.Flags); err != nil {
+		return nil, err
+	}
 	response, err := route.Serve(ctx, s.inner(req, nil, strings.TrimPrefix(req.Path, sysPrefix)), params)
 	if req.Op != engines.Read {
 		s.recordAlways(ctx, req, at, err)
@@ -272,6 +276,21 @@ func (s *Server) aboutNode(req *Request) bool {
 	}
 	route, _, err := s.system.Router().Match(req.Op, rest)
 	return err == nil && route.Flags.Has(engines.AnyNode)
+}
+
+// fetch reads the request's body, at most once. Before it the caller's token has been checked, where one is needed: what
+// a client without one can make the server hold is bounded by the rule of the route.
+func (c *call) fetch() error {
+	if c.ReadBody == nil {
+		return c.bodyErr
+	}
+	var flags engines.Flags
+	if c.route != nil {
+		flags = c.route.Flags
+	}
+	c.bodyErr = c.Request.fetch(flags)
+	c.inner.Body = c.Body
+	return c.bodyErr
 }
 
 // has reports whether the call's route has the flags.

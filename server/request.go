@@ -19,13 +19,56 @@ type Request struct {
 	Path      string // without "/v1/", no leading slash; LIST paths end in "/"
 	Token     engines.Sensitive
 	Body      json.RawMessage // nil when absent; not for routes with the RawBody flag
-	Query     url.Values
-	Header    http.Header
-	Remote    netip.AddrPort // of the client, also when the request was forwarded
-	RawBody   io.Reader      // the unread body
-	Help      bool           // ?help=1: describe the path instead of running it
+	// ReadBody reads the body into memory, in JSON; it is called at most once, when it is known that the request may take
+	// the memory. nil: Body is all there is.
+	ReadBody func(BodyRule) (json.RawMessage, error)
+	Query    url.Values
+	Header   http.Header
+	Remote   netip.AddrPort // of the client, also when the request was forwarded
+	RawBody  io.Reader      // the unread body
+	Help     bool           // ?help=1: describe the path instead of running it
 	// Current asks for a read that includes every write acknowledged so far, also on a standby.
 	Current bool
+}
+
+// BodyRule is what the body of a request may be.
+type BodyRule struct {
+	MaxBytes int64 // 0: what the listener allows
+	Open     bool  // the route needs no token: anyone can send it
+	Form     bool  // it may be the form that a browser posts
+}
+
+// The most that a body may hold where no token is needed. A form is an identity provider's response.
+const (
+	maxOpenBytes = 64 << 10
+	maxFormBytes = 2 << 20
+)
+
+// bodyRule returns the rule of a route with the flags.
+func bodyRule(op engines.Operation, flags engines.Flags) BodyRule {
+	r := BodyRule{
+		Open: flags.Has(engines.Unauthenticated) || flags.Has(engines.WorksSealed),
+		Form: op == engines.Update && flags.Has(engines.Form),
+	}
+	switch {
+	case r.Open && r.Form:
+		r.MaxBytes = maxFormBytes
+	case r.Open:
+		r.MaxBytes = maxOpenBytes
+	}
+	return r
+}
+
+// fetch reads the body, if it has not been read.
+func (r *Request) fetch(flags engines.Flags) error {
+	read := r.ReadBody
+	if read == nil {
+		return nil
+	}
+	r.ReadBody = nil
+	var err error
+	r.Body, err = read(bodyRule(r.Op, flags))
+	return err
 }
 
 // wrapHeader asks for a wrapped answer. Written so, it need not be brought into this form at each request.

@@ -417,10 +417,10 @@ func (s *Server) WantsRawBody(ctx context.Context, req *Request) bool {
 	return flags.Has(engines.RawBody)
 }
 
-// WantsForm reports whether the route takes the form that a browser posts.
-func (s *Server) WantsForm(ctx context.Context, req *Request) bool {
+// BodyRule returns what the body of the request may be, as far as this node knows.
+func (s *Server) BodyRule(ctx context.Context, req *Request) BodyRule {
 	flags, _ := s.flags(ctx, req)
-	return req.Op == engines.Update && flags.Has(engines.Form)
+	return bodyRule(req.Op, flags)
 }
 
 // WantsForeignForm reports whether the route takes forms that pages of other sites send. While the node is sealed only its

@@ -1,10 +1,6 @@
 package httpapi
 
 import (
-	"context"
-	"encoding/json"
-	"errors"
-	"io"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -120,59 +116,5 @@ func operation(method string, q url.Values) (engines.Operation, error) {
 	return "", &engines.Error{Kind: engines.KindUnsupported, Detail: "unsupported method: use GET, POST, PUT, PATCH, DELETE or LIST"}
 }
 
-// trustedBytes is how large a body may claim to be and get its memory at once. A larger one gets it as it comes.
-const trustedBytes = 64 << 10
-
-// limitBody gives the client as long to send the body as the request may take. Not every connection can.
-func (x *exchange) limitBody() {
-	http.NewResponseController(x.w).SetReadDeadline(time.Now().Add(x.api.opts.Timeout))
-}
-
 // takeTime lifts the server's limit on how long an answer may take.
 func (x *exchange) takeTime() { http.NewResponseController(x.w).SetWriteDeadline(time.Time{}) }
-
-// readBody reads the body whole. The literal null counts as no body.
-func (x *exchange) readBody(ctx context.Context) error {
-	if x.bodyRead {
-		return nil
-	}
-	x.bodyRead = true
-	if x.r.Body == nil || x.r.Body == http.NoBody {
-		return nil
-	}
-	limit := x.api.opts.MaxBodyBytes
-	tooLarge := &engines.Error{Kind: engines.KindTooLarge, Detail: "the request body is larger than " + strconv.FormatInt(limit, 10) + " bytes"}
-	if x.r.ContentLength > limit {
-		return tooLarge
-	}
-	x.limitBody()
-	var body []byte
-	var err error
-	if n := x.r.ContentLength; n >= 0 && n <= trustedBytes {
-		body = make([]byte, n)
-		_, err = io.ReadFull(x.r.Body, body)
-	} else {
-		body, err = io.ReadAll(http.MaxBytesReader(x.w, x.r.Body, limit))
-	}
-	var over *http.MaxBytesError
-	switch {
-	case errors.As(err, &over):
-		return tooLarge
-	case err != nil:
-		return &engines.Error{Kind: engines.KindInvalid, Detail: "the request body broke off", Err: err}
-	}
-	http.NewResponseController(x.w).SetReadDeadline(time.Time{})
-	if t := strings.TrimSpace(string(body[:min(len(body), 16)])); t == "" && len(body) <= 16 || t == "null" {
-		return nil
-	}
-	if isForm(x.r.Header.Get("Content-Type"), body) && x.api.opts.Backend.WantsForm(ctx, &x.req) {
-		if body, err = formObject(body); err != nil {
-			return err
-		}
-	}
-	if err := checkJSON(body); err != nil {
-		return err
-	}
-	x.req.Body = json.RawMessage(body)
-	return nil
-}

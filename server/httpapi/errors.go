@@ -9,6 +9,7 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server"
+	"github.com/coffer-project/coffer/server/admission"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -38,6 +39,7 @@ var sentinels = []struct {
 	{storage.ErrOutcomeUnknown, http.StatusServiceUnavailable, "outcome unknown: the active node was lost while the request ran; it may or may not have taken effect, read before you write again"},
 	{storage.ErrReadOnly, http.StatusServiceUnavailable, "no active node: the cluster is electing one, try again"},
 	{storage.ErrUnavailable, http.StatusServiceUnavailable, "the cluster takes no requests right now: no active node, or its queue is full; try again"},
+	{admission.ErrBusy, http.StatusServiceUnavailable, "too many request bodies are under way on this node, or from this address: try again"},
 	{storage.ErrConflict, http.StatusServiceUnavailable, "too many concurrent changes of the same data, try again"},
 	{storage.ErrTooLarge, http.StatusRequestEntityTooLarge, "the value is too large: one entry may hold 1 MiB"},
 	{storage.ErrNotFound, http.StatusNotFound, ""},

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -21,30 +20,46 @@ func (x *exchange) forward(r *http.Request) {
 		}
 		x.status = http.StatusTemporaryRedirect
 		x.w.Header().Set("Location", addr+r.URL.RequestURI())
+		x.responding()
 		x.w.WriteHeader(x.status)
 		return
 	}
 	raw := backend.WantsRawBody(r.Context(), &x.req)
-	if r.ContentLength > x.api.opts.MaxBodyBytes && !raw {
-		x.fail(&engines.Error{Kind: engines.KindTooLarge, Detail: "the request body is too large"})
+	rule := backend.BodyRule(r.Context(), &x.req)
+	if r.ContentLength > x.maxBody(rule) && !raw {
+		x.fail(tooLarge(x.maxBody(rule)))
 		return
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	sw := &statusWriter{ResponseWriter: x.w, before: func() { x.catchUp(ctx) }}
+	sw := &statusWriter{ResponseWriter: x.w, before: func() { x.responding(); x.catchUp(ctx) }}
+	if x.hasBody() {
+		x.take(rule.Open || x.req.Token == "")
+		if err := x.share.Grow(forwardBytes); err != nil {
+			x.fail(err)
+			return
+		}
+		defer x.share.Release()
+		b := x.openBody(x.maxBody(rule))
+		if raw {
+			b = x.openStream()
+		}
+		defer b.leave()
+		r = r.WithContext(ctx)
+		r.Body = b
+	}
 	x.takeTime() // the answer may be a stream
 	if !raw {
-		if r.Body != nil && r.Body != http.NoBody && !x.bodyRead {
-			x.limitBody()
-		}
 		late := time.AfterFunc(x.api.opts.Timeout, cancel)
 		defer late.Stop()
-		sw.before = func() { late.Stop(); x.catchUp(ctx) }
+		sw.before = func() { late.Stop(); x.responding(); x.catchUp(ctx) }
 	}
 	err := backend.Forward(sw, r.WithContext(ctx))
 	x.status = sw.status
 	switch {
 	case err == nil || sw.status != 0:
+	case x.body != nil && x.body.over():
+		x.fail(tooLarge(x.body.most))
 	case errors.Is(err, storage.ErrUnavailable) && !x.again && backend.AwaitActive(r.Context()):
 		x.again = true // nothing was sent: this node has become the active one
 		x.serve()

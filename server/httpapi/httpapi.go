@@ -4,6 +4,7 @@
 package httpapi
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server"
+	"github.com/coffer-project/coffer/server/admission"
 	"github.com/coffer-project/coffer/storage"
 	"github.com/google/uuid"
 	"github.com/gorilla/mux"
@@ -29,8 +31,8 @@ type Backend interface {
 	Handle(ctx context.Context, req *server.Request) (*server.Reply, error)
 	// WantsRawBody reports whether the request's route takes its body as a stream.
 	WantsRawBody(ctx context.Context, req *server.Request) bool
-	// WantsForm reports whether the request's route takes the form that a browser posts.
-	WantsForm(ctx context.Context, req *server.Request) bool
+	// BodyRule returns what the body of the request may be, as far as this node knows.
+	BodyRule(ctx context.Context, req *server.Request) server.BodyRule
 	// WantsForeignForm reports whether the route takes forms of other sites' pages, or that is not known while sealed.
 	WantsForeignForm(ctx context.Context, req *server.Request) bool
 	// Active reports whether this node is the active one.
@@ -58,12 +60,29 @@ type Options struct {
 	UI http.Handler
 	// MaxBodyBytes limits request bodies; 0 means 32 MiB.
 	MaxBodyBytes int64
+	// Bodies is the memory for request bodies; nil: NewBodies(DefaultBodyMemory), or more for a large MaxBodyBytes.
+	Bodies *Bodies
 	// Timeout limits a request, from its header to the beginning of its answer; 0 means 90 s. Routes that take
 	// their body as a stream are not limited.
 	Timeout time.Duration
 	// Observe is called after each request.
 	Observe func(op engines.Operation, mountType string, status int, took time.Duration)
 	Version string
+}
+
+// DefaultBodyMemory is what a node spends on request bodies, unless it is told.
+const DefaultBodyMemory = 256 << 20
+
+// Bodies are the budgets of request bodies that are in memory at once.
+type Bodies struct {
+	Open  *admission.Budget // of routes that need no token
+	Token *admission.Budget // of all others, whose bodies are read once the token is known to be valid
+}
+
+// NewBodies returns the budgets of a node that spends so many bytes on bodies that come with a token. One client gets
+// half of it, and of the eighth of it that is for requests without a token a quarter.
+func NewBodies(bytes int64) *Bodies {
+	return &Bodies{Open: admission.NewBudget(bytes/8, bytes/32), Token: admission.NewBudget(bytes, bytes/2)}
 }
 
 // API is an http.Handler.
@@ -80,6 +99,9 @@ func New(o Options) *API {
 	}
 	if o.MaxBodyBytes == 0 {
 		o.MaxBodyBytes = 32 << 20
+	}
+	if o.Bodies == nil {
+		o.Bodies = NewBodies(max(DefaultBodyMemory, 4*o.MaxBodyBytes))
 	}
 	if o.Timeout == 0 {
 		o.Timeout = 90 * time.Second
@@ -131,6 +153,7 @@ func (a *API) handler(prefix string, forwarded bool) http.Handler {
 		x := &exchange{api: a, w: w, r: r, forwarded: forwarded}
 		x.req.ID = uuid.NewString()
 		defer x.recovered()
+		defer x.share.Release()
 		h := w.Header()
 		h["Cache-Control"] = noStore
 		if ns := r.Header["X-Vault-Namespace"]; len(ns) == 1 && ns[0] != "" {
@@ -179,9 +202,11 @@ type exchange struct {
 	forwarded bool
 	mountType string
 	status    int
-	only      bool // the request is about this node: no other may answer it
-	bodyRead  bool // x.req.Body is the whole body
-	again     bool // forwarding led back here
+	only      bool            // the request is about this node: no other may answer it
+	bodyRead  bool            // x.req.Body is the whole body
+	body      *body           // nil until it is needed
+	share     admission.Share // of the budget, for the body
+	again     bool            // forwarding led back here
 }
 
 // serve runs the request here or on the active node.
@@ -252,22 +277,24 @@ func (x *exchange) local(ctx context.Context) {
 	backend := x.api.opts.Backend
 	if backend.WantsRawBody(ctx, &x.req) {
 		x.takeTime()
-		x.req.RawBody = x.r.Body
+		x.req.RawBody = x.openStream()
 		ctx = context.WithoutCancel(ctx) // no time limit, but the client's disconnection still counts
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithCancel(ctx)
 		defer cancel()
 		defer context.AfterFunc(x.r.Context(), cancel)()
-	} else if err := x.readBody(ctx); err != nil {
-		x.fail(err)
-		return
+	} else if x.hasBody() {
+		x.req.ReadBody = x.readBody
 	}
 	reply, err := backend.Handle(ctx, &x.req)
 	if errors.Is(err, storage.ErrReadOnly) && !x.forwarded && !x.only && !backend.Active() && x.req.RawBody == nil {
 		// It turned out to write: the whole request runs again on the active node.
-		again := x.r.Clone(x.r.Context())
-		again.Body = io.NopCloser(strings.NewReader(string(x.req.Body)))
-		again.ContentLength = int64(len(x.req.Body))
+		again := x.r
+		if x.bodyRead {
+			again = x.r.Clone(x.r.Context())
+			again.Body = io.NopCloser(bytes.NewReader(x.req.Body))
+			again.ContentLength = int64(len(x.req.Body))
+		}
 		x.forward(again)
 		return
 	}

@@ -34,16 +34,25 @@ type backend struct {
 	sealed    bool
 	hangs     bool // the active node never answers
 	form      bool // the route takes forms
+	most      int64
 	forwarded []string
 }
 
 func (b *backend) Place(context.Context, *server.Request) (server.Place, error) { return b.place, nil }
 func (b *backend) Handle(_ context.Context, r *server.Request) (*server.Reply, error) {
+	if r.ReadBody != nil {
+		var err error
+		if r.Body, err = r.ReadBody(server.BodyRule{Form: b.form, MaxBytes: b.most}); err != nil {
+			return nil, err
+		}
+	}
 	b.got = r
 	return b.answer, b.err
 }
 func (b *backend) WantsRawBody(context.Context, *server.Request) bool { return false }
-func (b *backend) WantsForm(context.Context, *server.Request) bool    { return b.form }
+func (b *backend) BodyRule(context.Context, *server.Request) server.BodyRule {
+	return server.BodyRule{Form: b.form, MaxBytes: b.most}
+}
 func (b *backend) WantsForeignForm(_ context.Context, r *server.Request) bool {
 	return b.form && strings.HasSuffix(r.Path, "/callback")
 }

@@ -55,6 +55,7 @@ func (x *exchange) reply(reply *server.Reply) {
 // send writes a JSON body. HEAD gets the header only.
 func (x *exchange) send(status int, body []byte) {
 	x.status = status
+	x.responding()
 	h := x.w.Header()
 	if body == nil {
 		x.w.WriteHeader(status)
@@ -80,6 +81,7 @@ func (x *exchange) raw(reply *server.Reply) {
 	if raw.Stream == nil {
 		h["Content-Length"] = []string{strconv.Itoa(len(raw.Body))}
 	}
+	x.responding()
 	x.w.WriteHeader(x.status)
 	switch {
 	case x.r.Method == http.MethodHead:

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/coffer-project/coffer/server/admission"
 	"golang.org/x/time/rate"
 )
 
@@ -53,22 +54,9 @@ func newLimiter(requests float64, interval, block time.Duration) *limiter {
 	}
 }
 
-// clientOf returns the address that a client is counted under.
-func clientOf(ip netip.Addr) netip.Addr {
-	ip = ip.Unmap().WithZone("")
-	if ip.Is6() {
-		p, err := ip.Prefix(64)
-		if err != nil {
-			panic(err) // every IPv6 address has one
-		}
-		return p.Addr()
-	}
-	return ip
-}
-
 // take counts one request.
 func (l *limiter) take(ip netip.Addr, now time.Time) Decision {
-	ip = clientOf(ip)
+	ip = admission.Client(ip)
 	s := &l.shards[maphash.Comparable(l.seed, ip)%shards]
 	s.mu.Lock()
 	defer s.mu.Unlock()
