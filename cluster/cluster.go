@@ -38,6 +38,7 @@ type Options struct {
 	AdvertiseAddr string // host:port that other nodes dial; "": the address of the listener
 	APIAddr       string // URL of this node's API, told to the others
 	Version       string // this build, told to the others
+	FollowKey     []byte // public key by which this node is told the next root key, told to the others
 	NonVoter      bool   // never ask to be promoted
 
 	CA      CA
@@ -107,6 +108,7 @@ type NodeInfo struct {
 	LastTerm    uint64
 	LastIndex   storage.Index // of its log
 	Applied     storage.Index
+	FollowKey   []byte
 }
 
 // AutopilotConfig is the automatic care of membership. The names are the field's.

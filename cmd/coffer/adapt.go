@@ -100,5 +100,6 @@ func peerOf(p cluster.NodeInfo) lifecycle.Peer {
 		ID: string(p.ID), APIAddr: p.APIAddr, ClusterAddr: p.ClusterAddr, Version: p.Version,
 		Voter: p.Voter, Leader: p.Leader, Healthy: p.Healthy, LastContact: max(0, p.LastContact),
 		LastIndex: uint64(p.LastIndex), AppliedIndex: uint64(p.Applied), LastTerm: p.LastTerm,
+		FollowKey: p.FollowKey,
 	}
 }

@@ -44,6 +44,7 @@ const apiVersion = "1.21.0+ent.coffer"
 // node is a server with everything it stands on.
 type node struct {
 	server  *server.Server
+	values  *barrier.Barrier
 	api     *httpapi.API
 	machine *fsm.FSM
 	changes *wal.Log // for other clusters
@@ -104,6 +105,7 @@ func openNode(c *config.Config, dev devOptions, log *logs) (*node, error) {
 	go changes.Run(ctx)
 	router := lifecycle.NewRawStore(machine)
 	values := barrier.New(router)
+	n.values = values
 	link, guard, err := newLink(machine, changes, values, c.APIAddr, c.ClusterAddr, log.Named("replication"))
 	if err != nil {
 		return nil, errors.Join(err, n.close())
@@ -162,7 +164,7 @@ func (n *node) openCluster(c *config.Config, id string, log *slog.Logger) func(c
 		member, err := cluster.Open(cluster.Options{
 			ID: cluster.NodeID(id), Dir: c.Storage.Path, Machine: n.machine, NonVoter: c.Storage.NonVoter,
 			ListenAddr: c.Listeners[0].ClusterAddress, AdvertiseAddr: advertise, APIAddr: c.APIAddr,
-			Version: version(), CA: cluster.CA(ca), Handler: n.traces.Wrap(n.api.Forwarded()), Logger: log,
+			Version: version(), FollowKey: n.values.FollowKey(), CA: cluster.CA(ca), Handler: n.traces.Wrap(n.api.Forwarded()), Logger: log,
 			HeartbeatTimeout: c.Storage.HeartbeatTimeout, ElectionTimeout: c.Storage.ElectionTimeout,
 			TrailingLogs: uint64(c.Storage.TrailingLogs), SnapshotThreshold: uint64(c.Storage.SnapshotThreshold),
 			SnapshotInterval: c.Storage.SnapshotInterval,

@@ -14,8 +14,9 @@ func rekeyCommand() *cli.Command {
 	return command(spec{
 		name: "rekey", args: "[KEY | -]", max: 1, usage: "replace the unseal keys or the recovery keys",
 		help: `Replaces the unseal keys by new ones, or with -target=recovery the recovery keys. People begin with -init, then give enough of the
-present shares, from wherever they are; the last one gets the new shares, and with them the old ones end. With -verify at -init
-the new shares take effect only once enough of them were given back, with -verify instead of -init.
+present shares, from wherever they are; the last one gets the new shares. The unseal keys come with a new root key: the former
+shares then open only data directories and snapshots from before. With -verify at -init the new shares take effect only once
+enough of them were given back, with -verify instead of -init.
 
 Without an argument the share is asked for and not shown: an argument stays in the shell's history. Compare the nonce that is
 shown with the others: it tells your attempt from another.
@@ -183,7 +184,7 @@ func (c *call) rekeyShare(ctx context.Context, base, path string) error {
 	case c.format() != formatTable:
 		return c.printValue(r)
 	case c.Bool("verify"):
-		c.sayf("Success! The new keys are verified and in effect. The former ones are void.")
+		c.sayf("Success! The new keys are verified and in effect.")
 		return nil
 	}
 	return c.printNewKeys(r)
@@ -203,8 +204,8 @@ The new keys are not in effect yet: hand the shares out, then let %d of their ho
 		return err
 	}
 	_, err := fmt.Fprintf(c.out, `
-The key is now split into %d shares, of which any %d are enough. The former shares are void. Hand the new ones to different
-people now: they are stored nowhere.
+The key is now split into %d shares, of which any %d are enough. Hand them to different people now: they are stored
+nowhere. The former shares are of use for snapshots from before only.
 `, r.N, r.T)
 	return err
 }

@@ -333,7 +333,8 @@ type EchoRequest struct {
 	AppliedIndex  uint64                 `protobuf:"varint,6,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
 	NowMs         int64                  `protobuf:"varint,7,opt,name=now_ms,json=nowMs,proto3" json:"now_ms,omitempty"`
 	Term          uint64                 `protobuf:"varint,8,opt,name=term,proto3" json:"term,omitempty"`
-	NonVoter      bool                   `protobuf:"varint,9,opt,name=non_voter,json=nonVoter,proto3" json:"non_voter,omitempty"` // the node does not want a vote
+	NonVoter      bool                   `protobuf:"varint,9,opt,name=non_voter,json=nonVoter,proto3" json:"non_voter,omitempty"`    // the node does not want a vote
+	FollowKey     []byte                 `protobuf:"bytes,10,opt,name=follow_key,json=followKey,proto3" json:"follow_key,omitempty"` // public key by which the node is told the next root key
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -429,6 +430,13 @@ func (x *EchoRequest) GetNonVoter() bool {
 		return x.NonVoter
 	}
 	return false
+}
+
+func (x *EchoRequest) GetFollowKey() []byte {
+	if x != nil {
+		return x.FollowKey
+	}
+	return nil
 }
 
 type EchoReply struct {
@@ -612,7 +620,7 @@ const file_proto_forwardpb_forward_proto_rawDesc = "" +
 	"\rResponseChunk\x123\n" +
 	"\x04head\x18\x01 \x01(\v2\x1f.coffer.forward.v1.ResponseHeadR\x04head\x12\x12\n" +
 	"\x04body\x18\x02 \x01(\fR\x04body\x12\x10\n" +
-	"\x03end\x18\x03 \x01(\bR\x03end\"\x8a\x02\n" +
+	"\x03end\x18\x03 \x01(\bR\x03end\"\xa9\x02\n" +
 	"\vEchoRequest\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x19\n" +
 	"\bapi_addr\x18\x02 \x01(\tR\aapiAddr\x12!\n" +
@@ -623,7 +631,10 @@ const file_proto_forwardpb_forward_proto_rawDesc = "" +
 	"\rapplied_index\x18\x06 \x01(\x04R\fappliedIndex\x12\x15\n" +
 	"\x06now_ms\x18\a \x01(\x03R\x05nowMs\x12\x12\n" +
 	"\x04term\x18\b \x01(\x04R\x04term\x12\x1b\n" +
-	"\tnon_voter\x18\t \x01(\bR\bnonVoter\"\x98\x01\n" +
+	"\tnon_voter\x18\t \x01(\bR\bnonVoter\x12\x1d\n" +
+	"\n" +
+	"follow_key\x18\n" +
+	" \x01(\fR\tfollowKey\"\x98\x01\n" +
 	"\tEchoReply\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x19\n" +
 	"\bapi_addr\x18\x02 \x01(\tR\aapiAddr\x12!\n" +

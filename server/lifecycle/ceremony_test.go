@@ -5,6 +5,7 @@ import (
 	"crypto/subtle"
 	"encoding/base64"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -182,6 +183,7 @@ func TestRekey(t *testing.T) {
 	standby := newNode(t, "n2", n.state, nil)
 	standby.follower.Store(true)
 	standby.unseal(old[:2]...)
+	n.peers = []*node{standby}
 
 	fresh := rekey(t, n, lifecycle.Unseal, lifecycle.RekeyOptions{Shares: 5, Threshold: 3}, old[1:])
 	if st := n.Status(ctx); st.Shares != 5 || st.Threshold != 3 {
@@ -309,8 +311,8 @@ func TestRecoveryKeys(t *testing.T) {
 	if s := n.Status(ctx); !s.Recovery || s.Shares != 3 || s.Threshold != 2 || s.Type != "static" {
 		t.Errorf("status = %+v", s)
 	}
-	_, err := n.StartRekey(ctx, lifecycle.Unseal, lifecycle.RekeyOptions{Shares: 1, Threshold: 1})
-	wantError(t, err, "unseals by itself")
+	_, err := n.StartRekey(ctx, lifecycle.Unseal, lifecycle.RekeyOptions{Shares: 2, Threshold: 2})
+	wantError(t, err, "must be 1")
 	fresh := rekey(t, n, lifecycle.Recovery, lifecycle.RekeyOptions{Shares: 2, Threshold: 2}, old[:2])
 	s, err := n.StartRoot(ctx, "")
 	if err != nil {
@@ -360,5 +362,75 @@ func TestInitRecoveryShares(t *testing.T) {
 		if _, err := n.Init(context.Background(), bad[0], bad[1]); err == nil || !strings.Contains(err.Error(), "recovery_") {
 			t.Errorf("Init(%v) = %v", bad, err)
 		}
+	}
+}
+
+// A cluster that unseals by itself gets a new root key by its recovery keys, or without them by a token; the running nodes
+// follow, also one that was not told, because the seal opens it.
+func TestNewRootKeyOfAnAutomaticSeal(t *testing.T) {
+	for name, shares := range map[string]int{"recovery keys": 1, "no recovery keys": 0} {
+		t.Run(name, func(t *testing.T) {
+			n, keys := activeNode(t, shares, shares, automatic(t, 1))
+			standby := newNode(t, "n2", n.state, automatic(t, 1))
+			standby.follower.Store(true)
+			standby.run()
+			standby.until(func() bool { return !standby.Sealed() }, "sealed")
+			before, _ := n.state.Get(t.Context(), seal.RootKey)
+			o := lifecycle.RekeyOptions{Shares: 1, Threshold: 1, Authorised: true}
+			s, err := n.StartRekey(t.Context(), lifecycle.Unseal, o)
+			if err == nil && shares > 0 {
+				s, err = n.Rekey(t.Context(), lifecycle.Unseal, keys[0], s.Nonce)
+			}
+			if err != nil || !s.Complete || len(s.Keys) != 0 {
+				t.Fatalf("complete %v, %d keys, %v", s.Complete, len(s.Keys), err)
+			}
+			if now, _ := n.state.Get(t.Context(), seal.RootKey); now.Version == before.Version {
+				t.Error("the wrapped root key is the one of before")
+			}
+			if info := n.barrier.KeyInfo(); info.Term != 2 {
+				t.Errorf("the active term is %d, want 2", info.Term)
+			}
+			standby.until(func() bool {
+				_, err := standby.barrier.Get(t.Context(), dataKey)
+				return err == nil && !standby.Sealed()
+			}, "not following")
+			again := newNode(t, "n3", n.state, automatic(t, 1))
+			again.run()
+			again.until(func() bool { return !again.Sealed() }, "sealed")
+		})
+	}
+}
+
+// A node that was not told the new root key seals, and says with which keys it opens again.
+func TestRekeyWithoutContact(t *testing.T) {
+	n, old := activeNode(t, 1, 1, nil)
+	away := newNode(t, "n2", n.state, nil)
+	away.follower.Store(true)
+	away.run()
+	away.unseal(old...)
+	fresh := rekey(t, n, lifecycle.Unseal, lifecycle.RekeyOptions{Shares: 1, Threshold: 1}, old)
+	away.until(away.Sealed, "still unsealed")
+	if _, err := away.Unseal(t.Context(), old[0], false); err == nil {
+		t.Error("the former share still opens it")
+	}
+	away.unseal(fresh...)
+}
+
+// A rekey that ends in the middle has changed all or nothing: whatever was committed opens with the shares of then.
+func TestRekeyIsOneCommit(t *testing.T) {
+	n, old := activeNode(t, 1, 1, nil)
+	var batches []storage.Batch
+	n.onCommit = func(b storage.Batch) error { batches = append(batches, b); return nil }
+	rekey(t, n, lifecycle.Unseal, lifecycle.RekeyOptions{Shares: 1, Threshold: 1}, old)
+	if len(batches) != 1 {
+		t.Fatalf("%d commits, want 1", len(batches))
+	}
+	var keys []storage.Key
+	for _, p := range batches[0].Puts {
+		keys = append(keys, p.Key)
+	}
+	want := []storage.Key{"l/barrier/keyring", "l/barrier/next", seal.ConfigKey, seal.UnsealKey, seal.RootKey}
+	if !slices.Equal(keys, want) {
+		t.Errorf("it writes %q, want %q", keys, want)
 	}
 }

@@ -161,6 +161,9 @@ func (n *Node) awaitState(ctx context.Context, w seal.Wrapper) error {
 			continue
 		}
 		root, err := n.rootKey(ctx, w)
+		if errors.Is(err, seal.ErrWrongKey) {
+			continue // the state is still the one from before a rekey
+		}
 		if err != nil {
 			return err
 		}
@@ -174,13 +177,48 @@ func (n *Node) awaitState(ctx context.Context, w seal.Wrapper) error {
 }
 
 // joinFirst asks the configured nodes for a challenge if this node has nothing to unseal yet, so that an
-// operator need not wait for the next try in the background.
+// operator need not wait for the next try in the background, and if it may have missed a rekey.
 func (n *Node) joinFirst(ctx context.Context) {
 	n.mu.Lock()
-	targets, waiting := n.opts.RetryJoin, n.pending != nil
+	targets, waiting := n.opts.RetryJoin, n.pending != nil || n.unsealer != nil
 	n.mu.Unlock()
-	if len(targets) > 0 && !waiting && n.Sealed() && !n.Initialized(ctx) {
+	switch {
+	case len(targets) == 0 || waiting || !n.Sealed():
+	case n.Initialized(ctx):
+		n.rejoinAfterRekey(ctx, targets)
+	default:
 		n.retryJoin(ctx, targets)
+	}
+}
+
+// missedTimeout is how long a node that is given its first key share asks the others whether it has missed a rekey.
+const missedTimeout = 3 * time.Second
+
+// rejoinAfterRekey lets a node that was away during a rekey take the new key shares, which do not open what it has on its
+// disk: the others' challenge decides whether they are right, and the node fetches the rest before it opens anything.
+func (n *Node) rejoinAfterRekey(ctx context.Context, targets []JoinTarget) {
+	ctx, cancel := context.WithTimeout(ctx, missedTimeout)
+	defer cancel()
+	own, _, err := seal.Load(ctx, n.opts.Raw)
+	if err != nil || own.Auto() {
+		return
+	}
+	for _, target := range targets {
+		client, err := target.client()
+		if err != nil {
+			continue
+		}
+		c, err := target.challenge(ctx, client, n.opts.NodeID)
+		if err != nil || c.Seal.Validate() != nil || c.Seal.Auto() {
+			continue // sealed itself, or away
+		}
+		n.mu.Lock()
+		if c.Seal.Created.After(own.Created) && n.pending == nil && n.unsealer == nil && n.Sealed() {
+			n.log.Info("this node has missed a rekey: it takes the new key shares, and fetches the state first", "leader", target.LeaderAPIAddr)
+			n.pending = &pendingJoin{target: target, challenge: c.Challenge, config: c.Seal}
+		}
+		n.mu.Unlock()
+		return
 	}
 }
 

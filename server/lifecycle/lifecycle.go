@@ -43,6 +43,9 @@ type Barrier interface {
 	Seal()
 	Changed(storage.Change)
 	Rotate(ctx context.Context) (KeyInfo, error)
+	// Renew adds to a transaction of the raw store what replaces the root key, for this node and for those whose
+	// Peer.FollowKey is among followers. The result seals under the key ring of afterwards.
+	Renew(ctx context.Context, txn *storage.Txn, next []byte, followers [][]byte) (seal func(aad string, plain []byte) ([]byte, error), err error)
 	KeyInfo() KeyInfo
 	// SaveCount makes what this node has encrypted since the last time part of the stored count.
 	SaveCount(ctx context.Context) error
@@ -67,6 +70,7 @@ type Peer struct {
 	Voter, Leader, Healthy            bool
 	LastContact                       time.Duration // 0 on the leader itself
 	LastIndex, AppliedIndex, LastTerm uint64
+	FollowKey                         []byte // how it is told the next root key; empty until it was heard of
 }
 
 // Autopilot is the automatic care of membership. Durations as in the field's autopilot.
@@ -199,6 +203,7 @@ type Node struct {
 	replaced  atomic.Uint64 // index at which the state was last replaced
 
 	reset chan struct{}   // capacity 1: the state was replaced under us
+	moved chan struct{}   // capacity 1: the seal has changed, and the root key may have
 	later chan JoinTarget // capacity 1: a join to keep trying
 }
 
@@ -207,17 +212,22 @@ func New(o Options) *Node {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	n := &Node{opts: o, log: o.Logger, reset: make(chan struct{}, 1), later: make(chan JoinTarget, 1)}
+	n := &Node{opts: o, log: o.Logger, reset: make(chan struct{}, 1), moved: make(chan struct{}, 1), later: make(chan JoinTarget, 1)}
 	n.life, n.end = context.WithCancel(context.Background())
 	n.statusLocked(n.life) // nobody else has it yet
 	o.Raw.OnChange(func(ch storage.Change) {
 		o.Barrier.Changed(ch)
-		if ch.Reset {
+		var wake chan struct{}
+		switch {
+		case ch.Reset:
 			n.replaced.Store(uint64(ch.Index))
-			select {
-			case n.reset <- struct{}{}:
-			default:
-			}
+			wake = n.reset
+		case ch.Touches(seal.RootKey):
+			wake = n.moved
+		}
+		select {
+		case wake <- struct{}{}:
+		default:
 		}
 	})
 	return n

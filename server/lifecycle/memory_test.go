@@ -46,7 +46,13 @@ func (m member) Commit(ctx context.Context, b storage.Batch) (storage.Index, err
 	}
 	return m.State.Commit(ctx, b)
 }
-func (m member) IsLeader() bool                 { return !m.n.follower.Load() }
+func (m member) IsLeader() bool { return !m.n.follower.Load() }
+func (m member) Peers() (peers []lifecycle.Peer, err error) {
+	for _, p := range m.n.peers {
+		peers = append(peers, lifecycle.Peer{ID: p.id, FollowKey: p.barrier.FollowKey()})
+	}
+	return peers, nil
+}
 func (m member) Leader() (lifecycle.Peer, bool) { return lifecycle.Peer{}, !m.n.cutOff.Load() }
 func (m member) Join(_ context.Context, id, _ string, _, _ bool) error {
 	m.n.joined = append(m.n.joined, id)
@@ -70,6 +76,7 @@ type node struct {
 	follower atomic.Bool
 	cutOff   atomic.Bool // it knows of no leader
 	joined   []string
+	peers    []*node      // other nodes of the cluster, which it has heard of
 	ca       lifecycle.CA // of the running cluster
 	turns    atomic.Int32 // running Hooks.Active
 	loads    atomic.Int32

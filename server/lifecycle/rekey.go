@@ -4,16 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/seal"
 	"github.com/coffer-project/coffer/storage"
 )
 
-// Target is a key that people hold shares of.
+// Target says what a rekey replaces.
 type Target string
 
-// Targets of a rekey. A cluster has one of them: an unseal key with a Shamir seal, a recovery key with others.
+// Targets of a rekey. Unseal replaces the root key and, with a Shamir seal, the unseal key that wraps it; Recovery the
+// recovery key, which other seals have.
 const (
 	Unseal   Target = "unseal"
 	Recovery Target = "recovery"
@@ -24,9 +27,11 @@ type RekeyOptions struct {
 	Shares, Threshold int
 	// Verify lets the new key take effect only after its shares were given back.
 	Verify bool
-	// Authorised is said for a caller who may act without shares: it makes the first recovery key of a cluster that
-	// has none, at once.
+	// Authorised is said for a caller who may act without shares in a cluster that has no recovery keys: the rekey takes
+	// place at once.
 	Authorised bool
+
+	auto bool // the seal it was begun with is automatic
 }
 
 // RekeyStatus is how far a rekey is.
@@ -103,11 +108,7 @@ func (n *Node) rekeyable(ctx context.Context, t Target) (seal.Config, error) {
 
 // of reports, as an error, that the seal has no such key.
 func (t Target) of(config seal.Config) error {
-	switch {
-	case t == Unseal && config.Auto():
-		return engines.Invalid("this cluster unseals by itself (seal %q), there are no unseal keys to change: "+
-			"change the recovery keys, or the key at the service", config.Type)
-	case t == Recovery && !config.Auto():
+	if t == Recovery && !config.Auto() {
 		return engines.Invalid("a cluster with a shamir seal has no recovery keys: change the unseal keys")
 	}
 	return nil
@@ -126,10 +127,14 @@ func (n *Node) StartRekey(ctx context.Context, t Target, o RekeyOptions) (s Reke
 		if err := seal.ValidateShares(o.Shares, o.Threshold); err != nil {
 			return engines.Invalid("%v", err)
 		}
+		o.auto = config.Auto()
+		if t == Unseal && o.auto && (o.Shares != 1 || o.Threshold != 1 || o.Verify) {
+			return engines.Invalid("this cluster unseals by itself (seal %q): its root key is replaced without new shares, "+
+				"so fields \"secret_shares\" and \"secret_threshold\" must be 1, and \"require_verification\" false", config.Type)
+		}
 		shares, err := n.collector(ctx)
-		none := t == Recovery && config.RecoveryShares == 0
-		if none && o.Authorised {
-			s, err = n.firstRecoveryKey(ctx, o)
+		if o.auto && config.RecoveryShares == 0 && o.Authorised {
+			s, err = n.withoutShares(ctx, r, t, o)
 			return err
 		}
 		if err != nil {
@@ -143,21 +148,23 @@ func (n *Node) StartRekey(ctx context.Context, t Target, o RekeyOptions) (s Reke
 	return s, err
 }
 
-// firstRecoveryKey makes the recovery key of a cluster that has none.
-func (n *Node) firstRecoveryKey(ctx context.Context, o RekeyOptions) (s RekeyStatus, err error) {
+// withoutShares replaces the root key, or makes the first recovery key, of a cluster that has no recovery keys.
+func (n *Node) withoutShares(ctx context.Context, r *running, t Target, o RekeyOptions) (s RekeyStatus, err error) {
 	if o.Verify {
 		return s, engines.Invalid("field \"require_verification\" must be false: the first recovery keys take effect at once, and can be changed")
 	}
-	key, parts, err := seal.NewShares(o.Shares, o.Threshold)
-	if err != nil {
-		return s, err
+	var key []byte
+	if t == Recovery {
+		if key, s.Keys, err = seal.NewShares(o.Shares, o.Threshold); err != nil {
+			return s, err
+		}
+		defer clear(key)
 	}
-	defer clear(key)
-	if s.Unknown, err = n.install(ctx, nil, Recovery, o, key); err != nil {
-		return s, err
+	if s.Unknown, err = n.install(ctx, r, t, o, key); err != nil {
+		return RekeyStatus{}, err
 	}
-	n.log.Info("recovery keys made", "shares", o.Shares, "threshold", o.Threshold)
-	s.Shares, s.Threshold, s.Complete, s.Keys = o.Shares, o.Threshold, true, parts
+	n.log.Warn("rekeyed on the authority of a token: the cluster has no recovery keys", "target", t, "shares", len(s.Keys))
+	s.Shares, s.Threshold, s.Complete = o.Shares, o.Threshold, true
 	return s, nil
 }
 
@@ -199,7 +206,7 @@ func (n *Node) Rekey(ctx context.Context, t Target, share, nonce string) (s Reke
 			s = a.status()
 			return err
 		}
-		key, parts, err := seal.NewShares(a.opts.Shares, a.opts.Threshold)
+		key, parts, err := newShares(t, a.opts)
 		if err != nil {
 			return err
 		}
@@ -218,6 +225,14 @@ func (n *Node) Rekey(ctx context.Context, t Target, share, nonce string) (s Reke
 		return nil
 	})
 	return s, err
+}
+
+// newShares makes the new key; nil if the seal opens without people.
+func newShares(t Target, o RekeyOptions) (key []byte, parts [][]byte, err error) {
+	if t == Unseal && o.auto {
+		return nil, nil, nil
+	}
+	return seal.NewShares(o.Shares, o.Threshold)
 }
 
 // VerifyStatus reports on the verification of a new key.
@@ -285,7 +300,11 @@ func (n *Node) VerifyRekey(ctx context.Context, t Target, share, nonce string) (
 
 // rekeyed ends everything that the old key had a part in. c.mu is held.
 func (n *Node) rekeyed(c *ceremony, t Target) {
-	n.log.Warn("rekeyed: the former key shares are void", "target", t)
+	if t == Unseal {
+		n.log.Warn("rekeyed: the root key and the keys that open it are new; the former ones open only data directories and snapshots from before", "target", t)
+	} else {
+		n.log.Warn("rekeyed: the former recovery key shares are void", "target", t)
+	}
 	c.forget()
 }
 
@@ -295,16 +314,35 @@ func (n *Node) install(ctx context.Context, r *running, t Target, o RekeyOptions
 	if err == nil {
 		err = t.of(was.config) // it may have been changed since the attempt began
 	}
+	if err == nil && was.config.Auto() != o.auto {
+		err = engines.Invalid("the cluster's seal has been changed since: start again")
+	}
 	if err != nil {
 		return false, err
 	}
-	var puts []storage.Put
+	var change func(*storage.Txn) error
 	if t == Recovery {
 		config := was.config
 		config.RecoveryShares, config.RecoveryThreshold = o.Shares, o.Threshold
+		var puts []storage.Put
 		puts, err = n.recoveryPuts(config, key)
+		change = putAll(puts)
 	} else {
-		puts, err = n.unsealPuts(ctx, r, was.root, seal.ShamirConfig(o.Shares, o.Threshold), key)
+		var root []byte
+		if root, _, err = n.opts.Barrier.NewRing(); err != nil {
+			return false, err
+		}
+		defer clear(root)
+		config, w := seal.ShamirConfig(o.Shares, o.Threshold), seal.Wrapper(nil)
+		if was.config.Auto() {
+			config = was.config
+			w, err = n.wrapperOf(ctx, r)
+		} else {
+			w = seal.NewKEKWrapper(key)
+		}
+		if err == nil {
+			change, err = n.newRoot(ctx, r, root, config, w, key)
+		}
 	}
 	if err == nil {
 		err = ctx.Err()
@@ -313,17 +351,77 @@ func (n *Node) install(ctx context.Context, r *running, t Target, o RekeyOptions
 		return false, err
 	}
 	// From here on nobody's patience counts: a key that is in effect without anybody knowing its shares is lost.
-	err = n.replaceSeal(context.WithoutCancel(ctx), was, puts, nil)
+	err = n.replaceSeal(context.WithoutCancel(ctx), was, change)
 	if errors.Is(err, errOtherState) {
 		return false, engines.Invalid("%v: give the shares again", err)
 	}
 	if unknown = errors.Is(err, storage.ErrOutcomeUnknown); err != nil && !unknown {
 		return false, err
 	}
-	if t == Unseal && !unknown {
+	if t == Unseal && key != nil && !unknown {
 		r.seal.use(seal.NewKEKWrapper(key))
 	}
 	return unknown, nil
+}
+
+// newRoot is the change to a new root key, wrapped by w, with a new term of the key ring. What a node wrote before opens
+// with none of it. key is the unseal key, nil with an automatic seal.
+func (n *Node) newRoot(ctx context.Context, r *running, root []byte, config seal.Config, w seal.Wrapper, key []byte) (func(*storage.Txn) error, error) {
+	puts, err := seal.Puts(ctx, config, w, root)
+	if err != nil {
+		return nil, fmt.Errorf("wrapping the new root key: %w", err)
+	}
+	followers, err := n.followers(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return func(txn *storage.Txn) error {
+		sealed, err := n.opts.Barrier.Renew(ctx, txn, root, followers)
+		if err != nil || key == nil {
+			return errors.Join(err, putAll(puts)(txn))
+		}
+		follow, err := seal.UnsealPut(key, sealed)
+		return errors.Join(err, putAll(append(slices.Clip(puts), follow))(txn))
+	}, nil
+}
+
+// heardTimeout is how long a rekey waits for nodes that have not been heard of since this one became active.
+const heardTimeout = 3 * time.Second
+
+// followers are the other nodes that can be told a new root key. Those that cannot seal themselves, and need the new
+// shares.
+func (n *Node) followers(ctx context.Context, r *running) ([][]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, heardTimeout)
+	defer cancel()
+	again := time.NewTicker(50 * time.Millisecond)
+	defer again.Stop()
+	for {
+		keys, silent, err := n.heard(r)
+		if err != nil || len(silent) == 0 {
+			return keys, err
+		}
+		select {
+		case <-ctx.Done():
+			n.log.Warn("some nodes are out of contact, and are not told the new root key: they will need the new key shares", "nodes", silent)
+			return keys, nil
+		case <-again.C:
+		}
+	}
+}
+
+// heard returns the keys of the other nodes, and the names of those that have not told theirs.
+func (n *Node) heard(r *running) (keys [][]byte, silent []string, err error) {
+	peers, err := r.cluster.Peers()
+	for _, p := range peers {
+		switch {
+		case p.ID == n.opts.NodeID:
+		case len(p.FollowKey) > 0:
+			keys = append(keys, p.FollowKey)
+		default:
+			silent = append(silent, p.ID)
+		}
+	}
+	return keys, silent, err
 }
 
 // recoveryPuts are the entries of a new recovery key.
@@ -334,25 +432,6 @@ func (n *Node) recoveryPuts(c seal.Config, key []byte) ([]storage.Put, error) {
 	}
 	verifier, err := seal.RecoveryPut(seal.Verifier(key), n.opts.Barrier.SealBytes)
 	return []storage.Put{{Key: seal.ConfigKey, Value: value}, verifier}, err
-}
-
-// unsealPuts are the entries of a new unseal key.
-func (n *Node) unsealPuts(ctx context.Context, r *running, wrapped []byte, c seal.Config, key []byte) ([]storage.Put, error) {
-	w, err := n.wrapperOf(ctx, r)
-	if err != nil {
-		return nil, err
-	}
-	root, err := seal.UnwrapRoot(ctx, w, wrapped)
-	if err != nil {
-		return nil, fmt.Errorf("unwrapping the root key: %w", err)
-	}
-	defer clear(root)
-	puts, err := seal.Puts(ctx, c, seal.NewKEKWrapper(key), root)
-	if err != nil {
-		return nil, err
-	}
-	follow, err := seal.UnsealPut(key, n.opts.Barrier.SealBytes)
-	return append(puts, follow), err
 }
 
 // forPeople makes an error of the seal one that the client sees.

@@ -35,6 +35,9 @@ func (n *Node) Run(ctx context.Context) error {
 		case <-n.reset:
 			n.reload(ctx)
 			retry.Reset(time.Second) // it may have sealed itself
+		case <-n.moved:
+			n.follow(ctx)
+			retry.Reset(time.Second)
 		case target := <-n.later:
 			n.mu.Lock()
 			n.opts.RetryJoin = append(n.opts.RetryJoin, target)
@@ -350,13 +353,53 @@ func (n *Node) reload(ctx context.Context) {
 		return
 	}
 	n.log.Warn("the restored state is not this cluster's: sealing, unseal with the keys it was made under", "err", err)
+	n.drop(ctx, r, n.settled)
+}
+
+// drop seals a node whose keys do not open the state. before, if not nil, runs when it serves no more and has not left
+// the cluster yet. n.mu is held.
+func (n *Node) drop(ctx context.Context, r *running, before func(context.Context)) {
 	n.quiet()
 	n.opts.Barrier.Seal()
 	n.statusLocked(ctx)
-	n.settled(ctx)
+	if before != nil {
+		before(ctx)
+	}
 	if err := n.leave(ctx, r); err != nil {
 		n.log.Error("leaving the cluster", "err", err)
 	}
+}
+
+// follow makes sure that this node still opens the state after the seal has changed. The barrier has followed to a new
+// root key by itself if this node was told it; else an automatic seal opens it; else the node seals, because only who
+// holds the new shares can.
+func (n *Node) follow(ctx context.Context) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	r := n.running.Load()
+	if r == nil || n.sameCluster(ctx, r) == nil {
+		return
+	}
+	err := n.openAgain(ctx, r)
+	if err == nil || ctx.Err() != nil {
+		return
+	}
+	n.log.Warn("the root key was replaced, and this node was not told the new one because it was out of contact: sealing, unseal it with the new key shares", "err", err)
+	n.drop(ctx, r, nil)
+}
+
+// openAgain opens the barrier with what the seal wraps now.
+func (n *Node) openAgain(ctx context.Context, r *running) error {
+	w, err := n.wrapperOf(ctx, r)
+	if err != nil {
+		return err
+	}
+	root, err := n.rootKey(ctx, w)
+	if err != nil {
+		return err
+	}
+	defer clear(root)
+	return n.opts.Barrier.Unseal(ctx, root)
 }
 
 // sameCluster reports, as an error, that the state is another cluster's. Such a node must start again: its certificates are of a CA that is no longer the one in the state.

@@ -192,7 +192,7 @@ var errOtherState = errors.New("the seal has been changed by others meanwhile")
 
 // replaceSeal writes a seal in place of the one that is given, with all that belongs to it: also a recovery key that was
 // changed meanwhile must not come back.
-func (n *Node) replaceSeal(ctx context.Context, from sealState, puts []storage.Put, deletes []storage.Key) error {
+func (n *Node) replaceSeal(ctx context.Context, from sealState, change func(txn *storage.Txn) error) error {
 	_, err := storage.Update(ctx, n.opts.Router, func(txn *storage.Txn) error {
 		now, err := loadSeal(ctx, txn)
 		if err != nil {
@@ -201,6 +201,14 @@ func (n *Node) replaceSeal(ctx context.Context, from sealState, puts []storage.P
 		if !now.equal(from) {
 			return errOtherState
 		}
+		return change(txn)
+	})
+	return err
+}
+
+// putAll is a change that writes entries and deletes others.
+func putAll(puts []storage.Put, deletes ...storage.Key) func(*storage.Txn) error {
+	return func(txn *storage.Txn) error {
 		for _, p := range puts {
 			txn.Put(p.Key, p.Value)
 		}
@@ -208,8 +216,7 @@ func (n *Node) replaceSeal(ctx context.Context, from sealState, puts []storage.P
 			txn.Delete(key)
 		}
 		return nil
-	})
-	return err
+	}
 }
 
 // migrate carries out the change of seal that was decided when this node was unsealed, now that it is active.
@@ -222,7 +229,7 @@ func (n *Node) migrate(ctx context.Context, r *running) error {
 	if err != nil {
 		return err
 	}
-	err = n.replaceSeal(ctx, m.from, append(slices.Clip(m.puts), held), m.deletes)
+	err = n.replaceSeal(ctx, m.from, putAll(append(slices.Clip(m.puts), held), m.deletes...))
 	if errors.Is(err, errOtherState) {
 		n.log.Warn("the seal or its keys have been changed since this node was unsealed: the change of seal that was decided then is void")
 		return nil
@@ -257,7 +264,7 @@ func (n *Node) rewrap(ctx context.Context, r *running) error {
 	if err != nil {
 		return err
 	}
-	if err := n.replaceSeal(ctx, was, puts, nil); err != nil {
+	if err := n.replaceSeal(ctx, was, putAll(puts)); err != nil {
 		return err
 	}
 	n.log.Info("the root key is now wrapped under the seal's new key", "key_id", config.KeyID)

@@ -3,7 +3,8 @@
 // Every value is sealed with AES-256-GCM under the active key of a key ring, bound to its key, so that the
 // Raft log, the state file and snapshots hold ciphertext, and a value moved to another key does not open.
 // Keys of entries stay readable. The ring is an entry itself, encrypted under the root key, which only ever
-// lives in memory; Rotate adds a key to it and keeps the old ones. The entries below l/seal/ and l/barrier/
+// lives in memory; Rotate adds a key to it and keeps the old ones, Renew replaces the root key, and the running nodes
+// follow (renew.go). The entries below l/seal/ and l/barrier/
 // are what a sealed node must read: they go through the raw store, and the barrier refuses them.
 //
 // It assumes that one root key belongs to one cluster, and that somebody hands it the feed of the raw store
@@ -14,11 +15,11 @@ import (
 	"bytes"
 	"context"
 	"crypto/hkdf"
+	"crypto/hpke"
 	"crypto/rand"
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -56,12 +57,15 @@ type Barrier struct {
 	changes atomic.Uint64        // counts announced changes of the stored ring
 	keys    atomic.Pointer[keys] // nil while sealed; replaced as a whole
 
-	mu   sync.Mutex // guards root, and every replacement of keys
-	root []byte     // nil while sealed
+	follower hpke.PrivateKey // opens what Renew of other nodes leaves for this process
+
+	mu    sync.Mutex // guards root, first, and every replacement of keys
+	root  []byte     // nil while sealed
+	first []byte     // the cluster's first root key; nil while sealed
 }
 
 // New returns a sealed barrier over raw.
-func New(raw storage.Store) *Barrier { return &Barrier{raw: raw} }
+func New(raw storage.Store) *Barrier { return &Barrier{raw: raw, follower: newFollower()} }
 
 // NewRootKey returns a random root key.
 func NewRootKey() []byte {
@@ -73,7 +77,7 @@ func NewRootKey() []byte {
 // KeyringPut returns the entry that a new cluster begins with: a ring of one fresh key. It belongs in the
 // raw store. The only error is a root key that is not RootKeyBytes long.
 func KeyringPut(rootKey []byte) (storage.Put, error) {
-	r := ring{newRingEntry(1)}
+	r := ring{bytes.Clone(rootKey), []ringEntry{newRingEntry(1)}}
 	defer r.wipe()
 	sealed, err := r.seal(rootKey)
 	if err != nil {
@@ -88,24 +92,30 @@ func KeyringPut(rootKey []byte) (storage.Put, error) {
 func (b *Barrier) Unseal(ctx context.Context, rootKey []byte) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	k, err := b.read(ctx, rootKey, nil)
+	k, opened, err := b.read(ctx, rootKey, nil)
 	if err != nil {
 		return err
 	}
-	root := bytes.Clone(rootKey)
-	clear(b.root)
-	b.root = root
-	b.keys.Store(k)
+	b.install(k, opened)
 	return nil
+}
+
+// opened is what opens a ring, besides the keys in it.
+type opened struct{ root, first []byte }
+
+// install puts keys into effect, which the barrier owns from then on. b.mu is held.
+func (b *Barrier) install(k *keys, o opened) {
+	clear(b.root)
+	clear(b.first)
+	b.root, b.first = o.root, o.first
+	b.keys.Store(k)
 }
 
 // Seal forgets all keys. Operations under way may still finish. Sealing twice is fine.
 func (b *Barrier) Seal() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.keys.Store(nil)
-	clear(b.root)
-	b.root = nil
+	b.install(nil, opened{})
 }
 
 // Sealed reports whether the barrier has no keys.
@@ -113,7 +123,7 @@ func (b *Barrier) Sealed() bool { return b.keys.Load() == nil }
 
 // Changed takes note of a change of the raw store. Give it every Change of the feed; it does not block.
 func (b *Barrier) Changed(ch storage.Change) {
-	if ch.Touches(ringKey) {
+	if ch.Touches(ringKey) || ch.Touches(nextKey) {
 		b.changes.Add(1)
 	}
 }
@@ -141,12 +151,11 @@ func (b *Barrier) Rotate(ctx context.Context) (KeyInfo, error) {
 			return err
 		}
 		defer func() { r.wipe() }()
-		last := r[len(r)-1].term
-		if last == math.MaxUint32 {
-			return errors.New("the key ring has no terms left")
+		if err := r.grow(); err != nil {
+			return err
 		}
-		r = append(r, newRingEntry(last+1))
-		info = KeyInfo{Term: last + 1, InstalledAt: r[len(r)-1].installedAt}
+		active := r.entries[len(r.entries)-1]
+		info = KeyInfo{Term: active.term, InstalledAt: active.installedAt}
 		sealed, err := r.seal(root)
 		txn.Put(ringKey, sealed)
 		return err
@@ -161,14 +170,15 @@ func (b *Barrier) Rotate(ctx context.Context) (KeyInfo, error) {
 	return info, nil
 }
 
-// DeriveKey returns 32 bytes that only this cluster's root key yields for this purpose, always the same.
+// DeriveKey returns 32 bytes that only this cluster's first root key yields for this purpose: always the same, also
+// after the root key was replaced.
 func (b *Barrier) DeriveKey(purpose string) ([]byte, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.root == nil {
+	if b.first == nil {
 		return nil, storage.ErrSealed
 	}
-	return derive(b.root, "coffer derived key 1: "+purpose), nil
+	return derive(b.first, "coffer derived key 1: "+purpose), nil
 }
 
 // derive is HKDF-SHA256. Purposes begin differently for each use within this package.
@@ -205,14 +215,18 @@ func (b *Barrier) reload(ctx context.Context, k *keys) (*keys, error) {
 	if now != k && now.changes == b.changes.Load() {
 		return now, nil
 	}
-	next, err := b.read(ctx, b.root, now)
+	next, opened, err := b.read(ctx, b.root, now)
 	switch {
 	case errors.Is(err, ErrWrongKey):
 		return nil, fmt.Errorf("%w: the state was replaced by one with another root key: %w", storage.ErrSealed, err)
 	case err != nil:
 		return nil, gone(err)
 	}
-	b.keys.Store(next)
+	if opened.root == nil { // it is the ring as before
+		b.keys.Store(next)
+	} else {
+		b.install(next, opened)
+	}
 	return next, nil
 }
 
@@ -224,22 +238,27 @@ func gone(err error) error {
 	return err
 }
 
-// read returns the keys of the stored ring. now, if not nil, are the ones it replaces. b.mu is held.
-func (b *Barrier) read(ctx context.Context, rootKey []byte, now *keys) (*keys, error) {
+// read returns the keys of the stored ring, and what opened it: rootKey or, with now, the keys that it replaces, also a
+// root key that has followed it. If the ring has not changed what opened it is empty. b.mu is held.
+func (b *Barrier) read(ctx context.Context, rootKey []byte, now *keys) (*keys, opened, error) {
 	changes := b.changes.Load() // before reading: a change during the read makes the result out of date
 	stored, err := b.raw.Get(ctx, ringKey)
 	if err != nil {
-		return nil, fmt.Errorf("reading the key ring: %w", err)
+		return nil, opened{}, fmt.Errorf("reading the key ring: %w", err)
 	}
 	if now != nil && bytes.Equal(now.stored, stored.Value) { // cheap: anybody's forged bytes lead here
 		same := *now
 		same.changes, same.version = changes, stored.Version
-		return &same, nil
+		return &same, opened{}, nil
 	}
 	r, err := openRing(rootKey, stored.Value)
+	root := rootKey
+	if errors.Is(err, ErrWrongKey) && now != nil {
+		r, root, err = b.follow(ctx, rootKey, stored.Value)
+	}
 	if err != nil {
-		return nil, err
+		return nil, opened{}, err
 	}
 	defer r.wipe()
-	return newKeys(r, stored, changes, now), nil
+	return newKeys(r, stored, changes, now), opened{bytes.Clone(root), bytes.Clone(r.first)}, nil
 }

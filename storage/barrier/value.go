@@ -45,16 +45,17 @@ type termKey struct {
 
 // newKeys makes r ready for use. It goes on counting where before, if not nil, left off.
 func newKeys(r ring, stored storage.Entry, changes uint64, before *keys) *keys {
-	k := &keys{stored: stored.Value, version: stored.Version, changes: changes, terms: make(map[uint32]*termKey, len(r))}
-	for i := range r {
+	k := &keys{stored: stored.Value, version: stored.Version, changes: changes, terms: make(map[uint32]*termKey, len(r.entries))}
+	for i := range r.entries {
+		e := &r.entries[i]
 		k.active = &termKey{
-			term: r[i].term, installedAt: r[i].installedAt,
-			aead: newCipher(r[i].key[:]), encryptions: new(atomic.Uint64), saved: new(atomic.Uint64),
+			term: e.term, installedAt: e.installedAt,
+			aead: newCipher(e.key[:]), encryptions: new(atomic.Uint64), saved: new(atomic.Uint64),
 		}
-		if before != nil && before.terms[r[i].term] != nil {
-			k.active.encryptions, k.active.saved = before.terms[r[i].term].encryptions, before.terms[r[i].term].saved
+		if before != nil && before.terms[e.term] != nil {
+			k.active.encryptions, k.active.saved = before.terms[e.term].encryptions, before.terms[e.term].saved
 		}
-		k.terms[r[i].term] = k.active
+		k.terms[e.term] = k.active
 	}
 	return k
 }
