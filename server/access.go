@@ -204,7 +204,7 @@ func (s *Server) authenticate(ctx context.Context, c *call) error {
 	if !entry.AllowsIP(c.Remote.Addr()) {
 		return engines.Denied(errors.New("the token is bound to other addresses"))
 	}
-	who, acl, err := s.rights(ctx, entry)
+	who, acl, err := s.rights(ctx, entry, c.ns.ID)
 	if err != nil {
 		return err
 	}
@@ -231,7 +231,7 @@ func policiesIn(entry *token.Entry, who *identity.Effective) []string {
 	return slices.Compact(all)
 }
 
-// policiesElsewhere returns those that a token has in other namespaces, through its entity's groups, by namespace id.
+// policiesElsewhere returns those that a token has through its entity and groups of other namespaces, by namespace id.
 func policiesElsewhere(entry *token.Entry, who *identity.Effective) map[string][]string {
 	out := map[string][]string{}
 	for ns, names := range who.Policies {
@@ -242,9 +242,9 @@ func policiesElsewhere(entry *token.Entry, who *identity.Effective) map[string][
 	return out
 }
 
-// rights returns who a token belongs to, nil for nobody in particular, and what it may do, looking from root. A token
-// whose entity is gone or disabled may do nothing.
-func (s *Server) rights(ctx context.Context, entry *token.Entry) (*identity.Effective, *policy.ACL, error) {
+// rights returns the entity that a token belongs to, nil if it has none, and what the token may do in the namespace with
+// the id ns, looking from root. A token whose entity is gone or disabled may do nothing.
+func (s *Server) rights(ctx context.Context, entry *token.Entry, ns string) (*identity.Effective, *policy.ACL, error) {
 	if entry.EntityID == "" {
 		scope, ok := s.scope(ctx, entry.Namespace, entry.Policies)
 		if !ok {
@@ -253,7 +253,7 @@ func (s *Server) rights(ctx context.Context, entry *token.Entry) (*identity.Effe
 		acl, err := s.policies.ACL(ctx, nil, scope)
 		return nil, acl, err
 	}
-	who, err := s.identity.Effective(ctx, entry.EntityID)
+	who, err := s.identity.Effective(ctx, entry.EntityID, ns)
 	switch {
 	case errors.Is(err, storage.ErrNotFound):
 		return nil, nil, engines.Denied(errors.New("the token's entity is gone"))
@@ -267,15 +267,15 @@ func (s *Server) rights(ctx context.Context, entry *token.Entry) (*identity.Effe
 		return nil, nil, engines.Denied(errors.New("the token's namespace is gone"))
 	}
 	scopes := []policy.Scope{own}
-	for ns, names := range who.Policies {
-		if ns == entry.Namespace {
+	for in, names := range who.Policies {
+		if in == entry.Namespace {
 			continue
 		}
-		if scope, ok := s.scope(ctx, ns, names); ok {
+		if scope, ok := s.scope(ctx, in, names); ok {
 			scopes = append(scopes, scope)
 		}
 	}
-	slices.SortFunc(scopes[1:], func(a, b policy.Scope) int { return cmp.Compare(a.Namespace, b.Namespace) })
+	slices.SortFunc(scopes, func(a, b policy.Scope) int { return cmp.Compare(a.Path, b.Path) })
 	acl, err := s.policies.ACL(ctx, subject{who}, scopes...)
 	return who, acl, err
 }
@@ -298,13 +298,13 @@ func (s *Server) scope(ctx context.Context, ns string, names []string) (policy.S
 	return policy.Scope{Namespace: ns, Path: n.Path, Names: names}, true
 }
 
-// aclOf returns what a token may do, looking from a namespace.
+// aclOf returns what a token may do in a namespace, looking from there.
 func (s *Server) aclOf(ctx context.Context, entry *token.Entry, ns string) (*policy.ACL, error) {
-	_, acl, err := s.rights(ctx, entry)
+	_, acl, err := s.rights(ctx, entry, ns)
 	if err != nil {
 		return nil, err
 	}
-	return acl.In(ns), nil
+	return acl.In(s.namespacePath(ns)), nil
 }
 
 // authorise asks the caller's policies.

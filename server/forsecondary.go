@@ -160,7 +160,7 @@ func (s *Server) admitRemote(ctx context.Context, c *call, scope map[string]bool
 	if entry.Namespace == "" || !scope["ns/"+entry.Namespace] {
 		return engines.Denied(errors.New("the caller's namespace is not one of the secondary's"))
 	}
-	who, acl, err := s.rights(ctx, entry)
+	who, acl, err := s.rights(ctx, entry, c.ns.ID)
 	if err != nil {
 		return err
 	}

@@ -125,7 +125,7 @@ func (s *Server) issue(ctx context.Context, m *mount.Mounted, path string, login
 	var who *identity.Effective
 	if entityID != "" {
 		var err error
-		if who, err = s.identity.Effective(ctx, entityID); err != nil {
+		if who, err = s.identity.Effective(ctx, entityID, m.Namespace); err != nil {
 			return nil, nil, err
 		}
 		if who.Entity.Disabled {

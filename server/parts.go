@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/identity"
@@ -33,7 +31,7 @@ func (s *Server) newNamespaces() *namespace.Store {
 		Reserve: func(ctx context.Context, tx *storage.Txn, parent, path string) error {
 			return s.mounts.Reserve(ctx, tx, parent, path)
 		},
-		Drain: s.flights.Drain, Elsewhere: s.secondary,
+		Drain: s.flights.Drain, Elsewhere: s.secondary, MayEnter: s.mayEnter,
 		Steps: []namespace.Step{
 			{Name: "revoke tokens", Do: each(func(ctx context.Context, id string) (int, error) { return s.tokens.RevokeNamespace(ctx, id) })},
 			{Name: "remove synced secrets", Do: s.namespaceGoes},
@@ -71,7 +69,7 @@ func (s *Server) newTokens() *token.Store {
 		NamespacePath: s.namespacePath,
 		EntityByAlias: s.entityByAlias,
 		IdentityPolicies: func(ctx context.Context, e *token.Entry) ([]string, error) {
-			who, err := s.identity.Effective(ctx, e.EntityID)
+			who, err := s.identity.Effective(ctx, e.EntityID, e.Namespace)
 			if errors.Is(err, storage.ErrNotFound) {
 				return nil, nil
 			}
@@ -85,9 +83,9 @@ func (s *Server) newTokens() *token.Store {
 	})
 }
 
-// externalPolicies are those that a token has through its entity's groups in other namespaces, by id.
+// externalPolicies are those that a token has in its own namespace through its entity and groups of namespaces above, by id.
 func (s *Server) externalPolicies(ctx context.Context, e *token.Entry) (map[string][]string, error) {
-	who, err := s.identity.Effective(ctx, e.EntityID)
+	who, err := s.identity.Effective(ctx, e.EntityID, e.Namespace)
 	if errors.Is(err, storage.ErrNotFound) {
 		return nil, nil
 	}
@@ -134,7 +132,7 @@ func (s *Server) tokenRevoked(ctx context.Context, e *token.Entry) error {
 
 func (s *Server) newIdentity() *identity.Store {
 	return identity.NewStore(identity.Options{
-		Store: s.barrier, Below: s.below,
+		Store: s.barrier, Above: func(ctx context.Context, ns string) []string { return s.namespaces.Above(ctx, ns) },
 		MountByAccessor: func(ctx context.Context, ns, accessor string) (path, kind string, local, ok bool) {
 			m, err := s.mounts.ByAccessor(ctx, ns, accessor)
 			if err != nil || m == nil {
@@ -189,7 +187,7 @@ func (s *Server) newMFA() *mfa.Store {
 	return mfa.New(mfa.Options{
 		Store: s.barrier, NamespacePath: s.namespacePath, Above: s.namespaces.Above,
 		Entity: func(ctx context.Context, id string) (mfa.Entity, error) {
-			who, err := s.identity.Effective(ctx, id)
+			who, err := s.identity.Effective(ctx, id, "")
 			if err != nil {
 				return mfa.Entity{}, err
 			}
@@ -197,9 +195,10 @@ func (s *Server) newMFA() *mfa.Store {
 				return mfa.Entity{}, engines.Denied(errors.New("the entity is disabled"))
 			}
 			return mfa.Entity{
-				ID: who.Entity.ID, Merged: who.Entity.MergedIDs, Name: who.Entity.Name, Groups: slices.Sorted(maps.Keys(who.Groups)),
+				ID: who.Entity.ID, Merged: who.Entity.MergedIDs, Name: who.Entity.Name,
 			}, nil
 		},
+		InGroup:     s.identity.InGroup,
 		GroupExists: s.identity.HasGroup,
 		AccessorExists: func(ctx context.Context, ns, accessor string) (bool, error) {
 			m, err := s.mounts.ByAccessor(ctx, ns, accessor)
@@ -341,7 +340,17 @@ func (s *Server) aclFor(ctx context.Context, req *engines.Request, entry *token.
 	if !s.below(ctx, req.Mount.NamespaceID, entry.Namespace) {
 		return nil, token.ErrInvalid
 	}
-	return s.aclOf(ctx, entry, req.Mount.Namespace)
+	return s.aclOf(ctx, entry, req.Mount.NamespaceID)
+}
+
+// mayEnter reports whether a caller may do anything in a namespace. Groups there count, too.
+func (s *Server) mayEnter(ctx context.Context, c engines.Caller, n *namespace.Namespace, _ string) (bool, error) {
+	entry, err := s.tokens.Lookup(ctx, c.Token.Reveal())
+	if err != nil {
+		return false, err
+	}
+	acl, err := s.aclOf(ctx, entry, n.ID)
+	return err == nil && acl.AnyUnder(""), err
 }
 
 // generateRoot creates a root token for those who hold enough key shares.

@@ -73,7 +73,7 @@ func (h host) NamespacePath(id string) string { return h.s.namespacePath(id) }
 
 // MayRead implements engines.Host: a token with the policies and the entity would be allowed to.
 func (h host) MayRead(ctx context.Context, who engines.Principal, ns, path string) (bool, error) {
-	_, acl, err := h.s.rights(ctx, &token.Entry{Namespace: who.NamespaceID, Policies: who.Policies, EntityID: who.EntityID})
+	acl, err := h.s.aclOf(ctx, &token.Entry{Namespace: who.NamespaceID, Policies: who.Policies, EntityID: who.EntityID}, ns)
 	var e *engines.Error
 	switch {
 	case errors.As(err, &e) && e.Kind == engines.KindDenied:
@@ -81,7 +81,7 @@ func (h host) MayRead(ctx context.Context, who engines.Principal, ns, path strin
 	case err != nil:
 		return false, err
 	}
-	return acl.In(h.s.namespacePath(ns)).Allowed(engines.Read, path), nil
+	return acl.Allowed(engines.Read, path), nil
 }
 
 // Record implements engines.Host: both lines of the trail, with an id of their own.

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/coffer-project/coffer/storage"
 )
@@ -50,13 +51,26 @@ type Group struct {
 	Direct      bool // not only through another group
 }
 
-// Effective returns what an entity is. The id of an entity that was merged into another answers that one. One
-// that is not there, or not any more, is storage.ErrNotFound. The answer is shared.
-func (s *Store) Effective(ctx context.Context, entityID string) (*Effective, error) {
+// views are what an entity is, in its own namespace and in those below that it was asked for.
+type views struct {
+	entity *entity
+	own    *Effective
+
+	mu    sync.Mutex
+	below map[string]*Effective // by namespace id; at most maxViews
+}
+
+const maxViews = 64
+
+// Effective returns what an entity is, looked at from a namespace: with the groups of the entity's namespace and, where
+// ns lies below that, of those on the way down to ns. Groups of other namespaces give nothing there. The id of an entity
+// that was merged into another answers that one. One that is not there, or not any more, is storage.ErrNotFound. The
+// answer is shared.
+func (s *Store) Effective(ctx context.Context, entityID, ns string) (*Effective, error) {
 	if !validID(entityID) {
 		return nil, storage.ErrNotFound
 	}
-	eff, err := s.effectiveOf(ctx, entityID)
+	eff, err := s.effectiveOf(ctx, entityID, ns)
 	if !missing(err) {
 		return eff, err
 	}
@@ -64,7 +78,17 @@ func (s *Store) Effective(ctx context.Context, entityID string) (*Effective, err
 	if err != nil {
 		return nil, err
 	}
-	return s.effectiveOf(ctx, p.Owner)
+	return s.effectiveOf(ctx, p.Owner, ns)
+}
+
+// InGroup reports whether an entity is in a group, directly or through other groups.
+func (s *Store) InGroup(ctx context.Context, entityID, groupID string) (bool, error) {
+	eff, err := s.Effective(ctx, entityID, namespaceOf(groupID))
+	if err != nil {
+		return false, err
+	}
+	_, ok := eff.Groups[groupID]
+	return ok, nil
 }
 
 // HasGroup reports whether a group of any namespace has the id.
@@ -79,20 +103,65 @@ func (s *Store) HasGroup(ctx context.Context, id string) (bool, error) {
 	return err == nil, err
 }
 
-func (s *Store) effectiveOf(ctx context.Context, id string) (*Effective, error) {
+func (s *Store) effectiveOf(ctx context.Context, id, ns string) (*Effective, error) {
 	k := entityKey(id)
-	return s.effective.Get(ctx, k, func(ctx context.Context) (*Effective, error) {
+	v, err := s.effective.Get(ctx, k, func(ctx context.Context) (*views, error) {
 		e, err := get[entity](ctx, s.store, k)
 		if err != nil {
 			return nil, err
 		}
-		return s.join(ctx, e)
+		own, err := s.join(ctx, e, nil)
+		return &views{entity: e, own: own, below: map[string]*Effective{}}, err
 	})
+	switch {
+	case err != nil:
+		return nil, err
+	case ns == v.own.Entity.NamespaceID:
+		return v.own, nil
+	}
+	return v.in(ctx, s, ns)
 }
 
-// join puts together what an entity and its groups say.
-func (s *Store) join(ctx context.Context, e *entity) (*Effective, error) {
-	all, err := s.groupsOf(ctx, e)
+// in returns what the entity is in a namespace that is not its own.
+func (v *views) in(ctx context.Context, s *Store, ns string) (*Effective, error) {
+	v.mu.Lock()
+	eff := v.below[ns]
+	v.mu.Unlock()
+	if eff != nil {
+		return eff, nil
+	}
+	way := s.way(ctx, v.own.Entity.NamespaceID, ns)
+	if len(way) == 0 {
+		return v.own, nil
+	}
+	eff, err := s.join(ctx, v.entity, way)
+	if err != nil {
+		return nil, err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.below) >= maxViews {
+		clear(v.below)
+	}
+	v.below[ns] = eff
+	return eff, nil
+}
+
+// way returns the namespaces from right below one down to another, nil if that does not lie below it.
+func (s *Store) way(ctx context.Context, from, to string) []string {
+	above := s.opts.Above(ctx, to)
+	i := slices.Index(above, from)
+	if i < 0 {
+		return nil
+	}
+	way := append([]string{to}, above[:i]...)
+	slices.Reverse(way)
+	return way
+}
+
+// join puts together what an entity and its groups say, those of its own namespace and of the ones on the way down.
+func (s *Store) join(ctx context.Context, e *entity, way []string) (*Effective, error) {
+	all, err := s.groupsOf(ctx, e, way)
 	if err != nil {
 		return nil, err
 	}
@@ -135,41 +204,100 @@ type inGroup struct {
 	direct bool
 }
 
-// groupsOf returns all groups an entity is in, direct ones first. Memberships that do not count any more are
-// left out.
-func (s *Store) groupsOf(ctx context.Context, e *entity) ([]inGroup, error) {
-	var all []inGroup
-	seen := map[string]bool{}
+// groupsOf returns all groups of the entity's namespace, and of those on the way down, that the entity is in. Memberships
+// that do not count any more are left out.
+func (s *Store) groupsOf(ctx context.Context, e *entity, way []string) ([]inGroup, error) {
+	f := finder{s: s, seen: map[string]bool{}}
 	for _, m := range e.Groups {
-		g, err := s.cachedGroup(ctx, m.Group)
-		if missing(err) || err == nil && !g.counts(m) {
-			continue
-		}
-		if err != nil {
+		if err := f.add(ctx, m.Group, &m, namespaceOf(e.ID)); err != nil {
 			return nil, err
 		}
-		if !seen[g.ID] {
-			seen[g.ID] = true
-			all = append(all, inGroup{g, true})
+	}
+	if err := f.ascend(ctx, 0, namespaceOf(e.ID)); err != nil {
+		return nil, err
+	}
+	for _, ns := range way {
+		if err := f.descend(ctx, e, ns); err != nil {
+			return nil, err
 		}
 	}
-	for i := 0; i < len(all); i++ {
-		for _, parent := range all[i].Parents {
-			if seen[parent] {
-				continue
+	return f.found, nil
+}
+
+// finder collects the groups that an entity is in, namespace by namespace.
+type finder struct {
+	s     *Store
+	found []inGroup
+	seen  map[string]bool
+}
+
+// add takes a group of the namespace ns; by is the entity's membership, nil if it is in the group through another one.
+func (f *finder) add(ctx context.Context, id string, by *membership, ns string) error {
+	if f.seen[id] || namespaceOf(id) != ns {
+		return nil
+	}
+	g, err := f.s.cachedGroup(ctx, id)
+	if missing(err) || err == nil && by != nil && !g.counts(*by) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	f.seen[id] = true
+	f.found = append(f.found, inGroup{g, by != nil})
+	return nil
+}
+
+// ascend adds the parents in the namespace ns of the groups from found[first] on, and theirs.
+func (f *finder) ascend(ctx context.Context, first int, ns string) error {
+	for i := first; i < len(f.found); i++ {
+		for _, parent := range f.found[i].Parents {
+			if err := f.add(ctx, parent, nil, ns); err != nil {
+				return err
 			}
-			g, err := s.cachedGroup(ctx, parent)
-			if missing(err) {
-				continue
-			}
-			if err != nil {
-				return nil, err
-			}
-			seen[parent] = true
-			all = append(all, inGroup{g, false})
 		}
 	}
-	return all, nil
+	return nil
+}
+
+// descend adds the groups of a namespace below all that were asked before.
+func (f *finder) descend(ctx context.Context, e *entity, ns string) error {
+	above := len(f.found)
+	for _, m := range e.Groups { // of version 1
+		if err := f.add(ctx, m.Group, &m, ns); err != nil {
+			return err
+		}
+	}
+	for _, id := range append([]string{e.ID}, e.MergedIDs...) {
+		if err := f.guests(ctx, ns, id, &membership{}); err != nil {
+			return err
+		}
+	}
+	for _, g := range f.found[:above] {
+		for _, parent := range g.Parents { // of version 1
+			if err := f.add(ctx, parent, nil, ns); err != nil {
+				return err
+			}
+		}
+		if err := f.guests(ctx, ns, g.ID, nil); err != nil {
+			return err
+		}
+	}
+	return f.ascend(ctx, above, ns)
+}
+
+// guests adds the groups of a namespace that have a member of one above.
+func (f *finder) guests(ctx context.Context, ns, member string, by *membership) error {
+	groups, err := f.s.store.List(ctx, guestsKey(ns, member), "", 0)
+	if err != nil {
+		return err
+	}
+	for _, id := range groups {
+		if err := f.add(ctx, id, by, ns); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // cachedGroup returns a group that must not be modified, or storage.ErrNotFound.

@@ -188,7 +188,7 @@ func (s *Store) answerEntity(ctx context.Context, e *entity, err error) (*engine
 	if err != nil {
 		return nil, err
 	}
-	groups, err := s.groupsOf(ctx, e)
+	groups, err := s.groupsOf(ctx, e, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -187,6 +187,13 @@ func (s *Store) answerGroup(ctx context.Context, g *group, err error) (*engines.
 	if err != nil {
 		return nil, err
 	}
+	if members, err = s.present(ctx, g, members, entityKey); err != nil {
+		return nil, err
+	}
+	groups, err := s.present(ctx, g, g.MemberGroups, groupKey)
+	if err != nil {
+		return nil, err
+	}
 	ns := namespaceOf(g.ID)
 	as := map[string]any{}
 	if g.Alias != nil {
@@ -194,10 +201,27 @@ func (s *Store) answerGroup(ctx context.Context, g *group, err error) (*engines.
 	}
 	return &engines.Response{Data: map[string]any{
 		"id": g.ID, "name": g.Name, "type": g.Type, "metadata": g.Metadata, "policies": notNil(g.Policies),
-		"member_entity_ids": notNil(members), "member_group_ids": notNil(g.MemberGroups), "parent_group_ids": notNil(g.Parents),
+		"member_entity_ids": notNil(members), "member_group_ids": notNil(groups), "parent_group_ids": notNil(g.Parents),
 		"alias": as, "creation_time": g.CreatedAt, "last_update_time": g.UpdatedAt, "modify_index": g.ModifyIndex,
 		"namespace_id": ns,
 	}}, nil
+}
+
+// present leaves out the ids of members of namespaces above that are gone there, which groups are not told of.
+func (s *Store) present(ctx context.Context, g *group, ids []string, key func(string) storage.Key) ([]string, error) {
+	var out []string
+	for _, id := range ids {
+		if namespaceOf(id) != namespaceOf(g.ID) {
+			switch _, err := s.store.Get(ctx, key(id)); {
+			case missing(err):
+				continue
+			case err != nil:
+				return nil, err
+			}
+		}
+		out = append(out, id)
+	}
+	return out, nil
 }
 
 // members returns the ids of the entities that are directly in the group.

@@ -188,7 +188,12 @@ func TestGroupsAcrossNamespaces(t *testing.T) {
 	h.in("a")
 	down := h.write("group", map[string]any{"name": "team", "policies": []string{"down"}, "metadata": map[string]string{"k": "down"}, "member_group_ids": []string{up}})
 	child := h.write("entity", `{"name":"child"}`)
-	eff := mustEffective(t, h, bob)
+	for _, ns := range []string{"root", "b", "", "none"} {
+		if eff := effectiveIn(t, h, bob, ns); fmt.Sprint(eff.Policies) != "map[root:[base up]]" || len(eff.Groups) != 1 {
+			t.Errorf("in %q: policies %v, groups %v", ns, eff.Policies, eff.Groups)
+		}
+	}
+	eff := effectiveIn(t, h, bob, "a1")
 	if fmt.Sprint(eff.Policies) != "map[a:[down] root:[base up]]" || !eff.Groups[up].Direct || eff.Groups[down].Direct {
 		t.Errorf("policies %v, groups %v", eff.Policies, eff.Groups)
 	}
@@ -211,9 +216,101 @@ func TestGroupsAcrossNamespaces(t *testing.T) {
 	if err := h.store.DropNamespace(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
-	if eff := mustEffective(t, h, bob); len(eff.Policies["a"]) != 0 {
+	if eff := effectiveIn(t, h, bob, "a1"); len(eff.Policies["a"]) != 0 {
 		t.Errorf("policies in a namespace that is gone: %v", eff.Policies)
 	}
+}
+
+// Groups of a namespace write nothing above it, whoever is in them, and each entity and group is in a bounded number of them.
+func TestGroupsWriteNothingAbove(t *testing.T) {
+	h := newHouse(t)
+	bob, eve := h.write("entity", `{"name":"bob"}`), h.write("entity", `{"name":"eve"}`)
+	up := h.write("group", map[string]any{"name": "up", "member_entity_ids": []string{bob}})
+	before := h.Snapshot()
+	h.in("a")
+	body := map[string]any{"policies": []string{"p"}, "member_entity_ids": []string{bob, eve}, "member_group_ids": []string{up}}
+	first := h.write("group", body)
+	for range 1023 {
+		h.write("group", body)
+	}
+	h.Fails(engines.KindInvalid, engines.Update, "group", body)
+	h.Must(engines.Delete, "group/id/"+h.write("group", map[string]any{"member_entity_ids": []string{}}), nil)
+	if in := effectiveIn(t, h, bob, "a1"); len(in.Groups) != 1025 || !in.Groups[first].Direct {
+		t.Errorf("bob is in %d groups", len(in.Groups))
+	}
+	h.Must(engines.Delete, "group/id/"+first, nil) // makes room
+	next := h.write("group", body)
+	for k, v := range before {
+		if string(h.Snapshot()[k]) != string(v) {
+			t.Errorf("%s was written", k)
+		}
+	}
+	h.in("root")
+	has(t, h.read("entity/id/"+bob), map[string]any{"group_ids": "[" + up + "]"})
+	h.Must(engines.Delete, "entity/id/"+eve, nil)
+	h.Must(engines.Delete, "group/id/"+up, nil)
+	h.in("a")
+	has(t, h.read("group/id/"+next), map[string]any{"member_entity_ids": "[" + bob + "]", "member_group_ids": "[]"})
+	h.Must(engines.Update, "group/id/"+next, map[string]any{"member_entity_ids": []string{}})
+	if in := effectiveIn(t, h, bob, "a"); in.Groups[next].ID != "" || len(in.Groups) != 1023 {
+		t.Errorf("bob is in %d groups, and in the one that he left: %v", len(in.Groups), in.Groups[next])
+	}
+	if is, err := h.store.InGroup(t.Context(), bob, next); is || err != nil {
+		t.Errorf("InGroup = %v, %v", is, err)
+	}
+}
+
+// Guests of version 1, which stand in the records of the namespace above, keep their places, lose them, and move.
+func TestGuestsOfVersion1(t *testing.T) {
+	h := newHouse(t)
+	bob := h.write("entity", `{"name":"bob"}`)
+	up := h.write("group", map[string]any{"name": "up", "member_entity_ids": []string{bob}})
+	h.in("a")
+	direct, around := h.write("group", `{"name":"direct"}`), h.write("group", `{"name":"around"}`)
+	older := func(key, field, value string) {
+		e, err := h.Memory.Get(t.Context(), storage.Key(key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := strings.Replace(string(e.Value), `"value":{`, `"value":{"`+field+`":[`+value+`],`, 1)
+		if _, err := h.Memory.Commit(t.Context(), storage.Batch{Puts: []storage.Put{{Key: e.Key, Value: []byte(text)}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	groupsWere := `{"group":"` + up + `"},{"group":"` + direct + `"}`
+	e, err := h.Memory.Get(t.Context(), storage.Key("s/identity/root/entity/"+bob))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Replace(string(e.Value), `"groups":[{"group":"`+up+`"}]`, `"groups":[`+groupsWere+`]`, 1)
+	member := "s/identity/a/member/" + direct + "/internal/" + bob
+	if _, err := h.Memory.Commit(t.Context(), storage.Batch{Puts: []storage.Put{
+		{Key: e.Key, Value: []byte(text)}, {Key: storage.Key(member), Value: []byte(`{"format":1,"value":{"owner":"` + direct + `"}}`)},
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	older("s/identity/root/group/"+up, "parents", `"`+around+`"`)
+	older("s/identity/a/group/"+around, "member_groups", `"`+up+`"`)
+	all := func(when string, want ...string) {
+		t.Helper()
+		slices.Sort(want)
+		if got := slices.Sorted(maps.Keys(effectiveIn(t, h, bob, "a").Groups)); !slices.Equal(got, want) {
+			t.Errorf("%s: groups %v, want %v", when, got, want)
+		}
+	}
+	all("as they were", up, direct, around)
+	h.in("root")
+	h.Must(engines.Update, "entity/id/"+bob, `{"policies":["p"]}`)
+	h.Must(engines.Update, "group/id/"+up, `{"policies":["p"]}`)
+	if e, _ := h.Memory.Get(t.Context(), storage.Key("s/identity/root/entity/"+bob)); strings.Contains(string(e.Value), direct) {
+		t.Error("the entity's record still has the group of the namespace below")
+	}
+	all("moved", up, direct, around)
+	h.in("a")
+	h.Must(engines.Update, "group/id/"+around, `{"member_group_ids":[]}`)
+	all("without the group", up, direct)
+	h.Must(engines.Update, "group/id/"+direct, `{"member_entity_ids":[]}`)
+	all("without the entity", up)
 }
 
 // Random changes against a model that is slow and plain.

@@ -27,9 +27,9 @@ type Options struct {
 	Store storage.Store // plaintext
 	// MountByAccessor finds a mount of a namespace. Without it, no alias can be written over the API.
 	MountByAccessor func(ctx context.Context, ns, accessor string) (path, kind string, local, ok bool)
-	// Below reports whether the namespace id is ancestor itself or below it. Without it, groups have members of
-	// their own namespace only.
-	Below func(ctx context.Context, ancestor, id string) bool
+	// Above returns the ids of the namespaces that a namespace lies in, the nearest first. Without it, groups have
+	// members of their own namespace only.
+	Above func(ctx context.Context, ns string) []string
 }
 
 // Store keeps the identities of all namespaces. Give Changed every change of the feed. Safe for concurrent use.
@@ -38,7 +38,7 @@ type Store struct {
 	store     storage.Store
 	router    *engines.Router
 	groups    *storage.Cache[*group]
-	effective *storage.Cache[*Effective]
+	effective *storage.Cache[*views] // by the key of the entity
 }
 
 // NewStore returns a Store over the decrypted store.
@@ -46,13 +46,13 @@ func NewStore(o Options) *Store {
 	if o.MountByAccessor == nil {
 		o.MountByAccessor = func(context.Context, string, string) (string, string, bool, bool) { return "", "", false, false }
 	}
-	if o.Below == nil {
-		o.Below = func(_ context.Context, ancestor, id string) bool { return ancestor == id }
+	if o.Above == nil {
+		o.Above = func(context.Context, string) []string { return nil }
 	}
 	s := &Store{
 		opts: o, store: o.Store, router: engines.NewRouter(),
 		groups:    storage.NewCache[*group](maxGroups),
-		effective: storage.NewCache[*Effective](maxEffective),
+		effective: storage.NewCache[*views](maxEffective),
 	}
 	s.routes(s.router)
 	return s

@@ -1,6 +1,7 @@
 package identity_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -29,16 +30,14 @@ type house struct {
 func newHouse(t testing.TB) *house {
 	t.Helper()
 	memory := &late{}
-	above := map[string]string{"root": "root a a1 b", "a": "a a1"}
+	above := map[string][]string{"a": {"root"}, "a1": {"a", "root"}, "b": {"root"}}
 	s := identity.NewStore(identity.Options{
 		Store: memory,
 		MountByAccessor: func(_ context.Context, _, accessor string) (path, kind string, local, ok bool) {
 			_, kind, _ = strings.Cut(strings.TrimSuffix(accessor, "_1"), "_")
 			return "auth/" + kind + "/", kind, kind == "local", slices.Contains(auths, accessor)
 		},
-		Below: func(_ context.Context, ancestor, id string) bool {
-			return slices.Contains(strings.Fields(above[ancestor]), id)
-		},
+		Above: func(_ context.Context, ns string) []string { return above[ns] },
 	})
 	h := &house{store: s}
 	h.Mount = enginetest.New(t, s.Engine, enginetest.Options{Type: "identity", Path: "identity/", Caller: engines.Caller{Accessor: "a", Root: true}})
@@ -71,9 +70,16 @@ func mustLogin(t testing.TB, h *house, ns, accessor, name string, groups ...stri
 	return id
 }
 
+// mustEffective returns what an entity is in its own namespace.
 func mustEffective(t testing.TB, h *house, id string) *identity.Effective {
 	t.Helper()
-	eff, err := h.store.Effective(t.Context(), id)
+	_, ns, _ := strings.Cut(id, ".")
+	return effectiveIn(t, h, id, cmp.Or(ns, "root"))
+}
+
+func effectiveIn(t testing.TB, h *house, id, ns string) *identity.Effective {
+	t.Helper()
+	eff, err := h.store.Effective(t.Context(), id, ns)
 	if err != nil {
 		t.Fatalf("Effective: %v", err)
 	}

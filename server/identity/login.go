@@ -119,6 +119,9 @@ func (e *entity) joinGroups(ctx context.Context, t *storage.Txn, m engines.Mount
 			changed = true
 		}
 	}
+	if len(kept) > maxMemberships && changed {
+		return false, engines.Denied(fmt.Errorf("the login names %d groups: an entity is in at most %d of a namespace", len(kept), maxMemberships))
+	}
 	e.Groups = kept
 	return changed, nil
 }

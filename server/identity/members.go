@@ -8,9 +8,12 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
+// maxMemberships is how many groups of one namespace an entity or group is directly in, at most.
+const maxMemberships = 1024
+
 // Limits of groups in groups.
 const (
-	maxDepth  = 32     // groups in a chain from one that is in no other to one without groups in it
+	maxDepth  = 32     // groups of a namespace in a chain from one that is in no other to one without groups in it
 	maxWalked = 10_000 // groups that one change may have to look at
 )
 
@@ -31,12 +34,15 @@ func (s *Store) setEntities(ctx context.Context, t *storage.Txn, g *group, ids [
 			delete(wanted, id) // nothing to do
 			continue
 		}
+		t.Delete(m.key(id))
+		if namespaceOf(id) != namespaceOf(g.ID) {
+			t.Delete(guestKey(id, g.ID))
+		}
 		e, err := getEntity(ctx, t, id)
 		if err != nil && !missing(err) {
 			return err
 		}
-		t.Delete(m.key(id))
-		if err == nil {
+		if err == nil && slices.Contains(e.Groups, m) {
 			e.leave(t, func(has membership) bool { return has == m })
 			e.put(t)
 		}
@@ -62,19 +68,55 @@ func (s *Store) addEntity(ctx context.Context, t *storage.Txn, m membership, id 
 	if err != nil {
 		return err
 	}
+	put(t, m.key(id), &pointer{Owner: m.Group})
+	if namespaceOf(id) != namespaceOf(m.Group) {
+		return s.addGuest(ctx, t, id, m.Group)
+	}
 	if err := s.prune(ctx, t, e); err != nil {
 		return err
 	}
+	if len(e.Groups) >= maxMemberships {
+		return inTooMany(id)
+	}
 	e.Groups = append(e.Groups, m)
 	e.put(t)
-	put(t, m.key(id), &pointer{Owner: m.Group})
 	return nil
+}
+
+// addGuest makes an entity or group of a namespace above a member of the group. Nothing above is written.
+func (s *Store) addGuest(ctx context.Context, t *storage.Txn, id, group string) error {
+	prefix := guestsKey(namespaceOf(group), id)
+	groups, err := t.List(ctx, prefix, "", 0)
+	if err != nil {
+		return err
+	}
+	if len(groups) >= maxMemberships {
+		left := len(groups)
+		for _, other := range groups {
+			switch _, err := s.cachedGroup(ctx, other); {
+			case missing(err):
+				t.Delete(prefix + storage.Key(other))
+				left--
+			case err != nil:
+				return err
+			}
+		}
+		if left >= maxMemberships {
+			return inTooMany(id)
+		}
+	}
+	putGuest(t, id, group)
+	return nil
+}
+
+func inTooMany(id string) error {
+	return engines.Invalid("%s is in %d groups of this namespace, which is the limit: take it out of others first", id, maxMemberships)
 }
 
 // mayJoin reports whether an entity or group may be in a group: only those of the same namespace or above.
 func (s *Store) mayJoin(ctx context.Context, id, group string) bool {
 	above, ns := namespaceOf(id), namespaceOf(group)
-	return above == ns || s.opts.Below(ctx, above, ns)
+	return above == ns || slices.Contains(s.opts.Above(ctx, ns), above)
 }
 
 // prune drops memberships that do not count any more. None of them ever will again.
@@ -97,15 +139,9 @@ func (s *Store) setGroups(ctx context.Context, t *storage.Txn, g *group, ids []s
 		if slices.Contains(ids, id) {
 			continue
 		}
-		child, err := getGroup(ctx, t, id)
-		if missing(err) {
-			continue
-		}
-		if err != nil {
+		if err := g.loseChild(ctx, t, id); err != nil {
 			return err
 		}
-		child.Parents = without(child.Parents, g.ID)
-		child.put(t)
 	}
 	var added []*group
 	for _, id := range ids {
@@ -136,9 +172,32 @@ func (s *Store) newChild(ctx context.Context, t *storage.Txn, g *group, id strin
 	if err != nil {
 		return nil, err
 	}
+	if namespaceOf(id) != namespaceOf(g.ID) {
+		return child, s.addGuest(ctx, t, id, g.ID)
+	}
+	if len(child.Parents) >= maxMemberships {
+		return nil, inTooMany(id)
+	}
 	child.Parents = append(child.Parents, g.ID)
 	child.put(t)
 	return child, nil
+}
+
+// loseChild takes a group out of g.
+func (g *group) loseChild(ctx context.Context, t *storage.Txn, id string) error {
+	if namespaceOf(id) != namespaceOf(g.ID) {
+		t.Delete(guestKey(id, g.ID))
+	}
+	child, err := getGroup(ctx, t, id)
+	if missing(err) || err == nil && !slices.Contains(child.Parents, g.ID) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	child.Parents = without(child.Parents, g.ID)
+	child.put(t)
+	return nil
 }
 
 func without(list []string, text string) []string {
@@ -208,27 +267,22 @@ func (w *walk) height(ctx context.Context, g *group, depth int) (int, error) {
 	return level, nil
 }
 
-// cutLinks takes a group that ends out of the groups around it.
+// cutLinks takes a group that ends out of the groups around it. Groups of lower namespaces that have it in them keep its id,
+// which is never used again.
 func (g *group) cutLinks(ctx context.Context, t *storage.Txn) error {
-	cut := func(id string, change func(*group)) error {
-		other, err := getGroup(ctx, t, id)
+	for _, id := range g.Parents {
+		parent, err := getGroup(ctx, t, id)
 		if missing(err) {
-			return nil
+			continue
 		}
 		if err != nil {
 			return err
 		}
-		change(other)
-		other.put(t)
-		return nil
-	}
-	for _, id := range g.Parents {
-		if err := cut(id, func(o *group) { o.MemberGroups = without(o.MemberGroups, g.ID) }); err != nil {
-			return err
-		}
+		parent.MemberGroups = without(parent.MemberGroups, g.ID)
+		parent.put(t)
 	}
 	for _, id := range g.MemberGroups {
-		if err := cut(id, func(o *group) { o.Parents = without(o.Parents, g.ID) }); err != nil {
+		if err := g.loseChild(ctx, t, id); err != nil {
 			return err
 		}
 	}

@@ -61,7 +61,7 @@ func TestMerge(t *testing.T) {
 	}
 	h.Must(engines.Delete, "entity/id/"+first, nil)
 	for _, id := range []string{first, second, third} {
-		if _, err := h.store.Effective(t.Context(), id); !errors.Is(err, storage.ErrNotFound) {
+		if _, err := h.store.Effective(t.Context(), id, "root"); !errors.Is(err, storage.ErrNotFound) {
 			t.Errorf("Effective(%s) after the deletion: %v", id, err)
 		}
 	}

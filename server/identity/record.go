@@ -28,6 +28,10 @@ import (
 //	group-alias/<accessor hash>/<name hash>  pointer: ID is the alias, Owner the group, Source the alias's
 //	group-alias-id/<alias id>            pointer: Owner is the group
 //	member/<group id>/<source>/<entity id>   pointer to the group: the entity is directly in it
+//	guest/<member id>/<group id>         pointer to the group: an entity or group of a namespace above is directly in it
+//
+// What belongs to a namespace above is not written by changes of groups here: its records would grow, and clash, by what
+// others do. Version 1 did; such memberships move to guest keys when the record is written next.
 //
 // A membership counts if the group exists and has the same source. Both are never used again once gone, so that
 // deleting a group of any size, or its alias, ends all memberships at once; the leftovers are removed later.
@@ -41,7 +45,7 @@ type entity struct {
 	Policies  []string          `json:"policies,omitempty"`
 	Disabled  bool              `json:"disabled,omitempty"`
 	Aliases   []alias           `json:"aliases,omitempty"` // at most one for each mount
-	Groups    []membership      `json:"groups,omitempty"`
+	Groups    []membership      `json:"groups,omitempty"`  // of its own namespace
 	MergedIDs []string          `json:"merged,omitempty"`
 	CreatedAt time.Time         `json:"created_at"`
 	UpdatedAt time.Time         `json:"updated_at"`
@@ -83,8 +87,8 @@ type group struct {
 	Metadata     map[string]string `json:"metadata,omitempty"`
 	Policies     []string          `json:"policies,omitempty"`
 	MemberGroups []string          `json:"member_groups,omitempty"`
-	Parents      []string          `json:"parents,omitempty"`
-	Alias        *alias            `json:"alias,omitempty"` // of an external group
+	Parents      []string          `json:"parents,omitempty"` // of its own namespace
+	Alias        *alias            `json:"alias,omitempty"`   // of an external group
 	ModifyIndex  int               `json:"modify_index"`
 	CreatedAt    time.Time         `json:"created_at"`
 	UpdatedAt    time.Time         `json:"updated_at"`
@@ -173,9 +177,37 @@ func getGroup(ctx context.Context, r getter, id string) (*group, error) {
 
 func put[T any](t *storage.Txn, key storage.Key, v *T) { t.Put(key, encode(v)) }
 
-func (e *entity) put(t *storage.Txn) { put(t, entityKey(e.ID), e) }
+// guestKey is where a group has a member of a namespace above; guestsKey is where all groups of the namespace ns have it.
+func guestKey(member, group string) storage.Key {
+	return guestsKey(namespaceOf(group), member) + storage.Key(group)
+}
+
+func guestsKey(ns, member string) storage.Key { return key(ns, "guest", member+"/") }
+
+// putGuest makes a member of a namespace above one of the group.
+func putGuest(t *storage.Txn, member, group string) {
+	put(t, guestKey(member, group), &pointer{Owner: group})
+}
+
+func (e *entity) put(t *storage.Txn) {
+	e.Groups = slices.DeleteFunc(e.Groups, func(m membership) bool {
+		foreign := namespaceOf(m.Group) != namespaceOf(e.ID)
+		if foreign {
+			putGuest(t, e.ID, m.Group)
+		}
+		return foreign
+	})
+	put(t, entityKey(e.ID), e)
+}
 
 func (g *group) put(t *storage.Txn) {
+	g.Parents = slices.DeleteFunc(g.Parents, func(parent string) bool {
+		foreign := namespaceOf(parent) != namespaceOf(g.ID)
+		if foreign {
+			putGuest(t, g.ID, parent)
+		}
+		return foreign
+	})
 	g.ModifyIndex++
 	put(t, groupKey(g.ID), g)
 }
@@ -236,13 +268,14 @@ func (m membership) key(entityID string) storage.Key {
 	return membersKey(m.Group, m.Source) + storage.Key(entityID)
 }
 
+// isGroupKey reports whether what entities are in can depend on the value.
 func isGroupKey(k storage.Key) bool {
 	rest, ok := strings.CutPrefix(string(k), string(area))
 	if !ok {
 		return false
 	}
 	_, rest, _ = strings.Cut(rest, "/")
-	return strings.HasPrefix(rest, "group/")
+	return strings.HasPrefix(rest, "group/") || strings.HasPrefix(rest, "guest/")
 }
 
 var escapeName = strings.NewReplacer("%", "%25", "/", "%2F")

@@ -23,12 +23,20 @@ type enforcement struct {
 }
 
 // concerns reports whether a login needs a code.
-func (f *enforcement) concerns(m engines.Mount, e Entity) bool {
-	some := func(ids, of []string) bool {
-		return slices.ContainsFunc(ids, func(id string) bool { return slices.Contains(of, id) })
+func (s *Store) concerns(ctx context.Context, f *enforcement, m engines.Mount, e Entity) (bool, error) {
+	named := func(id string) bool { return slices.Contains(f.Entities, id) }
+	if slices.Contains(f.Accessors, m.Accessor) || slices.Contains(f.Types, m.Type) || named(e.ID) || slices.ContainsFunc(e.Merged, named) {
+		return true, nil
 	}
-	return slices.Contains(f.Accessors, m.Accessor) || slices.Contains(f.Types, m.Type) ||
-		slices.Contains(f.Entities, e.ID) || some(e.Merged, f.Entities) || some(e.Groups, f.Groups)
+	if e.ID == "" {
+		return false, nil
+	}
+	for _, group := range f.Groups {
+		if in, err := s.opts.InGroup(ctx, e.ID, group); in || err != nil {
+			return in, err
+		}
+	}
+	return false, nil
 }
 
 type enforcementIn struct {

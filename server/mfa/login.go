@@ -58,7 +58,9 @@ func (s *Store) Required(ctx context.Context, m engines.Mount, entityID string) 
 			r.entityID = e.ID
 		}
 		for _, f := range all {
-			if !f.concerns(m, *e) {
+			if concerned, err := s.concerns(ctx, f, m, *e); err != nil {
+				return nil, err
+			} else if !concerned {
 				continue
 			}
 			if r.Constraints[s.constraintName(in, ns, f)], err = s.constraint(ctx, f); err != nil {

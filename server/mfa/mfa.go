@@ -32,7 +32,6 @@ type Entity struct {
 	ID     string   // after merges
 	Merged []string // ids that mean it, too, since they were merged into it
 	Name   string
-	Groups []string // ids of all groups, inherited ones too
 }
 
 // Options of a Store. Store and Entity are required.
@@ -40,6 +39,8 @@ type Options struct {
 	Store storage.Store // plaintext
 	// Entity describes an entity, or returns storage.ErrNotFound.
 	Entity func(ctx context.Context, id string) (Entity, error)
+	// InGroup reports whether an entity is in a group, directly or through other groups. Nil: it is in none.
+	InGroup func(ctx context.Context, entityID, groupID string) (bool, error)
 	// GroupExists and AccessorExists catch typing errors in enforcements; without them, any text goes.
 	GroupExists    func(ctx context.Context, id string) (bool, error)
 	AccessorExists func(ctx context.Context, ns, accessor string) (bool, error)
@@ -57,6 +58,9 @@ type Store struct {
 
 // New returns a Store.
 func New(o Options) *Store {
+	if o.InGroup == nil {
+		o.InGroup = func(context.Context, string, string) (bool, error) { return false, nil }
+	}
 	if o.GroupExists == nil {
 		o.GroupExists = func(context.Context, string) (bool, error) { return true, nil }
 	}

@@ -46,8 +46,8 @@ func newHouse(t testing.TB) *house {
 	t.Helper()
 	memory := &late{}
 	h := &house{sys: engines.NewRouter(), people: map[string]mfa.Entity{
-		"bob": {ID: "bob", Name: "Bob", Groups: []string{"ops"}}, "eve": {ID: "eve", Name: "Eve"},
-		"bob-before-merge": {ID: "bob", Name: "Bob", Groups: []string{"ops"}},
+		"bob": {ID: "bob", Name: "Bob"}, "eve": {ID: "eve", Name: "Eve"},
+		"bob-before-merge": {ID: "bob", Name: "Bob"},
 	}}
 	h.store = mfa.New(mfa.Options{
 		Store: memory,
@@ -56,6 +56,9 @@ func newHouse(t testing.TB) *house {
 				return e, nil
 			}
 			return mfa.Entity{}, storage.ErrNotFound
+		},
+		InGroup: func(_ context.Context, entity, group string) (bool, error) {
+			return entity == "bob" && group == "ops", nil
 		},
 		GroupExists:    func(_ context.Context, id string) (bool, error) { return id == "ops", nil },
 		AccessorExists: func(_ context.Context, _, id string) (bool, error) { return strings.HasPrefix(id, "auth_"), nil },

@@ -3,6 +3,8 @@ package namespace
 import (
 	"context"
 	"encoding/json"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/coffer-project/coffer/engines"
@@ -196,18 +198,29 @@ func (s *Store) serveVisible(ctx context.Context, req *engines.Request, _ *none)
 	if err != nil {
 		return nil, err
 	}
-	keys := []string{}
-	var visit func(*Namespace)
-	visit = func(n *Namespace) {
+	found := map[string]bool{}
+	var visit func(*Namespace) (bool, error)
+	visit = func(n *Namespace) (any bool, err error) {
 		for _, child := range n.sorted() {
-			path := strings.TrimPrefix(child.Path, base.Path)
-			if child.Deleting || req.Caller.Access == nil || !req.Caller.Access.AnyUnder(path) {
+			if child.Deleting {
 				continue
 			}
-			keys = append(keys, path)
-			visit(child)
+			visible, err := visit(child)
+			path := strings.TrimPrefix(child.Path, base.Path)
+			if err == nil && !visible {
+				visible, err = s.opts.MayEnter(ctx, req.Caller, child, path)
+			}
+			if err != nil {
+				return false, err
+			}
+			found[path] = visible
+			any = any || visible
 		}
+		return any, nil
 	}
-	visit(base)
-	return &engines.Response{Data: map[string]any{"keys": keys}}, nil
+	if _, err := visit(base); err != nil {
+		return nil, err
+	}
+	maps.DeleteFunc(found, func(_ string, visible bool) bool { return !visible })
+	return &engines.Response{Data: map[string]any{"keys": append([]string{}, slices.Sorted(maps.Keys(found))...)}}, nil
 }

@@ -29,6 +29,9 @@ type Options struct {
 	Drain func(ctx context.Context) error
 	// Elsewhere reports whether another cluster writes what is shared, and so does what Run is for; nil: none does.
 	Elsewhere func() bool
+	// MayEnter reports whether the caller may do anything in a namespace, whose path relative to that of the request is
+	// given. Nil: the caller's access looks from the request's namespace.
+	MayEnter func(ctx context.Context, caller engines.Caller, n *Namespace, path string) (bool, error)
 	// Steps remove what a namespace holds, in order, before its entry goes. Each may be called again after it
 	// succeeded, or after it was interrupted.
 	Steps []Step
@@ -68,6 +71,11 @@ type tree struct {
 func NewStore(o Options) *Store {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.MayEnter == nil {
+		o.MayEnter = func(_ context.Context, c engines.Caller, _ *Namespace, path string) (bool, error) {
+			return c.Access != nil && c.Access.AnyUnder(path), nil
+		}
 	}
 	s := &Store{opts: o, wake: make(chan struct{}, 1)}
 	s.Clear()
