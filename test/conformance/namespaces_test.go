@@ -183,18 +183,22 @@ func (x *tour) namespaces(t *testing.T) {
 	})
 	t.Run("delete with all it holds", func(t *testing.T) {
 		token := auth(t)(in.create(api.TokenCreateRequest{Policies: []string{"reader"}})).ClientToken
-		same(t, "status", data(t)(x.root.remove("sys/namespaces/" + team))["status"], any("in-progress"))
-		harness.Await(t, "the end of the namespace", patience, func() error {
-			s, err := x.root.read("sys/namespaces/" + team)
-			if status, _, ok := answerOf(err); ok && status == 404 || err == nil && s == nil {
-				return nil
-			}
-			if s != nil && s.Data["status"] != "deleting" {
-				t.Errorf("it is neither deleting nor gone: %v", s.Data)
-			}
-			return fmt.Errorf("it is there: %v, %v", s, err)
-		})
-		_, err := x.root.as(token).lookupSelf()
+		_, err := x.root.remove("sys/namespaces/" + team)
+		refused(t, err, 400) // it has a child
+		for _, path := range []string{team + "/child", team} {
+			same(t, "status", data(t)(x.root.remove("sys/namespaces/" + path))["status"], any("in-progress"))
+			harness.Await(t, "the end of the namespace", patience, func() error {
+				s, err := x.root.read("sys/namespaces/" + path)
+				if status, _, ok := answerOf(err); ok && status == 404 || err == nil && s == nil {
+					return nil
+				}
+				if s != nil && s.Data["status"] != "deleting" {
+					t.Errorf("it is neither deleting nor gone: %v", s.Data)
+				}
+				return fmt.Errorf("it is there: %v, %v", s, err)
+			})
+		}
+		_, err = x.root.as(token).lookupSelf()
 		refused(t, err, 403)
 		absent(t)(in.read("kv/a"))
 	})
