@@ -244,7 +244,7 @@ func (l *samlLogin) introduce(started *samlStart) {
 		}
 	}
 	if started.Code != "" {
-		c.warnf("The page at the end has to show the code %s. Another code is somebody else's login.", printable(started.Code))
+		c.warnf("Before you confirm: the page has to show the code %s. Another code is somebody else's login.", printable(started.Code))
 	}
 }
 

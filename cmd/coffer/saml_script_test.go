@@ -93,8 +93,8 @@ func (p *samlProviders) begin(ts *testscript.TestScript, neg bool, args []string
 	ts.Check(os.WriteFile(ts.MkAbs("page.html"), page, 0o600))
 }
 
-// playBrowser is the program browser URL, of scripts: it opens a page, sends the form that it finds there, and leaves what
-// comes back in page.html of its user's home.
+// playBrowser is the program browser URL, of scripts: it opens a page, sends the forms that it finds there by their first
+// button, follows where pages lead, and leaves the last one in page.html of its user's home.
 func playBrowser() {
 	if err := browse(os.Args[1]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -103,27 +103,42 @@ func playBrowser() {
 }
 
 var (
-	formAction = regexp.MustCompile(`<form[^>]* action="([^"]*)"`)
+	formAction = regexp.MustCompile(`<form method="post"(?: action="([^"]*)")?>`)
 	formInput  = regexp.MustCompile(`<input[^>]* name="([^"]*)" value="([^"]*)"`)
+	formButton = regexp.MustCompile(`<button[^>]* name="([^"]*)" value="([^"]*)"`)
+	refresh    = regexp.MustCompile(`http-equiv="refresh" content="0;url=([^"]*)"`)
 )
 
 func browse(page string) error {
-	resp, err := http.Get(page)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return err
-	}
-	if action := formAction.FindSubmatch(text); action != nil {
-		form := url.Values{}
-		for _, input := range formInput.FindAllSubmatch(text, -1) {
-			form.Add(html.UnescapeString(string(input[1])), html.UnescapeString(string(input[2])))
+	var form url.Values
+	var text []byte
+	for range 10 {
+		var err error
+		if form == nil {
+			text, err = getPage(page)
+		} else {
+			text, err = postForm(page, form)
 		}
-		if text, err = postForm(html.UnescapeString(string(action[1])), form); err != nil {
+		if err != nil {
 			return err
+		}
+		form = nil
+		if to := refresh.FindSubmatch(text); to != nil {
+			page = html.UnescapeString(string(to[1]))
+			continue
+		}
+		action := formAction.FindSubmatch(text)
+		if action == nil {
+			break
+		}
+		if len(action[1]) > 0 {
+			page = html.UnescapeString(string(action[1]))
+		}
+		form = url.Values{}
+		for _, input := range append(formInput.FindAllSubmatch(text, -1), formButton.FindSubmatch(text)) {
+			if input != nil {
+				form.Add(html.UnescapeString(string(input[1])), html.UnescapeString(string(input[2])))
+			}
 		}
 	}
 	home, err := os.UserHomeDir()
@@ -131,6 +146,15 @@ func browse(page string) error {
 		return err
 	}
 	return os.WriteFile(filepath.Join(home, "page.html"), text, 0o600)
+}
+
+func getPage(target string) ([]byte, error) {
+	resp, err := http.Get(target)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	return io.ReadAll(resp.Body)
 }
 
 func postForm(target string, form url.Values) ([]byte, error) {

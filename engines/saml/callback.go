@@ -24,7 +24,10 @@ import (
 
 type callbackIn struct {
 	RelayState   string `json:"RelayState" max:"512" help:"What the login's URL said, given back by the identity provider."`
-	SAMLResponse string `json:"SAMLResponse" required:"true" max:"1500000" help:"The identity provider's signed response, as base64."`
+	SAMLResponse string `json:"SAMLResponse" max:"1500000" help:"The identity provider's signed response, as base64. Required, but with confirmation."`
+	// What the page posts that asks the user.
+	Confirmation engines.Sensitive `json:"confirmation" max:"256" help:"What the page says that asks the user to confirm the login."`
+	Decision     string            `json:"decision" enum:"confirm,reject" help:"What the user says to that."`
 }
 
 // codeTTL is how long the code of a login that the identity provider began is good for.
@@ -52,6 +55,14 @@ type post struct {
 // Nothing here depends on cookies, which a form that another site sends does not bring: the RelayState finds the login,
 // the signature and the request's id decide.
 func (e *engine) callback(ctx context.Context, req *engines.Request, in *callbackIn) (*engines.Response, error) {
+	switch {
+	case in.Confirmation != "" && in.Decision != "" && in.SAMLResponse == "":
+		return e.confirm(ctx, req, in)
+	case in.Confirmation != "" || in.Decision != "":
+		return nil, engines.Invalid(`field "confirmation": goes with decision and without SAMLResponse`)
+	case in.SAMLResponse == "":
+		return nil, engines.Invalid(`field "SAMLResponse": is required`)
+	}
 	p := &post{engine: e, req: req}
 	c, err := getConfig(ctx, req.Mount.Storage)
 	if err != nil {
@@ -238,18 +249,18 @@ func (p *post) believed(ctx context.Context, a *assertion.Assertion) (*engines.R
 	if p.login.Unsolicited {
 		return p.completeUnsolicited(ctx, a, user)
 	}
-	if err := p.complete(ctx, a, user); err != nil {
+	secret := ""
+	if ro.confirms(p.login.ClientType) {
+		secret = newRelayState()
+	}
+	if err := p.complete(ctx, a, user, secret); err != nil {
 		return nil, err
 	}
 	p.counts.Completed.Add(1)
-	l := p.login
-	page := donePage(l, user.Subject)
-	if l.ClientType == browserClient {
-		page = blankPage()
+	if secret != "" {
+		return &engines.Response{Raw: confirmPage(p.login, secret), Data: p.about("")}, nil
 	}
-	return &engines.Response{Raw: page, Data: map[string]any{
-		"role": l.Role, "client_type": l.ClientType, "address": l.Address, "browser_address": l.Browser,
-	}}, nil
+	return p.finished(), nil
 }
 
 // debug writes what the role demands beside what the user has: support needs to see both together.
@@ -287,11 +298,14 @@ func (p *post) judge(ro *role, user identity) *assertion.Refusal {
 	return nil
 }
 
-// complete marks the login as completed and the assertion as used, both or none: otherwise two nodes, or two posts at
-// once, could each accept what is good for one.
-func (p *post) complete(ctx context.Context, a *assertion.Assertion, user identity) error {
+// complete marks the login as completed, or as one that the user has to confirm if there is a secret for that, and the
+// assertion as used, both or none: otherwise two nodes, or two posts at once, could each accept what is good for one.
+func (p *post) complete(ctx context.Context, a *assertion.Assertion, user identity, secret string) error {
 	return p.settle(ctx, a, func(_ *storage.Txn, l *login) error {
 		l.State, l.User, l.Browser, l.Trust = completedState, &user, address(p.req), p.conf.trust()
+		if secret != "" {
+			l.State, l.Confirmation = confirmingState, confirmationHash(secret)
+		}
 		return nil
 	})
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -80,7 +79,7 @@ func (e *engine) start(ctx context.Context, req *engines.Request, in *startIn) (
 	leading := []storage.Key{relayKey(relay)}
 	data := map[string]any{
 		"sso_service_url": target, "token_poll_id": pollID, "verification_code": l.VerificationCode,
-		"expires_in": int(loginTTL / time.Second), "role": l.Role,
+		"expires_in": int(loginTTL / time.Second), "role": l.Role, "confirmation_required": ro.confirms(l.ClientType),
 	}
 	if short != "" {
 		l.Target, leading, data["short_url"] = target, append(leading, linkKey(code)), short
@@ -169,42 +168,6 @@ func authnRequest(ctx context.Context, m engines.Mount, c *config, d *idp.Descri
 		return "", "", fmt.Errorf("building the URL of an AuthnRequest: %w", err)
 	}
 	return target, id, nil
-}
-
-type followIn struct {
-	Code string `json:"code" help:"The code of a short link."`
-}
-
-// follow leads the browser that opens a short link to the identity provider. The link works once: whoever sees it over
-// somebody's shoulder comes too late.
-func (e *engine) follow(ctx context.Context, req *engines.Request, in *followIn) (*engines.Response, error) {
-	key := linkKey(strings.ToLower(in.Code))
-	var l *login
-	_, err := storage.Update(ctx, req.Mount.ClusterStorage, func(t *storage.Txn) (err error) {
-		if l, err = referredLogin(ctx, t, key); err != nil || l == nil || l.State != pendingState {
-			l = nil
-			return err
-		}
-		t.Delete(key)
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	if l != nil {
-		req.LoginID = l.AuditID
-	}
-	if l == nil || l.Target == "" {
-		return nil, &engines.Error{
-			Kind: engines.KindNotFound, Detail: "the link is unknown, expired or used", Page: gonePage(),
-		}
-	}
-	header := pageHeader()
-	header.Set("Location", l.Target)
-	return &engines.Response{
-		Status: http.StatusFound, Raw: &engines.Raw{ContentType: htmlType, Header: header},
-		Data: map[string]any{"role": l.Role, "address": l.Address},
-	}, nil
 }
 
 // address is where a request comes from, as it is stored.

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"errors"
-	"net/http"
+	"html"
 	"net/url"
 	"regexp"
 	"strings"
@@ -180,17 +180,48 @@ func TestShortLink(t *testing.T) {
 		t.Fatalf("short_url is %q", short)
 	}
 	phone := f.peer().from("198.51.100.1")
-	resp, err := phone.do(engines.Read, "go/"+code, nil)
+	for range 2 { // opening it uses nothing up: programs that look at links do so, too
+		resp, err := phone.do(engines.Read, "go/"+code, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range []string{"Is this your login?", "dev", s.code, f.addr, "This is not me", "<form method=\"post\">"} {
+			if !strings.Contains(string(resp.Raw.Body), text) {
+				t.Errorf("the page lacks %q", text)
+			}
+		}
+		if strings.Contains(string(resp.Raw.Body), "SAMLRequest") {
+			t.Error("the page holds the request")
+		}
+	}
+	resp, err := phone.do(engines.Update, "go/"+code, fields{"decision": "confirm"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	h := resp.Raw.Header
-	if resp.Status != http.StatusFound || h.Get("Location") != s.url || h.Get("Cache-Control") != "no-store" || h.Get("Referrer-Policy") != "no-referrer" {
-		t.Errorf("the link answers %d %v", resp.Status, h)
+	if !strings.Contains(string(resp.Raw.Body), `http-equiv="refresh" content="0;url=`+html.EscapeString(s.url)+`"`) || h.Get("Cache-Control") != "no-store" || h.Get("Referrer-Policy") != "no-referrer" {
+		t.Errorf("the link answers %v %s", h, resp.Raw.Body)
 	}
 	wantGone(t, phone, code)
 	f.confirm(s, alice)
 	f.login(s.poll)
+}
+
+// TestShortLinkIsRejected: who says that the login is not theirs ends it.
+func TestShortLinkIsRejected(t *testing.T) {
+	f := newFlow(t)
+	s := f.start(fields{"short_link": true})
+	short := s.data["short_url"].(string)
+	code := short[strings.LastIndexByte(short, '/')+1:]
+	resp, err := f.do(engines.Update, "go/"+code, fields{"decision": "reject"})
+	if err != nil || !strings.Contains(string(resp.Raw.Body), "was stopped") {
+		t.Fatalf("rejecting answers %+v, %v", resp, err)
+	}
+	wantGone(t, f, code)
+	_, err = f.post(f.idp.Answer(s.url, alice))
+	wantError(t, err, engines.KindInvalid)
+	_, err = f.redeem(s.poll)
+	wantError(t, err, engines.KindDenied)
 }
 
 // wantGone checks that a short link leads to a page that says so.
@@ -198,6 +229,8 @@ func wantGone(t *testing.T, f *flow, code string) {
 	t.Helper()
 	_, err := f.do(engines.Read, "go/"+code, nil)
 	wantError(t, err, engines.KindNotFound)
+	_, err2 := f.do(engines.Update, "go/"+code, fields{"decision": "confirm"})
+	wantError(t, err2, engines.KindNotFound)
 	var e *engines.Error
 	if errors.As(err, &e) && (e.Page == nil || !strings.Contains(string(e.Page.Body), "does not work any more")) {
 		t.Errorf("no page for a browser: %+v", e)

@@ -24,28 +24,41 @@ var pages = template.Must(template.New("").Parse(pageText))
 
 const htmlType = "text/html; charset=utf-8"
 
-// contentPolicy lets a page have its own style, and nothing else: no script, no form, no other address, no frame around.
-var contentPolicy = func() string {
+// contentPolicy lets a page have its own style, and nothing else: no script, no other address, no frame around. form is
+// where it may send a form to.
+func contentPolicy(form string) string {
+	return "default-src 'none'; style-src 'sha256-" + styleHash + "'; base-uri 'none'; form-action " + form + "; frame-ancestors 'none'"
+}
+
+var styleHash = func() string {
 	sum := sha256.Sum256([]byte(style))
-	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
-		"'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+	return base64.StdEncoding.EncodeToString(sum[:])
 }()
 
 // pageHeader is of everything that a browser is shown.
 func pageHeader() http.Header {
 	return http.Header{
 		"Cache-Control":           {"no-store"},
-		"Content-Security-Policy": {contentPolicy},
+		"Content-Security-Policy": {contentPolicy("'none'")},
 		"Referrer-Policy":         {"no-referrer"},
 		"X-Content-Type-Options":  {"nosniff"},
 		"X-Frame-Options":         {"DENY"}, // for browsers that do not know frame-ancestors
 	}
 }
 
+// formHeader is of a page that asks. Without a referrer browsers would call its form's origin "null".
+func formHeader() http.Header {
+	h := pageHeader()
+	h.Set("Content-Security-Policy", contentPolicy("'self'"))
+	h.Set("Referrer-Policy", "same-origin")
+	return h
+}
+
 // pageData is what pages show. Whatever of it comes from outside is escaped by the templates.
 type pageData struct {
 	Title     string
 	Bad       bool
+	Ask       bool
 	Subject   string
 	Role      string
 	Host      string // of the server, as the user knows it
@@ -55,6 +68,10 @@ type pageData struct {
 	Command   string
 	Minutes   int
 	RequestID string
+	// Confirmation is what the form of the page sends back.
+	Confirmation string
+	Terminal     bool // the login waits in a terminal
+	Target       string
 }
 
 // Style goes out as it is: it is ours.
@@ -73,8 +90,38 @@ func render(name string, data pageData) *engines.Raw {
 func donePage(l *login, subject string) *engines.Raw {
 	return render("done", pageData{
 		Title: "You are signed in", Subject: cut(subject, maxDisplayBytes), Role: l.Role, Host: host(l.ACSURL), Code: l.VerificationCode,
-		Started: l.CreatedAt.UTC().Format("2 Jan 2006, 15:04:05 UTC"), Address: l.Address,
+		Started: startedAt(l), Address: l.Address,
 	})
+}
+
+// confirmPage asks the user whether the login is theirs, who has signed in at the identity provider.
+func confirmPage(l *login, secret string) *engines.Raw {
+	page := render("confirm", pageData{
+		Title: "Is this your login?", Ask: true, Subject: cut(l.User.Subject, maxDisplayBytes), Role: l.Role, Host: host(l.ACSURL), Code: l.VerificationCode,
+		Started: startedAt(l), Address: l.Address, Confirmation: confirmation(l, secret), Terminal: l.ClientType == cliClient,
+	})
+	page.Header = formHeader()
+	return page
+}
+
+// askPage asks who opens a short link whether the login is theirs.
+func askPage(l *login) *engines.Raw {
+	page := render("ask", pageData{
+		Title: "Is this your login?", Ask: true, Role: l.Role, Host: host(l.ACSURL), Code: l.VerificationCode,
+		Started: startedAt(l), Address: l.Address, Terminal: l.ClientType == cliClient,
+	})
+	page.Header = formHeader()
+	return page
+}
+
+// leavePage leads to the identity provider.
+func leavePage(target string) *engines.Raw {
+	return render("leave", pageData{Title: "On to your identity provider", Target: target})
+}
+
+// stoppedPage tells a user who has rejected a login that it has ended.
+func stoppedPage(requestID string) *engines.Raw {
+	return render("stopped", pageData{Title: "The login was stopped", Bad: true, RequestID: requestID})
 }
 
 // blankPage is for browsers whose opener waits for the login and closes the window.

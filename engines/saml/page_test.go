@@ -19,11 +19,22 @@ func everyPage(t *testing.T) map[string]*engines.Raw {
 	out := map[string]*engines.Raw{}
 	out["done"] = f.confirm(f.start(nil), alice).Raw
 	out["blank"] = f.confirm(f.start(fields{"client_type": "browser"}), alice).Raw
-	resp, err := f.post(f.unsolicited(samltest.Response{}))
-	if err != nil {
-		t.Fatal(err)
+	f.role("asks", fields{"confirm": "always"})
+	short := f.start(fields{"role": "asks", "short_link": true})
+	link := "go/" + short.data["short_url"].(string)[strings.LastIndexByte(short.data["short_url"].(string), '/')+1:]
+	must := func(resp *engines.Response, err error) *engines.Response {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp
 	}
-	out["code"] = resp.Raw
+	out["ask"] = must(f.do(engines.Read, link, nil)).Raw
+	out["leave"] = must(f.do(engines.Update, link, fields{"decision": "confirm"})).Raw
+	asking := must(f.post(f.idp.Answer(short.url, alice)))
+	out["confirm"] = asking.Raw
+	out["stopped"] = must(f.decide(asking, "reject")).Raw
+	out["code"] = must(f.post(f.unsolicited(samltest.Response{}))).Raw
 	for name, call := range map[string]func() error{
 		"refused": func() error { _, err := f.post(map[string][]string{"SAMLResponse": {"!"}}); return err },
 		"gone":    func() error { _, err := f.do(engines.Read, "go/unknown", nil); return err },
@@ -43,12 +54,19 @@ var styleElement = regexp.MustCompile(`(?s)<style>(.*?)</style>`)
 func TestPagesAreStrict(t *testing.T) {
 	for name, page := range everyPage(t) {
 		policy := page.Header.Get("Content-Security-Policy")
-		for _, directive := range []string{"default-src 'none'", "frame-ancestors 'none'", "base-uri 'none'", "form-action 'none'"} {
+		form, referrer, tags := "form-action 'none'", "no-referrer", []string{"<form", "<input", "<button"}
+		if name == "ask" || name == "confirm" { // with a form for this server
+			form, referrer, tags = "form-action 'self'", "same-origin", []string{"action="}
+		}
+		if name != "leave" { // which leads to the identity provider
+			tags = append(tags, "http-equiv", "http:", "https:", "<a ")
+		}
+		for _, directive := range []string{"default-src 'none'", "frame-ancestors 'none'", "base-uri 'none'", form} {
 			if !strings.Contains("; "+policy+";", "; "+directive+";") {
 				t.Errorf("%s: the policy %q lacks %s", name, policy, directive)
 			}
 		}
-		for header, want := range map[string]string{"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"} {
+		for header, want := range map[string]string{"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Referrer-Policy": referrer} {
 			if got := page.Header.Get(header); got != want {
 				t.Errorf("%s: %s is %q", name, header, got)
 			}
@@ -65,7 +83,7 @@ func TestPagesAreStrict(t *testing.T) {
 		} else if name != "blank" {
 			t.Errorf("%s: no style", name)
 		}
-		for _, never := range []string{"<script", "http:", "https:", "url(", "@import", " style=", "<form", "<a ", "<img", "ZgotmplZ"} {
+		for _, never := range append(tags, "<script", "url(", "@import", " style=", "<img", "ZgotmplZ") {
 			if strings.Contains(body, never) {
 				t.Errorf("%s: has %q", name, never)
 			}

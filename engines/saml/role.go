@@ -1,6 +1,7 @@
 package saml
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -25,8 +26,10 @@ type role struct {
 	GroupsAttribute     string                        `json:"groups_attribute,omitempty"`
 	AliasMetadata       engines.StringMap             `json:"alias_metadata,omitempty"`
 	// RequireSameAddress demands that the login is started, confirmed in the browser and redeemed from one address.
-	RequireSameAddress bool                `json:"require_same_address,omitempty"`
-	Token              engines.TokenFields `json:"token"`
+	RequireSameAddress bool `json:"require_same_address,omitempty"`
+	// Confirm says which logins end with a click on a page of ours: one of the constants; "" is confirmCLI.
+	Confirm string              `json:"confirm,omitempty"`
+	Token   engines.TokenFields `json:"token"`
 	// Older are the older names of token fields that were used last: reads answer these, too.
 	Older engines.Older `json:"older,omitempty"`
 
@@ -40,6 +43,24 @@ const (
 	stringType = "string" // values are compared as they are
 	globType   = "glob"   // "*" in an expected value stands for any text
 )
+
+// Which logins the user confirms in the browser.
+const (
+	confirmCLI    = "cli" // those of terminals
+	confirmAlways = "always"
+	confirmNever  = "never"
+)
+
+// confirms reports whether logins of the client type need the user's click.
+func (r *role) confirms(clientType string) bool {
+	switch r.Confirm {
+	case confirmAlways:
+		return true
+	case confirmNever:
+		return false
+	}
+	return clientType == cliClient
+}
 
 // Limits of what a role may hold.
 const (
@@ -162,6 +183,7 @@ func (r *role) data() map[string]any {
 	data["groups_attribute"] = r.GroupsAttribute
 	data["alias_metadata"] = metadata
 	data["require_same_address"] = r.RequireSameAddress
+	data["confirm"] = cmp.Or(r.Confirm, confirmCLI)
 	for _, older := range r.Older {
 		data[older] = data["token_"+older]
 	}
@@ -201,6 +223,7 @@ type writeRoleIn struct {
 	BoundAttributesType string             `json:"bound_attributes_type" enum:"string,glob" help:"How values of attributes are compared: string, as they are; glob, with * for any text."`
 	GroupsAttribute     string             `json:"groups_attribute" help:"The attribute whose values are the user's groups."`
 	AliasMetadata       engines.StringMap  `json:"alias_metadata" max:"64" help:"Metadata of the entity alias of who logs in."`
+	Confirm             string             `json:"confirm" enum:"cli,always,never" help:"Which logins the user confirms by a click on a page that shows the login's code: those of terminals, which is the default, all or none."`
 	RequireSameAddress  bool               `json:"require_same_address" help:"Whether a login must be started, confirmed in the browser and finished from one address."`
 	engines.TokenFields
 	olderFields
@@ -232,6 +255,9 @@ func (in *writeRoleIn) apply(req *engines.Request, r *role) error {
 	}
 	if req.Given("alias_metadata") {
 		r.AliasMetadata = in.AliasMetadata
+	}
+	if req.Given("confirm") {
+		r.Confirm = in.Confirm
 	}
 	if req.Given("require_same_address") {
 		r.RequireSameAddress = in.RequireSameAddress

@@ -109,7 +109,8 @@ func newEngine(log *slog.Logger, counts *Counts, shared slots) *engine {
 	engines.On(r, engines.Update, "sso_service_url", "Start a login.", public, e.start)
 	engines.On(r, engines.Update, "callback", "Take the identity provider's answer, posted by the user's browser.", public|engines.Form|engines.ForeignForm, e.callback)
 	engines.On(r, engines.Update, "token", "Finish a login: 401 as long as the user has not.", public, e.token)
-	engines.On(r, engines.Read, "go/{code}", "Lead a browser to the identity provider, once.", public, e.follow)
+	engines.On(r, engines.Read, "go/{code}", "Ask who opens a short link whether the login is theirs.", public, e.ask)
+	engines.On(r, engines.Update, "go/{code}", "Lead a browser to the identity provider, once.", public|engines.Form, e.follow)
 	return e
 }
 

@@ -58,10 +58,10 @@ func newFlow(t *testing.T, config ...fields) *flow {
 	return f
 }
 
-// role writes a role for the staff, with further fields.
+// role writes a role for the staff, whose logins need no click unless further fields say so.
 func (f *flow) role(name string, more fields) {
 	f.t.Helper()
-	all := fields{"bound_attributes": fields{"groups": "staff"}, "groups_attribute": "groups", "token_policies": "dev"}
+	all := fields{"confirm": "never", "bound_attributes": fields{"groups": "staff"}, "groups_attribute": "groups", "token_policies": "dev"}
 	maps.Copy(all, more)
 	f.Must(engines.Update, "role/"+name, all)
 }
@@ -127,14 +127,23 @@ func (f *flow) post(form url.Values) (*engines.Response, error) {
 	return f.do(engines.Update, "callback", body)
 }
 
-// confirm answers a login in the browser.
+// confirm answers a login in the browser, and confirms it there if the page asks.
 func (f *flow) confirm(s started, u samltest.User) *engines.Response {
 	f.t.Helper()
 	resp, err := f.post(f.idp.Answer(s.url, u))
+	if err == nil && samltest.Confirmation(resp.Raw.Body) != "" {
+		resp, err = f.decide(resp, "confirm")
+	}
 	if err != nil {
 		f.t.Fatalf("the callback refused: %v (%s)", err, reasonOf(err))
 	}
 	return resp
+}
+
+// decide clicks on a button of the page that asks the user.
+func (f *flow) decide(page *engines.Response, decision string) (*engines.Response, error) {
+	f.t.Helper()
+	return f.post(url.Values{"confirmation": {samltest.Confirmation(page.Raw.Body)}, "decision": {decision}})
 }
 
 func (f *flow) redeem(poll string) (*engines.Response, error) {

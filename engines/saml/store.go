@@ -29,9 +29,10 @@ const (
 
 // What can become of a login.
 const (
-	pendingState   = "pending"   // the identity provider has not answered
-	completedState = "completed" // it has, and the role admits the user: to be redeemed
-	refusedState   = "refused"   // it has, or the role: nobody gets in
+	pendingState    = "pending"    // the identity provider has not answered
+	confirmingState = "confirming" // it has, and the role admits the user, who has yet to confirm it in the browser
+	completedState  = "completed"  // to be redeemed
+	refusedState    = "refused"    // by the identity provider, the role or the user: nobody gets in
 )
 
 // login is the stored form of a login that was started, as JSON.
@@ -53,9 +54,11 @@ type login struct {
 	ExpiresAt time.Time `json:"expires_at"`
 
 	State  string    `json:"state"`
-	User   *identity `json:"user,omitempty"`   // once completed
-	Trust  string    `json:"trust,omitempty"`  // once completed: config.trust of then
+	User   *identity `json:"user,omitempty"`   // once the answer is accepted
+	Trust  string    `json:"trust,omitempty"`  // once the answer is accepted: config.trust of then
 	Reason string    `json:"reason,omitempty"` // once refused, for whoever redeems
+	// Confirmation is the hash of what the page knows that asks the user.
+	Confirmation string `json:"confirmation,omitempty"`
 	// Browser is the address that the answer came from.
 	Browser string `json:"browser,omitempty"`
 

@@ -51,6 +51,8 @@ func (e *engine) token(ctx context.Context, req *engines.Request, in *tokenIn) (
 			return errUnknown("wrong verifier")
 		case l.State == pendingState:
 			return &engines.Error{Kind: engines.KindUnauthorized, Detail: "the login is not finished: the identity provider has not answered yet"}
+		case l.State == confirmingState:
+			return &engines.Error{Kind: engines.KindUnauthorized, Detail: "the login is not finished: the user has to confirm it in the browser, on the page that shows its code"}
 		}
 		if ro, err = getRole(ctx, req.Mount.Storage, l.Role); err != nil {
 			return err

@@ -89,6 +89,7 @@ func mountSAML(s *scope, n *harness.Node, idp *samltest.IdP, path string) samlMo
 	})
 	n.MustDo("POST", "/v1/auth/"+path+"/role/dev", map[string]any{
 		"bound_attributes": map[string]any{"groups": "staff"}, "groups_attribute": "groups", "token_policies": "default",
+		"confirm": "never",
 	})
 	return m
 }

@@ -151,6 +151,6 @@ func (x *tour) samlDocumented(t *testing.T, s *sso) {
 	same(t, "paths", fmt.Sprint(got), fmt.Sprint(map[string][]string{
 		"config": {"get", "post"}, "config/verify": {"post"}, "config/rotate-signing-key": {"post"}, "metadata": {"get"},
 		"role/": {"get"}, "role/{name}": {"delete", "get", "post"}, "role/{name}/explain": {"post"},
-		"sso_service_url": {"post"}, "callback": {"post"}, "token": {"post"}, "go/{code}": {"get"},
+		"sso_service_url": {"post"}, "callback": {"post"}, "token": {"post"}, "go/{code}": {"get", "post"},
 	}))
 }

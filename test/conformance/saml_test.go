@@ -73,11 +73,20 @@ func (s *sso) post(t *testing.T, form url.Values) harness.Answer {
 
 func (s *sso) confirm(t *testing.T, ssoURL string, u samltest.User) harness.Answer {
 	t.Helper()
-	a := s.post(t, s.idp.Answer(ssoURL, u))
+	a := s.click(t, s.post(t, s.idp.Answer(ssoURL, u)))
 	if a.Status != 200 {
 		t.Fatalf("the callback answered %d: %.300s", a.Status, a.Body)
 	}
 	return a
+}
+
+// click says yes where the page asks whether the login is the user's, and returns the page after it.
+func (s *sso) click(t *testing.T, page harness.Answer) harness.Answer {
+	t.Helper()
+	if value := samltest.Confirmation(page.Body); value != "" {
+		return s.post(t, url.Values{"confirmation": {value}, "decision": {"confirm"}})
+	}
+	return page
 }
 
 // redeem asks for the token.
@@ -319,6 +328,8 @@ func (x *tour) samlCallback(t *testing.T, s *sso) {
 	page = x.raw(t, x.node(), "POST", s.path, "", map[string]any{"RelayState": form.Get("RelayState"), "SAMLResponse": form.Get("SAMLResponse")})
 	html(page)
 	same(t, "status of a callback with JSON", page.Status, 200)
+	pages = append(pages, page)
+	page = s.click(t, page)
 	pages = append(pages, page)
 	for _, pollID := range []string{cliPoll, browserPoll, jsonPoll} {
 		a := auth(t)(s.redeem(x.root.as(""), pollID))

@@ -40,7 +40,7 @@ func (p *place) seedSAML(t *testing.T) {
 		"idp_sso_url": p.idp.SSOURL, "idp_entity_id": p.idp.EntityID, "idp_cert": p.idp.CertificatePEM(),
 		"entity_id": "https://coffer.example.com", "acs_urls": p.callbackURL(), "sign_authn_requests": true,
 	})
-	p.mustDo(t, "POST", "auth/sso/role/staff", fields{"bound_attributes": "groups=staff", "token_policies": "mine"})
+	p.mustDo(t, "POST", "auth/sso/role/staff", fields{"bound_attributes": "groups=staff", "token_policies": "mine", "confirm": "never"})
 }
 
 // samlLogin is a login that a client waits for.

@@ -91,7 +91,7 @@ func (m *method) configure(more ...object) harness.Answer {
 // role writes a role for the staff, unless it says something else.
 func (m *method) role(name string, more object) harness.Answer {
 	m.t.Helper()
-	all := object{"bound_attributes": object{"groups": "staff"}, "token_policies": "dev"}
+	all := object{"bound_attributes": object{"groups": "staff"}, "token_policies": "dev", "confirm": "never"}
 	maps.Copy(all, more)
 	return m.node.MustDo("POST", "/v1/auth/"+m.name+"/role/"+name, all)
 }
@@ -182,7 +182,11 @@ func (m *method) post(n *harness.Node, form url.Values) harness.Answer {
 
 func (m *method) confirm(n *harness.Node, s started, u samltest.User) {
 	m.t.Helper()
-	if a := m.post(n, m.idp.Answer(s.url, u)); a.Status != 200 {
+	a := m.post(n, m.idp.Answer(s.url, u))
+	if value := samltest.Confirmation(a.Body); value != "" { // the user says yes
+		a = m.post(n, url.Values{"confirmation": {value}, "decision": {"confirm"}})
+	}
+	if a.Status != 200 {
 		m.t.Fatalf("the callback answered %d: %.300s", a.Status, a.Body)
 	}
 }

@@ -263,7 +263,7 @@ func TestSAMLRole(t *testing.T) {
 	} {
 		t.Run(rule.name, func(t *testing.T) {
 			m := m.in(t)
-			whole := object{"bound_subjects": "", "bound_subjects_type": "string", "bound_attributes": object{}, "bound_attributes_type": "string", "token_policies": "dev"}
+			whole := object{"bound_subjects": "", "bound_subjects_type": "string", "bound_attributes": object{}, "bound_attributes_type": "string", "token_policies": "dev", "confirm": "never"}
 			maps.Copy(whole, rule.role)
 			m.node.MustDo("POST", "/v1/auth/saml/role/bound", whole)
 			if got := m.admits("bound", rule.user); got != rule.want {

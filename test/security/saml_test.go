@@ -58,7 +58,8 @@ func (m method) on(n *harness.Node) method { m.user = m.user.at(n); return m }
 
 func (m method) role(name string, more fields) {
 	m.t.Helper()
-	all := fields{"bound_attributes": "groups=staff", "groups_attribute": "groups", "token_policies": "staff"}
+	// Most tests are about other things than the user's click: see TestSAMLConfirmed.
+	all := fields{"confirm": "never", "bound_attributes": "groups=staff", "groups_attribute": "groups", "token_policies": "staff"}
 	maps.Copy(all, more)
 	m.must("POST", m.path("role/"+name), all)
 }

@@ -251,6 +251,72 @@ func TestSAMLAddresses(t *testing.T) {
 	}
 }
 
+// TestSAMLConfirmed: a victim who follows the attacker's link, and even signs in, gives the attacker nothing before a click on
+// a page that shows whose login it is. No other page can make that click.
+func TestSAMLConfirmed(t *testing.T) {
+	_, root := single(t, harness.Options{})
+	m := root.saml("sso", samltest.New(t), nil)
+	m.must("POST", m.path("role/cli"), fields{"bound_attributes": "groups=staff"}) // the default
+	m.role("always", fields{"confirm": "always"})
+	const attacker, foreign = "127.0.0.2", "https://evil.example.com"
+	form := func(values url.Values, path string, header ...string) harness.Answer {
+		return m.nobody().do("POST", path, []byte(values.Encode()), append([]string{"Content-Type", "application/x-www-form-urlencoded"}, header...)...)
+	}
+	yes := url.Values{"decision": {"confirm"}}
+	for _, kind := range [][2]string{{"cli", "cli"}, {"always", "cli"}, {"always", "browser"}} {
+		phished := func() (l samlLogin) {
+			root.from(attacker, func() { l = m.start(fields{"role": kind[0], "client_type": kind[1]}) })
+			return l
+		}
+		l := phished()
+		link := m.path("go/" + l.short)
+		shows := func(page harness.Answer) {
+			t.Helper()
+			for _, want := range []string{l.code, attacker, kind[0], "This is not me"} {
+				if page.Status != 200 || !bytes.Contains(page.Body, []byte(want)) {
+					t.Errorf("%v: the page lacks %q: %d %s", kind, want, page.Status, page.Body)
+				}
+			}
+			if h := page.Header; !strings.Contains(h.Get("Content-Security-Policy"), "form-action 'self'; frame-ancestors 'none'") || bytes.Contains(page.Body, []byte("<script")) {
+				t.Errorf("%v: the page may do more than it must: %v", kind, h)
+			}
+		}
+		shows(m.nobody().do("GET", link, nil, "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate"))
+		for _, header := range [][]string{{"Origin", foreign}, {"Origin", foreign, "Sec-Fetch-Site", "cross-site"}, {"Origin", "null"}} {
+			if a := form(yes, link, header...); a.Status != 403 {
+				t.Errorf("another page follows the link: status %d", a.Status)
+			}
+		}
+		own := []string{"Origin", m.n.URL, "Sec-Fetch-Site", "same-origin"}
+		if a := form(yes, link, own...); a.Status != 200 || !bytes.Contains(a.Body, []byte("SAMLRequest=")) {
+			t.Errorf("%v: the link answers %d: %.200s", kind, a.Status, a.Body)
+		}
+		page := m.post(m.idp.Answer(l.url, alice))
+		shows(page)
+		root.from(attacker, func() { m.pending("signed in and not confirmed", l) })
+		for _, guess := range []string{l.poll, l.relay, l.code, l.short, "x.y"} {
+			m.shut("a guess", url.Values{"confirmation": {guess}, "decision": {"confirm"}})
+		}
+		value := samltest.Confirmation(page.Body)
+		if a := form(url.Values{"confirmation": {value}, "decision": {"reject"}}, m.path("callback"), own...); a.Status != 200 || !bytes.Contains(a.Body, []byte("was stopped")) {
+			t.Errorf("%v: rejecting answers %d: %.200s", kind, a.Status, a.Body)
+		}
+		root.from(attacker, func() {
+			if a := m.redeem(l); a.Status != 403 {
+				t.Errorf("%v: the attacker gets %d: %.200s", kind, a.Status, a.Body)
+			}
+		})
+		m.shut("too late", url.Values{"confirmation": {value}, "decision": {"confirm"}})
+		// The user's own.
+		l = m.start(fields{"role": kind[0], "client_type": kind[1]})
+		value = samltest.Confirmation(m.post(m.idp.Answer(l.url, alice)).Body)
+		if a := form(url.Values{"confirmation": {value}, "decision": {"confirm"}}, m.path("callback"), own...); a.Status != 200 {
+			t.Errorf("%v: confirming answers %d: %.200s", kind, a.Status, a.Body)
+		}
+		m.take(l)
+	}
+}
+
 // from does what do does with connections from another address of this machine.
 func (u user) from(address string, do func()) {
 	old := u.n.HTTP
@@ -289,7 +355,9 @@ func TestSAMLOnce(t *testing.T) {
 	}
 	for range 3 {
 		l := m.on(c.Standbys()[0]).start(nil)
-		if n, _ := everywhere(302, func(m method) harness.Answer { return m.nobody().do("GET", m.path("go/"+l.short), nil) }); n != 1 {
+		if n, _ := everywhere(200, func(m method) harness.Answer {
+			return m.nobody().do("POST", m.path("go/"+l.short), fields{"decision": "confirm"})
+		}); n != 1 {
 			t.Errorf("a link was followed %d times", n)
 		}
 		form := m.idp.Answer(l.url, alice)

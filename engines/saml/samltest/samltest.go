@@ -25,6 +25,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -227,6 +228,16 @@ func (p *IdP) answer(ssoURL string, o Response) (url.Values, Request, error) {
 		}
 	}
 	return url.Values{"RelayState": {r.RelayState}, "SAMLResponse": {p.Response(o)}}, r, nil
+}
+
+var confirmationField = regexp.MustCompile(`name="confirmation" value="([^"]+)"`)
+
+// Confirmation returns what a page of the callback holds that asks the user to confirm a login, "" if it does not ask.
+func Confirmation(page []byte) string {
+	if m := confirmationField.FindSubmatch(page); m != nil {
+		return string(m[1])
+	}
+	return ""
 }
 
 var postPage = template.Must(template.New("post").Parse(`<!DOCTYPE html><html><body onload="document.forms[0].submit()">
