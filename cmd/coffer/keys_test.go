@@ -12,8 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/hashicorp/vault/api"
-	bao "github.com/openbao/openbao/api/v2"
+	"github.com/openbao/openbao/api/v2"
 )
 
 // autoSealed runs a server that unseals itself, not initialised, until the end of the test.
@@ -111,7 +110,7 @@ func TestRecoveryKeysWithClients(t *testing.T) {
 	}
 
 	// The names that want a token.
-	other, err := bao.NewClient(&bao.Config{Address: url})
+	other, err := api.NewClient(&api.Config{Address: url})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +122,7 @@ func TestRecoveryKeysWithClients(t *testing.T) {
 		t.Errorf("without a token: %v", err)
 	}
 	other.SetToken(string(token))
-	again, err := other.Sys().RotateRecoveryInit(&bao.RotateInitRequest{SecretShares: 2, SecretThreshold: 2})
+	again, err := other.Sys().RotateRecoveryInit(&api.RotateInitRequest{SecretShares: 2, SecretThreshold: 2})
 	if err != nil || !again.Started || again.Required != 1 {
 		t.Fatalf("RotateRecoveryInit = %+v, %v", again, err)
 	}

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
+	"github.com/coffer-project/coffer/internal/leaktest"
 )
 
 // serverHere runs a development server in this process until stop is called, which returns its exit status.
@@ -46,7 +46,7 @@ func serverHere(t *testing.T, args ...string) (url string, stop func() int) {
 }
 
 func TestServerEndsCompletely(t *testing.T) {
-	before := goleak.IgnoreCurrent()
+	before := leaktest.Running()
 	temp := t.TempDir()
 	t.Setenv("TMPDIR", temp)
 	url, stop := serverHere(t, "-dev-root-token-id=root")
@@ -72,7 +72,7 @@ func TestServerEndsCompletely(t *testing.T) {
 	if left, err := os.ReadDir(temp); err != nil || len(left) != 0 {
 		t.Errorf("left in the temporary directory: %v, %v", left, err)
 	}
-	if err := goleak.Find(before); err != nil {
+	if err := leaktest.Check(before); err != nil {
 		t.Error(err)
 	}
 }

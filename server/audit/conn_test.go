@@ -18,12 +18,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"github.com/coffer-project/coffer/internal/leaktest"
 	"github.com/coffer-project/coffer/server/audit"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // collector takes lines on a stream socket.
 type collector struct {

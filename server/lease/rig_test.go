@@ -13,12 +13,12 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/enginetest"
+	"github.com/coffer-project/coffer/internal/leaktest"
 	"github.com/coffer-project/coffer/server/lease"
 	"github.com/coffer-project/coffer/storage"
-	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // rig is a manager over a store in memory, with engines that play their backends.
 type rig struct {

@@ -14,14 +14,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/internal/leaktest"
 	"github.com/coffer-project/coffer/server/quota"
 	"github.com/coffer-project/coffer/storage"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // resolve knows the namespaces a/ and a/b/, and in each of them and in root the mounts secret/ and auth/approle/.
 func resolve(_ context.Context, path string) (namespace, mount string, err error) {

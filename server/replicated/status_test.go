@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -15,36 +13,65 @@ import (
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/replicated"
 	"github.com/coffer-project/coffer/storage"
-	"github.com/hashicorp/vault/api"
 )
 
-// familyClient reads the status as clients of the family do, over HTTP.
-func familyClient(t testing.TB, c *cluster) *api.Sys {
+// clientStatus has the types of the clients' fields. test/conformance reads the status with the clients themselves.
+type clientStatus struct {
+	Mode                     string          `json:"mode"`
+	ClusterID                string          `json:"cluster_id"`
+	State                    string          `json:"state"`
+	MerkleRoot               string          `json:"merkle_root"`
+	LastReindexEpoch         string          `json:"last_reindex_epoch"`
+	LastWAL                  uint64          `json:"last_wal"`
+	LastPerformanceWAL       uint64          `json:"last_performance_wal"`
+	LastRemoteWAL            uint64          `json:"last_remote_wal"`
+	SecondaryID              string          `json:"secondary_id"`
+	PrimaryClusterAddr       string          `json:"primary_cluster_addr"`
+	KnownPrimaryClusterAddrs []string        `json:"known_primary_cluster_addrs"`
+	KnownSecondaries         []string        `json:"known_secondaries"`
+	Primaries                []clientCluster `json:"primaries"`
+	Secondaries              []clientCluster `json:"secondaries"`
+}
+
+type clientCluster struct {
+	NodeID                            string `json:"node_id"`
+	APIAddr                           string `json:"api_address"`
+	ClusterAddress                    string `json:"cluster_address"`
+	ConnectionStatus                  string `json:"connection_status"`
+	LastHeartBeat                     string `json:"last_heartbeat"`
+	LastHeartBeatDurationMillis       string `json:"last_heartbeat_duration_ms"`
+	ClockSkewMillis                   string `json:"clock_skew_ms"`
+	ReplicationPrimaryCanaryAgeMillis string `json:"replication_primary_canary_age_ms"`
+}
+
+// readStatus reads the status at a path as clients do, from JSON.
+func readStatus[T any](t testing.TB, c *cluster, path string) (out T) {
 	t.Helper()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		resp, err := c.call(engines.Read, strings.TrimPrefix(r.URL.Path, "/v1/sys/replication/"), "")
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-			return
-		}
-		if err := json.NewEncoder(w).Encode(map[string]any{"data": resp.Data}); err != nil {
-			t.Error(err)
-		}
-	}))
-	t.Cleanup(server.Close)
-	client, err := api.NewClient(&api.Config{Address: server.URL, MaxRetries: -1})
+	resp, err := c.call(engines.Read, path, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return client.Sys()
+	text, err := json.Marshal(resp.Data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// combinedStatus is the status of both kinds of replication.
+type combinedStatus struct {
+	DR          clientStatus `json:"dr"`
+	Performance clientStatus `json:"performance"`
 }
 
 func TestStatusForClients(t *testing.T) {
 	net := network{}
 	p, c := newCluster(t, net, "p"), newCluster(t, net, "c")
-	off, err := familyClient(t, p).ReplicationStatus()
-	if err != nil || off.Performance.Mode != "disabled" || off.DR.Mode != "disabled" {
-		t.Fatalf("disabled: %+v, %v", off, err)
+	if off := readStatus[combinedStatus](t, p, "status"); off.Performance.Mode != "disabled" || off.DR.Mode != "disabled" {
+		t.Fatalf("disabled: %+v", off)
 	}
 	p.mustPost("primary/enable", "{}")
 	p.join(c, "second")
@@ -61,20 +88,12 @@ func TestStatusForClients(t *testing.T) {
 	})
 
 	for _, combined := range []bool{false, true} {
-		read := func(c *cluster) *api.ReplicationStatusGenericResponse {
+		read := func(c *cluster) clientStatus {
 			t.Helper()
 			if combined {
-				got, err := familyClient(t, c).ReplicationStatus()
-				if err != nil {
-					t.Fatal(err)
-				}
-				return &got.Performance
+				return readStatus[combinedStatus](t, c, "status").Performance
 			}
-			got, err := familyClient(t, c).ReplicationPerformanceStatusWithContext(context.Background())
-			if err != nil {
-				t.Fatal(err)
-			}
-			return got
+			return readStatus[clientStatus](t, c, "performance/status")
 		}
 		got := read(p)
 		if got.Mode != "primary" || got.ClusterID != "p" || got.State != "running" || got.LastWAL != 420 || got.LastPerformanceWAL != 417 || got.MerkleRoot == "" ||
