@@ -2,9 +2,11 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 export GOFLAGS ?= -buildvcs=false
 TALLY := go run ./test/tally
+# Both modules: tests that have dependencies of their own are in test/, go.work joins it.
+ALL := ./... ./test/...
 # The packages whose tests take longest begin first, so that none of them is left alone at the end; those that wait for servers
 # take turns with those that calculate.
-LONGEST := ./test/hostile ./test/replication ./cmd/coffer ./test/chaos ./test/conformance ./test/security ./test/secretsync
+LONGEST := ./test/hostile ./test/replication ./test/cli ./test/chaos ./test/conformance ./test/security ./test/secretsync
 # The race detector needs a C compiler; where there is none, the tests run without it.
 RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
 
@@ -24,22 +26,24 @@ bin/coffer-race:
 test: ## every test, with the race detector, also in the servers that tests start
 	$(MAKE) --no-print-directory -j2 bin/coffer-race build
 	GOGC=$${GOGC:-300} COFFER_SIM_SEEDS=$${COFFER_SIM_SEEDS:-500} COFFER_TEST_BINARY=$(CURDIR)/bin/coffer-race COFFER_TEST_CLIENT=$(CURDIR)/bin/coffer GORACE=$${GORACE:-atexit_sleep_ms=0} \
-		go test $(RACE) -vet=off -shuffle=on -timeout=10m -json $(LONGEST) ./... | $(TALLY)
+		go test $(RACE) -vet=off -shuffle=on -timeout=10m -json $(LONGEST) $(ALL) | $(TALLY)
 
 .PHONY: simulate
 simulate: ## replication, and secret sync, by seed: 20,000 of them; COFFER_SIM_SEEDS=n for more, COFFER_SIM_SEED=n for one and its trace
 	COFFER_SIM_SEEDS=$${COFFER_SIM_SEEDS:-20000} go test -count=1 -timeout=30m -run '^TestSimulation' -json ./replication ./engines/secretsync | $(TALLY)
 
 .PHONY: race
-race: ## the tests of our own packages only, three times over, with the race detector
-	go test $(RACE) -shuffle=on -count=3 -json $$(go list ./... | grep -v /test/) | $(TALLY)
+race: ## the tests beside the code, without those in test/, three times over, with the race detector
+	go test $(RACE) -shuffle=on -count=3 -json ./... | $(TALLY)
 
 .PHONY: lint
-lint: ## formatting, vet, and staticcheck if it is installed
+lint: build ## formatting, both go.mod, the libraries in the binary, vet, and staticcheck if it is installed
 	@unformatted=$$(git ls-files -co --exclude-standard '*.go' | xargs gofmt -l); test -z "$$unformatted" || { echo "run gofmt -w on:" $$unformatted; exit 1; }
-	go vet ./...
+	cd test && GOWORK=off go mod tidy -diff
+	test/libraries.sh bin/coffer
+	go vet $(ALL)
 	go vet -tags=e2e ./test/saml ./test/cloud ./test/secretsync ./engines/secretsync/repohost ./engines/secretsync/webhost
-	@if command -v staticcheck >/dev/null; then staticcheck ./...; fi
+	@if command -v staticcheck >/dev/null; then staticcheck $(ALL); fi
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for 10 s; FUZZTIME=1m for longer
@@ -71,7 +75,8 @@ bench-smoke: ## all measurements, too briefly to mean anything
 
 .PHONY: proto
 proto: ## regenerate proto/*pb (needs protoc)
-	mkdir -p bin && GOBIN=$(CURDIR)/bin go install google.golang.org/protobuf/cmd/protoc-gen-go google.golang.org/grpc/cmd/protoc-gen-go-grpc
+	mkdir -p bin && GOBIN=$(CURDIR)/bin go install google.golang.org/protobuf/cmd/protoc-gen-go
+	GOBIN=$(CURDIR)/bin go install google.golang.org/grpc/cmd/protoc-gen-go-grpc@v1.6.2
 	PATH="$(CURDIR)/bin:$$PATH" protoc --go_out=. --go_opt=module=github.com/coffer-project/coffer --go-grpc_out=. --go-grpc_opt=module=github.com/coffer-project/coffer proto/*/*.proto
 
 .PHONY: ui

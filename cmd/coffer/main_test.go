@@ -11,13 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
-
-	"github.com/rogpeppe/go-internal/testscript"
 )
-
-func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"coffer": main, "browser": playBrowser, "caller": playCaller})
-}
 
 // recorder is a server which notes requests and answers from a table.
 type recorder struct {

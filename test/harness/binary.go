@@ -51,13 +51,13 @@ func build() (string, error) {
 	return path, nil
 }
 
-// Root returns the directory of the module.
+// Root returns the directory of the repository: the tests' own module is in test/.
 func Root() (string, error) {
 	out, err := exec.Command("go", "env", "GOMOD").Output()
 	if err != nil {
 		return "", fmt.Errorf("asking for the module: %w", err)
 	}
-	return filepath.Dir(strings.TrimSpace(string(out))), nil
+	return filepath.Dir(filepath.Dir(strings.TrimSpace(string(out)))), nil
 }
 
 // RemoveBinary removes what Binary built.

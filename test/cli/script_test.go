@@ -1,4 +1,4 @@
-package main
+package cli_test
 
 import (
 	"bufio"
@@ -13,18 +13,32 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/coffer-project/coffer/test/harness"
 )
+
+func TestMain(m *testing.M) {
+	testscript.Main(tests{m}, map[string]func(){"browser": playBrowser, "caller": playCaller})
+}
+
+// tests removes the binary after the tests.
+type tests struct{ *testing.M }
+
+func (t tests) Run() int {
+	defer harness.RemoveBinary()
+	return t.M.Run()
+}
 
 // TestScripts runs the scripts which need no server.
 func TestScripts(t *testing.T) {
-	testscript.Run(t, testscript.Params{Dir: "testdata", Setup: setupScript})
+	testscript.Run(t, testscript.Params{Dir: "testdata", Setup: setup(t)})
 }
 
 // TestLive runs the scripts which talk to a server of their own.
 func TestLive(t *testing.T) {
 	providers, clouds, places := &samlProviders{t: t}, &cloudProviders{t: t}, &syncPlaces{t: t}
 	testscript.Run(t, testscript.Params{
-		Dir: "testdata/live", Setup: setupScript,
+		Dir: "testdata/live", Setup: setup(t),
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"dev-server": devServer, "server": startServer, "stop-server": stopServer,
 			"capture": capture, "eventually": eventually, "totp": totpCode, "page": writePage,
@@ -35,26 +49,26 @@ func TestLive(t *testing.T) {
 	})
 }
 
-func setupScript(env *testscript.Env) error {
-	env.Setenv("HOME", env.WorkDir)
-	// Under -race each process would wait a second before it exits, for races which are still going on.
-	env.Setenv("GORACE", "atexit_sleep_ms=0")
-	return useClient(env)
-}
-
-// useClient makes the program in COFFER_TEST_CLIENT, if there is one, the coffer of the script's commands. They are hundreds of
-// processes, and without the race detector each takes a fraction of the time. Servers stay what the test was built as.
-func useClient(env *testscript.Env) error {
-	program := os.Getenv("COFFER_TEST_CLIENT")
-	if program == "" {
-		return nil
+// setup gives scripts a home of their own and the command coffer. That is the program in COFFER_TEST_CLIENT, if there is one: they
+// are hundreds of processes, and without the race detector each takes a fraction of the time. Servers are what harness.Binary says.
+func setup(t *testing.T) func(*testscript.Env) error {
+	server := harness.Binary(t)
+	client := server
+	if program := os.Getenv("COFFER_TEST_CLIENT"); program != "" {
+		client = program
 	}
-	dir := filepath.Join(env.WorkDir, ".tmp", "bin") // .tmp is the script's TMPDIR
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
+	return func(env *testscript.Env) error {
+		env.Setenv("HOME", env.WorkDir)
+		// Under -race each process would wait a second before it exits, for races which are still going on.
+		env.Setenv("GORACE", "atexit_sleep_ms=0")
+		env.Setenv("SERVER", server)
+		dir := filepath.Join(env.WorkDir, ".tmp", "bin") // .tmp is the script's TMPDIR
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+		env.Setenv("PATH", dir+string(filepath.ListSeparator)+env.Getenv("PATH"))
+		return os.Symlink(client, filepath.Join(dir, "coffer"))
 	}
-	env.Setenv("PATH", dir+string(filepath.ListSeparator)+env.Getenv("PATH"))
-	return os.Symlink(program, filepath.Join(dir, "coffer"))
 }
 
 // stopTime is how long a server may take to end when asked to, before it is killed.
@@ -93,9 +107,7 @@ func startServer(ts *testscript.TestScript, neg bool, args []string) {
 	if neg {
 		ts.Fatalf("a server cannot be negated")
 	}
-	path, err := exec.LookPath("coffer") // put there by testscript.Main
-	ts.Check(err)
-	cmd := exec.Command(path, append([]string{"server"}, args...)...)
+	cmd := exec.Command(ts.Getenv("SERVER"), append([]string{"server"}, args...)...)
 	cmd.Dir = ts.MkAbs(".")
 	cmd.Env = []string{"HOME=" + ts.Getenv("HOME"), "PATH=" + ts.Getenv("PATH"), "GORACE=" + ts.Getenv("GORACE"), "TMPDIR=" + ts.MkAbs(".")}
 	stderr, err := cmd.StderrPipe()

@@ -1,6 +1,6 @@
 //go:build unix
 
-package main
+package cli_test
 
 import (
 	"bufio"
@@ -16,14 +16,12 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/coffer-project/coffer/test/harness"
 )
 
 // A hangup must not end a server that is still starting, as log rotation at boot may send one.
 func TestHangupWhileStarting(t *testing.T) {
-	path, err := exec.LookPath("coffer") // put there by testscript.Main
-	if err != nil {
-		t.Fatal(err)
-	}
 	dir := t.TempDir()
 	cert, file := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "coffer.hcl")
 	config := fmt.Sprintf(`
@@ -42,7 +40,7 @@ storage "raft" { path = %q }
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, path, "server", "-config="+file)
+	cmd := exec.CommandContext(ctx, harness.Binary(t), "server", "-config="+file)
 	var stderr bytes.Buffer
 	cmd.Stderr, cmd.Env = &stderr, []string{"HOME=" + dir, "GORACE=atexit_sleep_ms=0"}
 	if err := cmd.Start(); err != nil {
@@ -95,8 +93,10 @@ storage "raft" { path = %q }
 			t.Fatal(err)
 		}
 	}
-	if _, stderr, status := coffer(t, "", "server", "-config="+file); status != 1 || !strings.Contains(stderr, "address already in use") {
-		t.Errorf("status %d, %s", status, stderr)
+	cmd := exec.CommandContext(t.Context(), harness.Binary(t), "server", "-config="+file)
+	cmd.Env = []string{"HOME=" + dir, "GORACE=atexit_sleep_ms=0"}
+	if out, _ := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != 1 || !strings.Contains(string(out), "address already in use") {
+		t.Errorf("the server ended with %v, %s", cmd.ProcessState, out)
 	}
 	if left, err := os.ReadFile(pid); err != nil || string(left) != "17\n" {
 		t.Errorf("the file holds %q, %v", left, err)
@@ -105,14 +105,10 @@ storage "raft" { path = %q }
 
 // A server outlives whoever read its log.
 func TestReaderOfTheLogIsGone(t *testing.T) {
-	path, err := exec.LookPath("coffer")
-	if err != nil {
-		t.Fatal(err)
-	}
 	dir := t.TempDir()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, path, "server", "-dev", "-dev-listen-address=127.0.0.1:0", "-dev-no-store-token", "-dev-root-token-id=root", "-log-level=info")
+	cmd := exec.CommandContext(ctx, harness.Binary(t), "server", "-dev", "-dev-listen-address=127.0.0.1:0", "-dev-no-store-token", "-dev-root-token-id=root", "-log-level=info")
 	cmd.Env = []string{"HOME=" + dir, "TMPDIR=" + dir, "GORACE=atexit_sleep_ms=0"}
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
