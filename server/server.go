@@ -49,6 +49,8 @@ type Options struct {
 	// DefaultLeaseTTL and MaxLeaseTTL are the system's; zero means 768h.
 	DefaultLeaseTTL time.Duration
 	MaxLeaseTTL     time.Duration
+	// Lockout is what locks users of auth methods out, where their mounts do not say.
+	Lockout engines.LockoutDefaults
 	// RootTokenID is the root token of a new development server; "" makes a random one.
 	RootTokenID string
 	// UnauthenticatedMetrics lets sys/metrics be read without a token.
@@ -148,7 +150,7 @@ func New(o Options) *Server {
 	s.node = lifecycle.New(o.Lifecycle)
 	s.metrics = metrics.New(s.numbers)
 	s.system = system.New(system.Options{
-		Node: s.node, Mounts: s.mounts, Barrier: s.barrier, Raw: s.raw, ResolveFrom: s.namespaces.ResolveFrom,
+		Node: s.node, Mounts: s.mounts, Barrier: s.barrier, Raw: s.raw, ResolveFrom: s.namespaces.ResolveFrom, Below: s.namespaces.Below,
 		Metrics: s.metrics.Render, TempDir: o.TempDir, Version: o.Version, Logger: o.Logger,
 		UnauthenticatedMetrics: o.UnauthenticatedMetrics,
 		Replication:            s.healthOfReplication,

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -61,6 +62,7 @@ func factories(named func(string) *slog.Logger) (map[string]engines.Factory, fun
 	numbers := func() map[string]float64 {
 		all := logins.Numbers()
 		maps.Copy(all, credentials.Numbers())
+		maps.Copy(all, userpass.Numbers())
 		return all
 	}
 	return map[string]engines.Factory{
@@ -69,6 +71,19 @@ func factories(named func(string) *slog.Logger) (map[string]engines.Factory, fun
 		"userpass": userpass.New, "approle": approle.New,
 		"saml": saml.New(saml.Options{Logger: named("saml"), Counts: logins}),
 	}, numbers
+}
+
+// lockoutOf returns what the operator says about lockouts: in the configuration, and in a variable that wins over it.
+func lockoutOf(c *config.Config) (engines.LockoutDefaults, error) {
+	out := engines.LockoutDefaults{ByType: c.UserLockout}
+	if text := env("DISABLE_USER_LOCKOUT"); text != "" {
+		disabled, err := strconv.ParseBool(text)
+		if err != nil {
+			return out, errors.New("the variable COFFER_DISABLE_USER_LOCKOUT (or VAULT_…, BAO_…) must be true or false")
+		}
+		out.Disabled = &disabled
+	}
+	return out, nil
 }
 
 // openNode opens the data and composes a sealed node. Close it with node.close.
@@ -111,13 +126,17 @@ func openNode(c *config.Config, dev devOptions, log *logs) (*node, error) {
 		return nil, errors.Join(err, n.close())
 	}
 	n.link = link
+	lockout, err := lockoutOf(c)
+	if err != nil {
+		return nil, errors.Join(err, n.close())
+	}
 	mountable, numbers := factories(log.Named)
 	opts := server.Options{
 		Link:      linkOf{link},
 		Sync:      newSync(c.Sync, log.Named("sync")),
 		Factories: mountable, Numbers: numbers, TempDir: c.Storage.Path, Logger: n.log,
 		Version:         system.Version{API: apiVersion, Product: version()},
-		DefaultLeaseTTL: c.DefaultLeaseTTL, MaxLeaseTTL: c.MaxLeaseTTL,
+		DefaultLeaseTTL: c.DefaultLeaseTTL, MaxLeaseTTL: c.MaxLeaseTTL, Lockout: lockout,
 		UnauthenticatedMetrics: unauthenticatedMetrics(c), RootTokenID: dev.rootToken,
 		Loggers: log.Loggers, Config: c.Sanitized(), DataDir: c.Storage.Path, SnapshotRoot: c.Snapshots.LocalRoot,
 		Lifecycle: lifecycle.Options{

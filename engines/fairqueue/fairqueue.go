@@ -63,6 +63,7 @@ type Queue struct {
 	mu      sync.Mutex
 	free    int
 	waiting int
+	busy    uint64    // rejected with 503
 	turns   list.List // of *mount: the first one is next
 	mounts  map[string]*list.Element
 }
@@ -118,6 +119,9 @@ func (q *Queue) Acquire(ctx context.Context, s Source) (release func(), err erro
 		q.remove(w)
 	}
 	if !w.slot {
+		if ctx.Err() == nil {
+			q.busy++
+		}
 		return nil, err
 	}
 	if ctx.Err() != nil {
@@ -125,6 +129,13 @@ func (q *Queue) Acquire(ctx context.Context, s Source) (release func(), err erro
 		return nil, ctx.Err()
 	}
 	return q.release, nil
+}
+
+// Stats returns how many wait, and how many were rejected since the queue was made.
+func (q *Queue) Stats() (waiting int, rejected uint64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.waiting, q.busy
 }
 
 // enter takes a slot, and returns nil, or begins to wait.

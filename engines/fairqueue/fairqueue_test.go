@@ -120,6 +120,9 @@ func TestWaitEnds(t *testing.T) {
 		time.Sleep(time.Second) // of the bubble's clock
 		synctest.Wait()
 		r.want("!gone", "!late")
+		if waiting, rejected := r.queue.Stats(); waiting != 0 || rejected != 1 {
+			t.Errorf("%d wait, %d were rejected, want 0 and 1", waiting, rejected)
+		}
 		r.enqueue(t.Context(), "next", "m", "192.0.2.1")
 		r.release()
 		synctest.Wait()

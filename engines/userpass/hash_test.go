@@ -140,7 +140,7 @@ func TestUnknownNamesStoreLittle(t *testing.T) {
 		if locked, err := l.locked(t.Context(), a); err != nil || locked {
 			t.Fatalf("%s is locked too early (%v)", name, err)
 		}
-		if err := l.failed(t.Context(), a); err != nil {
+		if _, err := l.failed(t.Context(), a); err != nil {
 			t.Fatal(err)
 		}
 		if locked, err := l.locked(t.Context(), a); err != nil || !locked {

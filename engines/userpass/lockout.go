@@ -196,10 +196,10 @@ func (l *lockout) locked(ctx context.Context, a attempt) (bool, error) {
 }
 
 // failed counts a wrong password, and locks the name when it was one too many.
-func (l *lockout) failed(ctx context.Context, a attempt) error {
+func (l *lockout) failed(ctx context.Context, a attempt) (locks bool, err error) {
 	set := a.mount.Lockout.OrDefault()
 	if set.Disabled {
-		return nil
+		return false, nil
 	}
 	own, all := counter{a.name, a.source}, counter{a.name, anywhere}
 	var reached []counter
@@ -210,12 +210,12 @@ func (l *lockout) failed(ctx context.Context, a attempt) error {
 		reached = append(reached, all)
 	}
 	if len(reached) == 0 {
-		return nil
+		return false, nil
 	}
 	// A client that goes away must not keep its lock from being stored.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
-	_, err := storage.Update(ctx, a.mount.ClusterStorage, func(t *storage.Txn) error {
+	_, err = storage.Update(ctx, a.mount.ClusterStorage, func(t *storage.Txn) error {
 		r, err := getLocks(ctx, t, a.key())
 		if err != nil {
 			return err
@@ -228,7 +228,7 @@ func (l *lockout) failed(ctx context.Context, a attempt) error {
 	if err == nil {
 		l.forget(reached...)
 	}
-	return err
+	return true, err
 }
 
 // succeeded forgets what counted against the login.

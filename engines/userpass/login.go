@@ -16,10 +16,10 @@ type loginIn struct {
 	Password engines.Sensitive `json:"password" required:"true" max:"1024" help:"The password."`
 }
 
-// errLocked is for the log: a client gets 403 as for anything else that it may not do.
+// errLocked is for the logs: a client gets 403 as for anything else that it may not do.
 var errLocked = errors.New("the user is locked after too many wrong passwords")
 
-func errLogin() error { return engines.Invalid("invalid username or password") }
+func errLogin() *engines.Error { return engines.Invalid("invalid username or password") }
 
 // login does the same work for every rejected login: what differs is only found out at the end.
 func (e *engine) login(ctx context.Context, req *engines.Request, in *loginIn) (*engines.Response, error) {
@@ -36,15 +36,23 @@ func (e *engine) login(ctx context.Context, req *engines.Request, in *loginIn) (
 	switch {
 	case errors.Is(err, errLocked):
 		e.pacer.Hold(ctx, fairqueue.SourceOf(req))
-		return nil, engines.Denied(err)
+		denied := engines.Denied(err)
+		denied.Reason = err.Error()
+		return nil, denied
 	case err != nil:
 		return nil, err
 	case !ok:
-		if err := e.locks.failed(ctx, a); err != nil {
+		rejected := errLogin()
+		locked, err := e.locks.failed(ctx, a)
+		if err != nil {
 			return nil, err
 		}
+		if locked {
+			counts.locks.Add(1)
+			rejected.Reason = "one wrong password too many: the name is locked now" // for the audit log alone
+		}
 		e.pacer.Hold(ctx, fairqueue.SourceOf(req))
-		return nil, errLogin()
+		return nil, rejected
 	}
 	e.locks.succeeded(a)
 	return &engines.Response{Auth: &engines.Auth{Login: &engines.Login{

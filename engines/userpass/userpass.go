@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/fairqueue"
@@ -46,6 +47,18 @@ func newEngine() *engine {
 	engines.On(r, engines.Update, "users/{username}/policies", "Change the policies of a user's tokens.", 0, writePolicies)
 	engines.On(r, engines.Update, "login/{username}", "Log in.", engines.Unauthenticated|engines.Active, e.login)
 	return e
+}
+
+// counts are what the mounts of this node have done since it started.
+var counts struct{ locks atomic.Int64 }
+
+// Numbers returns the counts by name, for the metrics.
+func Numbers() map[string]float64 {
+	waiting, rejected := hashing.Stats()
+	return map[string]float64{
+		"userpass_logins_waiting": float64(waiting), "userpass_logins_overload_total": float64(rejected),
+		"userpass_locks_total": float64(counts.locks.Load()),
+	}
 }
 
 // user is the stored form of one, as JSON below users/.

@@ -98,6 +98,10 @@ var help = map[string]string{
 	"lease_revocations_total":         "Leases revoked on this node since it started.",
 	"lease_revocation_failures_total": "Attempts to revoke a lease that failed.",
 
+	"userpass_logins_waiting":        "Logins and new passwords that wait for a turn to be hashed.",
+	"userpass_logins_overload_total": "Logins and new passwords answered 503, because too many waited or for too long.",
+	"userpass_locks_total":           "Locks of user names after too many wrong passwords, set on this node since it started.",
+
 	"saml_logins_started_total":    "SAML logins started on this node since it started.",
 	"saml_answers_accepted_total":  "Responses of SAML identity providers that were accepted.",
 	"saml_answers_refused_total":   "Responses of SAML identity providers that were refused; the log says why.",

@@ -58,6 +58,8 @@ type Config struct {
 	PassthroughRequestHeaders []string `json:"passthrough_request_headers,omitempty"`
 	AllowedResponseHeaders    []string `json:"allowed_response_headers,omitempty"`
 	TokenType                 string   `json:"token_type,omitempty"` // auth methods only
+	// UserLockout is what was tuned of it; only for engines.LockoutTypes.
+	UserLockout *engines.LockoutSettings `json:"user_lockout,omitempty"`
 }
 
 // IsAuth reports whether the mount is an auth method.

@@ -28,6 +28,8 @@ type Options struct {
 	// DefaultLeaseTTL and MaxLeaseTTL are the system's; zero means 768h.
 	DefaultLeaseTTL time.Duration
 	MaxLeaseTTL     time.Duration
+	// Lockout is the operator's.
+	Lockout engines.LockoutDefaults
 
 	// NamespacePath returns the path of a namespace, "" for root.
 	NamespacePath func(id string) string
@@ -403,6 +405,11 @@ func (t *Table) mounted(e *Entry, old *routes) (*Mounted, error) {
 		m.Namespace = t.opts.NamespacePath(e.Namespace)
 	}
 	m.DefaultLeaseTTL, m.MaxLeaseTTL = e.Config.TTLs(t.opts.DefaultLeaseTTL, t.opts.MaxLeaseTTL)
+	var lockout engines.LockoutSettings
+	if e.Config.UserLockout != nil {
+		lockout = *e.Config.UserLockout
+	}
+	m.Lockout = t.opts.Lockout.For(e.Type, lockout)
 	m.Storage, m.ClusterStorage = e.stores(gated{t.opts.Store, &out.gates.commits})
 	out.Mount = m
 	factory := t.opts.Factories[e.Type]

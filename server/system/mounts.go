@@ -72,6 +72,9 @@ func configFields(c mount.Config, def, max int64) map[string]any {
 	if c.TokenType != "" {
 		out["token_type"] = c.TokenType
 	}
+	if c.UserLockout != nil {
+		out["user_lockout_config"] = lockoutFields(c.UserLockout)
+	}
 	return out
 }
 
@@ -194,6 +197,7 @@ type tuneInput struct {
 	AllowedResponseHeaders    engines.StringList `json:"allowed_response_headers" help:"Response headers the engine may set."`
 	TokenType                 string             `json:"token_type" enum:",default-service,default-batch,service,batch" help:"Type of tokens an auth method issues."`
 	PluginVersion             string             `json:"plugin_version" help:"Not supported."`
+	UserLockoutConfig         json.RawMessage    `json:"user_lockout_config" help:"When wrong passwords lock a user out: lockout_threshold, lockout_duration, lockout_counter_reset_duration, lockout_disable."`
 }
 
 type tunePathInput struct {
@@ -230,6 +234,11 @@ func apply(e *mount.Entry, in *tuneInput, given func(string) bool) error {
 	for name, do := range set {
 		if given(name) {
 			do()
+		}
+	}
+	if given("user_lockout_config") {
+		if err := tuneLockout(e, in.UserLockoutConfig); err != nil {
+			return err
 		}
 	}
 	if given("token_type") && in.TokenType != "" && !e.IsAuth() {
@@ -293,6 +302,9 @@ func (t table) readTune(ctx context.Context, req *engines.Request, in *mountPath
 	}
 	if m.IsAuth() && m.Config.TokenType == "" {
 		out["token_type"] = "default-service"
+	}
+	if m.Config.UserLockout != nil {
+		maps.Copy(out, lockoutFields(m.Config.UserLockout))
 	}
 	return both(out), nil
 }

@@ -32,6 +32,8 @@ type Options struct {
 	// ResolveFrom follows a path from the namespace with the id base through namespaces below it, and returns the
 	// id of the last one and what is left of the path. Nil: there is only the root namespace.
 	ResolveFrom func(ctx context.Context, base, path string) (id, rest string, err error)
+	// Below reports whether a namespace is another one or lies below it. Nil: there is only the root namespace.
+	Below func(ctx context.Context, ancestor, id string) bool
 	// Replication returns the cluster's mode in performance replication, its id there, and how many milliseconds old the
 	// newest sign of life of the primary is that has arrived. Nil: there is none.
 	Replication func() (mode, clusterID string, canaryMS int64)
@@ -63,6 +65,7 @@ func New(o Options) *System {
 	s := &System{opts: o, router: engines.NewRouter()}
 	s.nodePaths()
 	s.mountPaths()
+	s.lockoutPaths()
 	s.raftPaths()
 	s.keyPaths()
 	s.rekeyPaths()

@@ -13,6 +13,8 @@ import (
 	"sort"
 	"strings"
 	"time"
+
+	"github.com/coffer-project/coffer/engines"
 )
 
 // Config is a whole configuration. Zero values are defaults.
@@ -28,14 +30,16 @@ type Config struct {
 	DefaultLeaseTTL        time.Duration
 	MaxLeaseTTL            time.Duration
 	UnauthenticatedMetrics bool
-	Listeners              []Listener
-	Storage                Storage
-	Snapshots              Snapshots
-	Replication            Replication
-	Sync                   Sync
-	Traces                 Traces
-	Seal                   Seal
-	OldSeal                Seal // the seal that is disabled: what the cluster is to leave; "" for none
+	// UserLockout has the user_lockout stanzas by label: a type of auth method, or "all".
+	UserLockout map[string]engines.LockoutSettings
+	Listeners   []Listener
+	Storage     Storage
+	Snapshots   Snapshots
+	Replication Replication
+	Sync        Sync
+	Traces      Traces
+	Seal        Seal
+	OldSeal     Seal // the seal that is disabled: what the cluster is to leave; "" for none
 }
 
 // Listener is one address that the API is served at.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/cmd/coffer/config"
+	"github.com/coffer-project/coffer/engines"
 )
 
 func load(t *testing.T, text string) (*config.Config, error) {
@@ -44,6 +45,8 @@ storage "raft" {
 }
 seal "static" { current_key = "env://KEY" current_key_id = "k1" }
 telemetry { prometheus_retention_time = "24h" }
+user_lockout "all" { lockout_threshold = "25" lockout_duration = "5m" }
+user_lockout "userpass" { lockout_counter_reset = "10m" disable_lockout = "true" }
 `
 
 func TestWholeFile(t *testing.T) {
@@ -53,6 +56,9 @@ func TestWholeFile(t *testing.T) {
 	}
 	if err := c.Complete(); err != nil {
 		t.Fatal(err)
+	}
+	if l := (engines.LockoutDefaults{ByType: c.UserLockout}).For("userpass", engines.LockoutSettings{}); l != (engines.Lockout{Threshold: 25, Duration: 5 * time.Minute, CounterReset: 10 * time.Minute, Disabled: true}) {
+		t.Errorf("lockout = %+v", l)
 	}
 	l, s := c.Listeners[0], c.Storage
 	if c.ClusterName != "production" || c.ClusterAddr != "10.0.0.1:8201" || c.LogLevel != "warn" || c.UI || c.MaxLeaseTTL != 48*time.Hour ||
@@ -120,6 +126,11 @@ func TestProblemsNameTheKey(t *testing.T) {
 		`seal "static" { current_key { } }`:                         "plain value",
 		`listener = "tcp"`:                                          `"listener" must be a block`,
 		`max_lease_ttl = 9223372037`:                                `"max_lease_ttl" must be a duration`,
+		`user_lockout "ldap" { lockout_threshold = 3 }`:             "userpass",
+		`user_lockout "all" { lockout_threshold = 1001 }`:           `"lockout_threshold": must be from 1 to 1000`,
+		`user_lockout "all" { lockout_duration = "1ms" }`:           `"lockout_duration": must be whole seconds`,
+		`user_lockout "all" { lockout_disable = true }`:             `unknown key "user_lockout.lockout_disable"`,
+		`user_lockout "all" {} user_lockout "all" {}`:               "two of them",
 		`api_addr = "x`:                                             "coffer.hcl",
 	} {
 		if _, err := load(t, text); err == nil || !strings.Contains(err.Error(), want) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/coffer-project/coffer/engines"
 	"github.com/hashicorp/hcl"
 	"github.com/hashicorp/hcl/hcl/ast"
 	"github.com/hashicorp/hcl/hcl/token"
@@ -56,6 +57,7 @@ func (d *decoder) file(name, text string, c *Config) {
 		"max_lease_ttl":     duration(&c.MaxLeaseTTL),
 		"disable_mlock":     boolean(new(bool)), // accepted for compatibility
 		"telemetry":         d.telemetry(c),
+		"user_lockout":      d.userLockout(c),
 		"listener":          d.listener(c),
 		"storage":           d.storage(c),
 		"seal":              d.seal(c),
@@ -145,6 +147,39 @@ func (d *decoder) endpoint(s *Sync) field {
 			s.Endpoints = map[string]Endpoint{}
 		}
 		s.Endpoints[label] = e
+	}
+}
+
+func (d *decoder) userLockout(c *Config) field {
+	return func(d *decoder, item *ast.ObjectItem) {
+		label, list := d.block(item)
+		if label != "all" && !slices.Contains(engines.LockoutTypes, label) {
+			d.problem(item.Pos(), "user_lockout %q: the labels are \"all\" and the auth methods with passwords: %s", label, strings.Join(engines.LockoutTypes, ", "))
+		}
+		if _, twice := c.UserLockout[label]; twice {
+			d.problem(item.Pos(), "user_lockout %q: there are two of them", label)
+		}
+		var l engines.LockoutSettings
+		var threshold int64
+		disabled, given := false, false
+		d.object("user_lockout", list, map[string]field{
+			"lockout_threshold": number(&threshold), "lockout_duration": duration(&l.Duration), "lockout_counter_reset": duration(&l.CounterReset),
+			"disable_lockout": func(d *decoder, item *ast.ObjectItem) {
+				given = true
+				boolean(&disabled)(d, item)
+			},
+		})
+		if given {
+			l.Disabled = &disabled
+		}
+		l.Threshold = int(min(threshold, engines.MaxLockoutThreshold+1))
+		if err := l.Validate(); err != nil {
+			d.problem(item.Pos(), "user_lockout %q: %v", label, err)
+		}
+		if c.UserLockout == nil {
+			c.UserLockout = map[string]engines.LockoutSettings{}
+		}
+		c.UserLockout[label] = l
 	}
 }
 

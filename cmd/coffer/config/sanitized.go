@@ -21,6 +21,13 @@ func (c *Config) Sanitized() map[string]any {
 	for _, j := range c.Storage.RetryJoin {
 		joins = append(joins, j.LeaderAPIAddr)
 	}
+	lockouts := map[string]any{}
+	for label, l := range c.UserLockout {
+		lockouts[label] = map[string]any{
+			"lockout_threshold": l.Threshold, "lockout_duration": int64(l.Duration.Seconds()),
+			"lockout_counter_reset": int64(l.CounterReset.Seconds()), "disable_lockout": l.Disabled,
+		}
+	}
 	return map[string]any{
 		"api_addr": c.APIAddr, "cluster_addr": c.ClusterAddr, "cluster_name": c.ClusterName, "log_level": c.LogLevel, "log_format": c.LogFormat,
 		"log_file": c.LogFile, "ui": c.UI, "pid_file": c.PIDFile,
@@ -36,7 +43,8 @@ func (c *Config) Sanitized() map[string]any {
 		"sync": map[string]any{
 			"allow_private_addresses": c.Sync.AllowPrivate, "endpoints": c.Sync.Endpoints, "environment_credentials": cmp.Or(c.Sync.EnvironmentCredentials, "all"),
 		},
-		"snapshots": map[string]any{"local_root": c.Snapshots.LocalRoot},
+		"user_lockout": lockouts,
+		"snapshots":    map[string]any{"local_root": c.Snapshots.LocalRoot},
 		"telemetry": map[string]any{
 			"otlp_endpoint": c.Traces.Endpoint, "otlp_insecure": c.Traces.Insecure, "sample_ratio": c.Traces.SampleRatio,
 			"unauthenticated_metrics_access": c.UnauthenticatedMetrics,
