@@ -46,7 +46,7 @@ Examples:
 
   $ coffer auth enable userpass
   $ coffer auth list`,
-		k.enableCommand(), k.disableCommand(), k.listCommand(), k.tuneCommand(), k.moveCommand(), authHelpCommand())
+		k.enableCommand(), k.disableCommand(), k.listCommand(), k.tuneCommand(), k.moveCommand(), lockedUsersCommand(), unlockCommand(), authHelpCommand())
 }
 
 // tuneFlags are the settings both "enable" and "tune" take.
@@ -203,7 +203,7 @@ func (k mountKind) tuneCommand() *cli.Command {
 		name: "tune", args: "PATH", min: 1, max: 1, usage: "change the settings of one",
 		help: "Changes the settings given of " + k.article + " " + k.thing + " and leaves the others as they are.\n\nExamples:\n\n  $ coffer " + k.command +
 			" tune -max-lease-ttl=24h " + k.example + "\n  $ coffer " + k.command + " tune -description=\"of team A\" team-a",
-		flags: tuneFlags(),
+		flags: append(k.lockoutFlags(), tuneFlags()...),
 	}, func(ctx context.Context, c *call) error {
 		body, options, err := c.tuneBody()
 		if err != nil {
@@ -212,6 +212,9 @@ func (k mountKind) tuneCommand() *cli.Command {
 		setIfGiven(c, body, "description", c.String("description"))
 		if len(options) > 0 {
 			body["options"] = options
+		}
+		if lockout := c.lockoutBody(); len(lockout) > 0 {
+			body["user_lockout_config"] = lockout
 		}
 		if len(body) == 0 {
 			return usagef("no setting was given; see %s -h", c.FullName())
