@@ -19,11 +19,11 @@ func TestLockoutPrecedence(t *testing.T) {
 	}}
 	own := engines.LockoutSettings{Threshold: 7, Disabled: &yes}
 	for name, tt := range map[string]struct{ got, want engines.Lockout }{
-		"default": {engines.LockoutDefaults{}.For("userpass", engines.LockoutSettings{}), lockout(5, 15 * time.Minute, 15 * time.Minute, false)},
+		"default": {engines.LockoutDefaults{}.For("userpass", engines.LockoutSettings{}), lockout(5, 15*time.Minute, 15*time.Minute, false)},
 		"all":     {server.For("other", engines.LockoutSettings{}), lockout(9, time.Minute, time.Hour, true)},
-		"type":    {server.For("userpass", engines.LockoutSettings{}), lockout(8, 2 * time.Minute, time.Hour, false)},
-		"mount":   {server.For("userpass", own), lockout(7, 2 * time.Minute, time.Hour, true)},
-		"switch":  {engines.LockoutDefaults{ByType: server.ByType, Disabled: &no}.For("userpass", own), lockout(7, 2 * time.Minute, time.Hour, false)},
+		"type":    {server.For("userpass", engines.LockoutSettings{}), lockout(8, 2*time.Minute, time.Hour, false)},
+		"mount":   {server.For("userpass", own), lockout(7, 2*time.Minute, time.Hour, true)},
+		"switch":  {engines.LockoutDefaults{ByType: server.ByType, Disabled: &no}.For("userpass", own), lockout(7, 2*time.Minute, time.Hour, false)},
 	} {
 		if tt.got != tt.want {
 			t.Errorf("%s: %+v, want %+v", name, tt.got, tt.want)

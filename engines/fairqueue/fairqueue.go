@@ -3,7 +3,8 @@
 //
 // Work that cannot start at once waits. Within one source the newest starts first: under overload the oldest waits for a
 // client that is the likeliest to have given up, and a right login is not behind all the wrong ones that its address has
-// sent before. What has waited for too long, or is the oldest where too much waits, is rejected with 503 and Retry-After.
+// sent before. Work that the caller vouches for (AcquireFirst) goes before the rest. What has waited for too long, or is
+// the oldest where too much waits, is rejected with 503 and Retry-After.
 // Start reading at Queue.Acquire.
 package fairqueue
 
@@ -63,9 +64,19 @@ type Queue struct {
 	mu      sync.Mutex
 	free    int
 	waiting int
-	busy    uint64    // rejected with 503
-	turns   list.List // of *mount: the first one is next
-	mounts  map[string]*list.Element
+	busy    uint64 // rejected with 503
+	first   line   // AcquireFirst
+	rest    line
+	inRow   int // how much of first was served while some of rest waited
+}
+
+// restTurn is how much of first goes before one of the rest, when both wait.
+const restTurn = 3
+
+// line is what waits, in turns.
+type line struct {
+	turns  list.List // of *mount: the first one is next
+	mounts map[string]*list.Element
 }
 
 // mount is what waits in one mount.
@@ -82,6 +93,7 @@ type source struct {
 }
 
 type waiter struct {
+	line   *line
 	source Source
 	done   chan struct{} // closed, under the lock, when the waiter has left the queue for one of these two reasons
 	slot   bool          // it has a slot
@@ -89,16 +101,26 @@ type waiter struct {
 
 // New returns a queue with nothing in it.
 func New(limits Limits) *Queue {
-	return &Queue{limits: limits, free: limits.Slots, mounts: map[string]*list.Element{}}
+	newLine := func() line { return line{mounts: map[string]*list.Element{}} }
+	return &Queue{limits: limits, free: limits.Slots, first: newLine(), rest: newLine()}
 }
 
 // Acquire waits for a slot until it is the turn of s. The caller calls release exactly once. The error is that of ctx, or
 // a 503 for the client.
 func (q *Queue) Acquire(ctx context.Context, s Source) (release func(), err error) {
+	return q.acquire(ctx, s, &q.rest)
+}
+
+// AcquireFirst is Acquire for work that is wanted for sure: it has most of the turns.
+func (q *Queue) AcquireFirst(ctx context.Context, s Source) (release func(), err error) {
+	return q.acquire(ctx, s, &q.first)
+}
+
+func (q *Queue) acquire(ctx context.Context, s Source, l *line) (release func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	w := q.enter(s)
+	w := q.enter(s, l)
 	if w == nil {
 		return q.release, nil
 	}
@@ -139,19 +161,19 @@ func (q *Queue) Stats() (waiting int, rejected uint64) {
 }
 
 // enter takes a slot, and returns nil, or begins to wait.
-func (q *Queue) enter(s Source) *waiter {
+func (q *Queue) enter(s Source, l *line) *waiter {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.free > 0 {
 		q.free--
 		return nil
 	}
-	if own := q.source(s); own != nil && len(own.waiters) >= q.limits.PerSource {
+	if own := l.source(s); own != nil && len(own.waiters) >= q.limits.PerSource {
 		q.reject(own.waiters[0])
 	} else if q.waiting >= q.limits.Total {
 		q.reject(q.longest().waiters[0])
 	}
-	w := &waiter{source: s, done: make(chan struct{})}
+	w := &waiter{line: l, source: s, done: make(chan struct{})}
 	q.add(w)
 	return w
 }
@@ -164,13 +186,19 @@ func (q *Queue) release() {
 
 // releaseLocked gives the slot to the newest waiter of the source, of the mount, whose turn it is.
 func (q *Queue) releaseLocked() {
-	turn := q.turns.Front()
+	l := &q.first
+	if l.turns.Len() == 0 || q.rest.turns.Len() > 0 && q.inRow >= restTurn {
+		l, q.inRow = &q.rest, 0
+	} else {
+		q.inRow++
+	}
+	turn := l.turns.Front()
 	if turn == nil {
 		q.free++
 		return
 	}
 	m := turn.Value.(*mount)
-	q.turns.MoveToBack(turn)
+	l.turns.MoveToBack(turn)
 	turn = m.turns.Front()
 	m.turns.MoveToBack(turn)
 	waiters := turn.Value.(*source).waiters
@@ -186,8 +214,8 @@ func (q *Queue) reject(w *waiter) {
 }
 
 // source returns what waits of one source, nil if nothing does.
-func (q *Queue) source(s Source) *source {
-	turn := q.mounts[s.mount]
+func (l *line) source(s Source) *source {
+	turn := l.mounts[s.mount]
 	if turn == nil {
 		return nil
 	}
@@ -199,10 +227,12 @@ func (q *Queue) source(s Source) *source {
 
 // longest returns the source that has most waiting, and of several the one whose turn is the farthest.
 func (q *Queue) longest() (longest *source) {
-	for m := q.turns.Back(); m != nil; m = m.Prev() {
-		for turn := m.Value.(*mount).turns.Back(); turn != nil; turn = turn.Prev() {
-			if s := turn.Value.(*source); longest == nil || len(s.waiters) > len(longest.waiters) {
-				longest = s
+	for _, l := range []*line{&q.rest, &q.first} {
+		for m := l.turns.Back(); m != nil; m = m.Prev() {
+			for turn := m.Value.(*mount).turns.Back(); turn != nil; turn = turn.Prev() {
+				if s := turn.Value.(*source); longest == nil || len(s.waiters) > len(longest.waiters) {
+					longest = s
+				}
 			}
 		}
 	}
@@ -210,10 +240,11 @@ func (q *Queue) longest() (longest *source) {
 }
 
 func (q *Queue) add(w *waiter) {
-	if q.mounts[w.source.mount] == nil {
-		q.mounts[w.source.mount] = q.turns.PushBack(&mount{uuid: w.source.mount, sources: map[netip.Prefix]*list.Element{}})
+	l := w.line
+	if l.mounts[w.source.mount] == nil {
+		l.mounts[w.source.mount] = l.turns.PushBack(&mount{uuid: w.source.mount, sources: map[netip.Prefix]*list.Element{}})
 	}
-	m := q.mounts[w.source.mount].Value.(*mount)
+	m := l.mounts[w.source.mount].Value.(*mount)
 	if m.sources[w.source.address] == nil {
 		m.sources[w.source.address] = m.turns.PushBack(&source{address: w.source.address})
 	}
@@ -224,20 +255,21 @@ func (q *Queue) add(w *waiter) {
 
 // remove takes a waiter out, and with it the turns of a source and of a mount of which nothing else waits.
 func (q *Queue) remove(w *waiter) {
-	s := q.source(w.source)
+	l := w.line
+	s := l.source(w.source)
 	i := slices.Index(s.waiters, w)
 	s.waiters = slices.Delete(s.waiters, i, i+1)
 	q.waiting--
 	if len(s.waiters) > 0 {
 		return
 	}
-	turn := q.mounts[w.source.mount]
+	turn := l.mounts[w.source.mount]
 	m := turn.Value.(*mount)
 	m.turns.Remove(m.sources[s.address])
 	delete(m.sources, s.address)
 	if len(m.sources) == 0 {
-		q.turns.Remove(turn)
-		delete(q.mounts, m.uuid)
+		l.turns.Remove(turn)
+		delete(l.mounts, m.uuid)
 	}
 }
 

@@ -37,8 +37,12 @@ func newRig(t *testing.T, limits fairqueue.Limits) *rig {
 
 // enqueue lets work wait.
 func (r *rig) enqueue(ctx context.Context, name, mount, address string) {
+	r.wait(ctx, name, from(mount, address), r.queue.Acquire)
+}
+
+func (r *rig) wait(ctx context.Context, name string, s fairqueue.Source, acquire func(context.Context, fairqueue.Source) (func(), error)) {
 	go func() {
-		release, err := r.queue.Acquire(ctx, from(mount, address))
+		release, err := acquire(ctx, s)
 		if err != nil {
 			r.ran = append(r.ran, "!"+name)
 			var busy *engines.Error
@@ -87,6 +91,22 @@ func TestMountsShareEqually(t *testing.T) {
 		if i := slices.Index(r.ran, "alone"); i != 1 || len(r.ran) != 21 {
 			t.Errorf("ran %v, want the other mount's second", r.ran)
 		}
+	})
+}
+
+// TestFirst: what is vouched for goes first, yet leaves every fourth slot to the rest.
+func TestFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, fairqueue.DefaultLimits(1))
+		for i := range 2 {
+			r.enqueue(t.Context(), fmt.Sprint("flood", i), "a", "192.0.2.1")
+		}
+		for i := range 5 {
+			r.wait(t.Context(), fmt.Sprint("first", i), from("a", "192.0.2.1"), r.queue.AcquireFirst)
+		}
+		r.release()
+		synctest.Wait()
+		r.want("first4", "first3", "first2", "flood1", "first1", "first0", "flood0")
 	})
 }
 

@@ -67,7 +67,7 @@ func (e *engine) hashOf(ctx context.Context, req *engines.Request, c *credential
 	case imported != "":
 		return imported, checkBcrypt(imported)
 	case password != "":
-		release, err := hashing.Acquire(ctx, fairqueue.SourceOf(req))
+		release, err := hashing.AcquireFirst(ctx, fairqueue.SourceOf(req))
 		if err != nil {
 			return "", err
 		}

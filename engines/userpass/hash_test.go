@@ -3,9 +3,11 @@ package userpass
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -126,6 +128,69 @@ func TestBoundedWork(t *testing.T) {
 			m.Fails(engines.KindUnavailable, engines.Update, path, `{"password":"a"}`)
 		}
 	})
+}
+
+// TestRightLoginGoesFirst: among very many wrong logins from the same address, one that was right before is hashed next,
+// unless it would be rejected whatever the password.
+func TestRightLoginGoesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var hashed []string
+		m := enginetest.New(t, func(engines.Mount) (engines.Engine, error) {
+			e := newEngine()
+			e.hasher.derive = func(password []byte, a argon) []byte {
+				hashed = append(hashed, string(password))
+				sum := sha256.Sum256(append(password, a.salt...))
+				return sum[:]
+			}
+			return e, nil
+		}, enginetest.Options{})
+		m.Must(engines.Update, "users/bob", `{"password":"right"}`)
+		m.Must(engines.Update, "users/carol", `{"password":"elsewhere","token_bound_cidrs":"192.0.2.0/24"}`)
+		m.Must(engines.Update, "users/dora", `{"password":"locked"}`)
+		if _, err := m.Engine.(*engine).locks.failed(t.Context(), attempt{
+			mount: engines.Mount{ClusterStorage: m.Mount.ClusterStorage, Lockout: engines.Lockout{Threshold: 1}},
+			name:  "dora", source: "127.0.0.1", known: true, now: time.Now(), password: fingerprint(userOf(t, m, "dora").Hash),
+		}); err != nil {
+			t.Fatal(err)
+		}
+		var releases []func()
+		for range hashSlots {
+			release, err := hashing.Acquire(t.Context(), fairqueue.Source{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			releases = append(releases, release)
+		}
+		hashed = nil
+		login := func(name, password string) {
+			go func() { _, _ = m.Do(engines.Update, "login/"+name, `{"password":"`+password+`"}`) }()
+			synctest.Wait()
+		}
+		login("carol", "elsewhere")
+		login("dora", "locked")
+		login("bob", "right")
+		for i := range 150 {
+			login(fmt.Sprint("name", i), "wrong")
+		}
+		releases[0]() // one slot serves them all, in turn
+		synctest.Wait()
+		for _, release := range releases[1:] {
+			release()
+		}
+		time.Sleep(time.Minute) // of the bubble's clock: held responses
+		if len(hashed) != 152 || hashed[0] != "right" || hashed[151] != "elsewhere" || slices.Contains(hashed, "locked") {
+			t.Errorf("%d were hashed, the first was %q, the last %q; want 152, the right one first, carol's last", len(hashed), hashed[0], hashed[len(hashed)-1])
+		}
+	})
+}
+
+func userOf(t *testing.T, m *enginetest.Mount, name string) *user {
+	t.Helper()
+	u, err := getUser(t.Context(), m.Mount.Storage, name)
+	if err != nil || u == nil {
+		t.Fatalf("user %s: %v", name, err)
+	}
+	return u
 }
 
 // TestUnknownNamesStoreLittle: what strangers can have stored is bounded, and does not put out the locks of users.

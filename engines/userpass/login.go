@@ -32,7 +32,7 @@ func (e *engine) login(ctx context.Context, req *engines.Request, in *loginIn) (
 		return nil, err
 	}
 	a := newAttempt(req, name, u)
-	ok, err := e.check(ctx, req, a, u, in.Password.Reveal())
+	ok, err := e.check(ctx, req, a, u, in.Password)
 	switch {
 	case errors.Is(err, errLocked):
 		e.pacer.Hold(ctx, fairqueue.SourceOf(req))
@@ -66,7 +66,7 @@ func (e *engine) login(ctx context.Context, req *engines.Request, in *loginIn) (
 
 // check reports whether the login is accepted: u, nil if the name has no user, has this password and may log in from this
 // address. For all others the work is the same.
-func (e *engine) check(ctx context.Context, req *engines.Request, a attempt, u *user, password string) (bool, error) {
+func (e *engine) check(ctx context.Context, req *engines.Request, a attempt, u *user, given engines.Sensitive) (bool, error) {
 	stored := unknownUser
 	if u != nil {
 		stored = u.Hash
@@ -75,7 +75,14 @@ func (e *engine) check(ctx context.Context, req *engines.Request, a attempt, u *
 	if err != nil {
 		return false, err
 	}
-	release, err := hashing.Acquire(ctx, fairqueue.SourceOf(req))
+	acquire := hashing.Acquire
+	// Only of logins that will be accepted: that a right password is put first must not show where it is rejected.
+	if u != nil && e.recent.has(a.name, given) && u.Token.Allows(req.RemoteIP) {
+		if locked, err := e.locks.locked(ctx, a); err == nil && !locked {
+			acquire = hashing.AcquireFirst
+		}
+	}
+	release, err := acquire(ctx, fairqueue.SourceOf(req))
 	if err != nil {
 		return false, err
 	}
@@ -84,6 +91,7 @@ func (e *engine) check(ctx context.Context, req *engines.Request, a attempt, u *
 	if locked, err := e.locks.locked(ctx, a); err != nil || locked {
 		return false, cmp.Or(err, errLocked)
 	}
+	password := given.Reveal()
 	ok, err := e.hasher.matches(stored, password)
 	if err != nil {
 		return false, err
@@ -93,6 +101,7 @@ func (e *engine) check(ctx context.Context, req *engines.Request, a attempt, u *
 		e.hasher.pad(stored, password, most)
 		return false, nil
 	}
+	e.recent.add(a.name, given)
 	if isBcrypt(stored) {
 		return true, e.rehash(ctx, req, a.name, stored, password)
 	}

@@ -25,6 +25,7 @@ type engine struct {
 	hasher hasher
 	locks  *lockout
 	pacer  fairqueue.Pacer
+	recent *recent
 	// imported are the users whose hashes cost something else than ours.
 	imported imported
 }
@@ -36,7 +37,7 @@ func (e *engine) Router() *engines.Router { return e.router }
 func New(engines.Mount) (engines.Engine, error) { return newEngine(), nil }
 
 func newEngine() *engine {
-	e := &engine{router: engines.NewRouter(), hasher: newHasher(), locks: newLockout()}
+	e := &engine{router: engines.NewRouter(), hasher: newHasher(), locks: newLockout(), recent: newRecent()}
 	e.imported.stale.all = true
 	r := e.router
 	engines.On(r, engines.List, "users", "List the users.", 0, listUsers)
@@ -235,6 +236,7 @@ func (e *engine) writeUser(ctx context.Context, req *engines.Request, in *writeI
 	}
 	if hash != "" {
 		e.locks.forgetName(name)
+		e.recent.add(name, in.Password)
 	}
 	if limit := req.Mount.MaxLeaseTTL; limit > 0 && fields.TokenMaxTTL > engines.Duration(limit) {
 		return &engines.Response{Warnings: []string{"token_max_ttl is greater than the mount's maximum: tokens get the mount's"}}, nil
@@ -253,6 +255,7 @@ func (e *engine) writePassword(ctx context.Context, req *engines.Request, in *pa
 	return change(ctx, req, in.Username, func(name string, u *user) error {
 		u.Hash = hash
 		e.locks.forgetName(name)
+		e.recent.add(name, in.Password)
 		return nil
 	})
 }

@@ -55,7 +55,7 @@ func tuneLockout(e *mount.Entry, config json.RawMessage) error {
 		return err
 	}
 	if resp != nil && len(resp.Warnings) > 0 { // unknown fields: what is meant to protect is not ignored
-		return engines.Invalid("field \"user_lockout_config\": %s", strings.Join(resp.Warnings, "; "))
+		return engines.Invalid("field \"user_lockout_config\": %s", strings.ReplaceAll(resp.Warnings[0], "ignored", "in it"))
 	}
 	e.Config.UserLockout = &l
 	return nil
@@ -152,7 +152,7 @@ func describeLocks(m *mount.Mounted, users []engines.LockedUser) lockedMount {
 	out := lockedMount{Accessor: m.Accessor, Path: m.Path, Counts: len(users)}
 	for _, u := range users {
 		out.Names = append(out.Names, u.Name)
-		out.Locks = append(out.Locks, lockedUser{Name: u.Name, Everywhere: u.Everywhere, Sources: append([]string{}, u.Sources...), Until: u.Until.UTC()})
+		out.Locks = append(out.Locks, lockedUser{Name: u.Name, Everywhere: u.Everywhere, Sources: append([]string{}, u.Sources...), Until: u.Until.UTC().Truncate(time.Second)})
 	}
 	return out
 }
