@@ -14,12 +14,14 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/cmd/coffer/config"
+	"github.com/coffer-project/coffer/server/admission"
 )
 
 // listener is one API address being served.
 type listener struct {
 	config config.Listener
 	net    net.Listener
+	gate   *admission.Gate // in front of net
 	http   *http.Server
 	cert   atomic.Pointer[tls.Certificate]
 }
@@ -27,8 +29,14 @@ type listener struct {
 // answerTime is how long a client may take to read an answer.
 const answerTime = time.Minute
 
-// bind takes the address; nothing is served yet. Refused certificates are reported before anything else runs.
-func bind(c config.Listener, log *slog.Logger) (*listener, error) {
+// Memory for what a client sends ahead over HTTP/2: of one connection, and of one of its streams.
+const (
+	connBuffer   = 512 << 10
+	streamBuffer = 256 << 10
+)
+
+// bind takes the address; nothing is served yet. listeners is how many there are. Refused certificates are reported before anything else runs.
+func bind(c config.Listener, listeners int, log *slog.Logger) (*listener, error) {
 	l := &listener{config: c}
 	header := c.ReadHeaderTimeout
 	if header == 0 {
@@ -41,6 +49,7 @@ func bind(c config.Listener, log *slog.Logger) (*listener, error) {
 	l.http = &http.Server{
 		ReadHeaderTimeout: header, IdleTimeout: 5 * time.Minute, MaxHeaderBytes: 64 << 10,
 		WriteTimeout: request + answerTime, // streams lift it
+		HTTP2:        &http.HTTP2Config{MaxReceiveBufferPerConnection: connBuffer, MaxReceiveBufferPerStream: streamBuffer},
 		ErrorLog:     slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	var err error
@@ -55,6 +64,11 @@ func bind(c config.Listener, log *slog.Logger) (*listener, error) {
 	if l.net, err = net.Listen("tcp", c.Address); err != nil {
 		return nil, fmt.Errorf("listening: %w", err)
 	}
+	total, each := connections(c, listeners)
+	l.gate = admission.NewGate(l.net, admission.GateOptions{
+		Total: total, Each: each, Exempt: c.Forwarded.Authorized,
+	})
+	l.net, l.http.ConnState = l.gate, l.gate.ConnState
 	return l, nil
 }
 

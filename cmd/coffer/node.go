@@ -87,7 +87,7 @@ func lockoutOf(c *config.Config) (engines.LockoutDefaults, error) {
 }
 
 // openNode opens the data and composes a sealed node. Close it with node.close.
-func openNode(c *config.Config, dev devOptions, log *logs) (*node, error) {
+func openNode(c *config.Config, dev devOptions, log *logs, bodies *httpapi.Bodies, listeners []*listener) (*node, error) {
 	if err := os.MkdirAll(c.Storage.Path, 0o700); err != nil {
 		return nil, fmt.Errorf("creating the data directory: %w", err)
 	}
@@ -131,10 +131,15 @@ func openNode(c *config.Config, dev devOptions, log *logs) (*node, error) {
 		return nil, errors.Join(err, n.close())
 	}
 	mountable, numbers := factories(log.Named)
+	admitted := func() map[string]float64 {
+		all := numbers()
+		maps.Copy(all, admissions(bodies, listeners))
+		return all
+	}
 	opts := server.Options{
 		Link:      linkOf{link},
 		Sync:      newSync(c.Sync, log.Named("sync")),
-		Factories: mountable, Numbers: numbers, TempDir: c.Storage.Path, Logger: n.log,
+		Factories: mountable, Numbers: admitted, TempDir: c.Storage.Path, Logger: n.log,
 		Version:         system.Version{API: apiVersion, Product: version()},
 		DefaultLeaseTTL: c.DefaultLeaseTTL, MaxLeaseTTL: c.MaxLeaseTTL, Lockout: lockout,
 		UnauthenticatedMetrics: unauthenticatedMetrics(c), RootTokenID: dev.rootToken,
@@ -159,7 +164,7 @@ func openNode(c *config.Config, dev devOptions, log *logs) (*node, error) {
 	}
 	n.api = httpapi.New(httpapi.Options{
 		Backend: n.server, Logger: n.log, Observe: n.server.Observe, UI: web,
-		MaxBodyBytes: l.MaxRequestBytes, Timeout: l.MaxRequestDuration,
+		MaxBodyBytes: l.MaxRequestBytes, Bodies: bodies, Timeout: l.MaxRequestDuration,
 	})
 	return n, nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/cmd/coffer/config"
+	"github.com/coffer-project/coffer/server/httpapi"
 	"github.com/urfave/cli/v3"
 	"golang.org/x/sync/errgroup"
 )
@@ -88,6 +90,7 @@ const drainTime = 15 * time.Second
 // then the files close.
 func serve(ctx context.Context, cfg *config.Config, dev devOptions, log *logs, stderr io.Writer) (err error) {
 	collectLessOften()
+	memory := limitMemory(log.Named("server"))
 	hangups := make(chan os.Signal, 1)     // one that is pending stands for all
 	signal.Notify(hangups, syscall.SIGHUP) // from the start: unheard it would end the process
 	defer signal.Stop(hangups)
@@ -99,7 +102,7 @@ func serve(ctx context.Context, cfg *config.Config, dev devOptions, log *logs, s
 		}
 	}()
 	for i := range cfg.Listeners {
-		l, err := bind(cfg.Listeners[i], log.Named("http"))
+		l, err := bind(cfg.Listeners[i], len(cfg.Listeners), log.Named("http"))
 		if err != nil {
 			return err
 		}
@@ -108,7 +111,7 @@ func serve(ctx context.Context, cfg *config.Config, dev devOptions, log *logs, s
 	if dev.on {
 		cfg.APIAddr = listeners[0].url()
 	}
-	n, err := openNode(cfg, dev, log)
+	n, err := openNode(cfg, dev, log, httpapi.NewBodies(bodyMemory(cfg.Listeners[0], memory)), listeners)
 	if err != nil {
 		return err
 	}
@@ -126,7 +129,7 @@ func serve(ctx context.Context, cfg *config.Config, dev devOptions, log *logs, s
 	var life errgroup.Group
 	life.Go(func() error { return n.server.Run(living) })
 	for _, l := range listeners {
-		l.http.Handler = n.front()
+		l.http.Handler = l.front(n.front())
 		group.Go(l.serve)
 	}
 	group.Go(func() error { return reloads(stopping, hangups, n, log, listeners) })
@@ -154,6 +157,19 @@ func collectLessOften() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(300)
 	}
+}
+
+// bodyMemory is how much memory the bodies of requests may take: what the configuration says, else at most a quarter of
+// what the process may have, but enough for each address to send the largest request there may be.
+func bodyMemory(l config.Listener, limit int64) int64 {
+	if l.RequestMemory > 0 {
+		return l.RequestMemory
+	}
+	memory := int64(httpapi.DefaultBodyMemory)
+	if limit > 0 {
+		memory = min(memory, limit/4)
+	}
+	return max(memory, 4*cmp.Or(l.MaxRequestBytes, config.DefaultRequestBytes))
 }
 
 // start announces the server; a development server is initialised and unsealed first.

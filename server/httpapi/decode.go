@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -23,7 +24,11 @@ func (x *exchange) decode(prefix string) error {
 	if err := checkOnce(r.Header); err != nil {
 		return err
 	}
-	x.req.Token = engines.Sensitive(bearer(r.Header))
+	token, err := tokenOf(r.Header)
+	if err != nil {
+		return err
+	}
+	x.req.Token = engines.Sensitive(token)
 	x.req.Namespace = strings.Trim(r.Header.Get("X-Vault-Namespace"), "/")
 	x.req.Remote, _ = netip.ParseAddrPort(r.RemoteAddr)
 	if x.req.Help, err = boolQuery(q, "help"); err != nil {
@@ -74,14 +79,21 @@ func checkOnce(h http.Header) error {
 	return nil
 }
 
-func bearer(h http.Header) string {
-	if t := h.Get("X-Vault-Token"); t != "" {
-		return t
+// tokenOf returns the request's token, "" if there is none. It may be in two headers, but it must be one token.
+func tokenOf(h http.Header) (string, error) {
+	token, authorization := h.Get("X-Vault-Token"), h.Get("Authorization")
+	if authorization == "" {
+		return token, nil
 	}
-	if scheme, t, ok := strings.Cut(h.Get("Authorization"), " "); ok && strings.EqualFold(scheme, "Bearer") {
-		return strings.TrimSpace(t)
+	scheme, bearer, ok := strings.Cut(authorization, " ")
+	if !ok || !strings.EqualFold(scheme, "Bearer") {
+		return token, nil
 	}
-	return ""
+	bearer = strings.TrimSpace(bearer)
+	if token != "" && bearer != "" && token != bearer {
+		return "", engines.Invalid("the headers X-Vault-Token and Authorization hold different tokens")
+	}
+	return cmp.Or(token, bearer), nil
 }
 
 func boolQuery(q url.Values, name string) (bool, error) {

@@ -14,7 +14,7 @@ func (x *exchange) forward(r *http.Request) {
 	backend := x.api.opts.Backend
 	if r.Header.Get("X-Vault-No-Request-Forwarding") != "" {
 		addr := backend.ActiveAddr()
-		if addr == "" {
+		if addr == "" || x.redaction().Addresses {
 			x.fail(storage.ErrUnavailable)
 			return
 		}

@@ -49,7 +49,12 @@ func (x *exchange) reply(reply *server.Reply) {
 		x.fail(err)
 		return
 	}
-	x.send(status, buf.Bytes())
+	body, err := x.redacted(buf.Bytes())
+	if err != nil {
+		x.fail(err)
+		return
+	}
+	x.send(status, body)
 }
 
 // send writes a JSON body. HEAD gets the header only.
@@ -71,6 +76,11 @@ func (x *exchange) send(status int, body []byte) {
 
 func (x *exchange) raw(reply *server.Reply) {
 	raw := reply.Raw
+	content, err := x.redacted(raw.Body)
+	if err != nil {
+		x.fail(err)
+		return
+	}
 	h := x.w.Header()
 	h.Set("Content-Type", raw.ContentType)
 	maps.Copy(h, raw.Header)
@@ -79,7 +89,7 @@ func (x *exchange) raw(reply *server.Reply) {
 		x.status = http.StatusOK
 	}
 	if raw.Stream == nil {
-		h["Content-Length"] = []string{strconv.Itoa(len(raw.Body))}
+		h["Content-Length"] = []string{strconv.Itoa(len(content))}
 	}
 	x.responding()
 	x.w.WriteHeader(x.status)
@@ -87,7 +97,7 @@ func (x *exchange) raw(reply *server.Reply) {
 	case x.r.Method == http.MethodHead:
 		return
 	case raw.Stream == nil:
-		x.w.Write(raw.Body)
+		x.w.Write(content)
 		return
 	}
 	x.takeTime()

@@ -86,6 +86,12 @@ var help = map[string]string{
 	"namespaces_deleting": "Namespaces whose content is being deleted.",
 	"mounts":              "Secrets engines and auth methods, in all namespaces.",
 
+	"request_body_bytes":            "Memory that bodies of requests take now.",
+	"request_bodies_rejected_total": "Requests rejected as bodies took all the memory they may, on the node or of an address.",
+	"connections":                   "Open connections to the listeners.",
+	"connections_evicted_total":     "Idle connections closed to make room for new ones.",
+	"connections_rejected_total":    "Connections closed at once, as there was no room and none was idle.",
+
 	"tokens_created_total":       "Service tokens made on this node since it started.",
 	"tokens_batch_created_total": "Batch tokens made on this node since it started.",
 	"tokens_revoked_total":       "Tokens removed on this node since it started, expired ones too.",

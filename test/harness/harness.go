@@ -44,6 +44,10 @@ type Options struct {
 	Dir func(id string) string
 	// StorageConfig and Config are more lines for the storage stanza and for the top level.
 	StorageConfig, Config string
+	// ListenerConfig is more lines for the listener stanza.
+	ListenerConfig string
+	// Files is how many descriptors a process may have, 0 for what the test has.
+	Files int
 	// Plain turns TLS off.
 	Plain bool
 	// ReadyIn bounds the wait for a started node or cluster; 0 means 60 s.

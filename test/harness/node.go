@@ -75,6 +75,7 @@ func (n *Node) configure(join bool) {
 	p(`listener "tcp" {`)
 	p("  address = %q", n.api)
 	p("  cluster_address = %q", n.cluster)
+	p("%s", n.c.opts.ListenerConfig)
 	if n.c.opts.Plain {
 		p("  tls_disable = true")
 	} else {
@@ -152,6 +153,9 @@ func (n *Node) launch() error {
 	}
 	defer out.Close()
 	cmd := exec.Command(binary, "server", "-config="+n.config)
+	if files := n.c.opts.Files; files > 0 {
+		cmd = exec.Command("/bin/sh", "-c", fmt.Sprintf(`ulimit -n %d && exec "$0" "$@"`, files), binary, "server", "-config="+n.config)
+	}
 	cmd.Stdout, cmd.Stderr = out, out
 	// What the race detector finds must be in the log; and a process which ends would wait a second for races that are
 	// still going on.

@@ -163,6 +163,10 @@ func TestHeldBodies(t *testing.T) {
 	root.at(sealed).must("POST", "sys/seal", nil)
 	empty := harness.NewCluster(t, 1, harness.Options{Bare: true})
 	empty.Nodes[0].WaitHealth(501)
+	slow := map[*harness.Node]*wire{
+		leader: slowBody(t, c, leader, "auth/sso/token"), standby: slowBody(t, c, standby, "auth/sso/token"),
+		empty.Nodes[0]: slowBody(t, empty, empty.Nodes[0], "sys/init"),
+	}
 	plausible := "hvs." + strings.Repeat("Ab3_", 24)
 	const json, form = "application/json", "application/x-www-form-urlencoded"
 	for _, test := range []struct {
@@ -215,5 +219,64 @@ func TestHeldBodies(t *testing.T) {
 				t.Errorf("500 streams add %d MiB", added>>20)
 			}
 		})
+	}
+	for n, conn := range slow {
+		conn.SetDeadline(time.Now().Add(30 * time.Second))
+		res, err := http.ReadResponse(conn.in, nil)
+		if err != nil {
+			t.Errorf("a slow body on %s: %v, want a response", n.ID, err)
+			continue
+		}
+		res.Body.Close()
+		if res.StatusCode < 400 {
+			t.Errorf("a slow body on %s: status %d, want a rejection", n.ID, res.StatusCode)
+		}
+	}
+}
+
+// slowBody begins a request without a token whose body stops after a byte: such a body has ten seconds.
+func slowBody(t *testing.T, c *harness.Cluster, n *harness.Node, path string) *wire {
+	t.Helper()
+	w := wireTo(t, c, n, "127.0.0.1", "")
+	if _, err := fmt.Fprintf(w, "POST /v1/%s HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\n\r\n{", path); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// TestBodyBudget: also with a valid token bodies take no more memory than there is for them, one address leaves room for
+// others, and a rate limit rejects a request before its body is read.
+func TestBodyBudget(t *testing.T) {
+	c, root := single(t, harness.Options{ListenerConfig: `max_request_memory = "128MiB"`})
+	n := root.n
+	before := resident(t, n)
+	var conns sync.WaitGroup
+	for range 100 {
+		conn := dial(t, c, n)
+		conns.Go(func() { holdBody(conn, "cubbyhole/x", root.token, "application/json", heldBytes) })
+	}
+	conns.Wait()
+	if added := resident(t, n) - before; added > 3*mostAdded {
+		t.Errorf("100 bodies with a token add %d MiB, of a budget of 64 MiB for one address", added>>20)
+	}
+	body := `{"text":"` + strings.Repeat("x", 512<<10) + `"}`
+	if status, _, content, err := wireTo(t, c, n, "127.0.0.2", "").ask("POST", "cubbyhole/x", body, "X-Vault-Token", root.token); err != nil || status != 204 {
+		t.Errorf("another address: status %d, %v: %.200s", status, err, content)
+	}
+	root.must("GET", "cubbyhole/x", nil)
+
+	root.must("POST", "sys/quotas/rate-limit/all", fields{"rate": 1, "interval": "1h"})
+	var last *wire
+	for range 2 {
+		last = wireTo(t, c, n, "127.0.0.3", "")
+		holdBody(last, "cubbyhole/x", "", "application/json", 1<<20)
+	}
+	res, err := http.ReadResponse(last.in, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res.Body.Close()
+	if res.StatusCode != http.StatusTooManyRequests {
+		t.Errorf("a body beyond the rate limit: status %d, want 429 before it has arrived", res.StatusCode)
 	}
 }

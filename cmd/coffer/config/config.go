@@ -56,6 +56,13 @@ type Listener struct {
 	MaxRequestDuration  time.Duration
 	ReadHeaderTimeout   time.Duration
 	UnauthMetricsAccess bool
+	RequestMemory       int64 // bytes that bodies of requests with a token may take; 0: a default
+	MaxConnections      int64 // 0: a default
+	MaxConnectionsEach  int64 // of one address; 0: a default
+	RedactAddresses     bool
+	RedactVersion       bool
+	RedactClusterName   bool
+	Forwarded           ForwardedFor
 }
 
 // Storage is the raft stanza.
@@ -267,6 +274,13 @@ func (l *Listener) complete(add func(string, ...any)) {
 	if l.TLSRequireClient && (l.TLSDisable || l.TLSClientCAFile == "") {
 		add("listener %s: tls_require_and_verify_client_cert needs TLS and tls_client_ca_file, or anybody's certificate would do", l.Address)
 	}
+	l.proxies(add)
+	if l.MaxConnections > 0 && l.MaxConnectionsEach > l.MaxConnections {
+		add("listener %s: max_connections_per_address must not be more than max_connections", l.Address)
+	}
+	if l.RequestMemory > 0 && l.RequestMemory < 4*cmp.Or(l.MaxRequestBytes, DefaultRequestBytes) {
+		add("listener %s: max_request_memory must be four times max_request_size or more, so that each address has room for a whole request", l.Address)
+	}
 	if l.ClusterAddress == "" && port != "0" {
 		if n, err := net.LookupPort("tcp", port); err == nil {
 			l.ClusterAddress = net.JoinHostPort(host, fmt.Sprint(n+1))
@@ -279,8 +293,8 @@ func (l *Listener) complete(add func(string, ...any)) {
 func (c *Config) alike(add func(string, ...any)) {
 	first := c.Listeners[0]
 	for _, l := range c.Listeners[1:] {
-		if l.MaxRequestBytes != first.MaxRequestBytes || l.MaxRequestDuration != first.MaxRequestDuration {
-			add("listener %s: max_request_size and max_request_duration must be the same for every listener", l.Address)
+		if l.MaxRequestBytes != first.MaxRequestBytes || l.MaxRequestDuration != first.MaxRequestDuration || l.RequestMemory != first.RequestMemory {
+			add("listener %s: max_request_size, max_request_memory and max_request_duration must be the same for every listener", l.Address)
 		}
 		if l.UnauthMetricsAccess != first.UnauthMetricsAccess {
 			add("listener %s: unauthenticated_metrics_access must be the same for every listener", l.Address)

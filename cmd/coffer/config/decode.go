@@ -198,7 +198,7 @@ func (d *decoder) listener(c *Config) field {
 		if label != "tcp" {
 			d.problem(item.Pos(), "listener %q: the only type is \"tcp\"", label)
 		}
-		var l Listener
+		l := Listener{Forwarded: ForwardedFor{RejectNotPresent: true, RejectNotAuthorized: true}}
 		d.object("listener", list, map[string]field{
 			"address":                            text1(&l.Address),
 			"cluster_address":                    text1(&l.ClusterAddress),
@@ -211,6 +211,17 @@ func (d *decoder) listener(c *Config) field {
 			"max_request_size":                   size(&l.MaxRequestBytes),
 			"max_request_duration":               duration(&l.MaxRequestDuration),
 			"http_read_header_timeout":           duration(&l.ReadHeaderTimeout),
+			"max_request_memory":                 size(&l.RequestMemory),
+			"max_connections":                    number(&l.MaxConnections),
+			"max_connections_per_address":        number(&l.MaxConnectionsEach),
+			"redact_addresses":                   boolean(&l.RedactAddresses),
+			"redact_version":                     boolean(&l.RedactVersion),
+			"redact_cluster_name":                boolean(&l.RedactClusterName),
+
+			"x_forwarded_for_authorized_addrs":      networks(&l.Forwarded.Authorized),
+			"x_forwarded_for_hop_skips":             given(&l.Forwarded.Given, number(&l.Forwarded.HopSkips)),
+			"x_forwarded_for_reject_not_present":    given(&l.Forwarded.Given, boolean(&l.Forwarded.RejectNotPresent)),
+			"x_forwarded_for_reject_not_authorized": given(&l.Forwarded.Given, boolean(&l.Forwarded.RejectNotAuthorized)),
 			"telemetry": func(d *decoder, item *ast.ObjectItem) {
 				_, list := d.block(item)
 				d.object("listener.telemetry", list, map[string]field{"unauthenticated_metrics_access": boolean(&l.UnauthMetricsAccess)})

@@ -14,7 +14,12 @@ func (c *Config) Sanitized() map[string]any {
 			"address": l.Address, "cluster_address": l.ClusterAddress, "tls_disable": l.TLSDisable, "tls_cert_file": l.TLSCertFile,
 			"tls_min_version": l.TLSMinVersion, "tls_client_ca_file": l.TLSClientCAFile,
 			"tls_require_and_verify_client_cert": l.TLSRequireClient, "max_request_size": l.MaxRequestBytes,
-			"max_request_duration": l.MaxRequestDuration.String(),
+			"max_request_duration": l.MaxRequestDuration.String(), "max_request_memory": l.RequestMemory,
+			"max_connections": l.MaxConnections, "max_connections_per_address": l.MaxConnectionsEach,
+			"redact_addresses": l.RedactAddresses, "redact_version": l.RedactVersion, "redact_cluster_name": l.RedactClusterName,
+			"x_forwarded_for_authorized_addrs": l.Forwarded.Authorized, "x_forwarded_for_hop_skips": l.Forwarded.HopSkips,
+			"x_forwarded_for_reject_not_present":    l.Forwarded.RejectNotPresent,
+			"x_forwarded_for_reject_not_authorized": l.Forwarded.RejectNotAuthorized,
 		}})
 	}
 	joins := []string{}

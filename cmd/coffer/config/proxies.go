@@ -1,0 +1,81 @@
+package config
+
+import (
+	"net/netip"
+	"strings"
+
+	"github.com/hashicorp/hcl/hcl/ast"
+)
+
+// DefaultRequestBytes is how long a request's body may be unless the configuration says otherwise.
+const DefaultRequestBytes = 32 << 20
+
+// ForwardedFor is what a listener makes of the header X-Forwarded-For.
+type ForwardedFor struct {
+	Authorized          []netip.Prefix // whose header counts; none: nobody's
+	HopSkips            int64
+	RejectNotPresent    bool
+	RejectNotAuthorized bool
+	Given               bool // one of the settings that mean nothing without Authorized
+}
+
+// proxies reports settings that mean nothing together.
+func (l *Listener) proxies(add func(string, ...any)) {
+	if l.Forwarded.Given && len(l.Forwarded.Authorized) == 0 {
+		add("listener %s: x_forwarded_for_* means nothing without x_forwarded_for_authorized_addrs", l.Address)
+	}
+}
+
+// given notes that a field is there.
+func given(into *bool, f field) field {
+	return func(d *decoder, item *ast.ObjectItem) {
+		*into = true
+		f(d, item)
+	}
+}
+
+// networks takes addresses and networks: a list of texts, or one text with commas.
+func networks(into *[]netip.Prefix) field {
+	return func(d *decoder, item *ast.ObjectItem) {
+		var texts []string
+		if list, ok := item.Val.(*ast.ListType); ok {
+			for _, v := range list.List {
+				lit, ok := v.(*ast.LiteralType)
+				text, isText := "", false
+				if ok {
+					text, isText = lit.Token.Value().(string)
+				}
+				if !isText {
+					d.problem(item.Pos(), "%q must be a list of texts", keyOf(item))
+					return
+				}
+				texts = append(texts, text)
+			}
+		} else {
+			var text string
+			text1(&text)(d, item)
+			texts = strings.Split(text, ",")
+		}
+		for _, text := range texts {
+			n, err := network(strings.TrimSpace(text))
+			if err != nil {
+				d.problem(item.Pos(), "%q: %q is no IP address or network such as 10.0.0.0/8", keyOf(item), text)
+				return
+			}
+			*into = append(*into, n)
+		}
+	}
+}
+
+func network(text string) (netip.Prefix, error) {
+	if !strings.Contains(text, "/") {
+		ip, err := netip.ParseAddr(text)
+		if err != nil {
+			return netip.Prefix{}, err
+		}
+		ip = ip.Unmap()
+		return netip.PrefixFrom(ip, ip.BitLen()), nil
+	}
+	n, err := netip.ParsePrefix(text)
+	return n.Masked(), err
+}
