@@ -17,6 +17,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/fairqueue"
 	"github.com/coffer-project/coffer/engines/saml/assertion"
 	"github.com/coffer-project/coffer/engines/saml/idp"
 	"github.com/coffer-project/coffer/storage"
@@ -151,15 +152,26 @@ func (p *post) verify(ctx context.Context, encoded string) (*assertion.Assertion
 
 // check holds the answer against what is known of the identity provider.
 func (p *post) check(ctx context.Context, encoded string, d *idp.Descriptor) (*assertion.Assertion, error) {
-	release, err := p.slots.take(ctx)
+	release, err := p.queue.Acquire(ctx, fairqueue.SourceOf(p.req))
 	if err != nil {
-		return nil, err
+		return nil, busy(err)
 	}
 	defer release()
 	if p.login.Unsolicited {
 		p.login.ACSURL = intendedACS(p.conf.ACSURLs, encoded)
 	}
 	return assertion.Verify(encoded, p.expect(d))
+}
+
+// busy gives the error of the queue a page for browsers. The response has not been looked at: sending it again helps.
+func busy(err error) error {
+	var e *engines.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	with := *e
+	with.Page = busyPage()
+	return &with
 }
 
 func (p *post) expect(d *idp.Descriptor) assertion.Expect {
@@ -180,8 +192,8 @@ func (p *post) trace(ctx context.Context, encoded string) {
 	}
 }
 
-// unbelieved handles an answer that proves nothing. The login stays open, or whoever learns its RelayState could end it,
-// unless the identity provider itself says that there is nothing more to come.
+// unbelieved handles an answer that proves nothing. The login stays open, or whoever learns its RelayState could end it
+// with one post, unless the identity provider itself says that there is nothing more to come, or too many such came.
 func (p *post) unbelieved(ctx context.Context, err error) error {
 	var r *assertion.Refusal
 	if !errors.As(err, &r) {
@@ -193,10 +205,26 @@ func (p *post) unbelieved(ctx context.Context, err error) error {
 		}
 		return p.page(engines.KindDenied, r)
 	}
+	if !p.login.Unsolicited && p.rejected.add(time.Now(), p.login.id) {
+		last := r
+		r = &assertion.Refusal{Reason: last.Reason, Detail: fmt.Sprintf("%d responses to this login were rejected, which ends it; the last one: %s", maxRejections, last.Detail)}
+		if err := p.giveUp(ctx); err != nil {
+			return err
+		}
+	}
 	if err := p.rumour(ctx, r); err != nil {
 		return err
 	}
 	return p.page(engines.KindInvalid, r)
+}
+
+// giveUp ends a login to which too many responses came that prove nothing. Explain keeps what the identity provider said.
+func (p *post) giveUp(ctx context.Context) error {
+	return p.settle(ctx, nil, func(_ *storage.Txn, l *login) error {
+		l.State, l.Browser = refusedState, address(p.req)
+		l.Reason = "too many responses were rejected that are not the identity provider's"
+		return nil
+	})
 }
 
 // keptFor is how long a refusal that the identity provider vouched for is not replaced by what anybody can bring about.
@@ -222,7 +250,7 @@ func (p *post) rumour(ctx context.Context, r *assertion.Refusal) error {
 // unchecked turns the error of an answer that could not be checked into a page, unless it is the server's own trouble.
 func (p *post) unchecked(err error) error {
 	var e *engines.Error
-	if !errors.As(err, &e) {
+	if !errors.As(err, &e) || e.Page != nil {
 		return err
 	}
 	return p.page(e.Kind, &assertion.Refusal{Reason: sourceReason, Detail: e.Error()})

@@ -294,18 +294,64 @@ func TestStrangersWriteLittle(t *testing.T) {
 		relay := f.idp.Answer(s.url, alice).Get("RelayState")
 		writes := 0
 		defer f.Memory.OnChange(func(storage.Change) { writes++ })()
-		for range 50 {
+		for range 8 {
 			_, err := f.post(url.Values{"RelayState": {relay}, "SAMLResponse": {"rubbish"}})
 			wantRefused(t, err, engines.KindInvalid, "encoding")
 		}
 		if writes != 1 {
-			t.Errorf("50 refused posts within a second wrote %d times", writes)
+			t.Errorf("8 refused posts within a second wrote %d times", writes)
 		}
 		time.Sleep(time.Second)
 		_, _ = f.post(url.Values{"RelayState": {relay}, "SAMLResponse": {"rubbish"}})
 		if writes != 2 {
 			t.Errorf("a refusal a second later wrote nothing")
 		}
+	})
+}
+
+// TestManyRejectionsEndALogin: who has the RelayState of a login cannot have responses verified as long as it lives. A few do
+// not end it, and those to one login are none of another's.
+func TestManyRejectionsEndALogin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFlow(t)
+		stranger := samltest.New(t, samltest.WithKey(samltest.NewKey(samltest.P256, 7)))
+		s, other := f.start(nil), f.start(nil)
+		for i := range 10 {
+			if i == 5 {
+				time.Sleep(4 * time.Minute)
+			}
+			_, err := f.redeem(s.poll)
+			wantError(t, err, engines.KindUnauthorized)
+			_, err = f.post(stranger.Answer(s.url, alice))
+			wantRefused(t, err, engines.KindInvalid, "signature")
+			if i < 9 {
+				_, err = f.post(stranger.Answer(other.url, alice))
+				wantRefused(t, err, engines.KindInvalid, "signature")
+			}
+		}
+		_, err := f.post(f.idp.Answer(s.url, alice))
+		wantError(t, err, engines.KindInvalid)
+		_, err = f.redeem(s.poll)
+		wantError(t, err, engines.KindDenied, "too many responses")
+		f.confirm(other, alice)
+		f.login(other.poll)
+	})
+}
+
+// TestBusy: while too much waits to be verified a browser is told to try again, and its login waits for that.
+func TestBusy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFlow(t)
+		s := f.start(nil)
+		done := saml.Occupy(t, f.Engine)
+		_, err := f.post(f.idp.Answer(s.url, alice))
+		var e *engines.Error
+		if !errors.As(err, &e) || e.Kind != engines.KindUnavailable || e.Header.Get("Retry-After") == "" || e.Page == nil || !strings.Contains(string(e.Page.Body), "Reload this page") {
+			t.Errorf("busy, the callback answers %+v", err)
+		}
+		done()
+		f.confirm(s, alice)
+		f.login(s.poll)
 	})
 }
 

@@ -161,6 +161,11 @@ func refusedPage(requestID string) *engines.Raw {
 	return render("refused", pageData{Title: "The login was refused", Bad: true, RequestID: requestID})
 }
 
+// busyPage is for a browser whose post could not be looked at.
+func busyPage() *engines.Raw {
+	return render("busy", pageData{Title: "The server is busy", Bad: true})
+}
+
 // gonePage answers short links that lead nowhere.
 func gonePage() *engines.Raw {
 	return render("gone", pageData{Title: "This link does not work any more", Bad: true})

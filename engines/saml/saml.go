@@ -32,6 +32,7 @@ import (
 	"sync/atomic"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/fairqueue"
 )
 
 // Options are what every mount of a node shares. The zero value works.
@@ -67,7 +68,8 @@ type engine struct {
 	counts    *Counts
 	providers providers
 	pending   pending
-	slots     slots
+	queue     *fairqueue.Queue
+	rejected  rejections
 	strangers throttle
 }
 
@@ -82,14 +84,14 @@ func New(o Options) engines.Factory {
 	if o.Counts == nil {
 		o.Counts = new(Counts)
 	}
-	shared := newSlots() // more mounts are no more processors
+	shared := newQueue() // more mounts are no more processors
 	return func(m engines.Mount) (engines.Engine, error) {
 		return newEngine(o.Logger.With("mount", m.Namespace+m.Path), o.Counts, shared), nil
 	}
 }
 
-func newEngine(log *slog.Logger, counts *Counts, shared slots) *engine {
-	e := &engine{router: engines.NewRouter(), log: log, counts: counts, slots: shared}
+func newEngine(log *slog.Logger, counts *Counts, shared *fairqueue.Queue) *engine {
+	e := &engine{router: engines.NewRouter(), log: log, counts: counts, queue: shared}
 	r := e.router
 	const public = engines.Unauthenticated | engines.Active
 	const here = engines.ClusterLocal | engines.Active // about this cluster's logins and network

@@ -15,7 +15,7 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-func testEngine() *engine { return newEngine(slog.New(slog.DiscardHandler), new(Counts), newSlots()) }
+func testEngine() *engine { return newEngine(slog.New(slog.DiscardHandler), new(Counts), newQueue()) }
 
 func testStore() storage.Store { return storage.NewView(new(storage.Memory), "l/m/") }
 
@@ -262,8 +262,8 @@ func TestCodes(t *testing.T) {
 	}
 }
 
-// TestMountsShareSlots makes sure that mounts, which tenants make, are no way to more processors.
-func TestMountsShareSlots(t *testing.T) {
+// TestMountsShareAQueue makes sure that mounts, which tenants make, are no way to more processors.
+func TestMountsShareAQueue(t *testing.T) {
 	mount := New(Options{})
 	a, err := mount(engines.Mount{Path: "auth/a/"})
 	if err != nil {
@@ -273,24 +273,7 @@ func TestMountsShareSlots(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a.(*engine).slots != b.(*engine).slots {
+	if a.(*engine).queue != b.(*engine).queue {
 		t.Error("each mount verifies as much as a node may")
-	}
-}
-
-func TestSlots(t *testing.T) {
-	s := make(slots, 1)
-	release, err := s.take(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := s.take(ended); !errors.Is(err, context.Canceled) {
-		t.Errorf("a slot that is taken was given away: %v", err)
-	}
-	release()
-	if _, err := s.take(t.Context()); err != nil {
-		t.Error(err)
 	}
 }

@@ -251,6 +251,57 @@ func TestSAMLAddresses(t *testing.T) {
 	}
 }
 
+// TestSAMLStrangers: while a stranger posts large documents by a key of its own, on many connections, others log in, and each
+// login that the stranger names ends after a few.
+func TestSAMLStrangers(t *testing.T) {
+	_, root := single(t, harness.Options{})
+	m := root.saml("sso", samltest.New(t), nil)
+	stranger := samltest.New(t, samltest.WithKey(samltest.NewKey(samltest.RSA2048, 7)))
+	large := samltest.User{Subject: "x", Attributes: map[string][]string{}}
+	for i := range 1500 {
+		large.Attributes["groups"] = append(large.Attributes["groups"], fmt.Sprint("g", i))
+	}
+	ended := m.start(nil)
+	form := stranger.Answer(ended.url, large)
+	before := resident(t, m.n)
+	var all sync.WaitGroup
+	statuses := make([]int, 200)
+	crowd := &http.Client{Transport: m.n.HTTP.Transport.(*http.Transport).Clone()}
+	crowd.Transport.(*http.Transport).DialContext = (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP("127.0.0.2")}}).DialContext
+	defer crowd.CloseIdleConnections()
+	for i := range statuses {
+		all.Go(func() {
+			resp, err := crowd.PostForm(m.acs, form)
+			if err != nil {
+				return
+			}
+			resp.Body.Close()
+			statuses[i] = resp.StatusCode
+		})
+	}
+	for range 5 {
+		l := m.start(nil)
+		for range 20 {
+			if a := m.post(m.idp.Answer(l.url, alice)); a.Status != 503 { // else the browser is told to try again
+				break
+			}
+		}
+		m.take(l)
+	}
+	all.Wait()
+	for _, status := range statuses {
+		if status == 200 || status >= 500 && status != 503 {
+			t.Errorf("a stranger is answered %d", status)
+		}
+	}
+	if a := m.redeem(ended); a.Status != 403 || !bytes.Contains(a.Body, []byte("too many responses")) {
+		t.Errorf("the stranger's login answers %d: %.200s", a.Status, a.Body)
+	}
+	if added := resident(t, m.n) - before; added > 256<<20 {
+		t.Errorf("the stranger adds %d MiB to the node's memory", added>>20)
+	}
+}
+
 // TestSAMLConfirmed: a victim who follows the attacker's link, and even signs in, gives the attacker nothing before a click on
 // a page that shows whose login it is. No other page can make that click.
 func TestSAMLConfirmed(t *testing.T) {

@@ -31,6 +31,13 @@ type element struct {
 	children   []*element
 	text       string // all of its own text, joined
 	raw        []byte // of a root: what it was read from
+	source     *source
+}
+
+// source is where a SignedInfo stands in the document: it can be canonicalised without the rest.
+type source struct {
+	from, to   int64
+	namespaces []binding // in scope around it
 }
 
 type attribute struct{ name, value string }
@@ -136,18 +143,19 @@ func parse(raw []byte) (*element, error) {
 		case err != nil:
 			return nil, refuse(Structure, "it is not well-formed: %s", cut(err.Error()))
 		}
-		if err := p.token(token, at); err != nil {
+		if err := p.token(token, at, d.InputOffset()); err != nil {
 			return nil, err
 		}
 	}
 }
 
-func (p *parser) token(token xml.Token, at int64) error {
+// token takes a token that stands from at to end.
+func (p *parser) token(token xml.Token, at, end int64) error {
 	switch t := token.(type) {
 	case xml.StartElement:
-		return p.startElement(t)
+		return p.startElement(t, at)
 	case xml.EndElement:
-		return p.endElement(t)
+		return p.endElement(t, end)
 	case xml.CharData:
 		if len(p.open) > 0 {
 			o := &p.open[len(p.open)-1]
@@ -175,7 +183,7 @@ func (p *parser) end(raw []byte) (*element, error) {
 	return p.root, nil
 }
 
-func (p *parser) startElement(t xml.StartElement) error {
+func (p *parser) startElement(t xml.StartElement, at int64) error {
 	p.elements++
 	switch {
 	case p.elements > maxElements:
@@ -202,6 +210,9 @@ func (p *parser) startElement(t xml.StartElement) error {
 	if err := p.attributes(e, t.Attr); err != nil {
 		return err
 	}
+	if e.name == "ds:SignedInfo" {
+		e.source = &source{from: at, namespaces: slices.Clone(p.namespaces[:o.scope])}
+	}
 	if p.root == nil {
 		p.root = e
 	} else {
@@ -212,12 +223,15 @@ func (p *parser) startElement(t xml.StartElement) error {
 	return nil
 }
 
-func (p *parser) endElement(t xml.EndElement) error {
+func (p *parser) endElement(t xml.EndElement, end int64) error {
 	if len(p.open) == 0 || p.open[len(p.open)-1].name != t.Name {
 		return refuse(Structure, "the element %s ends without having started", quote(t.Name.Local))
 	}
 	o := p.open[len(p.open)-1]
 	o.element.text = string(o.text)
+	if o.element.source != nil {
+		o.element.source.to = end
+	}
 	p.namespaces = p.namespaces[:o.scope]
 	p.open = p.open[:len(p.open)-1]
 	return nil

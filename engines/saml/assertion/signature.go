@@ -1,6 +1,7 @@
 package assertion
 
 import (
+	"cmp"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rsa"
@@ -26,15 +27,22 @@ var (
 	canonicalisations = words(`http://www.w3.org/2001/10/xml-exc-c14n# http://www.w3.org/2001/10/xml-exc-c14n#WithComments
 		http://www.w3.org/TR/2001/REC-xml-c14n-20010315 http://www.w3.org/TR/2001/REC-xml-c14n-20010315#WithComments
 		http://www.w3.org/2006/12/xml-c14n11 http://www.w3.org/2006/12/xml-c14n11#WithComments`)
-	methods = words(`http://www.w3.org/2001/04/xmldsig-more#rsa-sha256 http://www.w3.org/2001/04/xmldsig-more#rsa-sha384
-		http://www.w3.org/2001/04/xmldsig-more#rsa-sha512 http://www.w3.org/2001/04/xmldsig-more#ecdsa-sha256
-		http://www.w3.org/2001/04/xmldsig-more#ecdsa-sha384 http://www.w3.org/2001/04/xmldsig-more#ecdsa-sha512`)
+	methods = map[string]x509.SignatureAlgorithm{
+		"http://www.w3.org/2001/04/xmldsig-more#rsa-sha256":   x509.SHA256WithRSA,
+		"http://www.w3.org/2001/04/xmldsig-more#rsa-sha384":   x509.SHA384WithRSA,
+		"http://www.w3.org/2001/04/xmldsig-more#rsa-sha512":   x509.SHA512WithRSA,
+		"http://www.w3.org/2001/04/xmldsig-more#ecdsa-sha256": x509.ECDSAWithSHA256,
+		"http://www.w3.org/2001/04/xmldsig-more#ecdsa-sha384": x509.ECDSAWithSHA384,
+		"http://www.w3.org/2001/04/xmldsig-more#ecdsa-sha512": x509.ECDSAWithSHA512,
+	}
 	digests = words(`http://www.w3.org/2001/04/xmlenc#sha256 http://www.w3.org/2001/04/xmldsig-more#sha384
 		http://www.w3.org/2001/04/xmlenc#sha512`)
 )
 
-// maxSignature is the length of a SignatureValue, in bytes: base64 of 16384 bits, with blanks.
-const maxSignature = 8 << 10
+const (
+	maxSignature  = 8 << 10  // bytes of a SignatureValue: base64 of 16384 bits, with blanks
+	maxSignedInfo = 16 << 10 // bytes of a SignedInfo, which is canonicalised for everybody
+)
 
 const enveloped = "http://www.w3.org/2000/09/xmldsig#enveloped-signature"
 
@@ -58,22 +66,12 @@ func allowSignature(e *element) error {
 	if id := e.value("ID"); id == "" || reference.value("URI") != "#"+id {
 		return refuse(Signature, "the signature of %s is about %s", e.name, quote(reference.value("URI")))
 	}
-	for _, part := range []struct {
-		in      *element
-		name    string
-		allowed map[string]bool
-	}{
-		{info, "ds:CanonicalizationMethod", canonicalisations},
-		{info, "ds:SignatureMethod", methods},
-		{reference, "ds:DigestMethod", digests},
-	} {
-		c := part.in.child(part.name)
-		if c == nil {
-			return refuse(Structure, "the signature of %s lacks %s", e.name, part.name)
-		}
-		if err := allowAlgorithm(e, c, part.allowed); err != nil {
-			return err
-		}
+	method, canonicalisation, digest := info.child("ds:SignatureMethod"), info.child("ds:CanonicalizationMethod"), reference.child("ds:DigestMethod")
+	if method == nil || canonicalisation == nil || digest == nil {
+		return refuse(Structure, "the signature of %s does not name its algorithms", e.name)
+	}
+	if err := cmp.Or(allowAlgorithm(e, canonicalisation, canonicalisations), allowAlgorithm(e, method, methods), allowAlgorithm(e, digest, digests)); err != nil {
+		return err
 	}
 	list := transforms.all("ds:Transform")
 	if len(list) == 0 || len(list) > 2 || list[0].value("Algorithm") != enveloped {
@@ -85,7 +83,7 @@ func allowSignature(e *element) error {
 	return nil
 }
 
-func allowAlgorithm(e, part *element, allowed map[string]bool) error {
+func allowAlgorithm[V any](e, part *element, allowed map[string]V) error {
 	algorithm := part.value("Algorithm")
 	if _, ok := allowed[algorithm]; !ok {
 		return refuse(Algorithm, "the signature of %s uses the %s %s, which is not allowed: choose RSA or ECDSA with SHA-256 and exclusive canonicalisation at the identity provider",
@@ -116,71 +114,125 @@ type signed struct{ response, assertion *element }
 
 // verify checks the signatures that a document has. Response and assertion are verified on their own, each as it came:
 // gosaml2 would check an assertion within the canonical form of its response, which may have lost namespace declarations
-// that its own signature covers. A panic in a library is a refusal.
+// that its own signature covers. The signature values are checked before anything of the document is canonicalised but
+// their SignedInfo: who has no key must not make a node work. A panic in a library is a refusal.
 func verify(raw []byte, root *element, expect Expect) (s signed, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			s, err = signed{}, refuse(Structure, "the signature library could not cope with it")
 		}
 	}()
+	ofResponse, err := signers(raw, root, expect)
+	if err != nil {
+		return signed{}, err
+	}
+	a := root.child("saml:Assertion")
+	ofAssertion, err := signers(raw, a, expect)
+	if err != nil || ofResponse == nil && ofAssertion == nil {
+		return signed{}, err
+	}
 	doc := etree.NewDocument()
 	if err := doc.ReadFromBytes(raw); err != nil {
 		return signed{}, refuse(Structure, "it is not well-formed: %s", cut(err.Error()))
 	}
-	if signature := root.child("ds:Signature"); signature != nil {
-		if s.response, err = verifyElement(doc.Root().Copy(), root, expect); err != nil {
+	if ofResponse != nil {
+		if s.response, err = verifyElement(doc.Root().Copy(), root, ofResponse, expect.Now); err != nil {
 			return signed{}, err
 		}
 	}
-	if a := root.child("saml:Assertion"); a.child("ds:Signature") != nil {
+	if ofAssertion != nil {
 		alone, err := detachAssertion(doc.Root())
 		if err != nil {
 			return signed{}, err
 		}
-		if s.assertion, err = verifyElement(alone, a, expect); err != nil {
+		if s.assertion, err = verifyElement(alone, a, ofAssertion, expect.Now); err != nil {
 			return signed{}, err
 		}
 	}
 	return s, nil
 }
 
-// verifyElement checks the signature of an element, which it changes, with one certificate after the other. It returns
-// what was signed. e is the same element in our reading.
-func verifyElement(el *etree.Element, e *element, expect Expect) (*element, error) {
-	value, err := detachValue(el)
-	if err != nil {
-		return nil, err
+// signers returns the certificates whose key made the signature value of an element, nil if it has no signature. Of the
+// document only the SignedInfo is looked at.
+func signers(raw []byte, e *element, expect Expect) ([]*x509.Certificate, error) {
+	signature := e.child("ds:Signature")
+	if signature == nil {
+		return nil, nil
 	}
-	var unusable, last, expired error
+	if at := signature.child("ds:SignedInfo").source; at.to-at.from > maxSignedInfo {
+		return nil, refuse(Structure, "the SignedInfo of %s is longer than %d bytes", e.name, maxSignedInfo)
+	}
+	canonical, err := canonicalInfo(raw, signature.child("ds:SignedInfo"))
+	if err != nil {
+		return nil, refuse(Structure, "the SignedInfo of %s cannot be canonicalised", e.name)
+	}
+	method := methods[signature.child("ds:SignedInfo").child("ds:SignatureMethod").value("Algorithm")]
+	var known []*x509.Certificate
+	var unusable, last error
 	for _, cert := range expect.Certificates {
 		if err := usable(cert); err != nil {
 			unusable = err
 			continue
 		}
-		value.SetText(base64.StdEncoding.EncodeToString(forLibrary(e, cert)))
-		at := within(expect.Now, cert)
-		context := dsig.NewDefaultValidationContext(&dsig.MemoryX509CertificateStore{Roots: []*x509.Certificate{cert}})
-		context.Clock = dsig.NewFakeClockAt(at)
-		verified, err := context.Validate(el)
-		if err != nil {
-			last = err
-			continue
+		if last = cert.CheckSignature(method, canonical, forLibrary(e, cert)); last == nil {
+			known = append(known, cert)
 		}
-		if !at.Equal(expect.Now) {
-			// The same key may have been certified anew.
-			expired = refuse(Certificate, "the certificate that it is signed with is valid from %s until %s only",
-				cert.NotBefore.UTC().Format(time.RFC3339), cert.NotAfter.UTC().Format(time.RFC3339))
-			continue
-		}
-		return read(verified, e)
 	}
 	switch {
-	case expired != nil:
-		return nil, expired
+	case known != nil:
+		return known, nil
 	case last == nil:
 		return nil, unusable
 	}
 	return nil, libraryRefusal(last, e, expect.Certificates...)
+}
+
+// canonicalInfo returns the canonical form of a SignedInfo, made as the library does it: with the namespaces around it.
+func canonicalInfo(raw []byte, info *element) ([]byte, error) {
+	doc := etree.NewDocument()
+	if err := doc.ReadFromBytes(raw[info.source.from:info.source.to]); err != nil {
+		return nil, err
+	}
+	el := doc.Root()
+	for _, b := range slices.Backward(info.source.namespaces) { // the innermost first
+		name := etree.Attr{Space: "xmlns", Key: b.prefix, Value: b.uri}
+		if b.prefix == "" {
+			name.Space, name.Key = "", "xmlns"
+		}
+		if !slices.ContainsFunc(el.Attr, func(a etree.Attr) bool { return a.Space == name.Space && a.Key == name.Key }) {
+			el.Attr = append(el.Attr, name)
+		}
+	}
+	algorithm := info.child("ds:CanonicalizationMethod").value("Algorithm")
+	if strings.HasPrefix(algorithm, "http://www.w3.org/2001/10/xml-exc-c14n#") {
+		return dsig.MakeC14N10ExclusiveCanonicalizerWithPrefixList("").Canonicalize(el) // there are no comments
+	}
+	return dsig.MakeC14N11Canonicalizer().Canonicalize(el)
+}
+
+// verifyElement checks the signature of an element, which it changes, with the certificates of its key: one that is valid
+// now, if there is one. It returns what was signed. e is the same element in our reading.
+func verifyElement(el *etree.Element, e *element, certs []*x509.Certificate, now time.Time) (*element, error) {
+	value, err := detachValue(el)
+	if err != nil {
+		return nil, err
+	}
+	cert := certs[0]
+	if i := slices.IndexFunc(certs, func(c *x509.Certificate) bool { return within(now, c).Equal(now) }); i >= 0 {
+		cert = certs[i] // the same key may have been certified anew
+	}
+	value.SetText(base64.StdEncoding.EncodeToString(forLibrary(e, cert)))
+	context := dsig.NewDefaultValidationContext(&dsig.MemoryX509CertificateStore{Roots: []*x509.Certificate{cert}})
+	context.Clock = dsig.NewFakeClockAt(within(now, cert))
+	verified, err := context.Validate(el)
+	switch {
+	case err != nil:
+		return nil, libraryRefusal(err, e, certs...)
+	case !within(now, cert).Equal(now):
+		return nil, refuse(Certificate, "the certificate that it is signed with is valid from %s until %s only",
+			cert.NotBefore.UTC().Format(time.RFC3339), cert.NotAfter.UTC().Format(time.RFC3339))
+	}
+	return read(verified, e)
 }
 
 // within returns the time closest to now at which a certificate is valid.
