@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -373,6 +374,9 @@ func (s *Server) describe(c *call, failure error) *audit.Record {
 	r.NamespaceID, r.NamespacePath = c.ns.ID, c.ns.Path
 	r.ClientToken = c.Token.Reveal()
 	r.Data, r.Query, r.Headers = c.Body, c.Query, c.Header
+	if c.ReadBody != nil { // it is not wanted any more
+		r.Unread = announced(c.Header)
+	}
 	r.RemoteAddress, r.RemotePort = c.Remote.Addr().String(), int(c.Remote.Port())
 	r.WrapTTL = c.wrapTTL
 	if m := c.mount; m != nil {
@@ -397,6 +401,15 @@ func (s *Server) describe(c *call, failure error) *audit.Record {
 		c.record.Auth = a
 	}
 	return &c.record
+}
+
+// announced is the length of a body as its header says, -1 if that is not said.
+func announced(h http.Header) int64 {
+	n, err := strconv.ParseInt(h.Get("Content-Length"), 10, 64)
+	if err != nil {
+		return -1
+	}
+	return n
 }
 
 // recordResponse writes the response's record. Without it the response does not leave.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/audit"
+	"github.com/coffer-project/coffer/server/freespace"
 	"github.com/coffer-project/coffer/server/identity"
 	"github.com/coffer-project/coffer/server/lease"
 	"github.com/coffer-project/coffer/server/lifecycle"
@@ -67,6 +68,10 @@ type Options struct {
 	Sync func(engines.Host) SecretSync
 	// Link is the traffic with other clusters; nil: there is none.
 	Link replicated.Link
+	// AuditFiles says where audit devices may write files; its DataDir is DataDir.
+	AuditFiles audit.Files
+	// FreeSpaceWarning is how many bytes should be free on the disks of data and audit files; 0: any number is enough.
+	FreeSpaceWarning int64
 	// SnapshotRoot is the directory below which schedules of snapshots may keep files; "": they may not.
 	SnapshotRoot string
 }
@@ -83,6 +88,7 @@ type Server struct {
 	tokens   *token.Store
 	audit    *audit.Table
 	system   *system.System
+	space    *freespace.Watch
 	metrics  *metrics.Metrics
 	states   stateTokens
 
@@ -126,7 +132,9 @@ func New(o Options) *Server {
 	store := &fenced{Barrier: o.Lifecycle.Barrier, role: s.replicated.Current, active: func() bool { return s.node.Active() }}
 	s.barrier = store
 	s.policies = policy.NewStore(store)
-	s.audit = audit.NewTable(store, o.Logger)
+	o.AuditFiles.DataDir = o.DataDir
+	s.audit = audit.NewTable(store, o.AuditFiles, o.Logger)
+	s.space = freespace.New(freespace.Options{Dirs: s.disks, WarnBelow: o.FreeSpaceWarning, Logger: o.Logger})
 	s.cors, s.uiHeaders = system.NewCORS(store), system.NewUIHeaders(store)
 	s.versions = system.VersionHistory{Store: store, Version: o.Version.Product, Built: o.Version.Built}
 	s.namespaces = s.newNamespaces()
@@ -175,8 +183,14 @@ func (s *Server) UIHeaders() *system.UIHeaders { return s.uiHeaders }
 func (s *Server) Run(ctx context.Context) error {
 	var following sync.WaitGroup
 	following.Go(func() { s.followRole(ctx) })
+	following.Go(func() { s.space.Run(ctx) })
 	defer following.Wait()
 	return s.node.Run(ctx)
+}
+
+// disks are the directories on whose disks the node depends.
+func (s *Server) disks() map[string][]string {
+	return map[string][]string{"data": {s.opts.DataDir}, "audit": s.audit.Dirs()}
 }
 
 // Replicated is this cluster's place in replication.
@@ -495,7 +509,7 @@ func (s *Server) numbers() map[string]float64 {
 	}
 	sources := []map[string]float64{
 		s.node.Numbers(), s.audit.Numbers(), s.tokens.Numbers(), s.leases.Numbers(), s.namespaces.Numbers(),
-		s.mounts.Numbers(), s.quotas.Numbers(), s.snapshots.Numbers(), s.replicated.Numbers(),
+		s.mounts.Numbers(), s.quotas.Numbers(), s.snapshots.Numbers(), s.replicated.Numbers(), s.space.Numbers(),
 	}
 	if c := s.node.Cluster(); c != nil {
 		sources = append(sources, c.Numbers())

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/http"
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	"github.com/coffer-project/coffer/engines/kv"
 	"github.com/coffer-project/coffer/engines/userpass"
 	"github.com/coffer-project/coffer/server"
+	"github.com/coffer-project/coffer/server/audit"
 	"github.com/coffer-project/coffer/server/lifecycle"
 	"github.com/coffer-project/coffer/server/lifecycle/lifecycletest"
 	"github.com/coffer-project/coffer/server/replicated"
@@ -126,7 +128,7 @@ func startWith(t testing.TB, link replicated.Link) *instance {
 			"kv": kv.New, "cubbyhole": cubbyhole.New, "userpass": userpass.New, "leases": leases.Factory,
 			"saml": slow.Factory, "worker": workers.Factory,
 		},
-		Version: system.Version{API: "1.21.0", Product: "test"}, TempDir: t.TempDir(),
+		Version: system.Version{API: "1.21.0", Product: "test"}, TempDir: t.TempDir(), AuditFiles: audit.Files{Roots: []string{os.TempDir()}},
 		Lifecycle: lifecycle.Options{
 			NodeID: "n1", Raw: state, Router: router, Barrier: store,
 			NewCA: func() (lifecycle.CA, error) { return lifecycle.CA{}, nil },

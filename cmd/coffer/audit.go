@@ -22,7 +22,8 @@ Examples:
 
 Of type file:
 
-  file_path=PATH       an absolute path, stdout, stderr or discard; after it was rotated, SIGHUP opens it anew
+  file_path=PATH       below a directory of audit { file_roots } in the servers' configuration (by default one beside the data),
+                       relative to the first of them or absolute; or stdout, stderr, discard. After a rotation SIGHUP opens it again
   mode=0600            of the file, in octal; 0000 leaves it as it is
 
 Of type syslog:
@@ -41,7 +42,7 @@ Of all:
   log_raw=true               records values in clear: secrets, too
   hmac_accessor=false        records the accessors of tokens in clear
   elide_list_responses=true  records how many names a list has in place of the names
-  prefix=TEXT                stands before each record
+  prefix=TEXT                stands before each record: at most 32 letters, digits and signs of "@:._-"
 
 Examples:
 

@@ -41,6 +41,9 @@ func (d *devOptions) apply(c *config.Config) (cleanup func(), err error) {
 	}
 	c.Listeners[0].ClusterAddress = "127.0.0.1:0"
 	c.ClusterAddr = "127.0.0.1:0"
+	if c.Audit.FileRoots == nil { // for those who try audit devices out
+		c.Audit.FileRoots = []string{os.TempDir(), "/tmp"}
+	}
 	c.Storage.RetryJoin, c.Seal = nil, config.Seal{}
 	return cleanup, nil
 }

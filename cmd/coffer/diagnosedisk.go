@@ -162,9 +162,14 @@ func (d *diagnosis) unreadable(err error) {
 
 // diagnoseFiles checks the places that the configuration names besides.
 func diagnoseFiles(_ context.Context, d *diagnosis) {
-	for _, place := range []struct{ name, dir string }{
+	type named struct{ name, dir string }
+	places := []named{
 		{"log_file", parentOf(d.config.LogFile)}, {"pid_file", parentOf(d.config.PIDFile)}, {"snapshots.local_root", d.config.Snapshots.LocalRoot},
-	} {
+	}
+	for _, root := range d.config.Audit.FileRoots {
+		places = append(places, named{"audit.file_roots", root})
+	}
+	for _, place := range places {
 		if place.dir == "" {
 			continue
 		}
@@ -177,7 +182,7 @@ func diagnoseFiles(_ context.Context, d *diagnosis) {
 			continue
 		}
 		d.ok(place.name, "%s can be written to", place.dir)
-		if place.name == "snapshots.local_root" {
+		if place.name == "snapshots.local_root" || place.name == "audit.file_roots" {
 			d.space(place.name, place.dir)
 		}
 	}

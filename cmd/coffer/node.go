@@ -27,6 +27,7 @@ import (
 	"github.com/coffer-project/coffer/engines/userpass"
 	"github.com/coffer-project/coffer/replication"
 	"github.com/coffer-project/coffer/server"
+	"github.com/coffer-project/coffer/server/audit"
 	"github.com/coffer-project/coffer/server/httpapi"
 	"github.com/coffer-project/coffer/server/lifecycle"
 	"github.com/coffer-project/coffer/server/system"
@@ -144,6 +145,7 @@ func openNode(c *config.Config, dev devOptions, log *logs, bodies *httpapi.Bodie
 		DefaultLeaseTTL: c.DefaultLeaseTTL, MaxLeaseTTL: c.MaxLeaseTTL, Lockout: lockout,
 		UnauthenticatedMetrics: unauthenticatedMetrics(c), RootTokenID: dev.rootToken,
 		Loggers: log.Loggers, Config: c.Sanitized(), DataDir: c.Storage.Path, SnapshotRoot: c.Snapshots.LocalRoot,
+		AuditFiles: auditFiles(c), FreeSpaceWarning: c.FreeSpaceWarning,
 		Lifecycle: lifecycle.Options{
 			NodeID: id, ClusterAddr: c.ClusterAddr, APIAddr: c.APIAddr, ClusterName: c.ClusterName,
 			Raw: rawOf{machine}, Router: router, Barrier: barrierOf{values},
@@ -167,6 +169,18 @@ func openNode(c *config.Config, dev devOptions, log *logs, bodies *httpapi.Bodie
 		MaxBodyBytes: l.MaxRequestBytes, Bodies: bodies, Timeout: l.MaxRequestDuration,
 	})
 	return n, nil
+}
+
+// auditFiles says where audit devices may write: what the configuration names, or a directory beside the data.
+func auditFiles(c *config.Config) audit.Files {
+	if c.Audit.FileRoots != nil {
+		return audit.Files{Roots: c.Audit.FileRoots}
+	}
+	beside, err := filepath.Abs(c.Storage.Path + "-audit")
+	if err != nil {
+		return audit.Files{} // without a working directory nothing is known to be beside
+	}
+	return audit.Files{Roots: []string{beside}, MakeRoot: true}
 }
 
 func unauthenticatedMetrics(c *config.Config) bool {

@@ -77,6 +77,7 @@ type Request struct {
 	NamespacePath       string
 	Path                string
 	Data                json.RawMessage // the body; nil if none. What is not JSON, or has no room, is hashed as one text
+	Unread              int64           // length of a body that was rejected unread, as the client announced it; -1: not announced
 	PlainKeys           []string        // top-level keys of Data to leave readable (audit_non_hmac_request_keys)
 	Query               url.Values      // values are hashed
 	RemoteAddress       string

@@ -318,7 +318,7 @@ func TestReplaceLosesNothing(t *testing.T) {
 func BenchmarkPair(b *testing.B) {
 	broker := audit.NewBroker(nil)
 	c := audit.Config{Path: "a", Type: "file", Options: map[string]string{"file_path": "discard"}, Salt: audit.NewSalt()}
-	d, err := c.Open()
+	d, err := c.Open(audit.Files{})
 	if err != nil {
 		b.Fatal(err)
 	}

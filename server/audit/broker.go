@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -341,6 +342,18 @@ func (b *Broker) Devices() []DeviceStats {
 		})
 	}
 	return stats
+}
+
+// dirs returns the directories of the files that devices write.
+func (b *Broker) dirs() (dirs []string) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	for _, s := range b.sinks {
+		if f, ok := s.device.(*fileDevice); ok {
+			dirs = append(dirs, filepath.Dir(f.at.String()))
+		}
+	}
+	return dirs
 }
 
 // reopen lets a closed broker take records again.

@@ -36,6 +36,9 @@ type Config struct {
 	Local       bool              `json:"local"` // this cluster only
 	Salt        []byte            `json:"salt"`  // key of the hashes; random, secret
 	Created     time.Time         `json:"created"`
+	// Confined devices write below the roots of Files only, and their prefix has few signs. Those of before that rule go on,
+	// with a warning: a device that ended at an upgrade would end the service with it.
+	Confined bool `json:"confined,omitempty"`
 }
 
 // NewSalt returns a random salt.
@@ -66,7 +69,7 @@ func (c Config) Validate() error {
 }
 
 // Open returns the device, without touching its file or connecting yet.
-func (c Config) Open() (Device, error) {
+func (c Config) Open(files Files) (Device, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
@@ -74,13 +77,23 @@ func (c Config) Open() (Device, error) {
 	if err != nil {
 		return nil, err
 	}
+	if c.Type == TypeFile && !o.stream() {
+		at, err := files.locate(o.filePath)
+		if !c.Confined && filepath.IsAbs(o.filePath) {
+			at, err = location{file: o.filePath, dataDir: files.DataDir}, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		return &fileDevice{at: at, mode: o.mode}, nil
+	}
 	switch c.Type {
 	case TypeSyslog:
 		return newSyslog(o, syslogPaths), nil
 	case TypeSocket:
 		return newSocket(o), nil
 	}
-	return newFile(o), nil
+	return newStream(o), nil
 }
 
 func cleanPath(path string) string { return strings.Trim(path, "/") }
@@ -128,6 +141,9 @@ func (c Config) options() (options, error) {
 			return options{}, err
 		}
 	}
+	if c.Confined && (len(o.prefix) > maxPrefixBytes || strings.ContainsFunc(o.prefix, notInPrefix)) {
+		return options{}, engines.Invalid(`option "prefix" must be at most %d letters, digits or signs of "@:._-", such as "@cee:"`, maxPrefixBytes)
+	}
 	var err error
 	switch c.Type {
 	case TypeFile:
@@ -141,12 +157,22 @@ func (c Config) options() (options, error) {
 	return o, nil
 }
 
+// maxPrefixBytes limits what each line begins with.
+const maxPrefixBytes = 32
+
+// notInPrefix reports whether a rune could make a line something that a program other than a reader of logs understands.
+func notInPrefix(r rune) bool {
+	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("@:._-", r)
+}
+
+// stream reports whether a device of type "file" has no file.
+func (o *options) stream() bool {
+	return o.filePath == "stdout" || o.filePath == "stderr" || o.filePath == "discard"
+}
+
 func (o *options) checkFile() error {
-	switch {
-	case o.filePath == "":
-		return engines.Invalid(`option "file_path" is missing: an absolute path, "stdout", "stderr" or "discard"`)
-	case o.filePath != "stdout" && o.filePath != "stderr" && o.filePath != "discard" && !filepath.IsAbs(o.filePath):
-		return engines.Invalid(`option "file_path" must be an absolute path, "stdout", "stderr" or "discard"`)
+	if o.filePath == "" {
+		return engines.Invalid(`option "file_path" is missing: a path below the file_roots of the server's configuration, "stdout", "stderr" or "discard"`)
 	}
 	return nil
 }

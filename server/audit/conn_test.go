@@ -87,7 +87,7 @@ func socketConfig(network, address string, options ...string) audit.Config {
 
 func openSocket(t *testing.T, network, address string, options ...string) audit.Device {
 	t.Helper()
-	d, err := socketConfig(network, address, options...).Open()
+	d, err := socketConfig(network, address, options...).Open(audit.Files{})
 	if err != nil {
 		t.Fatal(err)
 	}

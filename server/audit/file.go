@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -15,7 +14,7 @@ import (
 
 // fileDevice appends lines to a file. It opens the file with the first line.
 type fileDevice struct {
-	path string
+	at   location
 	mode fs.FileMode // 0 leaves an existing file's mode alone
 
 	mu     sync.Mutex
@@ -27,17 +26,15 @@ type fileDevice struct {
 // stream is a standard stream, or nothing at all, as a device.
 type stream struct{ w *patient }
 
-// newFile returns the device of type "file" for these options.
-func newFile(o options) Device {
+// newStream returns the device of type "file" for options that name no file.
+func newStream(o options) Device {
 	switch o.filePath {
 	case "stdout":
 		return stream{stdout}
 	case "stderr":
 		return stream{stderr}
-	case "discard":
-		return stream{discard}
 	}
-	return &fileDevice{path: o.filePath, mode: o.mode}
+	return stream{discard}
 }
 
 // The standard streams are each one, whatever number of devices write to them.
@@ -107,7 +104,7 @@ func (d *fileDevice) Write(_ context.Context, line []byte) error {
 		return fs.ErrClosed
 	}
 	if d.file == nil {
-		f, torn, err := openLog(d.path, d.mode)
+		f, torn, err := openLog(d.at, d.mode)
 		if err != nil {
 			return err
 		}
@@ -138,7 +135,7 @@ func (d *fileDevice) Reload() error {
 	if d.closed || d.file == nil {
 		return nil
 	}
-	f, torn, err := openLog(d.path, d.mode)
+	f, torn, err := openLog(d.at, d.mode)
 	if err != nil {
 		return err
 	}
@@ -169,30 +166,29 @@ func (d *fileDevice) Close() error {
 }
 
 // openLog opens a file for appending and reports whether it ends within a line.
-func openLog(path string, mode fs.FileMode) (f *os.File, torn bool, err error) {
-	dir := filepath.Dir(path)
-	if info, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-		return nil, false, fmt.Errorf("the directory %s does not exist", dir)
-	} else if err == nil && !info.IsDir() {
-		return nil, false, fmt.Errorf("%s is not a directory", dir)
+func openLog(at location, mode fs.FileMode) (f *os.File, torn bool, err error) {
+	dir, name, err := at.open()
+	if err != nil {
+		return nil, false, err
 	}
-	info, err := os.Stat(path)
-	// Opening a pipe that nobody reads would block, and appending to a socket or block device makes no sense.
+	defer dir.Close()
+	info, err := dir.Stat(name)
+	// Opening a pipe that has no reader would block, and appending to a socket or block device makes no sense.
 	if err == nil && !info.Mode().IsRegular() && info.Mode()&fs.ModeCharDevice == 0 {
-		return nil, false, fmt.Errorf("%s is not a regular file", path)
+		return nil, false, fmt.Errorf("%s is not a regular file", at)
 	}
 	create := mode
 	if create == 0 {
 		create = 0o600
 	}
-	if f, err = os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, create); err != nil {
+	if f, err = dir.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, create); err != nil {
 		return nil, false, err
 	}
 	if info, err = f.Stat(); err == nil && info.Mode().IsRegular() {
 		if mode != 0 && info.Mode().Perm() != mode {
 			err = f.Chmod(mode)
 		}
-		torn = info.Size() > 0 && !endsInNewline(path, info.Size())
+		torn = info.Size() > 0 && !endsInNewline(dir, name, info.Size())
 	}
 	if err != nil {
 		return nil, false, errors.Join(err, f.Close())
@@ -202,8 +198,8 @@ func openLog(path string, mode fs.FileMode) (f *os.File, torn bool, err error) {
 
 // endsInNewline reports whether the file's last byte is a newline. If it cannot be read it reports false: an
 // empty line too many harms nobody.
-func endsInNewline(path string, size int64) bool {
-	f, err := os.Open(path)
+func endsInNewline(dir directory, name string, size int64) bool {
+	f, err := dir.OpenFile(name, os.O_RDONLY, 0)
 	if err != nil {
 		return false
 	}

@@ -28,7 +28,7 @@ func fileConfig(path string, options ...string) audit.Config {
 
 func openFile(t *testing.T, path string, options ...string) audit.Device {
 	t.Helper()
-	d, err := fileConfig(path, options...).Open()
+	d, err := fileConfig(path, options...).Open(tempFiles)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,7 +241,6 @@ func TestLinesStayWhole(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	tests := []struct{ name, key, value, want string }{
-		{"relative path", "file_path", "audit.log", "absolute"},
 		{"no path", "file_path", "", "missing"},
 		{"executable", "mode", "0755", "execute"},
 		{"set-uid", "mode", "4600", "octal"},

@@ -195,6 +195,11 @@ func (l *line) request(e event) {
 	l.clip("path", r.Path, len(r.Path), shortTextBytes)
 	switch {
 	case e.response:
+	case r.Unread != 0:
+		l.open("data_rest")
+		l.flag("unread", true)
+		l.number("bytes", r.Unread)
+		l.close()
 	case e.Brief || l.short:
 		l.rest("data_rest", r.Data)
 	default:
@@ -215,7 +220,7 @@ func (l *line) request(e event) {
 // dataLimit is how much of a body may be recorded.
 func (e event) dataLimit() int {
 	if limit := e.limit(); limit > 0 {
-		return min(limit, maxDataBytes)
+		return min(limit-openBytes/2, maxDataBytes) // the rest is for the other members
 	}
 	return maxDataBytes
 }

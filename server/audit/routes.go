@@ -47,7 +47,7 @@ type enableInput struct {
 	Path        string            `json:"path" help:"Name of the device."`
 	Type        string            `json:"type" help:"Type of the device: \"file\", \"syslog\" or \"socket\"." max:"64"`
 	Description string            `json:"description" help:"Free text." max:"512"`
-	Options     engines.StringMap `json:"options" help:"Of all devices: prefix, log_raw, hmac_accessor, elide_list_responses. Of a file: file_path (an absolute path, stdout, stderr or discard), mode. Of syslog: facility, tag. Of a socket: address, socket_type (tcp, udp, unix or unixgram), write_timeout."`
+	Options     engines.StringMap `json:"options" help:"Of all devices: prefix (letters, digits and @:._-), log_raw, hmac_accessor, elide_list_responses. Of a file: file_path (below the file_roots of the configuration; or stdout, stderr, discard), mode. Of syslog: facility, tag. Of a socket: address, socket_type (tcp, udp, unix or unixgram), write_timeout."`
 	Local       bool              `json:"local" help:"Keep the device to this cluster: do not replicate it."`
 }
 

@@ -32,6 +32,7 @@ func storageKey(prefix storage.Key, path string) storage.Key {
 // concurrent use.
 type Table struct {
 	store  storage.Store
+	files  Files
 	broker *Broker
 
 	changes atomic.Uint64 // counts changes to stored devices and headers
@@ -44,8 +45,8 @@ type Table struct {
 
 // NewTable returns a table without devices: call Load when storage can be read, and hand every change of
 // storage to Changed. store gives and takes plaintext. log may be nil.
-func NewTable(store storage.Store, log *slog.Logger) *Table {
-	t := &Table{store: store, broker: NewBroker(log)}
+func NewTable(store storage.Store, files Files, log *slog.Logger) *Table {
+	t := &Table{store: store, files: files, broker: NewBroker(log)}
 	t.broker.refresh = t.refresh
 	return t
 }
@@ -139,9 +140,15 @@ func (t *Table) scan(ctx context.Context) ([]storage.Entry, error) {
 	return append(shared, local...), nil
 }
 
-// add enables a device. One that this build cannot make (a newer one enabled it) refuses every record.
+// add enables a device. One that this node cannot make (a newer build enabled it, or this node's configuration does not
+// name its directory) rejects every record.
 func (t *Table) add(c Config) {
-	device, err := c.Open()
+	device, err := c.Open(t.files)
+	if file, ok := device.(*fileDevice); ok && file.at.root == "" {
+		if _, outside := t.files.locate(file.at.file); outside != nil {
+			t.broker.log.Warn("an audit device of an earlier version writes outside of the directories that the configuration names: add its directory to audit.file_roots, disable the device and enable it again", "mount", c.Path, "file", file.at.file)
+		}
+	}
 	if err != nil {
 		device = refusing{err}
 		c.Type, c.Options = TypeFile, map[string]string{"file_path": "discard"}
@@ -168,13 +175,14 @@ func (r refusing) Close() error                        { return nil }
 // engines.KindInvalid say what to change; the device is then not enabled.
 func (t *Table) Enable(ctx context.Context, c Config) error {
 	c.Path, c.Salt, c.Created = cleanPath(c.Path), NewSalt(), time.Now().UTC().Truncate(time.Second)
+	c.Confined = true
 	if err := c.Validate(); err != nil {
 		return err
 	}
 	if err := free(ctx, t.store, c.Path); err != nil {
 		return err
 	}
-	if err := probe(ctx, c); err != nil {
+	if err := t.probe(ctx, c); err != nil {
 		return &engines.Error{Kind: engines.KindInvalid, Detail: fmt.Sprintf("the audit device cannot be written: %v", err), Err: err}
 	}
 	value, err := json.Marshal(c)
@@ -212,8 +220,8 @@ func free(ctx context.Context, r interface {
 }
 
 // probe writes one record to a device that is not enabled yet.
-func probe(ctx context.Context, c Config) error {
-	device, err := c.Open()
+func (t *Table) probe(ctx context.Context, c Config) error {
+	device, err := c.Open(t.files)
 	if err != nil {
 		return err
 	}
@@ -294,6 +302,9 @@ func (t *Table) Numbers() map[string]float64 {
 	}
 	return n
 }
+
+// Dirs returns the directories that devices of this node write files in, or may.
+func (t *Table) Dirs() []string { return append(t.broker.dirs(), t.files.Roots...) }
 
 // Reload reopens all devices, on SIGHUP.
 func (t *Table) Reload() error { return t.broker.Reload() }

@@ -18,7 +18,7 @@ import (
 // node is a loaded table over a store shared with other nodes.
 func node(t *testing.T, store *storage.Memory) *audit.Table {
 	t.Helper()
-	table := audit.NewTable(store, nil)
+	table := audit.NewTable(store, tempFiles, nil)
 	t.Cleanup(store.OnChange(table.Changed))
 	if err := table.Load(t.Context()); err != nil {
 		t.Fatal(err)
@@ -120,12 +120,12 @@ func TestTableFollowsStorage(t *testing.T) {
 
 func TestTableReplacedState(t *testing.T) {
 	var store storage.Memory
-	table := audit.NewTable(&store, nil)
+	table := audit.NewTable(&store, tempFiles, nil)
 	if err := table.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "log")
-	enable(t, audit.NewTable(&store, nil), "a", file) // by another node, with no feed to this one
+	enable(t, audit.NewTable(&store, tempFiles, nil), "a", file) // by another node, with no feed to this one
 	record(t, table, "missed")
 	table.Changed(storage.Change{Puts: []storage.Entry{{Key: "s/sys/root/mounts/1"}}})
 	record(t, table, "unrelated")
@@ -150,7 +150,7 @@ func (u *unreadable) Scan(ctx context.Context, prefix, after storage.Key, limit 
 // When it is not known which devices are enabled, nothing may pass unrecorded.
 func TestTableFailsClosed(t *testing.T) {
 	store := &unreadable{}
-	table := audit.NewTable(store, nil)
+	table := audit.NewTable(store, tempFiles, nil)
 	if err := table.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -80,6 +80,10 @@ var help = map[string]string{
 	"audit_request_records_total":  "Request records written to the audit trail.",
 	"audit_response_records_total": "Response records written to the audit trail.",
 	"audit_devices_failing":        "Audit devices that did not take their last record.",
+	"audit_lost_records_total":     "Records of requests to a sealed node that were too many to keep until a device could be written.",
+	"disk_data_free_bytes":         "Free on the disk of the data directory.",
+	"disk_audit_free_bytes":        "Free on the disk of audit files that has the least room.",
+	"disk_directories_low":         "Directories of data and audit files whose disk has less room than free_space_warning.",
 	"requests_in_flight":           "Requests that the node is working on.",
 
 	"namespaces":          "Namespaces, with the root one.",

@@ -72,6 +72,9 @@ func (n *Node) configure(join bool) {
 	p("api_addr = %q", n.URL)
 	p("cluster_addr = %q", n.dialled)
 	p("%s", n.c.opts.Config)
+	if !strings.Contains(n.c.opts.Config, "audit {") {
+		p("audit {\n  file_roots = [%q]\n}", "/") // tests write where they like
+	}
 	p(`listener "tcp" {`)
 	p("  address = %q", n.api)
 	p("  cluster_address = %q", n.cluster)

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -117,7 +118,7 @@ func TestAuditVolume(t *testing.T) {
 		t.Fatal(err)
 	}
 	last := text[bytes.LastIndexByte(text[:len(text)-1], '\n')+1:]
-	for _, want := range []string{`"path":"secret/data/tried"`, `"data_rest":{"hmac":"hmac-sha256:`, `"bytes":12`, `"remote_address":"127.0.0.1"`, `"error":"`} {
+	for _, want := range []string{`"path":"secret/data/tried"`, `"data_rest":{"unread":true,"bytes":12}`, `"remote_address":"127.0.0.1"`, `"error":"`} {
 		if !bytes.Contains(last, []byte(want)) {
 			t.Errorf("the record of a rejected request lacks %s: %s", want, last)
 		}
@@ -222,6 +223,79 @@ func TestLoginRecords(t *testing.T) {
 	for _, id := range order {
 		if got := strings.Join(paths[id], " "); got != "sso_service_url callback token" {
 			t.Errorf("the requests of a login are %s", got)
+		}
+	}
+}
+
+// TestAuditFileRoots: whoever may enable audit devices writes no other file of the server: none outside of the directories
+// that the configuration names, none in the data directory, and no line that means something to another program.
+func TestAuditFileRoots(t *testing.T) {
+	base := t.TempDir()
+	logs, other := filepath.Join(base, "logs"), filepath.Join(base, "other")
+	for _, dir := range []string{logs, other} {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(other, filepath.Join(logs, "link")); err != nil {
+		t.Fatal(err)
+	}
+	data := func(string) string { return filepath.Join(base, "data") }
+	_, root := single(t, harness.Options{Dir: data, Config: "audit {\n  file_roots = [\"" + base + "\"]\n}"})
+	try := func(options fields) harness.Answer {
+		return root.do("POST", "sys/audit/a", fields{"type": "file", "options": options})
+	}
+	for path, want := range map[string]string{
+		"/etc/cron.d/coffer": "file_roots", t.TempDir() + "/log": "file_roots", base + "/../x": "file_roots", "../x": "file_roots",
+		logs + "/link/log": "path escapes", data("") + "/raft.db": "data directory", "data/fsm.db": "data directory",
+	} {
+		if a := try(fields{"file_path": path}); a.Status != 400 || !strings.Contains(string(a.Body), want) {
+			t.Errorf("%s: status %d: %.300s", path, a.Status, a.Body)
+		}
+	}
+	for _, prefix := range []string{"* * * * * root touch /tmp/x #", "@reboot root touch /tmp/x #", "$(touch x)", "A=B", "x\n"} {
+		if a := try(fields{"file_path": "logs/log", "prefix": prefix}); a.Status != 400 || !strings.Contains(string(a.Body), "prefix") {
+			t.Errorf("prefix %q: status %d: %.300s", prefix, a.Status, a.Body)
+		}
+	}
+	if found, err := os.ReadDir(other); err != nil || len(found) > 0 {
+		t.Errorf("outside of the roots there are %v, %v", found, err)
+	}
+	root.must("POST", "sys/audit/a", fields{"type": "file", "options": fields{"file_path": "logs/log", "prefix": "coffer:"}})
+	if text, err := os.ReadFile(filepath.Join(logs, "log")); err != nil || !bytes.HasPrefix(text, []byte(`coffer:{"time":"`)) {
+		t.Errorf("a device below a root writes %.300s, %v", text, err)
+	}
+}
+
+// TestAuditDefaults: without the stanza audit files are beside the data directory, in a directory that is made for them; and
+// a disk that is almost full is in the log and in the metrics.
+func TestAuditDefaults(t *testing.T) {
+	base := t.TempDir()
+	c, root := single(t, harness.Options{
+		Dir:    func(string) string { return filepath.Join(base, "data") },
+		Config: "# no audit { stanza }\nfree_space_warning = \"1000000000GiB\"",
+	})
+	root.must("POST", "sys/audit/a", fields{"type": "file", "options": fields{"file_path": "audit.log"}})
+	root.must("GET", "sys/mounts", nil)
+	if text, err := os.ReadFile(filepath.Join(base, "data-audit", "audit.log")); err != nil || !bytes.Contains(text, []byte(`"path":"sys/mounts"`)) {
+		t.Errorf("the audit file beside the data directory: %v, %.300s", err, text)
+	}
+	if info, err := os.Stat(filepath.Join(base, "data-audit")); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("its directory is %v, %v", info, err)
+	}
+	if a := root.do("POST", "sys/audit/b", fields{"type": "file", "options": fields{"file_path": filepath.Join(base, "log")}}); a.Status != 400 {
+		t.Errorf("a file elsewhere: status %d: %.300s", a.Status, a.Body)
+	}
+	harness.Await(t, "a warning about the disk", time.Minute, func() error {
+		if !strings.Contains(c.Nodes[0].Log(), "almost full") {
+			return errors.New("the log has none")
+		}
+		return nil
+	})
+	metrics := string(root.must("GET", "sys/metrics?format=prometheus", nil).Body)
+	for _, want := range []string{"coffer_disk_data_free_bytes ", "coffer_disk_audit_free_bytes ", "coffer_disk_directories_low "} {
+		if !strings.Contains(metrics, "\n"+want) || strings.Contains(metrics, "\n"+want+"0\n") {
+			t.Errorf("the metrics lack %s", want)
 		}
 	}
 }

@@ -168,15 +168,26 @@ func TestRateLimit(t *testing.T) {
 	}
 }
 
+// fillDisk has the disk under an audit file be full as soon as it is opened again. The link is relative: it does not leave
+// the root of audit files, which is /.
+func fillDisk(t *testing.T, file string) {
+	t.Helper()
+	full, err := filepath.Rel(filepath.Dir(file), "/dev/full")
+	if err == nil {
+		err = os.Remove(file)
+	}
+	if err == nil {
+		err = os.Symlink(full, file)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // fillDisk has the disk under an audit file be full from now on.
 func (u user) fillDisk(file string) {
 	u.t.Helper()
-	if err := os.Remove(file); err != nil {
-		u.t.Fatal(err)
-	}
-	if err := os.Symlink("/dev/full", file); err != nil {
-		u.t.Fatal(err)
-	}
+	fillDisk(u.t, file)
 	u.n.Reload()
 	harness.Await(u.t, "the trail to be reopened", time.Minute, func() error {
 		if a := u.do("GET", "sys/mounts", nil); a.Status == 200 {

@@ -35,11 +35,14 @@ type Config struct {
 	Listeners   []Listener
 	Storage     Storage
 	Snapshots   Snapshots
-	Replication Replication
-	Sync        Sync
-	Traces      Traces
-	Seal        Seal
-	OldSeal     Seal // the seal that is disabled: what the cluster is to leave; "" for none
+	Audit       Audit
+	// FreeSpaceWarning is how many bytes should be free on the disks of data and audit files.
+	FreeSpaceWarning int64
+	Replication      Replication
+	Sync             Sync
+	Traces           Traces
+	Seal             Seal
+	OldSeal          Seal // the seal that is disabled: what the cluster is to leave; "" for none
 }
 
 // Listener is one address that the API is served at.
@@ -82,6 +85,11 @@ type Storage struct {
 // Snapshots is what operators allow schedules of snapshots to do.
 type Snapshots struct {
 	LocalRoot string // directory below which they may keep files; "": nowhere on this node's disk
+}
+
+// Audit is what operators allow audit devices to do.
+type Audit struct {
+	FileRoots []string // directories below which their files may be; nil: one beside the data directory
 }
 
 // Sync is what operators decide about secret sync, and callers of the API cannot.
@@ -144,7 +152,7 @@ func (s Seal) GoString() string { return s.String() }
 // Load reads files, and the *.hcl and *.json files of directories, as one configuration. The error joins all
 // problems.
 func Load(paths ...string) (*Config, error) {
-	c := &Config{UI: true, Traces: Traces{SampleRatio: 1}}
+	c := &Config{UI: true, FreeSpaceWarning: 1 << 30, Traces: Traces{SampleRatio: 1}}
 	d := &decoder{}
 	for _, path := range paths {
 		files, err := expand(path)
@@ -248,6 +256,11 @@ func (c *Config) files(add func(string, ...any)) {
 	}
 	if root := c.Snapshots.LocalRoot; root != "" && !filepath.IsAbs(root) {
 		add("snapshots: local_root %q must be an absolute path", root)
+	}
+	for _, root := range c.Audit.FileRoots {
+		if !filepath.IsAbs(root) {
+			add("audit: file_roots: %q must be an absolute path", root)
+		}
 	}
 	if c.Traces.Endpoint == "" {
 		return

@@ -50,6 +50,7 @@ func (d *decoder) file(name, text string, c *Config) {
 		"log_file":          text1(&c.LogFile),
 		"pid_file":          text1(&c.PIDFile),
 		"snapshots":         d.snapshots(c),
+		"audit":             d.audit(c),
 		"replication":       d.replication(c),
 		"sync":              d.sync(c),
 		"ui":                boolean(&c.UI),
@@ -61,6 +62,8 @@ func (d *decoder) file(name, text string, c *Config) {
 		"listener":          d.listener(c),
 		"storage":           d.storage(c),
 		"seal":              d.seal(c),
+
+		"free_space_warning": size(&c.FreeSpaceWarning),
 	})
 }
 
@@ -116,6 +119,13 @@ func (d *decoder) snapshots(c *Config) field {
 	return func(d *decoder, item *ast.ObjectItem) {
 		_, list := d.block(item)
 		d.object("snapshots", list, map[string]field{"local_root": text1(&c.Snapshots.LocalRoot)})
+	}
+}
+
+func (d *decoder) audit(c *Config) field {
+	return func(d *decoder, item *ast.ObjectItem) {
+		_, list := d.block(item)
+		d.object("audit", list, map[string]field{"file_roots": texts(&c.Audit.FileRoots)})
 	}
 }
 
@@ -331,6 +341,23 @@ func text1(into *string) field {
 			return
 		}
 		*into = v
+	}
+}
+
+// texts takes a list of texts. An empty one is a list, too.
+func texts(into *[]string) field {
+	return func(d *decoder, item *ast.ObjectItem) {
+		list, ok := item.Val.(*ast.ListType)
+		*into = []string{}
+		for i := 0; ok && i < len(list.List); i++ {
+			lit, literal := list.List[i].(*ast.LiteralType)
+			if ok = literal && lit.Token.Type == token.STRING; ok {
+				*into = append(*into, fmt.Sprint(lit.Token.Value()))
+			}
+		}
+		if !ok {
+			d.problem(item.Pos(), "%q must be a list of texts in quotes, such as [\"a\", \"b\"]", keyOf(item))
+		}
 	}
 }
 

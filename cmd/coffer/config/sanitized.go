@@ -50,6 +50,7 @@ func (c *Config) Sanitized() map[string]any {
 		},
 		"user_lockout": lockouts,
 		"snapshots":    map[string]any{"local_root": c.Snapshots.LocalRoot},
+		"audit":        map[string]any{"file_roots": c.Audit.FileRoots}, "free_space_warning": c.FreeSpaceWarning,
 		"telemetry": map[string]any{
 			"otlp_endpoint": c.Traces.Endpoint, "otlp_insecure": c.Traces.Insecure, "sample_ratio": c.Traces.SampleRatio,
 			"unauthenticated_metrics_access": c.UnauthenticatedMetrics,
