@@ -20,6 +20,8 @@ import (
 //	enum:"a,b"       the only texts allowed
 //	max:"512"        most bytes of a text or of raw JSON, most elements of a list or map
 //	query:"true"     also taken from the query string; Read, List and Delete take every field from there
+//	alias:"name"     the field is another name of this one; several are separated by commas
+//	form:"name"      texts that the handler makes the same of: see forms
 //	body:"true"      receives the entire body (json.RawMessage or Object); excludes other body fields
 //
 // Types: string kinds, Sensitive, bool, int, int64, float64, Duration, StringList, StringMap, Object,
@@ -34,6 +36,16 @@ type plan struct {
 	whole    int           // index of the field that receives the entire body, or -1
 	lists    []int         // indexes of list fields with a default
 	template reflect.Value // an input struct with every default set
+
+	canonical   map[string][]string // the fields that a field is another name of, by its name in lower case
+	byCanonical map[string]int      // the field that says how values are read, by name in lower case
+}
+
+// new returns an input struct with every default set.
+func (p *plan) new() reflect.Value {
+	v := reflect.New(p.template.Type()).Elem()
+	v.Set(p.template)
+	return v
 }
 
 // input is one field of an input struct.
@@ -42,6 +54,7 @@ type input struct {
 	index     []int // of the field in the struct, through embedded ones
 	pointer   bool
 	kind      *kind
+	form      func(string) string // nil: texts are compared as they are
 	fromQuery bool
 }
 

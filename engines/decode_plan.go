@@ -18,6 +18,7 @@ func newPlan(t reflect.Type, op Operation, segments []segment) (*plan, error) {
 	if err := p.add(t, nil, op, segments); err != nil {
 		return nil, err
 	}
+	p.name()
 	for _, s := range segments {
 		if _, ok := p.byName[s.name]; s.kind != literal && !ok {
 			return nil, fmt.Errorf("path parameter %q has no field in %s", s.name, t)
@@ -76,6 +77,29 @@ func (p *plan) add(t reflect.Type, index []int, op Operation, segments []segment
 	return nil
 }
 
+// name works out which names count as which fields. The names of fields that are another name of a field come after all
+// others, so that a field that is declared itself is read by its own declaration.
+func (p *plan) name() {
+	p.canonical, p.byCanonical = map[string][]string{}, map[string]int{}
+	for i := range p.fields {
+		if f := &p.fields[i]; f.Alias == nil {
+			p.byCanonical[strings.ToLower(f.Name)] = i
+		}
+	}
+	for i := range p.fields {
+		f := &p.fields[i]
+		if f.Alias == nil {
+			continue
+		}
+		p.canonical[strings.ToLower(f.Name)] = f.Alias
+		for _, name := range f.Alias {
+			if _, ok := p.byCanonical[name]; !ok {
+				p.byCanonical[name] = i
+			}
+		}
+	}
+}
+
 // newInput reads the declaration of one field.
 func newInput(sf reflect.StructField, index []int, op Operation, segments []segment) (input, error) {
 	tags, err := parseTags(sf.Tag)
@@ -109,6 +133,14 @@ func newInput(sf reflect.StructField, index []int, op Operation, segments []segm
 	if enum := tags["enum"]; enum != "" {
 		f.Enum = strings.Split(enum, ",")
 	}
+	if alias := tags["alias"]; alias != "" {
+		f.Alias = strings.Split(alias, ",")
+	}
+	if f.Form = tags["form"]; f.Form != "" {
+		if f.form = forms[f.Form]; f.form == nil {
+			return input{}, fmt.Errorf("has the unknown form %q", f.Form)
+		}
+	}
 	if f.kind == nil {
 		return input{}, fmt.Errorf("type %s is not supported", sf.Type)
 	}
@@ -131,13 +163,15 @@ func (f *input) validate(tags map[string]string) error {
 		return errors.New("cannot receive the entire body")
 	case f.Enum != nil && f.kind != stringKind && f.kind != listKind:
 		return errors.New("has an enum but is not a text or a list")
+	case f.form != nil && f.kind != stringKind && f.kind != listKind:
+		return errors.New("has a form but is not a text or a list")
 	case f.Max > 0 && (f.kind.scalar || f.kind == objectsKind):
 		return errors.New("has a max but no length")
 	}
 	return nil
 }
 
-var knownTags = []string{"json", "help", "default", "required", "enum", "max", "query", "body"}
+var knownTags = []string{"json", "help", "default", "required", "enum", "max", "query", "body", "alias", "form"}
 
 // parseTags splits a struct tag and refuses tags that nobody reads, which are nearly always misspelt ones.
 func parseTags(tag reflect.StructTag) (map[string]string, error) {

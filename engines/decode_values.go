@@ -74,6 +74,9 @@ func kindOf(t reflect.Type) *kind {
 	case reflect.TypeFor[time.Duration]():
 		return nil // its declaration would lie about units: use Duration
 	}
+	if t.Implements(reflect.TypeFor[Paired]()) && t.ConvertibleTo(reflect.TypeFor[json.RawMessage]()) {
+		return anyKind
+	}
 	switch t.Kind() {
 	case reflect.String:
 		return stringKind

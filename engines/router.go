@@ -56,6 +56,10 @@ type Field struct {
 	Max      int      // most bytes (texts, raw JSON) or elements (lists, maps); 0 is no limit of its own
 	// Sensitive marks a field whose value must not be shown.
 	Sensitive bool
+	// Alias names the fields that this one is another name of; nil for most.
+	Alias []string
+	// Form says which texts are the same value: see forms. "" for most.
+	Form string
 	// Whole marks the one field that receives the entire body: the route takes free-form objects.
 	Whole bool
 }
@@ -73,6 +77,7 @@ type Route struct {
 	Exists func(ctx context.Context, req *Request) (bool, error)
 
 	segments []segment
+	plan     *plan
 	handle   func(ctx context.Context, req *Request, params map[string]string) (*Response, error)
 }
 
@@ -132,10 +137,9 @@ func OnType(r *Router, op Operation, pattern, help string, flags Flags, in refle
 	if err != nil {
 		panic(fmt.Sprintf("engines: route %s %q: %v", op, pattern, err))
 	}
-	route := &Route{Pattern: pattern, Op: op, Help: help, Flags: flags, Fields: p.describe(), segments: segments}
+	route := &Route{Pattern: pattern, Op: op, Help: help, Flags: flags, Fields: p.describe(), segments: segments, plan: p}
 	route.handle = func(ctx context.Context, req *Request, params map[string]string) (*Response, error) {
-		v := reflect.New(in).Elem()
-		v.Set(p.template)
+		v := p.new()
 		req.params = params
 		unknown, err := p.decode(req, params, v)
 		if err != nil {

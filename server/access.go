@@ -327,6 +327,8 @@ func (s *Server) authorise(ctx context.Context, c *call) error {
 	}
 	d := c.check(op)
 	switch {
+	case d.Err != nil:
+		return d.Err // rules that cannot be applied allow nothing, and the caller reads what the engine would have said
 	case !d.Allowed:
 		return engines.Denied(errors.New("no policy allows " + string(op)))
 	case c.has(engines.Sudo) && !d.Sudo:

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"encoding/json"
 	"strings"
 
 	"github.com/coffer-project/coffer/engines"
@@ -19,13 +18,12 @@ type speller interface {
 // check asks the caller's policies about the path as it was written and, where names can be spelled in several ways,
 // once more without regard to case: what a policy says of a name holds however the policy and the request spell it.
 func (c *call) check(op engines.Operation) policy.Decision {
-	input := c.input()
-	d := c.acl.Check(op, c.path, input)
+	d := c.acl.Check(op, c.path, c.input)
 	if !d.Allowed || c.mount == nil {
 		return d
 	}
 	if _, named := c.mount.Engine.(speller); named {
-		return d.And(c.acl.CheckCaseless(op, c.storedPath(), input))
+		return d.And(c.acl.CheckCaseless(op, c.storedPath(), c.input))
 	}
 	return d
 }
@@ -53,35 +51,10 @@ func (s *Server) revokePath(ctx context.Context, ns, path string) (int, error) {
 	return s.tokens.RevokePath(ctx, ns, storedPath(m, path, rest))
 }
 
-// notOneInput stands for fields that policies and engines could understand differently. Rules about parameters refuse
-// it.
-var notOneInput = json.RawMessage("[]")
-
-// input returns the fields that policies look at: the body, and for reads also the query, where their fields may come
-// from. What the body holds wins, unless it is null, as it does when the input is decoded.
-func (c *call) input() json.RawMessage {
-	if c.Op != engines.Read || len(c.Query) == 0 {
-		return c.Body
+// input returns what the engine would get, for policies to judge. Where no route is, nothing is got.
+func (c *call) input() (*engines.Input, error) {
+	if c.route == nil {
+		return nil, c.miss
 	}
-	fields := map[string]any{}
-	for name, values := range c.Query {
-		if len(values) != 1 {
-			return notOneInput // the first one, or all together: that depends on the field
-		}
-		fields[name] = values[0]
-	}
-	var body map[string]json.RawMessage
-	if len(c.Body) > 0 && json.Unmarshal(c.Body, &body) != nil {
-		return c.Body // not an object, which the check refuses
-	}
-	for name, value := range body {
-		if _, inQuery := fields[name]; !inQuery || string(value) != "null" {
-			fields[name] = value
-		}
-	}
-	all, err := json.Marshal(fields)
-	if err != nil {
-		panic(err) // texts, and JSON that has been read
-	}
-	return all
+	return c.route.Input(c.inner, c.params)
 }

@@ -12,8 +12,8 @@ import (
 type (
 	policiesIn struct {
 		roleIn
-		TokenPolicies engines.StringList `json:"token_policies" max:"256" help:"Policies of the token."`
-		Policies      engines.StringList `json:"policies" max:"256" help:"Older name of token_policies."`
+		TokenPolicies engines.StringList `json:"token_policies" form:"name" max:"256" help:"Policies of the token."`
+		Policies      engines.StringList `json:"policies" alias:"token_policies" form:"name" max:"256" help:"Older name of token_policies."`
 	}
 	bindSecretIDIn struct {
 		roleIn
@@ -21,11 +21,11 @@ type (
 	}
 	secretIDBoundCIDRsIn struct {
 		roleIn
-		SecretIDBoundCIDRs engines.StringList `json:"secret_id_bound_cidrs" max:"256" help:"Addresses and networks that may log in."`
+		SecretIDBoundCIDRs engines.StringList `json:"secret_id_bound_cidrs" form:"network" max:"256" help:"Addresses and networks that may log in."`
 	}
 	boundCIDRListIn struct {
 		roleIn
-		BoundCIDRList engines.StringList `json:"bound_cidr_list" max:"256" help:"Older name of secret_id_bound_cidrs."`
+		BoundCIDRList engines.StringList `json:"bound_cidr_list" alias:"secret_id_bound_cidrs" form:"network" max:"256" help:"Older name of secret_id_bound_cidrs."`
 	}
 	secretIDNumUsesIn struct {
 		roleIn
@@ -38,7 +38,7 @@ type (
 	periodIn struct {
 		roleIn
 		TokenPeriod engines.Duration `json:"token_period" help:"If set, the token never reaches a maximum and each renewal gives it this lifetime."`
-		Period      engines.Duration `json:"period" help:"Older name of token_period."`
+		Period      engines.Duration `json:"period" alias:"token_period" help:"Older name of token_period."`
 	}
 	tokenTTLIn struct {
 		roleIn
@@ -54,7 +54,7 @@ type (
 	}
 	tokenBoundCIDRsIn struct {
 		roleIn
-		TokenBoundCIDRs engines.StringList `json:"token_bound_cidrs" max:"256" help:"Addresses and networks that may log in and use the token."`
+		TokenBoundCIDRs engines.StringList `json:"token_bound_cidrs" form:"network" max:"256" help:"Addresses and networks that may log in and use the token."`
 	}
 )
 

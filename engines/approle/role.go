@@ -119,14 +119,14 @@ type writeIn struct {
 	roleIn
 	RoleID             string             `json:"role_id" max:"512" help:"Id of the role; a random one by default."`
 	BindSecretID       bool               `json:"bind_secret_id" default:"true" help:"Whether logins need a secret id."`
-	SecretIDBoundCIDRs engines.StringList `json:"secret_id_bound_cidrs" max:"256" help:"Addresses and networks that may log in."`
-	BoundCIDRList      engines.StringList `json:"bound_cidr_list" max:"256" help:"Older name of secret_id_bound_cidrs."`
+	SecretIDBoundCIDRs engines.StringList `json:"secret_id_bound_cidrs" form:"network" max:"256" help:"Addresses and networks that may log in."`
+	BoundCIDRList      engines.StringList `json:"bound_cidr_list" alias:"secret_id_bound_cidrs" form:"network" max:"256" help:"Older name of secret_id_bound_cidrs."`
 	SecretIDNumUses    int                `json:"secret_id_num_uses" help:"How many logins a secret id is good for; 0 is without limit."`
 	SecretIDTTL        engines.Duration   `json:"secret_id_ttl" help:"Lifetime of a secret id; 0 is without end."`
 	LocalSecretIDs     bool               `json:"local_secret_ids" help:"Keep the role's secret ids in this cluster. It cannot be changed later."`
 	engines.TokenFields
-	Policies engines.StringList `json:"policies" max:"256" help:"Older name of token_policies."`
-	Period   engines.Duration   `json:"period" help:"Older name of token_period."`
+	Policies engines.StringList `json:"policies" alias:"token_policies" form:"name" max:"256" help:"Older name of token_policies."`
+	Period   engines.Duration   `json:"period" alias:"token_period" help:"Older name of token_period."`
 }
 
 // apply sets what the request gave.

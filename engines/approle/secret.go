@@ -67,9 +67,9 @@ func dropSecret(t *storage.Txn, uid, hash string, s *secretID) {
 
 type secretIn struct {
 	roleIn
-	Metadata        json.RawMessage    `json:"metadata" help:"Shown with each token: an object of strings, or the JSON text of one."`
-	CIDRList        engines.StringList `json:"cidr_list" max:"256" help:"Addresses and networks that may log in, all within the role's secret_id_bound_cidrs."`
-	TokenBoundCIDRs engines.StringList `json:"token_bound_cidrs" max:"256" help:"Addresses and networks that may use the token, all within the role's."`
+	Metadata        metadata           `json:"metadata" help:"Shown with each token: an object of strings, or the JSON text of one."`
+	CIDRList        engines.StringList `json:"cidr_list" form:"network" max:"256" help:"Addresses and networks that may log in, all within the role's secret_id_bound_cidrs."`
+	TokenBoundCIDRs engines.StringList `json:"token_bound_cidrs" form:"network" max:"256" help:"Addresses and networks that may use the token, all within the role's."`
 	NumUses         int                `json:"num_uses" help:"How many logins it is good for, at most the role's secret_id_num_uses, which is the default."`
 	TTL             engines.Duration   `json:"ttl" help:"Its lifetime, at most the role's secret_id_ttl, which is the default."`
 }
@@ -202,8 +202,20 @@ const (
 	maxValueBytes = 512
 )
 
+// metadata is what parseMetadata reads.
+type metadata json.RawMessage
+
+// Pairs implements engines.Paired.
+func (raw metadata) Pairs() (pairs [][2]string, ok bool) {
+	read, err := parseMetadata(raw)
+	for key, value := range read {
+		pairs = append(pairs, [2]string{key, value})
+	}
+	return pairs, err == nil
+}
+
 // parseMetadata reads an object of strings, its JSON text, or a text such as "a=b,c=d".
-func parseMetadata(raw json.RawMessage) (map[string]string, error) {
+func parseMetadata(raw metadata) (map[string]string, error) {
 	if len(raw) == 0 {
 		return nil, nil
 	}
@@ -220,7 +232,7 @@ func parseMetadata(raw json.RawMessage) (map[string]string, error) {
 			}
 			return m, checkMetadata(m)
 		}
-		if raw = json.RawMessage(text); len(raw) == 0 {
+		if raw = metadata(text); len(raw) == 0 {
 			return nil, nil
 		}
 	}

@@ -41,8 +41,8 @@ func readLease(ctx context.Context, req *engines.Request, _ *none) (*engines.Res
 }
 
 type leaseIn struct {
-	Lease string `json:"lease" required:"true" max:"64" help:"How long credentials of users last before they are renewed, such as 30m. The largest unit is h."`
-	Max   string `json:"lease_max" required:"true" max:"64" help:"How long they last at most, renewals included, such as 12h. The largest unit is h."`
+	Lease string `json:"lease" form:"duration" required:"true" max:"64" help:"How long credentials of users last before they are renewed, such as 30m. The largest unit is h."`
+	Max   string `json:"lease_max" form:"duration" required:"true" max:"64" help:"How long they last at most, renewals included, such as 12h. The largest unit is h."`
 }
 
 func writeLease(ctx context.Context, req *engines.Request, in *leaseIn) (*engines.Response, error) {

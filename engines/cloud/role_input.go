@@ -26,7 +26,7 @@ type writeRoleIn struct {
 	RoleARNs       engines.StringList `json:"role_arns" help:"Roles that may be assumed. Required for assumed_role, and for it only."`
 	AssumeRoleARNs engines.StringList `json:"assume_role_arns" help:"Roles to assume one after the other before anything else, for accounts elsewhere. For iam_user and assumed_role only."`
 	PolicyARNs     engines.StringList `json:"policy_arns" help:"Managed policies: of the users, or what temporary credentials are limited to."`
-	PolicyDocument string             `json:"policy_document" help:"A policy as JSON: of the users, or what temporary credentials are limited to. Texts in it may hold templates such as {{identity.entity.name}}."`
+	PolicyDocument string             `json:"policy_document" form:"json" help:"A policy as JSON: of the users, or what temporary credentials are limited to. Texts in it may hold templates such as {{identity.entity.name}}."`
 	IAMGroups      engines.StringList `json:"iam_groups" help:"Groups of the users, or whose policies temporary credentials are limited to as well."`
 	IAMTags        engines.StringMap  `json:"iam_tags" help:"Tags of the users, as key=value."`
 	SessionTags    engines.StringMap  `json:"session_tags" help:"Tags of the sessions of assumed_role, as key=value. Values may hold templates such as {{identity.entity.name}}."`
@@ -38,8 +38,8 @@ type writeRoleIn struct {
 	BoundaryARN    string             `json:"permissions_boundary_arn" help:"Policy that bounds what the users may ever do. For iam_user only."`
 	MFASerial      string             `json:"mfa_serial_number" help:"The device of the root credentials' user, for codes given with requests. For session_token only."`
 	WaitUntilValid engines.Duration   `json:"wait_until_valid" help:"How long a request may wait until a new key works, at most a minute. For iam_user only."`
-	Policy         string             `json:"policy" help:"Legacy, instead of all of the others: a policy as JSON."`
-	ARN            string             `json:"arn" help:"Legacy, instead of all of the others: the ARN of a policy or role."`
+	Policy         string             `json:"policy" alias:"policy_document" form:"json" help:"Legacy, instead of all of the others: a policy as JSON."`
+	ARN            string             `json:"arn" alias:"policy_arns,role_arns" form:"trim" help:"Legacy, instead of all of the others: the ARN of a policy or role."`
 }
 
 // roleField is one of the current fields of a request.

@@ -22,19 +22,19 @@ const (
 )
 
 type rootIn struct {
-	AccessKey       string             `json:"access_key" max:"128" help:"Access key id. Without it and secret_key the environment, the shared files and the role of the machine are asked, in this order."`
+	AccessKey       string             `json:"access_key" form:"trim" max:"128" help:"Access key id. Without it and secret_key the environment, the shared files and the role of the machine are asked, in this order."`
 	SecretKey       engines.Sensitive  `json:"secret_key" max:"512" help:"Secret access key. It is never answered."`
-	Region          string             `json:"region" help:"Region of requests. Without it that of the environment is used (AWS_REGION, then AWS_DEFAULT_REGION), else us-east-1."`
-	IAMEndpoint     string             `json:"iam_endpoint" max:"2048" help:"URL of IAM, if it is not the provider's own."`
-	STSEndpoint     string             `json:"sts_endpoint" max:"2048" help:"URL of STS, if it is not the provider's own."`
-	STSRegion       string             `json:"sts_region" help:"Region of STS, if it is not that of region."`
+	Region          string             `json:"region" form:"trim" help:"Region of requests. Without it that of the environment is used (AWS_REGION, then AWS_DEFAULT_REGION), else us-east-1."`
+	IAMEndpoint     string             `json:"iam_endpoint" form:"trim" max:"2048" help:"URL of IAM, if it is not the provider's own."`
+	STSEndpoint     string             `json:"sts_endpoint" form:"trim" max:"2048" help:"URL of STS, if it is not the provider's own."`
+	STSRegion       string             `json:"sts_region" form:"trim" help:"Region of STS, if it is not that of region."`
 	STSFallbacks    engines.StringList `json:"sts_fallback_endpoints" max:"16" help:"URLs of STS to try in order when it cannot be reached where it is asked first."`
 	FallbackRegions engines.StringList `json:"sts_fallback_regions" max:"16" help:"Regions of sts_fallback_endpoints, one for each."`
 	MaxRetries      int                `json:"max_retries" default:"-1" help:"How often a call that failed for a reason that may pass is repeated; -1 is the SDK's default."`
 
 	UsernameTemplate string           `json:"username_template" max:"4096" help:"Template of the names of users (.Type is IAM, at most 64 characters) and of federated users (.Type is STS, at most 32), of .DisplayName and .PolicyName."`
 	RotationPeriod   engines.Duration `json:"rotation_period" help:"Rotate the key by itself so often; 0 is never. Not with rotation_schedule."`
-	RotationSchedule string           `json:"rotation_schedule" max:"128" help:"Rotate the key by itself at these times: five fields of cron, in UTC."`
+	RotationSchedule string           `json:"rotation_schedule" form:"trim" max:"128" help:"Rotate the key by itself at these times: five fields of cron, in UTC."`
 	RotationWindow   engines.Duration `json:"rotation_window" help:"How long after a time of rotation_schedule the rotation may begin; 0 is without limit."`
 	RotationDisabled bool             `json:"disable_automated_rotation" help:"Keep rotation_period or rotation_schedule, but do not rotate by them."`
 }

@@ -145,9 +145,9 @@ type staticIn struct {
 
 type writeStaticIn struct {
 	staticIn
-	Username       string           `json:"username" max:"64" help:"Name of the IAM user, who must exist. It cannot be changed later."`
+	Username       string           `json:"username" form:"trim" max:"64" help:"Name of the IAM user, who must exist. It cannot be changed later."`
 	RotationPeriod engines.Duration `json:"rotation_period" help:"How often the user's key is replaced: at least a minute."`
-	AssumeRoleARN  string           `json:"assume_role_arn" max:"2048" help:"ARN of the role to assume first, for a user in another account. It cannot be changed later."`
+	AssumeRoleARN  string           `json:"assume_role_arn" form:"trim" max:"2048" help:"ARN of the role to assume first, for a user in another account. It cannot be changed later."`
 	SingleKey      bool             `json:"single_key" help:"Delete the key before as soon as the new one works, not with the next rotation."`
 	Session        string           `json:"assume_role_session_name" max:"64" help:"Session name for assume_role_arn."`
 	ExternalID     string           `json:"external_id" max:"1224" help:"External id for assume_role_arn."`

@@ -13,10 +13,24 @@ import (
 
 var errAttributes = errors.New(`must be an object of names and values, or a list of "name=value"`)
 
+// expected is what boundAttributes reads.
+type expected json.RawMessage
+
+// Pairs implements engines.Paired.
+func (raw expected) Pairs() (pairs [][2]string, ok bool) {
+	read, err := boundAttributes(raw)
+	for name, values := range read {
+		for _, value := range values {
+			pairs = append(pairs, [2]string{name, value})
+		}
+	}
+	return pairs, err == nil
+}
+
 // boundAttributes reads the expected values of attributes. A text holds several, with commas between them; elements of a
 // list are taken whole, because distinguished names have commas. Nothing is left of nothing: "", [] and {}.
-func boundAttributes(raw json.RawMessage) (map[string]engines.StringList, error) {
-	read, err := attributes(raw, func(text string) []string {
+func boundAttributes(raw expected) (map[string]engines.StringList, error) {
+	read, err := attributes(json.RawMessage(raw), func(text string) []string {
 		var values []string
 		for value := range strings.SplitSeq(text, ",") {
 			if value = strings.TrimSpace(value); value != "" {

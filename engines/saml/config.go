@@ -97,15 +97,15 @@ func orMissing(err error) error {
 
 // configIn is the input of a write: what is absent keeps its value, an empty text unsets.
 type configIn struct {
-	IDPMetadataURL string `json:"idp_metadata_url" help:"Address of the identity provider's metadata. Excludes the other idp_ fields."`
-	IDPSSOURL      string `json:"idp_sso_url" help:"Address where the identity provider takes requests by HTTP-Redirect."`
-	IDPEntityID    string `json:"idp_entity_id" help:"Entity id of the identity provider."`
-	IDPIssuer      string `json:"idp_issuer" help:"Another name of idp_entity_id."`
-	IDPCert        string `json:"idp_cert" max:"131072" help:"Certificate that the identity provider signs with, in PEM; several may follow one another."`
+	IDPMetadataURL string `json:"idp_metadata_url" form:"trim" help:"Address of the identity provider's metadata. Excludes the other idp_ fields."`
+	IDPSSOURL      string `json:"idp_sso_url" form:"trim" help:"Address where the identity provider takes requests by HTTP-Redirect."`
+	IDPEntityID    string `json:"idp_entity_id" form:"trim" help:"Entity id of the identity provider."`
+	IDPIssuer      string `json:"idp_issuer" alias:"idp_entity_id" form:"trim" help:"Another name of idp_entity_id."`
+	IDPCert        string `json:"idp_cert" form:"trim" max:"131072" help:"Certificate that the identity provider signs with, in PEM; several may follow one another."`
 
-	EntityID       string             `json:"entity_id" help:"Entity id of this service provider, as the identity provider knows it."`
+	EntityID       string             `json:"entity_id" form:"trim" help:"Entity id of this service provider, as the identity provider knows it."`
 	ACSURLs        engines.StringList `json:"acs_urls" max:"64" help:"Addresses of the callback that responses may be posted to."`
-	DefaultRole    string             `json:"default_role" max:"512" help:"Role of logins that name none."`
+	DefaultRole    string             `json:"default_role" form:"name" max:"512" help:"Role of logins that name none."`
 	VerboseLogging bool               `json:"verbose_logging" help:"Log users' attributes at debug level and whole responses at trace level. Not for production."`
 
 	ValidateResponseSignature  bool `json:"validate_response_signature" help:"Demand that the response is signed; otherwise a signature of the response or of the assertion suffices."`

@@ -202,9 +202,9 @@ type rolesIn struct {
 
 // olderFields are older names of the token fields.
 type olderFields struct {
-	Policies engines.StringList `json:"policies" max:"256" help:"Older name of token_policies."`
-	TTL      engines.Duration   `json:"ttl" help:"Older name of token_ttl."`
-	MaxTTL   engines.Duration   `json:"max_ttl" help:"Older name of token_max_ttl."`
+	Policies engines.StringList `json:"policies" alias:"token_policies" form:"name" max:"256" help:"Older name of token_policies."`
+	TTL      engines.Duration   `json:"ttl" alias:"token_ttl" help:"Older name of token_ttl."`
+	MaxTTL   engines.Duration   `json:"max_ttl" alias:"token_max_ttl" help:"Older name of token_max_ttl."`
 }
 
 // apply sets what came under an older name and not under the newer one.
@@ -219,9 +219,9 @@ type writeRoleIn struct {
 	roleIn
 	BoundSubjects       engines.StringList `json:"bound_subjects" max:"256" help:"Subjects that may log in: a list, or a text with commas. Empty: any subject."`
 	BoundSubjectsType   string             `json:"bound_subjects_type" enum:"string,glob" help:"How subjects are compared: string, as they are; glob, with * for any text."`
-	BoundAttributes     json.RawMessage    `json:"bound_attributes" max:"262144" help:"Attribute names and the values that are expected of each: a list, or a text with commas. Each attribute must have at least one of its values."`
+	BoundAttributes     expected           `json:"bound_attributes" max:"262144" help:"Attribute names and the values that are expected of each: a list, or a text with commas. Each attribute must have at least one of its values."`
 	BoundAttributesType string             `json:"bound_attributes_type" enum:"string,glob" help:"How values of attributes are compared: string, as they are; glob, with * for any text."`
-	GroupsAttribute     string             `json:"groups_attribute" help:"The attribute whose values are the user's groups."`
+	GroupsAttribute     string             `json:"groups_attribute" form:"trim" help:"The attribute whose values are the user's groups."`
 	AliasMetadata       engines.StringMap  `json:"alias_metadata" max:"64" help:"Metadata of the entity alias of who logs in."`
 	Confirm             string             `json:"confirm" enum:"cli,always,never" help:"Which logins the user confirms by a click on a page that shows the login's code: those of terminals, which is the default, all or none."`
 	RequireSameAddress  bool               `json:"require_same_address" help:"Whether a login must be started, confirmed in the browser and finished from one address."`

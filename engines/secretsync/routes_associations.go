@@ -32,8 +32,8 @@ type ofIn struct {
 // secretIn names what is associated. name is the word that the interface uses when an association is removed.
 type secretIn struct {
 	ofIn
-	Mount      string `json:"mount" max:"512" help:"Mount that holds the secret: its path, or its accessor."`
-	Name       string `json:"name" max:"512" help:"Another word for secret_name."`
+	Mount      string `json:"mount" form:"path" max:"512" help:"Mount that holds the secret: its path, or its accessor."`
+	Name       string `json:"name" alias:"secret_name" max:"512" help:"Another word for secret_name."`
 	SecretName string `json:"secret_name" max:"512" help:"Name of the secret, without a leading slash."`
 	Prefix     string `json:"secret_prefix" max:"512" help:"In place of secret_name: all secrets whose names begin so, also those to come; * for all of the mount."`
 }

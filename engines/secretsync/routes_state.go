@@ -357,7 +357,7 @@ func (s *Service) eachLink(ctx context.Context, d *destinationRecord, do func(*a
 }
 
 type mountSecretIn struct {
-	Mount      string `json:"mount" max:"512" query:"true" required:"true" help:"Mount that holds the secret: its path, or its accessor."`
+	Mount      string `json:"mount" form:"path" max:"512" query:"true" required:"true" help:"Mount that holds the secret: its path, or its accessor."`
 	SecretName string `json:"secret_name" max:"512" query:"true" required:"true" help:"Name of the secret."`
 }
 

@@ -24,8 +24,8 @@ type settingsIn struct {
 	CustomTags    engines.StringMap  `json:"custom_tags" max:"50" help:"Tags that every secret gets there."`
 	TagsToRemove  engines.StringList `json:"tags_to_remove" max:"50" help:"Names of custom tags to drop."`
 	DisableStrict bool               `json:"disable_strict_networking" help:"Let connections go to private addresses and any port."`
-	IPv4          engines.StringList `json:"allowed_ipv4_addresses" max:"100" help:"Networks that connections may go to, private ones too, such as 10.1.0.0/16. Without any: all public ones."`
-	IPv6          engines.StringList `json:"allowed_ipv6_addresses" max:"100" help:"Likewise."`
+	IPv4          engines.StringList `json:"allowed_ipv4_addresses" form:"network" max:"100" help:"Networks that connections may go to, private ones too, such as 10.1.0.0/16. Without any: all public ones."`
+	IPv6          engines.StringList `json:"allowed_ipv6_addresses" form:"network" max:"100" help:"Likewise."`
 	Ports         engines.StringList `json:"allowed_ports" max:"100" help:"Ports that connections may go to; 80 and 443 without any."`
 }
 

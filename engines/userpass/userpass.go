@@ -124,10 +124,10 @@ type credentials struct {
 
 // olderFields are older names of the token fields.
 type olderFields struct {
-	Policies   engines.StringList `json:"policies" max:"256" help:"Older name of token_policies."`
-	TTL        engines.Duration   `json:"ttl" help:"Older name of token_ttl."`
-	MaxTTL     engines.Duration   `json:"max_ttl" help:"Older name of token_max_ttl."`
-	BoundCIDRs engines.StringList `json:"bound_cidrs" max:"256" help:"Older name of token_bound_cidrs."`
+	Policies   engines.StringList `json:"policies" alias:"token_policies" form:"name" max:"256" help:"Older name of token_policies."`
+	TTL        engines.Duration   `json:"ttl" alias:"token_ttl" help:"Older name of token_ttl."`
+	MaxTTL     engines.Duration   `json:"max_ttl" alias:"token_max_ttl" help:"Older name of token_max_ttl."`
+	BoundCIDRs engines.StringList `json:"bound_cidrs" alias:"token_bound_cidrs" form:"network" max:"256" help:"Older name of token_bound_cidrs."`
 }
 
 // apply sets what came under an older name and not under the newer one.
@@ -153,8 +153,8 @@ type passwordIn struct {
 
 type policiesIn struct {
 	userIn
-	TokenPolicies engines.StringList `json:"token_policies" max:"256" help:"Policies of the user's tokens."`
-	Policies      engines.StringList `json:"policies" max:"256" help:"Older name of token_policies."`
+	TokenPolicies engines.StringList `json:"token_policies" form:"name" max:"256" help:"Policies of the user's tokens."`
+	Policies      engines.StringList `json:"policies" alias:"token_policies" form:"name" max:"256" help:"Older name of token_policies."`
 }
 
 func listUsers(ctx context.Context, req *engines.Request, in *listIn) (*engines.Response, error) {

@@ -13,7 +13,7 @@ type aliasFields struct {
 	Name           string            `json:"name" help:"Name that the auth method knows the entity by; case counts." max:"1024"`
 	MountAccessor  string            `json:"mount_accessor" help:"Accessor of the auth method." max:"256"`
 	CanonicalID    string            `json:"canonical_id" help:"Id of the entity; a new entity if there is none." max:"128"`
-	EntityID       string            `json:"entity_id" help:"Old name of the field canonical_id." max:"128"`
+	EntityID       string            `json:"entity_id" alias:"canonical_id" help:"Older name of canonical_id." max:"128"`
 	CustomMetadata engines.StringMap `json:"custom_metadata" help:"Metadata that logins leave alone." max:"64"`
 }
 

@@ -12,24 +12,24 @@ import (
 
 type entityFields struct {
 	Metadata engines.StringMap  `json:"metadata" help:"Metadata of the entity, for policy templates." max:"64"`
-	Policies engines.StringList `json:"policies" help:"Policies of everybody who logs in as the entity." max:"256"`
+	Policies engines.StringList `json:"policies" form:"name" help:"Policies of everybody who logs in as the entity." max:"256"`
 	Disabled bool               `json:"disabled" help:"Whether logins and tokens of the entity are refused."`
 }
 
 type entityIn struct {
 	ID   string `json:"id" help:"Id of the entity to update; without it, the name decides." max:"128"`
-	Name string `json:"name" help:"Name of the entity; a random one if there is none." max:"512"`
+	Name string `json:"name" form:"lower" help:"Name of the entity; a random one if there is none." max:"512"`
 	entityFields
 }
 
 type entityIDIn struct {
 	ID   string `json:"id" help:"Id of the entity."`
-	Name string `json:"name" help:"New name of the entity." max:"512"`
+	Name string `json:"name" form:"lower" help:"New name of the entity." max:"512"`
 	entityFields
 }
 
 type entityNameIn struct {
-	Name string `json:"name" help:"Name of the entity; case does not count."`
+	Name string `json:"name" form:"lower" help:"Name of the entity; case does not count."`
 	entityFields
 }
 

@@ -10,25 +10,25 @@ import (
 type groupFields struct {
 	Type     string             `json:"type" help:"Whether members are named here (internal, the default) or come with logins (external)." enum:"internal,external"`
 	Metadata engines.StringMap  `json:"metadata" help:"Metadata of the group, for policy templates." max:"64"`
-	Policies engines.StringList `json:"policies" help:"Policies of all members." max:"256"`
+	Policies engines.StringList `json:"policies" form:"name" help:"Policies of all members." max:"256"`
 	Entities engines.StringList `json:"member_entity_ids" help:"Ids of the entities in the group; replaces the ones that were." max:"10000"`
 	Groups   engines.StringList `json:"member_group_ids" help:"Ids of the groups in the group; replaces the ones that were." max:"1000"`
 }
 
 type groupIn struct {
 	ID   string `json:"id" help:"Id of the group to update; without it, the name decides." max:"128"`
-	Name string `json:"name" help:"Name of the group; a random one if there is none." max:"512"`
+	Name string `json:"name" form:"lower" help:"Name of the group; a random one if there is none." max:"512"`
 	groupFields
 }
 
 type groupIDIn struct {
 	ID   string `json:"id" help:"Id of the group."`
-	Name string `json:"name" help:"New name of the group." max:"512"`
+	Name string `json:"name" form:"lower" help:"New name of the group." max:"512"`
 	groupFields
 }
 
 type groupNameIn struct {
-	Name string `json:"name" help:"Name of the group; case does not count."`
+	Name string `json:"name" form:"lower" help:"Name of the group; case does not count."`
 	groupFields
 }
 

@@ -8,7 +8,7 @@ import (
 
 type lookupIn struct {
 	ID       string `json:"id" help:"The id." max:"128"`
-	Name     string `json:"name" help:"The name; case does not count." max:"512"`
+	Name     string `json:"name" form:"lower" help:"The name; case does not count." max:"512"`
 	AliasID  string `json:"alias_id" help:"Id of an alias." max:"128"`
 	Alias    string `json:"alias_name" help:"Name of an alias, together with alias_mount_accessor." max:"1024"`
 	Accessor string `json:"alias_mount_accessor" help:"Accessor of the alias's auth method." max:"256"`

@@ -1,7 +1,7 @@
 package policy
 
 import (
-	"encoding/json"
+	"cmp"
 	"strings"
 	"time"
 
@@ -79,7 +79,13 @@ type Decision struct {
 	// AllowsWrap.
 	MinWrapTTL time.Duration
 	MaxWrapTTL time.Duration
+	// Err is why rules about parameters could not be applied: the input is not one that an engine would take. Allowed is
+	// false then.
+	Err error
 }
+
+// Input returns what a request gives to an engine. It is called if there are rules about that.
+type Input func() (*engines.Input, error)
 
 // AllowsWrap reports whether the request may be answered wrapped for ttl, or unwrapped when ttl is 0.
 func (d Decision) AllowsWrap(ttl time.Duration) bool {
@@ -98,6 +104,7 @@ func (d Decision) And(e Decision) Decision {
 	return Decision{
 		Allowed: d.Allowed && e.Allowed, Ruled: d.Ruled, Sudo: d.Sudo && e.Sudo,
 		MinWrapTTL: max(d.MinWrapTTL, e.MinWrapTTL), MaxWrapTTL: lesser(d.MaxWrapTTL, e.MaxWrapTTL),
+		Err: cmp.Or(d.Err, e.Err),
 	}
 }
 
@@ -119,18 +126,17 @@ func (a *ACL) Allow(op engines.Operation, path string) bool {
 	return a.root || a.find(op, path).allows(op)
 }
 
-// Check decides about a request. Parameter rules are applied to the fields of body, one JSON object or
-// nothing; the names are compared without regard to case. As elsewhere in this family of servers they
-// concern reads and writes, not deletes and lists. The caller must also ask the Decision's AllowsWrap.
-func (a *ACL) Check(op engines.Operation, path string, body json.RawMessage) Decision {
+// Check decides about a request. Rules about parameters are applied to the input; as elsewhere in this family of servers
+// they concern reads and writes, not deletes and lists. The caller must also ask the Decision's AllowsWrap.
+func (a *ACL) Check(op engines.Operation, path string, input Input) Decision {
 	if a.root {
 		return Decision{Allowed: true, Ruled: true, Sudo: true}
 	}
-	return decide(a.find(op, path), op, body)
+	return decide(a.find(op, path), op, input)
 }
 
 // CheckCaseless is Check as if neither paths nor patterns had upper case: for names that an engine takes in any case.
-func (a *ACL) CheckCaseless(op engines.Operation, path string, body json.RawMessage) Decision {
+func (a *ACL) CheckCaseless(op engines.Operation, path string, input Input) Decision {
 	if a.root {
 		return Decision{Allowed: true, Ruled: true, Sudo: true}
 	}
@@ -142,11 +148,11 @@ func (a *ACL) CheckCaseless(op engines.Operation, path string, body json.RawMess
 	if list && path != "" && !strings.HasSuffix(path, "/") {
 		path += "/"
 	}
-	return decide(set.match(strings.ToLower(a.ns+strings.TrimLeft(path, "/")), list), op, body)
+	return decide(set.match(strings.ToLower(a.ns+strings.TrimLeft(path, "/")), list), op, input)
 }
 
 // decide is what a grant, nil for none, says of a request.
-func decide(g *grant, op engines.Operation, body json.RawMessage) Decision {
+func decide(g *grant, op engines.Operation, input Input) Decision {
 	if g == nil {
 		return Decision{}
 	}
@@ -157,9 +163,11 @@ func decide(g *grant, op engines.Operation, body json.RawMessage) Decision {
 		MinWrapTTL: g.minWrap,
 		MaxWrapTTL: g.maxWrap,
 	}
-	if op != engines.Delete && op != engines.List {
-		d.Allowed = d.Allowed && g.params.allow(body)
+	if !d.Allowed || op == engines.Delete || op == engines.List || g.params.empty() {
+		return d
 	}
+	in, err := input()
+	d.Allowed, d.Err = err == nil && g.params.allow(in), err
 	return d
 }
 

@@ -1,27 +1,24 @@
 package policy
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/coffer-project/coffer/engines"
 )
 
-// parameters restrict the body of a request. Names are lower case; the name "*" stands for all parameters,
+// parameters restrict what a request may give an engine. Names are lower case; the name "*" stands for all parameters,
 // and an empty list of values for all values.
 type parameters struct {
-	allowed  map[string][]valuePattern
-	denied   map[string][]valuePattern
+	allowed  map[string][]listed
+	denied   map[string][]listed
 	required []string
 }
 
-// valuePattern is one listed value. Scalars match by their text, so "60" and 60 are the same, as they are
-// to an engine; strings may begin or end with "*". Lists and objects match as a whole.
-type valuePattern struct {
-	text   string
-	scalar bool
-}
+// listed is one value of a list of values, as JSON. What it stands for depends on the field: see engines.Input.
+type listed json.RawMessage
 
 func (p *parameters) empty() bool {
 	return len(p.allowed) == 0 && len(p.denied) == 0 && len(p.required) == 0
@@ -39,11 +36,11 @@ func (p *parameters) merge(q parameters) {
 }
 
 // mergeValues joins two maps without changing either. No values means all values, so it absorbs.
-func mergeValues(a, b map[string][]valuePattern) map[string][]valuePattern {
+func mergeValues(a, b map[string][]listed) map[string][]listed {
 	if len(a) == 0 {
 		return b
 	}
-	out := make(map[string][]valuePattern, len(a)+len(b))
+	out := make(map[string][]listed, len(a)+len(b))
 	for name, values := range a {
 		out[name] = values
 	}
@@ -61,110 +58,120 @@ func mergeValues(a, b map[string][]valuePattern) map[string][]valuePattern {
 	return out
 }
 
-// allow reports whether a request with this body passes.
-func (p *parameters) allow(body json.RawMessage) bool {
-	if p.empty() {
-		return true
-	}
-	fields, ok := bodyFields(body)
-	if !ok {
-		return false
-	}
+// allow reports whether a request with this input passes.
+func (p *parameters) allow(in *engines.Input) bool {
 	for _, name := range p.required {
-		if v, ok := fields[name]; !ok || v.isNull() {
+		if !slices.ContainsFunc(in.Names(name), func(name string) bool { f := in.Field(name); return f != nil && f.Got }) {
 			return false
 		}
 	}
-	if len(fields) == 0 {
+	if len(in.Fields) == 0 {
 		return true
 	}
 	if _, all := p.denied["*"]; all {
 		return false
 	}
+	allowed, denied := rulesOf(in, p.allowed), rulesOf(in, p.denied)
 	_, allowAll := p.allowed["*"]
-	for name, given := range fields {
-		if values, ok := p.denied[name]; ok && given.matchAny(values) {
+	for i := range in.Fields {
+		f := &in.Fields[i]
+		if rule, ok := denied[f.Name]; ok && (rule.any || slices.ContainsFunc(f.Values, rule.denies)) {
 			return false
 		}
 		if len(p.allowed) == 0 {
 			continue
 		}
-		values, ok := p.allowed[name]
-		if !ok && !allowAll || ok && !given.matchAll(values) {
+		rule, ok := allowed[f.Name]
+		if !ok && !allowAll || ok && !rule.any && slices.ContainsFunc(f.Values, rule.forbids) {
 			return false
 		}
 	}
 	return true
 }
 
-// fieldValues are the values given for one name: several when names differ only in case.
-type fieldValues []valuePattern
-
-func (f fieldValues) isNull() bool {
-	return !slices.ContainsFunc(f, func(v valuePattern) bool { return v != valuePattern{text: "null"} })
+// fieldRule is what the rules of one kind say about one field.
+type fieldRule struct {
+	any    bool // no values are listed, which stands for all
+	values []engines.Value
 }
 
-// matchAny reports whether one of the given values is among the listed ones.
-func (f fieldValues) matchAny(listed []valuePattern) bool {
-	return len(listed) == 0 || slices.ContainsFunc(f, func(v valuePattern) bool { return v.in(listed) })
-}
-
-// matchAll reports whether all given values are among the listed ones.
-func (f fieldValues) matchAll(listed []valuePattern) bool {
-	return len(listed) == 0 || !slices.ContainsFunc(f, func(v valuePattern) bool { return !v.in(listed) })
-}
-
-func (v valuePattern) in(listed []valuePattern) bool {
-	return slices.ContainsFunc(listed, func(l valuePattern) bool { return l.match(v) })
-}
-
-func (v valuePattern) match(given valuePattern) bool {
-	if !v.scalar || !given.scalar {
-		return v == given
+// rulesOf brings names and values of rules into the form of the fields of a request. Two names of one field are one.
+func rulesOf(in *engines.Input, rules map[string][]listed) map[string]fieldRule {
+	out := make(map[string]fieldRule, len(rules))
+	for ruled, values := range rules {
+		for _, name := range in.Names(ruled) {
+			r := out[name]
+			r.any = r.any || len(values) == 0
+			for _, value := range values {
+				r.values = append(r.values, in.Value(name, json.RawMessage(value)))
+			}
+			out[name] = r
+		}
 	}
-	text, front := strings.CutPrefix(v.text, "*")
-	text, back := strings.CutSuffix(text, "*")
+	return out
+}
+
+// denies reports whether the given value, or one of its elements, is listed.
+func (r fieldRule) denies(given engines.Value) bool {
+	return r.lists(given) || slices.ContainsFunc(given.Elements, r.listsElement)
+}
+
+// forbids reports whether neither the given value nor each of its elements is listed. An empty list is listed as such.
+func (r fieldRule) forbids(given engines.Value) bool {
+	each := len(given.Elements) > 0 && !slices.ContainsFunc(given.Elements, func(e engines.Value) bool { return !r.listsElement(e) })
+	return !each && !r.lists(given)
+}
+
+// lists reports whether a value as a whole is listed. Patterns are for texts; only "*" stands for anything.
+func (r fieldRule) lists(given engines.Value) bool {
+	return slices.ContainsFunc(r.values, func(v engines.Value) bool {
+		switch {
+		case v.Text == "*" || only(v).Text == "*":
+			return true
+		case v.Compound || given.Compound:
+			return v.Compound == given.Compound && v.Text == given.Text
+		}
+		return match(v.Text, given.Text)
+	})
+}
+
+// listsElement reports whether an element is listed: itself, or as the only one of a list.
+func (r fieldRule) listsElement(element engines.Value) bool {
+	return r.lists(element) || !element.Compound && slices.ContainsFunc(r.values, func(v engines.Value) bool {
+		return len(v.Elements) == 1 && match(only(v).Text, element.Text)
+	})
+}
+
+// only returns the only element of a list, or the zero value.
+func only(v engines.Value) engines.Value {
+	if len(v.Elements) == 1 {
+		return v.Elements[0]
+	}
+	return engines.Value{}
+}
+
+// match reports whether a text fits a pattern, which may begin or end with "*".
+func match(pattern, text string) bool {
+	middle, front := strings.CutPrefix(pattern, "*")
+	middle, back := strings.CutSuffix(middle, "*")
 	switch {
 	case front && back:
-		return strings.Contains(given.text, text)
+		return strings.Contains(text, middle)
 	case front:
-		return strings.HasSuffix(given.text, text)
+		return strings.HasSuffix(text, middle)
 	case back:
-		return strings.HasPrefix(given.text, text)
+		return strings.HasPrefix(text, middle)
 	}
-	return given.text == v.text
-}
-
-// bodyFields returns the top-level fields of a body by lower-case name; ok is false if it is not an object.
-func bodyFields(body json.RawMessage) (fields map[string]fieldValues, ok bool) {
-	if body = bytes.TrimSpace(body); len(body) == 0 || string(body) == "null" {
-		return nil, true
-	}
-	var raw map[string]json.RawMessage
-	if json.Unmarshal(body, &raw) != nil {
-		return nil, false
-	}
-	fields = make(map[string]fieldValues, len(raw))
-	for name, value := range raw {
-		dec := json.NewDecoder(bytes.NewReader(value))
-		dec.UseNumber()
-		var v any
-		if dec.Decode(&v) != nil {
-			return nil, false
-		}
-		name = strings.ToLower(name)
-		fields[name] = append(fields[name], newValue(v))
-	}
-	return fields, true
+	return text == pattern
 }
 
 // parameterValues reads allowed_parameters and denied_parameters.
-func parameterValues(key string, value any) (map[string][]valuePattern, error) {
+func parameterValues(key string, value any) (map[string][]listed, error) {
 	params, ok := value.(object)
 	if !ok {
 		return nil, fmt.Errorf("%q must be a map of parameter names to lists of values", key)
 	}
-	out := make(map[string][]valuePattern, len(params))
+	out := make(map[string][]listed, len(params))
 	for _, m := range params {
 		name := strings.ToLower(m.key)
 		if _, twice := out[name]; twice {
@@ -174,40 +181,24 @@ func parameterValues(key string, value any) (map[string][]valuePattern, error) {
 		if !ok {
 			return nil, fmt.Errorf("the values of %q in %q must be a list", m.key, key)
 		}
-		values := make([]valuePattern, len(list))
+		values := make([]listed, len(list))
 		for i, v := range list {
-			values[i] = newValue(v)
+			text, err := json.Marshal(plain(v))
+			if err != nil {
+				panic(err) // strings, numbers, booleans, lists and maps only
+			}
+			values[i] = text
 		}
 		out[name] = values
 	}
 	return out, nil
 }
 
-// newValue takes what the policy readers or encoding/json made of one value.
-func newValue(v any) valuePattern {
-	switch v := plain(v).(type) {
-	case string:
-		return valuePattern{text: v, scalar: true}
-	case json.Number:
-		return valuePattern{text: v.String(), scalar: true}
-	case bool:
-		return valuePattern{text: fmt.Sprint(v), scalar: true}
-	default:
-		text, err := json.Marshal(v)
-		if err != nil {
-			panic(err) // strings, numbers, booleans, lists and maps only
-		}
-		return valuePattern{text: string(text)}
-	}
-}
-
-// plain turns a value into what encoding/json writes the same way for equal values.
+// plain turns a value of the policy readers into what encoding/json writes.
 func plain(v any) any {
 	switch v := v.(type) {
 	case number:
 		return json.Number(v)
-	case json.Number:
-		return json.Number(canonicalNumber(v.String()))
 	case []any:
 		out := make([]any, len(v))
 		for i, item := range v {
@@ -218,12 +209,6 @@ func plain(v any) any {
 		out := make(map[string]any, len(v))
 		for _, m := range v {
 			out[m.key] = plain(m.value)
-		}
-		return out
-	case map[string]any:
-		out := make(map[string]any, len(v))
-		for k, item := range v {
-			out[k] = plain(item)
 		}
 		return out
 	}

@@ -146,7 +146,7 @@ type member struct {
 	value any // string, bool, number, []any or object; nil for JSON's null
 }
 
-// number is the text of a number, in one form for equal values.
+// number is the text of a number.
 type number string
 
 // errorf is an error about this member.

@@ -478,7 +478,7 @@ func TestRandomPolicies(t *testing.T) {
 				path = w.fitting(ns)
 			}
 			body, fields := w.body()
-			got := acl.In(ns).Check(op, path, body)
+			got := acl.In(ns).Check(op, path, freeForm(string(body)))
 			allowed, sudo := w.decide(ns, op, path, fields)
 			if got.Allowed != allowed || got.Sudo != sudo {
 				t.Fatalf("%s %q in %q with %s: allowed %v, sudo %v, the model says %v, %v; somebody called %q has\n%s",

@@ -64,7 +64,7 @@ type writeInput struct {
 
 type oldWriteInput struct {
 	writeInput
-	Rules string `json:"rules" help:"Old name of the field policy."`
+	Rules string `json:"rules" alias:"policy" help:"Older name of policy."`
 }
 
 func (d *Deps) list(ctx context.Context, req *engines.Request, _ *noInput) (*engines.Response, error) {
@@ -132,7 +132,7 @@ func (d *Deps) delete(ctx context.Context, req *engines.Request, in *nameInput) 
 
 type pathsInput struct {
 	Paths engines.StringList `json:"paths" max:"1024" help:"Paths to tell the capabilities of."`
-	Path  engines.StringList `json:"path" max:"1024" help:"Old name of the field paths."`
+	Path  engines.StringList `json:"path" alias:"paths" max:"1024" help:"Older name of paths."`
 }
 
 type capabilitiesInput struct {

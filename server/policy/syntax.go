@@ -127,7 +127,7 @@ func (r *jsonReader) value(depth int) (any, error) {
 	}
 	switch t := t.(type) {
 	case json.Number:
-		return canonicalNumber(t.String()), nil
+		return number(t.String()), nil
 	case json.Delim:
 		if t == '{' {
 			return r.object(depth)
@@ -171,18 +171,6 @@ func (r *jsonReader) list(depth int) ([]any, error) {
 	}
 	_, err := r.dec.Token() // the closing bracket
 	return out, err
-}
-
-// canonicalNumber gives numbers that are equal the same text: 60, 60.0 and 6e1 are all "60".
-func canonicalNumber(text string) number {
-	if i, err := strconv.ParseInt(text, 10, 64); err == nil {
-		return number(strconv.FormatInt(i, 10))
-	}
-	f, err := strconv.ParseFloat(text, 64)
-	if err != nil {
-		return number(text)
-	}
-	return floatNumber(f)
 }
 
 func floatNumber(f float64) number {

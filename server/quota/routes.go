@@ -38,7 +38,7 @@ type nameInput struct {
 type whatInput struct {
 	nameInput
 	Type        string `json:"type" help:"Type of the quota, as in the path."`
-	Path        string `json:"path" help:"Path of a namespace, a mount, or something below a mount, perhaps with * at the end. Empty: everything."`
+	Path        string `json:"path" form:"relative" help:"Path of a namespace, a mount, or something below a mount, perhaps with * at the end. Empty: everything."`
 	Role        string `json:"role" help:"Count only logins with this role; path must be that of an auth method."`
 	Inheritable bool   `json:"inheritable" help:"Of a namespace: count its child namespaces, too, together. Default true if path is empty."`
 }

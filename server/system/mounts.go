@@ -127,7 +127,7 @@ func (t table) read(ctx context.Context, req *engines.Request, in *mountPath) (*
 
 type enableInput struct {
 	mountPath
-	Type          string            `json:"type" required:"true" max:"64" help:"Type of the engine, such as \"kv\"."`
+	Type          string            `json:"type" form:"engine" required:"true" max:"64" help:"Type of the engine, such as \"kv\"."`
 	Description   string            `json:"description" max:"4096" help:"Description for people."`
 	Options       engines.StringMap `json:"options" help:"Options of the engine, such as version=2 for kv."`
 	Local         bool              `json:"local" help:"Keep the mount and its data in this cluster."`
@@ -185,8 +185,8 @@ func (t table) disable(ctx context.Context, req *engines.Request, in *mountPath)
 }
 
 type tuneInput struct {
-	DefaultLeaseTTL           string             `json:"default_lease_ttl" max:"64" help:"Default lifetime of leases and tokens, a duration; 0 or \"system\" means the system's."`
-	MaxLeaseTTL               string             `json:"max_lease_ttl" max:"64" help:"Longest lifetime of leases and tokens, a duration; 0 or \"system\" means the system's."`
+	DefaultLeaseTTL           string             `json:"default_lease_ttl" form:"duration" max:"64" help:"Default lifetime of leases and tokens, a duration; 0 or \"system\" means the system's."`
+	MaxLeaseTTL               string             `json:"max_lease_ttl" form:"duration" max:"64" help:"Longest lifetime of leases and tokens, a duration; 0 or \"system\" means the system's."`
 	ForceNoCache              bool               `json:"force_no_cache" help:"Accepted for compatibility."`
 	Description               string             `json:"description" max:"4096" help:"Description for people."`
 	Options                   engines.StringMap  `json:"options" help:"Options of the engine; given ones replace, others stay."`

@@ -16,8 +16,8 @@ func (s *System) remountPaths() {
 }
 
 type remountInput struct {
-	From string `json:"from" required:"true" max:"2048" help:"Path of the mount, with those of namespaces below this one; auth methods begin with \"auth/\" there."`
-	To   string `json:"to" required:"true" max:"2048" help:"Path to move it to, likewise."`
+	From string `json:"from" form:"path" required:"true" max:"2048" help:"Path of the mount, with those of namespaces below this one; auth methods begin with \"auth/\" there."`
+	To   string `json:"to" form:"path" required:"true" max:"2048" help:"Path to move it to, likewise."`
 }
 
 func (s *System) remount(ctx context.Context, req *engines.Request, in *remountInput) (*engines.Response, error) {

@@ -14,19 +14,19 @@ import (
 
 type createInput struct {
 	ID              engines.Sensitive  `json:"id" help:"The token to create, instead of a random one. Needs sudo."`
-	Policies        engines.StringList `json:"policies" max:"256" help:"Policies of the token; those of the caller if the field is absent."`
+	Policies        engines.StringList `json:"policies" form:"name" max:"256" help:"Policies of the token; those of the caller if the field is absent."`
 	Meta            engines.StringMap  `json:"meta" max:"64" help:"Texts for the audit trail."`
 	NoParent        bool               `json:"no_parent" help:"Make the token an orphan. Needs sudo."`
 	NoDefaultPolicy bool               `json:"no_default_policy" help:"Leave the default policy out."`
 	Renewable       bool               `json:"renewable" default:"true" help:"Whether the token can be renewed."`
 	TTL             engines.Duration   `json:"ttl" help:"Lifetime; 0 is the default."`
-	Lease           engines.Duration   `json:"lease" help:"Old name of the field ttl."`
+	Lease           engines.Duration   `json:"lease" alias:"ttl" help:"Older name of ttl."`
 	ExplicitMaxTTL  engines.Duration   `json:"explicit_max_ttl" help:"A limit of the lifetime that nothing lifts; 0 is none."`
 	DisplayName     string             `json:"display_name" max:"256" help:"Name of the token in the audit trail; \"token-\" is put before it."`
 	NumUses         int                `json:"num_uses" help:"How often the token can be used; 0 is without limit."`
 	Period          engines.Duration   `json:"period" help:"If set, the token has no maximum lifetime and each renewal gives it this one. Needs sudo."`
 	Type            string             `json:"type" enum:"service,batch,default" help:"Kind of token."`
-	EntityAlias     string             `json:"entity_alias" help:"Name of the entity alias to create the token for. Needs a role that allows it."`
+	EntityAlias     string             `json:"entity_alias" form:"lower" help:"Name of the entity alias to create the token for. Needs a role that allows it."`
 }
 
 type createByRoleInput struct {

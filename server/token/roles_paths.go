@@ -31,20 +31,20 @@ type listRolesInput struct {
 
 type roleInput struct {
 	roleNameInput
-	AllowedPolicies        engines.StringList `json:"allowed_policies" max:"256" help:"Policies that tokens may have, whatever their creator has. With none asked for, a token has all of them."`
-	AllowedPoliciesGlob    engines.StringList `json:"allowed_policies_glob" max:"256" help:"As allowed_policies, but each * stands for any text."`
-	DisallowedPolicies     engines.StringList `json:"disallowed_policies" max:"256" help:"Policies that tokens may not have. If nothing is allowed by name, all others may be given."`
-	DisallowedPoliciesGlob engines.StringList `json:"disallowed_policies_glob" max:"256" help:"As disallowed_policies, but each * stands for any text."`
-	AllowedEntityAliases   engines.StringList `json:"allowed_entity_aliases" max:"256" help:"Entity aliases that tokens may be made for, in any case; each * stands for any text."`
+	AllowedPolicies        engines.StringList `json:"allowed_policies" form:"lower" max:"256" help:"Policies that tokens may have, whatever their creator has. With none asked for, a token has all of them."`
+	AllowedPoliciesGlob    engines.StringList `json:"allowed_policies_glob" form:"lower" max:"256" help:"As allowed_policies, but each * stands for any text."`
+	DisallowedPolicies     engines.StringList `json:"disallowed_policies" form:"lower" max:"256" help:"Policies that tokens may not have. If nothing is allowed by name, all others may be given."`
+	DisallowedPoliciesGlob engines.StringList `json:"disallowed_policies_glob" form:"lower" max:"256" help:"As disallowed_policies, but each * stands for any text."`
+	AllowedEntityAliases   engines.StringList `json:"allowed_entity_aliases" form:"lower" max:"256" help:"Entity aliases that tokens may be made for, in any case; each * stands for any text."`
 	Orphan                 bool               `json:"orphan" help:"Whether tokens are orphans."`
 	Renewable              bool               `json:"renewable" default:"true" help:"Whether tokens can be renewed."`
 	PathSuffix             string             `json:"path_suffix" max:"128" help:"Text behind the role in the path of tokens, by which they can be revoked."`
-	TokenBoundCIDRs        engines.StringList `json:"token_bound_cidrs" max:"256" help:"Addresses and networks that tokens may be used from."`
-	BoundCIDRs             engines.StringList `json:"bound_cidrs" max:"256" help:"Old name of the field token_bound_cidrs."`
+	TokenBoundCIDRs        engines.StringList `json:"token_bound_cidrs" form:"network" max:"256" help:"Addresses and networks that tokens may be used from."`
+	BoundCIDRs             engines.StringList `json:"bound_cidrs" alias:"token_bound_cidrs" form:"network" max:"256" help:"Older name of token_bound_cidrs."`
 	TokenPeriod            engines.Duration   `json:"token_period" help:"If set, tokens never reach a maximum and each renewal gives them this lifetime."`
-	Period                 engines.Duration   `json:"period" help:"Old name of the field token_period."`
+	Period                 engines.Duration   `json:"period" alias:"token_period" help:"Older name of token_period."`
 	TokenExplicitMaxTTL    engines.Duration   `json:"token_explicit_max_ttl" help:"A limit of the lifetime that nothing lifts; 0 is none."`
-	ExplicitMaxTTL         engines.Duration   `json:"explicit_max_ttl" help:"Old name of the field token_explicit_max_ttl."`
+	ExplicitMaxTTL         engines.Duration   `json:"explicit_max_ttl" alias:"token_explicit_max_ttl" help:"Older name of token_explicit_max_ttl."`
 	TokenNumUses           int                `json:"token_num_uses" help:"How often a token can be used; 0 is without limit."`
 	TokenNoDefaultPolicy   bool               `json:"token_no_default_policy" help:"Leave the default policy out."`
 	TokenType              string             `json:"token_type" enum:"default,service,batch,default-service,default-batch" help:"The kind of tokens. With a default- the creator may ask for the other one."`

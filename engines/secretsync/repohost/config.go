@@ -27,14 +27,14 @@ const (
 // GITHUB_REPOSITORY_OWNER and GITHUB_REPOSITORY_NAME of the server's environment when the destination is opened.
 type Config struct {
 	AccessToken     engines.Sensitive  `json:"access_token" max:"1024" help:"Fine-grained token with read and write access to secrets, or personal access token with the scope repo (admin:org for an organization)."`
-	RepositoryOwner string             `json:"repository_owner" max:"100" help:"Organization or user that owns the repository."`
-	RepisitoryName  string             `json:"repisitory_name" max:"100" help:"Name of the repository, without its owner."`
-	RepositoryName  string             `json:"repository_name" max:"100" help:"The same as repisitory_name."`
-	SecretsLocation string             `json:"secrets_location" max:"32" help:"repository, the default, or organization."`
-	EnvironmentName string             `json:"environment_name" max:"255" help:"Environment of the repository that gets the secrets, instead of the repository as a whole."`
-	Organization    string             `json:"organization_name" max:"100" help:"Organization that gets the secrets, with secrets_location organization. Without it, it is repository_owner."`
-	Visibility      string             `json:"organization_visibility" max:"16" help:"Which repositories see the secrets of an organization: all, private, or selected."`
-	Selected        engines.StringList `json:"selected_repository_names" max:"100" help:"Repositories of the organization that see the secrets, with organization_visibility selected."`
+	RepositoryOwner string             `json:"repository_owner" form:"name" max:"100" help:"Organization or user that owns the repository."`
+	RepisitoryName  string             `json:"repisitory_name" form:"name" max:"100" help:"Name of the repository, without its owner."`
+	RepositoryName  string             `json:"repository_name" alias:"repisitory_name" form:"name" max:"100" help:"The same as repisitory_name."`
+	SecretsLocation string             `json:"secrets_location" form:"name" max:"32" help:"repository, the default, or organization."`
+	EnvironmentName string             `json:"environment_name" form:"name" max:"255" help:"Environment of the repository that gets the secrets, instead of the repository as a whole."`
+	Organization    string             `json:"organization_name" form:"name" max:"100" help:"Organization that gets the secrets, with secrets_location organization. Without it, it is repository_owner."`
+	Visibility      string             `json:"organization_visibility" form:"name" max:"16" help:"Which repositories see the secrets of an organization: all, private, or selected."`
+	Selected        engines.StringList `json:"selected_repository_names" form:"name" max:"100" help:"Repositories of the organization that see the secrets, with organization_visibility selected."`
 }
 
 var (

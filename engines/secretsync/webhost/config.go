@@ -24,9 +24,9 @@ var environments = []string{production, preview, development}
 // Config says which variables, and who is let in.
 type Config struct {
 	AccessToken  engines.Sensitive  `json:"access_token" max:"1024" help:"API token that may manage the environment variables of the project."`
-	ProjectID    string             `json:"project_id" max:"100" help:"Project whose environment variables are managed."`
-	TeamID       string             `json:"team_id" max:"100" help:"Team that the project belongs to. Without it, it is a project of the token's user."`
-	Environments engines.StringList `json:"deployment_environments" max:"16" help:"Environments that get the variables: development, preview, production."`
+	ProjectID    string             `json:"project_id" form:"trim" max:"100" help:"Project whose environment variables are managed."`
+	TeamID       string             `json:"team_id" form:"trim" max:"100" help:"Team that the project belongs to. Without it, it is a project of the token's user."`
+	Environments engines.StringList `json:"deployment_environments" form:"name" max:"16" help:"Environments that get the variables: development, preview, production."`
 }
 
 var legalID = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]*$`)
