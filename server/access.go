@@ -69,14 +69,27 @@ func (s *Server) quotaOf(ctx context.Context, c *call) quota.Request {
 	return r
 }
 
-// admitLease holds a new lease, or the token of a login, to the lease count quotas that concern it.
+// admitToken holds a new token to the lease count quotas that concern it.
+func (s *Server) admitToken(ctx context.Context, e *token.Entry) error {
+	m, _, err := s.mounts.Resolve(ctx, e.Namespace, e.Path)
+	if err != nil {
+		return err
+	}
+	mountPath := ""
+	if m != nil {
+		mountPath = m.Path
+	}
+	return s.admitLease(ctx, e.Namespace, mountPath, e.Path, e.Role)
+}
+
+// admitLease holds a new lease or token to the lease count quotas that concern it.
 func (s *Server) admitLease(ctx context.Context, ns, mountPath, path, role string) error {
 	return s.quotas.Leases(ctx, quota.Request{
 		NamespacePath: s.namespacePath(ns), MountPath: mountPath, Path: path, Role: role,
 	}, s.countLeases)
 }
 
-// countLeases counts the leases and the tokens of logins in a quota's scope.
+// countLeases counts the leases and tokens in a quota's scope.
 func (s *Server) countLeases(ctx context.Context, scope quota.Scope) (int, error) {
 	in, _, err := s.namespaces.Resolve(ctx, scope.Namespace, "")
 	if err != nil {
@@ -90,7 +103,7 @@ func (s *Server) countLeases(ctx context.Context, scope quota.Scope) (int, error
 		}
 		return strings.HasPrefix(path, prefix)
 	}
-	n, err := s.tokens.CountLogins(ctx, func(ns, path, role string) bool {
+	n, _, err := s.tokens.CountStored(ctx, func(ns, path, role string) bool {
 		return concerns(ns) && below(path) && (scope.Role == "" || scope.Role == role)
 	})
 	if err != nil || scope.Role != "" {

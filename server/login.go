@@ -119,9 +119,6 @@ func (s *Server) stillKnown(ctx context.Context, m *mount.Mounted, l engines.Log
 
 // issue makes the token of a login.
 func (s *Server) issue(ctx context.Context, m *mount.Mounted, path string, login engines.Login, entityID string) (*engines.Auth, []string, error) {
-	if err := s.admitLease(ctx, m.Namespace, m.Path, path, login.Role); err != nil {
-		return nil, nil, err
-	}
 	var who *identity.Effective
 	if entityID != "" {
 		var err error

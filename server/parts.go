@@ -66,6 +66,7 @@ func (s *Server) newTokens() *token.Store {
 		BatchKey:      s.batchKey,
 		BatchKeyEntry: setKeysKey,
 		Below:         s.below,
+		Admit:         s.admitToken,
 		NamespacePath: s.namespacePath,
 		EntityByAlias: s.entityByAlias,
 		IdentityPolicies: func(ctx context.Context, e *token.Entry) ([]string, error) {

@@ -42,6 +42,8 @@ type Params struct {
 	// Also returns what is written in the same transaction as the token, for instance a wrapped response; nil is
 	// nothing. It is called once, and not for batch tokens, which write nothing: they cannot have it.
 	Also func(tokenKey string) []storage.Put
+	// Bytes is the size of that, for quotas.
+	Bytes int64
 }
 
 // Created is a new token with everything to tell about it.
@@ -64,7 +66,7 @@ func (s *Store) Create(ctx context.Context, p Params) (Created, error) {
 	var err error
 	if e.Batch() {
 		token, err = s.createBatch(ctx, e)
-	} else {
+	} else if err = s.admit(ctx, e); err == nil {
 		token, err = s.createService(ctx, e, p)
 	}
 	if err != nil {
@@ -73,13 +75,20 @@ func (s *Store) Create(ctx context.Context, p Params) (Created, error) {
 	return Created{Token: engines.Sensitive(token), Entry: e, Warnings: warnings}, nil
 }
 
+func (s *Store) admit(ctx context.Context, e *Entry) error {
+	if s.opts.Admit == nil || e.Root() {
+		return nil
+	}
+	return s.opts.Admit(ctx, e)
+}
+
 // entry returns what p says, without a Key and a lifetime.
 func (s *Store) entry(p Params) *Entry {
 	e := &Entry{
 		Parent: p.Parent, Policies: NormalPolicies(p.Policies), Path: p.Path, Meta: p.Meta, DisplayName: p.DisplayName,
 		NumUses: p.NumUses, MaxTTL: p.MaxTTL, ExplicitMaxTTL: p.ExplicitMaxTTL, Period: p.Period, AskedPeriod: p.AskedPeriod,
 		CreatedAt: s.now().Round(0), Renewable: !p.NotRenewable, Type: p.Type, EntityID: p.EntityID, Namespace: p.Namespace,
-		BoundCIDRs: p.BoundCIDRs, Mount: p.Mount, Role: p.Role, Internal: p.Internal,
+		BoundCIDRs: p.BoundCIDRs, Mount: p.Mount, Role: p.Role, Internal: p.Internal, Bytes: p.Bytes,
 	}
 	if e.Namespace == "" {
 		e.Namespace = rootNamespace
@@ -112,11 +121,11 @@ func (s *Store) createService(ctx context.Context, e *Entry, p Params) (token st
 		also = p.Also(e.Key)
 	}
 	if err := s.insert(ctx, e, accessor, also); err != nil {
-		s.logins.doubt(err, s.now())
+		s.tally.doubt(err, s.now())
 		return "", err
 	}
 	s.created.Add(1)
-	s.logins.add(e, 1)
+	s.tally.add(e, 1)
 	return token, nil
 }
 

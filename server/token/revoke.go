@@ -204,10 +204,10 @@ func (s *Store) remove(ctx context.Context, tokens []*Entry) error {
 		return gone, nil
 	}, func(gone []*Entry) {
 		for _, e := range gone {
-			s.logins.add(e, -1)
+			s.tally.add(e, -1)
 		}
 	})
-	s.logins.doubt(err, s.now())
+	s.tally.doubt(err, s.now())
 	return err
 }
 

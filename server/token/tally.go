@@ -10,13 +10,13 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// tally counts the stored tokens of logins, for those who limit them. It reads all tokens when it is first asked and
+// tally counts the stored tokens, but those with the root policy, for quotas. It reads all tokens when it is first asked and
 // keeps count from then on, which only the active node can, because there every token is made and removed. A token
 // that is made during that first reading may be counted twice.
 type tally struct {
 	mu     sync.Mutex
-	counts map[login]int // nil until somebody asked
-	anew   time.Time     // when to read all tokens again; zero: no need
+	counts map[origin]held // nil until they are asked for
+	anew   time.Time       // when to read all tokens again; zero: no need
 
 	replaced atomic.Bool // all that is stored was replaced: as if nobody had asked yet
 }
@@ -35,13 +35,21 @@ func (t *tally) doubt(err error, now time.Time) {
 	t.anew = now.Add(doubtPause)
 }
 
-// login is where a token came from.
-type login struct{ namespace, path, role string }
+// origin is where a token came from.
+type origin struct{ namespace, path, role string }
 
-func loginOf(e *Entry) login { return login{e.Namespace, e.Path, e.Role} }
+// held is what is stored: so many tokens, and so many bytes beside them.
+type held struct {
+	tokens int
+	bytes  int64
+}
+
+func (h held) with(e *Entry, n int) held { return held{h.tokens + n, h.bytes + int64(n)*e.Bytes} }
+
+func originOf(e *Entry) origin { return origin{e.Namespace, e.Path, e.Role} }
 
 func (t *tally) add(e *Entry, n int) {
-	if e.Mount == "" {
+	if e.Root() {
 		return
 	}
 	t.mu.Lock()
@@ -49,9 +57,9 @@ func (t *tally) add(e *Entry, n int) {
 	if t.counts == nil {
 		return
 	}
-	l := loginOf(e)
-	if t.counts[l] += n; t.counts[l] <= 0 {
-		delete(t.counts, l)
+	from := originOf(e)
+	if t.counts[from] = t.counts[from].with(e, n); t.counts[from].tokens <= 0 {
+		delete(t.counts, from)
 	}
 }
 
@@ -61,41 +69,41 @@ func (t *tally) forget() {
 	t.counts, t.anew = nil, time.Time{}
 }
 
-// CountLogins returns how many stored tokens came from the logins that match says: by namespace id, by path within
-// that, and by the role that the auth mount gave. The active node may ask.
-func (s *Store) CountLogins(ctx context.Context, match func(namespace, path, role string) bool) (int, error) {
-	s.logins.mu.Lock()
-	defer s.logins.mu.Unlock()
-	if s.logins.replaced.Swap(false) {
-		s.logins.counts = nil
+// CountStored returns how many tokens that are stored match, and how many bytes are stored beside them, which are wrapped
+// responses. match is asked about the namespace's id, the path within that of the request which made the token, and the role
+// that the auth mount or the token role gave. Tokens with the root policy do not count. The active node may ask.
+func (s *Store) CountStored(ctx context.Context, match func(namespace, path, role string) bool) (tokens int, bytes int64, err error) {
+	s.tally.mu.Lock()
+	defer s.tally.mu.Unlock()
+	if s.tally.replaced.Swap(false) {
+		s.tally.counts = nil
 	}
-	if again := s.logins.anew; !again.IsZero() && !s.now().Before(again) {
-		s.logins.counts, s.logins.anew = nil, time.Time{}
+	if again := s.tally.anew; !again.IsZero() && !s.now().Before(again) {
+		s.tally.counts, s.tally.anew = nil, time.Time{}
 	}
-	if s.logins.counts == nil {
-		counts := map[login]int{}
+	if s.tally.counts == nil {
+		counts := map[origin]held{}
 		for entry, err := range s.scan(ctx, idPrefix) {
 			if err != nil {
-				return 0, err
+				return 0, 0, err
 			}
 			e, err := decode("", entry.Value)
 			if err != nil {
-				return 0, err
+				return 0, 0, err
 			}
-			if e.Mount != "" {
-				counts[loginOf(e)]++
+			if from := originOf(e); !e.Root() {
+				counts[from] = counts[from].with(e, 1)
 			}
 		}
-		s.logins.counts = counts
+		s.tally.counts = counts
 	}
-	n := 0
-	for l, count := range s.logins.counts {
-		if match(l.namespace, l.path, l.role) {
-			n += count
+	for from, h := range s.tally.counts {
+		if match(from.namespace, from.path, from.role) {
+			tokens, bytes = tokens+h.tokens, bytes+h.bytes
 		}
 	}
-	return n, nil
+	return tokens, bytes, nil
 }
 
 // Activated forgets what was counted while another node was the active one. Call it when this one becomes that.
-func (s *Store) Activated() { s.logins.forget() }
+func (s *Store) Activated() { s.tally.forget() }

@@ -11,7 +11,7 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-func TestCountLogins(t *testing.T) {
+func TestCount(t *testing.T) {
 	w := newWorld(t)
 	login := func(path, role string) string {
 		t.Helper()
@@ -24,7 +24,7 @@ func TestCountLogins(t *testing.T) {
 	}
 	count := func(path, role string) int {
 		t.Helper()
-		n, err := w.CountLogins(t.Context(), func(ns, p, r string) bool {
+		n, _, err := w.CountStored(t.Context(), func(ns, p, r string) bool {
 			return ns == "root" && (path == "" || p == path) && (role == "" || r == role)
 		})
 		if err != nil {
@@ -78,7 +78,7 @@ func TestCountAfterUnknownOutcomes(t *testing.T) {
 	}
 	want := func(n int) {
 		t.Helper()
-		got, err := w.CountLogins(t.Context(), func(string, string, string) bool { return true })
+		got, _, err := w.CountStored(t.Context(), func(string, string, string) bool { return true })
 		if err != nil || got != n {
 			t.Errorf("%d logins are counted, %v; want %d", got, err, n)
 		}
@@ -110,7 +110,7 @@ func TestCountAfterRestore(t *testing.T) {
 	w := newWorld(t)
 	m := engines.Mount{UUID: "m1", Path: "auth/userpass/", Type: "userpass", NamespaceID: "root", DefaultLeaseTTL: time.Hour, MaxLeaseTTL: time.Hour}
 	all := func(string, string, string) bool { return true }
-	if n, err := w.CountLogins(t.Context(), all); n != 0 || err != nil {
+	if n, _, err := w.CountStored(t.Context(), all); n != 0 || err != nil {
 		t.Fatalf("%d logins, %v", n, err)
 	}
 	other := token.New(token.Options{Store: w.mem, Now: w.now}) // it stands for whoever wrote the snapshot
@@ -118,7 +118,7 @@ func TestCountAfterRestore(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.Changed(storage.Change{Reset: true})
-	if n, err := w.CountLogins(t.Context(), all); n != 1 || err != nil {
+	if n, _, err := w.CountStored(t.Context(), all); n != 1 || err != nil {
 		t.Errorf("%d logins after a restore, %v; want 1", n, err)
 	}
 }

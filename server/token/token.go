@@ -78,6 +78,8 @@ type Entry struct {
 	Internal json.RawMessage `json:"internal,omitempty"`
 	// AskedPeriod is the part of a token role's token that is not the role's: the period its creator asked for.
 	AskedPeriod time.Duration `json:"asked_period,omitempty"`
+	// Bytes is how much is stored beside the token: a wrapped response.
+	Bytes int64 `json:"bytes,omitempty"`
 	// Revoking is set once the token is being removed.
 	Revoking revocation `json:"revoking,omitempty"`
 }
@@ -143,6 +145,8 @@ type Options struct {
 	// with an entity.
 	IdentityPolicies func(ctx context.Context, e *Entry) ([]string, error)
 	ExternalPolicies func(ctx context.Context, e *Entry) (map[string][]string, error)
+	// Admit is asked before a token is stored, but for those with the root policy; its error is the answer. Nil admits all.
+	Admit func(ctx context.Context, e *Entry) error
 	// Background runs work for as long as this node is the active one, and ends its context then. It must call
 	// work in any case, with an ended context if need be. Nil calls it at once, with the request's context.
 	Background func(work func(context.Context))
@@ -161,7 +165,7 @@ type Store struct {
 	log     *slog.Logger
 	entries *storage.Cache[*Entry]
 	hasher  *storage.Cache[*hasher]
-	logins  tally
+	tally   tally
 	opened  *storage.Cache[*Entry] // batch tokens, by Key
 	sealer  *storage.Cache[*sealer]
 	tidying tidying
@@ -204,7 +208,7 @@ func (s *Store) Changed(ch storage.Change) {
 		s.sealer.Apply(ch)
 	}
 	if ch.Reset {
-		s.logins.replaced.Store(true)
+		s.tally.replaced.Store(true)
 		s.opened.Apply(ch)
 		s.sealer.Apply(ch)
 	}
@@ -221,6 +225,14 @@ func (s *Store) Numbers() map[string]float64 {
 		"tokens_revoked_total":       float64(s.revoked.Load()),
 		"tokens_expired_total":       float64(s.expired.Load()),
 	}
+}
+
+// NamespacePath returns the path of a namespace, "" for root, else with a slash at its end.
+func (s *Store) NamespacePath(id string) string {
+	if s.opts.NamespacePath == nil {
+		return ""
+	}
+	return s.opts.NamespacePath(id)
 }
 
 // below reports whether a namespace is ancestor or below it.

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
@@ -73,8 +74,8 @@ func (s *Store) put(ctx context.Context, ns string, r record) (*engines.WrapInfo
 		return nil, err
 	}
 	created, err := s.tokens.Create(ctx, token.Params{
-		Policies: []string{Policy}, Path: r.CreationPath, NumUses: 1, TTL: r.TTL, ExplicitMaxTTL: r.TTL,
-		NotRenewable: true, Namespace: ns,
+		Policies: []string{Policy}, Path: strings.TrimPrefix(r.CreationPath, s.tokens.NamespacePath(ns)), NumUses: 1, TTL: r.TTL, ExplicitMaxTTL: r.TTL,
+		NotRenewable: true, Namespace: ns, Bytes: int64(len(value)),
 		Also: func(key string) []storage.Put { return []storage.Put{{Key: prefix + storage.Key(key), Value: value}} },
 	})
 	if errors.Is(err, storage.ErrTooLarge) {
