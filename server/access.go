@@ -71,6 +71,9 @@ func (s *Server) quotaOf(ctx context.Context, c *call) quota.Request {
 
 // admitToken holds a new token to the lease count quotas that concern it.
 func (s *Server) admitToken(ctx context.Context, e *token.Entry) error {
+	if err := s.admitWrapped(ctx, e); err != nil {
+		return err
+	}
 	m, _, err := s.mounts.Resolve(ctx, e.Namespace, e.Path)
 	if err != nil {
 		return err

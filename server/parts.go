@@ -180,7 +180,7 @@ func (s *Server) newMounts() *mount.Table {
 		Store: s.barrier, Factories: factories, Logger: s.log,
 		DefaultLeaseTTL: s.opts.DefaultLeaseTTL, MaxLeaseTTL: s.opts.MaxLeaseTTL, Lockout: s.opts.Lockout,
 		NamespacePath: s.namespacePath, NamespaceAt: s.namespaces.At, Guard: s.namespaces.Guard,
-		OnDisable: s.mountGoes, OnMove: s.mountMoves, Elsewhere: s.secondary,
+		Admit: s.admitBytes, OnDisable: s.mountGoes, OnMove: s.mountMoves, Elsewhere: s.secondary,
 	})
 }
 

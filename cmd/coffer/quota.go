@@ -12,11 +12,11 @@ import (
 const quotaPath = "sys/quotas/"
 
 // quotaTypes are the types there are, in the order they are listed.
-var quotaTypes = []string{"rate-limit", "lease-count"}
+var quotaTypes = []string{"rate-limit", "lease-count", "storage"}
 
 func quotaCommand() *cli.Command {
-	return group("quota", "limit requests and leases", `Commands for quotas: limits of the requests that clients may send, and of the leases there may be. A TYPE is "rate-limit" or
-"lease-count". Quotas of all namespaces are kept in the root namespace.
+	return group("quota", "limit requests, leases and stored bytes", `Commands for quotas: limits of the requests that clients may send, of the leases and tokens there may be, and of what may be stored. A
+TYPE is "rate-limit", "lease-count" or "storage". Quotas of all namespaces are kept in the root namespace.
 
 Examples:
 
@@ -51,12 +51,14 @@ Examples:
   rate=N            of a rate-limit: requests that one client may send in each interval
   interval=1s       of a rate-limit: the interval
   block_interval=0  of a rate-limit: how long a client that sent too many gets nothing at all
-  max_leases=N      of a lease-count: leases there may be at once
+  max_leases=N      of a lease-count: leases and tokens there may be at once, those of wrapped responses, too
+  max_bytes=N       of a storage quota: bytes of key/value secrets, cubbyholes and wrapped responses, as stored
 
 Examples:
 
   $ coffer quota write rate-limit shop rate=100 interval=10s path=secret/
-  $ coffer quota write lease-count deploy max_leases=500 path=cloud/`,
+  $ coffer quota write lease-count deploy max_leases=500 path=cloud/
+  $ coffer quota write storage team max_bytes=50000000 path=team/ inheritable=true`,
 		}, quotaWrite),
 		command(spec{
 			name: "delete", args: "TYPE NAME", min: 2, max: 2, usage: "delete a quota",
@@ -84,7 +86,7 @@ Examples:
 func (c *call) quotaType() (string, error) {
 	kind := c.arg(0)
 	if !slices.Contains(quotaTypes, kind) {
-		return "", usagef("%q is no type of quotas; there are %s", kind, strings.Join(quotaTypes, " and "))
+		return "", usagef("%q is no type of quotas; there are %s", kind, strings.Join(quotaTypes, ", "))
 	}
 	return kind, nil
 }

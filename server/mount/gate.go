@@ -149,7 +149,8 @@ func (m *Mounted) HoldWhile(ctx context.Context) (held context.Context, release 
 // gated is a store whose commits can be shut out.
 type gated struct {
 	storage.Store
-	gate *gate
+	gate  *gate
+	admit func(context.Context, storage.Batch) error // nil admits all
 }
 
 // Commit implements storage.Committer.
@@ -158,5 +159,10 @@ func (s gated) Commit(ctx context.Context, b storage.Batch) (storage.Index, erro
 		return 0, engines.NotFound("the mount at this path was disabled")
 	}
 	defer s.gate.leave()
+	if s.admit != nil {
+		if err := s.admit(ctx, b); err != nil {
+			return 0, err
+		}
+	}
 	return s.Store.Commit(ctx, b)
 }

@@ -42,6 +42,10 @@ type Options struct {
 	// while that one's mounts have not arrived, the server's own paths are there without an entry. nil: none does.
 	Elsewhere func() bool
 
+	// Admit is asked before what an engine of the types "kv" and "cubbyhole" writes is committed; its error is the answer.
+	// nil admits all.
+	Admit func(ctx context.Context, m engines.Mount, b storage.Batch) error
+
 	// OnDisable ends what a mount has handed out (leases, tokens, aliases) once no request reaches it any more and
 	// before its data goes. OnMove does so before a mount leaves its path. Both may be called again for the same
 	// mount, and a failure of OnDisable is tried again.
@@ -410,7 +414,12 @@ func (t *Table) mounted(e *Entry, old *routes) (*Mounted, error) {
 		lockout = *e.Config.UserLockout
 	}
 	m.Lockout = t.opts.Lockout.For(e.Type, lockout)
-	m.Storage, m.ClusterStorage = e.stores(gated{t.opts.Store, &out.gates.commits})
+	gated := gated{Store: t.opts.Store, gate: &out.gates.commits}
+	if admit := t.opts.Admit; admit != nil && (e.Type == "kv" || e.Type == "cubbyhole") {
+		at := m
+		gated.admit = func(ctx context.Context, b storage.Batch) error { return admit(ctx, at, b) }
+	}
+	m.Storage, m.ClusterStorage = e.stores(gated)
 	out.Mount = m
 	factory := t.opts.Factories[e.Type]
 	if factory == nil { // its trouble only: everything else must go on

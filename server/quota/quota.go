@@ -1,4 +1,4 @@
-// Package quota limits how often clients may ask, and how many leases there may be.
+// Package quota limits how often clients may ask, how many leases and tokens there may be, and how many bytes may be stored.
 //
 // A quota concerns everything (path ""), a namespace ("team/"), a mount ("team/secret/"), a path below a mount
 // ("team/secret/data/app", or many with a "*" at the end), or the logins of one role of an auth mount. Of all
@@ -7,7 +7,7 @@
 //
 // Rates are counted by each node for itself and by client address; IPv6 clients are told apart by their /64,
 // because that is what one subscriber gets. Counters live in memory and start over with the node, and when a
-// quota changes. Lease counts are the caller's to know: this package compares.
+// quota changes. Lease counts and stored bytes are the caller's to know: this package compares.
 //
 // Without quotas a request costs two atomic loads. Start reading at Rate, then table.
 package quota
@@ -106,7 +106,7 @@ func limited(path, kind string) *engines.Error {
 	return &engines.Error{Kind: engines.KindLimited, Detail: fmt.Sprintf("request path %q: %s quota exceeded", path, kind)}
 }
 
-// Scope is what a lease count quota counts.
+// Scope is what a lease count or storage quota counts.
 type Scope struct {
 	Namespace string // path, "" for root
 	Below     bool   // also in the namespaces below
@@ -126,7 +126,7 @@ type Quotas struct {
 
 	mu sync.Mutex // held while the table is read anew
 
-	rateViolations, leaseViolations atomic.Uint64
+	rateViolations, leaseViolations, storageViolations atomic.Uint64
 }
 
 // New returns the quotas of a store. They are read when first needed.
@@ -230,12 +230,14 @@ func (q *Quotas) Leases(ctx context.Context, r Request, count func(context.Conte
 // Numbers are the counters for the metrics, of all quotas together: their names are users' choice.
 func (q *Quotas) Numbers() map[string]float64 {
 	n := map[string]float64{
-		"quota_rate_limits": 0, "quota_lease_counts": 0, "quota_rate_limit_clients": 0,
+		"quota_rate_limits": 0, "quota_lease_counts": 0, "quota_storage_limits": 0, "quota_rate_limit_clients": 0,
+		"quota_storage_violations_total":     float64(q.storageViolations.Load()),
 		"quota_rate_limit_violations_total":  float64(q.rateViolations.Load()),
 		"quota_lease_count_violations_total": float64(q.leaseViolations.Load()),
 	}
 	if t := q.table.Load(); t != nil {
 		n["quota_rate_limits"], n["quota_lease_counts"] = float64(len(t.rates.all)), float64(len(t.leases.all))
+		n["quota_storage_limits"] = float64(len(t.storage.all))
 		for _, r := range t.rates.all {
 			n["quota_rate_limit_clients"] += float64(r.limiter.clients())
 		}

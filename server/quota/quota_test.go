@@ -340,6 +340,54 @@ func TestLeases(t *testing.T) {
 	}
 }
 
+// What is stored is measured when a quota seems used up, not at each write, and what does not grow is never asked about.
+func TestStorage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := node(t, &storage.Memory{})
+		q.must(engines.Update, "/storage/s", `{"max_bytes":100,"path":"a"}`)
+		stored, measured := int64(40), 0
+		write := func(ns string, growth int64) error {
+			err := q.Storage(t.Context(), quota.Request{NamespacePath: ns, MountPath: "secret/", Path: "secret/"},
+				func(context.Context) (int64, error) { return growth, nil },
+				func(_ context.Context, scope quota.Scope) (int64, error) {
+					if measured++; scope != (quota.Scope{Namespace: "a/"}) {
+						t.Errorf("measuring %+v", scope)
+					}
+					return stored, nil
+				})
+			if err == nil && ns == "a/" {
+				stored += growth
+			}
+			return err
+		}
+		full := func(err error) bool {
+			var e *engines.Error
+			return errors.As(err, &e) && e.Kind == engines.KindLimited && e.Header.Get("Retry-After") == "1"
+		}
+		for _, growth := range []int64{20, 40, 0, -10} {
+			if err := write("a/", growth); err != nil {
+				t.Errorf("growing by %d: %v", growth, err)
+			}
+		}
+		if err := write("b/", 1000); err != nil {
+			t.Errorf("in another namespace: %v", err)
+		}
+		if measured != 1 {
+			t.Errorf("measured %d times", measured)
+		}
+		if err := write("a/", 1); !full(err) || measured != 1 {
+			t.Errorf("over the limit: %v, measured %d times", err, measured)
+		}
+		time.Sleep(2 * time.Second) // of the bubble
+		if err := write("a/", 10); err != nil || measured != 2 {
+			t.Errorf("what was removed is not free: %v, measured %d times", err, measured)
+		}
+		if err := write("a/", 1); !full(err) {
+			t.Errorf("full again: %v", err)
+		}
+	})
+}
+
 func TestExempt(t *testing.T) {
 	q := node(t, &storage.Memory{})
 	q.must(engines.Update, "/rate-limit/all", `{"rate":1,"interval":86400}`)
@@ -397,7 +445,9 @@ func TestRoutes(t *testing.T) {
 	q.must(engines.Update, "/rate-limit/b", `{"rate":"12.5","interval":"1m","block_interval":30,"path":"/a/secret","type":"rate-limit"}`)
 	q.must(engines.Update, "/rate-limit/a", `{"rate":1}`)
 	q.must(engines.Update, "/lease-count/l", `{"max_leases":5,"path":"auth/approle","role":"ci"}`)
+	q.must(engines.Update, "/storage/s", `{"max_bytes":"1000","path":"a","inheritable":true}`)
 	for path, want := range map[string]string{
+		"/storage/s":     `{"inheritable":true,"max_bytes":1000,"name":"s","path":"a/","type":"storage"}`,
 		"/rate-limit/b":  `{"block_interval":30,"inheritable":false,"interval":60,"name":"b","path":"a/secret/","rate":12.5,"role":"","type":"rate-limit"}`,
 		"/rate-limit/a":  `{"block_interval":0,"inheritable":true,"interval":1,"name":"a","path":"","rate":1,"role":"","type":"rate-limit"}`,
 		"/lease-count/l": `{"inheritable":false,"max_leases":5,"name":"l","path":"auth/approle/","role":"ci","type":"lease-count"}`,
@@ -406,7 +456,7 @@ func TestRoutes(t *testing.T) {
 			t.Errorf("GET %s = %s, want %s", path, got, want)
 		}
 	}
-	for path, want := range map[string]string{"/rate-limit/": `{"keys":["a","b"]}`, "/lease-count/": `{"keys":["l"]}`, "": `{"keys":["config","lease-count/","rate-limit/"]}`} {
+	for path, want := range map[string]string{"/rate-limit/": `{"keys":["a","b"]}`, "/lease-count/": `{"keys":["l"]}`, "": `{"keys":["config","lease-count/","rate-limit/","storage/"]}`, "/storage/": `{"keys":["s"]}`} {
 		if got := q.must(engines.List, path, ""); got != want {
 			t.Errorf("LIST %s = %s, want %s", path, got, want)
 		}

@@ -26,6 +26,11 @@ func (q *Quotas) Routes(r *engines.Router) {
 	engines.On(r, engines.Read, "quotas/lease-count/{name}", "Read a limit of leases.", flags, q.serveLeases)
 	engines.On(r, engines.Update, "quotas/lease-count/{name}", "Write a limit of leases, whatever was there.", flags, q.serveSetLeases)
 	engines.On(r, engines.Delete, "quotas/lease-count/{name}", "Delete a limit of leases.", flags, q.serveDelete(LeaseCount))
+
+	engines.On(r, engines.List, "quotas/storage", "List the limits of what is stored.", flags, q.serveList(Storage))
+	engines.On(r, engines.Read, "quotas/storage/{name}", "Read a limit of what is stored.", flags, q.serveStorage)
+	engines.On(r, engines.Update, "quotas/storage/{name}", "Write a limit of what is stored, whatever was there.", flags, q.serveSetStorage)
+	engines.On(r, engines.Delete, "quotas/storage/{name}", "Delete a limit of what is stored.", flags, q.serveDelete(Storage))
 }
 
 type noInput struct{}
@@ -62,6 +67,14 @@ type leasesInput struct {
 	MaxLeases int64 `json:"max_leases" required:"true" help:"Leases that there may be at once."`
 }
 
+type storageInput struct {
+	nameInput
+	Type        string `json:"type" help:"Type of the quota, as in the path."`
+	Path        string `json:"path" help:"Path of a namespace or mount. Empty: everything."`
+	Inheritable bool   `json:"inheritable" help:"Of a namespace: count its child namespaces, too, together. Default true if path is empty."`
+	MaxBytes    int64  `json:"max_bytes" required:"true" help:"Bytes of secrets of key/value engines, of cubbyholes and of wrapped responses that may be stored, with their keys, encrypted."`
+}
+
 type configInput struct {
 	Exempt         engines.StringList `json:"rate_limit_exempt_paths" help:"Paths that rate limits do not count, relative to the request's namespace, perhaps with * at the end. Replaces the list."`
 	AbsoluteExempt engines.StringList `json:"absolute_rate_limit_exempt_paths" help:"The same, with the namespace."`
@@ -70,7 +83,7 @@ type configInput struct {
 }
 
 func (q *Quotas) serveTypes(context.Context, *engines.Request, *noInput) (*engines.Response, error) {
-	return &engines.Response{Data: map[string]any{"keys": []string{"config", LeaseCount + "/", RateLimit + "/"}}}, nil
+	return &engines.Response{Data: map[string]any{"keys": []string{"config", LeaseCount + "/", RateLimit + "/", Storage + "/"}}}, nil
 }
 
 func (q *Quotas) serveConfig(ctx context.Context, _ *engines.Request, _ *noInput) (*engines.Response, error) {
@@ -168,6 +181,26 @@ func (q *Quotas) serveSetLeases(ctx context.Context, req *engines.Request, in *l
 		return nil, err
 	}
 	r.MaxLeases = in.MaxLeases
+	return nil, q.set(ctx, req, r)
+}
+
+func (q *Quotas) serveStorage(ctx context.Context, _ *engines.Request, in *nameInput) (*engines.Response, error) {
+	r, data, err := q.read(ctx, Storage, in.Name)
+	if err != nil {
+		return nil, err
+	}
+	delete(data, "role")
+	data["max_bytes"] = r.MaxBytes
+	return &engines.Response{Data: data}, nil
+}
+
+func (q *Quotas) serveSetStorage(ctx context.Context, req *engines.Request, in *storageInput) (*engines.Response, error) {
+	what := whatInput{nameInput: in.nameInput, Type: in.Type, Path: in.Path, Inheritable: in.Inheritable}
+	r, err := what.rule(Storage)
+	if err != nil {
+		return nil, err
+	}
+	r.MaxBytes = in.MaxBytes
 	return nil, q.set(ctx, req, r)
 }
 

@@ -16,7 +16,11 @@ import (
 const (
 	RateLimit  = "rate-limit"
 	LeaseCount = "lease-count"
+	Storage    = "storage"
 )
+
+// types are all types of quotas.
+var types = []string{LeaseCount, RateLimit, Storage}
 
 // Limits of what a quota may say.
 const (
@@ -44,6 +48,9 @@ type Rule struct {
 
 	// Of lease counts.
 	MaxLeases int64 `json:"max_leases,omitempty"`
+
+	// Of storage quotas.
+	MaxBytes int64 `json:"max_bytes,omitempty"`
 }
 
 func (r *Rule) id() string { return r.Type + "/" + r.Name }
@@ -69,13 +76,15 @@ func (r *Rule) check() error {
 	if err := checkPath(r.Path); err != nil {
 		return err
 	}
-	if r.Type == LeaseCount {
-		if r.MaxLeases < 1 {
-			return engines.Invalid(`field "max_leases": must be at least 1`)
-		}
-		return nil
-	}
 	switch {
+	case r.Type == LeaseCount && r.MaxLeases < 1:
+		return engines.Invalid(`field "max_leases": must be at least 1`)
+	case r.Type == Storage && r.MaxBytes < 1:
+		return engines.Invalid(`field "max_bytes": must be at least 1`)
+	case r.Type == Storage && (r.Role != "" || r.Path != "" && !strings.HasSuffix(r.Path, "/")):
+		return engines.Invalid(`field "path": a storage quota concerns a namespace or a mount`)
+	case r.Type != RateLimit:
+		return nil
 	case math.IsNaN(r.Rate) || r.Rate <= 0 || r.Rate > maxRate:
 		return engines.Invalid(`field "rate": must be greater than 0 and at most %.0f`, maxRate)
 	case r.Interval < 1 || r.Interval > maxSeconds:

@@ -81,7 +81,7 @@ var errFormat = errors.New("unknown format")
 // such a configuration: neither may keep the cluster from answering.
 func (q *Quotas) load(ctx context.Context) ([]Rule, Config, error) {
 	var rules []Rule
-	for _, kind := range []string{RateLimit, LeaseCount} {
+	for _, kind := range types {
 		entries, err := q.opts.Store.Scan(ctx, rulesPrefix(kind), "", 0)
 		if err != nil {
 			return nil, Config{}, fmt.Errorf("reading the quotas: %w", err)

@@ -12,6 +12,7 @@ type table struct {
 	at       uint64 // Quotas.changes when it was read
 	rates    ruleSet
 	leases   ruleSet
+	storage  ruleSet
 	config   Config
 	exempt   patterns // relative to the namespace
 	absolute patterns
@@ -21,6 +22,7 @@ type table struct {
 type activeRule struct {
 	Rule
 	limiter    *limiter       // of rate limits
+	meter      *meter         // of storage quotas
 	violations *atomic.Uint64 // kept when the rule is read anew
 }
 
@@ -29,7 +31,7 @@ func newTable(rules []Rule, config Config, old *table) *table {
 	t := &table{config: config, exempt: newPatterns(config.Exempt), absolute: newPatterns(config.AbsoluteExempt)}
 	before := map[string]*activeRule{}
 	if old != nil {
-		for _, r := range slices.Concat(old.rates.all, old.leases.all) {
+		for _, r := range slices.Concat(old.rates.all, old.leases.all, old.storage.all) {
 			before[r.id()] = r
 		}
 	}
@@ -39,16 +41,23 @@ func newTable(rules []Rule, config Config, old *table) *table {
 		if was != nil {
 			r.violations = was.violations
 		}
-		if rule.Type == LeaseCount {
+		same := was != nil && was.Rule == rule
+		switch {
+		case rule.Type == LeaseCount:
 			t.leases.add(r)
-			continue
-		}
-		if was != nil && was.Rule == rule {
+		case rule.Type == Storage && same:
+			r.meter = was.meter
+			t.storage.add(r)
+		case rule.Type == Storage:
+			r.meter = &meter{}
+			t.storage.add(r)
+		case same:
 			r.limiter = was.limiter
-		} else {
+			t.rates.add(r)
+		default:
 			r.limiter = newLimiter(rule.Rate, rule.interval(), rule.block())
+			t.rates.add(r)
 		}
-		t.rates.add(r)
 	}
 	t.rates.sort()
 	t.leases.sort()
@@ -127,7 +136,7 @@ func (s *ruleSet) namespace(path string) *activeRule {
 	}
 }
 
-// scope says what a lease count rule counts. r is a request that it concerns.
+// scope says what a lease count or storage rule counts. r is a request that it concerns.
 func (a *activeRule) scope(r Request) Scope {
 	mount := r.NamespacePath + r.MountPath
 	switch {

@@ -1,0 +1,59 @@
+package quota
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// meter knows how many bytes are stored in a quota's scope: what was measured last, and what was added since. What was
+// overwritten or removed since then is not taken off before the next measurement, so that it never says too little.
+type meter struct {
+	mu    sync.Mutex
+	bytes int64
+	at    time.Time // of the last measurement; zero: none yet
+}
+
+// measureInterval is how long a full scope is not measured again.
+const measureInterval = time.Second
+
+// Storage says whether a write that makes what is stored grow by so many bytes may happen: nil, an engines.Error of
+// KindLimited, or an error of reading the quotas, of grown or of measure. Both are only called if a quota concerns the
+// request: grown tells the bytes, measure how many are stored in a scope.
+func (q *Quotas) Storage(ctx context.Context, r Request, grown func(context.Context) (int64, error), measure func(context.Context, Scope) (int64, error)) error {
+	t, err := q.current(ctx)
+	if err != nil || t.storage.empty() {
+		return err
+	}
+	found := t.storage.find(r, r.NamespacePath+r.Path)
+	if found == nil {
+		return nil
+	}
+	growth, err := grown(ctx)
+	if err != nil || growth <= 0 {
+		return err
+	}
+	m := found.meter
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := time.Now()
+	if m.at.IsZero() || m.bytes+growth > found.MaxBytes && now.Sub(m.at) >= measureInterval {
+		n, err := measure(ctx, found.scope(r))
+		if err != nil {
+			return fmt.Errorf("measuring what is stored: %w", err)
+		}
+		m.bytes, m.at = n, now
+	}
+	if m.bytes+growth <= found.MaxBytes {
+		m.bytes += growth
+		return nil
+	}
+	found.violations.Add(1)
+	q.storageViolations.Add(1)
+	limit := limited(r.Path, "storage")
+	limit.Detail += fmt.Sprintf(": about %d of %d bytes are used; delete something, or have the quota raised", m.bytes, found.MaxBytes)
+	limit.Header = http.Header{"Retry-After": {wholeSeconds(measureInterval)}}
+	return limit
+}
