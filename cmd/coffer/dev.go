@@ -27,11 +27,13 @@ type devOptions struct {
 }
 
 // apply turns the configuration into that of a development server. cleanup removes what was made for it.
-func (d *devOptions) apply(c *config.Config) (cleanup func(), err error) {
+func (d *devOptions) apply(c *config.Config, from *handover) (cleanup func(), err error) {
 	cleanup = func() {}
 	c.Storage.Path = d.dir
 	if d.dir == "" {
-		if c.Storage.Path, err = os.MkdirTemp("", "coffer-dev-"); err != nil {
+		if from != nil {
+			c.Storage.Path = from.DevDir
+		} else if c.Storage.Path, err = os.MkdirTemp("", "coffer-dev-"); err != nil {
 			return cleanup, err
 		}
 		cleanup = func() { os.RemoveAll(c.Storage.Path) }

@@ -22,6 +22,7 @@ type listener struct {
 	config config.Listener
 	net    net.Listener
 	gate   *admission.Gate // in front of net
+	socket net.Listener    // below net, as the system has it
 	http   *http.Server
 	cert   atomic.Pointer[tls.Certificate]
 }
@@ -36,7 +37,7 @@ const (
 )
 
 // bind takes the address; nothing is served yet. listeners is how many there are. Refused certificates are reported before anything else runs.
-func bind(c config.Listener, listeners int, log *slog.Logger) (*listener, error) {
+func bind(c config.Listener, listeners int, from *handover, log *slog.Logger) (*listener, error) {
 	l := &listener{config: c}
 	header := c.ReadHeaderTimeout
 	if header == 0 {
@@ -61,11 +62,11 @@ func bind(c config.Listener, listeners int, log *slog.Logger) (*listener, error)
 			return nil, err
 		}
 	}
-	if l.net, err = net.Listen("tcp", c.Address); err != nil {
+	if l.socket, err = from.listen(c.Address); err != nil {
 		return nil, fmt.Errorf("listening: %w", err)
 	}
 	total, each := connections(c, listeners)
-	l.gate = admission.NewGate(l.net, admission.GateOptions{
+	l.gate = admission.NewGate(l.socket, admission.GateOptions{
 		Total: total, Each: each, Exempt: c.Forwarded.Authorized,
 	})
 	l.net, l.http.ConnState = l.gate, l.gate.ConnState
@@ -119,7 +120,7 @@ func (l *listener) serve() error {
 	} else {
 		err = l.http.ServeTLS(l.net, "", "")
 	}
-	if errors.Is(err, http.ErrServerClosed) {
+	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, net.ErrClosed) { // the latter while sealing
 		return nil
 	}
 	return err

@@ -16,6 +16,7 @@ import (
 )
 
 func main() {
+	execute = syscall.Exec
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	status := run(ctx, os.Args, os.Stdin, os.Stdout, os.Stderr)
 	stop()

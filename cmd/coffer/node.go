@@ -88,7 +88,7 @@ func lockoutOf(c *config.Config) (engines.LockoutDefaults, error) {
 }
 
 // openNode opens the data and composes a sealed node. Close it with node.close.
-func openNode(c *config.Config, dev devOptions, log *logs, bodies *httpapi.Bodies, listeners []*listener) (*node, error) {
+func openNode(c *config.Config, dev devOptions, log *logs, bodies *httpapi.Bodies, next *sealer) (*node, error) {
 	if err := os.MkdirAll(c.Storage.Path, 0o700); err != nil {
 		return nil, fmt.Errorf("creating the data directory: %w", err)
 	}
@@ -134,7 +134,7 @@ func openNode(c *config.Config, dev devOptions, log *logs, bodies *httpapi.Bodie
 	mountable, numbers := factories(log.Named)
 	admitted := func() map[string]float64 {
 		all := numbers()
-		maps.Copy(all, admissions(bodies, listeners))
+		maps.Copy(all, admissions(bodies, next.listeners))
 		return all
 	}
 	opts := server.Options{
@@ -156,6 +156,10 @@ func openNode(c *config.Config, dev devOptions, log *logs, bodies *httpapi.Bodie
 			},
 			OpenCluster: n.openCluster(c, id, log.Named("cluster")),
 		},
+	}
+	opts.Lifecycle.StaySealed = next.from != nil && next.from.StaySealed
+	if execute != nil {
+		opts.Lifecycle.Sealing = next.sealing
 	}
 	n.server = server.New(opts)
 	guard.server = n.server

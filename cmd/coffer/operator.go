@@ -22,8 +22,9 @@ Examples:
 func sealCommand() *cli.Command {
 	return command(spec{
 		name: "seal", usage: "make the server forget its keys until it is unsealed again",
-		help: `Seals the server: it forgets the keys of its storage and serves nothing until it is unsealed. Meant for an intrusion, not for
-maintenance, where "coffer operator step-down" or stopping the process do.
+		help: `Seals the server: it leaves the cluster and restarts in place, with nothing in memory, and serves nothing until it is unsealed or,
+with an automatic seal, the service is restarted. Meant for an intrusion, not for maintenance, where "coffer operator step-down"
+or stopping the process do.
 
 Examples:
 

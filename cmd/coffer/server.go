@@ -42,6 +42,13 @@ Examples:
 }
 
 func runServer(ctx context.Context, c *call) error {
+	if err := protect(); err != nil {
+		return fmt.Errorf("protecting the memory of this process: %w", err)
+	}
+	from, err := takeHandover()
+	if err != nil {
+		return err
+	}
 	cfg, err := loadConfig(c)
 	if err != nil {
 		return err
@@ -52,11 +59,11 @@ func runServer(ctx context.Context, c *call) error {
 	}
 	cleanup := func() {}
 	if dev.on {
-		if cleanup, err = dev.apply(cfg); err != nil {
+		if cleanup, err = dev.apply(cfg, from); err != nil {
 			return err
 		}
 	}
-	defer cleanup()
+	defer func() { cleanup() }()
 	if err := cfg.Complete(); err != nil {
 		return fmt.Errorf("the configuration is not complete:\n%w", err)
 	}
@@ -68,7 +75,16 @@ func runServer(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	return serve(ctx, cfg, dev, log, c.err)
+	next := &sealer{from: from}
+	err = serve(ctx, cfg, dev, next, log, c.err)
+	if !errors.Is(err, errSealed) || ctx.Err() != nil {
+		return err
+	}
+	if dev.on {
+		next.next.DevDir = cfg.Storage.Path
+		cleanup = func() {}
+	}
+	return next.execute()
 }
 
 func loadConfig(c *call) (*config.Config, error) {
@@ -87,8 +103,8 @@ func loadConfig(c *call) (*config.Config, error) {
 const drainTime = 15 * time.Second
 
 // serve runs a node until ctx ends: first the listeners stop and drain, then the node hands over and leaves,
-// then the files close.
-func serve(ctx context.Context, cfg *config.Config, dev devOptions, log *logs, stderr io.Writer) (err error) {
+// then the files close. A server that was sealed ends likewise, with errSealed, and next has what its successor needs.
+func serve(ctx context.Context, cfg *config.Config, dev devOptions, next *sealer, log *logs, stderr io.Writer) (err error) {
 	collectLessOften()
 	memory := limitMemory(log.Named("server"))
 	hangups := make(chan os.Signal, 1)     // one that is pending stands for all
@@ -102,16 +118,19 @@ func serve(ctx context.Context, cfg *config.Config, dev devOptions, log *logs, s
 		}
 	}()
 	for i := range cfg.Listeners {
-		l, err := bind(cfg.Listeners[i], len(cfg.Listeners), log.Named("http"))
+		l, err := bind(cfg.Listeners[i], len(cfg.Listeners), next.from, log.Named("http"))
 		if err != nil {
 			return err
 		}
 		listeners = append(listeners, l)
 	}
+	ctx, next.stop = context.WithCancelCause(ctx)
+	defer next.stop(nil)
+	next.listeners = listeners
 	if dev.on {
 		cfg.APIAddr = listeners[0].url()
 	}
-	n, err := openNode(cfg, dev, log, httpapi.NewBodies(bodyMemory(cfg.Listeners[0], memory)), listeners)
+	n, err := openNode(cfg, dev, log, httpapi.NewBodies(bodyMemory(cfg.Listeners[0], memory)), next)
 	if err != nil {
 		return err
 	}
@@ -133,12 +152,18 @@ func serve(ctx context.Context, cfg *config.Config, dev devOptions, log *logs, s
 		group.Go(l.serve)
 	}
 	group.Go(func() error { return reloads(stopping, hangups, n, log, listeners) })
-	group.Go(func() error { return start(stopping, n, &dev, listeners[0], stderr) })
+	group.Go(func() error { return start(stopping, n, &dev, next.from, listeners[0], stderr) })
 	defer dev.removeToken()
 	group.Go(func() error {
 		<-stopping.Done()
-		n.tell("STOPPING=1")
-		drain, cancel := context.WithTimeout(context.Background(), drainTime)
+		limit := drainTime
+		if errors.Is(context.Cause(ctx), errSealed) {
+			limit = sealedDrainTime
+			n.tell("STATUS=Sealed, restarting in place")
+		} else {
+			n.tell("STOPPING=1")
+		}
+		drain, cancel := context.WithTimeout(context.Background(), limit)
 		defer cancel()
 		var errs []error
 		for _, l := range listeners {
@@ -148,7 +173,14 @@ func serve(ctx context.Context, cfg *config.Config, dev devOptions, log *logs, s
 	})
 	err = group.Wait()
 	die()
-	return errors.Join(err, life.Wait())
+	err = errors.Join(err, life.Wait())
+	if errors.Is(context.Cause(ctx), errSealed) {
+		if err != nil {
+			n.log.Warn("closing after sealing", "err", err)
+		}
+		return errSealed
+	}
+	return err
 }
 
 // collectLessOften trades memory for time: what lives on the heap is small, because the data is in files that
@@ -173,8 +205,8 @@ func bodyMemory(l config.Listener, limit int64) int64 {
 }
 
 // start announces the server; a development server is initialised and unsealed first.
-func start(ctx context.Context, n *node, dev *devOptions, l *listener, stderr io.Writer) error {
-	if dev.on {
+func start(ctx context.Context, n *node, dev *devOptions, from *handover, l *listener, stderr io.Writer) error {
+	if dev.on && from == nil {
 		return dev.start(ctx, n, l.url(), stderr)
 	}
 	n.log.Info("serving", "address", l.url())

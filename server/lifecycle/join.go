@@ -69,7 +69,7 @@ func (n *Node) Join(ctx context.Context, target JoinTarget) (joined bool, err er
 		return true, nil
 	}
 	if n.closed {
-		return false, errors.New("the server is stopping")
+		return false, errStopping
 	}
 	client, err := target.client()
 	if err != nil {

@@ -122,7 +122,7 @@ type Identity struct {
 	Name string `json:"name"`
 }
 
-// Options of a Node. All but AutoSeal, OldSeal, RetryJoin and Logger are required.
+// Options of a Node. All but AutoSeal, OldSeal, RetryJoin, Sealing, StaySealed and Logger are required.
 type Options struct {
 	NodeID      string
 	ClusterAddr string // advertised host:port
@@ -137,7 +137,13 @@ type Options struct {
 	OldSeal     seal.Wrapper // an automatic seal that the cluster is to leave; nil: none
 	RetryJoin   []JoinTarget
 	Hooks       Hooks
-	Logger      *slog.Logger
+	// Sealing is called before an unsealed node seals for good, and what it returns once it is sealed: the process then
+	// restarts, because its memory still holds what the node has served, and the node takes no more keys. stay says that an
+	// operator sealed it, so that it must not unseal by itself. nil: the node goes on, and can be unsealed again.
+	Sealing func(stay bool) (sealed func())
+	// StaySealed keeps the node from unsealing by itself, because an operator has sealed it.
+	StaySealed bool
+	Logger     *slog.Logger
 }
 
 // Hooks are what the server does at each turn of the node's life.

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/seal"
 	"github.com/coffer-project/coffer/storage"
 )
@@ -22,6 +23,9 @@ func (n *Node) Run(ctx context.Context) error {
 		if w != nil {
 			tending.Go(func() { seal.Run(ctx, w) })
 		}
+	}
+	if n.opts.StaySealed {
+		n.log.Info("an operator has sealed this node: it stays sealed until it is given its key shares or, with an automatic seal, started again")
 	}
 	retry := time.NewTimer(0)
 	defer retry.Stop()
@@ -70,6 +74,9 @@ func (n *Node) settle(ctx context.Context) (done bool, err error) {
 		return true, nil
 	}
 	if n.Initialized(ctx) {
+		if n.opts.StaySealed {
+			return true, nil
+		}
 		err := n.autoUnseal(ctx)
 		return err == nil, err
 	}
@@ -96,7 +103,17 @@ func (n *Node) Seal(ctx context.Context) error {
 		return nil
 	}
 	n.log.Info("sealing")
+	defer n.ending(true)()
 	return n.down(ctx)
+}
+
+// ending announces that the node seals. Call the result when it is sealed. n.mu is held.
+func (n *Node) ending(stay bool) func() {
+	if n.opts.Sealing == nil || n.closed {
+		return func() {}
+	}
+	n.closed = true // the keys that it might be given are for the process that follows
+	return n.opts.Sealing(stay)
 }
 
 func (n *Node) autoUnseal(ctx context.Context) error {
@@ -169,7 +186,7 @@ func (n *Node) get(ctx context.Context, key storage.Key, into any) error {
 // node. The barrier is open, or fill opens it. On error everything is down again. n.mu is held.
 func (n *Node) up(ctx context.Context, ca CA, w seal.Wrapper, m *migration, fill func(context.Context, Cluster) error) (err error) {
 	if n.closed {
-		return errors.New("the server is stopping")
+		return errStopping
 	}
 	c, err := n.opts.OpenCluster(ctx, ca)
 	if err != nil {
@@ -206,6 +223,9 @@ func (n *Node) up(ctx context.Context, ca CA, w seal.Wrapper, m *migration, fill
 	go n.watch(watching, r)
 	return nil
 }
+
+// errStopping is the answer of a node that takes no more keys.
+var errStopping = &engines.Error{Kind: engines.KindUnavailable, Detail: "the server is stopping or restarting: try again in a moment"}
 
 // down stops what up started. n.mu is held.
 func (n *Node) down(ctx context.Context) error {
@@ -359,6 +379,7 @@ func (n *Node) reload(ctx context.Context) {
 // drop seals a node whose keys do not open the state. before, if not nil, runs when it serves no more and has not left
 // the cluster yet. n.mu is held.
 func (n *Node) drop(ctx context.Context, r *running, before func(context.Context)) {
+	defer n.ending(false)()
 	n.quiet()
 	n.opts.Barrier.Seal()
 	n.statusLocked(ctx)

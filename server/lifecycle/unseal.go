@@ -86,6 +86,9 @@ func (n *Node) submit(ctx context.Context, share string, reset, migrate bool) (S
 	n.joinFirst(ctx)
 	ctx, over := n.transition(ctx)
 	defer over()
+	if n.closed {
+		return SealStatus{}, errStopping
+	}
 	if !n.Sealed() {
 		return n.statusLocked(ctx), nil
 	}
