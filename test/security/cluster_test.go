@@ -56,6 +56,7 @@ func TestOneUnwraps(t *testing.T) {
 	t.Run("limited uses", func(t *testing.T) { limitedUses(t, c) })
 	t.Run("pretended addresses", func(t *testing.T) { pretendedAddresses(t, c) })
 	t.Run("stored on standbys", func(t *testing.T) { revokedEverywhere(t, c) })
+	t.Run("locked users", func(t *testing.T) { lockedEverywhere(t, c) })
 }
 
 // limitedUses: a token with three uses is good for three requests, on whichever nodes.
