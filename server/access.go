@@ -341,7 +341,18 @@ func (s *Server) authorise(ctx context.Context, c *call) error {
 		}
 		return nil
 	}
-	d := c.check(op)
+	var denied error
+	for acl := range c.acl.Levels() {
+		if denied = c.permits(acl, op); denied == nil {
+			break
+		}
+	}
+	return denied
+}
+
+// permits asks the policies of one level.
+func (c *call) permits(acl *policy.ACL, op engines.Operation) error {
+	d := c.check(acl, op)
 	switch {
 	case d.Err != nil:
 		return d.Err // rules that cannot be applied allow nothing, and the caller reads what the engine would have said

@@ -15,15 +15,15 @@ type speller interface {
 	StoredPath(path string) string
 }
 
-// check asks the caller's policies about the path as it was written and, where names can be spelled in several ways,
+// check asks the caller's policies of one level about the path as it was written and, where names can be spelled in several ways,
 // once more without regard to case: what a policy says of a name holds however the policy and the request spell it.
-func (c *call) check(op engines.Operation) policy.Decision {
-	d := c.acl.Check(op, c.path, c.input)
+func (c *call) check(acl *policy.ACL, op engines.Operation) policy.Decision {
+	d := acl.Check(op, c.path, c.input)
 	if !d.Allowed || c.mount == nil {
 		return d
 	}
 	if _, named := c.mount.Engine.(speller); named {
-		return d.And(c.acl.CheckCaseless(op, c.storedPath(), c.input))
+		return d.And(acl.CheckCaseless(op, c.storedPath(), c.input))
 	}
 	return d
 }

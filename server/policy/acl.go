@@ -2,6 +2,7 @@ package policy
 
 import (
 	"cmp"
+	"iter"
 	"strings"
 	"time"
 
@@ -26,6 +27,10 @@ import (
 // Patterns count in the namespace of their policy and below it: there a pattern begins with the namespace's path. An
 // ACL looks from one namespace (see In), the root at first: the paths it is asked about have no leading slash and are
 // relative to that. Those of policies are compared as policy names are, without regard to case: see fold.
+//
+// Policies of several namespaces that lie in one another are several levels: those of the uppermost namespace, those with
+// the ones of the next namespace below, and so on to all. What any level allows is allowed, so that a policy of a lower
+// namespace adds to what a higher one grants and takes nothing from it. See Levels.
 type ACL struct {
 	*rules
 	ns string // path of the namespace looked from, "" or ending in "/"
@@ -39,6 +44,8 @@ type rules struct {
 	named *patterns
 	// lower holds all patterns in lower case, if that makes a difference: see CheckCaseless.
 	lower *patterns
+	// higher are the levels above, the uppermost first, each with all of its patterns. They have no higher ones.
+	higher []*rules
 	// expiresAt is when the first of the rules runs out, zero if none does: the ACL is wrong from then on.
 	expiresAt time.Time
 	// personal is set if a template was met: the ACL is good only for the subject it was made for.
@@ -50,6 +57,29 @@ type patterns struct {
 	exact map[string]*grant
 	globs node
 	all   []*grant // every pattern once, in no order
+}
+
+// Levels yields, the uppermost first, an ACL for each level. A request is allowed if all that is asked of a Decision holds
+// at one of them. Most tokens have one.
+func (a *ACL) Levels() iter.Seq[*ACL] {
+	return func(yield func(*ACL) bool) {
+		for _, r := range a.higher {
+			if !yield(&ACL{rules: r, ns: a.ns}) {
+				return
+			}
+		}
+		yield(a)
+	}
+}
+
+// any reports whether holds is true of a level.
+func (a *ACL) any(holds func(*ACL) bool) bool {
+	for level := range a.Levels() {
+		if holds(level) {
+			return true
+		}
+	}
+	return false
 }
 
 // In returns the same ACL, looking from the namespace with this path.
@@ -123,10 +153,10 @@ func (a *ACL) Allowed(op engines.Operation, path string) bool { return a.Allow(o
 // Allow reports whether the capability for op is given on path, whatever the body. It does not know about
 // wrapping: use Check for requests.
 func (a *ACL) Allow(op engines.Operation, path string) bool {
-	return a.root || a.find(op, path).allows(op)
+	return a.root || a.any(func(l *ACL) bool { return l.find(op, path).allows(op) })
 }
 
-// Check decides about a request. Rules about parameters are applied to the input; as elsewhere in this family of servers
+// Check decides about a request at one level, that of all policies unless the ACL is one of Levels. Rules about parameters are applied to the input; as elsewhere in this family of servers
 // they concern reads and writes, not deletes and lists. The caller must also ask the Decision's AllowsWrap.
 func (a *ACL) Check(op engines.Operation, path string, input Input) Decision {
 	if a.root {
@@ -174,11 +204,10 @@ func decide(g *grant, op engines.Operation, input Input) Decision {
 // Sudo reports whether the sudo capability is given on path. A path that ends in a slash is looked up as
 // LIST does.
 func (a *ACL) Sudo(path string) bool {
-	if a.root {
-		return true
-	}
-	g := a.match(path, true)
-	return g != nil && g.caps&capSudo != 0
+	return a.root || a.any(func(l *ACL) bool {
+		g := l.match(path, true)
+		return g != nil && g.caps&capSudo != 0
+	})
 }
 
 // Capabilities returns the sorted capabilities on path, ["root"] for the root policy, and ["deny"] when
@@ -187,11 +216,13 @@ func (a *ACL) Capabilities(path string) []string {
 	if a.root {
 		return []string{RootName}
 	}
-	g := a.match(path, true)
-	if g == nil {
-		return capability(0).names()
+	var all capability
+	for level := range a.Levels() {
+		if g := level.match(path, true); g != nil {
+			all = all.or(g.caps)
+		}
 	}
-	return g.caps.names()
+	return all.names()
 }
 
 // PathCapabilities are the capabilities of one pattern, as the web UI reads them.
@@ -218,7 +249,15 @@ func (a *ACL) Summary() (exact, glob map[string]PathCapabilities) {
 		if _, ok := to[pattern]; ok && !g.glob {
 			continue // "a/+/" beside "a/+/*": the wider one stands for both
 		}
-		to[pattern] = PathCapabilities{Capabilities: g.caps.names()}
+		caps := g.caps
+		if path, ok := g.example(""); ok {
+			for _, r := range a.higher {
+				if h := r.match(path, false); h != nil {
+					caps = caps.or(h.caps)
+				}
+			}
+		}
+		to[pattern] = PathCapabilities{Capabilities: caps.names()}
 	}
 	return exact, glob
 }
@@ -276,9 +315,11 @@ const unseen = "\x00"
 // path ("secret/"). It tries, for each pattern that reaches below prefix, one path that the pattern matches.
 func (a *ACL) AnyUnder(prefix string) bool {
 	prefix = strings.TrimLeft(prefix, "/")
-	if a.root || a.match(prefix, true).some() {
-		return true
-	}
+	return a.root || a.any(func(l *ACL) bool { return l.match(prefix, true).some() || l.reaches(prefix) })
+}
+
+// reaches reports whether there is a path that begins with prefix on which this level gives any capability.
+func (a *ACL) reaches(prefix string) bool {
 	for _, g := range a.all {
 		if !g.some() {
 			continue

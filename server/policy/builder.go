@@ -20,6 +20,9 @@ type builder struct {
 	personal  bool
 	expiresAt time.Time
 	found     []placed
+	// ends are how many of found are of the policies of a namespace and those above it, for each namespace but the lowest.
+	ends []int
+	path string // of the namespace that was added last
 }
 
 // placed is a rule with its pattern as it is compared.
@@ -28,8 +31,12 @@ type placed struct {
 	pattern string
 }
 
-// add takes policies of a namespace.
+// add takes policies of a namespace, after those of the namespaces above it.
 func (b *builder) add(ns Scope, subject Subject, policies []*Policy) {
+	if ns.Path != b.path && len(b.found) > 0 {
+		b.ends = append(b.ends, len(b.found))
+	}
+	b.path = ns.Path
 	now := time.Now()
 	for _, p := range policies {
 		b.root = b.root || p.root && ns.Namespace == rootNS
@@ -60,24 +67,32 @@ func (b *builder) add(ns Scope, subject Subject, policies []*Policy) {
 }
 
 func (b *builder) acl() *ACL {
-	return &ACL{rules: &rules{
-		root: b.root, expiresAt: b.expiresAt, personal: b.personal,
-		patterns: newPatterns(b.found), named: b.respelled(foldInside), lower: b.respelled(strings.ToLower),
-	}}
+	all := newRules(b.found)
+	all.root, all.expiresAt, all.personal = b.root, b.expiresAt, b.personal
+	for _, end := range b.ends {
+		if end < len(b.found) { // else the namespaces below have no rules
+			all.higher = append(all.higher, newRules(b.found[:end]))
+		}
+	}
+	return &ACL{rules: all}
+}
+
+func newRules(found []placed) *rules {
+	return &rules{patterns: newPatterns(found), named: respelled(found, foldInside), lower: respelled(found, strings.ToLower)}
 }
 
 // respelled returns the patterns in another spelling, nil if it is the same.
-func (b *builder) respelled(spell func(string) string) *patterns {
-	found, differs := make([]placed, len(b.found)), false
-	for i, r := range b.found {
-		found[i] = placed{r.rule, spell(r.pattern)}
-		differs = differs || found[i].pattern != r.pattern
+func respelled(found []placed, spell func(string) string) *patterns {
+	out, differs := make([]placed, len(found)), false
+	for i, r := range found {
+		out[i] = placed{r.rule, spell(r.pattern)}
+		differs = differs || out[i].pattern != r.pattern
 	}
 	if !differs {
 		return nil
 	}
-	out := newPatterns(found)
-	return &out
+	set := newPatterns(out)
+	return &set
 }
 
 func newPatterns(found []placed) patterns {

@@ -91,6 +91,17 @@ func (c capability) names() []string {
 	return out
 }
 
+// or returns the capabilities of both; a deny is one only where the other gives nothing.
+func (c capability) or(d capability) capability {
+	switch {
+	case c&capDeny != 0 && d&^capDeny != 0:
+		return d
+	case d&capDeny != 0 && c&^capDeny != 0:
+		return c
+	}
+	return c | d
+}
+
 // Decode is Parse for text that came over the API: it may also be the base64 of a policy.
 func Decode(name, text string) (*Policy, error) {
 	p, err := Parse(name, text)
