@@ -27,8 +27,8 @@ type GivenField struct {
 	Name string
 	// Values has one value for each name that the request gave the field under.
 	Values []Value
-	// Got reports whether a value reaches the handler: not of a null, nor of a name that the route does not declare as
-	// the request spells it.
+	// Got reports whether the request gives more than a null, and not by a name that only looks like one that the route
+	// declares: the handler does not get that.
 	Got bool
 }
 
@@ -76,14 +76,6 @@ func (in *Input) Field(name string) *GivenField {
 	return nil
 }
 
-// Text returns the text of a field that the handler gets, or "".
-func (in *Input) Text(name string) string {
-	if f := in.Field(name); f != nil && f.Got {
-		return f.Values[0].Text
-	}
-	return ""
-}
-
 // Value returns the normal form of a JSON value for a field, given by one of Names. What the field cannot have is taken
 // for what it is in JSON: a pattern, for instance, stays itself.
 func (in *Input) Value(name string, raw json.RawMessage) Value {
@@ -125,7 +117,9 @@ func (p *plan) input(req *Request, params map[string]string) (*Input, error) {
 	if req.Op == Read {
 		for name, values := range req.Query {
 			if i, ok := p.byName[name]; !ok || !p.fields[i].fromQuery {
-				in.add(strings.ToLower(name), textsValue(values), false)
+				name = strings.ToLower(name)
+				_, like := p.byCanonical[name]
+				in.add(name, textsValue(values), !like)
 			}
 		}
 	}
@@ -164,7 +158,8 @@ func (in *Input) addMember(m member, req *Request) {
 		}
 	case !declared || p.fields[i].In == "path":
 		for _, name := range in.Names(m.name) {
-			in.add(name, in.Value(name, m.value), false)
+			_, like := p.byCanonical[name]
+			in.add(name, in.Value(name, m.value), !null && (declared || !like))
 		}
 	}
 }
@@ -175,11 +170,7 @@ func (in *Input) add(name string, value Value, got bool) {
 		in.Fields = append(in.Fields, GivenField{Name: name})
 		f = &in.Fields[len(in.Fields)-1]
 	}
-	if got && !f.Got {
-		f.Values, f.Got = slices.Insert(f.Values, 0, value), true
-		return
-	}
-	f.Values = append(f.Values, value)
+	f.Values, f.Got = append(f.Values, value), f.Got || got
 }
 
 // value returns the normal form of what the field holds.

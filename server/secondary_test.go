@@ -107,6 +107,27 @@ func follow(t *testing.T) (primary, secondary *instance, w *wire) {
 	return primary, secondary, w
 }
 
+// TestPrimaryJudgesParameters: what a secondary forwards is judged again, by the policies as they are at the primary, on what
+// the primary's engine gets.
+func TestPrimaryJudgesParameters(t *testing.T) {
+	primary, secondary, w := follow(t)
+	primary.must(primary.root, engines.Update, "sys/auth/userpass", `{"type":"userpass"}`)
+	policy := func(rules string) {
+		primary.must(primary.root, engines.Update, "sys/policies/acl/maker", `{"policy":"path \"auth/userpass/users/*\" { capabilities = [\"create\",\"update\"] `+rules+` }"}`)
+	}
+	policy("")
+	if err := w.copy(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	tok := secondary.token("maker")
+	secondary.must(tok, engines.Update, "auth/userpass/users/eve", `{"password":"p","policies":"ADM"}`)
+	policy(`denied_parameters = { \"token_policies\" = [\"adm\"] }`) // the secondary does not know it yet
+	for _, body := range []string{`{"policies":["x","ADM"]}`, `{"token_policies":" adm"}`} {
+		secondary.refused(engines.KindDenied, "", tok, engines.Update, "auth/userpass/users/eve", body)
+	}
+	secondary.must(tok, engines.Update, "auth/userpass/users/eve", `{"policies":["x"]}`)
+}
+
 func TestSecondaryWritesGoToThePrimary(t *testing.T) {
 	primary, secondary, w := follow(t)
 	secondary.must(secondary.root, engines.Update, "secret/data/a", `{"data":{"k":"v"}}`)

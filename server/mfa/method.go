@@ -39,7 +39,7 @@ type pointer struct {
 }
 
 type methodFields struct {
-	Name        string           `json:"method_name" help:"Name of the method, to be used instead of its id." max:"128"`
+	Name        string           `json:"method_name" form:"lower" help:"Name of the method, to be used instead of its id." max:"128"`
 	Issuer      string           `json:"issuer" help:"Who issues the codes, for the authenticator app." max:"256"`
 	Period      engines.Duration `json:"period" help:"How long each code is valid; 30 seconds if never set."`
 	KeySize     int              `json:"key_size" help:"Bytes of a secret; 20 if never set."`

@@ -128,6 +128,10 @@ func TestRequiredParameters(t *testing.T) {
 	for _, body := range []string{`{"ttl":"1h"}`, `{"lease":"1h"}`} {
 		u.must("POST", "auth/token/create", []byte(body))
 	}
+	root.policy("note", `path "auth/token/create" { capabilities = ["update"] required_parameters = ["ticket"] }`)
+	noted := root.having("note")
+	noted.refused("no ticket", "POST", "auth/token/create", fields{"ticket": nil})
+	noted.must("POST", "auth/token/create", fields{"ticket": "T-1"}) // for the audit log: no engine knows it
 	// What no engine would take is told, as without rules.
 	if a := u.do("POST", "auth/token/create", []byte(`{"ttl":"soon"}`)); a.Status != 400 {
 		t.Errorf("a wrong ttl: status %d: %s", a.Status, a.Body)
