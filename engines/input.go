@@ -14,17 +14,16 @@ import (
 // Input is what one request gives to a route, in normal form: what the handler makes the same of is the same here,
 // however the request spells it. Decisions that depend on the values of a request are made on it, and never on the body.
 type Input struct {
-	// Fields are the given fields, each name once, in no order. A null is a given field too, for it may mean "back to
-	// the default". Path parameters are not fields; what a body repeats of them is.
-	Fields []GivenField
+	// Fields are the given fields by name: the field's own in lower case, whichever of its names the request used. A null
+	// is a given field too, for it may mean "back to the default". Path parameters are not fields; what a body repeats of
+	// them is.
+	Fields map[string]*GivenField
 
 	plan *plan
 }
 
 // GivenField is one field that came with a request.
 type GivenField struct {
-	// Name is the field's own name in lower case, whichever of its names the request used.
-	Name string
 	// Values has one value for each name that the request gave the field under.
 	Values []Value
 	// Got reports whether the request gives more than a null, and not by a name that only looks like one that the route
@@ -56,24 +55,14 @@ func (r *Route) Input(req *Request, params map[string]string) (*Input, error) {
 	return r.plan.input(req, params)
 }
 
-// Names returns the names that Fields use for a field that somebody else calls name: those of the fields that it is
-// another name of, or else the name itself in lower case. It is never empty.
+// Names returns the names in Fields of what a rule calls name: those of the fields that it is another name of, or else
+// the name itself in lower case. It is never empty.
 func (in *Input) Names(name string) []string {
 	name = strings.ToLower(name)
 	if names, ok := in.plan.canonical[name]; ok {
 		return names
 	}
 	return []string{name}
-}
-
-// Field returns a field by one of Names, or nil.
-func (in *Input) Field(name string) *GivenField {
-	for i := range in.Fields {
-		if in.Fields[i].Name == name {
-			return &in.Fields[i]
-		}
-	}
-	return nil
 }
 
 // Value returns the normal form of a JSON value for a field, given by one of Names. What the field cannot have is taken
@@ -92,9 +81,9 @@ func (in *Input) Value(name string, raw json.RawMessage) Value {
 	return f.value(v)
 }
 
-// input is decode for those who judge a request: nothing of req is changed.
+// input is Route.Input. It changes nothing of req.
 func (p *plan) input(req *Request, params map[string]string) (*Input, error) {
-	in := &Input{plan: p}
+	in := &Input{plan: p, Fields: map[string]*GivenField{}}
 	copied, v := *req, p.new()
 	copied.given, copied.nulls = nil, nil
 	if _, err := p.decode(&copied, params, v); err != nil {
@@ -165,10 +154,10 @@ func (in *Input) addMember(m member, req *Request) {
 }
 
 func (in *Input) add(name string, value Value, got bool) {
-	f := in.Field(name)
+	f := in.Fields[name]
 	if f == nil {
-		in.Fields = append(in.Fields, GivenField{Name: name})
-		f = &in.Fields[len(in.Fields)-1]
+		f = new(GivenField)
+		in.Fields[name] = f
 	}
 	f.Values, f.Got = append(f.Values, value), f.Got || got
 }

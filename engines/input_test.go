@@ -93,10 +93,10 @@ func TestInputIsWhatIsDecoded(t *testing.T) {
 			if ok = ok && err == nil; !ok {
 				break
 			}
-			if f := input.Field(field); len(input.Fields) != 1 || f == nil || !f.Got || len(f.Values) != 1 {
+			if f := input.Fields[field]; len(input.Fields) != 1 || f == nil || !f.Got || len(f.Values) != 1 {
 				t.Fatalf("%s is %+v", body[i], input.Fields)
 			}
-			form[i] = input.Fields[0].Values[0]
+			form[i] = input.Fields[field].Values[0]
 			if listed := input.Value(field, json.RawMessage(raw)); !reflect.DeepEqual(listed, form[i]) {
 				t.Fatalf("%s is %+v, but %+v as a rule has it", body[i], form[i], listed)
 			}
@@ -162,13 +162,13 @@ func TestInputNames(t *testing.T) {
 			t.Fatalf("%s: %v", test.body, err)
 		}
 		var all []string
-		for _, f := range in.Fields {
+		for name, f := range in.Fields {
 			var values []string
 			for _, v := range f.Values {
 				values = append(values, v.Text)
 			}
 			slices.Sort(values)
-			text := f.Name + "=" + strings.Join(values, ",")
+			text := name + "=" + strings.Join(values, ",")
 			if !f.Got {
 				text = "(" + text + ")"
 			}

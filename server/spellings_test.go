@@ -294,8 +294,8 @@ func othersOf(r *engines.Route, names []string) string {
 	return out.String()
 }
 
-// TestNamesAndFormsAreDeclared: what a declaration says to people of another name, it also says to those who judge. Fields
-// whose texts have several spellings everywhere have their form.
+// TestNamesAndFormsAreDeclared: a field that is described as another name is declared as one, and fields whose texts have
+// several spellings everywhere have their form.
 func TestNamesAndFormsAreDeclared(t *testing.T) {
 	for engine, routes := range allRoutes(t) {
 		for _, r := range routes {

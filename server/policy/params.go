@@ -61,7 +61,7 @@ func mergeValues(a, b map[string][]listed) map[string][]listed {
 // allow reports whether a request with this input passes.
 func (p *parameters) allow(in *engines.Input) bool {
 	for _, name := range p.required {
-		if !slices.ContainsFunc(in.Names(name), func(name string) bool { f := in.Field(name); return f != nil && f.Got }) {
+		if !slices.ContainsFunc(in.Names(name), func(name string) bool { f := in.Fields[name]; return f != nil && f.Got }) {
 			return false
 		}
 	}
@@ -73,15 +73,14 @@ func (p *parameters) allow(in *engines.Input) bool {
 	}
 	allowed, denied := rulesOf(in, p.allowed), rulesOf(in, p.denied)
 	_, allowAll := p.allowed["*"]
-	for i := range in.Fields {
-		f := &in.Fields[i]
-		if rule, ok := denied[f.Name]; ok && (rule.any || slices.ContainsFunc(f.Values, rule.denies)) {
+	for name, f := range in.Fields {
+		if rule, ok := denied[name]; ok && (rule.any || slices.ContainsFunc(f.Values, rule.denies)) {
 			return false
 		}
 		if len(p.allowed) == 0 {
 			continue
 		}
-		rule, ok := allowed[f.Name]
+		rule, ok := allowed[name]
 		if !ok && !allowAll || ok && !rule.any && slices.ContainsFunc(f.Values, rule.forbids) {
 			return false
 		}
