@@ -13,6 +13,7 @@ import (
 	"github.com/coffer-project/coffer/server/namespace"
 	"github.com/coffer-project/coffer/server/policy"
 	"github.com/coffer-project/coffer/server/quota"
+	"github.com/coffer-project/coffer/server/replicated/enrol"
 	"github.com/coffer-project/coffer/server/token"
 	"github.com/coffer-project/coffer/server/wrapping"
 	"github.com/coffer-project/coffer/storage"
@@ -197,6 +198,12 @@ func (s *Server) readWrapTTL(c *call) error {
 
 // authenticate turns the token into a caller.
 func (s *Server) authenticate(ctx context.Context, c *call) error {
+	if c.path == wrapping.UnwrapPath && enrol.IsToken(c.Token.Reveal()) {
+		var err error
+		if c.Token, err = s.replicated.WrappingToken(ctx, c.Token.Reveal()); err != nil {
+			return err
+		}
+	}
 	entry, err := s.tokens.Lookup(ctx, c.Token.Reveal())
 	if errors.Is(err, token.ErrInvalid) && !s.node.Active() {
 		// It may be so new that only the active node knows it.

@@ -62,8 +62,12 @@ func (r *Registry) secondaryToken(ctx context.Context, _ *engines.Request, in *s
 	if err != nil {
 		return nil, err
 	}
+	id, err := inv.ca.SealID(wrap.Token)
+	if err != nil {
+		return nil, err
+	}
 	token, err := inv.ca.Sign(enrol.Claims{
-		Exp: bundle.Exp, Iat: r.now().Unix(), JTI: wrap.Token, Addr: bundle.APIAddr, ID: in.ID, SetID: bundle.SetID, ClusterAddrs: addrs,
+		Exp: bundle.Exp, Iat: r.now().Unix(), JTI: id, Addr: bundle.APIAddr, ID: in.ID, SetID: bundle.SetID, ClusterAddrs: addrs,
 	})
 	if err != nil {
 		return nil, err
@@ -72,6 +76,36 @@ func (r *Registry) secondaryToken(ctx context.Context, _ *engines.Request, in *s
 	info.Token, info.CreationPath = token, secondaryTokenPath
 	return &engines.Response{Wrap: &info}, nil
 }
+
+// WrappingToken returns the wrapping token of an activation token that this primary has signed, exactly as it is, and that
+// has not expired. Nothing is used up. Its errors are for the operator of the secondary.
+func (r *Registry) WrappingToken(ctx context.Context, token string) (engines.Sensitive, error) {
+	t, err := r.load(ctx)
+	if err != nil {
+		return "", err
+	}
+	if t.ca == nil {
+		return "", errChanged
+	}
+	cert, err := enrol.ParseCA(t.ca.Cert)
+	if err != nil {
+		return "", err
+	}
+	claims, err := enrol.Verify(cert, token, r.now())
+	if errors.Is(err, enrol.ErrExpired) {
+		return "", engines.Invalid("the activation token has expired: get a new one")
+	}
+	if err != nil {
+		return "", errChanged
+	}
+	id, err := t.ca.OpenID(claims.JTI)
+	if errors.Is(err, enrol.ErrToken) {
+		return "", errChanged
+	}
+	return engines.Sensitive(id), err
+}
+
+var errChanged = engines.Invalid("the activation token is of another cluster or of an earlier set, or is not a complete and unchanged copy: nothing was used up")
 
 // revokeInput is the input of primary/revoke-secondary.
 type revokeInput struct {
@@ -143,7 +177,11 @@ func (r *Registry) activateWrapped(ctx context.Context, token string, a Activati
 	if err != nil {
 		return enrol.Bundle{}, err
 	}
-	text, err := unwrap(ctx, addr, claims.JTI, pool)
+	wrapping := token // the primary verifies it as a whole before it uses it up
+	if !enrol.IsSealedID(claims.JTI) {
+		wrapping = claims.JTI
+	}
+	text, err := unwrap(ctx, addr, wrapping, pool)
 	if err != nil {
 		return enrol.Bundle{}, err
 	}

@@ -35,6 +35,14 @@ func (m *member) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	token := r.Header.Get("X-Vault-Token")
+	if enrol.IsToken(token) { // as the pipeline does
+		wrapping, err := m.reg.WrappingToken(r.Context(), token)
+		if err != nil {
+			http.Error(w, `{"errors":["changed"]}`, http.StatusBadRequest)
+			return
+		}
+		token = wrapping.Reveal()
+	}
 	text, ok := m.wraps[token]
 	switch {
 	case r.Method != http.MethodPost && r.Method != http.MethodPut, r.URL.Path != "/v1/sys/wrapping/unwrap":
@@ -81,6 +89,16 @@ func (m *member) token(body string) (*engines.Response, error) {
 	router := engines.NewRouter()
 	engines.On(router, engines.Update, "secondary-token", "", 0, m.reg.secondaryToken)
 	return router.Handle(m.Context(), &engines.Request{Op: engines.Update, Path: "secondary-token", Body: json.RawMessage(body)})
+}
+
+// wrapping is the wrapping token in an activation token.
+func (m *member) wrapping(token string) string {
+	m.Helper()
+	id, err := m.reg.WrappingToken(m.Context(), token)
+	if err != nil {
+		m.Fatal(err)
+	}
+	return id.Reveal()
 }
 
 func (m *member) mustToken(id string) string {
@@ -137,7 +155,7 @@ func TestSecondaryToken(t *testing.T) {
 		if d := claims.Exp - m.now().Unix() - ttl; d > 1 || d < -60 {
 			t.Errorf("%s: the token expires %d seconds off", body, d)
 		}
-		if claims.Addr != m.addr || claims.SetID != "set" || claims.ID != "a" || len(claims.ClusterAddrs) != 2 || m.wraps[claims.JTI] == nil {
+		if claims.Addr != m.addr || claims.SetID != "set" || claims.ID != "a" || len(claims.ClusterAddrs) != 2 || m.wraps[m.wrapping(r.Wrap.Token)] == nil {
 			t.Errorf("%s: claims %+v", body, claims)
 		}
 		if list, _ := m.reg.List(t.Context()); len(list) != 1 || list[0].ExpiresAt.Unix() != claims.Exp {
@@ -369,12 +387,9 @@ func TestUnwrapAnswers(t *testing.T) {
 func TestBundleOfAnother(t *testing.T) {
 	foreign := newPrimary(t)
 	foreign.addr = "http://127.0.0.1:1"
-	foreignClaims, err := enrol.Parse(foreign.mustToken("berlin"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	foreignToken := foreign.mustToken("berlin")
 	var foreignBundle enrol.Bundle
-	if err := json.Unmarshal(foreign.wraps[foreignClaims.JTI], &foreignBundle); err != nil {
+	if err := json.Unmarshal(foreign.wraps[foreign.wrapping(foreignToken)], &foreignBundle); err != nil {
 		t.Fatal(err)
 	}
 	for name, edit := range map[string]func(*enrol.Bundle){
@@ -387,19 +402,67 @@ func TestBundleOfAnother(t *testing.T) {
 			p := newPrimary(t)
 			p.serve(false)
 			token := p.mustToken("berlin")
-			claims, err := enrol.Parse(token)
-			if err != nil {
-				t.Fatal(err)
-			}
 			var b enrol.Bundle
-			if err := json.Unmarshal(p.wraps[claims.JTI], &b); err != nil {
+			if err := json.Unmarshal(p.wraps[p.wrapping(token)], &b); err != nil {
 				t.Fatal(err)
 			}
 			edit(&b)
-			p.wraps[claims.JTI] = encoded(&b)
-			_, err = newSecondary(t).activate(Activation{Token: engines.Sensitive(token)})
+			p.wraps[p.wrapping(token)] = encoded(&b)
+			_, err := newSecondary(t).activate(Activation{Token: engines.Sensitive(token)})
 			refused(t, name, err, engines.KindInvalid, "does not belong to the activation token")
 		})
+	}
+}
+
+// TestChangedTokenUsesNothingUp: whatever is changed in a copy of an activation token, the token itself still works; and the
+// wrapping token cannot be used by who has only a part of it.
+func TestChangedTokenUsesNothingUp(t *testing.T) {
+	p := newPrimary(t)
+	p.serve(false)
+	token := p.mustToken("berlin")
+	claims, err := enrol.Parse(token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(claims.JTI, p.wrapping(token)) {
+		t.Error("the wrapping token can be read in the activation token")
+	}
+	parts := strings.Split(token, ".")
+	edit := func(change func(map[string]any)) string {
+		text, err := base64.RawURLEncoding.DecodeString(parts[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all map[string]any
+		if err := json.Unmarshal(text, &all); err != nil {
+			t.Fatal(err)
+		}
+		change(all)
+		return parts[0] + "." + base64.RawURLEncoding.EncodeToString(encoded(all)) + "." + parts[2]
+	}
+	signature, err := base64.RawURLEncoding.DecodeString(parts[2])
+	if err != nil {
+		t.Fatal(err)
+	}
+	signature[7] ^= 1
+	for name, changed := range map[string]string{
+		"signature": parts[0] + "." + parts[1] + "." + base64.RawURLEncoding.EncodeToString(signature),
+		"id":        edit(func(c map[string]any) { c["id"] = "paris" }),
+		"set":       edit(func(c map[string]any) { c["set_id"] = "other" }),
+		"lifetime":  edit(func(c map[string]any) { c["exp"] = time.Now().Add(24 * time.Hour).Unix() }),
+		"CA":        edit(func(c map[string]any) { c["ca"] = strings.Repeat("0", 64) }),
+		"addresses": edit(func(c map[string]any) { c["cluster_addrs"] = []string{"evil.example:8201"} }),
+		"sealed id": edit(func(c map[string]any) { c["jti"] = claims.JTI[:len(claims.JTI)-2] + "AA" }),
+		"bare id":   edit(func(c map[string]any) { c["jti"] = strings.TrimPrefix(claims.JTI, "s1:") }),
+	} {
+		_, err := newSecondary(t).activate(Activation{Token: engines.Sensitive(changed)})
+		refused(t, name, err, engines.KindInvalid, "unchanged copy")
+		if len(p.wraps) != 1 {
+			t.Fatalf("%s: the changed copy has used the token up", name)
+		}
+	}
+	if _, err := newSecondary(t).activate(Activation{Token: engines.Sensitive(token)}); err != nil {
+		t.Errorf("the token itself: %v", err)
 	}
 }
 

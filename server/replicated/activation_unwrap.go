@@ -27,7 +27,7 @@ const (
 	maxCAFileBytes  = 1 << 20
 	maxCAPathFiles  = 1000
 	unwrapPath      = "/v1/sys/wrapping/unwrap"
-	wrongTokenCause = "the activation token was already used, has expired or is of another cluster"
+	wrongTokenCause = "the activation token was already used, has expired or is of another cluster, or this is not a complete and unchanged copy of it (then nothing was used up: copy it again)"
 )
 
 // apiAddr returns the base URL of the primary's API: what the operator has given, or else what the token says.

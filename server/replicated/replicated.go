@@ -13,6 +13,7 @@ import (
 	"crypto/x509"
 	"time"
 
+	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -76,6 +77,12 @@ type Upstream struct {
 	Addrs       []string  `json:"addrs"`      // cluster addresses, the one that answered last first
 	APIAddr     string    `json:"api_addr"`
 	Since       time.Time `json:"since"`
+}
+
+// WrappingToken returns the wrapping token of an activation token that this primary has signed, exactly as it is. Nothing is
+// used up. Its errors are for the operator of the secondary.
+func (s *Store) WrappingToken(ctx context.Context, token string) (engines.Sensitive, error) {
+	return s.registry.WrappingToken(ctx, token)
 }
 
 // Peer is a connected or registered secondary, as its primary knows it.

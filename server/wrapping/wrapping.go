@@ -106,8 +106,11 @@ func (s *Store) Drop(ctx context.Context, tokenKey string) error {
 	return err
 }
 
+// UnwrapPath is where a wrapping token is traded for what it holds.
+const UnwrapPath = "sys/wrapping/unwrap"
+
 // Takes reports whether a request to path, in its namespace, takes out what the caller's own token wraps.
-func Takes(path string) bool { return path == "sys/wrapping/unwrap" || path == "sys/wrapping/rewrap" }
+func Takes(path string) bool { return path == UnwrapPath || path == "sys/wrapping/rewrap" }
 
 // IsWrapping reports whether a token is a wrapping token.
 func IsWrapping(e *token.Entry) bool { return slices.Equal(e.Policies, []string{Policy}) }

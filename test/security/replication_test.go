@@ -48,6 +48,20 @@ func TestNewSecondary(t *testing.T) {
 	primary.AddOperator()
 	token := v.note("activation token", primary.SecondaryToken("b"))
 	v.note("wrapping token of the bundle", claim(t, token, "jti"))
+	// A changed copy uses nothing up: neither through the secondary nor by hand.
+	signature := strings.LastIndexByte(token, '.') + 1
+	swapped := token[:signature] + token[signature+1:signature+2] + token[signature:signature+1] + token[signature+2:]
+	if swapped == token {
+		swapped = token[:signature] + "_" + token[signature+1:]
+	}
+	if a := old.do("POST", "sys/replication/performance/secondary/enable", fields{"token": swapped, "ca_file": primary.CAFile}); a.Status != 400 || !strings.Contains(string(a.Body), "unchanged copy") {
+		t.Errorf("a changed activation token: status %d: %.300s", a.Status, a.Body)
+	}
+	for _, part := range []string{swapped, claim(t, token, "jti")} {
+		if a := v.with(part).do("POST", "sys/wrapping/unwrap", nil); a.Status != 400 {
+			t.Errorf("unwrapping with a part of the activation token: status %d: %.300s", a.Status, a.Body)
+		}
+	}
 	secondary.EnableSecondary(primary, token)
 	secondary.Adopt(primary)
 	secondary.AwaitStreaming()

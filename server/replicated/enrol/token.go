@@ -2,7 +2,10 @@ package enrol
 
 import (
 	"bytes"
+	"crypto/aes"
+	"crypto/cipher"
 	"crypto/ecdsa"
+	"crypto/hkdf"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
@@ -22,7 +25,7 @@ import (
 type Claims struct {
 	Exp          int64    `json:"exp"` // Unix seconds
 	Iat          int64    `json:"iat"`
-	JTI          string   `json:"jti"`  // the wrapping token, secret
+	JTI          string   `json:"jti"`  // the wrapping token, sealed by CA.SealID; secret
 	Type         string   `json:"type"` // ClaimsType
 	Addr         string   `json:"addr"` // of the primary's API; "": the operator of the secondary must know it
 	ID           string   `json:"id"`   // opaque, of the secondary
@@ -97,6 +100,58 @@ func (c CA) Sign(claims Claims) (string, error) {
 		return "", errors.New("the activation token is too long")
 	}
 	return token, nil
+}
+
+// sealedID begins a wrapping token that only the primary can read. Without it, it is the wrapping token itself: of a
+// primary of an earlier version.
+const sealedID = "s1:"
+
+// IsSealedID reports whether a JTI is sealed: then the primary wants the whole activation token.
+func IsSealedID(jti string) bool { return strings.HasPrefix(jti, sealedID) }
+
+// IsToken reports whether a text has the form of an activation token, which no token of the API has.
+func IsToken(text string) bool {
+	return strings.HasPrefix(text, "eyJ") && strings.Count(text, ".") == 2
+}
+
+// SealID encrypts a wrapping token for Claims.JTI: who has only a part of an activation token, or a changed copy of one,
+// cannot use it up.
+func (c CA) SealID(id string) (string, error) {
+	aead, err := c.aead()
+	if err != nil {
+		return "", err
+	}
+	return sealedID + base64.RawURLEncoding.EncodeToString(aead.Seal(nil, nil, []byte(id), nil)), nil
+}
+
+// OpenID decrypts what SealID has made. ErrToken.
+func (c CA) OpenID(jti string) (string, error) {
+	aead, err := c.aead()
+	if err != nil {
+		return "", err
+	}
+	sealed, err := base64.RawURLEncoding.Strict().DecodeString(strings.TrimPrefix(jti, sealedID))
+	if err != nil || !IsSealedID(jti) {
+		return "", ErrToken
+	}
+	id, err := aead.Open(nil, nil, sealed, nil)
+	if err != nil {
+		return "", ErrToken
+	}
+	return string(id), nil
+}
+
+// aead has a key that follows from the CA's.
+func (c CA) aead() (cipher.AEAD, error) {
+	key, err := hkdf.Key(sha256.New, c.Key, nil, "coffer replication activation token 1", 32)
+	if err != nil {
+		return nil, err
+	}
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, err
+	}
+	return cipher.NewGCMWithRandomNonce(block)
 }
 
 // parsed is a token taken apart.
