@@ -3,6 +3,7 @@ package approle_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"reflect"
 	"strings"
@@ -254,6 +255,9 @@ func TestLogin(t *testing.T) {
 	}
 	if want := map[string]string{"team": "one", "role_name": "web"}; !reflect.DeepEqual(login.Metadata, want) {
 		t.Errorf("metadata = %v, want %v", login.Metadata, want)
+	}
+	if !maps.Equal(login.Alias.Metadata, login.Metadata) {
+		t.Errorf("the alias has the metadata %v, for templates of policies", login.Alias.Metadata)
 	}
 	if got := login.Token.Data(); got["token_ttl"] != int64(3600) || !reflect.DeepEqual(got["token_policies"], engines.StringList{"a"}) {
 		t.Errorf("token fields = %v", got)

@@ -141,7 +141,7 @@ func (s *secretID) login(ro *role) (*engines.Response, error) {
 	metadata["role_name"] = ro.name
 	login := &engines.Login{
 		DisplayName: ro.name,
-		Alias:       engines.Alias{Name: ro.RoleID},
+		Alias:       engines.Alias{Name: ro.RoleID, Metadata: metadata},
 		Metadata:    metadata,
 		Token:       ro.Token,
 		Role:        ro.name,
