@@ -28,7 +28,7 @@ var inNamespaces = []string{
 	"GET /sys/internal/ui/feature-flags", "GET /sys/internal/ui/mounts", "GET /sys/internal/ui/mounts/{path}",
 	"GET /sys/internal/ui/namespaces", "GET /sys/internal/ui/resultant-acl", "GET /sys/internal/ui/unauthenticated-messages",
 	"GET /sys/internal/ui/version", "GET /sys/leases", "GET /sys/leases/count", "GET /sys/license/features",
-	"GET /sys/license/status", "GET /sys/mounts", "GET /sys/mounts/{path}", "GET /sys/mounts/{path}/tune",
+	"GET /sys/license/status", "GET /sys/locked-users", "POST /sys/locked-users/{mount_accessor}/unlock/{alias_identifier}", "GET /sys/mounts", "GET /sys/mounts/{path}", "GET /sys/mounts/{path}/tune",
 	"GET /sys/namespaces/{path}", "GET /sys/policies/acl", "GET /sys/policies/acl/{name}", "GET /sys/policies/password/{name}",
 	"GET /sys/policies/password/{name}/generate", "GET /sys/policy", "GET /sys/policy/{name}", "GET /sys/remount/status/{id}",
 	"GET /sys/replication/dr/status", "GET /sys/replication/performance/status", "GET /sys/replication/status",
