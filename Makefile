@@ -37,10 +37,11 @@ race: ## the tests beside the code, without those in test/, three times over, wi
 	go test $(RACE) -shuffle=on -count=3 -json ./... | $(TALLY)
 
 .PHONY: lint
-lint: build ## formatting, both go.mod, the libraries in the binary, vet, and staticcheck if it is installed
+lint: build ## formatting, both go.mod, NOTICE, the libraries in the binary, vet, and staticcheck if it is installed
 	@unformatted=$$(git ls-files -co --exclude-standard '*.go' | xargs gofmt -l); test -z "$$unformatted" || { echo "run gofmt -w on:" $$unformatted; exit 1; }
 	cd test && GOWORK=off go mod tidy -diff
-	test/libraries.sh bin/coffer
+	tools/libraries.sh bin/coffer
+	@tools/notice.sh | cmp - NOTICE || { echo "run tools/notice.sh >NOTICE"; exit 1; }
 	go vet $(ALL)
 	go vet -tags=e2e ./test/saml ./test/cloud ./test/secretsync ./engines/secretsync/repohost ./engines/secretsync/webhost
 	@if command -v staticcheck >/dev/null; then staticcheck $(ALL); fi
@@ -73,11 +74,23 @@ bench: ## measure, and write docs/benchmarks.md; BENCH="-secrets=1000000" for mo
 bench-smoke: ## all measurements, too briefly to mean anything
 	go run ./test/bench -smoke
 
+.PHONY: release
+release: ## binaries, SBOMs, NOTICE and checksums in dist/, each binary built twice; RELEASE=1.2.3 PLATFORMS="linux/amd64"
+	tools/release.sh
+
+.PHONY: vuln
+vuln: ## known vulnerabilities of what is linked and called, where their database can be reached
+	tools/vuln.sh
+
 .PHONY: proto
 proto: ## regenerate proto/*pb (needs protoc)
 	mkdir -p bin && GOBIN=$(CURDIR)/bin go install google.golang.org/protobuf/cmd/protoc-gen-go
 	GOBIN=$(CURDIR)/bin go install google.golang.org/grpc/cmd/protoc-gen-go-grpc@v1.6.2
 	PATH="$(CURDIR)/bin:$$PATH" protoc --go_out=. --go_opt=module=github.com/coffer-project/coffer --go-grpc_out=. --go-grpc_opt=module=github.com/coffer-project/coffer proto/*/*.proto
+
+.PHONY: ui-check
+ui-check: ## server/ui/dist is what server/ui/web builds (needs Node.js)
+	tools/uicheck.sh
 
 .PHONY: ui
 ui: ## check and rebuild the web UI, server/ui/dist (needs Node.js)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compares the libraries that a binary names (go version -m) with those in go.mod: test/libraries.sh bin/coffer
+# Compares the libraries that a binary names (go version -m) with those in go.mod: tools/libraries.sh bin/coffer
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # cloud.google.com/go is in no binary: go mod tidy wants it for a file with the build constraint modhack.
