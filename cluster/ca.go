@@ -9,26 +9,30 @@ import (
 	"crypto/x509/pkix"
 	"encoding/hex"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math/big"
 	"strings"
-	"sync"
 	"time"
 )
 
 const (
-	caLifetime   = 30 * 365 * 24 * time.Hour
-	leafLifetime = 24 * time.Hour
-	leafRenewal  = 8 * time.Hour // before the end
-	clockSkew    = time.Hour     // between nodes, tolerated
+	caLifetime   = 365 * 24 * time.Hour
+	caRenewal    = caLifetime / 3 // before the end
+	leafLifetime = 7 * 24 * time.Hour
+	leafRenewal  = leafLifetime / 2 // before the end
+	clockSkew    = time.Hour        // between nodes, tolerated
+
+	// Common names in the certificates of nodes: whose key lasts, and of those that make a new key at each start, as
+	// earlier versions did.
+	lastingName = "Coffer cluster node"
+	passingName = "Coffer node"
 
 	// idSuffix makes a node id a DNS name that exists nowhere else.
 	idSuffix = ".node.coffer.internal"
 )
 
-// CA is the authority of one cluster: whoever holds its key can make itself a node. It prints without the key.
+// CA is the authority of one cluster: it issues the certificates of nodes. It prints without the key.
 type CA struct {
 	Cert []byte // PEM
 	Key  []byte // PEM, secret
@@ -44,7 +48,9 @@ func (c CA) GoString() string { return c.String() }
 func (c CA) LogValue() slog.Value { return slog.StringValue(c.String()) }
 
 // NewCA makes a CA with a new P-256 key.
-func NewCA() (CA, error) {
+func NewCA() (CA, error) { return newCA(caLifetime) }
+
+func newCA(lifetime time.Duration) (CA, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return CA{}, err
@@ -54,9 +60,8 @@ func NewCA() (CA, error) {
 		SerialNumber:          newSerial(),
 		Subject:               pkix.Name{CommonName: "Coffer cluster CA"},
 		NotBefore:             now.Add(-clockSkew),
-		NotAfter:              now.Add(caLifetime),
+		NotAfter:              now.Add(lifetime),
 		IsCA:                  true,
-		MaxPathLenZero:        true,
 		BasicConstraintsValid: true,
 		KeyUsage:              x509.KeyUsageCertSign,
 	}
@@ -74,27 +79,17 @@ func NewCA() (CA, error) {
 	}, nil
 }
 
-// Issue makes a certificate for one node, good for a day, with a key of its own.
+// Issue makes a certificate for one node with a new key of its own.
 func (c CA) Issue(id NodeID) (tls.Certificate, error) {
-	pair, err := tls.X509KeyPair(c.Cert, c.Key)
-	if err != nil {
-		return tls.Certificate{}, fmt.Errorf("the cluster CA is unusable: %w", err)
-	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return tls.Certificate{}, err
 	}
-	now := time.Now()
-	template := &x509.Certificate{
-		SerialNumber: newSerial(),
-		Subject:      pkix.Name{CommonName: "Coffer node"},
-		DNSNames:     []string{certName(id)},
-		NotBefore:    now.Add(-clockSkew),
-		NotAfter:     now.Add(leafLifetime),
-		KeyUsage:     x509.KeyUsageDigitalSignature,
-		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, pair.Leaf, key.Public(), pair.PrivateKey)
+	return c.issueTo(id, key, passingName)
+}
+
+func (c CA) issueTo(id NodeID, key *ecdsa.PrivateKey, name string) (tls.Certificate, error) {
+	der, err := c.sign(id, key.Public(), name)
 	if err != nil {
 		return tls.Certificate{}, err
 	}
@@ -103,6 +98,36 @@ func (c CA) Issue(id NodeID) (tls.Certificate, error) {
 		return tls.Certificate{}, err
 	}
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, nil
+}
+
+// sign makes the certificate, DER, of a node with this public key.
+func (c CA) sign(id NodeID, public any, name string) ([]byte, error) {
+	pair, err := tls.X509KeyPair(c.Cert, c.Key)
+	if err != nil {
+		return nil, fmt.Errorf("the cluster CA is unusable: %w", err)
+	}
+	now := time.Now()
+	template := &x509.Certificate{
+		SerialNumber: newSerial(),
+		Subject:      pkix.Name{CommonName: name},
+		DNSNames:     []string{certName(id)},
+		NotBefore:    now.Add(-clockSkew),
+		NotAfter:     now.Add(leafLifetime),
+		KeyUsage:     x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	return x509.CreateCertificate(rand.Reader, template, pair.Leaf, public, pair.PrivateKey)
+}
+
+// vouch makes a certificate, DER, by which this CA says that next is its successor.
+func (c CA) vouch(next *x509.Certificate) ([]byte, error) {
+	pair, err := tls.X509KeyPair(c.Cert, c.Key)
+	if err != nil {
+		return nil, fmt.Errorf("the cluster CA is unusable: %w", err)
+	}
+	template := *next
+	template.SerialNumber, template.MaxPathLen, template.MaxPathLenZero = newSerial(), 0, false
+	return x509.CreateCertificate(rand.Reader, &template, pair.Leaf, next.PublicKey, pair.PrivateKey)
 }
 
 func newSerial() *big.Int {
@@ -126,7 +151,7 @@ func certName(id NodeID) string {
 	return b.String() + idSuffix
 }
 
-// nodeOf returns the node a certificate was issued to. "" is nobody.
+// nodeOf returns the node a certificate was issued to; "" if it names none.
 func nodeOf(cert *x509.Certificate) NodeID {
 	if len(cert.DNSNames) != 1 {
 		return ""
@@ -140,67 +165,4 @@ func nodeOf(cert *x509.Certificate) NodeID {
 		return ""
 	}
 	return NodeID(id)
-}
-
-// identity is this node's certificate, renewed in time, and what it trusts. Safe for concurrent use.
-type identity struct {
-	id   NodeID
-	ca   CA
-	pool *x509.CertPool
-
-	mu   sync.Mutex
-	cert *tls.Certificate
-}
-
-func newIdentity(id NodeID, ca CA) (*identity, error) {
-	i := &identity{id: id, ca: ca, pool: x509.NewCertPool()}
-	if !i.pool.AppendCertsFromPEM(ca.Cert) {
-		return nil, errors.New("the cluster CA holds no certificate")
-	}
-	_, err := i.current()
-	return i, err
-}
-
-func (i *identity) current() (*tls.Certificate, error) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.cert != nil && time.Until(i.cert.Leaf.NotAfter) > leafRenewal {
-		return i.cert, nil
-	}
-	cert, err := i.ca.Issue(i.id)
-	if err != nil {
-		return nil, err
-	}
-	i.cert = &cert
-	return i.cert, nil
-}
-
-// server returns the configuration of the listener: only nodes of this cluster, only the given protocols.
-func (i *identity) server(protocols []string) *tls.Config {
-	return &tls.Config{
-		MinVersion:             tls.VersionTLS13,
-		NextProtos:             protocols,
-		ClientAuth:             tls.RequireAndVerifyClientCert,
-		ClientCAs:              i.pool,
-		SessionTicketsDisabled: true,
-		GetCertificate:         func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return i.current() },
-		VerifyConnection: func(s tls.ConnectionState) error {
-			if nodeOf(s.PeerCertificates[0]) == "" {
-				return errors.New("the certificate names no node")
-			}
-			return nil
-		},
-	}
-}
-
-// client returns the configuration for dialling one node. Another node that answers at its address, after an
-// address was reused, is refused: what is said to one voter must not be counted for another.
-func (i *identity) client(to NodeID, protocol string) *tls.Config {
-	return &tls.Config{
-		MinVersion:           tls.VersionTLS13,
-		NextProtos:           []string{protocol},
-		RootCAs:              i.pool,
-		ServerName:           certName(to),
-		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return i.current() },
-	}
 }

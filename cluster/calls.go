@@ -51,6 +51,18 @@ func newCalls(n *Node) *calls {
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 2 * time.Second, PermitWithoutStream: true}),
 		grpc.WaitForHandlers(true),
+		grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+			if err := c.admit(ctx); err != nil {
+				return nil, err
+			}
+			return handle(ctx, req)
+		}),
+		grpc.StreamInterceptor(func(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+			if err := c.admit(s.Context()); err != nil {
+				return err
+			}
+			return handle(srv, s)
+		}),
 	)
 	forwardpb.RegisterForwardServer(c.server, c)
 	in := n.port.inbox(protocolForward)
@@ -62,6 +74,27 @@ func newCalls(n *Node) *calls {
 	}()
 	return c
 }
+
+// admit checks that a call comes from a member, as this node, which is to lead, knows it.
+func (c *calls) admit(ctx context.Context) error {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return errNotMember
+	}
+	auth, ok := p.AuthInfo.(nodeAuth)
+	if !ok || auth.below.closed.Load() {
+		return errNotMember
+	}
+	if !c.n.IsLeader() {
+		return errNotLeader
+	}
+	if !c.n.isMember(auth.id) {
+		return errNotMember
+	}
+	return nil
+}
+
+var errNotMember = status.Error(codes.PermissionDenied, "the node that calls is not a member of this cluster")
 
 // drain refuses new calls and waits for those under way, until ctx ends.
 func (c *calls) drain(ctx context.Context) {
@@ -167,8 +200,8 @@ func (c *calls) Echo(ctx context.Context, req *forwardpb.EchoRequest) (*forwardp
 		return nil, status.Error(codes.PermissionDenied, "the certificate is another node's")
 	}
 	r := c.n.raft()
-	if r.State() != raft.Leader {
-		return nil, errNotLeader
+	if p, ok := peer.FromContext(ctx); ok {
+		c.n.sawKey(p.AuthInfo.(nodeAuth).below.certs[0])
 	}
 	c.n.health.heard(NodeInfo{
 		ID: NodeID(req.NodeId), APIAddr: req.ApiAddr, ClusterAddr: req.ClusterAddr, Version: req.Version,
@@ -231,19 +264,24 @@ type nodeCredentials struct{}
 // nodeAuth says which node is at the other end.
 type nodeAuth struct {
 	credentials.CommonAuthInfo
-	id NodeID
+	id    NodeID
+	below *conn
 }
 
 // AuthType implements credentials.AuthInfo.
 func (nodeAuth) AuthType() string { return "coffer-node" }
 
-func (nodeCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	t, ok := conn.(*tls.Conn)
+func (nodeCredentials) ServerHandshake(rawConn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	t, ok := rawConn.(*tls.Conn)
+	if !ok {
+		return nil, nil, errors.New("not a connection of the cluster port")
+	}
+	below, ok := t.NetConn().(*conn)
 	if !ok {
 		return nil, nil, errors.New("not a connection of the cluster port")
 	}
 	level := credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}
-	return conn, nodeAuth{level, nodeOf(t.ConnectionState().PeerCertificates[0])}, nil
+	return rawConn, nodeAuth{level, nodeOf(below.certs[0]), below}, nil
 }
 
 func (nodeCredentials) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {

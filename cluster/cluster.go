@@ -27,7 +27,7 @@ type NodeID string
 
 const maxIDBytes = 64
 
-// Options of Open. ID, Dir, Machine, ListenAddr and CA are required; zero values of the rest are the defaults
+// Options of Open. ID, Dir, Machine, ListenAddr and one of CA, Trust and Records are required; zero values of the rest are the defaults
 // given here.
 type Options struct {
 	ID      NodeID
@@ -41,8 +41,11 @@ type Options struct {
 	FollowKey     []byte // public key by which this node is told the next root key, told to the others
 	NonVoter      bool   // never ask to be promoted
 
-	CA      CA
-	Handler http.Handler // serves requests that other nodes forward; nil: refuses them
+	Key     []byte       // of NewKey; nil: a new one, so that the node is another one after each start
+	CA      CA           // of a cluster that has no register of members yet
+	Trust   []byte       // what Admit returned to this node, for one that joins; nil: Records tell
+	Records Records      // nil: the cluster keeps no register of its members, CA's certificates count
+	Handler http.Handler // serves requests that other nodes forward; nil: rejects them
 	Logger  *slog.Logger // nil discards
 
 	HeartbeatTimeout   time.Duration // without a leader before standing for election; 750 ms
@@ -172,4 +175,7 @@ type Stats struct {
 	RaftRestarts     uint64 // times Raft was rebuilt in the process (W3)
 	SnapshotsSent    uint64
 	HandshakesFailed uint64
+
+	CertificateEnds time.Time // this node's
+	CAEnds          time.Time
 }

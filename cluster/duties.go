@@ -55,6 +55,7 @@ func (n *Node) care() {
 	n.each(func() {
 		n.governLog()
 		if n.IsLeader() {
+			n.tendTrust()
 			nodes := n.Nodes()
 			n.judge(nodes)
 			n.promote(nodes)

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -27,6 +28,7 @@ const (
 // port is the cluster's listener. It hands each connection, after its handshake, to the protocol it asked for.
 type port struct {
 	tcp    net.Listener
+	who    *identity
 	config *tls.Config
 	log    *slog.Logger
 	failed atomic.Uint64 // handshakes
@@ -51,7 +53,7 @@ func listen(addr string, who *identity, log *slog.Logger, protocols ...string) (
 		return nil, err
 	}
 	p := &port{
-		tcp: tcp, config: who.server(protocols), log: log,
+		tcp: tcp, who: who, config: who.server(protocols), log: log,
 		greeting: map[string]int{}, protocols: map[string]*inbox{}, guests: map[string]configure{}, slots: make(chan struct{}, maxHandshakes),
 	}
 	p.config.GetConfigForClient = p.configFor
@@ -205,20 +207,25 @@ func (p *port) begin(from net.Addr) (done func(), ok bool) {
 func (p *port) greet(raw net.Conn) {
 	ctx, cancel := context.WithTimeout(p.ctx, handshakeTimeout)
 	defer cancel()
-	conn := tls.Server(raw, p.config)
-	err := conn.HandshakeContext(ctx)
+	below := &conn{Conn: raw, who: p.who}
+	above := tls.Server(below, p.config)
+	err := above.HandshakeContext(ctx)
 	if err == nil {
+		state := above.ConnectionState()
 		p.mu.Lock()
-		in := p.protocols[conn.ConnectionState().NegotiatedProtocol]
+		in, guest := p.protocols[state.NegotiatedProtocol], p.guests[state.NegotiatedProtocol] != nil
 		p.mu.Unlock()
-		if in != nil && in.put(conn) {
+		if !guest {
+			err = below.admit(state.PeerCertificates)
+		}
+		if err == nil && in != nil && in.put(above) {
 			return
 		}
-		err = errors.New("no known protocol was asked for")
+		err = cmp.Or(err, errors.New("no known protocol was asked for"))
 	}
-	raw.Close()
+	below.Close()
 	p.failed.Add(1)
-	p.log.Debug("refused a connection on the cluster port", "remote", raw.RemoteAddr().String(), "err", err)
+	p.log.Debug("rejected a connection on the cluster port", "remote", raw.RemoteAddr().String(), "err", err)
 }
 
 func (p *port) close() {

@@ -45,13 +45,20 @@ func (n *Node) Peers() []NodeInfo {
 	return peers
 }
 
+func checkMember(id NodeID, clusterAddr string) error {
+	if id == "" || len(id) > maxIDBytes || clusterAddr == "" {
+		return fmt.Errorf("a member needs an id of 1 to %d bytes and an address", maxIDBytes)
+	}
+	return nil
+}
+
 // Join adds a member, on the leader; it will vote once it is healthy and has caught up, unless nonVoter.
 // rejoin says that the node lost its data. A known id that rejoins, or comes with another address, is removed
 // first and begins anew without a vote: with an empty log it must not vote, and Raft's sender to it would
 // otherwise go on where it was, at the old address. An address that another member has is refused.
 func (n *Node) Join(ctx context.Context, id NodeID, clusterAddr string, nonVoter, rejoin bool) error {
-	if id == "" || len(id) > maxIDBytes || clusterAddr == "" {
-		return fmt.Errorf("a member needs an id of 1 to %d bytes and an address", maxIDBytes)
+	if err := checkMember(id, clusterAddr); err != nil {
+		return err
 	}
 	if err := n.mustLead(); err != nil {
 		return err
@@ -87,7 +94,7 @@ func (n *Node) Join(ctx context.Context, id NodeID, clusterAddr string, nonVoter
 	return nil
 }
 
-// RemovePeer removes a member, on the leader. Removing an unknown one is fine, and so is the leader itself:
+// RemovePeer removes a member, on the leader. With that its certificate ends: no node talks to it any more. Removing an unknown one is fine, and so is the leader itself:
 // it hands over to another voter first, and the answer is then storage.ErrReadOnly, try again there.
 func (n *Node) RemovePeer(ctx context.Context, id NodeID) error {
 	if err := n.mustLead(); err != nil {
@@ -108,6 +115,9 @@ func (n *Node) RemovePeer(ctx context.Context, id NodeID) error {
 	}
 	n.health.forget(id, false)
 	n.log.Info("removed a member", "node", string(id))
+	if err := n.endMembership(ctx, id); err != nil {
+		return fmt.Errorf("%q is removed, but its certificate has not ended yet: %w", id, err)
+	}
 	return nil
 }
 

@@ -43,6 +43,9 @@ type Node struct {
 	roles  roles
 	health health
 
+	registry registry
+
+	removed                          atomic.Bool // this node is no member any more
 	broken                           atomic.Bool // the state machine applies nothing more
 	leaderTerm                       atomic.Uint64
 	transferSince                    atomic.Int64 // Unix nanoseconds since Raft refuses writes because of a transfer; 0: it does not
@@ -80,9 +83,10 @@ func Open(o Options) (*Node, error) {
 	n.reads.init()
 	n.health.init(o)
 	n.trailing.Store(o.TrailingLogs)
-	if n.who, err = newIdentity(o.ID, o.CA); err != nil {
+	if n.who, err = openIdentity(o); err != nil {
 		return nil, err
 	}
+	n.registry.init()
 	if n.logs, n.stable, err = openState(o); err != nil {
 		return nil, err
 	}
@@ -101,6 +105,7 @@ func Open(o Options) (*Node, error) {
 		n.port.close()
 		return nil, errors.Join(err, n.logs.Close())
 	}
+	n.who.admitOnly(n.isMember)
 	n.calls = newCalls(n)
 	for range entriesAtOnce {
 		n.wg.Go(n.propose)
@@ -109,6 +114,8 @@ func Open(o Options) (*Node, error) {
 	n.wg.Go(n.echoes)
 	n.wg.Go(n.watch)
 	n.wg.Go(n.care)
+	n.wg.Go(n.followTrust)
+	n.wg.Go(n.watchRemoval)
 	n.log.Info("cluster node started", "node", string(o.ID), "address", n.addr, "index", n.raft().LastIndex())
 	return n, nil
 }
@@ -162,8 +169,8 @@ func (n *Node) raftConfig() *raft.Config {
 
 func (n *Node) startRaft() error {
 	s := newStreams(n.port.inbox(protocolRaft), n.who)
-	network := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		Logger: raftLog{log: n.log}, Stream: s, MaxPool: 8, MaxRPCsInFlight: n.opts.MaxInFlight,
+	network := newInbound(s, raft.NetworkTransportConfig{
+		Logger: raftLog{log: n.log}, MaxPool: 8, MaxRPCsInFlight: n.opts.MaxInFlight,
 		Timeout: rpcTimeout, MsgpackUseNewTimeFormat: true,
 	})
 	i := &instance{streams: s, stop: make(chan struct{}), dead: make(chan struct{})}

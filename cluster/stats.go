@@ -25,6 +25,10 @@ func (n *Node) Stats() Stats {
 		SnapshotsSent: i.transport.snapshotsSent(), HandshakesFailed: n.port.failed.Load(),
 	}
 	s.SnapshotIndex, _ = strconv.ParseUint(r.Stats()["last_snapshot_index"], 10, 64) // 0 if Raft changes the name
+	s.CAEnds = n.who.goBy().ca.NotAfter
+	if cert, err := n.who.current(); err == nil {
+		s.CertificateEnds = cert.Leaf.NotAfter
+	}
 	n.queue.mu.Lock()
 	s.QueuedOps, s.QueuedBytes = len(n.queue.ops), n.queue.bytes
 	n.queue.mu.Unlock()

@@ -13,17 +13,26 @@ import (
 )
 
 // dial opens a connection to one node for one protocol.
-func (i *identity) dial(ctx context.Context, to NodeID, addr, protocol string) (net.Conn, error) {
-	d := tls.Dialer{Config: i.client(to, protocol)}
-	conn, err := d.DialContext(ctx, "tcp", addr)
+func (i *identity) dial(ctx context.Context, to NodeID, addr, protocol string) (*tls.Conn, error) {
+	var d net.Dialer
+	raw, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
-	if conn.(*tls.Conn).ConnectionState().NegotiatedProtocol != protocol {
-		conn.Close()
-		return nil, errors.New("the other side does not speak " + protocol)
+	below := &conn{Conn: raw, who: i}
+	c := tls.Client(below, i.client(to, protocol))
+	err = c.HandshakeContext(ctx)
+	if err == nil && c.ConnectionState().NegotiatedProtocol != protocol {
+		err = errors.New("the other side does not speak " + protocol)
 	}
-	return conn, nil
+	if err == nil {
+		err = below.admit(c.ConnectionState().PeerCertificates)
+	}
+	if err != nil {
+		below.Close()
+		return nil, err
+	}
+	return c, nil
 }
 
 // target joins a node's address and id into what Raft's network transport takes for an address, so that its
@@ -109,6 +118,14 @@ func (s *streams) cut() {
 	for st := range open {
 		st.Conn.(*tls.Conn).NetConn().Close()
 	}
+}
+
+// abort closes the connection without saying goodbye.
+func (st *stream) abort() {
+	st.owner.mu.Lock()
+	delete(st.owner.open, st)
+	st.owner.mu.Unlock()
+	st.Conn.(*tls.Conn).NetConn().Close()
 }
 
 // Close implements net.Conn.

@@ -131,8 +131,9 @@ func startWith(t testing.TB, link replicated.Link) *instance {
 		Version: system.Version{API: "1.21.0", Product: "test"}, TempDir: t.TempDir(), AuditFiles: audit.Files{Roots: []string{os.TempDir()}},
 		Lifecycle: lifecycle.Options{
 			NodeID: "n1", Raw: state, Router: router, Barrier: store,
-			NewCA: func() (lifecycle.CA, error) { return lifecycle.CA{}, nil },
-			OpenCluster: func(context.Context, lifecycle.CA) (lifecycle.Cluster, error) {
+			NewCA:  func() (lifecycle.CA, error) { return lifecycle.CA{}, nil },
+			NewKey: func() ([]byte, []byte, error) { return []byte("private"), []byte("public"), nil },
+			OpenCluster: func(context.Context, lifecycle.Passport) (lifecycle.Cluster, error) {
 				return member{lifecycletest.Cluster{State: state.State}, state}, nil
 			},
 		},

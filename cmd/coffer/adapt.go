@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 
 	"github.com/coffer-project/coffer/cluster"
+	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/lifecycle"
 	"github.com/coffer-project/coffer/storage"
 	"github.com/coffer-project/coffer/storage/barrier"
@@ -38,6 +40,18 @@ func (r rawOf) WriteSnapshot(ctx context.Context, w io.Writer) (index, term uint
 	return uint64(info.Index), info.Term, err
 }
 
+// recordsOf are cluster.Records.
+type recordsOf struct{ lifecycle.Records }
+
+func (r recordsOf) CA(ctx context.Context) (cluster.CA, error) {
+	ca, err := r.Records.CA(ctx)
+	return cluster.CA(ca), err
+}
+
+func (r recordsOf) Store(ctx context.Context, trust []byte, ca *cluster.CA) error {
+	return r.Records.Store(ctx, trust, (*lifecycle.CA)(ca))
+}
+
 // clusterOf is a lifecycle.Cluster.
 type clusterOf struct{ *cluster.Node }
 
@@ -56,8 +70,29 @@ func (c clusterOf) Peers() ([]lifecycle.Peer, error) {
 
 func (c clusterOf) Changes() <-chan struct{} { return c.LeaderChanges() }
 
-func (c clusterOf) Join(ctx context.Context, id, addr string, nonVoter, rejoin bool) error {
-	return c.Node.Join(ctx, cluster.NodeID(id), addr, nonVoter, rejoin)
+func (c clusterOf) Admit(ctx context.Context, id, addr string, public []byte, nonVoter, rejoin bool) ([]byte, error) {
+	trust, err := c.Node.Admit(ctx, cluster.NodeID(id), addr, public, nonVoter, rejoin)
+	return trust, rejected(err)
+}
+
+func (c clusterOf) RotateCA(ctx context.Context) error { return rejected(c.Node.RotateCA(ctx)) }
+
+// rejected lets the operator read why the cluster does not do something.
+func rejected(err error) error {
+	if why, ok := errors.AsType[cluster.RejectedError](err); ok {
+		return &engines.Error{Kind: engines.KindUnavailable, Detail: why.Error(), Err: err}
+	}
+	return err
+}
+
+func (c clusterOf) Certificates() lifecycle.Certificates {
+	out := lifecycle.Certificates{}
+	ends, generation, members := c.Node.Certificates()
+	out.CAEnds, out.Generation = ends, generation
+	for _, m := range members {
+		out.Nodes = append(out.Nodes, lifecycle.Certificate{Node: string(m.Node), Ends: m.Ends, Current: m.Current})
+	}
+	return out
 }
 
 func (c clusterOf) RemovePeer(ctx context.Context, id string) error {
@@ -91,7 +126,9 @@ func (c clusterOf) Numbers() map[string]float64 {
 		"commit_queued_operations": float64(s.QueuedOps), "commit_queued_bytes": float64(s.QueuedBytes),
 		"read_index_requests_total": float64(s.ReadRequests), "read_index_rounds_total": float64(s.ReadRounds),
 		"forwarded_requests_in_total": float64(s.ForwardsIn), "forwarded_requests_out_total": float64(s.ForwardsOut),
-		"cluster_handshakes_failed_total": float64(s.HandshakesFailed),
+		"cluster_handshakes_failed_total":         float64(s.HandshakesFailed),
+		"cluster_certificate_expiry_time_seconds": float64(s.CertificateEnds.Unix()),
+		"cluster_ca_expiry_time_seconds":          float64(s.CAEnds.Unix()),
 	}
 }
 

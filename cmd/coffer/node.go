@@ -154,6 +154,7 @@ func openNode(c *config.Config, dev devOptions, log *logs, bodies *httpapi.Bodie
 				ca, err := cluster.NewCA()
 				return lifecycle.CA(ca), err
 			},
+			NewKey: cluster.NewKey, KeyFile: filepath.Join(c.Storage.Path, "node-key"),
 			OpenCluster: n.openCluster(c, id, log.Named("cluster")),
 		},
 	}
@@ -197,16 +198,16 @@ func unauthenticatedMetrics(c *config.Config) bool {
 }
 
 // openCluster returns the function that starts this node's part in Raft, each time the node unseals.
-func (n *node) openCluster(c *config.Config, id string, log *slog.Logger) func(context.Context, lifecycle.CA) (lifecycle.Cluster, error) {
+func (n *node) openCluster(c *config.Config, id string, log *slog.Logger) func(context.Context, lifecycle.Passport) (lifecycle.Cluster, error) {
 	advertise := c.ClusterAddr
 	if strings.HasSuffix(advertise, ":0") {
 		advertise = "" // a free port: what the listener gets
 	}
-	return func(_ context.Context, ca lifecycle.CA) (lifecycle.Cluster, error) {
+	return func(_ context.Context, p lifecycle.Passport) (lifecycle.Cluster, error) {
 		member, err := cluster.Open(cluster.Options{
 			ID: cluster.NodeID(id), Dir: c.Storage.Path, Machine: n.machine, NonVoter: c.Storage.NonVoter,
 			ListenAddr: c.Listeners[0].ClusterAddress, AdvertiseAddr: advertise, APIAddr: c.APIAddr,
-			Version: version(), FollowKey: n.values.FollowKey(), CA: cluster.CA(ca), Handler: n.traces.Wrap(n.api.Forwarded()), Logger: log,
+			Version: version(), FollowKey: n.values.FollowKey(), Key: p.Key, CA: cluster.CA(p.CA), Trust: p.Trust, Records: recordsOf{p.Records}, Handler: n.traces.Wrap(n.api.Forwarded()), Logger: log,
 			HeartbeatTimeout: c.Storage.HeartbeatTimeout, ElectionTimeout: c.Storage.ElectionTimeout,
 			TrailingLogs: uint64(c.Storage.TrailingLogs), SnapshotThreshold: uint64(c.Storage.SnapshotThreshold),
 			SnapshotInterval: c.Storage.SnapshotInterval,

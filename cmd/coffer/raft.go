@@ -16,7 +16,7 @@ Examples:
 
   $ coffer operator raft join https://10.0.0.7:8200
   $ coffer operator raft snapshot save backup.snap`,
-		joinCommand(), listPeersCommand(), removePeerCommand(), snapshotCommand(), snapshotAutoCommand(), autopilotCommand())
+		joinCommand(), listPeersCommand(), removePeerCommand(), certificatesCommand(), rotateCACommand(), snapshotCommand(), snapshotAutoCommand(), autopilotCommand())
 }
 
 func joinCommand() *cli.Command {
@@ -103,7 +103,9 @@ func listPeers(ctx context.Context, c *call) error {
 func removePeerCommand() *cli.Command {
 	return command(spec{
 		name: "remove-peer", args: "NODE-ID", min: 1, max: 1, usage: "remove a member from the Raft cluster",
-		help: `Removes a member from the Raft cluster. Meant for a node which will not come back: it cannot rejoin with the data it has.
+		help: `Removes a member from the Raft cluster. Its certificate ends at once: no member
+talks to it any more, it seals itself, and its health is 530. The cluster's CA and the encryption key are replaced by ones that it has
+not seen. It cannot rejoin with the data it has: move that away first.
 
 Examples:
 
@@ -115,6 +117,60 @@ Examples:
 			return err
 		}
 		c.sayf("Success! %s is no longer a member.", c.arg(0))
+		return nil
+	})
+}
+
+func certificatesCommand() *cli.Command {
+	return command(spec{
+		name: "certificates", usage: "show when the certificates of the cluster port end",
+		help: `Shows when the CA of the cluster port ends, and the certificate of each member. All are renewed without being asked.
+
+Examples:
+
+  $ coffer operator raft certificates
+  $ coffer operator raft certificates -format=json`,
+	}, certificates)
+}
+
+func certificates(ctx context.Context, c *call) error {
+	a, err := c.get(ctx, "sys/storage/raft/certificates")
+	if err != nil {
+		return err
+	}
+	if c.format() != formatTable {
+		return c.printAnswer(a)
+	}
+	d := a.data()
+	if err := c.printTable([]row{{"CA Expiration", d["ca_expiration"]}, {"Generation", d["generation"]}}); err != nil {
+		return err
+	}
+	nodes, _ := d["nodes"].(map[string]any)
+	rows := make([][]string, 0, len(nodes))
+	for id, n := range nodes {
+		node, _ := n.(map[string]any)
+		rows = append(rows, []string{printable(id), cell("", node["expiration"]), cell("", node["current_ca"])})
+	}
+	slices.SortFunc(rows, slices.Compare)
+	fmt.Fprintln(c.out)
+	return c.printColumns([]string{"Node", "Expiration", "Current CA"}, rows)
+}
+
+func rotateCACommand() *cli.Command {
+	return command(spec{
+		name: "rotate-ca", usage: "replace the CA of the cluster port",
+		help: `Replaces the CA of the cluster port and the certificate of every member, without an interruption. The CA is also replaced each time a
+member is removed, and before it ends.
+
+Examples:
+
+  $ coffer operator raft rotate-ca
+  $ coffer operator raft certificates`,
+	}, func(ctx context.Context, c *call) error {
+		if _, err := c.send(ctx, request{method: http.MethodPost, path: "sys/storage/raft/rotate-ca"}); err != nil {
+			return err
+		}
+		c.sayf("Success! The cluster has a new CA.")
 		return nil
 	})
 }

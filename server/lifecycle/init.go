@@ -48,7 +48,12 @@ func (n *Node) Init(ctx context.Context, shares, threshold int) (InitResult, err
 		result.RootToken, founded = token, err == nil
 		return err
 	}
-	err = n.up(ctx, ca, setup.Wrapper, nil, fill)
+	p, err := n.ownPassport()
+	if err != nil {
+		return InitResult{}, err
+	}
+	p.CA = ca
+	err = n.up(ctx, p, setup.Wrapper, nil, fill)
 	if !founded {
 		return InitResult{}, fmt.Errorf("initializing: %w", err)
 	}

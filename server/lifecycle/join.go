@@ -50,6 +50,7 @@ type Answer struct {
 	ServerID    string `json:"server_id"`
 	ClusterAddr string `json:"cluster_addr"`
 	Answer      []byte `json:"answer"`
+	PublicKey   []byte `json:"public_key"` // of the node's own key
 	NonVoter    bool   `json:"non_voter"`
 	// Rejoin says that the node has lost its data (or never had any) and must not vote with an empty log.
 	Rejoin bool `json:"rejoin"`
@@ -57,7 +58,8 @@ type Answer struct {
 
 // joinGrant is what the answer buys, sealed under the seal key.
 type joinGrant struct {
-	CA CA `json:"ca"`
+	Trust []byte `json:"trust"` // the register of members, the joiner among them
+	CA    CA     `json:"ca"`    // of active nodes of earlier versions, which know no register
 }
 
 // Join takes the first step into the cluster of target. It reports whether the node is in: with Shamir it
@@ -103,11 +105,16 @@ func (n *Node) Join(ctx context.Context, target JoinTarget) (joined bool, err er
 // that the same keys can be given again. n.mu is held.
 func (n *Node) finishJoin(ctx context.Context, w seal.Wrapper) error {
 	p := n.pending
-	grant, err := n.admission(ctx, p, w)
+	private, public, err := n.opts.NewKey()
 	if err != nil {
 		return err
 	}
-	err = n.up(ctx, grant.CA, w, nil, func(ctx context.Context, c Cluster) error { return n.awaitState(ctx, w) })
+	grant, err := n.admission(ctx, p, w, public)
+	if err != nil {
+		return err
+	}
+	own := Passport{Key: private, Trust: grant.Trust, CA: grant.CA, Records: Records{n.opts.Barrier}}
+	err = n.up(ctx, own, w, nil, func(ctx context.Context, c Cluster) error { return n.awaitState(ctx, w) })
 	if err == nil || n.Initialized(n.life) {
 		n.pending = nil // from here on it is a node like any other, that unseals by itself
 	}
@@ -116,7 +123,7 @@ func (n *Node) finishJoin(ctx context.Context, w seal.Wrapper) error {
 
 // admission answers a challenge and returns what that buys. The challenge is a fresh one: people may have taken
 // longer to bring their keys than the first one lasts, or another node may lead by now.
-func (n *Node) admission(ctx context.Context, p *pendingJoin, w seal.Wrapper) (grant joinGrant, err error) {
+func (n *Node) admission(ctx context.Context, p *pendingJoin, w seal.Wrapper, public []byte) (grant joinGrant, err error) {
 	client, err := p.target.client()
 	if err != nil {
 		return grant, err
@@ -133,7 +140,7 @@ func (n *Node) admission(ctx context.Context, p *pendingJoin, w seal.Wrapper) (g
 		Grant []byte `json:"grant"`
 	}
 	request := Answer{
-		ServerID: n.opts.NodeID, ClusterAddr: n.opts.ClusterAddr, Answer: answer,
+		ServerID: n.opts.NodeID, ClusterAddr: n.opts.ClusterAddr, Answer: answer, PublicKey: public,
 		NonVoter: p.target.NonVoter, Rejoin: n.opts.Raw.AppliedIndex() == 0,
 	}
 	if err := p.target.put(ctx, client, "answer", request, &reply); err != nil {
@@ -284,12 +291,9 @@ func (n *Node) Admit(ctx context.Context, a Answer) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := r.cluster.Join(ctx, a.ServerID, a.ClusterAddr, a.NonVoter, a.Rejoin); err != nil {
-		return nil, fmt.Errorf("adding the node to the cluster: %w", err)
-	}
 	var grant joinGrant
-	if err := n.get(ctx, caKey, &grant.CA); err != nil {
-		return nil, err
+	if grant.Trust, err = r.cluster.Admit(ctx, a.ServerID, a.ClusterAddr, a.PublicKey, a.NonVoter, a.Rejoin); err != nil {
+		return nil, fmt.Errorf("adding the node to the cluster: %w", err)
 	}
 	plain, err := json.Marshal(grant)
 	if err != nil {

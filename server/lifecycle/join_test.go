@@ -2,10 +2,14 @@ package lifecycle_test
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -62,7 +66,7 @@ func (l *leader) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (l *leader) joiner(change func(*lifecycle.Options)) *node {
 	n := newNode(l.t, "n2", lifecycletest.NewState(), change)
 	n.follower.Store(true)
-	n.onOpen = func(context.Context, lifecycle.CA) error { copyState(l.t, n.state, l.state); return nil }
+	n.onOpen = func(context.Context, lifecycle.Passport) error { copyState(l.t, n.state, l.state); return nil }
 	return n
 }
 
@@ -83,8 +87,8 @@ func TestJoin(t *testing.T) {
 		t.Errorf("status while keys are awaited = %+v", s)
 	}
 	n.unseal(l.keys[2], l.keys[0])
-	if n.Identity() != l.Identity() || !slices.Equal(l.joined, []string{"n2"}) || string(n.ca.Key) != "key of n1" {
-		t.Errorf("joined %q as %q with %q", n.Identity(), l.joined, n.ca.Key)
+	if n.Identity() != l.Identity() || !slices.Equal(l.joined, []string{"n2"}) || string(n.passport.Trust) != "trust with public key of n2" {
+		t.Errorf("joined %q as %q, goes by %q", n.Identity(), l.joined, n.passport.Trust)
 	}
 	if joined, err := n.Join(t.Context(), l.target()); err != nil || !joined {
 		t.Errorf("joining again = %v, %v", joined, err)
@@ -153,7 +157,7 @@ func TestJoinAgainAfterFailure(t *testing.T) {
 		"refused once": func(l *leader, n *node) { l.refuse = func(step string) bool { return step == "answer" } },
 		"no cluster": func(l *leader, n *node) {
 			open := n.onOpen
-			n.onOpen = func(context.Context, lifecycle.CA) error { n.onOpen = open; return errTest }
+			n.onOpen = func(context.Context, lifecycle.Passport) error { n.onOpen = open; return errTest }
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -235,7 +239,7 @@ func TestWaitingChanges(t *testing.T) {
 		l := newLeader(t, nil)
 		n := l.joiner(nil)
 		opened := make(chan struct{})
-		n.onOpen = func(context.Context, lifecycle.CA) error { close(opened); return nil } // and nothing ever comes
+		n.onOpen = func(context.Context, lifecycle.Passport) error { close(opened); return nil } // and nothing ever comes
 		n.join(l.target())
 		if _, err := n.Unseal(t.Context(), l.keys[0], false); err != nil {
 			t.Fatal(err)
@@ -256,4 +260,69 @@ func TestWaitingChanges(t *testing.T) {
 			t.Error("Unseal succeeded")
 		}
 	})
+}
+
+// A node that its cluster has removed seals, forgets its key, and stays sealed, also when it is started again.
+func TestRemovedNodeSeals(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "node-key")
+	kept := func(o *lifecycle.Options) { o.AutoSeal, o.KeyFile = static(t, 1), file }
+	n := newNode(t, "n1", lifecycletest.NewState(), kept)
+	n.init(0, 0)
+	n.run()
+	sealed, err := os.ReadFile(file)
+	if err != nil || strings.Contains(string(sealed), base64.StdEncoding.EncodeToString([]byte("key of n1"))) {
+		t.Fatalf("the node's key is not kept, or in plain: %s, %v", sealed, err)
+	}
+	if err := n.Seal(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.passport = lifecycle.Passport{}
+	n.until(func() bool { return !n.Sealed() || n.Removed() }, "it does not unseal again") // by itself
+	n.expelled.Store(true)
+	n.state.Changes <- struct{}{}
+	n.until(func() bool { return n.Sealed() && n.Removed() }, "it is not sealed")
+	if _, err := n.Unseal(t.Context(), "x", false); err == nil || !strings.Contains(err.Error(), "removed") {
+		t.Errorf("unsealing it: %v", err)
+	}
+	again := newNode(t, "n1", n.state, kept)
+	again.run()
+	if !again.Removed() || !again.Sealed() {
+		t.Error("it forgets that it was removed")
+	}
+	if now, _ := os.ReadFile(file); strings.Contains(string(now), `"key"`) {
+		t.Errorf("the key is still there: %s", now)
+	}
+}
+
+// A node keeps its key over restarts.
+func TestNodeKeepsItsKey(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "node-key")
+	made := 0
+	kept := func(o *lifecycle.Options) {
+		o.AutoSeal, o.KeyFile = static(t, 1), file
+		o.NewKey = func() ([]byte, []byte, error) { made++; return fmt.Appendf(nil, "key %d", made), nil, nil }
+	}
+	n := newNode(t, "n1", lifecycletest.NewState(), kept)
+	n.init(0, 0)
+	if err := n.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	again := newNode(t, "n1", n.state, kept)
+	again.run()
+	again.until(func() bool { return !again.Sealed() }, "it does not unseal")
+	if string(again.passport.Key) != "key 1" {
+		t.Errorf("it comes back with %s", again.passport.Key)
+	}
+	if err := again.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	damaged := newNode(t, "n1", n.state, kept)
+	damaged.run()
+	damaged.until(func() bool { return !damaged.Sealed() }, "it does not unseal with a damaged file")
+	if string(damaged.passport.Key) != "key 2" {
+		t.Errorf("with a damaged file it comes back with %s", damaged.passport.Key)
+	}
 }

@@ -2,7 +2,8 @@
 // the order in which keys, storage and the cluster come up and go down, and nothing of what is served.
 //
 // While a node is sealed its state file is open but nothing can be decrypted, and the node takes no part in
-// Raft: the cluster's CA key is an entry behind the barrier, so a node that cannot unseal cannot even connect.
+// Raft: the node's own key is a file that is encrypted with the cluster's key ring, so a node that cannot unseal cannot
+// even connect.
 // Start reading at Node, then Init, Unseal and up.
 package lifecycle
 
@@ -23,6 +24,7 @@ import (
 // Entries behind the barrier.
 var (
 	caKey      = storage.NewKey(storage.Local, "cluster", "ca")
+	trustKey   = storage.NewKey(storage.Local, "cluster", "trust")
 	clusterKey = storage.NewKey(storage.Local, "cluster", "identity")
 )
 
@@ -94,8 +96,17 @@ type Cluster interface {
 	Peers() ([]Peer, error)
 	// Changes signals (capacity 1) that leadership may have changed.
 	Changes() <-chan struct{}
-	Join(ctx context.Context, id, clusterAddr string, nonVoter, rejoin bool) error
+	// Admit makes a node with this public key a member. The answer is what the node goes by until it has the state.
+	Admit(ctx context.Context, id, clusterAddr string, public []byte, nonVoter, rejoin bool) (trust []byte, err error)
+	// RemovePeer ends a node's membership, and with it the node's certificate.
 	RemovePeer(ctx context.Context, id string) error
+	// RotateCA replaces the CA and every member's certificate.
+	RotateCA(ctx context.Context) error
+	Certificates() Certificates
+	// TrustChanged says that the record of Records.Trust may have changed.
+	TrustChanged()
+	// Removed reports whether the others have told this node that it is not a member any more.
+	Removed() bool
 	StepDown(ctx context.Context) error
 	// Forward sends the request to the active node and relays the answer; see storage.ErrUnavailable and
 	// storage.ErrOutcomeUnknown.
@@ -116,6 +127,20 @@ type CA struct {
 	Key  []byte `json:"key"`
 }
 
+// Certificates are those of the cluster port.
+type Certificates struct {
+	CAEnds     time.Time
+	Generation uint64 // of the register of members; each change raises it
+	Nodes      []Certificate
+}
+
+// Certificate is one node's. Ends is zero if the node has none of its own yet.
+type Certificate struct {
+	Node    string
+	Ends    time.Time
+	Current bool // issued by the present CA
+}
+
 // Identity names a cluster.
 type Identity struct {
 	ID   string `json:"id"`
@@ -132,7 +157,9 @@ type Options struct {
 	Barrier     Barrier
 	Router      *RawStore // the raw store below Barrier, routed to the running cluster
 	NewCA       func() (CA, error)
-	OpenCluster func(ctx context.Context, ca CA) (Cluster, error)
+	NewKey      func() (private, public []byte, err error) // of a node
+	KeyFile     string                                     // where the node's key is kept, encrypted; "": nowhere
+	OpenCluster func(ctx context.Context, p Passport) (Cluster, error)
 	AutoSeal    seal.Wrapper // nil: Shamir
 	OldSeal     seal.Wrapper // an automatic seal that the cluster is to leave; nil: none
 	RetryJoin   []JoinTarget
@@ -204,6 +231,8 @@ type Node struct {
 	pending  *pendingJoin // a join that waits for the key
 	closed   bool
 
+	removed atomic.Bool // the cluster has removed this node
+
 	// restoring is held while a snapshot is restored through this node.
 	restoring sync.Mutex
 	replaced  atomic.Uint64 // index at which the state was last replaced
@@ -220,9 +249,15 @@ func New(o Options) *Node {
 	}
 	n := &Node{opts: o, log: o.Logger, reset: make(chan struct{}, 1), moved: make(chan struct{}, 1), later: make(chan JoinTarget, 1)}
 	n.life, n.end = context.WithCancel(context.Background())
+	if f, err := n.readKeyFile(); err == nil {
+		n.removed.Store(f.Removed)
+	}
 	n.statusLocked(n.life) // nobody else has it yet
 	o.Raw.OnChange(func(ch storage.Change) {
 		o.Barrier.Changed(ch)
+		if r := n.running.Load(); r != nil && ch.Touches(trustKey) {
+			r.cluster.TrustChanged()
+		}
 		var wake chan struct{}
 		switch {
 		case ch.Reset:
@@ -252,6 +287,9 @@ func (n *Node) transition(ctx context.Context) (_ context.Context, done func()) 
 		n.mu.Unlock()
 	}
 }
+
+// Removed reports whether this node was removed from its cluster. It is sealed then.
+func (n *Node) Removed() bool { return n.removed.Load() }
 
 // Sealed reports whether the node is sealed (or not initialised).
 func (n *Node) Sealed() bool { return n.running.Load() == nil }

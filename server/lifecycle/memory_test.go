@@ -54,9 +54,10 @@ func (m member) Peers() (peers []lifecycle.Peer, err error) {
 	return peers, nil
 }
 func (m member) Leader() (lifecycle.Peer, bool) { return lifecycle.Peer{}, !m.n.cutOff.Load() }
-func (m member) Join(_ context.Context, id, _ string, _, _ bool) error {
+func (m member) Removed() bool                  { return m.n.expelled.Load() }
+func (m member) Admit(_ context.Context, id, _ string, public []byte, _, _ bool) ([]byte, error) {
 	m.n.joined = append(m.n.joined, id)
-	return nil
+	return []byte("trust with " + string(public)), nil
 }
 func (m member) Close(context.Context) error { return m.n.closing }
 
@@ -68,17 +69,18 @@ type node struct {
 	state   *lifecycletest.State
 	barrier *barrier.Barrier
 
-	onCommit func(storage.Batch) error                 // before each commit through the cluster
-	onOpen   func(context.Context, lifecycle.CA) error // before the cluster starts
-	onToken  func()                                    // when the root token is made
-	closing  error                                     // what closing the cluster answers
-	loading  error                                     // what Hooks.Load answers
+	onCommit func(storage.Batch) error                       // before each commit through the cluster
+	onOpen   func(context.Context, lifecycle.Passport) error // before the cluster starts
+	onToken  func()                                          // when the root token is made
+	closing  error                                           // what closing the cluster answers
+	loading  error                                           // what Hooks.Load answers
 	follower atomic.Bool
 	cutOff   atomic.Bool // it knows of no leader
 	joined   []string
-	peers    []*node      // other nodes of the cluster, which it has heard of
-	ca       lifecycle.CA // of the running cluster
-	turns    atomic.Int32 // running Hooks.Active
+	peers    []*node            // other nodes of the cluster, which it has heard of
+	passport lifecycle.Passport // shown to the running cluster
+	expelled atomic.Bool        // the others say that it is no member
+	turns    atomic.Int32       // running Hooks.Active
 	loads    atomic.Int32
 	unloads  atomic.Int32
 }
@@ -98,10 +100,11 @@ func newNode(t *testing.T, id string, state *lifecycletest.State, change func(*l
 		NewCA: func() (lifecycle.CA, error) {
 			return lifecycle.CA{Cert: []byte("cert"), Key: []byte("key of " + id)}, nil
 		},
-		OpenCluster: func(ctx context.Context, ca lifecycle.CA) (lifecycle.Cluster, error) {
-			n.ca = ca
+		NewKey: func() ([]byte, []byte, error) { return []byte("key of " + id), []byte("public key of " + id), nil },
+		OpenCluster: func(ctx context.Context, p lifecycle.Passport) (lifecycle.Cluster, error) {
+			n.passport = p
 			if n.onOpen != nil {
-				if err := n.onOpen(ctx, ca); err != nil {
+				if err := n.onOpen(ctx, p); err != nil {
 					return nil, err
 				}
 			}

@@ -74,7 +74,7 @@ func (n *Node) settle(ctx context.Context) (done bool, err error) {
 		return true, nil
 	}
 	if n.Initialized(ctx) {
-		if n.opts.StaySealed {
+		if n.opts.StaySealed || n.removed.Load() {
 			return true, nil
 		}
 		err := n.autoUnseal(ctx)
@@ -154,12 +154,15 @@ func (n *Node) openWith(ctx context.Context, w seal.Wrapper) error {
 
 // start brings the node up behind an open barrier. On error the barrier is sealed again.
 func (n *Node) start(ctx context.Context, w seal.Wrapper, m *migration) error {
-	var ca CA
-	if err := n.get(ctx, caKey, &ca); err != nil {
+	p, err := n.ownPassport()
+	if err == nil {
+		err = n.keepKey(p.Key) // before anyone registers it
+	}
+	if err != nil {
 		n.opts.Barrier.Seal()
 		return err
 	}
-	return n.up(ctx, ca, w, m, nil)
+	return n.up(ctx, p, w, m, nil)
 }
 
 // rootKey unwraps the root key. seal.ErrWrongKey means that w belongs to another cluster.
@@ -184,11 +187,11 @@ func (n *Node) get(ctx context.Context, key storage.Key, into any) error {
 
 // up starts the cluster and then, once fill has run (it may wait for the state to arrive), the rest of the
 // node. The barrier is open, or fill opens it. On error everything is down again. n.mu is held.
-func (n *Node) up(ctx context.Context, ca CA, w seal.Wrapper, m *migration, fill func(context.Context, Cluster) error) (err error) {
+func (n *Node) up(ctx context.Context, p Passport, w seal.Wrapper, m *migration, fill func(context.Context, Cluster) error) (err error) {
 	if n.closed {
 		return errStopping
 	}
-	c, err := n.opts.OpenCluster(ctx, ca)
+	c, err := n.opts.OpenCluster(ctx, p)
 	if err != nil {
 		n.opts.Barrier.Seal()
 		return fmt.Errorf("starting the cluster: %w", err)
@@ -208,6 +211,9 @@ func (n *Node) up(ctx context.Context, ca CA, w seal.Wrapper, m *migration, fill
 			return err
 		}
 	}
+	if err := n.keepKey(p.Key); err != nil {
+		return err
+	}
 	r := &running{cluster: c, migration: m, done: make(chan struct{})}
 	r.seal.use(w)
 	if err := n.get(ctx, clusterKey, &r.identity); err != nil {
@@ -218,7 +224,9 @@ func (n *Node) up(ctx context.Context, ca CA, w seal.Wrapper, m *migration, fill
 	}
 	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
 	r.stop = stop
+	n.removed.Store(false)
 	n.running.Store(r)
+	c.TrustChanged() // it may have arrived before
 	n.log.Info("unsealed", "cluster", r.identity.Name, "cluster_id", r.identity.ID)
 	go n.watch(watching, r)
 	return nil
@@ -310,7 +318,11 @@ func (n *Node) watch(ctx context.Context, r *running) {
 	catching.Go(func() { n.catchUp(ctx, r) })
 	var current *turn
 	defer func() { n.finish(current, r) }()
+	var expelled sync.Once
 	for {
+		if r.cluster.Removed() {
+			expelled.Do(func() { go n.expelled(r) })
+		}
 		switch leader := r.cluster.IsLeader(); {
 		case leader && current == nil:
 			current = n.begin(ctx, r)
@@ -423,7 +435,8 @@ func (n *Node) openAgain(ctx context.Context, r *running) error {
 	return n.opts.Barrier.Unseal(ctx, root)
 }
 
-// sameCluster reports, as an error, that the state is another cluster's. Such a node must start again: its certificates are of a CA that is no longer the one in the state.
+// sameCluster reports, as an error, that the state is another cluster's. Such a node must start again: the register of members
+// in the state is not that of this node's cluster.
 func (n *Node) sameCluster(ctx context.Context, r *running) error {
 	var id Identity
 	if err := n.get(ctx, clusterKey, &id); err != nil {

@@ -96,6 +96,10 @@ func (n *Node) submit(ctx context.Context, share string, reset, migrate bool) (S
 	if err != nil {
 		return SealStatus{}, err
 	}
+	if n.Removed() && n.Initialized(ctx) {
+		return SealStatus{}, engines.Invalid("this node was removed from its cluster: move its data directory away and let it join again, "+
+			"or remove %s to use the data after all", n.opts.KeyFile)
+	}
 	if reset {
 		n.unsealer = nil
 		return n.statusLocked(ctx), nil

@@ -80,6 +80,9 @@ func (s *System) sealStatus(st lifecycle.SealStatus) map[string]any {
 		"version": s.opts.Version.API, "coffer_version": s.opts.Version.Product, "build_date": s.opts.Version.Built,
 		"migration": st.Migration, "recovery_seal": st.Recovery, "storage_type": "raft",
 	}
+	if s.opts.Node.Removed() {
+		out["removed_from_cluster"] = true
+	}
 	if st.Recovery {
 		out["recovery_seal_type"] = "shamir"
 	}
@@ -150,6 +153,8 @@ func (s *System) health(ctx context.Context, req *engines.Request, _ *none) (*en
 	switch {
 	case !initialized:
 		name = "uninitcode"
+	case node.Removed():
+		name = "removedcode"
 	case sealed:
 		name = "sealedcode"
 	case !active:
@@ -168,6 +173,9 @@ func (s *System) health(ctx context.Context, req *engines.Request, _ *none) (*en
 		"replication_performance_mode": mode, "replication_dr_mode": "disabled",
 		"server_time_utc": time.Now().Unix(), "version": s.opts.Version.API, "coffer_version": s.opts.Version.Product,
 		"enterprise": false, "echo_duration_ms": 0, "clock_skew_ms": 0, "replication_primary_canary_age_ms": canary,
+	}
+	if node.Removed() {
+		body["removed_from_cluster"] = true
 	}
 	if id := node.Identity(); id.ID != "" {
 		body["cluster_name"], body["cluster_id"] = id.Name, cmp.Or(clusterID, id.ID)

@@ -25,6 +25,8 @@ func (s *System) raftPaths() {
 	engines.On(r, engines.Update, "storage/raft/bootstrap/challenge", "First step of a join, called by the joining node.", engines.Unauthenticated|operator, s.raftChallenge)
 	engines.On(r, engines.Update, "storage/raft/bootstrap/answer", "Second step of a join, called by the joining node.", engines.Unauthenticated|operator, s.raftAnswer)
 	engines.On(r, engines.Update, "storage/raft/remove-peer", "Remove a node from the cluster.", engines.Sudo|operator, s.raftRemovePeer)
+	engines.On(r, engines.Read, "storage/raft/certificates", "Report when the certificates of the cluster port end.", operator, s.raftCertificates)
+	engines.On(r, engines.Update, "storage/raft/rotate-ca", "Replace the CA of the cluster port and every node's certificate.", engines.Sudo|operator, s.raftRotateCA)
 	engines.On(r, engines.Read, "storage/raft/autopilot/configuration", "Read the configuration of the automatic care of membership.", operator, s.readAutopilot)
 	engines.On(r, engines.Update, "storage/raft/autopilot/configuration", "Change the configuration of the automatic care of membership.", engines.Sudo|operator, s.writeAutopilot)
 	engines.On(r, engines.Read, "storage/raft/autopilot/state", "Report the health of every node.", operator, s.autopilotState)
@@ -106,6 +108,7 @@ type answerInput struct {
 	ServerID    string            `json:"server_id" required:"true" max:"255" help:"Node id of the joining node."`
 	ClusterAddr string            `json:"cluster_addr" required:"true" max:"255" help:"Address that the joining node takes cluster traffic on, host:port."`
 	Answer      engines.Sensitive `json:"answer" required:"true" max:"4096" help:"The opened challenge, base64."`
+	PublicKey   string            `json:"public_key" max:"1024" help:"Public key of the joining node, base64; nodes of earlier versions send none."`
 	NonVoter    bool              `json:"non_voter" help:"Never become a voter."`
 	Rejoin      bool              `json:"rejoin" help:"The node holds no data."`
 }
@@ -115,11 +118,15 @@ func (s *System) raftAnswer(ctx context.Context, _ *engines.Request, in *answerI
 	if err != nil {
 		return nil, engines.Invalid("field \"answer\" is not base64")
 	}
+	public, err := base64.StdEncoding.DecodeString(in.PublicKey)
+	if err != nil {
+		return nil, engines.Invalid("field \"public_key\" is not base64")
+	}
 	if _, _, err := net.SplitHostPort(in.ClusterAddr); err != nil {
 		return nil, engines.Invalid("field \"cluster_addr\" must be host:port")
 	}
 	grant, err := s.opts.Node.Admit(ctx, lifecycle.Answer{
-		ServerID: in.ServerID, ClusterAddr: in.ClusterAddr, Answer: answer, NonVoter: in.NonVoter, Rejoin: in.Rejoin,
+		ServerID: in.ServerID, ClusterAddr: in.ClusterAddr, Answer: answer, PublicKey: public, NonVoter: in.NonVoter, Rejoin: in.Rejoin,
 	})
 	if err != nil {
 		return nil, err
@@ -153,7 +160,41 @@ func (s *System) raftRemovePeer(ctx context.Context, _ *engines.Request, in *rem
 	if !found {
 		return nil, engines.Invalid("field \"server_id\" names no node of the cluster: list them with storage/raft/configuration")
 	}
-	return nil, c.RemovePeer(ctx, in.ServerID)
+	if err := c.RemovePeer(ctx, in.ServerID); err != nil {
+		return nil, err
+	}
+	// The removed node has the key ring in its memory: what is written from now on is under a key that it has not.
+	if _, err := s.opts.Barrier.Rotate(ctx); err != nil {
+		return &engines.Response{Warnings: []string{"the node is removed, but the encryption key could not be rotated: run sys/rotate"}}, nil
+	}
+	return nil, nil
+}
+
+func (s *System) raftCertificates(context.Context, *engines.Request, *none) (*engines.Response, error) {
+	c, err := s.cluster()
+	if err != nil {
+		return nil, err
+	}
+	all := c.Certificates()
+	nodes := map[string]any{}
+	for _, n := range all.Nodes {
+		ends := ""
+		if !n.Ends.IsZero() {
+			ends = rfc3339(n.Ends)
+		}
+		nodes[n.Node] = map[string]any{"expiration": ends, "current_ca": n.Current}
+	}
+	return &engines.Response{Data: map[string]any{
+		"ca_expiration": rfc3339(all.CAEnds), "generation": all.Generation, "nodes": nodes,
+	}}, nil
+}
+
+func (s *System) raftRotateCA(ctx context.Context, _ *engines.Request, _ *none) (*engines.Response, error) {
+	c, err := s.cluster()
+	if err != nil {
+		return nil, err
+	}
+	return nil, c.RotateCA(ctx)
 }
 
 type autopilotInput struct {

@@ -105,19 +105,25 @@ func (c Cluster) Changes() <-chan struct{} { return c.State.Changes }
 
 // The others do and tell as little as they can.
 
-func (Cluster) Bootstrap(context.Context) error                        { return nil }
-func (Cluster) IsLeader() bool                                         { return true }
-func (Cluster) Leader() (lifecycle.Peer, bool)                         { return lifecycle.Peer{}, true }
-func (Cluster) Peers() ([]lifecycle.Peer, error)                       { return nil, nil }
-func (Cluster) Join(context.Context, string, string, bool, bool) error { return nil }
-func (Cluster) RemovePeer(context.Context, string) error               { return nil }
-func (Cluster) StepDown(context.Context) error                         { return nil }
-func (Cluster) Forward(http.ResponseWriter, *http.Request) error       { return storage.ErrUnavailable }
-func (Cluster) Restore(context.Context, io.Reader) error               { return nil }
-func (Cluster) SetAutopilot(lifecycle.Autopilot)                       {}
-func (Cluster) Numbers() map[string]float64                            { return nil }
-func (Cluster) Drain(context.Context)                                  {}
-func (Cluster) Close(context.Context) error                            { return nil }
+func (Cluster) Bootstrap(context.Context) error  { return nil }
+func (Cluster) IsLeader() bool                   { return true }
+func (Cluster) Leader() (lifecycle.Peer, bool)   { return lifecycle.Peer{}, true }
+func (Cluster) Peers() ([]lifecycle.Peer, error) { return nil, nil }
+func (Cluster) Admit(context.Context, string, string, []byte, bool, bool) ([]byte, error) {
+	return []byte("{}"), nil
+}
+func (Cluster) RotateCA(context.Context) error                   { return nil }
+func (Cluster) Certificates() lifecycle.Certificates             { return lifecycle.Certificates{} }
+func (Cluster) TrustChanged()                                    {}
+func (Cluster) Removed() bool                                    { return false }
+func (Cluster) RemovePeer(context.Context, string) error         { return nil }
+func (Cluster) StepDown(context.Context) error                   { return nil }
+func (Cluster) Forward(http.ResponseWriter, *http.Request) error { return storage.ErrUnavailable }
+func (Cluster) Restore(context.Context, io.Reader) error         { return nil }
+func (Cluster) SetAutopilot(lifecycle.Autopilot)                 {}
+func (Cluster) Numbers() map[string]float64                      { return nil }
+func (Cluster) Drain(context.Context)                            {}
+func (Cluster) Close(context.Context) error                      { return nil }
 
 // Barrier is a lifecycle.Barrier over the real one.
 type Barrier struct{ *barrier.Barrier }

@@ -1,0 +1,461 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/coffer-project/coffer/storage"
+)
+
+const (
+	trustRecord storage.Key = "l/cluster/trust"
+	caRecord    storage.Key = "l/cluster/ca"
+)
+
+// records are the Records of a member, in plain.
+type records struct {
+	m    *member
+	node atomic.Pointer[Node]
+}
+
+func (r *records) Trust(ctx context.Context) ([]byte, error) {
+	e, err := r.m.machine.Get(ctx, trustRecord)
+	return e.Value, err
+}
+
+func (r *records) CA(ctx context.Context) (ca CA, err error) {
+	e, err := r.m.machine.Get(ctx, caRecord)
+	if err != nil {
+		return ca, err
+	}
+	return ca, json.Unmarshal(e.Value, &ca)
+}
+
+func (r *records) Store(ctx context.Context, trust []byte, ca *CA) error {
+	b := storage.Batch{Puts: []storage.Put{{Key: trustRecord, Value: trust}}}
+	if ca != nil {
+		text, err := json.Marshal(ca)
+		if err != nil {
+			return err
+		}
+		b.Puts = append(b.Puts, storage.Put{Key: caRecord, Value: text})
+	}
+	n := r.node.Load()
+	if n == nil {
+		return storage.ErrUnavailable
+	}
+	_, err := n.Commit(ctx, b)
+	return err
+}
+
+// startRegistered opens a node of a cluster that keeps a register.
+func startRegistered(t testing.TB, id string, change ...func(*Options)) *member {
+	t.Helper()
+	o := testOptions(t, id)
+	o.CA = CA{}
+	for _, c := range change {
+		c(&o)
+	}
+	m := &member{opts: o, t: t}
+	m.opts.Records = &records{m: m}
+	m.openRegistered()
+	t.Cleanup(m.stop)
+	return m
+}
+
+func (m *member) openRegistered() {
+	m.t.Helper()
+	m.open()
+	m.opts.Trust = nil // from now on the state tells
+	n := m.Node
+	m.opts.Records.(*records).node.Store(n)
+	m.machine.OnChange(func(ch storage.Change) {
+		if ch.Touches(trustRecord) {
+			n.TrustChanged()
+		}
+	})
+	n.TrustChanged()
+}
+
+// founder starts a cluster of one, with this CA.
+func founder(t testing.TB, ca CA) *member {
+	t.Helper()
+	key, _, err := NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := startRegistered(t, "a", func(o *Options) { o.CA, o.Key = ca, key })
+	if err := a.Bootstrap(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "leadership", a.IsLeader)
+	text, err := json.Marshal(ca)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Commit(testContext(t), storage.Batch{Puts: []storage.Put{{Key: caRecord, Value: text}}}); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// admit lets a new node join through the leader. It votes when admit returns.
+func (m *member) admit(id string) *member {
+	t := m.t
+	t.Helper()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := free.Addr().String()
+	free.Close()
+	key, public, err := NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	trust, err := m.Admit(testContext(t), NodeID(id), addr, public, false, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	joined := startRegistered(t, id, func(o *Options) { o.Key, o.Trust, o.ListenAddr = key, trust, addr })
+	until(t, "the new member to vote", func() bool {
+		for _, s := range m.servers() {
+			if s.ID == raft.ServerID(id) {
+				return s.Suffrage == raft.Voter
+			}
+		}
+		return false
+	})
+	return joined
+}
+
+func registeredThree(t testing.TB) (a, b, c *member) {
+	t.Helper()
+	a = founder(t, testCA())
+	b, c = a.admit("b"), a.admit("c")
+	return a, b, c
+}
+
+// thief sends Raft's messages to a member with somebody's certificate.
+func thief(t testing.TB, who *identity) *raft.NetworkTransport {
+	t.Helper()
+	s := newStreams(&inbox{done: make(chan struct{})}, who)
+	network := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+		Logger: raftLog{log: slog.New(slog.DiscardHandler)}, Stream: &outbound{streams: s, done: make(chan struct{})}, MaxPool: 1, Timeout: 5 * time.Second, MsgpackUseNewTimeFormat: true,
+	})
+	t.Cleanup(func() { s.cut(); network.Close() })
+	return network
+}
+
+// usurp sends an append of a high term, in the name of a node. An error: it was not heard.
+func usurp(t testing.TB, who *identity, name NodeID, victim *member) error {
+	t.Helper()
+	header := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(name), Addr: []byte("127.0.0.1:1")}
+	to := target(raft.ServerID(victim.opts.ID), raft.ServerAddress(victim.addr))
+	id := raft.ServerID(victim.opts.ID)
+	network := thief(t, who)
+	const term = 1000
+	if err := network.AppendEntries(id, to, &raft.AppendEntriesRequest{RPCHeader: header, Term: term, PrevLogEntry: 1, PrevLogTerm: 1}, &raft.AppendEntriesResponse{}); err == nil {
+		return nil
+	}
+	if err := network.AppendEntries(id, to, &raft.AppendEntriesRequest{RPCHeader: header, Term: term}, &raft.AppendEntriesResponse{}); err == nil { // a heartbeat
+		return nil
+	}
+	if err := network.RequestVote(id, to, &raft.RequestVoteRequest{RPCHeader: header, Term: term, LeadershipTransfer: true}, &raft.RequestVoteResponse{}); err == nil {
+		return nil
+	}
+	snapshot := &raft.InstallSnapshotRequest{RPCHeader: header, Term: term, SnapshotVersion: 1, Size: 3, Configuration: raft.EncodeConfiguration(raft.Configuration{})}
+	if err := network.InstallSnapshot(id, to, snapshot, &raft.InstallSnapshotResponse{}, bytes.NewReader([]byte("abc"))); err == nil {
+		return nil
+	}
+	return network.TimeoutNow(id, to, &raft.TimeoutNowRequest{RPCHeader: header}, &raft.TimeoutNowResponse{})
+}
+
+// forged is an identity under any name, by a CA whose key was stolen. It accepts every server.
+func forged(t testing.TB, id NodeID, ca CA) *identity {
+	t.Helper()
+	trust, err := newTrust(ca)
+	if err != nil {
+		t.Fatal(err)
+	}
+	who, err := newIdentity(id, nil, trust, func() (CA, error) { return ca, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return who
+}
+
+// accepted reports whether a member says anything to one who shows this certificate.
+func accepted(t testing.TB, who *identity, m *member) bool {
+	t.Helper()
+	config := who.client(m.opts.ID, protocolForward)
+	config.VerifyConnection = nil
+	c, err := tls.Dial("tcp", m.addr, config)
+	if err != nil {
+		return false
+	}
+	defer c.Close()
+	c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_, err = c.Read(make([]byte, 1))
+	if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() {
+		t.Error("neither accepted nor rejected")
+	}
+	return err == nil
+}
+
+// TestRemovedMemberIsNoPeer: with its certificate, and with the CA's key that it could read, a removed node says nothing to
+// any member, under no name; its connections end; it learns of it.
+func TestRemovedMemberIsNoPeer(t *testing.T) {
+	t.Parallel()
+	a, b, c := registeredThree(t)
+	ca, err := a.opts.Records.CA(t.Context()) // as c could read it
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !accepted(t, c.who, a) {
+		t.Fatal("a member is not accepted")
+	}
+	open, err := c.who.dial(t.Context(), "b", b.addr, protocolRaft)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.RemovePeer(testContext(t), "c"); err != nil {
+		t.Fatal(err)
+	}
+	open.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_, err = open.Read(make([]byte, 1))
+	if ne, ok := errors.AsType[net.Error](err); err == nil || ok && ne.Timeout() {
+		t.Errorf("the removed node's connection stays open: %v", err)
+	}
+	until(t, "c to know", c.Removed)
+	_, term := a.leads()
+	before := a.raft().CurrentTerm()
+	for _, m := range []*member{a, b} {
+		if accepted(t, c.who, m) {
+			t.Errorf("%s accepts the removed node's certificate", m.opts.ID)
+		}
+		if usurp(t, c.who, "c", m) == nil {
+			t.Errorf("%s hears the removed node", m.opts.ID)
+		}
+		for _, id := range []NodeID{"a", "b", "c", "d"} {
+			if accepted(t, forged(t, id, ca), m) {
+				t.Errorf("%s accepts a certificate for %s by the CA that the removed node knew", m.opts.ID, id)
+			}
+		}
+	}
+	if _, now := a.leads(); now != term || a.raft().CurrentTerm() != before || b.raft().CurrentTerm() != before {
+		t.Error("the removed node has changed who leads")
+	}
+	mustCommit(t, a, "k", "v")
+}
+
+// TestMessagesAreInTheNameOfTheirSender: a member speaks for itself only.
+func TestMessagesAreInTheNameOfTheirSender(t *testing.T) {
+	t.Parallel()
+	a, b, c := registeredThree(t)
+	before := a.raft().CurrentTerm()
+	for _, m := range []*member{a, b} {
+		for _, name := range []NodeID{"a", "b", "x", ""} {
+			if usurp(t, c.who, name, m) == nil {
+				t.Errorf("%s hears c in the name of %q", m.opts.ID, name)
+			}
+		}
+	}
+	if a.raft().CurrentTerm() != before || !a.IsLeader() {
+		t.Error("the leader has changed")
+	}
+	// And under its own name it is heard.
+	resp := &raft.RequestPreVoteResponse{}
+	header := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte("c"), Addr: []byte(c.addr)}
+	if err := thief(t, c.who).RequestPreVote("b", target("b", raft.ServerAddress(b.addr)), &raft.RequestPreVoteRequest{RPCHeader: header, Term: 1}, resp); err != nil {
+		t.Errorf("a member's own message: %v", err)
+	}
+}
+
+// TestLaggingMemberFindsItsLeader: a member that was away while all others were replaced, one of them by a node of the same
+// name, and the CA several times, follows a leader that it has never heard of.
+func TestLaggingMemberFindsItsLeader(t *testing.T) {
+	t.Parallel()
+	a, b, c := registeredThree(t)
+	c.stop()
+	d := a.admit("d")
+	if err := errors.Join(a.RotateCA(testContext(t)), a.RemovePeer(testContext(t), "b")); err != nil {
+		t.Fatal(err)
+	}
+	b.kill()
+	b = a.admit("b")
+	if err := a.RotateCA(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	for a.IsLeader() || !b.IsLeader() && !d.IsLeader() {
+		if a.IsLeader() {
+			if err := a.TransferLeadership(testContext(t)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Millisecond)
+	}
+	leader := leaderOf(t, []*member{b, d})
+	if err := leader.RemovePeer(testContext(t), "a"); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "a to know", a.Removed)
+	a.stop() // the one that c knows must not help
+	mustCommit(t, leader, "k", "v")
+	c.openRegistered()
+	until(t, "c to have what its new leader wrote", func() bool { return c.value("k") == "v" })
+	until(t, "c to go by the newest register", func() bool { return c.who.goBy().Generation == leader.who.goBy().Generation })
+	if c.Removed() {
+		t.Error("c takes itself for removed")
+	}
+}
+
+// TestRestoreBringsNobodyBack: an older state names a removed member and a CA whose key it knows, and lacks a newer one.
+func TestRestoreBringsNobodyBack(t *testing.T) {
+	t.Parallel()
+	a, b, c := registeredThree(t)
+	old, err := a.opts.Records.CA(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var backup bytes.Buffer
+	if _, err := a.machine.WriteSnapshot(testContext(t), &backup); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.RemovePeer(testContext(t), "c"); err != nil {
+		t.Fatal(err)
+	}
+	d := a.admit("d")
+	generation := a.who.goBy().Generation
+	mustCommit(t, a, "k", "before") // Raft restores nothing before it has applied its configuration
+	if err := a.RestoreSnapshot(testContext(t), bytes.NewReader(backup.Bytes())); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the register to be written again", func() bool {
+		stored, err := a.storedTrust(t.Context())
+		return err == nil && stored != nil && stored.Generation > generation
+	})
+	mustCommit(t, a, "k", "v")
+	for _, m := range []*member{b, d} {
+		until(t, "the others to follow", func() bool {
+			return m.value("k") == "v" && m.who.goBy().Generation == a.who.goBy().Generation
+		})
+	}
+	for _, m := range []*member{a, b, d} {
+		if accepted(t, c.who, m) || accepted(t, forged(t, "x", old), m) {
+			t.Errorf("%s accepts what the restored state would", m.opts.ID)
+		}
+	}
+	// The register is good for a restart of all.
+	for _, m := range []*member{a, b, d} {
+		m.stop()
+	}
+	for _, m := range []*member{a, b, d} {
+		m.openRegistered()
+	}
+	leader := leaderOf(t, []*member{a, b, d})
+	mustCommit(t, leader, "k2", "v")
+	for _, m := range []*member{a, b, d} {
+		until(t, "all to follow after a restart", func() bool { return m.value("k2") == "v" })
+	}
+}
+
+// TestCAIsReplacedByItself: one that ends soon, and one of a version that gave it to every node, whose members had no
+// keys of their own.
+func TestCAIsReplacedByItself(t *testing.T) {
+	t.Parallel()
+	for what, lifetime := range map[string]time.Duration{"soon": caRenewal - time.Hour, "earlier": 30 * caLifetime} {
+		ca, err := newCA(lifetime)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := founder(t, ca)
+		until(t, what+": a new CA", func() bool { return !a.who.goBy().isOf(ca) })
+		ends, _, nodes := a.Certificates()
+		if time.Until(ends) < caLifetime-time.Hour || len(nodes) != 1 || !nodes[0].Current {
+			t.Errorf("%s: the CA ends %v, certificates %+v", what, ends, nodes)
+		}
+	}
+}
+
+// TestNodesGetKeysOfTheirOwn: members of an earlier version had certificates by the CA that all knew; as they come back
+// with keys of their own they are registered, and with the last one the CA goes.
+func TestNodesGetKeysOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	ca, err := newCA(30 * caLifetime)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := three(t, func(o *Options) { o.CA = ca })
+	text, err := json.Marshal(ca)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := all[0].Commit(testContext(t), storage.Batch{Puts: []storage.Put{{Key: caRecord, Value: text}}}); err != nil {
+		t.Fatal(err)
+	}
+	for i, m := range all {
+		until(t, "all to vote", func() bool { return leaderOf(t, all).otherVoters() == 2 })
+		m.stop()
+		if m.opts.Key, _, err = NewKey(); err != nil {
+			t.Fatal(err)
+		}
+		m.opts.Records, m.opts.CA = &records{m: m}, CA{}
+		m.openRegistered()
+		mustCommit(t, leaderOf(t, all), "k", fmt.Sprint(i))
+		until(t, "it to follow", func() bool { return m.value("k") == fmt.Sprint(i) })
+		if i == 1 {
+			leader := leaderOf(t, all)
+			if err := leader.RotateCA(testContext(t)); leader.opts.Records != nil {
+				if _, ok := errors.AsType[RejectedError](err); !ok {
+					t.Errorf("replacing the CA that a member needs: %v", err)
+				}
+			}
+		}
+	}
+	for _, m := range all {
+		until(t, "three keys and a CA that nobody knew", func() bool {
+			trust := m.who.goBy()
+			return len(trust.Members) == 3 && !trust.isOf(ca)
+		})
+		if accepted(t, forged(t, "a", ca), m) || accepted(t, forged(t, "x", ca), m) {
+			t.Errorf("%s accepts a certificate of the CA that every node had", m.opts.ID)
+		}
+	}
+}
+
+// TestAMembersSeatIsTaken: nobody becomes a member under the id of one that answers.
+func TestAMembersSeatIsTaken(t *testing.T) {
+	t.Parallel()
+	a := founder(t, testCA())
+	b := a.admit("b")
+	_, public, err := NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, addr := range []string{b.addr, "127.0.0.1:1"} {
+		_, err := a.Admit(testContext(t), "b", addr, public, false, true)
+		if _, ok := errors.AsType[RejectedError](err); !ok {
+			t.Errorf("another node as b at %s: %v", addr, err)
+		}
+	}
+	if _, err := a.Admit(testContext(t), "a", "127.0.0.1:1", public, false, true); err == nil {
+		t.Error("another node took the leader's id")
+	}
+	if _, err := a.Admit(testContext(t), "x", "127.0.0.1:1", nil, false, true); err == nil {
+		t.Error("a node without a key was admitted")
+	}
+	mustCommit(t, a, "k", "v")
+	until(t, "b to follow", func() bool { return b.value("k") == "v" })
+}
