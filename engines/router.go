@@ -34,9 +34,15 @@ const (
 	RawBody
 	// Form routes also take the form that a browser posts: each field once, as texts.
 	Form
+	// Ceremony routes need no token when the request came through a listener that opens key ceremonies: CeremonyHeader.
+	Ceremony
 	// ForeignForm routes take the form also from pages of other sites, as an identity provider's.
 	ForeignForm
 )
+
+// CeremonyHeader marks a request of a listener that opens key ceremonies to clients without a token. Listeners remove it
+// from what clients send; nodes of the cluster forward it.
+const CeremonyHeader = "Coffer-Open-Ceremonies"
 
 // Has reports whether all of the given flags are set.
 func (f Flags) Has(g Flags) bool { return f&g == g }

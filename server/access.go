@@ -151,10 +151,14 @@ func (s *Server) admit(ctx context.Context, c *call) error {
 	if err := s.readWrapTTL(c); err != nil {
 		return err
 	}
-	open := c.has(engines.Unauthenticated)
+	open := c.open()
 	if c.Token == "" {
 		if open {
 			return c.fetch()
+		}
+		if c.has(engines.Ceremony) {
+			return &engines.Error{Kind: engines.KindDenied, Detail: "missing client token: key ceremonies need a token with sudo on this path, " +
+				"or a listener with enable_unauthenticated_ceremonies = true"}
 		}
 		return &engines.Error{Kind: engines.KindDenied, Detail: "missing client token: send one in the X-Vault-Token header"}
 	}

@@ -294,12 +294,17 @@ func (c *call) fetch() error {
 	return c.bodyErr
 }
 
+// open reports whether the call needs no token.
+func (c *call) open() bool {
+	return c.has(engines.Unauthenticated) || c.has(engines.Ceremony) && len(c.Header[engines.CeremonyHeader]) > 0
+}
+
 // has reports whether the call's route has the flags.
 func (c *call) has(f engines.Flags) bool { return c.route != nil && c.route.Flags.Has(f) }
 
 // serve runs the engine. A token with limited uses pays first, where a token is needed; its last use ends it afterwards.
 func (s *Server) serve(ctx context.Context, c *call) (*engines.Response, error) {
-	if c.token != nil && c.token.NumUses != 0 && !c.has(engines.Unauthenticated) {
+	if c.token != nil && c.token.NumUses != 0 && !c.open() {
 		last, err := s.tokens.Use(ctx, c.token)
 		switch {
 		case errors.Is(err, token.ErrInvalid):

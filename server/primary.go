@@ -122,7 +122,7 @@ func (s *Server) primaryFirst(c *call) bool {
 	switch {
 	case c.has(engines.Primary):
 		return true
-	case c.has(engines.ClusterLocal), c.has(engines.Unauthenticated):
+	case c.has(engines.ClusterLocal), c.open():
 		return false
 	}
 	return writes(c.Op) && c.mount.Type != "system" && c.mount.Type != "token"
@@ -140,7 +140,7 @@ func (s *Server) viaPrimary(ctx context.Context, c *call) (*engines.Response, er
 		ID: c.ID, Op: c.Op, Namespace: c.Namespace, Path: c.Request.Path, Body: c.Body, Query: c.Query,
 		Header: passedOn(c.Header), Remote: c.Remote,
 	}
-	if t := c.token; t != nil && !c.has(engines.Unauthenticated) {
+	if t := c.token; t != nil && !c.open() {
 		r.Caller = &remoteCaller{
 			Accessor: t.Accessor, DisplayName: t.DisplayName, EntityID: t.EntityID, Namespace: t.Namespace,
 			Policies: t.Policies, Meta: t.Meta, Type: t.Type, CreatedAt: t.CreatedAt,

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/cmd/coffer/config"
+	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/admission"
 	"github.com/coffer-project/coffer/server/httpapi"
 )
@@ -40,6 +41,8 @@ func connections(c config.Listener, listeners int) (total, each int) {
 var (
 	hsts    = []string{"max-age=31536000; includeSubDomains"}
 	nosniff = []string{"nosniff"}
+
+	openCeremonies = []string{"1"}
 )
 
 // front is what the listener does to every request before it reaches the node: it finds the client's address, says what
@@ -72,6 +75,9 @@ func (l *listener) front(next http.Handler) http.Handler {
 			return
 		}
 		r.RemoteAddr = remote
+		if delete(r.Header, engines.CeremonyHeader); c.OpenCeremonies {
+			r.Header[engines.CeremonyHeader] = openCeremonies
+		}
 		if redaction != (httpapi.Redaction{}) {
 			r = r.WithContext(httpapi.WithRedaction(r.Context(), redaction))
 		}

@@ -16,7 +16,8 @@ import (
 func generateRootCommand() *cli.Command {
 	return command(spec{
 		name: "generate-root", args: "[KEY | -]", max: 1, usage: "make a root token, on the authority of those who hold keys",
-		help: `Makes a new root token when there is none left. Whoever wants it begins with -init and keeps the one-time password that is shown.
+		help: `Makes a new root token when there is none left. It needs a token with sudo, or the address of a listener with
+enable_unauthenticated_ceremonies = true. The one who wants the token begins with -init and keeps the one-time password that is shown.
 People then give enough shares of the unseal key or, with a server that unseals itself, of the recovery key, from wherever they
 are. The last one gets the token, hidden by the password: -decode shows it to whoever began.
 
@@ -38,7 +39,7 @@ Examples:
 			&cli.StringFlag{Name: "nonce", Usage: "`NONCE` of the attempt (default: the one in progress)"},
 			&cli.StringFlag{Name: "pgp-key", Hidden: true},
 		},
-	}, generateRoot)
+	}, ceremony(generateRoot))
 }
 
 const rootAttempt = "sys/generate-root/attempt"

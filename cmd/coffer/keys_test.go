@@ -64,11 +64,12 @@ func TestRecoveryKeysWithClients(t *testing.T) {
 	if err != nil || len(keys.Keys) != 0 || len(keys.RecoveryKeys) != 3 || len(keys.RecoveryKeysB64) != 3 {
 		t.Fatalf("Init: %v", err)
 	}
+	client.SetToken(keys.RootToken)
 	seal, err := client.Sys().SealStatus()
 	if err != nil || !seal.RecoverySeal || seal.N != 3 || seal.T != 2 || seal.Sealed || seal.Migration || seal.Type != "static" {
 		t.Errorf("SealStatus = %+v, %v", seal, err)
 	}
-	if _, err := client.Sys().RekeyInit(&api.RekeyInitRequest{SecretShares: 1, SecretThreshold: 1}); err == nil || !strings.Contains(err.Error(), "400") {
+	if _, err := client.Sys().RekeyInit(&api.RekeyInitRequest{SecretShares: 2, SecretThreshold: 2}); err == nil || !strings.Contains(err.Error(), "400") {
 		t.Errorf("a rekey of unseal keys: %v", err)
 	}
 

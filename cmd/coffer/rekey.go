@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -38,7 +39,22 @@ Examples:
 			&cli.StringFlag{Name: "nonce", Usage: "`NONCE` of the attempt (default: the one in progress)"},
 			&cli.StringFlag{Name: "pgp-keys", Hidden: true}, &cli.BoolFlag{Name: "backup", Hidden: true},
 		},
-	}, rekey)
+	}, ceremony(rekey))
+}
+
+const ceremonyHint = `Key ceremonies need a token with sudo on their paths, such as a root token. If no such token is left, add a listener on
+127.0.0.1 with enable_unauthenticated_ceremonies = true to the configuration of the active node, restart it, and use its address.`
+
+// ceremony gives a command's errors the hint that a rejected key ceremony needs.
+func ceremony(do func(context.Context, *call) error) func(context.Context, *call) error {
+	return func(ctx context.Context, c *call) error {
+		err := do(ctx, c)
+		var e *requestError
+		if errors.As(err, &e) {
+			e.denied = ceremonyHint
+		}
+		return err
+	}
 }
 
 func rekey(ctx context.Context, c *call) error {

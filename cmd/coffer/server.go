@@ -127,6 +127,11 @@ func serve(ctx context.Context, cfg *config.Config, dev devOptions, next *sealer
 	ctx, next.stop = context.WithCancelCause(ctx)
 	defer next.stop(nil)
 	next.listeners = listeners
+	for _, l := range listeners {
+		if l.config.OpenCeremonies {
+			log.Named("server").Warn("generate-root and rekey need no token on this listener: remove enable_unauthenticated_ceremonies when it has served its purpose", "address", l.url())
+		}
+	}
 	if dev.on {
 		cfg.APIAddr = listeners[0].url()
 	}

@@ -258,7 +258,7 @@ func TestRekeyVerified(t *testing.T) {
 	if s, err = n.VerifyRekey(ctx, lifecycle.Unseal, fresh[0], s.VerifyNonce); err != nil || s.VerifyProgress != 1 || s.Complete {
 		t.Fatalf("VerifyRekey = %+v, %v", s, err)
 	}
-	if err := n.RestartVerify(ctx, lifecycle.Unseal); err != nil {
+	if err := n.RestartVerify(ctx, lifecycle.Unseal, s.VerifyNonce); err != nil {
 		t.Fatal(err)
 	}
 	again, err := n.VerifyStatus(ctx, lifecycle.Unseal)

@@ -255,10 +255,14 @@ func (c *ceremony) verifying(t Target) (*rekeyAttempt, error) {
 	return nil, engines.Invalid("no new keys wait to be verified")
 }
 
-// RestartVerify forgets the shares of the new key given so far. The new shares stay good; the nonce is another.
-func (n *Node) RestartVerify(_ context.Context, t Target) error {
+// RestartVerify forgets the shares of the new key given so far. The new shares stay good; the nonce is another. A nonce that
+// is given must be that of the verification.
+func (n *Node) RestartVerify(_ context.Context, t Target, nonce string) error {
 	return n.step(func(_ *running, c *ceremony) error {
 		a, err := c.verifying(t)
+		if err == nil && nonce != "" {
+			err = named("verification", a.verifyNonce, nonce)
+		}
 		if err != nil {
 			return err
 		}

@@ -33,7 +33,10 @@ func (s *System) startRoot(ctx context.Context, _ *engines.Request, in *startRoo
 	return rootAnswer(s.opts.Node.StartRoot(ctx, in.OTP.Reveal()))
 }
 
-func (s *System) cancelRoot(ctx context.Context, _ *engines.Request, in *nonceInput) (*engines.Response, error) {
+func (s *System) cancelRoot(ctx context.Context, req *engines.Request, in *nonceInput) (*engines.Response, error) {
+	if err := needsNonce(req, in.Nonce); err != nil {
+		return nil, err
+	}
 	return nil, s.opts.Node.CancelRoot(ctx, in.Nonce)
 }
 

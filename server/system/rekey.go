@@ -9,12 +9,21 @@ import (
 	"github.com/coffer-project/coffer/server/lifecycle"
 )
 
-// Those who hold key shares need no token: threshold of them is more than any. What strangers can do is to begin
-// and cancel attempts. The names below rotate/ do the same and need a token with sudo.
+// Key ceremonies need a token with sudo besides the shares: without one, a client could begin, occupy and cancel attempts. The
+// first names of each need none through a listener that opens them, for holders of shares who have no token left.
 const (
-	byShares = engines.Unauthenticated | engines.Active | engines.RootNamespace
 	bySudo   = engines.Sudo | engines.Active | engines.RootNamespace
+	byShares = bySudo | engines.Ceremony
 )
+
+// needsNonce reports, as an error, that a request through a listener that opens ceremonies does not name the attempt that it
+// would end.
+func needsNonce(req *engines.Request, nonce string) error {
+	if nonce == "" && req.Header.Get(engines.CeremonyHeader) != "" {
+		return engines.Invalid("field \"nonce\" is required on this listener: it names the attempt to cancel")
+	}
+	return nil
+}
 
 func (s *System) rekeyPaths() {
 	for _, p := range []struct {
@@ -25,7 +34,7 @@ func (s *System) rekeyPaths() {
 		{"rekey/", lifecycle.Unseal, byShares}, {"rekey-recovery-key/", lifecycle.Recovery, byShares},
 		{"rotate/root/", lifecycle.Unseal, bySudo}, {"rotate/recovery/", lifecycle.Recovery, bySudo},
 	} {
-		k := rekeying{s, p.target, p.flags.Has(engines.Sudo)}
+		k := rekeying{s, p.target, !p.flags.Has(engines.Ceremony)}
 		r := s.router
 		keys := string(p.target) + " keys"
 		engines.On(r, engines.Read, p.prefix+"init", "Report how far the change of the "+keys+" is.", p.flags, k.status)
@@ -42,7 +51,7 @@ func (s *System) rekeyPaths() {
 type rekeying struct {
 	*System
 	target     lifecycle.Target
-	authorised bool // the caller has sudo
+	authorised bool // the caller always has sudo
 }
 
 type rekeyInput struct {
@@ -81,7 +90,10 @@ func (k rekeying) start(ctx context.Context, _ *engines.Request, in *rekeyInput)
 	return rekeyed(st, err)
 }
 
-func (k rekeying) cancel(ctx context.Context, _ *engines.Request, in *nonceInput) (*engines.Response, error) {
+func (k rekeying) cancel(ctx context.Context, req *engines.Request, in *nonceInput) (*engines.Response, error) {
+	if err := needsNonce(req, in.Nonce); err != nil {
+		return nil, err
+	}
 	return nil, k.opts.Node.CancelRekey(ctx, k.target, in.Nonce)
 }
 
@@ -135,11 +147,14 @@ func (k rekeying) verify(ctx context.Context, _ *engines.Request, in *shareInput
 	return verified(st, err)
 }
 
-func (k rekeying) restartVerify(ctx context.Context, req *engines.Request, in *none) (*engines.Response, error) {
-	if err := k.opts.Node.RestartVerify(ctx, k.target); err != nil {
+func (k rekeying) restartVerify(ctx context.Context, req *engines.Request, in *nonceInput) (*engines.Response, error) {
+	if err := needsNonce(req, in.Nonce); err != nil {
 		return nil, err
 	}
-	return k.verifyStatus(ctx, req, in)
+	if err := k.opts.Node.RestartVerify(ctx, k.target, in.Nonce); err != nil {
+		return nil, err
+	}
+	return k.verifyStatus(ctx, req, nil)
 }
 
 func verified(st lifecycle.RekeyStatus, err error) (*engines.Response, error) {

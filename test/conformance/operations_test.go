@@ -313,22 +313,22 @@ func (x *tour) seals(t *testing.T) {
 		old := slices.Clone(x.Keys)
 		keys := x.rekeyed(t, api.RekeyInitRequest{SecretShares: 3, SecretThreshold: 2, RequireVerification: true})
 		noErr(t, c.revokeTree(x.generated(t, old[:2]))) // not yet
-		s, err := c.as("").read("sys/rekey/verify")
+		s, err := c.read("sys/rekey/verify")
 		nonce := data(t)(s, err)["nonce"].(string)
-		_, err = c.as("").rekeyVerify(keys[0], nonce)
+		_, err = c.rekeyVerify(keys[0], nonce)
 		noErr(t, err)
-		v, err := c.as("").rekeyVerify(keys[1], nonce)
+		v, err := c.rekeyVerify(keys[1], nonce)
 		noErr(t, err)
 		same(t, "complete", v.Complete, true)
 		x.Keys = keys
 		noErr(t, c.revokeTree(x.generated(t, x.Keys[:2])))
 	})
 	t.Run("cancel a rekey", func(t *testing.T) {
-		st, err := c.as("").rekeyInit(api.RekeyInitRequest{SecretShares: 5, SecretThreshold: 3})
+		st, err := c.rekeyInit(api.RekeyInitRequest{SecretShares: 5, SecretThreshold: 3})
 		noErr(t, err)
 		same(t, "started", st.Started, true)
-		noErr(t, c.as("").rekeyCancel())
-		st, err = c.as("").rekeyStatus()
+		noErr(t, c.rekeyCancel())
+		st, err = c.rekeyStatus()
 		noErr(t, err)
 		same(t, "started", st.Started, false)
 	})
@@ -337,10 +337,10 @@ func (x *tour) seals(t *testing.T) {
 			{SecretShares: 2, SecretThreshold: 3}, {SecretShares: 3, SecretThreshold: 1}, {SecretShares: 0, SecretThreshold: 0},
 			{SecretShares: 1, SecretThreshold: 1, PGPKeys: []string{"x"}},
 		} {
-			_, err := c.as("").rekeyInit(r)
+			_, err := c.rekeyInit(r)
 			refused(t, err, 400)
 		}
-		_, err := c.as("").write("sys/rekey-recovery-key/init", map[string]any{"secret_shares": 1, "secret_threshold": 1})
+		_, err := c.write("sys/rekey-recovery-key/init", map[string]any{"secret_shares": 1, "secret_threshold": 1})
 		refused(t, err, 400)
 	})
 	t.Run("a node unseals with the new shares", func(t *testing.T) {
@@ -355,7 +355,7 @@ func (x *tour) seals(t *testing.T) {
 // rekeyed changes the unseal keys and returns the new ones.
 func (x *tour) rekeyed(t *testing.T, r api.RekeyInitRequest) []string {
 	t.Helper()
-	c := x.root.as("")
+	c := x.root
 	st, err := c.rekeyInit(r)
 	noErr(t, err)
 	_, err = c.rekeyUpdate(x.Keys[0], st.Nonce)
@@ -392,11 +392,11 @@ func TestRecoveryKeys(t *testing.T) {
 		}
 	})
 	t.Run("no unseal keys to change", func(t *testing.T) {
-		_, err := x.root.as("").rekeyInit(api.RekeyInitRequest{SecretShares: 3, SecretThreshold: 2})
+		_, err := x.root.rekeyInit(api.RekeyInitRequest{SecretShares: 3, SecretThreshold: 2})
 		refused(t, err, 400)
 	})
 	t.Run("change the recovery keys", func(t *testing.T) {
-		sys := n.Client("").Sys()
+		sys := n.Client(c.RootToken).Sys()
 		st, err := sys.RekeyRecoveryKeyInit(&api.RekeyInitRequest{SecretShares: 2, SecretThreshold: 2})
 		noErr(t, err)
 		_, err = sys.RekeyRecoveryKeyUpdate(c.Keys[0], st.Nonce)

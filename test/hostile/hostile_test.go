@@ -30,20 +30,15 @@ const marker = "hOsTiLe-VaLuE"
 
 // open are the operations that work without a token. Adding one is a decision to be seen in a review.
 var open = []string{
-	"DELETE /sys/generate-root/attempt", "DELETE /sys/rekey-recovery-key/init", "DELETE /sys/rekey-recovery-key/verify",
-	"DELETE /sys/rekey/init", "DELETE /sys/rekey/verify",
-	"GET /sys/activation-flags", "GET /sys/generate-root/attempt", "GET /sys/health", "GET /sys/init",
+	"GET /sys/activation-flags", "GET /sys/health", "GET /sys/init",
 	"GET /sys/internal/ui/default-auth-methods", "GET /sys/internal/ui/feature-flags", "GET /sys/internal/ui/mounts",
 	"GET /sys/internal/ui/unauthenticated-messages", "GET /sys/leader", "GET /sys/license/features",
-	"GET /sys/rekey-recovery-key/init", "GET /sys/rekey-recovery-key/verify", "GET /sys/rekey/init", "GET /sys/rekey/verify",
 	"GET /sys/replication/dr/status", "GET /sys/replication/performance/status", "GET /sys/replication/status", "GET /sys/seal-status", "GET /sys/wrapping/lookup",
 	"GET /auth/sso/go/{code}", "GET /auth/sso/metadata",
 	"LIST /sys/internal/ui/unauthenticated-messages/",
 	"POST /auth/machines/login", "POST /auth/people/login/{username}",
 	"POST /auth/sso/callback", "POST /auth/sso/sso_service_url", "POST /auth/sso/token",
-	"POST /sys/generate-root/attempt", "POST /sys/generate-root/update", "POST /sys/init", "POST /sys/mfa/validate",
-	"POST /sys/rekey-recovery-key/init", "POST /sys/rekey-recovery-key/update", "POST /sys/rekey-recovery-key/verify",
-	"POST /sys/rekey/init", "POST /sys/rekey/update", "POST /sys/rekey/verify",
+	"POST /sys/init", "POST /sys/mfa/validate",
 	"POST /sys/storage/raft/bootstrap/answer", "POST /sys/storage/raft/bootstrap/challenge",
 	"POST /sys/storage/raft/join", "POST /sys/unseal", "POST /sys/wrapping/lookup",
 }

@@ -62,6 +62,7 @@ type Listener struct {
 	RequestMemory       int64 // bytes that bodies of requests with a token may take; 0: a default
 	MaxConnections      int64 // 0: a default
 	MaxConnectionsEach  int64 // of one address; 0: a default
+	OpenCeremonies      bool  // generate-root and rekey need no token
 	RedactAddresses     bool
 	RedactVersion       bool
 	RedactClusterName   bool

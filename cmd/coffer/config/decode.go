@@ -224,6 +224,7 @@ func (d *decoder) listener(c *Config) field {
 			"max_request_memory":                 size(&l.RequestMemory),
 			"max_connections":                    number(&l.MaxConnections),
 			"max_connections_per_address":        number(&l.MaxConnectionsEach),
+			"enable_unauthenticated_ceremonies":  boolean(&l.OpenCeremonies),
 			"redact_addresses":                   boolean(&l.RedactAddresses),
 			"redact_version":                     boolean(&l.RedactVersion),
 			"redact_cluster_name":                boolean(&l.RedactClusterName),
