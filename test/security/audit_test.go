@@ -147,6 +147,10 @@ func TestNodeRequestsAreRecorded(t *testing.T) {
 	if all := records(t, file, "sys/init"); len(all) != 2 || !strings.Contains(all[1].Error, "already initialized") {
 		t.Errorf("an attempt to initialise again is recorded as %+v", all)
 	}
+	root.nobody().do("POST", "sys/storage/raft/join", fields{"leader_api_addr": "https://127.0.0.1:1"})
+	if all := records(t, file, "sys/storage/raft/join"); len(all) != 1 {
+		t.Errorf("an attempt to join another cluster is recorded as %+v", all)
+	}
 	root.must("POST", "sys/seal", nil)
 	wrong := strings.Repeat("ab", 33)
 	root.nobody().do("POST", "sys/unseal", fields{"key": wrong})
