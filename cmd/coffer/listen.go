@@ -36,7 +36,8 @@ const (
 	streamBuffer = 256 << 10
 )
 
-// bind takes the address; nothing is served yet. listeners is how many there are. Refused certificates are reported before anything else runs.
+// bind takes the address; nothing is served yet. listeners is how many there are. Refused certificates are reported before
+// anything else runs.
 func bind(c config.Listener, listeners int, from *handover, log *slog.Logger) (*listener, error) {
 	l := &listener{config: c}
 	header := c.ReadHeaderTimeout
