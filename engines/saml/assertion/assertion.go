@@ -31,7 +31,9 @@ type Expect struct {
 	// SignedResponse and SignedAssertion demand that signature; otherwise one of the two suffices.
 	SignedResponse  bool
 	SignedAssertion bool
-	Now             time.Time
+	// NameIDFormat is the format that the NameID must have; "" takes any.
+	NameIDFormat string
+	Now          time.Time
 }
 
 // Assertion is what a verified response says about the user.
@@ -44,6 +46,8 @@ type Assertion struct {
 	// Attributes are the values by attribute Name, in their order; attributes that come more than once are joined. Never
 	// nil. Blank values are left out, and those that have elements in them, but for a NameID, whose text counts.
 	Attributes map[string][]string
+	// Contexts are the AuthnContextClassRefs: how the user has signed in. One of each statement that has one.
+	Contexts []string
 	// NotOnOrAfter is when the assertion stops being acceptable, with the allowance for clocks: until then its ID must not
 	// be accepted again.
 	NotOnOrAfter time.Time
@@ -197,9 +201,9 @@ func ReadUnverified(sample []byte) (*Assertion, error) {
 	if a == nil || a.name != "saml:Assertion" {
 		return nil, refuse(Structure, "it is neither an Assertion nor a Response with one")
 	}
-	out := &Assertion{ID: a.value("ID"), Issuer: a.child("saml:Issuer").content(), Attributes: attributes(a)}
+	out := &Assertion{ID: a.value("ID"), Issuer: a.child("saml:Issuer").content(), Attributes: attributes(a), Contexts: contexts(a)}
 	if id := a.child("saml:Subject").child("saml:NameID"); id != nil {
-		out.Subject, out.Format = id.text, id.value("Format")
+		out.Subject, out.Format = id.content(), id.value("Format")
 	}
 	return out, nil
 }

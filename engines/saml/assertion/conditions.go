@@ -3,6 +3,7 @@ package assertion
 import (
 	"cmp"
 	"encoding/xml"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -21,10 +22,17 @@ const (
 // maxSubject is the length of the longest NameID, in bytes. SAML's own limit for persistent ones is 256 characters.
 const maxSubject = 1024
 
-// content returns the text of an element, "" of nil.
+// content returns the text of an element, "" of nil, without the blanks that a provider has put around it which writes each
+// element on a line of its own. Other blanks are kept: " alice" may be another user than "alice".
 func (e *element) content() string {
 	if e == nil {
 		return ""
+	}
+	const blank = " \t\r\n"
+	before := e.text[:len(e.text)-len(strings.TrimLeft(e.text, blank))]
+	after := e.text[len(strings.TrimRight(e.text, blank)):]
+	if strings.ContainsAny(before, "\r\n") || strings.ContainsAny(after, "\r\n") {
+		return strings.Trim(e.text, blank)
 	}
 	return e.text
 }
@@ -49,14 +57,15 @@ func judge(root *element, s signed, expect Expect) (*Assertion, error) {
 	if err := addressed(response, s.response != nil, expect); err != nil {
 		return nil, err
 	}
-	if err := confirmed(a, expect); err != nil {
+	data, err := confirmed(a, expect)
+	if err != nil {
 		return nil, err
 	}
-	out, err := accept(a, expect)
+	out, err := accept(a, data, expect)
 	if err != nil {
 		return nil, bound(err, expect)
 	}
-	if err := secondOpinion(response, a, expect); err != nil {
+	if err := secondOpinion(response, a, data, expect); err != nil {
 		return nil, err
 	}
 	return out, nil
@@ -155,26 +164,45 @@ func issued(e *element, expect Expect) error {
 	if format, given := issuer.get("Format"); given && format != entityFormat {
 		return refuse(Issuer, "the Issuer of %s has the format %s", e.name, quote(format))
 	}
-	if issuer.text != expect.Issuer {
+	if issuer.content() != expect.Issuer {
 		return refuse(Issuer, "the Issuer of %s is %s instead of %s", e.name, quote(issuer.text), quote(expect.Issuer))
 	}
 	return nil
 }
 
-// confirmed checks that an assertion is by the identity provider and for this login.
-func confirmed(a *element, expect Expect) error {
+// confirmed checks that an assertion is by the identity provider and for this login. It returns the data of the
+// confirmation that says so: there may be several, of which one must fit (SAML profiles 4.1.4.3).
+func confirmed(a *element, expect Expect) (*element, error) {
 	if err := identified(a); err != nil {
-		return err
+		return nil, err
 	}
 	if err := issued(a, expect); err != nil {
-		return err
+		return nil, err
 	}
-	confirmation := a.child("saml:Subject").child("saml:SubjectConfirmation")
-	data := confirmation.child("saml:SubjectConfirmationData")
-	if data == nil {
-		return refuse(Subject, "the subject is not confirmed by SubjectConfirmationData")
+	var fits *element // but for its time
+	err := refuse(Subject, "the subject is not confirmed by SubjectConfirmationData")
+	for _, confirmation := range a.child("saml:Subject").all("saml:SubjectConfirmation") {
+		data := confirmation.child("saml:SubjectConfirmationData")
+		if data == nil {
+			continue
+		}
+		if err = confirms(confirmation.value("Method"), data, expect); err != nil {
+			continue
+		}
+		if _, late := window(data, expect); late == nil {
+			return data, nil
+		}
+		fits = cmp.Or(fits, data)
 	}
-	if method := confirmation.value("Method"); method != bearer {
+	if fits != nil {
+		return fits, nil
+	}
+	return nil, err
+}
+
+// confirms checks that the data of a confirmation are for this login.
+func confirms(method string, data *element, expect Expect) error {
+	if method != bearer {
 		return refuse(Subject, "the subject is confirmed by the method %s instead of bearer", quote(method))
 	}
 	if recipient := data.value("Recipient"); recipient != expect.ACSURL {
@@ -186,11 +214,11 @@ func confirmed(a *element, expect Expect) error {
 	return nil
 }
 
-// accept reads a confirmed assertion and checks everything else.
-func accept(a *element, expect Expect) (*Assertion, error) {
-	data := a.child("saml:Subject").child("saml:SubjectConfirmation").child("saml:SubjectConfirmationData")
+// accept reads an assertion that data confirm, and checks everything else.
+func accept(a, data *element, expect Expect) (*Assertion, error) {
 	out := &Assertion{
 		ID: a.value("ID"), Issuer: a.child("saml:Issuer").content(), InResponseTo: data.value("InResponseTo"), Attributes: attributes(a),
+		Contexts: contexts(a),
 	}
 	conditions := a.child("saml:Conditions")
 	if conditions == nil {
@@ -199,15 +227,12 @@ func accept(a *element, expect Expect) (*Assertion, error) {
 	if err := heard(conditions, expect); err != nil {
 		return nil, err
 	}
-	confirmedUntil, err := window(data, false, expect)
-	if err != nil {
+	var err error
+	if out.NotOnOrAfter, err = window(data, expect); err != nil {
 		return nil, err
 	}
-	if out.NotOnOrAfter, err = window(conditions, true, expect); err != nil {
+	if err := out.conditions(a, conditions, expect); err != nil {
 		return nil, err
-	}
-	if confirmedUntil.Before(out.NotOnOrAfter) {
-		out.NotOnOrAfter = confirmedUntil
 	}
 	out.NotOnOrAfter = out.NotOnOrAfter.Add(Skew)
 	if at, err := moment(a, "IssueInstant"); err != nil {
@@ -218,11 +243,45 @@ func accept(a *element, expect Expect) (*Assertion, error) {
 	if out.SessionNotOnOrAfter, err = session(a, expect); err != nil {
 		return nil, err
 	}
-	out.Subject, out.Format, err = subject(a)
+	out.Subject, out.Format, err = subject(a, expect.NameIDFormat)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
+}
+
+// conditions checks the times of the Conditions, of which each may be missing, and bounds NotOnOrAfter by them. Without an
+// end of theirs the assertion is good until the last of its confirmations ends, which another login may go by.
+func (out *Assertion) conditions(a, conditions *element, expect Expect) error {
+	if _, given := conditions.get("NotOnOrAfter"); given {
+		until, err := window(conditions, expect)
+		if err == nil && until.Before(out.NotOnOrAfter) {
+			out.NotOnOrAfter = until
+		}
+		return err
+	}
+	if err := begun(conditions, expect); err != nil {
+		return err
+	}
+	for _, confirmation := range a.child("saml:Subject").all("saml:SubjectConfirmation") {
+		if data := confirmation.child("saml:SubjectConfirmationData"); data != nil {
+			if until, err := moment(data, "NotOnOrAfter"); err == nil && until.After(out.NotOnOrAfter) {
+				out.NotOnOrAfter = until
+			}
+		}
+	}
+	return nil
+}
+
+// contexts returns how the user has signed in, by the references of all statements about that.
+func contexts(a *element) []string {
+	var all []string
+	for _, statement := range a.all("saml:AuthnStatement") {
+		if class := statement.child("saml:AuthnContext").child("saml:AuthnContextClassRef"); class != nil {
+			all = append(all, strings.TrimSpace(class.text))
+		}
+	}
+	return all
 }
 
 // heard checks that an assertion is for us.
@@ -235,7 +294,7 @@ func heard(conditions *element, expect Expect) error {
 		var names []string
 		found := false
 		for _, audience := range r.all("saml:Audience") {
-			found = found || audience.text == expect.EntityID
+			found = found || strings.TrimSpace(audience.text) == expect.EntityID // an anyURI
 			names = append(names, audience.text)
 		}
 		if !found {
@@ -254,8 +313,8 @@ func moment(e *element, name string) (time.Time, error) {
 	return at.UTC(), nil
 }
 
-// window checks NotBefore and NotOnOrAfter of an element, and returns the latter.
-func window(e *element, needsStart bool, expect Expect) (time.Time, error) {
+// window checks NotBefore, if it is there, and NotOnOrAfter of an element, and returns the latter.
+func window(e *element, expect Expect) (time.Time, error) {
 	until, err := moment(e, "NotOnOrAfter")
 	if err != nil {
 		return time.Time{}, err
@@ -263,20 +322,25 @@ func window(e *element, needsStart bool, expect Expect) (time.Time, error) {
 	if !expect.Now.Before(until.Add(Skew)) {
 		return time.Time{}, refuse(Time, "it is over since %s, by %s", until.Format(time.RFC3339), e.name)
 	}
-	if _, given := e.get("NotBefore"); !given && !needsStart {
-		return until, nil
-	}
-	from, err := moment(e, "NotBefore")
-	if err != nil {
+	if err := begun(e, expect); err != nil {
 		return time.Time{}, err
 	}
-	if expect.Now.Before(from.Add(-Skew)) {
-		return time.Time{}, refuse(Time, "it begins at %s only, by %s: are the clocks right?", from.Format(time.RFC3339), e.name)
-	}
-	if !from.Before(until) {
+	if from, err := moment(e, "NotBefore"); err == nil && !from.Before(until) {
 		return time.Time{}, refuse(Time, "%s ends before it begins", e.name)
 	}
 	return until, nil
+}
+
+// begun checks NotBefore of an element, if it is there.
+func begun(e *element, expect Expect) error {
+	if _, given := e.get("NotBefore"); !given {
+		return nil
+	}
+	from, err := moment(e, "NotBefore")
+	if err == nil && expect.Now.Before(from.Add(-Skew)) {
+		err = refuse(Time, "it begins at %s only, by %s: are the clocks right?", from.Format(time.RFC3339), e.name)
+	}
+	return err
 }
 
 // session returns when the first session ends that an assertion tells of, and checks that it has not.
@@ -304,18 +368,26 @@ func session(a *element, expect Expect) (time.Time, error) {
 	return first, nil
 }
 
-// subject returns the NameID and its format.
-func subject(a *element) (string, string, error) {
+// unspecified is the format of a NameID that has none (SAML core 2.2.2).
+const unspecified = "urn:oasis:names:tc:SAML:1.1:nameid-format:unspecified"
+
+// subject returns the NameID and its format, which must be the expected one, if one is.
+func subject(a *element, format string) (string, string, error) {
 	id := a.child("saml:Subject").child("saml:NameID")
+	text := id.content()
 	switch {
-	case id == nil || strings.TrimSpace(id.text) == "":
+	case id == nil || strings.TrimSpace(text) == "":
 		return "", "", refuse(Subject, "the NameID is blank")
-	case len(id.text) > maxSubject:
+	case len(text) > maxSubject:
 		return "", "", refuse(Subject, "the NameID is longer than %d bytes", maxSubject)
-	case strings.ContainsFunc(id.text, unicode.IsControl):
-		return "", "", refuse(Subject, "the NameID %s has control characters", quote(id.text))
+	case strings.ContainsFunc(text, unicode.IsControl):
+		return "", "", refuse(Subject, "the NameID %s has control characters", quote(text))
+	case strings.ContainsFunc(text, func(r rune) bool { return unicode.Is(unicode.Bidi_Control, r) }):
+		return "", "", refuse(Subject, "the NameID %s has characters that change the direction of writing", strconv.QuoteToASCII(cut(text)))
+	case format != "" && cmp.Or(id.value("Format"), unspecified) != format:
+		return "", "", refuse(Subject, "the NameID has the format %s instead of name_id_format, %s", quote(cmp.Or(id.value("Format"), unspecified)), quote(format))
 	}
-	return id.text, id.value("Format"), nil
+	return text, id.value("Format"), nil
 }
 
 // attributes returns the values of all attribute statements.
@@ -343,8 +415,33 @@ func attributes(a *element) map[string][]string {
 	return out
 }
 
+// plain brings what the library has read of a response into the one form that it knows: a single confirmation, the one that
+// was chosen, times at both ends, and no blanks around names.
+func plain(r *types.Response, data *element, expect Expect) {
+	a := &r.Assertions[0]
+	for _, issuer := range []*types.Issuer{r.Issuer, a.Issuer} {
+		if issuer != nil {
+			issuer.Value = strings.TrimSpace(issuer.Value)
+		}
+	}
+	if a.Subject != nil {
+		a.Subject.SubjectConfirmation = &types.SubjectConfirmation{Method: bearer, SubjectConfirmationData: &types.SubjectConfirmationData{
+			NotOnOrAfter: data.value("NotOnOrAfter"), Recipient: data.value("Recipient"), InResponseTo: data.value("InResponseTo"),
+		}}
+	}
+	if c := a.Conditions; c != nil {
+		c.NotBefore = cmp.Or(c.NotBefore, expect.Now.Add(-time.Hour).Format(time.RFC3339))
+		c.NotOnOrAfter = cmp.Or(c.NotOnOrAfter, data.value("NotOnOrAfter"))
+		for _, restriction := range c.AudienceRestrictions {
+			for i := range restriction.Audiences {
+				restriction.Audiences[i].Value = strings.TrimSpace(restriction.Audiences[i].Value)
+			}
+		}
+	}
+}
+
 // secondOpinion asks gosaml2, about what was signed. It has nothing to say that has not been checked, unless we erred.
-func secondOpinion(response, a *element, expect Expect) (err error) {
+func secondOpinion(response, a, data *element, expect Expect) (err error) {
 	defer func() {
 		if recover() != nil {
 			err = refuse(Structure, "the SAML library could not cope with it")
@@ -368,6 +465,7 @@ func secondOpinion(response, a *element, expect Expect) (err error) {
 	if len(r.Assertions) != 1 {
 		return refuse(Structure, "the SAML library finds %d assertions", len(r.Assertions))
 	}
+	plain(&r, data, expect)
 	if err := sp.Validate(&r); err != nil {
 		return refuse(Structure, "the SAML library refuses it: %s", quote(err.Error()))
 	}

@@ -88,9 +88,12 @@ func (e *element) child(name string) *element {
 	return nil
 }
 
-// all returns the children of a name, in order.
+// all returns the children of a name, in order. Those of nil are none.
 func (e *element) all(name string) []*element {
 	var found []*element
+	if e == nil {
+		return nil
+	}
 	for _, c := range e.children {
 		if c.name == name {
 			found = append(found, c)

@@ -22,13 +22,17 @@ var grammar = map[string]rule{
 	"samlp:StatusMessage": {text: true, attributes: words("Value")}, // where some put the text
 	"samlp:StatusDetail":  {text: true, open: true},
 
-	"saml:Assertion":               {attributes: words("ID Version IssueInstant"), children: words("saml:Issuer ds:Signature saml:Subject saml:Conditions saml:AuthnStatement* saml:AttributeStatement*")},
+	"saml:Assertion":               {attributes: words("ID Version IssueInstant"), children: words("saml:Issuer ds:Signature saml:Subject saml:Conditions saml:Advice saml:AuthnStatement* saml:AttributeStatement*")},
 	"saml:Issuer":                  {text: true, attributes: words("Format NameQualifier SPNameQualifier SPProvidedID")},
-	"saml:Subject":                 {children: words("saml:NameID saml:SubjectConfirmation")},
+	"saml:Subject":                 {children: words("saml:NameID saml:SubjectConfirmation*")},
 	"saml:NameID":                  {text: true, attributes: words("Format NameQualifier SPNameQualifier SPProvidedID")},
 	"saml:SubjectConfirmation":     {attributes: words("Method"), children: words("saml:NameID saml:SubjectConfirmationData")},
 	"saml:SubjectConfirmationData": {attributes: words("NotBefore NotOnOrAfter Recipient InResponseTo Address"), foreign: true},
 	"saml:Conditions":              {attributes: words("NotBefore NotOnOrAfter"), children: words("saml:AudienceRestriction* saml:OneTimeUse saml:ProxyRestriction")},
+	// Nothing is read of an Advice. It must hold neither an assertion nor a signature, which could be taken for ours.
+	"saml:Advice":                  {children: words("saml:AssertionIDRef* saml:AssertionURIRef*"), open: true},
+	"saml:AssertionIDRef":          {text: true},
+	"saml:AssertionURIRef":         {text: true},
 	"saml:AudienceRestriction":     {children: words("saml:Audience*")},
 	"saml:Audience":                {text: true},
 	"saml:OneTimeUse":              {},
