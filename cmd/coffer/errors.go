@@ -91,7 +91,7 @@ func report(w io.Writer, err error) int {
 		code, text = exitServer, request.explain()
 	}
 	if text != "" {
-		fmt.Fprintln(w, "Error: "+text)
+		fmt.Fprintln(w, "Error: "+printable(text)) // a server's words, among others
 	}
 	return code
 }

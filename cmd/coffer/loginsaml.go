@@ -210,7 +210,7 @@ func (l *samlLogin) start(ctx context.Context) (*samlStart, error) {
 
 func isWebURL(text string) bool {
 	u, err := url.Parse(text)
-	return err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != "" && !strings.ContainsFunc(text, isControlOrBlank)
+	return err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != "" && u.User == nil && !strings.ContainsFunc(text, isControlOrBlank)
 }
 
 func isControlOrBlank(r rune) bool { return r <= ' ' || isControl(r) }
@@ -283,6 +283,9 @@ func (l *samlLogin) refused(err error) error {
 	}
 	switch statusOf(err) {
 	case http.StatusForbidden:
+		if strings.Contains(err.Error(), "permission denied") { // all that the server says about entities and addresses
+			return withHint(err, "Nothing was stored. The identity provider and the role let you in, but your entity is disabled, or this address may not log in: ask who administers the server.")
+		}
 		return withHint(err, "Nothing was stored. Who administers the method sees which condition was not met with: coffer saml explain ROLE")
 	case http.StatusBadRequest:
 		return withHint(err, "Nothing was stored. A login works once, within a few minutes. Start another with the same command.")

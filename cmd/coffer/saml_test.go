@@ -46,6 +46,8 @@ func TestSAMLCommands(t *testing.T) {
 		}
 	}
 	const posted = `POST auth/saml/role/dev/explain {"attributes":{"groups":["dev","ops"]},"subject":"ada"}`
+	const postedWhole = `POST auth/saml/role/dev/explain {"attributes":{"groups":["dev","ops"]},` +
+		`"authn_context_class_refs":["urn:oasis:names:tc:SAML:2.0:ac:classes:PasswordProtectedTransport"],"subject":"ada"}`
 	idp, err := json.Marshal(p.CertificatePEM())
 	if err != nil {
 		t.Fatal(err)
@@ -57,6 +59,7 @@ func TestSAMLCommands(t *testing.T) {
 		"POST auth/new/config":            `200 {"warnings":["a URL without TLS"]}`,
 		"GET auth/hidden/config":          `403 {"errors":["permission denied"]}`,
 		"POST auth/hidden/config":         "204",
+		"POST auth/corp/config":           "204",
 		"POST auth/saml/config/verify":    samlVerified,
 		"POST auth/corp/config/verify":    `502 {"errors":["the metadata cannot be fetched"]}`,
 		"GET auth/saml/metadata":          "200 <EntityDescriptor/>",
@@ -78,14 +81,16 @@ func TestSAMLCommands(t *testing.T) {
 			last:   `POST auth/saml/config {"acs_urls":["https://a/cb","https://b/cb"],"default_role":"","entity_id":"x","sign_authn_requests":true,"validate_response_signature":false}`,
 			stdout: "Success! Data written to: auth/saml/config",
 		},
-		{name: "metadata URL", args: "config -metadata-url=https://idp.test/m", last: `POST auth/saml/config {"idp_metadata_url":"https://idp.test/m"}`},
+		{name: "metadata URL", args: "config -metadata-url=https://idp.test/m", last: "POST auth/saml/config/verify", stdout: "Success!"},
+		{name: "names", args: "config -name-id-format=persistent -case-sensitive-names", last: `POST auth/saml/config {"case_sensitive_names":true,"name_id_format":"persistent"}`},
+		{name: "metadata URL where nothing is", args: "config -path=corp -entity-id=x -acs-url=https://a/cb -metadata-url=https://idp.test/m", last: "POST auth/corp/config/verify", stdout: "Success!", stderr: "logins will fail until the server can fetch the metadata: "},
 		{name: "metadata", args: "config -metadata=" + metadata, last: "POST auth/saml/config {" + explicit + "}", stdout: "entity_id                " + p.EntityID},
 		{name: "metadata, certificates", args: "config -metadata=" + metadata, last: "POST auth/saml/config {" + explicit + "}", stdout: "SHA-256\n"},
 		{name: "metadata from stdin", args: "config -metadata=-", stdin: string(p.MetadataXML()), last: "POST auth/saml/config {" + explicit + "}"},
 		{name: "metadata as JSON", args: "config -format=json -metadata=" + metadata, last: "POST auth/saml/config {" + explicit + "}", stdout: `"sha256_fingerprint": "`},
 		{
-			name: "first config", args: "config -path=new -metadata-url=https://idp.test/m",
-			last:   `POST auth/new/config {"acs_urls":["ADDR/v1/auth/new/callback"],"entity_id":"ADDR/v1/auth/new/metadata","idp_metadata_url":"https://idp.test/m"}`,
+			name: "first config", args: "config -path=new -default-role=dev",
+			last:   `POST auth/new/config {"acs_urls":["ADDR/v1/auth/new/callback"],"default_role":"dev","entity_id":"ADDR/v1/auth/new/metadata"}`,
 			stdout: "Success!", stderr: "Warning: a URL without TLS",
 		},
 		{name: "first config, namespace", args: "config -ns=a/b -path=new -entity-id=x -default-role=dev", stderr: "/v1/a/b/auth/new/callback", last: `POST auth/new/config {"acs_urls":["ADDR/v1/a/b/auth/new/callback"],"default_role":"dev","entity_id":"x"}`},
@@ -103,10 +108,10 @@ func TestSAMLCommands(t *testing.T) {
 		{name: "explain", args: "explain dev", last: "POST auth/saml/role/dev/explain {}", stdout: "✓ The role dev lets ada in.\n"},
 		{name: "explain a user", args: "explain dev subject=ada groups=dev groups=ops", last: posted, stdout: "Policies    \"app\", \"default\"\n"},
 		{name: "explain odd names", args: "explain dev http://c/x=a=b", last: `POST auth/saml/role/dev/explain {"attributes":{"http://c/x":["a=b"]}}`},
-		{name: "explain XML", args: "explain -assertion=" + response + " dev", last: posted},
-		{name: "explain base64", args: "explain -assertion=" + response + ".b64 dev", last: posted},
-		{name: "explain a form", args: "explain -assertion=" + response + ".form dev", last: posted},
-		{name: "explain stdin", args: "explain -assertion=- dev", stdin: encoded + "\n", last: posted},
+		{name: "explain XML", args: "explain -assertion=" + response + " dev", last: postedWhole},
+		{name: "explain base64", args: "explain -assertion=" + response + ".b64 dev", last: postedWhole},
+		{name: "explain a form", args: "explain -assertion=" + response + ".form dev", last: postedWhole},
+		{name: "explain stdin", args: "explain -assertion=- dev", stdin: encoded + "\n", last: postedWhole},
 		{name: "explain rubbish", args: "explain -assertion=- dev", stdin: "rubbish!", stderr: "Error: -assertion: ", status: 1},
 		{name: "explain both", args: "explain -assertion=" + response + " dev subject=x", stderr: "give no subject", status: 1},
 		{name: "explain subjects", args: "explain dev subject=x subject=y", stderr: "subject is given more than once", status: 1},

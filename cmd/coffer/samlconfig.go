@@ -36,6 +36,8 @@ Examples:
 			str("entity-id", "`ID` that the identity provider knows this service by"),
 			&cli.StringSliceFlag{Name: "acs-url", Usage: "`URL` of a callback, where answers are posted; repeatable, these replace those there are"},
 			str("default-role", "`ROLE` of logins that name none"),
+			str("name-id-format", "`FORMAT` of names, which is asked for and demanded: a URI, or a short name such as persistent or emailAddress"),
+			boolean("case-sensitive-names", "let Alice and alice be two entities"),
 			boolean("sign-authn-requests", "sign requests"),
 			boolean("validate-response-signature", "demand that the response itself is signed"),
 			boolean("validate-assertion-signature", "demand that the assertion itself is signed"),
@@ -48,10 +50,10 @@ Examples:
 func samlConfig(ctx context.Context, c *call) error {
 	path := c.samlPath("config")
 	body := map[string]any{}
-	for _, flag := range []string{"entity-id", "default-role"} {
+	for _, flag := range []string{"entity-id", "default-role", "name-id-format"} {
 		setIfGiven(c, body, flag, c.String(flag))
 	}
-	for _, flag := range []string{"sign-authn-requests", "validate-response-signature", "validate-assertion-signature", "allow-idp-initiated", "verbose-logging"} {
+	for _, flag := range []string{"sign-authn-requests", "validate-response-signature", "validate-assertion-signature", "allow-idp-initiated", "verbose-logging", "case-sensitive-names"} {
 		setIfGiven(c, body, flag, c.Bool(flag))
 	}
 	if c.IsSet("acs-url") {
@@ -85,7 +87,24 @@ func samlConfig(ctx context.Context, c *call) error {
 		provider.Warnings = a.warnings()
 		return c.printValue(provider)
 	}
-	return c.printWritten(a, path)
+	if err := c.printWritten(a, path); err != nil || !c.IsSet("metadata-url") {
+		return err
+	}
+	c.checkMetadataURL(ctx, path)
+	return nil
+}
+
+// checkMetadataURL has the server fetch the metadata whose URL was configured, and warns if that fails: nothing else would
+// tell before the first login. The configuration stands.
+func (c *call) checkMetadataURL(ctx context.Context, path string) {
+	_, err := c.send(ctx, request{method: http.MethodPost, path: path + "/verify"})
+	switch {
+	case err == nil, c.Bool("output-curl-string"):
+	case statusOf(err) == http.StatusForbidden:
+		c.warnf("Not checked: your token may not have the server fetch the metadata. Who may does it with: coffer saml verify")
+	default:
+		c.warnf("Warning: logins will fail until the server can fetch the metadata: %s. Check again with: coffer saml verify", printable(err.Error()))
+	}
 }
 
 // readMetadata puts what the file named by -metadata says into body, and shows it. It returns nil if there is no such flag.

@@ -95,6 +95,7 @@ func samlExplain(ctx context.Context, c *call) error {
 // explainBody is the user in question, an empty one for the last login that was refused.
 func (c *call) explainBody(ctx context.Context) (map[string]any, error) {
 	attributes, subject := map[string][]string{}, ""
+	var contexts []string
 	for _, arg := range c.Args().Tail() {
 		name, value, ok := strings.Cut(arg, "=")
 		switch {
@@ -120,7 +121,7 @@ func (c *call) explainBody(ctx context.Context) (map[string]any, error) {
 		if err != nil {
 			return nil, usagef("-assertion: %w", err)
 		}
-		subject, attributes = a.Subject, a.Attributes
+		subject, attributes, contexts = a.Subject, a.Attributes, a.Contexts
 	}
 	body := map[string]any{}
 	if subject != "" {
@@ -128,6 +129,9 @@ func (c *call) explainBody(ctx context.Context) (map[string]any, error) {
 	}
 	if len(attributes) > 0 {
 		body["attributes"] = attributes
+	}
+	if len(contexts) > 0 {
+		body["authn_context_class_refs"] = contexts
 	}
 	return body, nil
 }

@@ -107,4 +107,8 @@ func printable(text string) string {
 	return out.String()
 }
 
-func isControl(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' }
+// isControl reports whether a terminal would obey a character: control characters, and those that change the direction of
+// writing.
+func isControl(r rune) bool {
+	return unicode.IsControl(r) && r != '\n' && r != '\t' || unicode.Is(unicode.Bidi_Control, r)
+}

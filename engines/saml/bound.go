@@ -13,12 +13,14 @@ import (
 type identity struct {
 	Subject    string              `json:"subject"`
 	Attributes map[string][]string `json:"attributes"`
+	// Contexts are how the user has signed in, by AuthnContextClassRef.
+	Contexts []string `json:"contexts,omitempty"`
 }
 
 // check is one bound of a role, held against a user. Bounds are the subject, if subjects are bound, and each bound
 // attribute.
 type check struct {
-	Bound    string   `json:"bound"` // "subject" or "attribute"
+	Bound    string   `json:"bound"` // one of the kinds below
 	Name     string   `json:"name"`  // of the attribute
 	Type     string   `json:"type"`
 	Expected []string `json:"expected"` // one of them suffices
@@ -31,9 +33,12 @@ type check struct {
 const (
 	subjectBound   = "subject"
 	attributeBound = "attribute"
+	contextBound   = "authn_context"
+	groupsBound    = "groups" // there only for a user who has too many
 )
 
-// checks holds the user against every bound of the role: the subject first, then the attributes by name. Hints are empty.
+// checks holds the user against every bound of the role: the subject first, then the attributes by name, how they signed in,
+// and the number of groups. Hints are empty.
 func (r *role) checks(user identity) []check {
 	checks := []check{}
 	if len(r.BoundSubjects) > 0 {
@@ -41,6 +46,15 @@ func (r *role) checks(user identity) []check {
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.BoundAttributes)) {
 		checks = append(checks, newCheck(attributeBound, name, r.BoundAttributesType, r.BoundAttributes[name], user.Attributes[name]))
+	}
+	if len(r.AuthnContext) > 0 {
+		checks = append(checks, newCheck(contextBound, "", stringType, r.AuthnContext, user.Contexts))
+	}
+	if n := len(r.groups(user)); n > maxGroups {
+		checks = append(checks, check{
+			Bound: groupsBound, Name: r.GroupsAttribute, Type: stringType,
+			Expected: []string{fmt.Sprintf("at most %d groups", maxGroups)}, Given: []string{fmt.Sprintf("%d groups", n)},
+		})
 	}
 	return checks
 }
@@ -64,6 +78,10 @@ func (r *role) admits(user identity) error {
 		case c.Passed:
 		case c.Bound == subjectBound:
 			return fmt.Errorf("the subject is not one the role admits")
+		case c.Bound == contextBound:
+			return fmt.Errorf("the user has not signed in in one of the ways that the role demands (AuthnContextClassRef)")
+		case c.Bound == groupsBound:
+			return fmt.Errorf("the user has %s by the attribute %q, and the limit is %d: have the identity provider send only those that matter", c.Given[0], c.Name, maxGroups)
 		default:
 			return fmt.Errorf("the attribute %q has none of the values that the role demands", c.Name)
 		}
@@ -71,7 +89,8 @@ func (r *role) admits(user identity) error {
 	return nil
 }
 
-// maxGroups bounds what one login does to groups. An answer with that many values is refused before.
+// maxGroups bounds what one login does to groups. Who has more is not let in: to leave some out would also leave out those
+// that take rights away.
 const maxGroups = 512
 
 // groups returns the names of the groups that the user is in, nil if the role has no groups attribute: its values in
@@ -83,7 +102,7 @@ func (r *role) groups(user identity) []string {
 	var groups []string
 	seen := map[string]bool{}
 	for _, name := range user.Attributes[r.GroupsAttribute] {
-		if len(groups) < maxGroups && strings.TrimSpace(name) != "" && !seen[name] {
+		if strings.TrimSpace(name) != "" && !seen[name] {
 			seen[name] = true
 			groups = append(groups, name)
 		}

@@ -84,6 +84,9 @@ func (e *engine) callback(ctx context.Context, req *engines.Request, in *callbac
 	if p.login.State != pendingState && !p.login.Unsolicited {
 		return nil, p.page(engines.KindInvalid, errDecided)
 	}
+	if !p.login.Unsolicited && !slices.Contains(c.ACSURLs, p.login.ACSURL) {
+		return nil, p.page(engines.KindInvalid, &assertion.Refusal{Reason: assertion.Recipient, Detail: "the login's ACS URL is not in acs_urls any more"})
+	}
 	a, err := p.verify(ctx, in.SAMLResponse)
 	if err != nil {
 		return nil, p.unbelieved(ctx, err)
@@ -178,7 +181,7 @@ func (p *post) expect(d *idp.Descriptor) assertion.Expect {
 	return assertion.Expect{
 		ACSURL: p.login.ACSURL, EntityID: p.conf.EntityID, Issuer: d.EntityID, RequestID: p.login.RequestID,
 		Certificates: d.Certificates, SignedResponse: p.conf.ValidateResponseSignature,
-		SignedAssertion: p.conf.ValidateAssertionSignature, Now: time.Now(),
+		SignedAssertion: p.conf.ValidateAssertionSignature, NameIDFormat: p.conf.NameIDFormat, Now: time.Now(),
 	}
 }
 
@@ -258,7 +261,7 @@ func (p *post) unchecked(err error) error {
 
 // believed handles an answer that the identity provider gave: what is left to decide is whether the role admits the user.
 func (p *post) believed(ctx context.Context, a *assertion.Assertion) (*engines.Response, error) {
-	user := identity{Subject: a.Subject, Attributes: a.Attributes}
+	user := identity{Subject: a.Subject, Attributes: a.Attributes, Contexts: a.Contexts}
 	ro, err := getRole(ctx, p.req.Mount.Storage, p.login.Role)
 	if err != nil {
 		return nil, err

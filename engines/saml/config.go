@@ -1,11 +1,13 @@
 package saml
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/saml/idp"
@@ -33,6 +35,12 @@ type config struct {
 	ValidateAssertionSignature bool `json:"validate_assertion_signature,omitempty"`
 	SignAuthnRequests          bool `json:"sign_authn_requests,omitempty"`
 	AllowIDPInitiated          bool `json:"allow_idp_initiated,omitempty"`
+
+	// NameIDFormat is the format that NameIDs must have, "" for any.
+	NameIDFormat string `json:"name_id_format,omitempty"`
+	// FoldNames takes aliases of users in lower case. Configurations from before it was there go on without it, or their users
+	// would become new entities.
+	FoldNames bool `json:"fold_names,omitempty"`
 }
 
 func (c *config) RecordFormat() *int { return &c.Format }
@@ -53,7 +61,60 @@ func getConfig(ctx context.Context, s engines.Getter) (*config, error) {
 // be redeemed: to change it may be how a provider that fell into wrong hands is shut out.
 func (c *config) trust() string {
 	switches := fmt.Sprint(c.ValidateResponseSignature, c.ValidateAssertionSignature)
-	return hash("trust", strings.Join([]string{c.IDPMetadataURL, c.IDPEntityID, c.IDPCert, c.EntityID, switches}, "\x00"))
+	all := []string{c.IDPMetadataURL, c.IDPEntityID, c.IDPCert, c.EntityID, switches}
+	if c.NameIDFormat != "" {
+		all = append(all, c.NameIDFormat)
+	}
+	return hash("trust", strings.Join(all, "\x00"))
+}
+
+// alias returns the name of the alias of a subject. Only A to Z are folded: other letters have more than one partner, so that
+// two names would become one that look different.
+func (c *config) alias(subject string) string {
+	if !c.FoldNames {
+		return subject
+	}
+	return strings.Map(func(r rune) rune {
+		if 'A' <= r && r <= 'Z' {
+			r += 'a' - 'A'
+		}
+		return r
+	}, subject)
+}
+
+// nameIDFormats are short names of formats (SAML core 8.3).
+var nameIDFormats = map[string]string{
+	"unspecified":                "urn:oasis:names:tc:SAML:1.1:nameid-format:unspecified",
+	"emailaddress":               "urn:oasis:names:tc:SAML:1.1:nameid-format:emailAddress",
+	"x509subjectname":            "urn:oasis:names:tc:SAML:1.1:nameid-format:X509SubjectName",
+	"windowsdomainqualifiedname": "urn:oasis:names:tc:SAML:1.1:nameid-format:WindowsDomainQualifiedName",
+	"kerberos":                   "urn:oasis:names:tc:SAML:2.0:nameid-format:kerberos",
+	"persistent":                 "urn:oasis:names:tc:SAML:2.0:nameid-format:persistent",
+	"transient":                  transientFormat,
+}
+
+const transientFormat = "urn:oasis:names:tc:SAML:2.0:nameid-format:transient"
+
+// nameIDFormat returns the URI of a format that is given by its URI or its short name.
+func nameIDFormat(text string) string {
+	text = strings.TrimSpace(text)
+	return cmp.Or(nameIDFormats[strings.ToLower(text)], text)
+}
+
+// isURI reports whether a text can be the URI of a format or class.
+func isURI(text string) bool {
+	return strings.Contains(text, ":") && !strings.ContainsFunc(text, unicode.IsSpace) && idp.CheckEntityID(text) == nil
+}
+
+// nameWarnings tell who can choose the name that a user gets.
+func (c *config) nameWarnings() []string {
+	switch {
+	case c.NameIDFormat == transientFormat:
+		return []string{"name_id_format: names of the format transient are new at each login, and so is the entity: what is said of an entity holds for nobody the next time"}
+	case c.NameIDFormat == "" && !c.SignAuthnRequests:
+		return []string{"name_id_format: neither it nor sign_authn_requests is set: a user can edit the request, have the identity provider send a name of another format, and so become another entity, past what was said of the first one. Set name_id_format to the format that the identity provider sends, or sign requests and have it demand that"}
+	}
+	return nil
 }
 
 type none struct{}
@@ -76,10 +137,11 @@ func readConfig(ctx context.Context, req *engines.Request, _ *none) (*engines.Re
 		"validate_assertion_signature": c.ValidateAssertionSignature,
 		"sign_authn_requests":          c.SignAuthnRequests,
 		"allow_idp_initiated":          c.AllowIDPInitiated,
+		"case_sensitive_names":         !c.FoldNames,
 	}
 	for field, value := range map[string]string{
 		"idp_metadata_url": c.IDPMetadataURL, "idp_sso_url": c.IDPSSOURL, "idp_entity_id": c.IDPEntityID,
-		"idp_cert": c.IDPCert, "default_role": c.DefaultRole,
+		"idp_cert": c.IDPCert, "default_role": c.DefaultRole, "name_id_format": c.NameIDFormat,
 	} {
 		if value != "" {
 			data[field] = value
@@ -108,10 +170,12 @@ type configIn struct {
 	DefaultRole    string             `json:"default_role" form:"name" max:"512" help:"Role of logins that name none."`
 	VerboseLogging bool               `json:"verbose_logging" help:"Log users' attributes at debug level and whole responses at trace level. Not for production."`
 
-	ValidateResponseSignature  bool `json:"validate_response_signature" help:"Demand that the response is signed; otherwise a signature of the response or of the assertion suffices."`
-	ValidateAssertionSignature bool `json:"validate_assertion_signature" help:"Demand that the assertion is signed."`
-	SignAuthnRequests          bool `json:"sign_authn_requests" help:"Sign the requests to the identity provider. The certificate is in the metadata of this mount."`
-	AllowIDPInitiated          bool `json:"allow_idp_initiated" help:"Also accept responses to no request, for the default role; the user gets a code to finish the login with."`
+	ValidateResponseSignature  bool   `json:"validate_response_signature" help:"Demand that the response is signed; otherwise a signature of the response or of the assertion suffices."`
+	ValidateAssertionSignature bool   `json:"validate_assertion_signature" help:"Demand that the assertion is signed."`
+	SignAuthnRequests          bool   `json:"sign_authn_requests" help:"Sign the requests to the identity provider. The certificate is in the metadata of this mount."`
+	NameIDFormat               string `json:"name_id_format" max:"1024" help:"Format that the identity provider is asked for and that the NameID must have: a URI, or unspecified, emailAddress, persistent, transient, kerberos, X509SubjectName or WindowsDomainQualifiedName. Empty: any."`
+	CaseSensitiveNames         bool   `json:"case_sensitive_names" help:"Whether Alice and alice are two entities. Names of aliases are in lower case otherwise, as they are in a new configuration."`
+	AllowIDPInitiated          bool   `json:"allow_idp_initiated" help:"Also accept responses to no request, for the default role; the user gets a code to finish the login with."`
 }
 
 // writeConfig changes what is given. Nothing is fetched: config/verify does that.
@@ -120,10 +184,14 @@ func writeConfig(ctx context.Context, req *engines.Request, in *configIn) (*engi
 	var key *signingKey // made once, however often the transaction runs
 	_, err := storage.Update(ctx, req.Mount.Storage, func(t *storage.Txn) error {
 		c := new(config)
-		if _, err := engines.GetRecord(ctx, t, configKey, c); err != nil {
+		found, err := engines.GetRecord(ctx, t, configKey, c)
+		if err != nil {
 			return err
 		}
-		url := c.IDPMetadataURL
+		if !found {
+			c.FoldNames = true
+		}
+		url, folds := c.IDPMetadataURL, c.FoldNames
 		p := in.apply(req, c)
 		if c.IDPMetadataURL != url {
 			t.Delete(verifiedKey)
@@ -131,6 +199,9 @@ func writeConfig(ctx context.Context, req *engines.Request, in *configIn) (*engi
 		warnings = c.check(&p, time.Now())
 		if p != nil {
 			return engines.Invalid("%s", strings.Join(p, "; "))
+		}
+		if found && c.FoldNames != folds {
+			warnings = append(warnings, "case_sensitive_names: aliases keep the names that they have: users whose name has capitals get another entity at their next login")
 		}
 		missing, err := c.lacksRole(ctx, req.Mount.Storage)
 		if err != nil {
@@ -167,6 +238,8 @@ func (in *configIn) apply(req *engines.Request, c *config) (p problems) {
 	set(req, "validate_assertion_signature", &c.ValidateAssertionSignature, in.ValidateAssertionSignature)
 	set(req, "sign_authn_requests", &c.SignAuthnRequests, in.SignAuthnRequests)
 	set(req, "allow_idp_initiated", &c.AllowIDPInitiated, in.AllowIDPInitiated)
+	set(req, "name_id_format", &c.NameIDFormat, nameIDFormat(in.NameIDFormat))
+	set(req, "case_sensitive_names", &c.FoldNames, !in.CaseSensitiveNames)
 	if req.Given("acs_urls") {
 		c.ACSURLs = nil
 		for _, u := range in.ACSURLs {
@@ -245,6 +318,10 @@ func (c *config) check(p *problems, now time.Time) (warnings []string) {
 	if c.AllowIDPInitiated && c.DefaultRole == "" {
 		p.add("allow_idp_initiated", "needs a default_role, which logins get that nobody started here")
 	}
+	if c.NameIDFormat != "" && !isURI(c.NameIDFormat) {
+		p.add("name_id_format", "is neither a URI, such as %s, nor a short name of a format, such as persistent", nameIDFormats["persistent"])
+	}
+	warnings = append(warnings, c.nameWarnings()...)
 	if c.VerboseLogging {
 		warn("verbose_logging", "logs what the identity provider says about users: it is not for production")
 	}

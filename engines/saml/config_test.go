@@ -42,12 +42,12 @@ const (
 	testSource = "https://idp.example.com/metadata"
 )
 
-var byMetadata = settings{"idp_metadata_url": testSource, "entity_id": testEntity, "acs_urls": testACS}
+var byMetadata = settings{"idp_metadata_url": testSource, "entity_id": testEntity, "acs_urls": testACS, "name_id_format": "unspecified"}
 
 func explicitFields(p *samltest.IdP) settings {
 	return settings{
 		"idp_sso_url": p.SSOURL, "idp_entity_id": p.EntityID, "idp_cert": p.CertificatePEM(),
-		"entity_id": testEntity, "acs_urls": []string{testACS},
+		"entity_id": testEntity, "acs_urls": []string{testACS}, "name_id_format": "unspecified",
 	}
 }
 
@@ -77,18 +77,19 @@ func TestConfigIsMissingUntilItIsWritten(t *testing.T) {
 
 func TestConfigReadAnswersWhatWasSet(t *testing.T) {
 	p := samltest.New(t)
+	const names = `"name_id_format":"urn:oasis:names:tc:SAML:1.1:nameid-format:unspecified","case_sensitive_names":false,`
 	tests := []struct {
 		name string
 		in   settings
 		want string
 	}{
-		{"metadata", byMetadata, `{"acs_urls":["` + testACS + `"],"entity_id":"` + testEntity + `","idp_metadata_url":"` + testSource + `",` +
+		{"metadata", byMetadata, `{"acs_urls":["` + testACS + `"],"entity_id":"` + testEntity + `","idp_metadata_url":"` + testSource + `",` + names +
 			`"allow_idp_initiated":false,"sign_authn_requests":false,"validate_assertion_signature":false,"validate_response_signature":false,"verbose_logging":false}`},
 		{"explicit", explicitFields(p).with(settings{
 			"acs_urls": testACS + ", https://b.example.com/cb," + testACS, "default_role": " Dev ", "validate_assertion_signature": "true",
 			"validate_response_signature": 1, "allow_idp_initiated": true,
 		}), `{"acs_urls":["` + testACS + `","https://b.example.com/cb"],"default_role":"dev","entity_id":"` + testEntity + `",` +
-			`"idp_cert":` + quoted(t, p.CertificatePEM()) + `,"idp_entity_id":"` + p.EntityID + `","idp_sso_url":"` + p.SSOURL + `",` +
+			`"idp_cert":` + quoted(t, p.CertificatePEM()) + `,"idp_entity_id":"` + p.EntityID + `","idp_sso_url":"` + p.SSOURL + `",` + names +
 			`"allow_idp_initiated":true,"sign_authn_requests":false,"validate_assertion_signature":true,"validate_response_signature":true,"verbose_logging":false}`},
 	}
 	for _, tt := range tests {

@@ -85,7 +85,7 @@ func unreachable(format string, args ...any) error {
 
 // verifyWarnings are what a look at the provider tells besides what a write of the configuration did.
 func (c *config) verifyWarnings(d *idp.Descriptor, m engines.Mount, now time.Time) []string {
-	warnings := certificateWarnings(d.Certificates, now)
+	warnings := append(certificateWarnings(d.Certificates, now), c.nameWarnings()...)
 	warn := func(text string, args ...any) { warnings = append(warnings, fmt.Sprintf(text, args...)) }
 	if d.WantsSignedRequests && !c.SignAuthnRequests {
 		warn("the identity provider wants signed requests: turn on sign_authn_requests, and give it the metadata or the certificate of this mount")

@@ -33,8 +33,9 @@ const refusedTTL = 24 * time.Hour
 
 type explainIn struct {
 	roleIn
-	Subject    string          `json:"subject" max:"1024" help:"Subject of a user; without subject and attributes, the last login of the role that was refused is explained."`
-	Attributes json.RawMessage `json:"attributes" max:"262144" help:"Attributes of a user: names, and for each a value or a list of values, as the identity provider sends them."`
+	Subject    string             `json:"subject" max:"1024" help:"Subject of a user; without subject and attributes, the last login of the role that was refused is explained."`
+	Contexts   engines.StringList `json:"authn_context_class_refs" max:"16" help:"How the user has signed in, as the identity provider says it."`
+	Attributes json.RawMessage    `json:"attributes" max:"262144" help:"Attributes of a user: names, and for each a value or a list of values, as the identity provider sends them."`
 }
 
 // maxGivenValues is above what one response can hold.
@@ -53,10 +54,10 @@ func (in *explainIn) user() (*identity, error) {
 	switch {
 	case n > maxGivenValues:
 		return nil, engines.Invalid("field \"attributes\": has more than %d values", maxGivenValues)
-	case in.Subject == "" && len(attributes) == 0:
+	case in.Subject == "" && len(attributes) == 0 && len(in.Contexts) == 0:
 		return nil, nil
 	}
-	return &identity{Subject: in.Subject, Attributes: attributes}, nil
+	return &identity{Subject: in.Subject, Attributes: attributes, Contexts: in.Contexts}, nil
 }
 
 func explain(ctx context.Context, req *engines.Request, in *explainIn) (*engines.Response, error) {

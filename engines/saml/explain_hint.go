@@ -14,6 +14,12 @@ func (c *check) hint(user identity) string {
 	switch {
 	case c.Passed:
 		return ""
+	case c.Bound == groupsBound:
+		return "filter groups at the identity provider"
+	case c.Bound == contextBound && len(c.Given) == 0:
+		return "the identity provider did not say how the user signed in"
+	case c.Bound == contextBound:
+		return "see which AuthnContextClassRef the identity provider sends for the way of signing in that you want"
 	case c.Bound == subjectBound && user.Subject == "":
 		return "no subject is given"
 	case len(c.Given) > 0:

@@ -65,7 +65,7 @@ func (e *engine) start(ctx context.Context, req *engines.Request, in *startIn) (
 		return nil, err
 	}
 	relay, pollID := newRelayState(), newPollID()
-	target, requestID, err := authnRequest(ctx, req.Mount, c, d, in.ACSURL, relay)
+	target, requestID, err := authnRequest(ctx, req.Mount, c, ro, d, in.ACSURL, relay)
 	if err != nil {
 		return nil, err
 	}
@@ -91,17 +91,17 @@ func (e *engine) start(ctx context.Context, req *engines.Request, in *startIn) (
 	return &engines.Response{Data: data}, nil
 }
 
-// challengeBytes is the length of a SHA-256 in base64.
+// challengeBytes is the length of a SHA-256 in base64, and the least that a challenge has.
 const challengeBytes = 44
 
-// challenge returns the digest that the client gave.
+// challenge returns the digest that the client gave. One that is longer is taken as it is: no verifier has it.
 func (in *startIn) challenge() ([]byte, error) {
 	if len(in.ClientChallenge) < challengeBytes {
 		return nil, engines.Invalid(`field "client_challenge": must be at least %d bytes long: the base64 of the SHA-256 of client_verifier`, challengeBytes)
 	}
-	digest, err := base64.StdEncoding.Strict().DecodeString(in.ClientChallenge)
-	if err != nil || len(in.ClientChallenge) != challengeBytes || len(digest) != 32 {
-		return nil, engines.Invalid(`field "client_challenge": must be the SHA-256 of client_verifier in standard base64, with padding: %d bytes`, challengeBytes)
+	digest, err := base64.StdEncoding.Strict().DecodeString(strings.TrimSpace(in.ClientChallenge))
+	if err != nil {
+		return nil, engines.Invalid(`field "client_challenge": must be the SHA-256 of client_verifier in standard base64, with padding`)
 	}
 	return digest, nil
 }
@@ -143,7 +143,7 @@ func startingRole(ctx context.Context, req *engines.Request, name string) (*conf
 
 // authnRequest returns the identity provider's URL with a request in it, signed if the configuration says so, and the
 // request's id. Providers that want signed requests do not always insist: whether this one does is for it to say.
-func authnRequest(ctx context.Context, m engines.Mount, c *config, d *idp.Descriptor, acsURL, relay string) (target, id string, err error) {
+func authnRequest(ctx context.Context, m engines.Mount, c *config, ro *role, d *idp.Descriptor, acsURL, relay string) (target, id string, err error) {
 	var signer crypto.Signer
 	if c.SignAuthnRequests {
 		if signer, _, err = getSigningKey(ctx, m.Storage); err != nil {
@@ -152,6 +152,10 @@ func authnRequest(ctx context.Context, m engines.Mount, c *config, d *idp.Descri
 	}
 	sp := &saml2.SAMLServiceProvider{
 		IdentityProviderSSOURL: d.SSOURL, AssertionConsumerServiceURL: acsURL, ServiceProviderIssuer: c.EntityID,
+		NameIdFormat: c.NameIDFormat,
+	}
+	if len(ro.AuthnContext) > 0 {
+		sp.RequestedAuthnContext = &saml2.RequestedAuthnContext{Comparison: saml2.AuthnPolicyMatchExact, Contexts: ro.AuthnContext}
 	}
 	doc, err := sp.BuildAuthRequestDocumentNoSig() // the signature of a redirect is in the query
 	if err != nil {

@@ -117,8 +117,7 @@ func TestStartRefuses(t *testing.T) {
 	}{
 		"an unknown role":             {fields{"role": "nobody"}, `"role"`},
 		"a role that cannot be":       {fields{"role": "../x"}, `"role"`},
-		"a long challenge":            {fields{"client_challenge": good + "="}, "44 bytes"},
-		"a challenge of hexadecimals": {fields{"client_challenge": strings.Repeat("ab", 32)}, "base64"},
+		"a long challenge":            {fields{"client_challenge": good + "="}, "base64"},
 		"a challenge not in base64":   {fields{"client_challenge": "!" + good[1:]}, "base64"},
 		"a challenge with loose bits": {fields{"client_challenge": strings.Repeat("A", 42) + "B="}, "base64"},
 		"no client type":              {fields{"client_type": nil}, `"client_type"`},

@@ -25,6 +25,8 @@ type role struct {
 	BoundAttributesType string                        `json:"bound_attributes_type"`
 	GroupsAttribute     string                        `json:"groups_attribute,omitempty"`
 	AliasMetadata       engines.StringMap             `json:"alias_metadata,omitempty"`
+	// AuthnContext are the AuthnContextClassRefs of which the user must have signed in by one.
+	AuthnContext engines.StringList `json:"authn_context_class_refs,omitempty"`
 	// RequireSameAddress demands that the login is started, confirmed in the browser and redeemed from one address.
 	RequireSameAddress bool `json:"require_same_address,omitempty"`
 	// Confirm says which logins end with a click on a page of ours: one of the constants; "" is confirmCLI.
@@ -118,6 +120,11 @@ func (r *role) check() error {
 			return engines.Invalid("field \"groups_attribute\": %v", err)
 		}
 	}
+	for _, ref := range r.AuthnContext {
+		if !isURI(ref) {
+			return engines.Invalid("field \"authn_context_class_refs\": has an element that is no URI, such as urn:oasis:names:tc:SAML:2.0:ac:classes:PasswordProtectedTransport")
+		}
+	}
 	if err := checkMetadata(r.AliasMetadata); err != nil {
 		return err
 	}
@@ -183,6 +190,7 @@ func (r *role) data() map[string]any {
 	data["groups_attribute"] = r.GroupsAttribute
 	data["alias_metadata"] = metadata
 	data["require_same_address"] = r.RequireSameAddress
+	data["authn_context_class_refs"] = append(engines.StringList{}, r.AuthnContext...)
 	data["confirm"] = cmp.Or(r.Confirm, confirmCLI)
 	for _, older := range r.Older {
 		data[older] = data["token_"+older]
@@ -223,6 +231,7 @@ type writeRoleIn struct {
 	BoundAttributesType string             `json:"bound_attributes_type" enum:"string,glob" help:"How values of attributes are compared: string, as they are; glob, with * for any text."`
 	GroupsAttribute     string             `json:"groups_attribute" form:"trim" help:"The attribute whose values are the user's groups."`
 	AliasMetadata       engines.StringMap  `json:"alias_metadata" max:"64" help:"Metadata of the entity alias of who logs in."`
+	AuthnContext        engines.StringList `json:"authn_context_class_refs" max:"16" help:"AuthnContextClassRefs: the identity provider is asked to sign users in by one of them, and must say that it did. Empty: any."`
 	Confirm             string             `json:"confirm" enum:"cli,always,never" help:"Which logins the user confirms by a click on a page that shows the login's code: those of terminals, which is the default, all or none."`
 	RequireSameAddress  bool               `json:"require_same_address" help:"Whether a login must be started, confirmed in the browser and finished from one address."`
 	engines.TokenFields
@@ -255,6 +264,12 @@ func (in *writeRoleIn) apply(req *engines.Request, r *role) error {
 	}
 	if req.Given("alias_metadata") {
 		r.AliasMetadata = in.AliasMetadata
+	}
+	if req.Given("authn_context_class_refs") {
+		if len(in.AuthnContext) == 0 && !lifts(req, "authn_context_class_refs") {
+			return engines.Invalid("field \"authn_context_class_refs\": has blank values only: give URIs, or an empty list for any")
+		}
+		r.AuthnContext = in.AuthnContext
 	}
 	if req.Given("confirm") {
 		r.Confirm = in.Confirm

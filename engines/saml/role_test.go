@@ -78,7 +78,7 @@ func TestRoleReadHasEveryField(t *testing.T) {
 	m.Must(engines.Update, "role/bare", `{}`)
 	data := readRoleData(t, m, "bare")
 	want := `{"bound_subjects":[],"bound_subjects_type":"string","bound_attributes":{},"bound_attributes_type":"string",
-		"groups_attribute":"","alias_metadata":{},"require_same_address":false,"confirm":"cli",
+		"groups_attribute":"","alias_metadata":{},"require_same_address":false,"confirm":"cli","authn_context_class_refs":[],
 		"token_bound_cidrs":[],"token_explicit_max_ttl":0,"token_max_ttl":0,"token_no_default_policy":false,"token_num_uses":0,
 		"token_period":0,"token_policies":[],"token_ttl":0,"token_type":"default"}`
 	wantFields(t, data, want)
@@ -91,7 +91,7 @@ func TestRoleReadHasEveryField(t *testing.T) {
 	}
 
 	const full = `{"bound_subjects":["b@example.com","a@example.com"],"bound_subjects_type":"glob","bound_attributes":{"groups":["z","a"],"memberOf":["CN=a,OU=b"]},
-		"bound_attributes_type":"glob","groups_attribute":"groups","alias_metadata":{"team":"x"},"require_same_address":true,"confirm":"always",
+		"bound_attributes_type":"glob","groups_attribute":"groups","alias_metadata":{"team":"x"},"require_same_address":true,"confirm":"always","authn_context_class_refs":["urn:x:mfa"],
 		"token_bound_cidrs":["10.0.0.0/8"],"token_explicit_max_ttl":7200,"token_max_ttl":3600,"token_no_default_policy":true,"token_num_uses":3,
 		"token_period":60,"token_policies":["a","b"],"token_ttl":1800,"token_type":"service"}`
 	m.Must(engines.Update, "role/full", full)

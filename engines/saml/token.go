@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/coffer-project/coffer/engines"
@@ -76,7 +77,7 @@ func (e *engine) token(ctx context.Context, req *engines.Request, in *tokenIn) (
 	e.counts.Redeemed.Add(1)
 	return &engines.Response{Auth: &engines.Auth{Login: &engines.Login{
 		DisplayName:  cut(l.User.Subject, maxDisplayBytes),
-		Alias:        engines.Alias{Name: l.User.Subject, Metadata: ro.AliasMetadata},
+		Alias:        engines.Alias{Name: c.alias(l.User.Subject), Metadata: ro.AliasMetadata},
 		GroupAliases: ro.groups(*l.User),
 		Metadata:     map[string]string{"role": ro.name},
 		Token:        ro.Token,
@@ -146,7 +147,7 @@ func (l *login) outcome(c *config, ro *role) error {
 	switch {
 	case l.State == refusedState:
 		reason = l.Reason
-	case l.Trust != c.trust() || l.Unsolicited && !c.AllowIDPInitiated:
+	case l.Trust != c.trust() || !slices.Contains(c.ACSURLs, l.ACSURL) || l.Unsolicited && !c.AllowIDPInitiated:
 		reason = "the configuration of the method has changed"
 	case l.User == nil || ro == nil:
 		reason = "the role does not exist any more"

@@ -75,7 +75,7 @@ func (m *method) in(t *testing.T) *method {
 func (m *method) settings(more ...object) object {
 	all := object{
 		"idp_sso_url": m.idp.SSOURL, "idp_entity_id": m.idp.EntityID, "idp_cert": m.idp.CertificatePEM(),
-		"entity_id": entityID, "acs_urls": []string{m.acs},
+		"entity_id": entityID, "acs_urls": []string{m.acs}, "name_id_format": "unspecified",
 	}
 	for _, o := range more {
 		maps.Copy(all, o)

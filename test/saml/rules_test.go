@@ -109,6 +109,7 @@ func TestSAMLConfig(t *testing.T) {
 			"idp_sso_url": m.idp.SSOURL, "idp_entity_id": m.idp.EntityID, "idp_cert": m.idp.CertificatePEM(), "entity_id": entityID,
 			"acs_urls": []string{m.acs}, "verbose_logging": false, "validate_response_signature": false, "validate_assertion_signature": false,
 			"sign_authn_requests": false, "allow_idp_initiated": false,
+			"name_id_format": "urn:oasis:names:tc:SAML:1.1:nameid-format:unspecified", "case_sensitive_names": false,
 		}
 		got := m.read("config")
 		if wantData(t, got, want); len(got) != len(want) {

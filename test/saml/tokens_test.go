@@ -272,7 +272,7 @@ func tokenDefaults(t *testing.T, m *method) {
 		"bound_subjects": []string{alice.Subject}, "bound_subjects_type": "string", "bound_attributes": object{}, "bound_attributes_type": "string",
 		"groups_attribute": "", "token_ttl": 0, "token_max_ttl": 0, "token_policies": []string{}, "token_bound_cidrs": []string{},
 		"token_explicit_max_ttl": 0, "token_no_default_policy": false, "token_num_uses": 0, "token_period": 0, "token_type": "default",
-		"alias_metadata": object{}, "require_same_address": false, "confirm": "cli",
+		"alias_metadata": object{}, "require_same_address": false, "confirm": "cli", "authn_context_class_refs": []string{},
 	}
 	got := m.read("role/plain")
 	if wantData(t, got, want); len(got) != len(want) {

@@ -214,12 +214,13 @@ func TestSAMLLeaks(t *testing.T) {
 	v.find("the errors", v.errors.Bytes())
 	v.find("the log", []byte(root.n.Log()))
 
-	// The links are in the trail, as the paths that they are: they lead to the identity provider, once.
+	// The links are in the audit log, as the paths that they are: they lead to the identity provider, once. So are the names of
+	// those who logged in, as the display names of their tokens.
 	text, err := os.ReadFile(trail)
 	if err != nil || len(text) < 20_000 {
 		t.Fatalf("the trail has %d bytes: %v", len(text), err)
 	}
-	v.find("the audit trail", regexp.MustCompile(`"path":"auth/sso/go/[^"]*"`).ReplaceAll(text, nil))
+	v.find("the audit trail", regexp.MustCompile(`"path":"auth/sso/go/[^"]*"|"display_name":"sso-[^"]*"`).ReplaceAll(text, nil))
 
 	quiet := len(root.n.Log())
 	loud := &tour{user: root, secrets: map[string]string{}}

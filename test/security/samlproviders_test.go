@@ -72,3 +72,46 @@ func TestSAMLRemovedCertificates(t *testing.T) {
 	logIn("a removed key at a node that knew it", m.on(first), stolen, 400)
 	logIn("the new key there", m.on(first), fresh, 200)
 }
+
+// TestSAMLNames: a user whose entity is disabled does not come back by another of their names, nor shed a group that denies by
+// having many others.
+func TestSAMLNames(t *testing.T) {
+	const persistent = "urn:oasis:names:tc:SAML:2.0:nameid-format:persistent"
+	_, root := single(t, harness.Options{})
+	m := root.saml("sso", samltest.New(t), fields{"name_id_format": "emailAddress"})
+	email := samltest.Response{User: alice, Format: "urn:oasis:names:tc:SAML:1.1:nameid-format:emailAddress"}
+	l := m.start(nil)
+	if a := m.post(m.idp.AnswerWith(l.url, email)); a.Status != 200 {
+		t.Fatalf("the callback answers %d", a.Status)
+	}
+	entity := m.take(l).Entity
+	root.must("POST", "identity/entity/id/"+entity, fields{"disabled": true})
+	other := alice
+	other.Subject = "G-0d8d"
+	for _, format := range []string{"", persistent, "urn:oasis:names:tc:SAML:2.0:nameid-format:transient"} {
+		l := m.start(nil)
+		m.shut("another format", m.idp.AnswerWith(l.url, samltest.Response{User: other, Format: format}))
+		if a := m.redeem(l); a.Status != 403 {
+			t.Errorf("a name of the format %q: status %d", format, a.Status)
+		}
+	}
+	upper := email
+	upper.User.Subject = "ALICE@example.com"
+	for _, answer := range []samltest.Response{email, upper} {
+		l := m.start(nil)
+		m.post(m.idp.AnswerWith(l.url, answer))
+		if a := m.redeem(l); a.Status != 403 {
+			t.Errorf("%s, disabled: status %d", answer.User.Subject, a.Status)
+		}
+	}
+	many := samltest.User{Subject: "bob", Attributes: map[string][]string{"groups": {"staff"}}}
+	for i := range 512 {
+		many.Attributes["groups"] = append(many.Attributes["groups"], fmt.Sprint("g", i))
+	}
+	many.Attributes["groups"] = append(many.Attributes["groups"], "suspended")
+	l = m.start(nil)
+	m.shut("many groups", m.idp.AnswerWith(l.url, samltest.Response{User: many, Format: email.Format}))
+	if a := m.redeem(l); a.Status != 403 {
+		t.Errorf("with many groups: status %d", a.Status)
+	}
+}

@@ -135,19 +135,32 @@ type Request struct {
 	RelayState                      string
 }
 
-// ParseRequest reads the request that an SSO URL carries.
-func ParseRequest(ssoURL string) (Request, error) {
+// RequestXML returns the document of the request that an SSO URL carries.
+func RequestXML(ssoURL string) ([]byte, error) {
 	u, err := url.Parse(ssoURL)
 	if err != nil {
-		return Request{}, err
+		return nil, err
 	}
 	raw, err := base64.StdEncoding.DecodeString(u.Query().Get("SAMLRequest"))
 	if err != nil {
-		return Request{}, fmt.Errorf("decoding SAMLRequest: %w", err)
+		return nil, fmt.Errorf("decoding SAMLRequest: %w", err)
 	}
 	text, err := io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(raw)), 1<<20))
 	if err != nil {
-		return Request{}, fmt.Errorf("inflating SAMLRequest: %w", err)
+		return nil, fmt.Errorf("inflating SAMLRequest: %w", err)
+	}
+	return text, nil
+}
+
+// ParseRequest reads the request that an SSO URL carries.
+func ParseRequest(ssoURL string) (Request, error) {
+	text, err := RequestXML(ssoURL)
+	if err != nil {
+		return Request{}, err
+	}
+	u, err := url.Parse(ssoURL)
+	if err != nil {
+		return Request{}, err
 	}
 	var r struct {
 		XMLName     xml.Name `xml:"urn:oasis:names:tc:SAML:2.0:protocol AuthnRequest"`
