@@ -265,7 +265,7 @@ func TestAccepted(t *testing.T) {
 	a := mustAccept(t, p.Response(o), expect(p), alice)
 	want := &assertion.Assertion{
 		ID: "_a1", Issuer: p.EntityID, Subject: alice.Subject, Format: o.Format, InResponseTo: request, Attributes: alice.Attributes,
-		Contexts: []string{"urn:oasis:names:tc:SAML:2.0:ac:classes:PasswordProtectedTransport"},
+		Contexts:     []string{"urn:oasis:names:tc:SAML:2.0:ac:classes:PasswordProtectedTransport"},
 		NotOnOrAfter: now.Add(5*time.Minute + assertion.Skew), SessionNotOnOrAfter: now.Add(8 * time.Hour),
 	}
 	if !reflect.DeepEqual(a, want) {
