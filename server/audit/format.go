@@ -30,8 +30,8 @@ const (
 	maxValuesBytes = 8 << 10  // of the query, of the headers, and of the warnings
 	maxErrorBytes  = 2 << 10
 
-	// Of a record of a request without a valid token: a brief one has at most briefBytes; the two of a request to a path
-	// that needs no token have openBytes each, or the size of its body.
+	// Of a record of a request without a valid token, whatever its size: a brief one has at most briefBytes, the two of a
+	// request to a path that needs no token have openBytes each.
 	briefBytes = 1 << 10
 	openBytes  = 3 << 9
 	// Of texts in a record that would be longer than that.
@@ -116,7 +116,7 @@ func (e event) limit() int {
 	case e.Brief:
 		return briefBytes
 	}
-	return max(openBytes, len(e.Request.Data))
+	return openBytes
 }
 
 func (l *line) event(e event) {
@@ -220,7 +220,7 @@ func (l *line) request(e event) {
 // dataLimit is how much of a body may be recorded.
 func (e event) dataLimit() int {
 	if limit := e.limit(); limit > 0 {
-		return min(limit-openBytes/2, maxDataBytes) // the rest is for the other members
+		return limit / 2 // the rest is for the other members
 	}
 	return maxDataBytes
 }

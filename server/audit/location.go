@@ -107,7 +107,9 @@ func within(dir, file string) bool {
 
 // followed returns a path without symbolic links, as far as it exists.
 func followed(path string) string {
-	path = filepath.Clean(path)
+	if abs, err := filepath.Abs(path); err == nil {
+		path = abs
+	}
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		return real
 	}

@@ -34,8 +34,9 @@ func TestFileRoots(t *testing.T) {
 	link("../other", filepath.Join(one, "relative"))
 	link("../other/file", filepath.Join(one, "file"))
 	link("data", filepath.Join(one, "inside"))
+	t.Chdir(base) // the data directory may be configured as a relative path
 	var store storage.Memory
-	table := audit.NewTable(&store, audit.Files{Roots: []string{one, two}, DataDir: data}, nil)
+	table := audit.NewTable(&store, audit.Files{Roots: []string{one, two}, DataDir: "one/data"}, nil)
 	if err := table.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
