@@ -147,7 +147,7 @@ func registeredThree(t testing.TB) (a, b, c *member) {
 	return a, b, c
 }
 
-// thief sends Raft's messages to a member with somebody's certificate.
+// thief sends Raft's messages to a member with the certificate of another.
 func thief(t testing.TB, who *identity) *raft.NetworkTransport {
 	t.Helper()
 	s := newStreams(&inbox{done: make(chan struct{})}, who)
@@ -321,8 +321,8 @@ func TestLaggingMemberFindsItsLeader(t *testing.T) {
 	}
 }
 
-// TestRestoreBringsNobodyBack: an older state names a removed member and a CA whose key it knows, and lacks a newer one.
-func TestRestoreBringsNobodyBack(t *testing.T) {
+// TestRestoreRevivesNoRemovedMember: an older state names a removed member and a CA whose key it knows, and lacks a newer one.
+func TestRestoreRevivesNoRemovedMember(t *testing.T) {
 	t.Parallel()
 	a, b, c := registeredThree(t)
 	old, err := a.opts.Records.CA(t.Context())
@@ -425,7 +425,7 @@ func TestNodesGetKeysOfTheirOwn(t *testing.T) {
 		}
 	}
 	for _, m := range all {
-		until(t, "three keys and a CA that nobody knew", func() bool {
+		until(t, "three keys and a new CA", func() bool {
 			trust := m.who.goBy()
 			return len(trust.Members) == 3 && !trust.isOf(ca)
 		})
@@ -435,7 +435,7 @@ func TestNodesGetKeysOfTheirOwn(t *testing.T) {
 	}
 }
 
-// TestAMembersSeatIsTaken: nobody becomes a member under the id of one that answers.
+// TestAMembersSeatIsTaken: no node becomes a member under the id of one that answers.
 func TestAMembersSeatIsTaken(t *testing.T) {
 	t.Parallel()
 	a := founder(t, testCA())

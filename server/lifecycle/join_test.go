@@ -273,11 +273,6 @@ func TestRemovedNodeSeals(t *testing.T) {
 	if err != nil || strings.Contains(string(sealed), base64.StdEncoding.EncodeToString([]byte("key of n1"))) {
 		t.Fatalf("the node's key is not kept, or in plain: %s, %v", sealed, err)
 	}
-	if err := n.Seal(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	n.passport = lifecycle.Passport{}
-	n.until(func() bool { return !n.Sealed() || n.Removed() }, "it does not unseal again") // by itself
 	n.expelled.Store(true)
 	n.state.Changes <- struct{}{}
 	n.until(func() bool { return n.Sealed() && n.Removed() }, "it is not sealed")
