@@ -685,6 +685,23 @@ test('fits a screen 360 pixels wide, light and dark', async () => {
   }
 })
 
+test('unlocks users', async () => {
+  await api('POST', 'sys/auth/door', { type: 'userpass' })
+  await api('POST', 'auth/door/users/ana', { password: 'right' })
+  for (let wrong = 0; wrong < 5; wrong++) await api('POST', 'auth/door/login/ana', { password: 'wrong' }, '')
+  assert.equal((await api('POST', 'auth/door/login/ana', { password: 'right' }, '')).status, 403)
+
+  await page.goto(`${server.url}/ui/#/engines/methods`)
+  await page.reload()
+  const locked = page.locator('#locked li', { hasText: 'ana' })
+  await sees(locked.getByText('from 127.0.0.1; locked there'))
+  await locked.getByRole('button', { name: 'Unlock' }).click()
+  await sees(notice('ana unlocked'))
+  await page.locator('#locked').waitFor({ state: 'detached' })
+  assert.equal((await api('POST', 'auth/door/login/ana', { password: 'right' }, '')).status, 200)
+  await api('DELETE', 'sys/auth/door')
+})
+
 test('asks the server no more than it shows', async () => {
   const one = await openPage(browser, server)
   await one.page.clock.install()
