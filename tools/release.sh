@@ -37,7 +37,7 @@ for platform in $PLATFORMS; do
 	binary a "$root/dist/$name"
 	GOCACHE=$work/cache binary another/directory "$work/$name"
 	cmp "dist/$name" "$work/$name" || { echo "release: two builds of $name differ" >&2; exit 1; }
-	"$work/cyclonedx-gomod" bin -json -licenses -noserial -version "v$release" -output "dist/$name.cdx.json" "dist/$name" 2>"$work/log" ||
+	"$work/cyclonedx-gomod" bin -json -std -licenses -noserial -version "v$release" -output "dist/$name.cdx.json" "dist/$name" 2>"$work/log" ||
 		{ cat "$work/log" >&2; exit 1; }
 	echo "release: $name, the same from two builds with $(go version "dist/$name" | cut -d' ' -f2)"
 	rm -rf "$work/$name"
