@@ -23,7 +23,8 @@ Examples:
   $ coffer operator unseal - <share
   $ coffer operator unseal -migrate`,
 		flags: []cli.Flag{
-			&cli.BoolFlag{Name: "reset", Usage: "forget the shares given so far"},
+			&cli.BoolFlag{Name: "reset", Usage: "forget the shares that were given from this address so far, or with -nonce in that attempt"},
+			&cli.StringFlag{Name: "nonce", Usage: "`NONCE` of the attempt that the share belongs to (default: that of this address)"},
 			&cli.BoolFlag{Name: "migrate", Usage: "change to the configured seal; give it with every share"},
 		},
 	}, unseal)
@@ -41,6 +42,7 @@ func unseal(ctx context.Context, c *call) error {
 	} else if c.arg(0) != "" {
 		return usagef("-reset takes no key")
 	}
+	setIfGiven(c, body, "nonce", c.String("nonce"))
 	s, raw, err := c.sealStatusOf(ctx, http.MethodPut, body)
 	if err != nil {
 		return err

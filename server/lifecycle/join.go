@@ -187,7 +187,7 @@ func (n *Node) awaitState(ctx context.Context, w seal.Wrapper) error {
 // operator need not wait for the next try in the background, and if it may have missed a rekey.
 func (n *Node) joinFirst(ctx context.Context) {
 	n.mu.Lock()
-	targets, waiting := n.opts.RetryJoin, n.pending != nil || n.unsealer != nil
+	targets, waiting := n.opts.RetryJoin, n.pending != nil || n.collecting()
 	n.mu.Unlock()
 	switch {
 	case len(targets) == 0 || waiting || !n.Sealed():
@@ -197,6 +197,9 @@ func (n *Node) joinFirst(ctx context.Context) {
 		n.retryJoin(ctx, targets)
 	}
 }
+
+// collecting reports whether key shares have been given. n.mu is held.
+func (n *Node) collecting() bool { return n.unsealer != nil && n.unsealer.Progress() > 0 }
 
 // missedTimeout is how long a node that is given its first key share asks the others whether it has missed a rekey.
 const missedTimeout = 3 * time.Second
@@ -220,8 +223,9 @@ func (n *Node) rejoinAfterRekey(ctx context.Context, targets []JoinTarget) {
 			continue // sealed itself, or away
 		}
 		n.mu.Lock()
-		if c.Seal.Created.After(own.Created) && n.pending == nil && n.unsealer == nil && n.Sealed() {
+		if c.Seal.Created.After(own.Created) && n.pending == nil && !n.collecting() && n.Sealed() {
 			n.log.Info("this node has missed a rekey: it takes the new key shares, and fetches the state first", "leader", target.LeaderAPIAddr)
+			n.unsealer = nil
 			n.pending = &pendingJoin{target: target, challenge: c.Challenge, config: c.Seal}
 		}
 		n.mu.Unlock()

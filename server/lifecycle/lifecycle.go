@@ -226,7 +226,7 @@ type Node struct {
 	health sealHealth
 
 	mu       sync.Mutex // guards everything below, and every transition
-	unsealer *seal.Unsealer
+	unsealer *seal.Attempts
 	migrates bool         // the unsealer is to change the seal
 	pending  *pendingJoin // a join that waits for the key
 	closed   bool

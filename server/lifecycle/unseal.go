@@ -35,6 +35,24 @@ func (n *Node) Status(ctx context.Context) SealStatus {
 	return n.statusLocked(ctx)
 }
 
+// StatusFor is Status with the nonce of the attempt that the source has begun to unseal the node, if it has.
+func (n *Node) StatusFor(ctx context.Context, source string) SealStatus {
+	s := n.Status(ctx)
+	if n.mu.TryLock() {
+		defer n.mu.Unlock()
+		return n.withNonce(s, source)
+	}
+	return s
+}
+
+// withNonce adds the nonce of the source's attempt. Others do not see it: with it they could spoil the attempt. n.mu is held.
+func (n *Node) withNonce(s SealStatus, source string) SealStatus {
+	if n.unsealer != nil && s.Sealed {
+		s.Nonce = n.unsealer.Nonce(source)
+	}
+	return s
+}
+
 func (n *Node) statusLocked(ctx context.Context) SealStatus {
 	s := SealStatus{Type: "shamir", Sealed: n.Sealed(), Initialized: n.Initialized(ctx), Joining: n.pending != nil}
 	if n.opts.AutoSeal != nil {
@@ -52,7 +70,7 @@ func (n *Node) statusLocked(ctx context.Context) SealStatus {
 		s.Migration = o.migrate
 	}
 	if n.unsealer != nil && s.Sealed {
-		s.Progress, s.Nonce = n.unsealer.Progress(), n.unsealer.Nonce()
+		s.Progress = n.unsealer.Progress()
 	}
 	n.last.Store(&s)
 	return s
@@ -69,20 +87,31 @@ func (n *Node) sealConfig(ctx context.Context) (seal.Config, error) {
 	return config, err
 }
 
-// Unseal takes one key share. When the threshold is reached the node unseals, or joins its cluster. reset
-// drops the shares given so far.
+// Share is one key share, or the wish to drop those that were given so far.
+type Share struct {
+	Source string // where it comes from; see seal.Attempts
+	Nonce  string // of the attempt that it belongs to; "": that of Source
+	Key    string
+	Reset  bool // drop the shares of the attempt
+	// Migrate gives the share to a node whose configuration has another seal than its cluster. The shares are those of the
+	// old one: of the unseal key, or of the recovery key. They become the shares of what the new one has instead. The root key
+	// is wrapped by the new seal as soon as the node is the active one.
+	Migrate bool
+}
+
+// Unseal is Submit of a share from this machine.
 func (n *Node) Unseal(ctx context.Context, share string, reset bool) (SealStatus, error) {
-	return n.submit(ctx, share, reset, false)
+	return n.Submit(ctx, Share{Key: share, Reset: reset})
 }
 
-// Migrate is Unseal of a node whose configuration has another seal than its cluster. The shares are those of the
-// old one: of the unseal key, or of the recovery key. They become the shares of what the new one has instead. The
-// root key is wrapped by the new seal as soon as the node is the active one.
+// Migrate is Submit of a share from this machine, to change the seal.
 func (n *Node) Migrate(ctx context.Context, share string, reset bool) (SealStatus, error) {
-	return n.submit(ctx, share, reset, true)
+	return n.Submit(ctx, Share{Key: share, Reset: reset, Migrate: true})
 }
 
-func (n *Node) submit(ctx context.Context, share string, reset, migrate bool) (SealStatus, error) {
+// Submit takes one key share. When the threshold is reached the node unseals, or joins its cluster.
+func (n *Node) Submit(ctx context.Context, in Share) (SealStatus, error) {
+	migrate := in.Migrate
 	n.joinFirst(ctx)
 	ctx, over := n.transition(ctx)
 	defer over()
@@ -100,8 +129,10 @@ func (n *Node) submit(ctx context.Context, share string, reset, migrate bool) (S
 		return SealStatus{}, engines.Invalid("this node was removed from its cluster: move its data directory away and let it join again, "+
 			"or remove %s to use the data after all", n.opts.KeyFile)
 	}
-	if reset {
-		n.unsealer = nil
+	if in.Reset {
+		if n.unsealer != nil {
+			n.unsealer.Reset(in.Source, in.Nonce)
+		}
 		return n.statusLocked(ctx), nil
 	}
 	o, err := n.opening(config)
@@ -116,14 +147,14 @@ func (n *Node) submit(ctx context.Context, share string, reset, migrate bool) (S
 		if !config.Auto() {
 			verify = n.opensWith()
 		}
-		n.unsealer, n.migrates = seal.NewUnsealer(config, verify), migrate
+		n.unsealer, n.migrates = seal.NewAttempts(config, verify), migrate
 	}
-	done, key, err := n.unsealer.Submit(share)
+	done, key, err := n.unsealer.Submit(in.Source, in.Nonce, in.Key)
 	if err != nil {
 		return SealStatus{}, engines.Invalid("%v", err)
 	}
 	if !done {
-		return n.statusLocked(ctx), nil
+		return n.withNonce(n.statusLocked(ctx), in.Source), nil
 	}
 	n.unsealer = nil
 	defer clear(key)

@@ -67,7 +67,7 @@ func (u *Unsealer) Threshold() int { return u.threshold }
 // verified key, which the caller owns, and the attempt is over. A share given before changes nothing and is no
 // error. Errors: ErrMalformedShare (the share is not counted), ErrWrongShares (the attempt is reset).
 func (u *Unsealer) Submit(share string) (done bool, kek []byte, err error) {
-	part, err := u.parse(share)
+	part, err := parseShare(share, u.threshold)
 	if err != nil {
 		return false, nil, err
 	}
@@ -102,23 +102,6 @@ func (u *Unsealer) Submit(share string) (done bool, kek []byte, err error) {
 		}
 	}
 	return true, kek, nil
-}
-
-// parse decodes a share and checks its shape; errors never contain any of it.
-func (u *Unsealer) parse(share string) ([]byte, error) {
-	want := KeyBytes
-	if u.threshold > 1 {
-		want++
-	}
-	part, ok := decodeKey(share, want)
-	if !ok {
-		return nil, fmt.Errorf("%w: it must be %d bytes in hex or base64", ErrMalformedShare, want)
-	}
-	if u.threshold > 1 && part[want-1] == 0 { // no share has number 0: it would be the key itself
-		clear(part)
-		return nil, ErrMalformedShare
-	}
-	return part, nil
 }
 
 // Progress returns how many different shares this attempt has.

@@ -69,8 +69,19 @@ func (s *System) writeInit(ctx context.Context, _ *engines.Request, in *initInpu
 	return plain(0, out)
 }
 
-func (s *System) readSealStatus(ctx context.Context, _ *engines.Request, _ *none) (*engines.Response, error) {
-	return plain(0, s.sealStatus(s.opts.Node.Status(ctx)))
+func (s *System) readSealStatus(ctx context.Context, req *engines.Request, _ *none) (*engines.Response, error) {
+	return plain(0, s.sealStatus(s.opts.Node.StatusFor(ctx, sourceOf(req))))
+}
+
+// sourceOf says whose attempt to unseal the node a request belongs to: the address or, of IPv6, the network it comes from.
+func sourceOf(req *engines.Request) string {
+	addr := req.RemoteIP.Unmap()
+	if addr.Is6() {
+		if network, err := addr.WithZone("").Prefix(64); err == nil {
+			return network.String()
+		}
+	}
+	return addr.String()
 }
 
 func (s *System) sealStatus(st lifecycle.SealStatus) map[string]any {
@@ -94,20 +105,19 @@ func (s *System) sealStatus(st lifecycle.SealStatus) map[string]any {
 
 type unsealInput struct {
 	Key     engines.Sensitive `json:"key" max:"1024" help:"One unseal key, in hex or base64."`
-	Reset   bool              `json:"reset" help:"Forget the keys given so far."`
+	Nonce   string            `json:"nonce" max:"64" help:"Attempt that the key belongs to, as the response to its first key names it. Without it, keys of one address are one attempt; a key is tried with those of all attempts."`
+	Reset   bool              `json:"reset" help:"Forget the keys that this address, or the attempt of nonce, has given so far."`
 	Migrate bool              `json:"migrate" help:"Change to the seal that this node is configured for; the keys are those of the former seal."`
 }
 
-func (s *System) unseal(ctx context.Context, _ *engines.Request, in *unsealInput) (*engines.Response, error) {
+func (s *System) unseal(ctx context.Context, req *engines.Request, in *unsealInput) (*engines.Response, error) {
 	if in.Key == "" && !in.Reset {
 		return nil, engines.Invalid("field \"key\" is required, unless \"reset\" is true")
 	}
-	submit := s.opts.Node.Unseal
-	if in.Migrate {
-		submit = s.opts.Node.Migrate
-	}
 	// The client may go away; an unseal that has all its keys must still finish.
-	status, err := submit(context.WithoutCancel(ctx), in.Key.Reveal(), in.Reset)
+	status, err := s.opts.Node.Submit(context.WithoutCancel(ctx), lifecycle.Share{
+		Source: sourceOf(req), Nonce: in.Nonce, Key: in.Key.Reveal(), Reset: in.Reset, Migrate: in.Migrate,
+	})
 	if errors.Is(err, lifecycle.ErrNotInitialized) {
 		return nil, engines.Invalid("the node is not initialized: initialize it, or let it join a cluster")
 	}

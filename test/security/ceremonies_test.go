@@ -2,6 +2,7 @@ package security_test
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -114,4 +115,52 @@ func TestCeremoniesNeedTokens(t *testing.T) {
 	if status, data = without(t, "PUT", open+"sys/generate-root/update", fields{"key": c.Keys[1], "nonce": s.Nonce}); status != 200 || data["complete"] != true {
 		t.Errorf("the last share: status %d, complete %v", status, data["complete"])
 	}
+}
+
+// TestUnsealAttempts: wrong shares and resets of other addresses neither end nor spoil an attempt to unseal a node, whose
+// holders may be at different addresses themselves.
+func TestUnsealAttempts(t *testing.T) {
+	c := harness.NewCluster(t, 1, harness.Options{Shamir: true})
+	n := c.Nodes[0]
+	n.Stop()
+	n.Start()
+	holder := user{t, n, "", ""}
+	var s struct {
+		Sealed   bool
+		Progress int
+		Nonce    string
+	}
+	junk := func(i int) string {
+		return base64.StdEncoding.EncodeToString(append(bytes.Repeat([]byte{byte(i)}, 32), byte(i)))
+	}
+	stranger := func() {
+		holder.from("127.0.0.2", func() {
+			for i := range 9 { // they complete attempts of their own, which fail
+				if a := holder.do("PUT", "sys/unseal", fields{"key": junk(i + 1)}); a.Status != 200 && a.Status != 400 {
+					t.Errorf("a wrong share: status %d", a.Status)
+				}
+			}
+			holder.must("PUT", "sys/unseal", fields{"reset": true})
+			holder.must("PUT", "sys/unseal", fields{"reset": true, "nonce": "0d5b5b0a-91b5-44a4-8a6e-0b4f5f6c1a11"})
+			holder.must("GET", "sys/seal-status", nil).Decode(t, &s)
+			if s.Nonce != "" {
+				t.Error("the nonce of an attempt is told to another address")
+			}
+		})
+	}
+	stranger()
+	holder.must("PUT", "sys/unseal", fields{"key": c.Keys[0]}).Decode(t, &s)
+	if !s.Sealed || s.Progress != 1 || s.Nonce == "" {
+		t.Fatalf("after the first share: %+v", s)
+	}
+	stranger()
+	holder.must("GET", "sys/seal-status", nil).Decode(t, &s)
+	if s.Progress != 1 || s.Nonce == "" {
+		t.Errorf("after a stranger's shares and resets: %+v", s)
+	}
+	holder.from("127.0.0.3", func() { holder.must("PUT", "sys/unseal", fields{"key": c.Keys[2]}).Decode(t, &s) })
+	if s.Sealed {
+		t.Fatalf("after the last share, from another address: %+v", s)
+	}
+	n.WaitHealth(200)
 }
