@@ -411,14 +411,15 @@ func (p *post) completeUnsolicited(ctx context.Context, a *assertion.Assertion, 
 	if repeated, err := engines.GetRecord(ctx, p.req.Mount.ClusterStorage, assertionKey(a.Issuer, a.ID), new(used)); repeated || err != nil {
 		return nil, p.settled(cmp.Or(err, error(errReplay)))
 	}
-	if err := p.room(ctx, p.req.Mount.ClusterStorage, p.req.RemoteIP); err != nil {
+	code := newCode(4, 5) // 100 bits: it is all that is needed
+	evict, err := p.room(ctx, p.req.Mount.ClusterStorage, p.req.RemoteIP, codeLogin(code))
+	if err != nil {
 		return nil, p.page(engines.KindLimited, &assertion.Refusal{Reason: roomReason, Detail: "too many logins are pending"})
 	}
-	code := newCode(4, 5) // 100 bits: it is all that is needed
 	l := p.login
 	l.id, l.User, l.Trust = codeLogin(code), &user, p.conf.trust()
-	_, err := storage.Update(ctx, p.req.Mount.ClusterStorage, func(t *storage.Txn) error {
-		if err := p.spend(ctx, t, a); err != nil {
+	_, err = storage.Update(ctx, p.req.Mount.ClusterStorage, func(t *storage.Txn) error {
+		if err := cmp.Or(p.spend(ctx, t, a), makeRoom(ctx, t, evict)); err != nil {
 			return err
 		}
 		return l.create(t)

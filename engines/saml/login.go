@@ -1,6 +1,7 @@
 package saml
 
 import (
+	"cmp"
 	"context"
 	"crypto"
 	"encoding/base64"
@@ -57,14 +58,15 @@ func (e *engine) start(ctx context.Context, req *engines.Request, in *startIn) (
 	if err != nil {
 		return nil, err
 	}
-	if err := e.room(ctx, req.Mount.ClusterStorage, req.RemoteIP); err != nil { // before anything that costs: a fetch, a signature
+	relay, pollID := newRelayState(), newPollID()
+	evict, err := e.room(ctx, req.Mount.ClusterStorage, req.RemoteIP, pollLogin(pollID))
+	if err != nil { // before anything that costs: a fetch, a signature
 		return nil, err
 	}
 	d, err := e.provider(ctx, req.Mount, c)
 	if err != nil {
 		return nil, err
 	}
-	relay, pollID := newRelayState(), newPollID()
 	target, requestID, err := authnRequest(ctx, req.Mount, c, ro, d, in.ACSURL, relay)
 	if err != nil {
 		return nil, err
@@ -84,7 +86,9 @@ func (e *engine) start(ctx context.Context, req *engines.Request, in *startIn) (
 	if short != "" {
 		l.Target, leading, data["short_url"] = target, append(leading, linkKey(code)), short
 	}
-	if _, err := storage.Update(ctx, req.Mount.ClusterStorage, func(t *storage.Txn) error { return l.create(t, leading...) }); err != nil {
+	if _, err := storage.Update(ctx, req.Mount.ClusterStorage, func(t *storage.Txn) error {
+		return cmp.Or(makeRoom(ctx, t, evict), l.create(t, leading...))
+	}); err != nil {
 		return nil, err
 	}
 	e.counts.Started.Add(1)

@@ -199,10 +199,14 @@ type pending struct {
 	next     time.Time // when to sweep and count again
 	sweeping bool
 	count    int
-	// recent and before count logins by site, since a time and in the five minutes before it: who starts too many must not
-	// keep everybody else out.
-	recent, before map[netip.Prefix]int
-	since          time.Time
+	// started are the logins of the last five minutes by site, the oldest first: who starts too many loses those, and keeps
+	// nobody else out.
+	started map[netip.Prefix][]startedLogin
+}
+
+type startedLogin struct {
+	id string
+	at time.Time
 }
 
 // begin reports whether the caller is to sweep; then it calls end.
@@ -225,25 +229,54 @@ func (p *pending) end(now time.Time, count int, more bool) {
 	if count >= 0 {
 		p.count = count
 	}
+	for site := range p.started {
+		p.forgetLocked(site, now)
+	}
 	if more {
 		p.next = now
 	}
 }
 
-// take counts one more login from an address, if there is room for it.
-func (p *pending) take(now time.Time, from netip.Addr) bool {
+// take counts one more login from an address. If there is too little room it returns the login that has to make some: the
+// oldest of the same site, or of the one with most if the mount is full. It reports false if none is known, as after a change
+// of the active node.
+func (p *pending) take(now time.Time, from netip.Addr, id string) (evict string, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if age := now.Sub(p.since); age < 0 || age >= loginTTL {
-		p.before, p.recent, p.since = p.recent, map[netip.Prefix]int{}, now
+	if p.started == nil {
+		p.started = map[netip.Prefix][]startedLogin{}
 	}
 	site := siteOf(from)
-	if p.count >= maxPending || p.count >= crowded && p.recent[site]+p.before[site] >= maxOfOne {
-		return false
+	p.forgetLocked(site, now)
+	crowd, full := site, p.count >= crowded && len(p.started[site]) >= maxOfOne
+	if !full && p.count >= maxPending {
+		for other := range p.started {
+			if p.forgetLocked(other, now); len(p.started[other]) > len(p.started[crowd]) {
+				crowd = other
+			}
+		}
+		if full = true; len(p.started[crowd]) == 0 {
+			return "", false
+		}
 	}
-	p.recent[site]++
-	p.count++
-	return true
+	if full {
+		evict, p.started[crowd] = p.started[crowd][0].id, p.started[crowd][1:]
+	} else {
+		p.count++
+	}
+	p.started[site] = append(p.started[site], startedLogin{id, now})
+	return evict, true
+}
+
+// forgetLocked drops what has expired.
+func (p *pending) forgetLocked(site netip.Prefix, now time.Time) {
+	list := p.started[site]
+	for len(list) > 0 && (now.Sub(list[0].at) >= loginTTL || now.Before(list[0].at)) {
+		list = list[1:]
+	}
+	if p.started[site] = list; len(list) == 0 {
+		delete(p.started, site)
+	}
 }
 
 // siteOf returns the network that one user has: an IPv4 address, or 64 bits of an IPv6 one.
@@ -256,8 +289,9 @@ func siteOf(addr netip.Addr) netip.Prefix {
 	return site
 }
 
-// room removes what has expired, now and then, and refuses a further login if there are too many.
-func (e *engine) room(ctx context.Context, s storage.Store, from netip.Addr) error {
+// room removes what has expired, now and then, and makes room for a further login: it returns the one that it takes the place
+// of, if any, for the transaction that creates it.
+func (e *engine) room(ctx context.Context, s storage.Store, from netip.Addr, id string) (evict string, err error) {
 	now := time.Now()
 	if e.pending.begin(now) {
 		// The sweep is everybody's: who sent the request may hang up before it is done.
@@ -269,13 +303,25 @@ func (e *engine) room(ctx context.Context, s storage.Store, from netip.Addr) err
 		}
 		e.pending.end(now, count, more)
 	}
-	if e.pending.take(now, from) {
+	if evict, ok := e.pending.take(now, from, id); ok {
+		return evict, nil
+	}
+	return "", &engines.Error{
+		Kind: engines.KindLimited, Detail: "too many logins are pending: try again in a few minutes",
+		Header: http.Header{"Retry-After": {strconv.Itoa(int(loginTTL / time.Second))}},
+	}
+}
+
+// makeRoom removes a login in favour of a newer one, if it still waits for the identity provider.
+func makeRoom(ctx context.Context, t *storage.Txn, id string) error {
+	if id == "" {
 		return nil
 	}
-	return &engines.Error{
-		Kind: engines.KindLimited, Detail: "too many logins are pending: try again in a moment",
-		Header: http.Header{"Retry-After": {strconv.Itoa(int(sweepInterval / time.Second))}},
+	l, err := getLogin(ctx, t, id)
+	if err == nil && l != nil && l.State == pendingState {
+		l.drop(t)
 	}
+	return err
 }
 
 // sweep removes what has expired and returns how many logins are left, -1 if they cannot be counted, and whether there is

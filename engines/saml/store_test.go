@@ -59,14 +59,14 @@ func TestPendingLoginsExpire(t *testing.T) {
 		fill(t, s, "young", 10)
 		time.Sleep(time.Minute + 2*time.Second)
 		before := keys(t, s, "")
-		if err := e.room(t.Context(), s, nearby); err != nil {
+		if err := roomFor(e, t.Context(), s); err != nil {
 			t.Fatal(err)
 		}
 		if removed, most := before-keys(t, s, ""), 3*sweepPage*sweepPages; removed == 0 || removed > most {
 			t.Errorf("one start removed %d keys, want some and at most %d", removed, most)
 		}
 		for range 10_000 / (sweepPage * sweepPages) {
-			if err := e.room(t.Context(), s, nearby); err != nil {
+			if err := roomFor(e, t.Context(), s); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -92,23 +92,24 @@ func TestPendingLoginsAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		view := storage.NewView(s, "l/m/")
-		if err := e.room(t.Context(), view, nearby); err != nil {
+		if err := roomFor(e, t.Context(), view); err != nil {
 			t.Fatal(err)
 		}
-		err := e.room(t.Context(), view, nearby)
+		e.pending.started = nil // as if another node had been the active one
+		err := roomFor(e, t.Context(), view)
 		var refused *engines.Error
-		if !errors.As(err, &refused) || refused.Kind != engines.KindLimited || refused.Header.Get("Retry-After") != "10" {
+		if !errors.As(err, &refused) || refused.Kind != engines.KindLimited || refused.Header.Get("Retry-After") != "300" {
 			t.Fatalf("one login too many: %v", err)
 		}
 		// Room is found when the next count comes, not before.
 		if _, err := s.Commit(t.Context(), storage.Batch{Deletes: []storage.Key{"l/m/login/0", "l/m/login/1"}}); err != nil {
 			t.Fatal(err)
 		}
-		if e.room(t.Context(), view, nearby) == nil {
+		if roomFor(e, t.Context(), view) == nil {
 			t.Error("each start counts")
 		}
 		time.Sleep(sweepInterval)
-		if err := e.room(t.Context(), view, nearby); err != nil {
+		if err := roomFor(e, t.Context(), view); err != nil {
 			t.Errorf("after some were redeemed: %v", err)
 		}
 	})
@@ -116,35 +117,73 @@ func TestPendingLoginsAreBounded(t *testing.T) {
 
 // TestStrangersDoNotFillTheHouse starts as many logins as there is room for from one site: others still get in.
 func TestStrangersDoNotFillTheHouse(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p, now := new(pending), time.Now()
-		from := func(addr string) bool { return p.take(now, netip.MustParseAddr(addr)) }
-		n := 0
-		for n < maxPending && from(fmt.Sprintf("2001:db8:1:2::%x", n)) { // an IPv6 user has 2^64 addresses
-			n++
+	p, now, started := new(pending), time.Now(), 0
+	from := func(addr string) (evicted string) {
+		t.Helper()
+		started++
+		evicted, ok := p.take(now, netip.MustParseAddr(addr), fmt.Sprint(started))
+		if !ok {
+			t.Fatalf("the start %d from %s is rejected", started, addr)
 		}
-		if n != crowded {
-			t.Errorf("one site may start %d logins, want %d", n, crowded)
+		return evicted
+	}
+	for n := range crowded { // an IPv6 user has 2^64 addresses
+		if evicted := from(fmt.Sprintf("2001:db8:1:2::%x", n)); evicted != "" {
+			t.Fatalf("the start %d takes the place of %s", n, evicted)
 		}
-		for i := range maxOfOne {
-			if !from("192.0.2.1") || !from(fmt.Sprintf("2001:db8:1:%x::1", 10+i)) {
-				t.Fatalf("somebody else is refused the %dth time", i)
-			}
+	}
+	// From here on who has started many loses the oldest, and nobody else anything.
+	if evicted := from("192.0.2.1"); evicted != "" {
+		t.Errorf("somebody else's first start takes the place of %s", evicted)
+	}
+	for want := 1; want < 4; want++ {
+		if evicted := from("2001:db8:1:2::"); evicted != fmt.Sprint(want) {
+			t.Errorf("a further start takes the place of %q, want %d", evicted, want)
 		}
-		if from("192.0.2.1") || from("::ffff:192.0.2.1") || from("2001:db8:1:2::") {
-			t.Error("there is still room for those who have started many")
+	}
+	// A full mount: those of the largest site go.
+	for p.count < maxPending {
+		from(fmt.Sprintf("10.%d.%d.%d", started>>16, started>>8&255, started&255))
+	}
+	if evicted := from("192.0.2.9"); evicted != "4" {
+		t.Errorf("in a full mount a start takes the place of %q, want 4", evicted)
+	}
+	// After a change of the active node nobody knows who started what.
+	unknown := &pending{count: maxPending}
+	if _, ok := unknown.take(now, netip.MustParseAddr("192.0.2.1"), "x"); ok {
+		t.Error("a full mount has room")
+	}
+	now = now.Add(loginTTL)
+	p.end(now, 0, false)
+	if len(p.started) != 0 {
+		t.Errorf("%d sites are never forgotten", len(p.started))
+	}
+}
+
+// TestCrowdedAddressesLoseTheirOldest: the login that makes room is gone, unless its user has answered.
+func TestCrowdedAddressesLoseTheirOldest(t *testing.T) {
+	m := roleMount(t)
+	s := m.Mount.ClusterStorage
+	now := time.Now()
+	for _, state := range []string{pendingState, confirmingState, completedState} {
+		l := &login{id: "of-" + state, State: state, ExpiresAt: now.Add(loginTTL)}
+		_, err := storage.Update(t.Context(), s, func(txn *storage.Txn) error { return l.create(txn) })
+		if err == nil {
+			_, err = storage.Update(t.Context(), s, func(txn *storage.Txn) error { return makeRoom(t.Context(), txn, l.id) })
 		}
-		now = now.Add(loginTTL)
-		if from("2001:db8:1:2::") {
-			t.Error("it is forgotten at once")
+		if err != nil {
+			t.Fatal(err)
 		}
-		if p.take(now, netip.Addr{}); !from("192.0.2.2") {
-			t.Error("somebody else is refused")
+		got, err := getLogin(t.Context(), s, l.id)
+		if gone := got == nil; err != nil || gone != (state == pendingState) {
+			t.Errorf("a login that is %s: gone %t, %v", state, gone, err)
 		}
-		if now = now.Add(loginTTL); !from("2001:db8:1:2::") {
-			t.Error("it is never forgotten")
-		}
-	})
+	}
+}
+
+func roomFor(e *engine, ctx context.Context, s storage.Store) error {
+	_, err := e.room(ctx, s, nearby, "x")
+	return err
 }
 
 // leaving is a store whose client hangs up when it sweeps.
@@ -167,7 +206,7 @@ func TestSweepOutlivesItsRequest(t *testing.T) {
 		time.Sleep(loginTTL + 2*time.Second)
 		fill(t, s, "young", 5)
 		ctx, cancel := context.WithCancel(t.Context())
-		_ = e.room(ctx, leaving{s, cancel}, nearby)
+		_ = roomFor(e, ctx, leaving{s, cancel})
 		if left := keys(t, s, loginPrefix); left != 5 {
 			t.Errorf("%d logins are left, want 5", left)
 		}
@@ -188,7 +227,7 @@ func (broken) List(context.Context, storage.Key, string, int) ([]string, error) 
 func TestFailedCountChangesNothing(t *testing.T) {
 	s, e := testStore(), testEngine()
 	e.pending.count = maxPending
-	if e.room(t.Context(), broken{s}, nearby) == nil {
+	if roomFor(e, t.Context(), broken{s}) == nil {
 		t.Error("there is room for another login after a count that failed")
 	}
 }
@@ -212,12 +251,12 @@ func TestAssertionsAreRemembered(t *testing.T) {
 		}
 		for range 6 { // a minute of its own, five more for clocks that differ
 			time.Sleep(59 * time.Second)
-			if err := e.room(t.Context(), s, nearby); err != nil || once() {
+			if err := roomFor(e, t.Context(), s); err != nil || once() {
 				t.Fatalf("forgotten too early (%v)", err)
 			}
 		}
 		time.Sleep(10 * time.Second)
-		if err := e.room(t.Context(), s, nearby); err != nil {
+		if err := roomFor(e, t.Context(), s); err != nil {
 			t.Fatal(err)
 		}
 		if left := keys(t, s, ""); left != 0 {
