@@ -2,7 +2,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 export GOFLAGS ?= -buildvcs=false
 TALLY := go run ./test/tally
-# Both modules: tests that have dependencies of their own are in test/, go.work joins it.
+# Both modules: tests that have dependencies of their own are in test/, whose go.work joins the two.
+export GOWORK := $(CURDIR)/test/go.work
 ALL := ./... ./test/...
 # The packages whose tests take longest begin first, so that none of them is left alone at the end; those that wait for servers
 # take turns with those that calculate.
@@ -16,11 +17,11 @@ help: ## this list
 
 .PHONY: build
 build: ## the binary, ./bin/coffer
-	go build -o bin/coffer ./cmd/coffer
+	GOWORK=off go build -o bin/coffer ./cmd/coffer
 
 .PHONY: bin/coffer-race
 bin/coffer-race:
-	go build $(RACE) -o bin/coffer-race ./cmd/coffer
+	GOWORK=off go build $(RACE) -o bin/coffer-race ./cmd/coffer
 
 .PHONY: test
 test: ## every test, with the race detector, also in the servers that tests start
@@ -39,9 +40,10 @@ race: ## the tests beside the code, without those in test/, three times over, wi
 .PHONY: lint
 lint: build ## formatting, both go.mod, NOTICE, the libraries in the binary, vet, and staticcheck if it is installed
 	@unformatted=$$(git ls-files -co --exclude-standard '*.go' | xargs gofmt -l); test -z "$$unformatted" || { echo "run gofmt -w on:" $$unformatted; exit 1; }
+	GOWORK=off go mod tidy -diff
 	cd test && GOWORK=off go mod tidy -diff
-	tools/libraries.sh bin/coffer
-	@tools/notice.sh | cmp - NOTICE || { echo "run tools/notice.sh >NOTICE"; exit 1; }
+	.ci/tools/libraries.sh bin/coffer
+	@.ci/tools/notice.sh | cmp - NOTICE || { echo "run .ci/tools/notice.sh >NOTICE"; exit 1; }
 	go vet $(ALL)
 	go vet -tags=e2e ./test/saml ./test/cloud ./test/secretsync ./engines/secretsync/repohost ./engines/secretsync/webhost
 	@if command -v staticcheck >/dev/null; then staticcheck $(ALL); fi
@@ -76,11 +78,11 @@ bench-smoke: ## all measurements, too briefly to mean anything
 
 .PHONY: release
 release: ## binaries, SBOMs, NOTICE and checksums in dist/, each binary built twice; RELEASE=1.2.3 PLATFORMS="linux/amd64"
-	tools/release.sh
+	.ci/tools/release.sh
 
 .PHONY: vuln
 vuln: ## known vulnerabilities of what is linked and called, where their database can be reached
-	tools/vuln.sh
+	.ci/tools/vuln.sh
 
 .PHONY: proto
 proto: ## regenerate proto/*pb (needs protoc)
@@ -90,7 +92,7 @@ proto: ## regenerate proto/*pb (needs protoc)
 
 .PHONY: ui-check
 ui-check: ## server/ui/dist is what server/ui/web builds (needs Node.js)
-	tools/uicheck.sh
+	.ci/tools/uicheck.sh
 
 .PHONY: ui
 ui: ## check and rebuild the web UI, server/ui/dist (needs Node.js)

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coffer-project/coffer/internal/leaktest"
 	"github.com/coffer-project/coffer/storage"
 	"github.com/coffer-project/coffer/storage/fsm"
+	"github.com/coffer-project/coffer/storage/storagetest/leaktest"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coffer-project/coffer/internal/leaktest"
+	"github.com/coffer-project/coffer/storage/storagetest/leaktest"
 )
 
 // serverHere runs a development server in this process until stop is called, which returns its exit status.

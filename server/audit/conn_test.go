@@ -18,8 +18,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/coffer-project/coffer/internal/leaktest"
 	"github.com/coffer-project/coffer/server/audit"
+	"github.com/coffer-project/coffer/storage/storagetest/leaktest"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }

@@ -13,9 +13,9 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/enginetest"
-	"github.com/coffer-project/coffer/internal/leaktest"
 	"github.com/coffer-project/coffer/server/lease"
 	"github.com/coffer-project/coffer/storage"
+	"github.com/coffer-project/coffer/storage/storagetest/leaktest"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }

@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/internal/leaktest"
 	"github.com/coffer-project/coffer/server/quota"
 	"github.com/coffer-project/coffer/storage"
+	"github.com/coffer-project/coffer/storage/storagetest/leaktest"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }

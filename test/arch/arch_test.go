@@ -20,7 +20,7 @@ const module = "github.com/coffer-project/coffer"
 // package, or everything below one ("server/*"). A package may always import what lies below itself.
 var plan = []struct{ of, may string }{
 	{"proto/*", ""},
-	{"internal/leaktest", ""},
+	{"storage/storagetest/leaktest", ""},
 	{"storage", ""},
 	{"storage/fsm", "proto/* storage storage/boltstore"},
 	{"storage/*", "proto/* storage"},

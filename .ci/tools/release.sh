@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Builds a release of the committed source into dist/: binaries for PLATFORMS, an SBOM of each, LICENSE, NOTICE and checksums. Each
 # binary is built twice, in two directories, once with the build cache and once without, and must come out the same.
-#   RELEASE=1.2.3 PLATFORMS="linux/amd64 darwin/arm64" tools/release.sh
+#   RELEASE=1.2.3 PLATFORMS="linux/amd64 darwin/arm64" .ci/tools/release.sh
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 root=$PWD
 release=${RELEASE:-$(git describe --tags --always --dirty)}
 release=${release#v}
@@ -28,7 +28,7 @@ binary() {
 	go build -C "$work/$1" -trimpath -buildvcs=false -ldflags "-s -w -X main.release=$release" -o "$2" ./cmd/coffer
 }
 
-(cd tools && go build -o "$work/" github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod)
+(cd .ci/tools && go build -o "$work/" github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod)
 rm -rf dist
 mkdir dist
 for platform in $PLATFORMS; do

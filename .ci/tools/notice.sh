@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Prints NOTICE: the licenses and notices of all modules that the binary links, each text once. tools/notice.sh > NOTICE
+# Prints NOTICE: the licenses and notices of all modules that the binary links, each text once. .ci/tools/notice.sh > NOTICE
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 export GOWORK=off LC_ALL=C
 PLATFORMS="linux/amd64 linux/arm64 darwin/amd64 darwin/arm64"
 declare -A text modules
@@ -25,7 +25,7 @@ cat <<'EOF'
 Coffer's own license is in the file LICENSE. Its binary contains the modules below and Go's standard library. Each text holds for
 the modules named above it. The licenses of the libraries in the web UI are in server/ui/dist/licenses.md, which a server
 serves as /ui/licenses.md. The source of each module is published under its path, in the version that go.mod and the SBOM of a release name.
-Written by tools/notice.sh.
+Written by .ci/tools/notice.sh.
 EOF
 for sum in "${!text[@]}"; do
 	printf '%s\t%s\n' "${modules[$sum]%%$'\n'*}" "$sum"

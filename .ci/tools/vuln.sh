@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Looks for known vulnerabilities in what the binary links and calls. Fails if there are some, and says so if it could not look.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 export GOWORK=off
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-go build -C tools -o "$work/" golang.org/x/vuln/cmd/govulncheck
+go build -C .ci/tools -o "$work/" golang.org/x/vuln/cmd/govulncheck
 status=0
 "$work/govulncheck" ./... >"$work/out" 2>&1 || status=$?
 cat "$work/out"

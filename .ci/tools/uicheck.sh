@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the web UI from the versioned files of server/ui/web in a directory of its own, and compares it with server/ui/dist.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 if git ls-files -z '*package-lock.json' | xargs -0 grep -n '"resolved"'; then
 	echo "ui-check: a package-lock.json names where packages are downloaded: omit-lockfile-registry-resolved belongs into .npmrc"
 	exit 1
