@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -66,9 +67,13 @@ func bind(c config.Listener, listeners int, from *handover, log *slog.Logger) (*
 	if l.socket, err = from.listen(c.Address); err != nil {
 		return nil, fmt.Errorf("listening: %w", err)
 	}
+	l.net = l.socket
+	if c.Proxy.Behavior != "" {
+		l.net = admission.WithProxyProtocol(l.net, c.Proxy.Behavior, c.Proxy.Authorized)
+	}
 	total, each := connections(c, listeners)
-	l.gate = admission.NewGate(l.socket, admission.GateOptions{
-		Total: total, Each: each, Exempt: c.Forwarded.Authorized,
+	l.gate = admission.NewGate(l.net, admission.GateOptions{
+		Total: total, Each: each, Exempt: slices.Concat(c.Proxy.Authorized, c.Forwarded.Authorized), Late: c.Proxy.Behavior != "",
 	})
 	l.net, l.http.ConnState = l.gate, l.gate.ConnState
 	return l, nil

@@ -2,9 +2,13 @@ package admission
 
 import (
 	"fmt"
+	"net"
 	"net/http"
 	"net/netip"
 	"strings"
+	"time"
+
+	proxyproto "github.com/pires/go-proxyproto"
 )
 
 // Forwarded is what a listener makes of the header X-Forwarded-For. Without authorized networks the header means nothing.
@@ -45,4 +49,42 @@ func (f *Forwarded) Client(r *http.Request) (remote string, err error) {
 		return "", fmt.Errorf("the header X-Forwarded-For does not hold an IP address at the place that counts")
 	}
 	return netip.AddrPortFrom(client, peer.Port()).String(), nil
+}
+
+// The behaviors of a listener that understands the PROXY protocol.
+const (
+	UseAlways        = "use_always"        // whoever connects may say who the client is
+	AllowAuthorized  = "allow_authorized"  // authorized proxies may; what others say is ignored
+	DenyUnauthorized = "deny_unauthorized" // only authorized proxies may connect
+)
+
+// proxyHeaderTime is how long a PROXY header may take.
+const proxyHeaderTime = 10 * time.Second
+
+// WithProxyProtocol returns a listener whose connections have the client's address that an authorized proxy says in a
+// PROXY header, version 1 or 2. Connections of proxies without a header, as for health checks, keep their own.
+func WithProxyProtocol(l net.Listener, behavior string, authorized []netip.Prefix) net.Listener {
+	return &proxyproto.Listener{
+		Listener: l, ReadHeaderTimeout: proxyHeaderTime, ValidateHeader: checkProxyHeader,
+		ConnPolicy: func(o proxyproto.ConnPolicyOptions) (proxyproto.Policy, error) {
+			peer, ok := o.Upstream.(*net.TCPAddr)
+			switch {
+			case behavior == UseAlways:
+				return proxyproto.USE, nil
+			case ok && Contains(authorized, peer.AddrPort().Addr()):
+				return proxyproto.USE, nil
+			case behavior == AllowAuthorized:
+				return proxyproto.IGNORE, nil
+			}
+			return proxyproto.REJECT, proxyproto.ErrInvalidUpstream
+		},
+	}
+}
+
+// checkProxyHeader rejects headers that do not say an IP address.
+func checkProxyHeader(h *proxyproto.Header) error {
+	if h.Command.IsLocal() || h.TransportProtocol == proxyproto.TCPv4 || h.TransportProtocol == proxyproto.TCPv6 {
+		return nil
+	}
+	return fmt.Errorf("the PROXY header is not of TCP")
 }

@@ -114,6 +114,78 @@ func TestForwardedFor(t *testing.T) {
 	}
 }
 
+// TestProxyProtocol: PROXY headers of both versions say who the client is if an authorized proxy sends them; connections
+// are counted by it.
+func TestProxyProtocol(t *testing.T) {
+	v1 := func(ip string) string { return "PROXY TCP4 " + ip + " 127.0.0.1 40000 8200\r\n" }
+	v2 := "\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c\xcb\x00\x71\x07\x7f\x00\x00\x01\x9c\x40\x20\x08" // 203.0.113.7
+	t.Run("allow_authorized", func(t *testing.T) {
+		c, root := single(t, harness.Options{ListenerConfig: `
+  proxy_protocol_behavior = "allow_authorized"
+  proxy_protocol_authorized_addrs = "127.0.0.1"
+  max_connections_per_address = 8`})
+		token := boundToken(root, "203.0.113.7")
+		for _, test := range []struct {
+			name, from, first string
+			status            int // 0: the connection ends
+		}{
+			{"version 1", "127.0.0.1", v1("203.0.113.7"), 200},
+			{"version 2", "127.0.0.1", v2, 200},
+			{"another client", "127.0.0.1", v1("198.51.100.1"), 403},
+			{"no header", "127.0.0.1", "", 403},
+			{"version 1, unknown", "127.0.0.1", "PROXY UNKNOWN\r\n", 403},
+			{"no TCP", "127.0.0.1", strings.Replace(v2, "\x21\x11", "\x21\x12", 1), 0},
+			{"an address that is not authorized", "127.0.0.2", v1("203.0.113.7"), 403},
+			{"the same, version 2", "127.0.0.2", v2, 403},
+		} {
+			status, _, body, err := wireTo(t, c, root.n, test.from, test.first).ask("GET", "auth/token/lookup-self", "", token...)
+			if status != test.status || (err != nil) != (test.status == 0) {
+				t.Errorf("%s: status %d, %v; want %d: %.200s", test.name, status, err, test.status, body)
+			}
+		}
+		var clients, one []*wire
+		for i := range 24 {
+			clients = append(clients, wireTo(t, c, root.n, "127.0.0.1", v1(fmt.Sprintf("192.0.2.%d", i+1))))
+		}
+		for range 24 {
+			one = append(one, wireTo(t, c, root.n, "127.0.0.1", v1("198.51.100.9")))
+		}
+		for i, w := range append(clients, one...) {
+			if status, _, _, err := w.ask("GET", "sys/health", ""); err != nil || status != 200 {
+				t.Errorf("connection %d through the proxy: status %d, %v", i, status, err)
+			}
+		}
+		alive := func(wires []*wire) (n int) {
+			for _, w := range wires {
+				if _, _, _, err := w.ask("GET", "sys/health", ""); err == nil {
+					n++
+				}
+			}
+			return n
+		}
+		if n := alive(clients); n != len(clients) {
+			t.Errorf("of %d clients behind the proxy %d keep their connection", len(clients), n)
+		}
+		if n := alive(one); n > 8 {
+			t.Errorf("one client behind the proxy has %d connections, want 8", n)
+		}
+	})
+	t.Run("deny_unauthorized", func(t *testing.T) {
+		c, root := single(t, harness.Options{ListenerConfig: `
+  proxy_protocol_behavior = "deny_unauthorized"
+  proxy_protocol_authorized_addrs = ["127.0.0.1/32"]`})
+		token := boundToken(root, "203.0.113.7")
+		if status, _, _, err := wireTo(t, c, root.n, "127.0.0.1", v2).ask("GET", "auth/token/lookup-self", "", token...); err != nil || status != 200 {
+			t.Errorf("the proxy: status %d, %v", status, err)
+		}
+		for _, first := range []string{"", v1("203.0.113.7"), v2} {
+			if status, _, _, err := wireTo(t, c, root.n, "127.0.0.2", first).ask("GET", "sys/health", ""); err == nil {
+				t.Errorf("an address that is not authorized, with %q: status %d, want no response", first, status)
+			}
+		}
+	})
+}
+
 // TestRedaction: what a listener redacts is empty in all that needs no token; and what browsers must know of the API is in
 // every response.
 func TestRedaction(t *testing.T) {

@@ -67,6 +67,7 @@ type Listener struct {
 	RedactVersion       bool
 	RedactClusterName   bool
 	Forwarded           ForwardedFor
+	Proxy               ProxyProtocol
 }
 
 // Storage is the raft stanza.

@@ -233,6 +233,8 @@ func (d *decoder) listener(c *Config) field {
 			"x_forwarded_for_hop_skips":             given(&l.Forwarded.Given, number(&l.Forwarded.HopSkips)),
 			"x_forwarded_for_reject_not_present":    given(&l.Forwarded.Given, boolean(&l.Forwarded.RejectNotPresent)),
 			"x_forwarded_for_reject_not_authorized": given(&l.Forwarded.Given, boolean(&l.Forwarded.RejectNotAuthorized)),
+			"proxy_protocol_behavior":               choice(&l.Proxy.Behavior, "use_always", "allow_authorized", "deny_unauthorized"),
+			"proxy_protocol_authorized_addrs":       networks(&l.Proxy.Authorized),
 			"telemetry": func(d *decoder, item *ast.ObjectItem) {
 				_, list := d.block(item)
 				d.object("listener.telemetry", list, map[string]field{"unauthenticated_metrics_access": boolean(&l.UnauthMetricsAccess)})

@@ -19,10 +19,24 @@ type ForwardedFor struct {
 	Given               bool // one of the settings that mean nothing without Authorized
 }
 
+// ProxyProtocol is what a listener makes of PROXY headers.
+type ProxyProtocol struct {
+	Behavior   string // "": they are not understood
+	Authorized []netip.Prefix
+}
+
 // proxies reports settings that mean nothing together.
 func (l *Listener) proxies(add func(string, ...any)) {
 	if l.Forwarded.Given && len(l.Forwarded.Authorized) == 0 {
 		add("listener %s: x_forwarded_for_* means nothing without x_forwarded_for_authorized_addrs", l.Address)
+	}
+	switch p := l.Proxy; {
+	case p.Behavior == "" && len(p.Authorized) > 0:
+		add("listener %s: proxy_protocol_authorized_addrs means nothing without proxy_protocol_behavior", l.Address)
+	case p.Behavior == "use_always" && len(p.Authorized) > 0:
+		add("listener %s: proxy_protocol_behavior \"use_always\" accepts every address: leave proxy_protocol_authorized_addrs out, or use \"deny_unauthorized\"", l.Address)
+	case p.Behavior != "" && p.Behavior != "use_always" && len(p.Authorized) == 0:
+		add("listener %s: proxy_protocol_behavior %q needs proxy_protocol_authorized_addrs", l.Address, p.Behavior)
 	}
 }
 

@@ -21,6 +21,7 @@ func (c *Config) Sanitized() map[string]any {
 			"x_forwarded_for_authorized_addrs": l.Forwarded.Authorized, "x_forwarded_for_hop_skips": l.Forwarded.HopSkips,
 			"x_forwarded_for_reject_not_present":    l.Forwarded.RejectNotPresent,
 			"x_forwarded_for_reject_not_authorized": l.Forwarded.RejectNotAuthorized,
+			"proxy_protocol_behavior":               l.Proxy.Behavior, "proxy_protocol_authorized_addrs": l.Proxy.Authorized,
 		}})
 	}
 	joins := []string{}
