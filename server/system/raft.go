@@ -59,9 +59,9 @@ func (s *System) raftConfiguration(context.Context, *engines.Request, *none) (*e
 
 type joinInput struct {
 	LeaderAPIAddr    string            `json:"leader_api_addr" required:"true" max:"2048" help:"API address of a node of the cluster, such as https://10.0.0.1:8200."`
-	LeaderCACert     string            `json:"leader_ca_cert" max:"65536" help:"PEM certificate that the node's certificate is checked against; default: the system's roots."`
-	LeaderClientCert string            `json:"leader_client_cert" max:"65536" help:"PEM client certificate."`
-	LeaderClientKey  engines.Sensitive `json:"leader_client_key" max:"65536" help:"PEM key of the client certificate."`
+	LeaderCACert     string            `json:"leader_ca_cert" max:"16384" help:"PEM certificate that the node's certificate is checked against; default: the system's roots."`
+	LeaderClientCert string            `json:"leader_client_cert" max:"16384" help:"PEM client certificate."`
+	LeaderClientKey  engines.Sensitive `json:"leader_client_key" max:"16384" help:"PEM key of the client certificate."`
 	LeaderServerName string            `json:"leader_tls_servername" max:"255" help:"Name expected in the node's certificate."`
 	Retry            bool              `json:"retry" help:"Keep trying in the background if the first attempt fails."`
 	NonVoter         bool              `json:"non_voter" help:"Never become a voter."`

@@ -329,14 +329,14 @@ test('enables and disables an audit device', async () => {
   await page.locator('[name=file]').fill(join(server.dir, 'missing', 'audit.log'))
   await button('Enable').click()
   await sees(page.getByRole('alert'))
-  await page.locator('[name=file]').fill(join(server.dir, 'audit.log'))
+  await page.locator('[name=file]').fill(join(server.dir, 'data-audit', 'audit.log'))
   await button('Enable').click()
   await sees(page.locator('[data-device="trail/"]'))
   await page.locator('[data-device="trail/"]').getByRole('button', { name: 'Disable' }).click()
   await page.getByRole('dialog').getByRole('textbox').fill('trail/')
   await page.getByRole('dialog').getByRole('button', { name: 'Disable' }).click()
   await sees(page.getByText('No device is enabled'))
-  assert.ok((await readFile(join(server.dir, 'audit.log'), 'utf8')).includes('sys/audit'))
+  assert.ok((await readFile(join(server.dir, 'data-audit', 'audit.log'), 'utf8')).includes('sys/audit'))
 })
 
 test('shows the cluster', async () => {

@@ -37,7 +37,7 @@ var open = []string{
 	"GET /auth/sso/go/{code}", "GET /auth/sso/metadata",
 	"LIST /sys/internal/ui/unauthenticated-messages/",
 	"POST /auth/machines/login", "POST /auth/people/login/{username}",
-	"POST /auth/sso/callback", "POST /auth/sso/sso_service_url", "POST /auth/sso/token",
+	"POST /auth/sso/callback", "POST /auth/sso/go/{code}", "POST /auth/sso/sso_service_url", "POST /auth/sso/token",
 	"POST /sys/init", "POST /sys/mfa/validate",
 	"POST /sys/storage/raft/bootstrap/answer", "POST /sys/storage/raft/bootstrap/challenge",
 	"POST /sys/storage/raft/join", "POST /sys/unseal", "POST /sys/wrapping/lookup",
@@ -71,6 +71,13 @@ func TestHostile(t *testing.T) {
 	provider := awstest.New(t)
 	root.seedCloud(t, "cloud", provider)
 	inner.seedCloud(t, "aws", provider)
+	// The cluster writes this by itself, once, soon after it is initialized.
+	harness.Await(t, "the node's certificate to be registered", 30*time.Second, func() error {
+		if a := n.MustDo("GET", "/v1/sys/storage/raft/certificates", nil); !strings.Contains(string(a.Body), `"current_ca":true`) {
+			return fmt.Errorf("%s", a.Body)
+		}
+		return nil
+	})
 	ops := documented(t, n)
 	if len(ops) < 200 {
 		t.Fatalf("only %d operations are documented", len(ops))
