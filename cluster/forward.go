@@ -19,6 +19,9 @@ import (
 
 const chunkBytes = 64 << 10
 
+// forwardBytes is how much of a body is read at once: a TLS record, as more than that does not arrive.
+const forwardBytes = 16 << 10
+
 // forwardedKey marks the context of a request that came from another node: it is not sent on.
 type forwardedKey struct{}
 
@@ -104,15 +107,15 @@ func requestHead(r *http.Request) *forwardpb.RequestHead {
 
 // sendBody sends the body to the leader. A client that breaks off cancels the request there too.
 func sendBody(stream grpc.BidiStreamingClient[forwardpb.RequestChunk, forwardpb.ResponseChunk], body io.Reader, cancel func()) {
+	buffer := make([]byte, forwardBytes)
 	for {
-		chunk := make([]byte, chunkBytes)
-		size, err := body.Read(chunk)
+		size, err := body.Read(buffer)
 		if err != nil && err != io.EOF {
 			cancel()
 			return
 		}
 		if size > 0 || err != nil {
-			if stream.Send(&forwardpb.RequestChunk{Body: chunk[:size], End: err != nil}) != nil || err != nil {
+			if stream.Send(&forwardpb.RequestChunk{Body: slices.Clone(buffer[:size]), End: err != nil}) != nil || err != nil {
 				return
 			}
 		}

@@ -91,7 +91,7 @@ func TestDashboardAndDocumentationNameRealMetrics(t *testing.T) {
 	for name := range snapshots.New(snapshots.Options{}).Numbers() {
 		names["coffer_"+name] = true
 	}
-	metric := regexp.MustCompile(`\b(coffer|go|process)_[a-z0-9_]+\b`)
+	metric := regexp.MustCompile(`\b(coffer|go|process)_[a-z][a-z0-9_]*\b`)
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(metric.FindAllString(strings.Join(queries, "\n")+string(page), -1)))) {
 		if !names[name] && !slices.Contains(sometimes, name) {
 			t.Errorf("no server reports %s", name)

@@ -159,16 +159,17 @@ func (x *tour) samlConfig(t *testing.T, s *sso) {
 	want := map[string]any{
 		"idp_sso_url": s.idp.SSOURL, "idp_entity_id": s.idp.EntityID, "idp_cert": s.idp.CertificatePEM(), "entity_id": spEntity,
 		"acs_urls": []any{s.acs, other}, "verbose_logging": false, "validate_response_signature": false, "validate_assertion_signature": false,
-		"sign_authn_requests": false, "allow_idp_initiated": false,
+		"sign_authn_requests": false, "allow_idp_initiated": false, "case_sensitive_names": false,
 	}
 	put := x.raw(t, x.node(), "PUT", "/v1/"+s.at+"config", x.RootToken, explicit)
 	same(t, "status of a PUT with a URL without TLS", put.Status, 200)
 	var answer struct{ Warnings []string }
 	put.Decode(t, &answer)
-	if len(answer.Warnings) != 1 || !strings.Contains(answer.Warnings[0], other) {
+	if len(answer.Warnings) != 2 || !strings.Contains(answer.Warnings[0], other) || !strings.Contains(answer.Warnings[1], "name_id_format") {
 		t.Errorf("warnings %q", answer.Warnings)
 	}
 	same(t, "config", data(t)(c.read(s.at+"config")), want)
+	explicit["name_id_format"], want["name_id_format"] = "unspecified", "urn:oasis:names:tc:SAML:1.1:nameid-format:unspecified"
 	explicit["acs_urls"] = s.acs + ", https://eu.example.com" + s.path
 	want["acs_urls"] = []any{s.acs, "https://eu.example.com" + s.path}
 	post := x.raw(t, x.node(), "POST", "/v1/"+s.at+"config", x.RootToken, explicit)
@@ -183,7 +184,7 @@ func (x *tour) samlConfig(t *testing.T, s *sso) {
 	done(t)(c.write(s.at+"config", map[string]any{"idp_metadata_url": "https://idp.example.com/metadata", "verbose_logging": false}))
 	d := data(t)(c.read(s.at + "config"))
 	same(t, "keys", slices.Sorted(maps.Keys(d)), []string{
-		"acs_urls", "allow_idp_initiated", "default_role", "entity_id", "idp_metadata_url", "sign_authn_requests",
+		"acs_urls", "allow_idp_initiated", "case_sensitive_names", "default_role", "entity_id", "idp_metadata_url", "name_id_format", "sign_authn_requests",
 		"validate_assertion_signature", "validate_response_signature", "verbose_logging",
 	})
 }

@@ -145,6 +145,9 @@ func (n *Node) TryStart() error {
 func (n *Node) launch() error {
 	n.c.t.Helper()
 	binary := Binary(n.c.t)
+	if plain := os.Getenv("COFFER_TEST_CLIENT"); plain != "" && n.c.opts.Memory {
+		binary = plain
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.process != nil {
@@ -164,6 +167,9 @@ func (n *Node) launch() error {
 	// still going on.
 	env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "GORACE=") })
 	cmd.Env = append(env, "GORACE=atexit_sleep_ms=0", "HOME="+n.c.dir)
+	if n.c.opts.Memory {
+		cmd.Env = append(cmd.Env, "GOGC=100") // the last one counts
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // no orphan when the test is killed
 	if err := cmd.Start(); err != nil {
 		return err

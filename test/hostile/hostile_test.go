@@ -71,13 +71,7 @@ func TestHostile(t *testing.T) {
 	provider := awstest.New(t)
 	root.seedCloud(t, "cloud", provider)
 	inner.seedCloud(t, "aws", provider)
-	// The cluster writes this by itself, once, soon after it is initialized.
-	harness.Await(t, "the node's certificate to be registered", 30*time.Second, func() error {
-		if a := n.MustDo("GET", "/v1/sys/storage/raft/certificates", nil); !strings.Contains(string(a.Body), `"current_ca":true`) {
-			return fmt.Errorf("%s", a.Body)
-		}
-		return nil
-	})
+	awaitRegister(t, n)
 	ops := documented(t, n)
 	if len(ops) < 200 {
 		t.Fatalf("only %d operations are documented", len(ops))
@@ -449,4 +443,15 @@ func encode(v any) []byte {
 		panic(err)
 	}
 	return b
+}
+
+// awaitRegister waits for what the cluster writes by itself, once, soon after it is initialized: the node's certificate.
+func awaitRegister(t *testing.T, n *harness.Node) {
+	t.Helper()
+	harness.Await(t, "the node's certificate to be registered", 30*time.Second, func() error {
+		if a := n.MustDo("GET", "/v1/sys/storage/raft/certificates", nil); !strings.Contains(string(a.Body), `"current_ca":true`) {
+			return fmt.Errorf("%s", a.Body)
+		}
+		return nil
+	})
 }

@@ -216,6 +216,7 @@ func TestHostileForms(t *testing.T) {
 	c := harness.NewCluster(t, 1, harness.Options{})
 	p := &place{n: c.Nodes[0], token: c.RootToken}
 	p.seed(t)
+	awaitRegister(t, p.n)
 	l := p.samlStart(t)
 	check := func(t *testing.T, what string, a harness.Answer) {
 		t.Helper()

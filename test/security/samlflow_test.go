@@ -251,7 +251,7 @@ func TestSAMLAddresses(t *testing.T) {
 // TestSAMLStrangers: while a stranger posts large documents by a key of its own, on many connections, others log in, and each
 // login that the stranger names ends after a few.
 func TestSAMLStrangers(t *testing.T) {
-	_, root := single(t, harness.Options{})
+	_, root := single(t, harness.Options{Memory: true})
 	m := root.saml("sso", samltest.New(t), nil)
 	stranger := samltest.New(t, samltest.WithKey(samltest.NewKey(samltest.RSA2048, 7)))
 	large := samltest.User{Subject: "x", Attributes: map[string][]string{}}
