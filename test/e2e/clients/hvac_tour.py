@@ -291,12 +291,12 @@ def _():
     term = root.sys.get_encryption_key_status()["data"]["term"]
     root.sys.rotate_encryption_key()
     assert root.sys.get_encryption_key_status()["data"]["term"] == term + 1
-    nonce = nobody.sys.start_rekey(secret_shares=3, secret_threshold=2)["nonce"]
-    keys[:] = nobody.sys.rekey_multi(keys[:2], nonce=nonce)["keys_base64"]
+    nonce = root.sys.start_rekey(secret_shares=3, secret_threshold=2)["nonce"]
+    keys[:] = root.sys.rekey_multi(keys[:2], nonce=nonce)["keys_base64"]
     assert len(keys) == 3
     attempt = root.adapter.put("/v1/sys/generate-root/attempt", json={})
     for key in keys[:2]:
-        out = nobody.sys.generate_root(key, attempt["nonce"])
+        out = root.sys.generate_root(key, attempt["nonce"])
     encoded = out["encoded_token"]
     hidden = base64.b64decode(encoded + "=" * (-len(encoded) % 4))
     token = bytes(a ^ b for a, b in zip(hidden, attempt["otp"].encode(), strict=True)).decode()

@@ -216,9 +216,9 @@ await check('help', async () => {
 })
 await check('rotate, and a root token by key shares', async () => {
   await root.rotate()
-  const { nonce, otp } = await nobody.generateRootInit({})
-  await nobody.generateRootUpdate({ key: keys[0], nonce })
-  const { encoded_token } = await nobody.generateRootUpdate({ key: keys[2], nonce })
+  const { nonce, otp } = await root.generateRootInit({})
+  await root.generateRootUpdate({ key: keys[0], nonce })
+  const { encoded_token } = await root.generateRootUpdate({ key: keys[2], nonce })
   const hidden = Buffer.from(encoded_token, 'base64')
   const token = Buffer.from(hidden.map((b, i) => b ^ otp.charCodeAt(i))).toString()
   assert.deepEqual((await client(token).tokenLookupSelf()).data.policies, ['root'])
