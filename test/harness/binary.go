@@ -51,13 +51,17 @@ func build() (string, error) {
 	return path, nil
 }
 
-// Root returns the directory of the repository: the tests' own module is in test/.
+// Root returns the directory of the repository, from anywhere in it: the tests' own module is in test/.
 func Root() (string, error) {
 	out, err := exec.Command("go", "env", "GOMOD").Output()
 	if err != nil {
 		return "", fmt.Errorf("asking for the module: %w", err)
 	}
-	return filepath.Dir(filepath.Dir(strings.TrimSpace(string(out)))), nil
+	dir := filepath.Dir(strings.TrimSpace(string(out)))
+	if filepath.Base(dir) == "test" {
+		dir = filepath.Dir(dir)
+	}
+	return dir, nil
 }
 
 // RemoveBinary removes what Binary built.
