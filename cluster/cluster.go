@@ -38,7 +38,7 @@ type Options struct {
 	AdvertiseAddr string // host:port that other nodes dial; "": the address of the listener
 	APIAddr       string // URL of this node's API, told to the others
 	Version       string // this build, told to the others
-	FollowKey     []byte // public key by which this node is told the next root key, told to the others
+	FollowKey     []byte // public key that the next root key is encrypted to for this node; reported to the others
 	NonVoter      bool   // never ask to be promoted
 
 	Key     []byte       // of NewKey; nil: a new one, so that the node is another one after each start

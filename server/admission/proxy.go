@@ -53,7 +53,7 @@ func (f *Forwarded) Client(r *http.Request) (remote string, err error) {
 
 // The behaviors of a listener that understands the PROXY protocol.
 const (
-	UseAlways        = "use_always"        // whoever connects may say who the client is
+	UseAlways        = "use_always"        // every peer may name the client
 	AllowAuthorized  = "allow_authorized"  // authorized proxies may; what others say is ignored
 	DenyUnauthorized = "deny_unauthorized" // only authorized proxies may connect
 )

@@ -70,7 +70,7 @@ type Options struct {
 	Version string
 }
 
-// DefaultBodyMemory is what a node spends on request bodies, unless it is told.
+// DefaultBodyMemory is the memory for request bodies of a node, in bytes, unless it is configured.
 const DefaultBodyMemory = 256 << 20
 
 // Bodies are the budgets of request bodies that are in memory at once.

@@ -72,7 +72,7 @@ type Peer struct {
 	Voter, Leader, Healthy            bool
 	LastContact                       time.Duration // 0 on the leader itself
 	LastIndex, AppliedIndex, LastTerm uint64
-	FollowKey                         []byte // how it is told the next root key; empty until it was heard of
+	FollowKey                         []byte // public key that the next root key is encrypted to; empty until the node has reported it
 }
 
 // Autopilot is the automatic care of membership. Durations as in the field's autopilot.

@@ -12,7 +12,7 @@ const DefaultRequestBytes = 32 << 20
 
 // ForwardedFor is what a listener makes of the header X-Forwarded-For.
 type ForwardedFor struct {
-	Authorized          []netip.Prefix // whose header counts; none: nobody's
+	Authorized          []netip.Prefix // peers whose header counts; empty: no header counts
 	HopSkips            int64
 	RejectNotPresent    bool
 	RejectNotAuthorized bool

@@ -219,7 +219,7 @@ func verifyElement(el *etree.Element, e *element, certs []*x509.Certificate, now
 	}
 	cert := certs[0]
 	if i := slices.IndexFunc(certs, func(c *x509.Certificate) bool { return within(now, c).Equal(now) }); i >= 0 {
-		cert = certs[i] // the same key may have been certified anew
+		cert = certs[i] // the same key may have a new certificate
 	}
 	value.SetText(base64.StdEncoding.EncodeToString(forLibrary(e, cert)))
 	context := dsig.NewDefaultValidationContext(&dsig.MemoryX509CertificateStore{Roots: []*x509.Certificate{cert}})
