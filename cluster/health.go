@@ -80,7 +80,9 @@ func (h *health) info(id NodeID) NodeInfo {
 		return NodeInfo{ID: id, LastContact: -1}
 	}
 	info := r.NodeInfo
-	info.LastContact = time.Since(r.seenAt)
+	if info.LastContact >= 0 { // not one that judge has begun to count as silent
+		info.LastContact = time.Since(r.seenAt)
+	}
 	return info
 }
 

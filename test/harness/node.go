@@ -302,6 +302,7 @@ func (n *Node) WaitHealth(codes ...int) {
 // Unseal gives the node key shares until it is unsealed.
 func (n *Node) Unseal() {
 	n.c.t.Helper()
+	var last Answer
 	for _, key := range n.c.Keys {
 		ctx, cancel := context.WithTimeout(context.Background(), n.c.opts.ReadyIn)
 		a, err := n.Do(ctx, "PUT", "/v1/sys/unseal", "", map[string]any{"key": key})
@@ -313,8 +314,9 @@ func (n *Node) Unseal() {
 		if a.Decode(n.c.t, &status); a.Status == 200 && !status.Sealed {
 			return
 		}
+		last = a
 	}
-	n.c.t.Fatalf("%s is still sealed after %d keys", n.ID, len(n.c.Keys))
+	n.c.t.Fatalf("%s is still sealed after %d keys: %d %.500s", n.ID, len(n.c.Keys), last.Status, last.Body)
 }
 
 // AppliedIndex returns the index of the last log entry that the node has applied.
