@@ -1,0 +1,18 @@
+package cluster
+
+import "testing"
+
+// TestNeverHeard: a member that a new leader has not heard of does not count as one that was heard when the leadership began.
+func TestNeverHeard(t *testing.T) {
+	var h health
+	h.init(Options{})
+	h.lead()
+	h.judge([]NodeInfo{{ID: "away", LastContact: -1}})
+	if got := h.info("away").LastContact; got >= 0 {
+		t.Errorf("the last contact was %v ago, but there was none", got)
+	}
+	h.heard(NodeInfo{ID: "away"}, false)
+	if got := h.info("away").LastContact; got < 0 {
+		t.Error("no contact after a sign of life")
+	}
+}
