@@ -25,6 +25,20 @@ import (
 // see a single failure, and what was acknowledged must be there.
 func TestRollingRestart(t *testing.T) {
 	c := harness.NewCluster(t, 3, harness.Options{})
+	r := startRolling(t, c)
+	for range amount(2, 15) {
+		for _, n := range c.Nodes {
+			r.restart(t, n, n.Stop)
+		}
+	}
+	r.stop()
+	r.report(t)
+	r.checkAcked(t)
+}
+
+// startRolling begins to work on the cluster.
+func startRolling(t *testing.T, c *harness.Cluster) *rolling {
+	t.Helper()
 	leader := c.Leader()
 	leader.MustDo("POST", "/v1/sys/mounts/ack", map[string]any{"type": "kv"})
 	leader.MustDo("POST", "/v1/sys/auth/userpass", map[string]any{"type": "userpass"})
@@ -43,26 +57,31 @@ func TestRollingRestart(t *testing.T) {
 		r.worker(fmt.Sprintf("wrapping %d", i), 20*time.Millisecond, r.wrapping)
 	}
 	t.Cleanup(r.stop)
-	for range amount(2, 15) {
-		for _, n := range c.Nodes {
-			before := r.count.Load()
-			n.Stop()
-			n.Start()
-			n.WaitHealth(200, 429)
-			c.WaitVoters(3)
-			harness.Await(t, "requests between two restarts", time.Minute, func() error {
-				if r.count.Load() < before+50 {
-					return fmt.Errorf("%d were answered", r.count.Load()-before)
-				}
-				return nil
-			})
+	return r
+}
+
+// restart ends a node, starts it again, and waits until it votes and clients have been served.
+func (r *rolling) restart(t *testing.T, n *harness.Node, end func()) {
+	t.Helper()
+	before := r.count.Load()
+	end()
+	n.Start()
+	n.WaitHealth(200, 429)
+	r.c.WaitVoters(len(r.c.Nodes))
+	harness.Await(t, "requests between two restarts", time.Minute, func() error {
+		if r.count.Load() < before+50 {
+			return fmt.Errorf("%d were answered", r.count.Load()-before)
 		}
-	}
-	r.stop()
-	r.report(t)
-	last := c.Leader().MustDo("POST", "/v1/ack/last", map[string]any{"v": "last"})
-	for _, n := range c.Nodes {
-		checkAcked(t, n, c.RootToken, last.Header.Get("X-Vault-Index"), r.acked)
+		return nil
+	})
+}
+
+// checkAcked checks every node for what was acknowledged.
+func (r *rolling) checkAcked(t *testing.T) {
+	t.Helper()
+	last := r.c.Leader().MustDo("POST", "/v1/ack/last", map[string]any{"v": "last"})
+	for _, n := range r.c.Nodes {
+		checkAcked(t, n, r.c.RootToken, last.Header.Get("X-Vault-Index"), r.acked)
 	}
 }
 

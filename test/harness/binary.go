@@ -42,13 +42,42 @@ func build() (string, error) {
 	if built.dir, err = os.MkdirTemp("", "coffer-test-"); err != nil {
 		return "", err
 	}
-	path := filepath.Join(built.dir, "coffer")
+	return buildIn(root, built.dir)
+}
+
+func buildIn(source, dir string) (string, error) {
+	path := filepath.Join(dir, "coffer")
 	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", path, "./cmd/coffer")
-	cmd.Dir = root
+	cmd.Dir = source
+	cmd.Env = append(os.Environ(), "GOWORK=off")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building coffer: %w\n%s", err, out)
 	}
 	return path, nil
+}
+
+// previousCommit is the state of this repository from which the previous release was made: a cluster is upgraded from it, node
+// by node. A release changes it.
+const previousCommit = "6cfaa91"
+
+// Previous builds the binary of the previous release from the repository's history. It lasts as long as the test.
+func Previous(t TB) string {
+	t.Helper()
+	root, err := Root()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	dir := t.TempDir()
+	cmd := exec.Command("/bin/sh", "-c", `git archive "$0" | tar -x -C "$1"`, previousCommit, dir)
+	cmd.Dir = root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("taking commit %s out of the history, which has to be there: %v\n%s", previousCommit, err, out)
+	}
+	path, err := buildIn(dir, dir)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return path
 }
 
 // Root returns the directory of the repository, from anywhere in it: the tests' own module is in test/.

@@ -51,6 +51,8 @@ type Options struct {
 	Memory bool
 	// Files is how many descriptors a process may have, 0 for what the test has.
 	Files int
+	// Binary is what the nodes run, "" for Binary; see Previous.
+	Binary string
 	// Plain turns TLS off.
 	Plain bool
 	// ReadyIn bounds the wait for a started node or cluster; 0 means 60 s.

@@ -2,6 +2,7 @@ package harness
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,7 @@ type Node struct {
 	api     string // host:port
 	cluster string // host:port it listens on
 	dialled string // host:port the others dial
+	binary  string // of another release, see Use; "": Binary
 
 	mu      sync.Mutex
 	process *os.Process
@@ -38,7 +40,7 @@ type Node struct {
 
 func newNode(c *Cluster, id string) *Node {
 	c.t.Helper()
-	n := &Node{ID: id, c: c, HTTP: c.httpClient()}
+	n := &Node{ID: id, c: c, HTTP: c.httpClient(), binary: c.opts.Binary}
 	n.api = fmt.Sprintf("127.0.0.1:%d", freePort(c.t))
 	n.cluster = fmt.Sprintf("127.0.0.1:%d", freePort(c.t))
 	n.dialled = n.cluster
@@ -72,7 +74,7 @@ func (n *Node) configure(join bool) {
 	p("api_addr = %q", n.URL)
 	p("cluster_addr = %q", n.dialled)
 	p("%s", n.c.opts.Config)
-	if !strings.Contains(n.c.opts.Config, "audit {") {
+	if n.binary == "" && !strings.Contains(n.c.opts.Config, "audit {") { // the previous release does not know the stanza
 		p("audit {\n  file_roots = [%q]\n}", "/") // tests write where they like
 	}
 	p(`listener "tcp" {`)
@@ -110,6 +112,13 @@ func (n *Node) configure(join bool) {
 // Configure writes the configuration again, with the cluster's present nodes as those to join.
 func (n *Node) Configure(join bool) { n.c.t.Helper(); n.configure(join) }
 
+// Use makes the next start one of another release's binary; "" is the present one.
+func (n *Node) Use(binary string) {
+	n.c.t.Helper()
+	n.binary = binary
+	n.configure(!n.c.opts.NoRetryJoin)
+}
+
 // Start starts the process and waits until its API answers.
 func (n *Node) Start() {
 	n.c.t.Helper()
@@ -144,7 +153,7 @@ func (n *Node) TryStart() error {
 // launch starts the process without waiting for anything.
 func (n *Node) launch() error {
 	n.c.t.Helper()
-	binary := Binary(n.c.t)
+	binary := cmp.Or(n.binary, Binary(n.c.t))
 	if plain := os.Getenv("COFFER_TEST_CLIENT"); plain != "" && n.c.opts.Memory {
 		binary = plain
 	}
