@@ -206,7 +206,7 @@ func (c *calls) Echo(ctx context.Context, req *forwardpb.EchoRequest) (*forwardp
 	c.n.health.heard(NodeInfo{
 		ID: NodeID(req.NodeId), APIAddr: req.ApiAddr, ClusterAddr: req.ClusterAddr, Version: req.Version,
 		LastTerm: req.Term, LastIndex: storage.Index(req.LastIndex), Applied: storage.Index(req.AppliedIndex),
-		FollowKey: req.FollowKey,
+		Durable: storage.Index(req.DurableIndex), FollowKey: req.FollowKey,
 	}, req.NonVoter)
 	return &forwardpb.EchoReply{
 		NodeId: string(c.n.opts.ID), ApiAddr: c.n.opts.APIAddr, ClusterAddr: c.n.addr,
@@ -240,7 +240,7 @@ func (c *calls) echo() {
 		NodeId: string(self.ID), ApiAddr: self.APIAddr, ClusterAddr: self.ClusterAddr, Version: self.Version,
 		LastIndex: uint64(self.LastIndex), AppliedIndex: uint64(self.Applied),
 		NowMs: time.Now().UnixMilli(), Term: self.LastTerm, NonVoter: c.n.opts.NonVoter,
-		FollowKey: self.FollowKey,
+		DurableIndex: uint64(self.Durable), FollowKey: self.FollowKey,
 	})
 	if err != nil {
 		c.n.log.Debug("telling the leader about this node", "err", err)

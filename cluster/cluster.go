@@ -111,6 +111,7 @@ type NodeInfo struct {
 	LastTerm    uint64
 	LastIndex   storage.Index // of its log
 	Applied     storage.Index
+	Durable     storage.Index // in its state file
 	FollowKey   []byte
 }
 

@@ -44,6 +44,7 @@ type Node struct {
 	health health
 
 	registry registry
+	fold     chan struct{} // capacity 1: FoldNow
 
 	removed                          atomic.Bool // this node is no member any more
 	broken                           atomic.Bool // the state machine applies nothing more
@@ -76,7 +77,7 @@ func Open(o Options) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &Node{opts: o, log: o.Logger, queue: newQueue(), closed: make(chan struct{})}
+	n := &Node{opts: o, log: o.Logger, queue: newQueue(), fold: make(chan struct{}, 1), closed: make(chan struct{})}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.nudges.of = map[NodeID]*nudge{}
 	n.roles.init()
@@ -112,6 +113,7 @@ func Open(o Options) (*Node, error) {
 	}
 	n.wg.Go(n.readRounds)
 	n.wg.Go(n.echoes)
+	n.wg.Go(n.folds)
 	n.wg.Go(n.watch)
 	n.wg.Go(n.care)
 	n.wg.Go(n.followTrust)

@@ -117,7 +117,7 @@ func start(t testing.TB) *instance {
 func startWith(t testing.TB, link replicated.Link) *instance {
 	t.Helper()
 	state := &memory{State: lifecycletest.NewState(), leader: true}
-	router := lifecycle.NewRawStore(state)
+	router := lifecycle.NewRawStore(state, nil)
 	leases, slow, workers := enginetest.NewLeases(), newSlowAuth(), &workers{}
 	store := lifecycletest.Barrier{Barrier: barrier.New(router)}
 	syncs := &syncing{}

@@ -119,7 +119,7 @@ func openNode(c *config.Config, dev devOptions, log *logs, bodies *httpapi.Bodie
 	ctx, stop := context.WithCancel(context.Background())
 	n.stop = stop
 	go changes.Run(ctx)
-	router := lifecycle.NewRawStore(machine)
+	router := lifecycle.NewRawStore(machine, log.Named("server"))
 	values := barrier.New(router)
 	n.values = values
 	link, guard, err := newLink(machine, changes, values, c.APIAddr, c.ClusterAddr, log.Named("replication"))

@@ -333,8 +333,9 @@ type EchoRequest struct {
 	AppliedIndex  uint64                 `protobuf:"varint,6,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
 	NowMs         int64                  `protobuf:"varint,7,opt,name=now_ms,json=nowMs,proto3" json:"now_ms,omitempty"`
 	Term          uint64                 `protobuf:"varint,8,opt,name=term,proto3" json:"term,omitempty"`
-	NonVoter      bool                   `protobuf:"varint,9,opt,name=non_voter,json=nonVoter,proto3" json:"non_voter,omitempty"`    // the node does not want a vote
-	FollowKey     []byte                 `protobuf:"bytes,10,opt,name=follow_key,json=followKey,proto3" json:"follow_key,omitempty"` // public key by which the node is told the next root key
+	NonVoter      bool                   `protobuf:"varint,9,opt,name=non_voter,json=nonVoter,proto3" json:"non_voter,omitempty"`              // the node does not want a vote
+	FollowKey     []byte                 `protobuf:"bytes,10,opt,name=follow_key,json=followKey,proto3" json:"follow_key,omitempty"`           // public key by which the node is told the next root key
+	DurableIndex  uint64                 `protobuf:"varint,11,opt,name=durable_index,json=durableIndex,proto3" json:"durable_index,omitempty"` // what the state file, which a sealed node reads, would have after a crash now; 0: not reported
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -437,6 +438,13 @@ func (x *EchoRequest) GetFollowKey() []byte {
 		return x.FollowKey
 	}
 	return nil
+}
+
+func (x *EchoRequest) GetDurableIndex() uint64 {
+	if x != nil {
+		return x.DurableIndex
+	}
+	return 0
 }
 
 type EchoReply struct {
@@ -620,7 +628,7 @@ const file_proto_forwardpb_forward_proto_rawDesc = "" +
 	"\rResponseChunk\x123\n" +
 	"\x04head\x18\x01 \x01(\v2\x1f.coffer.forward.v1.ResponseHeadR\x04head\x12\x12\n" +
 	"\x04body\x18\x02 \x01(\fR\x04body\x12\x10\n" +
-	"\x03end\x18\x03 \x01(\bR\x03end\"\xa9\x02\n" +
+	"\x03end\x18\x03 \x01(\bR\x03end\"\xce\x02\n" +
 	"\vEchoRequest\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x19\n" +
 	"\bapi_addr\x18\x02 \x01(\tR\aapiAddr\x12!\n" +
@@ -634,7 +642,8 @@ const file_proto_forwardpb_forward_proto_rawDesc = "" +
 	"\tnon_voter\x18\t \x01(\bR\bnonVoter\x12\x1d\n" +
 	"\n" +
 	"follow_key\x18\n" +
-	" \x01(\fR\tfollowKey\"\x98\x01\n" +
+	" \x01(\fR\tfollowKey\x12#\n" +
+	"\rdurable_index\x18\v \x01(\x04R\fdurableIndex\"\x98\x01\n" +
 	"\tEchoReply\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x19\n" +
 	"\bapi_addr\x18\x02 \x01(\tR\aapiAddr\x12!\n" +

@@ -13,6 +13,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -88,6 +89,11 @@ type Autopilot struct {
 // Cluster is this node's running part in Raft and in the traffic between nodes.
 type Cluster interface {
 	storage.Committer
+	// AwaitDurable waits, on the leader, until what a sealed node reads has everything up to index on the disks of a
+	// majority. The error says which voters have not reported that when ctx ended.
+	AwaitDurable(ctx context.Context, index storage.Index) error
+	// FoldNow makes what this node has applied durable where a sealed node reads it, and reports it. It does not wait.
+	FoldNow()
 	// Bootstrap makes this node the only voter of a new cluster. Doing it again changes nothing.
 	Bootstrap(ctx context.Context) error
 	ReadIndex(ctx context.Context) (storage.Index, error)
@@ -255,8 +261,13 @@ func New(o Options) *Node {
 	n.statusLocked(n.life) // nobody else has it yet
 	o.Raw.OnChange(func(ch storage.Change) {
 		o.Barrier.Changed(ch)
-		if r := n.running.Load(); r != nil && ch.Touches(trustKey) {
-			r.cluster.TrustChanged()
+		if r := n.running.Load(); r != nil {
+			if ch.Touches(trustKey) {
+				r.cluster.TrustChanged()
+			}
+			if slices.ContainsFunc(sealedPrefixes, ch.Touches) {
+				r.cluster.FoldNow()
+			}
 		}
 		var wake chan struct{}
 		switch {
@@ -374,30 +385,4 @@ func (n *Node) ID() string { return n.opts.NodeID }
 func (n *Node) Initialized(ctx context.Context) bool {
 	_, err := n.opts.Raw.Get(ctx, seal.ConfigKey)
 	return err == nil
-}
-
-// RawStore is the store below the barrier: reads of the local state, commits through the running cluster.
-type RawStore struct {
-	storage.Reader
-	committer atomic.Pointer[storage.Committer]
-}
-
-// NewRawStore returns a store that answers commits with storage.ErrSealed until a cluster runs.
-func NewRawStore(r storage.Reader) *RawStore { return &RawStore{Reader: r} }
-
-// Commit implements storage.Committer.
-func (s *RawStore) Commit(ctx context.Context, b storage.Batch) (storage.Index, error) {
-	c := s.committer.Load()
-	if c == nil {
-		return 0, storage.ErrSealed
-	}
-	return (*c).Commit(ctx, b)
-}
-
-func (s *RawStore) route(c storage.Committer) {
-	if c == nil {
-		s.committer.Store(nil)
-		return
-	}
-	s.committer.Store(&c)
 }

@@ -93,7 +93,7 @@ const (
 // newNode returns a node that is sealed; it is closed at the end of the test. change may adjust the options.
 func newNode(t *testing.T, id string, state *lifecycletest.State, change func(*lifecycle.Options)) *node {
 	t.Helper()
-	router := lifecycle.NewRawStore(state)
+	router := lifecycle.NewRawStore(state, nil)
 	n := &node{t: t, id: id, state: state, barrier: barrier.New(router)}
 	o := lifecycle.Options{
 		NodeID: id, ClusterAddr: id + ":8201", Raw: state, Router: router, Barrier: lifecycletest.Barrier{Barrier: n.barrier},

@@ -137,6 +137,24 @@ func (f *FSM) Close() error {
 // own entries (no-ops, barriers) never reach the FSM: do not wait for a commit index here, it may be one.
 func (f *FSM) AppliedIndex() storage.Index { return storage.Index(f.applied.Load()) }
 
+// DurableIndex returns the index that the state file would have after a crash now. A node that has not opened its log
+// has nothing newer.
+func (f *FSM) DurableIndex() storage.Index {
+	return storage.Index(f.store.Load().DurablePosition().Index)
+}
+
+// Flush makes everything applied so far durable in the state file before it returns.
+func (f *FSM) Flush() error {
+	for {
+		s := f.store.Load()
+		err := s.Flush()
+		if errors.Is(err, boltstore.ErrClosed) && f.store.Load() != s {
+			continue // it was replaced by one that is durable
+		}
+		return err
+	}
+}
+
 // LastTerm returns the term of the entry at AppliedIndex.
 func (f *FSM) LastTerm() uint64 { return f.term.Load() }
 

@@ -115,7 +115,7 @@ func (c *Cluster) bootstrap() {
 	first.configure(false)
 	first.Start()
 	first.WaitHealth(501)
-	c.RootToken, c.Keys = c.initialize(first)
+	c.Initialize(first)
 	if c.opts.Shamir {
 		first.Unseal()
 	}
@@ -161,7 +161,8 @@ func (c *Cluster) join(node *Node) {
 	node.WaitHealth(200, 429)
 }
 
-func (c *Cluster) initialize(n *Node) (token string, keys []string) {
+// Initialize makes a node the first of a new cluster, with whose keys and root token the test goes on.
+func (c *Cluster) Initialize(n *Node) {
 	c.t.Helper()
 	body := map[string]any{}
 	if c.opts.Shamir {
@@ -176,7 +177,7 @@ func (c *Cluster) initialize(n *Node) (token string, keys []string) {
 	if out.Token == "" {
 		c.t.Fatalf("sys/init answered no root token")
 	}
-	return out.Token, out.Keys
+	c.RootToken, c.Keys = out.Token, out.Keys
 }
 
 // Node returns the node of that name.

@@ -105,10 +105,12 @@ func (c Cluster) Changes() <-chan struct{} { return c.State.Changes }
 
 // The others do and tell as little as they can.
 
-func (Cluster) Bootstrap(context.Context) error  { return nil }
-func (Cluster) IsLeader() bool                   { return true }
-func (Cluster) Leader() (lifecycle.Peer, bool)   { return lifecycle.Peer{}, true }
-func (Cluster) Peers() ([]lifecycle.Peer, error) { return nil, nil }
+func (Cluster) AwaitDurable(context.Context, storage.Index) error { return nil }
+func (Cluster) FoldNow()                                          {}
+func (Cluster) Bootstrap(context.Context) error                   { return nil }
+func (Cluster) IsLeader() bool                                    { return true }
+func (Cluster) Leader() (lifecycle.Peer, bool)                    { return lifecycle.Peer{}, true }
+func (Cluster) Peers() ([]lifecycle.Peer, error)                  { return nil, nil }
 func (Cluster) Admit(context.Context, string, string, []byte, bool, bool) ([]byte, error) {
 	return []byte("{}"), nil
 }

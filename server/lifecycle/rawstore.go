@@ -1,0 +1,73 @@
+package lifecycle
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/coffer-project/coffer/storage"
+)
+
+// sealedPrefixes hold what a node reads while it is sealed. It reads its state file only: it cannot replay its log.
+var sealedPrefixes = []storage.Key{"l/seal/", "l/barrier/"}
+
+// durableTimeout is how long a change of what sealed nodes read waits for the disks of a majority. Then it is
+// acknowledged all the same, because the log has it: keys that are in effect must reach those who hold them.
+const durableTimeout = 5 * time.Second
+
+// RawStore is the store below the barrier: reads of the local state, commits through the running cluster. A commit of what a
+// sealed node reads is answered once a majority has it on disk in a form that a sealed node can read.
+type RawStore struct {
+	storage.Reader
+	log     *slog.Logger
+	cluster atomic.Pointer[Cluster]
+}
+
+// NewRawStore returns a store that answers commits with storage.ErrSealed until a cluster runs. log may be nil.
+func NewRawStore(r storage.Reader, log *slog.Logger) *RawStore {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &RawStore{Reader: r, log: log}
+}
+
+// Commit implements storage.Committer.
+func (s *RawStore) Commit(ctx context.Context, b storage.Batch) (storage.Index, error) {
+	c := s.cluster.Load()
+	if c == nil {
+		return 0, storage.ErrSealed
+	}
+	index, err := (*c).Commit(ctx, b)
+	if err == nil && readSealed(b) {
+		s.awaitDurable(ctx, *c, index)
+	}
+	return index, err
+}
+
+func (s *RawStore) awaitDurable(ctx context.Context, c Cluster, index storage.Index) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), durableTimeout)
+	defer cancel()
+	if err := c.AwaitDurable(ctx, index); err != nil {
+		s.log.Warn("a change of the seal or of the key ring is committed, but a majority has not confirmed that it is in their state files: "+
+			"keep the former keys until every node has been unsealed with the new ones", "index", index, "err", err)
+	}
+}
+
+// readSealed reports whether a batch changes what a sealed node reads.
+func readSealed(b storage.Batch) bool {
+	read := func(key storage.Key) bool {
+		return slices.ContainsFunc(sealedPrefixes, func(p storage.Key) bool { return strings.HasPrefix(string(key), string(p)) })
+	}
+	return slices.ContainsFunc(b.Puts, func(p storage.Put) bool { return read(p.Key) }) || slices.ContainsFunc(b.Deletes, read)
+}
+
+func (s *RawStore) route(c Cluster) {
+	if c == nil {
+		s.cluster.Store(nil)
+		return
+	}
+	s.cluster.Store(&c)
+}
