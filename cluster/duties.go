@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"math"
 	"strconv"
 	"time"
 
@@ -71,6 +72,13 @@ type dutyState struct {
 	handedOverAt time.Time
 }
 
+// awaitFailure acts at once when the state machine stops.
+func (n *Node) awaitFailure() {
+	if n.opts.Machine.WaitApplied(n.ctx, math.MaxUint64) != nil && n.ctx.Err() == nil {
+		n.watchMachine()
+	}
+}
+
 // watchMachine gives leadership up when the state machine has stopped.
 func (n *Node) watchMachine() {
 	err := n.opts.Machine.Err()
@@ -81,6 +89,10 @@ func (n *Node) watchMachine() {
 	n.roles.signal()
 	n.handOver("the state machine has stopped")
 }
+
+// Distrusted returns why this node's data must be moved aside and fetched again, or nil: see fsm.FSM.Distrust.
+// LeaderChanges signals when that becomes known.
+func (n *Node) Distrusted() error { return n.opts.Machine.Distrusted() }
 
 func (n *Node) handOver(why string) {
 	if n.raft().State() != raft.Leader || n.otherVoters() == 0 {

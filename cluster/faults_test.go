@@ -188,7 +188,10 @@ func TestLogThatLostItsTail(t *testing.T) {
 	mustCommit(t, all[0], "k", "1")
 	catchUp(t, c, all[0])
 	_, last, _ := c.logs.size()
-	if err := c.logs.DeleteRange(last, last); err != nil {
+	if _, _, err := c.logs.disown(last, last); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.logs.deleteChunks(last, last); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "Raft to be restarted", func() bool { return c.Stats().RaftRestarts > 0 })

@@ -43,6 +43,10 @@ type logs struct {
 
 	// covered returns up to which index the state machine holds everything durably; nil: all.
 	covered func() uint64
+	// applied returns index and term of the last entry that the state machine has applied, conflict is told that a leader
+	// replaces one; nil: no entry is known to be applied.
+	applied  func() (index, term uint64)
+	conflict func(error)
 	// fault is called before each write, for tests; nil in production.
 	fault func() error
 
@@ -244,6 +248,9 @@ func (l *logs) StoreLogs(entries []*raft.Log) error {
 			return err
 		}
 	}
+	if err := l.mayStore(entries); err != nil {
+		return err
+	}
 	l.writeMu.Lock()
 	defer l.writeMu.Unlock()
 	first, last, _ := l.size()
@@ -294,11 +301,51 @@ func (l *logs) forget() { l.recent, l.recentBytes = nil, 0 }
 
 // DeleteRange implements raft.LogStore. The range must be at one end of the log, or all of it.
 func (l *logs) DeleteRange(from, to uint64) error {
+	if first, last, _ := l.size(); first < from && from <= last && last <= to {
+		if err := l.mayDelete(from); err != nil {
+			return err
+		}
+	}
 	from, to, err := l.disown(from, to)
 	if err != nil {
 		return err
 	}
 	return l.deleteChunks(from, to)
+}
+
+// mayDelete reports, as an error, that the state machine has applied the entry at from, with which a tail of the log that is
+// to be replaced begins. Raft never replaces what a majority has, so a voter has lost entries that it had acknowledged:
+// this node, or those that elected a leader without them. This node's state is of no use to that leader's cluster.
+func (l *logs) mayDelete(from uint64) error {
+	if l.applied == nil {
+		return nil
+	}
+	applied, _ := l.applied()
+	if from > applied {
+		return nil
+	}
+	return l.rejectLeader(from, applied)
+}
+
+// mayStore is mayDelete for entries that are to be appended: after a snapshot, or in a log that lost its tail, they may be
+// the ones that were applied.
+func (l *logs) mayStore(entries []*raft.Log) error {
+	if l.applied == nil {
+		return nil
+	}
+	applied, term := l.applied()
+	if first := entries[0].Index; applied >= first && applied-first < uint64(len(entries)) && entries[applied-first].Term != term {
+		return l.rejectLeader(applied, applied)
+	}
+	return nil
+}
+
+func (l *logs) rejectLeader(from, applied uint64) error {
+	err := &storage.CorruptError{File: l.path, Detail: fmt.Sprintf(
+		"the leader replaces entry %d, and this node has applied entries up to %d: a voter has lost acknowledged entries, perhaps because its directory was put back to an older copy",
+		from, applied)}
+	l.conflict(err)
+	return err
 }
 
 // disown takes a range out of the header. It returns what of it there was, from > to if nothing.

@@ -92,6 +92,7 @@ func Open(o Options) (*Node, error) {
 		return nil, err
 	}
 	n.logs.fault, n.logs.covered = o.logFault, func() uint64 { return durableIndex(o.Machine) }
+	n.logs.applied, n.logs.conflict = o.Machine.Applied, o.Machine.Distrust
 	n.stable.closing = n.ctx.Done()
 	if err := recoverPeers(o, n.raftConfig(), n.logs, n.stable); err != nil {
 		return nil, errors.Join(err, n.logs.Close())
@@ -115,6 +116,7 @@ func Open(o Options) (*Node, error) {
 	n.wg.Go(n.echoes)
 	n.wg.Go(n.folds)
 	n.wg.Go(n.watch)
+	n.wg.Go(n.awaitFailure)
 	n.wg.Go(n.care)
 	n.wg.Go(n.followTrust)
 	n.wg.Go(n.watchRemoval)
@@ -135,11 +137,34 @@ func openState(o Options) (*logs, *stable, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if first, last, _ := l.size(); last != 0 && first > applied+1 {
-		return nil, nil, errors.Join(&storage.CorruptError{File: path, Detail: fmt.Sprintf(
-			"the log begins at entry %d, but the state machine beside it is at %d: one of them is from elsewhere", first, applied)}, l.Close())
+	if err := l.fits(applied, o.Machine.LastTerm()); err != nil {
+		return nil, nil, errors.Join(err, l.Close())
 	}
 	return l, s, nil
+}
+
+// fits reports, as an error, that the log cannot be the one from which the state machine has applied entries up to an index
+// and term.
+func (l *logs) fits(applied, term uint64) error {
+	first, last, _ := l.size()
+	switch {
+	case last == 0 || applied > last:
+		return nil
+	case first > applied+1:
+		return &storage.CorruptError{File: l.path, Detail: fmt.Sprintf(
+			"the log begins at entry %d, but the state machine beside it is at %d: one of them is from elsewhere", first, applied)}
+	case first > applied:
+		return nil
+	}
+	var e raft.Log
+	if err := l.GetLog(applied, &e); err != nil {
+		return err
+	}
+	if e.Term != term {
+		return &storage.CorruptError{File: l.path, Detail: fmt.Sprintf(
+			"entry %d of the log is of term %d, but the state machine beside it has applied one of term %d: one of them is from elsewhere", applied, e.Term, term)}
+	}
+	return nil
 }
 
 // durableIndex returns the last entry whose effect survives a crash.

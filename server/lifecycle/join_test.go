@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coffer-project/coffer/server/lifecycle"
 	"github.com/coffer-project/coffer/server/lifecycle/lifecycletest"
@@ -319,5 +320,26 @@ func TestNodeKeepsItsKey(t *testing.T) {
 	damaged.until(func() bool { return !damaged.Sealed() }, "it does not unseal with a damaged file")
 	if string(damaged.passport.Key) != "key 2" {
 		t.Errorf("with a damaged file it comes back with %s", damaged.passport.Key)
+	}
+}
+
+// A node whose data differs from its cluster's seals and gives way to a process that starts without it, and unseals by itself.
+func TestNodeThatDiffersRestarts(t *testing.T) {
+	restarted := make(chan bool, 1)
+	n := newNode(t, "n1", lifecycletest.NewState(), func(o *lifecycle.Options) {
+		o.AutoSeal = static(t, 1)
+		o.Sealing = func(stay bool) func() { return func() { restarted <- stay } }
+	})
+	n.init(0, 0)
+	n.run()
+	n.differs.Store(true)
+	n.state.Changes <- struct{}{}
+	select {
+	case stay := <-restarted:
+		if stay || !n.Sealed() {
+			t.Errorf("it is to stay sealed: %v; it is sealed: %v", stay, n.Sealed())
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("it does not restart")
 	}
 }

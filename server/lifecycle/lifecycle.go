@@ -113,6 +113,8 @@ type Cluster interface {
 	TrustChanged()
 	// Removed reports whether the others have told this node that it is not a member any more.
 	Removed() bool
+	// Distrusted returns why this node's data is not its cluster's, or nil.
+	Distrusted() error
 	StepDown(ctx context.Context) error
 	// Forward sends the request to the active node and relays the answer; see storage.ErrUnavailable and
 	// storage.ErrOutcomeUnknown.

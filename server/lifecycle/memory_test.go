@@ -55,6 +55,12 @@ func (m member) Peers() (peers []lifecycle.Peer, err error) {
 }
 func (m member) Leader() (lifecycle.Peer, bool) { return lifecycle.Peer{}, !m.n.cutOff.Load() }
 func (m member) Removed() bool                  { return m.n.expelled.Load() }
+func (m member) Distrusted() error {
+	if m.n.differs.Load() {
+		return errors.New("its data differs")
+	}
+	return nil
+}
 func (m member) Admit(_ context.Context, id, _ string, public []byte, _, _ bool) ([]byte, error) {
 	m.n.joined = append(m.n.joined, id)
 	return []byte("trust with " + string(public)), nil
@@ -80,6 +86,7 @@ type node struct {
 	peers    []*node            // other nodes of the cluster, which it has heard of
 	passport lifecycle.Passport // shown to the running cluster
 	expelled atomic.Bool        // the others say that it is no member
+	differs  atomic.Bool        // its data is not the others'
 	turns    atomic.Int32       // running Hooks.Active
 	loads    atomic.Int32
 	unloads  atomic.Int32

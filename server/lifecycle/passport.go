@@ -124,6 +124,17 @@ func (n *Node) expelled(r *running) {
 	n.statusLocked(n.life)
 }
 
+// distrusted seals a node whose data differs from its cluster's. The next start moves the data aside.
+func (n *Node) distrusted(r *running) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.running.Load() != r {
+		return
+	}
+	n.log.Error("the data of this node is not its cluster's: sealing, to start again without it", "err", r.cluster.Distrusted())
+	n.drop(n.life, r, nil)
+}
+
 // writeDurably replaces a file as a whole.
 func writeDurably(path string, text []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp") // mode 0600

@@ -318,10 +318,13 @@ func (n *Node) watch(ctx context.Context, r *running) {
 	catching.Go(func() { n.catchUp(ctx, r) })
 	var current *turn
 	defer func() { n.finish(current, r) }()
-	var expelled sync.Once
+	var leaving sync.Once
 	for {
-		if r.cluster.Removed() {
-			expelled.Do(func() { go n.expelled(r) })
+		switch {
+		case r.cluster.Removed():
+			leaving.Do(func() { go n.expelled(r) })
+		case r.cluster.Distrusted() != nil:
+			leaving.Do(func() { go n.distrusted(r) })
 		}
 		switch leader := r.cluster.IsLeader(); {
 		case leader && current == nil:

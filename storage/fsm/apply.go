@@ -64,6 +64,11 @@ func (f *FSM) applySome(logs []*raft.Log, answers []any) (n int, err error) {
 	var records []storage.Record
 	for n < len(logs) && err == nil && w.Bytes()-start < applyBytes {
 		l := logs[n]
+		if l.Index == pos.Index && l.Term != pos.Term {
+			err = fmt.Errorf("log entry %d is of term %d, but the one that was applied of term %d", l.Index, l.Term, pos.Term)
+			f.Distrust(&storage.CorruptError{File: f.path(), Detail: err.Error()})
+			break
+		}
 		if l.Index <= pos.Index {
 			n++
 			continue

@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -29,6 +30,7 @@ import (
 const (
 	fileName    = "fsm.db"
 	installTemp = "fsm-%s.tmp"
+	distrusted  = "distrusted" // why the files must be moved aside although each of them is whole
 )
 
 // Options of Open. The zero value works.
@@ -55,6 +57,7 @@ type FSM struct {
 	mu       sync.Mutex
 	wake     chan struct{} // closed when applied or failed changes; nil if nobody waits
 	failed   error         // why nothing is applied any more
+	distrust error         // why the files must not be used again
 	closed   bool
 	received *sink // verified, not yet restored
 	sinks    int   // numbers what is received
@@ -79,6 +82,11 @@ func Open(dir string, o Options) (*FSM, error) {
 		return nil, fmt.Errorf("opening the state: %w", err)
 	}
 	f := &FSM{dir: dir, log: o.Logger, records: o.Log}
+	if why, err := os.ReadFile(filepath.Join(dir, distrusted)); err == nil {
+		return nil, &storage.CorruptError{File: f.path(), Detail: string(why)}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("opening the state: %w", err)
+	}
 	s, err := boltstore.Open(f.path(), "", f.storeOptions())
 	if err != nil {
 		return nil, err
@@ -158,6 +166,13 @@ func (f *FSM) Flush() error {
 // LastTerm returns the term of the entry at AppliedIndex.
 func (f *FSM) LastTerm() uint64 { return f.term.Load() }
 
+// Applied returns index and term of the entry at AppliedIndex.
+func (f *FSM) Applied() (index, term uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.applied.Load(), f.term.Load()
+}
+
 // setApplied makes pos visible to waiters, unless they already see a later one.
 func (f *FSM) setApplied(pos boltstore.Position) {
 	f.mu.Lock()
@@ -218,6 +233,49 @@ func (f *FSM) fail(err error) {
 		f.log.Error("this replica stopped applying log entries", "index", f.applied.Load(), "err", err)
 	}
 	f.wakeLocked()
+}
+
+// Distrust stops applying, because the other members show that the state or the log of this node is not theirs, which the
+// files themselves do not show. It lasts: Open fails with a *storage.CorruptError until Quarantine has moved the files.
+func (f *FSM) Distrust(why error) {
+	f.fail(why)
+	f.mu.Lock()
+	first := f.distrust == nil
+	if first {
+		f.distrust = why
+	}
+	f.mu.Unlock()
+	if !first {
+		return
+	}
+	detail := why.Error()
+	if c, ok := errors.AsType[*storage.CorruptError](why); ok {
+		detail = c.Detail
+	}
+	if err := f.writeDistrust(detail); err != nil {
+		f.log.Error("noting that the state must not be used again", "err", err)
+	}
+}
+
+// writeDistrust makes the note complete before it gets its name.
+func (f *FSM) writeDistrust(detail string) error {
+	path := filepath.Join(f.dir, distrusted)
+	tmp, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = tmp.WriteString(detail)
+	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
+		return err
+	}
+	return boltstore.Rename(path+".new", path)
+}
+
+// Distrusted returns what Distrust was called with, or nil.
+func (f *FSM) Distrusted() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.distrust
 }
 
 // Err returns why the replica stopped applying, or nil. Only installing a snapshot of a later state, or
@@ -356,7 +414,7 @@ func (f *FSM) Scan(ctx context.Context, prefix, after storage.Key, limit int) ([
 	return entries, nil
 }
 
-// Quarantine moves the database files of a data directory (*.db, wal, and what was left unfinished) into its
+// Quarantine moves the database files of a data directory (*.db, wal, and what was left unfinished, the note of Distrust last) into its
 // subdirectory name, which the caller chooses (corrupt-<unix nanoseconds>), and returns that directory. The
 // Raft log goes along with the state, and so does the log of changes (wal): none is of use without the others.
 func Quarantine(dir, name string) (string, error) {
@@ -364,7 +422,7 @@ func Quarantine(dir, name string) (string, error) {
 	if err := os.Mkdir(to, 0o700); err != nil {
 		return "", fmt.Errorf("moving damaged files aside: %w", err)
 	}
-	for _, pattern := range []string{"*.db", "*.db.new", "wal", fmt.Sprintf(installTemp, "*")} {
+	for _, pattern := range []string{"*.db", "*.db.new", "wal", fmt.Sprintf(installTemp, "*"), distrusted} {
 		names, err := filepath.Glob(filepath.Join(dir, pattern))
 		if err != nil {
 			return "", fmt.Errorf("moving damaged files aside: %w", err)
