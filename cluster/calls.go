@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -206,8 +207,8 @@ func (c *calls) Echo(ctx context.Context, req *forwardpb.EchoRequest) (*forwardp
 	c.n.health.heard(NodeInfo{
 		ID: NodeID(req.NodeId), APIAddr: req.ApiAddr, ClusterAddr: req.ClusterAddr, Version: req.Version,
 		LastTerm: req.Term, LastIndex: storage.Index(req.LastIndex), Applied: storage.Index(req.AppliedIndex),
-		Durable: storage.Index(req.DurableIndex), FollowKey: req.FollowKey,
-	}, req.NonVoter)
+		Durable: storage.Index(req.DurableIndex), FollowKey: req.FollowKey, Disk: Disk(min(req.Disk, math.MaxUint8)),
+	}, req.NonVoter, c.n.opts.Machine.AppliedIndex())
 	return &forwardpb.EchoReply{
 		NodeId: string(c.n.opts.ID), ApiAddr: c.n.opts.APIAddr, ClusterAddr: c.n.addr,
 		LastIndex: r.LastIndex(), NowMs: time.Now().UnixMilli(),
@@ -240,7 +241,7 @@ func (c *calls) echo() {
 		NodeId: string(self.ID), ApiAddr: self.APIAddr, ClusterAddr: self.ClusterAddr, Version: self.Version,
 		LastIndex: uint64(self.LastIndex), AppliedIndex: uint64(self.Applied),
 		NowMs: time.Now().UnixMilli(), Term: self.LastTerm, NonVoter: c.n.opts.NonVoter,
-		DurableIndex: uint64(self.Durable), FollowKey: self.FollowKey,
+		DurableIndex: uint64(self.Durable), FollowKey: self.FollowKey, Disk: uint32(self.Disk),
 	})
 	if err != nil {
 		c.n.log.Debug("telling the leader about this node", "err", err)
@@ -249,7 +250,7 @@ func (c *calls) echo() {
 	before := c.n.health.info(NodeID(reply.NodeId))
 	c.n.health.heard(NodeInfo{
 		ID: NodeID(reply.NodeId), APIAddr: reply.ApiAddr, ClusterAddr: reply.ClusterAddr, LastIndex: storage.Index(reply.LastIndex),
-	}, false)
+	}, false, 0)
 	if before.APIAddr != reply.ApiAddr {
 		select { // Leader has something new to say; whoever waits for a role has not
 		case c.n.roles.public <- struct{}{}:

@@ -46,6 +46,7 @@ type Options struct {
 	Trust   []byte       // what Admit returned to this node, for one that joins; nil: Records tell
 	Records Records      // nil: the cluster keeps no register of its members, CA's certificates count
 	Handler http.Handler // serves requests that other nodes forward; nil: rejects them
+	Disk    func() Disk  // how much room there is for the node's data, told to the others; nil: enough
 	Logger  *slog.Logger // nil discards
 
 	HeartbeatTimeout   time.Duration // without a leader before standing for election; 750 ms
@@ -63,9 +64,10 @@ type Options struct {
 	StabilizationTime time.Duration // how long a joiner must be healthy before it votes; 10 s
 	ForwardWait       time.Duration // how long Forward and ReadIndex wait for a leader; 5 s
 
-	// For tests; zero values are the constants stallLimit and stuckLimit, and no faults.
+	// For tests; zero values are the constants stallLimit, stuckLimit and CurrentWithin, and no faults.
 	stallAfter time.Duration
 	stuckAfter time.Duration
+	currentFor time.Duration
 	logFault   func() error
 }
 
@@ -95,6 +97,7 @@ func (o Options) withDefaults() (Options, error) {
 	o.ForwardWait = cmp.Or(o.ForwardWait, 5*time.Second)
 	o.stallAfter = cmp.Or(o.stallAfter, stallLimit)
 	o.stuckAfter = cmp.Or(o.stuckAfter, stuckLimit)
+	o.currentFor = cmp.Or(o.currentFor, CurrentWithin)
 	return o, errors.Join(problems...)
 }
 
@@ -112,6 +115,8 @@ type NodeInfo struct {
 	LastIndex   storage.Index // of its log
 	Applied     storage.Index
 	Durable     storage.Index // in its state file
+	Behind      time.Duration // how old its state may be; negative if not known
+	Disk        Disk
 	FollowKey   []byte
 }
 
@@ -158,6 +163,9 @@ type Stats struct {
 	Peers       int           // members, this node included
 	Voters      int           // of them
 	LastContact time.Duration // with the leader; 0 on the leader, negative if never
+	Behind      time.Duration // how old this node's state may be, negative if not known
+	Current     bool          // it is less than CurrentWithin
+	DiskFailing bool          // the disk takes no writes
 
 	Ops, Entries     uint64 // operations that were proposed, and the log entries that carried them
 	QueuedOps        int    // waiting for a place in an entry

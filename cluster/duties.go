@@ -43,6 +43,8 @@ func (n *Node) watch() {
 	n.each(func() {
 		n.watchMachine()
 		n.watchStall(&d)
+		n.watchDisk(&d)
+		n.watchCurrent(&d)
 		n.watchTransfer()
 		n.watchLostSuffix(&d)
 		if n.IsLeader() {
@@ -68,7 +70,9 @@ func (n *Node) care() {
 // dutyState is what watch remembers from one round to the next.
 type dutyState struct {
 	stalled      bool
-	lost         int // rounds in a row in which the log was behind Raft's memory
+	failedAt     time.Time // the disk took no writes; zero: it does
+	late         bool      // this node was not current
+	lost         int       // rounds in a row in which the log was behind Raft's memory
 	handedOverAt time.Time
 }
 
@@ -188,7 +192,7 @@ func (n *Node) judge(nodes []NodeInfo) {
 		if info.Healthy {
 			n.log.Info("a member is healthy", "node", string(info.ID))
 		} else {
-			n.log.Warn("a member is not healthy", "node", string(info.ID), "silent", info.LastContact, "index", uint64(info.LastIndex))
+			n.log.Warn("a member is not healthy", "node", string(info.ID), "silent", info.LastContact, "behind", info.Behind, "disk", info.Disk.String(), "index", uint64(info.LastIndex))
 		}
 	}
 }
@@ -201,7 +205,7 @@ func (n *Node) watchFollowers(d *dutyState) {
 		id := raft.ServerID(info.ID)
 		switch {
 		case info.Leader:
-		case t.isInstalling(id):
+		case t.isInstalling(id), info.Disk == DiskFailing: // the cause is at its side
 			n.health.moving(info.ID)
 		default:
 			times := n.health.stuck(info.ID, last, n.opts.stuckAfter)

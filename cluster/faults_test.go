@@ -148,7 +148,7 @@ func TestFollowerThatDoesNotMove(t *testing.T) {
 	t.Parallel()
 	all, disks := threeWithDisks(t, func(o *Options) { o.stuckAfter = 100 * time.Millisecond })
 	stuck := all[2]
-	disks[stuck].fail(syscall.ENOSPC, -1)
+	disks[stuck].fail(errors.New("wedged, not by the disk"), -1)
 	mustCommit(t, all[0], "k", "1")
 	until(t, "the pipeline to be cut", func() bool { return all[0].Stats().PipelineResets > 0 })
 	until(t, "the leadership to move", func() bool { return all[1].IsLeader() })

@@ -12,6 +12,8 @@ import (
 // health is what the echoes told: on the leader about every other node, elsewhere about the leader. It is in
 // memory only, so a new leader begins with nothing, and gives everybody time.
 type health struct {
+	currentFor time.Duration // Options.currentFor
+
 	mu        sync.Mutex
 	autopilot AutopilotConfig
 	leadSince time.Time // of this node's latest leadership
@@ -24,6 +26,7 @@ type record struct {
 	NodeInfo
 	seenAt   time.Time
 	nonVoter bool // it does not want a vote
+	fresh    freshness
 
 	healthy bool
 	since   time.Time // healthy has had its value since
@@ -36,6 +39,7 @@ type record struct {
 
 func (h *health) init(o Options) {
 	h.nodes, h.silent = map[NodeID]*record{}, map[NodeID]bool{}
+	h.currentFor = o.currentFor
 	h.autopilot = DefaultAutopilot()
 	h.autopilot.ServerStabilizationTime = o.StabilizationTime
 }
@@ -59,8 +63,9 @@ func (h *health) forget(id NodeID, nonVoter bool) {
 	}
 }
 
-// heard records a sign of life.
-func (h *health) heard(info NodeInfo, nonVoter bool) {
+// heard records a sign of life. applied is what this node has applied.
+func (h *health) heard(info NodeInfo, nonVoter bool, applied storage.Index) {
+	now := time.Now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	r := h.nodes[info.ID]
@@ -68,7 +73,11 @@ func (h *health) heard(info NodeInfo, nonVoter bool) {
 		r = &record{}
 		h.nodes[info.ID] = r
 	}
-	r.NodeInfo, r.seenAt, r.nonVoter = info, time.Now(), nonVoter
+	if r.fresh.asOf.IsZero() {
+		r.fresh.asOf = now // time to catch up
+	}
+	r.fresh.note(now, applied, info.Applied)
+	r.NodeInfo, r.seenAt, r.nonVoter = info, now, nonVoter
 }
 
 // info returns what is known of a node. LastContact is negative if nothing was heard.
@@ -77,9 +86,13 @@ func (h *health) info(id NodeID) NodeInfo {
 	defer h.mu.Unlock()
 	r := h.nodes[id]
 	if r == nil {
-		return NodeInfo{ID: id, LastContact: -1}
+		return NodeInfo{ID: id, LastContact: -1, Behind: -1}
 	}
 	info := r.NodeInfo
+	info.Behind = -1
+	if !r.fresh.asOf.IsZero() {
+		info.Behind = time.Since(r.fresh.asOf)
+	}
 	if info.LastContact >= 0 { // not one that judge has begun to count as silent
 		info.LastContact = time.Since(r.seenAt)
 	}
@@ -95,7 +108,7 @@ func (h *health) isHealthy(info, leader NodeInfo) bool {
 
 func (h *health) isHealthyLocked(info, leader NodeInfo) bool {
 	return info.LastContact >= 0 && info.LastContact <= h.autopilot.LastContactThreshold &&
-		info.LastTerm == leader.LastTerm &&
+		info.LastTerm == leader.LastTerm && info.Behind < h.currentFor && info.Disk != DiskFailing &&
 		uint64(info.LastIndex)+h.autopilot.MaxTrailingLogs >= uint64(leader.LastIndex)
 }
 

@@ -11,7 +11,7 @@ func TestNeverHeard(t *testing.T) {
 	if got := h.info("away").LastContact; got >= 0 {
 		t.Errorf("the last contact was %v ago, but there was none", got)
 	}
-	h.heard(NodeInfo{ID: "away"}, false)
+	h.heard(NodeInfo{ID: "away"}, false, 0)
 	if got := h.info("away").LastContact; got < 0 {
 		t.Error("no contact after a sign of life")
 	}

@@ -50,6 +50,7 @@ type logs struct {
 	// fault is called before each write, for tests; nil in production.
 	fault func() error
 
+	failed   atomic.Pointer[error] // of the last write; nil: it was done
 	appends  stopwatch
 	votes    stopwatch // of the stable store
 	syncs    atomic.Uint64
@@ -141,10 +142,15 @@ func (l *logs) Close() error { return l.bolt.Close() }
 type stopwatch struct{ since atomic.Pointer[time.Time] }
 
 // time runs one write.
-func (l *logs) time(w *stopwatch, write func() error) error {
+func (l *logs) time(w *stopwatch, write func() error) (err error) {
 	begin := time.Now()
 	w.since.Store(&begin)
 	defer func() {
+		if err != nil {
+			l.failed.Store(&err)
+		} else if l.failed.Load() != nil {
+			l.failed.Store(nil)
+		}
 		w.since.Store(nil)
 		l.syncs.Add(1)
 		l.syncTime.Add(int64(time.Since(begin)))
@@ -155,6 +161,14 @@ func (l *logs) time(w *stopwatch, write func() error) error {
 		}
 	}
 	return write()
+}
+
+// failure returns why the last write failed, nil if it did not.
+func (l *logs) failure() error {
+	if err := l.failed.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // stalledFor returns how long the longest write under way has been running, 0 if there is none.

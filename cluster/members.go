@@ -184,7 +184,7 @@ func (n *Node) self() NodeInfo {
 		ID: n.opts.ID, APIAddr: n.opts.APIAddr, ClusterAddr: n.addr, Version: n.opts.Version,
 		Leader: NodeID(leader) == n.opts.ID, Healthy: !n.broken.Load() && !n.stalled(),
 		LastTerm: r.CurrentTerm(), LastIndex: storage.Index(r.LastIndex()), Applied: n.opts.Machine.AppliedIndex(),
-		Durable: n.opts.Machine.DurableIndex(), FollowKey: n.opts.FollowKey,
+		Behind: n.Behind(), Disk: n.disk(), Durable: n.opts.Machine.DurableIndex(), FollowKey: n.opts.FollowKey,
 	}
 	for _, s := range n.servers() {
 		if NodeID(s.ID) == n.opts.ID {

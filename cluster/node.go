@@ -43,6 +43,9 @@ type Node struct {
 	roles  roles
 	health health
 
+	currency currency
+	openedAt time.Time
+
 	registry registry
 	fold     chan struct{} // capacity 1: FoldNow
 
@@ -77,7 +80,7 @@ func Open(o Options) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &Node{opts: o, log: o.Logger, queue: newQueue(), fold: make(chan struct{}, 1), closed: make(chan struct{})}
+	n := &Node{opts: o, log: o.Logger, queue: newQueue(), fold: make(chan struct{}, 1), openedAt: time.Now(), closed: make(chan struct{})}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.nudges.of = map[NodeID]*nudge{}
 	n.roles.init()
@@ -115,6 +118,7 @@ func Open(o Options) (*Node, error) {
 	n.wg.Go(n.readRounds)
 	n.wg.Go(n.echoes)
 	n.wg.Go(n.folds)
+	n.wg.Go(n.followLeader)
 	n.wg.Go(n.watch)
 	n.wg.Go(n.awaitFailure)
 	n.wg.Go(n.care)

@@ -15,7 +15,7 @@ func (n *Node) Stats() Stats {
 	s := Stats{
 		Term: r.CurrentTerm(), CommitIndex: r.CommitIndex(), LastIndex: r.LastIndex(),
 		AppliedIndex: uint64(n.opts.Machine.AppliedIndex()),
-		Leader:       n.IsLeader(), LastContact: -1,
+		Leader:       n.IsLeader(), LastContact: -1, Behind: n.Behind(), Current: n.Current(), DiskFailing: n.DiskFault() != nil,
 		Ops: n.ops.Load(), Entries: n.entries.Load(),
 		ReadRequests: n.reads.requests.Load(), ReadRounds: n.reads.rounds.Load(),
 		LogSyncs: n.logs.syncs.Load(), LogSyncTime: time.Duration(n.logs.syncTime.Load()), LogBytes: logBytes,

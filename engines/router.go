@@ -30,6 +30,9 @@ const (
 	WorksSealed
 	// AnyToken routes need a valid token but no policy: what they answer depends on what the token may do.
 	AnyToken
+	// WorksBehind routes answer on a node whose state is not current, although the token may have been revoked since: what
+	// they tell is how the node is.
+	WorksBehind
 	// RawBody routes get the request body as a stream, whatever its size.
 	RawBody
 	// Form routes also take the form that a browser posts: each field once, as texts.

@@ -230,15 +230,24 @@ func (s *Server) find(ctx context.Context, req *Request) (place, error) {
 // upToDate makes sure that what is read on this node is current, if it has to be, and that it is not from before the
 // node's last start: the request may have come while the node was sealed, and run when it has only just been unsealed.
 func (s *Server) upToDate(ctx context.Context, c *call) error {
-	newest := c.Current || s.node.Active()
+	newest, current := c.Current || s.node.Active(), s.node.Active() || s.node.Current()
+	flags, aboutNode := s.aboutNode(c.Request)
 	switch {
-	case !newest && s.node.Current(), s.aboutNode(c.Request):
+	case !newest && current:
+		return nil
+	case aboutNode && !current && !flags.Has(engines.Unauthenticated) && !flags.Has(engines.WorksBehind):
+		return errBehind
+	case aboutNode:
 		return nil
 	case newest:
 		return s.node.ReadIndex(ctx)
 	}
 	return storage.ErrReadOnly // the active node has what this one lacks
 }
+
+// errBehind is the response of a node that can neither check a token nor forward the request, which concerns this node only.
+var errBehind = &engines.Error{Kind: engines.KindUnavailable, Detail: "this node is not current: it has not applied what the active node had ten seconds ago, " +
+	"so it cannot tell whether the token is still valid; its log and sys/health say more"}
 
 // resolve finds namespace, mount and route. On the active node, or if the request says so, it first makes sure that
 // local reads are current, unless the path concerns this node only.
@@ -269,14 +278,17 @@ func (s *Server) resolve(ctx context.Context, c *call) error {
 	return nil
 }
 
-// aboutNode reports whether the path concerns this node only.
-func (s *Server) aboutNode(req *Request) bool {
+// aboutNode reports whether the path concerns this node only, and the flags of its route.
+func (s *Server) aboutNode(req *Request) (engines.Flags, bool) {
 	rest, ok := strings.CutPrefix(req.Path, sysPrefix)
 	if !ok {
-		return false
+		return 0, false
 	}
 	route, _, err := s.system.Router().Match(req.Op, rest)
-	return err == nil && route.Flags.Has(engines.AnyNode)
+	if err != nil {
+		return 0, false
+	}
+	return route.Flags, route.Flags.Has(engines.AnyNode)
 }
 
 // fetch reads the request's body, at most once. Before it the caller's token has been checked, where one is needed: what

@@ -473,6 +473,9 @@ func (s *Server) flags(ctx context.Context, req *Request) (engines.Flags, bool) 
 // Active reports whether this node is the active one.
 func (s *Server) Active() bool { return s.node.Active() }
 
+// Behind returns how old what this node holds may be; negative if that is not known.
+func (s *Server) Behind() time.Duration { return s.node.Behind() }
+
 // AwaitActive waits, for a moment, until a node that has become the leader serves as the active one.
 func (s *Server) AwaitActive(ctx context.Context) bool { return s.node.AwaitActive(ctx) }
 

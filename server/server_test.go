@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"os"
 	"strings"
 	"sync"
@@ -33,6 +34,7 @@ type memory struct {
 	*lifecycletest.State
 	mu     sync.Mutex
 	leader bool
+	behind time.Duration    // how old the state may be
 	peers  []lifecycle.Peer // what the cluster says it consists of
 
 	onRead, onClose func() // called by ReadIndex and Close of the cluster
@@ -83,6 +85,8 @@ func (m member) ReadIndex(context.Context) (storage.Index, error) {
 }
 func (m member) IsLeader() bool                 { m.m.mu.Lock(); defer m.m.mu.Unlock(); return m.m.leader }
 func (m member) Leader() (lifecycle.Peer, bool) { return lifecycle.Peer{ID: "n1"}, true }
+func (m member) Behind() time.Duration          { m.m.mu.Lock(); defer m.m.mu.Unlock(); return m.m.behind }
+func (m member) Current() bool                  { return m.Behind() >= 0 && m.Behind() < 10*time.Second }
 func (m member) Peers() ([]lifecycle.Peer, error) {
 	m.m.mu.Lock()
 	defer m.m.mu.Unlock()
@@ -353,6 +357,60 @@ func TestStandby(t *testing.T) {
 	in.must(in.root, engines.Read, "secret/data/app", "")
 	if _, err := in.do(limited, engines.Read, "auth/token/lookup-self", ""); !errors.Is(err, storage.ErrReadOnly) {
 		t.Errorf("a token with limited uses on a standby = %v, want ErrReadOnly, so that it is forwarded", err)
+	}
+}
+
+// A standby that does not advance answers nothing from its state, and says so.
+func TestStandbyThatIsBehind(t *testing.T) {
+	in := start(t)
+	in.must(in.root, engines.Update, "secret/data/app", `{"data":{"k":"v"}}`)
+	in.state.lead(false)
+	in.until(func() bool { return !in.Active() }, "still active")
+	health := func(query url.Values) (int, map[string]any) {
+		t.Helper()
+		reply, err := in.Handle(context.Background(), &server.Request{Op: engines.Read, Path: "sys/health", Query: query})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var body map[string]any
+		if err := json.Unmarshal(reply.Raw.Body, &body); err != nil {
+			t.Fatal(err)
+		}
+		return reply.Status, body
+	}
+	for _, tt := range []struct {
+		behind  time.Duration
+		current bool
+	}{{time.Second, true}, {-1, false}, {10 * time.Second, false}, {time.Hour, false}, {0, true}} {
+		in.state.mu.Lock()
+		in.state.behind = tt.behind
+		in.state.mu.Unlock()
+		wantPlace, wantStatus, wantOK := server.Active, 503, 503
+		if tt.current {
+			wantPlace, wantStatus, wantOK = server.Here, 429, 200
+		}
+		status, body := health(nil)
+		if status != wantStatus || body["ha_connection_healthy"] != tt.current || (body["standby_error"] == nil) != tt.current {
+			t.Errorf("behind %v: health is %d %v, want %d", tt.behind, status, body, wantStatus)
+		}
+		if status, _ := health(url.Values{"standbyok": {"true"}}); status != wantOK {
+			t.Errorf("behind %v: health with standbyok is %d, want %d", tt.behind, status, wantOK)
+		}
+		if status, _ := health(url.Values{"haunhealthycode": {"299"}}); !tt.current && status != 299 {
+			t.Errorf("behind %v: health with haunhealthycode is %d", tt.behind, status)
+		}
+		if place, err := in.Place(context.Background(), &server.Request{Op: engines.Read, Path: "secret/data/app"}); place != wantPlace || err != nil {
+			t.Errorf("behind %v: Place = %v, %v, want %v", tt.behind, place, err, wantPlace)
+		}
+		_, err := in.do(in.root, engines.Read, "secret/data/app", "")
+		if (err == nil) != tt.current {
+			t.Errorf("behind %v: reading = %v", tt.behind, err)
+		}
+		_, err = in.do(in.root, engines.Read, "sys/config/state/sanitized", "")
+		if tt.current && err != nil || !tt.current && kind(err) != engines.KindUnavailable {
+			t.Errorf("behind %v: a request about the node, with a token that may be revoked = %v", tt.behind, err)
+		}
+		in.must(in.root, engines.Read, "sys/metrics", "")
 	}
 }
 

@@ -113,10 +113,15 @@ func (c clusterOf) SetAutopilot(a lifecycle.Autopilot) {
 
 func (c clusterOf) Numbers() map[string]float64 {
 	s := c.Stats()
+	behind := s.Behind.Seconds()
+	if behind < 0 {
+		behind = -1
+	}
 	return map[string]float64{
 		"raft_term": float64(s.Term), "raft_commit_index": float64(s.CommitIndex),
 		"raft_last_index": float64(s.LastIndex), "raft_snapshot_index": float64(s.SnapshotIndex),
 		"raft_peers": float64(s.Peers), "raft_voters": float64(s.Voters),
+		"raft_behind_seconds": behind, "raft_current": bit(s.Current), "raft_disk_failing": bit(s.DiskFailing),
 		"raft_leader_last_contact_seconds": max(0, s.LastContact).Seconds(), "raft_elections_total": float64(s.Elections),
 		"raft_log_syncs_total": float64(s.LogSyncs), "raft_log_sync_seconds_total": s.LogSyncTime.Seconds(),
 		"raft_log_bytes": float64(s.LogBytes), "raft_trailing_logs": float64(s.TrailingLogs),
@@ -132,10 +137,18 @@ func (c clusterOf) Numbers() map[string]float64 {
 	}
 }
 
+func bit(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
 func peerOf(p cluster.NodeInfo) lifecycle.Peer {
 	return lifecycle.Peer{
 		ID: string(p.ID), APIAddr: p.APIAddr, ClusterAddr: p.ClusterAddr, Version: p.Version,
 		Voter: p.Voter, Leader: p.Leader, Healthy: p.Healthy, LastContact: max(0, p.LastContact),
+		Behind: p.Behind, Disk: p.Disk.String(),
 		LastIndex: uint64(p.LastIndex), AppliedIndex: uint64(p.Applied), LastTerm: p.LastTerm,
 		FollowKey: p.FollowKey,
 	}

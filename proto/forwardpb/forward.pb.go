@@ -336,6 +336,7 @@ type EchoRequest struct {
 	NonVoter      bool                   `protobuf:"varint,9,opt,name=non_voter,json=nonVoter,proto3" json:"non_voter,omitempty"`              // the node does not want a vote
 	FollowKey     []byte                 `protobuf:"bytes,10,opt,name=follow_key,json=followKey,proto3" json:"follow_key,omitempty"`           // public key by which the node is told the next root key
 	DurableIndex  uint64                 `protobuf:"varint,11,opt,name=durable_index,json=durableIndex,proto3" json:"durable_index,omitempty"` // what the state file, which a sealed node reads, would have after a crash now; 0: not reported
+	Disk          uint32                 `protobuf:"varint,12,opt,name=disk,proto3" json:"disk,omitempty"`                                     // of the node's data: 0 has room, 1 is almost full, 2 has no room for writes, 3 takes no writes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -443,6 +444,13 @@ func (x *EchoRequest) GetFollowKey() []byte {
 func (x *EchoRequest) GetDurableIndex() uint64 {
 	if x != nil {
 		return x.DurableIndex
+	}
+	return 0
+}
+
+func (x *EchoRequest) GetDisk() uint32 {
+	if x != nil {
+		return x.Disk
 	}
 	return 0
 }
@@ -628,7 +636,7 @@ const file_proto_forwardpb_forward_proto_rawDesc = "" +
 	"\rResponseChunk\x123\n" +
 	"\x04head\x18\x01 \x01(\v2\x1f.coffer.forward.v1.ResponseHeadR\x04head\x12\x12\n" +
 	"\x04body\x18\x02 \x01(\fR\x04body\x12\x10\n" +
-	"\x03end\x18\x03 \x01(\bR\x03end\"\xce\x02\n" +
+	"\x03end\x18\x03 \x01(\bR\x03end\"\xe2\x02\n" +
 	"\vEchoRequest\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x19\n" +
 	"\bapi_addr\x18\x02 \x01(\tR\aapiAddr\x12!\n" +
@@ -643,7 +651,8 @@ const file_proto_forwardpb_forward_proto_rawDesc = "" +
 	"\n" +
 	"follow_key\x18\n" +
 	" \x01(\fR\tfollowKey\x12#\n" +
-	"\rdurable_index\x18\v \x01(\x04R\fdurableIndex\"\x98\x01\n" +
+	"\rdurable_index\x18\v \x01(\x04R\fdurableIndex\x12\x12\n" +
+	"\x04disk\x18\f \x01(\rR\x04disk\"\x98\x01\n" +
 	"\tEchoReply\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x19\n" +
 	"\bapi_addr\x18\x02 \x01(\tR\aapiAddr\x12!\n" +

@@ -68,15 +68,21 @@ func (x *exchange) forward(r *http.Request) {
 	}
 }
 
+// catchUpWait is how long catchUp waits.
+const catchUpWait = 2 * time.Second
+
 // catchUp waits until this node has what the active node's answer was made from, so that the client's next
-// read here finds what it wrote. A node that lags for longer than two seconds answers all the same: the
-// client's X-Vault-Index still tells the difference.
+// read here finds what it wrote. A node that lags for longer than that answers all the same, and
+// one that is known to lag does not wait: the client's X-Vault-Index still tells the difference.
 func (x *exchange) catchUp(ctx context.Context) {
 	state := x.w.Header().Get("X-Vault-Index")
 	if state == "" {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	if age := x.api.opts.Backend.Behind(); age < 0 || age > catchUpWait {
+		return // it will not be there in time: a full disk, say
+	}
+	ctx, cancel := context.WithTimeout(ctx, catchUpWait)
 	defer cancel()
 	if err := x.api.opts.Backend.AwaitState(ctx, state); err != nil {
 		x.api.log.Warn("answering a forwarded request before this node has its effects", "request_id", x.req.ID, "err", err)

@@ -48,6 +48,8 @@ type Backend interface {
 	State() string
 	// AwaitState waits until this node has the state that the token stands for, at most as long as ctx.
 	AwaitState(ctx context.Context, token string) error
+	// Behind returns how old the state of this node may be; negative if that is not known.
+	Behind() time.Duration
 	NodeID() string
 	Sealed() bool
 }

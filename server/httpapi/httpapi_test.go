@@ -30,7 +30,9 @@ type backend struct {
 	got       *server.Request
 	answer    *server.Reply
 	err       error
-	behind    bool // the state a client asks for has not arrived
+	behind    bool          // the state a client asks for has not arrived
+	age       time.Duration // of the state
+	awaited   int           // how often its state was waited for
 	sealed    bool
 	hangs     bool // the active node never answers
 	form      bool // the route takes forms
@@ -63,8 +65,9 @@ func (b *backend) State() string                    { return "state" }
 func (b *backend) Linearize(context.Context) error  { return nil }
 func (b *backend) NodeID() string                   { return "n1" }
 func (b *backend) Sealed() bool                     { return b.sealed }
+func (b *backend) Behind() time.Duration            { return b.age }
 func (b *backend) AwaitState(ctx context.Context, _ string) error {
-	if !b.behind {
+	if b.awaited++; !b.behind {
 		return nil
 	}
 	<-ctx.Done()
@@ -80,6 +83,7 @@ func (b *backend) Forward(w http.ResponseWriter, r *http.Request) error {
 		return storage.ErrOutcomeUnknown
 	}
 	body, _ := io.ReadAll(r.Body)
+	w.Header().Set("X-Vault-Index", "state")
 	b.forwarded = append(b.forwarded, r.Method+" "+r.URL.Path+" "+string(body))
 	w.WriteHeader(http.StatusAccepted)
 	return nil
@@ -387,6 +391,17 @@ func TestForwardedReadsAreCurrent(t *testing.T) {
 	call(t, b, httpapi.Options{}, "GET", "/v1/x/y", "", "X-Vault-Consistency", "linearizable")
 	if !b.got.Current {
 		t.Error("a linearizable read that came while the node was sealed need not be current")
+	}
+}
+
+// A response of the active node waits for its effects here, but not on a node that is known to lag.
+func TestForwardedWriteWaitsForItsEffects(t *testing.T) {
+	for age, want := range map[time.Duration]int{0: 1, time.Second: 1, 3 * time.Second: 0, -1: 0} {
+		b := &backend{place: server.Active, age: age}
+		call(t, b, httpapi.Options{}, "POST", "/v1/x/y", "{}")
+		if b.awaited != want || len(b.forwarded) != 1 {
+			t.Errorf("%v behind: waited %d times, want %d; forwarded %d times", age, b.awaited, want, len(b.forwarded))
+		}
 	}
 }
 

@@ -72,6 +72,8 @@ type Peer struct {
 	ID, APIAddr, ClusterAddr, Version string
 	Voter, Leader, Healthy            bool
 	LastContact                       time.Duration // 0 on the leader itself
+	Behind                            time.Duration // how old its state may be; negative if not known
+	Disk                              string        // "ok", "low", "full" or "failing"
 	LastIndex, AppliedIndex, LastTerm uint64
 	FollowKey                         []byte // public key that the next root key is encrypted to; empty until the node has reported it
 }
@@ -111,6 +113,13 @@ type Cluster interface {
 	Certificates() Certificates
 	// TrustChanged says that the record of Records.Trust may have changed.
 	TrustChanged()
+	// Behind returns how old this node's state may be: the leader had no more so long ago. Negative: not known. Current
+	// reports whether it is less than ten seconds. Until a node has caught up after it was unsealed its state may be as old
+	// as its last stop; and one that is cut off, or whose disk is full, does not hear of tokens that are revoked.
+	Behind() time.Duration
+	Current() bool
+	// DiskFault returns why the disk takes no writes at the moment, or nil.
+	DiskFault() error
 	// Removed reports whether the others have told this node that it is not a member any more.
 	Removed() bool
 	// Distrusted returns why this node's data is not its cluster's, or nil.
@@ -215,9 +224,7 @@ type running struct {
 	stop       context.CancelFunc       // ends watch
 	done       chan struct{}            // closed when watch has ended
 	active     atomic.Bool
-	current    atomic.Bool  // has once had everything the cluster had acknowledged
 	since      atomic.Int64 // Unix nanoseconds when it became active
-	led        atomic.Int64 // Unix nanoseconds when Current last saw that there is a leader
 }
 
 // Node is one node's life. Safe for concurrent use.
@@ -313,26 +320,18 @@ func (n *Node) Active() bool {
 	return r != nil && r.active.Load() && r.cluster.IsLeader()
 }
 
-// leaderlessTime is how long a standby that knows of no leader goes on answering reads: longer than an election.
-const leaderlessTime = 10 * time.Second
-
-// Current reports whether what the node holds is what its cluster had a moment ago. Until it has caught up
-// after it was unsealed that may be as old as its last stop; and a node that is cut off does not hear of
-// tokens that are revoked and policies that are changed.
+// Current reports whether what the node holds is what its cluster had less than ten seconds ago: see Cluster.
 func (n *Node) Current() bool {
 	r := n.running.Load()
-	if r == nil || !r.current.Load() {
-		return false
+	return r != nil && r.cluster.Current()
+}
+
+// Behind returns how old what the node holds may be; negative if that is not known.
+func (n *Node) Behind() time.Duration {
+	if r := n.running.Load(); r != nil {
+		return r.cluster.Behind()
 	}
-	now, seen := time.Now().UnixNano(), r.led.Load()
-	if now-seen < int64(time.Second) {
-		return true
-	}
-	if _, ok := r.cluster.Leader(); ok {
-		r.led.Store(now)
-		return true
-	}
-	return now-seen < int64(leaderlessTime)
+	return -1
 }
 
 // AwaitActive waits, for a moment, until a node that has become the leader serves as the active one. It

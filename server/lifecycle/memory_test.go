@@ -53,8 +53,7 @@ func (m member) Peers() (peers []lifecycle.Peer, err error) {
 	}
 	return peers, nil
 }
-func (m member) Leader() (lifecycle.Peer, bool) { return lifecycle.Peer{}, !m.n.cutOff.Load() }
-func (m member) Removed() bool                  { return m.n.expelled.Load() }
+func (m member) Removed() bool { return m.n.expelled.Load() }
 func (m member) Distrusted() error {
 	if m.n.differs.Load() {
 		return errors.New("its data differs")
@@ -81,7 +80,6 @@ type node struct {
 	closing  error                                           // what closing the cluster answers
 	loading  error                                           // what Hooks.Load answers
 	follower atomic.Bool
-	cutOff   atomic.Bool // it knows of no leader
 	joined   []string
 	peers    []*node            // other nodes of the cluster, which it has heard of
 	passport lifecycle.Passport // shown to the running cluster

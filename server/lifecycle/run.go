@@ -313,9 +313,6 @@ func (n *Node) finish(t *turn, r *running) {
 // watch turns leadership into the active role and back, until its context ends.
 func (n *Node) watch(ctx context.Context, r *running) {
 	defer close(r.done)
-	var catching sync.WaitGroup
-	defer catching.Wait()
-	catching.Go(func() { n.catchUp(ctx, r) })
 	var current *turn
 	defer func() { n.finish(current, r) }()
 	var leaving sync.Once
@@ -350,23 +347,6 @@ func (n *Node) Restore(ctx context.Context, state io.Reader) error {
 		return storage.ErrSealed
 	}
 	return c.Restore(ctx, state)
-}
-
-// catchUp waits until the node has had everything once.
-func (n *Node) catchUp(ctx context.Context, r *running) {
-	again := time.NewTicker(50 * time.Millisecond)
-	defer again.Stop()
-	for {
-		if _, err := r.cluster.ReadIndex(ctx); err == nil {
-			r.current.Store(true)
-			return
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-again.C:
-		}
-	}
 }
 
 // reload follows a state that was replaced as a whole, by a restore or by an installed snapshot. If it

@@ -4,8 +4,6 @@ import (
 	"context"
 	"sync"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/coffer-project/coffer/server/lifecycle"
 	"github.com/coffer-project/coffer/server/lifecycle/lifecycletest"
@@ -43,31 +41,6 @@ func TestLeadershipComesAndGoes(t *testing.T) {
 		n.follower.Store(false)
 		n.state.Changes <- struct{}{}
 	}
-}
-
-// A standby that is cut off does not serve what it has for ever: it would not hear of a revoked token.
-func TestCutOff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, "n1", lifecycletest.NewState(), nil)
-		n.unseal(n.init(1, 1)...)
-		n.follower.Store(true)
-		for range 2 {
-			synctest.Wait()
-			if !n.Current() {
-				t.Error("not current, with a leader")
-			}
-			n.cutOff.Store(true)
-			time.Sleep(5 * time.Second)
-			if !n.Current() {
-				t.Error("not current during an election")
-			}
-			time.Sleep(6 * time.Second)
-			if n.Current() {
-				t.Error("current after eleven seconds without a leader")
-			}
-			n.cutOff.Store(false)
-		}
-	})
 }
 
 // A state that was replaced is followed: loaded again if it is this cluster's.

@@ -13,7 +13,7 @@ func (s *System) metaPaths() {
 	engines.On(r, engines.Read, "internal/ui/mounts", "List the mounts that the caller may see.", engines.Unauthenticated, s.uiMounts)
 	engines.On(r, engines.Read, "internal/ui/mounts/{path...}", "Describe the mount that a path falls under.", selfAuthorised, s.uiMount)
 	engines.On(r, engines.Read, "internal/specs/openapi", "The OpenAPI document of every path the server answers in this namespace.", 0, s.openAPI)
-	metrics := engines.Flags(engines.AnyNode | engines.RootNamespace)
+	metrics := engines.Flags(engines.AnyNode | engines.RootNamespace | engines.WorksBehind)
 	if s.opts.UnauthenticatedMetrics {
 		metrics |= engines.Unauthenticated
 	}

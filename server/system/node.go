@@ -136,7 +136,7 @@ func (s *System) seal(ctx context.Context, _ *engines.Request, _ *none) (*engine
 var healthCodes = map[string]int{
 	"activecode": http.StatusOK, "standbycode": http.StatusTooManyRequests,
 	"sealedcode": http.StatusServiceUnavailable, "uninitcode": http.StatusNotImplemented,
-	"performancestandbycode": 473, "drsecondarycode": 472, "removedcode": 530, "haunhealthycode": 474,
+	"performancestandbycode": 473, "drsecondarycode": 472, "removedcode": 530, "haunhealthycode": http.StatusServiceUnavailable,
 }
 
 func healthCode(q url.Values, name string) (int, error) {
@@ -159,6 +159,8 @@ func (s *System) health(ctx context.Context, req *engines.Request, _ *none) (*en
 	}
 	node := s.opts.Node
 	initialized, sealed, active := node.Initialized(ctx), node.Sealed(), node.Active()
+	standby := initialized && !sealed && !active
+	behind := standby && !node.Current()
 	name := "activecode"
 	switch {
 	case !initialized:
@@ -167,6 +169,8 @@ func (s *System) health(ctx context.Context, req *engines.Request, _ *none) (*en
 		name = "removedcode"
 	case sealed:
 		name = "sealedcode"
+	case behind:
+		name = "haunhealthycode"
 	case !active:
 		name = "standbycode"
 		if ok := req.Query.Get("standbyok"); ok == "true" || ok == "1" || req.Query.Has("standbyok") && ok == "" {
@@ -186,6 +190,15 @@ func (s *System) health(ctx context.Context, req *engines.Request, _ *none) (*en
 	}
 	if node.Removed() {
 		body["removed_from_cluster"] = true
+	}
+	if standby {
+		body["ha_connection_healthy"], body["standby_behind_ms"] = !behind, any(nil)
+		if age := node.Behind(); age >= 0 {
+			body["standby_behind_ms"] = age.Milliseconds()
+		}
+	}
+	if behind {
+		body["standby_error"] = "this standby has not applied what the active node had ten seconds ago: it answers no reads; its log says why"
 	}
 	if id := node.Identity(); id.ID != "" {
 		body["cluster_name"], body["cluster_id"] = id.Name, cmp.Or(clusterID, id.ID)

@@ -350,6 +350,7 @@ func (s *System) autopilotState(context.Context, *engines.Request, *none) (*engi
 			"id": p.ID, "name": p.ID, "address": p.ClusterAddr, "node_status": alive, "status": status,
 			"last_contact": p.LastContact.String(), "last_index": p.LastIndex, "last_term": p.LastTerm,
 			"healthy": p.Healthy, "version": p.Version, "node_type": "voter", "stable_since": "",
+			"behind": max(0, p.Behind).String(), "disk": p.Disk,
 		}
 	}
 	tolerance := max(0, healthyVoters-(len(voters)/2+1))

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/coffer-project/coffer/server/lifecycle"
 	"github.com/coffer-project/coffer/storage"
@@ -111,6 +112,9 @@ func (Cluster) Bootstrap(context.Context) error                   { return nil }
 func (Cluster) IsLeader() bool                                    { return true }
 func (Cluster) Leader() (lifecycle.Peer, bool)                    { return lifecycle.Peer{}, true }
 func (Cluster) Peers() ([]lifecycle.Peer, error)                  { return nil, nil }
+func (Cluster) Behind() time.Duration                             { return 0 }
+func (Cluster) Current() bool                                     { return true }
+func (Cluster) DiskFault() error                                  { return nil }
 func (Cluster) Admit(context.Context, string, string, []byte, bool, bool) ([]byte, error) {
 	return []byte("{}"), nil
 }

@@ -1,0 +1,105 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Disk says how the disk of a node's data directory is. Nodes tell each other the numbers.
+type Disk uint8
+
+const (
+	DiskOK      Disk = iota
+	DiskLow          // it is almost full
+	DiskFull         // it has no room for writes of clients
+	DiskFailing      // it takes no writes
+)
+
+func (d Disk) String() string {
+	if d > DiskFailing {
+		return "unknown"
+	}
+	return [...]string{"ok", "low", "full", "failing"}[d]
+}
+
+// isDiskFault reports whether a write failed because of the operating system: a full, read-only or broken disk.
+func isDiskFault(err error) bool {
+	var errno syscall.Errno
+	return errors.As(err, &errno) || strings.Contains(err.Error(), "file sync error") // bbolt says no more
+}
+
+// DiskFault returns why the disk takes no writes at the moment, or nil.
+func (n *Node) DiskFault() error {
+	if n.stalled() {
+		return errors.New("a write has been under way for more than " + n.opts.stallAfter.String())
+	}
+	if err := n.logs.failure(); err != nil && isDiskFault(err) {
+		return fmt.Errorf("writing %s: %w", logFile, err)
+	}
+	if err := n.opts.Machine.Health(); err != nil && n.opts.Machine.Err() == nil && isDiskFault(err) {
+		return fmt.Errorf("writing the state file: %w", err)
+	}
+	return nil
+}
+
+// disk is what this node tells the leader about its disk.
+func (n *Node) disk() Disk {
+	switch {
+	case n.DiskFault() != nil:
+		return DiskFailing
+	case n.opts.Disk != nil:
+		return n.opts.Disk()
+	}
+	return DiskOK
+}
+
+// quietTime is how long a disk must have taken every write before the log hears that it works again.
+const quietTime = 10 * time.Second
+
+// watchDisk reports a disk that takes no writes, once.
+func (n *Node) watchDisk(d *dutyState) {
+	switch err := n.DiskFault(); {
+	case err != nil:
+		if d.failedAt.IsZero() {
+			n.log.Error("the disk takes no writes: this node does not advance until it does; free space, or replace the disk", "node", string(n.opts.ID), "directory", n.opts.Dir, "err", err)
+		}
+		d.failedAt = time.Now()
+	case !d.failedAt.IsZero() && time.Since(d.failedAt) > quietTime:
+		d.failedAt = time.Time{}
+		n.log.Info("the disk takes writes again", "node", string(n.opts.ID), "directory", n.opts.Dir)
+	}
+}
+
+// watchCurrent reports that this node is no longer current, and that it is again.
+func (n *Node) watchCurrent(d *dutyState) {
+	age := n.Behind()
+	switch late := age < 0 && time.Since(n.openedAt) > CurrentWithin || age >= n.opts.currentFor; {
+	case late && !d.late:
+		n.log.Error("this node has not applied what the leader had: it answers no reads until it has", "node", string(n.opts.ID),
+			"behind", age, "index", uint64(n.opts.Machine.AppliedIndex()), "err", n.whyBehind())
+	case !late && d.late:
+		n.log.Info("this node is current again", "node", string(n.opts.ID), "index", uint64(n.opts.Machine.AppliedIndex()))
+	default:
+		return
+	}
+	d.late = !d.late
+}
+
+func (n *Node) whyBehind() error {
+	if err := n.opts.Machine.Err(); err != nil {
+		return err
+	}
+	if err := n.DiskFault(); err != nil {
+		return err
+	}
+	if _, id := n.raft().LeaderWithID(); id == "" {
+		return errors.New("no leader is known")
+	}
+	if age := n.Behind(); age < 0 {
+		return errors.New("the leader has not answered yet, or what it had is still on its way")
+	}
+	return errors.New("the leader does not answer, or its entries do not arrive")
+}
