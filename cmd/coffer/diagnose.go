@@ -101,7 +101,7 @@ func runDiagnose(ctx context.Context, c *call) error {
 // diagnose runs every group that is not skipped.
 func diagnose(ctx context.Context, paths []string, skip map[string]bool) []finding {
 	d := &diagnosis{group: "config"}
-	cfg, err := config.Load(paths...)
+	cfg, err := configured(paths...)
 	if err == nil {
 		err = cfg.Complete()
 	}

@@ -16,6 +16,8 @@ func initCommand() *cli.Command {
 		help: `Initialises a server that has never held data: creates its keys, splits the one that unseals it into shares, and prints the shares and
 the first root token. They are printed once and stored nowhere: hand each share to another person.
 
+Initialise one node of a cluster, whichever it is: the nodes that name it in retry_join join it once it is unsealed.
+
 With a server that unseals itself, the shares are recovery keys, and -recovery-shares and -recovery-threshold say how many. They
 unseal nothing: they are what makes a root token when none is left, and what moves the server to another seal. With
 -recovery-shares=0 there are none.

@@ -92,10 +92,22 @@ func loadConfig(c *call) (*config.Config, error) {
 	if len(paths) == 0 && !c.Bool("dev") {
 		return nil, usagef("give -config=FILE, or -dev for a development server")
 	}
-	cfg, err := config.Load(paths...)
+	cfg, err := configured(paths...)
 	if err != nil {
 		return nil, fmt.Errorf("the configuration has problems:\n%w", err)
 	}
+	return cfg, nil
+}
+
+// configured loads the configuration. What one file for all nodes cannot say is in variables, which win over it.
+func configured(paths ...string) (*config.Config, error) {
+	cfg, err := config.Load(paths...)
+	if err != nil {
+		return nil, err
+	}
+	cfg.APIAddr = cmp.Or(env("API_ADDR"), cfg.APIAddr)
+	cfg.ClusterAddr = cmp.Or(env("CLUSTER_ADDR"), cfg.ClusterAddr)
+	cfg.Storage.NodeID = cmp.Or(env("RAFT_NODE_ID"), cfg.Storage.NodeID)
 	return cfg, nil
 }
 

@@ -114,3 +114,34 @@ func TestSecondProcessOnTheSameData(t *testing.T) {
 		t.Errorf("status = %d, stderr %q; want 1 and who holds the data", status, &stderr)
 	}
 }
+
+// One configuration serves all nodes: variables say which one this is, and a node does not join itself.
+func TestOneConfiguration(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "coffer.hcl")
+	text := `api_addr = "https://10.0.0.9:8200"
+listener "tcp" { address = "0.0.0.0:8200" tls_disable = true }
+storage "raft" {
+  path = "/x"
+  retry_join { leader_api_addr = "https://10.0.0.1:8200" }
+  retry_join { leader_api_addr = "https://10.0.0.2:8200/" }
+}`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("COFFER_API_ADDR", "https://10.0.0.2:8200")
+	t.Setenv("VAULT_CLUSTER_ADDR", "10.0.0.2:8201")
+	t.Setenv("COFFER_RAFT_NODE_ID", "n2")
+	c, err := configured(file)
+	if err == nil {
+		err = c.Complete()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.APIAddr != "https://10.0.0.2:8200" || c.ClusterAddr != "10.0.0.2:8201" || c.Storage.NodeID != "n2" {
+		t.Errorf("the node is %q at %q and %q", c.Storage.NodeID, c.APIAddr, c.ClusterAddr)
+	}
+	if j := c.Storage.RetryJoin; len(j) != 1 || j[0].LeaderAPIAddr != "https://10.0.0.1:8200" {
+		t.Errorf("it joins %+v", j)
+	}
+}

@@ -20,7 +20,7 @@ type InitResult struct {
 	RootToken      string
 }
 
-// Init makes this node the first of a new cluster. shares and threshold are those of the unseal key or, with an
+// Init makes this node the first of a new cluster, unless one of those that it would join is in a cluster. shares and threshold are those of the unseal key or, with an
 // automatic seal, of the recovery key, which 0 shares leave out. Afterwards the node is sealed (Shamir) or active (automatic). An Init that
 // is interrupted leaves a node that is not initialised: the seal configuration is written last. After that
 // the keys are returned whatever happens.
@@ -30,13 +30,21 @@ func (n *Node) Init(ctx context.Context, shares, threshold int) (InitResult, err
 	switch {
 	case n.Initialized(ctx):
 		return InitResult{}, ErrInitialized
-	case n.pending != nil || len(n.opts.RetryJoin) > 0:
-		return InitResult{}, engines.Invalid("this node is set to join a cluster: initialize one of the others, or remove retry_join")
+	case n.pending != nil:
+		return InitResult{}, engines.Invalid("this node joins the cluster of %s: give it the key shares of that", n.pending.target.LeaderAPIAddr)
 	}
 	setup, err := n.newSeal(shares, threshold)
 	if err != nil {
 		return InitResult{}, err
 	}
+	settled, err := n.announceFounding(ctx)
+	if err != nil {
+		return InitResult{}, err
+	}
+	defer func() {
+		n.statusLocked(n.life) // what the others are told now must not be from before
+		settled()
+	}()
 	result := InitResult{KeyShares: setup.Shares, RecoveryShares: setup.RecoveryShares}
 	ca, err := n.opts.NewCA()
 	if err != nil {

@@ -115,12 +115,6 @@ func TestInitRefused(t *testing.T) {
 	if _, err := n.Init(t.Context(), 1, 1); !errors.Is(err, lifecycle.ErrInitialized) {
 		t.Errorf("a second Init = %v", err)
 	}
-	joiner := newNode(t, "n2", lifecycletest.NewState(), func(o *lifecycle.Options) {
-		o.RetryJoin = []lifecycle.JoinTarget{{LeaderAPIAddr: "http://127.0.0.1:1"}}
-	})
-	if _, err := joiner.Init(t.Context(), 1, 1); err == nil || !strings.Contains(err.Error(), "retry_join") {
-		t.Errorf("Init of a node that is to join = %v", err)
-	}
 	closed := newNode(t, "n3", lifecycletest.NewState(), nil)
 	if err := closed.Close(t.Context()); err != nil {
 		t.Fatal(err)

@@ -246,7 +246,8 @@ type Node struct {
 	pending  *pendingJoin // a join that waits for the key
 	closed   bool
 
-	removed atomic.Bool // the cluster has removed this node
+	removed  atomic.Bool            // the cluster has removed this node
+	founding atomic.Pointer[string] // nonce of the initialization under way; nil: none
 
 	// restoring is held while a snapshot is restored through this node.
 	restoring sync.Mutex

@@ -21,18 +21,27 @@ type SealStatus struct {
 	Nonce       string
 	Joining     bool
 	Migration   bool // the configuration has another seal than the state
+	// Founding is the nonce of the initialization under way, "" if there is none.
+	Founding string
 }
 
 // Status returns the state of the seal. During a change that takes long, such as a join that waits for data,
 // it answers at once what stood before.
 func (n *Node) Status(ctx context.Context) SealStatus {
-	if !n.mu.TryLock() {
-		s := *n.last.Load()
-		s.Sealed = n.Sealed()
-		return s
+	founding := n.founding.Load() // first: when it has ended, the status is that of afterwards
+	if founding == nil {
+		founding = new(string)
 	}
-	defer n.mu.Unlock()
-	return n.statusLocked(ctx)
+	var s SealStatus
+	if n.mu.TryLock() {
+		s = n.statusLocked(ctx)
+		n.mu.Unlock()
+	} else {
+		s = *n.last.Load()
+		s.Sealed = n.Sealed()
+	}
+	s.Founding = *founding
+	return s
 }
 
 // StatusFor is Status with the nonce of the attempt that the source has begun to unseal the node, if it has.

@@ -94,6 +94,9 @@ func (s *System) sealStatus(st lifecycle.SealStatus) map[string]any {
 	if s.opts.Node.Removed() {
 		out["removed_from_cluster"] = true
 	}
+	if st.Founding != "" {
+		out["initializing"] = st.Founding
+	}
 	if st.Recovery {
 		out["recovery_seal_type"] = "shamir"
 	}

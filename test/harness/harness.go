@@ -36,6 +36,8 @@ type Options struct {
 	Prefix string
 	// Bare starts the processes and stops there: nothing is initialised, unsealed or joined.
 	Bare bool
+	// OneConfiguration has every node's retry_join name all of them, itself included. For Bare clusters.
+	OneConfiguration bool
 	// NoRetryJoin leaves retry_join out of the configurations.
 	NoRetryJoin bool
 	// Network puts every cluster port behind a proxy, see Cluster.Network.
@@ -100,6 +102,9 @@ func NewCluster(t TB, n int, opts Options) *Cluster {
 	}
 	if opts.Bare {
 		for _, node := range c.Nodes {
+			if opts.OneConfiguration {
+				node.configure(true)
+			}
 			node.Start()
 		}
 		return c

@@ -94,7 +94,7 @@ func (n *Node) configure(join bool) {
 	p("%s", n.c.opts.StorageConfig)
 	if join {
 		for _, other := range n.c.Nodes {
-			if other != n {
+			if other != n || n.c.opts.OneConfiguration {
 				p("  retry_join {\n    leader_api_addr = %q\n    leader_ca_cert_file = %q\n  }", other.URL, n.c.CAFile)
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 	"time"
@@ -224,6 +225,10 @@ func (c *Config) Complete() error {
 			add("retry_join: leader_api_addr must be a URL such as https://10.0.0.1:8200")
 		}
 	}
+	// All nodes may have one retry_join: a node does not join itself.
+	c.Storage.RetryJoin = slices.DeleteFunc(c.Storage.RetryJoin, func(j RetryJoin) bool {
+		return strings.TrimRight(j.LeaderAPIAddr, "/") == strings.TrimRight(c.APIAddr, "/")
+	})
 	c.Storage.timeouts(add)
 	if c.DefaultLeaseTTL > 0 && c.MaxLeaseTTL > 0 && c.DefaultLeaseTTL > c.MaxLeaseTTL {
 		add("default_lease_ttl must not be longer than max_lease_ttl")
