@@ -260,6 +260,32 @@ func TestRemovedMemberIsNoPeer(t *testing.T) {
 	mustCommit(t, a, "k", "v")
 }
 
+// TestRegisteredKeyDecides: with the present CA's key, but not a member's own, nothing speaks in that member's name.
+func TestRegisteredKeyDecides(t *testing.T) {
+	t.Parallel()
+	a, b, _ := registeredThree(t)
+	ca, err := a.opts.Records.CA(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(t, "b to go by the newest register", func() bool { return b.who.goBy().Generation == a.who.goBy().Generation })
+	term := a.raft().CurrentTerm()
+	for _, m := range []*member{a, b} {
+		for _, id := range []NodeID{"a", "b", "c"} {
+			who := forged(t, id, ca)
+			if accepted(t, who, m) {
+				t.Errorf("%s accepts another key for %s by the present CA", m.opts.ID, id)
+			}
+			if usurp(t, who, id, m) == nil {
+				t.Errorf("%s hears another key in the name of %s", m.opts.ID, id)
+			}
+		}
+	}
+	if a.raft().CurrentTerm() != term || !a.IsLeader() {
+		t.Error("the leader has changed")
+	}
+}
+
 // TestMessagesAreInTheNameOfTheirSender: a member speaks for itself only.
 func TestMessagesAreInTheNameOfTheirSender(t *testing.T) {
 	t.Parallel()
