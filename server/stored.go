@@ -10,14 +10,11 @@ import (
 	"github.com/coffer-project/coffer/server/quota"
 	"github.com/coffer-project/coffer/server/token"
 	"github.com/coffer-project/coffer/storage"
+	"github.com/coffer-project/coffer/storage/barrier"
 )
 
-// sealedBytes is about what encryption adds to a value.
-const sealedBytes = 40
-
-// fullSlack is how much a write to keys that exist may add although a storage quota is used up: enough to mark a version of
-// a secret as deleted.
-const fullSlack = 64
+// sealedBytes is what encryption adds to a value.
+const sealedBytes = barrier.Overhead
 
 // admitBytes holds what an engine is about to write to the storage quotas that concern its mount. What makes nothing grow, as
 // deleting does, is always admitted.
@@ -26,16 +23,16 @@ func (s *Server) admitBytes(ctx context.Context, m engines.Mount, b storage.Batc
 	return s.quotas.Storage(ctx, r, func(ctx context.Context) (int64, error) { return s.growth(ctx, b) }, s.storedBytes)
 }
 
-// growth returns by how many bytes a batch makes grow what is stored, 0 if it is next to nothing.
+// growth returns by how many bytes a batch makes grow what is stored.
 func (s *Server) growth(ctx context.Context, b storage.Batch) (int64, error) {
-	sum, added := int64(0), false
+	var sum int64
 	for _, p := range b.Puts {
 		old, err := s.raw.Get(ctx, p.Key)
 		switch {
 		case err == nil:
 			sum += int64(len(p.Value)) + sealedBytes - int64(len(old.Value))
 		case errors.Is(err, storage.ErrNotFound):
-			sum, added = sum+int64(len(p.Key)+len(p.Value))+sealedBytes, true
+			sum += int64(len(p.Key)+len(p.Value)) + sealedBytes
 		default:
 			return 0, err
 		}
@@ -47,9 +44,6 @@ func (s *Server) growth(ctx context.Context, b storage.Batch) (int64, error) {
 		} else if !errors.Is(err, storage.ErrNotFound) {
 			return 0, err
 		}
-	}
-	if !added && sum <= fullSlack {
-		return 0, nil
 	}
 	return sum, nil
 }

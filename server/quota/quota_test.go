@@ -343,9 +343,10 @@ func TestLeases(t *testing.T) {
 // What is stored is measured when a quota seems used up, not at each write, and what does not grow is never asked about.
 func TestStorage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		const limit = 1 << 20
 		q := node(t, &storage.Memory{})
-		q.must(engines.Update, "/storage/s", `{"max_bytes":100,"path":"a"}`)
-		stored, measured := int64(40), 0
+		q.must(engines.Update, "/storage/s", fmt.Sprintf(`{"max_bytes":%d,"path":"a"}`, limit))
+		stored, measured := int64(limit-600), 0
 		write := func(ns string, growth int64) error {
 			err := q.Storage(t.Context(), quota.Request{NamespacePath: ns, MountPath: "secret/", Path: "secret/"},
 				func(context.Context) (int64, error) { return growth, nil },
@@ -364,26 +365,44 @@ func TestStorage(t *testing.T) {
 			var e *engines.Error
 			return errors.As(err, &e) && e.Kind == engines.KindLimited && e.Header.Get("Retry-After") == "1"
 		}
-		for _, growth := range []int64{20, 40, 0, -10} {
+		for _, growth := range []int64{200, 400, 0, -100} {
 			if err := write("a/", growth); err != nil {
 				t.Errorf("growing by %d: %v", growth, err)
 			}
 		}
-		if err := write("b/", 1000); err != nil {
+		if err := write("b/", limit); err != nil {
 			t.Errorf("in another namespace: %v", err)
 		}
 		if measured != 1 {
 			t.Errorf("measured %d times", measured)
 		}
-		if err := write("a/", 1); !full(err) || measured != 1 {
+		if err := write("a/", 70); !full(err) || measured != 1 {
 			t.Errorf("over the limit: %v, measured %d times", err, measured)
 		}
 		time.Sleep(2 * time.Second) // of the bubble
-		if err := write("a/", 10); err != nil || measured != 2 {
+		if err := write("a/", 100); err != nil || measured != 2 {
 			t.Errorf("what was removed is not free: %v, measured %d times", err, measured)
 		}
-		if err := write("a/", 1); !full(err) {
+		if err := write("a/", 70); !full(err) {
 			t.Errorf("full again: %v", err)
+		}
+		// Marks that a version is deleted are written nevertheless, but values do not grow without end in small steps.
+		marks := 0
+		for write("a/", 64) == nil && marks < 2*limit/64 {
+			if marks++; marks%100 == 0 {
+				time.Sleep(2 * time.Second)
+			}
+		}
+		if want := limit / 16 / 64; marks != want || stored > limit+limit/16 {
+			t.Errorf("%d small writes beyond the limit, want %d: %d bytes are stored", marks, want, stored)
+		}
+		stored -= 1000 + limit/16
+		time.Sleep(2 * time.Second)
+		if err := write("a/", 1000); err != nil {
+			t.Errorf("after a removal: %v", err)
+		}
+		if err := write("a/", 64); err != nil {
+			t.Errorf("a mark in a full namespace: %v", err)
 		}
 	})
 }

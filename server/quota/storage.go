@@ -14,10 +14,27 @@ type meter struct {
 	mu    sync.Mutex
 	bytes int64
 	at    time.Time // of the last measurement; zero: none yet
+	marks int64     // bytes that small writes have added beyond the limit
 }
 
-// measureInterval is how long a full scope is not measured again.
-const measureInterval = time.Second
+const (
+	// measureInterval is how long a full scope is not measured again.
+	measureInterval = time.Second
+
+	// markBytes is how much a write may add although the limit is reached: enough to mark a version of a secret as deleted.
+	// All such writes together may add a sixteenth of the limit, at least minMarks.
+	markBytes = 64
+	minMarks  = 4 << 10
+)
+
+// mark reports whether a write beyond the limit may happen because it is small, and counts it. m.mu is held.
+func (m *meter) mark(growth, limit int64) bool {
+	if growth > markBytes || m.marks+growth > max(limit/16, minMarks) {
+		return false
+	}
+	m.marks += growth
+	return true
+}
 
 // Storage says whether a write that makes what is stored grow by so many bytes may happen: nil, an engines.Error of
 // KindLimited, or an error of reading the quotas, of grown or of measure. Both are only called if a quota concerns the
@@ -45,8 +62,11 @@ func (q *Quotas) Storage(ctx context.Context, r Request, grown func(context.Cont
 			return fmt.Errorf("measuring what is stored: %w", err)
 		}
 		m.bytes, m.at = n, now
+		if n+growth <= found.MaxBytes {
+			m.marks = 0
+		}
 	}
-	if m.bytes+growth <= found.MaxBytes {
+	if m.bytes+growth <= found.MaxBytes || m.mark(growth, found.MaxBytes) {
 		m.bytes += growth
 		return nil
 	}
