@@ -176,7 +176,7 @@ func (s *Server) handleAlways(ctx context.Context, req *Request, route *engines.
 	if err != nil {
 		return nil, err
 	}
-	return &Reply{Response: response, MountType: "system"}, nil
+	return &Reply{Response: response, MountType: "system", Path: req.Path}, nil
 }
 
 // recordAlways records what changed the node itself, such as an unseal: at once, or as soon as it is unsealed and there
@@ -481,7 +481,7 @@ func auditOf(r *engines.Response) (*audit.Response, error) {
 
 // reply completes the answer.
 func (s *Server) reply(c *call, response *engines.Response) *Reply {
-	r := &Reply{Response: response, Header: c.header}
+	r := &Reply{Response: response, Path: c.path, Header: c.header}
 	if c.mount != nil {
 		r.MountType = c.mount.Type
 	}

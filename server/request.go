@@ -84,6 +84,7 @@ func (r *Request) wraps() bool {
 type Reply struct {
 	*engines.Response
 	MountType string
+	Path      string      // of the request, relative to its namespace
 	Header    http.Header // further headers; may be nil
 }
 

@@ -78,9 +78,7 @@ func (l *listener) front(next http.Handler) http.Handler {
 		if delete(r.Header, engines.CeremonyHeader); c.OpenCeremonies {
 			r.Header[engines.CeremonyHeader] = openCeremonies
 		}
-		if redaction != (httpapi.Redaction{}) {
-			r = r.WithContext(httpapi.WithRedaction(r.Context(), redaction))
-		}
+		redaction.Mark(r.Header)
 		next.ServeHTTP(w, r)
 	})
 }

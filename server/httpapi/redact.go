@@ -2,8 +2,9 @@ package httpapi
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
+	"net/http"
+	"slices"
 )
 
 // Redaction is what a listener keeps from clients without a token: the values are empty in what needs none.
@@ -11,14 +12,30 @@ type Redaction struct {
 	Addresses, Version, ClusterName bool
 }
 
-type redactionKey struct{}
+// redactHeader says what to redact in the response. Listeners remove it from what clients send and set their own; it
+// travels with a request that is forwarded to the active node.
+const redactHeader = "Coffer-Redact"
 
-// WithRedaction returns the context of a request of a listener that redacts.
-func WithRedaction(ctx context.Context, r Redaction) context.Context {
-	return context.WithValue(ctx, redactionKey{}, r)
+// Mark makes the header of a request say what to redact in its response, whatever the client has put there.
+func (r Redaction) Mark(h http.Header) {
+	delete(h, redactHeader)
+	for _, f := range r.fields() {
+		if *f.redact {
+			h[redactHeader] = append(h[redactHeader], f.name)
+		}
+	}
 }
 
-// redactable are the paths without a token that tell of the node and its cluster.
+type redactField struct {
+	name   string
+	redact *bool
+}
+
+func (r *Redaction) fields() []redactField {
+	return []redactField{{"addresses", &r.Addresses}, {"version", &r.Version}, {"cluster_name", &r.ClusterName}}
+}
+
+// redactable are the paths without a token that tell of the node and its cluster, relative to the namespace.
 var redactable = map[string]bool{
 	"sys/health": true, "sys/leader": true, "sys/seal-status": true, "sys/unseal": true,
 	"sys/replication/status": true, "sys/replication/performance/status": true, "sys/replication/dr/status": true,
@@ -26,19 +43,19 @@ var redactable = map[string]bool{
 
 // redaction returns what is to be redacted in the response to this request.
 func (x *exchange) redaction() Redaction {
-	r, _ := x.r.Context().Value(redactionKey{}).(Redaction)
+	var r Redaction
+	for _, f := range r.fields() {
+		*f.redact = slices.Contains(x.r.Header[redactHeader], f.name)
+	}
 	return r
 }
 
 // redacted returns a JSON body without what the listener redacts.
-func (x *exchange) redacted(body []byte) ([]byte, error) {
-	if !redactable[x.req.Path] {
+func (x *exchange) redacted(path string, body []byte) ([]byte, error) {
+	if len(x.r.Header[redactHeader]) == 0 || !redactable[path] {
 		return body, nil
 	}
 	r := x.redaction()
-	if r == (Redaction{}) {
-		return body, nil
-	}
 	var content any
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.UseNumber()

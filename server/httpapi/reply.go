@@ -49,7 +49,7 @@ func (x *exchange) reply(reply *server.Reply) {
 		x.fail(err)
 		return
 	}
-	body, err := x.redacted(buf.Bytes())
+	body, err := x.redacted(reply.Path, buf.Bytes())
 	if err != nil {
 		x.fail(err)
 		return
@@ -76,7 +76,7 @@ func (x *exchange) send(status int, body []byte) {
 
 func (x *exchange) raw(reply *server.Reply) {
 	raw := reply.Raw
-	content, err := x.redacted(raw.Body)
+	content, err := x.redacted(reply.Path, raw.Body)
 	if err != nil {
 		x.fail(err)
 		return

@@ -14,7 +14,7 @@ import (
 
 // TestOneUnwraps: of many who redeem a wrapping token at once on all nodes, one gets what is in it.
 func TestOneUnwraps(t *testing.T) {
-	c := harness.NewCluster(t, 3, harness.Options{})
+	c := harness.NewCluster(t, 3, harness.Options{ListenerConfig: "redact_addresses = true\n  redact_version = true"})
 	root := user{t, c.Leader(), c.RootToken, ""}
 	helper := root.having("default")
 	for round := range 3 {
@@ -57,6 +57,7 @@ func TestOneUnwraps(t *testing.T) {
 	t.Run("pretended addresses", func(t *testing.T) { pretendedAddresses(t, c) })
 	t.Run("stored on standbys", func(t *testing.T) { revokedEverywhere(t, c) })
 	t.Run("locked users", func(t *testing.T) { lockedEverywhere(t, c) })
+	t.Run("redaction", func(t *testing.T) { redactedByStandbys(t, c) })
 }
 
 // limitedUses: a token with three uses is good for three requests, on whichever nodes.

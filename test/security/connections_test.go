@@ -186,37 +186,19 @@ func TestProxyProtocol(t *testing.T) {
 	})
 }
 
-// TestRedaction: what a listener redacts is empty in all that needs no token; and what browsers must know of the API is in
-// every response.
+// TestRedaction: what a listener redacts is empty in all that needs no token, in namespaces, too; and what browsers must know
+// of the API is in every response.
 func TestRedaction(t *testing.T) {
 	_, root := single(t, harness.Options{ListenerConfig: "redact_addresses = true\n  redact_version = true\n  redact_cluster_name = true"})
+	root.must("POST", "sys/namespaces/a", nil)
+	root.replicates()
 	for path, want := range map[string][]string{
 		"sys/health": {"version", "coffer_version", "cluster_name"}, "sys/leader": {"leader_address", "leader_cluster_address"},
 		"sys/seal-status": {"version", "coffer_version", "build_date", "cluster_name"}, "sys/replication/status": nil,
 		"sys/replication/performance/status": nil, "sys/unseal": {"version", "cluster_name"},
+		"a/sys/replication/status": nil, "a/sys/replication/performance/status": nil,
 	} {
-		method, body := "GET", any(nil)
-		if path == "sys/unseal" {
-			method, body = "POST", fields{"reset": true}
-		}
-		a := root.nobody().do(method, path, body)
-		content := map[string]any{}
-		if err := json.Unmarshal(a.Body, &content); err != nil {
-			t.Fatalf("%s: status %d: %v", path, a.Status, err)
-		}
-		for _, field := range want {
-			if v, ok := content[field]; !ok || v != "" {
-				t.Errorf("%s: %s = %v, want it empty", path, field, v)
-			}
-		}
-		for _, hidden := range []string{"127.0.0.1", "1.21.0", `"test"`} {
-			if strings.Contains(string(a.Body), hidden) {
-				t.Errorf("%s tells %s", path, hidden)
-			}
-		}
-		if a.Header.Get("X-Content-Type-Options") != "nosniff" || !strings.HasPrefix(a.Header.Get("Strict-Transport-Security"), "max-age=") {
-			t.Errorf("%s: the headers for browsers are missing: %v", path, a.Header)
-		}
+		redacted(t, root.nobody(), path, want)
 	}
 	if a := root.do("GET", "sys/host-info", nil); a.Status != 200 {
 		t.Errorf("a path with a token: status %d", a.Status)
@@ -226,5 +208,58 @@ func TestRedaction(t *testing.T) {
 	}
 	if a := root.do("GET", "sys/mounts", nil, "Authorization", "Bearer "+root.token); a.Status != 200 {
 		t.Errorf("the same token twice: status %d, want 200", a.Status)
+	}
+}
+
+// replicates makes the cluster a primary, whose status has an address.
+func (u user) replicates() {
+	u.t.Helper()
+	u.must("POST", "sys/replication/performance/primary/enable", fields{"primary_cluster_addr": "127.0.0.1:1"})
+	harness.Await(u.t, "replication", 30*time.Second, func() error {
+		if a := u.nobody().do("GET", "sys/replication/performance/status", nil); !strings.Contains(string(a.Body), `"mode":"primary"`) {
+			return fmt.Errorf("status %d: %.200s", a.Status, a.Body)
+		}
+		return nil
+	})
+}
+
+// redactedByStandbys: a standby redacts what the active node answers.
+func redactedByStandbys(t *testing.T, c *harness.Cluster) {
+	root := user{t, c.Leader(), c.RootToken, ""}
+	root.replicates()
+	for _, node := range c.Standbys() {
+		redacted(t, root.at(node).nobody(), "sys/replication/status", nil)
+	}
+	if a := root.nobody().do("GET", "sys/replication/status", nil, "Coffer-Redact", "cluster_name"); strings.Contains(string(a.Body), "127.0.0.1") {
+		t.Error("a client's header replaces what the listener redacts")
+	}
+}
+
+func redacted(t *testing.T, u user, path string, want []string) {
+	t.Helper()
+	method, body := "GET", any(nil)
+	if path == "sys/unseal" {
+		method, body = "POST", fields{"reset": true}
+	}
+	a := u.do(method, path, body)
+	content := map[string]any{}
+	if err := json.Unmarshal(a.Body, &content); err != nil {
+		t.Fatalf("%s: status %d: %v", path, a.Status, err)
+	}
+	for _, field := range want {
+		if v, ok := content[field]; !ok || v != "" {
+			t.Errorf("%s: %s = %v, want it empty", path, field, v)
+		}
+	}
+	if strings.HasSuffix(path, "status") && a.Status != 200 {
+		t.Errorf("%s: status %d: %.200s", path, a.Status, a.Body)
+	}
+	for _, hidden := range []string{"127.0.0.1", "1.21.0", `"test"`} {
+		if strings.Contains(string(a.Body), hidden) {
+			t.Errorf("%s tells %s", path, hidden)
+		}
+	}
+	if a.Header.Get("X-Content-Type-Options") != "nosniff" || !strings.HasPrefix(a.Header.Get("Strict-Transport-Security"), "max-age=") {
+		t.Errorf("%s: the headers for browsers are missing: %v", path, a.Header)
 	}
 }
