@@ -9,7 +9,10 @@
 // both meta pages of a bbolt file are valid after any crash, so one that is not valid is damage. (bbolt would
 // silently fall back to the older one, which is a step back in time.)
 //
-// Start reading at Store, then fold.go (durability), view.go (reading) and verify.go (damage).
+// Damage that comes later, while the file is open, is found by the read that meets it: see pages.go. It ends the use of
+// the file.
+//
+// Start reading at Store, then fold.go (durability), view.go (reading), verify.go and pages.go (damage).
 package boltstore
 
 import (
@@ -64,7 +67,11 @@ type Store struct {
 	path string // what errors call the file; it may have been built under another name
 	opts Options
 	db   *bbolt.DB
-	fold func(*frozen) error // write; tests of a full disk put themselves before it
+
+	// pages of the file as the newest base has them, and which of them it uses. The flusher's, after Open.
+	pages pages
+	used  runs
+	fold  func(*frozen) error // write; tests of a full disk put themselves before it
 
 	// writeMu is held from Begin to Commit or Abort, and while the overlay is handed to the flusher.
 	writeMu sync.Mutex
@@ -101,18 +108,18 @@ func Open(path, name string, o Options) (*Store, error) {
 			return nil, fmt.Errorf("creating %s: %w", name, err)
 		}
 	}
-	db, err := openDB(path, name)
+	db, found, err := openDB(path, name)
 	if err != nil {
 		return nil, err
 	}
 	s := &Store{
-		path: name, opts: o, db: db, work: newOverlay(),
+		path: name, opts: o, db: db, pages: found.pages, used: found.seen, work: newOverlay(),
 		dirty: make(chan struct{}, 1), full: make(chan struct{}, 1),
 		flushReq: make(chan chan error), stop: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	s.room.L = &s.mu
 	s.fold = s.write
-	base, err := s.openBase()
+	base, err := s.openBase(nil)
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
@@ -154,7 +161,7 @@ func SyncDir(dir string) error {
 
 // openDB locks, verifies and opens the file. The check runs on the descriptor bbolt goes on to use, because
 // bbolt itself panics on damaged pages, partly in goroutines of its own where nothing can recover.
-func openDB(path, name string) (db *bbolt.DB, err error) {
+func openDB(path, name string) (db *bbolt.DB, found *verifier, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = &storage.CorruptError{File: name, Detail: fmt.Sprint("opening it failed: ", p)}
@@ -175,7 +182,7 @@ func openDB(path, name string) (db *bbolt.DB, err error) {
 		}
 		stop := make(chan struct{}) // closed when the file has been checked, and so is in the cache as far as it can
 		go ReadAhead(path, stop)
-		_, err = verifyFile(f, name)
+		found, err = verifyFile(f, name)
 		close(stop)
 		if err != nil {
 			return nil, errors.Join(err, f.Close())
@@ -185,12 +192,15 @@ func openDB(path, name string) (db *bbolt.DB, err error) {
 	db, err = bbolt.Open(path, 0o600, opts)
 	if err != nil {
 		if c := (*storage.CorruptError)(nil); errors.As(err, &c) {
-			return nil, c
+			return nil, nil, c
 		}
-		return nil, fmt.Errorf("opening %s: %w", name, err)
+		return nil, nil, fmt.Errorf("opening %s: %w", name, err)
 	}
 	db.MaxSize = opts.InitialMmapSize
-	return db, nil
+	sums := found.pages.sums
+	found.pages = mapped(db, opts)
+	found.pages.sums = sums
+	return db, found, nil
 }
 
 // boltOptions maps far more than the file holds, and openDB does not let the file outgrow the map: growing
@@ -299,7 +309,7 @@ func (s *Store) guard(err *error) func() {
 	return func() {
 		debug.SetPanicOnFault(old)
 		if p := recover(); p != nil {
-			*err = s.damaged(fmt.Sprint("reading it failed: ", p))
+			*err = s.damaged(damageText(p))
 		}
 	}
 }

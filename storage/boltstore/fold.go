@@ -239,7 +239,7 @@ func samePosition(a, b Position) bool {
 // of the failed transaction, so a page which a failed sync dropped from the cache is not missed.
 func (s *Store) foldFrozen() error {
 	s.mu.Lock()
-	f, damage := s.frozen, s.damage
+	f, damage, old := s.frozen, s.damage, s.cur.base
 	s.mu.Unlock()
 	if f == nil || damage != nil {
 		return damage
@@ -250,7 +250,7 @@ func (s *Store) foldFrozen() error {
 	}
 	var next *base
 	if err == nil {
-		next, err = s.openBase()
+		next, err = s.openBase(old)
 	}
 	s.mu.Lock()
 	s.foldErr = err
@@ -258,7 +258,6 @@ func (s *Store) foldFrozen() error {
 		s.mu.Unlock()
 		return err
 	}
-	old := s.cur.base
 	s.cur.base, s.cur.folding, s.frozen = next, nil, nil
 	s.room.Broadcast()
 	s.mu.Unlock()
@@ -276,20 +275,23 @@ func (s *Store) beforeFold() error {
 // write is one synced transaction: the records, the digest they add up to, and the position.
 func (s *Store) write(f *frozen) (err error) {
 	defer s.guard(&err)()
+	s.mu.Lock()
+	now := s.cur.base // nobody else replaces it
+	s.mu.Unlock()
+	if _, err := s.pages.newestMeta(); err != nil {
+		panic(err)
+	}
 	tx, err := s.db.Begin(true)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = tx.Rollback() }() // after Commit: does nothing
 	data, meta := tx.Bucket(dataBucket), tx.Bucket(metaBucket)
-	st, err := decodeState(meta.Get(stateKey))
-	if err != nil {
-		return s.damaged(err.Error())
-	}
+	st := now.state
 	var failed error
 	f.tree.Ascend(func(it item) bool {
-		key := []byte(it.key)
-		if old := data.Get(key); old != nil {
+		key, old := []byte(it.key), now.get(it.key)
+		if old != nil {
 			st.Remove(key, old)
 		} else if it.rec == nil {
 			return true

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"hash/fnv"
 	"io"
 	"os"
@@ -52,23 +53,24 @@ type verifier struct {
 	f         *os.File
 	pageSize  int64
 	highWater uint64
-	seen      []uint32 // one bit for each page
+	seen      runs
+	pages     pages // only the checksums
 
 	group errgroup.Group
 	mu    sync.Mutex
 	total Digest
 }
 
-// verifyFile checks the whole file and returns its state record. Its errors are *storage.CorruptError, but
-// for a disk that cannot be read.
-func verifyFile(f *os.File, name string) (st state, err error) {
-	v := verifier{f: f}
+// verifyFile checks the whole file and returns what it has found of it: which pages it uses, and their checksums.
+// Its errors are *storage.CorruptError, but for a disk that cannot be read.
+func verifyFile(f *os.File, name string) (*verifier, error) {
+	v := &verifier{f: f}
 	v.group.SetLimit(max(2, min(4, runtime.GOMAXPROCS(0))))
-	st, err = v.verify()
+	_, err := v.verify()
 	if bad := (damage("")); errors.As(err, &bad) {
-		return st, &storage.CorruptError{File: name, Detail: string(bad)}
+		return nil, &storage.CorruptError{File: name, Detail: string(bad)}
 	}
-	return st, err
+	return v, err
 }
 
 // damage is a finding.
@@ -79,10 +81,11 @@ func (d damage) Error() string { return string(d) }
 func damagef(format string, args ...any) error { return damage(fmt.Sprintf(format, args...)) }
 
 func (v *verifier) verify() (state, error) {
-	m, err := v.readMetas()
+	m, err := newestMeta(v.read)
 	if err != nil {
 		return state{}, err
 	}
+	v.pageSize = int64(m.pageSize)
 	if err := v.setHighWater(m.highWater); err != nil {
 		return state{}, err
 	}
@@ -90,22 +93,14 @@ func (v *verifier) verify() (state, error) {
 	if err != nil {
 		return state{}, err
 	}
-	var st state
-	found := 0
-	if err := v.walkBucket(meta, func(key, value []byte) error {
-		found++
-		if found > 1 || !bytes.Equal(key, stateKey) {
-			return damage("its meta bucket holds something else than the state record")
-		}
-		if st, err = decodeState(value); err != nil {
-			return damage(err.Error())
-		}
-		return nil
-	}); err != nil {
-		return st, err
+	var buf []byte
+	p, err := v.bucketPage(meta, &buf)
+	if err != nil {
+		return state{}, err
 	}
-	if found == 0 {
-		return st, damage("it has no state record")
+	st, err := p.state()
+	if err != nil {
+		return st, err
 	}
 	if err := errors.Join(v.walkData(data), v.group.Wait()); err != nil {
 		return st, err
@@ -117,17 +112,16 @@ func (v *verifier) verify() (state, error) {
 	return st, nil
 }
 
-// readMetas demands that both meta pages are whole, and returns the newer one.
-func (v *verifier) readMetas() (boltMeta, error) {
-	first, err := v.readMeta(0)
+// newestMeta demands that both meta pages are whole, and returns the newer one.
+func newestMeta(read func(b []byte, off int64) error) (boltMeta, error) {
+	first, err := readMeta(read, 0)
 	if err != nil {
 		return first, err
 	}
 	if s := first.pageSize; s < 512 || s > 1<<20 || s&(s-1) != 0 {
 		return first, damagef("its page size is %d", s)
 	}
-	v.pageSize = int64(first.pageSize)
-	second, err := v.readMeta(v.pageSize)
+	second, err := readMeta(read, int64(first.pageSize))
 	if err != nil {
 		return second, err
 	}
@@ -143,9 +137,9 @@ func (v *verifier) readMetas() (boltMeta, error) {
 	return first, nil
 }
 
-func (v *verifier) readMeta(off int64) (m boltMeta, err error) {
+func readMeta(read func(b []byte, off int64) error, off int64) (m boltMeta, err error) {
 	b := make([]byte, pageHeaderBytes+64)
-	if err := v.read(b, off); err != nil {
+	if err := read(b, off); err != nil {
 		return m, err
 	}
 	b = b[pageHeaderBytes:]
@@ -181,7 +175,8 @@ func (v *verifier) setHighWater(pages uint64) error {
 		return damagef("it has %d bytes and should have %d pages of %d", size, pages, v.pageSize)
 	}
 	v.highWater = pages
-	v.seen = make([]uint32, pages/32+1)
+	v.seen = make(runs, pages/32+1)
+	v.pages.grow(pages)
 	return nil
 }
 
@@ -239,6 +234,7 @@ func (v *verifier) readPage(id uint64, buf *[]byte) (page, error) {
 			return page{}, err
 		}
 	}
+	v.pages.sum(id).Store(crc32.Checksum(b, castagnoli))
 	return parsePage(id, b)
 }
 
@@ -292,6 +288,11 @@ func (v *verifier) readRoot(id uint64) (data, meta []byte, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	return p.buckets()
+}
+
+// buckets returns the headers (and inline pages) of the two buckets in a root leaf.
+func (p *page) buckets() (data, meta []byte, err error) {
 	if p.kind != leafPage || p.count != 2 {
 		return nil, nil, damage("its root page does not hold two buckets")
 	}
@@ -311,10 +312,14 @@ func (v *verifier) readRoot(id uint64) (data, meta []byte, err error) {
 
 // bucketPage returns the root page of a bucket, which may be inline.
 func (v *verifier) bucketPage(bucket []byte, buf *[]byte) (page, error) {
-	root := binary.NativeEndian.Uint64(bucket)
-	if root != 0 {
+	if root := binary.NativeEndian.Uint64(bucket); root != 0 {
 		return v.readPage(root, buf)
 	}
+	return inlinePage(bucket)
+}
+
+// inlinePage returns the page in a bucket that has no other.
+func inlinePage(bucket []byte) (page, error) {
 	if len(bucket) < bucketBytes+pageHeaderBytes {
 		return page{}, damage("an inline bucket is too short")
 	}
@@ -326,17 +331,25 @@ func (v *verifier) bucketPage(bucket []byte, buf *[]byte) (page, error) {
 	return p, err
 }
 
-// walkBucket calls fn with each record of a bucket that fits in one page.
-func (v *verifier) walkBucket(bucket []byte, fn func(key, value []byte) error) error {
-	var buf []byte
-	p, err := v.bucketPage(bucket, &buf)
-	if err != nil {
-		return err
+// state returns the state record, which must be all that the root page of the meta bucket has.
+func (p *page) state() (st state, err error) {
+	if p.kind != leafPage || p.count > 1 {
+		return st, damage("its meta bucket holds something else than the state record")
 	}
-	if p.kind != leafPage {
-		return damage("its meta bucket is too big")
+	found := false
+	err = p.eachLeaf(nil, nil, func(key, value []byte) error {
+		if found = bytes.Equal(key, stateKey); !found {
+			return damage("its meta bucket holds something else than the state record")
+		}
+		if st, err = decodeState(value); err != nil {
+			return damage(err.Error())
+		}
+		return nil
+	})
+	if err == nil && !found {
+		err = damage("it has no state record")
 	}
-	return p.eachLeaf(nil, nil, fn)
+	return st, err
 }
 
 // eachLeaf calls fn with each record of a leaf. Keys must ascend within [lo, hi); hi nil is no bound.

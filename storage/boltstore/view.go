@@ -2,6 +2,7 @@ package boltstore
 
 import (
 	"context"
+	"encoding/binary"
 	"sync/atomic"
 
 	"go.etcd.io/bbolt"
@@ -15,30 +16,91 @@ type layers struct {
 	pos     Position
 }
 
-// base is one read transaction, shared by all views taken until the next fold. (A read-only bbolt bucket
-// is only ever read from, so sharing it is safe; beginning a transaction for each Get costs more than the Get.)
+// base is one state of the file, shared by all views taken until the next fold. The transaction is there for bbolt to
+// leave the pages alone, which are read directly.
 type base struct {
 	s     *Store
 	tx    *bbolt.Tx
-	data  *bbolt.Bucket
+	pages pages
+	root  uint64 // the page of the buckets
+	data  uint64 // the root page of the records; 0: it is part of root
 	state state
 	refs  atomic.Int64 // views, and one for the store while the base is current
 }
 
-func (s *Store) openBase() (b *base, err error) {
+// openBase returns the state that the file has now, which follows old, if there was one. Only the flusher calls it, and
+// Open.
+func (s *Store) openBase(old *base) (b *base, err error) {
 	defer s.guard(&err)()
-	tx, err := s.db.Begin(false)
+	b = &base{s: s, pages: s.pages}
+	m, err := b.pages.newestMeta()
 	if err != nil {
+		panic(err)
+	}
+	b.pages.grow(m.highWater)
+	b.root = m.root
+	if b.tx, err = s.db.Begin(false); err != nil {
 		return nil, err
 	}
-	b = &base{s: s, tx: tx, data: tx.Bucket(dataBucket)}
-	if b.state, err = decodeState(tx.Bucket(metaBucket).Get(stateKey)); err != nil {
-		_ = tx.Rollback()
-		return nil, s.damaged(err.Error())
+	if uint64(b.tx.ID()) != m.txid {
+		panic(damagef("a transaction began at %d, not at %d", b.tx.ID(), m.txid))
+	}
+	var oldRoot uint64
+	if old != nil {
+		oldRoot = old.root
+	}
+	b.pages.follow(&s.used, oldRoot, b.root)
+	s.pages = b.pages
+	root := b.pages.page(b.root)
+	data, meta, err := root.buckets()
+	if err != nil {
+		panic(err)
+	}
+	b.data = binary.NativeEndian.Uint64(data)
+	if b.state, err = b.bucket(meta).state(); err != nil {
+		panic(err)
 	}
 	b.refs.Store(1)
 	s.bases.Add(1)
 	return b, nil
+}
+
+// bucket returns the root page of a bucket. It panics with a damage.
+func (b *base) bucket(header []byte) *page {
+	if id := binary.NativeEndian.Uint64(header); id != 0 {
+		p := b.pages.page(id)
+		return &p
+	}
+	p, err := inlinePage(header)
+	if err != nil {
+		panic(err)
+	}
+	return &p
+}
+
+// top returns the root page of the records. It panics with a damage.
+func (b *base) top() page {
+	if b.data != 0 {
+		return b.pages.page(b.data)
+	}
+	root := b.pages.page(b.root)
+	data, _, err := root.buckets()
+	if err != nil {
+		panic(err)
+	}
+	return *b.bucket(data)
+}
+
+// get returns the record under key, or nil. It is valid as long as the base is not closed. It panics with a damage.
+func (b *base) get(key string) []byte {
+	p := b.top()
+	for p.kind == branchPage {
+		p = b.pages.page(p.child(p.childFor(key)))
+	}
+	if i, found := p.search(key); found {
+		return p.value(i)
+	}
+	return nil
 }
 
 func (b *base) close() {
@@ -123,7 +185,7 @@ func (v View) lookup(key string, fn func(rec []byte)) (err error) {
 		}
 	}
 	defer v.base.s.guard(&err)()
-	if rec := v.base.data.Get([]byte(key)); rec != nil {
+	if rec := v.base.get(key); rec != nil {
 		fn(rec)
 	}
 	return nil
@@ -132,8 +194,7 @@ func (v View) lookup(key string, fn func(rec []byte)) (err error) {
 // Cursor walks a view in byte order of the keys. It reads the memory map: use it only inside View.Walk.
 type Cursor struct {
 	layers [2]treeCursor
-	base   *bbolt.Cursor
-	bk, bv []byte
+	base   pageCursor
 }
 
 // Walk calls fn with a cursor over the view. Faults of the file while fn runs become its error.
@@ -143,7 +204,7 @@ func (v View) Walk(fn func(c *Cursor) error) (err error) {
 }
 
 func (v View) newCursor() *Cursor {
-	c := &Cursor{base: v.base.data.Cursor()}
+	c := &Cursor{base: pageCursor{base: v.base}}
 	c.layers[0].tree, c.layers[1].tree = v.active, v.folding
 	return c
 }
@@ -153,7 +214,7 @@ func (c *Cursor) Seek(key string) {
 	for i := range c.layers {
 		c.layers[i].seek(key)
 	}
-	c.bk, c.bv = c.base.Seek([]byte(key))
+	c.base.seek(key)
 }
 
 // Next returns the record the cursor is at and moves on; ok is false at the end. The record must not be
@@ -167,10 +228,10 @@ func (c *Cursor) Next() (key string, rec []byte, ok bool) {
 			}
 		}
 		switch {
-		case at < 0 && c.bk == nil:
+		case at < 0 && c.base.k == nil:
 			return "", nil, false
-		case at < 0 || c.bk != nil && string(c.bk) < key:
-			key, rec = string(c.bk), c.bv
+		case at < 0 || c.base.k != nil && string(c.base.k) < key:
+			key, rec = string(c.base.k), c.base.v
 		}
 		c.skip(key)
 		if rec != nil {
@@ -186,8 +247,8 @@ func (c *Cursor) skip(key string) {
 			c.layers[i].next()
 		}
 	}
-	if c.bk != nil && string(c.bk) == key {
-		c.bk, c.bv = c.base.Next()
+	if c.base.k != nil && string(c.base.k) == key {
+		c.base.next()
 	}
 }
 

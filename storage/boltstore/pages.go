@@ -1,0 +1,327 @@
+package boltstore
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"sync/atomic"
+	"unsafe"
+
+	"go.etcd.io/bbolt"
+)
+
+// bbolt's pages carry no checksums, and a flipped bit in one of them makes a key that exists look as if it did
+// not, or leads to a page that is no longer in use and has an older value. So the store keeps a checksum of every
+// page in memory. Open computes them from what it has verified, follow from what each transaction wrote, and every
+// read compares each page on the way from the root to its record before it looks into it. That is why the store
+// searches the tree itself, in bbolt's memory map, and leaves to bbolt what bbolt is good at: transactions.
+
+// pages are the checksummed pages of one state of the file. It shares the chunks with those of later states: a page
+// is never written while a state that has it can be read.
+type pages struct {
+	data []byte // bbolt's memory map, which is larger than the file
+	size int    // of a page
+	sums []*sumChunk
+	// copyBytes are in copies.
+	copyBytes *atomic.Int64
+}
+
+// sumChunk is about consecutive pages.
+type sumChunk struct {
+	sums [sumChunkPages]atomic.Uint32 // overflow pages are included in that of the page they belong to
+	// copies are of branch pages: most of the way to a record is the same for all, and comparing it each time would cost
+	// more than the search. Nil: none.
+	copies [sumChunkPages]atomic.Pointer[page]
+}
+
+const (
+	sumChunkPages = 1 << 12
+	maxCopyBytes  = 16 << 20 // of branch pages, in memory
+)
+
+// mapped returns the pages of a file that bbolt has opened with the given options, without checksums.
+func mapped(db *bbolt.DB, o *bbolt.Options) pages {
+	info := db.Info()
+	start := *(*unsafe.Pointer)(unsafe.Pointer(&info.Data)) // bbolt gives the address as a number
+	return pages{copyBytes: new(atomic.Int64), data: unsafe.Slice((*byte)(start), o.InitialMmapSize), size: info.PageSize}
+}
+
+// grow makes room for the checksums of n pages.
+func (p *pages) grow(n uint64) {
+	for uint64(len(p.sums))*sumChunkPages < n {
+		p.sums = append(p.sums[:len(p.sums):len(p.sums)], new(sumChunk))
+	}
+}
+
+func (p *pages) sum(id uint64) *atomic.Uint32 {
+	return &p.sums[id/sumChunkPages].sums[id%sumChunkPages]
+}
+
+func (p *pages) copied(id uint64) *atomic.Pointer[page] {
+	return &p.sums[id/sumChunkPages].copies[id%sumChunkPages]
+}
+
+// raw returns page id with its overflow pages. It panics with a damage if there is no such page.
+func (p *pages) raw(id uint64) []byte {
+	limit := min(uint64(len(p.sums))*sumChunkPages, uint64(len(p.data)/p.size))
+	if id < 2 || id >= limit {
+		panic(damagef("page %d is referred to but is not in use", id))
+	}
+	at := int(id) * p.size
+	run := 1 + uint64(binary.NativeEndian.Uint32(p.data[at+12:]))
+	if run > limit-id || run*uint64(p.size) > maxPageBytes {
+		panic(damagef("page %d has %d overflow pages", id, run-1))
+	}
+	return p.data[at : at+int(run)*p.size]
+}
+
+// page returns page id if it is what was written. Else it panics with a damage.
+func (p *pages) page(id uint64) page {
+	if id/sumChunkPages < uint64(len(p.sums)) {
+		if c := p.copied(id).Load(); c != nil {
+			return *c
+		}
+	}
+	found := p.compare(id)
+	if found.kind == branchPage && p.copyBytes.Load() < maxCopyBytes {
+		c := p.checked(id, bytes.Clone(found.b))
+		if p.copied(id).CompareAndSwap(nil, &c) {
+			p.copyBytes.Add(int64(len(c.b)))
+		}
+	}
+	return found
+}
+
+// drop forgets the copy of a page.
+func (p *pages) drop(id uint64) {
+	if c := p.copied(id).Swap(nil); c != nil {
+		p.copyBytes.Add(-int64(len(c.b)))
+	}
+}
+
+// compare is page, without a copy.
+func (p *pages) compare(id uint64) page { return p.checked(id, p.raw(id)) }
+
+func (p *pages) checked(id uint64, b []byte) page {
+	if crc32.Checksum(b, castagnoli) != p.sum(id).Load() {
+		panic(damagef("the checksum of page %d is wrong", id))
+	}
+	return mustParse(id, b)
+}
+
+// mustParse panics with a damage.
+func mustParse(id uint64, b []byte) page {
+	page, err := parsePage(id, b)
+	if err == nil && binary.NativeEndian.Uint64(b) != id {
+		err = damagef("page %d says that it is page %d", id, binary.NativeEndian.Uint64(b))
+	}
+	if err != nil {
+		panic(err)
+	}
+	return page
+}
+
+// newestMeta returns what bbolt's next transaction begins with. Both meta pages must be valid, because bbolt
+// would go back to the other one. Only for the goroutine that writes, or the pages may be half-written.
+func (p *pages) newestMeta() (boltMeta, error) {
+	return newestMeta(func(b []byte, off int64) error {
+		copy(b, p.data[off:])
+		return nil
+	})
+}
+
+// key returns the key of element i of a page of either kind. It panics with a damage.
+func (p *page) key(i int) []byte {
+	var key []byte
+	var err error
+	if p.kind == branchPage {
+		_, key, err = p.branch(i)
+	} else {
+		_, key, _, err = p.leaf(i)
+	}
+	if err != nil {
+		panic(err)
+	}
+	return key
+}
+
+// search returns the first element whose key is at least key, p.count if there is none.
+func (p *page) search(key string) (i int, found bool) {
+	lo, hi := 0, p.count
+	for lo < hi {
+		mid := int(uint(lo+hi) / 2)
+		if string(p.key(mid)) < key {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	return lo, lo < p.count && string(p.key(lo)) == key
+}
+
+// childFor returns the element of a branch page whose subtree has key, if any has.
+func (p *page) childFor(key string) int {
+	i, found := p.search(key)
+	if !found && i > 0 {
+		i--
+	}
+	return i
+}
+
+// child returns the page below element i of a branch page. It panics with a damage.
+func (p *page) child(i int) uint64 {
+	id, _, err := p.branch(i)
+	if err != nil {
+		panic(err)
+	}
+	return id
+}
+
+// value returns the record at element i of a leaf page. It panics with a damage.
+func (p *page) value(i int) []byte {
+	_, _, value, err := p.leaf(i)
+	if err != nil {
+		panic(err)
+	}
+	return value[:len(value):len(value)]
+}
+
+// below calls fn with each page that this one refers to: children, and the roots of buckets.
+func (p *page) below(fn func(id uint64)) {
+	for i := range p.count {
+		if p.kind == branchPage {
+			fn(p.child(i))
+			continue
+		}
+		flags, _, value, err := p.leaf(i)
+		switch {
+		case err != nil:
+			panic(err)
+		case flags&bucketElement == 0:
+		case len(value) < bucketBytes:
+			panic(damagef("element %d of page %d is no bucket", i, p.id))
+		default:
+			if root := binary.NativeEndian.Uint64(value); root != 0 { // 0: inline
+				fn(root)
+			}
+		}
+	}
+}
+
+// runs are the pages that a state of the file uses, one bit for each, overflow pages included.
+type runs []uint32
+
+func (r runs) has(id uint64) bool { return id/32 < uint64(len(r)) && r[id/32]&(1<<(id%32)) != 0 }
+
+func (r *runs) set(p page, size int) {
+	for id := p.id; id < p.id+uint64(len(p.b)/size); id++ {
+		for id/32 >= uint64(len(*r)) {
+			*r = append(*r, 0)
+		}
+		(*r)[id/32] |= 1 << (id % 32)
+	}
+}
+
+func (r runs) clear(p page, size int) {
+	for id := p.id; id < p.id+uint64(len(p.b)/size); id++ {
+		r[id/32] &^= 1 << (id % 32)
+	}
+}
+
+// follow goes from the state of the file that used has the pages of to the one below root: it computes the checksums
+// of the pages that are new, and compares those of the pages that are gone a last time, so that nothing that bbolt
+// has copied from a damaged page passes for what was written. oldRoot is 0 if there was no state before. It panics
+// with a damage. The cost is that of the pages written and replaced.
+func (p *pages) follow(used *runs, oldRoot, root uint64) {
+	kept := map[uint64]bool{}
+	var added []page
+	var add func(id uint64)
+	add = func(id uint64) {
+		if used.has(id) { // it cannot have been written again: the old state could be read all the time
+			kept[id] = true
+			return
+		}
+		page := mustParse(id, p.raw(id))
+		p.sum(id).Store(crc32.Checksum(page.b, castagnoli))
+		p.drop(id)
+		added = append(added, page)
+		page.below(add)
+	}
+	add(root)
+	var remove func(id uint64)
+	remove = func(id uint64) {
+		if !kept[id] {
+			page := p.compare(id)
+			p.drop(id)
+			used.clear(page, p.size)
+			page.below(remove)
+		}
+	}
+	if oldRoot != 0 {
+		remove(oldRoot)
+	}
+	for _, page := range added {
+		used.set(page, p.size)
+	}
+}
+
+// pageCursor walks the records of a base.
+type pageCursor struct {
+	base  *base
+	stack []pagePlace
+	k, v  []byte // where it is; nil: at the end
+}
+
+type pagePlace struct {
+	page page
+	i    int
+}
+
+// seek goes to the first key that is at least key. It panics with a damage, as does next.
+func (c *pageCursor) seek(key string) {
+	c.stack = c.stack[:0]
+	p := c.base.top()
+	for p.kind == branchPage {
+		i := p.childFor(key)
+		c.stack = append(c.stack, pagePlace{p, i})
+		p = c.base.pages.page(p.child(i))
+	}
+	i, _ := p.search(key)
+	c.stack = append(c.stack, pagePlace{p, i})
+	c.settle()
+}
+
+func (c *pageCursor) next() {
+	c.stack[len(c.stack)-1].i++
+	c.settle()
+}
+
+// settle reads the record at the cursor, after going on to the next leaf that has one if need be.
+func (c *pageCursor) settle() {
+	for {
+		top := &c.stack[len(c.stack)-1]
+		switch {
+		case top.i >= top.page.count:
+			if len(c.stack) == 1 {
+				c.k, c.v = nil, nil
+				return
+			}
+			c.stack = c.stack[:len(c.stack)-1]
+			c.stack[len(c.stack)-1].i++
+		case top.page.kind == branchPage:
+			c.stack = append(c.stack, pagePlace{page: c.base.pages.page(top.page.child(top.i))})
+		default:
+			c.k, c.v = top.page.key(top.i), top.page.value(top.i)
+			return
+		}
+	}
+}
+
+// damageText is what a panic of the store's own code, of bbolt, or a fault in the memory map says.
+func damageText(p any) string {
+	if d, ok := p.(damage); ok {
+		return string(d)
+	}
+	return fmt.Sprint("reading it failed: ", p)
+}
