@@ -62,14 +62,15 @@ type testCluster struct {
 	active  *testNode
 
 	// As a primary.
-	self     Self
-	ca       enrol.CA
-	revoked  map[string]bool
-	hidden   map[Unit]bool // units that no secondary may have
-	renewals int
-	enrolled int
-	fenced   uint32
-	calls    func(kind string, payload []byte) ([]byte, storage.Index, error)
+	self      Self
+	ca        enrol.CA
+	revoked   map[string]bool
+	hidden    map[Unit]bool // units that no secondary may have
+	renewals  int
+	enrolled  int
+	announced []Announcement
+	fenced    uint32
+	calls     func(kind string, payload []byte) ([]byte, storage.Index, error)
 }
 
 // testNode is one node: a log, a link, and an address where it serves.
@@ -567,10 +568,23 @@ func (g testGuard) Self() Self {
 	return g.n.c.self
 }
 
-func (g testGuard) Fence(_ context.Context, epoch uint32) {
+func (g testGuard) Fence(_ context.Context, epoch storage.EpochID) {
 	g.n.c.mu.Lock()
 	defer g.n.c.mu.Unlock()
-	g.n.c.fenced = epoch
+	g.n.c.fenced = epoch.Number
+}
+
+func (g testGuard) Announced(_ context.Context, p Peer, a Announcement) (AnnounceReply, error) {
+	if a.SetID != g.Self().SetID {
+		return AnnounceReply{}, &Refusal{Detail: "of another set"}
+	}
+	g.n.c.mu.Lock()
+	defer g.n.c.mu.Unlock()
+	g.n.c.announced = append(g.n.c.announced, a)
+	return AnnounceReply{
+		EpochID: g.n.c.self.Lineage.Last(), Primary: true, Fenced: true,
+		Others: []OtherPrimary{{EpochID: storage.EpochID{Number: 7, ClusterID: p.ID}, APIAddr: "https://seven"}},
+	}, nil
 }
 
 func (c *testCluster) addrs() (out []string) {

@@ -134,6 +134,10 @@ func (d *decoder) position(p *pb.Position) storage.Position {
 	return pos
 }
 
+func (d *decoder) other(o *pb.OtherPrimary) OtherPrimary {
+	return OtherPrimary{EpochID: storage.EpochID{Number: o.GetEpoch(), ClusterID: d.id(o.GetClusterId())}, APIAddr: clip(o.GetApiAddr())}
+}
+
 func (d *decoder) lineage(branches []*pb.Branch) storage.Lineage {
 	if len(branches) > maxLineage {
 		d.fail("a history of %d epochs", len(branches))
@@ -144,7 +148,7 @@ func (d *decoder) lineage(branches []*pb.Branch) storage.Lineage {
 		next := storage.Branch{
 			Epoch: b.GetEpoch(), ClusterID: d.id(b.GetClusterId()), From: d.position(b.GetFrom()), Base: storage.Index(b.GetBase()),
 		}
-		if next.Epoch == 0 || len(out) > 0 && next.Epoch != out.Epoch()+1 {
+		if next.Epoch == 0 || next.Epoch <= out.Epoch() {
 			d.fail("epoch %d after epoch %d", next.Epoch, out.Epoch())
 		}
 		out = append(out, next)

@@ -171,6 +171,7 @@ func (l *Link) Enrol(ctx context.Context, addrs []string, ca []byte, req EnrolRe
 		var err error
 		reply, err = c.Enrol(ctx, &pb.EnrolRequest{
 			SetId: req.SetID, ClusterId: req.ClusterID, SecondaryId: req.SecondaryID, Secret: req.Secret, Csr: req.CSR,
+			Latest: encodeOther(req.Latest),
 		})
 		return err
 	})
@@ -209,6 +210,29 @@ func (l *Link) WhoIsActive(ctx context.Context, addr string, up Upstream) (Activ
 	out := ActiveReply{
 		SetID: d.id(reply.GetSetId()), ClusterID: d.id(reply.GetClusterId()), Epoch: reply.GetEpoch(), Active: reply.GetActive(),
 		ActiveAddr: reply.GetActiveAddr(), Addrs: d.addrs(reply.GetAddrs()),
+	}
+	return out, d.err
+}
+
+// Announce tells a former primary of a later one of its set. The certificate of up may have expired.
+func (l *Link) Announce(ctx context.Context, up Upstream, a Announcement) (AnnounceReply, error) {
+	id, err := newIdentity(up.CA, up.Cert, up.Key)
+	if err != nil {
+		return AnnounceReply{}, err
+	}
+	var reply *pb.AnnounceReply
+	err = anyOf(ctx, up.Addrs, id, func(ctx context.Context, c *client) error {
+		var err error
+		reply, err = c.Announce(ctx, &pb.AnnounceRequest{SetId: a.SetID, Primary: encodeOther(a.OtherPrimary), Claim: a.Claim})
+		return err
+	})
+	if err != nil {
+		return AnnounceReply{}, err
+	}
+	var d decoder
+	out := AnnounceReply{EpochID: d.other(reply.GetSelf()).EpochID, Primary: reply.GetPrimary(), Fenced: reply.GetFenced()}
+	for _, o := range reply.GetOthers() {
+		out.Others = append(out.Others, d.other(o))
 	}
 	return out, d.err
 }

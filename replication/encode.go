@@ -150,3 +150,7 @@ func texts[T ~string](in []T) []string {
 	}
 	return slices.Clip(out)
 }
+
+func encodeOther(o OtherPrimary) *pb.OtherPrimary {
+	return &pb.OtherPrimary{Epoch: o.Number, ClusterId: o.ClusterID, ApiAddr: o.APIAddr}
+}

@@ -200,7 +200,7 @@ func TestWhatCannotBeIsRefused(t *testing.T) {
 		}}},
 		"unit without a name": {Message: &pb.FromPrimary_Gone{Gone: &pb.Gone{}}},
 		"too few sums":        {Message: &pb.FromPrimary_Sums{Sums: &pb.Sums{Unit: "u", Sums: make([]*pb.Sum, 3)}}},
-		"epochs out of order": {Message: &pb.FromPrimary_Welcome{Welcome: &pb.Welcome{Lineage: []*pb.Branch{{Epoch: 2}, {Epoch: 4}}}}},
+		"epochs out of order": {Message: &pb.FromPrimary_Welcome{Welcome: &pb.Welcome{Lineage: []*pb.Branch{{Epoch: 4}, {Epoch: 2}}}}},
 		"negative size":       {Message: &pb.FromPrimary_Batch{Batch: &pb.Batch{Bytes: -1}}},
 	}
 	for name, m := range primary {

@@ -75,6 +75,10 @@ func (l *Link) Follow(ctx context.Context, setID, clusterID string, _ storage.Li
 	}
 	f := &follow{l: l, up: up, id: id, hooks: h, drops: map[Unit]chan struct{}{}, repairs: make(chan string, 1)}
 	f.told = Learned{PrimaryID: up.PrimaryID, Addrs: up.Addrs}
+	f.status.since = up.Since
+	if c, version, err := readCursor(ctx, l.o.Store); err == nil && version != 0 && c.TimeMS != 0 {
+		f.status.equalAt = time.UnixMilli(c.TimeMS) // by the primary's clock; until it is heard
+	}
 	f.machine = NewFollower(&replica{l: l, trees: a.trees}, l.o.Layout, FollowerOptions{
 		SetID: setID, ClusterID: clusterID, Now: func() int64 { return time.Now().UnixMilli() },
 		BeforeDrop: func(_ context.Context, unit Unit) bool { return f.mayDrop(ctx, unit) },

@@ -119,8 +119,10 @@ type Guard interface {
 	Scope(ctx context.Context, p Peer) (units map[string]bool, version uint64, err error)
 	// Self describes the cluster, as of everything that is applied.
 	Self() Self
-	// Fence is called when somebody of the set has shown a later epoch.
-	Fence(ctx context.Context, epoch uint32)
+	// Fence is called when a secondary has shown a later epoch.
+	Fence(ctx context.Context, epoch storage.EpochID)
+	// Announced takes what a secondary says of a later primary, itself for instance. Errors are as Enrol's.
+	Announced(ctx context.Context, p Peer, a Announcement) (AnnounceReply, error)
 	// Addrs are the cluster addresses to give to secondaries; Active says whether this node serves them, and where the
 	// one is that does.
 	Addrs() []string
@@ -153,7 +155,8 @@ type Upstream struct {
 type EnrolRequest struct {
 	SetID, ClusterID, SecondaryID string
 	Secret                        string
-	CSR                           []byte // DER
+	CSR                           []byte       // DER
+	Latest                        OtherPrimary // the latest primary that the cluster knows of; zero: none
 }
 
 // EnrolReply is what it gets.
@@ -173,6 +176,27 @@ type ActiveReply struct {
 	Active           bool
 	ActiveAddr       string
 	Addrs            []string
+}
+
+// OtherPrimary is a primary of the set, of another cluster, named by its epoch.
+type OtherPrimary struct {
+	storage.EpochID
+	APIAddr string // "": not known
+}
+
+// Announcement tells a former primary of a later one.
+type Announcement struct {
+	SetID string
+	OtherPrimary
+	// Claim asks, of a primary that was demoted, to be the only one that is promoted at what it has said last.
+	Claim bool
+}
+
+// AnnounceReply is what it answers.
+type AnnounceReply struct {
+	storage.EpochID // the cluster that answers, and the last epoch of its history
+	Primary, Fenced bool
+	Others          []OtherPrimary // primaries that it has met, without the announced one
 }
 
 // FollowHooks are what a Link calls while it follows. Nil ones are not called.

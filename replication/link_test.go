@@ -595,3 +595,44 @@ func TestFencing(t *testing.T) {
 		return p.fenced == 2
 	})
 }
+
+// TestAnnounce: a former primary hears of a later one, at the address of a standby, too, and from a cluster whose certificate
+// has expired; not from one that was revoked, and not over anything but this call.
+func TestAnnounce(t *testing.T) {
+	p, s := pair(t)
+	a := Announcement{SetID: "set", OtherPrimary: OtherPrimary{EpochID: storage.EpochID{Number: 2, ClusterID: "s"}, APIAddr: "https://s"}, Claim: true}
+	link := s.nodes[0].link
+	up := p.certify("one", s, time.Now().Add(-enrol.CertLifetime-time.Hour))
+	up.Addrs = []string{"127.0.0.1:1", p.nodes[1].addr}
+	reply, err := link.Announce(t.Context(), up, a)
+	want := AnnounceReply{
+		EpochID: storage.EpochID{Number: 1, ClusterID: "p"}, Primary: true, Fenced: true,
+		Others: []OtherPrimary{{EpochID: storage.EpochID{Number: 7, ClusterID: "one"}, APIAddr: "https://seven"}},
+	}
+	if err != nil || fmt.Sprint(reply) != fmt.Sprint(want) {
+		t.Errorf("announced: %+v, %v; want %+v", reply, err, want)
+	}
+	p.mu.Lock()
+	if len(p.announced) != 1 || p.announced[0] != a {
+		t.Errorf("heard %+v, want %+v", p.announced, a)
+	}
+	p.mu.Unlock()
+	if _, err := link.WhoIsActive(t.Context(), p.nodes[0].addr, up); !errors.Is(err, ErrRevoked) {
+		t.Errorf("another call with a certificate that has expired: %v", err)
+	}
+	other := newTestCluster(t, "other", 1)
+	foreign := other.certify("one", s, time.Now())
+	foreign.CA, foreign.Addrs = p.ca.Cert, p.addrs()
+	if _, err := link.Announce(t.Context(), foreign, a); err == nil {
+		t.Error("with a certificate of another CA: no error")
+	}
+	if _, err := link.Announce(t.Context(), up, Announcement{SetID: "set"}); err == nil {
+		t.Error("without an epoch: no error")
+	}
+	p.mu.Lock()
+	p.revoked["one"] = true
+	p.mu.Unlock()
+	if _, err := link.Announce(t.Context(), up, a); !errors.Is(err, ErrRevoked) {
+		t.Errorf("revoked: %v", err)
+	}
+}

@@ -51,8 +51,24 @@ func (l *Link) ServerTLS(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		return nil, err
 	}
 	return &tls.Config{
-		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{*cert}, ClientCAs: pool, ClientAuth: tls.VerifyClientCertIfGiven,
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{*cert}, ClientCAs: pool, ClientAuth: tls.RequestClientCert,
+		VerifyConnection: func(state tls.ConnectionState) error { return verifyPeer(state, pool) },
 	}, nil
+}
+
+// verifyPeer checks the certificate of a secondary, if one was shown, but for its age: admitCert looks at that, and Announce
+// accepts certificates that have expired.
+func verifyPeer(state tls.ConnectionState, pool *x509.CertPool) error {
+	if len(state.PeerCertificates) == 0 {
+		return nil
+	}
+	cert := state.PeerCertificates[0]
+	at := time.Now()
+	if at.After(cert.NotAfter) {
+		at = cert.NotAfter
+	}
+	_, err := cert.Verify(x509.VerifyOptions{Roots: pool, CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	return err
 }
 
 // Serve serves other clusters on connections that have shaken hands as ServerTLS says, until Stop.
@@ -156,7 +172,7 @@ func (c *peerCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.
 		return nil, nil, errors.New("not a connection of the cluster port")
 	}
 	auth := peerAuth{CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}, conn: t.NetConn()}
-	if state := t.ConnectionState(); len(state.VerifiedChains) > 0 {
+	if state := t.ConnectionState(); len(state.PeerCertificates) > 0 { // and verifyPeer has passed it
 		auth.cert = state.PeerCertificates[0]
 		return conn, auth, nil
 	}
@@ -268,8 +284,14 @@ func (s *server) Enrol(ctx context.Context, req *pb.EnrolRequest) (*pb.EnrolRepl
 	if err := s.l.serving(false); err != nil {
 		return nil, s.l.toStatus(err)
 	}
+	var d decoder
+	latest := d.other(req.GetLatest())
+	if d.err != nil {
+		return nil, s.l.toStatus(&Refusal{Detail: d.err.Error()})
+	}
 	reply, err := s.l.o.Guard.Enrol(ctx, EnrolRequest{
 		SetID: req.GetSetId(), ClusterID: req.GetClusterId(), SecondaryID: req.GetSecondaryId(), Secret: req.GetSecret(), CSR: req.GetCsr(),
+		Latest: latest,
 	})
 	if err != nil {
 		return nil, s.l.toStatus(err)
@@ -325,6 +347,36 @@ func (s *server) WhoIsActive(ctx context.Context, _ *pb.WhoIsActiveRequest) (*pb
 	return &pb.WhoIsActiveReply{
 		SetId: self.SetID, ClusterId: self.ClusterID, Epoch: self.Lineage.Epoch(), Active: active, ActiveAddr: addr, Addrs: s.l.o.Guard.Addrs(),
 	}, nil
+}
+
+// Announce implements pb.ReplicationServer. A cluster that was promoted while this one was away has no other certificate than
+// the one of that time: its age does not matter here, a revocation does.
+func (s *server) Announce(ctx context.Context, req *pb.AnnounceRequest) (*pb.AnnounceReply, error) {
+	auth := authOf(ctx)
+	if auth.cert == nil {
+		return nil, s.l.toStatus(ErrRevoked)
+	}
+	p, err := s.l.o.Guard.Admit(ctx, auth.cert)
+	if err == nil {
+		err = s.l.serving(true)
+	}
+	if err != nil {
+		return nil, s.l.toStatus(err)
+	}
+	var d decoder
+	a := Announcement{SetID: d.id(req.GetSetId()), OtherPrimary: d.other(req.GetPrimary()), Claim: req.GetClaim()}
+	if d.err != nil || a.Number == 0 || a.ClusterID == "" {
+		return nil, s.l.toStatus(&Refusal{Detail: "the announced primary has no epoch"})
+	}
+	reply, err := s.l.o.Guard.Announced(ctx, p, a)
+	if err != nil {
+		return nil, s.l.toStatus(err)
+	}
+	out := &pb.AnnounceReply{Self: encodeOther(OtherPrimary{EpochID: reply.EpochID}), Primary: reply.Primary, Fenced: reply.Fenced}
+	for _, o := range reply.Others {
+		out.Others = append(out.Others, encodeOther(o))
+	}
+	return out, nil
 }
 
 // Stream implements pb.ReplicationServer.

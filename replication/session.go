@@ -83,7 +83,7 @@ type SessionProgress struct {
 	Entries   uint64
 	Bytes     int64 // of batches and answers
 	Answers   uint64
-	MetEpoch  uint32 // a later epoch than ours that the secondary knows; 0: none
+	MetEpoch  storage.EpochID // a later epoch than ours that the secondary knows; zero: none
 }
 
 // Session feeds one connected secondary, on the active node of a primary. Not safe for concurrent use, but for
@@ -240,7 +240,7 @@ func (s *Session) hello(ctx context.Context, h Hello) error {
 	case h.ProtoMin > protocol || h.ProtoMax < protocol:
 		return s.reject(Reject{Reason: fmt.Sprintf("no common protocol version: this is version %d", protocol)}, ErrRejected)
 	case h.Lineage.Epoch() > s.lineage.Epoch():
-		s.p.MetEpoch = h.Lineage.Epoch()
+		s.p.MetEpoch = h.Lineage.Last()
 		return s.reject(Reject{Reason: fmt.Sprintf("the secondary knows of epoch %d, and this primary is of epoch %d", h.Lineage.Epoch(), s.lineage.Epoch()), Fenced: true}, ErrFenced)
 	}
 	s.scopeChanged.Store(false)

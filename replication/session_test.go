@@ -103,8 +103,8 @@ func TestSessionWelcome(t *testing.T) {
 				if _, err = s.Next(t.Context()); !errors.Is(err, tt.err) {
 					t.Fatalf("then %v, want %v", err, tt.err)
 				}
-				if errors.Is(tt.err, replication.ErrFenced) && s.Status().MetEpoch != 2 {
-					t.Errorf("the later epoch is %d in the status, want 2", s.Status().MetEpoch)
+				if errors.Is(tt.err, replication.ErrFenced) && s.Status().MetEpoch.Number != 2 {
+					t.Errorf("the later epoch is %v in the status, want 2", s.Status().MetEpoch)
 				}
 				return
 			}

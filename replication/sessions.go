@@ -73,7 +73,7 @@ func newSession(l *Link, a *active, p Peer, auth peerAuth, stream grpc.BidiStrea
 func (s *session) run(ctx context.Context) (err error) {
 	defer close(s.gone)
 	defer func() {
-		if epoch := s.machine.Status().MetEpoch; epoch != 0 {
+		if epoch := s.machine.Status().MetEpoch; epoch.Number != 0 {
 			s.l.o.Guard.Fence(context.WithoutCancel(ctx), epoch)
 		}
 	}()

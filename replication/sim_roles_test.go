@@ -214,6 +214,7 @@ func (w *world) promote(c *cluster, force bool) {
 	switch {
 	case !force:
 		w.count("planned promotions")
+		w.checkNothingLost(c, lineage, from)
 	case whole:
 		w.count("forced promotions")
 	default:
@@ -221,4 +222,30 @@ func (w *world) promote(c *cluster, force bool) {
 	}
 	w.must(c, entry{role: &role{mode: primary, lineage: append(lineage, storage.Branch{Epoch: epoch, ClusterID: st.id, From: from})}})
 	w.say("%s is promoted (force %v, whole %v): %+v", c.name, force, whole, c.at().role.lineage)
+}
+
+// checkNothingLost checks a promotion without force: the former primary has written nothing behind the position that the new
+// epoch begins from.
+func (w *world) checkNothingLost(c *cluster, lineage storage.Lineage, from storage.Position) {
+	last := lineage.Last()
+	if from.Epoch != last.Number {
+		w.fail("%s is promoted without force at %s, and there was epoch %d", c.name, from, last.Number)
+	}
+	for _, p := range w.clusters {
+		st := p.at()
+		if st == nil || st.id != last.ClusterID {
+			continue
+		}
+		end := ^storage.Index(0) // of its time as the primary of that epoch
+		for _, b := range st.own {
+			if b.Epoch > last.Number {
+				end = min(end, b.Base)
+			}
+		}
+		for _, r := range p.nodes[p.active].wal.records {
+			if r.primary && len(r.ops) > 0 && r.index > from.Index && r.index < end {
+				w.fail("%s is promoted without force at %s, and %s has written at %d", c.name, from, p.name, r.index)
+			}
+		}
+	}
 }

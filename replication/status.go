@@ -23,11 +23,41 @@ type following struct {
 	terminal  string
 	final     bool // the stream ended with Final, and nothing came since
 	lastHeard time.Time
+	since     time.Time     // the cluster follows this primary since then
+	equalAt   time.Time     // when everything that the primary had was here; zero: never yet
+	mark      mark          // a heartbeat whose position is not reached yet, or the last one
 	skew      time.Duration // our clock minus the primary's
 	measured  bool          // skew is of this connection
 	entries   meter
 	bytes     meter
 	head      meter // of the primary
+}
+
+// mark is where the primary was, and when that was heard.
+type mark struct {
+	head  storage.Position
+	heard time.Time
+}
+
+// reached takes note of how far the follower is: what the primary had at a mark is here once its position is.
+func (st *following) reached(at storage.Position) {
+	if st.progress.State == Backfill && st.equalAt.IsZero() { // the position says nothing before there is a first copy
+		return
+	}
+	if !st.mark.heard.IsZero() && !at.Before(st.mark.head) && st.mark.heard.After(st.equalAt) {
+		st.equalAt = st.mark.heard
+	}
+}
+
+// equal returns the last moment, on this clock, at which the secondary is known to have had all that the primary had.
+func (st *following) equal() time.Time {
+	at := st.equalAt
+	if p := &st.progress; p.TimeMS != 0 && (p.State != Backfill || !at.IsZero()) {
+		if applied := time.UnixMilli(p.TimeMS).Add(st.skew); applied.After(at) {
+			at = applied
+		}
+	}
+	return at
 }
 
 // FollowStatus is how a secondary is doing.
@@ -48,6 +78,7 @@ type FollowStatus struct {
 	Connected  string  // address
 	Final      bool    // the primary has said that it is none any more, and everything that it had is here
 	LastHeard  time.Time
+	EqualAt    time.Time // the last moment at which everything that the primary had was here; zero: not known
 	ClockSkew  time.Duration
 	Repair     *Repair
 	Exact      bool
@@ -79,6 +110,7 @@ func (f *follow) note(now time.Time) {
 		p.Head, p.Exact = st.progress.Head, p.Exact || st.progress.Exact
 	}
 	st.progress = p
+	st.reached(f.machine.at)
 	st.entries.count(now, float64(p.Entries))
 	st.bytes.count(now, float64(p.Bytes))
 	st.head.count(now, float64(p.Head.Index))
@@ -146,6 +178,11 @@ func (f *follow) measure(heard time.Time, h Heartbeat) {
 	defer f.mu.Unlock()
 	st := &f.status
 	st.lastHeard, st.final = heard, false
+	st.reached(f.machine.at)
+	if !f.machine.at.Before(st.mark.head) { // else the next one that is reached would never come
+		st.mark = mark{h.Head, heard}
+		st.reached(f.machine.at)
+	}
 	if !st.measured || skew.Abs() < st.skew.Abs() {
 		st.skew, st.measured = skew, true
 	}
@@ -173,7 +210,7 @@ func (st *following) describe(now time.Time) FollowStatus {
 	p := &st.progress
 	out := FollowStatus{
 		State: p.State, Reason: st.reason, Terminal: st.terminal, Cursor: p.Cursor, Head: p.Head, EntriesIn: p.Entries, BytesIn: p.Bytes,
-		RateIn: st.entries.rate, BytesRate: st.bytes.rate, Connected: st.connected, Final: st.final, LastHeard: st.lastHeard, ClockSkew: st.skew, Repair: p.Repair, Exact: p.Exact,
+		RateIn: st.entries.rate, BytesRate: st.bytes.rate, Connected: st.connected, Final: st.final, LastHeard: st.lastHeard, EqualAt: st.equal(), ClockSkew: st.skew, Repair: p.Repair, Exact: p.Exact,
 		Units: make(map[string]string, len(p.Units)), CanKeepUp: true,
 	}
 	switch {
@@ -193,10 +230,27 @@ func (st *following) describe(now time.Time) FollowStatus {
 	return out
 }
 
-// lag says how far the secondary is behind, in three units, and for how long.
+// freshFor is how old the last sign of life of the other side may be while what it said then holds.
+const freshFor = 3 * time.Second
+
+// lagSince returns how long ago both sides were known to be equal, 0 if they are now.
+func lagSince(now, equal, heard time.Time, equalNow bool) float64 {
+	if equalNow && now.Sub(heard) <= freshFor || equal.IsZero() {
+		return 0
+	}
+	return max(0, now.Sub(equal).Seconds())
+}
+
+// lag says how far the secondary is behind, in three units, and for how long. Without a word of the primary it grows.
 func (st *following) lag(out *FollowStatus, now time.Time) {
 	p := &st.progress
-	if !p.Cursor.Before(p.Head) {
+	behind := p.Cursor.Before(p.Head)
+	equal := st.equal()
+	if equal.IsZero() {
+		equal = st.since
+	}
+	out.LagSeconds = lagSince(now, equal, st.lastHeard, st.connected != "" && st.measured && !behind && !st.equalAt.IsZero())
+	if !behind {
 		return
 	}
 	if p.Cursor.Epoch == p.Head.Epoch {
@@ -204,9 +258,6 @@ func (st *following) lag(out *FollowStatus, now time.Time) {
 	}
 	if p.Entries > 0 {
 		out.LagBytes = int64(float64(out.LagEntries) * float64(p.Bytes) / float64(p.Entries))
-	}
-	if p.TimeMS != 0 {
-		out.LagSeconds = max(0, now.Add(-st.skew).Sub(time.UnixMilli(p.TimeMS)).Seconds())
 	}
 	gain := st.entries.rate - st.head.rate
 	switch {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/lifecycle"
 	"github.com/coffer-project/coffer/server/replicated"
 	"github.com/coffer-project/coffer/storage"
@@ -77,7 +78,7 @@ func (f *fenced) may(role replicated.Role) error {
 	case !f.active():
 		return storage.ErrReadOnly // the active node knows what to do
 	case role.Fenced != 0:
-		return fmt.Errorf("%w: epoch %d has another one", storage.ErrPrimaryOnly, role.Fenced)
+		return &engines.Error{Kind: engines.KindUnavailable, Detail: role.WhyFenced(), Err: storage.ErrPrimaryOnly}
 	}
 	return storage.ErrPrimaryOnly
 }

@@ -24,6 +24,21 @@ func (p Position) Before(q Position) bool {
 // String returns "epoch:index".
 func (p Position) String() string { return fmt.Sprintf("%d:%d", p.Epoch, p.Index) }
 
+// EpochID names an epoch of a replication set. Two clusters that are promoted without knowing of each other take one number:
+// the cluster tells them apart, and makes the order total, so that both sides find the same one later.
+type EpochID struct {
+	Number    uint32 `json:"epoch"`
+	ClusterID string `json:"cluster_id"` // of the primary
+}
+
+// After reports whether e is the later of two epochs: of a higher number, or of the greater cluster id.
+func (e EpochID) After(f EpochID) bool {
+	return e.Number > f.Number || e.Number == f.Number && e.ClusterID > f.ClusterID
+}
+
+// String returns "number of cluster id".
+func (e EpochID) String() string { return fmt.Sprintf("%d of cluster %s", e.Number, e.ClusterID) }
+
 // Branch is the beginning of one epoch.
 type Branch struct {
 	Epoch     uint32 `json:"epoch"`
@@ -34,8 +49,8 @@ type Branch struct {
 	Base Index `json:"base"`
 }
 
-// Lineage is the history of a replication set: its epochs, oldest first, each with a number one higher than the one
-// before.
+// Lineage is the history of a replication set: its epochs, oldest first, each with a higher number than the one before.
+// Numbers between two of them are of epochs that are not part of this history.
 type Lineage []Branch
 
 // Epoch returns the current epoch, 0 if there is none.
@@ -44,6 +59,20 @@ func (l Lineage) Epoch() uint32 {
 		return 0
 	}
 	return l[len(l)-1].Epoch
+}
+
+// Last returns the current epoch, the zero one if there is none.
+func (l Lineage) Last() EpochID {
+	if len(l) == 0 {
+		return EpochID{}
+	}
+	b := l[len(l)-1]
+	return EpochID{Number: b.Epoch, ClusterID: b.ClusterID}
+}
+
+// Has reports whether an epoch is one of this history.
+func (l Lineage) Has(e EpochID) bool {
+	return slices.ContainsFunc(l, func(b Branch) bool { return b.Epoch == e.Number && b.ClusterID == e.ClusterID })
 }
 
 // Resolve turns a position of the own log (epoch 0) into one of the set; others stay as they are. clusterID is whose log

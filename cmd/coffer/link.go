@@ -58,11 +58,25 @@ func (l linkOf) Follow(ctx context.Context, setID, clusterID string, lineage sto
 }
 
 func (l linkOf) Enrol(ctx context.Context, addrs []string, ca []byte, req replicated.EnrolRequest) (replicated.EnrolReply, error) {
-	reply, err := l.Link.Enrol(ctx, addrs, ca, replication.EnrolRequest(req))
+	reply, err := l.Link.Enrol(ctx, addrs, ca, replication.EnrolRequest{
+		SetID: req.SetID, ClusterID: req.ClusterID, SecondaryID: req.SecondaryID, Secret: req.Secret, CSR: req.CSR,
+		Latest: replication.OtherPrimary(req.Latest),
+	})
 	if refusal, ok := errors.AsType[*replication.Refusal](err); ok {
 		err = engines.Invalid("%s", refusal.Detail)
 	}
 	return replicated.EnrolReply(reply), err
+}
+
+func (l linkOf) Announce(ctx context.Context, up replicated.Upstream, a replicated.Announcement) (replicated.AnnounceReply, error) {
+	reply, err := l.Link.Announce(ctx, replication.Upstream(up), replication.Announcement{
+		SetID: a.SetID, OtherPrimary: replication.OtherPrimary(a.OtherPrimary), Claim: a.Claim,
+	})
+	out := replicated.AnnounceReply{EpochID: reply.EpochID, Primary: reply.Primary, Fenced: reply.Fenced}
+	for _, o := range reply.Others {
+		out.Others = append(out.Others, replicated.OtherPrimary(o))
+	}
+	return out, err
 }
 
 func (l linkOf) WhoIsActive(ctx context.Context, addr string, up replicated.Upstream) (replicated.ActiveReply, error) {
@@ -87,7 +101,7 @@ func (l linkOf) FollowStatus() replicated.FollowStatus {
 		State: string(s.State), Reason: s.Reason, Terminal: s.Terminal, Cursor: s.Cursor, Head: s.Head,
 		LagEntries: s.LagEntries, LagBytes: s.LagBytes, LagSeconds: s.LagSeconds, EntriesIn: s.EntriesIn, BytesIn: s.BytesIn,
 		RateIn: s.RateIn, BytesRate: s.BytesRate, ETASeconds: s.ETASeconds, Connected: s.Connected, Final: s.Final,
-		LastHeard: s.LastHeard, ClockSkew: s.ClockSkew, Exact: s.Exact, Units: s.Units, KeysDone: s.KeysDone,
+		LastHeard: s.LastHeard, EqualAt: s.EqualAt, ClockSkew: s.ClockSkew, Exact: s.Exact, Units: s.Units, KeysDone: s.KeysDone,
 		KeysTotal: s.KeysTotal, CanKeepUp: s.CanKeepUp,
 	}
 	if r := s.Repair; r != nil {
@@ -135,7 +149,10 @@ func (g *guardOf) Admit(ctx context.Context, cert *x509.Certificate) (replicatio
 }
 
 func (g *guardOf) Enrol(ctx context.Context, req replication.EnrolRequest) (replication.EnrolReply, error) {
-	reply, err := g.store().Enrol(ctx, replicated.EnrolRequest(req))
+	reply, err := g.store().Enrol(ctx, replicated.EnrolRequest{
+		SetID: req.SetID, ClusterID: req.ClusterID, SecondaryID: req.SecondaryID, Secret: req.Secret, CSR: req.CSR,
+		Latest: replicated.OtherPrimary(req.Latest),
+	})
 	return replication.EnrolReply(reply), guardError(err)
 }
 
@@ -157,9 +174,20 @@ func (g *guardOf) Self() replication.Self {
 	}
 }
 
-func (g *guardOf) Fence(ctx context.Context, epoch uint32) { g.store().Fence(ctx, epoch) }
-func (g *guardOf) Addrs() []string                         { return g.store().Addrs() }
-func (g *guardOf) Active() (self bool, addr string)        { return g.store().Active() }
+func (g *guardOf) Fence(ctx context.Context, epoch storage.EpochID) { g.store().Fence(ctx, epoch) }
+func (g *guardOf) Addrs() []string                                  { return g.store().Addrs() }
+func (g *guardOf) Active() (self bool, addr string)                 { return g.store().Active() }
+
+func (g *guardOf) Announced(ctx context.Context, p replication.Peer, a replication.Announcement) (replication.AnnounceReply, error) {
+	reply, err := g.store().Announced(ctx, replicated.Peer(p), replicated.Announcement{
+		SetID: a.SetID, OtherPrimary: replicated.OtherPrimary(a.OtherPrimary), Claim: a.Claim,
+	})
+	out := replication.AnnounceReply{EpochID: reply.EpochID, Primary: reply.Primary, Fenced: reply.Fenced}
+	for _, o := range reply.Others {
+		out.Others = append(out.Others, replication.OtherPrimary(o))
+	}
+	return out, guardError(err)
+}
 
 func (g *guardOf) Call(ctx context.Context, p replication.Peer, kind string, payload []byte) ([]byte, storage.Index, error) {
 	answer, at, err := g.server.ServeSecondary(ctx, replicated.Peer(p), kind, payload)

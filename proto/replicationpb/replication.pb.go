@@ -1889,6 +1889,7 @@ type EnrolRequest struct {
 	SecondaryId   string                 `protobuf:"bytes,3,opt,name=secondary_id,json=secondaryId,proto3" json:"secondary_id,omitempty"`
 	Secret        string                 `protobuf:"bytes,4,opt,name=secret,proto3" json:"secret,omitempty"`
 	Csr           []byte                 `protobuf:"bytes,5,opt,name=csr,proto3" json:"csr,omitempty"`
+	Latest        *OtherPrimary          `protobuf:"bytes,6,opt,name=latest,proto3" json:"latest,omitempty"` // the latest primary that the cluster knows of; absent: none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1954,6 +1955,13 @@ func (x *EnrolRequest) GetSecret() string {
 func (x *EnrolRequest) GetCsr() []byte {
 	if x != nil {
 		return x.Csr
+	}
+	return nil
+}
+
+func (x *EnrolRequest) GetLatest() *OtherPrimary {
+	if x != nil {
+		return x.Latest
 	}
 	return nil
 }
@@ -2354,6 +2362,195 @@ func (x *WhoIsActiveReply) GetAddrs() []string {
 	return nil
 }
 
+// OtherPrimary names a primary of the set by its epoch.
+type OtherPrimary struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	ClusterId     string                 `protobuf:"bytes,2,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	ApiAddr       string                 `protobuf:"bytes,3,opt,name=api_addr,json=apiAddr,proto3" json:"api_addr,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OtherPrimary) Reset() {
+	*x = OtherPrimary{}
+	mi := &file_proto_replicationpb_replication_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OtherPrimary) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OtherPrimary) ProtoMessage() {}
+
+func (x *OtherPrimary) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_replicationpb_replication_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OtherPrimary.ProtoReflect.Descriptor instead.
+func (*OtherPrimary) Descriptor() ([]byte, []int) {
+	return file_proto_replicationpb_replication_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *OtherPrimary) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *OtherPrimary) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+func (x *OtherPrimary) GetApiAddr() string {
+	if x != nil {
+		return x.ApiAddr
+	}
+	return ""
+}
+
+type AnnounceRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	SetId         string                 `protobuf:"bytes,1,opt,name=set_id,json=setId,proto3" json:"set_id,omitempty"`
+	Primary       *OtherPrimary          `protobuf:"bytes,2,opt,name=primary,proto3" json:"primary,omitempty"`
+	Claim         bool                   `protobuf:"varint,3,opt,name=claim,proto3" json:"claim,omitempty"` // the primary is about to be promoted at what the other has said last
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AnnounceRequest) Reset() {
+	*x = AnnounceRequest{}
+	mi := &file_proto_replicationpb_replication_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AnnounceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AnnounceRequest) ProtoMessage() {}
+
+func (x *AnnounceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_replicationpb_replication_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AnnounceRequest.ProtoReflect.Descriptor instead.
+func (*AnnounceRequest) Descriptor() ([]byte, []int) {
+	return file_proto_replicationpb_replication_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *AnnounceRequest) GetSetId() string {
+	if x != nil {
+		return x.SetId
+	}
+	return ""
+}
+
+func (x *AnnounceRequest) GetPrimary() *OtherPrimary {
+	if x != nil {
+		return x.Primary
+	}
+	return nil
+}
+
+func (x *AnnounceRequest) GetClaim() bool {
+	if x != nil {
+		return x.Claim
+	}
+	return false
+}
+
+type AnnounceReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Self          *OtherPrimary          `protobuf:"bytes,1,opt,name=self,proto3" json:"self,omitempty"` // the cluster that answers, in the last epoch of its history
+	Primary       bool                   `protobuf:"varint,2,opt,name=primary,proto3" json:"primary,omitempty"`
+	Fenced        bool                   `protobuf:"varint,3,opt,name=fenced,proto3" json:"fenced,omitempty"`
+	Others        []*OtherPrimary        `protobuf:"bytes,4,rep,name=others,proto3" json:"others,omitempty"` // that it has met, without the announced one
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AnnounceReply) Reset() {
+	*x = AnnounceReply{}
+	mi := &file_proto_replicationpb_replication_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AnnounceReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AnnounceReply) ProtoMessage() {}
+
+func (x *AnnounceReply) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_replicationpb_replication_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AnnounceReply.ProtoReflect.Descriptor instead.
+func (*AnnounceReply) Descriptor() ([]byte, []int) {
+	return file_proto_replicationpb_replication_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *AnnounceReply) GetSelf() *OtherPrimary {
+	if x != nil {
+		return x.Self
+	}
+	return nil
+}
+
+func (x *AnnounceReply) GetPrimary() bool {
+	if x != nil {
+		return x.Primary
+	}
+	return false
+}
+
+func (x *AnnounceReply) GetFenced() bool {
+	if x != nil {
+		return x.Fenced
+	}
+	return false
+}
+
+func (x *AnnounceReply) GetOthers() []*OtherPrimary {
+	if x != nil {
+		return x.Others
+	}
+	return nil
+}
+
 var File_proto_replicationpb_replication_proto protoreflect.FileDescriptor
 
 const file_proto_replicationpb_replication_proto_rawDesc = "" +
@@ -2498,14 +2695,15 @@ const file_proto_replicationpb_replication_proto_rawDesc = "" +
 	"\x06Reject\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x16\n" +
 	"\x06fenced\x18\x02 \x01(\bR\x06fenced\x12\x10\n" +
-	"\x03set\x18\x03 \x01(\bR\x03set\"\x91\x01\n" +
+	"\x03set\x18\x03 \x01(\bR\x03set\"\xce\x01\n" +
 	"\fEnrolRequest\x12\x15\n" +
 	"\x06set_id\x18\x01 \x01(\tR\x05setId\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x02 \x01(\tR\tclusterId\x12!\n" +
 	"\fsecondary_id\x18\x03 \x01(\tR\vsecondaryId\x12\x16\n" +
 	"\x06secret\x18\x04 \x01(\tR\x06secret\x12\x10\n" +
-	"\x03csr\x18\x05 \x01(\fR\x03csr\"\xc0\x01\n" +
+	"\x03csr\x18\x05 \x01(\fR\x03csr\x12;\n" +
+	"\x06latest\x18\x06 \x01(\v2#.coffer.replication.v1.OtherPrimaryR\x06latest\"\xc0\x01\n" +
 	"\n" +
 	"EnrolReply\x12\x12\n" +
 	"\x04cert\x18\x01 \x01(\fR\x04cert\x12\x15\n" +
@@ -2535,13 +2733,28 @@ const file_proto_replicationpb_replication_proto_rawDesc = "" +
 	"\x06active\x18\x04 \x01(\bR\x06active\x12\x1f\n" +
 	"\vactive_addr\x18\x05 \x01(\tR\n" +
 	"activeAddr\x12\x14\n" +
-	"\x05addrs\x18\x06 \x03(\tR\x05addrs2\xb8\x03\n" +
+	"\x05addrs\x18\x06 \x03(\tR\x05addrs\"^\n" +
+	"\fOtherPrimary\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x02 \x01(\tR\tclusterId\x12\x19\n" +
+	"\bapi_addr\x18\x03 \x01(\tR\aapiAddr\"}\n" +
+	"\x0fAnnounceRequest\x12\x15\n" +
+	"\x06set_id\x18\x01 \x01(\tR\x05setId\x12=\n" +
+	"\aprimary\x18\x02 \x01(\v2#.coffer.replication.v1.OtherPrimaryR\aprimary\x12\x14\n" +
+	"\x05claim\x18\x03 \x01(\bR\x05claim\"\xb7\x01\n" +
+	"\rAnnounceReply\x127\n" +
+	"\x04self\x18\x01 \x01(\v2#.coffer.replication.v1.OtherPrimaryR\x04self\x12\x18\n" +
+	"\aprimary\x18\x02 \x01(\bR\aprimary\x12\x16\n" +
+	"\x06fenced\x18\x03 \x01(\bR\x06fenced\x12;\n" +
+	"\x06others\x18\x04 \x03(\v2#.coffer.replication.v1.OtherPrimaryR\x06others2\x92\x04\n" +
 	"\vReplication\x12O\n" +
 	"\x05Enrol\x12#.coffer.replication.v1.EnrolRequest\x1a!.coffer.replication.v1.EnrolReply\x12O\n" +
 	"\x05Renew\x12#.coffer.replication.v1.RenewRequest\x1a!.coffer.replication.v1.RenewReply\x12V\n" +
 	"\x06Stream\x12$.coffer.replication.v1.FromSecondary\x1a\".coffer.replication.v1.FromPrimary(\x010\x01\x12L\n" +
 	"\x04Call\x12\".coffer.replication.v1.CallRequest\x1a .coffer.replication.v1.CallReply\x12a\n" +
-	"\vWhoIsActive\x12).coffer.replication.v1.WhoIsActiveRequest\x1a'.coffer.replication.v1.WhoIsActiveReplyB6Z4github.com/coffer-project/coffer/proto/replicationpbb\x06proto3"
+	"\vWhoIsActive\x12).coffer.replication.v1.WhoIsActiveRequest\x1a'.coffer.replication.v1.WhoIsActiveReply\x12X\n" +
+	"\bAnnounce\x12&.coffer.replication.v1.AnnounceRequest\x1a$.coffer.replication.v1.AnnounceReplyB6Z4github.com/coffer-project/coffer/proto/replicationpbb\x06proto3"
 
 var (
 	file_proto_replicationpb_replication_proto_rawDescOnce sync.Once
@@ -2555,7 +2768,7 @@ func file_proto_replicationpb_replication_proto_rawDescGZIP() []byte {
 	return file_proto_replicationpb_replication_proto_rawDescData
 }
 
-var file_proto_replicationpb_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_proto_replicationpb_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_proto_replicationpb_replication_proto_goTypes = []any{
 	(*Redirect)(nil),           // 0: coffer.replication.v1.Redirect
 	(*Position)(nil),           // 1: coffer.replication.v1.Position
@@ -2590,7 +2803,10 @@ var file_proto_replicationpb_replication_proto_goTypes = []any{
 	(*CallReply)(nil),          // 30: coffer.replication.v1.CallReply
 	(*WhoIsActiveRequest)(nil), // 31: coffer.replication.v1.WhoIsActiveRequest
 	(*WhoIsActiveReply)(nil),   // 32: coffer.replication.v1.WhoIsActiveReply
-	nil,                        // 33: coffer.replication.v1.Checkpoint.RootsEntry
+	(*OtherPrimary)(nil),       // 33: coffer.replication.v1.OtherPrimary
+	(*AnnounceRequest)(nil),    // 34: coffer.replication.v1.AnnounceRequest
+	(*AnnounceReply)(nil),      // 35: coffer.replication.v1.AnnounceReply
+	nil,                        // 36: coffer.replication.v1.Checkpoint.RootsEntry
 }
 var file_proto_replicationpb_replication_proto_depIdxs = []int32{
 	1,  // 0: coffer.replication.v1.Branch.from:type_name -> coffer.replication.v1.Position
@@ -2627,7 +2843,7 @@ var file_proto_replicationpb_replication_proto_depIdxs = []int32{
 	1,  // 31: coffer.replication.v1.Heartbeat.through:type_name -> coffer.replication.v1.Position
 	1,  // 32: coffer.replication.v1.Heartbeat.oldest:type_name -> coffer.replication.v1.Position
 	1,  // 33: coffer.replication.v1.Checkpoint.at:type_name -> coffer.replication.v1.Position
-	33, // 34: coffer.replication.v1.Checkpoint.roots:type_name -> coffer.replication.v1.Checkpoint.RootsEntry
+	36, // 34: coffer.replication.v1.Checkpoint.roots:type_name -> coffer.replication.v1.Checkpoint.RootsEntry
 	3,  // 35: coffer.replication.v1.Sums.sums:type_name -> coffer.replication.v1.Sum
 	1,  // 36: coffer.replication.v1.Sums.at:type_name -> coffer.replication.v1.Position
 	4,  // 37: coffer.replication.v1.Page.items:type_name -> coffer.replication.v1.Item
@@ -2635,24 +2851,30 @@ var file_proto_replicationpb_replication_proto_depIdxs = []int32{
 	4,  // 39: coffer.replication.v1.Items.items:type_name -> coffer.replication.v1.Item
 	1,  // 40: coffer.replication.v1.Items.at:type_name -> coffer.replication.v1.Position
 	1,  // 41: coffer.replication.v1.Final.at:type_name -> coffer.replication.v1.Position
-	2,  // 42: coffer.replication.v1.EnrolReply.lineage:type_name -> coffer.replication.v1.Branch
-	1,  // 43: coffer.replication.v1.CallReply.at:type_name -> coffer.replication.v1.Position
-	3,  // 44: coffer.replication.v1.Checkpoint.RootsEntry.value:type_name -> coffer.replication.v1.Sum
-	25, // 45: coffer.replication.v1.Replication.Enrol:input_type -> coffer.replication.v1.EnrolRequest
-	27, // 46: coffer.replication.v1.Replication.Renew:input_type -> coffer.replication.v1.RenewRequest
-	7,  // 47: coffer.replication.v1.Replication.Stream:input_type -> coffer.replication.v1.FromSecondary
-	29, // 48: coffer.replication.v1.Replication.Call:input_type -> coffer.replication.v1.CallRequest
-	31, // 49: coffer.replication.v1.Replication.WhoIsActive:input_type -> coffer.replication.v1.WhoIsActiveRequest
-	26, // 50: coffer.replication.v1.Replication.Enrol:output_type -> coffer.replication.v1.EnrolReply
-	28, // 51: coffer.replication.v1.Replication.Renew:output_type -> coffer.replication.v1.RenewReply
-	13, // 52: coffer.replication.v1.Replication.Stream:output_type -> coffer.replication.v1.FromPrimary
-	30, // 53: coffer.replication.v1.Replication.Call:output_type -> coffer.replication.v1.CallReply
-	32, // 54: coffer.replication.v1.Replication.WhoIsActive:output_type -> coffer.replication.v1.WhoIsActiveReply
-	50, // [50:55] is the sub-list for method output_type
-	45, // [45:50] is the sub-list for method input_type
-	45, // [45:45] is the sub-list for extension type_name
-	45, // [45:45] is the sub-list for extension extendee
-	0,  // [0:45] is the sub-list for field type_name
+	33, // 42: coffer.replication.v1.EnrolRequest.latest:type_name -> coffer.replication.v1.OtherPrimary
+	2,  // 43: coffer.replication.v1.EnrolReply.lineage:type_name -> coffer.replication.v1.Branch
+	1,  // 44: coffer.replication.v1.CallReply.at:type_name -> coffer.replication.v1.Position
+	33, // 45: coffer.replication.v1.AnnounceRequest.primary:type_name -> coffer.replication.v1.OtherPrimary
+	33, // 46: coffer.replication.v1.AnnounceReply.self:type_name -> coffer.replication.v1.OtherPrimary
+	33, // 47: coffer.replication.v1.AnnounceReply.others:type_name -> coffer.replication.v1.OtherPrimary
+	3,  // 48: coffer.replication.v1.Checkpoint.RootsEntry.value:type_name -> coffer.replication.v1.Sum
+	25, // 49: coffer.replication.v1.Replication.Enrol:input_type -> coffer.replication.v1.EnrolRequest
+	27, // 50: coffer.replication.v1.Replication.Renew:input_type -> coffer.replication.v1.RenewRequest
+	7,  // 51: coffer.replication.v1.Replication.Stream:input_type -> coffer.replication.v1.FromSecondary
+	29, // 52: coffer.replication.v1.Replication.Call:input_type -> coffer.replication.v1.CallRequest
+	31, // 53: coffer.replication.v1.Replication.WhoIsActive:input_type -> coffer.replication.v1.WhoIsActiveRequest
+	34, // 54: coffer.replication.v1.Replication.Announce:input_type -> coffer.replication.v1.AnnounceRequest
+	26, // 55: coffer.replication.v1.Replication.Enrol:output_type -> coffer.replication.v1.EnrolReply
+	28, // 56: coffer.replication.v1.Replication.Renew:output_type -> coffer.replication.v1.RenewReply
+	13, // 57: coffer.replication.v1.Replication.Stream:output_type -> coffer.replication.v1.FromPrimary
+	30, // 58: coffer.replication.v1.Replication.Call:output_type -> coffer.replication.v1.CallReply
+	32, // 59: coffer.replication.v1.Replication.WhoIsActive:output_type -> coffer.replication.v1.WhoIsActiveReply
+	35, // 60: coffer.replication.v1.Replication.Announce:output_type -> coffer.replication.v1.AnnounceReply
+	55, // [55:61] is the sub-list for method output_type
+	49, // [49:55] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_proto_replicationpb_replication_proto_init() }
@@ -2686,7 +2908,7 @@ func file_proto_replicationpb_replication_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_replicationpb_replication_proto_rawDesc), len(file_proto_replicationpb_replication_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   34,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -27,6 +27,7 @@ const (
 	Replication_Stream_FullMethodName      = "/coffer.replication.v1.Replication/Stream"
 	Replication_Call_FullMethodName        = "/coffer.replication.v1.Replication/Call"
 	Replication_WhoIsActive_FullMethodName = "/coffer.replication.v1.Replication/WhoIsActive"
+	Replication_Announce_FullMethodName    = "/coffer.replication.v1.Replication/Announce"
 )
 
 // ReplicationClient is the client API for Replication service.
@@ -43,6 +44,9 @@ type ReplicationClient interface {
 	Call(ctx context.Context, in *CallRequest, opts ...grpc.CallOption) (*CallReply, error)
 	// WhoIsActive is answered by every node.
 	WhoIsActive(ctx context.Context, in *WhoIsActiveRequest, opts ...grpc.CallOption) (*WhoIsActiveReply, error)
+	// Announce tells a primary, or one that was demoted, of a later primary of its set: the first is fenced by it. It takes a
+	// certificate of the primary, which may have expired. Active node only.
+	Announce(ctx context.Context, in *AnnounceRequest, opts ...grpc.CallOption) (*AnnounceReply, error)
 }
 
 type replicationClient struct {
@@ -106,6 +110,16 @@ func (c *replicationClient) WhoIsActive(ctx context.Context, in *WhoIsActiveRequ
 	return out, nil
 }
 
+func (c *replicationClient) Announce(ctx context.Context, in *AnnounceRequest, opts ...grpc.CallOption) (*AnnounceReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AnnounceReply)
+	err := c.cc.Invoke(ctx, Replication_Announce_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ReplicationServer is the server API for Replication service.
 // All implementations must embed UnimplementedReplicationServer
 // for forward compatibility.
@@ -120,6 +134,9 @@ type ReplicationServer interface {
 	Call(context.Context, *CallRequest) (*CallReply, error)
 	// WhoIsActive is answered by every node.
 	WhoIsActive(context.Context, *WhoIsActiveRequest) (*WhoIsActiveReply, error)
+	// Announce tells a primary, or one that was demoted, of a later primary of its set: the first is fenced by it. It takes a
+	// certificate of the primary, which may have expired. Active node only.
+	Announce(context.Context, *AnnounceRequest) (*AnnounceReply, error)
 	mustEmbedUnimplementedReplicationServer()
 }
 
@@ -144,6 +161,9 @@ func (UnimplementedReplicationServer) Call(context.Context, *CallRequest) (*Call
 }
 func (UnimplementedReplicationServer) WhoIsActive(context.Context, *WhoIsActiveRequest) (*WhoIsActiveReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method WhoIsActive not implemented")
+}
+func (UnimplementedReplicationServer) Announce(context.Context, *AnnounceRequest) (*AnnounceReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method Announce not implemented")
 }
 func (UnimplementedReplicationServer) mustEmbedUnimplementedReplicationServer() {}
 func (UnimplementedReplicationServer) testEmbeddedByValue()                     {}
@@ -245,6 +265,24 @@ func _Replication_WhoIsActive_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Replication_Announce_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AnnounceRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReplicationServer).Announce(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Replication_Announce_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReplicationServer).Announce(ctx, req.(*AnnounceRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Replication_ServiceDesc is the grpc.ServiceDesc for Replication service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -267,6 +305,10 @@ var Replication_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "WhoIsActive",
 			Handler:    _Replication_WhoIsActive_Handler,
+		},
+		{
+			MethodName: "Announce",
+			Handler:    _Replication_Announce_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -143,6 +143,8 @@ var help = map[string]string{
 	"replication_secondary":             "1 on a replication secondary.",
 	"replication_epoch":                 "Epoch of the replication set: one more at each promotion.",
 	"replication_fenced":                "1 on a primary that has met a later one, and takes no more shared writes.",
+	"replication_other_primaries":       "Clusters of the set that were promoted in epochs which are not of this cluster's history.",
+	"replication_former_primaries":      "Former primaries that have not confirmed yet that they are fenced or demoted.",
 	"replication_demoted":               "1 on a former primary that follows nobody yet.",
 	"replication_connected":             "1 while the secondary is connected to its primary; on the active node.",
 	"replication_exact":                 "1 while the secondary holds exactly what the primary held at one position.",

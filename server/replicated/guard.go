@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/storage"
@@ -29,25 +30,6 @@ func (s *Store) Addrs() []string {
 // Active implements Guard.
 func (s *Store) Active() (self bool, addr string) { return s.opts.Active() }
 
-// Fence implements Guard: a primary that has met a later epoch of its set takes no shared writes from here on.
-func (s *Store) Fence(ctx context.Context, epoch uint32) {
-	later := func(r *Role) bool { return r.Mode == Primary && epoch > r.Lineage.Epoch() && epoch > r.Fenced }
-	if r, err := s.Current(ctx); err != nil || !later(&r) {
-		return
-	}
-	r, err := s.change(ctx, func(_ *storage.Txn, r *Role) error {
-		if later(r) {
-			r.Fenced = epoch
-		}
-		return nil
-	})
-	if err != nil {
-		s.log.Error("a primary of a later epoch exists, and this one could not be fenced", "epoch", epoch, "err", err)
-		return
-	}
-	s.log.Error("a primary of a later epoch exists: this one takes no more writes to shared data until it is demoted", "epoch", epoch, "own", r.Lineage.Epoch())
-}
-
 // ServerTLS implements Guard.
 func (s *Store) ServerTLS(ctx context.Context) (*tls.Certificate, *x509.CertPool, error) {
 	return s.registry.ServerTLS(ctx)
@@ -60,7 +42,13 @@ func (s *Store) Admit(ctx context.Context, cert *x509.Certificate) (Peer, error)
 
 // Enrol implements Guard.
 func (s *Store) Enrol(ctx context.Context, req EnrolRequest) (EnrolReply, error) {
-	return s.registry.Enrol(ctx, req)
+	reply, err := s.registry.Enrol(ctx, req)
+	if err == nil || errors.Is(err, errLaterPrimary) { // the request is of a cluster that was invited
+		if failed := s.meet(ctx, req.Latest); failed != nil {
+			s.log.Error("a primary that a secondary knows of was not noted", "epoch", req.Latest.Number, "primary", req.Latest.ClusterID, "err", failed)
+		}
+	}
+	return reply, err
 }
 
 // Renew implements Guard.

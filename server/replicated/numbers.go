@@ -1,12 +1,20 @@
 package replicated
 
-import "context"
+import (
+	"context"
+
+	"github.com/coffer-project/coffer/storage"
+)
 
 // Numbers returns gauges and counters, by metric name without the product's prefix.
 func (s *Store) Numbers() map[string]float64 {
 	r := s.Role()
 	out := map[string]float64{
 		"replication_primary": one(r.Mode == Primary), "replication_secondary": one(r.Mode == Secondary), "replication_epoch": float64(r.Lineage.Epoch()),
+	}
+	if r.Mode != Disabled {
+		others, formers := s.otherNumbers(&r)
+		out["replication_other_primaries"], out["replication_former_primaries"] = others, formers
 	}
 	switch r.Mode {
 	case Primary:
@@ -77,4 +85,16 @@ func (s *Store) secondaryNumbers(r *Role, out map[string]float64) {
 	if age, ok := s.canaryAge(context.Background(), st.ClockSkew); ok {
 		out["replication_canary_age_seconds"] = age.Seconds()
 	}
+}
+
+// otherNumbers counts the primaries that are not of this cluster's history, and those that do not know of the latest one yet.
+func (s *Store) otherNumbers(r *Role) (others, formers float64) {
+	ctx := context.Background()
+	if met, err := readMet(ctx, s.store); err == nil {
+		others = float64(len(met.without(storage.EpochID{}, r.Lineage)))
+	}
+	if list, err := s.store.List(ctx, formerKeys, "", 0); err == nil {
+		formers = float64(len(list))
+	}
+	return others, formers
 }

@@ -29,6 +29,11 @@ func (Offline) Enrol(context.Context, []string, []byte, EnrolRequest) (EnrolRepl
 	return EnrolReply{}, errOffline
 }
 
+// Announce implements Link.
+func (Offline) Announce(context.Context, Upstream, Announcement) (AnnounceReply, error) {
+	return AnnounceReply{}, errOffline
+}
+
 // WhoIsActive implements Link.
 func (Offline) WhoIsActive(context.Context, string, Upstream) (ActiveReply, error) {
 	return ActiveReply{}, errOffline

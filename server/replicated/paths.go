@@ -1,8 +1,10 @@
 package replicated
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/storage"
@@ -61,7 +63,7 @@ type enablePrimaryInput struct {
 
 type promoteInput struct {
 	Addr  string `json:"primary_cluster_addr" max:"512" help:"Cluster address, host:port, that secondaries are given. Empty: those of this cluster's nodes."`
-	Force bool   `json:"force" help:"Promote even if safety checks fail. May lose data."`
+	Force bool   `json:"force" help:"Promote without the primary's final word, or although another safety check fails. May lose data: the answer says what was last heard of the primary, and when."`
 }
 
 type filterInput struct {
@@ -216,15 +218,44 @@ func (s *Store) serveEnableSecondary(ctx context.Context, _ *engines.Request, in
 }
 
 func (s *Store) servePromote(ctx context.Context, _ *engines.Request, in *promoteInput) (*engines.Response, error) {
-	lost, err := s.Promote(ctx, in.Addr, in.Force)
+	p, err := s.Promote(ctx, in.Addr, in.Force)
 	if err != nil {
 		return nil, err
 	}
 	warnings := []string{"This cluster is becoming the replication primary and may be unavailable for a short time. Other secondaries of the set need new activation tokens, with secondary/update-primary."}
-	for _, check := range lost {
+	warnings = append(warnings, p.Notes...)
+	if in.Force {
+		warnings = append(warnings, p.told()) // warnings are readable in the audit log, data is not
+	}
+	for _, check := range p.Lost {
 		warnings = append(warnings, "Promoted by force although "+check+". What the former primary had and this cluster had not is lost to the set, unless that is still there.")
 	}
-	return warned(warnings...)
+	return &engines.Response{Warnings: warnings, Data: promotion{
+		Forced: in.Force, Epoch: p.Epoch, Position: p.Position.String(), PrimaryPosition: p.Heard.Position.String(), PrimaryFinal: p.Heard.Final,
+		LastHeard: timeText(p.Heard.At), LastEqual: timeText(p.Heard.Equal), Failed: texts(p.Lost),
+	}}, nil
+}
+
+// promotion is what promote answers.
+type promotion struct {
+	Forced          bool     `json:"forced"`
+	Epoch           uint32   `json:"epoch"`
+	Position        string   `json:"position"`         // up to where this cluster has the history of the set
+	PrimaryPosition string   `json:"primary_position"` // of the former primary, as last heard; "0:0": not known
+	PrimaryFinal    bool     `json:"primary_final"`    // that was its final word
+	LastHeard       string   `json:"last_heard"`       // "": not since this node became the active one
+	LastEqual       string   `json:"last_equal"`       // when both were last known to be equal
+	Failed          []string `json:"failed_checks"`
+}
+
+// told says what a cluster that was promoted by force had heard of the former primary.
+func (p *Promotion) told() string {
+	at, position, equal := timeText(p.Heard.At), p.Heard.Position.String(), timeText(p.Heard.Equal)
+	if at == "" {
+		at, position = "not since this node became the active one", "unknown"
+	}
+	return fmt.Sprintf("Promoted by force into epoch %d, at position %s. The former primary was last heard: %s; its position then: %s; both clusters were last known to be equal: %s.",
+		p.Epoch, p.Position, at, position, cmp.Or(equal, "never"))
 }
 
 func (s *Store) serveUpdatePrimary(ctx context.Context, req *engines.Request, in *updatePrimaryInput) (*engines.Response, error) {

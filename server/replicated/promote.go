@@ -5,72 +5,185 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/replicated/enrol"
 	"github.com/coffer-project/coffer/storage"
 )
 
-// Promote makes a secondary the primary of its set, in a new epoch. If one of the safety checks fails it answers a 503 that
-// names it, or, with force, goes on and returns what may be lost by that. Other secondaries need new tokens.
-func (s *Store) Promote(ctx context.Context, addr string, force bool) (lost []string, err error) {
+// Promotion is what a promotion came to.
+type Promotion struct {
+	Epoch    uint32
+	Position storage.Position // where this cluster's history leaves that of the former primary
+	Heard    Heard
+	// Lost are the safety checks that failed, in a promotion by force.
+	Lost []string
+	// Notes are what the operator has to know besides.
+	Notes []string
+}
+
+// Heard is what a secondary knows of its primary.
+type Heard struct {
+	Position storage.Position // of the primary, when it was last heard; zero: this node has not heard it
+	At       time.Time        // when that was; zero: this node has not heard it
+	Equal    time.Time        // the last moment at which both sides were known to be equal; zero: never
+	Final    bool             // it has said that it is none any more, and everything that it had is here
+}
+
+// Promote makes a secondary the primary of its set, in a new epoch. Without force it takes the former primary's final word:
+// that it was demoted, at a position that is here. If that or another safety check is missing it answers a 503 that names
+// what is, or, with force, goes on and returns what may be lost by that. Other secondaries need new tokens.
+func (s *Store) Promote(ctx context.Context, addr string, force bool) (*Promotion, error) {
 	if err := checkAddr("primary_cluster_addr", addr); err != nil {
 		return nil, err
-	}
-	secondary := func(r *Role) error {
-		switch {
-		case r.Mode == Primary:
-			return engines.Invalid("this cluster is already the replication primary")
-		case r.Mode != Secondary:
-			return notSecondary(r, "promoted")
-		case r.Wiping:
-			return errWiping
-		}
-		return nil
 	}
 	r, err := s.Current(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := secondary(&r); err != nil {
+	if err := promotable(&r); err != nil {
 		return nil, err
 	}
-	failed := s.unsafe(ctx, &r)
+	up, err := readUpstream(ctx, s.store)
+	if err != nil {
+		return nil, err
+	}
+	out := &Promotion{Heard: s.heard()}
+	seen, err := readMet(ctx, s.store)
+	if err != nil {
+		return nil, err
+	}
+	failed := s.unsafe(ctx, &r, &seen)
+	confirmed := false
+	if len(failed) == 0 && !r.Demoted {
+		failed, confirmed = s.claim(ctx, &r, up, out)
+	}
 	if len(failed) > 0 && !force {
 		return nil, &engines.Error{Kind: engines.KindUnavailable, Detail: "promotion is not safe now: " + strings.Join(failed, "; ") +
 			". Try again when this has changed, or promote with force=true, which may lose data"}
 	}
-	if err := s.forgetSecondaries(ctx); err != nil {
+	out.Lost = failed
+	if err := s.commitPromotion(ctx, out, addr, force, up, confirmed); err != nil {
 		return nil, err
+	}
+	nudge(s.formers)
+	if force {
+		s.log.Warn("a secondary was promoted by force", "position", out.Position.String(), "epoch", out.Epoch, "primary_position", out.Heard.Position.String(),
+			"last_heard", timeText(out.Heard.At), "last_equal", timeText(out.Heard.Equal), "failed", failed)
+	}
+	return out, nil
+}
+
+// promotable reports why a cluster in this role cannot be promoted at all.
+func promotable(r *Role) error {
+	switch {
+	case r.Mode == Primary:
+		return engines.Invalid("this cluster is already the replication primary")
+	case r.Mode != Secondary:
+		return notSecondary(r, "promoted")
+	case r.Wiping:
+		return errWiping
+	}
+	return nil
+}
+
+// claim asks a primary that has said its final word to let no other cluster be promoted on it. confirmed: it does, and needs
+// not be told of the promotion.
+func (s *Store) claim(ctx context.Context, r *Role, up *Upstream, out *Promotion) (failed []string, confirmed bool) {
+	if up == nil {
+		return []string{"no primary is known"}, false
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	next := OtherPrimary{EpochID: storage.EpochID{Number: r.Lineage.Epoch() + 1, ClusterID: r.ClusterID}, APIAddr: s.opts.APIAddr()}
+	reply, err := s.link.Announce(ctx, *up, Announcement{SetID: r.SetID, OtherPrimary: next, Claim: true})
+	if err != nil {
+		s.log.Warn("the former primary was not asked whether another cluster was promoted", "err", err)
+		out.Notes = append(out.Notes, "The former primary has said its final word, and could not be asked whether another cluster was promoted on it since. "+
+			"It is told of this promotion as soon as it can be reached.")
+		return nil, false
+	}
+	if reply.Primary {
+		return []string{fmt.Sprintf("the former primary takes writes again, in epoch %d: demote it first", reply.Number)}, false
+	}
+	for _, o := range reply.Others {
+		if o.Number >= next.Number {
+			failed = append(failed, "another cluster was promoted on the primary's final word, or is about to be: "+o.Describe())
+		}
+	}
+	return failed, len(failed) == 0
+}
+
+// commitPromotion writes the new role, and with it whom to tell of it.
+func (s *Store) commitPromotion(ctx context.Context, out *Promotion, addr string, force bool, up *Upstream, confirmed bool) error {
+	r, err := s.Current(ctx)
+	if err != nil {
+		return err
+	}
+	// A demoted cluster keeps its secondaries: those that were not promoted themselves go on following it, and one that was
+	// can tell it so.
+	if !r.Demoted {
+		if err := s.forgetSecondaries(ctx); err != nil {
+			return err
+		}
 	}
 	ca, err := enrol.NewCA(s.opts.Now())
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var from storage.Position
 	next, err := s.change(ctx, func(tx *storage.Txn, now *Role) error {
-		if err := secondary(now); err != nil {
+		if err := promotable(now); err != nil {
 			return err
+		}
+		if now.Demoted != r.Demoted {
+			return &engines.Error{Kind: engines.KindUnavailable, Detail: "the role of this cluster has changed meanwhile: try again"}
+		}
+		met, err := readMet(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if later := laterThan(&met, now); later != nil && !force {
+			return &engines.Error{Kind: engines.KindUnavailable, Detail: "promotion is not safe now: " + wasPromoted(later)}
 		}
 		at, err := s.standing(ctx, tx, now)
 		if err != nil {
 			return err
 		}
-		from = at
-		now.Lineage = branchOff(now.Lineage, now.ClusterID, at)
+		out.Position = at
+		epoch := now.Lineage.Epoch()
+		for _, p := range met.Primaries {
+			epoch = max(epoch, p.Number)
+		}
+		now.Lineage = branchOff(now.Lineage, now.ClusterID, at, epoch+1)
+		if !now.Demoted {
+			putCA(tx, ca)
+		}
 		now.Mode, now.Demoted, now.Addr, now.Since = Primary, false, addr, s.opts.Now().UTC()
-		putCA(tx, ca)
+		if up != nil && !confirmed {
+			tx.Put(formerKey(up.PrimaryID), encoded(formerPrimary{Format: 1, Upstream: *up, Since: now.Since}))
+		}
 		forgetUpstream(tx)
 		return nil
 	})
-	if err != nil {
-		return nil, err
+	out.Epoch = next.Lineage.Epoch()
+	return err
+}
+
+// laterThan returns a primary of a later epoch than a cluster's history has; nil if none was met.
+func laterThan(met *metPrimaries, r *Role) *OtherPrimary {
+	for _, o := range met.without(storage.EpochID{}, r.Lineage) {
+		if o.Number > r.Lineage.Epoch() {
+			return &o
+		}
 	}
-	if len(failed) > 0 {
-		s.log.Warn("a secondary was promoted by force", "from", from.String(), "epoch", next.Lineage.Epoch(), "failed", failed)
-	}
-	return failed, nil
+	return nil
+}
+
+func wasPromoted(o *OtherPrimary) string {
+	return "another cluster of the set was promoted, or is about to be: " + o.Describe()
 }
 
 // standing returns how far this secondary has come, and takes its cursor away in the same commit: nothing of the old
@@ -91,21 +204,26 @@ func (s *Store) standing(ctx context.Context, tx *storage.Txn, r *Role) (storage
 	return at, nil
 }
 
-// branchOff returns the history that begins a new epoch where a secondary stands. It may have heard of epochs that it has
+// branchOff returns the history that begins an epoch where a secondary stands. It may have heard of epochs that it has
 // nothing of: these are cut off with what came after at, but their numbers, and what was written in them, stay known. The
 // new epoch's base is the index of the entry that holds it.
-func branchOff(l storage.Lineage, clusterID string, at storage.Position) storage.Lineage {
+func branchOff(l storage.Lineage, clusterID string, at storage.Position, epoch uint32) storage.Lineage {
 	if at.IsZero() && len(l) > 0 {
 		at.Epoch = l[0].Epoch
 	}
-	return append(slices.Clone(l), storage.Branch{Epoch: l.Epoch() + 1, ClusterID: clusterID, From: at})
+	return append(slices.Clone(l), storage.Branch{Epoch: epoch, ClusterID: clusterID, From: at})
 }
 
 // unsafe returns what speaks against promoting this secondary now, in words for people.
-func (s *Store) unsafe(ctx context.Context, r *Role) []string {
+func (s *Store) unsafe(ctx context.Context, r *Role, met *metPrimaries) []string {
 	var failed []string
 	fail := func(format string, args ...any) { failed = append(failed, fmt.Sprintf(format, args...)) }
-	if !r.Demoted {
+	if later := laterThan(met, r); later != nil {
+		fail("%s", wasPromoted(later))
+	}
+	if r.Demoted {
+		s.unsafeBack(ctx, fail)
+	} else {
 		s.unsafeLink(fail)
 		switch units, err := s.link.Units(ctx); {
 		case err != nil:
@@ -130,21 +248,57 @@ func (s *Store) unsafe(ctx context.Context, r *Role) []string {
 	return failed
 }
 
-// unsafeLink reports what the connection to the primary says against a promotion.
+// unsafeBack reports what speaks against making a demoted cluster the primary again: it has given its final word away.
+func (s *Store) unsafeBack(ctx context.Context, fail func(format string, args ...any)) {
+	list, err := s.registry.List(ctx)
+	if err != nil {
+		fail("which secondaries there are cannot be told (%v)", err)
+		return
+	}
+	var ids []string
+	for _, p := range list {
+		if p.State == Active {
+			ids = append(ids, strconv.Quote(p.ID))
+		}
+	}
+	if len(ids) > 0 {
+		fail("this cluster was demoted, and of its secondaries (%s) one may have been promoted on that since", strings.Join(ids, ", "))
+	}
+}
+
+// unsafeLink reports what the connection to the primary says against a promotion: anything but its final word does.
 func (s *Store) unsafeLink(fail func(format string, args ...any)) {
 	st := s.followStatus()
-	if st.Connected != "" && !st.Final {
+	switch {
+	case st.Final:
+	case st.Connected != "" && !s.silent(&st):
 		fail("the primary is connected and not demoted: demote it first")
+	case st.LastHeard.IsZero():
+		fail("this node has not heard from the primary since it became the active one, and the primary has not said its final word: "+
+			"what it has acknowledged and this cluster lacks cannot be told%s", equalText(&st))
+	default:
+		fail("the primary cannot be reached and has not said its final word: it was last heard at %s, at position %s, and this cluster is at %s; "+
+			"what it has acknowledged since then is not here", timeText(st.LastHeard), st.Head, st.Cursor)
 	}
-	switch behind := st.Cursor.Before(st.Head); {
-	case st.Head.IsZero():
-		fail("this node has not heard from the primary since it became the active one: how far behind it is cannot be told")
-	case behind && st.LagEntries > 0:
+	if st.Cursor.Before(st.Head) && st.LagEntries > 0 {
 		fail("still catching up: the primary was last heard of at %s, this cluster is at %s (%d entries behind)", st.Head, st.Cursor, st.LagEntries)
 	}
 	if st.Repair != nil && st.Repair.Running {
 		fail("a repair is running (%s)", st.Repair.Cause)
 	}
+}
+
+func equalText(st *FollowStatus) string {
+	if st.EqualAt.IsZero() {
+		return ""
+	}
+	return "; both were equal at " + timeText(st.EqualAt)
+}
+
+// heard returns what this node knows of the primary.
+func (s *Store) heard() Heard {
+	st := s.followStatus()
+	return Heard{Position: st.Head, At: st.LastHeard, Equal: st.EqualAt, Final: st.Final}
 }
 
 func countFalse(m map[string]bool) int {

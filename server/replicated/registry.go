@@ -158,7 +158,7 @@ func primaryRole(ctx context.Context, from getter) (Role, error) {
 	case err == nil && role.Mode != Primary:
 		return role, engines.Invalid("this cluster is not a primary: enable replication with primary/enable, or make a secondary a primary with secondary/promote")
 	case err == nil && role.Fenced != 0:
-		return role, engines.Invalid("another cluster of the set was promoted since (epoch %d): demote or disable this one", role.Fenced)
+		return role, engines.Invalid("%s", role.WhyFenced())
 	}
 	return role, err
 }

@@ -45,9 +45,14 @@ func (r *Registry) Enrol(ctx context.Context, req EnrolRequest) (EnrolReply, err
 		if err != nil {
 			return err
 		}
+		if role.yieldsTo(req.Latest.EpochID) && req.Latest.ClusterID != req.ClusterID {
+			return &engines.Error{Kind: engines.KindInvalid, Err: errLaterPrimary, Detail: "the secondary knows of a later primary, " +
+				req.Latest.Describe() + ": give it a token of that"}
+		}
 		if err := r.claim(ctx, txn, req, key, now); err != nil {
 			return err
 		}
+		txn.Delete(formerKey(req.ClusterID)) // it knows
 		cert, err := ca.SignCSR(req.CSR, enrol.Subject{ID: rec.ID, ClusterID: req.ClusterID, Enrolment: enrolment}, now)
 		if err != nil {
 			return err
@@ -65,6 +70,9 @@ func (r *Registry) Enrol(ctx context.Context, req EnrolRequest) (EnrolReply, err
 	r.log.Info("a secondary has enrolled", "secondary", req.SecondaryID, "cluster", req.ClusterID)
 	return reply, nil
 }
+
+// errLaterPrimary says that a cluster with a good token knows of a later primary.
+var errLaterPrimary = errors.New("there is a later primary")
 
 // errForeign is the one answer to who does not know a secret of ours.
 var errForeign = engines.Invalid("the activation token is not one of this primary, or was replaced by a later one for the same id")

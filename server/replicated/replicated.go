@@ -34,6 +34,8 @@ const (
 	inviteKey   storage.Key = "l/replication/invite"     // private key of generate-public-key
 	registry    storage.Key = "l/replication/secondary/" // + hex of the opaque id
 	filters     storage.Key = "l/replication/filter/"    // + hex of the secondary's opaque id
+	metKey      storage.Key = "l/replication/met"        // primaries of the set that are not of this cluster's history
+	formerKeys  storage.Key = "l/replication/former/"    // + hex of a cluster id: a former primary that may not know it yet
 	// cursorKey is the entry without which package replication applies nothing.
 	cursorKey = ProgressPrefix + "cursor"
 	// ProgressPrefix is where package replication keeps a secondary's cursor, units and conflicts.
@@ -55,9 +57,12 @@ type Role struct {
 	// Demoted is set on a secondary that was a primary and does not follow anybody yet.
 	Demoted bool `json:"demoted,omitempty"`
 	// Fenced is the epoch of a later primary that this primary has met: it takes no shared writes any more.
-	Fenced  uint32    `json:"fenced,omitempty"`
-	Since   time.Time `json:"since"`
-	WasUsed bool      `json:"was_used,omitempty"` // of a disabled cluster: it had this ClusterID in a set
+	Fenced uint32 `json:"fenced,omitempty"`
+	// FencedBy is the cluster of that epoch, and FencedAPI the address of its API; "" if not known.
+	FencedBy  string    `json:"fenced_by,omitempty"`
+	FencedAPI string    `json:"fenced_api,omitempty"`
+	Since     time.Time `json:"since"`
+	WasUsed   bool      `json:"was_used,omitempty"` // of a disabled cluster: it had this ClusterID in a set
 	// LastEpoch is the last epoch of the sets that a disabled cluster was in: its values may have positions of them.
 	LastEpoch uint32 `json:"last_epoch,omitempty"`
 
@@ -102,6 +107,8 @@ type Link interface {
 	Keep(ctx context.Context, on bool) error
 	// Enrol trades a one-time secret and a certificate request for a certificate, at the first address that answers.
 	Enrol(ctx context.Context, addrs []string, ca []byte, req EnrolRequest) (EnrolReply, error)
+	// Announce tells the primary of up, which this cluster followed, of a later one. The certificate may have expired.
+	Announce(ctx context.Context, up Upstream, a Announcement) (AnnounceReply, error)
 	// WhoIsActive asks one address of a primary, with the certificate of up: any node of it answers.
 	WhoIsActive(ctx context.Context, addr string, up Upstream) (ActiveReply, error)
 	// Call has something done by the primary that this cluster follows. The answer's position is to be waited for with
@@ -155,7 +162,8 @@ type Learned struct {
 type EnrolRequest struct {
 	SetID, ClusterID, SecondaryID string
 	Secret                        string
-	CSR                           []byte // DER
+	CSR                           []byte       // DER
+	Latest                        OtherPrimary // the latest primary that the cluster knows of; zero: none
 }
 
 // EnrolReply is what it gets.
@@ -166,6 +174,27 @@ type EnrolReply struct {
 	Lineage   storage.Lineage
 	Addrs     []string
 	APIAddr   string
+}
+
+// OtherPrimary is a primary of the set, of another cluster, named by its epoch.
+type OtherPrimary struct {
+	storage.EpochID
+	APIAddr string // "": not known
+}
+
+// Announcement tells a former primary of a later one.
+type Announcement struct {
+	SetID string
+	OtherPrimary
+	// Claim asks, of a primary that was demoted, to be the only one that is promoted at what it has said last.
+	Claim bool
+}
+
+// AnnounceReply is what it answers.
+type AnnounceReply struct {
+	storage.EpochID // the cluster that answers, and the last epoch of its history
+	Primary, Fenced bool
+	Others          []OtherPrimary // primaries that it has met, without the announced one
 }
 
 // ActiveReply describes the node that answered.
@@ -192,8 +221,10 @@ type Guard interface {
 	Scope(ctx context.Context, p Peer) (units map[string]bool, version uint64, err error)
 	// Self returns the set, the cluster and its history; mode says whether it is a primary.
 	Self() (mode Mode, setID, clusterID string, lineage storage.Lineage)
-	// Fence is called when somebody of the set has shown a later epoch.
-	Fence(ctx context.Context, epoch uint32)
+	// Fence is called when a secondary has shown a later epoch.
+	Fence(ctx context.Context, epoch storage.EpochID)
+	// Announced takes what a secondary says of a later primary, itself for instance.
+	Announced(ctx context.Context, p Peer, a Announcement) (AnnounceReply, error)
 	// Addrs are the cluster addresses to give to secondaries; Active says whether this node serves them, and where the
 	// one is that does.
 	Addrs() []string
@@ -220,6 +251,7 @@ type FollowStatus struct {
 	Connected  string  // address
 	Final      bool    // the primary has said that it is none any more, and everything that it had is here
 	LastHeard  time.Time
+	EqualAt    time.Time // the last moment at which this cluster had everything that the primary had; zero: not known
 	ClockSkew  time.Duration
 	Repair     *RepairStatus
 	Exact      bool

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/replicated"
@@ -240,11 +241,14 @@ func (l *fakeLink) set(fn func(l *fakeLink)) {
 	fn(l)
 }
 
+// final is the primary's final word: it was demoted, and everything that it had is here.
+func (l *fakeLink) final() { l.set(func(l *fakeLink) { l.status.Final = true }) }
+
 // caughtUp makes the cluster a secondary that lacks nothing, and lost its primary.
 func (l *fakeLink) caughtUp(at storage.Position) {
 	l.own.put(cursorKey, at)
 	l.set(func(l *fakeLink) {
-		l.status = replicated.FollowStatus{State: "disconnected", Cursor: at, Head: at, Exact: true}
+		l.status = replicated.FollowStatus{State: "disconnected", Cursor: at, Head: at, Exact: true, LastHeard: time.Now()}
 		l.units = map[string]bool{"global": true, "ns/root": true}
 	})
 }
@@ -277,6 +281,21 @@ func (l *fakeLink) Enrol(ctx context.Context, addrs []string, _ []byte, req repl
 		return replicated.EnrolReply{}, err
 	}
 	return c.Store.Enrol(ctx, req)
+}
+
+// Announce goes to the cluster at the first address that answers, as the secondary of up, if it is known there.
+func (l *fakeLink) Announce(ctx context.Context, up replicated.Upstream, a replicated.Announcement) (replicated.AnnounceReply, error) {
+	for _, addr := range up.Addrs {
+		c, err := l.peer(addr)
+		if err != nil {
+			continue
+		}
+		if cert, _, err := c.ServerTLS(ctx); cert == nil || err != nil {
+			return replicated.AnnounceReply{}, errors.New("no handshake")
+		}
+		return c.Announced(ctx, replicated.Peer{ID: up.SecondaryID, ClusterID: l.own.role().ClusterID}, a)
+	}
+	return replicated.AnnounceReply{}, fmt.Errorf("%w: nobody answers at %q", storage.ErrUnavailable, up.Addrs)
 }
 
 func (l *fakeLink) WhoIsActive(_ context.Context, addr string, _ replicated.Upstream) (replicated.ActiveReply, error) {

@@ -118,6 +118,10 @@ type Store struct {
 	outdated chan struct{}
 	ask      chan struct{} // the primary for the filter; as those above
 
+	formers  chan struct{} // that a former primary is to be told of the latest one; as those above
+	attempts attempts
+	claims   sync.Mutex // held while a claim is looked at
+
 	settling sync.Mutex // held while the cursor of a demoted cluster is written, or one that is left over is removed
 }
 
@@ -133,6 +137,7 @@ func NewStore(o Options) *Store {
 	s := &Store{
 		opts: o, store: o.Store, link: o.Link, log: o.Logger,
 		wake: make(chan struct{}, 1), outdated: make(chan struct{}, 1), ask: make(chan struct{}, 1),
+		formers: make(chan struct{}, 1),
 	}
 	s.registry = NewRegistry(RegistryOptions{
 		Store: o.Store, Addrs: s.Addrs, APIAddr: o.APIAddr, Wrap: o.Wrap, Now: o.Now, Logger: o.Logger,
@@ -185,6 +190,7 @@ func (s *Store) Changed(ch storage.Change) {
 	}
 	if own || ch.Reset {
 		nudge(s.wake)
+		nudge(s.formers)
 	}
 	if scope || ch.Reset {
 		nudge(s.outdated)

@@ -21,6 +21,7 @@ const (
 func (s *Store) Run(ctx context.Context) {
 	var beat sync.WaitGroup
 	beat.Go(func() { s.beat(ctx) })
+	beat.Go(func() { s.announce(ctx) })
 	defer beat.Wait()
 	f := &follower{store: s}
 	defer f.stop()

@@ -115,7 +115,8 @@ func (s *Store) Demote(ctx context.Context) error {
 		if r.Mode != Primary {
 			return notPrimary(r, "demoted")
 		}
-		r.Mode, r.Demoted, r.Fenced, r.Since = Secondary, true, 0, s.opts.Now().UTC()
+		r.Mode, r.Demoted, r.Since = Secondary, true, s.opts.Now().UTC()
+		r.Fenced, r.FencedBy, r.FencedAPI = 0, "", ""
 		forgetUpstream(tx)
 		return nil
 	})
@@ -179,6 +180,7 @@ func (s *Store) disable(ctx context.Context, mode Mode) error {
 			Mode: Disabled, ClusterID: r.ClusterID, WasUsed: true, LastEpoch: max(r.LastEpoch, r.Lineage.Epoch()), Since: s.opts.Now().UTC(),
 		}
 		tx.Delete(caKey)
+		tx.Delete(metKey)
 		forgetUpstream(tx)
 		return s.opts.Parted(ctx, tx)
 	})
@@ -190,6 +192,9 @@ var errWiping = engines.Invalid("what this cluster held before it became a secon
 // cleanUp removes what a cluster without replication does not need. It may be repeated.
 func (s *Store) cleanUp(ctx context.Context) error {
 	if err := s.forgetSecondaries(ctx); err != nil {
+		return err
+	}
+	if err := storage.DeletePrefix(ctx, s.store, formerKeys); err != nil {
 		return err
 	}
 	return s.link.Reset(ctx)
@@ -223,7 +228,7 @@ func (s *Store) EnableSecondary(ctx context.Context, a Activation) error {
 	if err != nil {
 		return err
 	}
-	up, reply, err := s.enrolWith(ctx, bundle, id, csr, key)
+	up, reply, err := s.enrolWith(ctx, bundle, id, OtherPrimary{}, csr, key)
 	if err != nil {
 		return err
 	}
@@ -243,9 +248,9 @@ func (s *Store) EnableSecondary(ctx context.Context, a Activation) error {
 }
 
 // enrolWith trades the secret of a bundle for a certificate, of the key that csr is signed with.
-func (s *Store) enrolWith(ctx context.Context, bundle enrol.Bundle, clusterID string, csr, key []byte) (*Upstream, *EnrolReply, error) {
+func (s *Store) enrolWith(ctx context.Context, bundle enrol.Bundle, clusterID string, latest OtherPrimary, csr, key []byte) (*Upstream, *EnrolReply, error) {
 	reply, err := s.link.Enrol(ctx, bundle.Addrs, bundle.CA, EnrolRequest{
-		SetID: bundle.SetID, ClusterID: clusterID, SecondaryID: bundle.SecondaryID, Secret: bundle.Secret, CSR: csr,
+		SetID: bundle.SetID, ClusterID: clusterID, SecondaryID: bundle.SecondaryID, Secret: bundle.Secret, CSR: csr, Latest: latest,
 	})
 	if err != nil {
 		return nil, nil, refusedBy("enrolling with the primary at "+strings.Join(bundle.Addrs, ", "), err)

@@ -86,6 +86,7 @@ func TestStateTable(t *testing.T) {
 				p.mustPost("primary/enable", "{}")
 				p.join(c, "c")
 				c.link.set(func(l *fakeLink) { l.down = true })
+				c.link.final()
 			}
 			before := c.role()
 			err := c.post(tt.op, tt.body)
@@ -211,7 +212,7 @@ func TestDemotedStaysWhereItIs(t *testing.T) {
 		c.mustPost("primary/demote", "{}")
 		end := storage.Position{Epoch: 1, Index: c.role().Version}
 		c.mustPost("secondary/update-primary", `{"token":""}`)
-		c.Fence(t.Context(), 7)
+		c.Fence(t.Context(), storage.EpochID{Number: 7, ClusterID: "x"})
 		synctest.Wait()
 		if at, _ := c.link.Cursor(t.Context()); at != end || c.role().Version != end.Index {
 			t.Errorf("cursor %v, role at %d, want %v", at, c.role().Version, end)
@@ -395,9 +396,10 @@ func TestPromoteChecks(t *testing.T) {
 		upset func(c *cluster, l *fakeLink)
 		part  string
 	}{
-		{"the primary is there", func(_ *cluster, l *fakeLink) { l.status.Connected = "p.example:8201" }, "demote it first"},
-		{"behind", func(_ *cluster, l *fakeLink) { l.status.Head, l.status.LagEntries = at(450), 50 }, "50 entries behind"},
-		{"nothing heard", func(_ *cluster, l *fakeLink) { l.status.Head = storage.Position{} }, "has not heard from the primary"},
+		{"the primary is there", func(_ *cluster, l *fakeLink) { l.status.Connected, l.status.Final = "p.example:8201", false }, "demote it first"},
+		{"behind", func(_ *cluster, l *fakeLink) { l.status.Head, l.status.LagEntries, l.status.Final = at(450), 50, false }, "50 entries behind"},
+		{"the primary is away", func(_ *cluster, l *fakeLink) { l.status.Final = false }, "has not said its final word: it was last heard at 2"},
+		{"nothing heard at all", func(_ *cluster, l *fakeLink) { l.status = replicated.FollowStatus{} }, "has not heard from the primary"},
 		{"not exact", func(_ *cluster, l *fakeLink) { l.units["ns/root"] = false }, "1 of 2 parts of the copy are not complete"},
 		{"never complete", func(_ *cluster, l *fakeLink) { l.units = nil }, "never had a complete copy"},
 		{"repairing", func(_ *cluster, l *fakeLink) {
@@ -414,8 +416,10 @@ func TestPromoteChecks(t *testing.T) {
 		p.mustPost("primary/enable", "{}")
 		p.join(c, "c")
 		c.link.set(func(l *fakeLink) { l.down = true })
+		c.link.final()
 		return c
 	}
+	apart := map[string]bool{"never complete": true, "nothing heard at all": true, "the primary is away": true}
 	all := setUp(t)
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -431,13 +435,13 @@ func TestPromoteChecks(t *testing.T) {
 				t.Errorf("forced: mode %s, warnings %q", c.role().Mode, resp.Warnings)
 			}
 		})
-		if tt.name != "never complete" && tt.name != "nothing heard" {
+		if !apart[tt.name] {
 			tt.upset(all, all.link)
 		}
 	}
 	var parts []string
 	for _, tt := range tests {
-		if tt.name != "never complete" && tt.name != "nothing heard" {
+		if !apart[tt.name] {
 			parts = append(parts, tt.part)
 		}
 	}
@@ -450,7 +454,7 @@ func TestPromoteIdle(t *testing.T) {
 	p, c := newCluster(t, net, "p"), newCluster(t, net, "c")
 	p.mustPost("primary/enable", "{}")
 	p.join(c, "c")
-	c.link.set(func(l *fakeLink) { l.down, l.status.Head.Index = true, 405 }) // and no entry of it concerns c
+	c.link.set(func(l *fakeLink) { l.down, l.status.Head.Index, l.status.Final = true, 405, true }) // and no entry of it concerns c
 	c.mustPost("secondary/promote", "{}")
 }
 
@@ -486,6 +490,8 @@ func TestPromoteStopsBatches(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	p.mustPost("primary/demote", "{}")
+	c.link.final()
 	c.mustPost("secondary/promote", "{}")
 	batch := storage.Batch{
 		Reads: []storage.Read{{Key: cursorKey, Version: cursor.Version}},
@@ -645,7 +651,7 @@ func TestFilterIsKnown(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(11 * time.Second)
-		c.link.set(func(l *fakeLink) { l.down = true })
+		c.link.set(func(l *fakeLink) { l.down, l.status.Final = true, true })
 		c.mustPost("secondary/promote", "{}")
 	})
 }
@@ -653,17 +659,17 @@ func TestFilterIsKnown(t *testing.T) {
 // TestFence: a primary that has met a later epoch takes no more writes, and can be demoted.
 func TestFence(t *testing.T) {
 	c := newCluster(t, network{}, "one")
-	c.Fence(t.Context(), 9)
+	c.Fence(t.Context(), storage.EpochID{Number: 9, ClusterID: "two"})
 	if r := c.role(); r.Version != 0 {
 		t.Errorf("a cluster without replication was fenced: %+v", r)
 	}
 	c.mustPost("primary/enable", "{}")
-	c.Fence(t.Context(), 1)
+	c.Fence(t.Context(), storage.EpochID{Number: 1, ClusterID: "one"})
 	before := c.role()
 	if before.Fenced != 0 || !before.TakesWrites() {
 		t.Errorf("fenced by its own epoch: %+v", before)
 	}
-	c.Fence(t.Context(), 2)
+	c.Fence(t.Context(), storage.EpochID{Number: 2, ClusterID: "two"})
 	r := c.role()
 	if r.Fenced != 2 || r.TakesWrites() || r.Version == before.Version {
 		t.Errorf("not fenced: %+v", r)
@@ -674,6 +680,25 @@ func TestFence(t *testing.T) {
 	c.mustPost("primary/demote", "{}")
 	if r := c.role(); r.Fenced != 0 || !r.Demoted {
 		t.Errorf("demoted: %+v", r)
+	}
+}
+
+// TestFenceOfTheVersionBefore: a role that was fenced before epochs had the id of their cluster is read, and a later one is
+// met as before.
+func TestFenceOfTheVersionBefore(t *testing.T) {
+	c := newCluster(t, network{}, "one")
+	c.mustPost("primary/enable", "{}")
+	r := c.role()
+	c.put(replicated.RoleKey, map[string]any{
+		"format": 1, "mode": "primary", "cluster_id": "one", "set_id": r.SetID, "lineage": r.Lineage, "fenced": 2, "since": r.Since,
+	})
+	before := c.role()
+	if before.Fenced != 2 || before.TakesWrites() || !strings.Contains(before.WhyFenced(), "a cluster of epoch 2") {
+		t.Errorf("read: %+v, %q", before, before.WhyFenced())
+	}
+	c.Fence(t.Context(), storage.EpochID{Number: 2, ClusterID: "two"})
+	if r := c.role(); r.FencedBy != "two" {
+		t.Errorf("met again, with its id: %+v", r)
 	}
 }
 

@@ -21,7 +21,8 @@ type bothStatus struct {
 	ClusterID           string        `json:"cluster_id"`
 	SetID               string        `json:"set_id"`
 	Epoch               uint32        `json:"epoch"`
-	Position            string        `json:"position"` // "epoch:index"
+	EpochCluster        string        `json:"epoch_cluster_id"` // the primary of that epoch
+	Position            string        `json:"position"`         // "epoch:index"
 	Since               string        `json:"role_since"`
 	MerkleRoot          string        `json:"merkle_root"`
 	PrimaryClusterAddr  string        `json:"primary_cluster_addr"`
@@ -31,6 +32,25 @@ type bothStatus struct {
 	TokenGeneration     uint64        `json:"ssct_generation_counter"`
 	UnitsQuarantined    int           `json:"units_quarantined"`
 	LastRepair          *repairStatus `json:"last_repair"`
+	// OtherPrimaries were promoted in epochs that are not of this cluster's history. FormerPrimaries have not confirmed yet
+	// that they are none any more.
+	OtherPrimaries  []otherPrimary        `json:"other_primaries"`
+	FormerPrimaries []formerPrimaryStatus `json:"former_primaries"`
+}
+
+type otherPrimary struct {
+	Epoch      uint32 `json:"epoch"`
+	ClusterID  string `json:"cluster_id"`
+	APIAddress string `json:"api_address"`
+	MetAt      string `json:"met_at,omitempty"`
+}
+
+type formerPrimaryStatus struct {
+	ClusterID        string   `json:"cluster_id"`
+	ClusterAddresses []string `json:"cluster_addresses"`
+	Since            string   `json:"since"`
+	LastAttempt      string   `json:"last_attempt"`
+	Reason           string   `json:"reason"`
 }
 
 type primaryStatus struct {
@@ -39,6 +59,8 @@ type primaryStatus struct {
 	LastPerformanceWAL uint64           `json:"last_performance_wal"`
 	WALOldestIndex     uint64           `json:"wal_oldest_index"`
 	Fenced             uint32           `json:"fenced,omitempty"` // epoch of a later primary
+	FencedBy           *otherPrimary    `json:"fenced_by,omitempty"`
+	Reason             string           `json:"reason"`
 	KnownSecondaries   []string         `json:"known_secondaries"`
 	Secondaries        []secondaryEntry `json:"secondaries"`
 }
@@ -117,22 +139,52 @@ func (s *Store) Status(ctx context.Context) (any, error) {
 	return map[string]any{"mode": Disabled}, nil
 }
 
-func (s *Store) both(r *Role) bothStatus {
-	return bothStatus{
-		Mode: r.Mode, ClusterID: r.ClusterID, SetID: r.SetID, Epoch: r.Lineage.Epoch(), Since: timeText(r.Since),
-		MerkleRoot: s.link.Root(), LastReindexEpoch: "0", LastCheckEpoch: "0",
+func (s *Store) both(ctx context.Context, r *Role) (bothStatus, error) {
+	out := bothStatus{
+		Mode: r.Mode, ClusterID: r.ClusterID, SetID: r.SetID, Epoch: r.Lineage.Epoch(), EpochCluster: r.Lineage.Last().ClusterID,
+		Since: timeText(r.Since), MerkleRoot: s.link.Root(), LastReindexEpoch: "0", LastCheckEpoch: "0",
+		OtherPrimaries: []otherPrimary{}, FormerPrimaries: []formerPrimaryStatus{},
 	}
+	met, err := readMet(ctx, s.store)
+	if err != nil {
+		return out, err
+	}
+	for _, p := range met.Primaries {
+		if !r.Lineage.Has(p.EpochID) {
+			out.OtherPrimaries = append(out.OtherPrimaries, otherPrimary{p.Number, p.ClusterID, p.APIAddr, timeText(p.MetAt)})
+		}
+	}
+	formers, err := s.formerPrimaries(ctx)
+	if err != nil {
+		return out, err
+	}
+	for _, f := range formers {
+		last := s.attempts.of(f.Upstream.PrimaryID)
+		e := formerPrimaryStatus{
+			ClusterID: f.Upstream.PrimaryID, ClusterAddresses: texts(f.Upstream.Addrs), Since: timeText(f.Since), LastAttempt: timeText(last.at),
+		}
+		if last.err != nil {
+			e.Reason = textOf(last.err)
+		}
+		out.FormerPrimaries = append(out.FormerPrimaries, e)
+	}
+	return out, nil
 }
 
 func (s *Store) primaryStatus(ctx context.Context, r *Role) (*primaryStatus, error) {
 	applied := s.opts.Applied()
+	both, err := s.both(ctx, r)
+	if err != nil {
+		return nil, err
+	}
 	out := &primaryStatus{
-		bothStatus: s.both(r), LastWAL: uint64(applied), LastPerformanceWAL: uint64(s.link.Head()), WALOldestIndex: uint64(s.link.Oldest()),
+		bothStatus: both, LastWAL: uint64(applied), LastPerformanceWAL: uint64(s.link.Head()), WALOldestIndex: uint64(s.link.Oldest()),
 		Fenced: r.Fenced, KnownSecondaries: []string{}, Secondaries: []secondaryEntry{},
 	}
 	out.State, out.Phase, out.PrimaryClusterAddr = "running", "running", r.Addr
 	if r.Fenced != 0 {
-		out.Phase = "fenced"
+		out.Phase, out.Reason = "fenced", r.WhyFenced()
+		out.FencedBy = &otherPrimary{Epoch: r.Fenced, ClusterID: r.FencedBy, APIAddress: r.FencedAPI}
 	}
 	out.Position = storage.Position{Epoch: r.Lineage.Epoch(), Index: applied}.String() // secondaries count what is not theirs, too
 	known, err := s.registry.List(ctx)
@@ -185,12 +237,16 @@ func (s *Store) secondaryStatus(ctx context.Context, r *Role) (*secondaryStatus,
 	if up == nil {
 		up = &Upstream{}
 	}
+	both, err := s.both(ctx, r)
+	if err != nil {
+		return nil, err
+	}
 	st := s.followStatus()
 	if st.Cursor.IsZero() {
 		st.Cursor, _ = s.link.Cursor(ctx) // zero if there is none
 	}
 	out := &secondaryStatus{
-		bothStatus: s.both(r), ConnectionState: connectionState(r, up, &st), Reason: reason(r, up, &st),
+		bothStatus: both, ConnectionState: connectionState(r, up, &st), Reason: reason(r, up, &st),
 		SecondaryID: up.SecondaryID, LastRemoteWAL: uint64(st.Cursor.Index), LastStart: timeText(later(up.Since, r.Since)),
 		KnownPrimaryClusterAddrs: up.Addrs, Primaries: []clusterEntry{}, PrimaryPosition: st.Head.String(),
 		Exact: st.Exact || r.Demoted, BytesPerSecond: st.BytesRate, ETASeconds: st.ETASeconds, KeysDone: st.KeysDone, KeysTotal: st.KeysTotal,
@@ -246,6 +302,14 @@ func phase(r *Role, st *FollowStatus) string {
 		return "demoted"
 	}
 	return cmp.Or(st.Terminal, st.State, "disconnected")
+}
+
+// silentAfter is how old the last sign of life may be of the other side of a connection that works: it comes each second.
+const silentAfter = 5 * time.Second
+
+// silent reports whether a connection stands over which nothing is heard.
+func (s *Store) silent(st *FollowStatus) bool {
+	return st.Connected != "" && !st.LastHeard.IsZero() && s.opts.Now().Sub(st.LastHeard) > silentAfter
 }
 
 // familyState is the same in the words that dashboards know.

@@ -312,7 +312,7 @@ func TestCanary(t *testing.T) {
 		if _, ok := p.CanaryAge(t.Context()); ok {
 			t.Error("a primary waits for its own canary")
 		}
-		p.Fence(t.Context(), 5)
+		p.Fence(t.Context(), storage.EpochID{Number: 5, ClusterID: "x"})
 		last := written()
 		time.Sleep(time.Minute)
 		if written() != last {

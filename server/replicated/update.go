@@ -79,12 +79,16 @@ func (s *Store) updateByToken(ctx context.Context, r *Role, a Activation) error 
 	if err != nil {
 		return err
 	}
-	up, reply, err := s.enrolWith(ctx, bundle, r.ClusterID, csr, key)
+	latest, err := s.latest(ctx, r)
 	if err != nil {
 		return err
 	}
-	if epoch := reply.Lineage.Epoch(); epoch < r.Lineage.Epoch() {
-		return olderEpoch("token", epoch, r)
+	up, reply, err := s.enrolWith(ctx, bundle, r.ClusterID, latest, csr, key)
+	if err != nil {
+		return err
+	}
+	if epoch := reply.Lineage.Epoch(); epoch < latest.Number {
+		return olderEpoch("token", epoch, &latest)
 	}
 	return s.follow(ctx, up)
 }
@@ -103,8 +107,8 @@ func (s *Store) csr(ctx context.Context) (csr, key []byte, err error) {
 	return csr, up.Key, err
 }
 
-func olderEpoch(field string, epoch uint32, r *Role) error {
-	return engines.Invalid("field %q: leads to a cluster that was the primary in epoch %d, and there was a later one (epoch %d): give the address or a token of that", field, epoch, r.Lineage.Epoch())
+func olderEpoch(field string, epoch uint32, latest *OtherPrimary) error {
+	return engines.Invalid("field %q: leads to a cluster that was the primary in epoch %d, and there was a later one (%s): give the address or a token of that", field, epoch, latest.Describe())
 }
 
 // follow makes up what this secondary follows.

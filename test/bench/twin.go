@@ -315,7 +315,12 @@ func (t *twin) Self() replication.Self {
 }
 
 // Fence implements replication.Guard.
-func (t *twin) Fence(context.Context, uint32) {}
+func (t *twin) Fence(context.Context, storage.EpochID) {}
+
+// Announced implements replication.Guard.
+func (t *twin) Announced(context.Context, replication.Peer, replication.Announcement) (replication.AnnounceReply, error) {
+	return replication.AnnounceReply{}, nil
+}
 
 // Addrs implements replication.Guard.
 func (t *twin) Addrs() []string {
