@@ -127,7 +127,7 @@ func TestReplicationStatus(t *testing.T) {
 			"2          us2:8201    disconnected    -                 -          -          -       -\n",
 		}, "Progress"},
 		{"disabled", `200 {"data":{"mode":"disabled"}}`, []string{"Mode disabled\n"}, "Secondary"},
-		{"nobody connected", `200 {"data":{"mode":"primary","fenced":3}}`, []string{"none\n", "a later primary exists, of epoch 3"}, "Progress"},
+		{"nobody connected", `200 {"data":{"mode":"primary","fenced":3}}`, []string{"none\n", "the primary is cluster (unknown) in epoch 3"}, "Progress"},
 		{"backfill", `200 {"data":{"mode":"secondary","phase":"backfill","keys_done":50,"keys_total":200,"eta_seconds":90}}`,
 			[]string{"Progress [######------------------]  25 %  50 of 200 keys, about 1m30s left\n"}, "Last Repair"},
 		{"too slow", `200 {"data":{"mode":"secondary","phase":"backfill","keys_done":300,"keys_total":200,"eta_seconds":-1}}`,

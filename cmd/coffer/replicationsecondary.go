@@ -40,16 +40,20 @@ Examples:
 		}),
 		command(spec{
 			name: "promote", usage: "make this secondary the primary",
-			help: `Makes this cluster the primary. That is refused while its primary is still one, or this cluster does not have all that the primary
-wrote. -force promotes all the same, and what has not arrived is lost: it is for a primary that is gone.
+			help: `Makes this cluster the primary. That takes the final word of its primary: it was demoted, and all that it wrote is here. A primary
+that does not answer has not said it. -force promotes all the same, and what has not arrived is lost: it is for a primary that is gone.
+The response says what was last heard of it, and when. The new primary announces itself to the old one until that takes no writes any more.
+
+To wait for the final word, look at primary_final in "coffer replication status"; do not repeat promote until it succeeds.
 
 The other clusters of the set need new tokens for "coffer replication secondary update-primary"; nothing is wiped by that.
 
 Examples:
 
+  $ coffer replication status -field=primary_final
   $ coffer replication secondary promote
   $ coffer replication secondary promote -force -primary-cluster-addr=coffer-eu.example.com:8201`,
-			flags: []cli.Flag{clusterAddrFlag(), &cli.BoolFlag{Name: "force", Usage: "even if writes are lost by it"}, yesFlag()},
+			flags: []cli.Flag{clusterAddrFlag(), &cli.BoolFlag{Name: "force", Usage: "without the primary's final word, even if writes are lost by it"}, yesFlag()},
 		}, func(ctx context.Context, c *call) error {
 			body := map[string]any{}
 			setIfGiven(c, body, "primary-cluster-addr", c.String("primary-cluster-addr"))

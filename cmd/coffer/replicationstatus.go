@@ -57,6 +57,10 @@ type replicationStatus struct {
 	Reason      string             `json:"reason"`
 	Position    string             `json:"position"`
 	Fenced      uint64             `json:"fenced"`
+	FencedBy    otherPrimary       `json:"fenced_by"`
+	Final       bool               `json:"primary_final"`
+	Others      []otherPrimary     `json:"other_primaries"`
+	Formers     []formerPrimary    `json:"former_primaries"`
 	Quarantined int                `json:"units_quarantined"`
 	SecondaryID string             `json:"secondary_id"`
 	Exact       bool               `json:"exact"`
@@ -67,6 +71,28 @@ type replicationStatus struct {
 	Secondaries []replicationPeer  `json:"secondaries"`
 	Primaries   []replicationPeer  `json:"primaries"`
 	replicationLag
+}
+
+// otherPrimary is a primary that is not of the cluster's history.
+type otherPrimary struct {
+	Epoch      uint64 `json:"epoch"`
+	ClusterID  string `json:"cluster_id"`
+	APIAddress string `json:"api_address"`
+}
+
+func (o otherPrimary) text() string {
+	text := fmt.Sprintf("cluster %s in epoch %d", cmp.Or(o.ClusterID, "(unknown)"), o.Epoch)
+	if o.APIAddress != "" {
+		text += " at " + o.APIAddress
+	}
+	return text
+}
+
+// formerPrimary is one that has not confirmed that it is none any more.
+type formerPrimary struct {
+	ClusterID string   `json:"cluster_id"`
+	Addresses []string `json:"cluster_addresses"`
+	Reason    string   `json:"reason"`
 }
 
 // replicationLag is how far somebody is behind.
@@ -128,7 +154,19 @@ func (s *replicationStatus) write(w io.Writer) error {
 	add("Position", s.Position)
 	add("Secondary ID", s.SecondaryID)
 	if s.Fenced > 0 {
-		add("Fenced", fmt.Sprintf("a later primary exists, of epoch %d: this cluster takes no shared writes", s.Fenced))
+		s.FencedBy.Epoch = s.Fenced
+		add("Fenced", "the primary is "+s.FencedBy.text()+": this cluster takes no shared writes; demote it and make it follow that one")
+	}
+	if s.Final {
+		add("Primary's Final Word", "it was demoted, and everything that it had is here: this cluster can be promoted")
+	}
+	for _, o := range s.Others {
+		if s.Fenced == 0 || o.ClusterID != s.FencedBy.ClusterID {
+			add("Other Primary", o.text()+", which is not of this cluster's history")
+		}
+	}
+	for _, f := range s.Formers {
+		add("Former Primary", fmt.Sprintf("cluster %s at %s may still take writes: %s", f.ClusterID, strings.Join(f.Addresses, ", "), cmp.Or(f.Reason, "not asked yet")))
 	}
 	if s.Quarantined > 0 {
 		add("Quarantined", fmt.Sprintf("%d mounts or namespaces differ after repairs", s.Quarantined))

@@ -76,6 +76,7 @@ type secondaryStatus struct {
 	KnownPrimaryClusterAddrs []string       `json:"known_primary_cluster_addrs"`
 	Primaries                []clusterEntry `json:"primaries"`
 	PrimaryPosition          string         `json:"primary_position"`
+	PrimaryFinal             bool           `json:"primary_final"` // the primary was demoted, and all that it had is here
 	Exact                    bool           `json:"exact"`
 	BytesPerSecond           float64        `json:"bytes_per_second"`
 	ETASeconds               float64        `json:"eta_seconds"` // negative: it does not catch up
@@ -248,7 +249,7 @@ func (s *Store) secondaryStatus(ctx context.Context, r *Role) (*secondaryStatus,
 	out := &secondaryStatus{
 		bothStatus: both, ConnectionState: connectionState(r, up, &st), Reason: reason(r, up, &st),
 		SecondaryID: up.SecondaryID, LastRemoteWAL: uint64(st.Cursor.Index), LastStart: timeText(later(up.Since, r.Since)),
-		KnownPrimaryClusterAddrs: up.Addrs, Primaries: []clusterEntry{}, PrimaryPosition: st.Head.String(),
+		KnownPrimaryClusterAddrs: up.Addrs, Primaries: []clusterEntry{}, PrimaryPosition: st.Head.String(), PrimaryFinal: st.Final,
 		Exact: st.Exact || r.Demoted, BytesPerSecond: st.BytesRate, ETASeconds: st.ETASeconds, KeysDone: st.KeysDone, KeysTotal: st.KeysTotal,
 		lag: lag{LagEntries: st.LagEntries, LagBytes: st.LagBytes, LagSeconds: st.LagSeconds, EntriesPerSecond: st.RateIn},
 	}

@@ -251,8 +251,9 @@ func TestReplicationSecondaryEnable(t *testing.T) {
 	refused(t, "a used token", do(t, alone(t, "t"), "secondary/enable", object{"token": token, "ca_file": primary.CAFile}), 400)
 }
 
-// TestReplicationSecondaryPromoteForced: with the primary away a promotion is refused unless it is forced, other
-// secondaries need a new token, and what the former primary alone has is lost to the set but not to its operator.
+// TestReplicationSecondaryPromoteForced: with the primary away a promotion is rejected unless it is forced, and then says what
+// was last heard of the primary; other secondaries need a new token; the former primary, once it is back, is fenced by the
+// new one, whichever node of that is active; and what the former primary alone has is lost to the set but not to its operator.
 func TestReplicationSecondaryPromoteForced(t *testing.T) {
 	t.Parallel()
 	primary, secondary := two(t)
@@ -262,11 +263,19 @@ func TestReplicationSecondaryPromoteForced(t *testing.T) {
 	secondary.AwaitHead(primary)
 	primary.Nodes[0].Kill9()
 	secondary.AwaitReplication("to notice", disconnected)
+	refused(t, "promote", do(t, secondary, "secondary/promote", nil), 503, "final word", "last heard", "force")
 	secondary.Nodes[0].Stop() // started again, it cannot tell how far behind it is
+	primary.Nodes[0].Start()
+	primary.WaitServing()
+	must(t, primary, primary.Leader(), "POST", "shared/y", object{"value": "to the former primary"})
+	primary.Nodes[0].Kill9()
 	secondary.Nodes[0].Start()
 	secondary.WaitServing()
-	refused(t, "promote", do(t, secondary, "secondary/promote", nil), 503, "force")
-	worked(t, "promote by force", do(t, secondary, "secondary/promote", object{"force": true}))
+	refused(t, "promote", do(t, secondary, "secondary/promote", nil), 503, "final word", "force")
+	forced := must(t, secondary, secondary.Leader(), "POST", "sys/replication/performance/secondary/promote", object{"force": true})
+	if forced["forced"] != true || forced["last_equal"] == "" || forced["position"] == "" || forced["epoch"] != 2.0 {
+		t.Errorf("promoted by force: %v", forced)
+	}
 	if r := secondary.Replication(); r.Mode != "primary" || r.Epoch != 2 || len(r.KnownSecondaries) != 0 {
 		t.Errorf("promoted: %+v", r)
 	}
@@ -281,13 +290,23 @@ func TestReplicationSecondaryPromoteForced(t *testing.T) {
 	reads(t, third, "shared/x", "of the new primary")
 	reads(t, third, "local/x", "local")
 
-	// The former one comes back and does not know. Two primaries: what is written to the wrong one is taken back.
+	// The former one comes back and does not know. The new one has a new process, too, and tells it.
+	secondary.Nodes[0].Stop()
+	secondary.Nodes[0].Start()
+	secondary.WaitServing()
 	primary.Nodes[0].Start()
 	primary.WaitServing()
-	must(t, primary, primary.Leader(), "POST", "shared/y", object{"value": "to the wrong one"})
-	refused(t, "following the former primary", do(t, third, "secondary/update-primary", object{"token": primary.SecondaryToken("back"), "ca_file": primary.CAFile}), 400, "later")
+	primary.AwaitReplication("to be fenced", func(r harness.Replication) bool { return r.Phase == "fenced" })
+	status, _, a := request(t, primary, primary.Leader(), "POST", "shared/z", object{"value": "to the wrong one"})
+	if id := secondary.Replication().ClusterID; status != 503 || !strings.Contains(string(a.Body), id) || !strings.Contains(string(a.Body), secondary.Leader().URL) {
+		t.Errorf("a write to the fenced primary: status %d: %.400s, want 503 and the new primary's id and address", status, a.Body)
+	}
+	if got := must(t, primary, primary.Leader(), "GET", "sys/replication/performance/status", nil); fmt.Sprint(got["fenced_by"]) == "<nil>" {
+		t.Errorf("status of the fenced primary: %v", got)
+	}
+	refused(t, "a token of the former primary", do(t, primary, "primary/secondary-token", object{"id": "back"}), 400, "no longer the primary")
 	if r := third.Replication(); r.Epoch != 2 || r.Connection != "ready" {
-		t.Errorf("after a token of the former primary: %+v", r)
+		t.Errorf("while the former primary is back: %+v", r)
 	}
 	worked(t, "demote", do(t, primary, "primary/demote", nil))
 	worked(t, "follow", do(t, primary, "secondary/update-primary", object{"token": secondary.SecondaryToken("former"), "ca_file": secondary.CAFile}))
@@ -306,7 +325,7 @@ func TestReplicationSecondaryPromoteForced(t *testing.T) {
 			continue
 		}
 		one := must(t, primary, primary.Leader(), "GET", "sys/replication/performance/conflicts?key="+key, nil)
-		if raw, err := base64.StdEncoding.DecodeString(fmt.Sprint(one["value"])); err != nil || !strings.Contains(string(raw), "to the wrong one") {
+		if raw, err := base64.StdEncoding.DecodeString(fmt.Sprint(one["value"])); err != nil || !strings.Contains(string(raw), "to the former primary") {
 			t.Errorf("its value is %v", one)
 		}
 	}

@@ -211,7 +211,7 @@ func (s *pair) promoteAfterKill() {
 	close(carryOut)
 	s.arrive("repohost", "THREE_VALUE", "first")
 	equal(s.t, "writes of the old primary", s.writes(), []string{"PUT ONE_VALUE", "PUT THREE_VALUE"})
-	s.must(s.secondary, "POST", "sys/replication/performance/secondary/promote", nil)
+	s.must(s.secondary, "POST", "sys/replication/performance/secondary/promote", object{"force": true})
 	s.secondary.AwaitReplication("to be the primary", func(r harness.Replication) bool { return r.Mode == "primary" })
 	s.must(s.secondary, "POST", awsPath+"/resume", nil)
 	s.arrive("cloud1-sm", "app/one", `{"value":"second"}`)
