@@ -30,6 +30,9 @@ import (
 // before anything is done.
 var errNotLeader = status.Error(codes.FailedPrecondition, "this node does not lead")
 
+// keepaliveTime is how long a connection may be silent until gRPC asks whether the other end is there.
+const keepaliveTime = 10 * time.Second
+
 // calls is the node's side of forwardpb: the server, and connections to leaders.
 type calls struct {
 	forwardpb.UnimplementedForwardServer
@@ -39,17 +42,26 @@ type calls struct {
 	in, out atomic.Uint64 // requests forwarded
 	tries   atomic.Uint64 // to find a leader for one
 
-	mu     sync.Mutex
-	conn   *grpc.ClientConn // to the latest leader
-	to     raft.ServerAddress
-	closed bool
+	mu       sync.Mutex
+	conn     *leaderConn // to the latest leader; nil: none
+	open     map[*leaderConn]bool
+	closed   bool
+	draining bool
+	under    sync.WaitGroup // requests that run for other nodes
+}
+
+// leaderConn is a connection to a node that leads, or has led.
+type leaderConn struct {
+	*grpc.ClientConn
+	to  raft.ServerAddress
+	end *time.Timer // closes it; nil: its node leads
 }
 
 func newCalls(n *Node) *calls {
-	c := &calls{n: n, served: make(chan struct{})}
+	c := &calls{n: n, served: make(chan struct{}), open: map[*leaderConn]bool{}}
 	c.server = grpc.NewServer(
 		grpc.Creds(nodeCredentials{}),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: 5 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 2 * time.Second, PermitWithoutStream: true}),
 		grpc.WaitForHandlers(true),
 		grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
@@ -97,17 +109,28 @@ func (c *calls) admit(ctx context.Context) error {
 
 var errNotMember = status.Error(codes.PermissionDenied, "the node that calls is not a member of this cluster")
 
-// drain refuses new calls and waits for those under way, until ctx ends.
-func (c *calls) drain(ctx context.Context) {
+// enter reports whether a request of another node may run; then c.under.Done must follow.
+func (c *calls) enter() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.draining {
+		c.under.Add(1)
+	}
+	return !c.draining
+}
+
+// drain refuses requests of other nodes. The channel is closed when none runs any more. It does not wait for connections: one
+// whose other end is silent ends late.
+func (c *calls) drain() (idle <-chan struct{}) {
+	c.mu.Lock()
+	c.draining = true
+	c.mu.Unlock()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		c.server.GracefulStop()
+		c.under.Wait()
 	}()
-	select {
-	case <-done:
-	case <-ctx.Done():
-	}
+	return done
 }
 
 func (c *calls) close() {
@@ -116,38 +139,78 @@ func (c *calls) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
-	if c.conn != nil {
-		c.conn.Close()
-		c.conn = nil
+	for l := range c.open {
+		c.endLocked(l)
 	}
 }
 
 // leader returns a connection to the current leader. errSelf: it is this node.
 func (c *calls) leader() (forwardpb.ForwardClient, error) {
-	addr, id := c.n.raft().LeaderWithID()
-	switch {
-	case id == "" || addr == "":
-		return nil, errors.New("no leader is known")
-	case NodeID(id) == c.n.opts.ID:
-		return nil, errSelf
-	}
-	to := target(id, addr)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	addr, id := c.n.raft().LeaderWithID()
+	to := target(id, addr)
+	self := NodeID(id) == c.n.opts.ID
+	if id == "" || addr == "" || self {
+		to = ""
+	}
+	c.followLocked(to)
+	switch {
+	case self:
+		return nil, errSelf
+	case to == "":
+		return nil, errors.New("no leader is known")
+	case c.closed:
 		return nil, errors.New("the node is closing")
 	}
-	if c.conn == nil || c.to != to {
+	if c.conn == nil {
 		conn, err := c.dial(to)
 		if err != nil {
 			return nil, err
 		}
-		if c.conn != nil {
-			c.conn.Close()
-		}
-		c.conn, c.to = conn, to
+		c.conn = &leaderConn{ClientConn: conn, to: to}
+		c.open[c.conn] = true
 	}
 	return forwardpb.NewForwardClient(c.conn), nil
+}
+
+// followLocked ends the connection to a node that leads no more, and with it what waits for its response. A node that has
+// handed over still has the time to respond in which a leader notices that it has lost its majority; a silent one will not.
+// to is the current leader, "" if that is none or this node.
+func (c *calls) followLocked(to raft.ServerAddress) {
+	l := c.conn
+	switch {
+	case l == nil:
+		return
+	case l.to == to:
+		if l.end != nil {
+			l.end.Stop()
+			l.end = nil
+		}
+		return
+	case l.end == nil:
+		l.end = time.AfterFunc(c.n.opts.LeaderLeaseTimeout, func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if l.end != nil {
+				c.endLocked(l)
+			}
+		})
+	}
+	if to != "" {
+		c.conn = nil
+	}
+}
+
+func (c *calls) endLocked(l *leaderConn) {
+	if l.end != nil {
+		l.end.Stop()
+	}
+	if c.conn == l {
+		c.conn = nil
+	}
+	delete(c.open, l)
+	l.Close()
 }
 
 var errSelf = errors.New("this node is the leader")
@@ -164,7 +227,7 @@ func (c *calls) dial(to raft.ServerAddress) (*grpc.ClientConn, error) {
 			Backoff:           backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
 			MinConnectTimeout: 2 * time.Second,
 		}),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: 3 * time.Second}),
 		grpc.WithIdleTimeout(0),
 	)
 }
@@ -182,13 +245,13 @@ func (c *calls) readIndex(ctx context.Context) (storage.Index, error) {
 	return storage.Index(reply.Index), nil
 }
 
-// ReadIndex implements forwardpb.ForwardServer.
+// ReadIndex implements forwardpb.ForwardServer. A node that does not lead says so; it never asks another.
 func (c *calls) ReadIndex(ctx context.Context, _ *forwardpb.ReadIndexRequest) (*forwardpb.ReadIndexReply, error) {
-	if !c.n.IsLeader() {
+	index, err := c.n.reads.confirms.wait(ctx)
+	switch {
+	case errors.Is(err, errNotLeading):
 		return nil, errNotLeader
-	}
-	index, err := c.n.ReadIndex(ctx)
-	if err != nil {
+	case err != nil:
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}
 	c.n.nudge(caller(ctx))
@@ -215,7 +278,8 @@ func (c *calls) Echo(ctx context.Context, req *forwardpb.EchoRequest) (*forwardp
 	}, nil
 }
 
-// echoes tells the leader about this node, in each interval and at each change of leadership.
+// echoes tells the leader about this node, in each interval and at each change of leadership; with that, calls follows the
+// leadership.
 func (n *Node) echoes() {
 	for {
 		changed := n.roles.next()
@@ -235,8 +299,9 @@ func (c *calls) echo() {
 		return
 	}
 	self := c.n.self()
-	ctx, cancel := context.WithTimeout(c.n.ctx, max(c.n.opts.EchoInterval, time.Second))
+	ctx, cancel := context.WithCancel(c.n.ctx)
 	defer cancel()
+	defer c.n.roles.limit(max(c.n.opts.EchoInterval, time.Second), cancel)()
 	reply, err := client.Echo(ctx, &forwardpb.EchoRequest{
 		NodeId: string(self.ID), ApiAddr: self.APIAddr, ClusterAddr: self.ClusterAddr, Version: self.Version,
 		LastIndex: uint64(self.LastIndex), AppliedIndex: uint64(self.Applied),

@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"time"
 
@@ -69,6 +70,7 @@ type Options struct {
 	stuckAfter time.Duration
 	currentFor time.Duration
 	logFault   func() error
+	wire       func(net.Conn) net.Conn // around each connection with another node
 }
 
 // withDefaults fills in what is zero, and says everything that is missing.

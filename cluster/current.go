@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"context"
 	"sync"
 	"time"
 
@@ -90,14 +89,8 @@ func (n *Node) followLeader() {
 }
 
 func (n *Node) askPosition() bool {
-	ctx, cancel := context.WithTimeout(n.ctx, max(n.opts.EchoInterval, time.Second))
-	defer cancel()
-	ask := n.calls.readIndex
-	if n.IsLeader() {
-		ask = n.ReadIndex
-	}
 	at := time.Now()
-	index, err := ask(ctx)
+	index, err := n.leaderIndex(n.ctx)
 	if err != nil {
 		return false
 	}

@@ -60,7 +60,8 @@ func (n *Node) Forward(w http.ResponseWriter, r *http.Request) error {
 }
 
 // forwardOnce tries one leader. The leader says that it leads before it is given anything, so until then a
-// failure means that nothing ran, and nothing of the request's body is used up.
+// failure means that nothing ran, and nothing of the request's body is used up. For that it has one heartbeat timeout, unless
+// the leadership changes before. From then on it may take its time for as long as it leads: see followLocked.
 func (n *Node) forwardOnce(w http.ResponseWriter, r *http.Request) error {
 	n.calls.tries.Add(1)
 	client, err := n.calls.leader()
@@ -69,6 +70,8 @@ func (n *Node) forwardOnce(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
+	inTime := n.roles.limit(n.opts.HeartbeatTimeout, cancel)
+	defer inTime()
 	stream, err := client.Forward(ctx)
 	if err != nil {
 		return unavailable(err)
@@ -78,6 +81,9 @@ func (n *Node) forwardOnce(w http.ResponseWriter, r *http.Request) error {
 			_, err = stream.Recv() // it has refused, this is why
 		}
 		return unavailable(err)
+	}
+	if !inTime() {
+		return unavailable(errors.New("the leader changed, or did not respond in time"))
 	}
 	n.calls.out.Add(1)
 	hasBody := r.Body != nil && r.Body != http.NoBody

@@ -229,8 +229,7 @@ func (w flushWriter) Flush() { w.flushed() }
 func (c *calls) dropConnection() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.conn.Close()
-	c.conn = nil
+	c.endLocked(c.conn)
 }
 
 // A node that turns out not to lead refuses before it runs anything, and the request finds its leader.

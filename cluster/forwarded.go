@@ -23,9 +23,10 @@ type requestStream = grpc.BidiStreamingServer[forwardpb.RequestChunk, forwardpb.
 
 // Forward implements forwardpb.ForwardServer: it runs one request of another node's client.
 func (c *calls) Forward(stream requestStream) error {
-	if c.n.opts.Handler == nil || !c.n.IsLeader() {
+	if c.n.opts.Handler == nil || !c.n.IsLeader() || !c.enter() {
 		return errNotLeader
 	}
+	defer c.under.Done()
 	if err := stream.SendHeader(metadata.Pairs(acceptedHeader, "1")); err != nil {
 		return err
 	}

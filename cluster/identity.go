@@ -35,6 +35,7 @@ type identity struct {
 	public    []byte
 	name      string             // common name in a certificate that this node issues to itself
 	authority func() (CA, error) // the CA with its key, for a node that is not registered
+	wire      func(net.Conn) net.Conn
 
 	mu     sync.Mutex
 	member func(NodeID) bool // in Raft's configuration; nil: not known yet
@@ -66,7 +67,7 @@ func newIdentity(id NodeID, private []byte, trust *Trust, authority func() (CA, 
 		return nil, err
 	}
 	i := &identity{
-		id: id, key: key, public: public, name: name, trust: trust, authority: authority,
+		id: id, key: key, public: public, name: name, trust: trust, authority: authority, wire: func(c net.Conn) net.Conn { return c },
 		open: map[*conn]bool{}, issued: map[string]bool{}}
 	_, err = i.current()
 	return i, err

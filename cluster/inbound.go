@@ -15,7 +15,8 @@ import (
 // own, which checks that every message is in the name of the node that the connection belongs to. Raft goes by the
 // name in a message, and its transport does not say which connection brought it.
 type inbound struct {
-	*raft.NetworkTransport // for what this node sends
+	*raft.NetworkTransport                        // for what this node sends
+	urgent                 *raft.NetworkTransport // for what is of no use if it comes late
 	config                 raft.NetworkTransportConfig
 	streams                *streams
 	messages               chan raft.RPC
@@ -26,10 +27,16 @@ type inbound struct {
 	wg        sync.WaitGroup
 }
 
-func newInbound(s *streams, config raft.NetworkTransportConfig) *inbound {
-	config.Stream = &outbound{streams: s, done: make(chan struct{})}
+// newInbound takes how long heartbeats and what belongs to elections may take. A connection whose other end has become silent
+// is noticed by that: with the time that entries may take, one of them would delay an election by as much.
+func newInbound(s *streams, urgent time.Duration, config raft.NetworkTransportConfig) *inbound {
+	out := func(timeout time.Duration) *raft.NetworkTransport {
+		config := config
+		config.Timeout, config.Stream = timeout, &outbound{streams: s, done: make(chan struct{})}
+		return raft.NewNetworkTransportWithConfig(&config)
+	}
 	in := &inbound{
-		NetworkTransport: raft.NewNetworkTransportWithConfig(&config), config: config, streams: s,
+		NetworkTransport: out(config.Timeout), urgent: out(min(urgent, config.Timeout)), config: config, streams: s,
 		messages: make(chan raft.RPC), done: make(chan struct{}),
 	}
 	in.wg.Go(in.accept)
@@ -39,13 +46,36 @@ func newInbound(s *streams, config raft.NetworkTransportConfig) *inbound {
 // Consumer implements raft.Transport.
 func (in *inbound) Consumer() <-chan raft.RPC { return in.messages }
 
+// AppendEntries implements raft.Transport.
+func (in *inbound) AppendEntries(id raft.ServerID, to raft.ServerAddress, req *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	if isHeartbeat(req) {
+		return in.urgent.AppendEntries(id, to, req, resp)
+	}
+	return in.NetworkTransport.AppendEntries(id, to, req, resp)
+}
+
+// RequestVote implements raft.Transport.
+func (in *inbound) RequestVote(id raft.ServerID, to raft.ServerAddress, req *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
+	return in.urgent.RequestVote(id, to, req, resp)
+}
+
+// RequestPreVote implements raft.WithPreVote.
+func (in *inbound) RequestPreVote(id raft.ServerID, to raft.ServerAddress, req *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+	return in.urgent.RequestPreVote(id, to, req, resp)
+}
+
+// TimeoutNow implements raft.Transport.
+func (in *inbound) TimeoutNow(id raft.ServerID, to raft.ServerAddress, req *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
+	return in.urgent.TimeoutNow(id, to, req, resp)
+}
+
 // SetHeartbeatHandler implements raft.Transport.
 func (in *inbound) SetHeartbeatHandler(handle func(raft.RPC)) { in.heartbeat.Store(&handle) }
 
 // Close implements raft.WithClose.
 func (in *inbound) Close() error {
 	in.closeOnce.Do(func() { close(in.done) })
-	err := errors.Join(in.streams.Close(), in.NetworkTransport.Close())
+	err := errors.Join(in.streams.Close(), in.NetworkTransport.Close(), in.urgent.Close())
 	in.wg.Wait()
 	return err
 }

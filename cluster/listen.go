@@ -207,7 +207,7 @@ func (p *port) begin(from net.Addr) (done func(), ok bool) {
 func (p *port) greet(raw net.Conn) {
 	ctx, cancel := context.WithTimeout(p.ctx, handshakeTimeout)
 	defer cancel()
-	below := &conn{Conn: raw, who: p.who}
+	below := &conn{Conn: p.who.wire(raw), who: p.who}
 	above := tls.Server(below, p.config)
 	err := above.HandshakeContext(ctx)
 	if err == nil {

@@ -3,6 +3,7 @@ package cluster
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -139,8 +140,8 @@ func (n *Node) change(ctx context.Context, do func(*raft.Raft, time.Duration) ra
 	}
 }
 
-// TransferLeadership hands leadership to the voter that is furthest ahead. storage.ErrUnavailable: there is
-// none, or it did not take it.
+// TransferLeadership hands leadership to the voter that is furthest ahead, or to another one if that does not take it.
+// storage.ErrUnavailable: there is none, or none took it.
 func (n *Node) TransferLeadership(ctx context.Context) error {
 	i := n.instance.Load()
 	switch {
@@ -150,7 +151,7 @@ func (n *Node) TransferLeadership(ctx context.Context) error {
 		return fmt.Errorf("%w: there is no other voter", storage.ErrUnavailable)
 	}
 	answer := make(chan error, 1)
-	go func() { answer <- i.await(i.raft.LeadershipTransfer()) }()
+	go func() { answer <- n.transfer(ctx, i) }()
 	select {
 	case err := <-answer:
 		if err != nil {
@@ -160,6 +161,25 @@ func (n *Node) TransferLeadership(ctx context.Context) error {
 	case <-ctx.Done():
 		return fmt.Errorf("%w: %w", storage.ErrUnavailable, ctx.Err())
 	}
+}
+
+// transfer tries the voter of Raft's choice, then each of the others. One that is silent costs an election timeout, one that
+// was restarted a connection that turns out to be dead.
+func (n *Node) transfer(ctx context.Context, i *instance) error {
+	err := i.await(i.raft.LeadershipTransfer())
+	for _, s := range n.servers() {
+		for err != nil && s.Suffrage == raft.Voter && NodeID(s.ID) != n.opts.ID && i.raft.State() == raft.Leader && ctx.Err() == nil {
+			n.log.Info("a voter did not take over: trying", "node", string(s.ID), "err", err)
+			err = i.await(i.raft.LeadershipTransferToServer(s.ID, s.Address))
+			if !errors.Is(err, raft.ErrLeadershipTransferInProgress) || !n.pause(10*time.Millisecond) {
+				break // else the try before has not ended yet
+			}
+		}
+	}
+	if i.raft.State() != raft.Leader {
+		return nil
+	}
+	return err
 }
 
 // Leader returns the current leader, if one is known.

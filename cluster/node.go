@@ -90,6 +90,9 @@ func Open(o Options) (*Node, error) {
 	if n.who, err = openIdentity(o); err != nil {
 		return nil, err
 	}
+	if o.wire != nil {
+		n.who.wire = o.wire
+	}
 	n.registry.init()
 	if n.logs, n.stable, err = openState(o); err != nil {
 		return nil, err
@@ -115,7 +118,8 @@ func Open(o Options) (*Node, error) {
 	for range entriesAtOnce {
 		n.wg.Go(n.propose)
 	}
-	n.wg.Go(n.readRounds)
+	n.wg.Go(func() { n.reads.confirms.run(n.ctx, n.ownIndex) })
+	n.wg.Go(func() { n.reads.seeks.run(n.ctx, n.seekIndex) })
 	n.wg.Go(n.echoes)
 	n.wg.Go(n.folds)
 	n.wg.Go(n.followLeader)
@@ -200,7 +204,7 @@ func (n *Node) raftConfig() *raft.Config {
 
 func (n *Node) startRaft() error {
 	s := newStreams(n.port.inbox(protocolRaft), n.who)
-	network := newInbound(s, raft.NetworkTransportConfig{
+	network := newInbound(s, 2*n.opts.ElectionTimeout, raft.NetworkTransportConfig{
 		Logger: raftLog{log: n.log}, MaxPool: 8, MaxRPCsInFlight: n.opts.MaxInFlight,
 		Timeout: rpcTimeout, MsgpackUseNewTimeFormat: true,
 	})
@@ -339,17 +343,33 @@ func (n *Node) Close(ctx context.Context) error {
 	}
 }
 
+// Requests of other nodes that are under way have handOverAfter until this node hands over: those of all clients wait for
+// that. They may go on until drainTime, and respond unless they still have something to write.
+const (
+	handOverAfter = 300 * time.Millisecond
+	drainTime     = 5 * time.Second
+)
+
 // Drain refuses what other nodes forward, waits for what is under way and hands leadership to another voter if
 // there is one. It returns after five seconds or with ctx at the latest; Close follows. Other nodes keep requests
 // until there is a new leader, so that no client sees the change. Twice is fine.
 func (n *Node) Drain(ctx context.Context) {
-	polite, cancel := context.WithTimeout(ctx, 5*time.Second)
+	polite, cancel := context.WithTimeout(ctx, drainTime)
 	defer cancel()
-	n.calls.drain(polite)
+	idle := n.calls.drain()
+	select {
+	case <-idle:
+	case <-time.After(handOverAfter):
+	case <-polite.Done():
+	}
 	if r := n.raft(); r.State() == raft.Leader && n.otherVoters() > 0 {
 		if err := n.TransferLeadership(polite); err != nil {
 			n.log.Info("closing without handing leadership over", "err", err)
 		}
+	}
+	select {
+	case <-idle:
+	case <-polite.Done():
 	}
 }
 

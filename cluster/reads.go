@@ -13,16 +13,14 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// reads answers ReadIndex. All callers that wait share one round; a round begins after its callers are fixed
-// and takes its index after that, so the index covers whatever was acknowledged before each of them called.
-type reads struct {
-	mu      sync.Mutex
-	next    *round        // collects callers; nil: nobody waits
-	closed  bool          // no round will run any more
-	wake    chan struct{} // capacity 1: there is a next
-	confirm confirmer
-
-	requests, rounds atomic.Uint64
+// rounds answers callers in rounds, one round at a time. All callers that wait share the next one; a round begins after its
+// callers are fixed and takes its index after that, so the index covers whatever was acknowledged before each of them called.
+type rounds struct {
+	mu     sync.Mutex
+	next   *round        // collects callers; nil: none waits
+	closed bool          // no round will run any more
+	wake   chan struct{} // capacity 1: there is a next
+	count  atomic.Uint64
 }
 
 type round struct {
@@ -31,8 +29,18 @@ type round struct {
 	err   error
 }
 
+// reads are the two kinds of rounds that ReadIndex needs. A round of confirms asks only for heartbeats, and never waits
+// for a round of another node: nodes that take each other for the leader would wait for each other.
+type reads struct {
+	confirms rounds // while this node leads: one confirmation of its leadership; also on behalf of other nodes
+	seeks    rounds // on any node: from the leader, as soon as there is one
+	confirm  confirmer
+	requests atomic.Uint64
+}
+
 func (r *reads) init() {
-	r.wake = make(chan struct{}, 1)
+	r.confirms.wake = make(chan struct{}, 1)
+	r.seeks.wake = make(chan struct{}, 1)
 	r.confirm.init()
 }
 
@@ -41,25 +49,37 @@ func (r *reads) init() {
 // leader, or leadership could not be confirmed in time.
 func (n *Node) ReadIndex(ctx context.Context) (storage.Index, error) {
 	n.reads.requests.Add(1)
-	r := n.reads.join()
-	select {
-	case <-r.done:
-	case <-ctx.Done():
-		return 0, fmt.Errorf("%w: %w", storage.ErrUnavailable, ctx.Err())
+	index, err := storage.Index(0), errNotLeading
+	if n.IsLeader() {
+		index, err = n.reads.confirms.wait(ctx)
 	}
-	if r.err != nil {
-		return 0, r.err
+	if err != nil {
+		index, err = n.reads.seeks.wait(ctx)
 	}
-	if n.opts.Machine.AppliedIndex() < r.index {
-		if err := n.opts.Machine.WaitApplied(ctx, r.index); err != nil {
+	if err != nil {
+		return 0, err
+	}
+	if n.opts.Machine.AppliedIndex() < index {
+		if err := n.opts.Machine.WaitApplied(ctx, index); err != nil {
 			return 0, fmt.Errorf("%w: %w", storage.ErrUnavailable, err)
 		}
 	}
-	return r.index, nil
+	return index, nil
+}
+
+// wait returns what the next round finds.
+func (r *rounds) wait(ctx context.Context) (storage.Index, error) {
+	next := r.join()
+	select {
+	case <-next.done:
+		return next.index, next.err
+	case <-ctx.Done():
+		return 0, unavailable(ctx.Err())
+	}
 }
 
 // join returns the next round.
-func (r *reads) join() *round {
+func (r *rounds) join() *round {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.next != nil {
@@ -79,7 +99,7 @@ func (r *reads) join() *round {
 }
 
 // take fixes who is in the round that runs now. nil: nobody.
-func (r *reads) take(last bool) *round {
+func (r *rounds) take(last bool) *round {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	next := r.next
@@ -92,32 +112,33 @@ func (r *round) fail() {
 	close(r.done)
 }
 
-// readRounds runs the rounds, one after the other, until the node closes.
-func (n *Node) readRounds() {
+// run runs the rounds until ctx ends.
+func (r *rounds) run(ctx context.Context, do func() (storage.Index, error)) {
 	for {
 		select {
-		case <-n.reads.wake:
-		case <-n.ctx.Done():
-			if r := n.reads.take(true); r != nil {
-				r.fail()
+		case <-r.wake:
+		case <-ctx.Done():
+			if last := r.take(true); last != nil {
+				last.fail()
 			}
 			return
 		}
-		if r := n.reads.take(false); r != nil {
-			n.reads.rounds.Add(1)
-			r.index, r.err = n.readRound()
-			close(r.done)
+		if next := r.take(false); next != nil {
+			r.count.Add(1)
+			next.index, next.err = do()
+			close(next.done)
 		}
 	}
 }
 
-// readRound gets an index from whoever leads, this node or another, within Options.ForwardWait.
-func (n *Node) readRound() (storage.Index, error) {
+// seekIndex gets an index from the leader, this node or another, within Options.ForwardWait. Each try ends when the
+// leadership changes.
+func (n *Node) seekIndex() (storage.Index, error) {
 	ctx, cancel := context.WithTimeout(n.ctx, n.opts.ForwardWait)
 	defer cancel()
 	for {
 		changed := n.roles.next()
-		index, err := n.readOnce(ctx)
+		index, err := n.leaderIndex(ctx)
 		if err == nil {
 			return index, nil
 		}
@@ -130,11 +151,26 @@ func (n *Node) readRound() (storage.Index, error) {
 	}
 }
 
-func (n *Node) readOnce(ctx context.Context) (storage.Index, error) {
-	if term, ok := n.leads(); ok {
-		return n.confirmedIndex(ctx, term)
+// leaderIndex tries once to get an index from the leader, this node or another.
+func (n *Node) leaderIndex(ctx context.Context) (storage.Index, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer n.roles.limit(n.opts.HeartbeatTimeout, cancel)()
+	if n.IsLeader() {
+		return n.reads.confirms.wait(ctx)
 	}
 	return n.calls.readIndex(ctx)
+}
+
+var errNotLeading = errors.New("this node does not lead")
+
+// ownIndex confirms that this node leads.
+func (n *Node) ownIndex() (storage.Index, error) {
+	term, ok := n.leads()
+	if !ok {
+		return 0, errNotLeading
+	}
+	return n.confirmedIndex(n.ctx, term)
 }
 
 // confirmedIndex returns the commit index of a moment at which this node was the leader beyond doubt: a

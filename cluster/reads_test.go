@@ -65,8 +65,7 @@ func (c *calls) dropAll() {
 	defer c.mu.Unlock()
 	c.closed = true
 	if c.conn != nil {
-		c.conn.Close()
-		c.conn = nil
+		c.endLocked(c.conn)
 	}
 }
 

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"errors"
 	"sync"
 	"time"
@@ -14,19 +15,20 @@ import (
 type roles struct {
 	public chan struct{} // capacity 1, level-triggered; never closed
 
-	mu      sync.Mutex
-	changed chan struct{} // closed and replaced at every change
+	mu  sync.Mutex
+	era context.Context // ends, and is replaced, at every change
+	end context.CancelFunc
 }
 
 func (r *roles) init() {
 	r.public = make(chan struct{}, 1)
-	r.changed = make(chan struct{})
+	r.era, r.end = context.WithCancel(context.Background())
 }
 
 func (r *roles) signal() {
 	r.mu.Lock()
-	close(r.changed)
-	r.changed = make(chan struct{})
+	r.end()
+	r.era, r.end = context.WithCancel(context.Background())
 	r.mu.Unlock()
 	select {
 	case r.public <- struct{}{}:
@@ -35,10 +37,23 @@ func (r *roles) signal() {
 }
 
 // next is closed at the next change. Get it before looking at the state.
-func (r *roles) next() <-chan struct{} {
+func (r *roles) next() <-chan struct{} { return r.current().Done() }
+
+func (r *roles) current() context.Context {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.changed
+	return r.era
+}
+
+// limit calls cancel at the next change, and after timeout at the latest: a leader that is silent keeps nothing waiting. stop
+// ends that, and reports whether it came in time.
+func (r *roles) limit(timeout time.Duration, cancel context.CancelFunc) (stop func() bool) {
+	timer := time.AfterFunc(timeout, cancel)
+	change := context.AfterFunc(r.current(), cancel)
+	return func() bool {
+		late := !timer.Stop()
+		return change() && !late
+	}
 }
 
 // IsLeader reports whether this node leads and has applied everything earlier leaders committed. It can be

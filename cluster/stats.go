@@ -17,7 +17,7 @@ func (n *Node) Stats() Stats {
 		AppliedIndex: uint64(n.opts.Machine.AppliedIndex()),
 		Leader:       n.IsLeader(), LastContact: -1, Behind: n.Behind(), Current: n.Current(), DiskFailing: n.DiskFault() != nil,
 		Ops: n.ops.Load(), Entries: n.entries.Load(),
-		ReadRequests: n.reads.requests.Load(), ReadRounds: n.reads.rounds.Load(),
+		ReadRequests: n.reads.requests.Load(), ReadRounds: n.reads.confirms.count.Load() + n.reads.seeks.count.Load(),
 		LogSyncs: n.logs.syncs.Load(), LogSyncTime: time.Duration(n.logs.syncTime.Load()), LogBytes: logBytes,
 		TrailingLogs: n.trailing.Load(), Elections: n.elections.Load(),
 		ForwardsIn: n.calls.in.Load(), ForwardsOut: n.calls.out.Load(),

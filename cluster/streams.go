@@ -19,7 +19,7 @@ func (i *identity) dial(ctx context.Context, to NodeID, addr, protocol string) (
 	if err != nil {
 		return nil, err
 	}
-	below := &conn{Conn: raw, who: i}
+	below := &conn{Conn: i.wire(raw), who: i}
 	c := tls.Client(below, i.client(to, protocol))
 	err = c.HandshakeContext(ctx)
 	if err == nil && c.ConnectionState().NegotiatedProtocol != protocol {
