@@ -32,16 +32,22 @@ var forms = map[string]func(string) string{
 		}
 		return strings.TrimSpace(text)
 	},
-	// The type of a mount. The older types of kv are kv with an option.
+	// The type of a mount. See kinds, too.
 	"engine": func(text string) string {
-		switch text {
-		case "aws":
+		if text == "aws" {
 			return "cloud"
-		case "kv-v1", "kv-v2":
-			return "kv"
 		}
 		return text
 	},
+}
+
+// kinds has texts of the form "engine" that stand for one another in part: "kv" is any version of kv by an option, the others
+// are kv with that option. They are elements of the value, so that a rule that denies any of them denies the text, and the text
+// is allowed if it is itself, or all of them are.
+var kinds = map[string][]Value{
+	"kv":    {{Text: "kv"}, {Text: "kv-v1"}, {Text: "kv-v2"}},
+	"kv-v1": {{Text: "kv"}, {Text: "kv-v1"}},
+	"kv-v2": {{Text: "kv"}, {Text: "kv-v2"}},
 }
 
 func formedJSON(text string) string {

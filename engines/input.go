@@ -38,8 +38,8 @@ type Value struct {
 	Text string
 	// Compound reports whether it is a list, a map, an object or null: something that no text is.
 	Compound bool
-	// Elements are those of a list, or the pairs of a declared map as texts "key=value". If the route declares the
-	// field as a list or map, they are sorted, each once.
+	// Elements are those of a list, the pairs of a declared map as texts "key=value", or the kinds of engines that a text
+	// stands for. If the route declares the field as a list or map, they are sorted, each once.
 	Elements []Value
 }
 
@@ -173,7 +173,11 @@ func (f *input) value(in reflect.Value) Value {
 	}
 	switch f.kind {
 	case stringKind:
-		return Value{Text: f.formed(v.String())}
+		value := Value{Text: f.formed(v.String())}
+		if f.Form == "engine" {
+			value.Elements = kinds[value.Text]
+		}
+		return value
 	case boolKind:
 		return Value{Text: strconv.FormatBool(v.Bool())}
 	case intKind:

@@ -102,8 +102,6 @@ func spellings(f engines.Field) (one, other spelled) {
 				out = append(out, `"480m"`)
 			case v == "cloud":
 				out = append(out, `"aws"`)
-			case v == "kv":
-				out = append(out, `"kv-v2"`)
 			}
 			return out
 		}

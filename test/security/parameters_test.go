@@ -79,6 +79,17 @@ func TestParameterRules(t *testing.T) {
 			nil,
 		},
 		{
+			allowed("sys/mounts/*", `"type" = ["kv"]`), "POST", "sys/mounts/kinds",
+			[]string{`{"type":"kv-v2"}`, `{"type":"kv-v1"}`, `{"type":"kv","options":{"version":"2"}}`}, []string{`{"type":"kv"}`},
+		},
+		{
+			allowed("sys/mounts/*", `"type" = ["kv-v2"]`), "POST", "sys/mounts/kinds-v2", []string{`{"type":"kv"}`, `{"type":"kv-v1"}`}, []string{`{"type":"kv-v2"}`},
+		},
+		{
+			denied("sys/mounts/*", `"type" = ["kv-v2"]`), "POST", "sys/mounts/kinds-v1",
+			[]string{`{"type":"kv-v2"}`, `{"type":"kv","options":{"version":"2"}}`}, []string{`{"type":"kv-v1"}`},
+		},
+		{
 			denied("cloud/roles/*", `"policy_arns" = ["arn:aws:iam::aws:policy/AdministratorAccess"], "policy_document" = []`), "POST", "cloud/roles/r",
 			[]string{`{"credential_type":"iam_user","policy_arns":["arn:aws:iam::aws:policy/AdministratorAccess"]}`, `{"arn":"arn:aws:iam::aws:policy/AdministratorAccess"}`, `{"arn":" arn:aws:iam::aws:policy/AdministratorAccess"}`, `{"policy":"{}"}`},
 			[]string{`{"credential_type":"iam_user","policy_arns":"arn:aws:iam::aws:policy/ReadOnlyAccess"}`},
