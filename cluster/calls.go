@@ -271,10 +271,13 @@ func (c *calls) Echo(ctx context.Context, req *forwardpb.EchoRequest) (*forwardp
 		ID: NodeID(req.NodeId), APIAddr: req.ApiAddr, ClusterAddr: req.ClusterAddr, Version: req.Version,
 		LastTerm: req.Term, LastIndex: storage.Index(req.LastIndex), Applied: storage.Index(req.AppliedIndex),
 		Durable: storage.Index(req.DurableIndex), FollowKey: req.FollowKey, Disk: Disk(min(req.Disk, math.MaxUint8)),
+		Formats: req.Formats, ClusterFormats: req.ClusterFormats, DigestIndex: storage.Index(req.DigestIndex), Digest: req.Digest,
+		Unverified: req.Unverified,
 	}, req.NonVoter, c.n.opts.Machine.AppliedIndex())
+	signal(c.n.reported)
 	return &forwardpb.EchoReply{
 		NodeId: string(c.n.opts.ID), ApiAddr: c.n.opts.APIAddr, ClusterAddr: c.n.addr,
-		LastIndex: r.LastIndex(), NowMs: time.Now().UnixMilli(),
+		LastIndex: r.LastIndex(), NowMs: time.Now().UnixMilli(), ClusterFormats: c.n.ClusterFormats(),
 	}, nil
 }
 
@@ -283,9 +286,13 @@ func (c *calls) Echo(ctx context.Context, req *forwardpb.EchoRequest) (*forwardp
 func (n *Node) echoes() {
 	for {
 		changed := n.roles.next()
-		n.calls.echo()
+		wait := n.opts.EchoInterval
+		if !n.calls.echo() {
+			wait = min(wait, echoRetry)
+		}
 		select {
-		case <-time.After(n.opts.EchoInterval):
+		case <-time.After(wait):
+		case <-n.report:
 		case <-changed:
 		case <-n.ctx.Done():
 			return
@@ -293,10 +300,11 @@ func (n *Node) echoes() {
 	}
 }
 
-func (c *calls) echo() {
+// echo tells the leader about this node. It reports false if the leader does not know yet that it leads.
+func (c *calls) echo() bool {
 	client, err := c.leader()
 	if err != nil {
-		return
+		return true
 	}
 	self := c.n.self()
 	ctx, cancel := context.WithCancel(c.n.ctx)
@@ -307,14 +315,17 @@ func (c *calls) echo() {
 		LastIndex: uint64(self.LastIndex), AppliedIndex: uint64(self.Applied),
 		NowMs: time.Now().UnixMilli(), Term: self.LastTerm, NonVoter: c.n.opts.NonVoter,
 		DurableIndex: uint64(self.Durable), FollowKey: self.FollowKey, Disk: uint32(self.Disk),
+		Formats: self.Formats, ClusterFormats: self.ClusterFormats, DigestIndex: uint64(self.DigestIndex), Digest: self.Digest,
+		Unverified: self.Unverified,
 	})
 	if err != nil {
 		c.n.log.Debug("telling the leader about this node", "err", err)
-		return
+		return status.Code(err) != codes.FailedPrecondition
 	}
 	before := c.n.health.info(NodeID(reply.NodeId))
 	c.n.health.heard(NodeInfo{
 		ID: NodeID(reply.NodeId), APIAddr: reply.ApiAddr, ClusterAddr: reply.ClusterAddr, LastIndex: storage.Index(reply.LastIndex),
+		ClusterFormats: reply.ClusterFormats,
 	}, false, 0)
 	if before.APIAddr != reply.ApiAddr {
 		select { // Leader has something new to say; whoever waits for a role has not
@@ -322,6 +333,7 @@ func (c *calls) echo() {
 		default:
 		}
 	}
+	return true
 }
 
 // nodeCredentials let gRPC run over connections whose TLS handshake the port has done.

@@ -71,6 +71,7 @@ type Options struct {
 	currentFor time.Duration
 	logFault   func() error
 	wire       func(net.Conn) net.Conn // around each connection with another node
+	unnumbered bool                    // as a build from before formats were numbered
 }
 
 // withDefaults fills in what is zero, and says everything that is missing.
@@ -120,6 +121,12 @@ type NodeInfo struct {
 	Behind      time.Duration // how old its state may be; negative if not known
 	Disk        Disk
 	FollowKey   []byte
+
+	Formats        uint32        // newest generation of formats that it reads
+	ClusterFormats uint32        // the one that it knows the cluster to write
+	DigestIndex    storage.Index // checkpoint at which it last computed its state's digest; 0: none
+	Digest         []byte
+	Unverified     bool // see Node.Verified
 }
 
 // AutopilotConfig is the automatic care of membership. The names are the field's.
@@ -186,6 +193,11 @@ type Stats struct {
 	RaftRestarts     uint64 // times Raft was rebuilt in the process (W3)
 	SnapshotsSent    uint64
 	HandshakesFailed uint64
+
+	Verified       bool   // see Node.Verified
+	CheckpointSeen uint64 // last entry at which this node's state was found to be the majority's
+	Undecided      bool   // the voters' states differ, and no majority has the same; known to the leader
+	Differing      uint64 // times a member's state was not the majority's, seen by this node as leader
 
 	CertificateEnds time.Time // this node's
 	CAEnds          time.Time

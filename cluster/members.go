@@ -205,7 +205,9 @@ func (n *Node) self() NodeInfo {
 		Leader: NodeID(leader) == n.opts.ID, Healthy: !n.broken.Load() && !n.stalled(),
 		LastTerm: r.CurrentTerm(), LastIndex: storage.Index(r.LastIndex()), Applied: n.opts.Machine.AppliedIndex(),
 		Behind: n.Behind(), Disk: n.disk(), Durable: n.opts.Machine.DurableIndex(), FollowKey: n.opts.FollowKey,
+		Formats: n.formats(), ClusterFormats: n.ClusterFormats(), Unverified: !n.verified.Load(),
 	}
+	info.DigestIndex, info.Digest = n.opts.Machine.Digest()
 	for _, s := range n.servers() {
 		if NodeID(s.ID) == n.opts.ID {
 			info.Voter = s.Suffrage == raft.Voter

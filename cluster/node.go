@@ -49,6 +49,13 @@ type Node struct {
 	registry registry
 	fold     chan struct{} // capacity 1: FoldNow
 
+	startIndex storage.Index // last entry of the log when it was opened
+	verified   atomic.Bool   // see Verified
+	differing  atomic.Uint64
+	undecided  atomic.Bool
+	report     chan struct{} // capacity 1: the next echo is due; never closed
+	reported   chan struct{} // capacity 1: there may be a step to take in a comparison; never closed
+
 	removed                          atomic.Bool // this node is no member any more
 	broken                           atomic.Bool // the state machine applies nothing more
 	leaderTerm                       atomic.Uint64
@@ -80,7 +87,10 @@ func Open(o Options) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &Node{opts: o, log: o.Logger, queue: newQueue(), fold: make(chan struct{}, 1), openedAt: time.Now(), closed: make(chan struct{})}
+	n := &Node{
+		opts: o, log: o.Logger, queue: newQueue(), fold: make(chan struct{}, 1), openedAt: time.Now(), closed: make(chan struct{}),
+		report: make(chan struct{}, 1), reported: make(chan struct{}, 1),
+	}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.nudges.of = map[NodeID]*nudge{}
 	n.roles.init()
@@ -97,6 +107,8 @@ func Open(o Options) (*Node, error) {
 	if n.logs, n.stable, err = openState(o); err != nil {
 		return nil, err
 	}
+	_, last, _ := n.logs.size()
+	n.startIndex = max(storage.Index(last), o.Machine.AppliedIndex())
 	n.logs.fault, n.logs.covered = o.logFault, func() uint64 { return durableIndex(o.Machine) }
 	n.logs.applied, n.logs.conflict = o.Machine.Applied, o.Machine.Distrust
 	n.stable.closing = n.ctx.Done()
@@ -125,6 +137,8 @@ func Open(o Options) (*Node, error) {
 	n.wg.Go(n.followLeader)
 	n.wg.Go(n.watch)
 	n.wg.Go(n.awaitFailure)
+	n.wg.Go(n.followDigest)
+	n.wg.Go(n.compareStates)
 	n.wg.Go(n.care)
 	n.wg.Go(n.followTrust)
 	n.wg.Go(n.watchRemoval)

@@ -24,6 +24,8 @@ func (n *Node) Stats() Stats {
 		StallsSeen: n.stalls.Load(), PipelineResets: n.resets.Load(), RaftRestarts: n.boots.Load(),
 		SnapshotsSent: i.transport.snapshotsSent(), HandshakesFailed: n.port.failed.Load(),
 	}
+	s.Verified, s.CheckpointSeen, s.Differing = n.Verified(), uint64(n.opts.Machine.Confirmed()), n.differing.Load()
+	s.Undecided = n.undecided.Load()
 	s.SnapshotIndex, _ = strconv.ParseUint(r.Stats()["last_snapshot_index"], 10, 64) // 0 if Raft changes the name
 	s.CAEnds = n.who.goBy().ca.NotAfter
 	if cert, err := n.who.current(); err == nil {

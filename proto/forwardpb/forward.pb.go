@@ -324,21 +324,26 @@ func (x *ResponseChunk) GetEnd() bool {
 }
 
 type EchoRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	NodeId        string                 `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
-	ApiAddr       string                 `protobuf:"bytes,2,opt,name=api_addr,json=apiAddr,proto3" json:"api_addr,omitempty"`
-	ClusterAddr   string                 `protobuf:"bytes,3,opt,name=cluster_addr,json=clusterAddr,proto3" json:"cluster_addr,omitempty"`
-	Version       string                 `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
-	LastIndex     uint64                 `protobuf:"varint,5,opt,name=last_index,json=lastIndex,proto3" json:"last_index,omitempty"` // last index in the node's log
-	AppliedIndex  uint64                 `protobuf:"varint,6,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
-	NowMs         int64                  `protobuf:"varint,7,opt,name=now_ms,json=nowMs,proto3" json:"now_ms,omitempty"`
-	Term          uint64                 `protobuf:"varint,8,opt,name=term,proto3" json:"term,omitempty"`
-	NonVoter      bool                   `protobuf:"varint,9,opt,name=non_voter,json=nonVoter,proto3" json:"non_voter,omitempty"`              // the node does not want a vote
-	FollowKey     []byte                 `protobuf:"bytes,10,opt,name=follow_key,json=followKey,proto3" json:"follow_key,omitempty"`           // public key by which the node is told the next root key
-	DurableIndex  uint64                 `protobuf:"varint,11,opt,name=durable_index,json=durableIndex,proto3" json:"durable_index,omitempty"` // what the state file, which a sealed node reads, would have after a crash now; 0: not reported
-	Disk          uint32                 `protobuf:"varint,12,opt,name=disk,proto3" json:"disk,omitempty"`                                     // of the node's data: 0 has room, 1 is almost full, 2 has no room for writes, 3 takes no writes
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	NodeId         string                 `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	ApiAddr        string                 `protobuf:"bytes,2,opt,name=api_addr,json=apiAddr,proto3" json:"api_addr,omitempty"`
+	ClusterAddr    string                 `protobuf:"bytes,3,opt,name=cluster_addr,json=clusterAddr,proto3" json:"cluster_addr,omitempty"`
+	Version        string                 `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
+	LastIndex      uint64                 `protobuf:"varint,5,opt,name=last_index,json=lastIndex,proto3" json:"last_index,omitempty"` // last index in the node's log
+	AppliedIndex   uint64                 `protobuf:"varint,6,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
+	NowMs          int64                  `protobuf:"varint,7,opt,name=now_ms,json=nowMs,proto3" json:"now_ms,omitempty"`
+	Term           uint64                 `protobuf:"varint,8,opt,name=term,proto3" json:"term,omitempty"`
+	NonVoter       bool                   `protobuf:"varint,9,opt,name=non_voter,json=nonVoter,proto3" json:"non_voter,omitempty"`                    // the node does not want a vote
+	FollowKey      []byte                 `protobuf:"bytes,10,opt,name=follow_key,json=followKey,proto3" json:"follow_key,omitempty"`                 // public key by which the node is told the next root key
+	DurableIndex   uint64                 `protobuf:"varint,11,opt,name=durable_index,json=durableIndex,proto3" json:"durable_index,omitempty"`       // what the state file, which a sealed node reads, would have after a crash now; 0: not reported
+	Disk           uint32                 `protobuf:"varint,12,opt,name=disk,proto3" json:"disk,omitempty"`                                           // of the node's data: 0 has room, 1 is almost full, 2 has no room for writes, 3 takes no writes
+	Formats        uint32                 `protobuf:"varint,21,opt,name=formats,proto3" json:"formats,omitempty"`                                     // newest generation of stored formats that the node reads; 0: one from before they were numbered
+	ClusterFormats uint32                 `protobuf:"varint,22,opt,name=cluster_formats,json=clusterFormats,proto3" json:"cluster_formats,omitempty"` // the generation that the cluster writes, as far as the node has applied
+	DigestIndex    uint64                 `protobuf:"varint,23,opt,name=digest_index,json=digestIndex,proto3" json:"digest_index,omitempty"`          // checkpoint at which the node last computed the digest of its state; 0: none yet
+	Digest         []byte                 `protobuf:"bytes,24,opt,name=digest,proto3" json:"digest,omitempty"`
+	Unverified     bool                   `protobuf:"varint,25,opt,name=unverified,proto3" json:"unverified,omitempty"` // no checkpoint has confirmed the node's state since its process started
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *EchoRequest) Reset() {
@@ -455,15 +460,51 @@ func (x *EchoRequest) GetDisk() uint32 {
 	return 0
 }
 
+func (x *EchoRequest) GetFormats() uint32 {
+	if x != nil {
+		return x.Formats
+	}
+	return 0
+}
+
+func (x *EchoRequest) GetClusterFormats() uint32 {
+	if x != nil {
+		return x.ClusterFormats
+	}
+	return 0
+}
+
+func (x *EchoRequest) GetDigestIndex() uint64 {
+	if x != nil {
+		return x.DigestIndex
+	}
+	return 0
+}
+
+func (x *EchoRequest) GetDigest() []byte {
+	if x != nil {
+		return x.Digest
+	}
+	return nil
+}
+
+func (x *EchoRequest) GetUnverified() bool {
+	if x != nil {
+		return x.Unverified
+	}
+	return false
+}
+
 type EchoReply struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	NodeId        string                 `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
-	ApiAddr       string                 `protobuf:"bytes,2,opt,name=api_addr,json=apiAddr,proto3" json:"api_addr,omitempty"`
-	ClusterAddr   string                 `protobuf:"bytes,3,opt,name=cluster_addr,json=clusterAddr,proto3" json:"cluster_addr,omitempty"`
-	LastIndex     uint64                 `protobuf:"varint,4,opt,name=last_index,json=lastIndex,proto3" json:"last_index,omitempty"`
-	NowMs         int64                  `protobuf:"varint,5,opt,name=now_ms,json=nowMs,proto3" json:"now_ms,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	NodeId         string                 `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	ApiAddr        string                 `protobuf:"bytes,2,opt,name=api_addr,json=apiAddr,proto3" json:"api_addr,omitempty"`
+	ClusterAddr    string                 `protobuf:"bytes,3,opt,name=cluster_addr,json=clusterAddr,proto3" json:"cluster_addr,omitempty"`
+	LastIndex      uint64                 `protobuf:"varint,4,opt,name=last_index,json=lastIndex,proto3" json:"last_index,omitempty"`
+	NowMs          int64                  `protobuf:"varint,5,opt,name=now_ms,json=nowMs,proto3" json:"now_ms,omitempty"`
+	ClusterFormats uint32                 `protobuf:"varint,21,opt,name=cluster_formats,json=clusterFormats,proto3" json:"cluster_formats,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *EchoReply) Reset() {
@@ -527,6 +568,13 @@ func (x *EchoReply) GetLastIndex() uint64 {
 func (x *EchoReply) GetNowMs() int64 {
 	if x != nil {
 		return x.NowMs
+	}
+	return 0
+}
+
+func (x *EchoReply) GetClusterFormats() uint32 {
+	if x != nil {
+		return x.ClusterFormats
 	}
 	return 0
 }
@@ -636,7 +684,7 @@ const file_proto_forwardpb_forward_proto_rawDesc = "" +
 	"\rResponseChunk\x123\n" +
 	"\x04head\x18\x01 \x01(\v2\x1f.coffer.forward.v1.ResponseHeadR\x04head\x12\x12\n" +
 	"\x04body\x18\x02 \x01(\fR\x04body\x12\x10\n" +
-	"\x03end\x18\x03 \x01(\bR\x03end\"\xe2\x02\n" +
+	"\x03end\x18\x03 \x01(\bR\x03end\"\x80\x04\n" +
 	"\vEchoRequest\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x19\n" +
 	"\bapi_addr\x18\x02 \x01(\tR\aapiAddr\x12!\n" +
@@ -652,14 +700,22 @@ const file_proto_forwardpb_forward_proto_rawDesc = "" +
 	"follow_key\x18\n" +
 	" \x01(\fR\tfollowKey\x12#\n" +
 	"\rdurable_index\x18\v \x01(\x04R\fdurableIndex\x12\x12\n" +
-	"\x04disk\x18\f \x01(\rR\x04disk\"\x98\x01\n" +
+	"\x04disk\x18\f \x01(\rR\x04disk\x12\x18\n" +
+	"\aformats\x18\x15 \x01(\rR\aformats\x12'\n" +
+	"\x0fcluster_formats\x18\x16 \x01(\rR\x0eclusterFormats\x12!\n" +
+	"\fdigest_index\x18\x17 \x01(\x04R\vdigestIndex\x12\x16\n" +
+	"\x06digest\x18\x18 \x01(\fR\x06digest\x12\x1e\n" +
+	"\n" +
+	"unverified\x18\x19 \x01(\bR\n" +
+	"unverified\"\xc1\x01\n" +
 	"\tEchoReply\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x19\n" +
 	"\bapi_addr\x18\x02 \x01(\tR\aapiAddr\x12!\n" +
 	"\fcluster_addr\x18\x03 \x01(\tR\vclusterAddr\x12\x1d\n" +
 	"\n" +
 	"last_index\x18\x04 \x01(\x04R\tlastIndex\x12\x15\n" +
-	"\x06now_ms\x18\x05 \x01(\x03R\x05nowMs\"\x12\n" +
+	"\x06now_ms\x18\x05 \x01(\x03R\x05nowMs\x12'\n" +
+	"\x0fcluster_formats\x18\x15 \x01(\rR\x0eclusterFormats\"\x12\n" +
 	"\x10ReadIndexRequest\"&\n" +
 	"\x0eReadIndexReply\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index2\xf6\x01\n" +

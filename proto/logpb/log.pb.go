@@ -26,9 +26,10 @@ const (
 
 type Command struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Format        uint32                 `protobuf:"varint,1,opt,name=format,proto3" json:"format,omitempty"`               // 2 if a put has an origin, else 1
+	Format        uint32                 `protobuf:"varint,1,opt,name=format,proto3" json:"format,omitempty"`               // 3 if it is a checkpoint, 2 if a put has an origin, else 1
 	TimeMs        int64                  `protobuf:"varint,2,opt,name=time_ms,json=timeMs,proto3" json:"time_ms,omitempty"` // leader's clock, Unix milliseconds
 	Ops           []*Op                  `protobuf:"bytes,3,rep,name=ops,proto3" json:"ops,omitempty"`                      // applied one after the other, each on its own: all or nothing
+	Checkpoint    *Checkpoint            `protobuf:"bytes,4,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`        // without ops
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -84,6 +85,66 @@ func (x *Command) GetOps() []*Op {
 	return nil
 }
 
+func (x *Command) GetCheckpoint() *Checkpoint {
+	if x != nil {
+		return x.Checkpoint
+	}
+	return nil
+}
+
+// Checkpoint lets every replica compare its state with the others'.
+type Checkpoint struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Index         uint64                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`  // 0: compute the digest of the state as of this entry; else the entry that did so
+	Digest        []byte                 `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"` // of a majority of the voters at index; empty if index is 0
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Checkpoint) Reset() {
+	*x = Checkpoint{}
+	mi := &file_proto_logpb_log_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Checkpoint) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Checkpoint) ProtoMessage() {}
+
+func (x *Checkpoint) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_logpb_log_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Checkpoint.ProtoReflect.Descriptor instead.
+func (*Checkpoint) Descriptor() ([]byte, []int) {
+	return file_proto_logpb_log_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Checkpoint) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *Checkpoint) GetDigest() []byte {
+	if x != nil {
+		return x.Digest
+	}
+	return nil
+}
+
 type Op struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Reads         []*Read                `protobuf:"bytes,1,rep,name=reads,proto3" json:"reads,omitempty"`
@@ -95,7 +156,7 @@ type Op struct {
 
 func (x *Op) Reset() {
 	*x = Op{}
-	mi := &file_proto_logpb_log_proto_msgTypes[1]
+	mi := &file_proto_logpb_log_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -107,7 +168,7 @@ func (x *Op) String() string {
 func (*Op) ProtoMessage() {}
 
 func (x *Op) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_logpb_log_proto_msgTypes[1]
+	mi := &file_proto_logpb_log_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -120,7 +181,7 @@ func (x *Op) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Op.ProtoReflect.Descriptor instead.
 func (*Op) Descriptor() ([]byte, []int) {
-	return file_proto_logpb_log_proto_rawDescGZIP(), []int{1}
+	return file_proto_logpb_log_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Op) GetReads() []*Read {
@@ -154,7 +215,7 @@ type Read struct {
 
 func (x *Read) Reset() {
 	*x = Read{}
-	mi := &file_proto_logpb_log_proto_msgTypes[2]
+	mi := &file_proto_logpb_log_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -166,7 +227,7 @@ func (x *Read) String() string {
 func (*Read) ProtoMessage() {}
 
 func (x *Read) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_logpb_log_proto_msgTypes[2]
+	mi := &file_proto_logpb_log_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -179,7 +240,7 @@ func (x *Read) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Read.ProtoReflect.Descriptor instead.
 func (*Read) Descriptor() ([]byte, []int) {
-	return file_proto_logpb_log_proto_rawDescGZIP(), []int{2}
+	return file_proto_logpb_log_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Read) GetKey() string {
@@ -208,7 +269,7 @@ type Put struct {
 
 func (x *Put) Reset() {
 	*x = Put{}
-	mi := &file_proto_logpb_log_proto_msgTypes[3]
+	mi := &file_proto_logpb_log_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -220,7 +281,7 @@ func (x *Put) String() string {
 func (*Put) ProtoMessage() {}
 
 func (x *Put) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_logpb_log_proto_msgTypes[3]
+	mi := &file_proto_logpb_log_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -233,7 +294,7 @@ func (x *Put) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Put.ProtoReflect.Descriptor instead.
 func (*Put) Descriptor() ([]byte, []int) {
-	return file_proto_logpb_log_proto_rawDescGZIP(), []int{3}
+	return file_proto_logpb_log_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Put) GetKey() string {
@@ -268,11 +329,18 @@ var File_proto_logpb_log_proto protoreflect.FileDescriptor
 
 const file_proto_logpb_log_proto_rawDesc = "" +
 	"\n" +
-	"\x15proto/logpb/log.proto\x12\rcoffer.log.v1\"_\n" +
+	"\x15proto/logpb/log.proto\x12\rcoffer.log.v1\"\x9a\x01\n" +
 	"\aCommand\x12\x16\n" +
 	"\x06format\x18\x01 \x01(\rR\x06format\x12\x17\n" +
 	"\atime_ms\x18\x02 \x01(\x03R\x06timeMs\x12#\n" +
-	"\x03ops\x18\x03 \x03(\v2\x11.coffer.log.v1.OpR\x03ops\"q\n" +
+	"\x03ops\x18\x03 \x03(\v2\x11.coffer.log.v1.OpR\x03ops\x129\n" +
+	"\n" +
+	"checkpoint\x18\x04 \x01(\v2\x19.coffer.log.v1.CheckpointR\n" +
+	"checkpoint\":\n" +
+	"\n" +
+	"Checkpoint\x12\x14\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\fR\x06digest\"q\n" +
 	"\x02Op\x12)\n" +
 	"\x05reads\x18\x01 \x03(\v2\x13.coffer.log.v1.ReadR\x05reads\x12&\n" +
 	"\x04puts\x18\x02 \x03(\v2\x12.coffer.log.v1.PutR\x04puts\x12\x18\n" +
@@ -298,22 +366,24 @@ func file_proto_logpb_log_proto_rawDescGZIP() []byte {
 	return file_proto_logpb_log_proto_rawDescData
 }
 
-var file_proto_logpb_log_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_proto_logpb_log_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_proto_logpb_log_proto_goTypes = []any{
-	(*Command)(nil), // 0: coffer.log.v1.Command
-	(*Op)(nil),      // 1: coffer.log.v1.Op
-	(*Read)(nil),    // 2: coffer.log.v1.Read
-	(*Put)(nil),     // 3: coffer.log.v1.Put
+	(*Command)(nil),    // 0: coffer.log.v1.Command
+	(*Checkpoint)(nil), // 1: coffer.log.v1.Checkpoint
+	(*Op)(nil),         // 2: coffer.log.v1.Op
+	(*Read)(nil),       // 3: coffer.log.v1.Read
+	(*Put)(nil),        // 4: coffer.log.v1.Put
 }
 var file_proto_logpb_log_proto_depIdxs = []int32{
-	1, // 0: coffer.log.v1.Command.ops:type_name -> coffer.log.v1.Op
-	2, // 1: coffer.log.v1.Op.reads:type_name -> coffer.log.v1.Read
-	3, // 2: coffer.log.v1.Op.puts:type_name -> coffer.log.v1.Put
-	3, // [3:3] is the sub-list for method output_type
-	3, // [3:3] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	2, // 0: coffer.log.v1.Command.ops:type_name -> coffer.log.v1.Op
+	1, // 1: coffer.log.v1.Command.checkpoint:type_name -> coffer.log.v1.Checkpoint
+	3, // 2: coffer.log.v1.Op.reads:type_name -> coffer.log.v1.Read
+	4, // 3: coffer.log.v1.Op.puts:type_name -> coffer.log.v1.Put
+	4, // [4:4] is the sub-list for method output_type
+	4, // [4:4] is the sub-list for method input_type
+	4, // [4:4] is the sub-list for extension type_name
+	4, // [4:4] is the sub-list for extension extendee
+	0, // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_proto_logpb_log_proto_init() }
@@ -327,7 +397,7 @@ func file_proto_logpb_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_logpb_log_proto_rawDesc), len(file_proto_logpb_log_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   5,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -343,3 +343,19 @@ func TestNodeThatDiffersRestarts(t *testing.T) {
 		t.Error("it does not restart")
 	}
 }
+
+// A node whose data is not known to be its cluster's neither becomes active nor serves as a standby.
+func TestUnverifiedNodeDoesNotServe(t *testing.T) {
+	n := newNode(t, "n1", lifecycletest.NewState(), func(o *lifecycle.Options) { o.AutoSeal = static(t, 1) })
+	n.unverified.Store(true)
+	n.init(0, 0)
+	n.state.Changes <- struct{}{}
+	n.state.Changes <- struct{}{} // the first one has been looked at
+	if n.Active() || n.Current() {
+		t.Errorf("active: %v, current: %v", n.Active(), n.Current())
+	}
+	n.unverified.Store(false)
+	n.state.Changes <- struct{}{}
+	n.until(n.Active, "it does not become active")
+	n.until(n.Current, "it does not become current")
+}

@@ -122,6 +122,9 @@ type Cluster interface {
 	DiskFault() error
 	// Removed reports whether the others have told this node that it is not a member any more.
 	Removed() bool
+	// Verified reports whether this node's data is known to be its cluster's. Until it is, nothing is served from it. Changes
+	// signals when it is, which it stays.
+	Verified() bool
 	// Distrusted returns why this node's data is not its cluster's, or nil.
 	Distrusted() error
 	StepDown(ctx context.Context) error
@@ -321,10 +324,10 @@ func (n *Node) Active() bool {
 	return r != nil && r.active.Load() && r.cluster.IsLeader()
 }
 
-// Current reports whether what the node holds is what its cluster had less than ten seconds ago: see Cluster.
+// Current reports whether what the node holds is known to be what its cluster had less than ten seconds ago: see Cluster.
 func (n *Node) Current() bool {
 	r := n.running.Load()
-	return r != nil && r.cluster.Current()
+	return r != nil && r.cluster.Current() && r.cluster.Verified()
 }
 
 // Behind returns how old what the node holds may be; negative if that is not known.

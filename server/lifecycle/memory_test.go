@@ -53,7 +53,8 @@ func (m member) Peers() (peers []lifecycle.Peer, err error) {
 	}
 	return peers, nil
 }
-func (m member) Removed() bool { return m.n.expelled.Load() }
+func (m member) Removed() bool  { return m.n.expelled.Load() }
+func (m member) Verified() bool { return !m.n.unverified.Load() }
 func (m member) Distrusted() error {
 	if m.n.differs.Load() {
 		return errors.New("its data differs")
@@ -74,20 +75,21 @@ type node struct {
 	state   *lifecycletest.State
 	barrier *barrier.Barrier
 
-	onCommit func(storage.Batch) error                       // before each commit through the cluster
-	onOpen   func(context.Context, lifecycle.Passport) error // before the cluster starts
-	onToken  func()                                          // when the root token is made
-	closing  error                                           // what closing the cluster answers
-	loading  error                                           // what Hooks.Load answers
-	follower atomic.Bool
-	joined   []string
-	peers    []*node            // other nodes of the cluster, which it has heard of
-	passport lifecycle.Passport // shown to the running cluster
-	expelled atomic.Bool        // the others say that it is no member
-	differs  atomic.Bool        // its data is not the others'
-	turns    atomic.Int32       // running Hooks.Active
-	loads    atomic.Int32
-	unloads  atomic.Int32
+	onCommit   func(storage.Batch) error                       // before each commit through the cluster
+	onOpen     func(context.Context, lifecycle.Passport) error // before the cluster starts
+	onToken    func()                                          // when the root token is made
+	closing    error                                           // what closing the cluster answers
+	loading    error                                           // what Hooks.Load answers
+	follower   atomic.Bool
+	joined     []string
+	peers      []*node            // other nodes of the cluster, which it has heard of
+	passport   lifecycle.Passport // shown to the running cluster
+	expelled   atomic.Bool        // the others say that it is no member
+	unverified atomic.Bool        // its data is not known to be the others'
+	differs    atomic.Bool        // its data is not the others'
+	turns      atomic.Int32       // running Hooks.Active
+	loads      atomic.Int32
+	unloads    atomic.Int32
 }
 
 const (

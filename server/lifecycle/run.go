@@ -323,7 +323,7 @@ func (n *Node) watch(ctx context.Context, r *running) {
 		case r.cluster.Distrusted() != nil:
 			leaving.Do(func() { go n.distrusted(r) })
 		}
-		switch leader := r.cluster.IsLeader(); {
+		switch leader := r.cluster.IsLeader() && r.cluster.Verified(); {
 		case leader && current == nil:
 			current = n.begin(ctx, r)
 		case !leader:

@@ -123,6 +123,7 @@ func Open(path, name string, o Options) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
+	base.sum = found.sum
 	s.workPos = base.state.Position
 	s.cur = layers{active: s.work.tree.Clone(), base: base, pos: s.workPos}
 	go s.flusher()

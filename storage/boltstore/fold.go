@@ -1,6 +1,10 @@
 package boltstore
 
-import "time"
+import (
+	"time"
+
+	"github.com/coffer-project/coffer/storage/lthash"
+)
 
 // Writer is one commit in the making. What it wrote becomes visible as a whole with Commit.
 type Writer struct {
@@ -121,6 +125,7 @@ func signal(c chan struct{}) {
 type frozen struct {
 	overlay
 	pos Position
+	sum lthash.Sum // of all records when it is in the file; set by write
 }
 
 // Flush makes everything committed so far durable before it returns.
@@ -252,6 +257,9 @@ func (s *Store) foldFrozen() error {
 	if err == nil {
 		next, err = s.openBase(old)
 	}
+	if err == nil {
+		next.sum = f.sum
+	}
 	s.mu.Lock()
 	s.foldErr = err
 	if err != nil {
@@ -288,18 +296,19 @@ func (s *Store) write(f *frozen) (err error) {
 	defer func() { _ = tx.Rollback() }() // after Commit: does nothing
 	data, meta := tx.Bucket(dataBucket), tx.Bucket(metaBucket)
 	st := now.state
+	f.sum = now.sum
 	var failed error
 	f.tree.Ascend(func(it item) bool {
 		key, old := []byte(it.key), now.get(it.key)
 		if old != nil {
 			st.Remove(key, old)
-		} else if it.rec == nil {
-			return true
+			f.sum.Remove(key, old)
 		}
 		if it.rec == nil {
 			failed = data.Delete(key)
 		} else {
 			st.Add(key, it.rec)
+			f.sum.Add(key, it.rec)
 			failed = data.Put(key, it.rec)
 		}
 		return failed == nil

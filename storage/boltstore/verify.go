@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/coffer-project/coffer/storage"
+	"github.com/coffer-project/coffer/storage/lthash"
 )
 
 // The check reads the file with ordinary reads and knows bbolt's format (version 2, unchanged since 2013)
@@ -59,6 +60,7 @@ type verifier struct {
 	group errgroup.Group
 	mu    sync.Mutex
 	total Digest
+	sum   lthash.Sum // of all records
 }
 
 // verifyFile checks the whole file and returns what it has found of it: which pages it uses, and their checksums.
@@ -400,16 +402,19 @@ func (v *verifier) walkPage(p page, lo, hi []byte) error {
 	if p.kind == branchPage {
 		return v.walkBranch(p, lo, hi)
 	}
-	var sum Digest
+	var total Digest
+	var sum lthash.Sum
 	err := p.eachLeaf(lo, hi, func(key, rec []byte) error {
 		if _, _, err := ParseRecord(rec); err != nil {
 			return damagef("page %d: %v", p.id, err)
 		}
+		total.Add(key, rec)
 		sum.Add(key, rec)
 		return nil
 	})
 	v.mu.Lock()
-	v.total.merge(sum)
+	v.total.merge(total)
+	v.sum.Merge(&sum)
 	v.mu.Unlock()
 	return err
 }

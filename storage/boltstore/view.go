@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 
 	"go.etcd.io/bbolt"
+
+	"github.com/coffer-project/coffer/storage/lthash"
 )
 
 // layers is the whole state: newest first, each one hides what is below it. Nothing in it ever changes.
@@ -25,6 +27,7 @@ type base struct {
 	root  uint64 // the page of the buckets
 	data  uint64 // the root page of the records; 0: it is part of root
 	state state
+	sum   lthash.Sum   // of all records
 	refs  atomic.Int64 // views, and one for the store while the base is current
 }
 
@@ -152,6 +155,33 @@ func (v View) Position() Position { return v.pos }
 
 // Digest describes the records in the file: for a DurableView those of the view.
 func (v View) Digest() Digest { return v.base.state.Digest }
+
+// Sum describes all records of the view. It costs as much as what is not in the file yet, so it may take a while.
+func (v View) Sum() (sum lthash.Sum, err error) {
+	defer v.base.s.guard(&err)()
+	sum = v.base.sum
+	change := func(it item) {
+		key := []byte(it.key)
+		if old := v.base.get(it.key); old != nil {
+			sum.Remove(key, old)
+		}
+		if it.rec != nil {
+			sum.Add(key, it.rec)
+		}
+	}
+	if v.active != nil {
+		v.active.Ascend(func(it item) bool { change(it); return true })
+	}
+	if v.folding != nil {
+		v.folding.Ascend(func(it item) bool {
+			if v.active == nil || !v.active.Has(it) {
+				change(it)
+			}
+			return true
+		})
+	}
+	return sum, err
+}
 
 // Get returns a copy of the record under key, or nil.
 func (v View) Get(key string) (rec []byte, err error) {

@@ -62,7 +62,8 @@ func (f *FSM) applySome(logs []*raft.Log, answers []any) (n int, err error) {
 	pos, start := w.Position(), w.Bytes()
 	var changes []storage.Change
 	var records []storage.Record
-	for n < len(logs) && err == nil && w.Bytes()-start < applyBytes {
+	marked := false // by the last entry applied
+	for n < len(logs) && err == nil && !marked && w.Bytes()-start < applyBytes {
 		l := logs[n]
 		if l.Index == pos.Index && l.Term != pos.Term {
 			err = fmt.Errorf("log entry %d is of term %d, but the one that was applied of term %d", l.Index, l.Term, pos.Term)
@@ -75,7 +76,7 @@ func (f *FSM) applySome(logs []*raft.Log, answers []any) (n int, err error) {
 		}
 		var ch storage.Change
 		var rec storage.Record
-		if ch, rec, answers[n], err = f.applyLog(w, l, &pos); err != nil {
+		if ch, rec, answers[n], marked, err = f.applyLog(w, l, &pos); err != nil {
 			err = fmt.Errorf("applying log entry %d: %w", l.Index, err)
 			break
 		}
@@ -97,6 +98,9 @@ func (f *FSM) applySome(logs []*raft.Log, answers []any) (n int, err error) {
 		return 0, failed
 	}
 	w.Commit(pos)
+	if marked {
+		f.mark(pos.Index)
+	}
 	f.feed.announce(changes)
 	f.setApplied(pos)
 	return n, err
@@ -108,27 +112,32 @@ type tornError struct{ err error }
 func (e *tornError) Error() string { return e.err.Error() }
 func (e *tornError) Unwrap() error { return e.err }
 
-func (f *FSM) applyLog(w *boltstore.Writer, l *raft.Log, pos *boltstore.Position) (ch storage.Change, rec storage.Record, answer any, err error) {
+func (f *FSM) applyLog(w *boltstore.Writer, l *raft.Log, pos *boltstore.Position) (ch storage.Change, rec storage.Record, answer any, marked bool, err error) {
 	switch l.Type {
 	case raft.LogConfiguration:
 		pos.ConfigIndex, pos.Config = l.Index, bytes.Clone(l.Data)
 	case raft.LogCommand:
 		cmd, err := decodeCommand(l.Data)
 		if err != nil {
-			return ch, rec, nil, err
+			return ch, rec, nil, false, err
+		}
+		if p := cmd.Checkpoint; p != nil {
+			if marked = p.Index == 0; !marked {
+				f.learn(p)
+			}
 		}
 		before := priors{log: f.records}
 		touched, res, err := applyCommand(w, cmd, storage.Index(l.Index), &before)
 		if err != nil {
-			return ch, rec, nil, &tornError{err}
+			return ch, rec, nil, false, &tornError{err}
 		}
 		ch, answer = newChange(res.Index, touched), res
 		rec = storage.Record{Index: res.Index, TimeMS: cmd.TimeMs, Ops: before.ops(touched)}
 	default:
-		return ch, rec, nil, fmt.Errorf("it is of the unknown kind %v", l.Type)
+		return ch, rec, nil, false, fmt.Errorf("it is of the unknown kind %v", l.Type)
 	}
 	pos.Index, pos.Term = l.Index, l.Term
-	return ch, rec, answer, nil
+	return ch, rec, answer, marked, nil
 }
 
 // applyCommand returns the last state of each key that it wrote. Version 0 is a deletion.

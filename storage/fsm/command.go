@@ -13,14 +13,18 @@ import (
 // The formats of a command. Another one comes with each new field, so that an older program stops instead of applying
 // half of what a command means; and each command has the oldest that can say it, so that it stops no sooner.
 const (
-	formatPlain  = 1
-	formatOrigin = 2 // puts may have an origin
+	formatPlain      = 1
+	formatOrigin     = 2 // puts may have an origin
+	formatCheckpoint = 3 // it may be a checkpoint: written only in a cluster whose members all read it
 
-	newestFormat = formatOrigin
+	newestFormat = formatCheckpoint
 )
 
 // formatOf returns the oldest format that can say what c says.
 func formatOf(c *logpb.Command) uint32 {
+	if c.Checkpoint != nil {
+		return formatCheckpoint
+	}
 	for _, op := range c.Ops {
 		for _, p := range op.Puts {
 			if p.OriginEpoch != 0 || p.OriginIndex != 0 {
@@ -95,7 +99,10 @@ func decodeCommand(b []byte) (*logpb.Command, error) {
 
 // checkCommand refuses what the state cannot hold, on both sides of the log.
 func checkCommand(c *logpb.Command) error {
-	unknown := len(c.ProtoReflect().GetUnknown())
+	if err := checkCheckpoint(c); err != nil {
+		return err
+	}
+	unknown := len(c.ProtoReflect().GetUnknown()) + len(c.Checkpoint.ProtoReflect().GetUnknown())
 	for _, op := range c.Ops {
 		unknown += len(op.ProtoReflect().GetUnknown())
 		for _, r := range op.Reads {

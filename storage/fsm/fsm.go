@@ -62,7 +62,9 @@ type FSM struct {
 	received *sink // verified, not yet restored
 	sinks    int   // numbers what is received
 
-	old sync.WaitGroup // replaced stores that are waiting for their last reader
+	checkpoints checkpoints
+
+	old sync.WaitGroup // replaced stores that are waiting for their last reader, and digests that are being computed
 }
 
 var (
@@ -82,6 +84,7 @@ func Open(dir string, o Options) (*FSM, error) {
 		return nil, fmt.Errorf("opening the state: %w", err)
 	}
 	f := &FSM{dir: dir, log: o.Logger, records: o.Log}
+	f.checkpoints.changed = make(chan struct{}, 1)
 	if why, err := os.ReadFile(filepath.Join(dir, distrusted)); err == nil {
 		return nil, &storage.CorruptError{File: f.path(), Detail: string(why)}
 	} else if !errors.Is(err, fs.ErrNotExist) {

@@ -258,7 +258,7 @@ func TestUnknownCommandStopsTheReplica(t *testing.T) {
 	}{
 		{"no command", raft.Log{Data: []byte("\xff\xff")}},
 		{"no format", raft.Log{Data: nil}},
-		{"newer format", raft.Log{Data: command(func(c *logpb.Command) { c.Format = 3 })}},
+		{"newer format", raft.Log{Data: command(func(c *logpb.Command) { c.Format = 4 })}},
 		{"format too old for what it says", raft.Log{Data: command(func(c *logpb.Command) { c.Ops[0].Puts[0].OriginEpoch, c.Ops[0].Puts[0].OriginIndex = 1, 1 })}},
 		{"incomplete origin", raft.Log{Data: command(func(c *logpb.Command) { c.Format, c.Ops[0].Puts[0].OriginIndex = 2, 1 })}},
 		{"newer field", raft.Log{Data: append(bytes.Clone(known), unknownField...)}},

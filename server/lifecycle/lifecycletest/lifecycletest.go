@@ -122,6 +122,7 @@ func (Cluster) RotateCA(context.Context) error                   { return nil }
 func (Cluster) Certificates() lifecycle.Certificates             { return lifecycle.Certificates{} }
 func (Cluster) TrustChanged()                                    {}
 func (Cluster) Removed() bool                                    { return false }
+func (Cluster) Verified() bool                                   { return true }
 func (Cluster) Distrusted() error                                { return nil }
 func (Cluster) RemovePeer(context.Context, string) error         { return nil }
 func (Cluster) StepDown(context.Context) error                   { return nil }

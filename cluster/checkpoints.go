@@ -1,0 +1,238 @@
+package cluster
+
+import (
+	"bytes"
+	"fmt"
+	"time"
+
+	"github.com/coffer-project/coffer/storage"
+	"github.com/coffer-project/coffer/storage/fsm"
+)
+
+// Members compare their states at checkpoints. The leader commits a mark; each member computes the digest of its state as of
+// the mark and reports it in its next echo; and what a majority of the voters has reported is committed, so that a member
+// with another state moves its data aside (fsm.FSM.Distrust). No single node decides what is right, also not the leader.
+//
+// A node serves nothing after its start until a checkpoint that is newer than its log has confirmed its state: see Verified.
+const (
+	// checkpointEntries and checkpointTime are after how many entries, or when fewer were applied, how much time, members
+	// compare. A snapshot comes after more entries than that.
+	checkpointEntries = 4096
+	checkpointTime    = time.Minute
+	// reportEchoes is how many echo intervals a leader waits for the digests of a majority before it commits another mark.
+	reportEchoes = 10
+	// echoRetry is after what time an echo is sent again that the leader did not take, because it has just been elected.
+	echoRetry = 50 * time.Millisecond
+)
+
+// comparison is what compareStates remembers.
+type comparison struct {
+	term     uint64        // that this node leads in; 0: none
+	before   storage.Index // the mark before the one that was proposed
+	proposed bool          // a mark, which is not applied yet
+	markedAt time.Time
+	mark     storage.Index // that members are comparing at; 0: none
+	applied  storage.Index // at the end of the last comparison
+
+	decided  storage.Index   // the last mark with a majority
+	majority []byte          // its digest
+	differs  map[NodeID]bool // members that have reported another one
+}
+
+// followDigest tells those that wait that this node has computed or confirmed a digest.
+func (n *Node) followDigest() {
+	for {
+		select {
+		case <-n.opts.Machine.DigestChanged():
+			n.Verified()
+			signal(n.report)
+			signal(n.reported)
+		case <-n.ctx.Done():
+			return
+		}
+	}
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// compareStates has the members compare their states while this node leads.
+func (n *Node) compareStates() {
+	tick := time.NewTicker(n.opts.EchoInterval)
+	defer tick.Stop()
+	var c comparison
+	for {
+		changed := n.roles.next()
+		n.compare(&c)
+		n.Verified()
+		select {
+		case <-tick.C:
+		case <-n.reported:
+		case <-changed:
+		case <-n.ctx.Done():
+			return
+		}
+	}
+}
+
+// compare takes the next step of a comparison, if there is one.
+func (n *Node) compare(c *comparison) {
+	term, leads := n.leads()
+	if !leads || c.term != term {
+		*c = comparison{term: term}
+		n.undecided.Store(false)
+	}
+	if !leads {
+		return
+	}
+	nodes := n.Nodes()
+	n.raiseFormats(nodes)
+	if n.ClusterFormats() < formatsCheckpoints || len(nodes) < 2 {
+		return
+	}
+	n.countDiffering(c, nodes)
+	own, _ := n.opts.Machine.Digest()
+	if c.proposed && own > c.before {
+		c.proposed, c.mark = false, own
+	}
+	switch {
+	case c.mark != 0:
+		n.conclude(c, nodes)
+	case c.proposed && time.Since(c.markedAt) < reportEchoes*n.opts.EchoInterval:
+	case n.mustCompare(c, nodes):
+		c.before, c.proposed, c.markedAt = own, true, time.Now()
+		n.proposeCheckpoint(0, nil)
+	}
+}
+
+// mustCompare reports whether it is time for a checkpoint.
+func (n *Node) mustCompare(c *comparison, nodes []NodeInfo) bool {
+	since := time.Since(c.markedAt)
+	switch applied := n.opts.Machine.AppliedIndex(); {
+	case c.markedAt.IsZero(), c.proposed, applied >= c.applied+checkpointEntries, applied > c.applied && since >= checkpointTime:
+		return true
+	case since < n.opts.EchoInterval:
+		return false
+	}
+	for _, info := range nodes {
+		if info.Unverified {
+			return true
+		}
+	}
+	return false
+}
+
+// conclude commits what a majority of the voters has reported.
+func (n *Node) conclude(c *comparison, nodes []NodeInfo) {
+	majority, heard, different := n.tally(c.mark, nodes)
+	if majority == nil {
+		if !heard && time.Since(c.markedAt) < reportEchoes*n.opts.EchoInterval {
+			return
+		}
+		if different && !n.undecided.Swap(true) {
+			n.log.Error("the states of the voters differ, and no majority has the same: start the voters that are down; "+
+				"if all are up, stop those that are wrong and move their data directories away",
+				"node", string(n.opts.ID), "checkpoint", uint64(c.mark))
+		}
+		c.mark = 0
+		return
+	}
+	n.undecided.Store(false)
+	c.decided, c.majority, c.differs = c.mark, majority, map[NodeID]bool{}
+	if n.countDiffering(c, nodes); c.differs[n.opts.ID] {
+		n.opts.Machine.Distrust(&storage.CorruptError{File: n.opts.Dir, Detail: fmt.Sprintf(
+			"the records as of entry %d are not those of the majority of the voters, which this node was leading", c.mark)})
+		return
+	}
+	n.proposeCheckpoint(c.mark, majority)
+	c.mark, c.applied = 0, n.opts.Machine.AppliedIndex()+1
+}
+
+// countDiffering reports members whose state is not the majority's, also those that report late.
+func (n *Node) countDiffering(c *comparison, nodes []NodeInfo) {
+	for _, info := range nodes {
+		if c.decided == 0 || info.DigestIndex != c.decided || bytes.Equal(info.Digest, c.majority) || c.differs[info.ID] {
+			continue
+		}
+		c.differs[info.ID] = true
+		n.differing.Add(1)
+		n.log.Error("a member's state is not the majority's: the member moves its data aside and fetches the state again",
+			"node", string(info.ID), "checkpoint", uint64(c.decided))
+	}
+}
+
+// tally counts the digests of the voters at a mark. majority is nil unless more than half of them have the same; heard says
+// that each has reported, different that not all that have did report the same.
+func (n *Node) tally(mark storage.Index, nodes []NodeInfo) (majority []byte, heard, different bool) {
+	counts := map[string]int{}
+	voters, reports := 0, 0
+	for _, info := range nodes {
+		if !info.Voter {
+			continue
+		}
+		voters++
+		if info.DigestIndex == mark {
+			reports++
+			counts[string(info.Digest)]++
+		}
+	}
+	for digest, count := range counts {
+		if count > voters/2 {
+			majority = []byte(digest)
+		}
+	}
+	return majority, reports == voters, len(counts) > 1
+}
+
+// proposeCheckpoint does not wait until the entry is committed: what is lost is made up for by the next one.
+func (n *Node) proposeCheckpoint(index storage.Index, digest []byte) {
+	command, err := fsm.EncodeCheckpoint(time.Now().UnixMilli(), index, digest)
+	if err != nil {
+		n.log.Error("proposing a checkpoint", "err", err)
+		return
+	}
+	n.raft().Apply(command, proposeTimeout)
+}
+
+// Verified reports whether this node's state is known to be its cluster's: a checkpoint that is newer than the log it was
+// opened with has confirmed that, or there is nothing to compare with. Until then what it would serve may be what somebody
+// has written to its disk. LeaderChanges signals when that becomes true, which it stays.
+func (n *Node) Verified() bool {
+	if n.verified.Load() {
+		return true
+	}
+	if n.opts.Machine.Confirmed() <= n.startIndex && !n.nothingToCompare() {
+		return false
+	}
+	if !n.verified.Swap(true) {
+		n.roles.signal()
+	}
+	return true
+}
+
+// nothingToCompare reports whether this node is the only voter, or the cluster has members of a build that knows no
+// checkpoints. That the cluster has none is not for this node's disk alone to say.
+func (n *Node) nothingToCompare() bool {
+	self := n.self()
+	if self.Voter && n.otherVoters() == 0 {
+		return true
+	}
+	heard := 0
+	for _, info := range n.Nodes() {
+		switch {
+		case info.ID == n.opts.ID || info.LastContact < 0:
+		case info.ClusterFormats > 0:
+			return false
+		case info.Leader && info.APIAddr != "":
+			return true
+		case self.Leader && info.Voter:
+			heard++
+		}
+	}
+	_, leads := n.leads()
+	return leads && self.ClusterFormats == 0 && heard+1 > (n.otherVoters()+1)/2
+}

@@ -1,0 +1,220 @@
+package cluster
+
+import (
+	"fmt"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/coffer-project/coffer/storage/boltstore"
+	"github.com/coffer-project/coffer/storage/fsm"
+)
+
+// tamper changes single records in the state file of a stopped node, and what the file says of itself with them.
+func tamper(t *testing.T, m *member, change func(w *boltstore.Writer)) {
+	t.Helper()
+	s, err := boltstore.Open(filepath.Join(m.opts.Dir, "fsm.db"), "", boltstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := s.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pos := w.Position()
+	change(w)
+	w.Commit(pos)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// stored returns what the state file of a stopped node has under a key of the tests.
+func stored(t *testing.T, m *member, key string) []byte {
+	t.Helper()
+	s, err := boltstore.Open(filepath.Join(m.opts.Dir, "fsm.db"), "", boltstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	v, err := s.View()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.Close()
+	rec, err := v.Get("l/test/" + key)
+	if err != nil || rec == nil {
+		t.Fatalf("%s: %x, %v", key, rec, err)
+	}
+	return rec
+}
+
+// rejoin lets a stopped node fetch everything from the others, as the program does when its data is damaged.
+func rejoin(t *testing.T, m *member, others []*member) {
+	t.Helper()
+	if machine, err := fsm.Open(m.opts.Dir, fsm.Options{}); err == nil {
+		machine.Close()
+		t.Fatal("the data opens again")
+	}
+	if _, err := fsm.Quarantine(m.opts.Dir, "corrupt-1"); err != nil {
+		t.Fatal(err)
+	}
+	m.open()
+	leader := leaderOf(t, others)
+	if err := leader.Join(testContext(t), m.opts.ID, m.addr, false, true); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the node to vote again, with a state that is verified", func() bool { return leader.otherVoters() == 2 && m.Verified() })
+	catchUp(t, m, leader)
+}
+
+// TestTamperedFollower restores the former value of one key and removes another one from one node's disk.
+func TestTamperedFollower(t *testing.T) {
+	t.Parallel()
+	all := three(t)
+	a, b, c := all[0], all[1], all[2]
+	mustCommit(t, a, "token", "valid")
+	mustCommit(t, a, "device", "audit")
+	catchUp(t, c, a)
+	c.stop()
+	old := stored(t, c, "token")
+	c.open()
+	mustCommit(t, a, "token", "revoked")
+	catchUp(t, c, a)
+	c.stop()
+	tamper(t, c, func(w *boltstore.Writer) { w.Put("l/test/token", old) })
+	c.open()
+	until(t, "the node with a restored value to notice", func() bool { return distrusts(c) })
+	if c.value("token") != "valid" || c.Verified() {
+		t.Errorf("the restored value is %q, and the node is verified: %v", c.value("token"), c.Verified())
+	}
+	c.stop()
+	rejoin(t, c, []*member{a, b})
+	if got := c.value("token"); got != "revoked" {
+		t.Errorf("after rejoining the value is %q", got)
+	}
+
+	c.stop()
+	tamper(t, c, func(w *boltstore.Writer) { w.Delete("l/test/device") })
+	c.open()
+	until(t, "the node without a value to notice", func() bool { return distrusts(c) })
+	if c.Verified() {
+		t.Error("the node without a value is verified")
+	}
+	until(t, "a leader to count the member that differs", func() bool { return a.Stats().Differing > 0 || b.Stats().Differing > 0 })
+	for _, m := range []*member{a, b} {
+		if m.value("token") != "revoked" || m.value("device") != "audit" || m.Distrusted() != nil || !m.Verified() {
+			t.Errorf("%s: token %q, device %q, distrusted %v, verified %v", m.opts.ID, m.value("token"), m.value("device"), m.Distrusted(), m.Verified())
+		}
+	}
+}
+
+// TestTamperedLeader has the node with the other state lead the cluster after all were down.
+func TestTamperedLeader(t *testing.T) {
+	t.Parallel()
+	all := three(t)
+	a, b, c := all[0], all[1], all[2]
+	mustCommit(t, a, "token", "revoked")
+	catchUp(t, b, a)
+	catchUp(t, c, a)
+	for _, m := range []*member{c, b, a} {
+		m.stop()
+	}
+	tamper(t, a, func(w *boltstore.Writer) {
+		w.Put("l/test/token", boltstore.NewRecord(boltstore.Header{Version: 3}, []byte("valid")))
+	})
+	led := make(chan bool, 1)
+	for _, m := range []*member{b, c, a} {
+		m.opts.HeartbeatTimeout, m.opts.ElectionTimeout = 5*time.Second, 5*time.Second
+		if m == a {
+			m.opts.HeartbeatTimeout, m.opts.ElectionTimeout, m.opts.LeaderLeaseTimeout = 300*time.Millisecond, 300*time.Millisecond, 300*time.Millisecond
+		}
+		m.open()
+	}
+	observer := raft.NewObserver(nil, false, func(o *raft.Observation) bool {
+		if s, ok := o.Data.(raft.RaftState); ok && s == raft.Leader {
+			select {
+			case led <- true:
+			default:
+			}
+		}
+		return false
+	})
+	a.raft().RegisterObserver(observer)
+	until(t, "the leader that differs to notice", func() bool {
+		if a.Verified() {
+			t.Fatal("it is verified")
+		}
+		return distrusts(a)
+	})
+	select {
+	case <-led:
+	case <-time.After(5 * time.Second):
+		t.Error("it has not led: the test does not test")
+	}
+	a.raft().DeregisterObserver(observer)
+	leader := leaderOf(t, []*member{b, c})
+	until(t, "the others to be verified", func() bool { return b.Verified() && c.Verified() })
+	mustCommit(t, leader, "k", "v")
+	a.stop()
+	rejoin(t, a, []*member{b, c})
+	if got := a.value("token"); got != "revoked" {
+		t.Errorf("after rejoining the value is %q", got)
+	}
+}
+
+// TestNoMajority: where two of three differ and the third is down, neither is verified until that one decides.
+func TestNoMajority(t *testing.T) {
+	t.Parallel()
+	all := three(t)
+	a, b, c := all[0], all[1], all[2]
+	mustCommit(t, a, "k", "v")
+	catchUp(t, b, a)
+	catchUp(t, c, a)
+	for _, m := range []*member{c, b, a} {
+		m.stop()
+	}
+	tamper(t, b, func(w *boltstore.Writer) { w.Delete("l/test/k") })
+	a.open()
+	b.open()
+	leader := leaderOf(t, []*member{a, b})
+	until(t, "a comparison of the two", func() bool { return leader.Stats().Undecided })
+	if a.Verified() || b.Verified() || a.Distrusted() != nil || b.Distrusted() != nil {
+		t.Errorf("verified: %v, %v; distrusted: %v, %v", a.Verified(), b.Verified(), a.Distrusted(), b.Distrusted())
+	}
+	c.open()
+	until(t, "the third to decide", func() bool { return distrusts(b) && a.Verified() && c.Verified() })
+	if a.Distrusted() != nil || c.Distrusted() != nil {
+		t.Errorf("distrusted: %v, %v", a.Distrusted(), c.Distrusted())
+	}
+}
+
+// TestFormatsAreAgreed: nothing that a member of an earlier build does not read is written while there is one.
+func TestFormatsAreAgreed(t *testing.T) {
+	t.Parallel()
+	all := three(t, func(o *Options) { o.unnumbered = true })
+	for i, m := range all {
+		mustCommit(t, leaderOf(t, all), fmt.Sprint(i), "v")
+		m.stop()
+		m.opts.unnumbered = false
+		m.open()
+		leader := leaderOf(t, all)
+		catchUp(t, m, leader)
+		until(t, "all to be verified, or to have nothing to compare with", func() bool {
+			return all[0].Verified() && all[1].Verified() && all[2].Verified()
+		})
+		if index, _ := leader.machine.Digest(); i < 2 && (leader.ClusterFormats() != 0 || index != 0) {
+			t.Fatalf("with %d of 3 members of this build the cluster writes formats of generation %d, and a mark at %d", i+1, leader.ClusterFormats(), index)
+		}
+	}
+	until(t, "the formats to be raised, and the states to be compared", func() bool {
+		for _, m := range all {
+			if m.ClusterFormats() != Formats || m.machine.Confirmed() == 0 {
+				return false
+			}
+		}
+		return true
+	})
+}
