@@ -1,0 +1,128 @@
+package chaos_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coffer-project/coffer/test/harness"
+)
+
+// stuff fills a small file system up to the last byte.
+func stuff(t *testing.T, dir string) {
+	t.Helper()
+	f, err := os.OpenFile(filepath.Join(dir, "stuffing"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for _, size := range []int{1 << 20, 4 << 10, 1} {
+		for page := make([]byte, size); ; {
+			if n, err := f.Write(page); err != nil || n < size {
+				break
+			}
+		}
+	}
+}
+
+// TestFullStandby fills a standby's disk. It serves nothing from its state once that is too old: a token that was revoked
+// since is not accepted, and every status says what is wrong.
+func TestFullStandby(t *testing.T) {
+	if !long {
+		t.Skip("only in the long version: make chaos")
+	}
+	small := t.TempDir()
+	mount(t, small, "32m")
+	c := harness.NewCluster(t, 3, harness.Options{Dir: func(id string) string {
+		if id == "n3" {
+			return filepath.Join(small, "data")
+		}
+		return ""
+	}})
+	leader, full := c.Leader(), c.Node("n3")
+	if leader == full {
+		t.Fatal("n3 leads")
+	}
+	get := func(n *harness.Node, token, path string, header ...string) harness.Answer {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		a, err := n.Do(ctx, "GET", path, token, nil, header...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	leader.MustDo("POST", "/v1/sys/mounts/ack", map[string]any{"type": "kv"})
+	leader.MustDo("POST", "/v1/sys/policies/acl/reader", map[string]any{"policy": `path "ack/*" { capabilities = ["read"] }`})
+	var made struct {
+		Auth struct {
+			Token string `json:"client_token"`
+		}
+	}
+	leader.MustDo("POST", "/v1/auth/token/create", map[string]any{"policies": []string{"reader"}, "no_default_policy": true}).Decode(t, &made)
+	leader.MustDo("POST", "/v1/ack/secret", map[string]any{"v": "old"})
+	if a := get(full, made.Auth.Token, "/v1/ack/secret", "X-Vault-Consistency", "linearizable"); a.Status != 200 {
+		t.Fatalf("reading through the standby: %d %s", a.Status, a.Body)
+	}
+
+	stuff(t, small)
+	pad := strings.Repeat("p", 60<<10)
+	for i := 0; full.Health() == 429; i++ {
+		if i > 3000 {
+			t.Fatal("the standby still calls itself healthy")
+		}
+		stuff(t, small)
+		leader.MustDo("POST", fmt.Sprintf("/v1/ack/pad%d", i%50), map[string]any{"pad": pad})
+		time.Sleep(20 * time.Millisecond) // paced by the clock: the standby is behind after ten seconds
+	}
+	leader.MustDo("POST", "/v1/auth/token/revoke", map[string]any{"token": made.Auth.Token})
+	leader.MustDo("POST", "/v1/ack/secret", map[string]any{"v": "new"})
+
+	if a := get(full, made.Auth.Token, "/v1/ack/secret"); a.Status != 403 {
+		t.Errorf("a revoked token on the full standby: %d %s", a.Status, a.Body)
+	}
+	if a := get(full, c.RootToken, "/v1/ack/secret"); a.Status != 200 || !strings.Contains(string(a.Body), `"new"`) {
+		t.Errorf("reading through the full standby: %d %s", a.Status, a.Body)
+	}
+	if a := get(full, made.Auth.Token, "/v1/sys/host-info"); a.Status != 503 {
+		t.Errorf("a request about the full standby: %d %s", a.Status, a.Body)
+	}
+	for _, query := range []string{"", "?standbyok=true"} {
+		if a := get(full, "", "/v1/sys/health"+query); a.Status != 503 || !strings.Contains(string(a.Body), "standby_error") {
+			t.Errorf("health%s of the full standby: %d %s", query, a.Status, a.Body)
+		}
+	}
+	var state struct {
+		Data struct {
+			Healthy bool
+			Leader  string
+			Servers map[string]struct {
+				Healthy bool
+				Disk    string
+			}
+		}
+	}
+	get(leader, c.RootToken, "/v1/sys/storage/raft/autopilot/state").Decode(t, &state)
+	if d := state.Data; d.Healthy || d.Servers["n3"].Healthy || d.Servers["n3"].Disk != "failing" || d.Leader != leader.ID {
+		t.Errorf("autopilot says %+v; %s led", d, leader.ID)
+	}
+	log := full.Log()
+	if n := strings.Count(log, "the disk takes no writes"); n != 1 || !strings.Contains(log, "no space left on device") || !strings.Contains(log, "ERROR") {
+		t.Errorf("the log says %d times that the disk takes no writes", n)
+	}
+	begin := time.Now()
+	full.MustDo("POST", "/v1/ack/through", map[string]any{"v": "x"})
+	t.Logf("a write through the full standby took %v", time.Since(begin))
+
+	remount(t, small, "512m")
+	full.WaitHealth(429)
+	c.WaitVoters(3)
+	if a := get(full, made.Auth.Token, "/v1/ack/secret"); a.Status != 403 {
+		t.Errorf("a revoked token on the standby that has caught up: %d %s", a.Status, a.Body)
+	}
+}
