@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -116,6 +117,32 @@ func TestStuckFollowerIsNotCurrent(t *testing.T) {
 			until(t, "the leader to know", func() bool { return seen().Healthy && seen().Disk == DiskOK })
 		})
 	}
+}
+
+// A leader without room on its disk hands over to a node that has room, if there is one.
+func TestLeaderWithoutRoomHandsOver(t *testing.T) {
+	t.Parallel()
+	room := map[NodeID]*atomic.Uint32{}
+	all := three(t, func(o *Options) {
+		state := &atomic.Uint32{}
+		room[o.ID] = state
+		o.Disk = func() Disk { return Disk(state.Load()) }
+	})
+	old := all[0]
+	until(t, "the others to be healthy", func() bool {
+		nodes := old.Nodes()
+		return nodes[1].Healthy && nodes[2].Healthy
+	})
+	room["b"].Store(uint32(DiskFull))
+	until(t, "the leader to know", func() bool { return old.Nodes()[1].Disk == DiskFull })
+	if !old.IsLeader() || !old.Roomier() {
+		t.Error("a follower without room moved the leadership, or the other one is not known to have room")
+	}
+	room["a"].Store(uint32(DiskFull))
+	until(t, "the leadership to be where there is room", all[2].IsLeader)
+	room["c"].Store(uint32(DiskFull))
+	until(t, "it to know that there is room nowhere", func() bool { return all[2].IsLeader() && !all[2].Roomier() })
+	mustCommit(t, all[2], "k", "v") // what may be written is not decided here
 }
 
 // A follower whose disk hangs is not current once the leader has more.

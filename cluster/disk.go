@@ -6,6 +6,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/hashicorp/raft"
 )
 
 // Disk says how the disk of a node's data directory is. Nodes tell each other the numbers.
@@ -54,6 +56,39 @@ func (n *Node) disk() Disk {
 		return n.opts.Disk()
 	}
 	return DiskOK
+}
+
+// Roomier reports whether there is another voter that is healthy and has room on its disk for writes.
+func (n *Node) Roomier() bool { return n.roomier().ID != "" }
+
+// roomier returns that voter, the furthest ahead; without one, a NodeInfo without id.
+func (n *Node) roomier() (best NodeInfo) {
+	for _, info := range n.Nodes() {
+		if !info.Leader && info.Voter && info.Healthy && info.Disk < DiskFull && (best.ID == "" || info.LastIndex > best.LastIndex) {
+			best = info
+		}
+	}
+	return best
+}
+
+// roomPause is the least time between two transfers of leadership because of room.
+const roomPause = 10 * time.Second
+
+// watchRoom hands leadership to a node with room when this one's disk has no room for writes.
+func (n *Node) watchRoom(d *dutyState) {
+	if n.disk() != DiskFull || time.Since(d.roomAt) < roomPause {
+		return
+	}
+	to := n.roomier()
+	if to.ID == "" {
+		return
+	}
+	d.roomAt = time.Now()
+	n.log.Warn("handing leadership over", "reason", "the disk has no room for writes", "to", string(to.ID))
+	i := n.instance.Load()
+	if err := i.await(i.raft.LeadershipTransferToServer(raft.ServerID(to.ID), raft.ServerAddress(to.ClusterAddr))); err != nil {
+		n.log.Warn("handing leadership over failed", "err", err)
+	}
 }
 
 // quietTime is how long a disk must have taken every write before the log hears that it works again.

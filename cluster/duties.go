@@ -49,6 +49,7 @@ func (n *Node) watch() {
 		n.watchLostSuffix(&d)
 		if n.IsLeader() {
 			n.watchFollowers(&d)
+			n.watchRoom(&d)
 		}
 	})
 }
@@ -71,6 +72,7 @@ func (n *Node) care() {
 type dutyState struct {
 	stalled      bool
 	failedAt     time.Time // the disk took no writes; zero: it does
+	roomAt       time.Time // leadership was handed over for want of room
 	late         bool      // this node was not current
 	lost         int       // rounds in a row in which the log was behind Raft's memory
 	handedOverAt time.Time

@@ -33,6 +33,8 @@ const (
 	// WorksBehind routes answer on a node whose state is not current, although the token may have been revoked since: what
 	// they tell is how the node is.
 	WorksBehind
+	// FreesSpace routes write even if the disk is too full for writes, because what they do is to remove or to end something.
+	FreesSpace
 	// RawBody routes get the request body as a stream, whatever its size.
 	RawBody
 	// Form routes also take the form that a browser posts: each field once, as texts.

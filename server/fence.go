@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/lifecycle"
@@ -29,6 +30,21 @@ func outlived(ctx context.Context, now *replicated.Role) bool {
 
 var errOutlived = fmt.Errorf("%w: what this cluster held is being removed, as it becomes a secondary", storage.ErrUnavailable)
 
+// growsKey marks the context of a request that may make the stored data grow, and is rejected if there is no room.
+type growsKey struct{}
+
+// grows returns the context that the request of a call is served in. Deletes, logins, and what operators do to the server may
+// use the room that is kept for them.
+func grows(ctx context.Context, c *call) context.Context {
+	if c.Op == engines.Delete || c.open() || c.has(engines.FreesSpace) || c.mount != nil && c.mount.Type == "system" && c.wrapTTL == 0 {
+		return ctx
+	}
+	return context.WithValue(ctx, growsKey{}, true)
+}
+
+var errNoRoom = &engines.Error{Kind: engines.KindUnavailable, Detail: "the disk of the active node has no room for writes: nothing was written; " +
+	"free space on it or make it larger; until then only reads, deletes, revocations, logins and requests below sys/ are accepted"}
+
 // fenced is the store that everything but replication itself writes through. A batch with shared keys is written only
 // while this cluster may write them: it has the entry of the cluster's role as a precondition, so that a change of role
 // ends such writes at one index of the log, whatever is under way. So has every other batch, for the sake of errOutlived.
@@ -36,10 +52,18 @@ type fenced struct {
 	lifecycle.Barrier
 	role   func(context.Context) (replicated.Role, error)
 	active func() bool
+	noRoom func() bool // for writes of clients
+	wrote  func(bytes int)
+
+	rejected atomic.Uint64 // writes, as there was no room
 }
 
 // Commit implements storage.Committer. storage.ErrPrimaryOnly: the batch holds shared keys, which another cluster writes.
 func (f *fenced) Commit(ctx context.Context, b storage.Batch) (storage.Index, error) {
+	if len(b.Puts) > 0 && f.noRoom() && ctx.Value(growsKey{}) != nil {
+		f.rejected.Add(1)
+		return 0, errNoRoom
+	}
 	shared := writesShared(&b)
 	for {
 		role, err := f.role(ctx)
@@ -58,6 +82,7 @@ func (f *fenced) Commit(ctx context.Context, b storage.Batch) (storage.Index, er
 		with.Reads = append(slices.Clip(b.Reads), storage.Read{Key: replicated.RoleKey, Version: role.Version})
 		index, err := f.Barrier.Commit(ctx, with)
 		if !errors.Is(err, storage.ErrConflict) {
+			f.wrote(b.Bytes())
 			return index, err
 		}
 		now, failed := f.role(ctx)

@@ -339,11 +339,12 @@ func (s *Server) serve(ctx context.Context, c *call) (*engines.Response, error) 
 		return nil, err
 	}
 	defer release()
-	response, err := s.engine(ctx, c)
+	inside := grows(ctx, c)
+	response, err := s.engine(inside, c)
 	if err != nil {
 		return nil, err
 	}
-	return s.complete(ctx, c, response)
+	return s.complete(inside, c, response)
 }
 
 // hold keeps the mount there until release, so that what is handed out of it is known before it is revoked.

@@ -70,11 +70,14 @@ type Options struct {
 	Link replicated.Link
 	// AuditFiles says where audit devices may write files; its DataDir is DataDir.
 	AuditFiles audit.Files
-	// FreeSpaceWarning is how many bytes should be free on the disks of data and audit files; 0: any number is enough.
-	FreeSpaceWarning int64
+	// FreeSpace has the thresholds of the disks of data and audit files.
+	FreeSpace FreeSpace
 	// SnapshotRoot is the directory below which schedules of snapshots may keep files; "": they may not.
 	SnapshotRoot string
 }
+
+// FreeSpace has the thresholds of freespace.Options, with the same names.
+type FreeSpace struct{ WarnBelow, WarnPercent, Minimum, Ballast int64 }
 
 // Server is the request pipeline of one node. Safe for concurrent use.
 type Server struct {
@@ -89,6 +92,7 @@ type Server struct {
 	audit    *audit.Table
 	system   *system.System
 	space    *freespace.Watch
+	store    *fenced // behind barrier
 	metrics  *metrics.Metrics
 	states   stateTokens
 
@@ -129,12 +133,15 @@ func New(o Options) *Server {
 	}
 	s := &Server{opts: o, log: o.Logger, raw: o.Lifecycle.Raw, link: o.Link, roles: make(chan struct{}, 1)}
 	s.replicated = s.newReplicated()
-	store := &fenced{Barrier: o.Lifecycle.Barrier, role: s.replicated.Current, active: func() bool { return s.node.Active() }}
-	s.barrier = store
+	store := &fenced{Barrier: o.Lifecycle.Barrier, role: s.replicated.Current, active: func() bool { return s.node.Active() }, noRoom: s.noRoom, wrote: func(n int) { s.space.Wrote(n) }}
+	s.barrier, s.store = store, store
 	s.policies = policy.NewStore(store)
 	o.AuditFiles.DataDir = o.DataDir
 	s.audit = audit.NewTable(store, o.AuditFiles, o.Logger)
-	s.space = freespace.New(freespace.Options{Dirs: s.disks, WarnBelow: o.FreeSpaceWarning, Logger: o.Logger})
+	s.space = freespace.New(freespace.Options{
+		Data: o.DataDir, Dirs: s.disks, WarnBelow: o.FreeSpace.WarnBelow, WarnPercent: o.FreeSpace.WarnPercent,
+		Minimum: o.FreeSpace.Minimum, Ballast: o.FreeSpace.Ballast, Fault: s.diskFault, Logger: o.Logger,
+	})
 	s.cors, s.uiHeaders = system.NewCORS(store), system.NewUIHeaders(store)
 	s.versions = system.VersionHistory{Store: store, Version: o.Version.Product, Built: o.Version.Built}
 	s.namespaces = s.newNamespaces()
@@ -162,6 +169,7 @@ func New(o Options) *Server {
 		Metrics: s.metrics.Render, TempDir: o.TempDir, Version: o.Version, Logger: o.Logger,
 		UnauthenticatedMetrics: o.UnauthenticatedMetrics,
 		Replication:            s.healthOfReplication,
+		Disk:                   s.disk,
 	})
 	s.snapshots = snapshots.New(snapshots.Options{
 		Store: s.barrier, Snapshot: s.system.WriteSnapshot, LocalRoot: o.SnapshotRoot, TempDir: o.TempDir, Logger: o.Logger,
@@ -191,6 +199,33 @@ func (s *Server) Run(ctx context.Context) error {
 // disks are the directories on whose disks the node depends.
 func (s *Server) disks() map[string][]string {
 	return map[string][]string{"data": {s.opts.DataDir}, "audit": s.audit.Dirs()}
+}
+
+// Space returns how much room there is for the node's data.
+func (s *Server) Space() freespace.State { return s.space.State() }
+
+// noRoom reports whether the writes of clients have to be rejected: the disk has no room, and no other node can take over.
+func (s *Server) noRoom() bool {
+	if s.space.State() != freespace.Full {
+		return false
+	}
+	c := s.node.Cluster()
+	return c == nil || !c.Roomier()
+}
+
+func (s *Server) diskFault() error {
+	if c := s.node.Cluster(); c != nil {
+		return c.DiskFault()
+	}
+	return nil
+}
+
+// disk says how the disk of the data is.
+func (s *Server) disk() string {
+	if s.diskFault() != nil {
+		return "failing"
+	}
+	return s.space.State().String()
 }
 
 // Replicated is this cluster's place in replication.
@@ -526,6 +561,7 @@ func (s *Server) numbers() map[string]float64 {
 	for _, numbers := range sources {
 		maps.Copy(out, numbers)
 	}
+	out["disk_writes_rejected_total"] = float64(s.store.rejected.Load())
 	out["requests_in_flight"] = float64(s.flights.Count())
 	return out
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"math"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -21,6 +22,7 @@ import (
 	"github.com/coffer-project/coffer/engines/userpass"
 	"github.com/coffer-project/coffer/server"
 	"github.com/coffer-project/coffer/server/audit"
+	"github.com/coffer-project/coffer/server/freespace"
 	"github.com/coffer-project/coffer/server/lifecycle"
 	"github.com/coffer-project/coffer/server/lifecycle/lifecycletest"
 	"github.com/coffer-project/coffer/server/replicated"
@@ -35,6 +37,7 @@ type memory struct {
 	mu     sync.Mutex
 	leader bool
 	behind time.Duration    // how old the state may be
+	alone  bool             // no other node has room for more data; this one has none
 	peers  []lifecycle.Peer // what the cluster says it consists of
 
 	onRead, onClose func() // called by ReadIndex and Close of the cluster
@@ -85,6 +88,7 @@ func (m member) ReadIndex(context.Context) (storage.Index, error) {
 }
 func (m member) IsLeader() bool                 { m.m.mu.Lock(); defer m.m.mu.Unlock(); return m.m.leader }
 func (m member) Leader() (lifecycle.Peer, bool) { return lifecycle.Peer{ID: "n1"}, true }
+func (m member) Roomier() bool                  { m.m.mu.Lock(); defer m.m.mu.Unlock(); return !m.m.alone }
 func (m member) Behind() time.Duration          { m.m.mu.Lock(); defer m.m.mu.Unlock(); return m.m.behind }
 func (m member) Current() bool                  { return m.Behind() >= 0 && m.Behind() < 10*time.Second }
 func (m member) Peers() ([]lifecycle.Peer, error) {
@@ -132,7 +136,7 @@ func startWith(t testing.TB, link replicated.Link) *instance {
 			"kv": kv.New, "cubbyhole": cubbyhole.New, "userpass": userpass.New, "leases": leases.Factory,
 			"saml": slow.Factory, "worker": workers.Factory,
 		},
-		Version: system.Version{API: "1.21.0", Product: "test"}, TempDir: t.TempDir(), AuditFiles: audit.Files{Roots: []string{os.TempDir()}},
+		Version: system.Version{API: "1.21.0", Product: "test"}, TempDir: t.TempDir(), DataDir: t.TempDir(), FreeSpace: server.FreeSpace{Minimum: math.MaxInt64 / 2}, AuditFiles: audit.Files{Roots: []string{os.TempDir()}},
 		Lifecycle: lifecycle.Options{
 			NodeID: "n1", Raw: state, Router: router, Barrier: store,
 			NewCA:  func() (lifecycle.CA, error) { return lifecycle.CA{}, nil },
@@ -412,6 +416,47 @@ func TestStandbyThatIsBehind(t *testing.T) {
 		}
 		in.must(in.root, engines.Read, "sys/metrics", "")
 	}
+}
+
+// Without room on the disk writes are rejected, and nothing that makes room.
+func TestNoRoom(t *testing.T) {
+	in := start(t)
+	in.until(func() bool { return in.Space() == freespace.Full }, "the disk was not measured")
+	in.must(in.root, engines.Update, "sys/auth/userpass", `{"type":"userpass"}`)
+	in.must(in.root, engines.Update, "auth/userpass/users/ann", `{"password":"correct horse battery"}`)
+	in.must(in.root, engines.Update, "secret/data/app", `{"data":{"k":"1"}}`) // another node could take over
+	in.must(in.root, engines.Update, "secret/data/app", `{"data":{"k":"2"}}`)
+	in.must(in.root, engines.Update, "secret/data/gone", `{"data":{"k":"1"}}`)
+	token := in.must(in.root, engines.Update, "auth/token/create", `{"policies":["default"]}`).Auth.ClientToken
+	full := func(alone bool) {
+		in.state.mu.Lock()
+		defer in.state.mu.Unlock()
+		in.state.alone = alone
+	}
+	full(true)
+	for _, r := range []struct{ path, body string }{
+		{"secret/data/app", `{"data":{"k":"3"}}`}, {"secret/data/new", `{"data":{"k":"3"}}`},
+		{"cubbyhole/x", `{"k":"v"}`}, {"auth/token/create", `{}`}, {"auth/userpass/users/bob", `{"password":"correct horse battery"}`},
+	} {
+		_, err := in.do(in.root, engines.Update, r.path, r.body)
+		if kind(err) != engines.KindUnavailable || !strings.Contains(err.Error(), "no room for writes") {
+			t.Errorf("writing %s = %v", r.path, err)
+		}
+	}
+	if _, err := in.doIn("", in.root, engines.Read, "secret/data/app", "", map[string]string{"X-Vault-Wrap-TTL": "60"}); kind(err) != engines.KindUnavailable {
+		t.Errorf("a wrapped response = %v", err)
+	}
+	in.must(in.root, engines.Read, "secret/data/app", "")
+	in.must("", engines.Update, "auth/userpass/login/ann", `{"password":"correct horse battery"}`)
+	in.must(in.root, engines.Update, "secret/delete/app", `{"versions":[1]}`)
+	in.must(in.root, engines.Update, "secret/destroy/app", `{"versions":[1]}`)
+	in.must(in.root, engines.Delete, "secret/data/app", "")
+	in.must(in.root, engines.Delete, "secret/metadata/gone", "")
+	in.must(in.root, engines.Update, "auth/token/revoke", `{"token":"`+token+`"}`)
+	in.must(in.root, engines.Update, "sys/policies/acl/p", `{"policy":"path \"x\" { capabilities = [\"read\"] }"}`)
+	in.must(in.root, engines.Delete, "sys/auth/userpass", "")
+	full(false)
+	in.must(in.root, engines.Update, "secret/data/app", `{"data":{"k":"4"}}`)
 }
 
 func TestStateTokens(t *testing.T) {

@@ -13,13 +13,12 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/cluster"
+	"github.com/coffer-project/coffer/server/freespace"
 	"github.com/coffer-project/coffer/storage"
 	"github.com/coffer-project/coffer/storage/fsm"
 )
 
 const (
-	freeLow   = 1 << 30   // bytes
-	freeNone  = 128 << 20 // bytes
 	syncSlow  = 20 * time.Millisecond
 	syncTests = 32
 )
@@ -43,6 +42,7 @@ func diagnoseStorage(_ context.Context, d *diagnosis) {
 		d.ok("directory", "%s, mode %#o", path, info.Mode().Perm())
 	}
 	d.space("space", path)
+	d.ballast(path)
 	d.syncs(path)
 	d.data(path)
 	if _, err := os.Stat(filepath.Join(path, cluster.PeersFile)); err == nil {
@@ -79,15 +79,41 @@ func (d *diagnosis) newDirectory(path string) {
 
 func (d *diagnosis) space(name, path string) {
 	free, total, err := diskSpace(path)
+	minimum := freespace.Reserve(d.config.Storage.FreeSpaceMinimum, total)
 	switch {
 	case err != nil:
 		d.add(name, checkSkip, "%v", err)
-	case free < freeNone:
+	case free < minimum && path != d.config.Storage.Path:
 		d.fail(name, "%s are free on the disk of %s: writes will fail soon", sizeText(free), path)
-	case free < freeLow || free < total/20:
+	case free < minimum:
+		d.fail(name, "%s are free on the disk of %s, less than free_space_minimum (%s): writes are rejected; free space, or make the disk larger", sizeText(free), path, sizeText(minimum))
+	case free < d.config.FreeSpaceWarning || free < total/100*d.config.FreeSpacePercent:
 		d.warn(name, "%s of %s are free on the disk of %s", sizeText(free), sizeText(total), path)
 	default:
 		d.ok(name, "%s of %s are free", sizeText(free), sizeText(total))
+	}
+}
+
+// ballast tells whether the file is there that keeps room for deletes.
+func (d *diagnosis) ballast(path string) {
+	_, total, err := diskSpace(path)
+	if err != nil {
+		return
+	}
+	want := freespace.Reserve(d.config.Storage.BallastSize, total)
+	info, err := os.Lstat(filepath.Join(path, freespace.BallastFile))
+	_, noData := os.Lstat(filepath.Join(path, "fsm.db"))
+	switch {
+	case want == 0:
+		d.warn("ballast", "ballast_size is 0: on a full disk even deletes may fail")
+	case errors.Is(err, fs.ErrNotExist) && noData != nil:
+		d.ok("ballast", "the server will make it, %s", sizeText(want))
+	case errors.Is(err, fs.ErrNotExist):
+		d.warn("ballast", "it is not there: the server makes it (%s) when there is room", sizeText(want))
+	case err != nil:
+		d.fail("ballast", "%v", err)
+	default:
+		d.ok("ballast", "%s are kept for deletes on a full disk", sizeText(info.Size()))
 	}
 }
 

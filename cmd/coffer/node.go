@@ -145,7 +145,9 @@ func openNode(c *config.Config, dev devOptions, log *logs, bodies *httpapi.Bodie
 		DefaultLeaseTTL: c.DefaultLeaseTTL, MaxLeaseTTL: c.MaxLeaseTTL, Lockout: lockout,
 		UnauthenticatedMetrics: unauthenticatedMetrics(c), RootTokenID: dev.rootToken,
 		Loggers: log.Loggers, Config: c.Sanitized(), DataDir: c.Storage.Path, SnapshotRoot: c.Snapshots.LocalRoot,
-		AuditFiles: auditFiles(c), FreeSpaceWarning: c.FreeSpaceWarning,
+		AuditFiles: auditFiles(c), FreeSpace: server.FreeSpace{
+			WarnBelow: c.FreeSpaceWarning, WarnPercent: c.FreeSpacePercent, Minimum: c.Storage.FreeSpaceMinimum, Ballast: c.Storage.BallastSize,
+		},
 		Lifecycle: lifecycle.Options{
 			NodeID: id, ClusterAddr: c.ClusterAddr, APIAddr: c.APIAddr, ClusterName: c.ClusterName,
 			Raw: rawOf{machine}, Router: router, Barrier: barrierOf{values},
@@ -211,6 +213,7 @@ func (n *node) openCluster(c *config.Config, id string, log *slog.Logger) func(c
 			HeartbeatTimeout: c.Storage.HeartbeatTimeout, ElectionTimeout: c.Storage.ElectionTimeout,
 			TrailingLogs: uint64(c.Storage.TrailingLogs), SnapshotThreshold: uint64(c.Storage.SnapshotThreshold),
 			SnapshotInterval: c.Storage.SnapshotInterval,
+			Disk:             func() cluster.Disk { return cluster.Disk(n.server.Space()) },
 		})
 		if err != nil {
 			return nil, err

@@ -58,12 +58,12 @@ func newEngine() *engine {
 	engines.On(r, engines.Update, "role/{role_name}/secret-id", "Make a secret id.", 0, e.newSecretID)
 	engines.On(r, engines.Update, "role/{role_name}/custom-secret-id", "Register a secret id of one's own choice.", 0, e.customSecretID)
 	engines.On(r, engines.Update, "role/{role_name}/secret-id/lookup", "Read what is known of a secret id.", 0, e.lookupSecretID)
-	engines.On(r, engines.Update, "role/{role_name}/secret-id-accessor/lookup", "Read what is known of a secret id, given by accessor.", 0, lookupAccessor)
+	engines.On(r, engines.Update, "role/{role_name}/secret-id-accessor/lookup", "Read what is known of a secret id, given by accessor.", engines.FreesSpace, lookupAccessor)
 	for _, op := range []engines.Operation{engines.Update, engines.Delete} {
-		engines.On(r, op, "role/{role_name}/secret-id/destroy", "Destroy a secret id.", 0, e.destroySecretID)
+		engines.On(r, op, "role/{role_name}/secret-id/destroy", "Destroy a secret id.", engines.FreesSpace, e.destroySecretID)
 		engines.On(r, op, "role/{role_name}/secret-id-accessor/destroy", "Destroy a secret id, given by accessor.", 0, destroyAccessor)
 	}
-	engines.On(r, engines.Update, "tidy/secret-id", "Remove expired secret ids, and those that deleted roles left behind.", engines.Active, e.tidy)
+	engines.On(r, engines.Update, "tidy/secret-id", "Remove expired secret ids, and those that deleted roles left behind.", engines.Active|engines.FreesSpace, e.tidy)
 	engines.On(r, engines.Update, "login", "Log in.", engines.Unauthenticated|engines.Active, e.login)
 	return e
 }

@@ -17,9 +17,9 @@ func newRouterV2() *engines.Router {
 	engines.On(r, engines.Delete, "data/{path...?}", "Soft-delete the latest version of a secret.", 0, deleteLatest)
 	engines.On(r, engines.Read, "subkeys/{path...}", "Read the structure of a secret, without its values.", 0, readSubkeys)
 
-	engines.On(r, engines.Update, "delete/{path...?}", "Soft-delete versions of a secret.", 0, deleteVersions)
+	engines.On(r, engines.Update, "delete/{path...?}", "Soft-delete versions of a secret.", engines.FreesSpace, deleteVersions)
 	engines.On(r, engines.Update, "undelete/{path...?}", "Take back the soft deletion of versions.", 0, undeleteVersions)
-	engines.On(r, engines.Update, "destroy/{path...?}", "Remove versions for good.", 0, destroyVersions)
+	engines.On(r, engines.Update, "destroy/{path...?}", "Remove versions for good.", engines.FreesSpace, destroyVersions)
 
 	engines.On(r, engines.List, "metadata/{path...}", "List the secrets and folders in a folder.", 0, listMetadata)
 	engines.On(r, engines.Read, "metadata/{path...}", "Read a secret's metadata and versions.", 0, readMetadata)

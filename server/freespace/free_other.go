@@ -2,4 +2,4 @@
 
 package freespace
 
-func freeBytes(string) (int64, bool) { return 0, false }
+func freeBytes(string) (free, total int64, ok bool) { return 0, 0, false }

@@ -4,11 +4,12 @@ package freespace
 
 import "syscall"
 
-// freeBytes returns what the server may still write to the file system of a directory.
-func freeBytes(dir string) (int64, bool) {
+// freeBytes returns what the server may still write to the file system of a directory, and the size of that.
+func freeBytes(dir string) (free, total int64, ok bool) {
 	var s syscall.Statfs_t
 	if syscall.Statfs(dir, &s) != nil {
-		return 0, false
+		return 0, 0, false
 	}
-	return int64(s.Bavail) * int64(s.Bsize), true //nolint:gosec,unconvert // sizes differ between systems
+	size := int64(s.Bsize)                                      //nolint:gosec,unconvert // sizes differ between systems
+	return int64(s.Bavail) * size, int64(s.Blocks) * size, true //nolint:gosec,unconvert // likewise
 }

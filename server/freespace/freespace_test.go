@@ -2,10 +2,13 @@ package freespace_test
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"math"
+	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/coffer-project/coffer/server/freespace"
@@ -38,5 +41,51 @@ func TestCheck(t *testing.T) {
 	}
 	if text := log.String(); strings.Count(text, "almost full") != 2 || strings.Count(text, "used_for=audit") < 1 { // once for each directory
 		t.Errorf("the log says %s", text)
+	}
+}
+
+// TestReserve goes through the life of a disk: the measures are those of the real one, so the thresholds move instead.
+func TestReserve(t *testing.T) {
+	const size = 1 << 20
+	dir := t.TempDir()
+	ballast := filepath.Join(dir, freespace.BallastFile)
+	var log bytes.Buffer
+	var fault error
+	check := func(what string, minimum, reserve int64, want freespace.State, wantBallast int64) {
+		t.Helper()
+		w := freespace.New(freespace.Options{
+			Data: dir, Dirs: func() map[string][]string { return map[string][]string{"data": {dir}} },
+			Minimum: minimum, Ballast: reserve, Fault: func() error { return fault }, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		})
+		w.Check()
+		w.Check()
+		var held int64
+		if info, err := os.Stat(ballast); err == nil {
+			held = info.Size()
+		}
+		if n := w.Numbers(); w.State() != want || held != wantBallast || n["disk_data_ballast_bytes"] != float64(held) || n["disk_data_full"] != map[bool]float64{true: 1}[want == freespace.Full] {
+			t.Errorf("%s: %v, a ballast of %d bytes, %v; want %v, %d", what, w.State(), held, n, want, wantBallast)
+		}
+	}
+	check("room", 1, size, freespace.OK, size)
+	if strings.Contains(log.String(), "WARN") {
+		t.Errorf("the log says %s", &log)
+	}
+	check("less than the minimum", math.MaxInt64/2, size, freespace.Full, size)
+	if strings.Count(log.String(), "level=ERROR") != 1 {
+		t.Errorf("the log says %s", &log)
+	}
+	fault = fmt.Errorf("writing: %w", syscall.ENOSPC)
+	check("no room at all", math.MaxInt64/2, size, freespace.Full, 0)
+	fault = nil
+	check("still less than the minimum", math.MaxInt64/2, size, freespace.Full, 0)
+	check("room again", 1, size, freespace.OK, size)
+	check("another size", 1, 2*size, freespace.OK, 2*size)
+	check("none configured", 0, 0, freespace.OK, 0)
+	if got := freespace.Reserve(-1, 100<<20); got != 2<<20 {
+		t.Errorf("on a disk of 100 MiB the default is %d bytes", got)
+	}
+	if got := freespace.Reserve(-1, 1<<40); got != 64<<20 {
+		t.Errorf("on a large disk the default is %d bytes", got)
 	}
 }

@@ -29,7 +29,7 @@ func (s *Store) routes(r *engines.Router) {
 	engines.On(r, engines.Read, "entity/name/{name...}", readEntity, 0, s.readEntityByName)
 	engines.On(r, engines.Update, "entity/name/{name...}", writeEntity, 0, s.writeEntityByName)
 	engines.On(r, engines.Delete, "entity/name/{name...}", deleteEntity, 0, s.deleteEntityByName)
-	engines.On(r, engines.Update, "entity/batch-delete", "Delete several entities and their aliases.", 0, s.deleteEntities)
+	engines.On(r, engines.Update, "entity/batch-delete", "Delete several entities and their aliases.", engines.FreesSpace, s.deleteEntities)
 	engines.On(r, engines.Update, "entity/merge", "Merge entities into one, which gets their aliases and groups.", 0, s.mergeEntities)
 
 	engines.On(r, engines.Update, "entity-alias", writeAlias, 0, s.writeAlias)

@@ -118,6 +118,8 @@ type Cluster interface {
 	// as its last stop; and one that is cut off, or whose disk is full, does not hear of tokens that are revoked.
 	Behind() time.Duration
 	Current() bool
+	// Roomier reports whether there is another node that could lead and has room on its disk for more data.
+	Roomier() bool
 	// DiskFault returns why the disk takes no writes at the moment, or nil.
 	DiskFault() error
 	// Removed reports whether the others have told this node that it is not a member any more.

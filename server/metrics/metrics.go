@@ -83,7 +83,10 @@ var help = map[string]string{
 	"audit_lost_records_total":     "Records of requests to a sealed node that were too many to keep until a device could be written.",
 	"disk_data_free_bytes":         "Free on the disk of the data directory.",
 	"disk_audit_free_bytes":        "Free on the disk of audit files that has the least room.",
-	"disk_directories_low":         "Directories of data and audit files whose disk has less room than free_space_warning.",
+	"disk_data_ballast_bytes":      "Size of the ballast, the file that keeps room for deletes on the disk of the data.",
+	"disk_data_full":               "1 while the disk of the data has no room for writes of clients.",
+	"disk_writes_rejected_total":   "Writes rejected because there was no room.",
+	"disk_directories_low":         "Directories of data and audit files whose disk has less room than free_space_warning or free_space_warning_percent.",
 	"requests_in_flight":           "Requests that the node is working on.",
 
 	"namespaces":          "Namespaces, with the root one.",

@@ -194,6 +194,9 @@ func (s *System) health(ctx context.Context, req *engines.Request, _ *none) (*en
 	if node.Removed() {
 		body["removed_from_cluster"] = true
 	}
+	if s.opts.Disk != nil {
+		body["disk"] = s.opts.Disk()
+	}
 	if standby {
 		body["ha_connection_healthy"], body["standby_behind_ms"] = !behind, any(nil)
 		if age := node.Behind(); age >= 0 {
@@ -247,7 +250,7 @@ func (s *System) haStatus(ctx context.Context, _ *engines.Request, _ *none) (*en
 	for _, p := range peers {
 		n := map[string]any{
 			"hostname": p.ID, "api_address": p.APIAddr, "cluster_address": p.ClusterAddr, "active_node": p.Leader,
-			"version": p.Version, "node_id": p.ID, "voter": p.Voter, "healthy": p.Healthy, "last_echo": nil,
+			"version": p.Version, "node_id": p.ID, "voter": p.Voter, "healthy": p.Healthy, "last_echo": nil, "disk": p.Disk,
 		}
 		if p.Leader {
 			n["hostname"] = hostname

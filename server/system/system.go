@@ -34,6 +34,8 @@ type Options struct {
 	ResolveFrom func(ctx context.Context, base, path string) (id, rest string, err error)
 	// Below reports whether a namespace is another one or lies below it. Nil: there is only the root namespace.
 	Below func(ctx context.Context, ancestor, id string) bool
+	// Disk says how the disk of the data is; nil: not known.
+	Disk func() string
 	// Replication returns the cluster's mode in performance replication, its id there, and how many milliseconds old the
 	// newest sign of life of the primary is that has arrived. Nil: there is none.
 	Replication func() (mode, clusterID string, canaryMS int64)

@@ -55,12 +55,12 @@ func NewEngine(o EngineOptions) *Engine {
 	engines.On(r, engines.Update, "renew-self", "Renew the caller's token.", local, e.renewSelf)
 	engines.On(r, engines.Update, "renew-accessor", "Renew the token with an accessor.", local, e.renewAccessor)
 
-	engines.On(r, engines.Update, "revoke", "Revoke a token and all tokens made from it.", local, e.revoke)
-	engines.On(r, engines.Update, "revoke-self", "Revoke the caller's token and all tokens made from it.", local, e.revokeSelf)
-	engines.On(r, engines.Update, "revoke-accessor", "Revoke the token with an accessor and all tokens made from it.", local, e.revokeAccessor)
-	engines.On(r, engines.Update, "revoke-orphan", "Revoke a token and leave the tokens made from it as orphans.", sudo, e.revokeOrphan)
+	engines.On(r, engines.Update, "revoke", "Revoke a token and all tokens made from it.", local|engines.FreesSpace, e.revoke)
+	engines.On(r, engines.Update, "revoke-self", "Revoke the caller's token and all tokens made from it.", local|engines.FreesSpace, e.revokeSelf)
+	engines.On(r, engines.Update, "revoke-accessor", "Revoke the token with an accessor and all tokens made from it.", local|engines.FreesSpace, e.revokeAccessor)
+	engines.On(r, engines.Update, "revoke-orphan", "Revoke a token and leave the tokens made from it as orphans.", sudo|engines.FreesSpace, e.revokeOrphan)
 
-	engines.On(r, engines.Update, "tidy", "Compare all tokens with their indexes and mend what does not fit.", sudo, e.tidy)
+	engines.On(r, engines.Update, "tidy", "Compare all tokens with their indexes and mend what does not fit.", sudo|engines.FreesSpace, e.tidy)
 	engines.On(r, engines.Read, "tidy", "Tell how the latest tidy operation on this node went.", sudo|engines.Active, e.tidyStatus)
 	e.rolePaths()
 	return e

@@ -126,3 +126,117 @@ func TestFullStandby(t *testing.T) {
 		t.Errorf("a revoked token on the standby that has caught up: %d %s", a.Status, a.Body)
 	}
 }
+
+// TestFullDiskOfOne fills the only node's disk, first by writes and then from outside. Writes are rejected before it is full;
+// what makes room goes on even when nothing is left, by the ballast.
+func TestFullDiskOfOne(t *testing.T) {
+	if !long {
+		t.Skip("only in the long version: make chaos")
+	}
+	small := t.TempDir()
+	mount(t, small, "96m")
+	c := harness.NewCluster(t, 1, harness.Options{
+		Dir:           func(string) string { return filepath.Join(small, "data") },
+		StorageConfig: "  ballast_size = \"8MiB\"\n  free_space_minimum = \"8MiB\"",
+	})
+	n := c.Leader()
+	n.MustDo("POST", "/v1/sys/mounts/ack", map[string]any{"type": "kv"})
+	n.MustDo("POST", "/v1/sys/auth/userpass", map[string]any{"type": "userpass"})
+	n.MustDo("POST", "/v1/auth/userpass/users/ann", map[string]any{"password": "correct horse battery"})
+	n.MustDo("POST", "/v1/sys/policies/acl/reader", map[string]any{"policy": `path "ack/*" { capabilities = ["read"] }`})
+	var made struct {
+		Auth struct {
+			Token string `json:"client_token"`
+		}
+	}
+	n.MustDo("POST", "/v1/auth/token/create", map[string]any{"policies": []string{"reader"}}).Decode(t, &made)
+	ballast := filepath.Join(small, "data", "ballast")
+	held := func() int64 {
+		info, err := os.Stat(ballast)
+		if err != nil {
+			return 0
+		}
+		return info.Size()
+	}
+	do := func(method, path string, body any) harness.Answer {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		a, err := n.Do(ctx, method, path, c.RootToken, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	eventually := func(what string, ok func() bool) {
+		t.Helper()
+		for begin := time.Now(); !ok(); time.Sleep(50 * time.Millisecond) {
+			if time.Since(begin) > 20*time.Second {
+				t.Fatalf("waiting in vain: %s", what)
+			}
+		}
+	}
+	eventually("the ballast", func() bool { return held() == 8<<20 })
+
+	pad := strings.Repeat("p", 120<<10)
+	var rejected harness.Answer
+	written := 0
+	for ; rejected.Status == 0; written++ {
+		if written > 5000 {
+			t.Fatal("writes are never rejected")
+		}
+		switch a := do("POST", fmt.Sprintf("/v1/ack/pad%d", written), map[string]any{"pad": pad}); {
+		case a.Status == 503:
+			rejected = a
+		case a.Status != 204:
+			t.Fatalf("write %d: %d %s", written, a.Status, a.Body)
+		}
+	}
+	if !strings.Contains(string(rejected.Body), "no room for writes") || strings.Contains(n.Log(), "no space left on device") {
+		t.Errorf("write %d was rejected with %s; the disk was full before: %v", written, rejected.Body, strings.Contains(n.Log(), "no space left on device"))
+	}
+	repairs := func(round string) {
+		t.Helper()
+		if a := do("GET", "/v1/ack/pad1", nil); a.Status != 200 {
+			t.Errorf("%s: reading: %d", round, a.Status)
+		}
+		for i := range 5 {
+			if a := do("DELETE", fmt.Sprintf("/v1/ack/pad%s%d", round, i), nil); a.Status != 204 {
+				t.Errorf("%s: deleting: %d %s", round, a.Status, a.Body)
+			}
+		}
+		if a := do("POST", "/v1/auth/userpass/login/ann", map[string]any{"password": "correct horse battery"}); a.Status != 200 {
+			t.Errorf("%s: logging in: %d %s", round, a.Status, a.Body)
+		}
+		if a := do("POST", "/v1/ack/more", map[string]any{"pad": pad}); a.Status != 503 {
+			t.Errorf("%s: writing: %d", round, a.Status)
+		}
+		eventually("health to say that the disk is full", func() bool { // and not "failing", until what failed was tried again
+			a := do("GET", "/v1/sys/health", nil)
+			return a.Status == 200 && strings.Contains(string(a.Body), `"disk":"full"`)
+		})
+	}
+	repairs("1")
+
+	stuff(t, small)
+	eventually("the ballast to be released", func() bool { return held() == 0 })
+	eventually("the node to lead again", func() bool { return do("DELETE", "/v1/ack/pad20", nil).Status == 204 && n.Health() == 200 })
+	if a := do("POST", "/v1/auth/token/revoke", map[string]any{"token": made.Auth.Token}); a.Status >= 300 {
+		t.Errorf("revoking on a full disk: %d %s", a.Status, a.Body)
+	}
+	repairs("2")
+
+	if err := os.Remove(filepath.Join(small, "stuffing")); err != nil {
+		t.Fatal(err)
+	}
+	remount(t, small, "160m")
+	eventually("writes again", func() bool {
+		return do("POST", "/v1/ack/after", map[string]any{"v": "x"}).Status == 204
+	})
+	eventually("the ballast again", func() bool { return held() == 8<<20 })
+	for i := 30; i < written-1; i++ {
+		if a := do("GET", fmt.Sprintf("/v1/ack/pad%d", i), nil); a.Status != 200 {
+			t.Fatalf("pad%d: %d %s", i, a.Status, a.Body)
+		}
+	}
+}

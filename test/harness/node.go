@@ -92,6 +92,9 @@ func (n *Node) configure(join bool) {
 	p("  path = %q", n.Dir)
 	p("  node_id = %q", n.ID)
 	p("%s", n.c.opts.StorageConfig)
+	if n.binary == "" && !strings.Contains(n.c.opts.StorageConfig, "ballast_size") { // likewise
+		p("  ballast_size = 0\n  free_space_minimum = 0")
+	}
 	if join {
 		for _, other := range n.c.Nodes {
 			if other != n || n.c.opts.OneConfiguration {

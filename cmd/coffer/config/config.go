@@ -39,6 +39,7 @@ type Config struct {
 	Audit       Audit
 	// FreeSpaceWarning is how many bytes should be free on the disks of data and audit files.
 	FreeSpaceWarning int64
+	FreeSpacePercent int64 // likewise, of the size of the disk
 	Replication      Replication
 	Sync             Sync
 	Traces           Traces
@@ -83,6 +84,8 @@ type Storage struct {
 	TrailingLogs      int64
 	SnapshotThreshold int64
 	SnapshotInterval  time.Duration
+	FreeSpaceMinimum  int64 // bytes that must be free for writes of clients; negative: a default
+	BallastSize       int64 // bytes of the file that keeps room on the disk; negative: a default
 }
 
 // Snapshots is what operators allow schedules of snapshots to do.
@@ -155,7 +158,7 @@ func (s Seal) GoString() string { return s.String() }
 // Load reads files, and the *.hcl and *.json files of directories, as one configuration. The error joins all
 // problems.
 func Load(paths ...string) (*Config, error) {
-	c := &Config{UI: true, FreeSpaceWarning: 1 << 30, Traces: Traces{SampleRatio: 1}}
+	c := &Config{UI: true, FreeSpaceWarning: 1 << 30, FreeSpacePercent: 10, Storage: Storage{FreeSpaceMinimum: -1, BallastSize: -1}, Traces: Traces{SampleRatio: 1}}
 	d := &decoder{}
 	for _, path := range paths {
 		files, err := expand(path)
@@ -230,6 +233,9 @@ func (c *Config) Complete() error {
 		return strings.TrimRight(j.LeaderAPIAddr, "/") == strings.TrimRight(c.APIAddr, "/")
 	})
 	c.Storage.timeouts(add)
+	if c.FreeSpacePercent > 99 {
+		add("free_space_warning_percent must be a number from 0 to 99")
+	}
 	if c.DefaultLeaseTTL > 0 && c.MaxLeaseTTL > 0 && c.DefaultLeaseTTL > c.MaxLeaseTTL {
 		add("default_lease_ttl must not be longer than max_lease_ttl")
 	}

@@ -63,7 +63,8 @@ func (d *decoder) file(name, text string, c *Config) {
 		"storage":           d.storage(c),
 		"seal":              d.seal(c),
 
-		"free_space_warning": size(&c.FreeSpaceWarning),
+		"free_space_warning":         sizeOr0(&c.FreeSpaceWarning),
+		"free_space_warning_percent": number(&c.FreeSpacePercent),
 	})
 }
 
@@ -262,6 +263,8 @@ func (d *decoder) storage(c *Config) field {
 			"snapshot_threshold":      number(&s.SnapshotThreshold),
 			"snapshot_interval":       duration(&s.SnapshotInterval),
 			"performance_multiplier":  number(&s.Multiplier),
+			"free_space_minimum":      sizeOr0(&s.FreeSpaceMinimum),
+			"ballast_size":            sizeOr0(&s.BallastSize),
 		})
 	}
 }
@@ -470,7 +473,12 @@ var units = []struct {
 	factor int64
 }{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"B", 1}, {"", 1}}
 
-func size(into *int64) field {
+func size(into *int64) field { return sizeFrom(1, into) }
+
+// sizeOr0 also takes 0, which turns something off.
+func sizeOr0(into *int64) field { return sizeFrom(0, into) }
+
+func sizeFrom(least int64, into *int64) field {
 	return func(d *decoder, item *ast.ObjectItem) {
 		v, _, ok := d.literal(item)
 		if !ok {
@@ -482,7 +490,7 @@ func size(into *int64) field {
 				continue
 			}
 			n, err := strconv.ParseInt(strings.TrimSpace(rest), 10, 64)
-			if err == nil && n > 0 && n <= (1<<62)/u.factor {
+			if err == nil && n >= least && n <= (1<<62)/u.factor {
 				*into = n * u.factor
 				return
 			}

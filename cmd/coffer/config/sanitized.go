@@ -42,7 +42,8 @@ func (c *Config) Sanitized() map[string]any {
 		"listeners": listeners, "seals": []map[string]any{{"type": c.Seal.Type, "disabled": false}},
 		"storage": map[string]any{
 			"type": "raft", "cluster_addr": c.ClusterAddr, "redirect_addr": c.APIAddr, "disable_clustering": false,
-			"raft": map[string]any{"path": filepath.Clean(c.Storage.Path), "node_id": c.Storage.NodeID, "retry_join": joins},
+			"raft": map[string]any{"path": filepath.Clean(c.Storage.Path), "node_id": c.Storage.NodeID, "retry_join": joins,
+				"free_space_minimum": auto(c.Storage.FreeSpaceMinimum), "ballast_size": auto(c.Storage.BallastSize)},
 		},
 		"replication": map[string]any{
 			"log_max_size": c.Replication.LogBytes, "log_max_age": int64(c.Replication.LogAge.Seconds()),
@@ -52,10 +53,18 @@ func (c *Config) Sanitized() map[string]any {
 		},
 		"user_lockout": lockouts,
 		"snapshots":    map[string]any{"local_root": c.Snapshots.LocalRoot},
-		"audit":        map[string]any{"file_roots": c.Audit.FileRoots}, "free_space_warning": c.FreeSpaceWarning,
+		"audit":        map[string]any{"file_roots": c.Audit.FileRoots}, "free_space_warning": c.FreeSpaceWarning, "free_space_warning_percent": c.FreeSpacePercent,
 		"telemetry": map[string]any{
 			"otlp_endpoint": c.Traces.Endpoint, "otlp_insecure": c.Traces.Insecure, "sample_ratio": c.Traces.SampleRatio,
 			"unauthenticated_metrics_access": c.UnauthenticatedMetrics,
 		},
 	}
+}
+
+// auto is a size, or that it depends on the disk.
+func auto(size int64) any {
+	if size < 0 {
+		return "auto"
+	}
+	return size
 }

@@ -114,6 +114,7 @@ func (Cluster) Leader() (lifecycle.Peer, bool)                    { return lifec
 func (Cluster) Peers() ([]lifecycle.Peer, error)                  { return nil, nil }
 func (Cluster) Behind() time.Duration                             { return 0 }
 func (Cluster) Current() bool                                     { return true }
+func (Cluster) Roomier() bool                                     { return false }
 func (Cluster) DiskFault() error                                  { return nil }
 func (Cluster) Admit(context.Context, string, string, []byte, bool, bool) ([]byte, error) {
 	return []byte("{}"), nil
