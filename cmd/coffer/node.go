@@ -89,7 +89,7 @@ func lockoutOf(c *config.Config) (engines.LockoutDefaults, error) {
 
 // openNode opens the data and composes a sealed node. Close it with node.close.
 func openNode(c *config.Config, dev devOptions, log *logs, bodies *httpapi.Bodies, next *sealer) (*node, error) {
-	if err := os.MkdirAll(c.Storage.Path, 0o700); err != nil {
+	if err := boltstore.MkdirAll(c.Storage.Path); err != nil {
 		return nil, fmt.Errorf("creating the data directory: %w", err)
 	}
 	id, err := nodeID(c.Storage)

@@ -71,15 +71,25 @@ func (l *local) Put(_ context.Context, name string, write func(io.Writer) error)
 	if err != nil {
 		return file{}, errors.Join(err, dir.Remove(temporary))
 	}
-	return file{url: "file://" + filepath.Join(l.root, l.dir, name), bytes: bytes}, syncRoot(dir)
+	return file{url: "file://" + filepath.Join(l.root, l.dir, name), bytes: bytes}, l.sync()
 }
 
-func syncRoot(dir *os.Root) error {
-	f, err := dir.Open(".")
+// sync makes the names in the directory durable, and its own name, up to the root.
+func (l *local) sync() error {
+	root, err := os.OpenRoot(l.root)
 	if err != nil {
 		return err
 	}
-	return errors.Join(f.Sync(), f.Close())
+	defer root.Close()
+	for dir := path.Clean(l.dir); ; dir = path.Dir(dir) {
+		f, err := root.Open(dir)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(f.Sync(), f.Close()); err != nil || dir == "." {
+			return err
+		}
+	}
 }
 
 // removeLeftovers removes what an interrupted snapshot of this schedule left.

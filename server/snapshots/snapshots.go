@@ -9,6 +9,7 @@
 package snapshots
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -233,10 +234,11 @@ func (s *Scheduler) removeLeftovers() {
 
 // verified fills f by write and reads it again from its beginning. It returns its size.
 func verified(f *os.File, write func(io.Writer) error) (int64, error) {
-	if err := write(f); err != nil {
+	w := bufio.NewWriterSize(f, 64<<10)
+	if err := write(w); err != nil {
 		return 0, fmt.Errorf("writing the snapshot: %w", err)
 	}
-	if err := f.Sync(); err != nil {
+	if err := errors.Join(w.Flush(), f.Sync()); err != nil {
 		return 0, fmt.Errorf("writing the snapshot: %w", err)
 	}
 	if _, err := f.Seek(0, io.SeekStart); err != nil {

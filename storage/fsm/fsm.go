@@ -80,7 +80,7 @@ func Open(dir string, o Options) (*FSM, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := boltstore.MkdirAll(dir); err != nil {
 		return nil, fmt.Errorf("opening the state: %w", err)
 	}
 	f := &FSM{dir: dir, log: o.Logger, records: o.Log}

@@ -55,6 +55,9 @@ func (d *disk) open(name string, flag int) (file, error) {
 	if err != nil {
 		return nil, err
 	}
+	if name == filepath.Dir(d.dir) {
+		return f, nil // the directory's own name is taken as durable
+	}
 	return &diskFile{d, f, filepath.Base(name), name == d.dir}, nil
 }
 

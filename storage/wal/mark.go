@@ -145,7 +145,7 @@ func (l *Log) writeMark(m synced) error {
 	if err := l.marks.write(m); err != nil {
 		return err
 	}
-	return l.syncDir()
+	return l.syncDir(l.dir)
 }
 
 // removeMark makes it durable that there is no mark.
@@ -157,11 +157,11 @@ func (l *Log) removeMark() error {
 	if err := os.Remove(filepath.Join(l.dir, markName)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	return l.syncDir()
+	return l.syncDir(l.dir)
 }
 
-func (l *Log) syncDir() error {
-	d, err := l.opts.open(l.dir, os.O_RDONLY)
+func (l *Log) syncDir(dir string) error {
+	d, err := l.opts.open(dir, os.O_RDONLY)
 	if err != nil {
 		return err
 	}

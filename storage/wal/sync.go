@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"github.com/coffer-project/coffer/storage"
 )
@@ -99,7 +100,7 @@ func (l *Log) syncFiles(w work) error {
 	if failed != nil || !w.renamed {
 		return failed
 	}
-	if err := l.syncDir(); err != nil && len(w.files) > 0 {
+	if err := l.syncDir(l.dir); err != nil && len(w.files) > 0 {
 		return err
 	}
 	return nil
@@ -131,6 +132,9 @@ func (l *Log) Reset(base storage.Index) error {
 
 func (l *Log) begin(base storage.Index) error {
 	if err := os.MkdirAll(l.dir, 0o700); err != nil {
+		return err
+	}
+	if err := l.syncDir(filepath.Dir(l.dir)); err != nil {
 		return err
 	}
 	l.mu.Lock()
