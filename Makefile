@@ -57,8 +57,8 @@ e2e: build ## clients in other languages, the web UI in a real browser, real SAM
 	test/e2e/run
 
 .PHONY: chaos
-chaos: ## the long fault tests: 50 killed leaders, partitions, rot, a full disk, two clusters, kills at each call at a cloud provider, secrets on their way; COFFER_CHAOS_KILLS=n
-	COFFER_CHAOS=long go test -count=1 -p=1 -timeout=80m -json ./test/chaos ./test/replication ./test/cloud ./test/secretsync | $(TALLY)
+chaos: ## the long fault tests: 50 killed leaders, partitions, rot, a full disk, 300 losses of power, two clusters, kills at each call at a cloud provider, secrets on their way; COFFER_CHAOS_KILLS=n COFFER_POWER_POINTS=n
+	COFFER_CHAOS=long go test -count=1 -p=1 -timeout=80m -json ./test/chaos ./test/power ./test/replication ./test/cloud ./test/secretsync | $(TALLY)
 
 .PHONY: demo-replication
 demo-replication: build ## two clusters of three nodes, one following the other, to play with until ^C

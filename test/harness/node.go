@@ -134,7 +134,7 @@ func (n *Node) Start() {
 // the log has the reason.
 func (n *Node) TryStart() error {
 	n.c.t.Helper()
-	if err := n.launch(); err != nil {
+	if err := n.Launch(); err != nil {
 		return err
 	}
 	var failure error
@@ -153,8 +153,8 @@ func (n *Node) TryStart() error {
 	return failure
 }
 
-// launch starts the process without waiting for anything.
-func (n *Node) launch() error {
+// Launch starts the process without waiting for anything.
+func (n *Node) Launch() error {
 	n.c.t.Helper()
 	binary := cmp.Or(n.binary, Binary(n.c.t))
 	if plain := os.Getenv("COFFER_TEST_CLIENT"); plain != "" && n.c.opts.Memory {
