@@ -135,7 +135,7 @@ func (w *world) on(images []*powerfs.Image, health ...int) error {
 	deadline := time.Now().Add(patience)
 	for pause := 2 * time.Millisecond; ; pause = min(pause*3/2, 100*time.Millisecond) {
 		err := w.up(health)
-		if err == nil || errors.Is(err, errEnded) {
+		if err == nil || errors.Is(err, errFinal) {
 			return err
 		}
 		if time.Now().After(deadline) {
@@ -145,16 +145,19 @@ func (w *world) on(images []*powerfs.Image, health ...int) error {
 	}
 }
 
-var errEnded = errors.New("the process has ended")
+var errFinal = errors.New("it does not come back")
 
 // up returns why the nodes are not all healthy. One of them has to be active, unless the cluster may not have been founded.
 func (w *world) up(health []int) error {
 	active := slices.Contains(health, 501)
 	for i, n := range w.Nodes {
 		if !n.Running() {
-			return fmt.Errorf("%s: %w:\n%s", n.ID, errEnded, n.Log()[w.logged[i]:])
+			return fmt.Errorf("%s has ended, %w:\n%s", n.ID, errFinal, n.Log()[w.logged[i]:])
 		}
 		got := n.Health()
+		if got == 501 && !active && len(w.Nodes) == 1 {
+			return fmt.Errorf("%s is not initialized any more, %w", n.ID, errFinal)
+		}
 		if !slices.Contains(health, got) {
 			return fmt.Errorf("%s is at health %d", n.ID, got)
 		}
