@@ -676,3 +676,13 @@ func (s *testCluster) catchesUp(p *testCluster) {
 		s.t.Fatalf("%s and %s differ:\n%v\n%v", s.id, p.id, s.shared(), p.shared())
 	}
 }
+
+// connectedTo returns how many secondaries are connected.
+func connectedTo(l *Link) (n int) {
+	for _, st := range l.SessionStatus() {
+		if st.EndedAt.IsZero() {
+			n++
+		}
+	}
+	return n
+}

@@ -101,8 +101,17 @@ type sentKey struct{}
 // sentHandler tells calls that never left this node from those that may have arrived.
 type sentHandler struct{}
 
+// receivedKey marks the context of a stream with a *atomic.Int64 that counts the bytes which come over it.
+type receivedKey struct{}
+
 // HandleRPC implements stats.Handler.
 func (sentHandler) HandleRPC(ctx context.Context, s stats.RPCStats) {
+	if in, ok := s.(*stats.InPayload); ok {
+		if received, ok := ctx.Value(receivedKey{}).(*atomic.Int64); ok {
+			received.Add(int64(in.WireLength))
+		}
+		return
+	}
 	if _, ok := s.(*stats.OutPayload); !ok { // without which the other side does nothing
 		return
 	}

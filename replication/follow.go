@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -44,8 +45,9 @@ type follow struct {
 	drops   map[Unit]chan struct{} // of units that are being dropped: closed when what was handed out of one has ended
 	wg      sync.WaitGroup         // of those
 
-	noted   time.Time
-	repairs chan string // capacity 1: one at a time is enough
+	noted    time.Time
+	received atomic.Int64 // bytes, of all streams
+	repairs  chan string  // capacity 1: one at a time is enough
 
 	changed signal // conn or terminal
 	mu      sync.Mutex
@@ -200,7 +202,7 @@ func (f *follow) attempt(ctx context.Context, addr string) (worked bool, err err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := c.Stream(ctx)
+	stream, err := c.Stream(context.WithValue(ctx, receivedKey{}, &f.received))
 	if err != nil {
 		return false, fromStatus(err, false)
 	}

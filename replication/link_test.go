@@ -236,7 +236,7 @@ func TestRevocation(t *testing.T) {
 	began := time.Now()
 	p.admin(func() { p.revoked["one"] = true })
 	p.put(key("a", 1), "not for the revoked")
-	eventually(t, "the session ends", func() bool { return len(p.nodes[0].link.SessionStatus()) == 0 })
+	eventually(t, "the session ends", func() bool { return connectedTo(p.nodes[0].link) == 0 })
 	if took := time.Since(began); took > time.Second {
 		t.Errorf("the session went on for %v", took)
 	}
@@ -291,9 +291,9 @@ func TestRevocationOfOneThatHangs(t *testing.T) {
 			}
 		}
 	}
-	eventually(t, "it is connected", func() bool { return len(p.nodes[0].link.SessionStatus()) == 1 })
+	eventually(t, "it is connected", func() bool { return connectedTo(p.nodes[0].link) == 1 })
 	p.admin(func() { p.revoked["one"] = true })
-	eventually(t, "the session ends", func() bool { return len(p.nodes[0].link.SessionStatus()) == 0 })
+	eventually(t, "the session ends", func() bool { return connectedTo(p.nodes[0].link) == 0 })
 }
 
 func TestFilters(t *testing.T) {
@@ -344,11 +344,10 @@ func TestRenewal(t *testing.T) {
 		t.Errorf("it was renewed %d times", p.renewals)
 	}
 	// The connection is one with the new certificate: it outlives the old one.
-	for _, one := range p.nodes[0].link.sessions.list() {
-		if !one.auth.cert.Equal(pair.Leaf) {
-			t.Error("the session is still that of the old certificate")
-		}
-	}
+	eventually(t, "the session of the old certificate ends", func() bool {
+		list := p.nodes[0].link.sessions.list()
+		return len(list) == 1 && list[0].auth.cert.Equal(pair.Leaf)
+	})
 }
 
 func TestLearning(t *testing.T) {
@@ -396,7 +395,7 @@ func TestStrangers(t *testing.T) {
 			t.Errorf("%s: served", name)
 		}
 	}
-	if n := len(p.nodes[0].link.SessionStatus()); n != 0 {
+	if n := connectedTo(p.nodes[0].link); n != 0 {
 		t.Errorf("%d sessions", n)
 	}
 
@@ -500,7 +499,7 @@ func TestSwitchOver(t *testing.T) {
 	if final.Index <= at {
 		t.Fatal("the test is wrong")
 	}
-	eventually(t, "the session has ended", func() bool { return len(p.nodes[0].link.SessionStatus()) == 0 })
+	eventually(t, "the session has ended", func() bool { return connectedTo(p.nodes[0].link) == 0 })
 	eventually(t, "the secondary says so", func() bool { return s.nodes[0].link.FollowStatus().Final })
 	p.calls = func(string, []byte) ([]byte, storage.Index, error) { return []byte("still here"), 0, nil }
 	if answer, _, err := s.nodes[0].link.Call(t.Context(), "x", nil); err != nil || string(answer) != "still here" {
@@ -634,5 +633,69 @@ func TestAnnounce(t *testing.T) {
 	p.mu.Unlock()
 	if _, err := link.Announce(t.Context(), up, a); !errors.Is(err, ErrRevoked) {
 		t.Errorf("revoked: %v", err)
+	}
+}
+
+// TestLag: the time since both sides were equal grows, at both ends, as long as the other side is away.
+func TestLag(t *testing.T) {
+	p, s := pair(t)
+	s.follows(p.certify("one", s, time.Now()), FollowHooks{})
+	s.catchesUp(p)
+	of := func() (FollowStatus, SessionStatus) {
+		list := p.nodes[0].link.SessionStatus()
+		if len(list) != 1 {
+			t.Fatalf("%d secondaries", len(list))
+		}
+		return s.nodes[0].link.FollowStatus(), list[0]
+	}
+	eventually(t, "both know that they are equal", func() bool {
+		f, one := of()
+		return f.LagSeconds == 0 && one.LagSeconds == 0 && one.LagEntries == 0 && !f.EqualAt.IsZero() && !one.EqualAt.IsZero()
+	})
+	copied := 0
+	for _, value := range p.shared() {
+		copied += len(value)
+	}
+	if f, _ := of(); f.BytesIn < int64(copied) {
+		t.Errorf("%d bytes were received, and the first copy has %d", f.BytesIn, copied)
+	}
+	p.nodes[0].halt()
+	eventually(t, "both notice", func() bool {
+		f, one := of()
+		return f.Connected == "" && !one.EndedAt.IsZero() && f.LagSeconds > 0 && one.LagSeconds > 0
+	})
+	f, one := of()
+	p.put("s/sys/root/policies/late", "not there yet")
+	eventually(t, "it grows", func() bool {
+		later, lateOne := of()
+		return later.LagSeconds > f.LagSeconds && lateOne.LagSeconds > one.LagSeconds && lateOne.LagEntries == 1 &&
+			later.EqualAt.Equal(f.EqualAt) && lateOne.EqualAt.Equal(one.EqualAt)
+	})
+	p.nodes[0].serve(t, p.nodes[0].addr)
+	s.catchesUp(p)
+	eventually(t, "it is gone", func() bool {
+		f, one := of()
+		return f.LagSeconds == 0 && one.LagSeconds == 0 && one.EndedAt.IsZero() && one.LagEntries == 0
+	})
+}
+
+// TestLagOfOneThatHangs: what was heard is good for some seconds only.
+func TestLagOfOneThatHangs(t *testing.T) {
+	now := time.Now()
+	for _, tt := range []struct {
+		equal, heard time.Duration // ago; negative: never
+		equalNow     bool
+		want         float64
+	}{
+		{time.Second, time.Second, true, 0}, {2 * time.Second, time.Second, false, 2}, {9 * time.Second, 4 * time.Second, true, 9},
+		{-1, time.Second, true, 0}, {-1, time.Hour, false, 0},
+	} {
+		var equal time.Time
+		if tt.equal >= 0 {
+			equal = now.Add(-tt.equal)
+		}
+		if got := lagSince(now, equal, now.Add(-tt.heard), tt.equalNow); got != tt.want {
+			t.Errorf("equal %v ago, heard %v ago, equal as far as is known %v: %v, want %v", tt.equal, tt.heard, tt.equalNow, got, tt.want)
+		}
 	}
 }

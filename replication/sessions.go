@@ -38,7 +38,7 @@ type session struct {
 	meter  meter
 }
 
-// SessionStatus is one connected secondary.
+// SessionStatus is one secondary that is connected, or was since this process began.
 type SessionStatus struct {
 	Peer          Peer
 	Addr          string // where it connects from
@@ -48,7 +48,9 @@ type SessionStatus struct {
 	LastHeartbeat time.Time
 	Cursor        storage.Position
 	LagEntries    uint64
-	LagSeconds    float64
+	LagSeconds    float64   // since EqualAt; 0 also if that is not known
+	EqualAt       time.Time // the last moment at which both sides are known to have been equal; zero: not known
+	EndedAt       time.Time // zero: it is connected
 	EntriesOut    uint64
 	BytesOut      int64
 	RateOut       float64
@@ -258,12 +260,16 @@ func (s *session) note() {
 	now := time.Now()
 	s.mu.Lock()
 	st := &s.status
-	st.Cursor, st.EntriesOut, st.BytesOut, st.Exact = p.Acked, p.Entries, p.Bytes, p.Exact
-	st.LagEntries, st.LagSeconds = 0, 0
-	if p.Acked.Before(head) && p.Acked.Epoch == head.Epoch {
-		st.LagEntries = uint64(head.Index - p.Acked.Index)
+	if !p.Acked.IsZero() {
+		st.Cursor = p.Acked
+	}
+	st.EntriesOut, st.BytesOut, st.Exact = p.Entries, p.Bytes, p.Exact
+	if p.Exact || !st.EqualAt.IsZero() { // without a first copy the position says nothing
+		if !p.Acked.IsZero() && !p.Acked.Before(head) {
+			st.EqualAt = latest(st.EqualAt, st.LastHeartbeat)
+		}
 		if p.TimeMS != 0 {
-			st.LagSeconds = max(0, now.Sub(time.UnixMilli(p.TimeMS)).Seconds())
+			st.EqualAt = latest(st.EqualAt, time.UnixMilli(p.TimeMS))
 		}
 	}
 	s.meter.count(now, float64(p.Entries))
@@ -275,10 +281,19 @@ func (s *session) note() {
 	s.l.o.Log.Pin(s.pin(), after)
 }
 
+// latest returns the later of two times.
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
 // sessions are the connected secondaries.
 type sessions struct {
-	mu  sync.Mutex
-	all []*session
+	mu   sync.Mutex
+	all  []*session
+	past map[string]SessionStatus // how the last session of each secondary ended, by opaque id
 }
 
 // add takes a session in. One that the same secondary had before ends: it has come back over another connection.
@@ -291,6 +306,11 @@ func (s *sessions) add(one *session) {
 		}
 	}
 	s.all = append(s.all, one)
+	if last, ok := s.past[one.peer.ID]; ok && last.Peer == one.peer {
+		one.mu.Lock()
+		one.status.Cursor, one.status.EqualAt = last.Cursor, last.EqualAt
+		one.mu.Unlock()
+	}
 	s.mu.Unlock()
 	for _, other := range before {
 		other.end(&redirect{})
@@ -301,6 +321,13 @@ func (s *sessions) remove(one *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.all = slices.DeleteFunc(s.all, func(other *session) bool { return other == one })
+	one.mu.Lock()
+	last := one.status
+	one.mu.Unlock()
+	if last.EndedAt = time.Now(); s.past == nil {
+		s.past = map[string]SessionStatus{}
+	}
+	s.past[one.peer.ID] = last
 }
 
 func (s *sessions) list() []*session {
@@ -351,17 +378,40 @@ func (s *sessions) review(ctx context.Context, l *Link, moved bool) {
 	}
 }
 
-// SessionStatus describes the connected secondaries, by id.
+// SessionStatus describes the secondaries that are connected, and those that were since this process began, by id.
 func (l *Link) SessionStatus() []SessionStatus {
+	head, now := l.resolver().index(l.Head()), time.Now()
 	var out []SessionStatus
-	for _, one := range l.sessions.list() {
+	for _, st := range l.sessions.statuses() {
+		behind := st.Cursor.Before(head)
+		if behind && st.Cursor.Epoch == head.Epoch {
+			st.LagEntries = uint64(head.Index - st.Cursor.Index)
+		}
+		st.LagSeconds = lagSince(now, st.EqualAt, st.LastHeartbeat, st.EndedAt.IsZero() && !behind)
+		out = append(out, st)
+	}
+	slices.SortFunc(out, func(a, b SessionStatus) int { return strings.Compare(a.Peer.ID, b.Peer.ID) })
+	return out
+}
+
+// statuses returns the last status of each secondary.
+func (s *sessions) statuses() []SessionStatus {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []SessionStatus
+	connected := map[string]bool{}
+	for _, one := range s.all {
 		one.mu.Lock()
 		st := one.status
 		st.RateOut = one.meter.rate
 		one.mu.Unlock()
-		out = append(out, st)
+		out, connected[st.Peer.ID] = append(out, st), true
 	}
-	slices.SortFunc(out, func(a, b SessionStatus) int { return strings.Compare(a.Peer.ID, b.Peer.ID) })
+	for id, st := range s.past {
+		if !connected[id] {
+			out = append(out, st)
+		}
+	}
 	return out
 }
 

@@ -28,6 +28,7 @@ type following struct {
 	mark      mark          // a heartbeat whose position is not reached yet, or the last one
 	skew      time.Duration // our clock minus the primary's
 	measured  bool          // skew is of this connection
+	received  int64         // bytes, of copies, repairs and batches
 	entries   meter
 	bytes     meter
 	head      meter // of the primary
@@ -70,8 +71,8 @@ type FollowStatus struct {
 	LagEntries uint64
 	LagBytes   int64
 	LagSeconds float64
-	EntriesIn  uint64 // since the node became active
-	BytesIn    int64
+	EntriesIn  uint64  // since the node became active
+	BytesIn    int64   // likewise; what copies and repairs have fetched is part of it
 	RateIn     float64 // entries each second, lately
 	BytesRate  float64 // bytes each second, lately
 	ETASeconds float64 // until it has caught up; negative: it does not
@@ -112,7 +113,8 @@ func (f *follow) note(now time.Time) {
 	st.progress = p
 	st.reached(f.machine.at)
 	st.entries.count(now, float64(p.Entries))
-	st.bytes.count(now, float64(p.Bytes))
+	st.received = f.received.Load()
+	st.bytes.count(now, float64(st.received))
 	st.head.count(now, float64(p.Head.Index))
 }
 
@@ -209,7 +211,7 @@ func (l *Link) FollowStatus() FollowStatus {
 func (st *following) describe(now time.Time) FollowStatus {
 	p := &st.progress
 	out := FollowStatus{
-		State: p.State, Reason: st.reason, Terminal: st.terminal, Cursor: p.Cursor, Head: p.Head, EntriesIn: p.Entries, BytesIn: p.Bytes,
+		State: p.State, Reason: st.reason, Terminal: st.terminal, Cursor: p.Cursor, Head: p.Head, EntriesIn: p.Entries, BytesIn: st.received,
 		RateIn: st.entries.rate, BytesRate: st.bytes.rate, Connected: st.connected, Final: st.final, LastHeard: st.lastHeard, EqualAt: st.equal(), ClockSkew: st.skew, Repair: p.Repair, Exact: p.Exact,
 		Units: make(map[string]string, len(p.Units)), CanKeepUp: true,
 	}

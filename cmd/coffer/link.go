@@ -118,7 +118,7 @@ func (l linkOf) SessionStatus() []replicated.SessionStatus {
 	for _, s := range l.Link.SessionStatus() {
 		out = append(out, replicated.SessionStatus{
 			Peer: replicated.Peer(s.Peer), Addr: s.Addr, APIAddr: s.APIAddr, ClusterAddr: s.ClusterAddr, ConnectedAt: s.ConnectedAt,
-			LastHeartbeat: s.LastHeartbeat, Cursor: s.Cursor, LagEntries: s.LagEntries, LagSeconds: s.LagSeconds,
+			LastHeartbeat: s.LastHeartbeat, EqualAt: s.EqualAt, EndedAt: s.EndedAt, Cursor: s.Cursor, LagEntries: s.LagEntries, LagSeconds: s.LagSeconds,
 			EntriesOut: s.EntriesOut, BytesOut: s.BytesOut, RateOut: s.RateOut, ClockSkew: s.ClockSkew, Exact: s.Exact,
 		})
 	}

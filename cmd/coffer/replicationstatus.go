@@ -201,13 +201,14 @@ func (s *replicationStatus) peers() [][]string {
 		id, lag, state := cmp.Or(p.NodeID, "-"), p.replicationLag.cells(), p.Connection
 		if s.Mode == "secondary" {
 			id = strconv.Itoa(i + 1)
-			lag = []string{"-", "-", "-", "-"}
-			if p.Connection == "connected" {
-				lag = s.cells()
+			if p.Connection != "connected" && i > 0 {
+				lag = []string{"-", "-", "-", "-"}
+			} else {
+				lag = s.cells() // also while there is no connection: then it grows
 			}
 		}
 		heard := "-"
-		if ms, err := strconv.ParseInt(p.HeardMS, 10, 64); err == nil && p.Connection == "connected" {
+		if ms, err := strconv.ParseInt(p.HeardMS, 10, 64); err == nil {
 			heard = fmt.Sprintf("%.1f s ago", float64(ms)/1000)
 		}
 		row := append([]string{printable(id), printable(cmp.Or(p.ClusterAddress, p.APIAddress, "-")), printable(state)}, lag...)

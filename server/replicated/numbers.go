@@ -35,38 +35,39 @@ func one(is bool) float64 {
 func (s *Store) primaryNumbers(r *Role, out map[string]float64) {
 	var entries uint64
 	var seconds, silence, rate float64
-	sessions := s.link.SessionStatus()
-	for i := range sessions {
-		session := &sessions[i]
-		entries, seconds = max(entries, session.LagEntries), max(seconds, session.LagSeconds)
-		rate += session.RateOut
-		if !session.LastHeartbeat.IsZero() {
-			silence = max(silence, s.opts.Now().Sub(session.LastHeartbeat).Seconds())
+	var connected int
+	ctx := context.Background()
+	known, err := s.registry.List(ctx)
+	if err != nil {
+		return
+	}
+	all, err := s.secondaries(ctx, known, r.Lineage.Epoch())
+	if err != nil {
+		return
+	}
+	for i := range all {
+		st := &all[i]
+		entries, seconds = max(entries, st.LagEntries), max(seconds, st.LagSeconds)
+		if s.connected(st) {
+			connected, rate = connected+1, rate+st.RateOut
+		}
+		if !st.LastHeartbeat.IsZero() {
+			silence = max(silence, s.opts.Now().Sub(st.LastHeartbeat).Seconds())
 		}
 	}
 	out["replication_fenced"] = one(r.Fenced != 0)
-	out["replication_secondaries_known"] = float64(s.registry.active())
-	out["replication_secondaries_connected"] = float64(len(sessions))
+	out["replication_secondaries_known"] = float64(len(all))
+	out["replication_secondaries_connected"] = float64(connected)
 	out["replication_lag_entries"], out["replication_lag_seconds"] = float64(entries), seconds
 	out["replication_last_heartbeat_seconds"] = silence
 	out["replication_sent_entries_per_second"] = rate
 	out["replication_head_index"], out["replication_oldest_index"] = float64(s.link.Head()), float64(s.link.Oldest())
 }
 
-// active returns how many secondaries are enrolled, as far as that is in memory.
-func (r *Registry) active() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.table == nil {
-		return 0
-	}
-	return len(r.table.clusters)
-}
-
 func (s *Store) secondaryNumbers(r *Role, out map[string]float64) {
 	st := s.followStatus()
 	out["replication_demoted"], out["replication_wiping"] = one(r.Demoted), one(r.Wiping)
-	out["replication_connected"], out["replication_exact"] = one(st.Connected != ""), one(st.Exact)
+	out["replication_connected"], out["replication_exact"] = one(st.Connected != "" && !s.silent(&st)), one(st.Exact)
 	out["replication_terminal"] = one(st.Terminal != "")
 	out["replication_lag_entries"], out["replication_lag_bytes"] = float64(st.LagEntries), float64(st.LagBytes)
 	out["replication_lag_seconds"] = st.LagSeconds

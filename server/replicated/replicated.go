@@ -35,6 +35,7 @@ const (
 	registry    storage.Key = "l/replication/secondary/" // + hex of the opaque id
 	filters     storage.Key = "l/replication/filter/"    // + hex of the secondary's opaque id
 	metKey      storage.Key = "l/replication/met"        // primaries of the set that are not of this cluster's history
+	seenKeys    storage.Key = "l/replication/seen/"      // + hex of a secondary's opaque id
 	formerKeys  storage.Key = "l/replication/former/"    // + hex of a cluster id: a former primary that may not know it yet
 	// cursorKey is the entry without which package replication applies nothing.
 	cursorKey = ProgressPrefix + "cursor"
@@ -120,7 +121,7 @@ type Link interface {
 	Cursor(ctx context.Context) (storage.Position, error)
 	// Refresh tells the sessions that registry, filters or mounts have changed. Sessions of revoked secondaries end.
 	Refresh()
-	// FollowStatus describes the secondary, SessionStatus the connected ones of a primary; of this node only.
+	// FollowStatus describes the secondary, SessionStatus those of a primary that are connected or were; of this node only.
 	FollowStatus() FollowStatus
 	SessionStatus() []SessionStatus
 	// Head returns the position of the last shared change on this node.
@@ -274,7 +275,7 @@ type RepairStatus struct {
 	Bytes     int64
 }
 
-// SessionStatus is one connected secondary.
+// SessionStatus is one secondary that is connected, or was since this process began.
 type SessionStatus struct {
 	Peer          Peer
 	Addr          string // where it connects from
@@ -284,7 +285,9 @@ type SessionStatus struct {
 	LastHeartbeat time.Time
 	Cursor        storage.Position
 	LagEntries    uint64
-	LagSeconds    float64
+	LagSeconds    float64   // since EqualAt; 0 also if that is not known
+	EqualAt       time.Time // the last moment at which both sides are known to have been equal; zero: not known
+	EndedAt       time.Time // zero: it is connected
 	EntriesOut    uint64
 	BytesOut      int64
 	RateOut       float64

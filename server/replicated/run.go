@@ -224,8 +224,11 @@ func (s *Store) beat(ctx context.Context) {
 		r, err := s.Current(ctx)
 		switch {
 		case err != nil:
-		case r.Mode == Primary && r.Fenced == 0:
-			err = s.sing(ctx, &r)
+		case r.Mode == Primary:
+			if r.Fenced == 0 {
+				err = s.sing(ctx, &r)
+			}
+			err = errors.Join(err, s.storeSeen(ctx, &r))
 		case r.Mode == Secondary && !r.Wiping && !r.Demoted:
 			_, err = s.given(ctx)
 		}

@@ -93,9 +93,12 @@ func (s *Store) ready(ctx context.Context, check func(*Role) error) error {
 	return check(&r)
 }
 
-// forgetSecondaries removes the registry and the filters: before a cluster becomes a primary, and after it was one.
+// forgetSecondaries removes the registry, the filters and what was seen of secondaries: before a cluster becomes a primary, and after it was one.
 func (s *Store) forgetSecondaries(ctx context.Context) error {
 	if err := s.registry.Empty(ctx); err != nil {
+		return err
+	}
+	if err := storage.DeletePrefix(ctx, s.store, seenKeys); err != nil {
 		return err
 	}
 	return storage.DeletePrefix(ctx, s.store, filters)

@@ -3,6 +3,7 @@ package replicated
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -89,7 +90,8 @@ type secondaryStatus struct {
 type lag struct {
 	LagEntries       uint64  `json:"lag_entries"`
 	LagBytes         int64   `json:"lag_bytes"`
-	LagSeconds       float64 `json:"lag_seconds"`
+	LagSeconds       float64 `json:"lag_seconds"` // since both sides were known to be equal
+	LastEqual        string  `json:"last_equal"`  // when that was; "": never yet
 	EntriesPerSecond float64 `json:"entries_per_second"`
 }
 
@@ -192,36 +194,36 @@ func (s *Store) primaryStatus(ctx context.Context, r *Role) (*primaryStatus, err
 	if err != nil {
 		return nil, err
 	}
-	sessions := map[string]SessionStatus{}
-	for _, session := range s.link.SessionStatus() {
-		sessions[session.Peer.ID] = session
-	}
 	for _, p := range known {
 		if p.State == Active || p.State == Issued {
 			out.KnownSecondaries = append(out.KnownSecondaries, p.ID)
 		}
-		if p.State == Active {
-			session, connected := sessions[p.ID]
-			out.Secondaries = append(out.Secondaries, s.entryOf(p, session, connected))
-		}
+	}
+	secondaries, err := s.secondaries(ctx, known, r.Lineage.Epoch())
+	if err != nil {
+		return nil, err
+	}
+	for i := range secondaries {
+		out.Secondaries = append(out.Secondaries, s.entryOf(&secondaries[i]))
 	}
 	return out, nil
 }
 
-func (s *Store) entryOf(p Registered, session SessionStatus, connected bool) secondaryEntry {
-	e := secondaryEntry{NodeID: p.ID, ClusterID: p.ClusterID, clusterEntry: clusterEntry{ConnectionStatus: "disconnected"}}
-	if !connected {
-		return e
+func (s *Store) entryOf(st *SessionStatus) secondaryEntry {
+	e := secondaryEntry{
+		NodeID: st.Peer.ID, ClusterID: st.Peer.ClusterID, clusterEntry: s.other(st.LastHeartbeat, st.ClockSkew),
+		lag:      lag{LagEntries: st.LagEntries, LagSeconds: st.LagSeconds, EntriesPerSecond: st.RateOut, LastEqual: timeText(st.EqualAt)},
+		Position: st.Cursor.String(), Exact: st.Exact,
 	}
-	e.clusterEntry = s.other(session.LastHeartbeat, session.ClockSkew)
-	e.APIAddress, e.ClusterAddress = session.APIAddr, cmp.Or(session.ClusterAddr, session.Addr)
-	e.CanaryAgeMS = millis(time.Duration(session.LagSeconds * float64(time.Second)))
-	e.lag = lag{LagEntries: session.LagEntries, LagSeconds: session.LagSeconds, EntriesPerSecond: session.RateOut}
-	e.Position, e.Exact = session.Cursor.String(), session.Exact
+	e.APIAddress, e.ClusterAddress = st.APIAddr, cmp.Or(st.ClusterAddr, st.Addr)
+	e.CanaryAgeMS = millis(time.Duration(st.LagSeconds * float64(time.Second)))
+	if !s.connected(st) {
+		e.ConnectionStatus, e.EntriesPerSecond, e.Exact = "disconnected", 0, false
+	}
 	return e
 }
 
-// other describes the other side of a connection that stands.
+// other describes the other side of a connection, or of the last one.
 func (s *Store) other(heard time.Time, skew time.Duration) clusterEntry {
 	e := clusterEntry{ConnectionStatus: "connected", ClockSkewMS: millis(skew)}
 	if !heard.IsZero() {
@@ -247,11 +249,11 @@ func (s *Store) secondaryStatus(ctx context.Context, r *Role) (*secondaryStatus,
 		st.Cursor, _ = s.link.Cursor(ctx) // zero if there is none
 	}
 	out := &secondaryStatus{
-		bothStatus: both, ConnectionState: connectionState(r, up, &st), Reason: reason(r, up, &st),
+		bothStatus: both, ConnectionState: s.connectionState(r, up, &st), Reason: s.reason(r, up, &st),
 		SecondaryID: up.SecondaryID, LastRemoteWAL: uint64(st.Cursor.Index), LastStart: timeText(later(up.Since, r.Since)),
 		KnownPrimaryClusterAddrs: up.Addrs, Primaries: []clusterEntry{}, PrimaryPosition: st.Head.String(), PrimaryFinal: st.Final,
 		Exact: st.Exact || r.Demoted, BytesPerSecond: st.BytesRate, ETASeconds: st.ETASeconds, KeysDone: st.KeysDone, KeysTotal: st.KeysTotal,
-		lag: lag{LagEntries: st.LagEntries, LagBytes: st.LagBytes, LagSeconds: st.LagSeconds, EntriesPerSecond: st.RateIn},
+		lag: lag{LagEntries: st.LagEntries, LagBytes: st.LagBytes, LagSeconds: st.LagSeconds, LastEqual: timeText(st.EqualAt), EntriesPerSecond: st.RateIn},
 	}
 	if out.KnownPrimaryClusterAddrs == nil {
 		out.KnownPrimaryClusterAddrs = []string{}
@@ -272,20 +274,32 @@ func (s *Store) secondaryStatus(ctx context.Context, r *Role) (*secondaryStatus,
 	return out, nil
 }
 
-// followStatus is that of the link. Nobody is behind a primary that is none any more, although that goes on writing what is
-// its own.
+// followStatus is that of the link. A secondary is not behind a primary that is none any more, although that goes on writing
+// what is its own. One that follows no primary is as late as the last canary.
 func (s *Store) followStatus() FollowStatus {
 	st := s.link.FollowStatus()
-	if st.Final {
+	switch {
+	case st.Final:
 		st.LagEntries, st.LagBytes, st.LagSeconds, st.Head = 0, 0, 0, st.Cursor
+	case st.Connected == "" && st.EqualAt.IsZero():
+		r := s.Role()
+		if self, _ := s.opts.Active(); !self || r.Mode != Secondary || r.Demoted || r.Wiping {
+			break
+		}
+		if age, ok := s.canaryAge(context.Background(), 0); ok {
+			st.LagSeconds, st.EqualAt = max(st.LagSeconds, age.Seconds()), s.opts.Now().Add(-age)
+		}
 	}
 	return st
 }
 
 func (s *Store) primaryEntry(ctx context.Context, up *Upstream, st *FollowStatus) clusterEntry {
 	e := clusterEntry{ConnectionStatus: "disconnected"}
-	if st.Connected != "" {
+	if !st.LastHeard.IsZero() || st.Connected != "" {
 		e = s.other(st.LastHeard, st.ClockSkew)
+	}
+	if st.Connected == "" || s.silent(st) {
+		e.ConnectionStatus = "disconnected"
 	}
 	e.APIAddress, e.ClusterAddress = up.APIAddr, cmp.Or(st.Connected, up.Addrs[0])
 	if age, ok := s.canaryAge(ctx, st.ClockSkew); ok {
@@ -330,10 +344,12 @@ func familyState(st *FollowStatus) string {
 }
 
 // connectionState is that of the channel to the primary, in words that dashboards know.
-func connectionState(r *Role, up *Upstream, st *FollowStatus) string {
+func (s *Store) connectionState(r *Role, up *Upstream, st *FollowStatus) string {
 	switch {
 	case r.Demoted || r.Wiping || len(up.Addrs) == 0:
 		return "idle"
+	case s.silent(st):
+		return "transient_failure"
 	case st.Connected != "":
 		return "ready"
 	case st.Terminal != "":
@@ -345,7 +361,7 @@ func connectionState(r *Role, up *Upstream, st *FollowStatus) string {
 }
 
 // reason says why a secondary is not connected.
-func reason(r *Role, up *Upstream, st *FollowStatus) string {
+func (s *Store) reason(r *Role, up *Upstream, st *FollowStatus) string {
 	switch {
 	case r.Wiping:
 		return "what this cluster held before is being removed"
@@ -353,6 +369,9 @@ func reason(r *Role, up *Upstream, st *FollowStatus) string {
 		return "this cluster was demoted: give it a primary with secondary/update-primary, or promote it"
 	case len(up.Addrs) == 0:
 		return "no primary is known: give one with secondary/update-primary"
+	case s.silent(st):
+		return fmt.Sprintf("nothing was heard of the primary for %d s, although the connection to %s stands: it hangs, or the network does",
+			int(s.opts.Now().Sub(st.LastHeard).Seconds()), st.Connected)
 	case st.Connected != "":
 		return ""
 	}

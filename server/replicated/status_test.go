@@ -79,7 +79,7 @@ func TestStatusForClients(t *testing.T) {
 	p.link.set(func(l *fakeLink) {
 		l.sessions = []replicated.SessionStatus{{
 			Peer: replicated.Peer{ID: "second", ClusterID: "c"}, APIAddr: "https://c.example:8200", ClusterAddr: c.addr,
-			LastHeartbeat: heard, ClockSkew: -7 * time.Millisecond, LagSeconds: 0.25, LagEntries: 12,
+			LastHeartbeat: heard, EqualAt: heard, ClockSkew: -7 * time.Millisecond, LagSeconds: 0.25, LagEntries: 12,
 		}}
 	})
 	c.link.set(func(l *fakeLink) {
@@ -360,19 +360,27 @@ func TestNumbers(t *testing.T) {
 	if got := p.Numbers(); got["replication_primary"] != 0 || got["replication_secondary"] != 0 || len(got) != 3 {
 		t.Errorf("disabled: %v", got)
 	}
+	d := newCluster(t, net, "d")
 	p.mustPost("primary/enable", "{}")
 	p.join(c, "c")
-	p.mustGet("status")
+	p.join(d, "d")
+	now := time.Now()
 	p.link.set(func(l *fakeLink) {
-		l.sessions = []replicated.SessionStatus{{LagEntries: 3, LagSeconds: 1.5, RateOut: 2}, {LagEntries: 9, LagSeconds: 0.5, RateOut: 3}}
+		l.sessions = []replicated.SessionStatus{
+			{Peer: replicated.Peer{ID: "c", ClusterID: "c"}, LastHeartbeat: now, EqualAt: now, LagEntries: 3, LagSeconds: 1.5, RateOut: 2},
+			{Peer: replicated.Peer{ID: "d", ClusterID: "d"}, LastHeartbeat: now, EqualAt: now, LagEntries: 9, LagSeconds: 0.5, RateOut: 3},
+			{Peer: replicated.Peer{ID: "gone", ClusterID: "gone"}, EndedAt: now, LagSeconds: 1e6},
+		}
 	})
-	c.link.set(func(l *fakeLink) { l.status.LagEntries, l.status.LagSeconds, l.status.Connected = 7, 0.5, "p:1" })
+	c.link.set(func(l *fakeLink) {
+		l.status.LagEntries, l.status.LagSeconds, l.status.EqualAt, l.status.Connected = 7, 0.5, now, "p:1"
+	})
 	for _, tt := range []struct {
 		of   *cluster
 		name string
 		want float64
 	}{
-		{p, "replication_primary", 1}, {p, "replication_epoch", 1}, {p, "replication_fenced", 0}, {p, "replication_secondaries_known", 1},
+		{p, "replication_primary", 1}, {p, "replication_epoch", 1}, {p, "replication_fenced", 0}, {p, "replication_secondaries_known", 2},
 		{p, "replication_secondaries_connected", 2}, {p, "replication_lag_entries", 9}, {p, "replication_lag_seconds", 1.5},
 		{p, "replication_sent_entries_per_second", 5}, {p, "replication_head_index", 417}, {p, "replication_oldest_index", 17},
 		{c, "replication_secondary", 1}, {c, "replication_connected", 1}, {c, "replication_exact", 1}, {c, "replication_lag_entries", 7},
