@@ -175,9 +175,7 @@ func (n *Node) governLog() {
 	}
 	r := n.raft()
 	if want != n.trailing.Swap(want) {
-		c := r.ReloadableConfig()
-		c.TrailingLogs = want
-		if err := r.ReloadConfig(c); err != nil {
+		if err := n.reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = want }); err != nil {
 			n.log.Warn("changing how many log entries are kept", "err", err)
 		}
 	}

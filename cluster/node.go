@@ -36,6 +36,7 @@ type Node struct {
 
 	instance  atomic.Pointer[instance]
 	restartMu sync.Mutex // held while instance is replaced
+	reloadMu  sync.Mutex // held while Raft's configuration is changed
 
 	queue  *queue
 	nudges nudges
@@ -133,6 +134,7 @@ func Open(o Options) (*Node, error) {
 	n.wg.Go(func() { n.reads.confirms.run(n.ctx, n.ownIndex) })
 	n.wg.Go(func() { n.reads.seeks.run(n.ctx, n.seekIndex) })
 	n.wg.Go(n.echoes)
+	n.wg.Go(n.lookOut)
 	n.wg.Go(n.folds)
 	n.wg.Go(n.followLeader)
 	n.wg.Go(n.watch)

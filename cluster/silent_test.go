@@ -313,3 +313,28 @@ func TestUrgentMessagesDoNotWait(t *testing.T) {
 		}
 	}
 }
+
+// Looking for the leader changes nothing while it is there, and each voter has its own moment for it.
+func TestLookingForTheLeader(t *testing.T) {
+	t.Parallel()
+	all := three(t, func(o *Options) { o.LeaderLeaseTimeout = o.HeartbeatTimeout / 2 })
+	term, before := all[0].raft().CurrentTerm(), all[1].raft().ReloadableConfig()
+	for range 20 {
+		all[1].lookNow()
+		all[2].lookNow()
+		mustCommit(t, all[0], "k", "v")
+	}
+	if now := all[0].raft().CurrentTerm(); now != term || !all[0].IsLeader() {
+		t.Errorf("looking for the leader made an election: term %d, was %d", now, term)
+	}
+	if after := all[1].raft().ReloadableConfig(); after != before {
+		t.Errorf("looking for the leader left Raft with %+v, was %+v", after, before)
+	}
+	for leader, want := range map[raft.ServerID][]int{"a": {0, 0, 1}, "b": {0, 1, 1}, "c": {0, 1, 2}} {
+		for i, m := range all {
+			if got := m.place(leader); got != want[i] {
+				t.Errorf("the place of %s with leader %s is %d, want %d", m.opts.ID, leader, got, want[i])
+			}
+		}
+	}
+}

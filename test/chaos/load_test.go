@@ -162,6 +162,10 @@ func startLoad(t *testing.T, c *harness.Cluster) *load {
 	for i := range ackWriters {
 		l.wg.Go(func() { l.ackWriter(i) })
 	}
+	l.wg.Go(l.counter)
+	for _, n := range l.nodes {
+		l.wg.Go(func() { l.localReader(n) })
+	}
 	t.Cleanup(l.stop)
 	return l
 }
@@ -269,6 +273,33 @@ func (l *load) ackWriter(id int) {
 			l.acked = append(l.acked, key)
 			l.mu.Unlock()
 		}
+	}
+}
+
+// counter writes one secret, whose version grows, again and again.
+func (l *load) counter() {
+	for n := 0; l.pause(20 * time.Millisecond); n++ {
+		result, a := call(l.nodes[n%len(l.nodes)], l.c.RootToken, "POST", "/v1/lin/data/counter", `{"data":{"v":"x"}}`, 3*time.Second)
+		l.count(result, a)
+	}
+}
+
+// localReader reads the counter through one node, from what that node holds. It must never go back.
+func (l *load) localReader(n *harness.Node) {
+	for newest := 0; l.pause(10 * time.Millisecond); {
+		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+		a, err := n.Do(ctx, "GET", "/v1/lin/data/counter", l.c.RootToken, nil)
+		cancel()
+		if err != nil || a.Status != 200 {
+			continue
+		}
+		version := parse(input{kind: 'r'}, a).version
+		if version < newest {
+			l.mu.Lock()
+			l.internal = append(l.internal, fmt.Sprintf("%s shows version %d after version %d", n.ID, version, newest))
+			l.mu.Unlock()
+		}
+		newest = max(newest, version)
 	}
 }
 
