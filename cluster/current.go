@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coffer-project/coffer/storage"
@@ -42,8 +43,23 @@ func (f *freshness) settle(applied storage.Index) {
 
 // currency is the freshness of this node's own state.
 type currency struct {
+	recent atomic.Pointer[time.Time] // the latest asOf that is known to readers, which have no time for mu
+
 	mu sync.Mutex
 	freshness
+}
+
+// age returns how old the state is, as far as it is known; negative if nothing is.
+func (c *currency) age(applied storage.Index) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.settle(applied)
+	if c.asOf.IsZero() {
+		return -1
+	}
+	at := c.asOf
+	c.recent.Store(&at)
+	return time.Since(at)
 }
 
 func (c *currency) noted(at time.Time, index, applied storage.Index) {
@@ -55,18 +71,15 @@ func (c *currency) noted(at time.Time, index, applied storage.Index) {
 // Behind returns how old this node's state may be: the leader had no more than this node has applied so long ago. It is
 // negative if nothing is known yet.
 func (n *Node) Behind() time.Duration {
-	n.currency.mu.Lock()
-	defer n.currency.mu.Unlock()
-	n.currency.settle(n.opts.Machine.AppliedIndex())
-	if n.currency.asOf.IsZero() {
-		return -1
-	}
-	return time.Since(n.currency.asOf)
+	return n.currency.age(n.opts.Machine.AppliedIndex())
 }
 
 // Current reports whether this node has applied what the leader had less than CurrentWithin ago. One that is cut off, or does
 // not get what it receives onto its disk, does not hear of tokens that are revoked and policies that are changed.
 func (n *Node) Current() bool {
+	if at := n.currency.recent.Load(); at != nil && time.Since(*at) < min(n.opts.currentFor, 2*time.Second) {
+		return true
+	}
 	age := n.Behind()
 	return age >= 0 && age < n.opts.currentFor
 }
