@@ -310,10 +310,14 @@ func nodeID(s config.Storage) (string, error) {
 	raw := make([]byte, 8)
 	rand.Read(raw)
 	id := "node-" + hex.EncodeToString(raw)
-	return id, writePrivate(path, func(f *os.File) error {
+	err = writePrivate(path, func(f *os.File) error {
 		_, err := fmt.Fprintf(f, "%s %s\n", id, idSum(id))
 		return err
 	})
+	if err != nil {
+		return "", err
+	}
+	return id, boltstore.SyncDir(s.Path)
 }
 
 func idSum(id string) string {

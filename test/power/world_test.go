@@ -37,6 +37,8 @@ type recording struct {
 	power *powerfs.Power
 	disks []*powerfs.Disk
 	from  int // operations before it lie in the making of the cluster
+	// Operations there had been before a snapshot was restored, and after.
+	restoring, restored int
 	promises
 }
 
@@ -282,9 +284,14 @@ func (w *world) verifyKey(n *harness.Node, key string, all []value, at int) erro
 	if !slices.Contains(allowed, got) {
 		return fmt.Errorf("it has %.20q, want one of %.20q: acknowledged was write %d of %d", got, allowed, last+1, len(all))
 	}
+	// Until it was read, a further loss of power could also have led to the others.
+	pinned := []value{{allowed[0], -1, 0}}
+	for _, text := range allowed[1:] {
+		pinned = append(pinned, value{text, -1, never})
+	}
 	w.now.mu.Lock()
 	defer w.now.mu.Unlock()
-	w.now.values[key] = append([]value{{text: got}}, w.now.values[key]...)
+	w.now.values[key] = append(pinned, value{got, -1, w.now.power.Now()})
 	return nil
 }
 
