@@ -10,11 +10,10 @@ import (
 	"github.com/coffer-project/coffer/server/quota"
 	"github.com/coffer-project/coffer/server/token"
 	"github.com/coffer-project/coffer/storage"
-	"github.com/coffer-project/coffer/storage/barrier"
 )
 
-// sealedBytes is what encryption adds to a value.
-const sealedBytes = barrier.Overhead
+// sealedBytes is what encryption adds to a value: barrier.Overhead.
+const sealedBytes = 34
 
 // admitBytes holds what an engine is about to write to the storage quotas that concern its mount. What makes nothing grow, as
 // deleting does, is always admitted.

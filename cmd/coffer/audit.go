@@ -83,7 +83,7 @@ Examples:
 		}, auditList),
 		command(spec{
 			name: "hash", args: "PATH [TEXT | -]", min: 1, max: 2, usage: "hash a text as a device does",
-			help: `Hashes a text the way a device hashes the values it records, to search its trail for what was done with a secret or token. Without TEXT
+			help: `Hashes a text the way a device hashes the values it records, to search its log for what was done with a secret or token. Without TEXT
 it is asked for and not shown; with - it is the first line of stdin.
 
 Examples:

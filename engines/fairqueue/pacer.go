@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// How fast the rejected logins of one source are answered.
+// How fast the responses to rejected logins of one source go out.
 const (
 	paceBurst    = 20 // at once
 	paceInterval = 100 * time.Millisecond

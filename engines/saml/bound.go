@@ -140,7 +140,7 @@ func glob(pattern, text string) bool {
 func (r *role) warnings() []string {
 	var all []string
 	if len(r.BoundSubjects) == 0 && len(r.BoundAttributes) == 0 {
-		all = append(all, "the role has neither bound_subjects nor bound_attributes: everybody whom the identity provider signs in gets in")
+		all = append(all, "the role has neither bound_subjects nor bound_attributes: every user that the identity provider signs in is admitted")
 	}
 	all = append(all, oddValues("bound_subjects", "bound_subjects_type", r.BoundSubjectsType, r.BoundSubjects)...)
 	for _, name := range slices.Sorted(maps.Keys(r.BoundAttributes)) {
@@ -157,7 +157,7 @@ func oddValues(where, typeField, kind string, values engines.StringList) []strin
 		odd = append(odd, fmt.Sprintf("%s: a \"*\" matches a literal asterisk; set %s=glob if it should match any text", where, typeField))
 	}
 	if kind == globType && slices.ContainsFunc(values, stars) {
-		odd = append(odd, where+": \"*\" alone matches everybody's value")
+		odd = append(odd, where+": \"*\" alone matches every value")
 	}
 	if len(values) > 1 && !slices.ContainsFunc(values, func(value string) bool { return !namePart(value) }) {
 		odd = append(odd, where+": the values look like the parts of one distinguished name; a text is split at its commas, give a list instead")

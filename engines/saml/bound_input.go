@@ -45,7 +45,7 @@ func boundAttributes(raw expected) (map[string]engines.StringList, error) {
 			bound[name] = append(bound[name], strings.TrimSpace(value))
 		}
 		if values == nil {
-			bound[name] = nil // for the check to refuse
+			bound[name] = nil // for the check to reject
 		}
 	}
 	return bound, err

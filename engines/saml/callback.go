@@ -34,17 +34,17 @@ type callbackIn struct {
 // codeTTL is how long the code of a login that the identity provider began is good for.
 const codeTTL = 2 * time.Minute
 
-// Reasons for refusals beside those of the package assertion.
+// Reasons for rejections beside those of the package assertion.
 const (
 	unknownReason assertion.Reason = "login"     // it belongs to no login that waits for it
 	replayReason  assertion.Reason = "replay"    // the assertion was used before
-	roleReason    assertion.Reason = "role"      // it is to be believed, but the role does not let the user in
+	roleReason    assertion.Reason = "role"      // it is accepted, but the role does not admit the user
 	sourceReason  assertion.Reason = "provider"  // the identity provider is not known well enough to check it
 	roomReason    assertion.Reason = "too_many"  // there is no room for another login
 	largeReason   assertion.Reason = "too_large" // more than can be kept until the login is redeemed
 )
 
-// post is one answer of an identity provider, as a browser brought it.
+// post is one response of an identity provider, as a browser brought it.
 type post struct {
 	*engine
 	req   *engines.Request
@@ -52,7 +52,7 @@ type post struct {
 	login *login
 }
 
-// callback takes an answer. It is for browsers: whatever happens they see a page, which says nothing about the reason.
+// callback takes a response. It is for browsers: whatever happens they see a page, which says nothing about the reason.
 // Nothing here depends on cookies, which a form that another site sends does not bring: the RelayState finds the login,
 // the signature and the request's id decide.
 func (e *engine) callback(ctx context.Context, req *engines.Request, in *callbackIn) (*engines.Response, error) {
@@ -89,14 +89,14 @@ func (e *engine) callback(ctx context.Context, req *engines.Request, in *callbac
 	}
 	a, err := p.verify(ctx, in.SAMLResponse)
 	if err != nil {
-		return nil, p.unbelieved(ctx, err)
+		return nil, p.rejectUnverified(ctx, err)
 	}
-	return p.believed(ctx, a)
+	return p.accept(ctx, a)
 }
 
 var errDecided = &assertion.Refusal{Reason: unknownReason, Detail: "the login was answered before"}
 
-// unsolicited returns a login for an answer that nobody asked for.
+// unsolicited returns a login for a response that was not requested.
 func unsolicited(req *engines.Request, c *config) *login {
 	now := time.Now().UTC()
 	return &login{
@@ -105,8 +105,8 @@ func unsolicited(req *engines.Request, c *config) *login {
 	}
 }
 
-// intendedACS returns the URL among ours that an unsolicited answer says it was sent to. It is a guess: the answer is
-// then held to it, and refused if it names another one elsewhere, or none of ours.
+// intendedACS returns the URL among ours that an unsolicited response says it was sent to. It is a guess: the response is
+// then held to it, and rejected if it names another one elsewhere, or none of ours.
 func intendedACS(ours []string, encoded string) string {
 	if len(ours) == 0 {
 		return ""
@@ -133,7 +133,7 @@ func intendedACS(ours []string, encoded string) string {
 	}
 }
 
-// verify returns what the answer says. If it does not fit what is known of the identity provider, there may be something
+// verify returns what the response says. If it does not fit what is known of the identity provider, there may be something
 // newer to know, such as another certificate. Errors that are no *assertion.Refusal say that it could not be checked.
 func (p *post) verify(ctx context.Context, encoded string) (*assertion.Assertion, error) {
 	d, err := p.provider(ctx, p.req.Mount, p.conf)
@@ -153,7 +153,7 @@ func (p *post) verify(ctx context.Context, encoded string) (*assertion.Assertion
 	return p.check(ctx, encoded, newer)
 }
 
-// check holds the answer against what is known of the identity provider.
+// check holds the response against what is known of the identity provider.
 func (p *post) check(ctx context.Context, encoded string, d *idp.Descriptor) (*assertion.Assertion, error) {
 	release, err := p.queue.Acquire(ctx, fairqueue.SourceOf(p.req))
 	if err != nil {
@@ -185,7 +185,7 @@ func (p *post) expect(d *idp.Descriptor) assertion.Expect {
 	}
 }
 
-// trace writes the whole response, for those who find out why it is refused.
+// trace writes the whole response, for those who find out why it is rejected.
 func (p *post) trace(ctx context.Context, encoded string) {
 	if !p.conf.VerboseLogging || !p.log.Enabled(ctx, LevelTrace) {
 		return
@@ -195,9 +195,9 @@ func (p *post) trace(ctx context.Context, encoded string) {
 	}
 }
 
-// unbelieved handles an answer that proves nothing. The login stays open, or whoever learns its RelayState could end it
+// rejectUnverified handles a response that proves nothing. The login stays open, or a client that learns its RelayState could end it
 // with one post, unless the identity provider itself says that there is nothing more to come, or too many such came.
-func (p *post) unbelieved(ctx context.Context, err error) error {
+func (p *post) rejectUnverified(ctx context.Context, err error) error {
 	var r *assertion.Refusal
 	if !errors.As(err, &r) {
 		return p.unchecked(err)
@@ -215,7 +215,7 @@ func (p *post) unbelieved(ctx context.Context, err error) error {
 			return err
 		}
 	}
-	if err := p.rumour(ctx, r); err != nil {
+	if err := p.recordUnverified(ctx, r); err != nil {
 		return err
 	}
 	return p.page(engines.KindInvalid, r)
@@ -230,11 +230,11 @@ func (p *post) giveUp(ctx context.Context) error {
 	})
 }
 
-// keptFor is how long a refusal that the identity provider vouched for is not replaced by what anybody can bring about.
+// keptFor is how long a rejection that the identity provider vouched for is not replaced by one that any client can cause.
 const keptFor = 10 * time.Minute
 
-// rumour keeps a refusal that anybody can bring about, at most once a second, and unless it would hide a better one.
-func (p *post) rumour(ctx context.Context, r *assertion.Refusal) error {
+// recordUnverified keeps a rejection that any client can cause, at most once a second, and unless it would hide a better one.
+func (p *post) recordUnverified(ctx context.Context, r *assertion.Refusal) error {
 	now := time.Now()
 	if !p.strangers.allow(now) {
 		return nil
@@ -250,7 +250,7 @@ func (p *post) rumour(ctx context.Context, r *assertion.Refusal) error {
 	return err
 }
 
-// unchecked turns the error of an answer that could not be checked into a page, unless it is the server's own trouble.
+// unchecked turns the error of a response that could not be checked into a page, unless it is the server's own trouble.
 func (p *post) unchecked(err error) error {
 	var e *engines.Error
 	if !errors.As(err, &e) || e.Page != nil {
@@ -259,8 +259,8 @@ func (p *post) unchecked(err error) error {
 	return p.page(e.Kind, &assertion.Refusal{Reason: sourceReason, Detail: e.Error()})
 }
 
-// believed handles an answer that the identity provider gave: what is left to decide is whether the role admits the user.
-func (p *post) believed(ctx context.Context, a *assertion.Assertion) (*engines.Response, error) {
+// accept handles a response that the identity provider gave: what is left to decide is whether the role admits the user.
+func (p *post) accept(ctx context.Context, a *assertion.Assertion) (*engines.Response, error) {
 	user := identity{Subject: a.Subject, Attributes: a.Attributes, Contexts: a.Contexts}
 	ro, err := getRole(ctx, p.req.Mount.Storage, p.login.Role)
 	if err != nil {
@@ -341,12 +341,12 @@ func (p *post) complete(ctx context.Context, a *assertion.Assertion, user identi
 	})
 }
 
-// end marks the login as refused, so that who waits for it learns why, and keeps the refusal for explain. a is nil if
+// end marks the login as rejected, so that the client that waits for it learns why, and keeps the rejection for explain. a is nil if
 // there is no assertion.
 func (p *post) end(ctx context.Context, r *assertion.Refusal, a *assertion.Assertion, user *identity) error {
 	if p.login.Unsolicited {
 		_, err := storage.Update(ctx, p.req.Mount.ClusterStorage, func(t *storage.Txn) error {
-			if err := p.spend(ctx, t, a); err != nil {
+			if err := p.markUsed(ctx, t, a); err != nil {
 				return err
 			}
 			return p.record(t, r, user, true)
@@ -369,7 +369,7 @@ func (p *post) settle(ctx context.Context, a *assertion.Assertion, change func(*
 		case l == nil || l.State != pendingState:
 			return errDecided
 		}
-		if err := p.spend(ctx, t, a); err != nil {
+		if err := p.markUsed(ctx, t, a); err != nil {
 			return err
 		}
 		if err := change(t, l); err != nil {
@@ -381,8 +381,8 @@ func (p *post) settle(ctx context.Context, a *assertion.Assertion, change func(*
 	return p.settled(err)
 }
 
-// spend uses up an assertion, if there is one.
-func (p *post) spend(ctx context.Context, t *storage.Txn, a *assertion.Assertion) error {
+// markUsed marks an assertion as used, if there is one.
+func (p *post) markUsed(ctx context.Context, t *storage.Txn, a *assertion.Assertion) error {
 	if a == nil {
 		return nil
 	}
@@ -395,7 +395,7 @@ func (p *post) spend(ctx context.Context, t *storage.Txn, a *assertion.Assertion
 
 var errReplay = &assertion.Refusal{Reason: replayReason, Detail: "the assertion was used before"}
 
-// settled turns a refusal by the transaction into a page.
+// settled turns a rejection by the transaction into a page.
 func (p *post) settled(err error) error {
 	var r *assertion.Refusal
 	if errors.As(err, &r) {
@@ -405,7 +405,7 @@ func (p *post) settled(err error) error {
 }
 
 // completeUnsolicited stores a login that the identity provider began, and shows the code that redeems it. The browser
-// itself is not signed in: whoever makes somebody's browser post an answer of their own gains nothing by it.
+// itself is not signed in: a site that makes a user's browser post a response of its own gains nothing by it.
 func (p *post) completeUnsolicited(ctx context.Context, a *assertion.Assertion, user identity) (*engines.Response, error) {
 	// What is repeated must not take any room.
 	if repeated, err := engines.GetRecord(ctx, p.req.Mount.ClusterStorage, assertionKey(a.Issuer, a.ID), new(used)); repeated || err != nil {
@@ -419,7 +419,7 @@ func (p *post) completeUnsolicited(ctx context.Context, a *assertion.Assertion, 
 	l := p.login
 	l.id, l.User, l.Trust = codeLogin(code), &user, p.conf.trust()
 	_, err = storage.Update(ctx, p.req.Mount.ClusterStorage, func(t *storage.Txn) error {
-		if err := cmp.Or(p.spend(ctx, t, a), makeRoom(ctx, t, evict)); err != nil {
+		if err := cmp.Or(p.markUsed(ctx, t, a), makeRoom(ctx, t, evict)); err != nil {
 			return err
 		}
 		return l.create(t)
@@ -433,7 +433,7 @@ func (p *post) completeUnsolicited(ctx context.Context, a *assertion.Assertion, 
 	}}, nil
 }
 
-// record keeps a refusal for explain. The identity provider vouches for it, or anybody may have brought it about.
+// record keeps a rejection for explain. The identity provider vouches for it, or any client may have caused it.
 func (p *post) record(t *storage.Txn, r *assertion.Refusal, user *identity, vouched bool) error {
 	if p.login.Role == "" {
 		return nil
@@ -443,8 +443,8 @@ func (p *post) record(t *storage.Txn, r *assertion.Refusal, user *identity, vouc
 	})
 }
 
-// page is the error of an answer that is refused: a page that says nothing for the browser, the reason for the log and
-// for the audit trail.
+// page is the error of a response that is rejected: a page that says nothing for the browser, the reason for the log and
+// for the audit log.
 func (p *post) page(kind engines.Kind, r *assertion.Refusal) error {
 	p.counts.Refused.Add(1)
 	role, started := "", ""

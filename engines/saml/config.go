@@ -57,7 +57,7 @@ func getConfig(ctx context.Context, s engines.Getter) (*config, error) {
 	return c, err
 }
 
-// trust identifies whom answers are believed from, and which. A login that was believed under another configuration must not
+// trust identifies whose responses are accepted, and which. A login that was accepted under another configuration must not
 // be redeemed: to change it may be how a provider that fell into wrong hands is shut out.
 func (c *config) trust() string {
 	switches := fmt.Sprint(c.ValidateResponseSignature, c.ValidateAssertionSignature)
@@ -110,7 +110,7 @@ func isURI(text string) bool {
 func (c *config) nameWarnings() []string {
 	switch {
 	case c.NameIDFormat == transientFormat:
-		return []string{"name_id_format: names of the format transient are new at each login, and so is the entity: what is said of an entity holds for nobody the next time"}
+		return []string{"name_id_format: names of the format transient are new at each login, and so is the entity: what is said of an entity does not hold at the next login"}
 	case c.NameIDFormat == "" && !c.SignAuthnRequests:
 		return []string{"name_id_format: neither it nor sign_authn_requests is set: a user can edit the request, have the identity provider send a name of another format, and so become another entity, past what was said of the first one. Set name_id_format to the format that the identity provider sends, or sign requests and have it demand that"}
 	}
@@ -123,7 +123,7 @@ func configExists(ctx context.Context, req *engines.Request) (bool, error) {
 	return engines.GetRecord(ctx, req.Mount.Storage, configKey, new(config))
 }
 
-// readConfig answers what was set, and the switches.
+// readConfig returns what was set, and the switches.
 func readConfig(ctx context.Context, req *engines.Request, _ *none) (*engines.Response, error) {
 	c := new(config)
 	if found, err := engines.GetRecord(ctx, req.Mount.Storage, configKey, c); err != nil || !found {
@@ -316,7 +316,7 @@ func (c *config) check(p *problems, now time.Time) (warnings []string) {
 		}
 	}
 	if c.AllowIDPInitiated && c.DefaultRole == "" {
-		p.add("allow_idp_initiated", "needs a default_role, which logins get that nobody started here")
+		p.add("allow_idp_initiated", "needs a default_role, for logins that were not started here")
 	}
 	if c.NameIDFormat != "" && !isURI(c.NameIDFormat) {
 		p.add("name_id_format", "is neither a URI, such as %s, nor a short name of a format, such as persistent", nameIDFormats["persistent"])
@@ -337,7 +337,7 @@ func (c *config) checkProvider(p *problems, warn func(field, text string, args .
 		}
 	}
 	if c.IDPMetadataURL != "" {
-		checkURL("idp_metadata_url", c.IDPMetadataURL, "whoever is on the way can put other certificates into the metadata, and log in as anybody")
+		checkURL("idp_metadata_url", c.IDPMetadataURL, "a host on the way can put other certificates into the metadata, and log in as any user")
 		return
 	}
 	if c.IDPSSOURL == "" && c.IDPEntityID == "" && c.IDPCert == "" {

@@ -16,7 +16,7 @@ import (
 // expiresSoon is how long before its end a certificate is worth a warning.
 const expiresSoon = 30 * 24 * time.Hour
 
-// verifyConfig fetches the metadata now, or looks at the explicit fields again, and answers what logins go by and what
+// verifyConfig fetches the metadata now, or looks at the explicit fields again, and returns what logins go by and what
 // will keep them from working.
 func (e *engine) verifyConfig(ctx context.Context, req *engines.Request, _ *none) (*engines.Response, error) {
 	c, err := getConfig(ctx, req.Mount.Storage)
@@ -60,7 +60,7 @@ func (e *engine) verifyConfig(ctx context.Context, req *engines.Request, _ *none
 	}}, nil
 }
 
-// fetchNow fetches the metadata for an administrator, who is told why if it fails, and makes it the one that logins go by
+// fetchNow fetches the metadata for an administrator, with the reason if it fails, and makes it the one that logins go by
 // in all clusters.
 func (e *engine) fetchNow(ctx context.Context, m engines.Mount, url string) (*metadataCopy, error) {
 	if f := e.providers.running(url); f != nil {
@@ -122,7 +122,7 @@ func certificateWarnings(certificates []*x509.Certificate, now time.Time) (warni
 		}
 	}
 	if usable == 0 {
-		warnings = append(warnings, "no certificate of the identity provider is valid now: every login will be refused")
+		warnings = append(warnings, "no certificate of the identity provider is valid now: every login will be rejected")
 	}
 	return warnings
 }
@@ -133,7 +133,7 @@ func fingerprint(c *x509.Certificate) string {
 	return strings.ReplaceAll(fmt.Sprintf("% X", sum[:]), " ", ":")
 }
 
-// shownURL returns a URL for texts that go into logs and the audit trail: some providers put a key into the query.
+// shownURL returns a URL for texts that go into logs and the audit log: some providers put a key into the query.
 func shownURL(url string) string {
 	if before, _, more := strings.Cut(url, "?"); more {
 		return before + "?…"

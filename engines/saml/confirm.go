@@ -25,7 +25,7 @@ func confirmation(l *login, secret string) string { return l.id + "." + secret }
 
 func confirmationHash(secret string) string { return hash("confirm", secret) }
 
-// confirm takes the user's decision about a login that the identity provider has answered.
+// confirm takes the user's decision about a login that the identity provider has responded to.
 func (e *engine) confirm(ctx context.Context, req *engines.Request, in *callbackIn) (*engines.Response, error) {
 	id, secret, _ := strings.Cut(in.Confirmation.Reveal(), ".")
 	p := &post{engine: e, req: req}
@@ -65,15 +65,15 @@ func (p *post) reject(t *storage.Txn) error {
 	return engines.PutRecord(t, loginKey(p.login.id), p.login)
 }
 
-// stopped answers a user who has rejected a login. Somebody else has probably started it: an administrator should know.
+// stopped responds to a user who has rejected a login. Another client has probably started it: an administrator should know.
 func (p *post) stopped() *engines.Response {
 	p.counts.Refused.Add(1)
-	p.log.Warn("a user rejected a SAML login: somebody else may have started it", "role", p.login.Role, "request_id", p.req.ID,
+	p.log.Warn("a user rejected a SAML login: another client may have started it", "role", p.login.Role, "request_id", p.req.ID,
 		"address", address(p.req), "started_from", p.login.Address)
 	return &engines.Response{Raw: stoppedPage(p.req.ID), Data: p.about(rejectDecision)}
 }
 
-// finished answers the browser of a login that is to be redeemed.
+// finished responds to the browser of a login that is to be redeemed.
 func (p *post) finished() *engines.Response {
 	page := blankPage()
 	if p.login.ClientType != browserClient {

@@ -13,16 +13,16 @@ import (
 
 const refusedPrefix storage.Key = "refused/"
 
-// refusal is the stored form of the last refused login of a role, as JSON, below refused/ in the ClusterStorage.
+// refusal is the stored form of the last rejected login of a role, as JSON, below refused/ in the ClusterStorage.
 type refusal struct {
 	Format  int              `json:"format"` // 1
 	At      time.Time        `json:"at"`
 	Reason  assertion.Reason `json:"reason"` // or "role"
 	Detail  string           `json:"detail"`
 	Address string           `json:"address"` // of the browser
-	// User is who the identity provider said it was, nil if its answer was not believed.
+	// User is who the identity provider said it was, nil if its response was not accepted.
 	User *identity `json:"user,omitempty"`
-	// Vouched tells what the identity provider signed from what anybody can bring about.
+	// Vouched tells what the identity provider signed from what any client can bring about.
 	Vouched bool `json:"vouched,omitempty"`
 }
 
@@ -33,7 +33,7 @@ const refusedTTL = 24 * time.Hour
 
 type explainIn struct {
 	roleIn
-	Subject    string             `json:"subject" max:"1024" help:"Subject of a user; without subject and attributes, the last login of the role that was refused is explained."`
+	Subject    string             `json:"subject" max:"1024" help:"Subject of a user; without subject and attributes, the last login of the role that was rejected is explained."`
 	Contexts   engines.StringList `json:"authn_context_class_refs" max:"16" help:"How the user has signed in, as the identity provider says it."`
 	Attributes json.RawMessage    `json:"attributes" max:"262144" help:"Attributes of a user: names, and for each a value or a list of values, as the identity provider sends them."`
 }
@@ -84,14 +84,14 @@ func explain(ctx context.Context, req *engines.Request, in *explainIn) (*engines
 	case err != nil:
 		return nil, err
 	case !found || time.Since(last.At) > refusedTTL:
-		return nil, engines.NotFound("no login of this role was refused in the last 24 hours: give a subject and attributes")
+		return nil, engines.NotFound("no login of this role was rejected in the last 24 hours: give a subject and attributes")
 	}
 	data := r.explain(last.User)
 	data["refused"] = map[string]any{"at": last.At, "reason": last.Reason, "detail": last.Detail, "address": last.Address}
 	return &engines.Response{Data: data}, nil
 }
 
-// explain returns what the role makes of a user as it is now. A nil user is one whom nobody vouches for: there is
+// explain returns what the role makes of a user as it is now. A nil user is one whom the identity provider does not vouch for: there is
 // nothing to hold against the bounds.
 func (r *role) explain(user *identity) map[string]any {
 	data := map[string]any{

@@ -21,7 +21,7 @@ const (
 	signingKeyKey storage.Key = "key"
 
 	// RSA of 2048 bits, with SHA-256, is what every identity provider takes. EC keys are not, and a longer key makes
-	// every login's URL longer for nothing: a signed request proves little, as anybody may start a login.
+	// every login's URL longer for nothing: a signed request proves little, as any client may start a login.
 	signingKeyBits = 2048
 	// The certificate only carries the key to the identity provider: its end would break logins for no gain.
 	signingKeyYears = 10

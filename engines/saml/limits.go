@@ -8,7 +8,7 @@ import (
 	"github.com/coffer-project/coffer/engines/fairqueue"
 )
 
-// newQueue returns the queue of responses to verify, each of which may be a mebibyte of XML from anybody: at most half of
+// newQueue returns the queue of responses to verify, each of which may be a mebibyte of XML from any client: at most half of
 // the processors are for them, and few wait, because each that waits holds its body.
 func newQueue() *fairqueue.Queue {
 	return fairqueue.New(fairqueue.Limits{Slots: max(1, runtime.GOMAXPROCS(0)/2), PerSource: 64, Total: 128, Wait: 5 * time.Second})

@@ -25,7 +25,7 @@ const loginTTL = 5 * time.Minute
 
 // Client types.
 const (
-	cliClient     = "cli"     // is told to go back to the terminal
+	cliClient     = "cli"     // the page says to go back to the terminal
 	browserClient = "browser" // sees nothing: its opener closes the window
 )
 
@@ -33,7 +33,7 @@ type startIn struct {
 	Role            string `json:"role" max:"512" help:"Name of the role; without it the default role of the configuration."`
 	ClientChallenge string `json:"client_challenge" required:"true" max:"512" help:"The SHA-256 of the client's secret verifier, as base64."`
 	ClientType      string `json:"client_type" required:"true" enum:"cli,browser" help:"Where the user is to go on after the login."`
-	ACSURL          string `json:"acs_url" required:"true" max:"2048" help:"Where the identity provider is to send its answer: one of the configured URLs."`
+	ACSURL          string `json:"acs_url" required:"true" max:"2048" help:"Where the identity provider is to send its response: one of the configured URLs."`
 	ShortLink       bool   `json:"short_link" help:"Also return a short URL that leads to the identity provider once."`
 }
 
@@ -110,7 +110,7 @@ func (in *startIn) challenge() ([]byte, error) {
 	return digest, nil
 }
 
-// short returns the URL of a short link, "" if none is wanted. It leads to the node that the answer is to reach.
+// short returns the URL of a short link, "" if none is wanted. It leads to the node that the response is to reach.
 func (in *startIn) short(code string) (string, error) {
 	if !in.ShortLink {
 		return "", nil
@@ -181,7 +181,7 @@ func authnRequest(ctx context.Context, m engines.Mount, c *config, ro *role, d *
 // address is where a request comes from, as it is stored.
 func address(req *engines.Request) string { return req.RemoteIP.Unmap().WithZone("").String() }
 
-// denied is a 403 whose reason is in the audit trail.
+// denied is a 403 whose reason is in the audit log.
 func denied(reason string) error {
 	return &engines.Error{Kind: engines.KindDenied, Detail: "permission denied", Reason: reason}
 }

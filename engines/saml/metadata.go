@@ -41,7 +41,7 @@ type (
 	}
 )
 
-// metadata answers what an identity provider has to know of this service provider.
+// metadata returns what an identity provider has to know of this service provider.
 func metadata(ctx context.Context, req *engines.Request, _ *none) (*engines.Response, error) {
 	c := new(config)
 	found, err := engines.GetRecord(ctx, req.Mount.Storage, configKey, c)

@@ -86,7 +86,7 @@ func render(name string, data pageData) *engines.Raw {
 }
 
 // donePage tells the user of a terminal that they are signed in. The code and where the login was started are there for
-// the case that somebody else started it and sent the URL to the user.
+// the case that another user started it and sent the URL to the user.
 func donePage(l *login, subject string) *engines.Raw {
 	return render("done", pageData{
 		Title: "You are signed in", Subject: cut(subject, maxDisplayBytes), Role: l.Role, Host: host(l.ACSURL), Code: l.VerificationCode,
@@ -147,7 +147,7 @@ func codePage(m engines.Mount, l *login, code string) *engines.Raw {
 	})
 }
 
-// shellWord quotes what a shell would take for more than a word: users copy commands, and whoever names a namespace or a
+// shellWord quotes what a shell would take for more than a word: users copy commands, and the one who names a namespace or a
 // mount must not write theirs.
 func shellWord(text string) string {
 	if strings.Trim(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./@:") == "" {
@@ -166,7 +166,7 @@ func busyPage() *engines.Raw {
 	return render("busy", pageData{Title: "The server is busy", Bad: true})
 }
 
-// gonePage answers short links that lead nowhere.
+// gonePage is the response to short links that lead nowhere.
 func gonePage() *engines.Raw {
 	return render("gone", pageData{Title: "This link does not work any more", Bad: true})
 }

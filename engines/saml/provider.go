@@ -18,7 +18,7 @@ const (
 	refreshMax     = 24 * time.Hour
 
 	fetchTimeout = 20 * time.Second // the fetch and keeping what it got
-	newerEvery   = time.Minute      // for answers that do not fit what is known
+	newerEvery   = time.Minute      // for responses that do not fit what is known
 	retryWaiting = 10 * time.Second // after a failure, for logins that cannot go on without
 	retryFirst   = time.Minute      // after a failure, as long as there is a copy; doubled each time
 	retryMax     = time.Hour
@@ -98,7 +98,7 @@ func (e *engine) provider(ctx context.Context, m engines.Mount, c *config) (*idp
 	return known.descriptor, nil // if fetching failed, the log says why
 }
 
-// noMetadata is what somebody who logs in gets to know.
+// noMetadata is the error that a user who logs in sees.
 func noMetadata(cause error) error {
 	return &engines.Error{
 		Kind: engines.KindUpstream, Err: cause,
@@ -106,7 +106,7 @@ func noMetadata(cause error) error {
 	}
 }
 
-// newerProvider fetches the metadata again, because what old says did not fit an answer. It returns nil if there is
+// newerProvider fetches the metadata again, because what old says did not fit a response. It returns nil if there is
 // nothing newer: explicit configuration, no certificate and entity id but those of old, it was asked for moments ago, or
 // it cannot be had.
 func (e *engine) newerProvider(ctx context.Context, m engines.Mount, c *config, old *idp.Descriptor) (*idp.Descriptor, error) {
@@ -133,7 +133,7 @@ func (e *engine) newerProvider(ctx context.Context, m engines.Mount, c *config, 
 	return known.descriptor, nil
 }
 
-// differs reports whether an answer that did not fit old may fit d.
+// differs reports whether a response that did not fit old may fit d.
 func differs(d, old *idp.Descriptor) bool {
 	for _, c := range d.Certificates {
 		if !old.Has(c) {
@@ -213,7 +213,7 @@ func (p *providers) running(url string) *flight {
 	return nil
 }
 
-// fetched returns the fetch from the URL that is under way, or starts one. It ends within fetchTimeout, whoever waits.
+// fetched returns the fetch from the URL that is under way, or starts one. It ends within fetchTimeout, whether or not a login waits.
 func (e *engine) fetched(m engines.Mount, url string) *flight {
 	p := &e.providers
 	p.mu.Lock()

@@ -15,7 +15,7 @@ import (
 	dsig "github.com/russellhaering/goxmldsig"
 )
 
-// deflaters are *flate.Writer for anyone to reset. A new one takes 800 KiB, a hundred times what else a login that anybody
+// deflaters are *flate.Writer for anyone to reset. A new one takes 800 KiB, a hundred times what else a login that any client
 // may start takes. The best speed makes URLs a few bytes longer, and spares the reset from clearing all of it.
 var deflaters = sync.Pool{New: func() any {
 	w, err := flate.NewWriter(nil, flate.BestSpeed)

@@ -32,7 +32,7 @@ type role struct {
 	// Confirm says which logins end with a click on a page of ours: one of the constants; "" is confirmCLI.
 	Confirm string              `json:"confirm,omitempty"`
 	Token   engines.TokenFields `json:"token"`
-	// Older are the older names of token fields that were used last: reads answer these, too.
+	// Older are the older names of token fields that were used last: reads return these, too.
 	Older engines.Older `json:"older,omitempty"`
 
 	name string // where it is stored
@@ -90,7 +90,7 @@ func getRole(ctx context.Context, s engines.Getter, name string) (*role, error) 
 	return r, nil
 }
 
-// check brings the role into its stored form and refuses what cannot work.
+// check brings the role into its stored form and rejects what cannot work.
 func (r *role) check() error {
 	if r.BoundSubjectsType == "" {
 		r.BoundSubjectsType = stringType
@@ -161,7 +161,7 @@ func checkAttributeName(name string) error {
 	return nil
 }
 
-// checkMetadata refuses what the alias of an entity could not hold.
+// checkMetadata rejects what the alias of an entity could not hold.
 func checkMetadata(pairs engines.StringMap) error {
 	for k, v := range pairs {
 		switch {
@@ -176,7 +176,7 @@ func checkMetadata(pairs engines.StringMap) error {
 	return nil
 }
 
-// data is what a read of the role answers.
+// data is what a read of the role returns.
 func (r *role) data() map[string]any {
 	attributes := map[string]engines.StringList{}
 	maps.Copy(attributes, r.BoundAttributes)
@@ -285,7 +285,7 @@ func (in *writeRoleIn) apply(req *engines.Request, r *role) error {
 }
 
 // lifts reports whether the request's list is empty on purpose: "" or []. A list of blanks, from a variable that was
-// not set for instance, must not let everybody in.
+// not set for instance, must not admit every user.
 func lifts(req *engines.Request, field string) bool {
 	var body map[string]json.RawMessage
 	if json.Unmarshal(req.Body, &body) != nil {

@@ -284,7 +284,7 @@ func TestBoundAttributesForms(t *testing.T) {
 }
 
 func TestRoleWarnings(t *testing.T) {
-	const everybody, literal, star, name, ttl = "everybody whom", "literal asterisk", "alone matches", "distinguished name", "token_max_ttl"
+	const everybody, literal, star, name, ttl = "every user that", "literal asterisk", "alone matches", "distinguished name", "token_max_ttl"
 	for _, tt := range []struct {
 		body string
 		want []string

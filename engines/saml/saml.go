@@ -1,11 +1,11 @@
 // Package saml is the auth method of people whom a SAML 2.0 identity provider knows.
 //
 // A client starts a login (sso_service_url) with the digest of a secret that it keeps, and gets a URL for the user's
-// browser and a poll id. The identity provider posts its signed answer through the browser to the callback. The client
+// browser and a poll id. The identity provider posts its signed response through the browser to the callback. The client
 // then redeems the poll id and its secret for a token, once. Poll id, RelayState and request id are independent random
 // values, so that none of those who see one of them can finish another's login.
 //
-// What an answer must fulfil is in the package assertion, which trusts nothing of it before its signature; what is known
+// What a response must fulfil is in the package assertion, which trusts nothing of it before its signature; what is known
 // of the identity provider, explicit or from its metadata, in the package idp. What is stored, below the mount:
 //
 //	config            config: shared between clusters
@@ -16,7 +16,7 @@
 // and, of each cluster on its own (Mount.ClusterStorage):
 //
 //	provider               the last good copy of the identity provider's metadata
-//	refused/<role>         refusal: the last login that was refused, for explain
+//	refused/<role>         refusal: the last login that was rejected, for explain
 //	login/<id>             login: one that was started; id is the hash of the poll id or sign-in code
 //	relay/<hash>           the login that a RelayState belongs to
 //	go/<hash>              the login that a short link leads to
@@ -38,15 +38,15 @@ import (
 // Options are what every mount of a node shares. The zero value works.
 type Options struct {
 	Logger *slog.Logger // nil: discard
-	Counts *Counts      // nil: nobody counts
+	Counts *Counts      // nil: not counted
 }
 
 // Counts are what the mounts of a node have done since it started. Safe for concurrent use.
 type Counts struct {
 	Started          atomic.Int64 // logins
-	Completed        atomic.Int64 // accepted answers of identity providers
-	Refused          atomic.Int64 // refused answers
-	Redeemed         atomic.Int64 // logins that an engine answered with a token
+	Completed        atomic.Int64 // accepted responses of identity providers
+	Refused          atomic.Int64 // rejected responses
+	Redeemed         atomic.Int64 // logins that ended with a token
 	MetadataFailures atomic.Int64 // fetches of metadata that failed
 }
 
@@ -106,10 +106,10 @@ func newEngine(log *slog.Logger, counts *Counts, shared *fairqueue.Queue) *engin
 	engines.On(r, engines.Read, "role/{name}", "Read a role.", 0, readRole)
 	engines.On(r, engines.Update, "role/{name}", "Create a role, or change what is given.", 0, writeRole).Exists = roleExists
 	engines.On(r, engines.Delete, "role/{name}", "Delete a role. Tokens of the role live on until they expire.", 0, deleteRole)
-	engines.On(r, engines.Update, "role/{name}/explain", "Say which bound values a user has and which not: for given attributes, or for the last login that was refused.", here, explain)
+	engines.On(r, engines.Update, "role/{name}/explain", "Say which bound values a user has and which not: for given attributes, or for the last login that was rejected.", here, explain)
 
 	engines.On(r, engines.Update, "sso_service_url", "Start a login.", public, e.start)
-	engines.On(r, engines.Update, "callback", "Take the identity provider's answer, posted by the user's browser.", public|engines.Form|engines.ForeignForm, e.callback)
+	engines.On(r, engines.Update, "callback", "Take the identity provider's response, posted by the user's browser.", public|engines.Form|engines.ForeignForm, e.callback)
 	engines.On(r, engines.Update, "token", "Finish a login: 401 as long as the user has not.", public, e.token)
 	engines.On(r, engines.Read, "go/{code}", "Ask who opens a short link whether the login is theirs.", public, e.ask)
 	engines.On(r, engines.Update, "go/{code}", "Lead a browser to the identity provider, once.", public|engines.Form, e.follow)

@@ -29,10 +29,10 @@ const (
 
 // What can become of a login.
 const (
-	pendingState    = "pending"    // the identity provider has not answered
+	pendingState    = "pending"    // the identity provider has not responded
 	confirmingState = "confirming" // it has, and the role admits the user, who has yet to confirm it in the browser
 	completedState  = "completed"  // to be redeemed
-	refusedState    = "refused"    // by the identity provider, the role or the user: nobody gets in
+	refusedState    = "refused"    // by the identity provider, the role or the user: no user is admitted
 )
 
 // login is the stored form of a login that was started, as JSON.
@@ -44,7 +44,7 @@ type login struct {
 	ClientType string `json:"client_type,omitempty"`
 	ACSURL     string `json:"acs_url"`
 	RequestID  string `json:"request_id,omitempty"` // of the AuthnRequest
-	// Unsolicited marks what the identity provider began: whoever has its code redeems it, without a verifier.
+	// Unsolicited marks what the identity provider began: the holder of its code redeems it, without a verifier.
 	Unsolicited      bool   `json:"unsolicited,omitempty"`
 	VerificationCode string `json:"verification_code,omitempty"`
 	Target           string `json:"target,omitempty"` // where its short link leads, if it has one
@@ -54,12 +54,12 @@ type login struct {
 	ExpiresAt time.Time `json:"expires_at"`
 
 	State  string    `json:"state"`
-	User   *identity `json:"user,omitempty"`   // once the answer is accepted
-	Trust  string    `json:"trust,omitempty"`  // once the answer is accepted: config.trust of then
-	Reason string    `json:"reason,omitempty"` // once refused, for whoever redeems
+	User   *identity `json:"user,omitempty"`   // once the response is accepted
+	Trust  string    `json:"trust,omitempty"`  // once the response is accepted: config.trust of then
+	Reason string    `json:"reason,omitempty"` // once rejected, for the client that redeems
 	// Confirmation is the hash of what the page knows that asks the user.
 	Confirmation string `json:"confirmation,omitempty"`
-	// Browser is the address that the answer came from.
+	// Browser is the address that the response came from.
 	Browser string `json:"browser,omitempty"`
 
 	// Keys are what else there is of it, to be removed with it.
@@ -193,14 +193,14 @@ const (
 // pending is what the node knows of how many logins there are: not their state, which is stored. There is no counter in
 // the storage, which every start would have to write. The node counts what is stored every ten seconds, if anything is
 // started, and adds what it starts between. What is redeemed between counts until then, so the limit is not exact: it
-// bounds what starts cost that nobody follows up.
+// bounds what starts cost that are not followed up.
 type pending struct {
 	mu       sync.Mutex
 	next     time.Time // when to sweep and count again
 	sweeping bool
 	count    int
 	// started are the logins of the last five minutes by site, the oldest first: who starts too many loses those, and keeps
-	// nobody else out.
+	// no other site out.
 	started map[netip.Prefix][]startedLogin
 }
 
@@ -294,7 +294,7 @@ func siteOf(addr netip.Addr) netip.Prefix {
 func (e *engine) room(ctx context.Context, s storage.Store, from netip.Addr, id string) (evict string, err error) {
 	now := time.Now()
 	if e.pending.begin(now) {
-		// The sweep is everybody's: who sent the request may hang up before it is done.
+		// The sweep is for all clients: the one that sent the request may hang up before it is done.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sweepTimeout)
 		count, more, err := sweep(ctx, s, now)
 		cancel()
@@ -339,7 +339,7 @@ func sweep(ctx context.Context, s storage.Store, now time.Time) (left int, more 
 	return len(names), more, err
 }
 
-// sweepOnce removes one page of what has expired. Nobody writes those keys again: they are named after random values, or
+// sweepOnce removes one page of what has expired. Those keys are not written again: they are named after random values, or
 // after an assertion that is not acceptable any more.
 func sweepOnce(ctx context.Context, s storage.Store, now time.Time) (more bool, err error) {
 	entries, err := s.Scan(ctx, expiryPrefix, "", sweepPage)

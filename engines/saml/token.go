@@ -19,7 +19,7 @@ type tokenIn struct {
 	Code           engines.Sensitive `json:"code" max:"256" help:"Instead of the two others: the sign-in code of a login that the identity provider began."`
 }
 
-// errUnknown is the answer to everybody who does not prove to have started a login that is there.
+// errUnknown is the response to every client that does not prove to have started a login that is there.
 func errUnknown(reason string) error {
 	return &engines.Error{
 		Kind: engines.KindInvalid, Reason: reason,
@@ -51,7 +51,7 @@ func (e *engine) token(ctx context.Context, req *engines.Request, in *tokenIn) (
 		case !l.Unsolicited && !in.proves(l.Challenge):
 			return errUnknown("wrong verifier")
 		case l.State == pendingState:
-			return &engines.Error{Kind: engines.KindUnauthorized, Detail: "the login is not finished: the identity provider has not answered yet"}
+			return &engines.Error{Kind: engines.KindUnauthorized, Detail: "the login is not finished: the identity provider has not responded yet"}
 		case l.State == confirmingState:
 			return &engines.Error{Kind: engines.KindUnauthorized, Detail: "the login is not finished: the user has to confirm it in the browser, on the page that shows its code"}
 		}
@@ -59,7 +59,7 @@ func (e *engine) token(ctx context.Context, req *engines.Request, in *tokenIn) (
 			return err
 		}
 		if reason := misplaced(req, l, ro); reason != "" {
-			return denied(reason) // the login is still there for whoever may redeem it
+			return denied(reason) // the login is still there for the client that may redeem it
 		}
 		if c, err = getConfig(ctx, req.Mount.Storage); err != nil {
 			return err
@@ -92,7 +92,7 @@ type internal struct {
 	Terms  string `json:"terms"`  // what the login was let in by
 }
 
-// terms identifies what somebody is let in by: a role, and whom the configuration trusts.
+// terms identifies what a user is admitted by: a role, and whom the configuration trusts.
 func terms(c *config, r *role) json.RawMessage {
 	text, err := json.Marshal(r)
 	if err != nil {
@@ -140,8 +140,8 @@ func misplaced(req *engines.Request, l *login, ro *role) string {
 	return ""
 }
 
-// outcome returns why a login that has come to its end lets nobody in, nil if it does. Configuration and role are asked
-// again: they may have changed since the identity provider answered.
+// outcome returns why a login that has come to its end admits no user, nil if it does. Configuration and role are checked
+// again: they may have changed since the identity provider responded.
 func (l *login) outcome(c *config, ro *role) error {
 	var reason string
 	switch {
@@ -175,7 +175,7 @@ func cut(text string, n int) string {
 	return text[:n]
 }
 
-// RenewLogin implements engines.Renewer: what the role says now governs the token. Somebody who is still to get one, after
+// RenewLogin implements engines.Renewer: what the role says now governs the token. A user who is still to get one, after
 // a second factor, gets it by what let them in only: what the role demands now cannot be asked again, as what is known of
 // them is gone.
 func (e *engine) RenewLogin(ctx context.Context, m engines.Mount, login engines.RenewedLogin) (engines.TokenFields, error) {

@@ -1,9 +1,9 @@
-// Package audit writes the trail: one JSON line for each request before it runs, and one for each response
+// Package audit writes the audit log: one JSON line for each request before it runs, and one for each response
 // before it leaves, on every enabled device.
 //
 // It promises to fail closed: while any device is enabled, a request whose record reached none of them is an
 // error, and the server must not go on. Every text value of request and response bodies, and every token, is
-// written as "hmac-sha256:<hex>" under a key of its own for each device, so a trail shows that two values are
+// written as "hmac-sha256:<hex>" under a key of its own for each device, so a log shows that two values are
 // equal, and AuditHash finds a known one, but it reveals none. Numbers, booleans, null and the names of fields
 // stay readable.
 //
@@ -29,7 +29,7 @@ var (
 	ErrNoDevice = errors.New("no such audit device")
 )
 
-// Record is what the trail says of one request. The same Record, with Response or Error filled, serves for
+// Record is what the audit log says of one request. The same Record, with Response or Error filled, serves for
 // both lines. Nothing in it is modified or kept.
 type Record struct {
 	Time     time.Time // zero: now

@@ -164,7 +164,7 @@ func (b *Broker) record(ctx context.Context, make func() (*Record, error), respo
 	if e.at.IsZero() {
 		e.at = start
 	}
-	// A client that hung up does not keep its request out of the trail.
+	// A client that hung up does not keep its request out of the audit log.
 	took, errs := b.deliver(context.WithoutCancel(ctx), e)
 	b.nanos.Add(uint64(time.Since(start)))
 	if took {
@@ -363,7 +363,7 @@ func (b *Broker) reopen() {
 	b.closed = false
 }
 
-// Close closes all devices and forgets them. From then on every record is refused: a request that is still
+// Close closes all devices and forgets them. From then on every record is rejected: a request that is still
 // under way must not go unrecorded.
 func (b *Broker) Close() error {
 	b.mu.Lock()

@@ -222,7 +222,7 @@ func parseBool(name, value string) (bool, error) {
 	return b, nil
 }
 
-// parseMode reads an octal file mode. A trail that could be executed is a way to run what clients send.
+// parseMode reads an octal file mode. A log that could be executed is a way to run what clients send.
 func parseMode(value string) (fs.FileMode, error) {
 	m, err := strconv.ParseUint(value, 8, 32)
 	if err != nil || m > 0o777 || m&0o111 != 0 {

@@ -13,13 +13,13 @@ import (
 
 // connDevice sends lines over a connection, which it makes with the first line and again after a failure. A
 // write takes no longer than timeout, all in all: waiting for other lines, connecting and sending. That a line
-// was sent does not mean that somebody read it: what a peer that dies had not read yet is lost.
+// was sent does not mean that the peer read it: what a peer that dies had not read yet is lost.
 type connDevice struct {
 	dial    func(ctx context.Context) (net.Conn, error)
 	header  func() string // begins each message; nil: there is none
 	timeout time.Duration
 
-	// turn holds a value while somebody uses what follows. A mutex could not be given up on. Never closed.
+	// turn holds a value while a goroutine uses what follows. A mutex could not be given up on. Never closed.
 	turn   chan struct{}
 	link   *link // nil while not connected
 	closed bool

@@ -61,7 +61,7 @@ func newPatient(f *os.File) *patient {
 	return &patient{f: f, turn: make(chan struct{}, 1), timeout: defaultTimeout}
 }
 
-var errStuck = errors.New("timed out: nobody reads what is written")
+var errStuck = errors.New("timed out: the reader does not read what is written")
 
 func (p *patient) Write(line []byte) (int, error) {
 	if p.f == nil {
@@ -197,7 +197,7 @@ func openLog(at location, mode fs.FileMode) (f *os.File, torn bool, err error) {
 }
 
 // endsInNewline reports whether the file's last byte is a newline. If it cannot be read it reports false: an
-// empty line too many harms nobody.
+// empty line too many does no harm.
 func endsInNewline(dir directory, name string, size int64) bool {
 	f, err := dir.OpenFile(name, os.O_RDONLY, 0)
 	if err != nil {

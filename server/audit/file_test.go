@@ -266,7 +266,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// A standard stream that nobody reads any more fails records, and holds up neither the broker nor its end.
+// A standard stream that is not read any more fails records, and holds up neither the broker nor its end.
 func TestStreamThatNobodyReads(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -281,7 +281,7 @@ func TestStreamThatNobodyReads(t *testing.T) {
 			written++
 		}
 	}
-	if !strings.Contains(err.Error(), "nobody reads") || written == 0 {
+	if !strings.Contains(err.Error(), "the reader does not read") || written == 0 {
 		t.Fatalf("after %d lines: %v", written, err)
 	}
 	b := audit.NewBroker(nil)

@@ -54,7 +54,7 @@ func newHeaders(m map[string]bool) *headers {
 }
 
 // notInHeaders reports whether a rune cannot be in the name of a header. HTTP allows a few more signs, which
-// nobody uses.
+// are not in use.
 func notInHeaders(r rune) bool {
 	return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' && r != '_'
 }

@@ -17,7 +17,7 @@ const (
 
 // data writes a body: its structure, names, numbers and literals as they are, every text value hashed, except
 // below the top-level names in plain. Members and elements that no longer fit in limit bytes are left out: then a member
-// of its own, name_rest, has one hash of them. With elide, the answer to a list is cut down to how much it holds.
+// of its own, name_rest, has one hash of them. With elide, the response to a list is cut down to how much it holds.
 func (l *line) data(name string, body json.RawMessage, plain []string, elide bool, limit int) {
 	if len(body) == 0 {
 		return

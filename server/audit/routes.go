@@ -13,7 +13,7 @@ func (t *Table) Routes(r *engines.Router) {
 	engines.On(r, engines.Read, "audit", "List the enabled audit devices.", flags, t.serveList)
 	engines.On(r, engines.Update, "audit/{path...}", "Enable an audit device, once a test record could be written to it.", flags, t.serveEnable)
 	engines.On(r, engines.Delete, "audit/{path...}", "Disable an audit device. Its file stays.", flags, t.serveDisable)
-	engines.On(r, engines.Update, "audit-hash/{path...}", "Hash a text as an audit device does, to search its trail for it.", engines.RootNamespace, t.serveHash)
+	engines.On(r, engines.Update, "audit-hash/{path...}", "Hash a text as an audit device does, to search its log for it.", engines.RootNamespace, t.serveHash)
 	t.headerRoutes(r)
 }
 

@@ -16,7 +16,7 @@ const (
 )
 
 // newSocket returns the device of type "socket". On streams lines are told apart by their newlines; a datagram
-// holds one line, and a line that does not fit in one is refused.
+// holds one line, and a line that does not fit in one is rejected.
 func newSocket(o options) Device {
 	return newConn(o.timeout, nil, func(ctx context.Context) (net.Conn, error) {
 		var d net.Dialer

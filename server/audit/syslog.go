@@ -27,7 +27,7 @@ const (
 	severityInfo = 6
 	maxTagBytes  = 32
 	// syslogBufferBytes is asked for as the send buffer: it bounds a datagram, and so a record. The system may
-	// grant less; a record that does not fit is refused.
+	// grant less; a record that does not fit is rejected.
 	syslogBufferBytes = 4 << 20
 )
 

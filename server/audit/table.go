@@ -74,7 +74,7 @@ func (t *Table) Load(ctx context.Context) error {
 	return nil
 }
 
-// Unload closes all devices, when the server seals: from now on every record is refused.
+// Unload closes all devices, when the server seals: from now on every record is rejected.
 func (t *Table) Unload() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -92,7 +92,7 @@ func (t *Table) refresh(ctx context.Context) error {
 	if !t.loaded || t.seen.Load() == t.changes.Load() {
 		return nil
 	}
-	return t.loadLocked(context.WithoutCancel(ctx)) // a client that hung up does not keep its request out of the trail
+	return t.loadLocked(context.WithoutCancel(ctx)) // a client that hung up does not keep its request out of the audit log
 }
 
 func (t *Table) loadLocked(ctx context.Context) error {

@@ -12,7 +12,7 @@ import (
 )
 
 // Bounds of what one rate limit keeps in memory: at most shards × shardClients clients. Those for whom there is
-// no room share one bucket for each shard: many addresses must not buy what one address is refused.
+// no room share one bucket for each shard: many addresses must not get what one address is denied.
 const (
 	shards       = 16
 	shardClients = 4096

@@ -59,14 +59,14 @@ type Decision struct {
 	Remaining  int           // requests that the client may send at once from now on
 	ResetAfter time.Duration // until the client has its whole limit again
 	RetryAfter time.Duration // until the next request is allowed; 0 if one is now
-	// Audit says that a refusal is to be recorded in the audit trail.
+	// Audit says that a rejection is to be recorded in the audit log.
 	Audit bool
 
 	headers bool
 }
 
-// Header returns what the answer's header should say: the limits, if that is enabled, and when to come again
-// after a refusal, always. Nil if there is nothing to say.
+// Header returns the response's header: the limits, if that is enabled, and when to retry after a rejection, always.
+// Nil if there is none.
 func (d Decision) Header() http.Header {
 	if d.Quota == "" || d.Allowed && !d.headers {
 		return nil
@@ -88,7 +88,7 @@ func wholeSeconds(d time.Duration) string {
 	return strconv.FormatInt(int64(math.Ceil(d.Seconds())), 10)
 }
 
-// Err returns the error that refuses a request, with the answer's header in it; nil if it is allowed.
+// Err returns the error that rejects a request, with the response's header in it; nil if it is allowed.
 func (d Decision) Err(path string) error {
 	if d.Allowed {
 		return nil
@@ -124,7 +124,7 @@ type Quotas struct {
 	changes atomic.Uint64         // counts announced changes to stored quotas
 	table   atomic.Pointer[table] // made when it held table.at; nil before the first use
 
-	mu sync.Mutex // held while the table is read anew
+	mu sync.Mutex // held while the table is read again
 
 	rateViolations, leaseViolations, storageViolations atomic.Uint64
 }

@@ -78,8 +78,8 @@ type storageInput struct {
 type configInput struct {
 	Exempt         engines.StringList `json:"rate_limit_exempt_paths" help:"Paths that rate limits do not count, relative to the request's namespace, perhaps with * at the end. Replaces the list."`
 	AbsoluteExempt engines.StringList `json:"absolute_rate_limit_exempt_paths" help:"The same, with the namespace."`
-	Headers        bool               `json:"enable_rate_limit_response_headers" help:"Tell clients of their limits in the header of each answer."`
-	Audit          bool               `json:"enable_rate_limit_audit_logging" help:"Record requests that a rate limit refused in the audit trail."`
+	Headers        bool               `json:"enable_rate_limit_response_headers" help:"Tell clients of their limits in the header of each response."`
+	Audit          bool               `json:"enable_rate_limit_audit_logging" help:"Record requests that a rate limit rejected in the audit log."`
 }
 
 func (q *Quotas) serveTypes(context.Context, *engines.Request, *noInput) (*engines.Response, error) {

@@ -45,7 +45,7 @@ type Config struct {
 	// are full ones. Both may end in "*".
 	Exempt         []string `json:"exempt"`
 	AbsoluteExempt []string `json:"absolute_exempt"`
-	// RateLimitHeaders tells clients of their limits, AuditRateLimits records refusals in the audit trail.
+	// RateLimitHeaders tells clients of their limits, AuditRateLimits records rejected requests in the audit log.
 	RateLimitHeaders bool `json:"rate_limit_headers"`
 	AuditRateLimits  bool `json:"audit_rate_limits"`
 }

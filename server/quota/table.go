@@ -23,7 +23,7 @@ type activeRule struct {
 	Rule
 	limiter    *limiter       // of rate limits
 	meter      *meter         // of storage quotas
-	violations *atomic.Uint64 // kept when the rule is read anew
+	violations *atomic.Uint64 // kept when the rule is read again
 }
 
 // newTable makes a table. Counters of rules that old had too go on, buckets if what they depend on is the same.

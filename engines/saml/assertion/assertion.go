@@ -24,7 +24,7 @@ type Expect struct {
 	ACSURL   string // of this login: the Destination and the Recipient must be it, byte by byte
 	EntityID string // ours: every AudienceRestriction must name it, and there must be one
 	Issuer   string // the identity provider's entity id
-	// RequestID is the id of the request that this must be the answer to. "" expects an answer to no request: then there
+	// RequestID is the id of the request that this must be the response to. "" expects a response to no request: then there
 	// must be no InResponseTo.
 	RequestID    string
 	Certificates []*x509.Certificate // at least one; tried one by one
@@ -58,7 +58,7 @@ type Assertion struct {
 // Skew is how far clocks may differ, in either direction.
 const Skew = 60 * time.Second
 
-// Reason is a word for why a response was refused.
+// Reason is a word for why a response was rejected.
 type Reason string
 
 // Reasons.
@@ -67,26 +67,26 @@ const (
 	Structure    Reason = "structure"      // not what a response may look like
 	Algorithm    Reason = "algorithm"      // a signature, digest, transform or canonicalisation that is not allowed
 	Encrypted    Reason = "encrypted"      // nothing here can decrypt
-	Signature    Reason = "signature"      // missing, wrong, by somebody else, over something else
+	Signature    Reason = "signature"      // missing, wrong, by another key, over another part
 	Certificate  Reason = "certificate"    // the configured certificates are not valid now
 	Status       Reason = "status"         // the identity provider says that the login failed
-	Issuer       Reason = "issuer"         // it is by somebody else
+	Issuer       Reason = "issuer"         // it is by another issuer
 	Destination  Reason = "destination"    // of the response
 	Recipient    Reason = "recipient"      // of the subject confirmation
-	Audience     Reason = "audience"       // it is for somebody else
+	Audience     Reason = "audience"       // it is for another service
 	InResponseTo Reason = "in_response_to" // it answers another request
 	Time         Reason = "time"           // too early, too late
 	Subject      Reason = "subject"        // blank, too long, not confirmed as bearer
 	Statement    Reason = "statement"      // no AuthnStatement, too many attributes
 )
 
-// Refusal is the error of a response that is not believed. Its texts are for logs and administrators: they hold parts of
+// Refusal is the error of a response that is not accepted. Its texts are for logs and administrators: they hold parts of
 // the response, cut to a bounded length, and never a signature's or certificate's bytes.
 type Refusal struct {
 	Reason Reason
 	Detail string // a sentence without a full stop
-	// Signed reports that the identity provider itself said so in answer to the expected request: a signature covers it.
-	// Only then may the refusal end the login.
+	// Signed reports that the identity provider itself said so in response to the expected request: a signature covers it.
+	// Only then may the Refusal end the login.
 	Signed bool
 }
 
@@ -119,7 +119,7 @@ func quote(s string) string { return strconv.Quote(cut(s)) }
 const maxBytes = 1 << 20
 
 // Decode decodes the form field SAMLResponse: base64, in which line breaks, blanks and tabs do not count. Compressed and
-// larger ones than 1 MiB are refused. The error is a *Refusal.
+// larger ones than 1 MiB are rejected. The error is a *Refusal.
 func Decode(encoded string) ([]byte, error) {
 	if len(encoded) > 2*maxBytes {
 		return nil, refuse(Encoding, "it is larger than %d bytes", maxBytes)

@@ -102,7 +102,7 @@ func (e *element) all(name string) []*element {
 	return found
 }
 
-// parser makes a tree of tokens and refuses everything that two parsers might understand differently.
+// parser makes a tree of tokens and rejects everything that two parsers might understand differently.
 type parser struct {
 	root       *element
 	open       []opened
@@ -314,7 +314,7 @@ func (p *parser) attributes(e *element, attributes []xml.Attr) error {
 			return refuse(Structure, "the element %s has the attribute %s twice", quote(e.name), quote(name))
 		}
 		e.attributes = append(e.attributes, attribute{name, a.Value})
-		// What may be meant as an identifier has to be one of its own, in whatever way somebody looks for it.
+		// What may be meant as an identifier has to be one of its own, in whatever way a parser looks for it.
 		if id := name[strings.LastIndexAny(name, ":}")+1:]; strings.EqualFold(id, "ID") {
 			if p.ids[a.Value] {
 				return refuse(Structure, "it has the ID %s twice", quote(a.Value))

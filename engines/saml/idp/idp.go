@@ -2,7 +2,7 @@
 //
 // Parse reads a SAML 2.0 metadata document and ParseCertificates a PEM text; Fetch gets a document from the URL that an
 // administrator gave. A signature on the metadata is not looked at: what vouches for a document is who handed it over, the
-// administrator or the TLS connection. Nothing of it is shown to anybody but administrators. Texts of errors name what is
+// administrator or the TLS connection. Nothing of it is shown to others than administrators. Texts of errors name what is
 // wrong and what to do, and are cut to a bounded length.
 package idp
 
@@ -31,7 +31,7 @@ type Descriptor struct {
 	EntityID     string
 	SSOURL       string              // takes requests by HTTP-Redirect
 	Certificates []*x509.Certificate // at least one; several while keys roll over
-	// WantsSignedRequests reports that it refuses requests that are not signed.
+	// WantsSignedRequests reports that it rejects requests that are not signed.
 	WantsSignedRequests bool
 	ValidUntil          time.Time     // zero: it did not say
 	CacheDuration       time.Duration // 0: it did not say

@@ -13,7 +13,7 @@ import (
 // Response says how a response differs from a good one. What it leaves empty is as it should be, except that RequestID,
 // ACSURL and Audience have to be given (Answer takes them from the request).
 type Response struct {
-	RequestID string // "" leaves InResponseTo out: an answer to no request
+	RequestID string // "" leaves InResponseTo out: a response to no request
 	ACSURL    string
 	Audience  string
 	User      User

@@ -7,7 +7,7 @@ import (
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/rsa"
-	_ "crypto/sha1" // registers the digest that must be refused
+	_ "crypto/sha1" // registers the digest that must be rejected
 	_ "crypto/sha512"
 	"crypto/x509"
 	"crypto/x509/pkix"
