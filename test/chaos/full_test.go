@@ -29,14 +29,30 @@ func stuff(t *testing.T, dir string) {
 	}
 }
 
-// TestFullStandby fills a standby's disk. It serves nothing from its state once that is too old: a token that was revoked
-// since is not accepted, and every status says what is wrong.
+// TestFullStandby fills a standby's disk.
 func TestFullStandby(t *testing.T) {
 	if !long {
 		t.Skip("only in the long version: make chaos")
 	}
 	small := t.TempDir()
 	mount(t, small, "32m")
+	full := func() { stuff(t, small) }
+	brokenStandby(t, small, "no space left on device", full, full, func() { remount(t, small, "512m") })
+}
+
+// TestStalledStandby lets every write to a standby's disk hang.
+func TestStalledStandby(t *testing.T) {
+	if !long {
+		t.Skip("only in the long version: make chaos")
+	}
+	dir := t.TempDir()
+	freeze, thaw := mountFreezable(t, dir)
+	brokenStandby(t, dir, "a write has been under way", freeze, func() {}, thaw)
+}
+
+// brokenStandby breaks the disk of a standby. It serves nothing from its state once that is too old: a token that was revoked
+// since is not accepted, and every status says what is wrong. After the repair it is a member like before.
+func brokenStandby(t *testing.T, small, cause string, breakIt, keepBroken, repair func()) {
 	c := harness.NewCluster(t, 3, harness.Options{Dir: func(id string) string {
 		if id == "n3" {
 			return filepath.Join(small, "data")
@@ -70,13 +86,13 @@ func TestFullStandby(t *testing.T) {
 		t.Fatalf("reading through the standby: %d %s", a.Status, a.Body)
 	}
 
-	stuff(t, small)
+	breakIt()
 	pad := strings.Repeat("p", 60<<10)
 	for i := 0; full.Health() == 429; i++ {
 		if i > 3000 {
 			t.Fatal("the standby still calls itself healthy")
 		}
-		stuff(t, small)
+		keepBroken()
 		leader.MustDo("POST", fmt.Sprintf("/v1/ack/pad%d", i%50), map[string]any{"pad": pad})
 		time.Sleep(20 * time.Millisecond) // paced by the clock: the standby is behind after ten seconds
 	}
@@ -112,14 +128,14 @@ func TestFullStandby(t *testing.T) {
 		t.Errorf("autopilot says %+v; %s led", d, leader.ID)
 	}
 	log := full.Log()
-	if n := strings.Count(log, "the disk takes no writes"); n != 1 || !strings.Contains(log, "no space left on device") || !strings.Contains(log, "ERROR") {
+	if n := strings.Count(log, "the disk takes no writes"); n != 1 || !strings.Contains(log, cause) || !strings.Contains(log, "ERROR") {
 		t.Errorf("the log says %d times that the disk takes no writes", n)
 	}
 	begin := time.Now()
 	full.MustDo("POST", "/v1/ack/through", map[string]any{"v": "x"})
 	t.Logf("a write through the full standby took %v", time.Since(begin))
 
-	remount(t, small, "512m")
+	repair()
 	full.WaitHealth(429)
 	c.WaitVoters(3)
 	if a := get(full, made.Auth.Token, "/v1/ack/secret"); a.Status != 403 {
