@@ -73,11 +73,11 @@ func (id identity) dial(addr string) (*client, error) {
 			defer cancel()
 			conn, err := dialer.DialContext(ctx, "tcp", addr)
 			if err != nil {
-				return nil, err
+				return nil, handshakeError(err)
 			}
 			if conn.(*tls.Conn).ConnectionState().NegotiatedProtocol != Protocol {
 				conn.Close()
-				return nil, errors.New("the other side does not speak " + Protocol)
+				return nil, errNotClusterPort
 			}
 			return conn, nil
 		}),
@@ -93,6 +93,24 @@ func (id identity) dial(addr string) (*client, error) {
 		return nil, fmt.Errorf("the address %q cannot be dialled: %w", addr, err)
 	}
 	return &client{ReplicationClient: pb.NewReplicationClient(conn), conn: conn}, nil
+}
+
+var errNotClusterPort = errors.New("this is not the cluster port of a node (8201, if it is not configured otherwise)")
+
+// handshakeError says what an operator can do about a handshake that failed.
+func handshakeError(err error) error {
+	var noTLS tls.RecordHeaderError
+	var untrusted *tls.CertificateVerificationError
+	var network *net.OpError
+	switch {
+	case errors.As(err, &noTLS):
+		return fmt.Errorf("%w: the other side does not speak TLS", errNotClusterPort)
+	case errors.As(err, &untrusted):
+		return fmt.Errorf("the certificate there is not of the primary that this cluster knows: the port is not a cluster port, or the cluster there is another one, or was promoted since and takes a token of it (%w)", untrusted.Err)
+	case errors.As(err, &network) && network.Op == "remote error":
+		return fmt.Errorf("the node there rejects connections of secondaries: the port is not a cluster port (8201, if it is not configured otherwise), or the cluster there is sealed or not a primary (%w)", network.Err)
+	}
+	return err
 }
 
 // sentKey marks the context of a call with a *atomic.Bool that becomes true when the call's payload may have left.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -106,7 +108,20 @@ func fromStatus(err error, sent bool) error {
 	case st.Code() == codes.Internal && st.Message() == errOther.Error():
 		return fmt.Errorf("%w: %w", storage.ErrOutcomeUnknown, errOther)
 	case !sent:
-		return fmt.Errorf("%w: the primary cannot be reached: %s", storage.ErrUnavailable, st.Message())
+		return fmt.Errorf("%w: the primary cannot be reached: %s", storage.ErrUnavailable, dialText(st.Message()))
 	}
-	return fmt.Errorf("%w: the primary was lost: %s", storage.ErrOutcomeUnknown, st.Message())
+	return fmt.Errorf("%w: the primary was lost: %s", storage.ErrOutcomeUnknown, dialText(st.Message()))
+}
+
+// dialText returns why a connection has failed, without what gRPC has put around it.
+func dialText(message string) string {
+	if _, quoted, ok := strings.Cut(message, "connection error: desc = "); ok {
+		if text, err := strconv.Unquote(quoted); err == nil {
+			message = text
+		}
+	}
+	if _, cause, ok := strings.Cut(message, "Error while dialing: "); ok {
+		return cause
+	}
+	return message
 }

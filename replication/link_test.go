@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -696,6 +697,59 @@ func TestLagOfOneThatHangs(t *testing.T) {
 		}
 		if got := lagSince(now, equal, now.Add(-tt.heard), tt.equalNow); got != tt.want {
 			t.Errorf("equal %v ago, heard %v ago, equal as far as is known %v: %v, want %v", tt.equal, tt.heard, tt.equalNow, got, tt.want)
+		}
+	}
+}
+
+// TestWrongPorts: what an operator reads who has named a port that is not a primary's cluster port.
+func TestWrongPorts(t *testing.T) {
+	p, s := pair(t)
+	up := p.certify("one", s, time.Now())
+	listen := func(serve func(net.Conn)) string {
+		t.Helper()
+		tcp, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan struct{})
+		t.Cleanup(func() { tcp.Close(); <-done })
+		go func() {
+			defer close(done)
+			for {
+				conn, err := tcp.Accept()
+				if err != nil {
+					return
+				}
+				serve(conn)
+				conn.Close()
+			}
+		}()
+		return tcp.Addr().String()
+	}
+	cert, err := newTestCluster(t, "other", 1).ca.Issue(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	withTLS := func(protocol string, config func(*tls.ClientHelloInfo) (*tls.Config, error)) func(net.Conn) {
+		return func(conn net.Conn) {
+			tls.Server(conn, &tls.Config{Certificates: []tls.Certificate{cert}, NextProtos: []string{protocol}, GetConfigForClient: config}).Handshake() //nolint:errcheck // the client says it
+		}
+	}
+	for name, tt := range map[string]struct{ addr, want string }{
+		"no TLS": {listen(func(conn net.Conn) {
+			conn.Read(make([]byte, 64))                            //nolint:errcheck // whatever comes
+			conn.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n")) //nolint:errcheck // the client says it
+		}), "not the cluster port of a node (8201"},
+		"the API":         {listen(withTLS("h2", nil)), "not a cluster port"},
+		"another cluster": {listen(withTLS(Protocol, nil)), "takes a token of it"},
+		"not a primary": {listen(withTLS(Protocol, func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			return nil, errors.New("not a primary")
+		})), "sealed or not a primary"},
+		"nothing": {"127.0.0.1:1", "connection refused"},
+	} {
+		_, err := s.nodes[0].link.WhoIsActive(t.Context(), tt.addr, up)
+		if !errors.Is(err, storage.ErrUnavailable) || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "desc =") {
+			t.Errorf("%s: %v, want it to say %q", name, err, tt.want)
 		}
 	}
 }

@@ -91,7 +91,7 @@ func (s *Server) mountInfos(ctx context.Context) ([]replicated.MountInfo, error)
 	infos := make([]replicated.MountInfo, len(mounts))
 	for i, m := range mounts {
 		infos[i] = replicated.MountInfo{
-			NamespaceID: m.Namespace, NamespacePath: s.namespacePath(m.Namespace), Path: m.Path, UUID: m.UUID,
+			NamespaceID: m.Namespace, NamespacePath: s.namespacePath(m.Namespace), Path: m.Path, UUID: m.UUID, Type: m.Type,
 			Local: m.Local, Builtin: m.Builtin(), Deleting: m.Deleting,
 		}
 	}

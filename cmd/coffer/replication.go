@@ -65,14 +65,15 @@ func (c *call) change(ctx context.Context, path string, body map[string]any, don
 
 func conflictsCommand() *cli.Command {
 	return command(spec{
-		name: "conflicts", args: "[KEY]", max: 1, usage: "list what was replaced here because the primary had something else",
-		help: `Lists the keys whose values only this cluster had, when it began to follow a primary whose history does not contain them: what was
-written to it after another cluster had been promoted by force. Nothing is merged. The values are kept; with a KEY its own is shown.
+		name: "conflicts", args: "[PATH | KEY]", max: 1, usage: "list what was replaced here because the primary had something else",
+		help: `Lists what only this cluster had, when it began to follow a primary whose history does not contain it: what was written to it after
+another cluster had been promoted by force. Nothing is merged. The values are kept; with a PATH, or the KEY that -format=json shows, its own
+is shown, in base64.
 
 Examples:
 
   $ coffer replication conflicts
-  $ coffer replication conflicts s/0b3c…/data/app`,
+  $ coffer replication conflicts secret/app`,
 	}, conflicts)
 }
 
@@ -99,9 +100,17 @@ func conflicts(ctx context.Context, c *call) error {
 	var rows [][]string
 	for _, e := range list {
 		m, _ := e.(map[string]any)
-		rows = append(rows, []string{text(m["key"]), text(m["mine"]), text(m["theirs"]), text(m["at"])})
+		rows = append(rows, []string{strings.TrimSpace(text(m["path"]) + " " + partText(m["part"])), text(m["mine"]), text(m["theirs"]), text(m["at"])})
 	}
-	return c.printColumns([]string{"Key", "Position Here", "Position There", "Replaced At"}, rows)
+	return c.printColumns([]string{"Path", "Position Here", "Position There", "Replaced At"}, rows)
+}
+
+// partText says in brackets which part of what is at a path a conflict is about.
+func partText(v any) string {
+	if name, _ := v.(string); name != "" {
+		return "(" + name + ")"
+	}
+	return ""
 }
 
 func repairCommand() *cli.Command {

@@ -39,7 +39,7 @@ var replicationAnswers = map[string]string{
 	"POST " + replicationPath + "secondary/update-primary":      done,
 	"POST " + replicationPath + "secondary/generate-public-key": `200 {"data":{"secondary_public_key":"a2V5"}}`,
 	"POST sys/replication/recover":                              done,
-	"GET " + replicationPath + "conflicts":                      `200 {"data":{"conflicts":[{"key":"s/m/a","mine":"1:7","theirs":"2:9","at":"2026-01-02T03:04:05Z"}]}}`,
+	"GET " + replicationPath + "conflicts":                      `200 {"data":{"conflicts":[{"path":"kv/a","part":"version 2","key":"s/m/a","mine":"1:7","theirs":"2:9","at":"2026-01-02T03:04:05Z"}]}}`,
 }
 
 // TestReplicationRequests checks for each command what it sends, what it says and how it exits.
@@ -86,7 +86,7 @@ func TestReplicationRequests(t *testing.T) {
 		{args: "secondary filter eu", last: "GET secondary/dynamic-filter/eu", stderr: "no filter", status: 2},
 		{args: "secondary filter", last: "GET status", stderr: "is no secondary", status: 2},
 		{args: "repair", last: "POST sys/replication/recover {}", stdout: "The comparison has begun"},
-		{args: "conflicts", last: "GET conflicts", stdout: "s/m/a    1:7              2:9               2026"},
+		{args: "conflicts", last: "GET conflicts", stdout: "kv/a (version 2)    1:7              2:9               2026"},
 		{args: "conflicts s/m/a", last: "GET conflicts?key=s%2Fm%2Fa"},
 		{args: "status -field=state", last: "GET status", stdout: "running"},
 		{args: "status -format=json", last: "GET status", stdout: `"cluster_id": "c1"`},

@@ -7,7 +7,6 @@ import (
 	"fmt"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/storage"
 )
 
 // Routes declares the replication paths on the sys router: those below replication/performance/, and for most of them the
@@ -25,7 +24,7 @@ func (s *Store) Routes(r *engines.Router) {
 	engines.On(r, engines.Update, "replication/recover", "Have this secondary compare everything with its primary, and repair what differs.", sudo, s.serveRepair("recover"))
 	engines.On(r, engines.Update, "replication/reindex", "The same as recover.", sudo, s.serveRepair("reindex"))
 	engines.On(r, engines.Update, "replication/merkle-check", "Report what differs between this secondary and its primary.", sudo, s.serveCheck)
-	engines.On(r, engines.Read, performance+"conflicts", "List what only this cluster had and a repair has replaced. With a key: its value, too.", sudo, s.serveConflicts)
+	engines.On(r, engines.Read, performance+"conflicts", "List what only this cluster had and a repair has replaced. With a path or a key: its value, too.", sudo, s.serveConflicts)
 }
 
 const (
@@ -101,7 +100,7 @@ type repairInput struct {
 }
 
 type conflictsInput struct {
-	Key string `json:"key" max:"4096" help:"Key of one conflict."`
+	Key string `json:"key" max:"4096" help:"Path or key of one conflict: the response has its value."`
 }
 
 func warned(warnings ...string) (*engines.Response, error) {
@@ -311,38 +310,4 @@ func (s *Store) serveCheck(ctx context.Context, _ *engines.Request, _ *noInput) 
 		"mode": r.Mode, "merkle_root": s.link.Root(), "corrupted_root": quarantined(&st) > 0,
 		"units": len(units), "units_incomplete": countFalse(units), "units_quarantined": quarantined(&st), "exact": r.Mode != Secondary || st.Exact,
 	}}}, nil
-}
-
-func (s *Store) serveConflicts(ctx context.Context, _ *engines.Request, in *conflictsInput) (*engines.Response, error) {
-	list, err := s.link.Conflicts(ctx)
-	if err != nil {
-		return nil, err
-	}
-	out := make([]conflict, 0, len(list))
-	for _, c := range list {
-		if in.Key != "" && c.Key != storage.Key(in.Key) {
-			continue
-		}
-		shown := conflict{Key: c.Key, Mine: c.Mine.String(), Theirs: c.Theirs.String(), At: timeText(c.At)}
-		if in.Key != "" {
-			shown.Value = c.Value
-		}
-		out = append(out, shown)
-	}
-	switch {
-	case in.Key == "":
-		return &engines.Response{Data: map[string]any{"conflicts": out}}, nil
-	case len(out) == 0:
-		return nil, engines.NotFound("")
-	}
-	return &engines.Response{Data: map[string]any{"conflicts": out, "value": out[len(out)-1].Value}}, nil
-}
-
-// conflict is a Conflict as it is shown; the value, in base64, only to who asks for the key.
-type conflict struct {
-	Key    storage.Key `json:"key"`
-	Mine   string      `json:"mine"`
-	Theirs string      `json:"theirs"` // "0:0": the primary does not have the key
-	At     string      `json:"at"`
-	Value  []byte      `json:"value,omitempty"`
 }

@@ -13,7 +13,8 @@ type MountInfo struct {
 	// NamespacePath is "" or ends in "/"; Path is relative to it, ends in "/", and of an auth method begins with "auth/".
 	NamespacePath, Path string
 	UUID                string
-	Local               bool // it never leaves its cluster; of a built-in mount it says nothing
+	Type                string // of the engine
+	Local               bool   // it never leaves its cluster; of a built-in mount it says nothing
 	Builtin             bool
 	Deleting            bool
 }

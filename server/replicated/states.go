@@ -282,7 +282,12 @@ func textOf(err error) string {
 	if e, ok := err.(*engines.Error); ok { //nolint:errorlint // the outermost has the text
 		return e.Detail
 	}
-	return err.Error()
+	return plain(err.Error())
+}
+
+// plain takes out of a text which kind of error it is: what went wrong stays.
+func plain(text string) string {
+	return strings.ReplaceAll(strings.ReplaceAll(text, storage.ErrUnavailable.Error()+": ", ""), "\n", "; ")
 }
 
 // finishWipe removes what the cluster held before it became a secondary. It may be repeated.

@@ -375,7 +375,16 @@ func (s *Store) reason(r *Role, up *Upstream, st *FollowStatus) string {
 	case st.Connected != "":
 		return ""
 	}
-	return st.Reason
+	why := plain(st.Reason)
+	switch {
+	case st.Terminal == "revoked":
+		return why + ": to follow again, get a new activation token from the primary and give it to secondary/update-primary"
+	case st.Terminal == "fenced":
+		return why + ": follow the later primary, with a token of it and secondary/update-primary"
+	case st.Terminal == "" && why != "" && !st.Final && st.State != "connecting":
+		return why + "; trying again"
+	}
+	return why
 }
 
 func quarantined(st *FollowStatus) int {

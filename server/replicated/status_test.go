@@ -248,7 +248,33 @@ func TestConflicts(t *testing.T) {
 	c.link.conflicts = []replicated.Conflict{{
 		Key: "s/sys/root/policies/x", Value: []byte("precious"), Mine: storage.Position{Epoch: 1, Index: 9}, At: time.Unix(1e9, 0),
 	}}
-	got := c.mustGet("conflicts")["conflicts"].([]any)[0].(map[string]any)
+	kv := storage.Key("s/" + uuidOf(2))
+	c.mounts[1].Type = "kv"
+	c.mounts = append(c.mounts, replicated.MountInfo{NamespaceID: "aB3", NamespacePath: "team/", Path: "cloud/", UUID: uuidOf(7), Type: "cloud"})
+	c.namespaces = append(c.namespaces, replicated.NamespaceInfo{ID: "aB3", Path: "team/"})
+	named := map[storage.Key]string{
+		kv + "/d/zombie": "secret/zombie", kv + "/m/a/b": "secret/a/b metadata", kv + "/v/0000000c/a/b": "secret/a/b version 12", kv + "/config": "secret/config",
+		storage.Key("s/" + uuidOf(7) + "/role/x"): "team/cloud/role/x", storage.Key("s/sys/root/mounts/" + uuidOf(2)): "secret/ mount",
+		storage.Key("s/" + uuidOf(9) + "/d/x"): "s/" + uuidOf(9) + "/d/x of a mount that is gone", "s/sys/aB3/policies/y": "team/sys/policies/y",
+		"s/identity/aB3/entity/1": "team/identity/entity/1", "s/namespace/aB3": "team/ namespace", "s/sys/audit/file": "sys/audit/file",
+		"s/sys/nobody/policies/y": "s/sys/nobody/policies/y",
+	}
+	for key := range named {
+		c.link.conflicts = append(c.link.conflicts, replicated.Conflict{Key: key})
+	}
+	c.link.conflicts = append(c.link.conflicts, replicated.Conflict{Key: "s/sys/set/canary"})
+	listed := c.mustGet("conflicts")["conflicts"].([]any)
+	if len(listed) != len(named)+1 {
+		t.Errorf("%d conflicts, want %d: %v", len(listed), len(named)+1, listed)
+	}
+	for _, e := range listed[1:] {
+		m := e.(map[string]any)
+		part, _ := m["part"].(string)
+		if got := strings.TrimSpace(m["path"].(string) + " " + part); got != named[storage.Key(m["key"].(string))] {
+			t.Errorf("%v is called %q", m["key"], got)
+		}
+	}
+	got := listed[0].(map[string]any)
 	if got["key"] != "s/sys/root/policies/x" || got["mine"] != "1:9" || got["theirs"] != "0:0" || got["at"] != "2001-09-09T01:46:40Z" || got["value"] != nil {
 		t.Errorf("listed: %v", got)
 	}
@@ -263,6 +289,9 @@ func TestConflicts(t *testing.T) {
 	}
 	if text, _ := resp.EncodedData(); !strings.Contains(string(text), `"value":"cHJlY2lvdXM="`) {
 		t.Errorf("with a key: %s", text)
+	}
+	if resp, err := ask("sys/policies/x"); err != nil || fmt.Sprint(resp.Data.(map[string]any)["value"]) == "[]" {
+		t.Errorf("by its path: %v, %v", resp, err)
 	}
 	_, err = ask("s/other")
 	refused(t, "an unknown key", err, engines.KindNotFound)
