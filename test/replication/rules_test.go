@@ -260,6 +260,7 @@ func TestReplicationSecondaryPromoteForced(t *testing.T) {
 	third := alone(t, "t")
 	harness.Replicate(primary, third, "us")
 	fill(t, third, "local", true)
+	must(t, primary, primary.Leader(), "POST", "shared/w", object{"value": "the last that arrives"}) // and says when both were equal
 	secondary.AwaitHead(primary)
 	primary.Nodes[0].Kill9()
 	secondary.AwaitReplication("to notice", disconnected)
