@@ -197,6 +197,7 @@ type Stats struct {
 	Verified       bool   // see Node.Verified
 	CheckpointSeen uint64 // last entry at which this node's state was found to be the majority's
 	Undecided      bool   // the voters' states differ, and no majority has the same; known to the leader
+	VotesWithdrawn uint64 // from voters that had lost acknowledged entries, by this node as leader
 	Differing      uint64 // times a member's state was not the majority's, seen by this node as leader
 
 	CertificateEnds time.Time // this node's

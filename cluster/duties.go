@@ -62,6 +62,7 @@ func (n *Node) care() {
 			n.tendTrust()
 			nodes := n.Nodes()
 			n.judge(nodes)
+			n.withdrawVotes(nodes)
 			n.promote(nodes)
 			n.bury(nodes)
 		}
@@ -225,8 +226,9 @@ func (n *Node) watchFollowers(d *dutyState) {
 
 // promote gives joiners their vote, one at a time.
 func (n *Node) promote(nodes []NodeInfo) {
+	lost := n.instance.Load().transport.acked.losses()
 	for _, info := range nodes {
-		if info.Voter || !info.Healthy || !n.health.ripe(info.ID) {
+		if info.Voter || lost[raft.ServerID(info.ID)] > 0 || !info.Healthy || !n.health.ripe(info.ID) {
 			continue
 		}
 		err := n.change(n.ctx, func(r *raft.Raft, t time.Duration) raft.Future {

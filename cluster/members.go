@@ -85,6 +85,7 @@ func (n *Node) Join(ctx context.Context, id NodeID, clusterAddr string, nonVoter
 		}
 	}
 	n.health.forget(id, nonVoter)
+	n.instance.Load().transport.acked.forget(raft.ServerID(id))
 	err := n.change(ctx, func(r *raft.Raft, t time.Duration) raft.Future {
 		return r.AddNonvoter(raft.ServerID(id), raft.ServerAddress(clusterAddr), 0, t)
 	})

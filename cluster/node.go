@@ -54,6 +54,7 @@ type Node struct {
 	verified   atomic.Bool   // see Verified
 	differing  atomic.Uint64
 	undecided  atomic.Bool
+	withdrawn  atomic.Uint64 // votes
 	report     chan struct{} // capacity 1: the next echo is due; never closed
 	reported   chan struct{} // capacity 1: there may be a step to take in a comparison; never closed
 

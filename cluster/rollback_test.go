@@ -126,3 +126,43 @@ func TestStateOfAnotherLog(t *testing.T) {
 		t.Errorf("VerifyLog = %v, want a *storage.CorruptError", err)
 	}
 }
+
+// TestVoteOfARolledBackFollower puts a follower's directory back while its leader stays. It votes again when it has
+// everything again.
+func TestVoteOfARolledBackFollower(t *testing.T) {
+	t.Parallel()
+	all := three(t)
+	a, b, c := all[0], all[1], all[2]
+	mustCommit(t, a, "before", "1")
+	catchUp(t, c, a)
+	c.stop()
+	old := t.TempDir()
+	copyDir(t, c.opts.Dir, old)
+	c.open()
+	for i := range 20 {
+		mustCommit(t, a, fmt.Sprint("k", i), "1")
+	}
+	catchUp(t, b, a)
+	catchUp(t, c, a)
+	if n := a.Stats().VotesWithdrawn; n != 0 {
+		t.Fatalf("%d votes were withdrawn already", n)
+	}
+	c.kill()
+	putBack(t, c, old)
+	c.open()
+	until(t, "its vote to be withdrawn", func() bool { return a.Stats().VotesWithdrawn == 1 })
+	until(t, "it to vote again", func() bool { return a.otherVoters() == 2 })
+	catchUp(t, c, a)
+	if got := c.value("k19"); got != "1" || c.Distrusted() != nil {
+		t.Errorf("after catching up k19 is %q; distrusted: %v", got, c.Distrusted())
+	}
+
+	// A node that is only killed, and starts again with what it had, keeps its vote.
+	b.kill()
+	mustCommit(t, a, "later", "1")
+	b.open()
+	catchUp(t, b, a)
+	if n := a.Stats().VotesWithdrawn; n != 1 || a.otherVoters() != 2 {
+		t.Errorf("%d votes were withdrawn, and there are %d other voters", n, a.otherVoters())
+	}
+}

@@ -25,6 +25,7 @@ func (n *Node) Stats() Stats {
 		SnapshotsSent: i.transport.snapshotsSent(), HandshakesFailed: n.port.failed.Load(),
 	}
 	s.Verified, s.CheckpointSeen, s.Differing = n.Verified(), uint64(n.opts.Machine.Confirmed()), n.differing.Load()
+	s.VotesWithdrawn = n.withdrawn.Load()
 	s.Undecided = n.undecided.Load()
 	s.SnapshotIndex, _ = strconv.ParseUint(r.Stats()["last_snapshot_index"], 10, 64) // 0 if Raft changes the name
 	s.CAEnds = n.who.goBy().ca.NotAfter

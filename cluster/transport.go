@@ -42,6 +42,8 @@ type safeTransport struct {
 	address func(raft.ServerID, raft.ServerAddress) raft.ServerAddress // for the network below
 	stop    <-chan struct{}                                            // closed when Raft is to end; nil: never
 
+	acked acked
+
 	mu         sync.Mutex
 	pipelines  map[*pipeline]raft.ServerID
 	installing map[raft.ServerID]int
@@ -74,7 +76,11 @@ func (t *safeTransport) AppendEntries(id raft.ServerID, addr raft.ServerAddress,
 	again := time.NewTicker(appendRetry)
 	defer again.Stop()
 	for giveUp := time.After(patience); ; {
+		before := t.acked.at(id, req.Term)
 		err := t.network.AppendEntries(id, t.address(id, addr), req, resp)
+		if err == nil {
+			t.acked.saw(id, before, req, resp)
+		}
 		if op, ok := errors.AsType[*net.OpError](err); !ok || op.Op != "dial" || isHeartbeat(req) {
 			return err
 		}
@@ -164,7 +170,7 @@ func (t *safeTransport) AppendEntriesPipeline(id raft.ServerID, addr raft.Server
 	if err != nil {
 		return nil, err
 	}
-	p := &pipeline{inner: inner, owner: t, out: make(chan raft.AppendFuture), done: make(chan struct{})}
+	p := &pipeline{inner: inner, owner: t, id: id, out: make(chan raft.AppendFuture), done: make(chan struct{})}
 	t.mu.Lock()
 	t.pipelines[p] = id
 	t.mu.Unlock()
@@ -191,6 +197,7 @@ func (t *safeTransport) reset(id raft.ServerID) {
 type pipeline struct {
 	inner raft.AppendPipeline
 	owner *safeTransport
+	id    raft.ServerID
 	out   chan raft.AppendFuture // unbuffered, never closed: the queue is in pump
 	done  chan struct{}          // closed by Close
 
@@ -219,6 +226,7 @@ func (p *pipeline) pump() {
 			if !f.Response().Success {
 				p.fail()
 			}
+			p.owner.acked.saw(p.id, 0, f.Request(), f.Response())
 			queue = append(queue, f)
 		case out <- head:
 			queue = queue[1:]

@@ -127,7 +127,7 @@ func (c clusterOf) Numbers() map[string]float64 {
 		"raft_log_bytes": float64(s.LogBytes), "raft_trailing_logs": float64(s.TrailingLogs),
 		"raft_snapshots_sent_total": float64(s.SnapshotsSent), "raft_restarts_total": float64(s.RaftRestarts),
 		"raft_verified": bit(s.Verified), "raft_checkpoint_index": float64(s.CheckpointSeen),
-		"raft_states_undecided": bit(s.Undecided), "raft_members_differing_total": float64(s.Differing),
+		"raft_states_undecided": bit(s.Undecided), "raft_votes_withdrawn_total": float64(s.VotesWithdrawn), "raft_members_differing_total": float64(s.Differing),
 		"raft_stalls_total": float64(s.StallsSeen), "raft_pipeline_resets_total": float64(s.PipelineResets),
 		"commit_operations_total": float64(s.Ops), "commit_entries_total": float64(s.Entries),
 		"commit_queued_operations": float64(s.QueuedOps), "commit_queued_bytes": float64(s.QueuedBytes),
