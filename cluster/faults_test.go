@@ -219,6 +219,8 @@ type fakeFuture struct {
 	err  error
 }
 
+func (f fakeFuture) Request() *raft.AppendEntriesRequest { return &raft.AppendEntriesRequest{} }
+
 func (f fakeFuture) Error() error                          { return f.err }
 func (f fakeFuture) Response() *raft.AppendEntriesResponse { return f.resp }
 
