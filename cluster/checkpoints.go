@@ -119,7 +119,7 @@ func (n *Node) mustCompare(c *comparison, nodes []NodeInfo) bool {
 		return false
 	}
 	for _, info := range nodes {
-		if info.Unverified {
+		if info.Unverified && info.Applied >= c.decided { // else the last one will do, when it gets there
 			return true
 		}
 	}
