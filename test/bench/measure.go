@@ -257,6 +257,50 @@ func (b *bench) failover(s *scope) {
 	slices.Sort(took)
 	b.add(row{name: fmt.Sprintf("failover: first write after kill -9 of the leader, median of %d", len(took)), value: took[len(took)/2].Seconds(), unit: " s", target: 2, below: true})
 	b.add(row{name: "failover, worst", value: took[len(took)-1].Seconds(), unit: " s", target: 4, below: true})
+	b.silentLeaders(s)
+}
+
+// silentLeaders takes the longest time without an acknowledged write when the leader falls silent or steps down, while
+// linearizable reads are under way at all nodes.
+func (b *bench) silentLeaders(s *scope) {
+	c := harness.NewCluster(s, 3, harness.Options{Plain: true, Network: true})
+	token := prepare(s, c.Leader())
+	for _, fault := range []struct {
+		name        string
+		times       int
+		inflict     func(leader *harness.Node) (repair func())
+		median, p99 float64 // targets
+	}{
+		{"SIGSTOP of the leader", b.kills, func(l *harness.Node) func() { l.Pause(); return l.Resume }, 2, 3},
+		{"the leader is cut off", b.kills, func(l *harness.Node) func() {
+			c.Network.Isolate(l.ID, "n1", "n2", "n3")
+			return c.Network.Heal
+		}, 2, 3},
+		{"step-down", 5 * b.kills, func(l *harness.Node) func() {
+			l.MustDo("PUT", "/v1/sys/step-down", nil)
+			return func() {}
+		}, 0.3, 0.3},
+	} {
+		var took []time.Duration
+		for range fault.times {
+			leader := c.Leader()
+			outage := harness.NewOutage(token, "/v1/bench/data/outage", secretBody)
+			outage.Write(slices.DeleteFunc(slices.Clone(c.Nodes), func(n *harness.Node) bool { return n == leader }))
+			outage.Read(c.Nodes)
+			outage.AwaitAck(s, time.Now())
+			begin := time.Now()
+			repair := fault.inflict(leader)
+			outage.AwaitAck(s, time.Now().Add(time.Second))
+			repair()
+			c.WaitServing()
+			c.WaitVoters(3)
+			took = append(took, outage.Gap(begin, begin.Add(time.Second)))
+			outage.Stop()
+		}
+		name := "no acknowledged write under linearizable reads, " + fault.name
+		b.add(row{name: fmt.Sprintf("%s, median of %d", name, len(took)), value: harness.Quantile(took, 0.5).Seconds(), unit: " s", target: fault.median, below: true})
+		b.add(row{name: name + ", p99", value: harness.Quantile(took, 0.99).Seconds(), unit: " s", target: fault.p99, below: true})
+	}
 }
 
 func firstWrite(n *harness.Node, token, key string) time.Time {
