@@ -106,13 +106,24 @@ func (l *Log) loseLocked(err error) {
 
 // dropFilesLocked removes all segments.
 func (l *Log) dropFilesLocked() {
+	l.remove(l.forgetFilesLocked())
+}
+
+// forgetFilesLocked lets the next Sync begin without files and returns the segments there were.
+func (l *Log) forgetFilesLocked() []segment {
 	l.closeFilesLocked()
-	for i := range l.segments {
-		os.Remove(l.segmentPath(l.segments[i].number)) //nolint:errcheck // the mark does not name it any more, so Open removes it
-	}
+	old := l.segments
 	l.segments = nil
 	l.renamed = true
 	l.writes++
+	return old
+}
+
+// remove removes the files of segments that the log does not have any more. Open removes what is left.
+func (l *Log) remove(segments []segment) {
+	for _, s := range segments {
+		os.Remove(l.segmentPath(s.number)) //nolint:errcheck // see above
+	}
 }
 
 func (l *Log) closeFilesLocked() {

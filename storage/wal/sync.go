@@ -145,14 +145,16 @@ func (l *Log) begin(base storage.Index) error {
 	if l.id == 0 {
 		l.id = newID()
 	}
-	l.dropFilesLocked()
+	old := l.forgetFilesLocked()
 	l.head, l.headMS = base, l.opts.Now().UnixMilli()
 	l.memory.restart(base, l.headMS)
 	l.next = max(l.next, 1)
 	l.active.Store(true)
 	l.wakeLocked()
 	l.mu.Unlock()
-	if err := l.sync(); err != nil {
+	err := l.sync()
+	l.remove(old) // not earlier: after a crash, the mark before still names them
+	if err != nil {
 		return err
 	}
 	if l.marks == nil {

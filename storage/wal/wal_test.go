@@ -1,8 +1,10 @@
 package wal
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -209,6 +211,29 @@ func TestTrimBeforeSync(t *testing.T) {
 	must(t, l.Sync())
 	if n := l.Bytes(); n > o.MaxBytes {
 		t.Errorf("after Sync there are %d bytes", n)
+	}
+}
+
+// A crash within Reset leaves the old log or the new one, and none that looks damaged.
+func TestCrashWithinReset(t *testing.T) {
+	for crashIn, crashed := 1, ""; crashIn == 1 || crashed != ""; crashIn++ {
+		dir := t.TempDir()
+		d := newDisk(dir)
+		l := mustOpen(t, dir, Options{SegmentBytes: 400, open: d.open})
+		must(t, l.Begin(0))
+		fill(t, l, 0, 100)
+		must(t, l.Sync())
+		crashed = ""
+		d.crashIn, d.onCrash = crashIn, func() { crashed = copyDir(t, dir) }
+		must(t, l.Reset(200))
+		if crashed == "" {
+			return
+		}
+		var text bytes.Buffer
+		after := mustOpen(t, crashed, Options{open: openUnsynced, Logger: slog.New(slog.NewTextHandler(&text, nil))})
+		if old, fresh := after.Base() == 0 && after.Head() == 100, after.Base() == 200 && after.Head() == 200; !old && !fresh || text.Len() > 0 {
+			t.Errorf("before effect %d of Reset: the log has (%d, %d], and says %q", crashIn, after.Base(), after.Head(), text.String())
+		}
 	}
 }
 

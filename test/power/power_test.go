@@ -210,6 +210,9 @@ func (p point) String() string {
 
 // pick chooses a point of a recording by its seed.
 func (r *recording) pick(seed uint64, ignore func(powerfs.Sync) bool) point {
+	if seed%8 == 0 && r.restored > 0 { // much happens in a short time
+		return r.pickWithin(r.restoring, r.restored, seed, ignore)
+	}
 	return r.pickWithin(r.from, r.power.Now(), seed, ignore)
 }
 
@@ -264,7 +267,7 @@ func (w *world) sweep(r *recording, seed uint64, points int) {
 	for i := range points {
 		p := r.pick(seed+uint64(i), nil)
 		err := w.check(r, p)
-		if err == nil && p.at >= max(r.mounted, r.audited) && i%4 == 3 {
+		if err == nil && p.at >= max(r.mounted, r.audited) && p.seed%4 == 3 {
 			again++
 			p = w.now.pick(p.seed, nil)
 			err = w.check(w.now, p)
