@@ -59,29 +59,38 @@ func parseMeta(page []byte) (meta, error) {
 	return meta{uint64(native.Uint32(m[8:])), native.Uint64(m[16:]), native.Uint64(m[40:]), native.Uint64(m[48:])}, nil
 }
 
-// walkBolt calls visit for every key of every bucket at the root of the file, buckets and keys in order.
-func walkBolt(f *os.File, visit func(bucket string, key, value []byte) error) error {
+// newestMeta returns the newer meta page, if both are whole.
+func newestMeta(f *os.File) (meta, error) {
 	first := make([]byte, pageHeaderSize+metaSize)
 	if _, err := f.ReadAt(first, 0); err != nil {
-		return readError("meta page 0", err)
+		return meta{}, readError("meta page 0", err)
 	}
 	m0, err := parseMeta(first)
 	if err != nil {
-		return err
+		return meta{}, err
 	}
 	if _, err := f.ReadAt(first, int64(m0.pageSize)); err != nil {
-		return readError("meta page 1", err)
+		return meta{}, readError("meta page 1", err)
 	}
 	m1, err := parseMeta(first)
 	if err != nil {
-		return err
+		return meta{}, err
 	}
 	now, before := m0, m1
 	if m1.tx > m0.tx {
 		now, before = m1, m0
 	}
 	if now.tx != before.tx+1 || now.pageSize != before.pageSize {
-		return errors.New("the meta pages do not follow each other")
+		return meta{}, errors.New("the meta pages do not follow each other")
+	}
+	return now, nil
+}
+
+// walkBolt calls visit for every key of every bucket at the root of the file, buckets and keys in order.
+func walkBolt(f *os.File, visit func(bucket string, key, value []byte) error) error {
+	now, err := newestMeta(f)
+	if err != nil {
+		return err
 	}
 	info, err := f.Stat()
 	if err != nil {

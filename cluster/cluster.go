@@ -61,6 +61,8 @@ type Options struct {
 	TrailingLogs      uint64        // entries kept behind a snapshot; 32768
 	MaxLogBytes       int64         // live log above which fewer entries are kept; 2 GiB
 
+	ScrubInterval time.Duration // time in which the log is read once and compared with its checksums; 0: it is not
+
 	EchoInterval      time.Duration // signs of life to the leader; 1 s
 	StabilizationTime time.Duration // how long a joiner must be healthy before it votes; 10 s
 	ForwardWait       time.Duration // how long Forward and ReadIndex wait for a leader; 5 s

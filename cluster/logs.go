@@ -56,6 +56,13 @@ type logs struct {
 	syncs    atomic.Uint64
 	syncTime atomic.Int64
 
+	// onDamage is told when the open file turns out to be damaged; nil: nobody is. damage ends its use.
+	onDamage func(error)
+	damage   atomic.Pointer[storage.CorruptError]
+	file     *os.File   // what bbolt has open, for reading its meta pages
+	changeMu sync.Mutex // held while bbolt writes
+	closed   atomic.Bool
+
 	writeMu sync.Mutex // held while the header changes: Raft appends and compacts at the same time
 
 	mu          sync.RWMutex
@@ -98,10 +105,14 @@ func openLogs(path string, create bool) (*logs, *stable, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("opening %s: %w", path, err)
 	}
-	l := &logs{bolt: bolt, path: path, first: found.first, last: found.last, bytes: found.bytes}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("opening %s: %w", path, err), bolt.Close())
+	}
+	l := &logs{bolt: bolt, file: file, path: path, first: found.first, last: found.last, bytes: found.bytes}
 	for _, r := range found.remains {
 		if err := l.deleteChunks(r.from, r.to); err != nil {
-			return nil, nil, errors.Join(fmt.Errorf("tidying %s: %w", path, err), bolt.Close())
+			return nil, nil, errors.Join(fmt.Errorf("tidying %s: %w", path, err), l.Close())
 		}
 	}
 	return l, &stable{logs: l, values: found.stable}, nil
@@ -135,8 +146,17 @@ func createLogs(path string) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// Close closes the file.
-func (l *logs) Close() error { return l.bolt.Close() }
+// Close closes the file, once all writes have ended. A damaged one stays open, because bbolt may hold its locks for good.
+func (l *logs) Close() error {
+	l.changeMu.Lock()
+	defer l.changeMu.Unlock()
+	l.closed.Store(true)
+	err := l.file.Close()
+	if l.damage.Load() != nil {
+		return err
+	}
+	return errors.Join(err, l.bolt.Close())
+}
 
 // stopwatch times writes of which at most one is under way.
 type stopwatch struct{ since atomic.Pointer[time.Time] }
@@ -228,20 +248,11 @@ func (l *logs) GetLog(index uint64, into *raft.Log) error {
 		*into = *recent
 		return nil
 	}
-	var stored raft.Log
-	err := l.bolt.GetLog(index, &stored)
-	if err == nil {
-		if err = unseal(&stored); err == nil && stored.Index != index {
-			err = errors.New("it is another one")
-		}
-	}
+	stored, err := l.stored(index)
 	if err != nil {
-		if ok, _ := l.has(index); !ok {
-			return raft.ErrLogNotFound // compacted meanwhile
-		}
-		return &storage.CorruptError{File: l.path, Detail: fmt.Sprintf("entry %d: %v", index, err)}
+		return l.entryError(index, err)
 	}
-	*into = stored
+	*into = *stored
 	return nil
 }
 
@@ -290,7 +301,7 @@ func (l *logs) StoreLogs(entries []*raft.Log) error {
 }
 
 func (l *logs) write(sealed []*raft.Log) error {
-	return l.time(&l.appends, func() error { return l.bolt.StoreLogs(sealed) })
+	return l.time(&l.appends, func() error { return l.change(func() error { return l.bolt.StoreLogs(sealed) }) })
 }
 
 // remember keeps the newest entries, without holes and within recentMaxBytes (always the last one).
@@ -402,7 +413,7 @@ func (l *logs) disown(from, to uint64) (uint64, uint64, error) {
 
 func (l *logs) deleteChunks(from, to uint64) error {
 	for lo := from; lo <= to; lo += deleteChunk {
-		if err := l.bolt.DeleteRange(lo, min(to, lo+deleteChunk-1)); err != nil {
+		if err := l.change(func() error { return l.bolt.DeleteRange(lo, min(to, lo+deleteChunk-1)) }); err != nil {
 			return err
 		}
 		if lo > math.MaxUint64-deleteChunk {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/coffer-project/coffer/storage"
 	"github.com/coffer-project/coffer/storage/fsm"
+	"github.com/coffer-project/coffer/storage/scrub"
 )
 
 const rpcTimeout = 10 * time.Second // of one Raft message
@@ -37,6 +38,8 @@ type Node struct {
 	instance  atomic.Pointer[instance]
 	restartMu sync.Mutex // held while instance is replaced
 	reloadMu  sync.Mutex // held while Raft's configuration is changed
+
+	scrubber *scrub.Scrubber // of the log; nil: none
 
 	queue  *queue
 	nudges nudges
@@ -113,6 +116,7 @@ func Open(o Options) (*Node, error) {
 	n.startIndex = max(storage.Index(last), o.Machine.AppliedIndex())
 	n.logs.fault, n.logs.covered = o.logFault, func() uint64 { return durableIndex(o.Machine) }
 	n.logs.applied, n.logs.conflict = o.Machine.Applied, o.Machine.Distrust
+	n.logs.onDamage = o.Machine.Damaged
 	n.stable.closing = n.ctx.Done()
 	if err := recoverPeers(o, n.raftConfig(), n.logs, n.stable); err != nil {
 		return nil, errors.Join(err, n.logs.Close())
@@ -142,6 +146,10 @@ func Open(o Options) (*Node, error) {
 	n.wg.Go(n.awaitFailure)
 	n.wg.Go(n.followDigest)
 	n.wg.Go(n.compareStates)
+	if o.ScrubInterval > 0 {
+		n.scrubber = scrub.New("raft_log", n.logs, o.ScrubInterval, o.Logger)
+		n.wg.Go(func() { n.scrubber.Run(n.ctx) })
+	}
 	n.wg.Go(n.care)
 	n.wg.Go(n.followTrust)
 	n.wg.Go(n.watchRemoval)

@@ -59,7 +59,9 @@ func (s *stable) Set(key, value []byte) error {
 		values = map[string][]byte{}
 	}
 	values[string(key)] = slices.Clone(value)
-	err := s.logs.time(&s.logs.votes, func() error { return s.logs.bolt.Set(stableKey, encodeStable(values)) })
+	err := s.logs.time(&s.logs.votes, func() error {
+		return s.logs.change(func() error { return s.logs.bolt.Set(stableKey, encodeStable(values)) })
+	})
 	if err == nil {
 		s.values = values
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 
 	"github.com/coffer-project/coffer/cluster"
@@ -117,7 +118,7 @@ func (c clusterOf) Numbers() map[string]float64 {
 	if behind < 0 {
 		behind = -1
 	}
-	return map[string]float64{
+	out := map[string]float64{
 		"raft_term": float64(s.Term), "raft_commit_index": float64(s.CommitIndex),
 		"raft_last_index": float64(s.LastIndex), "raft_snapshot_index": float64(s.SnapshotIndex),
 		"raft_peers": float64(s.Peers), "raft_voters": float64(s.Voters),
@@ -137,6 +138,8 @@ func (c clusterOf) Numbers() map[string]float64 {
 		"cluster_certificate_expiry_time_seconds": float64(s.CertificateEnds.Unix()),
 		"cluster_ca_expiry_time_seconds":          float64(s.CAEnds.Unix()),
 	}
+	maps.Copy(out, c.ScrubNumbers())
+	return out
 }
 
 func bit(b bool) float64 {

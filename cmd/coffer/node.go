@@ -37,6 +37,7 @@ import (
 	"github.com/coffer-project/coffer/storage/barrier"
 	"github.com/coffer-project/coffer/storage/boltstore"
 	"github.com/coffer-project/coffer/storage/fsm"
+	"github.com/coffer-project/coffer/storage/scrub"
 	"github.com/coffer-project/coffer/storage/wal"
 )
 
@@ -119,6 +120,13 @@ func openNode(c *config.Config, dev devOptions, log *logs, bodies *httpapi.Bodie
 	ctx, stop := context.WithCancel(context.Background())
 	n.stop = stop
 	go changes.Run(ctx)
+	scrubbers := []*scrub.Scrubber{
+		scrub.New("state", machine, c.Storage.ScrubInterval, log.Named("storage")),
+		scrub.New("change_log", changes, c.Storage.ScrubInterval, log.Named("storage")),
+	}
+	for _, s := range scrubbers {
+		go s.Run(ctx)
+	}
 	router := lifecycle.NewRawStore(machine, log.Named("server"))
 	values := barrier.New(router)
 	n.values = values
@@ -135,6 +143,9 @@ func openNode(c *config.Config, dev devOptions, log *logs, bodies *httpapi.Bodie
 	admitted := func() map[string]float64 {
 		all := numbers()
 		maps.Copy(all, admissions(bodies, next.listeners))
+		for _, s := range scrubbers {
+			maps.Copy(all, s.Numbers())
+		}
 		return all
 	}
 	opts := server.Options{
@@ -212,8 +223,8 @@ func (n *node) openCluster(c *config.Config, id string, log *slog.Logger) func(c
 			Version: version(), FollowKey: n.values.FollowKey(), Key: p.Key, CA: cluster.CA(p.CA), Trust: p.Trust, Records: recordsOf{p.Records}, Handler: n.traces.Wrap(n.api.Forwarded()), Logger: log,
 			HeartbeatTimeout: c.Storage.HeartbeatTimeout, ElectionTimeout: c.Storage.ElectionTimeout,
 			TrailingLogs: uint64(c.Storage.TrailingLogs), SnapshotThreshold: uint64(c.Storage.SnapshotThreshold),
-			SnapshotInterval: c.Storage.SnapshotInterval,
-			Disk:             func() cluster.Disk { return cluster.Disk(n.server.Space()) },
+			SnapshotInterval: c.Storage.SnapshotInterval, ScrubInterval: c.Storage.ScrubInterval,
+			Disk: func() cluster.Disk { return cluster.Disk(n.server.Space()) },
 		})
 		if err != nil {
 			return nil, err

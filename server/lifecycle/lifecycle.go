@@ -63,6 +63,8 @@ type Raw interface {
 	storage.Feed
 	AppliedIndex() storage.Index
 	WaitApplied(ctx context.Context, index storage.Index) error
+	// Distrusted returns why this node's files must not be used any more, or nil. WaitApplied then fails.
+	Distrusted() error
 	// WriteSnapshot streams the whole state; the answer says at which index and term it is.
 	WriteSnapshot(ctx context.Context, w io.Writer) (index, term uint64, err error)
 }

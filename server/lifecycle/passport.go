@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 
@@ -124,14 +125,33 @@ func (n *Node) expelled(r *running) {
 	n.statusLocked(n.life)
 }
 
-// distrusted seals a node whose data differs from its cluster's. The next start moves the data aside.
+// awaitDistrust restarts a sealed node whose files are damaged: what it says of itself is in them. watch does it for one
+// that is unsealed.
+func (n *Node) awaitDistrust(ctx context.Context) {
+	for n.opts.Raw.Distrusted() == nil {
+		if n.opts.Raw.WaitApplied(ctx, math.MaxUint64) == nil || ctx.Err() != nil {
+			return
+		}
+		if n.opts.Raw.Distrusted() == nil { // it has stopped for another reason
+			return
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.running.Load() == nil && !n.closed {
+		n.log.Error("the data of this node is damaged: starting again", "err", n.opts.Raw.Distrusted())
+		n.ending(false)()
+	}
+}
+
+// distrusted seals a node whose data is damaged, or differs from its cluster's. The next start moves the data aside.
 func (n *Node) distrusted(r *running) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.running.Load() != r {
 		return
 	}
-	n.log.Error("the data of this node is not its cluster's: sealing, to start again without it", "err", r.cluster.Distrusted())
+	n.log.Error("the data of this node is damaged or not its cluster's: sealing, to start again", "err", r.cluster.Distrusted())
 	n.drop(n.life, r, nil)
 }
 

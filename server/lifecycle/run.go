@@ -24,6 +24,7 @@ func (n *Node) Run(ctx context.Context) error {
 			tending.Go(func() { seal.Run(ctx, w) })
 		}
 	}
+	tending.Go(func() { n.awaitDistrust(ctx) })
 	if n.opts.StaySealed {
 		n.log.Info("an operator has sealed this node: it stays sealed until it is given its key shares or, with an automatic seal, started again")
 	}

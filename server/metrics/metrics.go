@@ -89,6 +89,16 @@ var help = map[string]string{
 	"disk_directories_low":         "Directories of data and audit files whose disk has less room than free_space_warning or free_space_warning_percent.",
 	"requests_in_flight":           "Requests that the node is working on.",
 
+	"scrub_state_bytes_total":                 "Bytes of the state file that were read to compare them with their checksums.",
+	"scrub_state_failures_total":              "Passes over the state file that found damage.",
+	"scrub_state_completed_time_seconds":      "When the state file was last read as a whole and found right.",
+	"scrub_raft_log_bytes_total":              "Bytes of the Raft log that were read to compare them with their checksums.",
+	"scrub_raft_log_failures_total":           "Passes over the Raft log that found damage.",
+	"scrub_raft_log_completed_time_seconds":   "When the Raft log was last read as a whole and found right.",
+	"scrub_change_log_bytes_total":            "Bytes of the log of changes for other clusters that were read to compare them with their checksums.",
+	"scrub_change_log_failures_total":         "Passes over the log of changes for other clusters that found damage.",
+	"scrub_change_log_completed_time_seconds": "When the log of changes for other clusters was last read as a whole and found right.",
+
 	"namespaces":          "Namespaces, with the root one.",
 	"namespaces_deleting": "Namespaces whose content is being deleted.",
 	"mounts":              "Secrets engines and auth methods, in all namespaces.",

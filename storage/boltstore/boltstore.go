@@ -45,6 +45,8 @@ type Options struct {
 	CapBytes     int           // Begin blocks while the overlays hold this much; default 64 MiB
 	// BeforeFold is called before what has been committed becomes durable; if it fails, that fails, and is tried again.
 	BeforeFold func() error
+	// OnDamage is called once, in a goroutine of its own, when the open file turns out to be damaged; nil for none.
+	OnDamage func(error)
 }
 
 func (o *Options) setDefaults() {
@@ -338,6 +340,9 @@ func (s *Store) damaged(detail string) error {
 	if s.damage == nil {
 		s.damage = &storage.CorruptError{File: s.path, Detail: detail}
 		s.opts.Logger.Error("the state file is damaged", "err", s.damage)
+		if s.opts.OnDamage != nil {
+			go s.opts.OnDamage(s.damage)
+		}
 	}
 	s.room.Broadcast()
 	return s.damage

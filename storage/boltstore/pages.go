@@ -268,9 +268,11 @@ func (p *pages) follow(used *runs, oldRoot, root uint64) {
 
 // pageCursor walks the records of a base.
 type pageCursor struct {
-	base  *base
-	stack []pagePlace
-	k, v  []byte // where it is; nil: at the end
+	base    *base
+	compare bool // also branch pages that there are copies of
+	read    int  // bytes of pages
+	stack   []pagePlace
+	k, v    []byte // where it is; nil: at the end
 }
 
 type pagePlace struct {
@@ -278,14 +280,24 @@ type pagePlace struct {
 	i    int
 }
 
+func (c *pageCursor) page(id uint64) (p page) {
+	if c.compare {
+		p = c.base.pages.compare(id)
+	} else {
+		p = c.base.pages.page(id)
+	}
+	c.read += len(p.b)
+	return p
+}
+
 // seek goes to the first key that is at least key. It panics with a damage, as does next.
 func (c *pageCursor) seek(key string) {
 	c.stack = c.stack[:0]
-	p := c.base.top()
+	p := c.base.top(c.page)
 	for p.kind == branchPage {
 		i := p.childFor(key)
 		c.stack = append(c.stack, pagePlace{p, i})
-		p = c.base.pages.page(p.child(i))
+		p = c.page(p.child(i))
 	}
 	i, _ := p.search(key)
 	c.stack = append(c.stack, pagePlace{p, i})
@@ -310,7 +322,7 @@ func (c *pageCursor) settle() {
 			c.stack = c.stack[:len(c.stack)-1]
 			c.stack[len(c.stack)-1].i++
 		case top.page.kind == branchPage:
-			c.stack = append(c.stack, pagePlace{page: c.base.pages.page(top.page.child(top.i))})
+			c.stack = append(c.stack, pagePlace{page: c.page(top.page.child(top.i))})
 		default:
 			c.k, c.v = top.page.key(top.i), top.page.value(top.i)
 			return

@@ -151,11 +151,30 @@ func TestDamageWhileOpen(t *testing.T) {
 		if err != nil {
 			noticed++
 		}
+		s.mu.Lock()
+		s.damage = nil
+		s.mu.Unlock()
+		err = s.Scrub(func(int) error { return nil })
+		if used := s.used.has(uint64(bit / 8 / pageSize)); used != (err != nil) {
+			t.Fatalf("bit %d of page %d, in use: %v: Scrub = %v", bit, bit/8/pageSize, used, err)
+		}
 		flip(t, s, bit)
 		s.mu.Lock()
 		s.damage = nil
 		s.mu.Unlock()
 	}
+	read := 0
+	if err := s.Scrub(func(bytes int) error { read += bytes; return nil }); err != nil || read < (len(kinds[leafPage])+len(kinds[branchPage]))*pageSize {
+		t.Errorf("Scrub of the whole file read %d bytes: %v", read, err)
+	}
+	flip(t, s, 16*8) // of a meta page
+	if err := s.Scrub(func(int) error { return nil }); err == nil {
+		t.Error("Scrub does not notice a damaged meta page")
+	}
+	flip(t, s, 16*8)
+	s.mu.Lock()
+	s.damage = nil
+	s.mu.Unlock()
 	if noticed < len(kinds[branchPage])*10 {
 		t.Errorf("only %d of %d flips were noticed", noticed, len(bits))
 	}

@@ -24,6 +24,7 @@ type base struct {
 	s     *Store
 	tx    *bbolt.Tx
 	pages pages
+	high  uint64 // pages at and above it are not in use
 	root  uint64 // the page of the buckets
 	data  uint64 // the root page of the records; 0: it is part of root
 	state state
@@ -41,7 +42,7 @@ func (s *Store) openBase(old *base) (b *base, err error) {
 		panic(err)
 	}
 	b.pages.grow(m.highWater)
-	b.root = m.root
+	b.high, b.root = m.highWater, m.root
 	if b.tx, err = s.db.Begin(false); err != nil {
 		return nil, err
 	}
@@ -82,11 +83,11 @@ func (b *base) bucket(header []byte) *page {
 }
 
 // top returns the root page of the records. It panics with a damage.
-func (b *base) top() page {
+func (b *base) top(read func(id uint64) page) page {
 	if b.data != 0 {
-		return b.pages.page(b.data)
+		return read(b.data)
 	}
-	root := b.pages.page(b.root)
+	root := read(b.root)
 	data, _, err := root.buckets()
 	if err != nil {
 		panic(err)
@@ -96,7 +97,7 @@ func (b *base) top() page {
 
 // get returns the record under key, or nil. It is valid as long as the base is not closed. It panics with a damage.
 func (b *base) get(key string) []byte {
-	p := b.top()
+	p := b.top(b.pages.page)
 	for p.kind == branchPage {
 		p = b.pages.page(p.child(p.childFor(key)))
 	}

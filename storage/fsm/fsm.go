@@ -103,7 +103,7 @@ func Open(dir string, o Options) (*FSM, error) {
 }
 
 func (f *FSM) storeOptions() boltstore.Options {
-	o := boltstore.Options{Logger: f.log}
+	o := boltstore.Options{Logger: f.log, OnDamage: f.Damaged}
 	if f.records != nil {
 		o.BeforeFold = f.records.Sync
 	}
@@ -241,14 +241,7 @@ func (f *FSM) fail(err error) {
 // Distrust stops applying, because the other members show that the state or the log of this node is not theirs, which the
 // files themselves do not show. It lasts: Open fails with a *storage.CorruptError until Quarantine has moved the files.
 func (f *FSM) Distrust(why error) {
-	f.fail(why)
-	f.mu.Lock()
-	first := f.distrust == nil
-	if first {
-		f.distrust = why
-	}
-	f.mu.Unlock()
-	if !first {
+	if !f.stopTrusting(why) {
 		return
 	}
 	detail := why.Error()
@@ -258,6 +251,21 @@ func (f *FSM) Distrust(why error) {
 	if err := f.writeDistrust(detail); err != nil {
 		f.log.Error("noting that the state must not be used again", "err", err)
 	}
+}
+
+// Damaged stops applying, because a file of this node is damaged. The next start checks all of them.
+func (f *FSM) Damaged(why error) { f.stopTrusting(why) }
+
+// stopTrusting reports whether this was the first reason.
+func (f *FSM) stopTrusting(why error) bool {
+	f.mu.Lock()
+	first := f.distrust == nil
+	if first {
+		f.distrust = why
+	}
+	f.mu.Unlock()
+	f.fail(why)
+	return first
 }
 
 // writeDistrust makes the note complete before it gets its name.
@@ -274,7 +282,7 @@ func (f *FSM) writeDistrust(detail string) error {
 	return boltstore.Rename(path+".new", path)
 }
 
-// Distrusted returns what Distrust was called with, or nil.
+// Distrusted returns what Distrust or Damaged was called with first, or nil.
 func (f *FSM) Distrusted() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -296,6 +304,19 @@ func (f *FSM) Health() error {
 	}
 	return f.store.Load().Health()
 }
+
+// Scrub compares every page of the state file that is in use with its checksum: see boltstore.Store.Scrub.
+func (f *FSM) Scrub(paused func(bytes int) error) error {
+	s := f.store.Load()
+	err := s.Scrub(paused)
+	if errors.Is(err, boltstore.ErrClosed) && f.store.Load() != s {
+		return nil // the state was replaced: the next pass reads the new one
+	}
+	return err
+}
+
+// ScrubBytes returns about how much Scrub reads.
+func (f *FSM) ScrubBytes() int64 { return f.store.Load().ScrubBytes() }
 
 // view returns the current state. A store that has just been replaced is closed: then there is a new one.
 func (f *FSM) view(ctx context.Context) (boltstore.View, error) {

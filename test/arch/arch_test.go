@@ -35,7 +35,7 @@ var plan = []struct{ of, may string }{
 	{"engines/saml", "engines/fairqueue engines storage"},
 	{"engines/userpass", "engines/fairqueue engines storage"},
 	{"engines/*", "engines storage"},
-	{"cluster", "proto/* storage storage/fsm"},
+	{"cluster", "proto/* storage storage/fsm storage/scrub"},
 	{"server", "engines storage"},
 	{"replication", "proto/* storage storage/wal"},
 	{"replication/*", "storage"},

@@ -84,8 +84,9 @@ type Storage struct {
 	TrailingLogs      int64
 	SnapshotThreshold int64
 	SnapshotInterval  time.Duration
-	FreeSpaceMinimum  int64 // bytes that must be free for writes of clients; negative: a default
-	BallastSize       int64 // bytes of the file that keeps room on the disk; negative: a default
+	FreeSpaceMinimum  int64         // bytes that must be free for writes of clients; negative: a default
+	BallastSize       int64         // bytes of the file that keeps room on the disk; negative: a default
+	ScrubInterval     time.Duration // time in which every file is read once and compared with its checksums
 }
 
 // Snapshots is what operators allow schedules of snapshots to do.
@@ -158,7 +159,7 @@ func (s Seal) GoString() string { return s.String() }
 // Load reads files, and the *.hcl and *.json files of directories, as one configuration. The error joins all
 // problems.
 func Load(paths ...string) (*Config, error) {
-	c := &Config{UI: true, FreeSpaceWarning: 1 << 30, FreeSpacePercent: 10, Storage: Storage{FreeSpaceMinimum: -1, BallastSize: -1}, Traces: Traces{SampleRatio: 1}}
+	c := &Config{UI: true, FreeSpaceWarning: 1 << 30, FreeSpacePercent: 10, Storage: Storage{FreeSpaceMinimum: -1, BallastSize: -1, ScrubInterval: 24 * time.Hour}, Traces: Traces{SampleRatio: 1}}
 	d := &decoder{}
 	for _, path := range paths {
 		files, err := expand(path)
@@ -255,6 +256,9 @@ func (s *Storage) timeouts(add func(string, ...any)) {
 	}
 	if h, e := s.HeartbeatTimeout, s.ElectionTimeout; h > 0 && e > 0 && e < h {
 		add("storage: election_timeout must not be shorter than heartbeat_timeout")
+	}
+	if i := s.ScrubInterval; i < time.Second || i > 30*24*time.Hour {
+		add("storage: scrub_interval must be from 1s to 720h")
 	}
 }
 

@@ -76,8 +76,17 @@ func TestDefaults(t *testing.T) {
 	if err := c.Complete(); err != nil {
 		t.Fatal(err)
 	}
-	if c.APIAddr != "http://127.0.0.1:8200" || c.ClusterAddr != "127.0.0.1:8201" || c.Seal.Type != "shamir" || !c.UI {
+	if c.APIAddr != "http://127.0.0.1:8200" || c.ClusterAddr != "127.0.0.1:8201" || c.Seal.Type != "shamir" || !c.UI || c.Storage.ScrubInterval != 24*time.Hour {
 		t.Errorf("config = %+v", c)
+	}
+	for _, interval := range []string{"0", "500ms", "721h"} {
+		c, err := load(t, `listener "tcp" { tls_disable = true } storage "raft" { path = "d" scrub_interval = "`+interval+`" }`)
+		if err == nil {
+			err = c.Complete()
+		}
+		if err == nil || !strings.Contains(err.Error(), "scrub_interval must be from 1s to 720h") {
+			t.Errorf("scrub_interval %s: %v", interval, err)
+		}
 	}
 }
 

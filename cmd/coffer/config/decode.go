@@ -265,6 +265,7 @@ func (d *decoder) storage(c *Config) field {
 			"performance_multiplier":  number(&s.Multiplier),
 			"free_space_minimum":      sizeOr0(&s.FreeSpaceMinimum),
 			"ballast_size":            sizeOr0(&s.BallastSize),
+			"scrub_interval":          duration(&s.ScrubInterval),
 		})
 	}
 }

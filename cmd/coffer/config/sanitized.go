@@ -43,7 +43,8 @@ func (c *Config) Sanitized() map[string]any {
 		"storage": map[string]any{
 			"type": "raft", "cluster_addr": c.ClusterAddr, "redirect_addr": c.APIAddr, "disable_clustering": false,
 			"raft": map[string]any{"path": filepath.Clean(c.Storage.Path), "node_id": c.Storage.NodeID, "retry_join": joins,
-				"free_space_minimum": auto(c.Storage.FreeSpaceMinimum), "ballast_size": auto(c.Storage.BallastSize)},
+				"free_space_minimum": auto(c.Storage.FreeSpaceMinimum), "ballast_size": auto(c.Storage.BallastSize),
+				"scrub_interval": int64(c.Storage.ScrubInterval.Seconds())},
 		},
 		"replication": map[string]any{
 			"log_max_size": c.Replication.LogBytes, "log_max_age": int64(c.Replication.LogAge.Seconds()),

@@ -68,6 +68,9 @@ func (s *State) AppliedIndex() storage.Index {
 	return s.index
 }
 
+// Distrusted implements lifecycle.Raw.
+func (s *State) Distrusted() error { return nil }
+
 // WaitApplied waits for a change.
 func (s *State) WaitApplied(ctx context.Context, index storage.Index) error {
 	for {
