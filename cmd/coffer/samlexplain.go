@@ -92,7 +92,7 @@ func samlExplain(ctx context.Context, c *call) error {
 	return err
 }
 
-// explainBody is the user in question, an empty one for the last login that was refused.
+// explainBody is the user in question, an empty one for the last login that was rejected.
 func (c *call) explainBody(ctx context.Context) (map[string]any, error) {
 	attributes, subject := map[string][]string{}, ""
 	var contexts []string
