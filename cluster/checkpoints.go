@@ -90,7 +90,7 @@ func (n *Node) compare(c *comparison) {
 		return
 	}
 	nodes := n.Nodes()
-	n.raiseFormats(nodes)
+	n.raiseFormats()
 	if n.ClusterFormats() < formatsCheckpoints || len(nodes) < 2 {
 		return
 	}

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"testing"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/coffer-project/coffer/storage"
 	"github.com/coffer-project/coffer/storage/boltstore"
 	"github.com/coffer-project/coffer/storage/fsm"
 )
@@ -217,4 +219,29 @@ func TestFormatsAreAgreed(t *testing.T) {
 		}
 		return true
 	})
+	_, public, err := NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = leaderOf(t, all).Admit(testContext(t), Joiner{ID: "late", ClusterAddr: "127.0.0.1:1", PublicKey: public, Rejoin: true})
+	if _, ok := errors.AsType[RejectedError](err); !ok {
+		t.Errorf("a node of an earlier build joins: %v", err)
+	}
+	if err := CheckFormats(t.Context(), all[0].machine); err != nil {
+		t.Error(err)
+	}
+	leader := leaderOf(t, all)
+	_, version, err := leader.clusterFormats(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := leader.Commit(testContext(t), storage.Batch{
+		Reads: []storage.Read{{Key: formatsKey, Version: version}},
+		Puts:  []storage.Put{{Key: formatsKey, Value: fmt.Append(nil, Formats+1)}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := CheckFormats(t.Context(), leader.machine); err == nil {
+		t.Error("this build would go on with a state of a later one")
+	}
 }

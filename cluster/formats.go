@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 
 	"github.com/coffer-project/coffer/storage"
@@ -39,7 +40,11 @@ func (n *Node) ClusterFormats() uint32 {
 }
 
 func (n *Node) clusterFormats(ctx context.Context) (generation uint32, version storage.Index, err error) {
-	e, err := n.opts.Machine.Get(ctx, formatsKey)
+	return formatsOf(ctx, n.opts.Machine)
+}
+
+func formatsOf(ctx context.Context, state storage.Reader) (generation uint32, version storage.Index, err error) {
+	e, err := state.Get(ctx, formatsKey)
 	if errors.Is(err, storage.ErrNotFound) {
 		return 0, 0, nil
 	}
@@ -50,10 +55,35 @@ func (n *Node) clusterFormats(ctx context.Context) (generation uint32, version s
 	return uint32(g), e.Version, err
 }
 
+// CheckFormats returns why this build cannot go on with a state, nil if it can: the cluster writes formats that it does not
+// read.
+func CheckFormats(ctx context.Context, state storage.Reader) error {
+	generation, _, err := formatsOf(ctx, state)
+	if err == nil && generation > Formats {
+		err = fmt.Errorf("the cluster writes stored formats of generation %d, and this version reads those up to %d: "+
+			"run the version that ran here before, or a later one; an earlier one can only restore a snapshot from before the upgrade", generation, Formats)
+	}
+	return err
+}
+
+// canRead rejects a joiner of a build that does not read what the cluster writes.
+func (n *Node) canRead(ctx context.Context, j Joiner) error {
+	generation, _, err := n.clusterFormats(ctx)
+	if err == nil && j.Formats < generation {
+		err = RejectedError(fmt.Sprintf("node %q runs a version that reads stored formats up to generation %d, and the cluster writes %d: "+
+			"install the version of the other members, or a later one", j.ID, j.Formats, generation))
+	}
+	return err
+}
+
 // raiseFormats has the cluster write what all of its members read, as leader.
-func (n *Node) raiseFormats(nodes []NodeInfo) {
+func (n *Node) raiseFormats() {
+	if !n.registry.joining.TryLock() {
+		return // a node is joining
+	}
+	defer n.registry.joining.Unlock()
 	reads := n.formats()
-	for _, info := range nodes {
+	for _, info := range n.Nodes() {
 		if info.ID != n.opts.ID {
 			reads = min(reads, info.Formats) // 0: one of an earlier build, or one that was not heard of
 		}

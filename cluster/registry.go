@@ -31,9 +31,10 @@ const joinTime = 10 * time.Minute
 type registry struct {
 	changed chan struct{} // capacity 1: the record may have changed
 
-	mu     sync.Mutex // held while the leader changes the register
-	seenMu sync.Mutex
-	seen   map[NodeID][]byte // keys of members that are not registered, as they showed them
+	joining sync.Mutex // held while the leader admits a node, or raises the formats that all members read
+	mu      sync.Mutex // held while the leader changes the register
+	seenMu  sync.Mutex
+	seen    map[NodeID][]byte // keys of members that are not registered, as they showed them
 }
 
 func (r *registry) init() {
@@ -228,11 +229,27 @@ func (n *Node) endMembership(ctx context.Context, id NodeID) error {
 	})
 }
 
+// Joiner is a node that asks to become a member.
+type Joiner struct {
+	ID          NodeID
+	ClusterAddr string // host:port that members dial
+	PublicKey   []byte // of its own key, PKIX
+	Formats     uint32 // newest generation of formats that it reads; 0 from builds before they were numbered
+	NonVoter    bool
+	Rejoin      bool // it holds no data; see Join
+}
+
 // Admit makes a node a member, on the leader: it registers the node's key, then adds it to Raft's configuration. It
 // returns what the node is to go by until it has the state. See Join for the rest. A node that is registered with
 // another key and still heard of is not replaced.
-func (n *Node) Admit(ctx context.Context, id NodeID, clusterAddr string, public []byte, nonVoter, rejoin bool) (trust []byte, err error) {
+func (n *Node) Admit(ctx context.Context, j Joiner) (trust []byte, err error) {
+	id, clusterAddr, public, nonVoter, rejoin := j.ID, j.ClusterAddr, j.PublicKey, j.NonVoter, j.Rejoin
 	if err := n.mustLead(); err != nil {
+		return nil, err
+	}
+	n.registry.joining.Lock()
+	defer n.registry.joining.Unlock()
+	if err := n.canRead(ctx, j); err != nil {
 		return nil, err
 	}
 	if n.opts.Records == nil {

@@ -124,7 +124,7 @@ func (m *member) admit(id string) *member {
 	if err != nil {
 		t.Fatal(err)
 	}
-	trust, err := m.Admit(testContext(t), NodeID(id), addr, public, false, true)
+	trust, err := m.Admit(testContext(t), Joiner{ID: NodeID(id), ClusterAddr: addr, PublicKey: public, Formats: Formats, Rejoin: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -471,15 +471,15 @@ func TestAMembersSeatIsTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, addr := range []string{b.addr, "127.0.0.1:1"} {
-		_, err := a.Admit(testContext(t), "b", addr, public, false, true)
+		_, err := a.Admit(testContext(t), Joiner{ID: "b", ClusterAddr: addr, PublicKey: public, Formats: Formats, Rejoin: true})
 		if _, ok := errors.AsType[RejectedError](err); !ok {
 			t.Errorf("another node as b at %s: %v", addr, err)
 		}
 	}
-	if _, err := a.Admit(testContext(t), "a", "127.0.0.1:1", public, false, true); err == nil {
+	if _, err := a.Admit(testContext(t), Joiner{ID: "a", ClusterAddr: "127.0.0.1:1", PublicKey: public, Formats: Formats, Rejoin: true}); err == nil {
 		t.Error("another node took the leader's id")
 	}
-	if _, err := a.Admit(testContext(t), "x", "127.0.0.1:1", nil, false, true); err == nil {
+	if _, err := a.Admit(testContext(t), Joiner{ID: "x", ClusterAddr: "127.0.0.1:1", Formats: Formats, Rejoin: true}); err == nil {
 		t.Error("a node without a key was admitted")
 	}
 	mustCommit(t, a, "k", "v")

@@ -71,8 +71,10 @@ func (c clusterOf) Peers() ([]lifecycle.Peer, error) {
 
 func (c clusterOf) Changes() <-chan struct{} { return c.LeaderChanges() }
 
-func (c clusterOf) Admit(ctx context.Context, id, addr string, public []byte, nonVoter, rejoin bool) ([]byte, error) {
-	trust, err := c.Node.Admit(ctx, cluster.NodeID(id), addr, public, nonVoter, rejoin)
+func (c clusterOf) Admit(ctx context.Context, a lifecycle.Answer) ([]byte, error) {
+	trust, err := c.Node.Admit(ctx, cluster.Joiner{
+		ID: cluster.NodeID(a.ServerID), ClusterAddr: a.ClusterAddr, PublicKey: a.PublicKey, Formats: a.Formats, NonVoter: a.NonVoter, Rejoin: a.Rejoin,
+	})
 	return trust, rejected(err)
 }
 

@@ -130,6 +130,9 @@ func openNode(c *config.Config, dev devOptions, log *logs, bodies *httpapi.Bodie
 	router := lifecycle.NewRawStore(machine, log.Named("server"))
 	values := barrier.New(router)
 	n.values = values
+	if err := cluster.CheckFormats(ctx, machine); err != nil {
+		return nil, errors.Join(err, n.close())
+	}
 	link, guard, err := newLink(machine, changes, values, c.APIAddr, c.ClusterAddr, log.Named("replication"))
 	if err != nil {
 		return nil, errors.Join(err, n.close())
@@ -167,7 +170,7 @@ func openNode(c *config.Config, dev devOptions, log *logs, bodies *httpapi.Bodie
 				ca, err := cluster.NewCA()
 				return lifecycle.CA(ca), err
 			},
-			NewKey: cluster.NewKey, KeyFile: filepath.Join(c.Storage.Path, "node-key"),
+			Formats: cluster.Formats, NewKey: cluster.NewKey, KeyFile: filepath.Join(c.Storage.Path, "node-key"),
 			OpenCluster: n.openCluster(c, id, log.Named("cluster")),
 		},
 	}

@@ -51,6 +51,7 @@ type Answer struct {
 	ClusterAddr string `json:"cluster_addr"`
 	Answer      []byte `json:"answer"`
 	PublicKey   []byte `json:"public_key"` // of the node's own key
+	Formats     uint32 `json:"formats"`    // newest generation of stored formats that the node reads; 0 from earlier versions
 	NonVoter    bool   `json:"non_voter"`
 	// Rejoin says that the node has lost its data (or never had any) and must not vote with an empty log.
 	Rejoin bool `json:"rejoin"`
@@ -140,7 +141,7 @@ func (n *Node) admission(ctx context.Context, p *pendingJoin, w seal.Wrapper, pu
 		Grant []byte `json:"grant"`
 	}
 	request := Answer{
-		ServerID: n.opts.NodeID, ClusterAddr: n.opts.ClusterAddr, Answer: answer, PublicKey: public,
+		ServerID: n.opts.NodeID, ClusterAddr: n.opts.ClusterAddr, Answer: answer, PublicKey: public, Formats: n.opts.Formats,
 		NonVoter: p.target.NonVoter, Rejoin: n.opts.Raw.AppliedIndex() == 0,
 	}
 	if err := p.target.put(ctx, client, "answer", request, &reply); err != nil {
@@ -296,7 +297,7 @@ func (n *Node) Admit(ctx context.Context, a Answer) ([]byte, error) {
 		return nil, err
 	}
 	var grant joinGrant
-	if grant.Trust, err = r.cluster.Admit(ctx, a.ServerID, a.ClusterAddr, a.PublicKey, a.NonVoter, a.Rejoin); err != nil {
+	if grant.Trust, err = r.cluster.Admit(ctx, a); err != nil {
 		return nil, fmt.Errorf("adding the node to the cluster: %w", err)
 	}
 	plain, err := json.Marshal(grant)

@@ -107,7 +107,7 @@ type Cluster interface {
 	// Changes signals (capacity 1) that leadership may have changed.
 	Changes() <-chan struct{}
 	// Admit makes a node with this public key a member. The answer is what the node goes by until it has the state.
-	Admit(ctx context.Context, id, clusterAddr string, public []byte, nonVoter, rejoin bool) (trust []byte, err error)
+	Admit(ctx context.Context, a Answer) (trust []byte, err error)
 	// RemovePeer ends a node's membership, and with it the node's certificate.
 	RemovePeer(ctx context.Context, id string) error
 	// RotateCA replaces the CA and every member's certificate.
@@ -182,6 +182,7 @@ type Options struct {
 	Router      *RawStore // the raw store below Barrier, routed to the running cluster
 	NewCA       func() (CA, error)
 	NewKey      func() (private, public []byte, err error) // of a node
+	Formats     uint32                                     // newest generation of stored formats that this build reads
 	KeyFile     string                                     // where the node's key is kept, encrypted; "": nowhere
 	OpenCluster func(ctx context.Context, p Passport) (Cluster, error)
 	AutoSeal    seal.Wrapper // nil: Shamir

@@ -61,9 +61,9 @@ func (m member) Distrusted() error {
 	}
 	return nil
 }
-func (m member) Admit(_ context.Context, id, _ string, public []byte, _, _ bool) ([]byte, error) {
-	m.n.joined = append(m.n.joined, id)
-	return []byte("trust with " + string(public)), nil
+func (m member) Admit(_ context.Context, a lifecycle.Answer) ([]byte, error) {
+	m.n.joined = append(m.n.joined, a.ServerID)
+	return []byte("trust with " + string(a.PublicKey)), nil
 }
 func (m member) Close(context.Context) error { return m.n.closing }
 

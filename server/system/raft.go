@@ -109,6 +109,7 @@ type answerInput struct {
 	ClusterAddr string            `json:"cluster_addr" required:"true" max:"255" help:"Address that the joining node takes cluster traffic on, host:port."`
 	Answer      engines.Sensitive `json:"answer" required:"true" max:"4096" help:"The opened challenge, base64."`
 	PublicKey   string            `json:"public_key" max:"1024" help:"Public key of the joining node, base64; nodes of earlier versions send none."`
+	Formats     int64             `json:"formats" min:"0" max:"1000000" help:"Newest generation of stored formats that the joining node reads; nodes of earlier versions send none."`
 	NonVoter    bool              `json:"non_voter" help:"Never become a voter."`
 	Rejoin      bool              `json:"rejoin" help:"The node holds no data."`
 }
@@ -126,7 +127,7 @@ func (s *System) raftAnswer(ctx context.Context, _ *engines.Request, in *answerI
 		return nil, engines.Invalid("field \"cluster_addr\" must be host:port")
 	}
 	grant, err := s.opts.Node.Admit(ctx, lifecycle.Answer{
-		ServerID: in.ServerID, ClusterAddr: in.ClusterAddr, Answer: answer, PublicKey: public, NonVoter: in.NonVoter, Rejoin: in.Rejoin,
+		ServerID: in.ServerID, ClusterAddr: in.ClusterAddr, Answer: answer, PublicKey: public, Formats: uint32(in.Formats), NonVoter: in.NonVoter, Rejoin: in.Rejoin,
 	})
 	if err != nil {
 		return nil, err

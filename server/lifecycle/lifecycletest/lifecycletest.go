@@ -119,7 +119,7 @@ func (Cluster) Behind() time.Duration                             { return 0 }
 func (Cluster) Current() bool                                     { return true }
 func (Cluster) Roomier() bool                                     { return false }
 func (Cluster) DiskFault() error                                  { return nil }
-func (Cluster) Admit(context.Context, string, string, []byte, bool, bool) ([]byte, error) {
+func (Cluster) Admit(context.Context, lifecycle.Answer) ([]byte, error) {
 	return []byte("{}"), nil
 }
 func (Cluster) RotateCA(context.Context) error                   { return nil }
