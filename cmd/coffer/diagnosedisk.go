@@ -166,9 +166,13 @@ func (d *diagnosis) data(path string) {
 		return
 	}
 	err = cluster.VerifyLog(path, machine)
-	index := machine.AppliedIndex()
+	index, later := machine.AppliedIndex(), cluster.CheckFormats(context.Background(), machine)
 	if err = errors.Join(err, machine.Close()); err != nil {
 		d.unreadable(err)
+		return
+	}
+	if later != nil {
+		d.fail("data", "%v", later)
 		return
 	}
 	d.ok("data", "state and log are whole, up to entry %d", index)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"strings"
 	"time"
@@ -109,7 +110,7 @@ type answerInput struct {
 	ClusterAddr string            `json:"cluster_addr" required:"true" max:"255" help:"Address that the joining node takes cluster traffic on, host:port."`
 	Answer      engines.Sensitive `json:"answer" required:"true" max:"4096" help:"The opened challenge, base64."`
 	PublicKey   string            `json:"public_key" max:"1024" help:"Public key of the joining node, base64; nodes of earlier versions send none."`
-	Formats     int64             `json:"formats" min:"0" max:"1000000" help:"Newest generation of stored formats that the joining node reads; nodes of earlier versions send none."`
+	Formats     int64             `json:"formats" help:"Newest generation of stored formats that the joining node reads; nodes of earlier versions send none."`
 	NonVoter    bool              `json:"non_voter" help:"Never become a voter."`
 	Rejoin      bool              `json:"rejoin" help:"The node holds no data."`
 }
@@ -122,6 +123,9 @@ func (s *System) raftAnswer(ctx context.Context, _ *engines.Request, in *answerI
 	public, err := base64.StdEncoding.DecodeString(in.PublicKey)
 	if err != nil {
 		return nil, engines.Invalid("field \"public_key\" is not base64")
+	}
+	if in.Formats < 0 || in.Formats > math.MaxUint32 {
+		return nil, engines.Invalid("field \"formats\" must be a generation of formats, a small number")
 	}
 	if _, _, err := net.SplitHostPort(in.ClusterAddr); err != nil {
 		return nil, engines.Invalid("field \"cluster_addr\" must be host:port")

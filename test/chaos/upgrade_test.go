@@ -1,7 +1,9 @@
 package chaos_test
 
 import (
+	"errors"
 	"testing"
+	"time"
 
 	"github.com/coffer-project/coffer/test/harness"
 )
@@ -37,8 +39,35 @@ func TestRollingUpgrade(t *testing.T) {
 				r.report(t)
 			}
 			r.checkAcked(t)
+			if tt.kills {
+				r.goBack(t, c.Standbys()[0], previous)
+			}
 		})
 	}
+}
+
+// goBack starts one node of an upgraded cluster with the previous release, which does not read what the cluster writes by now:
+// that changes nothing for the others, and the node is whole again with the present release.
+func (r *rolling) goBack(t *testing.T, n *harness.Node, previous string) {
+	t.Helper()
+	n.Stop()
+	n.Use(previous)
+	n.Start()
+	leader := r.c.Leader()
+	leader.Kill9()
+	leader.Start()
+	harness.Await(t, "a write beside a node of the previous release", 2*time.Minute, func() error {
+		if put(r.c.Leader(), r.c.RootToken, "/v1/ack/back", `{"v":"back"}`, 20*time.Second) != written {
+			return errors.New("it was not acknowledged")
+		}
+		return nil
+	})
+	r.acked = append(r.acked, "back")
+	n.Stop()
+	n.Use("")
+	n.Start()
+	r.c.WaitVoters(3)
+	r.checkAcked(t)
 }
 
 // upgrade restarts a node with another binary, then, if there are to be kills, ends whichever node leads.
