@@ -190,13 +190,25 @@ func (f *follow) measure(heard time.Time, h Heartbeat) {
 	}
 }
 
-// FollowStatus describes this node's following; zero but for its state if it follows nobody.
+// storedStatus is that of a node that follows nobody, or not yet: what the cursor tells.
+func (l *Link) storedStatus() FollowStatus {
+	out := FollowStatus{State: Disconnected}
+	if c, version, err := readCursor(context.Background(), l.o.Store); err == nil && version != 0 {
+		if out.Cursor = c.Cursor; c.TimeMS != 0 {
+			out.EqualAt = time.UnixMilli(c.TimeMS)
+			out.LagSeconds = lagSince(time.Now(), out.EqualAt, time.Time{}, false)
+		}
+	}
+	return out
+}
+
+// FollowStatus describes this node's following. If it follows nobody that is what is stored: how far it is, and since when.
 func (l *Link) FollowStatus() FollowStatus {
 	l.mu.Lock()
 	f, a := l.follow, l.active
 	l.mu.Unlock()
 	if f == nil {
-		return FollowStatus{State: Disconnected}
+		return l.storedStatus()
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -281,9 +281,13 @@ func (s *Store) followStatus() FollowStatus {
 	switch {
 	case st.Final:
 		st.LagEntries, st.LagBytes, st.LagSeconds, st.Head = 0, 0, 0, st.Cursor
-	case st.Connected == "" && st.EqualAt.IsZero():
+	case st.Connected == "":
 		r := s.Role()
 		if self, _ := s.opts.Active(); !self || r.Mode != Secondary || r.Demoted || r.Wiping {
+			st.LagSeconds = 0 // of the active node of a secondary only
+			break
+		}
+		if !st.EqualAt.IsZero() {
 			break
 		}
 		if age, ok := s.canaryAge(context.Background(), 0); ok {
