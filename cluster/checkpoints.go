@@ -199,8 +199,8 @@ func (n *Node) proposeCheckpoint(index storage.Index, digest []byte) {
 }
 
 // Verified reports whether this node's state is known to be its cluster's: a checkpoint that is newer than the log it was
-// opened with has confirmed that, or there is nothing to compare with. Until then what it would serve may be what somebody
-// has written to its disk. LeaderChanges signals when that becomes true, which it stays.
+// opened with has confirmed that, or there is nothing to compare with. Until then what it would serve may have been
+// changed on its disk. LeaderChanges signals when that becomes true, which it stays.
 func (n *Node) Verified() bool {
 	if n.verified.Load() {
 		return true

@@ -2,8 +2,8 @@
 // out of it, whatever the order.
 //
 // It is LtHash (Bellare and Micciancio's sum of hashes; Lewi, Kim, Maykov and Weis, "Securing Update Propagation with
-// Homomorphic Hashing") with 1,024 lanes of 16 bits: nobody can find two different sets with the same sum, also not who
-// may choose the records and knows every sum. So it needs no key. A record is hashed with SHA-256, and the result is expanded
+// Homomorphic Hashing") with 1,024 lanes of 16 bits: two different sets with the same sum cannot be found, also not by an
+// attacker who chooses the records and knows every sum. So it needs no key. A record is hashed with SHA-256, and the result is expanded
 // by ChaCha8 (c2sp.org/chacha8rand).
 package lthash
 
