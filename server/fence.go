@@ -30,16 +30,16 @@ func outlived(ctx context.Context, now *replicated.Role) bool {
 
 var errOutlived = fmt.Errorf("%w: what this cluster held is being removed, as it becomes a secondary", storage.ErrUnavailable)
 
-// growsKey marks the context of a request that may make the stored data grow, and is rejected if there is no room.
-type growsKey struct{}
+// noRoomKey marks the context of a request that must not make the stored data grow.
+type noRoomKey struct{}
 
-// grows returns the context that the request of a call is served in. Deletes, logins, and what operators do to the server may
-// use the room that is kept for them.
-func grows(ctx context.Context, c *call) context.Context {
-	if c.Op == engines.Delete || c.open() || c.has(engines.FreesSpace) || c.mount != nil && c.mount.Type == "system" && c.wrapTTL == 0 {
+// inRoom returns the context that an engine serves a call in. Whether there is room for what it writes is decided once, so that
+// nothing is left half done. Deletes, logins, and what operators do to the server may use the room that is kept for them.
+func (s *Server) inRoom(ctx context.Context, c *call) context.Context {
+	if !s.noRoom() || c.Op == engines.Delete || c.open() || c.has(engines.FreesSpace) || c.mount != nil && c.mount.Type == "system" && c.wrapTTL == 0 {
 		return ctx
 	}
-	return context.WithValue(ctx, growsKey{}, true)
+	return context.WithValue(ctx, noRoomKey{}, true)
 }
 
 var errNoRoom = &engines.Error{Kind: engines.KindUnavailable, Detail: "the disk of the active node has no room for writes: nothing was written; " +
@@ -52,7 +52,6 @@ type fenced struct {
 	lifecycle.Barrier
 	role   func(context.Context) (replicated.Role, error)
 	active func() bool
-	noRoom func() bool // for writes of clients
 	wrote  func(bytes int)
 
 	rejected atomic.Uint64 // writes, as there was no room
@@ -60,7 +59,7 @@ type fenced struct {
 
 // Commit implements storage.Committer. storage.ErrPrimaryOnly: the batch holds shared keys, which another cluster writes.
 func (f *fenced) Commit(ctx context.Context, b storage.Batch) (storage.Index, error) {
-	if len(b.Puts) > 0 && f.noRoom() && ctx.Value(growsKey{}) != nil {
+	if len(b.Puts) > 0 && ctx.Value(noRoomKey{}) != nil {
 		f.rejected.Add(1)
 		return 0, errNoRoom
 	}

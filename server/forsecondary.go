@@ -115,7 +115,7 @@ func (s *Server) handleRemote(ctx context.Context, c *call, peer replicated.Peer
 		var release func()
 		if release, err = c.hold(); err == nil {
 			defer release()
-			response, err = s.engine(grows(ctx, c), c)
+			response, err = s.engine(s.inRoom(ctx, c), c)
 		}
 	}
 	if err := s.recordResponse(ctx, c, response, err); err != nil {

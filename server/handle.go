@@ -339,12 +339,16 @@ func (s *Server) serve(ctx context.Context, c *call) (*engines.Response, error) 
 		return nil, err
 	}
 	defer release()
-	inside := grows(ctx, c)
+	inside := s.inRoom(ctx, c)
+	if c.wrapTTL > 0 && inside.Value(noRoomKey{}) != nil {
+		s.store.rejected.Add(1)
+		return nil, errNoRoom
+	}
 	response, err := s.engine(inside, c)
 	if err != nil {
 		return nil, err
 	}
-	return s.complete(inside, c, response)
+	return s.complete(ctx, c, response)
 }
 
 // hold keeps the mount there until release, so that what is handed out of it is known before it is revoked.

@@ -133,7 +133,7 @@ func New(o Options) *Server {
 	}
 	s := &Server{opts: o, log: o.Logger, raw: o.Lifecycle.Raw, link: o.Link, roles: make(chan struct{}, 1)}
 	s.replicated = s.newReplicated()
-	store := &fenced{Barrier: o.Lifecycle.Barrier, role: s.replicated.Current, active: func() bool { return s.node.Active() }, noRoom: s.noRoom, wrote: func(n int) { s.space.Wrote(n) }}
+	store := &fenced{Barrier: o.Lifecycle.Barrier, role: s.replicated.Current, active: func() bool { return s.node.Active() }, wrote: func(n int) { s.space.Wrote(n) }}
 	s.barrier, s.store = store, store
 	s.policies = policy.NewStore(store)
 	o.AuditFiles.DataDir = o.DataDir
