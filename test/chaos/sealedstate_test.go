@@ -46,7 +46,7 @@ func TestSealedStateIsDurable(t *testing.T) {
 	concurrent(t)
 	c := harness.NewCluster(t, 1, harness.Options{Shamir: true, Bare: true})
 	n := c.Nodes[0]
-	for range amount(1, 50) {
+	for range amount(1, 25) {
 		n.Kill9()
 		if err := os.RemoveAll(n.Dir); err != nil {
 			t.Fatal(err)
@@ -68,7 +68,7 @@ func TestSealedStateIsDurable(t *testing.T) {
 	c.Add("n2")
 	c.Add("n3")
 	n.Configure(true)
-	for range amount(1, 20) {
+	for range amount(1, 10) {
 		c.WaitVoters(3)
 		c.Keys = rekey(t, c)
 		killAll(c)
