@@ -60,7 +60,7 @@ func (a *acked) losses() map[raft.ServerID]uint64 {
 	return out
 }
 
-// forget begins anew with a follower that joins, or that has everything again.
+// forget clears what is known of a follower that joins, or that has everything again.
 func (a *acked) forget(id raft.ServerID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

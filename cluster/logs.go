@@ -43,7 +43,7 @@ type logs struct {
 
 	// covered returns up to which index the state machine holds everything durably; nil: all.
 	covered func() uint64
-	// applied returns index and term of the last entry that the state machine has applied, conflict is told that a leader
+	// applied returns index and term of the last entry that the state machine has applied, conflict reports that a leader
 	// replaces one; nil: no entry is known to be applied.
 	applied  func() (index, term uint64)
 	conflict func(error)
@@ -56,7 +56,7 @@ type logs struct {
 	syncs    atomic.Uint64
 	syncTime atomic.Int64
 
-	// onDamage is told when the open file turns out to be damaged; nil: nobody is. damage ends its use.
+	// onDamage is called when the open file turns out to be damaged; it may be nil. damage ends its use.
 	onDamage func(error)
 	damage   atomic.Pointer[storage.CorruptError]
 	file     *os.File   // what bbolt has open, for reading its meta pages

@@ -190,7 +190,7 @@ func (f *follow) measure(heard time.Time, h Heartbeat) {
 	}
 }
 
-// storedStatus is that of a node that follows nobody, or not yet: what the cursor tells.
+// storedStatus is that of a node that follows no primary, or not yet: what the cursor tells.
 func (l *Link) storedStatus() FollowStatus {
 	out := FollowStatus{State: Disconnected}
 	if c, version, err := readCursor(context.Background(), l.o.Store); err == nil && version != 0 {
@@ -202,7 +202,7 @@ func (l *Link) storedStatus() FollowStatus {
 	return out
 }
 
-// FollowStatus describes this node's following. If it follows nobody that is what is stored: how far it is, and since when.
+// FollowStatus describes this node's following. If it follows no primary that is what is stored: how far it is, and since when.
 func (l *Link) FollowStatus() FollowStatus {
 	l.mu.Lock()
 	f, a := l.follow, l.active

@@ -32,7 +32,7 @@ func peers(t *testing.T, ids ...string) (nodes []*node, targets []lifecycle.Join
 	return nodes, targets
 }
 
-// One node founds the cluster, also if the others are away or it is told to join itself; the others then do not.
+// One node founds the cluster, also if the others are away or its own address is among those to join; the others then do not.
 func TestFoundingByOneConfiguration(t *testing.T) {
 	nodes, targets := peers(t, "n1", "n2", "n3")
 	alone := newNode(t, "n4", lifecycletest.NewState(), func(o *lifecycle.Options) {

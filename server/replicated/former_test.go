@@ -64,7 +64,7 @@ func TestFormerPrimaryIsFenced(t *testing.T) {
 		stop := c.run()
 		time.Sleep(time.Minute)
 		former := c.mustGet("status")["former_primaries"].([]any)
-		if len(former) != 1 || former[0].(map[string]any)["cluster_id"] != "p" || !strings.Contains(fmt.Sprint(former[0]), "no route to host") && !strings.Contains(fmt.Sprint(former[0]), "nobody answers") {
+		if len(former) != 1 || former[0].(map[string]any)["cluster_id"] != "p" || !strings.Contains(fmt.Sprint(former[0]), "no route to host") && !strings.Contains(fmt.Sprint(former[0]), "no response from") {
 			t.Fatalf("former primaries: %v", former)
 		}
 		if got := c.Numbers()["replication_former_primaries"]; got != 1 {
@@ -165,7 +165,7 @@ func TestSiblings(t *testing.T) {
 }
 
 // TestFinalWordIsForOne: on the final word of a primary one cluster is promoted without force, which may be that primary
-// itself if nobody else has it.
+// itself if no other cluster has it.
 func TestFinalWordIsForOne(t *testing.T) {
 	p, all := setOf(t, "b", "c")
 	p.mustPost("primary/demote", "{}")
@@ -193,7 +193,7 @@ func TestFinalWordIsForOne(t *testing.T) {
 	refused(t, "a primary that takes writes again", c.post("secondary/promote", "{}"), engines.KindUnavailable, "takes writes again", "epoch 3")
 }
 
-// TestFinalWordOfOneThatIsGone: it is enough, and the one that has said it is told later.
+// TestFinalWordOfOneThatIsGone: it is enough, and the cluster that has said it learns of the promotion later.
 func TestFinalWordOfOneThatIsGone(t *testing.T) {
 	_, all := setOf(t, "c")
 	c := all[0]

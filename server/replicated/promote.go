@@ -103,7 +103,7 @@ func (s *Store) claim(ctx context.Context, r *Role, up *Upstream, out *Promotion
 	if err != nil {
 		s.log.Warn("the former primary was not asked whether another cluster was promoted", "err", err)
 		out.Notes = append(out.Notes, "The former primary has said its final word, and could not be asked whether another cluster was promoted on it since. "+
-			"It is told of this promotion as soon as it can be reached.")
+			"This promotion is announced to it as soon as it can be reached.")
 		return nil, false
 	}
 	if reply.Primary {

@@ -295,7 +295,7 @@ func (l *fakeLink) Announce(ctx context.Context, up replicated.Upstream, a repli
 		}
 		return c.Announced(ctx, replicated.Peer{ID: up.SecondaryID, ClusterID: l.own.role().ClusterID}, a)
 	}
-	return replicated.AnnounceReply{}, fmt.Errorf("%w: nobody answers at %q", storage.ErrUnavailable, up.Addrs)
+	return replicated.AnnounceReply{}, fmt.Errorf("%w: no response from %q", storage.ErrUnavailable, up.Addrs)
 }
 
 func (l *fakeLink) WhoIsActive(_ context.Context, addr string, _ replicated.Upstream) (replicated.ActiveReply, error) {

@@ -284,7 +284,7 @@ func (s *Store) beforeFold() error {
 func (s *Store) write(f *frozen) (err error) {
 	defer s.guard(&err)()
 	s.mu.Lock()
-	now := s.cur.base // nobody else replaces it
+	now := s.cur.base // nothing else replaces it
 	s.mu.Unlock()
 	if _, err := s.pages.newestMeta(); err != nil {
 		panic(err)
