@@ -31,9 +31,14 @@ const maxIDBytes = 64
 // Options of Open. ID, Dir, Machine, ListenAddr and one of CA, Trust and Records are required; zero values of the rest are the defaults
 // given here.
 type Options struct {
-	ID      NodeID
-	Dir     string   // directory of raft.db; must exist
-	Machine *fsm.FSM // stays open when the node closes, and may be given to the next Open
+	ID  NodeID
+	Dir string // directory of raft.db; must exist
+	// Identity is the one that the Raft log must have; a log without one gets it. Zero: any.
+	Identity storage.FileIdentity
+	// Entering says that the node founds or joins a cluster. A Raft log that is there without a state is another cluster's, or of an
+	// earlier attempt, and is moved aside.
+	Entering bool
+	Machine  *fsm.FSM // stays open when the node closes, and may be given to the next Open
 
 	ListenAddr    string // host:port to listen on
 	AdvertiseAddr string // host:port that other nodes dial; "": the address of the listener

@@ -3,6 +3,8 @@ package cluster
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -36,5 +38,24 @@ func TestAwaitDurable(t *testing.T) {
 	err := leader.AwaitDurable(ctx, leader.machine.AppliedIndex()+1000)
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "a, b, c") {
 		t.Errorf("AwaitDurable of what is nowhere = %v, want a timeout that names the voters", err)
+	}
+}
+
+// A node without a state that enters a cluster does not use a log that was left: its entries could be another cluster's.
+func TestEnteringNodeHasNoLog(t *testing.T) {
+	t.Parallel()
+	m := single(t)
+	mustCommit(t, m, "k", "1")
+	m.stop()
+	if err := os.Remove(filepath.Join(m.opts.Dir, "fsm.db")); err != nil {
+		t.Fatal(err)
+	}
+	m.opts.Entering = true
+	m.open()
+	if last := m.raft().LastIndex(); last != 0 || len(m.servers()) != 0 {
+		t.Errorf("it begins at entry %d with the members %v", last, m.servers())
+	}
+	if left, _ := filepath.Glob(filepath.Join(m.opts.Dir, "unused-*", "raft.db")); len(left) != 1 {
+		t.Errorf("the log was not kept: %v", left)
 	}
 }

@@ -109,6 +109,11 @@ func Open(o Options) (*Node, error) {
 		n.who.wire = o.wire
 	}
 	n.registry.init()
+	if o.Entering {
+		if err := setLogAside(o); err != nil {
+			return nil, err
+		}
+	}
 	if n.logs, n.stable, err = openState(o); err != nil {
 		return nil, err
 	}
@@ -169,6 +174,9 @@ func openState(o Options) (*logs, *stable, error) {
 	l, s, err := openLogs(path, applied == 0)
 	if err != nil {
 		return nil, nil, err
+	}
+	if err := s.belongs(o.Identity); err != nil {
+		return nil, nil, errors.Join(err, l.Close())
 	}
 	if err := l.fits(applied, o.Machine.LastTerm()); err != nil {
 		return nil, nil, errors.Join(err, l.Close())

@@ -122,7 +122,7 @@ func TestStateOfAnotherLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer machine.Close()
-	if _, ok := errors.AsType[*storage.CorruptError](VerifyLog(m.opts.Dir, machine)); !ok {
+	if _, ok := errors.AsType[*storage.CorruptError](VerifyLog(m.opts.Dir, machine, storage.FileIdentity{})); !ok {
 		t.Errorf("VerifyLog = %v, want a *storage.CorruptError", err)
 	}
 }

@@ -165,7 +165,7 @@ func (d *diagnosis) data(path string) {
 		d.unreadable(err)
 		return
 	}
-	err = cluster.VerifyLog(path, machine)
+	err = cluster.VerifyLog(path, machine, storage.FileIdentity{})
 	index, later := machine.AppliedIndex(), cluster.CheckFormats(context.Background(), machine)
 	if err = errors.Join(err, machine.Close()); err != nil {
 		d.unreadable(err)

@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/coffer-project/coffer/cluster"
 	"github.com/coffer-project/coffer/cmd/coffer/config"
@@ -36,9 +35,7 @@ import (
 	"github.com/coffer-project/coffer/storage"
 	"github.com/coffer-project/coffer/storage/barrier"
 	"github.com/coffer-project/coffer/storage/boltstore"
-	"github.com/coffer-project/coffer/storage/fsm"
 	"github.com/coffer-project/coffer/storage/scrub"
-	"github.com/coffer-project/coffer/storage/wal"
 )
 
 // apiVersion is the API generation spoken: clients decide by it what they dare to use.
@@ -46,15 +43,14 @@ const apiVersion = "1.21.0+ent.coffer"
 
 // node is a server with everything it stands on.
 type node struct {
-	server  *server.Server
-	values  *barrier.Barrier
-	api     *httpapi.API
-	machine *fsm.FSM
-	changes *wal.Log // for other clusters
-	link    *replication.Link
-	stop    context.CancelFunc // of what goes on as long as the data is open
-	traces  *trace.Tracer      // nil: none
-	log     *slog.Logger
+	server *server.Server
+	values *barrier.Barrier
+	api    *httpapi.API
+	*files
+	link   *replication.Link
+	stop   context.CancelFunc // of what goes on as long as the data is open
+	traces *trace.Tracer      // nil: none
+	log    *slog.Logger
 }
 
 // factories returns the engines that can be mounted, and the metrics they share.
@@ -112,11 +108,12 @@ func openNode(c *config.Config, dev devOptions, log *logs, bodies *httpapi.Bodie
 	if err != nil {
 		return nil, err
 	}
-	machine, changes, err := openState(c, log.Named("storage"))
+	data, err := openState(c, id, log.Named("storage"))
 	if err != nil {
 		return nil, errors.Join(err, traces.Close(context.Background()))
 	}
-	n := &node{machine: machine, changes: changes, traces: traces, log: log.Named("server").With("node", id)}
+	machine, changes := data.machine, data.changes
+	n := &node{files: data, traces: traces, log: log.Named("server").With("node", id)}
 	ctx, stop := context.WithCancel(context.Background())
 	n.stop = stop
 	go changes.Run(ctx)
@@ -166,6 +163,7 @@ func openNode(c *config.Config, dev devOptions, log *logs, bodies *httpapi.Bodie
 			NodeID: id, ClusterAddr: c.ClusterAddr, APIAddr: c.APIAddr, ClusterName: c.ClusterName,
 			Raw: rawOf{machine}, Router: router, Barrier: barrierOf{values},
 			AutoSeal: auto, OldSeal: old, RetryJoin: targets,
+			OwnFiles: func(id lifecycle.Identity) error { return data.ownedBy(c.Storage.Path, id) },
 			NewCA: func() (lifecycle.CA, error) {
 				ca, err := cluster.NewCA()
 				return lifecycle.CA(ca), err
@@ -221,7 +219,7 @@ func (n *node) openCluster(c *config.Config, id string, log *slog.Logger) func(c
 	}
 	return func(_ context.Context, p lifecycle.Passport) (lifecycle.Cluster, error) {
 		member, err := cluster.Open(cluster.Options{
-			ID: cluster.NodeID(id), Dir: c.Storage.Path, Machine: n.machine, NonVoter: c.Storage.NonVoter,
+			ID: cluster.NodeID(id), Dir: c.Storage.Path, Identity: n.identity, Entering: p.Entering, Machine: n.machine, NonVoter: c.Storage.NonVoter,
 			ListenAddr: c.Listeners[0].ClusterAddress, AdvertiseAddr: advertise, APIAddr: c.APIAddr,
 			Version: version(), FollowKey: n.values.FollowKey(), Key: p.Key, CA: cluster.CA(p.CA), Trust: p.Trust, Records: recordsOf{p.Records}, Handler: n.traces.Wrap(n.api.Forwarded()), Logger: log,
 			HeartbeatTimeout: c.Storage.HeartbeatTimeout, ElectionTimeout: c.Storage.ElectionTimeout,
@@ -252,54 +250,7 @@ func (n *node) close() error {
 	if n.link != nil {
 		n.link.Close()
 	}
-	return errors.Join(n.machine.Close(), n.changes.Close(), n.traces.Close(context.Background()))
-}
-
-// openState opens the replicated state and checks the log. Damaged data is never served: if there are nodes
-// to rejoin it is moved aside and fetched anew, otherwise the node does not start.
-func openState(c *config.Config, log *slog.Logger) (*fsm.FSM, *wal.Log, error) {
-	s := c.Storage
-	done := make(chan struct{}) // closed when both files have been checked
-	defer close(done)
-	go boltstore.ReadAhead(filepath.Join(s.Path, "raft.db"), done) // while the state is checked
-	machine, changes, err := openFiles(c, log)
-	if err == nil {
-		if err = cluster.VerifyLog(s.Path, machine); err == nil {
-			return machine, changes, nil
-		}
-		if closing := errors.Join(machine.Close(), changes.Close()); closing != nil {
-			return nil, nil, errors.Join(err, closing)
-		}
-	}
-	var corrupt *storage.CorruptError
-	if !errors.As(err, &corrupt) {
-		return nil, nil, fmt.Errorf("opening the data: %w", err)
-	}
-	if len(s.RetryJoin) == 0 {
-		return nil, nil, fmt.Errorf("%w\nThe node does not start on damaged data. Either name the cluster's other nodes in retry_join, "+
-			"so that it can fetch everything from them, or move %s away, start empty and restore a snapshot", err, s.Path)
-	}
-	aside, moveErr := fsm.Quarantine(s.Path, fmt.Sprintf("corrupt-%d", time.Now().UnixNano()))
-	if moveErr != nil {
-		return nil, nil, errors.Join(err, moveErr)
-	}
-	log.Error("the data is damaged: moved aside, rejoining the cluster without it", "err", err, "moved_to", aside)
-	return openFiles(c, log)
-}
-
-// openFiles opens the state and, beside it, the log of its changes that is kept for other clusters.
-func openFiles(c *config.Config, log *slog.Logger) (*fsm.FSM, *wal.Log, error) {
-	changes, err := wal.Open(filepath.Join(c.Storage.Path, "wal"), wal.Options{
-		MaxBytes: c.Replication.LogBytes, MaxAge: c.Replication.LogAge, CursorKey: replication.CursorKey, Logger: log,
-	})
-	if err != nil {
-		return nil, nil, err
-	}
-	machine, err := fsm.Open(c.Storage.Path, fsm.Options{Logger: log, Log: changes})
-	if err != nil {
-		return nil, nil, errors.Join(err, changes.Close())
-	}
-	return machine, changes, nil
+	return errors.Join(n.files.close(), n.traces.Close(context.Background()))
 }
 
 // nodeID returns the configured id, or the one made at the first start. The file that keeps it has a checksum:

@@ -60,7 +60,7 @@ func (n *Node) Init(ctx context.Context, shares, threshold int) (InitResult, err
 	if err != nil {
 		return InitResult{}, err
 	}
-	p.CA = ca
+	p.CA, p.Entering = ca, true
 	err = n.up(ctx, p, setup.Wrapper, nil, fill)
 	if !founded {
 		return InitResult{}, fmt.Errorf("initializing: %w", err)

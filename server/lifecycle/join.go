@@ -114,7 +114,7 @@ func (n *Node) finishJoin(ctx context.Context, w seal.Wrapper) error {
 	if err != nil {
 		return err
 	}
-	own := Passport{Key: private, Trust: grant.Trust, CA: grant.CA, Records: Records{n.opts.Barrier}}
+	own := Passport{Key: private, Trust: grant.Trust, CA: grant.CA, Records: Records{n.opts.Barrier}, Entering: true}
 	err = n.up(ctx, own, w, nil, func(ctx context.Context, c Cluster) error { return n.awaitState(ctx, w) })
 	if err == nil || n.Initialized(n.life) {
 		n.pending = nil // from here on it is a node like any other, that unseals by itself
@@ -298,6 +298,7 @@ func (n *Node) Admit(ctx context.Context, a Answer) ([]byte, error) {
 	}
 	var grant joinGrant
 	if grant.Trust, err = r.cluster.Admit(ctx, a); err != nil {
+		n.log.Warn("a node that wants to join is rejected", "node", a.ServerID, "address", a.ClusterAddr, "err", err)
 		return nil, fmt.Errorf("adding the node to the cluster: %w", err)
 	}
 	plain, err := json.Marshal(grant)

@@ -171,7 +171,7 @@ type Identity struct {
 	Name string `json:"name"`
 }
 
-// Options of a Node. All but AutoSeal, OldSeal, RetryJoin, Sealing, StaySealed and Logger are required.
+// Options of a Node. All but AutoSeal, OldSeal, RetryJoin, OwnFiles, Sealing, StaySealed and Logger are required.
 type Options struct {
 	NodeID      string
 	ClusterAddr string // advertised host:port
@@ -189,6 +189,8 @@ type Options struct {
 	OldSeal     seal.Wrapper // an automatic seal that the cluster is to leave; nil: none
 	RetryJoin   []JoinTarget
 	Hooks       Hooks
+	// OwnFiles records the cluster's id beside the node's files. nil: it is not recorded.
+	OwnFiles func(Identity) error
 	// Sealing is called before an unsealed node seals for good, and what it returns once it is sealed: the process then
 	// restarts, because its memory still holds what the node has served, and the node takes no more keys. stay says that an
 	// operator sealed it, so that it must not unseal by itself. nil: the node goes on, and can be unsealed again.

@@ -15,10 +15,11 @@ import (
 
 // Passport is what a node shows to the others of its cluster, and what it goes by until it can read the state.
 type Passport struct {
-	Key     []byte  // private, secret
-	CA      CA      // of a new cluster, or of one whose active node runs an earlier version; else zero
-	Trust   []byte  // what the active node answered to a join; else nil
-	Records Records // what the state holds
+	Key      []byte  // private, secret
+	CA       CA      // of a new cluster, or of one whose active node runs an earlier version; else zero
+	Trust    []byte  // what the active node answered to a join; else nil
+	Records  Records // what the state holds
+	Entering bool    // the node founds or joins a cluster
 }
 
 // keyPurpose separates a node's key from everything else that is encrypted with the key ring.

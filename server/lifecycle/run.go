@@ -223,6 +223,9 @@ func (n *Node) up(ctx context.Context, p Passport, w seal.Wrapper, m *migration,
 	if err := n.opts.Hooks.Load(ctx); err != nil {
 		return fmt.Errorf("loading: %w", err)
 	}
+	if n.opts.OwnFiles != nil {
+		n.warn(ctx, "recording the cluster's id beside the files", n.opts.OwnFiles(r.identity))
+	}
 	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
 	r.stop = stop
 	n.removed.Store(false)

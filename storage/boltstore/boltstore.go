@@ -43,6 +43,9 @@ type Options struct {
 	FoldInterval time.Duration // from a commit to the start of its fold; default 100ms
 	FoldBytes    int           // an overlay this big is folded at once; default 16 MiB
 	CapBytes     int           // Begin blocks while the overlays hold this much; default 64 MiB
+	// Incarnation and Node are the mark that the file has, or gets if it has none; 0: any mark is fine. A file with another
+	// mark is a *MarkError.
+	Incarnation, Node uint64
 	// BeforeFold is called before what has been committed becomes durable; if it fails, that fails, and is tried again.
 	BeforeFold func() error
 	// OnDamage is called once, in a goroutine of its own, when the open file turns out to be damaged; nil for none.
@@ -106,11 +109,11 @@ func Open(path, name string, o Options) (*Store, error) {
 		name = path
 	}
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
-		if err := create(path); err != nil {
+		if err := create(path, o); err != nil {
 			return nil, fmt.Errorf("creating %s: %w", name, err)
 		}
 	}
-	db, found, err := openDB(path, name)
+	db, found, err := openMarked(path, name, o)
 	if err != nil {
 		return nil, err
 	}
@@ -133,13 +136,13 @@ func Open(path, name string, o Options) (*Store, error) {
 }
 
 // create makes an empty file under another name first, so that an empty or half-made file at path is damage.
-func create(path string) error {
+func create(path string, o Options) error {
 	tmp := path + ".new"
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	empty := func(func(string, []byte) error) (Position, error) { return Position{}, nil }
-	if err := Build(tmp, empty); err != nil {
+	if err := BuildMarked(tmp, o.Incarnation, o.Node, empty); err != nil {
 		return err
 	}
 	return Rename(tmp, path)

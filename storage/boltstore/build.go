@@ -16,13 +16,16 @@ type Source func(add func(key string, rec []byte) error) (Position, error)
 
 // Build writes a new file at path, which must not exist, with what comes from a source, and syncs it. Nobody
 // has checked the file yet: Open does. On error there is no file.
-func Build(path string, from Source) error {
+func Build(path string, from Source) error { return BuildMarked(path, 0, 0, from) }
+
+// BuildMarked is Build of a file that has the mark of Options.
+func BuildMarked(path string, incarnation, node uint64, from Source) error {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
 	if err = f.Close(); err == nil {
-		err = build(path, from)
+		err = build(path, incarnation, node, from)
 	}
 	if err != nil {
 		err = errors.Join(err, os.Remove(path))
@@ -30,7 +33,7 @@ func Build(path string, from Source) error {
 	return err
 }
 
-func build(path string, from Source) (err error) {
+func build(path string, incarnation, node uint64, from Source) (err error) {
 	opts := boltOptions(0)
 	opts.NoSync, opts.NoGrowSync = true, true // one sync at the end
 	db, err := bbolt.Open(path, 0o600, opts)
@@ -50,6 +53,9 @@ func build(path string, from Source) (err error) {
 	}
 	st := state{Position: pos, Digest: b.digest}
 	if err := b.tx.Bucket(metaBucket).Put(stateKey, st.encode()); err != nil {
+		return err
+	}
+	if err := mark(b.tx, incarnation, node); err != nil {
 		return err
 	}
 	if err := b.tx.Commit(); err != nil {

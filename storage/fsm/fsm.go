@@ -37,6 +37,8 @@ const (
 type Options struct {
 	Logger *slog.Logger // nil discards
 	Log    Log          // nil: none. It must be open until the FSM is closed.
+	// Identity is the one that the state file must have; a file without one gets it. Zero: any.
+	Identity storage.FileIdentity
 }
 
 // FSM implements raft.FSM, raft.BatchingFSM, raft.ConfigurationStore, storage.Reader and storage.Feed. Values
@@ -45,6 +47,7 @@ type FSM struct {
 	dir     string
 	log     *slog.Logger
 	records Log // nil: none
+	owner   storage.FileIdentity
 	feed    feed
 
 	// applying is held while entries are applied, also while that waits for the disk, and while the state is replaced.
@@ -83,7 +86,7 @@ func Open(dir string, o Options) (*FSM, error) {
 	if err := boltstore.MkdirAll(dir); err != nil {
 		return nil, fmt.Errorf("opening the state: %w", err)
 	}
-	f := &FSM{dir: dir, log: o.Logger, records: o.Log}
+	f := &FSM{dir: dir, log: o.Logger, records: o.Log, owner: o.Identity}
 	f.checkpoints.changed = make(chan struct{}, 1)
 	if why, err := os.ReadFile(filepath.Join(dir, distrusted)); err == nil {
 		return nil, &storage.CorruptError{File: f.path(), Detail: string(why)}
@@ -92,7 +95,7 @@ func Open(dir string, o Options) (*FSM, error) {
 	}
 	s, err := boltstore.Open(f.path(), "", f.storeOptions())
 	if err != nil {
-		return nil, err
+		return nil, f.foreign(err)
 	}
 	if err := errors.Join(f.removeLeftovers(), f.checkLog(s)); err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -104,6 +107,7 @@ func Open(dir string, o Options) (*FSM, error) {
 
 func (f *FSM) storeOptions() boltstore.Options {
 	o := boltstore.Options{Logger: f.log, OnDamage: f.Damaged}
+	o.Incarnation, o.Node = f.owner.Mark()
 	if f.records != nil {
 		o.BeforeFold = f.records.Sync
 	}
@@ -438,22 +442,27 @@ func (f *FSM) Scan(ctx context.Context, prefix, after storage.Key, limit int) ([
 	return entries, nil
 }
 
-// Quarantine moves the database files of a data directory (*.db, wal, and what was left unfinished, the note of Distrust last) into its
-// subdirectory name, which the caller chooses (corrupt-<unix nanoseconds>), and returns that directory. The
+// Quarantine moves the database files of a data directory (*.db, wal, what was left unfinished, the identity, the note of Distrust
+// last) into its subdirectory name, which the caller chooses (corrupt-<unix nanoseconds>), and returns that directory. The
 // Raft log goes along with the state, and so does the log of changes (wal): none is of use without the others.
 func Quarantine(dir, name string) (string, error) {
+	return SetAside(dir, name, "*.db", "*.db.new", "wal", fmt.Sprintf(installTemp, "*"), IdentityFile, distrusted)
+}
+
+// SetAside moves the files in dir that match the patterns into its subdirectory name, in this order, and returns that directory.
+func SetAside(dir, name string, patterns ...string) (string, error) {
 	to := filepath.Join(dir, name)
 	if err := os.Mkdir(to, 0o700); err != nil {
-		return "", fmt.Errorf("moving damaged files aside: %w", err)
+		return "", fmt.Errorf("moving files aside: %w", err)
 	}
-	for _, pattern := range []string{"*.db", "*.db.new", "wal", fmt.Sprintf(installTemp, "*"), distrusted} {
+	for _, pattern := range patterns {
 		names, err := filepath.Glob(filepath.Join(dir, pattern))
 		if err != nil {
-			return "", fmt.Errorf("moving damaged files aside: %w", err)
+			return "", fmt.Errorf("moving files aside: %w", err)
 		}
 		for _, from := range names {
 			if err := boltstore.Rename(from, filepath.Join(to, filepath.Base(from))); err != nil {
-				return "", fmt.Errorf("moving damaged files aside: %w", err)
+				return "", fmt.Errorf("moving files aside: %w", err)
 			}
 		}
 	}

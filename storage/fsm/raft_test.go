@@ -3,6 +3,7 @@ package fsm_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -356,9 +357,15 @@ func TestRaftRecoverCluster(t *testing.T) {
 	}
 }
 
-// A snapshot from another store is a plain stream, and takes its place in the log from itself.
+// A snapshot from another store is a plain stream, and takes its place in the log from itself. The file that it becomes is
+// this node's.
 func TestRestoreForeignStream(t *testing.T) {
-	from, to := open(t, t.TempDir()), open(t, t.TempDir())
+	dir, owner := t.TempDir(), storage.NewFileIdentity("a")
+	from := open(t, t.TempDir())
+	to, err := fsm.Open(dir, fsm.Options{Identity: owner})
+	if err != nil {
+		t.Fatal(err)
+	}
 	apply(t, from, 5, puts("s/a/x", "1"))
 	var stream bytes.Buffer
 	if _, err := from.WriteSnapshot(context.Background(), &stream); err != nil {
@@ -369,5 +376,10 @@ func TestRestoreForeignStream(t *testing.T) {
 	}
 	if got, want := dump(t, to), dump(t, from); got != want || to.AppliedIndex() != 5 {
 		t.Errorf("restored %s at %d, want %s at 5", got, to.AppliedIndex(), want)
+	}
+	mustClose(t, to)
+	var foreign *storage.ForeignError
+	if _, err := fsm.Open(dir, fsm.Options{Identity: storage.NewFileIdentity("a")}); !errors.As(err, &foreign) || foreign.Is.Incarnation != owner.Incarnation {
+		t.Errorf("opened for another incarnation: %v", err)
 	}
 }

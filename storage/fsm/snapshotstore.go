@@ -135,7 +135,8 @@ func (s *sink) start() error {
 	r, w := io.Pipe()
 	s.pipe, s.built = w, make(chan error, 1)
 	go func() {
-		err := boltstore.Build(s.path, s.source(r))
+		incarnation, node := s.f.owner.Mark()
+		err := boltstore.BuildMarked(s.path, incarnation, node, s.source(r))
 		r.CloseWithError(err) // a Write that still waits gets the reason
 		s.built <- err
 	}()
