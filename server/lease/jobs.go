@@ -90,8 +90,6 @@ func (m *Manager) doCall(ctx context.Context, w *work, rec *record) bool {
 		defer m.mu.Unlock()
 		w.queue.done(rec.ID)
 		return true
-	case err == nil && m.term() != w.term:
-		err = errTerm
 	case err == nil:
 		rec = now
 		err = m.attempt(ctx, rec)

@@ -59,8 +59,6 @@ type Options struct {
 	TokenValid func(ctx context.Context, tokenKey string) error
 	// Tokens revokes the tokens of logins below prefix, which begins with "auth/", and returns how many.
 	Tokens func(ctx context.Context, ns, prefix string) (int, error)
-	// Term returns the Raft term: engines are not asked once it is no longer that of the beginning of Run.
-	Term   func() uint64
 	Now    func() time.Time
 	Logger *slog.Logger
 }

@@ -386,9 +386,6 @@ func backOff(tries int) time.Duration {
 	return d - d/5 + rand.N(2*d/5) //nolint:gosec // jitter, not a secret
 }
 
-// errTerm means that this node may no longer be the leader.
-var errTerm = fmt.Errorf("the term has changed: %w", storage.ErrReadOnly)
-
 // isOutage reports whether the error is about our own storage or leadership, so that the next write will meet it too.
 func isOutage(err error) bool {
 	return errors.Is(err, storage.ErrUnavailable) || errors.Is(err, storage.ErrReadOnly) ||

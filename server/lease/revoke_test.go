@@ -274,36 +274,6 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// TestTermFence looks that a node which may have been replaced asks no engine.
-func TestTermFence(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex
-		term := uint64(1)
-		r := newRig(t, func(o *lease.Options) {
-			o.Term = func() uint64 { mu.Lock(); defer mu.Unlock(); return term }
-		})
-		reg, serial := r.registration("u1", "creds/a", time.Minute)
-		if _, err := r.m.Register(t.Context(), reg); err != nil {
-			t.Fatal(err)
-		}
-		stop := r.run(r.m)
-		mu.Lock()
-		term = 2
-		mu.Unlock()
-		pass(10 * time.Minute)
-		stop()
-		if n := r.engine("u1").Calls(serial); n != 0 {
-			t.Errorf("the engine was asked %d times by an old leader", n)
-		}
-		stop = r.run(r.m)
-		pass(time.Minute)
-		stop()
-		if n := r.engine("u1").Calls(serial); n != 1 {
-			t.Errorf("the engine was asked %d times by the new leader, want once", n)
-		}
-	})
-}
-
 // TestMountGone drops what nobody can revoke.
 func TestMountGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

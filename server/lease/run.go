@@ -20,9 +20,8 @@ const (
 // work is what Run holds. The manager's lock guards all but what never changes.
 type work struct {
 	ctx  context.Context // of Run
-	term uint64
-	wake chan struct{} // capacity 1, level-triggered: something may be due; never closed
-	gone chan *record  // revoked, to be removed; never closed. Buffered so that removals gather
+	wake chan struct{}   // capacity 1, level-triggered: something may be due; never closed
+	gone chan *record    // revoked, to be removed; never closed. Buffered so that removals gather
 	wg   sync.WaitGroup
 
 	window  *window
@@ -49,7 +48,7 @@ func (w *work) alert() {
 func (m *Manager) Run(ctx context.Context) {
 	w := &work{
 		ctx: ctx, wake: make(chan struct{}, 1), gone: make(chan *record, 2*deleteBatch),
-		window: newWindow(), queue: newQueue(), term: m.term(),
+		window: newWindow(), queue: newQueue(),
 	}
 	defer m.finishRun(w)
 	if !m.retry(ctx, "preparing the leases", func() error { return m.begin(ctx, w) }) {
@@ -69,13 +68,6 @@ func (m *Manager) Run(ctx context.Context) {
 		}
 		timer.Reset(m.tick(ctx, w))
 	}
-}
-
-func (m *Manager) term() uint64 {
-	if m.opts.Term == nil {
-		return 0
-	}
-	return m.opts.Term()
 }
 
 // retry calls do until it succeeds or ctx ends, and reports which.

@@ -274,8 +274,20 @@ func (n *Node) WaitEnd(within time.Duration) string {
 	return n.status
 }
 
-// Pause stops the process with SIGSTOP; Resume lets it go on.
-func (n *Node) Pause() { n.signal(syscall.SIGSTOP) }
+// Pause stops the process with SIGSTOP, and returns when it has stopped; Resume lets it go on.
+func (n *Node) Pause() {
+	n.signal(syscall.SIGSTOP)
+	n.mu.Lock()
+	status := fmt.Sprintf("/proc/%d/stat", n.process.Pid)
+	n.mu.Unlock()
+	Await(n.c.t, n.ID+" to be stopped", time.Minute, func() error {
+		text, err := os.ReadFile(status)
+		if err == nil && !strings.Contains(string(text), ") T ") {
+			return errors.New("it still runs")
+		}
+		return nil // where there is no /proc, the signal has to do
+	})
+}
 
 // Resume sends SIGCONT.
 func (n *Node) Resume() { n.signal(syscall.SIGCONT) }
