@@ -60,6 +60,14 @@ e2e: build ## clients in other languages, the web UI in a real browser, real SAM
 chaos: ## the long fault tests: 50 killed leaders, partitions, rot, a full disk, 300 losses of power, two clusters, kills at each call at a cloud provider, secrets on their way; COFFER_CHAOS_KILLS=n COFFER_POWER_POINTS=n
 	COFFER_CHAOS=long go test -count=1 -p=1 -timeout=80m -json ./test/chaos ./test/power ./test/replication ./test/cloud ./test/secretsync | $(TALLY)
 
+.PHONY: chaos-figures
+chaos-figures: ## kill 1,000 leaders, silence 300, and write docs/faults.md; FAULTS=killed or FAULTS=silent for one of both, COFFER_CHAOS_KILLS=n COFFER_CHAOS_SILENT=n
+	COFFER_CHAOS=long COFFER_CHAOS_FIGURES=$(CURDIR)/docs/faults.md go test -count=1 -v -timeout=4h -run '^TestFigures$$/$(FAULTS)' ./test/chaos
+
+.PHONY: power
+power: ## lose power at 10,000 points, eight recordings at a time, which takes half an hour; COFFER_POWER_POINTS=100000 for a night (needs root and /dev/fuse)
+	COFFER_CHAOS=long COFFER_POWER_POINTS=$${COFFER_POWER_POINTS:-10000} go test -count=1 -v -parallel=8 -timeout=24h -run '^TestPowerLoss$$' ./test/power
+
 .PHONY: demo-replication
 demo-replication: build ## two clusters of three nodes, one following the other, to play with until ^C
 	COFFER_TEST_BINARY=$(CURDIR)/bin/coffer go run ./test/demo

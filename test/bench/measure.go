@@ -48,7 +48,7 @@ func (b *bench) run() error {
 		{"pipeline", b.pipeline}, {"SAML logins", b.samlLogins}, {"cloud credentials", b.cloudCredentials},
 		{"secret sync", b.secretSync},
 		{"three nodes", b.threeNodes},
-		{"replication", b.replication}, {"cost of replication", b.replicationCost},
+		{"replication", b.replication}, {"resync", b.resync}, {"cost of replication", b.replicationCost},
 		{"failover", b.failover}, {"dev server", b.devServer}, {"restart", b.restart},
 	} {
 		if b.only != nil && !b.only.MatchString(group.name) {

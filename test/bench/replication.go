@@ -18,7 +18,6 @@ import (
 )
 
 const (
-	differing = 1000    // secrets that the resync has to find
 	lagRate   = 5000    // writes each second, in the measurement of lag
 	fillBytes = 1 << 20 // of a batch with which a cluster is filled, as large as those of replication
 )
@@ -28,11 +27,10 @@ const (
 func (b *bench) replication(s *scope) {
 	primary, secondary := newTwin(s, "primary"), newTwin(s, "secondary")
 	primary.lead(s, nil)
-	rate := b.fill(s, primary)
-	full := b.backfill(s, primary, secondary, rate)
+	rate := b.fill(s, primary, b.entries())
+	b.backfill(s, primary, secondary, rate)
 	b.lag(s, primary, secondary)
 	b.keepingUp(s, primary, secondary)
-	b.resync(s, primary, secondary, full)
 	b.switchOver(s, primary, secondary)
 }
 
@@ -67,28 +65,32 @@ func randomValue() []byte {
 	return value
 }
 
-// fill writes the secrets into the primary, in batches as replication makes them, one after the other, and returns how
-// many that were each second: it is what the secondary cannot but do, too.
-func (b *bench) fill(s *scope, t *twin) float64 {
-	ctx := context.Background()
-	_, err := t.store.Commit(ctx, storage.Batch{Puts: []storage.Put{{Key: benchAnchor, Value: []byte("{}")}}})
+// fill writes n secrets into the primary, in batches as replication makes them, one after the other, and returns how many that
+// were each second: it is what the secondary cannot but do, too.
+func (b *bench) fill(s *scope, t *twin, n int) float64 {
+	_, err := t.store.Commit(context.Background(), storage.Batch{Puts: []storage.Put{{Key: benchAnchor, Value: []byte("{}")}}})
 	s.check(err)
 	begin := time.Now()
-	for i := 0; i < b.entries(); {
+	t.write(s, n, 1)
+	return float64(n) / time.Since(begin).Seconds()
+}
+
+// write gives n secrets values, each stride-th beginning with the first.
+func (t *twin) write(s *scope, n, stride int) {
+	for i := 0; i < n; {
 		var batch storage.Batch
-		for bytes := 0; bytes < fillBytes && i < b.entries(); i++ {
-			put := storage.Put{Key: benchKey("kv", i), Value: randomValue()}
+		for bytes := 0; bytes < fillBytes && i < n; i++ {
+			put := storage.Put{Key: benchKey("kv", i*stride), Value: randomValue()}
 			batch.Puts = append(batch.Puts, put)
 			bytes += len(put.Key) + len(put.Value)
 		}
-		_, err := t.store.Commit(ctx, batch)
+		_, err := t.store.Commit(context.Background(), batch)
 		s.check(err)
 	}
-	return float64(b.entries()) / time.Since(begin).Seconds()
 }
 
-// backfill makes a new secondary fetch everything. It returns how many MB that are.
-func (b *bench) backfill(s *scope, primary, secondary *twin, rate float64) (full float64) {
+// backfill makes a new secondary fetch everything.
+func (b *bench) backfill(s *scope, primary, secondary *twin, rate float64) {
 	begin := time.Now()
 	secondary.follow(s, primary, primary.addr)
 	secondary.awaitExact(s)
@@ -97,12 +99,11 @@ func (b *bench) backfill(s *scope, primary, secondary *twin, rate float64) (full
 	if repair == nil || repair.Keys < b.entries() {
 		s.Fatalf("the backfill was %+v", repair)
 	}
-	full = float64(repair.Bytes) / 1e6
+	full := float64(repair.Bytes) / 1e6
 	name := fmt.Sprintf("replication, backfill of %d secrets of 1 KiB", b.entries())
 	b.add(row{name: name, value: float64(b.entries()) / took.Seconds(), unit: "/s", yardstick: rate, beside: "the same commits"})
 	b.add(row{name: name + ", keys and values", value: full / took.Seconds(), unit: " MB/s"})
 	secondary.same(s, primary)
-	return full
 }
 
 // sightings is when numbered secrets became visible.
@@ -269,37 +270,52 @@ func (r *relay) Write(p []byte) (int, error) {
 
 func (r *relay) mb() float64 { return float64(r.bytes.Load()) / 1e6 }
 
-// resync makes the secondary compare everything with a primary that has forgotten what it did: the positions are gone.
-func (b *bench) resync(s *scope, primary, secondary *twin, full float64) {
-	secondary.unfollow()
-	for i := range differing {
-		batch := storage.Batch{Puts: []storage.Put{{Key: benchKey("kv", i*(b.entries()/differing)), Value: randomValue()}}}
-		_, err := primary.store.Commit(context.Background(), batch)
-		s.check(err)
+// resync makes a secondary compare everything with a primary that has forgotten what it did: the positions are gone. Each time
+// more secrets differ.
+func (b *bench) resync(s *scope) {
+	keys, all := 1_000_000, []int{10, 1000, 100_000}
+	if b.smoke {
+		keys, all = 2000, all[:1]
 	}
-	s.check(primary.machine.BeginLog(func(applied storage.Index) error { return primary.changes.Reset(applied) }))
-	keys := primary.keys(s)
+	primary, secondary := newTwin(s, "primary"), newTwin(s, "secondary")
+	primary.lead(s, nil)
+	b.fill(s, primary, keys)
+	secondary.follow(s, primary, primary.addr)
+	secondary.awaitExact(s)
+	full := float64(secondary.link.FollowStatus().Repair.Bytes) / 1e6
+	secondary.unfollow()
+	b.digests(s, primary, secondary)
+	for _, differing := range all {
+		primary.write(s, differing, keys/differing)
+		s.check(primary.machine.BeginLog(func(applied storage.Index) error { return primary.changes.Reset(applied) }))
+		wire := newRelay(s, primary.addr)
+		begin := time.Now()
+		secondary.follow(s, primary, wire.addr)
+		secondary.awaitExact(s)
+		took, sent := time.Since(begin), wire.mb()
+		if r := secondary.link.FollowStatus().Repair; r == nil || r.Keys < differing || r.Keys > 2*differing {
+			s.Fatalf("the comparison was %+v", r)
+		}
+		name := fmt.Sprintf("replication, resync of %d keys of which %d differ", keys, differing)
+		b.add(row{name: name, value: took.Seconds(), unit: " s", target: 10, below: true})
+		b.add(row{name: name + ", on the wire", value: sent, unit: " MB", yardstick: full, beside: "full copy", target: max(1, float64(differing)/200), below: true})
+		secondary.same(s, primary)
+		secondary.unfollow()
+	}
+}
+
+// digests measures how long a node that becomes active takes to have the digests of what it holds.
+func (b *bench) digests(s *scope, all ...*twin) {
 	var built time.Duration
-	for _, t := range []*twin{primary, secondary} {
+	for _, t := range all {
 		t.retire()
 		begin := time.Now()
 		t.activate()
 		t.await(s, "to have its digests", func() bool { return t.link.Root() != "" })
 		built = max(built, time.Since(begin))
 	}
-	b.add(row{name: fmt.Sprintf("replication, digests of %d keys, made by a node that becomes active", keys), value: built.Seconds(), unit: " s"})
-	wire := newRelay(s, primary.addr)
-	begin := time.Now()
-	secondary.follow(s, primary, wire.addr)
-	secondary.awaitExact(s)
-	took, sent := time.Since(begin), wire.mb()
-	if r := secondary.link.FollowStatus().Repair; r == nil || r.Keys < differing || r.Keys > 2*differing {
-		s.Fatalf("the comparison was %+v", r)
-	}
-	name := fmt.Sprintf("replication, resync of %d keys of which %d differ", keys, differing)
-	b.add(row{name: name, value: took.Seconds(), unit: " s", target: 10, below: true})
-	b.add(row{name: name + ", on the wire", value: sent, unit: " MB", yardstick: full, beside: "full copy", target: 5, below: true})
-	secondary.same(s, primary)
+	name := fmt.Sprintf("replication, digests of %d keys, made by a node that becomes active", all[0].keys(s))
+	b.add(row{name: name, value: built.Seconds(), unit: " s"})
 }
 
 // switchOver makes a sibling follow the secondary after that has taken over.

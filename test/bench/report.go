@@ -58,6 +58,13 @@ func (r row) amount() string {
 
 func (r row) ratio() float64 { return r.value / r.yardstick }
 
+func (r row) ratioText() string {
+	if r.ratio() < 0.01 {
+		return fmt.Sprintf("%.4f", r.ratio())
+	}
+	return fmt.Sprintf("%.2f", r.ratio())
+}
+
 func (r row) verdict() string {
 	switch {
 	case r.yardstick == 0 && r.target == 0:
@@ -65,11 +72,11 @@ func (r row) verdict() string {
 	case r.yardstick == 0:
 		return fmt.Sprintf("(target: at most %g%s)", r.target, r.unit)
 	case r.target == 0:
-		return fmt.Sprintf("(%.2f × %s)", r.ratio(), r.beside)
+		return fmt.Sprintf("(%s × %s)", r.ratioText(), r.beside)
 	case r.below:
-		return fmt.Sprintf("(%.2f × %s, target: at most %g%s)", r.ratio(), r.beside, r.target, r.unit)
+		return fmt.Sprintf("(%s × %s, target: at most %g%s)", r.ratioText(), r.beside, r.target, r.unit)
 	}
-	return fmt.Sprintf("(%.2f × %s, target %g)", r.ratio(), r.beside, r.target)
+	return fmt.Sprintf("(%s × %s, target %g)", r.ratioText(), r.beside, r.target)
 }
 
 func (r row) met() string {
@@ -98,7 +105,8 @@ func (b *bench) table() string {
 	p("every acknowledged write is synced. Clusters that replicate run on this machine, too: without HTTP and in one")
 	p("process, except where the cost of replication for a primary's clients is measured; \"full copy\" is the keys and")
 	p("values of all secrets. Responses of the SAML identity provider are made beforehand. The destination of secret")
-	p("sync is the measuring process, which answers at once. Targets are those of the design.")
+	p("sync is the measuring process, which answers at once. Targets are those of the design. What leaders that are")
+	p("killed or fall silent cost, many times over, is in [faults.md](faults.md).")
 	p("")
 	p("Machine: %s, %d cores, %s/%s, %s. %s.", cpu(), runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), time.Now().UTC().Format("2006-01-02"))
 	p("Load before the run: %s. Each rate over %v.", strings.TrimSpace(loadAverage), b.seconds)
@@ -112,7 +120,7 @@ func (b *bench) table() string {
 	for _, r := range b.rows {
 		beside, ratio, target := "", "", ""
 		if r.yardstick > 0 {
-			beside, ratio = fmt.Sprintf("%s %.0f%s", r.beside, r.yardstick, r.unit), fmt.Sprintf("%.2f", r.ratio())
+			beside, ratio = fmt.Sprintf("%s %.0f%s", r.beside, r.yardstick, r.unit), r.ratioText()
 		}
 		if r.target > 0 {
 			target = fmt.Sprintf("≥ %g ×", r.target)

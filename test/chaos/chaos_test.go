@@ -3,7 +3,8 @@
 // be linearizable, what a node shows must never go back, and what was acknowledged must be there at the end, on every node.
 //
 // By default a short version runs. COFFER_CHAOS=long is `make chaos`, COFFER_CHAOS_KILLS the number of leaders
-// to kill (the other faults come in proportion), COFFER_CHAOS_SEED repeats a choice of faults.
+// to kill (the other faults come in proportion), COFFER_CHAOS_SEED repeats a choice of faults. `make chaos-figures`
+// inflicts many faults of few kinds and writes what came of it into docs/faults.md.
 package chaos_test
 
 import (
@@ -78,13 +79,13 @@ func newStorm(t *testing.T) *storm {
 func TestChaos(t *testing.T) {
 	concurrent(t)
 	s := newStorm(t)
-	if !t.Run("faults", s.inflict) {
+	if !t.Run("faults", func(t *testing.T) { s.inflict(t, inProportion(t)) }) {
 		return // the cluster did not come back
 	}
 	t.Run("add and remove a node", func(t *testing.T) { s.membership(t, amount(1, 5)) })
 	s.load.stop()
-	t.Run("acknowledged writes", s.acknowledged)
-	t.Run("linearizable", s.linearizable)
+	t.Run("acknowledged writes", func(t *testing.T) { s.acknowledged(t) })
+	t.Run("linearizable", func(t *testing.T) { s.linearizable(t) })
 }
 
 // settle waits until the cluster is whole again, and gives the clients new keys.

@@ -14,13 +14,14 @@ type fault struct {
 	name        string
 	short, long int  // times; the long version's are for 50 killed leaders
 	moves       bool // another node has to lead before the repair
+	silent      bool // the leader says nothing, or hears nothing, and goes on: its repair comes soon or late
 	inflict     func(s *storm, leader, a, b *harness.Node) (repair func())
 }
 
 var faults = []fault{
-	{"kill -9 of the leader", 2, 50, true, func(_ *storm, l, _, _ *harness.Node) func() { l.Kill9(); return l.Start }},
-	{"kill -9 of a follower", 0, 5, false, func(_ *storm, _, a, _ *harness.Node) func() { a.Kill9(); return a.Start }},
-	{"kill -9 of all", 1, 3, false, func(_ *storm, l, a, b *harness.Node) func() {
+	{"kill -9 of the leader", 2, 50, true, false, func(_ *storm, l, _, _ *harness.Node) func() { l.Kill9(); return l.Start }},
+	{"kill -9 of a follower", 0, 5, false, false, func(_ *storm, _, a, _ *harness.Node) func() { a.Kill9(); return a.Start }},
+	{"kill -9 of all", 1, 3, false, false, func(_ *storm, l, a, b *harness.Node) func() {
 		for _, n := range []*harness.Node{l, a, b} {
 			n.Kill9()
 		}
@@ -29,44 +30,44 @@ var faults = []fault{
 		}
 		return func() {}
 	}},
-	{"SIGSTOP of the leader", 1, 15, true, func(_ *storm, l, _, _ *harness.Node) func() { l.Pause(); return l.Resume }},
-	{"step-down", 1, 15, true, func(_ *storm, l, _, _ *harness.Node) func() {
+	{"SIGSTOP of the leader", 1, 15, true, true, func(_ *storm, l, _, _ *harness.Node) func() { l.Pause(); return l.Resume }},
+	{"step-down", 1, 15, true, false, func(_ *storm, l, _, _ *harness.Node) func() {
 		l.MustDo("PUT", "/v1/sys/step-down", nil)
 		return func() {}
 	}},
-	{"SIGTERM of the leader", 1, 10, true, func(_ *storm, l, _, _ *harness.Node) func() { l.Stop(); return l.Start }},
-	{"the leader is isolated", 1, 7, true, func(s *storm, l, a, b *harness.Node) func() {
+	{"SIGTERM of the leader", 1, 10, true, false, func(_ *storm, l, _, _ *harness.Node) func() { l.Stop(); return l.Start }},
+	{"the leader is isolated", 1, 7, true, true, func(s *storm, l, a, b *harness.Node) func() {
 		s.Network.Isolate(l.ID, a.ID, b.ID)
 		return s.Network.Heal
 	}},
-	{"the leader is mute", 1, 7, true, func(s *storm, l, a, b *harness.Node) func() {
+	{"the leader is mute", 1, 7, true, true, func(s *storm, l, a, b *harness.Node) func() {
 		s.Network.Cut(l.ID, a.ID)
 		s.Network.Cut(l.ID, b.ID)
 		return s.Network.Heal
 	}},
-	{"the leader is deaf", 1, 7, true, func(s *storm, l, a, b *harness.Node) func() {
+	{"the leader is deaf", 1, 7, true, true, func(s *storm, l, a, b *harness.Node) func() {
 		s.Network.Cut(a.ID, l.ID)
 		s.Network.Cut(b.ID, l.ID)
 		return s.Network.Heal
 	}},
-	{"one link of the leader is cut", 1, 4, false, func(s *storm, l, a, _ *harness.Node) func() {
+	{"one link of the leader is cut", 1, 4, false, false, func(s *storm, l, a, _ *harness.Node) func() {
 		s.Network.Cut(l.ID, a.ID)
 		s.Network.Cut(a.ID, l.ID)
 		return s.Network.Heal
 	}},
-	{"a follower is isolated", 1, 3, false, func(s *storm, l, a, b *harness.Node) func() {
+	{"a follower is isolated", 1, 3, false, false, func(s *storm, l, a, b *harness.Node) func() {
 		s.Network.Isolate(a.ID, l.ID, b.ID)
 		return s.Network.Heal
 	}},
 }
 
-// times returns how often a fault is inflicted.
-func (f fault) times(t *testing.T) int {
+// inProportion returns the faults of `make chaos` for as many leaders as are to be killed, or those of the short version.
+func inProportion(t *testing.T) (all []fault) {
 	kills := number(t, "COFFER_CHAOS_KILLS", 50)
-	if !long {
-		return f.short
+	for _, f := range faults {
+		all = append(all, slices.Repeat([]fault{f}, amount(f.short, (f.long*kills+49)/50))...)
 	}
-	return (f.long*kills + 49) / 50
+	return all
 }
 
 // took is what the faults of one kind did.
@@ -77,11 +78,7 @@ type took struct {
 
 // inflict inflicts all the faults in random order, with linearizable reads under way at all nodes, and reports how long no
 // write was acknowledged.
-func (s *storm) inflict(t *testing.T) {
-	var order []fault
-	for _, f := range faults {
-		order = append(order, slices.Repeat([]fault{f}, f.times(t))...)
-	}
+func (s *storm) inflict(t *testing.T, order []fault) map[string]*took {
 	s.rand.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
 	all := map[string]*took{}
 	for _, f := range order {
@@ -97,6 +94,7 @@ func (s *storm) inflict(t *testing.T) {
 			t.Logf("chaos: %s: the longest request took %v", f.name, of.longest.Round(time.Millisecond))
 		}
 	}
+	return all
 }
 
 func (s *storm) inflictOne(t *testing.T, f fault, of *took) {
@@ -119,8 +117,12 @@ func (s *storm) inflictOne(t *testing.T, f fault, of *took) {
 			}
 			return errors.New("there is none")
 		})
-		if f.name != "step-down" { // a silent node wakes up soon, and late
-			<-time.After(time.Duration(s.rand.IntN(amount(200, 3000))) * time.Millisecond)
+		late := 200
+		if f.silent { // it wakes up soon, and late
+			late = amount(200, 3000)
+		}
+		if f.name != "step-down" {
+			<-time.After(time.Duration(s.rand.IntN(late)) * time.Millisecond)
 		}
 	}
 	outage.AwaitAck(t, time.Now())

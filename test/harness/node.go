@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"math"
 	"net/http"
 	"os"
 	"os/exec"
@@ -362,8 +364,25 @@ func (n *Node) AppliedIndex() (uint64, error) {
 }
 
 // Log returns what the node's processes have written so far.
-func (n *Node) Log() string {
-	text, err := os.ReadFile(n.LogFile)
+func (n *Node) Log() string { return n.LogSince(0) }
+
+// LogSize returns how many bytes that is.
+func (n *Node) LogSize() int64 {
+	info, err := os.Stat(n.LogFile)
+	if err != nil {
+		return 0
+	}
+	return info.Size()
+}
+
+// LogSince returns what came after the first bytes.
+func (n *Node) LogSince(size int64) string {
+	file, err := os.Open(n.LogFile)
+	if err != nil {
+		return ""
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.NewSectionReader(file, size, math.MaxInt64-size))
 	if err != nil {
 		return ""
 	}

@@ -150,10 +150,10 @@ func checkSnapshots(i *powerfs.Image, p *promises, at int) error {
 		missing[name] = acked <= at
 	}
 	var err error
-	i.Walk(func(name string, content []byte) {
+	i.Walk(func(name string, content func() []byte) {
 		if strings.HasPrefix(name, "snapshots/") && filepath.Ext(name) != ".tmp" {
 			delete(missing, name)
-			if _, e := archive.Verify(bytes.NewReader(content)); e != nil && err == nil {
+			if _, e := archive.Verify(bytes.NewReader(content())); e != nil && err == nil {
 				err = fmt.Errorf("%s: %w", name, e)
 			}
 		}
@@ -188,9 +188,9 @@ func checkAudit(before, after *powerfs.Image) error {
 }
 
 func auditLog(i *powerfs.Image) (content []byte) {
-	i.Walk(func(name string, b []byte) {
+	i.Walk(func(name string, all func() []byte) {
 		if name == "audit.log" {
-			content = b
+			content = all()
 		}
 	})
 	return content
@@ -301,12 +301,12 @@ func (w *world) keep(p point) {
 		return
 	}
 	for i, image := range p.images {
-		image.Walk(func(name string, content []byte) {
+		image.Walk(func(name string, content func() []byte) {
 			to := filepath.Join(top, fmt.Sprintf("%d-n%d", p.seed, i+1), name)
 			if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
 				w.Logf("%v", err)
 			}
-			if err := os.WriteFile(to, content, 0o600); err != nil {
+			if err := os.WriteFile(to, content(), 0o600); err != nil {
 				w.Logf("%v", err)
 			}
 		})
@@ -317,24 +317,35 @@ func TestPowerLoss(t *testing.T) {
 	needs(t)
 	seed := uint64(number(t, "COFFER_POWER_SEED", int(time.Now().Unix())*10_000))
 	points := number(t, "COFFER_POWER_POINTS", 300)
-	three, rejoining := points/10, points/10
 	t.Run("one node", func(t *testing.T) {
 		t.Parallel()
-		const each = 500 // crash points of one recording
-		for seed, left := seed, points-three-rejoining; left > 0 && !t.Failed(); seed, left = seed+each, left-each {
+		parts(t, seed, points-points/5, func(t *testing.T, seed uint64, points int) {
 			w := oneNode(t, seed)
-			w.sweep(w.now, seed, min(each, left))
-			w.off()
-		}
+			w.sweep(w.now, seed, points)
+		})
 	})
 	t.Run("three nodes", func(t *testing.T) {
 		t.Parallel()
-		w := threeNodes(t, seed)
-		r := w.now
-		w.sweep(r, seed, three)
-		w.rejoin(r)
-		w.sweep(w.now, seed+uint64(three), rejoining)
+		parts(t, seed, points/5, func(t *testing.T, seed uint64, points int) {
+			w := threeNodes(t, seed)
+			r := w.now
+			w.sweep(r, seed, points/2)
+			w.rejoin(r)
+			w.sweep(w.now, seed+uint64(points/2), points-points/2)
+		})
 	})
+}
+
+// parts runs a test for some crash points at a time: each part has a recording of its own, and as many run at the same time as
+// go test's -parallel says.
+func parts(t *testing.T, seed uint64, points int, run func(t *testing.T, seed uint64, points int)) {
+	const each = 500
+	for i := 0; i < points; i += each {
+		t.Run(fmt.Sprint(seed+uint64(i)), func(t *testing.T) {
+			t.Parallel()
+			run(t, seed+uint64(i), min(each, points-i))
+		})
+	}
 }
 
 // oneNode returns a node with a recording of its whole life.
@@ -401,7 +412,7 @@ func (w *world) rejoin(r *recording) {
 		w.must(w.check(r, p))
 		w.WaitVoters(3)
 		w.load(100)
-		log := w.Nodes[w.damaged].Log()[w.logged[w.damaged]:]
+		log := w.Nodes[w.damaged].LogSince(w.logged[w.damaged])
 		if !strings.Contains(log, "moved aside") {
 			w.Fatalf("%s did not move its damaged state aside:\n%s", w.Nodes[w.damaged].ID, log)
 		}

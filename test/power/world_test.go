@@ -28,7 +28,7 @@ type world struct {
 	damaged int // the node whose disk was damaged on purpose, -1: none
 
 	unmount []func() error
-	logged  []int // bytes of each node's log before the present start
+	logged  []int64 // bytes of each node's log before the present start
 	now     *recording
 }
 
@@ -64,7 +64,7 @@ const never = int(^uint(0) >> 1)
 // newWorld mounts empty disks and prepares n nodes that have them. Nothing runs.
 func newWorld(t *testing.T, n int, seed uint64, options harness.Options) *world {
 	t.Helper()
-	w := &world{T: t, damaged: -1, rand: rand.New(rand.NewPCG(seed, 0)), logged: make([]int, n)}
+	w := &world{T: t, damaged: -1, rand: rand.New(rand.NewPCG(seed, 0)), logged: make([]int64, n)}
 	top := t.TempDir()
 	for i := range n {
 		dir := filepath.Join(top, fmt.Sprintf("n%d", i+1))
@@ -127,7 +127,7 @@ func (w *world) on(images []*powerfs.Image, health ...int) error {
 	w.off()
 	w.mount(images)
 	for i, n := range w.Nodes {
-		w.logged[i] = len(n.Log())
+		w.logged[i] = n.LogSize()
 	}
 	for _, n := range w.Nodes {
 		if err := n.Launch(); err != nil {
@@ -135,7 +135,7 @@ func (w *world) on(images []*powerfs.Image, health ...int) error {
 		}
 	}
 	deadline := time.Now().Add(patience)
-	for pause := 2 * time.Millisecond; ; pause = min(pause*3/2, 100*time.Millisecond) {
+	for pause := 2 * time.Millisecond; ; pause = min(pause*3/2, 25*time.Millisecond) {
 		err := w.up(health)
 		if err == nil || errors.Is(err, errFinal) {
 			return err
@@ -154,7 +154,7 @@ func (w *world) up(health []int) error {
 	active := slices.Contains(health, 501)
 	for i, n := range w.Nodes {
 		if !n.Running() {
-			return fmt.Errorf("%s has ended, %w:\n%s", n.ID, errFinal, n.Log()[w.logged[i]:])
+			return fmt.Errorf("%s has ended, %w:\n%s", n.ID, errFinal, n.LogSince(w.logged[i]))
 		}
 		got := n.Health()
 		if got == 501 && !active && len(w.Nodes) == 1 {
@@ -301,7 +301,7 @@ func (w *world) damage() error {
 		if i == w.damaged {
 			continue
 		}
-		for line := range strings.Lines(n.Log()[w.logged[i]:]) {
+		for line := range strings.Lines(n.LogSince(w.logged[i])) {
 			if strings.Contains(line, "damaged") || strings.Contains(line, "corrupt") || strings.Contains(line, "begins anew") {
 				return fmt.Errorf("%s: %s", n.ID, line)
 			}

@@ -130,13 +130,13 @@ func (i *Image) clone() map[uint64]*node {
 	return nodes
 }
 
-// Walk calls visit for every file, in no order, with its path from the root of the disk.
-func (i *Image) Walk(visit func(name string, content []byte)) {
+// Walk calls visit for every file, in no order, with its path from the root of the disk and what returns its content.
+func (i *Image) Walk(visit func(name string, content func() []byte)) {
 	var walk func(id uint64, at string)
 	walk = func(id uint64, at string) {
 		n := i.nodes[id]
 		if !n.mode.IsDir() {
-			visit(at, n.content.bytes())
+			visit(at, n.content.bytes)
 			return
 		}
 		for name, child := range n.entries {

@@ -64,7 +64,7 @@ func syncDir(t *testing.T, name string) {
 // files returns what an image has, as "name=content" in order.
 func files(i *powerfs.Image) string {
 	all := map[string]string{}
-	i.Walk(func(name string, content []byte) { all[name] = string(content) })
+	i.Walk(func(name string, content func() []byte) { all[name] = string(content()) })
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		out = append(out, name+"="+all[name])
