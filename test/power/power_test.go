@@ -4,7 +4,7 @@
 // without finding damage; and a part of them loses power again on the way. Then the disks leave out the syncs of one
 // component after the other, and the suite must notice that.
 //
-// It needs root and /dev/fuse, and runs with COFFER_CHAOS=long, as in `make chaos`. COFFER_POWER_POINTS is the number of crash points. Each
+// It needs root and /dev/fuse, and runs with COFFER_CHAOS=long, as in `make chaos`; `make power` is for many points. COFFER_POWER_POINTS is how many. Each
 // has a seed, which is printed with what it finds: COFFER_POWER_SEED=n COFFER_POWER_POINTS=1 repeats its choices. The processes do not do the same
 // twice, so COFFER_POWER_KEEP names a directory for the disks of points that fail.
 //
