@@ -23,6 +23,13 @@ build: ## the binary, ./bin/coffer
 bin/coffer-race:
 	GOWORK=off go build $(RACE) -o bin/coffer-race ./cmd/coffer
 
+.PHONY: check
+check: ## in a minute or so: formatting, vet, what may import what, and the tests beside the code without the race detector; results are cached
+	@unformatted=$$(git ls-files -co --exclude-standard '*.go' | xargs gofmt -l); test -z "$$unformatted" || { echo "run gofmt -w on:" $$unformatted; exit 1; }
+	go vet $(ALL)
+	go test -count=1 -vet=off ./test/arch ./test/tally # read files which the cache of results does not know
+	COFFER_SIM_SEEDS=$${COFFER_SIM_SEEDS:-50} go test -short -vet=off -json ./... | $(TALLY)
+
 .PHONY: test
 test: ## every test, with the race detector, also in the servers that tests start
 	$(MAKE) --no-print-directory -j2 bin/coffer-race build

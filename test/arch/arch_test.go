@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -78,14 +79,27 @@ func (f *file) pkg() string { return path.Dir(f.path) }
 
 func (f *file) generated() bool { return ast.IsGenerated(f.syntax) }
 
-// sources parses every Go file of the module.
+// sources returns every Go file of both modules.
 func sources(t *testing.T) (*token.FileSet, []*file) {
 	t.Helper()
-	root, err := filepath.Abs("../..")
+	files, err := parsed()
 	if err != nil {
 		t.Fatal(err)
 	}
-	set := token.NewFileSet()
+	if len(files) < 50 {
+		t.Fatalf("only %d Go files found", len(files))
+	}
+	return positions, files
+}
+
+var positions = token.NewFileSet()
+
+// parsed parses the files once for all tests, which only read them.
+var parsed = sync.OnceValues(func() ([]*file, error) {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		return nil, err
+	}
 	var files []*file
 	err = filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -101,7 +115,7 @@ func sources(t *testing.T) (*token.FileSet, []*file) {
 		if err != nil {
 			return err
 		}
-		syntax, err := parser.ParseFile(set, name, text, parser.ParseComments|parser.SkipObjectResolution)
+		syntax, err := parser.ParseFile(positions, name, text, parser.ParseComments|parser.SkipObjectResolution)
 		if err != nil {
 			return err
 		}
@@ -115,14 +129,8 @@ func sources(t *testing.T) (*token.FileSet, []*file) {
 		})
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(files) < 50 {
-		t.Fatalf("only %d Go files found below %s", len(files), root)
-	}
-	return set, files
-}
+	return files, err
+})
 
 // fits reports whether a package is what a pattern means.
 func fits(pattern, pkg string) bool {

@@ -3,15 +3,20 @@
 // anything failed. Tests are counted with their subtests. Lines that benchmarks of durability print (medians
 // and such) are shown too when they begin with "chaos: ".
 //
+// Before that line it lists the ten slowest packages and the ten slowest tests. A test's time includes that of its subtests, which
+// are not listed themselves, and the time that a parallel test runs; packages whose result is cached count as 0 s.
+//
 // If TALLY_FILE is set, the counts are appended to it; "tally -sum" adds such a file up.
 package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -51,6 +56,7 @@ func main() {
 
 func tally(in io.Reader, out io.Writer) (counts, error) {
 	var c counts
+	var packages, tests []event             // that ended
 	output := map[string]*strings.Builder{} // of each test and package
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, 64<<20)
@@ -75,9 +81,30 @@ func tally(in io.Reader, out io.Writer) (counts, error) {
 		case "pass", "fail", "skip":
 			c.add(e, output[key], out)
 			delete(output, key)
+			switch {
+			case e.Test == "":
+				packages = append(packages, e)
+			case !strings.Contains(e.Test, "/"):
+				tests = append(tests, e)
+			}
 		}
 	}
+	slowest(out, "packages", packages)
+	slowest(out, "tests", tests)
 	return c, lines.Err()
+}
+
+// slowest lists the ten which took longest, without those that took no time.
+func slowest(out io.Writer, what string, ended []event) {
+	ended = slices.DeleteFunc(ended, func(e event) bool { return e.Elapsed == 0 })
+	slices.SortStableFunc(ended, func(a, b event) int { return cmp.Compare(b.Elapsed, a.Elapsed) })
+	if len(ended) == 0 {
+		return
+	}
+	fmt.Fprintf(out, "slowest %s:\n", what)
+	for _, e := range ended[:min(10, len(ended))] {
+		fmt.Fprintf(out, "%7.1fs  %s\n", e.Elapsed, strings.TrimSpace(e.Package+" "+e.Test))
+	}
 }
 
 func (c *counts) add(e event, output *strings.Builder, out io.Writer) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -32,6 +33,32 @@ not JSON
 	}
 	if strings.Contains(out.String(), "quiet") {
 		t.Errorf("a test that passed is not quiet")
+	}
+}
+
+func TestSlowest(t *testing.T) {
+	var in strings.Builder
+	for i := range 12 { // the later, the slower
+		fmt.Fprintf(&in, `{"Action":"pass","Package":"p%02d","Test":"T","Elapsed":%d}`+"\n", i, i)
+		fmt.Fprintf(&in, `{"Action":"pass","Package":"p%02d","Test":"T/sub","Elapsed":99}`+"\n", i)
+		fmt.Fprintf(&in, `{"Action":"pass","Package":"p%02d","Elapsed":%d}`+"\n", i, i)
+	}
+	var out strings.Builder
+	if _, err := tally(strings.NewReader(in.String()), &out); err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(out.String(), "slowest packages:\n")
+	packages, tests, ok := strings.Cut(text, "slowest tests:\n")
+	if !ok {
+		t.Fatalf("the slowest are not listed:\n%s", out.String())
+	}
+	var wantPackages, wantTests strings.Builder
+	for i := 11; i > 1; i-- {
+		fmt.Fprintf(&wantPackages, "%7.1fs  p%02d\n", float64(i), i)
+		fmt.Fprintf(&wantTests, "%7.1fs  p%02d T\n", float64(i), i)
+	}
+	if packages != wantPackages.String() || tests != wantTests.String() {
+		t.Errorf("the slowest are\n%s%s, want\n%s%s", packages, tests, wantPackages.String(), wantTests.String())
 	}
 }
 
