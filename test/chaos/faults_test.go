@@ -81,11 +81,14 @@ type took struct {
 func (s *storm) inflict(t *testing.T, order []fault) map[string]*took {
 	s.rand.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
 	all := map[string]*took{}
-	for _, f := range order {
+	for i, f := range order {
 		if all[f.name] == nil {
 			all[f.name] = &took{}
 		}
 		s.inflictOne(t, f, all[f.name])
+		if (i+1)%100 == 0 {
+			t.Logf("chaos: %d of %d faults", i+1, len(order))
+		}
 	}
 	for _, f := range faults {
 		if of := all[f.name]; of != nil {
