@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/openbao/openbao/api/v2"
@@ -74,7 +75,12 @@ Examples:
 		if c.format() != formatTable {
 			return c.printRaw(a.raw)
 		}
-		var s api.HAStatusResponse
+		var s struct {
+			Nodes []struct {
+				api.HANode
+				Disk string
+			}
+		}
 		if err := decodeRaw(a.raw, &s); err != nil {
 			return serverErrorf("the answer is not a list of nodes: %v", err)
 		}
@@ -84,9 +90,9 @@ Examples:
 			if n.LastEcho != nil {
 				echo = cell("", *n.LastEcho)
 			}
-			rows[i] = []string{cell("", n.Hostname), cell("", n.APIAddress), cell("", n.ClusterAddress), cell("", n.ActiveNode), cell("", n.Version), echo}
+			rows[i] = []string{cell("", n.Hostname), cell("", n.APIAddress), cell("", n.ClusterAddress), cell("", n.ActiveNode), cell("", n.Version), echo, printable(cmp.Or(n.Disk, "-"))}
 		}
-		return c.printColumns([]string{"Host Name", "API Address", "Cluster Address", "Active Node", "Version", "Last Echo"}, rows)
+		return c.printColumns([]string{"Host Name", "API Address", "Cluster Address", "Active Node", "Version", "Last Echo", "Disk"}, rows)
 	})
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -267,9 +268,10 @@ func autopilotState(ctx context.Context, c *call) error {
 		rows = append(rows, []string{
 			printable(id), cell("", server["address"]), cell("", server["status"]), cell("", server["healthy"]),
 			cell("", server["last_contact"]), cell("", server["last_term"]), cell("", server["last_index"]),
+			printable(cmp.Or(text(server["behind"]), "unknown")), printable(cmp.Or(text(server["disk"]), "-")),
 		})
 	}
 	slices.SortFunc(rows, slices.Compare)
 	fmt.Fprintln(c.out)
-	return c.printColumns([]string{"Node", "Address", "Status", "Healthy", "Last Contact", "Last Term", "Last Index"}, rows)
+	return c.printColumns([]string{"Node", "Address", "Status", "Healthy", "Last Contact", "Last Term", "Last Index", "State Age", "Disk"}, rows)
 }

@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	primaryStatus = `200 {"data":{"mode":"primary","cluster_id":"c1","set_id":"s1","epoch":2,"state":"running","position":"2:90","known_secondaries":["eu","us"],
-"secondaries":[{"node_id":"eu","api_address":"https://eu:8200","cluster_address":"eu:8201","connection_status":"connected","last_heartbeat":"2026-01-02T03:04:05Z","last_heartbeat_duration_ms":"400","lag_entries":3,"lag_bytes":2048,"lag_seconds":0.25,"entries_per_second":12.4},
+	primaryStatus = `200 {"data":{"mode":"primary","cluster_id":"c1","set_id":"s1","epoch":2,"epoch_cluster_id":"c1","state":"running","position":"2:90","known_secondaries":["eu","us"],
+"secondaries":[{"node_id":"eu","api_address":"https://eu:8200","cluster_address":"eu:8201","connection_status":"connected","last_heartbeat":"2026-01-02T03:04:05Z","last_heartbeat_duration_ms":"400","lag_entries":3,"lag_bytes":2048,"lag_seconds":0.25,"last_equal":"2026-01-02T03:04:04Z","entries_per_second":12.4},
 {"node_id":"us","connection_status":"disconnected","last_heartbeat_duration_ms":"","lag_entries":0}]}}`
 	secondaryStatus = `200 {"data":{"mode":"secondary","cluster_id":"c2","set_id":"s1","epoch":2,"state":"stream-wals","phase":"streaming","connection_state":"ready","position":"2:90","secondary_id":"eu",
-"lag_entries":0,"lag_bytes":0,"lag_seconds":0,"entries_per_second":7,"last_repair":{"cause":"checkpoint","running":false,"keys":2,"bytes":100,"seconds":0.5},
+"lag_entries":0,"lag_bytes":0,"lag_seconds":0,"last_equal":"2026-01-02T03:04:05Z","entries_per_second":7,"last_repair":{"cause":"checkpoint","running":false,"keys":2,"bytes":100,"seconds":0.5},
 "primaries":[{"api_address":"https://us:8200","cluster_address":"us:8201","connection_status":"connected","last_heartbeat_duration_ms":"100"},{"cluster_address":"us2:8201","connection_status":"disconnected"}]}}`
 	done = `200 {"warnings":["this cluster is being changed"]}`
 )
@@ -116,18 +116,27 @@ func TestReplicationStatus(t *testing.T) {
 		not          string
 	}{
 		{"primary", primaryStatus, []string{
-			"Mode primary\n", "Epoch 2\n", "Position 2:90\n",
-			"Secondary    Address    State Entries Behind    Bytes      Seconds    Rate    Last Heard\n",
-			"eu           eu:8201    connected       3                 2.0 KiB    0.2        12/s    0.4 s ago\n",
-			"us           -          disconnected    0                 0 bytes    0.0        0/s     -\n",
+			"Mode primary\n", "Epoch 2, of cluster c1\n", "Position 2:90\n",
+			"Secondary    Address    State Entries Behind    Bytes      Seconds    Rate    Last Equal    Last Heard\n",
+			"eu           eu:8201    connected       3                 2.0 KiB    0.2        12/s    2026-01-02T03:04:04Z    0.4 s ago\n",
+			"us           -          disconnected    0                 0 bytes    0.0        0/s     never    -\n",
 		}, "Progress"},
 		{"secondary", secondaryStatus, []string{
 			"State streaming\n", "Secondary ID eu\n", "Last Repair checkpoint; 2 keys, 100 bytes in 0.5 s\n",
-			"1          us:8201     connected       0                 0 bytes    0.0        7/s     0.1 s ago\n",
-			"2          us2:8201    disconnected    -                 -          -          -       -\n",
+			"1          us:8201     connected       0                 0 bytes    0.0        7/s     2026-01-02T03:04:05Z    0.1 s ago\n",
+			"2          us2:8201    disconnected    -                 -          -          -       -    -\n",
 		}, "Progress"},
 		{"disabled", `200 {"data":{"mode":"disabled"}}`, []string{"Mode disabled\n"}, "Secondary"},
 		{"nobody connected", `200 {"data":{"mode":"primary","fenced":3}}`, []string{"none\n", "the primary is cluster (unknown) in epoch 3"}, "Progress"},
+		{"fenced", `200 {"data":{"mode":"primary","phase":"fenced","fenced":3,"fenced_by":{"epoch":3,"cluster_id":"c3","api_address":"https://c3:8200"},"reason":"this cluster is no longer the primary",
+"other_primaries":[{"epoch":3,"cluster_id":"c3"},{"epoch":4,"cluster_id":"c4","api_address":"https://c4:8200"}],
+"former_primaries":[{"cluster_id":"c0","cluster_addresses":["c0:8201"],"since":"2026-01-02T03:04:05Z","reason":"no route"}]}}`, []string{
+			"State fenced\n", "Fenced the primary is cluster c3 in epoch 3 at https://c3:8200: this cluster takes no shared writes",
+			"Other Primary cluster c4 in epoch 4 at https://c4:8200, which is not of this cluster's history\n",
+			"Former Primary cluster c0 at c0:8201 may still take writes, has not confirmed since 2026-01-02T03:04:05Z: no route\n",
+		}, "Not Connected"},
+		{"final word", `200 {"data":{"mode":"secondary","phase":"disconnected","primary_final":true}}`,
+			[]string{"Primary's Final Word it was demoted, and everything that it had is here: this cluster can be promoted\n"}, "Other"},
 		{"backfill", `200 {"data":{"mode":"secondary","phase":"backfill","keys_done":50,"keys_total":200,"eta_seconds":90}}`,
 			[]string{"Progress [######------------------]  25 %  50 of 200 keys, about 1m30s left\n"}, "Last Repair"},
 		{"too slow", `200 {"data":{"mode":"secondary","phase":"backfill","keys_done":300,"keys_total":200,"eta_seconds":-1}}`,

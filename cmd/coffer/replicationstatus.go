@@ -51,6 +51,7 @@ type replicationStatus struct {
 	ClusterID   string             `json:"cluster_id"`
 	SetID       string             `json:"set_id"`
 	Epoch       uint64             `json:"epoch"`
+	EpochOf     string             `json:"epoch_cluster_id"`
 	State       string             `json:"state"`
 	Phase       string             `json:"phase"`
 	Connection  string             `json:"connection_state"`
@@ -92,6 +93,7 @@ func (o otherPrimary) text() string {
 type formerPrimary struct {
 	ClusterID string   `json:"cluster_id"`
 	Addresses []string `json:"cluster_addresses"`
+	Since     string   `json:"since"`
 	Reason    string   `json:"reason"`
 }
 
@@ -100,6 +102,7 @@ type replicationLag struct {
 	LagEntries       uint64  `json:"lag_entries"`
 	LagBytes         int64   `json:"lag_bytes"`
 	LagSeconds       float64 `json:"lag_seconds"`
+	LastEqual        string  `json:"last_equal"`
 	EntriesPerSecond float64 `json:"entries_per_second"`
 }
 
@@ -149,7 +152,11 @@ func (s *replicationStatus) write(w io.Writer) error {
 	}
 	add("Cluster ID", s.ClusterID)
 	add("Set ID", s.SetID)
-	add("Epoch", strconv.FormatUint(s.Epoch, 10))
+	epoch := strconv.FormatUint(s.Epoch, 10)
+	if s.EpochOf != "" {
+		epoch += ", of cluster " + s.EpochOf
+	}
+	add("Epoch", epoch)
 	add("State", s.phase())
 	add("Position", s.Position)
 	add("Secondary ID", s.SecondaryID)
@@ -166,12 +173,13 @@ func (s *replicationStatus) write(w io.Writer) error {
 		}
 	}
 	for _, f := range s.Formers {
-		add("Former Primary", fmt.Sprintf("cluster %s at %s may still take writes: %s", f.ClusterID, strings.Join(f.Addresses, ", "), cmp.Or(f.Reason, "not asked yet")))
+		add("Former Primary", fmt.Sprintf("cluster %s at %s may still take writes, has not confirmed since %s: %s", f.ClusterID, strings.Join(f.Addresses, ", "),
+			cmp.Or(f.Since, "-"), cmp.Or(f.Reason, "not asked yet")))
 	}
 	if s.Quarantined > 0 {
 		add("Quarantined", fmt.Sprintf("%d mounts or namespaces differ after repairs", s.Quarantined))
 	}
-	if s.Reason != "" && s.Connection != "ready" {
+	if s.Reason != "" && s.Mode == "secondary" && s.Connection != "ready" {
 		add("Not Connected", s.Reason)
 	}
 	if r := s.Repair; r != nil && r.Cause != "" && !r.Running {
@@ -187,7 +195,7 @@ func (s *replicationStatus) write(w io.Writer) error {
 
 // peers is a table of the secondaries, or of the primary's nodes.
 func (s *replicationStatus) peers() [][]string {
-	rows := [][]string{{"Secondary", "Address", "State", "Entries Behind", "Bytes", "Seconds", "Rate", "Last Heard"}}
+	rows := [][]string{{"Secondary", "Address", "State", "Entries Behind", "Bytes", "Seconds", "Rate", "Last Equal", "Last Heard"}}
 	peers := s.Secondaries
 	if s.Mode == "secondary" {
 		rows[0][0], peers = "Primary", s.Primaries
@@ -202,7 +210,7 @@ func (s *replicationStatus) peers() [][]string {
 		if s.Mode == "secondary" {
 			id = strconv.Itoa(i + 1)
 			if p.Connection != "connected" && i > 0 {
-				lag = []string{"-", "-", "-", "-"}
+				lag = []string{"-", "-", "-", "-", "-"}
 			} else {
 				lag = s.cells() // also while there is no connection: then it grows
 			}
@@ -224,7 +232,7 @@ func (s *replicationStatus) peers() [][]string {
 func (l replicationLag) cells() []string {
 	return []string{
 		strconv.FormatUint(l.LagEntries, 10), sizeText(l.LagBytes), strconv.FormatFloat(l.LagSeconds, 'f', 1, 64),
-		fmt.Sprintf("%.0f/s", l.EntriesPerSecond),
+		fmt.Sprintf("%.0f/s", l.EntriesPerSecond), printable(cmp.Or(l.LastEqual, "never")),
 	}
 }
 

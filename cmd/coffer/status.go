@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
+	"time"
 
 	"github.com/openbao/openbao/api/v2"
 	"github.com/urfave/cli/v3"
@@ -35,15 +37,20 @@ func status(ctx context.Context, c *call) error {
 	if err := decodeRaw(seal.raw, &s); err != nil {
 		return usagef("the answer is not a seal status: %v", err)
 	}
-	var leader answer
+	var leader, health answer
 	if !s.Sealed {
 		a, err := c.get(ctx, "sys/leader")
 		if err != nil {
 			return statusFailed(err)
 		}
 		leader = *a
+		// Whether the node is current, and its disk. Servers of earlier versions and of others do not say.
+		query := url.Values{"standbyok": {"true"}, "perfstandbyok": {"true"}, "haunhealthycode": {"200"}}
+		if a, err := c.send(ctx, request{method: http.MethodGet, path: "sys/health", query: query}); err == nil {
+			health = *a
+		}
 	}
-	if err := c.printStatus(s, seal.raw, leader.raw); err != nil {
+	if err := c.printStatus(s, seal.raw, leader.raw, health.raw); err != nil {
 		return err
 	}
 	if s.Sealed {
@@ -66,11 +73,47 @@ type sealStatus struct {
 	CofferVersion string `json:"coffer_version"`
 }
 
-// printStatus prints the seal status and, unless empty, the leader, both as the server sent them.
-func (c *call) printStatus(s sealStatus, sealRaw, leaderRaw []byte) error {
+// healthStatus is the part of sys/health that the status has.
+type healthStatus struct {
+	Disk    string `json:"disk,omitempty"`
+	Current *bool  `json:"ha_connection_healthy,omitempty"` // of a standby
+	Behind  *int64 `json:"standby_behind_ms,omitempty"`     // nil: not known
+	Error   string `json:"standby_error,omitempty"`
+}
+
+func (h healthStatus) rows() (rows []row) {
+	if h.Current != nil {
+		rows = append(rows, row{"Current", *h.Current})
+		age := "unknown"
+		if h.Behind != nil {
+			age = (time.Duration(*h.Behind) * time.Millisecond).String()
+		}
+		rows = append(rows, row{"State Age", age})
+	}
+	if h.Error != "" {
+		rows = append(rows, row{"Not Current", h.Error})
+	}
+	if h.Disk != "" {
+		rows = append(rows, row{"Disk", h.Disk})
+	}
+	return rows
+}
+
+// printStatus prints the seal status and, unless empty, the leader and the health, the first two as the server sent them.
+func (c *call) printStatus(s sealStatus, sealRaw, leaderRaw, healthRaw []byte) error {
+	var health healthStatus
+	if len(healthRaw) > 0 {
+		if err := json.Unmarshal(healthRaw, &health); err != nil {
+			return serverErrorf("the answer is not a health status: %v", err)
+		}
+		var err error
+		if healthRaw, err = json.Marshal(health); err != nil {
+			return err
+		}
+	}
 	if c.format() != formatTable && c.String("field") == "" {
 		merged := map[string]any{}
-		for _, raw := range [][]byte{sealRaw, leaderRaw} {
+		for _, raw := range [][]byte{sealRaw, leaderRaw, healthRaw} {
 			var m map[string]any
 			if len(raw) == 0 {
 				continue
@@ -90,6 +133,7 @@ func (c *call) printStatus(s sealStatus, sealRaw, leaderRaw []byte) error {
 		}
 		rows = append(rows, leaderRows(l)...)
 	}
+	rows = append(rows, health.rows()...)
 	if c.String("field") != "" {
 		var m map[string]any
 		if err := decodeRaw(sealRaw, &m); err != nil {

@@ -47,5 +47,5 @@ func unseal(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.printStatus(s, raw, nil)
+	return c.printStatus(s, raw, nil, nil)
 }

@@ -347,6 +347,10 @@ func (s *System) autopilotState(context.Context, *engines.Request, *none) (*engi
 			healthyVoters++
 		}
 		healthy = healthy && p.Healthy
+		behind := "" // not known
+		if p.Behind >= 0 {
+			behind = p.Behind.String()
+		}
 		alive := "alive"
 		if !p.Healthy {
 			alive = "failed"
@@ -355,7 +359,7 @@ func (s *System) autopilotState(context.Context, *engines.Request, *none) (*engi
 			"id": p.ID, "name": p.ID, "address": p.ClusterAddr, "node_status": alive, "status": status,
 			"last_contact": p.LastContact.String(), "last_index": p.LastIndex, "last_term": p.LastTerm,
 			"healthy": p.Healthy, "version": p.Version, "node_type": "voter", "stable_since": "",
-			"behind": max(0, p.Behind).String(), "disk": p.Disk,
+			"behind": behind, "disk": p.Disk,
 		}
 	}
 	tolerance := max(0, healthyVoters-(len(voters)/2+1))

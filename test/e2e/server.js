@@ -1,4 +1,4 @@
-// Starts a server of one node, with its data in a directory of its own, and a browser.
+// Starts servers of one node, each with its data in a directory of its own, and a browser.
 
 import { spawn } from 'node:child_process'
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
@@ -8,12 +8,13 @@ import { chromium } from 'playwright-core'
 
 const binary = process.env.COFFER_BIN ?? new URL('../../bin/coffer', import.meta.url).pathname
 
-/** A server that nobody has initialized. */
-export async function startServer() {
-  const dir = await mkdtemp(join(tmpdir(), 'coffer-e2e-'))
+/** A server that is not initialized, or one that was stopped with keep. more: further configuration. */
+export async function startServer({ more = '', kept = '' } = {}) {
+  const dir = kept || (await mkdtemp(join(tmpdir(), 'coffer-e2e-')))
   await writeFile(
     join(dir, 'coffer.hcl'),
     `
+${more}
 cluster_name = "vault-street"
 cluster_addr = "127.0.0.1:0"
 api_addr = "http://127.0.0.1:0"
@@ -49,10 +50,15 @@ storage "raft" {
     url: ready[1],
     dir,
     output: () => output,
-    async stop() {
+    freeze: () => child.kill('SIGSTOP'),
+    resume: () => child.kill('SIGCONT'),
+    async stop({ keep = false } = {}) {
       const ended = new Promise((resolve) => child.once('exit', resolve))
-      if (child.exitCode === null && child.kill()) await ended
-      await rm(dir, { recursive: true, force: true })
+      if (child.exitCode === null && child.signalCode === null && child.kill()) {
+        child.kill('SIGCONT') // a frozen one ends, too
+        await ended
+      }
+      if (!keep) await rm(dir, { recursive: true, force: true })
     },
   }
 }

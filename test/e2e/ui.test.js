@@ -345,6 +345,7 @@ test('shows the cluster', async () => {
   await sees(page.getByText('shamir, 2 of 3 keys'))
   await sees(page.getByRole('listitem').filter({ hasText: 'n1' }).getByText('active', { exact: true }))
   await sees(page.getByRole('img', { name: /^Requests per second: \d/ }))
+  await sees(page.locator('#self').getByText(/GiB free|MiB free|TiB free/))
 })
 
 test('disables an engine only after its path was typed', async () => {
@@ -673,7 +674,7 @@ test('fits a screen 360 pixels wide, light and dark', async () => {
     await small.page.getByLabel('Token').fill(rootToken)
     await small.page.getByRole('button', { name: 'Sign in' }).click()
     await sees(small.page.getByRole('heading', { name: 'Secrets' }))
-    for (const place of ['secrets', 'secrets/team%2F/list', secret, secret.replace('show', 'edit'), 'policies', 'policies/new', 'tokens', 'wrapping', 'wrapping?ns=division', 'engines/new', 'engines/methods', 'audit', 'overview']) {
+    for (const place of ['secrets', 'secrets/team%2F/list', secret, secret.replace('show', 'edit'), 'policies', 'policies/new', 'tokens', 'wrapping', 'wrapping?ns=division', 'engines/new', 'engines/methods', 'audit', 'overview', 'overview/replication']) {
       await small.page.goto(`${server.url}/ui/#/${place}`)
       await sees(small.page.locator('main h1'))
       await small.page.waitForLoadState('networkidle')
@@ -709,7 +710,7 @@ test('asks the server no more than it shows', async () => {
   await one.page.getByLabel('Token').fill(rootToken)
   await one.page.getByRole('button', { name: 'Sign in' }).click()
   await sees(one.page.getByRole('heading', { name: 'Secrets' }))
-  for (const place of ['overview', 'secrets', 'secrets/team%2F/list', 'policies', 'policies/new', 'tokens', 'wrapping', 'engines/new', 'engines/methods', 'audit']) {
+  for (const place of ['overview', 'overview/replication', 'secrets', 'secrets/team%2F/list', 'policies', 'policies/new', 'tokens', 'wrapping', 'engines/new', 'engines/methods', 'audit']) {
     const requests = []
     const count = (r) => r.url().includes('/v1/') && requests.push(r.url())
     one.page.on('request', count)
@@ -748,7 +749,7 @@ test('can be used with the keyboard alone', async () => {
 })
 
 test('every control has a name', async () => {
-  for (const place of ['secrets', 'secrets/team%2F/list', 'secrets/team%2F/show/app/cache', 'secrets/team%2F/edit/app/cache', 'policies/new', 'tokens', 'wrapping', 'engines/new', 'engines/methods', 'audit', 'overview']) {
+  for (const place of ['secrets', 'secrets/team%2F/list', 'secrets/team%2F/show/app/cache', 'secrets/team%2F/edit/app/cache', 'policies/new', 'tokens', 'wrapping', 'engines/new', 'engines/methods', 'audit', 'overview', 'overview/replication']) {
     await page.goto(`${server.url}/ui/#/${place}`)
     await sees(page.locator('main h1'))
     await page.waitForLoadState('networkidle')

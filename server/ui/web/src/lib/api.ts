@@ -70,6 +70,8 @@ interface Options {
   namespace?: string
   /** How long the answer is to be kept in a wrapping token. */
   wrapTTL?: string
+  /** Warnings are not shown as notices: the caller shows them. */
+  quiet?: boolean
 }
 
 export async function call<T = any>(method: Method, path: string, options: Options = {}): Promise<Answer<T>> {
@@ -97,7 +99,7 @@ export async function call<T = any>(method: Method, path: string, options: Optio
   const body = decode(text)
   // A 404 with data describes something that is there but has no content, such as a deleted version.
   if (response.ok || (response.status === 404 && body?.data)) {
-    for (const warning of body?.warnings ?? []) events.warned(warning)
+    if (!options.quiet) for (const warning of body?.warnings ?? []) events.warned(warning)
     return { status: response.status, body, data: body?.data, auth: body?.auth ?? null, wrap: body?.wrap_info ?? null }
   }
   const errors: string[] = Array.isArray(body?.errors) ? body.errors : []
@@ -151,6 +153,7 @@ function hint(status: number, said: string, path: string, typed: boolean): strin
   if (/wrapping token is not valid/.test(said)) {
     return 'A wrapping token opens once. If it has not expired and you have not opened it, somebody else may have: treat what it held as known to them, and tell whoever sent it.'
   }
+  if (/promotion is not safe/.test(said)) return 'Nothing was changed.'
   if (/MFA validation failed/.test(said)) return 'A code works once, and not for long. Try again with the one that is shown now.'
   switch (status) {
     case 400:

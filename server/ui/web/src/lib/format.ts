@@ -53,3 +53,24 @@ export function number(n: number): string {
 export function plural(n: number, one: string, many = one + 's'): string {
   return `${number(n)} ${n === 1 ? one : many}`
 }
+
+/** Bytes as "12.3 GiB". */
+export function bytes(n: number): string {
+  const units = ['bytes', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB']
+  let unit = 0
+  for (; n >= 1024 && unit < units.length - 1; unit++) n /= 1024
+  return `${unit === 0 ? n : n.toFixed(1)} ${units[unit]}`
+}
+
+/** The seconds of a duration such as "1m2.5s", as the server writes them. */
+export function seconds(text: string): number {
+  const scale: Record<string, number> = { h: 3600, m: 60, s: 1, ms: 1e-3, µs: 1e-6, ns: 1e-9 }
+  let sum = 0
+  for (const [, n, unit] of text.matchAll(/([\d.]+)(h|ms|m|µs|ns|s)/g)) sum += Number(n) * scale[unit!]!
+  return sum
+}
+
+/** A text of the server as a sentence. */
+export function sentence(text: string): string {
+  return text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? '' : '.')
+}

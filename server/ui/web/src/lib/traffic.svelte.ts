@@ -1,4 +1,4 @@
-// Requests per second of the node that answers, from the difference of two readings of its counter.
+// The metrics of the node that answers: as last read, and requests per second from the difference of two readings.
 
 import { call, Problem } from './api'
 
@@ -11,6 +11,8 @@ const KEPT = 240 // 20 minutes
 
 class Traffic {
   samples = $state.raw<Sample[]>([])
+  /** Gauges and counters without labels, by name. */
+  numbers = $state.raw<Record<string, number>>({})
   denied = $state(false)
   #last?: { at: number; total: number }
 
@@ -19,7 +21,12 @@ class Traffic {
     let total = 0
     try {
       const { body } = await call('GET', 'sys/metrics', { query: { format: 'json' }, namespace: '' })
-      for (const c of body.Counters) if (c.Name === 'coffer_requests_total') total += c.Value
+      const numbers: Record<string, number> = {}
+      for (const m of [...body.Gauges, ...body.Counters]) {
+        if (m.Name === 'coffer_requests_total') total += m.Value
+        else if (Object.keys(m.Labels).length === 0) numbers[m.Name] = m.Value
+      }
+      this.numbers = numbers
     } catch (e) {
       this.denied = e instanceof Problem && e.status === 403
       return
