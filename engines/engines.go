@@ -145,7 +145,7 @@ type Mount struct {
 // NUL, no "." or ".." segment, no empty inner segment and is valid UTF-8; the body is one JSON object or
 // empty.
 type Request struct {
-	ID   string // request id, also in the audit trail
+	ID   string // request id, also in the audit log
 	Op   Operation
 	Path string // relative to the mount, no leading slash; LIST paths end in "/" or are ""
 
@@ -341,7 +341,7 @@ type Login struct {
 	// GroupAliases are the names of the groups that the method says the user is in. The memberships in external
 	// groups are made to fit them.
 	GroupAliases []string
-	// Metadata is shown with the token and written to the audit trail.
+	// Metadata is shown with the token and written to the audit log.
 	Metadata map[string]string
 	Token    TokenFields
 	// Role and Internal are kept with the token, for RenewLogin. Internal is never shown.

@@ -29,7 +29,7 @@ type Error struct {
 	Kind   Kind
 	Detail string
 	Err    error
-	// Reason goes into the audit trail behind Detail: what the client must not be told and an auditor must.
+	// Reason goes into the audit log behind Detail: what the client must not be told and an auditor must.
 	Reason string
 	// Page, if set, is sent instead of the JSON error, with the status of the Kind: where a browser shows the answer.
 	Page *Raw
@@ -54,7 +54,7 @@ func Invalid(format string, args ...any) *Error {
 // NotFound is a 404. An empty detail answers {"errors":[]}, as clients expect of a missing object.
 func NotFound(detail string) *Error { return &Error{Kind: KindNotFound, Detail: detail} }
 
-// Denied is a 403. It never says why: that is in the audit trail and the log.
+// Denied is a 403. It never says why: that is in the audit log and the log.
 func Denied(cause error) *Error {
 	return &Error{Kind: KindDenied, Detail: "permission denied", Err: cause}
 }

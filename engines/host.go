@@ -27,7 +27,7 @@ type Host interface {
 	// MayRead reports whether somebody could read a path of a namespace by what is stored now: their policies, their entity
 	// and its groups. The error is of storage, and says nothing about who may what.
 	MayRead(ctx context.Context, who Principal, namespaceID, path string) (bool, error)
-	// Record writes what secret sync did of its own accord to the audit trail. If it fails, it must not be done.
+	// Record writes what secret sync did of its own accord to the audit log. If it fails, it must not be done.
 	Record(ctx context.Context, e Event) error
 }
 

@@ -220,7 +220,7 @@ func (s *Server) authenticate(ctx context.Context, c *call) error {
 		entry, err = s.tokens.Lookup(ctx, c.Token.Reveal())
 	}
 	if errors.Is(err, token.ErrInvalid) && wrapping.Takes(c.path) {
-		return wrapping.ErrInvalid // it tells the client that somebody else may have been there
+		return wrapping.ErrInvalid // it tells the client that another party may have unwrapped it
 	}
 	if errors.Is(err, token.ErrInvalid) {
 		return engines.Denied(err)
@@ -307,7 +307,7 @@ func (s *Server) rights(ctx context.Context, entry *token.Entry, ns string) (*id
 	return who, acl, err
 }
 
-// subject is somebody whom templates are filled for.
+// subject is the entity that templates are filled for.
 type subject struct{ *identity.Effective }
 
 // Tag implements policy.Subject.

@@ -37,7 +37,7 @@ func TestNoUnrecordedAnswerWhileSealing(t *testing.T) {
 	<-leaving // the audit devices are closed, the keys are still there
 	close(goOn)
 	if got := <-answered; got.err == nil {
-		t.Errorf("a request met by sealing was answered with %v, and nothing of it is in the trail", got.reply.Data)
+		t.Errorf("a request met by sealing was answered with %v, and the audit log has nothing of it", got.reply.Data)
 	} else if !errors.Is(got.err, storage.ErrSealed) {
 		t.Errorf("a request met by sealing = %v, want ErrSealed", got.err)
 	}
@@ -155,7 +155,7 @@ func TestAboutThisNode(t *testing.T) {
 		}
 	}
 	if _, err := in.do("hvs.unknown", engines.Update, "sys/seal", ""); kind(err) != engines.KindDenied {
-		t.Errorf("sealing a standby with a token that nobody knows = %v, want denied", err)
+		t.Errorf("sealing a standby with an unknown token = %v, want denied", err)
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// ServeSecondary does what a secondary asks of this primary. The index covers what was written. Whoever calls has made
+// ServeSecondary does what a secondary asks of this primary. The index covers what was written. The caller has made
 // sure which secondary it is; what it may reach is looked at here, at every call.
 func (s *Server) ServeSecondary(ctx context.Context, peer replicated.Peer, kind string, payload []byte) (answer []byte, at storage.Index, err error) {
 	if s.node.Sealed() {
@@ -54,7 +54,7 @@ func (s *Server) ServeSecondary(ctx context.Context, peer replicated.Peer, kind 
 	return answer, s.link.Head(), err
 }
 
-// maxIDBytes is the longest id of a request that a secondary passes on: it gets into logs and the trail.
+// maxIDBytes is the longest id of a request that a secondary passes on: it gets into logs and the audit log.
 const maxIDBytes = 256
 
 // requestOf runs a request of a secondary's client. Where a secondary may not reach, it is told that nothing is there.
@@ -270,7 +270,7 @@ func sharedTokenPath(c *call) bool {
 	return c.route != nil && strings.HasPrefix(c.route.Pattern, "roles")
 }
 
-// loginOf finds or makes the entity of somebody who logs in on a secondary.
+// loginOf finds or makes the entity of a login on a secondary.
 func (s *Server) loginOf(ctx context.Context, peer replicated.Peer, scope map[string]bool, payload []byte) (*remoteEntity, error) {
 	var r remoteLogin
 	if err := json.Unmarshal(payload, &r); err != nil {
@@ -293,7 +293,7 @@ func (s *Server) loginOf(ctx context.Context, peer replicated.Peer, scope map[st
 	return &remoteEntity{EntityID: id}, err
 }
 
-// loginPath is what the trail calls a login on a secondary that concerns this cluster's identities.
+// loginPath is what the audit log calls a login on a secondary that concerns this cluster's identities.
 const loginPath = "identity/login-on-secondary"
 
 func loginRecord(peer replicated.Peer, r remoteLogin) *audit.Record {
@@ -330,8 +330,8 @@ func (s *Server) entityOf(ctx context.Context, scope map[string]bool, r remoteLo
 	return s.identity.Login(ctx, at, r.Alias, r.GroupAliases)
 }
 
-// entityFor finds or makes the entity of somebody who logs in here; on a secondary, where it is not there yet or is to
-// change, through the primary. Whether somebody has left a group is never passed over: without the primary such a login
+// entityFor finds or makes the entity of a login here; on a secondary, where it is not there yet or is to
+// change, through the primary. Whether the user has left a group is never passed over: without the primary such a login
 // fails.
 func (s *Server) entityFor(ctx context.Context, m engines.Mount, alias engines.Alias, groups []string) (string, error) {
 	id, err := s.identity.Login(ctx, m, alias, groups)

@@ -40,7 +40,7 @@ type call struct {
 	// wrapTTL is how long the answer shall be kept for the holder of a wrapping token; 0: it goes out as it is.
 	wrapTTL    time.Duration
 	header     http.Header // for the answer; may be nil
-	unrecorded bool        // refused by a rate limit, which the trail need not hold
+	unrecorded bool        // refused by a rate limit, which need no audit record
 	bodyErr    error       // of fetch
 }
 
@@ -129,7 +129,7 @@ func clientText(err error) string {
 	return "internal error"
 }
 
-// auditText is what the audit trail says of an error.
+// auditText is what an audit record says of an error.
 func auditText(err error) string {
 	text := clientText(err)
 	var e *engines.Error
@@ -460,7 +460,7 @@ func (s *Server) recordResponse(ctx context.Context, c *call, response *engines.
 	return s.unrecorded("response withheld: it could not be recorded", c.ID, err)
 }
 
-// auditOf is what the trail says of a response.
+// auditOf is what an audit record says of a response.
 func auditOf(r *engines.Response) (*audit.Response, error) {
 	out := &audit.Response{Warnings: r.Warnings, Status: r.Status}
 	if a := r.Auth; a != nil {

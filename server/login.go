@@ -14,7 +14,7 @@ import (
 	"github.com/coffer-project/coffer/server/token"
 )
 
-// login makes the token of somebody who has proved to an auth method who they are: it finds their entity, asks for a
+// login makes the token of a user or workload that an auth method has identified: it finds their entity, asks for a
 // second factor if one is required, and fills the answer's Auth.
 func (s *Server) login(ctx context.Context, c *call, r *engines.Response) error {
 	if !c.mount.IsAuth() {

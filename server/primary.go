@@ -18,7 +18,7 @@ import (
 // What a secondary has its primary do, by kind of call.
 const (
 	callRequest = "request" // a request that writes shared data
-	callLogin   = "login"   // to find or make the entity of somebody who logs in
+	callLogin   = "login"   // to find or make the entity of a login
 )
 
 // remoteRequest is a request on its way to the primary. The secondary has authenticated its caller, whose token is its

@@ -14,7 +14,7 @@ import (
 )
 
 // wire is the secondary's link to its primary, without a network: calls go straight to the other server, and what is
-// shared is copied when somebody waits for it.
+// shared is copied when a caller waits for it.
 type wire struct {
 	replicated.Offline
 	primary, secondary *instance
@@ -181,7 +181,7 @@ func TestSecondaryLocalMountsStayLocal(t *testing.T) {
 	}
 }
 
-// What a secondary says of its caller is not believed further than policies go.
+// What a secondary says of its caller is accepted only as far as policies go.
 func TestPrimaryAuthorisesAgain(t *testing.T) {
 	primary, secondary, w := follow(t)
 	primary.must(primary.root, engines.Update, "sys/policies/acl/writer", `{"policy":"path \"secret/data/w/*\" { capabilities = [\"create\", \"update\"] }"}`)

@@ -566,7 +566,7 @@ func TestAuditFailsClosed(t *testing.T) {
 	}
 	for _, line := range lines {
 		if strings.Contains(line, "do-not-log-me") || strings.Contains(line, in.root) {
-			t.Error("a secret is in the audit trail")
+			t.Error("a secret is in the audit log")
 		}
 	}
 	if last := lines[len(lines)-1]; !strings.Contains(last, "permission denied") {

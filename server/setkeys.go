@@ -72,7 +72,7 @@ func (s *Server) ensureSetKeys(ctx context.Context) error {
 	return err
 }
 
-// newBatchKey puts another key of batch tokens into the transaction: for a set that somebody has left who knows the one
+// newBatchKey puts another key of batch tokens into the transaction: for a set that a cluster has left which knows the one
 // before, and could make batch tokens with it that are good everywhere. All that there are end with it. The key of state
 // tokens stays, which are good for nothing but to wait.
 func newBatchKey(ctx context.Context, tx *storage.Txn) error {

@@ -22,7 +22,7 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// What somebody can do who has a secondary: its certificate, and all that it stores.
+// What an attacker can do who has a secondary: its certificate, and all that it stores.
 
 // forge makes a batch token with the key that all clusters of a set have, as no cluster of ours would.
 func forge(t *testing.T, key []byte, policies ...string) string {
@@ -49,7 +49,7 @@ func forge(t *testing.T, key []byte, policies ...string) string {
 	return "hvb." + base64.RawURLEncoding.EncodeToString(aead.Seal(random, random[12:], text, []byte(purpose)))
 }
 
-// batchKey is the key as somebody reads it who has the whole of a secondary.
+// batchKey is the key as an attacker reads it who has the whole of a secondary.
 func (in *instance) batchKey() []byte {
 	in.t.Helper()
 	e, err := in.store.Get(context.Background(), "s/sys/set/keys")
@@ -105,7 +105,7 @@ func TestRevokedSecondaryHasNoKey(t *testing.T) {
 			t.Errorf("%s: a batch token forged with the key of before: %v, want denied", name, err)
 		}
 	}
-	// A token that nobody has used has taken nothing along.
+	// A token that was never used has taken nothing along.
 	token := forge(t, primary.batchKey(), "admin")
 	primary.plant(storage.Key("l/replication/secondary/"+hex.EncodeToString([]byte("c"))), `{"format":1,"id":"c","state":"issued"}`)
 	primary.must(primary.root, engines.Update, "sys/replication/performance/primary/revoke-secondary", `{"id":"c"}`)
@@ -228,7 +228,7 @@ func TestStolenSecondarySpells(t *testing.T) {
 	}
 }
 
-// TestSecondaryLoginsAreRecorded: what a login on a secondary changes on the primary is in the primary's trail, or does not
+// TestSecondaryLoginsAreRecorded: what a login on a secondary changes on the primary is in the primary's audit log, or does not
 // happen.
 func TestSecondaryLoginsAreRecorded(t *testing.T) {
 	primary, _, w := follow(t)
@@ -240,7 +240,7 @@ func TestSecondaryLoginsAreRecorded(t *testing.T) {
 	}
 	text, err := os.ReadFile(trail)
 	if err != nil || strings.Count(string(text), `"secondary b"`) != 2 || !strings.Contains(string(text), "auth_userpass_11111111") || strings.Contains(string(text), "somebody") {
-		t.Errorf("the trail: %s, %v", text, err)
+		t.Errorf("the audit log: %s, %v", text, err)
 	}
 }
 
@@ -375,7 +375,7 @@ func TestNothingOutlivesAFilter(t *testing.T) {
 					t.Fatal(err)
 				}
 				if login() == "" {
-					t.Error("a mount that came back lets nobody in")
+					t.Error("a mount that came back lets no user in")
 				}
 			}
 		})

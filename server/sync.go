@@ -84,7 +84,7 @@ func (h host) MayRead(ctx context.Context, who engines.Principal, ns, path strin
 	return acl.Allowed(engines.Read, path), nil
 }
 
-// Record implements engines.Host: both lines of the trail, with an id of their own.
+// Record implements engines.Host: both audit records, with an id of their own.
 func (h host) Record(ctx context.Context, e engines.Event) error {
 	data, err := json.Marshal(e.Data)
 	if err != nil {

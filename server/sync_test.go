@@ -231,7 +231,7 @@ func TestSyncIsOnTheTrail(t *testing.T) {
 	}
 	if len(lines) != 2 || !strings.Contains(lines[0], `"type":"request"`) || !strings.Contains(lines[1], `"type":"response"`) ||
 		!strings.Contains(lines[0], "somebody") || !strings.Contains(lines[0], "hmac-sha256:") || strings.Contains(string(text), "a-name-of-a-secret") {
-		t.Errorf("the trail is %q", lines)
+		t.Errorf("the audit log is %q", lines)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("stopped"))

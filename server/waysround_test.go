@@ -52,7 +52,7 @@ func TestPoliciesInAnotherCase(t *testing.T) {
 	}
 }
 
-// TestAliasTakeover: whoever may write aliases does not have every entity.
+// TestAliasTakeover: permission to write aliases does not give every entity.
 func TestAliasTakeover(t *testing.T) {
 	in := start(t)
 	in.must(in.root, engines.Update, "sys/auth/userpass", `{"type":"userpass"}`)

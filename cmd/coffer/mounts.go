@@ -59,8 +59,8 @@ func tuneFlags() []cli.Flag {
 		&cli.IntFlag{Name: "version", Usage: "version `N` of the engine; kv has 1 and 2"},
 		&cli.StringFlag{Name: "listing-visibility", Usage: "`unauth or hidden`: whether it is listed to those not logged in"},
 		&cli.StringFlag{Name: "token-type", Usage: "`TYPE` of the tokens an auth method makes: service, batch or a default"},
-		&cli.StringSliceFlag{Name: "audit-non-hmac-request-keys", Usage: "`KEY` of requests written to the audit trail in clear; repeatable"},
-		&cli.StringSliceFlag{Name: "audit-non-hmac-response-keys", Usage: "`KEY` of answers written to the audit trail in clear; repeatable"},
+		&cli.StringSliceFlag{Name: "audit-non-hmac-request-keys", Usage: "`KEY` of requests written to the audit log in clear; repeatable"},
+		&cli.StringSliceFlag{Name: "audit-non-hmac-response-keys", Usage: "`KEY` of answers written to the audit log in clear; repeatable"},
 		&cli.StringSliceFlag{Name: "passthrough-request-headers", Usage: "`HEADER` of requests passed on to it; repeatable"},
 		&cli.StringSliceFlag{Name: "allowed-response-headers", Usage: "`HEADER` it may set in answers; repeatable"},
 	}

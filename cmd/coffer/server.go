@@ -122,7 +122,7 @@ func serve(ctx context.Context, cfg *config.Config, dev devOptions, next *sealer
 	hangups := make(chan os.Signal, 1)     // one that is pending stands for all
 	signal.Notify(hangups, syscall.SIGHUP) // from the start: unheard it would end the process
 	defer signal.Stop(hangups)
-	signal.Ignore(syscall.SIGPIPE) // whoever reads the log or the audit trail may go away
+	signal.Ignore(syscall.SIGPIPE) // readers of the log or the audit log may go away
 	var listeners []*listener
 	defer func() {
 		for _, l := range listeners {

@@ -328,7 +328,7 @@ func TestDistrustEndsLogins(t *testing.T) {
 }
 
 // TestMetadataURLWithAKey configures a metadata URL that holds a key, as some providers give them. Errors and warnings go
-// into the audit trail as they are.
+// into the audit log as they are.
 func TestMetadataURLWithAKey(t *testing.T) {
 	const key = "kEy-oF-tHe-tEnAnT"
 	f := newFlow(t)

@@ -26,7 +26,7 @@ func TestLoginOnSeveralNodes(t *testing.T) {
 	wantError(t, err, engines.KindUnauthorized, "not finished")
 	resp := second.from("198.51.100.1").confirm(s, alice)
 	if data := second.Data(resp); data["role"] != "dev" || data["client_type"] != "cli" || data["address"] != "203.0.113.7" || data["browser_address"] != "198.51.100.1" {
-		t.Errorf("the audit trail gets %v", data)
+		t.Errorf("the audit log gets %v", data)
 	}
 	if l := third.login(s.poll); l.Alias.Name != alice.Subject {
 		t.Errorf("the login is %+v", l)

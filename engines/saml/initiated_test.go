@@ -65,7 +65,7 @@ func TestIDPInitiatedLogin(t *testing.T) {
 			t.Error("the page does not say what to do with the code")
 		}
 		if data := f.Data(resp); data["role"] != "dev" || data["idp_initiated"] != true || strings.Contains(strings.Join(f.log.lines, ""), code) {
-			t.Errorf("the audit trail gets %v", data)
+			t.Errorf("the audit log gets %v", data)
 		}
 		typed := strings.ToLower(strings.ReplaceAll(code, "-", " "))
 		resp, err = f.peer().enter(typed)

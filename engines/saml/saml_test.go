@@ -172,7 +172,7 @@ func reasonOf(err error) string {
 	return ""
 }
 
-// wantError checks kind and text of an error; texts are looked for in the detail and in the reason for the audit trail.
+// wantError checks kind and text of an error; texts are looked for in the detail and in the reason for the audit log.
 func wantError(t *testing.T, err error, kind engines.Kind, texts ...string) {
 	t.Helper()
 	var e *engines.Error

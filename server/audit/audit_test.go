@@ -281,7 +281,7 @@ func (c counting) Write(context.Context, []byte) error { c.lines.Add(1); return 
 func (counting) Reload() error                         { return nil }
 func (counting) Close() error                          { return nil }
 
-// No record is taken to be nobody's business while its device is replaced.
+// A record is written by one of the two devices while one replaces the other.
 func TestReplaceLosesNothing(t *testing.T) {
 	b, lines := audit.NewBroker(nil), new(atomic.Int64)
 	cfg := audit.Config{Path: "a", Type: "file", Options: map[string]string{"file_path": "discard"}, Salt: audit.NewSalt()}

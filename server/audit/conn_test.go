@@ -142,7 +142,7 @@ func TestSocketReconnects(t *testing.T) {
 	assertLine(t, first.lines, "one")
 	first.stop()
 	if err := d.Write(t.Context(), []byte("lost\n")); err == nil {
-		t.Error("a line was written although nobody listens")
+		t.Error("a line was written although no listener is there")
 	}
 	second := collect(t, "unix", address)
 	write(t, d, "two\n")
@@ -187,7 +187,7 @@ func TestSocketDatagramReconnects(t *testing.T) {
 	}
 }
 
-// Nobody waits longer than the time-out, however many wait before.
+// No request waits longer than the time-out, however many wait before it.
 func TestSocketTimeoutIsForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var peers []net.Conn

@@ -294,7 +294,7 @@ func TestStreamThatNobodyReads(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Error(err)
 	}
-	// Once somebody reads again, the line that waited comes whole, and the next ones too.
+	// Once the pipe is read again, the line that waited comes whole, and the next ones too.
 	lines := bufio.NewReader(r)
 	read := func() string {
 		text, err := lines.ReadString('\n')

@@ -126,7 +126,7 @@ func New(o Options) *API {
 }
 
 // ServeHTTP implements http.Handler. It asks the router itself: the router's own ServeHTTP would copy the request twice,
-// to remember a route that nobody asks for.
+// to remember a route without requests.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var match mux.RouteMatch
 	if !a.router.Match(r, &match) || match.Handler == nil {
@@ -222,7 +222,7 @@ func (x *exchange) serve() {
 		return
 	}
 	x.only = place == server.Only
-	x.req.Current = x.forwarded // somebody took this node for the active one
+	x.req.Current = x.forwarded // another node took this one for the active one
 	switch {
 	case x.only || x.forwarded || backend.Active():
 		place = server.Here

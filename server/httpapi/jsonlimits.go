@@ -7,7 +7,7 @@ import (
 )
 
 // Limits of a JSON body, checked before anything decodes it. They bound what the layers behind may be made to
-// build of it, whoever asks; an engine's own limits are tighter.
+// build of it, for any caller; an engine's own limits are tighter.
 const (
 	maxJSONDepth  = 100     // objects and lists in each other, the body itself included
 	maxJSONValues = 100_000 // values in all objects and lists together

@@ -96,7 +96,7 @@ func (w *aliasWrite) run(ctx context.Context) (id, owner string, err error) {
 	return a.ID, to.ID, w.place(ctx, from, to, old, a)
 }
 
-// allowed refuses to change who an existing entity is for callers who may not update that entity: whoever has the name
+// allowed refuses to change who an existing entity is for callers who may not update that entity: the holder of the name
 // of an alias has all that its entity may do.
 func (w *aliasWrite) allowed(from, to *entity, old *alias, a alias) error {
 	if from == nil && w.in.CanonicalID == "" {
@@ -176,7 +176,7 @@ func (w *aliasWrite) target(ctx context.Context, from *entity) (*entity, error) 
 	}
 }
 
-// place puts the alias where it belongs and takes it from where it was. Whoever an alias means when its name,
+// place puts the alias where it belongs and takes it from where it was. What an alias means when its name,
 // mount or entity is another one is not in the groups that the last login found.
 func (w *aliasWrite) place(ctx context.Context, from, to *entity, old *alias, a alias) error {
 	if i := to.aliasAt(a.Accessor); i >= 0 && to.Aliases[i].ID != a.ID {

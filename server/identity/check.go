@@ -86,7 +86,7 @@ func cleanPolicies(names []string) ([]string, error) {
 	return slices.Compact(clean), nil
 }
 
-// checkLogin bounds what an auth method says of somebody. What it says comes from outside.
+// checkLogin bounds what an auth method says of a user. It comes from outside.
 func checkLogin(who engines.Alias) error {
 	if err := checkAliasName(who.Name); err != nil {
 		return engines.Invalid("the name that the auth method gives is empty, too long or has control characters")

@@ -309,7 +309,7 @@ func (s *Store) cachedGroup(ctx context.Context, id string) (*group, error) {
 
 // FillIn returns the value of a name in a policy's template, such as "identity.entity.metadata.team", for policies
 // of a namespace. It reports false for names that mean nothing and for values that are absent or empty. Groups by
-// name are those of the policy's namespace, because whoever rules another one can name and describe groups as they
+// name are those of the policy's namespace, because administrators of another one can name and describe groups as they
 // like.
 func (eff *Effective) FillIn(ns, name string) (string, bool) {
 	value := eff.fill(ns, name)

@@ -203,7 +203,7 @@ func TestGroupsAcrossNamespaces(t *testing.T) {
 			t.Errorf("in %q: %q, %v, want %q", ns, got, ok, want)
 		}
 	}
-	// Nobody from below or beside.
+	// No member from below or beside.
 	for _, ns := range []string{"root", "b", "a1"} {
 		h.in(ns)
 		if ns == "a1" {
@@ -221,7 +221,7 @@ func TestGroupsAcrossNamespaces(t *testing.T) {
 	}
 }
 
-// Groups of a namespace write nothing above it, whoever is in them, and each entity and group is in a bounded number of them.
+// Groups of a namespace write nothing above it, whatever their members, and each entity and group is in a bounded number of them.
 func TestGroupsWriteNothingAbove(t *testing.T) {
 	h := newHouse(t)
 	bob, eve := h.write("entity", `{"name":"bob"}`), h.write("entity", `{"name":"eve"}`)

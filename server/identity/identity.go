@@ -2,7 +2,7 @@
 // the groups they are in. It answers the paths of the builtin mount "identity/" of every namespace.
 //
 // It promises that what one operation changes is one transaction with all it read as preconditions, so that two
-// first logins of somebody make one entity, and that names, aliases and memberships never contradict each other.
+// concurrent first logins of a user make one entity, and that names, aliases and memberships never contradict each other.
 // Nothing is held in memory but caches, which follow the change feed. Start reading at Store, then record.go for
 // what is stored, then Login and Effective, which is what the server asks for at every login and request.
 package identity

@@ -96,10 +96,10 @@ func TestLoginOnStandby(t *testing.T) {
 	id := mustLogin(t, h, "root", auths[0], "bob")
 	standby := identity.NewStore(identity.Options{Store: readOnly{h.Memory}})
 	if got, err := standby.Login(t.Context(), authMount("root", auths[0]), engines.Alias{Name: "bob"}, nil); got != id || err != nil {
-		t.Errorf("Login of somebody known = %q, %v", got, err)
+		t.Errorf("Login of a known user = %q, %v", got, err)
 	}
 	if _, err := standby.Login(t.Context(), authMount("root", auths[0]), engines.Alias{Name: "new"}, nil); !errors.Is(err, storage.ErrReadOnly) {
-		t.Errorf("Login of somebody new = %v, want ErrReadOnly", err)
+		t.Errorf("Login of a new user = %v, want ErrReadOnly", err)
 	}
 }
 
@@ -171,7 +171,7 @@ func TestLoginGroups(t *testing.T) {
 	alias := h.write("entity-alias", map[string]any{"name": "bob", "mount_accessor": auths[0], "canonical_id": id})
 	mustLogin(t, h, "root", auths[0], "bob", "cn=ops")
 	check("by another method", dev, other)
-	// An alias that means somebody else leaves nobody in the groups it brought.
+	// An alias that moves to another entity leaves no member behind in the groups it brought.
 	away := h.write("entity", nil)
 	h.Must(engines.Update, "entity-alias/id/"+alias, map[string]any{"canonical_id": away})
 	check("the alias is another one's", dev)

@@ -37,7 +37,7 @@ import (
 // deleting a group of any size, or its alias, ends all memberships at once; the leftovers are removed later.
 const area storage.Key = "s/identity/"
 
-// entity is somebody or something that logs in.
+// entity is a human user or a workload that logs in.
 type entity struct {
 	ID        string            `json:"id"`
 	Name      string            `json:"name"`

@@ -84,7 +84,7 @@ const (
 	brakeRate     = 100              // leases a second
 )
 
-// ticks watches the wall clock against the one that nobody sets.
+// ticks watches the wall clock against the monotonic one.
 type ticks struct {
 	wall time.Time // without monotonic part
 	mono time.Time

@@ -14,7 +14,7 @@ const doubtPause = 30 * time.Second
 // The manager's lock guards them.
 type doubts struct {
 	settled time.Time // when the last of them is over
-	recount time.Time // when to count all leases anew; zero: no need
+	recount time.Time // when to count all leases again; zero: no need
 }
 
 // doubt has Run look at what a commit may have written. To look at a name that is not there is of no harm.
@@ -42,8 +42,8 @@ func (m *Manager) doubt(steps []step) {
 	w.alert()
 }
 
-// settle counts all leases anew, beside everything else, if it is time for that. If everything that is stored was
-// replaced while this node stays the active one, as by a restore, the window begins anew, too.
+// settle counts all leases again, beside everything else, if it is time for that. If everything that is stored was
+// replaced while this node stays the active one, as by a restore, the window is read again, too.
 func (m *Manager) settle(ctx context.Context, w *work, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

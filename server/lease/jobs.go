@@ -78,10 +78,10 @@ func (m *Manager) doCall(ctx context.Context, w *work, rec *record) bool {
 	if busy := m.claim(rec.ID); busy != nil {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		m.laterLocked(w, rec.ID, rec.name()) // whoever is about it may fail
+		m.laterLocked(w, rec.ID, rec.name()) // the holder of the claim may fail
 		return true
 	}
-	// Again: somebody who waited for it may have done it, or may have failed.
+	// Read again: the former holder of the claim may have revoked it, or may have failed.
 	now, err := get(ctx, m.store, rec.Namespace, rec.ID)
 	switch {
 	case errors.Is(err, storage.ErrNotFound), err == nil && now.indexKey() != rec.indexKey():

@@ -1,5 +1,5 @@
 // Package lease keeps the leases of what engines issue: it hands them out, renews them, and takes back what they
-// stand for when their time is over or somebody asks.
+// stand for when they expire or a caller asks for it.
 //
 // It promises that a lease that was handed out is stored; that revocation is marked durably before an engine is
 // asked, so that it is finished by whichever node is the active one, and that a marked lease is never renewed;
@@ -48,7 +48,7 @@ type Options struct {
 	Store storage.Store
 	// Mount returns the engine of a mount, also while the mount is being disabled. It reports false only if the
 	// mount is gone for good: leases of such a mount are dropped without asking anybody. A nil engine and true mean
-	// that nobody can tell now: it is tried again later.
+	// that it cannot tell now: it is tried again later.
 	Mount func(ctx context.Context, uuid string) (engines.Engine, engines.Mount, bool)
 	// Below reports whether namespace id is ancestor itself or below it; nil is equality.
 	Below func(ctx context.Context, ancestor, id string) bool
@@ -78,7 +78,7 @@ type Manager struct {
 	work   *work                    // nil unless Run is at work
 	busy   map[string]chan struct{} // lease ids that an engine is being asked about; closed when done
 	counts *counts                  // follow only while Run is at work
-	again  *counts                  // what follows too, while all is counted anew; then it becomes counts
+	again  *counts                  // what follows too, while all leases are counted again; then it becomes counts
 
 	replaced atomic.Bool // all that is stored was replaced, and Run has not seen it yet
 
@@ -100,7 +100,7 @@ func New(o Options) *Manager {
 	}
 }
 
-// Changed takes every applied change. It reads nothing and waits for nobody.
+// Changed takes every applied change. It reads nothing and does not block.
 func (m *Manager) Changed(ch storage.Change) {
 	if !ch.Reset {
 		return

@@ -71,7 +71,7 @@ func TestRegister(t *testing.T) {
 	}
 }
 
-// TestRegisterRefused looks for credentials that nobody would ever revoke.
+// TestRegisterRefused looks for credentials that would never be revoked.
 func TestRegisterRefused(t *testing.T) {
 	limited := &engines.Error{Kind: engines.KindLimited, Detail: "too many leases"}
 	gone := errors.New("the token is gone")

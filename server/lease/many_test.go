@@ -21,7 +21,7 @@ func TestRevokeMountTriesOnce(t *testing.T) {
 		for range count {
 			r.issue("u1", "creds/a", time.Minute)
 		}
-		pass(2 * time.Minute) // all are due, and nobody runs
+		pass(2 * time.Minute) // all are due, and Run is not running
 		broken := errors.New("refused by the test")
 		r.engine("u1").FailRevoke(1<<30, broken)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
@@ -33,7 +33,7 @@ func TestRevokeMountTriesOnce(t *testing.T) {
 	})
 }
 
-// TestMarkedWhileBeingRevoked has somebody move a lease in the index, while an engine is being asked to revoke it, and
+// TestMarkedWhileBeingRevoked moves a lease in the index while an engine is being asked to revoke it, and
 // looks that nothing of it stays, nor is taken off the count twice.
 func TestMarkedWhileBeingRevoked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

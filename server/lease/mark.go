@@ -97,7 +97,7 @@ func put(t *storage.Txn, rec *record, before storage.Key) {
 // drop deletes an index entry that leads nowhere, and returns its key, or "" if it was not there.
 func drop(ctx context.Context, t *storage.Txn, key storage.Key) storage.Key {
 	if _, err := t.Get(ctx, key); err != nil {
-		return "" // gone, or for whoever comes next
+		return "" // gone, or for the next caller
 	}
 	t.Delete(key)
 	return key

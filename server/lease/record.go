@@ -70,7 +70,7 @@ type record struct {
 	IssuedAt  time.Time     `json:"issued_at"`
 	ExpiresAt time.Time     `json:"expires_at"`
 	RenewedAt time.Time     `json:"renewed_at,omitzero"`
-	// IndexedAt is the time in the index. It may be earlier than ExpiresAt: whoever comes then looks again.
+	// IndexedAt is the time in the index. It may be earlier than ExpiresAt: the lease is then re-indexed.
 	IndexedAt time.Time `json:"indexed_at"`
 	State     state     `json:"state,omitempty"`
 	Force     bool      `json:"force,omitempty"` // remove it whatever the engine says

@@ -130,8 +130,8 @@ func (m *Manager) terms(ctx context.Context, rec *record) (engines.Lease, engine
 	return terms, mount, err
 }
 
-// moves reports whether a renewal is worth moving the index entry. A later expiry by a little is not: whoever
-// comes at the old time looks again. An earlier one always is.
+// moves reports whether a renewal is worth moving the index entry. A slightly later expiry is not: at
+// the old time the lease is re-indexed. An earlier one always is.
 func moves(indexed, expires time.Time, ttl time.Duration) bool {
 	later := expires.Sub(indexed)
 	return later < 0 || later > min(ttl/10, time.Minute)

@@ -18,7 +18,7 @@ const (
 	maxTries     = 6
 	firstBackOff = 10 * time.Second // doubles, and up to a fifth more or less
 	callTimeout  = time.Minute      // of one call of an engine
-	syncCalls    = 8                // at a time, when somebody waits
+	syncCalls    = 8                // at a time, for a waiting caller
 	scanPage     = 256
 )
 
@@ -113,7 +113,7 @@ func (m *Manager) RevokeToken(ctx context.Context, tokenKey string) error {
 func (m *Manager) RevokeMount(ctx context.Context, uuid string) (n int, err error) {
 	var first error
 	var refs []ref
-	tried := map[string]bool{} // in vain perhaps: what is put off is met again where it is put
+	tried := map[string]bool{} // a postponed lease is re-indexed later in the range, so skip it there
 	flush := func() error {
 		ended, err := m.end(ctx, refs, byHand, true)
 		for _, r := range refs {
@@ -167,7 +167,7 @@ func (m *Manager) end(ctx context.Context, refs []ref, how marking, wait bool) (
 	return n, err
 }
 
-// endBatch claims what it waits for before it marks, so that nobody else begins with it.
+// endBatch claims what it waits for before it marks, so that no other caller begins with it.
 func (m *Manager) endBatch(ctx context.Context, refs []ref, how marking, wait bool) (n int, err error) {
 	claimed := map[string]bool{}
 	if wait {
@@ -196,7 +196,7 @@ func (m *Manager) endBatch(ctx context.Context, refs []ref, how marking, wait bo
 	if !wait {
 		return len(marked), err
 	}
-	// First what nobody has to be waited for: two callers may each be about what the other one wants.
+	// First the leases without another holder: two callers may each be about what the other one wants.
 	err = cmp.Or(err, inTurns(mine, func(rec *record) error {
 		defer m.release(rec.ID)
 		return m.finish(ctx, rec)
@@ -230,7 +230,7 @@ func inTurns(recs []*record, do func(*record) error) (first error) {
 	return first
 }
 
-// await waits for whoever is about a marked lease, and then does what is left to do.
+// await waits for the holder of a marked lease, and then does what is left to do.
 func (m *Manager) await(ctx context.Context, rec *record) error {
 	for {
 		busy := m.claim(rec.ID)

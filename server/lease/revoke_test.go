@@ -274,7 +274,7 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// TestMountGone drops what nobody can revoke.
+// TestMountGone drops leases that no engine can revoke.
 func TestMountGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -300,7 +300,7 @@ func TestMountGone(t *testing.T) {
 	})
 }
 
-// TestMountUnknownForNow has nobody able to tell what engine a lease is of: nothing is dropped, and nothing counts
+// TestMountUnknownForNow has a mount table that cannot tell the engine of a lease: nothing is dropped, and nothing counts
 // as a try.
 func TestMountUnknownForNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

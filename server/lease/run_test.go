@@ -187,7 +187,7 @@ func TestClockSetForward(t *testing.T) {
 			}
 		})
 	})
-	t.Run("nobody looks", func(t *testing.T) {
+	t.Run("no reader", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			r, stop := begin(t)
 			defer stop()

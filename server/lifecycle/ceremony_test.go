@@ -287,7 +287,7 @@ func TestRekeyVerified(t *testing.T) {
 	n.unseal(fresh[2], fresh[0])
 }
 
-// Whoever made a new key learns its shares even if nobody knows whether it is in effect.
+// A caller that made a new key learns its shares even if the outcome of the commit is not known.
 func TestRekeyOutcomeUnknown(t *testing.T) {
 	n, old := activeNode(t, 1, 1, nil)
 	n.onCommit = func(storage.Batch) error { return storage.ErrOutcomeUnknown }
@@ -330,7 +330,7 @@ func TestRecoveryKeys(t *testing.T) {
 	}
 }
 
-// Recovery keys can be left out, and made later by somebody who needs no shares.
+// Recovery keys can be left out, and made later by a caller who needs no shares.
 func TestNoRecoveryKeys(t *testing.T) {
 	n, keys := activeNode(t, 0, 0, automatic(t, 1))
 	ctx := t.Context()

@@ -20,7 +20,7 @@ type RootStatus struct {
 	Started  bool
 	Nonce    string
 	Progress int
-	Required int // shares; 0: nobody holds any
+	Required int // shares; 0: there are none
 	Complete bool
 	OTP      engines.Sensitive // only in the answer to a start without one
 	// Encoded is the root token, XORed with the one-time password, in base64 without padding.

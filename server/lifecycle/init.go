@@ -98,7 +98,7 @@ func (n *Node) found(ctx context.Context, c Cluster, ca CA, setup *seal.Setup) (
 	if err := waitLeader(ctx, c); err != nil {
 		return "", err
 	}
-	// What an interrupted attempt left is under keys that nobody has.
+	// What an interrupted attempt left is under keys that were never given out.
 	for _, class := range []storage.Class{storage.Shared, storage.Local} {
 		if err := storage.DeletePrefix(ctx, n.opts.Router, storage.Key(string(class)+"/")); err != nil {
 			return "", err
@@ -136,7 +136,7 @@ func (n *Node) found(ctx context.Context, c Cluster, ca CA, setup *seal.Setup) (
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
-	// From here on nobody's patience counts: a cluster that is initialized without anybody knowing its keys is lost.
+	// From here on no timeout of the caller counts: a cluster that is initialized without anybody knowing its keys is lost.
 	_, err = n.opts.Router.Commit(context.WithoutCancel(ctx), storage.Batch{Puts: last})
 	return rootToken, err
 }

@@ -160,7 +160,7 @@ func TestRekeyDoesNotUndoAMigration(t *testing.T) {
 }
 
 // A snapshot that is restored between the decision to change the seal and the change, and is older than the last
-// rotation, costs nobody their key.
+// rotation, costs no caller its key.
 func TestMigrationAfterARestore(t *testing.T) {
 	ctx := t.Context()
 	first, keys := activeNode(t, 3, 2, nil)

@@ -327,7 +327,7 @@ func (t JoinTarget) client() (*http.Client, error) {
 	return &http.Client{
 		Timeout:   30 * time.Second,
 		Transport: &http.Transport{TLSClientConfig: config, Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true},
-		// Whoever answers at the address must not choose what else this node talks to.
+		// The server at the address must not choose what else this node talks to.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}, nil
 }

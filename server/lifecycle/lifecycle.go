@@ -278,7 +278,7 @@ func New(o Options) *Node {
 	if f, err := n.readKeyFile(); err == nil {
 		n.removed.Store(f.Removed)
 	}
-	n.statusLocked(n.life) // nobody else has it yet
+	n.statusLocked(n.life) // no other goroutine has it yet
 	o.Raw.OnChange(func(ch storage.Change) {
 		o.Barrier.Changed(ch)
 		if r := n.running.Load(); r != nil {

@@ -40,7 +40,7 @@ type RekeyStatus struct {
 	Nonce             string
 	Shares, Threshold int // of the new key
 	Progress          int
-	Required          int // shares of the present key; 0: nobody holds any
+	Required          int // shares of the present key; 0: there are none
 	Verify            bool
 	VerifyNonce       string // once the new key waits for its shares
 	VerifyProgress    int
@@ -114,7 +114,7 @@ func (t Target) of(config seal.Config) error {
 	return nil
 }
 
-// StartRekey begins to replace a key. The answer has Keys only if there is nobody to ask: see RekeyOptions.Authorised.
+// StartRekey begins to replace a key. The answer has Keys only if there are no holders of shares: see RekeyOptions.Authorised.
 func (n *Node) StartRekey(ctx context.Context, t Target, o RekeyOptions) (s RekeyStatus, err error) {
 	err = n.step(func(r *running, c *ceremony) error {
 		config, err := n.rekeyable(ctx, t)
@@ -354,7 +354,7 @@ func (n *Node) install(ctx context.Context, r *running, t Target, o RekeyOptions
 	if err != nil {
 		return false, err
 	}
-	// From here on nobody's patience counts: a key that is in effect without anybody knowing its shares is lost.
+	// From here on no timeout of the caller counts: a key that is in effect without anybody knowing its shares is lost.
 	err = n.replaceSeal(context.WithoutCancel(ctx), was, change)
 	if errors.Is(err, errOtherState) {
 		return false, engines.Invalid("%v: give the shares again", err)

@@ -354,7 +354,7 @@ func (n *Node) Restore(ctx context.Context, state io.Reader) error {
 }
 
 // reload follows a state that was replaced as a whole, by a restore or by an installed snapshot. If it
-// belongs to other keys, the node seals: only whoever holds those keys may open it.
+// belongs to other keys, the node seals: only holders of those keys may unseal it.
 func (n *Node) reload(ctx context.Context) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -436,7 +436,7 @@ func (n *Node) sameCluster(ctx context.Context, r *running) error {
 }
 
 // settleTime is how long a node that has to seal after a restore stays for the others' sake. The last one may wait
-// for nobody.
+// for no caller.
 const settleTime = 5 * time.Second
 
 // settled waits until the cluster can no longer go back behind the restore: a majority has what the leader

@@ -81,7 +81,7 @@ func (s *Store) writeEnforcement(ctx context.Context, req *engines.Request, in *
 	})
 }
 
-// checkTargets refuses ids that mean nothing: an enforcement with a typing error would protect nobody.
+// checkTargets refuses ids that mean nothing: an enforcement with a typing error would protect no login.
 func (s *Store) checkTargets(ctx context.Context, ns string, in *enforcementIn) error {
 	for _, id := range in.Entities {
 		if _, err := s.opts.Entity(ctx, id); missing(err) {

@@ -32,7 +32,7 @@ type Constraint struct {
 	Any []Method `json:"any"`
 }
 
-// Method is what a client needs to know to ask somebody for a code.
+// Method is what a client needs to know to ask a user for a code.
 type Method struct {
 	Type         string `json:"type"`
 	ID           string `json:"id"`
@@ -41,7 +41,7 @@ type Method struct {
 }
 
 // Required returns what a login through the mount by the entity needs besides, or nil if nothing. A login without an
-// entity that needs a code is denied: nobody can have a secret for it.
+// entity that needs a code is denied: no user can have a secret for it.
 func (s *Store) Required(ctx context.Context, m engines.Mount, entityID string) (*Requirement, error) {
 	ns := namespace(m)
 	r := &Requirement{Constraints: map[string]Constraint{}, entityID: entityID}
@@ -319,7 +319,7 @@ func (v *verification) judge(m *method, c *secret, a *attempts, given string) (p
 
 func equal(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
 
-// Sweep removes held logins that nobody redeemed in time.
+// Sweep removes held logins that were not redeemed in time.
 func (s *Store) Sweep(ctx context.Context) error {
 	const page = 256
 	for after := storage.Key(""); ; {

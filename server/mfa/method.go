@@ -212,7 +212,7 @@ func (s *Store) listMethods(ctx context.Context, req *engines.Request, _ *noInpu
 	return &engines.Response{Data: map[string]any{"keys": keys, "key_info": info}}, nil
 }
 
-// deleteMethod refuses methods that logins need: without the method nobody could satisfy the enforcement.
+// deleteMethod refuses methods that logins need: without the method no login could satisfy the enforcement.
 func (s *Store) deleteMethod(ctx context.Context, req *engines.Request, in *idIn) (*engines.Response, error) {
 	var m *method
 	err := s.update(ctx, func(t *storage.Txn) (err error) {

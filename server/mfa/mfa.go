@@ -4,7 +4,7 @@
 //
 // It promises that a code is accepted once, that a held login is redeemed once, and that wrong codes are counted
 // for each entity and method whatever node they arrive at: each of these is one transaction. Secrets are shown once,
-// to whoever has them generated, and never again. Start reading at Store, then Required, Hold and Take.
+// to the caller that generates them, and never again. Start reading at Store, then Required, Hold and Take.
 package mfa
 
 import (

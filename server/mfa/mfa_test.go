@@ -100,7 +100,7 @@ func (h *house) enforce(name string, methods ...string) {
 	h.Must(engines.Update, "mfa/login-enforcement/"+name, map[string]any{"mfa_method_ids": methods, "auth_method_types": "userpass"})
 }
 
-// app is somebody's authenticator app.
+// app is an authenticator app.
 type app struct{ *otp.Key }
 
 func newApp(t testing.TB, h *house, method string) app {
@@ -230,7 +230,7 @@ func TestSecrets(t *testing.T) {
 	if _, err := png.Decode(bytes.NewReader(image)); err != nil {
 		t.Errorf("the barcode is no PNG: %v", err)
 	}
-	// It is shown once, and whoever has only the first factor cannot replace it.
+	// It is shown once, and a user with only the first factor cannot replace it.
 	before := h.Snapshot()
 	resp := h.Must(engines.Update, "mfa/method/totp/generate", map[string]any{"method_id": id})
 	if resp.Data != nil || len(resp.Warnings) != 1 || !maps.Equal(before, h.Snapshot()) {

@@ -45,7 +45,7 @@ func (s *Store) generateFor(ctx context.Context, req *engines.Request, in *entit
 	return s.generate(ctx, []string{namespace(req.Mount)}, in.Method, in.Entity)
 }
 
-// generate makes a secret and shows it, this once. One that is there stays: whoever only has the first factor must
+// generate makes a secret and shows it, this once. One that is there stays: a user with only the first factor must
 // not be able to replace the second. The method must be in one of the namespaces.
 func (s *Store) generate(ctx context.Context, namespaces []string, methodID, entityID string) (*engines.Response, error) {
 	e, err := s.entity(ctx, entityID)

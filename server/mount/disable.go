@@ -120,7 +120,7 @@ func (t *Table) rewrite(ctx context.Context, mounts []*Mounted, change func(*Ent
 	return err
 }
 
-// Leave shuts a mount that this cluster is about to lose, and takes back what it has handed out: nobody gets anything of it
+// Leave shuts a mount that this cluster is about to lose, and takes back what it has handed out: no client gets anything of it
 // after that. A mount that is not there is fine.
 func (t *Table) Leave(ctx context.Context, uuid string) error {
 	m, err := t.ByUUID(ctx, uuid)

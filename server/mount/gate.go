@@ -15,9 +15,9 @@ type gate struct {
 	mu     sync.Mutex
 	shut   bool
 	inside int
-	left   chan struct{} // nil unless somebody waits; closed when nobody is inside any more
+	left   chan struct{} // nil unless a caller waits; closed when the last request has left
 
-	opening context.Context    // lasts until the gate is shut; nil unless somebody has asked for it
+	opening context.Context    // lasts until the gate is shut; nil unless it was asked for
 	end     context.CancelFunc // of opening
 }
 
@@ -57,7 +57,7 @@ func (g *gate) whileOpen(ctx context.Context) (open context.Context, done func()
 	return open, func() { stop(); end() }
 }
 
-// close shuts the gate and waits until nobody is inside, or ctx ends.
+// close shuts the gate and waits until the last request has left, or ctx ends.
 func (g *gate) close(ctx context.Context) error {
 	g.mu.Lock()
 	g.shut = true

@@ -71,7 +71,7 @@ func (t *Table) Migration(ctx context.Context, namespace, id string) (*Migration
 }
 
 // Move begins to move the mount at one place to another, perhaps in another namespace, and returns the id of the
-// migration, which Run carries out. From now on the mount takes no requests and nobody else gets the target. asked
+// migration, which Run carries out. From now on the mount takes no requests and no other mount gets the target. asked
 // is the id of the namespace that it is asked for in. Both paths must be clean (CleanPath).
 func (t *Table) Move(ctx context.Context, asked, fromNS, fromPath, toNS, toPath string) (id string, err error) {
 	t.changing.Lock()
@@ -191,7 +191,7 @@ func (t *Table) settle(ctx context.Context, m *Mounted, reason error) error {
 		return record(ctx, tx, m.Moving.Migration, reason)
 	})
 	if errors.Is(err, storage.ErrNotFound) {
-		return nil // somebody else did it, or the mount is being disabled
+		return nil // another node did it, or the mount is being disabled
 	}
 	if err == nil {
 		log(outcome, "mount", m.Mount.Namespace+m.Path, "to", t.fullPath(m.Moving.Namespace, m.Moving.Path), "err", reason)

@@ -273,7 +273,7 @@ func (t *Table) build(ctx context.Context, old *routes, all bool, dirty map[stor
 	return r, nil
 }
 
-// implicit are the mounts without which nobody could operate the server.
+// implicit are the mounts that operating the server needs.
 var implicit = []*Entry{
 	{Format: 1, UUID: "implicit-sys", Accessor: "system_implicit", Namespace: rootNS, Path: "sys/", Type: "system"},
 	{Format: 1, UUID: "implicit-token", Accessor: "auth_token_implicit", Namespace: rootNS, Path: "auth/token/", Type: "token"},

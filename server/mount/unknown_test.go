@@ -100,7 +100,7 @@ func TestUnknownType(t *testing.T) {
 	}
 }
 
-// What a newer version has begun to do with its mounts waits for it, and nobody else begins anything.
+// What a newer version has begun to do with its mounts waits for it, and no older version begins anything.
 func TestUnknownTypeIsLeftAlone(t *testing.T) {
 	f, newerTable := withLater(t)
 	begun := mount.NewEntry(ns, "half/", "later", "")

@@ -43,7 +43,7 @@ func (s *Store) Create(ctx context.Context, base, path string, metadata map[stri
 	r := record{Format: 1, UUID: uuid.NewString(), Path: parent.Path + name + "/", Parent: parent.ID, Metadata: metadata, CreatedAt: time.Now().UTC()}
 	_, err = storage.Update(ctx, s.opts.Store, func(tx *storage.Txn) error { return s.create(ctx, tx, &r, name) })
 	if errors.Is(err, errTaken) {
-		return s.Create(ctx, base, path, metadata) // somebody else made it meanwhile
+		return s.Create(ctx, base, path, metadata) // it was made meanwhile
 	}
 	if err != nil {
 		return nil, err

@@ -14,7 +14,7 @@ type paths struct{ router *engines.Router }
 
 func (p paths) Router() *engines.Router { return p.router }
 
-// client is somebody who sends requests to the sys paths of a namespace.
+// client sends requests to the sys paths of a namespace.
 func (f *fixture) client(t *testing.T, id string) *enginetest.Mount {
 	r := engines.NewRouter()
 	f.Routes(r)
@@ -23,7 +23,7 @@ func (f *fixture) client(t *testing.T, id string) *enginetest.Mount {
 	return m
 }
 
-// access is what somebody may do: anything below some paths.
+// access is what a client may do: anything below some paths.
 type access []string
 
 func (a access) Allowed(engines.Operation, string) bool { return false }

@@ -10,7 +10,7 @@ const rootNS = "root"
 const (
 	// DefaultName is the policy that tokens get unless they ask not to.
 	DefaultName = "default"
-	// WrappingName is the policy of the tokens that carry wrapped responses. Nobody else may have it.
+	// WrappingName is the policy of the tokens that carry wrapped responses. No other token may have it.
 	WrappingName = "response-wrapping"
 )
 

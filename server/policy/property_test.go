@@ -55,7 +55,7 @@ func (r modelRule) String() string {
 	return b.String()
 }
 
-// world is a random set of policies in namespaces, and somebody who has some of them.
+// world is a random set of policies in namespaces, and a token that has some of them.
 type world struct {
 	rng    *rand.Rand
 	texts  map[string]map[string][]modelRule // by namespace id and name
@@ -221,7 +221,7 @@ type joined struct {
 	required []string
 }
 
-// everything returns all patterns that somebody has, fully spelled, without regard to case if fold is set.
+// everything returns all patterns of a token, fully spelled, without regard to case if fold is set.
 func (w *world) everything(fold bool) map[string]*joined {
 	all := map[string]*joined{}
 	for _, scope := range w.scopes {
@@ -481,7 +481,7 @@ func TestRandomPolicies(t *testing.T) {
 			got := acl.In(ns).Check(op, path, freeForm(string(body)))
 			allowed, sudo := w.decide(ns, op, path, fields)
 			if got.Allowed != allowed || got.Sudo != sudo {
-				t.Fatalf("%s %q in %q with %s: allowed %v, sudo %v, the model says %v, %v; somebody called %q has\n%s",
+				t.Fatalf("%s %q in %q with %s: allowed %v, sudo %v, the model says %v, %v; the entity %q has\n%s",
 					op, path, ns, body, got.Allowed, got.Sudo, allowed, sudo, w.who["identity.entity.name"], w.describe())
 			}
 			if allowed && !acl.Root() {

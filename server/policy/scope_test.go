@@ -86,7 +86,7 @@ func TestTemplates(t *testing.T) {
 	eve := subject{"tag": "2", "identity.entity.name": "eve", "identity.entity.id": "e2"}
 	for range 2 { // the second time from what is remembered
 		if allow(nil, "secret/bob/a") || !allow(nil, "plain/a") {
-			t.Error("nobody has somebody's rules, or not their own")
+			t.Error("an entity has another's rules, or not its own")
 		}
 		if !allow(bob, "secret/bob/a") || allow(bob, "secret/eve/a") || !allow(bob, "x/e1") || allow(bob, "x/e2") {
 			t.Error("bob's rules are wrong")
@@ -103,7 +103,7 @@ func TestTemplates(t *testing.T) {
 		who := subject{"tag": "evil" + string(rune('a'+i)), "identity.entity.name": name}
 		for _, path := range []string{"secret/bob/a", "secret/eve/a", "secret/a", "secret/" + name + "/a", "secret/../a"} {
 			if allow(who, path) {
-				t.Errorf("somebody called %q may read %q", name, path)
+				t.Errorf("the entity %q may read %q", name, path)
 			}
 		}
 	}
@@ -124,7 +124,7 @@ func TestDenyingTemplates(t *testing.T) {
 		{"bob", "kv/x/bob", false}, {"bob", "kv/x/eve", true}, {"bob", "kv/y/a-bob", false}, {"bob", "kv/y/b", true},
 		{"a/b", "kv/x/anything", false}, {"a/b", "kv/y/anything", false}, {"a/b", "kv/z", true},
 		{"*", "kv/x/anything", false}, {"*", "kv/z", true},
-		{"", "kv/x/anything", true}, // no such value: nobody is meant
+		{"", "kv/x/anything", true}, // no such value: no entity matches
 	}
 	for i, tt := range tests {
 		who := subject{"tag": string(rune('a' + i))}

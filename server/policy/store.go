@@ -195,7 +195,7 @@ func (s *Store) List(ctx context.Context, ns string) ([]string, error) {
 	return names, nil
 }
 
-// Scope is the policies that somebody has of one namespace. They count there and in the namespaces below.
+// Scope is a token's policies of one namespace. They count there and in the namespaces below.
 type Scope struct {
 	Namespace string // id
 	Path      string // of the namespace: "" for root, else it ends in "/"

@@ -132,7 +132,7 @@ func TestStoreACL(t *testing.T) {
 	}
 }
 
-// After a write is acknowledged nobody may decide by the policy it replaced.
+// After a write is acknowledged no request is decided by the policy it replaced.
 func TestStoreACLIsNeverStale(t *testing.T) {
 	ctx := t.Context()
 	s, _ := newStore(t)

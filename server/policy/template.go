@@ -6,7 +6,7 @@ import (
 )
 
 // fill replaces every {{name}} of a pattern. It reports false if a value is missing, or if it could make the pattern
-// mean more than one whole segment, or part of one: whoever chooses a name must not choose what others may reach. In the
+// mean more than one whole segment, or part of one: the choice of a name must not decide what others may reach. In the
 // second case wide is the pattern that holds for every value, so that a name is no way round a rule that denies.
 func fill(pattern, ns string, subject Subject) (filled string, ok bool, wide string) {
 	if subject == nil {
@@ -23,7 +23,7 @@ func fill(pattern, ns string, subject Subject) (filled string, ok bool, wide str
 		name, tail, _ := strings.Cut(after, "}}")
 		value, ok := subject.FillIn(ns, strings.TrimSpace(name))
 		if !ok || value == "" {
-			return "", false, "" // nobody is meant
+			return "", false, "" // no entity matches
 		}
 		unsafe = unsafe || !segmentPart(value)
 		out.WriteString(value)

@@ -99,7 +99,7 @@ func (c *Challenges) dataKey(ctx context.Context, w kmsWrapper) (dataKey, error)
 	rand.Read(key)
 	defer clear(key)
 	d := dataKey{keyID: id, kek: newKEK("", key)}
-	// Whoever asks and hangs up must not have it asked again each time.
+	// A caller that asks and hangs up must not cause a new call each time.
 	d.wrapped, d.err = w.Wrap(context.WithoutCancel(ctx), key, challengeKeyPurpose)
 	if d.err == nil && len(d.wrapped) > 1<<16-1 {
 		d.err = errors.New("issuing a join challenge: the wrapped data key is too long")

@@ -59,7 +59,7 @@ var (
 	ErrMalformedShare = errors.New("malformed key share")
 	// ErrWrongShares means that enough shares were given and do not combine to the key; progress is reset.
 	ErrWrongShares = errors.New("the given key shares do not open the seal: at least one is wrong, start again")
-	// ErrNoRecoveryKeys means that nobody holds recovery keys of this cluster.
+	// ErrNoRecoveryKeys means that this cluster has no recovery keys.
 	ErrNoRecoveryKeys = errors.New("this cluster has no recovery keys: an operator with a root token makes the first ones with sys/rotate/recovery/init")
 	// ErrChallenge means that a join challenge was not answered: unknown, expired, used or wrong.
 	ErrChallenge = errors.New("join challenge unknown, expired, already used or answered wrongly")
@@ -284,7 +284,7 @@ func UnwrapRoot(ctx context.Context, w Wrapper, blob []byte) ([]byte, error) {
 // OpensRoot returns the check an Unsealer needs: does this key-encryption key unwrap this root key?
 func OpensRoot(wrappedRoot []byte) func(kek []byte) error {
 	return func(kek []byte) error {
-		root, err := UnwrapRoot(context.Background(), NewKEKWrapper(kek), wrappedRoot) // which waits for nobody
+		root, err := UnwrapRoot(context.Background(), NewKEKWrapper(kek), wrappedRoot) // which does not block
 		clear(root)
 		return err
 	}

@@ -82,7 +82,7 @@ func (s *Settings) Problem(format string, args ...any) {
 	s.problems = append(s.problems, fmt.Errorf("seal %q: "+format, append([]any{s.kind}, args...)...))
 }
 
-// Err returns everything that is wrong, also with settings that nobody asked for, or nil. Call it last.
+// Err returns everything that is wrong, also with unknown settings, or nil. Call it last.
 func (s *Settings) Err() error {
 	for _, name := range slices.Sorted(maps.Keys(s.values)) {
 		if !s.known[name] {

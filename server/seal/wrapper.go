@@ -163,7 +163,7 @@ func parseBlob(blob []byte) (id string, head []byte, err error) {
 	return string(blob[fixed:n]), blob[:n+saltBytes], nil
 }
 
-// SealTo encrypts a payload of any size to whoever holds the seal's key. A fresh data key encrypts the payload
+// SealTo encrypts a payload of any size to the holders of the seal's key. A fresh data key encrypts the payload
 // and the seal wraps the data key, so it suits seals that only wrap small secrets.
 func SealTo(ctx context.Context, w Wrapper, purpose string, payload []byte) ([]byte, error) {
 	dek := make([]byte, KeyBytes)

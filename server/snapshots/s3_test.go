@@ -179,7 +179,7 @@ func (f *fakeS3) signed(r *http.Request, body []byte) string {
 	}
 	id, scope, _ := strings.Cut(fields["Credential"], "/")
 	if scheme != "AWS4-HMAC-SHA256" || id != "the id" || !strings.HasSuffix(scope, "/eu-central-1/s3/aws4_request") {
-		return "it is signed for somebody or something else: " + fields["Credential"]
+		return "it is signed for another credential: " + fields["Credential"]
 	}
 	var headers strings.Builder
 	for name := range strings.SplitSeq(fields["SignedHeaders"], ";") {

@@ -160,7 +160,7 @@ func (s *Scheduler) attempt(ctx context.Context, c *config, before status) {
 	}
 	s.mu.Unlock()
 	if err != nil && ctx.Err() != nil {
-		return // this node is no longer the active one: the next one begins anew
+		return // this node is no longer the active one: the next one begins again
 	}
 	after := before
 	after.Format, after.LastStart, after.LastEnd, after.LastError = 1, now, time.Now().UTC(), ""

@@ -191,8 +191,8 @@ type tuneInput struct {
 	Description               string             `json:"description" max:"4096" help:"Description for people."`
 	Options                   engines.StringMap  `json:"options" help:"Options of the engine; given ones replace, others stay."`
 	ListingVisibility         string             `json:"listing_visibility" enum:",hidden,unauth" help:"\"unauth\" shows the mount to callers without a token."`
-	AuditNonHMACRequestKeys   engines.StringList `json:"audit_non_hmac_request_keys" help:"Request fields written to the audit trail in clear."`
-	AuditNonHMACResponseKeys  engines.StringList `json:"audit_non_hmac_response_keys" help:"Response fields written to the audit trail in clear."`
+	AuditNonHMACRequestKeys   engines.StringList `json:"audit_non_hmac_request_keys" help:"Request fields written to the audit log in clear."`
+	AuditNonHMACResponseKeys  engines.StringList `json:"audit_non_hmac_response_keys" help:"Response fields written to the audit log in clear."`
 	PassthroughRequestHeaders engines.StringList `json:"passthrough_request_headers" help:"Request headers passed to the engine."`
 	AllowedResponseHeaders    engines.StringList `json:"allowed_response_headers" help:"Response headers the engine may set."`
 	TokenType                 string             `json:"token_type" enum:",default-service,default-batch,service,batch" help:"Type of tokens an auth method issues."`

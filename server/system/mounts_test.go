@@ -54,7 +54,7 @@ func newMounts(t *testing.T) *mounts {
 	return &mounts{t, s, table}
 }
 
-// allow is what somebody may do: anything below some paths.
+// allow is what a client may do: anything below some paths.
 type allow []string
 
 func (a allow) Allowed(engines.Operation, string) bool { return false }
@@ -192,11 +192,11 @@ func TestUIMounts(t *testing.T) {
 	m.must("n1", nil, engines.Update, "mounts/inner", `{"type":"kv"}`)
 	list := m.must("root", nil, engines.Read, "internal/ui/mounts", "")
 	if secret, auth := list["secret"].(map[string]any), list["auth"].(map[string]any); len(secret) != 0 || len(auth) != 1 || auth["open/"].(map[string]any)["uuid"] != nil {
-		t.Errorf("somebody without a token sees %v", list)
+		t.Errorf("a client without a token sees %v", list)
 	}
 	list = m.must("root", allow{"secret/data/x"}, engines.Read, "internal/ui/mounts", "")
 	if secret := list["secret"].(map[string]any); len(secret) != 1 || secret["secret/"] == nil {
-		t.Errorf("somebody sees %v", list)
+		t.Errorf("the client sees %v", list)
 	}
 	for _, tt := range []struct{ ns, path, may, want string }{
 		{"root", "secret/data/x", "secret/data/x", "secret/"},

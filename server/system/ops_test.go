@@ -169,7 +169,7 @@ func TestInFlight(t *testing.T) {
 		f.mu.Unlock()
 	}
 	later := &Flight{ID: "id-3"}
-	f.Begin(later) // nobody waits for this one
+	f.Begin(later) // no caller waits for this one
 	f.End(one)
 	select {
 	case err := <-drained:

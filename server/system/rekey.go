@@ -118,7 +118,7 @@ func rekeyed(st lifecycle.RekeyStatus, err error) (*engines.Response, error) {
 	return unknown(both(data), st), nil
 }
 
-// unknown warns of a commit that nobody knows the outcome of.
+// unknown warns of a commit with an unknown outcome.
 func unknown(r *engines.Response, st lifecycle.RekeyStatus) *engines.Response {
 	if st.Unknown {
 		r.Warnings = append(r.Warnings, "It is not known whether the new keys have taken effect, because the node lost its place in the cluster: "+

@@ -77,7 +77,7 @@ func TestBatchToken(t *testing.T) {
 	}
 	w.Clear()
 	if _, err := w.Lookup(t.Context(), tok); !errors.Is(err, token.ErrInvalid) {
-		t.Errorf("at its end, opened anew: %v", err)
+		t.Errorf("at its end, opened again: %v", err)
 	}
 }
 
@@ -245,7 +245,7 @@ func TestBatchPaths(t *testing.T) {
 	}
 }
 
-// Lookup never panics, and what nobody made is never valid.
+// Lookup never panics, and what was never issued is never valid.
 func FuzzLookupBatch(f *testing.F) {
 	key := make([]byte, 32)
 	rand.Read(key) // or the worker processes would take each other's seeds for their own tokens
@@ -257,7 +257,7 @@ func FuzzLookupBatch(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		e, err := w.Lookup(t.Context(), "hvb."+text)
 		if err == nil && "hvb."+text != c.Token.Reveal() {
-			t.Errorf("%+v is the entry of a token that nobody made", e)
+			t.Errorf("%+v is the entry of a token that was never issued", e)
 		}
 		if err != nil && !errors.Is(err, token.ErrInvalid) {
 			t.Error(err)

@@ -189,7 +189,7 @@ func TestCreateAuthority(t *testing.T) {
 		{"root in capitals", []string{"admin"}, "create", `{"policies": ["ROOT"]}`, "!root tokens may not be created without parent token being root"},
 		{"root gives root", []string{"root"}, "create", `{"policies": ["app", "root"]}`, "root"},
 		{"root gives less", []string{"root"}, "create", `{"policies": ["app"]}`, "app default"},
-		{"nobody gives wrapping", []string{"root"}, "create", `{"policies": ["response-wrapping"]}`, `!cannot assign policy "response-wrapping"`},
+		{"no token gives wrapping", []string{"root"}, "create", `{"policies": ["response-wrapping"]}`, `!cannot assign policy "response-wrapping"`},
 		{"orphan", []string{"default"}, "create", `{"no_parent": true}`, "!root or sudo privileges required to create orphan token"},
 		{"orphan by sudo", []string{"admin"}, "create", `{"no_parent": true}`, "admin"},
 		{"orphan by path", []string{"default", "app"}, "create-orphan", `{"policies": ["app"]}`, "app default"},

@@ -15,14 +15,14 @@ import (
 type createInput struct {
 	ID              engines.Sensitive  `json:"id" help:"The token to create, instead of a random one. Needs sudo."`
 	Policies        engines.StringList `json:"policies" form:"name" max:"256" help:"Policies of the token; those of the caller if the field is absent."`
-	Meta            engines.StringMap  `json:"meta" max:"64" help:"Texts for the audit trail."`
+	Meta            engines.StringMap  `json:"meta" max:"64" help:"Texts for the audit log."`
 	NoParent        bool               `json:"no_parent" help:"Make the token an orphan. Needs sudo."`
 	NoDefaultPolicy bool               `json:"no_default_policy" help:"Leave the default policy out."`
 	Renewable       bool               `json:"renewable" default:"true" help:"Whether the token can be renewed."`
 	TTL             engines.Duration   `json:"ttl" help:"Lifetime; 0 is the default."`
 	Lease           engines.Duration   `json:"lease" alias:"ttl" help:"Older name of ttl."`
 	ExplicitMaxTTL  engines.Duration   `json:"explicit_max_ttl" help:"A limit of the lifetime that nothing lifts; 0 is none."`
-	DisplayName     string             `json:"display_name" max:"256" help:"Name of the token in the audit trail; \"token-\" is put before it."`
+	DisplayName     string             `json:"display_name" max:"256" help:"Name of the token in the audit log; \"token-\" is put before it."`
 	NumUses         int                `json:"num_uses" help:"How often the token can be used; 0 is without limit."`
 	Period          engines.Duration   `json:"period" help:"If set, the token has no maximum lifetime and each renewal gives it this one. Needs sudo."`
 	Type            string             `json:"type" enum:"service,batch,default" help:"Kind of token."`
@@ -194,9 +194,9 @@ func (e *Engine) aliasEntity(ctx context.Context, req *engines.Request, alias st
 	return e.tokens.opts.EntityByAlias(ctx, namespace(req), req.Mount.Accessor, alias)
 }
 
-// policies decides on the policies of a new token. Nobody gives more than they have, except that sudo gives
+// policies decides on the policies of a new token. No token gives more than it has, except that sudo gives
 // everything but root, and that a role may say what can be given. A list of policies that turns out to be empty
-// is not the same as none: whoever filled it from a variable did not mean to pass on everything they have.
+// is not the same as none: a caller that filled it from an empty variable did not mean to pass on everything.
 func (e *Engine) policies(req *engines.Request, in *createInput, parent *Entry, r *role, sudo bool) ([]string, error) {
 	given, here := req.Given("policies"), parent.Namespace == namespace(req)
 	wanted := NormalPolicies(in.Policies)

@@ -58,7 +58,7 @@ func loginType(mount, role string) string {
 	return typeService
 }
 
-// loginName is where somebody logged in and who it is: "userpass-bob", or "team-ldap-bob" for a mount at
+// loginName is where a user logged in and under which name: "userpass-bob", or "team-ldap-bob" for a mount at
 // team/ldap.
 func loginName(m engines.Mount, name string) string {
 	where := strings.TrimSuffix(strings.TrimPrefix(m.Path, "auth/"), "/")

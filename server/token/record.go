@@ -49,7 +49,7 @@ func get(ctx context.Context, from getter, key string) (*Entry, error) {
 
 // change runs fn on the stored entry in a transaction and stores what it made of it, with its place in the
 // expiry index. A token that is not there is ErrInvalid. It tries until it succeeds or ctx ends: every
-// conflict means that somebody else's change got through.
+// conflict means that another change was committed first.
 func (s *Store) change(ctx context.Context, key string, fn func(*Entry) error) (*Entry, error) {
 	var e *Entry
 	for {

@@ -14,7 +14,7 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// role says what tokens are like that are made by it, and what whoever makes them may ask for. It is
+// role says what tokens are like that are made by it, and what the callers that make them may ask for. It is
 // configuration, so it is stored where policies are, not with the tokens.
 type role struct {
 	Format                 int            `json:"format"` // 1

@@ -18,7 +18,7 @@ type tally struct {
 	counts map[origin]held // nil until they are asked for
 	anew   time.Time       // when to read all tokens again; zero: no need
 
-	replaced atomic.Bool // all that is stored was replaced: as if nobody had asked yet
+	replaced atomic.Bool // all that is stored was replaced: as before the first count
 }
 
 // doubtPause is how long after a write whose outcome is unknown, on a node that stays the active one, all tokens are

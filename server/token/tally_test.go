@@ -49,7 +49,7 @@ func TestCount(t *testing.T) {
 	}
 	w.Activated()
 	if got := count("", ""); got != 2 {
-		t.Errorf("counted anew: %d", got)
+		t.Errorf("counted again: %d", got)
 	}
 }
 
@@ -67,7 +67,7 @@ func (s *silent) Commit(ctx context.Context, b storage.Batch) (storage.Index, er
 	return idx, err
 }
 
-// TestCountAfterUnknownOutcomes looks that a login, and an end of a token, of which nobody knows whether it happened
+// TestCountAfterUnknownOutcomes looks that a login, and an end of a token, with an unknown outcome
 // are counted right in the end.
 func TestCountAfterUnknownOutcomes(t *testing.T) {
 	s := &silent{}
@@ -105,7 +105,7 @@ func TestCountAfterUnknownOutcomes(t *testing.T) {
 	want(1)
 }
 
-// TestCountAfterRestore looks that logins are counted anew when everything that is stored was replaced.
+// TestCountAfterRestore looks that logins are counted again when everything that is stored was replaced.
 func TestCountAfterRestore(t *testing.T) {
 	w := newWorld(t)
 	m := engines.Mount{UUID: "m1", Path: "auth/userpass/", Type: "userpass", NamespaceID: "root", DefaultLeaseTTL: time.Hour, MaxLeaseTTL: time.Hour}
@@ -113,7 +113,7 @@ func TestCountAfterRestore(t *testing.T) {
 	if n, _, err := w.CountStored(t.Context(), all); n != 0 || err != nil {
 		t.Fatalf("%d logins, %v", n, err)
 	}
-	other := token.New(token.Options{Store: w.mem, Now: w.now}) // it stands for whoever wrote the snapshot
+	other := token.New(token.Options{Store: w.mem, Now: w.now}) // it stands for the cluster that wrote the snapshot
 	if _, err := other.CreateLogin(t.Context(), m, "", "auth/userpass/login/bob", engines.Login{DisplayName: "x", Role: "bob"}, ""); err != nil {
 		t.Fatal(err)
 	}

@@ -1,9 +1,9 @@
-// Package wrapping keeps responses for somebody else to take: the answer to a request goes into storage, and its
+// Package wrapping keeps responses for another client to take: the answer to a request goes into storage, and its
 // caller gets a token that takes it out, once.
 //
 // It promises that a response leaves at most once: taking it out uses up the wrapping token in the same
 // transaction-guarded step that every limited token goes through, so of two takers one gets an error, and who finds
-// the token used knows that somebody else was there. A response is never stored without its token, nor longer than
+// the token used knows that another client took it. A response is never stored without its token, nor longer than
 // it. Start reading at Wrap, then take.
 package wrapping
 
@@ -162,7 +162,7 @@ func (s *Store) take(ctx context.Context, req *engines.Request, id engines.Sensi
 	if err != nil {
 		return record{}, err
 	}
-	// The token is used up, and nobody else gets to what it held: if it cannot be removed now, that is left to Sweep.
+	// The token is used up, and no other client gets what it held: if it cannot be removed now, that is left to Sweep.
 	_ = s.tokens.Revoke(context.WithoutCancel(ctx), e.Key)
 	return r, nil
 }

@@ -197,7 +197,7 @@ func TestDrop(t *testing.T) {
 	}
 }
 
-// TestTokenThatCannotBeRemoved looks that what a used-up token held reaches the client all the same: nobody gets it
+// TestTokenThatCannotBeRemoved looks that what a used-up token held reaches the client all the same: no client gets it
 // again.
 func TestTokenThatCannotBeRemoved(t *testing.T) {
 	f := newFixture(t)

@@ -103,7 +103,7 @@ func (v *tour) walkRoots(m cloud) {
 }
 
 // TestCloudLeaks looks for every secret of the credentials that a mount uses, makes and hands out in the logs at their most
-// talkative, in errors, metrics, descriptions, the audit trail, in files and in a snapshot; in the trail there are hashes.
+// talkative, in errors, metrics, descriptions, the audit log, in files and in a snapshot; in the trail there are hashes.
 func TestCloudLeaks(t *testing.T) {
 	_, root := single(t, harness.Options{Config: `log_level = "trace"`})
 	v := &tour{user: root, secrets: map[string]string{}}
@@ -142,7 +142,7 @@ func TestCloudLeaks(t *testing.T) {
 	if err != nil || len(text) < 20_000 {
 		t.Fatalf("the trail has %d bytes: %v", len(text), err)
 	}
-	v.find("the audit trail", text)
+	v.find("the audit log", text)
 	for what, hash := range map[string]string{"a secret key that was handed out": hash, "the root secret": rootHash} {
 		if len(hash) < 32 || !strings.Contains(string(text), hash) {
 			t.Errorf("the trail has no hash of %s", what)

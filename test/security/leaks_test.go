@@ -113,7 +113,7 @@ func (v *tour) find(where string, text []byte) {
 	}
 }
 
-// TestNothingLeaks looks for every secret of a tour in the logs at their most talkative, in the audit trail, in
+// TestNothingLeaks looks for every secret of a tour in the logs at their most talkative, in the audit log, in
 // errors, metrics, and whatever describes the server, in every file below the data directory, and in a snapshot.
 func TestNothingLeaks(t *testing.T) {
 	dir := t.TempDir()
@@ -148,7 +148,7 @@ func TestNothingLeaks(t *testing.T) {
 	if err != nil || len(text) < 10_000 {
 		t.Fatalf("the trail has %d bytes: %v", len(text), err)
 	}
-	v.find("the audit trail", text)
+	v.find("the audit log", text)
 	v.searchFiles(v.n.Dir)
 	v.find("the snapshot", snapshot)
 	for name, part := range unpack(t, snapshot) {

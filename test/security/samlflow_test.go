@@ -21,7 +21,7 @@ import (
 	"github.com/coffer-project/coffer/test/harness"
 )
 
-// record is a line of the audit trail.
+// record is a line of the audit log.
 type record struct {
 	Type    string
 	Error   string

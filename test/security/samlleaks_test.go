@@ -195,7 +195,7 @@ func keyless(t *testing.T, where string, text, modulus []byte) {
 	}
 }
 
-// TestSAMLLeaks looks for everything that a login has to keep in the logs at their most talkative, in the audit trail, in
+// TestSAMLLeaks looks for everything that a login has to keep in the logs at their most talkative, in the audit log, in
 // errors and pages, in metrics, in files, their keys included, and in a snapshot. With verbose_logging the log has what an
 // administrator asked for, at its level, and still nothing that is worth anything to who reads it.
 func TestSAMLLeaks(t *testing.T) {
@@ -220,7 +220,7 @@ func TestSAMLLeaks(t *testing.T) {
 	if err != nil || len(text) < 20_000 {
 		t.Fatalf("the trail has %d bytes: %v", len(text), err)
 	}
-	v.find("the audit trail", regexp.MustCompile(`"path":"auth/sso/go/[^"]*"|"display_name":"sso-[^"]*"`).ReplaceAll(text, nil))
+	v.find("the audit log", regexp.MustCompile(`"path":"auth/sso/go/[^"]*"|"display_name":"sso-[^"]*"`).ReplaceAll(text, nil))
 
 	quiet := len(root.n.Log())
 	loud := &tour{user: root, secrets: map[string]string{}}
@@ -255,7 +255,7 @@ func TestSAMLLeaks(t *testing.T) {
 	log := []byte(root.n.Log())
 	loud.find("the verbose log", log[quiet:])
 	keyless(t, "the log", log, modulus)
-	keyless(t, "the audit trail", text, modulus)
+	keyless(t, "the audit log", text, modulus)
 	keyless(t, "the errors", v.errors.Bytes(), modulus)
 	v.searchFiles(root.n.Dir)
 	for name, part := range unpack(t, snapshot) {

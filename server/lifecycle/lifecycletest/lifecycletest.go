@@ -1,5 +1,5 @@
 // Package lifecycletest has what a lifecycle.Node stands on, in memory: a replicated state, a cluster of one node, and
-// a real barrier. Tests embed State and Cluster, and write anew the methods that matter to them.
+// a real barrier. Tests embed State and Cluster, and override the methods that matter to them.
 package lifecycletest
 
 import (

@@ -26,7 +26,7 @@ type client struct {
 
 // New returns the seal from its stanza: region, kms_key_id, endpoint, access_key, secret_key, session_token. Without
 // keys in the stanza the SDK's default chain finds credentials: environment, shared files, web identity, the
-// instance's or container's role. It calls nobody yet.
+// instance's or container's role. It makes no call yet.
 func New(values map[string]string) (seal.Wrapper, error) {
 	s := seal.NewSettings(seal.TypeAWSKMS, values)
 	region := s.Required("region", "AWS_REGION", "AWS_DEFAULT_REGION")

@@ -36,7 +36,7 @@ type client struct {
 
 // New returns the seal from its stanza: vault_name, key_name, environment, resource, tenant_id, client_id,
 // client_secret. With a client_secret it acts as that application, with a client_id only as that managed identity,
-// else as the SDK's default chain finds. It calls nobody yet.
+// else as the SDK's default chain finds. It makes no call yet.
 func New(values map[string]string) (seal.Wrapper, error) {
 	s := seal.NewSettings(seal.TypeAzureKeyVault, values)
 	vault, key := s.Required("vault_name", "VAULT_AZUREKEYVAULT_VAULT_NAME"), s.Required("key_name", "VAULT_AZUREKEYVAULT_KEY_NAME")

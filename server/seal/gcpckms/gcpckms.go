@@ -30,7 +30,7 @@ type client struct {
 }
 
 // New returns the seal from its stanza: project, region, key_ring, crypto_key, credentials (file of a service
-// account; default: the application default credentials). It calls nobody: the client is made at the first use.
+// account; default: the application default credentials). It makes no call: the client is made at the first use.
 func New(values map[string]string) (seal.Wrapper, error) {
 	s := seal.NewSettings(seal.TypeGCPCKMS, values)
 	key := fmt.Sprintf("projects/%s/locations/%s/keyRings/%s/cryptoKeys/%s",

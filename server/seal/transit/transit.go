@@ -37,7 +37,7 @@ type client struct {
 }
 
 // New returns the seal from its stanza: address, token, mount_path, key_name, namespace, disable_renewal, tls_ca_cert,
-// tls_client_cert, tls_client_key, tls_server_name, tls_skip_verify. It calls nobody. log may be nil.
+// tls_client_cert, tls_client_key, tls_server_name, tls_skip_verify. It makes no call. log may be nil.
 func New(values map[string]string, log *slog.Logger) (seal.Wrapper, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
