@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/engines/secretsync/synctest"
+	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -27,7 +27,7 @@ func TestLinksAreHeldToTheCapacity(t *testing.T) {
 			if got := len(s.links(all)); got != n {
 				t.Errorf("%d links are stored, want %d", got, n)
 			}
-			for name := range s.places.Site(synctest.Marked, "m").Objects() {
+			for name := range s.places.Site(syncsim.Marked, "m").Objects() {
 				names = append(names, name)
 			}
 			if len(names) != n {
@@ -83,7 +83,7 @@ func TestLinksAreHeldToTheCapacity(t *testing.T) {
 		}
 		s.mounts[0].Put(first[0], "k", "2")
 		s.pass(time.Second)
-		if got, _ := s.places.Site(synctest.Marked, "m").Get(first[0]); got != `{"k":"2"}` {
+		if got, _ := s.places.Site(syncsim.Marked, "m").Get(first[0]); got != `{"k":"2"}` {
 			t.Errorf("one that is there does not go on: %s", got)
 		}
 		s.mounts[0].Drop(first[0])
@@ -98,7 +98,7 @@ func TestLinksAreHeldToTheCapacity(t *testing.T) {
 		s.mounts[0].Put(fifth[0], "k", "3")
 		s.pass(time.Hour)
 		synced(5)
-		if got, _ := s.places.Site(synctest.Marked, "m").Get(fifth[0]); got != `{"k":"3"}` {
+		if got, _ := s.places.Site(syncsim.Marked, "m").Get(fifth[0]); got != `{"k":"3"}` {
 			t.Errorf("one that is there does not go on: %s", got)
 		}
 		allow(100)
@@ -120,7 +120,7 @@ func TestRoomOfWhatIsForgotten(t *testing.T) {
 		}
 		s.tie(0, "", func(a *associationRecord) { a.Selector = true })
 		waits := s.tie(2, "", func(a *associationRecord) { a.Selector = true })
-		s.there(synctest.Plain)
+		s.there(syncsim.Plain)
 		s.must(s.svc.forceDelete(s.ctx(), s.dests[0]))
 		s.pass(time.Minute)
 		s.status(waits, "a", Synced)
@@ -132,7 +132,7 @@ func TestRoomOfWhatIsForgotten(t *testing.T) {
 func TestASecretIsCountedOnce(t *testing.T) {
 	inSim(t, func(s *sim) {
 		s.mounts[0].Put("a", "k", "1")
-		s.places.Site(synctest.Marked, "m").Put("same", "theirs")
+		s.places.Site(syncsim.Marked, "m").Put("same", "theirs")
 		same := func(a *associationRecord) { a.Template = "same" }
 		prefix := s.tie(0, "", func(a *associationRecord) { same(a); a.Selector = true })
 		own := s.tie(0, "a", same)
@@ -146,7 +146,7 @@ func TestASecretIsCountedOnce(t *testing.T) {
 		if n := s.svc.Numbers()["sync_attention"]; n != 1 {
 			t.Errorf("%v secrets wait for somebody, want still 1", n)
 		}
-		s.places.Site(synctest.Marked, "m").Delete("same")
+		s.places.Site(syncsim.Marked, "m").Delete("same")
 		s.pass(2 * time.Hour)
 		if n := s.svc.Numbers()["sync_attention"]; n != 0 {
 			t.Errorf("%v secrets wait for somebody, want none", n)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
-	"github.com/coffer-project/coffer/engines/secretsync/synctest"
+	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -21,7 +21,7 @@ func TestClaimsOutliveAnotherEndpoint(t *testing.T) {
 		s.mounts[0].Put("b", "k", "2")
 		a := s.tie(0, "a", same)
 		s.stop()
-		s.operator.Endpoints = map[string]Endpoint{synctest.Marked: {URL: "https://elsewhere.example"}}
+		s.operator.Endpoints = map[string]Endpoint{syncsim.Marked: {URL: "https://elsewhere.example"}}
 		s.start()
 		s.pass(time.Second)
 		b := s.tie(1, "b", same)
@@ -47,7 +47,7 @@ func TestAFullPlaceTakesNoSecondName(t *testing.T) {
 		a := s.tie(2, "a", nil)
 		s.pass(time.Minute)
 		s.status(a, "a", Synced)
-		if got := len(s.names(synctest.Plain)); got != 100 {
+		if got := len(s.names(syncsim.Plain)); got != 100 {
 			t.Fatalf("%d names are there, want 100", got)
 		}
 		a = s.tie(2, "a", func(a *associationRecord) { a.Template = "new" })
@@ -60,13 +60,13 @@ func TestAFullPlaceTakesNoSecondName(t *testing.T) {
 		if n := len(s.places.Calls()) - calls; n > 10 {
 			t.Errorf("%d calls in half an hour at a place that is full", n)
 		}
-		if _, ok := s.places.Site(synctest.Plain, "p").Get("VAULT_KV_00000001_A"); !ok {
+		if _, ok := s.places.Site(syncsim.Plain, "p").Get("VAULT_KV_00000001_A"); !ok {
 			t.Error("the old name went before the new one was there")
 		}
 		kv.Delete("all/0")
 		s.pass(time.Hour)
 		s.status(a, "a", Synced)
-		if got := s.names(synctest.Plain); len(got) != 99 || !slices.Contains(got, "NEW") || slices.Contains(got, "VAULT_KV_00000001_A") {
+		if got := s.names(syncsim.Plain); len(got) != 99 || !slices.Contains(got, "NEW") || slices.Contains(got, "VAULT_KV_00000001_A") {
 			t.Errorf("%d names are there: %q", len(got), got)
 		}
 	})
@@ -87,7 +87,7 @@ func TestAKeyTakesTheRoomOfOneThatGoes(t *testing.T) {
 		s.mounts[0].Put("a", pairs(1, 101)...)
 		s.pass(2 * time.Minute)
 		s.status(a, "a", Synced)
-		if got := s.names(synctest.Plain); len(got) != 100 || slices.Contains(got, "K0") || !slices.Contains(got, "K100") {
+		if got := s.names(syncsim.Plain); len(got) != 100 || slices.Contains(got, "K0") || !slices.Contains(got, "K100") {
 			t.Errorf("%d names are there: %q", len(got), got)
 		}
 	})
@@ -133,7 +133,7 @@ func TestASwapOfNamesNeedsAThird(t *testing.T) {
 		s.status(a, "a", Conflict)
 		s.status(b, "b", Conflict)
 		s.pass(time.Hour)
-		s.there(synctest.Plain, "X", "Y")
+		s.there(syncsim.Plain, "X", "Y")
 		s.tie(2, "a", named("z"))
 		s.pass(30 * time.Second)
 		s.status(b, "b", Synced)
@@ -141,10 +141,10 @@ func TestASwapOfNamesNeedsAThird(t *testing.T) {
 		s.pass(30 * time.Second)
 		s.status(a, "a", Synced)
 		for name, want := range map[string]string{"X": `{"k":"b"}`, "Y": `{"k":"a"}`} {
-			if got, _ := s.places.Site(synctest.Plain, "p").Get(name); got != want {
+			if got, _ := s.places.Site(syncsim.Plain, "p").Get(name); got != want {
 				t.Errorf("%s is %s, want %s", name, got, want)
 			}
 		}
-		s.there(synctest.Plain, "X", "Y")
+		s.there(syncsim.Plain, "X", "Y")
 	})
 }

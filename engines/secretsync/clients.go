@@ -5,7 +5,7 @@ import (
 	"sync"
 
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
-	"github.com/coffer-project/coffer/engines/secretsync/work"
+	"github.com/coffer-project/coffer/engines/secretsync/workqueue"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -18,11 +18,11 @@ type clients struct {
 type opened struct {
 	key     storage.Key   // of the record it was opened by
 	version storage.Index // likewise
-	dest    *work.Paced
+	dest    *workqueue.RateLimited
 }
 
 // get returns the destination of a record, which was stored at a version.
-func (c *clients) get(d *destinationRecord, version storage.Index, open func() (destination.Destination, destination.Rate, error)) (*work.Paced, error) {
+func (c *clients) get(d *destinationRecord, version storage.Index, open func() (destination.Destination, destination.Rate, error)) (*workqueue.RateLimited, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	had := c.open[d.ID]
@@ -33,7 +33,7 @@ func (c *clients) get(d *destinationRecord, version storage.Index, open func() (
 	if err != nil {
 		return nil, fmt.Errorf("opening the destination: %w", err)
 	}
-	now := &opened{d.key(), version, work.NewPaced(dest, rate)}
+	now := &opened{d.key(), version, workqueue.NewRateLimited(dest, rate)}
 	if had != nil { // whoever uses it finishes; what it has spent is spent
 		now.dest.Share(had.dest)
 		had.dest.Close() //nolint:errcheck // there is nothing to lose

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/engines/secretsync/synctest"
+	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
 )
 
 // TestDriftThatIsHeld: while nothing is to be done, what is found is not told to be repaired. It is when that is over.
@@ -32,10 +32,10 @@ func TestDriftThatIsHeld(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			run(t, func(r *rig) {
-				d := r.dest(synctest.Marked, "d", nil)
+				d := r.dest(syncsim.Marked, "d", nil)
 				r.post(d+"/associations/set", map[string]any{"mount": "kv", "secret_name": "a", "drift_policy": "repair"})
 				r.post(d+"/associations/set", map[string]any{"mount": "kv", "secret_name": "folder/b"})
-				site := r.places.Site(synctest.Marked, "one")
+				site := r.places.Site(syncsim.Marked, "one")
 				drifts := func(want string) {
 					t.Helper()
 					time.Sleep(time.Hour / 4)
@@ -70,8 +70,8 @@ func TestDriftThatIsHeld(t *testing.T) {
 // TestFailuresThatAreHeld: what has failed and is not tried again for now says so, and keeps its status.
 func TestFailuresThatAreHeld(t *testing.T) {
 	run(t, func(r *rig) {
-		d := r.dest(synctest.Marked, "d", nil)
-		r.places.SetFault(func(synctest.Call) synctest.Fault { return synctest.Fault{Kind: synctest.Refuse} })
+		d := r.dest(syncsim.Marked, "d", nil)
+		r.places.SetFault(func(syncsim.Call) syncsim.Fault { return syncsim.Fault{Kind: syncsim.Refuse} })
 		secret := map[string]any{"mount": "kv", "secret_name": "a"}
 		r.post(d+"/associations/set", secret)
 		entry := func() map[string]any {

@@ -21,13 +21,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	std "testing/synctest"
+	"testing/synctest"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
-	"github.com/coffer-project/coffer/engines/secretsync/render"
-	"github.com/coffer-project/coffer/engines/secretsync/synctest"
+	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
+	"github.com/coffer-project/coffer/engines/secretsync/template"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -50,7 +50,7 @@ func TestSimulationConverges(t *testing.T) {
 		first, n = one, 1
 	}
 	for seed := first; seed < first+n && !t.Failed(); seed++ {
-		std.Test(t, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
 			s := newSim(t, uint64(seed)) //nolint:gosec // it is not negative
 			s.run()
 			if t.Failed() {
@@ -68,9 +68,9 @@ func TestSimulationConverges(t *testing.T) {
 type sim struct {
 	t      *testing.T
 	rng    *rand.Rand
-	w      *synctest.World
-	places *synctest.Places
-	mounts []*synctest.KV
+	w      *syncsim.World
+	places *syncsim.Places
+	mounts []*syncsim.KV
 	dests  []*destinationRecord
 	logs   logs
 	values []string
@@ -82,13 +82,13 @@ type sim struct {
 	// retains are the associations, by id, that were to leave what they have made at some time.
 	retains map[string]bool
 
-	node *synctest.Node
+	node *syncsim.Node
 	svc  *Service
 	// operator is what New is told from the next start on.
 	operator Operator
 	stop     func() // waits for the end
 	crash    func() // does not
-	faults   func(synctest.Call) synctest.Fault
+	faults   func(syncsim.Call) syncsim.Fault
 }
 
 // logs is a buffer that several may write to.
@@ -110,13 +110,13 @@ func (l *logs) String() string {
 }
 
 func newSim(t *testing.T, seed uint64) *sim {
-	s := &sim{t: t, rng: rand.New(rand.NewPCG(seed, 1)), w: synctest.NewWorld(), places: synctest.NewPlaces(), retains: map[string]bool{}, began: time.Now(), meddles: seed%3 > 0} //nolint:gosec // to be repeated
+	s := &sim{t: t, rng: rand.New(rand.NewPCG(seed, 1)), w: syncsim.NewWorld(), places: syncsim.NewPlaces(), retains: map[string]bool{}, began: time.Now(), meddles: seed%3 > 0} //nolint:gosec // to be repeated
 	s.places.Rate = destination.Rate{Writes: 5, WriteBurst: 10, Reads: 20, ReadBurst: 30, Concurrency: 2}
 	s.w.Namespace("n1", "team/")
-	s.mounts = []*synctest.KV{s.w.Mount("root", "kv/"), s.w.Mount("root", "other/"), s.w.Mount("n1", "kv/")}
+	s.mounts = []*syncsim.KV{s.w.Mount("root", "kv/"), s.w.Mount("root", "other/"), s.w.Mount("n1", "kv/")}
 	s.start()
 	for i, d := range []struct{ ns, kind, site string }{
-		{"root", synctest.Marked, "m"}, {"root", synctest.Marked, "m"}, {"root", synctest.Plain, "p"}, {"n1", synctest.Plain, "p"},
+		{"root", syncsim.Marked, "m"}, {"root", syncsim.Marked, "m"}, {"root", syncsim.Plain, "p"}, {"n1", syncsim.Plain, "p"},
 	} {
 		s.makeDestination(d.ns, d.kind, fmt.Sprint("d", i), d.site)
 	}
@@ -167,7 +167,7 @@ func (s *sim) update(do func(tx *storage.Txn) error) {
 }
 
 func (s *sim) makeDestination(ns, kind, name, site string) {
-	c := &synctest.Config{Site: site, Label: name, Token: "sekrit-token"}
+	c := &syncsim.Config{Site: site, Label: name, Token: "sekrit-token"}
 	config, err := encodeConfig(c)
 	s.must(err)
 	d := &destinationRecord{ID: short(name, fmt.Sprint(len(s.done))), NS: ns, Type: kind, Name: name, Config: config, PrintKey: []byte("key of " + name), CreatedAt: time.Now(), UpdatedAt: time.Now()}
@@ -223,7 +223,7 @@ var simTemplates = []string{"", "{{ .MountBaseName }}/{{ .SecretPath }}", "{{ .S
 
 func (s *sim) associate() {
 	d := pick(s, s.dests)
-	var kv *synctest.KV
+	var kv *syncsim.KV
 	for kv == nil || kv.Describe().NamespaceID != d.NS {
 		kv = pick(s, s.mounts)
 	}
@@ -327,7 +327,7 @@ func (s *sim) changeDestination() {
 			d.Paused = !d.Paused
 			s.say("pause %v of %s", d.Paused, d.Name)
 		default:
-			if d.Type != synctest.Marked {
+			if d.Type != syncsim.Marked {
 				return nil
 			}
 			d.CustomTags = map[string]string{pick(s, []string{"team", "stage"}): fmt.Sprint(s.rng.IntN(3))}
@@ -383,9 +383,9 @@ func (s *sim) changeMount() {
 }
 
 func (s *sim) meddle() {
-	kind, site := synctest.Marked, "m"
+	kind, site := syncsim.Marked, "m"
 	if s.rng.IntN(2) == 0 {
-		kind, site = synctest.Plain, "p"
+		kind, site = syncsim.Plain, "p"
 	}
 	there := s.places.Site(kind, site)
 	var names []string
@@ -399,7 +399,7 @@ func (s *sim) meddle() {
 				name := fold(s.svc.types[kind].Rules, it.Name)
 				names = append(names, name)
 				// Where there are no marks, nobody could tell a write of somebody else from one of ours that got lost at the same time.
-				if kind == synctest.Plain && it.Intent != nil {
+				if kind == syncsim.Plain && it.Intent != nil {
 					unsure[name] = true
 				}
 				repaired[name] = repaired[name] || it.Owned && a.Drift == driftRepair
@@ -407,7 +407,7 @@ func (s *sim) meddle() {
 		}
 	}
 	names = slices.DeleteFunc(names, func(name string) bool { return unsure[name] })
-	if kind == synctest.Marked {
+	if kind == syncsim.Marked {
 		names = append(names, "kv/a", "a", "C", "vault/"+s.mounts[0].Describe().Accessor+"/a", "somebody/else")
 	}
 	if len(names) == 0 {
@@ -458,7 +458,7 @@ func (s *sim) adopt() {
 
 // siteOf is where a type of destination writes.
 func siteOf(kind string) string {
-	if kind == synctest.Plain {
+	if kind == syncsim.Plain {
 		return "p"
 	}
 	return "m"
@@ -498,10 +498,10 @@ func (s *sim) crashSoon() {
 	}
 	after, faults := s.rng.IntN(2) == 0, s.faults
 	s.say("crash at call %d, after it: %v", n, after)
-	s.places.SetFault(func(c synctest.Call) synctest.Fault {
+	s.places.SetFault(func(c syncsim.Call) syncsim.Fault {
 		mu.Lock()
 		defer mu.Unlock()
-		f := synctest.Fault{}
+		f := syncsim.Fault{}
 		if faults != nil {
 			f = faults(c)
 		}
@@ -521,7 +521,7 @@ func (s *sim) changeFaults() {
 	s.say("faults with probability %v", p)
 	s.faults = nil
 	if p > 0 {
-		s.faults = synctest.Random(s.rng.Uint64(), p)
+		s.faults = syncsim.Random(s.rng.Uint64(), p)
 	}
 	s.places.SetFault(s.faults)
 }
@@ -625,7 +625,7 @@ func (s *sim) quiet() {
 type want struct {
 	a      *associationRecord
 	secret string
-	item   render.Item
+	item   template.Item
 	status outcome
 	owned  bool
 }
@@ -637,7 +637,7 @@ func (s *sim) check() {
 		s.t.Errorf("harm: %s", harm)
 	}
 	wanted := s.wanted()
-	for _, d := range []struct{ kind, site string }{{synctest.Marked, "m"}, {synctest.Plain, "p"}} {
+	for _, d := range []struct{ kind, site string }{{syncsim.Marked, "m"}, {syncsim.Plain, "p"}} {
 		s.checkSite(d.kind, d.site, wanted)
 	}
 	s.checkClaims()
@@ -660,7 +660,7 @@ func (s *sim) wanted() map[string][]want {
 			s.t.Errorf("the association of %q with %s is of a mount that is gone", a.Secret, a.Name)
 			continue
 		}
-		kv := m.Engine.(*synctest.KV)
+		kv := m.Engine.(*syncsim.KV)
 		rules := s.svc.types[a.Type].Rules
 		links := map[string]*link{}
 		for _, l := range s.links(a) {
@@ -680,9 +680,9 @@ func (s *sim) wanted() map[string][]want {
 				s.t.Errorf("%s of %s at %s has no link", name, a.MountPath, a.Name)
 				continue
 			}
-			var items []render.Item
+			var items []template.Item
 			if secret.Live {
-				src := render.NewSource(a.Type, a.Name, s.node.NamespacePath(a.NS), a.NS, m.Path, a.Accessor, name)
+				src := template.NewSource(a.Type, a.Name, s.node.NamespacePath(a.NS), a.NS, m.Path, a.Accessor, name)
 				items, err = a.plan(rules).Items(src, secret.Data)
 				s.must(err)
 			}
@@ -707,13 +707,13 @@ func (s *sim) wanted() map[string][]want {
 }
 
 // checkLink checks what a link says of itself.
-func (s *sim) checkLink(a *associationRecord, l *link, secret engines.Secret, items []render.Item) {
+func (s *sim) checkLink(a *associationRecord, l *link, secret engines.Secret, items []template.Item) {
 	s.t.Helper()
 	what := fmt.Sprintf("%s at %s", l.Secret, a.Name)
 	if l.Version != secret.Version || l.Live != secret.Live {
 		s.t.Errorf("%s: the link is of version %d (live %v), the secret is at %d (live %v)", what, l.Version, l.Live, secret.Version, secret.Live)
 	}
-	problems := slices.ContainsFunc(items, func(it render.Item) bool { return it.Problem != "" })
+	problems := slices.ContainsFunc(items, func(it template.Item) bool { return it.Problem != "" })
 	if len(l.Adopt) > 0 {
 		s.t.Errorf("%s: %v are still to be adopted", what, l.Adopt)
 	}
@@ -825,7 +825,7 @@ func (s *sim) waits(kind string) map[string]bool {
 }
 
 // stays reports whether something may be there that nobody wants any more.
-func (s *sim) stays(o synctest.Object) bool {
+func (s *sim) stays(o syncsim.Object) bool {
 	parts := strings.Split(o.By, "-") // installation, association, name
 	return len(parts) == 3 && s.retains[parts[1]]
 }

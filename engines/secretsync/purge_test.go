@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/engines/secretsync/synctest"
+	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -25,7 +25,7 @@ func TestAPurgeGoesOn(t *testing.T) {
 						s.mounts[0].Put(name, "k", "1")
 						all = append(all, s.tie(0, name, nil).key())
 					}
-					if got := len(s.names(synctest.Marked)); got != len(all) {
+					if got := len(s.names(syncsim.Marked)); got != len(all) {
 						t.Fatalf("%d names were synced, want %d", got, len(all))
 					}
 					if restarted {
@@ -53,7 +53,7 @@ func TestAPurgeGoesOn(t *testing.T) {
 						s.start()
 					}
 					s.pass(time.Minute)
-					s.there(synctest.Marked)
+					s.there(syncsim.Marked)
 					var gone destinationRecord
 					if _, err := getDestination(s.ctx(), s.w.Store, d.key(), &gone); err != nil || gone.ID != "" {
 						t.Errorf("the destination is still there (%v)", err)
@@ -69,7 +69,7 @@ func TestADeletedNamespaceSaysWhatItWaitsFor(t *testing.T) {
 	inSim(t, func(s *sim) {
 		s.mounts[0].Put("a", "k", "1")
 		s.tie(0, "a", nil)
-		s.places.SetFault(func(synctest.Call) synctest.Fault { return synctest.Fault{Delay: time.Millisecond} }) // it is not removed at once
+		s.places.SetFault(func(syncsim.Call) syncsim.Fault { return syncsim.Fault{Delay: time.Millisecond} }) // it is not removed at once
 		err := s.svc.NamespaceGone(s.ctx(), "root")
 		if e, ok := errors.AsType[*engines.Error](err); !ok || e.Kind != engines.KindUnavailable || !strings.Contains(e.Detail, s.dests[0].Name+" is still being removed") {
 			t.Errorf("%v", err)

@@ -9,13 +9,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	std "testing/synctest"
+	"testing/synctest"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/enginetest"
 	"github.com/coffer-project/coffer/engines/secretsync"
-	"github.com/coffer-project/coffer/engines/secretsync/synctest"
+	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
 )
 
 // sys is the engine that the paths of secret sync are part of.
@@ -27,9 +27,9 @@ func (s *sys) Router() *engines.Router { return s.router }
 type rig struct {
 	*enginetest.Mount
 	t      *testing.T
-	w      *synctest.World
-	kv     *synctest.KV
-	places *synctest.Places
+	w      *syncsim.World
+	kv     *syncsim.KV
+	places *syncsim.Places
 	svc    *secretsync.Service
 }
 
@@ -42,8 +42,8 @@ func (c caller) AnyUnder(prefix string) bool                   { return c.may ==
 
 func newRig(t *testing.T, operator ...secretsync.Operator) *rig {
 	t.Helper()
-	w := synctest.NewWorld()
-	r := &rig{t: t, w: w, kv: w.Mount("root", "kv/"), places: synctest.NewPlaces()}
+	w := syncsim.NewWorld()
+	r := &rig{t: t, w: w, kv: w.Mount("root", "kv/"), places: syncsim.NewPlaces()}
 	options := secretsync.Options{Host: w.Node(), Types: r.places.Types()}
 	for _, says := range operator {
 		options.Operator = says
@@ -61,13 +61,13 @@ func newRig(t *testing.T, operator ...secretsync.Operator) *rig {
 // run runs a test in a bubble, in which the service runs.
 func run(t *testing.T, test func(r *rig)) {
 	t.Helper()
-	std.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		stop := r.w.Store.OnChange(r.svc.Changed)
 		done := make(chan struct{}) // closed when Run has returned
 		go func() { defer close(done); r.svc.Run(ctx) }()
-		std.Wait()
+		synctest.Wait()
 		r.kv.Put("a", "k", "v")
 		r.kv.Put("folder/b", "k", "w")
 		test(r)
@@ -90,13 +90,13 @@ func (r *rig) dest(kind, name string, more map[string]any) string {
 func (r *rig) post(path string, body any) map[string]any {
 	r.t.Helper()
 	data := r.Data(r.Must(engines.Update, path, body))
-	std.Wait()
+	synctest.Wait()
 	return data
 }
 
 func (r *rig) entries(path string) map[string]any {
 	r.t.Helper()
-	std.Wait()
+	synctest.Wait()
 	all, _ := r.Data(r.Must(engines.Read, path+"/associations", nil))["associated_secrets"].(map[string]any)
 	return all
 }
@@ -140,7 +140,7 @@ func TestRoutesRunOnThePrimary(t *testing.T) {
 // TestSetAndRemove: entries are there at once, and nothing is left.
 func TestSetAndRemove(t *testing.T) {
 	run(t, func(r *rig) {
-		for _, kind := range []string{synctest.Marked, synctest.Plain} {
+		for _, kind := range []string{syncsim.Marked, syncsim.Plain} {
 			d := r.dest(kind, "store", map[string]any{"granularity": "secret-path"})
 			for range 2 {
 				got := r.post(d+"/associations/set", map[string]any{"mount": "kv", "secret_name": "a"})
@@ -161,7 +161,7 @@ func TestSetAndRemove(t *testing.T) {
 // TestCallersReadWhatTheyAssociate: and nobody reads for them.
 func TestCallersReadWhatTheyAssociate(t *testing.T) {
 	run(t, func(r *rig) {
-		d := r.dest(synctest.Marked, "store", nil)
+		d := r.dest(syncsim.Marked, "store", nil)
 		r.Caller.Access = caller{func(path string) bool { return strings.HasPrefix(path, "kv/data/folder/") }}
 		for _, op := range []string{"/associations/set", "/associations/adopt", "/plan"} {
 			text := r.Fails(engines.KindDenied, engines.Update, d+op, map[string]any{"mount": "kv", "secret_name": "a"})
@@ -187,15 +187,15 @@ func TestCallersReadWhatTheyAssociate(t *testing.T) {
 // TestSelectorsAreReachedBySecret: adopt, retry, history and the look-up by secret find what a prefix covers.
 func TestSelectorsAreReachedBySecret(t *testing.T) {
 	run(t, func(r *rig) {
-		d := r.dest(synctest.Marked, "store", map[string]any{"secret_name_template": "{{ .SecretPath }}"})
-		r.places.Site(synctest.Marked, "one").Put("folder/b", "theirs")
+		d := r.dest(syncsim.Marked, "store", map[string]any{"secret_name_template": "{{ .SecretPath }}"})
+		r.places.Site(syncsim.Marked, "one").Put("folder/b", "theirs")
 		r.post(d+"/associations/set", map[string]any{"mount": "kv", "secret_prefix": "*"})
 		time.Sleep(time.Second)
 		same(t, "set", statuses(r.entries(d)), map[string]string{"a": "SYNCED", "folder/b": "CONFLICT"})
 		of := map[string]any{"mount": "kv", "secret_name": "folder/b"}
 		to := r.Data(r.Must(engines.Read, "sync/associations/kv/folder/b", nil))["associated_destinations"]
-		same(t, "to", slices.Sorted(maps.Keys(to.(map[string]any))), []string{synctest.Marked + "/store"})
-		r.places.Site(synctest.Marked, "one").Allow("folder/b")
+		same(t, "to", slices.Sorted(maps.Keys(to.(map[string]any))), []string{syncsim.Marked + "/store"})
+		r.places.Site(syncsim.Marked, "one").Allow("folder/b")
 		got := r.post(d+"/associations/adopt", of)
 		same(t, "adopted", statuses(got["associated_secrets"]), map[string]string{"folder/b": "SYNCED"})
 		if events, _ := r.post(d+"/associations/history", of)["events"].([]any); len(events) != 2 {
@@ -217,7 +217,7 @@ func TestSelectorsAreReachedBySecret(t *testing.T) {
 func TestRefreshingWidensNothing(t *testing.T) {
 	run(t, func(r *rig) {
 		r.kv.Put("keys", "k", "1", "l", "2")
-		d := r.dest(synctest.Marked, "store", nil)
+		d := r.dest(syncsim.Marked, "store", nil)
 		set := func(more map[string]any) map[string]string {
 			body := map[string]any{"mount": "kv", "secret_name": "keys"}
 			maps.Copy(body, more)
@@ -238,7 +238,7 @@ func TestRefreshingWidensNothing(t *testing.T) {
 // TestRemoveWithoutAMount: what was synced from a mount that is gone can still be removed, and what never was, too.
 func TestRemoveWithoutAMount(t *testing.T) {
 	run(t, func(r *rig) {
-		d := r.dest(synctest.Marked, "store", nil)
+		d := r.dest(syncsim.Marked, "store", nil)
 		other := r.w.Mount("root", "other/")
 		other.Put("x", "k", "v")
 		r.post(d+"/associations/set", map[string]any{"mount": "other", "secret_name": "x"})
@@ -264,10 +264,10 @@ func TestRemoveWithoutAMount(t *testing.T) {
 
 // TestWithoutTheService: on a node where nothing runs, requests fail or wait for nobody, and change only what is stored.
 func TestWithoutTheService(t *testing.T) {
-	std.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		r.kv.Put("a", "k", "v")
-		d := r.dest(synctest.Marked, "store", nil)
+		d := r.dest(syncsim.Marked, "store", nil)
 		got := r.post(d+"/associations/set", map[string]any{"mount": "kv", "secret_name": "a"})
 		same(t, "set", statuses(got["associated_secrets"]), map[string]string{"a": "PENDING"})
 		if calls := r.places.Calls(); len(calls) > 0 {

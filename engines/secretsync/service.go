@@ -14,7 +14,7 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
-	"github.com/coffer-project/coffer/engines/secretsync/work"
+	"github.com/coffer-project/coffer/engines/secretsync/workqueue"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -65,7 +65,7 @@ type Service struct {
 	log   *slog.Logger
 	types map[string]destination.Type
 
-	queue   work.Queue[jobKey]
+	queue   workqueue.Queue[jobKey]
 	clients clients
 	counts  counts
 	inbox   inbox
@@ -98,7 +98,7 @@ func New(o Options) *Service {
 	for _, t := range o.Types {
 		s.types[t.Name] = t
 	}
-	s.queue.Do, s.queue.Lane, s.queue.Width = s.syncJob, func(key jobKey) string { return key.Destination }, s.widthOf
+	s.queue.Do, s.queue.Partition, s.queue.Concurrency = s.syncJob, func(key jobKey) string { return key.Destination }, s.widthOf
 	return s
 }
 

@@ -8,13 +8,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	std "testing/synctest"
+	"testing/synctest"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
-	"github.com/coffer-project/coffer/engines/secretsync/render"
-	"github.com/coffer-project/coffer/engines/secretsync/synctest"
+	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
+	"github.com/coffer-project/coffer/engines/secretsync/template"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -22,9 +22,9 @@ import (
 // namespace).
 func inSim(t *testing.T, test func(s *sim)) {
 	t.Helper()
-	std.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, 1)
-		std.Wait()
+		synctest.Wait()
 		test(s)
 		s.stop()
 	})
@@ -56,7 +56,7 @@ func (s *sim) untie(a *associationRecord) {
 
 func (s *sim) pass(d time.Duration) {
 	time.Sleep(d)
-	std.Wait()
+	synctest.Wait()
 }
 
 // link returns a link, or one without a status.
@@ -109,7 +109,7 @@ func TestASecretFollowsWithinASecond(t *testing.T) {
 		kv.Put("a", "k", "1")
 		a := s.tie(0, "a", nil)
 		const name = "vault/kv_00000001/a"
-		s.there(synctest.Marked, name)
+		s.there(syncsim.Marked, name)
 		for what, do := range map[string]struct {
 			do   func()
 			want string
@@ -119,7 +119,7 @@ func TestASecretFollowsWithinASecond(t *testing.T) {
 		} {
 			do.do()
 			s.pass(time.Second)
-			if got, _ := s.places.Site(synctest.Marked, "m").Get(name); got != do.want {
+			if got, _ := s.places.Site(syncsim.Marked, "m").Get(name); got != do.want {
 				t.Errorf("%s: %q is there", what, got)
 			}
 			kv.Put("a", "k", "0")
@@ -129,10 +129,10 @@ func TestASecretFollowsWithinASecond(t *testing.T) {
 		for _, do := range []func(){func() { kv.Delete("a") }, func() { kv.Destroy("a") }, func() { kv.Drop("a") }, func() { kv.DeleteAt("a", time.Now().Add(time.Minute)); s.pass(time.Minute) }} {
 			kv.Put("a", "k", "1")
 			s.pass(time.Second)
-			s.there(synctest.Marked, name)
+			s.there(syncsim.Marked, name)
 			do()
 			s.pass(time.Second)
-			s.there(synctest.Marked)
+			s.there(syncsim.Marked)
 			s.status(a, "a", Unsynced)
 		}
 		kv.Put("a", "k", "1")
@@ -140,9 +140,9 @@ func TestASecretFollowsWithinASecond(t *testing.T) {
 		s.pass(time.Second)
 		kv.Undelete("a")
 		s.pass(time.Second)
-		s.there(synctest.Marked, name)
+		s.there(syncsim.Marked, name)
 		s.untie(a)
-		s.there(synctest.Marked)
+		s.there(syncsim.Marked)
 		if len(s.associations()) != 0 || len(s.links(a)) != 0 {
 			t.Error("something is left of the association")
 		}
@@ -162,7 +162,7 @@ func TestBurstsCoalesceToTheNewest(t *testing.T) {
 		if n := s.calls("write") - before; n > 3 {
 			t.Errorf("a burst of 100 versions was written %d times", n)
 		}
-		if got, _ := s.places.Site(synctest.Plain, "p").Get("VAULT_KV_00000001_A"); got != `{"k":"99"}` {
+		if got, _ := s.places.Site(syncsim.Plain, "p").Get("VAULT_KV_00000001_A"); got != `{"k":"99"}` {
 			t.Errorf("%q is there", got)
 		}
 		// Writing the same once more, and looking again, writes nothing where nothing can be read.
@@ -188,7 +188,7 @@ func TestARestartNoticesWhatHappenedMeanwhile(t *testing.T) {
 		}
 		kv.Delete("undeleted")
 		all := s.tie(0, "", func(a *associationRecord) { a.Selector, a.Template = true, "{{ .SecretPath }}" })
-		s.there(synctest.Marked, "changed", "deleted", "dropped")
+		s.there(syncsim.Marked, "changed", "deleted", "dropped")
 		s.stop()
 		kv.Delete("deleted")
 		kv.Undelete("undeleted")
@@ -197,8 +197,8 @@ func TestARestartNoticesWhatHappenedMeanwhile(t *testing.T) {
 		kv.Put("new", "k", "1")
 		s.start()
 		s.pass(time.Second)
-		s.there(synctest.Marked, "changed", "new", "undeleted")
-		if got, _ := s.places.Site(synctest.Marked, "m").Get("changed"); got != `{"k":"2"}` {
+		s.there(syncsim.Marked, "changed", "new", "undeleted")
+		if got, _ := s.places.Site(syncsim.Marked, "m").Get("changed"); got != `{"k":"2"}` {
 			t.Errorf("%q is there", got)
 		}
 		if l := s.link(all, "dropped"); l.Status != "" {
@@ -226,7 +226,7 @@ func TestANameThatIsFreedGoesToWhoWaits(t *testing.T) {
 		s.pass(10 * time.Minute)
 		s.untie(first)
 		s.status(second, "b", Synced)
-		s.there(synctest.Marked, "same")
+		s.there(syncsim.Marked, "same")
 
 		// The same when it is freed while nobody remembers who waits.
 		third := s.tie(0, "a", same)
@@ -253,7 +253,7 @@ func TestForgettingThatIsInterruptedHeals(t *testing.T) {
 		if len(s.associations()) != 0 || len(s.links(lost)) != 0 {
 			t.Error("associations of a destination that is not there are left")
 		}
-		s.places.Site(synctest.Marked, "m").Delete("vault/kv_00000001/a")
+		s.places.Site(syncsim.Marked, "m").Delete("vault/kv_00000001/a")
 		again := s.tie(1, "a", nil)
 		s.status(again, "a", Synced)
 		s.pass(11 * time.Minute) // past a rescan
@@ -268,29 +268,29 @@ func TestRetemplateKeepsTheOldUntilTheNewIsSeen(t *testing.T) {
 			return func(a *associationRecord) { a.Granularity, a.Template = destination.SecretKey, template }
 		}
 		a := s.tie(0, "a", byKey("old_{{ .SecretKey }}"))
-		s.places.Site(synctest.Marked, "m").Put("new_k", "theirs")
-		s.places.SetFault(func(c synctest.Call) synctest.Fault {
+		s.places.Site(syncsim.Marked, "m").Put("new_k", "theirs")
+		s.places.SetFault(func(c syncsim.Call) syncsim.Fault {
 			if c.Op == "read" && c.Name == "new_l" { // the place does not show what it was given
-				return synctest.Fault{Age: time.Minute}
+				return syncsim.Fault{Age: time.Minute}
 			}
-			return synctest.Fault{}
+			return syncsim.Fault{}
 		})
 		a = s.tie(0, "a", byKey("new_{{ .SecretKey }}"))
-		s.there(synctest.Marked, "new_k", "new_l", "old_k", "old_l")
+		s.there(syncsim.Marked, "new_k", "new_l", "old_k", "old_l")
 		s.pass(2 * time.Minute)
-		s.there(synctest.Marked, "new_k", "new_l", "old_k") // what replaces old_k is somebody else's
+		s.there(syncsim.Marked, "new_k", "new_l", "old_k") // what replaces old_k is somebody else's
 		s.status(a, "a", Conflict)
 		// A key that goes does not wait for another one.
 		s.mounts[0].Put("a", "k", "1")
 		s.pass(time.Second)
-		s.there(synctest.Marked, "new_k", "old_k")
-		s.places.Site(synctest.Marked, "m").Delete("new_k")
+		s.there(syncsim.Marked, "new_k", "old_k")
+		s.places.Site(syncsim.Marked, "m").Delete("new_k")
 		s.pass(2 * time.Hour)
-		s.there(synctest.Marked, "new_k")
+		s.there(syncsim.Marked, "new_k")
 		s.status(a, "a", Synced)
 		// From keys to the whole secret.
 		a = s.tie(0, "a", func(a *associationRecord) { a.Template = "whole" })
-		s.there(synctest.Marked, "whole")
+		s.there(syncsim.Marked, "whole")
 		s.status(a, "a", Synced)
 	})
 }
@@ -304,7 +304,7 @@ func TestTagsFollow(t *testing.T) {
 			d.CustomTags = tags
 			s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, d.key(), d) })
 			s.pass(time.Second)
-			if got := s.places.Site(synctest.Marked, "m").Objects()["vault/kv_00000001/a"].Tags; fmt.Sprint(got) != fmt.Sprint(tagsOf(tags)) {
+			if got := s.places.Site(syncsim.Marked, "m").Objects()["vault/kv_00000001/a"].Tags; fmt.Sprint(got) != fmt.Sprint(tagsOf(tags)) {
 				t.Errorf("tags %v, want %v", got, tags)
 			}
 		}
@@ -314,7 +314,7 @@ func TestTagsFollow(t *testing.T) {
 func TestARepairedConfigurationIsTriedAtOnce(t *testing.T) {
 	inSim(t, func(s *sim) {
 		s.mounts[0].Put("a", "k", "1")
-		s.places.SetFault(func(synctest.Call) synctest.Fault { return synctest.Fault{Kind: synctest.Refuse} })
+		s.places.SetFault(func(syncsim.Call) syncsim.Fault { return syncsim.Fault{Kind: syncsim.Refuse} })
 		a := s.tie(0, "a", nil)
 		s.pass(3 * time.Hour)
 		s.status(a, "a", ClientError)
@@ -345,11 +345,11 @@ func TestNothingIsDoneThatIsNotInTheTrail(t *testing.T) {
 		if l := s.link(a, "a"); l.unfinished() {
 			t.Error("a write that was never made is in doubt")
 		}
-		s.places.Site(synctest.Plain, "p").Put("VAULT_KV_00000001_A", "theirs")
+		s.places.Site(syncsim.Plain, "p").Put("VAULT_KV_00000001_A", "theirs")
 		s.w.FailAudit(nil)
 		s.pass(time.Minute)
 		s.status(a, "a", Conflict)
-		s.places.Site(synctest.Plain, "p").Delete("VAULT_KV_00000001_A")
+		s.places.Site(syncsim.Plain, "p").Delete("VAULT_KV_00000001_A")
 		s.pass(2 * time.Hour)
 		s.status(a, "a", Synced)
 		trail := s.w.Trail()
@@ -367,13 +367,13 @@ func TestOnlyTheOwnerSyncs(t *testing.T) {
 		s.mounts[0].Put("a", "k", "2") // is queued when the role changes
 		s.svc.RoleChanged()
 		s.pass(time.Hour)
-		if got, _ := s.places.Site(synctest.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"1"}` {
+		if got, _ := s.places.Site(syncsim.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"1"}` {
 			t.Errorf("a secondary has written %q", got)
 		}
 		s.w.SetOwner(true)
 		s.svc.RoleChanged()
 		s.pass(time.Second)
-		if got, _ := s.places.Site(synctest.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"2"}` {
+		if got, _ := s.places.Site(syncsim.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"2"}` {
 			t.Errorf("after its promotion %q is there", got)
 		}
 	})
@@ -389,7 +389,7 @@ func TestAnOwnerWithoutAccessChangesNothing(t *testing.T) {
 		if l := s.link(a, "a"); l.Status != ClientError || l.Code != "owner_lost_access" || l.Items[0].Status != ClientError {
 			t.Errorf("%+v", l)
 		}
-		if got, _ := s.places.Site(synctest.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"1"}` {
+		if got, _ := s.places.Site(syncsim.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"1"}` {
 			t.Errorf("%q is there", got)
 		}
 		s.w.SetMayRead(nil)
@@ -402,13 +402,13 @@ func TestRetainedNamesAreLeftWithoutACall(t *testing.T) {
 	inSim(t, func(s *sim) {
 		s.mounts[0].Put("a", "k", "1")
 		a := s.tie(0, "a", nil)
-		s.places.SetFault(func(synctest.Call) synctest.Fault { return synctest.Fault{Kind: synctest.Trouble} })
+		s.places.SetFault(func(syncsim.Call) syncsim.Fault { return syncsim.Fault{Kind: syncsim.Trouble} })
 		s.must(s.svc.changeAssociations(s.ctx(), []storage.Key{a.key()}, func(a *associationRecord) bool { a.Removing, a.Retain = true, true; return true }))
 		s.pass(time.Second)
 		if len(s.associations()) != 0 {
 			t.Errorf("the association is still there: %+v", s.link(a, "a"))
 		}
-		s.there(synctest.Marked, "vault/kv_00000001/a")
+		s.there(syncsim.Marked, "vault/kv_00000001/a")
 	})
 }
 
@@ -421,7 +421,7 @@ func TestAPausedDestinationIsPurgedAllTheSame(t *testing.T) {
 		s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, d.key(), d) })
 		s.must(s.svc.purge(s.ctx(), d))
 		s.pass(10 * time.Second)
-		s.there(synctest.Marked)
+		s.there(syncsim.Marked)
 		var gone destinationRecord
 		if _, err := getDestination(s.ctx(), s.w.Store, d.key(), &gone); err != nil || gone.ID != "" {
 			t.Errorf("the destination is still there (%v)", err)
@@ -434,15 +434,15 @@ func TestMountsThatMoveOrGo(t *testing.T) {
 		kv := s.mounts[0]
 		kv.Put("a", "k", "1")
 		s.tie(0, "a", func(a *associationRecord) { a.Template = "{{ .MountPath }}/{{ .SecretPath }}" })
-		s.there(synctest.Marked, "kv/a")
+		s.there(syncsim.Marked, "kv/a")
 		s.must(s.w.Move(s.ctx(), kv, "moved/"))
 		s.pass(time.Second)
-		s.there(synctest.Marked, "moved/a")
+		s.there(syncsim.Marked, "moved/a")
 		s.tie(1, "nothing/", func(a *associationRecord) { a.Selector = true }) // has found nothing
 		s.must(s.svc.MountGone(s.ctx(), kv.Describe().UUID))
 		s.must(s.w.Unmount(s.ctx(), kv))
 		s.pass(time.Second)
-		s.there(synctest.Marked)
+		s.there(syncsim.Marked)
 		if all := s.associations(); len(all) != 0 {
 			t.Errorf("%d associations of a mount that is gone are left", len(all))
 		}
@@ -452,7 +452,7 @@ func TestMountsThatMoveOrGo(t *testing.T) {
 func TestLimitsAreCheckedBeforeACall(t *testing.T) {
 	inSim(t, func(s *sim) {
 		var pairs []string
-		for i := range render.MaxItems + 1 {
+		for i := range template.MaxItems + 1 {
 			pairs = append(pairs, fmt.Sprintf("k%d", i), "v")
 		}
 		s.mounts[0].Put("many", pairs...)
@@ -473,8 +473,8 @@ func TestLimitsAreCheckedBeforeACall(t *testing.T) {
 		more := s.tie(2, "more", byKey)
 		s.pass(time.Minute)
 		l := s.link(more, "more")
-		if l.Status != ClientError || !strings.Contains(l.Cause, "room for 100 names") || len(s.names(synctest.Plain)) != 100 {
-			t.Errorf("%+v with %d names there", l.outcome, len(s.names(synctest.Plain)))
+		if l.Status != ClientError || !strings.Contains(l.Cause, "room for 100 names") || len(s.names(syncsim.Plain)) != 100 {
+			t.Errorf("%+v with %d names there", l.outcome, len(s.names(syncsim.Plain)))
 		}
 		s.untie(some)
 		s.pass(2 * time.Hour)
@@ -488,17 +488,17 @@ func TestALostWriteIsRecognisedAfterAnother(t *testing.T) {
 	inSim(t, func(s *sim) {
 		s.mounts[0].Put("a", "k", "1")
 		writes := 0
-		s.places.SetFault(func(c synctest.Call) synctest.Fault {
+		s.places.SetFault(func(c syncsim.Call) syncsim.Fault {
 			if c.Op == "write" {
 				writes++
 			}
 			switch {
 			case c.Op == "write" && writes == 1:
-				return synctest.Fault{Kind: synctest.DropAfter}
+				return syncsim.Fault{Kind: syncsim.DropAfter}
 			case c.Op == "read" && writes == 1:
-				return synctest.Fault{Age: time.Minute}
+				return syncsim.Fault{Age: time.Minute}
 			}
-			return synctest.Fault{}
+			return syncsim.Fault{}
 		})
 		a := s.tie(2, "a", nil)
 		s.pass(time.Minute)
@@ -541,11 +541,11 @@ func TestNamesOfAnySizeAreRefusedOrKept(t *testing.T) {
 func TestTroubleOfOneNameIsNotThatOfOthers(t *testing.T) {
 	inSim(t, func(s *sim) {
 		s.mounts[0].Put("a", "bad", "1", "good", "2", "large", strings.Repeat("x", 2000))
-		s.places.SetFault(func(c synctest.Call) synctest.Fault {
+		s.places.SetFault(func(c syncsim.Call) syncsim.Fault {
 			if strings.HasSuffix(c.Name, "BAD") {
-				return synctest.Fault{Kind: synctest.Refuse}
+				return syncsim.Fault{Kind: syncsim.Refuse}
 			}
-			return synctest.Fault{}
+			return syncsim.Fault{}
 		})
 		a := s.tie(2, "a", func(a *associationRecord) { a.Granularity = destination.SecretKey })
 		got := map[string]string{}
@@ -561,7 +561,7 @@ func TestTroubleOfOneNameIsNotThatOfOthers(t *testing.T) {
 func TestAdoptingIsDoneOnce(t *testing.T) {
 	inSim(t, func(s *sim) {
 		s.mounts[0].Put("a", "k", "1", "l", "2")
-		site := s.places.Site(synctest.Plain, "p")
+		site := s.places.Site(syncsim.Plain, "p")
 		site.Put("K", "theirs")
 		site.Put("L", "theirs")
 		a := s.tie(2, "a", func(a *associationRecord) {
@@ -597,11 +597,11 @@ func TestAdoptingIsDoneOnce(t *testing.T) {
 func TestAnOldRetryAfterIsKeptTo(t *testing.T) {
 	inSim(t, func(s *sim) {
 		s.mounts[0].Put("a", "k", "1")
-		s.places.SetFault(func(c synctest.Call) synctest.Fault {
+		s.places.SetFault(func(c syncsim.Call) syncsim.Fault {
 			if c.Op == "write" {
-				return synctest.Fault{Kind: synctest.Throttle, RetryAfter: 10 * time.Minute}
+				return syncsim.Fault{Kind: syncsim.Throttle, RetryAfter: 10 * time.Minute}
 			}
-			return synctest.Fault{}
+			return syncsim.Fault{}
 		})
 		a := s.tie(0, "a", nil)
 		l := s.link(a, "a")
@@ -626,7 +626,7 @@ func TestManyAssociations(t *testing.T) {
 	if os.Getenv("COFFER_CHAOS") == "long" {
 		n = 10_000
 	}
-	std.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, 1)
 		s.places.Rate = destination.Rate{Writes: 1000, WriteBurst: 1000, Reads: 1000, ReadBurst: 1000, Concurrency: 8}
 		s.stop()
@@ -647,7 +647,7 @@ func TestManyAssociations(t *testing.T) {
 			s.must(s.svc.putAssociation(s.ctx(), &chosen{dest: d}, a))
 		}
 		s.pass(time.Minute)
-		if got := len(s.names(synctest.Marked)); got != n {
+		if got := len(s.names(syncsim.Marked)); got != n {
 			t.Errorf("%d of %d are there", got, n)
 		}
 		runtime.GC()

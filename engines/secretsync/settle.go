@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
-	"github.com/coffer-project/coffer/engines/secretsync/work"
+	"github.com/coffer-project/coffer/engines/secretsync/workqueue"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -187,7 +187,7 @@ func summary(items []item, live bool) outcome {
 }
 
 // longestWait bounds how long anything is left alone, whatever a destination says.
-const longestWait = work.LongestWait
+const longestWait = workqueue.LongestWait
 
 func retryAfter(err error) time.Duration {
 	var e *destination.Error

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
-	"github.com/coffer-project/coffer/engines/secretsync/render"
+	"github.com/coffer-project/coffer/engines/secretsync/template"
 )
 
 // step is one name with what is to be done about it.
@@ -32,7 +32,7 @@ type step struct {
 }
 
 // steps returns what there is to do: first what should be there, then what else the ledger has.
-func (t *target) steps(want []render.Item, refresh bool) []step {
+func (t *target) steps(want []template.Item, refresh bool) []step {
 	rules := t.kind.Rules
 	var steps []step
 	named := map[string]bool{}
@@ -75,7 +75,7 @@ func cut(text string, most int) string {
 }
 
 // plan looks at the destination and decides. It changes nothing.
-func (s *Service) plan(ctx context.Context, t *target, dest destination.Destination, want []render.Item, refresh bool) ([]step, error) {
+func (s *Service) plan(ctx context.Context, t *target, dest destination.Destination, want []template.Item, refresh bool) ([]step, error) {
 	steps := t.steps(want, refresh)
 	if err := s.makeRoom(ctx, t, steps); err != nil {
 		return nil, err

@@ -7,7 +7,7 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
-	"github.com/coffer-project/coffer/engines/secretsync/synctest"
+	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -66,7 +66,7 @@ func TestAFailedSecretHasTheVersionThatIsThere(t *testing.T) {
 		}
 		kv.Put("a", "k", "1")
 		s.pass(time.Second)
-		s.places.SetFault(func(synctest.Call) synctest.Fault { return synctest.Fault{Kind: synctest.Trouble} })
+		s.places.SetFault(func(syncsim.Call) syncsim.Fault { return syncsim.Fault{Kind: syncsim.Trouble} })
 		kv.Put("a", "k", "2")
 		s.pass(time.Second)
 		if got := s.versions(whole, ExternalError)["a"]; got != 4 {
@@ -80,11 +80,11 @@ func TestAFailedSecretHasTheVersionThatIsThere(t *testing.T) {
 func TestABugEndsNothingElse(t *testing.T) {
 	inSim(t, func(s *sim) {
 		kv := s.mounts[0]
-		s.places.SetFault(func(c synctest.Call) synctest.Fault {
+		s.places.SetFault(func(c syncsim.Call) syncsim.Fault {
 			if strings.HasSuffix(strings.ToLower(c.Name), "bad") || c.Op == "list" {
-				return synctest.Fault{Kind: synctest.Panic}
+				return syncsim.Fault{Kind: syncsim.Panic}
 			}
-			return synctest.Fault{}
+			return syncsim.Fault{}
 		})
 		kv.Put("bad", "k", s.value())
 		kv.Put("good", "k", s.value())
@@ -98,7 +98,7 @@ func TestABugEndsNothingElse(t *testing.T) {
 		}
 		s.pass(2 * driftInterval)
 		log := s.logs.String()
-		if !strings.Contains(log, "scanning for drift") || !strings.Contains(log, "syncing a secret") || !strings.Contains(log, "places.go") {
+		if !strings.Contains(log, "scanning for drift") || !strings.Contains(log, "syncing a secret") || !strings.Contains(log, "destinations.go") {
 			t.Error("the log must tell where, with the stack")
 		}
 		if strings.Contains(log, "a bug: ") {
@@ -143,7 +143,7 @@ func TestWhatWasRetainedGoesOn(t *testing.T) {
 	for _, dest := range []int{0, 2} {
 		inSim(t, func(s *sim) {
 			kv, kind := s.mounts[0], s.dests[dest].Type
-			name := map[string]string{synctest.Marked: "vault/kv_00000001/a", synctest.Plain: "VAULT_KV_00000001_A"}[kind]
+			name := map[string]string{syncsim.Marked: "vault/kv_00000001/a", syncsim.Plain: "VAULT_KV_00000001_A"}[kind]
 			value := func() string { v, _ := s.places.Site(kind, siteOf(kind)).Get(name); return v }
 			kv.Put("a", "k", "1")
 			a := s.tie(dest, "a", func(a *associationRecord) { a.Deletion = retainThere })
@@ -179,7 +179,7 @@ func TestWhatWasRetainedGoesOn(t *testing.T) {
 			s.places.Site(kind, siteOf(kind)).Put(name, "theirs")
 			kv.Put("a", "k", "3")
 			s.pass(10 * time.Second)
-			if want := map[string]string{synctest.Marked: `{"k":"3"}`, synctest.Plain: "theirs"}[kind]; value() != want {
+			if want := map[string]string{syncsim.Marked: `{"k":"3"}`, syncsim.Plain: "theirs"}[kind]; value() != want {
 				t.Errorf("%s: %s is there, want %s", kind, value(), want)
 			}
 
@@ -222,7 +222,7 @@ func TestARetainedKeyIsNobodysConcern(t *testing.T) {
 		if got := s.versions(a, Synced); len(got) != 2 || got["a/l"] != 4 {
 			t.Errorf("%v is told, want both keys", got)
 		}
-		if got, _ := s.places.Site(synctest.Plain, "p").Get("L"); got != "2" {
+		if got, _ := s.places.Site(syncsim.Plain, "p").Get("L"); got != "2" {
 			t.Errorf("%q is there", got)
 		}
 	})
@@ -288,9 +288,9 @@ func TestWhatIsNotShownYetIsLookedAtInTime(t *testing.T) {
 // TestAFailureCountsOnce: that an association is new is told while it is synced already.
 func TestAFailureCountsOnce(t *testing.T) {
 	inSim(t, func(s *sim) {
-		s.places.Site(synctest.Marked, "m").Put("same", "theirs")
+		s.places.Site(syncsim.Marked, "m").Put("same", "theirs")
 		s.mounts[0].Put("a", "k", "1")
-		s.places.SetFault(func(synctest.Call) synctest.Fault { return synctest.Fault{Delay: 300 * time.Millisecond} })
+		s.places.SetFault(func(syncsim.Call) syncsim.Fault { return syncsim.Fault{Delay: 300 * time.Millisecond} })
 		a := s.tie(0, "a", func(a *associationRecord) {
 			a.Template = "same"
 			key := jobKey{a.NS, a.Destination, associationID(a.Destination, a.MountUUID, a.Secret, a.Selector), "a"}
@@ -316,7 +316,7 @@ func TestAFailureCountsOnce(t *testing.T) {
 		if l := s.link(a, "a"); l.Attempts < 3 {
 			t.Errorf("%d attempts in ten minutes", l.Attempts)
 		}
-		s.places.Site(synctest.Marked, "m").Delete("same")
+		s.places.Site(syncsim.Marked, "m").Delete("same")
 		s.mounts[0].Put("a", "k", "2") // a change is tried at once
 		s.pass(2 * time.Second)
 		s.status(a, "a", Synced)

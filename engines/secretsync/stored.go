@@ -9,7 +9,7 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
-	"github.com/coffer-project/coffer/engines/secretsync/work"
+	"github.com/coffer-project/coffer/engines/secretsync/workqueue"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -102,7 +102,7 @@ func (s *Service) place(d *destinationRecord) (string, error) {
 }
 
 // open returns the destination of a target, within its budget.
-func (s *Service) open(t *target) (*work.Paced, error) {
+func (s *Service) open(t *target) (*workqueue.RateLimited, error) {
 	return s.clients.get(&t.dest, t.version, func() (destination.Destination, destination.Rate, error) {
 		d, err := s.openNew(&t.dest)
 		return d, s.budget(t.kind), err

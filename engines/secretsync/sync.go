@@ -9,7 +9,7 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
-	"github.com/coffer-project/coffer/engines/secretsync/render"
+	"github.com/coffer-project/coffer/engines/secretsync/template"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -90,7 +90,7 @@ func latest(ctx context.Context, m *engines.Mounted, secret string) (engines.Sec
 }
 
 // aim returns what should be at the destination. The error says why nothing may be changed there.
-func (s *Service) aim(ctx context.Context, t *target) ([]render.Item, error) {
+func (s *Service) aim(ctx context.Context, t *target) ([]template.Item, error) {
 	if t.assoc.Removing || t.assoc.Gone {
 		return nil, nil
 	}
@@ -104,11 +104,11 @@ func (s *Service) aim(ctx context.Context, t *target) ([]render.Item, error) {
 	if !t.secret.Live {
 		return nil, nil
 	}
-	src := render.NewSource(t.dest.Type, t.dest.Name, s.host.NamespacePath(t.key.NS), t.key.NS, t.mount.Path, t.assoc.Accessor, t.key.Secret)
+	src := template.NewSource(t.dest.Type, t.dest.Name, s.host.NamespacePath(t.key.NS), t.key.NS, t.mount.Path, t.assoc.Accessor, t.key.Secret)
 	items, err := t.assoc.plan(t.kind.Rules).Items(src, t.secret.Data)
 	if err != nil {
 		code := "template"
-		if _, many := errors.AsType[render.TooManyKeys](err); many {
+		if _, many := errors.AsType[template.TooManyKeys](err); many {
 			code = "too_many_keys"
 		}
 		return nil, &destination.Error{Class: destination.Client, Code: code, Text: err.Error()}
@@ -116,8 +116,8 @@ func (s *Service) aim(ctx context.Context, t *target) ([]render.Item, error) {
 	return items, nil
 }
 
-func (a *associationRecord) plan(r destination.Rules) *render.Plan {
-	return &render.Plan{Rules: r, Granularity: a.Granularity, Template: a.Template, Format: a.ValueFormat, Include: a.Include, Exclude: a.Exclude}
+func (a *associationRecord) plan(r destination.Rules) *template.Plan {
+	return &template.Plan{Rules: r, Granularity: a.Granularity, Template: a.Template, Format: a.ValueFormat, Include: a.Include, Exclude: a.Exclude}
 }
 
 // mayRead reports whether the owner of an association can still read its secret.
@@ -162,7 +162,7 @@ var aimCodes = []string{ownerLostAccess, noMount, notKV2, codeInternal}
 
 // unchanged reports whether nothing has to be asked of the destination: all that should be there was written, by what we
 // know.
-func (t *target) unchanged(want []render.Item) bool {
+func (t *target) unchanged(want []template.Item) bool {
 	l := &t.link
 	if t.assoc.ending() || t.vanished() || len(l.active()) != len(want) || l.unfinished() || l.Rules != t.assoc.rules() {
 		return false
@@ -273,7 +273,7 @@ func (s *Service) syncLink(ctx context.Context, key jobKey, refresh bool) (again
 	if err != nil {
 		return s.stopped(ctx, t, err)
 	}
-	if until := dest.Resting(); !refresh && t.link.Attempts > 0 && !until.IsZero() {
+	if until := dest.CircuitOpenUntil(); !refresh && t.link.Attempts > 0 && !until.IsZero() {
 		return until.Add(rand.N(time.Second)), nil //nolint:gosec // jitter, not a secret
 	}
 	err = s.carryAllOut(ctx, t, dest, steps, len(want))

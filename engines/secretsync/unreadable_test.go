@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/engines/secretsync/synctest"
+	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -67,13 +67,13 @@ func TestARecordThatCannotBeRead(t *testing.T) {
 			s.refusesToRead(err)
 		}},
 		{"destination", func(s *sim, _ *associationRecord) storage.Key { return s.dests[0].key() }, func(s *sim, _ *associationRecord) {
-			_, err := s.svc.get(s.ctx(), s.w.Store, "root", synctest.Marked, "d0")
+			_, err := s.svc.get(s.ctx(), s.w.Store, "root", syncsim.Marked, "d0")
 			s.refusesToRead(err)
 		}},
 		{"claim", func(s *sim, _ *associationRecord) storage.Key {
 			place, err := s.svc.place(s.dests[0])
 			s.must(err)
-			return claimKey(synctest.Marked, place, name+"a")
+			return claimKey(syncsim.Marked, place, name+"a")
 		}, func(s *sim, a *associationRecord) {
 			if l := s.link(a, "a"); l.Status != InternalError || l.Code != codeUnreadable {
 				s.t.Errorf("the link is %+v", l.outcome)
@@ -100,7 +100,7 @@ func TestARecordThatCannotBeRead(t *testing.T) {
 						s.mounts[0].Put(secret, "k", "2")
 					}
 					s.pass(time.Hour)
-					site := s.places.Site(synctest.Marked, "m")
+					site := s.places.Site(syncsim.Marked, "m")
 					for secret, want := range map[string]string{"a": `{"k":"1"}`, "b": `{"k":"2"}`} {
 						if got, _ := site.Get(name + secret); got != want {
 							t.Errorf("%s is %s, want %s", secret, got, want)
@@ -112,11 +112,11 @@ func TestARecordThatCannotBeRead(t *testing.T) {
 					test.check(s, a)
 					s.mounts[0].Delete("a")
 					s.pass(time.Second)
-					s.there(synctest.Marked, name+"a", name+"b")
+					s.there(syncsim.Marked, name+"a", name+"b")
 
 					repair()
 					s.pass(11 * time.Minute)
-					s.there(synctest.Marked, name+"b")
+					s.there(syncsim.Marked, name+"b")
 					s.status(a, "a", Unsynced)
 					if n := s.svc.Numbers()["sync_unreadable"]; n != 0 {
 						t.Errorf("%v records cannot be read although they can", n)
@@ -148,7 +148,7 @@ func TestAPurgeDoesNotPassOverWhatItCannotRead(t *testing.T) {
 				})
 				s.must(s.svc.purge(s.ctx(), s.dests[0]))
 				s.pass(time.Hour)
-				s.there(synctest.Marked, "vault/kv_00000001/a")
+				s.there(syncsim.Marked, "vault/kv_00000001/a")
 				got, err := s.svc.shown(s.ctx(), new(engines.Request), s.dests[0])
 				if s.must(err); got["purge_error"] != unreadableCause {
 					t.Errorf("it says %v", got["purge_error"])
@@ -159,7 +159,7 @@ func TestAPurgeDoesNotPassOverWhatItCannotRead(t *testing.T) {
 
 				s.must(s.svc.forceDelete(s.ctx(), s.dests[0]))
 				s.pass(time.Minute)
-				s.there(synctest.Marked, "vault/kv_00000001/a")
+				s.there(syncsim.Marked, "vault/kv_00000001/a")
 				for _, prefix := range []storage.Key{area("root", "a/"), area("root", "l/"), area("root", "c/"), s.dests[0].key()} {
 					if left, err := s.w.Store.Scan(s.ctx(), prefix, "", 0); err != nil || len(left) > 0 {
 						t.Errorf("%d records below %s are left (%v)", len(left), prefix, err)
@@ -198,7 +198,7 @@ func TestAConfigurationThatCannotBeRead(t *testing.T) {
 		s.spoil(configKey)
 		s.mounts[0].Put("a", "k", "2")
 		s.pass(time.Hour)
-		if got, _ := s.places.Site(synctest.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"1"}` {
+		if got, _ := s.places.Site(syncsim.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"1"}` {
 			t.Errorf("%s is there, although nobody knows whether it may", got)
 		}
 		s.alone("config")
@@ -207,7 +207,7 @@ func TestAConfigurationThatCannotBeRead(t *testing.T) {
 		_, err = s.svc.resetConfig(s.ctx(), nil, nil)
 		s.must(err)
 		s.pass(time.Second)
-		if got, _ := s.places.Site(synctest.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"2"}` {
+		if got, _ := s.places.Site(syncsim.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"2"}` {
 			t.Errorf("%s is there", got)
 		}
 		s.status(a, "a", Synced)

@@ -6,14 +6,14 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/engines/secretsync/synctest"
+	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
 	"github.com/coffer-project/coffer/storage"
 )
 
 // TestADestinationIsNotDeletedUnderAnAssociation: one that is made in the very moment of the deletion counts.
 func TestADestinationIsNotDeletedUnderAnAssociation(t *testing.T) {
 	run(t, func(r *rig) {
-		path := r.dest(synctest.Marked, "d", nil)
+		path := r.dest(syncsim.Marked, "d", nil)
 		meanwhile := func() {
 			r.Must(engines.Update, path+"/associations/set", map[string]any{"mount": "kv", "secret_name": "a"})
 		}
@@ -31,7 +31,7 @@ func TestADestinationIsNotDeletedUnderAnAssociation(t *testing.T) {
 		same(t, "the association", statuses(r.entries(path)), map[string]string{"a": "SYNCED"})
 
 		// Likewise, it does not become another place.
-		other := r.dest(synctest.Marked, "e", nil)
+		other := r.dest(syncsim.Marked, "e", nil)
 		meanwhile = func() {
 			r.Must(engines.Update, other+"/associations/set", map[string]any{"mount": "kv", "secret_name": "folder/b"})
 		}
@@ -52,7 +52,7 @@ func TestADestinationIsNotDeletedUnderAnAssociation(t *testing.T) {
 // TestAPurgeSaysWhyItWaits: whoever watches a purge learns what is in its way.
 func TestAPurgeSaysWhyItWaits(t *testing.T) {
 	run(t, func(r *rig) {
-		path := r.dest(synctest.Marked, "d", nil)
+		path := r.dest(syncsim.Marked, "d", nil)
 		r.post(path+"/associations/set", map[string]any{"mount": "kv", "secret_name": "a"})
 		r.post("sync/config", map[string]any{"disabled": true})
 		r.Must(engines.Delete, path, map[string]any{"purge": true})
@@ -71,9 +71,9 @@ func TestAPurgeSaysWhyItWaits(t *testing.T) {
 // TestCredentialsCanBeRepairedWhilePurging: without them a purge may never end.
 func TestCredentialsCanBeRepairedWhilePurging(t *testing.T) {
 	run(t, func(r *rig) {
-		path := r.dest(synctest.Marked, "d", nil)
+		path := r.dest(syncsim.Marked, "d", nil)
 		r.post(path+"/associations/set", map[string]any{"mount": "kv", "secret_name": "a"})
-		r.places.SetFault(func(synctest.Call) synctest.Fault { return synctest.Fault{Kind: synctest.Refuse} })
+		r.places.SetFault(func(syncsim.Call) syncsim.Fault { return syncsim.Fault{Kind: syncsim.Refuse} })
 		r.Must(engines.Delete, path, map[string]any{"purge": true})
 		time.Sleep(2 * time.Second)
 		if got := r.Data(r.Must(engines.Read, path, nil)); got["purge_error"] == nil {

@@ -1,4 +1,4 @@
-package work
+package workqueue
 
 import (
 	"context"
@@ -34,7 +34,7 @@ func (d *done) all() []string {
 // startQueue runs a queue until the test ends.
 func startQueue(t *testing.T, width int, do func(ctx context.Context, key link, refresh bool)) (q *Queue[link], stop func()) {
 	t.Helper()
-	q = &Queue[link]{Do: do, Lane: func(l link) string { return l.Destination }, Width: func(string) int { return width }}
+	q = &Queue[link]{Do: do, Partition: func(l link) string { return l.Destination }, Concurrency: func(string) int { return width }}
 	ctx, cancel := context.WithCancel(t.Context())
 	began, ended := make(chan struct{}), make(chan struct{})
 	go func() { defer close(ended); q.Run(ctx, began) }()
@@ -66,8 +66,8 @@ func TestQueueDoesOnceWhatIsQueuedTwice(t *testing.T) {
 		if got := d.all(); !slices.Equal(got, []string{"two false", "one true"}) {
 			t.Errorf("did %v", got)
 		}
-		if due, running := q.Counts(); due+running != 0 || len(q.lanes) != 0 {
-			t.Errorf("%d due, %d running, %d lanes when all is done", due, running, len(q.lanes))
+		if due, running := q.Counts(); due+running != 0 || len(q.partitions) != 0 {
+			t.Errorf("%d due, %d running, %d partitions when all is done", due, running, len(q.partitions))
 		}
 	})
 }

@@ -6,17 +6,17 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
-	"github.com/coffer-project/coffer/engines/secretsync/synctest"
+	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
 )
 
 // TestMarksCannotBeCopied: who may tag secrets at the destination cannot have us overwrite them.
 func TestMarksCannotBeCopied(t *testing.T) {
 	inSim(t, func(s *sim) {
-		kv, site := s.mounts[0], s.places.Site(synctest.Marked, "m")
+		kv, site := s.mounts[0], s.places.Site(syncsim.Marked, "m")
 		kv.Put("a", "k", "1")
 		a := s.tie(0, "", func(a *associationRecord) { a.Selector, a.Deletion = true, deleteThere })
 		const ours, theirs = "vault/kv_00000001/a", "vault/kv_00000001/b"
-		s.there(synctest.Marked, ours)
+		s.there(syncsim.Marked, ours)
 		site.Copy(ours, theirs, "precious")
 		kv.Put("b", "k", "2")
 		s.pass(time.Second)
@@ -26,7 +26,7 @@ func TestMarksCannotBeCopied(t *testing.T) {
 		}
 		kv.Drop("b")
 		s.pass(time.Second)
-		s.there(synctest.Marked, ours, theirs)
+		s.there(syncsim.Marked, ours, theirs)
 	})
 }
 
@@ -54,14 +54,14 @@ func TestMarksAreOfOneName(t *testing.T) {
 func TestAListWithoutEndHoldsNobodyUp(t *testing.T) {
 	inSim(t, func(s *sim) {
 		s.mounts[0].Put("a", "k", "1")
-		s.places.SetFault(func(c synctest.Call) (f synctest.Fault) {
-			if c.Op == "list" && c.Type == synctest.Marked {
+		s.places.SetFault(func(c syncsim.Call) (f syncsim.Fault) {
+			if c.Op == "list" && c.Type == syncsim.Marked {
 				f.Delay = 1000 * time.Hour
 			}
 			return f
 		})
 		a := s.tie(2, "a", nil)
-		s.places.Site(synctest.Plain, siteOf(synctest.Plain)).Put(s.names(synctest.Plain)[0], "2")
+		s.places.Site(syncsim.Plain, siteOf(syncsim.Plain)).Put(s.names(syncsim.Plain)[0], "2")
 		s.pass(3 * driftInterval)
 		if l := s.link(a, "a"); len(l.Items) != 1 || l.Items[0].Drift != driftChanged {
 			t.Errorf("%+v", l.Items)

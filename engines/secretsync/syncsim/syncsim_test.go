@@ -1,4 +1,4 @@
-package synctest_test
+package syncsim_test
 
 import (
 	"sync"
@@ -7,20 +7,20 @@ import (
 
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 	"github.com/coffer-project/coffer/engines/secretsync/destination/desttest"
-	"github.com/coffer-project/coffer/engines/secretsync/synctest"
+	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
 )
 
 // place is one of synctest's as desttest wants it.
 type place struct {
 	kind   destination.Type
-	places *synctest.Places
+	places *syncsim.Places
 
 	mu    sync.Mutex
 	fault desttest.Fault
 }
 
 func (p *place) Open(t *testing.T) destination.Destination {
-	c := p.kind.New().(*synctest.Config)
+	c := p.kind.New().(*syncsim.Config)
 	c.Site, c.Token = "s", "the-token"
 	d, err := p.kind.Open(c, destination.Env{})
 	if err != nil {
@@ -45,12 +45,12 @@ func (p *place) Fail(f desttest.Fault) {
 	p.fault = f
 }
 
-func (p *place) next(c synctest.Call) synctest.Fault {
+func (p *place) next(c syncsim.Call) syncsim.Fault {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f := p.fault
 	if f.Writes && (c.Op == "read" || c.Op == "list") {
-		return synctest.Fault{}
+		return syncsim.Fault{}
 	}
 	if f.Times > 0 {
 		if p.fault.Times--; p.fault.Times == 0 {
@@ -59,27 +59,27 @@ func (p *place) next(c synctest.Call) synctest.Fault {
 	}
 	switch f.Kind {
 	case desttest.Throttle:
-		return synctest.Fault{Kind: synctest.Throttle, RetryAfter: f.RetryAfter}
+		return syncsim.Fault{Kind: syncsim.Throttle, RetryAfter: f.RetryAfter}
 	case desttest.Trouble:
-		return synctest.Fault{Kind: synctest.Trouble}
+		return syncsim.Fault{Kind: syncsim.Trouble}
 	case desttest.Refuse:
-		return synctest.Fault{Kind: synctest.Refuse}
+		return syncsim.Fault{Kind: syncsim.Refuse}
 	case desttest.DropBefore:
-		return synctest.Fault{Kind: synctest.DropBefore}
+		return syncsim.Fault{Kind: syncsim.DropBefore}
 	case desttest.DropAfter:
-		return synctest.Fault{Kind: synctest.DropAfter}
+		return syncsim.Fault{Kind: syncsim.DropAfter}
 	case desttest.Hang:
-		return synctest.Fault{Delay: time.Hour}
+		return syncsim.Fault{Delay: time.Hour}
 	}
-	return synctest.Fault{}
+	return syncsim.Fault{}
 }
 
 // TestPlacesAreDestinations: what the engine is tested with behaves as every destination must.
 func TestPlacesAreDestinations(t *testing.T) {
-	for _, kind := range synctest.NewPlaces().Types() {
+	for _, kind := range syncsim.NewPlaces().Types() {
 		t.Run(kind.Name, func(t *testing.T) {
 			desttest.Run(t, kind, func(*testing.T) desttest.Place {
-				places := synctest.NewPlaces()
+				places := syncsim.NewPlaces()
 				p := &place{places: places}
 				for _, k := range places.Types() {
 					if k.Name == kind.Name {

@@ -1,4 +1,4 @@
-// Package synctest is what secret sync works with, for tests: a World with a store, mounts of secrets and an audit trail, which
+// Package syncsim is what secret sync works with, for tests: a World with a store, mounts of secrets and an audit trail, which
 // each Node sees as its engines.Host; and Places, where destinations of two types keep what they are told, with faults.
 //
 //	w := synctest.NewWorld()
@@ -9,7 +9,7 @@
 //	go s.Run(ctx)
 //
 // It measures time by the clock, so that tests run it in a bubble of testing/synctest.
-package synctest
+package syncsim
 
 import (
 	"context"

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/engines/secretsync/synctest"
+	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
 )
 
 // TestMountsThatAreNotThere: who comes through a cluster that does not have a mount learns nothing of its associations, and changes
@@ -16,15 +16,15 @@ func TestMountsThatAreNotThere(t *testing.T) {
 	run(t, func(r *rig) {
 		hidden := r.w.Mount("root", "hidden/")
 		hidden.Put("x", "k", "v")
-		all := r.dest(synctest.Marked, "all", nil)
+		all := r.dest(syncsim.Marked, "all", nil)
 		for _, body := range []map[string]any{
 			{"mount": "kv", "secret_name": "a"}, {"mount": "hidden", "secret_name": "x", "drift_policy": "repair"}, {"mount": "hidden", "secret_prefix": "*"},
 		} {
 			r.post(all+"/associations/set", body)
 		}
-		none := r.dest(synctest.Marked, "none", map[string]any{"site": "two"})
+		none := r.dest(syncsim.Marked, "none", map[string]any{"site": "two"})
 		r.post(none+"/associations/set", map[string]any{"mount": "hidden", "secret_name": "x"})
-		site := r.places.Site(synctest.Marked, "one")
+		site := r.places.Site(syncsim.Marked, "one")
 		same(t, "at the place", len(site.Objects()), 2)
 
 		gone, somebody := hidden.Describe(), r.Caller
@@ -67,7 +67,7 @@ func TestMountsThatAreNotThere(t *testing.T) {
 
 		r.Caller = somebody
 		same(t, "left as it was", statuses(r.entries(none)), map[string]string{"x": "SYNCED"})
-		r.places.SetFault(func(c synctest.Call) synctest.Fault { return synctest.Fault{Kind: synctest.Refuse} })
+		r.places.SetFault(func(c syncsim.Call) syncsim.Fault { return syncsim.Fault{Kind: syncsim.Refuse} })
 		r.Must(engines.Delete, none, map[string]any{"purge": true})
 		time.Sleep(time.Second)
 		for hides, want := range map[bool]bool{false: true, true: false} {

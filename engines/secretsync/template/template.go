@@ -1,6 +1,6 @@
-// Package render works out what a secret should be at a destination: the names, and the value under each. It is pure: the same
+// Package template works out what a secret should be at a destination: the names, and the value under each. It is pure: the same
 // of the same, on any node. Start reading at Plan.Items.
-package render
+package template
 
 import (
 	"bytes"
@@ -227,7 +227,7 @@ func (p *Plan) named(t *nametemplate.Template, src Source, items []Item) ([]Item
 		}
 		it.Name = p.Rules.Normalise(strings.TrimSpace(name))
 		if problem := p.Rules.CheckName(it.Name); problem != "" {
-			it.Problem = fmt.Sprintf("the name %q: %s", shown(it.Name), problem)
+			it.Problem = fmt.Sprintf("the name %q: %s", abbreviate(it.Name), problem)
 			continue
 		}
 		if other := taken[p.fold(it.Name)]; other != nil {
@@ -240,14 +240,14 @@ func (p *Plan) named(t *nametemplate.Template, src Source, items []Item) ([]Item
 }
 
 func shares(it, other *Item) string {
-	return fmt.Sprintf("the name %q is that of the key %q, too: choose another secret_name_template, or exclude one of the keys", it.Name, shown(other.Key))
+	return fmt.Sprintf("the name %q is that of the key %q, too: choose another secret_name_template, or exclude one of the keys", it.Name, abbreviate(other.Key))
 }
 
-// shown cuts what would be too long to read.
-func shown(name string) string {
-	const longest = 200
-	if len(name) > longest {
-		return name[:longest] + "…"
+// abbreviate bounds the length of a name in an error, without cutting through a rune.
+func abbreviate(name string) string {
+	const maxBytes = 200
+	if len(name) > maxBytes {
+		return strings.ToValidUTF8(name[:maxBytes], "") + "…"
 	}
 	return name
 }

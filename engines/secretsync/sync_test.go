@@ -7,7 +7,7 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
-	"github.com/coffer-project/coffer/engines/secretsync/synctest"
+	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -16,20 +16,20 @@ func TestADeletionThatWasInterruptedIsLookedAtAgain(t *testing.T) {
 		s.mounts[0].Put("a", "k", "1")
 		a := s.tie(0, "a", nil)
 		crash := s.crash
-		s.places.SetFault(func(c synctest.Call) synctest.Fault {
+		s.places.SetFault(func(c syncsim.Call) syncsim.Fault {
 			if c.Op == "delete" {
-				return synctest.Fault{After: crash}
+				return syncsim.Fault{After: crash}
 			}
-			return synctest.Fault{}
+			return syncsim.Fault{}
 		})
 		s.mounts[0].Delete("a")
 		s.pass(time.Second)
-		s.there(synctest.Marked)
+		s.there(syncsim.Marked)
 		s.mounts[0].Undelete("a")
 		s.restart()
 		s.pass(time.Second)
 		s.status(a, "a", Synced)
-		s.there(synctest.Marked, "vault/kv_00000001/a")
+		s.there(syncsim.Marked, "vault/kv_00000001/a")
 	})
 }
 
@@ -38,11 +38,11 @@ func TestARemovalThatIsTakenBackLeavesNothingBehind(t *testing.T) {
 		s.mounts[0].Put("a", "k", "1")
 		a := s.tie(0, "", func(a *associationRecord) { a.Selector = true })
 		again := *a
-		s.places.SetFault(func(c synctest.Call) synctest.Fault {
+		s.places.SetFault(func(c syncsim.Call) syncsim.Fault {
 			if c.Op != "delete" {
-				return synctest.Fault{}
+				return syncsim.Fault{}
 			}
-			return synctest.Fault{After: func() {
+			return syncsim.Fault{After: func() {
 				again.UpdatedAt = time.Now().UTC()
 				s.must(s.svc.putAssociation(s.ctx(), &chosen{dest: s.dests[0]}, &again))
 			}}
@@ -50,7 +50,7 @@ func TestARemovalThatIsTakenBackLeavesNothingBehind(t *testing.T) {
 		s.untie(a)
 		s.pass(10 * time.Second)
 		s.status(a, "a", Synced)
-		s.there(synctest.Marked, "vault/kv_00000001/a")
+		s.there(syncsim.Marked, "vault/kv_00000001/a")
 	})
 }
 
@@ -77,11 +77,11 @@ func TestWhatWasWrittenSinceTheListHasNotDrifted(t *testing.T) {
 		s.mounts[0].Put("a", "k", "1")
 		a := s.tie(0, "a", nil)
 		s.mounts[0].Put("b", "k", "1")
-		s.places.SetFault(func(c synctest.Call) synctest.Fault {
+		s.places.SetFault(func(c syncsim.Call) syncsim.Fault {
 			if c.Op != "list" {
-				return synctest.Fault{}
+				return syncsim.Fault{}
 			}
-			return synctest.Fault{After: func() {
+			return syncsim.Fault{After: func() {
 				s.mounts[0].Put("a", "k", "2")
 				s.tie(0, "b", nil)
 			}}
@@ -98,8 +98,8 @@ func TestWhatWasWrittenSinceTheListHasNotDrifted(t *testing.T) {
 
 func TestNoDestinationIsLeftAloneForEver(t *testing.T) {
 	inSim(t, func(s *sim) {
-		s.places.SetFault(func(synctest.Call) synctest.Fault {
-			return synctest.Fault{Kind: synctest.Throttle, RetryAfter: 365 * 24 * time.Hour}
+		s.places.SetFault(func(syncsim.Call) syncsim.Fault {
+			return syncsim.Fault{Kind: syncsim.Throttle, RetryAfter: 365 * 24 * time.Hour}
 		})
 		s.mounts[0].Put("a", "k", "1")
 		a := s.tie(0, "a", nil)
@@ -126,7 +126,7 @@ func TestAClockThatWasAheadStopsNothing(t *testing.T) {
 			}
 			return engines.PutRecord(tx, linkKey(b.NS, b.Destination, b.ID, "b"), begun)
 		})
-		s.places.Site(synctest.Plain, "p").Delete("VAULT_KV_00000001_B")
+		s.places.Site(syncsim.Plain, "p").Delete("VAULT_KV_00000001_B")
 		s.start()
 		s.pass(2 * time.Hour)
 		s.status(a, "a", Synced)
@@ -162,7 +162,7 @@ func TestALedgerThatGetsTooLargeIsKept(t *testing.T) {
 		})
 		a := s.tie(2, "a", func(a *associationRecord) { a.Granularity = destination.SecretKey })
 		s.pass(15 * time.Second)
-		made := len(s.names(synctest.Plain))
+		made := len(s.names(syncsim.Plain))
 		if made == 0 {
 			t.Fatal("nothing was written before it got too large")
 		}
@@ -178,7 +178,7 @@ func TestALedgerThatGetsTooLargeIsKept(t *testing.T) {
 		s.w.OnCommit(nil)
 		s.untie(a)
 		s.pass(10 * time.Minute)
-		s.there(synctest.Plain)
+		s.there(syncsim.Plain)
 	})
 }
 
@@ -191,7 +191,7 @@ func TestAPausedAssociationEndsWithItsMount(t *testing.T) {
 		s.must(s.svc.MountGone(s.ctx(), kv.Describe().UUID))
 		s.must(s.w.Unmount(s.ctx(), kv))
 		s.pass(time.Second)
-		s.there(synctest.Marked)
+		s.there(syncsim.Marked)
 		if all := s.associations(); len(all) != 0 {
 			t.Errorf("%d associations of a mount that is gone are left", len(all))
 		}
@@ -204,7 +204,7 @@ func TestAKeyThatIsAddedTakesNoName(t *testing.T) {
 		s.tie(2, "a", func(a *associationRecord) { a.Granularity, a.Template = destination.SecretKey, "{{ .SecretKey }}" })
 		s.mounts[0].Put("a", "token", "1", "Token", "2")
 		s.pass(time.Second)
-		if got, _ := s.places.Site(synctest.Plain, "p").Get("TOKEN"); got != "1" {
+		if got, _ := s.places.Site(syncsim.Plain, "p").Get("TOKEN"); got != "1" {
 			t.Errorf("the name of one key has the value of another, which was added: %q", got)
 		}
 	})
@@ -244,7 +244,7 @@ func TestWhatASecretHasOfItsOwnIsNoConflict(t *testing.T) {
 		if l := s.link(all, "a"); len(l.Items) != 1 || !l.Items[0].Owned {
 			t.Errorf("%+v", l.Items)
 		}
-		s.there(synctest.Marked, "vault/kv_00000001/a")
+		s.there(syncsim.Marked, "vault/kv_00000001/a")
 	})
 }
 
@@ -290,7 +290,7 @@ func TestAnOlderLedgerIsHeldAgainstWhatIsThere(t *testing.T) {
 		s.svc.Changed(storage.Change{Reset: true})
 		s.pass(10 * time.Second)
 		s.status(marked, "a", Synced)
-		if got, _ := s.places.Site(synctest.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"1"}` {
+		if got, _ := s.places.Site(syncsim.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"1"}` {
 			t.Errorf("what is there is %s, and the secret is as it was", got)
 		}
 		s.status(plain, "a", Conflict)

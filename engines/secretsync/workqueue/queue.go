@@ -1,4 +1,4 @@
-package work
+package workqueue
 
 import (
 	"container/heap"
@@ -7,51 +7,50 @@ import (
 	"time"
 )
 
-// job is something that is to be done.
+// job is one link to sync.
 type job[K comparable] struct {
 	key     K
 	at      time.Time // not before
-	refresh bool      // look at the destination even if nothing seems to have changed
+	refresh bool      // read the destination even if the sync state is up to date
 	waiting []chan<- struct{}
 	index   int // in the heap; -1: running
 	again   *job[K]
 }
 
-// Queue holds what is to be done, by destination: one that is slow keeps nobody else waiting. A link that is queued twice is
-// done once, one that is queued while it is done is done again. What is queued is only what the store says anyhow, so that
-// nothing of it is lost with the queue.
+// Queue holds the links to sync, in one partition for each destination. A link that is queued twice is synced once; one that is
+// queued while it is being synced is synced again. The store says which links are due, so nothing is lost with the queue.
 type Queue[K comparable] struct {
 	// Do syncs one link. It may queue it again.
 	Do func(ctx context.Context, key K, refresh bool)
-	// Lane is the destination of a link.
-	Lane func(key K) string
-	// Width is how many links of a destination may be synced at once.
-	Width func(dest string) int
+	// Partition returns the destination of a link.
+	Partition func(key K) string
+	// Concurrency is how many links of a destination may be synced at once.
+	Concurrency func(dest string) int
 
-	mu    sync.Mutex
-	ctx   context.Context // while running, else nil
-	lanes map[string]*lane[K]
-	jobs  sync.WaitGroup
+	mu         sync.Mutex
+	ctx        context.Context // while running, else nil
+	partitions map[string]*partition[K]
+	jobs       sync.WaitGroup
 }
 
-// lane are the jobs of one destination.
-type lane[K comparable] struct {
+// partition holds the jobs of one destination.
+type partition[K comparable] struct {
 	jobs    map[K]*job[K] // queued and running ones
 	waiting jobHeap[K]
 	running int
 	timer   *time.Timer // until the next one is due; nil: none
 }
 
-// Run carries out jobs until ctx ends, and forgets the others then. It closes began when it takes jobs.
+// Run runs jobs until ctx ends, then drops the others. It closes began when Push accepts jobs.
 func (q *Queue[K]) Run(ctx context.Context, began chan<- struct{}) {
 	q.mu.Lock()
-	q.ctx, q.lanes = ctx, map[string]*lane[K]{}
+	q.ctx, q.partitions = ctx, map[string]*partition[K]{}
 	q.mu.Unlock()
 	close(began)
 	<-ctx.Done()
 	q.mu.Lock()
 	q.ctx = nil
-	for _, l := range q.lanes {
+	for _, l := range q.partitions {
 		if l.timer != nil {
 			l.timer.Stop()
 		}
@@ -61,13 +60,13 @@ func (q *Queue[K]) Run(ctx context.Context, began chan<- struct{}) {
 			}
 		}
 	}
-	q.lanes = nil
+	q.partitions = nil
 	q.mu.Unlock()
 	q.jobs.Wait()
 }
 
-// Push queues a link for a time; a time in the past is now. If done is not nil it is closed when the link has been synced, or
-// will not be.
+// Push queues a link for a time; a time in the past is now. If done is not nil, Push's job closes it when the link has been synced or
+// was dropped.
 func (q *Queue[K]) Push(key K, at time.Time, refresh bool, done chan<- struct{}) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -77,10 +76,10 @@ func (q *Queue[K]) Push(key K, at time.Time, refresh bool, done chan<- struct{})
 		}
 		return
 	}
-	l := q.lanes[q.Lane(key)]
+	l := q.partitions[q.Partition(key)]
 	if l == nil {
-		l = &lane[K]{jobs: map[K]*job[K]{}}
-		q.lanes[q.Lane(key)] = l
+		l = &partition[K]{jobs: map[K]*job[K]{}}
+		q.partitions[q.Partition(key)] = l
 	}
 	j := l.jobs[key]
 	switch {
@@ -104,16 +103,16 @@ func (q *Queue[K]) Push(key K, at time.Time, refresh bool, done chan<- struct{})
 	if done != nil {
 		j.waiting = append(j.waiting, done)
 	}
-	q.start(q.Lane(key), l)
+	q.startLocked(q.Partition(key), l)
 }
 
-// start begins what is due, and sees to what will be. It needs the lock.
-func (q *Queue[K]) start(dest string, l *lane[K]) {
+// startLocked starts the jobs that are due, and the timer for the next one.
+func (q *Queue[K]) startLocked(dest string, l *partition[K]) {
 	if q.ctx.Err() != nil {
-		return // Run is about to forget it
+		return // Run is about to drop it
 	}
 	now := time.Now()
-	for len(l.waiting) > 0 && l.running < max(q.Width(dest), 1) && !l.waiting[0].at.After(now) {
+	for len(l.waiting) > 0 && l.running < max(q.Concurrency(dest), 1) && !l.waiting[0].at.After(now) {
 		j := heap.Pop(&l.waiting).(*job[K])
 		l.running++
 		ctx := q.ctx
@@ -134,12 +133,12 @@ func (q *Queue[K]) start(dest string, l *lane[K]) {
 func (q *Queue[K]) wake(dest string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if l := q.lanes[dest]; q.ctx != nil && l != nil {
-		q.start(dest, l)
+	if l := q.partitions[dest]; q.ctx != nil && l != nil {
+		q.startLocked(dest, l)
 	}
 }
 
-func (q *Queue[K]) done(l *lane[K], j *job[K]) {
+func (q *Queue[K]) done(l *partition[K], j *job[K]) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	j.finish()
@@ -156,9 +155,9 @@ func (q *Queue[K]) done(l *lane[K], j *job[K]) {
 		l.jobs[j.key] = again
 		heap.Push(&l.waiting, again)
 	}
-	q.start(q.Lane(j.key), l)
+	q.startLocked(q.Partition(j.key), l)
 	if len(l.jobs) == 0 {
-		delete(q.lanes, q.Lane(j.key))
+		delete(q.partitions, q.Partition(j.key))
 	}
 }
 
@@ -173,7 +172,7 @@ func (j *job[K]) finish() {
 func (q *Queue[K]) State(key K) (queued, running bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if l := q.lanes[q.Lane(key)]; l != nil {
+	if l := q.partitions[q.Partition(key)]; l != nil {
 		if j := l.jobs[key]; j != nil {
 			return j.index >= 0 && !j.at.After(time.Now()), j.index < 0
 		}
@@ -186,7 +185,7 @@ func (q *Queue[K]) Counts() (due, running int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := time.Now()
-	for _, l := range q.lanes {
+	for _, l := range q.partitions {
 		running += l.running
 		for _, j := range l.waiting {
 			if !j.at.After(now) {

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/engines/secretsync/synctest"
+	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -14,17 +14,17 @@ import (
 // stays when the first association ends. Where there are no marks, only its claim tells.
 func TestWhatAnotherHoldsIsNotDeleted(t *testing.T) {
 	inSim(t, func(s *sim) {
-		kv, site := s.mounts[0], s.places.Site(synctest.Plain, "p")
+		kv, site := s.mounts[0], s.places.Site(syncsim.Plain, "p")
 		kv.Put("a", "k", "1")
 		kv.Put("b", "k", "2")
 		named := func(deletion string) func(*associationRecord) {
 			return func(a *associationRecord) { a.Template, a.Deletion = "same", deletion }
 		}
-		s.places.SetFault(func(c synctest.Call) synctest.Fault {
+		s.places.SetFault(func(c syncsim.Call) syncsim.Fault {
 			if c.Op == "write" {
-				return synctest.Fault{Kind: synctest.DropAfter}
+				return syncsim.Fault{Kind: syncsim.DropAfter}
 			}
-			return synctest.Fault{}
+			return syncsim.Fault{}
 		})
 		a := s.tie(2, "a", named(retainThere))
 		kv.Delete("a")
@@ -112,11 +112,11 @@ func TestWhatIsBegunCounts(t *testing.T) {
 	inSim(t, func(s *sim) {
 		s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, configKey, &configRecord{QueueCapacity: 1}) })
 		s.mounts[0].Put("a", "k", "1")
-		s.places.SetFault(func(c synctest.Call) synctest.Fault {
+		s.places.SetFault(func(c syncsim.Call) syncsim.Fault {
 			if c.Op == "write" {
-				return synctest.Fault{Delay: 30 * time.Second}
+				return syncsim.Fault{Delay: 30 * time.Second}
 			}
-			return synctest.Fault{}
+			return syncsim.Fault{}
 		})
 		all := s.tie(0, "", func(a *associationRecord) { a.Selector = true })
 		s.mounts[0].Put("b", "k", "1")
@@ -209,7 +209,7 @@ func TestAnOlderLedgerIsHeldAgainstWhatIsThereWhenResumed(t *testing.T) {
 				pause(false)
 				s.pass(10 * time.Second)
 				s.status(a, "a", Synced)
-				if got, _ := s.places.Site(synctest.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"1"}` {
+				if got, _ := s.places.Site(syncsim.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"1"}` {
 					t.Errorf("what is there is %s, and the secret is as it was", got)
 				}
 			})

@@ -12,7 +12,7 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/cloud3sm"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 	"github.com/coffer-project/coffer/engines/secretsync/repohost"
-	"github.com/coffer-project/coffer/engines/secretsync/synctest"
+	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
 	"github.com/coffer-project/coffer/engines/secretsync/webhost"
 	"github.com/coffer-project/coffer/storage"
 )
@@ -20,7 +20,7 @@ import (
 // TestStoredCredentialsGoToNobodyElse: who changes whose a place is gives the credentials, too.
 func TestStoredCredentialsGoToNobodyElse(t *testing.T) {
 	run(t, func(r *rig) {
-		d := r.dest(synctest.Marked, "store", map[string]any{"site": "acme.web", "token": "hush"})
+		d := r.dest(syncsim.Marked, "store", map[string]any{"site": "acme.web", "token": "hush"})
 		for _, body := range []map[string]any{{"site": "evil.web"}, {"site": "evil.web", "token": destination.Mask}} {
 			for _, op := range []engines.Operation{engines.Update, engines.Patch} {
 				r.Fails(engines.KindInvalid, op, d, body)
@@ -33,14 +33,14 @@ func TestStoredCredentialsGoToNobodyElse(t *testing.T) {
 		r.post(d, map[string]any{"site": "acme.api", "token": destination.Mask, "label": "same"})
 		r.post(d, map[string]any{"site": "other.web", "token": "hush"})
 		r.post(d, map[string]any{"site": "third.web", "token": "other"})
-		r.post(r.dest(synctest.Marked, "open", map[string]any{"site": "acme.web"}), map[string]any{"site": "evil.web"}) // there is nothing to use
+		r.post(r.dest(syncsim.Marked, "open", map[string]any{"site": "acme.web"}), map[string]any{"site": "evil.web"}) // there is nothing to use
 	})
 }
 
 // TestCredentialsDoNotMoveAPlace: where only they say whose a place is, they stay while anything is associated.
 func TestCredentialsDoNotMoveAPlace(t *testing.T) {
 	run(t, func(r *rig) {
-		d := r.dest(synctest.Marked, "store", map[string]any{"site": "ambiguous", "token": "hush"})
+		d := r.dest(syncsim.Marked, "store", map[string]any{"site": "ambiguous", "token": "hush"})
 		r.post(d, map[string]any{"token": "other"})
 		r.post(d+"/associations/set", map[string]any{"mount": "kv", "secret_name": "a"})
 		r.Fails(engines.KindInvalid, engines.Update, d, map[string]any{"token": "mine"})
@@ -49,7 +49,7 @@ func TestCredentialsDoNotMoveAPlace(t *testing.T) {
 		r.post(d+"/associations/remove", map[string]any{"mount": "kv", "secret_name": "a"})
 		r.post(d, map[string]any{"token": "mine"})
 
-		plain := r.dest(synctest.Marked, "plain", map[string]any{"site": "one", "token": "hush"})
+		plain := r.dest(syncsim.Marked, "plain", map[string]any{"site": "one", "token": "hush"})
 		r.post(plain+"/associations/set", map[string]any{"mount": "kv", "secret_name": "a"})
 		r.post(plain, map[string]any{"token": "rotated"})
 	})
@@ -95,9 +95,9 @@ func TestOwners(t *testing.T) {
 func TestAdoptTakesNothingFromUs(t *testing.T) {
 	run(t, func(r *rig) {
 		body := map[string]any{"mount": "kv", "secret_name": "a"}
-		one := r.dest(synctest.Marked, "one", nil)
+		one := r.dest(syncsim.Marked, "one", nil)
 		r.post(one+"/associations/set", body)
-		alias := r.dest(synctest.Marked, "alias", map[string]any{"site": "one?alias"})
+		alias := r.dest(syncsim.Marked, "alias", map[string]any{"site": "one?alias"})
 		same(t, "set", statuses(r.post(alias+"/associations/set", body)["associated_secrets"]), map[string]string{"a": "CONFLICT"})
 		same(t, "adopt", statuses(r.post(alias+"/associations/adopt", body)["associated_secrets"]), map[string]string{"a": "CONFLICT"})
 		if text := r.Fails(engines.KindInvalid, engines.Update, alias+"/associations/adopt", body); !strings.Contains(text, "nothing to take over") {
@@ -119,7 +119,7 @@ func TestPrefixesTellNoNames(t *testing.T) {
 		some := func(path string) bool { return strings.HasPrefix(path, "kv/data/folder/") || path == "kv/data/" }
 		r.w.SetMayRead(func(_ engines.Principal, _, path string) bool { return some(path) })
 		r.Caller.Access = caller{some}
-		d := r.dest(synctest.Marked, "store", nil)
+		d := r.dest(syncsim.Marked, "store", nil)
 		body := map[string]any{"mount": "kv", "secret_prefix": "*"}
 		planned, _ := r.post(d+"/plan", body)["actions"].([]any)
 		same(t, "planned", len(planned), 1)
@@ -145,7 +145,7 @@ func TestPrefixesTellNoNames(t *testing.T) {
 // TestWhatIsAssociatedInTheMomentOfAMoveGoesNowhere: the association was made by whoever believed in the place before.
 func TestWhatIsAssociatedInTheMomentOfAMoveGoesNowhere(t *testing.T) {
 	run(t, func(r *rig) {
-		d := r.dest(synctest.Marked, "store", nil)
+		d := r.dest(syncsim.Marked, "store", nil)
 		r.post(d+"/associations/set", map[string]any{"mount": "kv", "secret_name": "a"})
 		all, err := r.w.Store.Scan(t.Context(), "s/sys/root/sync/a/", "", 0)
 		if err != nil || len(all) != 1 {
@@ -158,6 +158,6 @@ func TestWhatIsAssociatedInTheMomentOfAMoveGoesNowhere(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		same(t, "entries", len(r.entries(d)), 0)
-		same(t, "the new place", len(r.places.Site(synctest.Marked, "two").Objects()), 0)
+		same(t, "the new place", len(r.places.Site(syncsim.Marked, "two").Objects()), 0)
 	})
 }

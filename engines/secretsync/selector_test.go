@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/engines/secretsync/synctest"
+	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
 )
 
 // TestASecretThatIsAssociatedTwice: by itself and by a prefix, it is one secret at one destination, and what waits for somebody is
@@ -14,8 +14,8 @@ import (
 func TestASecretThatIsAssociatedTwice(t *testing.T) {
 	run(t, func(r *rig) {
 		r.kv.Put("two", "K", "v", "L", "w")
-		d := r.dest(synctest.Marked, "d", map[string]any{"granularity": "secret-key", "secret_name_template": "{{ .SecretKey }}"})
-		site := r.places.Site(synctest.Marked, "one")
+		d := r.dest(syncsim.Marked, "d", map[string]any{"granularity": "secret-key", "secret_name_template": "{{ .SecretKey }}"})
+		site := r.places.Site(syncsim.Marked, "one")
 		check := func(what string, want map[string]string) {
 			t.Helper()
 			time.Sleep(time.Minute)
