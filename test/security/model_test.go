@@ -62,15 +62,21 @@ func TestDocumentedTests(t *testing.T) {
 	}
 }
 
+var parsed = map[string]map[string]bool{}
+
 // tests returns the names of a file's test functions.
 func tests(t *testing.T, path string) map[string]bool {
 	t.Helper()
+	if names := parsed[path]; names != nil {
+		return names
+	}
 	f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
 	if err != nil {
 		t.Error(err)
 		return nil
 	}
 	names := map[string]bool{}
+	parsed[path] = names
 	for _, d := range f.Decls {
 		if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil && (strings.HasPrefix(fn.Name.Name, "Test") || strings.HasPrefix(fn.Name.Name, "Fuzz")) {
 			names[fn.Name.Name] = true
