@@ -680,6 +680,23 @@ func TestLag(t *testing.T) {
 	})
 }
 
+// TestHeardByRecords: records that come after the last heartbeat tell where the primary was, too.
+func TestHeardByRecords(t *testing.T) {
+	now := time.Now()
+	beat := now.Add(-5 * time.Second)
+	at := func(i storage.Index) storage.Position { return storage.Position{Epoch: 1, Index: i} }
+	st := following{lastHeard: beat, progress: FollowerProgress{
+		State: Streaming, Head: at(24), Cursor: at(35), TimeMS: beat.Add(2 * time.Second).UnixMilli(),
+	}}
+	if got := st.describe(now); got.Head != at(35) || got.LastHeard.Before(got.EqualAt) || got.LagEntries != 0 {
+		t.Errorf("heard at %s at %v, equal at %s, %d entries behind", got.Head, got.LastHeard, got.EqualAt, got.LagEntries)
+	}
+	st.progress.Head, st.lastHeard = storage.Position{}, time.Time{} // this node has heard nothing
+	if got := st.describe(now); !got.Head.IsZero() || !got.LastHeard.IsZero() {
+		t.Errorf("heard at %s at %v", got.Head, got.LastHeard)
+	}
+}
+
 // TestLagOfOneThatHangs: what was heard is good for some seconds only.
 func TestLagOfOneThatHangs(t *testing.T) {
 	now := time.Now()

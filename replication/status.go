@@ -241,6 +241,13 @@ func (st *following) describe(now time.Time) FollowStatus {
 		out.KeysTotal = p.Repair.Estimated
 	}
 	st.lag(&out, now)
+	// What is applied was heard, too: records that came after the last heartbeat.
+	if !out.Head.IsZero() && out.Head.Before(out.Cursor) {
+		out.Head = out.Cursor
+	}
+	if !out.LastHeard.IsZero() && out.EqualAt.After(out.LastHeard) {
+		out.LastHeard = out.EqualAt
+	}
 	return out
 }
 

@@ -3,7 +3,9 @@ package replicated
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -13,13 +15,16 @@ import (
 
 // A primary whose place another cluster has taken may not know it: it was away, or a link was cut. The cluster that was
 // promoted announces itself at the addresses that it followed, with the certificate it had there, until the former primary
-// is fenced or demoted. It does so in every role, of which a later one may be announced, and on every active node.
+// is fenced or demoted. It does so in every role, of which a later one may be announced, and on every active node. A primary
+// goes on asking a former one that has confirmed: by that it hears of a sibling that was promoted by force, too, and
+// whose announcement came later.
 
-// formerPrimary is the entry of a primary that has not confirmed yet that it is none any more.
+// formerPrimary is the entry of a primary that this cluster was promoted without, until that enrols here.
 type formerPrimary struct {
-	Format   int       `json:"format"` // 1
-	Upstream Upstream  `json:"upstream"`
-	Since    time.Time `json:"since"`
+	Format      int       `json:"format"` // 1
+	Upstream    Upstream  `json:"upstream"`
+	Since       time.Time `json:"since"`
+	ConfirmedAt time.Time `json:"confirmed_at,omitzero"` // zero: it has not confirmed yet that it is no primary any more
 }
 
 func formerKey(clusterID string) storage.Key {
@@ -29,6 +34,7 @@ func formerKey(clusterID string) storage.Key {
 const (
 	announceInterval    = time.Second // before the second attempt, doubled with each
 	maxAnnounceInterval = time.Minute
+	askConfirmedFor     = 7 * 24 * time.Hour
 	announceTimeout     = 20 * time.Second
 )
 
@@ -60,7 +66,7 @@ func (a *attempts) of(id string) attempt {
 	return a.last[id]
 }
 
-// formerPrimaries returns those that have not confirmed yet.
+// formerPrimaries returns the entries, also of those that have confirmed.
 func (s *Store) formerPrimaries(ctx context.Context) ([]formerPrimary, error) {
 	entries, err := s.store.Scan(ctx, formerKeys, "", 0)
 	if err != nil {
@@ -77,14 +83,23 @@ func (s *Store) formerPrimaries(ctx context.Context) ([]formerPrimary, error) {
 	return out, nil
 }
 
+// unconfirmed returns the former primaries that may still take writes.
+func (s *Store) unconfirmed(ctx context.Context) ([]formerPrimary, error) {
+	all, err := s.formerPrimaries(ctx)
+	return slices.DeleteFunc(all, func(f formerPrimary) bool { return !f.ConfirmedAt.IsZero() }), err
+}
+
 // announce tells former primaries of the latest one that this cluster knows of, again and again, until ctx ends.
 func (s *Store) announce(ctx context.Context) {
 	wait := announceInterval
 	for ctx.Err() == nil {
-		left, err := s.announceAll(ctx)
+		left, confirmed, err := s.announceAll(ctx)
 		var again <-chan time.Time
-		if left > 0 || err != nil {
+		switch {
+		case left > 0 || err != nil:
 			again, wait = time.After(wait), min(2*wait, maxAnnounceInterval)
+		case confirmed > 0:
+			again = time.After(maxAnnounceInterval)
 		}
 		select {
 		case <-again:
@@ -95,21 +110,29 @@ func (s *Store) announce(ctx context.Context) {
 	}
 }
 
-// announceAll makes one attempt at each former primary, and returns how many have not confirmed.
-func (s *Store) announceAll(ctx context.Context) (left int, err error) {
+// announceAll makes one attempt at each former primary, and returns how many have not confirmed, and how many have and
+// are asked again.
+func (s *Store) announceAll(ctx context.Context) (left, confirmed int, err error) {
 	formers, err := s.formerPrimaries(ctx)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	for i := range formers {
 		f := &formers[i]
 		id := f.Upstream.PrimaryID
 		done, err := s.announceTo(ctx, f)
-		if done {
-			_, err = s.store.Commit(ctx, storage.Batch{Deletes: []storage.Key{formerKey(id)}})
+		again := false
+		if done || !f.ConfirmedAt.IsZero() {
+			again, err = s.confirmed(ctx, f)
 		}
 		if ctx.Err() != nil {
-			return len(formers), ctx.Err()
+			return len(formers), 0, ctx.Err()
+		}
+		if again {
+			confirmed++
+		}
+		if err == nil && !f.ConfirmedAt.IsZero() {
+			continue
 		}
 		news := s.attempts.note(id, s.opts.Now(), err)
 		switch {
@@ -122,7 +145,40 @@ func (s *Store) announceAll(ctx context.Context) (left int, err error) {
 		}
 		left++
 	}
-	return left, nil
+	return left, confirmed, nil
+}
+
+// confirmed keeps the entry of a former primary that has confirmed while there may be something to hear of it, and reports
+// whether that is so. Otherwise it deletes the entry. An entry that was deleted meanwhile stays so.
+func (s *Store) confirmed(ctx context.Context, f *formerPrimary) (again bool, err error) {
+	key := formerKey(f.Upstream.PrimaryID)
+	_, err = storage.Update(ctx, s.store, func(tx *storage.Txn) error {
+		again = false
+		now, err := fetch[formerPrimary](ctx, tx, key)
+		if errors.Is(err, storage.ErrNotFound) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		r, err := readRole(ctx, tx)
+		if err != nil {
+			return err
+		}
+		switch {
+		case r.Mode != Primary || r.Fenced != 0 || r.SetID != f.Upstream.SetID:
+			tx.Delete(key)
+			return nil
+		case now.ConfirmedAt.IsZero():
+			now.ConfirmedAt = s.opts.Now().UTC()
+			tx.Put(key, encoded(now))
+		case s.opts.Now().Sub(now.ConfirmedAt) > askConfirmedFor:
+			tx.Delete(key)
+			return nil
+		}
+		again = true
+		return nil
+	})
+	return again && err == nil, err
 }
 
 // announceTo makes one attempt. done: the former primary is none any more, or is the later one itself.
@@ -147,7 +203,7 @@ func (s *Store) announceTo(ctx context.Context, f *formerPrimary) (done bool, er
 	if err != nil {
 		return false, err
 	}
-	if err := s.meetAll(ctx, f.Upstream.APIAddr, &reply); err != nil {
+	if err := s.meetAll(ctx, &f.Upstream, &reply); err != nil {
 		return false, err
 	}
 	switch {
@@ -159,11 +215,14 @@ func (s *Store) announceTo(ctx context.Context, f *formerPrimary) (done bool, er
 	return false, fmt.Errorf("it still is a primary, in epoch %d", reply.Number)
 }
 
-// meetAll keeps the primaries that a reply names, the cluster itself among them if it is one.
-func (s *Store) meetAll(ctx context.Context, apiAddr string, reply *AnnounceReply) error {
+// meetAll keeps the primaries that the reply of a former one names: itself if it is one still, and the one that it follows.
+func (s *Store) meetAll(ctx context.Context, former *Upstream, reply *AnnounceReply) error {
 	others := reply.Others
-	if reply.Primary && !reply.Fenced {
-		others = append(others, OtherPrimary{EpochID: reply.EpochID, APIAddr: apiAddr})
+	switch {
+	case reply.Primary && !reply.Fenced:
+		others = append(others, OtherPrimary{EpochID: reply.EpochID, APIAddr: former.APIAddr})
+	case !reply.Primary && reply.ClusterID != former.PrimaryID:
+		others = append(others, OtherPrimary{EpochID: reply.EpochID})
 	}
 	return s.meet(ctx, others...)
 }

@@ -138,30 +138,58 @@ func TestSiblings(t *testing.T) {
 				if r := c.role(); !r.TakesWrites() {
 					t.Error("the later one takes no writes")
 				}
-				if order[0] == 1 { // b came last, and heard of c
-					if r := b.role(); r.TakesWrites() || !strings.Contains(r.WhyFenced(), "https://c.example:8200") {
-						t.Errorf("the earlier one goes on: %+v", r)
-					}
+				// Whichever came last, b has heard of c: a former primary that has confirmed is asked again.
+				if r := b.role(); r.TakesWrites() || !strings.Contains(r.WhyFenced(), "https://c.example:8200") {
+					t.Errorf("the earlier one goes on: %+v", r)
+				}
+				if got := b.Numbers()["replication_former_primaries"]; got != 0 {
+					t.Errorf("former primaries of the earlier one: %v", got)
+				}
+				if order[0] == 1 {
 					return
 				}
-				// c was told of b, which was not told of c.
 				if got := fmt.Sprint(c.mustGet("status")["other_primaries"]); !strings.Contains(got, "cluster_id:b") || !strings.Contains(got, "b.example") {
 					t.Errorf("c does not know of b: %s", got)
 				}
 				if got := c.Numbers()["replication_other_primaries"]; got != 1 {
 					t.Errorf("gauge %v", got)
 				}
-				// A cluster that knows of both does not get b to let it in, and b learns by it.
-				p.mustPost("primary/demote", "{}")
-				err := p.post("secondary/update-primary", fmt.Sprintf(`{"token":%q}`, b.tokenFor(p, "former")))
-				refused(t, "following the earlier one", err, engines.KindInvalid, "later primary", "cluster c")
-				if r := b.role(); r.FencedBy != "c" {
-					t.Errorf("the earlier one does not know after that: %+v", r)
+				// Once b follows c there is nothing left to do, at any of them.
+				for i, x := range []*cluster{b, p} {
+					x.mustPost("primary/demote", "{}")
+					x.mustPost("secondary/update-primary", fmt.Sprintf(`{"token":%q}`, c.tokenFor(x, fmt.Sprint("former", i))))
 				}
-				p.mustPost("secondary/update-primary", fmt.Sprintf(`{"token":%q}`, c.tokenFor(p, "former")))
+				time.Sleep(2 * time.Minute)
+				for _, x := range []*cluster{p, b, c} {
+					if got := x.mustGet("status")["other_primaries"].([]any); len(got) != 0 || x.Numbers()["replication_other_primaries"] != 0 {
+						t.Errorf("other primaries of %s: %v", x.role().ClusterID, got)
+					}
+				}
 			})
 		})
 	}
+}
+
+// TestSiblingsNotTold: a cluster that has not heard of its later sibling learns of it when a cluster that has is to follow it,
+// and does not get that.
+func TestSiblingsNotTold(t *testing.T) {
+	p, all := setOf(t, "b", "c")
+	b, c := all[0], all[1]
+	for _, x := range all {
+		x.mustPost("secondary/promote", `{"force":true}`)
+	}
+	if _, err := p.Announced(t.Context(), replicated.Peer{ID: "c"}, replicated.Announcement{
+		SetID: p.role().SetID, OtherPrimary: replicated.OtherPrimary{EpochID: c.role().Lineage.Last()},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	p.mustPost("primary/demote", "{}")
+	err := p.post("secondary/update-primary", fmt.Sprintf(`{"token":%q}`, b.tokenFor(p, "former")))
+	refused(t, "following the earlier one", err, engines.KindInvalid, "later primary", "cluster c")
+	if r := b.role(); r.FencedBy != "c" {
+		t.Errorf("the earlier one does not know after that: %+v", r)
+	}
+	p.mustPost("secondary/update-primary", fmt.Sprintf(`{"token":%q}`, c.tokenFor(p, "former")))
 }
 
 // TestFinalWordIsForOne: on the final word of a primary one cluster is promoted without force, which may be that primary

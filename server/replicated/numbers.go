@@ -1,10 +1,6 @@
 package replicated
 
-import (
-	"context"
-
-	"github.com/coffer-project/coffer/storage"
-)
+import "context"
 
 // Numbers returns gauges and counters, by metric name without the product's prefix.
 func (s *Store) Numbers() map[string]float64 {
@@ -92,9 +88,9 @@ func (s *Store) secondaryNumbers(r *Role, out map[string]float64) {
 func (s *Store) otherNumbers(r *Role) (others, formers float64) {
 	ctx := context.Background()
 	if met, err := readMet(ctx, s.store); err == nil {
-		others = float64(len(met.without(storage.EpochID{}, r.Lineage)))
+		others = float64(len(met.open(r)))
 	}
-	if list, err := s.store.List(ctx, formerKeys, "", 0); err == nil {
+	if list, err := s.unconfirmed(ctx); err == nil {
 		formers = float64(len(list))
 	}
 	return others, formers

@@ -24,6 +24,7 @@ type metPrimary struct {
 	storage.EpochID
 	APIAddr string    `json:"api_addr,omitempty"`
 	MetAt   time.Time `json:"met_at"`
+	Follows bool      `json:"follows,omitempty"` // it has enrolled here since
 }
 
 // maxMet is how many are kept: the latest ones.
@@ -47,7 +48,8 @@ func (m *metPrimaries) add(r *Role, o OtherPrimary, now time.Time) bool {
 		if o.APIAddr == "" || m.Primaries[i].APIAddr == o.APIAddr {
 			return false
 		}
-		m.Primaries = slices.Delete(m.Primaries, i, i+1)
+		m.Primaries[i].APIAddr, m.Primaries[i].MetAt = o.APIAddr, now.UTC()
+		return true
 	}
 	m.Primaries = append(m.Primaries, metPrimary{EpochID: o.EpochID, APIAddr: o.APIAddr, MetAt: now.UTC()})
 	slices.SortFunc(m.Primaries, func(a, b metPrimary) int {
@@ -69,6 +71,14 @@ func (m *metPrimaries) without(e storage.EpochID, l storage.Lineage) []OtherPrim
 		}
 	}
 	return out
+}
+
+// open returns the primaries about which an operator may have to do something. A secondary leaves that to its primary.
+func (m *metPrimaries) open(r *Role) []metPrimary {
+	if r.Mode == Secondary && !r.Demoted {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(m.Primaries), func(p metPrimary) bool { return p.Follows || r.Lineage.Has(p.EpochID) })
 }
 
 // fencedBy returns the primary that this one has met and that is later; the zero one if there is none.
@@ -171,6 +181,24 @@ func (s *Store) latest(ctx context.Context, r *Role) (OtherPrimary, error) {
 		}
 	}
 	return best, nil
+}
+
+// followsNow marks the primaries that a cluster was before it enrolled here.
+func followsNow(ctx context.Context, tx *storage.Txn, clusterID string) error {
+	m, err := readMet(ctx, tx)
+	if err != nil {
+		return err
+	}
+	changed := false
+	for i := range m.Primaries {
+		if p := &m.Primaries[i]; p.ClusterID == clusterID && !p.Follows {
+			p.Follows, changed = true, true
+		}
+	}
+	if changed {
+		tx.Put(metKey, encoded(m))
+	}
+	return nil
 }
 
 // Fence implements Guard: a primary that has met a later epoch of its set takes no shared writes from here on.

@@ -53,6 +53,9 @@ func (r *Registry) Enrol(ctx context.Context, req EnrolRequest) (EnrolReply, err
 			return err
 		}
 		txn.Delete(formerKey(req.ClusterID)) // it knows
+		if err := followsNow(ctx, txn, req.ClusterID); err != nil {
+			return err
+		}
 		cert, err := ca.SignCSR(req.CSR, enrol.Subject{ID: rec.ID, ClusterID: req.ClusterID, Enrolment: enrolment}, now)
 		if err != nil {
 			return err

@@ -152,12 +152,10 @@ func (s *Store) both(ctx context.Context, r *Role) (bothStatus, error) {
 	if err != nil {
 		return out, err
 	}
-	for _, p := range met.Primaries {
-		if !r.Lineage.Has(p.EpochID) {
-			out.OtherPrimaries = append(out.OtherPrimaries, otherPrimary{p.Number, p.ClusterID, p.APIAddr, timeText(p.MetAt)})
-		}
+	for _, p := range met.open(r) {
+		out.OtherPrimaries = append(out.OtherPrimaries, otherPrimary{p.Number, p.ClusterID, p.APIAddr, timeText(p.MetAt)})
 	}
-	formers, err := s.formerPrimaries(ctx)
+	formers, err := s.unconfirmed(ctx)
 	if err != nil {
 		return out, err
 	}
