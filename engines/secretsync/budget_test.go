@@ -26,7 +26,7 @@ func TestBudget(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			kind := destination.Type{Name: "place", Rules: destination.Rules{Rate: usual}}
 			s := New(Options{Types: []destination.Type{kind}, Operator: Operator{Endpoints: map[string]Endpoint{"place": test.operator, "other": {WritesPerSecond: 1}}}})
-			if got := s.budget(kind); got != test.want {
+			if got := s.rateOf(kind); got != test.want {
 				t.Errorf("budget = %+v, want %+v", got, test.want)
 			}
 		})

@@ -18,10 +18,10 @@ import (
 func TestLinksAreHeldToTheCapacity(t *testing.T) {
 	inSim(t, func(s *sim) {
 		allow := func(n int) {
-			s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, configKey, &configRecord{QueueCapacity: n}) })
+			s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, ConfigKey, &Config{QueueCapacity: n}) })
 			s.pass(time.Second)
 		}
-		var all *associationRecord
+		var all *Association
 		synced := func(n int) (names []string) {
 			t.Helper()
 			if got := len(s.links(all)); got != n {
@@ -37,13 +37,13 @@ func TestLinksAreHeldToTheCapacity(t *testing.T) {
 			return names
 		}
 		statuses := func() map[string]int {
-			resp, err := s.svc.answerAssociations(s.ctx(), s.dests[0], all)
+			resp, err := s.svc.respondAssociations(s.ctx(), s.dests[0], all)
 			s.must(err)
 			of := map[string]int{}
 			for _, e := range resp.Data.(map[string]any)["associated_secrets"].(map[string]any) {
 				e := e.(map[string]any)
 				status := fmt.Sprint(e["sync_status"])
-				if status == ClientError && (e["code"] != codeCapacity || !strings.Contains(fmt.Sprint(e["cause"]), "allows 3")) {
+				if status == ClientError && (e["code"] != CodeQueueCapacity || !strings.Contains(fmt.Sprint(e["cause"]), "allows 3")) {
 					t.Errorf("it says %v: %v", e["code"], e["cause"])
 				}
 				of[status]++
@@ -54,7 +54,7 @@ func TestLinksAreHeldToTheCapacity(t *testing.T) {
 		for i := range 5 {
 			s.mounts[0].Put(fmt.Sprint("s", i), "k", "1")
 		}
-		all = s.tie(0, "", func(a *associationRecord) { a.Selector, a.Template = true, "{{ .SecretPath }}" })
+		all = s.tie(0, "", func(a *Association) { a.Selector, a.Template = true, "{{ .SecretPath }}" })
 		first := synced(3)
 		for i := range 40 {
 			s.mounts[0].Put(fmt.Sprint("more", i), "k", "1")
@@ -69,7 +69,7 @@ func TestLinksAreHeldToTheCapacity(t *testing.T) {
 		if n := s.svc.Numbers()["sync_attention"]; n != 42 {
 			t.Errorf("%v wait for somebody, want 42", n)
 		}
-		if err := s.svc.putAssociation(s.ctx(), &chosen{dest: s.dests[0]}, &associationRecord{
+		if err := s.svc.putAssociation(s.ctx(), &selection{dest: s.dests[0]}, &Association{
 			Destination: s.dests[0].ID, Type: s.dests[0].Type, Name: "d0", NS: "root", ID: "own", Secret: "own",
 		}); err == nil || !strings.Contains(err.Error(), "queue_capacity") {
 			t.Errorf("another secret is associated: %v", err)
@@ -113,13 +113,13 @@ func TestLinksAreHeldToTheCapacity(t *testing.T) {
 // TestRoomOfWhatIsForgotten: it is there for others at once.
 func TestRoomOfWhatIsForgotten(t *testing.T) {
 	inSim(t, func(s *sim) {
-		s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, configKey, &configRecord{QueueCapacity: 2}) })
+		s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, ConfigKey, &Config{QueueCapacity: 2}) })
 		s.pass(time.Second)
 		for _, secret := range []string{"a", "b"} {
 			s.mounts[0].Put(secret, "k", "1")
 		}
-		s.tie(0, "", func(a *associationRecord) { a.Selector = true })
-		waits := s.tie(2, "", func(a *associationRecord) { a.Selector = true })
+		s.tie(0, "", func(a *Association) { a.Selector = true })
+		waits := s.tie(2, "", func(a *Association) { a.Selector = true })
 		s.there(syncsim.Plain)
 		s.must(s.svc.forceDelete(s.ctx(), s.dests[0]))
 		s.pass(time.Minute)
@@ -133,8 +133,8 @@ func TestASecretIsCountedOnce(t *testing.T) {
 	inSim(t, func(s *sim) {
 		s.mounts[0].Put("a", "k", "1")
 		s.places.Site(syncsim.Marked, "m").Put("same", "theirs")
-		same := func(a *associationRecord) { a.Template = "same" }
-		prefix := s.tie(0, "", func(a *associationRecord) { same(a); a.Selector = true })
+		same := func(a *Association) { a.Template = "same" }
+		prefix := s.tie(0, "", func(a *Association) { same(a); a.Selector = true })
 		own := s.tie(0, "a", same)
 		s.pass(time.Minute)
 		s.status(prefix, "a", Conflict)

@@ -26,55 +26,55 @@ const (
 const sharedReason = "is looked after by another association of the secret with this destination"
 
 // claim takes a name for the link, or makes the step a conflict. One that is a conflict already learns only whose the name is.
-func (s *Service) claim(ctx context.Context, tx *storage.Txn, t *target, place string, st *step) error {
-	key := claimKey(t.dest.Type, place, fold(t.kind.Rules, st.Name))
-	var c claim
+func (s *Service) claimName(ctx context.Context, tx *storage.Txn, t *target, place string, st *step) error {
+	key := ClaimKey(t.dest.Type, place, Fold(t.destType.Rules, st.Name))
+	var c Claim
 	found, err := engines.GetRecord(ctx, tx, key, &c)
 	if err != nil {
 		return err
 	}
 	size := 0
-	if st.wanted != nil {
-		size = len(st.wanted.Value)
+	if st.desired != nil {
+		size = len(st.desired.Value)
 	}
-	ours := found && c.of(&t.dest, &t.assoc, t.key.Secret)
+	ours := found && c.BelongsTo(&t.dest, &t.assoc, t.key.Secret)
 	if found && !ours {
-		by, err := c.holder(ctx, tx)
+		by, err := c.Owner(ctx, tx)
 		if err != nil {
 			return err
 		}
 		if by != nil {
-			if st.shared = t.shares(&c, by) && !st.Owned && st.Intent == nil; st.shared {
-				st.action = action{Do: actNone, Reason: sharedReason}
+			if st.sharedName = t.sharesSecret(&c, by) && !st.Owned && st.Intent == nil; st.sharedName {
+				st.Action = Action{Do: actNone, Reason: sharedReason}
 			} else {
-				st.action = action{Do: actConflict, Reason: t.whose(by, c.Secret)}
+				st.Action = Action{Do: actConflict, Reason: t.ownerReason(by, c.Secret)}
 			}
-			s.await(key, t.key)
+			s.addWaiter(key, t.key)
 			return nil
 		}
 	}
 	if ours && c.Bytes == size || st.Do == actConflict {
 		return nil
 	}
-	st.claimed = st.claimed || !ours
-	c = claim{NS: t.key.NS, Destination: t.dest.ID, Association: t.assoc.ID, Secret: t.key.Secret, Type: t.dest.Type, Name: t.dest.Name, Bytes: size}
+	st.claimedNow = st.claimedNow || !ours
+	c = Claim{NS: t.key.NS, Destination: t.dest.ID, Association: t.assoc.ID, Secret: t.key.Secret, Type: t.dest.Type, Name: t.dest.Name, Bytes: size}
 	return engines.PutRecord(tx, key, &c)
 }
 
 // heldElsewhere says whose a name is that bears the mark of an association here which still holds it, "" if there is none. Claims
 // do not tell where two destinations have different words for one place, such as an account, and whatever the environment says.
-func (s *Service) heldElsewhere(ctx context.Context, t *target, f destination.Found) (whose string, err error) {
+func (s *Service) ownerElsewhere(ctx context.Context, t *target, f destination.Found) (whose string, err error) {
 	parts := strings.Split(f.Mark, "-")
-	if len(parts) != 3 || !strings.HasPrefix(t.mark, parts[0]+"-") || parts[1] == t.assoc.ID {
+	if len(parts) != 3 || !strings.HasPrefix(t.ownerTag, parts[0]+"-") || parts[1] == t.assoc.ID {
 		return "", nil
 	}
-	a := s.watchedAs(parts[1])
+	a := s.watchedAssociation(parts[1])
 	if a == nil {
 		return "", nil
 	}
-	err = scan(ctx, s.host.Store(), linkKey(a.NS, a.Destination, a.ID, ""), func(_ storage.Key, l *link) bool {
-		if it := l.item(f.Name, t.kind.Rules); it != nil && it.Owned && !it.Retained {
-			whose = t.whose(a, l.Secret)
+	err = Scan(ctx, s.host.Store(), LinkKey(a.NS, a.Destination, a.ID, ""), func(_ storage.Key, l *Link) bool {
+		if it := l.Item(f.Name, t.destType.Rules); it != nil && it.Owned && !it.Retained {
+			whose = t.ownerReason(a, l.Secret)
 		}
 		return whose == ""
 	})
@@ -83,7 +83,7 @@ func (s *Service) heldElsewhere(ctx context.Context, t *target, f destination.Fo
 
 // whose is the reason of a conflict with another association. What is there in another namespace, or which secrets another mount has,
 // is nothing for those who may see this one only.
-func (t *target) whose(a *associationRecord, secret string) string {
+func (t *target) ownerReason(a *Association, secret string) string {
 	who := fmt.Sprintf("the secret %q, which is synced by the destination %s/%s", secret, a.Type, a.Name)
 	switch {
 	case a.NS != t.key.NS:
@@ -96,25 +96,25 @@ func (t *target) whose(a *associationRecord, secret string) string {
 
 // holder returns the association that has made the claim, nil if it is not there any more, such as one whose destination was forgotten
 // in the middle.
-func (c *claim) holder(ctx context.Context, g engines.Getter) (*associationRecord, error) {
-	var d destinationRecord
-	if _, err := getDestination(ctx, g, destinationKey(c.NS, c.Type, c.Name), &d); err != nil || d.ID != c.Destination {
+func (c *Claim) Owner(ctx context.Context, g engines.Getter) (*Association, error) {
+	var d Destination
+	if _, err := GetDestination(ctx, g, DestinationKey(c.NS, c.Type, c.Name), &d); err != nil || d.ID != c.Destination {
 		return nil, err
 	}
-	return associationAt(ctx, g, associationKey(c.NS, c.Destination, c.Association))
+	return GetAssociation(ctx, g, AssociationKey(c.NS, c.Destination, c.Association))
 }
 
 // shares reports whether who has made a claim syncs the very secret to the very destination, by another association: what a secret has
 // of its own, or by another prefix, is nothing that somebody has to see to.
-func (t *target) shares(c *claim, by *associationRecord) bool {
+func (t *target) sharesSecret(c *Claim, by *Association) bool {
 	return c.Destination == t.dest.ID && c.Secret == t.key.Secret && by.MountUUID == t.assoc.MountUUID
 }
 
 // unclaim gives a name back, if it is the link's.
-func (t *target) unclaim(ctx context.Context, tx *storage.Txn, key storage.Key) error {
-	var c claim
+func (t *target) releaseClaim(ctx context.Context, tx *storage.Txn, key storage.Key) error {
+	var c Claim
 	found, err := engines.GetRecord(ctx, tx, key, &c)
-	if err != nil || !found || !c.of(&t.dest, &t.assoc, t.key.Secret) {
+	if err != nil || !found || !c.BelongsTo(&t.dest, &t.assoc, t.key.Secret) {
 		return err
 	}
 	tx.Delete(key)
@@ -123,36 +123,36 @@ func (t *target) unclaim(ctx context.Context, tx *storage.Txn, key storage.Key) 
 
 // spare has a name stay that is another association's by now: it may have been left to that, and where there are no marks nothing
 // else tells. If it cannot be read whose the name is, it stays, too.
-func (t *target) spare(ctx context.Context, tx *storage.Txn, place string, st *step) error {
-	var c claim
-	found, err := engines.GetRecord(ctx, tx, claimKey(t.dest.Type, place, fold(t.kind.Rules, st.Name)), &c)
-	if err != nil || !found || c.of(&t.dest, &t.assoc, t.key.Secret) {
+func (t *target) retainIfClaimed(ctx context.Context, tx *storage.Txn, place string, st *step) error {
+	var c Claim
+	found, err := engines.GetRecord(ctx, tx, ClaimKey(t.dest.Type, place, Fold(t.destType.Rules, st.Name)), &c)
+	if err != nil || !found || c.BelongsTo(&t.dest, &t.assoc, t.key.Secret) {
 		return err
 	}
-	by, err := c.holder(ctx, tx)
+	by, err := c.Owner(ctx, tx)
 	if by != nil {
-		st.action = action{Do: actForget, Reason: "stays at the destination: another association has it by now"}
+		st.Action = Action{Do: actForget, Reason: "stays at the destination: another association has it by now"}
 	}
 	return err
 }
 
 // await remembers who waits for a name.
-func (s *Service) await(name storage.Key, who jobKey) {
+func (s *Service) addWaiter(name storage.Key, who LinkID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.waiting == nil {
-		s.waiting = map[storage.Key]map[jobKey]bool{}
+		s.waiting = map[storage.Key]map[LinkID]bool{}
 	}
 	if s.waiting[name] == nil {
-		s.waiting[name] = map[jobKey]bool{}
+		s.waiting[name] = map[LinkID]bool{}
 	}
 	s.waiting[name][who] = true
 }
 
 // freed has whoever waits for a name try again.
-func (s *Service) freed(names ...storage.Key) {
+func (s *Service) wakeWaiters(names ...storage.Key) {
 	s.mu.Lock()
-	var who []jobKey
+	var who []LinkID
 	for _, name := range names {
 		who = slices.AppendSeq(who, maps.Keys(s.waiting[name]))
 		delete(s.waiting, name)
@@ -164,8 +164,8 @@ func (s *Service) freed(names ...storage.Key) {
 }
 
 // makeRoom refuses what the place has no room for, as far as we know: names of somebody else do not count.
-func (s *Service) makeRoom(ctx context.Context, t *target, steps []step) error {
-	rules := t.kind.Rules
+func (s *Service) checkCapacity(ctx context.Context, t *target, steps []step) error {
+	rules := t.destType.Rules
 	if rules.MaxNames == 0 && rules.MaxTotal == 0 {
 		return nil
 	}
@@ -176,14 +176,14 @@ func (s *Service) makeRoom(ctx context.Context, t *target, steps []step) error {
 	if own, ok := c.(interface{ MaxNames() int }); ok { // it depends on the configuration
 		rules.MaxNames = own.MaxNames()
 	}
-	place, err := s.place(&t.dest)
+	place, err := s.location(&t.dest)
 	if err != nil {
 		return err
 	}
 	names, bytes := 0, 0
 	own := map[storage.Key]int{} // bytes
-	_, err = survey(ctx, s, area(rootNS, "c/"+short(t.dest.Type, place)+"/"), func(key storage.Key, c *claim) bool {
-		if c.of(&t.dest, &t.assoc, t.key.Secret) {
+	_, err = scanAllReadable(ctx, s, Area(RootNS, "c/"+Hash(t.dest.Type, place)+"/"), func(key storage.Key, c *Claim) bool {
+		if c.BelongsTo(&t.dest, &t.assoc, t.key.Secret) {
 			own[key] = c.Bytes
 			return true
 		}
@@ -195,22 +195,22 @@ func (s *Service) makeRoom(ctx context.Context, t *target, steps []step) error {
 		return err
 	}
 	old := func(st, by *step) bool { // goes only when the other is there, and takes room until then
-		return st.wanted == nil && st.Do != actRefuse && st.Owned && !t.retains() && !st.Retained && by.replaces(st)
+		return st.desired == nil && st.Do != actReject && st.Owned && !t.retainsNames() && !st.Retained && by.replaces(st)
 	}
 	for i := range steps {
 		st := &steps[i]
-		if st.wanted == nil && slices.ContainsFunc(steps, func(by step) bool { return by.wanted != nil && old(st, &by) }) {
+		if st.desired == nil && slices.ContainsFunc(steps, func(by step) bool { return by.desired != nil && old(st, &by) }) {
 			names++
-			bytes += own[claimKey(t.dest.Type, place, fold(rules, st.Name))]
+			bytes += own[ClaimKey(t.dest.Type, place, Fold(rules, st.Name))]
 		}
 	}
 	for i := range steps {
 		st := &steps[i]
-		if st.wanted == nil {
+		if st.desired == nil {
 			continue
 		}
 		names++
-		bytes += len(st.wanted.Value)
+		bytes += len(st.desired.Value)
 		full := ""
 		switch {
 		case rules.MaxNames > 0 && names > rules.MaxNames && !st.Owned:
@@ -225,7 +225,7 @@ func (s *Service) makeRoom(ctx context.Context, t *target, steps []step) error {
 		} else {
 			full += ": choose less with include or exclude, or dissociate something else"
 		}
-		st.action, st.wanted = action{Do: actRefuse, Reason: full}, nil
+		st.Action, st.desired = Action{Do: actReject, Reason: full}, nil
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 // TestClaimsOutliveAnotherEndpoint: where the operator has a vendor reached says nothing of whose a name is.
 func TestClaimsOutliveAnotherEndpoint(t *testing.T) {
 	inSim(t, func(s *sim) {
-		same := func(a *associationRecord) { a.Template = "same" }
+		same := func(a *Association) { a.Template = "same" }
 		s.mounts[0].Put("a", "k", "1")
 		s.mounts[0].Put("b", "k", "2")
 		a := s.tie(0, "a", same)
@@ -43,14 +43,14 @@ func TestAFullPlaceTakesNoSecondName(t *testing.T) {
 			kv.Put(fmt.Sprintf("all/%d", i), "k", "1")
 		}
 		kv.Put("a", "k", "1")
-		s.tie(2, "all/", func(a *associationRecord) { a.Selector = true })
+		s.tie(2, "all/", func(a *Association) { a.Selector = true })
 		a := s.tie(2, "a", nil)
 		s.pass(time.Minute)
 		s.status(a, "a", Synced)
 		if got := len(s.names(syncsim.Plain)); got != 100 {
 			t.Fatalf("%d names are there, want 100", got)
 		}
-		a = s.tie(2, "a", func(a *associationRecord) { a.Template = "new" })
+		a = s.tie(2, "a", func(a *Association) { a.Template = "new" })
 		s.status(a, "a", ClientError)
 		if cause := s.link(a, "a").Cause; !strings.Contains(cause, "100 names") || !strings.Contains(cause, `"VAULT_KV_00000001_A" goes only when`) {
 			t.Errorf("the cause is %q", cause)
@@ -82,7 +82,7 @@ func TestAKeyTakesTheRoomOfOneThatGoes(t *testing.T) {
 			return pairs
 		}
 		s.mounts[0].Put("a", pairs(0, 100)...)
-		a := s.tie(2, "a", func(a *associationRecord) { a.Granularity, a.Template = destination.SecretKey, "{{ .SecretKey }}" })
+		a := s.tie(2, "a", func(a *Association) { a.Granularity, a.Template = destination.SecretKey, "{{ .SecretKey }}" })
 		s.pass(time.Minute)
 		s.mounts[0].Put("a", pairs(1, 101)...)
 		s.pass(2 * time.Minute)
@@ -98,7 +98,7 @@ func TestOldDestinationsAreKeptFromTheEnvironment(t *testing.T) {
 	inSim(t, func(s *sim) {
 		d := s.dests[0]
 		delete(d.Config, "token")
-		s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, d.key(), d) })
+		s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, d.Key(), d) })
 		s.mounts[0].Put("a", "k", "1")
 		a := s.tie(0, "a", nil)
 		s.status(a, "a", Synced)
@@ -110,7 +110,7 @@ func TestOldDestinationsAreKeptFromTheEnvironment(t *testing.T) {
 		s.pass(time.Second)
 		s.status(a, "a", ClientError)
 		if l := s.link(a, "a"); l.Code != destination.Denied || !strings.Contains(l.Cause, "environment_credentials") {
-			t.Errorf("%+v", l.outcome)
+			t.Errorf("%+v", l.Outcome)
 		}
 		if _, _, err := s.svc.scanDrift(s.ctx(), d, func(string) bool { return true }); err == nil {
 			t.Error("it was scanned for drift")
@@ -124,7 +124,7 @@ func TestOldDestinationsAreKeptFromTheEnvironment(t *testing.T) {
 // TestASwapOfNamesNeedsAThird: each of two secrets waits for the other's name, and nothing is lost; with a third name it works.
 func TestASwapOfNamesNeedsAThird(t *testing.T) {
 	inSim(t, func(s *sim) {
-		named := func(name string) func(*associationRecord) { return func(a *associationRecord) { a.Template = name } }
+		named := func(name string) func(*Association) { return func(a *Association) { a.Template = name } }
 		s.mounts[0].Put("a", "k", "a")
 		s.mounts[0].Put("b", "k", "b")
 		s.tie(2, "a", named("x"))

@@ -10,19 +10,19 @@ import (
 )
 
 // clients keeps destinations open for as long as their record does not change. Safe for concurrent use.
-type clients struct {
+type pool struct {
 	mu   sync.Mutex
-	open map[string]*opened // by destination id
+	open map[string]*connection // by destination id
 }
 
-type opened struct {
+type connection struct {
 	key     storage.Key   // of the record it was opened by
 	version storage.Index // likewise
 	dest    *workqueue.RateLimited
 }
 
 // get returns the destination of a record, which was stored at a version.
-func (c *clients) get(d *destinationRecord, version storage.Index, open func() (destination.Destination, destination.Rate, error)) (*workqueue.RateLimited, error) {
+func (c *pool) get(d *Destination, version storage.Index, open func() (destination.Destination, destination.Rate, error)) (*workqueue.RateLimited, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	had := c.open[d.ID]
@@ -33,13 +33,13 @@ func (c *clients) get(d *destinationRecord, version storage.Index, open func() (
 	if err != nil {
 		return nil, fmt.Errorf("opening the destination: %w", err)
 	}
-	now := &opened{d.key(), version, workqueue.NewRateLimited(dest, rate)}
+	now := &connection{d.Key(), version, workqueue.NewRateLimited(dest, rate)}
 	if had != nil { // whoever uses it finishes; what it has spent is spent
 		now.dest.Share(had.dest)
 		had.dest.Close() //nolint:errcheck // there is nothing to lose
 	}
 	if c.open == nil {
-		c.open = map[string]*opened{}
+		c.open = map[string]*connection{}
 	}
 	for id, old := range c.open { // of the place that it was before
 		if old.key == now.key && id != d.ID {
@@ -52,7 +52,7 @@ func (c *clients) get(d *destinationRecord, version storage.Index, open func() (
 }
 
 // drop closes what is open of a destination.
-func (c *clients) drop(id string) {
+func (c *pool) drop(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if had := c.open[id]; had != nil {
@@ -62,7 +62,7 @@ func (c *clients) drop(id string) {
 }
 
 // dropAt closes what was opened by a record that is not there any more.
-func (c *clients) dropAt(key storage.Key) {
+func (c *pool) dropByKey(key storage.Key) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for id, had := range c.open {
@@ -74,7 +74,7 @@ func (c *clients) dropAt(key storage.Key) {
 }
 
 // close closes all.
-func (c *clients) close() {
+func (c *pool) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, had := range c.open {

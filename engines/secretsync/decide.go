@@ -19,35 +19,35 @@ const (
 	actRetain   = "retain"   // not wanted now, and to be left; it is ours still, in case it is wanted again
 	actForget   = "forget"   // not wanted any more, and not there, or to be left
 	actConflict = "conflict" // somebody else's
-	actRefuse   = "refuse"   // it cannot be written, whatever is there
+	actReject   = "refuse"   // it cannot be written, whatever is there
 	actWait     = "wait"     // what was found may not be what is there
 )
 
 // action is a decision, with its reason for people.
-type action struct {
+type Action struct {
 	Do     string
 	Reason string
 	// Ours says that what was found is ours.
-	Ours bool
+	OwnedThere bool
 }
 
 // wanted is what should be under a name; nil: nothing.
-type wanted struct {
-	Value []byte
-	Print []byte
+type Desired struct {
+	Value       []byte
+	Fingerprint []byte
 }
 
 // view is what a decision is made from. A decision is a pure function of it, for plans and for what is done.
-type view struct {
-	Now   time.Time
-	Want  *wanted
-	Had   *item // what the ledger says; nil: nothing
-	Found destination.Found
-	Mark  string // ours
-	Marks bool   // the destination keeps marks
+type View struct {
+	Now          time.Time
+	Desired      *Desired
+	LastApplied  *Item // what the ledger says; nil: nothing
+	Found        destination.Found
+	OwnerTag     string // ours
+	HasOwnerTags bool   // the destination keeps marks
 	// Settles is for how long after a write what is found may be older.
-	Settles time.Duration
-	Adopt   bool
+	PropagationDelay time.Duration
+	Adopt            bool
 	// Repair has what somebody else has written over what is ours written again. It has nothing deleted.
 	Repair bool
 	// Retain has what is not wanted any more left where it is. With Ending nothing will be wanted again.
@@ -57,26 +57,26 @@ type view struct {
 // A write whose answer was lost is recognised by its time, where there are no marks: the destination's clock may be this much
 // behind ours, and the write may have been made this much after it was noted.
 const (
-	behind = 2 * time.Minute
-	late   = 10 * time.Minute
+	maxClockLag   = 2 * time.Minute
+	maxWriteDelay = 10 * time.Minute
 )
 
 // uncertain is how long after it was sent a write may still be made whose answer was lost.
-const uncertain = time.Minute
+const unknownOutcomeWindow = time.Minute
 
 // ours reports whether what was found is ours: the ledger must say that it is, and the destination must not contradict it.
-func (v *view) ours() (bool, string) {
-	f, had := v.Found, v.Had
+func (v *View) isOwned() (bool, string) {
+	f, had := v.Found, v.LastApplied
 	switch {
-	case v.Marks && f.Mark == v.Mark:
+	case v.HasOwnerTags && f.Mark == v.OwnerTag:
 		return true, "" // even if the ledger has lost it: nobody else can make the mark, and it is of this association and name only
 	case had == nil || !had.Owned && had.Intent == nil:
 		return false, "exists and was not made by this association"
-	case v.Marks && f.Mark == "":
+	case v.HasOwnerTags && f.Mark == "":
 		return false, "does not bear our mark any more: somebody else has taken it over"
-	case v.Marks:
+	case v.HasOwnerTags:
 		return false, "has another mark: somebody else has taken it over"
-	case had.Owned && f.ID == had.ID && (f.Version == had.Version || v.Repair && v.Want != nil):
+	case had.Owned && f.ID == had.ID && (f.Version == had.Version || v.Repair && v.Desired != nil):
 		return true, ""
 	case v.mayBeIntent():
 		return true, ""
@@ -88,90 +88,90 @@ func (v *view) ours() (bool, string) {
 
 // mayBeIntent reports whether what was found may be what the intent was about to write: it came about when that was
 // attempted, and is the thing that was to be written.
-func (v *view) mayBeIntent() bool {
-	in, at := v.Had.Intent, v.Found.ChangedAt
-	if in == nil || at.IsZero() || v.Had.Owned && !in.Create && v.Found.ID != v.Had.ID {
+func (v *View) mayBeIntent() bool {
+	in, at := v.LastApplied.Intent, v.Found.ChangedAt
+	if in == nil || at.IsZero() || v.LastApplied.Owned && !in.Create && v.Found.ID != v.LastApplied.ID {
 		return false
 	}
-	return at.After(in.At.Add(-behind)) && at.Before(in.At.Add(late))
+	return at.After(in.At.Add(-maxClockLag)) && at.Before(in.At.Add(maxWriteDelay))
 }
 
 // decide says what is to be done about a name.
-func (v *view) decide() action {
-	if v.Want == nil {
-		return v.decideGone()
+func (v *View) Decide() Action {
+	if v.Desired == nil {
+		return v.DecideRemoval()
 	}
 	f := v.Found
 	if f.State == destination.Absent {
-		if v.Had != nil && v.Had.Owned {
-			return action{Do: actCreate, Reason: "was removed at the destination"}
+		if v.LastApplied != nil && v.LastApplied.Owned {
+			return Action{Do: actCreate, Reason: "was removed at the destination"}
 		}
-		return action{Do: actCreate, Reason: "is not there yet"}
+		return Action{Do: actCreate, Reason: "is not there yet"}
 	}
-	ours, why := v.ours()
+	ours, why := v.isOwned()
 	switch {
-	case !ours && f.State == destination.Deleted && v.ownLeftover():
-		return action{Do: actRecover, Reason: "was deleted by another association, which has given it up", Ours: true}
+	case !ours && f.State == destination.Deleted && v.isOfThisInstallation():
+		return Action{Do: actRecover, Reason: "was deleted by another association, which has given it up", OwnedThere: true}
 	case !ours && v.Adopt:
-		return action{Do: actAdopt, Reason: "is taken over, as somebody has asked"}
+		return Action{Do: actAdopt, Reason: "is taken over, as somebody has asked"}
 	case !ours:
-		return action{Do: actConflict, Reason: why}
+		return Action{Do: actConflict, Reason: why}
 	case f.State == destination.Deleted:
-		return action{Do: actRecover, Reason: "was deleted at the destination and is ours", Ours: true}
-	case v.same():
-		return action{Do: actNone, Reason: "is as it should be", Ours: true}
+		return Action{Do: actRecover, Reason: "was deleted at the destination and is ours", OwnedThere: true}
+	case v.isInSync():
+		return Action{Do: actNone, Reason: "is as it should be", OwnedThere: true}
 	}
-	return action{Do: actUpdate, Reason: "has another value", Ours: true}
+	return Action{Do: actUpdate, Reason: "has another value", OwnedThere: true}
 }
 
 // ownLeftover reports whether what was found is of this installation. Whether its association has given it up, the claim of the
 // name says.
-func (v *view) ownLeftover() bool {
-	ours, _, _ := strings.Cut(v.Mark, "-")
+func (v *View) isOfThisInstallation() bool {
+	ours, _, _ := strings.Cut(v.OwnerTag, "-")
 	theirs, _, _ := strings.Cut(v.Found.Mark, "-")
-	return v.Marks && ours == theirs
+	return v.HasOwnerTags && ours == theirs
 }
 
 // same reports whether what is there is what should be there. What cannot be read back is that if it is our own last write, and
 // wrote the same.
-func (v *view) same() bool {
+func (v *View) isInSync() bool {
 	if v.Found.Known {
-		return bytes.Equal(v.Found.Value, v.Want.Value)
+		return bytes.Equal(v.Found.Value, v.Desired.Value)
 	}
-	had := v.Had
-	return had != nil && had.Owned && had.Intent == nil && had.ID == v.Found.ID && had.Version == v.Found.Version && bytes.Equal(had.Print, v.Want.Print)
+	had := v.LastApplied
+	return had != nil && had.Owned && had.Intent == nil && had.ID == v.Found.ID && had.Version == v.Found.Version && bytes.Equal(had.Fingerprint, v.Desired.Fingerprint)
 }
 
-const retainReason = "stays at the destination, as its deletion policy says"
+const RetainReason = "stays at the destination, as its deletion policy says"
 
 // decideGone says what is to be done about a name that is not wanted any more.
-func (v *view) decideGone() action {
+func (v *View) DecideRemoval() Action {
 	switch {
 	case v.Retain && !v.Ending:
-		return action{Do: actRetain, Reason: retainReason}
+		return Action{Do: actRetain, Reason: RetainReason}
 	case v.Retain:
-		return action{Do: actForget, Reason: retainReason}
-	case v.Found.State != destination.Present && v.Now.Before(v.shows()):
-		return action{Do: actWait, Reason: "may have been written just now, and the destination does not show it yet"}
+		return Action{Do: actForget, Reason: RetainReason}
+	case v.Found.State != destination.Present && v.Now.Before(v.VisibleAt()):
+		return Action{Do: actWait, Reason: "may have been written just now, and the destination does not show it yet"}
 	case v.Found.State != destination.Present:
-		return action{Do: actForget, Reason: "is not there any more"}
+		return Action{Do: actForget, Reason: "is not there any more"}
 	}
-	if ours, why := v.ours(); !ours {
-		return action{Do: actForget, Reason: "stays at the destination: it " + why}
+	if ours, why := v.isOwned(); !ours {
+		return Action{Do: actForget, Reason: "stays at the destination: it " + why}
 	}
-	return action{Do: actDelete, Reason: "is not wanted any more", Ours: true}
+	return Action{Do: actDelete, Reason: "is not wanted any more", OwnedThere: true}
 }
 
 // shows is from when on it can be believed that nothing is there. A time to come is of a clock that was ahead, and long past.
-func (v *view) shows() (at time.Time) {
-	switch had := v.Had; {
+func (v *View) VisibleAt() (at time.Time) {
+	switch had := v.LastApplied; {
 	case had == nil:
 	case had.Intent != nil:
-		at = had.Intent.At.Add(max(uncertain, v.Settles))
+		at = had.Intent.At.Add(max(unknownOutcomeWindow, v.PropagationDelay))
 	case had.Owned:
-		at = had.WrittenAt.Add(v.Settles)
+		at = had.WrittenAt.Add(v.PropagationDelay)
 	}
-	if at.After(v.Now.Add(behind)) {
+	if at.After(v.Now.Add(maxClockLag)) {
 		return time.Time{}
 	}
 	return at

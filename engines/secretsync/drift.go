@@ -20,11 +20,11 @@ const (
 const (
 	driftReported = "reported"
 	driftRepaired = "repaired"
-	driftHeld     = "repaired when resumed"
+	driftPaused   = "repaired when resumed"
 )
 
 // drifted is a finding.
-type drifted struct {
+type DriftFinding struct {
 	Mount  string `json:"mount"`
 	Secret string `json:"secret_name"`
 	Key    string `json:"sub_key"`
@@ -34,8 +34,8 @@ type drifted struct {
 }
 
 // driftNow scans a destination and answers what differs.
-func (s *Service) driftNow(ctx context.Context, req *engines.Request, in *ofIn) (*engines.Response, error) {
-	d, err := s.get(ctx, s.host.Store(), req.Mount.NamespaceID, in.Type, in.Destination)
+func (s *Service) driftNow(ctx context.Context, req *engines.Request, in *associationsIn) (*engines.Response, error) {
+	d, err := s.findDestination(ctx, s.host.Store(), req.Mount.NamespaceID, in.Type, in.Destination)
 	if err != nil {
 		return nil, err
 	}
@@ -48,13 +48,13 @@ func (s *Service) driftNow(ctx context.Context, req *engines.Request, in *ofIn) 
 
 // scanDrift compares the list of a destination with what we own there, of the mounts that of chooses. n is how many names that is.
 // Reading no value, it costs a page of the list for every hundred names or so, whatever they hold.
-func (s *Service) scanDrift(ctx context.Context, d *destinationRecord, of func(mount string) bool) (found []drifted, n int, err error) {
-	found = []drifted{}
-	t := &target{dest: *d, kind: s.types[d.Type]}
-	if t.version, err = getDestination(ctx, s.host.Store(), d.key(), new(destinationRecord)); err != nil {
+func (s *Service) scanDrift(ctx context.Context, d *Destination, of func(mount string) bool) (found []DriftFinding, n int, err error) {
+	found = []DriftFinding{}
+	t := &target{dest: *d, destType: s.types[d.Type]}
+	if t.version, err = GetDestination(ctx, s.host.Store(), d.Key(), new(Destination)); err != nil {
 		return nil, 0, err
 	}
-	dest, err := s.open(t)
+	dest, err := s.openPooled(t)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -62,12 +62,12 @@ func (s *Service) scanDrift(ctx context.Context, d *destinationRecord, of func(m
 	if err != nil {
 		return nil, 0, err
 	}
-	repair := func(a *associationRecord) string {
+	repair := func(a *Association) string {
 		switch {
-		case a.Drift != driftRepair:
+		case a.Drift != DriftRepair:
 			return driftReported
 		case d.Paused || a.Paused || config.Disabled:
-			return driftHeld
+			return driftPaused
 		}
 		return driftRepaired
 	}
@@ -77,16 +77,16 @@ func (s *Service) scanDrift(ctx context.Context, d *destinationRecord, of func(m
 		if err != nil {
 			return nil, 0, err
 		}
-		there[fold(t.kind.Rules, f.Name)] = f
+		there[Fold(t.destType.Rules, f.Name)] = f
 	}
 	type changed struct {
-		a *associationRecord
-		l *link
+		a *Association
+		l *Link
 	}
 	var all []changed
 	var failed error
-	err = s.eachLink(ctx, d, func(a *associationRecord, l *link) {
-		if a.Drift == driftIgnore || !of(a.MountUUID) || a.ending() || failed != nil {
+	err = s.eachLink(ctx, d, func(a *Association, l *Link) {
+		if a.Drift == DriftIgnore || !of(a.MountUUID) || a.IsEnding() || failed != nil {
 			return
 		}
 		differs := false
@@ -96,18 +96,18 @@ func (s *Service) scanDrift(ctx context.Context, d *destinationRecord, of func(m
 				continue
 			}
 			n++
-			drift := driftOf(it, there[fold(t.kind.Rules, it.Name)])
-			if drift != "" && it.WrittenAt.After(began.Add(-listsLag)) {
+			drift := driftOf(it, there[Fold(t.destType.Rules, it.Name)])
+			if drift != "" && it.WrittenAt.After(began.Add(-listDelay)) {
 				var f destination.Found
 				if f, failed = dest.Read(ctx, it.Name); failed != nil {
 					return
 				}
 				drift = driftOf(it, f)
 			}
-			differs = differs || drift != it.Drift || drift != "" && a.Drift == driftRepair
+			differs = differs || drift != it.Drift || drift != "" && a.Drift == DriftRepair
 			it.Drift = drift
 			if drift != "" {
-				found = append(found, drifted{Mount: a.MountPath, Secret: l.Secret, Key: it.Key, Name: it.Name, Drift: drift, Done: repair(a)})
+				found = append(found, DriftFinding{Mount: a.MountPath, Secret: l.Secret, Key: it.Key, Name: it.Name, Drift: drift, Done: repair(a)})
 			}
 		}
 		if differs {
@@ -117,17 +117,17 @@ func (s *Service) scanDrift(ctx context.Context, d *destinationRecord, of func(m
 	err = cmp.Or(err, failed)
 	for _, c := range all {
 		if err == nil {
-			err = s.noteDrift(ctx, c.a, c.l)
+			err = s.recordDrift(ctx, c.a, c.l)
 		}
 	}
 	return found, n, err
 }
 
 // listsLag is for how long after a write the list of a place may not have it: what was written since is looked at by itself.
-const listsLag = 10 * time.Minute
+const listDelay = 10 * time.Minute
 
 // driftOf compares what the ledger says of a name with what the destination has.
-func driftOf(it *item, f destination.Found) string {
+func driftOf(it *Item, f destination.Found) string {
 	switch {
 	case f.State != destination.Present:
 		return driftMissing
@@ -139,17 +139,17 @@ func driftOf(it *item, f destination.Found) string {
 
 // noteDrift stores what a scan has found about the names of a link, but for those that were written meanwhile, and has it repaired
 // if it is to be.
-func (s *Service) noteDrift(ctx context.Context, a *associationRecord, l *link) error {
-	key := linkKey(a.NS, a.Destination, a.ID, l.Secret)
+func (s *Service) recordDrift(ctx context.Context, a *Association, l *Link) error {
+	key := LinkKey(a.NS, a.Destination, a.ID, l.Secret)
 	_, err := storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
-		var now link
+		var now Link
 		found, err := engines.GetRecord(ctx, tx, key, &now)
 		if err != nil || !found {
 			return err
 		}
 		differs := false
 		for i := range now.Items {
-			it, seen := &now.Items[i], l.item(now.Items[i].Name, s.types[a.Type].Rules)
+			it, seen := &now.Items[i], l.Item(now.Items[i].Name, s.types[a.Type].Rules)
 			if seen != nil && it.Drift != seen.Drift && it.Intent == nil && it.ID == seen.ID && it.Version == seen.Version {
 				it.Drift, differs = seen.Drift, true
 			}
@@ -159,8 +159,8 @@ func (s *Service) noteDrift(ctx context.Context, a *associationRecord, l *link) 
 		}
 		return engines.PutRecord(tx, key, &now)
 	})
-	if err == nil && a.Drift == driftRepair {
-		s.queue.Push(jobKey{a.NS, a.Destination, a.ID, l.Secret}, time.Time{}, true, nil)
+	if err == nil && a.Drift == DriftRepair {
+		s.queue.Push(LinkID{a.NS, a.Destination, a.ID, l.Secret}, time.Time{}, true, nil)
 	}
 	return err
 }
@@ -169,30 +169,30 @@ func (s *Service) noteDrift(ctx context.Context, a *associationRecord, l *link) 
 const driftInterval = time.Hour
 
 // longestScan bounds the scan of one destination, for which the others wait.
-const longestScan = driftInterval / 2
+const maxDriftScan = driftInterval / 2
 
 // watchDrift scans all destinations again and again, until ctx ends.
-func (s *Service) watchDrift(ctx context.Context) {
-	for wait(ctx, driftInterval) {
+func (s *Service) runDriftScans(ctx context.Context) {
+	for sleep(ctx, driftInterval) {
 		if !s.host.Owner() {
 			continue
 		}
-		err := s.eachDestination(ctx, func(d *destinationRecord) error {
+		err := s.eachDestination(ctx, func(d *Destination) error {
 			c, err := s.config(ctx)
 			if err != nil || c.Disabled || d.Paused || !d.PurgeAt.IsZero() {
 				return err
 			}
-			within, cancel := context.WithTimeout(ctx, longestScan)
+			within, cancel := context.WithTimeout(ctx, maxDriftScan)
 			defer cancel()
-			var found []drifted
+			var found []DriftFinding
 			var n int
-			err = s.guarded("scanning for drift", func() (err error) {
+			err = s.recoverPanic("scanning for drift", func() (err error) {
 				found, n, err = s.scanDrift(within, d, func(string) bool { return true })
 				return err
 			})
 			switch {
 			case err != nil:
-				s.log.Warn("a destination could not be scanned for drift", "destination", d.Type+"/"+d.Name, "err", failure(err).Cause)
+				s.log.Warn("a destination could not be scanned for drift", "destination", d.Type+"/"+d.Name, "err", outcomeOf(err).Cause)
 			case len(found) > 0:
 				s.log.Warn("a destination has drifted", "destination", d.Type+"/"+d.Name, "names", n, "drifted", len(found))
 			}
@@ -208,12 +208,12 @@ func (s *Service) watchDrift(ctx context.Context) {
 // Numbers are metrics, by name.
 func (s *Service) Numbers() map[string]float64 {
 	due, running := s.queue.Counts()
-	destinations, attention, unreadable := s.gauges.counts()
+	destinations, attention, unreadable := s.gauges.Counts()
 	return map[string]float64{
 		"sync_destinations":      float64(destinations),
-		"sync_attention":         float64(attention + s.capacity.waiting()),
+		"sync_attention":         float64(attention + s.capacity.Waiting()),
 		"sync_unreadable":        float64(unreadable),
-		"sync_associations":      float64(s.associated()),
+		"sync_associations":      float64(s.watchedCount()),
 		"sync_pending":           float64(due),
 		"sync_running":           float64(running),
 		"sync_writes_total":      float64(s.counts.written.Load()),

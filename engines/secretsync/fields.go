@@ -16,7 +16,7 @@ import (
 var sensitive = reflect.TypeFor[engines.Sensitive]()
 
 // fieldsOf calls do with every field of a configuration.
-func fieldsOf(c destination.Config, do func(name string, v reflect.Value)) {
+func eachField(c destination.Config, do func(name string, v reflect.Value)) {
 	v := reflect.ValueOf(c).Elem()
 	for i := range v.NumField() {
 		if !v.Type().Field(i).IsExported() {
@@ -31,7 +31,7 @@ func fieldsOf(c destination.Config, do func(name string, v reflect.Value)) {
 func encodeConfig(c destination.Config) (map[string]json.RawMessage, error) {
 	out := map[string]json.RawMessage{}
 	var failed error
-	fieldsOf(c, func(name string, v reflect.Value) {
+	eachField(c, func(name string, v reflect.Value) {
 		if v.IsZero() {
 			return
 		}
@@ -51,7 +51,7 @@ func encodeConfig(c destination.Config) (map[string]json.RawMessage, error) {
 // decodeConfig fills a configuration with what was stored.
 func decodeConfig(stored map[string]json.RawMessage, c destination.Config) error {
 	var failed error
-	fieldsOf(c, func(name string, v reflect.Value) {
+	eachField(c, func(name string, v reflect.Value) {
 		if raw, ok := stored[name]; ok && json.Unmarshal(raw, v.Addr().Interface()) != nil {
 			failed = fmt.Errorf("decoding the field %s of a destination", name)
 		}
@@ -70,7 +70,7 @@ func mergeConfig(c destination.Config, in reflect.Value, req *engines.Request, c
 			}
 		}
 	}
-	fieldsOf(c, func(name string, v reflect.Value) {
+	eachField(c, func(name string, v reflect.Value) {
 		from := fieldNamed(in, name)
 		switch {
 		case created && !req.Given(name), req.Null(name):

@@ -9,23 +9,23 @@ import (
 )
 
 // gauges count what there is, for metrics: what a node has seen since it became the active one. Safe for concurrent use.
-type gauges struct {
+type Gauges struct {
 	mu           sync.Mutex
 	round        int
 	destinations map[storage.Key]int           // by key, with the round in which it was seen last
-	attention    map[jobKey]attending          // links that wait for somebody
-	secrets      map[secretAt]int              // how many of those are of one secret
+	needsAction  map[LinkID]linkGauge          // links that wait for somebody
+	secrets      map[SecretRef]int             // how many of those are of one secret
 	unreadable   map[storage.Key]storage.Index // records that cannot be decoded, with the version that was seen
 }
 
 // begin starts a look at everything, end finishes it: what was not seen since is not there any more.
-func (g *gauges) begin() {
+func (g *Gauges) BeginScan() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.round++
 }
 
-func (g *gauges) end() {
+func (g *Gauges) EndScan() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for key, round := range g.destinations {
@@ -33,77 +33,77 @@ func (g *gauges) end() {
 			delete(g.destinations, key)
 		}
 	}
-	for key, a := range g.attention {
+	for key, a := range g.needsAction {
 		if a.round < g.round {
-			g.drop(key)
+			g.dropLocked(key)
 		}
 	}
 }
 
-func (g *gauges) destination(d *destinationRecord) {
+func (g *Gauges) SetDestination(d *Destination) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.destinations == nil {
 		g.destinations = map[storage.Key]int{}
 	}
-	g.destinations[d.key()] = g.round
+	g.destinations[d.Key()] = g.round
 }
 
-func (g *gauges) destinationGone(key storage.Key) {
+func (g *Gauges) RemoveDestination(key storage.Key) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.destinations, key)
 }
 
 // secretAt is a secret at a destination, by whatever associations.
-type secretAt struct{ Destination, Mount, Secret string }
+type SecretRef struct{ Destination, Mount, Secret string }
 
-type attending struct {
-	round int // in which it was seen last
-	of    secretAt
+type linkGauge struct {
+	round  int // in which it was seen last
+	secret SecretRef
 }
 
 // link notes the status of a link of a mount, "" if it is gone.
-func (g *gauges) link(key jobKey, mount, status string) {
+func (g *Gauges) SetLink(key LinkID, mount, status string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.drop(key)
+	g.dropLocked(key)
 	if status != Conflict && status != ClientError {
 		return
 	}
-	if g.attention == nil {
-		g.attention, g.secrets = map[jobKey]attending{}, map[secretAt]int{}
+	if g.needsAction == nil {
+		g.needsAction, g.secrets = map[LinkID]linkGauge{}, map[SecretRef]int{}
 	}
-	of := secretAt{key.Destination, mount, key.Secret}
-	g.attention[key] = attending{g.round, of}
+	of := SecretRef{key.Destination, mount, key.Secret}
+	g.needsAction[key] = linkGauge{g.round, of}
 	g.secrets[of]++
 }
 
 // drop forgets a link. It needs the lock.
-func (g *gauges) drop(key jobKey) {
-	a, ok := g.attention[key]
+func (g *Gauges) dropLocked(key LinkID) {
+	a, ok := g.needsAction[key]
 	if !ok {
 		return
 	}
-	delete(g.attention, key)
-	if g.secrets[a.of]--; g.secrets[a.of] == 0 {
-		delete(g.secrets, a.of)
+	delete(g.needsAction, key)
+	if g.secrets[a.secret]--; g.secrets[a.secret] == 0 {
+		delete(g.secrets, a.secret)
 	}
 }
 
 // associationGone forgets the links of an association.
-func (g *gauges) associationGone(id string) {
+func (g *Gauges) RemoveAssociation(id string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for key := range g.attention {
+	for key := range g.needsAction {
 		if key.Association == id {
-			g.drop(key)
+			g.dropLocked(key)
 		}
 	}
 }
 
 // unreadableFound notes a record that cannot be decoded, and reports whether it is news.
-func (g *gauges) unreadableFound(e *engines.UnreadableError) bool {
+func (g *Gauges) AddUnreadable(e *engines.UnreadableError) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if version, known := g.unreadable[e.Key]; known && version == e.Version {
@@ -116,26 +116,26 @@ func (g *gauges) unreadableFound(e *engines.UnreadableError) bool {
 	return true
 }
 
-func (g *gauges) unreadableGone(key storage.Key) {
+func (g *Gauges) RemoveUnreadable(key storage.Key) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.unreadable, key)
 }
 
-func (g *gauges) allUnreadable() map[storage.Key]storage.Index {
+func (g *Gauges) Unreadable() map[storage.Key]storage.Index {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return maps.Clone(g.unreadable)
 }
 
 // clear forgets everything: this node does not sync any more.
-func (g *gauges) clear() {
+func (g *Gauges) Clear() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.destinations, g.attention, g.secrets, g.unreadable = nil, nil, nil, nil
+	g.destinations, g.needsAction, g.secrets, g.unreadable = nil, nil, nil, nil
 }
 
-func (g *gauges) counts() (destinations, attention, unreadable int) {
+func (g *Gauges) Counts() (destinations, attention, unreadable int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return len(g.destinations), len(g.secrets), len(g.unreadable)

@@ -19,7 +19,7 @@ import (
 
 // special are the networks that nobody's public service is in: private, shared, loopback, link-local with the metadata
 // services of clouds, multicast, reserved, and what is mapped to IPv4 by other names.
-var special = func() (all []netip.Prefix) {
+var reservedNetworks = func() (all []netip.Prefix) {
 	for _, p := range []string{
 		"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24",
 		"192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/3",
@@ -32,14 +32,14 @@ var special = func() (all []netip.Prefix) {
 
 // never are networks that only the operator can open: this machine, and its metadata service, which some clouds have among
 // other addresses.
-var never = []netip.Prefix{
+var hostNetworks = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"),
 	netip.MustParsePrefix("168.63.129.16/32"), netip.MustParsePrefix("100.100.100.200/32"), netip.MustParsePrefix("192.0.0.192/32"),
 	netip.MustParsePrefix("::/127"), netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("fd00:ec2::/32"), netip.MustParsePrefix("fd20:ce::/32"),
 }
 
 // embedded returns the IPv4 address that a gateway on the way makes of an IPv6 one: compatible, translated and 6to4 addresses.
-func embedded(a netip.Addr) netip.Addr {
+func embeddedIPv4(a netip.Addr) netip.Addr {
 	if !a.Is6() {
 		return a
 	}
@@ -53,20 +53,20 @@ func embedded(a netip.Addr) netip.Addr {
 	return a
 }
 
-func within(all []netip.Prefix, a netip.Addr) bool {
+func containedIn(all []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // guard says where the connections of a destination may go. It is asked about addresses, after names were resolved.
-type guard struct {
-	operator bool // the operator allows everything
-	strict   bool
-	allowed  []netip.Prefix
-	ports    []uint16 // nil: 80 and 443
+type addressGuard struct {
+	allowPrivate bool // the operator allows everything
+	strict       bool
+	allowed      []netip.Prefix
+	ports        []uint16 // nil: 80 and 443
 }
 
-func (n *Network) guard(operator bool) (guard, error) {
-	g := guard{operator: operator, strict: !n.DisableStrict}
+func (n *Network) newGuard(operator bool) (addressGuard, error) {
+	g := addressGuard{allowPrivate: operator, strict: !n.DisableStrict}
 	for _, of := range []struct {
 		field string
 		texts []string
@@ -92,39 +92,39 @@ func (n *Network) guard(operator bool) (guard, error) {
 }
 
 // check returns why a connection may not be made. It is net.Dialer's Control.
-func (g *guard) check(_, address string, _ syscall.RawConn) error {
+func (g *addressGuard) check(_, address string, _ syscall.RawConn) error {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
-		return blocked("an address that cannot be read")
+		return errBlocked("an address that cannot be read")
 	}
 	a := to.Addr().Unmap().WithZone("")
 	switch {
-	case g.operator:
+	case g.allowPrivate:
 		return nil
-	case within(never, a), within(never, embedded(a)):
-		return blocked("addresses of this machine and of its metadata service")
-	case within(g.allowed, a):
+	case containedIn(hostNetworks, a), containedIn(hostNetworks, embeddedIPv4(a)):
+		return errBlocked("addresses of this machine and of its metadata service")
+	case containedIn(g.allowed, a):
 	case len(g.allowed) > 0:
-		return blocked("addresses outside of allowed_ipv4_addresses and allowed_ipv6_addresses")
-	case g.strict && within(special, a):
-		return blocked("private and reserved addresses: name them in allowed_ipv4_addresses or allowed_ipv6_addresses if the destination is there")
+		return errBlocked("addresses outside of allowed_ipv4_addresses and allowed_ipv6_addresses")
+	case g.strict && containedIn(reservedNetworks, a):
+		return errBlocked("private and reserved addresses: name them in allowed_ipv4_addresses or allowed_ipv6_addresses if the destination is there")
 	}
 	ports := g.ports
 	if ports == nil {
 		ports = []uint16{80, 443}
 	}
 	if g.strict && !slices.Contains(ports, to.Port()) {
-		return blocked("other ports than " + fmt.Sprint(ports) + ": name it in allowed_ports")
+		return errBlocked("other ports than " + fmt.Sprint(ports) + ": name it in allowed_ports")
 	}
 	return nil
 }
 
-func blocked(what string) error {
+func errBlocked(what string) error {
 	return &destination.Error{Class: destination.Client, Code: destination.Blocked, Text: "secret sync does not connect to " + what}
 }
 
 // env is what a destination is opened with.
-func (s *Service) env(d *destinationRecord) (destination.Env, error) {
+func (s *Service) environmentOf(d *Destination) (destination.Env, error) {
 	end := s.opts.Operator.Endpoints[d.Type]
 	trust := &tls.Config{MinVersion: tls.VersionTLS12}
 	if end.CAFile != "" {
@@ -137,7 +137,7 @@ func (s *Service) env(d *destinationRecord) (destination.Env, error) {
 			return destination.Env{}, fmt.Errorf("the ca_file of the endpoint %s holds no certificate", d.Type)
 		}
 	}
-	g, err := d.Network.guard(s.opts.Operator.AllowPrivate)
+	g, err := d.Network.newGuard(s.opts.Operator.AllowPrivate)
 	if err != nil {
 		return destination.Env{}, err
 	}

@@ -14,7 +14,7 @@ func TestMarksCannotBeCopied(t *testing.T) {
 	inSim(t, func(s *sim) {
 		kv, site := s.mounts[0], s.places.Site(syncsim.Marked, "m")
 		kv.Put("a", "k", "1")
-		a := s.tie(0, "", func(a *associationRecord) { a.Selector, a.Deletion = true, deleteThere })
+		a := s.tie(0, "", func(a *Association) { a.Selector, a.Deletion = true, DeleteOnRemoval })
 		const ours, theirs = "vault/kv_00000001/a", "vault/kv_00000001/b"
 		s.there(syncsim.Marked, ours)
 		site.Copy(ours, theirs, "precious")
@@ -32,20 +32,20 @@ func TestMarksCannotBeCopied(t *testing.T) {
 
 // TestMarksAreOfOneName: spellings that a place does not tell apart have one mark, everything else has another.
 func TestMarksAreOfOneName(t *testing.T) {
-	d, other := destinationRecord{PrintKey: []byte("one")}, destinationRecord{PrintKey: []byte("two")}
-	mark := d.marked("inst-assoc", "a", destination.Rules{})
-	if len(short("")+"-"+short(""))+len(mark)-len("inst-assoc") > 80 {
+	d, other := Destination{FingerprintKey: []byte("one")}, Destination{FingerprintKey: []byte("two")}
+	mark := d.OwnerTag("inst-assoc", "a", destination.Rules{})
+	if len(Hash("")+"-"+Hash(""))+len(mark)-len("inst-assoc") > 80 {
 		t.Errorf("%q is longer than places take", mark)
 	}
 	for what, got := range map[string]string{
-		"name": d.marked("inst-assoc", "b", destination.Rules{}), "association": d.marked("inst-other", "a", destination.Rules{}),
-		"destination": other.marked("inst-assoc", "a", destination.Rules{}),
+		"name": d.OwnerTag("inst-assoc", "b", destination.Rules{}), "association": d.OwnerTag("inst-other", "a", destination.Rules{}),
+		"destination": other.OwnerTag("inst-assoc", "a", destination.Rules{}),
 	} {
 		if got == mark {
 			t.Errorf("another %s has the same mark", what)
 		}
 	}
-	if d.marked("inst-assoc", "A", destination.Rules{Fold: strings.ToLower}) != mark {
+	if d.OwnerTag("inst-assoc", "A", destination.Rules{Fold: strings.ToLower}) != mark {
 		t.Error("another spelling has another mark")
 	}
 }

@@ -71,7 +71,7 @@ type sim struct {
 	w      *syncsim.World
 	places *syncsim.Places
 	mounts []*syncsim.KV
-	dests  []*destinationRecord
+	dests  []*Destination
 	logs   logs
 	values []string
 	done   []string
@@ -170,11 +170,11 @@ func (s *sim) makeDestination(ns, kind, name, site string) {
 	c := &syncsim.Config{Site: site, Label: name, Token: "sekrit-token"}
 	config, err := encodeConfig(c)
 	s.must(err)
-	d := &destinationRecord{ID: short(name, fmt.Sprint(len(s.done))), NS: ns, Type: kind, Name: name, Config: config, PrintKey: []byte("key of " + name), CreatedAt: time.Now(), UpdatedAt: time.Now()}
+	d := &Destination{ID: Hash(name, fmt.Sprint(len(s.done))), NS: ns, Type: kind, Name: name, Config: config, FingerprintKey: []byte("key of " + name), CreatedAt: time.Now(), UpdatedAt: time.Now()}
 	s.dests = append(s.dests, d)
 	s.update(func(tx *storage.Txn) error {
-		s.must(ensureInstallation(s.ctx(), tx))
-		return engines.PutRecord(tx, d.key(), d)
+		s.must(EnsureInstallation(s.ctx(), tx))
+		return engines.PutRecord(tx, d.Key(), d)
 	})
 }
 
@@ -227,10 +227,10 @@ func (s *sim) associate() {
 	for kv == nil || kv.Describe().NamespaceID != d.NS {
 		kv = pick(s, s.mounts)
 	}
-	a := &associationRecord{
+	a := &Association{
 		Destination: d.ID, Type: d.Type, Name: d.Name, NS: d.NS, MountUUID: kv.Describe().UUID, Accessor: kv.Describe().Accessor, MountPath: kv.Describe().Path,
 		Secret: pick(s, simNames), Template: pick(s, simTemplates), Granularity: pick(s, []string{destination.SecretPath, destination.SecretKey}),
-		Deletion: pick(s, []string{deleteThere, deleteThere, deleteThere, retainThere}), Drift: pick(s, []string{driftReport, driftRepair, driftIgnore}),
+		Deletion: pick(s, []string{DeleteOnRemoval, DeleteOnRemoval, DeleteOnRemoval, RetainOnRemoval}), Drift: pick(s, []string{DriftReport, DriftRepair, DriftIgnore}),
 		Owner: engines.Principal{DisplayName: "somebody", EntityID: "e1"}, CreatedAt: time.Now(), UpdatedAt: time.Now().UTC(),
 	}
 	if s.rng.IntN(3) == 0 {
@@ -239,11 +239,11 @@ func (s *sim) associate() {
 	if s.rng.IntN(4) == 0 {
 		a.Exclude = []string{"l"}
 	}
-	a.ID = associationID(d.ID, a.MountUUID, a.Secret, a.Selector)
-	if a.Deletion == retainThere {
+	a.ID = AssociationID(d.ID, a.MountUUID, a.Secret, a.Selector)
+	if a.Deletion == RetainOnRemoval {
 		s.retains[a.ID] = true
 	}
-	if a.Drift == driftRepair { // also what somebody has written over before
+	if a.Drift == DriftRepair { // also what somebody has written over before
 		for _, l := range s.links(a) {
 			for _, it := range l.Items {
 				if it.Owned {
@@ -253,21 +253,21 @@ func (s *sim) associate() {
 		}
 	}
 	rules := s.svc.types[d.Type].Rules
-	if len(a.plan(rules).Check()) > 0 {
+	if len(a.Plan(rules).Check()) > 0 {
 		return
 	}
 	s.say("associate %s with %s%s selector %v, %s %q %s", d.Name, a.MountPath, a.Secret, a.Selector, a.Granularity, a.Template, a.Deletion)
-	s.must(s.svc.putAssociation(s.ctx(), &chosen{dest: d}, a))
+	s.must(s.svc.putAssociation(s.ctx(), &selection{dest: d}, a))
 	s.svc.watch(a)
 	if !a.Selector {
-		s.svc.queue.Push(jobKey{a.NS, a.Destination, a.ID, a.Secret}, time.Time{}, true, nil)
+		s.svc.queue.Push(LinkID{a.NS, a.Destination, a.ID, a.Secret}, time.Time{}, true, nil)
 	}
 }
 
-func (s *sim) associations() []*associationRecord {
-	var all []*associationRecord
+func (s *sim) associations() []*Association {
+	var all []*Association
 	for _, ns := range []string{"root", "n1"} {
-		s.must(scan(s.ctx(), s.w.Store, area(ns, "a/"), func(_ storage.Key, a *associationRecord) bool {
+		s.must(Scan(s.ctx(), s.w.Store, Area(ns, "a/"), func(_ storage.Key, a *Association) bool {
 			all = append(all, a)
 			return true
 		}))
@@ -275,9 +275,9 @@ func (s *sim) associations() []*associationRecord {
 	return all
 }
 
-func (s *sim) links(a *associationRecord) []*link {
-	var all []*link
-	s.must(scan(s.ctx(), s.w.Store, linkKey(a.NS, a.Destination, a.ID, ""), func(_ storage.Key, l *link) bool {
+func (s *sim) links(a *Association) []*Link {
+	var all []*Link
+	s.must(Scan(s.ctx(), s.w.Store, LinkKey(a.NS, a.Destination, a.ID, ""), func(_ storage.Key, l *Link) bool {
 		all = append(all, l)
 		return true
 	}))
@@ -290,36 +290,36 @@ func (s *sim) changeAssociation() {
 		return
 	}
 	a := pick(s, all)
-	var change func(*associationRecord)
+	var change func(*Association)
 	switch s.rng.IntN(3) {
 	case 0:
 		pause := s.rng.IntN(2) == 0
-		change = func(a *associationRecord) { a.Paused = pause && !a.Removing }
+		change = func(a *Association) { a.Paused = pause && !a.Removing }
 		s.say("pause %v of %s at %s", pause, a.Secret, a.Name)
 	default:
 		retain := s.rng.IntN(6) == 0
-		change = func(a *associationRecord) { a.Removing, a.Retain, a.Paused = true, retain, false }
+		change = func(a *Association) { a.Removing, a.Retain, a.Paused = true, retain, false }
 		s.say("remove %s at %s, retain %v", a.Secret, a.Name, retain)
 		if retain {
 			s.retains[a.ID] = true
 		}
 	}
 	s.update(func(tx *storage.Txn) error {
-		var now associationRecord
-		found, err := engines.GetRecord(s.ctx(), tx, a.key(), &now)
+		var now Association
+		found, err := engines.GetRecord(s.ctx(), tx, a.Key(), &now)
 		if err != nil || !found {
 			return err
 		}
 		change(&now)
 		now.UpdatedAt = time.Now().UTC()
-		return engines.PutRecord(tx, a.key(), &now)
+		return engines.PutRecord(tx, a.Key(), &now)
 	})
 }
 
 func (s *sim) changeDestination() {
 	d := pick(s, s.dests)
 	s.update(func(tx *storage.Txn) error {
-		if _, err := getDestination(s.ctx(), tx, d.key(), d); err != nil {
+		if _, err := GetDestination(s.ctx(), tx, d.Key(), d); err != nil {
 			return err
 		}
 		switch s.rng.IntN(3) {
@@ -334,7 +334,7 @@ func (s *sim) changeDestination() {
 			d.UpdatedAt = time.Now()
 			s.say("tags of %s: %v", d.Name, d.CustomTags)
 		}
-		return engines.PutRecord(tx, d.key(), d)
+		return engines.PutRecord(tx, d.Key(), d)
 	})
 }
 
@@ -349,8 +349,8 @@ func (s *sim) forget() {
 		}
 	}
 	s.must(s.svc.forceDelete(s.ctx(), d))
-	var now destinationRecord
-	if _, err := getDestination(s.ctx(), s.w.Store, d.key(), &now); err != nil || now.ID == d.ID {
+	var now Destination
+	if _, err := GetDestination(s.ctx(), s.w.Store, d.Key(), &now); err != nil || now.ID == d.ID {
 		s.must(err)
 		return // the node stopped before
 	}
@@ -360,9 +360,9 @@ func (s *sim) forget() {
 }
 
 func (s *sim) changeConfig() {
-	c := configRecord{Disabled: s.rng.IntN(2) == 0, QueueCapacity: defaultQueueCapacity}
+	c := Config{Disabled: s.rng.IntN(2) == 0, QueueCapacity: DefaultQueueCapacity}
 	s.say("disabled: %v", c.Disabled)
-	s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, configKey, &c) })
+	s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, ConfigKey, &c) })
 }
 
 func (s *sim) changeMount() {
@@ -396,13 +396,13 @@ func (s *sim) meddle() {
 		}
 		for _, l := range s.links(a) {
 			for _, it := range l.Items {
-				name := fold(s.svc.types[kind].Rules, it.Name)
+				name := Fold(s.svc.types[kind].Rules, it.Name)
 				names = append(names, name)
 				// Where there are no marks, nobody could tell a write of somebody else from one of ours that got lost at the same time.
 				if kind == syncsim.Plain && it.Intent != nil {
 					unsure[name] = true
 				}
-				repaired[name] = repaired[name] || it.Owned && a.Drift == driftRepair
+				repaired[name] = repaired[name] || it.Owned && a.Drift == DriftRepair
 			}
 		}
 	}
@@ -439,17 +439,17 @@ func (s *sim) adopt() {
 				}
 				s.say("adopt %s at %s", it.Name, d.Name)
 				s.places.Site(a.Type, siteOf(a.Type)).Allow(it.Name)
-				key := linkKey(a.NS, a.Destination, a.ID, l.Secret)
+				key := LinkKey(a.NS, a.Destination, a.ID, l.Secret)
 				s.update(func(tx *storage.Txn) error {
-					var now link
+					var now Link
 					found, err := engines.GetRecord(s.ctx(), tx, key, &now)
 					if err != nil || !found {
 						return err
 					}
-					now.Adopt = append(now.Adopt, fold(s.svc.types[a.Type].Rules, it.Name))
+					now.Adopt = append(now.Adopt, Fold(s.svc.types[a.Type].Rules, it.Name))
 					return engines.PutRecord(tx, key, &now)
 				})
-				s.svc.queue.Push(jobKey{a.NS, a.Destination, a.ID, l.Secret}, time.Time{}, true, nil)
+				s.svc.queue.Push(LinkID{a.NS, a.Destination, a.ID, l.Secret}, time.Time{}, true, nil)
 				return
 			}
 		}
@@ -464,7 +464,7 @@ func siteOf(kind string) string {
 	return "m"
 }
 
-func (s *sim) destOf(a *associationRecord) *destinationRecord {
+func (s *sim) destOf(a *Association) *Destination {
 	for _, d := range s.dests {
 		if d.ID == a.Destination {
 			return d
@@ -595,18 +595,18 @@ func (s *sim) quiet() {
 	if s.node.Stopped() {
 		s.restart()
 	}
-	s.update(func(tx *storage.Txn) error { tx.Delete(configKey); return nil })
+	s.update(func(tx *storage.Txn) error { tx.Delete(ConfigKey); return nil })
 	for _, d := range s.dests {
 		s.update(func(tx *storage.Txn) error {
-			if _, err := getDestination(s.ctx(), tx, d.key(), d); err != nil {
+			if _, err := GetDestination(s.ctx(), tx, d.Key(), d); err != nil {
 				return err
 			}
 			d.Paused = false
-			return engines.PutRecord(tx, d.key(), d)
+			return engines.PutRecord(tx, d.Key(), d)
 		})
 	}
 	for _, a := range s.associations() {
-		s.must(s.svc.changeAssociations(s.ctx(), []storage.Key{a.key()}, func(a *associationRecord) bool { a.Paused = false; return true }))
+		s.must(s.svc.changeAssociations(s.ctx(), []storage.Key{a.Key()}, func(a *Association) bool { a.Paused = false; return true }))
 	}
 	s.svc.RoleChanged()
 	time.Sleep(3 * time.Hour)
@@ -615,7 +615,7 @@ func (s *sim) quiet() {
 	}
 	for _, a := range s.associations() {
 		for _, l := range s.links(a) { // what somebody has changed is looked at when somebody asks
-			s.svc.queue.Push(jobKey{a.NS, a.Destination, a.ID, l.Secret}, time.Time{}, true, nil)
+			s.svc.queue.Push(LinkID{a.NS, a.Destination, a.ID, l.Secret}, time.Time{}, true, nil)
 		}
 	}
 	time.Sleep(2 * time.Hour)
@@ -623,10 +623,10 @@ func (s *sim) quiet() {
 
 // want is a name that somebody wants.
 type want struct {
-	a      *associationRecord
+	a      *Association
 	secret string
 	item   template.Item
-	status outcome
+	status Outcome
 	owned  bool
 }
 
@@ -662,7 +662,7 @@ func (s *sim) wanted() map[string][]want {
 		}
 		kv := m.Engine.(*syncsim.KV)
 		rules := s.svc.types[a.Type].Rules
-		links := map[string]*link{}
+		links := map[string]*Link{}
 		for _, l := range s.links(a) {
 			links[l.Secret] = l
 		}
@@ -683,21 +683,21 @@ func (s *sim) wanted() map[string][]want {
 			var items []template.Item
 			if secret.Live {
 				src := template.NewSource(a.Type, a.Name, s.node.NamespacePath(a.NS), a.NS, m.Path, a.Accessor, name)
-				items, err = a.plan(rules).Items(src, secret.Data)
+				items, err = a.Plan(rules).Items(src, secret.Data)
 				s.must(err)
 			}
 			s.checkLink(a, l, secret, items)
 			for _, it := range items {
 				w := want{a: a, secret: name, item: it}
-				if had := l.item(it.Name, rules); had != nil {
-					w.status, w.owned = had.outcome, had.Owned
+				if had := l.Item(it.Name, rules); had != nil {
+					w.status, w.owned = had.Outcome, had.Owned
 				}
-				key := a.Type + " " + fold(rules, it.Name)
+				key := a.Type + " " + Fold(rules, it.Name)
 				out[key] = append(out[key], w)
 			}
 		}
 		for name, l := range links {
-			if l.Status == Unsynced && len(l.Items) > 0 && len(l.active()) == 0 {
+			if l.Status == Unsynced && len(l.Items) > 0 && len(l.Active()) == 0 {
 				continue // it may come back to what it has retained
 			}
 			s.t.Errorf("%s of %s at %s has a link, and is no secret", name, a.MountPath, a.Name)
@@ -707,7 +707,7 @@ func (s *sim) wanted() map[string][]want {
 }
 
 // checkLink checks what a link says of itself.
-func (s *sim) checkLink(a *associationRecord, l *link, secret engines.Secret, items []template.Item) {
+func (s *sim) checkLink(a *Association, l *Link, secret engines.Secret, items []template.Item) {
 	s.t.Helper()
 	what := fmt.Sprintf("%s at %s", l.Secret, a.Name)
 	if l.Version != secret.Version || l.Live != secret.Live {
@@ -723,18 +723,18 @@ func (s *sim) checkLink(a *associationRecord, l *link, secret engines.Secret, it
 			s.t.Errorf("%s: SYNCED, with problems %v, live %v, attempts %d", what, problems, secret.Live, l.Attempts)
 		}
 	case Unsynced:
-		if secret.Live || len(l.active()) > 0 {
+		if secret.Live || len(l.Active()) > 0 {
 			s.t.Errorf("%s: UNSYNCED, with live %v and %d names", what, secret.Live, len(l.Items))
 		}
 	case ClientError:
 		if !problems {
-			s.t.Errorf("%s: %+v without a problem", what, l.outcome)
+			s.t.Errorf("%s: %+v without a problem", what, l.Outcome)
 		}
 	case Conflict:
 	default:
-		s.t.Errorf("%s: the status is %+v in the end", what, l.outcome)
+		s.t.Errorf("%s: the status is %+v in the end", what, l.Outcome)
 	}
-	if l.unfinished() && (l.Status == Synced || l.Status == Unsynced) {
+	if l.IsUnfinished() && (l.Status == Synced || l.Status == Unsynced) {
 		s.t.Errorf("%s: something was begun and never ended", what)
 	}
 }
@@ -756,9 +756,9 @@ func (s *sim) checkSite(kind, site string, wanted map[string][]want) {
 				continue
 			}
 			d := s.destOf(w.a)
-			mark, err := s.svc.markOf(s.ctx(), w.a)
+			mark, err := s.svc.ownerTagOf(s.ctx(), w.a)
 			s.must(err)
-			mark = d.marked(mark, name, rules)
+			mark = d.OwnerTag(mark, name, rules)
 			switch w.status.Status {
 			case Synced:
 				if w.status.Code == codeTaken {
@@ -816,7 +816,7 @@ func (s *sim) waits(kind string) map[string]bool {
 			}
 			for _, it := range l.Items {
 				if it.Status == Unsyncing && it.Code == "waits" {
-					out[fold(s.svc.types[kind].Rules, it.Name)] = true
+					out[Fold(s.svc.types[kind].Rules, it.Name)] = true
 				}
 			}
 		}
@@ -854,15 +854,15 @@ func (s *sim) checkClaims() {
 	names := map[storage.Key]bool{}
 	for _, a := range s.associations() {
 		d := s.destOf(a)
-		place, err := s.svc.place(d)
+		place, err := s.svc.location(d)
 		s.must(err)
 		for _, l := range s.links(a) {
 			for _, it := range l.Items {
-				names[claimKey(a.Type, place, fold(s.svc.types[a.Type].Rules, it.Name))+storage.Key(" "+a.ID+l.Secret)] = true
+				names[ClaimKey(a.Type, place, Fold(s.svc.types[a.Type].Rules, it.Name))+storage.Key(" "+a.ID+l.Secret)] = true
 			}
 		}
 	}
-	s.must(scan(s.ctx(), s.w.Store, area(rootNS, "c/"), func(key storage.Key, c *claim) bool {
+	s.must(Scan(s.ctx(), s.w.Store, Area(RootNS, "c/"), func(key storage.Key, c *Claim) bool {
 		if !names[key+storage.Key(" "+c.Association+c.Secret)] {
 			s.t.Errorf("a name is claimed by %s of %s for %s, which does not have it", c.Secret, c.Name, c.Association)
 		}

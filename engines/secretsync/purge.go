@@ -10,7 +10,7 @@ import (
 )
 
 // purge has all associations of a destination removed; finishPurge deletes it behind the last one.
-func (s *Service) purge(ctx context.Context, d *destinationRecord) error {
+func (s *Service) purge(ctx context.Context, d *Destination) error {
 	if err := s.removeAll(ctx, d); err != nil {
 		return err
 	}
@@ -18,9 +18,9 @@ func (s *Service) purge(ctx context.Context, d *destinationRecord) error {
 }
 
 // removeAll has all associations of a destination removed. If it is interrupted, looking through the destination goes on with it.
-func (s *Service) removeAll(ctx context.Context, d *destinationRecord) error {
+func (s *Service) removeAll(ctx context.Context, d *Destination) error {
 	var keys []storage.Key
-	_, err := survey(ctx, s, area(d.NS, "a/"+d.ID+"/"), func(key storage.Key, a *associationRecord) bool {
+	_, err := scanAllReadable(ctx, s, Area(d.NS, "a/"+d.ID+"/"), func(key storage.Key, a *Association) bool {
 		if !a.Removing {
 			keys = append(keys, key)
 		}
@@ -29,7 +29,7 @@ func (s *Service) removeAll(ctx context.Context, d *destinationRecord) error {
 	if err != nil {
 		return err
 	}
-	return s.changeAssociations(ctx, keys, func(a *associationRecord) bool {
+	return s.changeAssociations(ctx, keys, func(a *Association) bool {
 		had := a.Removing
 		a.Removing, a.Paused = true, false
 		return !had
@@ -37,12 +37,12 @@ func (s *Service) removeAll(ctx context.Context, d *destinationRecord) error {
 }
 
 // changeAssociations changes associations that are still there, some at a time. change reports whether it has changed anything.
-func (s *Service) changeAssociations(ctx context.Context, keys []storage.Key, change func(*associationRecord) bool) error {
+func (s *Service) changeAssociations(ctx context.Context, keys []storage.Key, change func(*Association) bool) error {
 	const atOnce = 32 // records that are as large as they may be fit into one batch
 	for some := range slices.Chunk(keys, atOnce) {
 		_, err := storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
 			for _, key := range some {
-				var a associationRecord
+				var a Association
 				found, err := engines.GetRecord(ctx, tx, key, &a)
 				if err != nil {
 					return err
@@ -65,20 +65,20 @@ func (s *Service) changeAssociations(ctx context.Context, keys []storage.Key, ch
 }
 
 // finishPurge deletes a destination that is being purged if nothing of it is left.
-func (s *Service) finishPurge(ctx context.Context, d *destinationRecord) error {
+func (s *Service) finishPurge(ctx context.Context, d *Destination) error {
 	if d.PurgeAt.IsZero() {
 		return nil
 	}
 	_, err := storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
-		var now destinationRecord
-		if _, err := getDestination(ctx, tx, d.key(), &now); err != nil || now.ID != d.ID {
+		var now Destination
+		if _, err := GetDestination(ctx, tx, d.Key(), &now); err != nil || now.ID != d.ID {
 			return err
 		}
 		if has, err := s.hasAssociations(ctx, d); has || err != nil {
 			return err
 		}
-		tx.Delete(d.key())
-		tx.Delete(newestKey(d.NS, d.ID))
+		tx.Delete(d.Key())
+		tx.Delete(NewestKey(d.NS, d.ID))
 		return nil
 	})
 	return err
@@ -86,8 +86,8 @@ func (s *Service) finishPurge(ctx context.Context, d *destinationRecord) error {
 
 // finishPurges does so with those of a namespace.
 func (s *Service) finishPurges(ctx context.Context, ns string) error {
-	var all []*destinationRecord
-	_, err := survey(ctx, s, area(ns, "d/"), func(_ storage.Key, d *destinationRecord) bool {
+	var all []*Destination
+	_, err := scanAllReadable(ctx, s, Area(ns, "d/"), func(_ storage.Key, d *Destination) bool {
 		if !d.PurgeAt.IsZero() {
 			all = append(all, d)
 		}
@@ -105,11 +105,11 @@ func (s *Service) finishPurges(ctx context.Context, ns string) error {
 }
 
 // firstFailure returns why something of a destination could not be removed yet, "" if nothing is known to be in the way.
-func (s *Service) firstFailure(ctx context.Context, d *destinationRecord) (cause string, err error) {
+func (s *Service) purgeFailure(ctx context.Context, d *Destination) (cause string, err error) {
 	if c, err := s.config(ctx); err != nil || c.Disabled {
 		return disabledCause, err
 	}
-	links, err := survey(ctx, s, area(d.NS, "l/"+d.ID+"/"), func(_ storage.Key, l *link) bool {
+	links, err := scanAllReadable(ctx, s, Area(d.NS, "l/"+d.ID+"/"), func(_ storage.Key, l *Link) bool {
 		if l.Attempts > 0 && l.Cause != "" {
 			cause = l.Cause
 		}
@@ -118,7 +118,7 @@ func (s *Service) firstFailure(ctx context.Context, d *destinationRecord) (cause
 	if err != nil || cause != "" {
 		return cause, err
 	}
-	associations, err := survey(ctx, s, area(d.NS, "a/"+d.ID+"/"), func(storage.Key, *associationRecord) bool { return true })
+	associations, err := scanAllReadable(ctx, s, Area(d.NS, "a/"+d.ID+"/"), func(storage.Key, *Association) bool { return true })
 	if links+associations > 0 {
 		cause = unreadableCause
 	}
@@ -126,19 +126,19 @@ func (s *Service) firstFailure(ctx context.Context, d *destinationRecord) (cause
 }
 
 // forceDelete forgets a destination with all that is stored about it. What was synced stays where it is.
-func (s *Service) forceDelete(ctx context.Context, d *destinationRecord) error {
+func (s *Service) forceDelete(ctx context.Context, d *Destination) error {
 	// First the destination: what is being synced now cannot store anything any more.
-	if _, err := s.host.Store().Commit(ctx, storage.Batch{Deletes: []storage.Key{d.key(), newestKey(d.NS, d.ID)}}); err != nil {
+	if _, err := s.host.Store().Commit(ctx, storage.Batch{Deletes: []storage.Key{d.Key(), NewestKey(d.NS, d.ID)}}); err != nil {
 		return err
 	}
 	s.clients.drop(d.ID)
-	defer s.inbox.all() // there may be room for others now
-	return s.sweep(context.WithoutCancel(ctx), d.NS, map[string]bool{d.ID: true})
+	defer s.inbox.addAll() // there may be room for others now
+	return s.deleteOrphans(context.WithoutCancel(ctx), d.NS, map[string]bool{d.ID: true})
 }
 
-func (s *Service) dropClaim(ctx context.Context, key storage.Key, dest string) error {
+func (s *Service) deleteClaim(ctx context.Context, key storage.Key, dest string) error {
 	_, err := storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
-		var c claim
+		var c Claim
 		found, err := engines.GetRecord(ctx, tx, key, &c)
 		if err != nil || !found || c.Destination != dest {
 			return err
@@ -147,16 +147,16 @@ func (s *Service) dropClaim(ctx context.Context, key storage.Key, dest string) e
 		return nil
 	})
 	if err == nil {
-		s.freed(key)
+		s.wakeWaiters(key)
 	}
 	return err
 }
 
 // MountGone tells that a mount is being disabled: nothing of its secrets is left to be synced. Its error keeps the mount.
 func (s *Service) MountGone(ctx context.Context, uuid string) error {
-	return s.eachDestination(ctx, func(d *destinationRecord) error {
+	return s.eachDestination(ctx, func(d *Destination) error {
 		var keys []storage.Key
-		_, err := survey(ctx, s, area(d.NS, "a/"+d.ID+"/"), func(key storage.Key, a *associationRecord) bool {
+		_, err := scanAllReadable(ctx, s, Area(d.NS, "a/"+d.ID+"/"), func(key storage.Key, a *Association) bool {
 			if a.MountUUID == uuid {
 				keys = append(keys, key)
 			}
@@ -165,7 +165,7 @@ func (s *Service) MountGone(ctx context.Context, uuid string) error {
 		if err != nil {
 			return err
 		}
-		return s.changeAssociations(ctx, keys, func(a *associationRecord) bool {
+		return s.changeAssociations(ctx, keys, func(a *Association) bool {
 			had := a.Gone
 			a.Gone, a.Paused = true, false
 			return !had
@@ -173,7 +173,7 @@ func (s *Service) MountGone(ctx context.Context, uuid string) error {
 	})
 }
 
-func (s *Service) eachDestination(ctx context.Context, do func(*destinationRecord) error) error {
+func (s *Service) eachDestination(ctx context.Context, do func(*Destination) error) error {
 	namespaces, err := s.host.Namespaces(ctx)
 	if err != nil {
 		return err
@@ -187,9 +187,9 @@ func (s *Service) eachDestination(ctx context.Context, do func(*destinationRecor
 }
 
 // eachDestinationOf goes through the destinations of a namespace. left is how many cannot be read.
-func (s *Service) eachDestinationOf(ctx context.Context, ns string, do func(*destinationRecord) error) (left int, err error) {
-	var all []*destinationRecord
-	left, err = survey(ctx, s, area(ns, "d/"), func(_ storage.Key, d *destinationRecord) bool {
+func (s *Service) eachDestinationOf(ctx context.Context, ns string, do func(*Destination) error) (left int, err error) {
+	var all []*Destination
+	left, err = scanAllReadable(ctx, s, Area(ns, "d/"), func(_ storage.Key, d *Destination) bool {
 		all = append(all, d)
 		return true
 	})
@@ -202,20 +202,20 @@ func (s *Service) eachDestinationOf(ctx context.Context, ns string, do func(*des
 }
 
 // patience is how long the deletion of a namespace waits for its destinations to be purged.
-const patience = 15 * time.Minute
+const namespaceDeletionTimeout = 15 * time.Minute
 
 // NamespaceGone purges the destinations of a namespace that is being deleted. It returns an error for as long as something is
 // left, which says so to whoever deletes the namespace; after a while it lets go of what cannot be removed.
 func (s *Service) NamespaceGone(ctx context.Context, ns string) error {
 	left := ""
-	unreadable, err := s.eachDestinationOf(ctx, ns, func(d *destinationRecord) error {
+	unreadable, err := s.eachDestinationOf(ctx, ns, func(d *Destination) error {
 		if d.PurgeAt.IsZero() {
 			_, err := storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
-				if at, err := getDestination(ctx, tx, d.key(), d); err != nil || at == 0 {
+				if at, err := GetDestination(ctx, tx, d.Key(), d); err != nil || at == 0 {
 					return err
 				}
 				d.PurgeAt = time.Now().UTC()
-				return engines.PutRecord(tx, d.key(), d)
+				return engines.PutRecord(tx, d.Key(), d)
 			})
 			if err != nil {
 				return err
@@ -227,7 +227,7 @@ func (s *Service) NamespaceGone(ctx context.Context, ns string) error {
 		if has, err := s.hasAssociations(ctx, d); err != nil || !has {
 			return err
 		}
-		if time.Since(d.PurgeAt) > patience {
+		if time.Since(d.PurgeAt) > namespaceDeletionTimeout {
 			s.log.Warn("a namespace is deleted, and what its destination holds stays there", "destination", d.Type+"/"+d.Name)
 			return s.forceDelete(ctx, d)
 		}

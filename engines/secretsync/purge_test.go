@@ -23,7 +23,7 @@ func TestAPurgeGoesOn(t *testing.T) {
 					for i := range 50 {
 						name := fmt.Sprintf("secret-%d", i)
 						s.mounts[0].Put(name, "k", "1")
-						all = append(all, s.tie(0, name, nil).key())
+						all = append(all, s.tie(0, name, nil).Key())
 					}
 					if got := len(s.names(syncsim.Marked)); got != len(all) {
 						t.Fatalf("%d names were synced, want %d", got, len(all))
@@ -34,11 +34,11 @@ func TestAPurgeGoesOn(t *testing.T) {
 					d := s.dests[0]
 					s.update(func(tx *storage.Txn) error {
 						d.PurgeAt = time.Now()
-						if err := engines.PutRecord(tx, d.key(), d); err != nil {
+						if err := engines.PutRecord(tx, d.Key(), d); err != nil {
 							return err
 						}
 						for _, key := range all[:marked] {
-							var a associationRecord
+							var a Association
 							if _, err := engines.GetRecord(s.ctx(), tx, key, &a); err != nil {
 								return err
 							}
@@ -54,8 +54,8 @@ func TestAPurgeGoesOn(t *testing.T) {
 					}
 					s.pass(time.Minute)
 					s.there(syncsim.Marked)
-					var gone destinationRecord
-					if _, err := getDestination(s.ctx(), s.w.Store, d.key(), &gone); err != nil || gone.ID != "" {
+					var gone Destination
+					if _, err := GetDestination(s.ctx(), s.w.Store, d.Key(), &gone); err != nil || gone.ID != "" {
 						t.Errorf("the destination is still there (%v)", err)
 					}
 				})

@@ -30,37 +30,37 @@ import (
 //	c/<hash of place>/<hash of name>                   who has claimed a name at a place
 
 // area returns the key prefix of a namespace.
-func area(ns, rest string) storage.Key {
+func Area(ns, rest string) storage.Key {
 	return storage.NewKey(storage.Shared, "sys", ns+"/sync/"+rest)
 }
 
-const rootNS = "root"
+const RootNS = "root"
 
-func destinationKey(ns, kind, name string) storage.Key { return area(ns, "d/"+kind+"/"+name) }
+func DestinationKey(ns, kind, name string) storage.Key { return Area(ns, "d/"+kind+"/"+name) }
 
 // newestKey is written whenever an association is made. A transaction that wants none to be there, which a scan does not make sure
 // of, reads it.
-func newestKey(ns, dest string) storage.Key { return area(ns, "n/"+dest) }
+func NewestKey(ns, dest string) storage.Key { return Area(ns, "n/"+dest) }
 
-func associationKey(ns, dest, id string) storage.Key { return area(ns, "a/"+dest+"/"+id) }
+func AssociationKey(ns, dest, id string) storage.Key { return Area(ns, "a/"+dest+"/"+id) }
 
-func linkKey(ns, dest, association, secret string) storage.Key {
-	return area(ns, "l/"+dest+"/"+association+"/"+secret)
+func LinkKey(ns, dest, association, secret string) storage.Key {
+	return Area(ns, "l/"+dest+"/"+association+"/"+secret)
 }
 
 // claimKey is where the claim of a name is. name is folded.
-func claimKey(kind, place, name string) storage.Key {
-	return area(rootNS, "c/"+short(kind, place)+"/"+short(name))
+func ClaimKey(kind, place, name string) storage.Key {
+	return Area(RootNS, "c/"+Hash(kind, place)+"/"+Hash(name))
 }
 
 // short is 32 digits that stand for texts.
-func short(texts ...string) string {
+func Hash(texts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(texts, "\x00")))
 	return hex.EncodeToString(sum[:16])
 }
 
 // destinationRecord is a stored destination.
-type destinationRecord struct {
+type Destination struct {
 	Format int    `json:"format"`
 	ID     string `json:"id"` // a new one with every creation
 	NS     string `json:"ns"`
@@ -68,37 +68,37 @@ type destinationRecord struct {
 	Name   string `json:"name"`
 	// Config is the destination.Config, field by field, sensitive ones in plain text.
 	Config map[string]json.RawMessage `json:"config"`
-	settings
+	Settings
 	// PrintKey keys the fingerprints of values, so that nobody can guess at them.
-	PrintKey  []byte    `json:"print_key"`
-	Paused    bool      `json:"paused,omitempty"`
-	CreatedAt time.Time `json:"created_at"`
-	UpdatedAt time.Time `json:"updated_at"`
+	FingerprintKey []byte    `json:"print_key"`
+	Paused         bool      `json:"paused,omitempty"`
+	CreatedAt      time.Time `json:"created_at"`
+	UpdatedAt      time.Time `json:"updated_at"`
 	// PurgeAt is when its purge began; zero: it is not being purged.
 	PurgeAt    time.Time `json:"purge_at,omitzero"`
 	PurgeError string    `json:"purge_error,omitempty"`
 }
 
-func (d *destinationRecord) RecordFormat() *int { return &d.Format }
+func (d *Destination) RecordFormat() *int { return &d.Format }
 
-func (d *destinationRecord) key() storage.Key { return destinationKey(d.NS, d.Type, d.Name) }
+func (d *Destination) Key() storage.Key { return DestinationKey(d.NS, d.Type, d.Name) }
 
 // print is the fingerprint of a value at the destination: who has it cannot tell the value, nor whether another destination
 // has the same one.
-func (d *destinationRecord) print(value []byte) []byte {
-	h := hmac.New(sha256.New, d.PrintKey)
+func (d *Destination) Fingerprint(value []byte) []byte {
+	h := hmac.New(sha256.New, d.FingerprintKey)
 	h.Write(value)
 	return h.Sum(nil)[:16]
 }
 
 // marked returns the mark of a name. Everybody who can look at the destination sees marks: that of one name, copied to another, is
 // not the other's.
-func (d *destinationRecord) marked(of, name string, r destination.Rules) string {
-	return of + "-" + hex.EncodeToString(d.print([]byte("mark\x00" + of + "\x00" + fold(r, name))))[:14]
+func (d *Destination) OwnerTag(of, name string, r destination.Rules) string {
+	return of + "-" + hex.EncodeToString(d.Fingerprint([]byte("mark\x00" + of + "\x00" + Fold(r, name))))[:14]
 }
 
 // settings are what all types of destinations have besides their configuration.
-type settings struct {
+type Settings struct {
 	Granularity string            `json:"granularity,omitempty"`
 	Template    string            `json:"secret_name_template,omitempty"`
 	CustomTags  map[string]string `json:"custom_tags,omitempty"`
@@ -115,19 +115,19 @@ type Network struct {
 
 // The deletion policies of associations.
 const (
-	deleteThere = "delete"
-	retainThere = "retain"
+	DeleteOnRemoval = "delete"
+	RetainOnRemoval = "retain"
 )
 
 // The drift policies.
 const (
-	driftReport = "report"
-	driftRepair = "repair"
-	driftIgnore = "ignore"
+	DriftReport = "report"
+	DriftRepair = "repair"
+	DriftIgnore = "ignore"
 )
 
 // associationRecord ties a secret, or all secrets below a prefix, to a destination.
-type associationRecord struct {
+type Association struct {
 	Format      int    `json:"format"`
 	ID          string `json:"id"`          // of destination, mount and secret: setting it again finds it
 	Destination string `json:"destination"` // its id
@@ -163,21 +163,21 @@ type associationRecord struct {
 	Gone bool `json:"gone,omitempty"`
 }
 
-func (a *associationRecord) RecordFormat() *int { return &a.Format }
+func (a *Association) RecordFormat() *int { return &a.Format }
 
-func (a *associationRecord) key() storage.Key { return associationKey(a.NS, a.Destination, a.ID) }
+func (a *Association) Key() storage.Key { return AssociationKey(a.NS, a.Destination, a.ID) }
 
 // associationID is the same whenever the same is associated.
-func associationID(dest, mountUUID, secret string, selector bool) string {
+func AssociationID(dest, mountUUID, secret string, selector bool) string {
 	kind := "secret"
 	if selector {
 		kind = "selector"
 	}
-	return short(dest, mountUUID, kind, secret)
+	return Hash(dest, mountUUID, kind, secret)
 }
 
 // covers reports whether a secret of the association's mount belongs to it.
-func (a *associationRecord) covers(secret string) bool {
+func (a *Association) Covers(secret string) bool {
 	if a.Selector {
 		return strings.HasPrefix(secret, a.Secret)
 	}
@@ -198,20 +198,20 @@ const (
 )
 
 // outcome is how something ended, for people and programs.
-type outcome struct {
+type Outcome struct {
 	Status string `json:"status"`
 	Code   string `json:"code,omitempty"`
 	Cause  string `json:"cause,omitempty"`
 }
 
 // jobKey names a link: one secret of an association.
-type jobKey struct{ NS, Destination, Association, Secret string }
+type LinkID struct{ NS, Destination, Association, Secret string }
 
 // link is one secret of an association: what was done for it, and what it owns at the destination.
-type link struct {
+type Link struct {
 	Format int    `json:"format"`
 	Secret string `json:"secret"`
-	outcome
+	Outcome
 	// Version and VersionAt are of the secret that was tried last, whatever came of it; 0: none was live. What is there is in Items.
 	Version   int       `json:"version"`
 	VersionAt time.Time `json:"version_at,omitzero"`
@@ -221,7 +221,7 @@ type link struct {
 	Mount string `json:"mount,omitempty"`
 	// Rules is what the names were made by: another association of the same secret makes it work to do.
 	Rules string `json:"rules"`
-	Items []item `json:"items,omitempty"`
+	Items []Item `json:"items,omitempty"`
 	// Adopt are names that somebody has told us to take over. They are folded.
 	Adopt       []string  `json:"adopt,omitempty"`
 	Attempts    int       `json:"attempts,omitempty"` // since it was right
@@ -229,42 +229,42 @@ type link struct {
 	LastSuccess time.Time `json:"last_success,omitzero"`
 	NextRetry   time.Time `json:"next_retry,omitzero"` // zero: nothing is due until something changes
 	UpdatedAt   time.Time `json:"updated_at"`          // of the status
-	History     []event   `json:"history,omitempty"`   // newest last
+	History     []Attempt `json:"history,omitempty"`   // newest last
 
-	lost bool // what is stored cannot be read
+	Unreadable bool `json:"-"` // the stored record cannot be decoded
 }
 
-func (l *link) RecordFormat() *int { return &l.Format }
+func (l *Link) RecordFormat() *int { return &l.Format }
 
 // event is one attempt that came to something.
-type event struct {
+type Attempt struct {
 	At      time.Time `json:"at"`
 	Version int       `json:"version,omitempty"`
 	Done    string    `json:"done"` // such as "created 1, updated 2"
-	outcome
+	Outcome
 }
 
-const maxHistory = 20
+const MaxHistory = 20
 
 // item is one name at the destination.
-type item struct {
+type Item struct {
 	Name string `json:"name"`
 	Key  string `json:"key,omitempty"` // of the secret
-	outcome
+	Outcome
 	// Owned says that what is under the name is ours: we have made it, or were told to take it over.
-	Owned   bool   `json:"owned,omitempty"`
-	ID      string `json:"id,omitempty"`      // destination.Held of our last write
-	Version string `json:"version,omitempty"` // likewise
-	Print   []byte `json:"print,omitempty"`   // of the value of our last write
+	Owned       bool   `json:"owned,omitempty"`
+	ID          string `json:"id,omitempty"`      // destination.Held of our last write
+	Version     string `json:"version,omitempty"` // likewise
+	Fingerprint []byte `json:"print,omitempty"`   // of the value of our last write
 	// Source is the version of the secret that has this value, the newest one that was seen; 0: nothing of it is known to be there.
-	Source int `json:"source,omitempty"`
+	SecretVersion int `json:"source,omitempty"`
 	// Tags are the keys of the custom tags that our writes may have set, and Tagged stands for those of the last one with their
 	// values.
-	Tags   []string `json:"tags,omitempty"`
-	Tagged string   `json:"tagged,omitempty"`
+	Tags            []string `json:"tags,omitempty"`
+	TagsFingerprint string   `json:"tagged,omitempty"`
 	// Intent is what was about to be done: it is stored before anything is asked for. One that is there still may have been
 	// done, or not.
-	Intent    *intent   `json:"intent,omitempty"`
+	Intent    *Intent   `json:"intent,omitempty"`
 	WrittenAt time.Time `json:"written_at,omitzero"` // by us, the last time
 	UpdatedAt time.Time `json:"updated_at"`          // of the status
 	// Drift says what a scan has found to differ: "", "changed" or "missing".
@@ -275,18 +275,18 @@ type item struct {
 }
 
 // active returns what is, or was, to be synced.
-func (l *link) active() []item {
-	return slices.DeleteFunc(slices.Clone(l.Items), func(it item) bool { return it.Retained })
+func (l *Link) Active() []Item {
+	return slices.DeleteFunc(slices.Clone(l.Items), func(it Item) bool { return it.Retained })
 }
 
 // intent is a write that was about to be made.
-type intent struct {
+type Intent struct {
 	At     time.Time `json:"at"`
 	Create bool      `json:"create,omitempty"` // there was nothing
 }
 
 // claim is who a name at a place belongs to.
-type claim struct {
+type Claim struct {
 	Format      int    `json:"format"`
 	NS          string `json:"ns"`
 	Destination string `json:"destination"`
@@ -297,30 +297,30 @@ type claim struct {
 	Bytes       int    `json:"bytes"`
 }
 
-func (c *claim) RecordFormat() *int { return &c.Format }
+func (c *Claim) RecordFormat() *int { return &c.Format }
 
-func (c *claim) of(d *destinationRecord, a *associationRecord, secret string) bool {
+func (c *Claim) BelongsTo(d *Destination, a *Association, secret string) bool {
 	return c.Destination == d.ID && c.Association == a.ID && c.Secret == secret
 }
 
 // newest says when an association was made last.
-type newest struct {
+type Newest struct {
 	Format int       `json:"format"`
 	At     time.Time `json:"at"`
 }
 
-func (n *newest) RecordFormat() *int { return &n.Format }
+func (n *Newest) RecordFormat() *int { return &n.Format }
 
 // scan calls do with every record below a prefix, in the order of keys, until it returns false.
-func scan[T any, P interface {
+func Scan[T any, P interface {
 	*T
 	engines.Record
 }](ctx context.Context, s storage.Reader, prefix storage.Key, do func(key storage.Key, v P) bool) error {
-	return scanPast(ctx, s, prefix, do, func(_ storage.Key, err error) error { return err })
+	return ScanReadable(ctx, s, prefix, do, func(_ storage.Key, err error) error { return err })
 }
 
 // scanPast is scan that asks pass what to do about records that cannot be read: nil goes on.
-func scanPast[T any, P interface {
+func ScanReadable[T any, P interface {
 	*T
 	engines.Record
 }](ctx context.Context, s storage.Reader, prefix storage.Key, do func(key storage.Key, v P) bool, pass func(storage.Key, error) error) error {

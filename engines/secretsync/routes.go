@@ -21,12 +21,12 @@ func (s *Service) Routes(r *engines.Router) {
 	s.stateRoutes(r)
 }
 
-type placeIn struct {
+type destinationIn struct {
 	Type string `json:"type" max:"64" help:"Type of the destination."`
 	Name string `json:"name" max:"128" help:"Name of the destination."`
 }
 
-type none struct{}
+type emptyIn struct{}
 
 func (s *Service) destinationRoutes(r *engines.Router) {
 	for _, name := range slices.Sorted(maps.Keys(s.types)) {
@@ -35,28 +35,28 @@ func (s *Service) destinationRoutes(r *engines.Router) {
 		write := func(patch bool) func(context.Context, *engines.Request, reflect.Value) (*engines.Response, error) {
 			return func(ctx context.Context, req *engines.Request, in reflect.Value) (*engines.Response, error) {
 				resp, err := s.writeDestination(ctx, req, kind, in, patch)
-				return resp, tell(err)
+				return resp, clientError(err)
 			}
 		}
 		exists := func(ctx context.Context, req *engines.Request) (bool, error) {
-			var d destinationRecord
-			_, err := getDestination(ctx, s.host.Store(), destinationKey(req.Mount.NamespaceID, kind.Name, req.Param("name")), &d)
-			return d.ID != "", tell(err)
+			var d Destination
+			_, err := GetDestination(ctx, s.host.Store(), DestinationKey(req.Mount.NamespaceID, kind.Name, req.Param("name")), &d)
+			return d.ID != "", clientError(err)
 		}
 		engines.OnType(r, engines.Update, "sync/destinations/"+name+"/{name}", "Create or change a destination: "+kind.Help, flags, in, write(false)).Exists = exists
 		engines.OnType(r, engines.Patch, "sync/destinations/"+name+"/{name}", "Change some fields of a destination; null goes back to the default.", flags, in, write(true))
 	}
-	on(r, engines.Update, "sync/destinations/{type}/{name}", "Refused: there is no such type of destination.", flags,
-		func(_ context.Context, _ *engines.Request, in *placeIn) (*engines.Response, error) {
+	route(r, engines.Update, "sync/destinations/{type}/{name}", "Refused: there is no such type of destination.", flags,
+		func(_ context.Context, _ *engines.Request, in *destinationIn) (*engines.Response, error) {
 			return nil, s.unknownType(in.Type)
 		})
-	on(r, engines.Read, "sync/destinations/{type}/{name}", "Read a destination. Sensitive values are masked.", flags, s.readDestination)
-	on(r, engines.Delete, "sync/destinations/{type}/{name}", "Delete a destination.", flags, s.deleteDestination)
-	on(r, engines.List, "sync/destinations", "List destinations by type.", flags, s.listDestinations)
-	on(r, engines.List, "sync/destinations/{type}", "List the destinations of a type.", flags, s.listType)
-	on(r, engines.Update, "sync/destinations/{type}/{name}/verify", "Try out whether a destination can be reached and allows what is needed.", flags, s.verifyDestination)
-	on(r, engines.Update, "sync/destinations/{type}/{name}/pause", "Stop syncing to a destination. What changes meanwhile is done when it is resumed.", flags, s.pauser(true))
-	on(r, engines.Update, "sync/destinations/{type}/{name}/resume", "Go on syncing to a destination.", flags, s.pauser(false))
+	route(r, engines.Read, "sync/destinations/{type}/{name}", "Read a destination. Sensitive values are masked.", flags, s.readDestination)
+	route(r, engines.Delete, "sync/destinations/{type}/{name}", "Delete a destination.", flags, s.deleteDestination)
+	route(r, engines.List, "sync/destinations", "List destinations by type.", flags, s.listDestinations)
+	route(r, engines.List, "sync/destinations/{type}", "List the destinations of a type.", flags, s.listType)
+	route(r, engines.Update, "sync/destinations/{type}/{name}/verify", "Try out whether a destination can be reached and allows what is needed.", flags, s.verifyDestination)
+	route(r, engines.Update, "sync/destinations/{type}/{name}/pause", "Stop syncing to a destination. What changes meanwhile is done when it is resumed.", flags, s.setPaused(true))
+	route(r, engines.Update, "sync/destinations/{type}/{name}/resume", "Go on syncing to a destination.", flags, s.setPaused(false))
 }
 
 func (s *Service) unknownType(kind string) error {
@@ -67,12 +67,12 @@ func (s *Service) unknownType(kind string) error {
 }
 
 // get reads a destination that a request names.
-func (s *Service) get(ctx context.Context, g engines.Getter, ns, kind, name string) (*destinationRecord, error) {
+func (s *Service) findDestination(ctx context.Context, g engines.Getter, ns, kind, name string) (*Destination, error) {
 	if _, ok := s.types[kind]; !ok {
 		return nil, s.unknownType(kind)
 	}
-	var d destinationRecord
-	if _, err := getDestination(ctx, g, destinationKey(ns, kind, name), &d); err != nil {
+	var d Destination
+	if _, err := GetDestination(ctx, g, DestinationKey(ns, kind, name), &d); err != nil {
 		return nil, err
 	}
 	if d.ID == "" {
@@ -82,7 +82,7 @@ func (s *Service) get(ctx context.Context, g engines.Getter, ns, kind, name stri
 }
 
 // shown is a destination as reads answer it. What is in the way of its purge is for those who see all that it has.
-func (s *Service) shown(ctx context.Context, req *engines.Request, d *destinationRecord) (map[string]any, error) {
+func (s *Service) describeDestination(ctx context.Context, req *engines.Request, d *Destination) (map[string]any, error) {
 	c, err := s.configOf(d)
 	if err != nil {
 		return nil, err
@@ -92,10 +92,10 @@ func (s *Service) shown(ctx context.Context, req *engines.Request, d *destinatio
 	if granularity == "" {
 		granularity = rules.Granularity
 	}
-	a := associationRecord{Granularity: granularity, Template: template}
+	a := Association{Granularity: granularity, Template: template}
 	options := map[string]any{
-		"granularity_level": granularity, "secret_name_template": a.plan(rules).TemplateText(), "custom_tags": d.CustomTags,
-		"disable_strict_networking": d.DisableStrict, "allowed_ipv4_addresses": list(d.IPv4), "allowed_ipv6_addresses": list(d.IPv6), "allowed_ports": list(d.Ports),
+		"granularity_level": granularity, "secret_name_template": a.Plan(rules).TemplateText(), "custom_tags": d.CustomTags,
+		"disable_strict_networking": d.DisableStrict, "allowed_ipv4_addresses": nonNil(d.IPv4), "allowed_ipv6_addresses": nonNil(d.IPv6), "allowed_ports": nonNil(d.Ports),
 	}
 	if d.CustomTags == nil {
 		options["custom_tags"] = map[string]string{}
@@ -108,37 +108,37 @@ func (s *Service) shown(ctx context.Context, req *engines.Request, d *destinatio
 		return out, nil
 	}
 	out["purge_initiated_at"] = d.PurgeAt
-	if s.allSeen(ctx, req, d) != nil {
+	if s.checkAllVisible(ctx, req, d) != nil {
 		return out, nil
 	}
-	failed, err := s.firstFailure(ctx, d)
+	failed, err := s.purgeFailure(ctx, d)
 	if failed != "" {
 		out["purge_error"] = failed
 	}
 	return out, err
 }
 
-func list(l []string) []string {
+func nonNil(l []string) []string {
 	if l == nil {
 		return []string{}
 	}
 	return l
 }
 
-func (s *Service) readDestination(ctx context.Context, req *engines.Request, in *placeIn) (*engines.Response, error) {
-	d, err := s.get(ctx, s.host.Store(), req.Mount.NamespaceID, in.Type, in.Name)
+func (s *Service) readDestination(ctx context.Context, req *engines.Request, in *destinationIn) (*engines.Response, error) {
+	d, err := s.findDestination(ctx, s.host.Store(), req.Mount.NamespaceID, in.Type, in.Name)
 	if err != nil {
 		return nil, err
 	}
-	data, err := s.shown(ctx, req, d)
+	data, err := s.describeDestination(ctx, req, d)
 	return &engines.Response{Data: data}, err
 }
 
-func (s *Service) listDestinations(ctx context.Context, req *engines.Request, _ *none) (*engines.Response, error) {
+func (s *Service) listDestinations(ctx context.Context, req *engines.Request, _ *emptyIn) (*engines.Response, error) {
 	info := map[string][]string{}
 	total := 0
 	for _, kind := range slices.Sorted(maps.Keys(s.types)) {
-		names, err := s.host.Store().List(ctx, area(req.Mount.NamespaceID, "d/"+kind+"/"), "", 0)
+		names, err := s.host.Store().List(ctx, Area(req.Mount.NamespaceID, "d/"+kind+"/"), "", 0)
 		if err != nil {
 			return nil, err
 		}
@@ -161,7 +161,7 @@ func (s *Service) listType(ctx context.Context, req *engines.Request, in *typeIn
 	if _, ok := s.types[in.Type]; !ok {
 		return nil, s.unknownType(in.Type)
 	}
-	names, err := s.host.Store().List(ctx, area(req.Mount.NamespaceID, "d/"+in.Type+"/"), "", 0)
+	names, err := s.host.Store().List(ctx, Area(req.Mount.NamespaceID, "d/"+in.Type+"/"), "", 0)
 	if err != nil {
 		return nil, err
 	}
@@ -171,12 +171,12 @@ func (s *Service) listType(ctx context.Context, req *engines.Request, in *typeIn
 	return &engines.Response{Data: map[string]any{"keys": names, "total_destinations": len(names)}}, nil
 }
 
-func (s *Service) verifyDestination(ctx context.Context, req *engines.Request, in *placeIn) (*engines.Response, error) {
-	d, err := s.get(ctx, s.host.Store(), req.Mount.NamespaceID, in.Type, in.Name)
+func (s *Service) verifyDestination(ctx context.Context, req *engines.Request, in *destinationIn) (*engines.Response, error) {
+	d, err := s.findDestination(ctx, s.host.Store(), req.Mount.NamespaceID, in.Type, in.Name)
 	if err != nil {
 		return nil, err
 	}
-	dest, err := s.openNew(d)
+	dest, err := s.Open(d)
 	if err != nil {
 		return nil, invalid(err)
 	}
@@ -199,19 +199,19 @@ func (s *Service) verifyDestination(ctx context.Context, req *engines.Request, i
 
 // invalid turns what keeps a destination from being opened into something for the one who asked.
 func invalid(err error) error {
-	if o := failure(err); o.Status == ClientError {
+	if o := outcomeOf(err); o.Status == ClientError {
 		return engines.Invalid("%s", o.Cause)
 	}
 	return err
 }
 
-func (s *Service) pauser(pause bool) engines.Handler[placeIn] {
-	return func(ctx context.Context, req *engines.Request, in *placeIn) (*engines.Response, error) {
-		d, err := s.update(ctx, req, in, func(d *destinationRecord) error { d.Paused = pause; return nil })
+func (s *Service) setPaused(pause bool) engines.Handler[destinationIn] {
+	return func(ctx context.Context, req *engines.Request, in *destinationIn) (*engines.Response, error) {
+		d, err := s.updateDestination(ctx, req, in, func(d *Destination) error { d.Paused = pause; return nil })
 		if err != nil {
 			return nil, err
 		}
-		data, err := s.shown(ctx, req, d)
+		data, err := s.describeDestination(ctx, req, d)
 		return &engines.Response{Data: data}, err
 	}
 }

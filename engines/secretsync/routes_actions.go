@@ -11,20 +11,20 @@ import (
 )
 
 // linked is a secret with the association that it is synced by.
-type linked struct {
-	*chosen
-	assoc *associationRecord
-	link  *link // nil if nothing was begun
+type linkedSecret struct {
+	*selection
+	assoc *Association
+	link  *Link // nil if nothing was begun
 }
 
-func (l *linked) job() jobKey {
-	return jobKey{l.assoc.NS, l.assoc.Destination, l.assoc.ID, l.secret}
+func (l *linkedSecret) linkID() LinkID {
+	return LinkID{l.assoc.NS, l.assoc.Destination, l.assoc.ID, l.secret}
 }
 
 // linkedAs finds the association that a request is about. For a secret that is not associated by itself it is the one with a prefix
 // that covers it, and of several the one that has begun with it, then the one with the longest prefix.
-func (s *Service) linkedAs(ctx context.Context, c *chosen) (*linked, error) {
-	own, err := associationAt(ctx, s.host.Store(), c.key())
+func (s *Service) linkedSecretOf(ctx context.Context, c *selection) (*linkedSecret, error) {
+	own, err := GetAssociation(ctx, s.host.Store(), c.key())
 	if err != nil {
 		return nil, err
 	}
@@ -32,25 +32,25 @@ func (s *Service) linkedAs(ctx context.Context, c *chosen) (*linked, error) {
 		if own == nil {
 			return nil, engines.NotFound("there is no association with this secret_prefix")
 		}
-		return &linked{chosen: c, assoc: own}, nil
+		return &linkedSecret{selection: c, assoc: own}, nil
 	}
-	all := []*associationRecord{own}
+	all := []*Association{own}
 	if own == nil {
-		if all, err = s.selecting(ctx, c); err != nil {
+		if all, err = s.selectorsOf(ctx, c); err != nil {
 			return nil, err
 		}
 	}
-	var found *linked
+	var found *linkedSecret
 	for _, a := range all {
-		l := new(link)
-		ok, err := engines.GetRecord(ctx, s.host.Store(), linkKey(a.NS, a.Destination, a.ID, c.secret), l)
+		l := new(Link)
+		ok, err := engines.GetRecord(ctx, s.host.Store(), LinkKey(a.NS, a.Destination, a.ID, c.secret), l)
 		switch {
 		case err != nil:
 			return nil, err
 		case ok:
-			return &linked{c, a, l}, nil
+			return &linkedSecret{c, a, l}, nil
 		case found == nil:
-			found = &linked{chosen: c, assoc: a}
+			found = &linkedSecret{selection: c, assoc: a}
 		}
 	}
 	if found == nil {
@@ -60,14 +60,14 @@ func (s *Service) linkedAs(ctx context.Context, c *chosen) (*linked, error) {
 }
 
 // selecting returns the associations with a prefix that cover a secret, the longest prefix first.
-func (s *Service) selecting(ctx context.Context, c *chosen) (all []*associationRecord, err error) {
-	_, err = survey(ctx, s, area(c.dest.NS, "a/"+c.dest.ID+"/"), func(_ storage.Key, a *associationRecord) bool {
-		if a.Selector && a.MountUUID == c.mount.UUID && a.covers(c.secret) {
+func (s *Service) selectorsOf(ctx context.Context, c *selection) (all []*Association, err error) {
+	_, err = scanAllReadable(ctx, s, Area(c.dest.NS, "a/"+c.dest.ID+"/"), func(_ storage.Key, a *Association) bool {
+		if a.Selector && a.MountUUID == c.mount.UUID && a.Covers(c.secret) {
 			all = append(all, a)
 		}
 		return true
 	})
-	slices.SortFunc(all, func(a, b *associationRecord) int { return cmp.Compare(len(b.Secret), len(a.Secret)) })
+	slices.SortFunc(all, func(a, b *Association) int { return cmp.Compare(len(b.Secret), len(a.Secret)) })
 	return all, err
 }
 
@@ -78,7 +78,7 @@ type adoptIn struct {
 
 // adopt takes names over that belong to somebody else.
 func (s *Service) adopt(ctx context.Context, req *engines.Request, in *adoptIn) (*engines.Response, error) {
-	c, err := s.choose(ctx, req, &in.secretIn)
+	c, err := s.resolveSelection(ctx, req, &in.secretIn)
 	if err != nil {
 		return nil, err
 	}
@@ -88,14 +88,14 @@ func (s *Service) adopt(ctx context.Context, req *engines.Request, in *adoptIn) 
 	if err := s.checkReadable(ctx, req, c); err != nil {
 		return nil, err
 	}
-	l, err := s.linkedAs(ctx, c)
+	l, err := s.linkedSecretOf(ctx, c)
 	if err != nil {
 		return nil, err
 	}
 	rules := s.types[c.dest.Type].Rules
 	_, err = storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
-		key := linkKey(c.dest.NS, c.dest.ID, l.assoc.ID, c.secret)
-		var now link
+		key := LinkKey(c.dest.NS, c.dest.ID, l.assoc.ID, c.secret)
+		var now Link
 		found, err := engines.GetRecord(ctx, tx, key, &now)
 		switch {
 		case err != nil:
@@ -103,7 +103,7 @@ func (s *Service) adopt(ctx context.Context, req *engines.Request, in *adoptIn) 
 		case !found:
 			return engines.NotFound("nothing was done for the secret yet")
 		}
-		if now.Adopt = now.conflicts(in.Names, func(name string) string { return fold(rules, name) }); len(now.Adopt) == 0 {
+		if now.Adopt = now.conflicts(in.Names, func(name string) string { return Fold(rules, name) }); len(now.Adopt) == 0 {
 			return engines.Invalid("no such name of the secret is in conflict with what somebody else has at the destination: there is nothing to take over")
 		}
 		return engines.PutRecord(tx, key, &now)
@@ -111,13 +111,13 @@ func (s *Service) adopt(ctx context.Context, req *engines.Request, in *adoptIn) 
 	if err != nil {
 		return nil, err
 	}
-	s.syncNow(ctx, l.job())
-	return s.answerSecret(ctx, l)
+	s.syncAndWait(ctx, l.linkID())
+	return s.respondSecret(ctx, l)
 }
 
 // conflicts returns the names of a link, folded, that are in conflict with what somebody else has: of those that are given, or all.
 // Names of other associations cannot be taken over.
-func (l *link) conflicts(given []string, fold func(string) string) (names []string) {
+func (l *Link) conflicts(given []string, fold func(string) string) (names []string) {
 	wanted := map[string]bool{}
 	for _, name := range given {
 		wanted[fold(name)] = true
@@ -136,70 +136,70 @@ func (l *link) conflicts(given []string, fold func(string) string) (names []stri
 func (s *Service) retry(ctx context.Context, req *engines.Request, in *secretIn) (*engines.Response, error) {
 	only := ""
 	if in.Mount != "" || in.SecretName != "" || in.Name != "" || in.Prefix != "" {
-		c, err := s.choose(ctx, req, in)
+		c, err := s.resolveSelection(ctx, req, in)
 		if err != nil {
 			return nil, err
 		}
-		l, err := s.linkedAs(ctx, c)
+		l, err := s.linkedSecretOf(ctx, c)
 		if err != nil {
 			return nil, err
 		}
 		if !c.selector {
-			s.syncNow(ctx, l.job())
-			return s.answerSecret(ctx, l)
+			s.syncAndWait(ctx, l.linkID())
+			return s.respondSecret(ctx, l)
 		}
 		only = l.assoc.ID
 	}
-	d, err := s.get(ctx, s.host.Store(), req.Mount.NamespaceID, in.Type, in.Destination)
+	d, err := s.findDestination(ctx, s.host.Store(), req.Mount.NamespaceID, in.Type, in.Destination)
 	if err != nil {
 		return nil, err
 	}
 	n := 0
-	err = s.eachLink(ctx, d, func(a *associationRecord, l *link) {
+	err = s.eachLink(ctx, d, func(a *Association, l *Link) {
 		if l.Attempts > 0 && (only == "" || a.ID == only) && req.Caller.Sees(a.MountUUID) {
 			n++
-			s.queue.Push(jobKey{a.NS, a.Destination, a.ID, l.Secret}, time.Time{}, true, nil)
+			s.queue.Push(LinkID{a.NS, a.Destination, a.ID, l.Secret}, time.Time{}, true, nil)
 		}
 	})
 	return &engines.Response{Data: map[string]any{"queued": n}}, err
 }
 
-func (s *Service) associationPauser(pause bool) engines.Handler[secretIn] {
+func (s *Service) setAssociationPaused(pause bool) engines.Handler[secretIn] {
 	return func(ctx context.Context, req *engines.Request, in *secretIn) (*engines.Response, error) {
-		c, err := s.choose(ctx, req, in)
+		c, err := s.resolveSelection(ctx, req, in)
 		if err != nil {
 			return nil, err
 		}
-		var a *associationRecord
+		var a *Association
 		_, err = storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
-			switch a, err = associationAt(ctx, tx, c.key()); {
+			switch a, err = GetAssociation(ctx, tx, c.key()); {
 			case err != nil:
 				return err
 			case a == nil:
 				return engines.NotFound("there is no such association: one that was set with secret_prefix is paused with the same")
-			case a.ending():
+			case a.IsEnding():
 				return engines.Invalid("the association is being removed")
 			}
 			a.Paused, a.UpdatedAt = pause, time.Now().UTC()
-			return engines.PutRecord(tx, a.key(), a)
+			return engines.PutRecord(tx, a.Key(), a)
 		})
 		if err != nil {
 			return nil, err
 		}
-		return s.answerAssociations(ctx, c.dest, a)
+		return s.respondAssociations(ctx, c.dest, a)
 	}
 }
 
 // history answers the last attempts of a secret.
 func (s *Service) history(ctx context.Context, req *engines.Request, in *secretIn) (*engines.Response, error) {
-	c, err := s.choose(ctx, req, in)
+	c, err := s.resolveSelection(ctx, req, in)
 	if err != nil {
 		return nil, err
 	}
 	if c.selector {
 		return nil, engines.Invalid(`field "secret_name" is required: each secret has a history of its own`)
 	}
-	l, err := s.linkedAs(ctx, c)
+	l, err := s.linkedSecretOf(ctx, c)
 	if err != nil {
 		return nil, err
 	}

@@ -15,23 +15,23 @@ import (
 
 func (s *Service) associationRoutes(r *engines.Router) {
 	const of = "sync/destinations/{type}/{destination}/associations"
-	on(r, engines.Read, of, "The associations of a destination, with the state of every secret.", flags, s.readAssociations)
-	on(r, engines.Update, of+"/set", "Associate a secret, or all below a prefix, with a destination; or sync it again.", flags, s.setAssociation)
-	on(r, engines.Update, of+"/remove", "Remove an association, with what was synced.", flags, s.removeAssociation)
-	on(r, engines.List, "sync/associations", "All associated secrets, by mount.", flags, s.listAssociations)
-	on(r, engines.Read, "sync/associations/destinations", "The destinations of a secret.", flags, s.destinationsOf)
-	on(r, engines.Read, "sync/associations/{mount}/{secret_name...}", "The destinations of a secret.", flags, s.destinationsOf)
+	route(r, engines.Read, of, "The associations of a destination, with the state of every secret.", flags, s.readAssociations)
+	route(r, engines.Update, of+"/set", "Associate a secret, or all below a prefix, with a destination; or sync it again.", flags, s.setAssociation)
+	route(r, engines.Update, of+"/remove", "Remove an association, with what was synced.", flags, s.removeAssociation)
+	route(r, engines.List, "sync/associations", "All associated secrets, by mount.", flags, s.listAssociations)
+	route(r, engines.Read, "sync/associations/destinations", "The destinations of a secret.", flags, s.destinationsOf)
+	route(r, engines.Read, "sync/associations/{mount}/{secret_name...}", "The destinations of a secret.", flags, s.destinationsOf)
 }
 
 // ofIn names a destination where "name" is something else.
-type ofIn struct {
+type associationsIn struct {
 	Type        string `json:"type" max:"64" help:"Type of the destination."`
 	Destination string `json:"destination" max:"128" help:"Name of the destination."`
 }
 
 // secretIn names what is associated. name is the word that the interface uses when an association is removed.
 type secretIn struct {
-	ofIn
+	associationsIn
 	Mount      string `json:"mount" form:"path" max:"512" help:"Mount that holds the secret: its path, or its accessor."`
 	Name       string `json:"name" alias:"secret_name" max:"512" help:"Another word for secret_name."`
 	SecretName string `json:"secret_name" max:"512" help:"Name of the secret, without a leading slash."`
@@ -39,7 +39,7 @@ type secretIn struct {
 }
 
 // setIn is an association.
-type setIn struct {
+type associationIn struct {
 	secretIn
 	Granularity string             `json:"granularity" help:"In place of the destination's: secret-path or secret-key."`
 	Template    string             `json:"secret_name_template" max:"4096" help:"In place of the destination's."`
@@ -51,22 +51,22 @@ type setIn struct {
 }
 
 // chosen is what a request names.
-type chosen struct {
-	dest     *destinationRecord
+type selection struct {
+	dest     *Destination
 	mount    *engines.Mounted
 	source   engines.SecretSource
 	secret   string
 	selector bool
-	came     func(field string) bool // with the request
+	given    func(field string) bool // with the request
 }
 
-func (c *chosen) id() string { return associationID(c.dest.ID, c.mount.UUID, c.secret, c.selector) }
+func (c *selection) id() string { return AssociationID(c.dest.ID, c.mount.UUID, c.secret, c.selector) }
 
-func (c *chosen) key() storage.Key { return associationKey(c.dest.NS, c.dest.ID, c.id()) }
+func (c *selection) key() storage.Key { return AssociationKey(c.dest.NS, c.dest.ID, c.id()) }
 
 // choose finds what a request names.
-func (s *Service) choose(ctx context.Context, req *engines.Request, in *secretIn) (*chosen, error) {
-	c, err := s.chooseName(ctx, req, in)
+func (s *Service) resolveSelection(ctx context.Context, req *engines.Request, in *secretIn) (*selection, error) {
+	c, err := s.resolveName(ctx, req, in)
 	if err != nil {
 		return nil, err
 	}
@@ -75,10 +75,10 @@ func (s *Service) choose(ctx context.Context, req *engines.Request, in *secretIn
 }
 
 // chooseName is choose without a look at the mount.
-func (s *Service) chooseName(ctx context.Context, req *engines.Request, in *secretIn) (*chosen, error) {
-	c := new(chosen)
+func (s *Service) resolveName(ctx context.Context, req *engines.Request, in *secretIn) (*selection, error) {
+	c := new(selection)
 	var err error
-	if c.dest, err = s.get(ctx, s.host.Store(), req.Mount.NamespaceID, in.Type, in.Destination); err != nil {
+	if c.dest, err = s.findDestination(ctx, s.host.Store(), req.Mount.NamespaceID, in.Type, in.Destination); err != nil {
 		return nil, err
 	}
 	name := cmp.Or(in.SecretName, in.Name)
@@ -144,27 +144,27 @@ func (s *Service) sourceAt(ctx context.Context, req *engines.Request, path strin
 }
 
 // setAssociation makes an association, or refreshes the one that there is, and waits a while for the first sync.
-func (s *Service) setAssociation(ctx context.Context, req *engines.Request, in *setIn) (*engines.Response, error) {
-	c, err := s.choose(ctx, req, &in.secretIn)
+func (s *Service) setAssociation(ctx context.Context, req *engines.Request, in *associationIn) (*engines.Response, error) {
+	c, err := s.resolveSelection(ctx, req, &in.secretIn)
 	if err != nil {
 		return nil, err
 	}
 	if err := s.checkReadable(ctx, req, c); err != nil {
 		return nil, err
 	}
-	a := s.build(req, c, in)
+	a := s.buildAssociation(req, c, in)
 	if err := s.putAssociation(ctx, c, a); err != nil {
 		return nil, err
 	}
 	s.watch(a)
 	if !c.selector {
-		s.syncNow(ctx, jobKey{a.NS, a.Destination, a.ID, a.Secret})
-		return s.answerAssociations(ctx, c.dest, a)
+		s.syncAndWait(ctx, LinkID{a.NS, a.Destination, a.ID, a.Secret})
+		return s.respondAssociations(ctx, c.dest, a)
 	}
 	if err := s.scanAssociation(ctx, a); err != nil {
 		return nil, err
 	}
-	resp, err := s.answerAssociations(ctx, c.dest, a)
+	resp, err := s.respondAssociations(ctx, c.dest, a)
 	if err == nil {
 		resp.Warnings = []string{"the secrets below the prefix are synced in the background: read the associations to see how far it is"}
 	}
@@ -172,7 +172,7 @@ func (s *Service) setAssociation(ctx context.Context, req *engines.Request, in *
 }
 
 // checkReadable holds the caller to what they may read themselves, and the secret to being there.
-func (s *Service) checkReadable(ctx context.Context, req *engines.Request, c *chosen) error {
+func (s *Service) checkReadable(ctx context.Context, req *engines.Request, c *selection) error {
 	denied := engines.Denied(errors.New("the caller cannot read what is to be associated"))
 	denied.Detail = fmt.Sprintf("permission denied: to sync a secret one must be able to read it: %q of mount %q", c.secret, c.mount.Path)
 	if c.selector {
@@ -199,10 +199,10 @@ func (s *Service) checkReadable(ctx context.Context, req *engines.Request, c *ch
 }
 
 // build makes the record of an association, as far as the request says.
-func (s *Service) build(req *engines.Request, c *chosen, in *setIn) *associationRecord {
+func (s *Service) buildAssociation(req *engines.Request, c *selection, in *associationIn) *Association {
 	now := time.Now().UTC()
-	c.came = func(field string) bool { return req.Given(field) || req.Null(field) }
-	return &associationRecord{
+	c.given = func(field string) bool { return req.Given(field) || req.Null(field) }
+	return &Association{
 		ID: c.id(), Destination: c.dest.ID, Type: c.dest.Type, Name: c.dest.Name, NS: c.dest.NS,
 		MountUUID: c.mount.UUID, Accessor: c.mount.Accessor, MountPath: c.mount.Path, Secret: c.secret, Selector: c.selector,
 		Granularity: in.Granularity, OwnGranularity: in.Granularity != "", Template: in.Template, OwnTemplate: in.Template != "",
@@ -213,19 +213,19 @@ func (s *Service) build(req *engines.Request, c *chosen, in *setIn) *association
 
 // completed returns a record with what the request has left open. had is the association that there is, or nil: what that says
 // itself stays, so that refreshing it widens nothing; what it has from its destination is taken from there anew.
-func (s *Service) completed(c *chosen, a associationRecord, had *associationRecord) (*associationRecord, error) {
+func (s *Service) completeAssociation(c *selection, a Association, had *Association) (*Association, error) {
 	rules := s.types[c.dest.Type].Rules
-	if had != nil && had.ending() {
+	if had != nil && had.IsEnding() {
 		had = nil // it comes back as a new one
 	}
 	if had != nil {
 		a.CreatedAt, a.Paused = had.CreatedAt, had.Paused
 	}
-	if c.came == nil { // it says everything itself
+	if c.given == nil { // it says everything itself
 		return &a, nil
 	}
 	if had != nil {
-		a.keep(had, c.came)
+		a.keepUnset(had, c.given)
 	}
 	if !a.OwnGranularity {
 		a.Granularity = cmp.Or(c.dest.Granularity, rules.Granularity)
@@ -233,14 +233,14 @@ func (s *Service) completed(c *chosen, a associationRecord, had *associationReco
 	if !a.OwnTemplate {
 		a.Template = c.dest.Template
 	}
-	if problems := a.plan(rules).Check(); len(problems) > 0 {
+	if problems := a.Plan(rules).Check(); len(problems) > 0 {
 		return nil, engines.Invalid("%s", strings.Join(problems, "; "))
 	}
 	return &a, nil
 }
 
 // keep takes over what the association has said itself before and a request does not say anything of.
-func (a *associationRecord) keep(had *associationRecord, came func(field string) bool) {
+func (a *Association) keepUnset(had *Association, came func(field string) bool) {
 	if !came("granularity") && had.OwnGranularity {
 		a.Granularity, a.OwnGranularity = had.Granularity, true
 	}
@@ -266,17 +266,17 @@ func (a *associationRecord) keep(had *associationRecord, came func(field string)
 
 // putAssociation completes and stores an association, and a link that says that it is pending, so that both are there for whoever
 // reads them next.
-func (s *Service) putAssociation(ctx context.Context, c *chosen, a *associationRecord) error {
+func (s *Service) putAssociation(ctx context.Context, c *selection, a *Association) error {
 	config, err := s.config(ctx)
 	if err != nil {
 		return err
 	}
-	s.capacity.allow(config.QueueCapacity)
-	link := jobKey{a.NS, a.Destination, a.ID, a.Secret}
-	var whole *associationRecord
+	s.capacity.SetLimit(config.QueueCapacity)
+	link := LinkID{a.NS, a.Destination, a.ID, a.Secret}
+	var whole *Association
 	_, err = storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
-		var d destinationRecord
-		if _, err := getDestination(ctx, tx, c.dest.key(), &d); err != nil {
+		var d Destination
+		if _, err := GetDestination(ctx, tx, c.dest.Key(), &d); err != nil {
 			return err
 		}
 		switch {
@@ -286,22 +286,22 @@ func (s *Service) putAssociation(ctx context.Context, c *chosen, a *associationR
 			return engines.Invalid("the destination is being purged")
 		}
 		c.dest = &d
-		had, err := associationAt(ctx, tx, a.key())
+		had, err := GetAssociation(ctx, tx, a.Key())
 		if err != nil {
 			return err
 		}
-		switch n := s.associated(); {
+		switch n := s.watchedCount(); {
 		case had != nil:
 		case n >= config.QueueCapacity:
 			return engines.Invalid("there are %d associations, and queue_capacity of sync/config allows %d", n, config.QueueCapacity)
-		case !a.Selector && s.capacity.full(link):
-			return engines.Invalid("%s", s.capacity.cause())
+		case !a.Selector && s.capacity.IsFull(link):
+			return engines.Invalid("%s", s.capacity.Cause())
 		}
-		if whole, err = s.completed(c, *a, had); err != nil {
+		if whole, err = s.completeAssociation(c, *a, had); err != nil {
 			return err
 		}
 		if had == nil {
-			if err := engines.PutRecord(tx, newestKey(d.NS, d.ID), &newest{At: a.CreatedAt}); err != nil {
+			if err := engines.PutRecord(tx, NewestKey(d.NS, d.ID), &Newest{At: a.CreatedAt}); err != nil {
 				return err
 			}
 		}
@@ -310,20 +310,20 @@ func (s *Service) putAssociation(ctx context.Context, c *chosen, a *associationR
 				return err
 			}
 		}
-		return engines.PutRecord(tx, a.key(), whole)
+		return engines.PutRecord(tx, a.Key(), whole)
 	})
 	if err != nil {
 		return err
 	}
 	if *a = *whole; !a.Selector {
-		s.capacity.seen(link)
+		s.capacity.Add(link)
 	}
 	return nil
 }
 
 // associationAt returns a stored association, nil if there is none.
-func associationAt(ctx context.Context, g engines.Getter, key storage.Key) (*associationRecord, error) {
-	a := new(associationRecord)
+func GetAssociation(ctx context.Context, g engines.Getter, key storage.Key) (*Association, error) {
+	a := new(Association)
 	if found, err := engines.GetRecord(ctx, g, key, a); !found || err != nil {
 		return nil, err
 	}
@@ -331,25 +331,25 @@ func associationAt(ctx context.Context, g engines.Getter, key storage.Key) (*ass
 }
 
 // putPending stores a link for an association that has none.
-func (s *Service) putPending(ctx context.Context, tx *storage.Txn, a *associationRecord) error {
-	key := linkKey(a.NS, a.Destination, a.ID, a.Secret)
-	var l link
+func (s *Service) putPending(ctx context.Context, tx *storage.Txn, a *Association) error {
+	key := LinkKey(a.NS, a.Destination, a.ID, a.Secret)
+	var l Link
 	found, err := engines.GetRecord(ctx, tx, key, &l)
 	if found || err != nil {
 		return err
 	}
-	l = link{Secret: a.Secret, outcome: outcome{Status: Pending}, UpdatedAt: a.UpdatedAt}
+	l = Link{Secret: a.Secret, Outcome: Outcome{Status: Pending}, UpdatedAt: a.UpdatedAt}
 	return engines.PutRecord(tx, key, &l)
 }
 
 // patientFor is how long a request waits for a sync that it asked for.
-const patientFor = 10 * time.Second
+const syncNowTimeout = 10 * time.Second
 
 // syncNow syncs a link, looking at the destination in any case, and waits a while for it.
-func (s *Service) syncNow(ctx context.Context, key jobKey) {
+func (s *Service) syncAndWait(ctx context.Context, key LinkID) {
 	done := make(chan struct{})
 	s.queue.Push(key, time.Time{}, true, done)
-	timer := time.NewTimer(patientFor)
+	timer := time.NewTimer(syncNowTimeout)
 	defer timer.Stop()
 	select {
 	case <-done:
@@ -366,11 +366,11 @@ type removeIn struct {
 // removeAssociation has what was synced removed, and waits a while for it. One that is not there, or whose mount is not, has been
 // removed.
 func (s *Service) removeAssociation(ctx context.Context, req *engines.Request, in *removeIn) (*engines.Response, error) {
-	c, err := s.chooseName(ctx, req, &in.secretIn)
+	c, err := s.resolveName(ctx, req, &in.secretIn)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.chooseAssociated(ctx, req, c, in.Mount); err != nil {
+	if err := s.resolveRemoval(ctx, req, c, in.Mount); err != nil {
 		return nil, err
 	}
 	a, err := s.markRemoving(ctx, c, in.Retain)
@@ -378,35 +378,35 @@ func (s *Service) removeAssociation(ctx context.Context, req *engines.Request, i
 		return nil, err
 	}
 	if a == nil {
-		if over, err := s.selecting(ctx, c); err != nil {
+		if over, err := s.selectorsOf(ctx, c); err != nil {
 			return nil, err
 		} else if len(over) > 0 && !c.selector {
-			return nil, engines.Invalid("the secret is not associated by itself, but by the association with secret_prefix %q: remove that one", prefixShown(over[0]))
+			return nil, engines.Invalid("the secret is not associated by itself, but by the association with secret_prefix %q: remove that one", prefixText(over[0]))
 		}
-		return s.answerRemoved(c, nil), nil
+		return s.respondRemoved(c, nil), nil
 	}
 	if c.selector {
 		if err := s.scanAssociation(ctx, a); err != nil {
 			return nil, err
 		}
-		return s.answerRemoved(c, &link{}), nil
+		return s.respondRemoved(c, &Link{}), nil
 	}
-	s.syncNow(ctx, jobKey{a.NS, a.Destination, a.ID, a.Secret})
-	var l link
-	left, err := engines.GetRecord(ctx, s.host.Store(), linkKey(a.NS, a.Destination, a.ID, a.Secret), &l)
+	s.syncAndWait(ctx, LinkID{a.NS, a.Destination, a.ID, a.Secret})
+	var l Link
+	left, err := engines.GetRecord(ctx, s.host.Store(), LinkKey(a.NS, a.Destination, a.ID, a.Secret), &l)
 	switch {
 	case err != nil:
 		return nil, err
 	case !left:
-		return s.answerRemoved(c, nil), nil
+		return s.respondRemoved(c, nil), nil
 	}
-	return s.answerRemoved(c, &l), nil
+	return s.respondRemoved(c, &l), nil
 }
 
-func prefixShown(a *associationRecord) string { return cmp.Or(a.Secret, "*") }
+func prefixText(a *Association) string { return cmp.Or(a.Secret, "*") }
 
 // chooseAssociated finds the mount of an association that is to be removed. It may be gone, or another one may be at its path.
-func (s *Service) chooseAssociated(ctx context.Context, req *engines.Request, c *chosen, path string) error {
+func (s *Service) resolveRemoval(ctx context.Context, req *engines.Request, c *selection, path string) error {
 	var err error
 	c.mount, c.source, err = s.sourceAt(ctx, req, path)
 	var e *engines.Error
@@ -415,7 +415,7 @@ func (s *Service) chooseAssociated(ctx context.Context, req *engines.Request, c 
 	}
 	path = strings.TrimSuffix(path, "/")
 	c.mount = &engines.Mounted{Mount: engines.Mount{Path: path + "/", Accessor: path}}
-	return scan(ctx, s.host.Store(), area(c.dest.NS, "a/"+c.dest.ID+"/"), func(_ storage.Key, a *associationRecord) bool { // one that cannot be read may be it
+	return Scan(ctx, s.host.Store(), Area(c.dest.NS, "a/"+c.dest.ID+"/"), func(_ storage.Key, a *Association) bool { // one that cannot be read may be it
 		if !req.Caller.Sees(a.MountUUID) || a.Secret != c.secret || a.Selector != c.selector || a.MountPath != c.mount.Path && a.Accessor != path {
 			return true
 		}
@@ -425,19 +425,19 @@ func (s *Service) chooseAssociated(ctx context.Context, req *engines.Request, c 
 }
 
 // markRemoving notes that an association is to go, and returns it, nil if there is none.
-func (s *Service) markRemoving(ctx context.Context, c *chosen, retain bool) (a *associationRecord, err error) {
+func (s *Service) markRemoving(ctx context.Context, c *selection, retain bool) (a *Association, err error) {
 	_, err = storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
-		if a, err = associationAt(ctx, tx, c.key()); err != nil || a == nil {
+		if a, err = GetAssociation(ctx, tx, c.key()); err != nil || a == nil {
 			return err
 		}
 		a.Removing, a.Retain, a.Paused, a.UpdatedAt = true, retain, false, time.Now().UTC()
-		return engines.PutRecord(tx, a.key(), a)
+		return engines.PutRecord(tx, a.Key(), a)
 	})
 	return a, err
 }
 
 // answerRemoved is what clients are told of an association that goes: left is what there still is of it, nil if nothing is.
-func (s *Service) answerRemoved(c *chosen, left *link) *engines.Response {
+func (s *Service) respondRemoved(c *selection, left *Link) *engines.Response {
 	entry := map[string]any{
 		"accessor": c.mount.Accessor, "mount": c.mount.Path, "secret_name": c.secret, "sub_key": "", "sync_status": Unsynced, "updated_at": time.Now().UTC(),
 	}

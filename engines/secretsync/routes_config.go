@@ -9,10 +9,10 @@ import (
 
 func (s *Service) configRoutes(r *engines.Router) {
 	const rootOnly = flags | engines.RootNamespace
-	on(r, engines.Read, "sync/config", "Read the configuration of secret sync.", rootOnly, s.readConfig)
-	on(r, engines.Patch, "sync/config", "Change the configuration of secret sync; null goes back to the default.", rootOnly, s.writeConfig)
-	on(r, engines.Update, "sync/config", "Change the configuration of secret sync.", rootOnly, s.writeConfig)
-	on(r, engines.Delete, "sync/config", "Go back to the defaults.", rootOnly, s.resetConfig)
+	route(r, engines.Read, "sync/config", "Read the configuration of secret sync.", rootOnly, s.readConfig)
+	route(r, engines.Patch, "sync/config", "Change the configuration of secret sync; null goes back to the default.", rootOnly, s.writeConfig)
+	route(r, engines.Update, "sync/config", "Change the configuration of secret sync.", rootOnly, s.writeConfig)
+	route(r, engines.Delete, "sync/config", "Go back to the defaults.", rootOnly, s.resetConfig)
 }
 
 type configIn struct {
@@ -20,23 +20,23 @@ type configIn struct {
 	QueueCapacity int  `json:"queue_capacity" default:"1000000" help:"Most secrets that may be synced at once, counting each for each association. Below a prefix, more have to wait."`
 }
 
-func (c *configRecord) answer() *engines.Response {
+func (c *Config) response() *engines.Response {
 	return &engines.Response{Data: map[string]any{"disabled": c.Disabled, "queue_capacity": c.QueueCapacity}}
 }
 
-func (s *Service) readConfig(ctx context.Context, _ *engines.Request, _ *none) (*engines.Response, error) {
+func (s *Service) readConfig(ctx context.Context, _ *engines.Request, _ *emptyIn) (*engines.Response, error) {
 	c, err := s.config(ctx)
-	return c.answer(), err
+	return c.response(), err
 }
 
 func (s *Service) writeConfig(ctx context.Context, req *engines.Request, in *configIn) (*engines.Response, error) {
 	if in.QueueCapacity < 1 {
 		return nil, engines.Invalid(`field "queue_capacity": must be at least 1`)
 	}
-	var c configRecord
+	var c Config
 	_, err := storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
-		c = configRecord{QueueCapacity: defaultQueueCapacity}
-		if _, err := engines.GetRecord(ctx, tx, configKey, &c); err != nil {
+		c = Config{QueueCapacity: DefaultQueueCapacity}
+		if _, err := engines.GetRecord(ctx, tx, ConfigKey, &c); err != nil {
 			return err
 		}
 		if req.Given("disabled") || req.Null("disabled") {
@@ -45,15 +45,15 @@ func (s *Service) writeConfig(ctx context.Context, req *engines.Request, in *con
 		if req.Given("queue_capacity") || req.Null("queue_capacity") {
 			c.QueueCapacity = in.QueueCapacity
 		}
-		return engines.PutRecord(tx, configKey, &c)
+		return engines.PutRecord(tx, ConfigKey, &c)
 	})
-	return c.answer(), err
+	return c.response(), err
 }
 
-func (s *Service) resetConfig(ctx context.Context, _ *engines.Request, _ *none) (*engines.Response, error) {
-	if _, err := s.host.Store().Commit(ctx, storage.Batch{Deletes: []storage.Key{configKey}}); err != nil {
+func (s *Service) resetConfig(ctx context.Context, _ *engines.Request, _ *emptyIn) (*engines.Response, error) {
+	if _, err := s.host.Store().Commit(ctx, storage.Batch{Deletes: []storage.Key{ConfigKey}}); err != nil {
 		return nil, err
 	}
-	c := configRecord{QueueCapacity: defaultQueueCapacity}
-	return c.answer(), nil
+	c := Config{QueueCapacity: DefaultQueueCapacity}
+	return c.response(), nil
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // planned is one name of a plan.
-type planned struct {
+type plannedAction struct {
 	Mount  string `json:"mount"`
 	Secret string `json:"secret_name"`
 	Key    string `json:"sub_key"`
@@ -19,25 +19,25 @@ type planned struct {
 
 // planDestination says what syncing would do: of everything that is associated, or of one association, which need not be there
 // yet.
-func (s *Service) planDestination(ctx context.Context, req *engines.Request, in *setIn) (*engines.Response, error) {
-	d, err := s.get(ctx, s.host.Store(), req.Mount.NamespaceID, in.Type, in.Destination)
+func (s *Service) planDestination(ctx context.Context, req *engines.Request, in *associationIn) (*engines.Response, error) {
+	d, err := s.findDestination(ctx, s.host.Store(), req.Mount.NamespaceID, in.Type, in.Destination)
 	if err != nil {
 		return nil, err
 	}
-	all := []planned{}
+	all := []plannedAction{}
 	if in.Mount != "" || in.SecretName != "" || in.Name != "" || in.Prefix != "" {
-		c, err := s.choose(ctx, req, &in.secretIn)
+		c, err := s.resolveSelection(ctx, req, &in.secretIn)
 		if err != nil {
 			return nil, err
 		}
 		if err := s.checkReadable(ctx, req, c); err != nil {
 			return nil, err
 		}
-		had, err := associationAt(ctx, s.host.Store(), c.key())
+		had, err := GetAssociation(ctx, s.host.Store(), c.key())
 		if err != nil {
 			return nil, err
 		}
-		a, err := s.completed(c, *s.build(req, c, in), had)
+		a, err := s.completeAssociation(c, *s.buildAssociation(req, c, in), had)
 		if err != nil {
 			return nil, err
 		}
@@ -45,7 +45,7 @@ func (s *Service) planDestination(ctx context.Context, req *engines.Request, in 
 		if err != nil {
 			return nil, invalid(err)
 		}
-		return plannedAnswer(all), nil
+		return planResponse(all), nil
 	}
 	associations, left, err := s.associationsFor(ctx, req, d)
 	for _, a := range associations {
@@ -56,12 +56,12 @@ func (s *Service) planDestination(ctx context.Context, req *engines.Request, in 
 	if err != nil {
 		return nil, invalid(err)
 	}
-	resp := plannedAnswer(all)
-	resp.Warnings = leftOut(left)
+	resp := planResponse(all)
+	resp.Warnings = missingWarning(left)
 	return resp, nil
 }
 
-func plannedAnswer(all []planned) *engines.Response {
+func planResponse(all []plannedAction) *engines.Response {
 	totals := map[string]int{}
 	for _, p := range all {
 		totals[p.Action]++
@@ -70,12 +70,12 @@ func plannedAnswer(all []planned) *engines.Response {
 }
 
 // planAssociation adds what would be done for an association.
-func (s *Service) planAssociation(ctx context.Context, d *destinationRecord, a *associationRecord, all []planned) ([]planned, error) {
+func (s *Service) planAssociation(ctx context.Context, d *Destination, a *Association, all []plannedAction) ([]plannedAction, error) {
 	m, err := s.host.MountOf(ctx, a.MountUUID)
 	if err != nil {
 		return nil, err
 	}
-	err = s.eachSecret(ctx, a, m, func(secret string, l *link) error {
+	err = s.eachSecret(ctx, a, m, func(secret string, l *Link) error {
 		if secret == "" {
 			return nil
 		}
@@ -89,57 +89,57 @@ func (s *Service) planAssociation(ctx context.Context, d *destinationRecord, a *
 	return all, err
 }
 
-func (s *Service) planSecret(ctx context.Context, d *destinationRecord, a *associationRecord, m *engines.Mounted, secret string, l *link) ([]planned, error) {
-	if l != nil && l.lost {
-		return []planned{{Action: actRefuse, Reason: l.Cause}}, nil
+func (s *Service) planSecret(ctx context.Context, d *Destination, a *Association, m *engines.Mounted, secret string, l *Link) ([]plannedAction, error) {
+	if l != nil && l.Unreadable {
+		return []plannedAction{{Action: actReject, Reason: l.Cause}}, nil
 	}
-	t := &target{key: jobKey{a.NS, a.Destination, a.ID, secret}, dest: *d, assoc: *a, kind: s.types[d.Type], mount: m}
+	t := &target{key: LinkID{a.NS, a.Destination, a.ID, secret}, dest: *d, assoc: *a, destType: s.types[d.Type], mount: m}
 	if l != nil {
 		t.link = *l
 	}
-	version, err := getDestination(ctx, s.host.Store(), d.key(), new(destinationRecord))
+	version, err := GetDestination(ctx, s.host.Store(), d.Key(), new(Destination))
 	if err != nil {
 		return nil, err
 	}
 	t.version = version
-	if t.mark, err = s.markOf(ctx, a); err != nil {
+	if t.ownerTag, err = s.ownerTagOf(ctx, a); err != nil {
 		return nil, err
 	}
-	want, err := s.aim(ctx, t)
+	want, err := s.desiredState(ctx, t)
 	if err != nil {
-		return []planned{{Action: actRefuse, Reason: failure(err).Cause}}, nil //nolint:nilerr // it is the plan
+		return []plannedAction{{Action: actReject, Reason: outcomeOf(err).Cause}}, nil //nolint:nilerr // it is the plan
 	}
-	dest, err := s.open(t)
+	dest, err := s.openPooled(t)
 	if err != nil {
 		return nil, err
 	}
-	steps, err := s.plan(ctx, t, dest, want, false)
+	steps, err := s.planSteps(ctx, t, dest, want, false)
 	if err != nil {
-		return []planned{{Action: actRefuse, Reason: failure(err).Cause}}, nil //nolint:nilerr // likewise
+		return []plannedAction{{Action: actReject, Reason: outcomeOf(err).Cause}}, nil //nolint:nilerr // likewise
 	}
-	var out []planned
+	var out []plannedAction
 	for i := range steps {
 		st := &steps[i]
-		if st.wanted != nil {
-			if other, err := s.claimedBy(ctx, t, st.Name); err != nil {
+		if st.desired != nil {
+			if other, err := s.conflictOf(ctx, t, st.Name); err != nil {
 				return nil, err
 			} else if other.Do != "" {
-				st.action = other
+				st.Action = other
 			}
 		}
-		out = append(out, planned{Key: st.Key, Name: st.Name, Action: st.Do, Reason: st.Reason})
+		out = append(out, plannedAction{Key: st.Key, Name: st.Name, Action: st.Do, Reason: st.Reason})
 	}
 	return out, nil
 }
 
 // claimedBy says what follows from somebody else's claim of a name; nothing if nobody has made one.
-func (s *Service) claimedBy(ctx context.Context, t *target, name string) (action, error) {
-	place, err := s.place(&t.dest)
+func (s *Service) conflictOf(ctx context.Context, t *target, name string) (Action, error) {
+	place, err := s.location(&t.dest)
 	if err != nil {
-		return action{}, err
+		return Action{}, err
 	}
 	tx := storage.Begin(s.host.Store()) // never committed
-	st := step{item: item{Name: name}}
-	err = s.claim(ctx, tx, t, place, &st)
-	return st.action, err
+	st := step{Item: Item{Name: name}}
+	err = s.claimName(ctx, tx, t, place, &st)
+	return st.Action, err
 }

@@ -13,18 +13,18 @@ import (
 
 func (s *Service) stateRoutes(r *engines.Router) {
 	const of = "sync/destinations/{type}/{destination}"
-	on(r, engines.Update, of+"/plan", "What syncing would do now, name by name; with a secret, also what associating it would do. Nothing is changed.", flags, s.planDestination)
-	on(r, engines.Update, of+"/associations/adopt", "Take over names at the destination that belong to somebody else.", flags, s.adopt)
-	on(r, engines.Update, of+"/associations/retry", "Sync again now what has failed, or one secret whatever its state.", flags, s.retry)
-	on(r, engines.Update, of+"/associations/pause", "Stop syncing an association.", flags, s.associationPauser(true))
-	on(r, engines.Update, of+"/associations/resume", "Go on syncing an association.", flags, s.associationPauser(false))
-	on(r, engines.Update, of+"/associations/history", "What came of the last attempts to sync a secret.", flags, s.history)
-	on(r, engines.Update, of+"/drift", "Look for what somebody else has changed at the destination, now.", flags, s.driftNow)
+	route(r, engines.Update, of+"/plan", "What syncing would do now, name by name; with a secret, also what associating it would do. Nothing is changed.", flags, s.planDestination)
+	route(r, engines.Update, of+"/associations/adopt", "Take over names at the destination that belong to somebody else.", flags, s.adopt)
+	route(r, engines.Update, of+"/associations/retry", "Sync again now what has failed, or one secret whatever its state.", flags, s.retry)
+	route(r, engines.Update, of+"/associations/pause", "Stop syncing an association.", flags, s.setAssociationPaused(true))
+	route(r, engines.Update, of+"/associations/resume", "Go on syncing an association.", flags, s.setAssociationPaused(false))
+	route(r, engines.Update, of+"/associations/history", "What came of the last attempts to sync a secret.", flags, s.history)
+	route(r, engines.Update, of+"/drift", "Look for what somebody else has changed at the destination, now.", flags, s.driftNow)
 }
 
 // readAssociations answers all associations of a destination.
-func (s *Service) readAssociations(ctx context.Context, req *engines.Request, in *ofIn) (*engines.Response, error) {
-	d, err := s.get(ctx, s.host.Store(), req.Mount.NamespaceID, in.Type, in.Destination)
+func (s *Service) readAssociations(ctx context.Context, req *engines.Request, in *associationsIn) (*engines.Response, error) {
+	d, err := s.findDestination(ctx, s.host.Store(), req.Mount.NamespaceID, in.Type, in.Destination)
 	if err != nil {
 		return nil, err
 	}
@@ -32,16 +32,16 @@ func (s *Service) readAssociations(ctx context.Context, req *engines.Request, in
 	if err != nil {
 		return nil, err
 	}
-	resp, err := s.answerAssociations(ctx, d, all...)
+	resp, err := s.respondAssociations(ctx, d, all...)
 	if err == nil {
-		resp.Warnings = leftOut(left)
+		resp.Warnings = missingWarning(left)
 	}
 	return resp, err
 }
 
 // associationsFor returns the associations of a destination that are there for who asks. left is how many cannot be read.
-func (s *Service) associationsFor(ctx context.Context, req *engines.Request, d *destinationRecord) (all []*associationRecord, left int, err error) {
-	left, err = survey(ctx, s, area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *associationRecord) bool {
+func (s *Service) associationsFor(ctx context.Context, req *engines.Request, d *Destination) (all []*Association, left int, err error) {
+	left, err = scanAllReadable(ctx, s, Area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *Association) bool {
 		if req.Caller.Sees(a.MountUUID) {
 			all = append(all, a)
 		}
@@ -54,33 +54,33 @@ const disabledCause = "secret sync is disabled in sync/config"
 
 // report gathers what clients are told of secrets at a destination.
 type report struct {
-	s       *Service
-	d       *destinationRecord
-	halted  *outcome // why nothing is done; nil: it is
-	entries map[string]reported
-	names   map[string][]string // of entries, by accessor and secret
+	s           *Service
+	d           *Destination
+	pauseReason *Outcome // why nothing is done; nil: it is
+	entries     map[string]reportEntry
+	names       map[string][]string // of entries, by accessor and secret
 }
 
 // reported is an entry. What a secret has of its own takes the place of what it has by a prefix, unless that waits for somebody, or
 // is a key that is looked after by that association alone.
-type reported struct {
+type reportEntry struct {
 	entryData
-	waits, alone bool
+	needsAction, ownName bool
 }
 
-func (s *Service) newReport(ctx context.Context, d *destinationRecord) (*report, error) {
-	r := &report{s: s, d: d, entries: map[string]reported{}, names: map[string][]string{}}
+func (s *Service) newReport(ctx context.Context, d *Destination) (*report, error) {
+	r := &report{s: s, d: d, entries: map[string]reportEntry{}, names: map[string][]string{}}
 	c, err := s.config(ctx)
 	switch {
 	case d.Paused:
-		r.halted = &outcome{Status: Pending, Code: "paused", Cause: "syncing to the destination is paused"}
+		r.pauseReason = &Outcome{Status: Pending, Code: "paused", Cause: "syncing to the destination is paused"}
 	case c.Disabled:
-		r.halted = &outcome{Status: Pending, Code: "disabled", Cause: disabledCause}
+		r.pauseReason = &Outcome{Status: Pending, Code: "disabled", Cause: disabledCause}
 	}
 	return r, err
 }
 
-func (r *report) answer() *engines.Response {
+func (r *report) response() *engines.Response {
 	entries := map[string]any{}
 	for name, e := range r.entries {
 		entries[name] = map[string]any(e.entryData)
@@ -89,13 +89,13 @@ func (r *report) answer() *engines.Response {
 }
 
 // answerAssociations answers associations of a destination.
-func (s *Service) answerAssociations(ctx context.Context, d *destinationRecord, all ...*associationRecord) (*engines.Response, error) {
+func (s *Service) respondAssociations(ctx context.Context, d *Destination, all ...*Association) (*engines.Response, error) {
 	r, err := s.newReport(ctx, d)
 	if err != nil {
 		return nil, err
 	}
 	// What a secret has of its own comes last.
-	slices.SortStableFunc(all, func(a, b *associationRecord) int { return bit(b.Selector) - bit(a.Selector) })
+	slices.SortStableFunc(all, func(a, b *Association) int { return boolInt(b.Selector) - boolInt(a.Selector) })
 	for _, a := range all {
 		if err == nil {
 			err = r.addAssociation(ctx, a)
@@ -104,22 +104,22 @@ func (s *Service) answerAssociations(ctx context.Context, d *destinationRecord, 
 	if err != nil {
 		return nil, err
 	}
-	return r.answer(), nil
+	return r.response(), nil
 }
 
-func bit(b bool) int {
+func boolInt(b bool) int {
 	if b {
 		return 1
 	}
 	return 0
 }
 
-func (r *report) addAssociation(ctx context.Context, a *associationRecord) error {
+func (r *report) addAssociation(ctx context.Context, a *Association) error {
 	m, err := r.s.host.MountOf(ctx, a.MountUUID)
 	if err != nil {
 		return err
 	}
-	return r.s.eachSecret(ctx, a, m, func(secret string, l *link) error {
+	return r.s.eachSecret(ctx, a, m, func(secret string, l *Link) error {
 		if secret != "" {
 			r.add(ctx, a, m, secret, l)
 		}
@@ -128,13 +128,13 @@ func (r *report) addAssociation(ctx context.Context, a *associationRecord) error
 }
 
 // answerSecret answers one secret.
-func (s *Service) answerSecret(ctx context.Context, l *linked) (*engines.Response, error) {
+func (s *Service) respondSecret(ctx context.Context, l *linkedSecret) (*engines.Response, error) {
 	r, err := s.newReport(ctx, l.dest)
 	if err != nil {
 		return nil, err
 	}
-	now := new(link)
-	found, err := engines.GetRecord(ctx, s.host.Store(), linkKey(l.dest.NS, l.dest.ID, l.assoc.ID, l.secret), now)
+	now := new(Link)
+	found, err := engines.GetRecord(ctx, s.host.Store(), LinkKey(l.dest.NS, l.dest.ID, l.assoc.ID, l.secret), now)
 	if err != nil {
 		return nil, err
 	}
@@ -142,54 +142,54 @@ func (s *Service) answerSecret(ctx context.Context, l *linked) (*engines.Respons
 		now = nil
 	}
 	r.add(ctx, l.assoc, l.mount, l.secret, now)
-	return r.answer(), nil
+	return r.response(), nil
 }
 
 // add adds what clients are told of a secret: one entry, or one for each key. m is nil if the mount is gone, and l if nothing was
 // begun.
-func (r *report) add(ctx context.Context, a *associationRecord, m *engines.Mounted, secret string, l *link) {
+func (r *report) add(ctx context.Context, a *Association, m *engines.Mounted, secret string, l *Link) {
 	if l == nil { // it is queued, or will be
-		l = &link{Secret: secret, outcome: outcome{Status: Pending}, UpdatedAt: a.UpdatedAt}
+		l = &Link{Secret: secret, Outcome: Outcome{Status: Pending}, UpdatedAt: a.UpdatedAt}
 	}
-	now := r.standing(ctx, a, m, l)
-	held := r.held(a)
+	now := r.currentOutcome(ctx, a, m, l)
+	held := r.pausedBy(a)
 	key := a.Accessor + "/" + l.Secret
-	if l.shared() && len(r.names[key]) > 0 {
+	if l.IsShared() && len(r.names[key]) > 0 {
 		return
 	}
 	for _, name := range r.names[key] { // another association's
-		if e := r.entries[name]; !e.waits && !e.alone {
+		if e := r.entries[name]; !e.needsAction && !e.ownName {
 			delete(r.entries, name)
 		}
 	}
-	put := func(name string, e entryData, o outcome, alone bool) {
-		if held != nil && !a.ending() {
-			e.hold(*held)
+	put := func(name string, e entryData, o Outcome, alone bool) {
+		if held != nil && !a.IsEnding() {
+			e.setPaused(*held)
 		}
 		waits := o.Status == Conflict || o.Status == ClientError
-		if r.entries[name].waits && !waits {
+		if r.entries[name].needsAction && !waits {
 			return
 		}
 		r.names[key] = append(r.names[key], name)
-		r.entries[name] = reported{e, waits, alone}
+		r.entries[name] = reportEntry{e, waits, alone}
 	}
-	byKey, items := a.plan(r.s.types[r.d.Type].Rules).Keys(), l.active()
+	byKey, items := a.Plan(r.s.types[r.d.Type].Rules).Keys(), l.Active()
 	if !byKey || len(items) == 0 {
 		e := entry(a, m, l, now)
 		if len(items) > 0 {
-			e.of(&items[0])
+			e.addItem(&items[0])
 		}
 		put(key, e, now, false)
 		return
 	}
 	for i := range items {
 		it := &items[i]
-		o := it.outcome
-		if now.Status != l.outcome.Status || o.Status == "" {
+		o := it.Outcome
+		if now.Status != l.Outcome.Status || o.Status == "" {
 			o = now
 		}
 		e := entry(a, m, l, o)
-		e.of(it)
+		e.addItem(it)
 		e["sub_key"] = it.Key
 		name := it.Key
 		if name == "" {
@@ -200,15 +200,15 @@ func (r *report) add(ctx context.Context, a *associationRecord, m *engines.Mount
 }
 
 // held returns why nothing is done about an association; nil: it is.
-func (r *report) held(a *associationRecord) *outcome {
-	if a.Paused && r.halted == nil {
-		return &outcome{Status: Pending, Code: "paused", Cause: "syncing of the association is paused"}
+func (r *report) pausedBy(a *Association) *Outcome {
+	if a.Paused && r.pauseReason == nil {
+		return &Outcome{Status: Pending, Code: "paused", Cause: "syncing of the association is paused"}
 	}
-	return r.halted
+	return r.pauseReason
 }
 
 // hold says in an entry that it is not tried again for now.
-func (e entryData) hold(why outcome) {
+func (e entryData) setPaused(why Outcome) {
 	delete(e, "next_retry")
 	if cause, ok := e["cause"].(string); ok && cause != why.Cause {
 		e["cause"] = cause + "; it is not tried again, because " + why.Cause
@@ -216,46 +216,46 @@ func (e entryData) hold(why outcome) {
 }
 
 // standing is the status of a link as it is: what was stored, unless something has changed since.
-func (r *report) standing(ctx context.Context, a *associationRecord, m *engines.Mounted, l *link) outcome {
+func (r *report) currentOutcome(ctx context.Context, a *Association, m *engines.Mounted, l *Link) Outcome {
 	switch {
-	case l.lost:
-		return l.outcome
-	case a.Selector && !a.ending() && r.s.capacity.full(jobKey{a.NS, a.Destination, a.ID, l.Secret}):
-		return outcome{Status: ClientError, Code: codeCapacity, Cause: r.s.capacity.cause()}
+	case l.Unreadable:
+		return l.Outcome
+	case a.Selector && !a.IsEnding() && r.s.capacity.IsFull(LinkID{a.NS, a.Destination, a.ID, l.Secret}):
+		return Outcome{Status: ClientError, Code: CodeQueueCapacity, Cause: r.s.capacity.Cause()}
 	}
-	halted := r.held(a)
-	queued, running := r.s.queue.State(jobKey{a.NS, a.Destination, a.ID, l.Secret})
+	halted := r.pausedBy(a)
+	queued, running := r.s.queue.State(LinkID{a.NS, a.Destination, a.ID, l.Secret})
 	right := l.Status == Synced || l.Status == Unsynced
 	switch {
-	case a.ending():
-		o := l.outcome
+	case a.IsEnding():
+		o := l.Outcome
 		if right || l.Status == Pending {
-			o = outcome{}
+			o = Outcome{}
 		}
 		o.Status = Unsyncing
 		return o
-	case right && !r.due(ctx, a, m, l), !right && l.Status != Pending && !changed(ctx, a, m, l): // even if it is being looked at again
-		return l.outcome
+	case right && !r.due(ctx, a, m, l), !right && l.Status != Pending && !secretChanged(ctx, a, m, l): // even if it is being looked at again
+		return l.Outcome
 	case running && halted == nil:
-		return outcome{Status: "SYNCING"}
+		return Outcome{Status: "SYNCING"}
 	case queued && halted == nil:
-		return outcome{Status: Pending}
+		return Outcome{Status: Pending}
 	case !right && l.Status != Pending:
-		return l.outcome
+		return l.Outcome
 	case halted != nil:
 		return *halted
 	}
-	return outcome{Status: Pending}
+	return Outcome{Status: Pending}
 }
 
 // changed reports whether the secret, or how it is associated, is another than when the link was synced.
-func changed(ctx context.Context, a *associationRecord, m *engines.Mounted, l *link) bool {
-	now, err := latest(ctx, m, l.Secret)
-	return l.Rules != a.rules() || err == nil && !l.of(now)
+func secretChanged(ctx context.Context, a *Association, m *engines.Mounted, l *Link) bool {
+	now, err := latestSecret(ctx, m, l.Secret)
+	return l.Rules != a.RulesHash() || err == nil && !l.IsOf(now)
 }
 
 // due reports whether something is to be done for a link that was right.
-func (r *report) due(ctx context.Context, a *associationRecord, m *engines.Mounted, l *link) bool {
+func (r *report) due(ctx context.Context, a *Association, m *engines.Mounted, l *Link) bool {
 	at, due, err := r.s.due(ctx, a, m, l.Secret, l)
 	return err == nil && due && !at.After(time.Now())
 }
@@ -264,14 +264,14 @@ func (r *report) due(ctx context.Context, a *associationRecord, m *engines.Mount
 type entryData map[string]any
 
 // of adds what there is of a name.
-func (e entryData) of(it *item) {
-	e["external_name"], e["external_version"], e["version"] = it.Name, it.Version, it.Source
+func (e entryData) addItem(it *Item) {
+	e["external_name"], e["external_version"], e["version"] = it.Name, it.Version, it.SecretVersion
 	if it.Drift != "" {
 		e["drift"] = it.Drift
 	}
 }
 
-func entry(a *associationRecord, m *engines.Mounted, l *link, o outcome) entryData {
+func entry(a *Association, m *engines.Mounted, l *Link, o Outcome) entryData {
 	e := entryData{
 		"accessor": a.Accessor, "mount": mountPath(a, m), "secret_name": l.Secret, "sub_key": "", "sync_status": o.Status, "updated_at": l.UpdatedAt,
 		"version": 0, "attempts": l.Attempts,
@@ -288,13 +288,13 @@ func entry(a *associationRecord, m *engines.Mounted, l *link, o outcome) entryDa
 		}
 	}
 	if a.Selector {
-		e["secret_prefix"] = prefixShown(a)
+		e["secret_prefix"] = prefixText(a)
 	}
 	return e
 }
 
 // mountPath is where the mount of an association is, or was.
-func mountPath(a *associationRecord, m *engines.Mounted) string {
+func mountPath(a *Association, m *engines.Mounted) string {
 	if m == nil {
 		return a.MountPath
 	}
@@ -302,16 +302,16 @@ func mountPath(a *associationRecord, m *engines.Mounted) string {
 }
 
 // listAssociations answers the secrets of all destinations of the namespace.
-func (s *Service) listAssociations(ctx context.Context, req *engines.Request, _ *none) (*engines.Response, error) {
+func (s *Service) listAssociations(ctx context.Context, req *engines.Request, _ *emptyIn) (*engines.Response, error) {
 	info := map[string][]map[string]string{}
 	paths := map[string]string{} // of mounts, by uuid
-	links := map[secretAt]bool{}
-	_, err := s.eachDestinationOf(ctx, req.Mount.NamespaceID, func(d *destinationRecord) error {
-		return s.eachLink(ctx, d, func(a *associationRecord, l *link) {
+	links := map[SecretRef]bool{}
+	_, err := s.eachDestinationOf(ctx, req.Mount.NamespaceID, func(d *Destination) error {
+		return s.eachLink(ctx, d, func(a *Association, l *Link) {
 			if !req.Caller.Sees(a.MountUUID) {
 				return
 			}
-			links[secretAt{d.ID, a.MountUUID, l.Secret}] = true
+			links[SecretRef{d.ID, a.MountUUID, l.Secret}] = true
 			path, ok := paths[a.MountUUID]
 			if !ok {
 				m, err := s.host.MountOf(ctx, a.MountUUID)
@@ -336,17 +336,17 @@ func (s *Service) listAssociations(ctx context.Context, req *engines.Request, _ 
 }
 
 // eachLink goes through the links of a destination.
-func (s *Service) eachLink(ctx context.Context, d *destinationRecord, do func(*associationRecord, *link)) error {
-	byID := map[string]*associationRecord{}
-	_, err := survey(ctx, s, area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *associationRecord) bool {
+func (s *Service) eachLink(ctx context.Context, d *Destination, do func(*Association, *Link)) error {
+	byID := map[string]*Association{}
+	_, err := scanAllReadable(ctx, s, Area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *Association) bool {
 		byID[a.ID] = a
 		return true
 	})
 	if err != nil {
 		return err
 	}
-	prefix := area(d.NS, "l/"+d.ID+"/")
-	_, err = survey(ctx, s, prefix, func(key storage.Key, l *link) bool {
+	prefix := Area(d.NS, "l/"+d.ID+"/")
+	_, err = scanAllReadable(ctx, s, prefix, func(key storage.Key, l *Link) bool {
 		id, _, _ := strings.Cut(strings.TrimPrefix(string(key), string(prefix)), "/")
 		if a := byID[id]; a != nil {
 			do(a, l)
@@ -368,8 +368,8 @@ func (s *Service) destinationsOf(ctx context.Context, req *engines.Request, in *
 		return nil, err
 	}
 	to := map[string]any{}
-	_, err = s.eachDestinationOf(ctx, req.Mount.NamespaceID, func(d *destinationRecord) error {
-		c := &chosen{dest: d, mount: m, secret: secret}
+	_, err = s.eachDestinationOf(ctx, req.Mount.NamespaceID, func(d *Destination) error {
+		c := &selection{dest: d, mount: m, secret: secret}
 		r, err := s.reportSecret(ctx, c)
 		if err != nil {
 			return err
@@ -390,17 +390,17 @@ func (s *Service) destinationsOf(ctx context.Context, req *engines.Request, in *
 }
 
 // reportSecret gathers what is told of a secret at a destination, by all its associations.
-func (s *Service) reportSecret(ctx context.Context, c *chosen) (*report, error) {
+func (s *Service) reportSecret(ctx context.Context, c *selection) (*report, error) {
 	r, err := s.newReport(ctx, c.dest)
 	if err != nil {
 		return nil, err
 	}
-	all, err := s.selecting(ctx, c)
+	all, err := s.selectorsOf(ctx, c)
 	if err != nil {
 		return nil, err
 	}
 	slices.Reverse(all) // the longest prefix last, but for what it has of its own
-	own, err := associationAt(ctx, s.host.Store(), c.key())
+	own, err := GetAssociation(ctx, s.host.Store(), c.key())
 	if err != nil {
 		return nil, err
 	}
@@ -408,14 +408,14 @@ func (s *Service) reportSecret(ctx context.Context, c *chosen) (*report, error) 
 		all = append(all, own)
 	}
 	for _, a := range all {
-		l := new(link)
-		found, err := engines.GetRecord(ctx, s.host.Store(), linkKey(a.NS, a.Destination, a.ID, c.secret), l)
+		l := new(Link)
+		found, err := engines.GetRecord(ctx, s.host.Store(), LinkKey(a.NS, a.Destination, a.ID, c.secret), l)
 		switch {
 		case s.unreadable(err):
-			l = lostLink(c.secret)
+			l = unreadableLink(c.secret)
 		case err != nil:
 			return nil, err
-		case !found && own == nil && s.readableNow(ctx, a, c):
+		case !found && own == nil && s.isReadable(ctx, a, c):
 			l = nil
 		case !found:
 			continue
@@ -426,8 +426,8 @@ func (s *Service) reportSecret(ctx context.Context, c *chosen) (*report, error) 
 }
 
 // readableNow reports whether a secret is there, and is one that the owner of an association can read.
-func (s *Service) readableNow(ctx context.Context, a *associationRecord, c *chosen) bool {
-	if now, err := latest(ctx, c.mount, c.secret); err != nil || now.Version == 0 {
+func (s *Service) isReadable(ctx context.Context, a *Association, c *selection) bool {
+	if now, err := latestSecret(ctx, c.mount, c.secret); err != nil || now.Version == 0 {
 		return false
 	}
 	ok, err := s.ownerReads(ctx, a, c.mount, c.secret)

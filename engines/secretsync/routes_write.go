@@ -42,11 +42,11 @@ func (s *Service) writeDestination(ctx context.Context, req *engines.Request, ki
 		return nil, engines.Invalid("%s", problem)
 	}
 	ns, name := req.Mount.NamespaceID, set.Name
-	var d destinationRecord
+	var d Destination
 	var warnings []string
 	_, err := storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
-		d, warnings = destinationRecord{}, nil
-		if _, err := getDestination(ctx, tx, destinationKey(ns, kind.Name, name), &d); err != nil {
+		d, warnings = Destination{}, nil
+		if _, err := GetDestination(ctx, tx, DestinationKey(ns, kind.Name, name), &d); err != nil {
 			return err
 		}
 		created := d.ID == ""
@@ -54,50 +54,50 @@ func (s *Service) writeDestination(ctx context.Context, req *engines.Request, ki
 		case created && patch:
 			return engines.NotFound("")
 		case created:
-			d = destinationRecord{
-				ID: short(rand.Text()), NS: ns, Type: kind.Name, Name: name, PrintKey: []byte(rand.Text() + rand.Text()), CreatedAt: time.Now().UTC(),
+			d = Destination{
+				ID: Hash(rand.Text()), NS: ns, Type: kind.Name, Name: name, FingerprintKey: []byte(rand.Text() + rand.Text()), CreatedAt: time.Now().UTC(),
 			}
 		case !d.PurgeAt.IsZero() && !patch: // whoever wants it to be there would be told that it is
 			return engines.Invalid("the destination is being purged; credentials that are in the way of that can be changed with PATCH")
 		}
-		if err := noneNew(ctx, tx, &d); err != nil {
+		if err := failIfAssociated(ctx, tx, &d); err != nil {
 			return err
 		}
-		if err := s.merge(ctx, &d, kind, req, &set, in, created); err != nil {
+		if err := s.mergeRequest(ctx, &d, kind, req, &set, in, created); err != nil {
 			return err
 		}
-		switch problem := s.missing(&d); {
+		switch problem := s.openProblem(&d); {
 		case problem == "":
-		case kind.Name == allOptional:
+		case kind.Name == optionalFieldsType:
 			warnings = []string{problem}
 		default:
 			return engines.Invalid("%s", problem)
 		}
 		d.UpdatedAt = time.Now().UTC()
-		if err := ensureInstallation(ctx, tx); err != nil {
+		if err := EnsureInstallation(ctx, tx); err != nil {
 			return err
 		}
-		return engines.PutRecord(tx, d.key(), &d)
+		return engines.PutRecord(tx, d.Key(), &d)
 	})
 	if err != nil {
 		return nil, err
 	}
-	data, err := s.shown(ctx, req, &d)
+	data, err := s.describeDestination(ctx, req, &d)
 	return &engines.Response{Data: data, Warnings: warnings}, err
 }
 
 // allOptional is the type of which every field may be left out: the environment may have them one day.
-const allOptional = "cloud1-sm"
+const optionalFieldsType = "cloud1-sm"
 
 // missing returns why a destination cannot be opened as it is, "" if it can: what its type requires is neither in its fields nor in
 // the environment of the server. Nobody is called.
-func (s *Service) missing(d *destinationRecord) string {
-	dest, err := s.openNew(d)
+func (s *Service) openProblem(d *Destination) string {
+	dest, err := s.Open(d)
 	if err == nil {
 		dest.Close() //nolint:errcheck // it was never used
 		return ""
 	}
-	if o := failure(err); o.Status == ClientError {
+	if o := outcomeOf(err); o.Status == ClientError {
 		return o.Cause
 	}
 	return "" // the server's own trouble
@@ -114,31 +114,31 @@ func checkDestinationName(name string) string {
 }
 
 // merge puts what came with a request into a record, and checks the whole of it. All problems are listed.
-func (s *Service) merge(ctx context.Context, d *destinationRecord, kind destination.Type, req *engines.Request, set *settingsIn, in reflect.Value, created bool) error {
+func (s *Service) mergeRequest(ctx context.Context, d *Destination, kind destination.Type, req *engines.Request, set *settingsIn, in reflect.Value, created bool) error {
 	c := kind.New()
 	if err := decodeConfig(d.Config, c); err != nil {
 		return err
 	}
-	before := standingOf(c)
+	before := identityOf(c)
 	mergeConfig(c, in, req, created)
-	problems := append(c.Check(), maskedForNothing(c, in, req)...)
-	if problem := s.keptFromEnvironment(d.NS, c); problem != "" {
+	problems := append(c.Check(), checkMasks(c, in, req)...)
+	if problem := s.rejectEnvironment(d.NS, c); problem != "" {
 		problems = append(problems, problem)
 	}
 	if !created {
-		more, err := s.moved(ctx, d, before, c, func(name string) bool {
+		more, err := s.checkMove(ctx, d, before, c, func(name string) bool {
 			return req.Given(name) && fieldNamed(in, name).String() != destination.Mask
 		})
 		if err != nil {
 			return err
 		}
 		problems = append(problems, more...)
-		if c.Place() != before.place { // what somebody associates in this moment was meant for the place before
-			d.ID = short(rand.Text())
+		if c.Place() != before.location { // what somebody associates in this moment was meant for the place before
+			d.ID = Hash(rand.Text())
 		}
 	}
-	d.settings.take(req, set)
-	problems = append(problems, d.settings.check(kind.Rules)...)
+	d.Settings.merge(req, set)
+	problems = append(problems, d.Settings.check(kind.Rules)...)
 	if len(problems) > 0 {
 		return engines.Invalid("%s", strings.Join(problems, "; "))
 	}
@@ -149,8 +149,8 @@ func (s *Service) merge(ctx context.Context, d *destinationRecord, kind destinat
 
 // maskedForNothing returns what speaks against masks that came with a request and stand for nothing: without a word, the credentials of
 // the server's environment would be used.
-func maskedForNothing(c destination.Config, in reflect.Value, req *engines.Request) (problems []string) {
-	fieldsOf(c, func(name string, v reflect.Value) {
+func checkMasks(c destination.Config, in reflect.Value, req *engines.Request) (problems []string) {
+	eachField(c, func(name string, v reflect.Value) {
 		if v.Type() == sensitive && v.String() == "" && req.Given(name) && fieldNamed(in, name).String() == destination.Mask {
 			problems = append(problems, fmt.Sprintf("field %q: is what reads answer in place of a credential, and none is stored: give the credential itself, or leave it out", name))
 		}
@@ -159,20 +159,20 @@ func maskedForNothing(c destination.Config, in reflect.Value, req *engines.Reque
 }
 
 // standing is where a configuration leads, and with what.
-type standing struct {
-	place, owner, ambiguous string
-	credentials             map[string]string // fields that are set, by name
+type endpointIdentity struct {
+	location, owner, ambiguous string
+	credentials                map[string]string // fields that are set, by name
 }
 
-func standingOf(c destination.Config) standing {
-	at := standing{place: c.Place(), credentials: map[string]string{}}
+func identityOf(c destination.Config) endpointIdentity {
+	at := endpointIdentity{location: c.Place(), credentials: map[string]string{}}
 	if o, ok := c.(destination.Owned); ok {
 		at.owner = o.Owner()
 	}
 	if a, ok := c.(destination.Ambiguous); ok {
 		at.ambiguous = a.Ambiguous()
 	}
-	fieldsOf(c, func(name string, v reflect.Value) {
+	eachField(c, func(name string, v reflect.Value) {
 		if v.Type() == sensitive && v.String() != "" {
 			at.credentials[name] = v.String()
 		}
@@ -183,8 +183,8 @@ func standingOf(c destination.Config) standing {
 // moved returns what speaks against changing a destination to a configuration: who does not know the stored credentials must not
 // use them elsewhere, and what is associated goes to no other place. given tells of fields that came with the request, and not as
 // the mask.
-func (s *Service) moved(ctx context.Context, d *destinationRecord, before standing, c destination.Config, given func(field string) bool) (problems []string, err error) {
-	now := standingOf(c)
+func (s *Service) checkMove(ctx context.Context, d *Destination, before endpointIdentity, c destination.Config, given func(field string) bool) (problems []string, err error) {
+	now := identityOf(c)
 	if now.owner != before.owner {
 		for _, name := range slices.Sorted(maps.Keys(now.credentials)) {
 			if before.credentials[name] == now.credentials[name] && !given(name) {
@@ -193,13 +193,13 @@ func (s *Service) moved(ctx context.Context, d *destinationRecord, before standi
 		}
 	}
 	exchanged := before.ambiguous != "" && !maps.Equal(before.credentials, now.credentials)
-	if now.place == before.place && !exchanged {
+	if now.location == before.location && !exchanged {
 		return problems, nil
 	}
 	has, err := s.hasAssociations(ctx, d)
 	switch {
 	case err != nil || !has:
-	case now.place != before.place:
+	case now.location != before.location:
 		problems = append(problems, "the destination has associations, and would be another place: associate the secrets with another destination instead")
 	default:
 		problems = append(problems, "the destination has associations, and could be another place with these credentials, because "+before.ambiguous)
@@ -208,7 +208,7 @@ func (s *Service) moved(ctx context.Context, d *destinationRecord, before standi
 }
 
 // take takes over the fields that came with a request.
-func (o *settings) take(req *engines.Request, in *settingsIn) {
+func (o *Settings) merge(req *engines.Request, in *settingsIn) {
 	came := func(field string) bool { return req.Given(field) || req.Null(field) }
 	if came("granularity") {
 		o.Granularity = in.Granularity
@@ -240,9 +240,9 @@ func (o *settings) take(req *engines.Request, in *settingsIn) {
 }
 
 // check returns everything that is wrong with the settings.
-func (o *settings) check(r destination.Rules) []string {
-	a := associationRecord{Granularity: o.Granularity, Template: o.Template}
-	problems := a.plan(r).Check()
+func (o *Settings) check(r destination.Rules) []string {
+	a := Association{Granularity: o.Granularity, Template: o.Template}
+	problems := a.Plan(r).Check()
 	switch most := min(r.MaxTags, maxTags); {
 	case len(o.CustomTags) > 0 && most == 0:
 		problems = append(problems, `field "custom_tags": destinations of this type have no tags`)
@@ -255,35 +255,35 @@ func (o *settings) check(r destination.Rules) []string {
 			}
 		}
 	}
-	if _, err := o.Network.guard(false); err != nil {
+	if _, err := o.Network.newGuard(false); err != nil {
 		problems = append(problems, err.Error())
 	}
 	return problems
 }
 
 // update changes a destination that is there.
-func (s *Service) update(ctx context.Context, req *engines.Request, in *placeIn, change func(*destinationRecord) error) (*destinationRecord, error) {
-	var d *destinationRecord
+func (s *Service) updateDestination(ctx context.Context, req *engines.Request, in *destinationIn, change func(*Destination) error) (*Destination, error) {
+	var d *Destination
 	_, err := storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) (err error) {
-		if d, err = s.get(ctx, tx, req.Mount.NamespaceID, in.Type, in.Name); err != nil {
+		if d, err = s.findDestination(ctx, tx, req.Mount.NamespaceID, in.Type, in.Name); err != nil {
 			return err
 		}
 		if err := change(d); err != nil {
 			return err
 		}
-		return engines.PutRecord(tx, d.key(), d)
+		return engines.PutRecord(tx, d.Key(), d)
 	})
 	return d, err
 }
 
 // noneNew makes a transaction fail if an association is made before it is committed.
-func noneNew(ctx context.Context, tx *storage.Txn, d *destinationRecord) error {
-	_, err := engines.GetRecord(ctx, tx, newestKey(d.NS, d.ID), new(newest))
+func failIfAssociated(ctx context.Context, tx *storage.Txn, d *Destination) error {
+	_, err := engines.GetRecord(ctx, tx, NewestKey(d.NS, d.ID), new(Newest))
 	return err
 }
 
-func (s *Service) hasAssociations(ctx context.Context, d *destinationRecord) (bool, error) {
-	some, err := s.host.Store().Scan(ctx, area(d.NS, "a/"+d.ID+"/"), "", 1)
+func (s *Service) hasAssociations(ctx context.Context, d *Destination) (bool, error) {
+	some, err := s.host.Store().Scan(ctx, Area(d.NS, "a/"+d.ID+"/"), "", 1)
 	return len(some) > 0, err
 }
 
@@ -295,8 +295,8 @@ type deleteIn struct {
 }
 
 func (s *Service) deleteDestination(ctx context.Context, req *engines.Request, in *deleteIn) (*engines.Response, error) {
-	at := &placeIn{in.Type, in.Name}
-	d, err := s.get(ctx, s.host.Store(), req.Mount.NamespaceID, in.Type, in.Name)
+	at := &destinationIn{in.Type, in.Name}
+	d, err := s.findDestination(ctx, s.host.Store(), req.Mount.NamespaceID, in.Type, in.Name)
 	var e *engines.Error
 	if errors.As(err, &e) && e.Kind == engines.KindNotFound {
 		return nil, nil // as clients of the family expect
@@ -304,7 +304,7 @@ func (s *Service) deleteDestination(ctx context.Context, req *engines.Request, i
 	if err != nil {
 		return nil, err
 	}
-	if err := s.allSeen(ctx, req, d); err != nil {
+	if err := s.checkAllVisible(ctx, req, d); err != nil {
 		return nil, err
 	}
 	if in.Force {
@@ -313,7 +313,7 @@ func (s *Service) deleteDestination(ctx context.Context, req *engines.Request, i
 	if !in.Purge {
 		return nil, s.deleteUnused(ctx, req, at)
 	}
-	d, err = s.update(ctx, req, at, func(d *destinationRecord) error {
+	d, err = s.updateDestination(ctx, req, at, func(d *Destination) error {
 		if d.PurgeAt.IsZero() {
 			d.PurgeAt = time.Now().UTC()
 		}
@@ -325,14 +325,14 @@ func (s *Service) deleteDestination(ctx context.Context, req *engines.Request, i
 	if err := s.purge(ctx, d); err != nil {
 		return nil, err
 	}
-	data, err := s.shown(ctx, req, d)
+	data, err := s.describeDestination(ctx, req, d)
 	return &engines.Response{Data: data, Status: 202}, err
 }
 
 // allSeen refuses somebody for whom not all that a destination has is there: with it, the rest would go, too.
-func (s *Service) allSeen(ctx context.Context, req *engines.Request, d *destinationRecord) error {
+func (s *Service) checkAllVisible(ctx context.Context, req *engines.Request, d *Destination) error {
 	hidden := false
-	left, err := survey(ctx, s, area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *associationRecord) bool {
+	left, err := scanAllReadable(ctx, s, Area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *Association) bool {
 		hidden = !req.Caller.Sees(a.MountUUID)
 		return !hidden
 	})
@@ -345,13 +345,13 @@ func (s *Service) allSeen(ctx context.Context, req *engines.Request, d *destinat
 }
 
 // deleteUnused deletes a destination that has no associations.
-func (s *Service) deleteUnused(ctx context.Context, req *engines.Request, at *placeIn) error {
+func (s *Service) deleteUnused(ctx context.Context, req *engines.Request, at *destinationIn) error {
 	_, err := storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
-		d, err := s.get(ctx, tx, req.Mount.NamespaceID, at.Type, at.Name)
+		d, err := s.findDestination(ctx, tx, req.Mount.NamespaceID, at.Type, at.Name)
 		if err != nil {
 			return err
 		}
-		if err := noneNew(ctx, tx, d); err != nil {
+		if err := failIfAssociated(ctx, tx, d); err != nil {
 			return err
 		}
 		n, removing, err := s.countAssociations(ctx, d)
@@ -363,15 +363,15 @@ func (s *Service) deleteUnused(ctx context.Context, req *engines.Request, at *pl
 		case n > 0:
 			return engines.Invalid("the destination has associations (%d): remove them first, or delete it with purge=true, which removes what was synced, or with force_delete=true, which leaves it", n)
 		}
-		tx.Delete(d.key())
-		tx.Delete(newestKey(d.NS, d.ID))
+		tx.Delete(d.Key())
+		tx.Delete(NewestKey(d.NS, d.ID))
 		return nil
 	})
 	return err
 }
 
-func (s *Service) countAssociations(ctx context.Context, d *destinationRecord) (all, removing int, err error) {
-	left, err := survey(ctx, s, area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *associationRecord) bool {
+func (s *Service) countAssociations(ctx context.Context, d *Destination) (all, removing int, err error) {
+	left, err := scanAllReadable(ctx, s, Area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *Association) bool {
 		all++
 		if a.Removing {
 			removing++

@@ -13,13 +13,13 @@ import (
 
 // concernsSync reports whether a key of a system area is one that work follows from: a destination, an association, or the
 // configuration. What work itself writes is none of them.
-func concernsSync(key storage.Key) bool {
-	_, kind, _ := splitKey(key)
+func isSyncInput(key storage.Key) bool {
+	_, kind, _ := SplitKey(key)
 	return kind == "d" || kind == "a" || kind == "config"
 }
 
 // mountOf returns the mount whose record a key of a system area is, "" for others.
-func mountOf(key storage.Key) (uuid string) {
+func mountUUIDOf(key storage.Key) (uuid string) {
 	_, uuid, ok := strings.Cut(key.Path(), "/mounts/")
 	if !ok || strings.Contains(uuid, "/") {
 		return ""
@@ -28,7 +28,7 @@ func mountOf(key storage.Key) (uuid string) {
 }
 
 // splitKey takes a key below "sys/<namespace id>/sync/" apart; kind is "" for others.
-func splitKey(key storage.Key) (ns, kind, rest string) {
+func SplitKey(key storage.Key) (ns, kind, rest string) {
 	ns, path, ok := strings.Cut(key.Path(), "/sync/")
 	if !ok || strings.Contains(ns, "/") {
 		return "", "", ""
@@ -40,8 +40,8 @@ func splitKey(key storage.Key) (ns, kind, rest string) {
 // scanAll looks for everything that is due, in all namespaces. After the store was replaced by a snapshot that is all there is:
 // what is at the destinations may be younger than what is known of it.
 func (s *Service) scanAll(ctx context.Context) error {
-	restores := s.restores.Load()
-	refresh := restores != s.restored
+	restores := s.resets.Load()
+	refresh := restores != s.handledResets
 	all, err := s.host.Namespaces(ctx)
 	if err != nil {
 		return err
@@ -49,18 +49,18 @@ func (s *Service) scanAll(ctx context.Context) error {
 	if err := s.countLinks(ctx, all); err != nil {
 		return err
 	}
-	before := s.watched()
-	s.gauges.begin()
-	s.capacity.begin()
+	before := s.watchedIDs()
+	s.gauges.BeginScan()
+	s.capacity.BeginScan()
 	seen := map[string]bool{}
 	for _, ns := range all {
-		left, err := s.orphans(ctx, ns)
+		left, err := s.orphanedDestinations(ctx, ns)
 		if err != nil {
 			return err
 		}
-		unreadable, err := s.eachDestinationOf(ctx, ns, func(d *destinationRecord) error {
+		unreadable, err := s.eachDestinationOf(ctx, ns, func(d *Destination) error {
 			delete(left, d.ID)
-			return s.scanDestination(ctx, d, refresh, func(a *associationRecord) { seen[a.ID] = true })
+			return s.scanDestination(ctx, d, refresh, func(a *Association) { seen[a.ID] = true })
 		})
 		if err != nil {
 			return err
@@ -68,7 +68,7 @@ func (s *Service) scanAll(ctx context.Context) error {
 		if unreadable > 0 {
 			left = nil // nobody knows whose they are
 		}
-		if err := s.sweep(ctx, ns, left); err != nil {
+		if err := s.deleteOrphans(ctx, ns, left); err != nil {
 			return err
 		}
 		if err := s.finishPurges(ctx, ns); err != nil {
@@ -78,9 +78,9 @@ func (s *Service) scanAll(ctx context.Context) error {
 	if err := s.checkUnreadable(ctx); err != nil {
 		return err
 	}
-	s.restored = restores
-	s.gauges.end()
-	for _, key := range s.capacity.end() {
+	s.handledResets = restores
+	s.gauges.EndScan()
+	for _, key := range s.capacity.EndScan() {
 		s.queue.Push(key, time.Now(), false, nil)
 	}
 	for _, id := range before { // what was made meanwhile is not among them
@@ -93,10 +93,10 @@ func (s *Service) scanAll(ctx context.Context) error {
 
 // orphans returns the ids of destinations of which anything is stored. Those of them that are not there were forgotten, and
 // that was interrupted.
-func (s *Service) orphans(ctx context.Context, ns string) (map[string]bool, error) {
+func (s *Service) orphanedDestinations(ctx context.Context, ns string) (map[string]bool, error) {
 	left := map[string]bool{}
 	for _, kind := range []string{"a/", "l/"} {
-		ids, err := s.host.Store().List(ctx, area(ns, kind), "", 0)
+		ids, err := s.host.Store().List(ctx, Area(ns, kind), "", 0)
 		if err != nil {
 			return nil, err
 		}
@@ -108,12 +108,12 @@ func (s *Service) orphans(ctx context.Context, ns string) (map[string]bool, erro
 }
 
 // sweep deletes what is stored of destinations that are not there, their claims first.
-func (s *Service) sweep(ctx context.Context, ns string, left map[string]bool) error {
+func (s *Service) deleteOrphans(ctx context.Context, ns string, left map[string]bool) error {
 	if len(left) == 0 {
 		return nil
 	}
 	claims := map[storage.Key]string{}
-	_, err := survey(ctx, s, area(rootNS, "c/"), func(key storage.Key, c *claim) bool {
+	_, err := scanAllReadable(ctx, s, Area(RootNS, "c/"), func(key storage.Key, c *Claim) bool {
 		if left[c.Destination] {
 			claims[key] = c.Destination
 		}
@@ -123,13 +123,13 @@ func (s *Service) sweep(ctx context.Context, ns string, left map[string]bool) er
 		return err
 	}
 	for key, id := range claims {
-		if err := s.dropClaim(ctx, key, id); err != nil {
+		if err := s.deleteClaim(ctx, key, id); err != nil {
 			return err
 		}
 	}
 	for id := range left {
 		for _, kind := range []string{"a/", "l/"} {
-			if err := storage.DeletePrefix(ctx, s.host.Store(), area(ns, kind+id+"/")); err != nil {
+			if err := storage.DeletePrefix(ctx, s.host.Store(), Area(ns, kind+id+"/")); err != nil {
 				return err
 			}
 		}
@@ -138,20 +138,20 @@ func (s *Service) sweep(ctx context.Context, ns string, left map[string]bool) er
 }
 
 // scanDestination looks for what is due at one destination, with refresh for everything, and calls saw with each of its associations.
-func (s *Service) scanDestination(ctx context.Context, d *destinationRecord, refresh bool, saw func(*associationRecord)) error {
-	s.gauges.destination(d)
+func (s *Service) scanDestination(ctx context.Context, d *Destination, refresh bool, saw func(*Association)) error {
+	s.gauges.SetDestination(d)
 	if _, err := s.configOf(d); err != nil {
 		s.log.Warn("a destination is left alone", "destination", d.Type+"/"+d.Name, "err", err)
 		return nil
 	}
-	s.setWidth(d)
+	s.setConcurrency(d)
 	if !d.PurgeAt.IsZero() { // it may have been interrupted
 		if err := s.removeAll(ctx, d); err != nil {
 			return err
 		}
 	}
-	var all []*associationRecord
-	_, err := survey(ctx, s, area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *associationRecord) bool {
+	var all []*Association
+	_, err := scanAllReadable(ctx, s, Area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *Association) bool {
 		all = append(all, a)
 		return true
 	})
@@ -168,19 +168,19 @@ func (s *Service) scanDestination(ctx context.Context, d *destinationRecord, ref
 	return nil
 }
 
-func (s *Service) setWidth(d *destinationRecord) {
+func (s *Service) setConcurrency(d *Destination) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.width == nil {
-		s.width = map[string]int{}
+	if s.concurrency == nil {
+		s.concurrency = map[string]int{}
 	}
-	s.width[d.ID] = s.types[d.Type].Rules.Rate.Concurrency
+	s.concurrency[d.ID] = s.types[d.Type].Rules.Rate.Concurrency
 }
 
 // scanAssociation queues the links of an association that are not as they should be.
-func (s *Service) scanAssociation(ctx context.Context, a *associationRecord) error {
-	var d destinationRecord
-	if _, err := getDestination(ctx, s.host.Store(), destinationKey(a.NS, a.Type, a.Name), &d); err != nil || d.ID != a.Destination {
+func (s *Service) scanAssociation(ctx context.Context, a *Association) error {
+	var d Destination
+	if _, err := GetDestination(ctx, s.host.Store(), DestinationKey(a.NS, a.Type, a.Name), &d); err != nil || d.ID != a.Destination {
 		return err
 	}
 	if _, err := s.configOf(&d); err != nil {
@@ -189,17 +189,17 @@ func (s *Service) scanAssociation(ctx context.Context, a *associationRecord) err
 	return s.scanLinks(ctx, &d, a, false)
 }
 
-func (s *Service) scanLinks(ctx context.Context, d *destinationRecord, a *associationRecord, refresh bool) error {
+func (s *Service) scanLinks(ctx context.Context, d *Destination, a *Association, refresh bool) error {
 	m, err := s.host.MountOf(ctx, a.MountUUID)
 	if err != nil {
 		return err
 	}
-	if !d.paused() && !a.Paused {
-		refresh = s.owed(a.ID) || refresh
+	if !d.IsPaused() && !a.Paused {
+		refresh = s.takePendingRefresh(a.ID) || refresh
 	}
-	err = s.eachSecret(ctx, a, m, func(secret string, l *link) error {
-		if l != nil && l.lost {
-			s.capacity.seen(jobKey{a.NS, a.Destination, a.ID, secret})
+	err = s.eachSecret(ctx, a, m, func(secret string, l *Link) error {
+		if l != nil && l.Unreadable {
+			s.capacity.Add(LinkID{a.NS, a.Destination, a.ID, secret})
 			return nil
 		}
 		err := s.scanLink(ctx, d, a, m, secret, l, refresh)
@@ -209,55 +209,55 @@ func (s *Service) scanLinks(ctx context.Context, d *destinationRecord, a *associ
 		return err
 	})
 	if err != nil && refresh {
-		s.owe(a.ID)
+		s.setPendingRefresh(a.ID)
 	}
 	return err
 }
 
 // owe notes that the destination was to be looked at for an association while the work was stopped: after a restore the ledger alone
 // does not tell what there is to do. owed takes that back.
-func (s *Service) owe(association string) {
+func (s *Service) setPendingRefresh(association string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.unseen == nil {
-		s.unseen = map[string]bool{}
+	if s.pendingRefresh == nil {
+		s.pendingRefresh = map[string]bool{}
 	}
-	s.unseen[association] = true
+	s.pendingRefresh[association] = true
 }
 
-func (s *Service) owed(association string) bool {
+func (s *Service) takePendingRefresh(association string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	owed := s.unseen[association]
-	delete(s.unseen, association)
+	owed := s.pendingRefresh[association]
+	delete(s.pendingRefresh, association)
 	return owed
 }
 
 // scanLink queues one link if it is due; l is nil if there is none yet.
-func (s *Service) scanLink(ctx context.Context, d *destinationRecord, a *associationRecord, m *engines.Mounted, secret string, l *link, refresh bool) error {
-	tagged := tagsPrint(d.CustomTags)
+func (s *Service) scanLink(ctx context.Context, d *Destination, a *Association, m *engines.Mounted, secret string, l *Link, refresh bool) error {
+	tagged := TagsFingerprint(d.CustomTags)
 	at, due, err := s.due(ctx, a, m, secret, l)
 	if err != nil {
 		return err
 	}
 	now := time.Now()
 	if l != nil {
-		s.noteLink(jobKey{a.NS, a.Destination, a.ID, secret}, a.MountUUID, l.Status)
+		s.updateCounters(LinkID{a.NS, a.Destination, a.ID, secret}, a.MountUUID, l.Status)
 	}
 	switch {
-	case l == nil && !a.ending() && !s.capacity.admit(jobKey{a.NS, a.Destination, a.ID, secret}):
+	case l == nil && !a.IsEnding() && !s.capacity.Admit(LinkID{a.NS, a.Destination, a.ID, secret}):
 		return nil
 	case l == nil:
 	case refresh:
 		at, due = now, true
 	case due && at.After(now) && l.Attempts > 0 && (d.UpdatedAt.After(l.LastAttempt) || a.UpdatedAt.After(l.LastAttempt)):
 		at = now // somebody may have put right what was in the way
-	case !due && slices.ContainsFunc(l.Items, func(it item) bool { return it.Owned && !it.Retained && it.Tagged != tagged }):
+	case !due && slices.ContainsFunc(l.Items, func(it Item) bool { return it.Owned && !it.Retained && it.TagsFingerprint != tagged }):
 		at, due = now, true
-	case !due && a.Drift == driftRepair && slices.ContainsFunc(l.Items, func(it item) bool { return it.Owned && !it.Retained && it.Drift != "" }):
+	case !due && a.Drift == DriftRepair && slices.ContainsFunc(l.Items, func(it Item) bool { return it.Owned && !it.Retained && it.Drift != "" }):
 		at, due = now, true // it was found while nothing was to be done
-	case (!due || at.After(now)) && l.waitsForName():
-		free, err := s.anyFree(ctx, d, l, jobKey{a.NS, a.Destination, a.ID, secret})
+	case (!due || at.After(now)) && l.WaitsForName():
+		free, err := s.anyNameFree(ctx, d, l, LinkID{a.NS, a.Destination, a.ID, secret})
 		if err != nil {
 			return err
 		}
@@ -266,25 +266,25 @@ func (s *Service) scanLink(ctx context.Context, d *destinationRecord, a *associa
 		}
 	}
 	if due {
-		s.queue.Push(jobKey{a.NS, a.Destination, a.ID, secret}, at, refresh, nil)
+		s.queue.Push(LinkID{a.NS, a.Destination, a.ID, secret}, at, refresh, nil)
 	}
 	return nil
 }
 
 // waitsForName reports whether a name of the link belongs to another association.
-func (l *link) waitsForName() bool {
-	return slices.ContainsFunc(l.Items, func(it item) bool { return it.Code == codeTaken })
+func (l *Link) WaitsForName() bool {
+	return slices.ContainsFunc(l.Items, func(it Item) bool { return it.Code == codeTaken })
 }
 
 // shared reports whether another association looks after all names of the link.
-func (l *link) shared() bool {
-	all := l.active()
-	return len(all) > 0 && !slices.ContainsFunc(all, func(it item) bool { return it.Status != Synced || it.Code != codeTaken })
+func (l *Link) IsShared() bool {
+	all := l.Active()
+	return len(all) > 0 && !slices.ContainsFunc(all, func(it Item) bool { return it.Status != Synced || it.Code != codeTaken })
 }
 
 // anyFree reports whether a name that the link waits for is free by now. Of those that are not it hears when they are.
-func (s *Service) anyFree(ctx context.Context, d *destinationRecord, l *link, who jobKey) (bool, error) {
-	place, err := s.place(d)
+func (s *Service) anyNameFree(ctx context.Context, d *Destination, l *Link, who LinkID) (bool, error) {
+	place, err := s.location(d)
 	if err != nil {
 		return false, err
 	}
@@ -292,13 +292,13 @@ func (s *Service) anyFree(ctx context.Context, d *destinationRecord, l *link, wh
 		if l.Items[i].Code != codeTaken {
 			continue
 		}
-		var c claim
-		key := claimKey(d.Type, place, fold(s.types[d.Type].Rules, l.Items[i].Name))
-		s.await(key, who)
+		var c Claim
+		key := ClaimKey(d.Type, place, Fold(s.types[d.Type].Rules, l.Items[i].Name))
+		s.addWaiter(key, who)
 		found, err := engines.GetRecord(ctx, s.host.Store(), key, &c)
-		var by *associationRecord
+		var by *Association
 		if found && err == nil {
-			by, err = c.holder(ctx, s.host.Store())
+			by, err = c.Owner(ctx, s.host.Store())
 		}
 		switch {
 		case s.unreadable(err): // nobody knows
@@ -311,20 +311,20 @@ func (s *Service) anyFree(ctx context.Context, d *destinationRecord, l *link, wh
 
 // eachSecret goes through the secrets of an association: those with a link, then those that are there and have none yet, for
 // which the link is nil. Links that cannot be read are lost.
-func (s *Service) eachSecret(ctx context.Context, a *associationRecord, m *engines.Mounted, do func(secret string, l *link) error) error {
+func (s *Service) eachSecret(ctx context.Context, a *Association, m *engines.Mounted, do func(secret string, l *Link) error) error {
 	linked := map[string]bool{}
 	var failed error
-	prefix := linkKey(a.NS, a.Destination, a.ID, "")
-	one := func(key storage.Key, l *link) bool {
+	prefix := LinkKey(a.NS, a.Destination, a.ID, "")
+	one := func(key storage.Key, l *Link) bool {
 		linked[l.Secret] = true
 		failed = do(l.Secret, l)
 		return failed == nil
 	}
-	err := scanPast(ctx, s.host.Store(), prefix, one, func(key storage.Key, err error) error {
+	err := ScanReadable(ctx, s.host.Store(), prefix, one, func(key storage.Key, err error) error {
 		if !s.unreadable(err) {
 			return err
 		}
-		one(key, lostLink(strings.TrimPrefix(string(key), string(prefix))))
+		one(key, unreadableLink(strings.TrimPrefix(string(key), string(prefix))))
 		return failed
 	})
 	if err := cmp.Or(err, failed); err != nil {
@@ -335,9 +335,9 @@ func (s *Service) eachSecret(ctx context.Context, a *associationRecord, m *engin
 		return nil
 	case !a.Selector:
 		return do(a.Secret, nil)
-	case a.ending() && len(linked) == 0:
+	case a.IsEnding() && len(linked) == 0:
 		return do("", nil) // for the record itself to go
-	case a.ending() || m == nil:
+	case a.IsEnding() || m == nil:
 		return nil
 	}
 	source, ok := m.Engine.(engines.SecretSource)
@@ -374,19 +374,19 @@ func (s *Service) eachSecret(ctx context.Context, a *associationRecord, m *engin
 }
 
 // due reports whether a link has to be synced, and when.
-func (s *Service) due(ctx context.Context, a *associationRecord, m *engines.Mounted, secret string, l *link) (at time.Time, due bool, err error) {
+func (s *Service) due(ctx context.Context, a *Association, m *engines.Mounted, secret string, l *Link) (at time.Time, due bool, err error) {
 	now := time.Now()
-	if l == nil || a.ending() || l.Rules != a.rules() || l.unfinished() {
+	if l == nil || a.IsEnding() || l.Rules != a.RulesHash() || l.IsUnfinished() {
 		return s.notBefore(l, now), true, nil
 	}
 	if !l.NextRetry.IsZero() {
 		return s.notBefore(l, now), true, nil
 	}
-	secretNow, err := latest(ctx, m, secret)
+	secretNow, err := latestSecret(ctx, m, secret)
 	if err != nil {
 		return now, true, nil //nolint:nilerr // syncing it will say why
 	}
-	if !l.of(secretNow) || l.Mount != m.Path {
+	if !l.IsOf(secretNow) || l.Mount != m.Path {
 		return now, true, nil
 	}
 	if secretNow.Live && secretNow.DeletedAt.After(now) {
@@ -396,12 +396,12 @@ func (s *Service) due(ctx context.Context, a *associationRecord, m *engines.Moun
 }
 
 // of reports whether the link was synced as the secret is.
-func (l *link) of(now engines.Secret) bool {
+func (l *Link) IsOf(now engines.Secret) bool {
 	return now.Version == l.Version && now.CreatedAt.Equal(l.VersionAt) && now.Live == l.Live
 }
 
 // notBefore keeps to the time that a failed link is to be tried again, unless it is of a clock that was ahead.
-func (s *Service) notBefore(l *link, now time.Time) time.Time {
+func (s *Service) notBefore(l *Link, now time.Time) time.Time {
 	if l != nil && l.NextRetry.After(now) && !l.NextRetry.After(now.Add(longestWait)) {
 		return l.NextRetry
 	}
@@ -409,7 +409,7 @@ func (s *Service) notBefore(l *link, now time.Time) time.Time {
 }
 
 // unfinished reports whether something was begun of which nobody knows how it ended.
-func (l *link) unfinished() bool {
+func (l *Link) IsUnfinished() bool {
 	for i := range l.Items {
 		if it := &l.Items[i]; !it.Retained && (it.Intent != nil || it.Status == Unsyncing) {
 			return true
@@ -419,6 +419,6 @@ func (l *link) unfinished() bool {
 }
 
 // rules stands for all that the names and values of an association depend on, and what is to become of them.
-func (a *associationRecord) rules() string {
-	return short(append(append([]string{a.Granularity, a.Template, a.ValueFormat, "include"}, a.Include...), append([]string{"exclude"}, a.Exclude...)...)...)
+func (a *Association) RulesHash() string {
+	return Hash(append(append([]string{a.Granularity, a.Template, a.ValueFormat, "include"}, a.Include...), append([]string{"exclude"}, a.Exclude...)...)...)
 }

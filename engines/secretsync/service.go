@@ -65,25 +65,25 @@ type Service struct {
 	log   *slog.Logger
 	types map[string]destination.Type
 
-	queue   workqueue.Queue[jobKey]
-	clients clients
+	queue   workqueue.Queue[LinkID]
+	clients pool
 	counts  counts
 	inbox   inbox
-	gauges  gauges
+	gauges  Gauges
 
-	capacity *capacity
+	capacity *Capacity
 
-	restores atomic.Int64 // how often the store was replaced as a whole
-	restored int64        // how often it was when everything was looked at; Run's alone
+	resets        atomic.Int64 // how often the store was replaced as a whole
+	handledResets int64        // how often it was when everything was looked at; Run's alone
 
 	mu sync.Mutex
 	// mounts are those with associations, by uuid.
-	mounts map[string]*watching
+	mounts map[string]*mountIndex
 	// interest are the keys of mounts; the feed asks it.
-	interest atomic.Pointer[map[string]bool]
-	width    map[string]int                  // concurrent calls, by destination id
-	waiting  map[storage.Key]map[jobKey]bool // who waits for a name, by the name's claim
-	unseen   map[string]bool                 // associations, by id: see owe
+	interest       atomic.Pointer[map[string]bool]
+	concurrency    map[string]int                  // concurrent calls, by destination id
+	waiting        map[storage.Key]map[LinkID]bool // who waits for a name, by the name's claim
+	pendingRefresh map[string]bool                 // associations, by id: see owe
 }
 
 // New makes a Service that does nothing yet.
@@ -94,41 +94,41 @@ func New(o Options) *Service {
 	if o.Getenv == nil {
 		o.Getenv = os.Getenv
 	}
-	s := &Service{host: o.Host, opts: o, log: o.Logger, types: map[string]destination.Type{}, capacity: newCapacity(), inbox: inbox{wake: make(chan struct{}, 1)}}
+	s := &Service{host: o.Host, opts: o, log: o.Logger, types: map[string]destination.Type{}, capacity: NewCapacity(), inbox: inbox{wake: make(chan struct{}, 1)}}
 	for _, t := range o.Types {
 		s.types[t.Name] = t
 	}
-	s.queue.Do, s.queue.Partition, s.queue.Concurrency = s.syncJob, func(key jobKey) string { return key.Destination }, s.widthOf
+	s.queue.Do, s.queue.Partition, s.queue.Concurrency = s.syncJob, func(key LinkID) string { return key.Destination }, s.concurrencyOf
 	return s
 }
 
 // rescan is how often everything is looked through for what has been missed. Nothing should be.
-const rescan = 10 * time.Minute
+const rescanInterval = 10 * time.Minute
 
 // settle is how long a change waits for the next one of the same secret.
-const settle = 100 * time.Millisecond
+const changeDelay = 100 * time.Millisecond
 
 // Run syncs until ctx ends. The active node calls it; on a cluster that does not write what is shared it waits to become one
 // that does.
 func (s *Service) Run(ctx context.Context) {
-	s.restored = s.restores.Load() // until now it may have been this node's alone that was behind
-	s.capacity.clear()
-	s.inbox.open()
-	defer s.inbox.shut()
+	s.handledResets = s.resets.Load() // until now it may have been this node's alone that was behind
+	s.capacity.Clear()
+	s.inbox.start()
+	defer s.inbox.stop()
 	defer s.clients.close()
 	var running sync.WaitGroup
 	defer running.Wait()
 	began := make(chan struct{}) // closed when the queue takes jobs
 	running.Go(func() { s.queue.Run(ctx, began) })
-	running.Go(func() { s.watchDrift(ctx) })
+	running.Go(func() { s.runDriftScans(ctx) })
 	<-began
-	again := time.NewTicker(rescan)
+	again := time.NewTicker(rescanInterval)
 	defer again.Stop()
 	for {
-		if err := s.guarded("looking for what is due", func() error { return s.heed(ctx) }); err != nil && ctx.Err() == nil {
+		if err := s.recoverPanic("looking for what is due", func() error { return s.handleEvents(ctx) }); err != nil && ctx.Err() == nil {
 			s.log.Warn("secret sync cannot see what is due", "err", err)
-			s.inbox.all() // and try again
-			if !wait(ctx, time.Second) {
+			s.inbox.addAll() // and try again
+			if !sleep(ctx, time.Second) {
 				return
 			}
 			continue
@@ -138,12 +138,12 @@ func (s *Service) Run(ctx context.Context) {
 			return
 		case <-s.inbox.wake:
 		case <-again.C:
-			s.inbox.all()
+			s.inbox.addAll()
 		}
 	}
 }
 
-func wait(ctx context.Context, d time.Duration) bool {
+func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -155,20 +155,20 @@ func wait(ctx context.Context, d time.Duration) bool {
 }
 
 // RoleChanged tells that the host's Owner may answer otherwise now.
-func (s *Service) RoleChanged() { s.inbox.all() }
+func (s *Service) RoleChanged() { s.inbox.addAll() }
 
 // Changed takes every applied change, on every node. It neither blocks nor reads.
 func (s *Service) Changed(ch storage.Change) {
 	if ch.Reset {
-		s.restores.Add(1)
-		s.inbox.all()
+		s.resets.Add(1)
+		s.inbox.addAll()
 		return
 	}
 	interest := s.interest.Load()
 	add := func(key storage.Key) {
 		switch {
 		case key.Area() == "sys":
-			if concernsSync(key) || interest != nil && (*interest)[mountOf(key)] {
+			if isSyncInput(key) || interest != nil && (*interest)[mountUUIDOf(key)] {
 				s.inbox.add(key)
 			}
 		case interest != nil && (*interest)[key.Area()]:
@@ -184,50 +184,50 @@ func (s *Service) Changed(ch storage.Change) {
 }
 
 // heed looks at what has changed since the last time.
-func (s *Service) heed(ctx context.Context) error {
+func (s *Service) handleEvents(ctx context.Context) error {
 	keys, all := s.inbox.take()
 	if !s.host.Owner() {
-		s.forget()
+		s.clearIndex()
 		return nil
 	}
 	if all {
 		return s.scanAll(ctx)
 	}
 	for _, key := range keys {
-		if err := s.heedKey(ctx, key); err != nil && !s.unreadable(err) {
+		if err := s.handleEvent(ctx, key); err != nil && !s.unreadable(err) {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *Service) heedKey(ctx context.Context, key storage.Key) error {
+func (s *Service) handleEvent(ctx context.Context, key storage.Key) error {
 	if key.Area() != "sys" {
 		return s.secretChanged(ctx, key)
 	}
-	if uuid := mountOf(key); uuid != "" {
+	if uuid := mountUUIDOf(key); uuid != "" {
 		return s.mountChanged(ctx, uuid)
 	}
-	switch ns, kind, rest := splitKey(key); kind {
+	switch ns, kind, rest := SplitKey(key); kind {
 	case "config":
 		return s.scanAll(ctx)
 	case "d":
-		var d destinationRecord
+		var d Destination
 		found, err := engines.GetRecord(ctx, s.host.Store(), key, &d)
 		if err != nil {
 			return err
 		}
 		if !found {
-			s.clients.dropAt(key)
-			s.gauges.destinationGone(key)
+			s.clients.dropByKey(key)
+			s.gauges.RemoveDestination(key)
 			return nil
 		}
-		if err := s.scanDestination(ctx, &d, false, func(*associationRecord) {}); err != nil {
+		if err := s.scanDestination(ctx, &d, false, func(*Association) {}); err != nil {
 			return err
 		}
 		return s.finishPurge(ctx, &d)
 	case "a":
-		var a associationRecord
+		var a Association
 		found, err := engines.GetRecord(ctx, s.host.Store(), key, &a)
 		if err != nil {
 			return err
@@ -257,8 +257,8 @@ func (s *Service) secretChanged(ctx context.Context, key storage.Key) error {
 	if !ok {
 		return nil
 	}
-	for _, a := range s.concerned(key.Area(), name) {
-		s.queue.Push(jobKey{a.NS, a.Destination, a.ID, name}, time.Now().Add(settle), false, nil)
+	for _, a := range s.associationsOf(key.Area(), name) {
+		s.queue.Push(LinkID{a.NS, a.Destination, a.ID, name}, time.Now().Add(changeDelay), false, nil)
 	}
 	return nil
 }
@@ -266,9 +266,9 @@ func (s *Service) secretChanged(ctx context.Context, key storage.Key) error {
 // mountChanged looks at the associations of a mount, which may have another path.
 func (s *Service) mountChanged(ctx context.Context, uuid string) error {
 	s.mu.Lock()
-	var all []*associationRecord
+	var all []*Association
 	if w := s.mounts[uuid]; w != nil {
-		all = slices.Collect(maps.Values(w.all))
+		all = slices.Collect(maps.Values(w.byID))
 	}
 	s.mu.Unlock()
 	for _, a := range all {
@@ -279,21 +279,21 @@ func (s *Service) mountChanged(ctx context.Context, uuid string) error {
 	return nil
 }
 
-func (s *Service) widthOf(dest string) int {
+func (s *Service) concurrencyOf(dest string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.width[dest]
+	return s.concurrency[dest]
 }
 
 const codeInternal = "internal"
 
 // failure turns an error into an outcome.
-func failure(err error) outcome {
+func outcomeOf(err error) Outcome {
 	var e *destination.Error
 	if !errors.As(err, &e) {
-		return outcome{Status: InternalError, Code: codeInternal, Cause: "the server could not do its part; its log says why"}
+		return Outcome{Status: InternalError, Code: codeInternal, Cause: "the server could not do its part; its log says why"}
 	}
-	o := outcome{Status: ExternalError, Code: e.Code, Cause: shortened(e.Text)}
+	o := Outcome{Status: ExternalError, Code: e.Code, Cause: truncateCause(e.Text)}
 	switch {
 	case e.Code == destination.Exists || e.Code == destination.Changed: // it is looked at again
 	case e.Class == destination.Client:
@@ -305,10 +305,10 @@ func failure(err error) outcome {
 }
 
 // shortened keeps causes to what can be stored once for each name.
-func shortened(text string) string {
+func truncateCause(text string) string {
 	const most = 400
 	if len(text) > most {
-		return cut(text, most) + "…"
+		return truncate(text, most) + "…"
 	}
 	return text
 }

@@ -31,26 +31,26 @@ func inSim(t *testing.T, test func(s *sim)) {
 }
 
 // tie associates a secret of the first mount with a destination.
-func (s *sim) tie(dest int, secret string, change func(a *associationRecord)) *associationRecord {
+func (s *sim) tie(dest int, secret string, change func(a *Association)) *Association {
 	s.t.Helper()
 	d := s.dests[dest]
 	m := s.mounts[0].Describe()
-	a := &associationRecord{
+	a := &Association{
 		Destination: d.ID, Type: d.Type, Name: d.Name, NS: d.NS, MountUUID: m.UUID, Accessor: m.Accessor, MountPath: m.Path, Secret: secret,
-		Granularity: destination.SecretPath, Deletion: deleteThere, Drift: driftReport, CreatedAt: time.Now(), UpdatedAt: time.Now().UTC(),
+		Granularity: destination.SecretPath, Deletion: DeleteOnRemoval, Drift: DriftReport, CreatedAt: time.Now(), UpdatedAt: time.Now().UTC(),
 	}
 	if change != nil {
 		change(a)
 	}
-	a.ID = associationID(d.ID, a.MountUUID, a.Secret, a.Selector)
-	s.must(s.svc.putAssociation(s.ctx(), &chosen{dest: d}, a))
+	a.ID = AssociationID(d.ID, a.MountUUID, a.Secret, a.Selector)
+	s.must(s.svc.putAssociation(s.ctx(), &selection{dest: d}, a))
 	s.pass(time.Second)
 	return a
 }
 
-func (s *sim) untie(a *associationRecord) {
+func (s *sim) untie(a *Association) {
 	s.t.Helper()
-	s.must(s.svc.changeAssociations(s.ctx(), []storage.Key{a.key()}, func(a *associationRecord) bool { a.Removing = true; return true }))
+	s.must(s.svc.changeAssociations(s.ctx(), []storage.Key{a.Key()}, func(a *Association) bool { a.Removing = true; return true }))
 	s.pass(time.Second)
 }
 
@@ -60,19 +60,19 @@ func (s *sim) pass(d time.Duration) {
 }
 
 // link returns a link, or one without a status.
-func (s *sim) link(a *associationRecord, secret string) *link {
+func (s *sim) link(a *Association, secret string) *Link {
 	s.t.Helper()
-	var l link
-	_, err := engines.GetRecord(s.ctx(), s.w.Store, linkKey(a.NS, a.Destination, a.ID, secret), &l)
+	var l Link
+	_, err := engines.GetRecord(s.ctx(), s.w.Store, LinkKey(a.NS, a.Destination, a.ID, secret), &l)
 	s.must(err)
 	return &l
 }
 
 // status fails unless a link has a status.
-func (s *sim) status(a *associationRecord, secret, want string) {
+func (s *sim) status(a *Association, secret, want string) {
 	s.t.Helper()
 	if got := s.link(a, secret); got.Status != want {
-		s.t.Errorf("%s at %s: %+v with %+v, want %s", secret, a.Name, got.outcome, got.Items, want)
+		s.t.Errorf("%s at %s: %+v with %+v, want %s", secret, a.Name, got.Outcome, got.Items, want)
 	}
 }
 
@@ -169,7 +169,7 @@ func TestBurstsCoalesceToTheNewest(t *testing.T) {
 		before = s.calls("write")
 		s.mounts[0].Put("a", "k", "99")
 		s.pass(time.Second)
-		s.svc.queue.Push(jobKey{a.NS, a.Destination, a.ID, "a"}, time.Time{}, true, nil)
+		s.svc.queue.Push(LinkID{a.NS, a.Destination, a.ID, "a"}, time.Time{}, true, nil)
 		s.pass(time.Second)
 		if n := s.calls("write") - before; n != 0 {
 			t.Errorf("the same value was written %d times", n)
@@ -187,7 +187,7 @@ func TestARestartNoticesWhatHappenedMeanwhile(t *testing.T) {
 			kv.Put(name, "k", "1")
 		}
 		kv.Delete("undeleted")
-		all := s.tie(0, "", func(a *associationRecord) { a.Selector, a.Template = true, "{{ .SecretPath }}" })
+		all := s.tie(0, "", func(a *Association) { a.Selector, a.Template = true, "{{ .SecretPath }}" })
 		s.there(syncsim.Marked, "changed", "deleted", "dropped")
 		s.stop()
 		kv.Delete("deleted")
@@ -212,13 +212,13 @@ func TestANameThatIsFreedGoesToWhoWaits(t *testing.T) {
 	inSim(t, func(s *sim) {
 		s.mounts[0].Put("a", "k", "1")
 		s.mounts[0].Put("b", "k", "2")
-		same := func(a *associationRecord) { a.Template = "same" }
+		same := func(a *Association) { a.Template = "same" }
 		first := s.tie(0, "a", same)
 		second := s.tie(1, "b", same) // another destination at the same place
 		s.status(first, "a", Synced)
 		s.status(second, "b", Conflict)
 		if it := s.link(second, "b").Items[0]; it.Code != codeTaken || !strings.Contains(it.Cause, `"a"`) || !strings.Contains(it.Cause, "test-marked/d0") {
-			t.Errorf("%+v", it.outcome)
+			t.Errorf("%+v", it.Outcome)
 		}
 		if got := s.svc.counts.conflicts.Load(); got != 1 {
 			t.Errorf("%d conflicts were counted", got)
@@ -232,11 +232,11 @@ func TestANameThatIsFreedGoesToWhoWaits(t *testing.T) {
 		third := s.tie(0, "a", same)
 		s.status(third, "a", Conflict)
 		s.stop()
-		s.must(storage.DeletePrefix(s.ctx(), s.w.Store, second.key())) // as if it had been forgotten
+		s.must(storage.DeletePrefix(s.ctx(), s.w.Store, second.Key())) // as if it had been forgotten
 		s.start()
 		s.pass(time.Second)
 		if it := s.link(third, "a").Items[0]; it.Code == codeTaken {
-			t.Errorf("a claim of nobody stands: %+v", it.outcome)
+			t.Errorf("a claim of nobody stands: %+v", it.Outcome)
 		}
 	})
 }
@@ -246,7 +246,7 @@ func TestForgettingThatIsInterruptedHeals(t *testing.T) {
 		s.mounts[0].Put("a", "k", "1")
 		lost := s.tie(0, "a", nil)
 		s.stop()
-		_, err := s.w.Store.Commit(s.ctx(), storage.Batch{Deletes: []storage.Key{s.dests[0].key()}})
+		_, err := s.w.Store.Commit(s.ctx(), storage.Batch{Deletes: []storage.Key{s.dests[0].Key()}})
 		s.must(err)
 		s.start()
 		s.pass(time.Second)
@@ -264,8 +264,8 @@ func TestForgettingThatIsInterruptedHeals(t *testing.T) {
 func TestRetemplateKeepsTheOldUntilTheNewIsSeen(t *testing.T) {
 	inSim(t, func(s *sim) {
 		s.mounts[0].Put("a", "k", "1", "l", "2")
-		byKey := func(template string) func(a *associationRecord) {
-			return func(a *associationRecord) { a.Granularity, a.Template = destination.SecretKey, template }
+		byKey := func(template string) func(a *Association) {
+			return func(a *Association) { a.Granularity, a.Template = destination.SecretKey, template }
 		}
 		a := s.tie(0, "a", byKey("old_{{ .SecretKey }}"))
 		s.places.Site(syncsim.Marked, "m").Put("new_k", "theirs")
@@ -289,7 +289,7 @@ func TestRetemplateKeepsTheOldUntilTheNewIsSeen(t *testing.T) {
 		s.there(syncsim.Marked, "new_k")
 		s.status(a, "a", Synced)
 		// From keys to the whole secret.
-		a = s.tie(0, "a", func(a *associationRecord) { a.Template = "whole" })
+		a = s.tie(0, "a", func(a *Association) { a.Template = "whole" })
 		s.there(syncsim.Marked, "whole")
 		s.status(a, "a", Synced)
 	})
@@ -302,7 +302,7 @@ func TestTagsFollow(t *testing.T) {
 		for _, tags := range []map[string]string{{"team": "x", "stage": "1"}, {"team": "y"}, nil} {
 			d := s.dests[0]
 			d.CustomTags = tags
-			s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, d.key(), d) })
+			s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, d.Key(), d) })
 			s.pass(time.Second)
 			if got := s.places.Site(syncsim.Marked, "m").Objects()["vault/kv_00000001/a"].Tags; fmt.Sprint(got) != fmt.Sprint(tagsOf(tags)) {
 				t.Errorf("tags %v, want %v", got, tags)
@@ -324,7 +324,7 @@ func TestARepairedConfigurationIsTriedAtOnce(t *testing.T) {
 		s.places.SetFault(nil)
 		d := s.dests[0]
 		d.UpdatedAt = time.Now()
-		s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, d.key(), d) })
+		s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, d.Key(), d) })
 		s.pass(time.Second)
 		s.status(a, "a", Synced)
 		if l := s.link(a, "a"); l.Attempts != 0 || !l.NextRetry.IsZero() || l.LastSuccess.IsZero() {
@@ -342,7 +342,7 @@ func TestNothingIsDoneThatIsNotInTheTrail(t *testing.T) {
 		if n := s.calls("write"); n != 0 {
 			t.Errorf("%d writes without a trail", n)
 		}
-		if l := s.link(a, "a"); l.unfinished() {
+		if l := s.link(a, "a"); l.IsUnfinished() {
 			t.Error("a write that was never made is in doubt")
 		}
 		s.places.Site(syncsim.Plain, "p").Put("VAULT_KV_00000001_A", "theirs")
@@ -403,7 +403,7 @@ func TestRetainedNamesAreLeftWithoutACall(t *testing.T) {
 		s.mounts[0].Put("a", "k", "1")
 		a := s.tie(0, "a", nil)
 		s.places.SetFault(func(syncsim.Call) syncsim.Fault { return syncsim.Fault{Kind: syncsim.Trouble} })
-		s.must(s.svc.changeAssociations(s.ctx(), []storage.Key{a.key()}, func(a *associationRecord) bool { a.Removing, a.Retain = true, true; return true }))
+		s.must(s.svc.changeAssociations(s.ctx(), []storage.Key{a.Key()}, func(a *Association) bool { a.Removing, a.Retain = true, true; return true }))
 		s.pass(time.Second)
 		if len(s.associations()) != 0 {
 			t.Errorf("the association is still there: %+v", s.link(a, "a"))
@@ -415,15 +415,15 @@ func TestRetainedNamesAreLeftWithoutACall(t *testing.T) {
 func TestAPausedDestinationIsPurgedAllTheSame(t *testing.T) {
 	inSim(t, func(s *sim) {
 		s.mounts[0].Put("a", "k", "1")
-		s.tie(0, "", func(a *associationRecord) { a.Selector = true })
+		s.tie(0, "", func(a *Association) { a.Selector = true })
 		d := s.dests[0]
 		d.Paused, d.PurgeAt = true, time.Now()
-		s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, d.key(), d) })
+		s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, d.Key(), d) })
 		s.must(s.svc.purge(s.ctx(), d))
 		s.pass(10 * time.Second)
 		s.there(syncsim.Marked)
-		var gone destinationRecord
-		if _, err := getDestination(s.ctx(), s.w.Store, d.key(), &gone); err != nil || gone.ID != "" {
+		var gone Destination
+		if _, err := GetDestination(s.ctx(), s.w.Store, d.Key(), &gone); err != nil || gone.ID != "" {
 			t.Errorf("the destination is still there (%v)", err)
 		}
 	})
@@ -433,12 +433,12 @@ func TestMountsThatMoveOrGo(t *testing.T) {
 	inSim(t, func(s *sim) {
 		kv := s.mounts[0]
 		kv.Put("a", "k", "1")
-		s.tie(0, "a", func(a *associationRecord) { a.Template = "{{ .MountPath }}/{{ .SecretPath }}" })
+		s.tie(0, "a", func(a *Association) { a.Template = "{{ .MountPath }}/{{ .SecretPath }}" })
 		s.there(syncsim.Marked, "kv/a")
 		s.must(s.w.Move(s.ctx(), kv, "moved/"))
 		s.pass(time.Second)
 		s.there(syncsim.Marked, "moved/a")
-		s.tie(1, "nothing/", func(a *associationRecord) { a.Selector = true }) // has found nothing
+		s.tie(1, "nothing/", func(a *Association) { a.Selector = true }) // has found nothing
 		s.must(s.svc.MountGone(s.ctx(), kv.Describe().UUID))
 		s.must(s.w.Unmount(s.ctx(), kv))
 		s.pass(time.Second)
@@ -456,9 +456,9 @@ func TestLimitsAreCheckedBeforeACall(t *testing.T) {
 			pairs = append(pairs, fmt.Sprintf("k%d", i), "v")
 		}
 		s.mounts[0].Put("many", pairs...)
-		a := s.tie(0, "many", func(a *associationRecord) { a.Granularity = destination.SecretKey })
+		a := s.tie(0, "many", func(a *Association) { a.Granularity = destination.SecretKey })
 		if l := s.link(a, "many"); l.Status != ClientError || !strings.Contains(l.Cause, "501 keys") {
-			t.Errorf("%+v", l.outcome)
+			t.Errorf("%+v", l.Outcome)
 		}
 		if n := len(s.places.Calls()); n != 0 {
 			t.Errorf("%d calls", n)
@@ -466,7 +466,7 @@ func TestLimitsAreCheckedBeforeACall(t *testing.T) {
 		// A place for 100 names has room for those, whoever's they are.
 		s.mounts[0].Put("some", pairs[:140]...)
 		s.mounts[0].Put("more", pairs[:80]...)
-		byKey := func(a *associationRecord) { a.Granularity = destination.SecretKey }
+		byKey := func(a *Association) { a.Granularity = destination.SecretKey }
 		some := s.tie(2, "some", byKey)
 		s.pass(time.Minute)
 		s.status(some, "some", Synced)
@@ -474,7 +474,7 @@ func TestLimitsAreCheckedBeforeACall(t *testing.T) {
 		s.pass(time.Minute)
 		l := s.link(more, "more")
 		if l.Status != ClientError || !strings.Contains(l.Cause, "room for 100 names") || len(s.names(syncsim.Plain)) != 100 {
-			t.Errorf("%+v with %d names there", l.outcome, len(s.names(syncsim.Plain)))
+			t.Errorf("%+v with %d names there", l.Outcome, len(s.names(syncsim.Plain)))
 		}
 		s.untie(some)
 		s.pass(2 * time.Hour)
@@ -513,7 +513,7 @@ func TestNamesOfAnySizeAreRefusedOrKept(t *testing.T) {
 	inSim(t, func(s *sim) {
 		long := strings.Repeat("k", 100_000)
 		s.mounts[0].Put("a", long, "1", "short", "2", strings.Repeat("\x01", 600), "3")
-		a := s.tie(2, "a", func(a *associationRecord) { a.Granularity = destination.SecretKey })
+		a := s.tie(2, "a", func(a *Association) { a.Granularity = destination.SecretKey })
 		got := 0
 		for _, it := range s.link(a, "a").Items {
 			if len(it.Name)+len(it.Key)+len(it.Cause) > 2000 {
@@ -524,16 +524,16 @@ func TestNamesOfAnySizeAreRefusedOrKept(t *testing.T) {
 			}
 		}
 		if got != 1 || s.link(a, "a").Status != ClientError {
-			t.Errorf("%d names are synced, %+v", got, s.link(a, "a").outcome)
+			t.Errorf("%d names are synced, %+v", got, s.link(a, "a").Outcome)
 		}
 		var pairs []string
 		for i := range 300 {
 			pairs = append(pairs, fmt.Sprint(i, strings.Repeat("\x01", 500)), "v")
 		}
 		s.mounts[0].Put("b", pairs...)
-		b := s.tie(2, "b", func(a *associationRecord) { a.Granularity = destination.SecretKey })
+		b := s.tie(2, "b", func(a *Association) { a.Granularity = destination.SecretKey })
 		if l := s.link(b, "b"); l.Code != "too_many_names" || l.Status != ClientError {
-			t.Errorf("%+v", l.outcome)
+			t.Errorf("%+v", l.Outcome)
 		}
 	})
 }
@@ -547,7 +547,7 @@ func TestTroubleOfOneNameIsNotThatOfOthers(t *testing.T) {
 			}
 			return syncsim.Fault{}
 		})
-		a := s.tie(2, "a", func(a *associationRecord) { a.Granularity = destination.SecretKey })
+		a := s.tie(2, "a", func(a *Association) { a.Granularity = destination.SecretKey })
 		got := map[string]string{}
 		for _, it := range s.link(a, "a").Items {
 			got[it.Key] = it.Status + " " + it.Code
@@ -564,19 +564,19 @@ func TestAdoptingIsDoneOnce(t *testing.T) {
 		site := s.places.Site(syncsim.Plain, "p")
 		site.Put("K", "theirs")
 		site.Put("L", "theirs")
-		a := s.tie(2, "a", func(a *associationRecord) {
+		a := s.tie(2, "a", func(a *Association) {
 			a.Granularity, a.Template = destination.SecretKey, "{{ .SecretKey }}"
 		})
 		s.status(a, "a", Conflict)
-		key := linkKey(a.NS, a.Destination, a.ID, "a")
+		key := LinkKey(a.NS, a.Destination, a.ID, "a")
 		s.update(func(tx *storage.Txn) error {
-			var l link
+			var l Link
 			_, err := engines.GetRecord(s.ctx(), tx, key, &l)
 			l.Adopt = []string{"K", "NOT THERE"}
 			return errors.Join(err, engines.PutRecord(tx, key, &l))
 		})
 		site.Allow("K")
-		s.svc.queue.Push(jobKey{a.NS, a.Destination, a.ID, "a"}, time.Time{}, true, nil)
+		s.svc.queue.Push(LinkID{a.NS, a.Destination, a.ID, "a"}, time.Time{}, true, nil)
 		s.pass(time.Second)
 		if l := s.link(a, "a"); l.Adopt != nil && len(l.Adopt) > 0 || l.Status != Conflict {
 			t.Errorf("%q are still to be adopted, %s", l.Adopt, l.Status)
@@ -586,7 +586,7 @@ func TestAdoptingIsDoneOnce(t *testing.T) {
 		}
 		site.Put("K", "theirs again")
 		s.pass(3 * time.Hour)
-		s.svc.queue.Push(jobKey{a.NS, a.Destination, a.ID, "a"}, time.Time{}, true, nil)
+		s.svc.queue.Push(LinkID{a.NS, a.Destination, a.ID, "a"}, time.Time{}, true, nil)
 		s.pass(time.Second)
 		if got, _ := site.Get("K"); got != "theirs again" {
 			t.Errorf("what was adopted once was taken over again: %q", got)
@@ -606,7 +606,7 @@ func TestAnOldRetryAfterIsKeptTo(t *testing.T) {
 		a := s.tie(0, "a", nil)
 		l := s.link(a, "a")
 		if d := time.Until(l.NextRetry); l.Status != ExternalError || l.Code != destination.Throttled || d < 9*time.Minute {
-			t.Errorf("%+v, again in %v", l.outcome, d)
+			t.Errorf("%+v, again in %v", l.Outcome, d)
 		}
 		before := len(s.places.Calls())
 		s.mounts[0].Put("a", "k", "2")
@@ -639,12 +639,12 @@ func TestManyAssociations(t *testing.T) {
 		runtime.ReadMemStats(&before)
 		d, m := s.dests[0], s.mounts[0].Describe()
 		for i := range n {
-			a := &associationRecord{
+			a := &Association{
 				Destination: d.ID, Type: d.Type, Name: d.Name, NS: d.NS, MountUUID: m.UUID, Accessor: m.Accessor, MountPath: m.Path, Secret: fmt.Sprint("s", i),
-				Granularity: destination.SecretPath, Deletion: deleteThere, Drift: driftReport, CreatedAt: time.Now(), UpdatedAt: time.Now().UTC(),
+				Granularity: destination.SecretPath, Deletion: DeleteOnRemoval, Drift: DriftReport, CreatedAt: time.Now(), UpdatedAt: time.Now().UTC(),
 			}
-			a.ID = associationID(d.ID, a.MountUUID, a.Secret, false)
-			s.must(s.svc.putAssociation(s.ctx(), &chosen{dest: d}, a))
+			a.ID = AssociationID(d.ID, a.MountUUID, a.Secret, false)
+			s.must(s.svc.putAssociation(s.ctx(), &selection{dest: d}, a))
 		}
 		s.pass(time.Minute)
 		if got := len(s.names(syncsim.Marked)); got != n {
@@ -653,7 +653,7 @@ func TestManyAssociations(t *testing.T) {
 		runtime.GC()
 		runtime.ReadMemStats(&after)
 		calls := len(s.places.Calls())
-		s.pass(rescan)
+		s.pass(rescanInterval)
 		if more := len(s.places.Calls()) - calls; more != 0 {
 			t.Errorf("an idle look at everything made %d calls", more)
 		}

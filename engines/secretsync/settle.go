@@ -18,48 +18,48 @@ import (
 
 // result is what came of an attempt.
 type result struct {
-	outcome
-	items   []item
-	did     string
-	after   time.Duration   // how long the destination wants to be left alone
-	shows   time.Time       // from when on it shows what there is; zero: nothing waits for that
-	left    []string        // names that are free again
-	adopted map[string]bool // names whose adoption is done with; folded
+	Outcome
+	items      []Item
+	done       string
+	retryAfter time.Duration   // how long the destination wants to be left alone
+	visibleAt  time.Time       // from when on it shows what there is; zero: nothing waits for that
+	released   []string        // names that are free again
+	adopted    map[string]bool // names whose adoption is done with; folded
 }
 
 // noted stores that a new version of the secret changes nothing at the destination.
-func (s *Service) noted(ctx context.Context, t *target) (time.Time, error) {
+func (s *Service) recordNoop(ctx context.Context, t *target) (time.Time, error) {
 	l := t.link
 	if l.Version == t.secret.Version && l.VersionAt.Equal(t.secret.CreatedAt) && l.Live == t.secret.Live && l.Mount == t.mount.Path {
-		return t.ends(), nil
+		return t.expiresAt(), nil
 	}
-	t.see(&l)
+	t.recordSecret(&l)
 	l.Items = slices.Clone(l.Items)
 	for i := range l.Items {
 		if it := &l.Items[i]; !it.Retained {
-			it.Source = t.secret.Version
+			it.SecretVersion = t.secret.Version
 		}
 	}
 	l.NextRetry = time.Time{}
 	_, err := storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
-		if err := t.stillThere(ctx, tx); err != nil {
+		if err := t.checkUnchanged(ctx, tx); err != nil {
 			return err
 		}
 		return t.putLink(ctx, tx, &l, nil)
 	})
-	return t.ends(), err
+	return t.expiresAt(), err
 }
 
 // see notes what of the secret was looked at.
-func (t *target) see(l *link) {
-	l.Version, l.VersionAt, l.Live, l.Rules = t.secret.Version, t.secret.CreatedAt, t.secret.Live, t.assoc.rules()
+func (t *target) recordSecret(l *Link) {
+	l.Version, l.VersionAt, l.Live, l.Rules = t.secret.Version, t.secret.CreatedAt, t.secret.Live, t.assoc.RulesHash()
 	if t.mount != nil {
 		l.Mount = t.mount.Path
 	}
 }
 
 // ends is when the secret will count as deleted by itself; zero: never.
-func (t *target) ends() time.Time {
+func (t *target) expiresAt() time.Time {
 	if t.secret.Live && t.secret.DeletedAt.After(time.Now()) {
 		return t.secret.DeletedAt
 	}
@@ -67,7 +67,7 @@ func (t *target) ends() time.Time {
 }
 
 // stopped stores why a secret could not be synced at all.
-func (s *Service) stopped(ctx context.Context, t *target, why error) (time.Time, error) {
+func (s *Service) recordFailure(ctx context.Context, t *target, why error) (time.Time, error) {
 	if ctx.Err() != nil {
 		return time.Time{}, ctx.Err()
 	}
@@ -75,13 +75,13 @@ func (s *Service) stopped(ctx context.Context, t *target, why error) (time.Time,
 	if !errors.As(why, &e) {
 		s.log.Warn("a secret could not be synced", "association", t.assoc.ID, "err", why)
 	}
-	r := result{outcome: failure(why), items: slices.Clone(t.link.Items), after: retryAfter(why)}
+	r := result{Outcome: outcomeOf(why), items: slices.Clone(t.link.Items), retryAfter: retryAfter(why)}
 	for i := range r.items {
 		if it := &r.items[i]; !it.Retained {
-			it.outcome = r.outcome
+			it.Outcome = r.Outcome
 		}
 	}
-	return s.store(ctx, t, r)
+	return s.recordResult(ctx, t, r)
 }
 
 // errPanic is what guarded makes of a panic.
@@ -89,7 +89,7 @@ var errPanic = errors.New("a bug was met, which the log tells of")
 
 // guarded calls do. A bug of ours, of a destination or of a vendor's library ends that, and not the server. What was panicked with may
 // hold a value: only its type is logged.
-func (s *Service) guarded(what string, do func() error) (err error) {
+func (s *Service) recoverPanic(what string, do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.log.Error("secret sync panicked", "while", what, "panic", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
@@ -100,16 +100,16 @@ func (s *Service) guarded(what string, do func() error) (err error) {
 }
 
 // broken stores that syncing a link has met a bug. What was begun is noted, and looked at when it is tried again.
-func (s *Service) broken(ctx context.Context, key jobKey) (time.Time, error) {
+func (s *Service) recordPanic(ctx context.Context, key LinkID) (time.Time, error) {
 	t, err := s.load(ctx, key)
 	if err != nil {
 		return time.Time{}, err
 	}
-	return s.stopped(ctx, t, &destination.Error{Class: destination.Internal, Code: "panic", Text: "the server has a bug that was met here; its log says more", Err: errPanic})
+	return s.recordFailure(ctx, t, &destination.Error{Class: destination.Internal, Code: "panic", Text: "the server has a bug that was met here; its log says more", Err: errPanic})
 }
 
 // settled stores what came of the steps, and gives back names that are not needed any more.
-func (s *Service) settled(ctx context.Context, t *target, steps []step) (time.Time, error) {
+func (s *Service) recordSteps(ctx context.Context, t *target, steps []step) (time.Time, error) {
 	r := result{adopted: map[string]bool{}}
 	now := time.Now()
 	did := map[string]int{}
@@ -120,7 +120,7 @@ func (s *Service) settled(ctx context.Context, t *target, steps []step) (time.Ti
 		st := &steps[i]
 		switch {
 		case st.Do == actForget:
-			r.left = append(r.left, st.Name)
+			r.released = append(r.released, st.Name)
 			if st.deleted {
 				did["deleted"]++
 			} else if st.Owned {
@@ -128,36 +128,36 @@ func (s *Service) settled(ctx context.Context, t *target, steps []step) (time.Ti
 			}
 			continue
 		case st.Do == actRetain:
-			r.left = append(r.left, st.Name)
+			r.released = append(r.released, st.Name)
 			did["left"]++
 		case st.Status == Synced && st.writes():
-			did[past[st.Do]]++
+			did[pastTense[st.Do]]++
 		case st.Status == Conflict && st.before.Status != Conflict:
 			s.counts.conflicts.Add(1)
 		}
-		if st.wanted != nil && st.Status == Synced {
-			st.Source = t.secret.Version
+		if st.desired != nil && st.Status == Synced {
+			st.SecretVersion = t.secret.Version
 		}
-		if st.wanted != nil && st.Status != Synced && !st.taken() {
-			delete(r.adopted, fold(t.kind.Rules, st.Name))
+		if st.desired != nil && st.Status != Synced && !st.isTaken() {
+			delete(r.adopted, Fold(t.destType.Rules, st.Name))
 		}
-		if st.outcome != st.before.outcome || !st.WrittenAt.Equal(st.before.WrittenAt) {
-			st.item.UpdatedAt = now
+		if st.Outcome != st.before.Outcome || !st.WrittenAt.Equal(st.before.WrittenAt) {
+			st.Item.UpdatedAt = now
 		}
-		r.after = max(r.after, st.after)
-		if st.shows.After(r.shows) {
-			r.shows = st.shows
+		r.retryAfter = max(r.retryAfter, st.retryAfter)
+		if st.visibleAt.After(r.visibleAt) {
+			r.visibleAt = st.visibleAt
 		}
-		r.items = append(r.items, st.item)
+		r.items = append(r.items, st.Item)
 	}
-	r.outcome, r.did = summary(r.items, t.secret.Live), said(did)
-	return s.store(ctx, t, r)
+	r.Outcome, r.done = worstOutcome(r.items, t.secret.Live), summarize(did)
+	return s.recordResult(ctx, t, r)
 }
 
 // past are the words of histories.
-var past = map[string]string{actCreate: "created", actUpdate: "updated", actRecover: "recovered", actAdopt: "adopted"}
+var pastTense = map[string]string{actCreate: "created", actUpdate: "updated", actRecover: "recovered", actAdopt: "adopted"}
 
-func said(did map[string]int) string {
+func summarize(did map[string]int) string {
 	var parts []string
 	for _, what := range slices.Sorted(maps.Keys(did)) {
 		parts = append(parts, fmt.Sprintf("%s %d", what, did[what]))
@@ -166,21 +166,21 @@ func said(did map[string]int) string {
 }
 
 // worse orders statuses, the worst last.
-var worse = []string{Synced, Unsynced, Unsyncing, Pending, ExternalError, Conflict, ClientError, InternalError}
+var severity = []string{Synced, Unsynced, Unsyncing, Pending, ExternalError, Conflict, ClientError, InternalError}
 
 // summary is the status of a secret, from those of its names.
-func summary(items []item, live bool) outcome {
-	items = slices.DeleteFunc(slices.Clone(items), func(it item) bool { return it.Retained })
+func worstOutcome(items []Item, live bool) Outcome {
+	items = slices.DeleteFunc(slices.Clone(items), func(it Item) bool { return it.Retained })
 	if len(items) == 0 {
 		if live {
-			return outcome{Status: Synced, Code: "empty", Cause: "the secret has no keys that are chosen"}
+			return Outcome{Status: Synced, Code: "empty", Cause: "the secret has no keys that are chosen"}
 		}
-		return outcome{Status: Unsynced, Code: "no_version", Cause: "the secret has no live version"}
+		return Outcome{Status: Unsynced, Code: "no_version", Cause: "the secret has no live version"}
 	}
-	total := items[0].outcome
+	total := items[0].Outcome
 	for _, it := range items[1:] {
-		if slices.Index(worse, it.Status) > slices.Index(worse, total.Status) {
-			total = it.outcome
+		if slices.Index(severity, it.Status) > slices.Index(severity, total.Status) {
+			total = it.Outcome
 		}
 	}
 	return total
@@ -199,43 +199,43 @@ func retryAfter(err error) time.Duration {
 
 // store stores how an attempt ended, and gives up the claims of names. A link that nothing is left of goes when its association,
 // or its secret, is gone; and with the last one the association.
-func (s *Service) store(ctx context.Context, t *target, r result) (time.Time, error) {
-	place, err := s.place(&t.dest)
+func (s *Service) recordResult(ctx context.Context, t *target, r result) (time.Time, error) {
+	place, err := s.location(&t.dest)
 	if err != nil {
 		return time.Time{}, err
 	}
 	now := time.Now()
 	l := t.link
-	if l.outcome != r.outcome || r.did != "" {
+	if l.Outcome != r.Outcome || r.done != "" {
 		l.UpdatedAt = now
-		l.History = append(slices.Clone(l.History), event{At: now, Version: t.secret.Version, Done: r.did, outcome: r.outcome})
-		l.History = l.History[max(0, len(l.History)-maxHistory):]
+		l.History = append(slices.Clone(l.History), Attempt{At: now, Version: t.secret.Version, Done: r.done, Outcome: r.Outcome})
+		l.History = l.History[max(0, len(l.History)-MaxHistory):]
 	}
-	l.outcome, l.Items, l.LastAttempt = r.outcome, r.items, now
-	t.see(&l)
+	l.Outcome, l.Items, l.LastAttempt = r.Outcome, r.items, now
+	t.recordSecret(&l)
 	right := r.Status == Synced || r.Status == Unsynced
 	if right {
 		l.Attempts, l.NextRetry, l.LastSuccess = 0, time.Time{}, now
 	} else {
 		l.Attempts++
-		l.NextRetry = now.Add(max(r.after, backoff(r.outcome, l.Attempts)))
-		if r.Status == Unsyncing && !r.shows.IsZero() {
-			l.NextRetry = r.shows
+		l.NextRetry = now.Add(max(r.retryAfter, backoff(r.Outcome, l.Attempts)))
+		if r.Status == Unsyncing && !r.visibleAt.IsZero() {
+			l.NextRetry = r.visibleAt
 		}
 		s.counts.failed.Add(1)
 	}
-	free := make([]storage.Key, len(r.left))
-	for i, name := range r.left {
-		free[i] = claimKey(t.dest.Type, place, fold(t.kind.Rules, name))
+	free := make([]storage.Key, len(r.released))
+	for i, name := range r.released {
+		free[i] = ClaimKey(t.dest.Type, place, Fold(t.destType.Rules, name))
 	}
-	over := t.assoc.ending() && len(r.items) == 0
-	gone := over || right && t.vanished() && !slices.ContainsFunc(r.items, t.needed)
+	over := t.assoc.IsEnding() && len(r.items) == 0
+	gone := over || right && t.secretGone() && !slices.ContainsFunc(r.items, t.isNeeded)
 	_, err = storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
-		if err := t.stillThere(ctx, tx); err != nil {
+		if err := t.checkUnchanged(ctx, tx); err != nil {
 			return err
 		}
 		for _, key := range free {
-			if err := t.unclaim(ctx, tx, key); err != nil {
+			if err := t.releaseClaim(ctx, tx, key); err != nil {
 				return err
 			}
 		}
@@ -252,29 +252,29 @@ func (s *Service) store(ctx context.Context, t *target, r result) (time.Time, er
 	if err != nil {
 		return time.Time{}, err
 	}
-	s.freed(free...)
+	s.wakeWaiters(free...)
 	status := r.Status
 	if gone {
 		status = ""
 	}
-	s.noteLink(t.key, t.assoc.MountUUID, status)
+	s.updateCounters(t.key, t.assoc.MountUUID, status)
 	switch {
 	case over && t.assoc.Selector && t.key.Secret != "": // whoever of several was the last may not have known it
-		s.queue.Push(jobKey{t.key.NS, t.key.Destination, t.key.Association, ""}, now.Add(settle), false, nil)
+		s.queue.Push(LinkID{t.key.NS, t.key.Destination, t.key.Association, ""}, now.Add(changeDelay), false, nil)
 		return time.Time{}, nil
 	case !over && !right:
 		return l.NextRetry, nil
 	}
-	return t.ends(), nil
+	return t.expiresAt(), nil
 }
 
 // needed reports whether the ledger of a name is kept when its secret is not even metadata any more. Of what was left, a mark tells
 // whose it is should the secret come back.
-func (t *target) needed(it item) bool { return !it.Retained || !t.kind.Rules.Marks }
+func (t *target) isNeeded(it Item) bool { return !it.Retained || !t.destType.Rules.Marks }
 
 // dropIfLast deletes an association that is being removed with its last link.
 func (s *Service) dropIfLast(ctx context.Context, tx *storage.Txn, t *target) error {
-	links, err := s.host.Store().Scan(ctx, linkKey(t.key.NS, t.key.Destination, t.key.Association, ""), "", 2)
+	links, err := s.host.Store().Scan(ctx, LinkKey(t.key.NS, t.key.Destination, t.key.Association, ""), "", 2)
 	if err != nil {
 		return err
 	}
@@ -283,12 +283,12 @@ func (s *Service) dropIfLast(ctx context.Context, tx *storage.Txn, t *target) er
 			return nil
 		}
 	}
-	tx.Delete(t.assoc.key())
+	tx.Delete(t.assoc.Key())
 	return nil
 }
 
 // backoff is how long to wait before the next attempt: soon where it may pass, longer where somebody has to do something.
-func backoff(o outcome, attempts int) time.Duration {
+func backoff(o Outcome, attempts int) time.Duration {
 	first, longest := 5*time.Second, 5*time.Minute
 	if o.Status == ClientError || o.Status == Conflict {
 		first, longest = time.Minute, longestWait

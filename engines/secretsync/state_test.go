@@ -17,8 +17,8 @@ func TestWhatAnotherHoldsIsNotDeleted(t *testing.T) {
 		kv, site := s.mounts[0], s.places.Site(syncsim.Plain, "p")
 		kv.Put("a", "k", "1")
 		kv.Put("b", "k", "2")
-		named := func(deletion string) func(*associationRecord) {
-			return func(a *associationRecord) { a.Template, a.Deletion = "same", deletion }
+		named := func(deletion string) func(*Association) {
+			return func(a *Association) { a.Template, a.Deletion = "same", deletion }
 		}
 		s.places.SetFault(func(c syncsim.Call) syncsim.Fault {
 			if c.Op == "write" {
@@ -26,26 +26,26 @@ func TestWhatAnotherHoldsIsNotDeleted(t *testing.T) {
 			}
 			return syncsim.Fault{}
 		})
-		a := s.tie(2, "a", named(retainThere))
+		a := s.tie(2, "a", named(RetainOnRemoval))
 		kv.Delete("a")
 		s.pass(time.Second)
 		s.places.SetFault(nil)
 		if it := s.link(a, "a").Items[0]; !it.Retained || it.Intent == nil {
 			t.Fatalf("%+v is not left with an open write", it)
 		}
-		b := s.tie(2, "b", named(deleteThere))
+		b := s.tie(2, "b", named(DeleteOnRemoval))
 		s.update(func(tx *storage.Txn) error {
 			l := s.link(b, "b")
 			l.Adopt = []string{"SAME"}
-			return engines.PutRecord(tx, linkKey(b.NS, b.Destination, b.ID, "b"), l)
+			return engines.PutRecord(tx, LinkKey(b.NS, b.Destination, b.ID, "b"), l)
 		})
-		s.svc.queue.Push(jobKey{b.NS, b.Destination, b.ID, "b"}, time.Time{}, true, nil)
+		s.svc.queue.Push(LinkID{b.NS, b.Destination, b.ID, "b"}, time.Time{}, true, nil)
 		s.pass(time.Second)
 		s.status(b, "b", Synced)
 		kv.Undelete("a")
 		s.pass(time.Second)
 		s.status(a, "a", Conflict)
-		a = s.tie(2, "a", named(deleteThere))
+		a = s.tie(2, "a", named(DeleteOnRemoval))
 		s.untie(a)
 		s.pass(10 * time.Second)
 		if len(s.links(a)) > 0 {
@@ -63,7 +63,7 @@ func TestWhatAnotherHoldsIsNotDeleted(t *testing.T) {
 func TestWhatIsLeftOfManySecretsTakesNoRoom(t *testing.T) {
 	for dest, want := range map[int]int{0: 0, 2: 2} {
 		inSim(t, func(s *sim) {
-			all := s.tie(dest, "", func(a *associationRecord) { a.Selector, a.Deletion = true, retainThere })
+			all := s.tie(dest, "", func(a *Association) { a.Selector, a.Deletion = true, RetainOnRemoval })
 			for _, name := range []string{"a", "b"} {
 				s.mounts[0].Put(name, "k", "1")
 			}
@@ -89,17 +89,17 @@ func TestWhatIsLeftOfManySecretsTakesNoRoom(t *testing.T) {
 // TestWaitingForANameCountsOnce: looking again for a name that is still another association's is no other failure, and asks nobody.
 func TestWaitingForANameCountsOnce(t *testing.T) {
 	inSim(t, func(s *sim) {
-		same := func(a *associationRecord) { a.Template = "same" }
+		same := func(a *Association) { a.Template = "same" }
 		s.mounts[0].Put("a", "k", "1")
 		s.mounts[0].Put("b", "k", "2")
 		a, b := s.tie(0, "a", same), s.tie(0, "b", same)
 		calls := len(s.places.Calls())
 		for range 5 {
-			s.svc.queue.Push(jobKey{b.NS, b.Destination, b.ID, "b"}, time.Now(), false, nil)
+			s.svc.queue.Push(LinkID{b.NS, b.Destination, b.ID, "b"}, time.Now(), false, nil)
 			s.pass(time.Second)
 		}
 		if l, n := s.link(b, "b"), len(s.places.Calls())-calls; l.Status != Conflict || l.Attempts != 1 || n > 0 {
-			t.Errorf("%+v after %d attempts, with %d calls more", l.outcome, l.Attempts, n)
+			t.Errorf("%+v after %d attempts, with %d calls more", l.Outcome, l.Attempts, n)
 		}
 		s.untie(a)
 		s.pass(10 * time.Second)
@@ -110,7 +110,7 @@ func TestWaitingForANameCountsOnce(t *testing.T) {
 // TestWhatIsBegunCounts: a secret below a prefix is one of those that are synced from the moment that something is written for it.
 func TestWhatIsBegunCounts(t *testing.T) {
 	inSim(t, func(s *sim) {
-		s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, configKey, &configRecord{QueueCapacity: 1}) })
+		s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, ConfigKey, &Config{QueueCapacity: 1}) })
 		s.mounts[0].Put("a", "k", "1")
 		s.places.SetFault(func(c syncsim.Call) syncsim.Fault {
 			if c.Op == "write" {
@@ -118,7 +118,7 @@ func TestWhatIsBegunCounts(t *testing.T) {
 			}
 			return syncsim.Fault{}
 		})
-		all := s.tie(0, "", func(a *associationRecord) { a.Selector = true })
+		all := s.tie(0, "", func(a *Association) { a.Selector = true })
 		s.mounts[0].Put("b", "k", "1")
 		s.pass(time.Second)
 		if l := s.link(all, "a"); l.Status != Pending || l.UpdatedAt.IsZero() {
@@ -139,7 +139,7 @@ func TestWhatIsBegunCounts(t *testing.T) {
 // TestADestinationOfALaterVersion: what is of a type that this version does not know is left alone, and stops nothing else.
 func TestADestinationOfALaterVersion(t *testing.T) {
 	inSim(t, func(s *sim) {
-		same := func(a *associationRecord) { a.Template = "same" }
+		same := func(a *Association) { a.Template = "same" }
 		s.mounts[0].Put("a", "k", "1")
 		s.mounts[0].Put("b", "k", "1")
 		s.tie(0, "a", same)
@@ -148,12 +148,12 @@ func TestADestinationOfALaterVersion(t *testing.T) {
 		s.stop()
 		s.update(func(tx *storage.Txn) error {
 			d, a := *s.dests[1], *later
-			tx.Delete(d.key())
+			tx.Delete(d.Key())
 			d.Type, a.Type = "test-later", "test-later"
-			if err := engines.PutRecord(tx, d.key(), &d); err != nil {
+			if err := engines.PutRecord(tx, d.Key(), &d); err != nil {
 				return err
 			}
-			return engines.PutRecord(tx, a.key(), &a)
+			return engines.PutRecord(tx, a.Key(), &a)
 		})
 		s.start()
 		s.pass(time.Second)
@@ -192,13 +192,13 @@ func TestAnOlderLedgerIsHeldAgainstWhatIsThereWhenResumed(t *testing.T) {
 						case "destination":
 							d := *s.dests[0]
 							d.Paused = on
-							return engines.PutRecord(tx, d.key(), &d)
+							return engines.PutRecord(tx, d.Key(), &d)
 						case "association":
 							a := *a
 							a.Paused, a.UpdatedAt = on, time.Now().UTC()
-							return engines.PutRecord(tx, a.key(), &a)
+							return engines.PutRecord(tx, a.Key(), &a)
 						}
-						return engines.PutRecord(tx, configKey, &configRecord{Disabled: on, QueueCapacity: defaultQueueCapacity})
+						return engines.PutRecord(tx, ConfigKey, &Config{Disabled: on, QueueCapacity: DefaultQueueCapacity})
 					})
 				}
 				_, err = s.w.Store.Commit(s.ctx(), older)

@@ -12,9 +12,9 @@ import (
 )
 
 // versions returns the versions that clients are told of, by the entries' names without the accessor, and holds them to a status.
-func (s *sim) versions(a *associationRecord, status string) map[string]any {
+func (s *sim) versions(a *Association, status string) map[string]any {
 	s.t.Helper()
-	resp, err := s.svc.answerAssociations(s.ctx(), s.destOf(a), a)
+	resp, err := s.svc.respondAssociations(s.ctx(), s.destOf(a), a)
 	s.must(err)
 	out := map[string]any{}
 	for name, e := range resp.Data.(map[string]any)["associated_secrets"].(map[string]any) {
@@ -36,7 +36,7 @@ func TestAFailedSecretHasTheVersionThatIsThere(t *testing.T) {
 		kv.Put("b", "k", "1", "l", "1")
 		kv.Put("new", "k", large)
 		whole := s.tie(0, "a", nil)
-		keys := s.tie(0, "b", func(a *associationRecord) { a.Granularity = destination.SecretKey })
+		keys := s.tie(0, "b", func(a *Association) { a.Granularity = destination.SecretKey })
 		never := s.tie(0, "new", nil)
 		if got := s.versions(whole, Synced)["a"]; got != 1 {
 			t.Errorf("version %v after the first sync, want 1", got)
@@ -90,7 +90,7 @@ func TestABugEndsNothingElse(t *testing.T) {
 		kv.Put("good", "k", s.value())
 		marked, plain, good := s.tie(0, "bad", nil), s.tie(2, "bad", nil), s.tie(0, "good", nil)
 		s.status(good, "good", Synced)
-		for _, a := range []*associationRecord{marked, plain} {
+		for _, a := range []*Association{marked, plain} {
 			s.status(a, "bad", InternalError)
 			if l := s.link(a, "bad"); l.Attempts == 0 || l.NextRetry.IsZero() || l.Cause == "" {
 				t.Errorf("%+v is not told, or not tried again", l)
@@ -123,7 +123,7 @@ func TestABugThatHidesItsStatusIsMetAgain(t *testing.T) {
 		s.mounts[0].Put("a", "k", "1")
 		bugs := 4
 		s.w.OnCommit(func(b storage.Batch) error {
-			if _, kind, _ := splitKey(b.Puts[0].Key); kind == "l" && len(s.places.Calls()) > 0 && bugs > 0 {
+			if _, kind, _ := SplitKey(b.Puts[0].Key); kind == "l" && len(s.places.Calls()) > 0 && bugs > 0 {
 				bugs--
 				panic("a bug")
 			}
@@ -146,7 +146,7 @@ func TestWhatWasRetainedGoesOn(t *testing.T) {
 			name := map[string]string{syncsim.Marked: "vault/kv_00000001/a", syncsim.Plain: "VAULT_KV_00000001_A"}[kind]
 			value := func() string { v, _ := s.places.Site(kind, siteOf(kind)).Get(name); return v }
 			kv.Put("a", "k", "1")
-			a := s.tie(dest, "a", func(a *associationRecord) { a.Deletion = retainThere })
+			a := s.tie(dest, "a", func(a *Association) { a.Deletion = RetainOnRemoval })
 			kv.Delete("a")
 			s.pass(time.Second)
 			s.status(a, "a", Unsynced)
@@ -186,7 +186,7 @@ func TestWhatWasRetainedGoesOn(t *testing.T) {
 			// It is given up with the association, and what was left stays whatever is said later.
 			kv.Delete("a")
 			s.pass(time.Second)
-			s.must(s.svc.changeAssociations(s.ctx(), []storage.Key{a.key()}, func(a *associationRecord) bool { a.Deletion = deleteThere; return true }))
+			s.must(s.svc.changeAssociations(s.ctx(), []storage.Key{a.Key()}, func(a *Association) bool { a.Deletion = DeleteOnRemoval; return true }))
 			s.pass(time.Second)
 			s.untie(a)
 			s.there(kind, name)
@@ -203,8 +203,8 @@ func TestARetainedKeyIsNobodysConcern(t *testing.T) {
 	inSim(t, func(s *sim) {
 		kv := s.mounts[0]
 		kv.Put("a", "k", "1", "l", "1")
-		a := s.tie(2, "a", func(a *associationRecord) {
-			a.Deletion, a.Granularity, a.Template = retainThere, destination.SecretKey, "{{ .SecretKey }}"
+		a := s.tie(2, "a", func(a *Association) {
+			a.Deletion, a.Granularity, a.Template = RetainOnRemoval, destination.SecretKey, "{{ .SecretKey }}"
 		})
 		kv.Put("a", "k", "2")
 		s.pass(time.Second)
@@ -233,7 +233,7 @@ func TestARetainedNameCanBeTakenOver(t *testing.T) {
 	for _, dest := range []int{0, 2} {
 		inSim(t, func(s *sim) {
 			kv, kind := s.mounts[0], s.dests[dest].Type
-			same := func(a *associationRecord) { a.Template, a.Deletion = "same", retainThere }
+			same := func(a *Association) { a.Template, a.Deletion = "same", RetainOnRemoval }
 			kv.Put("a", "k", "1")
 			kv.Put("b", "k", "2")
 			a := s.tie(dest, "a", same)
@@ -248,10 +248,10 @@ func TestARetainedNameCanBeTakenOver(t *testing.T) {
 			s.places.Site(kind, siteOf(kind)).Allow(name)
 			s.update(func(tx *storage.Txn) error {
 				l := s.link(b, "b")
-				l.Adopt = []string{fold(s.svc.types[kind].Rules, name)}
-				return engines.PutRecord(tx, linkKey(b.NS, b.Destination, b.ID, "b"), l)
+				l.Adopt = []string{Fold(s.svc.types[kind].Rules, name)}
+				return engines.PutRecord(tx, LinkKey(b.NS, b.Destination, b.ID, "b"), l)
 			})
-			s.svc.syncNow(s.ctx(), jobKey{b.NS, b.Destination, b.ID, "b"})
+			s.svc.syncAndWait(s.ctx(), LinkID{b.NS, b.Destination, b.ID, "b"})
 			s.pass(10 * time.Second)
 			s.status(b, "b", Synced)
 			kv.Undelete("a")
@@ -272,14 +272,14 @@ func TestWhatIsNotShownYetIsLookedAtInTime(t *testing.T) {
 			a := s.tie(dest, "a", nil)
 			it := s.link(a, "a").Items[0]
 			s.places.Site(a.Type, siteOf(a.Type)).Delete(it.Name)
-			s.must(s.svc.changeAssociations(s.ctx(), []storage.Key{a.key()}, func(a *associationRecord) bool { a.Removing = true; return true }))
+			s.must(s.svc.changeAssociations(s.ctx(), []storage.Key{a.Key()}, func(a *Association) bool { a.Removing = true; return true }))
 			s.pass(time.Second)
 			if l := s.link(a, "a"); wait > 0 && !l.NextRetry.Equal(it.WrittenAt.Add(wait)) {
-				t.Errorf("%s: %+v, looked at again %v after it was written, want %v", a.Name, l.outcome, l.NextRetry.Sub(it.WrittenAt), wait)
+				t.Errorf("%s: %+v, looked at again %v after it was written, want %v", a.Name, l.Outcome, l.NextRetry.Sub(it.WrittenAt), wait)
 			}
 			s.pass(wait)
 			if l := s.link(a, "a"); l.Status != "" {
-				t.Errorf("%s: %+v is still there", a.Name, l.outcome)
+				t.Errorf("%s: %+v is still there", a.Name, l.Outcome)
 			}
 		}
 	})
@@ -291,9 +291,9 @@ func TestAFailureCountsOnce(t *testing.T) {
 		s.places.Site(syncsim.Marked, "m").Put("same", "theirs")
 		s.mounts[0].Put("a", "k", "1")
 		s.places.SetFault(func(syncsim.Call) syncsim.Fault { return syncsim.Fault{Delay: 300 * time.Millisecond} })
-		a := s.tie(0, "a", func(a *associationRecord) {
+		a := s.tie(0, "a", func(a *Association) {
 			a.Template = "same"
-			key := jobKey{a.NS, a.Destination, associationID(a.Destination, a.MountUUID, a.Secret, a.Selector), "a"}
+			key := LinkID{a.NS, a.Destination, AssociationID(a.Destination, a.MountUUID, a.Secret, a.Selector), "a"}
 			go func() {
 				time.Sleep(50 * time.Millisecond)
 				s.svc.queue.Push(key, time.Now(), false, nil)
@@ -304,9 +304,9 @@ func TestAFailureCountsOnce(t *testing.T) {
 		if l := s.link(a, "a"); l.Attempts != 1 || time.Until(l.NextRetry) > time.Minute {
 			t.Errorf("%d attempts, the next in %v, want 1 within a minute", l.Attempts, time.Until(l.NextRetry))
 		}
-		key := jobKey{a.NS, a.Destination, a.ID, "a"}
+		key := LinkID{a.NS, a.Destination, a.ID, "a"}
 		for range 7 {
-			s.svc.syncNow(s.ctx(), key)
+			s.svc.syncAndWait(s.ctx(), key)
 			s.pass(time.Second)
 		}
 		if l := s.link(a, "a"); l.Attempts != 1 || time.Until(l.NextRetry) > time.Minute {

@@ -14,7 +14,7 @@ import (
 )
 
 // getDestination reads a destination and the index it was written at; a record with no ID is none.
-func getDestination(ctx context.Context, s engines.Getter, key storage.Key, d *destinationRecord) (storage.Index, error) {
+func GetDestination(ctx context.Context, s engines.Getter, key storage.Key, d *Destination) (storage.Index, error) {
 	e, err := s.Get(ctx, key)
 	if errors.Is(err, storage.ErrNotFound) {
 		return 0, nil
@@ -26,65 +26,65 @@ func getDestination(ctx context.Context, s engines.Getter, key storage.Key, d *d
 }
 
 // configRecord is the configuration of the whole service.
-type configRecord struct {
+type Config struct {
 	Format        int  `json:"format"`
 	Disabled      bool `json:"disabled"`
 	QueueCapacity int  `json:"queue_capacity"`
 }
 
-func (c *configRecord) RecordFormat() *int { return &c.Format }
+func (c *Config) RecordFormat() *int { return &c.Format }
 
-const defaultQueueCapacity = 1_000_000
+const DefaultQueueCapacity = 1_000_000
 
-var configKey = area(rootNS, "config")
+var ConfigKey = Area(RootNS, "config")
 
-func (s *Service) config(ctx context.Context) (configRecord, error) {
-	c := configRecord{QueueCapacity: defaultQueueCapacity}
-	_, err := engines.GetRecord(ctx, s.host.Store(), configKey, &c)
+func (s *Service) config(ctx context.Context) (Config, error) {
+	c := Config{QueueCapacity: DefaultQueueCapacity}
+	_, err := engines.GetRecord(ctx, s.host.Store(), ConfigKey, &c)
 	return c, err
 }
 
 // installationRecord names this installation, which all clusters of a replication set are one of.
-type installationRecord struct {
+type installation struct {
 	Format int    `json:"format"`
 	ID     string `json:"id"`
 }
 
-func (i *installationRecord) RecordFormat() *int { return &i.Format }
+func (i *installation) RecordFormat() *int { return &i.Format }
 
-var installationKey = area(rootNS, "installation")
+var installationKey = Area(RootNS, "installation")
 
 // ensureInstallation names the installation, once.
-func ensureInstallation(ctx context.Context, tx *storage.Txn) error {
-	var i installationRecord
+func EnsureInstallation(ctx context.Context, tx *storage.Txn) error {
+	var i installation
 	found, err := engines.GetRecord(ctx, tx, installationKey, &i)
 	if found || err != nil {
 		return err
 	}
-	i.ID = short(rand.Text())
+	i.ID = Hash(rand.Text())
 	return engines.PutRecord(tx, installationKey, &i)
 }
 
 // markOf is what the marks of everything that an association owns begin with.
-func (s *Service) markOf(ctx context.Context, a *associationRecord) (string, error) {
-	var i installationRecord
+func (s *Service) ownerTagOf(ctx context.Context, a *Association) (string, error) {
+	var i installation
 	_, err := engines.GetRecord(ctx, s.host.Store(), installationKey, &i)
 	return i.ID + "-" + a.ID, err
 }
 
 // errAlien says that a destination is of a later version: of a type, or with fields, that this one does not know. It is left alone, and
 // tried again when everything is looked through.
-var errAlien = errors.New("this version does not know such destinations")
+var ErrUnknownType = errors.New("this version does not know such destinations")
 
 // configOf returns the configuration of a destination.
-func (s *Service) configOf(d *destinationRecord) (destination.Config, error) {
+func (s *Service) configOf(d *Destination) (destination.Config, error) {
 	kind, ok := s.types[d.Type]
 	if !ok {
-		return nil, fmt.Errorf("%w: the type is %s", errAlien, d.Type)
+		return nil, fmt.Errorf("%w: the type is %s", ErrUnknownType, d.Type)
 	}
 	c := kind.New()
 	if err := decodeConfig(d.Config, c); err != nil {
-		return nil, fmt.Errorf("%w: %w", errAlien, err)
+		return nil, fmt.Errorf("%w: %w", ErrUnknownType, err)
 	}
 	return c, nil
 }
@@ -93,7 +93,7 @@ func (s *Service) configOf(d *destinationRecord) (destination.Config, error) {
 // destinations of a type are reached in the same way, so that it tells no two places apart, and claims outlive a new address. If the
 // address is one of another installation with places of the same names, claims keep names from one secret for the other's sake, and
 // nothing is written over: what is there decides whose it is, as ever.
-func (s *Service) place(d *destinationRecord) (string, error) {
+func (s *Service) location(d *Destination) (string, error) {
 	c, err := s.configOf(d)
 	if err != nil {
 		return "", err
@@ -102,16 +102,16 @@ func (s *Service) place(d *destinationRecord) (string, error) {
 }
 
 // open returns the destination of a target, within its budget.
-func (s *Service) open(t *target) (*workqueue.RateLimited, error) {
+func (s *Service) openPooled(t *target) (*workqueue.RateLimited, error) {
 	return s.clients.get(&t.dest, t.version, func() (destination.Destination, destination.Rate, error) {
-		d, err := s.openNew(&t.dest)
-		return d, s.budget(t.kind), err
+		d, err := s.Open(&t.dest)
+		return d, s.rateOf(t.destType), err
 	})
 }
 
 // budget is how much may be asked of a destination: what its type says, unless the operator has another agreement with the
 // vendor. A second's worth may always come at once.
-func (s *Service) budget(kind destination.Type) destination.Rate {
+func (s *Service) rateOf(kind destination.Type) destination.Rate {
 	r, end := kind.Rules.Rate, s.opts.Operator.Endpoints[kind.Name]
 	if w := end.WritesPerSecond; w > 0 {
 		r.Writes, r.WriteBurst = w, max(r.WriteBurst, int(w))
@@ -123,24 +123,24 @@ func (s *Service) budget(kind destination.Type) destination.Rate {
 }
 
 // keptFromEnvironment returns why a destination may not be without credentials of its own, "" if it may, or is not.
-func (s *Service) keptFromEnvironment(ns string, c destination.Config) string {
+func (s *Service) rejectEnvironment(ns string, c destination.Config) string {
 	use := s.opts.Operator.EnvironmentCredentials
-	if len(standingOf(c).credentials) > 0 || use == "" || use == EnvironmentAll || use == EnvironmentRoot && ns == rootNS {
+	if len(identityOf(c).credentials) > 0 || use == "" || use == EnvironmentAll || use == EnvironmentRoot && ns == RootNS {
 		return ""
 	}
 	return fmt.Sprintf("the destination has no credentials: give it some of its own, since those of the server's environment are not for it (environment_credentials is %q in the server's configuration)", use)
 }
 
 // openNew opens the destination of a record.
-func (s *Service) openNew(d *destinationRecord) (destination.Destination, error) {
+func (s *Service) Open(d *Destination) (destination.Destination, error) {
 	c, err := s.configOf(d)
 	if err != nil {
 		return nil, err
 	}
-	if problem := s.keptFromEnvironment(d.NS, c); problem != "" {
+	if problem := s.rejectEnvironment(d.NS, c); problem != "" {
 		return nil, &destination.Error{Class: destination.Client, Code: destination.Denied, Text: problem}
 	}
-	env, err := s.env(d)
+	env, err := s.environmentOf(d)
 	if err != nil {
 		return nil, err
 	}
@@ -153,7 +153,7 @@ type counts struct {
 }
 
 // event is the record of the trail for what is about to be done.
-func (t *target) event(steps []step) engines.Event {
+func (t *target) auditEvent(steps []step) engines.Event {
 	var done []string
 	for i := range steps {
 		if st := &steps[i]; st.writes() || st.Do == actDelete {

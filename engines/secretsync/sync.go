@@ -25,48 +25,48 @@ import (
 
 // target is all that is stored about one link.
 type target struct {
-	key     jobKey
-	dest    destinationRecord
-	version storage.Index // of dest
-	assoc   associationRecord
-	link    link // as it was loaded
-	kind    destination.Type
-	mount   *engines.Mounted
-	secret  engines.Secret
-	mark    string // that of each name begins with it
+	key      LinkID
+	dest     Destination
+	version  storage.Index // of dest
+	assoc    Association
+	link     Link // as it was loaded
+	destType destination.Type
+	mount    *engines.Mounted
+	secret   engines.Secret
+	ownerTag string // that of each name begins with it
 }
 
 // errNothing means that there is nothing to sync any more.
-var errNothing = errors.New("the association is gone")
+var errNotAssociated = errors.New("the association is gone")
 
 // load reads what is stored about a link.
-func (s *Service) load(ctx context.Context, key jobKey) (*target, error) {
+func (s *Service) load(ctx context.Context, key LinkID) (*target, error) {
 	store := s.host.Store()
 	t := &target{key: key}
-	a := associationRecord{NS: key.NS, Destination: key.Destination, ID: key.Association}
-	found, err := engines.GetRecord(ctx, store, a.key(), &t.assoc)
+	a := Association{NS: key.NS, Destination: key.Destination, ID: key.Association}
+	found, err := engines.GetRecord(ctx, store, a.Key(), &t.assoc)
 	if err != nil {
 		return nil, err
 	}
 	if !found {
-		return nil, errNothing
+		return nil, errNotAssociated
 	}
-	t.version, err = getDestination(ctx, store, destinationKey(key.NS, t.assoc.Type, t.assoc.Name), &t.dest)
+	t.version, err = GetDestination(ctx, store, DestinationKey(key.NS, t.assoc.Type, t.assoc.Name), &t.dest)
 	if err != nil {
 		return nil, err
 	}
 	if t.dest.ID != key.Destination {
-		return nil, errNothing
+		return nil, errNotAssociated
 	}
-	if _, err := engines.GetRecord(ctx, store, linkKey(key.NS, key.Destination, key.Association, key.Secret), &t.link); err != nil {
+	if _, err := engines.GetRecord(ctx, store, LinkKey(key.NS, key.Destination, key.Association, key.Secret), &t.link); err != nil {
 		return nil, err
 	}
 	t.link.Secret = key.Secret
 	if _, err := s.configOf(&t.dest); err != nil {
 		return nil, err
 	}
-	t.kind = s.types[t.dest.Type]
-	if t.mark, err = s.markOf(ctx, &t.assoc); err != nil {
+	t.destType = s.types[t.dest.Type]
+	if t.ownerTag, err = s.ownerTagOf(ctx, &t.assoc); err != nil {
 		return nil, err
 	}
 	t.mount, err = s.host.MountOf(ctx, t.assoc.MountUUID)
@@ -74,7 +74,7 @@ func (s *Service) load(ctx context.Context, key jobKey) (*target, error) {
 }
 
 // latest returns the newest version of a secret, if the mount has any.
-func latest(ctx context.Context, m *engines.Mounted, secret string) (engines.Secret, error) {
+func latestSecret(ctx context.Context, m *engines.Mounted, secret string) (engines.Secret, error) {
 	if m == nil {
 		return engines.Secret{}, &destination.Error{
 			Class: destination.Client, Code: noMount, Text: "the mount of the secret is not there; nothing is changed at the destination",
@@ -90,12 +90,12 @@ func latest(ctx context.Context, m *engines.Mounted, secret string) (engines.Sec
 }
 
 // aim returns what should be at the destination. The error says why nothing may be changed there.
-func (s *Service) aim(ctx context.Context, t *target) ([]template.Item, error) {
+func (s *Service) desiredState(ctx context.Context, t *target) ([]template.Item, error) {
 	if t.assoc.Removing || t.assoc.Gone {
 		return nil, nil
 	}
 	var err error
-	if t.secret, err = latest(ctx, t.mount, t.key.Secret); err != nil {
+	if t.secret, err = latestSecret(ctx, t.mount, t.key.Secret); err != nil {
 		return nil, err
 	}
 	if err := s.mayRead(ctx, t.assoc.Owner, t.mount, t.key.Secret); err != nil {
@@ -105,7 +105,7 @@ func (s *Service) aim(ctx context.Context, t *target) ([]template.Item, error) {
 		return nil, nil
 	}
 	src := template.NewSource(t.dest.Type, t.dest.Name, s.host.NamespacePath(t.key.NS), t.key.NS, t.mount.Path, t.assoc.Accessor, t.key.Secret)
-	items, err := t.assoc.plan(t.kind.Rules).Items(src, t.secret.Data)
+	items, err := t.assoc.Plan(t.destType.Rules).Items(src, t.secret.Data)
 	if err != nil {
 		code := "template"
 		if _, many := errors.AsType[template.TooManyKeys](err); many {
@@ -116,7 +116,7 @@ func (s *Service) aim(ctx context.Context, t *target) ([]template.Item, error) {
 	return items, nil
 }
 
-func (a *associationRecord) plan(r destination.Rules) *template.Plan {
+func (a *Association) Plan(r destination.Rules) *template.Plan {
 	return &template.Plan{Rules: r, Granularity: a.Granularity, Template: a.Template, Format: a.ValueFormat, Include: a.Include, Exclude: a.Exclude}
 }
 
@@ -138,15 +138,15 @@ func (s *Service) mayRead(ctx context.Context, who engines.Principal, m *engines
 
 // ownerReads reports whether the owner of an association can read a secret. What they never could is not a part of a prefix of theirs:
 // not even its name is shown.
-func (s *Service) ownerReads(ctx context.Context, a *associationRecord, m *engines.Mounted, secret string) (bool, error) {
+func (s *Service) ownerReads(ctx context.Context, a *Association, m *engines.Mounted, secret string) (bool, error) {
 	err := s.mayRead(ctx, a.Owner, m, secret)
-	if lostAccess(err) {
+	if isLostAccess(err) {
 		return false, nil
 	}
 	return err == nil, err
 }
 
-func lostAccess(err error) bool {
+func isLostAccess(err error) bool {
 	e, ok := errors.AsType[*destination.Error](err)
 	return ok && e.Code == ownerLostAccess
 }
@@ -158,22 +158,22 @@ const (
 	notKV2          = "not_kv2"
 )
 
-var aimCodes = []string{ownerLostAccess, noMount, notKV2, codeInternal}
+var recoverableCodes = []string{ownerLostAccess, noMount, notKV2, codeInternal}
 
 // unchanged reports whether nothing has to be asked of the destination: all that should be there was written, by what we
 // know.
-func (t *target) unchanged(want []template.Item) bool {
+func (t *target) upToDate(want []template.Item) bool {
 	l := &t.link
-	if t.assoc.ending() || t.vanished() || len(l.active()) != len(want) || l.unfinished() || l.Rules != t.assoc.rules() {
+	if t.assoc.IsEnding() || t.secretGone() || len(l.Active()) != len(want) || l.IsUnfinished() || l.Rules != t.assoc.RulesHash() {
 		return false
 	}
 	if len(want) == 0 {
-		return l.outcome == summary(nil, t.secret.Live)
+		return l.Outcome == worstOutcome(nil, t.secret.Live)
 	}
-	tagged := tagsPrint(t.dest.CustomTags)
+	tagged := TagsFingerprint(t.dest.CustomTags)
 	for _, w := range want {
-		had := l.item(w.Name, t.kind.Rules)
-		if had == nil || had.Retained || w.Problem != "" || had.Key != w.Key || !had.stands(t.dest.print(w.Value), tagged) {
+		had := l.Item(w.Name, t.destType.Rules)
+		if had == nil || had.Retained || w.Problem != "" || had.Key != w.Key || !had.UpToDate(t.dest.Fingerprint(w.Value), tagged) {
 			return false
 		}
 	}
@@ -181,47 +181,47 @@ func (t *target) unchanged(want []template.Item) bool {
 }
 
 // stands reports whether, by what we know, a value is under the name.
-func (it *item) stands(print []byte, tagged string) bool {
-	return it.Owned && it.Intent == nil && it.Status == Synced && it.Drift == "" && slices.Equal(it.Print, print) && it.Tagged == tagged
+func (it *Item) UpToDate(print []byte, tagged string) bool {
+	return it.Owned && it.Intent == nil && it.Status == Synced && it.Drift == "" && slices.Equal(it.Fingerprint, print) && it.TagsFingerprint == tagged
 }
 
 // early reports whether the link has failed, is to be tried again later, and nothing has changed that could help. err is aim's.
-func (t *target) early(err error) bool {
+func (t *target) inBackoff(err error) bool {
 	l, now := &t.link, time.Now()
 	if l.Attempts == 0 || !l.NextRetry.After(now) || l.NextRetry.After(now.Add(longestWait)) {
 		return false
 	}
-	if err != nil && l.outcome != failure(err) || err == nil && slices.Contains(aimCodes, l.Code) {
+	if err != nil && l.Outcome != outcomeOf(err) || err == nil && slices.Contains(recoverableCodes, l.Code) {
 		return false
 	}
-	return l.of(t.secret) && l.Rules == t.assoc.rules() && (t.mount == nil || l.Mount == t.mount.Path) &&
+	return l.IsOf(t.secret) && l.Rules == t.assoc.RulesHash() && (t.mount == nil || l.Mount == t.mount.Path) &&
 		!t.assoc.UpdatedAt.After(l.LastAttempt) && !t.dest.UpdatedAt.After(l.LastAttempt)
 }
 
 // ending reports whether the association is to go.
-func (a *associationRecord) ending() bool { return a.Removing || a.Gone }
+func (a *Association) IsEnding() bool { return a.Removing || a.Gone }
 
 // retains reports whether what is not wanted any more is left where it is.
-func (t *target) retains() bool { return t.assoc.Retain || t.assoc.Deletion == retainThere }
+func (t *target) retainsNames() bool { return t.assoc.Retain || t.assoc.Deletion == RetainOnRemoval }
 
 // vanished reports whether the link is of a secret that a selector has found once and that does not even have metadata any more.
-func (t *target) vanished() bool {
+func (t *target) secretGone() bool {
 	return t.assoc.Selector && t.secret.Version == 0
 }
 
 // syncJob is the queue's do: it syncs a link, and queues it again if that is to be.
-func (s *Service) syncJob(ctx context.Context, key jobKey, refresh bool) {
+func (s *Service) syncJob(ctx context.Context, key LinkID, refresh bool) {
 	if !s.host.Owner() {
 		return // when it is ours again everything is looked through
 	}
 	var at time.Time
-	err := s.guarded("syncing a secret", func() (err error) { at, err = s.syncLink(ctx, key, refresh); return err })
+	err := s.recoverPanic("syncing a secret", func() (err error) { at, err = s.syncLink(ctx, key, refresh); return err })
 	if errors.Is(err, errPanic) {
-		err = s.guarded("noting that", func() (err error) { at, err = s.broken(ctx, key); return err })
+		err = s.recoverPanic("noting that", func() (err error) { at, err = s.recordPanic(ctx, key); return err })
 	}
 	switch {
-	case errors.Is(err, errNothing) || ctx.Err() != nil:
-	case s.unreadable(err) || errors.Is(err, errAlien): // when everything is looked through it is tried again
+	case errors.Is(err, errNotAssociated) || ctx.Err() != nil:
+	case s.unreadable(err) || errors.Is(err, ErrUnknownType): // when everything is looked through it is tried again
 	case errors.Is(err, storage.ErrTooLarge): // a name so long that nothing can be noted of it
 		s.log.Warn("a secret cannot be synced", "association", key.Association, "err", err)
 		s.queue.Push(key, time.Now().Add(longestWait), false, nil)
@@ -238,47 +238,47 @@ func (s *Service) syncJob(ctx context.Context, key jobKey, refresh bool) {
 // syncLink brings one secret to its destination, and returns when it has to be looked at again. With refresh it looks at the
 // destination even if nothing seems to have changed. What the destination or its configuration is to blame for is in the link
 // afterwards; an error is of our own storage.
-func (s *Service) syncLink(ctx context.Context, key jobKey, refresh bool) (again time.Time, err error) {
+func (s *Service) syncLink(ctx context.Context, key LinkID, refresh bool) (again time.Time, err error) {
 	t, err := s.load(ctx, key)
 	if err != nil {
 		return time.Time{}, err
 	}
-	if held, err := s.held(ctx, t); held || err != nil {
+	if held, err := s.isPaused(ctx, t); held || err != nil {
 		if refresh {
-			s.owe(key.Association)
+			s.setPendingRefresh(key.Association)
 		}
 		return time.Time{}, err // what releases it looks for what is due
 	}
-	want, err := s.aim(ctx, t)
+	want, err := s.desiredState(ctx, t)
 	switch {
-	case lostAccess(err) && t.assoc.Selector && t.link.UpdatedAt.IsZero():
+	case isLostAccess(err) && t.assoc.Selector && t.link.UpdatedAt.IsZero():
 		return time.Time{}, nil // never theirs: looking through everything finds out if that changes
 	case !s.admits(t):
 		return time.Time{}, nil // when there is room it goes on
 	case refresh: // whoever asks has changed something, perhaps: waits begin anew
 		t.link.Attempts = 0
-	case t.early(err):
-		if free, err := s.anyFree(ctx, &t.dest, &t.link, key); !free || err != nil {
+	case t.inBackoff(err):
+		if free, err := s.anyNameFree(ctx, &t.dest, &t.link, key); !free || err != nil {
 			return t.link.NextRetry, err
 		}
 	}
 	if err != nil {
-		return s.stopped(ctx, t, err)
+		return s.recordFailure(ctx, t, err)
 	}
-	if !refresh && t.unchanged(want) {
-		return s.noted(ctx, t)
+	if !refresh && t.upToDate(want) {
+		return s.recordNoop(ctx, t)
 	}
 	steps := t.steps(want, refresh)
-	dest, err := s.open(t)
+	dest, err := s.openPooled(t)
 	if err != nil {
-		return s.stopped(ctx, t, err)
+		return s.recordFailure(ctx, t, err)
 	}
 	if until := dest.CircuitOpenUntil(); !refresh && t.link.Attempts > 0 && !until.IsZero() {
 		return until.Add(rand.N(time.Second)), nil //nolint:gosec // jitter, not a secret
 	}
-	err = s.carryAllOut(ctx, t, dest, steps, len(want))
+	err = s.applySteps(ctx, t, dest, steps, len(want))
 	if err == nil {
-		again, err = s.settled(ctx, t, steps)
+		again, err = s.recordSteps(ctx, t, steps)
 	}
 	lost := s.unreadable(err)
 	if lost || errors.Is(err, storage.ErrTooLarge) { // what is about to be done could not be noted; what was done is what was noted last
@@ -288,9 +288,9 @@ func (s *Service) syncLink(ctx context.Context, key jobKey, refresh bool) (again
 		}
 		t.secret = secret
 		if lost {
-			return s.stopped(ctx, t, errUnreadable(why))
+			return s.recordFailure(ctx, t, errUnreadable(why))
 		}
-		return s.stopped(ctx, t, &destination.Error{
+		return s.recordFailure(ctx, t, &destination.Error{
 			Class: destination.Client, Code: "too_many_names", Text: "the names of the secret's keys are too many, or too long, to keep account of: choose some with include", Err: err,
 		})
 	}
@@ -298,17 +298,17 @@ func (s *Service) syncLink(ctx context.Context, key jobKey, refresh bool) (again
 }
 
 // carryAllOut does the steps, of which the first n are for what should be there, some at a time.
-func (s *Service) carryAllOut(ctx context.Context, t *target, dest destination.Destination, steps []step, n int) error {
-	if err := s.makeRoom(ctx, t, steps); err != nil {
+func (s *Service) applySteps(ctx context.Context, t *target, dest destination.Destination, steps []step, n int) error {
+	if err := s.checkCapacity(ctx, t, steps); err != nil {
 		return err
 	}
-	for part := range slices.Chunk(steps[:n], atOnce) {
-		if err := s.part(ctx, t, dest, steps, part); err != nil {
+	for part := range slices.Chunk(steps[:n], batchSize) {
+		if err := s.applyBatch(ctx, t, dest, steps, part); err != nil {
 			return err
 		}
 	}
-	for part := range slices.Chunk(steps[n:], atOnce) {
-		if err := s.part(ctx, t, dest, steps, part); err != nil {
+	for part := range slices.Chunk(steps[n:], batchSize) {
+		if err := s.applyBatch(ctx, t, dest, steps, part); err != nil {
 			return err
 		}
 	}
@@ -316,18 +316,18 @@ func (s *Service) carryAllOut(ctx context.Context, t *target, dest destination.D
 }
 
 // atOnce is how many names are done between two notes of what is done. It bounds how old a note is when its write is made.
-const atOnce = 20
+const batchSize = 20
 
 // part does some of the steps.
-func (s *Service) part(ctx context.Context, t *target, dest destination.Destination, all, part []step) error {
+func (s *Service) applyBatch(ctx context.Context, t *target, dest destination.Destination, all, part []step) error {
 	for i := range part {
 		st := &part[i]
 		if err := s.decideStep(ctx, t, dest, st); err != nil {
-			st.fails(err)
+			st.fail(err)
 			continue
 		}
 		if st.Do == actDelete {
-			s.mayGo(ctx, t, dest, all, st)
+			s.canDelete(ctx, t, dest, all, st)
 		}
 	}
 	if ctx.Err() != nil {
@@ -337,17 +337,17 @@ func (s *Service) part(ctx context.Context, t *target, dest destination.Destinat
 		return err
 	}
 	for i := range part {
-		s.carryOut(ctx, t, dest, &part[i])
+		s.applyStep(ctx, t, dest, &part[i])
 	}
 	return ctx.Err()
 }
 
 // paused reports whether nothing is to be done at a destination. Purging it goes on although it is paused.
-func (d *destinationRecord) paused() bool { return d.Paused && d.PurgeAt.IsZero() }
+func (d *Destination) IsPaused() bool { return d.Paused && d.PurgeAt.IsZero() }
 
 // held reports whether somebody has stopped the work.
-func (s *Service) held(ctx context.Context, t *target) (bool, error) {
-	if t.dest.paused() || t.assoc.Paused {
+func (s *Service) isPaused(ctx context.Context, t *target) (bool, error) {
+	if t.dest.IsPaused() || t.assoc.Paused {
 		return true, nil
 	}
 	c, err := s.config(ctx)
@@ -356,7 +356,7 @@ func (s *Service) held(ctx context.Context, t *target) (bool, error) {
 
 // prepare claims names and stores what is about to be done. Steps whose name belongs to another association become conflicts.
 func (s *Service) prepare(ctx context.Context, t *target, all, part []step) error {
-	place, err := s.place(&t.dest)
+	place, err := s.location(&t.dest)
 	if err != nil {
 		return err
 	}
@@ -364,55 +364,55 @@ func (s *Service) prepare(ctx context.Context, t *target, all, part []step) erro
 	decided := slices.Clone(part)
 	_, err = storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
 		copy(part, decided) // it may be called again
-		if err := t.stillThere(ctx, tx); err != nil {
+		if err := t.checkUnchanged(ctx, tx); err != nil {
 			return err
 		}
 		claimed := false
 		for i := range part {
 			st := &part[i]
 			if st.Do == actDelete {
-				if err := t.spare(ctx, tx, place, st); err != nil {
+				if err := t.retainIfClaimed(ctx, tx, place, st); err != nil {
 					return err
 				}
 			}
 			if st.needsClaim() {
-				if err := s.claim(ctx, tx, t, place, st); err != nil {
+				if err := s.claimName(ctx, tx, t, place, st); err != nil {
 					return err
 				}
-				claimed = claimed || st.claimed
+				claimed = claimed || st.claimedNow
 			}
-			st.intend()
+			st.recordIntent()
 		}
 		if writes = anyWrites(part); !writes && !claimed {
 			return nil // nothing is at risk: what comes of it is stored afterwards
 		}
-		return t.putLink(ctx, tx, t.begun(all), nil)
+		return t.putLink(ctx, tx, t.inProgress(all), nil)
 	})
 	if err != nil || !writes {
 		return err
 	}
-	if err := s.host.Record(ctx, t.event(part)); err != nil {
-		return errors.Join(err, s.withdraw(ctx, t, all, part))
+	if err := s.host.Record(ctx, t.auditEvent(part)); err != nil {
+		return errors.Join(err, s.withdrawIntents(ctx, t, all, part))
 	}
 	return nil
 }
 
 // withdraw stores that what was about to be done will not be.
-func (s *Service) withdraw(ctx context.Context, t *target, all, part []step) error {
+func (s *Service) withdrawIntents(ctx context.Context, t *target, all, part []step) error {
 	for i := range part {
 		part[i].Intent = part[i].before.Intent
 	}
 	_, err := storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
-		if err := t.stillThere(ctx, tx); err != nil {
+		if err := t.checkUnchanged(ctx, tx); err != nil {
 			return err
 		}
-		return t.putLink(ctx, tx, t.begun(all), nil)
+		return t.putLink(ctx, tx, t.inProgress(all), nil)
 	})
 	return err
 }
 
 // begun is what is stored of the link while its steps are done. One that is stored for the first time counts from then on.
-func (t *target) begun(all []step) *link {
+func (t *target) inProgress(all []step) *Link {
 	l := t.link
 	l.Items = itemsOf(all)
 	if l.Status == "" {
@@ -426,13 +426,13 @@ func anyWrites(steps []step) bool {
 }
 
 func (t *target) linkKey() storage.Key {
-	return linkKey(t.key.NS, t.key.Destination, t.key.Association, t.key.Secret)
+	return LinkKey(t.key.NS, t.key.Destination, t.key.Association, t.key.Secret)
 }
 
 // putLink has a transaction store the link. Names that somebody has said to adopt since it was loaded are kept; those in
 // adopted are done with.
-func (t *target) putLink(ctx context.Context, tx *storage.Txn, l *link, adopted map[string]bool) error {
-	var now link
+func (t *target) putLink(ctx context.Context, tx *storage.Txn, l *Link, adopted map[string]bool) error {
+	var now Link
 	if _, err := engines.GetRecord(ctx, tx, t.linkKey(), &now); err != nil {
 		return err
 	}
@@ -441,13 +441,13 @@ func (t *target) putLink(ctx context.Context, tx *storage.Txn, l *link, adopted 
 }
 
 // stillThere makes a transaction fail if the association, or its destination, has changed since it was loaded.
-func (t *target) stillThere(ctx context.Context, tx *storage.Txn) error {
-	var a associationRecord
-	found, err := engines.GetRecord(ctx, tx, t.assoc.key(), &a)
+func (t *target) checkUnchanged(ctx context.Context, tx *storage.Txn) error {
+	var a Association
+	found, err := engines.GetRecord(ctx, tx, t.assoc.Key(), &a)
 	if err != nil {
 		return err
 	}
-	e, err := tx.Get(ctx, t.dest.key())
+	e, err := tx.Get(ctx, t.dest.Key())
 	if err != nil && !errors.Is(err, storage.ErrNotFound) {
 		return err
 	}

@@ -36,7 +36,7 @@ func TestADeletionThatWasInterruptedIsLookedAtAgain(t *testing.T) {
 func TestARemovalThatIsTakenBackLeavesNothingBehind(t *testing.T) {
 	inSim(t, func(s *sim) {
 		s.mounts[0].Put("a", "k", "1")
-		a := s.tie(0, "", func(a *associationRecord) { a.Selector = true })
+		a := s.tie(0, "", func(a *Association) { a.Selector = true })
 		again := *a
 		s.places.SetFault(func(c syncsim.Call) syncsim.Fault {
 			if c.Op != "delete" {
@@ -44,7 +44,7 @@ func TestARemovalThatIsTakenBackLeavesNothingBehind(t *testing.T) {
 			}
 			return syncsim.Fault{After: func() {
 				again.UpdatedAt = time.Now().UTC()
-				s.must(s.svc.putAssociation(s.ctx(), &chosen{dest: s.dests[0]}, &again))
+				s.must(s.svc.putAssociation(s.ctx(), &selection{dest: s.dests[0]}, &again))
 			}}
 		})
 		s.untie(a)
@@ -61,11 +61,11 @@ func TestDriftKeepsWhatIsBeingDone(t *testing.T) {
 		seen := s.link(a, "a")
 		seen.Items[0].Drift = driftChanged
 		now := s.link(a, "a")
-		now.Adopt, now.Items[0].Intent = []string{"x"}, &intent{At: time.Now()}
+		now.Adopt, now.Items[0].Intent = []string{"x"}, &Intent{At: time.Now()}
 		s.update(func(tx *storage.Txn) error {
-			return engines.PutRecord(tx, linkKey(a.NS, a.Destination, a.ID, "a"), now)
+			return engines.PutRecord(tx, LinkKey(a.NS, a.Destination, a.ID, "a"), now)
 		})
-		s.must(s.svc.noteDrift(s.ctx(), a, seen))
+		s.must(s.svc.recordDrift(s.ctx(), a, seen))
 		if l := s.link(a, "a"); len(l.Adopt) == 0 || l.Items[0].Intent == nil {
 			t.Errorf("a scan for drift has forgotten what was asked for, or begun: %+v", l)
 		}
@@ -117,14 +117,14 @@ func TestAClockThatWasAheadStopsNothing(t *testing.T) {
 		s.stop()
 		year := time.Now().Add(365 * 24 * time.Hour)
 		failed := s.link(a, "a")
-		failed.outcome, failed.Attempts, failed.NextRetry, failed.LastAttempt = outcome{Status: ExternalError}, 3, year, year
+		failed.Outcome, failed.Attempts, failed.NextRetry, failed.LastAttempt = Outcome{Status: ExternalError}, 3, year, year
 		begun := s.link(b, "b")
-		begun.Items[0].Intent, begun.Items[0].WrittenAt = &intent{At: year}, year
+		begun.Items[0].Intent, begun.Items[0].WrittenAt = &Intent{At: year}, year
 		s.update(func(tx *storage.Txn) error {
-			if err := engines.PutRecord(tx, linkKey(a.NS, a.Destination, a.ID, "a"), failed); err != nil {
+			if err := engines.PutRecord(tx, LinkKey(a.NS, a.Destination, a.ID, "a"), failed); err != nil {
 				return err
 			}
-			return engines.PutRecord(tx, linkKey(b.NS, b.Destination, b.ID, "b"), begun)
+			return engines.PutRecord(tx, LinkKey(b.NS, b.Destination, b.ID, "b"), begun)
 		})
 		s.places.Site(syncsim.Plain, "p").Delete("VAULT_KV_00000001_B")
 		s.start()
@@ -133,7 +133,7 @@ func TestAClockThatWasAheadStopsNothing(t *testing.T) {
 		s.untie(b)
 		s.pass(10 * time.Minute)
 		if l := s.link(b, "b"); l.Status != "" {
-			t.Errorf("what was begun by a clock that was ahead is never over: %+v with %+v", l.outcome, l.Items)
+			t.Errorf("what was begun by a clock that was ahead is never over: %+v with %+v", l.Outcome, l.Items)
 		}
 	})
 }
@@ -149,7 +149,7 @@ func TestALedgerThatGetsTooLargeIsKept(t *testing.T) {
 		s.w.OnCommit(func(b storage.Batch) error {
 			for _, p := range b.Puts {
 				if p.Key.Path() != "" && len(p.Value) > 0 {
-					if _, kind, _ := splitKey(p.Key); kind == "l" {
+					if _, kind, _ := SplitKey(p.Key); kind == "l" {
 						commits++
 					}
 				}
@@ -160,7 +160,7 @@ func TestALedgerThatGetsTooLargeIsKept(t *testing.T) {
 			}
 			return nil
 		})
-		a := s.tie(2, "a", func(a *associationRecord) { a.Granularity = destination.SecretKey })
+		a := s.tie(2, "a", func(a *Association) { a.Granularity = destination.SecretKey })
 		s.pass(15 * time.Second)
 		made := len(s.names(syncsim.Plain))
 		if made == 0 {
@@ -187,7 +187,7 @@ func TestAPausedAssociationEndsWithItsMount(t *testing.T) {
 		kv := s.mounts[0]
 		kv.Put("a", "k", "1")
 		a := s.tie(0, "a", nil)
-		s.must(s.svc.changeAssociations(s.ctx(), []storage.Key{a.key()}, func(a *associationRecord) bool { a.Paused = true; return true }))
+		s.must(s.svc.changeAssociations(s.ctx(), []storage.Key{a.Key()}, func(a *Association) bool { a.Paused = true; return true }))
 		s.must(s.svc.MountGone(s.ctx(), kv.Describe().UUID))
 		s.must(s.w.Unmount(s.ctx(), kv))
 		s.pass(time.Second)
@@ -201,7 +201,7 @@ func TestAPausedAssociationEndsWithItsMount(t *testing.T) {
 func TestAKeyThatIsAddedTakesNoName(t *testing.T) {
 	inSim(t, func(s *sim) {
 		s.mounts[0].Put("a", "token", "1")
-		s.tie(2, "a", func(a *associationRecord) { a.Granularity, a.Template = destination.SecretKey, "{{ .SecretKey }}" })
+		s.tie(2, "a", func(a *Association) { a.Granularity, a.Template = destination.SecretKey, "{{ .SecretKey }}" })
 		s.mounts[0].Put("a", "token", "1", "Token", "2")
 		s.pass(time.Second)
 		if got, _ := s.places.Site(syncsim.Plain, "p").Get("TOKEN"); got != "1" {
@@ -216,8 +216,8 @@ func TestASecretWithoutVersionsIsNotPendingForEver(t *testing.T) {
 		_, err := s.w.Store.Commit(s.ctx(), storage.Batch{Puts: []storage.Put{{Key: key, Value: []byte("{}")}}})
 		s.must(err)
 		s.mounts[0].Put("a", "k", "1")
-		a := s.tie(0, "", func(a *associationRecord) { a.Selector = true })
-		resp, err := s.svc.answerAssociations(s.ctx(), s.dests[0], a)
+		a := s.tie(0, "", func(a *Association) { a.Selector = true })
+		resp, err := s.svc.respondAssociations(s.ctx(), s.dests[0], a)
 		s.must(err)
 		if all := resp.Data.(map[string]any)["associated_secrets"].(map[string]any); len(all) != 1 {
 			t.Errorf("%d secrets are associated, want 1: %v", len(all), all)
@@ -229,7 +229,7 @@ func TestWhatASecretHasOfItsOwnIsNoConflict(t *testing.T) {
 	inSim(t, func(s *sim) {
 		s.mounts[0].Put("a", "k", "1")
 		own := s.tie(0, "a", nil)
-		all := s.tie(0, "", func(a *associationRecord) { a.Selector = true })
+		all := s.tie(0, "", func(a *Association) { a.Selector = true })
 		s.pass(3 * time.Hour)
 		s.status(own, "a", Synced)
 		if n := s.svc.Numbers(); n["sync_attention"] != 0 || n["sync_failures_total"] != 0 || n["sync_conflicts_total"] != 0 {
@@ -256,9 +256,9 @@ func TestWhatWasNotBegunIsNotNoted(t *testing.T) {
 		once := true
 		s.w.OnCommit(func(batch storage.Batch) error {
 			for _, p := range batch.Puts {
-				if _, kind, _ := splitKey(p.Key); kind == "c" && once { // somebody is quicker
+				if _, kind, _ := SplitKey(p.Key); kind == "c" && once { // somebody is quicker
 					once = false
-					c := claim{NS: b.NS, Destination: b.Destination, Association: b.ID, Secret: "b", Type: b.Type, Name: b.Name}
+					c := Claim{NS: b.NS, Destination: b.Destination, Association: b.ID, Secret: "b", Type: b.Type, Name: b.Name}
 					s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, p.Key, &c) })
 				}
 			}

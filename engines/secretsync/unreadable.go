@@ -21,16 +21,16 @@ const (
 // unreadable reports whether an error is about a record that cannot be decoded. Each is logged once, without its content.
 func (s *Service) unreadable(err error) bool {
 	e, ok := errors.AsType[*engines.UnreadableError](err)
-	if ok && s.gauges.unreadableFound(e) {
-		kind, owner := ownerOf(e.Key)
+	if ok && s.gauges.AddUnreadable(e) {
+		kind, owner := describeKey(e.Key)
 		s.log.Warn("a record of secret sync cannot be read and is left alone: it was written by a newer version, or is damaged", "kind", kind, "owner", owner)
 	}
 	return ok
 }
 
 // ownerOf tells what a key is of: a kind of record, and the destination or association that it belongs to.
-func ownerOf(key storage.Key) (kind, owner string) {
-	ns, kind, owner := splitKey(key)
+func describeKey(key storage.Key) (kind, owner string) {
+	ns, kind, owner := SplitKey(key)
 	kinds := map[string]string{"d": "destination", "a": "association", "l": "link", "c": "claim", "n": "newest association"}
 	switch name, ok := kinds[kind]; {
 	case ok:
@@ -45,14 +45,14 @@ func ownerOf(key storage.Key) (kind, owner string) {
 }
 
 // told makes errors about unreadable records ones that the client may see.
-func told[In any](do engines.Handler[In]) engines.Handler[In] {
+func withClientErrors[In any](do engines.Handler[In]) engines.Handler[In] {
 	return func(ctx context.Context, req *engines.Request, in *In) (*engines.Response, error) {
 		resp, err := do(ctx, req, in)
-		return resp, tell(err)
+		return resp, clientError(err)
 	}
 }
 
-func tell(err error) error {
+func clientError(err error) error {
 	if _, ok := errors.AsType[*engines.UnreadableError](err); ok {
 		return &engines.Error{Kind: engines.KindFailed, Detail: unreadableCause, Err: err}
 	}
@@ -60,16 +60,16 @@ func tell(err error) error {
 }
 
 // on declares a route of which errors about unreadable records are told.
-func on[In any](r *engines.Router, op engines.Operation, pattern, help string, flags engines.Flags, do engines.Handler[In]) *engines.Route {
-	return engines.On(r, op, pattern, help, flags, told(do))
+func route[In any](r *engines.Router, op engines.Operation, pattern, help string, flags engines.Flags, do engines.Handler[In]) *engines.Route {
+	return engines.On(r, op, pattern, help, flags, withClientErrors(do))
 }
 
 // survey is scan for what goes on past records that cannot be read. left is how many those are.
-func survey[T any, P interface {
+func scanAllReadable[T any, P interface {
 	*T
 	engines.Record
 }](ctx context.Context, s *Service, prefix storage.Key, do func(key storage.Key, v P) bool) (left int, err error) {
-	err = scanPast(ctx, s.host.Store(), prefix, do, func(_ storage.Key, err error) error {
+	err = ScanReadable(ctx, s.host.Store(), prefix, do, func(_ storage.Key, err error) error {
 		if !s.unreadable(err) {
 			return err
 		}
@@ -80,7 +80,7 @@ func survey[T any, P interface {
 }
 
 // leftOut is what an answer says of records that it lacks.
-func leftOut(left int) []string {
+func missingWarning(left int) []string {
 	if left == 0 {
 		return nil
 	}
@@ -88,8 +88,8 @@ func leftOut(left int) []string {
 }
 
 // lostLink stands for a link that cannot be read.
-func lostLink(secret string) *link {
-	return &link{Secret: secret, lost: true, outcome: outcome{Status: InternalError, Code: codeUnreadable, Cause: unreadableCause}}
+func unreadableLink(secret string) *Link {
+	return &Link{Secret: secret, Unreadable: true, Outcome: Outcome{Status: InternalError, Code: codeUnreadable, Cause: unreadableCause}}
 }
 
 // errUnreadable is why a name could not be looked after.
@@ -99,13 +99,13 @@ func errUnreadable(err error) error {
 
 // checkUnreadable forgets records that cannot be read and are not there any more, or are others by now.
 func (s *Service) checkUnreadable(ctx context.Context) error {
-	for key, version := range s.gauges.allUnreadable() {
+	for key, version := range s.gauges.Unreadable() {
 		e, err := s.host.Store().Get(ctx, key)
 		if err != nil && !errors.Is(err, storage.ErrNotFound) {
 			return err
 		}
 		if err != nil || e.Version != version {
-			s.gauges.unreadableGone(key)
+			s.gauges.RemoveUnreadable(key)
 		}
 	}
 	return nil

@@ -39,7 +39,7 @@ func (s *sim) alone(kind string) {
 // refusesToRead fails unless an error says to a client what is the matter.
 func (s *sim) refusesToRead(err error) {
 	s.t.Helper()
-	e, ok := errors.AsType[*engines.Error](tell(err))
+	e, ok := errors.AsType[*engines.Error](clientError(err))
 	if !ok || e.Kind != engines.KindFailed || !strings.Contains(e.Detail, "newer version") {
 		s.t.Errorf("%v does not say that a record cannot be read", err)
 	}
@@ -51,32 +51,32 @@ func TestARecordThatCannotBeRead(t *testing.T) {
 	const name = "vault/kv_00000001/"
 	for _, test := range []struct {
 		kind  string
-		key   func(s *sim, a *associationRecord) storage.Key
-		check func(s *sim, a *associationRecord)
+		key   func(s *sim, a *Association) storage.Key
+		check func(s *sim, a *Association)
 	}{
-		{"link", func(_ *sim, a *associationRecord) storage.Key { return linkKey(a.NS, a.Destination, a.ID, "a") }, func(s *sim, a *associationRecord) {
-			resp, err := s.svc.answerAssociations(s.ctx(), s.dests[0], a)
+		{"link", func(_ *sim, a *Association) storage.Key { return LinkKey(a.NS, a.Destination, a.ID, "a") }, func(s *sim, a *Association) {
+			resp, err := s.svc.respondAssociations(s.ctx(), s.dests[0], a)
 			s.must(err)
 			e, _ := resp.Data.(map[string]any)["associated_secrets"].(map[string]any)["kv_00000001/a"].(map[string]any)
 			if e["sync_status"] != InternalError || e["code"] != codeUnreadable {
 				s.t.Errorf("it is shown as %v", e)
 			}
 		}},
-		{"association", func(_ *sim, a *associationRecord) storage.Key { return a.key() }, func(s *sim, a *associationRecord) {
-			_, err := associationAt(s.ctx(), s.w.Store, a.key())
+		{"association", func(_ *sim, a *Association) storage.Key { return a.Key() }, func(s *sim, a *Association) {
+			_, err := GetAssociation(s.ctx(), s.w.Store, a.Key())
 			s.refusesToRead(err)
 		}},
-		{"destination", func(s *sim, _ *associationRecord) storage.Key { return s.dests[0].key() }, func(s *sim, _ *associationRecord) {
-			_, err := s.svc.get(s.ctx(), s.w.Store, "root", syncsim.Marked, "d0")
+		{"destination", func(s *sim, _ *Association) storage.Key { return s.dests[0].Key() }, func(s *sim, _ *Association) {
+			_, err := s.svc.findDestination(s.ctx(), s.w.Store, "root", syncsim.Marked, "d0")
 			s.refusesToRead(err)
 		}},
-		{"claim", func(s *sim, _ *associationRecord) storage.Key {
-			place, err := s.svc.place(s.dests[0])
+		{"claim", func(s *sim, _ *Association) storage.Key {
+			place, err := s.svc.location(s.dests[0])
 			s.must(err)
-			return claimKey(syncsim.Marked, place, name+"a")
-		}, func(s *sim, a *associationRecord) {
+			return ClaimKey(syncsim.Marked, place, name+"a")
+		}, func(s *sim, a *Association) {
 			if l := s.link(a, "a"); l.Status != InternalError || l.Code != codeUnreadable {
-				s.t.Errorf("the link is %+v", l.outcome)
+				s.t.Errorf("the link is %+v", l.Outcome)
 			}
 		}},
 	} {
@@ -87,7 +87,7 @@ func TestARecordThatCannotBeRead(t *testing.T) {
 						s.mounts[0].Put(secret, "k", "1")
 					}
 					a, b := s.tie(0, "a", nil), s.tie(1, "b", nil)
-					all := s.tie(2, "", func(a *associationRecord) { a.Selector = true })
+					all := s.tie(2, "", func(a *Association) { a.Selector = true })
 					if restarted {
 						s.stop()
 					}
@@ -138,18 +138,18 @@ func TestAPurgeDoesNotPassOverWhatItCannotRead(t *testing.T) {
 				a := s.tie(0, "a", nil)
 				s.tie(0, "b", nil)
 				if kind == "link" {
-					s.spoil(linkKey(a.NS, a.Destination, a.ID, "a"))
+					s.spoil(LinkKey(a.NS, a.Destination, a.ID, "a"))
 				} else {
-					s.spoil(a.key())
+					s.spoil(a.Key())
 				}
 				s.update(func(tx *storage.Txn) error {
 					s.dests[0].PurgeAt = time.Now()
-					return engines.PutRecord(tx, s.dests[0].key(), s.dests[0])
+					return engines.PutRecord(tx, s.dests[0].Key(), s.dests[0])
 				})
 				s.must(s.svc.purge(s.ctx(), s.dests[0]))
 				s.pass(time.Hour)
 				s.there(syncsim.Marked, "vault/kv_00000001/a")
-				got, err := s.svc.shown(s.ctx(), new(engines.Request), s.dests[0])
+				got, err := s.svc.describeDestination(s.ctx(), new(engines.Request), s.dests[0])
 				if s.must(err); got["purge_error"] != unreadableCause {
 					t.Errorf("it says %v", got["purge_error"])
 				}
@@ -160,7 +160,7 @@ func TestAPurgeDoesNotPassOverWhatItCannotRead(t *testing.T) {
 				s.must(s.svc.forceDelete(s.ctx(), s.dests[0]))
 				s.pass(time.Minute)
 				s.there(syncsim.Marked, "vault/kv_00000001/a")
-				for _, prefix := range []storage.Key{area("root", "a/"), area("root", "l/"), area("root", "c/"), s.dests[0].key()} {
+				for _, prefix := range []storage.Key{Area("root", "a/"), Area("root", "l/"), Area("root", "c/"), s.dests[0].Key()} {
 					if left, err := s.w.Store.Scan(s.ctx(), prefix, "", 0); err != nil || len(left) > 0 {
 						t.Errorf("%d records below %s are left (%v)", len(left), prefix, err)
 					}
@@ -177,9 +177,9 @@ func TestAPurgeDoesNotPassOverWhatItCannotRead(t *testing.T) {
 // TestANamespaceStaysWithWhatCannotBeRead: with it, what is at the destination would be forgotten.
 func TestANamespaceStaysWithWhatCannotBeRead(t *testing.T) {
 	inSim(t, func(s *sim) {
-		repair := s.spoil(s.dests[3].key())
+		repair := s.spoil(s.dests[3].Key())
 		for range 3 {
-			s.pass(patience)
+			s.pass(namespaceDeletionTimeout)
 			if err := s.svc.NamespaceGone(s.ctx(), "n1"); err == nil {
 				t.Error("the namespace may go")
 			}
@@ -194,8 +194,8 @@ func TestAConfigurationThatCannotBeRead(t *testing.T) {
 	inSim(t, func(s *sim) {
 		s.mounts[0].Put("a", "k", "1")
 		a := s.tie(0, "a", nil)
-		s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, configKey, &configRecord{QueueCapacity: 10}) })
-		s.spoil(configKey)
+		s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, ConfigKey, &Config{QueueCapacity: 10}) })
+		s.spoil(ConfigKey)
 		s.mounts[0].Put("a", "k", "2")
 		s.pass(time.Hour)
 		if got, _ := s.places.Site(syncsim.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"1"}` {

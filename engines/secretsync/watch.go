@@ -12,42 +12,42 @@ import (
 type inbox struct {
 	wake chan struct{} // capacity 1, level-triggered; never closed
 
-	mu     sync.Mutex
-	isOpen bool
-	keys   []storage.Key
-	every  bool
+	mu      sync.Mutex
+	running bool
+	keys    []storage.Key
+	scanAll bool
 }
 
 // maxInbox bounds what is remembered: above it everything is looked at.
 const maxInbox = 100_000
 
-func (i *inbox) open() {
+func (i *inbox) start() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.isOpen, i.keys, i.every = true, nil, true
+	i.running, i.keys, i.scanAll = true, nil, true
 }
 
-func (i *inbox) shut() {
+func (i *inbox) stop() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.isOpen, i.keys, i.every = false, nil, false
+	i.running, i.keys, i.scanAll = false, nil, false
 }
 
 func (i *inbox) add(key storage.Key) {
 	i.mu.Lock()
-	if i.isOpen && !i.every {
+	if i.running && !i.scanAll {
 		if i.keys = append(i.keys, key); len(i.keys) > maxInbox {
-			i.keys, i.every = nil, true
+			i.keys, i.scanAll = nil, true
 		}
 	}
 	i.mu.Unlock()
 	i.signal()
 }
 
-func (i *inbox) all() {
+func (i *inbox) addAll() {
 	i.mu.Lock()
-	if i.isOpen {
-		i.keys, i.every = nil, true
+	if i.running {
+		i.keys, i.scanAll = nil, true
 	}
 	i.mu.Unlock()
 	i.signal()
@@ -63,82 +63,82 @@ func (i *inbox) signal() {
 func (i *inbox) take() (keys []storage.Key, all bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	keys, all = i.keys, i.every
-	i.keys, i.every = nil, false
+	keys, all = i.keys, i.scanAll
+	i.keys, i.scanAll = nil, false
 	slices.Sort(keys)
 	return slices.Compact(keys), all
 }
 
 // watching are the associations of a mount.
-type watching struct {
-	all       map[string]*associationRecord            // by id
-	exact     map[string]map[string]*associationRecord // by secret, then id
-	selectors map[string]*associationRecord            // by id
+type mountIndex struct {
+	byID      map[string]*Association            // by id
+	bySecret  map[string]map[string]*Association // by secret, then id
+	selectors map[string]*Association            // by id
 }
 
 // watch has changes of an association's secrets noticed.
-func (s *Service) watch(a *associationRecord) {
+func (s *Service) watch(a *Association) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w := s.mounts[a.MountUUID]
 	if w == nil {
-		w = &watching{map[string]*associationRecord{}, map[string]map[string]*associationRecord{}, map[string]*associationRecord{}}
+		w = &mountIndex{map[string]*Association{}, map[string]map[string]*Association{}, map[string]*Association{}}
 		if s.mounts == nil {
-			s.mounts = map[string]*watching{}
+			s.mounts = map[string]*mountIndex{}
 		}
 		s.mounts[a.MountUUID] = w
-		s.publish()
+		s.publishInterest()
 	}
-	w.all[a.ID] = a
+	w.byID[a.ID] = a
 	switch {
 	case a.Selector:
 		w.selectors[a.ID] = a
-	case w.exact[a.Secret] == nil:
-		w.exact[a.Secret] = map[string]*associationRecord{a.ID: a}
+	case w.bySecret[a.Secret] == nil:
+		w.bySecret[a.Secret] = map[string]*Association{a.ID: a}
 	default:
-		w.exact[a.Secret][a.ID] = a
+		w.bySecret[a.Secret][a.ID] = a
 	}
 }
 
 func (s *Service) unwatch(id string) {
-	s.gauges.associationGone(id)
+	s.gauges.RemoveAssociation(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.unseen, id)
+	delete(s.pendingRefresh, id)
 	for uuid, w := range s.mounts {
-		a := w.all[id]
+		a := w.byID[id]
 		if a == nil {
 			continue
 		}
-		delete(w.all, id)
+		delete(w.byID, id)
 		delete(w.selectors, id)
-		if delete(w.exact[a.Secret], id); len(w.exact[a.Secret]) == 0 {
-			delete(w.exact, a.Secret)
+		if delete(w.bySecret[a.Secret], id); len(w.bySecret[a.Secret]) == 0 {
+			delete(w.bySecret, a.Secret)
 		}
-		if len(w.all) == 0 {
+		if len(w.byID) == 0 {
 			delete(s.mounts, uuid)
-			s.publish()
+			s.publishInterest()
 		}
 	}
 }
 
 // watched returns the ids of the associations that are watched.
-func (s *Service) watched() []string {
+func (s *Service) watchedIDs() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var all []string
 	for _, w := range s.mounts {
-		all = slices.AppendSeq(all, maps.Keys(w.all))
+		all = slices.AppendSeq(all, maps.Keys(w.byID))
 	}
 	return all
 }
 
 // watchedAs returns the association of an id, nil if there is none.
-func (s *Service) watchedAs(id string) *associationRecord {
+func (s *Service) watchedAssociation(id string) *Association {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, w := range s.mounts {
-		if a := w.all[id]; a != nil {
+		if a := w.byID[id]; a != nil {
 			return a
 		}
 	}
@@ -146,27 +146,27 @@ func (s *Service) watchedAs(id string) *associationRecord {
 }
 
 // associated is how many associations there are.
-func (s *Service) associated() int {
+func (s *Service) watchedCount() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := 0
 	for _, w := range s.mounts {
-		n += len(w.all)
+		n += len(w.byID)
 	}
 	return n
 }
 
-func (s *Service) forget() {
-	s.gauges.clear()
-	s.capacity.clear()
+func (s *Service) clearIndex() {
+	s.gauges.Clear()
+	s.capacity.Clear()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mounts, s.waiting, s.unseen, s.width = nil, nil, nil, nil
-	s.publish()
+	s.mounts, s.waiting, s.pendingRefresh, s.concurrency = nil, nil, nil, nil
+	s.publishInterest()
 }
 
 // publish tells the feed which mounts are of interest. It needs the lock.
-func (s *Service) publish() {
+func (s *Service) publishInterest() {
 	of := make(map[string]bool, len(s.mounts))
 	for uuid := range s.mounts {
 		of[uuid] = true
@@ -175,16 +175,16 @@ func (s *Service) publish() {
 }
 
 // concerned returns the associations that a secret belongs to.
-func (s *Service) concerned(uuid, secret string) []*associationRecord {
+func (s *Service) associationsOf(uuid, secret string) []*Association {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w := s.mounts[uuid]
 	if w == nil {
 		return nil
 	}
-	all := slices.Collect(maps.Values(w.exact[secret]))
+	all := slices.Collect(maps.Values(w.bySecret[secret]))
 	for _, a := range w.selectors {
-		if a.covers(secret) {
+		if a.Covers(secret) {
 			all = append(all, a)
 		}
 	}
