@@ -37,16 +37,19 @@ func exprs(v any) []string {
 }
 
 // sometimes are metrics that a new server does not have yet, or only with some seals.
-var sometimes = []string{"coffer_snapshot_auto_last_success_timestamp_seconds", "coffer_seal_reachable", "coffer_scrub_state_completed_time_seconds"}
+var sometimes = []string{
+	"coffer_snapshot_auto_last_success_timestamp_seconds", "coffer_seal_reachable", "coffer_replication_canary_age_seconds",
+	"coffer_scrub_state_completed_time_seconds", "coffer_scrub_raft_log_completed_time_seconds",
+}
 
-// metricNames returns the names that a server reports.
+// metricNames returns the names that a server reports, on its own, as the primary and as a secondary.
 func metricNames(t *testing.T) map[string]bool {
 	t.Helper()
 	url, stop := serverHere(t, "-dev-root-token-id=root")
 	defer stop()
-	names := map[string]bool{}
-	for range 2 { // the first answer is counted when the second is made
-		req, err := http.NewRequest(http.MethodGet, url+"/v1/sys/metrics?format=prometheus", nil)
+	defer http.DefaultClient.CloseIdleConnections()
+	ask := func(method, path string) string {
+		req, err := http.NewRequest(method, url+"/v1/sys/"+path, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -58,17 +61,27 @@ func metricNames(t *testing.T) map[string]bool {
 		text, err := io.ReadAll(resp.Body)
 		resp.Body.Close()
 		if err != nil || resp.StatusCode != http.StatusOK {
-			t.Fatalf("metrics: %d, %v", resp.StatusCode, err)
+			t.Fatalf("%s %s: %d, %v", method, path, resp.StatusCode, err)
 		}
-		for line := range strings.Lines(string(text)) {
-			name, _, _ := strings.Cut(line, " ")
-			name, _, _ = strings.Cut(name, "{")
-			names[name] = true
+		return string(text)
+	}
+	names := map[string]bool{}
+	for _, change := range []string{"", "enable", "demote"} {
+		if change != "" {
+			ask(http.MethodPost, "replication/performance/primary/"+change)
+		}
+		for range 2 { // the first answer is counted when the second is made
+			for line := range strings.Lines(ask(http.MethodGet, "metrics?format=prometheus")) {
+				name, _, _ := strings.Cut(line, " ")
+				name, _, _ = strings.Cut(name, "{")
+				names[name] = true
+			}
 		}
 	}
-	http.DefaultClient.CloseIdleConnections()
 	return names
 }
+
+var metricName = regexp.MustCompile(`\b(coffer|go|process)_[a-z][a-z0-9_]*\b`)
 
 func TestDashboardAndDocumentationNameRealMetrics(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join(docs, "deploy", "grafana-dashboard.json"))
@@ -83,21 +96,42 @@ func TestDashboardAndDocumentationNameRealMetrics(t *testing.T) {
 	if len(queries) < 30 {
 		t.Fatalf("only %d queries in the dashboard", len(queries))
 	}
-	page, err := os.ReadFile(filepath.Join(docs, "operations.md"))
-	if err != nil {
-		t.Fatal(err)
+	charted := metricName.FindAllString(strings.Join(queries, "\n"), -1)
+	named := slices.Clone(charted)
+	alert := regexp.MustCompile("(?m)^\\| (`[^|]*`) \\|")
+	for _, name := range []string{"operations.md", "replication.md"} {
+		page, err := os.ReadFile(filepath.Join(docs, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		named = append(named, metricName.FindAllString(string(page), -1)...)
+		alerts := 0
+		for _, row := range alert.FindAllStringSubmatch(string(page), -1) {
+			for _, metric := range metricName.FindAllString(row[1], -1) {
+				alerts++
+				if nodeMetric.MatchString(metric) && !slices.Contains(charted, metric) {
+					t.Errorf("%s has an alert on %s, and the dashboard no chart of it", name, metric)
+				}
+			}
+		}
+		if alerts < 10 {
+			t.Errorf("only %d metrics in the alerts of %s", alerts, name)
+		}
 	}
 	names := metricNames(t)
 	for name := range snapshots.New(snapshots.Options{}).Numbers() {
 		names["coffer_"+name] = true
 	}
-	metric := regexp.MustCompile(`\b(coffer|go|process)_[a-z][a-z0-9_]*\b`)
-	for _, name := range slices.Compact(slices.Sorted(slices.Values(metric.FindAllString(strings.Join(queries, "\n")+string(page), -1)))) {
+	slices.Sort(named)
+	for _, name := range slices.Compact(named) {
 		if !names[name] && !slices.Contains(sometimes, name) {
 			t.Errorf("no server reports %s", name)
 		}
 	}
 }
+
+// nodeMetric are metrics of nodes, disks and replication: the dashboard has those that are worth an alert.
+var nodeMetric = regexp.MustCompile(`^coffer_(raft|disk|scrub|replication)_`)
 
 // Every configuration in the documentation must be one: keys that are not known, or values that are not possible, are
 // errors. That parts are missing is fine.
