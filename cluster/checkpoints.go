@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"time"
 
@@ -19,8 +20,12 @@ const (
 	// compare. A snapshot comes after more entries than that.
 	checkpointEntries = 4096
 	checkpointTime    = time.Minute
-	// reportEchoes is how many echo intervals a leader waits for the digests of a majority before it commits another mark.
+	// reportEchoes is how many echo intervals, and reportTime how much time at least, a leader waits for the digests of a majority
+	// before it commits another mark. Slow members would never report the last one if that came sooner.
 	reportEchoes = 10
+	reportTime   = 3 * time.Second
+	// compareTimeout is how long Compare waits.
+	compareTimeout = 10 * time.Second
 	// echoRetry is after what time an echo is sent again that the leader did not take, because it has just been elected.
 	echoRetry = 50 * time.Millisecond
 )
@@ -102,21 +107,25 @@ func (n *Node) compare(c *comparison) {
 	switch {
 	case c.mark != 0:
 		n.conclude(c, nodes)
-	case c.proposed && time.Since(c.markedAt) < reportEchoes*n.opts.EchoInterval:
-	case n.mustCompare(c, nodes):
+	case c.proposed && time.Since(c.markedAt) < n.reportWait():
+	case n.mustCompare(c, nodes, own):
 		c.before, c.proposed, c.markedAt = own, true, time.Now()
 		n.proposeCheckpoint(0, nil)
 	}
 }
 
-// mustCompare reports whether it is time for a checkpoint.
-func (n *Node) mustCompare(c *comparison, nodes []NodeInfo) bool {
-	since := time.Since(c.markedAt)
+func (n *Node) reportWait() time.Duration { return max(reportTime, reportEchoes*n.opts.EchoInterval) }
+
+// mustCompare reports whether it is time for a checkpoint. own is this node's last mark.
+func (n *Node) mustCompare(c *comparison, nodes []NodeInfo, own storage.Index) bool {
+	since, asked := time.Since(c.markedAt), storage.Index(n.compareAt.Load())
 	switch applied := n.opts.Machine.AppliedIndex(); {
-	case c.markedAt.IsZero(), c.proposed, applied >= c.applied+checkpointEntries, applied > c.applied && since >= checkpointTime:
+	case c.markedAt.IsZero(), c.proposed, asked > own, applied >= c.applied+checkpointEntries, applied > c.applied && since >= checkpointTime:
 		return true
 	case since < n.opts.EchoInterval:
 		return false
+	case asked > c.decided:
+		return true
 	}
 	for _, info := range nodes {
 		if info.Unverified && info.Applied >= c.decided { // else the last one will do, when it gets there
@@ -130,7 +139,7 @@ func (n *Node) mustCompare(c *comparison, nodes []NodeInfo) bool {
 func (n *Node) conclude(c *comparison, nodes []NodeInfo) {
 	majority, heard, different := n.tally(c.mark, nodes)
 	if majority == nil {
-		if !heard && time.Since(c.markedAt) < reportEchoes*n.opts.EchoInterval {
+		if !heard && time.Since(c.markedAt) < n.reportWait() {
 			return
 		}
 		if different && !n.undecided.Swap(true) {
@@ -196,6 +205,82 @@ func (n *Node) proposeCheckpoint(index storage.Index, digest []byte) {
 		return
 	}
 	n.raft().Apply(command, proposeTimeout)
+}
+
+// Compare has the members compare their states, at an entry that is not older than the call, and returns nil if this node's is
+// the majority's, or there is nothing to compare with. It is for the leader; elsewhere it waits for the leader's next checkpoint.
+// A node whose state differs distrusts its data. storage.ErrUnavailable: the states could not be compared in time.
+func (n *Node) Compare(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, n.opts.compareFor)
+	defer cancel()
+	at := n.opts.Machine.AppliedIndex()
+	if n.opts.Machine.Err() == nil && n.Verified() && n.nothingToCompare() {
+		return nil
+	}
+	for asked := n.compareAt.Load(); asked < uint64(at) && !n.compareAt.CompareAndSwap(asked, uint64(at)); {
+		asked = n.compareAt.Load()
+	}
+	signal(n.reported)
+	err := n.opts.Machine.WaitConfirmed(ctx, at)
+	switch {
+	case err == nil:
+		return n.opts.Machine.Err()
+	case n.opts.Machine.Err() != nil:
+		return fmt.Errorf("%w: the state of this node is not to be used: %w", storage.ErrUnavailable, err)
+	}
+	return fmt.Errorf("%w: the voters have not compared their states in time: start those that are down: %w", storage.ErrUnavailable, err)
+}
+
+// giveState waits until this node's state may be sent to another member: a state that differs would make that member differ
+// too, and the two a majority. While too few voters can be compared, a state that was confirmed since the start is sent; one
+// that was not, or that differs from another voter's, is not.
+func (n *Node) giveState(stop <-chan struct{}) error {
+	if n.restoring.Load() && n.Verified() && n.opts.Machine.Err() == nil {
+		return nil // the state is new to all
+	}
+	ctx, cancel := context.WithCancel(n.ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-stop:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	err := n.Compare(ctx)
+	switch {
+	case err == nil, n.opts.Machine.Err() == nil && n.Verified() && !n.undecided.Load() && !n.canCompare():
+		n.withheldAt.Store(0)
+		return nil
+	case n.opts.Machine.Err() == nil && n.withheldAt.Swap(time.Now().UnixNano()) == 0:
+		n.log.Error("this node's state is not sent to a member that needs it, because no majority of the voters is known to have "+
+			"the same: start the voters that are down", "node", string(n.opts.ID))
+	}
+	return err
+}
+
+// canCompare reports whether a majority of the voters could take a checkpoint from this node, which leads: they apply what it
+// sends, and do not wait for its state.
+func (n *Node) canCompare() bool {
+	first, _, _ := n.logs.size()
+	voters, able := 0, 0
+	for _, info := range n.Nodes() {
+		if !info.Voter {
+			continue
+		}
+		voters++
+		if info.ID == n.opts.ID || info.Behind >= 0 && info.Behind < n.opts.compareFor && uint64(info.LastIndex)+1 >= first {
+			able++
+		}
+	}
+	return able > voters/2
+}
+
+// withholds reports whether this node does not hold on to its leadership, because it could not give its state to a member and
+// another voter may have one that it can.
+func (n *Node) withholds() bool {
+	at := n.withheldAt.Load()
+	return at != 0 && !n.verified.Load() && time.Since(time.Unix(0, at)) < 2*(n.opts.HeartbeatTimeout+n.opts.ElectionTimeout)
 }
 
 // Verified reports whether this node's state is known to be its cluster's: a checkpoint that is newer than the log it was

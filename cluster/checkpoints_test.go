@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -145,12 +146,17 @@ func TestTamperedLeader(t *testing.T) {
 		return false
 	})
 	a.raft().RegisterObserver(observer)
+	compared := make(chan error, 1)
+	go func(n *Node, ctx context.Context) { compared <- n.Compare(ctx) }(a.Node, testContext(t)) // for a snapshot
 	until(t, "the leader that differs to notice", func() bool {
 		if a.Verified() {
 			t.Fatal("it is verified")
 		}
 		return distrusts(a)
 	})
+	if err := <-compared; err == nil {
+		t.Error("a snapshot of it could be taken")
+	}
 	select {
 	case <-led:
 	case <-time.After(5 * time.Second):
@@ -164,6 +170,93 @@ func TestTamperedLeader(t *testing.T) {
 	rejoin(t, a, []*member{b, c})
 	if got := a.value("token"); got != "revoked" {
 		t.Errorf("after rejoining the value is %q", got)
+	}
+}
+
+// diverge writes one key into the state of a running node alone.
+func diverge(t *testing.T, m *member, key, value string) {
+	t.Helper()
+	pos, term := m.machine.Applied()
+	command, err := fsm.EncodeCommand(0, []storage.Batch{put(key, value)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.machine.Apply(&raft.Log{Index: pos + 1, Term: term, Type: raft.LogCommand, Data: command})
+	if m.value(key) != value {
+		t.Fatal("the state does not differ")
+	}
+	_, _ = m.Commit(testContext(t), put("next", "")) // takes the entry that the node has applied already
+}
+
+// TestSnapshotOfDifferingState: a leader whose state came to differ gives it neither to an operator nor to a node that joins.
+func TestSnapshotOfDifferingState(t *testing.T) {
+	t.Parallel()
+	for _, joins := range []bool{false, true} {
+		all := three(t, func(o *Options) { o.SnapshotInterval, o.SnapshotThreshold, o.TrailingLogs = 10*time.Millisecond, 5, 30 })
+		a, b, c := all[0], all[1], all[2]
+		mustCommit(t, a, "token", "revoked")
+		for range 2 {
+			applied := a.machine.AppliedIndex()
+			if err := a.Compare(testContext(t)); err != nil || a.machine.Confirmed() < applied {
+				t.Fatalf("Compare = %v, confirmed %d, applied before %d", err, a.machine.Confirmed(), applied)
+			}
+		}
+		for i := range 50 {
+			mustCommit(t, a, fmt.Sprint(i), "v")
+		}
+		until(t, "the log to be shortened", func() bool { first, _, _ := a.logs.size(); return first > 10 })
+		catchUp(t, b, a) // otherwise a follower might need the leader's state, and no two be left to decide
+		catchUp(t, c, a)
+		diverge(t, a, "token", "valid")
+		if !joins {
+			if err := a.Compare(testContext(t)); !errors.Is(err, storage.ErrUnavailable) {
+				t.Errorf("Compare of a state that differs = %v", err)
+			}
+		} else {
+			d := start(t, "d")
+			_ = a.Join(testContext(t), d.opts.ID, d.addr, false, true)
+			until(t, "the joining node to have a state", func() bool { return d.value("19") == "v" })
+			if got := d.value("token"); got != "revoked" {
+				t.Errorf("the joining node was given %q", got)
+			}
+		}
+		until(t, "the leader to notice", func() bool { return distrusts(a) })
+		for _, m := range []*member{b, c} {
+			if m.value("token") != "revoked" || m.Distrusted() != nil {
+				t.Errorf("%s has %q, distrusted %v", m.opts.ID, m.value("token"), m.Distrusted())
+			}
+		}
+	}
+}
+
+// TestUnverifiedStateIsNotGiven: a voter that lost its data gets none from one that nothing has confirmed since its start.
+func TestUnverifiedStateIsNotGiven(t *testing.T) {
+	t.Parallel()
+	all := three(t, func(o *Options) {
+		o.SnapshotInterval, o.SnapshotThreshold, o.TrailingLogs, o.compareFor = 10*time.Millisecond, 5, 1, time.Second
+	})
+	a, b, c := all[0], all[1], all[2]
+	for i := range 20 {
+		mustCommit(t, a, fmt.Sprint(i), "v")
+	}
+	catchUp(t, b, a)
+	catchUp(t, c, a)
+	until(t, "the log to be shortened", func() bool { first, _, _ := a.logs.size(); return first > 10 })
+	for _, m := range []*member{c, b, a} {
+		m.stop()
+	}
+	b.opts.Dir = tempDir(t)
+	b.open()
+	a.open()
+	until(t, "the only node with a state to withhold it", func() bool { return a.withheldAt.Load() != 0 })
+	until(t, "it to stop leading", func() bool { return a.raft().State() != raft.Leader })
+	if got := b.value("19"); got != "" || a.Verified() {
+		t.Errorf("the voter without data has %q; the other one is verified: %v", got, a.Verified())
+	}
+	c.open()
+	until(t, "the voter without data to get it", func() bool { return b.value("19") == "v" })
+	if !a.Verified() && !c.Verified() {
+		t.Error("neither node that gave it is verified")
 	}
 }
 

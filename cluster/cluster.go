@@ -72,10 +72,11 @@ type Options struct {
 	StabilizationTime time.Duration // how long a joiner must be healthy before it votes; 10 s
 	ForwardWait       time.Duration // how long Forward and ReadIndex wait for a leader; 5 s
 
-	// For tests; zero values are the constants stallLimit, stuckLimit and CurrentWithin, and no faults.
+	// For tests; zero values are the constants stallLimit, stuckLimit, CurrentWithin and compareTimeout, and no faults.
 	stallAfter time.Duration
 	stuckAfter time.Duration
 	currentFor time.Duration
+	compareFor time.Duration
 	logFault   func() error
 	wire       func(net.Conn) net.Conn // around each connection with another node
 	unnumbered bool                    // as a build from before formats were numbered
@@ -108,6 +109,7 @@ func (o Options) withDefaults() (Options, error) {
 	o.stallAfter = cmp.Or(o.stallAfter, stallLimit)
 	o.stuckAfter = cmp.Or(o.stuckAfter, stuckLimit)
 	o.currentFor = cmp.Or(o.currentFor, CurrentWithin)
+	o.compareFor = cmp.Or(o.compareFor, compareTimeout)
 	return o, errors.Join(problems...)
 }
 

@@ -224,11 +224,11 @@ func (n *Node) watchFollowers(d *dutyState) {
 	}
 }
 
-// promote gives joiners their vote, one at a time.
+// promote gives joiners their vote, one at a time, once their state is confirmed: before that they may have none.
 func (n *Node) promote(nodes []NodeInfo) {
 	lost := n.instance.Load().transport.acked.losses()
 	for _, info := range nodes {
-		if info.Voter || lost[raft.ServerID(info.ID)] > 0 || !info.Healthy || !n.health.ripe(info.ID) {
+		if info.Voter || info.Unverified || lost[raft.ServerID(info.ID)] > 0 || !info.Healthy || !n.health.ripe(info.ID) {
 			continue
 		}
 		err := n.change(n.ctx, func(r *raft.Raft, t time.Duration) raft.Future {

@@ -58,6 +58,9 @@ type Node struct {
 	differing  atomic.Uint64
 	undecided  atomic.Bool
 	withdrawn  atomic.Uint64 // votes
+	compareAt  atomic.Uint64 // the states are to be compared at this entry or a later one; see Compare
+	restoring  atomic.Bool   // RestoreSnapshot is under way
+	withheldAt atomic.Int64  // Unix nanoseconds: this node could not give its state to another one; see giveState
 	report     chan struct{} // capacity 1: the next echo is due; never closed
 	reported   chan struct{} // capacity 1: there may be a step to take in a comparison; never closed
 
@@ -242,8 +245,8 @@ func (n *Node) startRaft() error {
 		Timeout: rpcTimeout, MsgpackUseNewTimeFormat: true,
 	})
 	i := &instance{streams: s, stop: make(chan struct{}), dead: make(chan struct{})}
-	t := newSafeTransport(network, raft.ServerAddress(n.addr), n.stalled)
-	t.stop = i.stop
+	t := newSafeTransport(network, raft.ServerAddress(n.addr), func() bool { return n.stalled() || n.withholds() })
+	t.stop, t.give = i.stop, n.giveState
 	r, err := raft.NewRaft(n.raftConfig(), n.opts.Machine, n.logs, n.stable, n.opts.Machine.SnapshotStore(), t)
 	if err != nil {
 		s.cut()

@@ -39,6 +39,8 @@ func (n *Node) RestoreSnapshot(ctx context.Context, state io.Reader) error {
 		return err
 	}
 	defer n.queue.release()
+	n.restoring.Store(true)
+	defer n.restoring.Store(false)
 	i := n.instance.Load()
 	meta := &raft.SnapshotMeta{Version: raft.SnapshotVersionMax, Index: uint64(info.Index), Term: info.Term, Size: info.Bytes}
 	n.log.Warn("restoring a snapshot", "index", uint64(info.Index))

@@ -11,7 +11,7 @@ import (
 )
 
 var (
-	errStalled = errors.New("the local log does not answer: sending nothing, so that another node can lead")
+	errStalled = errors.New("the local log does not answer, or this node's state cannot be compared: sending nothing, so that another node can lead")
 	errBroken  = errors.New("the pipeline broke at an earlier append")
 )
 
@@ -34,6 +34,8 @@ type network interface {
 // A follower that was away for long gets its first entries late, because Raft waits up to 10 s between attempts.
 // Here an append waits for a node that cannot be reached, and goes through as soon as it can (patience).
 //
+// A snapshot is this node's state: it is sent only when that has been compared with the other voters' (giveState).
+//
 // Node ids: what is meant for one node never reaches another at the same address (target).
 type safeTransport struct {
 	network
@@ -41,6 +43,7 @@ type safeTransport struct {
 	stalled func() bool                                                // W1
 	address func(raft.ServerID, raft.ServerAddress) raft.ServerAddress // for the network below
 	stop    <-chan struct{}                                            // closed when Raft is to end; nil: never
+	give    func(stop <-chan struct{}) error                           // waits until this node's state may go to another; nil: it may
 
 	acked acked
 
@@ -145,6 +148,11 @@ func (t *safeTransport) InstallSnapshot(id raft.ServerID, addr raft.ServerAddres
 			delete(t.installing, id)
 		}
 	}()
+	if t.give != nil {
+		if err := t.give(t.stop); err != nil {
+			return err
+		}
+	}
 	return t.network.InstallSnapshot(id, t.address(id, addr), req, resp, data)
 }
 

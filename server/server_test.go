@@ -37,6 +37,7 @@ type memory struct {
 	mu     sync.Mutex
 	leader bool
 	behind time.Duration    // how old the state may be
+	differ error            // what comparing the states of the members ends with
 	alone  bool             // no other node has room for more data; this one has none
 	peers  []lifecycle.Peer // what the cluster says it consists of
 
@@ -90,7 +91,12 @@ func (m member) IsLeader() bool                 { m.m.mu.Lock(); defer m.m.mu.Un
 func (m member) Leader() (lifecycle.Peer, bool) { return lifecycle.Peer{ID: "n1"}, true }
 func (m member) Roomier() bool                  { m.m.mu.Lock(); defer m.m.mu.Unlock(); return !m.m.alone }
 func (m member) Behind() time.Duration          { m.m.mu.Lock(); defer m.m.mu.Unlock(); return m.m.behind }
-func (m member) Current() bool                  { return m.Behind() >= 0 && m.Behind() < 10*time.Second }
+func (m member) Compare(context.Context) error {
+	m.m.mu.Lock()
+	defer m.m.mu.Unlock()
+	return m.m.differ
+}
+func (m member) Current() bool { return m.Behind() >= 0 && m.Behind() < 10*time.Second }
 func (m member) Peers() ([]lifecycle.Peer, error) {
 	m.m.mu.Lock()
 	defer m.m.mu.Unlock()
@@ -306,6 +312,17 @@ func TestLimitedUses(t *testing.T) {
 	}
 	if _, err := in.do(tok, engines.Read, "auth/token/lookup-self", ""); kind(err) != engines.KindDenied {
 		t.Errorf("third use = %v, want denied", err)
+	}
+}
+
+func TestNoSnapshotOfDifferingState(t *testing.T) {
+	in := start(t)
+	in.must(in.root, engines.Read, "sys/storage/raft/snapshot", "")
+	in.state.mu.Lock()
+	in.state.differ = errors.New("another state")
+	in.state.mu.Unlock()
+	if _, err := in.do(in.root, engines.Read, "sys/storage/raft/snapshot", ""); kind(err) != engines.KindUnavailable {
+		t.Errorf("a snapshot of a state that differs: %v", err)
 	}
 }
 

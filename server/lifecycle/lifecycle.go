@@ -131,6 +131,8 @@ type Cluster interface {
 	Verified() bool
 	// Distrusted returns why this node's data is not its cluster's, or nil.
 	Distrusted() error
+	// Compare returns nil if the leader's data, as of the call or later, is found to be its cluster's; see Distrusted.
+	Compare(ctx context.Context) error
 	StepDown(ctx context.Context) error
 	// Forward sends the request to the active node and relays the answer; see storage.ErrUnavailable and
 	// storage.ErrOutcomeUnknown.

@@ -13,9 +13,28 @@ import (
 // sumsAAD separates the sealed sums of snapshots from everything else under the key ring.
 const sumsAAD = "coffer snapshot sums v1"
 
-// WriteSnapshot writes an archive of the state to w. The state in it is encrypted as stored; the sums are sealed
-// under the key ring, which proves later that the archive was made by this cluster.
+// WriteSnapshot writes an archive of the state to w, once the state has been compared with the other voters'. The state in it
+// is encrypted as stored; the sums are sealed under the key ring, which proves later that the archive was made by this cluster.
 func (s *System) WriteSnapshot(ctx context.Context, w io.Writer) error {
+	if err := s.compareStates(ctx); err != nil {
+		return err
+	}
+	return s.writeSnapshot(ctx, w)
+}
+
+// compareStates returns nil if this node's state is the majority's: a snapshot of another one would bring it back later.
+func (s *System) compareStates(ctx context.Context) error {
+	c, err := s.cluster()
+	if err != nil {
+		return err
+	}
+	if err := c.Compare(ctx); err != nil {
+		return &engines.Error{Kind: engines.KindUnavailable, Detail: "no snapshot is taken: this node's data could not be compared with that of the other voters, or differs from it", Err: err}
+	}
+	return nil
+}
+
+func (s *System) writeSnapshot(ctx context.Context, w io.Writer) error {
 	id := s.opts.Node.Identity()
 	meta := archive.Meta{
 		ClusterID: id.ID, ClusterName: id.Name, Created: time.Now().UTC(), ProductVersion: s.opts.Version.Product,
@@ -27,13 +46,16 @@ func (s *System) WriteSnapshot(ctx context.Context, w io.Writer) error {
 }
 
 // takeSnapshot streams an archive of the state.
-func (s *System) takeSnapshot(context.Context, *engines.Request, *none) (*engines.Response, error) {
+func (s *System) takeSnapshot(ctx context.Context, _ *engines.Request, _ *none) (*engines.Response, error) {
+	if err := s.compareStates(ctx); err != nil {
+		return nil, err
+	}
 	name := "coffer-" + time.Now().UTC().Format("20060102T150405Z") + ".snap"
 	return &engines.Response{Raw: &engines.Raw{
 		ContentType: "application/gzip",
 		Header:      http.Header{"Content-Disposition": {`attachment; filename="` + name + `"`}},
 		Stream: func(ctx context.Context, w interface{ Write([]byte) (int, error) }) error {
-			return s.WriteSnapshot(ctx, w)
+			return s.writeSnapshot(ctx, w)
 		},
 	}}, nil
 }

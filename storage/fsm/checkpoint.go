@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"sync"
 
@@ -76,6 +77,11 @@ func (f *FSM) Confirmed() storage.Index {
 	return storage.Index(f.checkpoints.confirmed)
 }
 
+// WaitConfirmed returns nil once Confirmed has reached i, ctx's error, or the reason why it never will.
+func (f *FSM) WaitConfirmed(ctx context.Context, i storage.Index) error {
+	return f.wait(ctx, func() bool { return f.Confirmed() >= i })
+}
+
 // DigestChanged signals, level-triggered with capacity 1, that Digest or Confirmed may have changed. The channel is never
 // closed and has one consumer.
 func (f *FSM) DigestChanged() <-chan struct{} { return f.checkpoints.changed }
@@ -145,6 +151,9 @@ func (f *FSM) compare(m *mark) {
 		f.Distrust(&storage.CorruptError{File: f.path(), Detail: fmt.Sprintf(
 			"its records as of entry %d are not those of the majority of the voters", m.index)})
 	}
+	f.mu.Lock()
+	f.wakeLocked()
+	f.mu.Unlock()
 	select {
 	case c.changed <- struct{}{}:
 	default:

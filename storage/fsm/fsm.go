@@ -58,7 +58,7 @@ type FSM struct {
 	term    atomic.Uint64
 
 	mu       sync.Mutex
-	wake     chan struct{} // closed when applied or failed changes; nil if nobody waits
+	wake     chan struct{} // closed when applied, confirmed or failed changes; nil if nothing waits
 	failed   error         // why nothing is applied any more
 	distrust error         // why the files must not be used again
 	closed   bool
@@ -204,13 +204,18 @@ func (f *FSM) wakeLocked() {
 
 // WaitApplied returns nil once AppliedIndex has reached i, ctx's error, or the reason why it never will.
 func (f *FSM) WaitApplied(ctx context.Context, i storage.Index) error {
-	for f.AppliedIndex() < i {
+	return f.wait(ctx, func() bool { return f.AppliedIndex() >= i })
+}
+
+// wait returns nil once reached does, which wakeLocked must follow.
+func (f *FSM) wait(ctx context.Context, reached func() bool) error {
+	for !reached() {
 		f.mu.Lock()
 		if f.failed != nil {
 			f.mu.Unlock()
 			return f.failed
 		}
-		if f.AppliedIndex() >= i {
+		if reached() {
 			f.mu.Unlock()
 			return nil
 		}

@@ -110,15 +110,18 @@ func (c Cluster) Changes() <-chan struct{} { return c.State.Changes }
 // The others do and tell as little as they can.
 
 func (Cluster) AwaitDurable(context.Context, storage.Index) error { return nil }
-func (Cluster) FoldNow()                                          {}
-func (Cluster) Bootstrap(context.Context) error                   { return nil }
-func (Cluster) IsLeader() bool                                    { return true }
-func (Cluster) Leader() (lifecycle.Peer, bool)                    { return lifecycle.Peer{}, true }
-func (Cluster) Peers() ([]lifecycle.Peer, error)                  { return nil, nil }
-func (Cluster) Behind() time.Duration                             { return 0 }
-func (Cluster) Current() bool                                     { return true }
-func (Cluster) Roomier() bool                                     { return false }
-func (Cluster) DiskFault() error                                  { return nil }
+
+// Compare finds nothing that differs.
+func (Cluster) Compare(context.Context) error    { return nil }
+func (Cluster) FoldNow()                         {}
+func (Cluster) Bootstrap(context.Context) error  { return nil }
+func (Cluster) IsLeader() bool                   { return true }
+func (Cluster) Leader() (lifecycle.Peer, bool)   { return lifecycle.Peer{}, true }
+func (Cluster) Peers() ([]lifecycle.Peer, error) { return nil, nil }
+func (Cluster) Behind() time.Duration            { return 0 }
+func (Cluster) Current() bool                    { return true }
+func (Cluster) Roomier() bool                    { return false }
+func (Cluster) DiskFault() error                 { return nil }
 func (Cluster) Admit(context.Context, lifecycle.Answer) ([]byte, error) {
 	return []byte("{}"), nil
 }
