@@ -169,6 +169,7 @@ func New(o Options) *Server {
 		Metrics: s.metrics.Render, TempDir: o.TempDir, Version: o.Version, Logger: o.Logger,
 		UnauthenticatedMetrics: o.UnauthenticatedMetrics,
 		Replication:            s.healthOfReplication,
+		RoleSince:              func() storage.Index { r := s.replicated.Role(); return r.Version },
 		Disk:                   s.disk,
 	})
 	s.snapshots = snapshots.New(snapshots.Options{

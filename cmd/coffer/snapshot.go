@@ -31,13 +31,13 @@ Examples:
 		command(spec{
 			name: "restore", args: "FILE", min: 1, max: 1, usage: "replace all data by that of a snapshot",
 			help: `Replaces all data of the cluster by that of the snapshot in FILE, whose checksums are verified before anything is sent. A snapshot of
-another cluster is refused without -force.
+another cluster, and one that is older than the last change of this cluster's role in replication, are rejected without -force.
 
 Examples:
 
   $ coffer operator raft snapshot restore backup.snap
   $ coffer operator raft snapshot restore -force other-cluster.snap`,
-			flags: []cli.Flag{&cli.BoolFlag{Name: "force", Usage: "accept a snapshot of another cluster"}},
+			flags: []cli.Flag{&cli.BoolFlag{Name: "force", Usage: "accept a snapshot of another cluster, or one from before a change of the role in replication"}},
 		}, snapshotRestore),
 		command(spec{
 			name: "inspect", args: "FILE", min: 1, max: 1, usage: "check a snapshot's sums and show what it holds",

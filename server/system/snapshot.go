@@ -8,6 +8,7 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/archive"
+	"github.com/coffer-project/coffer/storage"
 )
 
 // sumsAAD separates the sealed sums of snapshots from everything else under the key ring.
@@ -74,6 +75,11 @@ func (s *System) restoreSnapshot(force bool) engines.Handler[none] {
 			if err := a.Genuine(open); err != nil {
 				return nil, engines.Invalid("the snapshot was not made by this cluster: restore it with snapshot-force if that is what you want; afterwards the cluster unseals with the keys of the snapshot")
 			}
+		}
+		if since := s.opts.RoleSince; since != nil && !force && storage.Index(a.Meta.Index) < since() {
+			return nil, engines.Invalid("the snapshot is older than the role of this cluster in replication: restored, the cluster would have its former role " +
+				"again, perhaps as a second primary beside the present one; nothing was changed. Restore a later snapshot, or the secondaries' data from their primary. " +
+				"With snapshot-force it is restored all the same: first make sure that no other cluster of the set takes writes")
 		}
 		state, err := a.Open()
 		if err != nil {

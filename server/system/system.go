@@ -39,6 +39,8 @@ type Options struct {
 	// Replication returns the cluster's mode in performance replication, its id there, and how many milliseconds old the
 	// newest sign of life of the primary is that has arrived. Nil: there is none.
 	Replication func() (mode, clusterID string, canaryMS int64)
+	// RoleSince returns the index of the last change of the cluster's role in replication, 0 if there was none. Nil: likewise.
+	RoleSince func() storage.Index
 }
 
 // replication returns what Options.Replication does.

@@ -139,6 +139,7 @@ func TestRestoreOfAPrimary(t *testing.T) {
 	secondary := harness.NewCluster(t, 1, harness.Options{Prefix: "b"})
 	on := user{t, primary.Leader(), primary.RootToken, ""}
 	on.must("POST", "sys/mounts/kv", fields{"type": "kv"})
+	early := on.must("GET", "sys/storage/raft/snapshot", nil).Body
 	harness.Replicate(primary, secondary, "b")
 	there := user{t, secondary.Leader(), secondary.RootToken, ""}
 	is := func(path, want string) {
@@ -177,4 +178,20 @@ func TestRestoreOfAPrimary(t *testing.T) {
 	is("kv/c", "newer")
 	on.must("POST", "kv/d", fields{"x": "newest"})
 	is("kv/d", "newest")
+
+	// One from before a change of the role would undo that: a former primary would be a primary again.
+	older := func(body []byte) {
+		t.Helper()
+		a := on.do("POST", "sys/storage/raft/snapshot", body)
+		if text := strings.Join(a.Errors(), " "); a.Status != 400 || !strings.Contains(text, "role of this cluster in replication") {
+			t.Errorf("status %d: %s", a.Status, text)
+		}
+	}
+	older(early)
+	snapshot = on.must("GET", "sys/storage/raft/snapshot", nil).Body
+	on.must("POST", "sys/replication/performance/primary/demote", nil)
+	older(snapshot)
+	if a := on.do("POST", "kv/e", fields{"x": "x"}); a.Status != 503 {
+		t.Errorf("a write to the demoted cluster: status %d", a.Status)
+	}
 }
