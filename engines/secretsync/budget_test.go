@@ -25,7 +25,7 @@ func TestBudget(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			kind := destination.Type{Name: "place", Rules: destination.Rules{Rate: usual}}
-			s := New(Options{Types: []destination.Type{kind}, Operator: Operator{Endpoints: map[string]Endpoint{"place": test.operator, "other": {WritesPerSecond: 1}}}})
+			s := NewPool(PoolOptions{Operator: Operator{Endpoints: map[string]Endpoint{"place": test.operator, "other": {WritesPerSecond: 1}}}})
 			if got := s.rateOf(kind); got != test.want {
 				t.Errorf("budget = %+v, want %+v", got, test.want)
 			}

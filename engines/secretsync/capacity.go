@@ -132,7 +132,7 @@ func (c *Capacity) Waiting() int {
 }
 
 // countLinks counts what there is, once, before anything new is let in, and learns the limit.
-func (s *Service) countLinks(ctx context.Context, namespaces []string) error {
+func (s *Reconciler) countLinks(ctx context.Context, namespaces []string) error {
 	config, err := s.config(ctx)
 	switch {
 	case s.unreadable(err): // nothing is synced anyhow
@@ -158,7 +158,7 @@ func (s *Service) countLinks(ctx context.Context, namespaces []string) error {
 	return nil
 }
 
-func (s *Service) countLinksOf(ctx context.Context, ns string) error {
+func (s *Reconciler) countLinksOf(ctx context.Context, ns string) error {
 	const page = 500
 	prefix := Area(ns, "l/")
 	for after := storage.Key(""); ; {
@@ -179,7 +179,7 @@ func (s *Service) countLinksOf(ctx context.Context, ns string) error {
 }
 
 // noteLink keeps account of a link: its status, "" if it is gone.
-func (s *Service) updateCounters(key LinkID, mount, status string) {
+func (s *Syncer) updateCounters(key LinkID, mount, status string) {
 	s.gauges.SetLink(key, mount, status)
 	if status != "" {
 		s.capacity.Add(key)
@@ -191,6 +191,6 @@ func (s *Service) updateCounters(key LinkID, mount, status string) {
 }
 
 // admits reports whether a link may be worked on: one that is stored, or that there is room for.
-func (s *Service) admits(t *target) bool {
+func (s *Syncer) admits(t *target) bool {
 	return !t.link.UpdatedAt.IsZero() || t.assoc.IsEnding() || s.capacity.Admit(t.key)
 }

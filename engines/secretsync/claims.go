@@ -16,17 +16,17 @@ import (
 // A name at a place belongs to one link at most, of all destinations that write there. Who owns it says a claim, which is made
 // in the transaction that stores what is about to be written, and dropped in the one that stores that it is gone.
 
-// takenReason begins the reasons of conflicts with another association, and codeTaken is their code.
-const (
-	takenReason = "the name belongs to "
-	codeTaken   = "name_taken"
-)
+// takenReason begins the reasons of conflicts with another association.
+const takenReason = "the name belongs to "
+
+// CodeNameTaken is the code of a name that another association has claimed.
+const CodeNameTaken = "name_taken"
 
 // sharedReason is why a name that belongs to another association is left to it without a conflict.
 const sharedReason = "is looked after by another association of the secret with this destination"
 
 // claim takes a name for the link, or makes the step a conflict. One that is a conflict already learns only whose the name is.
-func (s *Service) claimName(ctx context.Context, tx *storage.Txn, t *target, place string, st *step) error {
+func (s *Syncer) claimName(ctx context.Context, tx *storage.Txn, t *target, place string, st *step) error {
 	key := ClaimKey(t.dest.Type, place, Fold(t.destType.Rules, st.Name))
 	var c Claim
 	found, err := engines.GetRecord(ctx, tx, key, &c)
@@ -63,12 +63,12 @@ func (s *Service) claimName(ctx context.Context, tx *storage.Txn, t *target, pla
 
 // heldElsewhere says whose a name is that bears the mark of an association here which still holds it, "" if there is none. Claims
 // do not tell where two destinations have different words for one place, such as an account, and whatever the environment says.
-func (s *Service) ownerElsewhere(ctx context.Context, t *target, f destination.Found) (whose string, err error) {
+func (s *Syncer) ownerElsewhere(ctx context.Context, t *target, f destination.Found) (whose string, err error) {
 	parts := strings.Split(f.Mark, "-")
 	if len(parts) != 3 || !strings.HasPrefix(t.ownerTag, parts[0]+"-") || parts[1] == t.assoc.ID {
 		return "", nil
 	}
-	a := s.watchedAssociation(parts[1])
+	a := s.associations.Get(parts[1])
 	if a == nil {
 		return "", nil
 	}
@@ -137,7 +137,7 @@ func (t *target) retainIfClaimed(ctx context.Context, tx *storage.Txn, place str
 }
 
 // await remembers who waits for a name.
-func (s *Service) addWaiter(name storage.Key, who LinkID) {
+func (s *Syncer) addWaiter(name storage.Key, who LinkID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.waiting == nil {
@@ -150,7 +150,7 @@ func (s *Service) addWaiter(name storage.Key, who LinkID) {
 }
 
 // freed has whoever waits for a name try again.
-func (s *Service) wakeWaiters(names ...storage.Key) {
+func (s *Syncer) wakeWaiters(names ...storage.Key) {
 	s.mu.Lock()
 	var who []LinkID
 	for _, name := range names {
@@ -164,19 +164,19 @@ func (s *Service) wakeWaiters(names ...storage.Key) {
 }
 
 // makeRoom refuses what the place has no room for, as far as we know: names of somebody else do not count.
-func (s *Service) checkCapacity(ctx context.Context, t *target, steps []step) error {
+func (s *Syncer) checkCapacity(ctx context.Context, t *target, steps []step) error {
 	rules := t.destType.Rules
 	if rules.MaxNames == 0 && rules.MaxTotal == 0 {
 		return nil
 	}
-	c, err := s.configOf(&t.dest)
+	c, err := s.pool.ConfigOf(&t.dest)
 	if err != nil {
 		return err
 	}
 	if own, ok := c.(interface{ MaxNames() int }); ok { // it depends on the configuration
 		rules.MaxNames = own.MaxNames()
 	}
-	place, err := s.location(&t.dest)
+	place, err := s.pool.Location(&t.dest)
 	if err != nil {
 		return err
 	}

@@ -25,7 +25,7 @@ func TestClaimsOutliveAnotherEndpoint(t *testing.T) {
 		s.start()
 		s.pass(time.Second)
 		b := s.tie(1, "b", same)
-		if l := s.link(b, "b"); len(l.Items) != 1 || l.Items[0].Code != codeTaken {
+		if l := s.link(b, "b"); len(l.Items) != 1 || l.Items[0].Code != CodeNameTaken {
 			t.Errorf("the name of another association is not known to be taken: %+v", l.Items)
 		}
 		s.untie(a)

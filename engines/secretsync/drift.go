@@ -34,7 +34,7 @@ type DriftFinding struct {
 }
 
 // driftNow scans a destination and answers what differs.
-func (s *Service) driftNow(ctx context.Context, req *engines.Request, in *associationsIn) (*engines.Response, error) {
+func (s *API) driftNow(ctx context.Context, req *engines.Request, in *associationsIn) (*engines.Response, error) {
 	d, err := s.findDestination(ctx, s.host.Store(), req.Mount.NamespaceID, in.Type, in.Destination)
 	if err != nil {
 		return nil, err
@@ -48,13 +48,13 @@ func (s *Service) driftNow(ctx context.Context, req *engines.Request, in *associ
 
 // scanDrift compares the list of a destination with what we own there, of the mounts that of chooses. n is how many names that is.
 // Reading no value, it costs a page of the list for every hundred names or so, whatever they hold.
-func (s *Service) scanDrift(ctx context.Context, d *Destination, of func(mount string) bool) (found []DriftFinding, n int, err error) {
+func (s *Reconciler) scanDrift(ctx context.Context, d *Destination, of func(mount string) bool) (found []DriftFinding, n int, err error) {
 	found = []DriftFinding{}
-	t := &target{dest: *d, destType: s.types[d.Type]}
+	t := &target{dest: *d, destType: s.pool.Types[d.Type]}
 	if t.version, err = GetDestination(ctx, s.host.Store(), d.Key(), new(Destination)); err != nil {
 		return nil, 0, err
 	}
-	dest, err := s.openPooled(t)
+	dest, err := s.pool.Get(&t.dest, t.version)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -139,7 +139,7 @@ func driftOf(it *Item, f destination.Found) string {
 
 // noteDrift stores what a scan has found about the names of a link, but for those that were written meanwhile, and has it repaired
 // if it is to be.
-func (s *Service) recordDrift(ctx context.Context, a *Association, l *Link) error {
+func (s *Reconciler) recordDrift(ctx context.Context, a *Association, l *Link) error {
 	key := LinkKey(a.NS, a.Destination, a.ID, l.Secret)
 	_, err := storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
 		var now Link
@@ -149,7 +149,7 @@ func (s *Service) recordDrift(ctx context.Context, a *Association, l *Link) erro
 		}
 		differs := false
 		for i := range now.Items {
-			it, seen := &now.Items[i], l.Item(now.Items[i].Name, s.types[a.Type].Rules)
+			it, seen := &now.Items[i], l.Item(now.Items[i].Name, s.pool.Types[a.Type].Rules)
 			if seen != nil && it.Drift != seen.Drift && it.Intent == nil && it.ID == seen.ID && it.Version == seen.Version {
 				it.Drift, differs = seen.Drift, true
 			}
@@ -172,7 +172,7 @@ const driftInterval = time.Hour
 const maxDriftScan = driftInterval / 2
 
 // watchDrift scans all destinations again and again, until ctx ends.
-func (s *Service) runDriftScans(ctx context.Context) {
+func (s *Reconciler) runDriftScans(ctx context.Context) {
 	for sleep(ctx, driftInterval) {
 		if !s.host.Owner() {
 			continue
@@ -206,14 +206,14 @@ func (s *Service) runDriftScans(ctx context.Context) {
 }
 
 // Numbers are metrics, by name.
-func (s *Service) Numbers() map[string]float64 {
+func (s *Reconciler) Numbers() map[string]float64 {
 	due, running := s.queue.Counts()
 	destinations, attention, unreadable := s.gauges.Counts()
 	return map[string]float64{
 		"sync_destinations":      float64(destinations),
 		"sync_attention":         float64(attention + s.capacity.Waiting()),
 		"sync_unreadable":        float64(unreadable),
-		"sync_associations":      float64(s.watchedCount()),
+		"sync_associations":      float64(s.associations.Len()),
 		"sync_pending":           float64(due),
 		"sync_running":           float64(running),
 		"sync_writes_total":      float64(s.counts.written.Load()),

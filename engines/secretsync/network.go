@@ -65,7 +65,7 @@ type addressGuard struct {
 	ports        []uint16 // nil: 80 and 443
 }
 
-func (n *Network) newGuard(operator bool) (addressGuard, error) {
+func newGuard(n *Network, operator bool) (addressGuard, error) {
 	g := addressGuard{allowPrivate: operator, strict: !n.DisableStrict}
 	for _, of := range []struct {
 		field string
@@ -124,8 +124,8 @@ func errBlocked(what string) error {
 }
 
 // env is what a destination is opened with.
-func (s *Service) environmentOf(d *Destination) (destination.Env, error) {
-	end := s.opts.Operator.Endpoints[d.Type]
+func (p *Pool) environmentOf(d *Destination) (destination.Env, error) {
+	end := p.opts.Operator.Endpoints[d.Type]
 	trust := &tls.Config{MinVersion: tls.VersionTLS12}
 	if end.CAFile != "" {
 		pem, err := os.ReadFile(end.CAFile)
@@ -137,7 +137,7 @@ func (s *Service) environmentOf(d *Destination) (destination.Env, error) {
 			return destination.Env{}, fmt.Errorf("the ca_file of the endpoint %s holds no certificate", d.Type)
 		}
 	}
-	g, err := d.Network.newGuard(s.opts.Operator.AllowPrivate)
+	g, err := newGuard(&d.Network, p.opts.Operator.AllowPrivate)
 	if err != nil {
 		return destination.Env{}, err
 	}
@@ -158,6 +158,6 @@ func (s *Service) environmentOf(d *Destination) (destination.Env, error) {
 		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 			return dialer.DialContext(ctx, network, address)
 		},
-		TLS: trust, URL: end.URL, AuthorityURL: end.AuthorityURL, TokenURL: end.TokenURL, Getenv: s.opts.Getenv,
+		TLS: trust, URL: end.URL, AuthorityURL: end.AuthorityURL, TokenURL: end.TokenURL, Getenv: p.opts.Getenv,
 	}, nil
 }

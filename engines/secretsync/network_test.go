@@ -15,7 +15,7 @@ import (
 
 func mustGuard(t *testing.T, n Network, operator bool) addressGuard {
 	t.Helper()
-	g, err := n.newGuard(operator)
+	g, err := newGuard(&n, operator)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestGuard(t *testing.T) {
 // TestNetworkFields: what is no network and no port is refused.
 func TestNetworkFields(t *testing.T) {
 	for _, n := range []Network{{IPv4: []string{"10.0.0.1"}}, {IPv4: []string{"::/0"}}, {IPv4: []string{"x"}}, {IPv6: []string{"10.0.0.0/8"}}, {IPv6: []string{"fd00::"}}, {Ports: []string{"0"}}, {Ports: []string{"65536"}}, {Ports: []string{"https"}}} {
-		if _, err := n.newGuard(false); err == nil {
+		if _, err := newGuard(&n, false); err == nil {
 			t.Errorf("%+v is taken", n)
 		}
 	}
@@ -103,7 +103,7 @@ func TestDialsAreGuarded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := New(Options{})
+	s := NewPool(PoolOptions{})
 	d := &Destination{Type: "x", Settings: Settings{Network: Network{DisableStrict: true, IPv4: []string{"127.0.0.0/8"}, IPv6: []string{"::1/128"}, Ports: []string{port}}}}
 	for _, operator := range []bool{false, true} {
 		s.opts.Operator.AllowPrivate = operator
@@ -144,7 +144,7 @@ func TestRedirects(t *testing.T) {
 		http.Redirect(w, r, to, http.StatusTemporaryRedirect)
 	}))
 	t.Cleanup(server.Close)
-	s := New(Options{Operator: Operator{AllowPrivate: true}})
+	s := NewPool(PoolOptions{Operator: Operator{AllowPrivate: true}})
 	env, err := s.environmentOf(&Destination{Type: "x"})
 	if err != nil {
 		t.Fatal(err)
@@ -177,7 +177,7 @@ func TestRedirects(t *testing.T) {
 }
 
 func ExampleNetwork() {
-	g, _ := (&Network{IPv4: []string{"10.1.0.0/16"}}).newGuard(false)
+	g, _ := newGuard(&Network{IPv4: []string{"10.1.0.0/16"}}, false)
 	fmt.Println(g.check("tcp", netip.MustParseAddrPort("10.1.0.1:443").String(), nil))
 	fmt.Println(g.check("tcp", "169.254.169.254:80", nil))
 	// Output:

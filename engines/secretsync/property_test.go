@@ -252,13 +252,13 @@ func (s *sim) associate() {
 			}
 		}
 	}
-	rules := s.svc.types[d.Type].Rules
+	rules := s.svc.pool.Types[d.Type].Rules
 	if len(a.Plan(rules).Check()) > 0 {
 		return
 	}
 	s.say("associate %s with %s%s selector %v, %s %q %s", d.Name, a.MountPath, a.Secret, a.Selector, a.Granularity, a.Template, a.Deletion)
 	s.must(s.svc.putAssociation(s.ctx(), &selection{dest: d}, a))
-	s.svc.watch(a)
+	s.svc.associations.Put(a)
 	if !a.Selector {
 		s.svc.queue.Push(LinkID{a.NS, a.Destination, a.ID, a.Secret}, time.Time{}, true, nil)
 	}
@@ -396,7 +396,7 @@ func (s *sim) meddle() {
 		}
 		for _, l := range s.links(a) {
 			for _, it := range l.Items {
-				name := Fold(s.svc.types[kind].Rules, it.Name)
+				name := Fold(s.svc.pool.Types[kind].Rules, it.Name)
 				names = append(names, name)
 				// Where there are no marks, nobody could tell a write of somebody else from one of ours that got lost at the same time.
 				if kind == syncsim.Plain && it.Intent != nil {
@@ -430,7 +430,7 @@ func (s *sim) adopt() {
 	for _, a := range s.associations() {
 		for _, l := range s.links(a) {
 			for _, it := range l.Items {
-				if it.Status != Conflict || it.Code == codeTaken || s.rng.IntN(3) > 0 {
+				if it.Status != Conflict || it.Code == CodeNameTaken || s.rng.IntN(3) > 0 {
 					continue
 				}
 				d := s.destOf(a)
@@ -446,7 +446,7 @@ func (s *sim) adopt() {
 					if err != nil || !found {
 						return err
 					}
-					now.Adopt = append(now.Adopt, Fold(s.svc.types[a.Type].Rules, it.Name))
+					now.Adopt = append(now.Adopt, Fold(s.svc.pool.Types[a.Type].Rules, it.Name))
 					return engines.PutRecord(tx, key, &now)
 				})
 				s.svc.queue.Push(LinkID{a.NS, a.Destination, a.ID, l.Secret}, time.Time{}, true, nil)
@@ -661,7 +661,7 @@ func (s *sim) wanted() map[string][]want {
 			continue
 		}
 		kv := m.Engine.(*syncsim.KV)
-		rules := s.svc.types[a.Type].Rules
+		rules := s.svc.pool.Types[a.Type].Rules
 		links := map[string]*Link{}
 		for _, l := range s.links(a) {
 			links[l.Secret] = l
@@ -741,7 +741,7 @@ func (s *sim) checkLink(a *Association, l *Link, secret engines.Secret, items []
 
 func (s *sim) checkSite(kind, site string, wanted map[string][]want) {
 	s.t.Helper()
-	rules := s.svc.types[kind].Rules
+	rules := s.svc.pool.Types[kind].Rules
 	there := s.places.Site(kind, site).Objects()
 	waits := s.waits(kind)
 	for key, all := range wanted {
@@ -761,7 +761,7 @@ func (s *sim) checkSite(kind, site string, wanted map[string][]want) {
 			mark = d.OwnerTag(mark, name, rules)
 			switch w.status.Status {
 			case Synced:
-				if w.status.Code == codeTaken {
+				if w.status.Code == CodeNameTaken {
 					shares++
 					break
 				}
@@ -774,7 +774,7 @@ func (s *sim) checkSite(kind, site string, wanted map[string][]want) {
 				}
 			case Conflict:
 				switch {
-				case w.status.Code == codeTaken:
+				case w.status.Code == CodeNameTaken:
 					if len(all) == 1 && !waits[name] {
 						s.t.Errorf("%s: %s of %s waits for a name that nobody else wants: %s", key, w.secret, d.Name, w.status.Cause)
 					}
@@ -816,7 +816,7 @@ func (s *sim) waits(kind string) map[string]bool {
 			}
 			for _, it := range l.Items {
 				if it.Status == Unsyncing && it.Code == "waits" {
-					out[Fold(s.svc.types[kind].Rules, it.Name)] = true
+					out[Fold(s.svc.pool.Types[kind].Rules, it.Name)] = true
 				}
 			}
 		}
@@ -854,11 +854,11 @@ func (s *sim) checkClaims() {
 	names := map[storage.Key]bool{}
 	for _, a := range s.associations() {
 		d := s.destOf(a)
-		place, err := s.svc.location(d)
+		place, err := s.svc.pool.Location(d)
 		s.must(err)
 		for _, l := range s.links(a) {
 			for _, it := range l.Items {
-				names[ClaimKey(a.Type, place, Fold(s.svc.types[a.Type].Rules, it.Name))+storage.Key(" "+a.ID+l.Secret)] = true
+				names[ClaimKey(a.Type, place, Fold(s.svc.pool.Types[a.Type].Rules, it.Name))+storage.Key(" "+a.ID+l.Secret)] = true
 			}
 		}
 	}

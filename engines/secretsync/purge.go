@@ -10,7 +10,7 @@ import (
 )
 
 // purge has all associations of a destination removed; finishPurge deletes it behind the last one.
-func (s *Service) purge(ctx context.Context, d *Destination) error {
+func (s *Reconciler) purge(ctx context.Context, d *Destination) error {
 	if err := s.removeAll(ctx, d); err != nil {
 		return err
 	}
@@ -18,9 +18,9 @@ func (s *Service) purge(ctx context.Context, d *Destination) error {
 }
 
 // removeAll has all associations of a destination removed. If it is interrupted, looking through the destination goes on with it.
-func (s *Service) removeAll(ctx context.Context, d *Destination) error {
+func (s *Reconciler) removeAll(ctx context.Context, d *Destination) error {
 	var keys []storage.Key
-	_, err := scanAllReadable(ctx, s, Area(d.NS, "a/"+d.ID+"/"), func(key storage.Key, a *Association) bool {
+	_, err := scanAllReadable(ctx, s.Syncer, Area(d.NS, "a/"+d.ID+"/"), func(key storage.Key, a *Association) bool {
 		if !a.Removing {
 			keys = append(keys, key)
 		}
@@ -37,7 +37,7 @@ func (s *Service) removeAll(ctx context.Context, d *Destination) error {
 }
 
 // changeAssociations changes associations that are still there, some at a time. change reports whether it has changed anything.
-func (s *Service) changeAssociations(ctx context.Context, keys []storage.Key, change func(*Association) bool) error {
+func (s *Reconciler) changeAssociations(ctx context.Context, keys []storage.Key, change func(*Association) bool) error {
 	const atOnce = 32 // records that are as large as they may be fit into one batch
 	for some := range slices.Chunk(keys, atOnce) {
 		_, err := storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
@@ -65,7 +65,7 @@ func (s *Service) changeAssociations(ctx context.Context, keys []storage.Key, ch
 }
 
 // finishPurge deletes a destination that is being purged if nothing of it is left.
-func (s *Service) finishPurge(ctx context.Context, d *Destination) error {
+func (s *Reconciler) finishPurge(ctx context.Context, d *Destination) error {
 	if d.PurgeAt.IsZero() {
 		return nil
 	}
@@ -85,9 +85,9 @@ func (s *Service) finishPurge(ctx context.Context, d *Destination) error {
 }
 
 // finishPurges does so with those of a namespace.
-func (s *Service) finishPurges(ctx context.Context, ns string) error {
+func (s *Reconciler) finishPurges(ctx context.Context, ns string) error {
 	var all []*Destination
-	_, err := scanAllReadable(ctx, s, Area(ns, "d/"), func(_ storage.Key, d *Destination) bool {
+	_, err := scanAllReadable(ctx, s.Syncer, Area(ns, "d/"), func(_ storage.Key, d *Destination) bool {
 		if !d.PurgeAt.IsZero() {
 			all = append(all, d)
 		}
@@ -105,11 +105,11 @@ func (s *Service) finishPurges(ctx context.Context, ns string) error {
 }
 
 // firstFailure returns why something of a destination could not be removed yet, "" if nothing is known to be in the way.
-func (s *Service) purgeFailure(ctx context.Context, d *Destination) (cause string, err error) {
+func (s *Reconciler) purgeFailure(ctx context.Context, d *Destination) (cause string, err error) {
 	if c, err := s.config(ctx); err != nil || c.Disabled {
 		return disabledCause, err
 	}
-	links, err := scanAllReadable(ctx, s, Area(d.NS, "l/"+d.ID+"/"), func(_ storage.Key, l *Link) bool {
+	links, err := scanAllReadable(ctx, s.Syncer, Area(d.NS, "l/"+d.ID+"/"), func(_ storage.Key, l *Link) bool {
 		if l.Attempts > 0 && l.Cause != "" {
 			cause = l.Cause
 		}
@@ -118,7 +118,7 @@ func (s *Service) purgeFailure(ctx context.Context, d *Destination) (cause strin
 	if err != nil || cause != "" {
 		return cause, err
 	}
-	associations, err := scanAllReadable(ctx, s, Area(d.NS, "a/"+d.ID+"/"), func(storage.Key, *Association) bool { return true })
+	associations, err := scanAllReadable(ctx, s.Syncer, Area(d.NS, "a/"+d.ID+"/"), func(storage.Key, *Association) bool { return true })
 	if links+associations > 0 {
 		cause = unreadableCause
 	}
@@ -126,17 +126,17 @@ func (s *Service) purgeFailure(ctx context.Context, d *Destination) (cause strin
 }
 
 // forceDelete forgets a destination with all that is stored about it. What was synced stays where it is.
-func (s *Service) forceDelete(ctx context.Context, d *Destination) error {
+func (s *Reconciler) forceDelete(ctx context.Context, d *Destination) error {
 	// First the destination: what is being synced now cannot store anything any more.
 	if _, err := s.host.Store().Commit(ctx, storage.Batch{Deletes: []storage.Key{d.Key(), NewestKey(d.NS, d.ID)}}); err != nil {
 		return err
 	}
-	s.clients.drop(d.ID)
+	s.pool.Drop(d.ID)
 	defer s.inbox.addAll() // there may be room for others now
 	return s.deleteOrphans(context.WithoutCancel(ctx), d.NS, map[string]bool{d.ID: true})
 }
 
-func (s *Service) deleteClaim(ctx context.Context, key storage.Key, dest string) error {
+func (s *Reconciler) deleteClaim(ctx context.Context, key storage.Key, dest string) error {
 	_, err := storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
 		var c Claim
 		found, err := engines.GetRecord(ctx, tx, key, &c)
@@ -153,10 +153,10 @@ func (s *Service) deleteClaim(ctx context.Context, key storage.Key, dest string)
 }
 
 // MountGone tells that a mount is being disabled: nothing of its secrets is left to be synced. Its error keeps the mount.
-func (s *Service) MountGone(ctx context.Context, uuid string) error {
+func (s *Reconciler) MountGone(ctx context.Context, uuid string) error {
 	return s.eachDestination(ctx, func(d *Destination) error {
 		var keys []storage.Key
-		_, err := scanAllReadable(ctx, s, Area(d.NS, "a/"+d.ID+"/"), func(key storage.Key, a *Association) bool {
+		_, err := scanAllReadable(ctx, s.Syncer, Area(d.NS, "a/"+d.ID+"/"), func(key storage.Key, a *Association) bool {
 			if a.MountUUID == uuid {
 				keys = append(keys, key)
 			}
@@ -173,7 +173,7 @@ func (s *Service) MountGone(ctx context.Context, uuid string) error {
 	})
 }
 
-func (s *Service) eachDestination(ctx context.Context, do func(*Destination) error) error {
+func (s *Reconciler) eachDestination(ctx context.Context, do func(*Destination) error) error {
 	namespaces, err := s.host.Namespaces(ctx)
 	if err != nil {
 		return err
@@ -187,9 +187,9 @@ func (s *Service) eachDestination(ctx context.Context, do func(*Destination) err
 }
 
 // eachDestinationOf goes through the destinations of a namespace. left is how many cannot be read.
-func (s *Service) eachDestinationOf(ctx context.Context, ns string, do func(*Destination) error) (left int, err error) {
+func (s *Reconciler) eachDestinationOf(ctx context.Context, ns string, do func(*Destination) error) (left int, err error) {
 	var all []*Destination
-	left, err = scanAllReadable(ctx, s, Area(ns, "d/"), func(_ storage.Key, d *Destination) bool {
+	left, err = scanAllReadable(ctx, s.Syncer, Area(ns, "d/"), func(_ storage.Key, d *Destination) bool {
 		all = append(all, d)
 		return true
 	})
@@ -206,7 +206,7 @@ const namespaceDeletionTimeout = 15 * time.Minute
 
 // NamespaceGone purges the destinations of a namespace that is being deleted. It returns an error for as long as something is
 // left, which says so to whoever deletes the namespace; after a while it lets go of what cannot be removed.
-func (s *Service) NamespaceGone(ctx context.Context, ns string) error {
+func (s *Reconciler) NamespaceGone(ctx context.Context, ns string) error {
 	left := ""
 	unreadable, err := s.eachDestinationOf(ctx, ns, func(d *Destination) error {
 		if d.PurgeAt.IsZero() {

@@ -14,7 +14,7 @@ import (
 const flags = engines.Primary | engines.Active
 
 // Routes declares the paths below sys/.
-func (s *Service) Routes(r *engines.Router) {
+func (s *API) Routes(r *engines.Router) {
 	s.configRoutes(r)
 	s.destinationRoutes(r)
 	s.associationRoutes(r)
@@ -28,9 +28,9 @@ type destinationIn struct {
 
 type emptyIn struct{}
 
-func (s *Service) destinationRoutes(r *engines.Router) {
-	for _, name := range slices.Sorted(maps.Keys(s.types)) {
-		kind := s.types[name]
+func (s *API) destinationRoutes(r *engines.Router) {
+	for _, name := range slices.Sorted(maps.Keys(s.pool.Types)) {
+		kind := s.pool.Types[name]
 		in := inputType(reflect.TypeFor[settingsIn](), kind.New())
 		write := func(patch bool) func(context.Context, *engines.Request, reflect.Value) (*engines.Response, error) {
 			return func(ctx context.Context, req *engines.Request, in reflect.Value) (*engines.Response, error) {
@@ -59,16 +59,16 @@ func (s *Service) destinationRoutes(r *engines.Router) {
 	route(r, engines.Update, "sync/destinations/{type}/{name}/resume", "Go on syncing to a destination.", flags, s.setPaused(false))
 }
 
-func (s *Service) unknownType(kind string) error {
-	if _, ok := s.types[kind]; ok {
+func (s *API) unknownType(kind string) error {
+	if _, ok := s.pool.Types[kind]; ok {
 		return engines.Invalid("this operation is not one of destinations")
 	}
-	return engines.Invalid("there are no destinations of this type: the types are %s", strings.Join(slices.Sorted(maps.Keys(s.types)), ", "))
+	return engines.Invalid("there are no destinations of this type: the types are %s", strings.Join(slices.Sorted(maps.Keys(s.pool.Types)), ", "))
 }
 
 // get reads a destination that a request names.
-func (s *Service) findDestination(ctx context.Context, g engines.Getter, ns, kind, name string) (*Destination, error) {
-	if _, ok := s.types[kind]; !ok {
+func (s *API) findDestination(ctx context.Context, g engines.Getter, ns, kind, name string) (*Destination, error) {
+	if _, ok := s.pool.Types[kind]; !ok {
 		return nil, s.unknownType(kind)
 	}
 	var d Destination
@@ -82,12 +82,12 @@ func (s *Service) findDestination(ctx context.Context, g engines.Getter, ns, kin
 }
 
 // shown is a destination as reads answer it. What is in the way of its purge is for those who see all that it has.
-func (s *Service) describeDestination(ctx context.Context, req *engines.Request, d *Destination) (map[string]any, error) {
-	c, err := s.configOf(d)
+func (s *API) describeDestination(ctx context.Context, req *engines.Request, d *Destination) (map[string]any, error) {
+	c, err := s.pool.ConfigOf(d)
 	if err != nil {
 		return nil, err
 	}
-	rules := s.types[d.Type].Rules
+	rules := s.pool.Types[d.Type].Rules
 	granularity, template := d.Granularity, d.Template
 	if granularity == "" {
 		granularity = rules.Granularity
@@ -125,7 +125,7 @@ func nonNil(l []string) []string {
 	return l
 }
 
-func (s *Service) readDestination(ctx context.Context, req *engines.Request, in *destinationIn) (*engines.Response, error) {
+func (s *API) readDestination(ctx context.Context, req *engines.Request, in *destinationIn) (*engines.Response, error) {
 	d, err := s.findDestination(ctx, s.host.Store(), req.Mount.NamespaceID, in.Type, in.Name)
 	if err != nil {
 		return nil, err
@@ -134,10 +134,10 @@ func (s *Service) readDestination(ctx context.Context, req *engines.Request, in 
 	return &engines.Response{Data: data}, err
 }
 
-func (s *Service) listDestinations(ctx context.Context, req *engines.Request, _ *emptyIn) (*engines.Response, error) {
+func (s *API) listDestinations(ctx context.Context, req *engines.Request, _ *emptyIn) (*engines.Response, error) {
 	info := map[string][]string{}
 	total := 0
-	for _, kind := range slices.Sorted(maps.Keys(s.types)) {
+	for _, kind := range slices.Sorted(maps.Keys(s.pool.Types)) {
 		names, err := s.host.Store().List(ctx, Area(req.Mount.NamespaceID, "d/"+kind+"/"), "", 0)
 		if err != nil {
 			return nil, err
@@ -157,8 +157,8 @@ type typeIn struct {
 	Type string `json:"type" max:"64" help:"Type of the destinations."`
 }
 
-func (s *Service) listType(ctx context.Context, req *engines.Request, in *typeIn) (*engines.Response, error) {
-	if _, ok := s.types[in.Type]; !ok {
+func (s *API) listType(ctx context.Context, req *engines.Request, in *typeIn) (*engines.Response, error) {
+	if _, ok := s.pool.Types[in.Type]; !ok {
 		return nil, s.unknownType(in.Type)
 	}
 	names, err := s.host.Store().List(ctx, Area(req.Mount.NamespaceID, "d/"+in.Type+"/"), "", 0)
@@ -171,12 +171,12 @@ func (s *Service) listType(ctx context.Context, req *engines.Request, in *typeIn
 	return &engines.Response{Data: map[string]any{"keys": names, "total_destinations": len(names)}}, nil
 }
 
-func (s *Service) verifyDestination(ctx context.Context, req *engines.Request, in *destinationIn) (*engines.Response, error) {
+func (s *API) verifyDestination(ctx context.Context, req *engines.Request, in *destinationIn) (*engines.Response, error) {
 	d, err := s.findDestination(ctx, s.host.Store(), req.Mount.NamespaceID, in.Type, in.Name)
 	if err != nil {
 		return nil, err
 	}
-	dest, err := s.Open(d)
+	dest, err := s.pool.Open(d)
 	if err != nil {
 		return nil, invalid(err)
 	}
@@ -205,7 +205,7 @@ func invalid(err error) error {
 	return err
 }
 
-func (s *Service) setPaused(pause bool) engines.Handler[destinationIn] {
+func (s *API) setPaused(pause bool) engines.Handler[destinationIn] {
 	return func(ctx context.Context, req *engines.Request, in *destinationIn) (*engines.Response, error) {
 		d, err := s.updateDestination(ctx, req, in, func(d *Destination) error { d.Paused = pause; return nil })
 		if err != nil {

@@ -23,7 +23,7 @@ func (l *linkedSecret) linkID() LinkID {
 
 // linkedAs finds the association that a request is about. For a secret that is not associated by itself it is the one with a prefix
 // that covers it, and of several the one that has begun with it, then the one with the longest prefix.
-func (s *Service) linkedSecretOf(ctx context.Context, c *selection) (*linkedSecret, error) {
+func (s *API) linkedSecretOf(ctx context.Context, c *selection) (*linkedSecret, error) {
 	own, err := GetAssociation(ctx, s.host.Store(), c.key())
 	if err != nil {
 		return nil, err
@@ -60,8 +60,8 @@ func (s *Service) linkedSecretOf(ctx context.Context, c *selection) (*linkedSecr
 }
 
 // selecting returns the associations with a prefix that cover a secret, the longest prefix first.
-func (s *Service) selectorsOf(ctx context.Context, c *selection) (all []*Association, err error) {
-	_, err = scanAllReadable(ctx, s, Area(c.dest.NS, "a/"+c.dest.ID+"/"), func(_ storage.Key, a *Association) bool {
+func (s *Reconciler) selectorsOf(ctx context.Context, c *selection) (all []*Association, err error) {
+	_, err = scanAllReadable(ctx, s.Syncer, Area(c.dest.NS, "a/"+c.dest.ID+"/"), func(_ storage.Key, a *Association) bool {
 		if a.Selector && a.MountUUID == c.mount.UUID && a.Covers(c.secret) {
 			all = append(all, a)
 		}
@@ -77,7 +77,7 @@ type adoptIn struct {
 }
 
 // adopt takes names over that belong to somebody else.
-func (s *Service) adopt(ctx context.Context, req *engines.Request, in *adoptIn) (*engines.Response, error) {
+func (s *API) adopt(ctx context.Context, req *engines.Request, in *adoptIn) (*engines.Response, error) {
 	c, err := s.resolveSelection(ctx, req, &in.secretIn)
 	if err != nil {
 		return nil, err
@@ -92,7 +92,7 @@ func (s *Service) adopt(ctx context.Context, req *engines.Request, in *adoptIn) 
 	if err != nil {
 		return nil, err
 	}
-	rules := s.types[c.dest.Type].Rules
+	rules := s.pool.Types[c.dest.Type].Rules
 	_, err = storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
 		key := LinkKey(c.dest.NS, c.dest.ID, l.assoc.ID, c.secret)
 		var now Link
@@ -103,7 +103,7 @@ func (s *Service) adopt(ctx context.Context, req *engines.Request, in *adoptIn) 
 		case !found:
 			return engines.NotFound("nothing was done for the secret yet")
 		}
-		if now.Adopt = now.conflicts(in.Names, func(name string) string { return Fold(rules, name) }); len(now.Adopt) == 0 {
+		if now.Adopt = conflicts(&now, in.Names, func(name string) string { return Fold(rules, name) }); len(now.Adopt) == 0 {
 			return engines.Invalid("no such name of the secret is in conflict with what somebody else has at the destination: there is nothing to take over")
 		}
 		return engines.PutRecord(tx, key, &now)
@@ -117,14 +117,14 @@ func (s *Service) adopt(ctx context.Context, req *engines.Request, in *adoptIn) 
 
 // conflicts returns the names of a link, folded, that are in conflict with what somebody else has: of those that are given, or all.
 // Names of other associations cannot be taken over.
-func (l *Link) conflicts(given []string, fold func(string) string) (names []string) {
+func conflicts(l *Link, given []string, fold func(string) string) (names []string) {
 	wanted := map[string]bool{}
 	for _, name := range given {
 		wanted[fold(name)] = true
 	}
 	for i := range l.Items {
 		it := &l.Items[i]
-		if name := fold(it.Name); it.Status == Conflict && it.Code != codeTaken && (len(given) == 0 || wanted[name]) {
+		if name := fold(it.Name); it.Status == Conflict && it.Code != CodeNameTaken && (len(given) == 0 || wanted[name]) {
 			names = append(names, name)
 		}
 	}
@@ -133,7 +133,7 @@ func (l *Link) conflicts(given []string, fold func(string) string) (names []stri
 
 // retry syncs again what has failed: at a destination, or of one association with a prefix. With a secret it syncs that, whatever its
 // state, and waits for it.
-func (s *Service) retry(ctx context.Context, req *engines.Request, in *secretIn) (*engines.Response, error) {
+func (s *API) retry(ctx context.Context, req *engines.Request, in *secretIn) (*engines.Response, error) {
 	only := ""
 	if in.Mount != "" || in.SecretName != "" || in.Name != "" || in.Prefix != "" {
 		c, err := s.resolveSelection(ctx, req, in)
@@ -164,7 +164,7 @@ func (s *Service) retry(ctx context.Context, req *engines.Request, in *secretIn)
 	return &engines.Response{Data: map[string]any{"queued": n}}, err
 }
 
-func (s *Service) setAssociationPaused(pause bool) engines.Handler[secretIn] {
+func (s *API) setAssociationPaused(pause bool) engines.Handler[secretIn] {
 	return func(ctx context.Context, req *engines.Request, in *secretIn) (*engines.Response, error) {
 		c, err := s.resolveSelection(ctx, req, in)
 		if err != nil {
@@ -191,7 +191,7 @@ func (s *Service) setAssociationPaused(pause bool) engines.Handler[secretIn] {
 }
 
 // history answers the last attempts of a secret.
-func (s *Service) history(ctx context.Context, req *engines.Request, in *secretIn) (*engines.Response, error) {
+func (s *API) history(ctx context.Context, req *engines.Request, in *secretIn) (*engines.Response, error) {
 	c, err := s.resolveSelection(ctx, req, in)
 	if err != nil {
 		return nil, err

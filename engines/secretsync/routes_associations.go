@@ -13,7 +13,7 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-func (s *Service) associationRoutes(r *engines.Router) {
+func (s *API) associationRoutes(r *engines.Router) {
 	const of = "sync/destinations/{type}/{destination}/associations"
 	route(r, engines.Read, of, "The associations of a destination, with the state of every secret.", flags, s.readAssociations)
 	route(r, engines.Update, of+"/set", "Associate a secret, or all below a prefix, with a destination; or sync it again.", flags, s.setAssociation)
@@ -65,7 +65,7 @@ func (c *selection) id() string { return AssociationID(c.dest.ID, c.mount.UUID, 
 func (c *selection) key() storage.Key { return AssociationKey(c.dest.NS, c.dest.ID, c.id()) }
 
 // choose finds what a request names.
-func (s *Service) resolveSelection(ctx context.Context, req *engines.Request, in *secretIn) (*selection, error) {
+func (s *API) resolveSelection(ctx context.Context, req *engines.Request, in *secretIn) (*selection, error) {
 	c, err := s.resolveName(ctx, req, in)
 	if err != nil {
 		return nil, err
@@ -75,7 +75,7 @@ func (s *Service) resolveSelection(ctx context.Context, req *engines.Request, in
 }
 
 // chooseName is choose without a look at the mount.
-func (s *Service) resolveName(ctx context.Context, req *engines.Request, in *secretIn) (*selection, error) {
+func (s *API) resolveName(ctx context.Context, req *engines.Request, in *secretIn) (*selection, error) {
 	c := new(selection)
 	var err error
 	if c.dest, err = s.findDestination(ctx, s.host.Store(), req.Mount.NamespaceID, in.Type, in.Destination); err != nil {
@@ -128,7 +128,7 @@ func checkSecretName(name string, selector bool) string {
 }
 
 // sourceAt returns the KV version 2 mount at a path of the request's namespace, or with an accessor.
-func (s *Service) sourceAt(ctx context.Context, req *engines.Request, path string) (*engines.Mounted, engines.SecretSource, error) {
+func (s *API) sourceAt(ctx context.Context, req *engines.Request, path string) (*engines.Mounted, engines.SecretSource, error) {
 	m, err := s.host.MountAt(ctx, req.Mount.NamespaceID, path)
 	if err != nil {
 		return nil, nil, err
@@ -144,7 +144,7 @@ func (s *Service) sourceAt(ctx context.Context, req *engines.Request, path strin
 }
 
 // setAssociation makes an association, or refreshes the one that there is, and waits a while for the first sync.
-func (s *Service) setAssociation(ctx context.Context, req *engines.Request, in *associationIn) (*engines.Response, error) {
+func (s *API) setAssociation(ctx context.Context, req *engines.Request, in *associationIn) (*engines.Response, error) {
 	c, err := s.resolveSelection(ctx, req, &in.secretIn)
 	if err != nil {
 		return nil, err
@@ -156,7 +156,7 @@ func (s *Service) setAssociation(ctx context.Context, req *engines.Request, in *
 	if err := s.putAssociation(ctx, c, a); err != nil {
 		return nil, err
 	}
-	s.watch(a)
+	s.associations.Put(a)
 	if !c.selector {
 		s.syncAndWait(ctx, LinkID{a.NS, a.Destination, a.ID, a.Secret})
 		return s.respondAssociations(ctx, c.dest, a)
@@ -172,7 +172,7 @@ func (s *Service) setAssociation(ctx context.Context, req *engines.Request, in *
 }
 
 // checkReadable holds the caller to what they may read themselves, and the secret to being there.
-func (s *Service) checkReadable(ctx context.Context, req *engines.Request, c *selection) error {
+func (s *API) checkReadable(ctx context.Context, req *engines.Request, c *selection) error {
 	denied := engines.Denied(errors.New("the caller cannot read what is to be associated"))
 	denied.Detail = fmt.Sprintf("permission denied: to sync a secret one must be able to read it: %q of mount %q", c.secret, c.mount.Path)
 	if c.selector {
@@ -199,7 +199,7 @@ func (s *Service) checkReadable(ctx context.Context, req *engines.Request, c *se
 }
 
 // build makes the record of an association, as far as the request says.
-func (s *Service) buildAssociation(req *engines.Request, c *selection, in *associationIn) *Association {
+func (s *API) buildAssociation(req *engines.Request, c *selection, in *associationIn) *Association {
 	now := time.Now().UTC()
 	c.given = func(field string) bool { return req.Given(field) || req.Null(field) }
 	return &Association{
@@ -213,8 +213,8 @@ func (s *Service) buildAssociation(req *engines.Request, c *selection, in *assoc
 
 // completed returns a record with what the request has left open. had is the association that there is, or nil: what that says
 // itself stays, so that refreshing it widens nothing; what it has from its destination is taken from there anew.
-func (s *Service) completeAssociation(c *selection, a Association, had *Association) (*Association, error) {
-	rules := s.types[c.dest.Type].Rules
+func (s *API) completeAssociation(c *selection, a Association, had *Association) (*Association, error) {
+	rules := s.pool.Types[c.dest.Type].Rules
 	if had != nil && had.IsEnding() {
 		had = nil // it comes back as a new one
 	}
@@ -225,7 +225,7 @@ func (s *Service) completeAssociation(c *selection, a Association, had *Associat
 		return &a, nil
 	}
 	if had != nil {
-		a.keepUnset(had, c.given)
+		keepUnset(&a, had, c.given)
 	}
 	if !a.OwnGranularity {
 		a.Granularity = cmp.Or(c.dest.Granularity, rules.Granularity)
@@ -240,7 +240,7 @@ func (s *Service) completeAssociation(c *selection, a Association, had *Associat
 }
 
 // keep takes over what the association has said itself before and a request does not say anything of.
-func (a *Association) keepUnset(had *Association, came func(field string) bool) {
+func keepUnset(a, had *Association, came func(field string) bool) {
 	if !came("granularity") && had.OwnGranularity {
 		a.Granularity, a.OwnGranularity = had.Granularity, true
 	}
@@ -266,7 +266,7 @@ func (a *Association) keepUnset(had *Association, came func(field string) bool) 
 
 // putAssociation completes and stores an association, and a link that says that it is pending, so that both are there for whoever
 // reads them next.
-func (s *Service) putAssociation(ctx context.Context, c *selection, a *Association) error {
+func (s *API) putAssociation(ctx context.Context, c *selection, a *Association) error {
 	config, err := s.config(ctx)
 	if err != nil {
 		return err
@@ -290,7 +290,7 @@ func (s *Service) putAssociation(ctx context.Context, c *selection, a *Associati
 		if err != nil {
 			return err
 		}
-		switch n := s.watchedCount(); {
+		switch n := s.associations.Len(); {
 		case had != nil:
 		case n >= config.QueueCapacity:
 			return engines.Invalid("there are %d associations, and queue_capacity of sync/config allows %d", n, config.QueueCapacity)
@@ -331,7 +331,7 @@ func GetAssociation(ctx context.Context, g engines.Getter, key storage.Key) (*As
 }
 
 // putPending stores a link for an association that has none.
-func (s *Service) putPending(ctx context.Context, tx *storage.Txn, a *Association) error {
+func (s *API) putPending(ctx context.Context, tx *storage.Txn, a *Association) error {
 	key := LinkKey(a.NS, a.Destination, a.ID, a.Secret)
 	var l Link
 	found, err := engines.GetRecord(ctx, tx, key, &l)
@@ -346,7 +346,7 @@ func (s *Service) putPending(ctx context.Context, tx *storage.Txn, a *Associatio
 const syncNowTimeout = 10 * time.Second
 
 // syncNow syncs a link, looking at the destination in any case, and waits a while for it.
-func (s *Service) syncAndWait(ctx context.Context, key LinkID) {
+func (s *Syncer) syncAndWait(ctx context.Context, key LinkID) {
 	done := make(chan struct{})
 	s.queue.Push(key, time.Time{}, true, done)
 	timer := time.NewTimer(syncNowTimeout)
@@ -365,7 +365,7 @@ type removeIn struct {
 
 // removeAssociation has what was synced removed, and waits a while for it. One that is not there, or whose mount is not, has been
 // removed.
-func (s *Service) removeAssociation(ctx context.Context, req *engines.Request, in *removeIn) (*engines.Response, error) {
+func (s *API) removeAssociation(ctx context.Context, req *engines.Request, in *removeIn) (*engines.Response, error) {
 	c, err := s.resolveName(ctx, req, &in.secretIn)
 	if err != nil {
 		return nil, err
@@ -406,7 +406,7 @@ func (s *Service) removeAssociation(ctx context.Context, req *engines.Request, i
 func prefixText(a *Association) string { return cmp.Or(a.Secret, "*") }
 
 // chooseAssociated finds the mount of an association that is to be removed. It may be gone, or another one may be at its path.
-func (s *Service) resolveRemoval(ctx context.Context, req *engines.Request, c *selection, path string) error {
+func (s *API) resolveRemoval(ctx context.Context, req *engines.Request, c *selection, path string) error {
 	var err error
 	c.mount, c.source, err = s.sourceAt(ctx, req, path)
 	var e *engines.Error
@@ -425,7 +425,7 @@ func (s *Service) resolveRemoval(ctx context.Context, req *engines.Request, c *s
 }
 
 // markRemoving notes that an association is to go, and returns it, nil if there is none.
-func (s *Service) markRemoving(ctx context.Context, c *selection, retain bool) (a *Association, err error) {
+func (s *API) markRemoving(ctx context.Context, c *selection, retain bool) (a *Association, err error) {
 	_, err = storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
 		if a, err = GetAssociation(ctx, tx, c.key()); err != nil || a == nil {
 			return err
@@ -437,7 +437,7 @@ func (s *Service) markRemoving(ctx context.Context, c *selection, retain bool) (
 }
 
 // answerRemoved is what clients are told of an association that goes: left is what there still is of it, nil if nothing is.
-func (s *Service) respondRemoved(c *selection, left *Link) *engines.Response {
+func (s *API) respondRemoved(c *selection, left *Link) *engines.Response {
 	entry := map[string]any{
 		"accessor": c.mount.Accessor, "mount": c.mount.Path, "secret_name": c.secret, "sub_key": "", "sync_status": Unsynced, "updated_at": time.Now().UTC(),
 	}

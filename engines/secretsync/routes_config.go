@@ -7,7 +7,7 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-func (s *Service) configRoutes(r *engines.Router) {
+func (s *API) configRoutes(r *engines.Router) {
 	const rootOnly = flags | engines.RootNamespace
 	route(r, engines.Read, "sync/config", "Read the configuration of secret sync.", rootOnly, s.readConfig)
 	route(r, engines.Patch, "sync/config", "Change the configuration of secret sync; null goes back to the default.", rootOnly, s.writeConfig)
@@ -20,16 +20,16 @@ type configIn struct {
 	QueueCapacity int  `json:"queue_capacity" default:"1000000" help:"Most secrets that may be synced at once, counting each for each association. Below a prefix, more have to wait."`
 }
 
-func (c *Config) response() *engines.Response {
+func configResponse(c *Config) *engines.Response {
 	return &engines.Response{Data: map[string]any{"disabled": c.Disabled, "queue_capacity": c.QueueCapacity}}
 }
 
-func (s *Service) readConfig(ctx context.Context, _ *engines.Request, _ *emptyIn) (*engines.Response, error) {
+func (s *API) readConfig(ctx context.Context, _ *engines.Request, _ *emptyIn) (*engines.Response, error) {
 	c, err := s.config(ctx)
-	return c.response(), err
+	return configResponse(&c), err
 }
 
-func (s *Service) writeConfig(ctx context.Context, req *engines.Request, in *configIn) (*engines.Response, error) {
+func (s *API) writeConfig(ctx context.Context, req *engines.Request, in *configIn) (*engines.Response, error) {
 	if in.QueueCapacity < 1 {
 		return nil, engines.Invalid(`field "queue_capacity": must be at least 1`)
 	}
@@ -47,13 +47,13 @@ func (s *Service) writeConfig(ctx context.Context, req *engines.Request, in *con
 		}
 		return engines.PutRecord(tx, ConfigKey, &c)
 	})
-	return c.response(), err
+	return configResponse(&c), err
 }
 
-func (s *Service) resetConfig(ctx context.Context, _ *engines.Request, _ *emptyIn) (*engines.Response, error) {
+func (s *API) resetConfig(ctx context.Context, _ *engines.Request, _ *emptyIn) (*engines.Response, error) {
 	if _, err := s.host.Store().Commit(ctx, storage.Batch{Deletes: []storage.Key{ConfigKey}}); err != nil {
 		return nil, err
 	}
 	c := Config{QueueCapacity: DefaultQueueCapacity}
-	return c.response(), nil
+	return configResponse(&c), nil
 }

@@ -19,7 +19,7 @@ type plannedAction struct {
 
 // planDestination says what syncing would do: of everything that is associated, or of one association, which need not be there
 // yet.
-func (s *Service) planDestination(ctx context.Context, req *engines.Request, in *associationIn) (*engines.Response, error) {
+func (s *API) planDestination(ctx context.Context, req *engines.Request, in *associationIn) (*engines.Response, error) {
 	d, err := s.findDestination(ctx, s.host.Store(), req.Mount.NamespaceID, in.Type, in.Destination)
 	if err != nil {
 		return nil, err
@@ -70,7 +70,7 @@ func planResponse(all []plannedAction) *engines.Response {
 }
 
 // planAssociation adds what would be done for an association.
-func (s *Service) planAssociation(ctx context.Context, d *Destination, a *Association, all []plannedAction) ([]plannedAction, error) {
+func (s *API) planAssociation(ctx context.Context, d *Destination, a *Association, all []plannedAction) ([]plannedAction, error) {
 	m, err := s.host.MountOf(ctx, a.MountUUID)
 	if err != nil {
 		return nil, err
@@ -89,11 +89,11 @@ func (s *Service) planAssociation(ctx context.Context, d *Destination, a *Associ
 	return all, err
 }
 
-func (s *Service) planSecret(ctx context.Context, d *Destination, a *Association, m *engines.Mounted, secret string, l *Link) ([]plannedAction, error) {
+func (s *Syncer) planSecret(ctx context.Context, d *Destination, a *Association, m *engines.Mounted, secret string, l *Link) ([]plannedAction, error) {
 	if l != nil && l.Unreadable {
 		return []plannedAction{{Action: actReject, Reason: l.Cause}}, nil
 	}
-	t := &target{key: LinkID{a.NS, a.Destination, a.ID, secret}, dest: *d, assoc: *a, destType: s.types[d.Type], mount: m}
+	t := &target{key: LinkID{a.NS, a.Destination, a.ID, secret}, dest: *d, assoc: *a, destType: s.pool.Types[d.Type], mount: m}
 	if l != nil {
 		t.link = *l
 	}
@@ -109,7 +109,7 @@ func (s *Service) planSecret(ctx context.Context, d *Destination, a *Association
 	if err != nil {
 		return []plannedAction{{Action: actReject, Reason: outcomeOf(err).Cause}}, nil //nolint:nilerr // it is the plan
 	}
-	dest, err := s.openPooled(t)
+	dest, err := s.pool.Get(&t.dest, t.version)
 	if err != nil {
 		return nil, err
 	}
@@ -133,8 +133,8 @@ func (s *Service) planSecret(ctx context.Context, d *Destination, a *Association
 }
 
 // claimedBy says what follows from somebody else's claim of a name; nothing if nobody has made one.
-func (s *Service) conflictOf(ctx context.Context, t *target, name string) (Action, error) {
-	place, err := s.location(&t.dest)
+func (s *Syncer) conflictOf(ctx context.Context, t *target, name string) (Action, error) {
+	place, err := s.pool.Location(&t.dest)
 	if err != nil {
 		return Action{}, err
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-func (s *Service) stateRoutes(r *engines.Router) {
+func (s *API) stateRoutes(r *engines.Router) {
 	const of = "sync/destinations/{type}/{destination}"
 	route(r, engines.Update, of+"/plan", "What syncing would do now, name by name; with a secret, also what associating it would do. Nothing is changed.", flags, s.planDestination)
 	route(r, engines.Update, of+"/associations/adopt", "Take over names at the destination that belong to somebody else.", flags, s.adopt)
@@ -23,7 +23,7 @@ func (s *Service) stateRoutes(r *engines.Router) {
 }
 
 // readAssociations answers all associations of a destination.
-func (s *Service) readAssociations(ctx context.Context, req *engines.Request, in *associationsIn) (*engines.Response, error) {
+func (s *API) readAssociations(ctx context.Context, req *engines.Request, in *associationsIn) (*engines.Response, error) {
 	d, err := s.findDestination(ctx, s.host.Store(), req.Mount.NamespaceID, in.Type, in.Destination)
 	if err != nil {
 		return nil, err
@@ -40,8 +40,8 @@ func (s *Service) readAssociations(ctx context.Context, req *engines.Request, in
 }
 
 // associationsFor returns the associations of a destination that are there for who asks. left is how many cannot be read.
-func (s *Service) associationsFor(ctx context.Context, req *engines.Request, d *Destination) (all []*Association, left int, err error) {
-	left, err = scanAllReadable(ctx, s, Area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *Association) bool {
+func (s *API) associationsFor(ctx context.Context, req *engines.Request, d *Destination) (all []*Association, left int, err error) {
+	left, err = scanAllReadable(ctx, s.Syncer, Area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *Association) bool {
 		if req.Caller.Sees(a.MountUUID) {
 			all = append(all, a)
 		}
@@ -54,7 +54,7 @@ const disabledCause = "secret sync is disabled in sync/config"
 
 // report gathers what clients are told of secrets at a destination.
 type report struct {
-	s           *Service
+	s           *Reporter
 	d           *Destination
 	pauseReason *Outcome // why nothing is done; nil: it is
 	entries     map[string]reportEntry
@@ -68,7 +68,7 @@ type reportEntry struct {
 	needsAction, ownName bool
 }
 
-func (s *Service) newReport(ctx context.Context, d *Destination) (*report, error) {
+func (s *Reporter) newReport(ctx context.Context, d *Destination) (*report, error) {
 	r := &report{s: s, d: d, entries: map[string]reportEntry{}, names: map[string][]string{}}
 	c, err := s.config(ctx)
 	switch {
@@ -89,7 +89,7 @@ func (r *report) response() *engines.Response {
 }
 
 // answerAssociations answers associations of a destination.
-func (s *Service) respondAssociations(ctx context.Context, d *Destination, all ...*Association) (*engines.Response, error) {
+func (s *Reporter) respondAssociations(ctx context.Context, d *Destination, all ...*Association) (*engines.Response, error) {
 	r, err := s.newReport(ctx, d)
 	if err != nil {
 		return nil, err
@@ -128,7 +128,7 @@ func (r *report) addAssociation(ctx context.Context, a *Association) error {
 }
 
 // answerSecret answers one secret.
-func (s *Service) respondSecret(ctx context.Context, l *linkedSecret) (*engines.Response, error) {
+func (s *Reporter) respondSecret(ctx context.Context, l *linkedSecret) (*engines.Response, error) {
 	r, err := s.newReport(ctx, l.dest)
 	if err != nil {
 		return nil, err
@@ -173,7 +173,7 @@ func (r *report) add(ctx context.Context, a *Association, m *engines.Mounted, se
 		r.names[key] = append(r.names[key], name)
 		r.entries[name] = reportEntry{e, waits, alone}
 	}
-	byKey, items := a.Plan(r.s.types[r.d.Type].Rules).Keys(), l.Active()
+	byKey, items := a.Plan(r.s.pool.Types[r.d.Type].Rules).Keys(), l.Active()
 	if !byKey || len(items) == 0 {
 		e := entry(a, m, l, now)
 		if len(items) > 0 {
@@ -302,7 +302,7 @@ func mountPath(a *Association, m *engines.Mounted) string {
 }
 
 // listAssociations answers the secrets of all destinations of the namespace.
-func (s *Service) listAssociations(ctx context.Context, req *engines.Request, _ *emptyIn) (*engines.Response, error) {
+func (s *API) listAssociations(ctx context.Context, req *engines.Request, _ *emptyIn) (*engines.Response, error) {
 	info := map[string][]map[string]string{}
 	paths := map[string]string{} // of mounts, by uuid
 	links := map[SecretRef]bool{}
@@ -336,9 +336,9 @@ func (s *Service) listAssociations(ctx context.Context, req *engines.Request, _ 
 }
 
 // eachLink goes through the links of a destination.
-func (s *Service) eachLink(ctx context.Context, d *Destination, do func(*Association, *Link)) error {
+func (s *Reconciler) eachLink(ctx context.Context, d *Destination, do func(*Association, *Link)) error {
 	byID := map[string]*Association{}
-	_, err := scanAllReadable(ctx, s, Area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *Association) bool {
+	_, err := scanAllReadable(ctx, s.Syncer, Area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *Association) bool {
 		byID[a.ID] = a
 		return true
 	})
@@ -346,7 +346,7 @@ func (s *Service) eachLink(ctx context.Context, d *Destination, do func(*Associa
 		return err
 	}
 	prefix := Area(d.NS, "l/"+d.ID+"/")
-	_, err = scanAllReadable(ctx, s, prefix, func(key storage.Key, l *Link) bool {
+	_, err = scanAllReadable(ctx, s.Syncer, prefix, func(key storage.Key, l *Link) bool {
 		id, _, _ := strings.Cut(strings.TrimPrefix(string(key), string(prefix)), "/")
 		if a := byID[id]; a != nil {
 			do(a, l)
@@ -362,7 +362,7 @@ type mountSecretIn struct {
 }
 
 // destinationsOf answers where a secret is synced to.
-func (s *Service) destinationsOf(ctx context.Context, req *engines.Request, in *mountSecretIn) (*engines.Response, error) {
+func (s *API) destinationsOf(ctx context.Context, req *engines.Request, in *mountSecretIn) (*engines.Response, error) {
 	m, secret, err := s.sourceOf(ctx, req, in)
 	if err != nil {
 		return nil, err
@@ -390,7 +390,7 @@ func (s *Service) destinationsOf(ctx context.Context, req *engines.Request, in *
 }
 
 // reportSecret gathers what is told of a secret at a destination, by all its associations.
-func (s *Service) reportSecret(ctx context.Context, c *selection) (*report, error) {
+func (s *Reporter) reportSecret(ctx context.Context, c *selection) (*report, error) {
 	r, err := s.newReport(ctx, c.dest)
 	if err != nil {
 		return nil, err
@@ -426,7 +426,7 @@ func (s *Service) reportSecret(ctx context.Context, c *selection) (*report, erro
 }
 
 // readableNow reports whether a secret is there, and is one that the owner of an association can read.
-func (s *Service) isReadable(ctx context.Context, a *Association, c *selection) bool {
+func (s *Reporter) isReadable(ctx context.Context, a *Association, c *selection) bool {
 	if now, err := latestSecret(ctx, c.mount, c.secret); err != nil || now.Version == 0 {
 		return false
 	}
@@ -435,7 +435,7 @@ func (s *Service) isReadable(ctx context.Context, a *Association, c *selection) 
 }
 
 // sourceOf finds the mount and the secret that a path names. Where the two are one path, the mount's may have several segments.
-func (s *Service) sourceOf(ctx context.Context, req *engines.Request, in *mountSecretIn) (*engines.Mounted, string, error) {
+func (s *API) sourceOf(ctx context.Context, req *engines.Request, in *mountSecretIn) (*engines.Mounted, string, error) {
 	path, secret := in.Mount, in.SecretName
 	for req.Param("mount") != "" {
 		m, err := s.host.MountAt(ctx, req.Mount.NamespaceID, path)

@@ -33,7 +33,7 @@ type settingsIn struct {
 const maxTags = 50
 
 // writeDestination creates a destination, or changes what came with the request.
-func (s *Service) writeDestination(ctx context.Context, req *engines.Request, kind destination.Type, in reflect.Value, patch bool) (*engines.Response, error) {
+func (s *API) writeDestination(ctx context.Context, req *engines.Request, kind destination.Type, in reflect.Value, patch bool) (*engines.Response, error) {
 	var set settingsIn
 	for i := range reflect.TypeFor[settingsIn]().NumField() {
 		reflect.ValueOf(&set).Elem().Field(i).Set(in.Field(i))
@@ -91,8 +91,8 @@ const optionalFieldsType = "cloud1-sm"
 
 // missing returns why a destination cannot be opened as it is, "" if it can: what its type requires is neither in its fields nor in
 // the environment of the server. Nobody is called.
-func (s *Service) openProblem(d *Destination) string {
-	dest, err := s.Open(d)
+func (s *API) openProblem(d *Destination) string {
+	dest, err := s.pool.Open(d)
 	if err == nil {
 		dest.Close() //nolint:errcheck // it was never used
 		return ""
@@ -114,7 +114,7 @@ func checkDestinationName(name string) string {
 }
 
 // merge puts what came with a request into a record, and checks the whole of it. All problems are listed.
-func (s *Service) mergeRequest(ctx context.Context, d *Destination, kind destination.Type, req *engines.Request, set *settingsIn, in reflect.Value, created bool) error {
+func (s *API) mergeRequest(ctx context.Context, d *Destination, kind destination.Type, req *engines.Request, set *settingsIn, in reflect.Value, created bool) error {
 	c := kind.New()
 	if err := decodeConfig(d.Config, c); err != nil {
 		return err
@@ -122,7 +122,7 @@ func (s *Service) mergeRequest(ctx context.Context, d *Destination, kind destina
 	before := identityOf(c)
 	mergeConfig(c, in, req, created)
 	problems := append(c.Check(), checkMasks(c, in, req)...)
-	if problem := s.rejectEnvironment(d.NS, c); problem != "" {
+	if problem := s.pool.RejectEnvironment(d.NS, c); problem != "" {
 		problems = append(problems, problem)
 	}
 	if !created {
@@ -137,8 +137,8 @@ func (s *Service) mergeRequest(ctx context.Context, d *Destination, kind destina
 			d.ID = Hash(rand.Text())
 		}
 	}
-	d.Settings.merge(req, set)
-	problems = append(problems, d.Settings.check(kind.Rules)...)
+	mergeSettings(&d.Settings, req, set)
+	problems = append(problems, checkSettings(&d.Settings, kind.Rules)...)
 	if len(problems) > 0 {
 		return engines.Invalid("%s", strings.Join(problems, "; "))
 	}
@@ -183,7 +183,7 @@ func identityOf(c destination.Config) endpointIdentity {
 // moved returns what speaks against changing a destination to a configuration: who does not know the stored credentials must not
 // use them elsewhere, and what is associated goes to no other place. given tells of fields that came with the request, and not as
 // the mask.
-func (s *Service) checkMove(ctx context.Context, d *Destination, before endpointIdentity, c destination.Config, given func(field string) bool) (problems []string, err error) {
+func (s *API) checkMove(ctx context.Context, d *Destination, before endpointIdentity, c destination.Config, given func(field string) bool) (problems []string, err error) {
 	now := identityOf(c)
 	if now.owner != before.owner {
 		for _, name := range slices.Sorted(maps.Keys(now.credentials)) {
@@ -208,7 +208,7 @@ func (s *Service) checkMove(ctx context.Context, d *Destination, before endpoint
 }
 
 // take takes over the fields that came with a request.
-func (o *Settings) merge(req *engines.Request, in *settingsIn) {
+func mergeSettings(o *Settings, req *engines.Request, in *settingsIn) {
 	came := func(field string) bool { return req.Given(field) || req.Null(field) }
 	if came("granularity") {
 		o.Granularity = in.Granularity
@@ -240,7 +240,7 @@ func (o *Settings) merge(req *engines.Request, in *settingsIn) {
 }
 
 // check returns everything that is wrong with the settings.
-func (o *Settings) check(r destination.Rules) []string {
+func checkSettings(o *Settings, r destination.Rules) []string {
 	a := Association{Granularity: o.Granularity, Template: o.Template}
 	problems := a.Plan(r).Check()
 	switch most := min(r.MaxTags, maxTags); {
@@ -255,14 +255,14 @@ func (o *Settings) check(r destination.Rules) []string {
 			}
 		}
 	}
-	if _, err := o.Network.newGuard(false); err != nil {
+	if _, err := newGuard(&o.Network, false); err != nil {
 		problems = append(problems, err.Error())
 	}
 	return problems
 }
 
 // update changes a destination that is there.
-func (s *Service) updateDestination(ctx context.Context, req *engines.Request, in *destinationIn, change func(*Destination) error) (*Destination, error) {
+func (s *API) updateDestination(ctx context.Context, req *engines.Request, in *destinationIn, change func(*Destination) error) (*Destination, error) {
 	var d *Destination
 	_, err := storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) (err error) {
 		if d, err = s.findDestination(ctx, tx, req.Mount.NamespaceID, in.Type, in.Name); err != nil {
@@ -282,7 +282,7 @@ func failIfAssociated(ctx context.Context, tx *storage.Txn, d *Destination) erro
 	return err
 }
 
-func (s *Service) hasAssociations(ctx context.Context, d *Destination) (bool, error) {
+func (s *Reconciler) hasAssociations(ctx context.Context, d *Destination) (bool, error) {
 	some, err := s.host.Store().Scan(ctx, Area(d.NS, "a/"+d.ID+"/"), "", 1)
 	return len(some) > 0, err
 }
@@ -294,7 +294,7 @@ type deleteIn struct {
 	Force bool   `json:"force_delete" help:"Delete it at once and leave what was synced where it is."`
 }
 
-func (s *Service) deleteDestination(ctx context.Context, req *engines.Request, in *deleteIn) (*engines.Response, error) {
+func (s *API) deleteDestination(ctx context.Context, req *engines.Request, in *deleteIn) (*engines.Response, error) {
 	at := &destinationIn{in.Type, in.Name}
 	d, err := s.findDestination(ctx, s.host.Store(), req.Mount.NamespaceID, in.Type, in.Name)
 	var e *engines.Error
@@ -330,9 +330,9 @@ func (s *Service) deleteDestination(ctx context.Context, req *engines.Request, i
 }
 
 // allSeen refuses somebody for whom not all that a destination has is there: with it, the rest would go, too.
-func (s *Service) checkAllVisible(ctx context.Context, req *engines.Request, d *Destination) error {
+func (s *API) checkAllVisible(ctx context.Context, req *engines.Request, d *Destination) error {
 	hidden := false
-	left, err := scanAllReadable(ctx, s, Area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *Association) bool {
+	left, err := scanAllReadable(ctx, s.Syncer, Area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *Association) bool {
 		hidden = !req.Caller.Sees(a.MountUUID)
 		return !hidden
 	})
@@ -345,7 +345,7 @@ func (s *Service) checkAllVisible(ctx context.Context, req *engines.Request, d *
 }
 
 // deleteUnused deletes a destination that has no associations.
-func (s *Service) deleteUnused(ctx context.Context, req *engines.Request, at *destinationIn) error {
+func (s *API) deleteUnused(ctx context.Context, req *engines.Request, at *destinationIn) error {
 	_, err := storage.Update(ctx, s.host.Store(), func(tx *storage.Txn) error {
 		d, err := s.findDestination(ctx, tx, req.Mount.NamespaceID, at.Type, at.Name)
 		if err != nil {
@@ -370,8 +370,8 @@ func (s *Service) deleteUnused(ctx context.Context, req *engines.Request, at *de
 	return err
 }
 
-func (s *Service) countAssociations(ctx context.Context, d *Destination) (all, removing int, err error) {
-	left, err := scanAllReadable(ctx, s, Area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *Association) bool {
+func (s *Reconciler) countAssociations(ctx context.Context, d *Destination) (all, removing int, err error) {
+	left, err := scanAllReadable(ctx, s.Syncer, Area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *Association) bool {
 		all++
 		if a.Removing {
 			removing++

@@ -39,7 +39,7 @@ func SplitKey(key storage.Key) (ns, kind, rest string) {
 
 // scanAll looks for everything that is due, in all namespaces. After the store was replaced by a snapshot that is all there is:
 // what is at the destinations may be younger than what is known of it.
-func (s *Service) scanAll(ctx context.Context) error {
+func (s *Reconciler) scanAll(ctx context.Context) error {
 	restores := s.resets.Load()
 	refresh := restores != s.handledResets
 	all, err := s.host.Namespaces(ctx)
@@ -49,7 +49,7 @@ func (s *Service) scanAll(ctx context.Context) error {
 	if err := s.countLinks(ctx, all); err != nil {
 		return err
 	}
-	before := s.watchedIDs()
+	before := s.associations.IDs()
 	s.gauges.BeginScan()
 	s.capacity.BeginScan()
 	seen := map[string]bool{}
@@ -85,7 +85,7 @@ func (s *Service) scanAll(ctx context.Context) error {
 	}
 	for _, id := range before { // what was made meanwhile is not among them
 		if !seen[id] {
-			s.unwatch(id)
+			s.forgetAssociation(id)
 		}
 	}
 	return nil
@@ -93,7 +93,7 @@ func (s *Service) scanAll(ctx context.Context) error {
 
 // orphans returns the ids of destinations of which anything is stored. Those of them that are not there were forgotten, and
 // that was interrupted.
-func (s *Service) orphanedDestinations(ctx context.Context, ns string) (map[string]bool, error) {
+func (s *Reconciler) orphanedDestinations(ctx context.Context, ns string) (map[string]bool, error) {
 	left := map[string]bool{}
 	for _, kind := range []string{"a/", "l/"} {
 		ids, err := s.host.Store().List(ctx, Area(ns, kind), "", 0)
@@ -108,12 +108,12 @@ func (s *Service) orphanedDestinations(ctx context.Context, ns string) (map[stri
 }
 
 // sweep deletes what is stored of destinations that are not there, their claims first.
-func (s *Service) deleteOrphans(ctx context.Context, ns string, left map[string]bool) error {
+func (s *Reconciler) deleteOrphans(ctx context.Context, ns string, left map[string]bool) error {
 	if len(left) == 0 {
 		return nil
 	}
 	claims := map[storage.Key]string{}
-	_, err := scanAllReadable(ctx, s, Area(RootNS, "c/"), func(key storage.Key, c *Claim) bool {
+	_, err := scanAllReadable(ctx, s.Syncer, Area(RootNS, "c/"), func(key storage.Key, c *Claim) bool {
 		if left[c.Destination] {
 			claims[key] = c.Destination
 		}
@@ -138,9 +138,9 @@ func (s *Service) deleteOrphans(ctx context.Context, ns string, left map[string]
 }
 
 // scanDestination looks for what is due at one destination, with refresh for everything, and calls saw with each of its associations.
-func (s *Service) scanDestination(ctx context.Context, d *Destination, refresh bool, saw func(*Association)) error {
+func (s *Reconciler) scanDestination(ctx context.Context, d *Destination, refresh bool, saw func(*Association)) error {
 	s.gauges.SetDestination(d)
-	if _, err := s.configOf(d); err != nil {
+	if _, err := s.pool.ConfigOf(d); err != nil {
 		s.log.Warn("a destination is left alone", "destination", d.Type+"/"+d.Name, "err", err)
 		return nil
 	}
@@ -151,7 +151,7 @@ func (s *Service) scanDestination(ctx context.Context, d *Destination, refresh b
 		}
 	}
 	var all []*Association
-	_, err := scanAllReadable(ctx, s, Area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *Association) bool {
+	_, err := scanAllReadable(ctx, s.Syncer, Area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *Association) bool {
 		all = append(all, a)
 		return true
 	})
@@ -160,7 +160,7 @@ func (s *Service) scanDestination(ctx context.Context, d *Destination, refresh b
 	}
 	for _, a := range all {
 		saw(a)
-		s.watch(a)
+		s.associations.Put(a)
 		if err := s.scanLinks(ctx, d, a, refresh); err != nil {
 			return err
 		}
@@ -168,28 +168,28 @@ func (s *Service) scanDestination(ctx context.Context, d *Destination, refresh b
 	return nil
 }
 
-func (s *Service) setConcurrency(d *Destination) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (s *Reconciler) setConcurrency(d *Destination) {
+	s.concurrencyMu.Lock()
+	defer s.concurrencyMu.Unlock()
 	if s.concurrency == nil {
 		s.concurrency = map[string]int{}
 	}
-	s.concurrency[d.ID] = s.types[d.Type].Rules.Rate.Concurrency
+	s.concurrency[d.ID] = s.pool.Types[d.Type].Rules.Rate.Concurrency
 }
 
 // scanAssociation queues the links of an association that are not as they should be.
-func (s *Service) scanAssociation(ctx context.Context, a *Association) error {
+func (s *Reconciler) scanAssociation(ctx context.Context, a *Association) error {
 	var d Destination
 	if _, err := GetDestination(ctx, s.host.Store(), DestinationKey(a.NS, a.Type, a.Name), &d); err != nil || d.ID != a.Destination {
 		return err
 	}
-	if _, err := s.configOf(&d); err != nil {
+	if _, err := s.pool.ConfigOf(&d); err != nil {
 		return nil //nolint:nilerr // looking through everything tells
 	}
 	return s.scanLinks(ctx, &d, a, false)
 }
 
-func (s *Service) scanLinks(ctx context.Context, d *Destination, a *Association, refresh bool) error {
+func (s *Reconciler) scanLinks(ctx context.Context, d *Destination, a *Association, refresh bool) error {
 	m, err := s.host.MountOf(ctx, a.MountUUID)
 	if err != nil {
 		return err
@@ -216,7 +216,7 @@ func (s *Service) scanLinks(ctx context.Context, d *Destination, a *Association,
 
 // owe notes that the destination was to be looked at for an association while the work was stopped: after a restore the ledger alone
 // does not tell what there is to do. owed takes that back.
-func (s *Service) setPendingRefresh(association string) {
+func (s *Syncer) setPendingRefresh(association string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.pendingRefresh == nil {
@@ -225,7 +225,7 @@ func (s *Service) setPendingRefresh(association string) {
 	s.pendingRefresh[association] = true
 }
 
-func (s *Service) takePendingRefresh(association string) bool {
+func (s *Syncer) takePendingRefresh(association string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	owed := s.pendingRefresh[association]
@@ -234,7 +234,7 @@ func (s *Service) takePendingRefresh(association string) bool {
 }
 
 // scanLink queues one link if it is due; l is nil if there is none yet.
-func (s *Service) scanLink(ctx context.Context, d *Destination, a *Association, m *engines.Mounted, secret string, l *Link, refresh bool) error {
+func (s *Reconciler) scanLink(ctx context.Context, d *Destination, a *Association, m *engines.Mounted, secret string, l *Link, refresh bool) error {
 	tagged := TagsFingerprint(d.CustomTags)
 	at, due, err := s.due(ctx, a, m, secret, l)
 	if err != nil {
@@ -273,27 +273,27 @@ func (s *Service) scanLink(ctx context.Context, d *Destination, a *Association, 
 
 // waitsForName reports whether a name of the link belongs to another association.
 func (l *Link) WaitsForName() bool {
-	return slices.ContainsFunc(l.Items, func(it Item) bool { return it.Code == codeTaken })
+	return slices.ContainsFunc(l.Items, func(it Item) bool { return it.Code == CodeNameTaken })
 }
 
 // shared reports whether another association looks after all names of the link.
 func (l *Link) IsShared() bool {
 	all := l.Active()
-	return len(all) > 0 && !slices.ContainsFunc(all, func(it Item) bool { return it.Status != Synced || it.Code != codeTaken })
+	return len(all) > 0 && !slices.ContainsFunc(all, func(it Item) bool { return it.Status != Synced || it.Code != CodeNameTaken })
 }
 
 // anyFree reports whether a name that the link waits for is free by now. Of those that are not it hears when they are.
-func (s *Service) anyNameFree(ctx context.Context, d *Destination, l *Link, who LinkID) (bool, error) {
-	place, err := s.location(d)
+func (s *Syncer) anyNameFree(ctx context.Context, d *Destination, l *Link, who LinkID) (bool, error) {
+	place, err := s.pool.Location(d)
 	if err != nil {
 		return false, err
 	}
 	for i := range l.Items {
-		if l.Items[i].Code != codeTaken {
+		if l.Items[i].Code != CodeNameTaken {
 			continue
 		}
 		var c Claim
-		key := ClaimKey(d.Type, place, Fold(s.types[d.Type].Rules, l.Items[i].Name))
+		key := ClaimKey(d.Type, place, Fold(s.pool.Types[d.Type].Rules, l.Items[i].Name))
 		s.addWaiter(key, who)
 		found, err := engines.GetRecord(ctx, s.host.Store(), key, &c)
 		var by *Association
@@ -311,7 +311,7 @@ func (s *Service) anyNameFree(ctx context.Context, d *Destination, l *Link, who 
 
 // eachSecret goes through the secrets of an association: those with a link, then those that are there and have none yet, for
 // which the link is nil. Links that cannot be read are lost.
-func (s *Service) eachSecret(ctx context.Context, a *Association, m *engines.Mounted, do func(secret string, l *Link) error) error {
+func (s *Reconciler) eachSecret(ctx context.Context, a *Association, m *engines.Mounted, do func(secret string, l *Link) error) error {
 	linked := map[string]bool{}
 	var failed error
 	prefix := LinkKey(a.NS, a.Destination, a.ID, "")
@@ -374,7 +374,7 @@ func (s *Service) eachSecret(ctx context.Context, a *Association, m *engines.Mou
 }
 
 // due reports whether a link has to be synced, and when.
-func (s *Service) due(ctx context.Context, a *Association, m *engines.Mounted, secret string, l *Link) (at time.Time, due bool, err error) {
+func (s *Reconciler) due(ctx context.Context, a *Association, m *engines.Mounted, secret string, l *Link) (at time.Time, due bool, err error) {
 	now := time.Now()
 	if l == nil || a.IsEnding() || l.Rules != a.RulesHash() || l.IsUnfinished() {
 		return s.notBefore(l, now), true, nil
@@ -401,7 +401,7 @@ func (l *Link) IsOf(now engines.Secret) bool {
 }
 
 // notBefore keeps to the time that a failed link is to be tried again, unless it is of a clock that was ahead.
-func (s *Service) notBefore(l *Link, now time.Time) time.Time {
+func (s *Reconciler) notBefore(l *Link, now time.Time) time.Time {
 	if l != nil && l.NextRetry.After(now) && !l.NextRetry.After(now.Add(longestWait)) {
 		return l.NextRetry
 	}

@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
-	"os"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,18 +15,7 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// Options of a Service. Host and Types are required.
-type Options struct {
-	Host   engines.Host
-	Types  []destination.Type
-	Logger *slog.Logger
-	// Operator is what the server's configuration says.
-	Operator Operator
-	// Getenv reads the server's environment; nil: os.Getenv.
-	Getenv func(string) string
-}
-
-// Operator is what whoever runs the server has decided, and callers of the API cannot.
+// Operator is the part of the server's configuration that callers of the API cannot change.
 type Operator struct {
 	// AllowPrivate lets destinations be at private, link-local and loopback addresses.
 	AllowPrivate bool
@@ -58,49 +44,72 @@ type Endpoint struct {
 	ReadsPerSecond  float64
 }
 
-// Service is secret sync on one node. Give Changed every change of the feed. Safe for concurrent use.
-type Service struct {
-	host  engines.Host
-	opts  Options
-	log   *slog.Logger
-	types map[string]destination.Type
+// Syncer syncs single links: the secrets of associations, each with one destination. Its queue runs the jobs. Safe for concurrent use.
+type Syncer struct {
+	host engines.Host
+	log  *slog.Logger
+	pool *Pool
 
-	queue   workqueue.Queue[LinkID]
-	clients pool
-	counts  counts
-	inbox   inbox
-	gauges  Gauges
+	queue        workqueue.Queue[LinkID]
+	associations Associations
+	capacity     *Capacity
+	gauges       Gauges
+	counts       counts
 
-	capacity *Capacity
-
-	resets        atomic.Int64 // how often the store was replaced as a whole
-	handledResets int64        // how often it was when everything was looked at; Run's alone
-
-	mu sync.Mutex
-	// mounts are those with associations, by uuid.
-	mounts map[string]*mountIndex
-	// interest are the keys of mounts; the feed asks it.
-	interest       atomic.Pointer[map[string]bool]
-	concurrency    map[string]int                  // concurrent calls, by destination id
-	waiting        map[storage.Key]map[LinkID]bool // who waits for a name, by the name's claim
-	pendingRefresh map[string]bool                 // associations, by id: see owe
+	mu             sync.Mutex
+	waiting        map[storage.Key]map[LinkID]bool // links that wait for a name, by the key of its claim
+	pendingRefresh map[string]bool                 // associations, by id: see setPendingRefresh
 }
 
-// New makes a Service that does nothing yet.
-func New(o Options) *Service {
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	if o.Getenv == nil {
-		o.Getenv = os.Getenv
-	}
-	s := &Service{host: o.Host, opts: o, log: o.Logger, types: map[string]destination.Type{}, capacity: NewCapacity(), inbox: inbox{wake: make(chan struct{}, 1)}}
-	for _, t := range o.Types {
-		s.types[t.Name] = t
-	}
-	s.queue.Do, s.queue.Partition, s.queue.Concurrency = s.syncJob, func(key LinkID) string { return key.Destination }, s.concurrencyOf
+// NewSyncer returns a Syncer whose queue is not running.
+func NewSyncer(host engines.Host, pool *Pool, log *slog.Logger) *Syncer {
+	s := &Syncer{host: host, log: log, pool: pool, capacity: NewCapacity()}
+	s.queue.Do, s.queue.Partition = s.syncJob, func(key LinkID) string { return key.Destination }
 	return s
 }
+
+// reset forgets what is kept in memory: this node does not sync any more.
+func (s *Syncer) reset() {
+	s.gauges.Clear()
+	s.capacity.Clear()
+	s.associations.Clear()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting, s.pendingRefresh = nil, nil
+}
+
+// forgetAssociation forgets what is kept in memory of an association that was deleted.
+func (s *Syncer) forgetAssociation(id string) {
+	s.gauges.RemoveAssociation(id)
+	s.takePendingRefresh(id)
+	s.associations.Remove(id)
+}
+
+// Reconciler finds the links that are due, and queues them: after changes of the feed, at the start, and periodically. Safe for
+// concurrent use.
+type Reconciler struct {
+	*Syncer
+	inbox inbox
+
+	resets        atomic.Int64 // how often a snapshot has replaced the store
+	handledResets int64        // resets at the last full scan; Run's alone
+
+	concurrencyMu sync.Mutex
+	concurrency   map[string]int // concurrent calls, by destination id
+}
+
+// NewReconciler returns a Reconciler that is not running.
+func NewReconciler(s *Syncer) *Reconciler {
+	r := &Reconciler{Syncer: s, inbox: inbox{wake: make(chan struct{}, 1)}}
+	s.queue.Concurrency = r.concurrencyOf
+	return r
+}
+
+// Reporter reports the sync state of secrets.
+type Reporter struct{ *Reconciler }
+
+// API serves the paths below sys/sync/.
+type API struct{ Reporter }
 
 // rescan is how often everything is looked through for what has been missed. Nothing should be.
 const rescanInterval = 10 * time.Minute
@@ -110,12 +119,12 @@ const changeDelay = 100 * time.Millisecond
 
 // Run syncs until ctx ends. The active node calls it; on a cluster that does not write what is shared it waits to become one
 // that does.
-func (s *Service) Run(ctx context.Context) {
+func (s *Reconciler) Run(ctx context.Context) {
 	s.handledResets = s.resets.Load() // until now it may have been this node's alone that was behind
 	s.capacity.Clear()
 	s.inbox.start()
 	defer s.inbox.stop()
-	defer s.clients.close()
+	defer s.pool.Close()
 	var running sync.WaitGroup
 	defer running.Wait()
 	began := make(chan struct{}) // closed when the queue takes jobs
@@ -155,23 +164,22 @@ func sleep(ctx context.Context, d time.Duration) bool {
 }
 
 // RoleChanged tells that the host's Owner may answer otherwise now.
-func (s *Service) RoleChanged() { s.inbox.addAll() }
+func (s *Reconciler) RoleChanged() { s.inbox.addAll() }
 
 // Changed takes every applied change, on every node. It neither blocks nor reads.
-func (s *Service) Changed(ch storage.Change) {
+func (s *Reconciler) Changed(ch storage.Change) {
 	if ch.Reset {
 		s.resets.Add(1)
 		s.inbox.addAll()
 		return
 	}
-	interest := s.interest.Load()
 	add := func(key storage.Key) {
 		switch {
 		case key.Area() == "sys":
-			if isSyncInput(key) || interest != nil && (*interest)[mountUUIDOf(key)] {
+			if isSyncInput(key) || s.associations.Concerns(mountUUIDOf(key)) {
 				s.inbox.add(key)
 			}
-		case interest != nil && (*interest)[key.Area()]:
+		case s.associations.Concerns(key.Area()):
 			s.inbox.add(key)
 		}
 	}
@@ -184,10 +192,13 @@ func (s *Service) Changed(ch storage.Change) {
 }
 
 // heed looks at what has changed since the last time.
-func (s *Service) handleEvents(ctx context.Context) error {
+func (s *Reconciler) handleEvents(ctx context.Context) error {
 	keys, all := s.inbox.take()
 	if !s.host.Owner() {
-		s.clearIndex()
+		s.reset()
+		s.concurrencyMu.Lock()
+		defer s.concurrencyMu.Unlock()
+		s.concurrency = nil
 		return nil
 	}
 	if all {
@@ -201,7 +212,7 @@ func (s *Service) handleEvents(ctx context.Context) error {
 	return nil
 }
 
-func (s *Service) handleEvent(ctx context.Context, key storage.Key) error {
+func (s *Reconciler) handleEvent(ctx context.Context, key storage.Key) error {
 	if key.Area() != "sys" {
 		return s.secretChanged(ctx, key)
 	}
@@ -218,7 +229,7 @@ func (s *Service) handleEvent(ctx context.Context, key storage.Key) error {
 			return err
 		}
 		if !found {
-			s.clients.dropByKey(key)
+			s.pool.DropByKey(key)
 			s.gauges.RemoveDestination(key)
 			return nil
 		}
@@ -234,17 +245,17 @@ func (s *Service) handleEvent(ctx context.Context, key storage.Key) error {
 		}
 		if !found {
 			_, id, _ := strings.Cut(rest, "/")
-			s.unwatch(id)
+			s.forgetAssociation(id)
 			return s.finishPurges(ctx, ns)
 		}
-		s.watch(&a)
+		s.associations.Put(&a)
 		return s.scanAssociation(ctx, &a)
 	}
 	return nil
 }
 
 // secretChanged queues the links of a secret.
-func (s *Service) secretChanged(ctx context.Context, key storage.Key) error {
+func (s *Reconciler) secretChanged(ctx context.Context, key storage.Key) error {
 	m, err := s.host.MountOf(ctx, key.Area())
 	if err != nil || m == nil {
 		return err
@@ -257,21 +268,15 @@ func (s *Service) secretChanged(ctx context.Context, key storage.Key) error {
 	if !ok {
 		return nil
 	}
-	for _, a := range s.associationsOf(key.Area(), name) {
+	for _, a := range s.associations.OfSecret(key.Area(), name) {
 		s.queue.Push(LinkID{a.NS, a.Destination, a.ID, name}, time.Now().Add(changeDelay), false, nil)
 	}
 	return nil
 }
 
 // mountChanged looks at the associations of a mount, which may have another path.
-func (s *Service) mountChanged(ctx context.Context, uuid string) error {
-	s.mu.Lock()
-	var all []*Association
-	if w := s.mounts[uuid]; w != nil {
-		all = slices.Collect(maps.Values(w.byID))
-	}
-	s.mu.Unlock()
-	for _, a := range all {
+func (s *Reconciler) mountChanged(ctx context.Context, uuid string) error {
+	for _, a := range s.associations.OfMount(uuid) {
 		if err := s.scanAssociation(ctx, a); err != nil {
 			return err
 		}
@@ -279,9 +284,9 @@ func (s *Service) mountChanged(ctx context.Context, uuid string) error {
 	return nil
 }
 
-func (s *Service) concurrencyOf(dest string) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (s *Reconciler) concurrencyOf(dest string) int {
+	s.concurrencyMu.Lock()
+	defer s.concurrencyMu.Unlock()
 	return s.concurrency[dest]
 }
 

@@ -217,7 +217,7 @@ func TestANameThatIsFreedGoesToWhoWaits(t *testing.T) {
 		second := s.tie(1, "b", same) // another destination at the same place
 		s.status(first, "a", Synced)
 		s.status(second, "b", Conflict)
-		if it := s.link(second, "b").Items[0]; it.Code != codeTaken || !strings.Contains(it.Cause, `"a"`) || !strings.Contains(it.Cause, "test-marked/d0") {
+		if it := s.link(second, "b").Items[0]; it.Code != CodeNameTaken || !strings.Contains(it.Cause, `"a"`) || !strings.Contains(it.Cause, "test-marked/d0") {
 			t.Errorf("%+v", it.Outcome)
 		}
 		if got := s.svc.counts.conflicts.Load(); got != 1 {
@@ -235,7 +235,7 @@ func TestANameThatIsFreedGoesToWhoWaits(t *testing.T) {
 		s.must(storage.DeletePrefix(s.ctx(), s.w.Store, second.Key())) // as if it had been forgotten
 		s.start()
 		s.pass(time.Second)
-		if it := s.link(third, "a").Items[0]; it.Code == codeTaken {
+		if it := s.link(third, "a").Items[0]; it.Code == CodeNameTaken {
 			t.Errorf("a claim of nobody stands: %+v", it.Outcome)
 		}
 	})

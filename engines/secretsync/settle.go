@@ -28,7 +28,7 @@ type result struct {
 }
 
 // noted stores that a new version of the secret changes nothing at the destination.
-func (s *Service) recordNoop(ctx context.Context, t *target) (time.Time, error) {
+func (s *Syncer) recordNoop(ctx context.Context, t *target) (time.Time, error) {
 	l := t.link
 	if l.Version == t.secret.Version && l.VersionAt.Equal(t.secret.CreatedAt) && l.Live == t.secret.Live && l.Mount == t.mount.Path {
 		return t.expiresAt(), nil
@@ -67,7 +67,7 @@ func (t *target) expiresAt() time.Time {
 }
 
 // stopped stores why a secret could not be synced at all.
-func (s *Service) recordFailure(ctx context.Context, t *target, why error) (time.Time, error) {
+func (s *Syncer) recordFailure(ctx context.Context, t *target, why error) (time.Time, error) {
 	if ctx.Err() != nil {
 		return time.Time{}, ctx.Err()
 	}
@@ -89,7 +89,7 @@ var errPanic = errors.New("a bug was met, which the log tells of")
 
 // guarded calls do. A bug of ours, of a destination or of a vendor's library ends that, and not the server. What was panicked with may
 // hold a value: only its type is logged.
-func (s *Service) recoverPanic(what string, do func() error) (err error) {
+func (s *Syncer) recoverPanic(what string, do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.log.Error("secret sync panicked", "while", what, "panic", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
@@ -100,7 +100,7 @@ func (s *Service) recoverPanic(what string, do func() error) (err error) {
 }
 
 // broken stores that syncing a link has met a bug. What was begun is noted, and looked at when it is tried again.
-func (s *Service) recordPanic(ctx context.Context, key LinkID) (time.Time, error) {
+func (s *Syncer) recordPanic(ctx context.Context, key LinkID) (time.Time, error) {
 	t, err := s.load(ctx, key)
 	if err != nil {
 		return time.Time{}, err
@@ -109,7 +109,7 @@ func (s *Service) recordPanic(ctx context.Context, key LinkID) (time.Time, error
 }
 
 // settled stores what came of the steps, and gives back names that are not needed any more.
-func (s *Service) recordSteps(ctx context.Context, t *target, steps []step) (time.Time, error) {
+func (s *Syncer) recordSteps(ctx context.Context, t *target, steps []step) (time.Time, error) {
 	r := result{adopted: map[string]bool{}}
 	now := time.Now()
 	did := map[string]int{}
@@ -199,8 +199,8 @@ func retryAfter(err error) time.Duration {
 
 // store stores how an attempt ended, and gives up the claims of names. A link that nothing is left of goes when its association,
 // or its secret, is gone; and with the last one the association.
-func (s *Service) recordResult(ctx context.Context, t *target, r result) (time.Time, error) {
-	place, err := s.location(&t.dest)
+func (s *Syncer) recordResult(ctx context.Context, t *target, r result) (time.Time, error) {
+	place, err := s.pool.Location(&t.dest)
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -273,7 +273,7 @@ func (s *Service) recordResult(ctx context.Context, t *target, r result) (time.T
 func (t *target) isNeeded(it Item) bool { return !it.Retained || !t.destType.Rules.Marks }
 
 // dropIfLast deletes an association that is being removed with its last link.
-func (s *Service) dropIfLast(ctx context.Context, tx *storage.Txn, t *target) error {
+func (s *Syncer) dropIfLast(ctx context.Context, tx *storage.Txn, t *target) error {
 	links, err := s.host.Store().Scan(ctx, LinkKey(t.key.NS, t.key.Destination, t.key.Association, ""), "", 2)
 	if err != nil {
 		return err

@@ -75,7 +75,7 @@ func truncate(text string, most int) string {
 }
 
 // plan looks at the destination and decides. It changes nothing.
-func (s *Service) planSteps(ctx context.Context, t *target, dest destination.Destination, want []template.Item, refresh bool) ([]step, error) {
+func (s *Syncer) planSteps(ctx context.Context, t *target, dest destination.Destination, want []template.Item, refresh bool) ([]step, error) {
 	steps := t.steps(want, refresh)
 	if err := s.checkCapacity(ctx, t, steps); err != nil {
 		return nil, err
@@ -89,7 +89,7 @@ func (s *Service) planSteps(ctx context.Context, t *target, dest destination.Des
 }
 
 // decideStep looks at one name and decides.
-func (s *Service) decideStep(ctx context.Context, t *target, dest destination.Destination, st *step) error {
+func (s *Syncer) decideStep(ctx context.Context, t *target, dest destination.Destination, st *step) error {
 	v := View{
 		Desired: st.desired, OwnerTag: t.dest.OwnerTag(t.ownerTag, st.Name, t.destType.Rules), HasOwnerTags: t.destType.Rules.Marks, PropagationDelay: t.destType.Rules.Settles, Repair: t.assoc.Drift == DriftRepair,
 		Adopt:  slices.Contains(t.link.Adopt, Fold(t.destType.Rules, st.Name)),
@@ -226,20 +226,20 @@ func itemsOf(steps []step) []Item {
 }
 
 // carryOut does what was decided about one name.
-func (s *Service) applyStep(ctx context.Context, t *target, dest destination.Destination, st *step) {
+func (s *Syncer) applyStep(ctx context.Context, t *target, dest destination.Destination, st *step) {
 	switch st.Do {
 	case actReject:
 		st.Outcome = Outcome{Status: ClientError, Code: "limit", Cause: st.Reason}
 	case actConflict:
 		code := "conflict"
 		if st.isTaken() {
-			code = codeTaken
+			code = CodeNameTaken
 		}
 		st.Outcome = Outcome{Status: Conflict, Code: code, Cause: st.Reason}
 	case actNone:
 		switch {
 		case st.sharedName:
-			st.Outcome = Outcome{Status: Synced, Code: codeTaken, Cause: sharedReason}
+			st.Outcome = Outcome{Status: Synced, Code: CodeNameTaken, Cause: sharedReason}
 		case !st.upToDate && st.desired != nil:
 			st.succeed(destination.Held{ID: st.found.ID, Version: st.found.Version})
 		}
@@ -260,7 +260,7 @@ func (s *Service) applyStep(ctx context.Context, t *target, dest destination.Des
 }
 
 // write writes one name.
-func (s *Service) writeName(ctx context.Context, t *target, dest destination.Destination, st *step) {
+func (s *Syncer) writeName(ctx context.Context, t *target, dest destination.Destination, st *step) {
 	it := destination.Item{
 		Name: st.Name, Value: st.desired.Value, Mark: t.dest.OwnerTag(t.ownerTag, st.Name, t.destType.Rules), Tags: st.tags,
 		Token: Hash(t.ownerTag, st.Name, fmt.Sprint(t.secret.Version, t.secret.CreatedAt.UnixNano()), string(st.desired.Fingerprint), st.found.Version, st.tagsFingerprint),
@@ -298,7 +298,7 @@ func (st *step) fail(err error) {
 }
 
 // mayGo holds a deletion back until what replaces the name is certainly there.
-func (s *Service) canDelete(ctx context.Context, t *target, dest destination.Destination, all []step, st *step) {
+func (s *Syncer) canDelete(ctx context.Context, t *target, dest destination.Destination, all []step, st *step) {
 	for i := range all {
 		by := &all[i]
 		if by.desired == nil && by.Do != actReject || !by.replaces(st) {

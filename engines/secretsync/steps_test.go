@@ -248,7 +248,7 @@ func TestARetainedNameCanBeTakenOver(t *testing.T) {
 			s.places.Site(kind, siteOf(kind)).Allow(name)
 			s.update(func(tx *storage.Txn) error {
 				l := s.link(b, "b")
-				l.Adopt = []string{Fold(s.svc.types[kind].Rules, name)}
+				l.Adopt = []string{Fold(s.svc.pool.Types[kind].Rules, name)}
 				return engines.PutRecord(tx, LinkKey(b.NS, b.Destination, b.ID, "b"), l)
 			})
 			s.svc.syncAndWait(s.ctx(), LinkID{b.NS, b.Destination, b.ID, "b"})

@@ -9,7 +9,6 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
-	"github.com/coffer-project/coffer/engines/secretsync/workqueue"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -38,7 +37,7 @@ const DefaultQueueCapacity = 1_000_000
 
 var ConfigKey = Area(RootNS, "config")
 
-func (s *Service) config(ctx context.Context) (Config, error) {
+func (s *Syncer) config(ctx context.Context) (Config, error) {
 	c := Config{QueueCapacity: DefaultQueueCapacity}
 	_, err := engines.GetRecord(ctx, s.host.Store(), ConfigKey, &c)
 	return c, err
@@ -66,7 +65,7 @@ func EnsureInstallation(ctx context.Context, tx *storage.Txn) error {
 }
 
 // markOf is what the marks of everything that an association owns begin with.
-func (s *Service) ownerTagOf(ctx context.Context, a *Association) (string, error) {
+func (s *Syncer) ownerTagOf(ctx context.Context, a *Association) (string, error) {
 	var i installation
 	_, err := engines.GetRecord(ctx, s.host.Store(), installationKey, &i)
 	return i.ID + "-" + a.ID, err
@@ -77,8 +76,8 @@ func (s *Service) ownerTagOf(ctx context.Context, a *Association) (string, error
 var ErrUnknownType = errors.New("this version does not know such destinations")
 
 // configOf returns the configuration of a destination.
-func (s *Service) configOf(d *Destination) (destination.Config, error) {
-	kind, ok := s.types[d.Type]
+func (p *Pool) ConfigOf(d *Destination) (destination.Config, error) {
+	kind, ok := p.Types[d.Type]
 	if !ok {
 		return nil, fmt.Errorf("%w: the type is %s", ErrUnknownType, d.Type)
 	}
@@ -93,26 +92,18 @@ func (s *Service) configOf(d *Destination) (destination.Config, error) {
 // destinations of a type are reached in the same way, so that it tells no two places apart, and claims outlive a new address. If the
 // address is one of another installation with places of the same names, claims keep names from one secret for the other's sake, and
 // nothing is written over: what is there decides whose it is, as ever.
-func (s *Service) location(d *Destination) (string, error) {
-	c, err := s.configOf(d)
+func (p *Pool) Location(d *Destination) (string, error) {
+	c, err := p.ConfigOf(d)
 	if err != nil {
 		return "", err
 	}
 	return c.Place(), nil
 }
 
-// open returns the destination of a target, within its budget.
-func (s *Service) openPooled(t *target) (*workqueue.RateLimited, error) {
-	return s.clients.get(&t.dest, t.version, func() (destination.Destination, destination.Rate, error) {
-		d, err := s.Open(&t.dest)
-		return d, s.rateOf(t.destType), err
-	})
-}
-
 // budget is how much may be asked of a destination: what its type says, unless the operator has another agreement with the
 // vendor. A second's worth may always come at once.
-func (s *Service) rateOf(kind destination.Type) destination.Rate {
-	r, end := kind.Rules.Rate, s.opts.Operator.Endpoints[kind.Name]
+func (p *Pool) rateOf(kind destination.Type) destination.Rate {
+	r, end := kind.Rules.Rate, p.opts.Operator.Endpoints[kind.Name]
 	if w := end.WritesPerSecond; w > 0 {
 		r.Writes, r.WriteBurst = w, max(r.WriteBurst, int(w))
 	}
@@ -123,8 +114,8 @@ func (s *Service) rateOf(kind destination.Type) destination.Rate {
 }
 
 // keptFromEnvironment returns why a destination may not be without credentials of its own, "" if it may, or is not.
-func (s *Service) rejectEnvironment(ns string, c destination.Config) string {
-	use := s.opts.Operator.EnvironmentCredentials
+func (p *Pool) RejectEnvironment(ns string, c destination.Config) string {
+	use := p.opts.Operator.EnvironmentCredentials
 	if len(identityOf(c).credentials) > 0 || use == "" || use == EnvironmentAll || use == EnvironmentRoot && ns == RootNS {
 		return ""
 	}
@@ -132,19 +123,19 @@ func (s *Service) rejectEnvironment(ns string, c destination.Config) string {
 }
 
 // openNew opens the destination of a record.
-func (s *Service) Open(d *Destination) (destination.Destination, error) {
-	c, err := s.configOf(d)
+func (p *Pool) Open(d *Destination) (destination.Destination, error) {
+	c, err := p.ConfigOf(d)
 	if err != nil {
 		return nil, err
 	}
-	if problem := s.rejectEnvironment(d.NS, c); problem != "" {
+	if problem := p.RejectEnvironment(d.NS, c); problem != "" {
 		return nil, &destination.Error{Class: destination.Client, Code: destination.Denied, Text: problem}
 	}
-	env, err := s.environmentOf(d)
+	env, err := p.environmentOf(d)
 	if err != nil {
 		return nil, err
 	}
-	return s.types[d.Type].Open(c, env)
+	return p.Types[d.Type].Open(c, env)
 }
 
 // counts are what metrics tell.

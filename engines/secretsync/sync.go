@@ -40,7 +40,7 @@ type target struct {
 var errNotAssociated = errors.New("the association is gone")
 
 // load reads what is stored about a link.
-func (s *Service) load(ctx context.Context, key LinkID) (*target, error) {
+func (s *Syncer) load(ctx context.Context, key LinkID) (*target, error) {
 	store := s.host.Store()
 	t := &target{key: key}
 	a := Association{NS: key.NS, Destination: key.Destination, ID: key.Association}
@@ -62,10 +62,10 @@ func (s *Service) load(ctx context.Context, key LinkID) (*target, error) {
 		return nil, err
 	}
 	t.link.Secret = key.Secret
-	if _, err := s.configOf(&t.dest); err != nil {
+	if _, err := s.pool.ConfigOf(&t.dest); err != nil {
 		return nil, err
 	}
-	t.destType = s.types[t.dest.Type]
+	t.destType = s.pool.Types[t.dest.Type]
 	if t.ownerTag, err = s.ownerTagOf(ctx, &t.assoc); err != nil {
 		return nil, err
 	}
@@ -90,7 +90,7 @@ func latestSecret(ctx context.Context, m *engines.Mounted, secret string) (engin
 }
 
 // aim returns what should be at the destination. The error says why nothing may be changed there.
-func (s *Service) desiredState(ctx context.Context, t *target) ([]template.Item, error) {
+func (s *Syncer) desiredState(ctx context.Context, t *target) ([]template.Item, error) {
 	if t.assoc.Removing || t.assoc.Gone {
 		return nil, nil
 	}
@@ -121,7 +121,7 @@ func (a *Association) Plan(r destination.Rules) *template.Plan {
 }
 
 // mayRead reports whether the owner of an association can still read its secret.
-func (s *Service) mayRead(ctx context.Context, who engines.Principal, m *engines.Mounted, secret string) error {
+func (s *Syncer) mayRead(ctx context.Context, who engines.Principal, m *engines.Mounted, secret string) error {
 	source := m.Engine.(engines.SecretSource)
 	ok, err := s.host.MayRead(ctx, who, m.NamespaceID, m.Path+source.ReadPath(secret))
 	if err != nil {
@@ -138,7 +138,7 @@ func (s *Service) mayRead(ctx context.Context, who engines.Principal, m *engines
 
 // ownerReads reports whether the owner of an association can read a secret. What they never could is not a part of a prefix of theirs:
 // not even its name is shown.
-func (s *Service) ownerReads(ctx context.Context, a *Association, m *engines.Mounted, secret string) (bool, error) {
+func (s *Syncer) ownerReads(ctx context.Context, a *Association, m *engines.Mounted, secret string) (bool, error) {
 	err := s.mayRead(ctx, a.Owner, m, secret)
 	if isLostAccess(err) {
 		return false, nil
@@ -210,7 +210,7 @@ func (t *target) secretGone() bool {
 }
 
 // syncJob is the queue's do: it syncs a link, and queues it again if that is to be.
-func (s *Service) syncJob(ctx context.Context, key LinkID, refresh bool) {
+func (s *Syncer) syncJob(ctx context.Context, key LinkID, refresh bool) {
 	if !s.host.Owner() {
 		return // when it is ours again everything is looked through
 	}
@@ -238,7 +238,7 @@ func (s *Service) syncJob(ctx context.Context, key LinkID, refresh bool) {
 // syncLink brings one secret to its destination, and returns when it has to be looked at again. With refresh it looks at the
 // destination even if nothing seems to have changed. What the destination or its configuration is to blame for is in the link
 // afterwards; an error is of our own storage.
-func (s *Service) syncLink(ctx context.Context, key LinkID, refresh bool) (again time.Time, err error) {
+func (s *Syncer) syncLink(ctx context.Context, key LinkID, refresh bool) (again time.Time, err error) {
 	t, err := s.load(ctx, key)
 	if err != nil {
 		return time.Time{}, err
@@ -269,7 +269,7 @@ func (s *Service) syncLink(ctx context.Context, key LinkID, refresh bool) (again
 		return s.recordNoop(ctx, t)
 	}
 	steps := t.steps(want, refresh)
-	dest, err := s.openPooled(t)
+	dest, err := s.pool.Get(&t.dest, t.version)
 	if err != nil {
 		return s.recordFailure(ctx, t, err)
 	}
@@ -298,7 +298,7 @@ func (s *Service) syncLink(ctx context.Context, key LinkID, refresh bool) (again
 }
 
 // carryAllOut does the steps, of which the first n are for what should be there, some at a time.
-func (s *Service) applySteps(ctx context.Context, t *target, dest destination.Destination, steps []step, n int) error {
+func (s *Syncer) applySteps(ctx context.Context, t *target, dest destination.Destination, steps []step, n int) error {
 	if err := s.checkCapacity(ctx, t, steps); err != nil {
 		return err
 	}
@@ -319,7 +319,7 @@ func (s *Service) applySteps(ctx context.Context, t *target, dest destination.De
 const batchSize = 20
 
 // part does some of the steps.
-func (s *Service) applyBatch(ctx context.Context, t *target, dest destination.Destination, all, part []step) error {
+func (s *Syncer) applyBatch(ctx context.Context, t *target, dest destination.Destination, all, part []step) error {
 	for i := range part {
 		st := &part[i]
 		if err := s.decideStep(ctx, t, dest, st); err != nil {
@@ -346,7 +346,7 @@ func (s *Service) applyBatch(ctx context.Context, t *target, dest destination.De
 func (d *Destination) IsPaused() bool { return d.Paused && d.PurgeAt.IsZero() }
 
 // held reports whether somebody has stopped the work.
-func (s *Service) isPaused(ctx context.Context, t *target) (bool, error) {
+func (s *Syncer) isPaused(ctx context.Context, t *target) (bool, error) {
 	if t.dest.IsPaused() || t.assoc.Paused {
 		return true, nil
 	}
@@ -355,8 +355,8 @@ func (s *Service) isPaused(ctx context.Context, t *target) (bool, error) {
 }
 
 // prepare claims names and stores what is about to be done. Steps whose name belongs to another association become conflicts.
-func (s *Service) prepare(ctx context.Context, t *target, all, part []step) error {
-	place, err := s.location(&t.dest)
+func (s *Syncer) prepare(ctx context.Context, t *target, all, part []step) error {
+	place, err := s.pool.Location(&t.dest)
 	if err != nil {
 		return err
 	}
@@ -398,7 +398,7 @@ func (s *Service) prepare(ctx context.Context, t *target, all, part []step) erro
 }
 
 // withdraw stores that what was about to be done will not be.
-func (s *Service) withdrawIntents(ctx context.Context, t *target, all, part []step) error {
+func (s *Syncer) withdrawIntents(ctx context.Context, t *target, all, part []step) error {
 	for i := range part {
 		part[i].Intent = part[i].before.Intent
 	}

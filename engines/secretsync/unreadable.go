@@ -19,7 +19,7 @@ const (
 )
 
 // unreadable reports whether an error is about a record that cannot be decoded. Each is logged once, without its content.
-func (s *Service) unreadable(err error) bool {
+func (s *Syncer) unreadable(err error) bool {
 	e, ok := errors.AsType[*engines.UnreadableError](err)
 	if ok && s.gauges.AddUnreadable(e) {
 		kind, owner := describeKey(e.Key)
@@ -68,7 +68,7 @@ func route[In any](r *engines.Router, op engines.Operation, pattern, help string
 func scanAllReadable[T any, P interface {
 	*T
 	engines.Record
-}](ctx context.Context, s *Service, prefix storage.Key, do func(key storage.Key, v P) bool) (left int, err error) {
+}](ctx context.Context, s *Syncer, prefix storage.Key, do func(key storage.Key, v P) bool) (left int, err error) {
 	err = ScanReadable(ctx, s.host.Store(), prefix, do, func(_ storage.Key, err error) error {
 		if !s.unreadable(err) {
 			return err
@@ -98,7 +98,7 @@ func errUnreadable(err error) error {
 }
 
 // checkUnreadable forgets records that cannot be read and are not there any more, or are others by now.
-func (s *Service) checkUnreadable(ctx context.Context) error {
+func (s *Reconciler) checkUnreadable(ctx context.Context) error {
 	for key, version := range s.gauges.Unreadable() {
 		e, err := s.host.Store().Get(ctx, key)
 		if err != nil && !errors.Is(err, storage.ErrNotFound) {

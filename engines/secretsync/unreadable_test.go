@@ -71,7 +71,7 @@ func TestARecordThatCannotBeRead(t *testing.T) {
 			s.refusesToRead(err)
 		}},
 		{"claim", func(s *sim, _ *Association) storage.Key {
-			place, err := s.svc.location(s.dests[0])
+			place, err := s.svc.pool.Location(s.dests[0])
 			s.must(err)
 			return ClaimKey(syncsim.Marked, place, name+"a")
 		}, func(s *sim, a *Association) {
