@@ -153,7 +153,7 @@ func (p *plan) describe() []Field {
 	return fields
 }
 
-// decode fills in from the request and returns the names of fields that nobody declared. The error lists
+// decode fills in from the request and returns the names of fields that are not declared. The error lists
 // everything that is wrong.
 func (p *plan) decode(req *Request, params map[string]string, in reflect.Value) (unknown []string, err error) {
 	d := decoding{plan: p, in: in}

@@ -173,7 +173,7 @@ func (f *input) validate(tags map[string]string) error {
 
 var knownTags = []string{"json", "help", "default", "required", "enum", "max", "query", "body", "alias", "form"}
 
-// parseTags splits a struct tag and refuses tags that nobody reads, which are nearly always misspelt ones.
+// parseTags splits a struct tag and rejects unknown tags, which are nearly always misspelt ones.
 func parseTags(tag reflect.StructTag) (map[string]string, error) {
 	tags := map[string]string{}
 	for rest := strings.TrimSpace(string(tag)); rest != ""; rest = strings.TrimSpace(rest) {

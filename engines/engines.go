@@ -184,7 +184,7 @@ func (r *Request) Null(field string) bool { return slices.Contains(r.nulls, fiel
 // the input is decoded; handlers have it in their input struct.
 func (r *Request) Param(name string) string { return r.params[name] }
 
-// Caller is who asks. The zero Caller is somebody without a token, on an unauthenticated path.
+// Caller is who asks. The zero Caller is a client without a token, on an unauthenticated path.
 type Caller struct {
 	Accessor    string
 	DisplayName string
@@ -196,12 +196,12 @@ type Caller struct {
 	// NamespaceID is the id of the token's namespace: that of the request or one above it, except for what an
 	// entity's groups elsewhere allow.
 	NamespaceID string
-	// Access answers what the caller may do; nil for somebody without a token, who may do nothing more.
+	// Access answers what the caller may do; nil for a client without a token, which may do nothing more.
 	Access Access
 	// Identity returns what a template such as "identity.entity.name" stands for with this caller, and whether it stands for
-	// anything. The names are those of policies. nil for somebody without an entity.
+	// anything. The names are those of policies. nil for a caller without an entity.
 	Identity func(name string) (value string, ok bool)
-	// Mounts reports whether a mount is there for the caller, by UUID; nil: all are. Somebody who comes through another cluster
+	// Mounts reports whether a mount is there for the caller, by UUID; nil: all are. A caller that comes through another cluster
 	// sees what that cluster has. See Sees.
 	Mounts func(uuid string) bool
 	// TokenKey identifies the token without being it: the keyed hash it is stored under. Never shown.
@@ -280,7 +280,7 @@ type Lease struct {
 	Done []storage.Key
 }
 
-// WrapInfo stands for an answer that is kept for whoever has the wrapping token.
+// WrapInfo stands for a response that is kept for the holder of the wrapping token.
 type WrapInfo struct {
 	Token           string `json:"token"`
 	Accessor        string `json:"accessor"`
@@ -332,7 +332,7 @@ type Auth struct {
 	Login *Login `json:"-"`
 }
 
-// Login is what an auth method has found out about somebody who proved who they are.
+// Login is what an auth method has found out about a user or workload that it identified.
 type Login struct {
 	// DisplayName is put behind the mount's name: "bob" becomes "userpass-bob".
 	DisplayName string
@@ -351,7 +351,7 @@ type Login struct {
 	NotRenewable bool
 }
 
-// Alias is a name that an auth method knows somebody by. Metadata is replaced at every login.
+// Alias is a name of a user or workload at an auth method. Metadata is replaced at every login.
 type Alias struct {
 	Name     string
 	Metadata map[string]string

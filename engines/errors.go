@@ -21,7 +21,7 @@ const (
 	KindUpstream                 // 502
 	KindUnavailable              // 503
 	KindUnauthorized             // 401; only where clients wait for it: a login that is not finished
-	KindFailed                   // 500, with Detail: what somebody has configured cannot work
+	KindFailed                   // 500, with Detail: what is configured cannot work
 )
 
 // Error is a failure with the one text a client may see. Err, the cause, goes to the log only.

@@ -24,7 +24,7 @@ type Host interface {
 	Namespaces(ctx context.Context) ([]string, error)
 	// NamespacePath returns the path of a namespace, "" for root, else ending in "/".
 	NamespacePath(id string) string
-	// MayRead reports whether somebody could read a path of a namespace by what is stored now: their policies, their entity
+	// MayRead reports whether a principal could read a path of a namespace by what is stored now: their policies, their entity
 	// and its groups. The error is of storage, and says nothing about who may what.
 	MayRead(ctx context.Context, who Principal, namespaceID, path string) (bool, error)
 	// Record writes what secret sync did of its own accord to the audit log. If it fails, it must not be done.
@@ -37,7 +37,7 @@ type Mounted struct {
 	Engine Engine
 }
 
-// Principal is somebody who is asked about when they are not there. It is stored.
+// Principal is a user or workload whose rights are asked for without a request of theirs. It is stored.
 type Principal struct {
 	NamespaceID string   `json:"namespace_id"` // of the token
 	Policies    []string `json:"policies"`     // of the token alone

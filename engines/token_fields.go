@@ -103,7 +103,7 @@ func (t *TokenFields) Data() map[string]any {
 }
 
 // Allows reports whether a caller at this address may log in. Without bound networks everybody may; a
-// network that does not parse allows nobody.
+// network that does not parse allows no client.
 func (t *TokenFields) Allows(addr netip.Addr) bool {
 	for _, cidr := range t.TokenBoundCIDRs {
 		if prefix, err := ParseNetwork(cidr); err == nil && prefix.Contains(addr.Unmap().WithZone("")) {

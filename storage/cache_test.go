@@ -112,7 +112,7 @@ func TestCacheSize(t *testing.T) {
 	}
 }
 
-// TestCacheFollowsStore runs readers against a writer. Whoever reads after a commit must see it.
+// TestCacheFollowsStore runs readers against a writer. Each read after a commit must see it.
 func TestCacheFollowsStore(t *testing.T) {
 	var mem storage.Memory
 	c := storage.NewCache[int](10)

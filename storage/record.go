@@ -9,7 +9,7 @@ type Record struct {
 }
 
 // RecordOp is the last state that an entry gave to a key. A key that did not exist may be deleted: a secondary applies
-// several entries of its primary as one of its own, and for somebody who has only some of them the key may exist.
+// several entries of its primary as one of its own, and for a secondary that has only some of them the key may exist.
 type RecordOp struct {
 	Key     Key
 	Value   []byte // as stored, so sealed where the store holds sealed values; nil when Deleted

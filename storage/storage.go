@@ -246,7 +246,7 @@ func (c *Change) Touches(prefix Key) bool {
 // Feed is the ordered stream of applied changes.
 type Feed interface {
 	// OnChange calls fn once for every applied change, in order, before the change is visible to waiters on
-	// its index. Whoever begins to read after fn was called finds the change: that is what lets fn
+	// its index. A read that begins after fn was called finds the change: that is what lets fn
 	// invalidate a cache. fn runs on the apply path: it must not block, read the store, commit, or call
 	// stop. stop ends the calls; after it returns fn is not running.
 	OnChange(fn func(Change)) (stop func())

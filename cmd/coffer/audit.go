@@ -33,7 +33,7 @@ Of type syslog:
 
 Of type socket:
 
-  address=HOST:PORT    where somebody listens, or the path of a unix socket
+  address=HOST:PORT    of a listener, or the path of a unix socket
   socket_type=tcp      or udp, unix, unixgram
   write_timeout=2s     how long a record may take
 

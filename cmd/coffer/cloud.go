@@ -139,7 +139,7 @@ func (c *call) printOr(a *answer, err error) error {
 func cloudRotateCommand() *cli.Command {
 	return command(spec{
 		name: "rotate", args: "STATIC-ROLE", min: 1, max: 1, usage: "replace the key of a static role now",
-		help: `Makes a new key for the user of a static role at once and begins its period anew. The key before stays good until the next rotation.
+		help: `Makes a new key for the user of a static role at once and restarts its period. The key before stays good until the next rotation.
 
 Examples:
 
@@ -153,7 +153,7 @@ Examples:
 
 func cloudRotateRootCommand() *cli.Command {
 	return command(spec{
-		name: "rotate-root", usage: "replace the root key by one that nobody else knows",
+		name: "rotate-root", usage: "replace the root key by one that only the server knows",
 		help: `Replaces the key of config/root by a new one of the same user, which never leaves the server, and deletes the old one at the provider.
 The user may have no other key. For some seconds afterwards the provider may not know the new key everywhere.
 

@@ -210,7 +210,7 @@ func TestCloudLoginFails(t *testing.T) {
 		{name: "redirected", args: "run", status: 302, answer: good, stderr: "the status 302", code: 2},
 		{name: "another page", args: "run", status: 200, answer: "<html>", stderr: "is not the console's sign-in", code: 2},
 		{name: "no token", args: "run", status: 200, answer: "{}", stderr: "is not the console's sign-in", code: 2},
-		{name: "a partition nobody knows", args: "iso", status: 200, answer: good, stderr: `"aws-iso" is not known: give -federation-endpoint and -destination`, code: 1},
+		{name: "an unknown partition", args: "iso", status: 200, answer: good, stderr: `"aws-iso" is not known: give -federation-endpoint and -destination`, code: 1},
 		{name: "too long", args: "-session-duration=13h run", stderr: "from 15m to 12h", code: 1},
 		{name: "no duration", args: "-session-duration=x run", stderr: "from 15m to 12h", code: 1},
 		{name: "no page", args: "-destination=javascript:x run", stderr: "-destination must be a URL", code: 1},
@@ -289,7 +289,7 @@ func TestDocumentedPermissions(t *testing.T) {
 			allowed[fmt.Sprint(a)] = true
 		}
 	}
-	// Nobody has to allow the first two; the others go with CreateUser and AssumeRole.
+	// The first two need no permission; the others go with CreateUser and AssumeRole.
 	called := map[string]bool{"sts:GetCallerIdentity": false, "sts:GetSessionToken": false, "iam:TagUser": true, "sts:TagSession": true}
 	files, err := filepath.Glob("../../engines/cloud/aws/*.go")
 	if err != nil {

@@ -37,7 +37,7 @@ func (c *call) checkAs() error {
 	return nil
 }
 
-// cloudCredentials are what a cloud provider lets somebody in by.
+// cloudCredentials are what a client logs in to a cloud provider with.
 type cloudCredentials struct {
 	AccessKey    string    `json:"access_key"`
 	SecretKey    string    `json:"secret_key"`

@@ -40,7 +40,7 @@ func cloudLoginCommand() *cli.Command {
 	return command(spec{
 		name: "login", args: "ROLE", min: 1, max: 1, usage: "open the provider's web console as a role",
 		help: `Gets temporary credentials of a role and opens the provider's web console with them. The role must be of the type assumed_role or
-federation_token. Without a browser the URL is printed. Whoever has it is let in, within 15 minutes: do not paste it anywhere.
+federation_token. Without a browser the URL is printed. It lets anyone who has it log in, within 15 minutes: do not paste it anywhere.
 
 Where the console is follows from the credentials; -federation-endpoint and -destination name others.
 

@@ -131,7 +131,7 @@ func (d *diagnosis) bindable(ctx context.Context, name, address string) {
 
 func diagnosePeers(ctx context.Context, d *diagnosis) {
 	if len(d.config.Storage.RetryJoin) == 0 {
-		d.add("retry_join", checkSkip, "no other node is named: one with a damaged disk could not fetch its data anew")
+		d.add("retry_join", checkSkip, "no other node is named: one with a damaged disk could not fetch its data again")
 	}
 	for i, j := range d.config.Storage.RetryJoin {
 		d.peer(ctx, i, j)

@@ -30,7 +30,7 @@ type files struct {
 func (f *files) close() error { return errors.Join(f.machine.Close(), f.changes.Close()) }
 
 // openState opens the replicated state and checks that the log is whole and all of it this node's. Damaged data is never
-// served: if there are nodes to rejoin it is moved aside and fetched anew, otherwise the node does not start.
+// served: if there are nodes to rejoin it is moved aside and fetched again, otherwise the node does not start.
 func openState(c *config.Config, node string, log *slog.Logger) (*files, error) {
 	s := c.Storage
 	if err := setLogsAside(s, log); err != nil {

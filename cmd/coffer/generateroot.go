@@ -19,7 +19,7 @@ func generateRootCommand() *cli.Command {
 		help: `Makes a new root token when there is none left. It needs a token with sudo, or the address of a listener with
 enable_unauthenticated_ceremonies = true. The one who wants the token begins with -init and keeps the one-time password that is shown.
 People then give enough shares of the unseal key or, with a server that unseals itself, of the recovery key, from wherever they
-are. The last one gets the token, hidden by the password: -decode shows it to whoever began.
+are. The last one gets the token, hidden by the password: -decode shows it to the one who began.
 
 Without an argument the share is asked for and not shown: an argument stays in the shell's history.
 

@@ -99,7 +99,7 @@ func kvPatchCommand() *cli.Command {
 		help: `Changes some keys of a secret and keeps the others. Version 2 of the engine only. DATA is as for "kv put"; a JSON null removes a key.
 
 The method "patch" lets the server do it, for which the token needs the capability patch. "rw" reads the secret and writes it back, if
-nobody else did meanwhile. Without -method, "rw" is used where the server does not know how to patch.
+no other client did meanwhile. Without -method, "rw" is used where the server does not know how to patch.
 
 Examples:
 

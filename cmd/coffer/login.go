@@ -23,7 +23,7 @@ method takes its own KEY=VALUE arguments. They are sent to auth/PATH/login, or t
 username without a password asks for it. Secrets can come from stdin or a file: password=- or secret_id=@FILE.
 
 If the login needs a second factor, its code is asked for, or given with -mfa. With -wrap-ttl the token comes wrapped: it is unwrapped
-and stored, or with -no-store or -token-only handed on as it is.
+and stored, or with -no-store or -token-only printed as it is.
 
 The method "saml" signs you in with a browser, on this machine or another: coffer auth help saml lists its arguments. Its role and path
 are remembered for the next login to the same server.

@@ -266,7 +266,7 @@ func TestBrowserWait(t *testing.T) {
 		{name: "at once", asked: 1},
 		{name: "each second", answers: repeat(10, pending), asked: 11, took: 10 * time.Second},
 		{name: "slower later", answers: repeat(30+45+10, pending), asked: 86, took: 30*time.Second + 90*time.Second + 30*time.Second},
-		{name: "to the end", answers: repeat(1000, pending), asked: 30 + 45 + 60 + 1, took: 5 * time.Minute, err: "nobody signed in in time"},
+		{name: "to the end", answers: repeat(1000, pending), asked: 30 + 45 + 60 + 1, took: 5 * time.Minute, err: "the login was not completed in time"},
 		{name: "slowed down", answers: repeat(3, refusedWith(429)), retry: 7 * time.Second, asked: 4, took: 21 * time.Second},
 		{name: "an election", answers: repeat(20, down), asked: 21, took: 20 * time.Second},
 		{name: "down", answers: repeat(1000, down), asked: 32, took: 32 * time.Second, err: "503"},

@@ -44,7 +44,7 @@ func noBrowser() string {
 	return ""
 }
 
-// openBrowser opens a web page, and sends how that went. Some browsers only return when they are closed, so nobody waits.
+// openBrowser opens a web page, and sends how that went. Some browsers only return when they are closed, so the caller does not wait.
 func openBrowser(page string) <-chan error {
 	opened := make(chan error, 1) // never blocks, whether anybody still listens or not
 	go func() {

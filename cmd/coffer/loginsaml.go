@@ -22,7 +22,7 @@ import (
 // samlKeys are the arguments of a SAML login.
 var samlKeys = []string{"role", "acs_url", "skip_browser", "abort_on_error", "code"}
 
-// samlLogin is a login that somebody completes in a browser. The verifier never leaves this process before the answer is
+// samlLogin is a login that a user completes in a browser. The verifier never leaves this process before the answer is
 // asked for: who knows no more than the URL and the poll id gets no token.
 type samlLogin struct {
 	call        *call
@@ -244,7 +244,7 @@ func (l *samlLogin) introduce(started *samlStart) {
 		}
 	}
 	if started.Code != "" {
-		c.warnf("Before you confirm: the page has to show the code %s. Another code is somebody else's login.", printable(started.Code))
+		c.warnf("Before you confirm: the page has to show the code %s. Another code belongs to another login.", printable(started.Code))
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/term"
 )
 
-// browserWait waits for somebody to complete a login in a browser.
+// browserWait waits for a user to complete a login in a browser.
 type browserWait struct {
 	ask        func() (*answer, error)
 	until      time.Time
@@ -55,7 +55,7 @@ func (w *browserWait) run(ctx context.Context) (*answer, error) {
 			return nil, err
 		}
 		if !time.Now().Before(w.until) {
-			return nil, serverErrorf("nobody signed in in time; nothing was stored. Start another login with the same command")
+			return nil, serverErrorf("the login was not completed in time; nothing was stored. Start another login with the same command")
 		}
 		if err := w.pause(ctx, time.Since(began)); err != nil {
 			return nil, err

@@ -11,7 +11,7 @@ import (
 	"github.com/coffer-project/coffer/cmd/coffer/config"
 )
 
-// A log that nobody reads holds nothing up: lines are dropped, and come again when somebody reads.
+// A log without a reader blocks nothing: lines are dropped, and come again when it is read.
 func TestLogThatNobodyReads(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -24,7 +24,7 @@ func TestLogThatNobodyReads(t *testing.T) {
 	for !slow.stuck.Load() {
 		log.Info(strings.Repeat("x", 4000))
 	}
-	slow.patience = time.Hour // nobody waits behind a line that is stuck
+	slow.patience = time.Hour // no caller waits behind a line that is stuck
 	for range 1000 {
 		log.Info("dropped")
 	}

@@ -30,7 +30,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return report(stderr, cmd.Run(ctx, args))
 }
 
-// root is the whole command tree. It is built anew for each run, because a cli.Command keeps what it parsed.
+// root is the whole command tree. It is built for each run, because a cli.Command keeps what it parsed.
 func root() *cli.Command {
 	cmd := group("coffer", "store, share and rotate secrets", rootHelp,
 		statusCommand(), loginCommand(), readCommand(), writeCommand(), listCommand(), deleteCommand(), patchCommand(),

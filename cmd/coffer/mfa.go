@@ -114,10 +114,10 @@ func (c *call) askCodes(ctx context.Context, need *api.MFARequirement) (map[stri
 	return codes, nil
 }
 
-// chooseMethod returns the method that somebody wants to satisfy a constraint with.
+// chooseMethod returns the method that the user wants to satisfy a constraint with.
 func (c *call) chooseMethod(ctx context.Context, constraint string, methods []*api.MFAMethodID) (*api.MFAMethodID, error) {
 	if len(methods) == 0 {
-		return nil, serverErrorf("nobody can satisfy %q, which this login needs: its methods are gone", constraint)
+		return nil, serverErrorf("%q, which this login needs, cannot be satisfied: its methods are gone", constraint)
 	}
 	if len(methods) == 1 {
 		return methods[0], nil

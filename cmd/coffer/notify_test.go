@@ -55,7 +55,7 @@ pid_file = %q
 	status := make(chan int, 1)
 	go func() {
 		status <- run(ctx, []string{"coffer", "server", "-config=" + in("coffer.hcl")}, strings.NewReader(""), io.Discard, &stderr)
-		if end, err := net.Dial("unixgram", in("notify")); err == nil { // so that nobody waits for a word that is not said
+		if end, err := net.Dial("unixgram", in("notify")); err == nil { // so that the server does not wait for a reader
 			end.Write([]byte("it has ended")) //nolint:errcheck // the same
 			end.Close()
 		}
@@ -67,7 +67,7 @@ pid_file = %q
 		t.Errorf("the pid file says %q, %v", pid, err)
 	}
 
-	// A log that was moved away begins anew.
+	// A log that was moved away is opened again.
 	if err := os.Rename(in("log"), in("log.1")); err != nil {
 		t.Fatal(err)
 	}

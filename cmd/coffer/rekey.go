@@ -226,7 +226,7 @@ nowhere. The former shares are of use for snapshots from before only.
 	return err
 }
 
-// readShare is readSecret for a share of an attempt, which it names to whoever types.
+// readShare is readSecret for a share of an attempt, which it names to the user who types.
 func (c *call) readShare(ctx context.Context, nonce string) (string, error) {
 	if c.arg(0) == "" && isTerminal(c.in) {
 		c.warnf("Nonce of the attempt: %s", nonce)

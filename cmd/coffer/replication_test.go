@@ -79,7 +79,7 @@ func TestReplicationRequests(t *testing.T) {
 		{args: "secondary disable -yes", last: "POST secondary/disable {}"},
 		{args: "secondary update-primary tok", last: `POST secondary/update-primary {"token":"tok"}`},
 		{args: "secondary update-primary -update-primary-addrs=a:1,b:2 -update-primary-addrs=c:3", last: `POST secondary/update-primary {"update_primary_addrs":["a:1","b:2","c:3"]}`},
-		{args: "secondary update-primary -forget", last: `POST secondary/update-primary {"token":""}`, stdout: "follows nobody"},
+		{args: "secondary update-primary -forget", last: `POST secondary/update-primary {"token":""}`, stdout: "follows no primary"},
 		{args: "secondary update-primary -forget tok", stderr: "exclude each other", status: 1},
 		{args: "secondary update-primary", stderr: "stdin is no terminal", status: 1},
 		{args: "secondary public-key -field=secondary_public_key", last: "POST secondary/generate-public-key {}", stdout: "a2V5"},
@@ -127,7 +127,7 @@ func TestReplicationStatus(t *testing.T) {
 			"2          us2:8201    disconnected    -                 -          -          -       -    -\n",
 		}, "Progress"},
 		{"disabled", `200 {"data":{"mode":"disabled"}}`, []string{"Mode disabled\n"}, "Secondary"},
-		{"nobody connected", `200 {"data":{"mode":"primary","fenced":3}}`, []string{"none\n", "the primary is cluster (unknown) in epoch 3"}, "Progress"},
+		{"no secondary connected", `200 {"data":{"mode":"primary","fenced":3}}`, []string{"none\n", "the primary is cluster (unknown) in epoch 3"}, "Progress"},
 		{"fenced", `200 {"data":{"mode":"primary","phase":"fenced","fenced":3,"fenced_by":{"epoch":3,"cluster_id":"c3","api_address":"https://c3:8200"},"reason":"this cluster is no longer the primary",
 "other_primaries":[{"epoch":3,"cluster_id":"c3"},{"epoch":4,"cluster_id":"c4","api_address":"https://c4:8200"}],
 "former_primaries":[{"cluster_id":"c0","cluster_addresses":["c0:8201"],"since":"2026-01-02T03:04:05Z","reason":"no route"}]}}`, []string{

@@ -34,7 +34,7 @@ Examples:
 		}),
 		command(spec{
 			name: "demote", usage: "make the primary a secondary, to promote another cluster",
-			help: `Stops shared writes and makes this cluster a secondary which follows nobody yet. Its data stays. Promote a secondary next, then
+			help: `Stops shared writes and makes this cluster a secondary which follows no primary yet. Its data stays. Promote a secondary next, then
 make this one follow it with "coffer replication secondary update-primary".
 
 Examples:
@@ -46,7 +46,7 @@ Examples:
 		}),
 		command(spec{
 			name: "disable", usage: "end replication on the primary",
-			help: `Ends replication. Secondaries lose the connection for good: to follow this cluster again they have to be enabled, and wiped, anew.
+			help: `Ends replication. Secondaries lose the connection for good: to follow this cluster again they have to be enabled again, which wipes them.
 
 Examples:
 
@@ -86,7 +86,7 @@ func disableReplication(side, loss string) func(context.Context, *call) error {
 func secondaryTokenCommand() *cli.Command {
 	return command(spec{
 		name: "secondary-token", args: "ID", min: 1, max: 1, usage: "make a token that lets one secondary in",
-		help: `Makes an activation token, which lets one cluster become a secondary, once. ID is any name for it that is not in use. Whoever has the
+		help: `Makes an activation token, which lets one cluster become a secondary, once. ID is any name for it that is not in use. Anyone with the
 token can get everything that is shared: hand it over as you would a password.
 
 The secondary asks this cluster's API to redeem the token. Where it cannot reach the API, make a key there with "coffer

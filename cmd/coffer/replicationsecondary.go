@@ -135,7 +135,7 @@ func updatePrimaryCommand() *cli.Command {
 		help: `Makes this secondary follow another cluster of the same set, or the same one at other addresses. Nothing is wiped.
 
 With a TOKEN of the new primary its trust is renewed: after a promotion this is what is needed. With -update-primary-addrs the cluster
-addresses are tried one after the other, and the first that proves to be of the set is used. -forget makes it follow nobody.
+addresses are tried one after the other, and the first that proves to be of the set is used. -forget makes it follow no primary.
 
 Examples:
 
@@ -160,7 +160,7 @@ func updatePrimary(ctx context.Context, c *call) error {
 	case given > 1:
 		return usagef("a token, -update-primary-addrs and -forget exclude each other")
 	case c.Bool("forget"):
-		return c.change(ctx, "secondary/update-primary", map[string]any{"token": ""}, "This cluster follows nobody.")
+		return c.change(ctx, "secondary/update-primary", map[string]any{"token": ""}, "This cluster follows no primary.")
 	case len(addrs) > 0:
 		return c.change(ctx, "secondary/update-primary", map[string]any{"update_primary_addrs": addrs}, "This cluster follows the primary at its new address.")
 	}

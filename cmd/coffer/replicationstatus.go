@@ -97,7 +97,7 @@ type formerPrimary struct {
 	Reason    string   `json:"reason"`
 }
 
-// replicationLag is how far somebody is behind.
+// replicationLag is how far a secondary is behind.
 type replicationLag struct {
 	LagEntries       uint64  `json:"lag_entries"`
 	LagBytes         int64   `json:"lag_bytes"`

@@ -496,13 +496,13 @@ func TestUnwrapUsed(t *testing.T) {
 		refused := `400 {"errors":["wrapping token is not valid or does not exist"]}`
 		record(t, map[string]string{"PUT sys/wrapping/unwrap": refused, "PUT sys/wrapping/rewrap": refused, "PUT sys/wrapping/lookup": refused})
 		_, stderr, status := coffer(t, "", "unwrap", flag, "hvs.wrap")
-		if status != 2 || !strings.Contains(stderr, "somebody else may have opened it") {
+		if status != 2 || !strings.Contains(stderr, "another party may have opened it") {
 			t.Errorf("unwrap %s: status %d, stderr %q, want 2 and a warning", flag, status, stderr)
 		}
 	}
 }
 
-// TestWrappedLogin is opened if the token is to be stored, and handed on if not.
+// TestWrappedLogin is opened if the token is to be stored, and printed if not.
 func TestWrappedLogin(t *testing.T) {
 	table := map[string]string{"PUT auth/approle/login": wrapped, "PUT sys/wrapping/unwrap": created}
 	login := []string{"login", "-method=approle", "-wrap-ttl=60s", "role_id=a"}

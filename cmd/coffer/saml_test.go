@@ -121,7 +121,7 @@ func TestSAMLCommands(t *testing.T) {
 		{name: "refused, when", args: "explain ops", last: "POST auth/saml/role/ops/explain {}", stdout: "Refused at 2026-01-02T03:04:05Z, from 10.0.0.9: the attribute has none (role).\n", status: 2},
 		{name: "refused, checks", args: "explain ops", last: "POST auth/saml/role/ops/explain {}", stdout: "\n✓    subject             glob      \"*@example.com\"    \"ada@example.com\"\n✗    attribute groups    string    \"dev\"              \"Dev\", \"staff \"\n\nattribute groups: expected is", status: 2},
 		{name: "refused, a field", args: "explain -field=admitted ops", last: "POST auth/saml/role/ops/explain {}", stdout: "false", status: 2},
-		{name: "not believed", args: "explain qa", last: "POST auth/saml/role/qa/explain {}", stdout: `no signature\x1b[2J (signature).` + "\nThe identity provider's answer was not believed", status: 2},
+		{name: "rejected", args: "explain qa", last: "POST auth/saml/role/qa/explain {}", stdout: `no signature\x1b[2J (signature).` + "\nThe identity provider's response was rejected", status: 2},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

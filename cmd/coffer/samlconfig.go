@@ -131,7 +131,7 @@ func (c *call) readMetadata(ctx context.Context, body map[string]any) (*samlProv
 	}
 	body["idp_sso_url"], body["idp_entity_id"], body["idp_cert"] = d.SSOURL, d.EntityID, certs.String()
 	if !d.ValidUntil.IsZero() && d.ValidUntil.Before(time.Now()) {
-		c.warnf("Warning: the metadata was valid until %s. Download it anew.", d.ValidUntil.UTC().Format(time.RFC3339))
+		c.warnf("Warning: the metadata was valid until %s. Download it again.", d.ValidUntil.UTC().Format(time.RFC3339))
 	}
 	if d.WantsSignedRequests && !c.Bool("sign-authn-requests") {
 		c.warnf("Warning: the identity provider wants signed requests: see -sign-authn-requests.")

@@ -171,7 +171,7 @@ func (c *call) printExplanation(role string, e *samlExplanation) error {
 	}
 	switch {
 	case e.Refused != nil && e.Subject == "" && len(e.Attributes) == 0:
-		fmt.Fprintln(&out, "The identity provider's answer was not believed, so nobody knows who it was. The role was not asked.")
+		fmt.Fprintln(&out, "The identity provider's response was rejected, so the user is not known. The role was not asked.")
 		_, err := out.WriteTo(c.out)
 		return err
 	case e.Admitted && e.Refused != nil:

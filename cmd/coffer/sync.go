@@ -162,7 +162,7 @@ func syncAssociateCommand() *cli.Command {
 	return command(spec{
 		name: "associate", args: "DESTINATION SECRET", min: 1, max: 2, usage: "have a secret synced, or all below a prefix",
 		help: `Associates a secret with a destination: it is written there now, and again whenever it changes. The token must be able to read the secret,
-and for as long as it is synced whoever associated it must. Done again it syncs the secret again, and keeps the terms that
+and for as long as it is synced the association owner must. Done again it syncs the secret again, and keeps the terms that
 are not given.
 
 What exists at the destination and was not made here is never overwritten: the status is CONFLICT then, see "coffer sync adopt".
@@ -218,7 +218,7 @@ func (c *call) printAssociated(a *answer, p place) error {
 func syncDissociateCommand() *cli.Command {
 	return command(spec{
 		name: "dissociate", args: "DESTINATION SECRET", min: 1, max: 2, usage: "end an association, and remove what was synced",
-		help: `Ends an association. What was made at the destination goes, unless somebody else has taken it over there; -retain leaves it.
+		help: `Ends an association. What was made at the destination is deleted, unless another owner has adopted it; -retain leaves it.
 
 Examples:
 
@@ -254,7 +254,7 @@ Examples:
 
 func syncAdoptCommand() *cli.Command {
 	return command(spec{
-		name: "adopt", args: "DESTINATION SECRET [NAME …]", min: 2, max: -1, usage: "take over names at the destination that belong to somebody else",
+		name: "adopt", args: "DESTINATION SECRET [NAME …]", min: 2, max: -1, usage: "adopt names at the destination that have another owner",
 		help: `Has a secret whose status is CONFLICT take over what is under its names at the destination: THE VALUES THERE ARE OVERWRITTEN, and from
 then on the names are ours, to be deleted with the secret. With a NAME only that one. Names that other associations have are not taken.
 

@@ -199,7 +199,7 @@ func TestSyncWatch(t *testing.T) {
 			steps: []string{associated(syncSynced, syncPending), associated(syncSynced, syncPending), "", associated(syncSynced)},
 			want:  []string{"1 of 2 synced, 1 PENDING", "no answer: sealed", "1 of 1 synced"},
 		},
-		{name: "until only somebody can help", steps: []string{associated(syncPending), associated(syncConflict)}, want: []string{"0 of 1 synced, 1 PENDING", "0 of 1 synced, 1 CONFLICT"}, status: 2},
+		{name: "until an operator has to act", steps: []string{associated(syncPending), associated(syncConflict)}, want: []string{"0 of 1 synced, 1 PENDING", "0 of 1 synced, 1 CONFLICT"}, status: 2},
 		{name: "not for what is paused", steps: []string{associated(syncPaused)}, want: []string{"0 of 1 synced, 1 PENDING"}, status: 2},
 		{name: "until what is purged is gone", steps: []string{associated(syncLeaving), "gone"}, want: []string{"0 of 1 synced, 1 UNSYNCING", "destination is gone."}},
 		{name: "not of what is gone otherwise", steps: []string{associated(syncPending), "gone"}, want: []string{"0 of 1 synced, 1 PENDING"}, status: 2},

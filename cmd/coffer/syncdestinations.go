@@ -182,7 +182,7 @@ func syncDeleteCommand() *cli.Command {
 	return command(spec{
 		name: "delete", args: "DESTINATION", min: 1, max: 1, usage: "delete a destination",
 		help: `Deletes a destination that has no associations. -purge ends those that there are, with what was synced, and deletes the destination
-behind the last one, in the background. -force deletes it at once and leaves what was synced where it is, to nobody.
+behind the last one, in the background. -force deletes it at once and leaves what was synced where it is, without an owner.
 
 Examples:
 

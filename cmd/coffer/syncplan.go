@@ -106,7 +106,7 @@ func (c *call) printPlan(changes []syncChange, totals map[string]int) error {
 func syncDriftCommand() *cli.Command {
 	return command(spec{
 		name: "drift", args: "DESTINATION", min: 1, max: 1, usage: "look for what others have changed at a destination",
-		help: `Compares what is at a destination with what was written there, now. What was changed or removed by somebody else is reported, or
+		help: `Compares what is at a destination with what was written there, now. What was changed or removed by another client is reported, or
 repaired, as the association's drift policy says. It costs a listing, whatever the number of secrets, and reads no values. The server does
 so by itself every hour. The exit status is 2 if there is something that is not being repaired.
 

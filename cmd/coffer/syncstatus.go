@@ -144,7 +144,7 @@ func (s *syncStatus) counted() *syncStatus {
 // settled reports whether an entry is as it is to be. That nothing of a secret is left to be synced is so, too.
 func (e *syncEntry) settled() bool { return e.Status == statusSynced || e.Status == statusUnsynced }
 
-// waits reports whether an entry cannot go on until somebody does something.
+// waits reports whether an entry cannot go on until an operator acts.
 func (e *syncEntry) waits() bool {
 	return e.Status == statusConflict || e.Status == statusClient || e.Status == statusPending && e.Code != ""
 }

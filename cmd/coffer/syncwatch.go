@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// watchSync shows a status until all of it is settled, or can only be settled by somebody. A server that cannot answer now
+// watchSync shows a status until all of it is settled, or needs an operator. A server that cannot answer now
 // is shown as such.
 func (c *call) watchSync(ctx context.Context, look func(context.Context) (*syncStatus, error)) error {
 	every, err := parseDuration(c.String("interval"))

@@ -14,7 +14,7 @@ import (
 // columnGap is the space between two columns, as wide as the family's.
 const columnGap = 4
 
-// writeColumns aligns rows. text/tabwriter would start anew after a value of several lines, such as a certificate.
+// writeColumns aligns rows. text/tabwriter would start again after a value of several lines, such as a certificate.
 func writeColumns(w io.Writer, rows [][]string) error {
 	var widths []int
 	for _, r := range rows {

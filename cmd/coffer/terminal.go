@@ -67,7 +67,7 @@ func interruptible(ctx context.Context, read func() ([]byte, error)) ([]byte, er
 // progress counts bytes and, on a terminal, shows how many there are so far. An upload may still be read when its answer is
 // there already.
 type progress struct {
-	w    io.Writer // nil: nobody is looking
+	w    io.Writer // nil: no terminal
 	verb string
 
 	mu    sync.Mutex

@@ -41,7 +41,7 @@ func storedToken() (string, error) {
 	return "", nil
 }
 
-// storeToken replaces the token file. Readers see the old token or the new one, never half of it, and nobody else sees either.
+// storeToken replaces the token file. Readers see the old token or the new one, never half of it, and no other user sees either.
 func storeToken(token string) error {
 	home, err := os.UserHomeDir()
 	if err != nil {

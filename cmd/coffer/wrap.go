@@ -11,8 +11,8 @@ import (
 const defaultWrapTTL = "5m"
 
 // usedHint is said when a wrapping token does not open: perhaps it was stolen on its way.
-const usedHint = `It was used before, has expired, or was cut while copied. If you did not use it, somebody else may have opened it:
-treat what it held as known to them, replace that, and ask whoever sent it for a new one.`
+const usedHint = `It was used before, has expired, or was cut while copied. If you did not use it, another party may have opened it:
+treat what it held as known to them, replace that, and ask the sender for a new one.`
 
 // elsewhereHint is said when a wrapping token has no say where it was sent.
 const elsewhereHint = `A wrapping token opens in the namespace it was made in: name that with -namespace. coffer unwrap -lookup shows it, before the path.`
@@ -20,7 +20,7 @@ const elsewhereHint = `A wrapping token opens in the namespace it was made in: n
 func wrapCommand() *cli.Command {
 	return command(spec{
 		name: "wrap", args: "KEY=VALUE …", min: 1, max: -1, usage: "hide data behind a token which opens once",
-		help: `Hands data to somebody else: prints a wrapping token, which "coffer unwrap" exchanges for the data, once. The server keeps the data
+		help: `Passes data to another client: prints a wrapping token, which "coffer unwrap" exchanges for the data, once. The server keeps the data
 nowhere but behind the token. ` + writeHelp + `
 
 Examples:
@@ -46,7 +46,7 @@ Examples:
 func unwrapCommand() *cli.Command {
 	return command(spec{
 		name: "unwrap", args: "[TOKEN | -]", max: 1, usage: "get the answer hidden behind a wrapping token",
-		help: `Gets the answer hidden behind a wrapping token, as made by "coffer wrap" or -wrap-ttl. That works once: if it fails, somebody else may
+		help: `Gets the answer hidden behind a wrapping token, as made by "coffer wrap" or -wrap-ttl. That works once: if it fails, another party may
 have opened it. -lookup tells where a token comes from without using it; -rewrap exchanges it for a new one with the same lifetime,
 for an answer that has to wait longer.
 

@@ -25,8 +25,8 @@ func errLogin(cause error) error {
 
 var errAddress = errors.New("the address is not within the bound networks")
 
-// nobody stands for the role of role ids that no role has, so that they make as many hashes and reads as others.
-var nobody = role{BindSecretID: true, UID: "nobody"}
+// decoyRole stands for the role of role ids that no role has, so that they make as many hashes and reads as others.
+var decoyRole = role{BindSecretID: true, UID: "nobody"}
 
 func (e *engine) login(ctx context.Context, req *engines.Request, in *loginIn) (*engines.Response, error) {
 	h, err := e.hasher(ctx, req.Mount)
@@ -38,7 +38,7 @@ func (e *engine) login(ctx context.Context, req *engines.Request, in *loginIn) (
 		return nil, err
 	}
 	if ro == nil {
-		ro = &nobody
+		ro = &decoyRole
 	}
 	hash := h(secretDomain, in.SecretID.Reveal())
 	bounds := allows(ro.SecretIDBoundCIDRs, req.RemoteIP) && ro.Token.Allows(req.RemoteIP)

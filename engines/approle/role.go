@@ -282,7 +282,7 @@ func (e *engine) deleteRole(ctx context.Context, req *engines.Request, in *roleI
 	if err != nil || gone == nil {
 		return nil, err
 	}
-	// Nobody finds the secret ids any more. The accessors go first: what a crash leaves is found by its secret id.
+	// The secret ids can no longer be found. The accessors go first: what a crash leaves is found by its secret id.
 	s := gone.secrets(req.Mount)
 	if err := storage.DeletePrefix(ctx, s, accessorsPrefix(gone.UID)); err != nil {
 		return nil, err

@@ -1,7 +1,7 @@
 // Package cubbyhole is the engine that gives every token a private store. What a token writes here, no other
 // token can read, not even one with the root policy. It never leaves the cluster.
 //
-// Entries are stored below the caller's TokenKey in the mount's ClusterStorage; whoever ends a token deletes
+// Entries are stored below the caller's TokenKey in the mount's ClusterStorage; the end of a token deletes
 // everything below Prefix.
 package cubbyhole
 

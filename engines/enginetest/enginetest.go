@@ -24,13 +24,13 @@ type Options struct {
 	Path    string // "test/"
 	Options map[string]string
 	Local   bool
-	Caller  engines.Caller // somebody ordinary
+	Caller  engines.Caller // without special rights
 	// DefaultLeaseTTL and MaxLeaseTTL are an hour and a day.
 	DefaultLeaseTTL time.Duration
 	MaxLeaseTTL     time.Duration
 }
 
-// Mount is one mounted engine. Change Caller between requests to act as somebody else.
+// Mount is one mounted engine. Change Caller between requests to act as another caller.
 type Mount struct {
 	Engine engines.Engine
 	Mount  engines.Mount

@@ -29,7 +29,7 @@ type storedConfig struct {
 	DeleteAfter time.Duration `json:"delete_version_after"` // nanoseconds
 }
 
-// getConfig returns the mount's settings, the zero ones if nobody has set any.
+// getConfig returns the mount's settings, the zero ones if none are stored.
 func getConfig(ctx context.Context, s engines.Getter) (*config, error) {
 	e, err := s.Get(ctx, configKey)
 	if errors.Is(err, storage.ErrNotFound) {

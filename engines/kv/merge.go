@@ -63,7 +63,7 @@ func members(object json.RawMessage) (map[string]json.RawMessage, error) {
 	return fields, nil
 }
 
-// encode writes an object without HTML escapes, which would change values that nobody asked to change.
+// encode writes an object without HTML escapes, which would change values that the client did not change.
 func encode(fields map[string]json.RawMessage) (json.RawMessage, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)

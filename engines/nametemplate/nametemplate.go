@@ -1,7 +1,7 @@
 // Package nametemplate executes the templates in which people say how what engines make is to be named.
 //
 // A template is one of the standard library's text/template, of the part of that language that always comes to an end soon: no
-// loops, no templates in templates, and functions whose results are bounded. Whoever writes one gets a text that says what is
+// loops, no templates in templates, and functions whose results are bounded. Its author gets a text that says what is
 // wrong with it. Start reading at Parse.
 package nametemplate
 
@@ -132,7 +132,7 @@ func (c checker) field(path []string) error {
 	return nil
 }
 
-// Text is the part of an error of a template that says something to whoever wrote it.
+// Text is the part of an error of a template that says something to its author.
 func Text(err error) string {
 	text := strings.TrimPrefix(err.Error(), "template: ")
 	text = strings.TrimLeft(text, ":")

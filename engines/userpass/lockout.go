@@ -88,7 +88,7 @@ func fingerprint(hash string) string {
 }
 
 // key returns where the locks of the name are stored. Strangers choose the names without a user: these share a fixed
-// number of records, which no stranger can choose, because nobody is told the mount's UUID without a token.
+// number of records, which no stranger can choose, because the mount's UUID is not told without a token.
 func (a *attempt) key() storage.Key {
 	if a.known {
 		return lockedPrefix + storage.Key(a.name)

@@ -177,7 +177,7 @@ func TestLoginBoundAddresses(t *testing.T) {
 	m := newMount(t)
 	m.Must(engines.Update, "users/bob", `{"password":"p","token_bound_cidrs":"10.1.0.0/16"}`)
 	for addr, ok := range map[string]bool{"10.1.2.3": true, "10.2.0.1": false, "::ffff:10.1.2.3": true, "::1": false} {
-		// Where nobody may log in from, the right password is answered like a wrong one.
+		// From a network without access, the right password is answered like a wrong one.
 		var answers []string
 		for _, guess := range []string{"p", "wrong"} {
 			req := m.Request(engines.Update, "login/bob", password(guess))

@@ -7,7 +7,7 @@
 // follow (renew.go). The entries below l/seal/ and l/barrier/
 // are what a sealed node must read: they go through the raw store, and the barrier refuses them.
 //
-// It assumes that one root key belongs to one cluster, and that somebody hands it the feed of the raw store
+// It assumes that one root key belongs to one cluster, and that the composition passes it the feed of the raw store
 // (Changed), by which a node learns that another one rotated. Start reading at Barrier, then keys.open.
 package barrier
 
@@ -202,7 +202,7 @@ func (b *Barrier) current(ctx context.Context) (*keys, error) {
 	return b.reload(ctx, k)
 }
 
-// reload reads the ring again, because k is out of date or did not open a value, unless somebody else did so
+// reload reads the ring again, because k is out of date or did not open a value, unless another goroutine did so
 // since the caller got k. Until a ring that does not open is replaced by one that does, or by another
 // Unseal, every operation fails: what would be sealed now could not be read later.
 func (b *Barrier) reload(ctx context.Context, k *keys) (*keys, error) {
@@ -230,7 +230,7 @@ func (b *Barrier) reload(ctx context.Context, k *keys) (*keys, error) {
 	return next, nil
 }
 
-// gone keeps "there is no key ring" from looking like "there is no such entry" to whoever asked for one.
+// gone keeps "there is no key ring" from looking like "there is no such entry" to the caller that asked for one.
 func gone(err error) error {
 	if errors.Is(err, storage.ErrNotFound) {
 		return fmt.Errorf("%w: the key ring is gone", storage.ErrSealed)

@@ -196,7 +196,7 @@ func FuzzOpenRing(f *testing.F) {
 		if (err == nil) != (len(r.entries) > 0) {
 			t.Errorf("openRing = %d keys, %v", len(r.entries), err)
 		}
-		// Nobody without the root key makes a ring: what opens is one that was sealed.
+		// No ring can be made without the root key: what opens is one that was sealed.
 		if err == nil && !bytes.Equal(sealed, unhex(t, storedRing)) {
 			t.Errorf("opened %x", sealed)
 		}

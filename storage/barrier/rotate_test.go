@@ -341,7 +341,7 @@ func (h *hooked) Commit(ctx context.Context, b storage.Batch) (storage.Index, er
 }
 
 // A write that is on its way while the key ring changes, by a rotation or because a snapshot is restored that is older
-// than the last one, must not end up sealed under a key that nobody has.
+// than the last one, must not end up sealed under a key that no longer exists.
 func TestRingChangesUnderAWrite(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(t *testing.T, raw *storage.Memory, other *barrier.Barrier, old []byte)

@@ -92,7 +92,7 @@ func (b *Barrier) Scan(ctx context.Context, prefix, after storage.Key, limit int
 }
 
 // Commit implements storage.Committer. The limits hold for the plaintext. What is sealed is written only if the key
-// ring is still the one it was sealed with: when the state was replaced meanwhile, nobody could ever read it. It is then
+// ring is still the one it was sealed with: when the state was replaced meanwhile, it could never be read. It is then
 // sealed again.
 func (b *Barrier) Commit(ctx context.Context, batch storage.Batch) (storage.Index, error) {
 	k, err := b.current(ctx)

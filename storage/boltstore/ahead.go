@@ -8,7 +8,7 @@ const aheadStep = 128 << 10
 // ReadAhead has the system read a file into its cache, from front to back, which takes a disk a fraction of the time
 // that the same pages take in the order of a tree. Of a file that would push out what it brought in, it reads only a
 // part; and where the system cannot be asked, nothing. It returns early once stop is closed. It is only ever about
-// time: what cannot be read is for whoever needs it to find out.
+// time: what cannot be read is found by its reader.
 func ReadAhead(path string, stop <-chan struct{}) {
 	limit := cacheBytes()
 	if limit == 0 {

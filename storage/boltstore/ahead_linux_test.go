@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestReadAhead looks that the system takes the question, and that what cannot be read is nobody's trouble here.
+// TestReadAhead looks that the system takes the question, and that what cannot be read is no error here.
 func TestReadAhead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(path, make([]byte, 3*aheadStep+1), 0o600); err != nil {

@@ -286,7 +286,7 @@ func (s *Store) Close() error {
 	if !s.shut() {
 		return nil
 	}
-	err := s.flush() // the flusher has ended: nobody else folds
+	err := s.flush() // the flusher has ended: no other goroutine folds
 	return errors.Join(err, s.release())
 }
 
@@ -298,7 +298,7 @@ func (s *Store) Discard() error {
 	return s.release()
 }
 
-// shut ends the flusher and wakes whoever waits. It reports whether this was the first call.
+// shut ends the flusher and wakes all waiters. It reports whether this was the first call.
 func (s *Store) shut() bool {
 	s.mu.Lock()
 	first := !s.closed

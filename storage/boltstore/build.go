@@ -14,7 +14,7 @@ const buildBytes = 8 << 20
 // Source passes records to add, in ascending order of their keys, and returns the position they belong to.
 type Source func(add func(key string, rec []byte) error) (Position, error)
 
-// Build writes a new file at path, which must not exist, with what comes from a source, and syncs it. Nobody
+// Build writes a new file at path, which must not exist, with what comes from a source, and syncs it. No reader
 // has checked the file yet: Open does. On error there is no file.
 func Build(path string, from Source) error { return BuildMarked(path, 0, 0, from) }
 

@@ -65,7 +65,7 @@ func TestFoldByItself(t *testing.T) {
 	})
 }
 
-// Each commit writes the same value under two keys. Whoever reads, whatever is folded meanwhile, sees both.
+// Each commit writes the same value under two keys. Each reader sees both, whatever is folded meanwhile.
 func TestConcurrentReaders(t *testing.T) {
 	s, err := Open(filepath.Join(t.TempDir(), "state.db"), "", Options{FoldInterval: time.Microsecond})
 	if err != nil {

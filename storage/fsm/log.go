@@ -50,13 +50,13 @@ func (f *FSM) BeginLog(begin func(applied storage.Index) error) error {
 }
 
 // checkLog looks, when the state has been opened, whether the log still has all that it had when the state was last made
-// durable. One that lost its end would otherwise go on with a gap that nobody sees.
+// durable. One that lost its end would otherwise go on with an undetected gap.
 func (f *FSM) checkLog(s *boltstore.Store) error {
 	pos := s.Position()
 	if f.records == nil || uint64(f.records.Head()) >= pos.Logged {
 		return nil
 	}
-	f.log.Warn("the log of changes lost its end and begins anew: secondaries will compare and repair",
+	f.log.Warn("the log of changes lost its end and starts over: secondaries will compare and repair",
 		"index", pos.Index, "head", f.records.Head(), "expected", pos.Logged)
 	return f.resetLog(s)
 }
@@ -67,7 +67,7 @@ func (f *FSM) resetLog(s *boltstore.Store) error {
 		return nil
 	}
 	if err := f.records.Reset(storage.Index(s.Position().Index)); err != nil {
-		return fmt.Errorf("beginning the log of changes anew: %w", err)
+		return fmt.Errorf("starting the log of changes over: %w", err)
 	}
 	s.SetLogged(uint64(f.records.Head()))
 	return nil
@@ -77,7 +77,7 @@ func (f *FSM) resetLog(s *boltstore.Store) error {
 func (f *FSM) appendRecords(records []storage.Record, pos *boltstore.Position) error {
 	if f.records == nil {
 		if pos.Logged != 0 {
-			pos.Logged = pos.Index // further than the log will be: whoever opens both finds the gap
+			pos.Logged = pos.Index // further than the log will be: opening both finds the gap
 		}
 		return nil
 	}

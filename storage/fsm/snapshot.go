@@ -26,7 +26,7 @@ func (h *header) info() SnapshotInfo {
 }
 
 // WriteSnapshot makes the current state durable and writes it to w as one self-checking stream. It fails
-// while the state cannot be made durable. A slow w delays nobody, but the file grows meanwhile.
+// while the state cannot be made durable. A slow w delays no writer, but the file grows meanwhile.
 func (f *FSM) WriteSnapshot(ctx context.Context, w io.Writer) (SnapshotInfo, error) {
 	if err := f.store.Load().Flush(); err != nil {
 		return SnapshotInfo{}, fmt.Errorf("writing a snapshot: %w", err)

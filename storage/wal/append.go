@@ -97,9 +97,9 @@ func (l *Log) createLocked(base storage.Index, baseMS int64, before uint32) erro
 }
 
 // loseLocked gives up the files, because one of them cannot be written. The log goes on in memory, and Sync will begin
-// it anew on disk.
+// it again on disk.
 func (l *Log) loseLocked(err error) {
-	l.log.Warn("the log of changes could not be written and begins anew: clusters that are behind will compare instead",
+	l.log.Warn("the log of changes could not be written and starts over: clusters that are behind will compare instead",
 		"index", uint64(l.head), "err", err)
 	l.dropFilesLocked()
 }

@@ -82,7 +82,7 @@ func (l *Log) readAfter(s *segment, after storage.Index, maxBytes int) (records 
 	return records, nil
 }
 
-// fillMarks reads all of an older segment, the first time somebody wants something of it.
+// fillMarks reads all of an older segment, at the first read of it.
 func (l *Log) fillMarks(s *segment) error {
 	if s.marks != nil {
 		return nil

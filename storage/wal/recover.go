@@ -12,7 +12,7 @@ import (
 )
 
 // recover makes a log of what is in the directory. Only the last segment of the mark and what is behind it are read: the
-// older ones are checked when somebody reads them.
+// older ones are checked when they are read.
 func (l *Log) recover() error {
 	m, sure, none, err := readMark(filepath.Join(l.dir, markName))
 	if err != nil {
@@ -32,7 +32,7 @@ func (l *Log) recover() error {
 	}
 	end, err := l.load(m, numbers)
 	if isDamage(err) {
-		l.log.Warn("the log of changes is damaged and begins anew: clusters that are behind will compare instead", "err", err)
+		l.log.Warn("the log of changes is damaged and starts over: clusters that are behind will compare instead", "err", err)
 		if l.segments = nil; !sure {
 			// The lost slot may have said more, and so the index of this one nothing.
 			return errors.Join(l.end(), l.sweep(numbers))

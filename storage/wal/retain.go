@@ -81,7 +81,7 @@ func (l *Log) trimmableLocked() (n int) {
 	old := l.opts.Now().Add(-l.opts.MaxAge).UnixMilli()
 	for ; n < len(l.segments); n++ {
 		s := &l.segments[n]
-		// The mark names its last segment: that has to exist. Without it, Open would begin anew.
+		// The mark names its last segment: that has to exist. Without it, Open would start over.
 		unneeded := s.lastMS < old && s.last <= pinned
 		if s.number >= l.checked || bytes <= l.opts.MaxBytes && !unneeded {
 			break

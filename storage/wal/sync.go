@@ -106,7 +106,7 @@ func (l *Log) syncFiles(w work) error {
 	return nil
 }
 
-// Begin begins the log anew, empty and complete from base on, and durably so. After an error it is inactive.
+// Begin starts the log over, empty and complete from base on, and durably so. After an error it is inactive.
 func (l *Log) Begin(base storage.Index) error {
 	l.syncMu.Lock()
 	defer l.syncMu.Unlock()

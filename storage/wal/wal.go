@@ -3,8 +3,8 @@
 //
 // It promises that what Since returns is what was appended, in order and without a hole, or an error: a record is never
 // wrong, and never missing between two others. It does not promise to have everything: the log is derived data, and
-// whoever finds it truncated compares states instead. So it always prefers to forget over stopping the state machine:
-// if the disk is full or fails, it goes on in memory alone, and begins anew on disk when that is possible again.
+// a secondary that finds it truncated compares states instead. So it always prefers to forget over stopping the state machine:
+// if the disk is full or fails, it goes on in memory alone, and starts over on disk when that is possible again.
 //
 // It assumes of disks that a file's content is durable once Sync returned without an error, that names are durable once
 // the directory was synced, and that writing one part of a file harms no other sector. It does not assume that unsynced
@@ -106,7 +106,7 @@ type Log struct {
 	headMS   int64 // time of the record at head, or when the log began
 	memory   memory
 	pins     map[string]storage.Index
-	wake     chan struct{} // closed at the next change; nil if nobody waits
+	wake     chan struct{} // closed at the next change; nil without waiters
 	buf      []byte
 }
 

@@ -302,7 +302,7 @@ func (w *world) damage() error {
 			continue
 		}
 		for line := range strings.Lines(n.LogSince(w.logged[i])) {
-			if strings.Contains(line, "damaged") || strings.Contains(line, "corrupt") || strings.Contains(line, "begins anew") {
+			if strings.Contains(line, "damaged") || strings.Contains(line, "corrupt") || strings.Contains(line, "starts over") {
 				return fmt.Errorf("%s: %s", n.ID, line)
 			}
 		}

@@ -124,7 +124,7 @@ var EndpointTypes = []string{"cloud1-sm", "cloud2-kv", "cloud3-sm", "repohost", 
 // Replication is how much of its changes a node keeps for other clusters. Zero values leave it to the log.
 type Replication struct {
 	LogBytes int64         // most bytes on the disk
-	LogAge   time.Duration // what nobody needs goes after this time
+	LogAge   time.Duration // what no secondary needs is removed after this time
 }
 
 // Traces says where spans of requests go.
