@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"math/rand/v2"
 	"sync/atomic"
 	"unsafe"
 
@@ -23,28 +24,37 @@ type pages struct {
 	data []byte // bbolt's memory map, which is larger than the file
 	size int    // of a page
 	sums []*sumChunk
-	// copyBytes are in copies.
-	copyBytes *atomic.Int64
+	kept *kept
 }
 
 // sumChunk is about consecutive pages.
 type sumChunk struct {
 	sums [sumChunkPages]atomic.Uint32 // overflow pages are included in that of the page they belong to
-	// copies are of branch pages: most of the way to a record is the same for all, and comparing it each time would cost
-	// more than the search. Nil: none.
+	// copies are of pages that many reads pass, taken when they were compared: comparing them each time would cost more than
+	// the search. Nil: none.
 	copies [sumChunkPages]atomic.Pointer[page]
 }
 
+// kept bounds the copies. It is shared by all states of the file.
+type kept struct {
+	branchBytes atomic.Int64 // of copies of branch pages, which are there as long as the page is in use
+	// leaves are where copies of leaf pages are, or were. A new one takes the place of the oldest.
+	leaves [maxLeafCopies]atomic.Pointer[atomic.Pointer[page]]
+	next   atomic.Uint64
+}
+
 const (
-	sumChunkPages = 1 << 12
-	maxCopyBytes  = 16 << 20 // of branch pages, in memory
+	sumChunkPages  = 1 << 12
+	maxBranchBytes = 16 << 20
+	maxLeafCopies  = 1 << 11 // 8 MiB: only leaves without overflow pages are copied
+	leafCopyChance = 16      // one in so many reads of a leaf copies it, so that mostly those that are read often are there
 )
 
 // mapped returns the pages of a file that bbolt has opened with the given options, without checksums.
 func mapped(db *bbolt.DB, o *bbolt.Options) pages {
 	info := db.Info()
 	start := *(*unsafe.Pointer)(unsafe.Pointer(&info.Data)) // bbolt gives the address as a number
-	return pages{copyBytes: new(atomic.Int64), data: unsafe.Slice((*byte)(start), o.InitialMmapSize), size: info.PageSize}
+	return pages{kept: new(kept), data: unsafe.Slice((*byte)(start), o.InitialMmapSize), size: info.PageSize}
 }
 
 // grow makes room for the checksums of n pages.
@@ -77,26 +87,42 @@ func (p *pages) raw(id uint64) []byte {
 }
 
 // page returns page id if it is what was written. Else it panics with a damage.
-func (p *pages) page(id uint64) page {
+func (p *pages) page(id uint64) page { return p.read(id, false) }
+
+// hotPage is page for reads of single records: it keeps copies of leaves that are read often, too.
+func (p *pages) hotPage(id uint64) page { return p.read(id, true) }
+
+func (p *pages) read(id uint64, leaves bool) page {
 	if id/sumChunkPages < uint64(len(p.sums)) {
 		if c := p.copied(id).Load(); c != nil {
 			return *c
 		}
 	}
 	found := p.compare(id)
-	if found.kind == branchPage && p.copyBytes.Load() < maxCopyBytes {
-		c := p.checked(id, bytes.Clone(found.b))
-		if p.copied(id).CompareAndSwap(nil, &c) {
-			p.copyBytes.Add(int64(len(c.b)))
+	switch {
+	case found.kind == branchPage && p.kept.branchBytes.Load() < maxBranchBytes:
+		if p.keep(found) {
+			p.kept.branchBytes.Add(int64(len(found.b)))
+		}
+	case found.kind == leafPage && leaves && len(found.b) == p.size && rand.Uint32N(leafCopyChance) == 0 && p.keep(found):
+		place, copied := p.kept.next.Add(1)%maxLeafCopies, p.copied(id)
+		if old := p.kept.leaves[place].Swap(copied); old != nil && old != copied {
+			p.kept.drop(old)
 		}
 	}
 	return found
 }
 
+// keep makes a copy of a page, which is compared as well, and reports whether there was none.
+func (p *pages) keep(found page) bool {
+	c := p.checked(found.id, bytes.Clone(found.b))
+	return p.copied(found.id).CompareAndSwap(nil, &c)
+}
+
 // drop forgets the copy of a page.
-func (p *pages) drop(id uint64) {
-	if c := p.copied(id).Swap(nil); c != nil {
-		p.copyBytes.Add(-int64(len(c.b)))
+func (k *kept) drop(copied *atomic.Pointer[page]) {
+	if c := copied.Swap(nil); c != nil && c.kind == branchPage {
+		k.branchBytes.Add(-int64(len(c.b)))
 	}
 }
 
@@ -131,19 +157,15 @@ func (p *pages) newestMeta() (boltMeta, error) {
 	})
 }
 
-// key returns the key of element i of a page of either kind. It panics with a damage.
+// key returns the key of element i of a page of either kind. It panics if that lies outside of the page.
 func (p *page) key(i int) []byte {
-	var key []byte
-	var err error
-	if p.kind == branchPage {
-		_, key, err = p.branch(i)
-	} else {
-		_, key, _, err = p.leaf(i)
+	at := pageHeaderBytes + i*elementBytes
+	e := p.b[at : at+elementBytes]
+	if p.kind == leafPage {
+		e = e[4:] // flags
 	}
-	if err != nil {
-		panic(err)
-	}
-	return key
+	at += int(binary.NativeEndian.Uint32(e))
+	return p.b[at : at+int(binary.NativeEndian.Uint32(e[4:]))]
 }
 
 // search returns the first element whose key is at least key, p.count if there is none.
@@ -244,7 +266,7 @@ func (p *pages) follow(used *runs, oldRoot, root uint64) {
 		}
 		page := mustParse(id, p.raw(id))
 		p.sum(id).Store(crc32.Checksum(page.b, castagnoli))
-		p.drop(id)
+		p.kept.drop(p.copied(id))
 		added = append(added, page)
 		page.below(add)
 	}
@@ -253,7 +275,7 @@ func (p *pages) follow(used *runs, oldRoot, root uint64) {
 	remove = func(id uint64) {
 		if !kept[id] {
 			page := p.compare(id)
-			p.drop(id)
+			p.kept.drop(p.copied(id))
 			used.clear(page, p.size)
 			page.below(remove)
 		}

@@ -192,6 +192,74 @@ func TestDamageWhileOpen(t *testing.T) {
 	}
 }
 
+// Leaves that are read often are read from copies, of which there are not more than the bound; damage below a copy is found
+// by Scrub.
+func TestLeafCopies(t *testing.T) {
+	s := openManual(t, Options{})
+	w, err := s.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var keys []string
+	value := func(i int) []byte {
+		return NewRecord(Header{Version: 1}, bytes.Repeat([]byte{byte(i)}, pageSize/4)) // two in a leaf
+	}
+	for i := range 2*maxLeafCopies + 1000 {
+		keys = append(keys, fmt.Sprintf("s/%05d", i))
+		w.Put(keys[i], value(i))
+	}
+	w.Commit(Position{Index: 1, Term: 1})
+	if err := s.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	read := func(i int) {
+		t.Helper()
+		v, err := s.View()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer v.Close()
+		if got, err := v.Get(keys[i]); err != nil || !bytes.Equal(got, value(i)) {
+			t.Fatalf("%s: %v", keys[i], err)
+		}
+	}
+	for range leafCopyChance {
+		for i := 0; i < len(keys); i += 2 {
+			read(i)
+		}
+	}
+	copies := 0
+	for _, chunk := range s.pages.sums {
+		for i := range chunk.copies {
+			if c := chunk.copies[i].Load(); c != nil && c.kind == leafPage {
+				copies++
+			}
+		}
+	}
+	if copies > maxLeafCopies || copies < maxLeafCopies/2 {
+		t.Errorf("%d copies, want up to %d", copies, maxLeafCopies)
+	}
+	for range 50 * leafCopyChance { // until there is a copy, as good as certainly
+		read(7)
+	}
+	v, err := s.View()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := v.base.top(s.pages.page)
+	for p.kind == branchPage {
+		p = s.pages.page(p.child(p.childFor(keys[7])))
+	}
+	v.Close()
+	bit := (int64(p.id)*pageSize + pageSize/2) * 8
+	flip(t, s, bit)
+	read(7)
+	if err := s.Scrub(func(int) error { return nil }); err == nil {
+		t.Error("Scrub does not notice damage below a copy")
+	}
+	flip(t, s, bit)
+}
+
 // A fold copies parts of pages that it changes or merges. If one of them is damaged, the fold says so: it must not write
 // the damage under a new checksum. At the next start the file is whole, or it is rejected.
 func TestFoldOnDamage(t *testing.T) {

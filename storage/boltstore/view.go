@@ -97,9 +97,9 @@ func (b *base) top(read func(id uint64) page) page {
 
 // get returns the record under key, or nil. It is valid as long as the base is not closed. It panics with a damage.
 func (b *base) get(key string) []byte {
-	p := b.top(b.pages.page)
+	p := b.top(b.pages.hotPage)
 	for p.kind == branchPage {
-		p = b.pages.page(p.child(p.childFor(key)))
+		p = b.pages.hotPage(p.child(p.childFor(key)))
 	}
 	if i, found := p.search(key); found {
 		return p.value(i)
