@@ -30,6 +30,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/coffer-project/coffer/storage"
+	"github.com/coffer-project/coffer/storage/scrub"
 )
 
 // ErrClosed is returned by everything that comes after Close.
@@ -72,11 +73,13 @@ type Store struct {
 	path string // what errors call the file; it may have been built under another name
 	opts Options
 	db   *bbolt.DB
+	file *os.File // bbolt's
 
 	// pages of the file as the newest base has them, and which of them it uses. The flusher's, after Open.
 	pages pages
 	used  runs
-	fold  func(*frozen) error // write; tests of a full disk put themselves before it
+	fold  func(*frozen) error  // write; tests of a full disk put themselves before it
+	disk  func() (disk, error) // opens what the disk has of the file; tests put a disk with damage before it
 
 	// writeMu is held from Begin to Commit or Abort, and while the overlay is handed to the flusher.
 	writeMu sync.Mutex
@@ -118,12 +121,13 @@ func Open(path, name string, o Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{
-		path: name, opts: o, db: db, pages: found.pages, used: found.seen, work: newOverlay(),
+		path: name, opts: o, db: db, file: found.f, pages: found.pages, used: found.seen, work: newOverlay(),
 		dirty: make(chan struct{}, 1), full: make(chan struct{}, 1),
 		flushReq: make(chan chan error), stop: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	s.room.L = &s.mu
 	s.fold = s.write
+	s.disk = func() (disk, error) { return scrub.OpenDisk(s.file) }
 	base, err := s.openBase(nil)
 	if err != nil {
 		return nil, errors.Join(err, db.Close())

@@ -291,7 +291,8 @@ func (p *pages) follow(used *runs, oldRoot, root uint64) {
 // pageCursor walks the records of a base.
 type pageCursor struct {
 	base    *base
-	compare bool // also branch pages that there are copies of
+	compare bool // also pages that there are copies of
+	disk    disk // to compare what it has as well; nil: not
 	read    int  // bytes of pages
 	stack   []pagePlace
 	k, v    []byte // where it is; nil: at the end
@@ -305,6 +306,9 @@ type pagePlace struct {
 func (c *pageCursor) page(id uint64) (p page) {
 	if c.compare {
 		p = c.base.pages.compare(id)
+		if c.disk != nil {
+			c.compareDisk(p)
+		}
 	} else {
 		p = c.base.pages.page(id)
 	}

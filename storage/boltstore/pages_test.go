@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -258,6 +260,64 @@ func TestLeafCopies(t *testing.T) {
 		t.Error("Scrub does not notice damage below a copy")
 	}
 	flip(t, s, bit)
+}
+
+// rotten is the disk below an open file, with a bit that has flipped, or a part that cannot be read.
+type rotten struct {
+	disk
+	bit        int64
+	unreadable bool
+}
+
+func (r *rotten) ReadAt(b []byte, off int64) (int, error) {
+	n, err := r.disk.ReadAt(b, off)
+	if at := r.bit/8 - off; at >= 0 && at < int64(n) {
+		if r.unreadable {
+			return 0, errors.New("input/output error")
+		}
+		b[at] ^= 1 << (r.bit % 8)
+	}
+	return n, err
+}
+
+// Scrub finds what the disk has lost below pages that are right in the system's cache.
+func TestScrubReadsTheDisk(t *testing.T) {
+	s, want := deepStore(t)
+	var ids []uint64
+	var walk func(id uint64)
+	walk = func(id uint64) {
+		ids = append(ids, id)
+		p := mustParse(id, s.pages.raw(id))
+		p.below(walk)
+	}
+	walk(s.cur.base.root)
+	key := slices.Sorted(maps.Keys(want))[0]
+	for i, id := range ids {
+		bad := &rotten{bit: int64(id)*pageSize*8 + int64(i*97%(pageSize*8)), unreadable: i%5 == 4}
+		s.disk = func() (_ disk, err error) {
+			bad.disk, err = os.Open(s.path) // any reader will do
+			return bad, err
+		}
+		err := s.Scrub(func(int) error { return nil })
+		if c := (*storage.CorruptError)(nil); !errors.As(err, &c) {
+			t.Fatalf("bit %d of page %d is wrong on the disk: Scrub = %v", bad.bit, id, err)
+		}
+		s.mu.Lock()
+		s.damage = nil
+		s.mu.Unlock()
+	}
+	s.disk = func() (disk, error) { return nil, errors.ErrUnsupported }
+	if err := s.Scrub(func(int) error { return nil }); err != nil {
+		t.Errorf("Scrub where the disk cannot be read past the cache: %v", err)
+	}
+	v, err := s.View()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.Close()
+	if got, err := v.Get(key); err != nil || !bytes.Equal(got, want[key]) {
+		t.Error("a record is wrong", err)
+	}
 }
 
 // A fold copies parts of pages that it changes or merges. If one of them is damaged, the fold says so: it must not write

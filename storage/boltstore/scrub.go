@@ -2,15 +2,31 @@ package boltstore
 
 import (
 	"errors"
+	"hash/crc32"
+	"io"
 	"runtime"
 )
 
 // scrubPages is how many pages are compared at a time.
 const scrubPages = 64
 
-// Scrub compares every page of the file that is in use with its checksum, in pieces: it calls paused after each, with
-// nothing held, and stops with its error. Damage is a *storage.CorruptError, and ends the use of the file.
+// disk is what the disk has of a file.
+type disk interface {
+	io.ReaderAt
+	io.Closer
+}
+
+// Scrub compares every page of the file that is in use with its checksum, as it is in memory, and as it is on the disk where
+// that can be read past the system's cache. It does so in pieces: it calls paused after each, with nothing held, and stops
+// with its error. Damage is a *storage.CorruptError, and ends the use of the file.
 func (s *Store) Scrub(paused func(bytes int) error) error {
+	disk, err := s.openDisk()
+	if err != nil {
+		return err
+	}
+	if disk != nil {
+		defer disk.Close() //nolint:errcheck // it was only read
+	}
 	next, more := "", true
 	for more {
 		v, err := s.DurableView()
@@ -19,7 +35,7 @@ func (s *Store) Scrub(paused func(bytes int) error) error {
 		}
 		var bytes int
 		err = v.Walk(func(*Cursor) error {
-			c := pageCursor{base: v.base, compare: true}
+			c := pageCursor{base: v.base, compare: true, disk: disk}
 			next, more = c.scrub(next)
 			bytes = c.read
 			return nil
@@ -38,13 +54,43 @@ func (s *Store) Scrub(paused func(bytes int) error) error {
 	return nil
 }
 
+// openDisk returns nil if the disk cannot be read past the system's cache.
+func (s *Store) openDisk() (disk, error) {
+	v, err := s.DurableView() // so that the file is open
+	if err != nil {
+		return nil, err
+	}
+	defer v.Close()
+	d, err := s.disk()
+	if err != nil {
+		s.opts.Logger.Debug("the state file is checked through the system's cache only", "err", err)
+		return nil, nil
+	}
+	return d, nil
+}
+
+// compareDisk compares what the disk has of a page with its checksum. It panics with a damage. What a base has is synced.
+func (c *pageCursor) compareDisk(p page) {
+	buf := buffers.Get().(*[]byte)
+	defer buffers.Put(buf)
+	if len(*buf) < len(p.b) {
+		*buf = make([]byte, len(p.b))
+	}
+	b := (*buf)[:len(p.b)]
+	if _, err := c.disk.ReadAt(b, int64(p.id)*int64(c.base.pages.size)); err != nil {
+		panic(damagef("page %d cannot be read from the disk: %v", p.id, err))
+	}
+	if crc32.Checksum(b, castagnoli) != c.base.pages.sum(p.id).Load() {
+		panic(damagef("the checksum of page %d is wrong on the disk", p.id))
+	}
+}
+
 // scrub reads some leaves, from the one that has the first key at or after from on. It returns the key to go on with.
 func (c *pageCursor) scrub(from string) (next string, more bool) {
-	root := c.base.pages.compare(c.base.root)
-	c.read += len(root.b)
+	root := c.page(c.base.root)
 	root.below(func(id uint64) {
 		if id != c.base.data { // the bucket of the state record
-			c.read += len(c.base.pages.compare(id).b)
+			c.page(id)
 		}
 	})
 	c.seek(from)

@@ -5,12 +5,14 @@ import (
 	"io"
 	"os"
 	"slices"
+
+	"github.com/coffer-project/coffer/storage/scrub"
 )
 
 // scrubBytes is how much is read at a time.
 const scrubBytes = 256 << 10
 
-// Scrub reads every segment, in pieces, and calls paused after each; it stops with its error. What is damaged is
+// Scrub reads every segment, from the disk where that can be read past the system's cache, in pieces, and calls paused after each; it stops with its error. What is damaged is
 // forgotten, as when a reader finds it: the log is derived, and the records are not. The error is then the damage.
 func (l *Log) Scrub(paused func(bytes int) error) error {
 	l.mu.Lock()
@@ -59,7 +61,12 @@ func (l *Log) scrubSegment(s *segment, paused func(bytes int) error) error {
 	case id != l.id || got.number != s.number || got.base != s.base:
 		return damaged("it belongs to another log or place")
 	}
-	in := &pacedReader{r: io.NewSectionReader(f, got.end, s.end-got.end), paused: paused}
+	var content io.ReaderAt = f
+	if disk, err := scrub.OpenDisk(f); err == nil {
+		defer disk.Close() //nolint:errcheck // it was only read
+		content = disk
+	}
+	in := &pacedReader{r: io.NewSectionReader(content, got.end, s.end-got.end), paused: paused}
 	err = got.scan(in, s.end, nil)
 	switch {
 	case in.stopped != nil:
