@@ -108,8 +108,11 @@ func (n *Node) RemovePeer(ctx context.Context, id NodeID) error {
 		}
 		return storage.ErrReadOnly
 	}
-	if !slices.ContainsFunc(n.servers(), func(s raft.Server) bool { return NodeID(s.ID) == id }) {
-		return nil
+	if !n.isMember(id) {
+		if _, left := n.who.goBy().Members[id]; !left {
+			return nil
+		}
+		return n.endMembership(ctx, id) // leadership changed while it was removed
 	}
 	err := n.change(ctx, func(r *raft.Raft, t time.Duration) raft.Future { return r.RemoveServer(raft.ServerID(id), 0, t) })
 	if err != nil {

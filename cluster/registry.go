@@ -24,9 +24,6 @@ type Records interface {
 	Store(ctx context.Context, trust []byte, ca *CA) error
 }
 
-// joinTime is how long a registered node may take until it is a member.
-const joinTime = 10 * time.Minute
-
 // registry is what the node keeps for the register of members.
 type registry struct {
 	changed chan struct{} // capacity 1: the record may have changed
@@ -321,9 +318,10 @@ func (n *Node) registerSeen(t *Trust, ca CA) error {
 // tendTrust keeps the register in order, on the leader: members that it does not know yet, nodes that are no members
 // any more, certificates and a CA that end.
 func (n *Node) tendTrust() {
-	if n.opts.Records == nil {
+	if n.opts.Records == nil || !n.registry.joining.TryLock() { // a node that joins is registered before it is a member
 		return
 	}
+	defer n.registry.joining.Unlock()
 	err := n.changeTrust(n.ctx, func(t *Trust, ca CA) (*CA, error) {
 		before, err := json.Marshal(t.Members)
 		if err != nil {
@@ -332,9 +330,9 @@ func (n *Node) tendTrust() {
 		if err := n.registerSeen(t, ca); err != nil {
 			return nil, err
 		}
-		for id, m := range t.Members {
-			if !n.isMember(id) && time.Since(m.Since) > joinTime {
-				t.remove(id)
+		for id := range t.Members {
+			if !n.isMember(id) {
+				t.remove(id) // leadership changed while it was removed, or joined
 			}
 		}
 		if n.allRegistered(t) && n.caDue(t) {
