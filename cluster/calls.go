@@ -287,7 +287,7 @@ func (n *Node) echoes() {
 	for {
 		changed := n.roles.next()
 		wait := n.opts.EchoInterval
-		if !n.calls.echo() {
+		if !n.calls.echo() || !n.verified.Load() { // a checkpoint for this node waits until the leader hears that it has caught up
 			wait = min(wait, echoRetry)
 		}
 		select {
