@@ -8,6 +8,8 @@ ALL := ./... ./test/...
 # The packages whose tests take longest begin first, so that none of them is left alone at the end; those that wait for servers
 # take turns with those that calculate.
 LONGEST := ./test/hostile ./test/replication ./test/cli ./test/chaos ./test/conformance ./test/security ./test/secretsync
+# Half as many packages again at a time as there are processors, as those that start servers wait for them.
+PACKAGES := $(shell echo $$((($$(getconf _NPROCESSORS_ONLN) * 3 + 1) / 2)))
 # The race detector needs a C compiler; where there is none, the tests run without it.
 RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
 
@@ -33,8 +35,8 @@ check: ## in a minute or so: formatting, vet, what may import what, and the test
 .PHONY: test
 test: ## every test, with the race detector, also in the servers that tests start
 	$(MAKE) --no-print-directory -j2 bin/coffer-race build
-	GOGC=$${GOGC:-300} COFFER_SIM_SEEDS=$${COFFER_SIM_SEEDS:-500} COFFER_TEST_BINARY=$(CURDIR)/bin/coffer-race COFFER_TEST_CLIENT=$(CURDIR)/bin/coffer GORACE=$${GORACE:-atexit_sleep_ms=0} \
-		go test $(RACE) -vet=off -shuffle=on -timeout=10m -json $(LONGEST) $(ALL) | $(TALLY)
+	GOGC=$${GOGC:-300} COFFER_SIM_SEEDS=$${COFFER_SIM_SEEDS:-200} COFFER_TEST_BINARY=$(CURDIR)/bin/coffer-race COFFER_TEST_CLIENT=$(CURDIR)/bin/coffer GORACE=$${GORACE:-atexit_sleep_ms=0} \
+		go test $(RACE) -p=$(PACKAGES) -vet=off -shuffle=on -timeout=10m -json $(LONGEST) $(ALL) | $(TALLY)
 
 .PHONY: simulate
 simulate: ## replication, and secret sync, by seed: 20,000 of them; COFFER_SIM_SEEDS=n for more, COFFER_SIM_SEED=n for one and its trace

@@ -165,6 +165,11 @@ func three(t testing.TB, change ...func(*Options)) []*member {
 	return all
 }
 
+// patient is for tests that name their leader: on a busy machine it keeps the leadership all the same.
+func patient(o *Options) {
+	o.HeartbeatTimeout, o.ElectionTimeout, o.LeaderLeaseTimeout = 2500*time.Millisecond, 2500*time.Millisecond, 2500*time.Millisecond
+}
+
 func leaderOf(t testing.TB, all []*member) *member {
 	t.Helper()
 	var found *member

@@ -210,7 +210,7 @@ func TestRejoinWithoutData(t *testing.T) {
 
 func TestTransferLeadership(t *testing.T) {
 	t.Parallel()
-	all := three(t)
+	all := three(t, patient)
 	l := startLoad(t, func() []*member { return all })
 	for range 3 {
 		old := leaderOf(t, all)
@@ -242,6 +242,7 @@ func TestCloseHandsOver(t *testing.T) {
 func TestSnapshotInstallAndRestore(t *testing.T) {
 	t.Parallel()
 	few := func(o *Options) {
+		patient(o)
 		o.SnapshotInterval, o.SnapshotThreshold, o.TrailingLogs = 20*time.Millisecond, 20, 5
 	}
 	all := three(t, few)

@@ -94,7 +94,7 @@ func catchUp(t *testing.T, m, leader *member) {
 // One failed append on a follower wedges Raft's own pipeline for good.
 func TestFollowerThatFailsBrieflyCatchesUp(t *testing.T) {
 	t.Parallel()
-	all, disks := threeWithDisks(t, func(o *Options) { o.stuckAfter = time.Hour }) // without W2's help
+	all, disks := threeWithDisks(t, func(o *Options) { patient(o); o.stuckAfter = time.Hour }) // without W2's help
 	d := disks[all[2]]
 	for range 4 {
 		hits := d.hit()

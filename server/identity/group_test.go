@@ -240,8 +240,9 @@ func TestGroupsWriteNothingAbove(t *testing.T) {
 	}
 	h.Must(engines.Delete, "group/id/"+first, nil) // makes room
 	next := h.write("group", body)
+	after := h.Snapshot()
 	for k, v := range before {
-		if string(h.Snapshot()[k]) != string(v) {
+		if string(after[k]) != string(v) {
 			t.Errorf("%s was written", k)
 		}
 	}

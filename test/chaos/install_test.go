@@ -44,7 +44,7 @@ func TestSnapshotInstall(t *testing.T) {
 		}
 		writers.Wait()
 	}
-	write("away", 1600)
+	write("away", amount(600, 1600))
 	r := rand.New(rand.NewPCG(1, 1))
 	for i := range amount(3, 10) {
 		away.Start()

@@ -32,7 +32,7 @@ type numbers struct{ acknowledged, tried int }
 // COFFER_REPLICATION_KILLS another duration. COFFER_CHAOS_SEED repeats a choice of faults.
 func TestStorm(t *testing.T) {
 	t.Parallel()
-	secrets, lasting := 300, 10*time.Second
+	secrets, lasting := 300, 5*time.Second
 	if os.Getenv("COFFER_CHAOS") == "long" {
 		secrets, lasting = 10_000, 10*time.Minute
 	}

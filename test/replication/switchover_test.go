@@ -52,7 +52,7 @@ func TestSwitchOverUnderWrites(t *testing.T) {
 		written := func() int { mu.Lock(); defer mu.Unlock(); return len(acknowledged) }
 		before := written()
 		harness.Await(t, "writes", time.Minute, func() error {
-			if n := written() - before; n < 300 {
+			if n := written() - before; n < 100 {
 				return fmt.Errorf("%d writes", n)
 			}
 			return nil

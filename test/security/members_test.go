@@ -100,7 +100,7 @@ func TestRemovedNodes(t *testing.T) {
 		}
 		stop.Store(true)
 		n := <-done
-		if names := dataOf(t, root.must("LIST", "kv/load", nil))["keys"].([]any); len(names) != n || n == 0 {
+		if names := dataOf(t, root.at(c.Leader()).must("LIST", "kv/load", nil))["keys"].([]any); len(names) != n || n == 0 {
 			t.Errorf("%d of %d writes are there", len(names), n)
 		}
 		root.having("default").refused("without sudo", "POST", "sys/storage/raft/rotate-ca", nil)
