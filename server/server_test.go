@@ -592,3 +592,16 @@ func TestAuditFailsClosed(t *testing.T) {
 	in.must(in.root, engines.Delete, "sys/audit/file", "")
 	in.must(in.root, engines.Update, "sys/audit/full", `{"type":"file","options":{"file_path":"`+t.TempDir()+`/a.log"}}`)
 }
+
+// The age of a member's state and its disk are what the cluster knows of them; an age that is not known is not said to be none.
+func TestStatesOfMembers(t *testing.T) {
+	in := start(t)
+	in.state.members(lifecycle.Peer{ID: "n1", Leader: true, Behind: 1500 * time.Millisecond, Disk: "low"}, lifecycle.Peer{ID: "n2", Behind: -1, Disk: "failing"})
+	servers := in.must(in.root, engines.Read, "sys/storage/raft/autopilot/state", "").Response.Data.(map[string]any)["servers"].(map[string]any)
+	for id, want := range map[string][2]any{"n1": {"1.5s", "low"}, "n2": {"", "failing"}} {
+		server := servers[id].(map[string]any)
+		if got := [2]any{server["behind"], server["disk"]}; got != want {
+			t.Errorf("%s: age and disk are %q, want %q", id, got, want)
+		}
+	}
+}

@@ -164,6 +164,8 @@ test('the question before a promotion says whether force is needed', async () =>
   await sees(us.shown.page.getByRole('alert').getByText('promotion is not safe now: this cluster was demoted'))
   await us.shown.page.getByRole('button', { name: 'Promote with force' }).click()
   const again = us.shown.page.getByRole('dialog')
+  await sees(again.getByText('none of its secondaries was promoted since'))
+  assert.match(await us.shown.page.locator('[role=alert]').innerText(), /promotion is not safe/, 'the reason stays on the page')
   await again.getByRole('textbox').fill('force')
   await again.getByRole('button', { name: 'Promote with force' }).click()
   await sees(us.shown.page.locator('#promoted', { hasText: /Promoted by force into epoch \d/ }))
