@@ -76,7 +76,7 @@ func (a *account) ids(user string) []string {
 	return ids
 }
 
-// lets reports whether a key lets somebody in, now or soon.
+// lets reports whether a key is valid, now or soon.
 func (a *account) lets(id, secret string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -118,7 +118,7 @@ func refuse(kind aws.Kind, action, code string) error {
 	return &aws.Error{Kind: kind, Action: action, Code: code, Text: "said the provider"}
 }
 
-// do carries out a call of whoever has the key; user "" is themselves.
+// do carries out a call of the key's user; user "" is that user.
 func (c accountClient) do(ctx context.Context, action, user string, fn func(u *accountUser) error) error {
 	a := c.in
 	a.mu.Lock()
@@ -307,7 +307,7 @@ func (n *node) left() []storage.Key {
 	return left
 }
 
-// death ends a process after a number of steps: commits and calls at the provider. The last one is carried out, but nobody
+// death ends a process after a number of steps: commits and calls at the provider. The last one is carried out, but no process
 // learns it, and nothing is done any more.
 type death struct {
 	mu    sync.Mutex
@@ -321,7 +321,7 @@ func (d *death) alive() bool {
 	return !d.dead
 }
 
-// step reports whether whoever has just done something lives on.
+// step reports whether the process survives what it has just done.
 func (d *death) step() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -1,9 +1,9 @@
-// Package cloud is the secrets engine of credentials for a cloud provider: it makes users and keys when they are asked for and
-// removes them when their lease ends, hands out temporary credentials of roles, and rotates the keys of existing users.
+// Package cloud is the secrets engine of credentials for a cloud provider: it creates users and keys on request and removes
+// them when their lease ends, issues temporary credentials of roles, and rotates the keys of existing users.
 //
-// Nothing at the provider is forgotten: before anything is made there, a record of it is stored (rollback.go), which goes
-// when a lease or a static role has taken over. A new key is stored before the old one is deleted. What is stored, below
-// the mount:
+// Nothing created at the provider is lost: a record of it is stored before it is created (rollback.go), and deleted in the
+// commit that stores the lease or the static role. A new key is stored before the old one is deleted. Records below the
+// mount:
 //
 //	config/root          root: how to reach the provider; shared between clusters
 //	config/lease         leaseTerms; shared
@@ -32,7 +32,7 @@ import (
 // Options are what every mount of a node shares. The zero value works.
 type Options struct {
 	Logger *slog.Logger // nil: discard
-	Counts *Counts      // nil: nobody counts
+	Counts *Counts      // nil: not counted
 }
 
 // Counts are what the mounts of a node have done since it started. Safe for concurrent use.
@@ -61,9 +61,9 @@ type engine struct {
 	log    *slog.Logger
 	counts *Counts
 	client clients
-	making sync.RWMutex // held for reading by who makes a user or has a turn, see begin; by Leave as a whole
+	making sync.RWMutex // read-locked while a user is created or a key lock is held, see begin; write-locked by Leave
 
-	turns    turns // of static roles, by name, and of the root key
+	keyLocks namedLocks // of static roles, by name, and of the root key
 	schedule schedule
 }
 
@@ -96,7 +96,7 @@ func newEngine(log *slog.Logger, counts *Counts) *engine {
 	engines.On(r, engines.List, "roles", "List the roles.", 0, listRoles)
 	engines.On(r, engines.Read, "roles/{name}", "Read a role.", 0, readRole)
 	engines.On(r, engines.Update, "roles/{name}", "Create a role, or change what is given.", 0, writeRole).Exists = roleExists
-	engines.On(r, engines.Delete, "roles/{name}", "Delete a role. What it has handed out lives on until it expires.", 0, deleteRole)
+	engines.On(r, engines.Delete, "roles/{name}", "Delete a role. Credentials that it issued live on until they expire.", 0, deleteRole)
 
 	engines.On(r, engines.List, "static-roles", "List the static roles.", 0, listStatic)
 	engines.On(r, engines.Read, "static-roles/{name}", "Read a static role: its user, and when its key was and will be replaced.", 0, readStatic)

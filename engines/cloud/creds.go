@@ -42,7 +42,7 @@ func (e *engine) issue(path string) engines.Handler[credsIn] {
 		}
 		resp, err := how(ctx, req, r, g)
 		if err != nil {
-			return nil, refused(err)
+			return nil, clientError(err)
 		}
 		resp.Warnings = append(g.Warnings, resp.Warnings...)
 		e.counts.Issued.Add(1)

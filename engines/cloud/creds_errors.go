@@ -9,9 +9,9 @@ import (
 	"github.com/coffer-project/coffer/engines/cloud/aws"
 )
 
-// refused is what a client is told of a call that failed at the provider: 502 if it may succeed later, else 400, with the
-// action and the provider's words. Errors of others stay what they are.
-func refused(err error) error {
+// clientError is the response to a client whose call failed at the provider: 502 if a retry may succeed, else 400, with the
+// action and the provider's message. Other errors are returned unchanged.
+func clientError(err error) error {
 	e, ok := errors.AsType[*aws.Error](err)
 	if !ok {
 		return err
@@ -24,7 +24,7 @@ func refused(err error) error {
 	return &engines.Error{Kind: kind, Detail: e.Error(), Err: e.Err}
 }
 
-// pause waits, or returns why it did not.
+// pause waits for d, or returns the context's error.
 func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -8,8 +8,8 @@ import (
 	"github.com/coffer-project/coffer/engines/cloud/aws"
 )
 
-// issueSession hands out temporary credentials. They end by themselves and nobody can end them before, so no lease is
-// stored: the client is told how long they last.
+// issueSession issues temporary credentials. They expire at the provider and cannot be revoked before, so no lease is stored:
+// the response says how long they last.
 func (e *engine) issueSession(ctx context.Context, req *engines.Request, r *role, g grant) (*engines.Response, error) {
 	ctx, cancel := context.WithTimeout(ctx, makeTime)
 	defer cancel()

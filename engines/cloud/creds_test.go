@@ -265,7 +265,7 @@ func TestErrorsOfTheProvider(t *testing.T) {
 	}
 }
 
-// TestGeneratedNameThatIsTakenIsNotTaken: a user of somebody else stays as it is, whatever names the template makes.
+// TestGeneratedNameThatIsTakenIsNotTaken: a user of another client stays as it is, whatever names the template makes.
 func TestGeneratedNameThatIsTakenIsNotTaken(t *testing.T) {
 	r := newRig(t, fields{"username_template": "{{.DisplayName}}"})
 	r.role("dev", fields{"credential_type": iamUser, "policy_arns": somePolicies})
@@ -284,7 +284,7 @@ func TestGeneratedNameThatIsTakenIsNotTaken(t *testing.T) {
 	if _, ok := r.aws.User("somebody"); !ok || r.notes() != nil {
 		t.Errorf("the user is there: %v, notes %v", ok, r.notes())
 	}
-	// After our own user was removed by hand, and somebody took its name.
+	// After our own user was removed by hand, and another client took its name.
 	r.Caller.DisplayName = "bob"
 	_, resp := r.issue("creds/dev", nil)
 	r.aws.DropUser("bob")

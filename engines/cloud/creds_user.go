@@ -16,11 +16,11 @@ import (
 )
 
 const (
-	visibleTime = 20 * time.Second // for a new user to be found everywhere
-	firstPause  = 250 * time.Millisecond
-	maxPause    = 2 * time.Second
-	takeBackMax = 15 * time.Second
-	keyTries    = 3
+	visibleTime  = 20 * time.Second // for a new user to be found everywhere
+	firstPause   = 250 * time.Millisecond
+	maxPause     = 2 * time.Second
+	undoUserTime = 15 * time.Second
+	keyTries     = 3
 	// answerTime is what the rest of the request takes at most.
 	answerTime = 10 * time.Second
 )
@@ -64,7 +64,7 @@ func (e *engine) issueUser(ctx context.Context, req *engines.Request, r *role, _
 	}
 	key, err := makeUser(ctx, api, r, &u, begun)
 	if err != nil {
-		e.takeBack(ctx, m, api, &u, noted, err)
+		e.undoUser(ctx, m, api, &u, noted, err)
 		return nil, err
 	}
 	l := userLease{made: u}
@@ -141,7 +141,7 @@ func whenVisible(ctx context.Context, api aws.API, user string, until time.Time,
 			if e != nil && aws.KindOf(e) != aws.NotFound {
 				return err
 			}
-			seen = e == nil // once more: places differ
+			seen = e == nil // once more: the provider's replicas differ
 		default:
 			return err
 		}
@@ -151,7 +151,7 @@ func whenVisible(ctx context.Context, api aws.API, user string, until time.Time,
 	}
 }
 
-// newKey makes the key of a new user. After a lost answer there may be one whose secret nobody knows: it goes.
+// newKey creates the key of a new user. After a lost response there may be a key whose secret is lost: newKey deletes it.
 func newKey(ctx context.Context, api aws.API, user string) (aws.Credentials, error) {
 	for try := 1; ; try++ {
 		key, err := api.CreateAccessKey(ctx, user)
@@ -170,10 +170,10 @@ func newKey(ctx context.Context, api aws.API, user string) (aws.Credentials, err
 	}
 }
 
-// takeBack removes what was made of a user, as far as that goes now. The note stays, unless there can be no user: one that
-// has just been made may not be seen yet, and would be left behind.
-func (e *engine) takeBack(ctx context.Context, m engines.Mount, api aws.API, u *made, noted storage.Key, cause error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeBackMax)
+// undoUser removes what was created of a user, as far as that is possible now. The note stays, unless there can be no user: a
+// new user may not be visible yet, and would be left behind.
+func (e *engine) undoUser(ctx context.Context, m engines.Mount, api aws.API, u *made, noted storage.Key, cause error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoUserTime)
 	defer cancel()
 	kind := aws.KindOf(cause)
 	if u.ID == "" && slices.Contains([]aws.Kind{aws.Exists, aws.Denied, aws.Invalid, aws.NotFound}, kind) {

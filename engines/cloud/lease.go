@@ -23,7 +23,7 @@ type leaseTerms struct {
 
 func (l *leaseTerms) RecordFormat() *int { return &l.Format }
 
-// getLease returns the terms in force: those of the mount until somebody has said something else.
+// getLease returns the terms in force: those of config/lease, by default those of the mount.
 func getLease(ctx context.Context, s engines.Getter, m engines.Mount) (leaseTerms, error) {
 	var l leaseTerms
 	if found, err := engines.GetRecord(ctx, s, leaseKey, &l); found || err != nil {

@@ -26,7 +26,7 @@ func (e *engine) RevokeLease(ctx context.Context, m engines.Mount, l engines.Lea
 	}
 	was, err := e.removeUser(ctx, m, u.made)
 	if err != nil {
-		return refused(err)
+		return clientError(err)
 	}
 	if was {
 		e.counts.Revoked.Add(1)

@@ -48,7 +48,7 @@ type role struct {
 	MFASerial      string             `json:"mfa_serial_number,omitempty"`
 	WaitUntilValid time.Duration      `json:"wait_until_valid,omitempty"` // how long a new key may be waited for
 	Legacy         string             `json:"legacy,omitempty"`           // "policy" or "arn": the parameter it was made with
-	InvalidData    string             `json:"invalid_data,omitempty"`     // what an earlier version stored and nobody can use
+	InvalidData    string             `json:"invalid_data,omitempty"`     // what an earlier version stored and no request can use
 
 	name string // where it is stored
 }
@@ -68,7 +68,7 @@ func (r *role) invalid() string {
 
 const maxRoleNameBytes = 128
 
-// checkRoleName refuses what cannot be the name of a role. Names are compared as they are.
+// checkRoleName rejects what cannot be the name of a role. Names are compared as they are.
 func checkRoleName(name string) error {
 	const word = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"
 	switch {

@@ -215,7 +215,7 @@ func checkSessionName(p *problems, name string) {
 
 var errLongDocument = fmt.Errorf("is longer than the %d characters that the provider takes", maxDocumentChars)
 
-// checkDocument refuses what cannot be a policy.
+// checkDocument rejects what cannot be a policy.
 func checkDocument(text string) error {
 	if len(text) > maxDocumentBytes {
 		return errLongDocument
@@ -237,7 +237,7 @@ func checkDocument(text string) error {
 	return nil
 }
 
-// checkOnlyFor refuses fields that mean nothing for the role's type.
+// checkOnlyFor rejects fields that mean nothing for the role's type.
 func (r *role) checkOnlyFor(p *problems) {
 	for _, f := range []struct {
 		name  string
@@ -266,7 +266,7 @@ func (r *role) checkOnlyFor(p *problems) {
 	}
 }
 
-// checkRequired refuses a role without what its type needs.
+// checkRequired rejects a role without what its type needs.
 func (r *role) checkRequired(p *problems) {
 	if r.has(assumedRole) && len(r.RoleARNs) == 0 {
 		p.add("role_arns", "is required with the credential_type %s", assumedRole)

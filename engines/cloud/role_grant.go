@@ -88,8 +88,8 @@ func (r *role) chooseRole(kind, asked string, p *problems) string {
 	return asked
 }
 
-// nameSession returns the name of the session: the role's own, so that nobody can take another's name, else the one asked
-// for.
+// nameSession returns the name of the session: the role's own, so that a caller cannot use another's name, else the requested
+// one.
 func (r *role) nameSession(kind, asked string, g *grant, p *problems) string {
 	switch {
 	case kind != assumedRole:

@@ -92,7 +92,7 @@ func TestSTSTTL(t *testing.T) {
 		asked, mountMax time.Duration
 		want            time.Duration // 0: refused
 	}{
-		{"3600 seconds if nobody says anything", oneRole, 0, 768 * hour, hour},
+		{"3600 seconds by default", oneRole, 0, 768 * hour, hour},
 		{"the role's default", ttls(oneRole, 30*minute, 0), 0, 768 * hour, 30 * minute},
 		{"what is asked for", ttls(oneRole, 30*minute, 0), 45 * minute, 768 * hour, 45 * minute},
 		{"cut to max_sts_ttl", ttls(oneRole, 0, 2*hour), 3 * hour, 768 * hour, 2 * hour},

@@ -19,7 +19,7 @@ const (
 // newerFields are what takes the place of the legacy parameters.
 var newerFields = map[string]string{legacyPolicy: "policy_document", legacyARN: "policy_arns or role_arns"}
 
-// The rules are all in check, none in the tags: a refusal lists everything at once.
+// The rules are all in check, none in the tags: a rejection lists everything at once.
 type writeRoleIn struct {
 	roleIn
 	CredentialType string             `json:"credential_type" help:"What the role hands out: iam_user, assumed_role, federation_token or session_token. Required for a new role."`

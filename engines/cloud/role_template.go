@@ -40,8 +40,8 @@ func literalOf(text string) (string, error) {
 	return fill(text, func(string) (string, error) { return "", nil })
 }
 
-// filled returns the role with the templates filled in for a caller, or an Error of KindInvalid that says why this caller
-// cannot use it, or nobody.
+// filled returns the role with the templates filled in for a caller, or an Error of KindInvalid that says why this caller, or
+// any caller, cannot use it.
 func (r *role) filled(c engines.Caller) (*role, error) {
 	if r.invalid() != "" {
 		return nil, engines.Invalid("the role cannot be used: a read of it shows invalid_data, which a write clears")
@@ -80,7 +80,7 @@ func (r *role) filled(c engines.Caller) (*role, error) {
 	return &f, nil
 }
 
-// inDocument is value for texts in policies: as JSON has it, and refused if it could make the policy say more than one value
+// inDocument is value for texts in policies: as JSON has it, and rejected if it could make the policy say more than one value
 // does.
 func inDocument(value func(string) (string, error)) func(string) (string, error) {
 	return func(name string) (string, error) {

@@ -23,15 +23,15 @@ const (
 	// issueTag is the tag, with a random value, that tells a user made here from another one of the same name.
 	issueTag = "coffer-credential"
 
-	// A user is made within makeTime of its note, or not any more; notes are looked at after settleTime, when everything has
-	// reached all of the provider. What is between the two is for clocks that differ.
+	// A user is made within makeTime of its note, or not any more; notes are due after settleTime, when everything has
+	// reached all of the provider. The difference between the two allows for clocks that differ.
 	makeTime   = 2 * time.Minute
 	settleTime = 5 * time.Minute
 
 	undoTime  = time.Minute          // for one attempt
 	roundTime = engines.WorkInterval // after which the others have to wait for the next round
-	patience  = 20                   // attempts until somebody has to act
-	dailyNews = 24 * time.Hour       // and how often that is said
+	patience  = 20                   // attempts until an administrator has to act
+	dailyNews = 24 * time.Hour       // between two such log lines
 	minBack   = time.Minute          // between attempts
 	maxBack   = time.Hour            //
 	scanCount = 100                  // notes read at once
@@ -41,7 +41,7 @@ const (
 type made struct {
 	Name    string   `json:"user"`
 	ID      string   `json:"user_id,omitempty"` // "" if the provider has not told it yet
-	Account string   `json:"account,omitempty"` // that it is in; "" if nobody could say
+	Account string   `json:"account,omitempty"` // that it is in; "" if unknown
 	Tag     string   `json:"tag,omitempty"`     // value of issueTag; "" if there was no room for it
 	Through []string `json:"through,omitempty"` // ARNs of the roles that lead to its account
 	// Since is when it was about to be made. It tells users apart by their age if there is neither ID nor Tag.
@@ -76,7 +76,7 @@ type rollback struct {
 
 func (n *rollback) RecordFormat() *int { return &n.Format }
 
-// note stores a rollback under a new id, to be looked at from next on.
+// note stores a rollback under a new id, due at next.
 func note(ctx context.Context, m engines.Mount, u made, next time.Time) (storage.Key, error) {
 	key := rollbackPrefix + storage.Key(rand.Text())
 	n := rollback{Kind: kindUser, made: u, CreatedAt: time.Now().Round(0).UTC(), Next: next.Round(0).UTC()}
@@ -106,7 +106,7 @@ func (e *engine) rollBack(ctx context.Context, m engines.Mount) error {
 	}
 }
 
-// rollBackOne undoes one note if it is due. Its error is ours, or that the provider wants less of us.
+// rollBackOne undoes one note if it is due. Its error is one of the storage, or that the provider throttles.
 func (e *engine) rollBackOne(ctx context.Context, m engines.Mount, entry storage.Entry) error {
 	n, ok := decodeNote(entry)
 	if !ok {
@@ -234,9 +234,9 @@ func (e *engine) postpone(ctx context.Context, m engines.Mount, key storage.Key,
 	}
 	switch {
 	case report:
-		e.log.Error("a user that belongs to nothing cannot be removed: remove the cause, it is tried on", "user", n.Name, "attempts", n.Attempts, "err", cause)
+		e.log.Error("a user that belongs to nothing cannot be removed: remove the cause: it is retried", "user", n.Name, "attempts", n.Attempts, "err", cause)
 	case n.Attempts < patience:
-		e.log.Warn("a user that belongs to nothing could not be removed, it is tried again", "user", n.Name, "attempts", n.Attempts, "err", cause)
+		e.log.Warn("a user that belongs to nothing could not be removed: it is retried", "user", n.Name, "attempts", n.Attempts, "err", cause)
 	}
 	if aws.KindOf(cause) == aws.Throttled {
 		return cause
@@ -256,7 +256,7 @@ func isOurs(err error) bool {
 
 // textOf is what administrators may read of an error.
 func textOf(err error) string {
-	if e, ok := errors.AsType[*engines.Error](refused(err)); ok {
+	if e, ok := errors.AsType[*engines.Error](clientError(err)); ok {
 		return e.Detail
 	}
 	if errors.Is(err, context.DeadlineExceeded) {

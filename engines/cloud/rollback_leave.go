@@ -12,16 +12,16 @@ import (
 
 const (
 	// seenTime is how old a note must be for a user that is not found to be one that is not there. It is shorter than
-	// settleTime, because nobody is at work in the mount any more.
+	// settleTime, because no request is in progress in the mount any more.
 	seenTime = 30 * time.Second
 	// keepTime is how long a note keeps its mount: roots whose account is closed must not do so for ever.
 	keepTime = 24 * time.Hour
-	// leavePause is between two looks for requests that are still making a user.
+	// leavePause is the interval between checks for requests that are still creating a user.
 	leavePause = 50 * time.Millisecond
 )
 
 // Leave implements engines.Leaver: it undoes all that is noted, due or not, as the notes go with the mount. Keys that are in
-// use stay, those of static roles and the root key: programs go on with them, and a mount that only moves, too.
+// use stay, those of static roles and the root key: workloads still use them, and so does a mount that only moves.
 func (e *engine) Leave(ctx context.Context, m engines.Mount) error {
 	for !e.making.TryLock() { // the server does not wait for requests as long as they may take
 		if err := pause(ctx, leavePause); err != nil {
@@ -36,8 +36,8 @@ func (e *engine) Leave(ctx context.Context, m engines.Mount) error {
 	return cmp.Or(err, e.leaveKeys(ctx, m))
 }
 
-// begin lets somebody make something at the provider until end is called. While Leave is at work nobody may: the mount may be
-// gone before there is a record of it.
+// begin permits a request to create something at the provider until end is called. It fails while Leave runs: the mount could
+// be gone before there is a record of it.
 func (e *engine) begin() (end func(), err error) {
 	if !e.making.TryRLock() {
 		return nil, &engines.Error{Kind: engines.KindUnavailable, Detail: "the mount is being disabled or moved"}
@@ -60,7 +60,7 @@ func (e *engine) leaveUsers(ctx context.Context, m engines.Mount) error {
 			after = entry.Key
 			err := e.leave(ctx, m, entry)
 			if ctx.Err() != nil || isOurs(err) || aws.KindOf(err) == aws.Throttled {
-				return cmp.Or(ctx.Err(), refused(err))
+				return cmp.Or(ctx.Err(), clientError(err))
 			}
 			first = cmp.Or(first, err)
 		}

@@ -325,7 +325,7 @@ func TestRevocationThatFailsSaysWhy(t *testing.T) {
 	}
 }
 
-// TestUserOfAnotherAccountIsNotTakenForGone: somebody configures root credentials of another account meanwhile.
+// TestUserOfAnotherAccountIsNotTakenForGone: root credentials of another account are configured meanwhile.
 func TestUserOfAnotherAccountIsNotTakenForGone(t *testing.T) {
 	r := newRig(t, nil).withUserRole()
 	_, resp := r.issue("creds/dev", nil)
@@ -344,8 +344,8 @@ func TestUserOfAnotherAccountIsNotTakenForGone(t *testing.T) {
 	r.nothingLeft("revoked")
 }
 
-// TestUserOfACrashIsUndoneInItsAccountOnly: somebody configures root credentials of another account after the crash, where
-// somebody else's user has the name.
+// TestUserOfACrashIsUndoneInItsAccountOnly: root credentials of another account are configured after the crash, where another
+// client's user has the name.
 func TestUserOfACrashIsUndoneInItsAccountOnly(t *testing.T) {
 	for _, taken := range []bool{false, true} {
 		r := newRig(t, nil).withUserRole()
@@ -602,7 +602,7 @@ func TestLeaveWaitsForWhoIsMakingAUser(t *testing.T) {
 		_, _ = r.Do(engines.Read, "creds/dev", nil)
 	}()
 	<-begun
-	// The note is so old that it would be believed that there is no user.
+	// The note is so old that NotFound would be accepted.
 	r.change(func(n *rollback) { n.CreatedAt = n.CreatedAt.Add(-seenTime) })
 	if err := r.leave(); err != nil {
 		t.Fatal(err)

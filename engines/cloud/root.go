@@ -17,7 +17,7 @@ type root struct {
 
 	AccessKey string `json:"access_key,omitempty"`
 	SecretKey string `json:"secret_key,omitempty"` // behind the barrier; never answered
-	// KeyCreatedAt is known of keys that a rotation has made, zero of those that somebody configured.
+	// KeyCreatedAt is known of keys that a rotation created, zero for keys that were configured.
 	KeyCreatedAt     time.Time `json:"key_created_at,omitzero"`
 	Region           string    `json:"region,omitempty"`
 	IAMEndpoint      string    `json:"iam_endpoint,omitempty"`
@@ -41,8 +41,8 @@ func (r *root) RecordFormat() *int { return &r.Format }
 // defaultMaxRetries leaves it to the SDK.
 const defaultMaxRetries = -1
 
-// getRoot returns the root configuration, and whether somebody has written it. Without one the provider is reached as the
-// machine does it by itself.
+// getRoot returns the root configuration, and whether one is stored. Without one the provider is reached with the credentials
+// of the machine.
 func getRoot(ctx context.Context, s engines.Getter) (*root, bool, error) {
 	r := &root{MaxRetries: defaultMaxRetries}
 	found, err := engines.GetRecord(ctx, s, rootKey, r)

@@ -28,7 +28,7 @@ type clients struct {
 }
 
 // api returns the provider as the root configuration reaches it, through the roles to assume first. The configuration is
-// read each time: whoever changes it need not say so. Calls with a client of before still go their way.
+// read each time, so a change needs no notification. Calls that use an earlier client continue.
 func (e *engine) api(ctx context.Context, m engines.Mount, through ...aws.AssumeRole) (aws.API, error) {
 	r, _, err := getRoot(ctx, m.Storage)
 	if err != nil {
@@ -98,8 +98,8 @@ const (
 	identityBack = time.Minute     // and until it is asked for again
 )
 
-// account returns the account that api makes users in, "" if nobody can say now. What is made is looked for in no other one:
-// somebody may configure root credentials of another account meanwhile.
+// account returns the account that api creates users in, "" if it is unknown. A user is looked up in that account only, because
+// the root credentials may be replaced by those of another account meanwhile.
 func (e *engine) account(ctx context.Context, r *root, api aws.API, through []string) string {
 	if n := len(through); n > 0 {
 		return accountOf(through[n-1])

@@ -86,7 +86,7 @@ func (in *rootIn) root() *root {
 }
 
 // succeed takes from the configuration before what a write of the same key and the same terms of rotation leaves alone:
-// clients write what they have over and over, and the clock must not begin anew each time.
+// clients repeat the same write, which must not restart the rotation period.
 func (r *root) succeed(old *root, now time.Time) {
 	r.KeyCreatedAt = time.Time{}
 	sameKey := r.AccessKey == old.AccessKey && r.SecretKey == old.SecretKey
@@ -106,9 +106,9 @@ func (r *root) loses(old *root) string {
 	case r.AccessKey == old.AccessKey && (r.SecretKey == old.SecretKey || old.KeyCreatedAt.IsZero()):
 		return ""
 	case r.AccessKey == old.AccessKey:
-		return "secret_key: is another one for a key that a rotation made and nobody else had the secret of: if it is wrong, delete the key at the provider (" + old.AccessKey + ") and configure another one"
+		return "secret_key: differs from the secret of a key that a rotation made and only this server knew: if it is wrong, delete the key at the provider (" + old.AccessKey + ") and configure another one"
 	case !old.KeyCreatedAt.IsZero():
-		return "access_key: replaces a key that a rotation made and nobody else has the secret of: delete it at the provider (" + old.AccessKey + ")"
+		return "access_key: replaces a key that a rotation made and whose secret only this server knew: delete it at the provider (" + old.AccessKey + ")"
 	case r.AccessKey == "":
 		return "access_key, secret_key: were configured, and are forgotten because this request does not give them: the provider is now reached with the credentials of the machine"
 	}

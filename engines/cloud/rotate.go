@@ -13,8 +13,8 @@ import (
 // rotationKey has the rotation of the root key that is not finished, or failed.
 const rotationKey storage.Key = "config/rotation"
 
-// rootTurn is the turn of the root key: no static role has this name.
-const rootTurn = "config/root"
+// rootLock is the name of the root key's lock: no static role has this name.
+const rootLock = "config/root"
 
 const (
 	// untilValid is how long a new key is waited for: it is known everywhere only after some seconds.
@@ -50,7 +50,7 @@ func getRotation(ctx context.Context, s engines.Getter) (*rotation, error) {
 
 // rotateRoot replaces the root key now.
 func (e *engine) rotateRoot(ctx context.Context, req *engines.Request, _ *none) (*engines.Response, error) {
-	unlock, err := e.turn(ctx, rootTurn)
+	unlock, err := e.lock(ctx, rootLock)
 	if err != nil {
 		return nil, err
 	}
@@ -63,12 +63,12 @@ func (e *engine) rotateRoot(ctx context.Context, req *engines.Request, _ *none) 
 	case n != nil && n.InUse && err != nil && !ofStore(err):
 		return &engines.Response{
 			Data:     map[string]any{"access_key": n.New.ID},
-			Warnings: []string{"the new key is in use; the old one could not be deleted yet, which is tried again: " + short(err)},
+			Warnings: []string{"the new key is in use; the old one could not be deleted yet, which is tried again: " + recordText(err)},
 		}, nil
 	case err != nil && n != nil && n.New.ID != "" && !errors.Is(err, errOvertaken):
-		return nil, &engines.Error{Kind: engines.KindUpstream, Err: err, Detail: "the new key is made and stored, but does not work yet: the old one stays in use until it does, which is tried again: " + short(err)}
+		return nil, &engines.Error{Kind: engines.KindUpstream, Err: err, Detail: "the new key is made and stored, but does not work yet: the old one stays in use until it does, which is tried again: " + recordText(err)}
 	case err != nil:
-		return nil, failed(err)
+		return nil, keyError(err)
 	}
 	return &engines.Response{Data: map[string]any{"access_key": n.New.ID}}, nil
 }
@@ -140,10 +140,10 @@ func (e *engine) finishRotation(ctx context.Context, m engines.Mount, leaving bo
 	case goesOn:
 		return e.useRootKey(ctx, m, n)
 	}
-	// No key of it is in use: it was not stored, or somebody has configured another one since.
+	// None of its keys is in use: the new one was not stored, or another key has been configured since.
 	err = e.abandon(ctx, m, n, used)
 	if aws.KindOf(err) == aws.Denied && time.Since(n.Pending.Since) > keepTime {
-		e.log.Error("a key that a rotation of the root key made is left behind at the provider: remove it there", "user", n.Username, "err", short(err))
+		e.log.Error("a key that a rotation of the root key made is left behind at the provider: remove it there", "user", n.Username, "err", recordText(err))
 		err = nil
 	}
 	if err != nil {
@@ -164,9 +164,9 @@ func (k ownKey) isOf(r *root) bool {
 	return k.ID != "" && k.ID == r.AccessKey && k.Secret == r.SecretKey
 }
 
-// with returns the provider as one of the keys of a rotation reaches it. If somebody has configured a key that is not of the
-// rotation since, what else is configured is for that key only.
-func (e *engine) with(ctx context.Context, m engines.Mount, n *rotation, key ownKey) (aws.API, error) {
+// clientFor returns a client that uses one of the keys of a rotation. If a key that is not of the rotation has been configured
+// since, the rest of that configuration is for that key only, so n.At is used instead.
+func (e *engine) clientFor(ctx context.Context, m engines.Mount, n *rotation, key ownKey) (aws.API, error) {
 	r, _, err := getRoot(ctx, m.Storage)
 	if err != nil {
 		return nil, err
@@ -185,7 +185,7 @@ func (e *engine) with(ctx context.Context, m engines.Mount, n *rotation, key own
 
 // makeRootKey makes the new key and stores it beside the old one.
 func (e *engine) makeRootKey(ctx context.Context, m engines.Mount, n *rotation) error {
-	api, err := e.with(ctx, m, n, n.Old)
+	api, err := e.clientFor(ctx, m, n, n.Old)
 	if err != nil {
 		return err
 	}
@@ -227,7 +227,7 @@ func (e *engine) makeRootKey(ctx context.Context, m engines.Mount, n *rotation) 
 func (e *engine) useRootKey(ctx context.Context, m engines.Mount, n *rotation) (*rotation, error) {
 	err := e.bringIntoUse(ctx, m, n)
 	if err == nil {
-		err = e.retire(ctx, m, n)
+		err = e.deleteOldKey(ctx, m, n)
 	}
 	if err != nil {
 		e.counts.RotateFailures.Add(1)
@@ -244,11 +244,11 @@ func (e *engine) bringIntoUse(ctx context.Context, m engines.Mount, n *rotation)
 	if n.InUse {
 		return nil
 	}
-	api, err := e.with(ctx, m, n, n.Old)
+	api, err := e.clientFor(ctx, m, n, n.Old)
 	if err != nil {
 		return err
 	}
-	err = patiently(ctx, untilValid, func(ctx context.Context) error {
+	err = retryUntil(ctx, untilValid, func(ctx context.Context) error {
 		_, err := api.CallerIdentity(ctx, aws.Credentials{AccessKey: n.New.ID, SecretKey: engines.Sensitive(n.New.Secret)})
 		return err
 	})
@@ -261,7 +261,7 @@ func (e *engine) bringIntoUse(ctx context.Context, m engines.Mount, n *rotation)
 			return err
 		}
 		if !n.Old.isOf(r) {
-			return errOvertaken // somebody has configured another key
+			return errOvertaken // another key has been configured
 		}
 		r.AccessKey, r.SecretKey, r.KeyCreatedAt = n.New.ID, n.New.Secret, n.New.CreatedAt
 		r.setNextRotation(clock())
@@ -272,39 +272,39 @@ func (e *engine) bringIntoUse(ctx context.Context, m engines.Mount, n *rotation)
 	return err
 }
 
-// retire deletes the old key, as the new one may.
-func (e *engine) retire(ctx context.Context, m engines.Mount, n *rotation) error {
-	api, err := e.with(ctx, m, n, n.New)
+// deleteOldKey deletes the old key with the new one.
+func (e *engine) deleteOldKey(ctx context.Context, m engines.Mount, n *rotation) error {
+	api, err := e.clientFor(ctx, m, n, n.New)
 	if err != nil {
 		return err
 	}
-	return patiently(ctx, untilDropped, func(ctx context.Context) error { return dropKey(ctx, api, n.Username, n.Old.ID) })
+	return retryUntil(ctx, untilDropped, func(ctx context.Context) error { return dropKey(ctx, api, n.Username, n.Old.ID) })
 }
 
-// abandon deletes what a rotation has made and is not in use. If its keys do not let anybody in any more, there is nothing
-// left to do.
+// abandon deletes what a rotation has created and is not in use. If none of its keys is valid any more, there is nothing left to
+// do.
 func (e *engine) abandon(ctx context.Context, m engines.Mount, n *rotation, used string) error {
 	if n.New.ID == "" && !n.Pending.Listed {
 		return nil // nothing was made
 	}
 	if n.New.ID == "" {
 		err := e.dropLost(ctx, m, n, used)
-		if shutOut(err) && n.Old.ID != used {
-			return e.giveUp(n)
+		if keyInvalid(err) && n.Old.ID != used {
+			return e.logLeftBehind(n)
 		}
 		return err
 	}
 	if n.InUse && n.Old.ID != used { // the old one was replaced for good
-		if err := e.retire(ctx, m, n); err != nil && !shutOut(err) {
+		if err := e.deleteOldKey(ctx, m, n); err != nil && !keyInvalid(err) {
 			return err
 		}
 	}
 	if n.New.ID == used {
 		return nil
 	}
-	var denied error // to a key that lets somebody in
+	var denied error // of a key that is valid
 	for _, as := range []ownKey{n.New, n.Old} {
-		api, err := e.with(ctx, m, n, as)
+		api, err := e.clientFor(ctx, m, n, as)
 		if err != nil {
 			return err
 		}
@@ -312,30 +312,31 @@ func (e *engine) abandon(ctx context.Context, m engines.Mount, n *rotation, used
 		if aws.KindOf(err) != aws.Denied {
 			return err
 		}
-		if !shutOut(err) {
+		if !keyInvalid(err) {
 			denied = err
 		}
 	}
 	if denied != nil {
 		return denied
 	}
-	return e.giveUp(n)
+	return e.logLeftBehind(n)
 }
 
-// dropLost deletes a key that was made and whose secret nobody knows.
+// dropLost deletes a key that was created and whose secret was lost.
 func (e *engine) dropLost(ctx context.Context, m engines.Mount, n *rotation, used string) error {
-	api, err := e.with(ctx, m, n, n.Old)
+	api, err := e.clientFor(ctx, m, n, n.Old)
 	if err != nil {
 		return err
 	}
-	_, lost, err := settle(ctx, api, n.Username, n.Pending, n.Old.ID, used)
+	_, lost, err := deleteLostKeys(ctx, api, n.Username, n.Pending, n.Old.ID, used)
 	if err == nil && lost == 0 && !n.Pending.surely(clock()) {
 		return errUnsure
 	}
 	return err
 }
 
-func (e *engine) giveUp(n *rotation) error {
+// logLeftBehind reports a key that no valid key can delete.
+func (e *engine) logLeftBehind(n *rotation) error {
 	e.log.Warn("a key that a rotation of the root key made may still be there: no key that could delete it works any more", "user", n.Username)
 	return nil
 }
@@ -343,8 +344,8 @@ func (e *engine) giveUp(n *rotation) error {
 // errUnsure means that a key may have been made that is not in the provider's lists yet.
 var errUnsure = &engines.Error{Kind: engines.KindUnavailable, Detail: "the rotation before was cut short, and it is not certain yet what it has made: try again in a minute"}
 
-// patiently repeats fn while it is refused or the provider is in trouble, at most for so long.
-func patiently(ctx context.Context, most time.Duration, fn func(context.Context) error) error {
+// retryUntil repeats fn while the provider denies it or is unavailable, at most for the time given.
+func retryUntil(ctx context.Context, most time.Duration, fn func(context.Context) error) error {
 	ctx, done := context.WithTimeout(ctx, most)
 	defer done()
 	for wait := 500 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
@@ -392,7 +393,7 @@ func (n *rotation) failed(ctx context.Context, m engines.Mount, cause error) err
 			stored.Pending.ended(now)
 		}
 		stored.Failures++
-		stored.LastError = short(cause)
+		stored.LastError = recordText(cause)
 		stored.RetryAt = now.Add(backoff(stored.Failures))
 		return engines.PutRecord(t, rotationKey, stored)
 	})

@@ -10,7 +10,7 @@ import (
 
 // rotateRootDue ends a rotation of the root key that was cut short, and begins one when it is due.
 func (e *engine) rotateRootDue(ctx context.Context, m engines.Mount) error {
-	unlock := e.tryTurn(rootTurn)
+	unlock := e.tryLock(rootLock)
 	if unlock == nil {
 		return nil // it is being rotated
 	}
@@ -25,34 +25,34 @@ func (e *engine) rotateRootDue(ctx context.Context, m engines.Mount) error {
 	}
 	if n.Pending != nil {
 		_, err := e.finishRotation(ctx, m, false)
-		return e.said(err)
+		return e.logUnlessStorage(err)
 	}
 	due, err := rootDue(ctx, m, now)
 	if err != nil || !due {
 		return err
 	}
 	_, err = e.newRotation(ctx, m)
-	return e.said(err)
+	return e.logUnlessStorage(err)
 }
 
-// said logs what is no error of the store, which is returned.
-func (e *engine) said(err error) error {
+// logUnlessStorage returns errors of the storage and logs others.
+func (e *engine) logUnlessStorage(err error) error {
 	if err == nil || ofStore(err) {
 		return err
 	}
-	e.log.Warn("the root key is not rotated: the one in use stays, and it is tried again", "err", short(err))
+	e.log.Warn("the root key is not rotated: the one in use stays, and it is tried again", "err", recordText(err))
 	return nil
 }
 
-// rootDue reports whether the root key is to be rotated now. A window that was missed is passed over.
+// rootDue reports whether the root key is to be rotated now. A missed window is skipped.
 func rootDue(ctx context.Context, m engines.Mount, now time.Time) (bool, error) {
 	r, _, err := getRoot(ctx, m.Storage)
-	if err != nil || !r.misplanned(now) {
+	if err != nil || !r.scheduleInvalid(now) {
 		return err == nil && r.rotates() && !now.Before(r.NextRotation), err
 	}
 	_, err = storage.Update(ctx, m.Storage, func(t *storage.Txn) error {
 		r, _, err := getRoot(ctx, t)
-		if err != nil || !r.misplanned(now) {
+		if err != nil || !r.scheduleInvalid(now) {
 			return err
 		}
 		r.setNextRotation(now)
@@ -66,9 +66,9 @@ func (r *root) rotates() bool {
 	return r.AccessKey != "" && !r.RotationDisabled && (r.RotationPeriod > 0 || r.RotationSchedule != "")
 }
 
-// misplanned reports whether the time of the next rotation makes no sense now: there is none, its window is over, or it was
+// scheduleInvalid reports whether the time of the next rotation is invalid: there is none, its window is over, or it was
 // set by a clock that was ahead.
-func (r *root) misplanned(now time.Time) bool {
+func (r *root) scheduleInvalid(now time.Time) bool {
 	switch {
 	case !r.rotates():
 		return false

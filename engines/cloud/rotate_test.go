@@ -54,7 +54,7 @@ func TestRotateRoot_ReturnsTheNewAccessKey(t *testing.T) {
 			t.Errorf("the old key still works")
 		}
 		if after.CreatedAt.IsZero() {
-			t.Errorf("nobody knows how old the new key is")
+			t.Errorf("the age of the new key is not stored")
 		}
 		checkRoot(t, n)
 	})
@@ -135,7 +135,7 @@ func TestRotateRoot_AskedAgainRightAfterACrash(t *testing.T) {
 	})
 }
 
-// Whoever configures another key while a rotation is unfinished must not lose it, and nothing may be left behind.
+// A key that is configured while a rotation is unfinished must not be lost, and nothing may be left behind.
 func TestRotateRoot_AnotherKeyConfiguredMeanwhile(t *testing.T) {
 	for _, which := range []string{"of another user", "the old one again"} {
 		tillItLives(t, func(t *testing.T, steps int) bool {
@@ -178,7 +178,7 @@ func TestRotateRoot_AnotherKeyConfiguredMeanwhile(t *testing.T) {
 	}
 }
 
-// Whoever configures another endpoint without a key must not get requests there that keys of before have signed, and an
+// An endpoint that is configured without a key must not receive requests signed with earlier keys, and an
 // unfinished rotation is undone where it began.
 func TestRotateRoot_KeysGoToNoOtherEndpoint(t *testing.T) {
 	for _, config := range []fields{
@@ -295,7 +295,7 @@ func TestRotateRoot_WindowThatWasMissedIsPassedOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, newAccount(), fields{"rotation_schedule": "0 3 * * *", "rotation_window": "1h"})
 		before := n.storedRoot()
-		time.Sleep(5 * time.Hour) // nobody was there at three
+		time.Sleep(5 * time.Hour) // no node was running at three
 		n.run(time.Minute)
 		if n.storedRoot() != before {
 			t.Errorf("rotated outside of the window")
@@ -413,7 +413,7 @@ func TestRootKeyThatOnlyTheServerKnewIsWarnedOf(t *testing.T) {
 	}
 }
 
-// Whoever configures another key while the new one is being verified wins.
+// A key that is configured while the new one is being verified takes precedence.
 func TestRotateRoot_AnotherKeyConfiguredAtTheSameTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := newAccount("other")

@@ -162,7 +162,7 @@ func (e *engine) rotateDue(ctx context.Context, m engines.Mount) error {
 	return errors.Join(rootErr, err)
 }
 
-// safely makes a panic an error: in a goroutine that nobody else watches it would end the process.
+// safely turns a panic into an error: otherwise a panic in a goroutine ends the process.
 func (e *engine) safely(do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -224,7 +224,7 @@ func (e *engine) rotateOnTime(ctx context.Context, m engines.Mount, name string,
 	if ofStore(err) {
 		return false, err
 	}
-	e.log.Warn("a static role's key is not rotated: the one it has stays, and it is tried again", "role", name, "err", short(err))
+	e.log.Warn("a static role's key is not rotated: the one it has stays, and it is tried again", "role", name, "err", recordText(err))
 	return aws.KindOf(err) == aws.Throttled, nil
 }
 

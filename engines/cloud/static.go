@@ -39,9 +39,9 @@ type staticRole struct {
 	RetryAt      time.Time `json:"retry_at,omitzero"`
 	Pending      *attempt  `json:"pending,omitempty"`
 
-	name    string // where it is stored
-	retire  bool   // nothing is due but that Previous goes
-	settled bool   // nothing is left of the tries before this one
+	name       string // where it is stored
+	retireOnly bool   // only the deletion of Previous is due
+	settled    bool   // nothing is left of the tries before this one
 }
 
 func (r *staticRole) RecordFormat() *int { return &r.Format }
@@ -179,7 +179,7 @@ func (in *writeStaticIn) check(req *engines.Request) error {
 	return p.err()
 }
 
-// complete refuses what is missing for a new static role.
+// complete rejects a new static role with missing fields.
 func (in *writeStaticIn) complete(req *engines.Request) error {
 	var p problems
 	if in.Username == "" {
@@ -194,7 +194,7 @@ func (in *writeStaticIn) complete(req *engines.Request) error {
 	return p.err()
 }
 
-// apply changes what the request gives. Whatever it is, the clock begins anew.
+// apply changes what the request gives. Every change restarts the rotation period.
 func (in *writeStaticIn) apply(req *engines.Request, r *staticRole, now time.Time) error {
 	var p problems
 	if in.Username != "" && in.Username != r.Username {
@@ -271,7 +271,7 @@ func (e *engine) writeStatic(ctx context.Context, req *engines.Request, in *writ
 	if err := in.check(req); err != nil {
 		return nil, err
 	}
-	unlock, err := e.turn(ctx, in.Name)
+	unlock, err := e.lock(ctx, in.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -308,7 +308,7 @@ func (e *engine) writeStatic(ctx context.Context, req *engines.Request, in *writ
 func (e *engine) rotateStatic(ctx context.Context, req *engines.Request, in *staticIn) (*engines.Response, error) {
 	r, err := e.rotate(ctx, req.Mount, in.Name, nil)
 	if err != nil {
-		return nil, failed(err)
+		return nil, keyError(err)
 	}
 	answer := &engines.Response{Data: r.data()}
 	if r.retires() {
@@ -317,17 +317,17 @@ func (e *engine) rotateStatic(ctx context.Context, req *engines.Request, in *sta
 	return answer, nil
 }
 
-// failed is what a client is told of a failure to make a key.
-func failed(err error) error {
+// keyError is the response to a client whose key could not be created.
+func keyError(err error) error {
 	if errors.Is(err, errOvertaken) {
-		return &engines.Error{Kind: engines.KindUnavailable, Detail: "somebody else was changing the same key: try again", Err: err}
+		return &engines.Error{Kind: engines.KindUnavailable, Detail: "another request was changing the same key: try again", Err: err}
 	}
-	return refused(err)
+	return clientError(err)
 }
 
 // deleteStatic forgets a static role and deletes its key at the provider. The user stays.
 func (e *engine) deleteStatic(ctx context.Context, req *engines.Request, in *staticIn) (*engines.Response, error) {
-	unlock, err := e.turn(ctx, in.Name)
+	unlock, err := e.lock(ctx, in.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -351,7 +351,7 @@ func (e *engine) deleteStatic(ctx context.Context, req *engines.Request, in *sta
 	ctx, done := detached(ctx)
 	defer done()
 	if err := e.clean(ctx, req.Mount, in.Name); err != nil {
-		warnings = append(warnings, "the key of the static role could not be deleted yet, which is tried again: "+short(err))
+		warnings = append(warnings, "the key of the static role could not be deleted yet, which is tried again: "+recordText(err))
 	}
 	return &engines.Response{Warnings: warnings}, nil
 }

@@ -10,11 +10,11 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// manyTries is when a leftover becomes something that somebody must look at.
+// manyTries is the number of attempts after which an administrator must act.
 const manyTries = 20
 
 // clean removes what is left of a static role, which takes more than one try if it is not certain yet what that is. It
-// needs the name's turn.
+// needs the name's lock.
 func (e *engine) clean(ctx context.Context, m engines.Mount, name string) error {
 	l, err := claimLeftover(ctx, m, name)
 	if err != nil || l == nil {
@@ -23,7 +23,7 @@ func (e *engine) clean(ctx context.Context, m engines.Mount, name string) error 
 	sure, err := e.removeKeys(ctx, m, l)
 	if err != nil {
 		noted := changeLeftover(ctx, m, l, func(t *storage.Txn, stored *leftover) error {
-			stored.LastError = short(err)
+			stored.LastError = recordText(err)
 			return stored.put(t)
 		})
 		return errors.Join(err, noted)
@@ -43,7 +43,7 @@ func (e *engine) clean(ctx context.Context, m engines.Mount, name string) error 
 	})
 }
 
-// claimLeftover takes the leftover of a name from whoever works on it; nil if there is none.
+// claimLeftover claims the leftover of a name for this attempt, and invalidates earlier ones; nil if there is none.
 func claimLeftover(ctx context.Context, m engines.Mount, name string) (l *leftover, err error) {
 	_, err = storage.Update(ctx, m.Storage, func(t *storage.Txn) error {
 		if l, err = getLeftover(ctx, t, name); err != nil || l == nil {
@@ -96,7 +96,7 @@ func (e *engine) removeKeys(ctx context.Context, m engines.Mount, l *leftover) (
 	if err != nil {
 		return false, err
 	}
-	_, lost, err := settle(ctx, api, l.Username, l.Pending, append(l.known, root)...)
+	_, lost, err := deleteLostKeys(ctx, api, l.Username, l.Pending, append(l.known, root)...)
 	return lost > 0 || l.Pending.surely(l.claimedAt), err
 }
 
@@ -118,9 +118,9 @@ func (e *engine) cleanDue(ctx context.Context, m engines.Mount) error {
 	return nil
 }
 
-// cleanIfDue logs what the provider refuses and returns what the store does.
+// cleanIfDue logs errors of the provider and returns those of the storage.
 func (e *engine) cleanIfDue(ctx context.Context, m engines.Mount, name string) error {
-	unlock := e.tryTurn(name)
+	unlock := e.tryLock(name)
 	if unlock == nil {
 		return nil // it is being worked on
 	}
@@ -136,9 +136,9 @@ func (e *engine) cleanIfDue(ctx context.Context, m engines.Mount, name string) e
 	case err == nil || ofStore(err):
 		return err
 	case l.Tries+1 >= manyTries:
-		e.log.Error("an access key of a static role that is gone cannot be deleted", "role", name, "tries", l.Tries+1, "err", short(err))
+		e.log.Error("an access key of a static role that is gone cannot be deleted", "role", name, "tries", l.Tries+1, "err", recordText(err))
 	default:
-		e.log.Warn("an access key of a static role that is gone is not deleted yet", "role", name, "tries", l.Tries+1, "err", short(err))
+		e.log.Warn("an access key of a static role that is gone is not deleted yet", "role", name, "tries", l.Tries+1, "err", recordText(err))
 	}
 	return nil
 }

@@ -41,7 +41,7 @@ func checkStatic(t *testing.T, n *node, name, user string, foreign ...string) {
 	}
 	for _, id := range n.in.ids(user) {
 		if id != r.Key.ID && id != r.Previous && !slices.Contains(foreign, id) {
-			t.Errorf("key %s of %s is known to nobody", id, user)
+			t.Errorf("key %s of %s is in no record", id, user)
 		}
 	}
 	if left := n.left(); left != nil {
@@ -61,7 +61,7 @@ func TestStaticRole_CrashAfterEachStepOfCreate(t *testing.T) {
 			d := n.dieAfter(steps)
 			_, err := n.Do(engines.Update, "static-roles/app", fields{"username": "app", "rotation_period": "24h"})
 			if died := err != nil; died == d.alive() {
-				t.Fatalf("error %v of somebody alive: %v", err, d.alive())
+				t.Fatalf("error %v of a running process: %v", err, d.alive())
 			}
 			in.fail = nil
 			p := n.peer()

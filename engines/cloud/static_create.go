@@ -50,25 +50,25 @@ func (l *leftover) put(t *storage.Txn) error {
 	return engines.PutRecord(t, leftPrefix+storage.Key(l.name), l)
 }
 
-// createStatic makes a key for the user and stores the static role. It needs the name's turn.
+// createStatic makes a key for the user and stores the static role. It needs the name's lock.
 func (e *engine) createStatic(ctx context.Context, m engines.Mount, in *writeStaticIn) (*engines.Response, error) {
 	ctx, done := context.WithTimeout(ctx, tryTime)
 	defer done()
 	if err := e.clean(ctx, m, in.Name); err != nil {
-		return nil, failed(err)
+		return nil, keyError(err)
 	}
 	l, err := claimName(ctx, m, in)
 	if err != nil {
-		return nil, failed(err)
+		return nil, keyError(err)
 	}
 	r, dropped, err := e.firstKey(ctx, m, l, in)
 	if err != nil {
 		ctx, done := detached(ctx)
 		defer done()
 		if cleanErr := e.clean(ctx, m, in.Name); cleanErr != nil {
-			e.log.Warn("what is left of a static role that could not be made stays until it can be removed", "role", in.Name, "err", short(cleanErr))
+			e.log.Warn("what is left of a static role that could not be made stays until it can be removed", "role", in.Name, "err", recordText(cleanErr))
 		}
-		return nil, failed(err)
+		return nil, keyError(err)
 	}
 	e.counts.Rotated.Add(1)
 	answer := &engines.Response{Data: r.data()}
@@ -123,11 +123,11 @@ func (e *engine) firstKey(ctx context.Context, m engines.Mount, l *leftover, in 
 	if err != nil {
 		return nil, false, err
 	}
-	keys, _, err := settle(ctx, api, l.Username, l.Pending, root)
+	keys, _, err := deleteLostKeys(ctx, api, l.Username, l.Pending, root)
 	if err != nil {
 		return nil, false, err
 	}
-	if err := spareRoot(root, l.Username, keys); err != nil {
+	if err := rejectRootUser(root, l.Username, keys); err != nil {
 		return nil, false, err
 	}
 	if err := e.claimUser(ctx, m, l, user, keys); err != nil {
@@ -149,7 +149,7 @@ func (e *engine) firstKey(ctx context.Context, m engines.Mount, l *leftover, in 
 		Username: l.Username, UserID: user.ID, Account: accountOf(user.ARN), Period: period, Way: l.Way, SingleKey: in.SingleKey, Key: key,
 		NextRotation: key.CreatedAt.Add(period), name: l.name,
 	}
-	return r, len(kept) < len(keys), e.bear(ctx, m, api, l, r)
+	return r, len(kept) < len(keys), e.storeStatic(ctx, m, api, l, r)
 }
 
 // claimUser reserves the user for the name, and notes the keys there are. What another name has left there goes first.
@@ -183,15 +183,15 @@ func (e *engine) claimUser(ctx context.Context, m engines.Mount, l *leftover, us
 		if other == "" || tries > 0 {
 			return err
 		}
-		if err := e.takeOver(ctx, m, other, user.Name); err != nil {
+		if err := e.adoptUser(ctx, m, other, user.Name); err != nil {
 			return err
 		}
 	}
 }
 
-// takeOver removes what another name has left of a user, and refuses if that name is in use.
-func (e *engine) takeOver(ctx context.Context, m engines.Mount, other, user string) error {
-	unlock := e.tryTurn(other)
+// adoptUser removes what another name has left of a user, and fails if that name is in use.
+func (e *engine) adoptUser(ctx context.Context, m engines.Mount, other, user string) error {
+	unlock := e.tryLock(other)
 	if unlock == nil {
 		return errOvertaken
 	}
@@ -206,8 +206,8 @@ func (e *engine) takeOver(ctx context.Context, m engines.Mount, other, user stri
 	return e.clean(ctx, m, other)
 }
 
-// bear stores the new static role in place of its leftover.
-func (e *engine) bear(ctx context.Context, m engines.Mount, api aws.API, l *leftover, r *staticRole) error {
+// storeStatic stores the new static role in place of its leftover.
+func (e *engine) storeStatic(ctx context.Context, m engines.Mount, api aws.API, l *leftover, r *staticRole) error {
 	ctx, done := detached(ctx)
 	defer done()
 	err := changeLeftover(ctx, m, l, func(t *storage.Txn, _ *leftover) error {

@@ -13,9 +13,9 @@ import (
 )
 
 // A key is made in four steps: an attempt is stored with the keys that there are; the oldest key goes if there is no room;
-// the key is made; it is stored and the attempt goes, in one commit. After a crash, or an answer that was lost, the keys
-// that are neither stored nor among those of the attempt are ours, and nobody knows their secrets: they go before the
-// next key is made. Each try gives the attempt a new id, so that whoever was slow can no longer store what it made.
+// the key is made; it is stored and the attempt goes, in one commit. After a crash, or a lost response, the keys
+// that are neither stored nor among those of the attempt are ours, and their secrets are lost: they are deleted before the
+// next key is created. Each try gives the attempt a new id, so that an earlier, slower try can no longer store its key.
 
 // attempt is the making of a key.
 type attempt struct {
@@ -30,16 +30,16 @@ const (
 	maxUserKeys = 2 // of a user, at the provider
 	// tryTime bounds one try to make a key.
 	tryTime = 2 * time.Minute
-	// maxSkew is how far the provider's clock may be off: beyond it, requests are refused.
+	// maxSkew is how far the provider's clock may be off: beyond it, the provider rejects requests.
 	maxSkew = 15 * time.Minute
-	// surelyListed is how long after a lost answer a list of keys without the lost one is believed.
+	// surelyListed is how long after a lost response a list of keys must contain the lost one if it exists.
 	surelyListed = 15 * time.Second
 )
 
 // clock is the time as it is stored.
 func clock() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
 
-// nextAttempt returns a new try, which takes over what is known of those before.
+// nextAttempt returns a new try, which inherits what is known of earlier ones.
 func nextAttempt(before *attempt, now time.Time) *attempt {
 	a := &attempt{ID: rand.Text(), Since: now, Until: now.Add(tryTime)}
 	if before != nil && before.Listed {
@@ -48,7 +48,7 @@ func nextAttempt(before *attempt, now time.Time) *attempt {
 	return a
 }
 
-// again returns the attempt for somebody who does not try, but looks for what was made.
+// again returns the attempt with a new id, for a search for lost keys that creates none.
 func (a *attempt) again() *attempt {
 	if a == nil {
 		return &attempt{ID: rand.Text()}
@@ -83,8 +83,8 @@ func (a *attempt) see(keys []aws.Key) {
 	}
 }
 
-// settle deletes the keys of a user that an attempt made and lost, and returns the others, the oldest first.
-func settle(ctx context.Context, api aws.API, user string, a *attempt, known ...string) (kept []aws.Key, lost int, err error) {
+// deleteLostKeys deletes the keys of a user that an attempt created and lost, and returns the others, the oldest first.
+func deleteLostKeys(ctx context.Context, api aws.API, user string, a *attempt, known ...string) (kept []aws.Key, lost int, err error) {
 	keys, err := api.ListAccessKeys(ctx, user)
 	if err != nil {
 		return nil, 0, err
@@ -108,8 +108,8 @@ func rootID(ctx context.Context, m engines.Mount) (string, error) {
 	return r.AccessKey, err
 }
 
-// spareRoot refuses a user who has the root key: the oldest of its keys would go, and with it everything.
-func spareRoot(root, user string, keys []aws.Key) error {
+// rejectRootUser rejects a user who has the root key: a rotation would delete the oldest of its keys, which may be the root key.
+func rejectRootUser(root, user string, keys []aws.Key) error {
 	if root == "" || !slices.ContainsFunc(keys, func(k aws.Key) bool { return k.ID == root }) {
 		return nil
 	}
@@ -144,8 +144,8 @@ func makeKey(ctx context.Context, api aws.API, user string, keys []aws.Key, curr
 	return ownKey{ID: c.AccessKey, Secret: c.SecretKey.Reveal(), CreatedAt: clock()}, keys, nil
 }
 
-// maybeMade reports whether somebody who failed to make a key may have made one, now or before: that there is no room for
-// another key may be because of one that is not yet in the list.
+// maybeMade reports whether a failed attempt to create a key may have created one, now or before: a full quota may be due to a
+// key that is not yet in the list.
 func maybeMade(err error) bool {
 	switch aws.KindOf(err) {
 	case aws.Denied, aws.Invalid, aws.NotFound, aws.Throttled:
@@ -159,15 +159,15 @@ func backoff(failures int) time.Duration {
 	return min(10*time.Second<<min(max(failures-1, 0), 12), time.Hour)
 }
 
-// detached returns a context for what has to be done even if nobody waits any more.
+// detached returns a context for what has to be done even after the request has been cancelled.
 func detached(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 }
 
 const maxErrorBytes = 512
 
-// short is an error for a record or a warning. Errors of the provider hold no secrets.
-func short(err error) string {
+// recordText is the text of an error for a record or a warning. Errors of the provider hold no secrets.
+func recordText(err error) string {
 	text := err.Error()
 	if e, ok := errors.AsType[*aws.Error](err); ok {
 		text = e.Error()

@@ -27,7 +27,7 @@ func (e *engine) leaveKeys(ctx context.Context, m engines.Mount) error {
 		names  []string
 		settle func(ctx context.Context, m engines.Mount, name string) (unfinished, error)
 	}{
-		{gone, e.leaveLeftover}, {static, e.leaveStatic}, {[]string{rootTurn}, e.leaveRotation},
+		{gone, e.leaveLeftover}, {static, e.leaveStatic}, {[]string{rootLock}, e.leaveRotation},
 	} {
 		for _, name := range of.names {
 			err := e.untilSettled(ctx, func(ctx context.Context) (unfinished, error) { return of.settle(ctx, m, name) })
@@ -47,7 +47,7 @@ func (e *engine) leaveKeys(ctx context.Context, m engines.Mount) error {
 type unfinished struct {
 	since time.Time // of what is unfinished
 	again time.Time // when it will be certain what was made
-	what  string    // for people
+	what  string    // for error texts
 }
 
 // untilSettled repeats settle until there is nothing unfinished, if that is soon. What has failed for keepTime is left.
@@ -60,11 +60,11 @@ func (e *engine) untilSettled(ctx context.Context, settle func(context.Context) 
 		case ctx.Err() != nil || isOurs(err):
 			return cmp.Or(ctx.Err(), err)
 		case err != nil && time.Since(u.since) > keepTime && !u.since.IsZero():
-			e.log.Error("an access key that belongs to nothing may be left behind at the provider: remove it there", "of", u.what, "err", short(err))
+			e.log.Error("an access key that belongs to nothing may be left behind at the provider: remove it there", "of", u.what, "err", recordText(err))
 			return nil
 		case err != nil:
 			return &engines.Error{Kind: engines.KindUpstream, Err: err,
-				Detail: "what was made of " + u.what + " cannot be removed now, it is tried again: " + textOf(failed(err))}
+				Detail: "what was made of " + u.what + " cannot be removed now, it is tried again: " + textOf(keyError(err))}
 		case u.again.IsZero():
 			return nil
 		}
@@ -137,8 +137,8 @@ func (e *engine) leaveRotation(ctx context.Context, m engines.Mount, _ string) (
 	return u, err
 }
 
-// shutOut reports whether an error says that a key lets nobody in any more, or not yet, so that nothing can be done with it.
-func shutOut(err error) bool {
+// keyInvalid reports whether an error says that a key is not valid any more, or not yet.
+func keyInvalid(err error) bool {
 	e, ok := errors.AsType[*aws.Error](err)
 	if !ok || e.Kind != aws.Denied {
 		return false

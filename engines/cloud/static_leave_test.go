@@ -91,7 +91,7 @@ func TestDisablingAMountInTheMiddleOfAKeyLeavesNone(t *testing.T) {
 	}
 }
 
-// TestDisablingAMountInTheMiddleOfARootRotation: of two keys the one stays that is in use, as whoever configured the old one
+// TestDisablingAMountInTheMiddleOfARootRotation: of two keys the one stays that is in use, as the administrator who configured the old one
 // may go on with it.
 func TestDisablingAMountInTheMiddleOfARootRotation(t *testing.T) {
 	for _, slow := range []time.Duration{0, 20 * time.Second} {
@@ -114,7 +114,7 @@ func TestDisablingAMountInTheMiddleOfARootRotation(t *testing.T) {
 	}
 }
 
-// TestDisablingAMountWhileAKeyIsMade: it waits for whoever is about it.
+// TestDisablingAMountWhileAKeyIsMade: it waits for the request that creates it.
 func TestDisablingAMountWhileAKeyIsMade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := newAccount("app")

@@ -11,17 +11,17 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// errOvertaken means that somebody else works on the same record by now.
-var errOvertaken = errors.New("overtaken: somebody else changes the same key")
+// errOvertaken means that a later attempt has claimed the same record.
+var errOvertaken = errors.New("overtaken: another request changes the same key")
 
-// turns let one goroutine of this node at a time work on the keys of a name. The zero value is ready.
-type turns struct {
+// namedLocks are mutexes by name: one goroutine of this node at a time changes the keys of a name. The zero value is ready.
+type namedLocks struct {
 	mu   sync.Mutex
 	held map[string]chan struct{} // closed when it is free again
 }
 
-// lock waits for its turn.
-func (l *turns) lock(ctx context.Context, name string) (unlock func(), err error) {
+// lock waits for the lock of a name.
+func (l *namedLocks) lock(ctx context.Context, name string) (unlock func(), err error) {
 	for {
 		unlock, busy := l.try(name)
 		if busy == nil {
@@ -35,8 +35,8 @@ func (l *turns) lock(ctx context.Context, name string) (unlock func(), err error
 	}
 }
 
-// try returns what ends the turn, or a channel that is closed when it is worth to try again.
-func (l *turns) try(name string) (unlock func(), busy <-chan struct{}) {
+// try returns the function that unlocks, or a channel that is closed when the lock is free again.
+func (l *namedLocks) try(name string) (unlock func(), busy <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if ch, ok := l.held[name]; ok {
@@ -55,13 +55,13 @@ func (l *turns) try(name string) (unlock func(), busy <-chan struct{}) {
 	}, nil
 }
 
-// turn waits for the turn of a name, or of the root key. Whoever has one may make keys, so Leave waits for it.
-func (e *engine) turn(ctx context.Context, name string) (unlock func(), err error) {
+// lock waits for the lock of a name, or of the root key. Its holder may create keys, so Leave waits until it is free.
+func (e *engine) lock(ctx context.Context, name string) (unlock func(), err error) {
 	end, err := e.begin()
 	if err != nil {
 		return nil, err
 	}
-	free, err := e.turns.lock(ctx, name)
+	free, err := e.keyLocks.lock(ctx, name)
 	if err != nil {
 		end()
 		return nil, err
@@ -69,13 +69,13 @@ func (e *engine) turn(ctx context.Context, name string) (unlock func(), err erro
 	return func() { free(); end() }, nil
 }
 
-// tryTurn is turn for who does not wait; unlock is nil if it cannot be had.
-func (e *engine) tryTurn(name string) (unlock func()) {
+// tryLock is lock without waiting; unlock is nil if the lock is held.
+func (e *engine) tryLock(name string) (unlock func()) {
 	end, err := e.begin()
 	if err != nil {
 		return nil
 	}
-	free, busy := e.turns.try(name)
+	free, busy := e.keyLocks.try(name)
 	if busy != nil {
 		end()
 		return nil
@@ -84,9 +84,9 @@ func (e *engine) tryTurn(name string) (unlock func()) {
 }
 
 // rotate replaces the key of a static role. With due, only if that still is when the record says that it is due, since
-// otherwise somebody has been here before; the answer then is nil.
+// otherwise another node or request has rotated it; r is nil then.
 func (e *engine) rotate(ctx context.Context, m engines.Mount, name string, due *time.Time) (*staticRole, error) {
-	unlock, err := e.turn(ctx, name)
+	unlock, err := e.lock(ctx, name)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +97,7 @@ func (e *engine) rotate(ctx context.Context, m engines.Mount, name string, due *
 	if err != nil || r == nil {
 		return nil, err
 	}
-	if r.retire {
+	if r.retireOnly {
 		return r, e.retirePrevious(ctx, m, r)
 	}
 	fresh, err := e.replace(ctx, m, r)
@@ -115,7 +115,7 @@ func (e *engine) rotate(ctx context.Context, m engines.Mount, name string, due *
 	return nil, err
 }
 
-// claimStatic stores the attempt before anything is asked of the provider: who may not write learns it here.
+// claimStatic stores the attempt before anything is asked of the provider: a node that may not write fails here.
 func claimStatic(ctx context.Context, m engines.Mount, name string, due *time.Time) (r *staticRole, err error) {
 	_, err = storage.Update(ctx, m.Storage, func(t *storage.Txn) error {
 		if r, err = getStatic(ctx, t, name); err != nil {
@@ -130,7 +130,7 @@ func claimStatic(ctx context.Context, m engines.Mount, name string, due *time.Ti
 			r = nil
 			return nil
 		case due != nil && r.retires() && clock().Before(r.rotationDue()):
-			r.retire = true
+			r.retireOnly = true
 			return nil
 		}
 		r.Pending = nextAttempt(r.Pending, clock())
@@ -162,11 +162,11 @@ func (e *engine) replace(ctx context.Context, m engines.Mount, r *staticRole) (*
 	if err != nil {
 		return nil, err
 	}
-	keys, lost, err := settle(ctx, api, r.Username, r.Pending, r.Key.ID, r.Previous, root)
+	keys, lost, err := deleteLostKeys(ctx, api, r.Username, r.Pending, r.Key.ID, r.Previous, root)
 	if err != nil {
 		return nil, err
 	}
-	if err := spareRoot(root, r.Username, keys); err != nil {
+	if err := rejectRootUser(root, r.Username, keys); err != nil {
 		return nil, err
 	}
 	r.settled = !r.Pending.Listed || lost > 0
@@ -236,7 +236,7 @@ func noteFailure(ctx context.Context, m engines.Mount, r *staticRole, cause erro
 			stored.Pending.ended(now)
 		}
 		stored.Failures++
-		stored.LastError = short(cause)
+		stored.LastError = recordText(cause)
 		if stored.Pending != nil || !now.Before(stored.NextRotation) {
 			stored.RetryAt = now.Add(backoff(stored.Failures))
 		}

@@ -67,7 +67,7 @@ func TestStaticRole_LostKeyThatIsListedLate(t *testing.T) {
 	})
 }
 
-// TestStaticRole_NotForTheUserOfTheRootKey: the oldest of a user's keys goes, and nobody could do anything any more.
+// TestStaticRole_NotForTheUserOfTheRootKey: the oldest of a user's keys is deleted, and no key of root would be left.
 func TestStaticRole_NotForTheUserOfTheRootKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := newAccount("app")

@@ -13,18 +13,18 @@ import (
 func (r *staticRole) retires() bool { return r.SingleKey && r.Previous != "" && r.Pending == nil }
 
 // retirePrevious deletes the key before the one in use, as soon as that one works. What the provider says against it is in the log,
-// and it is tried again; the error is one of the store. It needs the name's turn.
+// and it is tried again; the error is one of the store. It needs the name's lock.
 func (e *engine) retirePrevious(ctx context.Context, m engines.Mount, r *staticRole) error {
 	failure := e.dropPrevious(ctx, m, r)
 	if failure != nil {
-		e.log.Warn("the key that a static role had before is not deleted yet", "role", r.name, "err", short(failure))
+		e.log.Warn("the key that a static role had before is not deleted yet", "role", r.name, "err", recordText(failure))
 	}
 	ctx, done := detached(ctx)
 	defer done()
 	_, err := storage.Update(ctx, m.Storage, func(t *storage.Txn) error {
 		stored, err := getStatic(ctx, t, r.name)
 		if err != nil || stored == nil || stored.Key.ID != r.Key.ID || stored.Previous != r.Previous {
-			return err // somebody else was here
+			return err // another request has changed the role
 		}
 		if failure == nil {
 			stored.Previous, stored.RetireAt, stored.RetireTries = "", time.Time{}, 0
@@ -45,7 +45,7 @@ func (e *engine) dropPrevious(ctx context.Context, m engines.Mount, r *staticRol
 	if err != nil {
 		return err
 	}
-	err = patiently(ctx, untilValid, func(ctx context.Context) error {
+	err = retryUntil(ctx, untilValid, func(ctx context.Context) error {
 		_, err := api.CallerIdentity(ctx, aws.Credentials{AccessKey: r.Key.ID, SecretKey: engines.Sensitive(r.Key.Secret)})
 		return err
 	})

@@ -300,7 +300,7 @@ func TestStaticRole_WritesOnASecondaryGoToThePrimaryBeforeAnyCall(t *testing.T) 
 	}
 }
 
-// TestStaticRole_KeyInAnotherAccountIsNotTakenForGone: somebody configures root credentials of another account meanwhile.
+// TestStaticRole_KeyInAnotherAccountIsNotTakenForGone: root credentials of another account are configured meanwhile.
 func TestStaticRole_KeyInAnotherAccountIsNotTakenForGone(t *testing.T) {
 	r := newRig(t, nil)
 	r.aws.AddUser("app")

@@ -12,7 +12,7 @@ import (
 
 // What names are for. It is the .Type of a template.
 const (
-	iamName = "IAM" // users, and sessions of roles that nobody has named
+	iamName = "IAM" // users, and sessions of roles without a configured or requested name
 	stsName = "STS" // federated users
 )
 
@@ -54,7 +54,7 @@ func badTemplate(why string, err error) error {
 	return &engines.Error{Kind: engines.KindFailed, Detail: "username_template of config/root" + why, Err: err}
 }
 
-// checkName returns why the provider would refuse a name, "" if it would not.
+// checkName returns why the provider would reject a name, "" if it would not.
 func checkName(kind, name string) string {
 	limit := maxNameChars[kind]
 	switch {
@@ -97,7 +97,7 @@ func checkTemplate(text string) (problem string, warnings []string) {
 			return nametemplate.Text(err), nil
 		}
 		if problem := checkName(kind, name); problem != "" {
-			warnings = append(warnings, problem+": such credentials will be refused")
+			warnings = append(warnings, problem+": the provider will reject such credentials")
 			continue
 		}
 		if again, err := renderName(text, in, now.Add(time.Hour)); err == nil && again == name {
@@ -106,7 +106,7 @@ func checkTemplate(text string) (problem string, warnings []string) {
 		in.DisplayName, in.PolicyName = strings.Repeat("d", 128), strings.Repeat("r", 128)
 		long, err := renderName(text, in, now)
 		if err == nil && checkName(kind, long) != "" {
-			warnings = append(warnings, fmt.Sprintf("makes names of more than %d characters for %s when the display name or the role's name is long: such credentials will be refused: shorten it with truncate", maxNameChars[kind], kind))
+			warnings = append(warnings, fmt.Sprintf("makes names of more than %d characters for %s when the display name or the role's name is long: the provider will reject such credentials: shorten it with truncate", maxNameChars[kind], kind))
 		}
 	}
 	return "", warnings

@@ -185,7 +185,7 @@ type ending struct {
 	answer harness.Answer
 }
 
-// missed is about a request that ended before its point. On a busy machine that is by an election that nobody asked for.
+// missed is about a request that ended before its point. On a busy machine that is by an election that the test did not cause.
 func (e ending) missed(t *testing.T) {
 	t.Helper()
 	said := t.Logf
@@ -245,7 +245,7 @@ func crashCreate(m *mount) trial {
 	return is
 }
 
-// wantNoted wants the users that were made to be known, and no lease of credentials that nobody has got.
+// wantNoted wants the users that were made to be known, and no lease of credentials that no client received.
 func (m *mount) wantNoted() {
 	m.t.Helper()
 	m.worksAsRoot()
@@ -259,7 +259,7 @@ func (m *mount) wantNoted() {
 		m.t.Error("there is no record of what was begun")
 	}
 	if got := m.leases(); len(got) > 0 {
-		m.t.Errorf("there are the leases %q, of credentials that nobody has got", got)
+		m.t.Errorf("there are the leases %q, of credentials that no client received", got)
 	}
 }
 

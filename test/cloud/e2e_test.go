@@ -49,7 +49,7 @@ func documented(t *testing.T) []string {
 }
 
 // TestEmulator drives a server with an emulator of the provider that others wrote, which checks signatures and policies:
-// what is handed out lets its holder in and do what the role says, until it is taken back.
+// issued credentials work, and may do what the role says, until they are revoked.
 func TestEmulator(t *testing.T) {
 	e := emulate(t)
 	listed := documented(t)
@@ -177,7 +177,7 @@ func revoked(s *site) {
 	second := s.addKey(name)
 	s.revoke(c)
 	s.out("the key", c.keys())
-	s.out("the key that somebody has added", second)
+	s.out("the key that another client has added", second)
 	s.gone(name)
 	devices := did(s.t, func(ctx context.Context) (*iam.ListVirtualMFADevicesOutput, error) {
 		return s.iam(s.admin).ListVirtualMFADevices(ctx, &iam.ListVirtualMFADevicesInput{})
@@ -280,7 +280,7 @@ func assumed(s *site) {
 	}
 }
 
-// federated: the emulator gives all of them the same keys, and lets nobody in with them.
+// federated: the emulator gives all of them the same keys, which do not work.
 func federated(s *site) {
 	s.write("roles/federated", object{"credential_type": "federation_token", "policy_document": allow("iam:ListUsers"), "iam_groups": "devs"})
 	c := s.issue("sts/federated", object{"ttl": "15m"})
@@ -478,7 +478,7 @@ func needed(s *site, listed []string) {
 	for _, action := range listed {
 		_, name, _ := strings.Cut(action, ":")
 		if s.last[name] == nil && name != "TagUser" && name != "TagSession" {
-			s.t.Errorf("nobody has asked for %s", action)
+			s.t.Errorf("no test has asked for %s", action)
 		}
 	}
 }

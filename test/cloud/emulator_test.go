@@ -52,7 +52,7 @@ type asked struct {
 	served map[string]string     // ids of service-specific credentials, by their user
 }
 
-// keys let somebody in at the provider.
+// keys authenticate requests to the provider.
 type keys struct{ id, secret, token string }
 
 func (c issued) keys() keys {
@@ -81,7 +81,7 @@ func emulate(t *testing.T) emulator {
 		_ = server.Wait()
 	})
 	e := emulator{
-		t: t, admin: keys{"AKIAEXAMPLEEXAMPLE00", "nobody looks at it yet", ""},
+		t: t, admin: keys{"AKIAEXAMPLEEXAMPLE00", "not checked yet", ""},
 		asked: &asked{scopes: map[string]bool{}, last: map[string]url.Values{}, served: map[string]string{}},
 	}
 	lines, own := bufio.NewReader(said), ""
@@ -332,7 +332,7 @@ func unfold(answer *http.Response) error {
 	return nil
 }
 
-// complete does what the provider does and the emulator does not: nobody is deleted who has something, and there are
+// complete does what the provider does and the emulator does not: no user is deleted that still has something, and there are
 // service-specific credentials.
 func (e emulator) complete(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

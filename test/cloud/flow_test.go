@@ -98,7 +98,7 @@ func (m *mount) configure(more ...object) harness.Answer {
 	return m.node.MustDo("POST", "/v1/"+m.name+"/config/root", m.settings(all))
 }
 
-// role makes a role anew.
+// role deletes a role and makes it again.
 func (m *mount) role(name string, is object) harness.Answer {
 	m.t.Helper()
 	m.admin("DELETE", "roles/"+name, nil)

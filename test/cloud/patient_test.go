@@ -23,7 +23,7 @@ func (m *mount) do(n *harness.Node, verb, path string, body any) harness.Answer 
 	return a
 }
 
-// anywhere repeats a request until somebody has decided about it.
+// anywhere repeats a request until a node has decided about it.
 func (m *mount) anywhere(verb, path string, body any) (a harness.Answer) {
 	m.t.Helper()
 	harness.Await(m.t, verb+" "+path, patience, func() error {

@@ -191,7 +191,7 @@ func rotateRoot(t *testing.T, parent *mount) {
 		}
 		m.creds("dev")
 	})
-	t.Run("answers the new access key and nobody else knows its secret", func(t *testing.T) {
+	t.Run("answers the new access key and never its secret", func(t *testing.T) {
 		m := m.in(t)
 		old := m.aws.Keys("root-user")[0]
 		a := m.admin("POST", "config/rotate-root", nil)
@@ -330,7 +330,7 @@ func revocation(t *testing.T, m *mount) {
 	if m.owner(c) != u.ARN {
 		t.Fatal("the credentials do not work")
 	}
-	// What somebody adds by hand would keep the user from being removed.
+	// What an administrator adds by hand would keep the user from being removed.
 	m.aws.AddLoginProfile(u.Name)
 	m.aws.AddMFADevice(u.Name, "")
 	m.aws.AddCertificate(u.Name)

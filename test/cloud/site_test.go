@@ -25,7 +25,7 @@ type site struct {
 	emulator
 	c    *harness.Cluster
 	name string
-	seen *[]string // secrets that were handed out
+	seen *[]string // secrets that were issued
 }
 
 func (s *site) in(t *testing.T) *site {

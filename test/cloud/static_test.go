@@ -137,7 +137,7 @@ func TestCloudStatic(t *testing.T) {
 	t.Run("rotated each period", func(t *testing.T) { period(t, m.in(t)) })
 }
 
-// period waits for a rotation that nobody asks for.
+// period waits for a rotation that no request asks for.
 func period(t *testing.T, m *mount) {
 	if !thorough() {
 		t.Skip("a period has a minute at least; COFFER_CHAOS=long waits for it")

@@ -12,7 +12,7 @@ import (
 	"github.com/coffer-project/coffer/test/harness"
 )
 
-// cloud is a mount of cloud credentials, whoever uses it, and its provider.
+// cloud is a mount of cloud credentials, its user and its provider.
 type cloud struct {
 	user
 	provider *awstest.Server
@@ -44,7 +44,7 @@ func (u user) cloud(name, prefix string, provider *awstest.Server) cloud {
 
 func (m cloud) path(rest string) string { return m.name + "/" + rest }
 
-// as is the mount for somebody else.
+// as is the mount for another user.
 func (m cloud) as(u user) cloud { m.user = u; return m }
 
 // issued are credentials.
@@ -126,7 +126,7 @@ func TestCloudPolicies(t *testing.T) {
 	root.policy("elsewhere", `path "cloudy/*" { capabilities = ["create", "read", "update", "delete", "list", "sudo"] }
 		path "+/cloud/*" { capabilities = ["create", "read", "update", "delete", "list", "sudo"] }
 		path "cloud" { capabilities = ["create", "read", "update", "delete", "list", "sudo"] }`)
-	for who, u := range map[string]user{"nobody": root.nobody(), "default": root.having("default"), "somebody elsewhere": root.having("elsewhere")} {
+	for who, u := range map[string]user{"no token": root.nobody(), "default": root.having("default"), "a user elsewhere": root.having("elsewhere")} {
 		for _, r := range requests {
 			var send any
 			if r[0] == "POST" {

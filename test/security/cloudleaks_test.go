@@ -103,12 +103,12 @@ func (v *tour) walkRoots(m cloud) {
 }
 
 // TestCloudLeaks looks for every secret of the credentials that a mount uses, makes and hands out in the logs at their most
-// talkative, in errors, metrics, descriptions, the audit log, in files and in a snapshot; in the trail there are hashes.
+// talkative, in errors, metrics, descriptions, the audit log, in files and in a snapshot; the audit log has hashes.
 func TestCloudLeaks(t *testing.T) {
 	_, root := single(t, harness.Options{Config: `log_level = "trace"`})
 	v := &tour{user: root, secrets: map[string]string{}}
-	trail := filepath.Join(t.TempDir(), "audit.log")
-	root.must("POST", "sys/audit/file", fields{"type": "file", "options": fields{"file_path": trail}})
+	auditLog := filepath.Join(t.TempDir(), "audit.log")
+	root.must("POST", "sys/audit/file", fields{"type": "file", "options": fields{"file_path": auditLog}})
 	m := root.cloud("cloud", "coffer", awstest.New(t))
 	_, secret := m.provider.Root()
 	v.note("root secret", secret)
@@ -138,14 +138,14 @@ func TestCloudLeaks(t *testing.T) {
 	root.n.Stop()
 	v.find("the errors", v.errors.Bytes())
 	v.find("the log", []byte(root.n.Log()))
-	text, err := os.ReadFile(trail)
+	text, err := os.ReadFile(auditLog)
 	if err != nil || len(text) < 20_000 {
-		t.Fatalf("the trail has %d bytes: %v", len(text), err)
+		t.Fatalf("the audit log has %d bytes: %v", len(text), err)
 	}
 	v.find("the audit log", text)
-	for what, hash := range map[string]string{"a secret key that was handed out": hash, "the root secret": rootHash} {
+	for what, hash := range map[string]string{"a secret key that was issued": hash, "the root secret": rootHash} {
 		if len(hash) < 32 || !strings.Contains(string(text), hash) {
-			t.Errorf("the trail has no hash of %s", what)
+			t.Errorf("the audit log has no hash of %s", what)
 		}
 	}
 	v.searchFiles(root.n.Dir)

@@ -15,7 +15,7 @@ import (
 	"github.com/coffer-project/coffer/test/harness"
 )
 
-// method is a SAML method with the role staff, whoever administers it, and the identity provider that it trusts.
+// method is a SAML method with the role staff, its administrator, and the identity provider that it trusts.
 type method struct {
 	user
 	idp  *samltest.IdP
@@ -52,7 +52,7 @@ func (u user) saml(name string, idp *samltest.IdP, config fields) method {
 
 func (m method) path(rest string) string { return "auth/" + m.name + "/" + rest }
 
-// as is the method for somebody else; on is it on another node.
+// as is the method for another user; on is it on another node.
 func (m method) as(u user) method          { m.user = u; return m }
 func (m method) on(n *harness.Node) method { m.user = m.user.at(n); return m }
 
@@ -98,7 +98,7 @@ func (m method) post(form url.Values, header ...string) harness.Answer {
 	return m.nobody().do("POST", m.path("callback"), []byte(form.Encode()), header...)
 }
 
-// confirm posts the identity provider's answer about somebody, which must be taken.
+// confirm posts the identity provider's response about a user, which must be accepted.
 func (m method) confirm(l samlLogin, u samltest.User) harness.Answer {
 	m.t.Helper()
 	a := m.post(m.idp.Answer(l.url, u))
@@ -155,13 +155,13 @@ func (m method) pending(what string, l samlLogin) {
 func TestSAMLPolicies(t *testing.T) {
 	_, root := single(t, harness.Options{})
 	m := root.saml("sso", samltest.New(t), fields{"sign_authn_requests": true})
-	m.shut("somebody else", m.idp.Answer(m.start(nil).url, mallory))
+	m.shut("another user", m.idp.Answer(m.start(nil).url, mallory))
 	root.policy("staff", `path "kv/app" { capabilities = ["read"] }`)
 	requests := [][2]string{
 		{"GET", "config"}, {"POST", "config"}, {"POST", "config/verify"}, {"POST", "config/rotate-signing-key"}, {"LIST", "role"}, {"GET", "role?list=true"},
 		{"GET", "role/staff"}, {"POST", "role/staff"}, {"DELETE", "role/staff"}, {"POST", "role/staff/explain"}, {"POST", "role/STAFF/explain"}, {"POST", "role/new"},
 	}
-	who := map[string]user{"nobody": root.nobody(), "default": root.having("default"), "a login": root.with(m.logIn(alice).Token)}
+	who := map[string]user{"no token": root.nobody(), "default": root.having("default"), "a login": root.with(m.logIn(alice).Token)}
 	for name, u := range who {
 		for _, r := range requests {
 			if a := u.do(r[0], m.path(r[1]), fields{"default_role": "x", "token_policies": "x"}); a.Status != 403 {
@@ -239,7 +239,7 @@ func TestSAMLNamespaces(t *testing.T) {
 		form := idp.Answer(ma.start(nil).url, alice)
 		form.Set("RelayState", victim.relay)
 		m.shut("an answer of a in "+name, form)
-		m.shut("an answer to nobody in "+name, url.Values{"SAMLResponse": {idp.Response(samltest.Response{User: alice, ACSURL: ma.acs, Audience: entityID})}})
+		m.shut("an unsolicited response in "+name, url.Values{"SAMLResponse": {idp.Response(samltest.Response{User: alice, ACSURL: ma.acs, Audience: entityID})}})
 		m.pending(name, victim)
 	}
 	for _, path := range []string{"config", "role/staff"} {

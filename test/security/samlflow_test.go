@@ -52,13 +52,13 @@ func records(t *testing.T, file, path string) (all []record) {
 	return all
 }
 
-// TestSAMLAudit: each answer of an identity provider is in the trail before anything is done, and then with what came of it
+// TestSAMLAudit: each answer of an identity provider is in the audit log before anything is done, and then with what came of it
 // and the reason, which the browser is not told. What cannot be recorded is not done.
 func TestSAMLAudit(t *testing.T) {
 	_, root := single(t, harness.Options{})
 	m := root.saml("sso", samltest.New(t), fields{"allow_idp_initiated": true})
-	trail := filepath.Join(t.TempDir(), "audit.log")
-	root.must("POST", "sys/audit/file", fields{"type": "file", "options": fields{"file_path": trail}})
+	auditLog := filepath.Join(t.TempDir(), "audit.log")
+	root.must("POST", "sys/audit/file", fields{"type": "file", "options": fields{"file_path": auditLog}})
 	used := m.start(nil)
 	m.confirm(used, alice)
 	answer := func(o samltest.Response) url.Values {
@@ -67,7 +67,7 @@ func TestSAMLAudit(t *testing.T) {
 		}
 		return m.idp.AnswerWith(m.start(nil).url, o)
 	}
-	seen := len(records(t, trail, m.path("callback")))
+	seen := len(records(t, auditLog, m.path("callback")))
 	for _, test := range []struct {
 		reason string
 		form   url.Values
@@ -87,7 +87,7 @@ func TestSAMLAudit(t *testing.T) {
 		{"role: ", answer(samltest.Response{User: mallory})},
 	} {
 		m.shut(test.reason, test.form)
-		all := records(t, trail, m.path("callback"))
+		all := records(t, auditLog, m.path("callback"))
 		if len(all) != seen+2 {
 			t.Fatalf("%s: %d records, want two", test.reason, len(all)-seen)
 		}
@@ -97,17 +97,17 @@ func TestSAMLAudit(t *testing.T) {
 			t.Errorf("%s: the records are %+v and %+v", test.reason, request, response)
 		}
 		if want := "the login was refused: " + test.reason; !strings.HasPrefix(response.Error, want) {
-			t.Errorf("the trail says %q, want %q", response.Error, want)
+			t.Errorf("the audit log says %q, want %q", response.Error, want)
 		}
 	}
-	// The disk under the trail is full for a while.
+	// The disk under the audit log is full for a while.
 	l := m.start(nil)
 	form := m.idp.Answer(l.url, alice)
-	fillDisk(t, trail)
+	fillDisk(t, auditLog)
 	reopen := func(want int) {
 		t.Helper()
 		root.n.Reload()
-		harness.Await(t, "the trail to be reopened", time.Minute, func() error {
+		harness.Await(t, "the audit log to be reopened", time.Minute, func() error {
 			if a := root.do("GET", "sys/mounts", nil); a.Status != want {
 				return fmt.Errorf("status %d", a.Status)
 			}
@@ -116,9 +116,9 @@ func TestSAMLAudit(t *testing.T) {
 	}
 	reopen(500)
 	if a := m.post(form); a.Status != 500 || bytes.Contains(a.Body, []byte(alice.Subject)) {
-		t.Errorf("without a trail the callback answers %d: %.200s", a.Status, a.Body)
+		t.Errorf("without an audit log the callback answers %d: %.200s", a.Status, a.Body)
 	}
-	if err := os.Remove(trail); err != nil {
+	if err := os.Remove(auditLog); err != nil {
 		t.Fatal(err)
 	}
 	reopen(200)
@@ -181,23 +181,23 @@ func TestSAMLForeignPages(t *testing.T) {
 	}
 	root.nobody().refused("a preflight", "OPTIONS", m.path("callback"), nil, "Origin", foreign, "Access-Control-Request-Method", "POST")
 	m.take(l)
-	// Somebody else's answer, posted into a browser: it is signed in to nothing, and the page has no more than a code.
+	// Another user's response, posted into a browser: it is signed in to nothing, and the page has no more than a code.
 	a := m.post(url.Values{"SAMLResponse": {m.idp.Response(samltest.Response{User: alice, ACSURL: m.acs, Audience: entityID})}})
 	if a.Status != 200 || len(a.Header.Values("Set-Cookie")) > 0 || bytes.Contains(a.Body, []byte("hvs.")) || a.Header.Get("X-Frame-Options") != "DENY" {
-		t.Errorf("an answer to nobody: status %d, header %v", a.Status, a.Header)
+		t.Errorf("an unsolicited response: status %d, header %v", a.Status, a.Header)
 	}
 }
 
-// TestSAMLAddresses: who gets somebody to open the URL of a login gets that person's token. The page and the trail show
+// TestSAMLAddresses: a user who gets another to open the URL of a login gets that user's token. The page and the audit log show
 // where it was started, and a role can demand one address, which headers do not change.
 func TestSAMLAddresses(t *testing.T) {
 	_, root := single(t, harness.Options{})
 	m := root.saml("sso", samltest.New(t), nil)
 	m.role("near", fields{"require_same_address": true})
 	m.role("far", fields{"token_bound_cidrs": "127.0.0.2/32"})
-	trail := filepath.Join(t.TempDir(), "audit.log")
+	auditLog := filepath.Join(t.TempDir(), "audit.log")
 	root.must("POST", "sys/auth/sso/tune", fields{"audit_non_hmac_response_keys": []string{"address", "browser_address"}})
-	root.must("POST", "sys/audit/file", fields{"type": "file", "options": fields{"file_path": trail}})
+	root.must("POST", "sys/audit/file", fields{"type": "file", "options": fields{"file_path": auditLog}})
 	const attacker = "127.0.0.2"
 	var l samlLogin
 	root.from(attacker, func() { l = m.start(nil) })
@@ -207,9 +207,9 @@ func TestSAMLAddresses(t *testing.T) {
 			t.Errorf("the page does not show %q", want)
 		}
 	}
-	done := records(t, trail, m.path("callback"))
+	done := records(t, auditLog, m.path("callback"))
 	if data := done[len(done)-1].Response.Data; data["address"] != attacker || data["browser_address"] != "127.0.0.1" {
-		t.Errorf("the trail says %v", data)
+		t.Errorf("the audit log says %v", data)
 	}
 	pretended := []string{"X-Forwarded-For", attacker, "X-Real-Ip", attacker, "Forwarded", "for=" + attacker}
 	root.from(attacker, func() {
@@ -419,7 +419,7 @@ func TestSAMLOnce(t *testing.T) {
 	form := url.Values{"SAMLResponse": {m.idp.Response(samltest.Response{User: alice, ACSURL: m.acs, Audience: entityID})}}
 	n, page := everywhere(200, func(m method) harness.Answer { return m.post(form) })
 	if n != 1 {
-		t.Fatalf("an answer to nobody was taken %d times", n)
+		t.Fatalf("an unsolicited response was taken %d times", n)
 	}
 	code := signInCode(t, page)
 	if n, _ := everywhere(200, func(m method) harness.Answer { return m.nobody().do("POST", m.path("token"), fields{"code": code}) }); n != 1 {

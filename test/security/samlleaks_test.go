@@ -50,7 +50,7 @@ func (v *tour) noteAnswer(what string, form url.Values) url.Values {
 	return form
 }
 
-// person returns somebody whose name and attributes are noted.
+// person returns a user whose name and attributes are noted.
 func (v *tour) person(name, group string) samltest.User {
 	v.t.Helper()
 	return samltest.User{
@@ -201,8 +201,8 @@ func keyless(t *testing.T, where string, text, modulus []byte) {
 func TestSAMLLeaks(t *testing.T) {
 	_, root := single(t, harness.Options{Config: `log_level = "trace"`})
 	v := &tour{user: root, secrets: map[string]string{}}
-	trail := filepath.Join(t.TempDir(), "audit.log")
-	root.must("POST", "sys/audit/file", fields{"type": "file", "options": fields{"file_path": trail}})
+	auditLog := filepath.Join(t.TempDir(), "audit.log")
+	root.must("POST", "sys/audit/file", fields{"type": "file", "options": fields{"file_path": auditLog}})
 	m := root.saml("sso", samltest.New(t), fields{"sign_authn_requests": true, "allow_idp_initiated": true})
 	modulus := signingModulus(t, m)
 	v.walkSAML(m)
@@ -216,9 +216,9 @@ func TestSAMLLeaks(t *testing.T) {
 
 	// The links are in the audit log, as the paths that they are: they lead to the identity provider, once. So are the names of
 	// those who logged in, as the display names of their tokens.
-	text, err := os.ReadFile(trail)
+	text, err := os.ReadFile(auditLog)
 	if err != nil || len(text) < 20_000 {
-		t.Fatalf("the trail has %d bytes: %v", len(text), err)
+		t.Fatalf("the audit log has %d bytes: %v", len(text), err)
 	}
 	v.find("the audit log", regexp.MustCompile(`"path":"auth/sso/go/[^"]*"|"display_name":"sso-[^"]*"`).ReplaceAll(text, nil))
 

@@ -1,9 +1,9 @@
 // Package aws speaks to IAM and STS, the provider's services for users and temporary credentials.
 //
 // A Client belongs to one set of root credentials. Its errors are *Error, with a Kind that says what to do about them, and
-// hold neither keys nor tokens. Calls are repeated as the SDK does it, within max_retries, but for what would be made twice:
-// see CreateAccessKey and CreateUser; and whatever that says, they end after Options.CallTime. The rest is in client.go (how requests are made), iam.go, remove.go, sts.go and
-// errors.go. Everything is safe for concurrent use.
+// hold neither keys nor tokens. The SDK retries calls within max_retries, except those that would create something twice: see
+// CreateAccessKey and CreateUser. Every call ends after Options.CallTime. The rest is in client.go (how requests are made), iam.go,
+// remove.go, sts.go and errors.go. Everything is safe for concurrent use.
 package aws
 
 import (
@@ -42,7 +42,7 @@ type Options struct {
 // Endpoint is a service somewhere else. Without a URL it is the provider's own in the region.
 type Endpoint struct{ URL, Region string }
 
-// Credentials are what the provider lets somebody in by.
+// Credentials authenticate requests to the provider.
 type Credentials struct {
 	AccessKey    string
 	SecretKey    engines.Sensitive
@@ -141,9 +141,9 @@ func (e *Error) Unwrap() error { return e.Err }
 type API interface {
 	// GetUser returns a user, that of the credentials themselves for "".
 	GetUser(ctx context.Context, name string) (User, error)
-	// CreateUser makes a user. If an answer was lost and the repeated call finds the user there, the tags decide whether it
-	// is the one asked for: u.Tags should have something unique. Exists is then a user of somebody else, and Unavailable
-	// one without tags to tell by.
+	// CreateUser creates a user. If a response was lost and the retry finds the user, the tags decide whether it is the one
+	// requested: u.Tags should have a unique value. Exists is then a user that another client created, and Unavailable one
+	// without tags to decide by.
 	CreateUser(ctx context.Context, u NewUser) (User, error)
 	AttachUserPolicy(ctx context.Context, user, policyARN string) error
 	PutUserPolicy(ctx context.Context, user, name, document string) error
@@ -153,9 +153,9 @@ type API interface {
 	// root credentials may not look at is passed over, and is the error only if the user cannot be removed for it.
 	RemoveUser(ctx context.Context, name string) error
 
-	// CreateAccessKey makes a key of a user, of the credentials' own user for "". It is not repeated when an attempt may
-	// have made a key, for a second one would be made: after Unavailable there may be a key whose secret nobody knows, and
-	// ListAccessKeys shows it.
+	// CreateAccessKey creates a key of a user, of the credentials' own user for "". It is not retried when an attempt may
+	// have created a key, because a second one would be created: after Unavailable there may be a key whose secret is lost,
+	// and ListAccessKeys shows it.
 	CreateAccessKey(ctx context.Context, user string) (Credentials, error)
 	DeleteAccessKey(ctx context.Context, user, id string) error
 	ListAccessKeys(ctx context.Context, user string) ([]Key, error) // the oldest first

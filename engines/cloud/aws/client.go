@@ -43,7 +43,7 @@ const (
 type Client struct {
 	iam     *iam.Client
 	retryer sdk.RetryerV2 // of iam
-	// sts are the places to ask STS at, the configured one first.
+	// sts has one client for each endpoint of STS, the configured one first.
 	sts     []*sts.Client
 	as      sdk.CredentialsProvider // of all calls of sts
 	timeout time.Duration
@@ -57,8 +57,8 @@ type Client struct {
 
 var _ API = (*Client)(nil)
 
-// New returns the Client of some credentials. It reads the environment and the shared files, and calls nobody: whether the
-// credentials are any good is seen with the first call.
+// New returns the Client of some credentials. It reads the environment and the shared files, and makes no request: whether the
+// credentials are valid shows with the first call.
 func New(ctx context.Context, o Options) (*Client, error) {
 	cfg, err := load(ctx, o)
 	if err != nil {
@@ -76,16 +76,16 @@ func New(ctx context.Context, o Options) (*Client, error) {
 			c.secrets = append(c.secrets, s)
 		}
 	}
-	places := append([]Endpoint{{URL: o.STSEndpoint, Region: o.STSRegion}}, o.STSFallbacks...)
+	endpoints := append([]Endpoint{{URL: o.STSEndpoint, Region: o.STSRegion}}, o.STSFallbacks...)
 	doer := httpClient(cfg, c.timeout)
-	for _, place := range places {
+	for _, endpoint := range endpoints {
 		c.sts = append(c.sts, sts.NewFromConfig(cfg, func(s *sts.Options) {
 			s.HTTPClient, s.Retryer, s.RetryMaxAttempts = doer, newRetryer(cfg, o), 0
-			if place.URL != "" {
-				s.BaseEndpoint = sdk.String(place.URL)
+			if endpoint.URL != "" {
+				s.BaseEndpoint = sdk.String(endpoint.URL)
 			}
-			if place.Region != "" {
-				s.Region = place.Region
+			if endpoint.Region != "" {
+				s.Region = endpoint.Region
 			}
 		}))
 	}
@@ -192,8 +192,8 @@ func (a answers) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// again reports failures that the SDK does not repeat by itself: nothing has been done, and soon it can be.
-func again(err error) sdk.Ternary {
+// retryable reports failures that the SDK does not retry: nothing has been done, and a retry may succeed soon.
+func retryable(err error) sdk.Ternary {
 	said, ok := errors.AsType[smithy.APIError](err)
 	answer, hasStatus := errors.AsType[*smithyhttp.ResponseError](err)
 	if !ok && !hasStatus {
@@ -221,7 +221,7 @@ func newRetryer(cfg sdk.Config, o Options) sdk.RetryerV2 {
 		if o.MaxRetries >= 0 {
 			s.MaxAttempts = o.MaxRetries + 1
 		}
-		s.Retryables = append(slices.Clone(s.Retryables), retry.IsErrorRetryableFunc(again))
+		s.Retryables = append(slices.Clone(s.Retryables), retry.IsErrorRetryableFunc(retryable))
 		if o.Backoff != nil {
 			s.Backoff = retry.BackoffDelayerFunc(func(attempt int, _ error) (time.Duration, error) { return o.Backoff(attempt), nil })
 		}

@@ -58,7 +58,7 @@ func TestRetriesAreCounted(t *testing.T) {
 	}
 }
 
-// What nobody answered the connection of was not made, so that it can be tried again.
+// A request whose connection was not accepted has done nothing, so it can be retried.
 func TestCreateAccessKeyIsRepeatedWhenNobodyWasReached(t *testing.T) {
 	var waits atomic.Int64
 	c := dial(t, unreachable(), func(o *aws.Options) {
@@ -89,7 +89,7 @@ func TestMaxRetriesDoNotKeepACallForHours(t *testing.T) {
 	}
 }
 
-// unreachable returns the URL of a port that nobody listens at.
+// unreachable returns the URL of a port without a listener.
 func unreachable() string {
 	s := httptest.NewServer(http.NotFoundHandler())
 	defer s.Close()

@@ -194,8 +194,8 @@ var (
 	long = regexp.MustCompile(`[A-Za-z0-9+/=]{40,}`)
 )
 
-// bounded takes out of the provider's words what is nobody's business, and cuts them. A refused signature comes with the
-// request that was signed, from the second line on.
+// bounded removes key ids, secrets and quoted values from the provider's message and truncates it. The error of a rejected
+// signature repeats the signed request from the second line on.
 func bounded(text string) string {
 	text, _, _ = strings.Cut(text, "\n")
 	text = quoted.ReplaceAllString(text, "Value at '")

@@ -69,7 +69,7 @@ func TestUsers(t *testing.T) {
 		t.Errorf("GetUser = %+v, want %+v with tags", found, made)
 	}
 	if self := must[aws.User](t)(c.GetUser(ctx, "")); self.Name != "root-user" {
-		t.Errorf("GetUser of nobody = %+v, want the caller", self)
+		t.Errorf("GetUser without a name = %+v, want the caller", self)
 	}
 	if _, err := c.CreateUser(ctx, aws.NewUser{Name: "U"}); aws.KindOf(err) != aws.Exists {
 		t.Errorf("a second user fails with %v, want Exists", err)
@@ -151,16 +151,16 @@ func TestCreateUserAfterALostAnswer(t *testing.T) {
 		name  string
 		fault awstest.Fault
 		tags  map[string]string
-		there bool // somebody else's
+		there bool // of another client
 		want  aws.Kind
 		ok    bool
 	}{
 		{name: "made by the first attempt", fault: lost, tags: mine, ok: true},
 		{name: "made by an attempt that answers trouble", fault: awstest.Fault{When: awstest.AfterCommit, Status: 500, Code: "ServiceFailure"}, tags: mine, ok: true},
 		{name: "not made by the first attempt", fault: awstest.Fault{Drop: true}, tags: mine, ok: true},
-		{name: "made by somebody else", fault: awstest.Fault{Drop: true}, tags: mine, there: true, want: aws.Exists},
+		{name: "made by another client", fault: awstest.Fault{Drop: true}, tags: mine, there: true, want: aws.Exists},
 		{name: "nothing to tell by", fault: lost, want: aws.Unavailable},
-		{name: "throttled, then somebody else's", fault: awstest.Fault{Code: "Throttling"}, there: true, want: aws.Exists},
+		{name: "throttled, then another client's", fault: awstest.Fault{Code: "Throttling"}, there: true, want: aws.Exists},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

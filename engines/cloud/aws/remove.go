@@ -11,8 +11,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/iam/types"
 )
 
-// removeTries bounds how often RemoveUser begins anew because of Conflict: somebody still adds to the user, or the
-// provider has not yet noticed what is gone.
+// removeTries bounds how often RemoveUser starts again because of Conflict: another client still adds to the user, or a
+// deletion has not reached all of the provider.
 const removeTries = 6
 
 // removeBackoff is 0.2, 0.4, 0.8, 1.6, 3 seconds.
@@ -41,9 +41,9 @@ func (c *Client) RemoveUser(ctx context.Context, name string) error {
 // A step removes one sort of thing from a user. What is not there is removed.
 type step func(c *Client, ctx context.Context, user string) error
 
-// What every user of ours has, keys first: nobody shall get in any more while the rest takes its time. What only others
-// can have added is looked for when the user cannot be removed otherwise; that saves five calls of each revocation, and
-// root credentials whose policy does not name those calls do as long as nobody added such things.
+// usual are the things that the engine gives a user, keys first: they must stop working before the rest is removed. rare are
+// the things that only other clients add. They are listed only if the user cannot be removed otherwise: that saves five calls
+// of each revocation, and the policy of the root credentials needs those calls only for users that have such things.
 var (
 	usual = []step{(*Client).removeKeys, (*Client).detachPolicies, (*Client).removePolicies, (*Client).leaveGroups}
 	rare  = []step{

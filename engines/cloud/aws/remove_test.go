@@ -100,14 +100,14 @@ func TestRemoveUserWithoutAName(t *testing.T) {
 	}
 }
 
-// Somebody else removes the same things at the same time.
+// Another client removes the same things at the same time.
 func TestRemoveUserWhatIsGone(t *testing.T) {
 	for _, action := range append([]string{"ListAccessKeys", "ListGroupsForUser", "ListMFADevices", "ListSSHPublicKeys"}, removals...) {
 		t.Run(action, func(t *testing.T) {
 			s := awstest.New(t)
 			furnish(t, s, "u")
 			c := connect(t, s, nil)
-			// The call is carried out, and answered as if somebody had been faster.
+			// The call is carried out, and answered as if another client had been faster.
 			s.FailNext(1, action, awstest.Fault{When: awstest.AfterCommit, Status: 404, Code: "NoSuchEntity"})
 			err := c.RemoveUser(t.Context(), "u")
 			if action == "DeleteUser" { // it was refused in truth

@@ -294,14 +294,14 @@ func (a *Account) Keys(name string) []Key {
 	return u.Keys
 }
 
-// VirtualDevices returns the serials of the virtual MFA devices that exist, also of those that are nobody's.
+// VirtualDevices returns the serials of the virtual MFA devices that exist, also of those that no user has.
 func (a *Account) VirtualDevices() []string {
 	a.s.mu.Lock()
 	defer a.s.mu.Unlock()
 	return sortedKeys(a.devices)
 }
 
-// DropUser removes a user with everything, as somebody else might.
+// DropUser removes a user with everything, as another client might.
 func (a *Account) DropUser(name string) {
 	a.change(name, func(u *user) {
 		for _, k := range u.keys {
@@ -311,7 +311,7 @@ func (a *Account) DropUser(name string) {
 	})
 }
 
-// DropKey removes a key, as somebody else might.
+// DropKey removes a key, as another client might.
 func (a *Account) DropKey(id string) {
 	a.s.mu.Lock()
 	defer a.s.mu.Unlock()

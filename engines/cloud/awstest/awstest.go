@@ -6,12 +6,12 @@
 //	// iam_endpoint and sts_endpoint are both s.URL
 //
 // It knows users with all that keeps one from being removed, groups, managed policies by their ARN, access keys and
-// temporary credentials, and it refuses what the vendor refuses: taken names, quotas, malformed policies, wrong signatures,
+// temporary credentials, and it rejects what the vendor rejects: taken names, quotas, malformed policies, wrong signatures,
 // names and durations out of bounds. Policies are stored, not evaluated: who may do what is said by Account.Allow, by the
 // policy AdministratorAccess, and for roles by Role.
 //
 // Faults are put in by Fail. Delayed visibility is turned on by Propagation and moved along by Advance. A request that
-// breaks a rule of the model fails the test, because the vendor would refuse it in production only (see Judge).
+// breaks a rule of the model fails the test, because the vendor would reject it in production only (see Judge).
 package awstest
 
 import (
@@ -86,7 +86,7 @@ func New(t testing.TB, opts ...Option) *Server {
 		models: models, testing: t, closing: make(chan struct{}), pageSize: 100, packed: 4096,
 		accounts: map[string]*Account{}, keys: map[string]*accessKey{}, sessions: map[string]*session{},
 	}
-	s.judge = func(v Violation) { t.Errorf("the provider would refuse this request: %v", v) }
+	s.judge = func(v Violation) { t.Errorf("the provider would reject this request: %v", v) }
 	for _, o := range opts {
 		o(s)
 	}

@@ -110,7 +110,7 @@ func TestUserHasAllItIsMadeWith(t *testing.T) {
 	wantCode(t, "the same name in capitals", err, "EntityAlreadyExists")
 	_, err = c.GetUser(ctx, &iam.GetUserInput{UserName: aws.String("bert")})
 	if _, ok := errors.AsType[*iamtypes.NoSuchEntityException](err); !ok {
-		t.Errorf("GetUser of nobody: %v", err)
+		t.Errorf("GetUser without a name: %v", err)
 	}
 	_, err = c.CreateUser(ctx, &iam.CreateUserInput{UserName: aws.String("bert"), PermissionsBoundary: aws.String("arn:aws:iam::123456789012:policy/none")})
 	wantCode(t, "a boundary that is not there", err, "NoSuchEntity")
@@ -199,7 +199,7 @@ func TestUserIsRemovedLast(t *testing.T) {
 		t.Errorf("virtual devices left: %q", left)
 	}
 	_, err = c.DeleteVirtualMFADevice(ctx, &iam.DeleteVirtualMFADeviceInput{SerialNumber: &serial})
-	wantCode(t, "deleting a device that is nobody's", err, "")
+	wantCode(t, "deleting a device without a user", err, "")
 }
 
 func second[T any](_ T, err error) error { return err }
@@ -240,7 +240,7 @@ func TestAccessKeys(t *testing.T) {
 	wantCode(t, "an active key", err, "")
 	other := s.AddUser("other")
 	_, err = c.DeleteAccessKey(ctx, &iam.DeleteAccessKeyInput{UserName: &other.Name, AccessKeyId: &first.ID})
-	wantCode(t, "a key of somebody else", err, "NoSuchEntity")
+	wantCode(t, "a key of another user", err, "NoSuchEntity")
 	_, err = iamAs(s, *made.AccessKey.AccessKeyId, *made.AccessKey.SecretAccessKey, "").DeleteAccessKey(ctx, &iam.DeleteAccessKeyInput{AccessKeyId: &first.ID})
 	wantCode(t, "DeleteAccessKey", err, "")
 	_, err = c.GetUser(ctx, &iam.GetUserInput{})
@@ -590,7 +590,7 @@ func TestTrustIsEnoughToAssume(t *testing.T) {
 	assume := func(arn string) (*sts.AssumeRoleOutput, error) {
 		return c.AssumeRole(ctx, &sts.AssumeRoleInput{RoleArn: &arn, RoleSessionName: aws.String("me")})
 	}
-	wantCode(t, "a role that trusts nobody by name", second(assume(open)), "AccessDenied")
+	wantCode(t, "a role that trusts no user by name", second(assume(open)), "AccessDenied")
 	wantCode(t, "a role that trusts another role", second(assume(spoke)), "AccessDenied")
 	got := must[*sts.AssumeRoleOutput](t)(assume(hub)).Credentials
 	_, err := iamAs(s, *got.AccessKeyId, *got.SecretAccessKey, *got.SessionToken).ListUsers(ctx, &iam.ListUsersInput{})

@@ -24,7 +24,7 @@ func Watch(t testing.TB, target string, judge func(Violation)) (address string) 
 		t.Fatal(err)
 	}
 	if judge == nil {
-		judge = func(v Violation) { t.Errorf("the provider would refuse this request: %v", v) }
+		judge = func(v Violation) { t.Errorf("the provider would reject this request: %v", v) }
 	}
 	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
 		r.SetURL(to)

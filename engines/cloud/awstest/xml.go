@@ -72,7 +72,7 @@ func (s *Server) answer(w http.ResponseWriter, namespace string, r *refusal, ret
 func send(w http.ResponseWriter, status int, body []byte) {
 	w.Header().Set("Content-Type", "text/xml")
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // whoever asked may be gone
+	_, _ = w.Write(body) // the client may have closed the connection
 }
 
 func (s *Server) requestID() string {
