@@ -756,7 +756,7 @@ func (s *sim) checkSite(kind, site string, wanted map[string][]want) {
 				continue
 			}
 			d := s.destOf(w.a)
-			mark, err := s.svc.ownerTagOf(s.ctx(), w.a)
+			mark, err := OwnerTagPrefix(s.ctx(), s.svc.host.Store(), w.a)
 			s.must(err)
 			mark = d.OwnerTag(mark, name, rules)
 			switch w.status.Status {

@@ -1,9 +1,7 @@
 package secretsync
 
 import (
-	"cmp"
 	"context"
-	"slices"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
@@ -36,7 +34,7 @@ func (s *API) linkedSecretOf(ctx context.Context, c *selection) (*linkedSecret, 
 	}
 	all := []*Association{own}
 	if own == nil {
-		if all, err = s.selectorsOf(ctx, c); err != nil {
+		if all, err = s.selectorsOf(ctx, c.dest, c.mount.UUID, c.secret); err != nil {
 			return nil, err
 		}
 	}
@@ -57,18 +55,6 @@ func (s *API) linkedSecretOf(ctx context.Context, c *selection) (*linkedSecret, 
 		return nil, engines.NotFound("the secret is not associated with the destination")
 	}
 	return found, nil
-}
-
-// selecting returns the associations with a prefix that cover a secret, the longest prefix first.
-func (s *Reconciler) selectorsOf(ctx context.Context, c *selection) (all []*Association, err error) {
-	_, err = scanAllReadable(ctx, s.Syncer, Area(c.dest.NS, "a/"+c.dest.ID+"/"), func(_ storage.Key, a *Association) bool {
-		if a.Selector && a.MountUUID == c.mount.UUID && a.Covers(c.secret) {
-			all = append(all, a)
-		}
-		return true
-	})
-	slices.SortFunc(all, func(a, b *Association) int { return cmp.Compare(len(b.Secret), len(a.Secret)) })
-	return all, err
 }
 
 type adoptIn struct {
@@ -112,7 +98,7 @@ func (s *API) adopt(ctx context.Context, req *engines.Request, in *adoptIn) (*en
 		return nil, err
 	}
 	s.syncAndWait(ctx, l.linkID())
-	return s.respondSecret(ctx, l)
+	return s.respondSecret(ctx, l.dest, l.assoc, l.mount, l.secret)
 }
 
 // conflicts returns the names of a link, folded, that are in conflict with what somebody else has: of those that are given, or all.
@@ -146,7 +132,7 @@ func (s *API) retry(ctx context.Context, req *engines.Request, in *secretIn) (*e
 		}
 		if !c.selector {
 			s.syncAndWait(ctx, l.linkID())
-			return s.respondSecret(ctx, l)
+			return s.respondSecret(ctx, l.dest, l.assoc, l.mount, l.secret)
 		}
 		only = l.assoc.ID
 	}
@@ -210,4 +196,17 @@ func (s *API) history(ctx context.Context, req *engines.Request, in *secretIn) (
 		}
 	}
 	return &engines.Response{Data: map[string]any{"events": events}}, nil
+}
+
+// driftNow scans a destination and answers what differs.
+func (s *API) driftNow(ctx context.Context, req *engines.Request, in *associationsIn) (*engines.Response, error) {
+	d, err := s.findDestination(ctx, s.host.Store(), req.Mount.NamespaceID, in.Type, in.Destination)
+	if err != nil {
+		return nil, err
+	}
+	found, n, err := s.scanDrift(ctx, d, req.Caller.Sees)
+	if err != nil {
+		return nil, invalid(err)
+	}
+	return &engines.Response{Data: map[string]any{"drifted": found, "names": n}}, nil
 }

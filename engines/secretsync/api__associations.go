@@ -321,15 +321,6 @@ func (s *API) putAssociation(ctx context.Context, c *selection, a *Association) 
 	return nil
 }
 
-// associationAt returns a stored association, nil if there is none.
-func GetAssociation(ctx context.Context, g engines.Getter, key storage.Key) (*Association, error) {
-	a := new(Association)
-	if found, err := engines.GetRecord(ctx, g, key, a); !found || err != nil {
-		return nil, err
-	}
-	return a, nil
-}
-
 // putPending stores a link for an association that has none.
 func (s *API) putPending(ctx context.Context, tx *storage.Txn, a *Association) error {
 	key := LinkKey(a.NS, a.Destination, a.ID, a.Secret)
@@ -340,22 +331,6 @@ func (s *API) putPending(ctx context.Context, tx *storage.Txn, a *Association) e
 	}
 	l = Link{Secret: a.Secret, Outcome: Outcome{Status: Pending}, UpdatedAt: a.UpdatedAt}
 	return engines.PutRecord(tx, key, &l)
-}
-
-// patientFor is how long a request waits for a sync that it asked for.
-const syncNowTimeout = 10 * time.Second
-
-// syncNow syncs a link, looking at the destination in any case, and waits a while for it.
-func (s *Syncer) syncAndWait(ctx context.Context, key LinkID) {
-	done := make(chan struct{})
-	s.queue.Push(key, time.Time{}, true, done)
-	timer := time.NewTimer(syncNowTimeout)
-	defer timer.Stop()
-	select {
-	case <-done:
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }
 
 type removeIn struct {
@@ -378,7 +353,7 @@ func (s *API) removeAssociation(ctx context.Context, req *engines.Request, in *r
 		return nil, err
 	}
 	if a == nil {
-		if over, err := s.selectorsOf(ctx, c); err != nil {
+		if over, err := s.selectorsOf(ctx, c.dest, c.mount.UUID, c.secret); err != nil {
 			return nil, err
 		} else if len(over) > 0 && !c.selector {
 			return nil, engines.Invalid("the secret is not associated by itself, but by the association with secret_prefix %q: remove that one", prefixText(over[0]))
@@ -402,8 +377,6 @@ func (s *API) removeAssociation(ctx context.Context, req *engines.Request, in *r
 	}
 	return s.respondRemoved(c, &l), nil
 }
-
-func prefixText(a *Association) string { return cmp.Or(a.Secret, "*") }
 
 // chooseAssociated finds the mount of an association that is to be removed. It may be gone, or another one may be at its path.
 func (s *API) resolveRemoval(ctx context.Context, req *engines.Request, c *selection, path string) error {

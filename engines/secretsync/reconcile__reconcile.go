@@ -2,88 +2,14 @@ package secretsync
 
 import (
 	"context"
-	"errors"
-	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/engines/secretsync/destination"
-	"github.com/coffer-project/coffer/engines/secretsync/workqueue"
 	"github.com/coffer-project/coffer/storage"
 )
-
-// Operator is the part of the server's configuration that callers of the API cannot change.
-type Operator struct {
-	// AllowPrivate lets destinations be at private, link-local and loopback addresses.
-	AllowPrivate bool
-	// EnvironmentCredentials says which destinations that have no credentials of their own may use those of the server's environment:
-	// EnvironmentAll, of any namespace, also if it is ""; EnvironmentRoot, of the root namespace; EnvironmentNone.
-	EnvironmentCredentials string
-	// Endpoints replace the vendors' own addresses, by type.
-	Endpoints map[string]Endpoint
-}
-
-// The values of Operator.EnvironmentCredentials.
-const (
-	EnvironmentAll  = "all"
-	EnvironmentRoot = "root"
-	EnvironmentNone = "none"
-)
-
-// Endpoint is where a type of destination is, instead of at the vendor's.
-type Endpoint struct {
-	URL          string
-	AuthorityURL string
-	TokenURL     string
-	CAFile       string
-	// WritesPerSecond and ReadsPerSecond are the budget of each destination of the type; 0: what the type says.
-	WritesPerSecond float64
-	ReadsPerSecond  float64
-}
-
-// Syncer syncs single links: the secrets of associations, each with one destination. Its queue runs the jobs. Safe for concurrent use.
-type Syncer struct {
-	host engines.Host
-	log  *slog.Logger
-	pool *Pool
-
-	queue        workqueue.Queue[LinkID]
-	associations Associations
-	capacity     *Capacity
-	gauges       Gauges
-	counts       counts
-
-	mu             sync.Mutex
-	waiting        map[storage.Key]map[LinkID]bool // links that wait for a name, by the key of its claim
-	pendingRefresh map[string]bool                 // associations, by id: see setPendingRefresh
-}
-
-// NewSyncer returns a Syncer whose queue is not running.
-func NewSyncer(host engines.Host, pool *Pool, log *slog.Logger) *Syncer {
-	s := &Syncer{host: host, log: log, pool: pool, capacity: NewCapacity()}
-	s.queue.Do, s.queue.Partition = s.syncJob, func(key LinkID) string { return key.Destination }
-	return s
-}
-
-// reset forgets what is kept in memory: this node does not sync any more.
-func (s *Syncer) reset() {
-	s.gauges.Clear()
-	s.capacity.Clear()
-	s.associations.Clear()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.waiting, s.pendingRefresh = nil, nil
-}
-
-// forgetAssociation forgets what is kept in memory of an association that was deleted.
-func (s *Syncer) forgetAssociation(id string) {
-	s.gauges.RemoveAssociation(id)
-	s.takePendingRefresh(id)
-	s.associations.Remove(id)
-}
 
 // Reconciler finds the links that are due, and queues them: after changes of the feed, at the start, and periodically. Safe for
 // concurrent use.
@@ -105,17 +31,8 @@ func NewReconciler(s *Syncer) *Reconciler {
 	return r
 }
 
-// Reporter reports the sync state of secrets.
-type Reporter struct{ *Reconciler }
-
-// API serves the paths below sys/sync/.
-type API struct{ Reporter }
-
 // rescan is how often everything is looked through for what has been missed. Nothing should be.
 const rescanInterval = 10 * time.Minute
-
-// settle is how long a change waits for the next one of the same secret.
-const changeDelay = 100 * time.Millisecond
 
 // Run syncs until ctx ends. The active node calls it; on a cluster that does not write what is shared it waits to become one
 // that does.
@@ -149,17 +66,6 @@ func (s *Reconciler) Run(ctx context.Context) {
 		case <-again.C:
 			s.inbox.addAll()
 		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
 	}
 }
 
@@ -290,30 +196,46 @@ func (s *Reconciler) concurrencyOf(dest string) int {
 	return s.concurrency[dest]
 }
 
-const codeInternal = "internal"
-
-// failure turns an error into an outcome.
-func outcomeOf(err error) Outcome {
-	var e *destination.Error
-	if !errors.As(err, &e) {
-		return Outcome{Status: InternalError, Code: codeInternal, Cause: "the server could not do its part; its log says why"}
+func (s *Reconciler) setConcurrency(d *Destination) {
+	s.concurrencyMu.Lock()
+	defer s.concurrencyMu.Unlock()
+	if s.concurrency == nil {
+		s.concurrency = map[string]int{}
 	}
-	o := Outcome{Status: ExternalError, Code: e.Code, Cause: truncateCause(e.Text)}
-	switch {
-	case e.Code == destination.Exists || e.Code == destination.Changed: // it is looked at again
-	case e.Class == destination.Client:
-		o.Status = ClientError
-	case e.Class == destination.Internal:
-		o.Status = InternalError
-	}
-	return o
+	s.concurrency[d.ID] = s.pool.Types[d.Type].Rules.Rate.Concurrency
 }
 
-// shortened keeps causes to what can be stored once for each name.
-func truncateCause(text string) string {
-	const most = 400
-	if len(text) > most {
-		return truncate(text, most) + "…"
+// Numbers are metrics, by name.
+func (s *Reconciler) Numbers() map[string]float64 {
+	due, running := s.queue.Counts()
+	destinations, attention, unreadable := s.gauges.Counts()
+	return map[string]float64{
+		"sync_destinations":      float64(destinations),
+		"sync_attention":         float64(attention + s.capacity.Waiting()),
+		"sync_unreadable":        float64(unreadable),
+		"sync_associations":      float64(s.associations.Len()),
+		"sync_pending":           float64(due),
+		"sync_running":           float64(running),
+		"sync_writes_total":      float64(s.counts.written.Load()),
+		"sync_deletes_total":     float64(s.counts.deleted.Load()),
+		"sync_failures_total":    float64(s.counts.failed.Load()),
+		"sync_conflicts_total":   float64(s.counts.conflicts.Load()),
+		"sync_drift_found_total": float64(s.counts.drifted.Load()),
 	}
-	return text
+}
+
+// concernsSync reports whether a key of a system area is one that work follows from: a destination, an association, or the
+// configuration. What work itself writes is none of them.
+func isSyncInput(key storage.Key) bool {
+	_, kind, _ := SplitKey(key)
+	return kind == "d" || kind == "a" || kind == "config"
+}
+
+// mountOf returns the mount whose record a key of a system area is, "" for others.
+func mountUUIDOf(key storage.Key) (uuid string) {
+	_, uuid, ok := strings.Cut(key.Path(), "/mounts/")
+	if !ok || strings.Contains(uuid, "/") {
+		return ""
+	}
+	return uuid
 }

@@ -10,9 +10,6 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// A record that cannot be decoded was written by a newer version of the server, or is damaged. What it is about is left as it is,
-// here and at its destination, and what it might speak against is not done. Everything else goes on.
-
 const (
 	codeUnreadable  = "unreadable"
 	unreadableCause = "a record of secret sync that this needs cannot be read: it was written by a newer version of the server, or is damaged. Nothing is changed; the log names the record"
@@ -44,26 +41,6 @@ func describeKey(key storage.Key) (kind, owner string) {
 	return kind, ns + "/" + owner
 }
 
-// told makes errors about unreadable records ones that the client may see.
-func withClientErrors[In any](do engines.Handler[In]) engines.Handler[In] {
-	return func(ctx context.Context, req *engines.Request, in *In) (*engines.Response, error) {
-		resp, err := do(ctx, req, in)
-		return resp, clientError(err)
-	}
-}
-
-func clientError(err error) error {
-	if _, ok := errors.AsType[*engines.UnreadableError](err); ok {
-		return &engines.Error{Kind: engines.KindFailed, Detail: unreadableCause, Err: err}
-	}
-	return err
-}
-
-// on declares a route of which errors about unreadable records are told.
-func route[In any](r *engines.Router, op engines.Operation, pattern, help string, flags engines.Flags, do engines.Handler[In]) *engines.Route {
-	return engines.On(r, op, pattern, help, flags, withClientErrors(do))
-}
-
 // survey is scan for what goes on past records that cannot be read. left is how many those are.
 func scanAllReadable[T any, P interface {
 	*T
@@ -79,14 +56,6 @@ func scanAllReadable[T any, P interface {
 	return left, err
 }
 
-// leftOut is what an answer says of records that it lacks.
-func missingWarning(left int) []string {
-	if left == 0 {
-		return nil
-	}
-	return []string{"something is missing here: " + unreadableCause}
-}
-
 // lostLink stands for a link that cannot be read.
 func unreadableLink(secret string) *Link {
 	return &Link{Secret: secret, Unreadable: true, Outcome: Outcome{Status: InternalError, Code: codeUnreadable, Cause: unreadableCause}}
@@ -95,18 +64,4 @@ func unreadableLink(secret string) *Link {
 // errUnreadable is why a name could not be looked after.
 func errUnreadable(err error) error {
 	return &destination.Error{Class: destination.Internal, Code: codeUnreadable, Text: unreadableCause, Err: err}
-}
-
-// checkUnreadable forgets records that cannot be read and are not there any more, or are others by now.
-func (s *Reconciler) checkUnreadable(ctx context.Context) error {
-	for key, version := range s.gauges.Unreadable() {
-		e, err := s.host.Store().Get(ctx, key)
-		if err != nil && !errors.Is(err, storage.ErrNotFound) {
-			return err
-		}
-		if err != nil || e.Version != version {
-			s.gauges.RemoveUnreadable(key)
-		}
-	}
-	return nil
 }

@@ -1,6 +1,7 @@
 package secretsync
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -173,34 +174,6 @@ func (s *Reconciler) MountGone(ctx context.Context, uuid string) error {
 	})
 }
 
-func (s *Reconciler) eachDestination(ctx context.Context, do func(*Destination) error) error {
-	namespaces, err := s.host.Namespaces(ctx)
-	if err != nil {
-		return err
-	}
-	for _, ns := range namespaces {
-		if _, err := s.eachDestinationOf(ctx, ns, do); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// eachDestinationOf goes through the destinations of a namespace. left is how many cannot be read.
-func (s *Reconciler) eachDestinationOf(ctx context.Context, ns string, do func(*Destination) error) (left int, err error) {
-	var all []*Destination
-	left, err = scanAllReadable(ctx, s.Syncer, Area(ns, "d/"), func(_ storage.Key, d *Destination) bool {
-		all = append(all, d)
-		return true
-	})
-	for _, d := range all {
-		if err == nil {
-			err = do(d)
-		}
-	}
-	return left, err
-}
-
 // patience is how long the deletion of a namespace waits for its destinations to be purged.
 const namespaceDeletionTimeout = 15 * time.Minute
 
@@ -243,4 +216,34 @@ func (s *Reconciler) NamespaceGone(ctx context.Context, ns string) error {
 		return &engines.Error{Kind: engines.KindUnavailable, Detail: "a destination of the namespace cannot be read, so that what it holds cannot be removed"}
 	}
 	return nil
+}
+
+func (s *Reconciler) hasAssociations(ctx context.Context, d *Destination) (bool, error) {
+	some, err := s.host.Store().Scan(ctx, Area(d.NS, "a/"+d.ID+"/"), "", 1)
+	return len(some) > 0, err
+}
+
+func (s *Reconciler) countAssociations(ctx context.Context, d *Destination) (all, removing int, err error) {
+	left, err := scanAllReadable(ctx, s.Syncer, Area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *Association) bool {
+		all++
+		if a.Removing {
+			removing++
+		}
+		return true
+	})
+	return all + left, removing, err
+}
+
+const disabledCause = "secret sync is disabled in sync/config"
+
+// selecting returns the associations with a prefix that cover a secret, the longest prefix first.
+func (s *Reconciler) selectorsOf(ctx context.Context, d *Destination, mountUUID, secret string) (all []*Association, err error) {
+	_, err = scanAllReadable(ctx, s.Syncer, Area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *Association) bool {
+		if a.Selector && a.MountUUID == mountUUID && a.Covers(secret) {
+			all = append(all, a)
+		}
+		return true
+	})
+	slices.SortFunc(all, func(a, b *Association) int { return cmp.Compare(len(b.Secret), len(a.Secret)) })
+	return all, err
 }

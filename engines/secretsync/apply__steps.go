@@ -149,35 +149,6 @@ func (s *Syncer) decideStep(ctx context.Context, t *target, dest destination.Des
 // longestPause is how long a job waits for a destination to show what is there, before others have their turn.
 const maxWait = 5 * time.Second
 
-// tagsPrint stands for tags with their values.
-func TagsFingerprint(tags map[string]string) string {
-	if len(tags) == 0 {
-		return ""
-	}
-	var all []string
-	for _, key := range slices.Sorted(maps.Keys(tags)) {
-		all = append(all, key, tags[key])
-	}
-	return Hash(all...)
-}
-
-// item returns what a link says of a name, or nil.
-func (l *Link) Item(name string, r destination.Rules) *Item {
-	for i := range l.Items {
-		if Fold(r, l.Items[i].Name) == Fold(r, name) {
-			return &l.Items[i]
-		}
-	}
-	return nil
-}
-
-func Fold(r destination.Rules, name string) string {
-	if r.Fold == nil {
-		return name
-	}
-	return r.Fold(name)
-}
-
 // writes reports whether the step writes a value.
 func (st *step) writes() bool {
 	switch st.Do {

@@ -13,14 +13,8 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// A name at a place belongs to one link at most, of all destinations that write there. Who owns it says a claim, which is made
-// in the transaction that stores what is about to be written, and dropped in the one that stores that it is gone.
-
 // takenReason begins the reasons of conflicts with another association.
 const takenReason = "the name belongs to "
-
-// CodeNameTaken is the code of a name that another association has claimed.
-const CodeNameTaken = "name_taken"
 
 // sharedReason is why a name that belongs to another association is left to it without a conflict.
 const sharedReason = "is looked after by another association of the secret with this destination"
@@ -92,16 +86,6 @@ func (t *target) ownerReason(a *Association, secret string) string {
 		who = fmt.Sprintf("a secret of another mount, which is synced by the destination %s/%s", a.Type, a.Name)
 	}
 	return takenReason + who + ": choose another secret_name_template"
-}
-
-// holder returns the association that has made the claim, nil if it is not there any more, such as one whose destination was forgotten
-// in the middle.
-func (c *Claim) Owner(ctx context.Context, g engines.Getter) (*Association, error) {
-	var d Destination
-	if _, err := GetDestination(ctx, g, DestinationKey(c.NS, c.Type, c.Name), &d); err != nil || d.ID != c.Destination {
-		return nil, err
-	}
-	return GetAssociation(ctx, g, AssociationKey(c.NS, c.Destination, c.Association))
 }
 
 // shares reports whether who has made a claim syncs the very secret to the very destination, by another association: what a secret has
@@ -228,4 +212,31 @@ func (s *Syncer) checkCapacity(ctx context.Context, t *target, steps []step) err
 		st.Action, st.desired = Action{Do: actReject, Reason: full}, nil
 	}
 	return nil
+}
+
+// anyFree reports whether a name that the link waits for is free by now. Of those that are not it hears when they are.
+func (s *Syncer) anyNameFree(ctx context.Context, d *Destination, l *Link, who LinkID) (bool, error) {
+	place, err := s.pool.Location(d)
+	if err != nil {
+		return false, err
+	}
+	for i := range l.Items {
+		if l.Items[i].Code != CodeNameTaken {
+			continue
+		}
+		var c Claim
+		key := ClaimKey(d.Type, place, Fold(s.pool.Types[d.Type].Rules, l.Items[i].Name))
+		s.addWaiter(key, who)
+		found, err := engines.GetRecord(ctx, s.host.Store(), key, &c)
+		var by *Association
+		if found && err == nil {
+			by, err = c.Owner(ctx, s.host.Store())
+		}
+		switch {
+		case s.unreadable(err): // nobody knows
+		case err != nil || by == nil:
+			return err == nil, err
+		}
+	}
+	return false, nil
 }

@@ -3,6 +3,7 @@ package secretsync
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -10,32 +11,6 @@ import (
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/storage"
 )
-
-// concernsSync reports whether a key of a system area is one that work follows from: a destination, an association, or the
-// configuration. What work itself writes is none of them.
-func isSyncInput(key storage.Key) bool {
-	_, kind, _ := SplitKey(key)
-	return kind == "d" || kind == "a" || kind == "config"
-}
-
-// mountOf returns the mount whose record a key of a system area is, "" for others.
-func mountUUIDOf(key storage.Key) (uuid string) {
-	_, uuid, ok := strings.Cut(key.Path(), "/mounts/")
-	if !ok || strings.Contains(uuid, "/") {
-		return ""
-	}
-	return uuid
-}
-
-// splitKey takes a key below "sys/<namespace id>/sync/" apart; kind is "" for others.
-func SplitKey(key storage.Key) (ns, kind, rest string) {
-	ns, path, ok := strings.Cut(key.Path(), "/sync/")
-	if !ok || strings.Contains(ns, "/") {
-		return "", "", ""
-	}
-	kind, rest, _ = strings.Cut(path, "/")
-	return ns, kind, rest
-}
 
 // scanAll looks for everything that is due, in all namespaces. After the store was replaced by a snapshot that is all there is:
 // what is at the destinations may be younger than what is known of it.
@@ -168,15 +143,6 @@ func (s *Reconciler) scanDestination(ctx context.Context, d *Destination, refres
 	return nil
 }
 
-func (s *Reconciler) setConcurrency(d *Destination) {
-	s.concurrencyMu.Lock()
-	defer s.concurrencyMu.Unlock()
-	if s.concurrency == nil {
-		s.concurrency = map[string]int{}
-	}
-	s.concurrency[d.ID] = s.pool.Types[d.Type].Rules.Rate.Concurrency
-}
-
 // scanAssociation queues the links of an association that are not as they should be.
 func (s *Reconciler) scanAssociation(ctx context.Context, a *Association) error {
 	var d Destination
@@ -212,25 +178,6 @@ func (s *Reconciler) scanLinks(ctx context.Context, d *Destination, a *Associati
 		s.setPendingRefresh(a.ID)
 	}
 	return err
-}
-
-// owe notes that the destination was to be looked at for an association while the work was stopped: after a restore the ledger alone
-// does not tell what there is to do. owed takes that back.
-func (s *Syncer) setPendingRefresh(association string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.pendingRefresh == nil {
-		s.pendingRefresh = map[string]bool{}
-	}
-	s.pendingRefresh[association] = true
-}
-
-func (s *Syncer) takePendingRefresh(association string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	owed := s.pendingRefresh[association]
-	delete(s.pendingRefresh, association)
-	return owed
 }
 
 // scanLink queues one link if it is due; l is nil if there is none yet.
@@ -269,44 +216,6 @@ func (s *Reconciler) scanLink(ctx context.Context, d *Destination, a *Associatio
 		s.queue.Push(LinkID{a.NS, a.Destination, a.ID, secret}, at, refresh, nil)
 	}
 	return nil
-}
-
-// waitsForName reports whether a name of the link belongs to another association.
-func (l *Link) WaitsForName() bool {
-	return slices.ContainsFunc(l.Items, func(it Item) bool { return it.Code == CodeNameTaken })
-}
-
-// shared reports whether another association looks after all names of the link.
-func (l *Link) IsShared() bool {
-	all := l.Active()
-	return len(all) > 0 && !slices.ContainsFunc(all, func(it Item) bool { return it.Status != Synced || it.Code != CodeNameTaken })
-}
-
-// anyFree reports whether a name that the link waits for is free by now. Of those that are not it hears when they are.
-func (s *Syncer) anyNameFree(ctx context.Context, d *Destination, l *Link, who LinkID) (bool, error) {
-	place, err := s.pool.Location(d)
-	if err != nil {
-		return false, err
-	}
-	for i := range l.Items {
-		if l.Items[i].Code != CodeNameTaken {
-			continue
-		}
-		var c Claim
-		key := ClaimKey(d.Type, place, Fold(s.pool.Types[d.Type].Rules, l.Items[i].Name))
-		s.addWaiter(key, who)
-		found, err := engines.GetRecord(ctx, s.host.Store(), key, &c)
-		var by *Association
-		if found && err == nil {
-			by, err = c.Owner(ctx, s.host.Store())
-		}
-		switch {
-		case s.unreadable(err): // nobody knows
-		case err != nil || by == nil:
-			return err == nil, err
-		}
-	}
-	return false, nil
 }
 
 // eachSecret goes through the secrets of an association: those with a link, then those that are there and have none yet, for
@@ -395,11 +304,6 @@ func (s *Reconciler) due(ctx context.Context, a *Association, m *engines.Mounted
 	return time.Time{}, false, nil
 }
 
-// of reports whether the link was synced as the secret is.
-func (l *Link) IsOf(now engines.Secret) bool {
-	return now.Version == l.Version && now.CreatedAt.Equal(l.VersionAt) && now.Live == l.Live
-}
-
 // notBefore keeps to the time that a failed link is to be tried again, unless it is of a clock that was ahead.
 func (s *Reconciler) notBefore(l *Link, now time.Time) time.Time {
 	if l != nil && l.NextRetry.After(now) && !l.NextRetry.After(now.Add(longestWait)) {
@@ -408,17 +312,112 @@ func (s *Reconciler) notBefore(l *Link, now time.Time) time.Time {
 	return now
 }
 
-// unfinished reports whether something was begun of which nobody knows how it ended.
-func (l *Link) IsUnfinished() bool {
-	for i := range l.Items {
-		if it := &l.Items[i]; !it.Retained && (it.Intent != nil || it.Status == Unsyncing) {
-			return true
+// countLinks counts what there is, once, before anything new is let in, and learns the limit.
+func (s *Reconciler) countLinks(ctx context.Context, namespaces []string) error {
+	config, err := s.config(ctx)
+	switch {
+	case s.unreadable(err): // nothing is synced anyhow
+	case err != nil:
+		return err
+	default:
+		s.capacity.SetLimit(config.QueueCapacity)
+	}
+	s.capacity.mu.Lock()
+	counted := s.capacity.counted
+	s.capacity.mu.Unlock()
+	if counted {
+		return nil
+	}
+	for _, ns := range namespaces {
+		if err := s.countLinksOf(ctx, ns); err != nil {
+			return err
 		}
 	}
-	return false
+	s.capacity.mu.Lock()
+	defer s.capacity.mu.Unlock()
+	s.capacity.counted = true
+	return nil
 }
 
-// rules stands for all that the names and values of an association depend on, and what is to become of them.
-func (a *Association) RulesHash() string {
-	return Hash(append(append([]string{a.Granularity, a.Template, a.ValueFormat, "include"}, a.Include...), append([]string{"exclude"}, a.Exclude...)...)...)
+func (s *Reconciler) countLinksOf(ctx context.Context, ns string) error {
+	const page = 500
+	prefix := Area(ns, "l/")
+	for after := storage.Key(""); ; {
+		entries, err := s.host.Store().Scan(ctx, prefix, after, page)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			after = e.Key
+			if parts := strings.SplitN(strings.TrimPrefix(string(e.Key), string(prefix)), "/", 3); len(parts) == 3 {
+				s.capacity.Add(LinkID{ns, parts[0], parts[1], parts[2]})
+			}
+		}
+		if len(entries) < page {
+			return nil
+		}
+	}
+}
+
+// checkUnreadable forgets records that cannot be read and are not there any more, or are others by now.
+func (s *Reconciler) checkUnreadable(ctx context.Context) error {
+	for key, version := range s.gauges.Unreadable() {
+		e, err := s.host.Store().Get(ctx, key)
+		if err != nil && !errors.Is(err, storage.ErrNotFound) {
+			return err
+		}
+		if err != nil || e.Version != version {
+			s.gauges.RemoveUnreadable(key)
+		}
+	}
+	return nil
+}
+
+// eachLink goes through the links of a destination.
+func (s *Reconciler) eachLink(ctx context.Context, d *Destination, do func(*Association, *Link)) error {
+	byID := map[string]*Association{}
+	_, err := scanAllReadable(ctx, s.Syncer, Area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *Association) bool {
+		byID[a.ID] = a
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	prefix := Area(d.NS, "l/"+d.ID+"/")
+	_, err = scanAllReadable(ctx, s.Syncer, prefix, func(key storage.Key, l *Link) bool {
+		id, _, _ := strings.Cut(strings.TrimPrefix(string(key), string(prefix)), "/")
+		if a := byID[id]; a != nil {
+			do(a, l)
+		}
+		return true
+	})
+	return err
+}
+
+func (s *Reconciler) eachDestination(ctx context.Context, do func(*Destination) error) error {
+	namespaces, err := s.host.Namespaces(ctx)
+	if err != nil {
+		return err
+	}
+	for _, ns := range namespaces {
+		if _, err := s.eachDestinationOf(ctx, ns, do); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// eachDestinationOf goes through the destinations of a namespace. left is how many cannot be read.
+func (s *Reconciler) eachDestinationOf(ctx context.Context, ns string, do func(*Destination) error) (left int, err error) {
+	var all []*Destination
+	left, err = scanAllReadable(ctx, s.Syncer, Area(ns, "d/"), func(_ storage.Key, d *Destination) bool {
+		all = append(all, d)
+		return true
+	})
+	for _, d := range all {
+		if err == nil {
+			err = do(d)
+		}
+	}
+	return left, err
 }

@@ -1,56 +1,16 @@
 package secretsync
 
 import (
+	"cmp"
 	"context"
-	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/storage"
 )
 
-func (s *API) stateRoutes(r *engines.Router) {
-	const of = "sync/destinations/{type}/{destination}"
-	route(r, engines.Update, of+"/plan", "What syncing would do now, name by name; with a secret, also what associating it would do. Nothing is changed.", flags, s.planDestination)
-	route(r, engines.Update, of+"/associations/adopt", "Take over names at the destination that belong to somebody else.", flags, s.adopt)
-	route(r, engines.Update, of+"/associations/retry", "Sync again now what has failed, or one secret whatever its state.", flags, s.retry)
-	route(r, engines.Update, of+"/associations/pause", "Stop syncing an association.", flags, s.setAssociationPaused(true))
-	route(r, engines.Update, of+"/associations/resume", "Go on syncing an association.", flags, s.setAssociationPaused(false))
-	route(r, engines.Update, of+"/associations/history", "What came of the last attempts to sync a secret.", flags, s.history)
-	route(r, engines.Update, of+"/drift", "Look for what somebody else has changed at the destination, now.", flags, s.driftNow)
-}
-
-// readAssociations answers all associations of a destination.
-func (s *API) readAssociations(ctx context.Context, req *engines.Request, in *associationsIn) (*engines.Response, error) {
-	d, err := s.findDestination(ctx, s.host.Store(), req.Mount.NamespaceID, in.Type, in.Destination)
-	if err != nil {
-		return nil, err
-	}
-	all, left, err := s.associationsFor(ctx, req, d)
-	if err != nil {
-		return nil, err
-	}
-	resp, err := s.respondAssociations(ctx, d, all...)
-	if err == nil {
-		resp.Warnings = missingWarning(left)
-	}
-	return resp, err
-}
-
-// associationsFor returns the associations of a destination that are there for who asks. left is how many cannot be read.
-func (s *API) associationsFor(ctx context.Context, req *engines.Request, d *Destination) (all []*Association, left int, err error) {
-	left, err = scanAllReadable(ctx, s.Syncer, Area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *Association) bool {
-		if req.Caller.Sees(a.MountUUID) {
-			all = append(all, a)
-		}
-		return true
-	})
-	return all, left, err
-}
-
-const disabledCause = "secret sync is disabled in sync/config"
+// Reporter reports the sync state of secrets.
+type Reporter struct{ *Reconciler }
 
 // report gathers what clients are told of secrets at a destination.
 type report struct {
@@ -128,20 +88,20 @@ func (r *report) addAssociation(ctx context.Context, a *Association) error {
 }
 
 // answerSecret answers one secret.
-func (s *Reporter) respondSecret(ctx context.Context, l *linkedSecret) (*engines.Response, error) {
-	r, err := s.newReport(ctx, l.dest)
+func (s *Reporter) respondSecret(ctx context.Context, d *Destination, a *Association, m *engines.Mounted, secret string) (*engines.Response, error) {
+	r, err := s.newReport(ctx, d)
 	if err != nil {
 		return nil, err
 	}
 	now := new(Link)
-	found, err := engines.GetRecord(ctx, s.host.Store(), LinkKey(l.dest.NS, l.dest.ID, l.assoc.ID, l.secret), now)
+	found, err := engines.GetRecord(ctx, s.host.Store(), LinkKey(d.NS, d.ID, a.ID, secret), now)
 	if err != nil {
 		return nil, err
 	}
 	if !found {
 		now = nil
 	}
-	r.add(ctx, l.assoc, l.mount, l.secret, now)
+	r.add(ctx, a, m, secret, now)
 	return r.response(), nil
 }
 
@@ -301,106 +261,18 @@ func mountPath(a *Association, m *engines.Mounted) string {
 	return m.Path
 }
 
-// listAssociations answers the secrets of all destinations of the namespace.
-func (s *API) listAssociations(ctx context.Context, req *engines.Request, _ *emptyIn) (*engines.Response, error) {
-	info := map[string][]map[string]string{}
-	paths := map[string]string{} // of mounts, by uuid
-	links := map[SecretRef]bool{}
-	_, err := s.eachDestinationOf(ctx, req.Mount.NamespaceID, func(d *Destination) error {
-		return s.eachLink(ctx, d, func(a *Association, l *Link) {
-			if !req.Caller.Sees(a.MountUUID) {
-				return
-			}
-			links[SecretRef{d.ID, a.MountUUID, l.Secret}] = true
-			path, ok := paths[a.MountUUID]
-			if !ok {
-				m, err := s.host.MountOf(ctx, a.MountUUID)
-				if err != nil {
-					m = nil
-				}
-				path = strings.TrimSuffix(mountPath(a, m), "/")
-				paths[a.MountUUID] = path
-			}
-			info[path+"/"+l.Secret] = []map[string]string{{"mount": path, "secret_path": l.Secret}}
-		})
-	})
+// SecretEntries returns what readers are shown of a secret at a destination, of all its associations, by the path of the entry.
+func (s *Reporter) secretEntries(ctx context.Context, d *Destination, m *engines.Mounted, secret string) (map[string]map[string]any, error) {
+	r, err := s.newReport(ctx, d)
 	if err != nil {
 		return nil, err
 	}
-	if len(links) == 0 {
-		return nil, engines.NotFound("")
-	}
-	return &engines.Response{Data: map[string]any{
-		"keys": slices.Sorted(maps.Keys(info)), "key_info": info, "total_associations": len(links), "total_secrets": len(info),
-	}}, nil
-}
-
-// eachLink goes through the links of a destination.
-func (s *Reconciler) eachLink(ctx context.Context, d *Destination, do func(*Association, *Link)) error {
-	byID := map[string]*Association{}
-	_, err := scanAllReadable(ctx, s.Syncer, Area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *Association) bool {
-		byID[a.ID] = a
-		return true
-	})
-	if err != nil {
-		return err
-	}
-	prefix := Area(d.NS, "l/"+d.ID+"/")
-	_, err = scanAllReadable(ctx, s.Syncer, prefix, func(key storage.Key, l *Link) bool {
-		id, _, _ := strings.Cut(strings.TrimPrefix(string(key), string(prefix)), "/")
-		if a := byID[id]; a != nil {
-			do(a, l)
-		}
-		return true
-	})
-	return err
-}
-
-type mountSecretIn struct {
-	Mount      string `json:"mount" form:"path" max:"512" query:"true" required:"true" help:"Mount that holds the secret: its path, or its accessor."`
-	SecretName string `json:"secret_name" max:"512" query:"true" required:"true" help:"Name of the secret."`
-}
-
-// destinationsOf answers where a secret is synced to.
-func (s *API) destinationsOf(ctx context.Context, req *engines.Request, in *mountSecretIn) (*engines.Response, error) {
-	m, secret, err := s.sourceOf(ctx, req, in)
+	all, err := s.selectorsOf(ctx, d, m.UUID, secret)
 	if err != nil {
 		return nil, err
 	}
-	to := map[string]any{}
-	_, err = s.eachDestinationOf(ctx, req.Mount.NamespaceID, func(d *Destination) error {
-		c := &selection{dest: d, mount: m, secret: secret}
-		r, err := s.reportSecret(ctx, c)
-		if err != nil {
-			return err
-		}
-		for key, e := range r.entries {
-			e.entryData["type"], e.entryData["name"] = d.Type, d.Name
-			to[d.Type+"/"+d.Name+strings.TrimPrefix(key, m.Accessor+"/"+secret)] = map[string]any(e.entryData)
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	if len(to) == 0 {
-		return nil, engines.NotFound("")
-	}
-	return &engines.Response{Data: map[string]any{"associated_destinations": to}}, nil
-}
-
-// reportSecret gathers what is told of a secret at a destination, by all its associations.
-func (s *Reporter) reportSecret(ctx context.Context, c *selection) (*report, error) {
-	r, err := s.newReport(ctx, c.dest)
-	if err != nil {
-		return nil, err
-	}
-	all, err := s.selectorsOf(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	slices.Reverse(all) // the longest prefix last, but for what it has of its own
-	own, err := GetAssociation(ctx, s.host.Store(), c.key())
+	slices.Reverse(all) // the longest prefix last, but before the secret's own association
+	own, err := GetAssociation(ctx, s.host.Store(), AssociationKey(d.NS, d.ID, AssociationID(d.ID, m.UUID, secret, false)))
 	if err != nil {
 		return nil, err
 	}
@@ -409,45 +281,33 @@ func (s *Reporter) reportSecret(ctx context.Context, c *selection) (*report, err
 	}
 	for _, a := range all {
 		l := new(Link)
-		found, err := engines.GetRecord(ctx, s.host.Store(), LinkKey(a.NS, a.Destination, a.ID, c.secret), l)
+		found, err := engines.GetRecord(ctx, s.host.Store(), LinkKey(a.NS, a.Destination, a.ID, secret), l)
 		switch {
 		case s.unreadable(err):
-			l = unreadableLink(c.secret)
+			l = unreadableLink(secret)
 		case err != nil:
 			return nil, err
-		case !found && own == nil && s.isReadable(ctx, a, c):
+		case !found && own == nil && s.isReadable(ctx, a, m, secret):
 			l = nil
 		case !found:
 			continue
 		}
-		r.add(ctx, a, c.mount, c.secret, l)
+		r.add(ctx, a, m, secret, l)
 	}
-	return r, nil
+	entries := map[string]map[string]any{}
+	for name, e := range r.entries {
+		entries[name] = e.entryData
+	}
+	return entries, nil
 }
 
-// readableNow reports whether a secret is there, and is one that the owner of an association can read.
-func (s *Reporter) isReadable(ctx context.Context, a *Association, c *selection) bool {
-	if now, err := latestSecret(ctx, c.mount, c.secret); err != nil || now.Version == 0 {
+// isReadable reports whether a secret exists, and the owner of an association can read it.
+func (s *Reporter) isReadable(ctx context.Context, a *Association, m *engines.Mounted, secret string) bool {
+	if now, err := latestSecret(ctx, m, secret); err != nil || now.Version == 0 {
 		return false
 	}
-	ok, err := s.ownerReads(ctx, a, c.mount, c.secret)
+	ok, err := s.ownerReads(ctx, a, m, secret)
 	return ok && err == nil
 }
 
-// sourceOf finds the mount and the secret that a path names. Where the two are one path, the mount's may have several segments.
-func (s *API) sourceOf(ctx context.Context, req *engines.Request, in *mountSecretIn) (*engines.Mounted, string, error) {
-	path, secret := in.Mount, in.SecretName
-	for req.Param("mount") != "" {
-		m, err := s.host.MountAt(ctx, req.Mount.NamespaceID, path)
-		if err != nil {
-			return nil, "", err
-		}
-		segment, rest, more := strings.Cut(secret, "/")
-		if m != nil || !more {
-			break
-		}
-		path, secret = path+"/"+segment, rest
-	}
-	m, _, err := s.sourceAt(ctx, req, path)
-	return m, secret, err
-}
+func prefixText(a *Association) string { return cmp.Or(a.Secret, "*") }

@@ -33,19 +33,6 @@ type DriftFinding struct {
 	Done   string `json:"action"`
 }
 
-// driftNow scans a destination and answers what differs.
-func (s *API) driftNow(ctx context.Context, req *engines.Request, in *associationsIn) (*engines.Response, error) {
-	d, err := s.findDestination(ctx, s.host.Store(), req.Mount.NamespaceID, in.Type, in.Destination)
-	if err != nil {
-		return nil, err
-	}
-	found, n, err := s.scanDrift(ctx, d, req.Caller.Sees)
-	if err != nil {
-		return nil, invalid(err)
-	}
-	return &engines.Response{Data: map[string]any{"drifted": found, "names": n}}, nil
-}
-
 // scanDrift compares the list of a destination with what we own there, of the mounts that of chooses. n is how many names that is.
 // Reading no value, it costs a page of the list for every hundred names or so, whatever they hold.
 func (s *Reconciler) scanDrift(ctx context.Context, d *Destination, of func(mount string) bool) (found []DriftFinding, n int, err error) {
@@ -202,24 +189,5 @@ func (s *Reconciler) runDriftScans(ctx context.Context) {
 		if err != nil && ctx.Err() == nil {
 			s.log.Warn("destinations could not be scanned for drift", "err", err)
 		}
-	}
-}
-
-// Numbers are metrics, by name.
-func (s *Reconciler) Numbers() map[string]float64 {
-	due, running := s.queue.Counts()
-	destinations, attention, unreadable := s.gauges.Counts()
-	return map[string]float64{
-		"sync_destinations":      float64(destinations),
-		"sync_attention":         float64(attention + s.capacity.Waiting()),
-		"sync_unreadable":        float64(unreadable),
-		"sync_associations":      float64(s.associations.Len()),
-		"sync_pending":           float64(due),
-		"sync_running":           float64(running),
-		"sync_writes_total":      float64(s.counts.written.Load()),
-		"sync_deletes_total":     float64(s.counts.deleted.Load()),
-		"sync_failures_total":    float64(s.counts.failed.Load()),
-		"sync_conflicts_total":   float64(s.counts.conflicts.Load()),
-		"sync_drift_found_total": float64(s.counts.drifted.Load()),
 	}
 }

@@ -1,15 +1,10 @@
 package secretsync
 
 import (
-	"context"
 	"fmt"
 	"hash/maphash"
 	"maps"
-	"strings"
 	"sync"
-	"time"
-
-	"github.com/coffer-project/coffer/storage"
 )
 
 // capacity holds links to queue_capacity. An association with a prefix is made once, and from then on whoever may write secrets
@@ -129,68 +124,4 @@ func (c *Capacity) Waiting() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.rejected)
-}
-
-// countLinks counts what there is, once, before anything new is let in, and learns the limit.
-func (s *Reconciler) countLinks(ctx context.Context, namespaces []string) error {
-	config, err := s.config(ctx)
-	switch {
-	case s.unreadable(err): // nothing is synced anyhow
-	case err != nil:
-		return err
-	default:
-		s.capacity.SetLimit(config.QueueCapacity)
-	}
-	s.capacity.mu.Lock()
-	counted := s.capacity.counted
-	s.capacity.mu.Unlock()
-	if counted {
-		return nil
-	}
-	for _, ns := range namespaces {
-		if err := s.countLinksOf(ctx, ns); err != nil {
-			return err
-		}
-	}
-	s.capacity.mu.Lock()
-	defer s.capacity.mu.Unlock()
-	s.capacity.counted = true
-	return nil
-}
-
-func (s *Reconciler) countLinksOf(ctx context.Context, ns string) error {
-	const page = 500
-	prefix := Area(ns, "l/")
-	for after := storage.Key(""); ; {
-		entries, err := s.host.Store().Scan(ctx, prefix, after, page)
-		if err != nil {
-			return err
-		}
-		for _, e := range entries {
-			after = e.Key
-			if parts := strings.SplitN(strings.TrimPrefix(string(e.Key), string(prefix)), "/", 3); len(parts) == 3 {
-				s.capacity.Add(LinkID{ns, parts[0], parts[1], parts[2]})
-			}
-		}
-		if len(entries) < page {
-			return nil
-		}
-	}
-}
-
-// noteLink keeps account of a link: its status, "" if it is gone.
-func (s *Syncer) updateCounters(key LinkID, mount, status string) {
-	s.gauges.SetLink(key, mount, status)
-	if status != "" {
-		s.capacity.Add(key)
-		return
-	}
-	if next, ok := s.capacity.Remove(key); ok {
-		s.queue.Push(next, time.Now(), false, nil)
-	}
-}
-
-// admits reports whether a link may be worked on: one that is stored, or that there is room for.
-func (s *Syncer) admits(t *target) bool {
-	return !t.link.UpdatedAt.IsZero() || t.assoc.IsEnding() || s.capacity.Admit(t.key)
 }

@@ -282,11 +282,6 @@ func failIfAssociated(ctx context.Context, tx *storage.Txn, d *Destination) erro
 	return err
 }
 
-func (s *Reconciler) hasAssociations(ctx context.Context, d *Destination) (bool, error) {
-	some, err := s.host.Store().Scan(ctx, Area(d.NS, "a/"+d.ID+"/"), "", 1)
-	return len(some) > 0, err
-}
-
 type deleteIn struct {
 	Type  string `json:"type" max:"64" help:"Type of the destination."`
 	Name  string `json:"name" max:"128" help:"Name of the destination."`
@@ -370,13 +365,51 @@ func (s *API) deleteUnused(ctx context.Context, req *engines.Request, at *destin
 	return err
 }
 
-func (s *Reconciler) countAssociations(ctx context.Context, d *Destination) (all, removing int, err error) {
-	left, err := scanAllReadable(ctx, s.Syncer, Area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *Association) bool {
-		all++
-		if a.Removing {
-			removing++
+// mergeConfig takes over what came with a request: in are the decoded fields, with defaults for those that did not come. The
+// mask keeps what there is, and a null goes back to the default.
+func mergeConfig(c destination.Config, in reflect.Value, req *engines.Request, created bool) {
+	// What comes under another spelling of a field replaces it.
+	if other, ok := c.(interface{ Synonyms() map[string]string }); ok {
+		for spelling, field := range other.Synonyms() {
+			if req.Given(spelling) && !req.Given(field) {
+				fieldNamed(reflect.ValueOf(c).Elem(), field).SetZero()
+			}
 		}
-		return true
+	}
+	eachField(c, func(name string, v reflect.Value) {
+		from := fieldNamed(in, name)
+		switch {
+		case created && !req.Given(name), req.Null(name):
+			v.Set(from) // the default
+		case !req.Given(name):
+		case v.Type() == sensitive && from.String() == destination.Mask:
+		default:
+			v.Set(from)
+		}
 	})
-	return all + left, removing, err
+}
+
+func fieldNamed(in reflect.Value, name string) reflect.Value {
+	for i := range in.NumField() {
+		if tag, _, _ := strings.Cut(in.Type().Field(i).Tag.Get("json"), ","); tag == name {
+			return in.Field(i)
+		}
+	}
+	panic("secretsync: no input field " + name)
+}
+
+// inputType is the input of a route that writes a destination: the options, which all types have, and its configuration.
+func inputType(options reflect.Type, c destination.Config) reflect.Type {
+	var fields []reflect.StructField
+	for _, t := range []reflect.Type{options, reflect.TypeOf(c).Elem()} {
+		for i := range t.NumField() {
+			f := t.Field(i)
+			if !f.IsExported() {
+				continue
+			}
+			f.Offset, f.Index = 0, nil
+			fields = append(fields, f)
+		}
+	}
+	return reflect.StructOf(fields)
 }

@@ -13,16 +13,6 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// One secret is brought to one destination in five steps, and may be interrupted after each of them:
-//
-//  1. See what should be there (aim).
-//  2. See what is there, and what is to be done about it (decideStep). Plans that are only shown end here.
-//  3. Store what is about to be done, and claim the names (prepare).
-//  4. Do it (carryOut).
-//  5. Store what came of it (settled).
-//
-// Names that should be there go first, some at a time; when all that replaces it is there, what should not be there goes.
-
 // target is all that is stored about one link.
 type target struct {
 	key      LinkID
@@ -66,99 +56,12 @@ func (s *Syncer) load(ctx context.Context, key LinkID) (*target, error) {
 		return nil, err
 	}
 	t.destType = s.pool.Types[t.dest.Type]
-	if t.ownerTag, err = s.ownerTagOf(ctx, &t.assoc); err != nil {
+	if t.ownerTag, err = OwnerTagPrefix(ctx, s.host.Store(), &t.assoc); err != nil {
 		return nil, err
 	}
 	t.mount, err = s.host.MountOf(ctx, t.assoc.MountUUID)
 	return t, err
 }
-
-// latest returns the newest version of a secret, if the mount has any.
-func latestSecret(ctx context.Context, m *engines.Mounted, secret string) (engines.Secret, error) {
-	if m == nil {
-		return engines.Secret{}, &destination.Error{
-			Class: destination.Client, Code: noMount, Text: "the mount of the secret is not there; nothing is changed at the destination",
-		}
-	}
-	source, ok := m.Engine.(engines.SecretSource)
-	if !ok {
-		return engines.Secret{}, &destination.Error{
-			Class: destination.Client, Code: notKV2, Text: "the mount is not a KV version 2 engine; nothing is changed at the destination",
-		}
-	}
-	return source.LatestSecret(ctx, m.Mount, secret)
-}
-
-// aim returns what should be at the destination. The error says why nothing may be changed there.
-func (s *Syncer) desiredState(ctx context.Context, t *target) ([]template.Item, error) {
-	if t.assoc.Removing || t.assoc.Gone {
-		return nil, nil
-	}
-	var err error
-	if t.secret, err = latestSecret(ctx, t.mount, t.key.Secret); err != nil {
-		return nil, err
-	}
-	if err := s.mayRead(ctx, t.assoc.Owner, t.mount, t.key.Secret); err != nil {
-		return nil, err
-	}
-	if !t.secret.Live {
-		return nil, nil
-	}
-	src := template.NewSource(t.dest.Type, t.dest.Name, s.host.NamespacePath(t.key.NS), t.key.NS, t.mount.Path, t.assoc.Accessor, t.key.Secret)
-	items, err := t.assoc.Plan(t.destType.Rules).Items(src, t.secret.Data)
-	if err != nil {
-		code := "template"
-		if _, many := errors.AsType[template.TooManyKeys](err); many {
-			code = "too_many_keys"
-		}
-		return nil, &destination.Error{Class: destination.Client, Code: code, Text: err.Error()}
-	}
-	return items, nil
-}
-
-func (a *Association) Plan(r destination.Rules) *template.Plan {
-	return &template.Plan{Rules: r, Granularity: a.Granularity, Template: a.Template, Format: a.ValueFormat, Include: a.Include, Exclude: a.Exclude}
-}
-
-// mayRead reports whether the owner of an association can still read its secret.
-func (s *Syncer) mayRead(ctx context.Context, who engines.Principal, m *engines.Mounted, secret string) error {
-	source := m.Engine.(engines.SecretSource)
-	ok, err := s.host.MayRead(ctx, who, m.NamespaceID, m.Path+source.ReadPath(secret))
-	if err != nil {
-		return err
-	}
-	if !ok {
-		return &destination.Error{
-			Class: destination.Client, Code: ownerLostAccess,
-			Text: "whoever associated the secret cannot read it any more; nothing is changed at the destination until somebody who can associates it again",
-		}
-	}
-	return nil
-}
-
-// ownerReads reports whether the owner of an association can read a secret. What they never could is not a part of a prefix of theirs:
-// not even its name is shown.
-func (s *Syncer) ownerReads(ctx context.Context, a *Association, m *engines.Mounted, secret string) (bool, error) {
-	err := s.mayRead(ctx, a.Owner, m, secret)
-	if isLostAccess(err) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
-func isLostAccess(err error) bool {
-	e, ok := errors.AsType[*destination.Error](err)
-	return ok && e.Code == ownerLostAccess
-}
-
-// The codes of aim's errors that may pass without a change of the secret, the association or the destination.
-const (
-	ownerLostAccess = "owner_lost_access"
-	noMount         = "no_mount"
-	notKV2          = "not_kv2"
-)
-
-var recoverableCodes = []string{ownerLostAccess, noMount, notKV2, codeInternal}
 
 // unchanged reports whether nothing has to be asked of the destination: all that should be there was written, by what we
 // know.
@@ -180,11 +83,6 @@ func (t *target) upToDate(want []template.Item) bool {
 	return l.Status == Synced
 }
 
-// stands reports whether, by what we know, a value is under the name.
-func (it *Item) UpToDate(print []byte, tagged string) bool {
-	return it.Owned && it.Intent == nil && it.Status == Synced && it.Drift == "" && slices.Equal(it.Fingerprint, print) && it.TagsFingerprint == tagged
-}
-
 // early reports whether the link has failed, is to be tried again later, and nothing has changed that could help. err is aim's.
 func (t *target) inBackoff(err error) bool {
 	l, now := &t.link, time.Now()
@@ -197,9 +95,6 @@ func (t *target) inBackoff(err error) bool {
 	return l.IsOf(t.secret) && l.Rules == t.assoc.RulesHash() && (t.mount == nil || l.Mount == t.mount.Path) &&
 		!t.assoc.UpdatedAt.After(l.LastAttempt) && !t.dest.UpdatedAt.After(l.LastAttempt)
 }
-
-// ending reports whether the association is to go.
-func (a *Association) IsEnding() bool { return a.Removing || a.Gone }
 
 // retains reports whether what is not wanted any more is left where it is.
 func (t *target) retainsNames() bool { return t.assoc.Retain || t.assoc.Deletion == RetainOnRemoval }
@@ -342,9 +237,6 @@ func (s *Syncer) applyBatch(ctx context.Context, t *target, dest destination.Des
 	return ctx.Err()
 }
 
-// paused reports whether nothing is to be done at a destination. Purging it goes on although it is paused.
-func (d *Destination) IsPaused() bool { return d.Paused && d.PurgeAt.IsZero() }
-
 // held reports whether somebody has stopped the work.
 func (s *Syncer) isPaused(ctx context.Context, t *target) (bool, error) {
 	if t.dest.IsPaused() || t.assoc.Paused {
@@ -459,3 +351,18 @@ func (t *target) checkUnchanged(ctx context.Context, tx *storage.Txn) error {
 
 // errChanged has a link synced anew.
 var errChanged = errors.New("the association or its destination has changed meanwhile")
+
+// event is the record of the trail for what is about to be done.
+func (t *target) auditEvent(steps []step) engines.Event {
+	var done []string
+	for i := range steps {
+		if st := &steps[i]; st.writes() || st.Do == actDelete {
+			done = append(done, st.Do+" "+st.Name)
+		}
+	}
+	return engines.Event{
+		NamespaceID: t.key.NS, Operation: engines.Update, Who: t.assoc.Owner,
+		Path: "sys/sync/destinations/" + t.dest.Type + "/" + t.dest.Name + "/associations/sync",
+		Data: map[string]any{"mount": t.assoc.MountPath, "secret_name": t.key.Secret, "version": t.secret.Version, "external": done},
+	}
+}

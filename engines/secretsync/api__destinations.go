@@ -10,23 +10,10 @@ import (
 	"github.com/coffer-project/coffer/engines"
 )
 
-// flags of all routes: the primary's active node knows what is queued and running, and has the destinations open.
-const flags = engines.Primary | engines.Active
-
-// Routes declares the paths below sys/.
-func (s *API) Routes(r *engines.Router) {
-	s.configRoutes(r)
-	s.destinationRoutes(r)
-	s.associationRoutes(r)
-	s.stateRoutes(r)
-}
-
 type destinationIn struct {
 	Type string `json:"type" max:"64" help:"Type of the destination."`
 	Name string `json:"name" max:"128" help:"Name of the destination."`
 }
-
-type emptyIn struct{}
 
 func (s *API) destinationRoutes(r *engines.Router) {
 	for _, name := range slices.Sorted(maps.Keys(s.pool.Types)) {
@@ -118,13 +105,6 @@ func (s *API) describeDestination(ctx context.Context, req *engines.Request, d *
 	return out, err
 }
 
-func nonNil(l []string) []string {
-	if l == nil {
-		return []string{}
-	}
-	return l
-}
-
 func (s *API) readDestination(ctx context.Context, req *engines.Request, in *destinationIn) (*engines.Response, error) {
 	d, err := s.findDestination(ctx, s.host.Store(), req.Mount.NamespaceID, in.Type, in.Name)
 	if err != nil {
@@ -195,14 +175,6 @@ func (s *API) verifyDestination(ctx context.Context, req *engines.Request, in *d
 		checks = append(checks, map[string]any{"name": c.Name, "result": result, "text": c.Text})
 	}
 	return &engines.Response{Data: map[string]any{"ok": good, "checks": checks}}, nil
-}
-
-// invalid turns what keeps a destination from being opened into something for the one who asked.
-func invalid(err error) error {
-	if o := outcomeOf(err); o.Status == ClientError {
-		return engines.Invalid("%s", o.Cause)
-	}
-	return err
 }
 
 func (s *API) setPaused(pause bool) engines.Handler[destinationIn] {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -82,21 +81,6 @@ func (s *Syncer) recordFailure(ctx context.Context, t *target, why error) (time.
 		}
 	}
 	return s.recordResult(ctx, t, r)
-}
-
-// errPanic is what guarded makes of a panic.
-var errPanic = errors.New("a bug was met, which the log tells of")
-
-// guarded calls do. A bug of ours, of a destination or of a vendor's library ends that, and not the server. What was panicked with may
-// hold a value: only its type is logged.
-func (s *Syncer) recoverPanic(what string, do func() error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			s.log.Error("secret sync panicked", "while", what, "panic", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
-			err = errPanic
-		}
-	}()
-	return do()
 }
 
 // broken stores that syncing a link has met a bug. What was begun is noted, and looked at when it is tried again.
@@ -295,4 +279,32 @@ func backoff(o Outcome, attempts int) time.Duration {
 	}
 	d := min(first<<min(attempts-1, 16), longest)
 	return d/2 + rand.N(d/2+1) //nolint:gosec // jitter, not a secret
+}
+
+const codeInternal = "internal"
+
+// failure turns an error into an outcome.
+func outcomeOf(err error) Outcome {
+	var e *destination.Error
+	if !errors.As(err, &e) {
+		return Outcome{Status: InternalError, Code: codeInternal, Cause: "the server could not do its part; its log says why"}
+	}
+	o := Outcome{Status: ExternalError, Code: e.Code, Cause: truncateCause(e.Text)}
+	switch {
+	case e.Code == destination.Exists || e.Code == destination.Changed: // it is looked at again
+	case e.Class == destination.Client:
+		o.Status = ClientError
+	case e.Class == destination.Internal:
+		o.Status = InternalError
+	}
+	return o
+}
+
+// shortened keeps causes to what can be stored once for each name.
+func truncateCause(text string) string {
+	const most = 400
+	if len(text) > most {
+		return truncate(text, most) + "…"
+	}
+	return text
 }
