@@ -9,6 +9,7 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1sm"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud2kv"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud3sm"
+	"github.com/coffer-project/coffer/engines/secretsync/connection"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 	"github.com/coffer-project/coffer/engines/secretsync/repohost"
 	"github.com/coffer-project/coffer/engines/secretsync/webhost"
@@ -17,9 +18,9 @@ import (
 
 // newSync returns what makes secret sync, with all the types of destinations that there are.
 func newSync(c config.Sync, log *slog.Logger) func(engines.Host) server.SecretSync {
-	operator := secretsync.Operator{AllowPrivate: c.AllowPrivate, EnvironmentCredentials: c.EnvironmentCredentials, Endpoints: map[string]secretsync.Endpoint{}}
+	operator := connection.Operator{AllowPrivate: c.AllowPrivate, EnvironmentCredentials: c.EnvironmentCredentials, Endpoints: map[string]connection.Endpoint{}}
 	for kind, e := range c.Endpoints {
-		operator.Endpoints[kind] = secretsync.Endpoint(e)
+		operator.Endpoints[kind] = connection.Endpoint(e)
 	}
 	return func(h engines.Host) server.SecretSync {
 		return secretsync.New(secretsync.Options{

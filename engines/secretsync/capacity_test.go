@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/index"
+	"github.com/coffer-project/coffer/engines/secretsync/state"
 	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
 	"github.com/coffer-project/coffer/storage"
 )
@@ -18,10 +20,12 @@ import (
 func TestLinksAreHeldToTheCapacity(t *testing.T) {
 	inSim(t, func(s *sim) {
 		allow := func(n int) {
-			s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, ConfigKey, &Config{QueueCapacity: n}) })
+			s.update(func(tx *storage.Txn) error {
+				return engines.PutRecord(tx, state.ConfigKey, &state.Config{QueueCapacity: n})
+			})
 			s.pass(time.Second)
 		}
-		var all *Association
+		var all *state.Association
 		synced := func(n int) (names []string) {
 			t.Helper()
 			if got := len(s.links(all)); got != n {
@@ -37,13 +41,13 @@ func TestLinksAreHeldToTheCapacity(t *testing.T) {
 			return names
 		}
 		statuses := func() map[string]int {
-			resp, err := s.svc.respondAssociations(s.ctx(), s.dests[0], all)
+			resp, err := s.svc.RespondAssociations(s.ctx(), s.dests[0], all)
 			s.must(err)
 			of := map[string]int{}
 			for _, e := range resp.Data.(map[string]any)["associated_secrets"].(map[string]any) {
 				e := e.(map[string]any)
 				status := fmt.Sprint(e["sync_status"])
-				if status == ClientError && (e["code"] != CodeQueueCapacity || !strings.Contains(fmt.Sprint(e["cause"]), "allows 3")) {
+				if status == state.ClientError && (e["code"] != index.CodeQueueCapacity || !strings.Contains(fmt.Sprint(e["cause"]), "allows 3")) {
 					t.Errorf("it says %v: %v", e["code"], e["cause"])
 				}
 				of[status]++
@@ -54,7 +58,7 @@ func TestLinksAreHeldToTheCapacity(t *testing.T) {
 		for i := range 5 {
 			s.mounts[0].Put(fmt.Sprint("s", i), "k", "1")
 		}
-		all = s.tie(0, "", func(a *Association) { a.Selector, a.Template = true, "{{ .SecretPath }}" })
+		all = s.tie(0, "", func(a *state.Association) { a.Selector, a.Template = true, "{{ .SecretPath }}" })
 		first := synced(3)
 		for i := range 40 {
 			s.mounts[0].Put(fmt.Sprint("more", i), "k", "1")
@@ -63,15 +67,15 @@ func TestLinksAreHeldToTheCapacity(t *testing.T) {
 		if again := synced(3); !slices.Equal(again, first) {
 			t.Errorf("%q are there in place of %q", again, first)
 		}
-		if got, want := statuses(), map[string]int{Synced: 3, ClientError: 42}; !maps.Equal(got, want) {
+		if got, want := statuses(), map[string]int{state.Synced: 3, state.ClientError: 42}; !maps.Equal(got, want) {
 			t.Errorf("statuses are %v, want %v", got, want)
 		}
 		if n := s.svc.Numbers()["sync_attention"]; n != 42 {
 			t.Errorf("%v wait for somebody, want 42", n)
 		}
-		if err := s.svc.putAssociation(s.ctx(), &selection{dest: s.dests[0]}, &Association{
+		if _, err := s.svc.PutAssociation(s.ctx(), s.dests[0], &state.Association{
 			Destination: s.dests[0].ID, Type: s.dests[0].Type, Name: "d0", NS: "root", ID: "own", Secret: "own",
-		}); err == nil || !strings.Contains(err.Error(), "queue_capacity") {
+		}, nil); err == nil || !strings.Contains(err.Error(), "queue_capacity") {
 			t.Errorf("another secret is associated: %v", err)
 		}
 
@@ -113,18 +117,20 @@ func TestLinksAreHeldToTheCapacity(t *testing.T) {
 // TestRoomOfWhatIsForgotten: it is there for others at once.
 func TestRoomOfWhatIsForgotten(t *testing.T) {
 	inSim(t, func(s *sim) {
-		s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, ConfigKey, &Config{QueueCapacity: 2}) })
+		s.update(func(tx *storage.Txn) error {
+			return engines.PutRecord(tx, state.ConfigKey, &state.Config{QueueCapacity: 2})
+		})
 		s.pass(time.Second)
 		for _, secret := range []string{"a", "b"} {
 			s.mounts[0].Put(secret, "k", "1")
 		}
-		s.tie(0, "", func(a *Association) { a.Selector = true })
-		waits := s.tie(2, "", func(a *Association) { a.Selector = true })
+		s.tie(0, "", func(a *state.Association) { a.Selector = true })
+		waits := s.tie(2, "", func(a *state.Association) { a.Selector = true })
 		s.there(syncsim.Plain)
-		s.must(s.svc.forceDelete(s.ctx(), s.dests[0]))
+		s.must(s.svc.ForceDelete(s.ctx(), s.dests[0]))
 		s.pass(time.Minute)
-		s.status(waits, "a", Synced)
-		s.status(waits, "b", Synced)
+		s.status(waits, "a", state.Synced)
+		s.status(waits, "b", state.Synced)
 	})
 }
 
@@ -133,12 +139,12 @@ func TestASecretIsCountedOnce(t *testing.T) {
 	inSim(t, func(s *sim) {
 		s.mounts[0].Put("a", "k", "1")
 		s.places.Site(syncsim.Marked, "m").Put("same", "theirs")
-		same := func(a *Association) { a.Template = "same" }
-		prefix := s.tie(0, "", func(a *Association) { same(a); a.Selector = true })
+		same := func(a *state.Association) { a.Template = "same" }
+		prefix := s.tie(0, "", func(a *state.Association) { same(a); a.Selector = true })
 		own := s.tie(0, "a", same)
 		s.pass(time.Minute)
-		s.status(prefix, "a", Conflict)
-		s.status(own, "a", Conflict)
+		s.status(prefix, "a", state.Conflict)
+		s.status(own, "a", state.Conflict)
 		if n := s.svc.Numbers()["sync_attention"]; n != 1 {
 			t.Errorf("%v secrets wait for somebody, want 1", n)
 		}

@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/connection"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/state"
 	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
 	"github.com/coffer-project/coffer/storage"
 )
@@ -16,21 +18,21 @@ import (
 // TestClaimsOutliveAnotherEndpoint: where the operator has a vendor reached says nothing of whose a name is.
 func TestClaimsOutliveAnotherEndpoint(t *testing.T) {
 	inSim(t, func(s *sim) {
-		same := func(a *Association) { a.Template = "same" }
+		same := func(a *state.Association) { a.Template = "same" }
 		s.mounts[0].Put("a", "k", "1")
 		s.mounts[0].Put("b", "k", "2")
 		a := s.tie(0, "a", same)
 		s.stop()
-		s.operator.Endpoints = map[string]Endpoint{syncsim.Marked: {URL: "https://elsewhere.example"}}
+		s.operator.Endpoints = map[string]connection.Endpoint{syncsim.Marked: {URL: "https://elsewhere.example"}}
 		s.start()
 		s.pass(time.Second)
 		b := s.tie(1, "b", same)
-		if l := s.link(b, "b"); len(l.Items) != 1 || l.Items[0].Code != CodeNameTaken {
+		if l := s.link(b, "b"); len(l.Items) != 1 || l.Items[0].Code != state.CodeNameTaken {
 			t.Errorf("the name of another association is not known to be taken: %+v", l.Items)
 		}
 		s.untie(a)
 		s.pass(10 * time.Second)
-		s.status(b, "b", Synced)
+		s.status(b, "b", state.Synced)
 		s.checkClaims()
 	})
 }
@@ -43,15 +45,15 @@ func TestAFullPlaceTakesNoSecondName(t *testing.T) {
 			kv.Put(fmt.Sprintf("all/%d", i), "k", "1")
 		}
 		kv.Put("a", "k", "1")
-		s.tie(2, "all/", func(a *Association) { a.Selector = true })
+		s.tie(2, "all/", func(a *state.Association) { a.Selector = true })
 		a := s.tie(2, "a", nil)
 		s.pass(time.Minute)
-		s.status(a, "a", Synced)
+		s.status(a, "a", state.Synced)
 		if got := len(s.names(syncsim.Plain)); got != 100 {
 			t.Fatalf("%d names are there, want 100", got)
 		}
-		a = s.tie(2, "a", func(a *Association) { a.Template = "new" })
-		s.status(a, "a", ClientError)
+		a = s.tie(2, "a", func(a *state.Association) { a.Template = "new" })
+		s.status(a, "a", state.ClientError)
 		if cause := s.link(a, "a").Cause; !strings.Contains(cause, "100 names") || !strings.Contains(cause, `"VAULT_KV_00000001_A" goes only when`) {
 			t.Errorf("the cause is %q", cause)
 		}
@@ -65,7 +67,7 @@ func TestAFullPlaceTakesNoSecondName(t *testing.T) {
 		}
 		kv.Delete("all/0")
 		s.pass(time.Hour)
-		s.status(a, "a", Synced)
+		s.status(a, "a", state.Synced)
 		if got := s.names(syncsim.Plain); len(got) != 99 || !slices.Contains(got, "NEW") || slices.Contains(got, "VAULT_KV_00000001_A") {
 			t.Errorf("%d names are there: %q", len(got), got)
 		}
@@ -82,11 +84,11 @@ func TestAKeyTakesTheRoomOfOneThatGoes(t *testing.T) {
 			return pairs
 		}
 		s.mounts[0].Put("a", pairs(0, 100)...)
-		a := s.tie(2, "a", func(a *Association) { a.Granularity, a.Template = destination.SecretKey, "{{ .SecretKey }}" })
+		a := s.tie(2, "a", func(a *state.Association) { a.Granularity, a.Template = destination.SecretKey, "{{ .SecretKey }}" })
 		s.pass(time.Minute)
 		s.mounts[0].Put("a", pairs(1, 101)...)
 		s.pass(2 * time.Minute)
-		s.status(a, "a", Synced)
+		s.status(a, "a", state.Synced)
 		if got := s.names(syncsim.Plain); len(got) != 100 || slices.Contains(got, "K0") || !slices.Contains(got, "K100") {
 			t.Errorf("%d names are there: %q", len(got), got)
 		}
@@ -101,18 +103,18 @@ func TestOldDestinationsAreKeptFromTheEnvironment(t *testing.T) {
 		s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, d.Key(), d) })
 		s.mounts[0].Put("a", "k", "1")
 		a := s.tie(0, "a", nil)
-		s.status(a, "a", Synced)
+		s.status(a, "a", state.Synced)
 		s.stop()
-		s.operator.EnvironmentCredentials = EnvironmentNone
+		s.operator.EnvironmentCredentials = connection.EnvironmentNone
 		s.start()
 		calls := len(s.places.Calls())
 		s.mounts[0].Put("a", "k", "2")
 		s.pass(time.Second)
-		s.status(a, "a", ClientError)
+		s.status(a, "a", state.ClientError)
 		if l := s.link(a, "a"); l.Code != destination.Denied || !strings.Contains(l.Cause, "environment_credentials") {
 			t.Errorf("%+v", l.Outcome)
 		}
-		if _, _, err := s.svc.scanDrift(s.ctx(), d, func(string) bool { return true }); err == nil {
+		if _, _, err := s.svc.ScanDrift(s.ctx(), d, func(string) bool { return true }); err == nil {
 			t.Error("it was scanned for drift")
 		}
 		if n := len(s.places.Calls()); n != calls {
@@ -124,22 +126,22 @@ func TestOldDestinationsAreKeptFromTheEnvironment(t *testing.T) {
 // TestASwapOfNamesNeedsAThird: each of two secrets waits for the other's name, and nothing is lost; with a third name it works.
 func TestASwapOfNamesNeedsAThird(t *testing.T) {
 	inSim(t, func(s *sim) {
-		named := func(name string) func(*Association) { return func(a *Association) { a.Template = name } }
+		named := func(name string) func(*state.Association) { return func(a *state.Association) { a.Template = name } }
 		s.mounts[0].Put("a", "k", "a")
 		s.mounts[0].Put("b", "k", "b")
 		s.tie(2, "a", named("x"))
 		s.tie(2, "b", named("y"))
 		a, b := s.tie(2, "a", named("y")), s.tie(2, "b", named("x"))
-		s.status(a, "a", Conflict)
-		s.status(b, "b", Conflict)
+		s.status(a, "a", state.Conflict)
+		s.status(b, "b", state.Conflict)
 		s.pass(time.Hour)
 		s.there(syncsim.Plain, "X", "Y")
 		s.tie(2, "a", named("z"))
 		s.pass(30 * time.Second)
-		s.status(b, "b", Synced)
+		s.status(b, "b", state.Synced)
 		s.tie(2, "a", named("y"))
 		s.pass(30 * time.Second)
-		s.status(a, "a", Synced)
+		s.status(a, "a", state.Synced)
 		for name, want := range map[string]string{"X": `{"k":"b"}`, "Y": `{"k":"a"}`} {
 			if got, _ := s.places.Site(syncsim.Plain, "p").Get(name); got != want {
 				t.Errorf("%s is %s, want %s", name, got, want)

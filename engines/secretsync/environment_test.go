@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/engines/secretsync"
+	"github.com/coffer-project/coffer/engines/secretsync/connection"
 )
 
 // TestCredentialsOfTheEnvironment: the operator says whose destinations may use them.
@@ -14,10 +14,10 @@ func TestCredentialsOfTheEnvironment(t *testing.T) {
 		says, ns string
 		refused  bool
 	}{
-		{"", "n1", false}, {secretsync.EnvironmentAll, "n1", false}, {secretsync.EnvironmentRoot, "root", false},
-		{secretsync.EnvironmentRoot, "n1", true}, {secretsync.EnvironmentNone, "root", true}, {secretsync.EnvironmentNone, "n1", true}, {"typo", "root", true},
+		{"", "n1", false}, {connection.EnvironmentAll, "n1", false}, {connection.EnvironmentRoot, "root", false},
+		{connection.EnvironmentRoot, "n1", true}, {connection.EnvironmentNone, "root", true}, {connection.EnvironmentNone, "n1", true}, {"typo", "root", true},
 	} {
-		r := newRig(t, secretsync.Operator{EnvironmentCredentials: c.says})
+		r := newRig(t, connection.Operator{EnvironmentCredentials: c.says})
 		r.Mount.Mount.NamespaceID = c.ns
 		const path = "sync/destinations/test-marked/"
 		body := map[string]any{"site": "one"}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/reconcile"
+	"github.com/coffer-project/coffer/engines/secretsync/state"
 	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
 )
 
@@ -14,13 +16,13 @@ func TestMarksCannotBeCopied(t *testing.T) {
 	inSim(t, func(s *sim) {
 		kv, site := s.mounts[0], s.places.Site(syncsim.Marked, "m")
 		kv.Put("a", "k", "1")
-		a := s.tie(0, "", func(a *Association) { a.Selector, a.Deletion = true, DeleteOnRemoval })
+		a := s.tie(0, "", func(a *state.Association) { a.Selector, a.Deletion = true, state.DeleteOnRemoval })
 		const ours, theirs = "vault/kv_00000001/a", "vault/kv_00000001/b"
 		s.there(syncsim.Marked, ours)
 		site.Copy(ours, theirs, "precious")
 		kv.Put("b", "k", "2")
 		s.pass(time.Second)
-		s.status(a, "b", Conflict)
+		s.status(a, "b", state.Conflict)
 		if got, _ := site.Get(theirs); got != "precious" {
 			t.Errorf("%q was written over what somebody else has", got)
 		}
@@ -32,9 +34,9 @@ func TestMarksCannotBeCopied(t *testing.T) {
 
 // TestMarksAreOfOneName: spellings that a place does not tell apart have one mark, everything else has another.
 func TestMarksAreOfOneName(t *testing.T) {
-	d, other := Destination{FingerprintKey: []byte("one")}, Destination{FingerprintKey: []byte("two")}
+	d, other := state.Destination{FingerprintKey: []byte("one")}, state.Destination{FingerprintKey: []byte("two")}
 	mark := d.OwnerTag("inst-assoc", "a", destination.Rules{})
-	if len(Hash("")+"-"+Hash(""))+len(mark)-len("inst-assoc") > 80 {
+	if len(state.Hash("")+"-"+state.Hash(""))+len(mark)-len("inst-assoc") > 80 {
 		t.Errorf("%q is longer than places take", mark)
 	}
 	for what, got := range map[string]string{
@@ -62,8 +64,8 @@ func TestAListWithoutEndHoldsNobodyUp(t *testing.T) {
 		})
 		a := s.tie(2, "a", nil)
 		s.places.Site(syncsim.Plain, siteOf(syncsim.Plain)).Put(s.names(syncsim.Plain)[0], "2")
-		s.pass(3 * driftInterval)
-		if l := s.link(a, "a"); len(l.Items) != 1 || l.Items[0].Drift != driftChanged {
+		s.pass(3 * reconcile.DriftInterval)
+		if l := s.link(a, "a"); len(l.Items) != 1 || l.Items[0].Drift != reconcile.DriftChanged {
 			t.Errorf("%+v", l.Items)
 		}
 	})

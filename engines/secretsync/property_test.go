@@ -25,7 +25,9 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/connection"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/state"
 	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
 	"github.com/coffer-project/coffer/engines/secretsync/template"
 	"github.com/coffer-project/coffer/storage"
@@ -71,7 +73,7 @@ type sim struct {
 	w      *syncsim.World
 	places *syncsim.Places
 	mounts []*syncsim.KV
-	dests  []*Destination
+	dests  []*state.Destination
 	logs   logs
 	values []string
 	done   []string
@@ -85,7 +87,7 @@ type sim struct {
 	node *syncsim.Node
 	svc  *Service
 	// operator is what New is told from the next start on.
-	operator Operator
+	operator connection.Operator
 	stop     func() // waits for the end
 	crash    func() // does not
 	faults   func(syncsim.Call) syncsim.Fault
@@ -168,12 +170,12 @@ func (s *sim) update(do func(tx *storage.Txn) error) {
 
 func (s *sim) makeDestination(ns, kind, name, site string) {
 	c := &syncsim.Config{Site: site, Label: name, Token: "sekrit-token"}
-	config, err := encodeConfig(c)
+	config, err := state.EncodeConfig(c)
 	s.must(err)
-	d := &Destination{ID: Hash(name, fmt.Sprint(len(s.done))), NS: ns, Type: kind, Name: name, Config: config, FingerprintKey: []byte("key of " + name), CreatedAt: time.Now(), UpdatedAt: time.Now()}
+	d := &state.Destination{ID: state.Hash(name, fmt.Sprint(len(s.done))), NS: ns, Type: kind, Name: name, Config: config, FingerprintKey: []byte("key of " + name), CreatedAt: time.Now(), UpdatedAt: time.Now()}
 	s.dests = append(s.dests, d)
 	s.update(func(tx *storage.Txn) error {
-		s.must(EnsureInstallation(s.ctx(), tx))
+		s.must(state.EnsureInstallation(s.ctx(), tx))
 		return engines.PutRecord(tx, d.Key(), d)
 	})
 }
@@ -227,10 +229,10 @@ func (s *sim) associate() {
 	for kv == nil || kv.Describe().NamespaceID != d.NS {
 		kv = pick(s, s.mounts)
 	}
-	a := &Association{
+	a := &state.Association{
 		Destination: d.ID, Type: d.Type, Name: d.Name, NS: d.NS, MountUUID: kv.Describe().UUID, Accessor: kv.Describe().Accessor, MountPath: kv.Describe().Path,
 		Secret: pick(s, simNames), Template: pick(s, simTemplates), Granularity: pick(s, []string{destination.SecretPath, destination.SecretKey}),
-		Deletion: pick(s, []string{DeleteOnRemoval, DeleteOnRemoval, DeleteOnRemoval, RetainOnRemoval}), Drift: pick(s, []string{DriftReport, DriftRepair, DriftIgnore}),
+		Deletion: pick(s, []string{state.DeleteOnRemoval, state.DeleteOnRemoval, state.DeleteOnRemoval, state.RetainOnRemoval}), Drift: pick(s, []string{state.DriftReport, state.DriftRepair, state.DriftIgnore}),
 		Owner: engines.Principal{DisplayName: "somebody", EntityID: "e1"}, CreatedAt: time.Now(), UpdatedAt: time.Now().UTC(),
 	}
 	if s.rng.IntN(3) == 0 {
@@ -239,11 +241,11 @@ func (s *sim) associate() {
 	if s.rng.IntN(4) == 0 {
 		a.Exclude = []string{"l"}
 	}
-	a.ID = AssociationID(d.ID, a.MountUUID, a.Secret, a.Selector)
-	if a.Deletion == RetainOnRemoval {
+	a.ID = state.AssociationID(d.ID, a.MountUUID, a.Secret, a.Selector)
+	if a.Deletion == state.RetainOnRemoval {
 		s.retains[a.ID] = true
 	}
-	if a.Drift == DriftRepair { // also what somebody has written over before
+	if a.Drift == state.DriftRepair { // also what somebody has written over before
 		for _, l := range s.links(a) {
 			for _, it := range l.Items {
 				if it.Owned {
@@ -252,22 +254,22 @@ func (s *sim) associate() {
 			}
 		}
 	}
-	rules := s.svc.pool.Types[d.Type].Rules
+	rules := s.svc.Pool.Types[d.Type].Rules
 	if len(a.Plan(rules).Check()) > 0 {
 		return
 	}
 	s.say("associate %s with %s%s selector %v, %s %q %s", d.Name, a.MountPath, a.Secret, a.Selector, a.Granularity, a.Template, a.Deletion)
-	s.must(s.svc.putAssociation(s.ctx(), &selection{dest: d}, a))
-	s.svc.associations.Put(a)
+	s.put(s.ctx(), d, a, nil)
+	s.svc.Associations.Put(a)
 	if !a.Selector {
-		s.svc.queue.Push(LinkID{a.NS, a.Destination, a.ID, a.Secret}, time.Time{}, true, nil)
+		s.svc.Queue.Push(a.LinkID(a.Secret), time.Time{}, true, nil)
 	}
 }
 
-func (s *sim) associations() []*Association {
-	var all []*Association
+func (s *sim) associations() []*state.Association {
+	var all []*state.Association
 	for _, ns := range []string{"root", "n1"} {
-		s.must(Scan(s.ctx(), s.w.Store, Area(ns, "a/"), func(_ storage.Key, a *Association) bool {
+		s.must(state.Scan(s.ctx(), s.w.Store, state.Area(ns, "a/"), func(_ storage.Key, a *state.Association) bool {
 			all = append(all, a)
 			return true
 		}))
@@ -275,9 +277,9 @@ func (s *sim) associations() []*Association {
 	return all
 }
 
-func (s *sim) links(a *Association) []*Link {
-	var all []*Link
-	s.must(Scan(s.ctx(), s.w.Store, LinkKey(a.NS, a.Destination, a.ID, ""), func(_ storage.Key, l *Link) bool {
+func (s *sim) links(a *state.Association) []*state.Link {
+	var all []*state.Link
+	s.must(state.Scan(s.ctx(), s.w.Store, state.LinkKey(a.NS, a.Destination, a.ID, ""), func(_ storage.Key, l *state.Link) bool {
 		all = append(all, l)
 		return true
 	}))
@@ -290,22 +292,22 @@ func (s *sim) changeAssociation() {
 		return
 	}
 	a := pick(s, all)
-	var change func(*Association)
+	var change func(*state.Association)
 	switch s.rng.IntN(3) {
 	case 0:
 		pause := s.rng.IntN(2) == 0
-		change = func(a *Association) { a.Paused = pause && !a.Removing }
+		change = func(a *state.Association) { a.Paused = pause && !a.Removing }
 		s.say("pause %v of %s at %s", pause, a.Secret, a.Name)
 	default:
 		retain := s.rng.IntN(6) == 0
-		change = func(a *Association) { a.Removing, a.Retain, a.Paused = true, retain, false }
+		change = func(a *state.Association) { a.Removing, a.Retain, a.Paused = true, retain, false }
 		s.say("remove %s at %s, retain %v", a.Secret, a.Name, retain)
 		if retain {
 			s.retains[a.ID] = true
 		}
 	}
 	s.update(func(tx *storage.Txn) error {
-		var now Association
+		var now state.Association
 		found, err := engines.GetRecord(s.ctx(), tx, a.Key(), &now)
 		if err != nil || !found {
 			return err
@@ -319,7 +321,7 @@ func (s *sim) changeAssociation() {
 func (s *sim) changeDestination() {
 	d := pick(s, s.dests)
 	s.update(func(tx *storage.Txn) error {
-		if _, err := GetDestination(s.ctx(), tx, d.Key(), d); err != nil {
+		if _, err := state.GetDestination(s.ctx(), tx, d.Key(), d); err != nil {
 			return err
 		}
 		switch s.rng.IntN(3) {
@@ -348,9 +350,9 @@ func (s *sim) forget() {
 			s.retains[a.ID] = true
 		}
 	}
-	s.must(s.svc.forceDelete(s.ctx(), d))
-	var now Destination
-	if _, err := GetDestination(s.ctx(), s.w.Store, d.Key(), &now); err != nil || now.ID == d.ID {
+	s.must(s.svc.ForceDelete(s.ctx(), d))
+	var now state.Destination
+	if _, err := state.GetDestination(s.ctx(), s.w.Store, d.Key(), &now); err != nil || now.ID == d.ID {
 		s.must(err)
 		return // the node stopped before
 	}
@@ -360,9 +362,9 @@ func (s *sim) forget() {
 }
 
 func (s *sim) changeConfig() {
-	c := Config{Disabled: s.rng.IntN(2) == 0, QueueCapacity: DefaultQueueCapacity}
+	c := state.Config{Disabled: s.rng.IntN(2) == 0, QueueCapacity: state.DefaultQueueCapacity}
 	s.say("disabled: %v", c.Disabled)
-	s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, ConfigKey, &c) })
+	s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, state.ConfigKey, &c) })
 }
 
 func (s *sim) changeMount() {
@@ -396,13 +398,13 @@ func (s *sim) meddle() {
 		}
 		for _, l := range s.links(a) {
 			for _, it := range l.Items {
-				name := Fold(s.svc.pool.Types[kind].Rules, it.Name)
+				name := state.Fold(s.svc.Pool.Types[kind].Rules, it.Name)
 				names = append(names, name)
 				// Where there are no marks, nobody could tell a write of somebody else from one of ours that got lost at the same time.
 				if kind == syncsim.Plain && it.Intent != nil {
 					unsure[name] = true
 				}
-				repaired[name] = repaired[name] || it.Owned && a.Drift == DriftRepair
+				repaired[name] = repaired[name] || it.Owned && a.Drift == state.DriftRepair
 			}
 		}
 	}
@@ -430,7 +432,7 @@ func (s *sim) adopt() {
 	for _, a := range s.associations() {
 		for _, l := range s.links(a) {
 			for _, it := range l.Items {
-				if it.Status != Conflict || it.Code == CodeNameTaken || s.rng.IntN(3) > 0 {
+				if it.Status != state.Conflict || it.Code == state.CodeNameTaken || s.rng.IntN(3) > 0 {
 					continue
 				}
 				d := s.destOf(a)
@@ -439,17 +441,17 @@ func (s *sim) adopt() {
 				}
 				s.say("adopt %s at %s", it.Name, d.Name)
 				s.places.Site(a.Type, siteOf(a.Type)).Allow(it.Name)
-				key := LinkKey(a.NS, a.Destination, a.ID, l.Secret)
+				key := state.LinkKey(a.NS, a.Destination, a.ID, l.Secret)
 				s.update(func(tx *storage.Txn) error {
-					var now Link
+					var now state.Link
 					found, err := engines.GetRecord(s.ctx(), tx, key, &now)
 					if err != nil || !found {
 						return err
 					}
-					now.Adopt = append(now.Adopt, Fold(s.svc.pool.Types[a.Type].Rules, it.Name))
+					now.Adopt = append(now.Adopt, state.Fold(s.svc.Pool.Types[a.Type].Rules, it.Name))
 					return engines.PutRecord(tx, key, &now)
 				})
-				s.svc.queue.Push(LinkID{a.NS, a.Destination, a.ID, l.Secret}, time.Time{}, true, nil)
+				s.svc.Queue.Push(a.LinkID(l.Secret), time.Time{}, true, nil)
 				return
 			}
 		}
@@ -464,7 +466,7 @@ func siteOf(kind string) string {
 	return "m"
 }
 
-func (s *sim) destOf(a *Association) *Destination {
+func (s *sim) destOf(a *state.Association) *state.Destination {
 	for _, d := range s.dests {
 		if d.ID == a.Destination {
 			return d
@@ -595,10 +597,10 @@ func (s *sim) quiet() {
 	if s.node.Stopped() {
 		s.restart()
 	}
-	s.update(func(tx *storage.Txn) error { tx.Delete(ConfigKey); return nil })
+	s.update(func(tx *storage.Txn) error { tx.Delete(state.ConfigKey); return nil })
 	for _, d := range s.dests {
 		s.update(func(tx *storage.Txn) error {
-			if _, err := GetDestination(s.ctx(), tx, d.Key(), d); err != nil {
+			if _, err := state.GetDestination(s.ctx(), tx, d.Key(), d); err != nil {
 				return err
 			}
 			d.Paused = false
@@ -606,7 +608,7 @@ func (s *sim) quiet() {
 		})
 	}
 	for _, a := range s.associations() {
-		s.must(s.svc.changeAssociations(s.ctx(), []storage.Key{a.Key()}, func(a *Association) bool { a.Paused = false; return true }))
+		s.must(s.svc.ChangeAssociations(s.ctx(), []storage.Key{a.Key()}, func(a *state.Association) bool { a.Paused = false; return true }))
 	}
 	s.svc.RoleChanged()
 	time.Sleep(3 * time.Hour)
@@ -615,7 +617,7 @@ func (s *sim) quiet() {
 	}
 	for _, a := range s.associations() {
 		for _, l := range s.links(a) { // what somebody has changed is looked at when somebody asks
-			s.svc.queue.Push(LinkID{a.NS, a.Destination, a.ID, l.Secret}, time.Time{}, true, nil)
+			s.svc.Queue.Push(a.LinkID(l.Secret), time.Time{}, true, nil)
 		}
 	}
 	time.Sleep(2 * time.Hour)
@@ -623,10 +625,10 @@ func (s *sim) quiet() {
 
 // want is a name that somebody wants.
 type want struct {
-	a      *Association
+	a      *state.Association
 	secret string
 	item   template.Item
-	status Outcome
+	status state.Outcome
 	owned  bool
 }
 
@@ -661,8 +663,8 @@ func (s *sim) wanted() map[string][]want {
 			continue
 		}
 		kv := m.Engine.(*syncsim.KV)
-		rules := s.svc.pool.Types[a.Type].Rules
-		links := map[string]*Link{}
+		rules := s.svc.Pool.Types[a.Type].Rules
+		links := map[string]*state.Link{}
 		for _, l := range s.links(a) {
 			links[l.Secret] = l
 		}
@@ -692,12 +694,12 @@ func (s *sim) wanted() map[string][]want {
 				if had := l.Item(it.Name, rules); had != nil {
 					w.status, w.owned = had.Outcome, had.Owned
 				}
-				key := a.Type + " " + Fold(rules, it.Name)
+				key := a.Type + " " + state.Fold(rules, it.Name)
 				out[key] = append(out[key], w)
 			}
 		}
 		for name, l := range links {
-			if l.Status == Unsynced && len(l.Items) > 0 && len(l.Active()) == 0 {
+			if l.Status == state.Unsynced && len(l.Items) > 0 && len(l.Active()) == 0 {
 				continue // it may come back to what it has retained
 			}
 			s.t.Errorf("%s of %s at %s has a link, and is no secret", name, a.MountPath, a.Name)
@@ -707,7 +709,7 @@ func (s *sim) wanted() map[string][]want {
 }
 
 // checkLink checks what a link says of itself.
-func (s *sim) checkLink(a *Association, l *Link, secret engines.Secret, items []template.Item) {
+func (s *sim) checkLink(a *state.Association, l *state.Link, secret engines.Secret, items []template.Item) {
 	s.t.Helper()
 	what := fmt.Sprintf("%s at %s", l.Secret, a.Name)
 	if l.Version != secret.Version || l.Live != secret.Live {
@@ -718,30 +720,30 @@ func (s *sim) checkLink(a *Association, l *Link, secret engines.Secret, items []
 		s.t.Errorf("%s: %v are still to be adopted", what, l.Adopt)
 	}
 	switch l.Status {
-	case Synced:
+	case state.Synced:
 		if problems || !secret.Live || l.Attempts > 0 {
 			s.t.Errorf("%s: SYNCED, with problems %v, live %v, attempts %d", what, problems, secret.Live, l.Attempts)
 		}
-	case Unsynced:
+	case state.Unsynced:
 		if secret.Live || len(l.Active()) > 0 {
 			s.t.Errorf("%s: UNSYNCED, with live %v and %d names", what, secret.Live, len(l.Items))
 		}
-	case ClientError:
+	case state.ClientError:
 		if !problems {
 			s.t.Errorf("%s: %+v without a problem", what, l.Outcome)
 		}
-	case Conflict:
+	case state.Conflict:
 	default:
 		s.t.Errorf("%s: the status is %+v in the end", what, l.Outcome)
 	}
-	if l.IsUnfinished() && (l.Status == Synced || l.Status == Unsynced) {
+	if l.IsUnfinished() && (l.Status == state.Synced || l.Status == state.Unsynced) {
 		s.t.Errorf("%s: something was begun and never ended", what)
 	}
 }
 
 func (s *sim) checkSite(kind, site string, wanted map[string][]want) {
 	s.t.Helper()
-	rules := s.svc.pool.Types[kind].Rules
+	rules := s.svc.Pool.Types[kind].Rules
 	there := s.places.Site(kind, site).Objects()
 	waits := s.waits(kind)
 	for key, all := range wanted {
@@ -756,12 +758,12 @@ func (s *sim) checkSite(kind, site string, wanted map[string][]want) {
 				continue
 			}
 			d := s.destOf(w.a)
-			mark, err := OwnerTagPrefix(s.ctx(), s.svc.host.Store(), w.a)
+			mark, err := state.OwnerTagPrefix(s.ctx(), s.svc.Host.Store(), w.a)
 			s.must(err)
 			mark = d.OwnerTag(mark, name, rules)
 			switch w.status.Status {
-			case Synced:
-				if w.status.Code == CodeNameTaken {
+			case state.Synced:
+				if w.status.Code == state.CodeNameTaken {
 					shares++
 					break
 				}
@@ -772,9 +774,9 @@ func (s *sim) checkSite(kind, site string, wanted map[string][]want) {
 				if rules.Marks && (o.Mark != mark || !hasTags(o.Tags, d.CustomTags)) {
 					s.t.Errorf("%s: mark %q tags %v, want %q %v", key, o.Mark, o.Tags, mark, d.CustomTags)
 				}
-			case Conflict:
+			case state.Conflict:
 				switch {
-				case w.status.Code == CodeNameTaken:
+				case w.status.Code == state.CodeNameTaken:
 					if len(all) == 1 && !waits[name] {
 						s.t.Errorf("%s: %s of %s waits for a name that nobody else wants: %s", key, w.secret, d.Name, w.status.Cause)
 					}
@@ -786,7 +788,7 @@ func (s *sim) checkSite(kind, site string, wanted map[string][]want) {
 					s.t.Errorf("%s: a conflict of %s with what is ours: %+v", key, d.Name, w.status)
 				}
 			default:
-				if w.status.Status != ClientError {
+				if w.status.Status != state.ClientError {
 					s.t.Errorf("%s: the status of %s at %s is %+v", key, w.secret, d.Name, w.status)
 				}
 			}
@@ -811,12 +813,12 @@ func (s *sim) waits(kind string) map[string]bool {
 	out := map[string]bool{}
 	for _, a := range s.associations() {
 		for _, l := range s.links(a) {
-			if a.Type != kind || l.Status != ClientError && l.Status != Conflict {
+			if a.Type != kind || l.Status != state.ClientError && l.Status != state.Conflict {
 				continue
 			}
 			for _, it := range l.Items {
-				if it.Status == Unsyncing && it.Code == "waits" {
-					out[Fold(s.svc.pool.Types[kind].Rules, it.Name)] = true
+				if it.Status == state.Unsyncing && it.Code == "waits" {
+					out[state.Fold(s.svc.Pool.Types[kind].Rules, it.Name)] = true
 				}
 			}
 		}
@@ -854,15 +856,15 @@ func (s *sim) checkClaims() {
 	names := map[storage.Key]bool{}
 	for _, a := range s.associations() {
 		d := s.destOf(a)
-		place, err := s.svc.pool.Location(d)
+		place, err := s.svc.Pool.Location(d)
 		s.must(err)
 		for _, l := range s.links(a) {
 			for _, it := range l.Items {
-				names[ClaimKey(a.Type, place, Fold(s.svc.pool.Types[a.Type].Rules, it.Name))+storage.Key(" "+a.ID+l.Secret)] = true
+				names[state.ClaimKey(a.Type, place, state.Fold(s.svc.Pool.Types[a.Type].Rules, it.Name))+storage.Key(" "+a.ID+l.Secret)] = true
 			}
 		}
 	}
-	s.must(Scan(s.ctx(), s.w.Store, Area(RootNS, "c/"), func(key storage.Key, c *Claim) bool {
+	s.must(state.Scan(s.ctx(), s.w.Store, state.Area(state.RootNS, "c/"), func(key storage.Key, c *state.Claim) bool {
 		if !names[key+storage.Key(" "+c.Association+c.Secret)] {
 			s.t.Errorf("a name is claimed by %s of %s for %s, which does not have it", c.Secret, c.Name, c.Association)
 		}

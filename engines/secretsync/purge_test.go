@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/state"
 	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
 	"github.com/coffer-project/coffer/storage"
 )
@@ -38,7 +39,7 @@ func TestAPurgeGoesOn(t *testing.T) {
 							return err
 						}
 						for _, key := range all[:marked] {
-							var a Association
+							var a state.Association
 							if _, err := engines.GetRecord(s.ctx(), tx, key, &a); err != nil {
 								return err
 							}
@@ -54,8 +55,8 @@ func TestAPurgeGoesOn(t *testing.T) {
 					}
 					s.pass(time.Minute)
 					s.there(syncsim.Marked)
-					var gone Destination
-					if _, err := GetDestination(s.ctx(), s.w.Store, d.Key(), &gone); err != nil || gone.ID != "" {
+					var gone state.Destination
+					if _, err := state.GetDestination(s.ctx(), s.w.Store, d.Key(), &gone); err != nil || gone.ID != "" {
 						t.Errorf("the destination is still there (%v)", err)
 					}
 				})

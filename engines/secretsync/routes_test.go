@@ -15,6 +15,7 @@ import (
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/enginetest"
 	"github.com/coffer-project/coffer/engines/secretsync"
+	"github.com/coffer-project/coffer/engines/secretsync/connection"
 	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
 )
 
@@ -40,7 +41,7 @@ func (c caller) Allowed(_ engines.Operation, path string) bool { return c.may ==
 func (c caller) Sudo(string) bool                              { return false }
 func (c caller) AnyUnder(prefix string) bool                   { return c.may == nil || c.may(prefix) }
 
-func newRig(t *testing.T, operator ...secretsync.Operator) *rig {
+func newRig(t *testing.T, operator ...connection.Operator) *rig {
 	t.Helper()
 	w := syncsim.NewWorld()
 	r := &rig{t: t, w: w, kv: w.Mount("root", "kv/"), places: syncsim.NewPlaces()}

@@ -1,11 +1,24 @@
-// Package secretsync keeps secrets of KV version 2 mounts right in the places that use them.
+// Package secretsync keeps secrets of KV version 2 mounts in sync with external destinations.
 //
-// What is to be is written down: destinations, and associations of secrets with them. What was done is written down, too:
-// for each associated secret a link, with every name that it owns at its destination. The work is what differs between the
-// two and what the secrets are now, so that nothing of it is lost when a node stops: a new active node looks at all links
-// once and knows what is due. Changes of secrets are heard from the feed.
+// The desired state is stored as destinations and associations of secrets with them, the last applied state as a link for each
+// associated secret, with every name that it owns at its destination. The difference between the two is the work, so nothing is lost
+// when a node stops: a new active node scans all links once and queues those that are due. Changes of secrets come from the feed.
 //
-// Start reading at Service, then records.go (what is stored), then sync.go (one secret to one destination). Package work has the queue.
+// This package joins the parts, each of which embeds the one below:
+//
+//	api         the paths below sys/sync/
+//	status      the sync state as readers see it
+//	reconcile   which links are due: changes, scans, drift, purges
+//	apply       one secret to one destination
+//	plan        the decision about one name; pure
+//	template    the names and values that a secret should have at a destination; pure
+//	workqueue   when links are synced, and how often a destination is called
+//	connection  open destinations, and the addresses that they may connect to
+//	index       what the active node keeps in memory
+//	state       the stored records
+//
+// Package destination is the contract of the types of destinations, each of which is a package of its own (cloud1sm, repohost, …).
+// Start reading at Service, then in state, then in apply.
 package secretsync
 
 import (
@@ -13,11 +26,16 @@ import (
 	"os"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/api"
+	"github.com/coffer-project/coffer/engines/secretsync/apply"
+	"github.com/coffer-project/coffer/engines/secretsync/connection"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/reconcile"
+	"github.com/coffer-project/coffer/engines/secretsync/status"
 )
 
 // Service is secret sync on one node. Give Changed every change of the feed. Safe for concurrent use.
-type Service struct{ *API }
+type Service struct{ *api.API }
 
 // Options of a Service. Host and Types are required.
 type Options struct {
@@ -25,7 +43,7 @@ type Options struct {
 	Types  []destination.Type
 	Logger *slog.Logger // nil: discard
 	// Operator is the part of the server's configuration that callers of the API cannot change.
-	Operator Operator
+	Operator connection.Operator
 	// Getenv reads the server's environment; nil: os.Getenv.
 	Getenv func(string) string
 }
@@ -42,6 +60,6 @@ func New(o Options) *Service {
 	for _, t := range o.Types {
 		types[t.Name] = t
 	}
-	pool := NewPool(PoolOptions{Types: types, Operator: o.Operator, Getenv: o.Getenv})
-	return &Service{&API{Reporter{NewReconciler(NewSyncer(o.Host, pool, o.Logger))}}}
+	pool := connection.NewPool(connection.Options{Types: types, Operator: o.Operator, Getenv: o.Getenv})
+	return &Service{&api.API{Reporter: status.Reporter{Reconciler: reconcile.NewReconciler(apply.NewSyncer(o.Host, pool, o.Logger))}}}
 }

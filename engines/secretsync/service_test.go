@@ -1,6 +1,7 @@
 package secretsync
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -13,6 +14,8 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/reconcile"
+	"github.com/coffer-project/coffer/engines/secretsync/state"
 	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
 	"github.com/coffer-project/coffer/engines/secretsync/template"
 	"github.com/coffer-project/coffer/storage"
@@ -31,26 +34,33 @@ func inSim(t *testing.T, test func(s *sim)) {
 }
 
 // tie associates a secret of the first mount with a destination.
-func (s *sim) tie(dest int, secret string, change func(a *Association)) *Association {
+func (s *sim) tie(dest int, secret string, change func(a *state.Association)) *state.Association {
 	s.t.Helper()
 	d := s.dests[dest]
 	m := s.mounts[0].Describe()
-	a := &Association{
+	a := &state.Association{
 		Destination: d.ID, Type: d.Type, Name: d.Name, NS: d.NS, MountUUID: m.UUID, Accessor: m.Accessor, MountPath: m.Path, Secret: secret,
-		Granularity: destination.SecretPath, Deletion: DeleteOnRemoval, Drift: DriftReport, CreatedAt: time.Now(), UpdatedAt: time.Now().UTC(),
+		Granularity: destination.SecretPath, Deletion: state.DeleteOnRemoval, Drift: state.DriftReport, CreatedAt: time.Now(), UpdatedAt: time.Now().UTC(),
 	}
 	if change != nil {
 		change(a)
 	}
-	a.ID = AssociationID(d.ID, a.MountUUID, a.Secret, a.Selector)
-	s.must(s.svc.putAssociation(s.ctx(), &selection{dest: d}, a))
+	a.ID = state.AssociationID(d.ID, a.MountUUID, a.Secret, a.Selector)
+	s.put(s.ctx(), d, a, nil)
 	s.pass(time.Second)
 	return a
 }
 
-func (s *sim) untie(a *Association) {
+// put stores an association that leaves nothing to its destination's defaults.
+func (s *sim) put(ctx context.Context, d *state.Destination, a *state.Association, given func(string) bool) {
 	s.t.Helper()
-	s.must(s.svc.changeAssociations(s.ctx(), []storage.Key{a.Key()}, func(a *Association) bool { a.Removing = true; return true }))
+	_, err := s.svc.PutAssociation(ctx, d, a, given)
+	s.must(err)
+}
+
+func (s *sim) untie(a *state.Association) {
+	s.t.Helper()
+	s.must(s.svc.ChangeAssociations(s.ctx(), []storage.Key{a.Key()}, func(a *state.Association) bool { a.Removing = true; return true }))
 	s.pass(time.Second)
 }
 
@@ -60,16 +70,16 @@ func (s *sim) pass(d time.Duration) {
 }
 
 // link returns a link, or one without a status.
-func (s *sim) link(a *Association, secret string) *Link {
+func (s *sim) link(a *state.Association, secret string) *state.Link {
 	s.t.Helper()
-	var l Link
-	_, err := engines.GetRecord(s.ctx(), s.w.Store, LinkKey(a.NS, a.Destination, a.ID, secret), &l)
+	var l state.Link
+	_, err := engines.GetRecord(s.ctx(), s.w.Store, state.LinkKey(a.NS, a.Destination, a.ID, secret), &l)
 	s.must(err)
 	return &l
 }
 
 // status fails unless a link has a status.
-func (s *sim) status(a *Association, secret, want string) {
+func (s *sim) status(a *state.Association, secret, want string) {
 	s.t.Helper()
 	if got := s.link(a, secret); got.Status != want {
 		s.t.Errorf("%s at %s: %+v with %+v, want %s", secret, a.Name, got.Outcome, got.Items, want)
@@ -124,7 +134,7 @@ func TestASecretFollowsWithinASecond(t *testing.T) {
 			}
 			kv.Put("a", "k", "0")
 			s.pass(time.Second)
-			s.status(a, "a", Synced)
+			s.status(a, "a", state.Synced)
 		}
 		for _, do := range []func(){func() { kv.Delete("a") }, func() { kv.Destroy("a") }, func() { kv.Drop("a") }, func() { kv.DeleteAt("a", time.Now().Add(time.Minute)); s.pass(time.Minute) }} {
 			kv.Put("a", "k", "1")
@@ -133,7 +143,7 @@ func TestASecretFollowsWithinASecond(t *testing.T) {
 			do()
 			s.pass(time.Second)
 			s.there(syncsim.Marked)
-			s.status(a, "a", Unsynced)
+			s.status(a, "a", state.Unsynced)
 		}
 		kv.Put("a", "k", "1")
 		kv.Delete("a")
@@ -169,12 +179,12 @@ func TestBurstsCoalesceToTheNewest(t *testing.T) {
 		before = s.calls("write")
 		s.mounts[0].Put("a", "k", "99")
 		s.pass(time.Second)
-		s.svc.queue.Push(LinkID{a.NS, a.Destination, a.ID, "a"}, time.Time{}, true, nil)
+		s.svc.Queue.Push(a.LinkID("a"), time.Time{}, true, nil)
 		s.pass(time.Second)
 		if n := s.calls("write") - before; n != 0 {
 			t.Errorf("the same value was written %d times", n)
 		}
-		if l := s.link(a, "a"); l.Version != 102 || l.Status != Synced {
+		if l := s.link(a, "a"); l.Version != 102 || l.Status != state.Synced {
 			t.Errorf("version %d is %s", l.Version, l.Status)
 		}
 	})
@@ -187,7 +197,7 @@ func TestARestartNoticesWhatHappenedMeanwhile(t *testing.T) {
 			kv.Put(name, "k", "1")
 		}
 		kv.Delete("undeleted")
-		all := s.tie(0, "", func(a *Association) { a.Selector, a.Template = true, "{{ .SecretPath }}" })
+		all := s.tie(0, "", func(a *state.Association) { a.Selector, a.Template = true, "{{ .SecretPath }}" })
 		s.there(syncsim.Marked, "changed", "deleted", "dropped")
 		s.stop()
 		kv.Delete("deleted")
@@ -204,7 +214,7 @@ func TestARestartNoticesWhatHappenedMeanwhile(t *testing.T) {
 		if l := s.link(all, "dropped"); l.Status != "" {
 			t.Errorf("the link of a secret that is gone altogether is %s", l.Status)
 		}
-		s.status(all, "deleted", Unsynced)
+		s.status(all, "deleted", state.Unsynced)
 	})
 }
 
@@ -212,30 +222,30 @@ func TestANameThatIsFreedGoesToWhoWaits(t *testing.T) {
 	inSim(t, func(s *sim) {
 		s.mounts[0].Put("a", "k", "1")
 		s.mounts[0].Put("b", "k", "2")
-		same := func(a *Association) { a.Template = "same" }
+		same := func(a *state.Association) { a.Template = "same" }
 		first := s.tie(0, "a", same)
 		second := s.tie(1, "b", same) // another destination at the same place
-		s.status(first, "a", Synced)
-		s.status(second, "b", Conflict)
-		if it := s.link(second, "b").Items[0]; it.Code != CodeNameTaken || !strings.Contains(it.Cause, `"a"`) || !strings.Contains(it.Cause, "test-marked/d0") {
+		s.status(first, "a", state.Synced)
+		s.status(second, "b", state.Conflict)
+		if it := s.link(second, "b").Items[0]; it.Code != state.CodeNameTaken || !strings.Contains(it.Cause, `"a"`) || !strings.Contains(it.Cause, "test-marked/d0") {
 			t.Errorf("%+v", it.Outcome)
 		}
-		if got := s.svc.counts.conflicts.Load(); got != 1 {
+		if got := s.svc.Counts.Conflicts.Load(); got != 1 {
 			t.Errorf("%d conflicts were counted", got)
 		}
 		s.pass(10 * time.Minute)
 		s.untie(first)
-		s.status(second, "b", Synced)
+		s.status(second, "b", state.Synced)
 		s.there(syncsim.Marked, "same")
 
 		// The same when it is freed while nobody remembers who waits.
 		third := s.tie(0, "a", same)
-		s.status(third, "a", Conflict)
+		s.status(third, "a", state.Conflict)
 		s.stop()
 		s.must(storage.DeletePrefix(s.ctx(), s.w.Store, second.Key())) // as if it had been forgotten
 		s.start()
 		s.pass(time.Second)
-		if it := s.link(third, "a").Items[0]; it.Code == CodeNameTaken {
+		if it := s.link(third, "a").Items[0]; it.Code == state.CodeNameTaken {
 			t.Errorf("a claim of nobody stands: %+v", it.Outcome)
 		}
 	})
@@ -255,17 +265,17 @@ func TestForgettingThatIsInterruptedHeals(t *testing.T) {
 		}
 		s.places.Site(syncsim.Marked, "m").Delete("vault/kv_00000001/a")
 		again := s.tie(1, "a", nil)
-		s.status(again, "a", Synced)
+		s.status(again, "a", state.Synced)
 		s.pass(11 * time.Minute) // past a rescan
-		s.status(again, "a", Synced)
+		s.status(again, "a", state.Synced)
 	})
 }
 
 func TestRetemplateKeepsTheOldUntilTheNewIsSeen(t *testing.T) {
 	inSim(t, func(s *sim) {
 		s.mounts[0].Put("a", "k", "1", "l", "2")
-		byKey := func(template string) func(a *Association) {
-			return func(a *Association) { a.Granularity, a.Template = destination.SecretKey, template }
+		byKey := func(template string) func(a *state.Association) {
+			return func(a *state.Association) { a.Granularity, a.Template = destination.SecretKey, template }
 		}
 		a := s.tie(0, "a", byKey("old_{{ .SecretKey }}"))
 		s.places.Site(syncsim.Marked, "m").Put("new_k", "theirs")
@@ -279,7 +289,7 @@ func TestRetemplateKeepsTheOldUntilTheNewIsSeen(t *testing.T) {
 		s.there(syncsim.Marked, "new_k", "new_l", "old_k", "old_l")
 		s.pass(2 * time.Minute)
 		s.there(syncsim.Marked, "new_k", "new_l", "old_k") // what replaces old_k is somebody else's
-		s.status(a, "a", Conflict)
+		s.status(a, "a", state.Conflict)
 		// A key that goes does not wait for another one.
 		s.mounts[0].Put("a", "k", "1")
 		s.pass(time.Second)
@@ -287,11 +297,11 @@ func TestRetemplateKeepsTheOldUntilTheNewIsSeen(t *testing.T) {
 		s.places.Site(syncsim.Marked, "m").Delete("new_k")
 		s.pass(2 * time.Hour)
 		s.there(syncsim.Marked, "new_k")
-		s.status(a, "a", Synced)
+		s.status(a, "a", state.Synced)
 		// From keys to the whole secret.
-		a = s.tie(0, "a", func(a *Association) { a.Template = "whole" })
+		a = s.tie(0, "a", func(a *state.Association) { a.Template = "whole" })
 		s.there(syncsim.Marked, "whole")
-		s.status(a, "a", Synced)
+		s.status(a, "a", state.Synced)
 	})
 }
 
@@ -317,7 +327,7 @@ func TestARepairedConfigurationIsTriedAtOnce(t *testing.T) {
 		s.places.SetFault(func(syncsim.Call) syncsim.Fault { return syncsim.Fault{Kind: syncsim.Refuse} })
 		a := s.tie(0, "a", nil)
 		s.pass(3 * time.Hour)
-		s.status(a, "a", ClientError)
+		s.status(a, "a", state.ClientError)
 		if l := s.link(a, "a"); l.NextRetry.Sub(time.Now()) > time.Hour || l.Attempts < 5 || len(l.History) != 1 {
 			t.Errorf("the next attempt is in %v, after %d, with %d events", time.Until(l.NextRetry), l.Attempts, len(l.History))
 		}
@@ -326,7 +336,7 @@ func TestARepairedConfigurationIsTriedAtOnce(t *testing.T) {
 		d.UpdatedAt = time.Now()
 		s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, d.Key(), d) })
 		s.pass(time.Second)
-		s.status(a, "a", Synced)
+		s.status(a, "a", state.Synced)
 		if l := s.link(a, "a"); l.Attempts != 0 || !l.NextRetry.IsZero() || l.LastSuccess.IsZero() {
 			t.Errorf("%+v", l)
 		}
@@ -348,10 +358,10 @@ func TestNothingIsDoneThatIsNotInTheTrail(t *testing.T) {
 		s.places.Site(syncsim.Plain, "p").Put("VAULT_KV_00000001_A", "theirs")
 		s.w.FailAudit(nil)
 		s.pass(time.Minute)
-		s.status(a, "a", Conflict)
+		s.status(a, "a", state.Conflict)
 		s.places.Site(syncsim.Plain, "p").Delete("VAULT_KV_00000001_A")
 		s.pass(2 * time.Hour)
-		s.status(a, "a", Synced)
+		s.status(a, "a", state.Synced)
 		trail := s.w.Trail()
 		if len(trail) != 1 || fmt.Sprint(trail[0].Data["external"]) != "[create VAULT_KV_00000001_A]" || trail[0].Path != "sys/sync/destinations/test-plain/d2/associations/sync" {
 			t.Errorf("the trail is %+v", trail)
@@ -386,7 +396,7 @@ func TestAnOwnerWithoutAccessChangesNothing(t *testing.T) {
 		s.w.SetMayRead(func(_ engines.Principal, ns, path string) bool { return ns != "root" || path != "kv/data/a" })
 		s.mounts[0].Put("a", "k", "2")
 		s.pass(time.Second)
-		if l := s.link(a, "a"); l.Status != ClientError || l.Code != "owner_lost_access" || l.Items[0].Status != ClientError {
+		if l := s.link(a, "a"); l.Status != state.ClientError || l.Code != "owner_lost_access" || l.Items[0].Status != state.ClientError {
 			t.Errorf("%+v", l)
 		}
 		if got, _ := s.places.Site(syncsim.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"1"}` {
@@ -394,7 +404,7 @@ func TestAnOwnerWithoutAccessChangesNothing(t *testing.T) {
 		}
 		s.w.SetMayRead(nil)
 		s.pass(2 * time.Hour)
-		s.status(a, "a", Synced)
+		s.status(a, "a", state.Synced)
 	})
 }
 
@@ -403,7 +413,7 @@ func TestRetainedNamesAreLeftWithoutACall(t *testing.T) {
 		s.mounts[0].Put("a", "k", "1")
 		a := s.tie(0, "a", nil)
 		s.places.SetFault(func(syncsim.Call) syncsim.Fault { return syncsim.Fault{Kind: syncsim.Trouble} })
-		s.must(s.svc.changeAssociations(s.ctx(), []storage.Key{a.Key()}, func(a *Association) bool { a.Removing, a.Retain = true, true; return true }))
+		s.must(s.svc.ChangeAssociations(s.ctx(), []storage.Key{a.Key()}, func(a *state.Association) bool { a.Removing, a.Retain = true, true; return true }))
 		s.pass(time.Second)
 		if len(s.associations()) != 0 {
 			t.Errorf("the association is still there: %+v", s.link(a, "a"))
@@ -415,15 +425,15 @@ func TestRetainedNamesAreLeftWithoutACall(t *testing.T) {
 func TestAPausedDestinationIsPurgedAllTheSame(t *testing.T) {
 	inSim(t, func(s *sim) {
 		s.mounts[0].Put("a", "k", "1")
-		s.tie(0, "", func(a *Association) { a.Selector = true })
+		s.tie(0, "", func(a *state.Association) { a.Selector = true })
 		d := s.dests[0]
 		d.Paused, d.PurgeAt = true, time.Now()
 		s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, d.Key(), d) })
-		s.must(s.svc.purge(s.ctx(), d))
+		s.must(s.svc.Purge(s.ctx(), d))
 		s.pass(10 * time.Second)
 		s.there(syncsim.Marked)
-		var gone Destination
-		if _, err := GetDestination(s.ctx(), s.w.Store, d.Key(), &gone); err != nil || gone.ID != "" {
+		var gone state.Destination
+		if _, err := state.GetDestination(s.ctx(), s.w.Store, d.Key(), &gone); err != nil || gone.ID != "" {
 			t.Errorf("the destination is still there (%v)", err)
 		}
 	})
@@ -433,12 +443,12 @@ func TestMountsThatMoveOrGo(t *testing.T) {
 	inSim(t, func(s *sim) {
 		kv := s.mounts[0]
 		kv.Put("a", "k", "1")
-		s.tie(0, "a", func(a *Association) { a.Template = "{{ .MountPath }}/{{ .SecretPath }}" })
+		s.tie(0, "a", func(a *state.Association) { a.Template = "{{ .MountPath }}/{{ .SecretPath }}" })
 		s.there(syncsim.Marked, "kv/a")
 		s.must(s.w.Move(s.ctx(), kv, "moved/"))
 		s.pass(time.Second)
 		s.there(syncsim.Marked, "moved/a")
-		s.tie(1, "nothing/", func(a *Association) { a.Selector = true }) // has found nothing
+		s.tie(1, "nothing/", func(a *state.Association) { a.Selector = true }) // has found nothing
 		s.must(s.svc.MountGone(s.ctx(), kv.Describe().UUID))
 		s.must(s.w.Unmount(s.ctx(), kv))
 		s.pass(time.Second)
@@ -456,8 +466,8 @@ func TestLimitsAreCheckedBeforeACall(t *testing.T) {
 			pairs = append(pairs, fmt.Sprintf("k%d", i), "v")
 		}
 		s.mounts[0].Put("many", pairs...)
-		a := s.tie(0, "many", func(a *Association) { a.Granularity = destination.SecretKey })
-		if l := s.link(a, "many"); l.Status != ClientError || !strings.Contains(l.Cause, "501 keys") {
+		a := s.tie(0, "many", func(a *state.Association) { a.Granularity = destination.SecretKey })
+		if l := s.link(a, "many"); l.Status != state.ClientError || !strings.Contains(l.Cause, "501 keys") {
 			t.Errorf("%+v", l.Outcome)
 		}
 		if n := len(s.places.Calls()); n != 0 {
@@ -466,19 +476,19 @@ func TestLimitsAreCheckedBeforeACall(t *testing.T) {
 		// A place for 100 names has room for those, whoever's they are.
 		s.mounts[0].Put("some", pairs[:140]...)
 		s.mounts[0].Put("more", pairs[:80]...)
-		byKey := func(a *Association) { a.Granularity = destination.SecretKey }
+		byKey := func(a *state.Association) { a.Granularity = destination.SecretKey }
 		some := s.tie(2, "some", byKey)
 		s.pass(time.Minute)
-		s.status(some, "some", Synced)
+		s.status(some, "some", state.Synced)
 		more := s.tie(2, "more", byKey)
 		s.pass(time.Minute)
 		l := s.link(more, "more")
-		if l.Status != ClientError || !strings.Contains(l.Cause, "room for 100 names") || len(s.names(syncsim.Plain)) != 100 {
+		if l.Status != state.ClientError || !strings.Contains(l.Cause, "room for 100 names") || len(s.names(syncsim.Plain)) != 100 {
 			t.Errorf("%+v with %d names there", l.Outcome, len(s.names(syncsim.Plain)))
 		}
 		s.untie(some)
 		s.pass(2 * time.Hour)
-		s.status(more, "more", Synced)
+		s.status(more, "more", state.Synced)
 	})
 }
 
@@ -502,7 +512,7 @@ func TestALostWriteIsRecognisedAfterAnother(t *testing.T) {
 		})
 		a := s.tie(2, "a", nil)
 		s.pass(time.Minute)
-		s.status(a, "a", Synced)
+		s.status(a, "a", state.Synced)
 		if writes != 3 {
 			t.Errorf("%d writes", writes)
 		}
@@ -513,17 +523,17 @@ func TestNamesOfAnySizeAreRefusedOrKept(t *testing.T) {
 	inSim(t, func(s *sim) {
 		long := strings.Repeat("k", 100_000)
 		s.mounts[0].Put("a", long, "1", "short", "2", strings.Repeat("\x01", 600), "3")
-		a := s.tie(2, "a", func(a *Association) { a.Granularity = destination.SecretKey })
+		a := s.tie(2, "a", func(a *state.Association) { a.Granularity = destination.SecretKey })
 		got := 0
 		for _, it := range s.link(a, "a").Items {
 			if len(it.Name)+len(it.Key)+len(it.Cause) > 2000 {
 				t.Errorf("an item of %d bytes is kept", len(it.Name)+len(it.Key)+len(it.Cause))
 			}
-			if it.Status == Synced {
+			if it.Status == state.Synced {
 				got++
 			}
 		}
-		if got != 1 || s.link(a, "a").Status != ClientError {
+		if got != 1 || s.link(a, "a").Status != state.ClientError {
 			t.Errorf("%d names are synced, %+v", got, s.link(a, "a").Outcome)
 		}
 		var pairs []string
@@ -531,8 +541,8 @@ func TestNamesOfAnySizeAreRefusedOrKept(t *testing.T) {
 			pairs = append(pairs, fmt.Sprint(i, strings.Repeat("\x01", 500)), "v")
 		}
 		s.mounts[0].Put("b", pairs...)
-		b := s.tie(2, "b", func(a *Association) { a.Granularity = destination.SecretKey })
-		if l := s.link(b, "b"); l.Code != "too_many_names" || l.Status != ClientError {
+		b := s.tie(2, "b", func(a *state.Association) { a.Granularity = destination.SecretKey })
+		if l := s.link(b, "b"); l.Code != "too_many_names" || l.Status != state.ClientError {
 			t.Errorf("%+v", l.Outcome)
 		}
 	})
@@ -547,7 +557,7 @@ func TestTroubleOfOneNameIsNotThatOfOthers(t *testing.T) {
 			}
 			return syncsim.Fault{}
 		})
-		a := s.tie(2, "a", func(a *Association) { a.Granularity = destination.SecretKey })
+		a := s.tie(2, "a", func(a *state.Association) { a.Granularity = destination.SecretKey })
 		got := map[string]string{}
 		for _, it := range s.link(a, "a").Items {
 			got[it.Key] = it.Status + " " + it.Code
@@ -564,21 +574,21 @@ func TestAdoptingIsDoneOnce(t *testing.T) {
 		site := s.places.Site(syncsim.Plain, "p")
 		site.Put("K", "theirs")
 		site.Put("L", "theirs")
-		a := s.tie(2, "a", func(a *Association) {
+		a := s.tie(2, "a", func(a *state.Association) {
 			a.Granularity, a.Template = destination.SecretKey, "{{ .SecretKey }}"
 		})
-		s.status(a, "a", Conflict)
-		key := LinkKey(a.NS, a.Destination, a.ID, "a")
+		s.status(a, "a", state.Conflict)
+		key := state.LinkKey(a.NS, a.Destination, a.ID, "a")
 		s.update(func(tx *storage.Txn) error {
-			var l Link
+			var l state.Link
 			_, err := engines.GetRecord(s.ctx(), tx, key, &l)
 			l.Adopt = []string{"K", "NOT THERE"}
 			return errors.Join(err, engines.PutRecord(tx, key, &l))
 		})
 		site.Allow("K")
-		s.svc.queue.Push(LinkID{a.NS, a.Destination, a.ID, "a"}, time.Time{}, true, nil)
+		s.svc.Queue.Push(a.LinkID("a"), time.Time{}, true, nil)
 		s.pass(time.Second)
-		if l := s.link(a, "a"); l.Adopt != nil && len(l.Adopt) > 0 || l.Status != Conflict {
+		if l := s.link(a, "a"); l.Adopt != nil && len(l.Adopt) > 0 || l.Status != state.Conflict {
 			t.Errorf("%q are still to be adopted, %s", l.Adopt, l.Status)
 		}
 		if got, _ := site.Get("K"); got != "1" {
@@ -586,7 +596,7 @@ func TestAdoptingIsDoneOnce(t *testing.T) {
 		}
 		site.Put("K", "theirs again")
 		s.pass(3 * time.Hour)
-		s.svc.queue.Push(LinkID{a.NS, a.Destination, a.ID, "a"}, time.Time{}, true, nil)
+		s.svc.Queue.Push(a.LinkID("a"), time.Time{}, true, nil)
 		s.pass(time.Second)
 		if got, _ := site.Get("K"); got != "theirs again" {
 			t.Errorf("what was adopted once was taken over again: %q", got)
@@ -605,7 +615,7 @@ func TestAnOldRetryAfterIsKeptTo(t *testing.T) {
 		})
 		a := s.tie(0, "a", nil)
 		l := s.link(a, "a")
-		if d := time.Until(l.NextRetry); l.Status != ExternalError || l.Code != destination.Throttled || d < 9*time.Minute {
+		if d := time.Until(l.NextRetry); l.Status != state.ExternalError || l.Code != destination.Throttled || d < 9*time.Minute {
 			t.Errorf("%+v, again in %v", l.Outcome, d)
 		}
 		before := len(s.places.Calls())
@@ -616,7 +626,7 @@ func TestAnOldRetryAfterIsKeptTo(t *testing.T) {
 		}
 		s.places.SetFault(nil)
 		s.pass(6 * time.Minute)
-		s.status(a, "a", Synced)
+		s.status(a, "a", state.Synced)
 	})
 }
 
@@ -639,12 +649,12 @@ func TestManyAssociations(t *testing.T) {
 		runtime.ReadMemStats(&before)
 		d, m := s.dests[0], s.mounts[0].Describe()
 		for i := range n {
-			a := &Association{
+			a := &state.Association{
 				Destination: d.ID, Type: d.Type, Name: d.Name, NS: d.NS, MountUUID: m.UUID, Accessor: m.Accessor, MountPath: m.Path, Secret: fmt.Sprint("s", i),
-				Granularity: destination.SecretPath, Deletion: DeleteOnRemoval, Drift: DriftReport, CreatedAt: time.Now(), UpdatedAt: time.Now().UTC(),
+				Granularity: destination.SecretPath, Deletion: state.DeleteOnRemoval, Drift: state.DriftReport, CreatedAt: time.Now(), UpdatedAt: time.Now().UTC(),
 			}
-			a.ID = AssociationID(d.ID, a.MountUUID, a.Secret, false)
-			s.must(s.svc.putAssociation(s.ctx(), &selection{dest: d}, a))
+			a.ID = state.AssociationID(d.ID, a.MountUUID, a.Secret, false)
+			s.put(s.ctx(), d, a, nil)
 		}
 		s.pass(time.Minute)
 		if got := len(s.names(syncsim.Marked)); got != n {
@@ -653,7 +663,7 @@ func TestManyAssociations(t *testing.T) {
 		runtime.GC()
 		runtime.ReadMemStats(&after)
 		calls := len(s.places.Calls())
-		s.pass(rescanInterval)
+		s.pass(reconcile.RescanInterval)
 		if more := len(s.places.Calls()) - calls; more != 0 {
 			t.Errorf("an idle look at everything made %d calls", more)
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/state"
 	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
 	"github.com/coffer-project/coffer/storage"
 )
@@ -17,8 +18,8 @@ func TestWhatAnotherHoldsIsNotDeleted(t *testing.T) {
 		kv, site := s.mounts[0], s.places.Site(syncsim.Plain, "p")
 		kv.Put("a", "k", "1")
 		kv.Put("b", "k", "2")
-		named := func(deletion string) func(*Association) {
-			return func(a *Association) { a.Template, a.Deletion = "same", deletion }
+		named := func(deletion string) func(*state.Association) {
+			return func(a *state.Association) { a.Template, a.Deletion = "same", deletion }
 		}
 		s.places.SetFault(func(c syncsim.Call) syncsim.Fault {
 			if c.Op == "write" {
@@ -26,26 +27,26 @@ func TestWhatAnotherHoldsIsNotDeleted(t *testing.T) {
 			}
 			return syncsim.Fault{}
 		})
-		a := s.tie(2, "a", named(RetainOnRemoval))
+		a := s.tie(2, "a", named(state.RetainOnRemoval))
 		kv.Delete("a")
 		s.pass(time.Second)
 		s.places.SetFault(nil)
 		if it := s.link(a, "a").Items[0]; !it.Retained || it.Intent == nil {
 			t.Fatalf("%+v is not left with an open write", it)
 		}
-		b := s.tie(2, "b", named(DeleteOnRemoval))
+		b := s.tie(2, "b", named(state.DeleteOnRemoval))
 		s.update(func(tx *storage.Txn) error {
 			l := s.link(b, "b")
 			l.Adopt = []string{"SAME"}
-			return engines.PutRecord(tx, LinkKey(b.NS, b.Destination, b.ID, "b"), l)
+			return engines.PutRecord(tx, state.LinkKey(b.NS, b.Destination, b.ID, "b"), l)
 		})
-		s.svc.queue.Push(LinkID{b.NS, b.Destination, b.ID, "b"}, time.Time{}, true, nil)
+		s.svc.Queue.Push(b.LinkID("b"), time.Time{}, true, nil)
 		s.pass(time.Second)
-		s.status(b, "b", Synced)
+		s.status(b, "b", state.Synced)
 		kv.Undelete("a")
 		s.pass(time.Second)
-		s.status(a, "a", Conflict)
-		a = s.tie(2, "a", named(DeleteOnRemoval))
+		s.status(a, "a", state.Conflict)
+		a = s.tie(2, "a", named(state.DeleteOnRemoval))
 		s.untie(a)
 		s.pass(10 * time.Second)
 		if len(s.links(a)) > 0 {
@@ -63,7 +64,7 @@ func TestWhatAnotherHoldsIsNotDeleted(t *testing.T) {
 func TestWhatIsLeftOfManySecretsTakesNoRoom(t *testing.T) {
 	for dest, want := range map[int]int{0: 0, 2: 2} {
 		inSim(t, func(s *sim) {
-			all := s.tie(dest, "", func(a *Association) { a.Selector, a.Deletion = true, RetainOnRemoval })
+			all := s.tie(dest, "", func(a *state.Association) { a.Selector, a.Deletion = true, state.RetainOnRemoval })
 			for _, name := range []string{"a", "b"} {
 				s.mounts[0].Put(name, "k", "1")
 			}
@@ -79,7 +80,7 @@ func TestWhatIsLeftOfManySecretsTakesNoRoom(t *testing.T) {
 			s.there(all.Type, names...)
 			s.mounts[0].Put("a", "k", "2")
 			s.pass(time.Minute)
-			s.status(all, "a", Synced)
+			s.status(all, "a", state.Synced)
 			s.there(all.Type, names...)
 			s.checkClaims()
 		})
@@ -89,28 +90,30 @@ func TestWhatIsLeftOfManySecretsTakesNoRoom(t *testing.T) {
 // TestWaitingForANameCountsOnce: looking again for a name that is still another association's is no other failure, and asks nobody.
 func TestWaitingForANameCountsOnce(t *testing.T) {
 	inSim(t, func(s *sim) {
-		same := func(a *Association) { a.Template = "same" }
+		same := func(a *state.Association) { a.Template = "same" }
 		s.mounts[0].Put("a", "k", "1")
 		s.mounts[0].Put("b", "k", "2")
 		a, b := s.tie(0, "a", same), s.tie(0, "b", same)
 		calls := len(s.places.Calls())
 		for range 5 {
-			s.svc.queue.Push(LinkID{b.NS, b.Destination, b.ID, "b"}, time.Now(), false, nil)
+			s.svc.Queue.Push(b.LinkID("b"), time.Now(), false, nil)
 			s.pass(time.Second)
 		}
-		if l, n := s.link(b, "b"), len(s.places.Calls())-calls; l.Status != Conflict || l.Attempts != 1 || n > 0 {
+		if l, n := s.link(b, "b"), len(s.places.Calls())-calls; l.Status != state.Conflict || l.Attempts != 1 || n > 0 {
 			t.Errorf("%+v after %d attempts, with %d calls more", l.Outcome, l.Attempts, n)
 		}
 		s.untie(a)
 		s.pass(10 * time.Second)
-		s.status(b, "b", Synced)
+		s.status(b, "b", state.Synced)
 	})
 }
 
 // TestWhatIsBegunCounts: a secret below a prefix is one of those that are synced from the moment that something is written for it.
 func TestWhatIsBegunCounts(t *testing.T) {
 	inSim(t, func(s *sim) {
-		s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, ConfigKey, &Config{QueueCapacity: 1}) })
+		s.update(func(tx *storage.Txn) error {
+			return engines.PutRecord(tx, state.ConfigKey, &state.Config{QueueCapacity: 1})
+		})
 		s.mounts[0].Put("a", "k", "1")
 		s.places.SetFault(func(c syncsim.Call) syncsim.Fault {
 			if c.Op == "write" {
@@ -118,10 +121,10 @@ func TestWhatIsBegunCounts(t *testing.T) {
 			}
 			return syncsim.Fault{}
 		})
-		all := s.tie(0, "", func(a *Association) { a.Selector = true })
+		all := s.tie(0, "", func(a *state.Association) { a.Selector = true })
 		s.mounts[0].Put("b", "k", "1")
 		s.pass(time.Second)
-		if l := s.link(all, "a"); l.Status != Pending || l.UpdatedAt.IsZero() {
+		if l := s.link(all, "a"); l.Status != state.Pending || l.UpdatedAt.IsZero() {
 			t.Errorf("what is begun is %q since %v", l.Status, l.UpdatedAt)
 		}
 		s.svc.RoleChanged() // everything is looked through
@@ -139,12 +142,12 @@ func TestWhatIsBegunCounts(t *testing.T) {
 // TestADestinationOfALaterVersion: what is of a type that this version does not know is left alone, and stops nothing else.
 func TestADestinationOfALaterVersion(t *testing.T) {
 	inSim(t, func(s *sim) {
-		same := func(a *Association) { a.Template = "same" }
+		same := func(a *state.Association) { a.Template = "same" }
 		s.mounts[0].Put("a", "k", "1")
 		s.mounts[0].Put("b", "k", "1")
 		s.tie(0, "a", same)
 		later := s.tie(1, "b", same)
-		s.status(later, "b", Conflict)
+		s.status(later, "b", state.Conflict)
 		s.stop()
 		s.update(func(tx *storage.Txn) error {
 			d, a := *s.dests[1], *later
@@ -163,7 +166,7 @@ func TestADestinationOfALaterVersion(t *testing.T) {
 		s.pass(time.Hour)
 		s.mounts[0].Put("c", "k", "2")
 		s.pass(time.Second)
-		s.status(c, "c", Synced)
+		s.status(c, "c", state.Synced)
 		log := s.logs.String()
 		if n := strings.Count(log, "level=WARN"); n == 0 || n > 10 {
 			t.Errorf("the log has %d warnings of an hour: %s", n, log[:min(len(log), 2000)])
@@ -198,7 +201,7 @@ func TestAnOlderLedgerIsHeldAgainstWhatIsThereWhenResumed(t *testing.T) {
 							a.Paused, a.UpdatedAt = on, time.Now().UTC()
 							return engines.PutRecord(tx, a.Key(), &a)
 						}
-						return engines.PutRecord(tx, ConfigKey, &Config{Disabled: on, QueueCapacity: DefaultQueueCapacity})
+						return engines.PutRecord(tx, state.ConfigKey, &state.Config{Disabled: on, QueueCapacity: state.DefaultQueueCapacity})
 					})
 				}
 				_, err = s.w.Store.Commit(s.ctx(), older)
@@ -208,7 +211,7 @@ func TestAnOlderLedgerIsHeldAgainstWhatIsThereWhenResumed(t *testing.T) {
 				s.pass(time.Hour / 2)
 				pause(false)
 				s.pass(10 * time.Second)
-				s.status(a, "a", Synced)
+				s.status(a, "a", state.Synced)
 				if got, _ := s.places.Site(syncsim.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"1"}` {
 					t.Errorf("what is there is %s, and the secret is as it was", got)
 				}

@@ -7,14 +7,16 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/reconcile"
+	"github.com/coffer-project/coffer/engines/secretsync/state"
 	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
 	"github.com/coffer-project/coffer/storage"
 )
 
 // versions returns the versions that clients are told of, by the entries' names without the accessor, and holds them to a status.
-func (s *sim) versions(a *Association, status string) map[string]any {
+func (s *sim) versions(a *state.Association, status string) map[string]any {
 	s.t.Helper()
-	resp, err := s.svc.respondAssociations(s.ctx(), s.destOf(a), a)
+	resp, err := s.svc.RespondAssociations(s.ctx(), s.destOf(a), a)
 	s.must(err)
 	out := map[string]any{}
 	for name, e := range resp.Data.(map[string]any)["associated_secrets"].(map[string]any) {
@@ -36,18 +38,18 @@ func TestAFailedSecretHasTheVersionThatIsThere(t *testing.T) {
 		kv.Put("b", "k", "1", "l", "1")
 		kv.Put("new", "k", large)
 		whole := s.tie(0, "a", nil)
-		keys := s.tie(0, "b", func(a *Association) { a.Granularity = destination.SecretKey })
+		keys := s.tie(0, "b", func(a *state.Association) { a.Granularity = destination.SecretKey })
 		never := s.tie(0, "new", nil)
-		if got := s.versions(whole, Synced)["a"]; got != 1 {
+		if got := s.versions(whole, state.Synced)["a"]; got != 1 {
 			t.Errorf("version %v after the first sync, want 1", got)
 		}
-		if got := s.versions(never, ClientError)["new"]; got != 0 {
+		if got := s.versions(never, state.ClientError)["new"]; got != 0 {
 			t.Errorf("version %v of what was never written, want 0", got)
 		}
 		kv.Put("a", "k", large)
 		kv.Put("b", "k", "2", "l", large)
 		s.pass(time.Second)
-		if got := s.versions(whole, ClientError)["a"]; got != 1 {
+		if got := s.versions(whole, state.ClientError)["a"]; got != 1 {
 			t.Errorf("version %v after the second was refused, want 1", got)
 		}
 		if got := s.versions(keys, ""); got["b/k"] != 2 || got["b/l"] != 1 {
@@ -56,12 +58,12 @@ func TestAFailedSecretHasTheVersionThatIsThere(t *testing.T) {
 		kv.Put("a", "k", "1") // a new version that changes nothing
 		s.w.SetMayRead(func(engines.Principal, string, string) bool { return false })
 		s.pass(time.Second)
-		if got := s.versions(whole, ClientError)["a"]; got != 1 {
+		if got := s.versions(whole, state.ClientError)["a"]; got != 1 {
 			t.Errorf("version %v, of which nobody could look whether it is there, want 1", got)
 		}
 		s.w.SetMayRead(nil)
 		s.pass(2 * time.Hour)
-		if got := s.versions(whole, Synced)["a"]; got != 3 {
+		if got := s.versions(whole, state.Synced)["a"]; got != 3 {
 			t.Errorf("version %v, want 3", got)
 		}
 		kv.Put("a", "k", "1")
@@ -69,7 +71,7 @@ func TestAFailedSecretHasTheVersionThatIsThere(t *testing.T) {
 		s.places.SetFault(func(syncsim.Call) syncsim.Fault { return syncsim.Fault{Kind: syncsim.Trouble} })
 		kv.Put("a", "k", "2")
 		s.pass(time.Second)
-		if got := s.versions(whole, ExternalError)["a"]; got != 4 {
+		if got := s.versions(whole, state.ExternalError)["a"]; got != 4 {
 			t.Errorf("version %v during an outage, want the 4 that is there", got)
 		}
 		s.places.SetFault(nil)
@@ -89,14 +91,14 @@ func TestABugEndsNothingElse(t *testing.T) {
 		kv.Put("bad", "k", s.value())
 		kv.Put("good", "k", s.value())
 		marked, plain, good := s.tie(0, "bad", nil), s.tie(2, "bad", nil), s.tie(0, "good", nil)
-		s.status(good, "good", Synced)
-		for _, a := range []*Association{marked, plain} {
-			s.status(a, "bad", InternalError)
+		s.status(good, "good", state.Synced)
+		for _, a := range []*state.Association{marked, plain} {
+			s.status(a, "bad", state.InternalError)
 			if l := s.link(a, "bad"); l.Attempts == 0 || l.NextRetry.IsZero() || l.Cause == "" {
 				t.Errorf("%+v is not told, or not tried again", l)
 			}
 		}
-		s.pass(2 * driftInterval)
+		s.pass(2 * reconcile.DriftInterval)
 		log := s.logs.String()
 		if !strings.Contains(log, "scanning for drift") || !strings.Contains(log, "syncing a secret") || !strings.Contains(log, "destinations.go") {
 			t.Error("the log must tell where, with the stack")
@@ -111,8 +113,8 @@ func TestABugEndsNothingElse(t *testing.T) {
 		}
 		s.places.SetFault(nil)
 		s.pass(10 * time.Minute)
-		s.status(marked, "bad", Synced)
-		s.status(plain, "bad", Synced)
+		s.status(marked, "bad", state.Synced)
+		s.status(plain, "bad", state.Synced)
 		s.checkLeaks()
 	})
 }
@@ -123,7 +125,7 @@ func TestABugThatHidesItsStatusIsMetAgain(t *testing.T) {
 		s.mounts[0].Put("a", "k", "1")
 		bugs := 4
 		s.w.OnCommit(func(b storage.Batch) error {
-			if _, kind, _ := SplitKey(b.Puts[0].Key); kind == "l" && len(s.places.Calls()) > 0 && bugs > 0 {
+			if _, kind, _ := state.SplitKey(b.Puts[0].Key); kind == "l" && len(s.places.Calls()) > 0 && bugs > 0 {
 				bugs--
 				panic("a bug")
 			}
@@ -131,7 +133,7 @@ func TestABugThatHidesItsStatusIsMetAgain(t *testing.T) {
 		})
 		a := s.tie(0, "a", nil)
 		s.pass(5 * time.Minute)
-		s.status(a, "a", Synced)
+		s.status(a, "a", state.Synced)
 		if bugs > 0 {
 			t.Error("no bug was met")
 		}
@@ -146,12 +148,12 @@ func TestWhatWasRetainedGoesOn(t *testing.T) {
 			name := map[string]string{syncsim.Marked: "vault/kv_00000001/a", syncsim.Plain: "VAULT_KV_00000001_A"}[kind]
 			value := func() string { v, _ := s.places.Site(kind, siteOf(kind)).Get(name); return v }
 			kv.Put("a", "k", "1")
-			a := s.tie(dest, "a", func(a *Association) { a.Deletion = RetainOnRemoval })
+			a := s.tie(dest, "a", func(a *state.Association) { a.Deletion = state.RetainOnRemoval })
 			kv.Delete("a")
 			s.pass(time.Second)
-			s.status(a, "a", Unsynced)
+			s.status(a, "a", state.Unsynced)
 			s.there(kind, name)
-			if got := s.versions(a, Unsynced)["a"]; got != 1 {
+			if got := s.versions(a, state.Unsynced)["a"]; got != 1 {
 				t.Errorf("version %v, want 1, whose deletion has arrived", got)
 			}
 			calls := len(s.places.Calls())
@@ -161,13 +163,13 @@ func TestWhatWasRetainedGoesOn(t *testing.T) {
 			}
 			kv.Undelete("a")
 			s.pass(10 * time.Second)
-			s.status(a, "a", Synced)
+			s.status(a, "a", state.Synced)
 			kv.Drop("a")
 			s.pass(time.Second)
-			s.status(a, "a", Unsynced)
+			s.status(a, "a", state.Unsynced)
 			kv.Put("a", "k", "2")
 			s.pass(10 * time.Second)
-			s.status(a, "a", Synced)
+			s.status(a, "a", state.Synced)
 			if got := value(); got != `{"k":"2"}` {
 				t.Errorf("%s: %s is there", kind, got)
 			}
@@ -186,7 +188,7 @@ func TestWhatWasRetainedGoesOn(t *testing.T) {
 			// It is given up with the association, and what was left stays whatever is said later.
 			kv.Delete("a")
 			s.pass(time.Second)
-			s.must(s.svc.changeAssociations(s.ctx(), []storage.Key{a.Key()}, func(a *Association) bool { a.Deletion = DeleteOnRemoval; return true }))
+			s.must(s.svc.ChangeAssociations(s.ctx(), []storage.Key{a.Key()}, func(a *state.Association) bool { a.Deletion = state.DeleteOnRemoval; return true }))
 			s.pass(time.Second)
 			s.untie(a)
 			s.there(kind, name)
@@ -203,12 +205,12 @@ func TestARetainedKeyIsNobodysConcern(t *testing.T) {
 	inSim(t, func(s *sim) {
 		kv := s.mounts[0]
 		kv.Put("a", "k", "1", "l", "1")
-		a := s.tie(2, "a", func(a *Association) {
-			a.Deletion, a.Granularity, a.Template = RetainOnRemoval, destination.SecretKey, "{{ .SecretKey }}"
+		a := s.tie(2, "a", func(a *state.Association) {
+			a.Deletion, a.Granularity, a.Template = state.RetainOnRemoval, destination.SecretKey, "{{ .SecretKey }}"
 		})
 		kv.Put("a", "k", "2")
 		s.pass(time.Second)
-		if got := s.versions(a, Synced); len(got) != 1 || got["a/k"] != 2 {
+		if got := s.versions(a, state.Synced); len(got) != 1 || got["a/k"] != 2 {
 			t.Errorf("%v is told, want k only", got)
 		}
 		calls := s.calls("write")
@@ -219,7 +221,7 @@ func TestARetainedKeyIsNobodysConcern(t *testing.T) {
 		}
 		kv.Put("a", "k", "2", "l", "2")
 		s.pass(10 * time.Second)
-		if got := s.versions(a, Synced); len(got) != 2 || got["a/l"] != 4 {
+		if got := s.versions(a, state.Synced); len(got) != 2 || got["a/l"] != 4 {
 			t.Errorf("%v is told, want both keys", got)
 		}
 		if got, _ := s.places.Site(syncsim.Plain, "p").Get("L"); got != "2" {
@@ -233,14 +235,14 @@ func TestARetainedNameCanBeTakenOver(t *testing.T) {
 	for _, dest := range []int{0, 2} {
 		inSim(t, func(s *sim) {
 			kv, kind := s.mounts[0], s.dests[dest].Type
-			same := func(a *Association) { a.Template, a.Deletion = "same", RetainOnRemoval }
+			same := func(a *state.Association) { a.Template, a.Deletion = "same", state.RetainOnRemoval }
 			kv.Put("a", "k", "1")
 			kv.Put("b", "k", "2")
 			a := s.tie(dest, "a", same)
 			kv.Delete("a")
 			s.pass(time.Second)
 			b := s.tie(dest, "b", same)
-			s.status(b, "b", Conflict)
+			s.status(b, "b", state.Conflict)
 			name := s.link(b, "b").Items[0].Name
 			if code := s.link(b, "b").Items[0].Code; code != "conflict" {
 				t.Errorf("code %q, want one that can be adopted", code)
@@ -248,15 +250,15 @@ func TestARetainedNameCanBeTakenOver(t *testing.T) {
 			s.places.Site(kind, siteOf(kind)).Allow(name)
 			s.update(func(tx *storage.Txn) error {
 				l := s.link(b, "b")
-				l.Adopt = []string{Fold(s.svc.pool.Types[kind].Rules, name)}
-				return engines.PutRecord(tx, LinkKey(b.NS, b.Destination, b.ID, "b"), l)
+				l.Adopt = []string{state.Fold(s.svc.Pool.Types[kind].Rules, name)}
+				return engines.PutRecord(tx, state.LinkKey(b.NS, b.Destination, b.ID, "b"), l)
 			})
-			s.svc.syncAndWait(s.ctx(), LinkID{b.NS, b.Destination, b.ID, "b"})
+			s.svc.SyncAndWait(s.ctx(), b.LinkID("b"))
 			s.pass(10 * time.Second)
-			s.status(b, "b", Synced)
+			s.status(b, "b", state.Synced)
 			kv.Undelete("a")
 			s.pass(10 * time.Second)
-			s.status(a, "a", Conflict)
+			s.status(a, "a", state.Conflict)
 			if got, _ := s.places.Site(kind, siteOf(kind)).Get(name); got != `{"k":"2"}` {
 				t.Errorf("%s is there, of the one that had given it up", got)
 			}
@@ -272,7 +274,7 @@ func TestWhatIsNotShownYetIsLookedAtInTime(t *testing.T) {
 			a := s.tie(dest, "a", nil)
 			it := s.link(a, "a").Items[0]
 			s.places.Site(a.Type, siteOf(a.Type)).Delete(it.Name)
-			s.must(s.svc.changeAssociations(s.ctx(), []storage.Key{a.Key()}, func(a *Association) bool { a.Removing = true; return true }))
+			s.must(s.svc.ChangeAssociations(s.ctx(), []storage.Key{a.Key()}, func(a *state.Association) bool { a.Removing = true; return true }))
 			s.pass(time.Second)
 			if l := s.link(a, "a"); wait > 0 && !l.NextRetry.Equal(it.WrittenAt.Add(wait)) {
 				t.Errorf("%s: %+v, looked at again %v after it was written, want %v", a.Name, l.Outcome, l.NextRetry.Sub(it.WrittenAt), wait)
@@ -291,22 +293,22 @@ func TestAFailureCountsOnce(t *testing.T) {
 		s.places.Site(syncsim.Marked, "m").Put("same", "theirs")
 		s.mounts[0].Put("a", "k", "1")
 		s.places.SetFault(func(syncsim.Call) syncsim.Fault { return syncsim.Fault{Delay: 300 * time.Millisecond} })
-		a := s.tie(0, "a", func(a *Association) {
+		a := s.tie(0, "a", func(a *state.Association) {
 			a.Template = "same"
-			key := LinkID{a.NS, a.Destination, AssociationID(a.Destination, a.MountUUID, a.Secret, a.Selector), "a"}
+			key := state.LinkID{NS: a.NS, Destination: a.Destination, Association: state.AssociationID(a.Destination, a.MountUUID, a.Secret, a.Selector), Secret: "a"}
 			go func() {
 				time.Sleep(50 * time.Millisecond)
-				s.svc.queue.Push(key, time.Now(), false, nil)
+				s.svc.Queue.Push(key, time.Now(), false, nil)
 			}()
 		})
 		s.pass(5 * time.Second)
-		s.status(a, "a", Conflict)
+		s.status(a, "a", state.Conflict)
 		if l := s.link(a, "a"); l.Attempts != 1 || time.Until(l.NextRetry) > time.Minute {
 			t.Errorf("%d attempts, the next in %v, want 1 within a minute", l.Attempts, time.Until(l.NextRetry))
 		}
-		key := LinkID{a.NS, a.Destination, a.ID, "a"}
+		key := a.LinkID("a")
 		for range 7 {
-			s.svc.syncAndWait(s.ctx(), key)
+			s.svc.SyncAndWait(s.ctx(), key)
 			s.pass(time.Second)
 		}
 		if l := s.link(a, "a"); l.Attempts != 1 || time.Until(l.NextRetry) > time.Minute {
@@ -319,6 +321,6 @@ func TestAFailureCountsOnce(t *testing.T) {
 		s.places.Site(syncsim.Marked, "m").Delete("same")
 		s.mounts[0].Put("a", "k", "2") // a change is tried at once
 		s.pass(2 * time.Second)
-		s.status(a, "a", Synced)
+		s.status(a, "a", state.Synced)
 	})
 }

@@ -7,6 +7,8 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/reconcile"
+	"github.com/coffer-project/coffer/engines/secretsync/state"
 	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
 	"github.com/coffer-project/coffer/storage"
 )
@@ -28,7 +30,7 @@ func TestADeletionThatWasInterruptedIsLookedAtAgain(t *testing.T) {
 		s.mounts[0].Undelete("a")
 		s.restart()
 		s.pass(time.Second)
-		s.status(a, "a", Synced)
+		s.status(a, "a", state.Synced)
 		s.there(syncsim.Marked, "vault/kv_00000001/a")
 	})
 }
@@ -36,7 +38,7 @@ func TestADeletionThatWasInterruptedIsLookedAtAgain(t *testing.T) {
 func TestARemovalThatIsTakenBackLeavesNothingBehind(t *testing.T) {
 	inSim(t, func(s *sim) {
 		s.mounts[0].Put("a", "k", "1")
-		a := s.tie(0, "", func(a *Association) { a.Selector = true })
+		a := s.tie(0, "", func(a *state.Association) { a.Selector = true })
 		again := *a
 		s.places.SetFault(func(c syncsim.Call) syncsim.Fault {
 			if c.Op != "delete" {
@@ -44,12 +46,12 @@ func TestARemovalThatIsTakenBackLeavesNothingBehind(t *testing.T) {
 			}
 			return syncsim.Fault{After: func() {
 				again.UpdatedAt = time.Now().UTC()
-				s.must(s.svc.putAssociation(s.ctx(), &selection{dest: s.dests[0]}, &again))
+				s.put(s.ctx(), s.dests[0], &again, nil)
 			}}
 		})
 		s.untie(a)
 		s.pass(10 * time.Second)
-		s.status(a, "a", Synced)
+		s.status(a, "a", state.Synced)
 		s.there(syncsim.Marked, "vault/kv_00000001/a")
 	})
 }
@@ -59,13 +61,13 @@ func TestDriftKeepsWhatIsBeingDone(t *testing.T) {
 		s.mounts[0].Put("a", "k", "1")
 		a := s.tie(0, "a", nil)
 		seen := s.link(a, "a")
-		seen.Items[0].Drift = driftChanged
+		seen.Items[0].Drift = reconcile.DriftChanged
 		now := s.link(a, "a")
-		now.Adopt, now.Items[0].Intent = []string{"x"}, &Intent{At: time.Now()}
+		now.Adopt, now.Items[0].Intent = []string{"x"}, &state.Intent{At: time.Now()}
 		s.update(func(tx *storage.Txn) error {
-			return engines.PutRecord(tx, LinkKey(a.NS, a.Destination, a.ID, "a"), now)
+			return engines.PutRecord(tx, state.LinkKey(a.NS, a.Destination, a.ID, "a"), now)
 		})
-		s.must(s.svc.recordDrift(s.ctx(), a, seen))
+		s.must(s.svc.RecordDrift(s.ctx(), a, seen))
 		if l := s.link(a, "a"); len(l.Adopt) == 0 || l.Items[0].Intent == nil {
 			t.Errorf("a scan for drift has forgotten what was asked for, or begun: %+v", l)
 		}
@@ -86,7 +88,7 @@ func TestWhatWasWrittenSinceTheListHasNotDrifted(t *testing.T) {
 				s.tie(0, "b", nil)
 			}}
 		})
-		found, n, err := s.svc.scanDrift(s.ctx(), s.dests[0], func(string) bool { return true })
+		found, n, err := s.svc.ScanDrift(s.ctx(), s.dests[0], func(string) bool { return true })
 		if err != nil || len(found) != 0 || n != 2 {
 			t.Errorf("scanDrift = %+v, %d, %v, want nothing of 2", found, n, err)
 		}
@@ -105,7 +107,7 @@ func TestNoDestinationIsLeftAloneForEver(t *testing.T) {
 		a := s.tie(0, "a", nil)
 		s.places.SetFault(nil)
 		s.pass(2 * time.Hour)
-		s.status(a, "a", Synced)
+		s.status(a, "a", state.Synced)
 	})
 }
 
@@ -117,19 +119,19 @@ func TestAClockThatWasAheadStopsNothing(t *testing.T) {
 		s.stop()
 		year := time.Now().Add(365 * 24 * time.Hour)
 		failed := s.link(a, "a")
-		failed.Outcome, failed.Attempts, failed.NextRetry, failed.LastAttempt = Outcome{Status: ExternalError}, 3, year, year
+		failed.Outcome, failed.Attempts, failed.NextRetry, failed.LastAttempt = state.Outcome{Status: state.ExternalError}, 3, year, year
 		begun := s.link(b, "b")
-		begun.Items[0].Intent, begun.Items[0].WrittenAt = &Intent{At: year}, year
+		begun.Items[0].Intent, begun.Items[0].WrittenAt = &state.Intent{At: year}, year
 		s.update(func(tx *storage.Txn) error {
-			if err := engines.PutRecord(tx, LinkKey(a.NS, a.Destination, a.ID, "a"), failed); err != nil {
+			if err := engines.PutRecord(tx, state.LinkKey(a.NS, a.Destination, a.ID, "a"), failed); err != nil {
 				return err
 			}
-			return engines.PutRecord(tx, LinkKey(b.NS, b.Destination, b.ID, "b"), begun)
+			return engines.PutRecord(tx, state.LinkKey(b.NS, b.Destination, b.ID, "b"), begun)
 		})
 		s.places.Site(syncsim.Plain, "p").Delete("VAULT_KV_00000001_B")
 		s.start()
 		s.pass(2 * time.Hour)
-		s.status(a, "a", Synced)
+		s.status(a, "a", state.Synced)
 		s.untie(b)
 		s.pass(10 * time.Minute)
 		if l := s.link(b, "b"); l.Status != "" {
@@ -149,7 +151,7 @@ func TestALedgerThatGetsTooLargeIsKept(t *testing.T) {
 		s.w.OnCommit(func(b storage.Batch) error {
 			for _, p := range b.Puts {
 				if p.Key.Path() != "" && len(p.Value) > 0 {
-					if _, kind, _ := SplitKey(p.Key); kind == "l" {
+					if _, kind, _ := state.SplitKey(p.Key); kind == "l" {
 						commits++
 					}
 				}
@@ -160,7 +162,7 @@ func TestALedgerThatGetsTooLargeIsKept(t *testing.T) {
 			}
 			return nil
 		})
-		a := s.tie(2, "a", func(a *Association) { a.Granularity = destination.SecretKey })
+		a := s.tie(2, "a", func(a *state.Association) { a.Granularity = destination.SecretKey })
 		s.pass(15 * time.Second)
 		made := len(s.names(syncsim.Plain))
 		if made == 0 {
@@ -187,7 +189,7 @@ func TestAPausedAssociationEndsWithItsMount(t *testing.T) {
 		kv := s.mounts[0]
 		kv.Put("a", "k", "1")
 		a := s.tie(0, "a", nil)
-		s.must(s.svc.changeAssociations(s.ctx(), []storage.Key{a.Key()}, func(a *Association) bool { a.Paused = true; return true }))
+		s.must(s.svc.ChangeAssociations(s.ctx(), []storage.Key{a.Key()}, func(a *state.Association) bool { a.Paused = true; return true }))
 		s.must(s.svc.MountGone(s.ctx(), kv.Describe().UUID))
 		s.must(s.w.Unmount(s.ctx(), kv))
 		s.pass(time.Second)
@@ -201,7 +203,7 @@ func TestAPausedAssociationEndsWithItsMount(t *testing.T) {
 func TestAKeyThatIsAddedTakesNoName(t *testing.T) {
 	inSim(t, func(s *sim) {
 		s.mounts[0].Put("a", "token", "1")
-		s.tie(2, "a", func(a *Association) { a.Granularity, a.Template = destination.SecretKey, "{{ .SecretKey }}" })
+		s.tie(2, "a", func(a *state.Association) { a.Granularity, a.Template = destination.SecretKey, "{{ .SecretKey }}" })
 		s.mounts[0].Put("a", "token", "1", "Token", "2")
 		s.pass(time.Second)
 		if got, _ := s.places.Site(syncsim.Plain, "p").Get("TOKEN"); got != "1" {
@@ -216,8 +218,8 @@ func TestASecretWithoutVersionsIsNotPendingForEver(t *testing.T) {
 		_, err := s.w.Store.Commit(s.ctx(), storage.Batch{Puts: []storage.Put{{Key: key, Value: []byte("{}")}}})
 		s.must(err)
 		s.mounts[0].Put("a", "k", "1")
-		a := s.tie(0, "", func(a *Association) { a.Selector = true })
-		resp, err := s.svc.respondAssociations(s.ctx(), s.dests[0], a)
+		a := s.tie(0, "", func(a *state.Association) { a.Selector = true })
+		resp, err := s.svc.RespondAssociations(s.ctx(), s.dests[0], a)
 		s.must(err)
 		if all := resp.Data.(map[string]any)["associated_secrets"].(map[string]any); len(all) != 1 {
 			t.Errorf("%d secrets are associated, want 1: %v", len(all), all)
@@ -229,9 +231,9 @@ func TestWhatASecretHasOfItsOwnIsNoConflict(t *testing.T) {
 	inSim(t, func(s *sim) {
 		s.mounts[0].Put("a", "k", "1")
 		own := s.tie(0, "a", nil)
-		all := s.tie(0, "", func(a *Association) { a.Selector = true })
+		all := s.tie(0, "", func(a *state.Association) { a.Selector = true })
 		s.pass(3 * time.Hour)
-		s.status(own, "a", Synced)
+		s.status(own, "a", state.Synced)
 		if n := s.svc.Numbers(); n["sync_attention"] != 0 || n["sync_failures_total"] != 0 || n["sync_conflicts_total"] != 0 {
 			t.Errorf("%v wait for somebody, %v failures, %v conflicts, want none", n["sync_attention"], n["sync_failures_total"], n["sync_conflicts_total"])
 		}
@@ -240,7 +242,7 @@ func TestWhatASecretHasOfItsOwnIsNoConflict(t *testing.T) {
 		s.pass(time.Second)
 		s.untie(own) // the prefix takes over
 		s.pass(10 * time.Second)
-		s.status(all, "a", Synced)
+		s.status(all, "a", state.Synced)
 		if l := s.link(all, "a"); len(l.Items) != 1 || !l.Items[0].Owned {
 			t.Errorf("%+v", l.Items)
 		}
@@ -256,16 +258,16 @@ func TestWhatWasNotBegunIsNotNoted(t *testing.T) {
 		once := true
 		s.w.OnCommit(func(batch storage.Batch) error {
 			for _, p := range batch.Puts {
-				if _, kind, _ := SplitKey(p.Key); kind == "c" && once { // somebody is quicker
+				if _, kind, _ := state.SplitKey(p.Key); kind == "c" && once { // somebody is quicker
 					once = false
-					c := Claim{NS: b.NS, Destination: b.Destination, Association: b.ID, Secret: "b", Type: b.Type, Name: b.Name}
+					c := state.Claim{NS: b.NS, Destination: b.Destination, Association: b.ID, Secret: "b", Type: b.Type, Name: b.Name}
 					s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, p.Key, &c) })
 				}
 			}
 			return nil
 		})
 		a := s.tie(2, "a", nil)
-		s.status(a, "a", Conflict)
+		s.status(a, "a", state.Conflict)
 		if it := s.link(a, "a").Items[0]; it.Intent != nil || it.Owned {
 			t.Errorf("a write that never was is noted: %+v", it)
 		}
@@ -289,10 +291,10 @@ func TestAnOlderLedgerIsHeldAgainstWhatIsThere(t *testing.T) {
 		s.must(err)
 		s.svc.Changed(storage.Change{Reset: true})
 		s.pass(10 * time.Second)
-		s.status(marked, "a", Synced)
+		s.status(marked, "a", state.Synced)
 		if got, _ := s.places.Site(syncsim.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"1"}` {
 			t.Errorf("what is there is %s, and the secret is as it was", got)
 		}
-		s.status(plain, "a", Conflict)
+		s.status(plain, "a", state.Conflict)
 	})
 }

@@ -7,6 +7,10 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/api"
+	"github.com/coffer-project/coffer/engines/secretsync/apply"
+	"github.com/coffer-project/coffer/engines/secretsync/reconcile"
+	"github.com/coffer-project/coffer/engines/secretsync/state"
 	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
 	"github.com/coffer-project/coffer/storage"
 )
@@ -39,7 +43,7 @@ func (s *sim) alone(kind string) {
 // refusesToRead fails unless an error says to a client what is the matter.
 func (s *sim) refusesToRead(err error) {
 	s.t.Helper()
-	e, ok := errors.AsType[*engines.Error](clientError(err))
+	e, ok := errors.AsType[*engines.Error](api.ClientError(err))
 	if !ok || e.Kind != engines.KindFailed || !strings.Contains(e.Detail, "newer version") {
 		s.t.Errorf("%v does not say that a record cannot be read", err)
 	}
@@ -51,31 +55,31 @@ func TestARecordThatCannotBeRead(t *testing.T) {
 	const name = "vault/kv_00000001/"
 	for _, test := range []struct {
 		kind  string
-		key   func(s *sim, a *Association) storage.Key
-		check func(s *sim, a *Association)
+		key   func(s *sim, a *state.Association) storage.Key
+		check func(s *sim, a *state.Association)
 	}{
-		{"link", func(_ *sim, a *Association) storage.Key { return LinkKey(a.NS, a.Destination, a.ID, "a") }, func(s *sim, a *Association) {
-			resp, err := s.svc.respondAssociations(s.ctx(), s.dests[0], a)
+		{"link", func(_ *sim, a *state.Association) storage.Key { return state.LinkKey(a.NS, a.Destination, a.ID, "a") }, func(s *sim, a *state.Association) {
+			resp, err := s.svc.RespondAssociations(s.ctx(), s.dests[0], a)
 			s.must(err)
 			e, _ := resp.Data.(map[string]any)["associated_secrets"].(map[string]any)["kv_00000001/a"].(map[string]any)
-			if e["sync_status"] != InternalError || e["code"] != codeUnreadable {
+			if e["sync_status"] != state.InternalError || e["code"] != apply.CodeUnreadable {
 				s.t.Errorf("it is shown as %v", e)
 			}
 		}},
-		{"association", func(_ *sim, a *Association) storage.Key { return a.Key() }, func(s *sim, a *Association) {
-			_, err := GetAssociation(s.ctx(), s.w.Store, a.Key())
+		{"association", func(_ *sim, a *state.Association) storage.Key { return a.Key() }, func(s *sim, a *state.Association) {
+			_, err := state.GetAssociation(s.ctx(), s.w.Store, a.Key())
 			s.refusesToRead(err)
 		}},
-		{"destination", func(s *sim, _ *Association) storage.Key { return s.dests[0].Key() }, func(s *sim, _ *Association) {
-			_, err := s.svc.findDestination(s.ctx(), s.w.Store, "root", syncsim.Marked, "d0")
+		{"destination", func(s *sim, _ *state.Association) storage.Key { return s.dests[0].Key() }, func(s *sim, _ *state.Association) {
+			_, err := s.svc.FindDestination(s.ctx(), s.w.Store, "root", syncsim.Marked, "d0")
 			s.refusesToRead(err)
 		}},
-		{"claim", func(s *sim, _ *Association) storage.Key {
-			place, err := s.svc.pool.Location(s.dests[0])
+		{"claim", func(s *sim, _ *state.Association) storage.Key {
+			place, err := s.svc.Pool.Location(s.dests[0])
 			s.must(err)
-			return ClaimKey(syncsim.Marked, place, name+"a")
-		}, func(s *sim, a *Association) {
-			if l := s.link(a, "a"); l.Status != InternalError || l.Code != codeUnreadable {
+			return state.ClaimKey(syncsim.Marked, place, name+"a")
+		}, func(s *sim, a *state.Association) {
+			if l := s.link(a, "a"); l.Status != state.InternalError || l.Code != apply.CodeUnreadable {
 				s.t.Errorf("the link is %+v", l.Outcome)
 			}
 		}},
@@ -87,7 +91,7 @@ func TestARecordThatCannotBeRead(t *testing.T) {
 						s.mounts[0].Put(secret, "k", "1")
 					}
 					a, b := s.tie(0, "a", nil), s.tie(1, "b", nil)
-					all := s.tie(2, "", func(a *Association) { a.Selector = true })
+					all := s.tie(2, "", func(a *state.Association) { a.Selector = true })
 					if restarted {
 						s.stop()
 					}
@@ -106,8 +110,8 @@ func TestARecordThatCannotBeRead(t *testing.T) {
 							t.Errorf("%s is %s, want %s", secret, got, want)
 						}
 					}
-					s.status(b, "b", Synced)
-					s.status(all, "a", Synced)
+					s.status(b, "b", state.Synced)
+					s.status(all, "a", state.Synced)
 					s.alone(test.kind)
 					test.check(s, a)
 					s.mounts[0].Delete("a")
@@ -117,7 +121,7 @@ func TestARecordThatCannotBeRead(t *testing.T) {
 					repair()
 					s.pass(11 * time.Minute)
 					s.there(syncsim.Marked, name+"b")
-					s.status(a, "a", Unsynced)
+					s.status(a, "a", state.Unsynced)
 					if n := s.svc.Numbers()["sync_unreadable"]; n != 0 {
 						t.Errorf("%v records cannot be read although they can", n)
 					}
@@ -138,7 +142,7 @@ func TestAPurgeDoesNotPassOverWhatItCannotRead(t *testing.T) {
 				a := s.tie(0, "a", nil)
 				s.tie(0, "b", nil)
 				if kind == "link" {
-					s.spoil(LinkKey(a.NS, a.Destination, a.ID, "a"))
+					s.spoil(state.LinkKey(a.NS, a.Destination, a.ID, "a"))
 				} else {
 					s.spoil(a.Key())
 				}
@@ -146,21 +150,21 @@ func TestAPurgeDoesNotPassOverWhatItCannotRead(t *testing.T) {
 					s.dests[0].PurgeAt = time.Now()
 					return engines.PutRecord(tx, s.dests[0].Key(), s.dests[0])
 				})
-				s.must(s.svc.purge(s.ctx(), s.dests[0]))
+				s.must(s.svc.Purge(s.ctx(), s.dests[0]))
 				s.pass(time.Hour)
 				s.there(syncsim.Marked, "vault/kv_00000001/a")
-				got, err := s.svc.describeDestination(s.ctx(), new(engines.Request), s.dests[0])
-				if s.must(err); got["purge_error"] != unreadableCause {
+				got, err := s.svc.DescribeDestination(s.ctx(), new(engines.Request), s.dests[0])
+				if s.must(err); got["purge_error"] != apply.UnreadableCause {
 					t.Errorf("it says %v", got["purge_error"])
 				}
-				if has, err := s.svc.hasAssociations(s.ctx(), s.dests[0]); err != nil || !has {
+				if has, err := s.svc.HasAssociations(s.ctx(), s.dests[0]); err != nil || !has {
 					t.Errorf("what cannot be read has gone (%v)", err)
 				}
 
-				s.must(s.svc.forceDelete(s.ctx(), s.dests[0]))
+				s.must(s.svc.ForceDelete(s.ctx(), s.dests[0]))
 				s.pass(time.Minute)
 				s.there(syncsim.Marked, "vault/kv_00000001/a")
-				for _, prefix := range []storage.Key{Area("root", "a/"), Area("root", "l/"), Area("root", "c/"), s.dests[0].Key()} {
+				for _, prefix := range []storage.Key{state.Area("root", "a/"), state.Area("root", "l/"), state.Area("root", "c/"), s.dests[0].Key()} {
 					if left, err := s.w.Store.Scan(s.ctx(), prefix, "", 0); err != nil || len(left) > 0 {
 						t.Errorf("%d records below %s are left (%v)", len(left), prefix, err)
 					}
@@ -179,7 +183,7 @@ func TestANamespaceStaysWithWhatCannotBeRead(t *testing.T) {
 	inSim(t, func(s *sim) {
 		repair := s.spoil(s.dests[3].Key())
 		for range 3 {
-			s.pass(namespaceDeletionTimeout)
+			s.pass(reconcile.NamespaceDeletionTimeout)
 			if err := s.svc.NamespaceGone(s.ctx(), "n1"); err == nil {
 				t.Error("the namespace may go")
 			}
@@ -194,22 +198,24 @@ func TestAConfigurationThatCannotBeRead(t *testing.T) {
 	inSim(t, func(s *sim) {
 		s.mounts[0].Put("a", "k", "1")
 		a := s.tie(0, "a", nil)
-		s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, ConfigKey, &Config{QueueCapacity: 10}) })
-		s.spoil(ConfigKey)
+		s.update(func(tx *storage.Txn) error {
+			return engines.PutRecord(tx, state.ConfigKey, &state.Config{QueueCapacity: 10})
+		})
+		s.spoil(state.ConfigKey)
 		s.mounts[0].Put("a", "k", "2")
 		s.pass(time.Hour)
 		if got, _ := s.places.Site(syncsim.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"1"}` {
 			t.Errorf("%s is there, although nobody knows whether it may", got)
 		}
 		s.alone("config")
-		_, err := s.svc.readConfig(s.ctx(), nil, nil)
+		_, err := s.svc.ReadConfig(s.ctx(), nil, nil)
 		s.refusesToRead(err)
-		_, err = s.svc.resetConfig(s.ctx(), nil, nil)
+		_, err = s.svc.ResetConfig(s.ctx(), nil, nil)
 		s.must(err)
 		s.pass(time.Second)
 		if got, _ := s.places.Site(syncsim.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"2"}` {
 			t.Errorf("%s is there", got)
 		}
-		s.status(a, "a", Synced)
+		s.status(a, "a", state.Synced)
 	})
 }

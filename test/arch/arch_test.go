@@ -31,6 +31,9 @@ var plan = []struct{ of, may string }{
 	{"engines/secretsync/destination/desttest", "engines/secretsync/destination engines storage"},
 	{"engines/secretsync/destination", "engines storage"},
 	{"engines/secretsync/cloud1sm/cloud1smtest", "engines/cloud/awstest"}, // STS is the same at both
+	{"engines/secretsync/template", "engines/secretsync/destination engines/nametemplate"},
+	{"engines/secretsync/state", "engines/secretsync/destination engines/secretsync/template engines storage"},
+	{"engines/secretsync/plan", "engines/secretsync/destination engines/secretsync/state"}, // it decides, and does nothing
 	{"engines/secretsync/*", "engines/secretsync/* engines/nametemplate engines storage"},
 	{"engines/secretsync", "engines/nametemplate engines storage"},
 	{"engines/cloud", "engines/nametemplate engines storage"},

@@ -1,0 +1,73 @@
+// Package api serves the paths below sys/sync/: destinations, associations, the configuration, previews and drift. It validates requests,
+// stores records and waits a while for the first sync of what it has stored; the syncing itself is package reconcile's. Start reading at
+// API.Routes.
+package api
+
+import (
+	"context"
+	"errors"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/apply"
+	"github.com/coffer-project/coffer/engines/secretsync/state"
+	"github.com/coffer-project/coffer/engines/secretsync/status"
+)
+
+// API serves the paths below sys/sync/.
+type API struct{ status.Reporter }
+
+// flags of all routes: the primary's active node knows what is queued and running, and has the destinations open.
+const flags = engines.Primary | engines.Active
+
+// Routes declares the paths below sys/.
+func (s *API) Routes(r *engines.Router) {
+	s.configRoutes(r)
+	s.destinationRoutes(r)
+	s.associationRoutes(r)
+	s.stateRoutes(r)
+}
+
+// on declares a route of which errors about unreadable records are told.
+func route[In any](r *engines.Router, op engines.Operation, pattern, help string, flags engines.Flags, do engines.Handler[In]) *engines.Route {
+	return engines.On(r, op, pattern, help, flags, withClientErrors(do))
+}
+
+// told makes errors about unreadable records ones that the client may see.
+func withClientErrors[In any](do engines.Handler[In]) engines.Handler[In] {
+	return func(ctx context.Context, req *engines.Request, in *In) (*engines.Response, error) {
+		resp, err := do(ctx, req, in)
+		return resp, ClientError(err)
+	}
+}
+
+func ClientError(err error) error {
+	if _, ok := errors.AsType[*engines.UnreadableError](err); ok {
+		return &engines.Error{Kind: engines.KindFailed, Detail: apply.UnreadableCause, Err: err}
+	}
+	return err
+}
+
+// leftOut is what an answer says of records that it lacks.
+func missingWarning(left int) []string {
+	if left == 0 {
+		return nil
+	}
+	return []string{"something is missing here: " + apply.UnreadableCause}
+}
+
+type emptyIn struct{}
+
+// invalid turns what keeps a destination from being opened into something for the one who asked.
+func invalid(err error) error {
+	if o := apply.OutcomeOf(err); o.Status == state.ClientError {
+		return engines.Invalid("%s", o.Cause)
+	}
+	return err
+}
+
+func nonNil(l []string) []string {
+	if l == nil {
+		return []string{}
+	}
+	return l
+}

@@ -1,0 +1,442 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/state"
+	"github.com/coffer-project/coffer/engines/secretsync/status"
+	"github.com/coffer-project/coffer/storage"
+)
+
+func (s *API) associationRoutes(r *engines.Router) {
+	const of = "sync/destinations/{type}/{destination}/associations"
+	route(r, engines.Read, of, "The associations of a destination, with the state of every secret.", flags, s.readAssociations)
+	route(r, engines.Update, of+"/set", "Associate a secret, or all below a prefix, with a destination; or sync it again.", flags, s.setAssociation)
+	route(r, engines.Update, of+"/remove", "Remove an association, with what was synced.", flags, s.removeAssociation)
+	route(r, engines.List, "sync/associations", "All associated secrets, by mount.", flags, s.listAssociations)
+	route(r, engines.Read, "sync/associations/destinations", "The destinations of a secret.", flags, s.destinationsOf)
+	route(r, engines.Read, "sync/associations/{mount}/{secret_name...}", "The destinations of a secret.", flags, s.destinationsOf)
+}
+
+// ofIn names a destination where "name" is something else.
+type associationsIn struct {
+	Type        string `json:"type" max:"64" help:"Type of the destination."`
+	Destination string `json:"destination" max:"128" help:"Name of the destination."`
+}
+
+// secretIn names what is associated. name is the word that the interface uses when an association is removed.
+type secretIn struct {
+	associationsIn
+	Mount      string `json:"mount" form:"path" max:"512" help:"Mount that holds the secret: its path, or its accessor."`
+	Name       string `json:"name" alias:"secret_name" max:"512" help:"Another word for secret_name."`
+	SecretName string `json:"secret_name" max:"512" help:"Name of the secret, without a leading slash."`
+	Prefix     string `json:"secret_prefix" max:"512" help:"In place of secret_name: all secrets whose names begin so, also those to come; * for all of the mount."`
+}
+
+// setIn is an association.
+type associationIn struct {
+	secretIn
+	Granularity string             `json:"granularity" help:"In place of the destination's: secret-path or secret-key."`
+	Template    string             `json:"secret_name_template" max:"4096" help:"In place of the destination's."`
+	Format      string             `json:"format" help:"json or raw; json for whole secrets and raw for keys, without it."`
+	Include     engines.StringList `json:"include" max:"200" help:"Only these keys of the secret; * stands for any text."`
+	Exclude     engines.StringList `json:"exclude" max:"200" help:"Not these keys."`
+	Deletion    string             `json:"deletion_policy" default:"delete" enum:"delete,retain" help:"What becomes of what was synced when the secret, or the association, goes."`
+	Drift       string             `json:"drift_policy" default:"report" enum:"report,repair,ignore" help:"What becomes of changes that somebody else makes at the destination to what is ours."`
+}
+
+// chosen is what a request names.
+type selection struct {
+	dest     *state.Destination
+	mount    *engines.Mounted
+	source   engines.SecretSource
+	secret   string
+	selector bool
+}
+
+func (c *selection) id() string {
+	return state.AssociationID(c.dest.ID, c.mount.UUID, c.secret, c.selector)
+}
+
+func (c *selection) key() storage.Key { return state.AssociationKey(c.dest.NS, c.dest.ID, c.id()) }
+
+// choose finds what a request names.
+func (s *API) resolveSelection(ctx context.Context, req *engines.Request, in *secretIn) (*selection, error) {
+	c, err := s.resolveName(ctx, req, in)
+	if err != nil {
+		return nil, err
+	}
+	c.mount, c.source, err = s.sourceAt(ctx, req, in.Mount)
+	return c, err
+}
+
+// chooseName is choose without a look at the mount.
+func (s *API) resolveName(ctx context.Context, req *engines.Request, in *secretIn) (*selection, error) {
+	c := new(selection)
+	var err error
+	if c.dest, err = s.FindDestination(ctx, s.Host.Store(), req.Mount.NamespaceID, in.Type, in.Destination); err != nil {
+		return nil, err
+	}
+	name := cmp.Or(in.SecretName, in.Name)
+	switch {
+	case in.Name != "" && in.Name != name:
+		return nil, engines.Invalid(`fields "name" and "secret_name" are two words for one thing, and differ`)
+	case in.Mount == "":
+		return nil, engines.Invalid(`field "mount" is required: the mount that holds the secret`)
+	case name == "" && in.Prefix == "":
+		return nil, engines.Invalid(`field "secret_name", or "name", is required: the name of the secret, or secret_prefix for several`)
+	case name != "" && in.Prefix != "":
+		return nil, engines.Invalid(`fields "secret_name" and "secret_prefix" exclude each other`)
+	}
+	c.secret, c.selector = cmp.Or(name, in.Prefix), in.Prefix != ""
+	field := "secret_name"
+	switch {
+	case c.selector:
+		field = "secret_prefix"
+	case in.SecretName == "":
+		field = "name"
+	}
+	if in.Prefix == "*" {
+		c.secret = ""
+	}
+	if problem := checkSecretName(c.secret, c.selector); problem != "" {
+		return nil, engines.Invalid("field %q: %s", field, problem)
+	}
+	return c, nil
+}
+
+// checkSecretName returns why a name, or with selector a prefix, cannot be one of secrets.
+func checkSecretName(name string, selector bool) string {
+	switch {
+	case strings.HasPrefix(name, "/"):
+		return "has a leading slash; leave it out"
+	case strings.HasSuffix(name, "/") && !selector:
+		return "ends in a slash, which is a folder: give the full path of a secret, or use secret_prefix for all below it"
+	case strings.Contains(name, "//") || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f || r == utf8.RuneError }):
+		return "is not the name of a secret"
+	}
+	for _, segment := range strings.Split(name, "/") {
+		if segment == "." || segment == ".." {
+			return "is not the name of a secret"
+		}
+	}
+	return ""
+}
+
+// sourceAt returns the KV version 2 mount at a path of the request's namespace, or with an accessor.
+func (s *API) sourceAt(ctx context.Context, req *engines.Request, path string) (*engines.Mounted, engines.SecretSource, error) {
+	m, err := s.Host.MountAt(ctx, req.Mount.NamespaceID, path)
+	if err != nil {
+		return nil, nil, err
+	}
+	if m == nil || !req.Caller.Sees(m.UUID) {
+		return nil, nil, engines.Invalid(`field "mount": there is no such mount in this namespace of the primary cluster, which is the one that syncs`)
+	}
+	source, ok := m.Engine.(engines.SecretSource)
+	if !ok {
+		return nil, nil, engines.Invalid(`field "mount": it is not a KV version 2 engine, and only secrets of those can be synced`)
+	}
+	return m, source, nil
+}
+
+// setAssociation makes an association, or refreshes the one that there is, and waits a while for the first sync.
+func (s *API) setAssociation(ctx context.Context, req *engines.Request, in *associationIn) (*engines.Response, error) {
+	c, err := s.resolveSelection(ctx, req, &in.secretIn)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.checkReadable(ctx, req, c); err != nil {
+		return nil, err
+	}
+	a := s.buildAssociation(req, c, in)
+	if c.dest, err = s.PutAssociation(ctx, c.dest, a, givenOf(req)); err != nil {
+		return nil, err
+	}
+	s.Associations.Put(a)
+	if !c.selector {
+		s.SyncAndWait(ctx, a.LinkID(a.Secret))
+		return s.RespondAssociations(ctx, c.dest, a)
+	}
+	if err := s.ScanAssociation(ctx, a); err != nil {
+		return nil, err
+	}
+	resp, err := s.RespondAssociations(ctx, c.dest, a)
+	if err == nil {
+		resp.Warnings = []string{"the secrets below the prefix are synced in the background: read the associations to see how far it is"}
+	}
+	return resp, err
+}
+
+// checkReadable holds the caller to what they may read themselves, and the secret to being there.
+func (s *API) checkReadable(ctx context.Context, req *engines.Request, c *selection) error {
+	denied := engines.Denied(errors.New("the caller cannot read what is to be associated"))
+	denied.Detail = fmt.Sprintf("permission denied: to sync a secret one must be able to read it: %q of mount %q", c.secret, c.mount.Path)
+	if c.selector {
+		denied.Detail = fmt.Sprintf("permission denied: to sync secrets one must be able to read them: none below %q of mount %q", c.secret, c.mount.Path)
+	}
+	path := c.mount.Path + c.source.ReadPath(c.secret)
+	if c.selector {
+		if !req.Caller.Access.Allowed(engines.Read, path) && !req.Caller.Access.AnyUnder(path) {
+			return denied
+		}
+		return nil
+	}
+	if !req.Caller.Access.Allowed(engines.Read, path) {
+		return denied
+	}
+	secret, err := c.source.LatestSecret(ctx, c.mount.Mount, c.secret)
+	if err != nil {
+		return err
+	}
+	if secret.Version == 0 {
+		return engines.NotFound(fmt.Sprintf("there is no secret %q in mount %q", c.secret, c.mount.Path))
+	}
+	return nil
+}
+
+// build makes the record of an association, as far as the request says.
+func (s *API) buildAssociation(req *engines.Request, c *selection, in *associationIn) *state.Association {
+	now := time.Now().UTC()
+	return &state.Association{
+		ID: c.id(), Destination: c.dest.ID, Type: c.dest.Type, Name: c.dest.Name, NS: c.dest.NS,
+		MountUUID: c.mount.UUID, Accessor: c.mount.Accessor, MountPath: c.mount.Path, Secret: c.secret, Selector: c.selector,
+		Granularity: in.Granularity, OwnGranularity: in.Granularity != "", Template: in.Template, OwnTemplate: in.Template != "",
+		ValueFormat: in.Format, Include: in.Include, Exclude: in.Exclude, Deletion: in.Deletion, Drift: in.Drift,
+		Owner: engines.PrincipalOf(req.Caller), CreatedAt: now, UpdatedAt: now,
+	}
+}
+
+// completeAssociation returns a record with what the request has left open. had is the association that there is, or nil: what that says
+// itself stays, so that refreshing it widens nothing; what it has from its destination is taken from there anew.
+func (s *API) completeAssociation(d *state.Destination, a state.Association, had *state.Association, given func(field string) bool) (*state.Association, error) {
+	rules := s.Pool.Types[d.Type].Rules
+	if had != nil && had.IsEnding() {
+		had = nil // it comes back as a new one
+	}
+	if had != nil {
+		a.CreatedAt, a.Paused = had.CreatedAt, had.Paused
+	}
+	if given == nil { // it says everything itself
+		return &a, nil
+	}
+	if had != nil {
+		keepUnset(&a, had, given)
+	}
+	if !a.OwnGranularity {
+		a.Granularity = cmp.Or(d.Granularity, rules.Granularity)
+	}
+	if !a.OwnTemplate {
+		a.Template = d.Template
+	}
+	if problems := a.Plan(rules).Check(); len(problems) > 0 {
+		return nil, engines.Invalid("%s", strings.Join(problems, "; "))
+	}
+	return &a, nil
+}
+
+// givenOf reports for a field whether it came with a request.
+func givenOf(req *engines.Request) func(field string) bool {
+	return func(field string) bool { return req.Given(field) || req.Null(field) }
+}
+
+// keep takes over what the association has said itself before and a request does not say anything of.
+func keepUnset(a, had *state.Association, came func(field string) bool) {
+	if !came("granularity") && had.OwnGranularity {
+		a.Granularity, a.OwnGranularity = had.Granularity, true
+	}
+	if !came("secret_name_template") && had.OwnTemplate {
+		a.Template, a.OwnTemplate = had.Template, true
+	}
+	if !came("format") {
+		a.ValueFormat = had.ValueFormat
+	}
+	if !came("include") {
+		a.Include = had.Include
+	}
+	if !came("exclude") {
+		a.Exclude = had.Exclude
+	}
+	if !came("deletion_policy") {
+		a.Deletion = had.Deletion
+	}
+	if !came("drift_policy") {
+		a.Drift = had.Drift
+	}
+}
+
+// putAssociation completes and stores an association, and a link that says that it is pending, so that both are there for whoever
+// reads them next.
+func (s *API) PutAssociation(ctx context.Context, d *state.Destination, a *state.Association, given func(field string) bool) (*state.Destination, error) {
+	config, err := s.Config(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.Capacity.SetLimit(config.QueueCapacity)
+	link := a.LinkID(a.Secret)
+	var whole *state.Association
+	var now state.Destination
+	_, err = storage.Update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
+		now = state.Destination{}
+		if _, err := state.GetDestination(ctx, tx, d.Key(), &now); err != nil {
+			return err
+		}
+		switch {
+		case now.ID != d.ID:
+			return engines.NotFound("")
+		case !now.PurgeAt.IsZero():
+			return engines.Invalid("the destination is being purged")
+		}
+		had, err := state.GetAssociation(ctx, tx, a.Key())
+		if err != nil {
+			return err
+		}
+		switch n := s.Associations.Len(); {
+		case had != nil:
+		case n >= config.QueueCapacity:
+			return engines.Invalid("there are %d associations, and queue_capacity of sync/config allows %d", n, config.QueueCapacity)
+		case !a.Selector && s.Capacity.IsFull(link):
+			return engines.Invalid("%s", s.Capacity.Cause())
+		}
+		if whole, err = s.completeAssociation(&now, *a, had, given); err != nil {
+			return err
+		}
+		if had == nil {
+			if err := engines.PutRecord(tx, state.NewestKey(d.NS, d.ID), &state.Newest{At: a.CreatedAt}); err != nil {
+				return err
+			}
+		}
+		if !a.Selector {
+			if err := s.putPending(ctx, tx, whole); err != nil {
+				return err
+			}
+		}
+		return engines.PutRecord(tx, a.Key(), whole)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if *a = *whole; !a.Selector {
+		s.Capacity.Add(link)
+	}
+	return &now, nil
+}
+
+// putPending stores a link for an association that has none.
+func (s *API) putPending(ctx context.Context, tx *storage.Txn, a *state.Association) error {
+	key := state.LinkKey(a.NS, a.Destination, a.ID, a.Secret)
+	var l state.Link
+	found, err := engines.GetRecord(ctx, tx, key, &l)
+	if found || err != nil {
+		return err
+	}
+	l = state.Link{Secret: a.Secret, Outcome: state.Outcome{Status: state.Pending}, UpdatedAt: a.UpdatedAt}
+	return engines.PutRecord(tx, key, &l)
+}
+
+type removeIn struct {
+	secretIn
+	Retain bool `json:"retain" help:"Leave what was synced where it is."`
+}
+
+// removeAssociation has what was synced removed, and waits a while for it. One that is not there, or whose mount is not, has been
+// removed.
+func (s *API) removeAssociation(ctx context.Context, req *engines.Request, in *removeIn) (*engines.Response, error) {
+	c, err := s.resolveName(ctx, req, &in.secretIn)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.resolveRemoval(ctx, req, c, in.Mount); err != nil {
+		return nil, err
+	}
+	a, err := s.markRemoving(ctx, c, in.Retain)
+	if err != nil {
+		return nil, err
+	}
+	if a == nil {
+		if over, err := s.SelectorsOf(ctx, c.dest, c.mount.UUID, c.secret); err != nil {
+			return nil, err
+		} else if len(over) > 0 && !c.selector {
+			return nil, engines.Invalid("the secret is not associated by itself, but by the association with secret_prefix %q: remove that one", status.PrefixText(over[0]))
+		}
+		return s.respondRemoved(c, nil), nil
+	}
+	if c.selector {
+		if err := s.ScanAssociation(ctx, a); err != nil {
+			return nil, err
+		}
+		return s.respondRemoved(c, &state.Link{}), nil
+	}
+	s.SyncAndWait(ctx, a.LinkID(a.Secret))
+	var l state.Link
+	left, err := engines.GetRecord(ctx, s.Host.Store(), state.LinkKey(a.NS, a.Destination, a.ID, a.Secret), &l)
+	switch {
+	case err != nil:
+		return nil, err
+	case !left:
+		return s.respondRemoved(c, nil), nil
+	}
+	return s.respondRemoved(c, &l), nil
+}
+
+// chooseAssociated finds the mount of an association that is to be removed. It may be gone, or another one may be at its path.
+func (s *API) resolveRemoval(ctx context.Context, req *engines.Request, c *selection, path string) error {
+	var err error
+	c.mount, c.source, err = s.sourceAt(ctx, req, path)
+	var e *engines.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	path = strings.TrimSuffix(path, "/")
+	c.mount = &engines.Mounted{Mount: engines.Mount{Path: path + "/", Accessor: path}}
+	return state.Scan(ctx, s.Host.Store(), state.Area(c.dest.NS, "a/"+c.dest.ID+"/"), func(_ storage.Key, a *state.Association) bool { // one that cannot be read may be it
+		if !req.Caller.Sees(a.MountUUID) || a.Secret != c.secret || a.Selector != c.selector || a.MountPath != c.mount.Path && a.Accessor != path {
+			return true
+		}
+		c.mount.UUID, c.mount.Path, c.mount.Accessor = a.MountUUID, a.MountPath, a.Accessor
+		return false
+	})
+}
+
+// markRemoving notes that an association is to go, and returns it, nil if there is none.
+func (s *API) markRemoving(ctx context.Context, c *selection, retain bool) (a *state.Association, err error) {
+	_, err = storage.Update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
+		if a, err = state.GetAssociation(ctx, tx, c.key()); err != nil || a == nil {
+			return err
+		}
+		a.Removing, a.Retain, a.Paused, a.UpdatedAt = true, retain, false, time.Now().UTC()
+		return engines.PutRecord(tx, a.Key(), a)
+	})
+	return a, err
+}
+
+// answerRemoved is what clients are told of an association that goes: left is what there still is of it, nil if nothing is.
+func (s *API) respondRemoved(c *selection, left *state.Link) *engines.Response {
+	entry := map[string]any{
+		"accessor": c.mount.Accessor, "mount": c.mount.Path, "secret_name": c.secret, "sub_key": "", "sync_status": state.Unsynced, "updated_at": time.Now().UTC(),
+	}
+	if c.selector {
+		entry["secret_prefix"] = cmp.Or(c.secret, "*")
+	}
+	resp := &engines.Response{Data: map[string]any{
+		"associated_secrets": map[string]any{c.mount.Accessor + "/" + c.secret: entry}, "store_name": c.dest.Name, "store_type": c.dest.Type,
+	}}
+	if left == nil {
+		return resp
+	}
+	entry["sync_status"] = state.Unsyncing
+	if left.Cause != "" {
+		entry["cause"], entry["code"] = left.Cause, left.Code
+	}
+	resp.Warnings = []string{"what was synced is still being removed; the association goes when it is"}
+	if c.dest.Paused {
+		resp.Warnings = []string{"syncing to the destination is paused: what was synced is removed when it is resumed"}
+	}
+	return resp
+}

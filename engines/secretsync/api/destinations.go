@@ -1,0 +1,190 @@
+package api
+
+import (
+	"context"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/state"
+)
+
+type destinationIn struct {
+	Type string `json:"type" max:"64" help:"Type of the destination."`
+	Name string `json:"name" max:"128" help:"Name of the destination."`
+}
+
+func (s *API) destinationRoutes(r *engines.Router) {
+	for _, name := range slices.Sorted(maps.Keys(s.Pool.Types)) {
+		kind := s.Pool.Types[name]
+		in := inputType(reflect.TypeFor[settingsIn](), kind.New())
+		write := func(patch bool) func(context.Context, *engines.Request, reflect.Value) (*engines.Response, error) {
+			return func(ctx context.Context, req *engines.Request, in reflect.Value) (*engines.Response, error) {
+				resp, err := s.writeDestination(ctx, req, kind, in, patch)
+				return resp, ClientError(err)
+			}
+		}
+		exists := func(ctx context.Context, req *engines.Request) (bool, error) {
+			var d state.Destination
+			_, err := state.GetDestination(ctx, s.Host.Store(), state.DestinationKey(req.Mount.NamespaceID, kind.Name, req.Param("name")), &d)
+			return d.ID != "", ClientError(err)
+		}
+		engines.OnType(r, engines.Update, "sync/destinations/"+name+"/{name}", "Create or change a destination: "+kind.Help, flags, in, write(false)).Exists = exists
+		engines.OnType(r, engines.Patch, "sync/destinations/"+name+"/{name}", "Change some fields of a destination; null goes back to the default.", flags, in, write(true))
+	}
+	route(r, engines.Update, "sync/destinations/{type}/{name}", "Refused: there is no such type of destination.", flags,
+		func(_ context.Context, _ *engines.Request, in *destinationIn) (*engines.Response, error) {
+			return nil, s.unknownType(in.Type)
+		})
+	route(r, engines.Read, "sync/destinations/{type}/{name}", "Read a destination. Sensitive values are masked.", flags, s.readDestination)
+	route(r, engines.Delete, "sync/destinations/{type}/{name}", "Delete a destination.", flags, s.deleteDestination)
+	route(r, engines.List, "sync/destinations", "List destinations by type.", flags, s.listDestinations)
+	route(r, engines.List, "sync/destinations/{type}", "List the destinations of a type.", flags, s.listType)
+	route(r, engines.Update, "sync/destinations/{type}/{name}/verify", "Try out whether a destination can be reached and allows what is needed.", flags, s.verifyDestination)
+	route(r, engines.Update, "sync/destinations/{type}/{name}/pause", "Stop syncing to a destination. What changes meanwhile is done when it is resumed.", flags, s.setPaused(true))
+	route(r, engines.Update, "sync/destinations/{type}/{name}/resume", "Go on syncing to a destination.", flags, s.setPaused(false))
+}
+
+func (s *API) unknownType(kind string) error {
+	if _, ok := s.Pool.Types[kind]; ok {
+		return engines.Invalid("this operation is not one of destinations")
+	}
+	return engines.Invalid("there are no destinations of this type: the types are %s", strings.Join(slices.Sorted(maps.Keys(s.Pool.Types)), ", "))
+}
+
+// get reads a destination that a request names.
+func (s *API) FindDestination(ctx context.Context, g engines.Getter, ns, kind, name string) (*state.Destination, error) {
+	if _, ok := s.Pool.Types[kind]; !ok {
+		return nil, s.unknownType(kind)
+	}
+	var d state.Destination
+	if _, err := state.GetDestination(ctx, g, state.DestinationKey(ns, kind, name), &d); err != nil {
+		return nil, err
+	}
+	if d.ID == "" {
+		return nil, engines.NotFound("")
+	}
+	return &d, nil
+}
+
+// shown is a destination as reads answer it. What is in the way of its purge is for those who see all that it has.
+func (s *API) DescribeDestination(ctx context.Context, req *engines.Request, d *state.Destination) (map[string]any, error) {
+	c, err := s.Pool.ConfigOf(d)
+	if err != nil {
+		return nil, err
+	}
+	rules := s.Pool.Types[d.Type].Rules
+	granularity, template := d.Granularity, d.Template
+	if granularity == "" {
+		granularity = rules.Granularity
+	}
+	a := state.Association{Granularity: granularity, Template: template}
+	options := map[string]any{
+		"granularity_level": granularity, "secret_name_template": a.Plan(rules).TemplateText(), "custom_tags": d.CustomTags,
+		"disable_strict_networking": d.DisableStrict, "allowed_ipv4_addresses": nonNil(d.IPv4), "allowed_ipv6_addresses": nonNil(d.IPv6), "allowed_ports": nonNil(d.Ports),
+	}
+	if d.CustomTags == nil {
+		options["custom_tags"] = map[string]string{}
+	}
+	out := map[string]any{
+		"name": d.Name, "type": d.Type, "connection_details": c.Shown(), "options": options, "paused": d.Paused,
+		"created_at": d.CreatedAt, "updated_at": d.UpdatedAt,
+	}
+	if d.PurgeAt.IsZero() {
+		return out, nil
+	}
+	out["purge_initiated_at"] = d.PurgeAt
+	if s.checkAllVisible(ctx, req, d) != nil {
+		return out, nil
+	}
+	failed, err := s.PurgeFailure(ctx, d)
+	if failed != "" {
+		out["purge_error"] = failed
+	}
+	return out, err
+}
+
+func (s *API) readDestination(ctx context.Context, req *engines.Request, in *destinationIn) (*engines.Response, error) {
+	d, err := s.FindDestination(ctx, s.Host.Store(), req.Mount.NamespaceID, in.Type, in.Name)
+	if err != nil {
+		return nil, err
+	}
+	data, err := s.DescribeDestination(ctx, req, d)
+	return &engines.Response{Data: data}, err
+}
+
+func (s *API) listDestinations(ctx context.Context, req *engines.Request, _ *emptyIn) (*engines.Response, error) {
+	info := map[string][]string{}
+	total := 0
+	for _, kind := range slices.Sorted(maps.Keys(s.Pool.Types)) {
+		names, err := s.Host.Store().List(ctx, state.Area(req.Mount.NamespaceID, "d/"+kind+"/"), "", 0)
+		if err != nil {
+			return nil, err
+		}
+		if len(names) > 0 {
+			info[kind+"/"] = names
+			total += len(names)
+		}
+	}
+	if total == 0 {
+		return nil, engines.NotFound("")
+	}
+	return &engines.Response{Data: map[string]any{"keys": slices.Sorted(maps.Keys(info)), "key_info": info, "total_destinations": total}}, nil
+}
+
+type typeIn struct {
+	Type string `json:"type" max:"64" help:"Type of the destinations."`
+}
+
+func (s *API) listType(ctx context.Context, req *engines.Request, in *typeIn) (*engines.Response, error) {
+	if _, ok := s.Pool.Types[in.Type]; !ok {
+		return nil, s.unknownType(in.Type)
+	}
+	names, err := s.Host.Store().List(ctx, state.Area(req.Mount.NamespaceID, "d/"+in.Type+"/"), "", 0)
+	if err != nil {
+		return nil, err
+	}
+	if len(names) == 0 {
+		return nil, engines.NotFound("")
+	}
+	return &engines.Response{Data: map[string]any{"keys": names, "total_destinations": len(names)}}, nil
+}
+
+func (s *API) verifyDestination(ctx context.Context, req *engines.Request, in *destinationIn) (*engines.Response, error) {
+	d, err := s.FindDestination(ctx, s.Host.Store(), req.Mount.NamespaceID, in.Type, in.Name)
+	if err != nil {
+		return nil, err
+	}
+	dest, err := s.Pool.Open(d)
+	if err != nil {
+		return nil, invalid(err)
+	}
+	defer dest.Close() //nolint:errcheck // there is nothing to lose
+	good := true
+	checks := []map[string]any{}
+	for _, c := range dest.Verify(ctx) {
+		good = good && (c.OK || c.Unknown)
+		result := "ok"
+		switch {
+		case c.Unknown:
+			result = "unknown"
+		case !c.OK:
+			result = "failed"
+		}
+		checks = append(checks, map[string]any{"name": c.Name, "result": result, "text": c.Text})
+	}
+	return &engines.Response{Data: map[string]any{"ok": good, "checks": checks}}, nil
+}
+
+func (s *API) setPaused(pause bool) engines.Handler[destinationIn] {
+	return func(ctx context.Context, req *engines.Request, in *destinationIn) (*engines.Response, error) {
+		d, err := s.updateDestination(ctx, req, in, func(d *state.Destination) error { d.Paused = pause; return nil })
+		if err != nil {
+			return nil, err
+		}
+		data, err := s.DescribeDestination(ctx, req, d)
+		return &engines.Response{Data: data}, err
+	}
+}

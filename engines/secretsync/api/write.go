@@ -1,0 +1,413 @@
+package api
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/apply"
+	"github.com/coffer-project/coffer/engines/secretsync/connection"
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/state"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// settingsIn are the fields that all types have.
+type settingsIn struct {
+	Name          string             `json:"name" max:"128" help:"Name of the destination."`
+	Granularity   string             `json:"granularity" help:"secret-path: one value for a secret; secret-key: one for each of its keys. It counts for secrets that are associated from now on."`
+	Template      string             `json:"secret_name_template" max:"4096" help:"Template of the names there. It counts for secrets that are associated from now on."`
+	CustomTags    engines.StringMap  `json:"custom_tags" max:"50" help:"Tags that every secret gets there."`
+	TagsToRemove  engines.StringList `json:"tags_to_remove" max:"50" help:"Names of custom tags to drop."`
+	DisableStrict bool               `json:"disable_strict_networking" help:"Let connections go to private addresses and any port."`
+	IPv4          engines.StringList `json:"allowed_ipv4_addresses" form:"network" max:"100" help:"Networks that connections may go to, private ones too, such as 10.1.0.0/16. Without any: all public ones."`
+	IPv6          engines.StringList `json:"allowed_ipv6_addresses" form:"network" max:"100" help:"Likewise."`
+	Ports         engines.StringList `json:"allowed_ports" max:"100" help:"Ports that connections may go to; 80 and 443 without any."`
+}
+
+// maxTags bounds custom tags whatever a type takes.
+const maxTags = 50
+
+// writeDestination creates a destination, or changes what came with the request.
+func (s *API) writeDestination(ctx context.Context, req *engines.Request, kind destination.Type, in reflect.Value, patch bool) (*engines.Response, error) {
+	var set settingsIn
+	for i := range reflect.TypeFor[settingsIn]().NumField() {
+		reflect.ValueOf(&set).Elem().Field(i).Set(in.Field(i))
+	}
+	if problem := checkDestinationName(set.Name); problem != "" {
+		return nil, engines.Invalid("%s", problem)
+	}
+	ns, name := req.Mount.NamespaceID, set.Name
+	var d state.Destination
+	var warnings []string
+	_, err := storage.Update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
+		d, warnings = state.Destination{}, nil
+		if _, err := state.GetDestination(ctx, tx, state.DestinationKey(ns, kind.Name, name), &d); err != nil {
+			return err
+		}
+		created := d.ID == ""
+		switch {
+		case created && patch:
+			return engines.NotFound("")
+		case created:
+			d = state.Destination{
+				ID: state.Hash(rand.Text()), NS: ns, Type: kind.Name, Name: name, FingerprintKey: []byte(rand.Text() + rand.Text()), CreatedAt: time.Now().UTC(),
+			}
+		case !d.PurgeAt.IsZero() && !patch: // whoever wants it to be there would be told that it is
+			return engines.Invalid("the destination is being purged; credentials that are in the way of that can be changed with PATCH")
+		}
+		if err := failIfAssociated(ctx, tx, &d); err != nil {
+			return err
+		}
+		if err := s.mergeRequest(ctx, &d, kind, req, &set, in, created); err != nil {
+			return err
+		}
+		switch problem := s.openProblem(&d); {
+		case problem == "":
+		case kind.Name == optionalFieldsType:
+			warnings = []string{problem}
+		default:
+			return engines.Invalid("%s", problem)
+		}
+		d.UpdatedAt = time.Now().UTC()
+		if err := state.EnsureInstallation(ctx, tx); err != nil {
+			return err
+		}
+		return engines.PutRecord(tx, d.Key(), &d)
+	})
+	if err != nil {
+		return nil, err
+	}
+	data, err := s.DescribeDestination(ctx, req, &d)
+	return &engines.Response{Data: data, Warnings: warnings}, err
+}
+
+// allOptional is the type of which every field may be left out: the environment may have them one day.
+const optionalFieldsType = "cloud1-sm"
+
+// missing returns why a destination cannot be opened as it is, "" if it can: what its type requires is neither in its fields nor in
+// the environment of the server. Nobody is called.
+func (s *API) openProblem(d *state.Destination) string {
+	dest, err := s.Pool.Open(d)
+	if err == nil {
+		dest.Close() //nolint:errcheck // it was never used
+		return ""
+	}
+	if o := apply.OutcomeOf(err); o.Status == state.ClientError {
+		return o.Cause
+	}
+	return "" // the server's own trouble
+}
+
+// checkDestinationName returns why a name cannot be one of a destination.
+func checkDestinationName(name string) string {
+	for _, c := range name {
+		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("-_.", c)) {
+			return `field "name": may hold letters, digits, "-", "_" and "." only`
+		}
+	}
+	return ""
+}
+
+// merge puts what came with a request into a record, and checks the whole of it. All problems are listed.
+func (s *API) mergeRequest(ctx context.Context, d *state.Destination, kind destination.Type, req *engines.Request, set *settingsIn, in reflect.Value, created bool) error {
+	c := kind.New()
+	if err := state.DecodeConfig(d.Config, c); err != nil {
+		return err
+	}
+	before := identityOf(c)
+	mergeConfig(c, in, req, created)
+	problems := append(c.Check(), checkMasks(c, in, req)...)
+	if problem := s.Pool.RejectEnvironment(d.NS, c); problem != "" {
+		problems = append(problems, problem)
+	}
+	if !created {
+		more, err := s.checkMove(ctx, d, before, c, func(name string) bool {
+			return req.Given(name) && fieldNamed(in, name).String() != destination.Mask
+		})
+		if err != nil {
+			return err
+		}
+		problems = append(problems, more...)
+		if c.Place() != before.location { // what somebody associates in this moment was meant for the place before
+			d.ID = state.Hash(rand.Text())
+		}
+	}
+	mergeSettings(&d.Settings, req, set)
+	problems = append(problems, checkSettings(&d.Settings, kind.Rules)...)
+	if len(problems) > 0 {
+		return engines.Invalid("%s", strings.Join(problems, "; "))
+	}
+	var err error
+	d.Config, err = state.EncodeConfig(c)
+	return err
+}
+
+// maskedForNothing returns what speaks against masks that came with a request and stand for nothing: without a word, the credentials of
+// the server's environment would be used.
+func checkMasks(c destination.Config, in reflect.Value, req *engines.Request) (problems []string) {
+	state.EachField(c, func(name string, v reflect.Value) {
+		if v.Type() == state.SensitiveType && v.String() == "" && req.Given(name) && fieldNamed(in, name).String() == destination.Mask {
+			problems = append(problems, fmt.Sprintf("field %q: is what reads answer in place of a credential, and none is stored: give the credential itself, or leave it out", name))
+		}
+	})
+	return problems
+}
+
+// standing is where a configuration leads, and with what.
+type endpointIdentity struct {
+	location, owner, ambiguous string
+	credentials                map[string]string // fields that are set, by name
+}
+
+func identityOf(c destination.Config) endpointIdentity {
+	at := endpointIdentity{location: c.Place(), credentials: connection.Credentials(c)}
+	if o, ok := c.(destination.Owned); ok {
+		at.owner = o.Owner()
+	}
+	if a, ok := c.(destination.Ambiguous); ok {
+		at.ambiguous = a.Ambiguous()
+	}
+	return at
+}
+
+// moved returns what speaks against changing a destination to a configuration: who does not know the stored credentials must not
+// use them elsewhere, and what is associated goes to no other place. given tells of fields that came with the request, and not as
+// the mask.
+func (s *API) checkMove(ctx context.Context, d *state.Destination, before endpointIdentity, c destination.Config, given func(field string) bool) (problems []string, err error) {
+	now := identityOf(c)
+	if now.owner != before.owner {
+		for _, name := range slices.Sorted(maps.Keys(now.credentials)) {
+			if before.credentials[name] == now.credentials[name] && !given(name) {
+				problems = append(problems, fmt.Sprintf("field %q: give it, too: the place would be somebody else's, and what is stored is not used for that", name))
+			}
+		}
+	}
+	exchanged := before.ambiguous != "" && !maps.Equal(before.credentials, now.credentials)
+	if now.location == before.location && !exchanged {
+		return problems, nil
+	}
+	has, err := s.HasAssociations(ctx, d)
+	switch {
+	case err != nil || !has:
+	case now.location != before.location:
+		problems = append(problems, "the destination has associations, and would be another place: associate the secrets with another destination instead")
+	default:
+		problems = append(problems, "the destination has associations, and could be another place with these credentials, because "+before.ambiguous)
+	}
+	return problems, err
+}
+
+// take takes over the fields that came with a request.
+func mergeSettings(o *state.Settings, req *engines.Request, in *settingsIn) {
+	came := givenOf(req)
+	if came("granularity") {
+		o.Granularity = in.Granularity
+	}
+	if came("secret_name_template") {
+		o.Template = in.Template
+	}
+	if came("custom_tags") {
+		o.CustomTags = in.CustomTags
+	}
+	if len(in.TagsToRemove) > 0 {
+		o.CustomTags = maps.Clone(o.CustomTags)
+		for _, tag := range in.TagsToRemove {
+			delete(o.CustomTags, tag)
+		}
+	}
+	if came("disable_strict_networking") {
+		o.DisableStrict = in.DisableStrict
+	}
+	if came("allowed_ipv4_addresses") {
+		o.IPv4 = in.IPv4
+	}
+	if came("allowed_ipv6_addresses") {
+		o.IPv6 = in.IPv6
+	}
+	if came("allowed_ports") {
+		o.Ports = in.Ports
+	}
+}
+
+// check returns everything that is wrong with the settings.
+func checkSettings(o *state.Settings, r destination.Rules) []string {
+	a := state.Association{Granularity: o.Granularity, Template: o.Template}
+	problems := a.Plan(r).Check()
+	switch most := min(r.MaxTags, maxTags); {
+	case len(o.CustomTags) > 0 && most == 0:
+		problems = append(problems, `field "custom_tags": destinations of this type have no tags`)
+	case len(o.CustomTags) > most:
+		problems = append(problems, fmt.Sprintf(`field "custom_tags": has %d tags, there is room for %d`, len(o.CustomTags), most))
+	default:
+		for _, key := range slices.Sorted(maps.Keys(o.CustomTags)) {
+			if problem := r.CheckTag(key, o.CustomTags[key]); problem != "" {
+				problems = append(problems, fmt.Sprintf(`field "custom_tags": %s`, problem))
+			}
+		}
+	}
+	if _, err := connection.NewGuard(&o.Network, false); err != nil {
+		problems = append(problems, err.Error())
+	}
+	return problems
+}
+
+// update changes a destination that is there.
+func (s *API) updateDestination(ctx context.Context, req *engines.Request, in *destinationIn, change func(*state.Destination) error) (*state.Destination, error) {
+	var d *state.Destination
+	_, err := storage.Update(ctx, s.Host.Store(), func(tx *storage.Txn) (err error) {
+		if d, err = s.FindDestination(ctx, tx, req.Mount.NamespaceID, in.Type, in.Name); err != nil {
+			return err
+		}
+		if err := change(d); err != nil {
+			return err
+		}
+		return engines.PutRecord(tx, d.Key(), d)
+	})
+	return d, err
+}
+
+// noneNew makes a transaction fail if an association is made before it is committed.
+func failIfAssociated(ctx context.Context, tx *storage.Txn, d *state.Destination) error {
+	_, err := engines.GetRecord(ctx, tx, state.NewestKey(d.NS, d.ID), new(state.Newest))
+	return err
+}
+
+type deleteIn struct {
+	Type  string `json:"type" max:"64" help:"Type of the destination."`
+	Name  string `json:"name" max:"128" help:"Name of the destination."`
+	Purge bool   `json:"purge" help:"Remove all its associations, with what was synced, first."`
+	Force bool   `json:"force_delete" help:"Delete it at once and leave what was synced where it is."`
+}
+
+func (s *API) deleteDestination(ctx context.Context, req *engines.Request, in *deleteIn) (*engines.Response, error) {
+	at := &destinationIn{in.Type, in.Name}
+	d, err := s.FindDestination(ctx, s.Host.Store(), req.Mount.NamespaceID, in.Type, in.Name)
+	var e *engines.Error
+	if errors.As(err, &e) && e.Kind == engines.KindNotFound {
+		return nil, nil // as clients of the family expect
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := s.checkAllVisible(ctx, req, d); err != nil {
+		return nil, err
+	}
+	if in.Force {
+		return nil, s.ForceDelete(ctx, d)
+	}
+	if !in.Purge {
+		return nil, s.deleteUnused(ctx, req, at)
+	}
+	d, err = s.updateDestination(ctx, req, at, func(d *state.Destination) error {
+		if d.PurgeAt.IsZero() {
+			d.PurgeAt = time.Now().UTC()
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Purge(ctx, d); err != nil {
+		return nil, err
+	}
+	data, err := s.DescribeDestination(ctx, req, d)
+	return &engines.Response{Data: data, Status: 202}, err
+}
+
+// allSeen refuses somebody for whom not all that a destination has is there: with it, the rest would go, too.
+func (s *API) checkAllVisible(ctx context.Context, req *engines.Request, d *state.Destination) error {
+	hidden := false
+	left, err := apply.Survey(ctx, s.Syncer, state.Area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *state.Association) bool {
+		hidden = !req.Caller.Sees(a.MountUUID)
+		return !hidden
+	})
+	if hidden || left > 0 && req.Caller.Mounts != nil {
+		denied := engines.Denied(errors.New("the destination has associations of mounts that the secondary does not have"))
+		denied.Detail = "permission denied: the destination has associations that are not there at this cluster: delete it at the primary"
+		return denied
+	}
+	return err
+}
+
+// deleteUnused deletes a destination that has no associations.
+func (s *API) deleteUnused(ctx context.Context, req *engines.Request, at *destinationIn) error {
+	_, err := storage.Update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
+		d, err := s.FindDestination(ctx, tx, req.Mount.NamespaceID, at.Type, at.Name)
+		if err != nil {
+			return err
+		}
+		if err := failIfAssociated(ctx, tx, d); err != nil {
+			return err
+		}
+		n, removing, err := s.CountAssociations(ctx, d)
+		switch {
+		case err != nil:
+			return err
+		case removing > 0 && n == removing:
+			return engines.Invalid("associations of the destination (%d) are still being removed: try again when they are, or see why not with a read of its associations", n)
+		case n > 0:
+			return engines.Invalid("the destination has associations (%d): remove them first, or delete it with purge=true, which removes what was synced, or with force_delete=true, which leaves it", n)
+		}
+		tx.Delete(d.Key())
+		tx.Delete(state.NewestKey(d.NS, d.ID))
+		return nil
+	})
+	return err
+}
+
+// mergeConfig takes over what came with a request: in are the decoded fields, with defaults for those that did not come. The
+// mask keeps what there is, and a null goes back to the default.
+func mergeConfig(c destination.Config, in reflect.Value, req *engines.Request, created bool) {
+	// What comes under another spelling of a field replaces it.
+	if other, ok := c.(interface{ Synonyms() map[string]string }); ok {
+		for spelling, field := range other.Synonyms() {
+			if req.Given(spelling) && !req.Given(field) {
+				fieldNamed(reflect.ValueOf(c).Elem(), field).SetZero()
+			}
+		}
+	}
+	state.EachField(c, func(name string, v reflect.Value) {
+		from := fieldNamed(in, name)
+		switch {
+		case created && !req.Given(name), req.Null(name):
+			v.Set(from) // the default
+		case !req.Given(name):
+		case v.Type() == state.SensitiveType && from.String() == destination.Mask:
+		default:
+			v.Set(from)
+		}
+	})
+}
+
+func fieldNamed(in reflect.Value, name string) reflect.Value {
+	for i := range in.NumField() {
+		if tag, _, _ := strings.Cut(in.Type().Field(i).Tag.Get("json"), ","); tag == name {
+			return in.Field(i)
+		}
+	}
+	panic("secretsync: no input field " + name)
+}
+
+// inputType is the input of a route that writes a destination: the options, which all types have, and its configuration.
+func inputType(options reflect.Type, c destination.Config) reflect.Type {
+	var fields []reflect.StructField
+	for _, t := range []reflect.Type{options, reflect.TypeOf(c).Elem()} {
+		for i := range t.NumField() {
+			f := t.Field(i)
+			if !f.IsExported() {
+				continue
+			}
+			f.Offset, f.Index = 0, nil
+			fields = append(fields, f)
+		}
+	}
+	return reflect.StructOf(fields)
+}

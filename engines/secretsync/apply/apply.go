@@ -1,0 +1,166 @@
+// Package apply syncs one secret to one destination: a link. It takes five steps, and may be interrupted after each of them:
+//
+//  1. Work out the desired state (desiredState).
+//  2. Read the destination, and decide (decideStep). Previews end here.
+//  3. Store the intents, and claim the names (prepare).
+//  4. Write and delete (applyStep).
+//  5. Store the result (recordSteps).
+//
+// Desired names are written first, in batches; when every name that replaces an old one is there, the old ones are deleted.
+//
+// A name at a location belongs to at most one link, of all destinations that write there. Its claim is created in the transaction that
+// stores the intent of the write, and deleted in the one that stores that the name is gone (claims.go).
+//
+// A panic of a destination, or of a vendor's library, fails one job and not the server. Start reading at Syncer.syncLink.
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/connection"
+	"github.com/coffer-project/coffer/engines/secretsync/index"
+	"github.com/coffer-project/coffer/engines/secretsync/state"
+	"github.com/coffer-project/coffer/engines/secretsync/workqueue"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// Syncer syncs single links: the secrets of associations, each with one destination. Its queue runs the jobs. Safe for concurrent use.
+type Syncer struct {
+	Host engines.Host
+	Log  *slog.Logger
+	Pool *connection.Pool
+
+	Queue        workqueue.Queue[state.LinkID]
+	Associations index.Associations
+	Capacity     *index.Capacity
+	Gauges       index.Gauges
+	Counts       counts
+
+	mu             sync.Mutex
+	waiting        map[storage.Key]map[state.LinkID]bool // links that wait for a name, by the key of its claim
+	pendingRefresh map[string]bool                       // associations, by id: see setPendingRefresh
+}
+
+// NewSyncer returns a Syncer whose queue is not running.
+func NewSyncer(host engines.Host, pool *connection.Pool, log *slog.Logger) *Syncer {
+	s := &Syncer{Host: host, Log: log, Pool: pool, Capacity: index.NewCapacity()}
+	s.Queue.Do, s.Queue.Partition = s.syncJob, func(key state.LinkID) string { return key.Destination }
+	return s
+}
+
+// reset forgets what is kept in memory: this node does not sync any more.
+func (s *Syncer) Reset() {
+	s.Gauges.Clear()
+	s.Capacity.Clear()
+	s.Associations.Clear()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting, s.pendingRefresh = nil, nil
+}
+
+// forgetAssociation forgets what is kept in memory of an association that was deleted.
+func (s *Syncer) ForgetAssociation(id string) {
+	s.Gauges.RemoveAssociation(id)
+	s.TakePendingRefresh(id)
+	s.Associations.Remove(id)
+}
+
+// counts are what metrics tell.
+type counts struct {
+	Written, Deleted, Failed, Conflicts, Drifted atomic.Int64
+}
+
+func (s *Syncer) Config(ctx context.Context) (state.Config, error) {
+	c := state.Config{QueueCapacity: state.DefaultQueueCapacity}
+	_, err := engines.GetRecord(ctx, s.Host.Store(), state.ConfigKey, &c)
+	return c, err
+}
+
+// noteLink keeps account of a link: its status, "" if it is gone.
+func (s *Syncer) UpdateCounters(key state.LinkID, mount, status string) {
+	s.Gauges.SetLink(key, mount, status)
+	if status != "" {
+		s.Capacity.Add(key)
+		return
+	}
+	if next, ok := s.Capacity.Remove(key); ok {
+		s.Queue.Push(next, time.Now(), false, nil)
+	}
+}
+
+// admits reports whether a link may be worked on: one that is stored, or that there is room for.
+func (s *Syncer) admits(t *target) bool {
+	return !t.link.UpdatedAt.IsZero() || t.assoc.IsEnding() || s.Capacity.Admit(t.key)
+}
+
+// owe notes that the destination was to be looked at for an association while the work was stopped: after a restore the ledger alone
+// does not tell what there is to do. owed takes that back.
+func (s *Syncer) SetPendingRefresh(association string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pendingRefresh == nil {
+		s.pendingRefresh = map[string]bool{}
+	}
+	s.pendingRefresh[association] = true
+}
+
+func (s *Syncer) TakePendingRefresh(association string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	owed := s.pendingRefresh[association]
+	delete(s.pendingRefresh, association)
+	return owed
+}
+
+// syncNow syncs a link, looking at the destination in any case, and waits a while for it.
+func (s *Syncer) SyncAndWait(ctx context.Context, key state.LinkID) {
+	done := make(chan struct{})
+	s.Queue.Push(key, time.Time{}, true, done)
+	timer := time.NewTimer(syncNowTimeout)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// patientFor is how long a request waits for a sync that it asked for.
+const syncNowTimeout = 10 * time.Second
+
+func Sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// settle is how long a change waits for the next one of the same secret.
+const ChangeDelay = 100 * time.Millisecond
+
+// guarded calls do. A bug of ours, of a destination or of a vendor's library ends that, and not the server. What was panicked with may
+// hold a value: only its type is logged.
+func (s *Syncer) RecoverPanic(what string, do func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.Log.Error("secret sync panicked", "while", what, "panic", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
+			err = errPanic
+		}
+	}()
+	return do()
+}
+
+// errPanic is what guarded makes of a panic.
+var errPanic = errors.New("a bug was met, which the log tells of")

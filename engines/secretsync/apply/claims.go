@@ -1,0 +1,244 @@
+package apply
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/plan"
+	"github.com/coffer-project/coffer/engines/secretsync/state"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// takenReason begins the reasons of conflicts with another association.
+const takenReason = "the name belongs to "
+
+// sharedReason is why a name that belongs to another association is left to it without a conflict.
+const sharedReason = "is looked after by another association of the secret with this destination"
+
+// claim takes a name for the link, or makes the step a conflict. One that is a conflict already learns only whose the name is.
+func (s *Syncer) claimName(ctx context.Context, tx *storage.Txn, t *target, place string, st *step) error {
+	key := state.ClaimKey(t.dest.Type, place, state.Fold(t.destType.Rules, st.Name))
+	var c state.Claim
+	found, err := engines.GetRecord(ctx, tx, key, &c)
+	if err != nil {
+		return err
+	}
+	size := 0
+	if st.desired != nil {
+		size = len(st.desired.Value)
+	}
+	ours := found && c.BelongsTo(&t.dest, &t.assoc, t.key.Secret)
+	if found && !ours {
+		by, err := c.Owner(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if by != nil {
+			if st.sharedName = t.sharesSecret(&c, by) && !st.Owned && st.Intent == nil; st.sharedName {
+				st.Action = plan.Action{Do: plan.None, Reason: sharedReason}
+			} else {
+				st.Action = plan.Action{Do: plan.Conflict, Reason: t.ownerReason(by, c.Secret)}
+			}
+			s.addWaiter(key, t.key)
+			return nil
+		}
+	}
+	if ours && c.Bytes == size || st.Do == plan.Conflict {
+		return nil
+	}
+	st.claimedNow = st.claimedNow || !ours
+	c = state.Claim{NS: t.key.NS, Destination: t.dest.ID, Association: t.assoc.ID, Secret: t.key.Secret, Type: t.dest.Type, Name: t.dest.Name, Bytes: size}
+	return engines.PutRecord(tx, key, &c)
+}
+
+// heldElsewhere says whose a name is that bears the mark of an association here which still holds it, "" if there is none. Claims
+// do not tell where two destinations have different words for one place, such as an account, and whatever the environment says.
+func (s *Syncer) ownerElsewhere(ctx context.Context, t *target, f destination.Found) (whose string, err error) {
+	parts := strings.Split(f.Mark, "-")
+	if len(parts) != 3 || !strings.HasPrefix(t.ownerTag, parts[0]+"-") || parts[1] == t.assoc.ID {
+		return "", nil
+	}
+	a := s.Associations.Get(parts[1])
+	if a == nil {
+		return "", nil
+	}
+	err = state.Scan(ctx, s.Host.Store(), state.LinkKey(a.NS, a.Destination, a.ID, ""), func(_ storage.Key, l *state.Link) bool {
+		if it := l.Item(f.Name, t.destType.Rules); it != nil && it.Owned && !it.Retained {
+			whose = t.ownerReason(a, l.Secret)
+		}
+		return whose == ""
+	})
+	return whose, err
+}
+
+// whose is the reason of a conflict with another association. What is there in another namespace, or which secrets another mount has,
+// is nothing for those who may see this one only.
+func (t *target) ownerReason(a *state.Association, secret string) string {
+	who := fmt.Sprintf("the secret %q, which is synced by the destination %s/%s", secret, a.Type, a.Name)
+	switch {
+	case a.NS != t.key.NS:
+		who = "a secret of another namespace"
+	case a.MountUUID != t.assoc.MountUUID:
+		who = fmt.Sprintf("a secret of another mount, which is synced by the destination %s/%s", a.Type, a.Name)
+	}
+	return takenReason + who + ": choose another secret_name_template"
+}
+
+// shares reports whether who has made a claim syncs the very secret to the very destination, by another association: what a secret has
+// of its own, or by another prefix, is nothing that somebody has to see to.
+func (t *target) sharesSecret(c *state.Claim, by *state.Association) bool {
+	return c.Destination == t.dest.ID && c.Secret == t.key.Secret && by.MountUUID == t.assoc.MountUUID
+}
+
+// unclaim gives a name back, if it is the link's.
+func (t *target) releaseClaim(ctx context.Context, tx *storage.Txn, key storage.Key) error {
+	var c state.Claim
+	found, err := engines.GetRecord(ctx, tx, key, &c)
+	if err != nil || !found || !c.BelongsTo(&t.dest, &t.assoc, t.key.Secret) {
+		return err
+	}
+	tx.Delete(key)
+	return nil
+}
+
+// spare has a name stay that is another association's by now: it may have been left to that, and where there are no marks nothing
+// else tells. If it cannot be read whose the name is, it stays, too.
+func (t *target) retainIfClaimed(ctx context.Context, tx *storage.Txn, place string, st *step) error {
+	var c state.Claim
+	found, err := engines.GetRecord(ctx, tx, state.ClaimKey(t.dest.Type, place, state.Fold(t.destType.Rules, st.Name)), &c)
+	if err != nil || !found || c.BelongsTo(&t.dest, &t.assoc, t.key.Secret) {
+		return err
+	}
+	by, err := c.Owner(ctx, tx)
+	if by != nil {
+		st.Action = plan.Action{Do: plan.Forget, Reason: "stays at the destination: another association has it by now"}
+	}
+	return err
+}
+
+// await remembers who waits for a name.
+func (s *Syncer) addWaiter(name storage.Key, who state.LinkID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.waiting == nil {
+		s.waiting = map[storage.Key]map[state.LinkID]bool{}
+	}
+	if s.waiting[name] == nil {
+		s.waiting[name] = map[state.LinkID]bool{}
+	}
+	s.waiting[name][who] = true
+}
+
+// freed has whoever waits for a name try again.
+func (s *Syncer) WakeWaiters(names ...storage.Key) {
+	s.mu.Lock()
+	var who []state.LinkID
+	for _, name := range names {
+		who = slices.AppendSeq(who, maps.Keys(s.waiting[name]))
+		delete(s.waiting, name)
+	}
+	s.mu.Unlock()
+	for _, key := range who {
+		s.Queue.Push(key, time.Now(), false, nil)
+	}
+}
+
+// makeRoom refuses what the place has no room for, as far as we know: names of somebody else do not count.
+func (s *Syncer) checkCapacity(ctx context.Context, t *target, steps []step) error {
+	rules := t.destType.Rules
+	if rules.MaxNames == 0 && rules.MaxTotal == 0 {
+		return nil
+	}
+	c, err := s.Pool.ConfigOf(&t.dest)
+	if err != nil {
+		return err
+	}
+	if own, ok := c.(interface{ MaxNames() int }); ok { // it depends on the configuration
+		rules.MaxNames = own.MaxNames()
+	}
+	place, err := s.Pool.Location(&t.dest)
+	if err != nil {
+		return err
+	}
+	names, bytes := 0, 0
+	own := map[storage.Key]int{} // bytes
+	_, err = Survey(ctx, s, state.Area(state.RootNS, "c/"+state.Hash(t.dest.Type, place)+"/"), func(key storage.Key, c *state.Claim) bool {
+		if c.BelongsTo(&t.dest, &t.assoc, t.key.Secret) {
+			own[key] = c.Bytes
+			return true
+		}
+		names++
+		bytes += c.Bytes
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	old := func(st, by *step) bool { // goes only when the other is there, and takes room until then
+		return st.desired == nil && st.Do != plan.Reject && st.Owned && !t.retainsNames() && !st.Retained && by.replaces(st)
+	}
+	for i := range steps {
+		st := &steps[i]
+		if st.desired == nil && slices.ContainsFunc(steps, func(by step) bool { return by.desired != nil && old(st, &by) }) {
+			names++
+			bytes += own[state.ClaimKey(t.dest.Type, place, state.Fold(rules, st.Name))]
+		}
+	}
+	for i := range steps {
+		st := &steps[i]
+		if st.desired == nil {
+			continue
+		}
+		names++
+		bytes += len(st.desired.Value)
+		full := ""
+		switch {
+		case rules.MaxNames > 0 && names > rules.MaxNames && !st.Owned:
+			full = fmt.Sprintf("the destination has room for %d names, and all are in use by secret sync", rules.MaxNames)
+		case rules.MaxTotal > 0 && bytes > rules.MaxTotal:
+			full = fmt.Sprintf("all values together would be %d bytes, the destination takes %d at most", bytes, rules.MaxTotal)
+		default:
+			continue
+		}
+		if i := slices.IndexFunc(steps, func(was step) bool { return old(&was, st) }); i >= 0 {
+			full += fmt.Sprintf("; the old name %q goes only when the new one is there: make room for both, or dissociate the secret and associate it again", steps[i].Name)
+		} else {
+			full += ": choose less with include or exclude, or dissociate something else"
+		}
+		st.Action, st.desired = plan.Action{Do: plan.Reject, Reason: full}, nil
+	}
+	return nil
+}
+
+// anyFree reports whether a name that the link waits for is free by now. Of those that are not it hears when they are.
+func (s *Syncer) AnyNameFree(ctx context.Context, d *state.Destination, l *state.Link, who state.LinkID) (bool, error) {
+	place, err := s.Pool.Location(d)
+	if err != nil {
+		return false, err
+	}
+	for i := range l.Items {
+		if l.Items[i].Code != state.CodeNameTaken {
+			continue
+		}
+		var c state.Claim
+		key := state.ClaimKey(d.Type, place, state.Fold(s.Pool.Types[d.Type].Rules, l.Items[i].Name))
+		s.addWaiter(key, who)
+		found, err := engines.GetRecord(ctx, s.Host.Store(), key, &c)
+		var by *state.Association
+		if found && err == nil {
+			by, err = c.Owner(ctx, s.Host.Store())
+		}
+		switch {
+		case s.Unreadable(err): // nobody knows
+		case err != nil || by == nil:
+			return err == nil, err
+		}
+	}
+	return false, nil
+}

@@ -1,0 +1,307 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/plan"
+	"github.com/coffer-project/coffer/engines/secretsync/state"
+	"github.com/coffer-project/coffer/engines/secretsync/template"
+)
+
+// step is one name with what is to be done about it.
+type step struct {
+	plan.Action
+	state.Item      // what the ledger says, or will say
+	desired         *plan.Desired
+	found           destination.Found
+	tags            map[string]string
+	tagsFingerprint string        // tagsPrint of tags
+	refresh         bool          // look at the destination in any case
+	upToDate        bool          // the ledger was believed: nothing was asked of the destination
+	claimedNow      bool          // the name was not claimed before
+	sharedName      bool          // the name is left to another association
+	deleted         bool          // it was there, and was deleted
+	before          state.Item    // what the ledger has said
+	retryAfter      time.Duration // how long the destination wants to be left alone
+	visibleAt       time.Time     // from when on what is found can be believed; zero: at once
+}
+
+// steps returns what there is to do: first what should be there, then what else the ledger has.
+func (t *target) steps(want []template.Item, refresh bool) []step {
+	rules := t.destType.Rules
+	var steps []step
+	named := map[string]bool{}
+	tagged := state.TagsFingerprint(t.dest.CustomTags)
+	for _, w := range want {
+		if len(w.Key) > maxName {
+			w.Problem = fmt.Sprintf("the key begins with %q and is %d bytes long: only keys of up to %d bytes are synced", truncate(w.Key, 50), len(w.Key), maxName)
+		}
+		if w.Problem != "" { // it may be anything, and is stored
+			w.Name, w.Key = truncate(w.Name, maxName), truncate(w.Key, maxName)
+		}
+		st := step{Item: state.Item{Name: w.Name, Key: w.Key}, tags: t.dest.CustomTags, tagsFingerprint: tagged, refresh: refresh}
+		if had := t.link.Item(w.Name, rules); had != nil && !named[state.Fold(rules, w.Name)] {
+			st.Item, st.before = *had, *had
+			st.Item.Key, st.Retained = w.Key, false
+		}
+		if w.Name != "" {
+			named[state.Fold(rules, w.Name)] = true
+		}
+		if w.Problem != "" {
+			st.Action = plan.Action{Do: plan.Reject, Reason: truncateCause(w.Problem)}
+		} else {
+			st.desired = &plan.Desired{Value: w.Value, Fingerprint: t.dest.Fingerprint(w.Value)}
+		}
+		steps = append(steps, st)
+	}
+	for _, had := range t.link.Items {
+		if !named[state.Fold(rules, had.Name)] {
+			steps = append(steps, step{Item: had, before: had})
+		}
+	}
+	return steps
+}
+
+// longestName bounds what is stored of names and keys. All places have lower limits for names.
+const maxName = 512
+
+func truncate(text string, most int) string {
+	return strings.ToValidUTF8(text[:min(len(text), most)], "")
+}
+
+// plan looks at the destination and decides. It changes nothing.
+func (s *Syncer) planSteps(ctx context.Context, t *target, dest destination.Destination, want []template.Item, refresh bool) ([]step, error) {
+	steps := t.steps(want, refresh)
+	if err := s.checkCapacity(ctx, t, steps); err != nil {
+		return nil, err
+	}
+	for i := range steps {
+		if err := s.decideStep(ctx, t, dest, &steps[i]); err != nil {
+			return steps, err
+		}
+	}
+	return steps, nil
+}
+
+// decideStep looks at one name and decides.
+func (s *Syncer) decideStep(ctx context.Context, t *target, dest destination.Destination, st *step) error {
+	v := plan.View{
+		Desired: st.desired, OwnerTag: t.dest.OwnerTag(t.ownerTag, st.Name, t.destType.Rules), HasOwnerTags: t.destType.Rules.Marks, PropagationDelay: t.destType.Rules.Settles, Repair: t.assoc.Drift == state.DriftRepair,
+		Adopt:  slices.Contains(t.link.Adopt, state.Fold(t.destType.Rules, st.Name)),
+		Retain: t.retainsNames() || st.before.Retained, Ending: t.assoc.IsEnding(),
+	}
+	if st.before.Name != "" {
+		v.LastApplied = &st.before
+	}
+	switch {
+	case st.Do == plan.Reject:
+		return nil
+	case v.Desired == nil && !st.Owned && st.Intent == nil:
+		st.Action = plan.Action{Do: plan.Forget, Reason: "was never written"}
+		return nil
+	case v.Desired == nil && st.before.Retained && !v.Ending:
+		st.Action, st.upToDate = plan.Action{Do: plan.None, Reason: plan.RetainReason}, true
+		return nil
+	case v.Desired == nil && v.Retain:
+		st.Action = v.DecideRemoval() // whatever is there
+		return nil
+	case v.Desired != nil && !st.refresh && st.UpToDate(v.Desired.Fingerprint, st.tagsFingerprint):
+		st.Action, st.upToDate = plan.Action{Do: plan.None, Reason: "is as it should be", OwnedThere: true}, true
+		return nil
+	}
+	for {
+		var err error
+		v.Now = time.Now() // what is read is no older
+		if st.found, err = dest.Read(ctx, st.Name); err != nil {
+			return err
+		}
+		v.Found = st.found
+		st.Action = v.Decide()
+		if st.Do != plan.Wait {
+			break
+		}
+		soon := time.Until(v.VisibleAt())
+		if soon > maxWait {
+			st.visibleAt = v.VisibleAt()
+			break
+		}
+		if !Sleep(ctx, soon) {
+			return ctx.Err()
+		}
+	}
+	if st.Do == plan.Adopt || st.Do == plan.Recover && st.found.Mark != v.OwnerTag {
+		if whose, err := s.ownerElsewhere(ctx, t, st.found); err != nil || whose != "" {
+			st.Action = plan.Action{Do: plan.Conflict, Reason: whose}
+			return err
+		}
+	}
+	if st.Do == plan.None && v.Desired != nil && st.TagsFingerprint != st.tagsFingerprint {
+		st.Action = plan.Action{Do: plan.Update, Reason: "has other tags", OwnedThere: true}
+	}
+	return nil
+}
+
+// longestPause is how long a job waits for a destination to show what is there, before others have their turn.
+const maxWait = 5 * time.Second
+
+// writes reports whether the step writes a value.
+func (st *step) writes() bool {
+	switch st.Do {
+	case plan.Create, plan.Update, plan.Recover, plan.Adopt:
+		return true
+	}
+	return false
+}
+
+// needsClaim reports whether the name is to be ours, or would be.
+func (st *step) needsClaim() bool {
+	return st.writes() || st.Do == plan.None && !st.upToDate || st.Do == plan.Conflict
+}
+
+// intend notes what is about to be done.
+func (st *step) recordIntent() {
+	if st.OwnedThere && !st.upToDate && st.found.State != destination.Absent {
+		if st.Fingerprint != nil && (st.ID != st.found.ID || st.Version != st.found.Version) {
+			st.Fingerprint, st.SecretVersion = nil, 0 // who knows what is there
+		}
+		st.Owned, st.ID, st.Version = true, st.found.ID, st.found.Version
+	}
+	if st.Do == plan.Delete { // until it is known that it is gone, it is neither there nor not
+		st.Outcome = state.Outcome{Status: state.Unsyncing}
+	}
+	if st.writes() {
+		st.Intent = &state.Intent{At: time.Now(), Create: st.found.State == destination.Absent}
+		tags := slices.AppendSeq(slices.Clone(st.before.Tags), maps.Keys(st.tags))
+		slices.Sort(tags)
+		st.Item.Tags = slices.Compact(tags) // those that may be there from now on
+	}
+}
+
+// itemsOf is what a link says of its names while some of the steps are done. Those that are gone stay for as long as they are
+// claimed.
+func itemsOf(steps []step) []state.Item {
+	var items []state.Item
+	for i := range steps {
+		st := &steps[i]
+		if st.Status == "" {
+			st.Outcome = state.Outcome{Status: state.Pending}
+		}
+		items = append(items, st.Item)
+	}
+	return items
+}
+
+// carryOut does what was decided about one name.
+func (s *Syncer) applyStep(ctx context.Context, t *target, dest destination.Destination, st *step) {
+	switch st.Do {
+	case plan.Reject:
+		st.Outcome = state.Outcome{Status: state.ClientError, Code: "limit", Cause: st.Reason}
+	case plan.Conflict:
+		code := "conflict"
+		if st.isTaken() {
+			code = state.CodeNameTaken
+		}
+		st.Outcome = state.Outcome{Status: state.Conflict, Code: code, Cause: st.Reason}
+	case plan.None:
+		switch {
+		case st.sharedName:
+			st.Outcome = state.Outcome{Status: state.Synced, Code: state.CodeNameTaken, Cause: sharedReason}
+		case !st.upToDate && st.desired != nil:
+			st.succeed(destination.Held{ID: st.found.ID, Version: st.found.Version})
+		}
+	case plan.Retain:
+		st.Retained, st.Outcome = true, state.Outcome{Status: state.Unsynced, Code: "retained", Cause: "it " + st.Reason}
+	case plan.Wait:
+		st.Outcome = state.Outcome{Status: state.Unsyncing, Code: "waits", Cause: "it " + st.Reason}
+	case plan.Delete:
+		if err := dest.Delete(ctx, st.found); err != nil {
+			st.fail(err)
+			return
+		}
+		s.Counts.Deleted.Add(1)
+		st.Do, st.deleted = plan.Forget, true
+	case plan.Create, plan.Update, plan.Recover, plan.Adopt:
+		s.writeName(ctx, t, dest, st)
+	}
+}
+
+// write writes one name.
+func (s *Syncer) writeName(ctx context.Context, t *target, dest destination.Destination, st *step) {
+	it := destination.Item{
+		Name: st.Name, Value: st.desired.Value, Mark: t.dest.OwnerTag(t.ownerTag, st.Name, t.destType.Rules), Tags: st.tags,
+		Token: state.Hash(t.ownerTag, st.Name, fmt.Sprint(t.secret.Version, t.secret.CreatedAt.UnixNano()), string(st.desired.Fingerprint), st.found.Version, st.tagsFingerprint),
+	}
+	for _, tag := range st.Item.Tags {
+		if _, still := st.tags[tag]; !still {
+			it.OldTags = append(it.OldTags, tag)
+		}
+	}
+	held, err := dest.Write(ctx, it, st.found)
+	if err != nil {
+		st.fail(err)
+		// What was about to be done was not, or was done to a name of somebody else. How an earlier attempt ended is as open as it was.
+		var e *destination.Error
+		if errors.As(err, &e) && (!e.Unknown || e.Code == destination.Exists || e.Code == destination.Changed) {
+			st.Intent = st.before.Intent
+		}
+		return
+	}
+	s.Counts.Written.Add(1)
+	st.Item.Tags, st.Item.TagsFingerprint, st.WrittenAt = slices.Sorted(maps.Keys(st.tags)), st.tagsFingerprint, time.Now()
+	st.succeed(held)
+}
+
+// done notes that a name is right.
+func (st *step) succeed(h destination.Held) {
+	st.Owned, st.ID, st.Version, st.Fingerprint, st.Intent, st.Drift = true, h.ID, h.Version, st.desired.Fingerprint, nil, ""
+	st.Outcome = state.Outcome{Status: state.Synced}
+}
+
+// fails notes why the name is not as it should be.
+func (st *step) fail(err error) {
+	st.Action = plan.Action{} // nothing more is done about it
+	st.Outcome, st.retryAfter = OutcomeOf(err), retryAfter(err)
+}
+
+// mayGo holds a deletion back until what replaces the name is certainly there.
+func (s *Syncer) canDelete(ctx context.Context, t *target, dest destination.Destination, all []step, st *step) {
+	for i := range all {
+		by := &all[i]
+		if by.desired == nil && by.Do != plan.Reject || !by.replaces(st) {
+			continue
+		}
+		if by.Status != state.Synced {
+			st.Action = plan.Action{Do: plan.Wait, Reason: fmt.Sprintf("is deleted when %q, which replaces it, is right", by.Name)}
+			return
+		}
+		if !by.writes() || by.upToDate {
+			continue
+		}
+		f, err := dest.Read(ctx, by.Name)
+		switch {
+		case err != nil:
+			st.fail(err)
+			return
+		case f.State != destination.Present || f.Version != by.Version || f.ID != by.ID:
+			st.Action = plan.Action{Do: plan.Wait, Reason: fmt.Sprintf("is deleted when the destination shows %q, which replaces it", by.Name)}
+			return
+		}
+		by.upToDate = true // seen with own eyes
+	}
+}
+
+// replaces reports whether a step's name holds what another name has held: the same key, or the whole secret for its keys, or
+// the other way round.
+func (st *step) replaces(old *step) bool {
+	return st.Key == old.Key || (st.Key == "") != (old.Key == "")
+}
+
+// taken reports whether a conflict is one with another association.
+func (st *step) isTaken() bool { return strings.HasPrefix(st.Reason, takenReason) }

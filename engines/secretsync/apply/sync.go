@@ -1,0 +1,373 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/connection"
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/plan"
+	"github.com/coffer-project/coffer/engines/secretsync/state"
+	"github.com/coffer-project/coffer/engines/secretsync/template"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// target is all that is stored about one link.
+type target struct {
+	key      state.LinkID
+	dest     state.Destination
+	version  storage.Index // of dest
+	assoc    state.Association
+	link     state.Link // as it was loaded
+	destType destination.Type
+	mount    *engines.Mounted
+	secret   engines.Secret
+	ownerTag string // that of each name begins with it
+}
+
+// errNothing means that there is nothing to sync any more.
+var errNotAssociated = errors.New("the association is gone")
+
+// load reads what is stored about a link.
+func (s *Syncer) load(ctx context.Context, key state.LinkID) (*target, error) {
+	store := s.Host.Store()
+	t := &target{key: key}
+	a := state.Association{NS: key.NS, Destination: key.Destination, ID: key.Association}
+	found, err := engines.GetRecord(ctx, store, a.Key(), &t.assoc)
+	if err != nil {
+		return nil, err
+	}
+	if !found {
+		return nil, errNotAssociated
+	}
+	t.version, err = state.GetDestination(ctx, store, state.DestinationKey(key.NS, t.assoc.Type, t.assoc.Name), &t.dest)
+	if err != nil {
+		return nil, err
+	}
+	if t.dest.ID != key.Destination {
+		return nil, errNotAssociated
+	}
+	if _, err := engines.GetRecord(ctx, store, state.LinkKey(key.NS, key.Destination, key.Association, key.Secret), &t.link); err != nil {
+		return nil, err
+	}
+	t.link.Secret = key.Secret
+	if _, err := s.Pool.ConfigOf(&t.dest); err != nil {
+		return nil, err
+	}
+	t.destType = s.Pool.Types[t.dest.Type]
+	if t.ownerTag, err = state.OwnerTagPrefix(ctx, s.Host.Store(), &t.assoc); err != nil {
+		return nil, err
+	}
+	t.mount, err = s.Host.MountOf(ctx, t.assoc.MountUUID)
+	return t, err
+}
+
+// unchanged reports whether nothing has to be asked of the destination: all that should be there was written, by what we
+// know.
+func (t *target) upToDate(want []template.Item) bool {
+	l := &t.link
+	if t.assoc.IsEnding() || t.secretGone() || len(l.Active()) != len(want) || l.IsUnfinished() || l.Rules != t.assoc.RulesHash() {
+		return false
+	}
+	if len(want) == 0 {
+		return l.Outcome == worstOutcome(nil, t.secret.Live)
+	}
+	tagged := state.TagsFingerprint(t.dest.CustomTags)
+	for _, w := range want {
+		had := l.Item(w.Name, t.destType.Rules)
+		if had == nil || had.Retained || w.Problem != "" || had.Key != w.Key || !had.UpToDate(t.dest.Fingerprint(w.Value), tagged) {
+			return false
+		}
+	}
+	return l.Status == state.Synced
+}
+
+// early reports whether the link has failed, is to be tried again later, and nothing has changed that could help. err is aim's.
+func (t *target) inBackoff(err error) bool {
+	l, now := &t.link, time.Now()
+	if l.Attempts == 0 || !l.NextRetry.After(now) || l.NextRetry.After(now.Add(LongestWait)) {
+		return false
+	}
+	if err != nil && l.Outcome != OutcomeOf(err) || err == nil && slices.Contains(recoverableCodes, l.Code) {
+		return false
+	}
+	return l.IsOf(t.secret) && l.Rules == t.assoc.RulesHash() && (t.mount == nil || l.Mount == t.mount.Path) &&
+		!t.assoc.UpdatedAt.After(l.LastAttempt) && !t.dest.UpdatedAt.After(l.LastAttempt)
+}
+
+// retains reports whether what is not wanted any more is left where it is.
+func (t *target) retainsNames() bool {
+	return t.assoc.Retain || t.assoc.Deletion == state.RetainOnRemoval
+}
+
+// vanished reports whether the link is of a secret that a selector has found once and that does not even have metadata any more.
+func (t *target) secretGone() bool {
+	return t.assoc.Selector && t.secret.Version == 0
+}
+
+// syncJob is the queue's do: it syncs a link, and queues it again if that is to be.
+func (s *Syncer) syncJob(ctx context.Context, key state.LinkID, refresh bool) {
+	if !s.Host.Owner() {
+		return // when it is ours again everything is looked through
+	}
+	var at time.Time
+	err := s.RecoverPanic("syncing a secret", func() (err error) { at, err = s.syncLink(ctx, key, refresh); return err })
+	if errors.Is(err, errPanic) {
+		err = s.RecoverPanic("noting that", func() (err error) { at, err = s.recordPanic(ctx, key); return err })
+	}
+	switch {
+	case errors.Is(err, errNotAssociated) || ctx.Err() != nil:
+	case s.Unreadable(err) || errors.Is(err, connection.ErrUnknownType): // when everything is looked through it is tried again
+	case errors.Is(err, storage.ErrTooLarge): // a name so long that nothing can be noted of it
+		s.Log.Warn("a secret cannot be synced", "association", key.Association, "err", err)
+		s.Queue.Push(key, time.Now().Add(LongestWait), false, nil)
+	case errors.Is(err, errChanged):
+		s.Queue.Push(key, time.Now(), refresh, nil)
+	case err != nil:
+		s.Log.Warn("a secret could not be synced", "association", key.Association, "err", err)
+		s.Queue.Push(key, time.Now().Add(10*time.Second), refresh, nil)
+	case !at.IsZero():
+		s.Queue.Push(key, at, false, nil)
+	}
+}
+
+// syncLink brings one secret to its destination, and returns when it has to be looked at again. With refresh it looks at the
+// destination even if nothing seems to have changed. What the destination or its configuration is to blame for is in the link
+// afterwards; an error is of our own storage.
+func (s *Syncer) syncLink(ctx context.Context, key state.LinkID, refresh bool) (again time.Time, err error) {
+	t, err := s.load(ctx, key)
+	if err != nil {
+		return time.Time{}, err
+	}
+	if held, err := s.isPaused(ctx, t); held || err != nil {
+		if refresh {
+			s.SetPendingRefresh(key.Association)
+		}
+		return time.Time{}, err // what releases it looks for what is due
+	}
+	want, err := s.desiredState(ctx, t)
+	switch {
+	case isLostAccess(err) && t.assoc.Selector && t.link.UpdatedAt.IsZero():
+		return time.Time{}, nil // never theirs: looking through everything finds out if that changes
+	case !s.admits(t):
+		return time.Time{}, nil // when there is room it goes on
+	case refresh: // whoever asks has changed something, perhaps: waits begin anew
+		t.link.Attempts = 0
+	case t.inBackoff(err):
+		if free, err := s.AnyNameFree(ctx, &t.dest, &t.link, key); !free || err != nil {
+			return t.link.NextRetry, err
+		}
+	}
+	if err != nil {
+		return s.recordFailure(ctx, t, err)
+	}
+	if !refresh && t.upToDate(want) {
+		return s.recordNoop(ctx, t)
+	}
+	steps := t.steps(want, refresh)
+	dest, err := s.Pool.Get(&t.dest, t.version)
+	if err != nil {
+		return s.recordFailure(ctx, t, err)
+	}
+	if until := dest.CircuitOpenUntil(); !refresh && t.link.Attempts > 0 && !until.IsZero() {
+		return until.Add(rand.N(time.Second)), nil //nolint:gosec // jitter, not a secret
+	}
+	err = s.applySteps(ctx, t, dest, steps, len(want))
+	if err == nil {
+		again, err = s.recordSteps(ctx, t, steps)
+	}
+	lost := s.Unreadable(err)
+	if lost || errors.Is(err, storage.ErrTooLarge) { // what is about to be done could not be noted; what was done is what was noted last
+		secret, why := t.secret, err
+		if t, err = s.load(ctx, key); err != nil {
+			return time.Time{}, err
+		}
+		t.secret = secret
+		if lost {
+			return s.recordFailure(ctx, t, errUnreadable(why))
+		}
+		return s.recordFailure(ctx, t, &destination.Error{
+			Class: destination.Client, Code: "too_many_names", Text: "the names of the secret's keys are too many, or too long, to keep account of: choose some with include", Err: err,
+		})
+	}
+	return again, err
+}
+
+// carryAllOut does the steps, of which the first n are for what should be there, some at a time.
+func (s *Syncer) applySteps(ctx context.Context, t *target, dest destination.Destination, steps []step, n int) error {
+	if err := s.checkCapacity(ctx, t, steps); err != nil {
+		return err
+	}
+	for part := range slices.Chunk(steps[:n], batchSize) {
+		if err := s.applyBatch(ctx, t, dest, steps, part); err != nil {
+			return err
+		}
+	}
+	for part := range slices.Chunk(steps[n:], batchSize) {
+		if err := s.applyBatch(ctx, t, dest, steps, part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// atOnce is how many names are done between two notes of what is done. It bounds how old a note is when its write is made.
+const batchSize = 20
+
+// part does some of the steps.
+func (s *Syncer) applyBatch(ctx context.Context, t *target, dest destination.Destination, all, part []step) error {
+	for i := range part {
+		st := &part[i]
+		if err := s.decideStep(ctx, t, dest, st); err != nil {
+			st.fail(err)
+			continue
+		}
+		if st.Do == plan.Delete {
+			s.canDelete(ctx, t, dest, all, st)
+		}
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err := s.prepare(ctx, t, all, part); err != nil {
+		return err
+	}
+	for i := range part {
+		s.applyStep(ctx, t, dest, &part[i])
+	}
+	return ctx.Err()
+}
+
+// held reports whether somebody has stopped the work.
+func (s *Syncer) isPaused(ctx context.Context, t *target) (bool, error) {
+	if t.dest.IsPaused() || t.assoc.Paused {
+		return true, nil
+	}
+	c, err := s.Config(ctx)
+	return c.Disabled, err
+}
+
+// prepare claims names and stores what is about to be done. Steps whose name belongs to another association become conflicts.
+func (s *Syncer) prepare(ctx context.Context, t *target, all, part []step) error {
+	place, err := s.Pool.Location(&t.dest)
+	if err != nil {
+		return err
+	}
+	writes := false
+	decided := slices.Clone(part)
+	_, err = storage.Update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
+		copy(part, decided) // it may be called again
+		if err := t.checkUnchanged(ctx, tx); err != nil {
+			return err
+		}
+		claimed := false
+		for i := range part {
+			st := &part[i]
+			if st.Do == plan.Delete {
+				if err := t.retainIfClaimed(ctx, tx, place, st); err != nil {
+					return err
+				}
+			}
+			if st.needsClaim() {
+				if err := s.claimName(ctx, tx, t, place, st); err != nil {
+					return err
+				}
+				claimed = claimed || st.claimedNow
+			}
+			st.recordIntent()
+		}
+		if writes = anyWrites(part); !writes && !claimed {
+			return nil // nothing is at risk: what comes of it is stored afterwards
+		}
+		return t.putLink(ctx, tx, t.inProgress(all), nil)
+	})
+	if err != nil || !writes {
+		return err
+	}
+	if err := s.Host.Record(ctx, t.auditEvent(part)); err != nil {
+		return errors.Join(err, s.withdrawIntents(ctx, t, all, part))
+	}
+	return nil
+}
+
+// withdraw stores that what was about to be done will not be.
+func (s *Syncer) withdrawIntents(ctx context.Context, t *target, all, part []step) error {
+	for i := range part {
+		part[i].Intent = part[i].before.Intent
+	}
+	_, err := storage.Update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
+		if err := t.checkUnchanged(ctx, tx); err != nil {
+			return err
+		}
+		return t.putLink(ctx, tx, t.inProgress(all), nil)
+	})
+	return err
+}
+
+// begun is what is stored of the link while its steps are done. One that is stored for the first time counts from then on.
+func (t *target) inProgress(all []step) *state.Link {
+	l := t.link
+	l.Items = itemsOf(all)
+	if l.Status == "" {
+		l.Status, l.UpdatedAt = state.Pending, time.Now()
+	}
+	return &l
+}
+
+func anyWrites(steps []step) bool {
+	return slices.ContainsFunc(steps, func(st step) bool { return st.writes() || st.Do == plan.Delete })
+}
+
+func (t *target) linkKey() storage.Key {
+	return state.LinkKey(t.key.NS, t.key.Destination, t.key.Association, t.key.Secret)
+}
+
+// putLink has a transaction store the link. Names that somebody has said to adopt since it was loaded are kept; those in
+// adopted are done with.
+func (t *target) putLink(ctx context.Context, tx *storage.Txn, l *state.Link, adopted map[string]bool) error {
+	var now state.Link
+	if _, err := engines.GetRecord(ctx, tx, t.linkKey(), &now); err != nil {
+		return err
+	}
+	l.Adopt = slices.DeleteFunc(now.Adopt, func(name string) bool { return adopted[name] && slices.Contains(t.link.Adopt, name) })
+	return engines.PutRecord(tx, t.linkKey(), l)
+}
+
+// stillThere makes a transaction fail if the association, or its destination, has changed since it was loaded.
+func (t *target) checkUnchanged(ctx context.Context, tx *storage.Txn) error {
+	var a state.Association
+	found, err := engines.GetRecord(ctx, tx, t.assoc.Key(), &a)
+	if err != nil {
+		return err
+	}
+	e, err := tx.Get(ctx, t.dest.Key())
+	if err != nil && !errors.Is(err, storage.ErrNotFound) {
+		return err
+	}
+	if !found || !a.UpdatedAt.Equal(t.assoc.UpdatedAt) || a.Removing != t.assoc.Removing || a.Gone != t.assoc.Gone || e.Version != t.version {
+		return errChanged
+	}
+	return nil
+}
+
+// errChanged has a link synced anew.
+var errChanged = errors.New("the association or its destination has changed meanwhile")
+
+// event is the record of the trail for what is about to be done.
+func (t *target) auditEvent(steps []step) engines.Event {
+	var done []string
+	for i := range steps {
+		if st := &steps[i]; st.writes() || st.Do == plan.Delete {
+			done = append(done, st.Do+" "+st.Name)
+		}
+	}
+	return engines.Event{
+		NamespaceID: t.key.NS, Operation: engines.Update, Who: t.assoc.Owner,
+		Path: "sys/sync/destinations/" + t.dest.Type + "/" + t.dest.Name + "/associations/sync",
+		Data: map[string]any{"mount": t.assoc.MountPath, "secret_name": t.key.Secret, "version": t.secret.Version, "external": done},
+	}
+}

@@ -1,0 +1,68 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/state"
+	"github.com/coffer-project/coffer/storage"
+)
+
+const (
+	CodeUnreadable  = "unreadable"
+	UnreadableCause = "a record of secret sync that this needs cannot be read: it was written by a newer version of the server, or is damaged. Nothing is changed; the log names the record"
+)
+
+// unreadable reports whether an error is about a record that cannot be decoded. Each is logged once, without its content.
+func (s *Syncer) Unreadable(err error) bool {
+	e, ok := errors.AsType[*engines.UnreadableError](err)
+	if ok && s.Gauges.AddUnreadable(e) {
+		kind, owner := describeKey(e.Key)
+		s.Log.Warn("a record of secret sync cannot be read and is left alone: it was written by a newer version, or is damaged", "kind", kind, "owner", owner)
+	}
+	return ok
+}
+
+// ownerOf tells what a key is of: a kind of record, and the destination or association that it belongs to.
+func describeKey(key storage.Key) (kind, owner string) {
+	ns, kind, owner := state.SplitKey(key)
+	kinds := map[string]string{"d": "destination", "a": "association", "l": "link", "c": "claim", "n": "newest association"}
+	switch name, ok := kinds[kind]; {
+	case ok:
+		kind = name
+	case kind == "":
+		return "other", key.Area()
+	}
+	if parts := strings.SplitN(owner, "/", 3); len(parts) > 2 { // what follows is the name of a secret
+		owner = parts[0] + "/" + parts[1]
+	}
+	return kind, ns + "/" + owner
+}
+
+// survey is scan for what goes on past records that cannot be read. left is how many those are.
+func Survey[T any, P interface {
+	*T
+	engines.Record
+}](ctx context.Context, s *Syncer, prefix storage.Key, do func(key storage.Key, v P) bool) (left int, err error) {
+	err = state.ScanReadable(ctx, s.Host.Store(), prefix, do, func(_ storage.Key, err error) error {
+		if !s.Unreadable(err) {
+			return err
+		}
+		left++
+		return nil
+	})
+	return left, err
+}
+
+// lostLink stands for a link that cannot be read.
+func UnreadableLink(secret string) *state.Link {
+	return &state.Link{Secret: secret, Unreadable: true, Outcome: state.Outcome{Status: state.InternalError, Code: CodeUnreadable, Cause: UnreadableCause}}
+}
+
+// errUnreadable is why a name could not be looked after.
+func errUnreadable(err error) error {
+	return &destination.Error{Class: destination.Internal, Code: CodeUnreadable, Text: UnreadableCause, Err: err}
+}

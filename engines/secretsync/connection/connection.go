@@ -1,0 +1,213 @@
+// Package connection opens destinations, and keeps them open until their record changes. It applies what the operator of the server has
+// decided: which addresses a destination may connect to (network.go), the rate of its calls, and whether it may use credentials of the
+// server's environment. Start reading at Pool.
+package connection
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"sync"
+
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/state"
+	"github.com/coffer-project/coffer/engines/secretsync/workqueue"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// PoolOptions configures a Pool.
+type Options struct {
+	Types    map[string]destination.Type // by name
+	Operator Operator
+	// Getenv reads the server's environment.
+	Getenv func(string) string
+}
+
+// Pool opens destinations, and keeps each open until its record changes. Safe for concurrent use.
+type Pool struct {
+	Types map[string]destination.Type // by name; do not modify
+	opts  Options
+
+	mu   sync.Mutex
+	open map[string]*connection // by destination id
+}
+
+// connection is an open destination.
+type connection struct {
+	key     storage.Key   // of the destination's record
+	version storage.Index // of the record when it was opened
+	dest    *workqueue.RateLimited
+}
+
+// NewPool returns a Pool without open destinations.
+func NewPool(o Options) *Pool { return &Pool{Types: o.Types, opts: o} }
+
+// Get returns the destination of a record that was stored at a version, within its rate limit.
+func (p *Pool) Get(d *state.Destination, version storage.Index) (*workqueue.RateLimited, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	old := p.open[d.ID]
+	if old != nil && old.version == version {
+		return old.dest, nil
+	}
+	dest, err := p.Open(d)
+	if err != nil {
+		return nil, fmt.Errorf("opening the destination: %w", err)
+	}
+	now := &connection{d.Key(), version, workqueue.NewRateLimited(dest, p.rateOf(p.Types[d.Type]))}
+	if old != nil { // its calls end by themselves, and count against the same rate
+		now.dest.Share(old.dest)
+		old.dest.Close() //nolint:errcheck // there is nothing to lose
+	}
+	if p.open == nil {
+		p.open = map[string]*connection{}
+	}
+	for id, other := range p.open { // the same record, with the id of its former location
+		if other.key == now.key && id != d.ID {
+			p.closeLocked(id)
+		}
+	}
+	p.open[d.ID] = now
+	return now.dest, nil
+}
+
+func (p *Pool) closeLocked(id string) {
+	p.open[id].dest.Close() //nolint:errcheck // there is nothing to lose
+	delete(p.open, id)
+}
+
+// Drop closes a destination.
+func (p *Pool) Drop(id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.open[id] != nil {
+		p.closeLocked(id)
+	}
+}
+
+// DropByKey closes the destination of a record that was deleted.
+func (p *Pool) DropByKey(key storage.Key) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for id, c := range p.open {
+		if c.key == key {
+			p.closeLocked(id)
+		}
+	}
+}
+
+// Close closes all destinations.
+func (p *Pool) Close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for id := range p.open {
+		p.closeLocked(id)
+	}
+}
+
+// configOf returns the configuration of a destination.
+func (p *Pool) ConfigOf(d *state.Destination) (destination.Config, error) {
+	kind, ok := p.Types[d.Type]
+	if !ok {
+		return nil, fmt.Errorf("%w: the type is %s", ErrUnknownType, d.Type)
+	}
+	c := kind.New()
+	if err := state.DecodeConfig(d.Config, c); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnknownType, err)
+	}
+	return c, nil
+}
+
+// place is where the names of a destination live, as its vendor knows it. How the operator has the vendor reached is no part of it: all
+// destinations of a type are reached in the same way, so that it tells no two places apart, and claims outlive a new address. If the
+// address is one of another installation with places of the same names, claims keep names from one secret for the other's sake, and
+// nothing is written over: what is there decides whose it is, as ever.
+func (p *Pool) Location(d *state.Destination) (string, error) {
+	c, err := p.ConfigOf(d)
+	if err != nil {
+		return "", err
+	}
+	return c.Place(), nil
+}
+
+// budget is how much may be asked of a destination: what its type says, unless the operator has another agreement with the
+// vendor. A second's worth may always come at once.
+func (p *Pool) rateOf(kind destination.Type) destination.Rate {
+	r, end := kind.Rules.Rate, p.opts.Operator.Endpoints[kind.Name]
+	if w := end.WritesPerSecond; w > 0 {
+		r.Writes, r.WriteBurst = w, max(r.WriteBurst, int(w))
+	}
+	if n := end.ReadsPerSecond; n > 0 {
+		r.Reads, r.ReadBurst = n, max(r.ReadBurst, int(n))
+	}
+	return r
+}
+
+// keptFromEnvironment returns why a destination may not be without credentials of its own, "" if it may, or is not.
+func (p *Pool) RejectEnvironment(ns string, c destination.Config) string {
+	use := p.opts.Operator.EnvironmentCredentials
+	if len(Credentials(c)) > 0 || use == "" || use == EnvironmentAll || use == EnvironmentRoot && ns == state.RootNS {
+		return ""
+	}
+	return fmt.Sprintf("the destination has no credentials: give it some of its own, since those of the server's environment are not for it (environment_credentials is %q in the server's configuration)", use)
+}
+
+// openNew opens the destination of a record.
+func (p *Pool) Open(d *state.Destination) (destination.Destination, error) {
+	c, err := p.ConfigOf(d)
+	if err != nil {
+		return nil, err
+	}
+	if problem := p.RejectEnvironment(d.NS, c); problem != "" {
+		return nil, &destination.Error{Class: destination.Client, Code: destination.Denied, Text: problem}
+	}
+	env, err := p.environmentOf(d)
+	if err != nil {
+		return nil, err
+	}
+	return p.Types[d.Type].Open(c, env)
+}
+
+// errAlien says that a destination is of a later version: of a type, or with fields, that this one does not know. It is left alone, and
+// tried again when everything is looked through.
+var ErrUnknownType = errors.New("this version does not know such destinations")
+
+// Operator is the part of the server's configuration that callers of the API cannot change.
+type Operator struct {
+	// AllowPrivate lets destinations be at private, link-local and loopback addresses.
+	AllowPrivate bool
+	// EnvironmentCredentials says which destinations that have no credentials of their own may use those of the server's environment:
+	// EnvironmentAll, of any namespace, also if it is ""; EnvironmentRoot, of the root namespace; EnvironmentNone.
+	EnvironmentCredentials string
+	// Endpoints replace the vendors' own addresses, by type.
+	Endpoints map[string]Endpoint
+}
+
+// The values of Operator.EnvironmentCredentials.
+const (
+	EnvironmentAll  = "all"
+	EnvironmentRoot = "root"
+	EnvironmentNone = "none"
+)
+
+// Endpoint is where a type of destination is, instead of at the vendor's.
+type Endpoint struct {
+	URL          string
+	AuthorityURL string
+	TokenURL     string
+	CAFile       string
+	// WritesPerSecond and ReadsPerSecond are the budget of each destination of the type; 0: what the type says.
+	WritesPerSecond float64
+	ReadsPerSecond  float64
+}
+
+// Credentials returns the sensitive fields of a configuration that are set, by name.
+func Credentials(c destination.Config) map[string]string {
+	set := map[string]string{}
+	state.EachField(c, func(name string, v reflect.Value) {
+		if v.Type() == state.SensitiveType && v.String() != "" {
+			set[name] = v.String()
+		}
+	})
+	return set
+}

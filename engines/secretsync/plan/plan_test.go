@@ -1,0 +1,96 @@
+package plan
+
+import (
+	"testing"
+	"time"
+
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/state"
+)
+
+func TestDecide(t *testing.T) {
+	now := time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
+	const (
+		mine     = "installation-association"
+		sibling  = "installation-another"
+		stranger = "elsewhere-association"
+	)
+	value := &Desired{Value: []byte("v"), Fingerprint: []byte("print")}
+	owned := state.Item{Name: "n", Owned: true, ID: "id", Version: "1", Fingerprint: []byte("print"), WrittenAt: now.Add(-time.Hour)}
+	with := func(change func(*state.Item)) *state.Item { it := owned; change(&it); return &it }
+	intended := func(at time.Time, create, owned bool) *state.Item {
+		return with(func(it *state.Item) { it.Owned, it.Intent = owned, &state.Intent{At: at, Create: create} })
+	}
+	there := func(change func(*destination.Found)) destination.Found {
+		f := destination.Found{Name: "n", State: destination.Present, ID: "id", Version: "1", ChangedAt: now.Add(-time.Hour)}
+		change(&f)
+		return f
+	}
+	plain := there(func(*destination.Found) {})
+	marked := func(mark, value string) destination.Found {
+		return there(func(f *destination.Found) { f.Mark, f.Value, f.Known = mark, []byte(value), true })
+	}
+	deleted := func(mark string) destination.Found {
+		return there(func(f *destination.Found) { f.State, f.Mark = destination.Deleted, mark })
+	}
+	absent := destination.Found{Name: "n"}
+	for name, c := range map[string]struct {
+		View
+		want string
+		ours bool
+	}{
+		"nothing there, nothing known":                 {View{Desired: value, Found: absent}, Create, false},
+		"nothing there any more":                       {View{Desired: value, LastApplied: &owned, Found: absent}, Create, false},
+		"nothing there, deleted there was no mark":     {View{Desired: value, Found: deleted(""), HasOwnerTags: true}, Conflict, false},
+		"somebody else's, plain":                       {View{Desired: value, Found: plain}, Conflict, false},
+		"somebody else's, marked":                      {View{Desired: value, Found: marked("", "v"), HasOwnerTags: true}, Conflict, false},
+		"a stranger's mark, though the ledger says":    {View{Desired: value, LastApplied: &owned, Found: marked(stranger, "v"), HasOwnerTags: true}, Conflict, false},
+		"a mark that went":                             {View{Desired: value, LastApplied: &owned, Found: marked("", "v"), HasOwnerTags: true}, Conflict, false},
+		"a sibling's":                                  {View{Desired: value, Found: marked(sibling, "v"), HasOwnerTags: true}, Conflict, false},
+		"our mark, the ledger lost":                    {View{Desired: value, Found: marked(mine, "v"), HasOwnerTags: true}, None, true},
+		"our mark, the same value":                     {View{Desired: value, LastApplied: &owned, Found: marked(mine, "v"), HasOwnerTags: true}, None, true},
+		"our mark, another value":                      {View{Desired: value, LastApplied: &owned, Found: marked(mine, "x"), HasOwnerTags: true}, Update, true},
+		"our mark, deleted":                            {View{Desired: value, LastApplied: &owned, Found: deleted(mine), HasOwnerTags: true}, Recover, true},
+		"deleted by a sibling that gave it up":         {View{Desired: value, Found: deleted(sibling), HasOwnerTags: true}, Recover, true},
+		"deleted by a stranger":                        {View{Desired: value, Found: deleted(stranger), HasOwnerTags: true}, Conflict, false},
+		"adopted from somebody":                        {View{Desired: value, Found: plain, Adopt: true}, Adopt, false},
+		"adopted from a stranger, deleted":             {View{Desired: value, Found: deleted(stranger), HasOwnerTags: true, Adopt: true}, Adopt, false},
+		"adopt what is ours anyhow":                    {View{Desired: value, LastApplied: &owned, Found: plain, Adopt: true}, None, true},
+		"unreadable, our last write":                   {View{Desired: value, LastApplied: &owned, Found: plain}, None, true},
+		"unreadable, another value wanted":             {View{Desired: value, LastApplied: with(func(it *state.Item) { it.Fingerprint = []byte("other") }), Found: plain}, Update, true},
+		"unreadable, changed by somebody":              {View{Desired: value, LastApplied: &owned, Found: there(func(f *destination.Found) { f.Version = "2" })}, Conflict, false},
+		"unreadable, changed, to be repaired":          {View{Desired: value, LastApplied: &owned, Found: there(func(f *destination.Found) { f.Version = "2" }), Repair: true}, Update, true},
+		"unreadable, made anew, even to be repaired":   {View{Desired: value, LastApplied: &owned, Found: there(func(f *destination.Found) { f.ID = "id2" }), Repair: true}, Conflict, false},
+		"a lost create that was made":                  {View{Desired: value, LastApplied: intended(now, true, false), Found: there(func(f *destination.Found) { f.ID, f.ChangedAt = "id2", now.Add(time.Second) })}, Update, true},
+		"a lost create, their clock is behind":         {View{Desired: value, LastApplied: intended(now, true, false), Found: there(func(f *destination.Found) { f.ChangedAt = now.Add(-time.Minute) })}, Update, true},
+		"a lost create, but theirs was before":         {View{Desired: value, LastApplied: intended(now, true, false), Found: there(func(f *destination.Found) { f.ChangedAt = now.Add(-maxClockLag) })}, Conflict, false},
+		"a lost create, but theirs came much later":    {View{Desired: value, LastApplied: intended(now, true, false), Found: there(func(f *destination.Found) { f.ChangedAt = now.Add(maxWriteDelay) })}, Conflict, false},
+		"a lost create, and the place tells no time":   {View{Desired: value, LastApplied: intended(now, true, false), Found: there(func(f *destination.Found) { f.ChangedAt = time.Time{} })}, Conflict, false},
+		"a lost update that was made":                  {View{Desired: value, LastApplied: intended(now, false, true), Found: there(func(f *destination.Found) { f.Version, f.ChangedAt = "2", now })}, Update, true},
+		"a lost update that was not made":              {View{Desired: value, LastApplied: intended(now, false, true), Found: plain}, Update, true},
+		"a lost update, and it was made anew":          {View{Desired: value, LastApplied: intended(now, false, true), Found: there(func(f *destination.Found) { f.ID, f.ChangedAt = "id2", now })}, Conflict, false},
+		"a lost create of what we had":                 {View{Desired: value, LastApplied: intended(now, true, true), Found: there(func(f *destination.Found) { f.ID, f.ChangedAt = "id2", now })}, Update, true},
+		"not wanted, ours":                             {View{LastApplied: &owned, Found: plain}, Delete, true},
+		"not wanted, our mark, changed by somebody":    {View{LastApplied: &owned, Found: marked(mine, "x"), HasOwnerTags: true}, Delete, true},
+		"not wanted, changed by somebody, no marks":    {View{LastApplied: &owned, Found: there(func(f *destination.Found) { f.Version = "2" })}, Forget, false},
+		"not wanted, changed, to be repaired":          {View{LastApplied: &owned, Found: there(func(f *destination.Found) { f.Version = "2" }), Repair: true}, Forget, false},
+		"not wanted, somebody else's mark":             {View{LastApplied: &owned, Found: marked(stranger, "x"), HasOwnerTags: true}, Forget, false},
+		"not wanted, retained":                         {View{LastApplied: &owned, Found: plain, Retain: true}, Retain, false},
+		"not wanted, retained, and the end":            {View{LastApplied: &owned, Found: plain, Retain: true, Ending: true}, Forget, false},
+		"not wanted, gone":                             {View{LastApplied: &owned, Found: absent}, Forget, false},
+		"not wanted, deleted":                          {View{LastApplied: &owned, Found: deleted(mine), HasOwnerTags: true}, Forget, false},
+		"not wanted, written just now and not shown":   {View{LastApplied: with(func(it *state.Item) { it.WrittenAt = now }), Found: absent}, Wait, false},
+		"not wanted, written a while ago, not shown":   {View{LastApplied: with(func(it *state.Item) { it.WrittenAt = now.Add(-15 * time.Second) }), Found: absent}, Wait, false},
+		"not wanted, perhaps written and not shown":    {View{LastApplied: intended(now.Add(-30*time.Second), true, false), Found: absent}, Wait, false},
+		"not wanted, perhaps written, long ago":        {View{LastApplied: intended(now.Add(-unknownOutcomeWindow), true, false), Found: absent}, Forget, false},
+		"not wanted, retained, and written just now":   {View{LastApplied: with(func(it *state.Item) { it.WrittenAt = now }), Found: absent, Retain: true}, Retain, false},
+		"not wanted, a lost create that was made":      {View{LastApplied: intended(now, true, false), Found: there(func(f *destination.Found) { f.ChangedAt = now })}, Delete, true},
+		"not wanted, a lost create, and it is theirs ": {View{LastApplied: intended(now, true, false), Found: there(func(f *destination.Found) { f.ChangedAt = now.Add(-time.Hour) })}, Forget, false},
+	} {
+		c.OwnerTag, c.Now, c.PropagationDelay = mine, now, 20*time.Second
+		got := c.Decide()
+		if got.Do != c.want || got.OwnedThere != c.ours || got.Reason == "" {
+			t.Errorf("%s: %+v, want %q (ours: %v)", name, got, c.want, c.ours)
+		}
+	}
+}

@@ -1,0 +1,246 @@
+// Package reconcile finds the links that are due and queues them: those of secrets that the feed reports as changed, all that a scan of
+// the stored state finds, and those that a drift scan has found changed at their destination. It also purges destinations, and ends the
+// associations of mounts and namespaces that are deleted. Start reading at Reconciler.Run.
+package reconcile
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/apply"
+	"github.com/coffer-project/coffer/engines/secretsync/state"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// Reconciler finds the links that are due, and queues them: after changes of the feed, at the start, and periodically. Safe for
+// concurrent use.
+type Reconciler struct {
+	*apply.Syncer
+	inbox inbox
+
+	resets        atomic.Int64 // how often a snapshot has replaced the store
+	handledResets int64        // resets at the last full scan; Run's alone
+
+	concurrencyMu sync.Mutex
+	concurrency   map[string]int // concurrent calls, by destination id
+}
+
+// NewReconciler returns a Reconciler that is not running.
+func NewReconciler(s *apply.Syncer) *Reconciler {
+	r := &Reconciler{Syncer: s, inbox: inbox{wake: make(chan struct{}, 1)}}
+	s.Queue.Concurrency = r.concurrencyOf
+	return r
+}
+
+// rescan is how often everything is looked through for what has been missed. Nothing should be.
+const RescanInterval = 10 * time.Minute
+
+// Run syncs until ctx ends. The active node calls it; on a cluster that does not write what is shared it waits to become one
+// that does.
+func (s *Reconciler) Run(ctx context.Context) {
+	s.handledResets = s.resets.Load() // until now it may have been this node's alone that was behind
+	s.Capacity.Clear()
+	s.inbox.start()
+	defer s.inbox.stop()
+	defer s.Pool.Close()
+	var running sync.WaitGroup
+	defer running.Wait()
+	began := make(chan struct{}) // closed when the queue takes jobs
+	running.Go(func() { s.Queue.Run(ctx, began) })
+	running.Go(func() { s.runDriftScans(ctx) })
+	<-began
+	again := time.NewTicker(RescanInterval)
+	defer again.Stop()
+	for {
+		if err := s.RecoverPanic("looking for what is due", func() error { return s.handleEvents(ctx) }); err != nil && ctx.Err() == nil {
+			s.Log.Warn("secret sync cannot see what is due", "err", err)
+			s.inbox.addAll() // and try again
+			if !apply.Sleep(ctx, time.Second) {
+				return
+			}
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.inbox.wake:
+		case <-again.C:
+			s.inbox.addAll()
+		}
+	}
+}
+
+// RoleChanged tells that the host's Owner may answer otherwise now.
+func (s *Reconciler) RoleChanged() { s.inbox.addAll() }
+
+// Changed takes every applied change, on every node. It neither blocks nor reads.
+func (s *Reconciler) Changed(ch storage.Change) {
+	if ch.Reset {
+		s.resets.Add(1)
+		s.inbox.addAll()
+		return
+	}
+	add := func(key storage.Key) {
+		switch {
+		case key.Area() == "sys":
+			if isSyncInput(key) || s.Associations.Concerns(mountUUIDOf(key)) {
+				s.inbox.add(key)
+			}
+		case s.Associations.Concerns(key.Area()):
+			s.inbox.add(key)
+		}
+	}
+	for _, e := range ch.Puts {
+		add(e.Key)
+	}
+	for _, key := range ch.Deletes {
+		add(key)
+	}
+}
+
+// heed looks at what has changed since the last time.
+func (s *Reconciler) handleEvents(ctx context.Context) error {
+	keys, all := s.inbox.take()
+	if !s.Host.Owner() {
+		s.Reset()
+		s.concurrencyMu.Lock()
+		defer s.concurrencyMu.Unlock()
+		s.concurrency = nil
+		return nil
+	}
+	if all {
+		return s.scanAll(ctx)
+	}
+	for _, key := range keys {
+		if err := s.handleEvent(ctx, key); err != nil && !s.Unreadable(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Reconciler) handleEvent(ctx context.Context, key storage.Key) error {
+	if key.Area() != "sys" {
+		return s.secretChanged(ctx, key)
+	}
+	if uuid := mountUUIDOf(key); uuid != "" {
+		return s.mountChanged(ctx, uuid)
+	}
+	switch ns, kind, rest := state.SplitKey(key); kind {
+	case "config":
+		return s.scanAll(ctx)
+	case "d":
+		var d state.Destination
+		found, err := engines.GetRecord(ctx, s.Host.Store(), key, &d)
+		if err != nil {
+			return err
+		}
+		if !found {
+			s.Pool.DropByKey(key)
+			s.Gauges.RemoveDestination(key)
+			return nil
+		}
+		if err := s.scanDestination(ctx, &d, false, func(*state.Association) {}); err != nil {
+			return err
+		}
+		return s.finishPurge(ctx, &d)
+	case "a":
+		var a state.Association
+		found, err := engines.GetRecord(ctx, s.Host.Store(), key, &a)
+		if err != nil {
+			return err
+		}
+		if !found {
+			_, id, _ := strings.Cut(rest, "/")
+			s.ForgetAssociation(id)
+			return s.finishPurges(ctx, ns)
+		}
+		s.Associations.Put(&a)
+		return s.ScanAssociation(ctx, &a)
+	}
+	return nil
+}
+
+// secretChanged queues the links of a secret.
+func (s *Reconciler) secretChanged(ctx context.Context, key storage.Key) error {
+	m, err := s.Host.MountOf(ctx, key.Area())
+	if err != nil || m == nil {
+		return err
+	}
+	source, ok := m.Engine.(engines.SecretSource)
+	if !ok {
+		return nil
+	}
+	name, ok := source.SecretOf(storage.Key(key.Path()))
+	if !ok {
+		return nil
+	}
+	for _, a := range s.Associations.OfSecret(key.Area(), name) {
+		s.Queue.Push(a.LinkID(name), time.Now().Add(apply.ChangeDelay), false, nil)
+	}
+	return nil
+}
+
+// mountChanged looks at the associations of a mount, which may have another path.
+func (s *Reconciler) mountChanged(ctx context.Context, uuid string) error {
+	for _, a := range s.Associations.OfMount(uuid) {
+		if err := s.ScanAssociation(ctx, a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Reconciler) concurrencyOf(dest string) int {
+	s.concurrencyMu.Lock()
+	defer s.concurrencyMu.Unlock()
+	return s.concurrency[dest]
+}
+
+func (s *Reconciler) setConcurrency(d *state.Destination) {
+	s.concurrencyMu.Lock()
+	defer s.concurrencyMu.Unlock()
+	if s.concurrency == nil {
+		s.concurrency = map[string]int{}
+	}
+	s.concurrency[d.ID] = s.Pool.Types[d.Type].Rules.Rate.Concurrency
+}
+
+// Numbers are metrics, by name.
+func (s *Reconciler) Numbers() map[string]float64 {
+	due, running := s.Queue.Counts()
+	destinations, attention, unreadable := s.Gauges.Counts()
+	return map[string]float64{
+		"sync_destinations":      float64(destinations),
+		"sync_attention":         float64(attention + s.Capacity.Waiting()),
+		"sync_unreadable":        float64(unreadable),
+		"sync_associations":      float64(s.Associations.Len()),
+		"sync_pending":           float64(due),
+		"sync_running":           float64(running),
+		"sync_writes_total":      float64(s.Counts.Written.Load()),
+		"sync_deletes_total":     float64(s.Counts.Deleted.Load()),
+		"sync_failures_total":    float64(s.Counts.Failed.Load()),
+		"sync_conflicts_total":   float64(s.Counts.Conflicts.Load()),
+		"sync_drift_found_total": float64(s.Counts.Drifted.Load()),
+	}
+}
+
+// concernsSync reports whether a key of a system area is one that work follows from: a destination, an association, or the
+// configuration. What work itself writes is none of them.
+func isSyncInput(key storage.Key) bool {
+	_, kind, _ := state.SplitKey(key)
+	return kind == "d" || kind == "a" || kind == "config"
+}
+
+// mountOf returns the mount whose record a key of a system area is, "" for others.
+func mountUUIDOf(key storage.Key) (uuid string) {
+	_, uuid, ok := strings.Cut(key.Path(), "/mounts/")
+	if !ok || strings.Contains(uuid, "/") {
+		return ""
+	}
+	return uuid
+}

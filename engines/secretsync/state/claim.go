@@ -1,0 +1,35 @@
+package state
+
+import (
+	"context"
+
+	"github.com/coffer-project/coffer/engines"
+)
+
+// claim is who a name at a place belongs to.
+type Claim struct {
+	Format      int    `json:"format"`
+	NS          string `json:"ns"`
+	Destination string `json:"destination"`
+	Association string `json:"association"`
+	Secret      string `json:"secret"`
+	Type        string `json:"type"` // of the destination
+	Name        string `json:"name"` // likewise
+	Bytes       int    `json:"bytes"`
+}
+
+func (c *Claim) RecordFormat() *int { return &c.Format }
+
+func (c *Claim) BelongsTo(d *Destination, a *Association, secret string) bool {
+	return c.Destination == d.ID && c.Association == a.ID && c.Secret == secret
+}
+
+// holder returns the association that has made the claim, nil if it is not there any more, such as one whose destination was forgotten
+// in the middle.
+func (c *Claim) Owner(ctx context.Context, g engines.Getter) (*Association, error) {
+	var d Destination
+	if _, err := GetDestination(ctx, g, DestinationKey(c.NS, c.Type, c.Name), &d); err != nil || d.ID != c.Destination {
+		return nil, err
+	}
+	return GetAssociation(ctx, g, AssociationKey(c.NS, c.Destination, c.Association))
+}

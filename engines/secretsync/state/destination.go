@@ -1,0 +1,98 @@
+package state
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// destinationRecord is a stored destination.
+type Destination struct {
+	Format int    `json:"format"`
+	ID     string `json:"id"` // a new one with every creation
+	NS     string `json:"ns"`
+	Type   string `json:"type"`
+	Name   string `json:"name"`
+	// Config is the destination.Config, field by field, sensitive ones in plain text.
+	Config map[string]json.RawMessage `json:"config"`
+	Settings
+	// PrintKey keys the fingerprints of values, so that nobody can guess at them.
+	FingerprintKey []byte    `json:"print_key"`
+	Paused         bool      `json:"paused,omitempty"`
+	CreatedAt      time.Time `json:"created_at"`
+	UpdatedAt      time.Time `json:"updated_at"`
+	// PurgeAt is when its purge began; zero: it is not being purged.
+	PurgeAt    time.Time `json:"purge_at,omitzero"`
+	PurgeError string    `json:"purge_error,omitempty"`
+}
+
+func (d *Destination) RecordFormat() *int { return &d.Format }
+
+func (d *Destination) Key() storage.Key { return DestinationKey(d.NS, d.Type, d.Name) }
+
+// print is the fingerprint of a value at the destination: who has it cannot tell the value, nor whether another destination
+// has the same one.
+func (d *Destination) Fingerprint(value []byte) []byte {
+	h := hmac.New(sha256.New, d.FingerprintKey)
+	h.Write(value)
+	return h.Sum(nil)[:16]
+}
+
+// marked returns the mark of a name. Everybody who can look at the destination sees marks: that of one name, copied to another, is
+// not the other's.
+func (d *Destination) OwnerTag(of, name string, r destination.Rules) string {
+	return of + "-" + hex.EncodeToString(d.Fingerprint([]byte("mark\x00" + of + "\x00" + Fold(r, name))))[:14]
+}
+
+// paused reports whether nothing is to be done at a destination. Purging it goes on although it is paused.
+func (d *Destination) IsPaused() bool { return d.Paused && d.PurgeAt.IsZero() }
+
+// settings are what all types of destinations have besides their configuration.
+type Settings struct {
+	Granularity string            `json:"granularity,omitempty"`
+	Template    string            `json:"secret_name_template,omitempty"`
+	CustomTags  map[string]string `json:"custom_tags,omitempty"`
+	Network
+}
+
+// Network is where the connections of a destination may go.
+type Network struct {
+	DisableStrict bool     `json:"disable_strict_networking,omitempty"`
+	IPv4          []string `json:"allowed_ipv4_addresses,omitempty"` // CIDR
+	IPv6          []string `json:"allowed_ipv6_addresses,omitempty"`
+	Ports         []string `json:"allowed_ports,omitempty"`
+}
+
+// getDestination reads a destination and the index it was written at; a record with no ID is none.
+func GetDestination(ctx context.Context, s engines.Getter, key storage.Key, d *Destination) (storage.Index, error) {
+	e, err := s.Get(ctx, key)
+	if errors.Is(err, storage.ErrNotFound) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return e.Version, engines.DecodeRecord(e, d)
+}
+
+// tagsPrint stands for tags with their values.
+func TagsFingerprint(tags map[string]string) string {
+	if len(tags) == 0 {
+		return ""
+	}
+	var all []string
+	for _, key := range slices.Sorted(maps.Keys(tags)) {
+		all = append(all, key, tags[key])
+	}
+	return Hash(all...)
+}

@@ -1,0 +1,46 @@
+package state
+
+import (
+	"context"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// scan calls do with every record below a prefix, in the order of keys, until it returns false.
+func Scan[T any, P interface {
+	*T
+	engines.Record
+}](ctx context.Context, s storage.Reader, prefix storage.Key, do func(key storage.Key, v P) bool) error {
+	return ScanReadable(ctx, s, prefix, do, func(_ storage.Key, err error) error { return err })
+}
+
+// scanPast is scan that asks pass what to do about records that cannot be read: nil goes on.
+func ScanReadable[T any, P interface {
+	*T
+	engines.Record
+}](ctx context.Context, s storage.Reader, prefix storage.Key, do func(key storage.Key, v P) bool, pass func(storage.Key, error) error) error {
+	const page = 500
+	for after := storage.Key(""); ; {
+		entries, err := s.Scan(ctx, prefix, after, page)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			v := P(new(T))
+			after = e.Key
+			if err := engines.DecodeRecord(e, v); err != nil {
+				if err := pass(e.Key, err); err != nil {
+					return err
+				}
+				continue
+			}
+			if !do(e.Key, v) {
+				return nil
+			}
+		}
+		if len(entries) < page {
+			return nil
+		}
+	}
+}
