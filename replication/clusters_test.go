@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -71,6 +72,8 @@ type testCluster struct {
 	announced []Announcement
 	fenced    uint32
 	calls     func(kind string, payload []byte) ([]byte, storage.Index, error)
+
+	paused atomic.Pointer[string] // as a secondary: why it takes nothing
 }
 
 // testNode is one node: a log, a link, and an address where it serves.
@@ -133,6 +136,12 @@ func newTestNode(t *testing.T, c *testCluster, i int) *testNode {
 		State: n, Freeze: n.freeze, Log: log, Store: testStore{c}, Layout: testLayout, Guard: testGuard{n},
 		OpenValue: func(_ context.Context, _ storage.Key, sealed []byte) ([]byte, error) { return unseal(sealed) },
 		APIAddr:   func() string { return "https://" + c.id }, ClusterAddr: func() string { return n.addr }, Logger: logger,
+		Paused: func() string {
+			if why := c.paused.Load(); why != nil {
+				return *why
+			}
+			return ""
+		},
 		timing: timing{tick: 5 * time.Millisecond, backoff: 5 * time.Millisecond, maxBackoff: 20 * time.Millisecond, quiet: 20 * time.Millisecond,
 			cut: 50 * time.Millisecond, heartbeat: 20, checkpoint: 20},
 	})

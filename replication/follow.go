@@ -318,9 +318,13 @@ func (s *stream1) run(ctx context.Context) error {
 				return s.failed(ctx, err)
 			}
 		}
+		inbox := s.inbox
+		if s.pause() {
+			inbox = nil
+		}
 		if m != nil || s.f.machine.Busy() {
 			select {
-			case in := <-s.inbox:
+			case in := <-inbox:
 				if err := s.take(ctx, in); err != nil {
 					return err
 				}
@@ -329,7 +333,7 @@ func (s *stream1) run(ctx context.Context) error {
 			continue
 		}
 		select {
-		case in := <-s.inbox:
+		case in := <-inbox:
 			if err := s.take(ctx, in); err != nil {
 				return err
 			}
@@ -359,6 +363,19 @@ func (s *stream1) run(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
+}
+
+// pause reports whether nothing is to be taken from the primary at the moment. That it is not heard then means nothing.
+func (s *stream1) pause() bool {
+	if s.f.l.o.Paused == nil || !s.welcomed {
+		return false
+	}
+	why := s.f.l.o.Paused()
+	if why != "" {
+		s.heard = time.Now()
+	}
+	s.f.paused(why)
+	return why != ""
 }
 
 // failed returns why a send has failed. What the primary has said before counts.

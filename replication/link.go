@@ -59,6 +59,9 @@ type Options struct {
 
 	APIAddr, ClusterAddr func() string // of this node, told to the primary; nil: not told
 	Logger               *slog.Logger  // nil discards
+	// Paused returns why this cluster takes nothing from its primary at the moment, "" if it does: the connection and calls go on,
+	// and what is sent waits at the primary. It is asked often. nil: never.
+	Paused func() string
 
 	timing timing // for tests; zero values are the defaults
 }

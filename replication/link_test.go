@@ -64,6 +64,44 @@ func TestBackfillAndStream(t *testing.T) {
 	}
 }
 
+// TestPause: while a secondary takes nothing, more than any buffer holds waits at the primary. The connection stays, calls go on, the
+// lag grows; afterwards nothing is lost.
+func TestPause(t *testing.T) {
+	p, s := pair(t)
+	p.calls = func(string, []byte) ([]byte, storage.Index, error) { return []byte("done"), p.index, nil }
+	s.follows(p.certify("one", s, time.Now()), FollowHooks{})
+	s.catchesUp(p)
+	link := s.nodes[0].link
+	why := "no room"
+	s.paused.Store(&why)
+	eventually(t, "the pause", func() bool { return link.FollowStatus().Paused == why })
+	at := link.FollowStatus().Cursor
+	equal := link.FollowStatus().EqualAt
+	big := strings.Repeat("x", 64<<10)
+	for i := range 200 {
+		p.put(key("a", 100+i), big)
+	}
+	if _, _, err := link.Call(t.Context(), "any", nil); err != nil {
+		t.Errorf("a call during the pause: %v", err)
+	}
+	eventually(t, "signs of life for a while", func() bool { return time.Since(equal) > 300*time.Millisecond })
+	st := link.FollowStatus()
+	if st.Connected == "" || st.LagSeconds < 0.2 || st.Paused != why || time.Since(st.LastHeard) > 10*time.Second {
+		t.Errorf("during the pause: %+v", st)
+	}
+	if ahead := st.Cursor.Index - at.Index; ahead > 20 {
+		t.Errorf("%d entries were applied during the pause", ahead)
+	}
+	s.paused.Store(nil)
+	s.catchesUp(p)
+	if e, err := (testStore{s}).Get(t.Context(), key("a", 299)); err != nil || string(e.Value) != big {
+		t.Errorf("after the pause: %d bytes, %v", len(e.Value), err)
+	}
+	if st := link.FollowStatus(); st.Paused != "" {
+		t.Errorf("after the pause: %+v", st)
+	}
+}
+
 // AwaitCursor and Cursor work on every node of a secondary, and a Call's answer comes with what to wait for.
 func TestCallsAreReadableWhereTheyWereMade(t *testing.T) {
 	p, s := pair(t)

@@ -20,6 +20,7 @@ type following struct {
 	connected string // address
 	dialling  bool
 	reason    string
+	paused    string // why nothing is taken from the primary
 	terminal  string
 	final     bool // the stream ended with Final, and nothing came since
 	lastHeard time.Time
@@ -65,6 +66,7 @@ func (st *following) equal() time.Time {
 type FollowStatus struct {
 	State      SecondaryState
 	Reason     string // why it is not connected, for people
+	Paused     string // why nothing is taken from the primary at the moment, "" if it is
 	Terminal   string // "", "revoked", "fenced", "rejected": needs an operator
 	Cursor     storage.Position
 	Head       storage.Position // of the primary, as last heard
@@ -143,11 +145,28 @@ func (f *follow) connected(c *client, addr string) {
 	f.noted = time.Time{}
 }
 
+// paused records why nothing is taken from the primary, and logs it when it begins and ends.
+func (f *follow) paused(why string) {
+	f.mu.Lock()
+	before := f.status.paused
+	f.status.paused = why
+	if why != "" {
+		f.status.lastHeard = time.Now()
+	}
+	f.mu.Unlock()
+	switch {
+	case why != "" && before == "":
+		f.l.log.Warn("replication is paused: nothing is taken from the primary", "reason", why)
+	case why == "" && before != "":
+		f.l.log.Info("replication goes on")
+	}
+}
+
 func (f *follow) lostConnection() {
 	f.noted = time.Time{}
 	f.note(time.Now())
 	f.mu.Lock()
-	f.conn, f.status.connected = nil, ""
+	f.conn, f.status.connected, f.status.paused = nil, "", ""
 	f.mu.Unlock()
 }
 
@@ -223,7 +242,7 @@ func (l *Link) FollowStatus() FollowStatus {
 func (st *following) describe(now time.Time) FollowStatus {
 	p := &st.progress
 	out := FollowStatus{
-		State: p.State, Reason: st.reason, Terminal: st.terminal, Cursor: p.Cursor, Head: p.Head, EntriesIn: p.Entries, BytesIn: st.received,
+		State: p.State, Reason: st.reason, Paused: st.paused, Terminal: st.terminal, Cursor: p.Cursor, Head: p.Head, EntriesIn: p.Entries, BytesIn: st.received,
 		RateIn: st.entries.rate, BytesRate: st.bytes.rate, Connected: st.connected, Final: st.final, LastHeard: st.lastHeard, EqualAt: st.equal(), ClockSkew: st.skew, Repair: p.Repair, Exact: p.Exact,
 		Units: make(map[string]string, len(p.Units)), CanKeepUp: true,
 	}
@@ -270,7 +289,7 @@ func (st *following) lag(out *FollowStatus, now time.Time) {
 	if equal.IsZero() {
 		equal = st.since
 	}
-	out.LagSeconds = lagSince(now, equal, st.lastHeard, st.connected != "" && st.measured && !behind && !st.equalAt.IsZero())
+	out.LagSeconds = lagSince(now, equal, st.lastHeard, st.connected != "" && st.paused == "" && st.measured && !behind && !st.equalAt.IsZero())
 	if !behind {
 		return
 	}

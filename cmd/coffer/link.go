@@ -12,6 +12,7 @@ import (
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/replication"
 	"github.com/coffer-project/coffer/server"
+	"github.com/coffer-project/coffer/server/freespace"
 	"github.com/coffer-project/coffer/server/lifecycle"
 	"github.com/coffer-project/coffer/server/replicated"
 	"github.com/coffer-project/coffer/storage"
@@ -42,7 +43,7 @@ func newLink(machine *fsm.FSM, log *wal.Log, b *barrier.Barrier, apiAddr, cluste
 		Log:    log, Store: b, OpenValue: b.OpenValue, Layout: layout, Guard: guard,
 		APIAddr:     func() string { return apiAddr },
 		ClusterAddr: func() string { return clusterAddr },
-		Logger:      logger,
+		Logger:      logger, Paused: guard.paused,
 	})
 	return link, guard, err
 }
@@ -98,7 +99,7 @@ func (l linkOf) Call(ctx context.Context, kind string, payload []byte) ([]byte, 
 func (l linkOf) FollowStatus() replicated.FollowStatus {
 	s := l.Link.FollowStatus()
 	out := replicated.FollowStatus{
-		State: string(s.State), Reason: s.Reason, Terminal: s.Terminal, Cursor: s.Cursor, Head: s.Head,
+		State: string(s.State), Reason: s.Reason, Paused: s.Paused, Terminal: s.Terminal, Cursor: s.Cursor, Head: s.Head,
 		LagEntries: s.LagEntries, LagBytes: s.LagBytes, LagSeconds: s.LagSeconds, EntriesIn: s.EntriesIn, BytesIn: s.BytesIn,
 		RateIn: s.RateIn, BytesRate: s.BytesRate, ETASeconds: s.ETASeconds, Connected: s.Connected, Final: s.Final,
 		LastHeard: s.LastHeard, EqualAt: s.EqualAt, ClockSkew: s.ClockSkew, Exact: s.Exact, Units: s.Units, KeysDone: s.KeysDone,
@@ -138,6 +139,14 @@ func (l linkOf) Conflicts(ctx context.Context) ([]replicated.Conflict, error) {
 type guardOf struct{ server *server.Server }
 
 func (g *guardOf) store() *replicated.Store { return g.server.Replicated() }
+
+// paused returns why nothing is taken from the primary: what it sends would fill the disk, which the node needs for itself.
+func (g *guardOf) paused() string {
+	if g.server.Space() != freespace.Full {
+		return ""
+	}
+	return "the disk of the data directory has less free space than free_space_minimum: free some; replication goes on by itself"
+}
 
 func (g *guardOf) ServerTLS(ctx context.Context) (*tls.Certificate, *x509.CertPool, error) {
 	return g.store().ServerTLS(ctx)

@@ -179,8 +179,12 @@ func (s *replicationStatus) write(w io.Writer) error {
 	if s.Quarantined > 0 {
 		add("Quarantined", fmt.Sprintf("%d mounts or namespaces differ after repairs", s.Quarantined))
 	}
-	if s.Reason != "" && s.Mode == "secondary" && s.Connection != "ready" {
-		add("Not Connected", s.Reason)
+	if s.Reason != "" && s.Mode == "secondary" {
+		if s.Connection == "ready" {
+			add("Paused", s.Reason)
+		} else {
+			add("Not Connected", s.Reason)
+		}
 	}
 	if r := s.Repair; r != nil && r.Cause != "" && !r.Running {
 		add("Last Repair", fmt.Sprintf("%s; %d keys, %s in %.1f s", r.Cause, r.Keys, sizeText(r.Bytes), r.Seconds))

@@ -162,6 +162,7 @@ var help = map[string]string{
 	"replication_connected":             "1 while the secondary is connected to its primary and hears it; on the active node.",
 	"replication_exact":                 "1 while the secondary holds exactly what the primary held at one position.",
 	"replication_terminal":              "1 if the secondary cannot connect until an operator acts: revoked, fenced or rejected.",
+	"replication_paused":                "1 while the secondary takes nothing from its primary because its disk has too little free space.",
 	"replication_lag_seconds":           "Seconds since the secondary and its primary were last known to be equal; on a primary, of the latest enrolled secondary, connected or not.",
 	"replication_lag_entries":           "Entries of the primary's log that are still to come.",
 	"replication_lag_bytes":             "About how many bytes are still to come.",

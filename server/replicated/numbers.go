@@ -64,7 +64,7 @@ func (s *Store) secondaryNumbers(r *Role, out map[string]float64) {
 	st := s.followStatus()
 	out["replication_demoted"], out["replication_wiping"] = one(r.Demoted), one(r.Wiping)
 	out["replication_connected"], out["replication_exact"] = one(st.Connected != "" && !s.silent(&st)), one(st.Exact)
-	out["replication_terminal"] = one(st.Terminal != "")
+	out["replication_terminal"], out["replication_paused"] = one(st.Terminal != ""), one(st.Paused != "")
 	out["replication_lag_entries"], out["replication_lag_bytes"] = float64(st.LagEntries), float64(st.LagBytes)
 	out["replication_lag_seconds"] = st.LagSeconds
 	out["replication_received_entries_total"], out["replication_received_bytes_total"] = float64(st.EntriesIn), float64(st.BytesIn)

@@ -238,6 +238,7 @@ type Guard interface {
 type FollowStatus struct {
 	State      string // of package replication: disconnected, connecting, backfill, catching-up, streaming, repairing
 	Reason     string // why it is not connected, for people
+	Paused     string // why nothing is taken from the primary at the moment
 	Terminal   string // "", "revoked", "fenced", "rejected": needs an operator
 	Cursor     storage.Position
 	Head       storage.Position // of the primary, as last heard

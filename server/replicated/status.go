@@ -318,6 +318,9 @@ func phase(r *Role, st *FollowStatus) string {
 	case r.Demoted:
 		return "demoted"
 	}
+	if st.Paused != "" {
+		return "paused"
+	}
 	return cmp.Or(st.Terminal, st.State, "disconnected")
 }
 
@@ -362,7 +365,7 @@ func (s *Store) connectionState(r *Role, up *Upstream, st *FollowStatus) string 
 	return "transient_failure"
 }
 
-// reason says why a secondary is not connected.
+// reason says why a secondary is not connected, or takes nothing.
 func (s *Store) reason(r *Role, up *Upstream, st *FollowStatus) string {
 	switch {
 	case r.Wiping:
@@ -375,7 +378,7 @@ func (s *Store) reason(r *Role, up *Upstream, st *FollowStatus) string {
 		return fmt.Sprintf("nothing was heard of the primary for %d s, although the connection to %s stands: it hangs, or the network does",
 			int(s.opts.Now().Sub(st.LastHeard).Seconds()), st.Connected)
 	case st.Connected != "":
-		return ""
+		return st.Paused
 	}
 	why := plain(st.Reason)
 	switch {
