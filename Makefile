@@ -67,7 +67,7 @@ e2e: build ## clients in other languages, the web UI in a real browser, real SAM
 
 .PHONY: chaos
 chaos: ## the long fault tests: 50 killed leaders, partitions, rot, a full disk, 300 losses of power, two clusters, kills at each call at a cloud provider, secrets on their way; COFFER_CHAOS_KILLS=n COFFER_POWER_POINTS=n
-	COFFER_CHAOS=long go test -count=1 -p=1 -timeout=80m -json ./test/chaos ./test/power ./test/replication ./test/cloud ./test/secretsync | $(TALLY)
+	COFFER_CHAOS=long go test -count=1 -p=1 -timeout=80m -json ./test/hostile ./test/chaos ./test/power ./test/replication ./test/cloud ./test/secretsync | $(TALLY)
 
 .PHONY: chaos-figures
 chaos-figures: ## kill 1,000 leaders, silence 300, and write docs/faults.md; FAULTS=killed or FAULTS=silent for one of both, COFFER_CHAOS_KILLS=n COFFER_CHAOS_SILENT=n
