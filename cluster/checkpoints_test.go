@@ -1,10 +1,12 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -324,6 +326,14 @@ func TestFormatsAreAgreed(t *testing.T) {
 		t.Error(err)
 	}
 	leader := leaderOf(t, all)
+	snapshot := func() *bytes.Reader {
+		var b bytes.Buffer
+		if _, err := leader.machine.WriteSnapshot(testContext(t), &b); err != nil {
+			t.Fatal(err)
+		}
+		return bytes.NewReader(b.Bytes())
+	}
+	own := snapshot()
 	_, version, err := leader.clusterFormats(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -336,5 +346,21 @@ func TestFormatsAreAgreed(t *testing.T) {
 	}
 	if err := CheckFormats(t.Context(), leader.machine); err == nil {
 		t.Error("this build would go on with a state of a later one")
+	}
+	later := snapshot()
+
+	// A snapshot of a later build is rejected, and nothing changes; one of this build is not, also while a member is away.
+	other := single(t)
+	mustCommit(t, other, "k", "1")
+	if err := other.RestoreSnapshot(testContext(t), later); !strings.Contains(fmt.Sprint(err), fmt.Sprintf("generation %d", Formats+1)) {
+		t.Errorf("a snapshot of a later build is restored: %v", err)
+	} else if _, ok := errors.AsType[RejectedError](err); !ok || other.value("k") != "1" {
+		t.Errorf("after %v the value is %q", err, other.value("k"))
+	}
+	if err := other.Join(testContext(t), "away", "127.0.0.1:1", true, true); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.RestoreSnapshot(testContext(t), own); err != nil || other.value("0") != "v" {
+		t.Errorf("a snapshot of this build: %v, the value is %q", err, other.value("0"))
 	}
 }

@@ -97,9 +97,14 @@ func (n *Node) watchMachine() {
 	n.handOver("the state machine has stopped")
 }
 
-// Distrusted returns why this node's data must be moved aside and fetched again, or nil: see fsm.FSM.Distrust.
-// LeaderChanges signals when that becomes known.
-func (n *Node) Distrusted() error { return n.opts.Machine.Distrusted() }
+// Distrusted returns why this node must not go on with its data, or nil: the data must be moved aside and fetched again, see
+// fsm.FSM.Distrust, or it is a copy of a member's that runs. LeaderChanges signals when that becomes known.
+func (n *Node) Distrusted() error {
+	if err := n.duplicated.Load(); err != nil {
+		return *err
+	}
+	return n.opts.Machine.Distrusted()
+}
 
 func (n *Node) handOver(why string) {
 	if n.raft().State() != raft.Leader || n.otherVoters() == 0 {

@@ -11,7 +11,8 @@ import (
 
 // Generations of what the cluster stores. A build reads all up to Formats. The cluster writes what it has agreed on: the
 // leader raises that, by an entry that builds of any generation can apply, once every member has reported that it reads
-// more. So members of two builds run together, and nothing that the older one does not read is written before it is gone.
+// more. So members of two builds run together, and nothing that the older one does not read is written before it is gone. What a
+// build adds to an existing state, such as default mounts, has a generation too.
 const (
 	formatsCheckpoints = 1 // entries of the log by which members compare their states
 
@@ -51,8 +52,20 @@ func formatsOf(ctx context.Context, state storage.Reader) (generation uint32, ve
 	if err != nil {
 		return 0, 0, err
 	}
-	g, err := strconv.ParseUint(string(e.Value), 10, 32)
-	return uint32(g), e.Version, err
+	generation, err = parseFormats(e.Value)
+	return generation, e.Version, err
+}
+
+// parseFormats reads the value of formatsKey; nil: there is none yet.
+func parseFormats(text []byte) (uint32, error) {
+	if text == nil {
+		return 0, nil
+	}
+	g, err := strconv.ParseUint(string(text), 10, 32)
+	if err != nil {
+		return 0, fmt.Errorf("reading the generation of stored formats: %w", err)
+	}
+	return uint32(g), nil
 }
 
 // CheckFormats returns why this build cannot go on with a state, nil if it can: the cluster writes formats that it does not
@@ -76,18 +89,37 @@ func (n *Node) canRead(ctx context.Context, j Joiner) error {
 	return err
 }
 
-// raiseFormats has the cluster write what all of its members read, as leader.
-func (n *Node) raiseFormats() {
-	if !n.registry.joining.TryLock() {
-		return // a node is joining
-	}
-	defer n.registry.joining.Unlock()
+// allRead returns the newest generation that every member reads, as far as this node, the leader, knows.
+func (n *Node) allRead() uint32 {
 	reads := n.formats()
 	for _, info := range n.Nodes() {
 		if info.ID != n.opts.ID {
 			reads = min(reads, info.Formats) // 0: one of an earlier build, or one that was not heard of
 		}
 	}
+	return reads
+}
+
+// canRestore rejects a snapshot with formats that a member does not read. What the cluster writes all members read, also those
+// that are away.
+func (n *Node) canRestore(generation uint32) error {
+	if reads := max(n.allRead(), n.ClusterFormats()); generation > reads {
+		return RejectedError(fmt.Sprintf("the snapshot has stored formats of generation %d, and not every member of this cluster is known to read those later than %d: "+
+			"install the version that made the snapshot, or a later one, on every node and start them, then restore it", generation, reads))
+	}
+	return nil
+}
+
+// FormatsAgreed reports whether the cluster writes everything that this build writes: no member is of an earlier one.
+func (n *Node) FormatsAgreed() bool { return n.ClusterFormats() >= n.formats() }
+
+// raiseFormats has the cluster write what all of its members read, as leader.
+func (n *Node) raiseFormats() {
+	if !n.registry.joining.TryLock() {
+		return // a node is joining
+	}
+	defer n.registry.joining.Unlock()
+	reads := n.allRead()
 	generation, version, err := n.clusterFormats(n.ctx)
 	if err == nil && generation < reads {
 		_, err = n.Commit(n.ctx, storage.Batch{

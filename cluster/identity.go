@@ -36,6 +36,7 @@ type identity struct {
 	name      string             // common name in a certificate that this node issues to itself
 	authority func() (CA, error) // the CA with its key, for a node that is not registered
 	wire      func(net.Conn) net.Conn
+	self      string // ALPN name that only this process asks for, in connections to itself
 
 	mu     sync.Mutex
 	member func(NodeID) bool // in Raft's configuration; nil: not known yet
@@ -68,7 +69,7 @@ func newIdentity(id NodeID, private []byte, trust *Trust, authority func() (CA, 
 	}
 	i := &identity{
 		id: id, key: key, public: public, name: name, trust: trust, authority: authority, wire: func(c net.Conn) net.Conn { return c },
-		open: map[*conn]bool{}, issued: map[string]bool{}}
+		self: "coffer-self-" + rand.Text(), open: map[*conn]bool{}, issued: map[string]bool{}}
 	_, err = i.current()
 	return i, err
 }
@@ -201,9 +202,13 @@ func (i *identity) server(protocols []string) *tls.Config {
 // client returns the configuration for dialling one node. Another node that answers at its address, after an
 // address was reused, is rejected: what is said to one voter must not be counted for another.
 func (i *identity) client(to NodeID, protocol string) *tls.Config {
+	protocols := []string{protocol}
+	if to == i.id {
+		protocols = append(protocols, i.self)
+	}
 	return &tls.Config{
 		MinVersion:           tls.VersionTLS13,
-		NextProtos:           []string{protocol},
+		NextProtos:           protocols,
 		ServerName:           certName(to),
 		InsecureSkipVerify:   true, // #nosec G402 -- VerifyConnection does, by the register of members
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return i.current() },
@@ -222,6 +227,7 @@ type conn struct {
 	net.Conn
 	who    *identity
 	certs  []*x509.Certificate
+	self   bool // it is a connection of this process to itself
 	closed atomic.Bool
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,6 +33,9 @@ type port struct {
 	config *tls.Config
 	log    *slog.Logger
 	failed atomic.Uint64 // handshakes
+
+	metSelf     atomic.Bool  // duplicate has come to this process
+	duplicateAt atomic.Int64 // Unix seconds, of the latest report
 
 	ctx    context.Context // ends with the port: it cuts handshakes short
 	cancel context.CancelFunc
@@ -104,6 +108,10 @@ func (p *port) guest(protocol string, config configure) (net.Listener, error) {
 // configFor implements tls.Config.GetConfigForClient. nil: the cluster's own.
 func (p *port) configFor(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	for _, protocol := range hello.SupportedProtos {
+		if protocol == p.who.self {
+			hello.Conn.(*conn).self = true
+			p.metSelf.CompareAndSwap(false, slices.Contains(hello.SupportedProtos, protocolForward))
+		}
 		p.mu.Lock()
 		config := p.guests[protocol]
 		p.mu.Unlock()
@@ -217,6 +225,10 @@ func (p *port) greet(raw net.Conn) {
 		p.mu.Unlock()
 		if !guest {
 			err = below.admit(state.PeerCertificates)
+		}
+		if err == nil && !guest && !below.self && nodeOf(state.PeerCertificates[0]) == p.who.id {
+			p.sawDuplicate(raw.RemoteAddr().String())
+			err = errors.New("it is of another process with this node's key")
 		}
 		if err == nil && in != nil && in.put(above) {
 			return

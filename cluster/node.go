@@ -64,8 +64,9 @@ type Node struct {
 	report     chan struct{} // capacity 1: the next echo is due; never closed
 	reported   chan struct{} // capacity 1: there may be a step to take in a comparison; never closed
 
-	removed                          atomic.Bool // this node is no member any more
-	broken                           atomic.Bool // the state machine applies nothing more
+	removed                          atomic.Bool           // this node is no member any more
+	duplicated                       atomic.Pointer[error] // another process runs as this node
+	broken                           atomic.Bool           // the state machine applies nothing more
 	leaderTerm                       atomic.Uint64
 	transferSince                    atomic.Int64 // Unix nanoseconds since Raft refuses writes because of a transfer; 0: it does not
 	ops, entries                     atomic.Uint64
@@ -140,6 +141,12 @@ func Open(o Options) (*Node, error) {
 		return nil, errors.Join(err, n.logs.Close())
 	}
 	n.who.admitOnly(n.isMember)
+	if err := n.duplicate(); err != nil {
+		n.cancel()
+		err = errors.Join(err, n.instance.Load().end())
+		n.port.close()
+		return nil, errors.Join(err, n.logs.Close())
+	}
 	n.calls = newCalls(n)
 	for range entriesAtOnce {
 		n.wg.Go(n.propose)

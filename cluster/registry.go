@@ -29,9 +29,13 @@ type registry struct {
 	changed chan struct{} // capacity 1: the record may have changed
 
 	joining sync.Mutex // held while the leader admits a node, or raises the formats that all members read
-	mu      sync.Mutex // held while the leader changes the register
-	seenMu  sync.Mutex
-	seen    map[NodeID][]byte // keys of members that are not registered, as they showed them
+	// The latest rejection of a joiner that was logged, and when. Guarded by joining.
+	rejection  string
+	rejectedAt time.Time
+
+	mu     sync.Mutex // held while the leader changes the register
+	seenMu sync.Mutex
+	seen   map[NodeID][]byte // keys of members that are not registered, as they showed them
 }
 
 func (r *registry) init() {
@@ -246,6 +250,12 @@ func (n *Node) Admit(ctx context.Context, j Joiner) (trust []byte, err error) {
 	}
 	n.registry.joining.Lock()
 	defer n.registry.joining.Unlock()
+	defer func() {
+		if r := &n.registry; err != nil && (err.Error() != r.rejection || time.Since(r.rejectedAt) > time.Minute) {
+			r.rejection, r.rejectedAt = err.Error(), time.Now() // it tries again each second
+			n.log.Warn("a node that wants to join is rejected", "node", string(j.ID), "address", j.ClusterAddr, "err", err)
+		}
+	}()
 	if err := n.canRead(ctx, j); err != nil {
 		return nil, err
 	}

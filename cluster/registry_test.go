@@ -89,13 +89,13 @@ func (m *member) openRegistered() {
 }
 
 // founder starts a cluster of one, with this CA.
-func founder(t testing.TB, ca CA) *member {
+func founder(t testing.TB, ca CA, change ...func(*Options)) *member {
 	t.Helper()
 	key, _, err := NewKey()
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := startRegistered(t, "a", func(o *Options) { o.CA, o.Key = ca, key })
+	a := startRegistered(t, "a", append(change, func(o *Options) { o.CA, o.Key = ca, key })...)
 	if err := a.Bootstrap(testContext(t)); err != nil {
 		t.Fatal(err)
 	}
@@ -486,7 +486,7 @@ func TestNodesGetKeysOfTheirOwn(t *testing.T) {
 // TestAMembersSeatIsTaken: no node becomes a member under the id of one that answers.
 func TestAMembersSeatIsTaken(t *testing.T) {
 	t.Parallel()
-	a := founder(t, testCA())
+	a := founder(t, testCA(), func(o *Options) { o.EchoInterval = time.Second }) // b is heard of, also on a busy machine
 	b := a.admit("b")
 	_, public, err := NewKey()
 	if err != nil {

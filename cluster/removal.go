@@ -24,9 +24,13 @@ func (n *Node) Removed() bool { return n.removed.Load() }
 // watchRemoval asks the others, while there is no leader, whether this node is still a member. A node that is removed
 // would otherwise never hear of it: no member talks to it.
 func (n *Node) watchRemoval() {
-	without := 0
+	without, checked := 0, time.Now()
 	n.each(func() {
-		if _, leader := n.raft().LeaderWithID(); leader != "" || n.removed.Load() {
+		_, leader := n.raft().LeaderWithID()
+		if leader == "" || NodeID(leader) == n.opts.ID {
+			n.watchDuplicate(&checked)
+		}
+		if leader != "" || n.removed.Load() {
 			without = 0
 			return
 		}

@@ -17,7 +17,8 @@ import (
 const restorePattern = "restore-*.tmp"
 
 // RestoreSnapshot replaces the state of the whole cluster by a stream of fsm.FSM.WriteSnapshot, on the
-// leader. The stream is verified before anything changes: a bad one is a *storage.CorruptError. No write is
+// leader. The stream is verified before anything changes: a bad one is a *storage.CorruptError, one in formats that a member does
+// not read a RejectedError. No write is
 // carried over into the new state, for which it was not meant: those that Raft has are waited for, those that wait for
 // it, or come meanwhile, end with storage.ErrUnavailable. Other nodes get the state from the leader.
 func (n *Node) RestoreSnapshot(ctx context.Context, state io.Reader) error {
@@ -31,7 +32,10 @@ func (n *Node) RestoreSnapshot(ctx context.Context, state io.Reader) error {
 	}
 	defer os.Remove(f.Name())
 	defer f.Close()
-	info, err := spool(ctx, f, state)
+	info, formats, err := spool(ctx, f, state)
+	if err == nil {
+		err = n.canRestore(formats)
+	}
 	if err != nil {
 		return err
 	}
@@ -79,23 +83,25 @@ func (n *Node) holdWrites(ctx context.Context) error {
 	}
 }
 
-// spool copies the stream to f, and leaves f at its beginning once it is known to be good.
-func spool(ctx context.Context, f *os.File, state io.Reader) (fsm.SnapshotInfo, error) {
+// spool copies the stream to f, and leaves f at its beginning once it is known to be good. formats is the generation of the state.
+func spool(ctx context.Context, f *os.File, state io.Reader) (info fsm.SnapshotInfo, formats uint32, err error) {
 	if _, err := io.Copy(f, contextReader{ctx, state}); err != nil {
-		return fsm.SnapshotInfo{}, fmt.Errorf("reading the snapshot: %w", err)
+		return info, 0, fmt.Errorf("reading the snapshot: %w", err)
 	}
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		return fsm.SnapshotInfo{}, err
+		return info, 0, err
 	}
-	info, err := fsm.VerifySnapshot(f)
-	if err != nil {
-		if c, ok := errors.AsType[*storage.CorruptError](err); ok {
-			return info, &storage.CorruptError{File: "snapshot", Detail: c.Detail}
-		}
-		return info, err
+	info, text, err := fsm.VerifySnapshot(f, formatsKey)
+	if err == nil {
+		formats, err = parseFormats(text)
 	}
-	_, err = f.Seek(0, io.SeekStart)
-	return info, err
+	if c, ok := errors.AsType[*storage.CorruptError](err); ok {
+		err = &storage.CorruptError{File: "snapshot", Detail: c.Detail}
+	}
+	if err == nil {
+		_, err = f.Seek(0, io.SeekStart)
+	}
+	return info, formats, err
 }
 
 // contextReader stops reading when its context ends.

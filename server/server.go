@@ -10,7 +10,6 @@ package server
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -336,18 +335,23 @@ func (s *Server) active(ctx context.Context) {
 	s.background.run(ctx, s.upgrade, s.sweeper, s.forgetHeldLogins, s.leases.Run, s.namespaces.Run, s.mounts.Run, s.work, s.snapshots.Run, s.replicated.Run, s.link.Active, s.syncSecrets)
 }
 
-// upgradeInterval is the time between two looks for members of an older version.
+// upgradeInterval is the time between two checks for members of an older version.
 const upgradeInterval = 3 * time.Second
 
-// upgrade gives a data directory of an older version what new ones begin with, once every member of the cluster has
-// this node's version: one of an older version may not know what is added.
+// upgrade gives a data directory of an older version what new ones begin with, once no member of the cluster is of a version that
+// may not know what is added.
 func (s *Server) upgrade(ctx context.Context) {
 	tick := time.NewTicker(upgradeInterval)
 	defer tick.Stop()
 	for told, looks := "", 0; ; looks++ {
-		err := errSecondary
-		if !s.secondary() {
-			err = s.oneVersion()
+		var err error
+		switch c := s.node.Cluster(); {
+		case c == nil:
+			err = storage.ErrSealed
+		case s.secondary():
+			err = errSecondary
+		case !c.FormatsAgreed():
+			err = errors.New("waiting for members of an earlier version, or that are away: see sys/storage/raft/autopilot/state")
 		}
 		for _, ensure := range []func(context.Context) error{s.mounts.EnsureDefaults, s.namespaces.EnsureNames, s.ensureSetKeys} {
 			if err == nil {
@@ -373,24 +377,6 @@ func (s *Server) upgrade(ctx context.Context) {
 // errSecondary keeps what is missing in shared data until this cluster is a primary: then an index may be missing that does
 // not replicate.
 var errSecondary = errors.New("this cluster is a secondary")
-
-// oneVersion returns which member of the cluster is not known to have this node's version, or nil.
-func (s *Server) oneVersion() error {
-	c := s.node.Cluster()
-	if c == nil {
-		return storage.ErrSealed
-	}
-	peers, err := c.Peers()
-	if err != nil {
-		return err
-	}
-	for _, p := range peers {
-		if p.ID != s.node.ID() && p.Version != s.opts.Version.Product {
-			return fmt.Errorf("waiting for %s, which has version %q and not %q", p.ID, p.Version, s.opts.Version.Product)
-		}
-	}
-	return nil
-}
 
 // sweeper revokes expired tokens until ctx ends.
 func (s *Server) sweeper(ctx context.Context) {

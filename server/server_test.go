@@ -39,6 +39,7 @@ type memory struct {
 	behind time.Duration    // how old the state may be
 	differ error            // what comparing the states of the members ends with
 	alone  bool             // no other node has room for more data; this one has none
+	older  bool             // a member of the cluster is of an older version
 	peers  []lifecycle.Peer // what the cluster says it consists of
 
 	onRead, onClose func() // called by ReadIndex and Close of the cluster
@@ -102,6 +103,7 @@ func (m member) Peers() ([]lifecycle.Peer, error) {
 	defer m.m.mu.Unlock()
 	return m.m.peers, nil
 }
+func (m member) FormatsAgreed() bool { m.m.mu.Lock(); defer m.m.mu.Unlock(); return !m.m.older }
 func (m member) Close(context.Context) error {
 	m.m.hook(func() func() { return m.m.onClose })
 	return nil

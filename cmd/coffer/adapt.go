@@ -107,7 +107,11 @@ func (c clusterOf) StepDown(ctx context.Context) error { return c.TransferLeader
 func (c clusterOf) Forward(w http.ResponseWriter, r *http.Request) error { return c.Node.Forward(w, r) }
 
 func (c clusterOf) Restore(ctx context.Context, state io.Reader) error {
-	return c.RestoreSnapshot(ctx, state)
+	err := c.RestoreSnapshot(ctx, state)
+	if why, ok := errors.AsType[cluster.RejectedError](err); ok {
+		return engines.Invalid("the snapshot is rejected, nothing was changed: %s", why)
+	}
+	return err
 }
 
 func (c clusterOf) SetAutopilot(a lifecycle.Autopilot) {

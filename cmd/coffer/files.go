@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/coffer-project/coffer/cluster"
@@ -96,7 +95,9 @@ func setLogsAside(s config.Storage, log *slog.Logger) error {
 		return nil //nolint:nilerr // openFiles says what is wrong
 	}
 	var left []string
-	if in, err := os.ReadDir(filepath.Join(s.Path, "wal")); err == nil && slices.ContainsFunc(in, func(e os.DirEntry) bool { return e.Name() != fsm.IdentityFile }) {
+	if used, err := changesUsed(s.Path); err != nil {
+		return err
+	} else if used {
 		left = append(left, "wal")
 	}
 	if len(s.RetryJoin) > 0 && cluster.LogIsUsed(s.Path) {
@@ -110,6 +111,23 @@ func setLogsAside(s config.Storage, log *slog.Logger) error {
 		log.Warn("this node has no state: the logs that were there are moved aside", "files", left, "moved_to", aside)
 	}
 	return err
+}
+
+// changesUsed reports whether the log of changes has anything but the identity of the data directory.
+func changesUsed(dir string) (bool, error) {
+	in, err := os.ReadDir(filepath.Join(dir, "wal"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, fmt.Errorf("reading the log of changes: %w", err)
+	}
+	if len(in) != 1 {
+		return len(in) > 0, nil
+	}
+	own, err := readIdentity(filepath.Join(dir, fsm.IdentityFile))
+	if err != nil {
+		return false, err
+	}
+	is, err := readIdentity(filepath.Join(dir, "wal", fsm.IdentityFile))
+	return is.IsZero() || !is.Same(own), err
 }
 
 // fileIdentity returns the identity of the data directory: that in its identity file, else the one in the Raft log, else a new

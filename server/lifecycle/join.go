@@ -298,7 +298,6 @@ func (n *Node) Admit(ctx context.Context, a Answer) ([]byte, error) {
 	}
 	var grant joinGrant
 	if grant.Trust, err = r.cluster.Admit(ctx, a); err != nil {
-		n.log.Warn("a node that wants to join is rejected", "node", a.ServerID, "address", a.ClusterAddr, "err", err)
 		return nil, fmt.Errorf("adding the node to the cluster: %w", err)
 	}
 	plain, err := json.Marshal(grant)

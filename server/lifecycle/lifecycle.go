@@ -133,6 +133,8 @@ type Cluster interface {
 	Distrusted() error
 	// Compare returns nil if the leader's data, as of the call or later, is found to be its cluster's; see Distrusted.
 	Compare(ctx context.Context) error
+	// FormatsAgreed reports whether no member is of a version that may not read what this one adds.
+	FormatsAgreed() bool
 	StepDown(ctx context.Context) error
 	// Forward sends the request to the active node and relays the answer; see storage.ErrUnavailable and
 	// storage.ErrOutcomeUnknown.

@@ -118,11 +118,11 @@ func (n *Node) expelled(r *running) {
 	if n.running.Load() != r {
 		return
 	}
-	n.removed.Store(true)
 	n.log.Error("this node was removed from its cluster: sealing. Move its data directory away to let it join again")
 	n.warn(n.life, "noting that this node was removed", n.writeKeyFile(keyFile{Removed: true}))
 	defer n.ending(false)()
 	n.warn(n.life, "leaving the cluster", n.down(n.life))
+	n.removed.Store(true) // a node that says so serves nothing any more
 	n.statusLocked(n.life)
 }
 

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -55,14 +56,21 @@ func (c *contextReader) Read(p []byte) (int, error) {
 	return c.r.Read(p)
 }
 
-// VerifySnapshot reads a whole stream, up to the end of r, and reports what it holds. A stream that is
-// damaged, truncated or followed by anything is a *storage.CorruptError.
-func VerifySnapshot(r io.Reader) (SnapshotInfo, error) {
-	h, err := decodeStream(r, func(header) error { return nil }, func(string, []byte) error { return nil })
+// VerifySnapshot reads a whole stream, up to the end of r, and returns what it holds, with the value of one key; nil: there is
+// none. A stream that is damaged, truncated or followed by anything is a *storage.CorruptError.
+func VerifySnapshot(r io.Reader, key storage.Key) (info SnapshotInfo, value []byte, err error) {
+	h, err := decodeStream(r, func(header) error { return nil }, func(k string, rec []byte) error {
+		if k != string(key) {
+			return nil
+		}
+		_, v, err := boltstore.ParseRecord(rec)
+		value = bytes.Clone(v)
+		return err
+	})
 	if err != nil {
-		return SnapshotInfo{}, fmt.Errorf("verifying a snapshot: %w", err)
+		return SnapshotInfo{}, nil, fmt.Errorf("verifying a snapshot: %w", err)
 	}
-	return h.info(), nil
+	return h.info(), value, nil
 }
 
 // Snapshot implements raft.FSM. Nothing is copied: persisting it makes everything applied so far durable,

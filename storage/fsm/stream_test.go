@@ -45,7 +45,7 @@ func TestSnapshotInfo(t *testing.T) {
 		if info != want {
 			t.Errorf("WriteSnapshot of %d records = %+v, want %+v", n, info, want)
 		}
-		got, err := fsm.VerifySnapshot(iotest.HalfReader(bytes.NewReader(stream)))
+		got, _, err := fsm.VerifySnapshot(iotest.HalfReader(bytes.NewReader(stream)), "")
 		if err != nil || got != want {
 			t.Errorf("VerifySnapshot of %d records = %+v, %v, want %+v", n, got, err, want)
 		}
@@ -64,7 +64,7 @@ func TestSnapshotBlockBorders(t *testing.T) {
 		if err != nil || info.Bytes != int64(stream.Len()) {
 			t.Errorf("value of %d bytes: announced %d bytes, wrote %d, %v", size, info.Bytes, stream.Len(), err)
 		}
-		if _, err := fsm.VerifySnapshot(&stream); err != nil {
+		if _, _, err := fsm.VerifySnapshot(&stream, ""); err != nil {
 			t.Errorf("value of %d bytes: VerifySnapshot = %v", size, err)
 		}
 	}
@@ -74,7 +74,7 @@ func TestDamagedStreams(t *testing.T) {
 	stream, _ := sampleStream(t, 20)
 	check := func(what string, b []byte) {
 		var bad *storage.CorruptError
-		if _, err := fsm.VerifySnapshot(bytes.NewReader(b)); !errors.As(err, &bad) {
+		if _, _, err := fsm.VerifySnapshot(bytes.NewReader(b), ""); !errors.As(err, &bad) {
 			t.Errorf("%s: VerifySnapshot = %v, want a CorruptError", what, err)
 		}
 	}
@@ -206,7 +206,7 @@ func TestInstallUnderReaders(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if info, err := fsm.VerifySnapshot(bytes.NewReader(append(half, rest...))); err != nil || info.Index != 1 || info.Entries != 1 {
+	if info, _, err := fsm.VerifySnapshot(bytes.NewReader(append(half, rest...)), ""); err != nil || info.Index != 1 || info.Entries != 1 {
 		t.Errorf("the stream that was under way = %+v, %v", info, err)
 	}
 	if err := old.Close(); err != nil {
@@ -233,7 +233,7 @@ func FuzzSnapshotStream(f *testing.F) {
 		f.Add(stream)
 	}
 	f.Fuzz(func(t *testing.T, stream []byte) {
-		info, err := fsm.VerifySnapshot(bytes.NewReader(stream))
+		info, _, err := fsm.VerifySnapshot(bytes.NewReader(stream), "")
 		if err != nil {
 			return
 		}
@@ -254,7 +254,7 @@ func TestDamageIsNoticedEarly(t *testing.T) {
 	stream, _ := sampleStream(t, 10000)
 	stream[bytes.Index(stream, []byte("value 1"))] ^= 1 // no rule but the checksum forbids it
 	r := bytes.NewReader(stream)
-	if _, err := fsm.VerifySnapshot(r); err == nil {
+	if _, _, err := fsm.VerifySnapshot(r, ""); err == nil {
 		t.Fatal("a damaged stream was accepted")
 	}
 	if read := len(stream) - r.Len(); read > 80<<10 {

@@ -147,6 +147,16 @@ func (c *Cluster) Add(id string) *Node {
 	return node
 }
 
+// Twin returns a second machine that is configured with a node's id: addresses and an empty data directory of its own.
+func (c *Cluster) Twin(of *Node) *Node {
+	c.t.Helper()
+	twin := newNode(c, fmt.Sprintf("%s-twin%d", of.ID, len(c.Nodes)))
+	twin.ID = of.ID
+	c.Nodes = append(c.Nodes, twin)
+	twin.configure(true)
+	return twin
+}
+
 func (c *Cluster) add(id string) *Node {
 	c.t.Helper()
 	node := newNode(c, id)

@@ -131,6 +131,7 @@ func (Cluster) TrustChanged()                                    {}
 func (Cluster) Removed() bool                                    { return false }
 func (Cluster) Verified() bool                                   { return true }
 func (Cluster) Distrusted() error                                { return nil }
+func (Cluster) FormatsAgreed() bool                              { return true }
 func (Cluster) RemovePeer(context.Context, string) error         { return nil }
 func (Cluster) StepDown(context.Context) error                   { return nil }
 func (Cluster) Forward(http.ResponseWriter, *http.Request) error { return storage.ErrUnavailable }
