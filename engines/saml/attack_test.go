@@ -16,7 +16,7 @@ import (
 	"github.com/coffer-project/coffer/engines/saml/samltest"
 )
 
-// The tests of this file attack logins: as somebody without an account, as a user who wants more, and through another
+// The tests of this file attack logins: as a client without an account, as a user who wants more, and through another
 // mount that trusts the same identity provider.
 
 // neighbour is another mount of the same identity provider, with the same entity id, as two teams would have it.
@@ -111,7 +111,7 @@ func TestSwappedLogins(t *testing.T) {
 	}
 }
 
-// TestRedemptionRacesTheRole changes and deletes the role while logins are redeemed: whoever gets in does so by a role that
+// TestRedemptionRacesTheRole changes and deletes the role while logins are redeemed: a user who is admitted is so by a role that
 // was there.
 func TestRedemptionRacesTheRole(t *testing.T) {
 	f := newFlow(t)
@@ -165,7 +165,7 @@ func TestReplayByTheNextNode(t *testing.T) {
 	})
 }
 
-// TestReplaysTakeNoRoom repeats one answer that nobody asked for: only what is stored may count as pending.
+// TestReplaysTakeNoRoom repeats one unsolicited response: only what is stored may count as pending.
 func TestReplaysTakeNoRoom(t *testing.T) {
 	f := newFlow(t, byIdP)
 	form := f.unsolicited(samltest.Response{})
@@ -183,7 +183,7 @@ func TestReplaysTakeNoRoom(t *testing.T) {
 }
 
 // TestStrangersHideNoRefusal posts rubbish for a role, without an account, to keep its administrator from seeing whom the
-// role has refused.
+// role has rejected.
 func TestStrangersHideNoRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFlow(t)
@@ -197,7 +197,7 @@ func TestStrangersHideNoRefusal(t *testing.T) {
 		}
 		rubbish()
 		if got := fmt.Sprint(refused()); got != "encoding" {
-			t.Fatalf("the last refusal is %q", got)
+			t.Fatalf("the last rejection is %q", got)
 		}
 		_, err := f.post(f.idp.Answer(f.start(nil).url, samltest.User{Subject: "bob"}))
 		wantRefused(t, err, engines.KindDenied, "role")
@@ -206,17 +206,17 @@ func TestStrangersHideNoRefusal(t *testing.T) {
 			rubbish()
 		}
 		if got := fmt.Sprint(refused()); got != "role" {
-			t.Errorf("a stranger has replaced the last refusal by %q", got)
+			t.Errorf("a stranger has replaced the last rejection by %q", got)
 		}
 		time.Sleep(time.Hour)
 		rubbish()
 		if got := fmt.Sprint(refused()); got != "encoding" {
-			t.Errorf("an old refusal keeps later ones away: %q", got)
+			t.Errorf("an old rejection keeps later ones away: %q", got)
 		}
 	})
 }
 
-// TestHugeGroups lets the identity provider send what nobody can be a member of.
+// TestHugeGroups lets the identity provider send more groups than a user can have.
 func TestHugeGroups(t *testing.T) {
 	f := newFlow(t)
 	u := samltest.User{Subject: "carol", Attributes: map[string][]string{"groups": {"staff", strings.Repeat("g", 100_000), "a\u202eb", "root", "../x", "*"}}}
@@ -281,7 +281,7 @@ func TestRefusedStartsCostLittle(t *testing.T) {
 	_, err := f.do(engines.Update, "sso_service_url", startBody(nil))
 	wantError(t, err, engines.KindLimited, "too many logins")
 	if fetched > 0 {
-		t.Error("metadata was fetched for a login that is refused")
+		t.Error("metadata was fetched for a login that is rejected")
 	}
 }
 
@@ -342,7 +342,7 @@ func TestMetadataURLWithAKey(t *testing.T) {
 	}
 }
 
-// TestChangesEndLoginsThatWait changes what somebody was let in by while they look for the code of their second factor.
+// TestChangesEndLoginsThatWait changes what admitted a user while the user looks for the code of the second factor.
 func TestChangesEndLoginsThatWait(t *testing.T) {
 	for name, test := range map[string]struct {
 		path   string

@@ -44,8 +44,8 @@ const (
 	largeReason   assertion.Reason = "too_large" // more than can be kept until the login is redeemed
 )
 
-// post is one response of an identity provider, as a browser brought it.
-type post struct {
+// acsRequest is one request to the assertion consumer service: a response of an identity provider, posted by a browser.
+type acsRequest struct {
 	*engine
 	req   *engines.Request
 	conf  *config
@@ -64,7 +64,7 @@ func (e *engine) callback(ctx context.Context, req *engines.Request, in *callbac
 	case in.SAMLResponse == "":
 		return nil, engines.Invalid(`field "SAMLResponse": is required`)
 	}
-	p := &post{engine: e, req: req}
+	p := &acsRequest{engine: e, req: req}
 	c, err := getConfig(ctx, req.Mount.Storage)
 	if err != nil {
 		return nil, p.unchecked(err)
@@ -78,14 +78,14 @@ func (e *engine) callback(ctx context.Context, req *engines.Request, in *callbac
 	case l == nil && c.AllowIDPInitiated:
 		p.login = unsolicited(req, c)
 	case l == nil:
-		return nil, p.page(engines.KindInvalid, &assertion.Refusal{Reason: unknownReason, Detail: "unknown or expired login"})
+		return nil, p.page(engines.KindInvalid, &assertion.Rejection{Reason: unknownReason, Detail: "unknown or expired login"})
 	}
 	req.LoginID = p.login.AuditID
 	if p.login.State != pendingState && !p.login.Unsolicited {
 		return nil, p.page(engines.KindInvalid, errDecided)
 	}
 	if !p.login.Unsolicited && !slices.Contains(c.ACSURLs, p.login.ACSURL) {
-		return nil, p.page(engines.KindInvalid, &assertion.Refusal{Reason: assertion.Recipient, Detail: "the login's ACS URL is not in acs_urls any more"})
+		return nil, p.page(engines.KindInvalid, &assertion.Rejection{Reason: assertion.Recipient, Detail: "the login's ACS URL is not in acs_urls any more"})
 	}
 	a, err := p.verify(ctx, in.SAMLResponse)
 	if err != nil {
@@ -94,7 +94,7 @@ func (e *engine) callback(ctx context.Context, req *engines.Request, in *callbac
 	return p.accept(ctx, a)
 }
 
-var errDecided = &assertion.Refusal{Reason: unknownReason, Detail: "the login was answered before"}
+var errDecided = &assertion.Rejection{Reason: unknownReason, Detail: "the login was answered before"}
 
 // unsolicited returns a login for a response that was not requested.
 func unsolicited(req *engines.Request, c *config) *login {
@@ -134,15 +134,15 @@ func intendedACS(ours []string, encoded string) string {
 }
 
 // verify returns what the response says. If it does not fit what is known of the identity provider, there may be something
-// newer to know, such as another certificate. Errors that are no *assertion.Refusal say that it could not be checked.
-func (p *post) verify(ctx context.Context, encoded string) (*assertion.Assertion, error) {
+// newer to know, such as another certificate. Errors that are no *assertion.Rejection say that it could not be checked.
+func (p *acsRequest) verify(ctx context.Context, encoded string) (*assertion.Assertion, error) {
 	d, err := p.provider(ctx, p.req.Mount, p.conf)
 	if err != nil {
 		return nil, err
 	}
 	p.trace(ctx, encoded)
 	a, err := p.check(ctx, encoded, d)
-	var r *assertion.Refusal
+	var r *assertion.Rejection
 	if !errors.As(err, &r) || r.Reason != assertion.Signature && r.Reason != assertion.Certificate && r.Reason != assertion.Issuer {
 		return a, err
 	}
@@ -154,7 +154,7 @@ func (p *post) verify(ctx context.Context, encoded string) (*assertion.Assertion
 }
 
 // check holds the response against what is known of the identity provider.
-func (p *post) check(ctx context.Context, encoded string, d *idp.Descriptor) (*assertion.Assertion, error) {
+func (p *acsRequest) check(ctx context.Context, encoded string, d *idp.Descriptor) (*assertion.Assertion, error) {
 	release, err := p.queue.Acquire(ctx, fairqueue.SourceOf(p.req))
 	if err != nil {
 		return nil, busy(err)
@@ -177,7 +177,7 @@ func busy(err error) error {
 	return &with
 }
 
-func (p *post) expect(d *idp.Descriptor) assertion.Expect {
+func (p *acsRequest) expect(d *idp.Descriptor) assertion.Expect {
 	return assertion.Expect{
 		ACSURL: p.login.ACSURL, EntityID: p.conf.EntityID, Issuer: d.EntityID, RequestID: p.login.RequestID,
 		Certificates: d.Certificates, SignedResponse: p.conf.ValidateResponseSignature,
@@ -186,7 +186,7 @@ func (p *post) expect(d *idp.Descriptor) assertion.Expect {
 }
 
 // trace writes the whole response, for those who find out why it is rejected.
-func (p *post) trace(ctx context.Context, encoded string) {
+func (p *acsRequest) trace(ctx context.Context, encoded string) {
 	if !p.conf.VerboseLogging || !p.log.Enabled(ctx, LevelTrace) {
 		return
 	}
@@ -197,21 +197,21 @@ func (p *post) trace(ctx context.Context, encoded string) {
 
 // rejectUnverified handles a response that proves nothing. The login stays open, or a client that learns its RelayState could end it
 // with one post, unless the identity provider itself says that there is nothing more to come, or too many such came.
-func (p *post) rejectUnverified(ctx context.Context, err error) error {
-	var r *assertion.Refusal
+func (p *acsRequest) rejectUnverified(ctx context.Context, err error) error {
+	var r *assertion.Rejection
 	if !errors.As(err, &r) {
 		return p.unchecked(err)
 	}
 	if r.Signed && !p.login.Unsolicited {
-		if err := p.end(ctx, r, nil, nil); err != nil {
+		if err := p.endLogin(ctx, r, nil, nil); err != nil {
 			return err
 		}
 		return p.page(engines.KindDenied, r)
 	}
 	if !p.login.Unsolicited && p.rejected.add(time.Now(), p.login.id) {
 		last := r
-		r = &assertion.Refusal{Reason: last.Reason, Detail: fmt.Sprintf("%d responses to this login were rejected, which ends it; the last one: %s", maxRejections, last.Detail)}
-		if err := p.giveUp(ctx); err != nil {
+		r = &assertion.Rejection{Reason: last.Reason, Detail: fmt.Sprintf("%d responses to this login were rejected, which ends it; the last one: %s", maxRejections, last.Detail)}
+		if err := p.endUnverified(ctx); err != nil {
 			return err
 		}
 	}
@@ -221,10 +221,10 @@ func (p *post) rejectUnverified(ctx context.Context, err error) error {
 	return p.page(engines.KindInvalid, r)
 }
 
-// giveUp ends a login to which too many responses came that prove nothing. Explain keeps what the identity provider said.
-func (p *post) giveUp(ctx context.Context) error {
-	return p.settle(ctx, nil, func(_ *storage.Txn, l *login) error {
-		l.State, l.Browser = refusedState, address(p.req)
+// endUnverified ends a login to which too many responses came that prove nothing. Explain keeps what the identity provider said.
+func (p *acsRequest) endUnverified(ctx context.Context) error {
+	return p.decide(ctx, nil, func(_ *storage.Txn, l *login) error {
+		l.State, l.Browser = rejectedState, address(p.req)
 		l.Reason = "too many responses were rejected that are not the identity provider's"
 		return nil
 	})
@@ -234,14 +234,14 @@ func (p *post) giveUp(ctx context.Context) error {
 const keptFor = 10 * time.Minute
 
 // recordUnverified keeps a rejection that any client can cause, at most once a second, and unless it would hide a better one.
-func (p *post) recordUnverified(ctx context.Context, r *assertion.Refusal) error {
+func (p *acsRequest) recordUnverified(ctx context.Context, r *assertion.Rejection) error {
 	now := time.Now()
-	if !p.strangers.allow(now) {
+	if !p.unverifiedLimit.allow(now) {
 		return nil
 	}
 	_, err := storage.Update(ctx, p.req.Mount.ClusterStorage, func(t *storage.Txn) error {
-		last := new(refusal)
-		found, err := engines.GetRecord(ctx, t, refusedPrefix+storage.Key(p.login.Role), last)
+		last := new(lastRejection)
+		found, err := engines.GetRecord(ctx, t, rejectedPrefix+storage.Key(p.login.Role), last)
 		if age := now.Sub(last.At); err != nil || found && last.Vouched && age >= 0 && age < keptFor {
 			return err
 		}
@@ -251,28 +251,28 @@ func (p *post) recordUnverified(ctx context.Context, r *assertion.Refusal) error
 }
 
 // unchecked turns the error of a response that could not be checked into a page, unless it is the server's own trouble.
-func (p *post) unchecked(err error) error {
+func (p *acsRequest) unchecked(err error) error {
 	var e *engines.Error
 	if !errors.As(err, &e) || e.Page != nil {
 		return err
 	}
-	return p.page(e.Kind, &assertion.Refusal{Reason: sourceReason, Detail: e.Error()})
+	return p.page(e.Kind, &assertion.Rejection{Reason: sourceReason, Detail: e.Error()})
 }
 
 // accept handles a response that the identity provider gave: what is left to decide is whether the role admits the user.
-func (p *post) accept(ctx context.Context, a *assertion.Assertion) (*engines.Response, error) {
+func (p *acsRequest) accept(ctx context.Context, a *assertion.Assertion) (*engines.Response, error) {
 	user := identity{Subject: a.Subject, Attributes: a.Attributes, Contexts: a.Contexts}
 	ro, err := getRole(ctx, p.req.Mount.Storage, p.login.Role)
 	if err != nil {
 		return nil, err
 	}
 	p.debug(ctx, ro, user)
-	if r := p.judge(ro, user); r != nil {
+	if r := p.authorize(ro, user); r != nil {
 		known := &user
 		if r.Reason == largeReason {
 			known = nil
 		}
-		if err := p.end(ctx, r, a, known); err != nil {
+		if err := p.endLogin(ctx, r, a, known); err != nil {
 			return nil, err
 		}
 		return nil, p.page(engines.KindDenied, r)
@@ -295,7 +295,7 @@ func (p *post) accept(ctx context.Context, a *assertion.Assertion) (*engines.Res
 }
 
 // debug writes what the role demands beside what the user has: support needs to see both together.
-func (p *post) debug(ctx context.Context, ro *role, user identity) {
+func (p *acsRequest) debug(ctx context.Context, ro *role, user identity) {
 	if !p.conf.VerboseLogging || ro == nil {
 		return
 	}
@@ -310,29 +310,29 @@ const (
 	maxUserBytes    = 256 << 10
 )
 
-// judge returns why the user is not let in, nil if there is no reason. The texts may be shown to the user.
-func (p *post) judge(ro *role, user identity) *assertion.Refusal {
+// authorize returns why the role does not admit the user, nil if it does. The texts may be shown to the user.
+func (p *acsRequest) authorize(ro *role, user identity) *assertion.Rejection {
 	kept, err := json.Marshal(user)
 	switch {
 	case ro == nil:
-		return &assertion.Refusal{Reason: roleReason, Detail: "the role does not exist any more"}
+		return &assertion.Rejection{Reason: roleReason, Detail: "the role does not exist any more"}
 	case len(user.Subject) > maxSubjectBytes || !utf8.ValidString(user.Subject) || strings.ContainsFunc(user.Subject, unicode.IsControl):
-		return &assertion.Refusal{Reason: assertion.Subject, Detail: fmt.Sprintf("the subject is longer than %d bytes or has control characters", maxSubjectBytes)}
+		return &assertion.Rejection{Reason: assertion.Subject, Detail: fmt.Sprintf("the subject is longer than %d bytes or has control characters", maxSubjectBytes)}
 	case err != nil || len(kept) > maxUserBytes:
-		return &assertion.Refusal{Reason: largeReason, Detail: fmt.Sprintf("the attributes are more than %d KiB: have the identity provider send only those that matter", maxUserBytes>>10)}
+		return &assertion.Rejection{Reason: largeReason, Detail: fmt.Sprintf("the attributes are more than %d KiB: have the identity provider send only those that matter", maxUserBytes>>10)}
 	case ro.RequireSameAddress && p.login.Address != address(p.req):
-		return &assertion.Refusal{Reason: roleReason, Detail: "the role demands that the browser has the address that the login was started from"}
+		return &assertion.Rejection{Reason: roleReason, Detail: "the role demands that the browser has the address that the login was started from"}
 	}
 	if err := ro.admits(user); err != nil {
-		return &assertion.Refusal{Reason: roleReason, Detail: err.Error()}
+		return &assertion.Rejection{Reason: roleReason, Detail: err.Error()}
 	}
 	return nil
 }
 
 // complete marks the login as completed, or as one that the user has to confirm if there is a secret for that, and the
 // assertion as used, both or none: otherwise two nodes, or two posts at once, could each accept what is good for one.
-func (p *post) complete(ctx context.Context, a *assertion.Assertion, user identity, secret string) error {
-	return p.settle(ctx, a, func(_ *storage.Txn, l *login) error {
+func (p *acsRequest) complete(ctx context.Context, a *assertion.Assertion, user identity, secret string) error {
+	return p.decide(ctx, a, func(_ *storage.Txn, l *login) error {
 		l.State, l.User, l.Browser, l.Trust = completedState, &user, address(p.req), p.conf.trust()
 		if secret != "" {
 			l.State, l.Confirmation = confirmingState, confirmationHash(secret)
@@ -341,9 +341,9 @@ func (p *post) complete(ctx context.Context, a *assertion.Assertion, user identi
 	})
 }
 
-// end marks the login as rejected, so that the client that waits for it learns why, and keeps the rejection for explain. a is nil if
+// endLogin marks the login as rejected, so that the client that waits for it learns why, and keeps the rejection for explain. a is nil if
 // there is no assertion.
-func (p *post) end(ctx context.Context, r *assertion.Refusal, a *assertion.Assertion, user *identity) error {
+func (p *acsRequest) endLogin(ctx context.Context, r *assertion.Rejection, a *assertion.Assertion, user *identity) error {
 	if p.login.Unsolicited {
 		_, err := storage.Update(ctx, p.req.Mount.ClusterStorage, func(t *storage.Txn) error {
 			if err := p.markUsed(ctx, t, a); err != nil {
@@ -351,16 +351,16 @@ func (p *post) end(ctx context.Context, r *assertion.Refusal, a *assertion.Asser
 			}
 			return p.record(t, r, user, true)
 		})
-		return p.settled(err)
+		return p.decisionError(err)
 	}
-	return p.settle(ctx, a, func(t *storage.Txn, l *login) error {
-		l.State, l.Reason, l.Browser = refusedState, r.Detail, address(p.req)
+	return p.decide(ctx, a, func(t *storage.Txn, l *login) error {
+		l.State, l.Reason, l.Browser = rejectedState, r.Detail, address(p.req)
 		return p.record(t, r, user, true)
 	})
 }
 
-// settle changes a login that is still pending and uses up the assertion, in one transaction.
-func (p *post) settle(ctx context.Context, a *assertion.Assertion, change func(*storage.Txn, *login) error) error {
+// decide changes a login that is still pending and uses up the assertion, in one transaction.
+func (p *acsRequest) decide(ctx context.Context, a *assertion.Assertion, change func(*storage.Txn, *login) error) error {
 	_, err := storage.Update(ctx, p.req.Mount.ClusterStorage, func(t *storage.Txn) error {
 		l, err := getLogin(ctx, t, p.login.id)
 		switch {
@@ -378,11 +378,11 @@ func (p *post) settle(ctx context.Context, a *assertion.Assertion, change func(*
 		p.login = l
 		return engines.PutRecord(t, loginKey(l.id), l)
 	})
-	return p.settled(err)
+	return p.decisionError(err)
 }
 
 // markUsed marks an assertion as used, if there is one.
-func (p *post) markUsed(ctx context.Context, t *storage.Txn, a *assertion.Assertion) error {
+func (p *acsRequest) markUsed(ctx context.Context, t *storage.Txn, a *assertion.Assertion) error {
 	if a == nil {
 		return nil
 	}
@@ -393,11 +393,11 @@ func (p *post) markUsed(ctx context.Context, t *storage.Txn, a *assertion.Assert
 	return err
 }
 
-var errReplay = &assertion.Refusal{Reason: replayReason, Detail: "the assertion was used before"}
+var errReplay = &assertion.Rejection{Reason: replayReason, Detail: "the assertion was used before"}
 
-// settled turns a rejection by the transaction into a page.
-func (p *post) settled(err error) error {
-	var r *assertion.Refusal
+// decisionError turns a rejection by the transaction into a page.
+func (p *acsRequest) decisionError(err error) error {
+	var r *assertion.Rejection
 	if errors.As(err, &r) {
 		return p.page(engines.KindInvalid, r)
 	}
@@ -406,15 +406,15 @@ func (p *post) settled(err error) error {
 
 // completeUnsolicited stores a login that the identity provider began, and shows the code that redeems it. The browser
 // itself is not signed in: a site that makes a user's browser post a response of its own gains nothing by it.
-func (p *post) completeUnsolicited(ctx context.Context, a *assertion.Assertion, user identity) (*engines.Response, error) {
+func (p *acsRequest) completeUnsolicited(ctx context.Context, a *assertion.Assertion, user identity) (*engines.Response, error) {
 	// What is repeated must not take any room.
 	if repeated, err := engines.GetRecord(ctx, p.req.Mount.ClusterStorage, assertionKey(a.Issuer, a.ID), new(used)); repeated || err != nil {
-		return nil, p.settled(cmp.Or(err, error(errReplay)))
+		return nil, p.decisionError(cmp.Or(err, error(errReplay)))
 	}
 	code := newCode(4, 5) // 100 bits: it is all that is needed
-	evict, err := p.room(ctx, p.req.Mount.ClusterStorage, p.req.RemoteIP, codeLogin(code))
+	evict, err := p.checkPendingLimit(ctx, p.req.Mount.ClusterStorage, p.req.RemoteIP, codeLogin(code))
 	if err != nil {
-		return nil, p.page(engines.KindLimited, &assertion.Refusal{Reason: roomReason, Detail: "too many logins are pending"})
+		return nil, p.page(engines.KindLimited, &assertion.Rejection{Reason: roomReason, Detail: "too many logins are pending"})
 	}
 	l := p.login
 	l.id, l.User, l.Trust = codeLogin(code), &user, p.conf.trust()
@@ -424,7 +424,7 @@ func (p *post) completeUnsolicited(ctx context.Context, a *assertion.Assertion, 
 		}
 		return l.create(t)
 	})
-	if err := p.settled(err); err != nil {
+	if err := p.decisionError(err); err != nil {
 		return nil, err
 	}
 	p.counts.Completed.Add(1)
@@ -434,24 +434,24 @@ func (p *post) completeUnsolicited(ctx context.Context, a *assertion.Assertion, 
 }
 
 // record keeps a rejection for explain. The identity provider vouches for it, or any client may have caused it.
-func (p *post) record(t *storage.Txn, r *assertion.Refusal, user *identity, vouched bool) error {
+func (p *acsRequest) record(t *storage.Txn, r *assertion.Rejection, user *identity, vouched bool) error {
 	if p.login.Role == "" {
 		return nil
 	}
-	return engines.PutRecord(t, refusedPrefix+storage.Key(p.login.Role), &refusal{
+	return engines.PutRecord(t, rejectedPrefix+storage.Key(p.login.Role), &lastRejection{
 		At: time.Now().UTC(), Reason: r.Reason, Detail: r.Detail, Address: address(p.req), User: user, Vouched: vouched,
 	})
 }
 
 // page is the error of a response that is rejected: a page that says nothing for the browser, the reason for the log and
 // for the audit log.
-func (p *post) page(kind engines.Kind, r *assertion.Refusal) error {
-	p.counts.Refused.Add(1)
+func (p *acsRequest) page(kind engines.Kind, r *assertion.Rejection) error {
+	p.counts.Rejected.Add(1)
 	role, started := "", ""
 	if p.login != nil {
 		role, started = p.login.Role, p.login.Address
 	}
-	p.log.Warn("a SAML login was refused", "reason", r.Reason, "detail", r.Detail, "role", role, "request_id", p.req.ID,
+	p.log.Warn("a SAML login was denied", "reason", r.Reason, "detail", r.Detail, "role", role, "request_id", p.req.ID,
 		"address", address(p.req), "started_from", started)
-	return &engines.Error{Kind: kind, Detail: "the login was refused", Reason: r.Error(), Page: refusedPage(p.req.ID)}
+	return &engines.Error{Kind: kind, Detail: "the login was denied", Reason: r.Error(), Page: rejectedPage(p.req.ID)}
 }

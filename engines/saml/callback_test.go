@@ -31,7 +31,7 @@ func TestLoginOnSeveralNodes(t *testing.T) {
 	if l := third.login(s.poll); l.Alias.Name != alice.Subject {
 		t.Errorf("the login is %+v", l)
 	}
-	if f.counts.Completed.Load() != 1 || f.counts.Redeemed.Load() != 1 || f.counts.Refused.Load() != 0 {
+	if f.counts.Completed.Load() != 1 || f.counts.Redeemed.Load() != 1 || f.counts.Rejected.Load() != 0 {
 		t.Errorf("counted %v", f.counts.Numbers())
 	}
 }
@@ -83,7 +83,7 @@ func TestCallbackDecidesOnce(t *testing.T) {
 	wantRefused(t, err, engines.KindInvalid, "unknown or expired login")
 }
 
-// TestReplay posts an assertion that another login has used up, signed anew for this one: only its ID tells.
+// TestReplay posts an assertion that another login has used up, signed again for this one: only its ID tells.
 func TestReplay(t *testing.T) {
 	f := newFlow(t)
 	first, second := f.start(nil), f.start(nil)
@@ -127,7 +127,7 @@ func TestRefusedAnswersLeaveTheLoginOpen(t *testing.T) {
 	}
 	f.confirm(s, alice)
 	f.login(s.poll)
-	if f.counts.Refused.Load() != 3 {
+	if f.counts.Rejected.Load() != 3 {
 		t.Errorf("counted %v", f.counts.Numbers())
 	}
 }
@@ -140,7 +140,7 @@ func TestSignedRefusalEndsTheLogin(t *testing.T) {
 	_, err = f.post(f.idp.Answer(s.url, alice))
 	wantRefused(t, err, engines.KindInvalid, "answered before")
 	_, err = f.redeem(s.poll)
-	wantError(t, err, engines.KindDenied, "the login was refused: ", "AuthnFailed")
+	wantError(t, err, engines.KindDenied, "the login was denied: ", "AuthnFailed")
 	_, err = f.redeem(s.poll)
 	wantError(t, err, engines.KindInvalid)
 }
@@ -155,9 +155,9 @@ func TestSignedMistakeEndsTheLogin(t *testing.T) {
 	wantError(t, err, engines.KindDenied, "audience")
 }
 
-// TestRoleRefuses checks that somebody whom the role excludes learns it at once, that the browser does not, and that an
+// TestRoleRejects checks that a user whom the role excludes learns it at once, that the browser does not, and that an
 // administrator can have it explained.
-func TestRoleRefuses(t *testing.T) {
+func TestRoleRejects(t *testing.T) {
 	f := newFlow(t)
 	s := f.start(nil)
 	_, err := f.post(f.idp.Answer(s.url, samltest.User{Subject: "bob", Attributes: map[string][]string{"groups": {"guests"}}}))
@@ -165,7 +165,7 @@ func TestRoleRefuses(t *testing.T) {
 	_, err = f.from("198.51.100.1").do(engines.Update, "token", fields{"client_verifier": "guess", "token_poll_id": s.poll})
 	wantError(t, err, engines.KindInvalid)
 	_, err = f.redeem(s.poll)
-	wantError(t, err, engines.KindDenied, "the login was refused: ", `"groups"`)
+	wantError(t, err, engines.KindDenied, "the login was denied: ", `"groups"`)
 	_, err = f.redeem(s.poll)
 	wantError(t, err, engines.KindInvalid, "used")
 	data := f.Data(f.Must(engines.Update, "role/dev/explain", nil))
@@ -220,7 +220,7 @@ func TestOneOfManyPostsWins(t *testing.T) {
 			if _, err := nodes[i%len(nodes)].post(form); err == nil {
 				won.Add(1)
 			} else if !strings.Contains(reasonOf(err), "answered before") {
-				t.Errorf("refused with %v (%s)", err, reasonOf(err))
+				t.Errorf("rejected with %v (%s)", err, reasonOf(err))
 			}
 		})
 	}
@@ -277,7 +277,7 @@ func TestVerboseLogging(t *testing.T) {
 		}
 		for _, v := range []string{"level=WARN", "reason=role", "role=dev", "request_id=request-1", "address=203.0.113.7"} {
 			if !strings.Contains(text, v) {
-				t.Errorf("the log of a refusal lacks %s:\n%s", v, text)
+				t.Errorf("the log of a rejection lacks %s:\n%s", v, text)
 			}
 		}
 		if strings.Contains(text, s.poll) || strings.Contains(text, verifier) {
@@ -286,7 +286,7 @@ func TestVerboseLogging(t *testing.T) {
 	}
 }
 
-// TestStrangersWriteLittle checks that refused posts, which cost a stranger nothing, do not write each time.
+// TestStrangersWriteLittle checks that rejected posts, which cost a stranger nothing, do not write each time.
 func TestStrangersWriteLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFlow(t)
@@ -299,12 +299,12 @@ func TestStrangersWriteLittle(t *testing.T) {
 			wantRefused(t, err, engines.KindInvalid, "encoding")
 		}
 		if writes != 1 {
-			t.Errorf("8 refused posts within a second wrote %d times", writes)
+			t.Errorf("8 rejected posts within a second wrote %d times", writes)
 		}
 		time.Sleep(time.Second)
 		_, _ = f.post(url.Values{"RelayState": {relay}, "SAMLResponse": {"rubbish"}})
 		if writes != 2 {
-			t.Errorf("a refusal a second later wrote nothing")
+			t.Errorf("a rejection a second later wrote nothing")
 		}
 	})
 }

@@ -173,7 +173,7 @@ func TestIDPIssuerIsAnotherNameOfIDPEntityID(t *testing.T) {
 	}
 }
 
-func TestRefusedConfigs(t *testing.T) {
+func TestRejectedConfigs(t *testing.T) {
 	explicit := explicitFields(samltest.New(t))
 	many := make([]string, 65)
 	for i := range many {
@@ -217,8 +217,8 @@ func TestRefusedConfigs(t *testing.T) {
 	}
 }
 
-// TestRefusedConfigChangesNothing: a problem in one field keeps all of the old configuration.
-func TestRefusedConfigChangesNothing(t *testing.T) {
+// TestRejectedConfigChangesNothing: a problem in one field keeps all of the old configuration.
+func TestRejectedConfigChangesNothing(t *testing.T) {
 	m := configMount(t)
 	m.Must(engines.Update, "config", byMetadata)
 	m.Fails(engines.KindInvalid, engines.Update, "config", settings{"entity_id": "urn:other", "acs_urls": "x", "sign_authn_requests": true})

@@ -28,14 +28,14 @@ func confirmationHash(secret string) string { return hash("confirm", secret) }
 // confirm takes the user's decision about a login that the identity provider has responded to.
 func (e *engine) confirm(ctx context.Context, req *engines.Request, in *callbackIn) (*engines.Response, error) {
 	id, secret, _ := strings.Cut(in.Confirmation.Reveal(), ".")
-	p := &post{engine: e, req: req}
+	p := &acsRequest{engine: e, req: req}
 	_, err := storage.Update(ctx, req.Mount.ClusterStorage, func(t *storage.Txn) error {
 		l, err := getLogin(ctx, t, id)
 		switch {
 		case err != nil:
 			return err
 		case l == nil || l.State != confirmingState || subtle.ConstantTimeCompare([]byte(confirmationHash(secret)), []byte(l.Confirmation)) != 1:
-			return &assertion.Refusal{Reason: unknownReason, Detail: "no such login waits to be confirmed"}
+			return &assertion.Rejection{Reason: unknownReason, Detail: "no such login waits to be confirmed"}
 		}
 		p.login, req.LoginID = l, l.AuditID
 		l.Confirmation, l.Browser = "", address(req)
@@ -45,7 +45,7 @@ func (e *engine) confirm(ctx context.Context, req *engines.Request, in *callback
 		l.State = completedState
 		return engines.PutRecord(t, loginKey(l.id), l)
 	})
-	if err := p.settled(err); err != nil {
+	if err := p.decisionError(err); err != nil {
 		return nil, err
 	}
 	if in.Decision == rejectDecision {
@@ -55,9 +55,9 @@ func (e *engine) confirm(ctx context.Context, req *engines.Request, in *callback
 }
 
 // reject ends the login because its user says that it is not theirs.
-func (p *post) reject(t *storage.Txn) error {
-	r := &assertion.Refusal{Reason: userReason, Detail: "the user said in the browser that the login is not theirs"}
-	p.login.State, p.login.Reason = refusedState, r.Detail
+func (p *acsRequest) reject(t *storage.Txn) error {
+	r := &assertion.Rejection{Reason: userReason, Detail: "the user said in the browser that the login is not theirs"}
+	p.login.State, p.login.Reason = rejectedState, r.Detail
 	if err := p.record(t, r, p.login.User, true); err != nil {
 		return err
 	}
@@ -66,15 +66,15 @@ func (p *post) reject(t *storage.Txn) error {
 }
 
 // stopped responds to a user who has rejected a login. Another client has probably started it: an administrator should know.
-func (p *post) stopped() *engines.Response {
-	p.counts.Refused.Add(1)
+func (p *acsRequest) stopped() *engines.Response {
+	p.counts.Rejected.Add(1)
 	p.log.Warn("a user rejected a SAML login: another client may have started it", "role", p.login.Role, "request_id", p.req.ID,
 		"address", address(p.req), "started_from", p.login.Address)
 	return &engines.Response{Raw: stoppedPage(p.req.ID), Data: p.about(rejectDecision)}
 }
 
 // finished responds to the browser of a login that is to be redeemed.
-func (p *post) finished() *engines.Response {
+func (p *acsRequest) finished() *engines.Response {
 	page := blankPage()
 	if p.login.ClientType != browserClient {
 		page = donePage(p.login, p.login.User.Subject)
@@ -83,7 +83,7 @@ func (p *post) finished() *engines.Response {
 }
 
 // about is what the audit log has of a response about the login.
-func (p *post) about(decision string) map[string]any {
+func (p *acsRequest) about(decision string) map[string]any {
 	l := p.login
 	return map[string]any{
 		"role": l.Role, "client_type": l.ClientType, "address": l.Address, "browser_address": l.Browser, "decision": decision,
@@ -118,7 +118,7 @@ type followIn struct {
 // anywhere.
 func (e *engine) follow(ctx context.Context, req *engines.Request, in *followIn) (*engines.Response, error) {
 	key := linkKey(strings.ToLower(in.Code))
-	p := &post{engine: e, req: req}
+	p := &acsRequest{engine: e, req: req}
 	_, err := storage.Update(ctx, req.Mount.ClusterStorage, func(t *storage.Txn) error {
 		l, err := referredLogin(ctx, t, key)
 		if err != nil {

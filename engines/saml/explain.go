@@ -11,10 +11,10 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-const refusedPrefix storage.Key = "refused/"
+const rejectedPrefix storage.Key = "refused/"
 
-// refusal is the stored form of the last rejected login of a role, as JSON, below refused/ in the ClusterStorage.
-type refusal struct {
+// lastRejection is the stored form of the last rejected login of a role, as JSON, below refused/ in the ClusterStorage.
+type lastRejection struct {
 	Format  int              `json:"format"` // 1
 	At      time.Time        `json:"at"`
 	Reason  assertion.Reason `json:"reason"` // or "role"
@@ -26,10 +26,10 @@ type refusal struct {
 	Vouched bool `json:"vouched,omitempty"`
 }
 
-func (r *refusal) RecordFormat() *int { return &r.Format }
+func (r *lastRejection) RecordFormat() *int { return &r.Format }
 
-// refusedTTL is how long a refusal can be explained.
-const refusedTTL = 24 * time.Hour
+// rejectionTTL is how long a rejection can be explained.
+const rejectionTTL = 24 * time.Hour
 
 type explainIn struct {
 	roleIn
@@ -79,11 +79,11 @@ func explain(ctx context.Context, req *engines.Request, in *explainIn) (*engines
 	if user != nil {
 		return &engines.Response{Data: r.explain(user)}, nil
 	}
-	last := new(refusal)
-	switch found, err := engines.GetRecord(ctx, req.Mount.ClusterStorage, refusedPrefix+storage.Key(name), last); {
+	last := new(lastRejection)
+	switch found, err := engines.GetRecord(ctx, req.Mount.ClusterStorage, rejectedPrefix+storage.Key(name), last); {
 	case err != nil:
 		return nil, err
-	case !found || time.Since(last.At) > refusedTTL:
+	case !found || time.Since(last.At) > rejectionTTL:
 		return nil, engines.NotFound("no login of this role was rejected in the last 24 hours: give a subject and attributes")
 	}
 	data := r.explain(last.User)

@@ -54,7 +54,7 @@ func nameHint(name string, given []string) string {
 	return "the identity provider sent no attribute of this name"
 }
 
-// lastPart returns what people call an attribute whose name is a URI: "groups" of "http://example.com/claims/groups".
+// lastPart returns the usual name of an attribute whose name is a URI: "groups" of "http://example.com/claims/groups".
 func lastPart(name string) string {
 	name = strings.TrimRight(name, "/#:")
 	return name[strings.LastIndexAny(name, "/#:")+1:]
@@ -129,7 +129,7 @@ func parts(value string) []string {
 	return split
 }
 
-// folded returns a text without what people overlook: case and blanks.
+// folded returns a text without what is easily overlooked: case and blanks.
 func folded(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsSpace(r) {

@@ -13,14 +13,14 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// putRefusal stores the last refused login of a role, a minute ago if it does not say when.
-func putRefusal(t *testing.T, m *enginetest.Mount, name string, r *refusal) {
+// putRejection stores the last rejected login of a role, a minute ago if it does not say when.
+func putRejection(t *testing.T, m *enginetest.Mount, name string, r *lastRejection) {
 	t.Helper()
 	if r.At.IsZero() {
 		r.At = time.Now().Add(-time.Minute)
 	}
 	_, err := storage.Update(t.Context(), m.Mount.ClusterStorage, func(txn *storage.Txn) error {
-		return engines.PutRecord(txn, refusedPrefix+storage.Key(name), r)
+		return engines.PutRecord(txn, rejectedPrefix+storage.Key(name), r)
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -54,7 +54,7 @@ func TestExplainGivenAttributes(t *testing.T) {
 	wantFields(t, data, `{"admitted":true,"subject":"ann@example.com","attributes":{"dept":["it"],"groups":["ops","x"]},"groups":["ops","x"],"policies":["default","p"],
 		"checks":[{"bound":"subject","expected":["*@example.com"],"given":["ann@example.com"],"hint":"","name":"","passed":true,"type":"glob"},{"bound":"attribute","expected":["it"],"given":["it"],"hint":"","name":"dept","passed":true,"type":"string"},{"bound":"attribute","expected":["dev","ops"],"given":["ops","x"],"hint":"","name":"groups","passed":true,"type":"string"}]}`)
 	if _, there := data["refused"]; there {
-		t.Error("an answer about given attributes tells of a refused login")
+		t.Error("an answer about given attributes tells of a rejected login")
 	}
 
 	// All checks are made, also behind one that failed; a user who is not admitted gets no policies.
@@ -112,7 +112,7 @@ func TestExplainLastRefusedLogin(t *testing.T) {
 	m.Must(engines.Update, "role/dev", `{"bound_subjects":"ann","token_policies":"p"}`)
 	m.Must(engines.Update, "role/other", `{}`)
 	at := time.Now().Add(-time.Hour).UTC().Truncate(time.Second)
-	putRefusal(t, m, "dev", &refusal{At: at, Reason: "role", Detail: "the subject is not one the role admits", Address: "192.0.2.7",
+	putRejection(t, m, "dev", &lastRejection{At: at, Reason: "role", Detail: "the subject is not one the role admits", Address: "192.0.2.7",
 		User: &identity{Subject: "Ann", Attributes: map[string][]string{"groups": {"x"}}}})
 	refused := `"refused":{"address":"192.0.2.7","at":"` + at.Format(time.RFC3339) + `","detail":"the subject is not one the role admits","reason":"role"}`
 	for _, body := range []string{``, `{}`, `{"subject":"","attributes":{}}`} {
@@ -133,7 +133,7 @@ func TestExplainLastRefusedLogin(t *testing.T) {
 func TestExplainAnAnswerThatWasNotBelieved(t *testing.T) {
 	m := roleMount(t)
 	m.Must(engines.Update, "role/dev", `{}`)
-	putRefusal(t, m, "dev", &refusal{Reason: "audience", Detail: "it is for somebody else"})
+	putRejection(t, m, "dev", &lastRejection{Reason: "audience", Detail: "it is for another service"})
 	data := explained(t, m, `{}`)
 	wantFields(t, data, `{"admitted":false,"subject":"","attributes":{},"groups":[],"policies":[],"checks":[]}`)
 	if reason := data["refused"].(map[string]any)["reason"]; reason != "audience" {
@@ -144,13 +144,13 @@ func TestExplainAnAnswerThatWasNotBelieved(t *testing.T) {
 func TestExplainErrors(t *testing.T) {
 	m := roleMount(t)
 	m.Must(engines.Update, "role/dev", `{}`)
-	putRefusal(t, m, "gone", &refusal{Reason: "role"})
+	putRejection(t, m, "gone", &lastRejection{Reason: "role"})
 	m.Fails(engines.KindNotFound, engines.Update, "role/gone/explain", `{}`)
 	m.Fails(engines.KindNotFound, engines.Update, "role/gone/explain", `{"subject":"ann"}`)
 	if text := m.Fails(engines.KindNotFound, engines.Update, "role/dev/explain", `{}`); !strings.Contains(text, "24 hours") {
-		t.Errorf("without a refused login: %q", text)
+		t.Errorf("without a rejected login: %q", text)
 	}
-	putRefusal(t, m, "dev", &refusal{Reason: "role", At: time.Now().Add(-refusedTTL - time.Minute)})
+	putRejection(t, m, "dev", &lastRejection{Reason: "role", At: time.Now().Add(-rejectionTTL - time.Minute)})
 	m.Fails(engines.KindNotFound, engines.Update, "role/dev/explain", `{}`)
 	for body, want := range map[string]string{
 		`{"attributes":7}`:             `field "attributes": must be an object`,
@@ -206,7 +206,7 @@ func TestExplainHints(t *testing.T) {
 func TestExplainAnswersListsNeverNull(t *testing.T) {
 	m := roleMount(t)
 	m.Must(engines.Update, "role/dev", `{"bound_attributes":{"a":"b"}}`)
-	putRefusal(t, m, "dev", &refusal{Reason: "role", User: &identity{Subject: "ann"}})
+	putRejection(t, m, "dev", &lastRejection{Reason: "role", User: &identity{Subject: "ann"}})
 	data := explained(t, m, `{}`)
 	for _, name := range slices.Sorted(maps.Keys(data)) {
 		if data[name] == nil {

@@ -14,7 +14,7 @@ import (
 
 var byIdP = fields{"allow_idp_initiated": true, "default_role": "dev"}
 
-// unsolicited is a response that nobody asked for.
+// unsolicited is a response without a request.
 func (f *flow) unsolicited(o samltest.Response) url.Values {
 	if o.User.Subject == "" {
 		o.User = alice
@@ -58,7 +58,7 @@ func TestIDPInitiatedLogin(t *testing.T) {
 	for _, form := range []url.Values{f.unsolicited(samltest.Response{}), {"SAMLResponse": f.unsolicited(samltest.Response{})["SAMLResponse"]}} {
 		resp, err := f.from("198.51.100.1").post(form)
 		if err != nil {
-			t.Fatalf("refused: %v (%s)", err, reasonOf(err))
+			t.Fatalf("rejected: %v (%s)", err, reasonOf(err))
 		}
 		code := shown(t, resp)
 		if !strings.Contains(string(resp.Raw.Body), "coffer login -method=saml code="+code) {
@@ -120,7 +120,7 @@ func TestIDPInitiatedRefusals(t *testing.T) {
 		reason string
 	}{
 		"the answer to a request": {stolen, engines.KindInvalid, "in_response_to"},
-		"sent to somebody else":   {f.unsolicited(samltest.Response{ACSURL: "https://evil.example.com/callback"}), engines.KindInvalid, "destination"},
+		"sent elsewhere":          {f.unsolicited(samltest.Response{ACSURL: "https://evil.example.com/callback"}), engines.KindInvalid, "destination"},
 		"not signed":              {f.unsolicited(samltest.Response{Unsigned: true}), engines.KindInvalid, "signature"},
 		"not for the role":        {f.unsolicited(samltest.Response{User: samltest.User{Subject: "bob"}}), engines.KindDenied, "role"},
 		"no XML":                  {url.Values{"SAMLResponse": {"!"}}, engines.KindInvalid, "encoding"},

@@ -59,7 +59,7 @@ func (e *engine) start(ctx context.Context, req *engines.Request, in *startIn) (
 		return nil, err
 	}
 	relay, pollID := newRelayState(), newPollID()
-	evict, err := e.room(ctx, req.Mount.ClusterStorage, req.RemoteIP, pollLogin(pollID))
+	evict, err := e.checkPendingLimit(ctx, req.Mount.ClusterStorage, req.RemoteIP, pollLogin(pollID))
 	if err != nil { // before anything that costs: a fetch, a signature
 		return nil, err
 	}

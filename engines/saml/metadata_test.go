@@ -23,7 +23,7 @@ func metadataBody(t *testing.T, m *enginetest.Mount) string {
 	return string(resp.Raw.Body)
 }
 
-// decodeMetadata reads the document as somebody else's library does.
+// decodeMetadata reads the document as another library does.
 func decodeMetadata(t *testing.T, m *enginetest.Mount) *types.EntityDescriptor {
 	t.Helper()
 	d := new(types.EntityDescriptor)

@@ -27,8 +27,8 @@ type known struct {
 	started
 	verifier, relay string
 	until           time.Time
-	user            string // who it was completed for, "" if nobody
-	refused, spent  bool
+	user            string // who it was completed for, "" if for none
+	refused, used   bool
 	code            string // of one that the identity provider began
 }
 
@@ -93,7 +93,7 @@ func (m *model) starts(f *flow) {
 	m.logins = append(m.logins, k)
 }
 
-// answered has the identity provider answer a login, or nobody, about somebody who may get in or not.
+// answered has the identity provider answer a login, or another one, about a user whom the role admits or not.
 func (m *model) answered(*flow) {
 	a := &answer{login: -1, user: fmt.Sprint("user ", len(m.answers)), admitted: m.rand.IntN(4) > 0, until: time.Now().Add(6 * time.Minute)}
 	u := samltest.User{Subject: a.user, Attributes: map[string][]string{"groups": {"guests"}}}
@@ -125,20 +125,20 @@ func (m *model) posts(f *flow) {
 	}
 	now := time.Now()
 	var k *known
-	if at >= 0 && m.logins[at].relay != "" && now.Before(m.logins[at].until) && !m.logins[at].spent {
+	if at >= 0 && m.logins[at].relay != "" && now.Before(m.logins[at].until) && !m.logins[at].used {
 		k = m.logins[at]
 	}
-	believed := (at == a.login || a.login < 0) && now.Before(a.until) && !a.used
+	accepted := (at == a.login || a.login < 0) && now.Before(a.until) && !a.used
 	if a.login >= 0 {
-		believed = believed && k != nil && k.user == "" && !k.refused
+		accepted = accepted && k != nil && k.user == "" && !k.refused
 	} else {
-		believed = believed && k == nil
+		accepted = accepted && k == nil
 	}
 	resp, err := f.post(form)
-	switch want := believed && a.admitted && m.role; {
+	switch want := accepted && a.admitted && m.role; {
 	case want != (err == nil):
 		m.t.Fatalf("the answer about %s (login %d, used %t) posted to login %d: %v (%s), want success %t", a.user, a.login, a.used, at, err, reasonOf(err), want)
-	case !believed:
+	case !accepted:
 		return
 	}
 	a.used = true
@@ -171,14 +171,14 @@ func (m *model) redeems(f *flow) {
 	} else if proof.verifier == "" {
 		return
 	}
-	there := !k.spent && time.Now().Before(k.until) && proof == k
+	there := !k.used && time.Now().Before(k.until) && proof == k
 	resp, err := f.do(engines.Update, "token", body)
 	switch {
 	case !there:
 		wantError(m.t, err, engines.KindInvalid)
 	case k.refused, k.user != "" && !m.role:
 		wantError(m.t, err, engines.KindDenied)
-		k.spent = true
+		k.used = true
 	case k.user == "":
 		wantError(m.t, err, engines.KindUnauthorized)
 		m.done["pending"]++
@@ -186,7 +186,7 @@ func (m *model) redeems(f *flow) {
 		if err != nil || resp.Auth.Login.Alias.Name != k.user || resp.Auth.Login.Role != "dev" {
 			m.t.Fatalf("redeeming %s's login: %+v, %v", k.user, resp, err)
 		}
-		k.spent = true
+		k.used = true
 		m.done["redeemed"]++
 	}
 }

@@ -17,7 +17,7 @@ const (
 )
 
 // TestNameIDFormatIsAskedForAndDemanded: a user who has the identity provider send a name of another format, by editing the
-// request, is not let in as somebody else.
+// request, is not admitted as another user.
 func TestNameIDFormatIsAskedForAndDemanded(t *testing.T) {
 	f := newFlow(t, fields{"name_id_format": "emailAddress"})
 	if got := f.Data(f.Must(engines.Read, "config", nil))["name_id_format"]; got != emailFormat {
@@ -51,7 +51,7 @@ func TestNameIDFormatIsAskedForAndDemanded(t *testing.T) {
 	wantError(t, err, engines.KindDenied, "has changed")
 }
 
-// TestNameWarnings: whoever configures a method whose users can choose their names is told so, also by config/verify.
+// TestNameWarnings: an administrator who configures a method whose users can choose their names is warned, also by config/verify.
 func TestNameWarnings(t *testing.T) {
 	f := newFlow(t)
 	warned := func(config fields) bool {
@@ -81,7 +81,7 @@ func TestNameWarnings(t *testing.T) {
 }
 
 // TestAliasesFoldCase: in a new configuration one person is one entity, however their name is written. Methods from before go on
-// as they did, or their users would be somebody else all at once.
+// as they did, or their users would become other users.
 func TestAliasesFoldCase(t *testing.T) {
 	alias := func(f *flow, subject string) string {
 		t.Helper()

@@ -156,9 +156,9 @@ func shellWord(text string) string {
 	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }
 
-// refusedPage is the same whatever the reason.
-func refusedPage(requestID string) *engines.Raw {
-	return render("refused", pageData{Title: "The login was refused", Bad: true, RequestID: requestID})
+// rejectedPage is the same whatever the reason.
+func rejectedPage(requestID string) *engines.Raw {
+	return render("refused", pageData{Title: "The login was denied", Bad: true, RequestID: requestID})
 }
 
 // busyPage is for a browser whose post could not be looked at.

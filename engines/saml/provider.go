@@ -252,7 +252,7 @@ func (e *engine) fly(m engines.Mount, f *flight) {
 		f.got, f.err = nil, err
 		e.counts.MetadataFailures.Add(1)
 	}
-	failures, current := e.providers.land(f)
+	failures, current := e.providers.finishFetch(f)
 	switch {
 	case !current: // the configuration has another URL by now
 	case f.err != nil:
@@ -266,8 +266,8 @@ func (e *engine) fly(m engines.Mount, f *flight) {
 	}
 }
 
-// land ends a flight. It returns how often fetching failed in a row, and whether the flight is the one whose result counts.
-func (p *providers) land(f *flight) (failures int, current bool) {
+// finishFetch ends a flight. It returns how often fetching failed in a row, and whether the flight is the one whose result counts.
+func (p *providers) finishFetch(f *flight) (failures int, current bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.flight != f {

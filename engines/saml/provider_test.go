@@ -277,8 +277,8 @@ func TestRefreshIntervals(t *testing.T) {
 	}
 }
 
-// TestLoginsWaitForARefresh: nobody logs in by a copy that is overdue while the fetch runs, or a removed certificate would be
-// good for whoever comes first.
+// TestLoginsWaitForARefresh: no user logs in by a copy that is overdue while the fetch runs, or a removed certificate would be
+// good for the first request.
 func TestLoginsWaitForARefresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pt := newProviderTest(t, samltest.New(t, key(0)))
@@ -342,7 +342,7 @@ func TestVerifyIsOfAllNodesAndClusters(t *testing.T) {
 			at := all[n%2] // of the first cluster
 			pt.set(metadataOf(t, "", key(n)), nil)
 			at.mount.Must(engines.Update, "config/verify", nil)
-			pt.set(metadataOf(t, "", key(0)), nil) // it was fetched again by nobody
+			pt.set(metadataOf(t, "", key(0)), nil) // it was not fetched again
 			for i, other := range all {
 				if d := other.must(); d.Has(old) || !d.Has(samltest.NewKey(samltest.P256, n).Certificate) {
 					t.Errorf("after verifying %d: node %d goes by %v", n, i, describe(d))
@@ -638,7 +638,7 @@ func TestNewerProviderAfterARollOver(t *testing.T) {
 		}
 		pt.wantCalls(2)
 		pt.set(metadataOf(t, "", key(0), samltest.WithNext(samltest.NewKey(samltest.P256, 1))), nil)
-		for range 59 { // however often somebody posts rubbish
+		for range 59 { // however often a client posts rubbish
 			time.Sleep(time.Second)
 			if pt.newer(old) != nil {
 				t.Error("fetched again within a minute")

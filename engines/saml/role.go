@@ -360,9 +360,9 @@ func deleteRole(ctx context.Context, req *engines.Request, in *roleIn) (*engines
 	if err != nil {
 		return nil, err
 	}
-	// The refusal goes first. On a secondary cluster the role is the primary's to delete, so the request goes there next:
-	// it leaves a refusal in neither.
-	if _, err := req.Mount.ClusterStorage.Commit(ctx, storage.Batch{Deletes: []storage.Key{refusedPrefix + storage.Key(name)}}); err != nil {
+	// The rejection goes first. On a secondary cluster the role is the primary's to delete, so the request goes there next:
+	// it leaves a rejection in neither.
+	if _, err := req.Mount.ClusterStorage.Commit(ctx, storage.Batch{Deletes: []storage.Key{rejectedPrefix + storage.Key(name)}}); err != nil {
 		return nil, err
 	}
 	_, err = req.Mount.Storage.Commit(ctx, storage.Batch{Deletes: []storage.Key{rolePrefix + storage.Key(name)}})

@@ -335,21 +335,21 @@ func TestDeletingARoleForgetsItsRefusal(t *testing.T) {
 	m := roleMount(t)
 	for _, name := range []string{"dev", "ops"} {
 		m.Must(engines.Update, "role/"+name, `{"bound_subjects":"a"}`)
-		putRefusal(t, m, name, &refusal{Reason: "role"})
+		putRejection(t, m, name, &lastRejection{Reason: "role"})
 	}
 	m.Must(engines.Delete, "role/Dev", nil)
-	_, err := m.Mount.ClusterStorage.Get(t.Context(), refusedPrefix+"dev")
+	_, err := m.Mount.ClusterStorage.Get(t.Context(), rejectedPrefix+"dev")
 	if !errors.Is(err, storage.ErrNotFound) {
-		t.Errorf("the refusal is still there: %v", err)
+		t.Errorf("the rejection is still there: %v", err)
 	}
 
-	// On a secondary cluster the request goes on to the primary, and this cluster's refusal is gone.
+	// On a secondary cluster the request goes on to the primary, and this cluster's rejection is gone.
 	m.Mount.Storage = followed{m.Mount.Storage}
 	if _, err := m.Do(engines.Delete, "role/ops", nil); !errors.Is(err, storage.ErrPrimaryOnly) {
 		t.Errorf("on a secondary: %v, want ErrPrimaryOnly", err)
 	}
-	if _, err := m.Mount.ClusterStorage.Get(t.Context(), refusedPrefix+"ops"); !errors.Is(err, storage.ErrNotFound) {
-		t.Errorf("the secondary's refusal is still there: %v", err)
+	if _, err := m.Mount.ClusterStorage.Get(t.Context(), rejectedPrefix+"ops"); !errors.Is(err, storage.ErrNotFound) {
+		t.Errorf("the secondary's rejection is still there: %v", err)
 	}
 	readRoleData(t, m, "ops")
 }

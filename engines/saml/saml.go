@@ -1,4 +1,4 @@
-// Package saml is the auth method of people whom a SAML 2.0 identity provider knows.
+// Package saml is the auth method for human users of a SAML 2.0 identity provider.
 //
 // A client starts a login (sso_service_url) with the digest of a secret that it keeps, and gets a URL for the user's
 // browser and a poll id. The identity provider posts its signed response through the browser to the callback. The client
@@ -16,7 +16,7 @@
 // and, of each cluster on its own (Mount.ClusterStorage):
 //
 //	provider               the last good copy of the identity provider's metadata
-//	refused/<role>         refusal: the last login that was rejected, for explain
+//	refused/<role>         lastRejection: the last login that was rejected, for explain
 //	login/<id>             login: one that was started; id is the hash of the poll id or sign-in code
 //	relay/<hash>           the login that a RelayState belongs to
 //	go/<hash>              the login that a short link leads to
@@ -45,7 +45,7 @@ type Options struct {
 type Counts struct {
 	Started          atomic.Int64 // logins
 	Completed        atomic.Int64 // accepted responses of identity providers
-	Refused          atomic.Int64 // rejected responses
+	Rejected         atomic.Int64 // rejected responses
 	Redeemed         atomic.Int64 // logins that ended with a token
 	MetadataFailures atomic.Int64 // fetches of metadata that failed
 }
@@ -55,7 +55,7 @@ func (c *Counts) Numbers() map[string]float64 {
 	return map[string]float64{
 		"saml_logins_started_total":    float64(c.Started.Load()),
 		"saml_answers_accepted_total":  float64(c.Completed.Load()),
-		"saml_answers_refused_total":   float64(c.Refused.Load()),
+		"saml_answers_refused_total":   float64(c.Rejected.Load()),
 		"saml_logins_redeemed_total":   float64(c.Redeemed.Load()),
 		"saml_metadata_failures_total": float64(c.MetadataFailures.Load()),
 	}
@@ -63,14 +63,14 @@ func (c *Counts) Numbers() map[string]float64 {
 
 // engine is one mount on one node.
 type engine struct {
-	router    *engines.Router
-	log       *slog.Logger
-	counts    *Counts
-	providers providers
-	pending   pending
-	queue     *fairqueue.Queue
-	rejected  rejections
-	strangers throttle
+	router          *engines.Router
+	log             *slog.Logger
+	counts          *Counts
+	providers       providers
+	pending         pending
+	queue           *fairqueue.Queue
+	rejected        rejections
+	unverifiedLimit throttle
 }
 
 // Router implements engines.Engine.

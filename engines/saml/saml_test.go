@@ -74,7 +74,7 @@ func (f *flow) peer() *flow {
 	return &p
 }
 
-// from is the same mount for somebody elsewhere.
+// from is the same mount for a client elsewhere.
 func (f *flow) from(addr string) *flow {
 	g := *f
 	g.addr = addr
@@ -135,7 +135,7 @@ func (f *flow) confirm(s started, u samltest.User) *engines.Response {
 		resp, err = f.decide(resp, "confirm")
 	}
 	if err != nil {
-		f.t.Fatalf("the callback refused: %v (%s)", err, reasonOf(err))
+		f.t.Fatalf("the callback rejected it: %v (%s)", err, reasonOf(err))
 	}
 	return resp
 }
@@ -195,8 +195,8 @@ func wantRefused(t *testing.T, err error, kind engines.Kind, reason string) {
 	if !errors.As(err, &e) {
 		return
 	}
-	if e.Detail != "the login was refused" || e.Page == nil || !strings.Contains(string(e.Page.Body), "request-1") {
-		t.Errorf("refused with %q and the page %+v", e.Detail, e.Page)
+	if e.Detail != "the login was denied" || e.Page == nil || !strings.Contains(string(e.Page.Body), "request-1") {
+		t.Errorf("rejected with %q and the page %+v", e.Detail, e.Page)
 	}
 	if e.Page != nil && strings.Contains(string(e.Page.Body), reason) {
 		t.Errorf("the page tells the reason %q", reason)

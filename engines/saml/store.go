@@ -32,7 +32,7 @@ const (
 	pendingState    = "pending"    // the identity provider has not responded
 	confirmingState = "confirming" // it has, and the role admits the user, who has yet to confirm it in the browser
 	completedState  = "completed"  // to be redeemed
-	refusedState    = "refused"    // by the identity provider, the role or the user: no user is admitted
+	rejectedState   = "refused"    // by the identity provider, the role or the user: no user is admitted
 )
 
 // login is the stored form of a login that was started, as JSON.
@@ -289,9 +289,9 @@ func siteOf(addr netip.Addr) netip.Prefix {
 	return site
 }
 
-// room removes what has expired, now and then, and makes room for a further login: it returns the one that it takes the place
+// checkPendingLimit removes what has expired, now and then, and makes room for a further login: it returns the one that it takes the place
 // of, if any, for the transaction that creates it.
-func (e *engine) room(ctx context.Context, s storage.Store, from netip.Addr, id string) (evict string, err error) {
+func (e *engine) checkPendingLimit(ctx context.Context, s storage.Store, from netip.Addr, id string) (evict string, err error) {
 	now := time.Now()
 	if e.pending.begin(now) {
 		// The sweep is for all clients: the one that sent the request may hang up before it is done.
@@ -366,7 +366,7 @@ func sweepOnce(ctx context.Context, s storage.Store, now time.Time) (more bool, 
 	return n == sweepPage, err
 }
 
-// alphabet is of codes that people read and type: without I, O, 0 and 1.
+// alphabet is of codes that human users read and type: without I, O, 0 and 1.
 const alphabet = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 
 // newCode returns n random groups of size signs, with a dash between: 5 bits a sign.

@@ -50,7 +50,7 @@ func keys(t *testing.T, s storage.Reader, prefix storage.Key) int {
 	return len(entries)
 }
 
-// TestPendingLoginsExpire starts 10,000 logins that nobody follows up. Later starts remove them, a bounded number each.
+// TestPendingLoginsExpire starts 10,000 logins that are never finished. Later starts remove them, a bounded number each.
 func TestPendingLoginsExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, e := testStore(), testEngine()
@@ -132,9 +132,9 @@ func TestStrangersDoNotFillTheHouse(t *testing.T) {
 			t.Fatalf("the start %d takes the place of %s", n, evicted)
 		}
 	}
-	// From here on who has started many loses the oldest, and nobody else anything.
+	// From here on the client with many pending logins loses its oldest, and no other client loses any.
 	if evicted := from("192.0.2.1"); evicted != "" {
-		t.Errorf("somebody else's first start takes the place of %s", evicted)
+		t.Errorf("another client's first start takes the place of %s", evicted)
 	}
 	for want := 1; want < 4; want++ {
 		if evicted := from("2001:db8:1:2::"); evicted != fmt.Sprint(want) {
@@ -148,7 +148,7 @@ func TestStrangersDoNotFillTheHouse(t *testing.T) {
 	if evicted := from("192.0.2.9"); evicted != "4" {
 		t.Errorf("in a full mount a start takes the place of %q, want 4", evicted)
 	}
-	// After a change of the active node nobody knows who started what.
+	// After a change of the active node the new node does not know who started what.
 	unknown := &pending{count: maxPending}
 	if _, ok := unknown.take(now, netip.MustParseAddr("192.0.2.1"), "x"); ok {
 		t.Error("a full mount has room")
@@ -182,7 +182,7 @@ func TestCrowdedAddressesLoseTheirOldest(t *testing.T) {
 }
 
 func roomFor(e *engine, ctx context.Context, s storage.Store) error {
-	_, err := e.room(ctx, s, nearby, "x")
+	_, err := e.checkPendingLimit(ctx, s, nearby, "x")
 	return err
 }
 
@@ -197,7 +197,7 @@ func (s leaving) Scan(ctx context.Context, prefix, after storage.Key, limit int)
 	return s.Store.Scan(ctx, prefix, after, limit)
 }
 
-// TestSweepOutlivesItsRequest hangs up while a request sweeps: nobody may keep expired logins there that way, nor make
+// TestSweepOutlivesItsRequest hangs up while a request sweeps: no client may keep expired logins there that way, nor make
 // the node forget how many there are.
 func TestSweepOutlivesItsRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

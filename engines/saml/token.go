@@ -145,7 +145,7 @@ func misplaced(req *engines.Request, l *login, ro *role) string {
 func (l *login) outcome(c *config, ro *role) error {
 	var reason string
 	switch {
-	case l.State == refusedState:
+	case l.State == rejectedState:
 		reason = l.Reason
 	case l.Trust != c.trust() || !slices.Contains(c.ACSURLs, l.ACSURL) || l.Unsolicited && !c.AllowIDPInitiated:
 		reason = "the configuration of the method has changed"
@@ -158,7 +158,7 @@ func (l *login) outcome(c *config, ro *role) error {
 		}
 		reason = err.Error()
 	}
-	return &engines.Error{Kind: engines.KindDenied, Detail: "the login was refused: " + reason}
+	return &engines.Error{Kind: engines.KindDenied, Detail: "the login was denied: " + reason}
 }
 
 // maxDisplayBytes leaves room for the mount's name before it.

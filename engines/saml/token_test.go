@@ -51,7 +51,7 @@ func TestWrongVerifierIsRejected(t *testing.T) {
 	wrong(refused.poll)
 }
 
-// TestUnprovenAnswersAreOne checks that somebody without the verifier learns nothing, not even whether there is a login.
+// TestUnprovenAnswersAreOne checks that a client without the verifier learns nothing, not even whether there is a login.
 func TestUnprovenAnswersAreOne(t *testing.T) {
 	f := newFlow(t)
 	s := f.start(nil)
@@ -138,7 +138,7 @@ func TestRoleIsAskedAgain(t *testing.T) {
 		f.confirm(s, alice)
 		change(f)
 		_, err := f.redeem(s.poll)
-		wantError(t, err, engines.KindDenied, "the login was refused: ")
+		wantError(t, err, engines.KindDenied, "the login was denied: ")
 		_, err = f.redeem(s.poll)
 		wantError(t, err, engines.KindInvalid, "used")
 		if f.counts.Redeemed.Load() != 0 {

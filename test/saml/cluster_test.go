@@ -49,7 +49,7 @@ func TestSAMLCluster(t *testing.T) {
 		restart := killLeader(t, c)
 		got := tokenOf(t, m.anywhere(func(n *harness.Node) harness.Answer { return m.tryRedeem(n, s.poll) }))
 		restart()
-		// What is spent stays spent: on every node, also on the one that was away.
+		// A used login stays used: on every node, also on the one that was away.
 		r, err := samltest.ParseRequest(m.begun().url)
 		if err != nil {
 			t.Fatal(err)
@@ -97,7 +97,7 @@ func (m *method) across(start, confirm, redeem *harness.Node) error {
 	return nil
 }
 
-// away reports whether nobody has decided about a request, as far as the answer tells.
+// away reports whether, by its response, no node has decided about a request.
 func away(a harness.Answer) bool { return a.Status == 0 || a.Status >= 500 }
 
 func unanswered(what string, a harness.Answer) error {
@@ -115,7 +115,7 @@ func (m *method) everywhere(token string) {
 	}
 }
 
-// steadily repeats a request that may be repeated until somebody decides about it.
+// steadily repeats a request that may be repeated until a node decides about it.
 func (m *method) steadily(do func() harness.Answer) (a harness.Answer) {
 	m.t.Helper()
 	harness.Await(m.t, "an answer", patience, func() error {

@@ -8,7 +8,7 @@ import (
 	"github.com/pquerna/otp/totp"
 )
 
-// TestSAMLSecondFactor changes a role while somebody looks for the code that their login still needs: they do not get in by
+// TestSAMLSecondFactor changes a role while a user looks for the code that the login still needs: it does not succeed by
 // what it was before.
 func TestSAMLSecondFactor(t *testing.T) {
 	t.Parallel()

@@ -12,7 +12,7 @@ import (
 	"github.com/coffer-project/coffer/test/harness"
 )
 
-// TestSAMLLogin is about the three steps of a login, and what each refuses.
+// TestSAMLLogin is about the three steps of a login, and what each rejects.
 func TestSAMLLogin(t *testing.T) {
 	t.Parallel()
 	c := alone(t, "login", "")
@@ -100,7 +100,7 @@ func TestSAMLLogin(t *testing.T) {
 	t.Run("callback: a page that says nothing", func(t *testing.T) {
 		m := m.in(t)
 		a := m.post(m.node, m.idp.AnswerWith(m.start(m.node, nil).url, samltest.Response{User: alice, Unsigned: true}))
-		wantStatus(t, "callback", a, 400, "refused")
+		wantStatus(t, "callback", a, 400, "denied")
 		for _, word := range []string{"signature", "assertion", "groups", alice.Subject} {
 			has(t, "page", string(a.Body), word, false)
 		}
@@ -242,7 +242,7 @@ func validated(t *testing.T, m *method) {
 		}
 		before := len(m.node.Log())
 		wantStatus(t, name, m.post(m.node, bad.by.AnswerWith(s.url, bad.change)), bad.status)
-		if log := m.node.Log()[before:]; !strings.Contains(log, "a SAML login was refused") || !strings.Contains(log, "reason="+bad.reason) {
+		if log := m.node.Log()[before:]; !strings.Contains(log, "a SAML login was denied") || !strings.Contains(log, "reason="+bad.reason) {
 			t.Errorf("%s: the log does not say reason=%s: %s", name, bad.reason, log)
 		}
 		want := 401
@@ -302,12 +302,12 @@ func verbs(t *testing.T, m *method) {
 
 // needsToken: the endpoints of administrators are closed to everybody else.
 func needsToken(t *testing.T, m *method) {
-	nobody := m.login("dev", alice).Token // has the policies default and dev
+	noPolicy := m.login("dev", alice).Token // has the policies default and dev
 	for _, op := range []struct{ verb, path string }{
 		{"GET", "config"}, {"POST", "config"}, {"POST", "config/verify"}, {"POST", "config/rotate-signing-key"}, {"LIST", "role"},
 		{"GET", "role/dev"}, {"POST", "role/dev"}, {"DELETE", "role/dev"}, {"POST", "role/dev/explain"},
 	} {
-		for who, token := range map[string]string{"nobody": "", "somebody without a policy": nobody} {
+		for who, token := range map[string]string{"no token": "", "a user without a policy": noPolicy} {
 			wantStatus(t, op.verb+" "+op.path+" by "+who, m.send(m.node, op.verb, op.path, token, object{}), 403)
 		}
 	}

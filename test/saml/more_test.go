@@ -49,7 +49,7 @@ func TestSAMLMore(t *testing.T) {
 		wantStatus(t, "second", m.send(m.node, "POST", short, "", yes), 404)
 		wantStatus(t, "after it", m.send(m.node, "GET", short, "", nil), 404)
 	})
-	t.Run("idp-initiated logins are refused", func(t *testing.T) {
+	t.Run("idp-initiated logins are rejected", func(t *testing.T) {
 		m := ready(t, c, "portal-off", object{"default_role": "dev"})
 		wantStatus(t, "callback", m.post(m.node, m.unsolicited(alice)), 400)
 		has(t, "log", m.node.Log(), "unknown or expired login", true)
@@ -149,9 +149,9 @@ func signedRequests(t *testing.T, m *method) {
 	tokenOf(t, m.redeem(m.node, s.poll))
 }
 
-// explained: what a role makes of somebody, and of the last one that it refused.
+// explained: what a role decides about a user, and about the last one that it rejected.
 func explained(t *testing.T, m *method) {
-	wantStatus(t, "before anybody was refused", m.admin("POST", "role/dev/explain", nil), 404)
+	wantStatus(t, "before any rejection", m.admin("POST", "role/dev/explain", nil), 404)
 	wantStatus(t, "of a role that is not there", m.admin("POST", "role/nobody/explain", nil), 404)
 	d := dataOf(t, m.admin("POST", "role/dev/explain", object{"subject": "x", "attributes": object{"groups": []string{"staff"}}}))
 	wantData(t, d, object{"admitted": true, "policies": []string{"default", "dev"}})

@@ -83,7 +83,7 @@ func TestSAMLConfig(t *testing.T) {
 	t.Run("all problems are named at once", func(t *testing.T) {
 		refused(t, object{"idp_sso_url": "x"}, `"idp_sso_url"`, `"idp_entity_id"`, `"idp_cert"`, `"entity_id"`, `"acs_urls"`)
 	})
-	t.Run("nothing that is refused is kept", func(t *testing.T) {
+	t.Run("nothing that is rejected is kept", func(t *testing.T) {
 		wantStatus(t, "read", m.in(t).admin("GET", "config", nil), 404)
 	})
 	t.Run("acs_urls without TLS is accepted with a warning", func(t *testing.T) {
@@ -204,7 +204,7 @@ func byMetadata(t *testing.T, m *method) {
 	m.login("dev", alice)
 }
 
-// certificates: only who has the key of a configured certificate is believed.
+// certificates: only signatures with the key of a configured certificate are accepted.
 func certificates(t *testing.T, m *method) {
 	m.configure()
 	own, other := m.idp, samltest.New(t, samltest.WithECDSA())
@@ -314,7 +314,7 @@ func TestSAMLRole(t *testing.T) {
 	})
 }
 
-// groupsAttribute: its values name the aliases of groups, at each login anew.
+// groupsAttribute: its values name the aliases of groups, at each login again.
 func groupsAttribute(t *testing.T, m *method) {
 	accessor := dataOf(t, send(t, m.node, "GET", "sys/auth", m.c.RootToken, nil))["saml/"].(object)["accessor"]
 	group := dataOf(t, m.node.MustDo("POST", "/v1/identity/group", object{"name": "admins", "type": "external", "policies": []string{"admin"}}))

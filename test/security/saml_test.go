@@ -130,12 +130,12 @@ func (m method) take(l samlLogin) auth {
 	return authOf(m.t, a)
 }
 
-// shut wants the callback to refuse a form, with a page that says and does nothing.
+// shut wants the callback to reject a form, with a page that says and does nothing.
 func (m method) shut(what string, form url.Values, header ...string) {
 	m.t.Helper()
 	a := m.post(form, header...)
-	if a.Status != 400 && a.Status != 403 || !bytes.Contains(a.Body, []byte("The login was refused")) {
-		m.t.Errorf("%s: status %d, want a refusal: %.300s", what, a.Status, a.Body)
+	if a.Status != 400 && a.Status != 403 || !bytes.Contains(a.Body, []byte("The login was denied")) {
+		m.t.Errorf("%s: status %d, want a rejection: %.300s", what, a.Status, a.Body)
 	}
 	if len(a.Header.Values("Set-Cookie")) > 0 || !strings.Contains(a.Header.Get("Content-Security-Policy"), "default-src 'none'") {
 		m.t.Errorf("%s: a page with the header %v", what, a.Header)
@@ -150,7 +150,7 @@ func (m method) pending(what string, l samlLogin) {
 	}
 }
 
-// TestSAMLPolicies: what a method is set up with, and whom it has refused, takes a policy; logging in takes none and gives
+// TestSAMLPolicies: what a method is set up with, and whom it has rejected, takes a policy; logging in takes none and gives
 // nothing but the role's.
 func TestSAMLPolicies(t *testing.T) {
 	_, root := single(t, harness.Options{})

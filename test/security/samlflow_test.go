@@ -96,7 +96,7 @@ func TestSAMLAudit(t *testing.T) {
 		if request.Type != "request" || request.Error != "" || response.Type != "response" || request.Request.ID != response.Request.ID {
 			t.Errorf("%s: the records are %+v and %+v", test.reason, request, response)
 		}
-		if want := "the login was refused: " + test.reason; !strings.HasPrefix(response.Error, want) {
+		if want := "the login was denied: " + test.reason; !strings.HasPrefix(response.Error, want) {
 			t.Errorf("the audit log says %q, want %q", response.Error, want)
 		}
 	}
@@ -494,7 +494,7 @@ func TestSAMLMetadataTellsNothing(t *testing.T) {
 	}
 }
 
-// verified wants config/verify to refuse without a word of what it got.
+// verified wants config/verify to fail without a word of what it got.
 func (m method) verified(what string) {
 	m.t.Helper()
 	if a := m.do("POST", m.path("config/verify"), nil); a.Status != 502 || bytes.Contains(a.Body, []byte(hidden)) {

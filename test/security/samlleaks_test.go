@@ -61,12 +61,12 @@ func (v *tour) person(name, group string) samltest.User {
 	}
 }
 
-// refuse posts a form that is refused and keeps what the page says.
+// refuse posts a form that is rejected and keeps what the page says.
 func (v *tour) refuse(m method, form url.Values) {
 	v.t.Helper()
 	a := m.post(form)
 	if a.Status < 400 || a.Status >= 500 {
-		v.t.Errorf("the callback answers %d, want a refusal", a.Status)
+		v.t.Errorf("the callback answers %d, want a rejection", a.Status)
 	}
 	v.errors.Write(a.Body)
 }
@@ -109,8 +109,8 @@ func (v *tour) walkSAML(m method) {
 	m.redeem(l, "X-Vault-Wrap-TTL", "10m").Decode(v.t, &out)
 	v.note("wrapping token of a login", out.Info.Token)
 
-	l = v.noteLogin("a refused login", m.start(nil))
-	v.refuse(m, v.noteAnswer("a refused login", m.idp.Answer(l.url, eve)))
+	l = v.noteLogin("a rejected login", m.start(nil))
+	v.refuse(m, v.noteAnswer("a rejected login", m.idp.Answer(l.url, eve)))
 	v.fail(m.nobody(), "POST", m.path("token"), fields{"token_poll_id": l.poll, "client_verifier": l.verifier})
 	m.must("POST", m.path("role/staff/explain"), nil)
 	m.must("POST", m.path("role/staff/explain"), fields{"subject": "x", "attributes": fields{"groups": v.note("explained attribute", "eXpLaInEd-vAlUe-6")}})

@@ -1,7 +1,7 @@
 // Package assertion decides whether to believe a SAML response.
 //
 // Verify takes what a browser posted and what was expected, and returns who the identity provider says the user is, or a
-// Refusal. Nothing of the response counts before a signature of one of the expected certificates covers it, and what is
+// Rejection. Nothing of the response counts before a signature of one of the expected certificates covers it, and what is
 // returned is read from the signed bytes only. The order of the checks: size and encoding; one pass over the tokens
 // (document.go); structure, by a grammar that allows what a response needs and nothing else (grammar.go); signatures, by
 // goxmldsig, one certificate at a time (signature.go); what they say and do not say (conditions.go); and gosaml2's own
@@ -80,24 +80,24 @@ const (
 	Statement    Reason = "statement"      // no AuthnStatement, too many attributes
 )
 
-// Refusal is the error of a response that is not accepted. Its texts are for logs and administrators: they hold parts of
+// Rejection is the error of a response that is not accepted. Its texts are for logs and administrators: they hold parts of
 // the response, cut to a bounded length, and never a signature's or certificate's bytes.
-type Refusal struct {
+type Rejection struct {
 	Reason Reason
 	Detail string // a sentence without a full stop
 	// Signed reports that the identity provider itself said so in response to the expected request: a signature covers it.
-	// Only then may the Refusal end the login.
+	// Only then may the Rejection end the login.
 	Signed bool
 }
 
-func (r *Refusal) Error() string { return string(r.Reason) + ": " + r.Detail }
+func (r *Rejection) Error() string { return string(r.Reason) + ": " + r.Detail }
 
-// refuse returns a Refusal. Parts of the response in it have to be cut or quoted.
-func refuse(r Reason, format string, args ...any) error {
-	return &Refusal{Reason: r, Detail: fmt.Sprintf(format, args...)}
+// reject returns a Rejection. Parts of the response in it have to be cut or quoted.
+func reject(r Reason, format string, args ...any) error {
+	return &Rejection{Reason: r, Detail: fmt.Sprintf(format, args...)}
 }
 
-// maxPart is how many bytes of a part of the response a refusal shows.
+// maxPart is how many bytes of a part of the response a rejection shows.
 const maxPart = 150
 
 // cut bounds a text.
@@ -119,25 +119,25 @@ func quote(s string) string { return strconv.Quote(cut(s)) }
 const maxBytes = 1 << 20
 
 // Decode decodes the form field SAMLResponse: base64, in which line breaks, blanks and tabs do not count. Compressed and
-// larger ones than 1 MiB are rejected. The error is a *Refusal.
+// larger ones than 1 MiB are rejected. The error is a *Rejection.
 func Decode(encoded string) ([]byte, error) {
 	if len(encoded) > 2*maxBytes {
-		return nil, refuse(Encoding, "it is larger than %d bytes", maxBytes)
+		return nil, reject(Encoding, "it is larger than %d bytes", maxBytes)
 	}
 	text := strings.NewReplacer("\r", "", "\n", "", " ", "", "\t", "").Replace(encoded)
 	raw, err := base64.StdEncoding.Strict().DecodeString(text)
 	switch {
 	case err != nil:
-		return nil, refuse(Encoding, "it is not base64: %s", cut(err.Error()))
+		return nil, reject(Encoding, "it is not base64: %s", cut(err.Error()))
 	case len(raw) > maxBytes:
-		return nil, refuse(Encoding, "it is larger than %d bytes", maxBytes)
+		return nil, reject(Encoding, "it is larger than %d bytes", maxBytes)
 	case !bytes.HasPrefix(raw, []byte("<")):
-		return nil, refuse(Encoding, "it is empty, compressed or in another encoding than UTF-8")
+		return nil, reject(Encoding, "it is empty, compressed or in another encoding than UTF-8")
 	}
 	return raw, nil
 }
 
-// Verify decides about a form field SAMLResponse. The error is a *Refusal. Whether the assertion has been used before is
+// Verify decides about a form field SAMLResponse. The error is a *Rejection. Whether the assertion has been used before is
 // not known here.
 func Verify(encoded string, expect Expect) (*Assertion, error) {
 	if err := expect.complete(); err != nil {
@@ -170,22 +170,22 @@ func Verify(encoded string, expect Expect) (*Assertion, error) {
 func (e Expect) complete() error {
 	switch {
 	case len(e.Certificates) == 0:
-		return refuse(Certificate, "there is no certificate to check it with")
+		return reject(Certificate, "there is no certificate to check it with")
 	case e.Issuer == "":
-		return refuse(Issuer, "the identity provider's entity id is not known")
+		return reject(Issuer, "the identity provider's entity id is not known")
 	case e.EntityID == "":
-		return refuse(Audience, "our own entity id is not known")
+		return reject(Audience, "our own entity id is not known")
 	case e.ACSURL == "" || e.Now.IsZero():
-		return refuse(Destination, "it is not known which login it is for")
+		return reject(Destination, "it is not known which login it is for")
 	}
 	return nil
 }
 
 // ReadUnverified reads subject and attributes of a Response or Assertion that an administrator has as a sample, in XML.
-// Nothing of it is checked, so it must not decide anything. The error is a *Refusal.
+// Nothing of it is checked, so it must not decide anything. The error is a *Rejection.
 func ReadUnverified(sample []byte) (*Assertion, error) {
 	if len(sample) > maxBytes {
-		return nil, refuse(Encoding, "it is larger than %d bytes", maxBytes)
+		return nil, reject(Encoding, "it is larger than %d bytes", maxBytes)
 	}
 	root, err := parse(bytes.TrimSpace(bytes.TrimPrefix(sample, []byte("\uFEFF"))))
 	if err != nil {
@@ -195,11 +195,11 @@ func ReadUnverified(sample []byte) (*Assertion, error) {
 	if root.name == "samlp:Response" {
 		a = root.child("saml:Assertion")
 		if a == nil && root.child("saml:EncryptedAssertion") != nil {
-			return nil, refuse(Encrypted, "the assertion is encrypted")
+			return nil, reject(Encrypted, "the assertion is encrypted")
 		}
 	}
 	if a == nil || a.name != "saml:Assertion" {
-		return nil, refuse(Structure, "it is neither an Assertion nor a Response with one")
+		return nil, reject(Structure, "it is neither an Assertion nor a Response with one")
 	}
 	out := &Assertion{ID: a.value("ID"), Issuer: a.child("saml:Issuer").content(), Attributes: attributes(a), Contexts: contexts(a)}
 	if id := a.child("saml:Subject").child("saml:NameID"); id != nil {

@@ -35,7 +35,7 @@ func series(n int, f func(int) string) string {
 }
 
 // TestCostly has documents that would cost the reader far more than the writer: time, or bytes that a canonical form
-// repeats. They must be refused before that.
+// repeats. They must be rejected before that.
 func TestCostly(t *testing.T) {
 	t.Parallel()
 	attributes := series(30, func(i int) string { return fmt.Sprintf(" a%d=''", i) })
@@ -76,7 +76,7 @@ func TestRenewedCertificate(t *testing.T) {
 		mustAccept(t, p.Response(good()), expect(p), alice)
 	}
 	p := newIdP(t, samltest.WithKey(old), samltest.WithNext(samltest.NewKey(samltest.P256, 0)))
-	mustRefuse(t, p.Response(good()), expect(p), assertion.Certificate)
+	mustReject(t, p.Response(good()), expect(p), assertion.Certificate)
 }
 
 // TestConfusedNames has names that one parser or another may take for something else.
@@ -181,7 +181,7 @@ func mutate(r *rand.Rand, text, donor string) string {
 	if at.to == 0 {
 		return text
 	}
-	gt := strings.IndexAny(text[at.from:], "/>") + at.from // URLs in attributes do no harm: it is cut there, and refused
+	gt := strings.IndexAny(text[at.from:], "/>") + at.from // URLs in attributes do no harm: it is cut there, and rejected
 	name := at.from + 1 + strings.IndexAny(text[at.from+1:], " />\n")
 	insert := func(i int, what string) string { return text[:i] + what + text[i:] }
 	values := []string{
@@ -303,18 +303,18 @@ func (m *mallory) check(t testing.TB, seed uint64, steps uint8) {
 		}
 	}
 	a, err := assertion.Verify(encode([]byte(text)), expect(m.p))
-	var refusal *assertion.Refusal
+	var rejection *assertion.Rejection
 	switch {
 	case err == nil:
 		m.accepted++
 		if a.Subject != malloryUser.Subject || !maps.EqualFunc(a.Attributes, malloryUser.Attributes, slices.Equal) ||
 			a.ID != "_assertion" || a.InResponseTo != request || !a.NotOnOrAfter.Equal(now.Add(5*time.Minute+assertion.Skew)) {
-			t.Errorf("Verify() accepts %+v, which nobody signed:\n%s", a, text)
+			t.Errorf("Verify() accepts %+v, which is not signed:\n%s", a, text)
 		}
-	case !errors.As(err, &refusal) || a != nil:
-		t.Errorf("Verify() = %v, %v, want a refusal", a, err)
-	case refusal.Signed:
-		t.Errorf("Verify() = %v as the identity provider's own answer, for\n%s", refusal, text)
+	case !errors.As(err, &rejection) || a != nil:
+		t.Errorf("Verify() = %v, %v, want a rejection", a, err)
+	case rejection.Signed:
+		t.Errorf("Verify() = %v as the identity provider's own answer, for\n%s", rejection, text)
 	}
 	if a, err := assertion.ReadUnverified([]byte(text)); err == nil && a.Attributes == nil {
 		t.Error("ReadUnverified() has no attributes")
@@ -372,10 +372,10 @@ func TestDemandedSignatureIsTheResponses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			o := o
 			o.Tamper = f
-			mustRefuse(t, p.Response(o), e, assertion.Signature)
+			mustReject(t, p.Response(o), e, assertion.Signature)
 		})
 	}
 	var none []*x509.Certificate
 	e.Certificates = none
-	mustRefuse(t, p.Response(o), e, assertion.Certificate)
+	mustReject(t, p.Response(o), e, assertion.Certificate)
 }

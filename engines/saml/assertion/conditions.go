@@ -38,14 +38,14 @@ func (e *element) content() string {
 }
 
 // judge decides about a response whose signatures, as far as it has any, are right. First that it is for this login:
-// what is wrong after that, and signed, is the identity provider's answer, and the refusal says so.
+// what is wrong after that, and signed, is the identity provider's answer, and the rejection says so.
 func judge(root *element, s signed, expect Expect) (*Assertion, error) {
 	response := root
 	if s.response != nil {
 		response = s.response
 	}
 	if response.child("samlp:Status").child("samlp:StatusCode") == nil {
-		return nil, refuse(Structure, "it has no StatusCode")
+		return nil, reject(Structure, "it has no StatusCode")
 	}
 	if code := response.child("samlp:Status").child("samlp:StatusCode"); code.value("Value") != success {
 		return nil, failed(response, code, s, expect)
@@ -71,15 +71,15 @@ func judge(root *element, s signed, expect Expect) (*Assertion, error) {
 	return out, nil
 }
 
-// bound marks a refusal as the identity provider's own answer to the expected request.
+// bound marks a rejection as the identity provider's own answer to the expected request.
 func bound(err error, expect Expect) error {
-	if r, ok := err.(*Refusal); ok && expect.RequestID != "" {
+	if r, ok := err.(*Rejection); ok && expect.RequestID != "" {
 		r.Signed = true
 	}
 	return err
 }
 
-// failed returns the refusal of a response that says that the login failed.
+// failed returns the rejection of a response that says that the login failed.
 func failed(response, code *element, s signed, expect Expect) error {
 	text := shortStatus(code.value("Value"))
 	if sub := code.child("samlp:StatusCode"); sub != nil {
@@ -90,7 +90,7 @@ func failed(response, code *element, s signed, expect Expect) error {
 			text += ": " + quote(m)
 		}
 	}
-	err := refuse(Status, "the identity provider answered %s", text)
+	err := reject(Status, "the identity provider answered %s", text)
 	if s.response == nil || addressed(response, true, expect) != nil || response.value("InResponseTo") != expect.RequestID {
 		return err
 	}
@@ -106,13 +106,13 @@ func assertionOf(response *element, s signed, expect Expect) (*element, error) {
 	a := s.assertion
 	switch {
 	case response.child("saml:Assertion") == nil:
-		return nil, refuse(Structure, "it has no Assertion")
+		return nil, reject(Structure, "it has no Assertion")
 	case a == nil && s.response == nil:
-		return nil, refuse(Signature, "neither the response nor the assertion is signed")
+		return nil, reject(Signature, "neither the response nor the assertion is signed")
 	case s.response == nil && expect.SignedResponse:
-		return nil, refuse(Signature, "the response is not signed, and validate_response_signature demands it")
+		return nil, reject(Signature, "the response is not signed, and validate_response_signature demands it")
 	case a == nil && expect.SignedAssertion:
-		return nil, refuse(Signature, "the assertion is not signed, and validate_assertion_signature demands it")
+		return nil, reject(Signature, "the assertion is not signed, and validate_assertion_signature demands it")
 	case a == nil:
 		return s.response.child("saml:Assertion"), nil
 	}
@@ -129,14 +129,14 @@ func addressed(response *element, isSigned bool, expect Expect) error {
 	}
 	destination, given := response.get("Destination")
 	if given && destination != expect.ACSURL {
-		return refuse(Destination, "the Destination is %s instead of the login's ACS URL", quote(destination))
+		return reject(Destination, "the Destination is %s instead of the login's ACS URL", quote(destination))
 	}
 	if !given && isSigned {
-		return refuse(Destination, "the response is signed and has no Destination")
+		return reject(Destination, "the response is signed and has no Destination")
 	}
 	answered, given := response.get("InResponseTo")
 	if given && (answered != expect.RequestID || expect.RequestID == "") {
-		return refuse(InResponseTo, "the response answers the request %s, not this login's", quote(answered))
+		return reject(InResponseTo, "the response answers the request %s, not this login's", quote(answered))
 	}
 	return nil
 }
@@ -144,13 +144,13 @@ func addressed(response *element, isSigned bool, expect Expect) error {
 // identified checks version and ID of a response or assertion.
 func identified(e *element) error {
 	if v := e.value("Version"); v != "2.0" {
-		return refuse(Structure, "%s has the version %s instead of 2.0", e.name, quote(v))
+		return reject(Structure, "%s has the version %s instead of 2.0", e.name, quote(v))
 	}
 	id := e.value("ID")
 	if id == "" || len(id) > maxSubject || strings.ContainsFunc(id, func(r rune) bool {
 		return r <= ' ' || r > unicode.MaxASCII || strings.ContainsRune(`"'&<>#:/`, r)
 	}) {
-		return refuse(Structure, "%s has no ID, or one that is not a name", e.name)
+		return reject(Structure, "%s has no ID, or one that is not a name", e.name)
 	}
 	return nil
 }
@@ -159,13 +159,13 @@ func identified(e *element) error {
 func issued(e *element, expect Expect) error {
 	issuer := e.child("saml:Issuer")
 	if issuer == nil {
-		return refuse(Issuer, "%s has no Issuer", e.name)
+		return reject(Issuer, "%s has no Issuer", e.name)
 	}
 	if format, given := issuer.get("Format"); given && format != entityFormat {
-		return refuse(Issuer, "the Issuer of %s has the format %s", e.name, quote(format))
+		return reject(Issuer, "the Issuer of %s has the format %s", e.name, quote(format))
 	}
 	if issuer.content() != expect.Issuer {
-		return refuse(Issuer, "the Issuer of %s is %s instead of %s", e.name, quote(issuer.text), quote(expect.Issuer))
+		return reject(Issuer, "the Issuer of %s is %s instead of %s", e.name, quote(issuer.text), quote(expect.Issuer))
 	}
 	return nil
 }
@@ -180,7 +180,7 @@ func confirmed(a *element, expect Expect) (*element, error) {
 		return nil, err
 	}
 	var fits *element // but for its time
-	err := refuse(Subject, "the subject is not confirmed by SubjectConfirmationData")
+	err := reject(Subject, "the subject is not confirmed by SubjectConfirmationData")
 	for _, confirmation := range a.child("saml:Subject").all("saml:SubjectConfirmation") {
 		data := confirmation.child("saml:SubjectConfirmationData")
 		if data == nil {
@@ -203,13 +203,13 @@ func confirmed(a *element, expect Expect) (*element, error) {
 // confirms checks that the data of a confirmation are for this login.
 func confirms(method string, data *element, expect Expect) error {
 	if method != bearer {
-		return refuse(Subject, "the subject is confirmed by the method %s instead of bearer", quote(method))
+		return reject(Subject, "the subject is confirmed by the method %s instead of bearer", quote(method))
 	}
 	if recipient := data.value("Recipient"); recipient != expect.ACSURL {
-		return refuse(Recipient, "the Recipient is %s instead of the login's ACS URL", quote(recipient))
+		return reject(Recipient, "the Recipient is %s instead of the login's ACS URL", quote(recipient))
 	}
 	if answered, given := data.get("InResponseTo"); answered != expect.RequestID || given != (expect.RequestID != "") {
-		return refuse(InResponseTo, "the assertion answers the request %s, not this login's", quote(answered))
+		return reject(InResponseTo, "the assertion answers the request %s, not this login's", quote(answered))
 	}
 	return nil
 }
@@ -222,7 +222,7 @@ func accept(a, data *element, expect Expect) (*Assertion, error) {
 	}
 	conditions := a.child("saml:Conditions")
 	if conditions == nil {
-		return nil, refuse(Time, "the assertion has no Conditions")
+		return nil, reject(Time, "the assertion has no Conditions")
 	}
 	if err := heard(conditions, expect); err != nil {
 		return nil, err
@@ -238,7 +238,7 @@ func accept(a, data *element, expect Expect) (*Assertion, error) {
 	if at, err := moment(a, "IssueInstant"); err != nil {
 		return nil, err
 	} else if expect.Now.Before(at.Add(-Skew)) {
-		return nil, refuse(Time, "the assertion was issued in the future, at %s", at.Format(time.RFC3339))
+		return nil, reject(Time, "the assertion was issued in the future, at %s", at.Format(time.RFC3339))
 	}
 	if out.SessionNotOnOrAfter, err = session(a, expect); err != nil {
 		return nil, err
@@ -288,7 +288,7 @@ func contexts(a *element) []string {
 func heard(conditions *element, expect Expect) error {
 	restrictions := conditions.all("saml:AudienceRestriction")
 	if len(restrictions) == 0 {
-		return refuse(Audience, "the assertion is restricted to no audience")
+		return reject(Audience, "the assertion is restricted to no audience")
 	}
 	for _, r := range restrictions {
 		var names []string
@@ -298,7 +298,7 @@ func heard(conditions *element, expect Expect) error {
 			names = append(names, audience.text)
 		}
 		if !found {
-			return refuse(Audience, "the audience is %s instead of entity_id, %s", quote(strings.Join(names, ", ")), quote(expect.EntityID))
+			return reject(Audience, "the audience is %s instead of entity_id, %s", quote(strings.Join(names, ", ")), quote(expect.EntityID))
 		}
 	}
 	return nil
@@ -308,7 +308,7 @@ func heard(conditions *element, expect Expect) error {
 func moment(e *element, name string) (time.Time, error) {
 	at, err := time.Parse(time.RFC3339, e.value(name))
 	if err != nil {
-		return time.Time{}, refuse(Time, "%s of %s is %s, which is not a time in UTC", name, e.name, quote(e.value(name)))
+		return time.Time{}, reject(Time, "%s of %s is %s, which is not a time in UTC", name, e.name, quote(e.value(name)))
 	}
 	return at.UTC(), nil
 }
@@ -320,13 +320,13 @@ func window(e *element, expect Expect) (time.Time, error) {
 		return time.Time{}, err
 	}
 	if !expect.Now.Before(until.Add(Skew)) {
-		return time.Time{}, refuse(Time, "it is over since %s, by %s", until.Format(time.RFC3339), e.name)
+		return time.Time{}, reject(Time, "it is over since %s, by %s", until.Format(time.RFC3339), e.name)
 	}
 	if err := begun(e, expect); err != nil {
 		return time.Time{}, err
 	}
 	if from, err := moment(e, "NotBefore"); err == nil && !from.Before(until) {
-		return time.Time{}, refuse(Time, "%s ends before it begins", e.name)
+		return time.Time{}, reject(Time, "%s ends before it begins", e.name)
 	}
 	return until, nil
 }
@@ -338,7 +338,7 @@ func begun(e *element, expect Expect) error {
 	}
 	from, err := moment(e, "NotBefore")
 	if err == nil && expect.Now.Before(from.Add(-Skew)) {
-		err = refuse(Time, "it begins at %s only, by %s: are the clocks right?", from.Format(time.RFC3339), e.name)
+		err = reject(Time, "it begins at %s only, by %s: are the clocks right?", from.Format(time.RFC3339), e.name)
 	}
 	return err
 }
@@ -348,7 +348,7 @@ func session(a *element, expect Expect) (time.Time, error) {
 	var first time.Time
 	statements := a.all("saml:AuthnStatement")
 	if len(statements) == 0 {
-		return first, refuse(Statement, "the assertion has no AuthnStatement: it does not say that the user has logged in")
+		return first, reject(Statement, "the assertion has no AuthnStatement: it does not say that the user has logged in")
 	}
 	for _, s := range statements {
 		if _, given := s.get("SessionNotOnOrAfter"); !given {
@@ -359,7 +359,7 @@ func session(a *element, expect Expect) (time.Time, error) {
 			return first, err
 		}
 		if !expect.Now.Before(until.Add(Skew)) {
-			return first, refuse(Time, "the session at the identity provider is over since %s", until.Format(time.RFC3339))
+			return first, reject(Time, "the session at the identity provider is over since %s", until.Format(time.RFC3339))
 		}
 		if first.IsZero() || until.Before(first) {
 			first = until
@@ -377,15 +377,15 @@ func subject(a *element, format string) (string, string, error) {
 	text := id.content()
 	switch {
 	case id == nil || strings.TrimSpace(text) == "":
-		return "", "", refuse(Subject, "the NameID is blank")
+		return "", "", reject(Subject, "the NameID is blank")
 	case len(text) > maxSubject:
-		return "", "", refuse(Subject, "the NameID is longer than %d bytes", maxSubject)
+		return "", "", reject(Subject, "the NameID is longer than %d bytes", maxSubject)
 	case strings.ContainsFunc(text, unicode.IsControl):
-		return "", "", refuse(Subject, "the NameID %s has control characters", quote(text))
+		return "", "", reject(Subject, "the NameID %s has control characters", quote(text))
 	case strings.ContainsFunc(text, func(r rune) bool { return unicode.Is(unicode.Bidi_Control, r) }):
-		return "", "", refuse(Subject, "the NameID %s has characters that change the direction of writing", strconv.QuoteToASCII(cut(text)))
+		return "", "", reject(Subject, "the NameID %s has characters that change the direction of writing", strconv.QuoteToASCII(cut(text)))
 	case format != "" && cmp.Or(id.value("Format"), unspecified) != format:
-		return "", "", refuse(Subject, "the NameID has the format %s instead of name_id_format, %s", quote(cmp.Or(id.value("Format"), unspecified)), quote(format))
+		return "", "", reject(Subject, "the NameID has the format %s instead of name_id_format, %s", quote(cmp.Or(id.value("Format"), unspecified)), quote(format))
 	}
 	return text, id.value("Format"), nil
 }
@@ -444,7 +444,7 @@ func plain(r *types.Response, data *element, expect Expect) {
 func secondOpinion(response, a, data *element, expect Expect) (err error) {
 	defer func() {
 		if recover() != nil {
-			err = refuse(Structure, "the SAML library could not cope with it")
+			err = reject(Structure, "the SAML library panicked")
 		}
 	}()
 	clock := dsig.NewFakeClockAt(expect.Now.Add(-Skew))
@@ -454,27 +454,27 @@ func secondOpinion(response, a, data *element, expect Expect) (err error) {
 	var r types.Response
 	var statement types.Assertion
 	if err := xml.Unmarshal(response.raw, &r); err != nil {
-		return refuse(Structure, "reading the response: %s", cut(err.Error()))
+		return reject(Structure, "reading the response: %s", cut(err.Error()))
 	}
 	if a.raw != nil {
 		if err := xml.Unmarshal(a.raw, &statement); err != nil {
-			return refuse(Structure, "reading the assertion: %s", cut(err.Error()))
+			return reject(Structure, "reading the assertion: %s", cut(err.Error()))
 		}
 		r.Assertions = []types.Assertion{statement}
 	}
 	if len(r.Assertions) != 1 {
-		return refuse(Structure, "the SAML library finds %d assertions", len(r.Assertions))
+		return reject(Structure, "the SAML library finds %d assertions", len(r.Assertions))
 	}
 	plain(&r, data, expect)
 	if err := sp.Validate(&r); err != nil {
-		return refuse(Structure, "the SAML library refuses it: %s", quote(err.Error()))
+		return reject(Structure, "the SAML library rejects it: %s", quote(err.Error()))
 	}
 	warnings, err := sp.VerifyAssertionConditions(&r.Assertions[0])
 	if err != nil {
-		return refuse(Structure, "the SAML library refuses it: %s", quote(err.Error()))
+		return reject(Structure, "the SAML library rejects it: %s", quote(err.Error()))
 	}
 	if warnings.NotInAudience {
-		return refuse(Audience, "the SAML library finds it is for another audience")
+		return reject(Audience, "the SAML library finds it is for another audience")
 	}
 	return nil
 }

@@ -127,10 +127,10 @@ var errCharset = errors.New("another character encoding")
 // CDATA, every prefix declared, no attribute twice, no ID twice, within the limits.
 func parse(raw []byte) (*element, error) {
 	if !utf8.Valid(raw) {
-		return nil, refuse(Encoding, "it is not UTF-8")
+		return nil, reject(Encoding, "it is not UTF-8")
 	}
 	if bytes.Contains(raw, []byte("<![CDATA[")) {
-		return nil, refuse(Structure, "it has a CDATA section")
+		return nil, reject(Structure, "it has a CDATA section")
 	}
 	p := &parser{ids: map[string]bool{}}
 	d := xml.NewDecoder(bytes.NewReader(raw))
@@ -142,9 +142,9 @@ func parse(raw []byte) (*element, error) {
 		case errors.Is(err, io.EOF):
 			return p.end(raw)
 		case errors.Is(err, errCharset):
-			return nil, refuse(Encoding, "it declares another encoding than UTF-8")
+			return nil, reject(Encoding, "it declares another encoding than UTF-8")
 		case err != nil:
-			return nil, refuse(Structure, "it is not well-formed: %s", cut(err.Error()))
+			return nil, reject(Structure, "it is not well-formed: %s", cut(err.Error()))
 		}
 		if err := p.token(token, at, d.InputOffset()); err != nil {
 			return nil, err
@@ -164,23 +164,23 @@ func (p *parser) token(token xml.Token, at, end int64) error {
 			o := &p.open[len(p.open)-1]
 			o.text = append(o.text, t...)
 		} else if len(bytes.TrimSpace(t)) > 0 {
-			return refuse(Structure, "there is text around the document")
+			return reject(Structure, "there is text around the document")
 		}
 	case xml.ProcInst:
 		if t.Target != "xml" || at != 0 {
-			return refuse(Structure, "it has a processing instruction")
+			return reject(Structure, "it has a processing instruction")
 		}
 	case xml.Comment:
-		return refuse(Structure, "it has a comment")
+		return reject(Structure, "it has a comment")
 	default:
-		return refuse(Structure, "it has a document type or another directive")
+		return reject(Structure, "it has a document type or another directive")
 	}
 	return nil
 }
 
 func (p *parser) end(raw []byte) (*element, error) {
 	if p.root == nil || len(p.open) > 0 {
-		return nil, refuse(Structure, "it ends too early")
+		return nil, reject(Structure, "it ends too early")
 	}
 	p.root.raw = raw
 	return p.root, nil
@@ -190,13 +190,13 @@ func (p *parser) startElement(t xml.StartElement, at int64) error {
 	p.elements++
 	switch {
 	case p.elements > maxElements:
-		return refuse(Statement, "it has more than %d elements: send only those groups that matter, by a filter at the identity provider", maxElements)
+		return reject(Statement, "it has more than %d elements: send only those groups that matter, by a filter at the identity provider", maxElements)
 	case len(p.open) >= maxDepth:
-		return refuse(Structure, "it is more than %d elements deep", maxDepth)
+		return reject(Structure, "it is more than %d elements deep", maxDepth)
 	case len(t.Attr) > maxAttributes:
-		return refuse(Structure, "the element %s has more than %d attributes", quote(t.Name.Local), maxAttributes)
+		return reject(Structure, "the element %s has more than %d attributes", quote(t.Name.Local), maxAttributes)
 	case p.root != nil && len(p.open) == 0:
-		return refuse(Structure, "it has a second root element")
+		return reject(Structure, "it has a second root element")
 	}
 	e := &element{}
 	o := opened{element: e, name: t.Name, scope: len(p.namespaces)}
@@ -204,7 +204,7 @@ func (p *parser) startElement(t xml.StartElement, at int64) error {
 		return err
 	}
 	if p.work += (len(p.open)+1)*(len(t.Attr)+1) + len(p.namespaces); p.work > maxWork {
-		return refuse(Statement, "it has too many elements with too many attributes: send only those groups that matter, by a filter at the identity provider")
+		return reject(Statement, "it has too many elements with too many attributes: send only those groups that matter, by a filter at the identity provider")
 	}
 	var err error
 	if e.name, err = p.resolve(t.Name, true); err != nil {
@@ -228,7 +228,7 @@ func (p *parser) startElement(t xml.StartElement, at int64) error {
 
 func (p *parser) endElement(t xml.EndElement, end int64) error {
 	if len(p.open) == 0 || p.open[len(p.open)-1].name != t.Name {
-		return refuse(Structure, "the element %s ends without having started", quote(t.Name.Local))
+		return reject(Structure, "the element %s ends without having started", quote(t.Name.Local))
 	}
 	o := p.open[len(p.open)-1]
 	o.element.text = string(o.text)
@@ -249,15 +249,15 @@ func (p *parser) declare(attributes []xml.Attr, scope int) error {
 		}
 		switch {
 		case a.Value == "":
-			return refuse(Structure, "it declares the namespace prefix %s as nothing", quote(prefix))
+			return reject(Structure, "it declares the namespace prefix %s as nothing", quote(prefix))
 		case prefix == "xml" || prefix == "xmlns" || a.Value == xmlSpace || a.Value == xmlnsSpace:
-			return refuse(Structure, "it declares a reserved namespace")
+			return reject(Structure, "it declares a reserved namespace")
 		case slices.ContainsFunc(p.namespaces[scope:], func(b binding) bool { return b.prefix == prefix }):
-			return refuse(Structure, "an element declares the namespace prefix %s twice", quote(prefix))
+			return reject(Structure, "an element declares the namespace prefix %s twice", quote(prefix))
 		case len(p.namespaces) >= maxNamespaces:
-			return refuse(Structure, "it has more than %d namespaces at one place", maxNamespaces)
+			return reject(Structure, "it has more than %d namespaces at one place", maxNamespaces)
 		case len(a.Value) > maxNamespaceBytes:
-			return refuse(Structure, "it has a namespace with a name of more than %d bytes", maxNamespaceBytes)
+			return reject(Structure, "it has a namespace with a name of more than %d bytes", maxNamespaceBytes)
 		}
 		p.namespaces = append(p.namespaces, binding{prefix, a.Value})
 	}
@@ -275,7 +275,7 @@ func declares(n xml.Name) (string, bool) {
 // resolve returns a name with one of our prefixes. Without a prefix only elements are in the default namespace.
 func (p *parser) resolve(n xml.Name, isElement bool) (string, error) {
 	if n.Local == "" || strings.Contains(n.Local, ":") || strings.Contains(n.Space, ":") {
-		return "", refuse(Structure, "the name %s has a colon at a wrong place", quote(n.Local))
+		return "", reject(Structure, "the name %s has a colon at a wrong place", quote(n.Local))
 	}
 	if n.Space == "xml" {
 		return "xml:" + n.Local, nil
@@ -295,14 +295,14 @@ func (p *parser) resolve(n xml.Name, isElement bool) (string, error) {
 	if n.Space == "" {
 		return n.Local, nil
 	}
-	return "", refuse(Structure, "the namespace prefix %s is not declared", quote(n.Space))
+	return "", reject(Structure, "the namespace prefix %s is not declared", quote(n.Space))
 }
 
 func (p *parser) attributes(e *element, attributes []xml.Attr) error {
 	for _, a := range attributes {
 		if _, is := declares(a.Name); is {
 			if strings.Contains(a.Name.Local, ":") {
-				return refuse(Structure, "the name %s has a colon at a wrong place", quote(a.Name.Local))
+				return reject(Structure, "the name %s has a colon at a wrong place", quote(a.Name.Local))
 			}
 			continue
 		}
@@ -311,13 +311,13 @@ func (p *parser) attributes(e *element, attributes []xml.Attr) error {
 			return err
 		}
 		if _, twice := e.get(name); twice {
-			return refuse(Structure, "the element %s has the attribute %s twice", quote(e.name), quote(name))
+			return reject(Structure, "the element %s has the attribute %s twice", quote(e.name), quote(name))
 		}
 		e.attributes = append(e.attributes, attribute{name, a.Value})
 		// What may be meant as an identifier has to be one of its own, in whatever way a parser looks for it.
 		if id := name[strings.LastIndexAny(name, ":}")+1:]; strings.EqualFold(id, "ID") {
 			if p.ids[a.Value] {
-				return refuse(Structure, "it has the ID %s twice", quote(a.Value))
+				return reject(Structure, "it has the ID %s twice", quote(a.Value))
 			}
 			p.ids[a.Value] = true
 		}

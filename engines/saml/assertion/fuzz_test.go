@@ -62,13 +62,13 @@ func FuzzVerify(f *testing.F) {
 			if !slices.ContainsFunc(users, func(u samltest.User) bool {
 				return u.Subject == a.Subject && maps.EqualFunc(u.Attributes, a.Attributes, slices.Equal)
 			}) {
-				t.Errorf("Verify() accepts %+v, which nobody signed", a)
+				t.Errorf("Verify() accepts %+v, which is not signed", a)
 			}
 			return
 		}
-		var r *assertion.Refusal
+		var r *assertion.Rejection
 		if !errors.As(err, &r) || a != nil || r.Reason == "" || r.Detail == "" {
-			t.Errorf("Verify() = %v, %v, want a refusal", a, err)
+			t.Errorf("Verify() = %v, %v, want a rejection", a, err)
 		} else if len(r.Detail) > 1000 || strings.ContainsAny(r.Detail, "\r\n") {
 			t.Errorf("the detail is not fit for a log: %q", r.Detail)
 		}

@@ -2,7 +2,7 @@ package assertion
 
 import "strings"
 
-// rule says what an element may have. What is not in a rule is refused, so nothing can be hidden in a place that one
+// rule says what an element may have. What is not in a rule is rejected, so nothing can be hidden in a place that one
 // reader looks at and another does not.
 type rule struct {
 	text       bool
@@ -75,25 +75,25 @@ func words(list string) map[string]bool {
 // allow checks a document against the grammar, from its root on.
 func allow(root *element, name string) error {
 	if root.name != name {
-		return refuse(Structure, "the root element is %s instead of %s", quote(root.name), name)
+		return reject(Structure, "the root element is %s instead of %s", quote(root.name), name)
 	}
 	return allowElement(root, grammar[name])
 }
 
 func allowElement(e *element, r rule) error {
 	if !r.text && strings.TrimSpace(e.text) != "" {
-		return refuse(Structure, "there is text in %s", e.name)
+		return reject(Structure, "there is text in %s", e.name)
 	}
 	for _, a := range e.attributes {
 		_, ok := r.attributes[a.name]
 		if !ok && !harmless(a.name) && (!r.foreign || !strings.HasPrefix(a.name, "{")) {
-			return refuse(Structure, "%s must not have the attribute %s", e.name, quote(a.name))
+			return reject(Structure, "%s must not have the attribute %s", e.name, quote(a.name))
 		}
 	}
 	seen := map[string]bool{}
 	for _, c := range e.children {
 		if isEncrypted(c.name) {
-			return refuse(Encrypted, "%s has %s, and nothing is encrypted for us: switch encryption off at the identity provider", e.name, c.name)
+			return reject(Encrypted, "%s has %s, and nothing is encrypted for us: switch encryption off at the identity provider", e.name, c.name)
 		}
 		many, ok := r.children[c.name]
 		if !ok && r.open {
@@ -103,10 +103,10 @@ func allowElement(e *element, r rule) error {
 			continue
 		}
 		if !ok {
-			return refuse(Structure, "%s must not have the element %s", e.name, quote(c.name))
+			return reject(Structure, "%s must not have the element %s", e.name, quote(c.name))
 		}
 		if seen[c.name] && !many {
-			return refuse(Structure, "%s has %s more than once", e.name, c.name)
+			return reject(Structure, "%s has %s more than once", e.name, c.name)
 		}
 		seen[c.name] = true
 		if err := allowElement(c, grammar[c.name]); err != nil {
@@ -126,14 +126,14 @@ func harmless(name string) bool {
 func allowForeign(e *element, in string, keys bool) error {
 	switch {
 	case isEncrypted(e.name):
-		return refuse(Encrypted, "there is %s in %s", e.name, in)
+		return reject(Encrypted, "there is %s in %s", e.name, in)
 	case keys && strings.HasPrefix(e.name, "ds:"):
 		switch e.name {
 		case "ds:Signature", "ds:SignedInfo", "ds:Object", "ds:Manifest", "ds:Reference", "ds:RetrievalMethod":
-			return refuse(Structure, "there is %s in %s", e.name, in)
+			return reject(Structure, "there is %s in %s", e.name, in)
 		}
 	case strings.HasPrefix(e.name, "saml:"), strings.HasPrefix(e.name, "samlp:"), strings.HasPrefix(e.name, "ds:"):
-		return refuse(Structure, "there is %s in %s", e.name, in)
+		return reject(Structure, "there is %s in %s", e.name, in)
 	}
 	for _, c := range e.children {
 		if err := allowForeign(c, in, keys); err != nil {

@@ -37,7 +37,7 @@ func TestContent(t *testing.T) {
 	issuer := func(s string) string { return `<saml:Issuer>` + s + `</saml:Issuer>` }
 	const idp = "https://idp.example.com/metadata"
 	runHostile(t, []hostile{
-		{"audience of somebody else", assertion.Audience, func(o *samltest.Response) { o.Audience = evilURL }},
+		{"audience of another provider", assertion.Audience, func(o *samltest.Response) { o.Audience = evilURL }},
 		{"audience with a slash behind", assertion.Audience, func(o *samltest.Response) { o.Audience = entity + "/" }},
 		{"audience in another case", assertion.Audience, func(o *samltest.Response) { o.Audience = strings.ToUpper(entity) }},
 		{"no audience restriction", assertion.Audience, edit(restriction, "")},
@@ -175,20 +175,20 @@ func TestCertificates(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newIdP(t, samltest.WithKey(test.key))
-			mustRefuse(t, p.Response(good()), expect(p), test.want)
+			mustReject(t, p.Response(good()), expect(p), test.want)
 		})
 	}
-	t.Run("expired and of somebody else", func(t *testing.T) {
+	t.Run("expired and for another audience", func(t *testing.T) {
 		p := newIdP(t, samltest.WithKey(samltest.NewKey(samltest.RSA2048, 1)))
 		e := expect(p)
 		e.Certificates = []*x509.Certificate{samltest.Certify(signer, now.Add(-time.Hour), now.Add(-time.Second)).Certificate}
-		mustRefuse(t, p.Response(good()), e, assertion.Signature)
+		mustReject(t, p.Response(good()), e, assertion.Signature)
 	})
 	t.Run("the detail names the unknown certificate", func(t *testing.T) {
 		p := newIdP(t, samltest.WithKey(samltest.NewKey(samltest.RSA2048, 1)))
 		e := expect(p)
 		e.Certificates = []*x509.Certificate{samltest.NewKey(samltest.P256, 0).Certificate}
-		if r := mustRefuse(t, p.Response(good()), e, assertion.Signature); !strings.Contains(r.Detail, "fingerprint") {
+		if r := mustReject(t, p.Response(good()), e, assertion.Signature); !strings.Contains(r.Detail, "fingerprint") {
 			t.Errorf("Verify() = %v, want the fingerprint of the certificate", r)
 		}
 	})
@@ -209,11 +209,11 @@ func TestSignedRefusals(t *testing.T) {
 		{"failed, for another request", func(o *samltest.Response) { o.SignResponse, o.RequestID = true, "_other" }, assertion.Status, false},
 		{"failed, for no request", func(o *samltest.Response) { o.SignResponse, o.RequestID = true, "" }, assertion.Status, false},
 		{"failed, for somewhere else", func(o *samltest.Response) { o.SignResponse, o.ACSURL = true, "https://evil.example.com/" }, assertion.Status, false},
-		{"failed, by somebody else", func(o *samltest.Response) { o.SignResponse, o.Issuer = true, "https://evil.example.com/" }, assertion.Status, false},
+		{"failed, of another issuer", func(o *samltest.Response) { o.SignResponse, o.Issuer = true, "https://evil.example.com/" }, assertion.Status, false},
 		{"failed, without destination", func(o *samltest.Response) {
 			o.SignResponse, o.Edit = true, sub(` Destination="`+acs+`"`, "")
 		}, assertion.Status, false},
-		{"failed, signed by somebody else", func(o *samltest.Response) {
+		{"failed, signed with another key", func(o *samltest.Response) {
 			o.SignResponse, o.ResponseSignature.Key = true, samltest.NewKey(samltest.RSA2048, 1)
 		}, assertion.Signature, false},
 		{"failed, changed", func(o *samltest.Response) { o.SignResponse, o.Tamper = true, sub("Responder", "Requester") }, assertion.Signature, false},
@@ -228,7 +228,7 @@ func TestSignedRefusals(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			p, o := newIdP(t), failed
 			test.make(&o)
-			if r := mustRefuse(t, p.Response(o), expect(p), test.want); r.Signed != test.sign {
+			if r := mustReject(t, p.Response(o), expect(p), test.want); r.Signed != test.sign {
 				t.Errorf("Signed = %t, want %t: %v", r.Signed, test.sign, r)
 			}
 		})
@@ -236,13 +236,13 @@ func TestSignedRefusals(t *testing.T) {
 	t.Run("says what failed", func(t *testing.T) {
 		p, o := newIdP(t), failed
 		o.Edit = sub("</samlp:Status>", "<samlp:StatusMessage>no&#13;\nway</samlp:StatusMessage></samlp:Status>")
-		says(t, mustRefuse(t, p.Response(o), expect(p), assertion.Status), "Responder", "AuthnFailed", `no\r\nway`)
+		says(t, mustReject(t, p.Response(o), expect(p), assertion.Status), "Responder", "AuthnFailed", `no\r\nway`)
 		o.Edit = sub("</samlp:Status>", `<samlp:StatusMessage Value="no way"/></samlp:Status>`)
-		says(t, mustRefuse(t, p.Response(o), expect(p), assertion.Status), "Responder", "AuthnFailed", "no way")
+		says(t, mustReject(t, p.Response(o), expect(p), assertion.Status), "Responder", "AuthnFailed", "no way")
 	})
 }
 
-func says(t *testing.T, r *assertion.Refusal, words ...string) {
+func says(t *testing.T, r *assertion.Rejection, words ...string) {
 	t.Helper()
 	for _, word := range words {
 		if !strings.Contains(r.Detail, word) {
@@ -258,7 +258,7 @@ func TestEveryByteCounts(t *testing.T) {
 	o.AssertionID = "_a"
 	o.User = samltest.User{Subject: "a", Attributes: map[string][]string{"g": {"b"}}}
 	o.Protocol, o.Prefix, o.AssertionSignature.Prefix = "p", "a", "d" // short, as it takes long
-	o.AssertionSignature.KeyInfo = "-"                                // says by which key, and nobody asks
+	o.AssertionSignature.KeyInfo = "-"                                // says by which key, and is not read
 	text := p.XML(o)
 	mustAccept(t, encode([]byte(text)), expect(p), o.User)
 	from, to := strings.Index(text, "<a:Assertion"), strings.Index(text, "</a:Assertion>")+len("</a:Assertion>")

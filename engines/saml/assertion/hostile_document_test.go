@@ -174,7 +174,7 @@ func TestEncodings(t *testing.T) {
 		"percent encoded":         strings.ReplaceAll(encoded, "=", "%3D") + "%0A",
 		"response, not in base64": text,
 	} {
-		t.Run(name, func(t *testing.T) { mustRefuse(t, encoded, expect(p), assertion.Encoding) })
+		t.Run(name, func(t *testing.T) { mustReject(t, encoded, expect(p), assertion.Encoding) })
 	}
-	t.Run("only a bracket", func(t *testing.T) { mustRefuse(t, "PA==", expect(p), assertion.Structure) })
+	t.Run("only a bracket", func(t *testing.T) { mustReject(t, "PA==", expect(p), assertion.Structure) })
 }

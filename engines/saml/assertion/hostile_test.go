@@ -9,7 +9,7 @@ import (
 	"github.com/coffer-project/coffer/engines/saml/samltest"
 )
 
-// hostile is a response that has to be refused, and a test of that name. Without a signing option its assertion is signed.
+// hostile is a response that has to be rejected, and a test of that name. Without a signing option its assertion is signed.
 type hostile struct {
 	name string
 	want assertion.Reason
@@ -27,10 +27,10 @@ func runHostile(t *testing.T, tests []hostile) {
 			basis := o
 			basis.Edit, basis.Tamper = nil, nil
 			if id := fmt.Sprintf("%+v", basis); (o.Edit != nil || o.Tamper != nil) && !accepted[id] {
-				mustAccept(t, p.Response(basis), expect(p), alice) // or its refusal would prove nothing
+				mustAccept(t, p.Response(basis), expect(p), alice) // or its rejection would prove nothing
 				accepted[id] = true
 			}
-			t.Log(mustRefuse(t, p.Response(o), expect(p), test.want))
+			t.Log(mustReject(t, p.Response(o), expect(p), test.want))
 		})
 	}
 }
@@ -82,7 +82,7 @@ type parts struct {
 	assertion string
 	bare      string // the assertion without its signature
 	signature string
-	evil      string // an assertion about somebody else, unsigned, with an ID of its own
+	evil      string // an assertion about another user, unsigned, with an ID of its own
 	tail      string
 }
 

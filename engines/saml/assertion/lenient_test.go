@@ -82,7 +82,7 @@ func TestWhatTheStandardDoesNotAllow(t *testing.T) {
 			both.Edit = func(s string) string {
 				return sub(confirmationStart, otherBearer(5*time.Minute)+confirmationStart)(second(s))
 			}
-			mustRefuse(t, p.Response(both), expect(p), test.reason)
+			mustReject(t, p.Response(both), expect(p), test.reason)
 		})
 	}
 }
@@ -126,7 +126,7 @@ func TestNameIDFormat(t *testing.T) {
 		e.NameIDFormat = test.want
 		if test.taken {
 			mustAccept(t, p.Response(o), e, alice)
-		} else if r := mustRefuse(t, p.Response(o), e, assertion.Subject); !r.Signed {
+		} else if r := mustReject(t, p.Response(o), e, assertion.Subject); !r.Signed {
 			t.Errorf("%q instead of %q: the login stays open", test.given, test.want)
 		}
 	}

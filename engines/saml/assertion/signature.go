@@ -58,24 +58,24 @@ func allowSignature(e *element) error {
 	transforms := reference.child("ds:Transforms")
 	value := signature.child("ds:SignatureValue")
 	if value == nil || transforms == nil || reference.child("ds:DigestValue") == nil {
-		return refuse(Structure, "the signature of %s lacks a part", e.name)
+		return reject(Structure, "the signature of %s lacks a part", e.name)
 	}
 	if len(value.text) > maxSignature {
-		return refuse(Signature, "the signature of %s is longer than any key's", e.name)
+		return reject(Signature, "the signature of %s is longer than any key's", e.name)
 	}
 	if id := e.value("ID"); id == "" || reference.value("URI") != "#"+id {
-		return refuse(Signature, "the signature of %s is about %s", e.name, quote(reference.value("URI")))
+		return reject(Signature, "the signature of %s is about %s", e.name, quote(reference.value("URI")))
 	}
 	method, canonicalisation, digest := info.child("ds:SignatureMethod"), info.child("ds:CanonicalizationMethod"), reference.child("ds:DigestMethod")
 	if method == nil || canonicalisation == nil || digest == nil {
-		return refuse(Structure, "the signature of %s does not name its algorithms", e.name)
+		return reject(Structure, "the signature of %s does not name its algorithms", e.name)
 	}
 	if err := cmp.Or(allowAlgorithm(e, canonicalisation, canonicalisations), allowAlgorithm(e, method, methods), allowAlgorithm(e, digest, digests)); err != nil {
 		return err
 	}
 	list := transforms.all("ds:Transform")
 	if len(list) == 0 || len(list) > 2 || list[0].value("Algorithm") != enveloped {
-		return refuse(Algorithm, "the signature of %s has other transforms than enveloped-signature and a canonicalisation", e.name)
+		return reject(Algorithm, "the signature of %s has other transforms than enveloped-signature and a canonicalisation", e.name)
 	}
 	if len(list) == 2 {
 		return allowAlgorithm(e, list[1], canonicalisations)
@@ -86,7 +86,7 @@ func allowSignature(e *element) error {
 func allowAlgorithm[V any](e, part *element, allowed map[string]V) error {
 	algorithm := part.value("Algorithm")
 	if _, ok := allowed[algorithm]; !ok {
-		return refuse(Algorithm, "the signature of %s uses the %s %s, which is not allowed: choose RSA or ECDSA with SHA-256 and exclusive canonicalisation at the identity provider",
+		return reject(Algorithm, "the signature of %s uses the %s %s, which is not allowed: choose RSA or ECDSA with SHA-256 and exclusive canonicalisation at the identity provider",
 			e.name, strings.TrimPrefix(part.name, "ds:"), quote(algorithm))
 	}
 	return nil
@@ -97,7 +97,7 @@ func usable(c *x509.Certificate) error {
 	switch key := c.PublicKey.(type) {
 	case *rsa.PublicKey:
 		if bits := key.N.BitLen(); bits < 2048 {
-			return refuse(Algorithm, "the certificate has an RSA key with %d bits, less than 2048", bits)
+			return reject(Algorithm, "the certificate has an RSA key with %d bits, less than 2048", bits)
 		}
 		return nil
 	case *ecdsa.PublicKey:
@@ -106,7 +106,7 @@ func usable(c *x509.Certificate) error {
 			return nil
 		}
 	}
-	return refuse(Algorithm, "the certificate's key is neither RSA nor on P-256, P-384 or P-521")
+	return reject(Algorithm, "the certificate's key is neither RSA nor on P-256, P-384 or P-521")
 }
 
 // signed is what signatures cover, read from exactly the bytes that were signed. An element without signature is nil.
@@ -115,11 +115,11 @@ type signed struct{ response, assertion *element }
 // verify checks the signatures that a document has. Response and assertion are verified on their own, each as it came:
 // gosaml2 would check an assertion within the canonical form of its response, which may have lost namespace declarations
 // that its own signature covers. The signature values are checked before anything of the document is canonicalised but
-// their SignedInfo: who has no key must not make a node work. A panic in a library is a refusal.
+// their SignedInfo: who has no key must not make a node work. A panic in a library is a rejection.
 func verify(raw []byte, root *element, expect Expect) (s signed, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			s, err = signed{}, refuse(Structure, "the signature library could not cope with it")
+			s, err = signed{}, reject(Structure, "the signature library panicked")
 		}
 	}()
 	ofResponse, err := signers(raw, root, expect)
@@ -133,7 +133,7 @@ func verify(raw []byte, root *element, expect Expect) (s signed, err error) {
 	}
 	doc := etree.NewDocument()
 	if err := doc.ReadFromBytes(raw); err != nil {
-		return signed{}, refuse(Structure, "it is not well-formed: %s", cut(err.Error()))
+		return signed{}, reject(Structure, "it is not well-formed: %s", cut(err.Error()))
 	}
 	if ofResponse != nil {
 		if s.response, err = verifyElement(doc.Root().Copy(), root, ofResponse, expect.Now); err != nil {
@@ -160,11 +160,11 @@ func signers(raw []byte, e *element, expect Expect) ([]*x509.Certificate, error)
 		return nil, nil
 	}
 	if at := signature.child("ds:SignedInfo").source; at.to-at.from > maxSignedInfo {
-		return nil, refuse(Structure, "the SignedInfo of %s is longer than %d bytes", e.name, maxSignedInfo)
+		return nil, reject(Structure, "the SignedInfo of %s is longer than %d bytes", e.name, maxSignedInfo)
 	}
 	canonical, err := canonicalInfo(raw, signature.child("ds:SignedInfo"))
 	if err != nil {
-		return nil, refuse(Structure, "the SignedInfo of %s cannot be canonicalised", e.name)
+		return nil, reject(Structure, "the SignedInfo of %s cannot be canonicalised", e.name)
 	}
 	method := methods[signature.child("ds:SignedInfo").child("ds:SignatureMethod").value("Algorithm")]
 	var known []*x509.Certificate
@@ -229,7 +229,7 @@ func verifyElement(el *etree.Element, e *element, certs []*x509.Certificate, now
 	case err != nil:
 		return nil, libraryRefusal(err, e, certs...)
 	case !within(now, cert).Equal(now):
-		return nil, refuse(Certificate, "the certificate that it is signed with is valid from %s until %s only",
+		return nil, reject(Certificate, "the certificate that it is signed with is valid from %s until %s only",
 			cert.NotBefore.UTC().Format(time.RFC3339), cert.NotAfter.UTC().Format(time.RFC3339))
 	}
 	return read(verified, e)
@@ -262,10 +262,10 @@ func detachAssertion(response *etree.Element) (*etree.Element, error) {
 		}
 		return alone, nil
 	}
-	return nil, refuse(Structure, "there is no Assertion")
+	return nil, reject(Structure, "there is no Assertion")
 }
 
-// detachValue returns the SignatureValue of an element's own signature, and removes its KeyInfo: it is nobody's business
+// detachValue returns the SignatureValue of an element's own signature, and removes its KeyInfo: it must not be read
 // but ours which key is tried. Both are outside of what is signed; an inner signature would not be.
 func detachValue(el *etree.Element) (*etree.Element, error) {
 	for _, c := range el.ChildElements() {
@@ -285,7 +285,7 @@ func detachValue(el *etree.Element) (*etree.Element, error) {
 			return value, nil
 		}
 	}
-	return nil, refuse(Signature, "there is no signature value")
+	return nil, reject(Signature, "there is no signature value")
 }
 
 // forLibrary returns the value of an element's signature as the library wants it for a certificate: XML signatures hold
@@ -317,7 +317,7 @@ func read(verified *etree.Element, unverified *element) (*element, error) {
 	doc.SetRoot(verified)
 	raw, err := doc.WriteToBytes()
 	if err != nil {
-		return nil, refuse(Structure, "reading what was signed: %s", cut(err.Error()))
+		return nil, reject(Structure, "reading what was signed: %s", cut(err.Error()))
 	}
 	e, err := parse(raw)
 	if err != nil {
@@ -327,16 +327,16 @@ func read(verified *etree.Element, unverified *element) (*element, error) {
 		return nil, err
 	}
 	if e.value("ID") != unverified.value("ID") {
-		return nil, refuse(Signature, "the signature is about another element")
+		return nil, reject(Signature, "the signature is about another element")
 	}
 	return e, nil
 }
 
 func libraryRefusal(err error, e *element, certs ...*x509.Certificate) error {
 	if errors.Is(err, etreeutils.ErrTraversalLimit) {
-		return refuse(Statement, "it has too many elements before its signature: send only those groups that matter, by a filter at the identity provider")
+		return reject(Statement, "it has too many elements before its signature: send only those groups that matter, by a filter at the identity provider")
 	}
-	return refuse(Signature, "the signature of %s is wrong: %s", e.name, hint(err, e, certs))
+	return reject(Signature, "the signature of %s is wrong: %s", e.name, hint(err, e, certs))
 }
 
 // hint says whether the signature claims to be by a certificate that we have.

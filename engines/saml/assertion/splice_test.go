@@ -78,7 +78,7 @@ func splice(steps []byte, documents []string) string {
 	return text
 }
 
-// splicer checks that however the parts of documents are put together, some of them signed, nobody is somebody else.
+// splicer checks that however the parts of documents are put together, some of them signed, no user gets another's identity.
 type splicer struct {
 	p        *samltest.IdP
 	sets     [][]string // a document of alice, one of bob, and an unsigned one
@@ -110,17 +110,17 @@ func (s *splicer) check(t testing.TB, which uint8, steps []byte) {
 	t.Helper()
 	text := splice(steps, s.sets[int(which)%len(s.sets)])
 	a, err := assertion.Verify(encode([]byte(text)), expect(s.p))
-	var r *assertion.Refusal
+	var r *assertion.Rejection
 	switch {
 	case err == nil:
 		s.accepted++
 		if !slices.ContainsFunc([]samltest.User{alice, bob}, func(u samltest.User) bool {
 			return u.Subject == a.Subject && maps.EqualFunc(u.Attributes, a.Attributes, slices.Equal)
 		}) {
-			t.Errorf("Verify() accepts %+v, which nobody signed:\n%s", a, text)
+			t.Errorf("Verify() accepts %+v, which is not signed:\n%s", a, text)
 		}
 	case !errors.As(err, &r) || a != nil:
-		t.Errorf("Verify() = %v, %v, want a refusal", a, err)
+		t.Errorf("Verify() = %v, %v, want a rejection", a, err)
 	case r.Signed:
 		t.Errorf("Verify() = %v as the identity provider's own answer, for\n%s", r, text)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/coffer-project/coffer/engines/saml/samltest"
 )
 
-// TestStrangersCostLittle: a document by a key that nobody knows is refused before it is canonicalised, in each of the ways
+// TestStrangersCostLittle: a document signed with an unknown key is rejected before it is canonicalised, in each of the ways
 // that a document can be signed: it takes no more than reading it, a fraction of what a genuine one takes.
 func TestStrangersCostLittle(t *testing.T) {
 	idp, stranger := samltest.New(t), samltest.New(t, samltest.WithKey(samltest.NewKey(samltest.RSA2048, 1)))
@@ -27,7 +27,7 @@ func TestStrangersCostLittle(t *testing.T) {
 			}
 			return testing.AllocsPerRun(1, func() {
 				_, err := assertion.Verify(form, expect)
-				var r *assertion.Refusal
+				var r *assertion.Rejection
 				if genuine := p == idp; genuine != (err == nil) || !genuine && (!errors.As(err, &r) || r.Reason != assertion.Signature) {
 					t.Fatalf("by a stranger: %t; got %v", !genuine, err)
 				}

@@ -55,13 +55,13 @@ func mustAccept(t testing.TB, encoded string, e assertion.Expect, user samltest.
 	return a
 }
 
-// mustRefuse verifies a response which has to be refused for a reason.
-func mustRefuse(t testing.TB, encoded string, e assertion.Expect, want assertion.Reason) *assertion.Refusal {
+// mustReject verifies a response which has to be rejected for a reason.
+func mustReject(t testing.TB, encoded string, e assertion.Expect, want assertion.Reason) *assertion.Rejection {
 	t.Helper()
 	a, err := assertion.Verify(encoded, e)
-	var r *assertion.Refusal
+	var r *assertion.Rejection
 	if !errors.As(err, &r) || a != nil {
-		t.Fatalf("Verify() = %v, %v, want a refusal", a, err)
+		t.Fatalf("Verify() = %v, %v, want a rejection", a, err)
 	}
 	if r.Reason != want {
 		t.Errorf("Verify() = %v, want the reason %q", r, want)
@@ -171,7 +171,7 @@ func TestDemandedSignatures(t *testing.T) {
 			if test.accepted {
 				mustAccept(t, p.Response(o), e, alice)
 			} else {
-				mustRefuse(t, p.Response(o), e, assertion.Signature)
+				mustReject(t, p.Response(o), e, assertion.Signature)
 			}
 		})
 	}
@@ -205,7 +205,7 @@ func TestAttributes(t *testing.T) {
 			map[string][]string{"s": {"v"}}},
 		{"blank values are left out", statement(`<saml:Attribute Name="g"><saml:AttributeValue/><saml:AttributeValue>  </saml:AttributeValue></saml:Attribute><saml:Attribute Name="h"/>`),
 			map[string][]string{}},
-		{"without a name they are nobody's", statement(`<saml:Attribute><saml:AttributeValue>a</saml:AttributeValue></saml:Attribute><saml:Attribute Name=" "><saml:AttributeValue>b</saml:AttributeValue></saml:Attribute>`),
+		{"without a name they are ignored", statement(`<saml:Attribute><saml:AttributeValue>a</saml:AttributeValue></saml:Attribute><saml:Attribute Name=" "><saml:AttributeValue>b</saml:AttributeValue></saml:Attribute>`),
 			map[string][]string{}},
 		{"a lone foreign element is no value", statement(`<saml:Attribute Name="g"><saml:AttributeValue><x:a xmlns:x="urn:x">admins</x:a></saml:AttributeValue></saml:Attribute>`),
 			map[string][]string{}},
@@ -243,8 +243,8 @@ func TestManyAttributes(t *testing.T) {
 		mustAccept(t, p.Response(o), expect(p), o.User)
 	}
 	o.User.Attributes["groups"] = slices.Repeat([]string{"g"}, 10_000)
-	if r := mustRefuse(t, p.Response(o), expect(p), assertion.Statement); !strings.Contains(r.Detail, "filter") {
-		t.Errorf("the refusal does not say what to do: %v", r)
+	if r := mustReject(t, p.Response(o), expect(p), assertion.Statement); !strings.Contains(r.Detail, "filter") {
+		t.Errorf("the rejection does not say what to do: %v", r)
 	}
 	// The library looks for the signature through 1,000 elements at most.
 	o.User.Attributes["groups"] = slices.Repeat([]string{"g"}, 1500)
@@ -252,8 +252,8 @@ func TestManyAttributes(t *testing.T) {
 		s = strings.Replace(s, samltest.ResponseMark, "", 1)
 		return strings.Replace(s, "</samlp:Response>", samltest.ResponseMark+"</samlp:Response>", 1)
 	}
-	if r := mustRefuse(t, p.Response(o), expect(p), assertion.Statement); !strings.Contains(r.Detail, "filter") {
-		t.Errorf("the refusal does not say what to do: %v", r)
+	if r := mustReject(t, p.Response(o), expect(p), assertion.Statement); !strings.Contains(r.Detail, "filter") {
+		t.Errorf("the rejection does not say what to do: %v", r)
 	}
 }
 
@@ -280,8 +280,8 @@ func TestUnsolicited(t *testing.T) {
 	e := expect(p)
 	e.RequestID = ""
 	mustAccept(t, p.Response(o), e, alice)
-	if r := mustRefuse(t, p.Response(good()), e, assertion.InResponseTo); r.Signed {
-		t.Error("there is no login that the refusal could end")
+	if r := mustReject(t, p.Response(good()), e, assertion.InResponseTo); r.Signed {
+		t.Error("there is no login that the rejection could end")
 	}
 }
 
@@ -331,7 +331,7 @@ func TestVariants(t *testing.T) {
 		{"subject locality, session index, authority", func(o *samltest.Response) {
 			o.Edit = replace("<saml:AuthnContext>", `<saml:SubjectLocality Address="192.0.2.1"/><saml:AuthnContext>`, "</saml:AuthnContext>", "<saml:AuthenticatingAuthority>x</saml:AuthenticatingAuthority></saml:AuthnContext>")
 		}},
-		{"extensions of somebody", func(o *samltest.Response) {
+		{"extensions", func(o *samltest.Response) {
 			o.SignResponse = true
 			o.Edit = replace("<samlp:Status>", `<samlp:Extensions><x:y xmlns:x="urn:x" z="1">1</x:y></samlp:Extensions><samlp:Status>`)
 		}},
@@ -367,7 +367,7 @@ func TestSkew(t *testing.T) {
 		if test.accepted {
 			mustAccept(t, encoded, e, alice)
 		} else {
-			mustRefuse(t, encoded, e, assertion.Time)
+			mustReject(t, encoded, e, assertion.Time)
 		}
 	}
 }
@@ -384,7 +384,7 @@ func TestIncompleteExpectations(t *testing.T) {
 	} {
 		e := expect(p)
 		change(&e)
-		mustRefuse(t, encoded, e, want)
+		mustReject(t, encoded, e, want)
 	}
 }
 
@@ -411,7 +411,7 @@ func TestReadUnverified(t *testing.T) {
 		`<p:Response xmlns:p="urn:oasis:names:tc:SAML:2.0:protocol"/>`:                                                                                assertion.Structure,
 		`<p:Response xmlns:p="urn:oasis:names:tc:SAML:2.0:protocol"><EncryptedAssertion xmlns="urn:oasis:names:tc:SAML:2.0:assertion"/></p:Response>`: assertion.Encrypted,
 	} {
-		var r *assertion.Refusal
+		var r *assertion.Rejection
 		if _, err := assertion.ReadUnverified([]byte(sample)); !errors.As(err, &r) || r.Reason != want {
 			t.Errorf("ReadUnverified(%.100q) = %v, want %s", sample, err, want)
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/coffer-project/coffer/engines/saml/idp"
 )
 
-// TestSamples reads metadata in the manner of the identity providers that people have.
+// TestSamples reads metadata in the manner of the common identity providers.
 func TestSamples(t *testing.T) {
 	tests := []struct {
 		file, entityID, sso string

@@ -162,7 +162,7 @@ async function succeed(options, name = 'ada') {
   return { auth: answer.body.auth, post: page.post, login }
 }
 
-/** A login whose answer has to be refused by the callback, which says nothing of the reason; the login stays pending. */
+/** A login whose answer has to be rejected by the callback, which says nothing of the reason; the login stays pending. */
 async function disbelieved(options) {
   const login = await begin(options)
   const page = await logIn(login.url)
@@ -271,7 +271,7 @@ test('browser: the web UI signs in through a popup', async () => {
   })
 })
 
-test('browser: the web UI says why a login was refused', async () => {
+test('browser: the web UI says why a login was denied', async () => {
   await withPage(async (page) => {
     await fill(await signInByUI(page, 'managers'), 'ada')
     await page.getByRole('alert').getByText('groups').waitFor()
@@ -336,7 +336,7 @@ test('a role that does not take the user: page, poll and explanation', async () 
   assert.deepEqual([check.given, check.expected, check.passed], [['engineers', 'staff'], ['managers'], false])
 })
 
-test('a replayed answer is refused on every node, before and after the login is redeemed, and for another login', async () => {
+test('a replayed answer is rejected on every node, before and after the login is redeemed, and for another login', async () => {
   const login = await begin()
   const { post } = await logIn(login.url)
   async function replay(form, node) {
