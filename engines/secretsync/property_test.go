@@ -161,7 +161,7 @@ func (s *sim) must(err error) {
 	}
 }
 
-// store is the store without the faults of nodes.
+// update is the store without the faults of nodes.
 func (s *sim) update(do func(tx *storage.Txn) error) {
 	s.t.Helper()
 	_, err := storage.Update(s.ctx(), s.w.Store, do)

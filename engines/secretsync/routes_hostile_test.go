@@ -100,7 +100,7 @@ func TestAdoptTakesNothingFromUs(t *testing.T) {
 		alias := r.dest(syncsim.Marked, "alias", map[string]any{"site": "one?alias"})
 		same(t, "set", statuses(r.post(alias+"/associations/set", body)["associated_secrets"]), map[string]string{"a": "CONFLICT"})
 		same(t, "adopt", statuses(r.post(alias+"/associations/adopt", body)["associated_secrets"]), map[string]string{"a": "CONFLICT"})
-		if text := r.Fails(engines.KindInvalid, engines.Update, alias+"/associations/adopt", body); !strings.Contains(text, "nothing to take over") {
+		if text := r.Fails(engines.KindInvalid, engines.Update, alias+"/associations/adopt", body); !strings.Contains(text, "nothing to adopt") {
 			t.Errorf("adopting again says %q", text)
 		}
 		r.kv.Put("a", "k", "w")

@@ -280,7 +280,7 @@ func TestAssociation(t *testing.T) {
 			t.Errorf("%+v", second)
 		}
 		s.has("repohost", first.Name, `{"k":"first"}`)
-		s.refused(400, "POST", repo+"/associations/adopt", object{"mount": "kv", "secret_name": "y/Same"}, "nothing to take over")
+		s.refused(400, "POST", repo+"/associations/adopt", object{"mount": "kv", "secret_name": "y/Same"}, "nothing to adopt")
 		s.must("POST", repo+"/associations/remove", object{"mount": "kv", "name": "x/same"})
 		s.has("repohost", first.Name, `{"k":"second"}`)
 		s.must("DELETE", repo+"?purge=true", nil)

@@ -9,7 +9,7 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// linked is a secret with the association that it is synced by.
+// linkedSecret is a secret with the association that it is synced by.
 type linkedSecret struct {
 	*selection
 	assoc *state.Association
@@ -20,7 +20,7 @@ func (l *linkedSecret) linkID() state.LinkID {
 	return l.assoc.LinkID(l.secret)
 }
 
-// linkedAs finds the association that a request is about. For a secret that is not associated by itself it is the one with a prefix
+// linkedSecretOf finds the association that a request is about. For a secret that is not associated by itself it is the one with a prefix
 // that covers it, and of several the one that has begun with it, then the one with the longest prefix.
 func (s *API) linkedSecretOf(ctx context.Context, c *selection) (*linkedSecret, error) {
 	own, err := state.GetAssociation(ctx, s.Host.Store(), c.key())
@@ -60,17 +60,17 @@ func (s *API) linkedSecretOf(ctx context.Context, c *selection) (*linkedSecret, 
 
 type adoptIn struct {
 	secretIn
-	Names engines.StringList `json:"external_names" max:"1000" help:"Names at the destination to take over; without any, all that the secret is in conflict with."`
+	Names engines.StringList `json:"external_names" max:"1000" help:"Names at the destination to adopt; without any, all that the secret is in conflict with."`
 }
 
-// adopt takes names over that belong to somebody else.
+// adopt requests the adoption of names that belong to other clients.
 func (s *API) adopt(ctx context.Context, req *engines.Request, in *adoptIn) (*engines.Response, error) {
 	c, err := s.resolveSelection(ctx, req, &in.secretIn)
 	if err != nil {
 		return nil, err
 	}
 	if c.selector {
-		return nil, engines.Invalid(`field "secret_name" is required: names are taken over secret by secret`)
+		return nil, engines.Invalid(`field "secret_name" is required: names are adopted secret by secret`)
 	}
 	if err := s.checkReadable(ctx, req, c); err != nil {
 		return nil, err
@@ -91,7 +91,7 @@ func (s *API) adopt(ctx context.Context, req *engines.Request, in *adoptIn) (*en
 			return engines.NotFound("nothing was done for the secret yet")
 		}
 		if now.Adopt = conflicts(&now, in.Names, func(name string) string { return state.Fold(rules, name) }); len(now.Adopt) == 0 {
-			return engines.Invalid("no such name of the secret is in conflict with what somebody else has at the destination: there is nothing to take over")
+			return engines.Invalid("no such name of the secret is in conflict with a name of another client at the destination: there is nothing to adopt")
 		}
 		return engines.PutRecord(tx, key, &now)
 	})
@@ -102,8 +102,8 @@ func (s *API) adopt(ctx context.Context, req *engines.Request, in *adoptIn) (*en
 	return s.RespondSecret(ctx, l.dest, l.assoc, l.mount, l.secret)
 }
 
-// conflicts returns the names of a link, folded, that are in conflict with what somebody else has: of those that are given, or all.
-// Names of other associations cannot be taken over.
+// conflicts returns the names of a link, folded, that are in conflict with names of other clients: of those that are given, or all.
+// Names of other associations cannot be adopted.
 func conflicts(l *state.Link, given []string, fold func(string) string) (names []string) {
 	wanted := map[string]bool{}
 	for _, name := range given {

@@ -27,12 +27,12 @@ func (s *API) Routes(r *engines.Router) {
 	s.stateRoutes(r)
 }
 
-// on declares a route of which errors about unreadable records are told.
+// route declares a route whose errors about unreadable records are shown to clients.
 func route[In any](r *engines.Router, op engines.Operation, pattern, help string, flags engines.Flags, do engines.Handler[In]) *engines.Route {
 	return engines.On(r, op, pattern, help, flags, withClientErrors(do))
 }
 
-// told makes errors about unreadable records ones that the client may see.
+// withClientErrors makes errors about unreadable records ones that the client may see.
 func withClientErrors[In any](do engines.Handler[In]) engines.Handler[In] {
 	return func(ctx context.Context, req *engines.Request, in *In) (*engines.Response, error) {
 		resp, err := do(ctx, req, in)
@@ -47,7 +47,7 @@ func ClientError(err error) error {
 	return err
 }
 
-// leftOut is what an answer says of records that it lacks.
+// missingWarning is what an answer says of records that it lacks.
 func missingWarning(left int) []string {
 	if left == 0 {
 		return nil
@@ -57,7 +57,7 @@ func missingWarning(left int) []string {
 
 type emptyIn struct{}
 
-// invalid turns what keeps a destination from being opened into something for the one who asked.
+// invalid turns a client error of a destination into one of the request.
 func invalid(err error) error {
 	if o := apply.OutcomeOf(err); o.Status == state.ClientError {
 		return engines.Invalid("%s", o.Cause)

@@ -25,13 +25,13 @@ func (s *API) associationRoutes(r *engines.Router) {
 	route(r, engines.Read, "sync/associations/{mount}/{secret_name...}", "The destinations of a secret.", flags, s.destinationsOf)
 }
 
-// ofIn names a destination where "name" is something else.
+// associationsIn names a destination where "name" is something else.
 type associationsIn struct {
 	Type        string `json:"type" max:"64" help:"Type of the destination."`
 	Destination string `json:"destination" max:"128" help:"Name of the destination."`
 }
 
-// secretIn names what is associated. name is the word that the interface uses when an association is removed.
+// secretIn names a secret or a prefix. Clients of the Vault-compatible API remove associations with name in place of secret_name.
 type secretIn struct {
 	associationsIn
 	Mount      string `json:"mount" form:"path" max:"512" help:"Mount that holds the secret: its path, or its accessor."`
@@ -40,7 +40,7 @@ type secretIn struct {
 	Prefix     string `json:"secret_prefix" max:"512" help:"In place of secret_name: all secrets whose names begin so, also those to come; * for all of the mount."`
 }
 
-// setIn is an association.
+// associationIn is an association.
 type associationIn struct {
 	secretIn
 	Granularity string             `json:"granularity" help:"In place of the destination's: secret-path or secret-key."`
@@ -49,10 +49,10 @@ type associationIn struct {
 	Include     engines.StringList `json:"include" max:"200" help:"Only these keys of the secret; * stands for any text."`
 	Exclude     engines.StringList `json:"exclude" max:"200" help:"Not these keys."`
 	Deletion    string             `json:"deletion_policy" default:"delete" enum:"delete,retain" help:"What becomes of what was synced when the secret, or the association, goes."`
-	Drift       string             `json:"drift_policy" default:"report" enum:"report,repair,ignore" help:"What becomes of changes that somebody else makes at the destination to what is ours."`
+	Drift       string             `json:"drift_policy" default:"report" enum:"report,repair,ignore" help:"What becomes of changes that other clients make at the destination to names of secret sync."`
 }
 
-// chosen is what a request names.
+// selection is what a request names.
 type selection struct {
 	dest     *state.Destination
 	mount    *engines.Mounted
@@ -67,7 +67,7 @@ func (c *selection) id() string {
 
 func (c *selection) key() storage.Key { return state.AssociationKey(c.dest.NS, c.dest.ID, c.id()) }
 
-// choose finds what a request names.
+// resolveSelection finds what a request names.
 func (s *API) resolveSelection(ctx context.Context, req *engines.Request, in *secretIn) (*selection, error) {
 	c, err := s.resolveName(ctx, req, in)
 	if err != nil {
@@ -77,7 +77,7 @@ func (s *API) resolveSelection(ctx context.Context, req *engines.Request, in *se
 	return c, err
 }
 
-// chooseName is choose without a look at the mount.
+// resolveName is resolveSelection without the mount.
 func (s *API) resolveName(ctx context.Context, req *engines.Request, in *secretIn) (*selection, error) {
 	c := new(selection)
 	var err error
@@ -201,7 +201,7 @@ func (s *API) checkReadable(ctx context.Context, req *engines.Request, c *select
 	return nil
 }
 
-// build makes the record of an association, as far as the request says.
+// buildAssociation makes the record of an association, as far as the request says.
 func (s *API) buildAssociation(req *engines.Request, c *selection, in *associationIn) *state.Association {
 	now := time.Now().UTC()
 	return &state.Association{
@@ -213,17 +213,17 @@ func (s *API) buildAssociation(req *engines.Request, c *selection, in *associati
 	}
 }
 
-// completeAssociation returns a record with what the request has left open. had is the association that there is, or nil: what that says
-// itself stays, so that refreshing it widens nothing; what it has from its destination is taken from there anew.
+// completeAssociation fills in what the request does not say. had is the stored association, or nil: its own settings are kept, so that
+// setting it again widens nothing; the defaults of its destination are read again. If given is nil, a is complete.
 func (s *API) completeAssociation(d *state.Destination, a state.Association, had *state.Association, given func(field string) bool) (*state.Association, error) {
 	rules := s.Pool.Types[d.Type].Rules
 	if had != nil && had.IsEnding() {
-		had = nil // it comes back as a new one
+		had = nil // the new one starts from defaults
 	}
 	if had != nil {
 		a.CreatedAt, a.Paused = had.CreatedAt, had.Paused
 	}
-	if given == nil { // it says everything itself
+	if given == nil {
 		return &a, nil
 	}
 	if had != nil {
@@ -246,7 +246,7 @@ func givenOf(req *engines.Request) func(field string) bool {
 	return func(field string) bool { return req.Given(field) || req.Null(field) }
 }
 
-// keep takes over what the association has said itself before and a request does not say anything of.
+// keepUnset copies the settings of the stored association that a request does not set.
 func keepUnset(a, had *state.Association, came func(field string) bool) {
 	if !came("granularity") && had.OwnGranularity {
 		a.Granularity, a.OwnGranularity = had.Granularity, true
@@ -271,8 +271,7 @@ func keepUnset(a, had *state.Association, came func(field string) bool) {
 	}
 }
 
-// putAssociation completes and stores an association, and a link that says that it is pending, so that both are there for whoever
-// reads them next.
+// PutAssociation completes and stores an association with a pending link, and returns the destination as it is in that transaction.
 func (s *API) PutAssociation(ctx context.Context, d *state.Destination, a *state.Association, given func(field string) bool) (*state.Destination, error) {
 	config, err := s.Config(ctx)
 	if err != nil {
@@ -385,7 +384,7 @@ func (s *API) removeAssociation(ctx context.Context, req *engines.Request, in *r
 	return s.respondRemoved(c, &l), nil
 }
 
-// chooseAssociated finds the mount of an association that is to be removed. It may be gone, or another one may be at its path.
+// resolveRemoval finds the mount of an association that is to be removed. It may be gone, or another one may be at its path.
 func (s *API) resolveRemoval(ctx context.Context, req *engines.Request, c *selection, path string) error {
 	var err error
 	c.mount, c.source, err = s.sourceAt(ctx, req, path)
@@ -416,7 +415,7 @@ func (s *API) markRemoving(ctx context.Context, c *selection, retain bool) (a *s
 	return a, err
 }
 
-// answerRemoved is what clients are told of an association that goes: left is what there still is of it, nil if nothing is.
+// respondRemoved returns the response about an association that is being removed: left is its link, nil if it is gone.
 func (s *API) respondRemoved(c *selection, left *state.Link) *engines.Response {
 	entry := map[string]any{
 		"accessor": c.mount.Accessor, "mount": c.mount.Path, "secret_name": c.secret, "sub_key": "", "sync_status": state.Unsynced, "updated_at": time.Now().UTC(),

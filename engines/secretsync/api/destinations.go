@@ -34,7 +34,7 @@ func (s *API) destinationRoutes(r *engines.Router) {
 		engines.OnType(r, engines.Update, "sync/destinations/"+name+"/{name}", "Create or change a destination: "+kind.Help, flags, in, write(false)).Exists = exists
 		engines.OnType(r, engines.Patch, "sync/destinations/"+name+"/{name}", "Change some fields of a destination; null goes back to the default.", flags, in, write(true))
 	}
-	route(r, engines.Update, "sync/destinations/{type}/{name}", "Refused: there is no such type of destination.", flags,
+	route(r, engines.Update, "sync/destinations/{type}/{name}", "Rejected: there is no such type of destination.", flags,
 		func(_ context.Context, _ *engines.Request, in *destinationIn) (*engines.Response, error) {
 			return nil, s.unknownType(in.Type)
 		})
@@ -54,7 +54,7 @@ func (s *API) unknownType(kind string) error {
 	return engines.Invalid("there are no destinations of this type: the types are %s", strings.Join(slices.Sorted(maps.Keys(s.Pool.Types)), ", "))
 }
 
-// get reads a destination that a request names.
+// FindDestination reads a destination that a request names.
 func (s *API) FindDestination(ctx context.Context, g engines.Getter, ns, kind, name string) (*state.Destination, error) {
 	if _, ok := s.Pool.Types[kind]; !ok {
 		return nil, s.unknownType(kind)
@@ -69,7 +69,7 @@ func (s *API) FindDestination(ctx context.Context, g engines.Getter, ns, kind, n
 	return &d, nil
 }
 
-// shown is a destination as reads answer it. What is in the way of its purge is for those who see all that it has.
+// DescribeDestination returns a destination as readers see it. Why its purge waits is shown only to callers who see all its associations.
 func (s *API) DescribeDestination(ctx context.Context, req *engines.Request, d *state.Destination) (map[string]any, error) {
 	c, err := s.Pool.ConfigOf(d)
 	if err != nil {

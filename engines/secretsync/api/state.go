@@ -17,12 +17,12 @@ import (
 func (s *API) stateRoutes(r *engines.Router) {
 	const of = "sync/destinations/{type}/{destination}"
 	route(r, engines.Update, of+"/plan", "What syncing would do now, name by name; with a secret, also what associating it would do. Nothing is changed.", flags, s.planDestination)
-	route(r, engines.Update, of+"/associations/adopt", "Take over names at the destination that belong to somebody else.", flags, s.adopt)
+	route(r, engines.Update, of+"/associations/adopt", "Adopt names at the destination that belong to other clients.", flags, s.adopt)
 	route(r, engines.Update, of+"/associations/retry", "Sync again now what has failed, or one secret whatever its state.", flags, s.retry)
 	route(r, engines.Update, of+"/associations/pause", "Stop syncing an association.", flags, s.setAssociationPaused(true))
 	route(r, engines.Update, of+"/associations/resume", "Go on syncing an association.", flags, s.setAssociationPaused(false))
 	route(r, engines.Update, of+"/associations/history", "What came of the last attempts to sync a secret.", flags, s.history)
-	route(r, engines.Update, of+"/drift", "Look for what somebody else has changed at the destination, now.", flags, s.driftNow)
+	route(r, engines.Update, of+"/drift", "Look for what other clients have changed at the destination, now.", flags, s.driftNow)
 }
 
 // readAssociations answers all associations of a destination.
@@ -42,7 +42,7 @@ func (s *API) readAssociations(ctx context.Context, req *engines.Request, in *as
 	return resp, err
 }
 
-// associationsFor returns the associations of a destination that are there for who asks. left is how many cannot be read.
+// associationsFor returns the associations of a destination that the caller may see. left is the number of unreadable ones.
 func (s *API) associationsFor(ctx context.Context, req *engines.Request, d *state.Destination) (all []*state.Association, left int, err error) {
 	left, err = apply.Survey(ctx, s.Syncer, state.Area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *state.Association) bool {
 		if req.Caller.Sees(a.MountUUID) {

@@ -60,7 +60,7 @@ func (s *API) writeDestination(ctx context.Context, req *engines.Request, kind d
 			d = state.Destination{
 				ID: state.Hash(rand.Text()), NS: ns, Type: kind.Name, Name: name, FingerprintKey: []byte(rand.Text() + rand.Text()), CreatedAt: time.Now().UTC(),
 			}
-		case !d.PurgeAt.IsZero() && !patch: // whoever wants it to be there would be told that it is
+		case !d.PurgeAt.IsZero() && !patch: // the caller would read that the destination exists
 			return engines.Invalid("the destination is being purged; credentials that are in the way of that can be changed with PATCH")
 		}
 		if err := failIfAssociated(ctx, tx, &d); err != nil {
@@ -89,11 +89,11 @@ func (s *API) writeDestination(ctx context.Context, req *engines.Request, kind d
 	return &engines.Response{Data: data, Warnings: warnings}, err
 }
 
-// allOptional is the type of which every field may be left out: the environment may have them one day.
+// optionalFieldsType is the type whose fields may all be left out: the environment may have them later.
 const optionalFieldsType = "cloud1-sm"
 
-// missing returns why a destination cannot be opened as it is, "" if it can: what its type requires is neither in its fields nor in
-// the environment of the server. Nobody is called.
+// openProblem returns why a destination cannot be opened as it is, "" if it can: what its type requires is neither in its fields nor in
+// the environment of the server. No call is made.
 func (s *API) openProblem(d *state.Destination) string {
 	dest, err := s.Pool.Open(d)
 	if err == nil {
@@ -116,7 +116,7 @@ func checkDestinationName(name string) string {
 	return ""
 }
 
-// merge puts what came with a request into a record, and checks the whole of it. All problems are listed.
+// mergeRequest puts what came with a request into a record, and checks the whole of it. All problems are listed.
 func (s *API) mergeRequest(ctx context.Context, d *state.Destination, kind destination.Type, req *engines.Request, set *settingsIn, in reflect.Value, created bool) error {
 	c := kind.New()
 	if err := state.DecodeConfig(d.Config, c); err != nil {
@@ -136,7 +136,7 @@ func (s *API) mergeRequest(ctx context.Context, d *state.Destination, kind desti
 			return err
 		}
 		problems = append(problems, more...)
-		if c.Place() != before.location { // what somebody associates in this moment was meant for the place before
+		if c.Place() != before.location { // an association that is created now was meant for the former location
 			d.ID = state.Hash(rand.Text())
 		}
 	}
@@ -150,7 +150,7 @@ func (s *API) mergeRequest(ctx context.Context, d *state.Destination, kind desti
 	return err
 }
 
-// maskedForNothing returns what speaks against masks that came with a request and stand for nothing: without a word, the credentials of
+// checkMasks returns what speaks against masks that came with a request and stand for nothing: without a word, the credentials of
 // the server's environment would be used.
 func checkMasks(c destination.Config, in reflect.Value, req *engines.Request) (problems []string) {
 	state.EachField(c, func(name string, v reflect.Value) {
@@ -161,7 +161,7 @@ func checkMasks(c destination.Config, in reflect.Value, req *engines.Request) (p
 	return problems
 }
 
-// standing is where a configuration leads, and with what.
+// endpointIdentity is where a configuration leads, and with what.
 type endpointIdentity struct {
 	location, owner, ambiguous string
 	credentials                map[string]string // fields that are set, by name
@@ -178,15 +178,15 @@ func identityOf(c destination.Config) endpointIdentity {
 	return at
 }
 
-// moved returns what speaks against changing a destination to a configuration: who does not know the stored credentials must not
-// use them elsewhere, and what is associated goes to no other place. given tells of fields that came with the request, and not as
-// the mask.
+// checkMove returns the problems of changing a destination to a configuration: a caller who does not know the stored credentials must
+// not use them elsewhere, and associations do not move to another location. given reports whether a field came with the request, and
+// not as the mask.
 func (s *API) checkMove(ctx context.Context, d *state.Destination, before endpointIdentity, c destination.Config, given func(field string) bool) (problems []string, err error) {
 	now := identityOf(c)
 	if now.owner != before.owner {
 		for _, name := range slices.Sorted(maps.Keys(now.credentials)) {
 			if before.credentials[name] == now.credentials[name] && !given(name) {
-				problems = append(problems, fmt.Sprintf("field %q: give it, too: the place would be somebody else's, and what is stored is not used for that", name))
+				problems = append(problems, fmt.Sprintf("field %q: give it, too: the location would be another owner's, and what is stored is not used for that", name))
 			}
 		}
 	}
@@ -205,7 +205,7 @@ func (s *API) checkMove(ctx context.Context, d *state.Destination, before endpoi
 	return problems, err
 }
 
-// take takes over the fields that came with a request.
+// mergeSettings copies the fields that came with a request.
 func mergeSettings(o *state.Settings, req *engines.Request, in *settingsIn) {
 	came := givenOf(req)
 	if came("granularity") {
@@ -237,7 +237,7 @@ func mergeSettings(o *state.Settings, req *engines.Request, in *settingsIn) {
 	}
 }
 
-// check returns everything that is wrong with the settings.
+// checkSettings returns everything that is wrong with the settings.
 func checkSettings(o *state.Settings, r destination.Rules) []string {
 	a := state.Association{Granularity: o.Granularity, Template: o.Template}
 	problems := a.Plan(r).Check()
@@ -259,7 +259,7 @@ func checkSettings(o *state.Settings, r destination.Rules) []string {
 	return problems
 }
 
-// update changes a destination that is there.
+// updateDestination changes a destination that is there.
 func (s *API) updateDestination(ctx context.Context, req *engines.Request, in *destinationIn, change func(*state.Destination) error) (*state.Destination, error) {
 	var d *state.Destination
 	_, err := storage.Update(ctx, s.Host.Store(), func(tx *storage.Txn) (err error) {
@@ -274,7 +274,7 @@ func (s *API) updateDestination(ctx context.Context, req *engines.Request, in *d
 	return d, err
 }
 
-// noneNew makes a transaction fail if an association is made before it is committed.
+// failIfAssociated makes a transaction fail if an association is made before it is committed.
 func failIfAssociated(ctx context.Context, tx *storage.Txn, d *state.Destination) error {
 	_, err := engines.GetRecord(ctx, tx, state.NewestKey(d.NS, d.ID), new(state.Newest))
 	return err
@@ -292,7 +292,7 @@ func (s *API) deleteDestination(ctx context.Context, req *engines.Request, in *d
 	d, err := s.FindDestination(ctx, s.Host.Store(), req.Mount.NamespaceID, in.Type, in.Name)
 	var e *engines.Error
 	if errors.As(err, &e) && e.Kind == engines.KindNotFound {
-		return nil, nil // as clients of the family expect
+		return nil, nil // as clients of the Vault-compatible API expect
 	}
 	if err != nil {
 		return nil, err
@@ -322,7 +322,7 @@ func (s *API) deleteDestination(ctx context.Context, req *engines.Request, in *d
 	return &engines.Response{Data: data, Status: 202}, err
 }
 
-// allSeen refuses somebody for whom not all that a destination has is there: with it, the rest would go, too.
+// checkAllVisible denies a caller who does not see all associations of a destination: those would be deleted, too.
 func (s *API) checkAllVisible(ctx context.Context, req *engines.Request, d *state.Destination) error {
 	hidden := false
 	left, err := apply.Survey(ctx, s.Syncer, state.Area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *state.Association) bool {
@@ -363,10 +363,10 @@ func (s *API) deleteUnused(ctx context.Context, req *engines.Request, at *destin
 	return err
 }
 
-// mergeConfig takes over what came with a request: in are the decoded fields, with defaults for those that did not come. The
+// mergeConfig copies what came with a request: in has the decoded fields, with defaults for those that did not come. The
 // mask keeps what there is, and a null goes back to the default.
 func mergeConfig(c destination.Config, in reflect.Value, req *engines.Request, created bool) {
-	// What comes under another spelling of a field replaces it.
+	// Another spelling of a field replaces it.
 	if other, ok := c.(interface{ Synonyms() map[string]string }); ok {
 		for spelling, field := range other.Synonyms() {
 			if req.Given(spelling) && !req.Given(field) {

@@ -56,7 +56,7 @@ func NewSyncer(host engines.Host, pool *connection.Pool, log *slog.Logger) *Sync
 	return s
 }
 
-// reset forgets what is kept in memory: this node does not sync any more.
+// Reset forgets what is kept in memory: this node does not sync any more.
 func (s *Syncer) Reset() {
 	s.Gauges.Clear()
 	s.Capacity.Clear()
@@ -66,14 +66,14 @@ func (s *Syncer) Reset() {
 	s.waiting, s.pendingRefresh = nil, nil
 }
 
-// forgetAssociation forgets what is kept in memory of an association that was deleted.
+// ForgetAssociation forgets what is kept in memory of an association that was deleted.
 func (s *Syncer) ForgetAssociation(id string) {
 	s.Gauges.RemoveAssociation(id)
 	s.TakePendingRefresh(id)
 	s.Associations.Remove(id)
 }
 
-// counts are what metrics tell.
+// counts are counters for metrics.
 type counts struct {
 	Written, Deleted, Failed, Conflicts, Drifted atomic.Int64
 }
@@ -84,7 +84,7 @@ func (s *Syncer) Config(ctx context.Context) (state.Config, error) {
 	return c, err
 }
 
-// noteLink keeps account of a link: its status, "" if it is gone.
+// UpdateCounters counts a link for capacity and metrics. status is "" if the link was deleted.
 func (s *Syncer) UpdateCounters(key state.LinkID, mount, status string) {
 	s.Gauges.SetLink(key, mount, status)
 	if status != "" {
@@ -96,13 +96,13 @@ func (s *Syncer) UpdateCounters(key state.LinkID, mount, status string) {
 	}
 }
 
-// admits reports whether a link may be worked on: one that is stored, or that there is room for.
+// admits reports whether a link may be synced: it is stored already, or queue_capacity has room for it.
 func (s *Syncer) admits(t *target) bool {
 	return !t.link.UpdatedAt.IsZero() || t.assoc.IsEnding() || s.Capacity.Admit(t.key)
 }
 
-// owe notes that the destination was to be looked at for an association while the work was stopped: after a restore the ledger alone
-// does not tell what there is to do. owed takes that back.
+// SetPendingRefresh records that the links of a paused association must be compared with the destination when it is resumed: after a
+// restore the sync state may be older than the destination.
 func (s *Syncer) SetPendingRefresh(association string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,7 +120,7 @@ func (s *Syncer) TakePendingRefresh(association string) bool {
 	return owed
 }
 
-// syncNow syncs a link, looking at the destination in any case, and waits a while for it.
+// SyncAndWait syncs a link, reading the destination in any case, and waits up to syncNowTimeout for it.
 func (s *Syncer) SyncAndWait(ctx context.Context, key state.LinkID) {
 	done := make(chan struct{})
 	s.Queue.Push(key, time.Time{}, true, done)
@@ -133,7 +133,7 @@ func (s *Syncer) SyncAndWait(ctx context.Context, key state.LinkID) {
 	}
 }
 
-// patientFor is how long a request waits for a sync that it asked for.
+// syncNowTimeout is how long a request waits for its sync.
 const syncNowTimeout = 10 * time.Second
 
 func Sleep(ctx context.Context, d time.Duration) bool {
@@ -147,11 +147,10 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// settle is how long a change waits for the next one of the same secret.
+// ChangeDelay is how long a change waits for the next one of the same secret.
 const ChangeDelay = 100 * time.Millisecond
 
-// guarded calls do. A bug of ours, of a destination or of a vendor's library ends that, and not the server. What was panicked with may
-// hold a value: only its type is logged.
+// RecoverPanic calls do, and returns errPanic if it panics. The panic's value may hold a secret: only its type is logged.
 func (s *Syncer) RecoverPanic(what string, do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -162,5 +161,5 @@ func (s *Syncer) RecoverPanic(what string, do func() error) (err error) {
 	return do()
 }
 
-// errPanic is what guarded makes of a panic.
-var errPanic = errors.New("a bug was met, which the log tells of")
+// errPanic is the error of a panic.
+var errPanic = errors.New("a panic, which the log describes")

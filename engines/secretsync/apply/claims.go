@@ -18,10 +18,10 @@ import (
 // takenReason begins the reasons of conflicts with another association.
 const takenReason = "the name belongs to "
 
-// sharedReason is why a name that belongs to another association is left to it without a conflict.
-const sharedReason = "is looked after by another association of the secret with this destination"
+// sharedReason is the cause of a name that another association of the same secret owns. It is no conflict.
+const sharedReason = "is synced by another association of the secret with this destination"
 
-// claim takes a name for the link, or makes the step a conflict. One that is a conflict already learns only whose the name is.
+// claimName claims a name for the link, or turns the step into a conflict. For a step that is a conflict already it only adds the owner.
 func (s *Syncer) claimName(ctx context.Context, tx *storage.Txn, t *target, place string, st *step) error {
 	key := state.ClaimKey(t.dest.Type, place, state.Fold(t.destType.Rules, st.Name))
 	var c state.Claim
@@ -57,8 +57,8 @@ func (s *Syncer) claimName(ctx context.Context, tx *storage.Txn, t *target, plac
 	return engines.PutRecord(tx, key, &c)
 }
 
-// heldElsewhere says whose a name is that bears the mark of an association here which still holds it, "" if there is none. Claims
-// do not tell where two destinations have different words for one place, such as an account, and whatever the environment says.
+// ownerElsewhere returns why a name belongs to another association, by its ownership tag and that association's links; "" if it does
+// not. Claims alone do not detect this if two destinations name one location differently, such as an account and the environment's.
 func (s *Syncer) ownerElsewhere(ctx context.Context, t *target, f destination.Found) (whose string, err error) {
 	parts := strings.Split(f.Mark, "-")
 	if len(parts) != 3 || !strings.HasPrefix(t.ownerTag, parts[0]+"-") || parts[1] == t.assoc.ID {
@@ -77,8 +77,8 @@ func (s *Syncer) ownerElsewhere(ctx context.Context, t *target, f destination.Fo
 	return whose, err
 }
 
-// whose is the reason of a conflict with another association. What is there in another namespace, or which secrets another mount has,
-// is nothing for those who may see this one only.
+// ownerReason is the reason of a conflict with another association. It does not disclose destinations of other namespaces, nor secrets
+// of other mounts.
 func (t *target) ownerReason(a *state.Association, secret string) string {
 	who := fmt.Sprintf("the secret %q, which is synced by the destination %s/%s", secret, a.Type, a.Name)
 	switch {
@@ -90,13 +90,13 @@ func (t *target) ownerReason(a *state.Association, secret string) string {
 	return takenReason + who + ": choose another secret_name_template"
 }
 
-// shares reports whether who has made a claim syncs the very secret to the very destination, by another association: what a secret has
-// of its own, or by another prefix, is nothing that somebody has to see to.
+// sharesSecret reports whether a claim is of another association of the same secret with the same destination, which needs no action:
+// one of the two has a prefix.
 func (t *target) sharesSecret(c *state.Claim, by *state.Association) bool {
 	return c.Destination == t.dest.ID && c.Secret == t.key.Secret && by.MountUUID == t.assoc.MountUUID
 }
 
-// unclaim gives a name back, if it is the link's.
+// releaseClaim deletes the claim of a name, if it is the link's.
 func (t *target) releaseClaim(ctx context.Context, tx *storage.Txn, key storage.Key) error {
 	var c state.Claim
 	found, err := engines.GetRecord(ctx, tx, key, &c)
@@ -107,8 +107,8 @@ func (t *target) releaseClaim(ctx context.Context, tx *storage.Txn, key storage.
 	return nil
 }
 
-// spare has a name stay that is another association's by now: it may have been left to that, and where there are no marks nothing
-// else tells. If it cannot be read whose the name is, it stays, too.
+// retainIfClaimed turns the deletion of a name into Forget if another association has claimed it: without ownership tags only the claim
+// detects that. If the claim cannot be read, the name is retained, too.
 func (t *target) retainIfClaimed(ctx context.Context, tx *storage.Txn, place string, st *step) error {
 	var c state.Claim
 	found, err := engines.GetRecord(ctx, tx, state.ClaimKey(t.dest.Type, place, state.Fold(t.destType.Rules, st.Name)), &c)
@@ -122,7 +122,7 @@ func (t *target) retainIfClaimed(ctx context.Context, tx *storage.Txn, place str
 	return err
 }
 
-// await remembers who waits for a name.
+// addWaiter records that a link waits for a name.
 func (s *Syncer) addWaiter(name storage.Key, who state.LinkID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,7 +135,7 @@ func (s *Syncer) addWaiter(name storage.Key, who state.LinkID) {
 	s.waiting[name][who] = true
 }
 
-// freed has whoever waits for a name try again.
+// WakeWaiters queues the links that wait for names.
 func (s *Syncer) WakeWaiters(names ...storage.Key) {
 	s.mu.Lock()
 	var who []state.LinkID
@@ -149,7 +149,7 @@ func (s *Syncer) WakeWaiters(names ...storage.Key) {
 	}
 }
 
-// makeRoom refuses what the place has no room for, as far as we know: names of somebody else do not count.
+// checkCapacity rejects names and values that exceed the limits of the location, counting what secret sync has claimed there.
 func (s *Syncer) checkCapacity(ctx context.Context, t *target, steps []step) error {
 	rules := t.destType.Rules
 	if rules.MaxNames == 0 && rules.MaxTotal == 0 {
@@ -159,7 +159,7 @@ func (s *Syncer) checkCapacity(ctx context.Context, t *target, steps []step) err
 	if err != nil {
 		return err
 	}
-	if own, ok := c.(interface{ MaxNames() int }); ok { // it depends on the configuration
+	if own, ok := c.(interface{ MaxNames() int }); ok { // the limit depends on the configuration
 		rules.MaxNames = own.MaxNames()
 	}
 	place, err := s.Pool.Location(&t.dest)
@@ -180,7 +180,7 @@ func (s *Syncer) checkCapacity(ctx context.Context, t *target, steps []step) err
 	if err != nil {
 		return err
 	}
-	old := func(st, by *step) bool { // goes only when the other is there, and takes room until then
+	old := func(st, by *step) bool { // deleted only after its replacement is written, so it counts until then
 		return st.desired == nil && st.Do != plan.Reject && st.Owned && !t.retainsNames() && !st.Retained && by.replaces(st)
 	}
 	for i := range steps {
@@ -216,7 +216,7 @@ func (s *Syncer) checkCapacity(ctx context.Context, t *target, steps []step) err
 	return nil
 }
 
-// anyFree reports whether a name that the link waits for is free by now. Of those that are not it hears when they are.
+// AnyNameFree reports whether a name that the link waits for is free. The link is queued when one of the others is released.
 func (s *Syncer) AnyNameFree(ctx context.Context, d *state.Destination, l *state.Link, who state.LinkID) (bool, error) {
 	place, err := s.Pool.Location(d)
 	if err != nil {
@@ -235,7 +235,7 @@ func (s *Syncer) AnyNameFree(ctx context.Context, d *state.Destination, l *state
 			by, err = c.Owner(ctx, s.Host.Store())
 		}
 		switch {
-		case s.Unreadable(err): // nobody knows
+		case s.Unreadable(err): // the owner is unknown
 		case err != nil || by == nil:
 			return err == nil, err
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/template"
 )
 
-// latest returns the newest version of a secret, if the mount has any.
+// LatestSecret returns the newest version of a secret, if the mount has any.
 func LatestSecret(ctx context.Context, m *engines.Mounted, secret string) (engines.Secret, error) {
 	if m == nil {
 		return engines.Secret{}, &destination.Error{
@@ -26,7 +26,7 @@ func LatestSecret(ctx context.Context, m *engines.Mounted, secret string) (engin
 	return source.LatestSecret(ctx, m.Mount, secret)
 }
 
-// aim returns what should be at the destination. The error says why nothing may be changed there.
+// desiredState returns the names and values that should be at the destination. The error says why nothing may be changed there.
 func (s *Syncer) desiredState(ctx context.Context, t *target) ([]template.Item, error) {
 	if t.assoc.Removing || t.assoc.Gone {
 		return nil, nil
@@ -63,14 +63,14 @@ func (s *Syncer) mayRead(ctx context.Context, who engines.Principal, m *engines.
 	if !ok {
 		return &destination.Error{
 			Class: destination.Client, Code: ownerLostAccess,
-			Text: "whoever associated the secret cannot read it any more; nothing is changed at the destination until somebody who can associates it again",
+			Text: "the association owner cannot read the secret any more; nothing is changed at the destination until a user who can read it associates it again",
 		}
 	}
 	return nil
 }
 
-// ownerReads reports whether the owner of an association can read a secret. What they never could is not a part of a prefix of theirs:
-// not even its name is shown.
+// OwnerReads reports whether the owner of an association can read a secret. An association with a prefix covers only secrets that its
+// owner can read; the names of others are not shown.
 func (s *Syncer) OwnerReads(ctx context.Context, a *state.Association, m *engines.Mounted, secret string) (bool, error) {
 	err := s.mayRead(ctx, a.Owner, m, secret)
 	if isLostAccess(err) {
@@ -84,7 +84,7 @@ func isLostAccess(err error) bool {
 	return ok && e.Code == ownerLostAccess
 }
 
-// The codes of aim's errors that may pass without a change of the secret, the association or the destination.
+// Codes of desiredState that may recover without a change of the secret, the association or the destination.
 const (
 	ownerLostAccess = "owner_lost_access"
 	noMount         = "no_mount"

@@ -9,7 +9,7 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// planned is one name of a plan.
+// PlannedAction is the decision about one name, as a preview shows it.
 type PlannedAction struct {
 	Mount  string `json:"mount"`
 	Secret string `json:"secret_name"`
@@ -62,7 +62,7 @@ func (s *Syncer) PlanSecret(ctx context.Context, d *state.Destination, a *state.
 	return out, nil
 }
 
-// claimedBy says what follows from somebody else's claim of a name; nothing if nobody has made one.
+// conflictOf returns the action that follows from the claim of another association on a name; the zero Action without one.
 func (s *Syncer) conflictOf(ctx context.Context, t *target, name string) (plan.Action, error) {
 	place, err := s.Pool.Location(&t.dest)
 	if err != nil {

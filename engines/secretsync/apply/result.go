@@ -17,18 +17,18 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// result is what came of an attempt.
+// result is the result of an attempt.
 type result struct {
 	state.Outcome
 	items      []state.Item
 	done       string
-	retryAfter time.Duration   // how long the destination wants to be left alone
-	visibleAt  time.Time       // from when on it shows what there is; zero: nothing waits for that
-	released   []string        // names that are free again
-	adopted    map[string]bool // names whose adoption is done with; folded
+	retryAfter time.Duration   // minimum time until the next attempt
+	visibleAt  time.Time       // when the destination shows the last write; zero: nothing waits for that
+	released   []string        // names whose claim is released
+	adopted    map[string]bool // names that were adopted; folded
 }
 
-// noted stores that a new version of the secret changes nothing at the destination.
+// recordNoop records that a new version of the secret changes nothing at the destination.
 func (s *Syncer) recordNoop(ctx context.Context, t *target) (time.Time, error) {
 	l := t.link
 	if l.Version == t.secret.Version && l.VersionAt.Equal(t.secret.CreatedAt) && l.Live == t.secret.Live && l.Mount == t.mount.Path {
@@ -51,7 +51,7 @@ func (s *Syncer) recordNoop(ctx context.Context, t *target) (time.Time, error) {
 	return t.expiresAt(), err
 }
 
-// see notes what of the secret was looked at.
+// recordSecret records in a link which version of the secret was synced.
 func (t *target) recordSecret(l *state.Link) {
 	l.Version, l.VersionAt, l.Live, l.Rules = t.secret.Version, t.secret.CreatedAt, t.secret.Live, t.assoc.RulesHash()
 	if t.mount != nil {
@@ -59,7 +59,7 @@ func (t *target) recordSecret(l *state.Link) {
 	}
 }
 
-// ends is when the secret will count as deleted by itself; zero: never.
+// expiresAt returns when the version of the secret is deleted automatically; zero: never.
 func (t *target) expiresAt() time.Time {
 	if t.secret.Live && t.secret.DeletedAt.After(time.Now()) {
 		return t.secret.DeletedAt
@@ -67,7 +67,7 @@ func (t *target) expiresAt() time.Time {
 	return time.Time{}
 }
 
-// stopped stores why a secret could not be synced at all.
+// recordFailure records why a secret could not be synced at all.
 func (s *Syncer) recordFailure(ctx context.Context, t *target, why error) (time.Time, error) {
 	if ctx.Err() != nil {
 		return time.Time{}, ctx.Err()
@@ -85,7 +85,7 @@ func (s *Syncer) recordFailure(ctx context.Context, t *target, why error) (time.
 	return s.recordResult(ctx, t, r)
 }
 
-// broken stores that syncing a link has met a bug. What was begun is noted, and looked at when it is tried again.
+// recordPanic records that syncing a link has panicked. Its intents stay, and the next attempt checks them.
 func (s *Syncer) recordPanic(ctx context.Context, key state.LinkID) (time.Time, error) {
 	t, err := s.load(ctx, key)
 	if err != nil {
@@ -94,13 +94,13 @@ func (s *Syncer) recordPanic(ctx context.Context, key state.LinkID) (time.Time, 
 	return s.recordFailure(ctx, t, &destination.Error{Class: destination.Internal, Code: "panic", Text: "the server has a bug that was met here; its log says more", Err: errPanic})
 }
 
-// settled stores what came of the steps, and gives back names that are not needed any more.
+// recordSteps records the results of the steps, and releases the claims of names that are gone.
 func (s *Syncer) recordSteps(ctx context.Context, t *target, steps []step) (time.Time, error) {
 	r := result{adopted: map[string]bool{}}
 	now := time.Now()
 	did := map[string]int{}
 	for _, name := range t.link.Adopt {
-		r.adopted[name] = true // unless there is still something to do
+		r.adopted[name] = true // unless its step has failed
 	}
 	for i := range steps {
 		st := &steps[i]
@@ -140,7 +140,7 @@ func (s *Syncer) recordSteps(ctx context.Context, t *target, steps []step) (time
 	return s.recordResult(ctx, t, r)
 }
 
-// past are the words of histories.
+// pastTense has the words of histories.
 var pastTense = map[string]string{plan.Create: "created", plan.Update: "updated", plan.Recover: "recovered", plan.Adopt: "adopted"}
 
 func summarize(did map[string]int) string {
@@ -151,10 +151,10 @@ func summarize(did map[string]int) string {
 	return strings.Join(parts, ", ")
 }
 
-// worse orders statuses, the worst last.
+// severity orders statuses, the worst last.
 var severity = []string{state.Synced, state.Unsynced, state.Unsyncing, state.Pending, state.ExternalError, state.Conflict, state.ClientError, state.InternalError}
 
-// summary is the status of a secret, from those of its names.
+// worstOutcome returns the status of a secret: the worst of its names.
 func worstOutcome(items []state.Item, live bool) state.Outcome {
 	items = slices.DeleteFunc(slices.Clone(items), func(it state.Item) bool { return it.Retained })
 	if len(items) == 0 {
@@ -172,7 +172,7 @@ func worstOutcome(items []state.Item, live bool) state.Outcome {
 	return total
 }
 
-// longestWait bounds how long anything is left alone, whatever a destination says.
+// LongestWait is the longest time until the next attempt, whatever Retry-After a destination sends.
 const LongestWait = workqueue.LongestWait
 
 func retryAfter(err error) time.Duration {
@@ -183,8 +183,8 @@ func retryAfter(err error) time.Duration {
 	return 0
 }
 
-// store stores how an attempt ended, and gives up the claims of names. A link that nothing is left of goes when its association,
-// or its secret, is gone; and with the last one the association.
+// recordResult stores the result of an attempt, and releases claims. It deletes a link without names whose association or secret is
+// gone, and with the last link the association.
 func (s *Syncer) recordResult(ctx context.Context, t *target, r result) (time.Time, error) {
 	place, err := s.Pool.Location(&t.dest)
 	if err != nil {
@@ -245,7 +245,7 @@ func (s *Syncer) recordResult(ctx context.Context, t *target, r result) (time.Ti
 	}
 	s.UpdateCounters(t.key, t.assoc.MountUUID, status)
 	switch {
-	case over && t.assoc.Selector && t.key.Secret != "": // whoever of several was the last may not have known it
+	case over && t.assoc.Selector && t.key.Secret != "": // two jobs that end at once may each have seen the link of the other
 		s.Queue.Push(t.assoc.LinkID(""), now.Add(ChangeDelay), false, nil)
 		return time.Time{}, nil
 	case !over && !right:
@@ -254,8 +254,8 @@ func (s *Syncer) recordResult(ctx context.Context, t *target, r result) (time.Ti
 	return t.expiresAt(), nil
 }
 
-// needed reports whether the ledger of a name is kept when its secret is not even metadata any more. Of what was left, a mark tells
-// whose it is should the secret come back.
+// isNeeded reports whether the sync state of a name is kept after its secret was deleted with its metadata. A retained name with an
+// ownership tag is recognised without it.
 func (t *target) isNeeded(it state.Item) bool { return !it.Retained || !t.destType.Rules.Marks }
 
 // dropIfLast deletes an association that is being removed with its last link.
@@ -273,7 +273,7 @@ func (s *Syncer) dropIfLast(ctx context.Context, tx *storage.Txn, t *target) err
 	return nil
 }
 
-// backoff is how long to wait before the next attempt: soon where it may pass, longer where somebody has to do something.
+// backoff returns the time until the next attempt: longer for failures that need action by an operator.
 func backoff(o state.Outcome, attempts int) time.Duration {
 	first, longest := 5*time.Second, 5*time.Minute
 	if o.Status == state.ClientError || o.Status == state.Conflict {
@@ -285,7 +285,7 @@ func backoff(o state.Outcome, attempts int) time.Duration {
 
 const codeInternal = "internal"
 
-// failure turns an error into an outcome.
+// OutcomeOf turns an error into an outcome.
 func OutcomeOf(err error) state.Outcome {
 	var e *destination.Error
 	if !errors.As(err, &e) {
@@ -293,7 +293,7 @@ func OutcomeOf(err error) state.Outcome {
 	}
 	o := state.Outcome{Status: state.ExternalError, Code: e.Code, Cause: truncateCause(e.Text)}
 	switch {
-	case e.Code == destination.Exists || e.Code == destination.Changed: // it is looked at again
+	case e.Code == destination.Exists || e.Code == destination.Changed: // the next attempt reads it again
 	case e.Class == destination.Client:
 		o.Status = state.ClientError
 	case e.Class == destination.Internal:
@@ -302,7 +302,7 @@ func OutcomeOf(err error) state.Outcome {
 	return o
 }
 
-// shortened keeps causes to what can be stored once for each name.
+// truncateCause bounds the length of a cause, which is stored once for each name.
 func truncateCause(text string) string {
 	const most = 400
 	if len(text) > most {

@@ -15,25 +15,25 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/template"
 )
 
-// step is one name with what is to be done about it.
+// step is one name with its action.
 type step struct {
 	plan.Action
-	state.Item      // what the ledger says, or will say
+	state.Item      // the sync state, changed as the step proceeds
 	desired         *plan.Desired
 	found           destination.Found
 	tags            map[string]string
-	tagsFingerprint string        // tagsPrint of tags
-	refresh         bool          // look at the destination in any case
-	upToDate        bool          // the ledger was believed: nothing was asked of the destination
-	claimedNow      bool          // the name was not claimed before
-	sharedName      bool          // the name is left to another association
-	deleted         bool          // it was there, and was deleted
-	before          state.Item    // what the ledger has said
-	retryAfter      time.Duration // how long the destination wants to be left alone
-	visibleAt       time.Time     // from when on what is found can be believed; zero: at once
+	tagsFingerprint string        // of tags
+	refresh         bool          // read the destination in any case
+	upToDate        bool          // by the sync state; the destination was not read
+	claimedNow      bool          // the step has claimed the name
+	sharedName      bool          // another association of the same secret owns the name
+	deleted         bool          // the step has deleted the name
+	before          state.Item    // the last applied state
+	retryAfter      time.Duration // minimum time until the next attempt
+	visibleAt       time.Time     // when a read reflects the last write; zero: now
 }
 
-// steps returns what there is to do: first what should be there, then what else the ledger has.
+// steps returns the desired names, then the other names of the sync state.
 func (t *target) steps(want []template.Item, refresh bool) []step {
 	rules := t.destType.Rules
 	var steps []step
@@ -43,7 +43,7 @@ func (t *target) steps(want []template.Item, refresh bool) []step {
 		if len(w.Key) > maxName {
 			w.Problem = fmt.Sprintf("the key begins with %q and is %d bytes long: only keys of up to %d bytes are synced", truncate(w.Key, 50), len(w.Key), maxName)
 		}
-		if w.Problem != "" { // it may be anything, and is stored
+		if w.Problem != "" { // the name and the key are stored, whatever they are
 			w.Name, w.Key = truncate(w.Name, maxName), truncate(w.Key, maxName)
 		}
 		st := step{Item: state.Item{Name: w.Name, Key: w.Key}, tags: t.dest.CustomTags, tagsFingerprint: tagged, refresh: refresh}
@@ -69,14 +69,14 @@ func (t *target) steps(want []template.Item, refresh bool) []step {
 	return steps
 }
 
-// longestName bounds what is stored of names and keys. All places have lower limits for names.
+// maxName bounds names and keys in the sync state. All destinations have lower limits for names.
 const maxName = 512
 
 func truncate(text string, most int) string {
 	return strings.ToValidUTF8(text[:min(len(text), most)], "")
 }
 
-// plan looks at the destination and decides. It changes nothing.
+// planSteps reads the destination and decides. It changes nothing.
 func (s *Syncer) planSteps(ctx context.Context, t *target, dest destination.Destination, want []template.Item, refresh bool) ([]step, error) {
 	steps := t.steps(want, refresh)
 	if err := s.checkCapacity(ctx, t, steps); err != nil {
@@ -90,7 +90,7 @@ func (s *Syncer) planSteps(ctx context.Context, t *target, dest destination.Dest
 	return steps, nil
 }
 
-// decideStep looks at one name and decides.
+// decideStep reads one name and decides.
 func (s *Syncer) decideStep(ctx context.Context, t *target, dest destination.Destination, st *step) error {
 	v := plan.View{
 		Desired: st.desired, OwnerTag: t.dest.OwnerTag(t.ownerTag, st.Name, t.destType.Rules), HasOwnerTags: t.destType.Rules.Marks, PropagationDelay: t.destType.Rules.Settles, Repair: t.assoc.Drift == state.DriftRepair,
@@ -110,7 +110,7 @@ func (s *Syncer) decideStep(ctx context.Context, t *target, dest destination.Des
 		st.Action, st.upToDate = plan.Action{Do: plan.None, Reason: plan.RetainReason}, true
 		return nil
 	case v.Desired == nil && v.Retain:
-		st.Action = v.DecideRemoval() // whatever is there
+		st.Action = v.DecideRemoval() // without a read
 		return nil
 	case v.Desired != nil && !st.refresh && st.UpToDate(v.Desired.Fingerprint, st.tagsFingerprint):
 		st.Action, st.upToDate = plan.Action{Do: plan.None, Reason: "is as it should be", OwnedThere: true}, true
@@ -118,7 +118,7 @@ func (s *Syncer) decideStep(ctx context.Context, t *target, dest destination.Des
 	}
 	for {
 		var err error
-		v.Now = time.Now() // what is read is no older
+		v.Now = time.Now() // before the read
 		if st.found, err = dest.Read(ctx, st.Name); err != nil {
 			return err
 		}
@@ -148,7 +148,7 @@ func (s *Syncer) decideStep(ctx context.Context, t *target, dest destination.Des
 	return nil
 }
 
-// longestPause is how long a job waits for a destination to show what is there, before others have their turn.
+// maxWait is how long a job waits for a destination to show the last write, before it is queued again.
 const maxWait = 5 * time.Second
 
 // writes reports whether the step writes a value.
@@ -160,32 +160,31 @@ func (st *step) writes() bool {
 	return false
 }
 
-// needsClaim reports whether the name is to be ours, or would be.
+// needsClaim reports whether the step needs the claim of its name, or has to learn its owner.
 func (st *step) needsClaim() bool {
 	return st.writes() || st.Do == plan.None && !st.upToDate || st.Do == plan.Conflict
 }
 
-// intend notes what is about to be done.
+// recordIntent records in the sync state what is about to be done.
 func (st *step) recordIntent() {
 	if st.OwnedThere && !st.upToDate && st.found.State != destination.Absent {
 		if st.Fingerprint != nil && (st.ID != st.found.ID || st.Version != st.found.Version) {
-			st.Fingerprint, st.SecretVersion = nil, 0 // who knows what is there
+			st.Fingerprint, st.SecretVersion = nil, 0 // another value may be there
 		}
 		st.Owned, st.ID, st.Version = true, st.found.ID, st.found.Version
 	}
-	if st.Do == plan.Delete { // until it is known that it is gone, it is neither there nor not
+	if st.Do == plan.Delete { // until the deletion is confirmed
 		st.Outcome = state.Outcome{Status: state.Unsyncing}
 	}
 	if st.writes() {
 		st.Intent = &state.Intent{At: time.Now(), Create: st.found.State == destination.Absent}
 		tags := slices.AppendSeq(slices.Clone(st.before.Tags), maps.Keys(st.tags))
 		slices.Sort(tags)
-		st.Item.Tags = slices.Compact(tags) // those that may be there from now on
+		st.Item.Tags = slices.Compact(tags) // tags that may exist from now on
 	}
 }
 
-// itemsOf is what a link says of its names while some of the steps are done. Those that are gone stay for as long as they are
-// claimed.
+// itemsOf returns the names of a link while its steps are applied. Deleted names stay for as long as they are claimed.
 func itemsOf(steps []step) []state.Item {
 	var items []state.Item
 	for i := range steps {
@@ -198,7 +197,7 @@ func itemsOf(steps []step) []state.Item {
 	return items
 }
 
-// carryOut does what was decided about one name.
+// applyStep carries out the action of one name.
 func (s *Syncer) applyStep(ctx context.Context, t *target, dest destination.Destination, st *step) {
 	switch st.Do {
 	case plan.Reject:
@@ -232,7 +231,7 @@ func (s *Syncer) applyStep(ctx context.Context, t *target, dest destination.Dest
 	}
 }
 
-// write writes one name.
+// writeName writes one name.
 func (s *Syncer) writeName(ctx context.Context, t *target, dest destination.Destination, st *step) {
 	it := destination.Item{
 		Name: st.Name, Value: st.desired.Value, Mark: t.dest.OwnerTag(t.ownerTag, st.Name, t.destType.Rules), Tags: st.tags,
@@ -246,7 +245,7 @@ func (s *Syncer) writeName(ctx context.Context, t *target, dest destination.Dest
 	held, err := dest.Write(ctx, it, st.found)
 	if err != nil {
 		st.fail(err)
-		// What was about to be done was not, or was done to a name of somebody else. How an earlier attempt ended is as open as it was.
+		// This write was not made, or the name belongs to another client. The outcome of an earlier attempt is as unknown as before.
 		var e *destination.Error
 		if errors.As(err, &e) && (!e.Unknown || e.Code == destination.Exists || e.Code == destination.Changed) {
 			st.Intent = st.before.Intent
@@ -258,19 +257,19 @@ func (s *Syncer) writeName(ctx context.Context, t *target, dest destination.Dest
 	st.succeed(held)
 }
 
-// done notes that a name is right.
+// succeed records that a name is in sync.
 func (st *step) succeed(h destination.Held) {
 	st.Owned, st.ID, st.Version, st.Fingerprint, st.Intent, st.Drift = true, h.ID, h.Version, st.desired.Fingerprint, nil, ""
 	st.Outcome = state.Outcome{Status: state.Synced}
 }
 
-// fails notes why the name is not as it should be.
+// fail records why a name is not in sync.
 func (st *step) fail(err error) {
-	st.Action = plan.Action{} // nothing more is done about it
+	st.Action = plan.Action{} // no further action
 	st.Outcome, st.retryAfter = OutcomeOf(err), retryAfter(err)
 }
 
-// mayGo holds a deletion back until what replaces the name is certainly there.
+// canDelete postpones a deletion until the destination shows the name that replaces it.
 func (s *Syncer) canDelete(ctx context.Context, t *target, dest destination.Destination, all []step, st *step) {
 	for i := range all {
 		by := &all[i]
@@ -293,15 +292,14 @@ func (s *Syncer) canDelete(ctx context.Context, t *target, dest destination.Dest
 			st.Action = plan.Action{Do: plan.Wait, Reason: fmt.Sprintf("is deleted when the destination shows %q, which replaces it", by.Name)}
 			return
 		}
-		by.upToDate = true // seen with own eyes
+		by.upToDate = true // the destination shows it
 	}
 }
 
-// replaces reports whether a step's name holds what another name has held: the same key, or the whole secret for its keys, or
-// the other way round.
+// replaces reports whether a step's name replaces another name: it has the same key, or one has the whole secret and the other a key.
 func (st *step) replaces(old *step) bool {
 	return st.Key == old.Key || (st.Key == "") != (old.Key == "")
 }
 
-// taken reports whether a conflict is one with another association.
+// isTaken reports whether a conflict is one with another association.
 func (st *step) isTaken() bool { return strings.HasPrefix(st.Reason, takenReason) }

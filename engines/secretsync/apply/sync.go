@@ -16,20 +16,20 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// target is all that is stored about one link.
+// target has the stored records of one link.
 type target struct {
 	key      state.LinkID
 	dest     state.Destination
 	version  storage.Index // of dest
 	assoc    state.Association
-	link     state.Link // as it was loaded
+	link     state.Link // as loaded
 	destType destination.Type
 	mount    *engines.Mounted
 	secret   engines.Secret
-	ownerTag string // that of each name begins with it
+	ownerTag string // the prefix of the ownership tags of its names
 }
 
-// errNothing means that there is nothing to sync any more.
+// errNotAssociated means that there is nothing to sync any more.
 var errNotAssociated = errors.New("the association is gone")
 
 // load reads what is stored about a link.
@@ -66,8 +66,7 @@ func (s *Syncer) load(ctx context.Context, key state.LinkID) (*target, error) {
 	return t, err
 }
 
-// unchanged reports whether nothing has to be asked of the destination: all that should be there was written, by what we
-// know.
+// upToDate reports whether, by the sync state, every desired name was written, so that the destination need not be read.
 func (t *target) upToDate(want []template.Item) bool {
 	l := &t.link
 	if t.assoc.IsEnding() || t.secretGone() || len(l.Active()) != len(want) || l.IsUnfinished() || l.Rules != t.assoc.RulesHash() {
@@ -86,7 +85,7 @@ func (t *target) upToDate(want []template.Item) bool {
 	return l.Status == state.Synced
 }
 
-// early reports whether the link has failed, is to be tried again later, and nothing has changed that could help. err is aim's.
+// inBackoff reports whether the link has failed, its next attempt is later, and nothing has changed since. err is desiredState's.
 func (t *target) inBackoff(err error) bool {
 	l, now := &t.link, time.Now()
 	if l.Attempts == 0 || !l.NextRetry.After(now) || l.NextRetry.After(now.Add(LongestWait)) {
@@ -99,20 +98,20 @@ func (t *target) inBackoff(err error) bool {
 		!t.assoc.UpdatedAt.After(l.LastAttempt) && !t.dest.UpdatedAt.After(l.LastAttempt)
 }
 
-// retains reports whether what is not wanted any more is left where it is.
+// retainsNames reports whether names that are not desired any more are retained.
 func (t *target) retainsNames() bool {
 	return t.assoc.Retain || t.assoc.Deletion == state.RetainOnRemoval
 }
 
-// vanished reports whether the link is of a secret that a selector has found once and that does not even have metadata any more.
+// secretGone reports whether a secret of a selector was deleted with its metadata.
 func (t *target) secretGone() bool {
 	return t.assoc.Selector && t.secret.Version == 0
 }
 
-// syncJob is the queue's do: it syncs a link, and queues it again if that is to be.
+// syncJob is the queue's Do: it syncs a link, and queues it again for its next attempt.
 func (s *Syncer) syncJob(ctx context.Context, key state.LinkID, refresh bool) {
 	if !s.Host.Owner() {
-		return // when it is ours again everything is looked through
+		return // the full scan after a promotion queues it again
 	}
 	var at time.Time
 	err := s.RecoverPanic("syncing a secret", func() (err error) { at, err = s.syncLink(ctx, key, refresh); return err })
@@ -121,8 +120,8 @@ func (s *Syncer) syncJob(ctx context.Context, key state.LinkID, refresh bool) {
 	}
 	switch {
 	case errors.Is(err, errNotAssociated) || ctx.Err() != nil:
-	case s.Unreadable(err) || errors.Is(err, connection.ErrUnknownType): // when everything is looked through it is tried again
-	case errors.Is(err, storage.ErrTooLarge): // a name so long that nothing can be noted of it
+	case s.Unreadable(err) || errors.Is(err, connection.ErrUnknownType): // the next full scan tries it again
+	case errors.Is(err, storage.ErrTooLarge): // the record of a name that long cannot be stored
 		s.Log.Warn("a secret cannot be synced", "association", key.Association, "err", err)
 		s.Queue.Push(key, time.Now().Add(LongestWait), false, nil)
 	case errors.Is(err, errChanged):
@@ -135,9 +134,9 @@ func (s *Syncer) syncJob(ctx context.Context, key state.LinkID, refresh bool) {
 	}
 }
 
-// syncLink brings one secret to its destination, and returns when it has to be looked at again. With refresh it looks at the
-// destination even if nothing seems to have changed. What the destination or its configuration is to blame for is in the link
-// afterwards; an error is of our own storage.
+// syncLink syncs one secret to its destination, and returns when the next attempt is due; zero: after a change. With refresh it reads
+// the destination even if the sync state is up to date. Failures of the destination or its configuration are recorded in the link; an
+// error is one of the store.
 func (s *Syncer) syncLink(ctx context.Context, key state.LinkID, refresh bool) (again time.Time, err error) {
 	t, err := s.load(ctx, key)
 	if err != nil {
@@ -147,15 +146,15 @@ func (s *Syncer) syncLink(ctx context.Context, key state.LinkID, refresh bool) (
 		if refresh {
 			s.SetPendingRefresh(key.Association)
 		}
-		return time.Time{}, err // what releases it looks for what is due
+		return time.Time{}, err // resuming scans for links that are due
 	}
 	want, err := s.desiredState(ctx, t)
 	switch {
 	case isLostAccess(err) && t.assoc.Selector && t.link.UpdatedAt.IsZero():
-		return time.Time{}, nil // never theirs: looking through everything finds out if that changes
+		return time.Time{}, nil // its owner cannot read it; a full scan finds out if that changes
 	case !s.admits(t):
-		return time.Time{}, nil // when there is room it goes on
-	case refresh: // whoever asks has changed something, perhaps: waits begin anew
+		return time.Time{}, nil // queued again when there is room
+	case refresh: // the caller may have changed something: the backoff starts again
 		t.link.Attempts = 0
 	case t.inBackoff(err):
 		if free, err := s.AnyNameFree(ctx, &t.dest, &t.link, key); !free || err != nil {
@@ -181,7 +180,7 @@ func (s *Syncer) syncLink(ctx context.Context, key state.LinkID, refresh bool) (
 		again, err = s.recordSteps(ctx, t, steps)
 	}
 	lost := s.Unreadable(err)
-	if lost || errors.Is(err, storage.ErrTooLarge) { // what is about to be done could not be noted; what was done is what was noted last
+	if lost || errors.Is(err, storage.ErrTooLarge) { // the intents could not be stored, so the stored link is still true
 		secret, why := t.secret, err
 		if t, err = s.load(ctx, key); err != nil {
 			return time.Time{}, err
@@ -197,7 +196,7 @@ func (s *Syncer) syncLink(ctx context.Context, key state.LinkID, refresh bool) (
 	return again, err
 }
 
-// carryAllOut does the steps, of which the first n are for what should be there, some at a time.
+// applySteps applies the steps in batches: the first n, which are of desired names, and then the others.
 func (s *Syncer) applySteps(ctx context.Context, t *target, dest destination.Destination, steps []step, n int) error {
 	if err := s.checkCapacity(ctx, t, steps); err != nil {
 		return err
@@ -215,10 +214,10 @@ func (s *Syncer) applySteps(ctx context.Context, t *target, dest destination.Des
 	return nil
 }
 
-// atOnce is how many names are done between two notes of what is done. It bounds how old a note is when its write is made.
+// batchSize is the number of names whose intents are stored at once. It bounds the age of an intent at the time of its write.
 const batchSize = 20
 
-// part does some of the steps.
+// applyBatch decides, prepares and applies some of the steps.
 func (s *Syncer) applyBatch(ctx context.Context, t *target, dest destination.Destination, all, part []step) error {
 	for i := range part {
 		st := &part[i]
@@ -242,7 +241,7 @@ func (s *Syncer) applyBatch(ctx context.Context, t *target, dest destination.Des
 	return ctx.Err()
 }
 
-// held reports whether somebody has stopped the work.
+// isPaused reports whether the destination, the association or all of secret sync is paused.
 func (s *Syncer) isPaused(ctx context.Context, t *target) (bool, error) {
 	if t.dest.IsPaused() || t.assoc.Paused {
 		return true, nil
@@ -251,7 +250,7 @@ func (s *Syncer) isPaused(ctx context.Context, t *target) (bool, error) {
 	return c.Disabled, err
 }
 
-// prepare claims names and stores what is about to be done. Steps whose name belongs to another association become conflicts.
+// prepare claims names and stores intents. Steps whose name belongs to another association become conflicts.
 func (s *Syncer) prepare(ctx context.Context, t *target, all, part []step) error {
 	place, err := s.Pool.Location(&t.dest)
 	if err != nil {
@@ -260,7 +259,7 @@ func (s *Syncer) prepare(ctx context.Context, t *target, all, part []step) error
 	writes := false
 	decided := slices.Clone(part)
 	_, err = storage.Update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
-		copy(part, decided) // it may be called again
+		copy(part, decided) // Update may call this again
 		if err := t.checkUnchanged(ctx, tx); err != nil {
 			return err
 		}
@@ -281,7 +280,7 @@ func (s *Syncer) prepare(ctx context.Context, t *target, all, part []step) error
 			st.recordIntent()
 		}
 		if writes = anyWrites(part); !writes && !claimed {
-			return nil // nothing is at risk: what comes of it is stored afterwards
+			return nil // nothing is written: recordSteps stores the result
 		}
 		return t.putLink(ctx, tx, t.inProgress(all), nil)
 	})
@@ -294,7 +293,7 @@ func (s *Syncer) prepare(ctx context.Context, t *target, all, part []step) error
 	return nil
 }
 
-// withdraw stores that what was about to be done will not be.
+// withdrawIntents removes the stored intents of writes that will not be made.
 func (s *Syncer) withdrawIntents(ctx context.Context, t *target, all, part []step) error {
 	for i := range part {
 		part[i].Intent = part[i].before.Intent
@@ -308,7 +307,7 @@ func (s *Syncer) withdrawIntents(ctx context.Context, t *target, all, part []ste
 	return err
 }
 
-// begun is what is stored of the link while its steps are done. One that is stored for the first time counts from then on.
+// inProgress returns the link to store before its steps are applied.
 func (t *target) inProgress(all []step) *state.Link {
 	l := t.link
 	l.Items = itemsOf(all)
@@ -326,8 +325,8 @@ func (t *target) linkKey() storage.Key {
 	return state.LinkKey(t.key.NS, t.key.Destination, t.key.Association, t.key.Secret)
 }
 
-// putLink has a transaction store the link. Names that somebody has said to adopt since it was loaded are kept; those in
-// adopted are done with.
+// putLink stores the link in a transaction. It keeps requests to adopt names that came since the link was loaded, and drops those in
+// adopted.
 func (t *target) putLink(ctx context.Context, tx *storage.Txn, l *state.Link, adopted map[string]bool) error {
 	var now state.Link
 	if _, err := engines.GetRecord(ctx, tx, t.linkKey(), &now); err != nil {
@@ -337,7 +336,7 @@ func (t *target) putLink(ctx context.Context, tx *storage.Txn, l *state.Link, ad
 	return engines.PutRecord(tx, t.linkKey(), l)
 }
 
-// stillThere makes a transaction fail if the association, or its destination, has changed since it was loaded.
+// checkUnchanged makes a transaction fail if the association, or its destination, has changed since it was loaded.
 func (t *target) checkUnchanged(ctx context.Context, tx *storage.Txn) error {
 	var a state.Association
 	found, err := engines.GetRecord(ctx, tx, t.assoc.Key(), &a)
@@ -354,10 +353,10 @@ func (t *target) checkUnchanged(ctx context.Context, tx *storage.Txn) error {
 	return nil
 }
 
-// errChanged has a link synced anew.
+// errChanged makes syncJob queue the link again.
 var errChanged = errors.New("the association or its destination has changed meanwhile")
 
-// event is the record of the trail for what is about to be done.
+// auditEvent returns the audit record of the writes that are about to be made.
 func (t *target) auditEvent(steps []step) engines.Event {
 	var done []string
 	for i := range steps {

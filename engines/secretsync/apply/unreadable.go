@@ -16,7 +16,7 @@ const (
 	UnreadableCause = "a record of secret sync that this needs cannot be read: it was written by a newer version of the server, or is damaged. Nothing is changed; the log names the record"
 )
 
-// unreadable reports whether an error is about a record that cannot be decoded. Each is logged once, without its content.
+// Unreadable reports whether an error is about a record that cannot be decoded. Each is logged once, without its content.
 func (s *Syncer) Unreadable(err error) bool {
 	e, ok := errors.AsType[*engines.UnreadableError](err)
 	if ok && s.Gauges.AddUnreadable(e) {
@@ -26,7 +26,7 @@ func (s *Syncer) Unreadable(err error) bool {
 	return ok
 }
 
-// ownerOf tells what a key is of: a kind of record, and the destination or association that it belongs to.
+// describeKey returns the kind of a record, and the destination or association that it belongs to.
 func describeKey(key storage.Key) (kind, owner string) {
 	ns, kind, owner := state.SplitKey(key)
 	kinds := map[string]string{"d": "destination", "a": "association", "l": "link", "c": "claim", "n": "newest association"}
@@ -42,7 +42,7 @@ func describeKey(key storage.Key) (kind, owner string) {
 	return kind, ns + "/" + owner
 }
 
-// survey is scan for what goes on past records that cannot be read. left is how many those are.
+// Survey is state.Scan that skips unreadable records. left is their number.
 func Survey[T any, P interface {
 	*T
 	engines.Record
@@ -57,12 +57,12 @@ func Survey[T any, P interface {
 	return left, err
 }
 
-// lostLink stands for a link that cannot be read.
+// UnreadableLink stands for a link that cannot be read.
 func UnreadableLink(secret string) *state.Link {
 	return &state.Link{Secret: secret, Unreadable: true, Outcome: state.Outcome{Status: state.InternalError, Code: CodeUnreadable, Cause: UnreadableCause}}
 }
 
-// errUnreadable is why a name could not be looked after.
+// errUnreadable is the error of a name whose records cannot be read.
 func errUnreadable(err error) error {
 	return &destination.Error{Class: destination.Internal, Code: CodeUnreadable, Text: UnreadableCause, Err: err}
 }

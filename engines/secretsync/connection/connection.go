@@ -105,7 +105,7 @@ func (p *Pool) Close() {
 	}
 }
 
-// configOf returns the configuration of a destination.
+// ConfigOf returns the configuration of a destination.
 func (p *Pool) ConfigOf(d *state.Destination) (destination.Config, error) {
 	kind, ok := p.Types[d.Type]
 	if !ok {
@@ -118,10 +118,10 @@ func (p *Pool) ConfigOf(d *state.Destination) (destination.Config, error) {
 	return c, nil
 }
 
-// place is where the names of a destination live, as its vendor knows it. How the operator has the vendor reached is no part of it: all
-// destinations of a type are reached in the same way, so that it tells no two places apart, and claims outlive a new address. If the
-// address is one of another installation with places of the same names, claims keep names from one secret for the other's sake, and
-// nothing is written over: what is there decides whose it is, as ever.
+// Location returns where the names of a destination are, as its vendor identifies it. The address by which the operator has the vendor
+// reached is not a part of it: all destinations of a type use the same one, and claims survive a new address. If the address leads to
+// another installation with locations of the same name, claims keep names apart that need not be, but nothing is overwritten: the
+// state of the destination decides who owns a name.
 func (p *Pool) Location(d *state.Destination) (string, error) {
 	c, err := p.ConfigOf(d)
 	if err != nil {
@@ -130,7 +130,7 @@ func (p *Pool) Location(d *state.Destination) (string, error) {
 	return c.Place(), nil
 }
 
-// budget is how much may be asked of a destination: what its type says, unless the operator has another agreement with the
+// rateOf is how much may be asked of a destination: what its type says, unless the operator has another agreement with the
 // vendor. A second's worth may always come at once.
 func (p *Pool) rateOf(kind destination.Type) destination.Rate {
 	r, end := kind.Rules.Rate, p.opts.Operator.Endpoints[kind.Name]
@@ -143,7 +143,7 @@ func (p *Pool) rateOf(kind destination.Type) destination.Rate {
 	return r
 }
 
-// keptFromEnvironment returns why a destination may not be without credentials of its own, "" if it may, or is not.
+// RejectEnvironment returns why a destination may not be without credentials of its own, "" if it may, or is not.
 func (p *Pool) RejectEnvironment(ns string, c destination.Config) string {
 	use := p.opts.Operator.EnvironmentCredentials
 	if len(Credentials(c)) > 0 || use == "" || use == EnvironmentAll || use == EnvironmentRoot && ns == state.RootNS {
@@ -152,7 +152,7 @@ func (p *Pool) RejectEnvironment(ns string, c destination.Config) string {
 	return fmt.Sprintf("the destination has no credentials: give it some of its own, since those of the server's environment are not for it (environment_credentials is %q in the server's configuration)", use)
 }
 
-// openNew opens the destination of a record.
+// Open opens the destination of a record.
 func (p *Pool) Open(d *state.Destination) (destination.Destination, error) {
 	c, err := p.ConfigOf(d)
 	if err != nil {
@@ -168,8 +168,8 @@ func (p *Pool) Open(d *state.Destination) (destination.Destination, error) {
 	return p.Types[d.Type].Open(c, env)
 }
 
-// errAlien says that a destination is of a later version: of a type, or with fields, that this one does not know. It is left alone, and
-// tried again when everything is looked through.
+// ErrUnknownType says that a destination is of a later version: its type or a field is unknown. It is not changed, and the next full scan
+// tries it again.
 var ErrUnknownType = errors.New("this version does not know such destinations")
 
 // Operator is the part of the server's configuration that callers of the API cannot change.
@@ -179,7 +179,7 @@ type Operator struct {
 	// EnvironmentCredentials says which destinations that have no credentials of their own may use those of the server's environment:
 	// EnvironmentAll, of any namespace, also if it is ""; EnvironmentRoot, of the root namespace; EnvironmentNone.
 	EnvironmentCredentials string
-	// Endpoints replace the vendors' own addresses, by type.
+	// Endpoints replace the addresses of vendors, by type.
 	Endpoints map[string]Endpoint
 }
 

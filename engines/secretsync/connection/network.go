@@ -18,7 +18,7 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/state"
 )
 
-// special are the networks that nobody's public service is in: private, shared, loopback, link-local with the metadata
+// reservedNetworks have no public services: private, shared, loopback, link-local with the metadata
 // services of clouds, multicast, reserved, and what is mapped to IPv4 by other names.
 var reservedNetworks = func() (all []netip.Prefix) {
 	for _, p := range []string{
@@ -31,7 +31,7 @@ var reservedNetworks = func() (all []netip.Prefix) {
 	return all
 }()
 
-// never are networks that only the operator can open: this machine, and its metadata service, which some clouds have among
+// hostNetworks are networks that only the operator can open: this machine, and its metadata service, which some clouds have among
 // other addresses.
 var hostNetworks = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"),
@@ -39,7 +39,7 @@ var hostNetworks = []netip.Prefix{
 	netip.MustParsePrefix("::/127"), netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("fd00:ec2::/32"), netip.MustParsePrefix("fd20:ce::/32"),
 }
 
-// embedded returns the IPv4 address that a gateway on the way makes of an IPv6 one: compatible, translated and 6to4 addresses.
+// embeddedIPv4 returns the IPv4 address that a gateway on the way makes of an IPv6 one: compatible, translated and 6to4 addresses.
 func embeddedIPv4(a netip.Addr) netip.Addr {
 	if !a.Is6() {
 		return a
@@ -58,7 +58,7 @@ func containedIn(all []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// guard says where the connections of a destination may go. It is asked about addresses, after names were resolved.
+// addressGuard says where the connections of a destination may go. It is asked about addresses, after names were resolved.
 type addressGuard struct {
 	allowPrivate bool // the operator allows everything
 	strict       bool
@@ -124,7 +124,7 @@ func errBlocked(what string) error {
 	return &destination.Error{Class: destination.Client, Code: destination.Blocked, Text: "secret sync does not connect to " + what}
 }
 
-// env is what a destination is opened with.
+// environmentOf is what a destination is opened with.
 func (p *Pool) environmentOf(d *state.Destination) (destination.Env, error) {
 	end := p.opts.Operator.Endpoints[d.Type]
 	trust := &tls.Config{MinVersion: tls.VersionTLS12}

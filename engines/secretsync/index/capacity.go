@@ -8,20 +8,20 @@ import (
 	"sync"
 )
 
-// capacity holds links to queue_capacity. An association with a prefix is made once, and from then on whoever may write secrets
-// below it makes links: past the capacity there are no new ones, until it is raised or others go. Safe for concurrent use.
+// Capacity limits the number of links to queue_capacity. Every new secret below the prefix of an association makes a link: at the limit
+// it has to wait until the limit is raised or other links are deleted. Safe for concurrent use.
 type Capacity struct {
 	seed maphash.Seed
 
 	Mu       sync.Mutex
 	limit    int
 	Counted  bool                  // all links have been counted since this node is the active one
-	round    int                   // of looking at everything
+	round    int                   // of full scans
 	links    map[uint64]int        // by the hash of their job's key, with the round in which they were seen last
 	rejected map[state.LinkID]bool // of those that wait for room
 }
 
-// maxRefused bounds those that are remembered; when everything is looked through, the others are found.
+// maxRejected bounds the links that are remembered; the next full scan finds the others.
 const maxRejected = 1000
 
 const CodeQueueCapacity = "queue_capacity"
@@ -32,15 +32,14 @@ func NewCapacity() *Capacity {
 	return c
 }
 
-// clear forgets everything: this node has not counted yet, or does not sync any more.
+// Clear forgets everything: this node has not counted yet, or does not sync any more.
 func (c *Capacity) Clear() {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	c.Counted, c.links, c.rejected = false, map[uint64]int{}, map[state.LinkID]bool{}
 }
 
-// begin starts a look at everything. end finishes it, and returns some of those that there is room for by now: what was not seen
-// since is not there any more.
+// BeginScan starts a full scan. EndScan drops the links that were not added since, and returns waiting links that there is room for.
 func (c *Capacity) BeginScan() {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
@@ -68,14 +67,14 @@ func (c *Capacity) SetLimit(limit int) {
 	c.limit = limit
 }
 
-// seen notes a link that is stored.
+// Add notes a link that is stored.
 func (c *Capacity) Add(key state.LinkID) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	c.links[maphash.Comparable(c.seed, key)] = c.round
 }
 
-// gone notes that a link is not stored any more, and returns one that has its room now.
+// Remove notes that a link is not stored any more, and returns one that has its room now.
 func (c *Capacity) Remove(key state.LinkID) (next state.LinkID, ok bool) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
@@ -87,7 +86,7 @@ func (c *Capacity) Remove(key state.LinkID) (next state.LinkID, ok bool) {
 	return state.LinkID{}, false
 }
 
-// admit reports whether there may be a link, and counts it. One that is refused is remembered.
+// Admit counts a link, and reports whether there is room for it. If not, it waits.
 func (c *Capacity) Admit(key state.LinkID) bool {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
@@ -102,7 +101,7 @@ func (c *Capacity) Admit(key state.LinkID) bool {
 	return true
 }
 
-// full reports whether there is no room for a link that is not there.
+// IsFull reports whether there is no room for a link that is not stored.
 func (c *Capacity) IsFull(key state.LinkID) bool {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
@@ -114,7 +113,7 @@ func (c *Capacity) fullLocked(key state.LinkID) bool {
 	return !known && len(c.links) >= c.limit
 }
 
-// cause is what those are told whom there is no room for.
+// Cause returns the error text for links without room.
 func (c *Capacity) Cause() string {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()

@@ -9,17 +9,17 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// gauges count what there is, for metrics: what a node has seen since it became the active one. Safe for concurrent use.
+// Gauges count what there is, for metrics: what a node has seen since it became the active one. Safe for concurrent use.
 type Gauges struct {
 	mu           sync.Mutex
 	round        int
 	destinations map[storage.Key]int           // by key, with the round in which it was seen last
-	needsAction  map[state.LinkID]linkGauge    // links that wait for somebody
+	needsAction  map[state.LinkID]linkGauge    // links that need action
 	secrets      map[SecretRef]int             // how many of those are of one secret
 	unreadable   map[storage.Key]storage.Index // records that cannot be decoded, with the version that was seen
 }
 
-// begin starts a look at everything, end finishes it: what was not seen since is not there any more.
+// BeginScan starts a full scan. EndScan drops what was not set since.
 func (g *Gauges) BeginScan() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -56,7 +56,7 @@ func (g *Gauges) RemoveDestination(key storage.Key) {
 	delete(g.destinations, key)
 }
 
-// secretAt is a secret at a destination, by whatever associations.
+// SecretRef is a secret at a destination, by whatever associations.
 type SecretRef struct{ Destination, Mount, Secret string }
 
 type linkGauge struct {
@@ -64,7 +64,7 @@ type linkGauge struct {
 	secret SecretRef
 }
 
-// link notes the status of a link of a mount, "" if it is gone.
+// SetLink notes the status of a link of a mount, "" if it is gone.
 func (g *Gauges) SetLink(key state.LinkID, mount, status string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -80,7 +80,7 @@ func (g *Gauges) SetLink(key state.LinkID, mount, status string) {
 	g.secrets[of]++
 }
 
-// drop forgets a link. It needs the lock.
+// dropLocked forgets a link. It needs the lock.
 func (g *Gauges) dropLocked(key state.LinkID) {
 	a, ok := g.needsAction[key]
 	if !ok {
@@ -92,7 +92,7 @@ func (g *Gauges) dropLocked(key state.LinkID) {
 	}
 }
 
-// associationGone forgets the links of an association.
+// RemoveAssociation forgets the links of an association.
 func (g *Gauges) RemoveAssociation(id string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -103,7 +103,7 @@ func (g *Gauges) RemoveAssociation(id string) {
 	}
 }
 
-// unreadableFound notes a record that cannot be decoded, and reports whether it is news.
+// AddUnreadable notes a record that cannot be decoded, and reports whether it is news.
 func (g *Gauges) AddUnreadable(e *engines.UnreadableError) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -129,7 +129,7 @@ func (g *Gauges) Unreadable() map[storage.Key]storage.Index {
 	return maps.Clone(g.unreadable)
 }
 
-// clear forgets everything: this node does not sync any more.
+// Clear forgets everything: this node does not sync any more.
 func (g *Gauges) Clear() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -11,86 +11,87 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/state"
 )
 
-// What is to be done about a name. Plans show the words.
+// Actions on a name. Previews show the words.
 const (
-	None     = "none"     // it is as it should be
-	Create   = "create"   // it is not there
-	Update   = "update"   // ours, with another value
-	Recover  = "recover"  // ours, deleted, and not free
-	Adopt    = "adopt"    // somebody else's, and we were told to take it over
-	Delete   = "delete"   // ours, and not wanted any more
-	Retain   = "retain"   // not wanted now, and to be left; it is ours still, in case it is wanted again
-	Forget   = "forget"   // not wanted any more, and not there, or to be left
-	Conflict = "conflict" // somebody else's
-	Reject   = "refuse"   // it cannot be written, whatever is there
-	Wait     = "wait"     // what was found may not be what is there
+	None     = "none"     // in sync
+	Create   = "create"   // absent
+	Update   = "update"   // owned, with another value
+	Recover  = "recover"  // owned and soft-deleted; the name is not free
+	Adopt    = "adopt"    // of another client, and its adoption was requested
+	Delete   = "delete"   // owned, and not desired any more
+	Retain   = "retain"   // owned, not desired now, and to be retained
+	Forget   = "forget"   // not desired any more, and absent or not owned
+	Conflict = "conflict" // of another client
+	Reject   = "refuse"   // cannot be written, whatever the destination has
+	Wait     = "wait"     // the destination may not show the last write yet
 )
 
-// action is a decision, with its reason for people.
+// Action is a decision with its reason.
 type Action struct {
 	Do     string
 	Reason string
-	// Ours says that what was found is ours.
+	// OwnedThere says that secret sync owns what the destination has.
 	OwnedThere bool
 }
 
-// wanted is what should be under a name; nil: nothing.
+// Desired is the desired value of a name; nil: none.
 type Desired struct {
 	Value       []byte
 	Fingerprint []byte
 }
 
-// view is what a decision is made from. A decision is a pure function of it, for plans and for what is done.
+// View is the input of a decision.
 type View struct {
 	Now          time.Time
 	Desired      *Desired
-	LastApplied  *state.Item // what the ledger says; nil: nothing
+	LastApplied  *state.Item // nil: none
 	Found        destination.Found
-	OwnerTag     string // ours
-	HasOwnerTags bool   // the destination keeps marks
-	// Settles is for how long after a write what is found may be older.
+	OwnerTag     string // that the destination should have
+	HasOwnerTags bool   // the destination stores ownership tags
+	// PropagationDelay is how long after a write reads may return an older state.
 	PropagationDelay time.Duration
 	Adopt            bool
-	// Repair has what somebody else has written over what is ours written again. It has nothing deleted.
+	// Repair overwrites what other clients have written to owned names. It deletes nothing.
 	Repair bool
-	// Retain has what is not wanted any more left where it is. With Ending nothing will be wanted again.
+	// Retain keeps names that are not desired any more. With Ending none will be desired again.
 	Retain, Ending bool
 }
 
-// A write whose answer was lost is recognised by its time, where there are no marks: the destination's clock may be this much
-// behind ours, and the write may have been made this much after it was noted.
+// Without ownership tags, a write with unknown outcome is recognised by its time: the destination's clock may be maxClockLag behind, and
+// the write may have been made maxWriteDelay after its intent was stored.
 const (
 	maxClockLag   = 2 * time.Minute
 	maxWriteDelay = 10 * time.Minute
 )
 
-// uncertain is how long after it was sent a write may still be made whose answer was lost.
+// unknownOutcomeWindow is how long after its intent a write with unknown outcome may still take effect.
 const unknownOutcomeWindow = time.Minute
 
-// ours reports whether what was found is ours: the ledger must say that it is, and the destination must not contradict it.
+// isOwned reports whether secret sync owns what the destination has: the sync state must say so, and the destination must not contradict
+// it. Otherwise it returns the reason.
 func (v *View) isOwned() (bool, string) {
 	f, had := v.Found, v.LastApplied
 	switch {
 	case v.HasOwnerTags && f.Mark == v.OwnerTag:
-		return true, "" // even if the ledger has lost it: nobody else can make the mark, and it is of this association and name only
+		return true, "" // even without sync state: the ownership tag cannot be forged, and is of this association and name only
 	case had == nil || !had.Owned && had.Intent == nil:
 		return false, "exists and was not made by this association"
 	case v.HasOwnerTags && f.Mark == "":
-		return false, "does not bear our mark any more: somebody else has taken it over"
+		return false, "has no ownership tag any more: another client has taken it over"
 	case v.HasOwnerTags:
-		return false, "has another mark: somebody else has taken it over"
+		return false, "has another ownership tag: another client has taken it over"
 	case had.Owned && f.ID == had.ID && (f.Version == had.Version || v.Repair && v.Desired != nil):
 		return true, ""
 	case v.mayBeIntent():
 		return true, ""
 	case had.Owned && f.ID != had.ID:
-		return false, "was removed and made again by somebody else"
+		return false, "was removed and created again by another client"
 	}
-	return false, "was changed by somebody else"
+	return false, "was changed by another client"
 }
 
-// mayBeIntent reports whether what was found may be what the intent was about to write: it came about when that was
-// attempted, and is the thing that was to be written.
+// mayBeIntent reports whether the write of the intent may have made what the destination has: it was changed at that time, and has the
+// same identity.
 func (v *View) mayBeIntent() bool {
 	in, at := v.LastApplied.Intent, v.Found.ChangedAt
 	if in == nil || at.IsZero() || v.LastApplied.Owned && !in.Create && v.Found.ID != v.LastApplied.ID {
@@ -99,7 +100,7 @@ func (v *View) mayBeIntent() bool {
 	return at.After(in.At.Add(-maxClockLag)) && at.Before(in.At.Add(maxWriteDelay))
 }
 
-// decide says what is to be done about a name.
+// Decide returns the action on a name.
 func (v *View) Decide() Action {
 	if v.Desired == nil {
 		return v.DecideRemoval()
@@ -116,7 +117,7 @@ func (v *View) Decide() Action {
 	case !ours && f.State == destination.Deleted && v.isOfThisInstallation():
 		return Action{Do: Recover, Reason: "was deleted by another association, which has given it up", OwnedThere: true}
 	case !ours && v.Adopt:
-		return Action{Do: Adopt, Reason: "is taken over, as somebody has asked"}
+		return Action{Do: Adopt, Reason: "is adopted, as requested"}
 	case !ours:
 		return Action{Do: Conflict, Reason: why}
 	case f.State == destination.Deleted:
@@ -127,16 +128,16 @@ func (v *View) Decide() Action {
 	return Action{Do: Update, Reason: "has another value", OwnedThere: true}
 }
 
-// ownLeftover reports whether what was found is of this installation. Whether its association has given it up, the claim of the
-// name says.
+// isOfThisInstallation reports whether an association of this installation has written what the destination has. The claim of the name
+// says whether it still owns it.
 func (v *View) isOfThisInstallation() bool {
 	ours, _, _ := strings.Cut(v.OwnerTag, "-")
 	theirs, _, _ := strings.Cut(v.Found.Mark, "-")
 	return v.HasOwnerTags && ours == theirs
 }
 
-// same reports whether what is there is what should be there. What cannot be read back is that if it is our own last write, and
-// wrote the same.
+// isInSync reports whether the destination has the desired value. A value that cannot be read is compared by the version and the
+// fingerprint of the last write.
 func (v *View) isInSync() bool {
 	if v.Found.Known {
 		return bytes.Equal(v.Found.Value, v.Desired.Value)
@@ -147,7 +148,7 @@ func (v *View) isInSync() bool {
 
 const RetainReason = "stays at the destination, as its deletion policy says"
 
-// decideGone says what is to be done about a name that is not wanted any more.
+// DecideRemoval returns the action on a name that is not desired any more.
 func (v *View) DecideRemoval() Action {
 	switch {
 	case v.Retain && !v.Ending:
@@ -165,7 +166,7 @@ func (v *View) DecideRemoval() Action {
 	return Action{Do: Delete, Reason: "is not wanted any more", OwnedThere: true}
 }
 
-// shows is from when on it can be believed that nothing is there. A time to come is of a clock that was ahead, and long past.
+// VisibleAt returns when an absent name is certainly absent. A time far ahead is of a clock that was wrong, and counts as past.
 func (v *View) VisibleAt() (at time.Time) {
 	switch had := v.LastApplied; {
 	case had == nil:

@@ -12,20 +12,20 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// What differs at a destination from what we have left there, name by name.
+// Drift of a name: how the destination differs from the last applied state.
 const (
 	driftMissing = "missing"
 	DriftChanged = "changed"
 )
 
-// What is done about it. A repair is under way when it is told, or waits for syncing to go on.
+// Actions on drift. A repair is queued, or waits for syncing to be resumed.
 const (
 	driftReported = "reported"
 	driftRepaired = "repaired"
 	driftPaused   = "repaired when resumed"
 )
 
-// drifted is a finding.
+// DriftFinding is a finding.
 type DriftFinding struct {
 	Mount  string `json:"mount"`
 	Secret string `json:"secret_name"`
@@ -35,7 +35,7 @@ type DriftFinding struct {
 	Done   string `json:"action"`
 }
 
-// scanDrift compares the list of a destination with what we own there, of the mounts that of chooses. n is how many names that is.
+// ScanDrift compares the list of a destination with what we own there, of the mounts that of chooses. n is how many names that is.
 // Reading no value, it costs a page of the list for every hundred names or so, whatever they hold.
 func (s *Reconciler) ScanDrift(ctx context.Context, d *state.Destination, of func(mount string) bool) (found []DriftFinding, n int, err error) {
 	found = []DriftFinding{}
@@ -113,10 +113,10 @@ func (s *Reconciler) ScanDrift(ctx context.Context, d *state.Destination, of fun
 	return found, n, err
 }
 
-// listsLag is for how long after a write the list of a place may not have it: what was written since is looked at by itself.
+// listDelay is how long after a write the list of a destination may not show it. Names written since are read one by one.
 const listDelay = 10 * time.Minute
 
-// driftOf compares what the ledger says of a name with what the destination has.
+// driftOf compares the last applied state of a name with the destination.
 func driftOf(it *state.Item, f destination.Found) string {
 	switch {
 	case f.State != destination.Present:
@@ -127,7 +127,7 @@ func driftOf(it *state.Item, f destination.Found) string {
 	return ""
 }
 
-// noteDrift stores what a scan has found about the names of a link, but for those that were written meanwhile, and has it repaired
+// RecordDrift stores what a scan has found about the names of a link, but for those that were written meanwhile, and has it repaired
 // if it is to be.
 func (s *Reconciler) RecordDrift(ctx context.Context, a *state.Association, l *state.Link) error {
 	key := state.LinkKey(a.NS, a.Destination, a.ID, l.Secret)
@@ -155,13 +155,13 @@ func (s *Reconciler) RecordDrift(ctx context.Context, a *state.Association, l *s
 	return err
 }
 
-// driftInterval is how often destinations are scanned.
+// DriftInterval is how often destinations are scanned.
 const DriftInterval = time.Hour
 
-// longestScan bounds the scan of one destination, for which the others wait.
+// maxDriftScan bounds the scan of one destination, for which the others wait.
 const maxDriftScan = DriftInterval / 2
 
-// watchDrift scans all destinations again and again, until ctx ends.
+// runDriftScans scans all destinations again and again, until ctx ends.
 func (s *Reconciler) runDriftScans(ctx context.Context) {
 	for apply.Sleep(ctx, DriftInterval) {
 		if !s.Host.Owner() {

@@ -7,7 +7,7 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// inbox gathers the keys that the feed tells of.
+// inbox collects the changed keys of the feed.
 type inbox struct {
 	wake chan struct{} // capacity 1, level-triggered; never closed
 
@@ -17,7 +17,7 @@ type inbox struct {
 	scanAll bool
 }
 
-// maxInbox bounds what is remembered: above it everything is looked at.
+// maxInbox bounds the keys; more lead to a full scan.
 const maxInbox = 100_000
 
 func (i *inbox) start() {

@@ -12,7 +12,7 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// purge has all associations of a destination removed; finishPurge deletes it behind the last one.
+// Purge has all associations of a destination removed; finishPurge deletes it behind the last one.
 func (s *Reconciler) Purge(ctx context.Context, d *state.Destination) error {
 	if err := s.removeAll(ctx, d); err != nil {
 		return err
@@ -20,7 +20,7 @@ func (s *Reconciler) Purge(ctx context.Context, d *state.Destination) error {
 	return s.finishPurge(ctx, d)
 }
 
-// removeAll has all associations of a destination removed. If it is interrupted, looking through the destination goes on with it.
+// removeAll marks all associations of a destination as being removed. If it is interrupted, the next scan continues it.
 func (s *Reconciler) removeAll(ctx context.Context, d *state.Destination) error {
 	var keys []storage.Key
 	_, err := apply.Survey(ctx, s.Syncer, state.Area(d.NS, "a/"+d.ID+"/"), func(key storage.Key, a *state.Association) bool {
@@ -39,7 +39,7 @@ func (s *Reconciler) removeAll(ctx context.Context, d *state.Destination) error 
 	})
 }
 
-// changeAssociations changes associations that are still there, some at a time. change reports whether it has changed anything.
+// ChangeAssociations changes associations that are still there, some at a time. change reports whether it has changed anything.
 func (s *Reconciler) ChangeAssociations(ctx context.Context, keys []storage.Key, change func(*state.Association) bool) error {
 	const atOnce = 32 // records that are as large as they may be fit into one batch
 	for some := range slices.Chunk(keys, atOnce) {
@@ -67,7 +67,7 @@ func (s *Reconciler) ChangeAssociations(ctx context.Context, keys []storage.Key,
 	return nil
 }
 
-// finishPurge deletes a destination that is being purged if nothing of it is left.
+// finishPurge deletes a destination that is being purged if it has no associations any more.
 func (s *Reconciler) finishPurge(ctx context.Context, d *state.Destination) error {
 	if d.PurgeAt.IsZero() {
 		return nil
@@ -107,7 +107,7 @@ func (s *Reconciler) finishPurges(ctx context.Context, ns string) error {
 	return nil
 }
 
-// firstFailure returns why something of a destination could not be removed yet, "" if nothing is known to be in the way.
+// PurgeFailure returns why something of a destination could not be removed yet, "" if nothing is known to be in the way.
 func (s *Reconciler) PurgeFailure(ctx context.Context, d *state.Destination) (cause string, err error) {
 	if c, err := s.Config(ctx); err != nil || c.Disabled {
 		return DisabledCause, err
@@ -128,9 +128,9 @@ func (s *Reconciler) PurgeFailure(ctx context.Context, d *state.Destination) (ca
 	return cause, err
 }
 
-// forceDelete forgets a destination with all that is stored about it. What was synced stays where it is.
+// ForceDelete forgets a destination with all that is stored about it. What was synced stays where it is.
 func (s *Reconciler) ForceDelete(ctx context.Context, d *state.Destination) error {
-	// First the destination: what is being synced now cannot store anything any more.
+	// First the destination: running jobs cannot store anything any more.
 	if _, err := s.Host.Store().Commit(ctx, storage.Batch{Deletes: []storage.Key{d.Key(), state.NewestKey(d.NS, d.ID)}}); err != nil {
 		return err
 	}
@@ -155,7 +155,7 @@ func (s *Reconciler) deleteClaim(ctx context.Context, key storage.Key, dest stri
 	return err
 }
 
-// MountGone tells that a mount is being disabled: nothing of its secrets is left to be synced. Its error keeps the mount.
+// MountGone ends the associations of a mount that is being disabled. An error keeps the mount.
 func (s *Reconciler) MountGone(ctx context.Context, uuid string) error {
 	return s.eachDestination(ctx, func(d *state.Destination) error {
 		var keys []storage.Key
@@ -176,11 +176,11 @@ func (s *Reconciler) MountGone(ctx context.Context, uuid string) error {
 	})
 }
 
-// patience is how long the deletion of a namespace waits for its destinations to be purged.
+// NamespaceDeletionTimeout is how long the deletion of a namespace waits for its destinations to be purged.
 const NamespaceDeletionTimeout = 15 * time.Minute
 
 // NamespaceGone purges the destinations of a namespace that is being deleted. It returns an error for as long as something is
-// left, which says so to whoever deletes the namespace; after a while it lets go of what cannot be removed.
+// left, for the client that deletes the namespace; after namespaceDeletionTimeout it retains what cannot be removed.
 func (s *Reconciler) NamespaceGone(ctx context.Context, ns string) error {
 	left := ""
 	unreadable, err := s.EachDestinationOf(ctx, ns, func(d *state.Destination) error {
@@ -238,7 +238,7 @@ func (s *Reconciler) CountAssociations(ctx context.Context, d *state.Destination
 
 const DisabledCause = "secret sync is disabled in sync/config"
 
-// selecting returns the associations with a prefix that cover a secret, the longest prefix first.
+// SelectorsOf returns the associations with a prefix that cover a secret, the longest prefix first.
 func (s *Reconciler) SelectorsOf(ctx context.Context, d *state.Destination, mountUUID, secret string) (all []*state.Association, err error) {
 	_, err = apply.Survey(ctx, s.Syncer, state.Area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *state.Association) bool {
 		if a.Selector && a.MountUUID == mountUUID && a.Covers(secret) {

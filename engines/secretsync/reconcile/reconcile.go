@@ -36,7 +36,7 @@ func NewReconciler(s *apply.Syncer) *Reconciler {
 	return r
 }
 
-// rescan is how often everything is looked through for what has been missed. Nothing should be.
+// RescanInterval is the interval of full scans, which find links that no event has reported. There should be none.
 const RescanInterval = 10 * time.Minute
 
 // Run syncs until ctx ends. The active node calls it; on a cluster that does not write what is shared it waits to become one
@@ -74,7 +74,7 @@ func (s *Reconciler) Run(ctx context.Context) {
 	}
 }
 
-// RoleChanged tells that the host's Owner may answer otherwise now.
+// RoleChanged starts a full scan after a change of the host's Owner.
 func (s *Reconciler) RoleChanged() { s.inbox.addAll() }
 
 // Changed takes every applied change, on every node. It neither blocks nor reads.
@@ -102,7 +102,7 @@ func (s *Reconciler) Changed(ch storage.Change) {
 	}
 }
 
-// heed looks at what has changed since the last time.
+// handleEvents handles the changed keys, or scans everything.
 func (s *Reconciler) handleEvents(ctx context.Context) error {
 	keys, all := s.inbox.take()
 	if !s.Host.Owner() {
@@ -185,7 +185,7 @@ func (s *Reconciler) secretChanged(ctx context.Context, key storage.Key) error {
 	return nil
 }
 
-// mountChanged looks at the associations of a mount, which may have another path.
+// mountChanged scans the associations of a mount, which may have another path.
 func (s *Reconciler) mountChanged(ctx context.Context, uuid string) error {
 	for _, a := range s.Associations.OfMount(uuid) {
 		if err := s.ScanAssociation(ctx, a); err != nil {
@@ -229,14 +229,14 @@ func (s *Reconciler) Numbers() map[string]float64 {
 	}
 }
 
-// concernsSync reports whether a key of a system area is one that work follows from: a destination, an association, or the
+// isSyncInput reports whether a key of a system area is one that work follows from: a destination, an association, or the
 // configuration. What work itself writes is none of them.
 func isSyncInput(key storage.Key) bool {
 	_, kind, _ := state.SplitKey(key)
 	return kind == "d" || kind == "a" || kind == "config"
 }
 
-// mountOf returns the mount whose record a key of a system area is, "" for others.
+// mountUUIDOf returns the mount whose record a key of a system area is, "" for others.
 func mountUUIDOf(key storage.Key) (uuid string) {
 	_, uuid, ok := strings.Cut(key.Path(), "/mounts/")
 	if !ok || strings.Contains(uuid, "/") {

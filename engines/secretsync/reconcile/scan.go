@@ -14,8 +14,8 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// scanAll looks for everything that is due, in all namespaces. After the store was replaced by a snapshot that is all there is:
-// what is at the destinations may be younger than what is known of it.
+// scanAll queues all links that are due, in all namespaces. After a snapshot has replaced the store it queues all links with refresh:
+// the destinations may be newer than the sync state.
 func (s *Reconciler) scanAll(ctx context.Context) error {
 	restores := s.resets.Load()
 	refresh := restores != s.handledResets
@@ -43,7 +43,7 @@ func (s *Reconciler) scanAll(ctx context.Context) error {
 			return err
 		}
 		if unreadable > 0 {
-			left = nil // nobody knows whose they are
+			left = nil // they may be of the unreadable ones
 		}
 		if err := s.deleteOrphans(ctx, ns, left); err != nil {
 			return err
@@ -68,7 +68,7 @@ func (s *Reconciler) scanAll(ctx context.Context) error {
 	return nil
 }
 
-// orphans returns the ids of destinations of which anything is stored. Those of them that are not there were forgotten, and
+// orphanedDestinations returns the ids of destinations of which anything is stored. Those of them that are not there were forgotten, and
 // that was interrupted.
 func (s *Reconciler) orphanedDestinations(ctx context.Context, ns string) (map[string]bool, error) {
 	left := map[string]bool{}
@@ -84,7 +84,7 @@ func (s *Reconciler) orphanedDestinations(ctx context.Context, ns string) (map[s
 	return left, nil
 }
 
-// sweep deletes what is stored of destinations that are not there, their claims first.
+// deleteOrphans deletes the records of destinations that were deleted, their claims first.
 func (s *Reconciler) deleteOrphans(ctx context.Context, ns string, left map[string]bool) error {
 	if len(left) == 0 {
 		return nil
@@ -114,7 +114,7 @@ func (s *Reconciler) deleteOrphans(ctx context.Context, ns string, left map[stri
 	return nil
 }
 
-// scanDestination looks for what is due at one destination, with refresh for everything, and calls saw with each of its associations.
+// scanDestination queues the links of a destination that are due, with refresh all, and calls saw with each of its associations.
 func (s *Reconciler) scanDestination(ctx context.Context, d *state.Destination, refresh bool, saw func(*state.Association)) error {
 	s.Gauges.SetDestination(d)
 	if _, err := s.Pool.ConfigOf(d); err != nil {
@@ -145,7 +145,7 @@ func (s *Reconciler) scanDestination(ctx context.Context, d *state.Destination, 
 	return nil
 }
 
-// scanAssociation queues the links of an association that are not as they should be.
+// ScanAssociation queues the links of an association that are not as they should be.
 func (s *Reconciler) ScanAssociation(ctx context.Context, a *state.Association) error {
 	var d state.Destination
 	if _, err := state.GetDestination(ctx, s.Host.Store(), state.DestinationKey(a.NS, a.Type, a.Name), &d); err != nil || d.ID != a.Destination {
@@ -200,7 +200,7 @@ func (s *Reconciler) scanLink(ctx context.Context, d *state.Destination, a *stat
 	case refresh:
 		at, due = now, true
 	case due && at.After(now) && l.Attempts > 0 && (d.UpdatedAt.After(l.LastAttempt) || a.UpdatedAt.After(l.LastAttempt)):
-		at = now // somebody may have put right what was in the way
+		at = now // the change may have removed the cause of the failure
 	case !due && slices.ContainsFunc(l.Items, func(it state.Item) bool { return it.Owned && !it.Retained && it.TagsFingerprint != tagged }):
 		at, due = now, true
 	case !due && a.Drift == state.DriftRepair && slices.ContainsFunc(l.Items, func(it state.Item) bool { return it.Owned && !it.Retained && it.Drift != "" }):
@@ -220,7 +220,7 @@ func (s *Reconciler) scanLink(ctx context.Context, d *state.Destination, a *stat
 	return nil
 }
 
-// eachSecret goes through the secrets of an association: those with a link, then those that are there and have none yet, for
+// EachSecret goes through the secrets of an association: those with a link, then those that are there and have none yet, for
 // which the link is nil. Links that cannot be read are lost.
 func (s *Reconciler) EachSecret(ctx context.Context, a *state.Association, m *engines.Mounted, do func(secret string, l *state.Link) error) error {
 	linked := map[string]bool{}
@@ -284,7 +284,7 @@ func (s *Reconciler) EachSecret(ctx context.Context, a *state.Association, m *en
 	}
 }
 
-// due reports whether a link has to be synced, and when.
+// Due reports whether a link has to be synced, and when.
 func (s *Reconciler) Due(ctx context.Context, a *state.Association, m *engines.Mounted, secret string, l *state.Link) (at time.Time, due bool, err error) {
 	now := time.Now()
 	if l == nil || a.IsEnding() || l.Rules != a.RulesHash() || l.IsUnfinished() {
@@ -361,7 +361,7 @@ func (s *Reconciler) countLinksOf(ctx context.Context, ns string) error {
 	}
 }
 
-// checkUnreadable forgets records that cannot be read and are not there any more, or are others by now.
+// checkUnreadable drops records from the gauge of unreadable ones that were deleted or replaced.
 func (s *Reconciler) checkUnreadable(ctx context.Context) error {
 	for key, version := range s.Gauges.Unreadable() {
 		e, err := s.Host.Store().Get(ctx, key)
@@ -375,7 +375,7 @@ func (s *Reconciler) checkUnreadable(ctx context.Context) error {
 	return nil
 }
 
-// eachLink goes through the links of a destination.
+// EachLink goes through the links of a destination.
 func (s *Reconciler) EachLink(ctx context.Context, d *state.Destination, do func(*state.Association, *state.Link)) error {
 	byID := map[string]*state.Association{}
 	_, err := apply.Survey(ctx, s.Syncer, state.Area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *state.Association) bool {
@@ -409,7 +409,7 @@ func (s *Reconciler) eachDestination(ctx context.Context, do func(*state.Destina
 	return nil
 }
 
-// eachDestinationOf goes through the destinations of a namespace. left is how many cannot be read.
+// EachDestinationOf calls do with the destinations of a namespace. left is the number of unreadable ones.
 func (s *Reconciler) EachDestinationOf(ctx context.Context, ns string, do func(*state.Destination) error) (left int, err error) {
 	var all []*state.Destination
 	left, err = apply.Survey(ctx, s.Syncer, state.Area(ns, "d/"), func(_ storage.Key, d *state.Destination) bool {

@@ -24,7 +24,7 @@ const (
 	DriftIgnore = "ignore"
 )
 
-// associationRecord ties a secret, or all secrets below a prefix, to a destination.
+// Association ties a secret, or all secrets below a prefix, to a destination.
 type Association struct {
 	Format      int    `json:"format"`
 	ID          string `json:"id"`          // of destination, mount and secret: setting it again finds it
@@ -48,12 +48,12 @@ type Association struct {
 	Exclude        []string `json:"exclude,omitempty"`
 	Deletion       string   `json:"deletion"`
 	Drift          string   `json:"drift"`
-	// Owner is who set it, and must be able to read the secret for as long as it is synced.
+	// Owner is the principal that created it, which must be able to read the secret for as long as it is synced.
 	Owner     engines.Principal `json:"owner"`
 	Paused    bool              `json:"paused,omitempty"`
 	CreatedAt time.Time         `json:"created_at"`
 	UpdatedAt time.Time         `json:"updated_at"`
-	// Removing says that somebody has removed it: what it has at the destination goes, then the record.
+	// Removing says that it is being removed: its names at the destination are deleted, then the record.
 	Removing bool `json:"removing,omitempty"`
 	// Retain says that what it has at the destination stays, whatever Deletion says: it is being forgotten.
 	Retain bool `json:"retain,omitempty"`
@@ -65,7 +65,7 @@ func (a *Association) RecordFormat() *int { return &a.Format }
 
 func (a *Association) Key() storage.Key { return AssociationKey(a.NS, a.Destination, a.ID) }
 
-// associationID is the same whenever the same is associated.
+// AssociationID is the same whenever the same is associated.
 func AssociationID(dest, mountUUID, secret string, selector bool) string {
 	kind := "secret"
 	if selector {
@@ -74,7 +74,7 @@ func AssociationID(dest, mountUUID, secret string, selector bool) string {
 	return Hash(dest, mountUUID, kind, secret)
 }
 
-// covers reports whether a secret of the association's mount belongs to it.
+// Covers reports whether a secret of the association's mount belongs to it.
 func (a *Association) Covers(secret string) bool {
 	if a.Selector {
 		return strings.HasPrefix(secret, a.Secret)
@@ -82,10 +82,10 @@ func (a *Association) Covers(secret string) bool {
 	return secret == a.Secret
 }
 
-// ending reports whether the association is to go.
+// IsEnding reports whether the association is to go.
 func (a *Association) IsEnding() bool { return a.Removing || a.Gone }
 
-// rules stands for all that the names and values of an association depend on, and what is to become of them.
+// RulesHash is a hash of the settings that the names and values of an association depend on.
 func (a *Association) RulesHash() string {
 	return Hash(append(append([]string{a.Granularity, a.Template, a.ValueFormat, "include"}, a.Include...), append([]string{"exclude"}, a.Exclude...)...)...)
 }
@@ -94,7 +94,7 @@ func (a *Association) Plan(r destination.Rules) *template.Plan {
 	return &template.Plan{Rules: r, Granularity: a.Granularity, Template: a.Template, Format: a.ValueFormat, Include: a.Include, Exclude: a.Exclude}
 }
 
-// associationAt returns a stored association, nil if there is none.
+// GetAssociation returns a stored association, nil if there is none.
 func GetAssociation(ctx context.Context, g engines.Getter, key storage.Key) (*Association, error) {
 	a := new(Association)
 	if found, err := engines.GetRecord(ctx, g, key, a); !found || err != nil {
@@ -103,7 +103,7 @@ func GetAssociation(ctx context.Context, g engines.Getter, key storage.Key) (*As
 	return a, nil
 }
 
-// newest says when an association was made last.
+// Newest says when an association was made last.
 type Newest struct {
 	Format int       `json:"format"`
 	At     time.Time `json:"at"`

@@ -6,7 +6,7 @@ import (
 	"github.com/coffer-project/coffer/engines"
 )
 
-// claim is who a name at a place belongs to.
+// Claim says which link owns a name at a location.
 type Claim struct {
 	Format      int    `json:"format"`
 	NS          string `json:"ns"`
@@ -24,8 +24,7 @@ func (c *Claim) BelongsTo(d *Destination, a *Association, secret string) bool {
 	return c.Destination == d.ID && c.Association == a.ID && c.Secret == secret
 }
 
-// holder returns the association that has made the claim, nil if it is not there any more, such as one whose destination was forgotten
-// in the middle.
+// Owner returns the association that has created the claim, nil if it is gone, such as one whose destination was deleted by force.
 func (c *Claim) Owner(ctx context.Context, g engines.Getter) (*Association, error) {
 	var d Destination
 	if _, err := GetDestination(ctx, g, DestinationKey(c.NS, c.Type, c.Name), &d); err != nil || d.ID != c.Destination {

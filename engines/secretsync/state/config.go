@@ -8,7 +8,7 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// configRecord is the configuration of the whole service.
+// Config is the configuration of the whole service.
 type Config struct {
 	Format        int  `json:"format"`
 	Disabled      bool `json:"disabled"`
@@ -21,7 +21,7 @@ const DefaultQueueCapacity = 1_000_000
 
 var ConfigKey = Area(RootNS, "config")
 
-// installationRecord names this installation, which all clusters of a replication set are one of.
+// installation names this installation, which all clusters of a replication set are one of.
 type installation struct {
 	Format int    `json:"format"`
 	ID     string `json:"id"`
@@ -31,7 +31,7 @@ func (i *installation) RecordFormat() *int { return &i.Format }
 
 var installationKey = Area(RootNS, "installation")
 
-// ensureInstallation names the installation, once.
+// EnsureInstallation names the installation, once.
 func EnsureInstallation(ctx context.Context, tx *storage.Txn) error {
 	var i installation
 	found, err := engines.GetRecord(ctx, tx, installationKey, &i)

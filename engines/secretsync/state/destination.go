@@ -16,7 +16,7 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// destinationRecord is a stored destination.
+// Destination is a stored destination.
 type Destination struct {
 	Format int    `json:"format"`
 	ID     string `json:"id"` // a new one with every creation
@@ -26,7 +26,7 @@ type Destination struct {
 	// Config is the destination.Config, field by field, sensitive ones in plain text.
 	Config map[string]json.RawMessage `json:"config"`
 	Settings
-	// PrintKey keys the fingerprints of values, so that nobody can guess at them.
+	// FingerprintKey keys the fingerprints of values, so that values cannot be guessed from them.
 	FingerprintKey []byte    `json:"print_key"`
 	Paused         bool      `json:"paused,omitempty"`
 	CreatedAt      time.Time `json:"created_at"`
@@ -40,24 +40,24 @@ func (d *Destination) RecordFormat() *int { return &d.Format }
 
 func (d *Destination) Key() storage.Key { return DestinationKey(d.NS, d.Type, d.Name) }
 
-// print is the fingerprint of a value at the destination: who has it cannot tell the value, nor whether another destination
-// has the same one.
+// Fingerprint returns the fingerprint of a value at the destination. It discloses neither the value, nor whether another destination has
+// the same one.
 func (d *Destination) Fingerprint(value []byte) []byte {
 	h := hmac.New(sha256.New, d.FingerprintKey)
 	h.Write(value)
 	return h.Sum(nil)[:16]
 }
 
-// marked returns the mark of a name. Everybody who can look at the destination sees marks: that of one name, copied to another, is
-// not the other's.
+// OwnerTag returns the ownership tag of a name. Readers of the destination see ownership tags: one that is copied to another name is
+// not valid there.
 func (d *Destination) OwnerTag(of, name string, r destination.Rules) string {
 	return of + "-" + hex.EncodeToString(d.Fingerprint([]byte("mark\x00" + of + "\x00" + Fold(r, name))))[:14]
 }
 
-// paused reports whether nothing is to be done at a destination. Purging it goes on although it is paused.
+// IsPaused reports whether nothing is to be done at a destination. Purging it goes on although it is paused.
 func (d *Destination) IsPaused() bool { return d.Paused && d.PurgeAt.IsZero() }
 
-// settings are what all types of destinations have besides their configuration.
+// Settings are what all types of destinations have besides their configuration.
 type Settings struct {
 	Granularity string            `json:"granularity,omitempty"`
 	Template    string            `json:"secret_name_template,omitempty"`
@@ -73,7 +73,7 @@ type Network struct {
 	Ports         []string `json:"allowed_ports,omitempty"`
 }
 
-// getDestination reads a destination and the index it was written at; a record with no ID is none.
+// GetDestination reads a destination and the index it was written at; a record with no ID is none.
 func GetDestination(ctx context.Context, s engines.Getter, key storage.Key, d *Destination) (storage.Index, error) {
 	e, err := s.Get(ctx, key)
 	if errors.Is(err, storage.ErrNotFound) {
@@ -85,7 +85,7 @@ func GetDestination(ctx context.Context, s engines.Getter, key storage.Key, d *D
 	return e.Version, engines.DecodeRecord(e, d)
 }
 
-// tagsPrint stands for tags with their values.
+// TagsFingerprint returns a hash of tags with their values.
 func TagsFingerprint(tags map[string]string) string {
 	if len(tags) == 0 {
 		return ""

@@ -12,7 +12,7 @@ import (
 
 var SensitiveType = reflect.TypeFor[engines.Sensitive]()
 
-// fieldsOf calls do with every field of a configuration.
+// EachField calls do with every field of a configuration.
 func EachField(c destination.Config, do func(name string, v reflect.Value)) {
 	v := reflect.ValueOf(c).Elem()
 	for i := range v.NumField() {
@@ -24,7 +24,7 @@ func EachField(c destination.Config, do func(name string, v reflect.Value)) {
 	}
 }
 
-// encodeConfig returns what is stored of a configuration. Fields that are not set are left out.
+// EncodeConfig returns what is stored of a configuration. Fields that are not set are left out.
 func EncodeConfig(c destination.Config) (map[string]json.RawMessage, error) {
 	out := map[string]json.RawMessage{}
 	var failed error
@@ -45,7 +45,7 @@ func EncodeConfig(c destination.Config) (map[string]json.RawMessage, error) {
 	return out, failed
 }
 
-// decodeConfig fills a configuration with what was stored.
+// DecodeConfig fills a configuration with what was stored.
 func DecodeConfig(stored map[string]json.RawMessage, c destination.Config) error {
 	var failed error
 	EachField(c, func(name string, v reflect.Value) {

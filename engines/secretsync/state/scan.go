@@ -7,7 +7,7 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// scan calls do with every record below a prefix, in the order of keys, until it returns false.
+// Scan calls do with every record below a prefix, in the order of keys, until it returns false.
 func Scan[T any, P interface {
 	*T
 	engines.Record
@@ -15,7 +15,7 @@ func Scan[T any, P interface {
 	return ScanReadable(ctx, s, prefix, do, func(_ storage.Key, err error) error { return err })
 }
 
-// scanPast is scan that asks pass what to do about records that cannot be read: nil goes on.
+// ScanReadable is scan that asks pass what to do about records that cannot be read: nil goes on.
 func ScanReadable[T any, P interface {
 	*T
 	engines.Record

@@ -25,7 +25,7 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// area returns the key prefix of a namespace.
+// Area returns the key prefix of a namespace.
 func Area(ns, rest string) storage.Key {
 	return storage.NewKey(storage.Shared, "sys", ns+"/sync/"+rest)
 }
@@ -34,7 +34,7 @@ const RootNS = "root"
 
 func DestinationKey(ns, kind, name string) storage.Key { return Area(ns, "d/"+kind+"/"+name) }
 
-// newestKey is written whenever an association is made. A transaction that wants none to be there, which a scan does not make sure
+// NewestKey is written whenever an association is made. A transaction that wants none to be there, which a scan does not make sure
 // of, reads it.
 func NewestKey(ns, dest string) storage.Key { return Area(ns, "n/"+dest) }
 
@@ -44,18 +44,18 @@ func LinkKey(ns, dest, association, secret string) storage.Key {
 	return Area(ns, "l/"+dest+"/"+association+"/"+secret)
 }
 
-// claimKey is where the claim of a name is. name is folded.
+// ClaimKey is where the claim of a name is. name is folded.
 func ClaimKey(kind, place, name string) storage.Key {
 	return Area(RootNS, "c/"+Hash(kind, place)+"/"+Hash(name))
 }
 
-// short is 32 digits that stand for texts.
+// Hash is 32 digits that stand for texts.
 func Hash(texts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(texts, "\x00")))
 	return hex.EncodeToString(sum[:16])
 }
 
-// splitKey takes a key below "sys/<namespace id>/sync/" apart; kind is "" for others.
+// SplitKey takes a key below "sys/<namespace id>/sync/" apart; kind is "" for others.
 func SplitKey(key storage.Key) (ns, kind, rest string) {
 	ns, path, ok := strings.Cut(key.Path(), "/sync/")
 	if !ok || strings.Contains(ns, "/") {

@@ -18,7 +18,7 @@ import (
 // Reporter reports the sync state of secrets.
 type Reporter struct{ *reconcile.Reconciler }
 
-// report gathers what clients are told of secrets at a destination.
+// report collects the entries of secrets at a destination.
 type report struct {
 	s           *Reporter
 	d           *state.Destination
@@ -27,8 +27,8 @@ type report struct {
 	names       map[string][]string // of entries, by accessor and secret
 }
 
-// reported is an entry. What a secret has of its own takes the place of what it has by a prefix, unless that waits for somebody, or
-// is a key that is looked after by that association alone.
+// reportEntry is an entry. The entry of a secret's own association replaces that of a prefix, unless the latter needs action, or is a key
+// that only the association with the prefix owns.
 type reportEntry struct {
 	entryData
 	needsAction, ownName bool
@@ -54,7 +54,7 @@ func (r *report) response() *engines.Response {
 	return &engines.Response{Data: map[string]any{"associated_secrets": entries, "store_name": r.d.Name, "store_type": r.d.Type}}
 }
 
-// answerAssociations answers associations of a destination.
+// RespondAssociations answers associations of a destination.
 func (s *Reporter) RespondAssociations(ctx context.Context, d *state.Destination, all ...*state.Association) (*engines.Response, error) {
 	r, err := s.newReport(ctx, d)
 	if err != nil {
@@ -93,7 +93,7 @@ func (r *report) addAssociation(ctx context.Context, a *state.Association) error
 	})
 }
 
-// answerSecret answers one secret.
+// RespondSecret answers one secret.
 func (s *Reporter) RespondSecret(ctx context.Context, d *state.Destination, a *state.Association, m *engines.Mounted, secret string) (*engines.Response, error) {
 	r, err := s.newReport(ctx, d)
 	if err != nil {
@@ -111,7 +111,7 @@ func (s *Reporter) RespondSecret(ctx context.Context, d *state.Destination, a *s
 	return r.response(), nil
 }
 
-// add adds what clients are told of a secret: one entry, or one for each key. m is nil if the mount is gone, and l if nothing was
+// add adds the entries of a secret: one, or one for each key. m is nil if the mount is gone, and l if nothing was
 // begun.
 func (r *report) add(ctx context.Context, a *state.Association, m *engines.Mounted, secret string, l *state.Link) {
 	if l == nil { // it is queued, or will be
@@ -165,7 +165,7 @@ func (r *report) add(ctx context.Context, a *state.Association, m *engines.Mount
 	}
 }
 
-// held returns why nothing is done about an association; nil: it is.
+// pausedBy returns why nothing is done about an association; nil: it is.
 func (r *report) pausedBy(a *state.Association) *state.Outcome {
 	if a.Paused && r.pauseReason == nil {
 		return &state.Outcome{Status: state.Pending, Code: "paused", Cause: "syncing of the association is paused"}
@@ -173,7 +173,7 @@ func (r *report) pausedBy(a *state.Association) *state.Outcome {
 	return r.pauseReason
 }
 
-// hold says in an entry that it is not tried again for now.
+// setPaused says in an entry that it is not tried again for now.
 func (e entryData) setPaused(why state.Outcome) {
 	delete(e, "next_retry")
 	if cause, ok := e["cause"].(string); ok && cause != why.Cause {
@@ -181,7 +181,7 @@ func (e entryData) setPaused(why state.Outcome) {
 	}
 }
 
-// standing is the status of a link as it is: what was stored, unless something has changed since.
+// currentOutcome is the status of a link as it is: what was stored, unless something has changed since.
 func (r *report) currentOutcome(ctx context.Context, a *state.Association, m *engines.Mounted, l *state.Link) state.Outcome {
 	switch {
 	case l.Unreadable:
@@ -200,7 +200,7 @@ func (r *report) currentOutcome(ctx context.Context, a *state.Association, m *en
 		}
 		o.Status = state.Unsyncing
 		return o
-	case right && !r.due(ctx, a, m, l), !right && l.Status != state.Pending && !secretChanged(ctx, a, m, l): // even if it is being looked at again
+	case right && !r.due(ctx, a, m, l), !right && l.Status != state.Pending && !secretChanged(ctx, a, m, l): // also while it is checked again
 		return l.Outcome
 	case running && halted == nil:
 		return state.Outcome{Status: "SYNCING"}
@@ -214,7 +214,7 @@ func (r *report) currentOutcome(ctx context.Context, a *state.Association, m *en
 	return state.Outcome{Status: state.Pending}
 }
 
-// changed reports whether the secret, or how it is associated, is another than when the link was synced.
+// secretChanged reports whether the secret, or how it is associated, is another than when the link was synced.
 func secretChanged(ctx context.Context, a *state.Association, m *engines.Mounted, l *state.Link) bool {
 	now, err := apply.LatestSecret(ctx, m, l.Secret)
 	return l.Rules != a.RulesHash() || err == nil && !l.IsOf(now)
@@ -229,7 +229,7 @@ func (r *report) due(ctx context.Context, a *state.Association, m *engines.Mount
 // entryData is what clients read of a secret.
 type entryData map[string]any
 
-// of adds what there is of a name.
+// addItem adds what there is of a name.
 func (e entryData) addItem(it *state.Item) {
 	e["external_name"], e["external_version"], e["version"] = it.Name, it.Version, it.SecretVersion
 	if it.Drift != "" {
@@ -242,7 +242,7 @@ func entry(a *state.Association, m *engines.Mounted, l *state.Link, o state.Outc
 		"accessor": a.Accessor, "mount": MountPath(a, m), "secret_name": l.Secret, "sub_key": "", "sync_status": o.Status, "updated_at": l.UpdatedAt,
 		"version": 0, "attempts": l.Attempts,
 	}
-	if l.Status == state.Synced || l.Status == state.Unsynced { // otherwise it is what was tried, and not what is there, or is gone from there
+	if l.Status == state.Synced || l.Status == state.Unsynced { // otherwise it is the version of a failed attempt, or one that was removed
 		e["version"] = l.Version
 	}
 	if o.Cause != "" {
@@ -259,7 +259,7 @@ func entry(a *state.Association, m *engines.Mounted, l *state.Link, o state.Outc
 	return e
 }
 
-// mountPath is where the mount of an association is, or was.
+// MountPath is where the mount of an association is, or was.
 func MountPath(a *state.Association, m *engines.Mounted) string {
 	if m == nil {
 		return a.MountPath
