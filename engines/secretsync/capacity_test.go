@@ -15,7 +15,7 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// TestLinksAreHeldToTheCapacity: whoever writes secrets below a prefix makes no more of them than it allows. Those that are there go
+// TestLinksAreHeldToTheCapacity: writers of secrets below a prefix make no more links than it allows. Those that are there go
 // on; the others say what they wait for, and have their turn when there is room.
 func TestLinksAreHeldToTheCapacity(t *testing.T) {
 	inSim(t, func(s *sim) {
@@ -71,7 +71,7 @@ func TestLinksAreHeldToTheCapacity(t *testing.T) {
 			t.Errorf("statuses are %v, want %v", got, want)
 		}
 		if n := s.svc.Numbers()["sync_attention"]; n != 42 {
-			t.Errorf("%v wait for somebody, want 42", n)
+			t.Errorf("%v need action, want 42", n)
 		}
 		if _, err := s.svc.PutAssociation(s.ctx(), s.dests[0], &state.Association{
 			Destination: s.dests[0].ID, Type: s.dests[0].Type, Name: "d0", NS: "root", ID: "own", Secret: "own",
@@ -109,7 +109,7 @@ func TestLinksAreHeldToTheCapacity(t *testing.T) {
 		s.pass(time.Minute)
 		synced(44)
 		if n := s.svc.Numbers()["sync_attention"]; n != 0 {
-			t.Errorf("%v wait for somebody, want none", n)
+			t.Errorf("%v need action, want none", n)
 		}
 	})
 }
@@ -146,16 +146,16 @@ func TestASecretIsCountedOnce(t *testing.T) {
 		s.status(prefix, "a", state.Conflict)
 		s.status(own, "a", state.Conflict)
 		if n := s.svc.Numbers()["sync_attention"]; n != 1 {
-			t.Errorf("%v secrets wait for somebody, want 1", n)
+			t.Errorf("%v secrets need action, want 1", n)
 		}
 		s.untie(own)
 		if n := s.svc.Numbers()["sync_attention"]; n != 1 {
-			t.Errorf("%v secrets wait for somebody, want still 1", n)
+			t.Errorf("%v secrets need action, want still 1", n)
 		}
 		s.places.Site(syncsim.Marked, "m").Delete("same")
 		s.pass(2 * time.Hour)
 		if n := s.svc.Numbers()["sync_attention"]; n != 0 {
-			t.Errorf("%v secrets wait for somebody, want none", n)
+			t.Errorf("%v secrets need action, want none", n)
 		}
 	})
 }

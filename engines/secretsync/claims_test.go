@@ -37,7 +37,7 @@ func TestClaimsOutliveAnotherEndpoint(t *testing.T) {
 	})
 }
 
-// TestAFullPlaceTakesNoSecondName: a new name is there before the old one goes. Where there is no room for both, somebody is told.
+// TestAFullPlaceTakesNoSecondName: a new name is there before the old one goes. Without room for both, the status says so.
 func TestAFullPlaceTakesNoSecondName(t *testing.T) {
 	inSim(t, func(s *sim) {
 		kv := s.mounts[0]

@@ -49,7 +49,7 @@ func TestADestinationIsNotDeletedUnderAnAssociation(t *testing.T) {
 	})
 }
 
-// TestAPurgeSaysWhyItWaits: whoever watches a purge learns what is in its way.
+// TestAPurgeSaysWhyItWaits: the response of a purge says why it waits.
 func TestAPurgeSaysWhyItWaits(t *testing.T) {
 	run(t, func(r *rig) {
 		path := r.dest(syncsim.Marked, "d", nil)
@@ -73,7 +73,7 @@ func TestCredentialsCanBeRepairedWhilePurging(t *testing.T) {
 	run(t, func(r *rig) {
 		path := r.dest(syncsim.Marked, "d", nil)
 		r.post(path+"/associations/set", map[string]any{"mount": "kv", "secret_name": "a"})
-		r.places.SetFault(func(syncsim.Call) syncsim.Fault { return syncsim.Fault{Kind: syncsim.Refuse} })
+		r.places.SetFault(func(syncsim.Call) syncsim.Fault { return syncsim.Fault{Kind: syncsim.Reject} })
 		r.Must(engines.Delete, path, map[string]any{"purge": true})
 		time.Sleep(2 * time.Second)
 		if got := r.Data(r.Must(engines.Read, path, nil)); got["purge_error"] == nil {

@@ -71,7 +71,7 @@ func TestDriftThatIsHeld(t *testing.T) {
 func TestFailuresThatAreHeld(t *testing.T) {
 	run(t, func(r *rig) {
 		d := r.dest(syncsim.Marked, "d", nil)
-		r.places.SetFault(func(syncsim.Call) syncsim.Fault { return syncsim.Fault{Kind: syncsim.Refuse} })
+		r.places.SetFault(func(syncsim.Call) syncsim.Fault { return syncsim.Fault{Kind: syncsim.Reject} })
 		secret := map[string]any{"mount": "kv", "secret_name": "a"}
 		r.post(d+"/associations/set", secret)
 		entry := func() map[string]any {

@@ -12,7 +12,7 @@ import (
 func TestCredentialsOfTheEnvironment(t *testing.T) {
 	for _, c := range []struct {
 		says, ns string
-		refused  bool
+		rejected bool
 	}{
 		{"", "n1", false}, {connection.EnvironmentAll, "n1", false}, {connection.EnvironmentRoot, "root", false},
 		{connection.EnvironmentRoot, "n1", true}, {connection.EnvironmentNone, "root", true}, {connection.EnvironmentNone, "n1", true}, {"typo", "root", true},
@@ -21,7 +21,7 @@ func TestCredentialsOfTheEnvironment(t *testing.T) {
 		r.Mount.Mount.NamespaceID = c.ns
 		const path = "sync/destinations/test-marked/"
 		body := map[string]any{"site": "one"}
-		if c.refused {
+		if c.rejected {
 			text := r.Fails(engines.KindInvalid, engines.Update, path+"without", body)
 			if !strings.Contains(text, "environment_credentials") {
 				t.Errorf("%q in %s: %s", c.says, c.ns, text)
@@ -31,7 +31,7 @@ func TestCredentialsOfTheEnvironment(t *testing.T) {
 		}
 		body["token"] = "mine"
 		r.Must(engines.Update, path+"with", body)
-		if c.refused { // nor are they taken away afterwards
+		if c.rejected { // nor are they taken away afterwards
 			r.Fails(engines.KindInvalid, engines.Patch, path+"with", map[string]any{"token": nil})
 		}
 	}

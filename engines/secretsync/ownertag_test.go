@@ -24,7 +24,7 @@ func TestMarksCannotBeCopied(t *testing.T) {
 		s.pass(time.Second)
 		s.status(a, "b", state.Conflict)
 		if got, _ := site.Get(theirs); got != "precious" {
-			t.Errorf("%q was written over what somebody else has", got)
+			t.Errorf("%q was written over what another client has", got)
 		}
 		kv.Drop("b")
 		s.pass(time.Second)

@@ -79,7 +79,7 @@ type sim struct {
 	done   []string
 	began  time.Time
 
-	// meddles says that somebody else changes things at the places, too.
+	// meddles says that another client changes things at the places, too.
 	meddles bool
 	// retains are the associations, by id, that were to leave what they have made at some time.
 	retains map[string]bool
@@ -233,7 +233,7 @@ func (s *sim) associate() {
 		Destination: d.ID, Type: d.Type, Name: d.Name, NS: d.NS, MountUUID: kv.Describe().UUID, Accessor: kv.Describe().Accessor, MountPath: kv.Describe().Path,
 		Secret: pick(s, simNames), Template: pick(s, simTemplates), Granularity: pick(s, []string{destination.SecretPath, destination.SecretKey}),
 		Deletion: pick(s, []string{state.DeleteOnRemoval, state.DeleteOnRemoval, state.DeleteOnRemoval, state.RetainOnRemoval}), Drift: pick(s, []string{state.DriftReport, state.DriftRepair, state.DriftIgnore}),
-		Owner: engines.Principal{DisplayName: "somebody", EntityID: "e1"}, CreatedAt: time.Now(), UpdatedAt: time.Now().UTC(),
+		Owner: engines.Principal{DisplayName: "caller", EntityID: "e1"}, CreatedAt: time.Now(), UpdatedAt: time.Now().UTC(),
 	}
 	if s.rng.IntN(3) == 0 {
 		a.Selector, a.Secret = true, pick(s, []string{"", "b/", "x"})
@@ -245,7 +245,7 @@ func (s *sim) associate() {
 	if a.Deletion == state.RetainOnRemoval {
 		s.retains[a.ID] = true
 	}
-	if a.Drift == state.DriftRepair { // also what somebody has written over before
+	if a.Drift == state.DriftRepair { // also what another client has overwritten before
 		for _, l := range s.links(a) {
 			for _, it := range l.Items {
 				if it.Owned {
@@ -400,7 +400,7 @@ func (s *sim) meddle() {
 			for _, it := range l.Items {
 				name := state.Fold(s.svc.Pool.Types[kind].Rules, it.Name)
 				names = append(names, name)
-				// Where there are no marks, nobody could tell a write of somebody else from one of ours that got lost at the same time.
+				// Where there are no marks, a write of another client cannot be told from a lost one of ours at the same time.
 				if kind == syncsim.Plain && it.Intent != nil {
 					unsure[name] = true
 				}
@@ -410,18 +410,18 @@ func (s *sim) meddle() {
 	}
 	names = slices.DeleteFunc(names, func(name string) bool { return unsure[name] })
 	if kind == syncsim.Marked {
-		names = append(names, "kv/a", "a", "C", "vault/"+s.mounts[0].Describe().Accessor+"/a", "somebody/else")
+		names = append(names, "kv/a", "a", "C", "vault/"+s.mounts[0].Describe().Accessor+"/a", "another/client")
 	}
 	if len(names) == 0 {
 		return
 	}
 	name := pick(s, names)
 	if s.rng.IntN(3) == 0 {
-		s.say("somebody deletes %s %s", kind, name)
+		s.say("another client deletes %s %s", kind, name)
 		there.Delete(name)
 		return
 	}
-	s.say("somebody writes %s %s", kind, name)
+	s.say("another client writes %s %s", kind, name)
 	there.Put(name, "theirs")
 	if repaired[name] { // that is what it says
 		there.Allow(name)
@@ -488,7 +488,7 @@ func (s *sim) crashSoon() {
 			if n--; n != 0 {
 				return nil
 			}
-			if lost { // it is done, and nobody learns it
+			if lost { // it is done, and its response is lost
 				if _, err := s.w.Store.Commit(context.Background(), b); err != nil {
 					return err
 				}
@@ -536,7 +536,7 @@ func (s *sim) changeRights() {
 
 func (s *sim) changeAudit() {
 	works := s.rng.IntN(2) == 0
-	s.say("the audit trail works: %v", works)
+	s.say("the audit log works: %v", works)
 	s.w.FailAudit(nil)
 	if !works {
 		s.w.FailAudit(errors.New("no audit device"))
@@ -616,14 +616,14 @@ func (s *sim) quiet() {
 		return
 	}
 	for _, a := range s.associations() {
-		for _, l := range s.links(a) { // what somebody has changed is looked at when somebody asks
+		for _, l := range s.links(a) { // drift is found when a scan is requested
 			s.svc.Queue.Push(a.LinkID(l.Secret), time.Time{}, true, nil)
 		}
 	}
 	time.Sleep(2 * time.Hour)
 }
 
-// want is a name that somebody wants.
+// want is a desired name.
 type want struct {
 	a      *state.Association
 	secret string
@@ -778,7 +778,7 @@ func (s *sim) checkSite(kind, site string, wanted map[string][]want) {
 				switch {
 				case w.status.Code == state.CodeNameTaken:
 					if len(all) == 1 && !waits[name] {
-						s.t.Errorf("%s: %s of %s waits for a name that nobody else wants: %s", key, w.secret, d.Name, w.status.Cause)
+						s.t.Errorf("%s: %s of %s waits for a name that no other link wants: %s", key, w.secret, d.Name, w.status.Cause)
 					}
 				case !present:
 					s.t.Errorf("%s: a conflict of %s with nothing", key, d.Name)
@@ -803,7 +803,7 @@ func (s *sim) checkSite(kind, site string, wanted map[string][]want) {
 	}
 	for name, o := range there {
 		if !o.Foreign && !s.stays(o) && !waits[name] {
-			s.t.Errorf("%s %s is still there, and nobody wants it", kind, name)
+			s.t.Errorf("%s %s is still there, and is not desired", kind, name)
 		}
 	}
 }
@@ -826,13 +826,13 @@ func (s *sim) waits(kind string) map[string]bool {
 	return out
 }
 
-// stays reports whether something may be there that nobody wants any more.
+// stays reports whether a name may exist that is not desired any more.
 func (s *sim) stays(o syncsim.Object) bool {
 	parts := strings.Split(o.By, "-") // installation, association, name
 	return len(parts) == 3 && s.retains[parts[1]]
 }
 
-// hasTags reports whether all tags are there. A name that was deleted and recovered may have others: nobody remembers which of
+// hasTags reports whether all tags are there. A name that was deleted and recovered may have others: the sync state does not record which of
 // them were ours.
 func hasTags(there, want map[string]string) bool {
 	for key, value := range want {
@@ -919,9 +919,9 @@ func (s *sim) checkLeaks() {
 	s.logs.mu.Lock()
 	said.Write(s.logs.b.Bytes())
 	s.logs.mu.Unlock()
-	trail, err := json.Marshal(s.w.Trail())
+	audited, err := json.Marshal(s.w.Audited())
 	s.must(err)
-	said.Write(trail)
+	said.Write(audited)
 	for _, c := range s.places.Calls() {
 		said.WriteString(c.Name)
 	}

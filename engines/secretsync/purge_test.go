@@ -14,7 +14,7 @@ import (
 )
 
 // TestAPurgeGoesOn: of a purge, all that may be stored is that it has begun, or that and some of the associations that are to
-// go. Whoever is active goes on with it, whether it was when that was stored, or is new.
+// go. The active node continues it, also a new one.
 func TestAPurgeGoesOn(t *testing.T) {
 	for _, restarted := range []bool{false, true} {
 		for _, marked := range []int{0, 40, 50} {

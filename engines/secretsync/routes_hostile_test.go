@@ -142,7 +142,7 @@ func TestPrefixesTellNoNames(t *testing.T) {
 	})
 }
 
-// TestWhatIsAssociatedInTheMomentOfAMoveGoesNowhere: the association was made by whoever believed in the place before.
+// TestWhatIsAssociatedInTheMomentOfAMoveGoesNowhere: the association was meant for the former location.
 func TestWhatIsAssociatedInTheMomentOfAMoveGoesNowhere(t *testing.T) {
 	run(t, func(r *rig) {
 		d := r.dest(syncsim.Marked, "store", nil)

@@ -53,7 +53,7 @@ func newRig(t *testing.T, operator ...connection.Operator) *rig {
 	router := engines.NewRouter()
 	r.svc.Routes(router)
 	r.Mount = enginetest.New(t, func(engines.Mount) (engines.Engine, error) { return &sys{router}, nil }, enginetest.Options{
-		Type: "system", Path: "sys/", Caller: engines.Caller{Accessor: "a", DisplayName: "somebody", TokenPolicies: []string{"p"}, NamespaceID: "root", Access: caller{}},
+		Type: "system", Path: "sys/", Caller: engines.Caller{Accessor: "a", DisplayName: "caller", TokenPolicies: []string{"p"}, NamespaceID: "root", Access: caller{}},
 	})
 	r.Mount.Mount.NamespaceID = "root"
 	return r
@@ -159,7 +159,7 @@ func TestSetAndRemove(t *testing.T) {
 	})
 }
 
-// TestCallersReadWhatTheyAssociate: and nobody reads for them.
+// TestCallersReadWhatTheyAssociate: and no other principal reads for them.
 func TestCallersReadWhatTheyAssociate(t *testing.T) {
 	run(t, func(r *rig) {
 		d := r.dest(syncsim.Marked, "store", nil)
@@ -263,7 +263,7 @@ func TestRemoveWithoutAMount(t *testing.T) {
 	})
 }
 
-// TestWithoutTheService: on a node where nothing runs, requests fail or wait for nobody, and change only what is stored.
+// TestWithoutTheService: on a node where nothing runs, requests fail or do not wait, and change only what is stored.
 func TestWithoutTheService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

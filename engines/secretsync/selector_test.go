@@ -9,7 +9,7 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
 )
 
-// TestASecretThatIsAssociatedTwice: by itself and by a prefix, it is one secret at one destination, and what waits for somebody is
+// TestASecretThatIsAssociatedTwice: by itself and by a prefix, it is one secret at one destination, and an entry that needs action is
 // shown, whichever way it came there.
 func TestASecretThatIsAssociatedTwice(t *testing.T) {
 	run(t, func(r *rig) {
@@ -34,7 +34,7 @@ func TestASecretThatIsAssociatedTwice(t *testing.T) {
 
 		site.Put("M", "theirs")
 		r.kv.Put("two", "K", "v", "M", "w")
-		check("a key that is somebody else's", map[string]string{"two/K": "SYNCED", "two/M": "CONFLICT"})
+		check("a key that is another client's", map[string]string{"two/K": "SYNCED", "two/M": "CONFLICT"})
 		same(t, "attention", r.svc.Numbers()["sync_attention"], 1.0)
 
 		site.Delete("M")

@@ -238,7 +238,7 @@ func TestANameThatIsFreedGoesToWhoWaits(t *testing.T) {
 		s.status(second, "b", state.Synced)
 		s.there(syncsim.Marked, "same")
 
-		// The same when it is freed while nobody remembers who waits.
+		// The same when it is released while the waiting links are not in memory.
 		third := s.tie(0, "a", same)
 		s.status(third, "a", state.Conflict)
 		s.stop()
@@ -246,7 +246,7 @@ func TestANameThatIsFreedGoesToWhoWaits(t *testing.T) {
 		s.start()
 		s.pass(time.Second)
 		if it := s.link(third, "a").Items[0]; it.Code == state.CodeNameTaken {
-			t.Errorf("a claim of nobody stands: %+v", it.Outcome)
+			t.Errorf("a claim without an owner exists: %+v", it.Outcome)
 		}
 	})
 }
@@ -288,7 +288,7 @@ func TestRetemplateKeepsTheOldUntilTheNewIsSeen(t *testing.T) {
 		a = s.tie(0, "a", byKey("new_{{ .SecretKey }}"))
 		s.there(syncsim.Marked, "new_k", "new_l", "old_k", "old_l")
 		s.pass(2 * time.Minute)
-		s.there(syncsim.Marked, "new_k", "new_l", "old_k") // what replaces old_k is somebody else's
+		s.there(syncsim.Marked, "new_k", "new_l", "old_k") // what replaces old_k is another client's
 		s.status(a, "a", state.Conflict)
 		// A key that goes does not wait for another one.
 		s.mounts[0].Put("a", "k", "1")
@@ -324,7 +324,7 @@ func TestTagsFollow(t *testing.T) {
 func TestARepairedConfigurationIsTriedAtOnce(t *testing.T) {
 	inSim(t, func(s *sim) {
 		s.mounts[0].Put("a", "k", "1")
-		s.places.SetFault(func(syncsim.Call) syncsim.Fault { return syncsim.Fault{Kind: syncsim.Refuse} })
+		s.places.SetFault(func(syncsim.Call) syncsim.Fault { return syncsim.Fault{Kind: syncsim.Reject} })
 		a := s.tie(0, "a", nil)
 		s.pass(3 * time.Hour)
 		s.status(a, "a", state.ClientError)
@@ -350,7 +350,7 @@ func TestNothingIsDoneThatIsNotInTheTrail(t *testing.T) {
 		a := s.tie(2, "a", nil)
 		s.pass(time.Minute)
 		if n := s.calls("write"); n != 0 {
-			t.Errorf("%d writes without a trail", n)
+			t.Errorf("%d writes without an audit log", n)
 		}
 		if l := s.link(a, "a"); l.IsUnfinished() {
 			t.Error("a write that was never made is in doubt")
@@ -362,9 +362,9 @@ func TestNothingIsDoneThatIsNotInTheTrail(t *testing.T) {
 		s.places.Site(syncsim.Plain, "p").Delete("VAULT_KV_00000001_A")
 		s.pass(2 * time.Hour)
 		s.status(a, "a", state.Synced)
-		trail := s.w.Trail()
-		if len(trail) != 1 || fmt.Sprint(trail[0].Data["external"]) != "[create VAULT_KV_00000001_A]" || trail[0].Path != "sys/sync/destinations/test-plain/d2/associations/sync" {
-			t.Errorf("the trail is %+v", trail)
+		audited := s.w.Audited()
+		if len(audited) != 1 || fmt.Sprint(audited[0].Data["external"]) != "[create VAULT_KV_00000001_A]" || audited[0].Path != "sys/sync/destinations/test-plain/d2/associations/sync" {
+			t.Errorf("the audit log is %+v", audited)
 		}
 	})
 }
@@ -473,7 +473,7 @@ func TestLimitsAreCheckedBeforeACall(t *testing.T) {
 		if n := len(s.places.Calls()); n != 0 {
 			t.Errorf("%d calls", n)
 		}
-		// A place for 100 names has room for those, whoever's they are.
+		// A place for 100 names has room for those, of whatever owner.
 		s.mounts[0].Put("some", pairs[:140]...)
 		s.mounts[0].Put("more", pairs[:80]...)
 		byKey := func(a *state.Association) { a.Granularity = destination.SecretKey }
@@ -553,7 +553,7 @@ func TestTroubleOfOneNameIsNotThatOfOthers(t *testing.T) {
 		s.mounts[0].Put("a", "bad", "1", "good", "2", "large", strings.Repeat("x", 2000))
 		s.places.SetFault(func(c syncsim.Call) syncsim.Fault {
 			if strings.HasSuffix(c.Name, "BAD") {
-				return syncsim.Fault{Kind: syncsim.Refuse}
+				return syncsim.Fault{Kind: syncsim.Reject}
 			}
 			return syncsim.Fault{}
 		})

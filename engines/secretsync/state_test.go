@@ -87,7 +87,7 @@ func TestWhatIsLeftOfManySecretsTakesNoRoom(t *testing.T) {
 	}
 }
 
-// TestWaitingForANameCountsOnce: looking again for a name that is still another association's is no other failure, and asks nobody.
+// TestWaitingForANameCountsOnce: looking again for a name that is still another association's is no other failure, and makes no call.
 func TestWaitingForANameCountsOnce(t *testing.T) {
 	inSim(t, func(s *sim) {
 		same := func(a *state.Association) { a.Template = "same" }

@@ -30,7 +30,7 @@ func (s *sim) versions(a *state.Association, status string) map[string]any {
 	return out
 }
 
-// TestAFailedSecretHasTheVersionThatIsThere: what was tried in vain is not at the destination.
+// TestAFailedSecretHasTheVersionThatIsThere: what was tried without success is not at the destination.
 func TestAFailedSecretHasTheVersionThatIsThere(t *testing.T) {
 	inSim(t, func(s *sim) {
 		kv, large := s.mounts[0], strings.Repeat("x", 1001)
@@ -50,16 +50,16 @@ func TestAFailedSecretHasTheVersionThatIsThere(t *testing.T) {
 		kv.Put("b", "k", "2", "l", large)
 		s.pass(time.Second)
 		if got := s.versions(whole, state.ClientError)["a"]; got != 1 {
-			t.Errorf("version %v after the second was refused, want 1", got)
+			t.Errorf("version %v after the second was rejected, want 1", got)
 		}
 		if got := s.versions(keys, ""); got["b/k"] != 2 || got["b/l"] != 1 {
-			t.Errorf("versions %v, want 2 of the key that was written and 1 of the one that was refused", got)
+			t.Errorf("versions %v, want 2 of the key that was written and 1 of the one that was rejected", got)
 		}
 		kv.Put("a", "k", "1") // a new version that changes nothing
 		s.w.SetMayRead(func(engines.Principal, string, string) bool { return false })
 		s.pass(time.Second)
 		if got := s.versions(whole, state.ClientError)["a"]; got != 1 {
-			t.Errorf("version %v, of which nobody could look whether it is there, want 1", got)
+			t.Errorf("version %v, although it could not be read back, want 1", got)
 		}
 		s.w.SetMayRead(nil)
 		s.pass(2 * time.Hour)
@@ -175,7 +175,7 @@ func TestWhatWasRetainedGoesOn(t *testing.T) {
 			}
 			s.checkClaims()
 
-			// What somebody else has changed since is theirs, where there is nothing else to go by.
+			// What another client has changed since is theirs, where there is nothing else to go by.
 			kv.Delete("a")
 			s.pass(time.Second)
 			s.places.Site(kind, siteOf(kind)).Put(name, "theirs")
@@ -200,8 +200,8 @@ func TestWhatWasRetainedGoesOn(t *testing.T) {
 	}
 }
 
-// TestARetainedKeyIsNobodysConcern: of a key that went, with its name left behind, nobody is told, and it goes on.
-func TestARetainedKeyIsNobodysConcern(t *testing.T) {
+// TestARetainedKeyNeedsNoAction: a deleted key whose name was retained needs no action, and syncing continues.
+func TestARetainedKeyNeedsNoAction(t *testing.T) {
 	inSim(t, func(s *sim) {
 		kv := s.mounts[0]
 		kv.Put("a", "k", "1", "l", "1")
@@ -266,7 +266,7 @@ func TestARetainedNameCanBeTakenOver(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotShownYetIsLookedAtInTime: when what is found can be believed, it is looked at, and not when another attempt would be due.
+// TestWhatIsNotShownYetIsLookedAtInTime: the name is read again when the last write is visible, and not only at the next attempt.
 func TestWhatIsNotShownYetIsLookedAtInTime(t *testing.T) {
 	inSim(t, func(s *sim) {
 		for dest, wait := range map[int]time.Duration{0: 20 * time.Second, 2: 0} {

@@ -235,7 +235,7 @@ func TestWhatASecretHasOfItsOwnIsNoConflict(t *testing.T) {
 		s.pass(3 * time.Hour)
 		s.status(own, "a", state.Synced)
 		if n := s.svc.Numbers(); n["sync_attention"] != 0 || n["sync_failures_total"] != 0 || n["sync_conflicts_total"] != 0 {
-			t.Errorf("%v wait for somebody, %v failures, %v conflicts, want none", n["sync_attention"], n["sync_failures_total"], n["sync_conflicts_total"])
+			t.Errorf("%v need action, %v failures, %v conflicts, want none", n["sync_attention"], n["sync_failures_total"], n["sync_conflicts_total"])
 		}
 		s.stop()
 		s.start()
@@ -258,7 +258,7 @@ func TestWhatWasNotBegunIsNotNoted(t *testing.T) {
 		once := true
 		s.w.OnCommit(func(batch storage.Batch) error {
 			for _, p := range batch.Puts {
-				if _, kind, _ := state.SplitKey(p.Key); kind == "c" && once { // somebody is quicker
+				if _, kind, _ := state.SplitKey(p.Key); kind == "c" && once { // another writer is quicker
 					once = false
 					c := state.Claim{NS: b.NS, Destination: b.Destination, Association: b.ID, Secret: "b", Type: b.Type, Name: b.Name}
 					s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, p.Key, &c) })

@@ -131,7 +131,7 @@ func TestARecordThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestAPurgeDoesNotPassOverWhatItCannotRead: it does not end, and says why, until somebody forgets it all.
+// TestAPurgeDoesNotPassOverWhatItCannotRead: it does not end, and says why, until it is deleted by force.
 func TestAPurgeDoesNotPassOverWhatItCannotRead(t *testing.T) {
 	for _, kind := range []string{"link", "association"} {
 		t.Run(kind, func(t *testing.T) {
@@ -205,7 +205,7 @@ func TestAConfigurationThatCannotBeRead(t *testing.T) {
 		s.mounts[0].Put("a", "k", "2")
 		s.pass(time.Hour)
 		if got, _ := s.places.Site(syncsim.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"1"}` {
-			t.Errorf("%s is there, although nobody knows whether it may", got)
+			t.Errorf("%s is there, although the owner of the name is unknown", got)
 		}
 		s.alone("config")
 		_, err := s.svc.ReadConfig(s.ctx(), nil, nil)

@@ -27,7 +27,7 @@ func TestMountsThatAreNotThere(t *testing.T) {
 		site := r.places.Site(syncsim.Marked, "one")
 		same(t, "at the place", len(site.Objects()), 2)
 
-		gone, somebody := hidden.Describe(), r.Caller
+		gone, caller := hidden.Describe(), r.Caller
 		r.Caller.Mounts = func(uuid string) bool { return uuid != gone.UUID }
 		for _, path := range []string{all, none} {
 			r.Fails(engines.KindDenied, engines.Delete, path, nil)
@@ -65,13 +65,13 @@ func TestMountsThatAreNotThere(t *testing.T) {
 			t.Errorf("it is told: %s", told)
 		}
 
-		r.Caller = somebody
+		r.Caller = caller
 		same(t, "left as it was", statuses(r.entries(none)), map[string]string{"x": "SYNCED"})
-		r.places.SetFault(func(c syncsim.Call) syncsim.Fault { return syncsim.Fault{Kind: syncsim.Refuse} })
+		r.places.SetFault(func(c syncsim.Call) syncsim.Fault { return syncsim.Fault{Kind: syncsim.Reject} })
 		r.Must(engines.Delete, none, map[string]any{"purge": true})
 		time.Sleep(time.Second)
 		for hides, want := range map[bool]bool{false: true, true: false} {
-			r.Caller = somebody
+			r.Caller = caller
 			if hides {
 				r.Caller.Mounts = func(uuid string) bool { return uuid != gone.UUID }
 			}

@@ -10,7 +10,7 @@ import (
 	"github.com/coffer-project/coffer/test/harness"
 )
 
-// login returns the site as somebody with a policy of these rules, path and capabilities in turn.
+// login returns the site of a caller with a policy of these rules, path and capabilities in turn.
 func (s *site) login(name string, rules ...string) *site {
 	s.t.Helper()
 	return s.as(s.newToken(name, rules...))
@@ -52,7 +52,7 @@ func TestAccess(t *testing.T) {
 	d := all.dest("cloud1-sm", "store")
 	t.Run("every path needs a policy", func(t *testing.T) {
 		s := all.in(t)
-		nobody := s.login("nobody", "kv/*", everyCapability)
+		outsider := s.login("outsider", "kv/*", everyCapability)
 		var doc struct {
 			Paths map[string]map[string]struct{ Security []any }
 		}
@@ -69,8 +69,8 @@ func TestAccess(t *testing.T) {
 				}
 				n++
 				path := strings.TrimPrefix(fill.Replace(path), "/")
-				nobody.refused(403, verb, path, object{}, "permission denied")
-				s.as("").refused(403, verb, path, object{})
+				outsider.rejected(403, verb, path, object{}, "permission denied")
+				s.as("").rejected(403, verb, path, object{})
 			}
 		}
 		if n < 30 {
@@ -86,32 +86,32 @@ func TestAccess(t *testing.T) {
 		reader.must("GET", d+"/associations", nil)
 		reader.must("GET", "sys/sync/config", nil)
 		for _, op := range []string{"/verify", "/pause", "/resume", "/plan", "/drift", "/associations/set", "/associations/remove", "/associations/adopt", "/associations/retry", "/associations/history"} {
-			reader.refused(403, "POST", d+op, object{"mount": "kv", "secret_name": "mine/a"}, "permission denied")
+			reader.rejected(403, "POST", d+op, object{"mount": "kv", "secret_name": "mine/a"}, "permission denied")
 		}
-		reader.refused(403, "POST", d, object{})
-		reader.refused(403, "PATCH", d, object{})
-		reader.refused(403, "DELETE", d, nil)
-		reader.refused(403, "PATCH", "sys/sync/config", object{})
+		reader.rejected(403, "POST", d, object{})
+		reader.rejected(403, "PATCH", d, object{})
+		reader.rejected(403, "DELETE", d, nil)
+		reader.rejected(403, "PATCH", "sys/sync/config", object{})
 		creator := s.login("creator", "sys/sync/destinations/cloud1-sm/*", `"create"`)
 		creator.must("POST", destinations+"cloud1-sm/new", s.fields("cloud1-sm"))
-		creator.refused(403, "POST", destinations+"cloud1-sm/new", s.fields("cloud1-sm"))
+		creator.rejected(403, "POST", destinations+"cloud1-sm/new", s.fields("cloud1-sm"))
 		s.must("DELETE", destinations+"cloud1-sm/new", nil)
 	})
 	t.Run("to associate one must be able to read the secret", func(t *testing.T) {
 		s := all.in(t)
 		syncer := s.login("syncer", "sys/sync/*", everyCapability, "kv/data/mine/*", `"read"`)
 		for _, op := range []string{"/associations/set", "/associations/adopt", "/plan"} {
-			syncer.refused(403, "POST", d+op, object{"mount": "kv", "secret_name": "theirs/b"}, "permission denied", "theirs/b", "kv/")
-			syncer.refused(403, "POST", d+op, object{"mount": "kv", "secret_name": "theirs/missing"}, "permission denied")
+			syncer.rejected(403, "POST", d+op, object{"mount": "kv", "secret_name": "theirs/b"}, "permission denied", "theirs/b", "kv/")
+			syncer.rejected(403, "POST", d+op, object{"mount": "kv", "secret_name": "theirs/missing"}, "permission denied")
 		}
 		for _, prefix := range []string{"theirs/"} {
-			syncer.refused(403, "POST", d+"/associations/set", object{"mount": "kv", "secret_prefix": prefix}, "permission denied")
+			syncer.rejected(403, "POST", d+"/associations/set", object{"mount": "kv", "secret_prefix": prefix}, "permission denied")
 		}
 		if e := only(t, syncer.associate(d, "kv", "mine/a")); e.Status != "SYNCED" {
 			t.Errorf("%+v", e)
 		}
 		writer := s.login("writer", "sys/sync/*", everyCapability, "kv/data/mine/*", `"create", "update"`)
-		writer.refused(403, "POST", d+"/associations/set", object{"mount": "kv", "secret_name": "mine/a"}, "permission denied")
+		writer.rejected(403, "POST", d+"/associations/set", object{"mount": "kv", "secret_name": "mine/a"}, "permission denied")
 		s.must("POST", d+"/associations/remove", object{"mount": "kv", "name": "mine/a"})
 	})
 	t.Run("a selector takes what its owner can read and nothing else", func(t *testing.T) {
@@ -160,13 +160,13 @@ func TestAccess(t *testing.T) {
 		store := destinations + "repohost/store"
 		only(t, left.associate(store, "kv", "a"))
 		equal(t, "right", right.entries(store), object{})
-		right.refused(404, "LIST", "sys/sync/associations", nil)
-		s.refused(404, "GET", store, nil)
+		right.rejected(404, "LIST", "sys/sync/associations", nil)
+		s.rejected(404, "GET", store, nil)
 		s.has("repohost", "LEFT_A", `{"k":"left"}`)
-		right.refused(400, "POST", store+"/associations/set", object{"mount": "left/kv", "secret_name": "a"}, "mount")
-		right.refused(400, "POST", store+"/associations/set", object{"mount": left.accessor("kv"), "secret_name": "a"}, "mount")
-		right.refused(400, "POST", store+"/associations/set", object{"mount": accessor, "secret_name": "mine/a"}, "mount")
-		left.refused(400, "POST", store+"/associations/set", object{"mount": "../kv", "secret_name": "mine/a"})
+		right.rejected(400, "POST", store+"/associations/set", object{"mount": "left/kv", "secret_name": "a"}, "mount")
+		right.rejected(400, "POST", store+"/associations/set", object{"mount": left.accessor("kv"), "secret_name": "a"}, "mount")
+		right.rejected(400, "POST", store+"/associations/set", object{"mount": accessor, "secret_name": "mine/a"}, "mount")
+		left.rejected(400, "POST", store+"/associations/set", object{"mount": "../kv", "secret_name": "mine/a"})
 		if e := only(t, right.associate(store, "kv", "a", object{"secret_name_template": "left_{{ .SecretPath }}"})); e.Status != "CONFLICT" || !strings.Contains(e.Cause, "another namespace") || strings.Contains(e.Cause, "store") {
 			t.Errorf("another namespace's name: %+v", e)
 		}

@@ -21,10 +21,10 @@ func TestAssociation(t *testing.T) {
 	t.Run("there are none at first", func(t *testing.T) {
 		s := all.in(t)
 		equal(t, "read", s.must("GET", d+"/associations", nil), object{"associated_secrets": object{}, "store_name": "store", "store_type": "cloud1-sm"})
-		s.refused(404, "LIST", "sys/sync/associations", nil)
-		s.refused(404, "GET", destinations+"cloud1-sm/none/associations", nil)
-		s.refused(404, "GET", "sys/sync/associations/kv/a", nil)
-		s.refused(404, "GET", "sys/sync/associations/destinations?mount=kv&secret_name=a", nil)
+		s.rejected(404, "LIST", "sys/sync/associations", nil)
+		s.rejected(404, "GET", destinations+"cloud1-sm/none/associations", nil)
+		s.rejected(404, "GET", "sys/sync/associations/kv/a", nil)
+		s.rejected(404, "GET", "sys/sync/associations/destinations?mount=kv&secret_name=a", nil)
 	})
 	t.Run("set answers the entry at once", func(t *testing.T) {
 		s := all.in(t)
@@ -61,32 +61,32 @@ func TestAssociation(t *testing.T) {
 		s := all.in(t)
 		s.must("POST", d+"/associations/set", object{"mount": "kv", "name": "set"})
 		only(t, s.entries(d))
-		s.refused(400, "POST", d+"/associations/set", object{"mount": "kv", "name": "set", "secret_name": "a"}, `"name"`, `"secret_name"`)
+		s.rejected(400, "POST", d+"/associations/set", object{"mount": "kv", "name": "set", "secret_name": "a"}, `"name"`, `"secret_name"`)
 	})
 	t.Run("what is required", func(t *testing.T) {
 		s := all.in(t)
 		for _, op := range []string{"set", "remove", "adopt", "pause", "resume", "history"} {
-			s.refused(400, "POST", d+"/associations/"+op, object{"secret_name": "a"}, `"mount"`, "required")
-			s.refused(400, "POST", d+"/associations/"+op, object{"mount": "kv"}, `"secret_name"`, "required")
-			s.refused(404, "POST", destinations+"cloud1-sm/none/associations/"+op, object{"mount": "kv", "secret_name": "a"})
-			s.refused(400, "POST", destinations+"none/x/associations/"+op, object{"mount": "kv", "secret_name": "a"}, "types")
+			s.rejected(400, "POST", d+"/associations/"+op, object{"secret_name": "a"}, `"mount"`, "required")
+			s.rejected(400, "POST", d+"/associations/"+op, object{"mount": "kv"}, `"secret_name"`, "required")
+			s.rejected(404, "POST", destinations+"cloud1-sm/none/associations/"+op, object{"mount": "kv", "secret_name": "a"})
+			s.rejected(400, "POST", destinations+"none/x/associations/"+op, object{"mount": "kv", "secret_name": "a"}, "types")
 		}
 	})
 	t.Run("names of secrets", func(t *testing.T) {
 		s := all.in(t)
-		s.refused(400, "POST", d+"/associations/set", object{"mount": "kv", "secret_name": "/a"}, "slash")
-		s.refused(400, "POST", d+"/associations/set", object{"mount": "kv", "secret_name": "folder/"}, "full path")
+		s.rejected(400, "POST", d+"/associations/set", object{"mount": "kv", "secret_name": "/a"}, "slash")
+		s.rejected(400, "POST", d+"/associations/set", object{"mount": "kv", "secret_name": "folder/"}, "full path")
 		for _, name := range []string{"../a", "a//b", "a/./b", "a\x00b", strings.Repeat("x", 600)} {
-			s.refused(400, "POST", d+"/associations/set", object{"mount": "kv", "secret_name": name}, "secret_name")
+			s.rejected(400, "POST", d+"/associations/set", object{"mount": "kv", "secret_name": name}, "secret_name")
 		}
 	})
 	t.Run("only secrets of KV version 2 that are there", func(t *testing.T) {
 		s := all.in(t)
-		s.refused(404, "POST", d+"/associations/set", object{"mount": "kv", "secret_name": "missing"}, "no secret")
-		s.refused(400, "POST", d+"/associations/set", object{"mount": "kv1", "secret_name": "a"}, "KV version 2")
-		s.refused(400, "POST", d+"/associations/set", object{"mount": "cubbyhole", "secret_name": "a"}, "KV version 2")
-		s.refused(400, "POST", d+"/associations/set", object{"mount": "sys", "secret_name": "a"}, "mount")
-		s.refused(400, "POST", d+"/associations/set", object{"mount": "none", "secret_name": "a"}, "no such mount")
+		s.rejected(404, "POST", d+"/associations/set", object{"mount": "kv", "secret_name": "missing"}, "no secret")
+		s.rejected(400, "POST", d+"/associations/set", object{"mount": "kv1", "secret_name": "a"}, "KV version 2")
+		s.rejected(400, "POST", d+"/associations/set", object{"mount": "cubbyhole", "secret_name": "a"}, "KV version 2")
+		s.rejected(400, "POST", d+"/associations/set", object{"mount": "sys", "secret_name": "a"}, "mount")
+		s.rejected(400, "POST", d+"/associations/set", object{"mount": "none", "secret_name": "a"}, "no such mount")
 		only(t, s.entries(d))
 	})
 	t.Run("totals and what a secret is synced to", func(t *testing.T) {
@@ -214,10 +214,10 @@ func TestAssociation(t *testing.T) {
 				return fmt.Errorf("there is no %q", test.want)
 			})
 		}
-		s.refused(400, "POST", d+"/associations/set", object{"mount": "kv", "secret_name": "formats", "format": "xml"}, "format")
-		s.refused(400, "POST", d+"/associations/set", object{"mount": "kv", "secret_name": "formats", "granularity": "all"}, "granularity")
-		s.refused(400, "POST", d+"/associations/set", object{"mount": "kv", "secret_name": "formats", "deletion_policy": "x"}, "deletion_policy")
-		s.refused(400, "POST", d+"/associations/set", object{"mount": "kv", "secret_name": "formats", "drift_policy": "x"}, "drift_policy")
+		s.rejected(400, "POST", d+"/associations/set", object{"mount": "kv", "secret_name": "formats", "format": "xml"}, "format")
+		s.rejected(400, "POST", d+"/associations/set", object{"mount": "kv", "secret_name": "formats", "granularity": "all"}, "granularity")
+		s.rejected(400, "POST", d+"/associations/set", object{"mount": "kv", "secret_name": "formats", "deletion_policy": "x"}, "deletion_policy")
+		s.rejected(400, "POST", d+"/associations/set", object{"mount": "kv", "secret_name": "formats", "drift_policy": "x"}, "drift_policy")
 		s.must("POST", d+"/associations/remove", object{"mount": "kv", "name": "formats"})
 	})
 	t.Run("another template counts when it is set again", func(t *testing.T) {
@@ -239,7 +239,7 @@ func TestAssociation(t *testing.T) {
 		s.vanishes(store)
 		s.has("cloud1-sm", "mine/b", "")
 	})
-	t.Run("a name of somebody else is left alone until it is adopted", func(t *testing.T) {
+	t.Run("a name of another client is left alone until it is adopted", func(t *testing.T) {
 		s := all.in(t)
 		for _, kind := range kinds {
 			s.secret("kv", "foreign", "k", "ours")
@@ -258,7 +258,7 @@ func TestAssociation(t *testing.T) {
 				t.Errorf("%s: %+v", kind, e)
 			}
 			s.has(kind, name, "theirs")
-			s.refused(400, "POST", store+"/associations/adopt", object{"mount": "kv", "secret_name": "foreign", "external_names": "another"}, "conflict")
+			s.rejected(400, "POST", store+"/associations/adopt", object{"mount": "kv", "secret_name": "foreign", "external_names": "another"}, "conflict")
 			e = only(t, entriesOf(t, s.must("POST", store+"/associations/adopt", object{"mount": "kv", "secret_name": "foreign"})))
 			if e.Status != "SYNCED" {
 				t.Errorf("adopted, %s is %+v", kind, e)
@@ -280,7 +280,7 @@ func TestAssociation(t *testing.T) {
 			t.Errorf("%+v", second)
 		}
 		s.has("repohost", first.Name, `{"k":"first"}`)
-		s.refused(400, "POST", repo+"/associations/adopt", object{"mount": "kv", "secret_name": "y/Same"}, "nothing to adopt")
+		s.rejected(400, "POST", repo+"/associations/adopt", object{"mount": "kv", "secret_name": "y/Same"}, "nothing to adopt")
 		s.must("POST", repo+"/associations/remove", object{"mount": "kv", "name": "x/same"})
 		s.has("repohost", first.Name, `{"k":"second"}`)
 		s.must("DELETE", repo+"?purge=true", nil)
@@ -315,8 +315,8 @@ func TestAssociation(t *testing.T) {
 		s.must("POST", store+"/associations/retry", object{"mount": "apps", "secret_name": "web/one"})
 		s.has("cloud1-sm", "apps/web/one", `{"k":"1"}`)
 		equal(t, "to", keysOf(part(s.must("GET", "sys/sync/associations/apps/web/one", nil), "associated_destinations")), []string{"cloud1-sm/apps"})
-		s.refused(400, "POST", store+"/associations/remove", object{"mount": "apps", "name": "web/one"}, "secret_prefix", "web/")
-		s.refused(400, "POST", store+"/associations/set", object{"mount": "apps", "secret_prefix": "web/", "secret_name": "a"}, "exclude")
+		s.rejected(400, "POST", store+"/associations/remove", object{"mount": "apps", "name": "web/one"}, "secret_prefix", "web/")
+		s.rejected(400, "POST", store+"/associations/set", object{"mount": "apps", "secret_prefix": "web/", "secret_name": "a"}, "exclude")
 		s.must("DELETE", "apps/metadata/web/two", nil)
 		s.has("cloud1-sm", "apps/web/two", "")
 		s.must("POST", store+"/associations/remove", object{"mount": "apps", "secret_prefix": "web/"})

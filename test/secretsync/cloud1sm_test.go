@@ -74,7 +74,7 @@ func emulate(t *testing.T) string {
 
 // aws1 is the emulator, emptied, with faults in front.
 type aws1 struct {
-	api    *secretsmanager.Client // as somebody else uses it
+	api    *secretsmanager.Client // as another client uses it
 	faults *desttest.Faults
 	front  string
 	change func(*cloud1sm.Config)
@@ -112,7 +112,7 @@ func newAWS(t *testing.T, emulator string) *aws1 {
 			refusal(http.StatusBadRequest, "ThrottlingException")(w, r)
 		},
 		Troubled: refusal(http.StatusInternalServerError, "InternalServiceError"),
-		Refused:  refusal(http.StatusBadRequest, "AccessDeniedException"),
+		Rejected: refusal(http.StatusBadRequest, "AccessDeniedException"),
 	}}
 	front := httptest.NewServer(p.faults)
 	t.Cleanup(front.Close)

@@ -52,11 +52,11 @@ func TestReplicated(t *testing.T) {
 			t.Errorf("it was written %d times", n)
 		}
 	})
-	t.Run("a local mount of a secondary is refused", func(t *testing.T) {
+	t.Run("a local mount of a secondary is rejected", func(t *testing.T) {
 		eu := eu.in(t)
 		eu.must("POST", "sys/mounts/nearby", object{"type": "kv", "local": true, "options": object{"version": "2"}})
 		eu.secret("nearby", "b", "k", "v")
-		eu.refused(400, "POST", d+"/associations/set", object{"mount": "nearby", "secret_name": "b"}, "mount", "primary cluster")
+		eu.rejected(400, "POST", d+"/associations/set", object{"mount": "nearby", "secret_name": "b"}, "mount", "primary cluster")
 	})
 	t.Run("a local mount of the primary is synced", func(t *testing.T) {
 		us := us.in(t)
@@ -79,7 +79,7 @@ func TestReplicated(t *testing.T) {
 		}
 		eu.do("POST", "auth/token/create", object{"policies": "afar"}).Decode(t, &out)
 		afar := eu.as(out.Auth.Token)
-		afar.refused(403, "POST", d+"/associations/set", object{"mount": "kv", "secret_name": "a"}, "kv/")
+		afar.rejected(403, "POST", d+"/associations/set", object{"mount": "kv", "secret_name": "a"}, "kv/")
 		if e := afar.associate(d, "kv", "mine/c")[us.in(t).accessor("kv")+"/mine/c"]; e.Status != "SYNCED" {
 			t.Errorf("%+v", e)
 		}
@@ -90,13 +90,13 @@ func TestReplicated(t *testing.T) {
 		us.secret("hidden", "x", "k", "hidden from it")
 		us.must("POST", "sys/replication/performance/primary/paths-filter/eu", object{"mode": "deny", "paths": []string{"hidden/"}})
 		for _, body := range []object{{"mount": "hidden", "secret_name": "x"}, {"mount": "hidden", "secret_prefix": "*"}, {"mount": us.accessor("hidden"), "secret_name": "x"}} {
-			eu.refused(400, "POST", d+"/associations/set", body, "no such mount")
-			eu.refused(400, "POST", d+"/plan", body, "no such mount")
+			eu.rejected(400, "POST", d+"/associations/set", body, "no such mount")
+			eu.rejected(400, "POST", d+"/plan", body, "no such mount")
 		}
 		us.associate(d, "hidden", "x")
 		equal(t, "what it sees", len(eu.entries(d)), len(us.entries(d))-1)
 		eu.must("POST", d+"/associations/remove", object{"mount": "hidden", "name": "x"})
-		eu.refused(403, "DELETE", d+"?purge=true", nil, "permission denied")
+		eu.rejected(403, "DELETE", d+"?purge=true", nil, "permission denied")
 		us.must("POST", d+"/associations/remove", object{"mount": "hidden", "name": "x"})
 		us.must("DELETE", "sys/replication/performance/primary/paths-filter/eu", nil)
 		secondary.AwaitStreaming()

@@ -75,7 +75,7 @@ type wanted struct {
 const (
 	lanes      = 4
 	inRepo     = 30
-	foreign    = "of somebody else"
+	foreign    = "of another client"
 	takenName  = "bulk/0/00003"
 	takenRepo  = "R03_VALUE"
 	repoAtOnce = 4 // calls to a repository, and to Secrets Manager
@@ -231,7 +231,7 @@ func inParallel(t *testing.T, names []string, do func(name string) error) {
 	}
 }
 
-// reserve reports whether somebody may be killed now: all nodes run. It needs the lock.
+// reserve reports whether a node may be killed now: all nodes run. It needs the lock.
 func (k *killings) reserve() bool {
 	if k.down {
 		return false
@@ -344,7 +344,7 @@ func (k *killings) restartKilled() {
 		changed += len(names)
 		for i, name := range names {
 			switch {
-			case k.want[name].value == "": // an ARN, or somebody else's
+			case k.want[name].value == "": // an ARN, or another client's
 			case i%5 == 4:
 				k.must("DELETE", "kv/data/"+name, nil)
 				k.want[name] = wanted{"", k.want[name].versions}
@@ -485,7 +485,7 @@ func (k *killings) checkSecretsManager() {
 	for _, name := range []string{takenName, "theirs/alone"} {
 		secret, _ := k.one.Secret(name)
 		if got, _ := k.one.Get(name); string(got) != foreign || len(secret.Versions) != 1 || len(secret.Tags) > 0 || calls["PutSecretValue "+secret.ARN]+calls["TagResource "+secret.ARN] > 0 {
-			k.t.Errorf("%s of somebody else was touched: %v", name, secret)
+			k.t.Errorf("%s of another client was touched: %v", name, secret)
 		}
 	}
 }
@@ -512,7 +512,7 @@ func (k *killings) checkRepository() {
 	k.same(repoPath)
 	for _, name := range []string{takenRepo, "THEIRS"} {
 		if got, _ := k.repo.Get(repository(), name); got != foreign {
-			k.t.Errorf("%s of somebody else was touched", name)
+			k.t.Errorf("%s of another client was touched", name)
 		}
 	}
 }
@@ -544,7 +544,7 @@ func TestKilledWhileRemoving(t *testing.T) {
 			})
 			if test.name == "mount" {
 				s.awaitNone(d)
-				s.refused(400, "GET", "sys/mounts/mount", nil)
+				s.rejected(400, "GET", "sys/mounts/mount", nil)
 				return
 			}
 			harness.Await(t, "the destination to go", patience, func() error {

@@ -21,7 +21,7 @@ import (
 
 const (
 	store   = "sys/sync/destinations/cloud1-sm/aws"
-	patient = 3 * time.Minute // what was refused is tried again after a minute at the latest
+	patient = 3 * time.Minute // what was rejected is tried again after a minute at the latest
 )
 
 // emulated is a server, driven by a client of the family, and the emulator that it syncs to.
@@ -31,8 +31,8 @@ type emulated struct {
 	node     *harness.Node
 	accessor string
 	coffer   keys // the server's, which may do what the page says
-	app      keys // of somebody who reads secrets
-	team     keys // of somebody who has secrets of their own
+	app      keys // of a client that reads secrets
+	team     keys // of a client with secrets of its own
 }
 
 func (s *emulated) in(t *testing.T) *emulated {
@@ -73,7 +73,7 @@ func TestEmulator(t *testing.T) {
 		{"a secret arrives", (*emulated).arrives},
 		{"the keys of a secret", (*emulated).byKey},
 		{"a deleted secret is scheduled for deletion and comes back", (*emulated).deleted},
-		{"a secret of somebody else stays until it is adopted", (*emulated).foreign},
+		{"a secret of another client stays until it is adopted", (*emulated).foreign},
 		{"changes of others are found and repaired", (*emulated).drifted},
 		{"tags", (*emulated).tagged},
 		{"all below a prefix", (*emulated).below},
@@ -241,7 +241,7 @@ func (s *emulated) scheduled(name string) {
 	})
 }
 
-// create makes a secret as somebody else does.
+// create makes a secret as another client does.
 func (s *emulated) create(name, value string) {
 	s.t.Helper()
 	did(s.t, func(ctx context.Context) (*secretsmanager.CreateSecretOutput, error) {

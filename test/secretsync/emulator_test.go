@@ -48,13 +48,13 @@ type emulator struct {
 
 // watched is what is known of who does what.
 type watched struct {
-	mu      sync.Mutex
-	scopes  map[string][]statement // of limited keys
-	served  map[string]bool        // actions that limited keys have had carried out
-	refused []string               // those that they were refused
+	mu       sync.Mutex
+	scopes   map[string][]statement // of limited keys
+	served   map[string]bool        // actions that limited keys have had carried out
+	rejected []string               // those that they were rejected
 }
 
-// keys let somebody in.
+// keys are the credentials of a client.
 type keys struct{ id, secret string }
 
 func newEmulator(t *testing.T) *emulator {
@@ -263,7 +263,7 @@ func (e *emulator) watch(next http.Handler) http.Handler {
 		}
 		answer := &statusOf{ResponseWriter: w}
 		if named := nameIn(body); named != "" && !within(limits, action, named) {
-			refuse(answer, denied, "User is not authorized to perform: secretsmanager:"+action+" because no identity-based policy allows the action")
+			reject(answer, denied, "User is not authorized to perform: secretsmanager:"+action+" because no identity-based policy allows the action")
 		} else {
 			next.ServeHTTP(answer, r)
 		}
@@ -273,7 +273,7 @@ func (e *emulator) watch(next http.Handler) http.Handler {
 		case answer.status == 200:
 			e.served[action] = true
 		case answer.denied:
-			e.refused = append(e.refused, action)
+			e.rejected = append(e.rejected, action)
 		}
 	})
 }
@@ -302,8 +302,8 @@ const (
 	denied    = "AccessDeniedException"
 )
 
-// refuse answers as Secrets Manager refuses.
-func refuse(w http.ResponseWriter, code, message string) {
+// reject answers as Secrets Manager rejects.
+func reject(w http.ResponseWriter, code, message string) {
 	h := w.Header()
 	h.Set(errorType, code)
 	h.Set("Content-Type", "application/x-amz-json-1.1")
@@ -356,7 +356,7 @@ func worded(answer *http.Response) error {
 		return fmt.Errorf("an answer of the emulator that is not known: %q", body)
 	}
 	w := httptest.NewRecorder()
-	refuse(w, codes[string(code[1])], string(message[1]))
+	reject(w, codes[string(code[1])], string(message[1]))
 	answer.StatusCode, answer.Status, answer.Header = w.Code, "", w.Header()
 	answer.ContentLength = int64(w.Body.Len())
 	answer.Header.Set("Content-Length", strconv.Itoa(w.Body.Len()))
@@ -364,12 +364,12 @@ func worded(answer *http.Response) error {
 	return nil
 }
 
-// wasRefused returns what limited keys were refused since it was asked last.
+// wasRefused returns what limited keys were rejected since it was asked last.
 func (e *emulator) wasRefused() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	was := e.refused
-	e.refused = nil
+	was := e.rejected
+	e.rejected = nil
 	return was
 }
 
@@ -381,7 +381,7 @@ func (e *emulator) wasServed(action string) bool {
 }
 
 // read returns what an application with boto3 reads, or the code of its refusal.
-func (e *emulator) read(k keys, name string, label ...string) (text, refused string) {
+func (e *emulator) read(k keys, name string, label ...string) (text, rejected string) {
 	e.t.Helper()
 	root, err := harness.Root()
 	if err != nil {
@@ -397,9 +397,9 @@ func (e *emulator) read(k keys, name string, label ...string) (text, refused str
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	var answer struct{ Text, Refused string }
+	var answer struct{ Text, Rejected string }
 	if err := json.Unmarshal(out, &answer); err != nil {
 		e.t.Fatal(err)
 	}
-	return answer.Text, answer.Refused
+	return answer.Text, answer.Rejected
 }

@@ -41,14 +41,14 @@ func (s *emulated) arrives() {
 	if e.Name != name || e.Version != 1 {
 		s.t.Errorf("the entry is %+v", e)
 	}
-	if text, refused := s.read(s.app, name); text != document("correct-horse-1") {
-		s.t.Errorf("an application reads %q, refused %q", text, refused)
+	if text, rejected := s.read(s.app, name); text != document("correct-horse-1") {
+		s.t.Errorf("an application reads %q, rejected %q", text, rejected)
 	}
 	s.put("shop/app", "correct-horse-2")
 	s.value(name, document("correct-horse-2"))
 	for label, want := range map[string]string{"AWSCURRENT": "correct-horse-2", "AWSPREVIOUS": "correct-horse-1"} {
-		if text, refused := s.read(s.app, name, label); text != document(want) {
-			s.t.Errorf("under %s an application reads %q, refused %q", label, text, refused)
+		if text, rejected := s.read(s.app, name, label); text != document(want) {
+			s.t.Errorf("under %s an application reads %q, rejected %q", label, text, rejected)
 		}
 	}
 	is := s.about(name)
@@ -83,8 +83,8 @@ func (s *emulated) deleted() {
 	s.remove("kv/data/brief", nil)
 	s.scheduled(name)
 	s.until("brief", "UNSYNCED")
-	if text, refused := s.read(s.app, name); refused != "InvalidRequestException" {
-		s.t.Errorf("an application reads %q, refused %q", text, refused)
+	if text, rejected := s.read(s.app, name); rejected != "InvalidRequestException" {
+		s.t.Errorf("an application reads %q, rejected %q", text, rejected)
 	}
 	s.put("brief", "second")
 	s.value(name, document("second"))
@@ -125,8 +125,8 @@ func (s *emulated) foreign() {
 	s.write(store+"/associations/adopt", object{"mount": "kv", "secret_name": "theirs"})
 	s.until("theirs", "SYNCED")
 	for label, want := range map[string]string{"AWSCURRENT": document("ours, too"), "AWSPREVIOUS": "of the team"} {
-		if text, refused := s.read(s.app, name, label); text != want {
-			s.t.Errorf("under %s an application reads %q, refused %q", label, text, refused)
+		if text, rejected := s.read(s.app, name, label); text != want {
+			s.t.Errorf("under %s an application reads %q, rejected %q", label, text, rejected)
 		}
 	}
 }
@@ -246,7 +246,7 @@ func (s *emulated) revoked() {
 	s.value(second, document("after")) // by itself
 	s.until("second", "SYNCED")
 	if was := s.wasRefused(); !slices.Contains(was, "PutSecretValue") {
-		s.t.Errorf("refused: %q", was)
+		s.t.Errorf("rejected: %q", was)
 	}
 }
 
@@ -287,7 +287,7 @@ func (s *emulated) ends() {
 	}
 	s.scheduled(s.nameOf("shop/app"))
 	_, err := s.bao.Logical().Delete(store)
-	if refused, ok := errors.AsType[*api.ResponseError](err); !ok || refused.StatusCode != 400 || !strings.Contains(err.Error(), "associations") {
+	if rejected, ok := errors.AsType[*api.ResponseError](err); !ok || rejected.StatusCode != 400 || !strings.Contains(err.Error(), "associations") {
 		s.t.Errorf("deleting a destination with associations: %v", err)
 	}
 	s.create(s.nameOf("unrelated"), "of the team")

@@ -20,15 +20,15 @@ import (
 	"github.com/coffer-project/coffer/test/harness"
 )
 
-// TestNothingLeaks: neither values, nor plain hashes of them, nor credentials are in logs at their most talkative, the audit trail,
+// TestNothingLeaks: neither values, nor plain hashes of them, nor credentials are in logs at their most talkative, the audit log,
 // answers, metrics or files; and of credentials and marks nothing at the places.
 func TestNothingLeaks(t *testing.T) {
 	t.Parallel()
 	p := newPlaces(t)
 	c := harness.NewCluster(t, 1, harness.Options{Prefix: "leaks", Config: "log_level = \"trace\"\n" + p.stanza(t, true)})
 	s := &site{places: p, t: t, c: c, n: c.Nodes[0], token: c.RootToken}
-	trail := filepath.Join(t.TempDir(), "audit.log")
-	s.must("POST", "sys/audit/file", object{"type": "file", "options": object{"file_path": trail}})
+	auditLog := filepath.Join(t.TempDir(), "audit.log")
+	s.must("POST", "sys/audit/file", object{"type": "file", "options": object{"file_path": auditLog}})
 	s.mount("kv")
 	values := []string{"vAlUe-one-of-the-secret", "vAlUe-two-of-the-secret", "vAlUe-three-of-the-secret"}
 	var seen bytes.Buffer // answers
@@ -49,7 +49,7 @@ func TestNothingLeaks(t *testing.T) {
 	p.repo.Faults.Set(desttest.Fault{Kind: desttest.Trouble})
 	s.secret("kv", "a", "k", values[1])
 	s.await(destinations+"repohost/secret-key", "EXTERNAL_SERVICE_ERROR")
-	p.repo.Faults.Set(desttest.Fault{Kind: desttest.Refuse})
+	p.repo.Faults.Set(desttest.Fault{Kind: desttest.Reject})
 	keep(s.do("POST", destinations+"repohost/secret-key/associations/retry", object{"mount": "kv", "secret_name": "a"}))
 	p.repo.Faults.Set(desttest.Fault{})
 	s.must("POST", destinations+"repohost/secret-key/associations/retry", object{"mount": "kv", "secret_name": "a"})
@@ -96,11 +96,11 @@ func TestNothingLeaks(t *testing.T) {
 	}
 	find("the answers", seen.Bytes())
 	find("the log", []byte(s.n.Log()))
-	text, err := os.ReadFile(trail)
+	text, err := os.ReadFile(auditLog)
 	if err != nil || len(text) < 10_000 || !bytes.Contains(text, []byte("associations/sync")) {
-		t.Errorf("the trail has %d bytes: %v", len(text), err)
+		t.Errorf("the audit log has %d bytes: %v", len(text), err)
 	}
-	find("the audit trail", text)
+	find("the audit log", text)
 	err = filepath.WalkDir(s.n.Dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
 			return err

@@ -54,7 +54,7 @@ func TestLife(t *testing.T) {
 			if a := s.do("DELETE", d, nil); a.Status != 204 {
 				t.Errorf("deleting the destination: status %d: %s", a.Status, a.Body)
 			}
-			s.refused(404, "GET", d, nil)
+			s.rejected(404, "GET", d, nil)
 		})
 	}
 }

@@ -48,10 +48,10 @@ func TestDestination(t *testing.T) {
 	}
 	t.Run("there are none at first", func(t *testing.T) {
 		s := all.in(t)
-		s.refused(404, "LIST", "sys/sync/destinations", nil)
+		s.rejected(404, "LIST", "sys/sync/destinations", nil)
 		for _, kind := range kinds {
-			s.refused(404, "LIST", destinations+kind, nil)
-			s.refused(404, "GET", destinations+kind+"/none", nil)
+			s.rejected(404, "LIST", destinations+kind, nil)
+			s.rejected(404, "GET", destinations+kind+"/none", nil)
 		}
 	})
 	t.Run("create answers the record", func(t *testing.T) {
@@ -107,17 +107,17 @@ func TestDestination(t *testing.T) {
 			for _, field := range fields {
 				change[field] = "*****"
 			}
-			s.refused(400, "POST", destinations+kind+"/mask", s.fields(kind, change), fields[0], "give the credential itself")
+			s.rejected(400, "POST", destinations+kind+"/mask", s.fields(kind, change), fields[0], "give the credential itself")
 		}
 	})
 	t.Run("required fields", func(t *testing.T) {
 		s := all.in(t)
 		for kind, fields := range required {
 			for _, field := range fields {
-				s.refused(400, "POST", destinations+kind+"/missing", s.fields(kind, object{field: nil}), field)
-				s.refused(400, "POST", destinations+kind+"/missing", s.fields(kind, object{field: ""}), field)
+				s.rejected(400, "POST", destinations+kind+"/missing", s.fields(kind, object{field: nil}), field)
+				s.rejected(400, "POST", destinations+kind+"/missing", s.fields(kind, object{field: ""}), field)
 			}
-			s.refused(404, "GET", destinations+kind+"/missing", nil)
+			s.rejected(404, "GET", destinations+kind+"/missing", nil)
 		}
 	})
 	t.Run("what is not set is left out", func(t *testing.T) {
@@ -139,7 +139,7 @@ func TestDestination(t *testing.T) {
 	t.Run("credentials are what is in a file and not its name", func(t *testing.T) {
 		s := all.in(t)
 		for kind, field := range map[string]string{"cloud1-sm": "secret_access_key", "cloud2-kv": "client_secret", "cloud3-sm": "credentials", "repohost": "access_token", "webhost-project": "access_token"} {
-			s.refused(400, "POST", destinations+kind+"/file", s.fields(kind, object{field: "@/etc/passwd"}), field, "command")
+			s.rejected(400, "POST", destinations+kind+"/file", s.fields(kind, object{field: "@/etc/passwd"}), field, "command")
 		}
 	})
 	t.Run("credentials are those of a service account", func(t *testing.T) {
@@ -148,9 +148,9 @@ func TestDestination(t *testing.T) {
 			{"type": "external_account"}, {"type": "authorized_user"}, {"type": "impersonated_service_account"}, {"type": nil}, {"private_key": "x"},
 			{"token_uri": "http://169.254.169.254/token"}, {"token_uri": "https://oauth2.googleapis.com.example.com/token"}, {"universe_domain": "example.com"},
 		} {
-			s.refused(400, "POST", destinations+"cloud3-sm/odd", s.fields("cloud3-sm", object{"credentials": cloud3smtest.Credentials(change)}), "credentials")
+			s.rejected(400, "POST", destinations+"cloud3-sm/odd", s.fields("cloud3-sm", object{"credentials": cloud3smtest.Credentials(change)}), "credentials")
 		}
-		s.refused(400, "POST", destinations+"cloud3-sm/odd", object{"credentials": "{}"}, "credentials")
+		s.rejected(400, "POST", destinations+"cloud3-sm/odd", object{"credentials": "{}"}, "credentials")
 	})
 	t.Run("key_vault_uri is a vault of the cloud", func(t *testing.T) {
 		s := all.in(t)
@@ -159,7 +159,7 @@ func TestDestination(t *testing.T) {
 			"https://example-vault.vault.azure.net@169.254.169.254", "https://example-vault.vault.azure.net:8443", "https://example-vault.vault.azure.net/x", "vault", "file:///etc/passwd",
 			"https://localhost#.vault.azure.net", "https://[::1]", "https://a.b.vault.azure.net", "https://example-vault.vault.usgovcloudapi.net",
 		} {
-			s.refused(400, "POST", destinations+"cloud2-kv/odd", s.fields("cloud2-kv", object{"key_vault_uri": uri}), "key_vault_uri")
+			s.rejected(400, "POST", destinations+"cloud2-kv/odd", s.fields("cloud2-kv", object{"key_vault_uri": uri}), "key_vault_uri")
 		}
 	})
 	t.Run("repisitory_name is spelled so and repository_name is a synonym", func(t *testing.T) {
@@ -174,7 +174,7 @@ func TestDestination(t *testing.T) {
 		both(s.must("POST", d, object{"repository_name": "api"}), "api")
 		both(s.must("PATCH", d, object{"repisitory_name": "web"}), "web")
 		both(s.must("POST", d, object{"repisitory_name": "api", "repository_name": "api"}), "api")
-		s.refused(400, "POST", d, object{"repisitory_name": "api", "repository_name": "web"}, "repisitory_name", "repository_name")
+		s.rejected(400, "POST", d, object{"repisitory_name": "api", "repository_name": "web"}, "repisitory_name", "repository_name")
 		s.must("DELETE", d, nil)
 		both(s.must("POST", d, s.fields("repohost", object{"repisitory_name": nil, "repository_name": "web"})), "web")
 		s.must("DELETE", d, nil)
@@ -186,7 +186,7 @@ func TestDestination(t *testing.T) {
 			equal(t, "environments", part(s.must("GET", d, nil), "connection_details")["deployment_environments"], []string{"production", "preview"})
 		}
 		for _, in := range []any{"staging", []string{"production", "x"}, []string{}, "Production;preview"} {
-			s.refused(400, "POST", destinations+"webhost-project/odd", s.fields("webhost-project", object{"deployment_environments": in}), "deployment_environments")
+			s.rejected(400, "POST", destinations+"webhost-project/odd", s.fields("webhost-project", object{"deployment_environments": in}), "deployment_environments")
 		}
 		s.must("DELETE", destinations+"webhost-project/forms", nil)
 	})
@@ -202,14 +202,14 @@ func TestDestination(t *testing.T) {
 			t.Error("null does not clear a field")
 		}
 		equal(t, "options", []any{part(data, "options")["granularity_level"], part(data, "options")["secret_name_template"]}, []string{"secret-path", "vault/{{ .MountAccessor }}/{{ .SecretPath }}"})
-		s.refused(404, "PATCH", destinations+"repohost/none", object{"environment_name": "staging"})
+		s.rejected(404, "PATCH", destinations+"repohost/none", object{"environment_name": "staging"})
 		s.must("DELETE", d, nil)
 	})
-	t.Run("an update that is refused changes nothing", func(t *testing.T) {
+	t.Run("an update that is rejected changes nothing", func(t *testing.T) {
 		s := all.in(t)
 		d := s.dest("webhost-project", "same")
 		before := s.must("GET", d, nil)
-		s.refused(400, "POST", d, object{"deployment_environments": "x", "team_id": "team_9"})
+		s.rejected(400, "POST", d, object{"deployment_environments": "x", "team_id": "team_9"})
 		equal(t, "the record", s.must("GET", d, nil), before)
 		s.must("DELETE", d, nil)
 	})
@@ -236,10 +236,10 @@ func TestDestination(t *testing.T) {
 			"granularity": "secret", "secret_name_template": "{{ .Nothing }}", "custom_tags": object{strings.Repeat("k", 200): "v"},
 			"allowed_ipv4_addresses": "10.0.0.1", "allowed_ipv6_addresses": "x", "allowed_ports": "0",
 		} {
-			s.refused(400, "POST", destinations+"cloud1-sm/odd", s.fields("cloud1-sm", object{field: value}), field)
+			s.rejected(400, "POST", destinations+"cloud1-sm/odd", s.fields("cloud1-sm", object{field: value}), field)
 		}
-		s.refused(400, "POST", destinations+"repohost/odd", s.fields("repohost", object{"custom_tags": object{"a": "b"}}), "custom_tags")
-		s.refused(400, "POST", destinations+"repohost/odd", s.fields("repohost", object{"secret_name_template": "same"}), "secret_name_template", "SecretKey")
+		s.rejected(400, "POST", destinations+"repohost/odd", s.fields("repohost", object{"custom_tags": object{"a": "b"}}), "custom_tags")
+		s.rejected(400, "POST", destinations+"repohost/odd", s.fields("repohost", object{"secret_name_template": "same"}), "secret_name_template", "SecretKey")
 	})
 	t.Run("tags_to_remove", func(t *testing.T) {
 		s := all.in(t)
@@ -252,15 +252,15 @@ func TestDestination(t *testing.T) {
 		s := all.in(t)
 		for _, kind := range []string{"aws-sm", "azure-kv", "gcp-sm", "gh", "vercel-project", "in-mem"} {
 			for _, verb := range []string{"POST", "GET", "DELETE"} {
-				s.refused(400, verb, destinations+kind+"/x", nil, "cloud1-sm, cloud2-kv, cloud3-sm, repohost, webhost-project")
+				s.rejected(400, verb, destinations+kind+"/x", nil, "cloud1-sm, cloud2-kv, cloud3-sm, repohost, webhost-project")
 			}
-			s.refused(400, "LIST", destinations+kind, nil, "the types are")
+			s.rejected(400, "LIST", destinations+kind, nil, "the types are")
 		}
 	})
 	t.Run("names of destinations", func(t *testing.T) {
 		s := all.in(t)
 		for _, name := range []string{"a%20b", "a:b", "%C3%A9", strings.Repeat("n", 129)} {
-			s.refused(400, "POST", destinations+"cloud1-sm/"+name, object{}, "name")
+			s.rejected(400, "POST", destinations+"cloud1-sm/"+name, object{}, "name")
 		}
 		s.must("POST", destinations+"cloud1-sm/A-b_c.1", object{})
 		s.must("DELETE", destinations+"cloud1-sm/A-b_c.1", nil)
@@ -286,16 +286,16 @@ func TestDestination(t *testing.T) {
 					t.Errorf("status %d: %s", a.Status, a.Body)
 				}
 			}
-			s.refused(404, "GET", destinations+kind+"/created", nil)
+			s.rejected(404, "GET", destinations+kind+"/created", nil)
 		}
 	})
-	t.Run("refused while it has associations", func(t *testing.T) {
+	t.Run("rejected while it has associations", func(t *testing.T) {
 		s := all.in(t)
 		d := s.dest("cloud1-sm", "busy")
 		e := only(t, s.associate(d, "kv", "a"))
-		s.refused(400, "DELETE", d, nil, "associations (1)", "purge", "force_delete")
+		s.rejected(400, "DELETE", d, nil, "associations (1)", "purge", "force_delete")
 		s.has("cloud1-sm", e.Name, `{"k":"v"}`)
-		s.refused(400, "POST", d, object{"region": "eu-west-1"}, "another place")
+		s.rejected(400, "POST", d, object{"region": "eu-west-1"}, "another place")
 		a := s.do("DELETE", d+"?purge=true", nil)
 		if a.Status >= 300 || a.Status == 202 && !strings.Contains(string(a.Body), "purge_initiated_at") {
 			t.Errorf("purge: status %d: %s", a.Status, a.Body)
@@ -317,9 +317,9 @@ func TestDestination(t *testing.T) {
 			}
 			return nil
 		})
-		s.refused(400, "POST", d+"/associations/set", object{"mount": "kv", "secret_name": "a"}, "purged")
+		s.rejected(400, "POST", d+"/associations/set", object{"mount": "kv", "secret_name": "a"}, "purged")
 		s.must("DELETE", d+"?force_delete=true", nil)
-		s.refused(404, "GET", d, nil)
+		s.rejected(404, "GET", d, nil)
 		if _, ok := s.repo.Get(repohosttest.Repository("acme", "api"), "VAULT_"+strings.ToUpper(s.accessor("kv"))+"_A"); !ok {
 			t.Error("force_delete has removed what was synced")
 		}
@@ -352,7 +352,7 @@ func TestDestination(t *testing.T) {
 			}
 			s.must("DELETE", d, nil)
 		}
-		s.refused(404, "POST", destinations+"repohost/none/verify", nil)
+		s.rejected(404, "POST", destinations+"repohost/none/verify", nil)
 	})
 	t.Run("the feature is active from the start", func(t *testing.T) {
 		s := all.in(t).as("")

@@ -19,7 +19,7 @@ import (
 // TestSecondary: secrets that are written on a performance secondary are synced once, by the primary. What the secondary answers
 // about secret sync is what the primary answers. When the primary is killed, right after it has asked a place for a write, and
 // the secondary is promoted, that goes on where the other was: nothing that is right is written again, what was left unfinished
-// is finished, and the name of which nobody has heard the answer is not taken for somebody else's.
+// is finished, and the name whose response was lost is not taken for another client's.
 func TestSecondary(t *testing.T) {
 	t.Parallel()
 	s := newPair(t)
@@ -222,7 +222,7 @@ func (s *pair) promoteAfterKill() {
 		}
 	}
 	one, _ := s.one.Secret("app/one")
-	equal(s.t, "writes of the new primary", s.writes(), []string{ // a value that nobody can read back is written once more
+	equal(s.t, "writes of the new primary", s.writes(), []string{ // a value that no client can read back is written once more
 		"CreateSecret app/three", "PUT THREE_VALUE", "PutSecretValue " + one.ARN, "UpdateSecretVersionStage " + one.ARN,
 	})
 	three, _ := s.one.Secret("app/three")

@@ -92,7 +92,7 @@ func certificateOf(t *testing.T, at string) []byte {
 	return out.Bytes()
 }
 
-// get returns what somebody finds who uses a place.
+// get returns what another client of a destination reads.
 func (p *places) get(kind, name string) (value string, ok bool) {
 	switch kind {
 	case "cloud1-sm":
@@ -108,7 +108,7 @@ func (p *places) get(kind, name string) (value string, ok bool) {
 	return p.web.Get("prj_shop", name, "production")
 }
 
-// put writes a name as somebody else does.
+// put writes a name as another client does.
 func (p *places) put(kind, name, value string) {
 	switch kind {
 	case "cloud1-sm":
@@ -216,8 +216,8 @@ func (s *site) must(verb, path string, body any) object {
 	return out.Data
 }
 
-// refused sends a request that has to fail, with a text that has all of the words.
-func (s *site) refused(status int, verb, path string, body any, words ...string) {
+// rejected sends a request that has to fail, with a text that has all of the words.
+func (s *site) rejected(status int, verb, path string, body any, words ...string) {
 	s.t.Helper()
 	a := s.do(verb, path, body)
 	text := strings.Join(a.Errors(), "; ")

@@ -39,12 +39,12 @@ func TestState(t *testing.T) {
 		equal(t, "changed", s.must("PATCH", path, object{"queue_capacity": 2}), object{"disabled": false, "queue_capacity": 2})
 		equal(t, "a text", s.must("PATCH", path, object{"disabled": "true"}), object{"disabled": true, "queue_capacity": 2})
 		equal(t, "null", s.must("PATCH", path, object{"disabled": nil}), object{"disabled": false, "queue_capacity": 2})
-		s.refused(400, "PATCH", path, object{"queue_capacity": 0}, "queue_capacity")
-		s.refused(400, "PATCH", path, object{"disabled": "perhaps"}, "disabled")
+		s.rejected(400, "PATCH", path, object{"queue_capacity": 0}, "queue_capacity")
+		s.rejected(400, "PATCH", path, object{"disabled": "perhaps"}, "disabled")
 		d := s.dest("cloud1-sm", "full")
 		s.associate(d, "kv", "a")
 		s.associate(d, "kv", "b")
-		s.refused(400, "POST", d+"/associations/set", object{"mount": "kv", "secret_name": "c"}, "queue_capacity")
+		s.rejected(400, "POST", d+"/associations/set", object{"mount": "kv", "secret_name": "c"}, "queue_capacity")
 		s.associate(d, "kv", "b") // is there already
 		equal(t, "back", s.must("DELETE", path, nil), defaults)
 		equal(t, "read", s.must("GET", path, nil), defaults)
@@ -110,7 +110,7 @@ func TestState(t *testing.T) {
 		}
 		s.must("POST", d+"/associations/resume", object{"mount": "kv", "secret_name": "a"})
 		s.has("cloud3-sm", a.Name, `{"k":"p1"}`)
-		s.refused(404, "POST", d+"/associations/pause", object{"mount": "kv", "secret_name": "c"})
+		s.rejected(404, "POST", d+"/associations/pause", object{"mount": "kv", "secret_name": "c"})
 		s.must("DELETE", d+"?purge=true", nil)
 		s.vanishes(d)
 	})
@@ -183,8 +183,8 @@ func TestState(t *testing.T) {
 		equal(t, "update", actions(s.must("POST", d+"/plan", nil))["update"], []string{"kv/a"})
 		s.must("DELETE", "kv/data/a", nil)
 		equal(t, "delete", actions(s.must("POST", d+"/plan", nil))["delete"], []string{"kv/a"})
-		s.refused(404, "POST", d+"/plan", object{"mount": "kv", "secret_name": "missing"})
-		s.refused(404, "POST", destinations+"cloud1-sm/none/plan", nil)
+		s.rejected(404, "POST", d+"/plan", object{"mount": "kv", "secret_name": "missing"})
+		s.rejected(404, "POST", destinations+"cloud1-sm/none/plan", nil)
 		s.must("DELETE", d+"?purge=true", nil)
 		s.vanishes(d)
 		s.has("cloud1-sm", "plan/c", "theirs")
@@ -200,7 +200,7 @@ func TestState(t *testing.T) {
 		name := func(secret string) string { return "vault/" + accessor + "/" + secret }
 		equal(t, "none", s.must("POST", d+"/drift", nil)["drifted"], []string{})
 		for secret := range policies {
-			s.put("cloud1-sm", name(secret), "changed by somebody")
+			s.put("cloud1-sm", name(secret), "changed by another client")
 		}
 		found := map[string]string{}
 		for _, one := range s.must("POST", d+"/drift", nil)["drifted"].([]any) {
@@ -216,7 +216,7 @@ func TestState(t *testing.T) {
 			return nil
 		})
 		for _, secret := range []string{"a", "c"} {
-			s.has("cloud1-sm", name(secret), "changed by somebody")
+			s.has("cloud1-sm", name(secret), "changed by another client")
 		}
 		if e := s.entries(d)[accessor+"/a"]; e.Drift != "changed" {
 			t.Errorf("%+v", e)

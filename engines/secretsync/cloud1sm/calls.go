@@ -135,7 +135,7 @@ func (d *place) credentials(getenv func(string) string) sdk.CredentialsProvider 
 	})
 }
 
-// static are credentials that are known. Those that could not be sent in a header are refused without a word of them.
+// static are credentials that are known. Those that could not be sent in a header are rejected without a word of them.
 func (d *place) static(id, secret, token string) sdk.CredentialsProvider {
 	for _, text := range []string{id, secret, token} {
 		if text != "" {
@@ -172,7 +172,7 @@ func (a *assumed) Retrieve(ctx context.Context) (sdk.Credentials, error) {
 	}
 	got := out.Credentials
 	if got == nil || got.AccessKeyId == nil || got.SecretAccessKey == nil || got.SessionToken == nil || got.Expiration == nil {
-		return sdk.Credentials{}, senseless("AssumeRole", false)
+		return sdk.Credentials{}, unexpectedResponse("AssumeRole", false)
 	}
 	return sdk.Credentials{
 		AccessKeyID: *got.AccessKeyId, SecretAccessKey: *got.SecretAccessKey, SessionToken: *got.SessionToken,

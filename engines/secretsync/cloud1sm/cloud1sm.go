@@ -3,9 +3,9 @@
 // A name is a secret, its ID the ARN, which a new secret of the same name would not have, and its version the one with the
 // staging label AWSCURRENT. Whose a secret is says the tag coffer:sync.
 //
-// A new name is one call that creates or fails. A value is replaced in two: the first stores a version that nobody reads yet,
+// A new name is one call that creates or fails. A value is replaced in two: the first stores a version that no client reads yet,
 // under the label COFFER and with Item.Token as its id, the second moves AWSCURRENT to it from the version that was found,
-// which the service refuses if somebody has written meanwhile. So nothing is overwritten unseen, and an attempt that was
+// which the service rejects if another client has written meanwhile. So nothing is overwritten unseen, and an attempt that was
 // made before makes no second version. Tags are written before that: when a version is current, all of its write is done.
 //
 // Start reading at place in place.go, then write.go. How requests are made and what errors become is in calls.go and
@@ -28,7 +28,7 @@ const (
 
 	maxValueBytes = 65536
 	maxName       = 512
-	maxTags       = 50 // of a secret, whoever has set them
+	maxTags       = 50 // of a secret, of all clients
 	maxTagKey     = 128
 	maxTagValue   = 256
 )

@@ -47,7 +47,7 @@ func newPlace(t *testing.T) desttest.Place {
 			return slices.Contains([]string{"DescribeSecret", "GetSecretValue", "ListSecrets"}, action)
 		},
 		Troubled: refusal(http.StatusInternalServerError, "InternalServiceError"),
-		Refused:  refusal(http.StatusBadRequest, "AccessDeniedException"),
+		Rejected: refusal(http.StatusBadRequest, "AccessDeniedException"),
 	}
 	front := httptest.NewServer(p.faults)
 	t.Cleanup(front.Close)

@@ -101,8 +101,8 @@ func ours(text string) *destination.Error {
 	return &destination.Error{Class: destination.Internal, Code: destination.Unexpected, Text: text}
 }
 
-// senseless is an answer without what it must have.
-func senseless(call string, changes bool) *destination.Error {
+// unexpectedResponse is the error of a response without a required field.
+func unexpectedResponse(call string, changes bool) *destination.Error {
 	return &destination.Error{
 		Class: destination.External, Code: destination.Unexpected, Unknown: changes,
 		Text: call + ": the answer is not one of AWS: something else is at this address",
@@ -123,7 +123,7 @@ var wordless = []string{"CreateSecret", "PutSecretValue"}
 // failed makes what the SDK returns an error of a destination. Its own texts have requests and answers in them, so none is
 // kept.
 func failed(err error, call string, changes bool) *destination.Error {
-	if e, ok := errors.AsType[*destination.Error](err); ok { // of a refused address, or of the credentials that were needed
+	if e, ok := errors.AsType[*destination.Error](err); ok { // of a rejected address, or of the credentials that were needed
 		own := *e
 		return &own
 	}
@@ -134,21 +134,21 @@ func failed(err error, call string, changes bool) *destination.Error {
 	said, isAnswer := errors.AsType[smithy.APIError](err)
 	switch {
 	case isAnswer && codeOf(said) != noCode:
-		e := refused(codeOf(said), said.ErrorMessage(), status, call)
+		e := rejected(codeOf(said), said.ErrorMessage(), status, call)
 		e.RetryAfter, e.Unknown = retryAfter, changes && e.Code == destination.Unavailable
 		return e
 	case errors.Is(err, errForeign):
-		return senseless(call, changes)
+		return unexpectedResponse(call, changes)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return stopped(err, call, changes)
 	case status >= http.StatusMultipleChoices:
-		e := refused(noCode, "", status, call)
+		e := rejected(noCode, "", status, call)
 		e.RetryAfter, e.Unknown = retryAfter, changes && status >= http.StatusInternalServerError
 		return e
 	case is[*smithyhttp.RequestSendError](err), is[*net.OpError](err), errors.Is(err, io.ErrUnexpectedEOF): // perhaps in the middle
 		return unanswered(err, call, changes)
 	case is[*smithy.DeserializationError](err) || status != 0:
-		return senseless(call, changes)
+		return unexpectedResponse(call, changes)
 	}
 	return ours(call + ": the request could not be made")
 }
@@ -183,8 +183,8 @@ func codeOf(said smithy.APIError) vendorCode {
 	return vendorCode(code)
 }
 
-// refused is an answer that is an error.
-func refused(code vendorCode, message string, status int, call string) *destination.Error {
+// rejected is an answer that is an error.
+func rejected(code vendorCode, message string, status int, call string) *destination.Error {
 	e := &destination.Error{Class: destination.Client, Code: destination.BadRequest, Err: code}
 	switch m, ok := meaning[code]; {
 	case ok:
@@ -222,7 +222,7 @@ func advice(code string, said vendorCode) string {
 	case "ExpiredToken", "RequestExpired":
 		return "AWS does not take the credentials any more"
 	case "InvalidSignature", "SignatureDoesNotMatch":
-		return "AWS refuses the signature: see secret_access_key and the server's clock"
+		return "AWS rejects the signature: see secret_access_key and the server's clock"
 	}
 	switch code {
 	case destination.Denied:
@@ -245,7 +245,7 @@ func advice(code string, said vendorCode) string {
 	return "AWS does not take the request"
 }
 
-// fitting are the provider's words, where they tell more and cannot hold what was sent. A refused signature comes with all
+// fitting are the provider's words, where they tell more and cannot hold what was sent. A rejected signature comes with all
 // that was signed, and a violated rule with the value that violates it.
 func fitting(code vendorCode, message, call string) string {
 	if slices.Contains(wordless, call) {
@@ -298,7 +298,7 @@ func cleaned(message string) string {
 	return message
 }
 
-// waitOf reads Retry-After: seconds, or a date by the clock of whoever answers.
+// waitOf reads Retry-After: seconds, or a date by the clock of the vendor.
 func waitOf(answer *smithyhttp.ResponseError) time.Duration {
 	if answer.Response == nil || answer.Response.Response == nil {
 		return 0

@@ -120,7 +120,7 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// TestOthersCredentialsAreHidden: what looks like a credential is left out of the provider's words, whoever it belongs to.
+// TestOthersCredentialsAreHidden: what looks like a credential is left out of the provider's text, also those of others.
 func TestOthersCredentialsAreHidden(t *testing.T) {
 	s := cloud1smtest.New(t)
 	d := open(t, s, destination.Env{}, nil)
@@ -149,7 +149,7 @@ func TestOwnCredentialsAreHidden(t *testing.T) {
 	}
 }
 
-// TestLongAnswersAreCut: nobody fills the memory with an answer.
+// TestLongAnswersAreCut: a long response does not fill the memory.
 func TestLongAnswersAreCut(t *testing.T) {
 	for _, status := range []int{http.StatusOK, http.StatusBadRequest} {
 		read := 0

@@ -14,7 +14,7 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
 
-// TestFaultsAndOthers writes while calls fail in all ways and somebody else is at the same name. Whatever happens, what ours
+// TestFaultsAndOthers writes while calls fail in all ways and another client is at the same name. Whatever happens, what ours
 // replaces is what was looked at, no write makes two versions, and in the end the value is ours.
 func TestFaultsAndOthers(t *testing.T) {
 	for seed := range uint64(20) {

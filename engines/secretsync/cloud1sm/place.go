@@ -85,7 +85,7 @@ func (d *place) describe(ctx context.Context, name string) (destination.Found, e
 		return destination.Found{}, err
 	}
 	if out.ARN == nil || out.Name == nil || *out.Name != name && *out.ARN != name {
-		return destination.Found{}, senseless("DescribeSecret", false)
+		return destination.Found{}, unexpectedResponse("DescribeSecret", false)
 	}
 	found := foundOf(*out.Name, *out.ARN, out.DeletedDate != nil, out.Tags, out.VersionIdsToStages)
 	found.ChangedAt = sdk.ToTime(out.LastChangedDate)
@@ -126,7 +126,7 @@ func (d *place) List(ctx context.Context) iter.Seq2[destination.Found, error] {
 			}
 			for _, s := range out.SecretList {
 				if s.Name == nil || s.ARN == nil {
-					yield(destination.Found{}, senseless("ListSecrets", false))
+					yield(destination.Found{}, unexpectedResponse("ListSecrets", false))
 					return
 				}
 				found := foundOf(*s.Name, *s.ARN, s.DeletedDate != nil, s.Tags, s.SecretVersionsToStages)
@@ -140,7 +140,7 @@ func (d *place) List(ctx context.Context) iter.Seq2[destination.Found, error] {
 				return
 			}
 			if next == sdk.ToString(in.NextToken) {
-				yield(destination.Found{}, senseless("ListSecrets", false))
+				yield(destination.Found{}, unexpectedResponse("ListSecrets", false))
 				return
 			}
 			in.NextToken = &next

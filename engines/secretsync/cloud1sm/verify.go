@@ -26,7 +26,7 @@ type probing struct {
 }
 
 // Verify implements destination.Destination. What may be done to a secret is tried on one with a random name that does not
-// exist, below "vault/", where names are by default: a policy for other names only refuses it, too.
+// exist, below "vault/", where names are by default: a policy for other names only rejects it, too.
 func (d *place) Verify(ctx context.Context) []destination.Check {
 	p := &probing{place: d, name: "vault/coffer-verify-" + strings.ToLower(rand.Text())}
 	describe := p.try(func() error {
@@ -58,7 +58,7 @@ func (p *probing) clock() {
 	skew := time.Duration(p.wire.skew.Load()).Abs().Round(time.Second)
 	c := destination.Check{Name: "clock", OK: skew <= maxSkew, Text: "it agrees with that of AWS"}
 	if !c.OK {
-		c.Text = fmt.Sprintf("the server's clock is off by %v: AWS refuses signatures that are 5 minutes old or young; set it right", skew)
+		c.Text = fmt.Sprintf("the server's clock is off by %v: AWS rejects signatures that are 5 minutes old or young; set it right", skew)
 	}
 	p.add(c)
 }

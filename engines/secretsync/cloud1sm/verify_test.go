@@ -123,7 +123,7 @@ func TestNothingIsRepeated(t *testing.T) {
 	}
 }
 
-// TestCredentialsOfARoleEnd: those that soon do are replaced before they are refused.
+// TestCredentialsOfARoleEnd: those that soon do are replaced before they are rejected.
 func TestCredentialsOfARoleEnd(t *testing.T) {
 	s := cloud1smtest.New(t)
 	arn := s.STS.AddRole(awstest.Role{Name: "sync"})

@@ -89,7 +89,7 @@ func (d *place) create(ctx context.Context, it destination.Item) (destination.He
 		return destination.Held{}, err
 	}
 	if out.ARN == nil || sdk.ToString(out.Name) != it.Name || sdk.ToString(out.VersionId) != it.Token {
-		return destination.Held{}, senseless("CreateSecret", true)
+		return destination.Held{}, unexpectedResponse("CreateSecret", true)
 	}
 	return destination.Held{ID: *out.ARN, Version: it.Token}, nil
 }
@@ -153,10 +153,10 @@ func (w *writing) run(ctx context.Context) (held destination.Held, err error) {
 }
 
 func changed() *destination.Error {
-	return client(destination.Changed, "somebody else has changed the secret since it was looked at")
+	return client(destination.Changed, "another client has changed the secret since it was looked at")
 }
 
-// tagChanges returns what has to be set and taken away. The place lets nobody have more than a number of tags.
+// tagChanges returns what has to be set and taken away. The vendor limits the number of tags.
 func (w *writing) tagChanges(are map[string]string) (set map[string]string, unset []string, err error) {
 	left, set := maps.Clone(are), map[string]string{}
 	wanted := wantedTags(w.it)
@@ -211,7 +211,7 @@ func (w *writing) tag(ctx context.Context, set map[string]string, unset []string
 	return nil
 }
 
-// put stores the value as a version that nobody reads, then makes it the current one, if that is still the one that was found.
+// put stores the value as a version that no client reads, then makes it the current one, if that is still the one that was found.
 func (w *writing) put(ctx context.Context) error {
 	in := &secretsmanager.PutSecretValueInput{SecretId: &w.was.ID, ClientRequestToken: &w.it.Token, VersionStages: []string{written}}
 	in.SecretString, in.SecretBinary = content(w.it.Value)
@@ -223,7 +223,7 @@ func (w *writing) put(ctx context.Context) error {
 		return w.why(ctx, err)
 	}
 	if sdk.ToString(out.ARN) != w.was.ID || sdk.ToString(out.VersionId) != w.it.Token {
-		return senseless("PutSecretValue", true)
+		return unexpectedResponse("PutSecretValue", true)
 	}
 	if slices.Contains(out.VersionStages, current) { // by an attempt before this one, or as the first version that there is
 		return nil
@@ -239,7 +239,7 @@ func (w *writing) put(ctx context.Context) error {
 	return nil
 }
 
-// why looks at a secret whose write was refused: whether it is still the one that was found.
+// why looks at a secret whose write was rejected: whether it is still the one that was found.
 func (w *writing) why(ctx context.Context, refusal error) error {
 	if errors.Is(refusal, notFound) {
 		return changed()

@@ -69,7 +69,7 @@ func TestWriteOverAnotherVersion(t *testing.T) {
 	failed(t, err, destination.Client, destination.Changed, false)
 	holds(t, s, "theirs")
 	s.Fail(nil)
-	// Somebody decides for ours: the version that is there already is used.
+	// The race is decided for ours: the existing version is used.
 	held, err := d.Write(t.Context(), it, read(t, d))
 	if err != nil || held.Version != it.Token {
 		t.Fatalf("held %+v, %v", held, err)
@@ -80,7 +80,7 @@ func TestWriteOverAnotherVersion(t *testing.T) {
 	}
 }
 
-// TestRepairWithTheSameToken: a value that was written before, and over which somebody has written, comes back although its
+// TestRepairWithTheSameToken: a value that was written before, and that another client has overwritten, comes back although its
 // version is there, which the service would leave as it is.
 func TestRepairWithTheSameToken(t *testing.T) {
 	s := cloud1smtest.New(t)
@@ -117,7 +117,7 @@ func TestWriteOverANewSecret(t *testing.T) {
 		if change.name == "another" {
 			holds(t, s, "theirs")
 			if is, _ := s.Secret(name); len(is.Tags) != 0 {
-				t.Errorf("a secret of somebody else has got the tags %v", is.Tags)
+				t.Errorf("a secret of another client has got the tags %v", is.Tags)
 			}
 		}
 	}
@@ -172,12 +172,12 @@ func TestRecoveryWindow(t *testing.T) {
 	}
 }
 
-// What somebody else has done since the look is not undone by a deletion, and not deleted.
+// What another client has done since the look is not undone by a deletion, and not deleted.
 func TestDeleteOfAnOldView(t *testing.T) {
 	for what, change := range map[string]func(*cloud1smtest.Server){
-		"another mark": func(s *cloud1smtest.Server) { s.Tag(name, map[string]string{"coffer:sync": "theirs"}) },
-		"scheduled":    func(s *cloud1smtest.Server) { s.Schedule(name, 24*time.Hour) },
-		"made anew":    func(s *cloud1smtest.Server) { s.Drop(name); s.Put(name, []byte("theirs")) },
+		"another mark":  func(s *cloud1smtest.Server) { s.Tag(name, map[string]string{"coffer:sync": "theirs"}) },
+		"scheduled":     func(s *cloud1smtest.Server) { s.Schedule(name, 24*time.Hour) },
+		"created again": func(s *cloud1smtest.Server) { s.Drop(name); s.Put(name, []byte("theirs")) },
 	} {
 		t.Run(what, func(t *testing.T) {
 			s := cloud1smtest.New(t)
@@ -186,7 +186,7 @@ func TestDeleteOfAnOldView(t *testing.T) {
 			was := read(t, d)
 			change(s)
 			err := d.Delete(t.Context(), was)
-			if what != "made anew" {
+			if what != "created again" {
 				failed(t, err, destination.Client, destination.Changed, false)
 			} else if err != nil {
 				t.Error(err)
@@ -316,7 +316,7 @@ func TestUnknown(t *testing.T) {
 	was := read(t, d)
 	it := item("two")
 	it.Tags = map[string]string{"new": "tag"}
-	// What is refused after a part was done has a part done.
+	// What is rejected after a part was done has a part done.
 	s.FailNext(1, "PutSecretValue", awstest.Fault{Code: "LimitExceededException"})
 	_, err := d.Write(t.Context(), it, was)
 	failed(t, err, destination.Client, destination.Quota, true)
@@ -398,7 +398,7 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-// TestSecretWithoutAValue is one that somebody has made and never filled.
+// TestSecretWithoutAValue is one that was created without a value.
 func TestSecretWithoutAValue(t *testing.T) {
 	s := cloud1smtest.New(t)
 	d := open(t, s, destination.Env{}, nil)
@@ -417,7 +417,7 @@ func TestSecretWithoutAValue(t *testing.T) {
 	holds(t, s, "ours")
 }
 
-// TestWrongOrders are those that nobody may give.
+// TestWrongOrders are those that no client may give.
 func TestWrongOrders(t *testing.T) {
 	s := cloud1smtest.New(t)
 	d := open(t, s, destination.Env{}, nil)
@@ -600,7 +600,7 @@ func TestListThatGoesInCircles(t *testing.T) {
 	}
 }
 
-// TestMadeAnewMeanwhile: what somebody else makes under the name in the middle of a write or a deletion is another secret,
+// TestMadeAnewMeanwhile: what another client makes under the name in the middle of a write or a deletion is another secret,
 // which gets nothing of ours.
 func TestMadeAnewMeanwhile(t *testing.T) {
 	for _, action := range []string{"TagResource", "PutSecretValue", "UpdateSecretVersionStage", "DeleteSecret"} {

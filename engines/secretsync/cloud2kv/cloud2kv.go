@@ -2,10 +2,10 @@
 //
 // A write is a new version of a secret; its tags belong to the version, and one of them has the mark. The vault has no call
 // that creates only, and none that replaces only a certain version. So every write looks first, and one that has created a
-// name looks afterwards, too: if somebody else was faster by a moment, their value is put back on top.
+// name looks afterwards, too: if another client was faster by a moment, their value is put back on top.
 //
 // Deleted secrets stay for days and hold their name. Deleting and recovering go on after the vault has answered; meanwhile
-// a secret is neither here nor there, and the vault refuses to write it. A write waits for that, for a while.
+// a secret is neither here nor there, and the vault rejects to write it. A write waits for that, for a while.
 //
 // Start reading at Type, then vault.go (Read, Delete, List), write.go, errors.go.
 package cloud2kv

@@ -32,7 +32,7 @@ func TestConfigTakesVaults(t *testing.T) {
 	}
 }
 
-// Whoever may configure a destination must not be able to send credentials or secrets to another host.
+// A caller who may configure a destination must not be able to send credentials or secrets to another host.
 func TestConfigRefusesOtherHosts(t *testing.T) {
 	for _, uri := range []string{
 		"http://example.vault.azure.net", "example.vault.azure.net", "//example.vault.azure.net", "ftp://example.vault.azure.net",

@@ -21,7 +21,7 @@ import (
 
 // operation is one thing that is asked of the vault.
 type operation struct {
-	doing      string // as in "Key Vault refuses …"
+	doing      string // as in "Key Vault rejects …"
 	permission string
 }
 
@@ -129,8 +129,8 @@ func refusalOf(err error) refusal {
 }
 
 func (v *vault) explain(op operation, x *exchange, err error) *destination.Error {
-	if x.refused != nil {
-		return copied(x.refused)
+	if x.rejected != nil {
+		return copied(x.rejected)
 	}
 	for _, err := range []error{err, x.broken} {
 		if ours, ok := errors.AsType[*destination.Error](err); ok {
@@ -140,8 +140,8 @@ func (v *vault) explain(op operation, x *exchange, err error) *destination.Error
 	if answered, ok := errors.AsType[*azcore.ResponseError](err); ok && answered.RawResponse != nil {
 		return v.answered(op, answered.RawResponse)
 	}
-	if refused, ok := errors.AsType[*azidentity.AuthenticationFailedError](err); ok && refused.RawResponse != nil && refused.RawResponse.StatusCode >= 300 {
-		return tokenRefused(refused.RawResponse)
+	if rejected, ok := errors.AsType[*azidentity.AuthenticationFailedError](err); ok && rejected.RawResponse != nil && rejected.RawResponse.StatusCode >= 300 {
+		return tokenRefused(rejected.RawResponse)
 	}
 	if x.broken != nil {
 		return unanswered(op, x)
@@ -153,9 +153,9 @@ func (v *vault) explain(op operation, x *exchange, err error) *destination.Error
 		}
 	}
 	if x.atAuthority {
-		return unexpected("the token endpoint gives an answer that makes no sense")
+		return unexpected("the token endpoint gives an unexpected response")
 	}
-	return unexpected("Key Vault gives an answer that makes no sense, " + op.doing)
+	return unexpected("Key Vault gives an unexpected response, " + op.doing)
 }
 
 func copied(e *destination.Error) *destination.Error {
@@ -171,7 +171,7 @@ func unexpected(text string) *destination.Error {
 func (v *vault) answered(op operation, resp *http.Response) *destination.Error {
 	r := vaultRefusal(resp)
 	e := &destination.Error{Class: destination.Client, Err: r}
-	text := "Key Vault refuses " + op.doing + " (" + r.Error() + ")"
+	text := "Key Vault rejects " + op.doing + " (" + r.Error() + ")"
 	if known[r.code] != "" {
 		text += ": " + known[r.code]
 	}
@@ -252,7 +252,7 @@ func tokenRefused(resp *http.Response) *destination.Error {
 		if problem == "" {
 			problem = "look at tenant_id, client_id, client_secret and cloud"
 		}
-		e.Text = fmt.Sprintf("the token endpoint refuses the credentials (%v): %s", r, problem)
+		e.Text = fmt.Sprintf("the token endpoint rejects the credentials (%v): %s", r, problem)
 	}
 	return e
 }

@@ -42,7 +42,7 @@ func TestAnswersOfTheVault(t *testing.T) {
 		text   string // is in the text
 	}{
 		"a bad parameter":       {400, "", `{"error":{"code":"BadParameter","message":"x"}}`, destination.Client, destination.BadRequest, 0, false, "400 BadParameter"},
-		"a token refused":       {401, "", `{"error":{"code":"Unauthorized","message":"AKV10032: Invalid issuer."}}`, destination.Client, destination.Denied, 0, false, "AKV10032"},
+		"a token rejected":      {401, "", `{"error":{"code":"Unauthorized","message":"AKV10032: Invalid issuer."}}`, destination.Client, destination.Denied, 0, false, "AKV10032"},
 		"by policy":             {403, "", `{"error":{"code":"Forbidden","message":"x","innererror":{"code":"ForbiddenByPolicy"}}}`, destination.Client, destination.Denied, 0, false, "secrets/set"},
 		"by role":               {403, "", `{"error":{"code":"Forbidden","innererror":{"code":"ForbiddenByRbac"}}}`, destination.Client, destination.Denied, 0, false, "role"},
 		"by firewall":           {403, "", `{"error":{"code":"Forbidden","innererror":{"code":"ForbiddenByFirewall"}}}`, destination.Client, destination.Denied, 0, false, "firewall"},
@@ -59,14 +59,14 @@ func TestAnswersOfTheVault(t *testing.T) {
 		"unavailable":           {503, "7", `{`, destination.External, destination.Unavailable, 7 * time.Second, true, "503"},
 		"a redirect":            {307, "", ``, destination.External, destination.Unexpected, 0, true, "307"},
 		"no content":            {204, "", ``, destination.External, destination.Unexpected, 0, true, "204"},
-		"no JSON":               {200, "", `<html>hello</html>`, destination.External, destination.Unexpected, 0, true, "makes no sense"},
+		"no JSON":               {200, "", `<html>hello</html>`, destination.External, destination.Unexpected, 0, true, "unexpected response"},
 		"another secret":        {200, "", `{"value":"v","id":"https://x/secrets/other/0123"}`, destination.External, destination.Unexpected, 0, true, "another secret"},
-		"a path for a name":     {200, "", `{"value":"v","id":"https://x/secrets/..%2f..%2fname/0123"}`, destination.External, destination.Unexpected, 0, true, "no sense"},
+		"a path for a name":     {200, "", `{"value":"v","id":"https://x/secrets/..%2f..%2fname/0123"}`, destination.External, destination.Unexpected, 0, true, "unexpected response"},
 		"no version":            {200, "", `{"value":"v","id":"https://x/secrets/name"}`, destination.External, destination.Unexpected, 0, true, "another secret"},
 		"no ID":                 {200, "", `{"value":"v"}`, destination.External, destination.Unexpected, 0, true, "no ID"},
-		"an odd ID":             {200, "", `{"value":"v","id":"::"}`, destination.External, destination.Unexpected, 0, true, "no sense"},
+		"an odd ID":             {200, "", `{"value":"v","id":"::"}`, destination.External, destination.Unexpected, 0, true, "unexpected response"},
 		"nothing":               {200, "", `null`, destination.External, destination.Unexpected, 0, true, "no ID"},
-		"odd types":             {200, "", `{"value":7,"id":{}}`, destination.External, destination.Unexpected, 0, true, "no sense"},
+		"odd types":             {200, "", `{"value":7,"id":{}}`, destination.External, destination.Unexpected, 0, true, "unexpected response"},
 		"an endless answer":     {200, "", `{"value":"` + strings.Repeat("v", maxAnswerBytes) + `"}`, destination.External, destination.Unexpected, 0, true, "too long"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -193,7 +193,7 @@ func TestTroubleWithTokens(t *testing.T) {
 		"trouble":           {func(*http.Request) (*http.Response, error) { return reply(503, "hello"), nil }, destination.Unavailable, destination.External},
 		"no sense":          {func(*http.Request) (*http.Response, error) { return reply(200, "hello"), nil }, destination.Unexpected, destination.External},
 		"an empty answer":   {func(*http.Request) (*http.Response, error) { return reply(200, "{}"), nil }, destination.Unexpected, destination.External},
-		"refused, oddly":    {func(*http.Request) (*http.Response, error) { return reply(400, "{}"), nil }, destination.Denied, destination.Client},
+		"rejected, oddly":   {func(*http.Request) (*http.Response, error) { return reply(400, "{}"), nil }, destination.Denied, destination.Client},
 		"a broken answer":   {func(*http.Request) (*http.Response, error) { return nil, io.ErrUnexpectedEOF }, destination.Unreachable, destination.External},
 		"no name":           {func(*http.Request) (*http.Response, error) { return nil, &net.DNSError{IsNotFound: true} }, destination.Unreachable, destination.External},
 		"a blocked address": {func(*http.Request) (*http.Response, error) { return nil, blocked }, destination.Blocked, destination.Client},

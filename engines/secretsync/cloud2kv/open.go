@@ -61,14 +61,14 @@ func open(c destination.Config, env destination.Env) (destination.Destination, e
 	credentials := &tokens{tenant: full.TenantID, open: func() (azcore.TokenCredential, error) {
 		return azidentity.NewClientSecretCredential(full.TenantID, full.ClientID, full.ClientSecret.Reveal(), &azidentity.ClientSecretCredentialOptions{
 			ClientOptions: options,
-			// Its hosts are known and fixed, so nobody has to be asked whether they are the right ones.
+			// Its hosts are known and fixed, so no challenge has to be checked.
 			DisableInstanceDiscovery: true,
 		})
 	}}
 	if err := credentials.renew(); err != nil {
 		return nil, unusable("the credentials cannot be used: look at tenant_id, client_id and client_secret")
 	}
-	w.refused = credentials.renew
+	w.rejected = credentials.renew
 	forVault := options
 	forVault.APIVersion = apiVersion
 	secrets, err := azsecrets.NewClient(base, credentials, &azsecrets.ClientOptions{
@@ -126,7 +126,7 @@ func hostOf(text string) string {
 }
 
 // tokens is the credential. It asks for tokens of the configured tenant only, whatever the vault says. The vendor's credential
-// keeps a token until it ends, even if it is refused: then another credential takes its place.
+// keeps a token until it ends, even if it is rejected: then another credential takes its place.
 type tokens struct {
 	tenant string
 	open   func() (azcore.TokenCredential, error)
@@ -150,7 +150,7 @@ func (t *tokens) renew() error {
 // GetToken implements azcore.TokenCredential.
 func (t *tokens) GetToken(ctx context.Context, o policy.TokenRequestOptions) (azcore.AccessToken, error) {
 	if guid.MatchString(o.TenantID) && guid.MatchString(t.tenant) && !strings.EqualFold(o.TenantID, t.tenant) {
-		return azcore.AccessToken{}, refuse(ctx, &destination.Error{
+		return azcore.AccessToken{}, reject(ctx, &destination.Error{
 			Class: destination.Client, Code: destination.Denied,
 			Text: "the vault belongs to the tenant " + o.TenantID + ", not to tenant_id: change tenant_id, client_id and client_secret",
 		})

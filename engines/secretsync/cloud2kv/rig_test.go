@@ -23,7 +23,7 @@ type place struct {
 
 func newPlace(t *testing.T) *place {
 	p := &place{Vault: cloud2kvtest.New(t)}
-	p.faults.Refused = func(w http.ResponseWriter, _ *http.Request) {
+	p.faults.Rejected = func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusForbidden)
 		_, _ = w.Write([]byte(`{"error":{"code":"Forbidden","message":"no","innererror":{"code":"ForbiddenByRbac"}}}`))
 	}

@@ -80,7 +80,7 @@ func parse(id *azsecrets.ID, a *azsecrets.SecretAttributes, tags map[string]*str
 	}
 	name, version, ok := parseID(string(*id))
 	if !ok {
-		return nil, unexpected("Key Vault answers with a secret whose ID makes no sense")
+		return nil, unexpected("Key Vault gives an unexpected response: the ID of the secret cannot be parsed")
 	}
 	s := &secret{name: name, version: version, enabled: true, contentType: contentType, managed: managed != nil && *managed, tags: map[string]string{}}
 	if a != nil {
@@ -172,7 +172,7 @@ func (v *vault) live(ctx context.Context, name string) (*secret, error) {
 func (v *vault) disabled(ctx context.Context, name string) (*secret, error) {
 	versions, err := v.versions(ctx, name)
 	if e, ok := errors.AsType[*destination.Error](err); ok && e.Code == destination.Denied {
-		return &secret{name: name}, nil // somebody's; whose cannot be seen without the permission
+		return &secret{name: name}, nil // it exists; its owner cannot be read without the permission
 	}
 	if err != nil {
 		return nil, err

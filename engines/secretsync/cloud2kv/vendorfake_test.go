@@ -38,16 +38,16 @@ func (s *typed) RoundTrip(r *http.Request) (*http.Response, error) {
 		s.token.Store(token)
 	}
 	resp, err := s.server.Do(r)
-	if told, ok := errors.AsType[*refused](err); ok {
+	if told, ok := errors.AsType[*rejected](err); ok {
 		return told.answer, nil
 	}
 	return resp, err
 }
 
-// refused is an answer of the vault's that is no success. The vendor's server can only make up one of its own.
-type refused struct{ answer *http.Response }
+// rejected is an answer of the vault's that is no success. The vendor's server can only make up one of its own.
+type rejected struct{ answer *http.Response }
 
-func (*refused) Error() string { return "the vault refuses" }
+func (*rejected) Error() string { return "the vault rejects" }
 
 func newTyped(t *testing.T, vault http.RoundTripper) *typed {
 	s := &typed{t: t, vault: vault}
@@ -135,7 +135,7 @@ func ask[T any](ctx context.Context, s *typed, method, where string, in any) (ou
 		return out, err
 	}
 	if resp.StatusCode != http.StatusOK {
-		return out, &refused{resp}
+		return out, &rejected{resp}
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)

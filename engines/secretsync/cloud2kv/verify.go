@@ -124,7 +124,7 @@ func (v *vault) deletable(ctx context.Context, name string) destination.Check {
 func judged(name string, err error) destination.Check {
 	switch {
 	case err == nil:
-		return destination.Check{Name: name, Unknown: true, Text: "the vault gives an answer that makes no sense"}
+		return destination.Check{Name: name, Unknown: true, Text: "the vault gives an unexpected response"}
 	case code(err) == destination.Denied:
 		return destination.Check{Name: name, Text: err.Error()}
 	}
@@ -133,7 +133,7 @@ func judged(name string, err error) destination.Check {
 
 func (v *vault) clock(date time.Time) destination.Check {
 	if skew := v.now().Sub(date).Abs(); skew > maxSkew {
-		return destination.Check{Name: "clock", Text: "the clocks of this server and of the vault are " + skew.Round(time.Second).String() + " apart: tokens may be refused; set the clock"}
+		return destination.Check{Name: "clock", Text: "the clocks of this server and of the vault are " + skew.Round(time.Second).String() + " apart: tokens may be rejected; set the clock"}
 	}
 	return destination.Check{Name: "clock", OK: true, Text: "the clocks of this server and of the vault agree"}
 }

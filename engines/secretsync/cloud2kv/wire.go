@@ -22,7 +22,7 @@ type wire struct {
 	client      *http.Client
 	vault       string       // host and port
 	authorities []string     // hosts and ports
-	refused     func() error // the vault does not take a token any more
+	rejected    func() error // the vault does not take a token any more
 }
 
 // exchange is what is known of one call. One goroutine uses it.
@@ -30,13 +30,13 @@ type exchange struct {
 	sent        bool               // a request that changes something has gone to the vault
 	atAuthority bool               // the last request went for a token
 	broken      error              // why there is no answer, or not all of it
-	refused     *destination.Error // why it was given up by us
+	rejected    *destination.Error // why it was given up by us
 	date        time.Time          // of the last answer, by its sender's clock
 }
 
 type exchangeKey struct{}
 
-// exchangeOf returns the exchange of a call's context; one that nobody reads if it has none.
+// exchangeOf returns the exchange of a call's context; an unused one if it has none.
 func exchangeOf(ctx context.Context) *exchange {
 	if x, ok := ctx.Value(exchangeKey{}).(*exchange); ok {
 		return x
@@ -44,9 +44,9 @@ func exchangeOf(ctx context.Context) *exchange {
 	return &exchange{}
 }
 
-// refuse notes why a call is given up: not all of the SDK hands errors on.
-func refuse(ctx context.Context, e *destination.Error) error {
-	exchangeOf(ctx).refused = e
+// reject notes why a call is given up: not all of the SDK hands errors on.
+func reject(ctx context.Context, e *destination.Error) error {
+	exchangeOf(ctx).rejected = e
 	return e
 }
 
@@ -55,7 +55,7 @@ func (w *wire) Do(r *http.Request) (*http.Response, error) {
 	x, host := exchangeOf(r.Context()), hostOf(r.URL.String())
 	x.atAuthority = slices.Contains(w.authorities, host)
 	if r.URL.Scheme != "https" || host != w.vault && !x.atAuthority {
-		return nil, refuse(r.Context(), &destination.Error{
+		return nil, reject(r.Context(), &destination.Error{
 			Class: destination.Client, Code: destination.Blocked,
 			Text: "Key Vault points to another host, which is not called",
 		})
@@ -72,10 +72,10 @@ func (w *wire) Do(r *http.Request) (*http.Response, error) {
 	resp.Body = &answer{ReadCloser: resp.Body, left: maxAnswerBytes, ctx: r.Context()}
 	if resp.StatusCode == http.StatusUnauthorized && !soundChallenge(resp.Header.Get("WWW-Authenticate")) {
 		resp.Body.Close()
-		return nil, refuse(r.Context(), unexpected("Key Vault asks for a token in a way that makes no sense"))
+		return nil, reject(r.Context(), unexpected("Key Vault asks for a token in an unexpected way"))
 	}
 	if resp.StatusCode == http.StatusUnauthorized && !x.atAuthority && r.Header.Get("Authorization") != "" {
-		_ = w.refused() // it could be made before; without another token the vault refuses this one once more
+		_ = w.rejected() // it could be made before; without another token the vault rejects this one once more
 	}
 	return resp, nil
 }
@@ -108,7 +108,7 @@ type answer struct {
 func (a *answer) Read(p []byte) (int, error) {
 	n, err := a.ReadCloser.Read(p)
 	if a.left -= n; a.left < 0 {
-		return 0, refuse(a.ctx, unexpected("the answer is too long to be one of Key Vault's"))
+		return 0, reject(a.ctx, unexpected("the answer is too long to be one of Key Vault's"))
 	}
 	if err != nil && err != io.EOF {
 		exchangeOf(a.ctx).broken = err

@@ -123,7 +123,7 @@ func (v *vault) reclaim(ctx context.Context, it destination.Item) (*secret, erro
 		return nil, err
 	}
 	if s.mark() != it.Mark {
-		return nil, exists("a secret of somebody else with this name is deleted in Key Vault but keeps the name: recover it or purge it")
+		return nil, exists("a secret of another client with this name is deleted in Key Vault but keeps the name: recover it or purge it")
 	}
 	return v.recover(ctx, it, s)
 }
@@ -187,7 +187,7 @@ func (v *vault) poll(ctx context.Context, begun bool, call func(context.Context)
 	}
 }
 
-// set writes a new version. What somebody else has put around an earlier one stays: its tags and content type.
+// set writes a new version. What another client has put around an earlier one stays: its tags and content type.
 func (v *vault) set(ctx context.Context, it destination.Item, old *secret) (*secret, error) {
 	if old != nil && old.managed {
 		return nil, exists("the name is the secret of a certificate in Key Vault, which writes it")
@@ -234,12 +234,12 @@ func newTags(it destination.Item, old *secret) (map[string]*string, error) {
 		}
 	}
 	if len(tags) > maxTags {
-		return nil, illegal(fmt.Sprintf("the secret has %d tags of somebody else, with ours %d; Key Vault takes at most %d: remove some", len(tags)-len(it.Tags)-1, len(tags), maxTags))
+		return nil, illegal(fmt.Sprintf("the secret has %d tags of another client, with ours %d; Key Vault takes at most %d: remove some", len(tags)-len(it.Tags)-1, len(tags), maxTags))
 	}
 	return tags, nil
 }
 
-// yield looks whether somebody else has created the name at the same moment. Then the secret is theirs: what they wrote is
+// yield looks whether another client has created the name at the same moment. Then the secret is theirs: what they wrote is
 // put back on top, and the write has failed.
 func (v *vault) yield(ctx context.Context, it destination.Item, ours *secret) error {
 	all, err := v.versions(ctx, it.Name)
@@ -250,10 +250,10 @@ func (v *vault) yield(ctx context.Context, it destination.Item, ours *secret) er
 	if len(theirs) == 0 {
 		return nil
 	}
-	e := exists("somebody else has created the secret in Key Vault at the same moment; what they wrote was put back")
+	e := exists("another client has created the secret in Key Vault at the same moment; what they wrote was put back")
 	e.Unknown = true
 	if err := v.putBack(ctx, it.Name, newest(theirs).version); err != nil {
-		e.Text = "somebody else has created the secret in Key Vault at the same moment; what they wrote is an earlier version of it now"
+		e.Text = "another client has created the secret in Key Vault at the same moment; what they wrote is an earlier version of it now"
 	}
 	return e
 }

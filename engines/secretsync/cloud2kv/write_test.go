@@ -62,7 +62,7 @@ func (p *place) during(method string, f func()) {
 	})
 }
 
-// The vault cannot create only. Whoever is faster by a moment keeps the name all the same.
+// The vault cannot create only. The first of two clients keeps the name all the same.
 func TestCreateYieldsToOneWhoWasFaster(t *testing.T) {
 	p := newPlace(t)
 	v := p.Open(t)
@@ -114,7 +114,7 @@ func TestCreateThatCannotPutBackSaysSo(t *testing.T) {
 	}
 }
 
-// A write whose answer was lost, and which a stale look did not see, is no race with somebody else.
+// A write whose answer was lost, and which a stale look did not see, is no race with another client.
 func TestCreateKnowsItsOwnEarlierVersion(t *testing.T) {
 	p := newPlace(t)
 	v := p.Open(t)
@@ -148,7 +148,7 @@ func TestNamesDoNotDependOnCase(t *testing.T) {
 	}
 }
 
-// A deleted secret of somebody else is neither recovered nor written.
+// A deleted secret of another client is neither recovered nor written.
 func TestDeletedSecretsOfOthersStayDeleted(t *testing.T) {
 	p := newPlace(t)
 	v := p.Open(t)
@@ -167,7 +167,7 @@ func TestDeletedSecretsOfOthersStayDeleted(t *testing.T) {
 	}
 }
 
-// Told to, it recovers what somebody else has deleted, too.
+// Told to, it recovers what another client has deleted, too.
 func TestDeletedIsRecoveredWhenItIsToldTo(t *testing.T) {
 	p := newPlace(t)
 	v := p.Open(t)
@@ -230,7 +230,7 @@ func TestVaultThatIsNotDoneInTime(t *testing.T) {
 	}
 }
 
-// Somebody else has begun to delete the secret at the same moment.
+// Another client has begun to delete the secret at the same moment.
 func TestDeletedByTwo(t *testing.T) {
 	p := newPlace(t)
 	v, theirs := p.Open(t), p.Open(t)
@@ -293,7 +293,7 @@ func TestOldViewsDoNotWrite(t *testing.T) {
 	}
 }
 
-// Whoever recovers a secret and writes it between our looks is not overwritten.
+// A client that recovers a secret and writes it between our reads is not overwritten.
 func TestRecoveryYieldsToOneWhoWasFaster(t *testing.T) {
 	p := newPlace(t)
 	v := p.Open(t)
@@ -371,7 +371,7 @@ func tagsOf(p *place, name string) map[string]string {
 	return tags
 }
 
-// What somebody else has put around the value stays there.
+// What another client has put around the value stays there.
 func TestTagsOfOthersStay(t *testing.T) {
 	p := newPlace(t)
 	v := p.Open(t)

@@ -80,7 +80,7 @@ func open(c *Config, env destination.Env) (*place, error) {
 	return p, nil
 }
 
-// Close implements destination.Destination. What is under way ends first: the connection is closed by whoever is last.
+// Close implements destination.Destination. What is under way ends first: the last call closes the connection.
 func (p *place) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -180,7 +180,7 @@ func (d *dialler) connect(env destination.Env) (*grpc.ClientConn, error) {
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 		// A connection whose far end has vanished is given up, and not used for as long as the system goes on trying: while a
-		// call waits for so long, it is asked whether somebody is there.
+		// call waits for so long, a keepalive is sent.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 10 * time.Second}),
 		// The breaker above says how long a place is left alone; what was broken must not stay so here for minutes.
 		grpc.WithConnectParams(grpc.ConnectParams{

@@ -1,7 +1,7 @@
 // Package cloud3sm is the type of destination cloud3-sm: GCP Secret Manager, global secrets of one project.
 //
 // A name is a secret, a value its latest version. Secret Manager can create a secret only where there is none, and changes
-// and deletes one only under the etag that was read, so that nothing of somebody else is replaced; adding a version is the
+// and deletes one only under the etag that was read, so that nothing of another client is replaced; adding a version is the
 // one call without a condition, and is made right after one that has one. Whose a secret is says an annotation. Another
 // lists the versions that are ours, of which the newest two are kept and the older ones destroyed, since each is billed.
 //

@@ -49,7 +49,7 @@ func (f failure) explain(ctx context.Context) error {
 	return e
 }
 
-// transport reports whether the code is one of the library's own for a call that nobody has answered.
+// transport reports whether the code is one of the library's own for a call without a response.
 func (f failure) transport() bool {
 	switch f.code() {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Internal, codes.Unknown, codes.DataLoss:
@@ -190,7 +190,7 @@ func changed(text string) *destination.Error {
 	return &destination.Error{Class: destination.Client, Code: destination.Changed, Text: text}
 }
 
-// unexpected is the error of an answer that makes no sense.
+// unexpected is the error of an unexpected response.
 func unexpected(text string) *destination.Error {
 	return &destination.Error{Class: destination.External, Code: destination.Unexpected, Text: text}
 }

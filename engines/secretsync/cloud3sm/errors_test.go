@@ -351,7 +351,7 @@ func TestTokenService(t *testing.T) {
 		class  destination.Class
 		after  time.Duration
 	}{
-		{"the key is refused", answer(400, `{"error":"invalid_grant","error_description":"Invalid JWT Signature."}`), destination.Denied, destination.Client, 0},
+		{"the key is rejected", answer(400, `{"error":"invalid_grant","error_description":"Invalid JWT Signature."}`), destination.Denied, destination.Client, 0},
 		{"it repeats what it was sent", repeat(`{"error":"invalid_grant","error_description":"%s"}`), destination.Denied, destination.Client, 0},
 		{"it repeats it as the reason", repeat(`{"error":"%s"}`), destination.Denied, destination.Client, 0},
 		{"unauthorised", answer(401, `{"error":"invalid_client"}`), destination.Denied, destination.Client, 0},
@@ -432,7 +432,7 @@ func TestTokensAreKept(t *testing.T) {
 	}
 }
 
-// TestFreshTokenRefused: a token that was issued just now and is not taken is nobody's passing trouble.
+// TestFreshTokenRefused: a new token that is rejected is no temporary failure.
 func TestFreshTokenRefused(t *testing.T) {
 	s := cloud3smtest.New(t)
 	env := s.Env()

@@ -35,7 +35,7 @@ func (p *place) retire(ctx context.Context, s *secretmanagerpb.Secret, n int64) 
 	}
 	annotations := maps.Clone(s.Annotations)
 	annotations[versionsKey] = note
-	// A failure leaves a version that nobody destroys, and no harm.
+	// A failure leaves a version that is not destroyed later, which does no harm.
 	_, _ = p.update(ctx, &secretmanagerpb.Secret{Name: p.path(last(s.Name)), Etag: s.Etag, Annotations: annotations}, "annotations")
 }
 

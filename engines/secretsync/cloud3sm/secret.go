@@ -92,7 +92,7 @@ func found(s *secretmanagerpb.Secret) (destination.Found, error) {
 	}, nil
 }
 
-// identity is the time when a secret was made: one that is made anew under its name has another.
+// identity is the time when a secret was made: one that is created again under its name has another.
 func identity(s *secretmanagerpb.Secret) string {
 	return s.GetCreateTime().AsTime().UTC().Format(time.RFC3339Nano)
 }
@@ -188,7 +188,7 @@ func (p *place) replace(ctx context.Context, it destination.Item, was destinatio
 	case err != nil:
 		return nil, err
 	case identity(s) != was.ID:
-		return nil, changed("the secret has been deleted and made anew since it was read")
+		return nil, changed("the secret has been deleted and created again since it was read")
 	case maps.Equal(labels, s.Labels) && maps.Equal(annotations, s.Annotations):
 		return s, nil
 	}
@@ -209,7 +209,7 @@ func wanted(s *secretmanagerpb.Secret, it destination.Item) (labels, annotations
 	if annotations == nil {
 		annotations = map[string]string{}
 	}
-	if annotations[markKey] != it.Mark { // the versions of whoever had it before are not ours
+	if annotations[markKey] != it.Mark { // the versions of its former owner are not ours
 		delete(annotations, versionsKey)
 	}
 	annotations[markKey] = it.Mark
@@ -265,7 +265,7 @@ func (p *place) Delete(ctx context.Context, was destination.Found) error {
 			return err
 		}
 		if identity(s) != was.ID {
-			return changed("the secret has been deleted and made anew")
+			return changed("the secret has been deleted and created again")
 		}
 	}
 	if was.Version != "" { // the etag does not stand for the versions

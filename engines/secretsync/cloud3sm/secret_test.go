@@ -18,13 +18,13 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
 
-// TestRaces: somebody else acts between what was read and each call of what is done then. Theirs stays.
+// TestRaces: another client acts between what was read and each call of what is done then. Theirs stays.
 func TestRaces(t *testing.T) {
 	tests := []struct {
 		name   string
-		method string // before which somebody else acts
+		method string // before which another client acts
 		delete bool   // it is deleted, not written
-		adopt  bool   // it was somebody else's before
+		adopt  bool   // it was another client's before
 		act    func(s *cloud3smtest.Server)
 		code   string // "" is no error
 		left   string // what is there afterwards, "" is nothing
@@ -34,7 +34,7 @@ func TestRaces(t *testing.T) {
 		{name: "it is deleted", method: "AccessSecretVersion", act: func(s *cloud3smtest.Server) { s.Remove("one") }, code: destination.Changed},
 		{name: "it is deleted late", method: "GetSecret", act: func(s *cloud3smtest.Server) { s.Remove("one") }, code: destination.Changed},
 		{name: "it is deleted at last", method: "AddSecretVersion", act: func(s *cloud3smtest.Server) { s.Remove("one") }, code: destination.Changed},
-		{name: "it is made anew", method: "GetSecret", act: func(s *cloud3smtest.Server) { s.Remove("one"); s.Put("one", "theirs") }, code: destination.Changed, left: "theirs"},
+		{name: "it is created again", method: "GetSecret", act: func(s *cloud3smtest.Server) { s.Remove("one"); s.Put("one", "theirs") }, code: destination.Changed, left: "theirs"},
 		{name: "a copy of it is made in its place", method: "GetSecret", act: func(s *cloud3smtest.Server) {
 			copied := s.Annotations("one")
 			s.Remove("one")
@@ -44,17 +44,17 @@ func TestRaces(t *testing.T) {
 		{name: "it gets another mark", method: "GetSecret", act: func(s *cloud3smtest.Server) {
 			s.Edit("one", func(_, annotations map[string]string) { annotations["coffer-sync"] = another })
 		}, code: destination.Changed, left: "ours", marked: another},
-		{name: "it is made anew while it is adopted", adopt: true, method: "UpdateSecret", act: func(s *cloud3smtest.Server) { s.Remove("one"); s.Put("one", "theirs") }, code: destination.Changed, left: "theirs"},
+		{name: "it is created again while it is adopted", adopt: true, method: "UpdateSecret", act: func(s *cloud3smtest.Server) { s.Remove("one"); s.Put("one", "theirs") }, code: destination.Changed, left: "theirs"},
 		{name: "it is deleted while it is adopted", adopt: true, method: "UpdateSecret", act: func(s *cloud3smtest.Server) { s.Remove("one") }, code: destination.Changed},
 		{name: "it is labelled while it is adopted", adopt: true, method: "UpdateSecret", act: func(s *cloud3smtest.Server) {
 			s.Edit("one", func(labels, _ map[string]string) { labels["team"] = "theirs" })
 		}, code: destination.Changed, left: "first"},
 		{name: "a version is added before it is deleted", delete: true, method: "AccessSecretVersion", act: func(s *cloud3smtest.Server) { s.Put("one", "theirs") }, code: destination.Changed, left: "theirs", marked: mark},
-		{name: "it is made anew before it is deleted", delete: true, method: "DeleteSecret", act: func(s *cloud3smtest.Server) { s.Remove("one"); s.Put("one", "theirs") }, code: destination.Changed, left: "theirs"},
+		{name: "it is created again before it is deleted", delete: true, method: "DeleteSecret", act: func(s *cloud3smtest.Server) { s.Remove("one"); s.Put("one", "theirs") }, code: destination.Changed, left: "theirs"},
 		{name: "it gets another mark before it is deleted", delete: true, method: "DeleteSecret", act: func(s *cloud3smtest.Server) {
 			s.Edit("one", func(_, annotations map[string]string) { annotations["coffer-sync"] = another })
 		}, code: destination.Changed, left: "ours", marked: another},
-		{name: "somebody else deletes it, too", delete: true, method: "DeleteSecret", act: func(s *cloud3smtest.Server) { s.Remove("one") }},
+		{name: "another client deletes it, too", delete: true, method: "DeleteSecret", act: func(s *cloud3smtest.Server) { s.Remove("one") }},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -98,7 +98,7 @@ func TestRaces(t *testing.T) {
 	}
 }
 
-// TestForeignStays: creating is left to the one call that does not replace, whoever was quicker.
+// TestForeignStays: a secret is created only by the one call that does not replace.
 func TestForeignStays(t *testing.T) {
 	s := cloud3smtest.New(t)
 	d := open(t, s, configured(nil))
@@ -121,7 +121,7 @@ func TestAdoption(t *testing.T) {
 		s.Put("one", fmt.Sprint("theirs", i))
 	}
 	s.Edit("one", func(labels, annotations map[string]string) {
-		labels["team"], labels["owner"] = "theirs", "somebody"
+		labels["team"], labels["owner"] = "theirs", "other"
 		annotations["terraform"], annotations["coffer-versions"], annotations["coffer-sync"] = "yes", "1 2 3", another
 	})
 	if f := read(t, d, "one"); f.Mark != another || f.Version != "3" {
@@ -133,7 +133,7 @@ func TestAdoption(t *testing.T) {
 		it.Value = fmt.Append(nil, "ours", i)
 		write(t, d, it)
 	}
-	if got, want := s.Labels("one"), map[string]string{"team": "ours", "owner": "somebody"}; !maps.Equal(got, want) {
+	if got, want := s.Labels("one"), map[string]string{"team": "ours", "owner": "other"}; !maps.Equal(got, want) {
 		t.Errorf("labels %v, want %v", got, want)
 	}
 	if got, want := s.Annotations("one"), map[string]string{"terraform": "yes", "coffer-versions": "6 7", "coffer-sync": mark}; !maps.Equal(got, want) {
@@ -169,7 +169,7 @@ func TestOldVersions(t *testing.T) {
 		note     string
 	}{
 		{"ours", nil, "DDDEE", "4 5"},
-		{"one of somebody else", func(s *cloud3smtest.Server, i int) {
+		{"one of another client", func(s *cloud3smtest.Server, i int) {
 			if i == 2 {
 				s.Put("one", "theirs")
 			}
@@ -203,7 +203,7 @@ func TestOldVersions(t *testing.T) {
 		{"noting fails", func(s *cloud3smtest.Server, _ int) {
 			s.Hook("UpdateSecret", func(context.Context, any) error { return status.Error(codes.Unavailable, "later") })
 		}, "EEEEE", "1"},
-		{"the oldest is destroyed by somebody else", func(s *cloud3smtest.Server, i int) {
+		{"the oldest is destroyed by another client", func(s *cloud3smtest.Server, i int) {
 			if i == 1 {
 				s.Hook("DestroySecretVersion", func(context.Context, any) error {
 					return status.Error(codes.FailedPrecondition, "SecretVersion.state is already DESTROYED.")
@@ -373,7 +373,7 @@ func TestHalfMade(t *testing.T) {
 	}
 }
 
-// TestStaleLatest: "latest" of the service lags behind, which must not look as if somebody had put an old value back.
+// TestStaleLatest: "latest" of the service lags behind, which must not count as an old value that another client has restored.
 func TestStaleLatest(t *testing.T) {
 	s := cloud3smtest.New(t)
 	d := open(t, s, configured(nil))
@@ -417,7 +417,7 @@ func TestStaleLatest(t *testing.T) {
 	}
 }
 
-// TestDisabled: what somebody has disabled or destroyed differs from what was written, and is written anew.
+// TestDisabled: what another client has disabled or destroyed differs from what was written, and is written again.
 func TestDisabled(t *testing.T) {
 	s := cloud3smtest.New(t)
 	d := open(t, s, configured(nil))
@@ -428,7 +428,7 @@ func TestDisabled(t *testing.T) {
 		t.Errorf("found %+v, written %+v", f, held)
 	}
 	if held, err := d.Write(t.Context(), item("one", "v1"), f); err != nil || held.Version != "2" {
-		t.Errorf("written anew: %+v, %v", held, err)
+		t.Errorf("written again: %+v, %v", held, err)
 	}
 	if err := d.Delete(t.Context(), read(t, d, "one")); err != nil {
 		t.Error(err)
@@ -553,7 +553,7 @@ func TestReplication(t *testing.T) {
 	}
 }
 
-// TestListEnds also when the place goes round in circles, and whoever reads may stop.
+// TestListEnds also when the destination repeats its pages, and the caller may stop.
 func TestListEnds(t *testing.T) {
 	s := cloud3smtest.New(t)
 	d := open(t, s, configured(nil))

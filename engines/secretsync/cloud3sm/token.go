@@ -27,7 +27,7 @@ type tokens struct {
 	url     string
 	account account
 
-	gate  chan struct{} // holds one element while somebody uses what is below
+	gate  chan struct{} // holds one element while a goroutine uses the fields below
 	text  string
 	until time.Time
 	ahead time.Duration // how far the issuer's clock was before ours at the last token
@@ -180,7 +180,7 @@ func refusedToken(resp *http.Response, body []byte) error {
 
 const maxRetryAfter = time.Hour
 
-// retryAfter reads Retry-After: seconds, or a date by the clock of whoever answers.
+// retryAfter reads Retry-After: seconds, or a date by the clock of the vendor.
 func retryAfter(h http.Header) time.Duration {
 	text := h.Get("Retry-After")
 	if n, err := strconv.ParseUint(text, 10, 31); err == nil {

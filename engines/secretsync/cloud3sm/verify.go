@@ -77,7 +77,7 @@ func (p *place) verifyToken(ctx context.Context) (checks []destination.Check, ok
 	if ahead, heard := p.tokens.clock(); heard {
 		c := good("clock", "this server's clock agrees with that of the token service")
 		if ahead.Abs() > maxSkew {
-			c.OK, c.Text = false, fmt.Sprintf("this server's clock is %v away from that of the token service: set it right, or tokens are refused", ahead.Abs())
+			c.OK, c.Text = false, fmt.Sprintf("this server's clock is %v away from that of the token service: set it right, or tokens are rejected", ahead.Abs())
 		}
 		checks = append(checks, c)
 	}

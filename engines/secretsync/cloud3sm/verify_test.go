@@ -25,17 +25,17 @@ func TestVerify(t *testing.T) {
 	tests := []struct {
 		name    string
 		ours    bool // there is a secret of ours
-		theirs  bool // and one of somebody else
+		theirs  bool // and one of another client
 		prepare func(s *cloud3smtest.Server)
 		want    string
 		text    string // somewhere
 	}{
 		{name: "an empty project", want: "clock+ reachable+ credentials+ create? write? read? delete? tags?", text: "there is no secret yet"},
 		{name: "all is granted", ours: true, want: "clock+ reachable+ credentials+ create? write+ read+ delete+ tags+"},
-		{name: "all is granted on a secret of somebody else", theirs: true, want: "clock+ reachable+ credentials+ create? write+ read+ delete+ tags+"},
+		{name: "all is granted on a secret of another client", theirs: true, want: "clock+ reachable+ credentials+ create? write+ read+ delete+ tags+"},
 		{name: "versions cannot be added", ours: true, prepare: func(s *cloud3smtest.Server) { s.Grant(without("secretmanager.versions.add")...) },
 			want: "clock+ reachable+ credentials+ create? write- read+ delete+ tags+", text: "grant the service account secretmanager.versions.add"},
-		{name: "nothing but reading, and somebody else's", theirs: true, prepare: func(s *cloud3smtest.Server) { s.Grant("secretmanager.secrets.get", "secretmanager.secrets.list") },
+		{name: "nothing but reading, and another client's", theirs: true, prepare: func(s *cloud3smtest.Server) { s.Grant("secretmanager.secrets.get", "secretmanager.secrets.list") },
 			want: "clock+ reachable+ credentials+ create? write? read? delete? tags?", text: "will be needed on ours"},
 		{name: "a secret of ours among others", ours: true, theirs: true, prepare: func(s *cloud3smtest.Server) { s.Grant(without("secretmanager.secrets.delete")...) },
 			want: "clock+ reachable+ credentials+ create? write+ read+ delete- tags+"},

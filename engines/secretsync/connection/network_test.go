@@ -86,7 +86,7 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// TestNetworkFields: what is no network and no port is refused.
+// TestNetworkFields: what is no network and no port is rejected.
 func TestNetworkFields(t *testing.T) {
 	for _, n := range []state.Network{{IPv4: []string{"10.0.0.1"}}, {IPv4: []string{"::/0"}}, {IPv4: []string{"x"}}, {IPv6: []string{"10.0.0.0/8"}}, {IPv6: []string{"fd00::"}}, {Ports: []string{"0"}}, {Ports: []string{"65536"}}, {Ports: []string{"https"}}} {
 		if _, err := NewGuard(&n, false); err == nil {
@@ -132,7 +132,7 @@ func TestDialsAreGuarded(t *testing.T) {
 	}
 }
 
-// TestRedirects: nobody is sent to another host, nor from TLS to none.
+// TestRedirects: no redirect leads to another host, nor from TLS to none.
 func TestRedirects(t *testing.T) {
 	asked := 0
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked++ }))

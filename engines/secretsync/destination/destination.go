@@ -7,7 +7,7 @@
 // The decisions are made above, by what Read found: whether a name is ours, whether it has to be written at all, when and
 // how often. A Destination does what it is told or fails, with an *Error that says whose fault it is. It never repeats a
 // call on its own, so that what is counted against the place's rate is what is asked for here. The one thing it must see to
-// itself is that a write after Absent creates or fails with Exists: it never replaces what somebody else made meanwhile,
+// itself is that a write after Absent creates or fails with Exists: it never replaces what another client made meanwhile,
 // as far as the place has a call for that.
 package destination
 
@@ -30,7 +30,7 @@ type Type struct {
 	Rules Rules
 	// New returns an empty configuration: a pointer to a struct with the tags of engines.On.
 	New func() Config
-	// Open makes a Destination. It calls nobody. The configuration has passed Check.
+	// Open makes a Destination. It makes no call. The configuration has passed Check.
 	Open func(c Config, env Env) (Destination, error)
 }
 
@@ -48,7 +48,7 @@ type Config interface {
 	Shown() map[string]any
 }
 
-// Owned is a Config whose place may be one of somebody else when a field is changed. Who changes it must give the credentials, too:
+// Owned is a Config whose place may be one of another client when a field is changed. Who changes it must give the credentials, too:
 // those that are stored are not used for another owner's place.
 type Owned interface {
 	// Owner says whose the place is, by what is not secret.
@@ -142,7 +142,7 @@ type Found struct {
 	// ID is the place's own identity of what is under the name, which a new one of the same name would not have; "" if names
 	// are all there is.
 	ID string
-	// Version changes with every write, whoever makes it.
+	// Version changes with every write of any client.
 	Version string
 	// ChangedAt is when the last write was, as the place tells it; zero if it does not.
 	ChangedAt time.Time
@@ -187,12 +187,12 @@ type Destination interface {
 	// and the error has Code Changed.
 	Delete(ctx context.Context, was Found) error
 	// List goes through all names that can be listed at little cost, with their marks and versions where the listing has
-	// them, and without values. Names of somebody else are among them. It stops after the first error.
+	// them, and without values. Names of another client are among them. It stops after the first error.
 	List(ctx context.Context) iter.Seq2[Found, error]
 	// Verify tries out, without leaving anything behind, whether the place can be reached, lets us in, and allows what is
 	// needed. It returns what it tried, in order.
 	Verify(ctx context.Context) []Check
-	// Close releases connections, those of Env.Client too: it is nobody else's.
+	// Close releases connections, those of Env.Client too, which is not shared.
 	Close() error
 }
 
@@ -209,14 +209,14 @@ type Check struct {
 type Class string
 
 const (
-	Client   Class = "client"   // configuration, privileges, limits: somebody has to change something
+	Client   Class = "client"   // configuration, privileges, limits: an operator has to change something
 	External Class = "external" // the place has trouble, or too many requests: it is tried again
 	Internal Class = "internal" // ours
 )
 
 // The codes of errors.
 const (
-	Denied      = "access_denied" // credentials are refused, or do not suffice
+	Denied      = "access_denied" // credentials are rejected, or do not suffice
 	Throttled   = "throttled"
 	Unreachable = "unreachable" // no answer: resolving, connecting, TLS, time
 	Unavailable = "unavailable" // an answer of 5xx
@@ -227,7 +227,7 @@ const (
 	Exists      = "exists"
 	Changed     = "changed"
 	Blocked     = "blocked"     // the address is not one that may be called
-	Unexpected  = "unexpected"  // an answer that makes no sense
+	Unexpected  = "unexpected"  // an unexpected response
 	Recovering  = "in_progress" // the place is still deleting or recovering the name
 )
 

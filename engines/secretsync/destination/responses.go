@@ -7,8 +7,8 @@ import (
 	"net"
 )
 
-// NoAnswer is the error of an HTTP request that a vendor has not answered. unknown says that it may have been carried out.
-func NoAnswer(vendor string, err error, unknown bool) *Error {
+// NoResponse is the error of an HTTP request that a vendor has not answered. unknown says that it may have been carried out.
+func NoResponse(vendor string, err error, unknown bool) *Error {
 	if known, ok := errors.AsType[*Error](err); ok { // of the client that we were given: an address that must not be called
 		return known
 	}
@@ -28,7 +28,7 @@ func NoAnswer(vendor string, err error, unknown bool) *Error {
 	return e
 }
 
-// NoSense is the error of an answer of a vendor that is not what it should be.
-func NoSense(vendor string, unknown bool) *Error {
-	return &Error{Class: External, Code: Unexpected, Unknown: unknown, Text: vendor + " gave an answer that makes no sense"}
+// UnexpectedResponse is the error of an answer of a vendor that is not what it should be.
+func UnexpectedResponse(vendor string, unknown bool) *Error {
+	return &Error{Class: External, Code: Unexpected, Unknown: unknown, Text: vendor + " gave an unexpected response"}
 }

@@ -140,7 +140,7 @@ func (c *Contract) Handler(t testing.TB, prefix string, next http.Handler) http.
 			w.Header()[name] = values
 		}
 		w.WriteHeader(rec.Code)
-		_, _ = w.Write(rec.Body.Bytes()) // whoever has gone needs no answer
+		_, _ = w.Write(rec.Body.Bytes()) // a client that has disconnected needs no response
 	})
 }
 

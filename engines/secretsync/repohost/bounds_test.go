@@ -60,7 +60,7 @@ func TestLongAnswersAreCut(t *testing.T) {
 	}
 }
 
-// Calls have an end even if nobody has said when.
+// Calls have a timeout even without a deadline of the context.
 func TestEveryCallHasADeadline(t *testing.T) {
 	endlessCalls := 0
 	_, d := hookedRig(t, func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
@@ -133,7 +133,7 @@ func TestWriteThatIsNotSent(t *testing.T) {
 	}
 }
 
-// Whoever gives up while the place does not show the write yet is told that it may be there.
+// A caller that stops waiting while the destination does not show the write yet gets an error with Unknown.
 func TestGivenUpAfterTheWrite(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	written := false

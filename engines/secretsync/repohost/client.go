@@ -44,7 +44,7 @@ func newClient(c Config, env destination.Env) (*client, error) {
 	hc.Transport = bounded{next: hc.Transport}
 	opts := []github.ClientOptionsFunc{
 		github.WithHTTPClient(&hc), github.WithAuthToken(c.AccessToken.Reveal()), github.WithUserAgent("coffer"),
-		github.WithDisableRateLimitCheck(), // whoever counts the calls is above us
+		github.WithDisableRateLimitCheck(), // package workqueue limits the calls
 	}
 	if env.URL != "" {
 		u := strings.TrimSuffix(env.URL, "/") + "/"
@@ -113,13 +113,13 @@ func (c *client) do(ctx context.Context, what call) (*github.Response, error) {
 		return resp, nil
 	}
 	if resp == nil || resp.Response == nil {
-		return nil, destination.NoAnswer("GitHub", err, what.writes && sent.Load())
+		return nil, destination.NoResponse("GitHub", err, what.writes && sent.Load())
 	}
 	switch code := resp.StatusCode; {
 	case code == http.StatusNotModified && what.etag != "":
 		return resp, nil
 	case code >= 200 && code < 300:
-		return resp, destination.NoSense("GitHub", what.writes)
+		return resp, destination.UnexpectedResponse("GitHub", what.writes)
 	}
 	return resp, c.refusal(what, resp.Response, err)
 }
@@ -142,7 +142,7 @@ func (c *client) refusal(what call, resp *http.Response, err error) error {
 	case code == http.StatusUnauthorized:
 		e.Code, e.Text = destination.Denied, "GitHub does not accept access_token: it is wrong, expired or revoked"+said
 	case code == http.StatusForbidden, code == http.StatusUnavailableForLegalReasons:
-		e.Code, e.Text = destination.Denied, "GitHub refuses the call: access_token needs read and write access to the secrets of the place, and the organization's consent where it asks for that"+said
+		e.Code, e.Text = destination.Denied, "GitHub rejects the call: access_token needs read and write access to the secrets of the place, and the organization's consent where it asks for that"+said
 	case code == http.StatusNotFound:
 		e.Code, e.Text = destination.NoPlace, "the repository, environment or organization is not there, or access_token may not see its secrets"
 	case code >= 300 && code < 400:
@@ -247,7 +247,7 @@ type secret struct {
 
 func decodeSecret(in *github.Secret, etag string) (*secret, error) {
 	if in == nil || in.Name == "" || in.CreatedAt.IsZero() || in.UpdatedAt.IsZero() {
-		return nil, destination.NoSense("GitHub", false)
+		return nil, destination.UnexpectedResponse("GitHub", false)
 	}
 	at := func(t github.Timestamp) string { return t.UTC().Format(time.RFC3339Nano) }
 	return &secret{name: in.Name, id: at(in.CreatedAt), version: at(in.UpdatedAt), updated: in.UpdatedAt.Time, etag: etag}, nil
@@ -284,7 +284,7 @@ func (c *client) put(ctx context.Context, name string, body any) (created bool, 
 	case http.StatusNoContent:
 		return false, resp, nil
 	}
-	return false, resp, destination.NoSense("GitHub", true)
+	return false, resp, destination.UnexpectedResponse("GitHub", true)
 }
 
 // page is one page of the list.
@@ -322,7 +322,7 @@ func (c *client) list(ctx context.Context, n, size int, before *page) (*page, *g
 		p.secrets = append(p.secrets, out)
 	}
 	if in.Secrets == nil || p.next != 0 && p.next != n+1 {
-		return nil, resp, destination.NoSense("GitHub", false)
+		return nil, resp, destination.UnexpectedResponse("GitHub", false)
 	}
 	return p, resp, nil
 }
@@ -342,7 +342,7 @@ func (c *client) repositoryID(ctx context.Context, owner, name string) (int64, e
 
 func badID(id int64) error {
 	if id <= 0 {
-		return destination.NoSense("GitHub", false)
+		return destination.UnexpectedResponse("GitHub", false)
 	}
 	return nil
 }

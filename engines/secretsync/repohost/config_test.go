@@ -81,7 +81,7 @@ func TestCheck(t *testing.T) {
 			}
 			if len(got) == 0 {
 				if again := c.Check(); len(again) > 0 {
-					t.Errorf("the usual form is refused: %q", again)
+					t.Errorf("the usual form is rejected: %q", again)
 				}
 			}
 		})

@@ -150,7 +150,7 @@ func (d *dest) Write(ctx context.Context, it destination.Item, was destination.F
 	}
 	if now == nil && !created {
 		return destination.Held{}, &destination.Error{Class: destination.Client, Code: destination.Exists, Unknown: true,
-			Text: "somebody else created " + name + " in the very moment in which it was written, and GitHub has no call that only creates: it has been replaced"}
+			Text: "another client created " + name + " in the very moment in which it was written, and GitHub has no call that only creates: it has been replaced"}
 	}
 	return d.settled(ctx, name, now, date)
 }
@@ -180,14 +180,14 @@ func (d *dest) unchanged(ctx context.Context, name string, was destination.Found
 	case err != nil:
 		return nil, err
 	case was.State == destination.Absent && now != nil:
-		return nil, &destination.Error{Class: destination.Client, Code: destination.Exists, Text: name + " has been created by somebody else"}
+		return nil, &destination.Error{Class: destination.Client, Code: destination.Exists, Text: name + " has been created by another client"}
 	case was.State == destination.Present && now == nil:
 		if err := d.there(ctx); err != nil {
 			return nil, err
 		}
-		return nil, &destination.Error{Class: destination.Client, Code: destination.Changed, Text: name + " has been deleted by somebody else"}
+		return nil, &destination.Error{Class: destination.Client, Code: destination.Changed, Text: name + " has been deleted by another client"}
 	case was.State == destination.Present && (now.id != was.ID || now.version != was.Version):
-		return nil, &destination.Error{Class: destination.Client, Code: destination.Changed, Text: name + " has been changed by somebody else"}
+		return nil, &destination.Error{Class: destination.Client, Code: destination.Changed, Text: name + " has been changed by another client"}
 	}
 	return now, nil
 }
@@ -247,7 +247,7 @@ func (d *dest) settled(ctx context.Context, name string, before *secret, date ti
 		}
 		select {
 		case <-ctx.Done():
-			return destination.Held{}, destination.NoAnswer("GitHub", ctx.Err(), true)
+			return destination.Held{}, destination.NoResponse("GitHub", ctx.Err(), true)
 		case <-time.After(pause):
 			pause *= 2
 		}
@@ -307,7 +307,7 @@ func (d *dest) Delete(ctx context.Context, was destination.Found) error {
 	case now == nil:
 		return d.gone(ctx)
 	case now.id != was.ID || now.version != was.Version:
-		return &destination.Error{Class: destination.Client, Code: destination.Changed, Text: name + " has been changed by somebody else"}
+		return &destination.Error{Class: destination.Client, Code: destination.Changed, Text: name + " has been changed by another client"}
 	}
 	resp, err := d.client.do(ctx, call{method: http.MethodDelete, path: d.client.base + "/" + name, writes: true})
 	if err != nil && resp != nil && resp.StatusCode == http.StatusNotFound {
@@ -328,7 +328,7 @@ func (d *dest) List(ctx context.Context) iter.Seq2[destination.Found, error] {
 	return func(yield func(destination.Found, error) bool) {
 		for n := 1; n != 0; {
 			if n > maxPages {
-				yield(destination.Found{}, destination.NoSense("GitHub", false))
+				yield(destination.Found{}, destination.UnexpectedResponse("GitHub", false))
 				return
 			}
 			d.mu.Lock()

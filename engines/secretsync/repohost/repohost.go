@@ -1,7 +1,7 @@
 // Package repohost syncs secrets to the Actions secrets of GitHub: those of a repository, of one of its environments, or of
 // an organization.
 //
-// Values are sealed to a public key of the place before they leave, and nobody can read them back; there is no room for a
+// Values are sealed to a public key of the place before they leave, and cannot be read back; there is no room for a
 // mark either. All that is known of a secret is when it was created and when it was updated, to the second, so these are its
 // ID and its Version. GitHub has no call that only creates, and none that only replaces what one has seen: Write looks at the
 // name again right before it writes, and a create that turns out to have replaced something is reported as what it is.

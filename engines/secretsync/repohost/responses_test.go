@@ -99,15 +99,15 @@ func TestAnswers(t *testing.T) {
 // An address that must not be called is said to be that, by the client that we are given.
 func TestBlocked(t *testing.T) {
 	blocked := &destination.Error{Class: destination.Client, Code: destination.Blocked, Text: "not this one"}
-	env := destination.Env{Client: &http.Client{Transport: refusing{blocked}}, Getenv: func(string) string { return "" }}
+	env := destination.Env{Client: &http.Client{Transport: rejecting{blocked}}, Getenv: func(string) string { return "" }}
 	d := openWith(t, repo(), env)
 	_, err := d.Read(t.Context(), "A")
 	fails(t, err, destination.Blocked)
 }
 
-type refusing struct{ err error }
+type rejecting struct{ err error }
 
-func (r refusing) RoundTrip(req *http.Request) (*http.Response, error) {
+func (r rejecting) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.URL.Host != "api.github.com" || req.URL.Scheme != "https" {
 		return nil, fmt.Errorf("called %s", req.URL)
 	}
@@ -120,7 +120,7 @@ func TestOpenNeedsAClient(t *testing.T) {
 	fails(t, err, destination.Unexpected)
 }
 
-// What is no key is not sealed to: padded, or cut, it would be one that nobody has, or anybody.
+// What is no key is not sealed to: padded, or cut, it would be an unknown key.
 func TestDecodeKey(t *testing.T) {
 	key := func(n int) string { return base64.StdEncoding.EncodeToString([]byte(strings.Repeat("k", n))) }
 	for _, bad := range []struct{ id, key string }{{"1", ""}, {"1", key(31)}, {"1", key(33)}, {"1", key(32)[1:]}, {"1", "?"}, {"", key(32)}} {

@@ -15,7 +15,7 @@ func decodeKey(in github.PublicKey) (*publicKey, error) {
 	raw, err := base64.StdEncoding.DecodeString(deref(in.Key))
 	k := &publicKey{id: deref(in.KeyID)}
 	if err != nil || len(raw) != len(k.key) || k.id == "" {
-		return nil, destination.NoSense("GitHub", false)
+		return nil, destination.UnexpectedResponse("GitHub", false)
 	}
 	copy(k.key[:], raw)
 	return k, nil

@@ -19,7 +19,7 @@ const (
 	soon = 7 * 24 * time.Hour
 )
 
-// Verify implements destination.Destination. Whether the token may write is tried out by deleting a name that nobody has.
+// Verify implements destination.Destination. Whether the token may write is tried by deleting a name that does not exist.
 func (d *dest) Verify(ctx context.Context) []destination.Check {
 	_, resp, err := d.client.list(ctx, 1, 1, nil)
 	if err != nil {

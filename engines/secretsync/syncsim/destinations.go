@@ -58,7 +58,7 @@ const (
 	None       Kind = iota
 	Throttle        // 429
 	Trouble         // 503, nothing was done
-	Refuse          // 403
+	Reject          // 403
 	DropBefore      // nothing was done, and the caller cannot know
 	DropAfter       // it was done, and the caller does not learn it
 	Stale           // a read tells what was so a while ago
@@ -101,7 +101,7 @@ func (p *Places) Calls() []Call {
 	return slices.Clone(p.calls)
 }
 
-// Harm tells what was done to names of somebody else.
+// Harm tells what was done to names of another client.
 func (p *Places) Harm() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -148,7 +148,7 @@ type state struct {
 	id      string
 	version string
 	at      time.Time
-	foreign bool // somebody else's
+	foreign bool // another client's
 	allowed bool // that may be written all the same
 }
 
@@ -182,7 +182,7 @@ func (s *Site) get(name string) state {
 	return state{name: s.fold(name)}
 }
 
-// Put writes a name as somebody else would.
+// Put writes a name as another client would.
 func (s *Site) Put(name, value string) {
 	s.p.mu.Lock()
 	defer s.p.mu.Unlock()
@@ -195,14 +195,14 @@ func (s *Site) Put(name, value string) {
 	s.set(name, now)
 }
 
-// Copy puts a value with the mark of another name under a name, as somebody else would who sees marks and may write tags.
+// Copy puts a value with the mark of another name under a name, as another client would who sees marks and may write tags.
 func (s *Site) Copy(mark, name, value string) {
 	s.p.mu.Lock()
 	defer s.p.mu.Unlock()
 	s.set(name, state{state: destination.Present, value: value, foreign: true, mark: s.get(mark).mark})
 }
 
-// Delete removes a name as somebody else would, for good.
+// Delete removes a name as another client would, for good.
 func (s *Site) Delete(name string) {
 	s.p.mu.Lock()
 	defer s.p.mu.Unlock()
@@ -211,7 +211,7 @@ func (s *Site) Delete(name string) {
 	}
 }
 
-// Allow lets a name of somebody else be written, once.
+// Allow lets a name of another client be written, once.
 func (s *Site) Allow(name string) {
 	s.p.mu.Lock()
 	defer s.p.mu.Unlock()
@@ -225,7 +225,7 @@ type Object struct {
 	Name, Value, Mark string
 	By                string // the mark that came with the last write of a destination, also where marks are not kept
 	Tags              map[string]string
-	Foreign           bool // not written by a destination, or not since somebody else did
+	Foreign           bool // not written by a destination, or not since another client did
 }
 
 // Objects returns what is there, by name.
@@ -387,7 +387,7 @@ func (d *dest) call(ctx context.Context, op, name string, do func(s *Site, age t
 		return err
 	case Trouble:
 		return failed(destination.External, destination.Unavailable, true)
-	case Refuse:
+	case Reject:
 		return failed(destination.Client, destination.Denied, false)
 	case DropBefore:
 		return failed(destination.External, destination.Unreachable, true)

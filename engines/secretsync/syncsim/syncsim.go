@@ -1,4 +1,4 @@
-// Package syncsim is what secret sync works with, for tests: a World with a store, mounts of secrets and an audit trail, which
+// Package syncsim is what secret sync works with, for tests: a World with a store, mounts of secrets and an audit log, which
 // each Node sees as its engines.Host; and Places, where destinations of two types keep what they are told, with faults.
 //
 //	w := synctest.NewWorld()
@@ -35,7 +35,7 @@ type World struct {
 	mounts     map[string]*KV    // by uuid
 	made       int
 	secondary  bool
-	trail      []engines.Event
+	audited    []engines.Event
 	deaf       error // what Record fails with
 	mayRead    func(who engines.Principal, ns, path string) bool
 	commits    func(storage.Batch) error
@@ -67,7 +67,7 @@ func (w *World) SetMayRead(may func(who engines.Principal, ns, path string) bool
 	w.mayRead = may
 }
 
-// FailAudit has the audit trail fail; nil: it works again.
+// FailAudit has the audit log fail; nil: it works again.
 func (w *World) FailAudit(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -81,11 +81,11 @@ func (w *World) OnCommit(ask func(storage.Batch) error) {
 	w.commits = ask
 }
 
-// Trail returns what was recorded in the audit trail.
-func (w *World) Trail() []engines.Event {
+// Audited returns what was recorded in the audit log.
+func (w *World) Audited() []engines.Event {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.Clone(w.trail)
+	return slices.Clone(w.audited)
 }
 
 // Mount mounts a KV version 2 engine. path ends in "/" and is relative to the namespace.
@@ -242,7 +242,7 @@ func (n *Node) Record(_ context.Context, e engines.Event) error {
 	if n.w.deaf != nil {
 		return n.w.deaf
 	}
-	n.w.trail = append(n.w.trail, e)
+	n.w.audited = append(n.w.audited, e)
 	return nil
 }
 

@@ -62,8 +62,8 @@ func (p *place) next(c syncsim.Call) syncsim.Fault {
 		return syncsim.Fault{Kind: syncsim.Throttle, RetryAfter: f.RetryAfter}
 	case desttest.Trouble:
 		return syncsim.Fault{Kind: syncsim.Trouble}
-	case desttest.Refuse:
-		return syncsim.Fault{Kind: syncsim.Refuse}
+	case desttest.Reject:
+		return syncsim.Fault{Kind: syncsim.Reject}
 	case desttest.DropBefore:
 		return syncsim.Fault{Kind: syncsim.DropBefore}
 	case desttest.DropAfter:

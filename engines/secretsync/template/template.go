@@ -178,7 +178,7 @@ func NewSource(kind, name, namespacePath, namespaceID, mountPath, accessor, secr
 }
 
 // Items returns what is to be at the destination, ordered by key. data is the secret, a JSON object. The error is about the
-// template, and meant for whoever wrote it.
+// template, and meant for its author.
 func (p *Plan) Items(src Source, data json.RawMessage) ([]Item, error) {
 	var secret map[string]json.RawMessage
 	if err := json.Unmarshal(data, &secret); err != nil {

@@ -178,7 +178,7 @@ func FuzzItems(f *testing.F) {
 	})
 }
 
-// TestTooManyKeysCostNothing: whoever writes a secret cannot have names worked out by the hundred thousand.
+// TestTooManyKeysCostNothing: the writer of a secret cannot make the server work out hundreds of thousands of names.
 func TestTooManyKeysCostNothing(t *testing.T) {
 	made := 0
 	r := rules(false)

@@ -55,7 +55,7 @@ func TestLongAnswersAreCut(t *testing.T) {
 	}
 }
 
-// Calls have an end even if nobody has said when.
+// Calls have a timeout even without a deadline of the context.
 func TestEveryCallHasADeadline(t *testing.T) {
 	endlessCalls := 0
 	_, d := hookedRig(t, func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
@@ -131,7 +131,7 @@ func TestAnotherRecordIsEdited(t *testing.T) {
 	}
 }
 
-// Somebody has added an environment of their own to a record of ours: the next value does not go there.
+// Another client has added an environment to a record of ours: the next value does not go there.
 func TestOtherEnvironmentsOfOurRecord(t *testing.T) {
 	s, d := rig(t, "production")
 	write(t, d, "A", "the-value")

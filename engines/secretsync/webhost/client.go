@@ -73,7 +73,7 @@ func (c *client) do(ctx context.Context, what call) ([]byte, http.Header, error)
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return nil, nil, destination.NoAnswer("Vercel", err, what.writes && sent.Load())
+		return nil, nil, destination.NoResponse("Vercel", err, what.writes && sent.Load())
 	}
 	defer resp.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
@@ -81,7 +81,7 @@ func (c *client) do(ctx context.Context, what call) ([]byte, http.Header, error)
 		return nil, resp.Header, refusal(what, resp, data)
 	}
 	if err != nil {
-		return nil, resp.Header, destination.NoAnswer("Vercel", err, what.writes)
+		return nil, resp.Header, destination.NoResponse("Vercel", err, what.writes)
 	}
 	return data, resp.Header, nil
 }
@@ -167,7 +167,7 @@ func refusal(what call, resp *http.Response, data []byte) error {
 	case code == http.StatusPaymentRequired:
 		e.Code, e.Text = destination.Denied, "the account is blocked, or has something to pay"+said(in.Error.Code)
 	case code == http.StatusForbidden:
-		e.Code, e.Text = destination.Denied, "Vercel refuses the call: access_token is wrong, or may not manage these variables of the project or of team_id"+said(in.Error.Code)
+		e.Code, e.Text = destination.Denied, "Vercel rejects the call: access_token is wrong, or may not manage these variables of the project or of team_id"+said(in.Error.Code)
 	case code == http.StatusNotFound:
 		e.Code, e.Text = destination.NoPlace, "the project is not there, or access_token may not see it: check project_id and team_id"
 	case code == http.StatusRequestEntityTooLarge:
@@ -241,7 +241,7 @@ func (c *client) list(ctx context.Context) (all []record, hidden int, h http.Hea
 		}
 		a, err := decodeAnswer(data)
 		if err != nil || a.Envs == nil {
-			return nil, 0, h, destination.NoSense("Vercel", false)
+			return nil, 0, h, destination.UnexpectedResponse("Vercel", false)
 		}
 		all, hidden = append(all, a.Envs...), a.Hidden
 		if a.Pagination == nil || a.Pagination.Next == nil || a.Pagination.Next.String() == "" {
@@ -249,7 +249,7 @@ func (c *client) list(ctx context.Context) (all []record, hidden int, h http.Hea
 		}
 		query = url.Values{"until": {a.Pagination.Next.String()}}
 	}
-	return nil, 0, h, destination.NoSense("Vercel", false)
+	return nil, 0, h, destination.UnexpectedResponse("Vercel", false)
 }
 
 // create makes records, all or, as the answer says, some of them.
@@ -264,7 +264,7 @@ func (c *client) create(ctx context.Context, vars []variable) (*answer, error) {
 	}
 	a, err := decodeAnswer(data)
 	if err != nil {
-		return nil, destination.NoSense("Vercel", true)
+		return nil, destination.UnexpectedResponse("Vercel", true)
 	}
 	return a, nil
 }
@@ -277,7 +277,7 @@ func (c *client) edit(ctx context.Context, id string, v variable) (record, error
 	}
 	var r record
 	if json.Unmarshal(data, &r) != nil || r.ID != "" && r.ID != id {
-		return record{}, destination.NoSense("Vercel", true)
+		return record{}, destination.UnexpectedResponse("Vercel", true)
 	}
 	return r, nil
 }

@@ -114,17 +114,17 @@ func (d *dest) Write(ctx context.Context, it destination.Item, was destination.F
 }
 
 func checkItem(it destination.Item, was destination.Found) error {
-	refuse := func(code, text string) error {
+	reject := func(code, text string) error {
 		return &destination.Error{Class: destination.Client, Code: code, Text: text}
 	}
 	p := checkName(it.Name)
 	switch {
 	case p != "":
-		return refuse(destination.BadRequest, p)
+		return reject(destination.BadRequest, p)
 	case len(it.Value) > maxTotal:
-		return refuse(destination.TooLarge, fmt.Sprintf("the value has %d bytes, all variables of an environment have at most %d (64 KB) together", len(it.Value), maxTotal))
+		return reject(destination.TooLarge, fmt.Sprintf("the value has %d bytes, all variables of an environment have at most %d (64 KB) together", len(it.Value), maxTotal))
 	case !utf8.Valid(it.Value) || bytes.IndexByte(it.Value, 0) >= 0:
-		return refuse(destination.BadRequest, "the value is not text in UTF-8 without NUL, which environment variables are")
+		return reject(destination.BadRequest, "the value is not text in UTF-8 without NUL, which environment variables are")
 	case markOf(comment(it.Mark)) != it.Mark || it.Mark == "":
 		return internal("the mark is not one")
 	case was.State == destination.Deleted:
@@ -156,12 +156,12 @@ func (d *dest) create(ctx context.Context, it destination.Item, targets []string
 	}
 	for _, r := range a.Created {
 		if r.Key != it.Name {
-			return nil, destination.NoSense("Vercel", true)
+			return nil, destination.UnexpectedResponse("Vercel", true)
 		}
 	}
 	if len(a.Failed) == 0 {
 		if len(a.Created) != len(vars) {
-			return nil, destination.NoSense("Vercel", true)
+			return nil, destination.UnexpectedResponse("Vercel", true)
 		}
 		return a.Created, nil
 	}
@@ -188,10 +188,10 @@ func gone(err error) bool {
 }
 
 func changed(name string) error {
-	return &destination.Error{Class: destination.Client, Code: destination.Changed, Text: name + " has been changed or deleted by somebody else"}
+	return &destination.Error{Class: destination.Client, Code: destination.Changed, Text: name + " has been changed or deleted by another client"}
 }
 
-// replace gives the records of a name another value, and makes those that are missing. A record of somebody else that is
+// replace gives the records of a name another value, and makes those that are missing. A record of another client that is
 // taken over keeps its other environments with its old value.
 func (d *dest) replace(ctx context.Context, it destination.Item, was destination.Found) ([]record, error) {
 	now, err := d.named(ctx, it.Name)
@@ -266,7 +266,7 @@ func (d *dest) release(ctx context.Context, r record) error {
 }
 
 // after is the error of one of several steps: those before it have had their effect. A record that is not there any more, or
-// an environment that has been taken meanwhile, is a change by somebody else.
+// an environment that has been taken meanwhile, is a change by another client.
 func after(touched bool, name string, err error) error {
 	if err == nil {
 		return nil

@@ -153,7 +153,7 @@ func TestTypesOfRecords(t *testing.T) {
 	}
 }
 
-// The name of somebody else in one environment only lets none of a name be created.
+// The name of another client in one environment only lets none of a name be created.
 func TestHalfTaken(t *testing.T) {
 	for name, taken := range map[string]struct {
 		target string
@@ -215,7 +215,7 @@ func TestHalfTakenAndTrouble(t *testing.T) {
 	s.Before(nil)
 	s.Faults.Set(desttest.Fault{})
 	if f := read(t, d, "A"); f.Mark != "" {
-		t.Errorf("what is partly of somebody else has the mark %q", f.Mark)
+		t.Errorf("what is partly of another client has the mark %q", f.Mark)
 	}
 }
 

@@ -30,7 +30,7 @@ func TestVendorSDK(t *testing.T) {
 	if out, err := cmd.Output(); err != nil || string(out) != "ok\n" {
 		t.Fatalf("%q, %v", out, err)
 	}
-	// What the SDK has written is found, and is somebody else's.
+	// What the SDK has written is found, and is another client's.
 	f := read(t, openWith(t, project("production"), environment(s)), "ONE")
 	if f.ID == "" || f.Mark != "" || len(webhost.Type.Rules.CheckName(f.Name)) > 0 {
 		t.Errorf("found %+v", f)

@@ -66,7 +66,7 @@ func (r *record) complete() bool {
 	return r.Key != "" && err == nil && legalID.MatchString(r.ID) && !strings.Contains(r.ID, "..")
 }
 
-// changedAt returns when a record was last written, zero if that makes no sense.
+// changedAt returns when a record was last written, zero if it cannot be parsed.
 func (r *record) changedAt() time.Time {
 	ms, err := strconv.ParseFloat(r.Updated, 64)
 	if err != nil || ms <= 0 || ms > 1e14 {
@@ -168,7 +168,7 @@ func sum(name string, rs []record) destination.Found {
 			changed = at
 		}
 		if r.Mark != mark {
-			mark = "" // a part of it is somebody else's
+			mark = "" // a part of it is another client's
 		}
 	}
 	return destination.Found{

@@ -124,14 +124,14 @@ func TestOtherAnswers(t *testing.T) {
 // An address that must not be called is said to be that, by the client that we are given; the vendor's own is the default.
 func TestBlocked(t *testing.T) {
 	blocked := &destination.Error{Class: destination.Client, Code: destination.Blocked, Text: "not this one"}
-	d := openWith(t, project("production"), destination.Env{Client: &http.Client{Transport: refusing{blocked}}})
+	d := openWith(t, project("production"), destination.Env{Client: &http.Client{Transport: rejecting{blocked}}})
 	_, err := d.Read(t.Context(), "A")
 	fails(t, err, destination.Blocked)
 }
 
-type refusing struct{ err error }
+type rejecting struct{ err error }
 
-func (r refusing) RoundTrip(req *http.Request) (*http.Response, error) {
+func (r rejecting) RoundTrip(req *http.Request) (*http.Response, error) {
 	if got := req.URL.String(); got != "https://api.vercel.com/v10/projects/prj_1/env?teamId=team_1" {
 		return nil, fmt.Errorf("called %s", got)
 	}

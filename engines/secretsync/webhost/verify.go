@@ -16,7 +16,7 @@ import (
 const maxSkew = 5 * time.Minute
 
 // Verify implements destination.Destination. Writing is tried out only as far as deleting what is not there goes: a refusal is
-// one, but that nothing was found may be said to somebody who may not delete.
+// one, but that nothing was found may also be the response to a client that may not delete.
 func (d *dest) Verify(ctx context.Context) []destination.Check {
 	_, hidden, h, err := d.client.list(ctx)
 	if err != nil {
@@ -35,7 +35,7 @@ func (d *dest) Verify(ctx context.Context) []destination.Check {
 	}
 	switch err := d.client.remove(ctx, rand.Text()); {
 	case err == nil || gone(err):
-		checks = append(checks, destination.Check{Name: "delete", Unknown: true, Text: "deleting a variable that is not there was not refused"})
+		checks = append(checks, destination.Check{Name: "delete", Unknown: true, Text: "deleting a variable that is not there was not rejected"})
 	default:
 		checks = append(checks, problem("delete", err))
 	}

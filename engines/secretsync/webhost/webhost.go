@@ -1,8 +1,8 @@
 // Package webhost syncs secrets to the environment variables of a project of Vercel.
 //
 // A name is a variable in those of the environments production, preview and development that the destination has. Production
-// and preview get it as "sensitive", which nobody can read back; development can only have "encrypted" variables, so that one
-// name may be two records. What is somebody else's is told by the comment, where ours has its mark. Variables of another
+// and preview get it as "sensitive", which no client can read back; development can only have "encrypted" variables, so that one
+// name may be two records. What is another client's is told by the comment, where ours has its mark. Variables of another
 // environment, of a branch or of a custom environment are other variables: they are left alone, even where a record that is
 // taken over has them too.
 //

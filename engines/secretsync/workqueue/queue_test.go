@@ -143,7 +143,7 @@ func TestQueueEndsWithItsContext(t *testing.T) {
 		q.Push(key("d", "0"), time.Time{}, false, again)
 		stop()
 		for _, ch := range append(told, again) {
-			<-ch // whoever waits is told, whether or not it was done
+			<-ch // the waiting caller is released, whether or not the job ran
 		}
 		if got := d.all(); !slices.Equal(got, []string{"0"}) {
 			t.Errorf("did %v", got)

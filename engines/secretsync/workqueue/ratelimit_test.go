@@ -150,7 +150,7 @@ func TestBreakerKeepsToRetryAfter(t *testing.T) {
 		if _, err := p.Read(t.Context(), ""); err != nil {
 			t.Error(err)
 		}
-		// What somebody has to put right does not open it.
+		// Failures that need action by an operator do not open it.
 		s.err = &destination.Error{Class: destination.Client, Code: destination.Denied}
 		for range 10 {
 			p.Read(t.Context(), "") //nolint:errcheck // it fails

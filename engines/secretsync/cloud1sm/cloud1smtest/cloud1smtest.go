@@ -6,10 +6,10 @@
 //	accessKey, secretKey := s.Root() // of a user who may do everything
 //	// the endpoint is s.URL, the region s.Region
 //
-// It knows secrets with versions, staging labels, tags and scheduled deletion, and refuses what the vendor refuses: taken
+// It knows secrets with versions, staging labels, tags and scheduled deletion, and rejects what the vendor rejects: taken
 // names, tokens used for another value, labels that are elsewhere, names, values and tags out of bounds, wrong signatures.
 //
-// A request that breaks a rule of the model fails the test, because the vendor would refuse it in production only (see Judge).
+// A request that breaks a rule of the model fails the test, because the vendor would reject it in production only (see Judge).
 package cloud1smtest
 
 import (
@@ -86,7 +86,7 @@ func New(t testing.TB, opts ...Option) *Server {
 		Region: "eu-central-1", STS: awstest.New(t), model: m, testing: t, pageSize: 100,
 		sessions: map[string]credential{}, secrets: map[string]*secret{}, dying: map[string]bool{},
 	}
-	s.judge = func(v Violation) { t.Errorf("the provider would refuse this request: %v", v) }
+	s.judge = func(v Violation) { t.Errorf("the provider would reject this request: %v", v) }
 	for _, o := range opts {
 		o(s)
 	}
@@ -144,7 +144,7 @@ func (s *Server) FailNext(n int, action string, fault awstest.Fault) {
 	})
 }
 
-// Deny lets f say what nobody may do; nil is nothing.
+// Deny sets what is denied to all clients; nil: nothing.
 func (s *Server) Deny(f func(action, secretID string) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,7 +191,7 @@ type refusal struct {
 	message string
 }
 
-func refuse(code, format string, args ...any) *refusal {
+func reject(code, format string, args ...any) *refusal {
 	r := &refusal{http.StatusBadRequest, code, fmt.Sprintf(format, args...)}
 	if code == "InternalServiceError" {
 		r.status = http.StatusInternalServerError
@@ -224,14 +224,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, h *http.Request) {
 	}
 	action, ok := strings.CutPrefix(h.Header.Get("X-Amz-Target"), target)
 	if !ok || s.model.Operations[action].Input.Shape == "" {
-		s.refuse(w, refuse("UnknownOperationException", ""), 0)
+		s.reject(w, reject("UnknownOperationException", ""), 0)
 		return
 	}
 	s.envelope(h, action)
 	decoded, err := decode(body)
 	in, _ := decoded.(map[string]any)
 	if err != nil || in == nil {
-		s.refuse(w, refuse("SerializationException", ""), 0)
+		s.reject(w, reject("SerializationException", ""), 0)
 		return
 	}
 	violations := s.model.request(action, decoded)
@@ -244,15 +244,15 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, h *http.Request) {
 	if fault.When == awstest.BeforeCommit && s.spoil(w, fault) {
 		return
 	}
-	out, refused := s.carryOut(r, h, body, violations)
+	out, rejected := s.carryOut(r, h, body, violations)
 	if fault.When == awstest.AfterCommit && s.spoil(w, fault) {
 		return
 	}
 	if fault.Then != nil {
 		fault.Then()
 	}
-	if refused != nil {
-		s.refuse(w, refused, 0)
+	if rejected != nil {
+		s.reject(w, rejected, 0)
 		return
 	}
 	s.respond(w, out)
@@ -315,44 +315,44 @@ func (s *Server) spoil(w http.ResponseWriter, f awstest.Fault) bool {
 	if f.Drop {
 		panic(http.ErrAbortHandler)
 	}
-	refused := refuse(f.Code, "%s", f.Message)
+	rejected := reject(f.Code, "%s", f.Message)
 	if f.Status != 0 {
-		refused.status = f.Status
+		rejected.status = f.Status
 	}
-	s.refuse(w, refused, f.RetryAfter)
+	s.reject(w, rejected, f.RetryAfter)
 	return true
 }
 
 // carryOut authenticates, authorises and does what is asked.
 func (s *Server) carryOut(r *request, h *http.Request, body []byte, violations []Violation) (any, *refusal) {
-	if refused := s.authenticate(h, body); refused != nil {
-		return nil, refused
+	if rejected := s.authenticate(h, body); rejected != nil {
+		return nil, rejected
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r.now = s.now()
 	s.purge(r.now)
 	if s.denied != nil && s.denied(r.action, r.id()) {
-		return nil, refuse("AccessDeniedException", "User: arn:aws:iam::%s:user/root-user is not authorized to perform: secretsmanager:%s on resource: %s "+
+		return nil, reject("AccessDeniedException", "User: arn:aws:iam::%s:user/root-user is not authorized to perform: secretsmanager:%s on resource: %s "+
 			"because no identity-based policy allows the secretsmanager:%s action", account, r.action, r.id(), r.action)
 	}
 	if len(violations) > 0 {
-		return nil, refuse("ValidationException", "%d validation errors detected", len(violations))
+		return nil, reject("ValidationException", "%d validation errors detected", len(violations))
 	}
 	do, ok := actions[r.action]
 	if !ok {
 		s.testing.Errorf("cloud1smtest: there is no %s here", r.action)
-		return nil, refuse("UnknownOperationException", "")
+		return nil, reject("UnknownOperationException", "")
 	}
-	out, refused := do(r)
-	if refused == nil {
+	out, rejected := do(r)
+	if rejected == nil {
 		for _, v := range s.model.answer(r.action, out) {
 			s.testing.Errorf("cloud1smtest: an answer is not what the vendor's model has: %v", v)
 		}
-	} else if !slices.Contains(everywhere, refused.code) && !s.model.refuses(r.action, refused.code) {
-		s.testing.Errorf("cloud1smtest: %s answers %s, which the vendor's model does not have", r.action, refused.code)
+	} else if !slices.Contains(everywhere, rejected.code) && !s.model.rejects(r.action, rejected.code) {
+		s.testing.Errorf("cloud1smtest: %s answers %s, which the vendor's model does not have", r.action, rejected.code)
 	}
-	return out, refused
+	return out, rejected
 }
 
 // assume lets STS answer, and remembers the credentials that it gives.
@@ -398,7 +398,7 @@ func (s *Server) respond(w http.ResponseWriter, out any) {
 	}
 }
 
-func (s *Server) refuse(w http.ResponseWriter, r *refusal, after time.Duration) {
+func (s *Server) reject(w http.ResponseWriter, r *refusal, after time.Duration) {
 	if after > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int(after.Seconds())))
 	}

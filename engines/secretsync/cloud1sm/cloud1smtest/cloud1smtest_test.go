@@ -41,7 +41,7 @@ func code(err error) string {
 	return ""
 }
 
-// TestModel: requests that the vendor's model does not have are told, and refused.
+// TestModel: requests that the vendor's model does not have are told, and rejected.
 func TestModel(t *testing.T) {
 	var mu sync.Mutex
 	var told []string
@@ -98,7 +98,7 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// TestRefusals is what the service refuses beside its model, by its documentation.
+// TestRefusals is what the service rejects beside its model, by its documentation.
 func TestRefusals(t *testing.T) {
 	s := cloud1smtest.New(t)
 	c := sdk(s)

@@ -19,7 +19,7 @@ type Secret struct {
 	Text      bool                // the current value is a text
 }
 
-// Put writes a value as somebody else would: a new secret, or a new version.
+// Put writes a value as another client would: a new secret, or a new version.
 func (s *Server) Put(name string, value []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -34,12 +34,12 @@ func (s *Server) Put(name string, value []byte) {
 		text := string(value)
 		v.text, v.binary = &text, nil
 	}
-	if refused := k.put(strings.ToLower(rand.Text() + rand.Text())[:36], v, []string{current}, now); refused != nil {
-		s.testing.Errorf("cloud1smtest: Put: %s", refused.code)
+	if rejected := k.put(strings.ToLower(rand.Text() + rand.Text())[:36], v, []string{current}, now); rejected != nil {
+		s.testing.Errorf("cloud1smtest: Put: %s", rejected.code)
 	}
 }
 
-// Get returns what somebody finds who uses the secret of a name.
+// Get returns what another client reads under a name.
 func (s *Server) Get(name string) (value []byte, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,7 +83,7 @@ func (s *Server) change(name string, f func(k *secret)) {
 	f(k)
 }
 
-// Tag tags a secret, as somebody else would; without a limit.
+// Tag tags a secret, as another client would; without a limit.
 func (s *Server) Tag(name string, tags map[string]string) {
 	s.change(name, func(k *secret) { maps.Copy(k.tags, tags) })
 }

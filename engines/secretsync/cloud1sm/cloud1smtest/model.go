@@ -97,8 +97,8 @@ func (m *model) answer(action string, body any) []Violation {
 	return m.check(action, output, decoded)
 }
 
-// refuses reports whether the model has an error among those of an action.
-func (m *model) refuses(action, code string) bool {
+// rejects reports whether the model has an error among those of an action.
+func (m *model) rejects(action, code string) bool {
 	return slices.ContainsFunc(m.Operations[action].Errors, func(e ref) bool { return e.Shape == code })
 }
 

@@ -132,16 +132,16 @@ func (r *request) find() (*secret, *refusal) {
 			}
 		}
 	}
-	return nil, refuse("ResourceNotFoundException", "Secrets Manager can't find the specified secret.")
+	return nil, reject("ResourceNotFoundException", "Secrets Manager can't find the specified secret.")
 }
 
 // live is find for what must not be scheduled for deletion.
 func (r *request) live() (*secret, *refusal) {
-	k, refused := r.find()
-	if refused == nil && !k.deleteAt.IsZero() {
-		return nil, refuse("InvalidRequestException", "You can't perform this operation on the secret because it was marked for deletion.")
+	k, rejected := r.find()
+	if rejected == nil && !k.deleteAt.IsZero() {
+		return nil, reject("InvalidRequestException", "You can't perform this operation on the secret because it was marked for deletion.")
 	}
-	return k, refused
+	return k, rejected
 }
 
 var (
@@ -155,7 +155,7 @@ func (r *request) content() (*version, *refusal) {
 	v := &version{created: r.now}
 	switch {
 	case text && binary:
-		return nil, refuse("InvalidParameterException", "You can't specify both a binary secret value and a string secret value in the same secret.")
+		return nil, reject("InvalidParameterException", "You can't specify both a binary secret value and a string secret value in the same secret.")
 	case text:
 		value := r.text("SecretString")
 		v.text = &value
@@ -165,10 +165,10 @@ func (r *request) content() (*version, *refusal) {
 		return nil, nil
 	}
 	if !r.has("ClientRequestToken") {
-		return nil, refuse("InvalidRequestException", "You must provide a ClientRequestToken value. We recommend a UUID-type value.")
+		return nil, reject("InvalidRequestException", "You must provide a ClientRequestToken value. We recommend a UUID-type value.")
 	}
 	if len(v.bytes()) > maxValueBytes {
-		return nil, refuse("InvalidParameterException", "The secret value is longer than %d bytes.", maxValueBytes)
+		return nil, reject("InvalidParameterException", "The secret value is longer than %d bytes.", maxValueBytes)
 	}
 	return v, nil
 }
@@ -192,10 +192,10 @@ func (r *request) tags() (map[string]string, *refusal) {
 		key, _ := tag["Key"].(string)
 		value, _ := tag["Value"].(string)
 		if _, twice := tags[key]; twice {
-			return nil, refuse("InvalidParameterException", "Duplicate tag keys are not allowed.")
+			return nil, reject("InvalidParameterException", "Duplicate tag keys are not allowed.")
 		}
 		if strings.HasPrefix(strings.ToLower(key), "aws:") || !legalTag.MatchString(key) || !legalTag.MatchString(value) {
-			return nil, refuse("InvalidParameterException", "The tag is not valid.")
+			return nil, reject("InvalidParameterException", "The tag is not valid.")
 		}
 		tags[key] = value
 	}
@@ -205,29 +205,29 @@ func (r *request) tags() (map[string]string, *refusal) {
 func (r *request) create() (any, *refusal) {
 	name := r.text("Name")
 	if !legalName.MatchString(name) {
-		return nil, refuse("InvalidParameterException", "Invalid name. Must be a valid name containing alphanumeric characters, or any of the following: -/_+=.@!")
+		return nil, reject("InvalidParameterException", "Invalid name. Must be a valid name containing alphanumeric characters, or any of the following: -/_+=.@!")
 	}
-	v, refused := r.content()
-	if refused != nil {
-		return nil, refused
+	v, rejected := r.content()
+	if rejected != nil {
+		return nil, rejected
 	}
-	tags, refused := r.tags()
-	if refused != nil {
-		return nil, refused
+	tags, rejected := r.tags()
+	if rejected != nil {
+		return nil, rejected
 	}
 	token := r.text("ClientRequestToken")
 	k := r.s.named(name)
 	switch {
 	case r.s.dying[name] || k != nil && !k.deleteAt.IsZero():
-		return nil, refuse("InvalidRequestException", "You can't create this secret because a secret with this name is already scheduled for deletion.")
+		return nil, reject("InvalidRequestException", "You can't create this secret because a secret with this name is already scheduled for deletion.")
 	case k != nil && v != nil && k.versions[token] != nil && k.versions[token].same(v):
 		return object{"ARN": k.arn, "Name": name, "VersionId": token}, nil
 	case k != nil:
-		return nil, refuse("ResourceExistsException", "The operation failed because the secret %s already exists.", name)
+		return nil, reject("ResourceExistsException", "The operation failed because the secret %s already exists.", name)
 	case len(tags) > maxTags:
-		return nil, refuse("InvalidParameterException", "A secret has at most %d tags.", maxTags)
+		return nil, reject("InvalidParameterException", "A secret has at most %d tags.", maxTags)
 	case strings.Contains(r.text("KmsKeyId"), "disabled"):
-		return nil, refuse("EncryptionFailure", "Secrets Manager can't encrypt the protected secret text using the provided KMS key.")
+		return nil, reject("EncryptionFailure", "Secrets Manager can't encrypt the protected secret text using the provided KMS key.")
 	}
 	k = r.s.add(name, tags, r.now)
 	k.kms = r.text("KmsKeyId")
@@ -255,7 +255,7 @@ func (k *secret) labels() object {
 	all := object{}
 	for id, v := range k.versions {
 		if len(v.labels) > 0 {
-			all[id] = slices.Clone(v.labels) // the answer is written when nobody holds the lock
+			all[id] = slices.Clone(v.labels) // the response is written without the lock
 		}
 	}
 	return all
@@ -287,9 +287,9 @@ func (k *secret) details(labels string) object {
 }
 
 func (r *request) describe() (any, *refusal) {
-	k, refused := r.find()
-	if refused != nil {
-		return nil, refused
+	k, rejected := r.find()
+	if rejected != nil {
+		return nil, rejected
 	}
 	return k.details("VersionIdsToStages"), nil
 }
@@ -304,9 +304,9 @@ func (k *secret) holder(label string) string {
 }
 
 func (r *request) getValue() (any, *refusal) {
-	k, refused := r.live()
-	if refused != nil {
-		return nil, refused
+	k, rejected := r.live()
+	if rejected != nil {
+		return nil, rejected
 	}
 	id, label := r.text("VersionId"), r.text("VersionStage")
 	if label == "" && id == "" {
@@ -317,7 +317,7 @@ func (r *request) getValue() (any, *refusal) {
 	}
 	v := k.versions[id]
 	if v == nil || label != "" && !slices.Contains(v.labels, label) {
-		return nil, refuse("ResourceNotFoundException", "Secrets Manager can't find the specified secret value for staging label or version.")
+		return nil, reject("ResourceNotFoundException", "Secrets Manager can't find the specified secret value for staging label or version.")
 	}
 	out := object{"ARN": k.arn, "Name": k.name, "VersionId": id, "CreatedDate": seconds(v.created)}
 	if len(v.labels) > 0 {
@@ -332,18 +332,18 @@ func (r *request) getValue() (any, *refusal) {
 }
 
 func (r *request) putValue() (any, *refusal) {
-	k, refused := r.live()
-	if refused != nil {
-		return nil, refused
+	k, rejected := r.live()
+	if rejected != nil {
+		return nil, rejected
 	}
-	v, refused := r.content()
+	v, rejected := r.content()
 	switch {
-	case refused != nil:
-		return nil, refused
+	case rejected != nil:
+		return nil, rejected
 	case v == nil:
-		return nil, refuse("InvalidParameterException", "You must provide either SecretString or SecretBinary.")
+		return nil, reject("InvalidParameterException", "You must provide either SecretString or SecretBinary.")
 	case k.owner != "":
-		return nil, refuse("InvalidRequestException", "You can't perform this operation because the secret is managed by %s.", k.owner)
+		return nil, reject("InvalidRequestException", "You can't perform this operation because the secret is managed by %s.", k.owner)
 	}
 	token, labels := r.text("ClientRequestToken"), r.texts("VersionStages")
 	if labels == nil || k.holder(current) == "" {
@@ -351,10 +351,10 @@ func (r *request) putValue() (any, *refusal) {
 	}
 	switch old := k.versions[token]; {
 	case old != nil && !old.same(v):
-		return nil, refuse("ResourceExistsException", "You can't modify an existing version, you can only create a new version.")
+		return nil, reject("ResourceExistsException", "You can't modify an existing version, you can only create a new version.")
 	case old == nil:
-		if refused := k.put(token, v, labels, r.now); refused != nil {
-			return nil, refused
+		if rejected := k.put(token, v, labels, r.now); rejected != nil {
+			return nil, rejected
 		}
 	}
 	out := object{"ARN": k.arn, "Name": k.name, "VersionId": token}
@@ -379,7 +379,7 @@ func (k *secret) put(id string, v *version, labels []string, now time.Time) *ref
 		all[label] = true
 	}
 	if len(k.versions) >= maxVersions || len(all) > maxLabels {
-		return refuse("LimitExceededException", "You've exceeded the quota of versions or of staging labels.")
+		return reject("LimitExceededException", "You've exceeded the quota of versions or of staging labels.")
 	}
 	k.versions[id] = v
 	for _, label := range labels {
@@ -410,22 +410,22 @@ func (k *secret) drop(label, from string) {
 }
 
 func (r *request) updateStage() (any, *refusal) {
-	k, refused := r.live()
-	if refused != nil {
-		return nil, refused
+	k, rejected := r.live()
+	if rejected != nil {
+		return nil, rejected
 	}
 	label, to, from := r.text("VersionStage"), r.text("MoveToVersionId"), r.text("RemoveFromVersionId")
 	holder := k.holder(label)
 	switch {
 	case to != "" && k.versions[to] == nil:
-		return nil, refuse("ResourceNotFoundException", "Secrets Manager can't find the specified secret version.")
+		return nil, reject("ResourceNotFoundException", "Secrets Manager can't find the specified secret version.")
 	case from != "" && from != holder:
-		return nil, refuse("InvalidParameterException", "The staging label %s isn't attached to version %s.", label, from)
+		return nil, reject("InvalidParameterException", "The staging label %s isn't attached to version %s.", label, from)
 	case from == "" && holder != "" && holder != to:
-		return nil, refuse("InvalidParameterException", "The parameter RemoveFromVersionId can't be empty. Staging label %s is currently attached to version %s, "+
+		return nil, reject("InvalidParameterException", "The parameter RemoveFromVersionId can't be empty. Staging label %s is currently attached to version %s, "+
 			"so you must explicitly reference that version in RemoveFromVersionId.", label, holder)
 	case to == "" && label == current:
-		return nil, refuse("InvalidParameterException", "You can't remove the staging label %s.", label)
+		return nil, reject("InvalidParameterException", "You can't remove the staging label %s.", label)
 	case to == "":
 		k.drop(label, from)
 	default:
@@ -436,27 +436,27 @@ func (r *request) updateStage() (any, *refusal) {
 }
 
 func (r *request) tag() (any, *refusal) {
-	k, refused := r.live()
-	if refused != nil {
-		return nil, refused
+	k, rejected := r.live()
+	if rejected != nil {
+		return nil, rejected
 	}
-	tags, refused := r.tags()
-	if refused != nil {
-		return nil, refused
+	tags, rejected := r.tags()
+	if rejected != nil {
+		return nil, rejected
 	}
 	all := maps.Clone(k.tags)
 	maps.Copy(all, tags)
 	if len(all) > maxTags {
-		return nil, refuse("InvalidParameterException", "A secret has at most %d tags.", maxTags)
+		return nil, reject("InvalidParameterException", "A secret has at most %d tags.", maxTags)
 	}
 	k.tags, k.changed = all, r.now
 	return nil, nil
 }
 
 func (r *request) untag() (any, *refusal) {
-	k, refused := r.live()
-	if refused != nil {
-		return nil, refused
+	k, rejected := r.live()
+	if rejected != nil {
+		return nil, rejected
 	}
 	for _, key := range r.texts("TagKeys") {
 		delete(k.tags, key)
@@ -467,22 +467,22 @@ func (r *request) untag() (any, *refusal) {
 
 func (r *request) remove() (any, *refusal) {
 	force, days := r.yes("ForceDeleteWithoutRecovery"), r.number("RecoveryWindowInDays")
-	k, refused := r.find()
+	k, rejected := r.find()
 	switch {
 	case force && r.has("RecoveryWindowInDays"):
-		return nil, refuse("InvalidParameterException", "You can't use ForceDeleteWithoutRecovery in conjunction with RecoveryWindowInDays.")
+		return nil, reject("InvalidParameterException", "You can't use ForceDeleteWithoutRecovery in conjunction with RecoveryWindowInDays.")
 	case r.has("RecoveryWindowInDays") && (days < 7 || days > 30):
-		return nil, refuse("InvalidParameterException", "The RecoveryWindowInDays value must be between 7 and 30 days (inclusive).")
-	case refused != nil:
-		return nil, refused
+		return nil, reject("InvalidParameterException", "The RecoveryWindowInDays value must be between 7 and 30 days (inclusive).")
+	case rejected != nil:
+		return nil, rejected
 	case k.owner != "":
-		return nil, refuse("InvalidRequestException", "You can't perform this operation because the secret is managed by %s.", k.owner)
+		return nil, reject("InvalidRequestException", "You can't perform this operation because the secret is managed by %s.", k.owner)
 	case force:
 		delete(r.s.secrets, k.arn)
 		r.s.dying[k.name] = r.s.slow
 		return object{"ARN": k.arn, "Name": k.name, "DeletionDate": seconds(r.now)}, nil
 	case !k.deleteAt.IsZero():
-		return nil, refuse("InvalidRequestException", "You can't perform this operation on the secret because it was already scheduled for deletion.")
+		return nil, reject("InvalidRequestException", "You can't perform this operation on the secret because it was already scheduled for deletion.")
 	case days == 0:
 		days = 30
 	}
@@ -491,9 +491,9 @@ func (r *request) remove() (any, *refusal) {
 }
 
 func (r *request) restore() (any, *refusal) {
-	k, refused := r.find()
-	if refused != nil {
-		return nil, refused
+	k, rejected := r.find()
+	if rejected != nil {
+		return nil, rejected
 	}
 	k.deleteAt, k.deleted = time.Time{}, time.Time{}
 	return object{"ARN": k.arn, "Name": k.name}, nil
@@ -507,7 +507,7 @@ func (r *request) list() (any, *refusal) {
 	if r.has("NextToken") {
 		n, err := strconv.Atoi(strings.TrimPrefix(r.text("NextToken"), "after-"))
 		if err != nil {
-			return nil, refuse("InvalidNextTokenException", "The NextToken value is invalid.")
+			return nil, reject("InvalidNextTokenException", "The NextToken value is invalid.")
 		}
 		after = n
 	}

@@ -18,7 +18,7 @@ import (
 // maxSkew is how old or young a signature may be.
 const maxSkew = 5 * time.Minute
 
-// credential is what lets somebody in.
+// credential is a key of a client.
 type credential struct {
 	secret string
 	token  string // "" of a user
@@ -30,35 +30,35 @@ var authorization = regexp.MustCompile(`^AWS4-HMAC-SHA256 Credential=(\w+)/(\d{8
 func (s *Server) authenticate(h *http.Request, body []byte) *refusal {
 	header := h.Header.Get("Authorization")
 	if header == "" {
-		return refuse("MissingAuthenticationTokenException", "Missing Authentication Token")
+		return reject("MissingAuthenticationTokenException", "Missing Authentication Token")
 	}
 	m := authorization.FindStringSubmatch(header)
 	if m == nil {
-		return refuse("IncompleteSignatureException", "Authorization header requires 'Credential', 'SignedHeaders' and 'Signature' parameters.")
+		return reject("IncompleteSignatureException", "Authorization header requires 'Credential', 'SignedHeaders' and 'Signature' parameters.")
 	}
 	key, date, region, service, signed := m[1], m[2], m[3], m[4], strings.Split(m[5], ";")
 	known, ok := s.credential(key)
 	if !ok || known.token != h.Header.Get("X-Amz-Security-Token") {
-		return refuse("UnrecognizedClientException", "The security token included in the request is invalid.")
+		return reject("UnrecognizedClientException", "The security token included in the request is invalid.")
 	}
 	if service != "secretsmanager" || region != s.Region {
-		return refuse("InvalidSignatureException", "Credential should be scoped to a valid region and to correct service: 'secretsmanager'.")
+		return reject("InvalidSignatureException", "Credential should be scoped to a valid region and to correct service: 'secretsmanager'.")
 	}
 	for _, name := range []string{"host", "x-amz-date", "x-amz-target"} {
 		if !slices.Contains(signed, name) {
-			return refuse("InvalidSignatureException", "'%s' must be a 'SignedHeader' in the AWS Authorization.", name)
+			return reject("InvalidSignatureException", "'%s' must be a 'SignedHeader' in the AWS Authorization.", name)
 		}
 	}
 	at, err := time.Parse("20060102T150405Z", h.Header.Get("X-Amz-Date"))
 	if err != nil || at.Format("20060102") != date {
-		return refuse("InvalidSignatureException", "Date in Credential scope does not match YYYYMMDD from ISO-8601 version of date from HTTP")
+		return reject("InvalidSignatureException", "Date in Credential scope does not match YYYYMMDD from ISO-8601 version of date from HTTP")
 	}
 	if d := s.clock().Sub(at); d.Abs() > maxSkew {
-		return refuse("InvalidSignatureException", "Signature expired: %s is now earlier or later than the server's time allows", h.Header.Get("X-Amz-Date"))
+		return reject("InvalidSignatureException", "Signature expired: %s is now earlier or later than the server's time allows", h.Header.Get("X-Amz-Date"))
 	}
 	again, err := http.NewRequest(h.Method, "http://"+h.Host+h.URL.RequestURI(), nil)
 	if err != nil {
-		return refuse("InvalidSignatureException", "The request cannot be signed.")
+		return reject("InvalidSignatureException", "The request cannot be signed.")
 	}
 	for _, name := range signed {
 		switch name {
@@ -85,7 +85,7 @@ func (s *Server) mismatch(h *http.Request, signed []string) *refusal {
 	for _, name := range signed {
 		canonical.WriteString(name + ":" + h.Header.Get(name) + "\n")
 	}
-	return refuse("InvalidSignatureException", "The request signature we calculated does not match the signature you provided. "+
+	return reject("InvalidSignatureException", "The request signature we calculated does not match the signature you provided. "+
 		"Check your AWS Secret Access Key and signing method. Consult the service documentation for details.\n\n"+
 		"The Canonical String for this request should have been\n'%s\n%s\n\n%s'", h.Method, h.URL.Path, canonical.String())
 }

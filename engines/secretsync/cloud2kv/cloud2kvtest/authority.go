@@ -12,7 +12,7 @@ import (
 func (v *Vault) authority(w http.ResponseWriter, r *http.Request) {
 	tenant, path, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	if !strings.EqualFold(tenant, TenantID) && tenant != "example.onmicrosoft.com" {
-		refuse(w, http.StatusBadRequest, "invalid_tenant", "AADSTS90002: Tenant '"+tenant+"' not found.")
+		reject(w, http.StatusBadRequest, "invalid_tenant", "AADSTS90002: Tenant '"+tenant+"' not found.")
 		return
 	}
 	switch {
@@ -30,18 +30,18 @@ func (v *Vault) authority(w http.ResponseWriter, r *http.Request) {
 
 func (v *Vault) token(w http.ResponseWriter, r *http.Request) {
 	if r.URL.RawQuery != "" || r.ParseForm() != nil {
-		refuse(w, http.StatusBadRequest, "invalid_request", "AADSTS900144: The request body must be a form.")
+		reject(w, http.StatusBadRequest, "invalid_request", "AADSTS900144: The request body must be a form.")
 		return
 	}
 	switch f := r.PostForm; {
 	case f.Get("grant_type") != "client_credentials":
-		refuse(w, http.StatusBadRequest, "unsupported_grant_type", "AADSTS70003: The app requested an unsupported grant type.")
+		reject(w, http.StatusBadRequest, "unsupported_grant_type", "AADSTS70003: The app requested an unsupported grant type.")
 	case f.Get("client_id") != ClientID:
-		refuse(w, http.StatusBadRequest, "unauthorized_client", "AADSTS700016: Application with identifier '"+f.Get("client_id")+"' was not found in the directory.")
+		reject(w, http.StatusBadRequest, "unauthorized_client", "AADSTS700016: Application with identifier '"+f.Get("client_id")+"' was not found in the directory.")
 	case f.Get("client_secret") != ClientSecret:
-		refuse(w, http.StatusUnauthorized, "invalid_client", "AADSTS7000215: Invalid client secret provided: "+f.Get("client_secret"))
+		reject(w, http.StatusUnauthorized, "invalid_client", "AADSTS7000215: Invalid client secret provided: "+f.Get("client_secret"))
 	case !slices.Contains(strings.Fields(f.Get("scope")), audience+"/.default"):
-		refuse(w, http.StatusBadRequest, "invalid_resource", "AADSTS500011: The resource principal named "+f.Get("scope")+" was not found in the tenant.")
+		reject(w, http.StatusBadRequest, "invalid_resource", "AADSTS500011: The resource principal named "+f.Get("scope")+" was not found in the tenant.")
 	default:
 		token := "token." + rand.Text()
 		v.mu.Lock()
@@ -52,8 +52,8 @@ func (v *Vault) token(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// refuse answers as the token endpoint does. What it says holds what was sent, as the worst of vendors would.
-func refuse(w http.ResponseWriter, status int, code, description string) {
+// reject answers as the token endpoint does. What it says holds what was sent, as the worst of vendors would.
+func reject(w http.ResponseWriter, status int, code, description string) {
 	answer(w, status, map[string]any{"error": code, "error_description": description})
 }
 

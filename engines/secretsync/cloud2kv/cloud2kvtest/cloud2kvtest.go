@@ -84,7 +84,7 @@ type object struct {
 	// busy is what still goes on; it is done when it was looked at left times more, and for as many writes.
 	busy    string // "", "deleting", "recovering"
 	left    int
-	refuses int
+	rejects int
 }
 
 type version struct {
@@ -180,7 +180,7 @@ func (v *Vault) Advance(d time.Duration) {
 }
 
 // Lag is how often a secret has to be looked at until its deletion or recovery is done, and then how many writes are still
-// refused after a recovery. Negative: it is never done. 0, as at first: at once.
+// rejected after a recovery. Negative: it is never done. 0, as at first: at once.
 func (v *Vault) Lag(n int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -242,7 +242,7 @@ func (v *Vault) Calls() []string {
 	return calls
 }
 
-// Put writes a secret as somebody else does.
+// Put writes a secret as another client does.
 func (v *Vault) Put(name, value string, tags map[string]string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -271,7 +271,7 @@ func (v *Vault) add(name string, n *version) *object {
 	return o
 }
 
-// Get returns what somebody who uses the vault finds.
+// Get returns what another client of the vault reads.
 func (v *Vault) Get(name string) (value string, ok bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -305,7 +305,7 @@ func (v *Vault) Values(name string) []string {
 	return values
 }
 
-// Change changes what surrounds the newest version's value, as somebody else does: whether it is enabled, and its content type.
+// Change changes what surrounds the newest version's value, as another client does: whether it is enabled, and its content type.
 func (v *Vault) Change(name string, enabled bool, contentType string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -320,7 +320,7 @@ func (v *Vault) ContentType(name string) string {
 	return v.secrets[strings.ToLower(name)].newest().contentType
 }
 
-// Date says from when until when the newest version is to be used, in seconds since 1970, as somebody else does.
+// Date says from when until when the newest version is to be used, in seconds since 1970, as another client does.
 func (v *Vault) Date(name string, notBefore, expires int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -336,7 +336,7 @@ func (v *Vault) Dates(name string) (notBefore, expires int64) {
 	return n.notBefore, n.expires
 }
 
-// Remove deletes a secret, as somebody else does, and that is done at once.
+// Remove deletes a secret, as another client does, and that is done at once.
 func (v *Vault) Remove(name string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

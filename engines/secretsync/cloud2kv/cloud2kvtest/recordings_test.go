@@ -25,7 +25,7 @@ func TestRecordings(t *testing.T) {
 	}
 }
 
-// lag returns how often the secret of request i was then looked for in vain: how long the vault took depends on nothing else.
+// lag returns how often the secret of request i was then looked for without success: how long the vault took depends on nothing else.
 func lag(r Recording, i int) (n int) {
 	name := func(uri string) string {
 		path, _, _ := strings.Cut(uri, "?")

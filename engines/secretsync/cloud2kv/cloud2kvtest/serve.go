@@ -326,9 +326,9 @@ func (v *Vault) set(r *http.Request, body []byte, o *object, name string) (any, 
 			return nil, conflict("ObjectIsBeingDeleted", "Secret "+name+" is currently being deleted and cannot be re-created; retry later.")
 		case !o.deleted.IsZero():
 			return nil, conflict("ObjectIsDeletedButRecoverable", "Secret "+name+" is currently in a deleted but recoverable state, and its name cannot be reused; in this state, the secret can only be recovered or purged.")
-		case o.busy == "recovering" && (o.left != 0 || o.refuses != 0):
+		case o.busy == "recovering" && (o.left != 0 || o.rejects != 0):
 			if o.left == 0 {
-				o.refuses--
+				o.rejects--
 			}
 			return nil, conflict("ObjectIsBeingRecovered", "Secret "+name+" is currently being recovered and cannot be re-created; retry later.")
 		case o.newest().managed:
@@ -398,6 +398,6 @@ func (v *Vault) recover(r *http.Request, o *object, name string) (any, *problem)
 	case !o.isDeleted():
 		return nil, deletedNotFound(name)
 	}
-	o.deleted, o.busy, o.left, o.refuses = time.Time{}, "recovering", v.lag, max(v.lag, 0)
+	o.deleted, o.busy, o.left, o.rejects = time.Time{}, "recovering", v.lag, max(v.lag, 0)
 	return bundle(r, o.name, o.newest()), nil
 }

@@ -55,7 +55,7 @@ type Server struct {
 	secrets map[string]*secret
 	tokens  map[string]time.Time // and when they end
 	issued  int
-	refuse  bool     // the key has been disabled
+	reject  bool     // the key has been disabled
 	granted []string // permissions
 	made    int64    // secrets, etags and tokens so far
 	calls   []string
@@ -156,7 +156,7 @@ func Credentials(other map[string]any) string {
 	return string(text)
 }
 
-// Put adds a version as somebody else, to a new secret if there is none.
+// Put adds a version as another client, to a new secret if there is none.
 func (s *Server) Put(name, value string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -168,7 +168,7 @@ func (s *Server) Put(name, value string) {
 	s.addVersion(name, []byte(value), false)
 }
 
-// Get returns what somebody who accesses the latest version gets.
+// Get returns the latest version, as another client reads it.
 func (s *Server) Get(name string) (string, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,14 +180,14 @@ func (s *Server) Get(name string) (string, bool) {
 	return string(v.data), v.record.State == secretmanagerpb.SecretVersion_ENABLED
 }
 
-// Remove deletes a secret as somebody else.
+// Remove deletes a secret as another client.
 func (s *Server) Remove(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.secrets, name)
 }
 
-// Edit changes a secret's labels and annotations as somebody else.
+// Edit changes a secret's labels and annotations as another client.
 func (s *Server) Edit(name string, change func(labels, annotations map[string]string)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,7 +202,7 @@ func (s *Server) Edit(name string, change func(labels, annotations map[string]st
 	sec.record.Etag = s.etag()
 }
 
-// Disable disables a version as somebody else.
+// Disable disables a version as another client.
 func (s *Server) Disable(name string, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -267,11 +267,11 @@ func (s *Server) Grant(permissions ...string) {
 	s.granted = permissions
 }
 
-// DisableKey has the token service refuse the service account's key. Tokens that it has issued stay good.
+// DisableKey has the token service reject the service account's key. Tokens that it has issued stay good.
 func (s *Server) DisableKey() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.refuse = true
+	s.reject = true
 }
 
 // EndTokens ends all tokens that were issued.

@@ -72,7 +72,7 @@ func TestQuotes(t *testing.T) {
 	}
 }
 
-// client calls the service as somebody who has a token.
+// client calls the service with a token.
 func client(t *testing.T, s *cloud3smtest.Server) (*secretmanager.Client, context.Context) {
 	t.Helper()
 	env := s.Env()
@@ -100,7 +100,7 @@ func automatic() *secretmanagerpb.Replication {
 	return &secretmanagerpb.Replication{Replication: &secretmanagerpb.Replication_Automatic_{Automatic: &secretmanagerpb.Replication_Automatic{}}}
 }
 
-// TestRules drives the fake with requests that the vendor refuses, and with the nearest that it takes.
+// TestRules drives the fake with requests that the vendor rejects, and with the nearest that it takes.
 func TestRules(t *testing.T) {
 	s := cloud3smtest.New(t)
 	api, ctx := client(t, s)

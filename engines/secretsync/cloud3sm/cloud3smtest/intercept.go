@@ -66,7 +66,7 @@ func (s *Server) take(writes bool) desttest.Fault {
 	return got
 }
 
-// admit refuses what is not a call of somebody who may make it.
+// admit rejects calls without permission.
 func (s *Server) admit(ctx context.Context, method string, req any) error {
 	md, _ := metadata.FromIncomingContext(ctx)
 	s.mu.Lock()
@@ -120,7 +120,7 @@ func (s *Server) fail(ctx context.Context, f desttest.Fault, carryOut func()) (a
 			&errdetails.ErrorInfo{Reason: "RATE_LIMIT_EXCEEDED", Domain: "googleapis.com"}, &errdetails.RetryInfo{RetryDelay: durationpb.New(f.RetryAfter)})
 	case desttest.Trouble:
 		return nil, status.Error(codes.Unavailable, "The service is currently unavailable.")
-	case desttest.Refuse:
+	case desttest.Reject:
 		return nil, denied("secretmanager.secrets.any", "projects/"+Project)
 	case desttest.DropAfter:
 		carryOut()
@@ -131,7 +131,7 @@ func (s *Server) fail(ctx context.Context, f desttest.Fault, carryOut func()) (a
 	if p, ok := peer.FromContext(ctx); ok {
 		s.conns.sever(p.Addr.String())
 	}
-	return nil, status.Error(codes.Aborted, "nobody hears this")
+	return nil, status.Error(codes.Aborted, "dropped")
 }
 
 func denied(permission, resource string) error {

@@ -63,7 +63,7 @@ func (s *Server) judge(r *http.Request) (code, why string) {
 		return "invalid_grant", "Invalid JWT: malformed"
 	}
 	s.mu.Lock()
-	refuse := s.refuse
+	reject := s.reject
 	s.mu.Unlock()
 	sum := sha256.Sum256([]byte(parts[0] + "." + parts[1]))
 	now := time.Now()
@@ -71,7 +71,7 @@ func (s *Server) judge(r *http.Request) (code, why string) {
 	switch {
 	case claims.Iss != Email:
 		return "invalid_grant", "Invalid grant: account not found"
-	case refuse || header.Alg != "RS256" || header.Kid != keyID || rsa.VerifyPKCS1v15(&key().PublicKey, crypto.SHA256, sum[:], signature) != nil:
+	case reject || header.Alg != "RS256" || header.Kid != keyID || rsa.VerifyPKCS1v15(&key().PublicKey, crypto.SHA256, sum[:], signature) != nil:
 		return "invalid_grant", "Invalid JWT Signature."
 	case claims.Aud != audience:
 		return "invalid_grant", "Invalid JWT: Failed audience check"

@@ -29,9 +29,9 @@ import (
 type Place interface {
 	// Open returns the destination, which the suite closes.
 	Open(t *testing.T) destination.Destination
-	// Put writes a name as somebody else would, without any mark of ours.
+	// Put writes a name as another client would, without any mark of ours.
 	Put(t *testing.T, name, value string)
-	// Get returns what somebody who uses the place finds under a name.
+	// Get returns the value that another client of the destination reads under a name.
 	Get(t *testing.T, name string) (value string, ok bool)
 	// Fail has the next calls that fit the fault fail so, until it is called with the zero Fault.
 	Fail(f Fault)
@@ -46,7 +46,7 @@ const (
 	None       Kind = iota
 	Throttle        // 429 or what the vendor has for it, with RetryAfter
 	Trouble         // 503
-	Refuse          // the credentials are not good enough
+	Reject          // the credentials are not good enough
 	DropBefore      // the connection breaks before anything is done
 	DropAfter       // the call is carried out, and the answer is lost
 	Hang            // no answer until the client gives up
@@ -77,26 +77,26 @@ type suite struct {
 func Run(t *testing.T, kind destination.Type, place func(t *testing.T) Place) {
 	t.Run("rules", func(t *testing.T) { checkRules(t, kind.Rules) })
 	for name, test := range map[string]func(*suite){
-		"a name that is not there":               (*suite).absent,
-		"create, read, update, delete":           (*suite).life,
-		"a name of somebody else is not created": (*suite).foreignStays,
-		"an old view of a name does not write":   (*suite).changed,
-		"an old view of a name does not delete":  (*suite).changedDelete,
-		"a write that is done again":             (*suite).again,
-		"a deleted name comes back":              (*suite).recovered,
-		"the list":                               (*suite).list,
-		"the largest value":                      (*suite).largest,
-		"values of any bytes":                    (*suite).bytes,
-		"tags":                                   (*suite).tags,
-		"throttled":                              (*suite).throttled,
-		"trouble":                                (*suite).trouble,
-		"refused":                                (*suite).refused,
-		"a lost request":                         (*suite).lostRequest,
-		"a lost answer":                          (*suite).lostAnswer,
-		"a lost answer to an update":             (*suite).lostUpdate,
-		"no answer":                              (*suite).noAnswer,
-		"verify":                                 (*suite).verify,
-		"many at once":                           (*suite).parallel,
+		"a name that is not there":                (*suite).absent,
+		"create, read, update, delete":            (*suite).life,
+		"a name of another client is not created": (*suite).foreignStays,
+		"an old view of a name does not write":    (*suite).changed,
+		"an old view of a name does not delete":   (*suite).changedDelete,
+		"a write that is done again":              (*suite).again,
+		"a deleted name comes back":               (*suite).recovered,
+		"the list":                                (*suite).list,
+		"the largest value":                       (*suite).largest,
+		"values of any bytes":                     (*suite).bytes,
+		"tags":                                    (*suite).tags,
+		"throttled":                               (*suite).throttled,
+		"trouble":                                 (*suite).trouble,
+		"rejected":                                (*suite).rejected,
+		"a lost request":                          (*suite).lostRequest,
+		"a lost answer":                           (*suite).lostAnswer,
+		"a lost answer to an update":              (*suite).lostUpdate,
+		"no answer":                               (*suite).noAnswer,
+		"verify":                                  (*suite).verify,
+		"many at once":                            (*suite).parallel,
 	} {
 		t.Run(name, func(t *testing.T) { test(open(t, kind, place)) })
 	}
@@ -188,7 +188,7 @@ func (s *suite) write(name, value string) destination.Held {
 	return held
 }
 
-// holds says what somebody who uses the place must find.
+// holds checks the value that another client of the destination reads.
 func (s *suite) holds(name, value string) {
 	s.t.Helper()
 	got, ok := s.place.Get(s.t, s.name(name))
@@ -304,7 +304,7 @@ func (s *suite) changed() {
 	before := s.read("one")
 	s.place.Put(s.t, s.name("one"), "their-value")
 	if now := s.read("one"); now.ID == held.ID && now.Version == held.Version {
-		s.t.Error("what somebody else has written is not noticed")
+		s.t.Error("what another client has written is not noticed")
 	}
 	if _, err := s.dest.Write(s.ctx(), s.item("one", "the-value-2"), before); err != nil {
 		s.failed(err, destination.Changed)
@@ -312,7 +312,7 @@ func (s *suite) changed() {
 	}
 }
 
-// changedDelete: what somebody else has made of a name is not deleted, nor what they have made anew under it.
+// changedDelete: what another client has made of a name is not deleted, nor what they have created again under it.
 func (s *suite) changedDelete() {
 	s.write("one", "the-value")
 	before := s.read("one")
@@ -388,7 +388,7 @@ func (s *suite) list() {
 		seen[s.fold(f.Name)] = f
 	}
 	if theirs, ok := seen[s.fold(s.name("theirs"))]; !ok || theirs.Mark == mark {
-		s.t.Errorf("the name of somebody else is listed: %v, with the mark %q", ok, theirs.Mark)
+		s.t.Errorf("the name of another client is listed: %v, with the mark %q", ok, theirs.Mark)
 	}
 	for name := range want {
 		if f, ok := seen[name]; !ok || f.State != destination.Present {
@@ -396,7 +396,7 @@ func (s *suite) list() {
 		}
 	}
 	for range s.dest.List(s.ctx()) {
-		break // whoever has seen enough may stop
+		break // the caller may stop
 	}
 }
 
@@ -495,16 +495,16 @@ func (s *suite) trouble() {
 	s.holds("one", "the-value-1")
 }
 
-func (s *suite) refused() {
+func (s *suite) rejected() {
 	was := s.read("one")
-	s.place.Fail(Fault{Kind: Refuse})
+	s.place.Fail(Fault{Kind: Reject})
 	_, err := s.dest.Read(s.ctx(), s.name("one"))
 	if e := s.failed(err, destination.Denied, destination.NoPlace); e.Class != destination.Client {
 		s.t.Errorf("class %q", e.Class)
 	}
 	_, err = s.dest.Write(s.ctx(), s.item("one", "the-value"), was)
 	if e := s.failed(err, destination.Denied, destination.NoPlace); e.Unknown {
-		s.t.Error("a refused write was certainly not done")
+		s.t.Error("a rejected write was certainly not done")
 	}
 	checks := s.dest.Verify(s.ctx())
 	if !slices.ContainsFunc(checks, func(c destination.Check) bool { return !c.OK && !c.Unknown }) {
@@ -537,7 +537,7 @@ func (s *suite) lostAnswer() {
 		if e := s.failed(err, destination.Unreachable, destination.Unavailable, destination.Unexpected); !e.Unknown {
 			s.t.Error("a write whose answer is lost may have been done")
 		}
-		// Whoever reads back sees whether it was, and may finish it.
+		// An implementation that reads back detects whether it was, and may finish it.
 		f := s.read("one")
 		if s.rules.Marks && f.State == destination.Present && f.Mark != mark {
 			s.t.Errorf("what the lost write made has the mark %q", f.Mark)

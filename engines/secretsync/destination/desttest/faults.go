@@ -20,10 +20,10 @@ type Faults struct {
 	Reads func(r *http.Request, body []byte) bool
 	// Exempt requests never fail: those for tokens, for instance. nil: there are none.
 	Exempt func(r *http.Request) bool
-	// Throttled, Troubled and Refused write the vendor's answers; nil: the bare status.
+	// Throttled, Troubled and Rejected write the vendor's answers; nil: the bare status.
 	Throttled func(w http.ResponseWriter, r *http.Request, after time.Duration)
 	Troubled  func(w http.ResponseWriter, r *http.Request)
-	Refused   func(w http.ResponseWriter, r *http.Request)
+	Rejected  func(w http.ResponseWriter, r *http.Request)
 
 	mu    sync.Mutex
 	fault Fault
@@ -78,8 +78,8 @@ func (f *Faults) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusTooManyRequests)
 	case Trouble:
 		answer(w, r, f.Troubled, http.StatusServiceUnavailable)
-	case Refuse:
-		answer(w, r, f.Refused, http.StatusForbidden)
+	case Reject:
+		answer(w, r, f.Rejected, http.StatusForbidden)
 	case DropBefore:
 		panic(http.ErrAbortHandler)
 	case DropAfter:

@@ -26,7 +26,7 @@ func seeds(t *testing.T) uint64 {
 
 // storm writes and deletes a name while calls fail in all ways, as who decides above does: look, act, look again. Whatever
 // fails, an error that does not say Unknown has changed nothing, what is done in the end is what was to be done, and the name
-// of somebody else is as it was.
+// of another client is as it was.
 func (s *suite) storm(seed uint64) {
 	random := rand.New(rand.NewPCG(seed, 2))
 	s.place.Put(s.t, s.name("theirs"), "their-value")

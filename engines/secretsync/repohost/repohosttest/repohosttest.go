@@ -5,7 +5,7 @@
 //	s.AddRepository("octo", "app")
 //	// the operator's URL is s.URL, access_token is repohosttest.Token
 //
-// It refuses what GitHub refuses: names, sizes, counts, boxes for another key, tokens that may not. Names are stored in capitals,
+// It rejects what GitHub rejects: names, sizes, counts, boxes for another key, tokens that may not. Names are stored in capitals,
 // times are whole seconds of a clock of its own, lists come in pages with ETags, and every answer has the headers of the rate
 // limit. Requests and answers are held against GitHub's own OpenAPI description, and a difference fails the test.
 package repohosttest
@@ -101,7 +101,7 @@ func New(t testing.TB) *Server {
 		t: t, now: time.Now().UTC().Truncate(time.Second), tick: time.Second, limit: 5000, expiry: time.Now().Add(90 * 24 * time.Hour),
 		places: map[string]*place{}, repos: map[string]*repository{}, moved: map[string]string{},
 	}
-	s.Faults = &desttest.Faults{Next: contract().Handler(t, Prefix, s), Throttled: s.throttled, Troubled: s.troubled, Refused: s.refused}
+	s.Faults = &desttest.Faults{Next: contract().Handler(t, Prefix, s), Throttled: s.throttled, Troubled: s.troubled, Rejected: s.rejected}
 	l := httptest.NewServer(s.Faults)
 	t.Cleanup(l.Close)
 	s.URL = l.URL + Prefix
@@ -167,7 +167,7 @@ func (s *Server) Remove(place string) {
 	delete(s.places, place)
 }
 
-// RotateKey gives a place another key. Boxes for the old one are refused.
+// RotateKey gives a place another key. Boxes for the old one are rejected.
 func (s *Server) RotateKey(place string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -233,7 +233,7 @@ func (s *Server) Calls() []string {
 	return out
 }
 
-// Put writes a secret as somebody else would.
+// Put writes a secret as another client would.
 func (s *Server) Put(place, name, value string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -244,7 +244,7 @@ func (s *Server) Put(place, name, value string) {
 	s.store(s.places[place], name, e)
 }
 
-// Drop deletes a secret as somebody else would.
+// Drop deletes a secret as another client would.
 func (s *Server) Drop(place, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -297,6 +297,6 @@ func (s *Server) troubled(w http.ResponseWriter, _ *http.Request) {
 	answer(w, http.StatusServiceUnavailable, message("Service unavailable"))
 }
 
-func (s *Server) refused(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) rejected(w http.ResponseWriter, _ *http.Request) {
 	answer(w, http.StatusForbidden, message("Resource not accessible by personal access token"))
 }

@@ -38,7 +38,7 @@ func answer(w http.ResponseWriter, status int, body any) {
 	}
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(status)
-	_, _ = w.Write(data) // whoever has gone needs no answer
+	_, _ = w.Write(data) // a client that has disconnected needs no response
 }
 
 // limited is the answer when the hour's calls are used up. The lock is held.
@@ -244,7 +244,7 @@ type request struct {
 	Selected   []int64 `json:"selected_repository_ids"`
 }
 
-// problem returns why GitHub would refuse a write, "" if it would not.
+// problem returns why GitHub would reject a write, "" if it would not.
 func (s *Server) problem(p *place, name string, in *request) (value []byte, problem string) {
 	sealed, err := base64.StdEncoding.DecodeString(in.Encrypted)
 	switch {

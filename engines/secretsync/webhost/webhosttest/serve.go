@@ -31,7 +31,7 @@ func answer(w http.ResponseWriter, status int, body any) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_, _ = w.Write(data) // whoever has gone needs no answer
+	_, _ = w.Write(data) // a client that has disconnected needs no response
 }
 
 // ServeHTTP implements http.Handler, without the faults and the contract.
@@ -146,14 +146,14 @@ func (in *input) apply(v Variable) *Variable {
 	return &v
 }
 
-// problem is why a record is refused: a status, a code and a text.
+// problem is why a record is rejected: a status, a code and a text.
 type problem struct {
 	status int
 	code   string
 	text   string
 }
 
-// check returns why Vercel would refuse a record, nil if it would not.
+// check returns why Vercel would reject a record, nil if it would not.
 func (s *Server) check(p *project, v *Variable) *problem {
 	bad := func(code, text string) *problem { return &problem{http.StatusBadRequest, code, text} }
 	total := 0

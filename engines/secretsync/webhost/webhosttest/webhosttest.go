@@ -4,7 +4,7 @@
 //	s.AddProject("prj_1", "team_1")
 //	// the operator's URL is s.URL, access_token is webhosttest.Token
 //
-// It refuses what Vercel refuses: a name that is taken in an environment, sensitive variables for development, another type or
+// It rejects what Vercel rejects: a name that is taken in an environment, sensitive variables for development, another type or
 // key for what is sensitive, reserved names, values that are too large, projects of another team. A list of new variables may be
 // made in part. Requests and answers are held against Vercel's own OpenAPI description, and a difference fails the test.
 package webhosttest
@@ -85,7 +85,7 @@ func New(t testing.TB) *Server {
 	t.Helper()
 	s := &Server{t: t, now: time.Now().UTC().Truncate(time.Second), projects: map[string]*project{}}
 	s.taken.status, s.taken.code = http.StatusForbidden, "ENV_ALREADY_EXISTS"
-	s.Faults = &desttest.Faults{Next: contract().Handler(t, "", s), Throttled: s.throttled, Troubled: s.troubled, Refused: s.refused}
+	s.Faults = &desttest.Faults{Next: contract().Handler(t, "", s), Throttled: s.throttled, Troubled: s.troubled, Rejected: s.rejected}
 	l := httptest.NewServer(s.Faults)
 	t.Cleanup(l.Close)
 	s.URL = l.URL
@@ -99,7 +99,7 @@ func (s *Server) AddProject(id, team string) {
 	s.projects[id] = &project{team: team}
 }
 
-// Taken says how a name that is taken is refused: with 403 and ENV_ALREADY_EXISTS if it is not called.
+// Taken says how a name that is taken is rejected: with 403 and ENV_ALREADY_EXISTS if it is not called.
 func (s *Server) Taken(status int, code string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,7 +122,7 @@ func (s *Server) Calls() []string {
 	return out
 }
 
-// Add makes a record as somebody else would, and returns its id.
+// Add makes a record as another client would, and returns its id.
 func (s *Server) Add(projectID string, v Variable) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,7 +139,7 @@ func (s *Server) add(p *project, v *Variable) {
 	p.vars = append(p.vars, v)
 }
 
-// Change changes a record as somebody else would.
+// Change changes a record as another client would.
 func (s *Server) Change(projectID, id string, f func(v *Variable)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,7 +156,7 @@ func (s *Server) touch(v *Variable) {
 	v.updated = s.now.UnixMilli()
 }
 
-// Drop deletes a record as somebody else would.
+// Drop deletes a record as another client would.
 func (s *Server) Drop(projectID, id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,7 +164,7 @@ func (s *Server) Drop(projectID, id string) {
 	p.vars = slices.DeleteFunc(p.vars, func(v *Variable) bool { return v.ID == id })
 }
 
-// Put writes a name in some environments as somebody else would.
+// Put writes a name in some environments as another client would.
 func (s *Server) Put(projectID, key, value string, targets ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -224,7 +224,7 @@ func (s *Server) troubled(w http.ResponseWriter, _ *http.Request) {
 	fail(w, http.StatusServiceUnavailable, "internal_server_error", "An unexpected error occurred", nil)
 }
 
-func (s *Server) refused(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) rejected(w http.ResponseWriter, _ *http.Request) {
 	fail(w, http.StatusForbidden, "forbidden", "Not authorized", map[string]any{"invalidToken": true})
 }
 
