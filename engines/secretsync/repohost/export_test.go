@@ -31,4 +31,4 @@ func DecodeKey(id, key *string) (func([]byte) (string, error), error) {
 func Expiry(at, now time.Time) destination.Check { return expiry(at, now) }
 
 // Clock compares the clocks.
-func Clock(date string, now time.Time) destination.Check { return clock(date, now) }
+func Clock(date string, now time.Time) destination.Check { return destination.ClockCheck("GitHub", date, now) }

@@ -3,8 +3,6 @@ package repohost
 import (
 	"context"
 	"crypto/rand"
-	"errors"
-	"fmt"
 	"net/http"
 	"strings"
 	"time"
@@ -12,18 +10,14 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
 
-const (
-	// maxSkew is how far the clocks may be apart.
-	maxSkew = 5 * time.Minute
-	// soon is when a token that expires is worth a failure.
-	soon = 7 * 24 * time.Hour
-)
+// expirySoon is the remaining lifetime from which on a token fails the check.
+const expirySoon = 7 * 24 * time.Hour
 
 // Verify implements destination.Destination. Whether the token may write is tried by deleting a name that does not exist.
 func (d *dest) Verify(ctx context.Context) []destination.Check {
 	_, resp, err := d.client.list(ctx, 1, 1, nil)
 	if err != nil {
-		return failed(err)
+		return destination.FailedChecks("GitHub", err)
 	}
 	d.saw()
 	checks := []destination.Check{
@@ -32,38 +26,18 @@ func (d *dest) Verify(ctx context.Context) []destination.Check {
 		{Name: "read", OK: true, Text: "the secrets can be listed"},
 	}
 	if _, err := d.fetchKey(ctx); err != nil {
-		checks = append(checks, problem("create", err))
+		checks = append(checks, destination.FailedCheck("create", err))
 	} else {
 		checks = append(checks, d.verifyWrites(ctx)...)
 	}
 	if d.config.Visibility == "selected" {
 		c := destination.Check{Name: "repositories", OK: true, Text: "all selected repositories are there"}
 		if _, err := d.repositories(ctx); err != nil {
-			c = problem("repositories", err)
+			c = destination.FailedCheck("repositories", err)
 		}
 		checks = append(checks, c)
 	}
-	return append(checks, expiry(resp.TokenExpiration.Time, time.Now()), clock(resp.Header.Get("Date"), time.Now()))
-}
-
-// failed says how far a first call has come.
-func failed(err error) []destination.Check {
-	var e *destination.Error
-	if !errors.As(err, &e) {
-		return []destination.Check{problem("reachable", err)}
-	}
-	reachable := destination.Check{Name: "reachable", OK: true, Text: "GitHub answers"}
-	switch e.Code {
-	case destination.Denied:
-		return []destination.Check{reachable, problem("credentials", err)}
-	case destination.NoPlace, destination.BadRequest:
-		return []destination.Check{reachable, problem("read", err)}
-	}
-	return []destination.Check{problem("reachable", err)}
-}
-
-func problem(name string, err error) destination.Check {
-	return destination.Check{Name: name, Text: err.Error()}
+	return append(checks, expiry(resp.TokenExpiration.Time, time.Now()), destination.ClockCheck("GitHub", resp.Header.Get("Date"), time.Now()))
 }
 
 // verifyWrites tries the permission to write, which is one for creating, replacing and deleting.
@@ -77,7 +51,7 @@ func (d *dest) verifyWrites(ctx context.Context) []destination.Check {
 			out = append(out, destination.Check{Name: what, OK: true, Text: "deleting a name that is not there was let through, which takes the same permission"})
 			continue
 		}
-		out = append(out, problem(what, err))
+		out = append(out, destination.FailedCheck(what, err))
 	}
 	return out
 }
@@ -88,21 +62,9 @@ func expiry(at, now time.Time) destination.Check {
 		return c
 	}
 	c.Text = "access_token expires on " + at.UTC().Format(time.RFC3339)
-	if at.Sub(now) < soon {
+	if at.Sub(now) < expirySoon {
 		c.OK = false
 		c.Text += ": replace it before then"
 	}
 	return c
-}
-
-func clock(date string, now time.Time) destination.Check {
-	at, err := http.ParseTime(date)
-	if err != nil {
-		return destination.Check{Name: "clock", Unknown: true, Text: "GitHub did not say what time it is"}
-	}
-	off := now.Sub(at).Abs().Round(time.Second)
-	if off > maxSkew {
-		return destination.Check{Name: "clock", Text: fmt.Sprintf("the clocks are %v apart: set that of this server", off)}
-	}
-	return destination.Check{Name: "clock", OK: true, Text: "the clocks agree"}
 }
