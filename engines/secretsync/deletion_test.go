@@ -30,7 +30,7 @@ func TestADestinationIsNotDeletedUnderAnAssociation(t *testing.T) {
 		}
 		same(t, "the association", statuses(r.entries(path)), map[string]string{"a": "SYNCED"})
 
-		// Likewise, it does not become another place.
+		// Likewise, it does not become another destination.
 		other := r.dest(syncsim.Marked, "e", nil)
 		meanwhile = func() {
 			r.Must(engines.Update, other+"/associations/set", map[string]any{"mount": "kv", "secret_name": "folder/b"})

@@ -32,7 +32,7 @@ func TestMarksCannotBeCopied(t *testing.T) {
 	})
 }
 
-// TestMarksAreOfOneName: spellings that a place does not tell apart have one mark, everything else has another.
+// TestMarksAreOfOneName: spellings that a destination does not tell apart have one ownership tag, everything else has another.
 func TestMarksAreOfOneName(t *testing.T) {
 	d, other := state.Destination{FingerprintKey: []byte("one")}, state.Destination{FingerprintKey: []byte("two")}
 	mark := d.OwnerTag("inst-assoc", "a", destination.Rules{})

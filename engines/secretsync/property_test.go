@@ -33,7 +33,7 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// TestSimulationConverges does random things to secrets, associations, places and nodes, with faults, and then holds what is
+// TestSimulationConverges does random things to secrets, associations, destinations and nodes, with faults, and then holds what is
 // there to what should be. COFFER_SIM_SEEDS says how many seeds, COFFER_SIM_SEED repeats one.
 func TestSimulationConverges(t *testing.T) {
 	first, n := 1, 100
@@ -79,7 +79,7 @@ type sim struct {
 	done   []string
 	began  time.Time
 
-	// meddles says that another client changes things at the places, too.
+	// meddles says that another client changes things at the destinations, too.
 	meddles bool
 	// retains are the associations, by id, that were to leave what they have made at some time.
 	retains map[string]bool
@@ -400,7 +400,7 @@ func (s *sim) meddle() {
 			for _, it := range l.Items {
 				name := state.Fold(s.svc.Pool.Types[kind].Rules, it.Name)
 				names = append(names, name)
-				// Where there are no marks, a write of another client cannot be told from a lost one of ours at the same time.
+				// Where there are no ownership tags, a write of another client cannot be told from a lost one of ours at the same time.
 				if kind == syncsim.Plain && it.Intent != nil {
 					unsure[name] = true
 				}
@@ -771,7 +771,7 @@ func (s *sim) checkSite(kind, site string, wanted map[string][]want) {
 				if !present || o.Foreign || o.Value != string(w.item.Value) {
 					s.t.Errorf("%s: SYNCED by %s, and present %v, foreign %v, with another value", key, d.Name, present, o.Foreign)
 				}
-				if rules.Marks && (o.Mark != mark || !hasTags(o.Tags, d.CustomTags)) {
+				if rules.HasOwnerTags && (o.Mark != mark || !hasTags(o.Tags, d.CustomTags)) {
 					s.t.Errorf("%s: mark %q tags %v, want %q %v", key, o.Mark, o.Tags, mark, d.CustomTags)
 				}
 			case state.Conflict:
@@ -782,9 +782,9 @@ func (s *sim) checkSite(kind, site string, wanted map[string][]want) {
 					}
 				case !present:
 					s.t.Errorf("%s: a conflict of %s with nothing", key, d.Name)
-				case rules.Marks && o.Mark == mark:
+				case rules.HasOwnerTags && o.Mark == mark:
 					s.t.Errorf("%s: a conflict of %s with itself", key, d.Name)
-				case !rules.Marks && !o.Foreign && !s.stays(o):
+				case !rules.HasOwnerTags && !o.Foreign && !s.stays(o):
 					s.t.Errorf("%s: a conflict of %s with what is ours: %+v", key, d.Name, w.status)
 				}
 			default:

@@ -17,7 +17,7 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// TestStoredCredentialsGoToNobodyElse: who changes whose a place is gives the credentials, too.
+// TestStoredCredentialsGoToNobodyElse: who changes whose a destination is gives the credentials, too.
 func TestStoredCredentialsGoToNobodyElse(t *testing.T) {
 	run(t, func(r *rig) {
 		d := r.dest(syncsim.Marked, "store", map[string]any{"site": "acme.web", "token": "hush"})
@@ -37,7 +37,7 @@ func TestStoredCredentialsGoToNobodyElse(t *testing.T) {
 	})
 }
 
-// TestCredentialsDoNotMoveAPlace: where only they say whose a place is, they stay while anything is associated.
+// TestCredentialsDoNotMoveAPlace: where only they say whose a destination is, they stay while anything is associated.
 func TestCredentialsDoNotMoveAPlace(t *testing.T) {
 	run(t, func(r *rig) {
 		d := r.dest(syncsim.Marked, "store", map[string]any{"site": "ambiguous", "token": "hush"})
@@ -55,7 +55,7 @@ func TestCredentialsDoNotMoveAPlace(t *testing.T) {
 	})
 }
 
-// TestOwners: what another owner could have a place at, by type.
+// TestOwners: what another owner could have a destination at, by type.
 func TestOwners(t *testing.T) {
 	const key = "AKIASP2TPHJSQH3FJXYZ"
 	for what, test := range map[string]struct {
@@ -90,8 +90,8 @@ func TestOwners(t *testing.T) {
 	}
 }
 
-// TestAdoptTakesNothingFromUs: two destinations may have other words for one place, which keeps no claims apart; what one of them
-// holds is not the other's to take over.
+// TestAdoptTakesNothingFromUs: two destinations may name one location differently, which keeps no claims apart; what one of them
+// holds is not the other's to adopt.
 func TestAdoptTakesNothingFromUs(t *testing.T) {
 	run(t, func(r *rig) {
 		body := map[string]any{"mount": "kv", "secret_name": "a"}
@@ -106,7 +106,7 @@ func TestAdoptTakesNothingFromUs(t *testing.T) {
 		r.kv.Put("a", "k", "w")
 		same(t, "retry", statuses(r.post(one+"/associations/retry", body)["associated_secrets"]), map[string]string{"a": "SYNCED"})
 
-		// What was given up is free to be taken over.
+		// What was given up is free to be adopted.
 		r.post(one+"/associations/remove", map[string]any{"mount": "kv", "secret_name": "a", "retain": true})
 		r.post(alias+"/associations/retry", body)
 		same(t, "given up", statuses(r.post(alias+"/associations/adopt", body)["associated_secrets"]), map[string]string{"a": "SYNCED"})

@@ -21,7 +21,7 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// inSim runs a test in a cluster with destinations d0 and d1 (marked, one place), and d2 and d3 (plain, one place, d3 in a
+// inSim runs a test in a cluster with destinations d0 and d1 (marked, one destination), and d2 and d3 (plain, one destination, d3 in a
 // namespace).
 func inSim(t *testing.T, test func(s *sim)) {
 	t.Helper()
@@ -95,7 +95,7 @@ func (s *sim) names(kind string) []string {
 	return names
 }
 
-// there fails unless a place has exactly these names.
+// there fails unless a destination has exactly these names.
 func (s *sim) there(kind string, want ...string) {
 	s.t.Helper()
 	if got := s.names(kind); !slices.Equal(got, want) {
@@ -224,7 +224,7 @@ func TestANameThatIsFreedGoesToWhoWaits(t *testing.T) {
 		s.mounts[0].Put("b", "k", "2")
 		same := func(a *state.Association) { a.Template = "same" }
 		first := s.tie(0, "a", same)
-		second := s.tie(1, "b", same) // another destination at the same place
+		second := s.tie(1, "b", same) // another destination at the same destination
 		s.status(first, "a", state.Synced)
 		s.status(second, "b", state.Conflict)
 		if it := s.link(second, "b").Items[0]; it.Code != state.CodeNameTaken || !strings.Contains(it.Cause, `"a"`) || !strings.Contains(it.Cause, "test-marked/d0") {
@@ -280,7 +280,7 @@ func TestRetemplateKeepsTheOldUntilTheNewIsSeen(t *testing.T) {
 		a := s.tie(0, "a", byKey("old_{{ .SecretKey }}"))
 		s.places.Site(syncsim.Marked, "m").Put("new_k", "theirs")
 		s.places.SetFault(func(c syncsim.Call) syncsim.Fault {
-			if c.Op == "read" && c.Name == "new_l" { // the place does not show what it was given
+			if c.Op == "read" && c.Name == "new_l" { // the destination does not show what it was given
 				return syncsim.Fault{Age: time.Minute}
 			}
 			return syncsim.Fault{}
@@ -473,7 +473,7 @@ func TestLimitsAreCheckedBeforeACall(t *testing.T) {
 		if n := len(s.places.Calls()); n != 0 {
 			t.Errorf("%d calls", n)
 		}
-		// A place for 100 names has room for those, of whatever owner.
+		// A destination for 100 names has room for those, of whatever owner.
 		s.mounts[0].Put("some", pairs[:140]...)
 		s.mounts[0].Put("more", pairs[:80]...)
 		byKey := func(a *state.Association) { a.Granularity = destination.SecretKey }
@@ -492,8 +492,8 @@ func TestLimitsAreCheckedBeforeACall(t *testing.T) {
 	})
 }
 
-// TestALostWriteIsRecognisedAfterAnother: the answer to the first attempt gets lost, the second one does not see what the first
-// one has made, where there are no marks.
+// TestALostWriteIsRecognisedAfterAnother: the response to the first attempt gets lost, the second one does not see what the first
+// one has made, where there are no ownership tags.
 func TestALostWriteIsRecognisedAfterAnother(t *testing.T) {
 	inSim(t, func(s *sim) {
 		s.mounts[0].Put("a", "k", "1")

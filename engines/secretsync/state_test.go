@@ -11,8 +11,8 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// TestWhatAnotherHoldsIsNotDeleted: a name that was left, with a write whose answer was lost, and is another association's by now,
-// stays when the first association ends. Where there are no marks, only its claim tells.
+// TestWhatAnotherHoldsIsNotDeleted: a name that was left, with a write whose response was lost, and is another association's by now,
+// stays when the first association ends. Where there are no ownership tags, only its claim tells.
 func TestWhatAnotherHoldsIsNotDeleted(t *testing.T) {
 	inSim(t, func(s *sim) {
 		kv, site := s.mounts[0], s.places.Site(syncsim.Plain, "p")
@@ -59,7 +59,7 @@ func TestWhatAnotherHoldsIsNotDeleted(t *testing.T) {
 	})
 }
 
-// TestWhatIsLeftOfManySecretsTakesNoRoom: secrets below a prefix come and go. Where marks tell whose a name is, no ledger of those that
+// TestWhatIsLeftOfManySecretsTakesNoRoom: secrets below a prefix come and go. Where ownership tags tell whose a name is, no sync state of those that
 // are gone is kept, and one that comes back goes on with its name.
 func TestWhatIsLeftOfManySecretsTakesNoRoom(t *testing.T) {
 	for dest, want := range map[int]int{0: 0, 2: 2} {

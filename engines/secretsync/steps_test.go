@@ -140,7 +140,7 @@ func TestABugThatHidesItsStatusIsMetAgain(t *testing.T) {
 	})
 }
 
-// TestWhatWasRetainedGoesOn: what was left behind is known for as long as the association lives, also where there are no marks.
+// TestWhatWasRetainedGoesOn: what was left behind is known for as long as the association lives, also where there are no ownership tags.
 func TestWhatWasRetainedGoesOn(t *testing.T) {
 	for _, dest := range []int{0, 2} {
 		inSim(t, func(s *sim) {

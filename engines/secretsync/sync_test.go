@@ -240,7 +240,7 @@ func TestWhatASecretHasOfItsOwnIsNoConflict(t *testing.T) {
 		s.stop()
 		s.start()
 		s.pass(time.Second)
-		s.untie(own) // the prefix takes over
+		s.untie(own) // the prefix adopts
 		s.pass(10 * time.Second)
 		s.status(all, "a", state.Synced)
 		if l := s.link(all, "a"); len(l.Items) != 1 || !l.Items[0].Owned {

@@ -10,7 +10,7 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1sm/cloud1smtest"
 )
 
-// TestBursts: while a place does not answer, secrets are written as ever, and reach another place. When it does again, it gets
+// TestBursts: while a destination does not answer, secrets are written as ever, and reach another destination. When it does again, it gets
 // the newest version of each, and none of those that came and went meanwhile. A secret that came and went as a whole it never
 // sees.
 func TestBursts(t *testing.T) {
@@ -73,7 +73,7 @@ func TestBursts(t *testing.T) {
 			t.Errorf("%s: version %d is told of, want %d", e.Secret, e.Version, writes)
 		}
 		secret, _ := s.one.Secret(e.Name)
-		if n := len(secret.Versions); n > 2 { // that which was asked for when the place stopped answering, and the newest
+		if n := len(secret.Versions); n > 2 { // that which was asked for when the destination stopped answering, and the newest
 			t.Errorf("%s has %d versions at the place, want 2 at most", e.Secret, n)
 		}
 	}

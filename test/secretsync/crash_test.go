@@ -20,10 +20,10 @@ import (
 // patience is how long anything may take that is expected to happen.
 const patience = 3 * time.Minute
 
-// TestKilledWhileSyncing kills the active node of three, with kill -9, right in the middle of what is pending: after a place
+// TestKilledWhileSyncing kills the active node of three, with kill -9, right in the middle of what is pending: after a destination
 // has done what it was asked for and before it has answered, before it has done it, and at any other moment. All secrets arrive,
 // none is written twice in effect, what is told of them is true, and names of others are left alone. COFFER_CHAOS=long has 5,000
-// secrets, and every other time the node is only stopped until another has taken over, and wakes up believing that it is active.
+// secrets, and every other time the node is only stopped until another has adopted, and wakes up believing that it is active.
 func TestKilledWhileSyncing(t *testing.T) {
 	t.Parallel()
 	total, kills := 300, 1
@@ -43,7 +43,7 @@ func TestKilledWhileSyncing(t *testing.T) {
 	k.checkRepository()
 }
 
-// killings is a cluster whose active node is killed while it syncs to a place with marks, whose values can be read, and to one
+// killings is a cluster whose active node is killed while it syncs to a destination with ownership tags, whose values can be read, and to one
 // without. The secrets of the first are bulk/<lane>/<number>, a destination for each lane so that their budgets add up; those of
 // the second are repo/r<number>.
 type killings struct {
@@ -106,7 +106,7 @@ func (k *killings) must(method, path string, body any) object {
 	return out.Data
 }
 
-// send sends one request to the active node and decodes the answer.
+// send sends one request to the active node and decodes the response.
 func send(c *harness.Cluster, method, path string, body, out any) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
 	defer cancel()
@@ -359,7 +359,7 @@ func (k *killings) restartKilled() {
 	k.t.Logf("%d kills, %d secrets", k.done, k.total+inRepo)
 }
 
-// arrive waits until all that should be at the places is there.
+// arrive waits until all that should be at the destinations is there.
 func (k *killings) arrive() {
 	k.t.Helper()
 	harness.Await(k.t, "all secrets to arrive", 2*patience, func() error {
@@ -372,7 +372,7 @@ func (k *killings) arrive() {
 	})
 }
 
-// missing says what differs at a place from what should be there.
+// missing says what differs at a destination from what should be there.
 func (k *killings) missing(name string, w wanted) string {
 	var got string
 	var ok bool
@@ -436,7 +436,7 @@ func (k *killings) status(name string) string {
 	return "SYNCED"
 }
 
-// same has the service compare what it knows with what a place lists.
+// same has the service compare what it knows with what a destination lists.
 func (k *killings) same(path string) {
 	k.t.Helper()
 	found := k.must("POST", path+"/drift", nil)

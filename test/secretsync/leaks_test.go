@@ -21,7 +21,7 @@ import (
 )
 
 // TestNothingLeaks: neither values, nor plain hashes of them, nor credentials are in logs at their most talkative, the audit log,
-// answers, metrics or files; and of credentials and marks nothing at the places.
+// answers, metrics or files; and of credentials and ownership tags nothing at the destinations.
 func TestNothingLeaks(t *testing.T) {
 	t.Parallel()
 	p := newPlaces(t)

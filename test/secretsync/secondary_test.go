@@ -17,7 +17,7 @@ import (
 )
 
 // TestSecondary: secrets that are written on a performance secondary are synced once, by the primary. What the secondary answers
-// about secret sync is what the primary answers. When the primary is killed, right after it has asked a place for a write, and
+// about secret sync is what the primary answers. When the primary is killed, right after it has asked a destination for a write, and
 // the secondary is promoted, that goes on where the other was: nothing that is right is written again, what was left unfinished
 // is finished, and the name whose response was lost is not taken for another client's.
 func TestSecondary(t *testing.T) {
@@ -30,7 +30,7 @@ func TestSecondary(t *testing.T) {
 	s.promoteAfterKill()
 }
 
-// pair are two clusters that reach the same places.
+// pair are two clusters that reach the same destinations.
 type pair struct {
 	*places
 	t                  *testing.T
@@ -59,7 +59,7 @@ func (s *pair) put(c *harness.Cluster, name, value string) {
 	s.must(c, "POST", "kv/data/"+name, object{"data": object{"value": value}})
 }
 
-// arrive waits until a place has a value.
+// arrive waits until a destination has a value.
 func (s *pair) arrive(kind, name, value string) {
 	s.t.Helper()
 	harness.Await(s.t, kind+" to have "+name, patience, func() error {
@@ -92,7 +92,7 @@ const (
 	hubNames = "{{ .SecretBaseName | uppercase }}_{{ .SecretKey | uppercase }}"
 )
 
-// follow makes the one a secondary of the other, and associates a prefix with both places.
+// follow makes the one a secondary of the other, and associates a prefix with both destinations.
 func (s *pair) follow() {
 	s.t.Helper()
 	s.must(s.primary, "POST", "sys/mounts/kv", object{"type": "kv", "options": object{"version": "2"}})
@@ -104,7 +104,7 @@ func (s *pair) follow() {
 	}
 }
 
-// writes returns what changed something at the places since the last time, with the name of the secret if it has one.
+// writes returns what changed something at the destinations since the last time, with the name of the secret if it has one.
 func (s *pair) writes() []string {
 	var all []string
 	for _, c := range s.one.Calls() {
@@ -243,7 +243,7 @@ func (s *pair) promoteAfterKill() {
 	})
 }
 
-// TestSwitchOverWhileSyncing demotes the primary while a place does not answer, and promotes the secondary: the place is not
+// TestSwitchOverWhileSyncing demotes the primary while a destination does not answer, and promotes the secondary: the destination is not
 // waited for, each secret arrives once, and the former primary leaves the rest to the new one.
 func TestSwitchOverWhileSyncing(t *testing.T) {
 	t.Parallel()

@@ -26,7 +26,7 @@ import (
 
 type object = map[string]any
 
-// places are where secrets are synced to, one of each type.
+// destinations are where secrets are synced to, one of each type.
 type places struct {
 	one   *cloud1smtest.Server
 	two   *cloud2kvtest.Vault
@@ -44,7 +44,7 @@ func newPlaces(t *testing.T) *places {
 	return p
 }
 
-// stanza is what the operator says, so that servers find the places. private is allow_private_addresses.
+// stanza is what the operator says, so that servers find the destinations. private is allow_private_addresses.
 func (p *places) stanza(t *testing.T, private bool) string {
 	t.Helper()
 	dir, env := t.TempDir(), p.three.Env()
@@ -147,7 +147,7 @@ func (p *places) fields(kind string, more ...object) object {
 	return all
 }
 
-// site is a server with the places that it reaches.
+// site is a server with the destinations that it reaches.
 type site struct {
 	*places
 	t     *testing.T

@@ -47,7 +47,7 @@ func ClientError(err error) error {
 	return err
 }
 
-// missingWarning is what an answer says of records that it lacks.
+// missingWarning is what a response says of records that it lacks.
 func missingWarning(left int) []string {
 	if left == 0 {
 		return nil

@@ -136,7 +136,7 @@ func (s *API) mergeRequest(ctx context.Context, d *state.Destination, kind desti
 			return err
 		}
 		problems = append(problems, more...)
-		if c.Place() != before.location { // an association that is created now was meant for the former location
+		if c.Location() != before.location { // an association that is created now was meant for the former location
 			d.ID = state.Hash(rand.Text())
 		}
 	}
@@ -168,7 +168,7 @@ type endpointIdentity struct {
 }
 
 func identityOf(c destination.Config) endpointIdentity {
-	at := endpointIdentity{location: c.Place(), credentials: connection.Credentials(c)}
+	at := endpointIdentity{location: c.Location(), credentials: connection.Credentials(c)}
 	if o, ok := c.(destination.Owned); ok {
 		at.owner = o.Owner()
 	}

@@ -60,7 +60,7 @@ func (s *Syncer) claimName(ctx context.Context, tx *storage.Txn, t *target, plac
 // ownerElsewhere returns why a name belongs to another association, by its ownership tag and that association's links; "" if it does
 // not. Claims alone do not detect this if two destinations name one location differently, such as an account and the environment's.
 func (s *Syncer) ownerElsewhere(ctx context.Context, t *target, f destination.Found) (whose string, err error) {
-	parts := strings.Split(f.Mark, "-")
+	parts := strings.Split(f.OwnerTag, "-")
 	if len(parts) != 3 || !strings.HasPrefix(t.ownerTag, parts[0]+"-") || parts[1] == t.assoc.ID {
 		return "", nil
 	}

@@ -256,7 +256,7 @@ func (s *Syncer) recordResult(ctx context.Context, t *target, r result) (time.Ti
 
 // isNeeded reports whether the sync state of a name is kept after its secret was deleted with its metadata. A retained name with an
 // ownership tag is recognised without it.
-func (t *target) isNeeded(it state.Item) bool { return !it.Retained || !t.destType.Rules.Marks }
+func (t *target) isNeeded(it state.Item) bool { return !it.Retained || !t.destType.Rules.HasOwnerTags }
 
 // dropIfLast deletes an association that is being removed with its last link.
 func (s *Syncer) dropIfLast(ctx context.Context, tx *storage.Txn, t *target) error {

@@ -93,7 +93,7 @@ func (s *Syncer) planSteps(ctx context.Context, t *target, dest destination.Dest
 // decideStep reads one name and decides.
 func (s *Syncer) decideStep(ctx context.Context, t *target, dest destination.Destination, st *step) error {
 	v := plan.View{
-		Desired: st.desired, OwnerTag: t.dest.OwnerTag(t.ownerTag, st.Name, t.destType.Rules), HasOwnerTags: t.destType.Rules.Marks, PropagationDelay: t.destType.Rules.Settles, Repair: t.assoc.Drift == state.DriftRepair,
+		Desired: st.desired, OwnerTag: t.dest.OwnerTag(t.ownerTag, st.Name, t.destType.Rules), HasOwnerTags: t.destType.Rules.HasOwnerTags, PropagationDelay: t.destType.Rules.PropagationDelay, Repair: t.assoc.Drift == state.DriftRepair,
 		Adopt:  slices.Contains(t.link.Adopt, state.Fold(t.destType.Rules, st.Name)),
 		Retain: t.retainsNames() || st.before.Retained, Ending: t.assoc.IsEnding(),
 	}
@@ -136,7 +136,7 @@ func (s *Syncer) decideStep(ctx context.Context, t *target, dest destination.Des
 			return ctx.Err()
 		}
 	}
-	if st.Do == plan.Adopt || st.Do == plan.Recover && st.found.Mark != v.OwnerTag {
+	if st.Do == plan.Adopt || st.Do == plan.Recover && st.found.OwnerTag != v.OwnerTag {
 		if whose, err := s.ownerElsewhere(ctx, t, st.found); err != nil || whose != "" {
 			st.Action = plan.Action{Do: plan.Conflict, Reason: whose}
 			return err
@@ -234,7 +234,7 @@ func (s *Syncer) applyStep(ctx context.Context, t *target, dest destination.Dest
 // writeName writes one name.
 func (s *Syncer) writeName(ctx context.Context, t *target, dest destination.Destination, st *step) {
 	it := destination.Item{
-		Name: st.Name, Value: st.desired.Value, Mark: t.dest.OwnerTag(t.ownerTag, st.Name, t.destType.Rules), Tags: st.tags,
+		Name: st.Name, Value: st.desired.Value, OwnerTag: t.dest.OwnerTag(t.ownerTag, st.Name, t.destType.Rules), Tags: st.tags,
 		Token: state.Hash(t.ownerTag, st.Name, fmt.Sprint(t.secret.Version, t.secret.CreatedAt.UnixNano()), string(st.desired.Fingerprint), st.found.Version, st.tagsFingerprint),
 	}
 	for _, tag := range st.Item.Tags {

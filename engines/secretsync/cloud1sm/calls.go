@@ -193,16 +193,16 @@ func clientOf(given *http.Client) *http.Client {
 // wire is what the SDK sends requests with.
 type wire struct {
 	client  *http.Client
-	telling bool         // every success has an answer that the SDK reads
+	telling bool         // every success has a response that the SDK reads
 	skew    atomic.Int64 // of the other clock, in nanoseconds, as of the last answer
 }
 
-// Do implements the SDK's HTTPClient. The SDK closes what it sends as soon as there are headers of an answer; if the
+// Do implements the SDK's HTTPClient. The SDK closes what it sends as soon as there are headers of a response; if the
 // transport has not looked for the end of it by then, it takes that for an error and the connection breaks in the middle of
-// the answer. So the transport gets a body of its own.
+// the response. So the transport gets a body of its own.
 //
 // It bounds answers, and ends successes that are not the provider's with an error: the
-// SDK does not look into the answers of calls that return nothing, so that a page of whatever else is at the address would
+// SDK does not look into the responses of calls that return nothing, so that a page of whatever else is at the address would
 // pass for a tag that has been set.
 func (w *wire) Do(r *http.Request) (*http.Response, error) {
 	own := r.WithContext(r.Context())

@@ -39,16 +39,16 @@ var Type = destination.Type{
 	Help: "AWS Secrets Manager in one region of one account. The credentials need the actions CreateSecret, DescribeSecret, GetSecretValue, " +
 		"PutSecretValue, UpdateSecretVersionStage, TagResource, UntagResource, DeleteSecret, RestoreSecret and ListSecrets.",
 	Rules: destination.Rules{
-		Granularity: destination.SecretPath,
-		Template:    "vault/{{ .MountAccessor }}/{{ .SecretPath }}",
-		Normalise:   normalise,
-		CheckName:   checkName,
-		MaxValue:    maxValueBytes,
-		MaxTags:     maxTags - 1,
-		CheckTag:    checkTag,
-		Marks:       true,
-		Readable:    true,
-		Settles:     5 * time.Second, // calls are eventually consistent; most are within a second
+		Granularity:      destination.SecretPath,
+		Template:         "vault/{{ .MountAccessor }}/{{ .SecretPath }}",
+		Normalise:        normalise,
+		CheckName:        checkName,
+		MaxValue:         maxValueBytes,
+		MaxTags:          maxTags - 1,
+		CheckTag:         checkTag,
+		HasOwnerTags:     true,
+		Readable:         true,
+		PropagationDelay: 5 * time.Second, // calls are eventually consistent; most are within a second
 		// Half of what the service takes of an account: 50 a second of each sort of write, and far more reads.
 		Rate: destination.Rate{Writes: 25, WriteBurst: 25, Reads: 100, ReadBurst: 100, Concurrency: 8},
 	},

@@ -38,7 +38,7 @@ type atPlace struct {
 	url    string
 }
 
-func newPlace(t *testing.T) desttest.Place {
+func newPlace(t *testing.T) desttest.Fake {
 	p := &atPlace{Server: cloud1smtest.New(t, cloud1smtest.PageSize(30))}
 	p.faults = &desttest.Faults{
 		Next: p.Server,
@@ -119,7 +119,7 @@ var tokens int
 // item is a write of its own.
 func item(value string) destination.Item {
 	tokens++
-	return destination.Item{Name: name, Value: []byte(value), Mark: ourMark, Token: fmt.Sprintf("%032d", tokens)}
+	return destination.Item{Name: name, Value: []byte(value), OwnerTag: ourMark, Token: fmt.Sprintf("%032d", tokens)}
 }
 
 func read(t *testing.T, d destination.Destination) destination.Found {

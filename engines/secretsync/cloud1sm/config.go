@@ -113,9 +113,9 @@ func (c *Config) recoveryDays() int {
 	return *c.RecoveryWindowInDays
 }
 
-// Place implements destination.Config. Whose account it is, is in the ARN of a role and in ids of keys. What is left to the
-// environment is not known here and counts as a place of its own.
-func (c *Config) Place() string {
+// Location implements destination.Config. Whose account it is, is in the ARN of a role and in ids of keys. What is left to the
+// environment is not known here and counts as a destination of its own.
+func (c *Config) Location() string {
 	account, region := "", c.Region
 	if m := rolePattern.FindStringSubmatch(c.RoleARN); m != nil {
 		account = m[1]

@@ -95,7 +95,7 @@ func TestPlace(t *testing.T) {
 		{cloud1sm.Config{Region: "eu-central-1", AccessKeyID: "AKIA1111111111111111"}, "cloud1-sm/unknown/eu-central-1"},
 		{cloud1sm.Config{AccessKeyID: "AKIASP2TPHJSQH3FJXYZ", RoleARN: "arn:aws:iam::000000000001:role/r"}, "cloud1-sm/000000000001/environment"},
 	} {
-		if got := test.config.Place(); got != test.want {
+		if got := test.config.Location(); got != test.want {
 			t.Errorf("place %q, want %q", got, test.want)
 		}
 	}
@@ -197,7 +197,7 @@ func TestLimitsAtTheService(t *testing.T) {
 	s := cloud1smtest.New(t)
 	d := open(t, s, destination.Env{}, nil)
 	it := item(strings.Repeat("v", cloud1sm.Type.Rules.MaxValue))
-	it.Name, it.Mark, it.Token = strings.Repeat("n", 512), strings.Repeat("m", 80), strings.Repeat("t", 64)
+	it.Name, it.OwnerTag, it.Token = strings.Repeat("n", 512), strings.Repeat("m", 80), strings.Repeat("t", 64)
 	it.Tags = map[string]string{strings.Repeat("ü", 128): strings.Repeat("ü", 256)}
 	for i := range cloud1sm.Type.Rules.MaxTags - 1 {
 		it.Tags[fmt.Sprint(i)] = ""
@@ -207,8 +207,8 @@ func TestLimitsAtTheService(t *testing.T) {
 		t.Fatal(err)
 	}
 	f, err := d.Read(t.Context(), it.Name)
-	if err != nil || f.ID != held.ID || f.Mark != it.Mark || len(f.Value) != len(it.Value) {
-		t.Errorf("found %q, %q, %d bytes, %v", f.ID, f.Mark, len(f.Value), err)
+	if err != nil || f.ID != held.ID || f.OwnerTag != it.OwnerTag || len(f.Value) != len(it.Value) {
+		t.Errorf("found %q, %q, %d bytes, %v", f.ID, f.OwnerTag, len(f.Value), err)
 	}
 	it.Value, it.Token = []byte(strings.Repeat("w", cloud1sm.Type.Rules.MaxValue)), strings.Repeat("u", 32)
 	if _, err := d.Write(t.Context(), it, f); err != nil {

@@ -49,7 +49,7 @@ var meaning = map[vendorCode]struct {
 	class destination.Class
 	code  string
 }{
-	notFound:               {destination.Client, destination.NoPlace},
+	notFound:               {destination.Client, destination.NoLocation},
 	exists:                 {destination.Client, destination.Exists},
 	invalidRequest:         {destination.Client, destination.BadRequest},
 	invalidParameter:       {destination.Client, destination.BadRequest},
@@ -62,8 +62,8 @@ var meaning = map[vendorCode]struct {
 	"Serialization":        {destination.Client, destination.BadRequest},
 	"Validation":           {destination.Client, destination.BadRequest},
 	"ValidationError":      {destination.Client, destination.BadRequest},
-	"RegionDisabled":       {destination.Client, destination.NoPlace},
-	"UnknownOperation":     {destination.Client, destination.NoPlace},
+	"RegionDisabled":       {destination.Client, destination.NoLocation},
+	"UnknownOperation":     {destination.Client, destination.NoLocation},
 	"InternalFailure":      {destination.External, destination.Unavailable},
 	"InternalServiceError": {destination.External, destination.Unavailable},
 
@@ -158,7 +158,7 @@ func is[E error](err error) bool {
 	return ok
 }
 
-// unanswered is a call that got no answer. Whether it was sent at all is known of some causes.
+// unanswered is a call that got no response. Whether it was sent at all is known of some causes.
 func unanswered(err error, call string, changes bool) *destination.Error {
 	e := &destination.Error{Class: destination.External, Code: destination.Unreachable}
 	dial, dialled := errors.AsType[*net.OpError](err)
@@ -183,7 +183,7 @@ func codeOf(said smithy.APIError) vendorCode {
 	return vendorCode(code)
 }
 
-// rejected is an answer that is an error.
+// rejected is a response that is an error.
 func rejected(code vendorCode, message string, status int, call string) *destination.Error {
 	e := &destination.Error{Class: destination.Client, Code: destination.BadRequest, Err: code}
 	switch m, ok := meaning[code]; {
@@ -235,7 +235,7 @@ func advice(code string, said vendorCode) string {
 		return "a quota of the account or of the secret is exhausted"
 	case destination.Exists:
 		return "there is a secret of this name"
-	case destination.NoPlace:
+	case destination.NoLocation:
 		return "it is not there"
 	case destination.TooLarge:
 		return "the request is too large"

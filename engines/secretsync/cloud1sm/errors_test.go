@@ -55,7 +55,7 @@ func TestCodes(t *testing.T) {
 		{"EncryptionFailure", 400, destination.Client, destination.BadRequest, false},
 		{"PreconditionNotMetException", 400, destination.Client, destination.BadRequest, false},
 		{"ResourceExistsException", 400, destination.Client, destination.Exists, false},
-		{"RegionDisabledException", 403, destination.Client, destination.NoPlace, false},
+		{"RegionDisabledException", 403, destination.Client, destination.NoLocation, false},
 		{"SomethingNew", 400, destination.Client, destination.BadRequest, false},
 		{"SomethingNew", 403, destination.Client, destination.Denied, false},
 		{"SomethingNew", 502, destination.External, destination.Unavailable, true},
@@ -179,7 +179,7 @@ func (e endless) Read(p []byte) (int, error) {
 	return copy(p, blanks), nil
 }
 
-// TestNothingIsTold drives every call against a place that says everything back that it was sent.
+// TestNothingIsTold drives every call against a destination that says everything back that it was sent.
 func TestNothingIsTold(t *testing.T) {
 	s := cloud1smtest.New(t)
 	real := open(t, s, destination.Env{}, nil)
@@ -287,7 +287,7 @@ func TestAnswerIsWaitedFor(t *testing.T) {
 	}
 }
 
-// TestWholeRequests: no connection breaks because the SDK closes what it sends too early, which loses long answers.
+// TestWholeRequests: no connection breaks because the SDK closes what it sends too early, which loses long responses.
 func TestWholeRequests(t *testing.T) {
 	s := cloud1smtest.New(t)
 	d := open(t, s, destination.Env{}, nil)

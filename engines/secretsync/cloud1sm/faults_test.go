@@ -72,7 +72,7 @@ func settle(t *testing.T, s *cloud1smtest.Server, d destination.Destination, it 
 			continue
 		}
 		if was.Version == it.Token && was.State == destination.Present {
-			if was.Mark != ourMark || string(was.Value) != string(it.Value) && was.Known {
+			if was.OwnerTag != ourMark || string(was.Value) != string(it.Value) && was.Known {
 				t.Fatalf("the version is there without its mark or value: %+v", was)
 			}
 			return

@@ -70,7 +70,7 @@ func (d *place) Read(ctx context.Context, name string) (destination.Found, error
 	return found, nil
 }
 
-// unreadable reports whether it is the value, and not the place, that we are kept from.
+// unreadable reports whether it is the value, and not the destination, that we are kept from.
 func unreadable(err error) bool {
 	return (errors.Is(err, accessDenied) || errors.Is(err, decryption)) && !errors.Is(err, errCredentials)
 }
@@ -94,7 +94,7 @@ func (d *place) describe(ctx context.Context, name string) (destination.Found, e
 }
 
 func foundOf(name, arn string, deleted bool, tags []types.Tag, versions map[string][]string) destination.Found {
-	found := destination.Found{Name: name, State: destination.Present, ID: arn, Mark: tagsOf(tags)[markKey]}
+	found := destination.Found{Name: name, State: destination.Present, ID: arn, OwnerTag: tagsOf(tags)[markKey]}
 	if deleted {
 		found.State = destination.Deleted
 	}

@@ -57,8 +57,8 @@ func wantedTags(it destination.Item) map[string]string {
 	if tags == nil {
 		tags = map[string]string{}
 	}
-	if it.Mark != "" {
-		tags[markKey] = it.Mark
+	if it.OwnerTag != "" {
+		tags[markKey] = it.OwnerTag
 	}
 	return tags
 }
@@ -121,7 +121,7 @@ type writing struct {
 	*place
 	it    destination.Item
 	was   destination.Found
-	begun bool // something of it can be seen at the place
+	begun bool // something of it can be seen at the destination
 }
 
 func (w *writing) run(ctx context.Context) (held destination.Held, err error) {
@@ -282,7 +282,7 @@ func (d *place) Delete(ctx context.Context, was destination.Found) error {
 		return err
 	case is.State == destination.Absent, is.State == destination.Deleted && days != 0:
 		return nil
-	case is.State != was.State || is.Mark != was.Mark || !stillCurrent(is, was):
+	case is.State != was.State || is.OwnerTag != was.OwnerTag || !stillCurrent(is, was):
 		return changed()
 	}
 	in := &secretsmanager.DeleteSecretInput{SecretId: &was.ID}

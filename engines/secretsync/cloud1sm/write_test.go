@@ -219,7 +219,7 @@ func TestRecover(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := read(t, d)
-	if f.State != destination.Deleted || f.Mark != ourMark || f.ID != held.ID || f.Known {
+	if f.State != destination.Deleted || f.OwnerTag != ourMark || f.ID != held.ID || f.Known {
 		t.Fatalf("found %+v", f)
 	}
 	s.Actions()
@@ -290,7 +290,7 @@ func TestLostAnswersAreNoSecondVersion(t *testing.T) {
 			s.FailNext(1, action, lost)
 			_, err := d.Write(t.Context(), it, was)
 			failed(t, err, destination.External, destination.Unreachable, true)
-			if f := read(t, d); f.Version == it.Token && (f.Mark != ourMark || action == "TagResource") {
+			if f := read(t, d); f.Version == it.Token && (f.OwnerTag != ourMark || action == "TagResource") {
 				t.Errorf("the version is current before all of the write is done: %+v", f)
 			}
 			// With what was found then, as well as with what is found now.
@@ -379,21 +379,21 @@ func TestTakeOver(t *testing.T) {
 	d := open(t, s, destination.Env{}, nil)
 	s.Put(name, []byte("theirs"))
 	f := read(t, d)
-	if f.Mark != "" || f.State != destination.Present || string(f.Value) != "theirs" {
+	if f.OwnerTag != "" || f.State != destination.Present || string(f.Value) != "theirs" {
 		t.Errorf("found %+v", f)
 	}
 	if ago := time.Since(f.ChangedAt); ago.Abs() > time.Minute {
 		t.Errorf("it was changed %v ago", ago)
 	}
 	s.Tag(name, map[string]string{"coffer:sync": "another"})
-	if f = read(t, d); f.Mark != "another" {
-		t.Errorf("the mark is %q", f.Mark)
+	if f = read(t, d); f.OwnerTag != "another" {
+		t.Errorf("the mark is %q", f.OwnerTag)
 	}
 	f.Handle = nil // it is looked up again
 	if _, err := d.Write(t.Context(), item("ours"), f); err != nil {
 		t.Fatal(err)
 	}
-	if f := read(t, d); f.Mark != ourMark || string(f.Value) != "ours" {
+	if f := read(t, d); f.OwnerTag != ourMark || string(f.Value) != "ours" {
 		t.Errorf("found %+v", f)
 	}
 }
@@ -495,9 +495,9 @@ func TestManagedSecrets(t *testing.T) {
 	s.Put(name, []byte("theirs"))
 	s.Manage(name, "rds")
 	was := read(t, d)
-	was.Mark = ourMark
+	was.OwnerTag = ourMark
 	it := item("ours")
-	it.Mark = ""
+	it.OwnerTag = ""
 	_, err := d.Write(t.Context(), it, was)
 	failed(t, err, destination.Client, destination.BadRequest, false)
 	e := failed(t, d.Delete(t.Context(), read(t, d)), destination.Client, destination.BadRequest, false)
@@ -512,7 +512,7 @@ func TestValueThatMayNotBeRead(t *testing.T) {
 	d := open(t, s, destination.Env{}, nil)
 	write(t, d, item("one"))
 	s.Deny(func(action, _ string) bool { return action == "GetSecretValue" })
-	if f := read(t, d); f.State != destination.Present || f.Mark != ourMark || f.Known {
+	if f := read(t, d); f.State != destination.Present || f.OwnerTag != ourMark || f.Known {
 		t.Errorf("found %+v", f)
 	}
 	s.Deny(nil)
@@ -558,7 +558,7 @@ func TestList(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got = append(got, fmt.Sprint(f.Name, f.State, f.Mark))
+		got = append(got, fmt.Sprint(f.Name, f.State, f.OwnerTag))
 		if f.Name == name && (f.ID != held.ID || f.Version != held.Version || f.ChangedAt.IsZero()) {
 			t.Errorf("listed %+v, want %+v", f, held)
 		}
@@ -679,9 +679,9 @@ func TestSomethingElse(t *testing.T) {
 			continue
 		}
 		it := item("two")
-		it.Mark, it.Tags = ourMark, map[string]string{"new": page.kind}
+		it.OwnerTag, it.Tags = ourMark, map[string]string{"new": page.kind}
 		if page.kind == "application/x-amz-json-1.1" {
-			it.Tags = nil // setting tags has no answer to look at
+			it.Tags = nil // setting tags has no response to look at
 		}
 		_, err = other.Write(t.Context(), it, was)
 		failed(t, err, destination.External, destination.Unexpected, true)

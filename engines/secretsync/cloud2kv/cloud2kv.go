@@ -1,6 +1,6 @@
 // Package cloud2kv is the destination type "cloud2-kv": the secrets of an Azure Key Vault.
 //
-// A write is a new version of a secret; its tags belong to the version, and one of them has the mark. The vault has no call
+// A write is a new version of a secret; its tags belong to the version, and one of them has the ownership tag. The vault has no call
 // that creates only, and none that replaces only a certain version. So every write looks first, and one that has created a
 // name looks afterwards, too: if another client was faster by a moment, their value is put back on top.
 //
@@ -18,7 +18,7 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
 
-// The limits of the place, as its documentation says them.
+// The limits of the destination, as its documentation says them.
 const (
 	maxName       = 127
 	maxValueBytes = 25 << 10
@@ -26,7 +26,7 @@ const (
 	maxTagLength  = 256 // of a name and of a value
 )
 
-// markTag is the tag that says whose a secret is. Its value is the mark, a full stop, and a text that is another one with
+// markTag is the tag that says whose a secret is. Its value is the ownership tag, a full stop, and a text that is another one with
 // every write: versions are not in the vault's list, tags are.
 const markTag = "coffer-sync"
 
@@ -35,17 +35,17 @@ var Type = destination.Type{
 	Name: "cloud2-kv",
 	Help: "Azure Key Vault: each name is a secret of the vault.",
 	Rules: destination.Rules{
-		Granularity: destination.SecretPath,
-		Template:    "vault/{{ .MountAccessor }}/{{ .SecretPath }}",
-		Normalise:   normalise,
-		CheckName:   checkName,
-		Fold:        fold,
-		MaxValue:    maxValueBytes,
-		MaxTags:     maxTags - 1,
-		CheckTag:    checkTag,
-		Marks:       true,
-		Readable:    true,
-		Settles:     5 * time.Second, // nothing is promised
+		Granularity:      destination.SecretPath,
+		Template:         "vault/{{ .MountAccessor }}/{{ .SecretPath }}",
+		Normalise:        normalise,
+		CheckName:        checkName,
+		Fold:             fold,
+		MaxValue:         maxValueBytes,
+		MaxTags:          maxTags - 1,
+		CheckTag:         checkTag,
+		HasOwnerTags:     true,
+		Readable:         true,
+		PropagationDelay: 5 * time.Second, // nothing is promised
 		// In any ten seconds a vault takes 300 new versions and 4,000 other calls, from all its users together.
 		Rate: destination.Rate{Writes: 20, WriteBurst: 100, Reads: 100, ReadBurst: 500, Concurrency: 8},
 	},

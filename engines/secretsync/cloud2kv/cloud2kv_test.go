@@ -9,19 +9,19 @@ import (
 )
 
 func TestDestination(t *testing.T) {
-	desttest.Run(t, Type, func(t *testing.T) desttest.Place { return newPlace(t) })
+	desttest.Run(t, Type, func(t *testing.T) desttest.Fake { return newPlace(t) })
 }
 
 // The vault takes its time to delete and to recover.
 func TestDestinationThatLags(t *testing.T) {
-	desttest.Run(t, Type, func(t *testing.T) desttest.Place {
+	desttest.Run(t, Type, func(t *testing.T) desttest.Fake {
 		p := newPlace(t)
 		p.Lag(2)
 		return p
 	})
 }
 
-// overridden is a place whose addresses the operator has set, and which speaks HTTP/1.1.
+// overridden is a destination whose addresses the operator has set, and which speaks HTTP/1.1.
 type overridden struct{ *place }
 
 func (o overridden) Open(t *testing.T) destination.Destination {
@@ -31,7 +31,7 @@ func (o overridden) Open(t *testing.T) destination.Destination {
 }
 
 func TestDestinationAtAnotherAddress(t *testing.T) {
-	desttest.Run(t, Type, func(t *testing.T) desttest.Place {
+	desttest.Run(t, Type, func(t *testing.T) desttest.Fake {
 		p := newPlace(t)
 		p.PageSize(7)
 		return overridden{p}

@@ -161,8 +161,8 @@ func checkSecret(secret engines.Sensitive) string {
 	return ""
 }
 
-// Place implements destination.Config. Destinations that take their vault from the environment share one.
-func (c *Config) Place() string {
+// Location implements destination.Config. Destinations that take their vault from the environment share one.
+func (c *Config) Location() string {
 	host, problem := vaultHost(c.KeyVaultURI, nil)
 	if problem != "" {
 		host = "KEY_VAULT_URI"
@@ -171,7 +171,7 @@ func (c *Config) Place() string {
 }
 
 // Owner implements destination.Owned.
-func (c *Config) Owner() string { return c.Place() + " " + strings.ToLower(c.TenantID) }
+func (c *Config) Owner() string { return c.Location() + " " + strings.ToLower(c.TenantID) }
 
 // Shown implements destination.Config.
 func (c *Config) Shown() map[string]any {

@@ -128,10 +128,10 @@ func TestPlaceIsTheVault(t *testing.T) {
 	a := Config{KeyVaultURI: "https://Example.vault.azure.net/", ClientID: "one", Cloud: "cloud"}
 	b := Config{KeyVaultURI: "https://example.vault.azure.net", ClientID: "two", Cloud: "AzurePublicCloud"}
 	other := Config{KeyVaultURI: "https://other.vault.azure.net"}
-	if a.Place() != b.Place() || a.Place() == other.Place() {
-		t.Errorf("%q, %q, %q", a.Place(), b.Place(), other.Place())
+	if a.Location() != b.Location() || a.Location() == other.Location() {
+		t.Errorf("%q, %q, %q", a.Location(), b.Location(), other.Location())
 	}
-	if none := (&Config{}).Place(); none == "" || none == a.Place() {
+	if none := (&Config{}).Location(); none == "" || none == a.Location() {
 		t.Errorf("without a vault: %q", none)
 	}
 }

@@ -33,7 +33,7 @@ var (
 	listing    = operation{"listing the secrets", "secrets/list"}
 )
 
-// refusal is an answer of the vendor's that is no success. It is what an Error wraps: it has nothing of the answer's text, in
+// refusal is a response of the vendor's that is no success. It is what an Error wraps: it has nothing of the response's text, in
 // which there may be anything.
 type refusal struct {
 	status int
@@ -183,7 +183,7 @@ func (v *vault) answered(op operation, resp *http.Response) *destination.Error {
 		e.Code = destination.Denied
 		text += ": the app registration needs the permission " + op.permission
 	case r.status == http.StatusNotFound && r.code != codeNotFound:
-		e.Code = destination.NoPlace
+		e.Code = destination.NoLocation
 		text = "key_vault_uri does not lead to a vault (" + r.Error() + ")"
 	case r.status == http.StatusConflict:
 		e.Class, e.Code = destination.External, destination.Recovering
@@ -234,7 +234,7 @@ func vaultRefusal(resp *http.Response) *refusal {
 	return r
 }
 
-// tokenRefused is an answer of the token endpoint's that is no token.
+// tokenRefused is a response of the token endpoint's that is no token.
 func tokenRefused(resp *http.Response) *destination.Error {
 	r := &refusal{status: resp.StatusCode}
 	if text, err := runtime.Payload(resp); err == nil {
@@ -257,7 +257,7 @@ func tokenRefused(resp *http.Response) *destination.Error {
 	return e
 }
 
-// unanswered is a call without an answer, or with a part of one.
+// unanswered is a call without a response, or with a part of one.
 func unanswered(op operation, x *exchange) *destination.Error {
 	whom := "Key Vault"
 	if x.atAuthority {
@@ -275,7 +275,7 @@ func unanswered(op operation, x *exchange) *destination.Error {
 	case certificate:
 		e.Text = "the certificate of " + whom + " is not to be trusted"
 	case unresolved && name.IsNotFound && !x.atAuthority:
-		e.Class, e.Code = destination.Client, destination.NoPlace
+		e.Class, e.Code = destination.Client, destination.NoLocation
 		e.Text = "the host of key_vault_uri is not known: there is no such vault, or it is only known inside of its network"
 	case unresolved:
 		e.Text = "the host of " + whom + " cannot be looked up"

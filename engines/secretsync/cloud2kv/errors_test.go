@@ -47,7 +47,7 @@ func TestAnswersOfTheVault(t *testing.T) {
 		"by role":               {403, "", `{"error":{"code":"Forbidden","innererror":{"code":"ForbiddenByRbac"}}}`, destination.Client, destination.Denied, 0, false, "role"},
 		"by firewall":           {403, "", `{"error":{"code":"Forbidden","innererror":{"code":"ForbiddenByFirewall"}}}`, destination.Client, destination.Denied, 0, false, "firewall"},
 		"by something in front": {403, "", `<html>no</html>`, destination.Client, destination.Denied, 0, false, "403"},
-		"no vault":              {404, "", `{"error":{"code":"VaultNotFound","message":"x"}}`, destination.Client, destination.NoPlace, 0, false, "key_vault_uri"},
+		"no vault":              {404, "", `{"error":{"code":"VaultNotFound","message":"x"}}`, destination.Client, destination.NoLocation, 0, false, "key_vault_uri"},
 		"no timely request":     {408, "", ``, destination.External, destination.Unavailable, 0, true, "408"},
 		"being recovered":       {409, "", `{"error":{"code":"Conflict","innererror":{"code":"ObjectIsBeingRecovered"}}}`, destination.External, destination.Recovering, 0, false, "recovered"},
 		"too large":             {413, "", ``, destination.Client, destination.TooLarge, 0, false, "413"},
@@ -91,7 +91,7 @@ func TestAnswersOfTheVault(t *testing.T) {
 	}
 }
 
-// Nothing of an answer's text gets into an error, whatever the vault echoes.
+// Nothing of a response's text gets into an error, whatever the vault echoes.
 func TestErrorsTellNoSecret(t *testing.T) {
 	secrets := []string{cloud2kvtest.ClientSecret, "hunter2", "Bearer", "token."}
 	status := 0
@@ -243,7 +243,7 @@ func TestVaultsThatCannotBeReached(t *testing.T) {
 		sent  bool
 		text  string
 	}{
-		"no such vault":       {dial(&net.DNSError{Err: "no such host", IsNotFound: true}), destination.NoPlace, destination.Client, false, "no such vault"},
+		"no such vault":       {dial(&net.DNSError{Err: "no such host", IsNotFound: true}), destination.NoLocation, destination.Client, false, "no such vault"},
 		"no resolver":         {dial(&net.DNSError{Err: "timeout", IsTimeout: true}), destination.Unreachable, destination.External, false, "looked up"},
 		"no route":            {dial(errors.New("no route to host")), destination.Unreachable, destination.External, false, "connected"},
 		"a blocked address":   {dial(blocked), destination.Blocked, destination.Client, false, "private"},
@@ -363,8 +363,8 @@ func TestNotFoundByOthersIsNotAbsent(t *testing.T) {
 			return true
 		})
 		_, err := v.Read(t.Context(), "name")
-		fails(t, err, destination.NoPlace)
-		fails(t, v.Delete(t.Context(), destination.Found{Name: "name", State: destination.Present}), destination.NoPlace)
+		fails(t, err, destination.NoLocation)
+		fails(t, v.Delete(t.Context(), destination.Found{Name: "name", State: destination.Present}), destination.NoLocation)
 	}
 }
 

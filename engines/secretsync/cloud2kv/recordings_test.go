@@ -88,7 +88,7 @@ func replayed(t *testing.T, names ...string) (*vault, *recorded) {
 func TestRecordedSecrets(t *testing.T) {
 	v, _ := replayed(t, "TestCRUD")
 	f := read(t, v, "secret518723441")
-	if f.State != destination.Present || string(f.Value) != "value518723441" || f.Version == "" || f.Handle != handle("d0215295974a4da8ab877cb69fefd5ec") || f.Mark != "" {
+	if f.State != destination.Present || string(f.Value) != "value518723441" || f.Version == "" || f.Handle != handle("d0215295974a4da8ab877cb69fefd5ec") || f.OwnerTag != "" {
 		t.Errorf("found %+v", f)
 	}
 	s, err := v.live(t.Context(), "secret518723441")
@@ -121,7 +121,7 @@ func TestRecordedLists(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if f.State != destination.Present || f.Version == "" || f.Mark != "" {
+		if f.State != destination.Present || f.Version == "" || f.OwnerTag != "" {
 			t.Errorf("listed %+v", f)
 		}
 		names = append(names, f.Name)

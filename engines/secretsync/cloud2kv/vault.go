@@ -29,7 +29,7 @@ type secret struct {
 	managed     bool // it belongs to a certificate
 }
 
-// mark returns whose it is; "" if it is not of ours.
+// ownership tag returns whose it is; "" if it is not of ours.
 func (s *secret) mark() string {
 	if s.managed {
 		return ""
@@ -63,7 +63,7 @@ func (s *secret) is(was destination.Found) bool {
 type handle string
 
 func (s *secret) found(state destination.State) destination.Found {
-	f := destination.Found{Name: s.name, State: state, Mark: s.mark(), Version: s.seen(), ChangedAt: s.updated}
+	f := destination.Found{Name: s.name, State: state, OwnerTag: s.mark(), Version: s.seen(), ChangedAt: s.updated}
 	if s.version != "" {
 		f.Handle = handle(s.version)
 	}

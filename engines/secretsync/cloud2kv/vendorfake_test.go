@@ -44,7 +44,7 @@ func (s *typed) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// rejected is an answer of the vault's that is no success. The vendor's server can only make up one of its own.
+// rejected is a response of the vault's that is no success. The vendor's server can only make up one of its own.
 type rejected struct{ answer *http.Response }
 
 func (*rejected) Error() string { return "the vault rejects" }
@@ -112,7 +112,7 @@ func pages[T any](s *typed, path string, wrap func(azsecrets.SecretPropertiesLis
 	return resp
 }
 
-// ask hands the vault what the vendor's server has understood, and reads its answer into the vendor's type, which must have a
+// ask hands the vault what the vendor's server has understood, and reads its response into the vendor's type, which must have a
 // place for all that is in it.
 func ask[T any](ctx context.Context, s *typed, method, where string, in any) (out T, err error) {
 	var body []byte
@@ -161,7 +161,7 @@ func members(text []byte) map[string]any {
 	return all
 }
 
-// typedPlace is a place behind the vendor's server.
+// typedPlace is a destination behind the vendor's server.
 type typedPlace struct{ *place }
 
 func (p typedPlace) Open(t *testing.T) destination.Destination {
@@ -171,7 +171,7 @@ func (p typedPlace) Open(t *testing.T) destination.Destination {
 }
 
 func TestDestinationBehindTheVendorsFake(t *testing.T) {
-	desttest.Run(t, Type, func(t *testing.T) desttest.Place {
+	desttest.Run(t, Type, func(t *testing.T) desttest.Fake {
 		p := newPlace(t)
 		p.Lag(1)
 		return typedPlace{p}

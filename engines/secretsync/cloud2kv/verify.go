@@ -60,7 +60,7 @@ func notThere(err error) bool {
 func reached(err error) destination.Check {
 	c := destination.Check{Name: "reachable", OK: true, Text: "the vault answers"}
 	switch code(err) {
-	case destination.Unreachable, destination.NoPlace, destination.Blocked, destination.Unavailable, destination.Unexpected, destination.Throttled:
+	case destination.Unreachable, destination.NoLocation, destination.Blocked, destination.Unavailable, destination.Unexpected, destination.Throttled:
 		c.OK, c.Text = false, err.Error()
 	}
 	return c

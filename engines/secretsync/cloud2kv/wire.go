@@ -29,7 +29,7 @@ type wire struct {
 type exchange struct {
 	sent        bool               // a request that changes something has gone to the vault
 	atAuthority bool               // the last request went for a token
-	broken      error              // why there is no answer, or not all of it
+	broken      error              // why there is no response, or not all of it
 	rejected    *destination.Error // why it was given up by us
 	date        time.Time          // of the last answer, by its sender's clock
 }
@@ -98,7 +98,7 @@ func neverSent(err error) bool {
 	return ok && op.Op == "dial" || unresolved || ours
 }
 
-// answer is the body of an answer.
+// answer is the body of a response.
 type answer struct {
 	io.ReadCloser
 	left int

@@ -112,7 +112,7 @@ func (v *vault) revive(ctx context.Context, it destination.Item, was destination
 	return v.recover(ctx, it, s)
 }
 
-// reclaim is create for a name that turned out to be deleted, or about to be: what has our own mark is recovered.
+// reclaim is create for a name that turned out to be deleted, or about to be: what has our own ownership tag is recovered.
 func (v *vault) reclaim(ctx context.Context, it destination.Item) (*secret, error) {
 	var s *secret
 	err := v.poll(ctx, false, func(ctx context.Context) (done bool, err error) {
@@ -122,7 +122,7 @@ func (v *vault) reclaim(ctx context.Context, it destination.Item) (*secret, erro
 	if err != nil {
 		return nil, err
 	}
-	if s.mark() != it.Mark {
+	if s.mark() != it.OwnerTag {
 		return nil, exists("a secret of another client with this name is deleted in Key Vault but keeps the name: recover it or purge it")
 	}
 	return v.recover(ctx, it, s)
@@ -219,7 +219,7 @@ func (v *vault) put(ctx context.Context, name string, parameters azsecrets.SetSe
 
 // newTags returns the tags of a new version. Tags of a name differ in more than case.
 func newTags(it destination.Item, old *secret) (map[string]*string, error) {
-	tags := map[string]*string{markTag: to.Ptr(it.Mark + "." + strings.ToLower(rand.Text()))}
+	tags := map[string]*string{markTag: to.Ptr(it.OwnerTag + "." + strings.ToLower(rand.Text()))}
 	for key, value := range it.Tags {
 		tags[key] = to.Ptr(value)
 	}
@@ -246,7 +246,7 @@ func (v *vault) yield(ctx context.Context, it destination.Item, ours *secret) er
 	if err != nil {
 		return nil // it cannot be known; the write itself is done
 	}
-	theirs := slices.DeleteFunc(all, func(s *secret) bool { return s.version == ours.version || s.mark() == it.Mark })
+	theirs := slices.DeleteFunc(all, func(s *secret) bool { return s.version == ours.version || s.mark() == it.OwnerTag })
 	if len(theirs) == 0 {
 		return nil
 	}

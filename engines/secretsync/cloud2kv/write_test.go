@@ -17,7 +17,7 @@ import (
 const mark = "instance-association"
 
 func item(name, value string) destination.Item {
-	return destination.Item{Name: name, Value: []byte(value), Mark: mark, Token: strings.Repeat("t", 32)}
+	return destination.Item{Name: name, Value: []byte(value), OwnerTag: mark, Token: strings.Repeat("t", 32)}
 }
 
 func read(t *testing.T, d destination.Destination, name string) destination.Found {
@@ -85,7 +85,7 @@ func TestCreateYieldsToOneWhoWasFaster(t *testing.T) {
 	if from, until := p.Dates("name"); from != 1 || until != 4e9 || p.ContentType("name") != "text/plain" {
 		t.Errorf("it is to be used from %d until %d, and is of the type %q", from, until, p.ContentType("name"))
 	}
-	if f := read(t, v, "name"); f.Mark == mark {
+	if f := read(t, v, "name"); f.OwnerTag == mark {
 		t.Error("the name is marked as ours")
 	}
 }
@@ -114,7 +114,7 @@ func TestCreateThatCannotPutBackSaysSo(t *testing.T) {
 	}
 }
 
-// A write whose answer was lost, and which a stale look did not see, is no race with another client.
+// A write whose response was lost, and which a stale look did not see, is no race with another client.
 func TestCreateKnowsItsOwnEarlierVersion(t *testing.T) {
 	p := newPlace(t)
 	v := p.Open(t)
@@ -159,7 +159,7 @@ func TestDeletedSecretsOfOthersStayDeleted(t *testing.T) {
 	if e := fails(t, err, destination.Exists); e.Unknown || !strings.Contains(e.Text, "purge") {
 		t.Errorf("%+v", e)
 	}
-	if f := read(t, v, "name"); f.State != destination.Deleted || f.Mark != "" || f.Known {
+	if f := read(t, v, "name"); f.State != destination.Deleted || f.OwnerTag != "" || f.Known {
 		t.Errorf("found %+v", f)
 	}
 	if values := p.Values("name"); len(values) != 1 {
@@ -194,7 +194,7 @@ func TestWriteWaitsForADeletion(t *testing.T) {
 		t.Fatalf("the vault is still deleting, but found %+v", was)
 	}
 	held := write(t, v, item("name", "two"), was)
-	if f := read(t, v, "name"); f.Version != held.Version || string(f.Value) != "two" || f.Mark != mark {
+	if f := read(t, v, "name"); f.Version != held.Version || string(f.Value) != "two" || f.OwnerTag != mark {
 		t.Errorf("found %+v", f)
 	}
 }
@@ -322,7 +322,7 @@ func TestSecretsOfCertificatesAreNotWritten(t *testing.T) {
 	v := p.Open(t)
 	was := read(t, v, "cert")
 	p.Certificate("cert", map[string]string{markTag: mark + ".x"})
-	if f := read(t, v, "cert"); f.Mark != "" {
+	if f := read(t, v, "cert"); f.OwnerTag != "" {
 		t.Error("it is taken for ours")
 	}
 	_, err := v.Write(t.Context(), item("cert", "ours"), was)
@@ -345,7 +345,7 @@ func TestDisabledSecrets(t *testing.T) {
 	held := write(t, v, item("name", "two"), read(t, v, "name"))
 	p.Change("name", false, "")
 	f := read(t, v, "name")
-	if f.State != destination.Present || f.Known || f.Mark != mark || f.Version == held.Version || f.Version == "" {
+	if f.State != destination.Present || f.Known || f.OwnerTag != mark || f.Version == held.Version || f.Version == "" {
 		t.Errorf("found %+v", f)
 	}
 	held = write(t, v, item("name", "three"), f)
@@ -354,7 +354,7 @@ func TestDisabledSecrets(t *testing.T) {
 	}
 	p.Change("name", false, "")
 	p.Allow("get", "set", "delete")
-	if f := read(t, v, "name"); f.State != destination.Present || f.Known || f.Mark != "" {
+	if f := read(t, v, "name"); f.State != destination.Present || f.Known || f.OwnerTag != "" {
 		t.Errorf("without the permission to list: %+v", f)
 	}
 	if err := v.Delete(t.Context(), read(t, v, "name")); err != nil {
@@ -362,7 +362,7 @@ func TestDisabledSecrets(t *testing.T) {
 	}
 }
 
-// tagsOf returns the tags of a secret, without the text behind the mark that is another one every time.
+// tagsOf returns the tags of a secret, without the text behind the ownership tag that is another one every time.
 func tagsOf(p *place, name string) map[string]string {
 	tags := p.Tags(name)
 	if value, ok := tags[markTag]; ok {
@@ -432,7 +432,7 @@ func TestLimitsAreKeptBeforeTheCall(t *testing.T) {
 		"a path":         {item("../keys/a", "v"), destination.BadRequest, "letters"},
 		"no name":        {item("", "v"), destination.BadRequest, "empty"},
 		"a long name":    {item(strings.Repeat("n", 128), "v"), destination.BadRequest, "127"},
-		"the mark's tag": {destination.Item{Name: "name", Mark: mark, Tags: map[string]string{"COFFER-SYNC": "x"}}, destination.BadRequest, "mark"},
+		"the mark's tag": {destination.Item{Name: "name", OwnerTag: mark, Tags: map[string]string{"COFFER-SYNC": "x"}}, destination.BadRequest, "mark"},
 	} {
 		_, err := v.Write(t.Context(), test.it, was)
 		if e := fails(t, err, test.code); e.Class != destination.Client || e.Unknown || !strings.Contains(e.Text, test.text) {
@@ -467,7 +467,7 @@ func TestListGoesThroughAllPages(t *testing.T) {
 		if err != nil || f.Known {
 			t.Fatal(f, err)
 		}
-		marks[f.Name] = f.Mark
+		marks[f.Name] = f.OwnerTag
 	}
 	if want := map[string]string{"ours": mark, "theirs-0": "", "theirs-1": "", "theirs-2": "", "theirs-3": "", "cert": ""}; !maps.Equal(marks, want) {
 		t.Errorf("listed %v", marks)
@@ -501,7 +501,7 @@ func TestListShowsDrift(t *testing.T) {
 		t.Fatal("it is not listed")
 		return destination.Found{}
 	}
-	if f := listed(); f.Version != held.Version || f.Mark != mark {
+	if f := listed(); f.Version != held.Version || f.OwnerTag != mark {
 		t.Errorf("nothing has happened, but listed %+v; the write left %+v", f, held)
 	}
 	if again := write(t, v, item("name", "two"), read(t, v, "name")); again.Version == held.Version {

@@ -182,7 +182,7 @@ func (d *dialler) connect(env destination.Env) (*grpc.ClientConn, error) {
 		// A connection whose far end has vanished is given up, and not used for as long as the system goes on trying: while a
 		// call waits for so long, a keepalive is sent.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 10 * time.Second}),
-		// The breaker above says how long a place is left alone; what was broken must not stay so here for minutes.
+		// The breaker above says how long a destination is left alone; what was broken must not stay so here for minutes.
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 200 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second},
 			MinConnectTimeout: 10 * time.Second,
@@ -249,7 +249,7 @@ func (watcher) HandleRPC(ctx context.Context, event stats.RPCStats) {
 type op struct {
 	name   string // as permissions are named
 	writes bool   // it is part of a change: where its outcome is not known, the change may have been made
-	value  bool   // the request holds a value, and so the answer's text might
+	value  bool   // the request holds a value, and so the response's text might
 }
 
 func (o op) change() op { o.writes = true; return o }

@@ -38,18 +38,18 @@ const (
 // The vendor allows 600 writes, 600 reads and 90,000 accesses to values a minute and project. One Write makes up to four
 // calls that write (the version, its note, the oldest version, the labels if they have changed) and a Read one that reads.
 var rules = destination.Rules{
-	Granularity: destination.SecretPath,
-	Template:    "vault/{{ .MountAccessor }}/{{ .SecretPath }}",
-	Normalise:   normalise,
-	CheckName:   checkName,
-	MinValue:    1,
-	MaxValue:    maxValue,
-	MaxTags:     maxLabels,
-	CheckTag:    checkTag,
-	Marks:       true,
-	Readable:    true,
-	Settles:     0, // the vendor promises strong consistency
-	Rate:        destination.Rate{Writes: 2, WriteBurst: 25, Reads: 4, ReadBurst: 60, Concurrency: 10},
+	Granularity:      destination.SecretPath,
+	Template:         "vault/{{ .MountAccessor }}/{{ .SecretPath }}",
+	Normalise:        normalise,
+	CheckName:        checkName,
+	MinValue:         1,
+	MaxValue:         maxValue,
+	MaxTags:          maxLabels,
+	CheckTag:         checkTag,
+	HasOwnerTags:     true,
+	Readable:         true,
+	PropagationDelay: 0, // the vendor promises strong consistency
+	Rate:             destination.Rate{Writes: 2, WriteBurst: 25, Reads: 4, ReadBurst: 60, Concurrency: 10},
 }
 
 func plain(r rune) bool {

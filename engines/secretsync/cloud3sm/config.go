@@ -76,8 +76,8 @@ func checkProject(id string) string {
 	return `must be the id of a project: 6 to 30 lower-case letters, digits and "-", beginning with a letter`
 }
 
-// Place implements destination.Config.
-func (c *Config) Place() string { return "cloud3-sm/projects/" + c.project() }
+// Location implements destination.Config.
+func (c *Config) Location() string { return "cloud3-sm/projects/" + c.project() }
 
 // Owner implements destination.Owned.
 func (c *Config) Owner() string { return c.project() }

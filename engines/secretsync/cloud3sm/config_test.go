@@ -130,7 +130,7 @@ func TestPlaceAndShown(t *testing.T) {
 			if problems := c.Check(); len(problems) > 0 {
 				t.Fatal(problems)
 			}
-			if got := c.Place(); got != test.place {
+			if got := c.Location(); got != test.place {
 				t.Errorf("place %q, want %q", got, test.place)
 			}
 			if got := c.Shown(); !reflect.DeepEqual(got, test.shown) {

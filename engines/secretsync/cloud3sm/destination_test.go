@@ -32,7 +32,7 @@ func (p place) Secrets() []string {
 }
 
 func TestDestination(t *testing.T) {
-	desttest.Run(t, cloud3sm.Type, func(t *testing.T) desttest.Place { return place{cloud3smtest.New(t)} })
+	desttest.Run(t, cloud3sm.Type, func(t *testing.T) desttest.Fake { return place{cloud3smtest.New(t)} })
 }
 
 // configured returns a configuration with the key of the fake's service account.
@@ -63,7 +63,7 @@ func openWith(t *testing.T, env destination.Env, c *cloud3sm.Config) destination
 }
 
 func item(name, value string) destination.Item {
-	return destination.Item{Name: name, Value: []byte(value), Mark: mark, Token: token}
+	return destination.Item{Name: name, Value: []byte(value), OwnerTag: mark, Token: token}
 }
 
 func read(t *testing.T, d destination.Destination, name string) destination.Found {

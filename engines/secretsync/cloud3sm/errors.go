@@ -93,11 +93,11 @@ func (f failure) answer() *destination.Error {
 	case codes.AlreadyExists:
 		e.Code = destination.Exists
 	case codes.NotFound:
-		e.Code, e.Err = destination.NoPlace, errNotFound
+		e.Code, e.Err = destination.NoLocation, errNotFound
 	case codes.PermissionDenied:
 		e.Code, e.Err, e.Text = destination.Denied, errDenied, "grant the service account secretmanager."+f.op.name+" in the project"
 		if reason == "CONSUMER_INVALID" {
-			e.Code = destination.NoPlace
+			e.Code = destination.NoLocation
 		}
 	case codes.Unauthenticated:
 		e.Code, e.Text = destination.Denied, "the token of the service account is not taken"

@@ -33,7 +33,7 @@ import (
 
 func reason(text string) protoadapt.MessageV1 { return &errdetails.ErrorInfo{Reason: text} }
 
-// TestErrors: whose fault each answer is, in reading and in the call that creates.
+// TestErrors: whose fault each response is, in reading and in the call that creates.
 func TestErrors(t *testing.T) {
 	tests := []struct {
 		code    codes.Code
@@ -49,7 +49,7 @@ func TestErrors(t *testing.T) {
 		{code: codes.PermissionDenied, class: destination.Client, want: destination.Denied, text: "grant the service account secretmanager.secrets."},
 		{code: codes.PermissionDenied, details: []protoadapt.MessageV1{reason("SERVICE_DISABLED")}, class: destination.Client, want: destination.Denied, text: "enable the Secret Manager API"},
 		{code: codes.PermissionDenied, details: []protoadapt.MessageV1{reason("BILLING_DISABLED")}, class: destination.Client, want: destination.Denied, text: "billing account"},
-		{code: codes.PermissionDenied, details: []protoadapt.MessageV1{reason("CONSUMER_INVALID")}, class: destination.Client, want: destination.NoPlace, text: "no such project"},
+		{code: codes.PermissionDenied, details: []protoadapt.MessageV1{reason("CONSUMER_INVALID")}, class: destination.Client, want: destination.NoLocation, text: "no such project"},
 		{code: codes.PermissionDenied, details: []protoadapt.MessageV1{reason("no reason, but\na text")}, class: destination.Client, want: destination.Denied},
 		{code: codes.ResourceExhausted, class: destination.External, want: destination.Throttled},
 		{code: codes.ResourceExhausted, details: []protoadapt.MessageV1{reason("RATE_LIMIT_EXCEEDED"), &errdetails.RetryInfo{RetryDelay: durationpb.New(9 * time.Second)}},
@@ -276,7 +276,7 @@ func TestStrangeAnswers(t *testing.T) {
 	}
 }
 
-// TestChecksumIsSent, so that the place notices what was changed on the way.
+// TestChecksumIsSent, so that the destination notices what was changed on the way.
 func TestChecksumIsSent(t *testing.T) {
 	s := cloud3smtest.New(t)
 	d := open(t, s, configured(nil))
@@ -404,7 +404,7 @@ func TestTokenService(t *testing.T) {
 	}
 }
 
-// TestTokensAreKept, and replaced when the place does not take them any more.
+// TestTokensAreKept, and replaced when the destination does not take them any more.
 func TestTokensAreKept(t *testing.T) {
 	s := cloud3smtest.New(t)
 	d := open(t, s, configured(nil))
@@ -449,7 +449,7 @@ func TestAnotherProject(t *testing.T) {
 	s := cloud3smtest.New(t)
 	d := open(t, s, configured(func(c *cloud3sm.Config) { c.ProjectID = "other-project" }))
 	_, err := d.Read(t.Context(), "one")
-	failed(t, err, destination.NoPlace)
+	failed(t, err, destination.NoLocation)
 }
 
 // TestVendorsAddresses: without an operator's word only the vendor's own hosts are called, under their names, whatever

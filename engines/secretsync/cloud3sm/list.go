@@ -66,7 +66,7 @@ func (p *place) foundAll(ctx context.Context, page []*secretmanagerpb.Secret, bl
 			return nil, err
 		}
 		all[i] = f
-		if f.Mark == "" {
+		if f.OwnerTag == "" {
 			continue
 		}
 		group.Go(func() error {

@@ -88,7 +88,7 @@ func found(s *secretmanagerpb.Secret) (destination.Found, error) {
 		return destination.Found{}, unexpected("Secret Manager answers with a secret that lacks its name, etag or time")
 	}
 	return destination.Found{
-		Name: name, State: destination.Present, Mark: s.Annotations[markKey], ID: identity(s), Handle: s,
+		Name: name, State: destination.Present, OwnerTag: s.Annotations[markKey], ID: identity(s), Handle: s,
 	}, nil
 }
 
@@ -140,7 +140,7 @@ func (p *place) create(ctx context.Context, it destination.Item, _ destination.F
 			Parent: p.parent(), SecretId: it.Name,
 			Secret: &secretmanagerpb.Secret{
 				Replication: p.replication(), Labels: it.Tags,
-				Annotations: map[string]string{markKey: it.Mark, versionsKey: "1"}, // which the first will have
+				Annotations: map[string]string{markKey: it.OwnerTag, versionsKey: "1"}, // which the first will have
 			},
 		})
 	})
@@ -159,7 +159,7 @@ func (p *place) replication() *secretmanagerpb.Replication {
 	}}
 }
 
-// replace makes sure that a secret is still what was read, and has our mark and labels. Whatever is annotated or labelled
+// replace makes sure that a secret is still what was read, and has our ownership tag and labels. Whatever is annotated or labelled
 // besides stays.
 func (p *place) replace(ctx context.Context, it destination.Item, was destination.Found) (*secretmanagerpb.Secret, error) {
 	old, ok := was.Handle.(*secretmanagerpb.Secret)
@@ -209,10 +209,10 @@ func wanted(s *secretmanagerpb.Secret, it destination.Item) (labels, annotations
 	if annotations == nil {
 		annotations = map[string]string{}
 	}
-	if annotations[markKey] != it.Mark { // the versions of its former owner are not ours
+	if annotations[markKey] != it.OwnerTag { // the versions of its former owner are not ours
 		delete(annotations, versionsKey)
 	}
-	annotations[markKey] = it.Mark
+	annotations[markKey] = it.OwnerTag
 	return labels, annotations
 }
 

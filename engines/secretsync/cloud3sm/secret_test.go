@@ -124,7 +124,7 @@ func TestAdoption(t *testing.T) {
 		labels["team"], labels["owner"] = "theirs", "other"
 		annotations["terraform"], annotations["coffer-versions"], annotations["coffer-sync"] = "yes", "1 2 3", another
 	})
-	if f := read(t, d, "one"); f.Mark != another || f.Version != "3" {
+	if f := read(t, d, "one"); f.OwnerTag != another || f.Version != "3" {
 		t.Fatalf("found %+v", f)
 	}
 	it := item("one", "ours")
@@ -297,7 +297,7 @@ func TestOthersAnnotationsStay(t *testing.T) {
 	}
 }
 
-// TestCalls: what each operation asks of the place, which the rates rest on.
+// TestCalls: what each operation asks of the destination, which the rates rest on.
 func TestCalls(t *testing.T) {
 	s := cloud3smtest.New(t)
 	d := open(t, s, configured(nil))
@@ -359,7 +359,7 @@ func TestHalfMade(t *testing.T) {
 	}
 	s.Hook("AddSecretVersion", nil)
 	f := read(t, d, "one")
-	if f.State != destination.Present || f.Mark != mark || f.Known || f.Version != "0" {
+	if f.State != destination.Present || f.OwnerTag != mark || f.Known || f.Version != "0" {
 		t.Errorf("found %+v", f)
 	}
 	write(t, d, item("one", "the-value"))
@@ -443,7 +443,7 @@ func TestWithoutAccess(t *testing.T) {
 	write(t, d, item("one", "v1"))
 	held := write(t, d, item("one", "v2"))
 	f := read(t, d, "one")
-	if f.Known || f.Value != nil || f.Version != held.Version || f.Mark != mark {
+	if f.Known || f.Value != nil || f.Version != held.Version || f.OwnerTag != mark {
 		t.Errorf("found %+v, written %+v", f, held)
 	}
 	if err := d.Delete(t.Context(), f); err != nil {
@@ -524,7 +524,7 @@ func TestRules(t *testing.T) {
 		if (problem == "") != test.legal {
 			t.Errorf("CheckTag(%q, %q) = %q", test.key, test.value, problem)
 		}
-		// What the rules let through the place takes, and the other way round.
+		// What the rules let through the destination takes, and the other way round.
 		s := cloud3smtest.New(t)
 		d := open(t, s, configured(nil))
 		it := item("one", "v")
@@ -595,7 +595,7 @@ func TestListEnds(t *testing.T) {
 	}
 }
 
-// TestFoundOfTheList: versions of secrets with a mark are in the list, since drift is seen there.
+// TestFoundOfTheList: versions of secrets with an ownership tag are in the list, since drift is seen there.
 func TestFoundOfTheList(t *testing.T) {
 	s := cloud3smtest.New(t)
 	d := open(t, s, configured(nil))
@@ -612,7 +612,7 @@ func TestFoundOfTheList(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if f.Version != want[f.Name] || f.State != destination.Present || f.ID == "" || f.Known || (f.Mark == mark) != (f.Name != "theirs") {
+			if f.Version != want[f.Name] || f.State != destination.Present || f.ID == "" || f.Known || (f.OwnerTag == mark) != (f.Name != "theirs") {
 				t.Errorf("listed as %+v, want version %q", f, want[f.Name])
 			}
 			all[f.Name] = f

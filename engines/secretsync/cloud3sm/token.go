@@ -138,7 +138,7 @@ func (a account) assertion(now time.Time) (string, error) {
 // A token goes into a header of every call, so nothing that could end the header may be in it.
 var tokenText = regexp.MustCompile(`^[!-~]+$`)
 
-// parseToken reads the answer of the token service.
+// parseToken reads the response of the token service.
 func parseToken(body []byte) (text string, life time.Duration, ok bool) {
 	var in struct {
 		Token string `json:"access_token"`
@@ -153,7 +153,7 @@ func parseToken(body []byte) (text string, life time.Duration, ok bool) {
 
 var oauthCode = regexp.MustCompile(`^[a-z_]{1,40}$`)
 
-// refusedToken says why there is no token. The description in the answer is left out: the assertion could be in it.
+// refusedToken says why there is no token. The description in the response is left out: the assertion could be in it.
 func refusedToken(resp *http.Response, body []byte) error {
 	var in struct {
 		Error string `json:"error"`
@@ -196,7 +196,7 @@ func retryAfter(h http.Header) time.Duration {
 	return 0
 }
 
-// unreachable is the error of a call that got no answer. What stopped it may be an *Error of the operator's own, for an
+// unreachable is the error of a call that got no response. What stopped it may be an *Error of the operator's own, for an
 // address that may not be called.
 func unreachable(doing string, err error) *destination.Error {
 	if own := (*destination.Error)(nil); errors.As(err, &own) {

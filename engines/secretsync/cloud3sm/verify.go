@@ -39,7 +39,7 @@ var opTest = op{name: "secrets.getIamPolicy"} // for the texts of errors: asking
 const maxSkew = 30 * time.Second // the issuer of tokens takes a little more
 
 // Verify implements destination.Destination. It makes four calls at most and changes nothing. What a project allows can be
-// asked only of a secret that is there: one with a mark, if the first page of the list has one, else any.
+// asked only of a secret that is there: one with an ownership tag, if the first page of the list has one, else any.
 func (p *place) Verify(ctx context.Context) []destination.Check {
 	defer p.enter()()
 	checks, ok := p.verifyToken(ctx)
@@ -96,7 +96,7 @@ func entrance(err error) []destination.Check {
 	return []destination.Check{{Name: "reachable", Text: err.Error()}}
 }
 
-// sample returns a secret of the project, "" if there is none, and whether it has a mark of ours.
+// sample returns a secret of the project, "" if there is none, and whether it has an ownership tag of ours.
 func (p *place) sample(ctx context.Context) (name string, marked bool, err error) {
 	page, _, err := p.page(ctx, 100, "")
 	if err != nil || len(page) == 0 {

@@ -127,7 +127,7 @@ func (p *Pool) Location(d *state.Destination) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return c.Place(), nil
+	return c.Location(), nil
 }
 
 // rateOf is how much may be asked of a destination: what its type says, unless the operator has another agreement with the

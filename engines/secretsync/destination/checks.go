@@ -21,7 +21,7 @@ func FailedChecks(vendor string, err error) []Check {
 	switch e.Code {
 	case Denied:
 		return []Check{reachable, FailedCheck("credentials", err)}
-	case NoPlace, BadRequest:
+	case NoLocation, BadRequest:
 		return []Check{reachable, FailedCheck("read", err)}
 	}
 	return []Check{FailedCheck("reachable", err)}

@@ -1,14 +1,14 @@
-// Package destination is the contract between secret sync and the places that secrets are synced to.
+// Package destination is the contract between secret sync and the destinations that secrets are synced to.
 //
-// A place has names, and under each name at most one value. What secret sync asks of a place is small: look at a name,
+// A destination has names, and under each name at most one value. What secret sync asks of a destination is small: look at a name,
 // write it, delete it, list what is there, and say whether all that would work. Each type of place is a package of its own
 // that fills in a Type; package desttest is what every one of them must pass.
 //
 // The decisions are made above, by what Read found: whether a name is ours, whether it has to be written at all, when and
 // how often. A Destination does what it is told or fails, with an *Error that says whose fault it is. It never repeats a
-// call on its own, so that what is counted against the place's rate is what is asked for here. The one thing it must see to
+// call on its own, so that what is counted against the destination's rate is what is asked for here. The one thing it must see to
 // itself is that a write after Absent creates or fails with Exists: it never replaces what another client made meanwhile,
-// as far as the place has a call for that.
+// as far as the destination has a call for that.
 package destination
 
 import (
@@ -41,9 +41,9 @@ type Config interface {
 	// Check returns everything that is wrong with the configuration as a whole, each text naming the field and saying what
 	// to change, never a value that is secret. It also puts what was given into its usual form.
 	Check() (problems []string)
-	// Place names the set of names that the destination writes to, without any secret: two destinations with the same Place
+	// Location names the set of names that the destination writes to, without any secret: two destinations with the same Location
 	// share them. Letters that do not matter are folded.
-	Place() string
+	Location() string
 	// Shown is the configuration as reads answer it, by field name: sensitive values as Mask, and left out if not set.
 	Shown() map[string]any
 }
@@ -51,14 +51,14 @@ type Config interface {
 // Owned is a Config whose place may be one of another client when a field is changed. Who changes it must give the credentials, too:
 // those that are stored are not used for another owner's place.
 type Owned interface {
-	// Owner says whose the place is, by what is not secret.
+	// Owner says whose the destination is, by what is not secret.
 	Owner() string
 }
 
-// Ambiguous is a Config that may name a place which others have by the same name, so that only credentials tell them apart. Those
+// Ambiguous is a Config that may name a destination which others have by the same name, so that only credentials tell them apart. Those
 // cannot be exchanged then while anything is associated.
 type Ambiguous interface {
-	// Ambiguous returns why, "" if the place has a name of its own.
+	// Ambiguous returns why, "" if the destination has a name of its own.
 	Ambiguous() string
 }
 
@@ -70,7 +70,7 @@ type Env struct {
 	// Dial is how Client connects, for protocols other than HTTP/1; TLS is the same trust.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	TLS  *tls.Config
-	// URL, AuthorityURL and TokenURL replace the vendor's own addresses, for tests and for places on one's own premises; ""
+	// URL, AuthorityURL and TokenURL replace the vendor's own addresses, for tests and for destinations on one's own premises; ""
 	// leaves them.
 	URL          string
 	AuthorityURL string // cloud2-kv: who issues tokens
@@ -85,27 +85,27 @@ type Rules struct {
 	Granularity string
 	// Template is the default template of names.
 	Template string
-	// Normalise turns what a template gave into a legal name, or the nearest to one: letters that the place has no room for
+	// Normalise turns what a template gave into a legal name, or the nearest to one: letters that the destination has no room for
 	// are replaced, always in the same way.
 	Normalise func(name string) string
 	// CheckName returns why a name is not legal, "" if it is. The text states the limit.
 	CheckName func(name string) (problem string)
-	// Fold returns a name in the form in which the place compares names; nil: as they are.
+	// Fold returns a name in the form in which the destination compares names; nil: as they are.
 	Fold     func(name string) string
 	MinValue int // fewest bytes of a value
 	MaxValue int // most bytes of a value
 	MaxTotal int // most bytes of all values together; 0: no limit of its own
 	MaxNames int // most names; 0: no limit of its own
-	MaxTags  int // most tags besides the mark; 0: there are none
+	MaxTags  int // most tags besides the ownership tag; 0: there are none
 	// CheckTag returns why a tag is not legal, "" if it is; nil where there are none.
 	CheckTag func(key, value string) (problem string)
-	// Marks says that Found.Mark tells whose a name is. Where it is false the ledger has to know by ID and Version.
-	Marks bool
+	// Marks says that Found.Mark tells whose a name is. Where it is false the sync state has to know by ID and Version.
+	HasOwnerTags bool
 	// Readable says that values can be read back.
 	Readable bool
 	// Settles is for how long after a write Read may go on telling that there is nothing; 0: it never does.
-	Settles time.Duration
-	// Rate is how much may be asked of the place by default.
+	PropagationDelay time.Duration
+	// Rate is how much may be asked of the destination by default.
 	Rate Rate
 }
 
@@ -135,16 +135,16 @@ const (
 
 // Found is what Read and List say of a name.
 type Found struct {
-	Name  string // as the place writes it
+	Name  string // as the destination writes it
 	State State
 	// Mark says whose it is: Item.Mark of the last write of ours; "" none, or none of this manner.
-	Mark string
-	// ID is the place's own identity of what is under the name, which a new one of the same name would not have; "" if names
+	OwnerTag string
+	// ID is the destination's own identity of what is under the name, which a new one of the same name would not have; "" if names
 	// are all there is.
 	ID string
 	// Version changes with every write of any client.
 	Version string
-	// ChangedAt is when the last write was, as the place tells it; zero if it does not.
+	// ChangedAt is when the last write was, as the destination tells it; zero if it does not.
 	ChangedAt time.Time
 	// Value is what is there, if Known. Only Read fills it.
 	Value []byte
@@ -158,7 +158,7 @@ type Item struct {
 	Name  string // legal
 	Value []byte // not longer than MaxValue
 	// Mark is put where Found.Mark finds it: up to 80 letters, digits and "-".
-	Mark string
+	OwnerTag string
 	// Token is the same for every attempt to make this very write, and no other: 32 to 64 letters, digits and "-".
 	Token string
 	Tags  map[string]string
@@ -178,7 +178,7 @@ type Destination interface {
 	Read(ctx context.Context, name string) (Found, error)
 	// Write puts an Item under its name. was is what Read has found there just now:
 	//  - Absent: the name is created. If it is there all the same, the error has Code Exists.
-	//  - Present: the value is replaced. If it is not was.ID any more, or was.Version where the place has a call for that, the
+	//  - Present: the value is replaced. If it is not was.ID any more, or was.Version where the destination has a call for that, the
 	//    error has Code Changed.
 	//  - Deleted: it is recovered, then its value replaced.
 	// An error with Unknown may have written, or a part of it.
@@ -186,10 +186,10 @@ type Destination interface {
 	// Delete removes what Read has found. One that has gone meanwhile is fine; one that has been changed since is left alone,
 	// and the error has Code Changed.
 	Delete(ctx context.Context, was Found) error
-	// List goes through all names that can be listed at little cost, with their marks and versions where the listing has
+	// List goes through all names that can be listed at little cost, with their ownership tags and versions where the listing has
 	// them, and without values. Names of another client are among them. It stops after the first error.
 	List(ctx context.Context) iter.Seq2[Found, error]
-	// Verify tries out, without leaving anything behind, whether the place can be reached, lets us in, and allows what is
+	// Verify tries out, without leaving anything behind, whether the destination can be reached, lets us in, and allows what is
 	// needed. It returns what it tried, in order.
 	Verify(ctx context.Context) []Check
 	// Close releases connections, those of Env.Client too, which is not shared.
@@ -210,7 +210,7 @@ type Class string
 
 const (
 	Client   Class = "client"   // configuration, privileges, limits: an operator has to change something
-	External Class = "external" // the place has trouble, or too many requests: it is tried again
+	External Class = "external" // the destination has trouble, or too many requests: it is tried again
 	Internal Class = "internal" // ours
 )
 
@@ -218,17 +218,17 @@ const (
 const (
 	Denied      = "access_denied" // credentials are rejected, or do not suffice
 	Throttled   = "throttled"
-	Unreachable = "unreachable" // no answer: resolving, connecting, TLS, time
-	Unavailable = "unavailable" // an answer of 5xx
-	NoPlace     = "no_such_place"
-	BadRequest  = "invalid" // the place does not take the request
+	Unreachable = "unreachable" // no response: resolving, connecting, TLS, time
+	Unavailable = "unavailable" // a response of 5xx
+	NoLocation  = "no_such_place"
+	BadRequest  = "invalid" // the destination does not take the request
 	TooLarge    = "too_large"
-	Quota       = "quota" // the place is full
+	Quota       = "quota" // the destination is full
 	Exists      = "exists"
 	Changed     = "changed"
 	Blocked     = "blocked"     // the address is not one that may be called
 	Unexpected  = "unexpected"  // an unexpected response
-	Recovering  = "in_progress" // the place is still deleting or recovering the name
+	Recovering  = "in_progress" // the destination is still deleting or recovering the name
 )
 
 // Error is a failed call.
@@ -237,7 +237,7 @@ type Error struct {
 	Code  string
 	// Text is for people. It holds no value, no credential, and nothing of a request's body.
 	Text string
-	// RetryAfter is how long the place wants to be left alone; 0: it did not say.
+	// RetryAfter is how long the destination wants to be left alone; 0: it did not say.
 	RetryAfter time.Duration
 	// Unknown says that the call may have taken effect.
 	Unknown bool

@@ -28,7 +28,7 @@ func NoResponse(vendor string, err error, unknown bool) *Error {
 	return e
 }
 
-// UnexpectedResponse is the error of an answer of a vendor that is not what it should be.
+// UnexpectedResponse is the error of a response of a vendor that is not what it should be.
 func UnexpectedResponse(vendor string, unknown bool) *Error {
 	return &Error{Class: External, Code: Unexpected, Unknown: unknown, Text: vendor + " gave an unexpected response"}
 }

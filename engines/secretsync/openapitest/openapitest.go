@@ -1,5 +1,5 @@
 // Package openapitest holds a client and the fake of a vendor against the vendor's own OpenAPI document: every request that a
-// test makes, and every answer that the fake gives. A difference fails the test, because it would be a failure in production,
+// test makes, and every response that the fake gives. A difference fails the test, because it would be a failure in production,
 // or a test of something that does not exist.
 package openapitest
 
@@ -32,7 +32,7 @@ type Contract struct {
 	Ignore func(path string) bool
 
 	doc  document
-	long atomic.Int64 // long answers so far
+	long atomic.Int64 // long responses so far
 }
 
 // document is what of an OpenAPI document is checked.
@@ -106,7 +106,7 @@ func (c *Contract) resolve(s *schema) {
 	}
 }
 
-// AnyOf has the alternatives of answers overlap, which the vendor's generated documents have them do: an empty object among
+// AnyOf has the alternatives of responses overlap, which the vendor's generated documents have them do: an empty object among
 // them fits everything, so that exactly one never does.
 func (c *Contract) AnyOf() *Contract {
 	for _, operations := range c.doc.Paths {

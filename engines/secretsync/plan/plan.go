@@ -72,11 +72,11 @@ const unknownOutcomeWindow = time.Minute
 func (v *View) isOwned() (bool, string) {
 	f, had := v.Found, v.LastApplied
 	switch {
-	case v.HasOwnerTags && f.Mark == v.OwnerTag:
+	case v.HasOwnerTags && f.OwnerTag == v.OwnerTag:
 		return true, "" // even without sync state: the ownership tag cannot be forged, and is of this association and name only
 	case had == nil || !had.Owned && had.Intent == nil:
 		return false, "exists and was not made by this association"
-	case v.HasOwnerTags && f.Mark == "":
+	case v.HasOwnerTags && f.OwnerTag == "":
 		return false, "has no ownership tag any more: another client has taken it over"
 	case v.HasOwnerTags:
 		return false, "has another ownership tag: another client has taken it over"
@@ -132,7 +132,7 @@ func (v *View) Decide() Action {
 // says whether it still owns it.
 func (v *View) isOfThisInstallation() bool {
 	ours, _, _ := strings.Cut(v.OwnerTag, "-")
-	theirs, _, _ := strings.Cut(v.Found.Mark, "-")
+	theirs, _, _ := strings.Cut(v.Found.OwnerTag, "-")
 	return v.HasOwnerTags && ours == theirs
 }
 

@@ -28,10 +28,10 @@ func TestDecide(t *testing.T) {
 	}
 	plain := there(func(*destination.Found) {})
 	marked := func(mark, value string) destination.Found {
-		return there(func(f *destination.Found) { f.Mark, f.Value, f.Known = mark, []byte(value), true })
+		return there(func(f *destination.Found) { f.OwnerTag, f.Value, f.Known = mark, []byte(value), true })
 	}
 	deleted := func(mark string) destination.Found {
-		return there(func(f *destination.Found) { f.State, f.Mark = destination.Deleted, mark })
+		return there(func(f *destination.Found) { f.State, f.OwnerTag = destination.Deleted, mark })
 	}
 	absent := destination.Found{Name: "n"}
 	for name, c := range map[string]struct {

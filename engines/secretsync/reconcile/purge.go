@@ -20,7 +20,7 @@ func (s *Reconciler) Purge(ctx context.Context, d *state.Destination) error {
 	return s.finishPurge(ctx, d)
 }
 
-// removeAll marks all associations of a destination as being removed. If it is interrupted, the next scan continues it.
+// removeAll ownership tags all associations of a destination as being removed. If it is interrupted, the next scan continues it.
 func (s *Reconciler) removeAll(ctx context.Context, d *state.Destination) error {
 	var keys []storage.Key
 	_, err := apply.Survey(ctx, s.Syncer, state.Area(d.NS, "a/"+d.ID+"/"), func(key storage.Key, a *state.Association) bool {

@@ -33,7 +33,7 @@ func hookedRig(t *testing.T, h hooked) (*repohosttest.Server, destination.Destin
 	return s, openWith(t, repo(), env)
 }
 
-// endless is the body of an answer that goes on for long; it counts what is read of it.
+// endless is the body of a response that goes on for long; it counts what is read of it.
 type endless struct{ read *int }
 
 var blanks = strings.Repeat(" ", 32<<10)
@@ -158,7 +158,7 @@ func TestGivenUpAfterTheWrite(t *testing.T) {
 	}
 }
 
-// That the place was there a moment ago is enough for a look, and not for a deletion, after which the name is forgotten.
+// That the destination was there a moment ago is enough for a look, and not for a deletion, after which the name is forgotten.
 func TestPlaceThatIsNotSeenAnyMore(t *testing.T) {
 	s, d := rig(t)
 	write(t, d, "A", "the-value")
@@ -169,8 +169,8 @@ func TestPlaceThatIsNotSeenAnyMore(t *testing.T) {
 		t.Errorf("a look after another calls %v", calls)
 	}
 	s.Remove(app)
-	fails(t, d.Delete(t.Context(), was), destination.NoPlace)
+	fails(t, d.Delete(t.Context(), was), destination.NoLocation)
 	repohost.Later(d, time.Minute)
 	_, err := d.Read(t.Context(), "B")
-	fails(t, err, destination.NoPlace)
+	fails(t, err, destination.NoLocation)
 }

@@ -39,7 +39,7 @@ func newClient(c Config, env destination.Env) (*client, error) {
 		return nil, internal("no HTTP client")
 	}
 	hc := *env.Client
-	// A redirect means that the repository has another name now. Its secrets would be written, but not where Place says.
+	// A redirect means that the repository has another name now. Its secrets would be written, but not where Location says.
 	hc.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	hc.Transport = bounded{next: hc.Transport}
 	opts := []github.ClientOptionsFunc{
@@ -128,7 +128,7 @@ func internal(text string) error {
 	return &destination.Error{Class: destination.Internal, Code: destination.Unexpected, Text: "repohost: " + text}
 }
 
-// refusal is the error of an answer that is neither 2xx nor 304.
+// refusal is the error of a response that is neither 2xx nor 304.
 func (c *client) refusal(what call, resp *http.Response, err error) error {
 	said := c.said(what, err)
 	e := &destination.Error{Class: destination.Client, Code: destination.BadRequest}
@@ -144,9 +144,9 @@ func (c *client) refusal(what call, resp *http.Response, err error) error {
 	case code == http.StatusForbidden, code == http.StatusUnavailableForLegalReasons:
 		e.Code, e.Text = destination.Denied, "GitHub rejects the call: access_token needs read and write access to the secrets of the place, and the organization's consent where it asks for that"+said
 	case code == http.StatusNotFound:
-		e.Code, e.Text = destination.NoPlace, "the repository, environment or organization is not there, or access_token may not see its secrets"
+		e.Code, e.Text = destination.NoLocation, "the repository, environment or organization is not there, or access_token may not see its secrets"
 	case code >= 300 && code < 400:
-		e.Code, e.Text = destination.NoPlace, "the repository or organization has another name now: write the new one to the destination"
+		e.Code, e.Text = destination.NoLocation, "the repository or organization has another name now: write the new one to the destination"
 	case code == http.StatusRequestEntityTooLarge:
 		e.Code, e.Text = destination.TooLarge, "GitHub finds the value too large"
 	case code >= 500:
@@ -171,7 +171,7 @@ func throttled(resp *http.Response, err error) bool {
 		resp.StatusCode == http.StatusForbidden && resp.Header.Get("Retry-After") != ""
 }
 
-// retryAfter returns how long the place wants to be left alone, by its own clock; 0 if it does not say.
+// retryAfter returns how long the destination wants to be left alone, by its own clock; 0 if it does not say.
 func retryAfter(resp *http.Response) time.Duration {
 	now := time.Now()
 	if d, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
@@ -236,7 +236,7 @@ func (c *client) publicKey(ctx context.Context) (*publicKey, *github.Response, e
 	return k, resp, err
 }
 
-// secret is what the place says of one.
+// secret is what the destination says of one.
 type secret struct {
 	name    string
 	id      string // when it was created
@@ -253,7 +253,7 @@ func decodeSecret(in *github.Secret, etag string) (*secret, error) {
 	return &secret{name: in.Name, id: at(in.CreatedAt), version: at(in.UpdatedAt), updated: in.UpdatedAt.Time, etag: etag}, nil
 }
 
-// get returns a secret, nil if the place answers that it is not there, and before if that is what is still there.
+// get returns a secret, nil if the destination answers that it is not there, and before if that is what is still there.
 func (c *client) get(ctx context.Context, name string, before *secret) (*secret, *github.Response, error) {
 	what := call{method: http.MethodGet, path: c.base + "/" + name, into: new(github.Secret)}
 	if before != nil {

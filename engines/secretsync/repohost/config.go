@@ -12,7 +12,7 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
 
-// The places that secrets_location can name.
+// The destinations that secrets_location can name.
 const (
 	inRepository   = "repository"
 	inOrganization = "organization"
@@ -157,9 +157,9 @@ func repoProblem(repo string) string {
 	return ""
 }
 
-// Place implements destination.Config. GitHub folds the names of all that it is made of. What the environment of the server
+// Location implements destination.Config. GitHub folds the names of all that it is made of. What the environment of the server
 // decides is named by the variable.
-func (c *Config) Place() string {
+func (c *Config) Location() string {
 	owner, repo := cmp.Or(c.RepositoryOwner, "$GITHUB_REPOSITORY_OWNER"), cmp.Or(c.RepisitoryName, "$GITHUB_REPOSITORY_NAME")
 	switch {
 	case c.SecretsLocation == inOrganization:
@@ -205,7 +205,7 @@ func (c *Config) Shown() map[string]any {
 	return out
 }
 
-// MaxNames is how many names the place has room for.
+// MaxNames is how many names the destination has room for.
 func (c *Config) MaxNames() int {
 	if c.SecretsLocation == inOrganization {
 		return 1000

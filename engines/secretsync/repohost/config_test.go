@@ -138,8 +138,8 @@ func TestPlace(t *testing.T) {
 		if p := tt.c.Check(); p != nil {
 			t.Fatal(p)
 		}
-		if got := tt.c.Place(); got != tt.want {
-			t.Errorf("Place() = %q, want %q", got, tt.want)
+		if got := tt.c.Location(); got != tt.want {
+			t.Errorf("Location() = %q, want %q", got, tt.want)
 		}
 	}
 }

@@ -18,14 +18,14 @@ import (
 const (
 	pageSize = 100
 	maxPages = 20
-	// trust is for how long an answer shows that the place is there and lets us in. GitHub answers 404 for a secret that is not
-	// there, and for a place that we may not see.
+	// trust is for how long a response shows that the destination is there and lets us in. GitHub answers 404 for a secret that is not
+	// there, and for a destination that we may not see.
 	trust = 30 * time.Second
 	// looks is how often a write looks for its own effect.
 	looks = 4
 )
 
-// dest is one place. Safe for concurrent use.
+// dest is one destination. Safe for concurrent use.
 type dest struct {
 	config Config
 	client *client
@@ -33,7 +33,7 @@ type dest struct {
 
 	mu       sync.Mutex
 	key      *publicKey
-	seen     time.Time     // when the place has let us in
+	seen     time.Time     // when the destination has let us in
 	pages    map[int]*page // as last seen
 	selected []int64       // ids of the selected repositories
 	chosen   time.Time     // when they were looked up
@@ -89,14 +89,14 @@ func found(s *secret) destination.Found {
 	return destination.Found{Name: s.name, State: destination.Present, ID: s.id, Version: s.version, ChangedAt: s.updated, Handle: s}
 }
 
-// saw notes that the place is there.
+// saw notes that the destination is there.
 func (d *dest) saw() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.seen = time.Now()
 }
 
-// there makes sure that the place is there, so that a name which is not found is one that is not there.
+// there makes sure that the destination is there, so that a name which is not found is one that is not there.
 func (d *dest) there(ctx context.Context) error {
 	d.mu.Lock()
 	fresh := time.Since(d.seen) < trust

@@ -62,7 +62,7 @@ func fails(t *testing.T, err error, code string) *destination.Error {
 }
 
 func item(name, value string) destination.Item {
-	return destination.Item{Name: name, Value: []byte(value), Mark: mark, Token: strings.Repeat("0", 36)}
+	return destination.Item{Name: name, Value: []byte(value), OwnerTag: mark, Token: strings.Repeat("0", 36)}
 }
 
 func read(t *testing.T, d destination.Destination, name string) destination.Found {
@@ -123,7 +123,7 @@ func TestDestination(t *testing.T) {
 	}
 	for name, kind := range kinds {
 		t.Run(name, func(t *testing.T) {
-			desttest.Run(t, repohost.Type, func(t *testing.T) desttest.Place {
+			desttest.Run(t, repohost.Type, func(t *testing.T) desttest.Fake {
 				s := repohosttest.New(t)
 				key, conf := kind(s)
 				return &place{s, key, conf}
@@ -275,14 +275,14 @@ func TestMissingPlace(t *testing.T) {
 			change(s, &c)
 			d := openWith(t, c, environment(s))
 			_, err := d.Read(t.Context(), "A")
-			fails(t, err, destination.NoPlace)
+			fails(t, err, destination.NoLocation)
 			_, err = d.Write(t.Context(), item("A", "the-value"), destination.Found{Name: "A"})
-			if e := fails(t, err, destination.NoPlace); e.Class != destination.Client || e.Unknown {
+			if e := fails(t, err, destination.NoLocation); e.Class != destination.Client || e.Unknown {
 				t.Errorf("%+v", e)
 			}
-			fails(t, d.Delete(t.Context(), destination.Found{Name: "A", State: destination.Present, ID: "x", Version: "y"}), destination.NoPlace)
+			fails(t, d.Delete(t.Context(), destination.Found{Name: "A", State: destination.Present, ID: "x", Version: "y"}), destination.NoLocation)
 			for _, err := range d.List(t.Context()) {
-				fails(t, err, destination.NoPlace)
+				fails(t, err, destination.NoLocation)
 			}
 			if checks := d.Verify(t.Context()); len(checks) != 2 || checks[1].OK || checks[1].Name != "read" {
 				t.Errorf("verify: %+v", checks)
@@ -331,7 +331,7 @@ func TestOrganization(t *testing.T) {
 	c.Selected = engines.StringList{"one", "three"}
 	d = openWith(t, c, environment(s))
 	_, err := d.Write(t.Context(), item("B", "the-value"), read(t, d, "B"))
-	if e := fails(t, err, destination.NoPlace); !strings.Contains(e.Text, "three") {
+	if e := fails(t, err, destination.NoLocation); !strings.Contains(e.Text, "three") {
 		t.Errorf("the text %q does not name the repository", e.Text)
 	}
 	c.Visibility, c.Selected = "private", nil

@@ -11,7 +11,7 @@ import (
 // Pause is how long a write waits before it looks for its effect a second time.
 func Pause(d destination.Destination, pause time.Duration) { d.(*dest).pause = pause }
 
-// Later has what was seen of the place be so much older.
+// Later has what was seen of the destination be so much older.
 func Later(d destination.Destination, by time.Duration) {
 	d.(*dest).mu.Lock()
 	defer d.(*dest).mu.Unlock()
@@ -31,4 +31,6 @@ func DecodeKey(id, key *string) (func([]byte) (string, error), error) {
 func Expiry(at, now time.Time) destination.Check { return expiry(at, now) }
 
 // Clock compares the clocks.
-func Clock(date string, now time.Time) destination.Check { return destination.ClockCheck("GitHub", date, now) }
+func Clock(date string, now time.Time) destination.Check {
+	return destination.ClockCheck("GitHub", date, now)
+}

@@ -1,8 +1,8 @@
 // Package repohost syncs secrets to the Actions secrets of GitHub: those of a repository, of one of its environments, or of
 // an organization.
 //
-// Values are sealed to a public key of the place before they leave, and cannot be read back; there is no room for a
-// mark either. All that is known of a secret is when it was created and when it was updated, to the second, so these are its
+// Values are sealed to a public key of the destination before they leave, and cannot be read back; there is no room for a
+// ownership tag either. All that is known of a secret is when it was created and when it was updated, to the second, so these are its
 // ID and its Version. GitHub has no call that only creates, and none that only replaces what one has seen: Write looks at the
 // name again right before it writes, and a create that turns out to have replaced something is reported as what it is.
 //
@@ -34,14 +34,14 @@ var Type = destination.Type{
 	Name: typeName,
 	Help: "Actions secrets of a repository, of one of its environments, or of an organization.",
 	Rules: destination.Rules{
-		Granularity: destination.SecretKey,
-		Template:    "vault/{{ .MountAccessor }}/{{ .SecretPath }}",
-		Normalise:   normalise,
-		CheckName:   checkName,
-		Fold:        strings.ToUpper,
-		MaxValue:    maxValue,
-		MaxNames:    maxNames,
-		Settles:     5 * time.Second, // nothing is promised
+		Granularity:      destination.SecretKey,
+		Template:         "vault/{{ .MountAccessor }}/{{ .SecretPath }}",
+		Normalise:        normalise,
+		CheckName:        checkName,
+		Fold:             strings.ToUpper,
+		MaxValue:         maxValue,
+		MaxNames:         maxNames,
+		PropagationDelay: 5 * time.Second, // nothing is promised
 		// 500 content-creating calls an hour, 80 a minute; 5,000 calls an hour in all. A write is three or four calls.
 		Rate: destination.Rate{Writes: 500.0 / 3600, WriteBurst: 40, Reads: 0.75, ReadBurst: 100, Concurrency: 4},
 	},

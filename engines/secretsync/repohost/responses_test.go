@@ -51,12 +51,12 @@ func TestAnswers(t *testing.T) {
 		{name: "422", status: 422, body: `{"message":"the-value ` + repohosttest.Token + `"}`, code: destination.BadRequest, class: destination.Client},
 		{name: "422 without sense", status: 422, body: `[[[`, code: destination.BadRequest, class: destination.Client},
 		{name: "413", status: 413, code: destination.TooLarge, class: destination.Client},
-		{name: "moved", status: 307, header: map[string]string{"Location": "http://127.0.0.1:1/"}, code: destination.NoPlace, class: destination.Client},
-		{name: "moved to another host", status: 301, header: map[string]string{"Location": "http://evil.example/"}, code: destination.NoPlace, class: destination.Client},
+		{name: "moved", status: 307, header: map[string]string{"Location": "http://127.0.0.1:1/"}, code: destination.NoLocation, class: destination.Client},
+		{name: "moved to another host", status: 301, header: map[string]string{"Location": "http://evil.example/"}, code: destination.NoLocation, class: destination.Client},
 		{name: "202", status: 202, body: `{}`, code: destination.Unexpected, class: destination.External, unknown: true},
 		{name: "200 for a write", status: 200, body: `<html>`, code: destination.Unexpected, class: destination.External, unknown: true},
 		{name: "409", status: 409, body: `{"message":"Conflict"}`, code: destination.BadRequest, class: destination.Client},
-		{name: "304 unasked", status: 304, code: destination.NoPlace, class: destination.Client},
+		{name: "304 unasked", status: 304, code: destination.NoLocation, class: destination.Client},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -147,7 +147,7 @@ func FuzzDecodeKey(f *testing.F) {
 	})
 }
 
-// What can be known of a place that is not reached is said.
+// What can be known of a destination that is not reached is said.
 func TestUnreachable(t *testing.T) {
 	l := httptest.NewTLSServer(http.NotFoundHandler())
 	l.Config.ErrorLog = log.New(io.Discard, "", 0)

@@ -10,7 +10,7 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
 
-// decodeKey returns the key that the place answered.
+// decodeKey returns the key that the destination answered.
 func decodeKey(in github.PublicKey) (*publicKey, error) {
 	raw, err := base64.StdEncoding.DecodeString(deref(in.Key))
 	k := &publicKey{id: deref(in.KeyID)}

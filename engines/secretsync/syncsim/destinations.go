@@ -19,7 +19,7 @@ import (
 
 // The types of destinations.
 const (
-	// Marked keeps marks, tags and deleted names, can be read back, compares versions and knows upper from lower case.
+	// Marked keeps ownership tags, tags and deleted names, can be read back, compares versions and knows upper from lower case.
 	Marked = "test-marked"
 	// Plain keeps none of that: values cannot be read, names are upper case, and it has only the time of the last write.
 	Plain = "test-plain"
@@ -75,7 +75,7 @@ type Fault struct {
 	After      func()        // is called after it had
 }
 
-// NewPlaces returns places with a budget that seldom makes anybody wait.
+// NewPlaces returns destinations with a budget that seldom makes anybody wait.
 func NewPlaces() *Places {
 	return &Places{sites: map[string]*Site{}, Rate: destination.Rate{Writes: 50, WriteBurst: 50, Reads: 200, ReadBurst: 200, Concurrency: 4}}
 }
@@ -108,7 +108,7 @@ func (p *Places) Harm() []string {
 	return slices.Clone(p.harm)
 }
 
-// Site returns a place; it is made if it is not there.
+// Site returns a destination; it is made if it is not there.
 func (p *Places) Site(kind, name string) *Site {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -124,7 +124,7 @@ func (p *Places) site(kind, name string) *Site {
 	return s
 }
 
-// Site is one place.
+// Site is one destination.
 type Site struct {
 	p          *Places
 	kind, name string
@@ -143,7 +143,7 @@ type state struct {
 	state   destination.State
 	value   string
 	mark    string
-	by      string // the mark of the last write of a destination, also where marks are not kept
+	by      string // the ownership tag of the last write of a destination, also where ownership tags are not kept
 	tags    map[string]string
 	id      string
 	version string
@@ -190,12 +190,12 @@ func (s *Site) Put(name, value string) {
 	now := state{state: destination.Present, value: value, foreign: true, allowed: was.allowed}
 	if was.state == destination.Present {
 		now.id, now.mark, now.tags, now.by = was.id, was.mark, was.tags, was.by
-		now.foreign = was.foreign || s.kind == Plain // a mark still says whose it is
+		now.foreign = was.foreign || s.kind == Plain // an ownership tag still says whose it is
 	}
 	s.set(name, now)
 }
 
-// Copy puts a value with the mark of another name under a name, as another client would who sees marks and may write tags.
+// Copy puts a value with the ownership tag of another name under a name, as another client would who sees ownership tags and may write tags.
 func (s *Site) Copy(mark, name, value string) {
 	s.p.mu.Lock()
 	defer s.p.mu.Unlock()
@@ -223,7 +223,7 @@ func (s *Site) Allow(name string) {
 // Object is what is under a name.
 type Object struct {
 	Name, Value, Mark string
-	By                string // the mark that came with the last write of a destination, also where marks are not kept
+	By                string // the ownership tag that came with the last write of a destination, also where ownership tags are not kept
 	Tags              map[string]string
 	Foreign           bool // not written by a destination, or not since another client did
 }
@@ -267,8 +267,8 @@ func (c *Config) Check() (problems []string) {
 	return problems
 }
 
-// Place implements destination.Config.
-func (c *Config) Place() string { return c.Site }
+// Location implements destination.Config.
+func (c *Config) Location() string { return c.Site }
 
 // Owner implements destination.Owned: what stands before a stop in the name of a site.
 func (c *Config) Owner() string {
@@ -298,7 +298,7 @@ func (p *Places) Types() []destination.Type {
 	marked := destination.Rules{
 		Granularity: destination.SecretPath, Template: "vault/{{ .MountAccessor }}/{{ .SecretPath }}", Rate: p.Rate,
 		Normalise: func(name string) string { return clean(name, "/_-.", '_') }, CheckName: checkName,
-		MinValue: 1, MaxValue: 1000, MaxTags: 5, Marks: true, Readable: true, Settles: 20 * time.Second,
+		MinValue: 1, MaxValue: 1000, MaxTags: 5, HasOwnerTags: true, Readable: true, PropagationDelay: 20 * time.Second,
 		CheckTag: func(key, _ string) string {
 			if strings.HasPrefix(key, "x-") {
 				return "keys that begin with x- are reserved"
@@ -441,7 +441,7 @@ func (s *Site) found(st state, value bool) destination.Found {
 	}
 	f.ID, f.Version, f.ChangedAt = st.id, st.version, st.at
 	if s.kind == Marked {
-		f.Mark = st.mark
+		f.OwnerTag = st.mark
 		if value && st.state == destination.Present {
 			f.Value, f.Known = []byte(st.value), true
 		}
@@ -465,9 +465,9 @@ func (d *dest) Write(ctx context.Context, it destination.Item, was destination.F
 		case now.foreign && !now.allowed:
 			d.p.harm = append(d.p.harm, "wrote over "+s.kind+"/"+s.name+" "+it.Name)
 		}
-		next := state{state: destination.Present, value: string(it.Value), id: now.id, by: it.Mark}
+		next := state{state: destination.Present, value: string(it.Value), id: now.id, by: it.OwnerTag}
 		if s.kind == Marked {
-			next.mark, next.tags = it.Mark, maps.Clone(now.tags)
+			next.mark, next.tags = it.OwnerTag, maps.Clone(now.tags)
 			if next.tags == nil {
 				next.tags = map[string]string{}
 			}

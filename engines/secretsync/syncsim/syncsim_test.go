@@ -78,7 +78,7 @@ func (p *place) next(c syncsim.Call) syncsim.Fault {
 func TestPlacesAreDestinations(t *testing.T) {
 	for _, kind := range syncsim.NewPlaces().Types() {
 		t.Run(kind.Name, func(t *testing.T) {
-			desttest.Run(t, kind, func(*testing.T) desttest.Place {
+			desttest.Run(t, kind, func(*testing.T) desttest.Fake {
 				places := syncsim.NewPlaces()
 				p := &place{places: places}
 				for _, k := range places.Types() {

@@ -12,7 +12,7 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/template"
 )
 
-// rules are those of a place that knows upper from lower case, or does not.
+// rules are those of a destination that knows upper from lower case, or does not.
 func rules(fold bool) destination.Rules {
 	r := destination.Rules{
 		Granularity: destination.SecretPath, Template: "vault/{{ .MountAccessor }}/{{ .SecretPath }}", MinValue: 1, MaxValue: 40,

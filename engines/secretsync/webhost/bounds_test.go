@@ -33,7 +33,7 @@ func answered(r *http.Request, body io.Reader) *http.Response {
 	return &http.Response{StatusCode: 200, Header: http.Header{}, Body: io.NopCloser(body), Request: r}
 }
 
-// endless is the body of an answer that goes on for long; it counts what is read of it.
+// endless is the body of a response that goes on for long; it counts what is read of it.
 type endless struct{ read *int }
 
 var letters = strings.Repeat("x", 32<<10)
@@ -84,7 +84,7 @@ func TestListThatDoesNotEnd(t *testing.T) {
 	fails(t, err, destination.Unexpected)
 }
 
-// Without a connection nothing was written; half an answer comes after a write.
+// Without a connection nothing was written; half a response comes after a write.
 func TestWritesWithoutAnAnswer(t *testing.T) {
 	for name, tt := range map[string]struct {
 		answer  func(r *http.Request) (*http.Response, error)
@@ -116,7 +116,7 @@ type broken struct{}
 
 func (broken) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-// An answer about another record than the one that was edited is none.
+// A response about another record than the one that was edited is none.
 func TestAnotherRecordIsEdited(t *testing.T) {
 	_, d := hookedRig(t, func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
 		if r.Method == http.MethodPatch {

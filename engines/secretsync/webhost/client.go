@@ -58,7 +58,7 @@ type call struct {
 	writes bool // it may take effect
 }
 
-// do makes a call and returns the body of a 2xx. The header is there if there was an answer; the error is a *destination.Error.
+// do makes a call and returns the body of a 2xx. The header is there if there was a response; the error is a *destination.Error.
 func (c *client) do(ctx context.Context, what call) ([]byte, http.Header, error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -123,7 +123,7 @@ func internal(text string) error {
 	return &destination.Error{Class: destination.Internal, Code: destination.Unexpected, Text: "webhost-project: " + text}
 }
 
-// complaint is the body of an answer that is no success.
+// complaint is the body of a response that is no success.
 type complaint struct {
 	Error struct {
 		Code    string `json:"code"`
@@ -144,7 +144,7 @@ func said(code string) string {
 	return " (Vercel says: " + code + ")"
 }
 
-// refusal is the error of an answer that is not 2xx.
+// refusal is the error of a response that is not 2xx.
 func refusal(what call, resp *http.Response, data []byte) error {
 	var in complaint
 	if json.Unmarshal(data, &in) != nil {
@@ -169,7 +169,7 @@ func refusal(what call, resp *http.Response, data []byte) error {
 	case code == http.StatusForbidden:
 		e.Code, e.Text = destination.Denied, "Vercel rejects the call: access_token is wrong, or may not manage these variables of the project or of team_id"+said(in.Error.Code)
 	case code == http.StatusNotFound:
-		e.Code, e.Text = destination.NoPlace, "the project is not there, or access_token may not see it: check project_id and team_id"
+		e.Code, e.Text = destination.NoLocation, "the project is not there, or access_token may not see it: check project_id and team_id"
 	case code == http.StatusRequestEntityTooLarge:
 		e.Code, e.Text = destination.TooLarge, "Vercel finds the value too large"
 	case code == http.StatusConflict || busy(in.Error.Message):
@@ -194,7 +194,7 @@ func full(code, message string) bool {
 	return strings.Contains(m, "limit") || strings.Contains(m, "exceed") || strings.Contains(m, "too large") || strings.Contains(m, "too_large") || strings.Contains(m, "too many")
 }
 
-// retryAfter returns how long the place wants to be left alone, by its own clock; 0 if it does not say. reset is the time of
+// retryAfter returns how long the destination wants to be left alone, by its own clock; 0 if it does not say. reset is the time of
 // the body, in seconds or milliseconds.
 func retryAfter(h http.Header, reset float64) time.Duration {
 	now := time.Now()
@@ -252,7 +252,7 @@ func (c *client) list(ctx context.Context) (all []record, hidden int, h http.Hea
 	return nil, 0, h, destination.UnexpectedResponse("Vercel", false)
 }
 
-// create makes records, all or, as the answer says, some of them.
+// create makes records, all or, as the response says, some of them.
 func (c *client) create(ctx context.Context, vars []variable) (*answer, error) {
 	var body any = vars
 	if len(vars) == 1 {
@@ -269,7 +269,7 @@ func (c *client) create(ctx context.Context, vars []variable) (*answer, error) {
 	return a, nil
 }
 
-// edit changes a record and returns it as it is then. The contract also allows an answer that says nothing of it.
+// edit changes a record and returns it as it is then. The contract also allows a response that says nothing of it.
 func (c *client) edit(ctx context.Context, id string, v variable) (record, error) {
 	data, _, err := c.do(ctx, call{method: http.MethodPatch, path: "/v9/projects/" + c.project + "/env/" + url.PathEscape(id), body: v, writes: true})
 	if err != nil {

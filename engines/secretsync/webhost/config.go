@@ -86,9 +86,9 @@ func idProblem(id string) string {
 	return ""
 }
 
-// Place implements destination.Config. The same name in other environments is another name, so these are a part of it: two
-// destinations that share only some of their environments are told apart by the marks.
-func (c *Config) Place() string {
+// Location implements destination.Config. The same name in other environments is another name, so these are a part of it: two
+// destinations that share only some of their environments are told apart by the ownership tags.
+func (c *Config) Location() string {
 	project := c.ProjectID
 	if !strings.HasPrefix(project, "prj_") { // a name, which is one within its team
 		project = c.TeamID + "/" + project

@@ -77,12 +77,12 @@ func TestUsualForm(t *testing.T) {
 	if got := c.Shown(); !reflect.DeepEqual(got, want) {
 		t.Errorf("Shown() = %v, want %v", got, want)
 	}
-	if got, want := c.Place(), "webhost-project/prj_1/production+development"; got != want {
-		t.Errorf("Place() = %q, want %q", got, want)
+	if got, want := c.Location(), "webhost-project/prj_1/production+development"; got != want {
+		t.Errorf("Location() = %q, want %q", got, want)
 	}
 	c.ProjectID = "app"
-	if got, want := c.Place(), "webhost-project/team_1/app/production+development"; got != want {
-		t.Errorf("Place() = %q, want %q", got, want)
+	if got, want := c.Location(), "webhost-project/team_1/app/production+development"; got != want {
+		t.Errorf("Location() = %q, want %q", got, want)
 	}
 }
 

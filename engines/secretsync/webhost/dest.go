@@ -125,7 +125,7 @@ func checkItem(it destination.Item, was destination.Found) error {
 		return reject(destination.TooLarge, fmt.Sprintf("the value has %d bytes, all variables of an environment have at most %d (64 KB) together", len(it.Value), maxTotal))
 	case !utf8.Valid(it.Value) || bytes.IndexByte(it.Value, 0) >= 0:
 		return reject(destination.BadRequest, "the value is not text in UTF-8 without NUL, which environment variables are")
-	case markOf(comment(it.Mark)) != it.Mark || it.Mark == "":
+	case markOf(comment(it.OwnerTag)) != it.OwnerTag || it.OwnerTag == "":
 		return internal("the mark is not one")
 	case was.State == destination.Deleted:
 		return internal("variables of Vercel cannot be recovered")
@@ -139,7 +139,7 @@ func variables(it destination.Item, targets []string) []variable {
 	var out []variable
 	add := func(kind string, targets []string) {
 		if len(targets) > 0 {
-			out = append(out, variable{Key: it.Name, Value: &value, Type: kind, Target: targets, Comment: comment(it.Mark)})
+			out = append(out, variable{Key: it.Name, Value: &value, Type: kind, Target: targets, Comment: comment(it.OwnerTag)})
 		}
 	}
 	add(sensitive, without(targets, []string{development}))
@@ -184,7 +184,7 @@ func (d *dest) create(ctx context.Context, it destination.Item, targets []string
 
 func gone(err error) bool {
 	var e *destination.Error
-	return errors.As(err, &e) && e.Code == destination.NoPlace
+	return errors.As(err, &e) && e.Code == destination.NoLocation
 }
 
 func changed(name string) error {
@@ -192,7 +192,7 @@ func changed(name string) error {
 }
 
 // replace gives the records of a name another value, and makes those that are missing. A record of another client that is
-// taken over keeps its other environments with its old value.
+// adopted keeps its other environments with its old value.
 func (d *dest) replace(ctx context.Context, it destination.Item, was destination.Found) ([]record, error) {
 	now, err := d.named(ctx, it.Name)
 	if err != nil {
@@ -233,7 +233,7 @@ func (d *dest) replace(ctx context.Context, it destination.Item, was destination
 
 // take makes one record ours, with the new value, and returns it; nil if it cannot be that, and is out of the way instead.
 func (d *dest) take(ctx context.Context, it destination.Item, r record) (*record, error) {
-	inside, mine := both(d.targets, r.Targets), r.Mark == it.Mark
+	inside, mine := both(d.targets, r.Targets), r.Mark == it.OwnerTag
 	switch {
 	case !mine && d.shared(r):
 		return nil, d.release(ctx, r)
@@ -241,7 +241,7 @@ func (d *dest) take(ctx context.Context, it destination.Item, r record) (*record
 		return nil, d.client.remove(ctx, r.ID)
 	}
 	value := string(it.Value)
-	v := variable{Value: &value, Target: inside, Comment: comment(it.Mark)}
+	v := variable{Value: &value, Target: inside, Comment: comment(it.OwnerTag)}
 	if len(r.Custom) > 0 {
 		v.Custom = new([]string)
 		*v.Custom = []string{}
@@ -276,14 +276,14 @@ func after(touched bool, name string, err error) error {
 		return err
 	}
 	out := *e
-	if out.Code == destination.NoPlace || out.Code == destination.Exists {
+	if out.Code == destination.NoLocation || out.Code == destination.Exists {
 		out = *changed(name).(*destination.Error)
 	}
 	out.Unknown = e.Unknown || touched
 	return &out
 }
 
-// Delete implements destination.Destination. The records are looked at again: what has been changed since is left alone.
+// Delete implements destination.Destination. The records are checked again: what has been changed since is left alone.
 func (d *dest) Delete(ctx context.Context, was destination.Found) error {
 	if was.State == destination.Absent {
 		return nil

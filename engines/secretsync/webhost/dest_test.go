@@ -59,7 +59,7 @@ func fails(t *testing.T, err error, code string) *destination.Error {
 }
 
 func item(name, value string) destination.Item {
-	return destination.Item{Name: name, Value: []byte(value), Mark: mark, Token: strings.Repeat("0", 36)}
+	return destination.Item{Name: name, Value: []byte(value), OwnerTag: mark, Token: strings.Repeat("0", 36)}
 }
 
 func read(t *testing.T, d destination.Destination, name string) destination.Found {
@@ -120,7 +120,7 @@ func (p *place) Secrets() []string     { return []string{webhosttest.Token} }
 func TestDestination(t *testing.T) {
 	for _, environments := range [][]string{{"development"}, all} {
 		t.Run(strings.Join(environments, "+"), func(t *testing.T) {
-			desttest.Run(t, webhost.Type, func(t *testing.T) desttest.Place {
+			desttest.Run(t, webhost.Type, func(t *testing.T) desttest.Fake {
 				s := webhosttest.New(t)
 				s.AddProject("prj_1", "team_1")
 				return &place{s, project(environments...)}
@@ -214,8 +214,8 @@ func TestHalfTakenAndTrouble(t *testing.T) {
 	values(t, s, "A", map[string]string{"development": "theirs", "production": "the-value"})
 	s.Before(nil)
 	s.Faults.Set(desttest.Fault{})
-	if f := read(t, d, "A"); f.Mark != "" {
-		t.Errorf("what is partly of another client has the mark %q", f.Mark)
+	if f := read(t, d, "A"); f.OwnerTag != "" {
+		t.Errorf("what is partly of another client has the mark %q", f.OwnerTag)
 	}
 }
 
@@ -227,17 +227,17 @@ func TestMixedMarks(t *testing.T) {
 	for _, id := range ids {
 		var old string
 		s.Change("prj_1", id, func(v *webhosttest.Variable) { old, v.Comment = v.Comment, "theirs" })
-		if f := read(t, d, "A"); f.Mark != "" {
-			t.Errorf("the mark is %q", f.Mark)
+		if f := read(t, d, "A"); f.OwnerTag != "" {
+			t.Errorf("the mark is %q", f.OwnerTag)
 		}
 		s.Change("prj_1", id, func(v *webhosttest.Variable) { v.Comment = old })
 	}
-	if f := read(t, d, "A"); f.Mark != mark || len(ids) != 2 {
-		t.Errorf("the mark of %v is %q", ids, f.Mark)
+	if f := read(t, d, "A"); f.OwnerTag != mark || len(ids) != 2 {
+		t.Errorf("the mark of %v is %q", ids, f.OwnerTag)
 	}
 }
 
-// What is taken over keeps its value in environments that are not ours.
+// What is adopted keeps its value in environments that are not ours.
 func TestAdoptShared(t *testing.T) {
 	s, d := rig(t, "production")
 	s.Add("prj_1", webhosttest.Variable{Key: "A", Value: "theirs", Type: "encrypted", Target: slices.Clone(all), Comment: "for all"})
@@ -255,7 +255,7 @@ func TestAdoptShared(t *testing.T) {
 	values(t, s, "A", map[string]string{"production": "", "preview": "theirs", "development": "theirs"})
 }
 
-// Deleting what was taken over, before it was written, leaves the environments that are not ours.
+// Deleting what was adopted, before it was written, leaves the environments that are not ours.
 func TestDeleteShared(t *testing.T) {
 	s, d := rig(t, "production")
 	s.Add("prj_1", webhosttest.Variable{Key: "A", Value: "theirs", Type: "encrypted", Target: []string{"production", "preview"}})
@@ -265,7 +265,7 @@ func TestDeleteShared(t *testing.T) {
 	values(t, s, "A", map[string]string{"production": "", "preview": "theirs"})
 }
 
-// Plain text does not stay plain text; what Vercel sets itself cannot be taken over.
+// Plain text does not stay plain text; what Vercel sets itself cannot be adopted.
 func TestAdoptTypes(t *testing.T) {
 	s, d := rig(t, all...)
 	s.Add("prj_1", webhosttest.Variable{Key: "A", Value: "theirs", Type: "plain", Target: slices.Clone(all)})
@@ -342,7 +342,7 @@ func TestDeleteOfWhatIsNotSeenAnyMore(t *testing.T) {
 		code   string
 	}{
 		"deleted":           {func(s *webhosttest.Server, id string) { s.Drop("prj_1", id) }, ""},
-		"moved to a team":   {func(s *webhosttest.Server, _ string) { s.AddProject("prj_1", "team_2") }, destination.NoPlace},
+		"moved to a team":   {func(s *webhosttest.Server, _ string) { s.AddProject("prj_1", "team_2") }, destination.NoLocation},
 		"changed by others": {nil, destination.Changed},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -393,7 +393,7 @@ func TestRepair(t *testing.T) {
 	s.Drop("prj_1", ids[1])
 	held := write(t, d, "A", "the-value-2")
 	values(t, s, "A", map[string]string{"production": "the-value-2", "preview": "the-value-2", "development": "the-value-2"})
-	if f := read(t, d, "A"); f.ID != held.ID || f.Version != held.Version || f.Mark != mark || time.Since(f.ChangedAt).Abs() > time.Hour {
+	if f := read(t, d, "A"); f.ID != held.ID || f.Version != held.Version || f.OwnerTag != mark || time.Since(f.ChangedAt).Abs() > time.Hour {
 		t.Errorf("found %+v, held %+v", f, held)
 	}
 }

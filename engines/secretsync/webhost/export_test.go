@@ -13,7 +13,7 @@ func Decode(data []byte) ([]string, error) {
 	return out, nil
 }
 
-// CommentOf is the comment with a mark, and MarkOf finds it.
+// CommentOf is the comment with an ownership tag, and MarkOf finds it.
 var (
 	CommentOf = comment
 	MarkOf    = markOf

@@ -24,14 +24,14 @@ func TestMissingPlace(t *testing.T) {
 			change(&c)
 			d := openWith(t, c, environment(s))
 			_, err := d.Read(t.Context(), "A")
-			fails(t, err, destination.NoPlace)
+			fails(t, err, destination.NoLocation)
 			_, err = d.Write(t.Context(), item("A", "the-value"), destination.Found{Name: "A"})
-			if e := fails(t, err, destination.NoPlace); e.Class != destination.Client || e.Unknown {
+			if e := fails(t, err, destination.NoLocation); e.Class != destination.Client || e.Unknown {
 				t.Errorf("%+v", e)
 			}
 			other := openWith(t, project("production"), environment(s))
 			write(t, other, "A", "the-value")
-			fails(t, d.Delete(t.Context(), read(t, other, "A")), destination.NoPlace)
+			fails(t, d.Delete(t.Context(), read(t, other, "A")), destination.NoLocation)
 			if checks := d.Verify(t.Context()); len(checks) != 2 || checks[1].OK || checks[1].Name != "read" {
 				t.Errorf("verify: %+v", checks)
 			}

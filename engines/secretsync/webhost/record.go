@@ -60,7 +60,7 @@ func (r *record) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// complete reports whether an answer has all that tells records apart.
+// complete reports whether a response has all that tells records apart.
 func (r *record) complete() bool {
 	_, err := strconv.ParseFloat(r.Updated, 64)
 	return r.Key != "" && err == nil && legalID.MatchString(r.ID) && !strings.Contains(r.ID, "..")
@@ -126,7 +126,7 @@ func (rs *records) UnmarshalJSON(data []byte) error {
 
 var errIncomplete = errors.New("a record is not complete")
 
-// decodeAnswer returns an answer all of whose records are complete.
+// decodeAnswer returns a response all of whose records are complete.
 func decodeAnswer(data []byte) (*answer, error) {
 	a := new(answer)
 	if err := json.Unmarshal(data, a); err != nil {
@@ -140,7 +140,7 @@ func decodeAnswer(data []byte) (*answer, error) {
 	return a, nil
 }
 
-// comment is what people read beside our variables; it ends with the mark.
+// comment is what people read beside our variables; it ends with the ownership tag.
 func comment(mark string) string {
 	return "Kept by Coffer's secret sync: do not edit it here. [coffer:" + mark + "]"
 }
@@ -172,7 +172,7 @@ func sum(name string, rs []record) destination.Found {
 		}
 	}
 	return destination.Found{
-		Name: name, State: destination.Present, Mark: mark, ID: strings.Join(ids, "+"), Version: strings.Join(versions, "+"),
+		Name: name, State: destination.Present, OwnerTag: mark, ID: strings.Join(ids, "+"), Version: strings.Join(versions, "+"),
 		ChangedAt: changed,
 	}
 }

@@ -37,7 +37,7 @@ func TestAnswers(t *testing.T) {
 		{name: "401", status: 401, body: `{"error":{"code":"unauthorized"}}`, code: destination.Denied, class: destination.Client},
 		{name: "402", status: 402, body: `{"error":{"code":"payment_required"}}`, code: destination.Denied, class: destination.Client},
 		{name: "403", status: 403, body: `{"error":{"code":"forbidden","message":"the-value"}}`, code: destination.Denied, class: destination.Client},
-		{name: "404", status: 404, body: `{"error":{"code":"not_found"}}`, code: destination.NoPlace, class: destination.Client},
+		{name: "404", status: 404, body: `{"error":{"code":"not_found"}}`, code: destination.NoLocation, class: destination.Client},
 		{name: "409", status: 409, body: `{"error":{"code":"conflict"}}`, code: destination.Unavailable, class: destination.External},
 		{name: "413", status: 413, code: destination.TooLarge, class: destination.Client},
 		{name: "400", status: 400, body: `{"error":{"code":"the-value ` + webhosttest.Token + `","message":"the-value"}}`, code: destination.BadRequest, class: destination.Client},
@@ -112,7 +112,7 @@ func TestOtherAnswers(t *testing.T) {
 	}
 	names := 0
 	for f, err := range d.List(t.Context()) {
-		if names++; err != nil || (f.Mark == mark) != (f.Name == "A") {
+		if names++; err != nil || (f.OwnerTag == mark) != (f.Name == "A") {
 			t.Errorf("%+v, %v", f, err)
 		}
 	}
@@ -163,7 +163,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// What can be known of a place that is not reached is said.
+// What can be known of a destination that is not reached is said.
 func TestUnreachable(t *testing.T) {
 	l := httptest.NewTLSServer(http.NotFoundHandler())
 	l.Config.ErrorLog = log.New(io.Discard, "", 0)

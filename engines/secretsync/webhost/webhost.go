@@ -2,9 +2,9 @@
 //
 // A name is a variable in those of the environments production, preview and development that the destination has. Production
 // and preview get it as "sensitive", which no client can read back; development can only have "encrypted" variables, so that one
-// name may be two records. What is another client's is told by the comment, where ours has its mark. Variables of another
+// name may be two records. What is another client's is told by the comment, where ours has its ownership tag. Variables of another
 // environment, of a branch or of a custom environment are other variables: they are left alone, even where a record that is
-// taken over has them too.
+// adopted has them too.
 //
 // Start reading at Type, then config.go, dest.go, record.go and client.go.
 package webhost
@@ -32,15 +32,15 @@ var Type = destination.Type{
 	Name: typeName,
 	Help: "Environment variables of a project.",
 	Rules: destination.Rules{
-		Granularity: destination.SecretKey,
-		Template:    "vault/{{ .MountAccessor }}/{{ .SecretPath }}",
-		Normalise:   normalise,
-		CheckName:   checkName,
-		MaxValue:    maxTotal,
-		MaxTotal:    maxTotal,
-		MaxNames:    maxNames,
-		Marks:       true,
-		Settles:     5 * time.Second, // nothing is promised
+		Granularity:      destination.SecretKey,
+		Template:         "vault/{{ .MountAccessor }}/{{ .SecretPath }}",
+		Normalise:        normalise,
+		CheckName:        checkName,
+		MaxValue:         maxTotal,
+		MaxTotal:         maxTotal,
+		MaxNames:         maxNames,
+		HasOwnerTags:     true,
+		PropagationDelay: 5 * time.Second, // nothing is promised
 		// The vendor publishes no numbers, and says in its answers what is left. Every call lists the project or writes.
 		Rate: destination.Rate{Writes: 1, WriteBurst: 20, Reads: 2, ReadBurst: 60, Concurrency: 4},
 	},

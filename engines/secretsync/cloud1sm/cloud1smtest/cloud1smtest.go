@@ -184,7 +184,7 @@ func (s *Server) credential(key string) (credential, bool) {
 	return c, ok
 }
 
-// refusal is an answer that is an error.
+// refusal is a response that is an error.
 type refusal struct {
 	status  int
 	code    string

@@ -5,7 +5,7 @@
 //	// v.Client() reaches v.URI and the vendor's own token endpoint by their real names, as production does
 //
 // It behaves as the vendor's does where that matters: a request without a token is answered with a challenge before it is
-// looked at; every write makes a version; deleting and recovering go on after the answer (see Lag); a deleted secret keeps
+// looked at; every write makes a version; deleting and recovering go on after the response (see Lag); a deleted secret keeps
 // its name; names, values and tags have their limits; lists come in pages, some of them empty, and the link to the next one
 // names the port. Recordings of the vendor's own tests, replayed, hold it to that.
 //

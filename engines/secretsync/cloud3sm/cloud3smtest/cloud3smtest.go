@@ -300,7 +300,7 @@ func (s *Server) Calls() []string {
 	return calls
 }
 
-// Hook has f called before each call of a method that is let in; an error of it is the answer. nil ends that. f may use the
+// Hook has f called before each call of a method that is let in; an error of it is the response. nil ends that. f may use the
 // Server.
 func (s *Server) Hook(method string, f func(ctx context.Context, req any) error) {
 	s.mu.Lock()
@@ -308,7 +308,7 @@ func (s *Server) Hook(method string, f func(ctx context.Context, req any) error)
 	s.hooks[method] = f
 }
 
-// Fail is desttest.Place's.
+// Fail is desttest.Fake's.
 func (s *Server) Fail(f desttest.Fault) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

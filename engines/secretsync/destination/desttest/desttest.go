@@ -1,10 +1,10 @@
-// Package desttest is what every type of destination must pass, against a place that behaves like the vendor's:
+// Package desttest is what every type of destination must pass, against a destination that behaves like the vendor's:
 //
 //	func TestDestination(t *testing.T) {
-//		desttest.Run(t, mine.Type, func(t *testing.T) desttest.Place { return newPlace(t) })
+//		desttest.Run(t, mine.Type, func(t *testing.T) desttest.Fake { return newPlace(t) })
 //	}
 //
-// It also has the faults that places show, for fakes that speak HTTP (see Faults).
+// It also has the faults that destinations show, for fakes that speak HTTP (see Faults).
 package desttest
 
 import (
@@ -25,11 +25,11 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
 
-// Place is a place for tests, empty at first.
-type Place interface {
+// Place is a destination for tests, empty at first.
+type Fake interface {
 	// Open returns the destination, which the suite closes.
 	Open(t *testing.T) destination.Destination
-	// Put writes a name as another client would, without any mark of ours.
+	// Put writes a name as another client would, without any ownership tag of ours.
 	Put(t *testing.T, name, value string)
 	// Get returns the value that another client of the destination reads under a name.
 	Get(t *testing.T, name string) (value string, ok bool)
@@ -48,8 +48,8 @@ const (
 	Trouble         // 503
 	Reject          // the credentials are not good enough
 	DropBefore      // the connection breaks before anything is done
-	DropAfter       // the call is carried out, and the answer is lost
-	Hang            // no answer until the client gives up
+	DropAfter       // the call is carried out, and the response is lost
+	Hang            // no response until the client gives up
 )
 
 // Fault says how calls fail.
@@ -69,12 +69,12 @@ const (
 type suite struct {
 	t     *testing.T
 	rules destination.Rules
-	place Place
+	place Fake
 	dest  destination.Destination
 }
 
-// Run runs all tests, each on a place of its own.
-func Run(t *testing.T, kind destination.Type, place func(t *testing.T) Place) {
+// Run runs all tests, each on a destination of its own.
+func Run(t *testing.T, kind destination.Type, place func(t *testing.T) Fake) {
 	t.Run("rules", func(t *testing.T) { checkRules(t, kind.Rules) })
 	for name, test := range map[string]func(*suite){
 		"a name that is not there":                (*suite).absent,
@@ -105,7 +105,7 @@ func Run(t *testing.T, kind destination.Type, place func(t *testing.T) Place) {
 	}
 }
 
-func open(t *testing.T, kind destination.Type, place func(t *testing.T) Place) *suite {
+func open(t *testing.T, kind destination.Type, place func(t *testing.T) Fake) *suite {
 	p := place(t)
 	s := &suite{t: t, rules: kind.Rules, place: p, dest: p.Open(t)}
 	t.Cleanup(func() {
@@ -166,7 +166,7 @@ func (s *suite) ctx() context.Context { return s.t.Context() }
 func (s *suite) name(text string) string { return s.rules.Normalise(text) }
 
 func (s *suite) item(name, value string) destination.Item {
-	return destination.Item{Name: s.name(name), Value: []byte(value), Mark: mark, Token: fmt.Sprintf("%x", sha256.Sum256([]byte(name+"\x00"+value)))[:32]}
+	return destination.Item{Name: s.name(name), Value: []byte(value), OwnerTag: mark, Token: fmt.Sprintf("%x", sha256.Sum256([]byte(name+"\x00"+value)))[:32]}
 }
 
 func (s *suite) read(name string) destination.Found {
@@ -207,8 +207,8 @@ func (s *suite) present(name, value string, held destination.Held) destination.F
 	if f.State != destination.Present || f.ID != held.ID || f.Version != held.Version {
 		s.t.Errorf("%s: found state %d, id %q, version %q; the write left %+v", name, f.State, f.ID, f.Version, held)
 	}
-	if s.rules.Marks && f.Mark != mark {
-		s.t.Errorf("%s: the mark is %q", name, f.Mark)
+	if s.rules.HasOwnerTags && f.OwnerTag != mark {
+		s.t.Errorf("%s: the mark is %q", name, f.OwnerTag)
 	}
 	if f.Known && !bytes.Equal(f.Value, []byte(value)) {
 		s.t.Errorf("%s: another value is read back", name)
@@ -244,7 +244,7 @@ func (s *suite) failed(err error, codes ...string) *destination.Error {
 
 func (s *suite) absent() {
 	f := s.read("nothing")
-	if f.State != destination.Absent || f.Mark != "" {
+	if f.State != destination.Absent || f.OwnerTag != "" {
 		s.t.Errorf("found %+v", f)
 	}
 	if err := s.dest.Delete(s.ctx(), f); err != nil {
@@ -285,8 +285,8 @@ func (s *suite) foreignStays() {
 	s.failed(err, destination.Exists)
 	s.holds("theirs", "their-value")
 	f := s.read("theirs")
-	if f.State != destination.Present || f.Mark == mark {
-		s.t.Errorf("found state %d with the mark %q", f.State, f.Mark)
+	if f.State != destination.Present || f.OwnerTag == mark {
+		s.t.Errorf("found state %d with the mark %q", f.State, f.OwnerTag)
 	}
 	// Told to, it takes the name over.
 	held, err := s.dest.Write(s.ctx(), s.item("theirs", "the-value"), f)
@@ -297,7 +297,7 @@ func (s *suite) foreignStays() {
 	s.present("theirs", "the-value", held)
 }
 
-// changed: where the place has a call for it, what has changed since it was read is not overwritten; elsewhere it is seen by
+// changed: where the destination has a call for it, what has changed since it was read is not overwritten; elsewhere it is seen by
 // the next read.
 func (s *suite) changed() {
 	held := s.write("one", "the-value")
@@ -352,8 +352,8 @@ func (s *suite) recovered() {
 		s.t.Fatal(err)
 	}
 	f := s.read("one")
-	if s.rules.Marks && f.State == destination.Deleted && f.Mark != mark {
-		s.t.Errorf("a deleted name of ours has the mark %q", f.Mark)
+	if s.rules.HasOwnerTags && f.State == destination.Deleted && f.OwnerTag != mark {
+		s.t.Errorf("a deleted name of ours has the mark %q", f.OwnerTag)
 	}
 	held, err := s.dest.Write(s.ctx(), s.item("one", "the-value-2"), f)
 	if err != nil {
@@ -387,8 +387,8 @@ func (s *suite) list() {
 		}
 		seen[s.fold(f.Name)] = f
 	}
-	if theirs, ok := seen[s.fold(s.name("theirs"))]; !ok || theirs.Mark == mark {
-		s.t.Errorf("the name of another client is listed: %v, with the mark %q", ok, theirs.Mark)
+	if theirs, ok := seen[s.fold(s.name("theirs"))]; !ok || theirs.OwnerTag == mark {
+		s.t.Errorf("the name of another client is listed: %v, with the mark %q", ok, theirs.OwnerTag)
 	}
 	for name := range want {
 		if f, ok := seen[name]; !ok || f.State != destination.Present {
@@ -499,11 +499,11 @@ func (s *suite) rejected() {
 	was := s.read("one")
 	s.place.Fail(Fault{Kind: Reject})
 	_, err := s.dest.Read(s.ctx(), s.name("one"))
-	if e := s.failed(err, destination.Denied, destination.NoPlace); e.Class != destination.Client {
+	if e := s.failed(err, destination.Denied, destination.NoLocation); e.Class != destination.Client {
 		s.t.Errorf("class %q", e.Class)
 	}
 	_, err = s.dest.Write(s.ctx(), s.item("one", "the-value"), was)
-	if e := s.failed(err, destination.Denied, destination.NoPlace); e.Unknown {
+	if e := s.failed(err, destination.Denied, destination.NoLocation); e.Unknown {
 		s.t.Error("a rejected write was certainly not done")
 	}
 	checks := s.dest.Verify(s.ctx())
@@ -539,8 +539,8 @@ func (s *suite) lostAnswer() {
 		}
 		// An implementation that reads back detects whether it was, and may finish it.
 		f := s.read("one")
-		if s.rules.Marks && f.State == destination.Present && f.Mark != mark {
-			s.t.Errorf("what the lost write made has the mark %q", f.Mark)
+		if s.rules.HasOwnerTags && f.State == destination.Present && f.OwnerTag != mark {
+			s.t.Errorf("what the lost write made has the mark %q", f.OwnerTag)
 		}
 		if held, err = s.dest.Write(s.ctx(), it, f); err != nil {
 			s.t.Fatalf("finishing it: %v", err)

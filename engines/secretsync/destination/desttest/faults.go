@@ -20,7 +20,7 @@ type Faults struct {
 	Reads func(r *http.Request, body []byte) bool
 	// Exempt requests never fail: those for tokens, for instance. nil: there are none.
 	Exempt func(r *http.Request) bool
-	// Throttled, Troubled and Rejected write the vendor's answers; nil: the bare status.
+	// Throttled, Troubled and Rejected write the vendor's responses; nil: the bare status.
 	Throttled func(w http.ResponseWriter, r *http.Request, after time.Duration)
 	Troubled  func(w http.ResponseWriter, r *http.Request)
 	Rejected  func(w http.ResponseWriter, r *http.Request)

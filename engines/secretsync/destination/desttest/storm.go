@@ -11,7 +11,7 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
 
-// seeds is how many storms a place goes through: few, or COFFER_DEST_SEEDS.
+// seeds is how many storms a destination goes through: few, or COFFER_DEST_SEEDS.
 func seeds(t *testing.T) uint64 {
 	text := os.Getenv("COFFER_DEST_SEEDS")
 	if text == "" {
@@ -40,8 +40,8 @@ func (s *suite) storm(seed uint64) {
 	s.place.Fail(Fault{})
 	s.holds("one", "the-value-3")
 	s.holds("theirs", "their-value")
-	if f := s.read("one"); s.rules.Marks && f.Mark != mark {
-		s.t.Errorf("the mark is %q", f.Mark)
+	if f := s.read("one"); s.rules.HasOwnerTags && f.OwnerTag != mark {
+		s.t.Errorf("the mark is %q", f.OwnerTag)
 	}
 }
 
@@ -85,7 +85,7 @@ func (s *suite) attempt(random *rand.Rand, value string) bool {
 	return err == nil
 }
 
-// passes says that an error is one of those that come and go, or comes of a view that a place has been slow to bring up to date.
+// passes says that an error is one of those that come and go, or comes of a view that a destination has been slow to bring up to date.
 func (s *suite) passes(err error) *destination.Error {
 	s.t.Helper()
 	return s.failed(err, destination.Throttled, destination.Unavailable, destination.Unreachable, destination.Unexpected,

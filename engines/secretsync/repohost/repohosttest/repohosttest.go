@@ -6,7 +6,7 @@
 //	// the operator's URL is s.URL, access_token is repohosttest.Token
 //
 // It rejects what GitHub rejects: names, sizes, counts, boxes for another key, tokens that may not. Names are stored in capitals,
-// times are whole seconds of a clock of its own, lists come in pages with ETags, and every answer has the headers of the rate
+// times are whole seconds of a clock of its own, lists come in pages with ETags, and every response has the headers of the rate
 // limit. Requests and answers are held against GitHub's own OpenAPI description, and a difference fails the test.
 package repohosttest
 
@@ -138,7 +138,7 @@ func (s *Server) AddOrganization(name string) {
 	s.add(Organization(name), &place{org: true, owner: name, max: 1000})
 }
 
-// Repository, Environment and Organization name places.
+// Repository, Environment and Organization name destinations.
 func Repository(owner, name string) string { return strings.ToLower("repos/" + owner + "/" + name) }
 
 // Environment names that of a repository.
@@ -167,7 +167,7 @@ func (s *Server) Remove(place string) {
 	delete(s.places, place)
 }
 
-// RotateKey gives a place another key. Boxes for the old one are rejected.
+// RotateKey gives a destination another key. Boxes for the old one are rejected.
 func (s *Server) RotateKey(place string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -41,7 +41,7 @@ func answer(w http.ResponseWriter, status int, body any) {
 	_, _ = w.Write(data) // a client that has disconnected needs no response
 }
 
-// limited is the answer when the hour's calls are used up. The lock is held.
+// limited is the response when the hour's calls are used up. The lock is held.
 func (s *Server) limited(w http.ResponseWriter, reset time.Time) {
 	h := w.Header()
 	h.Set("Date", s.now.Format(http.TimeFormat))
@@ -85,7 +85,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// counted puts the headers of the rate limit on an answer that counts.
+// counted puts the headers of the rate limit on a response that counts.
 func (s *Server) counted(w http.ResponseWriter, n int) {
 	s.limit -= n
 	h := w.Header()
@@ -134,7 +134,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request, path, token strin
 	}
 }
 
-// find returns the place that a path is about and what follows it, or answers.
+// find returns the destination that a path is about and what follows it, or answers.
 func (s *Server) find(w http.ResponseWriter, r *http.Request, seg []string) (*place, []string) {
 	key, n := "", 0
 	switch {
