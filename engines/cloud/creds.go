@@ -16,7 +16,7 @@ type credsIn struct {
 	MFACode     engines.Sensitive `json:"mfa_code" query:"true" max:"16" help:"What the role's MFA device shows now, for session_token."`
 }
 
-// issue answers creds/ and sts/, which differ for legacy roles only.
+// issue handles creds/ and sts/, which differ for legacy roles only.
 func (e *engine) issue(path string) engines.Handler[credsIn] {
 	return func(ctx context.Context, req *engines.Request, in *credsIn) (*engines.Response, error) {
 		stored, err := getRole(ctx, req.Mount.Storage, in.Name)

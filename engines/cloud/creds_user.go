@@ -190,7 +190,7 @@ func (e *engine) undoUser(ctx context.Context, m engines.Mount, api aws.API, u *
 	}
 }
 
-// waitUntilValid waits until the provider knows a new key, at most for limit, and says how that went.
+// waitUntilValid waits until the provider accepts a new key, at most for limit, and returns warnings.
 func waitUntilValid(ctx context.Context, api aws.API, key aws.Credentials, limit time.Duration) []string {
 	if limit <= 0 {
 		return nil

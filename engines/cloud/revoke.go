@@ -18,7 +18,7 @@ type userLease struct {
 func (l *userLease) RecordFormat() *int { return &l.Format }
 
 // RevokeLease implements engines.Leaser: it removes the user. A user that is not there is one that was removed, unless it
-// has just been made: then it may only not be seen yet, and a note lets it be looked for again.
+// has just been made: then it may not be visible yet, and a note makes the engine look it up again.
 func (e *engine) RevokeLease(ctx context.Context, m engines.Mount, l engines.LeaseRecord) error {
 	var u userLease
 	if err := json.Unmarshal(l.Internal, &u); err != nil || u.Format != 1 || l.Kind != kindUser || u.Name == "" {
@@ -38,7 +38,7 @@ func (e *engine) RevokeLease(ctx context.Context, m engines.Mount, l engines.Lea
 	return err
 }
 
-// RenewLease implements engines.Leaser: what holds is what config/lease says now.
+// RenewLease implements engines.Leaser: the terms of config/lease apply as they are now.
 func (e *engine) RenewLease(ctx context.Context, m engines.Mount, _ engines.LeaseRecord) (engines.Lease, error) {
 	terms, err := getLease(ctx, m.Storage, m)
 	return engines.Lease{TTL: terms.Lease, MaxTTL: terms.Max, Renewable: true}, err

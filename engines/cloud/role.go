@@ -125,7 +125,7 @@ func earlierRole(text string) *role {
 	return &role{InvalidData: text}
 }
 
-// data is what a read of the role answers.
+// data is the response to a read of the role.
 func (r *role) data() map[string]any {
 	list := func(l []string) []string { return append([]string{}, l...) }
 	tags := func(m map[string]string) map[string]string {

@@ -16,7 +16,7 @@ const (
 	legacyARN    = "arn"
 )
 
-// newerFields are what takes the place of the legacy parameters.
+// newerFields replace the legacy parameters.
 var newerFields = map[string]string{legacyPolicy: "policy_document", legacyARN: "policy_arns or role_arns"}
 
 // The rules are all in check, none in the tags: a rejection lists everything at once.

@@ -40,7 +40,7 @@ const (
 // made is a user at the provider, as notes and leases keep it.
 type made struct {
 	Name    string   `json:"user"`
-	ID      string   `json:"user_id,omitempty"` // "" if the provider has not told it yet
+	ID      string   `json:"user_id,omitempty"` // "" until the provider has returned it
 	Account string   `json:"account,omitempty"` // that it is in; "" if unknown
 	Tag     string   `json:"tag,omitempty"`     // value of issueTag; "" if there was no room for it
 	Through []string `json:"through,omitempty"` // ARNs of the roles that lead to its account

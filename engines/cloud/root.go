@@ -16,7 +16,7 @@ type root struct {
 	Format int `json:"format"` // 1
 
 	AccessKey string `json:"access_key,omitempty"`
-	SecretKey string `json:"secret_key,omitempty"` // behind the barrier; never answered
+	SecretKey string `json:"secret_key,omitempty"` // behind the barrier; never in a response
 	// KeyCreatedAt is known of keys that a rotation created, zero for keys that were configured.
 	KeyCreatedAt     time.Time `json:"key_created_at,omitzero"`
 	Region           string    `json:"region,omitempty"`
@@ -122,7 +122,7 @@ func (r *root) data() map[string]any {
 	}
 }
 
-// timeOrNil is how times are answered: RFC 3339, null if there is none.
+// timeOrNil is the form of times in responses: RFC 3339, null if there is none.
 func timeOrNil(t time.Time) any {
 	if t.IsZero() {
 		return nil

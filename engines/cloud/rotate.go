@@ -110,7 +110,7 @@ func (e *engine) newRotation(ctx context.Context, m engines.Mount) (*rotation, e
 	return e.useRootKey(ctx, m, n)
 }
 
-// finishRotation ends a rotation that was cut short: a key that is stored comes into use, others are deleted. The answer is
+// finishRotation ends a rotation that was cut short: a key that is stored comes into use, others are deleted. It returns
 // the zero value if there was none, or if it came to nothing. When the mount goes, a key that is not in use yet goes, too.
 func (e *engine) finishRotation(ctx context.Context, m engines.Mount, leaving bool) (*rotation, error) {
 	ctx, done := context.WithTimeout(ctx, tryTime)

@@ -35,7 +35,7 @@ type schedule struct {
 	last time.Time // the turn before
 }
 
-// dueAt is when a static role is due, and what its record said of it.
+// dueAt is when a static role is due, as its record says.
 type dueAt struct{ at, said time.Time }
 
 // Changed implements engines.Invalidator.
@@ -214,7 +214,7 @@ func (e *engine) rotateStaticDue(ctx context.Context, m engines.Mount) error {
 	return errors.Join(errs...)
 }
 
-// rotateOnTime rotates one static role. What the provider says against it is in the record and the log; the errors of the
+// rotateOnTime rotates one static role. Errors of the provider are stored in the record and logged; the errors of the
 // store are returned, and whether the provider has too much to do.
 func (e *engine) rotateOnTime(ctx context.Context, m engines.Mount, name string, due time.Time) (throttled bool, err error) {
 	_, err = e.rotate(ctx, m, name, &due)

@@ -104,7 +104,7 @@ func (r *staticRole) put(t *storage.Txn) error {
 	return engines.PutRecord(t, staticPrefix+storage.Key(r.name), r)
 }
 
-// data is what a read answers.
+// data is the response to a read.
 func (r *staticRole) data() map[string]any {
 	return map[string]any{
 		"name":                     r.name,
@@ -249,7 +249,7 @@ func readStatic(ctx context.Context, req *engines.Request, in *staticIn) (*engin
 	return &engines.Response{Data: r.data()}, nil
 }
 
-// readStaticCreds answers the key of now. The provider is not asked.
+// readStaticCreds returns the current key, without a request to the provider.
 func readStaticCreds(ctx context.Context, req *engines.Request, in *staticIn) (*engines.Response, error) {
 	r, err := getStatic(ctx, req.Mount.Storage, in.Name)
 	if err != nil {

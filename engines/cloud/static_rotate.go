@@ -183,7 +183,7 @@ func (e *engine) replace(ctx context.Context, m engines.Mount, r *staticRole) (*
 	return storeKey(ctx, m, api, r, key, keys)
 }
 
-// storeKey makes a new key the one that is answered. keys are those that the user had just before.
+// storeKey makes a new key the current one. keys are those that the user had just before.
 func storeKey(ctx context.Context, m engines.Mount, api aws.API, r *staticRole, key ownKey, keys []aws.Key) (*staticRole, error) {
 	ctx, done := detached(ctx)
 	defer done()

@@ -12,8 +12,8 @@ import (
 // retires reports whether the key before is to go without waiting for the next rotation.
 func (r *staticRole) retires() bool { return r.SingleKey && r.Previous != "" && r.Pending == nil }
 
-// retirePrevious deletes the key before the one in use, as soon as that one works. What the provider says against it is in the log,
-// and it is tried again; the error is one of the store. It needs the name's lock.
+// retirePrevious deletes the key before the one in use, as soon as that one works. Errors of the
+// provider are logged, and the deletion is retried; the error is one of the storage. It needs the name's lock.
 func (e *engine) retirePrevious(ctx context.Context, m engines.Mount, r *staticRole) error {
 	failure := e.dropPrevious(ctx, m, r)
 	if failure != nil {

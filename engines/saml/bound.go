@@ -89,7 +89,7 @@ func (r *role) admits(user identity) error {
 	return nil
 }
 
-// maxGroups bounds what one login does to groups. Who has more is not let in: to leave some out would also leave out those
+// maxGroups bounds what one login does to groups. A user who has more is not admitted: to leave some out would also leave out those
 // that take rights away.
 const maxGroups = 512
 

@@ -166,7 +166,7 @@ func (p *acsRequest) check(ctx context.Context, encoded string, d *idp.Descripto
 	return assertion.Verify(encoded, p.expect(d))
 }
 
-// busy gives the error of the queue a page for browsers. The response has not been looked at: sending it again helps.
+// busy gives the error of the queue a page for browsers. The response has not been verified, so it can be sent again.
 func busy(err error) error {
 	var e *engines.Error
 	if !errors.As(err, &e) {
@@ -195,8 +195,9 @@ func (p *acsRequest) trace(ctx context.Context, encoded string) {
 	}
 }
 
-// rejectUnverified handles a response that proves nothing. The login stays open, or a client that learns its RelayState could end it
-// with one post, unless the identity provider itself says that there is nothing more to come, or too many such came.
+// rejectUnverified handles a response that proves nothing. The login stays open, because otherwise a client that learns its
+// RelayState could end it with one post. It ends if the identity provider itself reports that the login failed, or after too many
+// such responses.
 func (p *acsRequest) rejectUnverified(ctx context.Context, err error) error {
 	var r *assertion.Rejection
 	if !errors.As(err, &r) {
@@ -304,7 +305,7 @@ func (p *acsRequest) debug(ctx context.Context, ro *role, user identity) {
 		"bound_attributes", ro.BoundAttributes, "bound_attributes_type", ro.BoundAttributesType, "groups_attribute", ro.GroupsAttribute)
 }
 
-// Limits of who can be let in: those of an alias, and what is kept until the login is redeemed.
+// Limits of a user who can be admitted: those of an alias, and what is kept until the login is redeemed.
 const (
 	maxSubjectBytes = 1024
 	maxUserBytes    = 256 << 10
@@ -341,8 +342,8 @@ func (p *acsRequest) complete(ctx context.Context, a *assertion.Assertion, user 
 	})
 }
 
-// endLogin marks the login as rejected, so that the client that waits for it learns why, and keeps the rejection for explain. a is nil if
-// there is no assertion.
+// endLogin marks the login as rejected, so that the client that waits for it learns why, and keeps the rejection for explain. a
+// is nil if there is no assertion.
 func (p *acsRequest) endLogin(ctx context.Context, r *assertion.Rejection, a *assertion.Assertion, user *identity) error {
 	if p.login.Unsolicited {
 		_, err := storage.Update(ctx, p.req.Mount.ClusterStorage, func(t *storage.Txn) error {

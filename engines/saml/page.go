@@ -161,7 +161,7 @@ func rejectedPage(requestID string) *engines.Raw {
 	return render("refused", pageData{Title: "The login was denied", Bad: true, RequestID: requestID})
 }
 
-// busyPage is for a browser whose post could not be looked at.
+// busyPage is for a browser whose post could not be processed.
 func busyPage() *engines.Raw {
 	return render("busy", pageData{Title: "The server is busy", Bad: true})
 }

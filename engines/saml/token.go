@@ -89,7 +89,7 @@ func (e *engine) token(ctx context.Context, req *engines.Request, in *tokenIn) (
 // internal is what is kept with a login and its token, as JSON.
 type internal struct {
 	Format int    `json:"format"` // 1
-	Terms  string `json:"terms"`  // what the login was let in by
+	Terms  string `json:"terms"`  // what admitted the login
 }
 
 // terms identifies what a user is admitted by: a role, and whom the configuration trusts.
@@ -175,9 +175,9 @@ func cut(text string, n int) string {
 	return text[:n]
 }
 
-// RenewLogin implements engines.Renewer: what the role says now governs the token. A user who is still to get one, after
-// a second factor, gets it by what let them in only: what the role demands now cannot be asked again, as what is known of
-// them is gone.
+// RenewLogin implements engines.Renewer: what the role says now governs the token. A user who gets the
+// token only after a second factor gets it by the terms of the login: the role's bounds cannot be checked again, because the
+// user's attributes are not stored any more.
 func (e *engine) RenewLogin(ctx context.Context, m engines.Mount, login engines.RenewedLogin) (engines.TokenFields, error) {
 	ro, err := getRole(ctx, m.Storage, login.Role)
 	if err != nil {

@@ -24,7 +24,7 @@ type Options struct {
 	IAMEndpoint string // "": the provider's own
 	STSEndpoint string
 	STSRegion   string // of requests to STS; "": Region
-	// STSFallbacks are tried in order when STS cannot be reached, or has trouble, where it is asked first.
+	// STSFallbacks are tried in order when STS cannot be reached at its first endpoint, or fails there.
 	STSFallbacks []Endpoint
 	// MaxRetries of calls that failed for a reason that may pass; -1 is the SDK's default.
 	MaxRetries int
@@ -136,8 +136,7 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// API is what a Client does. It is here to be read in one place, and for what stands between engine and Client in tests of
-// faults; there is one implementation.
+// API is what a Client does. It lists the calls in one place, and lets tests inject faults between engine and Client; there is one implementation.
 type API interface {
 	// GetUser returns a user, that of the credentials themselves for "".
 	GetUser(ctx context.Context, name string) (User, error)

@@ -51,7 +51,7 @@ type Client struct {
 	secrets []string // that no error may show
 
 	mu       sync.Mutex
-	fallback int       // which of sts answered when those before it did not
+	fallback int       // index in sts of the endpoint that responded when those before it did not
 	until    time.Time // when to ask the first one again
 }
 
@@ -125,7 +125,7 @@ func bound(most time.Duration) func(*middleware.Stack) error {
 	}
 	deadline := func(ctx context.Context, in middleware.InitializeInput, next middleware.InitializeHandler) (middleware.InitializeOutput, middleware.Metadata, error) {
 		ctx, cancel := context.WithTimeout(ctx, most)
-		defer cancel() // by then the answer is read
+		defer cancel() // by then the response is read
 		return next.HandleInitialize(ctx, in)
 	}
 	return func(s *middleware.Stack) error {
@@ -144,7 +144,7 @@ func region(configured string) string {
 }
 
 // httpClient returns what sends the requests: with the SDK's own transport, so with the authorities and proxies of the
-// environment, but with bounded answers and without redirects, which the services do not send.
+// environment, but with bounded responses and without redirects, which the services do not send.
 func httpClient(cfg sdk.Config, timeout time.Duration) *http.Client {
 	b, ok := cfg.HTTPClient.(*awshttp.BuildableClient)
 	if !ok {
@@ -153,22 +153,22 @@ func httpClient(cfg sdk.Config, timeout time.Duration) *http.Client {
 	t := b.GetTransport()
 	t.IdleConnTimeout = idleTime
 	return &http.Client{
-		Transport:     answers{t},
+		Transport:     responseChecker{t},
 		Timeout:       timeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
 
-// answers ends answers that no service would give with an error: too long ones, and successes that are not in the words of
-// the protocol. The SDK does not look into the answers of calls that return nothing, so that a page of whatever else is at
-// the endpoint would pass for a user that has been removed.
-type answers struct{ next http.RoundTripper }
+// responseChecker turns responses that are not the service's into errors: too long ones, and successes that are not in the
+// protocol's format. The SDK does not parse the responses of calls that return nothing, so the page of any other server at the
+// endpoint would be accepted as the removal of a user.
+type responseChecker struct{ next http.RoundTripper }
 
-// rootElement is what answers to all calls of IAM and STS begin with, such as DeleteUserResponse.
+// rootElement is the first element of every response of IAM and STS, such as DeleteUserResponse.
 var rootElement = regexp.MustCompile(`^\s*(?:<\?xml[^>]*>\s*)?<[A-Za-z]+Response[\s>]`)
 
 // RoundTrip implements http.RoundTripper.
-func (a answers) RoundTrip(r *http.Request) (*http.Response, error) {
+func (a responseChecker) RoundTrip(r *http.Request) (*http.Response, error) {
 	answer, err := a.next.RoundTrip(r)
 	if err != nil {
 		return nil, err
@@ -179,7 +179,7 @@ func (a answers) RoundTrip(r *http.Request) (*http.Response, error) {
 		head, err := begin.Peek(headBytes)
 		if !rootElement.Match(head) {
 			if err == nil || errors.Is(err, io.EOF) {
-				err = errors.New("an answer that is not the provider's")
+				err = errors.New("unexpected response: it is not the provider's")
 			}
 			_ = body.Close()
 			return nil, err

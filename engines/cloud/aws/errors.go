@@ -78,7 +78,7 @@ func KindOf(err error) Kind {
 }
 
 // failed makes what the SDK returns an *Error. Nothing of the original is kept but the end of the context: its texts have
-// requests and answers in them.
+// requests and responses in them.
 func (c *Client) failed(err error) *Error {
 	if e, ok := errors.AsType[*Error](err); ok { // of the credentials that the call needed, as others did
 		own := *e

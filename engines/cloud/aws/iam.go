@@ -66,7 +66,7 @@ func (c *Client) CreateUser(ctx context.Context, u NewUser) (User, error) {
 		return User{}, e
 	}
 	if e.Kind != Exists {
-		e.Kind = Unavailable // whatever the last attempt was told
+		e.Kind = Unavailable // whatever the last attempt returned
 		return User{}, e
 	}
 	// It exists, and an attempt before may have made it.
@@ -115,7 +115,7 @@ func (c *Client) AddUserToGroup(ctx context.Context, user, group string) error {
 	return c.result(err)
 }
 
-// result is failed for calls that answer nothing else.
+// result is failed for calls that return nothing else.
 func (c *Client) result(err error) error {
 	if err == nil {
 		return nil

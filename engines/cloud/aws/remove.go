@@ -70,7 +70,7 @@ func (c *Client) removeUser(ctx context.Context, name string) error {
 	return err
 }
 
-// removeThings returns in denied the first thing that may not be looked at or removed.
+// removeThings returns in denied the error of the first thing that may not be listed or removed.
 func (c *Client) removeThings(ctx context.Context, user string, steps []step) (denied, err error) {
 	for _, remove := range steps {
 		err := remove(c, ctx, user)

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// fallbackTime is how long a fallback is asked first after the place before it did not answer.
+	// fallbackTime is how long a fallback is tried first after the endpoint before it did not respond.
 	fallbackTime = 5 * time.Minute
 	// expiryWindow is how long before their end the credentials of an assumed role are replaced.
 	expiryWindow = 5 * time.Minute
@@ -24,7 +24,7 @@ const (
 	chainSession = "coffer"
 )
 
-// ask asks STS as the given credentials, at one place after the other while one is not to be reached or has trouble.
+// ask calls STS with the given credentials, at one endpoint after the other while one cannot be reached or fails.
 func ask[Out any](ctx context.Context, c *Client, as sdk.CredentialsProvider, call func(context.Context, *sts.Client, func(*sts.Options)) (*Out, error)) (*Out, error) {
 	option := func(o *sts.Options) { o.Credentials = as }
 	var first *Error
@@ -59,7 +59,7 @@ func askOne[Out any](ctx context.Context, c *Client, at *sts.Client, last bool, 
 	return call(ctx, at, option)
 }
 
-// startAt returns which of the places to ask first.
+// startAt returns the index of the endpoint to try first.
 func (c *Client) startAt() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -166,7 +166,7 @@ func (a assumed) Retrieve(ctx context.Context) (sdk.Credentials, error) {
 	}, nil
 }
 
-// temporary converts what STS answers; an answer without credentials is none.
+// temporary converts a response of STS; one without credentials is an error.
 func temporary(action string, t *types.Credentials, arn *string) (Credentials, error) {
 	if t == nil || sdk.ToString(t.AccessKeyId) == "" || sdk.ToString(t.SecretAccessKey) == "" || sdk.ToString(t.SessionToken) == "" || t.Expiration == nil {
 		return Credentials{}, &Error{Kind: Unavailable, Action: action, Text: "an answer without credentials"}

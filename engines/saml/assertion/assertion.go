@@ -1,4 +1,4 @@
-// Package assertion decides whether to believe a SAML response.
+// Package assertion verifies SAML responses.
 //
 // Verify takes what a browser posted and what was expected, and returns who the identity provider says the user is, or a
 // Rejection. Nothing of the response counts before a signature of one of the expected certificates covers it, and what is
@@ -74,7 +74,7 @@ const (
 	Destination  Reason = "destination"    // of the response
 	Recipient    Reason = "recipient"      // of the subject confirmation
 	Audience     Reason = "audience"       // it is for another service
-	InResponseTo Reason = "in_response_to" // it answers another request
+	InResponseTo Reason = "in_response_to" // it is for another request
 	Time         Reason = "time"           // too early, too late
 	Subject      Reason = "subject"        // blank, too long, not confirmed as bearer
 	Statement    Reason = "statement"      // no AuthnStatement, too many attributes
@@ -163,7 +163,7 @@ func Verify(encoded string, expect Expect) (*Assertion, error) {
 	if err != nil {
 		return nil, err
 	}
-	return judge(root, s, expect)
+	return validate(root, s, expect)
 }
 
 // complete makes sure that nothing is compared with something empty.

@@ -37,9 +37,9 @@ func (e *element) content() string {
 	return e.text
 }
 
-// judge decides about a response whose signatures, as far as it has any, are right. First that it is for this login:
-// what is wrong after that, and signed, is the identity provider's answer, and the rejection says so.
-func judge(root *element, s signed, expect Expect) (*Assertion, error) {
+// validate decides about a response whose signatures, as far as it has any, are right. First that it is for this login:
+// what is wrong after that, and signed, is the identity provider's response, and the rejection says so.
+func validate(root *element, s signed, expect Expect) (*Assertion, error) {
 	response := root
 	if s.response != nil {
 		response = s.response
@@ -71,7 +71,7 @@ func judge(root *element, s signed, expect Expect) (*Assertion, error) {
 	return out, nil
 }
 
-// bound marks a rejection as the identity provider's own answer to the expected request.
+// bound marks a rejection as the identity provider's own response to the expected request.
 func bound(err error, expect Expect) error {
 	if r, ok := err.(*Rejection); ok && expect.RequestID != "" {
 		r.Signed = true
@@ -136,7 +136,7 @@ func addressed(response *element, isSigned bool, expect Expect) error {
 	}
 	answered, given := response.get("InResponseTo")
 	if given && (answered != expect.RequestID || expect.RequestID == "") {
-		return reject(InResponseTo, "the response answers the request %s, not this login's", quote(answered))
+		return reject(InResponseTo, "the response is to the request %s, not this login's", quote(answered))
 	}
 	return nil
 }
@@ -209,7 +209,7 @@ func confirms(method string, data *element, expect Expect) error {
 		return reject(Recipient, "the Recipient is %s instead of the login's ACS URL", quote(recipient))
 	}
 	if answered, given := data.get("InResponseTo"); answered != expect.RequestID || given != (expect.RequestID != "") {
-		return reject(InResponseTo, "the assertion answers the request %s, not this login's", quote(answered))
+		return reject(InResponseTo, "the assertion is for the request %s, not this login's", quote(answered))
 	}
 	return nil
 }

@@ -153,7 +153,7 @@ func verify(raw []byte, root *element, expect Expect) (s signed, err error) {
 }
 
 // signers returns the certificates whose key made the signature value of an element, nil if it has no signature. Of the
-// document only the SignedInfo is looked at.
+// document only the SignedInfo is read.
 func signers(raw []byte, e *element, expect Expect) ([]*x509.Certificate, error) {
 	signature := e.child("ds:Signature")
 	if signature == nil {

@@ -1,7 +1,7 @@
 // Package idp reads what identity providers say about themselves.
 //
 // Parse reads a SAML 2.0 metadata document and ParseCertificates a PEM text; Fetch gets a document from the URL that an
-// administrator gave. A signature on the metadata is not looked at: what vouches for a document is who handed it over, the
+// administrator gave. A signature on the metadata is not checked: what vouches for a document is who handed it over, the
 // administrator or the TLS connection. Nothing of it is shown to others than administrators. Texts of errors name what is
 // wrong and what to do, and are cut to a bounded length.
 package idp
