@@ -135,7 +135,7 @@ func TestAccess(t *testing.T) {
 		e := only(t, syncer.associate(store, "kv", "mine/a"))
 		s.policy("losing", "sys/sync/*", everyCapability)
 		s.secret("kv", "mine/a", "k", "hidden from them")
-		now := only(t, s.await(store, "CLIENT_SIDE_ERROR", "cannot read it any more"))
+		now := only(t, s.await(store, "CLIENT_SIDE_ERROR", "cannot read the secret any more"))
 		if now.Code != "owner_lost_access" {
 			t.Errorf("%+v", now)
 		}
