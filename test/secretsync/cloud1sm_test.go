@@ -179,7 +179,7 @@ func (p *aws1) Secrets() []string { return []string{accessKey, secretKey} }
 func TestCloud1SM(t *testing.T) {
 	emulator := emulate(t)
 	t.Run("suite", func(t *testing.T) {
-		desttest.Run(t, cloud1sm.Type, func(t *testing.T) desttest.Place { return newAWS(t, emulator) })
+		desttest.Run(t, cloud1sm.Type, func(t *testing.T) desttest.Fake { return newAWS(t, emulator) })
 	})
 	const name = "vault/kv_1234/my-secret"
 	tests := map[string]func(*testing.T, *aws1, destination.Destination){
@@ -247,7 +247,7 @@ func write(t *testing.T, d destination.Destination, name, value string) destinat
 	if err != nil {
 		t.Fatal(err)
 	}
-	held, err := d.Write(t.Context(), destination.Item{Name: name, Value: []byte(value), Mark: "mark", Token: "0"}, f)
+	held, err := d.Write(t.Context(), destination.Item{Name: name, Value: []byte(value), OwnerTag: "mark", Token: "0"}, f)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -137,7 +137,7 @@ const (
 type Found struct {
 	Name  string // as the destination writes it
 	State State
-	// Mark says whose it is: Item.Mark of the last write of ours; "" none, or none of this manner.
+	// OwnerTag is the ownership tag: Item.OwnerTag of the last write of ours; "" without one of ours.
 	OwnerTag string
 	// ID is the destination's own identity of what is under the name, which a new one of the same name would not have; "" if names
 	// are all there is.

@@ -32,7 +32,7 @@ func TestVendorSDK(t *testing.T) {
 	}
 	// What the SDK has written is found, and is another client's.
 	f := read(t, openWith(t, project("production"), environment(s)), "ONE")
-	if f.ID == "" || f.Mark != "" || len(webhost.Type.Rules.CheckName(f.Name)) > 0 {
+	if f.ID == "" || f.OwnerTag != "" || len(webhost.Type.Rules.CheckName(f.Name)) > 0 {
 		t.Errorf("found %+v", f)
 	}
 }

@@ -25,7 +25,7 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
 
-// Place is a destination for tests, empty at first.
+// Fake is a destination for tests, empty at first.
 type Fake interface {
 	// Open returns the destination, which the suite closes.
 	Open(t *testing.T) destination.Destination
