@@ -13,4 +13,4 @@ try:
     answer = client.get_secret_value(SecretId=name, **({"VersionStage": label[0]} if label else {}))
     print(json.dumps({"text": answer["SecretString"]}))
 except ClientError as error:
-    print(json.dumps({"refused": error.response["Error"]["Code"]}))
+    print(json.dumps({"rejected": error.response["Error"]["Code"]}))
