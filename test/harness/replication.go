@@ -22,6 +22,7 @@ type Replication struct {
 	LastRemoteWAL    uint64   `json:"last_remote_wal"`
 	Root             string   `json:"merkle_root"`
 	KnownSecondaries []string `json:"known_secondaries"`
+	Final            bool     `json:"primary_final"` // the primary was demoted, and everything has arrived
 	Quarantined      int      `json:"units_quarantined"`
 	LagEntries       uint64   `json:"lag_entries"`
 	LagSeconds       float64  `json:"lag_seconds"`

@@ -105,6 +105,7 @@ func TestReplicated(t *testing.T) {
 		eu := eu.in(t)
 		secondary.AwaitHead(primary)
 		us.in(t).must("POST", "sys/replication/performance/primary/demote", nil)
+		secondary.AwaitReplication("to have the primary's final word", func(r harness.Replication) bool { return r.Final })
 		eu.must("POST", "sys/replication/performance/secondary/promote", nil)
 		secondary.AwaitReplication("to be a primary", func(r harness.Replication) bool { return r.Mode == "primary" && r.State == "running" })
 		eu.secret("kv", "a", "k", "after")

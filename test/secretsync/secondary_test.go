@@ -282,6 +282,7 @@ func TestSwitchOverWhileSyncing(t *testing.T) {
 	}
 	s.secondary.AwaitHead(s.primary)
 	s.must(s.primary, "POST", "sys/replication/performance/primary/demote", nil)
+	s.secondary.AwaitReplication("to have the primary's final word", func(r harness.Replication) bool { return r.Final })
 	s.must(s.secondary, "POST", "sys/replication/performance/secondary/promote", nil)
 	s.secondary.AwaitReplication("to be the primary", func(r harness.Replication) bool { return r.Mode == "primary" })
 	close(answer)
