@@ -71,7 +71,7 @@ func rejoin(t *testing.T, m *member, others []*member) {
 	if err := leader.Join(testContext(t), m.opts.ID, m.addr, false, true); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the node to vote again, with a state that is verified", func() bool { return leader.otherVoters() == 2 && m.Verified() })
+	until(t, "the node to vote again, with a state that is verified", func() bool { return leader.raft.OtherVoters() == 2 && m.Verified() })
 	catchUp(t, m, leader)
 }
 
@@ -147,7 +147,7 @@ func TestTamperedLeader(t *testing.T) {
 		}
 		return false
 	})
-	a.raft().RegisterObserver(observer)
+	a.raft.Raft().RegisterObserver(observer)
 	compared := make(chan error, 1)
 	go func(n *Node, ctx context.Context) { compared <- n.Compare(ctx) }(a.Node, testContext(t)) // for a snapshot
 	until(t, "the leader that differs to notice", func() bool {
@@ -164,7 +164,7 @@ func TestTamperedLeader(t *testing.T) {
 	case <-time.After(5 * time.Second):
 		t.Error("it has not led: the test does not test")
 	}
-	a.raft().DeregisterObserver(observer)
+	a.raft.Raft().DeregisterObserver(observer)
 	leader := leaderOf(t, []*member{b, c})
 	until(t, "the others to be verified", func() bool { return b.Verified() && c.Verified() })
 	mustCommit(t, leader, "k", "v")
@@ -194,7 +194,7 @@ func diverge(t *testing.T, m *member, key, value string) {
 func TestSnapshotOfDifferingState(t *testing.T) {
 	t.Parallel()
 	for _, joins := range []bool{false, true} {
-		all := three(t, func(o *Options) { o.SnapshotInterval, o.SnapshotThreshold, o.TrailingLogs = 10*time.Millisecond, 5, 30 })
+		all := three(t, patient, func(o *Options) { o.SnapshotInterval, o.SnapshotThreshold, o.TrailingLogs = 10*time.Millisecond, 5, 30 })
 		a, b, c := all[0], all[1], all[2]
 		mustCommit(t, a, "token", "revoked")
 		for range 2 {
@@ -206,7 +206,7 @@ func TestSnapshotOfDifferingState(t *testing.T) {
 		for i := range 50 {
 			mustCommit(t, a, fmt.Sprint(i), "v")
 		}
-		until(t, "the log to be shortened", func() bool { first, _, _ := a.logs.size(); return first > 10 })
+		until(t, "the log to be shortened", func() bool { first, _, _ := a.logs.Size(); return first > 10 })
 		catchUp(t, b, a) // otherwise a follower might need the leader's state, and no two be left to decide
 		catchUp(t, c, a)
 		diverge(t, a, "token", "valid")
@@ -243,15 +243,15 @@ func TestUnverifiedStateIsNotGiven(t *testing.T) {
 	}
 	catchUp(t, b, a)
 	catchUp(t, c, a)
-	until(t, "the log to be shortened", func() bool { first, _, _ := a.logs.size(); return first > 10 })
+	until(t, "the log to be shortened", func() bool { first, _, _ := a.logs.Size(); return first > 10 })
 	for _, m := range []*member{c, b, a} {
 		m.stop()
 	}
 	b.opts.Dir = tempDir(t)
 	b.open()
 	a.open()
-	until(t, "the only node with a state to withhold it", func() bool { return a.withheldAt.Load() != 0 })
-	until(t, "it to stop leading", func() bool { return a.raft().State() != raft.Leader })
+	until(t, "the only node with a state to withhold it", func() bool { return a.states.HasWithheld() })
+	until(t, "it to stop leading", func() bool { return a.raft.Raft().State() != raft.Leader })
 	if got := b.value("19"); got != "" || a.Verified() {
 		t.Errorf("the voter without data has %q; the other one is verified: %v", got, a.Verified())
 	}

@@ -19,14 +19,33 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/coffer-project/coffer/cluster/certs"
+	"github.com/coffer-project/coffer/cluster/consensus"
+	"github.com/coffer-project/coffer/cluster/digest"
+	"github.com/coffer-project/coffer/cluster/health"
+	"github.com/coffer-project/coffer/cluster/registry"
 	"github.com/coffer-project/coffer/storage"
 	"github.com/coffer-project/coffer/storage/fsm"
 )
 
-// NodeID names a node for its whole life. It survives restarts and a change of address.
-type NodeID string
+// NodeID names a node for its whole life.
+type NodeID = certs.NodeID
 
-const maxIDBytes = 64
+// CA is the authority of one cluster.
+type CA = certs.CA
+
+// NewCA makes a CA with a new key.
+func NewCA() (CA, error) { return certs.NewCA() }
+
+// NewKey makes the key of a node, which it keeps for as long as it is a member. private is a secret.
+func NewKey() (private, public []byte, err error) { return certs.NewKey() }
+
+// PeersFile is the file, below a node's data directory, by which an operator gives a cluster that lost its quorum a new one, and
+// PeersDone its name once it has been followed.
+const (
+	PeersFile = consensus.PeersFile
+	PeersDone = consensus.PeersDone
+)
 
 // Options of Open. ID, Dir, Machine, ListenAddr and one of CA, Trust and Records are required; zero values of the rest are the defaults
 // given here.
@@ -52,7 +71,7 @@ type Options struct {
 	Trust   []byte       // what Admit returned to this node, for one that joins; nil: Records tell
 	Records Records      // nil: the cluster keeps no register of its members, CA's certificates count
 	Handler http.Handler // serves requests that other nodes forward; nil: rejects them
-	Disk    func() Disk  // how much room there is for the node's data, told to the others; nil: enough
+	Space   Space        // nil: enough
 	Logger  *slog.Logger // nil discards
 
 	HeartbeatTimeout   time.Duration // without a leader before standing for election; 750 ms
@@ -82,11 +101,17 @@ type Options struct {
 	unnumbered bool                    // as a build from before formats were numbered
 }
 
+// Space is the disk of a node.
+type Space interface {
+	// Disk says how much room there is for the node's data; the other nodes get it.
+	Disk() Disk
+}
+
 // withDefaults fills in what is zero, and says everything that is missing.
 func (o Options) withDefaults() (Options, error) {
 	var problems []error
-	if o.ID == "" || len(o.ID) > maxIDBytes {
-		problems = append(problems, fmt.Errorf("the node's id must have 1 to %d bytes", maxIDBytes))
+	if o.ID == "" || len(o.ID) > certs.MaxIDBytes {
+		problems = append(problems, fmt.Errorf("the node's id must have 1 to %d bytes", certs.MaxIDBytes))
 	}
 	if o.Dir == "" || o.Machine == nil || o.ListenAddr == "" {
 		problems = append(problems, errors.New("directory, state machine and listening address are required"))
@@ -104,74 +129,46 @@ func (o Options) withDefaults() (Options, error) {
 	o.TrailingLogs = cmp.Or(o.TrailingLogs, 32<<10)
 	o.MaxLogBytes = cmp.Or(o.MaxLogBytes, 2<<30)
 	o.EchoInterval = cmp.Or(o.EchoInterval, time.Second)
-	o.StabilizationTime = cmp.Or(o.StabilizationTime, DefaultAutopilot().ServerStabilizationTime)
+	o.StabilizationTime = cmp.Or(o.StabilizationTime, health.DefaultAutopilot().ServerStabilizationTime)
 	o.ForwardWait = cmp.Or(o.ForwardWait, 5*time.Second)
 	o.stallAfter = cmp.Or(o.stallAfter, stallLimit)
 	o.stuckAfter = cmp.Or(o.stuckAfter, stuckLimit)
-	o.currentFor = cmp.Or(o.currentFor, CurrentWithin)
-	o.compareFor = cmp.Or(o.compareFor, compareTimeout)
+	o.currentFor = cmp.Or(o.currentFor, health.CurrentWithin)
+	o.compareFor = cmp.Or(o.compareFor, digest.CompareTimeout)
 	return o, errors.Join(problems...)
 }
 
-// NodeInfo is what is known of one node.
-type NodeInfo struct {
-	ID          NodeID
-	APIAddr     string // "" until the node was heard of
-	ClusterAddr string
-	Version     string
-	Voter       bool
-	Leader      bool
-	Healthy     bool
-	LastContact time.Duration // since its last sign of life; 0 for the leader and for this node, negative if never
-	LastTerm    uint64
-	LastIndex   storage.Index // of its log
-	Applied     storage.Index
-	Durable     storage.Index // in its state file
-	Behind      time.Duration // how old its state may be; negative if not known
-	Disk        Disk
-	FollowKey   []byte
-
-	Formats        uint32        // newest generation of formats that it reads
-	ClusterFormats uint32        // the one that it knows the cluster to write
-	DigestIndex    storage.Index // checkpoint at which it last computed its state's digest; 0: none
-	Digest         []byte
-	Unverified     bool // see Node.Verified
-}
-
-// AutopilotConfig is the automatic care of membership. The names are the field's.
-type AutopilotConfig struct {
-	CleanupDeadServers             bool
-	LastContactThreshold           time.Duration // silent for longer: unhealthy
-	DeadServerLastContactThreshold time.Duration // silent for longer: dead, removed if CleanupDeadServers
-	MaxTrailingLogs                uint64        // further behind: unhealthy
-	MinQuorum                      int           // voters that are never removed automatically
-	ServerStabilizationTime        time.Duration // healthy for so long before a joiner votes
-}
-
-// DefaultAutopilot returns the configuration that a node starts with.
-func DefaultAutopilot() AutopilotConfig {
-	return AutopilotConfig{
-		LastContactThreshold:           10 * time.Second,
-		DeadServerLastContactThreshold: 24 * time.Hour,
-		MaxTrailingLogs:                1000,
-		ServerStabilizationTime:        10 * time.Second,
+func (o Options) settings() consensus.Options {
+	return consensus.Options{
+		ID: o.ID, Dir: o.Dir, Machine: o.Machine, Logger: o.Logger,
+		HeartbeatTimeout: o.HeartbeatTimeout, ElectionTimeout: o.ElectionTimeout, LeaderLeaseTimeout: o.LeaderLeaseTimeout,
+		CommitTimeout: o.CommitTimeout, MaxInFlight: o.MaxInFlight,
+		SnapshotInterval: o.SnapshotInterval, SnapshotThreshold: o.SnapshotThreshold, TrailingLogs: o.TrailingLogs, MaxLogBytes: o.MaxLogBytes,
+		ForwardWait: o.ForwardWait, StallAfter: o.stallAfter,
 	}
 }
 
-// AutopilotState is the health of the cluster as its leader sees it.
-type AutopilotState struct {
-	Healthy          bool // every node is
-	FailureTolerance int  // healthy voters that may fail before the quorum is lost
-	Leader           NodeID
-	Voters           []NodeID // sorted
-	Servers          []ServerState
-}
+// What members say of themselves, and what the leader makes of it: see package health.
+type (
+	NodeInfo        = health.NodeInfo
+	Disk            = health.Disk
+	AutopilotConfig = health.AutopilotConfig
+	AutopilotState  = health.AutopilotState
+	ServerState     = health.ServerState
+)
 
-// ServerState is one node in an AutopilotState.
-type ServerState struct {
-	NodeInfo
-	StableSince time.Time // since when Healthy has its value, on the leader's clock
-}
+// CurrentWithin is how old the state of a node may be.
+const CurrentWithin = health.CurrentWithin
+
+// DefaultAutopilot returns the configuration that a node starts with.
+func DefaultAutopilot() AutopilotConfig { return health.DefaultAutopilot() }
+
+// The register of members, and what the leader rejects: see package registry.
+type (
+	Records       = registry.Records
+	Certificate   = registry.Certificate
+	RejectedError = registry.RejectedError
+)
 
 // Stats are numbers for metrics. Counters count since Open.
 type Stats struct {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -85,7 +86,7 @@ func (m *member) open() {
 		m.machine.Close()
 		m.t.Fatalf("opening node %s: %v", m.opts.ID, err)
 	}
-	m.opts.ListenAddr = m.port.tcp.Addr().String() // the same after a restart
+	m.opts.ListenAddr = m.port.TCP.Addr().String() // the same after a restart
 }
 
 func (m *member) stop() {
@@ -103,14 +104,10 @@ func (m *member) stop() {
 // kill ends the node without a word to the others.
 func (m *member) kill() {
 	m.t.Helper()
-	m.instance.Load().streams.cut()
-	m.calls.server.Stop()
-	m.queue.close()
-	m.cancel()
-	m.calls.close()
-	m.instance.Load().end()
-	m.wg.Wait()
-	m.port.close()
+	m.raft.Cut()
+	m.calls.Stop()
+	m.raft.Stop(m.calls.Close) //nolint:errcheck // it ends in the middle of things
+	m.port.Close()
 	if err := errors.Join(m.logs.Close(), m.machine.Close()); err != nil {
 		m.t.Errorf("killing %s: %v", m.opts.ID, err)
 	}
@@ -118,7 +115,7 @@ func (m *member) kill() {
 }
 
 func testContext(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -126,7 +123,7 @@ func testContext(t testing.TB) context.Context {
 // until waits for something that nothing announces.
 func until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(time.Minute)
 	for !ok() {
 		select {
 		case <-time.After(2 * time.Millisecond):
@@ -160,7 +157,7 @@ func three(t testing.TB, change ...func(*Options)) []*member {
 		all = append(all, m)
 	}
 	until(t, "three voters, and that all of them know", func() bool {
-		return all[0].otherVoters() == 2 && all[1].otherVoters() == 2 && all[2].otherVoters() == 2
+		return all[0].raft.OtherVoters() == 2 && all[1].raft.OtherVoters() == 2 && all[2].raft.OtherVoters() == 2
 	})
 	return all
 }
@@ -287,4 +284,49 @@ func TestThreeNodes(t *testing.T) {
 		s, err := all[0].AutopilotState()
 		return err == nil && s.Healthy && s.FailureTolerance == 1 && len(s.Servers) == 3
 	})
+}
+
+func TestCAIsNotPrinted(t *testing.T) {
+	ca := testCA()
+	var log strings.Builder
+	slog.New(slog.NewTextHandler(&log, nil)).Info("x", "ca", ca)
+	for _, s := range []string{fmt.Sprint(ca), fmt.Sprintf("%+v %#v", ca, ca), fmt.Sprint(Options{CA: ca}), log.String()} {
+		if strings.Contains(s, "PRIVATE") || strings.Contains(s, fmt.Sprint([]byte("PRIVATE"))[1:10]) {
+			t.Errorf("the key is printed: %.80s", s)
+		}
+	}
+}
+
+// Operations that share an entry each get their own answer.
+func TestCommitAnswersEachOperation(t *testing.T) {
+	m := single(t)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	won := 0
+	for i := range 64 {
+		wg.Go(func() {
+			b := put("contended", fmt.Sprint(i))
+			b.Reads = []storage.Read{{Key: "l/test/contended"}} // must not exist
+			_, err := m.Commit(testContext(t), b)
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				won++
+				if got := m.value("contended"); got != fmt.Sprint(i) {
+					t.Errorf("%d was acknowledged, the value is %s", i, got)
+				}
+			} else if !errors.Is(err, storage.ErrConflict) {
+				t.Errorf("Commit = %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	if won != 1 {
+		t.Errorf("%d of 64 created the same key", won)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := m.Commit(ctx, put("k", "1")); err != nil && !errors.Is(err, storage.ErrUnavailable) && !errors.Is(err, storage.ErrOutcomeUnknown) {
+		t.Errorf("Commit with an ended context = %v", err)
+	}
 }

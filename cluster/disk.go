@@ -7,25 +7,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/hashicorp/raft"
+	"github.com/coffer-project/coffer/cluster/health"
+	"github.com/coffer-project/coffer/cluster/raftlog"
 )
-
-// Disk says how the disk of a node's data directory is. Nodes tell each other the numbers.
-type Disk uint8
-
-const (
-	DiskOK      Disk = iota
-	DiskLow          // it is almost full
-	DiskFull         // it has no room for writes of clients
-	DiskFailing      // it takes no writes
-)
-
-func (d Disk) String() string {
-	if d > DiskFailing {
-		return "unknown"
-	}
-	return [...]string{"ok", "low", "full", "failing"}[d]
-}
 
 // isDiskFault reports whether a write failed because of the operating system: a full, read-only or broken disk.
 func isDiskFault(err error) bool {
@@ -35,11 +19,11 @@ func isDiskFault(err error) bool {
 
 // DiskFault returns why the disk takes no writes at the moment, or nil.
 func (n *Node) DiskFault() error {
-	if n.stalled() {
+	if n.raft.Stalled() {
 		return errors.New("a write has been under way for more than " + n.opts.stallAfter.String())
 	}
-	if err := n.logs.failure(); err != nil && isDiskFault(err) {
-		return fmt.Errorf("writing %s: %w", logFile, err)
+	if err := n.logs.Failure(); err != nil && isDiskFault(err) {
+		return fmt.Errorf("writing %s: %w", raftlog.FileName, err)
 	}
 	if err := n.opts.Machine.Health(); err != nil && n.opts.Machine.Err() == nil && isDiskFault(err) {
 		return fmt.Errorf("writing the state file: %w", err)
@@ -51,11 +35,11 @@ func (n *Node) DiskFault() error {
 func (n *Node) disk() Disk {
 	switch {
 	case n.DiskFault() != nil:
-		return DiskFailing
-	case n.opts.Disk != nil:
-		return n.opts.Disk()
+		return health.DiskFailing
+	case n.opts.Space != nil:
+		return n.opts.Space.Disk()
 	}
-	return DiskOK
+	return health.DiskOK
 }
 
 // Roomier reports whether there is another voter that is healthy and has room on its disk for writes.
@@ -64,7 +48,7 @@ func (n *Node) Roomier() bool { return n.roomier().ID != "" }
 // roomier returns that voter, the furthest ahead; without one, a NodeInfo without id.
 func (n *Node) roomier() (best NodeInfo) {
 	for _, info := range n.Nodes() {
-		if !info.Leader && info.Voter && info.Healthy && info.Disk < DiskFull && (best.ID == "" || info.LastIndex > best.LastIndex) {
+		if !info.Leader && info.Voter && info.Healthy && info.Disk < health.DiskFull && (best.ID == "" || info.LastIndex > best.LastIndex) {
 			best = info
 		}
 	}
@@ -76,7 +60,7 @@ const roomPause = 10 * time.Second
 
 // watchRoom hands leadership to a node with room when this one's disk has no room for writes.
 func (n *Node) watchRoom(d *dutyState) {
-	if n.disk() != DiskFull || time.Since(d.roomAt) < roomPause {
+	if n.disk() != health.DiskFull || time.Since(d.roomAt) < roomPause {
 		return
 	}
 	to := n.roomier()
@@ -85,8 +69,7 @@ func (n *Node) watchRoom(d *dutyState) {
 	}
 	d.roomAt = time.Now()
 	n.log.Warn("handing leadership over", "reason", "the disk has no room for writes", "to", string(to.ID))
-	i := n.instance.Load()
-	if err := i.await(i.raft.LeadershipTransferToServer(raft.ServerID(to.ID), raft.ServerAddress(to.ClusterAddr))); err != nil {
+	if err := n.raft.TransferTo(to.ID, to.ClusterAddr); err != nil {
 		n.log.Warn("handing leadership over failed", "err", err)
 	}
 }
@@ -130,7 +113,7 @@ func (n *Node) whyBehind() error {
 	if err := n.DiskFault(); err != nil {
 		return err
 	}
-	if _, id := n.raft().LeaderWithID(); id == "" {
+	if _, id := n.raft.Raft().LeaderWithID(); id == "" {
 		return errors.New("no leader is known")
 	}
 	if age := n.Behind(); age < 0 {

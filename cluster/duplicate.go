@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/coffer-project/coffer/cluster/port"
 )
 
 // A copy of a member's data directory has the member's key, so the other nodes cannot tell a process that runs on it from the
@@ -13,19 +15,19 @@ import (
 // duplicate returns, as an error, that another process answers at this node's address with this node's key. No response is fine: a
 // node may have moved.
 func (n *Node) duplicate() error {
-	for _, s := range n.servers() {
+	for _, s := range n.raft.Servers() {
 		if NodeID(s.ID) != n.opts.ID {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(n.ctx, n.opts.HeartbeatTimeout/2)
 		defer cancel()
-		n.port.metSelf.Store(false)
-		c, err := n.who.dial(ctx, n.opts.ID, string(s.Address), protocolForward)
+		n.port.MetSelf.Store(false)
+		c, err := n.identity.Dial(ctx, n.opts.ID, string(s.Address), port.Forward)
 		if err != nil {
 			return nil
 		}
 		c.Close()
-		if !n.port.metSelf.Load() {
+		if !n.port.MetSelf.Load() {
 			return fmt.Errorf("another process runs as node %q at %s, with the same key: one of the two data directories is a copy. "+
 				"Stop this node, and let the machine join with an empty directory and an id of its own", n.opts.ID, s.Address)
 		}
@@ -44,14 +46,6 @@ func (n *Node) watchDuplicate(checked *time.Time) {
 	*checked = time.Now()
 	if err := n.duplicate(); err != nil {
 		n.duplicated.Store(&err)
-		n.roles.signal()
-	}
-}
-
-// sawDuplicate reports a connection of another process with this node's key, at most once a minute.
-func (p *port) sawDuplicate(remote string) {
-	now := time.Now().Unix()
-	if last := p.duplicateAt.Load(); now-last >= 60 && p.duplicateAt.CompareAndSwap(last, now) {
-		p.log.Error("another process runs as this node, with the same key: its data directory is a copy of this one's. Stop it", "node", string(p.who.id), "remote", remote)
+		n.raft.Roles.Signal()
 	}
 }

@@ -40,7 +40,7 @@ func (n *Node) AwaitDurable(ctx context.Context, index storage.Index) error {
 		if enough {
 			return nil
 		}
-		if err := n.mustLead(); err != nil {
+		if err := n.raft.MustLead(); err != nil {
 			return err
 		}
 		select {
@@ -53,9 +53,9 @@ func (n *Node) AwaitDurable(ctx context.Context, index storage.Index) error {
 
 // unconfirmed returns the voters whose state files do not have everything up to index, and whether the others are a majority.
 func (n *Node) unconfirmed(index storage.Index) (missing []string, enough bool) {
-	voters := slices.DeleteFunc(n.servers(), func(s raft.Server) bool { return s.Suffrage != raft.Voter })
+	voters := slices.DeleteFunc(n.raft.Servers(), func(s raft.Server) bool { return s.Suffrage != raft.Voter })
 	for _, s := range voters {
-		durable := n.health.info(NodeID(s.ID)).Durable
+		durable := n.health.Info(NodeID(s.ID)).Durable
 		if NodeID(s.ID) == n.opts.ID {
 			durable = n.opts.Machine.DurableIndex()
 		}
@@ -74,8 +74,8 @@ func (n *Node) FoldNow() {
 	}
 }
 
-// folds does what FoldNow asks for.
-func (n *Node) folds() {
+// foldLoop does what FoldNow asks for.
+func (n *Node) foldLoop() {
 	for {
 		select {
 		case <-n.fold:
@@ -87,7 +87,7 @@ func (n *Node) folds() {
 			continue
 		}
 		if !n.IsLeader() {
-			n.calls.echo()
+			n.report()
 		}
 	}
 }

@@ -52,8 +52,8 @@ func TestEnteringNodeHasNoLog(t *testing.T) {
 	}
 	m.opts.Entering = true
 	m.open()
-	if last := m.raft().LastIndex(); last != 0 || len(m.servers()) != 0 {
-		t.Errorf("it begins at entry %d with the members %v", last, m.servers())
+	if last := m.raft.Raft().LastIndex(); last != 0 || len(m.raft.Servers()) != 0 {
+		t.Errorf("it begins at entry %d with the members %v", last, m.raft.Servers())
 	}
 	if left, _ := filepath.Glob(filepath.Join(m.opts.Dir, "unused-*", "raft.db")); len(left) != 1 {
 		t.Errorf("the log was not kept: %v", left)

@@ -15,7 +15,7 @@ import (
 	"github.com/coffer-project/coffer/storage/fsm"
 )
 
-// load writes through whoever leads, until stop; each writer counts up under its own key.
+// load writes through the leader of the moment, until stop; each writer counts up under its own key.
 type load struct {
 	acked [4]atomic.Int64 // highest number acknowledged to each writer
 	stop  func()          // waits for the writers
@@ -129,9 +129,9 @@ func TestJoinAndRemoveUnderLoad(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	until(t, "the fourth vote", func() bool { return a.otherVoters() == 3 })
-	if err := errors.Join(a.Join(ctx, "a", a.addr, false, false), a.Join(ctx, "b", list.all[1].addr, false, false)); err != nil || a.otherVoters() != 3 {
-		t.Errorf("joining what is there: %v, and %d other voters", err, a.otherVoters())
+	until(t, "the fourth vote", func() bool { return a.raft.OtherVoters() == 3 })
+	if err := errors.Join(a.Join(ctx, "a", a.addr, false, false), a.Join(ctx, "b", list.all[1].addr, false, false)); err != nil || a.raft.OtherVoters() != 3 {
+		t.Errorf("joining what is there: %v, and %d other voters", err, a.raft.OtherVoters())
 	}
 	if err := a.Join(ctx, "a", a.addr, false, true); err == nil {
 		t.Error("the leader could rejoin without its data")
@@ -145,7 +145,7 @@ func TestJoinAndRemoveUnderLoad(t *testing.T) {
 	if err := a.RemovePeer(ctx, "nobody"); err != nil {
 		t.Errorf("removing an unknown member = %v", err)
 	}
-	if a.otherVoters() != 2 || len(a.Peers()) != 3 {
+	if a.raft.OtherVoters() != 2 || len(a.Peers()) != 3 {
 		t.Errorf("members after the removal: %v", a.Peers())
 	}
 	before := l.progress()
@@ -178,7 +178,7 @@ func TestNonVoterStaysOne(t *testing.T) {
 	if err := a.Join(testContext(t), "d", d.addr, false, false); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "d's vote", func() bool { return a.otherVoters() > 0 })
+	until(t, "d's vote", func() bool { return a.raft.OtherVoters() > 0 })
 	for _, info := range a.Nodes() {
 		if want := info.ID == "a" || info.ID == "d"; info.Voter != want {
 			t.Errorf("%s votes: %v, want %v", info.ID, info.Voter, want)
@@ -198,14 +198,14 @@ func TestRejoinWithoutData(t *testing.T) {
 	if err := a.Join(testContext(t), "c", c.addr, false, true); err != nil {
 		t.Fatal(err)
 	}
-	if got := a.otherVoters(); got != 1 {
+	if got := a.raft.OtherVoters(); got != 1 {
 		t.Errorf("%d other voters while one has lost its data, want 1", got)
 	}
 	if _, err := c.ReadIndex(testContext(t)); err != nil || c.value("k") != "1" {
 		t.Errorf("the node that came back reads %q, %v", c.value("k"), err)
 	}
 	a.SetAutopilot(AutopilotConfig{ServerStabilizationTime: time.Millisecond})
-	until(t, "the vote to come back", func() bool { return a.otherVoters() == 2 })
+	until(t, "the vote to come back", func() bool { return a.raft.OtherVoters() == 2 })
 }
 
 func TestTransferLeadership(t *testing.T) {
@@ -256,7 +256,7 @@ func TestSnapshotInstallAndRestore(t *testing.T) {
 	c.stop()
 	until(t, "the log to be cut", func() bool {
 		index := mustCommit(t, a, "later", "1")
-		first, _, _ := a.logs.size()
+		first, _, _ := a.logs.Size()
 		return first > 30 && uint64(index) > first
 	})
 	c.open()
@@ -309,7 +309,7 @@ func TestLogAndMachineMustBelongTogether(t *testing.T) {
 	})
 	until(t, "the log to be cut", func() bool {
 		mustCommit(t, m, "k", "1")
-		first, _, _ := m.logs.size()
+		first, _, _ := m.logs.Size()
 		return first > 2
 	})
 	m.stop()
@@ -336,13 +336,13 @@ func TestDeadServersAreRemovedOnRequest(t *testing.T) {
 		s, err := a.AutopilotState()
 		return err == nil && !s.Healthy && s.FailureTolerance == 0
 	})
-	until(t, "the node to count as dead", func() bool { return a.health.dead("c") })
+	until(t, "the node to count as dead", func() bool { return a.health.Dead("c") })
 	if len(a.Peers()) != 3 {
 		t.Fatal("a dead server was removed although nobody wanted that")
 	}
 	quick.CleanupDeadServers, quick.MinQuorum = true, 3
 	a.SetAutopilot(quick)
-	a.bury(a.Nodes())
+	a.removeDeadServers(a.Nodes())
 	if len(a.Peers()) != 3 {
 		t.Fatal("a dead server was removed below the minimum")
 	}
@@ -350,8 +350,8 @@ func TestDeadServersAreRemovedOnRequest(t *testing.T) {
 	a.SetAutopilot(quick)
 	until(t, "the removal", func() bool { return len(a.Peers()) == 2 })
 	all[1].stop()
-	until(t, "the second node to count as dead", func() bool { return a.health.dead("b") || !a.IsLeader() })
-	a.bury(a.Nodes())
+	until(t, "the second node to count as dead", func() bool { return a.health.Dead("b") || !a.IsLeader() })
+	a.removeDeadServers(a.Nodes())
 	if len(a.Peers()) != 2 {
 		t.Error("a dead server was removed although the rest is no quorum")
 	}
@@ -361,16 +361,16 @@ func TestBigLogsKeepFewerEntries(t *testing.T) {
 	t.Parallel()
 	m := single(t, func(o *Options) { o.MaxLogBytes = 1 << 20 })
 	value := string(make([]byte, 1024))
-	for range 2 * minTrailing {
+	for range 2 * 1024 {
 		mustCommit(t, m, "k", value)
 	}
 	until(t, "the log to be cut", func() bool {
 		mustCommit(t, m, "k", value)
-		first, last, bytes := m.logs.size()
-		return last-first < 2*minTrailing && first > 1 && bytes < 3<<20
+		first, last, bytes := m.logs.Size()
+		return last-first < 2*1024 && first > 1 && bytes < 3<<20
 	})
-	if s := m.Stats(); s.TrailingLogs != minTrailing {
-		t.Errorf("%d entries are kept, want %d", s.TrailingLogs, minTrailing)
+	if s := m.Stats(); s.TrailingLogs != 1024 {
+		t.Errorf("%d entries are kept, want %d", s.TrailingLogs, 1024)
 	}
 }
 

@@ -86,8 +86,8 @@ func threeWithDisks(t *testing.T, change func(*Options)) ([]*member, map[*member
 func catchUp(t *testing.T, m, leader *member) {
 	t.Helper()
 	until(t, string(m.opts.ID)+" to catch up", func() bool {
-		_, last, _ := m.logs.size()
-		return last >= leader.raft().LastIndex() && m.machine.AppliedIndex() >= leader.machine.AppliedIndex()
+		_, last, _ := m.logs.Size()
+		return last >= leader.raft.Raft().LastIndex() && m.machine.AppliedIndex() >= leader.machine.AppliedIndex()
 	})
 }
 
@@ -125,7 +125,7 @@ func TestLeaderWithAHangingDiskIsReplaced(t *testing.T) {
 		t.Error("the leader with the hanging disk still takes writes")
 	}
 	release()
-	until(t, "the old leader to follow", func() bool { return old.raft().State() == raft.Follower })
+	until(t, "the old leader to follow", func() bool { return old.raft.Raft().State() == raft.Follower })
 	catchUp(t, old, leaderOf(t, all))
 }
 
@@ -174,7 +174,7 @@ func TestTransferThatDoesNotEnd(t *testing.T) {
 	t.Parallel()
 	m := single(t)
 	mustCommit(t, m, "k", "1")
-	atomic.StoreInt32(transferFlag(m.raft()), 1)
+	atomic.StoreInt32(transferFlag(m.raft.Raft()), 1)
 	until(t, "writes again", func() bool {
 		_, err := m.Commit(testContext(t), put("k", "2"))
 		return err == nil
@@ -194,75 +194,11 @@ func TestLogThatLostItsTail(t *testing.T) {
 	c := all[2]
 	mustCommit(t, all[0], "k", "1")
 	catchUp(t, c, all[0])
-	_, last, _ := c.logs.size()
-	if _, _, err := c.logs.disown(last, last); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.logs.deleteChunks(last, last); err != nil {
+	_, last, _ := c.logs.Size()
+	if err := c.logs.Truncate(last); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "Raft to be restarted", func() bool { return c.Stats().RaftRestarts > 0 })
 	mustCommit(t, all[0], "k", "2")
 	catchUp(t, c, all[0])
-}
-
-// fakePipeline answers as it is told and, like Raft's, blocks when nobody takes the answers.
-type fakePipeline struct {
-	answers chan raft.AppendFuture
-	success bool
-	err     error
-}
-
-type fakeFuture struct {
-	raft.AppendFuture
-	resp *raft.AppendEntriesResponse
-	err  error
-}
-
-func (f fakeFuture) Request() *raft.AppendEntriesRequest { return &raft.AppendEntriesRequest{} }
-
-func (f fakeFuture) Error() error                          { return f.err }
-func (f fakeFuture) Response() *raft.AppendEntriesResponse { return f.resp }
-
-func (f *fakePipeline) AppendEntries(*raft.AppendEntriesRequest, *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
-	answer := fakeFuture{resp: &raft.AppendEntriesResponse{Success: f.success}, err: f.err}
-	f.answers <- answer
-	return answer, nil
-}
-
-func (f *fakePipeline) Consumer() <-chan raft.AppendFuture { return f.answers }
-func (f *fakePipeline) Close() error                       { return nil }
-
-func TestPipelineNeverBlocksOnItsReader(t *testing.T) {
-	tests := []struct {
-		name      string
-		success   bool
-		err       error
-		delivered int // answers that Raft gets to see
-		refuses   bool
-	}{
-		{"good answers", true, nil, 1000, false},
-		{"bad answers", false, nil, 1, true},
-		{"no answers", false, errors.New("timeout"), 0, true},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			owner := newSafeTransport(nil, "", func() bool { return false })
-			inner := &fakePipeline{answers: make(chan raft.AppendFuture), success: tt.success, err: tt.err}
-			p := &pipeline{inner: inner, owner: owner, out: make(chan raft.AppendFuture), done: make(chan struct{})}
-			go p.pump()
-			defer p.Close()
-			var err error
-			sent := 0
-			for ; sent < 1000 && err == nil; sent++ { // nobody reads p.Consumer
-				_, err = p.AppendEntries(nil, nil)
-			}
-			if refused := err != nil; refused != tt.refuses {
-				t.Fatalf("after %d sends: %v", sent, err)
-			}
-			for range tt.delivered {
-				<-p.Consumer()
-			}
-		})
-	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/coffer-project/coffer/cluster/digest"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -14,10 +15,8 @@ import (
 // more. So members of two builds run together, and nothing that the older one does not read is written before it is gone. What a
 // build adds to an existing state, such as default mounts, has a generation too.
 const (
-	formatsCheckpoints = 1 // entries of the log by which members compare their states
-
 	// Formats is the newest generation that this build reads.
-	Formats = formatsCheckpoints
+	Formats = digest.Generation // checkpoints: entries of the log by which members compare their states
 )
 
 // formatsKey is where the generation is that the cluster writes, in decimal. Every build stores what is below l/seal/ as it
@@ -113,12 +112,12 @@ func (n *Node) canRestore(generation uint32) error {
 // FormatsAgreed reports whether the cluster writes everything that this build writes: no member is of an earlier one.
 func (n *Node) FormatsAgreed() bool { return n.ClusterFormats() >= n.formats() }
 
-// raiseFormats has the cluster write what all of its members read, as leader.
-func (n *Node) raiseFormats() {
-	if !n.registry.joining.TryLock() {
+// RaiseFormats has the cluster write what all of its members read, as leader.
+func (n *Node) RaiseFormats() {
+	if !n.registry.Joining.TryLock() {
 		return // a node is joining
 	}
-	defer n.registry.joining.Unlock()
+	defer n.registry.Joining.Unlock()
 	reads := n.allRead()
 	generation, version, err := n.clusterFormats(n.ctx)
 	if err == nil && generation < reads {

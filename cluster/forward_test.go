@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coffer-project/coffer/cluster/forward"
 	"github.com/coffer-project/coffer/proto/forwardpb"
 	"github.com/coffer-project/coffer/storage"
 )
@@ -51,7 +52,7 @@ func TestForwardedWriteIsThereAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	// With two voters nothing is committed before the follower has it.
-	until(t, "two voters, and that both know", func() bool { return leader.otherVoters() == 1 && f.otherVoters() == 1 })
+	until(t, "two voters, and that both know", func() bool { return leader.raft.OtherVoters() == 1 && f.raft.OtherVoters() == 1 })
 	for range 20 {
 		w := httptest.NewRecorder()
 		if err := f.Forward(w, httptest.NewRequest("POST", "/", nil)); err != nil {
@@ -117,7 +118,7 @@ func TestForwardCarriesEverything(t *testing.T) {
 			if !reflect.DeepEqual(seen.Header, want) {
 				t.Errorf("the leader saw headers %v, want %v", seen.Header, want)
 			}
-			if !Forwarded(seen.Context()) || Forwarded(r.Context()) {
+			if !forward.Forwarded(seen.Context()) || forward.Forwarded(r.Context()) {
 				t.Error("only the forwarded request must be marked as such")
 			}
 		})
@@ -195,7 +196,7 @@ func TestForwardToALostLeader(t *testing.T) {
 		}
 		<-r.Context().Done()
 	})
-	go func() { <-started; f.calls.dropConnection() }()
+	go func() { <-started; f.calls.Break() }()
 	w := httptest.NewRecorder()
 	w.Code = 0
 	if err := f.Forward(w, httptest.NewRequest("GET", "/", nil)); !errors.Is(err, storage.ErrOutcomeUnknown) || w.Code != 0 {
@@ -207,11 +208,11 @@ func TestForwardToALostLeader(t *testing.T) {
 				t.Errorf("an answer that breaks off in the middle: %v, want a panic with http.ErrAbortHandler", v)
 			}
 		}()
-		w := flushWriter{httptest.NewRecorder(), f.calls.dropConnection}
+		w := flushWriter{httptest.NewRecorder(), f.calls.Break}
 		f.Forward(w, httptest.NewRequest("GET", "/midway", nil))
 	}()
 	l.stop()
-	f.Node.opts.ForwardWait = 50 * time.Millisecond
+	f.calls.Options.ForwardWait = 50 * time.Millisecond
 	if err := f.Forward(w, httptest.NewRequest("GET", "/", nil)); !errors.Is(err, storage.ErrUnavailable) || w.Code != 0 {
 		t.Errorf("Forward without a leader = %v with status %d, want ErrUnavailable", err, w.Code)
 	}
@@ -225,21 +226,14 @@ type flushWriter struct {
 
 func (w flushWriter) Flush() { w.flushed() }
 
-// dropConnection breaks the connection to the leader, as a leader does that disappears.
-func (c *calls) dropConnection() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.endLocked(c.conn)
-}
-
 // A node that turns out not to lead refuses before it runs anything, and the request finds its leader.
 func TestForwardRunsOnce(t *testing.T) {
 	var ran atomic.Int64
 	l, f := two(t, func(w http.ResponseWriter, r *http.Request) { ran.Add(1) })
-	l.broken.Store(true)
+	l.raft.Broken.Store(true)
 	go func() {
-		until(t, "a try", func() bool { return f.calls.tries.Load() > 2 })
-		l.broken.Store(false)
+		until(t, "a try", func() bool { return f.calls.Tries.Load() > 2 })
+		l.raft.Broken.Store(false)
 	}()
 	if err := f.Forward(httptest.NewRecorder(), httptest.NewRequest("POST", "/", strings.NewReader("x"))); err != nil {
 		t.Error(err)
@@ -248,7 +242,7 @@ func TestForwardRunsOnce(t *testing.T) {
 		t.Errorf("the request ran %d times", ran.Load())
 	}
 	forwarded := httptest.NewRequest("GET", "/", nil)
-	forwarded = forwarded.WithContext(context.WithValue(forwarded.Context(), forwardedKey{}, true))
+	forwarded = forwarded.WithContext(forward.MarkForwarded(forwarded.Context()))
 	if err := f.Forward(httptest.NewRecorder(), forwarded); !errors.Is(err, storage.ErrUnavailable) {
 		t.Errorf("forwarding a forwarded request = %v, want ErrUnavailable", err)
 	}
@@ -266,7 +260,7 @@ func TestForwardWhenTheHandlerBreaksOff(t *testing.T) {
 
 func TestEchoIsForOneself(t *testing.T) {
 	_, f := two(t, nil)
-	client, err := f.calls.leader()
+	client, err := f.calls.Leader()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -274,23 +268,3 @@ func TestEchoIsForOneself(t *testing.T) {
 		t.Error("a node could echo in another's name")
 	}
 }
-
-func FuzzRebuildRequest(f *testing.F) {
-	f.Add("GET", "/v1/x?a=b", "X-Token", "1", "192.0.2.1:1", true)
-	f.Add("", "//host/%zz", "content-length", "-5", "", false)
-	f.Fuzz(func(t *testing.T, method, uri, name, value, remote string, end bool) {
-		r, err := rebuild(fakeRequestStream{}, &forwardpb.RequestChunk{End: end, Head: &forwardpb.RequestHead{
-			Method: method, Uri: uri, RemoteAddr: remote, Headers: []*forwardpb.Header{{Name: name, Values: []string{value}}, nil},
-		}})
-		if err != nil {
-			return
-		}
-		if r.RequestURI != uri || r.URL == nil || r.ContentLength < -1 {
-			t.Errorf("%q became %v", uri, r)
-		}
-	})
-}
-
-type fakeRequestStream struct{ requestStream }
-
-func (fakeRequestStream) Context() context.Context { return context.Background() }

@@ -2,90 +2,64 @@ package cluster
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"path/filepath"
+	"net"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
 
+	"github.com/coffer-project/coffer/cluster/consensus"
+	"github.com/coffer-project/coffer/cluster/digest"
+	"github.com/coffer-project/coffer/cluster/forward"
+	"github.com/coffer-project/coffer/cluster/health"
+	"github.com/coffer-project/coffer/cluster/port"
+	"github.com/coffer-project/coffer/cluster/raftlog"
+	"github.com/coffer-project/coffer/cluster/registry"
 	"github.com/coffer-project/coffer/storage"
-	"github.com/coffer-project/coffer/storage/fsm"
 	"github.com/coffer-project/coffer/storage/scrub"
 )
 
-const rpcTimeout = 10 * time.Second // of one Raft message
-
 // Node is a running member. Safe for concurrent use.
 type Node struct {
-	opts   Options
-	log    *slog.Logger
-	who    *identity
-	port   *port
-	logs   *logs
-	stable *stable
-	addr   string // what others dial
-	calls  *calls // RPCs with other nodes
-
-	ctx    context.Context // the node's lifetime: ends when Close has drained what was under way
-	cancel context.CancelFunc
-	wg     sync.WaitGroup // everything that runs on ctx
-
-	instance  atomic.Pointer[instance]
-	restartMu sync.Mutex // held while instance is replaced
-	reloadMu  sync.Mutex // held while Raft's configuration is changed
+	raft     *consensus.Runner
+	opts     Options
+	log      *slog.Logger
+	identity *port.Identity
+	port     *port.Port
+	logs     *raftlog.Log
+	addr     string          // what others dial
+	calls    *forward.Calls  // RPCs with other nodes
+	ctx      context.Context // of the runner
 
 	scrubber *scrub.Scrubber // of the log; nil: none
 
-	queue  *queue
-	nudges nudges
-	reads  reads
-	roles  roles
-	health health
+	health health.Members
 
 	currency currency
 	openedAt time.Time
 
-	registry registry
-	fold     chan struct{} // capacity 1: FoldNow
+	registry *registry.Registry
+	// The latest rejection of a joiner that was logged, and when. Guarded by registry.Joining.
+	rejection  string
+	rejectedAt time.Time
+	fold       chan struct{} // capacity 1: FoldNow
 
-	startIndex storage.Index // last entry of the log when it was opened
-	verified   atomic.Bool   // see Verified
-	differing  atomic.Uint64
-	undecided  atomic.Bool
-	withdrawn  atomic.Uint64 // votes
-	compareAt  atomic.Uint64 // the states are to be compared at this entry or a later one; see Compare
-	restoring  atomic.Bool   // RestoreSnapshot is under way
-	withheldAt atomic.Int64  // Unix nanoseconds: this node could not give its state to another one; see giveState
-	report     chan struct{} // capacity 1: the next echo is due; never closed
-	reported   chan struct{} // capacity 1: there may be a step to take in a comparison; never closed
+	states    *digest.States
+	withdrawn atomic.Uint64 // votes
 
-	removed                          atomic.Bool           // this node is no member any more
-	duplicated                       atomic.Pointer[error] // another process runs as this node
-	broken                           atomic.Bool           // the state machine applies nothing more
-	leaderTerm                       atomic.Uint64
-	transferSince                    atomic.Int64 // Unix nanoseconds since Raft refuses writes because of a transfer; 0: it does not
-	ops, entries                     atomic.Uint64
-	elections, stalls, resets, boots atomic.Uint64
-	trailing                         atomic.Uint64
+	removed        atomic.Bool           // this node is no member any more
+	duplicated     atomic.Pointer[error] // another process runs as this node
+	stalls, resets atomic.Uint64
 
 	closeOnce sync.Once
 	closed    chan struct{} // closed when everything has ended
 	closeErr  error         // valid then
-}
-
-// instance is one run of Raft. W3 replaces it while the node stays.
-type instance struct {
-	raft      *raft.Raft
-	transport *safeTransport
-	streams   *streams
-	stop      chan struct{} // closed when it is to end
-	dead      chan struct{} // closed when Raft has ended: futures may never be answered
-	wg        sync.WaitGroup
 }
 
 // Open starts the node: it listens, opens and verifies the log, and takes part in the cluster that the log
@@ -97,276 +71,134 @@ func Open(o Options) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{
-		opts: o, log: o.Logger, queue: newQueue(), fold: make(chan struct{}, 1), openedAt: time.Now(), closed: make(chan struct{}),
-		report: make(chan struct{}, 1), reported: make(chan struct{}, 1),
+		opts: o, log: o.Logger, fold: make(chan struct{}, 1), openedAt: time.Now(), closed: make(chan struct{}),
 	}
-	n.ctx, n.cancel = context.WithCancel(context.Background())
-	n.nudges.of = map[NodeID]*nudge{}
-	n.roles.init()
-	n.reads.init()
-	n.health.init(o)
-	n.trailing.Store(o.TrailingLogs)
-	if n.who, err = openIdentity(o); err != nil {
+	n.health.Init(o.currentFor, o.StabilizationTime)
+	n.states = digest.New(digest.Options{
+		ID: o.ID, Dir: o.Dir, Machine: o.Machine, Logger: o.Logger,
+		EchoInterval: o.EchoInterval, HeartbeatTimeout: o.HeartbeatTimeout, ElectionTimeout: o.ElectionTimeout, CompareFor: o.compareFor,
+		Node: n,
+	})
+	settings := o.settings()
+	settings.Members, settings.States = &n.health, n.states
+	n.raft = consensus.New(settings)
+	n.ctx = n.raft.Context()
+	n.registry, n.identity, err = registry.Open(registry.Options{
+		ID: o.ID, Key: o.Key, CA: o.CA, Trust: o.Trust, Records: o.Records, Raft: n.raft, Logger: o.Logger,
+	})
+	if err != nil {
 		return nil, err
 	}
 	if o.wire != nil {
-		n.who.wire = o.wire
+		n.identity.Wire = o.wire
 	}
-	n.registry.init()
 	if o.Entering {
 		if err := setLogAside(o); err != nil {
 			return nil, err
 		}
 	}
-	if n.logs, n.stable, err = openState(o); err != nil {
+	log, stable, err := openState(o)
+	if err != nil {
 		return nil, err
 	}
-	_, last, _ := n.logs.size()
-	n.startIndex = max(storage.Index(last), o.Machine.AppliedIndex())
-	n.logs.fault, n.logs.covered = o.logFault, func() uint64 { return durableIndex(o.Machine) }
-	n.logs.applied, n.logs.conflict = o.Machine.Applied, o.Machine.Distrust
-	n.logs.onDamage = o.Machine.Damaged
-	n.stable.closing = n.ctx.Done()
-	if err := recoverPeers(o, n.raftConfig(), n.logs, n.stable); err != nil {
+	n.logs = log
+	n.states.Begin(n.raft, n.logs)
+	if err := n.raft.UseLog(log, stable, o.logFault); err != nil {
 		return nil, errors.Join(err, n.logs.Close())
 	}
-	if n.port, err = listen(o.ListenAddr, n.who, o.Logger, protocolRaft, protocolForward); err != nil {
+	if n.port, err = port.Open(o.ListenAddr, n.identity, o.Logger, port.Raft, port.Forward); err != nil {
 		return nil, errors.Join(fmt.Errorf("listening on the cluster port: %w", err), n.logs.Close())
 	}
 	if n.addr = o.AdvertiseAddr; n.addr == "" {
-		n.addr = n.port.tcp.Addr().String()
+		n.addr = n.port.TCP.Addr().String()
 	}
-	if err := n.startRaft(); err != nil {
-		n.port.close()
+	if err := n.raft.Start(n.port, n.identity, n.addr); err != nil {
+		n.port.Close()
 		return nil, errors.Join(err, n.logs.Close())
 	}
-	n.who.admitOnly(n.isMember)
+	n.identity.AdmitOnly(n.raft.IsMember)
 	if err := n.duplicate(); err != nil {
-		n.cancel()
-		err = errors.Join(err, n.instance.Load().end())
-		n.port.close()
+		err = errors.Join(err, n.raft.Abandon())
+		n.port.Close()
 		return nil, errors.Join(err, n.logs.Close())
 	}
-	n.calls = newCalls(n)
-	for range entriesAtOnce {
-		n.wg.Go(n.propose)
-	}
-	n.wg.Go(func() { n.reads.confirms.run(n.ctx, n.ownIndex) })
-	n.wg.Go(func() { n.reads.seeks.run(n.ctx, n.seekIndex) })
-	n.wg.Go(n.echoes)
-	n.wg.Go(n.lookOut)
-	n.wg.Go(n.folds)
-	n.wg.Go(n.followLeader)
-	n.wg.Go(n.watch)
-	n.wg.Go(n.awaitFailure)
-	n.wg.Go(n.followDigest)
-	n.wg.Go(n.compareStates)
+	n.calls = forward.New(forward.Options{
+		ID: o.ID, Raft: n.raft, Port: n.port, Identity: n.identity, Handler: o.Handler, Reports: n, Logger: o.Logger,
+		HeartbeatTimeout: o.HeartbeatTimeout, LeaderLeaseTimeout: o.LeaderLeaseTimeout, EchoInterval: o.EchoInterval, ForwardWait: o.ForwardWait,
+	})
+	n.raft.Serve(n.calls)
+	n.raft.Go(n.reportLoop)
+	n.raft.Go(n.foldLoop)
+	n.raft.Go(n.followLeader)
+	n.raft.Go(n.watch)
+	n.raft.Go(n.states.Follow)
+	n.raft.Go(n.states.Run)
 	if o.ScrubInterval > 0 {
 		n.scrubber = scrub.New("raft_log", n.logs, o.ScrubInterval, o.Logger)
-		n.wg.Go(func() { n.scrubber.Run(n.ctx) })
+		n.raft.Go(func() { n.scrubber.Run(n.ctx) })
 	}
-	n.wg.Go(n.care)
-	n.wg.Go(n.followTrust)
-	n.wg.Go(n.watchRemoval)
-	n.log.Info("cluster node started", "node", string(o.ID), "address", n.addr, "index", n.raft().LastIndex())
+	n.raft.Go(n.maintain)
+	n.raft.Go(n.registry.Follow)
+	n.raft.Go(n.watchRemoval)
+	n.log.Info("cluster node started", "node", string(o.ID), "address", n.addr, "index", n.raft.Raft().LastIndex())
 	return n, nil
 }
 
-// openState opens the log and checks that it fits the state machine.
-func openState(o Options) (*logs, *stable, error) {
-	if left, err := filepath.Glob(filepath.Join(o.Dir, restorePattern)); err == nil {
-		for _, name := range left {
-			os.Remove(name) // of a restore that was cut short; harmless if it stays
-		}
-	}
-	path := filepath.Join(o.Dir, logFile)
-	applied := uint64(o.Machine.AppliedIndex())
-	l, s, err := openLogs(path, applied == 0)
-	if err != nil {
-		return nil, nil, err
-	}
-	if err := s.belongs(o.Identity); err != nil {
-		return nil, nil, errors.Join(err, l.Close())
-	}
-	if err := l.fits(applied, o.Machine.LastTerm()); err != nil {
-		return nil, nil, errors.Join(err, l.Close())
-	}
-	return l, s, nil
+// Commit implements storage.Committer on the leader: see there for the errors. It returns when the local
+// state machine has applied the batch.
+func (n *Node) Commit(ctx context.Context, b storage.Batch) (storage.Index, error) {
+	return n.raft.Commit(ctx, b)
 }
 
-// fits reports, as an error, that the log cannot be the one from which the state machine has applied entries up to an index
-// and term.
-func (l *logs) fits(applied, term uint64) error {
-	first, last, _ := l.size()
-	switch {
-	case last == 0 || applied > last:
-		return nil
-	case first > applied+1:
-		return &storage.CorruptError{File: l.path, Detail: fmt.Sprintf(
-			"the log begins at entry %d, but the state machine beside it is at %d: one of them is from elsewhere", first, applied)}
-	case first > applied:
-		return nil
-	}
-	var e raft.Log
-	if err := l.GetLog(applied, &e); err != nil {
-		return err
-	}
-	if e.Term != term {
-		return &storage.CorruptError{File: l.path, Detail: fmt.Sprintf(
-			"entry %d of the log is of term %d, but the state machine beside it has applied one of term %d: one of them is from elsewhere", applied, e.Term, term)}
-	}
-	return nil
-}
+// ReadIndex returns once local reads cover every write that was acknowledged anywhere in the cluster before
+// the call, and the index they cover at least. It works on every node. storage.ErrUnavailable: there is no
+// leader, or leadership could not be confirmed in time.
+func (n *Node) ReadIndex(ctx context.Context) (storage.Index, error) { return n.raft.ReadIndex(ctx) }
 
-// durableIndex returns the last entry whose effect survives a crash.
-func durableIndex(m *fsm.FSM) uint64 {
-	snapshots, err := m.SnapshotStore().List()
-	if err != nil || len(snapshots) == 0 {
-		return 0
-	}
-	return snapshots[0].Index
-}
+// IsLeader reports whether this node leads and has applied everything earlier leaders committed. It can be
+// wrong for as long as a lost leader does not know: ReadIndex is the proof.
+func (n *Node) IsLeader() bool { return n.raft.IsLeader() }
 
-func (n *Node) raftConfig() *raft.Config {
-	c := raft.DefaultConfig()
-	c.LocalID = raft.ServerID(n.opts.ID)
-	c.HeartbeatTimeout = n.opts.HeartbeatTimeout
-	c.ElectionTimeout = n.opts.ElectionTimeout
-	c.LeaderLeaseTimeout = n.opts.LeaderLeaseTimeout
-	c.CommitTimeout = n.opts.CommitTimeout
-	c.MaxAppendEntries = 32 // of up to 256 KiB each
-	c.SnapshotInterval = n.opts.SnapshotInterval
-	c.SnapshotThreshold = n.opts.SnapshotThreshold
-	c.TrailingLogs = n.trailing.Load()
-	c.ShutdownOnRemove = false
-	c.NoSnapshotRestoreOnStart = true
-	c.NoLegacyTelemetry = true
-	c.Logger = raftLog{log: n.log}
-	return c
-}
+// LeaderChanges signals, level-triggered with capacity 1, that IsLeader or Leader may have changed. The
+// channel is never closed and has one consumer.
+func (n *Node) LeaderChanges() <-chan struct{} { return n.raft.LeaderChanges() }
 
-func (n *Node) startRaft() error {
-	s := newStreams(n.port.inbox(protocolRaft), n.who)
-	network := newInbound(s, 2*n.opts.ElectionTimeout, raft.NetworkTransportConfig{
-		Logger: raftLog{log: n.log}, MaxPool: 8, MaxRPCsInFlight: n.opts.MaxInFlight,
-		Timeout: rpcTimeout, MsgpackUseNewTimeFormat: true,
-	})
-	i := &instance{streams: s, stop: make(chan struct{}), dead: make(chan struct{})}
-	t := newSafeTransport(network, raft.ServerAddress(n.addr), func() bool { return n.stalled() || n.withholds() })
-	t.stop, t.give = i.stop, n.giveState
-	r, err := raft.NewRaft(n.raftConfig(), n.opts.Machine, n.logs, n.stable, n.opts.Machine.SnapshotStore(), t)
-	if err != nil {
-		s.cut()
-		return errors.Join(fmt.Errorf("starting Raft: %w", err), network.Close())
-	}
-	i.raft, i.transport = r, t
-	n.instance.Store(i)
-	i.wg.Go(func() { n.follow(i) })
-	n.campaignIfAlone(i)
-	return nil
-}
-
-// end ends one run of Raft. It blocks as long as a local write hangs.
-func (i *instance) end() error {
-	close(i.stop)
-	ended := i.raft.Shutdown()
-	i.streams.cut()
-	err := ended.Error()
-	close(i.dead)
-	i.wg.Wait()
-	return err
-}
-
-// await returns the future's error. Raft forgets some of its futures when it shuts down.
-func (i *instance) await(f raft.Future) error {
-	answer := make(chan error, 1)
-	go func() { answer <- f.Error() }()
-	select {
-	case err := <-answer:
-		return err
-	case <-i.dead:
-	}
-	select {
-	case err := <-answer:
-		return err
-	default:
-		return raft.ErrRaftShutdown
-	}
-}
-
-// restartRaft replaces a Raft that got itself into a state it cannot leave.
-func (n *Node) restartRaft(why string) {
-	n.restartMu.Lock()
-	defer n.restartMu.Unlock()
-	if n.ctx.Err() != nil {
-		return
-	}
-	n.log.Warn("restarting Raft in the process", "reason", why)
-	n.boots.Add(1)
-	n.leaderTerm.Store(0)
-	if err := n.instance.Load().end(); err != nil {
-		n.log.Warn("stopping Raft", "err", err)
-	}
-	for {
-		err := n.startRaft()
-		if err == nil {
-			break
-		}
-		n.log.Error("Raft does not start again", "err", err)
-		if !n.pause(time.Second) {
-			return
-		}
-	}
-	n.transferSince.Store(0)
-	n.roles.signal()
-}
-
-func (n *Node) raft() *raft.Raft { return n.instance.Load().raft }
-
-// stalled reports whether the local log hangs (W1).
-func (n *Node) stalled() bool { return n.logs.stalledFor() > n.opts.stallAfter }
+// State returns Raft's word for the node's role: "Leader", "Follower", "Candidate" or "Shutdown".
+func (n *Node) State() string { return n.raft.State() }
 
 // Bootstrap makes this node the only voter of a new cluster. If the node already has a cluster nothing happens.
-func (n *Node) Bootstrap(ctx context.Context) error {
-	i := n.instance.Load()
-	future := i.raft.BootstrapCluster(raft.Configuration{Servers: []raft.Server{
-		{Suffrage: raft.Voter, ID: raft.ServerID(n.opts.ID), Address: raft.ServerAddress(n.addr)},
-	}})
-	if err := future.Error(); err != nil && !errors.Is(err, raft.ErrCantBootstrap) {
-		return fmt.Errorf("bootstrapping: %w", err)
-	}
-	n.campaignIfAlone(i)
-	return ctx.Err()
-}
+func (n *Node) Bootstrap(ctx context.Context) error { return n.raft.Bootstrap(ctx) }
 
-// campaignIfAlone makes the only voter of a cluster stand for election at once: nobody else can lead, so
-// there is nothing to wait for. It tells itself what a leader that hands over would tell it.
-func (n *Node) campaignIfAlone(i *instance) {
-	servers := i.raft.GetConfiguration().Configuration().Servers
-	voters := 0
-	alone := false
-	for _, s := range servers {
-		if s.Suffrage == raft.Voter {
-			voters++
-			alone = s.ID == raft.ServerID(n.opts.ID)
-		}
-	}
-	if voters != 1 || !alone {
-		return
-	}
-	i.wg.Go(func() {
-		id := raft.ServerID(n.opts.ID)
-		req := &raft.TimeoutNowRequest{RPCHeader: n.rpcHeader()}
-		// If it does not get through, the election timeout does the same.
-		err := i.transport.TimeoutNow(id, raft.ServerAddress(n.port.tcp.Addr().String()), req, &raft.TimeoutNowResponse{})
-		if err != nil {
-			n.log.Debug("standing for election at once", "err", err)
-		}
-	})
-}
+// TransferLeadership hands leadership to the voter that is furthest ahead, or to another one if that does not take it.
+// storage.ErrUnavailable: there is none, or none took it.
+func (n *Node) TransferLeadership(ctx context.Context) error { return n.raft.TransferLeadership(ctx) }
 
-func (n *Node) rpcHeader() raft.RPCHeader {
-	return raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(n.opts.ID), Addr: []byte(n.addr)}
+// Forward sends the request to the leader and relays the answer. nil: an answer was relayed, whatever its
+// status. storage.ErrUnavailable: nothing ran (there was no leader within Options.ForwardWait, or this node
+// has become the leader: serve the request here); w was not touched. storage.ErrOutcomeUnknown: the leader
+// was lost after it got the request and before it answered; w was not touched. If the leader is lost in the
+// middle of its answer, Forward panics with http.ErrAbortHandler, as there is no other way to tell the client.
+func (n *Node) Forward(w http.ResponseWriter, r *http.Request) error { return n.calls.ToLeader(w, r) }
+
+// Compare has the members compare their states, at an entry that is not older than the call, and returns nil if this node's is
+// the majority's, or there is nothing to compare with. It is for the leader; elsewhere it waits for the leader's next checkpoint.
+// A node whose state differs distrusts its data. storage.ErrUnavailable: the states could not be compared in time.
+func (n *Node) Compare(ctx context.Context) error { return n.states.Compare(ctx) }
+
+// Verified reports whether this node's state is known to be its cluster's: a checkpoint that is newer than the log it was
+// opened with has confirmed that, or there is nothing to compare with. Until then what it would serve may have been
+// changed on its disk. LeaderChanges signals when that becomes true, which it stays.
+func (n *Node) Verified() bool { return n.states.Verified() }
+
+// TrustChanged says that the record of the register may have changed. It does not wait.
+func (n *Node) TrustChanged() { n.registry.Changed() }
+
+// RotateCA replaces the cluster's CA and every member's certificate, on the leader. No connection ends.
+func (n *Node) RotateCA(ctx context.Context) error { return n.registry.RotateCA(ctx) }
+
+// Certificates returns when the CA and each member's certificate ends.
+func (n *Node) Certificates() (caEnds time.Time, generation uint64, members []Certificate) {
+	return n.registry.Certificates()
 }
 
 // Close hands leadership to another voter if there is one, then stops streams, Raft and the log. It returns
@@ -399,13 +231,13 @@ const (
 func (n *Node) Drain(ctx context.Context) {
 	polite, cancel := context.WithTimeout(ctx, drainTime)
 	defer cancel()
-	idle := n.calls.drain()
+	idle := n.calls.Drain()
 	select {
 	case <-idle:
 	case <-time.After(handOverAfter):
 	case <-polite.Done():
 	}
-	if r := n.raft(); r.State() == raft.Leader && n.otherVoters() > 0 {
+	if r := n.raft.Raft(); r.State() == raft.Leader && n.raft.OtherVoters() > 0 {
 		if err := n.TransferLeadership(polite); err != nil {
 			n.log.Info("closing without handing leadership over", "err", err)
 		}
@@ -419,14 +251,17 @@ func (n *Node) Drain(ctx context.Context) {
 // shutdown goes from the outside in. ctx only bounds what is polite.
 func (n *Node) shutdown(ctx context.Context) error {
 	n.Drain(ctx)
-	n.queue.close()
-	n.cancel()
-	n.calls.close()
-	n.restartMu.Lock() // a restart that was under way has ended, and no other begins
-	defer n.restartMu.Unlock()
-	err := n.instance.Load().end()
-	n.wg.Wait()
-	n.port.close()
+	err := n.raft.Stop(n.calls.Close)
+	n.port.Close()
 	n.log.Info("cluster node stopped", "node", string(n.opts.ID))
 	return errors.Join(err, n.logs.Close())
+}
+
+// Listen returns a listener for connections from outside of the cluster: those to the cluster port that ask for this ALPN
+// name. Their handshake is done with the configuration that config answers for them, whose NextProtos and MinVersion
+// are set here, and they come out as *tls.Conn; nil, and an error, refuses. Such a connection never reaches what the
+// nodes of the cluster say to each other, nor the other way round. Closing the listener gives the name back; it is
+// closed with the node.
+func (n *Node) Listen(protocol string, config func(*tls.ClientHelloInfo) (*tls.Config, error)) (net.Listener, error) {
+	return n.port.Guest(protocol, config)
 }

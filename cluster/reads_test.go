@@ -38,9 +38,9 @@ func TestIsolatedLeaderConfirmsNothing(t *testing.T) {
 			}
 		}
 	}()
-	old.instance.Load().streams.cut()
+	old.raft.Cut()
 	next := leaderOf(t, all[1:])
-	if old.raft().State() != raft.Leader {
+	if old.raft.Raft().State() != raft.Leader {
 		t.Log("the old leader knew already: the test does not test")
 	}
 	for range 20 {
@@ -51,21 +51,11 @@ func TestIsolatedLeaderConfirmsNothing(t *testing.T) {
 	if _, err := next.ReadIndex(testContext(t)); err != nil {
 		t.Errorf("ReadIndex on the new leader = %v", err)
 	}
-	old.calls.dropAll()
+	old.calls.Isolate()
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
 	if _, err := old.ReadIndex(ctx); !errors.Is(err, storage.ErrUnavailable) {
 		t.Errorf("ReadIndex on a node without a leader = %v, want ErrUnavailable", err)
-	}
-}
-
-// dropAll makes sure that no leader is reached any more.
-func (c *calls) dropAll() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.closed = true
-	if c.conn != nil {
-		c.endLocked(c.conn)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/coffer-project/coffer/cluster/raftlog"
 	"github.com/coffer-project/coffer/storage/fsm"
 )
 
@@ -76,7 +77,7 @@ func TestSurvivorOfALostQuorumRecovers(t *testing.T) {
 	if err := a.Join(testContext(t), "d", d.addr, false, true); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the new member to vote and to have everything", func() bool { return a.otherVoters() == 1 && d.value("4") == "4" })
+	until(t, "the new member to vote and to have everything", func() bool { return a.raft.OtherVoters() == 1 && d.value("4") == "4" })
 }
 
 func TestTwoSurvivorsRecoverTogether(t *testing.T) {
@@ -149,20 +150,23 @@ func TestPeersFileIsChecked(t *testing.T) {
 func TestRecoveryKeepsTheLogsTail(t *testing.T) {
 	t.Parallel()
 	m := single(t)
-	mustCommit(t, m, "k", "1")
-	_, last, _ := m.logs.size()
+	index := mustCommit(t, m, "k", "1")
 	entry := &raft.Log{}
-	if err := m.logs.GetLog(last, entry); err != nil || entry.Type != raft.LogCommand {
-		t.Fatalf("the newest entry is %v, %v: want the command", entry.Type, err)
+	if err := m.logs.GetLog(uint64(index), entry); err != nil || entry.Type != raft.LogCommand {
+		t.Fatalf("the entry is %v, %v: want the command", entry.Type, err)
 	}
 	addr := m.opts.ListenAddr
 	m.stop()
-	again := *entry
-	again.Index = last + 1
-	l, _, err := openLogs(filepath.Join(m.opts.Dir, logFile), false)
+	l, _, err := raftlog.Open(filepath.Join(m.opts.Dir, raftlog.FileName), false)
 	if err != nil {
 		t.Fatal(err)
 	}
+	last, err := l.LastIndex()
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := *entry
+	again.Index = last + 1
 	if err := errors.Join(l.StoreLogs([]*raft.Log{&again}), l.Close()); err != nil {
 		t.Fatal(err)
 	}

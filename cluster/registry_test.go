@@ -15,6 +15,9 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/coffer-project/coffer/cluster/certs"
+	"github.com/coffer-project/coffer/cluster/port"
+	"github.com/coffer-project/coffer/cluster/transport"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -63,6 +66,7 @@ func (r *records) Store(ctx context.Context, trust []byte, ca *CA) error {
 func startRegistered(t testing.TB, id string, change ...func(*Options)) *member {
 	t.Helper()
 	o := testOptions(t, id)
+	patient(&o)
 	o.CA = CA{}
 	for _, c := range change {
 		c(&o)
@@ -130,7 +134,7 @@ func (m *member) admit(id string) *member {
 	}
 	joined := startRegistered(t, id, func(o *Options) { o.Key, o.Trust, o.ListenAddr = key, trust, addr })
 	until(t, "the new member to vote", func() bool {
-		for _, s := range m.servers() {
+		for _, s := range m.raft.Servers() {
 			if s.ID == raft.ServerID(id) {
 				return s.Suffrage == raft.Voter
 			}
@@ -148,23 +152,23 @@ func registeredThree(t testing.TB) (a, b, c *member) {
 }
 
 // thief sends Raft's messages to a member with the certificate of another.
-func thief(t testing.TB, who *identity) *raft.NetworkTransport {
+func thief(t testing.TB, identity *port.Identity) *transport.Inbound {
 	t.Helper()
-	s := newStreams(&inbox{done: make(chan struct{})}, who)
-	network := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		Logger: raftLog{log: slog.New(slog.DiscardHandler)}, Stream: &outbound{streams: s, done: make(chan struct{})}, MaxPool: 1, Timeout: 5 * time.Second, MsgpackUseNewTimeFormat: true,
+	s := transport.NewStreams(port.NewInbox(&net.TCPAddr{}), identity)
+	network := transport.NewInbound(s, 5*time.Second, raft.NetworkTransportConfig{
+		Logger: transport.NewLog(slog.New(slog.DiscardHandler)), MaxPool: 1, Timeout: 5 * time.Second, MsgpackUseNewTimeFormat: true,
 	})
-	t.Cleanup(func() { s.cut(); network.Close() })
+	t.Cleanup(func() { s.Cut(); network.Close() })
 	return network
 }
 
 // usurp sends an append of a high term, in the name of a node. An error: it was not heard.
-func usurp(t testing.TB, who *identity, name NodeID, victim *member) error {
+func usurp(t testing.TB, identity *port.Identity, name NodeID, victim *member) error {
 	t.Helper()
 	header := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(name), Addr: []byte("127.0.0.1:1")}
-	to := target(raft.ServerID(victim.opts.ID), raft.ServerAddress(victim.addr))
+	to := transport.Target(raft.ServerID(victim.opts.ID), raft.ServerAddress(victim.addr))
 	id := raft.ServerID(victim.opts.ID)
-	network := thief(t, who)
+	network := thief(t, identity)
 	const term = 1000
 	if err := network.AppendEntries(id, to, &raft.AppendEntriesRequest{RPCHeader: header, Term: term, PrevLogEntry: 1, PrevLogTerm: 1}, &raft.AppendEntriesResponse{}); err == nil {
 		return nil
@@ -183,23 +187,23 @@ func usurp(t testing.TB, who *identity, name NodeID, victim *member) error {
 }
 
 // forged is an identity under any name, by a CA whose key was stolen. It accepts every server.
-func forged(t testing.TB, id NodeID, ca CA) *identity {
+func forged(t testing.TB, id NodeID, ca CA) *port.Identity {
 	t.Helper()
-	trust, err := newTrust(ca)
+	trust, err := certs.NewTrust(ca)
 	if err != nil {
 		t.Fatal(err)
 	}
-	who, err := newIdentity(id, nil, trust, func() (CA, error) { return ca, nil })
+	identity, err := port.NewIdentity(id, nil, trust, func() (CA, error) { return ca, nil })
 	if err != nil {
 		t.Fatal(err)
 	}
-	return who
+	return identity
 }
 
 // accepted reports whether a member says anything to one who shows this certificate.
-func accepted(t testing.TB, who *identity, m *member) bool {
+func accepted(t testing.TB, identity *port.Identity, m *member) bool {
 	t.Helper()
-	config := who.client(m.opts.ID, protocolForward)
+	config := identity.Client(m.opts.ID, port.Forward)
 	config.VerifyConnection = nil
 	c, err := tls.Dial("tcp", m.addr, config)
 	if err != nil {
@@ -223,10 +227,10 @@ func TestRemovedMemberIsNoPeer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !accepted(t, c.who, a) {
+	if !accepted(t, c.identity, a) {
 		t.Fatal("a member is not accepted")
 	}
-	open, err := c.who.dial(t.Context(), "b", b.addr, protocolRaft)
+	open, err := c.identity.Dial(t.Context(), "b", b.addr, port.Raft)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -239,13 +243,13 @@ func TestRemovedMemberIsNoPeer(t *testing.T) {
 		t.Errorf("the removed node's connection stays open: %v", err)
 	}
 	until(t, "c to know", c.Removed)
-	_, term := a.leads()
-	before := a.raft().CurrentTerm()
+	_, term := a.raft.Leads()
+	before := a.raft.Raft().CurrentTerm()
 	for _, m := range []*member{a, b} {
-		if accepted(t, c.who, m) {
+		if accepted(t, c.identity, m) {
 			t.Errorf("%s accepts the removed node's certificate", m.opts.ID)
 		}
-		if usurp(t, c.who, "c", m) == nil {
+		if usurp(t, c.identity, "c", m) == nil {
 			t.Errorf("%s hears the removed node", m.opts.ID)
 		}
 		for _, id := range []NodeID{"a", "b", "c", "d"} {
@@ -254,7 +258,7 @@ func TestRemovedMemberIsNoPeer(t *testing.T) {
 			}
 		}
 	}
-	if _, now := a.leads(); now != term || a.raft().CurrentTerm() != before || b.raft().CurrentTerm() != before {
+	if _, now := a.raft.Leads(); now != term || a.raft.Raft().CurrentTerm() != before || b.raft.Raft().CurrentTerm() != before {
 		t.Error("the removed node has changed who leads")
 	}
 	mustCommit(t, a, "k", "v")
@@ -268,20 +272,20 @@ func TestRegisteredKeyDecides(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	until(t, "b to go by the newest register", func() bool { return b.who.goBy().Generation == a.who.goBy().Generation })
-	term := a.raft().CurrentTerm()
+	until(t, "b to go by the newest register", func() bool { return b.identity.Trust().Generation == a.identity.Trust().Generation })
+	term := a.raft.Raft().CurrentTerm()
 	for _, m := range []*member{a, b} {
 		for _, id := range []NodeID{"a", "b", "c"} {
-			who := forged(t, id, ca)
-			if accepted(t, who, m) {
+			identity := forged(t, id, ca)
+			if accepted(t, identity, m) {
 				t.Errorf("%s accepts another key for %s by the present CA", m.opts.ID, id)
 			}
-			if usurp(t, who, id, m) == nil {
+			if usurp(t, identity, id, m) == nil {
 				t.Errorf("%s hears another key in the name of %s", m.opts.ID, id)
 			}
 		}
 	}
-	if a.raft().CurrentTerm() != term || !a.IsLeader() {
+	if a.raft.Raft().CurrentTerm() != term || !a.IsLeader() {
 		t.Error("the leader has changed")
 	}
 }
@@ -290,21 +294,21 @@ func TestRegisteredKeyDecides(t *testing.T) {
 func TestMessagesAreInTheNameOfTheirSender(t *testing.T) {
 	t.Parallel()
 	a, b, c := registeredThree(t)
-	before := a.raft().CurrentTerm()
+	before := a.raft.Raft().CurrentTerm()
 	for _, m := range []*member{a, b} {
 		for _, name := range []NodeID{"a", "b", "x", ""} {
-			if usurp(t, c.who, name, m) == nil {
+			if usurp(t, c.identity, name, m) == nil {
 				t.Errorf("%s hears c in the name of %q", m.opts.ID, name)
 			}
 		}
 	}
-	if a.raft().CurrentTerm() != before || !a.IsLeader() {
+	if a.raft.Raft().CurrentTerm() != before || !a.IsLeader() {
 		t.Error("the leader has changed")
 	}
 	// And under its own name it is heard.
 	resp := &raft.RequestPreVoteResponse{}
 	header := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte("c"), Addr: []byte(c.addr)}
-	if err := thief(t, c.who).RequestPreVote("b", target("b", raft.ServerAddress(b.addr)), &raft.RequestPreVoteRequest{RPCHeader: header, Term: 1}, resp); err != nil {
+	if err := thief(t, c.identity).RequestPreVote("b", transport.Target("b", raft.ServerAddress(b.addr)), &raft.RequestPreVoteRequest{RPCHeader: header, Term: 1}, resp); err != nil {
 		t.Errorf("a member's own message: %v", err)
 	}
 }
@@ -314,15 +318,15 @@ func TestHalfRemovedMember(t *testing.T) {
 	t.Parallel()
 	a, b, c := registeredThree(t)
 	for _, id := range []NodeID{"b", "c"} {
-		a.registry.joining.Lock() // keeps the leader from noticing
-		err := a.change(testContext(t), func(r *raft.Raft, t time.Duration) raft.Future { return r.RemoveServer(raft.ServerID(id), 0, t) })
+		a.registry.Joining.Lock() // keeps the leader from noticing
+		err := a.raft.Change(testContext(t), func(r *raft.Raft, t time.Duration) raft.Future { return r.RemoveServer(raft.ServerID(id), 0, t) })
 		if id == "b" {
 			err = errors.Join(err, a.RemovePeer(testContext(t), id)) // the operator tries again
-			if _, known := a.who.goBy().Members[id]; known {
+			if _, known := a.identity.Trust().Members[id]; known {
 				t.Error("the removed member is still registered")
 			}
 		}
-		a.registry.joining.Unlock()
+		a.registry.Joining.Unlock()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -363,7 +367,7 @@ func TestLaggingMemberFindsItsLeader(t *testing.T) {
 	mustCommit(t, leader, "k", "v")
 	c.openRegistered()
 	until(t, "c to have what its new leader wrote", func() bool { return c.value("k") == "v" })
-	until(t, "c to go by the newest register", func() bool { return c.who.goBy().Generation == leader.who.goBy().Generation })
+	until(t, "c to go by the newest register", func() bool { return c.identity.Trust().Generation == leader.identity.Trust().Generation })
 	if c.Removed() {
 		t.Error("c takes itself for removed")
 	}
@@ -385,23 +389,23 @@ func TestRestoreRevivesNoRemovedMember(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := a.admit("d")
-	generation := a.who.goBy().Generation
+	generation := a.identity.Trust().Generation
 	mustCommit(t, a, "k", "before") // Raft restores nothing before it has applied its configuration
 	if err := a.RestoreSnapshot(testContext(t), bytes.NewReader(backup.Bytes())); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "the register to be written again", func() bool {
-		stored, err := a.storedTrust(t.Context())
+		stored, err := a.registry.Stored(t.Context())
 		return err == nil && stored != nil && stored.Generation > generation
 	})
 	mustCommit(t, a, "k", "v")
 	for _, m := range []*member{b, d} {
 		until(t, "the others to follow", func() bool {
-			return m.value("k") == "v" && m.who.goBy().Generation == a.who.goBy().Generation
+			return m.value("k") == "v" && m.identity.Trust().Generation == a.identity.Trust().Generation
 		})
 	}
 	for _, m := range []*member{a, b, d} {
-		if accepted(t, c.who, m) || accepted(t, forged(t, "x", old), m) {
+		if accepted(t, c.identity, m) || accepted(t, forged(t, "x", old), m) {
 			t.Errorf("%s accepts what the restored state would", m.opts.ID)
 		}
 	}
@@ -423,15 +427,15 @@ func TestRestoreRevivesNoRemovedMember(t *testing.T) {
 // keys of their own.
 func TestCAIsReplacedByItself(t *testing.T) {
 	t.Parallel()
-	for what, lifetime := range map[string]time.Duration{"soon": caRenewal - time.Hour, "earlier": 30 * caLifetime} {
-		ca, err := newCA(lifetime)
+	for what, lifetime := range map[string]time.Duration{"soon": certs.CARenewal - time.Hour, "earlier": 30 * certs.CALifetime} {
+		ca, err := certs.NewCAFor(lifetime)
 		if err != nil {
 			t.Fatal(err)
 		}
 		a := founder(t, ca)
-		until(t, what+": a new CA", func() bool { return !a.who.goBy().isOf(ca) })
+		until(t, what+": a new CA", func() bool { return !a.identity.Trust().IsOf(ca) })
 		ends, _, nodes := a.Certificates()
-		if time.Until(ends) < caLifetime-time.Hour || len(nodes) != 1 || !nodes[0].Current {
+		if time.Until(ends) < certs.CALifetime-time.Hour || len(nodes) != 1 || !nodes[0].Current {
 			t.Errorf("%s: the CA ends %v, certificates %+v", what, ends, nodes)
 		}
 	}
@@ -441,7 +445,7 @@ func TestCAIsReplacedByItself(t *testing.T) {
 // with keys of their own they are registered, and with the last one the CA goes.
 func TestNodesGetKeysOfTheirOwn(t *testing.T) {
 	t.Parallel()
-	ca, err := newCA(30 * caLifetime)
+	ca, err := certs.NewCAFor(30 * certs.CALifetime)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -454,7 +458,7 @@ func TestNodesGetKeysOfTheirOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, m := range all {
-		until(t, "all to vote", func() bool { return leaderOf(t, all).otherVoters() == 2 })
+		until(t, "all to vote", func() bool { return leaderOf(t, all).raft.OtherVoters() == 2 })
 		m.stop()
 		if m.opts.Key, _, err = NewKey(); err != nil {
 			t.Fatal(err)
@@ -474,8 +478,8 @@ func TestNodesGetKeysOfTheirOwn(t *testing.T) {
 	}
 	for _, m := range all {
 		until(t, "three keys and a new CA", func() bool {
-			trust := m.who.goBy()
-			return len(trust.Members) == 3 && !trust.isOf(ca)
+			trust := m.identity.Trust()
+			return len(trust.Members) == 3 && !trust.IsOf(ca)
 		})
 		if accepted(t, forged(t, "a", ca), m) || accepted(t, forged(t, "x", ca), m) {
 			t.Errorf("%s accepts a certificate of the CA that every node had", m.opts.ID)

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/coffer-project/coffer/cluster/port"
 )
 
 // How long a node goes without a leader before it asks the others whether it is still a member, in echo intervals, and
@@ -26,7 +28,7 @@ func (n *Node) Removed() bool { return n.removed.Load() }
 func (n *Node) watchRemoval() {
 	without, checked := 0, time.Now()
 	n.each(func() {
-		_, leader := n.raft().LeaderWithID()
+		_, leader := n.raft.Raft().LeaderWithID()
 		if leader == "" || NodeID(leader) == n.opts.ID {
 			n.watchDuplicate(&checked)
 		}
@@ -41,7 +43,7 @@ func (n *Node) watchRemoval() {
 		if n.rejected() {
 			n.removed.Store(true)
 			n.log.Error("this node is no longer a member of its cluster: it was removed, or its key is not the registered one", "node", string(n.opts.ID))
-			n.roles.signal()
+			n.raft.Roles.Signal()
 		}
 	})
 }
@@ -53,7 +55,7 @@ func (n *Node) rejected() bool {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	voters, rejections, admissions := 0, 0, 0
-	for _, s := range n.servers() {
+	for _, s := range n.raft.Servers() {
 		if s.Suffrage != raft.Voter || NodeID(s.ID) == n.opts.ID {
 			continue
 		}
@@ -77,7 +79,7 @@ func (n *Node) rejected() bool {
 // ask reports whether a node, which has shown its own certificate, says anything to this one, and whether it accepts
 // this node's certificate. In TLS 1.3 a client learns that with the first bytes it reads.
 func (n *Node) ask(ctx context.Context, id NodeID, addr string) (answered, admitted bool) {
-	c, err := n.who.dial(ctx, id, addr, protocolForward)
+	c, err := n.identity.Dial(ctx, id, addr, port.Forward)
 	if err != nil {
 		return false, false
 	}

@@ -7,8 +7,6 @@ import (
 	"io"
 	"os"
 
-	"github.com/hashicorp/raft"
-
 	"github.com/coffer-project/coffer/storage"
 	"github.com/coffer-project/coffer/storage/fsm"
 )
@@ -22,10 +20,10 @@ const restorePattern = "restore-*.tmp"
 // carried over into the new state, for which it was not meant: those that Raft has are waited for, those that wait for
 // it, or come meanwhile, end with storage.ErrUnavailable. Other nodes get the state from the leader.
 func (n *Node) RestoreSnapshot(ctx context.Context, state io.Reader) error {
-	if err := n.mustLead(); err != nil {
+	if err := n.raft.MustLead(); err != nil {
 		return err
 	}
-	// Raft reads the stream on its main goroutine: it must not wait for somebody's network.
+	// Raft reads the stream on its main goroutine: it must not wait for a client's network.
 	f, err := os.CreateTemp(n.opts.Dir, restorePattern)
 	if err != nil {
 		return err
@@ -39,48 +37,14 @@ func (n *Node) RestoreSnapshot(ctx context.Context, state io.Reader) error {
 	if err != nil {
 		return err
 	}
-	if err := n.holdWrites(ctx); err != nil {
+	release, err := n.raft.HoldWrites(ctx)
+	if err != nil {
 		return err
 	}
-	defer n.queue.release()
-	n.restoring.Store(true)
-	defer n.restoring.Store(false)
-	i := n.instance.Load()
-	meta := &raft.SnapshotMeta{Version: raft.SnapshotVersionMax, Index: uint64(info.Index), Term: info.Term, Size: info.Bytes}
-	n.log.Warn("restoring a snapshot", "index", uint64(info.Index))
-	answer := make(chan error, 1)
-	go func() { answer <- i.raft.Restore(meta, f, memberTimeout) }()
-	select {
-	case err = <-answer:
-	case <-i.dead:
-		err = raft.ErrRaftShutdown
-	}
-	if err != nil {
-		return fmt.Errorf("restoring: %w", commitError(err))
-	}
-	// Raft ends with a no-op, which read indexes must not point at: see takeOver.
-	if err := n.applyEmpty(i); err != nil {
-		return fmt.Errorf("after restoring: %w", commitError(err))
-	}
-	return nil
-}
-
-// holdWrites keeps writes away from Raft until the queue is released, and waits for those that it has. Raft itself
-// would apply what is waiting for it to the restored state.
-func (n *Node) holdWrites(ctx context.Context) error {
-	idle, ok := n.queue.hold()
-	if !ok {
-		return fmt.Errorf("%w: another snapshot is being restored", storage.ErrUnavailable)
-	}
-	ctx, cancel := context.WithTimeout(ctx, memberTimeout)
-	defer cancel()
-	select {
-	case <-idle:
-		return nil
-	case <-ctx.Done():
-		n.queue.release()
-		return fmt.Errorf("%w: waiting for the writes under way: %w", storage.ErrUnavailable, ctx.Err())
-	}
+	defer release()
+	n.states.SetRestoring(true)
+	defer n.states.SetRestoring(false)
+	return n.raft.Restore(info, f)
 }
 
 // spool copies the stream to f, and leaves f at its beginning once it is known to be good. formats is the generation of the state.

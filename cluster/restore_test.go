@@ -31,12 +31,11 @@ func TestRestoreLeavesWaitingWritesBehind(t *testing.T) {
 		return answer
 	}
 	count := func() (under, waiting int) {
-		m.queue.mu.Lock()
-		defer m.queue.mu.Unlock()
-		return m.queue.under, len(m.queue.ops)
+		c := m.raft.Numbers()
+		return c.UnderWay, c.QueuedOps
 	}
 	var underWay []<-chan error
-	for n := range entriesAtOnce { // the first is in Raft's hands, the second waits for them
+	for n := range 2 { // the first is in Raft's hands, the second waits for them
 		underWay = append(underWay, commit("under"))
 		until(t, "a write under way", func() bool { under, _ := count(); return under == n+1 })
 	}
@@ -87,7 +86,7 @@ func TestRestoreLeavesWaitingWritesBehind(t *testing.T) {
 		}
 	}
 	mustCommit(t, m, "after", "1")
-	if m.value("after") != "1" || m.raft().State() != raft.Leader {
+	if m.value("after") != "1" || m.raft.Raft().State() != raft.Leader {
 		t.Error("after the restore the node takes no writes")
 	}
 }

@@ -6,7 +6,11 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
+	"github.com/hashicorp/raft"
+
+	"github.com/coffer-project/coffer/cluster/raftlog"
 	"github.com/coffer-project/coffer/storage"
 	"github.com/coffer-project/coffer/storage/fsm"
 )
@@ -37,7 +41,7 @@ func putBack(t *testing.T, m *member, from string) {
 // distrusts reports whether a node has found that its data is not its cluster's.
 func distrusts(m *member) bool {
 	_, ok := errors.AsType[*storage.CorruptError](m.Distrusted())
-	return ok && m.broken.Load()
+	return ok && m.raft.Broken.Load()
 }
 
 // TestRolledBackVoter puts the directory of a follower back to an older copy while the leader that it had acknowledged
@@ -88,7 +92,7 @@ func TestRolledBackVoter(t *testing.T) {
 	if err := leader.Join(testContext(t), "a", a.addr, false, true); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the node to vote again", func() bool { return leader.otherVoters() == 2 })
+	until(t, "the node to vote again", func() bool { return leader.raft.OtherVoters() == 2 })
 	catchUp(t, a, leader)
 	for _, m := range []*member{a, b, c} {
 		for i := range 40 {
@@ -108,12 +112,12 @@ func TestStateOfAnotherLog(t *testing.T) {
 	m := single(t)
 	mustCommit(t, m, "k", "1")
 	m.stop()
-	l, _, err := openLogs(filepath.Join(m.opts.Dir, logFile), false)
+	l, _, err := raftlog.Open(filepath.Join(m.opts.Dir, raftlog.FileName), false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, last, _ := l.size()
-	var e = entry(last, 9, 8)
+	_, last, _ := l.Size()
+	e := &raft.Log{Index: last, Term: 9, Data: make([]byte, 8), AppendedAt: time.Now()}
 	if err := errors.Join(l.StoreLog(e), l.Close()); err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +155,7 @@ func TestVoteOfARolledBackFollower(t *testing.T) {
 	putBack(t, c, old)
 	c.open()
 	until(t, "its vote to be withdrawn", func() bool { return a.Stats().VotesWithdrawn == 1 })
-	until(t, "it to vote again", func() bool { return a.otherVoters() == 2 })
+	until(t, "it to vote again", func() bool { return a.raft.OtherVoters() == 2 })
 	catchUp(t, c, a)
 	if got := c.value("k19"); got != "1" || c.Distrusted() != nil {
 		t.Errorf("after catching up k19 is %q; distrusted: %v", got, c.Distrusted())
@@ -162,7 +166,7 @@ func TestVoteOfARolledBackFollower(t *testing.T) {
 	mustCommit(t, a, "later", "1")
 	b.open()
 	catchUp(t, b, a)
-	if n := a.Stats().VotesWithdrawn; n != 1 || a.otherVoters() != 2 {
-		t.Errorf("%d votes were withdrawn, and there are %d other voters", n, a.otherVoters())
+	if n := a.Stats().VotesWithdrawn; n != 1 || a.raft.OtherVoters() != 2 {
+		t.Errorf("%d votes were withdrawn, and there are %d other voters", n, a.raft.OtherVoters())
 	}
 }

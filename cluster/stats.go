@@ -9,33 +9,30 @@ import (
 
 // Stats returns current numbers.
 func (n *Node) Stats() Stats {
-	i := n.instance.Load()
-	r := i.raft
-	_, _, logBytes := n.logs.size()
+	r, c := n.raft.Raft(), n.raft.Numbers()
+	_, _, logBytes := n.logs.Size()
 	s := Stats{
 		Term: r.CurrentTerm(), CommitIndex: r.CommitIndex(), LastIndex: r.LastIndex(),
 		AppliedIndex: uint64(n.opts.Machine.AppliedIndex()),
 		Leader:       n.IsLeader(), LastContact: -1, Behind: n.Behind(), Current: n.Current(), DiskFailing: n.DiskFault() != nil,
-		Ops: n.ops.Load(), Entries: n.entries.Load(),
-		ReadRequests: n.reads.requests.Load(), ReadRounds: n.reads.confirms.count.Load() + n.reads.seeks.count.Load(),
-		LogSyncs: n.logs.syncs.Load(), LogSyncTime: time.Duration(n.logs.syncTime.Load()), LogBytes: logBytes,
-		TrailingLogs: n.trailing.Load(), Elections: n.elections.Load(),
-		ForwardsIn: n.calls.in.Load(), ForwardsOut: n.calls.out.Load(),
-		StallsSeen: n.stalls.Load(), PipelineResets: n.resets.Load(), RaftRestarts: n.boots.Load(),
-		SnapshotsSent: i.transport.snapshotsSent(), HandshakesFailed: n.port.failed.Load(),
+		Ops: c.Ops, Entries: c.Entries, QueuedOps: c.QueuedOps, QueuedBytes: c.QueuedBytes,
+		ReadRequests: c.ReadRequests, ReadRounds: c.ReadRounds,
+		LogSyncs: n.logs.Syncs.Load(), LogSyncTime: time.Duration(n.logs.SyncTime.Load()), LogBytes: logBytes,
+		TrailingLogs: c.TrailingLogs, Elections: c.Elections,
+		ForwardsIn: n.calls.In.Load(), ForwardsOut: n.calls.Out.Load(),
+		StallsSeen: n.stalls.Load(), PipelineResets: n.resets.Load(), RaftRestarts: c.RaftRestarts,
+		SnapshotsSent: n.raft.Transport().SnapshotsSent(), HandshakesFailed: n.port.Failed.Load(),
 	}
-	s.Verified, s.CheckpointSeen, s.Differing = n.Verified(), uint64(n.opts.Machine.Confirmed()), n.differing.Load()
+	differing, undecided := n.states.Counts()
+	s.Verified, s.CheckpointSeen, s.Differing = n.Verified(), uint64(n.opts.Machine.Confirmed()), differing
 	s.VotesWithdrawn = n.withdrawn.Load()
-	s.Undecided = n.undecided.Load()
+	s.Undecided = undecided
 	s.SnapshotIndex, _ = strconv.ParseUint(r.Stats()["last_snapshot_index"], 10, 64) // 0 if Raft changes the name
-	s.CAEnds = n.who.goBy().ca.NotAfter
-	if cert, err := n.who.current(); err == nil {
+	s.CAEnds = n.identity.Trust().Authority().NotAfter
+	if cert, err := n.identity.Current(); err == nil {
 		s.CertificateEnds = cert.Leaf.NotAfter
 	}
-	n.queue.mu.Lock()
-	s.QueuedOps, s.QueuedBytes = len(n.queue.ops), n.queue.bytes
-	n.queue.mu.Unlock()
-	for _, server := range n.servers() {
+	for _, server := range n.raft.Servers() {
 		s.Peers++
 		if server.Suffrage == raft.Voter {
 			s.Voters++
@@ -47,4 +44,12 @@ func (n *Node) Stats() Stats {
 		s.LastContact = time.Since(last)
 	}
 	return s
+}
+
+// ScrubNumbers are the metrics of the scrubber, if there is one.
+func (n *Node) ScrubNumbers() map[string]float64 {
+	if n.scrubber == nil {
+		return nil
+	}
+	return n.scrubber.Numbers()
 }

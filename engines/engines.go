@@ -16,6 +16,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/coffer-project/coffer/engines/input"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -357,19 +358,11 @@ type Alias struct {
 	Metadata map[string]string
 }
 
-// Sensitive is a string that does not print itself: not with fmt, not with slog, not as JSON. Reveal returns it.
-type Sensitive string
-
-const placeholder = "[hidden]"
-
-// String returns a placeholder.
-func (Sensitive) String() string { return placeholder }
-
-// GoString returns a placeholder.
-func (Sensitive) GoString() string { return placeholder }
-
-// MarshalText returns a placeholder; encoding/json and slog use it.
-func (Sensitive) MarshalText() ([]byte, error) { return []byte(placeholder), nil }
-
-// Reveal returns the secret.
-func (s Sensitive) Reveal() string { return string(s) }
+// The types of fields of input structs, besides those of Go. Package input says how they are read.
+type (
+	Duration   = input.Duration
+	StringList = input.StringList
+	StringMap  = input.StringMap
+	Object     = input.Object
+	Sensitive  = input.Sensitive
+)

@@ -3,6 +3,7 @@ package engines
 import (
 	"fmt"
 	"net/http"
+	"strings"
 )
 
 // Kind says what sort of failure an Error is, and so which status a client sees. Clusters tell each other the numbers: new
@@ -57,4 +58,20 @@ func NotFound(detail string) *Error { return &Error{Kind: KindNotFound, Detail: 
 // Denied is a 403. It never says why: that is in the audit log and the log.
 func Denied(cause error) *Error {
 	return &Error{Kind: KindDenied, Detail: "permission denied", Err: cause}
+}
+
+// Problems are what is wrong with the fields of an input, one text for each.
+type Problems []string
+
+// Add adds what is wrong with a field.
+func (p *Problems) Add(field, format string, args ...any) {
+	*p = append(*p, fmt.Sprintf("field %q: ", field)+fmt.Sprintf(format, args...))
+}
+
+// Err returns all problems in one Error of KindInvalid, nil if there are none.
+func (p Problems) Err() error {
+	if len(p) == 0 {
+		return nil
+	}
+	return Invalid("%s", strings.Join(p, "; "))
 }

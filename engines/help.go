@@ -3,6 +3,8 @@ package engines
 import (
 	"fmt"
 	"strings"
+
+	"github.com/coffer-project/coffer/engines/input"
 )
 
 // operations in the order that people read about them.
@@ -28,7 +30,7 @@ func (r *Router) Help(path string) (string, bool) {
 			fmt.Fprintf(&b, "    %s\n", note)
 		}
 		for _, f := range route.Fields {
-			fmt.Fprintf(&b, "\n    %s (%s)\n        %s\n", f.Name, f.traits(), f.Help)
+			fmt.Fprintf(&b, "\n    %s (%s)\n        %s\n", f.Name, traits(&f), f.Help)
 		}
 		b.WriteString("\n")
 	}
@@ -60,13 +62,13 @@ func (f Flags) note() string {
 }
 
 // traits describes a field in a few words: type, place, and what limits it.
-func (f *Field) traits() string {
+func traits(f *input.Field) string {
 	traits := f.Type + ", in the " + f.In
 	if f.Required {
 		traits += ", required"
 	}
 	if f.Enum != nil {
-		traits += ", one of " + quoteAll(f.Enum)
+		traits += ", one of " + input.QuoteAll(f.Enum)
 	}
 	if f.Default != "" {
 		traits += ", default " + f.Default

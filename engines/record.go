@@ -14,7 +14,8 @@ type Getter interface {
 	Get(ctx context.Context, key storage.Key) (storage.Entry, error)
 }
 
-// Record is what an engine stores under a key: JSON, with the field that RecordFormat leads to, which is 1.
+// Record is what an engine stores under a key: JSON, with the field that RecordFormat leads to, which is 1. An optional field needs no
+// other format: a version that does not know it ignores it, and drops it when it writes the record.
 type Record interface{ RecordFormat() *int }
 
 // GetRecord decodes what is stored under a key and reports whether there is anything.

@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/coffer-project/coffer/engines/input"
 )
 
 // Flags say how a route is treated by the server.
@@ -55,40 +57,20 @@ func (f Flags) Has(g Flags) bool { return f&g == g }
 // Handler answers a request whose input is decoded.
 type Handler[In any] func(ctx context.Context, req *Request, in *In) (*Response, error)
 
-// Field is one input field of a route, as declared by the tags of its input struct.
-type Field struct {
-	Name     string
-	Type     string // "string", "boolean", "integer", "number", "duration", "list", "map", "object" or "any"
-	In       string // "path", "query" or "body"
-	Required bool
-	Default  string
-	Help     string
-	Enum     []string // the only values allowed; nil when not restricted
-	Max      int      // most bytes (texts, raw JSON) or elements (lists, maps); 0 is no limit of its own
-	// Sensitive marks a field whose value must not be shown.
-	Sensitive bool
-	// Alias names the fields that this one is another name of; nil for most.
-	Alias []string
-	// Form says which texts are the same value: see forms. "" for most.
-	Form string
-	// Whole marks the one field that receives the entire body: the route takes free-form objects.
-	Whole bool
-}
-
 // Route is one declared path and operation.
 type Route struct {
 	Pattern string
 	Op      Operation // Create is declared, and kept, as Update
 	Help    string
 	Flags   Flags
-	Fields  []Field
+	Fields  []input.Field
 	// Exists, if set, tells create from update on writes: it reports whether the object is already there.
 	// It runs before authorisation, through CheckExists: path parameters are in Request.Param, the body is
 	// not decoded, and it must neither write nor answer anything but that one bit.
 	Exists func(ctx context.Context, req *Request) (bool, error)
 
 	segments []segment
-	plan     *plan
+	plan     *input.Plan
 	handle   func(ctx context.Context, req *Request, params map[string]string) (*Response, error)
 }
 
@@ -125,7 +107,7 @@ func NewRouter() *Router { return &Router{} }
 // a parameter, a parameter beats a rest. LIST paths fit with and without their trailing slash; a rest
 // parameter of a List is "" or ends in "/".
 //
-// In is a struct whose exported fields carry the tags that decode.go describes; every path parameter needs a
+// In is a struct whose exported fields carry the tags that package input describes; every path parameter needs a
 // field of its name. On panics on a declaration that cannot work: it is meant to run when the program starts.
 func On[In any](r *Router, op Operation, pattern, help string, flags Flags, h Handler[In]) *Route {
 	return OnType(r, op, pattern, help, flags, reflect.TypeFor[In](), func(ctx context.Context, req *Request, in reflect.Value) (*Response, error) {
@@ -144,29 +126,60 @@ func OnType(r *Router, op Operation, pattern, help string, flags Flags, in refle
 	if err != nil {
 		panic(fmt.Sprintf("engines: route %s %q: %v", op, pattern, err))
 	}
-	p, err := newPlan(in, op, segments)
+	p, err := input.Declare(in, parameters(segments), op == Read || op == List || op == Delete)
 	if err != nil {
 		panic(fmt.Sprintf("engines: route %s %q: %v", op, pattern, err))
 	}
-	route := &Route{Pattern: pattern, Op: op, Help: help, Flags: flags, Fields: p.describe(), segments: segments, plan: p}
+	route := &Route{Pattern: pattern, Op: op, Help: help, Flags: flags, Fields: p.Fields(), segments: segments, plan: p}
 	route.handle = func(ctx context.Context, req *Request, params map[string]string) (*Response, error) {
-		v := p.new()
+		v := p.New()
 		req.params = params
-		unknown, err := p.decode(req, params, v)
+		given, err := p.Decode(req.source(params), v)
 		if err != nil {
-			return nil, err
+			return nil, Invalid("%s", err)
 		}
+		req.given, req.nulls = given.Fields, given.Nulls
 		resp, err := h(ctx, req, v)
 		if err != nil {
 			return nil, err
 		}
-		return withUnknown(resp, unknown), nil
+		return withUnknown(resp, given.Unknown), nil
 	}
 	if !r.root.add(segments, route) {
 		panic(fmt.Sprintf("engines: route %s %q is declared twice", op, pattern))
 	}
 	r.routes = append(r.routes, route)
 	return route
+}
+
+// parameters returns the names of the path parameters.
+func parameters(segments []segment) []string {
+	var names []string
+	for _, s := range segments {
+		if s.kind != literal {
+			names = append(names, s.name)
+		}
+	}
+	return names
+}
+
+// source returns where the fields of a request come from.
+func (r *Request) source(params map[string]string) input.Source {
+	s := input.Source{Params: params, Query: r.Query, Read: r.Op == Read}
+	if r.RawBody == nil {
+		s.Body = r.Body
+	}
+	return s
+}
+
+// Input returns what the route's handler would get of the request, in normal form: decisions that depend on the values of a
+// request are made on it, and never on the body. The error is the one that Serve would return.
+func (r *Route) Input(req *Request, params map[string]string) (*input.Input, error) {
+	in, err := r.plan.Input(req.source(params))
+	if err != nil {
+		return nil, Invalid("%s", err)
+	}
+	return in, nil
 }
 
 // Routes returns all routes, sorted by pattern and then operation.
@@ -223,6 +236,6 @@ func withUnknown(resp *Response, unknown []string) *Response {
 	if resp == nil {
 		resp = &Response{}
 	}
-	resp.Warnings = append(resp.Warnings, "unrecognized field(s) ignored: "+quoteNames(unknown))
+	resp.Warnings = append(resp.Warnings, "unrecognized field(s) ignored: "+input.QuoteNames(unknown))
 	return resp
 }

@@ -2,6 +2,7 @@ package engines_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"maps"
 	"slices"
@@ -319,4 +320,39 @@ func FuzzMatch(f *testing.F) {
 			}
 		}
 	})
+}
+
+func BenchmarkHandleRead(b *testing.B) {
+	type in struct {
+		Path    string `json:"path"`
+		Version int    `json:"version"`
+	}
+	r := testRouter()
+	engines.On(r, engines.Read, "kv/{path...}", "", 0, nothing[in])
+	b.ReportAllocs()
+	for b.Loop() {
+		req := engines.Request{Op: engines.Read, Path: "kv/team/app/database"}
+		if _, err := r.Handle(b.Context(), &req); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkHandleWrite(b *testing.B) {
+	type in struct {
+		Path    string                     `json:"path"`
+		Options map[string]json.RawMessage `json:"options"`
+		Data    engines.Object             `json:"data"`
+	}
+	r := testRouter()
+	engines.On(r, engines.Update, "kv/{path...}", "", 0, nothing[in])
+	body := json.RawMessage(`{"data":{"user":"` + strings.Repeat("u", 300) + `","password":"` + strings.Repeat("p", 700) + `"}}`)
+	b.ReportAllocs()
+	b.SetBytes(int64(len(body)))
+	for b.Loop() {
+		req := engines.Request{Op: engines.Update, Path: "kv/team/app/database", Body: body}
+		if _, err := r.Handle(b.Context(), &req); err != nil {
+			b.Fatal(err)
+		}
+	}
 }

@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/coffer-project/coffer/engines/input"
 )
 
 // TokenFields are the fields of an auth method's role that say what its tokens are like. Embed it in the
@@ -50,7 +52,7 @@ func (t *TokenFields) Validate() error {
 		wrong("token_policies", "must not contain \"root\"")
 	}
 	for i, cidr := range t.TokenBoundCIDRs {
-		prefix, err := ParseNetwork(cidr)
+		prefix, err := input.ParseNetwork(cidr)
 		if err != nil {
 			wrong("token_bound_cidrs", "must be a list of addresses or networks such as \"10.0.0.0/8\"")
 			break
@@ -106,21 +108,11 @@ func (t *TokenFields) Data() map[string]any {
 // network that does not parse allows no client.
 func (t *TokenFields) Allows(addr netip.Addr) bool {
 	for _, cidr := range t.TokenBoundCIDRs {
-		if prefix, err := ParseNetwork(cidr); err == nil && prefix.Contains(addr.Unmap().WithZone("")) {
+		if prefix, err := input.ParseNetwork(cidr); err == nil && prefix.Contains(addr.Unmap().WithZone("")) {
 			return true
 		}
 	}
 	return len(t.TokenBoundCIDRs) == 0
-}
-
-// ParseNetwork reads a network such as "10.0.0.0/8", or an address as the network that is only itself.
-func ParseNetwork(text string) (netip.Prefix, error) {
-	if addr, err := netip.ParseAddr(text); err == nil {
-		addr = addr.Unmap().WithZone("")
-		return netip.PrefixFrom(addr, addr.BitLen()), nil
-	}
-	prefix, err := netip.ParsePrefix(text)
-	return prefix.Masked(), err
 }
 
 func cleanPolicies(policies StringList) StringList {

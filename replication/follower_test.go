@@ -1,7 +1,6 @@
 package replication_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -9,22 +8,33 @@ import (
 
 	"github.com/coffer-project/coffer/replication"
 	"github.com/coffer-project/coffer/replication/digest"
+	"github.com/coffer-project/coffer/replication/secondary"
 	"github.com/coffer-project/coffer/storage"
 )
 
 // following is a Follower with its Replica and its clock.
 type following struct {
-	*replication.Follower
+	*secondary.Follower
 	h   *held
 	now int64
-	may bool // BeforeDrop
+	may bool // units be dropped
 }
+
+// Ended implements secondary.Handouts.
+func (f *following) Ended(unit) bool { return f.may }
+
+// clocked is a Replica with the clock of its Follower.
+type clocked struct {
+	*held
+	f *following
+}
+
+func (c clocked) NowMS() int64 { return c.f.now }
 
 func follower(h *held) *following {
 	f := &following{h: h, now: 1_000_000, may: true}
-	f.Follower = replication.NewFollower(h, transcriptLayout, replication.FollowerOptions{
-		SetID: "set", ClusterID: "S", SmallUnit: 3, MaxAsk: 2, Now: func() int64 { return f.now },
-		BeforeDrop: func(context.Context, unit) bool { return f.may },
+	f.Follower = secondary.New(clocked{h, f}, transcriptLayout, secondary.Options{
+		SetID: "set", ClusterID: "S", SmallUnit: 3, MaxAsk: 2, Handouts: f,
 	})
 	return f
 }
@@ -157,7 +167,7 @@ func TestFollowerAsksAhead(t *testing.T) {
 	expect(t, "it was asked for", said(t.Context(), f))
 	ahead(second, `page? mount/a after "s/a/y" with values`)
 
-	// What is under way is not waited for when all begins anew, and its answer is nothing.
+	// What is under way is not waited for when all begins from the start, and its answer is nothing.
 	if err := f.Repair(t.Context(), "test"); err != nil {
 		t.Fatal(err)
 	}

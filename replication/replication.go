@@ -1,13 +1,14 @@
 // Package replication carries the shared data of a primary cluster to its secondaries.
 //
 // It promises that a secondary in state Streaming holds exactly what the primary held at one position, of the units that
-// the secondary may have, and that it gets there at a cost proportional to what changed. Two state machines do it, which
-// have neither goroutines nor clock nor network, so that a simulation can run them by seed: a Session for each connected
-// secondary on the primary's active node, and a Follower on the secondary's active node. Everything else here moves
-// their messages over gRPC (link.go and below), enrols secondaries, and reads and writes the cluster's own state.
+// the secondary may have, and that it gets there at a cost proportional to what changed. This package is the contract: units,
+// positions, messages, and what the two sides see of their clusters (Source and Replica). Two state machines fulfil it, which
+// have neither goroutines nor clock nor network, so that a simulation can run them by seed: primary.Session for each connected
+// secondary on the primary's active node, and secondary.Follower on the secondary's active node. Package link runs them on a node, over
+// what package state has of its data.
 //
 // It assumes that one ordered stream of messages connects the two, that Records come in the order of the primary's log,
-// and that Replica.Commit is atomic. Start reading at messages.go, then Session and Follower; DESIGN.md says why it is
+// and that Replica.Commit is atomic. Start reading at messages.go, then primary and secondary; DESIGN.md says why it is
 // correct.
 package replication
 
@@ -75,10 +76,39 @@ var (
 	ErrFenced = errors.New("a primary of a later epoch exists")
 )
 
+// Why a stream has ended. Use errors.Is; ErrFenced and ErrRevoked belong to them.
+var (
+	// ErrFinal says that the primary was demoted, and that everything it had was sent and applied.
+	ErrFinal = errors.New("the primary was demoted: the stream is complete")
+	// ErrOtherSet says that the two belong to different replication sets.
+	ErrOtherSet = errors.New("the clusters belong to different replication sets")
+	// ErrRejected says that the primary cannot serve the secondary for another reason.
+	ErrRejected = errors.New("the primary rejects the secondary")
+	// ErrProtocol says that the other side sent what it must not; a new connection begins from the start.
+	ErrProtocol = errors.New("the other side broke the replication protocol")
+	// ErrBuilding says that a node is not so far yet: try again.
+	ErrBuilding = errors.New("the node is not ready yet")
+)
+
+// ProtocolVersion is the version of the messages. There is one.
+const ProtocolVersion = 1
+
 // Source is what a primary's active node gives to its sessions. Indexes are of its own log. What Page and Items return was
 // read at one index, which is at least every index that Records has answered before. Calls are synchronous, from one
 // goroutine for each session.
 type Source interface {
+	History
+	Content
+	// Scope returns the units that the secondary may have now, and a number that changes with them. ErrRevoked.
+	Scope(ctx context.Context) (units map[Unit]bool, version uint64, err error)
+	// NowMS is the clock.
+	NowMS() int64
+	// Addrs are the cluster addresses of the primary's nodes.
+	Addrs() []string
+}
+
+// History is what has happened to the shared data, in order.
+type History interface {
 	// Self returns the set, the cluster and the history.
 	Self() (setID, clusterID string, lineage storage.Lineage)
 	// Final returns the index of the entry that has demoted this cluster, if it is demoted as of now: what was read before the call
@@ -93,11 +123,13 @@ type Source interface {
 	// Oldest returns the index after which Records are kept.
 	Oldest() storage.Index
 	// Locate turns a position of an earlier epoch, of this cluster or another one, into an index of its own log: everything
-	// after that index, and perhaps a little before it, is what somebody at the position lacks. false: not known, no
+	// after that index, and perhaps a little before it, is what a secondary at the position lacks. false: not known, no
 	// longer kept, or this cluster was not exact since.
 	Locate(ctx context.Context, p storage.Position) (storage.Index, bool)
-	// Scope returns the units that the secondary may have now, and a number that changes with them. ErrRevoked.
-	Scope(ctx context.Context) (units map[Unit]bool, version uint64, err error)
+}
+
+// Content is the shared data as it is, by unit.
+type Content interface {
 	// Page lists keys of a unit, in byte order after a key ("" begins): all, or those in the buckets; with values if wanted,
 	// of about maxBytes. done: last is the unit's last key. The unit's anchor is in the page with done, wherever it would
 	// be in byte order and whatever the buckets are, and does not count for last: if it is not there, there is none.
@@ -109,10 +141,6 @@ type Source interface {
 	Digests() (at storage.Index, roots map[Unit]digest.Sum, ok bool)
 	// Sums returns a unit's sums at one index: of all groups, or of the buckets of one group. false: being built.
 	Sums(unit Unit, group int) (sums []digest.Sum, at storage.Index, ok bool)
-	// NowMS is the clock.
-	NowMS() int64
-	// Addrs are the cluster addresses of the primary's nodes.
-	Addrs() []string
 }
 
 // AllGroups asks Sums for the sums of the groups.
@@ -130,7 +158,7 @@ type UnitState struct {
 	// Attempts counts repairs in a row after which a checkpoint still differed.
 	Attempts int `json:"attempts,omitempty"`
 	// List is set while Checking or Adding after a divergence in which both sides had an epoch of one number, so that a
-	// position may mean two values: then no sums are compared, and nothing behind State.Diverged is believed.
+	// position may mean two values: then no sums are compared, and nothing behind State.Diverged is relied on.
 	List bool `json:"list,omitempty"`
 }
 
@@ -196,6 +224,8 @@ type Replica interface {
 	Digests(ctx context.Context) (roots map[Unit]digest.Sum, ok bool)
 	// Sums is as in Source, as of the last commit.
 	Sums(ctx context.Context, unit Unit, group int) (sums []digest.Sum, ok bool)
+	// NowMS is the clock.
+	NowMS() int64
 }
 
 // SecondaryState is what a secondary is doing, as its status says.

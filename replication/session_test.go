@@ -8,6 +8,7 @@ import (
 
 	"github.com/coffer-project/coffer/replication"
 	"github.com/coffer-project/coffer/replication/digest"
+	"github.com/coffer-project/coffer/replication/primary"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -31,12 +32,12 @@ func hello(cursor string, history string) replication.Hello {
 }
 
 // session returns one that has no heartbeats but the first and no checkpoints.
-func session(src *scripted) *replication.Session {
-	return replication.NewSession(src, transcriptLayout, replication.SessionOptions{HeartbeatMS: 1 << 40, CheckpointMS: 1 << 41})
+func session(src *scripted) *primary.Session {
+	return primary.New(src, transcriptLayout, primary.Options{HeartbeatMS: 1 << 40, CheckpointMS: 1 << 41})
 }
 
 // welcomed returns a session that goes on at a position, after its first messages.
-func welcomed(t *testing.T, src *scripted, cursor string) *replication.Session {
+func welcomed(t *testing.T, src *scripted, cursor string) *primary.Session {
 	t.Helper()
 	s := session(src)
 	receive(t, s, hello(cursor, "P 0:0 1"))
@@ -198,7 +199,7 @@ func TestSessionStream(t *testing.T) {
 
 func TestSessionWindow(t *testing.T) {
 	src := primaryAt10(t)
-	s := replication.NewSession(src, transcriptLayout, replication.SessionOptions{BatchBytes: 100, WindowBytes: 150, HeartbeatMS: 1 << 40, CheckpointMS: 1 << 41})
+	s := primary.New(src, transcriptLayout, primary.Options{BatchBytes: 100, WindowBytes: 150, HeartbeatMS: 1 << 40, CheckpointMS: 1 << 41})
 	receive(t, s, hello("1:10", "P 0:0 1"))
 	said(t.Context(), s)
 	for i := 11; i <= 14; i++ {
@@ -348,7 +349,7 @@ func TestSessionCheckpoint(t *testing.T) {
 	for _, i := range items("s/a/x@1:3 s/b/x@1:5 s/sys/set/k@1:2") {
 		src.data[i.Key] = i
 	}
-	s := replication.NewSession(src, transcriptLayout, replication.SessionOptions{HeartbeatMS: 1 << 40, CheckpointMS: 2000})
+	s := primary.New(src, transcriptLayout, primary.Options{HeartbeatMS: 1 << 40, CheckpointMS: 2000})
 	receive(t, s, hello("1:10", "P 0:0 1"))
 	said(t.Context(), s)
 	src.now += 1000
@@ -420,7 +421,7 @@ func TestSessionDemotedInARepair(t *testing.T) {
 	expect(t, "at once", said(t.Context(), s), "final 1:12", "ends: "+replication.ErrFinal.Error())
 	src.final = 0
 
-	// Somebody who is not exact and asks nothing is told in the end.
+	// A secondary that is not exact and asks nothing gets it in the end.
 	s = welcomed(t, src, "1:10")
 	s.Demoted(12)
 	expect(t, "waits", said(t.Context(), s), "batch (1:10,1:12] | 1:11 +s/a/x")
@@ -451,7 +452,7 @@ func TestSessionEndsWithItsEpoch(t *testing.T) {
 
 func TestSessionHeartbeat(t *testing.T) {
 	src := primaryAt10(t)
-	s := replication.NewSession(src, transcriptLayout, replication.SessionOptions{HeartbeatMS: 1000, CheckpointMS: 1 << 41})
+	s := primary.New(src, transcriptLayout, primary.Options{HeartbeatMS: 1000, CheckpointMS: 1 << 41})
 	receive(t, s, hello("1:10", "P 0:0 1"))
 	said(t.Context(), s)
 	src.now += 999

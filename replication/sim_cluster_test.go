@@ -27,8 +27,8 @@ type mode byte
 
 const (
 	disabled mode = iota
-	primary
-	secondary
+	asPrimary
+	asSecondary
 )
 
 // role is the entry that every shared write has as a precondition.
@@ -48,7 +48,7 @@ type peer struct {
 // state is what the log has made of a cluster, up to an index.
 type state struct {
 	applied    storage.Index
-	id         string // new each time that the cluster is made a secondary anew
+	id         string // new each time that the cluster is made a secondary
 	cells      []cell // in the order of keys; class s and l
 	role       role
 	roleAt     storage.Index
@@ -77,7 +77,7 @@ type entry struct {
 	lost         []replication.Conflict
 	wipe         string // everything shared goes, and this is the new id
 	restore      *state // a backup takes the state's place
-	newWAL       bool   // the WAL begins anew
+	newWAL       bool   // the WAL begins from the start
 	quiet        bool   // a canary
 }
 
@@ -133,7 +133,7 @@ func (s *state) apply(e *entry) (r record, ok bool) {
 		s.cells = slices.DeleteFunc(s.cells, func(c cell) bool { return c.Key.Class() == storage.Shared })
 	}
 	if e.role != nil {
-		if e.role.mode == primary {
+		if e.role.mode == asPrimary {
 			s.progress, s.progressAt = nil, e.index
 		}
 		s.role, s.roleAt, s.scopeAt = *e.role, e.index, e.index
@@ -149,7 +149,7 @@ func (s *state) apply(e *entry) (r record, ok bool) {
 		r.cursor, r.exact = e.progress.Cursor, exact(e.progress) && !e.torn
 	}
 	s.torn = e.torn
-	r.primary = s.role.mode == primary
+	r.primary = s.role.mode == asPrimary
 	if e.peerID != "" {
 		s.peers = maps.Clone(s.peers)
 		if s.peers == nil {
@@ -162,7 +162,7 @@ func (s *state) apply(e *entry) (r record, ok bool) {
 	for _, k := range e.deletes {
 		i, there := s.find(k)
 		op := replication.Op{Item: replication.Item{Key: k, Mod: storage.Position{Index: e.index}}, Delete: true}
-		if !there { // it is noted all the same: somebody who is elsewhere within the same batch may have the key
+		if !there { // it is noted all the same: a secondary that is elsewhere within the same batch may have the key
 			if !e.quiet {
 				r.note(op, storage.Position{})
 			}
@@ -256,7 +256,7 @@ type cluster struct {
 	w      *world
 	name   string
 	log    []entry
-	limbo  []entry // proposed, and nobody knows
+	limbo  []entry // proposed, with an unknown outcome
 	nodes  [3]*node
 	active int // -1: none
 	term   int // grows with every change of the active node
@@ -285,7 +285,7 @@ func (c *cluster) last() storage.Index {
 	return c.log[len(c.log)-1].index
 }
 
-// commit is Raft's: the entry is in the log, or refused, or nobody knows.
+// commit is Raft's: the entry is in the log, or refused, or its outcome is unknown.
 func (c *cluster) commit(e entry) (storage.Index, error) {
 	if c.active < 0 {
 		return 0, storage.ErrReadOnly

@@ -15,7 +15,7 @@ import (
 
 // The layout of the simulation is the one of the server, with short names: s/m7/… is a mount with its entry
 // s/sys/<ns>/mounts/m7; s/namespace/n1 is the record of a namespace, s/namespace/<parent>/<name> an index that does not
-// replicate; s/junk/… is an area that nobody knows.
+// replicate; s/junk/… is an unknown area.
 var simLayout = replication.Layout{Unit: simUnit, Anchor: simAnchor, Prefixes: simPrefixes}
 
 func simUnit(k storage.Key) (replication.Unit, bool) {
@@ -334,6 +334,11 @@ type replica struct {
 	term int
 	base storage.Index // version of the progress that the next commit builds upon
 }
+
+func (r *replica) NowMS() int64 { return r.w.now }
+
+// Ended implements secondary.Handouts.
+func (r *replica) Ended(replication.Unit) bool { return !r.w.faults || r.w.chance(70) }
 
 func (r *replica) Load(context.Context) (replication.State, error) {
 	if r.c.term != r.term {

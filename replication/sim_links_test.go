@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	"github.com/coffer-project/coffer/replication"
+	"github.com/coffer-project/coffer/replication/primary"
+	"github.com/coffer-project/coffer/replication/secondary"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -12,7 +14,7 @@ import (
 type link struct {
 	sec, pri *cluster
 	blocked  bool // a partition
-	follower *replication.Follower
+	follower *secondary.Follower
 	term     int // of sec, that the follower belongs to
 	conn     *conn
 	final    bool // Final has come, and everything before it
@@ -25,7 +27,7 @@ type link struct {
 
 // conn is one stream.
 type conn struct {
-	session      *replication.Session
+	session      *primary.Session
 	src          *source
 	priTerm      int
 	scopeAt      storage.Index
@@ -44,7 +46,7 @@ func (w *world) alive(l *link) bool {
 	if l.conn == nil {
 		return false
 	}
-	if l.pri == nil || l.sec.term != l.term || l.sec.active < 0 || l.sec.at().role.mode != secondary ||
+	if l.pri == nil || l.sec.term != l.term || l.sec.active < 0 || l.sec.at().role.mode != asSecondary ||
 		len(l.conn.toSec) == 0 && l.conn.ended {
 		l.cut()
 		return false
@@ -64,12 +66,12 @@ func (w *world) alive(l *link) bool {
 // connect opens a stream.
 func (w *world) connect(l *link) {
 	ctx := context.Background()
-	if l.pri == nil || l.blocked || l.sec.active < 0 || l.pri.active < 0 || l.sec.at().role.mode != secondary || w.alive(l) {
+	if l.pri == nil || l.blocked || l.sec.active < 0 || l.pri.active < 0 || l.sec.at().role.mode != asSecondary || w.alive(l) {
 		return
 	}
 	st := l.pri.at()
-	demoted := w.ownLink(l.pri).pri == nil && st.role.mode == secondary && len(st.own) > 0
-	if p, ok := st.peers[l.sec.name]; !ok || p.revoked || st.role.mode != primary && !demoted {
+	demoted := w.ownLink(l.pri).pri == nil && st.role.mode == asSecondary && len(st.own) > 0
+	if p, ok := st.peers[l.sec.name]; !ok || p.revoked || st.role.mode != asPrimary && !demoted {
 		return
 	}
 	w.setCursor(l.sec)
@@ -79,9 +81,8 @@ func (w *world) connect(l *link) {
 	if l.follower == nil || l.term != l.sec.term {
 		l.term = l.sec.term
 		r := &replica{w: w, l: l, c: l.sec, n: l.sec.nodes[l.sec.active], term: l.term}
-		l.follower = replication.NewFollower(r, simLayout, replication.FollowerOptions{
-			SetID: "set", ClusterID: l.sec.at().id, SmallUnit: 1 + w.small, MaxAsk: 3, Now: func() int64 { return w.now },
-			BeforeDrop: func(context.Context, replication.Unit) bool { return !w.faults || w.chance(70) },
+		l.follower = secondary.New(r, simLayout, secondary.Options{
+			SetID: "set", ClusterID: l.sec.at().id, SmallUnit: 1 + w.small, MaxAsk: 3, Handouts: r,
 		})
 	}
 	hello, err := l.follower.Hello(ctx)
@@ -93,7 +94,7 @@ func (w *world) connect(l *link) {
 		return
 	}
 	src := &source{w: w, c: l.pri, n: l.pri.nodes[l.pri.active], peer: l.sec.name}
-	l.conn = &conn{src: src, priTerm: l.pri.term, roleAt: st.roleAt, scopeAt: st.scopeAt, session: replication.NewSession(src, simLayout, replication.SessionOptions{
+	l.conn = &conn{src: src, priTerm: l.pri.term, roleAt: st.roleAt, scopeAt: st.scopeAt, session: primary.New(src, simLayout, primary.Options{
 		BatchBytes: w.batch, WindowBytes: int64(4 * w.batch), HeartbeatMS: 300, CheckpointMS: 500,
 	})}
 	if demoted { // it still hands out what there is
@@ -169,7 +170,7 @@ func (w *world) sessionError(l *link, err error) {
 	if errors.Is(err, replication.ErrProtocol) {
 		w.fail("%s refuses what %s sent: %v", l.pri.name, l.sec.name, err)
 	}
-	if st := l.pri.at(); errors.Is(err, replication.ErrFenced) && st != nil && st.role.mode == primary {
+	if st := l.pri.at(); errors.Is(err, replication.ErrFenced) && st != nil && st.role.mode == asPrimary {
 		r := st.role
 		r.fenced = true
 		w.count("primaries fenced")

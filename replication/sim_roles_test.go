@@ -13,7 +13,7 @@ import (
 // enrol makes a cluster a secondary from nothing.
 func (w *world) enrol(l *link, pri *cluster) {
 	id := l.sec.name + strconv.Itoa(int(l.sec.last()))
-	w.must(l.sec, entry{newWAL: true, wipe: id, role: &role{mode: secondary, lineage: pri.at().role.lineage}})
+	w.must(l.sec, entry{newWAL: true, wipe: id, role: &role{mode: asSecondary, lineage: pri.at().role.lineage}})
 	l.forget()
 	w.follow(l, pri)
 }
@@ -117,7 +117,7 @@ func (w *world) onePrimary() *cluster {
 	best := w.clusters[0]
 	rank := func(c *cluster) int {
 		n := int(c.lineage().Epoch()) * 4
-		if r := c.at().role; r.mode == primary {
+		if r := c.at().role; r.mode == asPrimary {
 			n += 2
 		}
 		return n
@@ -128,12 +128,12 @@ func (w *world) onePrimary() *cluster {
 		}
 	}
 	for _, c := range w.clusters {
-		if st := c.at(); c != best && st.role.mode == primary {
+		if st := c.at(); c != best && st.role.mode == asPrimary {
 			w.demote(c, true)
 		}
 	}
 	switch st := best.at(); {
-	case st.role.mode != primary:
+	case st.role.mode != asPrimary:
 		w.setCursor(best)
 		w.promote(best, true)
 	case st.role.fenced:
@@ -149,7 +149,7 @@ func (w *world) ownLink(c *cluster) *link { return w.links[slices.Index(w.cluste
 // lineage returns the history that a cluster knows.
 func (c *cluster) lineage() storage.Lineage {
 	st := c.at()
-	if p := st.progress; st.role.mode == secondary && p != nil && len(p.Lineage) > 0 {
+	if p := st.progress; st.role.mode == asSecondary && p != nil && len(p.Lineage) > 0 {
 		return p.Lineage
 	}
 	return st.role.lineage
@@ -159,7 +159,7 @@ func (c *cluster) lineage() storage.Lineage {
 func (w *world) setCursor(c *cluster) {
 	st := c.at()
 	n := len(st.own)
-	if st.role.mode != secondary || st.progress != nil || n == 0 {
+	if st.role.mode != asSecondary || st.progress != nil || n == 0 {
 		return
 	}
 	p := &replication.State{Cursor: storage.Position{Epoch: st.own[n-1].Epoch, Index: st.roleAt}, Lineage: st.role.lineage, Units: map[replication.Unit]replication.UnitState{}}
@@ -173,10 +173,10 @@ func (w *world) setCursor(c *cluster) {
 	w.must(c, entry{progress: p, needProgress: &zero})
 }
 
-// demote makes a primary a secondary that follows nobody yet.
+// demote makes a primary a secondary that follows no primary yet.
 func (w *world) demote(c *cluster, abruptly bool) {
 	st := c.at()
-	at := w.must(c, entry{role: &role{mode: secondary, lineage: st.role.lineage}})
+	at := w.must(c, entry{role: &role{mode: asSecondary, lineage: st.role.lineage}})
 	w.say("%s is demoted at %d", c.name, at)
 	for _, l := range w.links {
 		if l.pri == c && l.conn != nil && l.conn.src.n == c.nodes[c.active] && !l.conn.ended {
@@ -193,7 +193,7 @@ func (w *world) demote(c *cluster, abruptly bool) {
 	own.pri, own.final = nil, false
 }
 
-// promote makes a secondary a primary. Of one that is not exact nobody can continue the log: see source.Locate.
+// promote makes a secondary a primary. The log of one that is not exact cannot be continued: see source.Locate.
 func (w *world) promote(c *cluster, force bool) {
 	st := c.at()
 	var from storage.Position
@@ -220,7 +220,7 @@ func (w *world) promote(c *cluster, force bool) {
 	default:
 		w.count("promotions of what was not exact")
 	}
-	w.must(c, entry{role: &role{mode: primary, lineage: append(lineage, storage.Branch{Epoch: epoch, ClusterID: st.id, From: from})}})
+	w.must(c, entry{role: &role{mode: asPrimary, lineage: append(lineage, storage.Branch{Epoch: epoch, ClusterID: st.id, From: from})}})
 	w.say("%s is promoted (force %v, whole %v): %+v", c.name, force, whole, c.at().role.lineage)
 }
 

@@ -79,7 +79,7 @@ func (w *world) primary() *cluster {
 	first := w.n(len(w.clusters))
 	for i := range w.clusters {
 		c := w.clusters[(first+i)%len(w.clusters)]
-		if st := c.at(); st != nil && st.role.mode != secondary && !st.role.fenced {
+		if st := c.at(); st != nil && st.role.mode != asSecondary && !st.role.fenced {
 			return c
 		}
 	}
@@ -271,7 +271,7 @@ func (w *world) namespace() {
 // filter changes what a secondary may have.
 func (w *world) filter() {
 	c := w.primary()
-	if c == nil || c.at().role.mode != primary {
+	if c == nil || c.at().role.mode != asPrimary {
 		return
 	}
 	l := w.someLink()
@@ -297,7 +297,7 @@ func (w *world) filter() {
 
 func (w *world) revoke() {
 	c := w.primary()
-	if c == nil || c.at().role.mode != primary {
+	if c == nil || c.at().role.mode != asPrimary {
 		return
 	}
 	l := w.someLink()
@@ -308,9 +308,9 @@ func (w *world) revoke() {
 	}
 }
 
-// reEnrol makes a secondary anew: everything it had is wiped.
+// reEnrol makes a secondary once more: everything it had is wiped.
 func (w *world) reEnrol(l *link) {
-	if c := w.primary(); c != nil && c.at().role.mode == primary && l.sec != c && l.sec.at() != nil && l.sec.at().role.mode == secondary {
+	if c := w.primary(); c != nil && c.at().role.mode == asPrimary && l.sec != c && l.sec.at() != nil && l.sec.at().role.mode == asSecondary {
 		w.say("%s is enabled anew", l.sec.name)
 		w.enrol(l, c)
 	}
@@ -364,7 +364,7 @@ func (w *world) installSnapshot() {
 }
 
 func (w *world) demoteSome() {
-	if c := w.primary(); c != nil && c.at().role.mode == primary {
+	if c := w.primary(); c != nil && c.at().role.mode == asPrimary {
 		w.demote(c, false)
 	}
 }
@@ -372,7 +372,7 @@ func (w *world) demoteSome() {
 // switchOver is a planned change of the primary, as far as nothing comes between.
 func (w *world) switchOver() {
 	c, l := w.primary(), w.someLink()
-	if c == nil || c.at().role.mode != primary || l.pri != c {
+	if c == nil || c.at().role.mode != asPrimary || l.pri != c {
 		return
 	}
 	for range w.n(5) { // of which the others have got only a part
@@ -400,7 +400,7 @@ func (w *world) switchOver() {
 	}
 	w.promote(l.sec, false)
 	for _, other := range w.links {
-		if other != l && w.chance(70) && other.sec.at() != nil && other.sec.at().role.mode == secondary {
+		if other != l && w.chance(70) && other.sec.at() != nil && other.sec.at().role.mode == asSecondary {
 			w.follow(other, l.sec)
 		}
 	}
@@ -409,7 +409,7 @@ func (w *world) switchOver() {
 // promoteSome promotes by the rules: exact, and at the end of what the demoted primary had.
 func (w *world) promoteSome() {
 	l := w.someLink()
-	if l.sec.at() == nil || !l.final || l.sec.at().progress == nil || !exact(l.sec.at().progress) || l.pri.at() == nil || l.pri.at().role.mode == primary {
+	if l.sec.at() == nil || !l.final || l.sec.at().progress == nil || !exact(l.sec.at().progress) || l.pri.at() == nil || l.pri.at().role.mode == asPrimary {
 		return
 	}
 	w.promote(l.sec, false)
@@ -417,7 +417,7 @@ func (w *world) promoteSome() {
 
 // forceSome promotes whatever the state.
 func (w *world) forceSome() {
-	if c := w.some(); c.at() != nil && c.at().role.mode == secondary {
+	if c := w.some(); c.at() != nil && c.at().role.mode == asSecondary {
 		w.setCursor(c)
 		w.promote(c, true)
 	}
@@ -426,7 +426,7 @@ func (w *world) forceSome() {
 // comeBack demotes a primary and has it follow another one, which may be of an earlier epoch: that one is fenced then.
 func (w *world) comeBack() {
 	from, to := w.primary(), w.primary()
-	if from == nil || from == to || from.at().role.mode != primary || to.at().role.mode != primary {
+	if from == nil || from == to || from.at().role.mode != asPrimary || to.at().role.mode != asPrimary {
 		return
 	}
 	w.demote(from, true)
@@ -437,13 +437,13 @@ func (w *world) comeBack() {
 // followSome is update-primary.
 func (w *world) followSome() {
 	l, c := w.someLink(), w.primary()
-	if c == nil || c == l.sec || c.at().role.mode != primary || l.pri == c && w.chance(80) {
+	if c == nil || c == l.sec || c.at().role.mode != asPrimary || l.pri == c && w.chance(80) {
 		return
 	}
-	if st := l.sec.at(); st != nil && st.role.mode == primary && l.sec.lineage().Epoch() < c.lineage().Epoch() {
+	if st := l.sec.at(); st != nil && st.role.mode == asPrimary && l.sec.lineage().Epoch() < c.lineage().Epoch() {
 		w.demote(l.sec, true) // the old primary learns of the new one
 	}
-	if st := l.sec.at(); st != nil && st.role.mode == secondary {
+	if st := l.sec.at(); st != nil && st.role.mode == asSecondary {
 		w.follow(l, c)
 	}
 }

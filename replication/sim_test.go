@@ -85,7 +85,7 @@ func newWorld(seed uint64, bug bugs, off map[string]bool, tracing bool) *world {
 	for range w.n(4) {
 		w.write(a)
 	}
-	w.must(a, entry{newWAL: true, role: &role{mode: primary, lineage: storage.Lineage{{Epoch: 1, ClusterID: "A"}}}})
+	w.must(a, entry{newWAL: true, role: &role{mode: asPrimary, lineage: storage.Lineage{{Epoch: 1, ClusterID: "A"}}}})
 	for i, c := range w.clusters[1:] {
 		w.must(c, entry{puts: []replication.Item{{Key: "s/m99/old", Value: []byte("old")}, {Key: "l/own/a", Value: []byte("own")}}})
 		w.enrol(w.links[i+1], a)

@@ -12,7 +12,7 @@ type background struct {
 	work *sync.WaitGroup // of ctx
 }
 
-// run runs all of them, and what start adds meanwhile, until ctx has ended and they have returned.
+// run runs all of them, and what Start adds meanwhile, until ctx has ended and they have returned.
 func (b *background) run(ctx context.Context, all ...func(context.Context)) {
 	var work sync.WaitGroup
 	for _, one := range all {
@@ -23,14 +23,14 @@ func (b *background) run(ctx context.Context, all ...func(context.Context)) {
 	b.mu.Unlock()
 	<-ctx.Done()
 	b.mu.Lock()
-	b.ctx, b.work = nil, nil // from here on start adds nothing
+	b.ctx, b.work = nil, nil // from here on Start adds nothing
 	b.mu.Unlock()
 	work.Wait()
 }
 
-// start runs work until this node is no longer the active one. On another node work is called at once, with a context
+// Start runs work until this node is no longer the active one. On another node work is called at once, with a context
 // that has ended.
-func (b *background) start(work func(context.Context)) {
+func (b *background) Start(work func(context.Context)) {
 	b.mu.Lock()
 	if b.ctx != nil {
 		ctx := b.ctx

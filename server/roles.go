@@ -11,46 +11,45 @@ import (
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/namespace"
 	"github.com/coffer-project/coffer/server/replicated"
+	"github.com/coffer-project/coffer/server/replicated/filter"
+	"github.com/coffer-project/coffer/server/replicated/roles"
+	"github.com/coffer-project/coffer/server/setkeys"
 	"github.com/coffer-project/coffer/storage"
 )
 
 // What the rest of the server does about the role of its cluster in replication.
 
 func (s *Server) newReplicated() *replicated.Store {
+	c := clusterOf{s}
 	return replicated.NewStore(replicated.Options{
-		Store: s.opts.Lifecycle.Barrier, Link: s.link, Logger: s.log,
-		ClusterID: func() string { return s.node.Identity().ID },
-		APIAddr:   func() string { return s.opts.Lifecycle.APIAddr },
-		NodeAddrs: s.nodeAddrs, Active: s.activeAddr,
-		Applied: func() storage.Index { return s.raw.AppliedIndex() },
-		Mounts:  s.mountInfos, Namespaces: s.namespaceInfos,
-		Health: func() error {
-			if h, ok := s.raw.(interface{ Health() error }); ok {
-				return h.Health()
-			}
-			return nil
-		},
-		Wipe: s.wipe, BeforeDrop: s.unitDropped, Parted: newBatchKey,
-		Wrap: func(ctx context.Context, ttl time.Duration, data any) (*engines.WrapInfo, error) {
-			const path = "sys/replication/performance/primary/secondary-token"
-			return s.wraps.Wrap(ctx, namespace.RootID, path, ttl, &engines.Response{Data: data})
-		},
+		Store: s.opts.Lifecycle.Barrier, Link: s.link, Node: c, Data: c, Secrets: c, Logger: s.log,
 	})
 }
 
-// healthOfReplication is what sys/health says of it.
-func (s *Server) healthOfReplication() (mode, clusterID string, canaryMS int64) {
-	role := s.replicated.Role()
-	if role.Mode == replicated.Secondary {
-		if age, ok := s.replicated.CanaryAge(context.Background()); ok {
-			canaryMS = age.Milliseconds()
-		}
+// clusterOf is the cluster of a server: a replicated.Node, its replicated.Data and its registry.Secrets.
+type clusterOf struct{ *Server }
+
+func (s clusterOf) ClusterID() string           { return s.node.Identity().ID }
+func (s clusterOf) APIAddr() string             { return s.opts.Lifecycle.APIAddr }
+func (s clusterOf) AppliedIndex() storage.Index { return s.raw.AppliedIndex() }
+
+func (s clusterOf) Health() error {
+	if h, ok := s.raw.(interface{ Health() error }); ok {
+		return h.Health()
 	}
-	return string(role.Mode), role.ClusterID, canaryMS
+	return nil
 }
 
-// nodeAddrs are the cluster addresses of all nodes, the active one's first.
-func (s *Server) nodeAddrs() []string {
+func (s clusterOf) Wrap(ctx context.Context, path string, ttl time.Duration, data any) (*engines.WrapInfo, error) {
+	return s.wraps.Wrap(ctx, namespace.RootID, path, ttl, &engines.Response{Data: data})
+}
+
+func (s clusterOf) Parted(ctx context.Context, tx *storage.Txn) error {
+	return setkeys.RenewBatch(ctx, tx)
+}
+
+// NodeAddrs are the cluster addresses of all nodes, the active one's first.
+func (s clusterOf) NodeAddrs() []string {
 	c := s.node.Cluster()
 	if c == nil {
 		return nil
@@ -72,8 +71,8 @@ func (s *Server) nodeAddrs() []string {
 	return addrs
 }
 
-// activeAddr says whether this is the active node, and what the cluster address of the one is that is.
-func (s *Server) activeAddr() (self bool, addr string) {
+// Active says whether this is the active node, and returns the cluster address of the active one.
+func (s clusterOf) Active() (self bool, addr string) {
 	if c := s.node.Cluster(); c != nil {
 		if p, ok := c.Leader(); ok {
 			addr = p.ClusterAddr
@@ -82,30 +81,30 @@ func (s *Server) activeAddr() (self bool, addr string) {
 	return s.node.Active(), addr
 }
 
-// mountInfos are the mounts of all namespaces.
-func (s *Server) mountInfos(ctx context.Context) ([]replicated.MountInfo, error) {
+// Mounts are the mounts of all namespaces.
+func (s clusterOf) Mounts(ctx context.Context) ([]filter.Mount, error) {
 	mounts, err := s.mounts.Everywhere(ctx)
 	if err != nil {
 		return nil, err
 	}
-	infos := make([]replicated.MountInfo, len(mounts))
+	infos := make([]filter.Mount, len(mounts))
 	for i, m := range mounts {
-		infos[i] = replicated.MountInfo{
-			NamespaceID: m.Namespace, NamespacePath: s.namespacePath(m.Namespace), Path: m.Path, UUID: m.UUID, Type: m.Type,
+		infos[i] = filter.Mount{
+			NamespaceID: m.Namespace, NamespacePath: s.namespaces.Path(m.Namespace), Path: m.Path, UUID: m.UUID, Type: m.Type,
 			Local: m.Local, Builtin: m.Builtin(), Deleting: m.Deleting,
 		}
 	}
 	return infos, nil
 }
 
-func (s *Server) namespaceInfos(ctx context.Context) ([]replicated.NamespaceInfo, error) {
+func (s clusterOf) Namespaces(ctx context.Context) ([]filter.Namespace, error) {
 	all, err := s.namespaces.Everything(ctx)
 	if err != nil {
 		return nil, err
 	}
-	infos := make([]replicated.NamespaceInfo, len(all))
+	infos := make([]filter.Namespace, len(all))
 	for i, n := range all {
-		infos[i] = replicated.NamespaceInfo{ID: n.ID, Path: n.Path}
+		infos[i] = filter.Namespace{ID: n.ID, Path: n.Path}
 	}
 	return infos, nil
 }
@@ -146,13 +145,13 @@ func (s *Server) applyRole(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.states.forgetSet()
+	s.states.ForgetSet()
 	s.mounts.RoleChanged()
 	s.namespaces.RoleChanged()
 	if s.sync != nil {
 		s.sync.RoleChanged()
 	}
-	return s.link.Keep(ctx, role.Mode != replicated.Disabled)
+	return s.link.Keep(ctx, role.Mode != roles.Disabled)
 }
 
 // wipeKeeps are what a cluster keeps when it becomes a secondary: what makes it a cluster, and how it is run.
@@ -161,9 +160,9 @@ var wipeKeeps = []storage.Key{
 	"l/sys/root/versions/", "l/sys/root/snapshot-auto/",
 }
 
-// wipe removes everything that is not in wipeKeeps: tokens and leases first, then what they led to. It can be repeated
+// Wipe removes everything that is not in wipeKeeps: tokens and leases first, then what they led to. It can be repeated
 // after an interruption.
-func (s *Server) wipe(ctx context.Context) error {
+func (s clusterOf) Wipe(ctx context.Context) error {
 	store := s.opts.Lifecycle.Barrier // the fence is up already
 	for _, first := range []storage.Key{"l/token/id/", "l/", "s/"} {
 		if err := s.wipeBelow(ctx, store, first); err != nil {
@@ -199,4 +198,33 @@ func (s *Server) wipeBelow(ctx context.Context, store storage.Store, prefix stor
 		}
 	}
 	return nil
+}
+
+// BeforeDrop ends what was handed out of a unit that this secondary is about to lose.
+func (s clusterOf) BeforeDrop(ctx context.Context, unit string) {
+	kind, id := filter.SplitUnit(unit)
+	var errs []error
+	switch kind {
+	case "mount":
+		errs = append(errs, s.mounts.Leave(ctx, id)) // from here on nothing is handed out of it
+		_, err := s.leases.RevokeMount(ctx, id)
+		_, more := s.tokens.RevokeMount(ctx, id)
+		errs = append(errs, err, more, storage.DeletePrefix(ctx, s.barrier, storage.NewKey(storage.Local, id, "")))
+	case "ns":
+		if id == namespace.RootID {
+			return
+		}
+		all, err := s.mounts.Everywhere(ctx)
+		errs = append(errs, err)
+		for _, m := range all {
+			if m.Namespace == id {
+				errs = append(errs, s.mounts.Leave(ctx, m.UUID))
+			}
+		}
+		_, err = s.tokens.RevokeNamespace(ctx, id)
+		errs = append(errs, err, storage.DeletePrefix(ctx, s.barrier, storage.NewKey(storage.Local, "sys", id+"/")))
+	}
+	if err := errors.Join(errs...); err != nil {
+		s.log.Warn("ending what was handed out of data that leaves this secondary", "unit", unit, "err", err)
+	}
 }

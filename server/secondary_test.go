@@ -9,31 +9,32 @@ import (
 	"testing"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/server/replicated"
+	"github.com/coffer-project/coffer/server/replicated/roles"
+	"github.com/coffer-project/coffer/server/replicated/traffic"
 	"github.com/coffer-project/coffer/storage"
 )
 
 // wire is the secondary's link to its primary, without a network: calls go straight to the other server, and what is
 // shared is copied when a caller waits for it.
 type wire struct {
-	replicated.Offline
+	traffic.Offline
 	primary, secondary *instance
 	calls              atomic.Int64
 	away               atomic.Bool // the primary cannot be reached
 	behind             atomic.Bool // nothing arrives
 }
 
-// Call implements replicated.Link.
+// Call implements traffic.Link.
 func (w *wire) Call(ctx context.Context, kind string, payload []byte) ([]byte, storage.Position, error) {
 	if w.away.Load() {
 		return nil, storage.Position{}, storage.ErrUnavailable
 	}
 	w.calls.Add(1)
-	answer, at, err := w.primary.ServeSecondary(ctx, replicated.Peer{ID: "b", ClusterID: "cluster-b"}, kind, payload)
+	answer, at, err := w.primary.ServeSecondary(ctx, roles.Peer{ID: "b", ClusterID: "cluster-b"}, kind, payload)
 	return answer, storage.Position{Epoch: 1, Index: at}, err
 }
 
-// AwaitCursor implements replicated.Link.
+// AwaitCursor implements traffic.Link.
 func (w *wire) AwaitCursor(ctx context.Context, _ storage.Position) error {
 	if w.behind.Load() {
 		<-ctx.Done()
@@ -42,7 +43,7 @@ func (w *wire) AwaitCursor(ctx context.Context, _ storage.Position) error {
 	return w.copy(ctx)
 }
 
-// Cursor implements replicated.Link.
+// Cursor implements traffic.Link.
 func (w *wire) Cursor(context.Context) (storage.Position, error) {
 	return storage.Position{Epoch: 1, Index: w.primary.state.AppliedIndex()}, nil
 }
@@ -79,13 +80,13 @@ func (w *wire) copy(ctx context.Context) error {
 }
 
 // role gives an instance a role in a set.
-func (in *instance) role(r replicated.Role) {
+func (in *instance) role(r roles.Role) {
 	in.t.Helper()
 	r.Format, r.SetID = 1, "set"
 	r.Lineage = storage.Lineage{{Epoch: 1, ClusterID: "cluster-a", Base: 1}}
 	value, err := json.Marshal(&r)
 	if err == nil {
-		_, err = in.store.Commit(context.Background(), storage.Batch{Puts: []storage.Put{{Key: replicated.RoleKey, Value: value}}})
+		_, err = in.store.Commit(context.Background(), storage.Batch{Puts: []storage.Put{{Key: roles.RoleKey, Value: value}}})
 	}
 	if err != nil {
 		in.t.Fatal(err)
@@ -96,11 +97,11 @@ func (in *instance) role(r replicated.Role) {
 func follow(t *testing.T) (primary, secondary *instance, w *wire) {
 	t.Helper()
 	primary = start(t)
-	primary.role(replicated.Role{Mode: replicated.Primary, ClusterID: "cluster-a"})
+	primary.role(roles.Role{Mode: roles.Primary, ClusterID: "cluster-a"})
 	w = &wire{primary: primary}
 	secondary = startWith(t, w)
 	w.secondary = secondary
-	secondary.role(replicated.Role{Mode: replicated.Secondary, ClusterID: "cluster-b"})
+	secondary.role(roles.Role{Mode: roles.Secondary, ClusterID: "cluster-b"})
 	if err := w.copy(context.Background()); err != nil {
 		t.Fatal(err)
 	}
@@ -279,20 +280,20 @@ func TestBatchTokensAreValidEverywhere(t *testing.T) {
 // A change of role stops shared writes at one index, whatever is under way.
 func TestFenceStopsSharedWrites(t *testing.T) {
 	in := start(t)
-	in.role(replicated.Role{Mode: replicated.Primary, ClusterID: "cluster-a"})
+	in.role(roles.Role{Mode: roles.Primary, ClusterID: "cluster-a"})
 	in.must(in.root, engines.Update, "secret/data/a", `{"data":{"k":"v"}}`)
-	in.role(replicated.Role{Mode: replicated.Primary, ClusterID: "cluster-a", Fenced: 2})
+	in.role(roles.Role{Mode: roles.Primary, ClusterID: "cluster-a", Fenced: 2})
 	_, err := in.do(in.root, engines.Update, "secret/data/a", `{"data":{"k":"w"}}`)
 	if !errors.Is(err, storage.ErrPrimaryOnly) {
 		t.Errorf("a fenced primary: %v, want ErrPrimaryOnly", err)
 	}
 	in.must(in.token("default"), engines.Update, "cubbyhole/mine", `{"k":"v"}`) // what is its own goes on
-	in.role(replicated.Role{Mode: replicated.Secondary, ClusterID: "cluster-a", Demoted: true})
+	in.role(roles.Role{Mode: roles.Secondary, ClusterID: "cluster-a", Demoted: true})
 	if _, err := in.do(in.root, engines.Update, "secret/data/a", `{"data":{"k":"w"}}`); kind(err) != engines.KindUnavailable {
 		t.Errorf("a demoted cluster: %v, want 503", err)
 	}
 	in.must(in.root, engines.Read, "secret/data/a", "")
-	in.role(replicated.Role{Mode: replicated.Primary, ClusterID: "cluster-a"})
+	in.role(roles.Role{Mode: roles.Primary, ClusterID: "cluster-a"})
 	in.must(in.root, engines.Update, "secret/data/a", `{"data":{"k":"w"}}`)
 }
 

@@ -1,10 +1,7 @@
-// Package server is the one pipeline that every request passes, whatever it asks for:
-//
-//	namespace, mount, route → quota → authenticate → authorise → audit → engine → token, lease, wrapping → audit → answer
-//
-// and the composition of the parts that it is made of, each a small package below this one. It knows neither
+// Package server composes the parts of a node's server, each a small package below this one, and joins what one needs of another. A
+// request passes them in package pipeline; what runs beside requests, on the active node or on every one, is started here. It knows neither
 // HTTP (package httpapi is the edge) nor Raft nor files (package lifecycle declares what it needs of them).
-// Start reading at Handle.
+// Start reading at New.
 package server
 
 import (
@@ -13,25 +10,37 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/audit"
+	"github.com/coffer-project/coffer/server/audit/device"
+	"github.com/coffer-project/coffer/server/fence"
 	"github.com/coffer-project/coffer/server/freespace"
 	"github.com/coffer-project/coffer/server/identity"
 	"github.com/coffer-project/coffer/server/lease"
 	"github.com/coffer-project/coffer/server/lifecycle"
+	"github.com/coffer-project/coffer/server/login"
 	"github.com/coffer-project/coffer/server/metrics"
 	"github.com/coffer-project/coffer/server/mfa"
 	"github.com/coffer-project/coffer/server/mount"
 	"github.com/coffer-project/coffer/server/namespace"
+	"github.com/coffer-project/coffer/server/pipeline"
 	"github.com/coffer-project/coffer/server/policy"
 	"github.com/coffer-project/coffer/server/quota"
+	"github.com/coffer-project/coffer/server/remote"
 	"github.com/coffer-project/coffer/server/replicated"
+	"github.com/coffer-project/coffer/server/replicated/api"
+	"github.com/coffer-project/coffer/server/replicated/roles"
+	"github.com/coffer-project/coffer/server/replicated/traffic"
+	"github.com/coffer-project/coffer/server/rights"
+	"github.com/coffer-project/coffer/server/setkeys"
 	"github.com/coffer-project/coffer/server/snapshots"
+	"github.com/coffer-project/coffer/server/statetoken"
 	"github.com/coffer-project/coffer/server/system"
+	"github.com/coffer-project/coffer/server/system/process"
+	"github.com/coffer-project/coffer/server/system/web"
 	"github.com/coffer-project/coffer/server/token"
 	"github.com/coffer-project/coffer/server/wrapping"
 	"github.com/coffer-project/coffer/storage"
@@ -39,7 +48,7 @@ import (
 
 // Options of a Server. All but Logger and the TTLs are required.
 type Options struct {
-	// Lifecycle describes the node; its Hooks and Logger are filled in here.
+	// Lifecycle describes the node; its Service and Logger are filled in here.
 	Lifecycle lifecycle.Options
 	// Factories are the engines that can be mounted, by type; the built-in ones are added here.
 	Factories map[string]engines.Factory
@@ -56,7 +65,7 @@ type Options struct {
 	// UnauthenticatedMetrics lets sys/metrics be read without a token.
 	UnauthenticatedMetrics bool
 	// Loggers lets the levels of logs be changed; nil: they cannot.
-	Loggers *system.Loggers
+	Loggers *process.Loggers
 	// Config is the configuration without secrets, for sys/config/state/sanitized.
 	Config map[string]any
 	// DataDir is where the node keeps its files, for sys/host-info.
@@ -66,9 +75,9 @@ type Options struct {
 	// Sync makes what serves sys/sync; nil: nothing does.
 	Sync func(engines.Host) SecretSync
 	// Link is the traffic with other clusters; nil: there is none.
-	Link replicated.Link
+	Link traffic.Link
 	// AuditFiles says where audit devices may write files; its DataDir is DataDir.
-	AuditFiles audit.Files
+	AuditFiles device.Files
 	// FreeSpace has the thresholds of the disks of data and audit files.
 	FreeSpace FreeSpace
 	// SnapshotRoot is the directory below which schedules of snapshots may keep files; "": they may not.
@@ -78,7 +87,7 @@ type Options struct {
 // FreeSpace has the thresholds of freespace.Options, with the same names.
 type FreeSpace struct{ WarnBelow, WarnPercent, Minimum, Ballast int64 }
 
-// Server is the request pipeline of one node. Safe for concurrent use.
+// Server is the server of one node. Safe for concurrent use.
 type Server struct {
 	opts     Options
 	log      *slog.Logger
@@ -91,9 +100,10 @@ type Server struct {
 	audit    *audit.Table
 	system   *system.System
 	space    *freespace.Watch
-	store    *fenced // behind barrier
+	store    *fence.Store // behind barrier
 	metrics  *metrics.Metrics
-	states   stateTokens
+	keys     *setkeys.Store
+	states   *statetoken.Tokens
 
 	namespaces *namespace.Store
 	identity   *identity.Store
@@ -101,17 +111,21 @@ type Server struct {
 	wraps      *wrapping.Store
 	quotas     *quota.Quotas
 	mfa        *mfa.Store
-	flights    system.InFlight
-	cors       *system.CORS
-	uiHeaders  *system.UIHeaders
+	rights     *rights.Rights
+	logins     *login.Logins
+	primary    remote.Primary
+	flights    process.InFlight
+	cors       *web.CORS
+	uiHeaders  *web.UIHeaders
 	snapshots  *snapshots.Scheduler
-	versions   system.VersionHistory
+	versions   process.VersionHistory
 	tokenPaths engines.Engine
 	replicated *replicated.Store
-	link       replicated.Link
+	link       traffic.Link
 	sync       SecretSync    // nil: there is none
 	roles      chan struct{} // capacity 1, level-triggered: the role may have changed; never closed
 
+	pipeline   *pipeline.Pipeline
 	background background
 }
 
@@ -128,34 +142,45 @@ func New(o Options) *Server {
 		o.DefaultLeaseTTL = min(32*day, o.MaxLeaseTTL)
 	}
 	if o.Link == nil {
-		o.Link = replicated.Offline{}
+		o.Link = traffic.Offline{}
 	}
 	s := &Server{opts: o, log: o.Logger, raw: o.Lifecycle.Raw, link: o.Link, roles: make(chan struct{}, 1)}
 	s.replicated = s.newReplicated()
-	store := &fenced{Barrier: o.Lifecycle.Barrier, role: s.replicated.Current, active: func() bool { return s.node.Active() }, wrote: func(n int) { s.space.Wrote(n) }}
+	s.space = freespace.New(freespace.Options{
+		Data: o.DataDir, Disks: disks{s}, WarnBelow: o.FreeSpace.WarnBelow, WarnPercent: o.FreeSpace.WarnPercent,
+		Minimum: o.FreeSpace.Minimum, Ballast: o.FreeSpace.Ballast, Logger: o.Logger,
+	})
+	store := fence.New(fence.Options{Barrier: o.Lifecycle.Barrier, Cluster: s.replicated, Node: s, Space: s.space})
 	s.barrier, s.store = store, store
+	s.keys = &setkeys.Store{Barrier: store, Cluster: s}
+	s.states = statetoken.New(statetoken.Options{Node: s, Raw: s.raw, Cluster: s.replicated, Link: s.link, Keys: s.keys})
 	s.policies = policy.NewStore(store)
 	o.AuditFiles.DataDir = o.DataDir
 	s.audit = audit.NewTable(store, o.AuditFiles, o.Logger)
-	s.space = freespace.New(freespace.Options{
-		Data: o.DataDir, Dirs: s.disks, WarnBelow: o.FreeSpace.WarnBelow, WarnPercent: o.FreeSpace.WarnPercent,
-		Minimum: o.FreeSpace.Minimum, Ballast: o.FreeSpace.Ballast, Fault: s.diskFault, Logger: o.Logger,
+	s.cors, s.uiHeaders = web.NewCORS(store), web.NewUIHeaders(store)
+	s.versions = process.VersionHistory{Store: store, Version: o.Version.Product, Built: o.Version.Built}
+	s.rights, s.logins = new(rights.Rights), new(login.Logins) // filled below: they are of parts that need them
+	s.namespaces = namespace.NewStore(namespace.Options{
+		Store: store, Contents: dependents{s}, Requests: &s.flights, Cluster: s, Access: s.rights, Steps: dependents{s}.steps(), Logger: o.Logger,
 	})
-	s.cors, s.uiHeaders = system.NewCORS(store), system.NewUIHeaders(store)
-	s.versions = system.VersionHistory{Store: store, Version: o.Version.Product, Built: o.Version.Built}
-	s.namespaces = s.newNamespaces()
-	s.tokens = s.newTokens()
-	s.wraps = wrapping.NewStore(store, s.tokens)
-	s.identity = s.newIdentity()
-	s.leases = s.newLeases()
+	s.quotas = quota.New(quota.Options{Store: store, Raw: s.raw, Namespaces: s.namespaces, Usage: usage{s}, Logger: o.Logger})
 	s.mounts = s.newMounts()
-	s.quotas = s.newQuotas()
-	s.mfa = s.newMFA()
+	s.identity = identity.NewStore(identity.Options{Store: store, Mounts: s.mounts, Namespaces: s.namespaces})
+	s.tokens = token.New(token.Options{
+		Store: store, Dependents: dependents{s}, Logins: s.logins, BatchKeys: s.keys, BatchKeyEntry: setkeys.Entry,
+		Namespaces: s.namespaces, Identity: s.rights, Quotas: s.quotas, Background: &s.background,
+		DefaultTTL: o.DefaultLeaseTTL, MaxTTL: o.MaxLeaseTTL, Logger: o.Logger,
+	})
+	s.wraps = wrapping.NewStore(store, s.tokens)
+	s.leases = lease.New(lease.Options{
+		Store: store, Mounts: s.mounts, Namespaces: s.namespaces, Quotas: s.quotas, Tokens: s.tokens, Logger: o.Logger,
+	})
+	s.mfa = mfa.New(mfa.Options{Store: store, Identity: s.identity, Mounts: s.mounts, Namespaces: s.namespaces})
+	*s.rights = rights.Rights{Policies: s.policies, Identity: s.identity, Namespaces: s.namespaces, Tokens: s.tokens}
+	s.primary = remote.Primary{Link: s.link}
+	*s.logins = login.Logins{Mounts: s.mounts, Tokens: s.tokens, Identity: s.identity, MFA: s.mfa, Primary: s.primary}
 	o.Lifecycle.Logger = o.Logger
-	o.Lifecycle.Hooks = lifecycle.Hooks{
-		FirstPuts: s.firstPuts, RootToken: s.rootToken, GenerateRoot: s.generateRoot,
-		Load: s.load, Unload: s.unload, Active: s.active,
-	}
+	o.Lifecycle.Service = service{s}
 	// Caches must drop what changed before anybody can wait for the change: subscribe them before the node.
 	if o.Sync != nil {
 		s.sync = o.Sync(host{s})
@@ -164,28 +189,30 @@ func New(o Options) *Server {
 	s.node = lifecycle.New(o.Lifecycle)
 	s.metrics = metrics.New(s.numbers)
 	s.system = system.New(system.Options{
-		Node: s.node, Mounts: s.mounts, Barrier: s.barrier, Raw: s.raw, ResolveFrom: s.namespaces.ResolveFrom, Below: s.namespaces.Below,
-		Metrics: s.metrics.Render, TempDir: o.TempDir, Version: o.Version, Logger: o.Logger,
-		UnauthenticatedMetrics: o.UnauthenticatedMetrics,
-		Replication:            s.healthOfReplication,
-		RoleSince:              func() storage.Index { r := s.replicated.Role(); return r.Version },
-		Disk:                   s.disk,
+		Node: s.node, Mounts: s.mounts, Barrier: s.barrier, Raw: s.raw,
+		Metrics: s.metrics, TempDir: o.TempDir, Version: o.Version, Logger: o.Logger,
+		UnauthenticatedMetrics: o.UnauthenticatedMetrics, Replication: s.replicated, Disk: disks{s},
 	})
 	s.snapshots = snapshots.New(snapshots.Options{
-		Store: s.barrier, Snapshot: s.system.WriteSnapshot, LocalRoot: o.SnapshotRoot, TempDir: o.TempDir, Logger: o.Logger,
+		Store: s.barrier, Source: s.system, LocalRoot: o.SnapshotRoot, TempDir: o.TempDir, Logger: o.Logger,
 	})
 	s.raw.OnChange(s.snapshots.Changed)
 	s.snapshots.Routes(s.system.Router())
-	s.replicated.Routes(s.system.Router())
+	api.New(s.replicated).Routes(s.system.Router())
 	s.declareShared()
+	s.pipeline = pipeline.New(pipeline.Parts{
+		Node: s.node, System: s.system.Router(), Namespaces: s.namespaces, Mounts: s.mounts, Quotas: s.quotas, Tokens: s.tokens,
+		Identity: s.identity, Rights: s.rights, Logins: s.logins, Leases: s.leases, Wraps: s.wraps, Audit: s.audit, Flights: &s.flights,
+		Replicated: s.replicated, Link: s.link, Primary: s.primary, Store: s.store, NoRoom: s.noRoom, Logger: o.Logger,
+	})
 	return s
 }
 
 // CORS tells browsers which pages of other origins may use the API.
-func (s *Server) CORS() *system.CORS { return s.cors }
+func (s *Server) CORS() *web.CORS { return s.cors }
 
 // UIHeaders are the headers that operators have set for the web UI.
-func (s *Server) UIHeaders() *system.UIHeaders { return s.uiHeaders }
+func (s *Server) UIHeaders() *web.UIHeaders { return s.uiHeaders }
 
 // Run lives until ctx ends; then the node leaves its cluster and seals.
 func (s *Server) Run(ctx context.Context) error {
@@ -194,11 +221,6 @@ func (s *Server) Run(ctx context.Context) error {
 	following.Go(func() { s.space.Run(ctx) })
 	defer following.Wait()
 	return s.node.Run(ctx)
-}
-
-// disks are the directories on whose disks the node depends.
-func (s *Server) disks() map[string][]string {
-	return map[string][]string{"data": {s.opts.DataDir}, "audit": s.audit.Dirs()}
 }
 
 // Space returns how much room there is for the node's data.
@@ -213,19 +235,28 @@ func (s *Server) noRoom() bool {
 	return c == nil || !c.Roomier()
 }
 
-func (s *Server) diskFault() error {
-	if c := s.node.Cluster(); c != nil {
+// disks are those on which the node depends.
+type disks struct{ s *Server }
+
+// Dirs implements freespace.Disks.
+func (d disks) Dirs() map[string][]string {
+	return map[string][]string{"data": {d.s.opts.DataDir}, "audit": d.s.audit.Dirs()}
+}
+
+// Fault implements freespace.Disks.
+func (d disks) Fault() error {
+	if c := d.s.node.Cluster(); c != nil {
 		return c.DiskFault()
 	}
 	return nil
 }
 
-// disk says how the disk of the data is.
-func (s *Server) disk() string {
-	if s.diskFault() != nil {
+// Health implements system.Disk: of the data.
+func (d disks) Health() string {
+	if d.Fault() != nil {
 		return "failing"
 	}
-	return s.space.State().String()
+	return d.s.space.State().String()
 }
 
 // Replicated is this cluster's place in replication.
@@ -242,9 +273,12 @@ func (s *Server) Observe(op engines.Operation, mountType string, status int, too
 	s.metrics.Observe(string(op), mountType, status, took)
 }
 
-// firstPuts is what a new cluster begins with.
-func (s *Server) firstPuts() ([]storage.Put, error) {
-	return append(append(namespacePuts(namespace.RootID), token.InitPuts()...), newSetKeys().put()), nil
+// service implements lifecycle.Service.
+type service struct{ s *Server }
+
+// FirstPuts is what a new cluster begins with.
+func (service) FirstPuts() ([]storage.Put, error) {
+	return append(append(namespacePuts(namespace.RootID), token.InitPuts()...), setkeys.FirstPut()), nil
 }
 
 // namespacePuts is what a new namespace begins with.
@@ -268,21 +302,22 @@ func (s *Server) changed(ch storage.Change) {
 	if s.sync != nil {
 		s.sync.Changed(ch)
 	}
-	if ch.Touches(setKeysKey) {
-		s.states.forgetSet()
+	if ch.Touches(setkeys.Entry) {
+		s.states.ForgetSet()
 	}
-	if ch.Touches(replicated.RoleKey) {
+	if ch.Touches(roles.RoleKey) {
 		s.roleChanged()
 	}
 }
 
-// load makes the node ready to serve from what storage holds.
-func (s *Server) load(ctx context.Context) error {
+// Load makes the node ready to serve from what storage holds.
+func (v service) Load(ctx context.Context) error {
+	s := v.s
 	key, err := s.barrier.DeriveKey("coffer state token v1")
 	if err != nil {
 		return err
 	}
-	s.states.setKey(key)
+	s.states.SetKey(key)
 	if err := s.replicated.Load(ctx); err != nil {
 		return err
 	}
@@ -296,8 +331,9 @@ func (s *Server) load(ctx context.Context) error {
 	return s.audit.Load(ctx)
 }
 
-// unload forgets everything that came from storage.
-func (s *Server) unload() {
+// Unload forgets everything that came from storage.
+func (v service) Unload() {
+	s := v.s
 	s.mounts.Clear()
 	s.policies.Clear()
 	s.tokens.Clear()
@@ -307,7 +343,7 @@ func (s *Server) unload() {
 	s.quotas.Clear()
 	s.cors.Clear()
 	s.uiHeaders.Clear()
-	s.states.setKey(nil)
+	s.states.SetKey(nil)
 	s.replicated.Clear()
 	if err := s.audit.Unload(); err != nil {
 		s.log.Error("closing audit devices", "err", err)
@@ -318,8 +354,9 @@ func (s *Server) unload() {
 // expire before those it saw.
 const sweepInterval = time.Second
 
-// active runs while this node is the active one.
-func (s *Server) active(ctx context.Context) {
+// Active runs what runs beside requests on the active node.
+func (v service) Active(ctx context.Context) {
+	s := v.s
 	for _, step := range []struct {
 		what string
 		do   func(context.Context) error
@@ -348,12 +385,12 @@ func (s *Server) upgrade(ctx context.Context) {
 		switch c := s.node.Cluster(); {
 		case c == nil:
 			err = storage.ErrSealed
-		case s.secondary():
+		case s.Secondary():
 			err = errSecondary
 		case !c.FormatsAgreed():
 			err = errors.New("waiting for members of an earlier version, or that are away: see sys/storage/raft/autopilot/state")
 		}
-		for _, ensure := range []func(context.Context) error{s.mounts.EnsureDefaults, s.namespaces.EnsureNames, s.ensureSetKeys} {
+		for _, ensure := range []func(context.Context) error{s.mounts.EnsureDefaults, s.namespaces.EnsureNames, s.keys.Ensure} {
 			if err == nil {
 				err = ensure(ctx)
 			}
@@ -426,71 +463,44 @@ func (s *Server) sweep(ctx context.Context) time.Duration {
 	return min(max(time.Until(next), 100*time.Millisecond), sweepInterval)
 }
 
-// Place says where a request must run: reads run where they arrive, what writes runs on the active node, and
-// some paths say so themselves.
-func (s *Server) Place(ctx context.Context, req *Request) (Place, error) {
-	if s.node.Sealed() || s.node.Active() {
-		return Here, nil
-	}
-	flags, known := s.flags(ctx, req)
-	switch {
-	case known && flags.Has(engines.AnyNode):
-		return Only, nil
-	case req.wraps():
-		return Active, nil // the answer is stored
-	case known && flags.Has(engines.Active):
-		return Active, nil
-	case (req.Op == engines.Read || req.Op == engines.List || req.Help) && s.node.Current():
-		return Here, nil
-	}
-	return Active, nil
+// Handle runs a request through the pipeline. Errors are engines.Error or storage's sentinels.
+func (s *Server) Handle(ctx context.Context, req *pipeline.Request) (*pipeline.Reply, error) {
+	return s.pipeline.Handle(ctx, req)
+}
+
+// Place says where a request must run.
+func (s *Server) Place(ctx context.Context, req *pipeline.Request) (pipeline.Place, error) {
+	return s.pipeline.Place(ctx, req)
 }
 
 // WantsRawBody reports whether the route streams its body.
-func (s *Server) WantsRawBody(ctx context.Context, req *Request) bool {
-	if req.Op != engines.Update || !strings.HasPrefix(req.Path, sysPrefix) {
-		return false
-	}
-	flags, _ := s.flags(ctx, req)
-	return flags.Has(engines.RawBody)
+func (s *Server) WantsRawBody(ctx context.Context, req *pipeline.Request) bool {
+	return s.pipeline.WantsRawBody(ctx, req)
 }
 
 // BodyRule returns what the body of the request may be, as far as this node knows.
-func (s *Server) BodyRule(ctx context.Context, req *Request) BodyRule {
-	flags, _ := s.flags(ctx, req)
-	return bodyRule(req.Op, flags)
+func (s *Server) BodyRule(ctx context.Context, req *pipeline.Request) pipeline.BodyRule {
+	return s.pipeline.BodyRule(ctx, req)
 }
 
-// WantsForeignForm reports whether the route takes forms that pages of other sites send. While the node is sealed only its
-// own paths are known; the others are answered without being run.
-func (s *Server) WantsForeignForm(ctx context.Context, req *Request) bool {
-	if s.node.Sealed() {
-		return !strings.HasPrefix(req.Path, sysPrefix)
-	}
-	flags, _ := s.flags(ctx, req)
-	return req.Op == engines.Update && flags.Has(engines.ForeignForm)
+// WantsForeignForm reports whether the route takes forms that pages of other sites send.
+func (s *Server) WantsForeignForm(ctx context.Context, req *pipeline.Request) bool {
+	return s.pipeline.WantsForeignForm(ctx, req)
 }
 
-// flags returns the flags of the request's route.
-func (s *Server) flags(ctx context.Context, req *Request) (engines.Flags, bool) {
-	if rest, ok := strings.CutPrefix(req.Path, sysPrefix); ok {
-		if route, _, err := s.system.Router().Match(req.Op, rest); err == nil {
-			return route.Flags, true
-		}
-	}
-	if s.node.Sealed() {
-		return 0, false
-	}
-	p, err := s.find(ctx, req)
-	if err != nil || p.mount == nil {
-		return 0, false
-	}
-	route, _, err := p.mount.Engine.Router().Match(req.Op, p.rest)
-	if err != nil {
-		return 0, false
-	}
-	return route.Flags, true
+// ServeSecondary does what a secondary asks of this primary. The index covers what was written.
+func (s *Server) ServeSecondary(ctx context.Context, peer roles.Peer, kind string, payload []byte) (answer []byte, at storage.Index, err error) {
+	return s.pipeline.ServeSecondary(ctx, peer, kind, payload)
 }
+
+// Secondary reports whether this cluster follows a primary.
+func (s *Server) Secondary() bool { return s.replicated.Role().Mode == roles.Secondary }
+
+// State returns the token of the state on this node, or "" while sealed.
+func (s *Server) State() string { return s.states.State() }
+
+// AwaitState waits until this node has the state a token stands for.
+func (s *Server) AwaitState(ctx context.Context, text string) error { return s.states.Await(ctx, text) }
 
 // Active reports whether this node is the active one.
 func (s *Server) Active() bool { return s.node.Active() }
@@ -503,6 +513,9 @@ func (s *Server) AwaitActive(ctx context.Context) bool { return s.node.AwaitActi
 
 // Sealed reports whether the node is sealed.
 func (s *Server) Sealed() bool { return s.node.Sealed() }
+
+// ClusterID returns the cluster's id, "" while sealed.
+func (s *Server) ClusterID() string { return s.node.Identity().ID }
 
 // NodeID returns the node's id.
 func (s *Server) NodeID() string { return s.node.ID() }
@@ -548,7 +561,7 @@ func (s *Server) numbers() map[string]float64 {
 	for _, numbers := range sources {
 		maps.Copy(out, numbers)
 	}
-	out["disk_writes_rejected_total"] = float64(s.store.rejected.Load())
+	out["disk_writes_rejected_total"] = float64(s.store.Rejected())
 	out["requests_in_flight"] = float64(s.flights.Count())
 	return out
 }

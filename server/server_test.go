@@ -21,11 +21,15 @@ import (
 	"github.com/coffer-project/coffer/engines/kv"
 	"github.com/coffer-project/coffer/engines/userpass"
 	"github.com/coffer-project/coffer/server"
-	"github.com/coffer-project/coffer/server/audit"
+	"github.com/coffer-project/coffer/server/audit/device"
 	"github.com/coffer-project/coffer/server/freespace"
 	"github.com/coffer-project/coffer/server/lifecycle"
 	"github.com/coffer-project/coffer/server/lifecycle/lifecycletest"
-	"github.com/coffer-project/coffer/server/replicated"
+	"github.com/coffer-project/coffer/server/lifecycle/members"
+	"github.com/coffer-project/coffer/server/lifecycle/passport"
+	"github.com/coffer-project/coffer/server/lifecycle/rawstore"
+	"github.com/coffer-project/coffer/server/pipeline"
+	"github.com/coffer-project/coffer/server/replicated/traffic"
 	"github.com/coffer-project/coffer/server/system"
 	"github.com/coffer-project/coffer/storage"
 	"github.com/coffer-project/coffer/storage/barrier"
@@ -36,11 +40,11 @@ type memory struct {
 	*lifecycletest.State
 	mu     sync.Mutex
 	leader bool
-	behind time.Duration    // how old the state may be
-	differ error            // what comparing the states of the members ends with
-	alone  bool             // no other node has room for more data; this one has none
-	older  bool             // a member of the cluster is of an older version
-	peers  []lifecycle.Peer // what the cluster says it consists of
+	behind time.Duration  // how old the state may be
+	differ error          // what comparing the states of the members ends with
+	alone  bool           // no other node has room for more data; this one has none
+	older  bool           // a member of the cluster is of an older version
+	peers  []members.Peer // what the cluster says it consists of
 
 	onRead, onClose func() // called by ReadIndex and Close of the cluster
 }
@@ -88,17 +92,17 @@ func (m member) ReadIndex(context.Context) (storage.Index, error) {
 	m.m.hook(func() func() { return m.m.onRead })
 	return m.State.AppliedIndex(), nil
 }
-func (m member) IsLeader() bool                 { m.m.mu.Lock(); defer m.m.mu.Unlock(); return m.m.leader }
-func (m member) Leader() (lifecycle.Peer, bool) { return lifecycle.Peer{ID: "n1"}, true }
-func (m member) Roomier() bool                  { m.m.mu.Lock(); defer m.m.mu.Unlock(); return !m.m.alone }
-func (m member) Behind() time.Duration          { m.m.mu.Lock(); defer m.m.mu.Unlock(); return m.m.behind }
+func (m member) IsLeader() bool               { m.m.mu.Lock(); defer m.m.mu.Unlock(); return m.m.leader }
+func (m member) Leader() (members.Peer, bool) { return members.Peer{ID: "n1"}, true }
+func (m member) Roomier() bool                { m.m.mu.Lock(); defer m.m.mu.Unlock(); return !m.m.alone }
+func (m member) Behind() time.Duration        { m.m.mu.Lock(); defer m.m.mu.Unlock(); return m.m.behind }
 func (m member) Compare(context.Context) error {
 	m.m.mu.Lock()
 	defer m.m.mu.Unlock()
 	return m.m.differ
 }
 func (m member) Current() bool { return m.Behind() >= 0 && m.Behind() < 10*time.Second }
-func (m member) Peers() ([]lifecycle.Peer, error) {
+func (m member) Peers() ([]members.Peer, error) {
 	m.m.mu.Lock()
 	defer m.m.mu.Unlock()
 	return m.m.peers, nil
@@ -130,10 +134,23 @@ func start(t testing.TB) *instance {
 }
 
 // startWith is start with a link to other clusters.
-func startWith(t testing.TB, link replicated.Link) *instance {
+// raft is lifecycle.Raft: of a cluster in memory.
+type raft struct{ m *memory }
+
+func (raft) NewCA() (passport.CA, error) { return passport.CA{}, nil }
+
+func (raft) NewKey() (private, public []byte, err error) {
+	return []byte("private"), []byte("public"), nil
+}
+
+func (r raft) OpenCluster(context.Context, passport.Passport) (members.Cluster, error) {
+	return member{lifecycletest.Cluster{State: r.m.State}, r.m}, nil
+}
+
+func startWith(t testing.TB, link traffic.Link) *instance {
 	t.Helper()
 	state := &memory{State: lifecycletest.NewState(), leader: true}
-	router := lifecycle.NewRawStore(state, nil)
+	router := rawstore.New(state, nil)
 	leases, slow, workers := enginetest.NewLeases(), newSlowAuth(), &workers{}
 	store := lifecycletest.Barrier{Barrier: barrier.New(router)}
 	syncs := &syncing{}
@@ -144,14 +161,10 @@ func startWith(t testing.TB, link replicated.Link) *instance {
 			"kv": kv.New, "cubbyhole": cubbyhole.New, "userpass": userpass.New, "leases": leases.Factory,
 			"saml": slow.Factory, "worker": workers.Factory,
 		},
-		Version: system.Version{API: "1.21.0", Product: "test"}, TempDir: t.TempDir(), DataDir: t.TempDir(), FreeSpace: server.FreeSpace{Minimum: math.MaxInt64 / 2}, AuditFiles: audit.Files{Roots: []string{os.TempDir()}},
+		Version: system.Version{API: "1.21.0", Product: "test"}, TempDir: t.TempDir(), DataDir: t.TempDir(), FreeSpace: server.FreeSpace{Minimum: math.MaxInt64 / 2}, AuditFiles: device.Files{Roots: []string{os.TempDir()}},
 		Lifecycle: lifecycle.Options{
 			NodeID: "n1", Raw: state, Router: router, Barrier: store,
-			NewCA:  func() (lifecycle.CA, error) { return lifecycle.CA{}, nil },
-			NewKey: func() ([]byte, []byte, error) { return []byte("private"), []byte("public"), nil },
-			OpenCluster: func(context.Context, lifecycle.Passport) (lifecycle.Cluster, error) {
-				return member{lifecycletest.Cluster{State: state.State}, state}, nil
-			},
+			Raft: raft{state},
 		},
 	})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -195,13 +208,13 @@ func (in *instance) until(cond func() bool, what string) {
 	}
 }
 
-func (in *instance) do(token string, op engines.Operation, path, body string) (*server.Reply, error) {
+func (in *instance) do(token string, op engines.Operation, path, body string) (*pipeline.Reply, error) {
 	return in.doIn("", token, op, path, body, nil)
 }
 
 // doIn is do in a namespace, with headers.
-func (in *instance) doIn(ns, token string, op engines.Operation, path, body string, header map[string]string) (*server.Reply, error) {
-	req := &server.Request{
+func (in *instance) doIn(ns, token string, op engines.Operation, path, body string, header map[string]string) (*pipeline.Reply, error) {
+	req := &pipeline.Request{
 		Namespace: ns,
 		ID:        "r", Op: op, Path: path, Token: engines.Sensitive(token), Header: http.Header{},
 		Remote: netip.MustParseAddrPort("127.0.0.1:5000"),
@@ -215,7 +228,7 @@ func (in *instance) doIn(ns, token string, op engines.Operation, path, body stri
 	return in.Handle(context.Background(), req)
 }
 
-func (in *instance) must(token string, op engines.Operation, path, body string) *server.Reply {
+func (in *instance) must(token string, op engines.Operation, path, body string) *pipeline.Reply {
 	in.t.Helper()
 	r, err := in.do(token, op, path, body)
 	if err != nil {
@@ -225,7 +238,7 @@ func (in *instance) must(token string, op engines.Operation, path, body string) 
 }
 
 // data returns the reply's data as a client decodes it.
-func data(t testing.TB, r *server.Reply) map[string]any {
+func data(t testing.TB, r *pipeline.Reply) map[string]any {
 	t.Helper()
 	text, err := json.Marshal(r.Data)
 	if err != nil {
@@ -365,14 +378,14 @@ func TestStandby(t *testing.T) {
 	for _, tt := range []struct {
 		op   engines.Operation
 		path string
-		want server.Place
+		want pipeline.Place
 	}{
-		{engines.Read, "secret/data/app", server.Here}, {engines.List, "secret/metadata/", server.Here},
-		{engines.Update, "secret/data/app", server.Active}, {engines.Update, "nowhere/at/all", server.Active},
-		{engines.Update, "sys/seal", server.Only}, {engines.Update, "sys/unseal", server.Only},
-		{engines.Read, "sys/storage/raft/configuration", server.Active}, {engines.Read, "sys/health", server.Only},
+		{engines.Read, "secret/data/app", pipeline.Here}, {engines.List, "secret/metadata/", pipeline.Here},
+		{engines.Update, "secret/data/app", pipeline.Active}, {engines.Update, "nowhere/at/all", pipeline.Active},
+		{engines.Update, "sys/seal", pipeline.Only}, {engines.Update, "sys/unseal", pipeline.Only},
+		{engines.Read, "sys/storage/raft/configuration", pipeline.Active}, {engines.Read, "sys/health", pipeline.Only},
 	} {
-		got, err := in.Place(ctx, &server.Request{Op: tt.op, Path: tt.path})
+		got, err := in.Place(ctx, &pipeline.Request{Op: tt.op, Path: tt.path})
 		if err != nil || got != tt.want {
 			t.Errorf("Place(%s %s) = %v, %v, want %v", tt.op, tt.path, got, err, tt.want)
 		}
@@ -391,7 +404,7 @@ func TestStandbyThatIsBehind(t *testing.T) {
 	in.until(func() bool { return !in.Active() }, "still active")
 	health := func(query url.Values) (int, map[string]any) {
 		t.Helper()
-		reply, err := in.Handle(context.Background(), &server.Request{Op: engines.Read, Path: "sys/health", Query: query})
+		reply, err := in.Handle(context.Background(), &pipeline.Request{Op: engines.Read, Path: "sys/health", Query: query})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -408,9 +421,9 @@ func TestStandbyThatIsBehind(t *testing.T) {
 		in.state.mu.Lock()
 		in.state.behind = tt.behind
 		in.state.mu.Unlock()
-		wantPlace, wantStatus, wantOK := server.Active, 503, 503
+		wantPlace, wantStatus, wantOK := pipeline.Active, 503, 503
 		if tt.current {
-			wantPlace, wantStatus, wantOK = server.Here, 429, 200
+			wantPlace, wantStatus, wantOK = pipeline.Here, 429, 200
 		}
 		status, body := health(nil)
 		if status != wantStatus || body["ha_connection_healthy"] != tt.current || (body["standby_error"] == nil) != tt.current {
@@ -422,7 +435,7 @@ func TestStandbyThatIsBehind(t *testing.T) {
 		if status, _ := health(url.Values{"haunhealthycode": {"299"}}); !tt.current && status != 299 {
 			t.Errorf("behind %v: health with haunhealthycode is %d", tt.behind, status)
 		}
-		if place, err := in.Place(context.Background(), &server.Request{Op: engines.Read, Path: "secret/data/app"}); place != wantPlace || err != nil {
+		if place, err := in.Place(context.Background(), &pipeline.Request{Op: engines.Read, Path: "secret/data/app"}); place != wantPlace || err != nil {
 			t.Errorf("behind %v: Place = %v, %v, want %v", tt.behind, place, err, wantPlace)
 		}
 		_, err := in.do(in.root, engines.Read, "secret/data/app", "")
@@ -598,7 +611,7 @@ func TestAuditFailsClosed(t *testing.T) {
 // The age of a member's state and its disk are what the cluster knows of them; an age that is not known is not said to be none.
 func TestStatesOfMembers(t *testing.T) {
 	in := start(t)
-	in.state.members(lifecycle.Peer{ID: "n1", Leader: true, Behind: 1500 * time.Millisecond, Disk: "low"}, lifecycle.Peer{ID: "n2", Behind: -1, Disk: "failing"})
+	in.state.members(members.Peer{ID: "n1", Leader: true, Behind: 1500 * time.Millisecond, Disk: "low"}, members.Peer{ID: "n2", Behind: -1, Disk: "failing"})
 	servers := in.must(in.root, engines.Read, "sys/storage/raft/autopilot/state", "").Response.Data.(map[string]any)["servers"].(map[string]any)
 	for id, want := range map[string][2]any{"n1": {"1.5s", "low"}, "n2": {"", "failing"}} {
 		server := servers[id].(map[string]any)

@@ -14,6 +14,7 @@ import (
 	"github.com/coffer-project/coffer/engines/approle"
 	"github.com/coffer-project/coffer/engines/cloud"
 	"github.com/coffer-project/coffer/engines/cubbyhole"
+	"github.com/coffer-project/coffer/engines/input"
 	"github.com/coffer-project/coffer/engines/kv"
 	"github.com/coffer-project/coffer/engines/saml"
 	"github.com/coffer-project/coffer/engines/secretsync"
@@ -62,7 +63,7 @@ func allRoutes(t *testing.T) map[string][]*engines.Route {
 type spelled []string
 
 // spellings returns the ways of two different values of a field.
-func spellings(f engines.Field) (one, other spelled) {
+func spellings(f input.Field) (one, other spelled) {
 	two := func(format string, forms ...func(string) string) (spelled, spelled) {
 		a, b := "abc", "xyz"
 		switch {
@@ -180,7 +181,7 @@ func ruled(t *testing.T, rule string) *policy.ACL {
 }
 
 // judge returns what a rule decides about a request that gives a field this value, or why it cannot be taken.
-func judge(acl *policy.ACL, r *engines.Route, f engines.Field, name, value string) (bool, error) {
+func judge(acl *policy.ACL, r *engines.Route, f input.Field, name, value string) (bool, error) {
 	params := map[string]string{}
 	for _, f := range r.Fields {
 		if f.In == "path" {
@@ -200,7 +201,7 @@ func judge(acl *policy.ACL, r *engines.Route, f engines.Field, name, value strin
 			req.Query.Set(name, text)
 		}
 	}
-	d := acl.Check(r.Op, "x", func() (*engines.Input, error) { return r.Input(req, params) })
+	d := acl.Check(r.Op, "x", func() (*input.Input, error) { return r.Input(req, params) })
 	return d.Allowed, d.Err
 }
 
@@ -265,7 +266,7 @@ func TestSpellingsOfEveryField(t *testing.T) {
 func noQuery(value string) bool { return strings.ContainsAny(value[:1], "[{") }
 
 // namesOf returns the names of the route's fields that are the same field.
-func namesOf(r *engines.Route, f engines.Field) []string {
+func namesOf(r *engines.Route, f input.Field) []string {
 	names := map[string]bool{f.Name: true}
 	for _, g := range r.Fields {
 		if slices.Equal(g.Alias, []string{f.Name}) && g.In == f.In {
@@ -273,7 +274,7 @@ func namesOf(r *engines.Route, f engines.Field) []string {
 		}
 	}
 	if len(f.Alias) == 1 {
-		names[f.Alias[0]] = slices.ContainsFunc(r.Fields, func(g engines.Field) bool { return g.Name == f.Alias[0] })
+		names[f.Alias[0]] = slices.ContainsFunc(r.Fields, func(g input.Field) bool { return g.Name == f.Alias[0] })
 		if !names[f.Alias[0]] {
 			delete(names, f.Alias[0])
 		}
@@ -305,7 +306,7 @@ func TestNamesAndFormsAreDeclared(t *testing.T) {
 					}
 				}
 				for _, name := range f.Alias {
-					i := slices.IndexFunc(r.Fields, func(g engines.Field) bool { return g.Name == name })
+					i := slices.IndexFunc(r.Fields, func(g input.Field) bool { return g.Name == name })
 					if i >= 0 && len(f.Alias) == 1 && (r.Fields[i].Type != f.Type || r.Fields[i].Form != f.Form) {
 						t.Errorf("%s: it is read in another way than %s", what, name)
 					}

@@ -18,7 +18,9 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/server/replicated"
+	"github.com/coffer-project/coffer/replication"
+	"github.com/coffer-project/coffer/server/replicated/roles"
+	"github.com/coffer-project/coffer/server/replicated/traffic"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -268,7 +270,7 @@ func TestNothingOutlivesTheWipe(t *testing.T) {
 	in := start(t)
 	in.must(in.root, engines.Update, "sys/auth/slow", `{"type":"saml"}`)
 	become := func(wiping bool) {
-		in.role(replicated.Role{Mode: replicated.Secondary, ClusterID: "c", Wiping: wiping})
+		in.role(roles.Role{Mode: roles.Secondary, ClusterID: "c", Wiping: wiping})
 	}
 	tokens := func() int {
 		t.Helper()
@@ -293,24 +295,24 @@ func TestNothingOutlivesTheWipe(t *testing.T) {
 	// Neither a change that removes nothing, nor what begins afterwards, is kept from anything.
 	in.slow.during = func() {}
 	in.must("", engines.Update, "auth/slow/login", `{}`)
-	in.role(replicated.Role{Mode: replicated.Primary, ClusterID: "c"})
-	in.slow.during = func() { in.role(replicated.Role{Mode: replicated.Secondary, ClusterID: "c", Demoted: true}) }
+	in.role(roles.Role{Mode: roles.Primary, ClusterID: "c"})
+	in.slow.during = func() { in.role(roles.Role{Mode: roles.Secondary, ClusterID: "c", Demoted: true}) }
 	in.must("", engines.Update, "auth/slow/login", `{}`)
-	if _, err := in.store.Commit(context.Background(), storage.Batch{Deletes: []storage.Key{replicated.RoleKey}}); err != nil {
+	if _, err := in.store.Commit(context.Background(), storage.Batch{Deletes: []storage.Key{roles.RoleKey}}); err != nil {
 		t.Fatal(err)
 	}
 	before = tokens()
 	outlives("before a wipe that has begun", true) // which goes on, and takes everything
 }
 
-// dropping is a wire that keeps the hooks it is to follow with.
+// dropping is a wire that keeps what it is to give its events to.
 type dropping struct {
 	*wire
-	hooks chan replicated.FollowHooks
+	events chan replication.FollowEvents
 }
 
-func (d *dropping) Follow(ctx context.Context, _, _ string, _ storage.Lineage, _ replicated.Upstream, h replicated.FollowHooks) error {
-	d.hooks <- h
+func (d *dropping) Follow(ctx context.Context, _, _ string, _ storage.Lineage, _ traffic.Upstream, h replication.FollowEvents) error {
+	d.events <- h
 	<-ctx.Done()
 	return ctx.Err()
 }
@@ -320,8 +322,8 @@ func (d *dropping) Follow(ctx context.Context, _, _ string, _ storage.Lineage, _
 func TestNothingOutlivesAFilter(t *testing.T) {
 	for _, tt := range []struct{ name, namespace string }{{"mount", ""}, {"namespace", "team"}} {
 		t.Run(tt.name, func(t *testing.T) {
-			d := &dropping{wire: &wire{primary: start(t)}, hooks: make(chan replicated.FollowHooks, 1)}
-			d.primary.role(replicated.Role{Mode: replicated.Primary, ClusterID: "cluster-a"})
+			d := &dropping{wire: &wire{primary: start(t)}, events: make(chan replication.FollowEvents, 1)}
+			d.primary.role(roles.Role{Mode: roles.Primary, ClusterID: "cluster-a"})
 			if tt.namespace != "" {
 				d.primary.must(d.primary.root, engines.Update, "sys/namespaces/team", `{}`)
 			}
@@ -329,11 +331,11 @@ func TestNothingOutlivesAFilter(t *testing.T) {
 			in := startWith(t, d)
 			d.secondary = in
 			in.plant("l/replication/upstream", `{"format":1,"secondary_id":"b"}`)
-			in.role(replicated.Role{Mode: replicated.Secondary, ClusterID: "cluster-b"})
+			in.role(roles.Role{Mode: roles.Secondary, ClusterID: "cluster-b"})
 			if err := d.copy(context.Background()); err != nil {
 				t.Fatal(err)
 			}
-			hooks := <-d.hooks
+			events := <-d.events
 			unit := "mount/" + d.primary.mustIn(tt.namespace, d.primary.root, engines.Read, "sys/auth/slow", "").data["uuid"].(string)
 			if tt.namespace != "" {
 				unit = "ns/" + data(t, d.primary.must(d.primary.root, engines.Read, "sys/namespaces/team", ""))["id"].(string)
@@ -351,7 +353,7 @@ func TestNothingOutlivesAFilter(t *testing.T) {
 			in.slow.during = func() {
 				go func() {
 					defer close(dropped)
-					hooks.BeforeDrop(context.Background(), unit)
+					events.BeforeDrop(context.Background(), unit)
 				}()
 			}
 			late := login()

@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/server/audit"
+	"github.com/coffer-project/coffer/server/audit/record"
 	"github.com/coffer-project/coffer/server/mount"
 	"github.com/coffer-project/coffer/server/namespace"
 	"github.com/coffer-project/coffer/server/token"
@@ -37,7 +37,7 @@ type host struct{ s *Server }
 
 func (h host) Store() storage.Store { return h.s.barrier }
 
-func (h host) Owner() bool { return !h.s.secondary() }
+func (h host) Owner() bool { return !h.s.Secondary() }
 
 func (h host) MountAt(ctx context.Context, ns, path string) (*engines.Mounted, error) {
 	m, err := h.s.mounts.Get(ctx, ns, strings.TrimSuffix(path, "/")+"/")
@@ -69,11 +69,11 @@ func (h host) Namespaces(ctx context.Context) ([]string, error) {
 	return ids, err
 }
 
-func (h host) NamespacePath(id string) string { return h.s.namespacePath(id) }
+func (h host) NamespacePath(id string) string { return h.s.namespaces.Path(id) }
 
 // MayRead implements engines.Host: a token with the policies and the entity would be allowed to.
 func (h host) MayRead(ctx context.Context, who engines.Principal, ns, path string) (bool, error) {
-	acl, err := h.s.aclOf(ctx, &token.Entry{Namespace: who.NamespaceID, Policies: who.Policies, EntityID: who.EntityID}, ns)
+	acl, err := h.s.rights.In(ctx, &token.Entry{Namespace: who.NamespaceID, Policies: who.Policies, EntityID: who.EntityID}, ns)
 	var e *engines.Error
 	switch {
 	case errors.As(err, &e) && e.Kind == engines.KindDenied:
@@ -90,11 +90,11 @@ func (h host) Record(ctx context.Context, e engines.Event) error {
 	if err != nil {
 		return err
 	}
-	r := &audit.Record{
-		Auth: &audit.Auth{DisplayName: e.Who.DisplayName, EntityID: e.Who.EntityID, TokenPolicies: e.Who.Policies, Policies: e.Who.Policies},
-		Request: audit.Request{
+	r := &record.Record{
+		Auth: &record.Auth{DisplayName: e.Who.DisplayName, EntityID: e.Who.EntityID, TokenPolicies: e.Who.Policies, Policies: e.Who.Policies},
+		Request: record.Request{
 			ID: uuid.NewString(), Operation: string(e.Operation), MountType: "system", MountPoint: "sys/", MountClass: "system",
-			NamespaceID: e.NamespaceID, NamespacePath: h.s.namespacePath(e.NamespaceID), Path: e.Path, Data: data,
+			NamespaceID: e.NamespaceID, NamespacePath: h.s.namespaces.Path(e.NamespaceID), Path: e.Path, Data: data,
 		},
 		Error: e.Error,
 	}

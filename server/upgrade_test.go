@@ -7,13 +7,13 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/server"
-	"github.com/coffer-project/coffer/server/lifecycle"
+	"github.com/coffer-project/coffer/server/lifecycle/members"
 	"github.com/coffer-project/coffer/server/mount"
+	"github.com/coffer-project/coffer/server/pipeline"
 	"github.com/coffer-project/coffer/storage"
 )
 
-func (m *memory) members(peers ...lifecycle.Peer) {
+func (m *memory) members(peers ...members.Peer) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.peers = peers
@@ -112,8 +112,8 @@ func TestMountOfANewerVersion(t *testing.T) {
 	in.state.lead(false)
 	in.until(func() bool { return !in.Active() }, "still active")
 	for op, path := range map[engines.Operation]string{engines.Read: "later/a", engines.Update: "auth/later/login"} {
-		place, err := in.Place(t.Context(), &server.Request{Op: op, Path: path})
-		if err != nil || place != server.Active {
+		place, err := in.Place(t.Context(), &pipeline.Request{Op: op, Path: path})
+		if err != nil || place != pipeline.Active {
 			t.Errorf("a standby places %s %s at %v, %v, want the active node, which may know the type", op, path, place, err)
 		}
 	}

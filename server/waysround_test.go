@@ -10,7 +10,7 @@ import (
 	"github.com/pquerna/otp/totp"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/server"
+	"github.com/coffer-project/coffer/server/pipeline"
 )
 
 // TestNamesInAnotherCase: where an engine takes names in any case, what policies say of one name holds for all its
@@ -140,7 +140,7 @@ func TestParametersSaidTwice(t *testing.T) {
 	in.must(in.root, engines.Update, "sys/policies/acl/newest", `{"policy":"path \"secret/data/app\" { capabilities = [\"read\"] denied_parameters = { \"version\" = [\"1\"] } }"}`)
 	tok := in.token("newest")
 	read := func(query url.Values, body string) error {
-		req := &server.Request{
+		req := &pipeline.Request{
 			ID: "r", Op: engines.Read, Path: "secret/data/app", Token: engines.Sensitive(tok), Header: http.Header{}, Query: query,
 		}
 		if body != "" {
@@ -209,7 +209,7 @@ func (in *instance) held(code string) string {
 	if auth.MFARequirement == nil || auth.ClientToken != "" {
 		in.t.Fatalf("the login asked for no code: %+v", auth)
 	}
-	id := data(in.t, &server.Reply{Response: &engines.Response{Data: auth.MFARequirement}})["mfa_request_id"].(string)
+	id := data(in.t, &pipeline.Reply{Response: &engines.Response{Data: auth.MFARequirement}})["mfa_request_id"].(string)
 	return `{"mfa_request_id":"` + id + `","mfa_payload":{"app":["` + code + `"]}}`
 }
 
@@ -283,12 +283,12 @@ func TestWrappingLeadsToNoOtherNode(t *testing.T) {
 	in.state.lead(false)
 	in.until(func() bool { return !in.Active() }, "still active")
 	header := http.Header{"X-Vault-Wrap-Ttl": {"60s"}}
-	for path, want := range map[string]server.Place{"sys/seal": server.Only, "sys/health": server.Only, "secret/data/app": server.Active} {
+	for path, want := range map[string]pipeline.Place{"sys/seal": pipeline.Only, "sys/health": pipeline.Only, "secret/data/app": pipeline.Active} {
 		op := engines.Read
 		if path == "sys/seal" {
 			op = engines.Update
 		}
-		if got, err := in.Place(context.Background(), &server.Request{Op: op, Path: path, Header: header}); err != nil || got != want {
+		if got, err := in.Place(context.Background(), &pipeline.Request{Op: op, Path: path, Header: header}); err != nil || got != want {
 			t.Errorf("Place of %s, wrapped = %v, %v, want %v", path, got, err, want)
 		}
 	}

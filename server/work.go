@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/fence"
 	"github.com/coffer-project/coffer/server/mount"
 	"github.com/coffer-project/coffer/storage"
 )
@@ -63,7 +64,7 @@ func (s *Server) workOf(ctx context.Context, m *mount.Mounted, w engines.Worker)
 	}
 	defer release()
 	role := s.replicated.Role()
-	err = w.Work(inLife(ctx, role), m.Mount, m.Local || !s.secondary())
+	err = w.Work(fence.InLife(ctx, role), m.Mount, m.Local || !s.Secondary())
 	if ctx.Err() != nil {
 		return nil //nolint:nilerr // what was broken off is not an error
 	}

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/server/replicated"
+	"github.com/coffer-project/coffer/server/replicated/roles"
 )
 
 // workers are engines with work to do. They count it by the mount's path.
@@ -118,7 +118,7 @@ func TestWork(t *testing.T) {
 			t.Errorf("active again: called %v", got)
 		}
 
-		in.role(replicated.Role{Mode: replicated.Secondary, ClusterID: "cluster-b"})
+		in.role(roles.Role{Mode: roles.Secondary, ClusterID: "cluster-b"})
 		time.Sleep(2 * engines.WorkInterval)
 		w.since()
 		if w.owner["one/"] || !w.owner["local/"] {

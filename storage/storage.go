@@ -55,7 +55,7 @@ func (k Key) Class() Class {
 
 // Area returns the part between the first and the second slash, or "" if there is none.
 func (k Key) Area() string {
-	if k.Class() == 0 {
+	if len(k) < 2 || k[1] != '/' {
 		return ""
 	}
 	area, _, ok := strings.Cut(string(k[2:]), "/")
@@ -144,8 +144,7 @@ func (b *Batch) Bytes() int {
 }
 
 // Validate reports the first key or size in the batch that no store may accept, or nil. Keys are whole keys.
-// slack is added to the limit of each value, and once for each value to that of the batch; callers that
-// store sealed values pass at least the sealing overhead.
+// slack is that of CheckSize.
 func (b *Batch) Validate(slack int) error {
 	seen := make(map[Key]bool, len(b.Puts)+len(b.Deletes))
 	check := func(k Key) error {
@@ -162,9 +161,6 @@ func (b *Batch) Validate(slack int) error {
 		if (p.Origin.Epoch == 0) != (p.Origin.Index == 0) {
 			return fmt.Errorf("the origin of key %q is incomplete", p.Key)
 		}
-		if len(p.Value) > MaxValueBytes+slack {
-			return fmt.Errorf("value is %d bytes, the limit is %d: %w", len(p.Value), MaxValueBytes, ErrTooLarge)
-		}
 	}
 	for _, k := range b.Deletes {
 		if err := check(k); err != nil {
@@ -174,6 +170,17 @@ func (b *Batch) Validate(slack int) error {
 	for _, r := range b.Reads {
 		if err := r.Key.Validate(); err != nil {
 			return err
+		}
+	}
+	return b.CheckSize(slack)
+}
+
+// CheckSize reports the first value that is too large, or that the batch is, or nil. slack is added to the limit of each
+// value, and once for each value to that of the batch; callers that store sealed values pass at least the sealing overhead.
+func (b *Batch) CheckSize(slack int) error {
+	for _, p := range b.Puts {
+		if len(p.Value) > MaxValueBytes+slack {
+			return fmt.Errorf("value is %d bytes, the limit is %d: %w", len(p.Value), MaxValueBytes, ErrTooLarge)
 		}
 	}
 	if n := b.Bytes() - slack*len(b.Puts); n > MaxBatchBytes {
@@ -225,19 +232,21 @@ type Change struct {
 	Reset bool
 }
 
-// Touches reports whether the change wrote or deleted a key with this prefix, or replaced everything.
-func (c *Change) Touches(prefix Key) bool {
+// Touches reports whether the change wrote or deleted a key with one of these prefixes, or replaced everything.
+func (c *Change) Touches(prefixes ...Key) bool {
 	if c.Reset {
 		return true
 	}
-	for i := range c.Puts {
-		if strings.HasPrefix(string(c.Puts[i].Key), string(prefix)) {
-			return true
+	for _, prefix := range prefixes {
+		for i := range c.Puts {
+			if strings.HasPrefix(string(c.Puts[i].Key), string(prefix)) {
+				return true
+			}
 		}
-	}
-	for _, k := range c.Deletes {
-		if strings.HasPrefix(string(k), string(prefix)) {
-			return true
+		for _, k := range c.Deletes {
+			if strings.HasPrefix(string(k), string(prefix)) {
+				return true
+			}
 		}
 	}
 	return false

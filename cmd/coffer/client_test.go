@@ -14,13 +14,16 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/coffer-project/coffer/cmd/coffer/command"
+	"github.com/coffer-project/coffer/cmd/coffer/local"
 )
 
 func TestEnvPrecedence(t *testing.T) {
 	clearEnv(t)
 	for _, step := range []struct{ set, want string }{{"BAO_ADDR", "bao"}, {"VAULT_ADDR", "vault"}, {"COFFER_ADDR", "coffer"}} {
 		t.Setenv(step.set, step.want)
-		if got := env("ADDR"); got != step.want {
+		if got := local.Env("ADDR"); got != step.want {
 			t.Errorf("with %s set too, env(ADDR) = %q, want %q", step.set, got, step.want)
 		}
 	}
@@ -46,7 +49,7 @@ func TestTokenSources(t *testing.T) {
 	home, _ := os.UserHomeDir()
 	expect := func(want string) {
 		t.Helper()
-		if got, err := currentToken(); got != want || err != nil {
+		if got, err := local.CurrentToken(); got != want || err != nil {
 			t.Errorf("token %q, %v, want %q", got, err, want)
 		}
 	}
@@ -74,7 +77,7 @@ func TestStoreToken(t *testing.T) {
 	if err := os.WriteFile(path, []byte("a much longer token than the next"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := storeToken("new"); err != nil {
+	if err := local.StoreToken("new"); err != nil {
 		t.Fatal(err)
 	}
 	got, err := os.ReadFile(path)
@@ -95,7 +98,7 @@ func TestWritePrivateKeepsTheOldFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	broken := errors.New("broken")
-	err := writePrivate(path, func(f *os.File) error {
+	err := local.WritePrivate(path, func(f *os.File) error {
 		_, _ = f.WriteString("half")
 		return broken
 	})
@@ -138,7 +141,7 @@ func TestLogin(t *testing.T) {
 			if lines := r.lines(); lines[len(lines)-1] != tt.last {
 				t.Errorf("%s: sent %q, want %q", tt.args, lines, tt.last)
 			}
-			if got, _ := currentToken(); got != tt.stored {
+			if got, _ := local.CurrentToken(); got != tt.stored {
 				t.Errorf("%s: stored %q, want %q", tt.args, got, tt.stored)
 			}
 			if !strings.Contains(stdout, tt.stdout) {
@@ -217,7 +220,7 @@ func TestBadSettings(t *testing.T) {
 
 func TestParseDuration(t *testing.T) {
 	for text, want := range map[string]time.Duration{"30": 30 * time.Second, "1m30s": 90 * time.Second, "0": 0} {
-		if got, err := parseDuration(text); got != want || err != nil {
+		if got, err := command.ParseDuration(text); got != want || err != nil {
 			t.Errorf("parseDuration(%q) = %v, %v, want %v", text, got, err, want)
 		}
 	}
@@ -228,7 +231,7 @@ func TestInterruptedRead(t *testing.T) {
 	cancel()
 	block := make(chan struct{}) // closed when the test ends
 	defer close(block)
-	_, err := interruptible(ctx, func() ([]byte, error) { <-block; return nil, nil })
+	_, err := command.Interruptible(ctx, func() ([]byte, error) { <-block; return nil, nil })
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v, want that of the context", err)
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/coffer-project/coffer/cmd/coffer/command"
 	"github.com/openbao/openbao/api/v2"
 )
 
@@ -116,10 +117,10 @@ func TestRecoveryKeysWithClients(t *testing.T) {
 		t.Fatal(err)
 	}
 	other.ClearToken()
-	if _, err := other.Sys().RotateRecoveryStatus(); statusOf(err) != http.StatusForbidden {
+	if _, err := other.Sys().RotateRecoveryStatus(); command.StatusOf(err) != http.StatusForbidden {
 		t.Errorf("without a token: %v", err)
 	}
-	if _, err := other.Sys().GenerateRootStatus(); statusOf(err) != http.StatusForbidden {
+	if _, err := other.Sys().GenerateRootStatus(); command.StatusOf(err) != http.StatusForbidden {
 		t.Errorf("without a token: %v", err)
 	}
 	other.SetToken(string(token))

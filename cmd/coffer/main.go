@@ -1,8 +1,7 @@
 // Command coffer is the server and its command line in one binary.
 //
-// The client commands speak HTTP to a running server and keep nothing but a token file. Each lives in the file of its
-// topic (kv.go, token.go, raft.go, …) as a spec, which is what it is called and takes, and a function, which is what it does.
-// Start reading at root and call. Exit statuses: 0 done, 1 the mistake is on this side, 2 the server refused or was not reached.
+// The client commands speak HTTP to a running server and keep nothing but a token file. This package has the tree of commands; they are in
+// the packages below command, one for each topic, and the server is in node. Start reading at root and command.Call. Exit statuses: 0 done, 1 the mistake is on this side, 2 the server refused or was not reached.
 package main
 
 import (
@@ -12,6 +11,18 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/coffer-project/coffer/cmd/coffer/command"
+	"github.com/coffer-project/coffer/cmd/coffer/command/access"
+	"github.com/coffer-project/coffer/cmd/coffer/command/cloud"
+	"github.com/coffer-project/coffer/cmd/coffer/command/kv"
+	"github.com/coffer-project/coffer/cmd/coffer/command/login"
+	"github.com/coffer-project/coffer/cmd/coffer/command/mounts"
+	"github.com/coffer-project/coffer/cmd/coffer/command/operator"
+	"github.com/coffer-project/coffer/cmd/coffer/command/paths"
+	"github.com/coffer-project/coffer/cmd/coffer/command/replication"
+	"github.com/coffer-project/coffer/cmd/coffer/command/saml"
+	"github.com/coffer-project/coffer/cmd/coffer/command/secretsync"
+	"github.com/coffer-project/coffer/cmd/coffer/diagnose"
 	"github.com/urfave/cli/v3"
 )
 
@@ -27,15 +38,18 @@ func main() {
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	cmd := root()
 	cmd.Reader, cmd.Writer, cmd.ErrWriter = stdin, stdout, stderr
-	return report(stderr, cmd.Run(ctx, args))
+	return command.Report(stderr, cmd.Run(ctx, args))
 }
 
 // root is the whole command tree. It is built for each run, because a cli.Command keeps what it parsed.
 func root() *cli.Command {
-	cmd := group("coffer", "store, share and rotate secrets", rootHelp,
-		statusCommand(), loginCommand(), readCommand(), writeCommand(), listCommand(), deleteCommand(), patchCommand(),
-		pathHelpCommand(), wrapCommand(), unwrapCommand(), kvCommand(), tokenCommand(), policyCommand(), secretsCommand(), authCommand(), leaseCommand(),
-		identityCommand(), samlCommand(), cloudCommand(), syncCommand(), auditCommand(), quotaCommand(), namespaceCommand(), replicationCommand(), operatorCommand(), serverCommand(), printCommand(), versionCommand())
+	cmd := command.Group("coffer", "store, share and rotate secrets", rootHelp,
+		operator.StatusCommand(), login.Command(),
+		paths.ReadCommand(), paths.WriteCommand(), paths.ListCommand(), paths.DeleteCommand(), paths.PatchCommand(), paths.PathHelpCommand(),
+		paths.WrapCommand(), paths.UnwrapCommand(), kv.Command(), access.TokenCommand(), access.PolicyCommand(),
+		mounts.SecretsCommand(), mounts.AuthCommand(), mounts.LeaseCommand(), access.IdentityCommand(),
+		saml.Command(), cloud.Command(), secretsync.Command(), mounts.AuditCommand(), mounts.QuotaCommand(), mounts.NamespaceCommand(),
+		replication.Command(), operator.Command(diagnose.Command()), serverCommand(), login.PrintCommand(), versionCommand())
 	cmd.Version = version()
 	cmd.EnableShellCompletion = true
 	cmd.ConfigureShellCompletionCommand = func(c *cli.Command) {

@@ -9,7 +9,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 )
 
 const (
@@ -22,24 +21,26 @@ const (
 	done = `200 {"warnings":["this cluster is being changed"]}`
 )
 
+const replicationAPI = "sys/replication/performance/"
+
 var replicationAnswers = map[string]string{
-	"GET " + replicationPath + "status":                         primaryStatus,
-	"POST " + replicationPath + "primary/enable":                done,
-	"POST " + replicationPath + "primary/demote":                done,
-	"POST " + replicationPath + "primary/disable":               done,
-	"POST " + replicationPath + "primary/secondary-token":       `200 {"wrap_info":{"token":"eyJ.a.b","accessor":"wa","ttl":1800,"creation_time":"2026-01-02T03:04:05Z","creation_path":"sys/replication/performance/primary/secondary-token"}}`,
-	"POST " + replicationPath + "primary/revoke-secondary":      "204",
-	"POST " + replicationPath + "primary/paths-filter/eu":       "204",
-	"GET " + replicationPath + "primary/paths-filter/eu":        `200 {"data":{"mode":"deny","paths":["payments/"]}}`,
-	"DELETE " + replicationPath + "primary/paths-filter/eu":     "204",
-	"GET " + replicationPath + "primary/dynamic-filter/eu":      `200 {"data":{"dynamic_filtered_mounts":["payments/"],"dynamic_filtered_namespaces":[]}}`,
-	"POST " + replicationPath + "secondary/enable":              done,
-	"POST " + replicationPath + "secondary/promote":             done,
-	"POST " + replicationPath + "secondary/disable":             done,
-	"POST " + replicationPath + "secondary/update-primary":      done,
-	"POST " + replicationPath + "secondary/generate-public-key": `200 {"data":{"secondary_public_key":"a2V5"}}`,
-	"POST sys/replication/recover":                              done,
-	"GET " + replicationPath + "conflicts":                      `200 {"data":{"conflicts":[{"path":"kv/a","part":"version 2","key":"s/m/a","mine":"1:7","theirs":"2:9","at":"2026-01-02T03:04:05Z"}]}}`,
+	"GET " + replicationAPI + "status":                         primaryStatus,
+	"POST " + replicationAPI + "primary/enable":                done,
+	"POST " + replicationAPI + "primary/demote":                done,
+	"POST " + replicationAPI + "primary/disable":               done,
+	"POST " + replicationAPI + "primary/secondary-token":       `200 {"wrap_info":{"token":"eyJ.a.b","accessor":"wa","ttl":1800,"creation_time":"2026-01-02T03:04:05Z","creation_path":"sys/replication/performance/primary/secondary-token"}}`,
+	"POST " + replicationAPI + "primary/revoke-secondary":      "204",
+	"POST " + replicationAPI + "primary/paths-filter/eu":       "204",
+	"GET " + replicationAPI + "primary/paths-filter/eu":        `200 {"data":{"mode":"deny","paths":["payments/"]}}`,
+	"DELETE " + replicationAPI + "primary/paths-filter/eu":     "204",
+	"GET " + replicationAPI + "primary/dynamic-filter/eu":      `200 {"data":{"dynamic_filtered_mounts":["payments/"],"dynamic_filtered_namespaces":[]}}`,
+	"POST " + replicationAPI + "secondary/enable":              done,
+	"POST " + replicationAPI + "secondary/promote":             done,
+	"POST " + replicationAPI + "secondary/disable":             done,
+	"POST " + replicationAPI + "secondary/update-primary":      done,
+	"POST " + replicationAPI + "secondary/generate-public-key": `200 {"data":{"secondary_public_key":"a2V5"}}`,
+	"POST sys/replication/recover":                             done,
+	"GET " + replicationAPI + "conflicts":                      `200 {"data":{"conflicts":[{"path":"kv/a","part":"version 2","key":"s/m/a","mine":"1:7","theirs":"2:9","at":"2026-01-02T03:04:05Z"}]}}`,
 }
 
 // TestReplicationRequests checks for each command what it sends, what it says and how it exits.
@@ -99,7 +100,7 @@ func TestReplicationRequests(t *testing.T) {
 			stdout, stderr, status := coffer(t, tt.stdin, append([]string{"replication"}, strings.Fields(tt.args)...)...)
 			last := ""
 			if lines := r.lines(); len(lines) > 0 {
-				last = strings.Replace(lines[len(lines)-1], replicationPath, "", 1)
+				last = strings.Replace(lines[len(lines)-1], replicationAPI, "", 1)
 			}
 			if last != tt.last || status != tt.status || !strings.Contains(stdout, tt.stdout) || !strings.Contains(stderr, tt.stderr) {
 				t.Errorf("status %d, last request %q\nstdout %q\nstderr %q\nwant %d, %q, %q, %q", status, last, stdout, stderr, tt.status, tt.last, tt.stdout, tt.stderr)
@@ -149,7 +150,7 @@ func TestReplicationStatus(t *testing.T) {
 	gap := regexp.MustCompile(` {3,}`)
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			record(t, map[string]string{"GET " + replicationPath + "status": tt.answer})
+			record(t, map[string]string{"GET " + replicationAPI + "status": tt.answer})
 			stdout, stderr, status := coffer(t, "", "replication", "status")
 			if status != 0 || strings.Contains(stdout, tt.not) {
 				t.Errorf("status %d, stderr %q, or %q is in\n%s", status, stderr, tt.not, stdout)
@@ -162,7 +163,7 @@ func TestReplicationStatus(t *testing.T) {
 			}
 		})
 	}
-	record(t, map[string]string{"GET " + replicationPath + "status": `200 {"keys":1}`})
+	record(t, map[string]string{"GET " + replicationAPI + "status": `200 {"keys":1}`})
 	if _, stderr, status := coffer(t, "", "replication", "status"); status != 2 || !strings.Contains(stderr, "not a status of replication") {
 		t.Errorf("something else: status %d, %q", status, stderr)
 	}
@@ -206,25 +207,5 @@ func TestReplicationWatch(t *testing.T) {
 		if _, text, _ := strings.Cut(line, " "); text != want[i] {
 			t.Errorf("line %d is %q, want %q behind the time", i, text, want[i])
 		}
-	}
-}
-
-// TestReplicationRedraw puts each status where the last one stood, and lines that would wrap on one line.
-func TestReplicationRedraw(t *testing.T) {
-	var out bytes.Buffer
-	w := &watch{w: &out, format: formatTable, fd: 1 << 20, now: func() time.Time { return time.Unix(0, 0).UTC() }}
-	if err := w.show(&replicationStatus{Mode: "disabled"}, nil, nil); err != nil {
-		t.Fatal(err)
-	}
-	if got := out.String(); strings.Contains(got, "\x1b") || strings.Count(got, "\n") != w.lines {
-		t.Errorf("the first one is %q, counted as %d lines", got, w.lines)
-	}
-	before := w.lines
-	out.Reset()
-	if err := w.show(nil, nil, &requestError{err: fmt.Errorf("no route\nat all")}); err != nil {
-		t.Fatal(err)
-	}
-	if want := fmt.Sprintf("\x1b[%dA\x1b[JNo answer: cannot reach : no route\n\n00:00:00, ^C ends\n", before); out.String() != want {
-		t.Errorf("the second one is %q, want %q", out.String(), want)
 	}
 }

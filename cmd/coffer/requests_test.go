@@ -1,16 +1,14 @@
 package main
 
 import (
-	"io"
 	"os"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 
-	"github.com/openbao/openbao/api/v2"
+	"github.com/coffer-project/coffer/cmd/coffer/local"
 )
 
 const (
@@ -26,6 +24,8 @@ const (
 	wrapped    = `200 {"wrap_info":{"token":"hvs.wrap","accessor":"wa","ttl":300,"creation_time":"2026-01-02T03:04:05Z","creation_path":"sys/wrapping/wrap"}}`
 	entityByID = "identity/entity/id/53aef9ea-c24c-4b57-bef6-376d892f02a4"
 )
+
+const autopilotAPI = "sys/storage/raft/autopilot/"
 
 var answers = map[string]string{
 	"GET sys/internal/ui/mounts/secret":                kv2Mount,
@@ -134,8 +134,8 @@ var answers = map[string]string{
 	"GET sys/storage/raft/configuration":               `200 {"data":{"config":{"servers":[{"node_id":"n1","address":"127.0.0.1:8201","leader":true,"voter":true},{"node_id":"n2","address":"127.0.0.1:8202","leader":false,"voter":false}]}}}`,
 	"POST sys/storage/raft/remove-peer":                "204",
 	"POST sys/storage/raft/join":                       `200 {"joined":true}`,
-	"POST " + autopilotPath + "configuration":          "204",
-	"GET " + autopilotPath + "state":                   `200 {"data":{"healthy":true,"failure_tolerance":1,"leader":"n1","voters":["n1"],"servers":{"n1":{"address":"a","status":"leader","healthy":true,"last_contact":"0s","last_term":2,"last_index":9,"behind":"1.5s","disk":"low"}}}}`,
+	"POST " + autopilotAPI + "configuration":           "204",
+	"GET " + autopilotAPI + "state":                    `200 {"data":{"healthy":true,"failure_tolerance":1,"leader":"n1","voters":["n1"],"servers":{"n1":{"address":"a","status":"leader","healthy":true,"last_contact":"0s","last_term":2,"last_index":9,"behind":"1.5s","disk":"low"}}}}`,
 	"GET sys/ha-status":                                `200 {"nodes":[{"hostname":"h","api_address":"http://a","cluster_address":"https://c","active_node":true,"last_echo":null,"version":"1","disk":"full"}]}`,
 	"GET sys/seal-status":                              `200 {"type":"shamir","initialized":true,"sealed":false,"t":1,"n":1,"version":"1.21.0","coffer_version":"0.1.0","storage_type":"raft"}`,
 	"GET sys/leader":                                   `200 {"ha_enabled":true,"is_self":true,"leader_address":"http://a","raft_applied_index":9}`,
@@ -383,8 +383,8 @@ func TestRequests(t *testing.T) {
 		{args: "operator raft rotate-ca", last: "POST sys/storage/raft/rotate-ca", stdout: "Success! The cluster has a new CA.\n"},
 		{args: "operator raft remove-peer n2", last: `POST sys/storage/raft/remove-peer {"server_id":"n2"}`},
 		{args: "operator raft join -retry http://a", last: `POST sys/storage/raft/join {"leader_api_addr":"http://a","leader_ca_cert":"","leader_client_cert":"","leader_client_key":"","non_voter":false,"retry":true}`, stdout: "Joined    true\n"},
-		{args: "operator raft autopilot state", last: "GET " + autopilotPath + "state", stdout: "n1      a          leader    true       0s              2            9             1.5s         low\n"},
-		{args: "operator raft autopilot set-config -cleanup-dead-servers=false -min-quorum=3", last: "POST " + autopilotPath + `configuration {"cleanup_dead_servers":false,"min_quorum":3}`},
+		{args: "operator raft autopilot state", last: "GET " + autopilotAPI + "state", stdout: "n1      a          leader    true       0s              2            9             1.5s         low\n"},
+		{args: "operator raft autopilot set-config -cleanup-dead-servers=false -min-quorum=3", last: "POST " + autopilotAPI + `configuration {"cleanup_dead_servers":false,"min_quorum":3}`},
 	}
 	for _, tt := range tests {
 		t.Run(strings.ReplaceAll(tt.args, "/", ":"), func(t *testing.T) {
@@ -504,23 +504,23 @@ func TestUnwrapUsed(t *testing.T) {
 
 // TestWrappedLogin is opened if the token is to be stored, and printed if not.
 func TestWrappedLogin(t *testing.T) {
-	table := map[string]string{"PUT auth/approle/login": wrapped, "PUT sys/wrapping/unwrap": created}
+	lines := map[string]string{"PUT auth/approle/login": wrapped, "PUT sys/wrapping/unwrap": created}
 	login := []string{"login", "-method=approle", "-wrap-ttl=60s", "role_id=a"}
-	r := record(t, table)
+	r := record(t, lines)
 	t.Setenv("COFFER_TOKEN", "")
 	if _, stderr, status := coffer(t, "", login...); status != 0 {
 		t.Fatalf("status %d, %s", status, stderr)
 	}
-	if got, _ := currentToken(); got != "hvs.new" {
+	if got, _ := local.CurrentToken(); got != "hvs.new" {
 		t.Errorf("stored %q, want the token that was wrapped", got)
 	}
 	if got := r.seen[1].header.Get("X-Vault-Token"); got != "hvs.wrap" {
 		t.Errorf("unwrapped with the token %q", got)
 	}
-	r = record(t, table)
+	r = record(t, lines)
 	t.Setenv("COFFER_TOKEN", "")
 	stdout, _, _ := coffer(t, "", append(login, "-token-only")...)
-	if got, _ := currentToken(); stdout != "hvs.wrap" || got != "" || len(r.lines()) != 1 {
+	if got, _ := local.CurrentToken(); stdout != "hvs.wrap" || got != "" || len(r.lines()) != 1 {
 		t.Errorf("-token-only printed %q, stored %q, sent %q", stdout, got, r.lines())
 	}
 }
@@ -533,40 +533,5 @@ func TestSecondFactorHeader(t *testing.T) {
 	}
 	if got := r.seen[0].header.Values("X-Vault-MFA"); !slices.Equal(got, []string{"phone:492039", "key:7"}) {
 		t.Errorf("the login carried %q", got)
-	}
-}
-
-// TestPoll shows that waiting outlives the failures of a cluster which elects a leader, and not those that stay.
-func TestPoll(t *testing.T) {
-	broken := &requestError{err: &api.ResponseError{StatusCode: 503}}
-	refused := &requestError{err: &api.ResponseError{StatusCode: 403}}
-	tests := []struct {
-		name  string
-		fails int // how often it fails before it is done
-		err   error
-		asked int
-		want  error
-	}{
-		{"at once", 0, nil, 1, nil},
-		{"passing", 3, broken, 4, nil},
-		{"unreachable", 3, &requestError{err: io.ErrUnexpectedEOF}, 4, nil},
-		{"lasting", 100, broken, pollPatience + 1, broken},
-		{"refused", 100, refused, 1, refused},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				asked := 0
-				err := new(call).poll(t.Context(), func() (bool, error) {
-					if asked++; asked <= tt.fails {
-						return false, tt.err
-					}
-					return true, nil
-				})
-				if asked != tt.asked || err != tt.want {
-					t.Errorf("asked %d times, %v; want %d, %v", asked, err, tt.asked, tt.want)
-				}
-			})
-		})
 	}
 }

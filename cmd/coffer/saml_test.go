@@ -53,7 +53,7 @@ func TestSAMLCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	explicit := `"idp_cert":` + string(idp) + `,"idp_entity_id":"` + p.EntityID + `","idp_sso_url":"` + p.SSOURL + `"`
-	table := map[string]string{
+	lines := map[string]string{
 		"GET auth/saml/config":            `200 {"data":{"entity_id":"https://c"}}`,
 		"POST auth/saml/config":           "204",
 		"POST auth/new/config":            `200 {"warnings":["a URL without TLS"]}`,
@@ -125,7 +125,7 @@ func TestSAMLCommands(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			r := record(t, table)
+			r := record(t, lines)
 			stdout, stderr, status := coffer(t, tt.stdin, append([]string{"saml"}, strings.Fields(tt.args)...)...)
 			if status != tt.status || !strings.Contains(stdout, tt.stdout) || !strings.Contains(stderr, tt.stderr) {
 				t.Errorf("status %d\nstdout %q\nstderr %q\nwant %d\n%q\n%q", status, stdout, stderr, tt.status, tt.stdout, tt.stderr)
@@ -141,22 +141,5 @@ func TestSAMLCommands(t *testing.T) {
 	}
 	if got, err := os.ReadFile(dir + "/sp.xml"); err != nil || string(got) != "<EntityDescriptor/>" {
 		t.Errorf("-o wrote %q, %v", got, err)
-	}
-}
-
-func TestColourMarks(t *testing.T) {
-	const text = "✓ yes ✗\n  ✓\n✗ no"
-	if got, want := colourMarks(text), "\x1b[32m✓\x1b[0m yes ✗\n  ✓\n\x1b[31m✗\x1b[0m no"; got != want {
-		t.Errorf("colourMarks(%q) = %q, want %q", text, got, want)
-	}
-}
-
-func TestSomeQuoted(t *testing.T) {
-	for _, tt := range []struct{ in, want string }{
-		{"", "none"}, {"a", `"a"`}, {"a|b |c|d|e", `"a", "b ", "c", "d", "e"`}, {"a|b|c|d|e|f", `"a", "b", "c", "d" and 2 more`},
-	} {
-		if got := someQuoted(strings.FieldsFunc(tt.in, func(r rune) bool { return r == '|' })); got != tt.want {
-			t.Errorf("someQuoted(%q) = %s, want %s", tt.in, got, tt.want)
-		}
 	}
 }

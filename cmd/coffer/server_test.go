@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coffer-project/coffer/cmd/coffer/node"
 	"github.com/coffer-project/coffer/storage/storagetest/leaktest"
 )
 
@@ -131,7 +132,7 @@ storage "raft" {
 	t.Setenv("COFFER_API_ADDR", "https://10.0.0.2:8200")
 	t.Setenv("VAULT_CLUSTER_ADDR", "10.0.0.2:8201")
 	t.Setenv("COFFER_RAFT_NODE_ID", "n2")
-	c, err := configured(file)
+	c, err := node.LoadConfig(file)
 	if err == nil {
 		err = c.Complete()
 	}

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 )
 
 const (
@@ -254,61 +253,6 @@ func TestSyncWatchInterrupted(t *testing.T) {
 	var out, errs bytes.Buffer
 	if status := run(ctx, []string{"coffer", "sync", "status", "-watch", "repohost/web"}, strings.NewReader(""), &out, &errs); status != 1 || errs.String() != "Error: interrupted\n" {
 		t.Errorf("status %d: %s", status, errs.String())
-	}
-}
-
-// Words are coloured in their column only, wherever else they stand.
-func TestStatusColours(t *testing.T) {
-	var table bytes.Buffer
-	rows := append(heading([]string{"Secret", "Status", "Cause"}), []string{"SYNCED", "CONFLICT", "SYNCED"}, []string{"ä", "SYNCED", "-"}, []string{"b", "ODD", "-"})
-	if err := writeColumns(&table, rows); err != nil {
-		t.Fatal(err)
-	}
-	colour := statusColours()
-	var out strings.Builder
-	for line := range strings.Lines(table.String() + "\nSYNCED and more\n") {
-		out.WriteString(colour(line))
-	}
-	want := "Secret    Status      Cause\n------    ------      -----\n" +
-		"SYNCED    \x1b[35mCONFLICT\x1b[0m    SYNCED\nä         \x1b[32mSYNCED\x1b[0m      -\nb         ODD         -\n\nSYNCED and more\n"
-	if out.String() != want {
-		t.Errorf("coloured %q, want %q", out.String(), want)
-	}
-}
-
-func TestShortDuration(t *testing.T) {
-	for d, want := range map[time.Duration]string{
-		-time.Second: "0s", 90 * time.Second: "90s", 5 * time.Minute: "5m", 119 * time.Minute: "119m", 3 * time.Hour: "3h", 72 * time.Hour: "3d",
-	} {
-		if got := shortDuration(d); got != want {
-			t.Errorf("shortDuration(%v) = %q, want %q", d, got, want)
-		}
-	}
-}
-
-// On a terminal, how far all is comes first, then what is not settled, whatever of it has room.
-func TestSyncRedraw(t *testing.T) {
-	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	now := at.Add(5 * time.Minute)
-	s := &syncStatus{Secrets: []syncEntry{
-		{Destination: "a/b", Mount: "secret/", Secret: "one", Status: statusSynced, Version: 1, UpdatedAt: &at},
-		{Destination: "a/b", Mount: "secret/", Secret: "two", Status: statusSyncing, UpdatedAt: &at},
-	}}
-	s.Totals = map[string]int{statusSynced: 1, statusSyncing: 1}
-	var out bytes.Buffer
-	w := &watch{w: &out, format: formatTable, fd: 1 << 20, now: func() time.Time { return now }}
-	clearEnv(t)
-	if err := (&call{Command: syncStatusCommand()}).showSync(w, s, nil); err != nil {
-		t.Fatal(err)
-	}
-	want := "[############------------]  50 %  1 of 2 synced, 1 SYNCING\n\n" +
-		"Destination    Secret        Key    External Name    Status     Version    Since    Cause\n" +
-		"-----------    ------        ---    -------------    ------     -------    -----    -----\n" +
-		"a/b            secret/two    -      -                SYNCING    -          5m       -\n" +
-		"a/b            secret/one    -      -                SYNCED     1          5m       -\n" +
-		"\n03:09:05, ^C ends\n"
-	if out.String() != want {
-		t.Errorf("drawn %q, want %q", out.String(), want)
 	}
 }
 

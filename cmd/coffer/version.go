@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"runtime/debug"
 
+	"github.com/coffer-project/coffer/cmd/coffer/command"
 	"github.com/urfave/cli/v3"
 )
 
@@ -24,16 +25,16 @@ func version() string {
 }
 
 func versionCommand() *cli.Command {
-	return command(spec{
-		name: "version", usage: "print the version of this binary", local: true,
-		help: `Prints the version of this binary. The server's own is part of "coffer status".
+	return command.New(command.Spec{
+		Name: "version", Usage: "print the version of this binary", Local: true,
+		Help: `Prints the version of this binary. The server's own is part of "coffer status".
 
 Examples:
 
   $ coffer version
   $ coffer -version`,
-	}, func(_ context.Context, c *call) error {
-		_, err := fmt.Fprintf(c.out, "Coffer %s (%s, %s/%s)\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	}, func(_ context.Context, c *command.Call) error {
+		_, err := fmt.Fprintf(c.Out, "Coffer %s (%s, %s/%s)\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 		return err
 	})
 }

@@ -26,7 +26,7 @@ func errLogin(cause error) error {
 var errAddress = errors.New("the address is not within the bound networks")
 
 // decoyRole stands for the role of role ids that no role has, so that they make as many hashes and reads as others.
-var decoyRole = role{BindSecretID: true, UID: "nobody"}
+var decoyRole = role{BindSecretID: true, UID: "decoy"}
 
 func (e *engine) login(ctx context.Context, req *engines.Request, in *loginIn) (*engines.Response, error) {
 	h, err := e.hasher(ctx, req.Mount)

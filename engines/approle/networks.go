@@ -5,13 +5,14 @@ import (
 	"slices"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/input"
 )
 
 // networks returns the stored form of a list of addresses and networks.
 func networks(field string, list engines.StringList) (engines.StringList, error) {
 	clean := make(engines.StringList, 0, len(list))
 	for _, text := range list {
-		network, err := engines.ParseNetwork(text)
+		network, err := input.ParseNetwork(text)
 		if err != nil {
 			return nil, engines.Invalid("field %q: must be a list of addresses or networks such as \"10.0.0.0/8\"", field)
 		}
@@ -26,9 +27,9 @@ func within(list, outer engines.StringList) bool {
 		return true
 	}
 	for _, text := range list {
-		network, err := engines.ParseNetwork(text)
+		network, err := input.ParseNetwork(text)
 		if err != nil || !slices.ContainsFunc(outer, func(text string) bool {
-			o, err := engines.ParseNetwork(text)
+			o, err := input.ParseNetwork(text)
 			return err == nil && o.Bits() <= network.Bits() && o.Contains(network.Addr())
 		}) {
 			return false

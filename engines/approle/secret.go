@@ -205,7 +205,7 @@ const (
 // metadata is what parseMetadata reads.
 type metadata json.RawMessage
 
-// Pairs implements engines.Paired.
+// Pairs implements input.Paired.
 func (raw metadata) Pairs() (pairs [][2]string, ok bool) {
 	read, err := parseMetadata(raw)
 	for key, value := range read {

@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/cloud/accesskey"
 	"github.com/coffer-project/coffer/engines/cloud/aws"
+	"github.com/coffer-project/coffer/engines/cloud/static"
 	"github.com/coffer-project/coffer/engines/enginetest"
 	"github.com/coffer-project/coffer/storage"
 )
@@ -241,7 +243,7 @@ func newNode(t testing.TB, in *account, more fields) *node {
 }
 
 func (n *node) dial() {
-	n.Engine.(*engine).client.dial = func(_ context.Context, o aws.Options) (aws.API, error) {
+	n.Engine.(*engine).clients.Dial = func(_ context.Context, o aws.Options) (aws.API, error) {
 		return accountClient{in: n.in, options: o}, nil
 	}
 }
@@ -290,7 +292,7 @@ func (n *node) key(name string) (id, secret string) {
 func (n *node) left() []storage.Key {
 	n.t.Helper()
 	var left []storage.Key
-	entries, err := n.Mount.Mount.Storage.Scan(n.t.Context(), leftPrefix, "", 0)
+	entries, err := n.Mount.Mount.Storage.Scan(n.t.Context(), static.LeftPrefix, "", 0)
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -301,7 +303,7 @@ func (n *node) left() []storage.Key {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	if rotation.Pending != nil || rotation.New != (ownKey{}) || rotation.Old != (ownKey{}) {
+	if rotation.Pending != nil || rotation.New != (accesskey.Own{}) || rotation.Old != (accesskey.Own{}) {
 		left = append(left, rotationKey)
 	}
 	return left

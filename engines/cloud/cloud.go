@@ -5,28 +5,29 @@
 // commit that stores the lease or the static role. A new key is stored before the old one is deleted. Records below the
 // mount:
 //
-//	config/root          root: how to reach the provider; shared between clusters
+//	config/root          root.Root: how to reach the provider; shared between clusters
 //	config/lease         leaseTerms; shared
-//	role/<name>          role; shared
+//	role/<name>          role.Role; shared
 //	config/rotation      rotation: of the root key, not finished; shared
-//	static/<name>        staticRole, with its credential; shared
-//	static-left/<name>   leftover: keys of a static role that is being made, or is gone; shared
-//	static-user/<id>     staticUser: which of these names has a user; shared
+//	static/, static-left/, static-user/: of static roles, see package static; shared
 //
 // and, of each cluster on its own (Mount.ClusterStorage):
 //
 //	rollback/<id>        rollback: what may have been made and belongs to nothing yet
 //
 // The package aws speaks to the provider; awstest is a provider for tests. Start reading at New, then creds.go, revoke.go,
-// static.go, rotate.go.
+// rotate.go, and package static.
 package cloud
 
 import (
 	"log/slog"
-	"sync"
 	"sync/atomic"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/cloud/accesskey"
+	"github.com/coffer-project/coffer/engines/cloud/role"
+	"github.com/coffer-project/coffer/engines/cloud/root"
+	"github.com/coffer-project/coffer/engines/cloud/static"
 )
 
 // Options are what every mount of a node shares. The zero value works.
@@ -57,14 +58,12 @@ func (c *Counts) Numbers() map[string]float64 {
 
 // engine is one mount on one node.
 type engine struct {
-	router *engines.Router
-	log    *slog.Logger
-	counts *Counts
-	client clients
-	making sync.RWMutex // read-locked while a user is created or a key lock is held, see begin; write-locked by Leave
-
-	keyLocks namedLocks // of static roles, by name, and of the root key
-	schedule schedule
+	router  *engines.Router
+	log     *slog.Logger
+	counts  *Counts
+	clients *root.Clients
+	locks   accesskey.Locks
+	static  *static.Roles
 }
 
 // Router implements engines.Engine.
@@ -84,26 +83,18 @@ func New(o Options) engines.Factory {
 }
 
 func newEngine(log *slog.Logger, counts *Counts) *engine {
-	e := &engine{router: engines.NewRouter(), log: log, counts: counts}
+	e := &engine{router: engines.NewRouter(), log: log, counts: counts, clients: root.NewClients(log)}
+	e.static = static.New(log, e.clients, &e.locks, &counts.Rotated, &counts.RotateFailures)
 	r := e.router
 
-	engines.On(r, engines.Read, "config/root", "Read the root configuration, without its secret key.", 0, readRoot)
-	engines.On(r, engines.Update, "config/root", "Configure how the provider is reached. What is left out goes back to its default.", 0, writeRoot)
+	root.Routes(r, rotationData)
 	engines.On(r, engines.Update, "config/rotate-root", "Replace the root key by a new one, which only this server knows.", engines.Primary, e.rotateRoot)
 	engines.On(r, engines.Read, "config/lease", "Read how long credentials of users last.", 0, readLease)
 	engines.On(r, engines.Update, "config/lease", "Say how long credentials of users last.", 0, writeLease)
 
-	engines.On(r, engines.List, "roles", "List the roles.", 0, listRoles)
-	engines.On(r, engines.Read, "roles/{name}", "Read a role.", 0, readRole)
-	engines.On(r, engines.Update, "roles/{name}", "Create a role, or change what is given.", 0, writeRole).Exists = roleExists
-	engines.On(r, engines.Delete, "roles/{name}", "Delete a role. Credentials that it issued live on until they expire.", 0, deleteRole)
+	role.Routes(r)
 
-	engines.On(r, engines.List, "static-roles", "List the static roles.", 0, listStatic)
-	engines.On(r, engines.Read, "static-roles/{name}", "Read a static role: its user, and when its key was and will be replaced.", 0, readStatic)
-	engines.On(r, engines.Update, "static-roles/{name}", "Create a static role, with a new key of its user, or change what is given.", engines.Primary, e.writeStatic).Exists = staticExists
-	engines.On(r, engines.Delete, "static-roles/{name}", "Delete a static role and its key. The user stays.", engines.Primary, e.deleteStatic)
-	engines.On(r, engines.Update, "static-roles/{name}/rotate", "Replace the key of a static role now.", engines.Primary, e.rotateStatic)
-	engines.On(r, engines.Read, "static-creds/{name}", "Read the key of a static role.", 0, readStaticCreds)
+	e.static.Routes(r)
 
 	const here = engines.ClusterLocal | engines.Active // each cluster makes its own users and leases
 	engines.On(r, engines.Read, "creds/{name}", "Get credentials of a role.", here, e.issue("creds"))

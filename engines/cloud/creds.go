@@ -6,6 +6,8 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/cloud/aws"
+	"github.com/coffer-project/coffer/engines/cloud/failure"
+	"github.com/coffer-project/coffer/engines/cloud/role"
 )
 
 type credsIn struct {
@@ -19,30 +21,30 @@ type credsIn struct {
 // issue handles creds/ and sts/, which differ for legacy roles only.
 func (e *engine) issue(path string) engines.Handler[credsIn] {
 	return func(ctx context.Context, req *engines.Request, in *credsIn) (*engines.Response, error) {
-		stored, err := getRole(ctx, req.Mount.Storage, in.Name)
+		stored, err := role.Get(ctx, req.Mount.Storage, in.Name)
 		if err != nil {
 			return nil, err
 		}
 		if stored == nil {
 			return nil, engines.Invalid("role %q not found", in.Name)
 		}
-		r, err := stored.filled(req.Caller)
+		r, err := stored.Filled(req.Caller)
 		if err != nil {
 			return nil, err
 		}
-		g, err := r.grant(wish{
+		g, err := r.Grant(role.Wish{
 			Path: path, RoleARN: in.RoleARN, SessionName: in.SessionName, TTL: time.Duration(in.TTL), MFACode: in.MFACode.Reveal(),
 		}, req.Mount.MaxLeaseTTL)
 		if err != nil {
 			return nil, err
 		}
 		how := e.issueSession
-		if g.Type == iamUser {
+		if g.Type == role.IAMUser {
 			how = e.issueUser
 		}
 		resp, err := how(ctx, req, r, g)
 		if err != nil {
-			return nil, clientError(err)
+			return nil, failure.ForClient(err)
 		}
 		resp.Warnings = append(g.Warnings, resp.Warnings...)
 		e.counts.Issued.Add(1)

@@ -11,11 +11,12 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/cloud/aws"
+	"github.com/coffer-project/coffer/engines/cloud/role"
 )
 
 // sessionPolicy returns what limits temporary credentials: the role's own policies together with those of its groups, which
 // the provider does not know sessions to be in.
-func sessionPolicy(ctx context.Context, api aws.API, r *role) (document string, arns []string, err error) {
+func sessionPolicy(ctx context.Context, api aws.API, r *role.Role) (document string, arns []string, err error) {
 	if len(r.IAMGroups) == 0 {
 		return r.PolicyDocument, r.PolicyARNs, nil
 	}
@@ -41,10 +42,10 @@ func sessionPolicy(ctx context.Context, api aws.API, r *role) (document string, 
 	switch {
 	case document == "" && len(arns) == 0:
 		return "", nil, engines.Invalid("iam_groups: the groups have no policies, so they would not limit the credentials")
-	case n > maxDocumentChars:
-		return "", nil, engines.Invalid("iam_groups: the policies of the groups and the role's have %d characters together, the provider takes %d: shorten them, or attach managed policies", n, maxDocumentChars)
-	case len(arns) > maxSessionPolicies:
-		return "", nil, engines.Invalid("iam_groups: the groups and the role have %d managed policies together, the provider takes %d", len(arns), maxSessionPolicies)
+	case n > role.MaxDocumentChars:
+		return "", nil, engines.Invalid("iam_groups: the policies of the groups and the role's have %d characters together, the provider takes %d: shorten them, or attach managed policies", n, role.MaxDocumentChars)
+	case len(arns) > role.MaxSessionPolicies:
+		return "", nil, engines.Invalid("iam_groups: the groups and the role have %d managed policies together, the provider takes %d", len(arns), role.MaxSessionPolicies)
 	}
 	return document, arns, nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/cloud/awstest"
+	"github.com/coffer-project/coffer/engines/cloud/role"
 )
 
 func TestIdentityTemplates(t *testing.T) {
@@ -15,7 +16,7 @@ func TestIdentityTemplates(t *testing.T) {
 	one := r.aws.AddRole(awstest.Role{Name: "one"})
 	own := `{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":"s3:*","Resource":"arn:aws:s3:::b/{{identity.entity.name}}/*"}]}`
 	r.role("tpl", fields{
-		"credential_type": assumedRole, "role_arns": one, "policy_document": own,
+		"credential_type": role.AssumedRole, "role_arns": one, "policy_document": own,
 		"session_tags": "who={{identity.entity.name}}", "session_name": "of-{{ identity.entity.name }}",
 	})
 	r.aws.Forget()
@@ -24,8 +25,8 @@ func TestIdentityTemplates(t *testing.T) {
 	if !strings.Contains(p["Policy"], `"arn:aws:s3:::b/bob/*"`) || p["Tags.member.1.Value"] != "bob" {
 		t.Errorf("asked for %v", p)
 	}
-	r.role("wild", fields{"credential_type": iamUser, "policy_document": strings.ReplaceAll(own, "entity.name", "entity.metadata.wild")})
-	r.role("gone", fields{"credential_type": iamUser, "policy_document": strings.ReplaceAll(own, "entity.name", "entity.metadata.gone")})
+	r.role("wild", fields{"credential_type": role.IAMUser, "policy_document": strings.ReplaceAll(own, "entity.name", "entity.metadata.wild")})
+	r.role("gone", fields{"credential_type": role.IAMUser, "policy_document": strings.ReplaceAll(own, "entity.name", "entity.metadata.gone")})
 	for _, name := range []string{"wild", "gone"} {
 		if text := r.Fails(engines.KindInvalid, engines.Read, "creds/"+name, nil); !strings.Contains(text, "identity.entity.metadata."+name) {
 			t.Error(text)
@@ -48,7 +49,7 @@ func TestGroupPoliciesAreCombined(t *testing.T) {
 	r.aws.AddGroup(awstest.Group{Name: "bare"})
 	one := r.aws.AddRole(awstest.Role{Name: "one"})
 	role := func(groups string) fields {
-		return fields{"credential_type": assumedRole, "role_arns": one, "iam_groups": groups}
+		return fields{"credential_type": role.AssumedRole, "role_arns": one, "iam_groups": groups}
 	}
 	both := role("devs,more")
 	both["policy_document"] = somePolicy

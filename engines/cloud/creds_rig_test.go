@@ -11,6 +11,7 @@ import (
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/cloud/aws"
 	"github.com/coffer-project/coffer/engines/cloud/awstest"
+	"github.com/coffer-project/coffer/engines/cloud/role"
 	"github.com/coffer-project/coffer/engines/enginetest"
 	"github.com/coffer-project/coffer/storage"
 )
@@ -19,6 +20,14 @@ const (
 	somePolicy   = `{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":"s3:GetObject","Resource":"*"}]}`
 	somePolicies = "arn:aws:iam::aws:policy/ReadOnlyAccess"
 )
+
+// fields are the input of a write.
+type fields map[string]any
+
+func testMount(t testing.TB) *enginetest.Mount {
+	t.Helper()
+	return enginetest.New(t, New(Options{}), enginetest.Options{Type: "aws", Path: "aws/"})
+}
 
 // rig is a mount with a provider.
 type rig struct {
@@ -38,11 +47,11 @@ func newRig(t testing.TB, more fields) *rig {
 	}
 	hurry(r.Mount)
 	key, secret := r.aws.Root()
-	root := r.rootConfig(key, secret)
+	config := r.rootConfig(key, secret)
 	for name, value := range more {
-		root[name] = value
+		config[name] = value
 	}
-	r.Must(engines.Update, "config/root", root)
+	r.Must(engines.Update, "config/root", config)
 	return r
 }
 
@@ -67,7 +76,7 @@ func (r *rig) elsewhere() *awstest.Account {
 
 // hurry keeps clients from waiting between attempts.
 func hurry(m *enginetest.Mount) {
-	m.Engine.(*engine).client.dial = func(ctx context.Context, o aws.Options) (aws.API, error) {
+	m.Engine.(*engine).clients.Dial = func(ctx context.Context, o aws.Options) (aws.API, error) {
 		o.Backoff = func(int) time.Duration { return time.Millisecond }
 		return aws.New(ctx, o)
 	}
@@ -88,7 +97,7 @@ func (r *rig) role(name string, role fields) {
 
 // wholeRole is a role that uses every call there is.
 var wholeRole = fields{
-	"credential_type": iamUser, "policy_arns": somePolicies, "policy_document": somePolicy, "iam_groups": "devs",
+	"credential_type": role.IAMUser, "policy_arns": somePolicies, "policy_document": somePolicy, "iam_groups": "devs",
 	"iam_tags": "team=x", "user_path": "/coffer/", "permissions_boundary_arn": somePolicies,
 }
 

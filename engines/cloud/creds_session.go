@@ -6,18 +6,21 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/cloud/aws"
+	"github.com/coffer-project/coffer/engines/cloud/role"
+	"github.com/coffer-project/coffer/engines/cloud/root"
+	"github.com/coffer-project/coffer/engines/cloud/username"
 )
 
 // issueSession issues temporary credentials. They expire at the provider and cannot be revoked before, so no lease is stored:
 // the response says how long they last.
-func (e *engine) issueSession(ctx context.Context, req *engines.Request, r *role, g grant) (*engines.Response, error) {
+func (e *engine) issueSession(ctx context.Context, req *engines.Request, r *role.Role, g role.Grant) (*engines.Response, error) {
 	ctx, cancel := context.WithTimeout(ctx, makeTime)
 	defer cancel()
-	conf, _, err := getRoot(ctx, req.Mount.Storage)
+	conf, _, err := root.Get(ctx, req.Mount.Storage)
 	if err != nil {
 		return nil, err
 	}
-	api, err := e.client.get(ctx, conf, through(r.AssumeRoleARNs))
+	api, err := e.clients.For(ctx, conf, through(r.AssumeRoleARNs))
 	if err != nil {
 		return nil, err
 	}
@@ -42,16 +45,16 @@ func (e *engine) issueSession(ctx context.Context, req *engines.Request, r *role
 	return &engines.Response{Data: data, Lease: &engines.Lease{TTL: ttl}}, nil
 }
 
-func newSession(ctx context.Context, api aws.API, conf *root, caller engines.Caller, r *role, g grant) (aws.Credentials, error) {
-	if g.Type == sessionToken {
+func newSession(ctx context.Context, api aws.API, conf *root.Root, caller engines.Caller, r *role.Role, g role.Grant) (aws.Credentials, error) {
+	if g.Type == role.SessionToken {
 		return api.GetSessionToken(ctx, g.TTL, g.MFA)
 	}
 	policy, arns, err := sessionPolicy(ctx, api, r)
 	if err != nil {
 		return aws.Credentials{}, err
 	}
-	if g.Type == federationToken {
-		name, err := conf.username(stsName, caller.DisplayName, r.name)
+	if g.Type == role.FederationToken {
+		name, err := username.New(conf.UsernameTemplate, username.STS, caller.DisplayName, r.Name)
 		if err != nil {
 			return aws.Credentials{}, err
 		}
@@ -59,7 +62,7 @@ func newSession(ctx context.Context, api aws.API, conf *root, caller engines.Cal
 	}
 	name := g.SessionName
 	if name == "" {
-		if name, err = conf.username(iamName, caller.DisplayName, r.name); err != nil {
+		if name, err = username.New(conf.UsernameTemplate, username.IAM, caller.DisplayName, r.Name); err != nil {
 			return aws.Credentials{}, err
 		}
 	}

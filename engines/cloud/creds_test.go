@@ -9,6 +9,7 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/cloud/awstest"
+	"github.com/coffer-project/coffer/engines/cloud/role"
 	"github.com/coffer-project/coffer/engines/enginetest"
 )
 
@@ -94,8 +95,8 @@ func TestAssumedRole(t *testing.T) {
 	r := newRig(t, nil)
 	one := r.aws.AddRole(awstest.Role{Name: "one", ExternalID: "ext-1", MaxTTL: 2 * time.Hour})
 	two := r.aws.AddRole(awstest.Role{Name: "two", ExternalID: "ext-1", MaxTTL: 2 * time.Hour})
-	r.role("ops", fields{"credential_type": assumedRole, "role_arns": []string{one}, "external_id": "ext-1"})
-	r.role("both", fields{"credential_type": assumedRole, "role_arns": []string{one, two}, "external_id": "ext-1", "default_sts_ttl": "20m", "max_sts_ttl": "90m"})
+	r.role("ops", fields{"credential_type": role.AssumedRole, "role_arns": []string{one}, "external_id": "ext-1"})
+	r.role("both", fields{"credential_type": role.AssumedRole, "role_arns": []string{one, two}, "external_id": "ext-1", "default_sts_ttl": "20m", "max_sts_ttl": "90m"})
 
 	session := "arn:aws:sts::" + r.aws.ID + ":assumed-role/"
 	resp := r.Must(engines.Read, "creds/ops", nil)
@@ -114,7 +115,7 @@ func TestAssumedRole(t *testing.T) {
 
 func TestFederationToken(t *testing.T) {
 	r := newRig(t, nil)
-	r.role("fed", fields{"credential_type": federationToken, "policy_document": somePolicy, "policy_arns": somePolicies})
+	r.role("fed", fields{"credential_type": role.FederationToken, "policy_document": somePolicy, "policy_arns": somePolicies})
 	r.aws.Forget()
 	resp := r.Must(engines.Update, "sts/fed", fields{"ttl": "3h"})
 	r.wantSession(resp, 3*time.Hour, "arn:aws:sts::"+r.aws.ID+":federated-user/vault-")
@@ -127,8 +128,8 @@ func TestFederationToken(t *testing.T) {
 func TestSessionToken(t *testing.T) {
 	r := newRig(t, nil)
 	serial, code := r.aws.AddMFADevice("root-user", "")
-	r.role("me", fields{"credential_type": sessionToken})
-	r.role("mfa", fields{"credential_type": sessionToken, "mfa_serial_number": serial})
+	r.role("me", fields{"credential_type": role.SessionToken})
+	r.role("mfa", fields{"credential_type": role.SessionToken, "mfa_serial_number": serial})
 	r.wantSession(r.Must(engines.Read, "creds/me", nil), time.Hour, "arn:aws:iam::"+r.aws.ID+":user/root-user")
 	r.wantSession(r.Must(engines.Update, "creds/mfa", fields{"mfa_code": code}), time.Hour, "arn:aws:iam::"+r.aws.ID+":user/root-user")
 	r.Fails(engines.KindInvalid, engines.Update, "creds/mfa", nil)
@@ -143,8 +144,8 @@ func TestCredentialsThroughOtherAccounts(t *testing.T) {
 	far := r.aws.In("210987654321")
 	way := far.AddRole(awstest.Role{Name: "way"})
 	end := far.AddRole(awstest.Role{Name: "end"})
-	r.role("user", fields{"credential_type": iamUser, "policy_arns": somePolicies, "assume_role_arns": way})
-	r.role("role", fields{"credential_type": assumedRole, "role_arns": end, "assume_role_arns": way})
+	r.role("user", fields{"credential_type": role.IAMUser, "policy_arns": somePolicies, "assume_role_arns": way})
+	r.role("role", fields{"credential_type": role.AssumedRole, "role_arns": end, "assume_role_arns": way})
 
 	data, resp := r.issue("creds/user", nil)
 	if got := r.arn(data); !strings.HasPrefix(got, "arn:aws:iam::210987654321:user/vault-") {
@@ -198,7 +199,7 @@ func TestLegacyRolesTieCredsToUsersAndSTSToSessions(t *testing.T) {
 
 func TestWaitUntilValid(t *testing.T) {
 	r := newRig(t, nil)
-	r.role("wait", fields{"credential_type": iamUser, "policy_arns": somePolicies, "wait_until_valid": "30s"})
+	r.role("wait", fields{"credential_type": role.IAMUser, "policy_arns": somePolicies, "wait_until_valid": "30s"})
 	_, resp := r.issue("creds/wait", nil)
 	wantWarning(t, resp, "is valid")
 
@@ -268,7 +269,7 @@ func TestErrorsOfTheProvider(t *testing.T) {
 // TestGeneratedNameThatIsTakenIsNotTaken: a user of another client stays as it is, whatever names the template makes.
 func TestGeneratedNameThatIsTakenIsNotTaken(t *testing.T) {
 	r := newRig(t, fields{"username_template": "{{.DisplayName}}"})
-	r.role("dev", fields{"credential_type": iamUser, "policy_arns": somePolicies})
+	r.role("dev", fields{"credential_type": role.IAMUser, "policy_arns": somePolicies})
 	r.aws.AddUser("somebody")
 	r.Fails(engines.KindInvalid, engines.Read, "creds/dev", nil)
 	r.later(settleTime)
@@ -300,12 +301,12 @@ func TestGeneratedNameThatIsTakenIsNotTaken(t *testing.T) {
 func TestManyTagsLeaveNoRoomForOurs(t *testing.T) {
 	r := newRig(t, nil)
 	tags := map[string]string{}
-	for i := range maxTags {
+	for i := range role.MaxTags {
 		tags[fmt.Sprint("tag-", i)] = "x"
 	}
-	r.role("dev", fields{"credential_type": iamUser, "policy_arns": somePolicies, "iam_tags": tags})
+	r.role("dev", fields{"credential_type": role.IAMUser, "policy_arns": somePolicies, "iam_tags": tags})
 	_, resp := r.issue("creds/dev", nil)
-	if u, _ := r.aws.User(r.users()[0]); len(u.Tags) != maxTags {
+	if u, _ := r.aws.User(r.users()[0]); len(u.Tags) != role.MaxTags {
 		t.Errorf("%d tags", len(u.Tags))
 	}
 	if err := r.revoke(r.lease(resp, 0)); err != nil {
@@ -326,7 +327,7 @@ func TestTTLOfUsersIsThatOfConfigLease(t *testing.T) {
 // TestCredsTakeHostileRequests: also of a role that there is; the other routes have their own.
 func TestCredsTakeHostileRequests(t *testing.T) {
 	r := newRig(t, nil)
-	r.role("x", fields{"credential_type": sessionToken})
+	r.role("x", fields{"credential_type": role.SessionToken})
 	e := r.Engine.(*engine)
 	e.router = engines.NewRouter()
 	engines.On(e.router, engines.Read, "creds/{name}", "Get credentials.", 0, e.issue("creds"))
@@ -337,8 +338,8 @@ func TestCredsTakeHostileRequests(t *testing.T) {
 // TestGeneratedUsernameExceeds64CharactersOr32ForSTS: 500, and nothing has been made.
 func TestGeneratedUsernameExceeds64CharactersOr32ForSTS(t *testing.T) {
 	r := newRig(t, fields{"username_template": `{{if eq .Type "STS"}}{{random 33}}{{else}}{{random 65}}{{end}}`})
-	r.role("user", fields{"credential_type": iamUser, "policy_arns": somePolicies})
-	r.role("fed", fields{"credential_type": federationToken, "policy_arns": somePolicies})
+	r.role("user", fields{"credential_type": role.IAMUser, "policy_arns": somePolicies})
+	r.role("fed", fields{"credential_type": role.FederationToken, "policy_arns": somePolicies})
 	r.aws.Forget()
 	for name, limit := range map[string]string{"user": "64", "fed": "32"} {
 		if text := r.Fails(engines.KindFailed, engines.Read, "creds/"+name, nil); !strings.Contains(text, limit) {
@@ -363,9 +364,12 @@ func BenchmarkUserIssuedAndRevoked(b *testing.B) {
 // TestUserIsNotMadeTooLate: by then the note may have been looked at.
 func TestUserIsNotMadeTooLate(t *testing.T) {
 	r := newRig(t, nil)
-	api := mustAPI(t, r.Engine.(*engine), r.Mount)
+	api, err := r.Engine.(*engine).clients.API(t.Context(), r.Mount.Mount)
+	if err != nil {
+		t.Fatal(err)
+	}
 	r.aws.Forget()
-	if _, err := makeUser(t.Context(), api, &role{}, &made{Name: "vault-late"}, time.Now().Add(-makeTime-time.Second)); err == nil || r.aws.Calls() != nil {
+	if _, err := makeUser(t.Context(), api, &role.Role{}, &made{Name: "vault-late"}, time.Now().Add(-makeTime-time.Second)); err == nil || r.aws.Calls() != nil {
 		t.Errorf("%v, called %v", err, r.aws.Actions())
 	}
 }

@@ -12,6 +12,10 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/cloud/aws"
+	"github.com/coffer-project/coffer/engines/cloud/failure"
+	"github.com/coffer-project/coffer/engines/cloud/role"
+	"github.com/coffer-project/coffer/engines/cloud/root"
+	"github.com/coffer-project/coffer/engines/cloud/username"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -27,8 +31,8 @@ const (
 
 // issueUser makes a user with a key. From the note on, whatever happens, either a lease stands for the user or it is
 // removed.
-func (e *engine) issueUser(ctx context.Context, req *engines.Request, r *role, _ grant) (*engines.Response, error) {
-	end, err := e.begin()
+func (e *engine) issueUser(ctx context.Context, req *engines.Request, r *role.Role, _ role.Grant) (*engines.Response, error) {
+	end, err := e.locks.Begin()
 	if err != nil {
 		return nil, err
 	}
@@ -40,20 +44,20 @@ func (e *engine) issueUser(ctx context.Context, req *engines.Request, r *role, _
 	if err != nil {
 		return nil, err
 	}
-	conf, _, err := getRoot(ctx, m.Storage)
+	conf, _, err := root.Get(ctx, m.Storage)
 	if err != nil {
 		return nil, err
 	}
-	name, err := conf.username(iamName, req.Caller.DisplayName, r.name)
+	name, err := username.New(conf.UsernameTemplate, username.IAM, req.Caller.DisplayName, r.Name)
 	if err != nil {
 		return nil, err
 	}
-	api, err := e.client.get(ctx, conf, through(r.AssumeRoleARNs))
+	api, err := e.clients.For(ctx, conf, through(r.AssumeRoleARNs))
 	if err != nil {
 		return nil, err
 	}
-	u := made{Name: name, Account: e.account(ctx, conf, api, r.AssumeRoleARNs), Through: r.AssumeRoleARNs}
-	if len(r.IAMTags) < maxTags {
+	u := made{Name: name, Account: e.clients.Account(ctx, conf, api, r.AssumeRoleARNs), Through: r.AssumeRoleARNs}
+	if len(r.IAMTags) < role.MaxTags {
 		u.Tag = rand.Text()
 	}
 	begun := time.Now()
@@ -85,7 +89,7 @@ func (e *engine) issueUser(ctx context.Context, req *engines.Request, r *role, _
 }
 
 // makeUser makes the user with everything that the role gives it, its key last. It completes u once there is a user.
-func makeUser(ctx context.Context, api aws.API, r *role, u *made, begun time.Time) (aws.Credentials, error) {
+func makeUser(ctx context.Context, api aws.API, r *role.Role, u *made, begun time.Time) (aws.Credentials, error) {
 	var key aws.Credentials
 	// By the clock on the wall, which goes on while the machine is asleep.
 	if time.Now().Round(0).Sub(begun.Round(0)) > makeTime {
@@ -96,19 +100,19 @@ func makeUser(ctx context.Context, api aws.API, r *role, u *made, begun time.Tim
 		if tags == nil {
 			tags = map[string]string{}
 		}
-		tags[issueTag] = u.Tag
+		tags[role.IssueTag] = u.Tag
 	}
 	user, err := api.CreateUser(ctx, aws.NewUser{Name: u.Name, Path: r.UserPath, BoundaryARN: r.BoundaryARN, Tags: tags})
 	if err != nil {
 		return key, err
 	}
-	u.ID, u.Account = user.ID, cmp.Or(accountOf(user.ARN), u.Account)
+	u.ID, u.Account = user.ID, cmp.Or(root.AccountOf(user.ARN), u.Account)
 	var steps []func() error
 	for _, arn := range r.PolicyARNs {
 		steps = append(steps, func() error { return api.AttachUserPolicy(ctx, u.Name, arn) })
 	}
 	if r.PolicyDocument != "" {
-		steps = append(steps, func() error { return api.PutUserPolicy(ctx, u.Name, r.name, r.PolicyDocument) })
+		steps = append(steps, func() error { return api.PutUserPolicy(ctx, u.Name, r.Name, r.PolicyDocument) })
 	}
 	for _, group := range r.IAMGroups {
 		steps = append(steps, func() error { return api.AddUserToGroup(ctx, u.Name, group) })
@@ -145,7 +149,7 @@ func whenVisible(ctx context.Context, api aws.API, user string, until time.Time,
 		default:
 			return err
 		}
-		if time.Now().Add(wait).After(until) || pause(ctx, wait) != nil {
+		if time.Now().Add(wait).After(until) || failure.Pause(ctx, wait) != nil {
 			return err
 		}
 	}
@@ -206,7 +210,7 @@ func waitUntilValid(ctx context.Context, api aws.API, key aws.Credentials, limit
 		if _, err := api.CallerIdentity(ctx, key); err == nil {
 			return []string{"wait_until_valid: the access key is valid, where the provider was asked"}
 		}
-		if pause(ctx, wait) != nil {
+		if failure.Pause(ctx, wait) != nil {
 			waited := time.Since(start).Round(time.Second)
 			return []string{fmt.Sprintf("wait_until_valid: the access key is not valid yet, after %v: wait before you use it", waited)}
 		}

@@ -40,6 +40,8 @@ func readLease(ctx context.Context, req *engines.Request, _ *none) (*engines.Res
 	return &engines.Response{Data: map[string]any{"lease": l.Lease.String(), "lease_max": l.Max.String()}}, nil
 }
 
+type none struct{}
+
 type leaseIn struct {
 	Lease string `json:"lease" form:"duration" required:"true" max:"64" help:"How long credentials of users last before they are renewed, such as 30m. The largest unit is h."`
 	Max   string `json:"lease_max" form:"duration" required:"true" max:"64" help:"How long they last at most, renewals included, such as 12h. The largest unit is h."`
@@ -47,19 +49,19 @@ type leaseIn struct {
 
 func writeLease(ctx context.Context, req *engines.Request, in *leaseIn) (*engines.Response, error) {
 	var l leaseTerms
-	var p problems
+	var p engines.Problems
 	var errLease, errMax error
 	if l.Lease, errLease = parseLease(in.Lease); errLease != nil {
-		p.add("lease", "%v", errLease)
+		p.Add("lease", "%v", errLease)
 	}
 	if l.Max, errMax = parseLease(in.Max); errMax != nil {
-		p.add("lease_max", "%v", errMax)
+		p.Add("lease_max", "%v", errMax)
 	}
 	if cmp.Or(errLease, errMax) == nil && l.Lease > l.Max {
-		p.add("lease", "must not be longer than lease_max")
+		p.Add("lease", "must not be longer than lease_max")
 	}
 	if p != nil {
-		return nil, engines.Invalid("%s", strings.Join(p, "; "))
+		return nil, p.Err()
 	}
 	_, err := storage.Update(ctx, req.Mount.Storage, func(t *storage.Txn) error { return engines.PutRecord(t, leaseKey, &l) })
 	if err != nil || l.Max <= req.Mount.MaxLeaseTTL {

@@ -75,3 +75,11 @@ func TestLeaseRules(t *testing.T) {
 		})
 	}
 }
+
+func TestRootAndLeaseTakeHostileRequests(t *testing.T) {
+	m := testMount(t)
+	m.Must(engines.Update, "config/root", `{"access_key":"AKIATESTTESTTESTTEST","secret_key":"not-to-be-seen/not+to+be+seen/not-to-be+"}`)
+	m.Must(engines.Update, "config/lease", `{"lease":"1h","lease_max":"2h"}`)
+	enginetest.Hostile(t, m)
+	enginetest.Documented(t, m)
+}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/cloud/failure"
 )
 
 // userLease is what a lease keeps, as JSON.
@@ -26,7 +27,7 @@ func (e *engine) RevokeLease(ctx context.Context, m engines.Mount, l engines.Lea
 	}
 	was, err := e.removeUser(ctx, m, u.made)
 	if err != nil {
-		return clientError(err)
+		return failure.ForClient(err)
 	}
 	if was {
 		e.counts.Revoked.Add(1)

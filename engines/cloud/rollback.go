@@ -7,11 +7,13 @@ import (
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
-	"strings"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/cloud/aws"
+	"github.com/coffer-project/coffer/engines/cloud/failure"
+	"github.com/coffer-project/coffer/engines/cloud/role"
+	"github.com/coffer-project/coffer/engines/cloud/root"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -20,8 +22,6 @@ const (
 
 	// kindUser is the kind of rollbacks and of leases.
 	kindUser = "user"
-	// issueTag is the tag, with a random value, that tells a user made here from another one of the same name.
-	issueTag = "coffer-credential"
 
 	// A user is made within makeTime of its note, or not any more; notes are due after settleTime, when everything has
 	// reached all of the provider. The difference between the two allows for clocks that differ.
@@ -42,7 +42,7 @@ type made struct {
 	Name    string   `json:"user"`
 	ID      string   `json:"user_id,omitempty"` // "" until the provider has returned it
 	Account string   `json:"account,omitempty"` // that it is in; "" if unknown
-	Tag     string   `json:"tag,omitempty"`     // value of issueTag; "" if there was no room for it
+	Tag     string   `json:"tag,omitempty"`     // value of role.IssueTag; "" if there was no room for it
 	Through []string `json:"through,omitempty"` // ARNs of the roles that lead to its account
 	// Since is when it was about to be made. It tells users apart by their age if there is neither ID nor Tag.
 	Since time.Time `json:"since,omitzero"`
@@ -50,13 +50,13 @@ type made struct {
 
 // is reports whether a user of the name is the one.
 func (u *made) is(found aws.User) bool {
-	switch at := accountOf(found.ARN); {
+	switch at := root.AccountOf(found.ARN); {
 	case at != "" && u.Account != "" && at != u.Account:
 		return false
 	case u.ID != "":
 		return found.ID == u.ID
 	case u.Tag != "":
-		return found.Tags[issueTag] == u.Tag
+		return found.Tags[role.IssueTag] == u.Tag
 	}
 	return !found.CreatedAt.Before(u.Since.Add(-settleTime)) && found.CreatedAt.Before(u.Since.Add(makeTime+settleTime))
 }
@@ -158,7 +158,7 @@ func (e *engine) undone(ctx context.Context, m engines.Mount, entry storage.Entr
 
 // removeUser removes a user if it is there, and is the one that is meant.
 func (e *engine) removeUser(ctx context.Context, m engines.Mount, u made) (was bool, err error) {
-	api, err := e.api(ctx, m, through(u.Through)...)
+	api, err := e.clients.API(ctx, m, through(u.Through)...)
 	if err != nil {
 		return false, err
 	}
@@ -167,50 +167,25 @@ func (e *engine) removeUser(ctx context.Context, m engines.Mount, u made) (was b
 	case err == nil && u.is(found):
 		return true, api.RemoveUser(ctx, u.Name)
 	case err == nil:
-		if err := e.sameAccount(ctx, api, u); err != nil {
+		if err := root.SameAccount(ctx, api, u.Name, u.Account); err != nil {
 			return false, err
 		}
 		e.log.Warn("a user has the name of one that was made here, and stays", "user", u.Name)
 		return false, nil
 	case kind == aws.Denied && u.ID != "": // who may remove what was made need not be allowed to look
-		if err := e.sameAccount(ctx, api, u); err != nil {
+		if err := root.SameAccount(ctx, api, u.Name, u.Account); err != nil {
 			return false, err
 		}
 		return true, api.RemoveUser(ctx, u.Name)
 	case kind == aws.NotFound:
-		return false, e.sameAccount(ctx, api, u)
+		return false, root.SameAccount(ctx, api, u.Name, u.Account)
 	}
 	return false, err
 }
 
-// sameAccount returns an error if the root credentials have come to be of another account than the user, which is then not
-// gone but out of reach.
-func (e *engine) sameAccount(ctx context.Context, api aws.API, u made) error {
-	if u.Account == "" {
-		return nil
-	}
-	arn, err := api.CallerIdentity(ctx, aws.Credentials{})
-	if err != nil {
-		return err
-	}
-	if now := accountOf(arn); now != u.Account {
-		return engines.Invalid("user %s is in account %s and the root credentials are of account %s: remove by hand what was made there, or configure the former root credentials", u.Name, u.Account, now)
-	}
-	return nil
-}
-
-// accountOf returns the account in an ARN, "" if there is none.
-func accountOf(arn string) string {
-	parts := strings.SplitN(arn, ":", 6)
-	if len(parts) < 6 {
-		return ""
-	}
-	return parts[4]
-}
-
 // postpone stores when to try again. It returns the cause if it is not one of this note alone.
 func (e *engine) postpone(ctx context.Context, m engines.Mount, key storage.Key, cause error) error {
-	if isOurs(cause) {
+	if failure.OfStore(cause) {
 		return cause
 	}
 	var n rollback
@@ -222,7 +197,7 @@ func (e *engine) postpone(ctx context.Context, m engines.Mount, key storage.Key,
 		}
 		now := time.Now().Round(0).UTC()
 		n.Attempts++
-		n.LastError = textOf(cause)
+		n.LastError = failure.Detail(cause)
 		n.Next = now.Add(backOff(n.Attempts))
 		if report = n.Attempts >= patience && now.Sub(n.ReportedAt) >= dailyNews; report {
 			n.ReportedAt = now
@@ -244,30 +219,9 @@ func (e *engine) postpone(ctx context.Context, m engines.Mount, key storage.Key,
 	return nil
 }
 
-// isOurs reports whether an error is about our own storage, so that the next read or write will meet it too.
-func isOurs(err error) bool {
-	for _, ours := range []error{storage.ErrUnavailable, storage.ErrReadOnly, storage.ErrPrimaryOnly, storage.ErrSealed, storage.ErrOutcomeUnknown} {
-		if errors.Is(err, ours) {
-			return true
-		}
-	}
-	return false
-}
-
-// textOf is what administrators may read of an error.
-func textOf(err error) string {
-	if e, ok := errors.AsType[*engines.Error](clientError(err)); ok {
-		return e.Detail
-	}
-	if errors.Is(err, context.DeadlineExceeded) {
-		return "it took too long"
-	}
-	return "internal error: the server's log says more"
-}
-
 // backOff returns how long to wait after so many attempts.
 func backOff(attempts int) time.Duration {
-	d := min(minBack<<min(attempts-1, 10), maxBack)
+	d := engines.Backoff(minBack, maxBack, attempts)
 	return d - d/5 + mathrand.N(d/5+1) //nolint:gosec // jitter, not a secret
 }
 
@@ -311,7 +265,7 @@ func readRollback(ctx context.Context, req *engines.Request, in *rollbackIn) (*e
 
 func (n *rollback) data(id string) map[string]any {
 	return map[string]any{
-		"id": id, "kind": n.Kind, "user": n.Name, "account": n.Account, "created_at": timeOrNil(n.CreatedAt), "attempts": n.Attempts,
-		"next_attempt": timeOrNil(n.Next), "last_error": n.LastError,
+		"id": id, "kind": n.Kind, "user": n.Name, "account": n.Account, "created_at": root.TimeOrNil(n.CreatedAt), "attempts": n.Attempts,
+		"next_attempt": root.TimeOrNil(n.Next), "last_error": n.LastError,
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/cloud/accesskey"
 	"github.com/coffer-project/coffer/engines/cloud/awstest"
 	"github.com/coffer-project/coffer/storage"
 )
@@ -519,7 +520,7 @@ func TestMountIsNotKeptForEver(t *testing.T) {
 	}
 	var log bytes.Buffer
 	r.Engine.(*engine).log = slog.New(slog.NewTextHandler(&log, nil))
-	r.later(keepTime + time.Minute)
+	r.later(accesskey.KeepTime + time.Minute)
 	if err := r.leave(); err != nil || !strings.Contains(log.String(), "level=ERROR") {
 		t.Errorf("after a day: %v, log %q", err, log.String())
 	}
@@ -539,7 +540,7 @@ func TestMountWaitsForAUserThatMayComeToBeSeen(t *testing.T) {
 		}
 		return awstest.Fault{}
 	})
-	r.change(func(n *rollback) { n.CreatedAt = time.Now().Add(50*time.Millisecond - seenTime) })
+	r.change(func(n *rollback) { n.CreatedAt = time.Now().Add(50*time.Millisecond - accesskey.SeenTime) })
 	if err := r.leave(); err != nil {
 		t.Error(err)
 	}
@@ -603,7 +604,7 @@ func TestLeaveWaitsForWhoIsMakingAUser(t *testing.T) {
 	}()
 	<-begun
 	// The note is so old that NotFound would be accepted.
-	r.change(func(n *rollback) { n.CreatedAt = n.CreatedAt.Add(-seenTime) })
+	r.change(func(n *rollback) { n.CreatedAt = n.CreatedAt.Add(-accesskey.SeenTime) })
 	if err := r.leave(); err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,10 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/cloud/accesskey"
 	"github.com/coffer-project/coffer/engines/cloud/aws"
+	"github.com/coffer-project/coffer/engines/cloud/failure"
+	"github.com/coffer-project/coffer/engines/cloud/root"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -16,24 +19,20 @@ const rotationKey storage.Key = "config/rotation"
 // rootLock is the name of the root key's lock: no static role has this name.
 const rootLock = "config/root"
 
-const (
-	// untilValid is how long a new key is waited for: it is known everywhere only after some seconds.
-	untilValid = 30 * time.Second
-	// untilDropped is how long the deletion of the old key with the new one is tried before Work goes on with it.
-	untilDropped = 15 * time.Second
-)
+// untilDropped is how long the deletion of the old key with the new one is tried before Work goes on with it.
+const untilDropped = 15 * time.Second
 
 // rotation of the root key, as JSON. It goes from making (no New) over verifying (New is stored, Old is in use) to retiring
 // (New is in use, Old is to be deleted); then it goes. In each of them a key that works is stored.
 type rotation struct {
-	Format   int      `json:"format"`             // 1
-	Username string   `json:"username,omitempty"` // whose keys these are
-	Pending  *attempt `json:"pending,omitempty"`  // nil: nothing has begun
-	Old      ownKey   `json:"old,omitzero"`
-	New      ownKey   `json:"new,omitzero"`
-	InUse    bool     `json:"in_use,omitempty"` // New is
+	Format   int                `json:"format"`             // 1
+	Username string             `json:"username,omitempty"` // whose keys these are
+	Pending  *accesskey.Attempt `json:"pending,omitempty"`  // nil: nothing has begun
+	Old      accesskey.Own      `json:"old,omitzero"`
+	New      accesskey.Own      `json:"new,omitzero"`
+	InUse    bool               `json:"in_use,omitempty"` // New is
 	// At is the configuration, without its key, that the rotation began with: the keys are for no other provider.
-	At *root `json:"at,omitempty"`
+	At *root.Root `json:"at,omitempty"`
 
 	Failures  int       `json:"failures,omitempty"`
 	LastError string    `json:"last_error,omitempty"`
@@ -48,9 +47,18 @@ func getRotation(ctx context.Context, s engines.Getter) (*rotation, error) {
 	return n, err
 }
 
+// rotationData is what a read of the root configuration says of a rotation that fails.
+func rotationData(ctx context.Context, s engines.Getter) (map[string]any, error) {
+	n, err := getRotation(ctx, s)
+	if err != nil || n.Failures == 0 {
+		return nil, err
+	}
+	return map[string]any{"rotation_failures": n.Failures, "rotation_last_error": n.LastError}, nil
+}
+
 // rotateRoot replaces the root key now.
 func (e *engine) rotateRoot(ctx context.Context, req *engines.Request, _ *none) (*engines.Response, error) {
-	unlock, err := e.lock(ctx, rootLock)
+	unlock, err := e.locks.Lock(ctx, rootLock)
 	if err != nil {
 		return nil, err
 	}
@@ -60,26 +68,26 @@ func (e *engine) rotateRoot(ctx context.Context, req *engines.Request, _ *none) 
 		n, err = e.newRotation(ctx, req.Mount)
 	}
 	switch {
-	case n != nil && n.InUse && err != nil && !ofStore(err):
+	case n != nil && n.InUse && err != nil && !failure.OfStore(err):
 		return &engines.Response{
 			Data:     map[string]any{"access_key": n.New.ID},
-			Warnings: []string{"the new key is in use; the old one could not be deleted yet, which is tried again: " + recordText(err)},
+			Warnings: []string{"the new key is in use; the old one could not be deleted yet, which is tried again: " + failure.RecordText(err)},
 		}, nil
-	case err != nil && n != nil && n.New.ID != "" && !errors.Is(err, errOvertaken):
-		return nil, &engines.Error{Kind: engines.KindUpstream, Err: err, Detail: "the new key is made and stored, but does not work yet: the old one stays in use until it does, which is tried again: " + recordText(err)}
+	case err != nil && n != nil && n.New.ID != "" && !errors.Is(err, accesskey.ErrOvertaken):
+		return nil, &engines.Error{Kind: engines.KindUpstream, Err: err, Detail: "the new key is made and stored, but does not work yet: the old one stays in use until it does, which is tried again: " + failure.RecordText(err)}
 	case err != nil:
-		return nil, keyError(err)
+		return nil, accesskey.ForClient(err)
 	}
 	return &engines.Response{Data: map[string]any{"access_key": n.New.ID}}, nil
 }
 
 // newRotation begins a rotation and brings it to its end. The rotation that is returned with an error is what is stored.
 func (e *engine) newRotation(ctx context.Context, m engines.Mount) (*rotation, error) {
-	ctx, done := context.WithTimeout(ctx, tryTime)
+	ctx, done := context.WithTimeout(ctx, accesskey.TryTime)
 	defer done()
 	n := &rotation{}
 	_, err := storage.Update(ctx, m.Storage, func(t *storage.Txn) error {
-		r, _, err := getRoot(ctx, t)
+		r, _, err := root.Get(ctx, t)
 		if err != nil {
 			return err
 		}
@@ -91,11 +99,11 @@ func (e *engine) newRotation(ctx context.Context, m engines.Mount) (*rotation, e
 		case r.AccessKey == "":
 			return engines.Invalid("there is no key to rotate: the provider is reached with the credentials of the machine; write access_key and secret_key to config/root first")
 		case before.Pending != nil:
-			return errOvertaken
+			return accesskey.ErrOvertaken
 		}
-		now := clock()
-		*n = rotation{Pending: nextAttempt(nil, now), Failures: before.Failures, LastError: before.LastError, RetryAt: before.RetryAt}
-		n.Old = ownKey{ID: r.AccessKey, Secret: r.SecretKey, CreatedAt: r.KeyCreatedAt}
+		now := accesskey.Now()
+		*n = rotation{Pending: accesskey.NextAttempt(nil, now), Failures: before.Failures, LastError: before.LastError, RetryAt: before.RetryAt}
+		n.Old = accesskey.Own{ID: r.AccessKey, Secret: r.SecretKey, CreatedAt: r.KeyCreatedAt}
 		n.At = r
 		n.At.AccessKey, n.At.SecretKey, n.At.KeyCreatedAt = "", "", time.Time{}
 		return engines.PutRecord(t, rotationKey, n)
@@ -113,11 +121,11 @@ func (e *engine) newRotation(ctx context.Context, m engines.Mount) (*rotation, e
 // finishRotation ends a rotation that was cut short: a key that is stored comes into use, others are deleted. It returns
 // the zero value if there was none, or if it came to nothing. When the mount goes, a key that is not in use yet goes, too.
 func (e *engine) finishRotation(ctx context.Context, m engines.Mount, leaving bool) (*rotation, error) {
-	ctx, done := context.WithTimeout(ctx, tryTime)
+	ctx, done := context.WithTimeout(ctx, accesskey.TryTime)
 	defer done()
 	n, used, goesOn := &rotation{}, "", false
 	_, err := storage.Update(ctx, m.Storage, func(t *storage.Txn) error {
-		r, _, err := getRoot(ctx, t)
+		r, _, err := root.Get(ctx, t)
 		if err != nil {
 			return err
 		}
@@ -128,8 +136,8 @@ func (e *engine) finishRotation(ctx context.Context, m engines.Mount, leaving bo
 			return err
 		}
 		*n = *before
-		n.Pending = n.Pending.again()
-		goesOn = n.New.ID != "" && (n.InUse && n.New.isOf(r) || !n.InUse && n.Old.isOf(r) && !leaving)
+		n.Pending = n.Pending.Again()
+		goesOn = n.New.ID != "" && (n.InUse && isRoot(n.New, r) || !n.InUse && isRoot(n.Old, r) && !leaving)
 		return engines.PutRecord(t, rotationKey, n)
 	})
 	switch {
@@ -142,8 +150,8 @@ func (e *engine) finishRotation(ctx context.Context, m engines.Mount, leaving bo
 	}
 	// None of its keys is in use: the new one was not stored, or another key has been configured since.
 	err = e.abandon(ctx, m, n, used)
-	if aws.KindOf(err) == aws.Denied && time.Since(n.Pending.Since) > keepTime {
-		e.log.Error("a key that a rotation of the root key made is left behind at the provider: remove it there", "user", n.Username, "err", recordText(err))
+	if aws.KindOf(err) == aws.Denied && time.Since(n.Pending.Since) > accesskey.KeepTime {
+		e.log.Error("a key that a rotation of the root key made is left behind at the provider: remove it there", "user", n.Username, "err", failure.RecordText(err))
 		err = nil
 	}
 	if err != nil {
@@ -154,33 +162,29 @@ func (e *engine) finishRotation(ctx context.Context, m engines.Mount, leaving bo
 			t.Delete(rotationKey)
 			return nil
 		}
-		stored.Pending, stored.At, stored.Old, stored.New, stored.InUse = nil, nil, ownKey{}, ownKey{}, false
+		stored.Pending, stored.At, stored.Old, stored.New, stored.InUse = nil, nil, accesskey.Own{}, accesskey.Own{}, false
 		return engines.PutRecord(t, rotationKey, stored)
 	})
 }
 
-// isOf reports whether the key is the one that is configured.
-func (k ownKey) isOf(r *root) bool {
+// isRoot reports whether a key is the one that is configured.
+func isRoot(k accesskey.Own, r *root.Root) bool {
 	return k.ID != "" && k.ID == r.AccessKey && k.Secret == r.SecretKey
 }
 
 // clientFor returns a client that uses one of the keys of a rotation. If a key that is not of the rotation has been configured
 // since, the rest of that configuration is for that key only, so n.At is used instead.
-func (e *engine) clientFor(ctx context.Context, m engines.Mount, n *rotation, key ownKey) (aws.API, error) {
-	r, _, err := getRoot(ctx, m.Storage)
+func (e *engine) clientFor(ctx context.Context, m engines.Mount, n *rotation, key accesskey.Own) (aws.API, error) {
+	r, _, err := root.Get(ctx, m.Storage)
 	if err != nil {
 		return nil, err
 	}
-	if !n.Old.isOf(r) && !n.New.isOf(r) && n.At != nil {
+	if !isRoot(n.Old, r) && !isRoot(n.New, r) && n.At != nil {
 		at := *n.At
 		r = &at
 	}
 	r.AccessKey, r.SecretKey = key.ID, key.Secret
-	dial := e.client.dial
-	if dial == nil {
-		dial = dialAWS
-	}
-	return dial(ctx, r.options(nil))
+	return e.clients.Once(ctx, r)
 }
 
 // makeRootKey makes the new key and stores it beside the old one.
@@ -203,22 +207,22 @@ func (e *engine) makeRootKey(ctx context.Context, m engines.Mount, n *rotation) 
 		}
 	}
 	n.Username = user.Name
-	n.Pending.see(keys)
+	n.Pending.See(keys)
 	err = n.change(ctx, m, func(t *storage.Txn, _ *rotation) error { return engines.PutRecord(t, rotationKey, n) })
 	if err != nil {
 		return err
 	}
 	made, err := api.CreateAccessKey(ctx, user.Name)
 	if err != nil {
-		n.Pending.Listed = maybeMade(err)
+		n.Pending.Listed = accesskey.MaybeMade(err)
 		return err
 	}
-	ctx, done := detached(ctx)
+	ctx, done := failure.Detached(ctx)
 	defer done()
-	n.New = ownKey{ID: made.AccessKey, Secret: made.SecretKey.Reveal(), CreatedAt: clock()}
+	n.New = accesskey.Own{ID: made.AccessKey, Secret: made.SecretKey.Reveal(), CreatedAt: accesskey.Now()}
 	err = n.change(ctx, m, func(t *storage.Txn, _ *rotation) error { return engines.PutRecord(t, rotationKey, n) })
-	if errors.Is(err, errOvertaken) {
-		return errors.Join(err, dropKey(ctx, api, user.Name, made.AccessKey))
+	if errors.Is(err, accesskey.ErrOvertaken) {
+		return errors.Join(err, accesskey.Drop(ctx, api, user.Name, made.AccessKey))
 	}
 	return err
 }
@@ -248,7 +252,7 @@ func (e *engine) bringIntoUse(ctx context.Context, m engines.Mount, n *rotation)
 	if err != nil {
 		return err
 	}
-	err = retryUntil(ctx, untilValid, func(ctx context.Context) error {
+	err = accesskey.RetryUntil(ctx, accesskey.UntilValid, func(ctx context.Context) error {
 		_, err := api.CallerIdentity(ctx, aws.Credentials{AccessKey: n.New.ID, SecretKey: engines.Sensitive(n.New.Secret)})
 		return err
 	})
@@ -256,17 +260,17 @@ func (e *engine) bringIntoUse(ctx context.Context, m engines.Mount, n *rotation)
 		return err
 	}
 	err = n.change(ctx, m, func(t *storage.Txn, stored *rotation) error {
-		r, _, err := getRoot(ctx, t)
+		r, _, err := root.Get(ctx, t)
 		if err != nil {
 			return err
 		}
-		if !n.Old.isOf(r) {
-			return errOvertaken // another key has been configured
+		if !isRoot(n.Old, r) {
+			return accesskey.ErrOvertaken // another key has been configured
 		}
 		r.AccessKey, r.SecretKey, r.KeyCreatedAt = n.New.ID, n.New.Secret, n.New.CreatedAt
-		r.setNextRotation(clock())
+		r.SetNextRotation(accesskey.Now())
 		stored.InUse = true
-		return errors.Join(engines.PutRecord(t, rootKey, r), engines.PutRecord(t, rotationKey, stored))
+		return errors.Join(engines.PutRecord(t, root.Key, r), engines.PutRecord(t, rotationKey, stored))
 	})
 	n.InUse = err == nil
 	return err
@@ -278,7 +282,7 @@ func (e *engine) deleteOldKey(ctx context.Context, m engines.Mount, n *rotation)
 	if err != nil {
 		return err
 	}
-	return retryUntil(ctx, untilDropped, func(ctx context.Context) error { return dropKey(ctx, api, n.Username, n.Old.ID) })
+	return accesskey.RetryUntil(ctx, untilDropped, func(ctx context.Context) error { return accesskey.Drop(ctx, api, n.Username, n.Old.ID) })
 }
 
 // abandon deletes what a rotation has created and is not in use. If none of its keys is valid any more, there is nothing left to
@@ -289,13 +293,13 @@ func (e *engine) abandon(ctx context.Context, m engines.Mount, n *rotation, used
 	}
 	if n.New.ID == "" {
 		err := e.dropLost(ctx, m, n, used)
-		if keyInvalid(err) && n.Old.ID != used {
+		if accesskey.IsInvalid(err) && n.Old.ID != used {
 			return e.logLeftBehind(n)
 		}
 		return err
 	}
 	if n.InUse && n.Old.ID != used { // the old one was replaced for good
-		if err := e.deleteOldKey(ctx, m, n); err != nil && !keyInvalid(err) {
+		if err := e.deleteOldKey(ctx, m, n); err != nil && !accesskey.IsInvalid(err) {
 			return err
 		}
 	}
@@ -303,16 +307,16 @@ func (e *engine) abandon(ctx context.Context, m engines.Mount, n *rotation, used
 		return nil
 	}
 	var denied error // of a key that is valid
-	for _, as := range []ownKey{n.New, n.Old} {
+	for _, as := range []accesskey.Own{n.New, n.Old} {
 		api, err := e.clientFor(ctx, m, n, as)
 		if err != nil {
 			return err
 		}
-		err = dropKey(ctx, api, n.Username, n.New.ID)
+		err = accesskey.Drop(ctx, api, n.Username, n.New.ID)
 		if aws.KindOf(err) != aws.Denied {
 			return err
 		}
-		if !keyInvalid(err) {
+		if !accesskey.IsInvalid(err) {
 			denied = err
 		}
 	}
@@ -328,9 +332,9 @@ func (e *engine) dropLost(ctx context.Context, m engines.Mount, n *rotation, use
 	if err != nil {
 		return err
 	}
-	_, lost, err := deleteLostKeys(ctx, api, n.Username, n.Pending, n.Old.ID, used)
-	if err == nil && lost == 0 && !n.Pending.surely(clock()) {
-		return errUnsure
+	_, lost, err := accesskey.DeleteLost(ctx, api, n.Username, n.Pending, n.Old.ID, used)
+	if err == nil && lost == 0 && !n.Pending.Surely(accesskey.Now()) {
+		return accesskey.ErrUnsure
 	}
 	return err
 }
@@ -341,26 +345,6 @@ func (e *engine) logLeftBehind(n *rotation) error {
 	return nil
 }
 
-// errUnsure means that a key may have been made that is not in the provider's lists yet.
-var errUnsure = &engines.Error{Kind: engines.KindUnavailable, Detail: "the rotation before was cut short, and it is not certain yet what it has made: try again in a minute"}
-
-// retryUntil repeats fn while the provider denies it or is unavailable, at most for the time given.
-func retryUntil(ctx context.Context, most time.Duration, fn func(context.Context) error) error {
-	ctx, done := context.WithTimeout(ctx, most)
-	defer done()
-	for wait := 500 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
-		err := fn(ctx)
-		switch aws.KindOf(err) {
-		case aws.Denied, aws.Throttled, aws.Unavailable, aws.Conflict:
-		default:
-			return err
-		}
-		if pause(ctx, wait) != nil {
-			return err
-		}
-	}
-}
-
 // change runs fn in a transaction with what is stored of the rotation, if n's attempt is still the one of it.
 func (n *rotation) change(ctx context.Context, m engines.Mount, fn func(t *storage.Txn, stored *rotation) error) error {
 	_, err := storage.Update(ctx, m.Storage, func(t *storage.Txn) error {
@@ -369,7 +353,7 @@ func (n *rotation) change(ctx context.Context, m engines.Mount, fn func(t *stora
 			return err
 		}
 		if stored.Pending == nil || stored.Pending.ID != n.Pending.ID {
-			return errOvertaken
+			return accesskey.ErrOvertaken
 		}
 		return fn(t, stored)
 	})
@@ -378,26 +362,26 @@ func (n *rotation) change(ctx context.Context, m engines.Mount, fn func(t *stora
 
 // failed stores why a rotation failed and when it is tried again.
 func (n *rotation) failed(ctx context.Context, m engines.Mount, cause error) error {
-	ctx, done := detached(ctx)
+	ctx, done := failure.Detached(ctx)
 	defer done()
 	err := n.change(ctx, m, func(t *storage.Txn, stored *rotation) error {
 		if stored.New.ID == "" && !n.Pending.Listed { // nothing was made
-			stored.Pending, stored.At, stored.Old = nil, nil, ownKey{}
+			stored.Pending, stored.At, stored.Old = nil, nil, accesskey.Own{}
 		}
-		now := clock()
-		if errors.Is(cause, errUnsure) {
-			stored.RetryAt = stored.Pending.Until.Add(surelyListed)
+		now := accesskey.Now()
+		if errors.Is(cause, accesskey.ErrUnsure) {
+			stored.RetryAt = stored.Pending.Until.Add(accesskey.SurelyListed)
 			return engines.PutRecord(t, rotationKey, stored)
 		}
 		if stored.Pending != nil {
-			stored.Pending.ended(now)
+			stored.Pending.Ended(now)
 		}
 		stored.Failures++
-		stored.LastError = recordText(cause)
-		stored.RetryAt = now.Add(backoff(stored.Failures))
+		stored.LastError = failure.RecordText(cause)
+		stored.RetryAt = now.Add(failure.Backoff(stored.Failures))
 		return engines.PutRecord(t, rotationKey, stored)
 	})
-	if errors.Is(err, errOvertaken) {
+	if errors.Is(err, accesskey.ErrOvertaken) {
 		return nil
 	}
 	return err

@@ -10,19 +10,21 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/cloud/accesskey"
 	"github.com/coffer-project/coffer/engines/cloud/aws"
 	"github.com/coffer-project/coffer/engines/cloud/awstest"
+	"github.com/coffer-project/coffer/engines/cloud/root"
 	"github.com/coffer-project/coffer/storage"
 )
 
 // storedRoot is the root key that is stored.
-func (n *node) storedRoot() ownKey {
+func (n *node) storedRoot() accesskey.Own {
 	n.t.Helper()
-	r, _, err := getRoot(n.t.Context(), n.Mount.Mount.Storage)
+	r, _, err := root.Get(n.t.Context(), n.Mount.Mount.Storage)
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	return ownKey{ID: r.AccessKey, Secret: r.SecretKey, CreatedAt: r.KeyCreatedAt}
+	return accesskey.Own{ID: r.AccessKey, Secret: r.SecretKey, CreatedAt: r.KeyCreatedAt}
 }
 
 func checkRoot(t *testing.T, n *node) {
@@ -170,7 +172,7 @@ func TestRotateRoot_AnotherKeyConfiguredMeanwhile(t *testing.T) {
 				t.Errorf("the user has the keys %v", ids)
 			}
 			left, err := getRotation(t.Context(), p.Mount.Mount.Storage)
-			if err != nil || left.Pending != nil || left.New != (ownKey{}) {
+			if err != nil || left.Pending != nil || left.New != (accesskey.Own{}) {
 				t.Errorf("the rotation is not over: %v", err)
 			}
 			return !d.alive()
@@ -200,7 +202,7 @@ func TestRotateRoot_KeysGoToNoOtherEndpoint(t *testing.T) {
 				config["access_key"] = old.ID
 			}
 			p.Must(engines.Update, "config/root", config)
-			p.Engine.(*engine).client.dial = func(_ context.Context, o aws.Options) (aws.API, error) {
+			p.Engine.(*engine).clients.Dial = func(_ context.Context, o aws.Options) (aws.API, error) {
 				if o.IAMEndpoint != "" && o.AccessKey != "" && o.SecretKey.Reveal() != "of-nobody" {
 					t.Errorf("a key is used at %s", o.IAMEndpoint)
 				}
@@ -382,7 +384,7 @@ func TestRotateRoot_LostAnswersOnTheWire(t *testing.T) {
 						t.Errorf("%s lost: unfinished is %v", action, n.Pending != nil)
 					}
 					if n.Pending != nil {
-						n.Pending.Until = n.Pending.Until.Add(-surelyListed)
+						n.Pending.Until = n.Pending.Until.Add(-accesskey.SurelyListed)
 					}
 					return engines.PutRecord(txn, rotationKey, n)
 				})

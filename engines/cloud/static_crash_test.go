@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/cloud/static"
 )
 
 // tillItLives runs fn, which lets a process die after a number of steps, with ever more steps until it lives.
@@ -32,7 +33,7 @@ func tillItLives(t *testing.T, fn func(t *testing.T, steps int) (died bool)) {
 // checkStatic checks that the credential of a static role works, and that the user has no key that no record knows.
 func checkStatic(t *testing.T, n *node, name, user string, foreign ...string) {
 	t.Helper()
-	r, err := getStatic(t.Context(), n.Mount.Mount.Storage, name)
+	r, err := static.Get(t.Context(), n.Mount.Mount.Storage, name)
 	if err != nil || r == nil {
 		t.Fatalf("the static role is not there: %v", err)
 	}
@@ -66,7 +67,7 @@ func TestStaticRole_CrashAfterEachStepOfCreate(t *testing.T) {
 			in.fail = nil
 			p := n.peer()
 			p.run(10 * time.Minute)
-			if r, err := getStatic(t.Context(), p.Mount.Mount.Storage, "app"); err != nil {
+			if r, err := static.Get(t.Context(), p.Mount.Mount.Storage, "app"); err != nil {
 				t.Fatal(err)
 			} else if r == nil {
 				if ids := in.ids("app"); ids != nil {

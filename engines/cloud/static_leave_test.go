@@ -11,8 +11,10 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/cloud/accesskey"
 	"github.com/coffer-project/coffer/engines/cloud/aws"
 	"github.com/coffer-project/coffer/engines/cloud/awstest"
+	"github.com/coffer-project/coffer/engines/cloud/static"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -36,7 +38,7 @@ func (n *node) leave() {
 // stored are the ids of the keys of a static role that its record knows, the one in use first.
 func (n *node) stored(name string) []string {
 	n.t.Helper()
-	r, err := getStatic(n.t.Context(), n.Mount.Mount.Storage, name)
+	r, err := static.Get(n.t.Context(), n.Mount.Mount.Storage, name)
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -200,10 +202,10 @@ func TestMountWithAKeyThatCannotBeDeletedStays(t *testing.T) {
 		if kindOf(err) != engines.KindUpstream || !strings.Contains(err.Error(), "app") || log.Len() > 0 {
 			t.Errorf("leaving: %v, log %q", err, log.String())
 		}
-		if r, err := getStatic(t.Context(), n.Mount.Mount.Storage, "other"); err != nil || r.Pending != nil {
+		if r, err := static.Get(t.Context(), n.Mount.Mount.Storage, "other"); err != nil || r.Pending != nil {
 			t.Errorf("the other one was not settled: %v", err)
 		}
-		time.Sleep(keepTime)
+		time.Sleep(accesskey.KeepTime)
 		if err := leave(); err != nil || !strings.Contains(log.String(), "remove it there") {
 			t.Errorf("leaving after a day: %v, log %q", err, log.String())
 		}

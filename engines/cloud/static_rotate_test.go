@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/cloud/accesskey"
 	"github.com/coffer-project/coffer/engines/cloud/aws"
+	"github.com/coffer-project/coffer/engines/cloud/static"
 )
 
 // failNext makes the next n calls of an action fail, before or after they are carried out.
@@ -74,9 +76,9 @@ func TestStaticRole_NotForTheUserOfTheRootKey(t *testing.T) {
 		n := newNode(t, in, nil)
 		in.addKey("root")
 		time.Sleep(time.Hour)
-		root := n.storedRoot()
+		rootKey := n.storedRoot()
 		text := n.Fails(engines.KindInvalid, engines.Update, "static-roles/root", fields{"username": "root", "rotation_period": "24h"})
-		if !strings.Contains(text, "rotate-root") || !in.lets(root.ID, root.Secret) || len(in.ids("root")) != 2 {
+		if !strings.Contains(text, "rotate-root") || !in.lets(rootKey.ID, rootKey.Secret) || len(in.ids("root")) != 2 {
 			t.Errorf("refused with %q, the root user has the keys %v", text, in.ids("root"))
 		}
 		// Or it becomes one.
@@ -109,15 +111,15 @@ func TestStaticRole_DueNoMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, newAccount("app"), nil)
 		n.Must(engines.Update, "static-roles/app", dailyApp)
-		stored, err := getStatic(t.Context(), n.Mount.Mount.Storage, "app")
+		stored, err := static.Get(t.Context(), n.Mount.Mount.Storage, "app")
 		if err != nil {
 			t.Fatal(err)
 		}
-		due := stored.due()
+		due := stored.NextRotation
 		time.Sleep(time.Second)
 		n.Must(engines.Update, "static-roles/app/rotate", nil)
 		before := n.in.total()
-		r, err := n.Engine.(*engine).rotate(t.Context(), n.Mount.Mount, "app", &due)
+		r, err := n.Engine.(*engine).static.Rotate(t.Context(), n.Mount.Mount, "app", &due)
 		if r != nil || err != nil || n.in.total() != before {
 			t.Errorf("rotated again for a time that is over: %v, %v", r, err)
 		}
@@ -141,7 +143,7 @@ func TestMakeKey_OldestOfTwo(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			in := newAccount("app")
 			newNode(t, in, nil)
-			root := in.users["root"].keys[0]
+			rootKey := in.users["root"].keys[0]
 			in.addKey("app")
 			in.addKey("app")
 			var keys []aws.Key
@@ -149,8 +151,8 @@ func TestMakeKey_OldestOfTwo(t *testing.T) {
 				in.users["app"].keys[i].CreatedAt = now.Add(-test.ages[i])
 				keys = append(keys, in.users["app"].keys[i].Key)
 			}
-			api := accountClient{in: in, options: aws.Options{AccessKey: root.ID, SecretKey: engines.Sensitive(root.secret)}}
-			made, kept, err := makeKey(t.Context(), api, "app", keys, keys[test.current].ID)
+			api := accountClient{in: in, options: aws.Options{AccessKey: rootKey.ID, SecretKey: engines.Sensitive(rootKey.secret)}}
+			made, kept, err := accesskey.Make(t.Context(), api, "app", keys, keys[test.current].ID)
 			if err != nil {
 				t.Fatal(err)
 			}

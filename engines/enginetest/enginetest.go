@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/openapi"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -60,7 +61,7 @@ func New(t testing.TB, factory engines.Factory, opts Options) *Mount {
 	}}
 	if m.Caller.Accessor == "" {
 		m.Caller = engines.Caller{
-			Accessor: "accessor-1", DisplayName: "somebody", EntityID: "entity-1",
+			Accessor: "accessor-1", DisplayName: "caller", EntityID: "entity-1",
 			Policies: []string{"default"}, TokenKey: "token-key-1", Token: "hvs.test",
 		}
 	}
@@ -235,7 +236,7 @@ func Documented(t testing.TB, m *Mount) {
 			}
 		}
 	}
-	if _, err := engines.OpenAPI("test", "1.0.0", []engines.MountedRouter{{Path: m.Mount.Path, Router: m.Engine.Router()}}); err != nil {
+	if _, err := openapi.Document("test", "1.0.0", []openapi.Mount{{Path: m.Mount.Path, Router: m.Engine.Router()}}); err != nil {
 		t.Errorf("OpenAPI: %v", err)
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/input"
+	"github.com/coffer-project/coffer/engines/input/jsontext"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -149,7 +151,7 @@ func (h *hostile) body(fields map[string]any) map[string]any {
 }
 
 // acceptable returns a value of the field's type.
-func acceptable(f engines.Field) any {
+func acceptable(f input.Field) any {
 	switch f.Type {
 	case "boolean":
 		return true
@@ -183,8 +185,8 @@ func (h *hostile) bodies() {
 		"a name twice":    `{"a":"` + marker + `","a":"` + marker + `"}`,
 		"deep nesting":    deep,
 		"only brackets":   `{"a":` + strings.Repeat("[", 1_000_000),
-		"very many names": manyNames(engines.MaxJSONMembers + 1),
-		"a long list":     `{"a":[` + strings.TrimSuffix(strings.Repeat("1,", engines.MaxJSONElements+1), ",") + `]}`,
+		"very many names": manyNames(jsontext.MaxMembers + 1),
+		"a long list":     `{"a":[` + strings.TrimSuffix(strings.Repeat("1,", jsontext.MaxElements+1), ",") + `]}`,
 	} {
 		h.refused("a body that is "+name, h.path("x"), body, invalid)
 	}
@@ -202,7 +204,7 @@ func manyNames(n int) string {
 	return string(text)
 }
 
-func (h *hostile) field(f engines.Field) {
+func (h *hostile) field(f input.Field) {
 	quoted := `"` + f.Name + `"`
 	if f.Required {
 		h.refused("without "+f.Name, h.path("x"), h.body(map[string]any{f.Name: nil}), invalid, quoted)
@@ -224,7 +226,7 @@ func (h *hostile) field(f engines.Field) {
 }
 
 // mistyped returns values that are not of the field's type.
-func mistyped(f engines.Field) []any {
+func mistyped(f input.Field) []any {
 	list, object := []any{[]string{marker}}, map[string]any{"a": []string{marker}}
 	switch f.Type {
 	case "string":
@@ -242,7 +244,7 @@ func mistyped(f engines.Field) []any {
 }
 
 // oversized returns a value of the field's type with n bytes or elements.
-func oversized(f engines.Field, n int) any {
+func oversized(f input.Field, n int) any {
 	switch f.Type {
 	case "list":
 		return slices.Repeat([]string{marker}, n)

@@ -172,7 +172,11 @@ const (
 func (r *record) encode() []byte {
 	b := make([]byte, 0, 64+len(r.custom)+24*len(r.versions))
 	b = append(b, formatRecord)
-	for _, n := range []uint64{uint64(r.created), uint64(r.updated), uint64(r.current), flag(r.casRequired, flagCASRequired),
+	flags := uint64(0)
+	if r.casRequired {
+		flags = flagCASRequired
+	}
+	for _, n := range []uint64{uint64(r.created), uint64(r.updated), uint64(r.current), flags,
 		uint64(r.maxVersions), uint64(r.deleteAfter), uint64(len(r.custom))} {
 		b = binary.AppendUvarint(b, n)
 	}
@@ -182,16 +186,13 @@ func (r *record) encode() []byte {
 		b = binary.AppendUvarint(b, uint64(v.number))
 		b = binary.AppendUvarint(b, uint64(v.created))
 		b = binary.AppendUvarint(b, uint64(v.deletion))
-		b = binary.AppendUvarint(b, flag(v.destroyed, flagDestroyed))
+		flags = 0
+		if v.destroyed {
+			flags = flagDestroyed
+		}
+		b = binary.AppendUvarint(b, flags)
 	}
 	return b
-}
-
-func flag(set bool, bit uint64) uint64 {
-	if set {
-		return bit
-	}
-	return 0
 }
 
 // decodeRecord reads a stored record and shares its bytes. It refuses what encode cannot have written.
@@ -200,20 +201,17 @@ func decodeRecord(value []byte) (*record, error) {
 		return nil, errors.New("unknown format")
 	}
 	d := decoder{rest: value[1:]}
+	n := d.numbers(math.MaxInt64, math.MaxInt64, math.MaxUint32, flagCASRequired, math.MaxUint32, math.MaxInt64, storage.MaxValueBytes)
 	r := &record{
-		created: instant(d.number(math.MaxInt64)), updated: instant(d.number(math.MaxInt64)),
-		current: uint32(d.number(math.MaxUint32)), casRequired: d.number(flagCASRequired) != 0,
-		maxVersions: uint32(d.number(math.MaxUint32)), deleteAfter: time.Duration(d.number(math.MaxInt64)),
+		created: instant(n[0]), updated: instant(n[1]), current: uint32(n[2]), casRequired: n[3] != 0,
+		maxVersions: uint32(n[4]), deleteAfter: time.Duration(n[5]), custom: d.text(n[6]),
 	}
-	r.custom = d.text(d.number(storage.MaxValueBytes))
-	n := d.number(uint64(len(d.rest) / 4)) // a version is at least four bytes
-	r.versions = make([]version, 0, n+1)   // room for one more, which a write adds
+	count := d.numbers(uint64(len(d.rest) / 4))[0] // a version is at least four bytes
+	r.versions = make([]version, 0, count+1)       // room for one more, which a write adds
 	last := uint32(0)
-	for range n {
-		v := version{
-			number: uint32(d.number(uint64(r.current))), created: instant(d.number(math.MaxInt64)),
-			deletion: instant(d.number(math.MaxInt64)), destroyed: d.number(flagDestroyed) != 0,
-		}
+	for range count {
+		n := d.numbers(uint64(r.current), math.MaxInt64, math.MaxInt64, flagDestroyed)
+		v := version{number: uint32(n[0]), created: instant(n[1]), deletion: instant(n[2]), destroyed: n[3] != 0}
 		if v.number <= last {
 			d.failed = true
 		}
@@ -232,15 +230,20 @@ type decoder struct {
 	failed bool
 }
 
-// number returns the next number; one above max is a failure and reads as 0.
-func (d *decoder) number(max uint64) uint64 {
-	n, size := binary.Uvarint(d.rest)
-	if d.failed || size <= 0 || n > max {
-		d.failed = true
-		return 0
+// numbers returns the next numbers, one for each limit, which it takes the place of; one above its limit is a failure, and
+// then it and all that follow read as 0.
+func (d *decoder) numbers(limits ...uint64) []uint64 {
+	for i, most := range limits {
+		n, size := binary.Uvarint(d.rest)
+		if d.failed || size <= 0 || n > most {
+			d.failed = true
+			clear(limits[i:])
+			break
+		}
+		d.rest = d.rest[size:]
+		limits[i] = n
 	}
-	d.rest = d.rest[size:]
-	return n
+	return limits
 }
 
 // text returns the next n bytes, nil if n is 0.

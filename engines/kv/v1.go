@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/input"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -81,7 +82,7 @@ func statedLease(data engines.Object) (time.Duration, error) {
 		if s := ""; json.Unmarshal(fields[name], &s) == nil {
 			text = s
 		}
-		if d, err := engines.ParseDuration(text); err == nil && d > 0 {
+		if d, err := input.ParseDuration(text); err == nil && d > 0 {
 			return d, nil
 		}
 	}

@@ -20,6 +20,9 @@ import (
 	"github.com/coffer-project/coffer/engines/fairqueue"
 	"github.com/coffer-project/coffer/engines/saml/assertion"
 	"github.com/coffer-project/coffer/engines/saml/idp"
+	"github.com/coffer-project/coffer/engines/saml/page"
+	"github.com/coffer-project/coffer/engines/saml/provider"
+	"github.com/coffer-project/coffer/engines/saml/role"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -40,7 +43,7 @@ const (
 	replayReason  assertion.Reason = "replay"    // the assertion was used before
 	roleReason    assertion.Reason = "role"      // it is accepted, but the role does not admit the user
 	sourceReason  assertion.Reason = "provider"  // the identity provider is not known well enough to check it
-	roomReason    assertion.Reason = "too_many"  // there is no room for another login
+	limitReason   assertion.Reason = "too_many"  // there is no room for another login
 	largeReason   assertion.Reason = "too_large" // more than can be kept until the login is redeemed
 )
 
@@ -48,7 +51,7 @@ const (
 type acsRequest struct {
 	*engine
 	req   *engines.Request
-	conf  *config
+	conf  *provider.Config
 	login *login
 }
 
@@ -65,7 +68,7 @@ func (e *engine) callback(ctx context.Context, req *engines.Request, in *callbac
 		return nil, engines.Invalid(`field "SAMLResponse": is required`)
 	}
 	p := &acsRequest{engine: e, req: req}
-	c, err := getConfig(ctx, req.Mount.Storage)
+	c, err := provider.GetConfig(ctx, req.Mount.Storage)
 	if err != nil {
 		return nil, p.unchecked(err)
 	}
@@ -97,7 +100,7 @@ func (e *engine) callback(ctx context.Context, req *engines.Request, in *callbac
 var errDecided = &assertion.Rejection{Reason: unknownReason, Detail: "the login was answered before"}
 
 // unsolicited returns a login for a response that was not requested.
-func unsolicited(req *engines.Request, c *config) *login {
+func unsolicited(req *engines.Request, c *provider.Config) *login {
 	now := time.Now().UTC()
 	return &login{
 		Role: c.DefaultRole, Unsolicited: true,
@@ -136,7 +139,7 @@ func intendedACS(ours []string, encoded string) string {
 // verify returns what the response says. If it does not fit what is known of the identity provider, there may be something
 // newer to know, such as another certificate. Errors that are no *assertion.Rejection say that it could not be checked.
 func (p *acsRequest) verify(ctx context.Context, encoded string) (*assertion.Assertion, error) {
-	d, err := p.provider(ctx, p.req.Mount, p.conf)
+	d, err := p.provider.Descriptor(ctx, p.req.Mount, p.conf)
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +149,7 @@ func (p *acsRequest) verify(ctx context.Context, encoded string) (*assertion.Ass
 	if !errors.As(err, &r) || r.Reason != assertion.Signature && r.Reason != assertion.Certificate && r.Reason != assertion.Issuer {
 		return a, err
 	}
-	newer, fetchErr := p.newerProvider(ctx, p.req.Mount, p.conf, d)
+	newer, fetchErr := p.provider.Newer(ctx, p.req.Mount, p.conf, d)
 	if fetchErr != nil || newer == nil {
 		return a, err // why there is nothing newer is in the provider's own log
 	}
@@ -173,7 +176,7 @@ func busy(err error) error {
 		return err
 	}
 	with := *e
-	with.Page = busyPage()
+	with.Page = page.Busy()
 	return &with
 }
 
@@ -241,8 +244,8 @@ func (p *acsRequest) recordUnverified(ctx context.Context, r *assertion.Rejectio
 		return nil
 	}
 	_, err := storage.Update(ctx, p.req.Mount.ClusterStorage, func(t *storage.Txn) error {
-		last := new(lastRejection)
-		found, err := engines.GetRecord(ctx, t, rejectedPrefix+storage.Key(p.login.Role), last)
+		last := new(role.LastRejection)
+		found, err := engines.GetRecord(ctx, t, role.RejectedPrefix+storage.Key(p.login.Role), last)
 		if age := now.Sub(last.At); err != nil || found && last.Vouched && age >= 0 && age < keptFor {
 			return err
 		}
@@ -262,8 +265,8 @@ func (p *acsRequest) unchecked(err error) error {
 
 // accept handles a response that the identity provider gave: what is left to decide is whether the role admits the user.
 func (p *acsRequest) accept(ctx context.Context, a *assertion.Assertion) (*engines.Response, error) {
-	user := identity{Subject: a.Subject, Attributes: a.Attributes, Contexts: a.Contexts}
-	ro, err := getRole(ctx, p.req.Mount.Storage, p.login.Role)
+	user := role.Identity{Subject: a.Subject, Attributes: a.Attributes, Contexts: a.Contexts}
+	ro, err := role.Get(ctx, p.req.Mount.Storage, p.login.Role)
 	if err != nil {
 		return nil, err
 	}
@@ -282,7 +285,7 @@ func (p *acsRequest) accept(ctx context.Context, a *assertion.Assertion) (*engin
 		return p.completeUnsolicited(ctx, a, user)
 	}
 	secret := ""
-	if ro.confirms(p.login.ClientType) {
+	if ro.Confirms(p.login.ClientType) {
 		secret = newRelayState()
 	}
 	if err := p.complete(ctx, a, user, secret); err != nil {
@@ -290,17 +293,17 @@ func (p *acsRequest) accept(ctx context.Context, a *assertion.Assertion) (*engin
 	}
 	p.counts.Completed.Add(1)
 	if secret != "" {
-		return &engines.Response{Raw: confirmPage(p.login, secret), Data: p.about("")}, nil
+		return &engines.Response{Raw: page.Confirm(p.login.shown(), confirmation(p.login, secret)), Data: p.about("")}, nil
 	}
 	return p.finished(), nil
 }
 
 // debug writes what the role demands beside what the user has: support needs to see both together.
-func (p *acsRequest) debug(ctx context.Context, ro *role, user identity) {
+func (p *acsRequest) debug(ctx context.Context, ro *role.Role, user role.Identity) {
 	if !p.conf.VerboseLogging || ro == nil {
 		return
 	}
-	p.log.DebugContext(ctx, "a user and the bounds of the role", "request_id", p.req.ID, "role", ro.name,
+	p.log.DebugContext(ctx, "a user and the bounds of the role", "request_id", p.req.ID, "role", ro.Name,
 		"subject", user.Subject, "attributes", user.Attributes, "bound_subjects", ro.BoundSubjects, "bound_subjects_type", ro.BoundSubjectsType,
 		"bound_attributes", ro.BoundAttributes, "bound_attributes_type", ro.BoundAttributesType, "groups_attribute", ro.GroupsAttribute)
 }
@@ -312,7 +315,7 @@ const (
 )
 
 // authorize returns why the role does not admit the user, nil if it does. The texts may be shown to the user.
-func (p *acsRequest) authorize(ro *role, user identity) *assertion.Rejection {
+func (p *acsRequest) authorize(ro *role.Role, user role.Identity) *assertion.Rejection {
 	kept, err := json.Marshal(user)
 	switch {
 	case ro == nil:
@@ -324,7 +327,7 @@ func (p *acsRequest) authorize(ro *role, user identity) *assertion.Rejection {
 	case ro.RequireSameAddress && p.login.Address != address(p.req):
 		return &assertion.Rejection{Reason: roleReason, Detail: "the role demands that the browser has the address that the login was started from"}
 	}
-	if err := ro.admits(user); err != nil {
+	if err := ro.Admits(user); err != nil {
 		return &assertion.Rejection{Reason: roleReason, Detail: err.Error()}
 	}
 	return nil
@@ -332,9 +335,9 @@ func (p *acsRequest) authorize(ro *role, user identity) *assertion.Rejection {
 
 // complete marks the login as completed, or as one that the user has to confirm if there is a secret for that, and the
 // assertion as used, both or none: otherwise two nodes, or two posts at once, could each accept what is good for one.
-func (p *acsRequest) complete(ctx context.Context, a *assertion.Assertion, user identity, secret string) error {
+func (p *acsRequest) complete(ctx context.Context, a *assertion.Assertion, user role.Identity, secret string) error {
 	return p.decide(ctx, a, func(_ *storage.Txn, l *login) error {
-		l.State, l.User, l.Browser, l.Trust = completedState, &user, address(p.req), p.conf.trust()
+		l.State, l.User, l.Browser, l.Trust = completedState, &user, address(p.req), trust(p.conf)
 		if secret != "" {
 			l.State, l.Confirmation = confirmingState, confirmationHash(secret)
 		}
@@ -344,7 +347,7 @@ func (p *acsRequest) complete(ctx context.Context, a *assertion.Assertion, user 
 
 // endLogin marks the login as rejected, so that the client that waits for it learns why, and keeps the rejection for explain. a
 // is nil if there is no assertion.
-func (p *acsRequest) endLogin(ctx context.Context, r *assertion.Rejection, a *assertion.Assertion, user *identity) error {
+func (p *acsRequest) endLogin(ctx context.Context, r *assertion.Rejection, a *assertion.Assertion, user *role.Identity) error {
 	if p.login.Unsolicited {
 		_, err := storage.Update(ctx, p.req.Mount.ClusterStorage, func(t *storage.Txn) error {
 			if err := p.markUsed(ctx, t, a); err != nil {
@@ -407,7 +410,7 @@ func (p *acsRequest) decisionError(err error) error {
 
 // completeUnsolicited stores a login that the identity provider began, and shows the code that redeems it. The browser
 // itself is not signed in: a site that makes a user's browser post a response of its own gains nothing by it.
-func (p *acsRequest) completeUnsolicited(ctx context.Context, a *assertion.Assertion, user identity) (*engines.Response, error) {
+func (p *acsRequest) completeUnsolicited(ctx context.Context, a *assertion.Assertion, user role.Identity) (*engines.Response, error) {
 	// What is repeated must not take any room.
 	if repeated, err := engines.GetRecord(ctx, p.req.Mount.ClusterStorage, assertionKey(a.Issuer, a.ID), new(used)); repeated || err != nil {
 		return nil, p.decisionError(cmp.Or(err, error(errReplay)))
@@ -415,10 +418,10 @@ func (p *acsRequest) completeUnsolicited(ctx context.Context, a *assertion.Asser
 	code := newCode(4, 5) // 100 bits: it is all that is needed
 	evict, err := p.checkPendingLimit(ctx, p.req.Mount.ClusterStorage, p.req.RemoteIP, codeLogin(code))
 	if err != nil {
-		return nil, p.page(engines.KindLimited, &assertion.Rejection{Reason: roomReason, Detail: "too many logins are pending"})
+		return nil, p.page(engines.KindLimited, &assertion.Rejection{Reason: limitReason, Detail: "too many logins are pending"})
 	}
 	l := p.login
-	l.id, l.User, l.Trust = codeLogin(code), &user, p.conf.trust()
+	l.id, l.User, l.Trust = codeLogin(code), &user, trust(p.conf)
 	_, err = storage.Update(ctx, p.req.Mount.ClusterStorage, func(t *storage.Txn) error {
 		if err := cmp.Or(p.markUsed(ctx, t, a), makeRoom(ctx, t, evict)); err != nil {
 			return err
@@ -429,17 +432,17 @@ func (p *acsRequest) completeUnsolicited(ctx context.Context, a *assertion.Asser
 		return nil, err
 	}
 	p.counts.Completed.Add(1)
-	return &engines.Response{Raw: codePage(p.req.Mount, l, code), Data: map[string]any{
+	return &engines.Response{Raw: page.Code(p.req.Mount, l.shown(), code, codeTTL), Data: map[string]any{
 		"role": l.Role, "idp_initiated": true, "browser_address": l.Browser,
 	}}, nil
 }
 
 // record keeps a rejection for explain. The identity provider vouches for it, or any client may have caused it.
-func (p *acsRequest) record(t *storage.Txn, r *assertion.Rejection, user *identity, vouched bool) error {
+func (p *acsRequest) record(t *storage.Txn, r *assertion.Rejection, user *role.Identity, vouched bool) error {
 	if p.login.Role == "" {
 		return nil
 	}
-	return engines.PutRecord(t, rejectedPrefix+storage.Key(p.login.Role), &lastRejection{
+	return engines.PutRecord(t, role.RejectedPrefix+storage.Key(p.login.Role), &role.LastRejection{
 		At: time.Now().UTC(), Reason: r.Reason, Detail: r.Detail, Address: address(p.req), User: user, Vouched: vouched,
 	})
 }
@@ -454,5 +457,5 @@ func (p *acsRequest) page(kind engines.Kind, r *assertion.Rejection) error {
 	}
 	p.log.Warn("a SAML login was denied", "reason", r.Reason, "detail", r.Detail, "role", role, "request_id", p.req.ID,
 		"address", address(p.req), "started_from", started)
-	return &engines.Error{Kind: kind, Detail: "the login was denied", Reason: r.Error(), Page: rejectedPage(p.req.ID)}
+	return &engines.Error{Kind: kind, Detail: "the login was denied", Reason: r.Error(), Page: page.Rejected(p.req.ID)}
 }

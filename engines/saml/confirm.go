@@ -4,10 +4,11 @@ import (
 	"context"
 	"crypto/subtle"
 	"strings"
-	"time"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/saml/assertion"
+	"github.com/coffer-project/coffer/engines/saml/page"
+	"github.com/coffer-project/coffer/engines/saml/role"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -70,16 +71,16 @@ func (p *acsRequest) stopped() *engines.Response {
 	p.counts.Rejected.Add(1)
 	p.log.Warn("a user rejected a SAML login: another client may have started it", "role", p.login.Role, "request_id", p.req.ID,
 		"address", address(p.req), "started_from", p.login.Address)
-	return &engines.Response{Raw: stoppedPage(p.req.ID), Data: p.about(rejectDecision)}
+	return &engines.Response{Raw: page.Stopped(p.req.ID), Data: p.about(rejectDecision)}
 }
 
 // finished responds to the browser of a login that is to be redeemed.
 func (p *acsRequest) finished() *engines.Response {
-	page := blankPage()
-	if p.login.ClientType != browserClient {
-		page = donePage(p.login, p.login.User.Subject)
+	shown := page.Blank()
+	if p.login.ClientType != role.Browser {
+		shown = page.Done(p.login.shown())
 	}
-	return &engines.Response{Raw: page, Data: p.about(confirmDecision)}
+	return &engines.Response{Raw: shown, Data: p.about(confirmDecision)}
 }
 
 // about is what the audit log has of a response about the login.
@@ -105,7 +106,7 @@ func (e *engine) ask(ctx context.Context, req *engines.Request, in *linkIn) (*en
 		return nil, errGone()
 	}
 	req.LoginID = l.AuditID
-	return &engines.Response{Raw: askPage(l), Data: map[string]any{"role": l.Role, "address": l.Address}}, nil
+	return &engines.Response{Raw: page.Ask(l.shown()), Data: map[string]any{"role": l.Role, "address": l.Address}}, nil
 }
 
 type followIn struct {
@@ -141,14 +142,20 @@ func (e *engine) follow(ctx context.Context, req *engines.Request, in *followIn)
 	if in.Decision == rejectDecision {
 		return p.stopped(), nil
 	}
-	return &engines.Response{Raw: leavePage(p.login.Target), Data: map[string]any{"role": p.login.Role, "address": p.login.Address}}, nil
+	return &engines.Response{Raw: page.Leave(p.login.Target), Data: map[string]any{"role": p.login.Role, "address": p.login.Address}}, nil
 }
 
 func errGone() error {
-	return &engines.Error{Kind: engines.KindNotFound, Detail: "the link is unknown, expired or used", Page: gonePage()}
+	return &engines.Error{Kind: engines.KindNotFound, Detail: "the link is unknown, expired or used", Page: page.Gone()}
 }
 
-// startedAt is how pages show when a login was started.
-func startedAt(l *login) string {
-	return l.CreatedAt.UTC().Format("2 Jan 2006, 15:04:05 UTC") + " (" + time.Since(l.CreatedAt).Truncate(time.Second).String() + " ago)"
+// shown is what pages tell of the login.
+func (l *login) shown() *page.Login {
+	shown := &page.Login{
+		Role: l.Role, ACSURL: l.ACSURL, Code: l.VerificationCode, Address: l.Address, StartedAt: l.CreatedAt, Terminal: l.ClientType == role.CLI,
+	}
+	if l.User != nil {
+		shown.Subject = cut(l.User.Subject, maxDisplayBytes)
+	}
+	return shown
 }

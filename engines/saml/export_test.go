@@ -12,7 +12,7 @@ import (
 
 // SetFetch replaces how an engine fetches metadata.
 func SetFetch(e engines.Engine, fetch func(ctx context.Context, url string) ([]byte, error)) {
-	e.(*engine).providers.fetch = fetch
+	e.(*engine).provider.FetchMetadata = fetch
 }
 
 // Pending returns how many logins an engine believes to be pending.
@@ -41,5 +41,5 @@ func Occupy(t *testing.T, e engines.Engine) (done func()) {
 
 // FillUp makes an engine believe that there is no room for another login, until it counts again.
 func FillUp(e engines.Engine) {
-	e.(*engine).pending.end(time.Now(), maxPending, false)
+	e.(*engine).pending.endSweep(time.Now(), maxPending, false)
 }

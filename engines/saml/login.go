@@ -17,17 +17,13 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/saml/idp"
+	"github.com/coffer-project/coffer/engines/saml/provider"
+	"github.com/coffer-project/coffer/engines/saml/role"
 	"github.com/coffer-project/coffer/storage"
 )
 
 // loginTTL is how long a login can be finished: clients of the family poll for three minutes.
 const loginTTL = 5 * time.Minute
-
-// Client types.
-const (
-	cliClient     = "cli"     // the page says to go back to the terminal
-	browserClient = "browser" // sees nothing: its opener closes the window
-)
 
 type startIn struct {
 	Role            string `json:"role" max:"512" help:"Name of the role; without it the default role of the configuration."`
@@ -63,7 +59,7 @@ func (e *engine) start(ctx context.Context, req *engines.Request, in *startIn) (
 	if err != nil { // before anything that costs: a fetch, a signature
 		return nil, err
 	}
-	d, err := e.provider(ctx, req.Mount, c)
+	d, err := e.provider.Descriptor(ctx, req.Mount, c)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +69,7 @@ func (e *engine) start(ctx context.Context, req *engines.Request, in *startIn) (
 	}
 	now := time.Now().UTC()
 	l := &login{
-		Role: ro.name, Challenge: challenge, ClientType: in.ClientType, ACSURL: in.ACSURL, RequestID: requestID,
+		Role: ro.Name, Challenge: challenge, ClientType: in.ClientType, ACSURL: in.ACSURL, RequestID: requestID,
 		VerificationCode: newCode(2, 4), Address: address(req), CreatedAt: now, ExpiresAt: now.Add(loginTTL),
 		State: pendingState, AuditID: uuid.NewString(), id: pollLogin(pollID),
 	}
@@ -81,7 +77,7 @@ func (e *engine) start(ctx context.Context, req *engines.Request, in *startIn) (
 	leading := []storage.Key{relayKey(relay)}
 	data := map[string]any{
 		"sso_service_url": target, "token_poll_id": pollID, "verification_code": l.VerificationCode,
-		"expires_in": int(loginTTL / time.Second), "role": l.Role, "confirmation_required": ro.confirms(l.ClientType),
+		"expires_in": int(loginTTL / time.Second), "role": l.Role, "confirmation_required": ro.Confirms(l.ClientType),
 	}
 	if short != "" {
 		l.Target, leading, data["short_url"] = target, append(leading, linkKey(code)), short
@@ -127,8 +123,8 @@ func (in *startIn) short(code string) (string, error) {
 }
 
 // startingRole returns the configuration and the role of a login, the default one if none is named.
-func startingRole(ctx context.Context, req *engines.Request, name string) (*config, *role, error) {
-	c, err := getConfig(ctx, req.Mount.Storage)
+func startingRole(ctx context.Context, req *engines.Request, name string) (*provider.Config, *role.Role, error) {
+	c, err := provider.GetConfig(ctx, req.Mount.Storage)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -138,7 +134,7 @@ func startingRole(ctx context.Context, req *engines.Request, name string) (*conf
 	if name == "" {
 		return nil, nil, engines.Invalid("missing required 'role' parameter: name a role, or set default_role in the config")
 	}
-	ro, err := getRole(ctx, req.Mount.Storage, name)
+	ro, err := role.Get(ctx, req.Mount.Storage, name)
 	if err == nil && ro == nil {
 		err = engines.Invalid(`field "role": there is no such role`)
 	}
@@ -147,10 +143,10 @@ func startingRole(ctx context.Context, req *engines.Request, name string) (*conf
 
 // authnRequest returns the identity provider's URL with a request in it, signed if the configuration says so, and the
 // request's id. Providers that want signed requests do not always insist: whether this one does is for it to say.
-func authnRequest(ctx context.Context, m engines.Mount, c *config, ro *role, d *idp.Descriptor, acsURL, relay string) (target, id string, err error) {
+func authnRequest(ctx context.Context, m engines.Mount, c *provider.Config, ro *role.Role, d *idp.Descriptor, acsURL, relay string) (target, id string, err error) {
 	var signer crypto.Signer
 	if c.SignAuthnRequests {
-		if signer, _, err = getSigningKey(ctx, m.Storage); err != nil {
+		if signer, _, err = provider.SigningKey(ctx, m.Storage); err != nil {
 			return "", "", err
 		}
 	}

@@ -5,18 +5,19 @@
 // then redeems the poll id and its secret for a token, once. Poll id, RelayState and request id are independent random
 // values, so that none of those who see one of them can finish another's login.
 //
-// What a response must fulfil is in the package assertion, which trusts nothing of it before its signature; what is known
-// of the identity provider, explicit or from its metadata, in the package idp. What is stored, below the mount:
+// What a response must fulfil is in the package assertion, which trusts nothing of it before its signature; what a mount knows
+// of its identity provider in the package provider, above idp, which reads metadata; whom a role admits in the package role; and
+// what browsers show in the package page. What is stored, below the mount:
 //
-//	config            config: shared between clusters
-//	key               signingKey: of the requests, if they are signed; shared
-//	role/<name>       role; shared
+//	config            provider.Config: shared between clusters
+//	key               the key of the requests, if they are signed; shared
+//	role/<name>       role.Role; shared
 //	verified          the copy of the identity provider's metadata that was verified last; shared
 //
 // and, of each cluster on its own (Mount.ClusterStorage):
 //
 //	provider               the last good copy of the identity provider's metadata
-//	refused/<role>         lastRejection: the last login that was rejected, for explain
+//	refused/<role>         role.LastRejection: the last login that was rejected, for explain
 //	login/<id>             login: one that was started; id is the hash of the poll id or sign-in code
 //	relay/<hash>           the login that a RelayState belongs to
 //	go/<hash>              the login that a short link leads to
@@ -33,6 +34,8 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/fairqueue"
+	"github.com/coffer-project/coffer/engines/saml/provider"
+	"github.com/coffer-project/coffer/engines/saml/role"
 )
 
 // Options are what every mount of a node shares. The zero value works.
@@ -66,7 +69,7 @@ type engine struct {
 	router          *engines.Router
 	log             *slog.Logger
 	counts          *Counts
-	providers       providers
+	provider        *provider.Provider
 	pending         pending
 	queue           *fairqueue.Queue
 	rejected        rejections
@@ -75,6 +78,9 @@ type engine struct {
 
 // Router implements engines.Engine.
 func (e *engine) Router() *engines.Router { return e.router }
+
+// StoredPath returns a path with the role's name in it as it is stored: in lower case. Policies are asked about it, too.
+func (e *engine) StoredPath(path string) string { return engines.FoldPath(path, "role") }
 
 // New returns the engines.Factory. Its engines are engines.Renewer and engines.RoleNamer.
 func New(o Options) engines.Factory {
@@ -91,22 +97,11 @@ func New(o Options) engines.Factory {
 }
 
 func newEngine(log *slog.Logger, counts *Counts, shared *fairqueue.Queue) *engine {
-	e := &engine{router: engines.NewRouter(), log: log, counts: counts, queue: shared}
+	e := &engine{router: engines.NewRouter(), log: log, counts: counts, queue: shared, provider: provider.New(log, &counts.MetadataFailures)}
 	r := e.router
 	const public = engines.Unauthenticated | engines.Active
-	const here = engines.ClusterLocal | engines.Active // about this cluster's logins and network
-
-	engines.On(r, engines.Read, "config", "Read the configuration.", 0, readConfig)
-	engines.On(r, engines.Update, "config", "Configure the identity provider, or change what is given.", 0, writeConfig).Exists = configExists
-	engines.On(r, engines.Update, "config/verify", "Fetch the identity provider's metadata now, and say what is known of it.", here, e.verifyConfig)
-	engines.On(r, engines.Update, "config/rotate-signing-key", "Make a new key for signed requests.", 0, rotateKey)
-	engines.On(r, engines.Read, "metadata", "The metadata of this service provider, for the identity provider.", engines.Unauthenticated, metadata)
-
-	engines.On(r, engines.List, "role", "List the roles.", 0, listRoles)
-	engines.On(r, engines.Read, "role/{name}", "Read a role.", 0, readRole)
-	engines.On(r, engines.Update, "role/{name}", "Create a role, or change what is given.", 0, writeRole).Exists = roleExists
-	engines.On(r, engines.Delete, "role/{name}", "Delete a role. Tokens of the role live on until they expire.", 0, deleteRole)
-	engines.On(r, engines.Update, "role/{name}/explain", "Say which bound values a user has and which not: for given attributes, or for the last login that was rejected.", here, explain)
+	e.provider.Routes(r)
+	role.Routes(r)
 
 	engines.On(r, engines.Update, "sso_service_url", "Start a login.", public, e.start)
 	engines.On(r, engines.Update, "callback", "Take the identity provider's response, posted by the user's browser.", public|engines.Form|engines.ForeignForm, e.callback)

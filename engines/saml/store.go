@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/saml/role"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -53,10 +54,10 @@ type login struct {
 	CreatedAt time.Time `json:"created_at"`
 	ExpiresAt time.Time `json:"expires_at"`
 
-	State  string    `json:"state"`
-	User   *identity `json:"user,omitempty"`   // once the response is accepted
-	Trust  string    `json:"trust,omitempty"`  // once the response is accepted: config.trust of then
-	Reason string    `json:"reason,omitempty"` // once rejected, for the client that redeems
+	State  string         `json:"state"`
+	User   *role.Identity `json:"user,omitempty"`   // once the response is accepted
+	Trust  string         `json:"trust,omitempty"`  // once the response is accepted: config.trust of then
+	Reason string         `json:"reason,omitempty"` // once rejected, for the client that redeems
 	// Confirmation is the hash of what the page knows that asks the user.
 	Confirmation string `json:"confirmation,omitempty"`
 	// Browser is the address that the response came from.
@@ -221,8 +222,8 @@ func (p *pending) begin(now time.Time) bool {
 	return true
 }
 
-// end notes how many logins there are, below 0 if that is not known, and whether the next sweep should come soon.
-func (p *pending) end(now time.Time, count int, more bool) {
+// endSweep records how many logins there are, below 0 if that is not known, and whether the next sweep should come soon.
+func (p *pending) endSweep(now time.Time, count int, more bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.sweeping, p.next = false, now.Add(sweepInterval)
@@ -237,10 +238,10 @@ func (p *pending) end(now time.Time, count int, more bool) {
 	}
 }
 
-// take counts one more login from an address. If there is too little room it returns the login that has to make some: the
+// add counts one more login from an address. If there is too little room it returns the login that has to make some: the
 // oldest of the same site, or of the one with most if the mount is full. It reports false if none is known, as after a change
 // of the active node.
-func (p *pending) take(now time.Time, from netip.Addr, id string) (evict string, ok bool) {
+func (p *pending) add(now time.Time, from netip.Addr, id string) (evict string, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.started == nil {
@@ -301,9 +302,9 @@ func (e *engine) checkPendingLimit(ctx context.Context, s storage.Store, from ne
 		if err != nil {
 			e.log.Warn("removing expired logins failed", "err", err)
 		}
-		e.pending.end(now, count, more)
+		e.pending.endSweep(now, count, more)
 	}
-	if evict, ok := e.pending.take(now, from, id); ok {
+	if evict, ok := e.pending.add(now, from, id); ok {
 		return evict, nil
 	}
 	return "", &engines.Error{

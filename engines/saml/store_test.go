@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/enginetest"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -121,7 +122,7 @@ func TestStrangersDoNotFillTheHouse(t *testing.T) {
 	from := func(addr string) (evicted string) {
 		t.Helper()
 		started++
-		evicted, ok := p.take(now, netip.MustParseAddr(addr), fmt.Sprint(started))
+		evicted, ok := p.add(now, netip.MustParseAddr(addr), fmt.Sprint(started))
 		if !ok {
 			t.Fatalf("the start %d from %s is rejected", started, addr)
 		}
@@ -150,11 +151,11 @@ func TestStrangersDoNotFillTheHouse(t *testing.T) {
 	}
 	// After a change of the active node the new node does not know who started what.
 	unknown := &pending{count: maxPending}
-	if _, ok := unknown.take(now, netip.MustParseAddr("192.0.2.1"), "x"); ok {
+	if _, ok := unknown.add(now, netip.MustParseAddr("192.0.2.1"), "x"); ok {
 		t.Error("a full mount has room")
 	}
 	now = now.Add(loginTTL)
-	p.end(now, 0, false)
+	p.endSweep(now, 0, false)
 	if len(p.started) != 0 {
 		t.Errorf("%d sites are never forgotten", len(p.started))
 	}
@@ -162,7 +163,7 @@ func TestStrangersDoNotFillTheHouse(t *testing.T) {
 
 // TestCrowdedAddressesLoseTheirOldest: the login that makes room is gone, unless its user has answered.
 func TestCrowdedAddressesLoseTheirOldest(t *testing.T) {
-	m := roleMount(t)
+	m := enginetest.New(t, New(Options{}), enginetest.Options{Type: "saml", Path: "auth/saml/"})
 	s := m.Mount.ClusterStorage
 	now := time.Now()
 	for _, state := range []string{pendingState, confirmingState, completedState} {
@@ -314,5 +315,24 @@ func TestMountsShareAQueue(t *testing.T) {
 	}
 	if a.(*engine).queue != b.(*engine).queue {
 		t.Error("each mount verifies as much as a node may")
+	}
+}
+
+func TestStoredPath(t *testing.T) {
+	e := new(engine)
+	for path, want := range map[string]string{
+		"role/Dev":           "role/dev",
+		"role/Dev/explain":   "role/dev/explain",
+		"role/DEV/Explain":   "role/dev/Explain",
+		"role/":              "role/",
+		"role":               "role",
+		"Role/Dev":           "Role/Dev",
+		"config/Verify":      "config/Verify",
+		"token":              "token",
+		"role/\u212aelvin/x": "role/kelvin/x", // as normalName does, which then takes it
+	} {
+		if got := e.StoredPath(path); got != want {
+			t.Errorf("StoredPath(%q) = %q, want %q", path, got, want)
+		}
 	}
 }

@@ -6,10 +6,14 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
+	"fmt"
 	"slices"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/saml/provider"
+	"github.com/coffer-project/coffer/engines/saml/role"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -35,8 +39,8 @@ func (e *engine) token(ctx context.Context, req *engines.Request, in *tokenIn) (
 		return nil, err
 	}
 	var l *login
-	var c *config
-	var ro *role
+	var c *provider.Config
+	var ro *role.Role
 	var outcome error // of a transaction that removes the login and yet is no success
 	_, err = storage.Update(ctx, req.Mount.ClusterStorage, func(t *storage.Txn) (err error) {
 		outcome, ro = nil, nil
@@ -55,13 +59,13 @@ func (e *engine) token(ctx context.Context, req *engines.Request, in *tokenIn) (
 		case l.State == confirmingState:
 			return &engines.Error{Kind: engines.KindUnauthorized, Detail: "the login is not finished: the user has to confirm it in the browser, on the page that shows its code"}
 		}
-		if ro, err = getRole(ctx, req.Mount.Storage, l.Role); err != nil {
+		if ro, err = role.Get(ctx, req.Mount.Storage, l.Role); err != nil {
 			return err
 		}
 		if reason := misplaced(req, l, ro); reason != "" {
 			return denied(reason) // the login is still there for the client that may redeem it
 		}
-		if c, err = getConfig(ctx, req.Mount.Storage); err != nil {
+		if c, err = provider.GetConfig(ctx, req.Mount.Storage); err != nil {
 			return err
 		}
 		l.drop(t)
@@ -77,11 +81,11 @@ func (e *engine) token(ctx context.Context, req *engines.Request, in *tokenIn) (
 	e.counts.Redeemed.Add(1)
 	return &engines.Response{Auth: &engines.Auth{Login: &engines.Login{
 		DisplayName:  cut(l.User.Subject, maxDisplayBytes),
-		Alias:        engines.Alias{Name: c.alias(l.User.Subject), Metadata: ro.AliasMetadata},
-		GroupAliases: ro.groups(*l.User),
-		Metadata:     map[string]string{"role": ro.name},
+		Alias:        engines.Alias{Name: c.Alias(l.User.Subject), Metadata: ro.AliasMetadata},
+		GroupAliases: ro.Groups(*l.User),
+		Metadata:     map[string]string{"role": ro.Name},
 		Token:        ro.Token,
-		Role:         ro.name,
+		Role:         ro.Name,
 		Internal:     terms(c, ro),
 	}}}, nil
 }
@@ -93,12 +97,12 @@ type internal struct {
 }
 
 // terms identifies what a user is admitted by: a role, and whom the configuration trusts.
-func terms(c *config, r *role) json.RawMessage {
+func terms(c *provider.Config, r *role.Role) json.RawMessage {
 	text, err := json.Marshal(r)
 	if err != nil {
 		panic(err) // texts, numbers and lists of them
 	}
-	out, err := json.Marshal(internal{Format: 1, Terms: hash("terms", c.trust()+string(text))})
+	out, err := json.Marshal(internal{Format: 1, Terms: hash("terms", trust(c)+string(text))})
 	if err != nil {
 		panic(err)
 	}
@@ -128,7 +132,7 @@ func (in *tokenIn) proves(challenge []byte) bool {
 }
 
 // misplaced returns why a login cannot be redeemed from where the request comes from, "" if it can.
-func misplaced(req *engines.Request, l *login, ro *role) string {
+func misplaced(req *engines.Request, l *login, ro *role.Role) string {
 	switch {
 	case l.State != completedState || ro == nil:
 		return ""
@@ -142,17 +146,17 @@ func misplaced(req *engines.Request, l *login, ro *role) string {
 
 // outcome returns why a login that has come to its end admits no user, nil if it does. Configuration and role are checked
 // again: they may have changed since the identity provider responded.
-func (l *login) outcome(c *config, ro *role) error {
+func (l *login) outcome(c *provider.Config, ro *role.Role) error {
 	var reason string
 	switch {
 	case l.State == rejectedState:
 		reason = l.Reason
-	case l.Trust != c.trust() || !slices.Contains(c.ACSURLs, l.ACSURL) || l.Unsolicited && !c.AllowIDPInitiated:
+	case l.Trust != trust(c) || !slices.Contains(c.ACSURLs, l.ACSURL) || l.Unsolicited && !c.AllowIDPInitiated:
 		reason = "the configuration of the method has changed"
 	case l.User == nil || ro == nil:
 		reason = "the role does not exist any more"
 	default:
-		err := ro.admits(*l.User)
+		err := ro.Admits(*l.User)
 		if err == nil {
 			return nil
 		}
@@ -179,7 +183,7 @@ func cut(text string, n int) string {
 // token only after a second factor gets it by the terms of the login: the role's bounds cannot be checked again, because the
 // user's attributes are not stored any more.
 func (e *engine) RenewLogin(ctx context.Context, m engines.Mount, login engines.RenewedLogin) (engines.TokenFields, error) {
-	ro, err := getRole(ctx, m.Storage, login.Role)
+	ro, err := role.Get(ctx, m.Storage, login.Role)
 	if err != nil {
 		return engines.TokenFields{}, err
 	}
@@ -187,7 +191,7 @@ func (e *engine) RenewLogin(ctx context.Context, m engines.Mount, login engines.
 		return engines.TokenFields{}, engines.Invalid("the token cannot be renewed: its role does not exist any more")
 	}
 	if login.Waiting {
-		c, err := getConfig(ctx, m.Storage)
+		c, err := provider.GetConfig(ctx, m.Storage)
 		if err != nil {
 			return engines.TokenFields{}, err
 		}
@@ -219,7 +223,7 @@ func (e *engine) LoginRole(ctx context.Context, req *engines.Request) string {
 	switch req.Path {
 	case "sso_service_url":
 		if name = text("role"); name == "" {
-			if c, err := getConfig(ctx, req.Mount.Storage); err == nil {
+			if c, err := provider.GetConfig(ctx, req.Mount.Storage); err == nil {
 				name = c.DefaultRole
 			}
 		}
@@ -235,14 +239,25 @@ func (e *engine) LoginRole(ctx context.Context, req *engines.Request) string {
 	if name == "" {
 		return ""
 	}
-	ro, err := getRole(ctx, req.Mount.Storage, name)
+	ro, err := role.Get(ctx, req.Mount.Storage, name)
 	if err != nil || ro == nil {
 		return ""
 	}
-	return ro.name
+	return ro.Name
 }
 
 var (
 	_ engines.Renewer   = (*engine)(nil)
 	_ engines.RoleNamer = (*engine)(nil)
 )
+
+// trust identifies whose responses are accepted, and which. A login that was accepted under another configuration must not
+// be redeemed: to change it may be how a provider that fell into wrong hands is shut out.
+func trust(c *provider.Config) string {
+	switches := fmt.Sprint(c.ValidateResponseSignature, c.ValidateAssertionSignature)
+	all := []string{c.IDPMetadataURL, c.IDPEntityID, c.IDPCert, c.EntityID, switches}
+	if c.NameIDFormat != "" {
+		all = append(all, c.NameIDFormat)
+	}
+	return hash("trust", strings.Join(all, "\x00"))
+}

@@ -31,7 +31,7 @@ func TestLinksAreHeldToTheCapacity(t *testing.T) {
 			if got := len(s.links(all)); got != n {
 				t.Errorf("%d links are stored, want %d", got, n)
 			}
-			for name := range s.places.Site(syncsim.Marked, "m").Objects() {
+			for name := range s.sites.Site(syncsim.Marked, "m").Objects() {
 				names = append(names, name)
 			}
 			if len(names) != n {
@@ -87,7 +87,7 @@ func TestLinksAreHeldToTheCapacity(t *testing.T) {
 		}
 		s.mounts[0].Put(first[0], "k", "2")
 		s.pass(time.Second)
-		if got, _ := s.places.Site(syncsim.Marked, "m").Get(first[0]); got != `{"k":"2"}` {
+		if got, _ := s.sites.Site(syncsim.Marked, "m").Get(first[0]); got != `{"k":"2"}` {
 			t.Errorf("one that is there does not go on: %s", got)
 		}
 		s.mounts[0].Drop(first[0])
@@ -102,7 +102,7 @@ func TestLinksAreHeldToTheCapacity(t *testing.T) {
 		s.mounts[0].Put(fifth[0], "k", "3")
 		s.pass(time.Hour)
 		synced(5)
-		if got, _ := s.places.Site(syncsim.Marked, "m").Get(fifth[0]); got != `{"k":"3"}` {
+		if got, _ := s.sites.Site(syncsim.Marked, "m").Get(fifth[0]); got != `{"k":"3"}` {
 			t.Errorf("one that is there does not go on: %s", got)
 		}
 		allow(100)
@@ -138,7 +138,7 @@ func TestRoomOfWhatIsForgotten(t *testing.T) {
 func TestASecretIsCountedOnce(t *testing.T) {
 	inSim(t, func(s *sim) {
 		s.mounts[0].Put("a", "k", "1")
-		s.places.Site(syncsim.Marked, "m").Put("same", "theirs")
+		s.sites.Site(syncsim.Marked, "m").Put("same", "theirs")
 		same := func(a *state.Association) { a.Template = "same" }
 		prefix := s.tie(0, "", func(a *state.Association) { same(a); a.Selector = true })
 		own := s.tie(0, "a", same)
@@ -152,7 +152,7 @@ func TestASecretIsCountedOnce(t *testing.T) {
 		if n := s.svc.Numbers()["sync_attention"]; n != 1 {
 			t.Errorf("%v secrets need action, want still 1", n)
 		}
-		s.places.Site(syncsim.Marked, "m").Delete("same")
+		s.sites.Site(syncsim.Marked, "m").Delete("same")
 		s.pass(2 * time.Hour)
 		if n := s.svc.Numbers()["sync_attention"]; n != 0 {
 			t.Errorf("%v secrets need action, want none", n)

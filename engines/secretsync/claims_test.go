@@ -57,12 +57,12 @@ func TestAFullPlaceTakesNoSecondName(t *testing.T) {
 		if cause := s.link(a, "a").Cause; !strings.Contains(cause, "100 names") || !strings.Contains(cause, `"VAULT_KV_00000001_A" goes only when`) {
 			t.Errorf("the cause is %q", cause)
 		}
-		calls := len(s.places.Calls())
+		calls := len(s.sites.Calls())
 		s.pass(30 * time.Minute)
-		if n := len(s.places.Calls()) - calls; n > 10 {
+		if n := len(s.sites.Calls()) - calls; n > 10 {
 			t.Errorf("%d calls in half an hour at a place that is full", n)
 		}
-		if _, ok := s.places.Site(syncsim.Plain, "p").Get("VAULT_KV_00000001_A"); !ok {
+		if _, ok := s.sites.Site(syncsim.Plain, "p").Get("VAULT_KV_00000001_A"); !ok {
 			t.Error("the old name went before the new one was there")
 		}
 		kv.Delete("all/0")
@@ -107,7 +107,7 @@ func TestOldDestinationsAreKeptFromTheEnvironment(t *testing.T) {
 		s.stop()
 		s.operator.EnvironmentCredentials = connection.EnvironmentNone
 		s.start()
-		calls := len(s.places.Calls())
+		calls := len(s.sites.Calls())
 		s.mounts[0].Put("a", "k", "2")
 		s.pass(time.Second)
 		s.status(a, "a", state.ClientError)
@@ -117,7 +117,7 @@ func TestOldDestinationsAreKeptFromTheEnvironment(t *testing.T) {
 		if _, _, err := s.svc.ScanDrift(s.ctx(), d, func(string) bool { return true }); err == nil {
 			t.Error("it was scanned for drift")
 		}
-		if n := len(s.places.Calls()); n != calls {
+		if n := len(s.sites.Calls()); n != calls {
 			t.Errorf("%d calls were made", n-calls)
 		}
 	})
@@ -143,7 +143,7 @@ func TestASwapOfNamesNeedsAThird(t *testing.T) {
 		s.pass(30 * time.Second)
 		s.status(a, "a", state.Synced)
 		for name, want := range map[string]string{"X": `{"k":"b"}`, "Y": `{"k":"a"}`} {
-			if got, _ := s.places.Site(syncsim.Plain, "p").Get(name); got != want {
+			if got, _ := s.sites.Site(syncsim.Plain, "p").Get(name); got != want {
 				t.Errorf("%s is %s, want %s", name, got, want)
 			}
 		}

@@ -73,7 +73,7 @@ func TestCredentialsCanBeRepairedWhilePurging(t *testing.T) {
 	run(t, func(r *rig) {
 		path := r.dest(syncsim.Marked, "d", nil)
 		r.post(path+"/associations/set", map[string]any{"mount": "kv", "secret_name": "a"})
-		r.places.SetFault(func(syncsim.Call) syncsim.Fault { return syncsim.Fault{Kind: syncsim.Reject} })
+		r.sites.SetFault(func(syncsim.Call) syncsim.Fault { return syncsim.Fault{Kind: syncsim.Reject} })
 		r.Must(engines.Delete, path, map[string]any{"purge": true})
 		time.Sleep(2 * time.Second)
 		if got := r.Data(r.Must(engines.Read, path, nil)); got["purge_error"] == nil {
@@ -82,7 +82,7 @@ func TestCredentialsCanBeRepairedWhilePurging(t *testing.T) {
 		if text := r.Fails(engines.KindInvalid, engines.Update, path, map[string]any{"site": "one", "token": "new"}); !strings.Contains(text, "PATCH") {
 			t.Errorf("%q does not say how to change it", text)
 		}
-		r.places.SetFault(nil)
+		r.sites.SetFault(nil)
 		r.Must(engines.Patch, path, map[string]any{"token": "new"})
 		time.Sleep(10 * time.Second)
 		if _, err := r.Do(engines.Read, path, nil); err == nil {

@@ -35,7 +35,7 @@ func TestDriftThatIsHeld(t *testing.T) {
 				d := r.dest(syncsim.Marked, "d", nil)
 				r.post(d+"/associations/set", map[string]any{"mount": "kv", "secret_name": "a", "drift_policy": "repair"})
 				r.post(d+"/associations/set", map[string]any{"mount": "kv", "secret_name": "folder/b"})
-				site := r.places.Site(syncsim.Marked, "one")
+				site := r.sites.Site(syncsim.Marked, "one")
 				drifts := func(want string) {
 					t.Helper()
 					time.Sleep(time.Hour / 4)
@@ -71,7 +71,7 @@ func TestDriftThatIsHeld(t *testing.T) {
 func TestFailuresThatAreHeld(t *testing.T) {
 	run(t, func(r *rig) {
 		d := r.dest(syncsim.Marked, "d", nil)
-		r.places.SetFault(func(syncsim.Call) syncsim.Fault { return syncsim.Fault{Kind: syncsim.Reject} })
+		r.sites.SetFault(func(syncsim.Call) syncsim.Fault { return syncsim.Fault{Kind: syncsim.Reject} })
 		secret := map[string]any{"mount": "kv", "secret_name": "a"}
 		r.post(d+"/associations/set", secret)
 		entry := func() map[string]any {

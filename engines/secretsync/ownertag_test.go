@@ -14,7 +14,7 @@ import (
 // TestMarksCannotBeCopied: who may tag secrets at the destination cannot have us overwrite them.
 func TestMarksCannotBeCopied(t *testing.T) {
 	inSim(t, func(s *sim) {
-		kv, site := s.mounts[0], s.places.Site(syncsim.Marked, "m")
+		kv, site := s.mounts[0], s.sites.Site(syncsim.Marked, "m")
 		kv.Put("a", "k", "1")
 		a := s.tie(0, "", func(a *state.Association) { a.Selector, a.Deletion = true, state.DeleteOnRemoval })
 		const ours, theirs = "vault/kv_00000001/a", "vault/kv_00000001/b"
@@ -56,14 +56,14 @@ func TestMarksAreOfOneName(t *testing.T) {
 func TestAListWithoutEndHoldsNobodyUp(t *testing.T) {
 	inSim(t, func(s *sim) {
 		s.mounts[0].Put("a", "k", "1")
-		s.places.SetFault(func(c syncsim.Call) (f syncsim.Fault) {
+		s.sites.SetFault(func(c syncsim.Call) (f syncsim.Fault) {
 			if c.Op == "list" && c.Type == syncsim.Marked {
 				f.Delay = 1000 * time.Hour
 			}
 			return f
 		})
 		a := s.tie(2, "a", nil)
-		s.places.Site(syncsim.Plain, siteOf(syncsim.Plain)).Put(s.names(syncsim.Plain)[0], "2")
+		s.sites.Site(syncsim.Plain, siteOf(syncsim.Plain)).Put(s.names(syncsim.Plain)[0], "2")
 		s.pass(3 * reconcile.DriftInterval)
 		if l := s.link(a, "a"); len(l.Items) != 1 || l.Items[0].Drift != reconcile.DriftChanged {
 			t.Errorf("%+v", l.Items)

@@ -56,7 +56,7 @@ func TestSimulationConverges(t *testing.T) {
 			s := newSim(t, uint64(seed)) //nolint:gosec // it is not negative
 			s.run()
 			if t.Failed() {
-				for _, c := range s.places.Calls() {
+				for _, c := range s.sites.Calls() {
 					s.done = append(s.done, fmt.Sprintf("%8.1fs   %s: %s %s %s", c.At.Sub(s.began).Seconds(), c.Dest, c.Op, c.Name, c.Ended))
 				}
 				slices.SortStableFunc(s.done, func(a, b string) int { return cmp.Compare(a[:9], b[:9]) })
@@ -71,7 +71,7 @@ type sim struct {
 	t      *testing.T
 	rng    *rand.Rand
 	w      *syncsim.World
-	places *syncsim.Places
+	sites  *syncsim.Sites
 	mounts []*syncsim.KV
 	dests  []*state.Destination
 	logs   logs
@@ -112,8 +112,8 @@ func (l *logs) String() string {
 }
 
 func newSim(t *testing.T, seed uint64) *sim {
-	s := &sim{t: t, rng: rand.New(rand.NewPCG(seed, 1)), w: syncsim.NewWorld(), places: syncsim.NewPlaces(), retains: map[string]bool{}, began: time.Now(), meddles: seed%3 > 0} //nolint:gosec // to be repeated
-	s.places.Rate = destination.Rate{Writes: 5, WriteBurst: 10, Reads: 20, ReadBurst: 30, Concurrency: 2}
+	s := &sim{t: t, rng: rand.New(rand.NewPCG(seed, 1)), w: syncsim.NewWorld(), sites: syncsim.NewSites(), retains: map[string]bool{}, began: time.Now(), meddles: seed%3 > 0} //nolint:gosec // to be repeated
+	s.sites.Rate = destination.Rate{Writes: 5, WriteBurst: 10, Reads: 20, ReadBurst: 30, Concurrency: 2}
 	s.w.Namespace("n1", "team/")
 	s.mounts = []*syncsim.KV{s.w.Mount("root", "kv/"), s.w.Mount("root", "other/"), s.w.Mount("n1", "kv/")}
 	s.start()
@@ -131,7 +131,7 @@ func (s *sim) say(format string, args ...any) {
 
 func (s *sim) start() {
 	s.node = s.w.Node()
-	s.svc = New(Options{Host: s.node, Types: s.places.Types(), Operator: s.operator, Logger: slog.New(slog.NewTextHandler(&s.logs, nil)), Getenv: func(string) string { return "" }})
+	s.svc = New(Options{Host: s.node, Types: s.sites.Types(), Operator: s.operator, Logger: slog.New(slog.NewTextHandler(&s.logs, nil))})
 	ctx, cancel := context.WithCancel(s.t.Context())
 	unhear := s.w.Store.OnChange(s.svc.Changed)
 	ended := make(chan struct{})
@@ -146,8 +146,8 @@ func (s *sim) start() {
 func (s *sim) restart() {
 	s.say("restart")
 	s.stop()
-	s.places.Restarted()
-	s.places.SetFault(s.faults)
+	s.sites.Restarted()
+	s.sites.SetFault(s.faults)
 	s.w.OnCommit(nil)
 	s.start()
 }
@@ -249,7 +249,7 @@ func (s *sim) associate() {
 		for _, l := range s.links(a) {
 			for _, it := range l.Items {
 				if it.Owned {
-					s.places.Site(d.Type, siteOf(d.Type)).Allow(it.Name)
+					s.sites.Site(d.Type, siteOf(d.Type)).Allow(it.Name)
 				}
 			}
 		}
@@ -389,7 +389,7 @@ func (s *sim) meddle() {
 	if s.rng.IntN(2) == 0 {
 		kind, site = syncsim.Plain, "p"
 	}
-	there := s.places.Site(kind, site)
+	there := s.sites.Site(kind, site)
 	var names []string
 	repaired, unsure := map[string]bool{}, map[string]bool{}
 	for _, a := range s.associations() {
@@ -440,7 +440,7 @@ func (s *sim) adopt() {
 					continue
 				}
 				s.say("adopt %s at %s", it.Name, d.Name)
-				s.places.Site(a.Type, siteOf(a.Type)).Allow(it.Name)
+				s.sites.Site(a.Type, siteOf(a.Type)).Allow(it.Name)
 				key := state.LinkKey(a.NS, a.Destination, a.ID, l.Secret)
 				s.update(func(tx *storage.Txn) error {
 					var now state.Link
@@ -500,7 +500,7 @@ func (s *sim) crashSoon() {
 	}
 	after, faults := s.rng.IntN(2) == 0, s.faults
 	s.say("crash at call %d, after it: %v", n, after)
-	s.places.SetFault(func(c syncsim.Call) syncsim.Fault {
+	s.sites.SetFault(func(c syncsim.Call) syncsim.Fault {
 		mu.Lock()
 		defer mu.Unlock()
 		f := syncsim.Fault{}
@@ -525,7 +525,7 @@ func (s *sim) changeFaults() {
 	if p > 0 {
 		s.faults = syncsim.Random(s.rng.Uint64(), p)
 	}
-	s.places.SetFault(s.faults)
+	s.sites.SetFault(s.faults)
 }
 
 func (s *sim) changeRights() {
@@ -587,7 +587,7 @@ func (s *sim) run() {
 // quiet ends all trouble and lets time pass.
 func (s *sim) quiet() {
 	s.say("quiet")
-	s.places.SetFault(nil)
+	s.sites.SetFault(nil)
 	s.faults = nil
 	s.w.OnCommit(nil)
 	s.w.FailAudit(nil)
@@ -635,7 +635,7 @@ type want struct {
 // check holds what is there to what should be.
 func (s *sim) check() {
 	s.t.Helper()
-	for _, harm := range s.places.Harm() {
+	for _, harm := range s.sites.Harm() {
 		s.t.Errorf("harm: %s", harm)
 	}
 	wanted := s.wanted()
@@ -744,7 +744,7 @@ func (s *sim) checkLink(a *state.Association, l *state.Link, secret engines.Secr
 func (s *sim) checkSite(kind, site string, wanted map[string][]want) {
 	s.t.Helper()
 	rules := s.svc.Pool.Types[kind].Rules
-	there := s.places.Site(kind, site).Objects()
+	there := s.sites.Site(kind, site).Objects()
 	waits := s.waits(kind)
 	for key, all := range wanted {
 		name, ok := strings.CutPrefix(key, kind+" ")
@@ -880,10 +880,10 @@ func (s *sim) checkBudget() {
 		at     time.Time
 	}
 	buckets := map[string]*bucket{}
-	for _, c := range s.places.Calls() {
-		budget, rate, burst := "reads", s.places.Rate.Reads, s.places.Rate.ReadBurst
+	for _, c := range s.sites.Calls() {
+		budget, rate, burst := "reads", s.sites.Rate.Reads, s.sites.Rate.ReadBurst
 		if c.Op == "write" || c.Op == "delete" {
-			budget, rate, burst = "writes", s.places.Rate.Writes, s.places.Rate.WriteBurst
+			budget, rate, burst = "writes", s.sites.Rate.Writes, s.sites.Rate.WriteBurst
 		}
 		key := fmt.Sprint(c.Run, c.Dest, budget)
 		b := buckets[key]
@@ -922,7 +922,7 @@ func (s *sim) checkLeaks() {
 	audited, err := json.Marshal(s.w.Audited())
 	s.must(err)
 	said.Write(audited)
-	for _, c := range s.places.Calls() {
+	for _, c := range s.sites.Calls() {
 		said.WriteString(c.Name)
 	}
 	text := said.String()

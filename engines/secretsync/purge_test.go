@@ -70,7 +70,7 @@ func TestADeletedNamespaceSaysWhatItWaitsFor(t *testing.T) {
 	inSim(t, func(s *sim) {
 		s.mounts[0].Put("a", "k", "1")
 		s.tie(0, "a", nil)
-		s.places.SetFault(func(syncsim.Call) syncsim.Fault { return syncsim.Fault{Delay: time.Millisecond} }) // it is not removed at once
+		s.sites.SetFault(func(syncsim.Call) syncsim.Fault { return syncsim.Fault{Delay: time.Millisecond} }) // it is not removed at once
 		err := s.svc.NamespaceGone(s.ctx(), "root")
 		if e, ok := errors.AsType[*engines.Error](err); !ok || e.Kind != engines.KindUnavailable || !strings.Contains(e.Detail, s.dests[0].Name+" is still being removed") {
 			t.Errorf("%v", err)

@@ -158,6 +158,6 @@ func TestWhatIsAssociatedInTheMomentOfAMoveGoesNowhere(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		same(t, "entries", len(r.entries(d)), 0)
-		same(t, "the new place", len(r.places.Site(syncsim.Marked, "two").Objects()), 0)
+		same(t, "the new place", len(r.sites.Site(syncsim.Marked, "two").Objects()), 0)
 	})
 }

@@ -27,11 +27,11 @@ func (s *sys) Router() *engines.Router { return s.router }
 // rig is a service on a node, with the paths as clients see them.
 type rig struct {
 	*enginetest.Mount
-	t      *testing.T
-	w      *syncsim.World
-	kv     *syncsim.KV
-	places *syncsim.Places
-	svc    *secretsync.Service
+	t     *testing.T
+	w     *syncsim.World
+	kv    *syncsim.KV
+	sites *syncsim.Sites
+	svc   *secretsync.Service
 }
 
 // caller may do everything, or what may says.
@@ -44,8 +44,8 @@ func (c caller) AnyUnder(prefix string) bool                   { return c.may ==
 func newRig(t *testing.T, operator ...connection.Operator) *rig {
 	t.Helper()
 	w := syncsim.NewWorld()
-	r := &rig{t: t, w: w, kv: w.Mount("root", "kv/"), places: syncsim.NewPlaces()}
-	options := secretsync.Options{Host: w.Node(), Types: r.places.Types()}
+	r := &rig{t: t, w: w, kv: w.Mount("root", "kv/"), sites: syncsim.NewSites()}
+	options := secretsync.Options{Host: w.Node(), Types: r.sites.Types()}
 	for _, says := range operator {
 		options.Operator = says
 	}
@@ -189,14 +189,14 @@ func TestCallersReadWhatTheyAssociate(t *testing.T) {
 func TestSelectorsAreReachedBySecret(t *testing.T) {
 	run(t, func(r *rig) {
 		d := r.dest(syncsim.Marked, "store", map[string]any{"secret_name_template": "{{ .SecretPath }}"})
-		r.places.Site(syncsim.Marked, "one").Put("folder/b", "theirs")
+		r.sites.Site(syncsim.Marked, "one").Put("folder/b", "theirs")
 		r.post(d+"/associations/set", map[string]any{"mount": "kv", "secret_prefix": "*"})
 		time.Sleep(time.Second)
 		same(t, "set", statuses(r.entries(d)), map[string]string{"a": "SYNCED", "folder/b": "CONFLICT"})
 		of := map[string]any{"mount": "kv", "secret_name": "folder/b"}
 		to := r.Data(r.Must(engines.Read, "sync/associations/kv/folder/b", nil))["associated_destinations"]
 		same(t, "to", slices.Sorted(maps.Keys(to.(map[string]any))), []string{syncsim.Marked + "/store"})
-		r.places.Site(syncsim.Marked, "one").Allow("folder/b")
+		r.sites.Site(syncsim.Marked, "one").Allow("folder/b")
 		got := r.post(d+"/associations/adopt", of)
 		same(t, "adopted", statuses(got["associated_secrets"]), map[string]string{"folder/b": "SYNCED"})
 		if events, _ := r.post(d+"/associations/history", of)["events"].([]any); len(events) != 2 {
@@ -271,7 +271,7 @@ func TestWithoutTheService(t *testing.T) {
 		d := r.dest(syncsim.Marked, "store", nil)
 		got := r.post(d+"/associations/set", map[string]any{"mount": "kv", "secret_name": "a"})
 		same(t, "set", statuses(got["associated_secrets"]), map[string]string{"a": "PENDING"})
-		if calls := r.places.Calls(); len(calls) > 0 {
+		if calls := r.sites.Calls(); len(calls) > 0 {
 			t.Errorf("there were calls: %v", calls)
 		}
 		r.w.OnCommit(nil)

@@ -23,7 +23,6 @@ package secretsync
 
 import (
 	"log/slog"
-	"os"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/api"
@@ -44,8 +43,6 @@ type Options struct {
 	Logger *slog.Logger // nil: discard
 	// Operator is the part of the server's configuration that callers of the API cannot change.
 	Operator connection.Operator
-	// Getenv reads the server's environment; nil: os.Getenv.
-	Getenv func(string) string
 }
 
 // New returns a Service that is not running.
@@ -53,13 +50,10 @@ func New(o Options) *Service {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	if o.Getenv == nil {
-		o.Getenv = os.Getenv
-	}
 	types := map[string]destination.Type{}
 	for _, t := range o.Types {
 		types[t.Name] = t
 	}
-	pool := connection.NewPool(connection.Options{Types: types, Operator: o.Operator, Getenv: o.Getenv})
+	pool := connection.NewPool(connection.Options{Types: types, Operator: o.Operator})
 	return &Service{&api.API{Reporter: status.Reporter{Reconciler: reconcile.NewReconciler(apply.NewSyncer(o.Host, pool, o.Logger))}}}
 }

@@ -15,7 +15,7 @@ func TestASecretThatIsAssociatedTwice(t *testing.T) {
 	run(t, func(r *rig) {
 		r.kv.Put("two", "K", "v", "L", "w")
 		d := r.dest(syncsim.Marked, "d", map[string]any{"granularity": "secret-key", "secret_name_template": "{{ .SecretKey }}"})
-		site := r.places.Site(syncsim.Marked, "one")
+		site := r.sites.Site(syncsim.Marked, "one")
 		check := func(what string, want map[string]string) {
 			t.Helper()
 			time.Sleep(time.Minute)

@@ -88,7 +88,7 @@ func (s *sim) status(a *state.Association, secret, want string) {
 
 func (s *sim) names(kind string) []string {
 	var names []string
-	for name := range s.places.Site(kind, siteOf(kind)).Objects() {
+	for name := range s.sites.Site(kind, siteOf(kind)).Objects() {
 		names = append(names, name)
 	}
 	slices.Sort(names)
@@ -105,7 +105,7 @@ func (s *sim) there(kind string, want ...string) {
 
 func (s *sim) calls(op string) int {
 	n := 0
-	for _, c := range s.places.Calls() {
+	for _, c := range s.sites.Calls() {
 		if c.Op == op {
 			n++
 		}
@@ -129,7 +129,7 @@ func TestASecretFollowsWithinASecond(t *testing.T) {
 		} {
 			do.do()
 			s.pass(time.Second)
-			if got, _ := s.places.Site(syncsim.Marked, "m").Get(name); got != do.want {
+			if got, _ := s.sites.Site(syncsim.Marked, "m").Get(name); got != do.want {
 				t.Errorf("%s: %q is there", what, got)
 			}
 			kv.Put("a", "k", "0")
@@ -172,7 +172,7 @@ func TestBurstsCoalesceToTheNewest(t *testing.T) {
 		if n := s.calls("write") - before; n > 3 {
 			t.Errorf("a burst of 100 versions was written %d times", n)
 		}
-		if got, _ := s.places.Site(syncsim.Plain, "p").Get("VAULT_KV_00000001_A"); got != `{"k":"99"}` {
+		if got, _ := s.sites.Site(syncsim.Plain, "p").Get("VAULT_KV_00000001_A"); got != `{"k":"99"}` {
 			t.Errorf("%q is there", got)
 		}
 		// Writing the same once more, and looking again, writes nothing where nothing can be read.
@@ -208,7 +208,7 @@ func TestARestartNoticesWhatHappenedMeanwhile(t *testing.T) {
 		s.start()
 		s.pass(time.Second)
 		s.there(syncsim.Marked, "changed", "new", "undeleted")
-		if got, _ := s.places.Site(syncsim.Marked, "m").Get("changed"); got != `{"k":"2"}` {
+		if got, _ := s.sites.Site(syncsim.Marked, "m").Get("changed"); got != `{"k":"2"}` {
 			t.Errorf("%q is there", got)
 		}
 		if l := s.link(all, "dropped"); l.Status != "" {
@@ -263,7 +263,7 @@ func TestForgettingThatIsInterruptedHeals(t *testing.T) {
 		if len(s.associations()) != 0 || len(s.links(lost)) != 0 {
 			t.Error("associations of a destination that is not there are left")
 		}
-		s.places.Site(syncsim.Marked, "m").Delete("vault/kv_00000001/a")
+		s.sites.Site(syncsim.Marked, "m").Delete("vault/kv_00000001/a")
 		again := s.tie(1, "a", nil)
 		s.status(again, "a", state.Synced)
 		s.pass(11 * time.Minute) // past a rescan
@@ -278,8 +278,8 @@ func TestRetemplateKeepsTheOldUntilTheNewIsSeen(t *testing.T) {
 			return func(a *state.Association) { a.Granularity, a.Template = destination.SecretKey, template }
 		}
 		a := s.tie(0, "a", byKey("old_{{ .SecretKey }}"))
-		s.places.Site(syncsim.Marked, "m").Put("new_k", "theirs")
-		s.places.SetFault(func(c syncsim.Call) syncsim.Fault {
+		s.sites.Site(syncsim.Marked, "m").Put("new_k", "theirs")
+		s.sites.SetFault(func(c syncsim.Call) syncsim.Fault {
 			if c.Op == "read" && c.Name == "new_l" { // the destination does not show what it was given
 				return syncsim.Fault{Age: time.Minute}
 			}
@@ -294,7 +294,7 @@ func TestRetemplateKeepsTheOldUntilTheNewIsSeen(t *testing.T) {
 		s.mounts[0].Put("a", "k", "1")
 		s.pass(time.Second)
 		s.there(syncsim.Marked, "new_k", "old_k")
-		s.places.Site(syncsim.Marked, "m").Delete("new_k")
+		s.sites.Site(syncsim.Marked, "m").Delete("new_k")
 		s.pass(2 * time.Hour)
 		s.there(syncsim.Marked, "new_k")
 		s.status(a, "a", state.Synced)
@@ -314,7 +314,7 @@ func TestTagsFollow(t *testing.T) {
 			d.CustomTags = tags
 			s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, d.Key(), d) })
 			s.pass(time.Second)
-			if got := s.places.Site(syncsim.Marked, "m").Objects()["vault/kv_00000001/a"].Tags; fmt.Sprint(got) != fmt.Sprint(tagsOf(tags)) {
+			if got := s.sites.Site(syncsim.Marked, "m").Objects()["vault/kv_00000001/a"].Tags; fmt.Sprint(got) != fmt.Sprint(tagsOf(tags)) {
 				t.Errorf("tags %v, want %v", got, tags)
 			}
 		}
@@ -324,14 +324,14 @@ func TestTagsFollow(t *testing.T) {
 func TestARepairedConfigurationIsTriedAtOnce(t *testing.T) {
 	inSim(t, func(s *sim) {
 		s.mounts[0].Put("a", "k", "1")
-		s.places.SetFault(func(syncsim.Call) syncsim.Fault { return syncsim.Fault{Kind: syncsim.Reject} })
+		s.sites.SetFault(func(syncsim.Call) syncsim.Fault { return syncsim.Fault{Kind: syncsim.Reject} })
 		a := s.tie(0, "a", nil)
 		s.pass(3 * time.Hour)
 		s.status(a, "a", state.ClientError)
 		if l := s.link(a, "a"); l.NextRetry.Sub(time.Now()) > time.Hour || l.Attempts < 5 || len(l.History) != 1 {
 			t.Errorf("the next attempt is in %v, after %d, with %d events", time.Until(l.NextRetry), l.Attempts, len(l.History))
 		}
-		s.places.SetFault(nil)
+		s.sites.SetFault(nil)
 		d := s.dests[0]
 		d.UpdatedAt = time.Now()
 		s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, d.Key(), d) })
@@ -355,11 +355,11 @@ func TestNothingIsDoneThatIsNotInTheTrail(t *testing.T) {
 		if l := s.link(a, "a"); l.IsUnfinished() {
 			t.Error("a write that was never made is in doubt")
 		}
-		s.places.Site(syncsim.Plain, "p").Put("VAULT_KV_00000001_A", "theirs")
+		s.sites.Site(syncsim.Plain, "p").Put("VAULT_KV_00000001_A", "theirs")
 		s.w.FailAudit(nil)
 		s.pass(time.Minute)
 		s.status(a, "a", state.Conflict)
-		s.places.Site(syncsim.Plain, "p").Delete("VAULT_KV_00000001_A")
+		s.sites.Site(syncsim.Plain, "p").Delete("VAULT_KV_00000001_A")
 		s.pass(2 * time.Hour)
 		s.status(a, "a", state.Synced)
 		audited := s.w.Audited()
@@ -377,13 +377,13 @@ func TestOnlyTheOwnerSyncs(t *testing.T) {
 		s.mounts[0].Put("a", "k", "2") // is queued when the role changes
 		s.svc.RoleChanged()
 		s.pass(time.Hour)
-		if got, _ := s.places.Site(syncsim.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"1"}` {
+		if got, _ := s.sites.Site(syncsim.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"1"}` {
 			t.Errorf("a secondary has written %q", got)
 		}
 		s.w.SetOwner(true)
 		s.svc.RoleChanged()
 		s.pass(time.Second)
-		if got, _ := s.places.Site(syncsim.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"2"}` {
+		if got, _ := s.sites.Site(syncsim.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"2"}` {
 			t.Errorf("after its promotion %q is there", got)
 		}
 	})
@@ -399,7 +399,7 @@ func TestAnOwnerWithoutAccessChangesNothing(t *testing.T) {
 		if l := s.link(a, "a"); l.Status != state.ClientError || l.Code != "owner_lost_access" || l.Items[0].Status != state.ClientError {
 			t.Errorf("%+v", l)
 		}
-		if got, _ := s.places.Site(syncsim.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"1"}` {
+		if got, _ := s.sites.Site(syncsim.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"1"}` {
 			t.Errorf("%q is there", got)
 		}
 		s.w.SetMayRead(nil)
@@ -412,7 +412,7 @@ func TestRetainedNamesAreLeftWithoutACall(t *testing.T) {
 	inSim(t, func(s *sim) {
 		s.mounts[0].Put("a", "k", "1")
 		a := s.tie(0, "a", nil)
-		s.places.SetFault(func(syncsim.Call) syncsim.Fault { return syncsim.Fault{Kind: syncsim.Trouble} })
+		s.sites.SetFault(func(syncsim.Call) syncsim.Fault { return syncsim.Fault{Kind: syncsim.Trouble} })
 		s.must(s.svc.ChangeAssociations(s.ctx(), []storage.Key{a.Key()}, func(a *state.Association) bool { a.Removing, a.Retain = true, true; return true }))
 		s.pass(time.Second)
 		if len(s.associations()) != 0 {
@@ -470,7 +470,7 @@ func TestLimitsAreCheckedBeforeACall(t *testing.T) {
 		if l := s.link(a, "many"); l.Status != state.ClientError || !strings.Contains(l.Cause, "501 keys") {
 			t.Errorf("%+v", l.Outcome)
 		}
-		if n := len(s.places.Calls()); n != 0 {
+		if n := len(s.sites.Calls()); n != 0 {
 			t.Errorf("%d calls", n)
 		}
 		// A destination for 100 names has room for those, of whatever owner.
@@ -498,7 +498,7 @@ func TestALostWriteIsRecognisedAfterAnother(t *testing.T) {
 	inSim(t, func(s *sim) {
 		s.mounts[0].Put("a", "k", "1")
 		writes := 0
-		s.places.SetFault(func(c syncsim.Call) syncsim.Fault {
+		s.sites.SetFault(func(c syncsim.Call) syncsim.Fault {
 			if c.Op == "write" {
 				writes++
 			}
@@ -551,7 +551,7 @@ func TestNamesOfAnySizeAreRefusedOrKept(t *testing.T) {
 func TestTroubleOfOneNameIsNotThatOfOthers(t *testing.T) {
 	inSim(t, func(s *sim) {
 		s.mounts[0].Put("a", "bad", "1", "good", "2", "large", strings.Repeat("x", 2000))
-		s.places.SetFault(func(c syncsim.Call) syncsim.Fault {
+		s.sites.SetFault(func(c syncsim.Call) syncsim.Fault {
 			if strings.HasSuffix(c.Name, "BAD") {
 				return syncsim.Fault{Kind: syncsim.Reject}
 			}
@@ -571,7 +571,7 @@ func TestTroubleOfOneNameIsNotThatOfOthers(t *testing.T) {
 func TestAdoptingIsDoneOnce(t *testing.T) {
 	inSim(t, func(s *sim) {
 		s.mounts[0].Put("a", "k", "1", "l", "2")
-		site := s.places.Site(syncsim.Plain, "p")
+		site := s.sites.Site(syncsim.Plain, "p")
 		site.Put("K", "theirs")
 		site.Put("L", "theirs")
 		a := s.tie(2, "a", func(a *state.Association) {
@@ -607,7 +607,7 @@ func TestAdoptingIsDoneOnce(t *testing.T) {
 func TestAnOldRetryAfterIsKeptTo(t *testing.T) {
 	inSim(t, func(s *sim) {
 		s.mounts[0].Put("a", "k", "1")
-		s.places.SetFault(func(c syncsim.Call) syncsim.Fault {
+		s.sites.SetFault(func(c syncsim.Call) syncsim.Fault {
 			if c.Op == "write" {
 				return syncsim.Fault{Kind: syncsim.Throttle, RetryAfter: 10 * time.Minute}
 			}
@@ -618,13 +618,13 @@ func TestAnOldRetryAfterIsKeptTo(t *testing.T) {
 		if d := time.Until(l.NextRetry); l.Status != state.ExternalError || l.Code != destination.Throttled || d < 9*time.Minute {
 			t.Errorf("%+v, again in %v", l.Outcome, d)
 		}
-		before := len(s.places.Calls())
+		before := len(s.sites.Calls())
 		s.mounts[0].Put("a", "k", "2")
 		s.pass(5 * time.Minute)
-		if n := len(s.places.Calls()) - before; n != 0 {
+		if n := len(s.sites.Calls()) - before; n != 0 {
 			t.Errorf("%d calls while the place wants to be left alone", n)
 		}
-		s.places.SetFault(nil)
+		s.sites.SetFault(nil)
 		s.pass(6 * time.Minute)
 		s.status(a, "a", state.Synced)
 	})
@@ -638,7 +638,7 @@ func TestManyAssociations(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, 1)
-		s.places.Rate = destination.Rate{Writes: 1000, WriteBurst: 1000, Reads: 1000, ReadBurst: 1000, Concurrency: 8}
+		s.sites.Rate = destination.Rate{Writes: 1000, WriteBurst: 1000, Reads: 1000, ReadBurst: 1000, Concurrency: 8}
 		s.stop()
 		s.start()
 		var before, after runtime.MemStats
@@ -662,9 +662,9 @@ func TestManyAssociations(t *testing.T) {
 		}
 		runtime.GC()
 		runtime.ReadMemStats(&after)
-		calls := len(s.places.Calls())
+		calls := len(s.sites.Calls())
 		s.pass(reconcile.RescanInterval)
-		if more := len(s.places.Calls()) - calls; more != 0 {
+		if more := len(s.sites.Calls()) - calls; more != 0 {
 			t.Errorf("an idle look at everything made %d calls", more)
 		}
 		t.Logf("%d associations: %d kB with the store of the test, %d calls", n, (after.HeapAlloc-before.HeapAlloc)>>10, calls)

@@ -15,13 +15,13 @@ import (
 // stays when the first association ends. Where there are no ownership tags, only its claim tells.
 func TestWhatAnotherHoldsIsNotDeleted(t *testing.T) {
 	inSim(t, func(s *sim) {
-		kv, site := s.mounts[0], s.places.Site(syncsim.Plain, "p")
+		kv, site := s.mounts[0], s.sites.Site(syncsim.Plain, "p")
 		kv.Put("a", "k", "1")
 		kv.Put("b", "k", "2")
 		named := func(deletion string) func(*state.Association) {
 			return func(a *state.Association) { a.Template, a.Deletion = "same", deletion }
 		}
-		s.places.SetFault(func(c syncsim.Call) syncsim.Fault {
+		s.sites.SetFault(func(c syncsim.Call) syncsim.Fault {
 			if c.Op == "write" {
 				return syncsim.Fault{Kind: syncsim.DropAfter}
 			}
@@ -30,7 +30,7 @@ func TestWhatAnotherHoldsIsNotDeleted(t *testing.T) {
 		a := s.tie(2, "a", named(state.RetainOnRemoval))
 		kv.Delete("a")
 		s.pass(time.Second)
-		s.places.SetFault(nil)
+		s.sites.SetFault(nil)
 		if it := s.link(a, "a").Items[0]; !it.Retained || it.Intent == nil {
 			t.Fatalf("%+v is not left with an open write", it)
 		}
@@ -94,12 +94,12 @@ func TestWaitingForANameCountsOnce(t *testing.T) {
 		s.mounts[0].Put("a", "k", "1")
 		s.mounts[0].Put("b", "k", "2")
 		a, b := s.tie(0, "a", same), s.tie(0, "b", same)
-		calls := len(s.places.Calls())
+		calls := len(s.sites.Calls())
 		for range 5 {
 			s.svc.Queue.Push(b.LinkID("b"), time.Now(), false, nil)
 			s.pass(time.Second)
 		}
-		if l, n := s.link(b, "b"), len(s.places.Calls())-calls; l.Status != state.Conflict || l.Attempts != 1 || n > 0 {
+		if l, n := s.link(b, "b"), len(s.sites.Calls())-calls; l.Status != state.Conflict || l.Attempts != 1 || n > 0 {
 			t.Errorf("%+v after %d attempts, with %d calls more", l.Outcome, l.Attempts, n)
 		}
 		s.untie(a)
@@ -115,7 +115,7 @@ func TestWhatIsBegunCounts(t *testing.T) {
 			return engines.PutRecord(tx, state.ConfigKey, &state.Config{QueueCapacity: 1})
 		})
 		s.mounts[0].Put("a", "k", "1")
-		s.places.SetFault(func(c syncsim.Call) syncsim.Fault {
+		s.sites.SetFault(func(c syncsim.Call) syncsim.Fault {
 			if c.Op == "write" {
 				return syncsim.Fault{Delay: 30 * time.Second}
 			}
@@ -212,7 +212,7 @@ func TestAnOlderLedgerIsHeldAgainstWhatIsThereWhenResumed(t *testing.T) {
 				pause(false)
 				s.pass(10 * time.Second)
 				s.status(a, "a", state.Synced)
-				if got, _ := s.places.Site(syncsim.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"1"}` {
+				if got, _ := s.sites.Site(syncsim.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"1"}` {
 					t.Errorf("what is there is %s, and the secret is as it was", got)
 				}
 			})

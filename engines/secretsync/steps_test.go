@@ -68,13 +68,13 @@ func TestAFailedSecretHasTheVersionThatIsThere(t *testing.T) {
 		}
 		kv.Put("a", "k", "1")
 		s.pass(time.Second)
-		s.places.SetFault(func(syncsim.Call) syncsim.Fault { return syncsim.Fault{Kind: syncsim.Trouble} })
+		s.sites.SetFault(func(syncsim.Call) syncsim.Fault { return syncsim.Fault{Kind: syncsim.Trouble} })
 		kv.Put("a", "k", "2")
 		s.pass(time.Second)
 		if got := s.versions(whole, state.ExternalError)["a"]; got != 4 {
 			t.Errorf("version %v during an outage, want the 4 that is there", got)
 		}
-		s.places.SetFault(nil)
+		s.sites.SetFault(nil)
 	})
 }
 
@@ -82,7 +82,7 @@ func TestAFailedSecretHasTheVersionThatIsThere(t *testing.T) {
 func TestABugEndsNothingElse(t *testing.T) {
 	inSim(t, func(s *sim) {
 		kv := s.mounts[0]
-		s.places.SetFault(func(c syncsim.Call) syncsim.Fault {
+		s.sites.SetFault(func(c syncsim.Call) syncsim.Fault {
 			if strings.HasSuffix(strings.ToLower(c.Name), "bad") || c.Op == "list" {
 				return syncsim.Fault{Kind: syncsim.Panic}
 			}
@@ -106,12 +106,12 @@ func TestABugEndsNothingElse(t *testing.T) {
 		if strings.Contains(log, "a bug: ") {
 			t.Error("what was panicked with is logged")
 		}
-		before := len(s.places.Calls())
+		before := len(s.sites.Calls())
 		s.pass(time.Hour)
-		if n := len(s.places.Calls()) - before; n > 60 {
+		if n := len(s.sites.Calls()) - before; n > 60 {
 			t.Errorf("%d calls in an hour at a bug", n)
 		}
-		s.places.SetFault(nil)
+		s.sites.SetFault(nil)
 		s.pass(10 * time.Minute)
 		s.status(marked, "bad", state.Synced)
 		s.status(plain, "bad", state.Synced)
@@ -125,7 +125,7 @@ func TestABugThatHidesItsStatusIsMetAgain(t *testing.T) {
 		s.mounts[0].Put("a", "k", "1")
 		bugs := 4
 		s.w.OnCommit(func(b storage.Batch) error {
-			if _, kind, _ := state.SplitKey(b.Puts[0].Key); kind == "l" && len(s.places.Calls()) > 0 && bugs > 0 {
+			if _, kind, _ := state.SplitKey(b.Puts[0].Key); kind == "l" && len(s.sites.Calls()) > 0 && bugs > 0 {
 				bugs--
 				panic("a bug")
 			}
@@ -146,7 +146,7 @@ func TestWhatWasRetainedGoesOn(t *testing.T) {
 		inSim(t, func(s *sim) {
 			kv, kind := s.mounts[0], s.dests[dest].Type
 			name := map[string]string{syncsim.Marked: "vault/kv_00000001/a", syncsim.Plain: "VAULT_KV_00000001_A"}[kind]
-			value := func() string { v, _ := s.places.Site(kind, siteOf(kind)).Get(name); return v }
+			value := func() string { v, _ := s.sites.Site(kind, siteOf(kind)).Get(name); return v }
 			kv.Put("a", "k", "1")
 			a := s.tie(dest, "a", func(a *state.Association) { a.Deletion = state.RetainOnRemoval })
 			kv.Delete("a")
@@ -156,9 +156,9 @@ func TestWhatWasRetainedGoesOn(t *testing.T) {
 			if got := s.versions(a, state.Unsynced)["a"]; got != 1 {
 				t.Errorf("version %v, want 1, whose deletion has arrived", got)
 			}
-			calls := len(s.places.Calls())
+			calls := len(s.sites.Calls())
 			s.pass(30 * time.Minute)
-			if got := len(s.places.Calls()); got != calls {
+			if got := len(s.sites.Calls()); got != calls {
 				t.Errorf("%d calls for what is left as it is", got-calls)
 			}
 			kv.Undelete("a")
@@ -178,7 +178,7 @@ func TestWhatWasRetainedGoesOn(t *testing.T) {
 			// What another client has changed since is theirs, where there is nothing else to go by.
 			kv.Delete("a")
 			s.pass(time.Second)
-			s.places.Site(kind, siteOf(kind)).Put(name, "theirs")
+			s.sites.Site(kind, siteOf(kind)).Put(name, "theirs")
 			kv.Put("a", "k", "3")
 			s.pass(10 * time.Second)
 			if want := map[string]string{syncsim.Marked: `{"k":"3"}`, syncsim.Plain: "theirs"}[kind]; value() != want {
@@ -224,7 +224,7 @@ func TestARetainedKeyNeedsNoAction(t *testing.T) {
 		if got := s.versions(a, state.Synced); len(got) != 2 || got["a/l"] != 4 {
 			t.Errorf("%v is told, want both keys", got)
 		}
-		if got, _ := s.places.Site(syncsim.Plain, "p").Get("L"); got != "2" {
+		if got, _ := s.sites.Site(syncsim.Plain, "p").Get("L"); got != "2" {
 			t.Errorf("%q is there", got)
 		}
 	})
@@ -247,7 +247,7 @@ func TestARetainedNameCanBeTakenOver(t *testing.T) {
 			if code := s.link(b, "b").Items[0].Code; code != "conflict" {
 				t.Errorf("code %q, want one that can be adopted", code)
 			}
-			s.places.Site(kind, siteOf(kind)).Allow(name)
+			s.sites.Site(kind, siteOf(kind)).Allow(name)
 			s.update(func(tx *storage.Txn) error {
 				l := s.link(b, "b")
 				l.Adopt = []string{state.Fold(s.svc.Pool.Types[kind].Rules, name)}
@@ -259,7 +259,7 @@ func TestARetainedNameCanBeTakenOver(t *testing.T) {
 			kv.Undelete("a")
 			s.pass(10 * time.Second)
 			s.status(a, "a", state.Conflict)
-			if got, _ := s.places.Site(kind, siteOf(kind)).Get(name); got != `{"k":"2"}` {
+			if got, _ := s.sites.Site(kind, siteOf(kind)).Get(name); got != `{"k":"2"}` {
 				t.Errorf("%s is there, of the one that had given it up", got)
 			}
 		})
@@ -273,7 +273,7 @@ func TestWhatIsNotShownYetIsLookedAtInTime(t *testing.T) {
 			s.mounts[0].Put("a", "k", "1")
 			a := s.tie(dest, "a", nil)
 			it := s.link(a, "a").Items[0]
-			s.places.Site(a.Type, siteOf(a.Type)).Delete(it.Name)
+			s.sites.Site(a.Type, siteOf(a.Type)).Delete(it.Name)
 			s.must(s.svc.ChangeAssociations(s.ctx(), []storage.Key{a.Key()}, func(a *state.Association) bool { a.Removing = true; return true }))
 			s.pass(time.Second)
 			if l := s.link(a, "a"); wait > 0 && !l.NextRetry.Equal(it.WrittenAt.Add(wait)) {
@@ -290,9 +290,9 @@ func TestWhatIsNotShownYetIsLookedAtInTime(t *testing.T) {
 // TestAFailureCountsOnce: that an association is new is told while it is synced already.
 func TestAFailureCountsOnce(t *testing.T) {
 	inSim(t, func(s *sim) {
-		s.places.Site(syncsim.Marked, "m").Put("same", "theirs")
+		s.sites.Site(syncsim.Marked, "m").Put("same", "theirs")
 		s.mounts[0].Put("a", "k", "1")
-		s.places.SetFault(func(syncsim.Call) syncsim.Fault { return syncsim.Fault{Delay: 300 * time.Millisecond} })
+		s.sites.SetFault(func(syncsim.Call) syncsim.Fault { return syncsim.Fault{Delay: 300 * time.Millisecond} })
 		a := s.tie(0, "a", func(a *state.Association) {
 			a.Template = "same"
 			key := state.LinkID{NS: a.NS, Destination: a.Destination, Association: state.AssociationID(a.Destination, a.MountUUID, a.Secret, a.Selector), Secret: "a"}
@@ -318,7 +318,7 @@ func TestAFailureCountsOnce(t *testing.T) {
 		if l := s.link(a, "a"); l.Attempts < 3 {
 			t.Errorf("%d attempts in ten minutes", l.Attempts)
 		}
-		s.places.Site(syncsim.Marked, "m").Delete("same")
+		s.sites.Site(syncsim.Marked, "m").Delete("same")
 		s.mounts[0].Put("a", "k", "2") // a change is tried at once
 		s.pass(2 * time.Second)
 		s.status(a, "a", state.Synced)

@@ -18,7 +18,7 @@ func TestADeletionThatWasInterruptedIsLookedAtAgain(t *testing.T) {
 		s.mounts[0].Put("a", "k", "1")
 		a := s.tie(0, "a", nil)
 		crash := s.crash
-		s.places.SetFault(func(c syncsim.Call) syncsim.Fault {
+		s.sites.SetFault(func(c syncsim.Call) syncsim.Fault {
 			if c.Op == "delete" {
 				return syncsim.Fault{After: crash}
 			}
@@ -40,7 +40,7 @@ func TestARemovalThatIsTakenBackLeavesNothingBehind(t *testing.T) {
 		s.mounts[0].Put("a", "k", "1")
 		a := s.tie(0, "", func(a *state.Association) { a.Selector = true })
 		again := *a
-		s.places.SetFault(func(c syncsim.Call) syncsim.Fault {
+		s.sites.SetFault(func(c syncsim.Call) syncsim.Fault {
 			if c.Op != "delete" {
 				return syncsim.Fault{}
 			}
@@ -79,7 +79,7 @@ func TestWhatWasWrittenSinceTheListHasNotDrifted(t *testing.T) {
 		s.mounts[0].Put("a", "k", "1")
 		a := s.tie(0, "a", nil)
 		s.mounts[0].Put("b", "k", "1")
-		s.places.SetFault(func(c syncsim.Call) syncsim.Fault {
+		s.sites.SetFault(func(c syncsim.Call) syncsim.Fault {
 			if c.Op != "list" {
 				return syncsim.Fault{}
 			}
@@ -100,12 +100,12 @@ func TestWhatWasWrittenSinceTheListHasNotDrifted(t *testing.T) {
 
 func TestNoDestinationIsLeftAloneForEver(t *testing.T) {
 	inSim(t, func(s *sim) {
-		s.places.SetFault(func(syncsim.Call) syncsim.Fault {
+		s.sites.SetFault(func(syncsim.Call) syncsim.Fault {
 			return syncsim.Fault{Kind: syncsim.Throttle, RetryAfter: 365 * 24 * time.Hour}
 		})
 		s.mounts[0].Put("a", "k", "1")
 		a := s.tie(0, "a", nil)
-		s.places.SetFault(nil)
+		s.sites.SetFault(nil)
 		s.pass(2 * time.Hour)
 		s.status(a, "a", state.Synced)
 	})
@@ -128,7 +128,7 @@ func TestAClockThatWasAheadStopsNothing(t *testing.T) {
 			}
 			return engines.PutRecord(tx, state.LinkKey(b.NS, b.Destination, b.ID, "b"), begun)
 		})
-		s.places.Site(syncsim.Plain, "p").Delete("VAULT_KV_00000001_B")
+		s.sites.Site(syncsim.Plain, "p").Delete("VAULT_KV_00000001_B")
 		s.start()
 		s.pass(2 * time.Hour)
 		s.status(a, "a", state.Synced)
@@ -206,7 +206,7 @@ func TestAKeyThatIsAddedTakesNoName(t *testing.T) {
 		s.tie(2, "a", func(a *state.Association) { a.Granularity, a.Template = destination.SecretKey, "{{ .SecretKey }}" })
 		s.mounts[0].Put("a", "token", "1", "Token", "2")
 		s.pass(time.Second)
-		if got, _ := s.places.Site(syncsim.Plain, "p").Get("TOKEN"); got != "1" {
+		if got, _ := s.sites.Site(syncsim.Plain, "p").Get("TOKEN"); got != "1" {
 			t.Errorf("the name of one key has the value of another, which was added: %q", got)
 		}
 	})
@@ -292,7 +292,7 @@ func TestAnOlderLedgerIsHeldAgainstWhatIsThere(t *testing.T) {
 		s.svc.Changed(storage.Change{Reset: true})
 		s.pass(10 * time.Second)
 		s.status(marked, "a", state.Synced)
-		if got, _ := s.places.Site(syncsim.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"1"}` {
+		if got, _ := s.sites.Site(syncsim.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"1"}` {
 			t.Errorf("what is there is %s, and the secret is as it was", got)
 		}
 		s.status(plain, "a", state.Conflict)

@@ -104,7 +104,7 @@ func TestARecordThatCannotBeRead(t *testing.T) {
 						s.mounts[0].Put(secret, "k", "2")
 					}
 					s.pass(time.Hour)
-					site := s.places.Site(syncsim.Marked, "m")
+					site := s.sites.Site(syncsim.Marked, "m")
 					for secret, want := range map[string]string{"a": `{"k":"1"}`, "b": `{"k":"2"}`} {
 						if got, _ := site.Get(name + secret); got != want {
 							t.Errorf("%s is %s, want %s", secret, got, want)
@@ -204,7 +204,7 @@ func TestAConfigurationThatCannotBeRead(t *testing.T) {
 		s.spoil(state.ConfigKey)
 		s.mounts[0].Put("a", "k", "2")
 		s.pass(time.Hour)
-		if got, _ := s.places.Site(syncsim.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"1"}` {
+		if got, _ := s.sites.Site(syncsim.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"1"}` {
 			t.Errorf("%s is there, although the owner of the name is unknown", got)
 		}
 		s.alone("config")
@@ -213,7 +213,7 @@ func TestAConfigurationThatCannotBeRead(t *testing.T) {
 		_, err = s.svc.ResetConfig(s.ctx(), nil, nil)
 		s.must(err)
 		s.pass(time.Second)
-		if got, _ := s.places.Site(syncsim.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"2"}` {
+		if got, _ := s.sites.Site(syncsim.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"2"}` {
 			t.Errorf("%s is there", got)
 		}
 		s.status(a, "a", state.Synced)

@@ -24,7 +24,7 @@ func TestMountsThatAreNotThere(t *testing.T) {
 		}
 		none := r.dest(syncsim.Marked, "none", map[string]any{"site": "two"})
 		r.post(none+"/associations/set", map[string]any{"mount": "hidden", "secret_name": "x"})
-		site := r.places.Site(syncsim.Marked, "one")
+		site := r.sites.Site(syncsim.Marked, "one")
 		same(t, "at the place", len(site.Objects()), 2)
 
 		gone, caller := hidden.Describe(), r.Caller
@@ -67,7 +67,7 @@ func TestMountsThatAreNotThere(t *testing.T) {
 
 		r.Caller = caller
 		same(t, "left as it was", statuses(r.entries(none)), map[string]string{"x": "SYNCED"})
-		r.places.SetFault(func(c syncsim.Call) syncsim.Fault { return syncsim.Fault{Kind: syncsim.Reject} })
+		r.sites.SetFault(func(c syncsim.Call) syncsim.Fault { return syncsim.Fault{Kind: syncsim.Reject} })
 		r.Must(engines.Delete, none, map[string]any{"purge": true})
 		time.Sleep(time.Second)
 		for hides, want := range map[bool]bool{false: true, true: false} {

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/coffer-project/coffer/server/audit/device"
+	"github.com/coffer-project/coffer/server/audit/record"
 )
 
 // Stats counts what a Broker did since it was made.
@@ -33,8 +35,8 @@ type Stats struct {
 // tried, so the only device is never given up.
 type Broker struct {
 	log     *slog.Logger
-	refresh func(context.Context) error // brings sinks up to date before each record; may be nil
-	headers atomic.Pointer[headers]     // the request headers that are recorded
+	refresh func(context.Context) error    // brings sinks up to date before each record; may be nil
+	headers atomic.Pointer[record.Headers] // the request headers that are recorded
 
 	mu     sync.RWMutex // held for reading while a record is written, so that no device closes meanwhile
 	sinks  []*sink      // by path
@@ -43,8 +45,8 @@ type Broker struct {
 	closed bool         // which devices there should be is not known: every record is rejected
 
 	keptMu sync.Mutex
-	kept   []*Record   // see Keep, oldest first
-	behind atomic.Bool // there are some
+	kept   []*record.Record // see Keep, oldest first
+	behind atomic.Bool      // there are some
 
 	requests, responses, failures, errors, nanos, lost atomic.Uint64
 }
@@ -55,14 +57,18 @@ func NewBroker(log *slog.Logger) *Broker {
 		log = slog.New(slog.DiscardHandler)
 	}
 	b := &Broker{log: log}
-	b.headers.Store(newHeaders(defaultHeaders))
+	b.headers.Store(record.NewHeaders(defaultHeaders))
 	return b
 }
 
 // Add enables a device, which the Broker then owns. It takes the place of one of the same path, which is closed; no
 // record passes between the two.
-func (b *Broker) Add(cfg Config, d Device) error {
-	f, err := newFormat(cfg)
+func (b *Broker) Add(cfg device.Config, d device.Device) error {
+	how, err := cfg.Style()
+	if err != nil {
+		return err
+	}
+	f, err := record.NewFormat(cfg.Salt, how)
 	if err != nil {
 		return err
 	}
@@ -97,7 +103,7 @@ func (b *Broker) removeLocked(path string) error {
 func (b *Broker) sortLocked() {
 	b.local, b.remote = nil, nil
 	for _, s := range b.sinks {
-		if s.cfg.Type == TypeFile {
+		if s.cfg.Type == device.TypeFile {
 			b.local = append(b.local, s)
 		} else {
 			b.remote = append(b.remote, s)
@@ -106,36 +112,28 @@ func (b *Broker) sortLocked() {
 }
 
 // Request records a request before it runs. The error is ErrNotRecorded.
-func (b *Broker) Request(ctx context.Context, r *Record) error {
-	return b.RequestOf(ctx, func() (*Record, error) { return r, nil })
+func (b *Broker) Request(ctx context.Context, r *record.Record) error {
+	return b.RequestOf(ctx, func() (*record.Record, error) { return r, nil })
 }
 
 // RequestOf is Request for a record that is made only if there is a device to take it. Its error is returned as it is.
-func (b *Broker) RequestOf(ctx context.Context, make func() (*Record, error)) error {
+func (b *Broker) RequestOf(ctx context.Context, make func() (*record.Record, error)) error {
 	b.requests.Add(1)
 	return b.record(ctx, make, false)
 }
 
 // Response records a response before it leaves. The error is ErrNotRecorded.
-func (b *Broker) Response(ctx context.Context, r *Record) error {
-	return b.ResponseOf(ctx, func() (*Record, error) { return r, nil })
+func (b *Broker) Response(ctx context.Context, r *record.Record) error {
+	return b.ResponseOf(ctx, func() (*record.Record, error) { return r, nil })
 }
 
 // ResponseOf is Response for a record that is made only if there is a device to take it.
-func (b *Broker) ResponseOf(ctx context.Context, make func() (*Record, error)) error {
+func (b *Broker) ResponseOf(ctx context.Context, make func() (*record.Record, error)) error {
 	b.responses.Add(1)
 	return b.record(ctx, make, true)
 }
 
-// event is a record on its way to the devices.
-type event struct {
-	*Record
-	response bool
-	at       time.Time
-	headers  *headers
-}
-
-func (b *Broker) record(ctx context.Context, make func() (*Record, error), response bool) error {
+func (b *Broker) record(ctx context.Context, make func() (*record.Record, error), response bool) error {
 	if b.refresh != nil {
 		if err := b.refresh(ctx); err != nil {
 			b.failures.Add(1)
@@ -160,9 +158,9 @@ func (b *Broker) record(ctx context.Context, make func() (*Record, error), respo
 	if err != nil {
 		return err
 	}
-	e := event{Record: r, response: response, at: r.Time, headers: b.headers.Load()}
-	if e.at.IsZero() {
-		e.at = start
+	e := record.Event{Record: r, OfResponse: response, At: r.Time, Headers: b.headers.Load()}
+	if e.At.IsZero() {
+		e.At = start
 	}
 	// A client that hung up does not keep its request out of the audit log.
 	took, errs := b.deliver(context.WithoutCancel(ctx), e)
@@ -179,7 +177,7 @@ const maxKept = 256
 
 // Keep takes the record of a response of which the devices could not be open, such as that of an unseal: it is written
 // before the next record that is. If there are too many the oldest are lost.
-func (b *Broker) Keep(r *Record) {
+func (b *Broker) Keep(r *record.Record) {
 	b.keptMu.Lock()
 	defer b.keptMu.Unlock()
 	if len(b.kept) == maxKept {
@@ -218,7 +216,7 @@ func (b *Broker) writeKept(ctx context.Context) error {
 	b.keptMu.Lock()
 	defer b.keptMu.Unlock()
 	for len(b.kept) > 0 {
-		e := event{Record: b.kept[0], response: true, at: b.kept[0].Time, headers: b.headers.Load()}
+		e := record.Event{Record: b.kept[0], OfResponse: true, At: b.kept[0].Time, Headers: b.headers.Load()}
 		if took, errs := b.deliver(context.WithoutCancel(ctx), e); !took {
 			return errors.Join(errs...)
 		}
@@ -230,7 +228,7 @@ func (b *Broker) writeKept(ctx context.Context) error {
 }
 
 // deliver writes an event to the devices, in the order that Broker describes, and reports whether any took it.
-func (b *Broker) deliver(ctx context.Context, e event) (took bool, errs []error) {
+func (b *Broker) deliver(ctx context.Context, e record.Event) (took bool, errs []error) {
 	for _, s := range b.local {
 		if err := b.write(ctx, s, e); err != nil {
 			errs = append(errs, err)
@@ -266,7 +264,7 @@ func (b *Broker) deliver(ctx context.Context, e event) (took bool, errs []error)
 }
 
 // writeAll writes an event to several devices at the same time.
-func (b *Broker) writeAll(ctx context.Context, sinks []*sink, e event) []error {
+func (b *Broker) writeAll(ctx context.Context, sinks []*sink, e record.Event) []error {
 	errs := make([]error, len(sinks))
 	if len(sinks) == 1 {
 		errs[0] = b.write(ctx, sinks[0], e)
@@ -281,10 +279,8 @@ func (b *Broker) writeAll(ctx context.Context, sinks []*sink, e event) []error {
 }
 
 // write writes an event to one device and keeps count.
-func (b *Broker) write(ctx context.Context, s *sink, e event) error {
-	l := s.format.line(e)
-	defer l.free()
-	err := s.device.Write(ctx, l.buf)
+func (b *Broker) write(ctx context.Context, s *sink, e record.Event) error {
+	err := s.format.Write(e, func(line []byte) error { return s.device.Write(ctx, line) })
 	if err == nil {
 		s.worked(b.log)
 		return nil
@@ -313,7 +309,7 @@ func (b *Broker) Hash(path, input string) (string, error) {
 	defer b.mu.RUnlock()
 	for _, s := range b.sinks {
 		if s.cfg.Path == path {
-			return s.format.hash(input), nil
+			return s.format.Hash(input), nil
 		}
 	}
 	return "", ErrNoDevice
@@ -349,8 +345,8 @@ func (b *Broker) dirs() (dirs []string) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	for _, s := range b.sinks {
-		if f, ok := s.device.(*fileDevice); ok {
-			dirs = append(dirs, filepath.Dir(f.at.String()))
+		if dir := device.Dir(s.device); dir != "" {
+			dirs = append(dirs, dir)
 		}
 	}
 	return dirs

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/http"
 	"slices"
 	"strings"
 
@@ -36,21 +35,6 @@ type storedHeader struct {
 	Name   string `json:"name"`   // in lower case
 	HMAC   bool   `json:"hmac"`
 	Off    bool   `json:"off,omitempty"` // a default header that is not to be recorded
-}
-
-// headers are the request headers that are recorded, by name.
-type headers []struct {
-	name string // in lower case
-	key  string // as in http.Header
-	hmac bool
-}
-
-func newHeaders(m map[string]bool) *headers {
-	h := make(headers, len(m))
-	for i, name := range slices.Sorted(maps.Keys(m)) {
-		h[i].name, h[i].key, h[i].hmac = name, http.CanonicalHeaderKey(name), m[name]
-	}
-	return &h
 }
 
 // notInHeaders reports whether a rune cannot be in the name of a header. HTTP allows a few more signs, which

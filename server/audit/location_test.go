@@ -9,11 +9,13 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/audit"
+	"github.com/coffer-project/coffer/server/audit/device"
+	"github.com/coffer-project/coffer/server/audit/record"
 	"github.com/coffer-project/coffer/storage"
 )
 
 // tempFiles lets devices write where tests do.
-var tempFiles = audit.Files{Roots: []string{os.TempDir(), "/dev"}}
+var tempFiles = device.Files{Roots: []string{os.TempDir(), "/dev"}}
 
 func TestFileRoots(t *testing.T) {
 	base := t.TempDir()
@@ -36,12 +38,12 @@ func TestFileRoots(t *testing.T) {
 	link("data", filepath.Join(one, "inside"))
 	t.Chdir(base) // the data directory may be configured as a relative path
 	var store storage.Memory
-	table := audit.NewTable(&store, audit.Files{Roots: []string{one, two}, DataDir: "one/data"}, nil)
+	table := audit.NewTable(&store, device.Files{Roots: []string{one, two}, DataDir: "one/data"}, nil)
 	if err := table.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	enable := func(path string, more ...string) error {
-		c := audit.Config{Path: "a", Type: "file", Options: map[string]string{"file_path": path}}
+		c := device.Config{Path: "a", Type: "file", Options: map[string]string{"file_path": path}}
 		for i := 0; i < len(more); i += 2 {
 			c.Options[more[i]] = more[i+1]
 		}
@@ -92,20 +94,20 @@ func TestFileRoots(t *testing.T) {
 // TestRootIsMade: the default root is made when it is needed, one that an operator names is not: its disk may be missing.
 func TestRootIsMade(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "root")
-	c := audit.Config{Path: "a", Type: "file", Options: map[string]string{"file_path": "log"}}
+	c := device.Config{Path: "a", Type: "file", Options: map[string]string{"file_path": "log"}}
 	var store storage.Memory
-	named := audit.NewTable(&store, audit.Files{Roots: []string{root}}, nil)
+	named := audit.NewTable(&store, device.Files{Roots: []string{root}}, nil)
 	if err := named.Enable(t.Context(), c); err == nil || !strings.Contains(err.Error(), "does not exist") {
 		t.Errorf("in a missing root: Enable = %v", err)
 	}
-	standard := audit.NewTable(&store, audit.Files{Roots: []string{root}, MakeRoot: true}, nil)
+	standard := audit.NewTable(&store, device.Files{Roots: []string{root}, MakeRoot: true}, nil)
 	if err := standard.Enable(t.Context(), c); err != nil {
 		t.Error(err)
 	}
 	if info, err := os.Stat(root); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("the root is %v, %v", info, err)
 	}
-	if err := audit.NewTable(&storage.Memory{}, audit.Files{}, nil).Enable(t.Context(), c); err == nil || !strings.Contains(err.Error(), "names no directory") {
+	if err := audit.NewTable(&storage.Memory{}, device.Files{}, nil).Enable(t.Context(), c); err == nil || !strings.Contains(err.Error(), "names no directory") {
 		t.Errorf("without roots: Enable = %v", err)
 	}
 }
@@ -127,11 +129,11 @@ func TestDeviceOfBeforeRoots(t *testing.T) {
 		if _, err := store.Commit(t.Context(), storage.Batch{Puts: []storage.Put{stored("old", test.file, test.rest)}}); err != nil {
 			t.Fatal(err)
 		}
-		table := audit.NewTable(&store, audit.Files{Roots: []string{root}, DataDir: data}, nil)
+		table := audit.NewTable(&store, device.Files{Roots: []string{root}, DataDir: data}, nil)
 		if err := table.Load(t.Context()); err != nil {
 			t.Fatalf("%s: %v", test.name, err)
 		}
-		err := table.Broker().Request(t.Context(), &audit.Record{})
+		err := table.Broker().Request(t.Context(), &record.Record{})
 		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
 			t.Errorf("%s: a record answers %v, want %q", test.name, err, test.want)
 		}

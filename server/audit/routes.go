@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/audit/device"
 )
 
 // Routes declares the paths that manage devices, on the router of the sys paths.
@@ -52,7 +53,7 @@ type enableInput struct {
 }
 
 func (t *Table) serveEnable(ctx context.Context, _ *engines.Request, in *enableInput) (*engines.Response, error) {
-	return nil, t.Enable(ctx, Config{
+	return nil, t.Enable(ctx, device.Config{
 		Path: in.Path, Type: in.Type, Description: in.Description, Options: in.Options, Local: in.Local,
 	})
 }
@@ -73,7 +74,7 @@ type hashInput struct {
 func (t *Table) serveHash(ctx context.Context, _ *engines.Request, in *hashInput) (*engines.Response, error) {
 	hash, err := t.Hash(ctx, in.Path, in.Input.Reveal())
 	if errors.Is(err, ErrNoDevice) {
-		return nil, engines.Invalid("unknown audit device %s/", cleanPath(in.Path))
+		return nil, engines.Invalid("unknown audit device %s/", device.CleanPath(in.Path))
 	}
 	if err != nil {
 		return nil, err

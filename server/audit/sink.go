@@ -4,6 +4,9 @@ import (
 	"log/slog"
 	"sync/atomic"
 	"time"
+
+	"github.com/coffer-project/coffer/server/audit/device"
+	"github.com/coffer-project/coffer/server/audit/record"
 )
 
 // DeviceStats counts what one device did since it was enabled on this node.
@@ -27,9 +30,9 @@ const quiet = time.Minute
 
 // sink is one enabled device, how its lines look, and how it fares.
 type sink struct {
-	cfg    Config
-	device Device
-	format *format
+	cfg    device.Config
+	device device.Device
+	format *record.Format
 
 	records, errors, skipped atomic.Uint64
 
@@ -67,7 +70,7 @@ func (s *sink) worked(log *slog.Logger) {
 func (s *sink) failed(log *slog.Logger, err error, now time.Time) {
 	s.errors.Add(1)
 	s.failing.Store(true)
-	if !tooLong(err) { // else the device is fine
+	if !device.TooLong(err) { // else the device is fine
 		pause := min(max(2*time.Duration(s.pause.Load()), minPause), maxPause)
 		// Of the records that fail at the same time, one makes the pause longer.
 		if at := s.retryAt.Load(); now.UnixNano() >= at || at > now.Add(pause).UnixNano() {

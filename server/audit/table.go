@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/audit/device"
+	"github.com/coffer-project/coffer/server/audit/record"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -32,7 +34,7 @@ func storageKey(prefix storage.Key, path string) storage.Key {
 // concurrent use.
 type Table struct {
 	store  storage.Store
-	files  Files
+	files  device.Files
 	broker *Broker
 
 	changes atomic.Uint64 // counts changes to stored devices and headers
@@ -45,7 +47,7 @@ type Table struct {
 
 // NewTable returns a table without devices: call Load when storage can be read, and hand every change of
 // storage to Changed. store gives and takes plaintext. log may be nil.
-func NewTable(store storage.Store, files Files, log *slog.Logger) *Table {
+func NewTable(store storage.Store, files device.Files, log *slog.Logger) *Table {
 	t := &Table{store: store, files: files, broker: NewBroker(log)}
 	t.broker.refresh = t.refresh
 	return t
@@ -56,7 +58,7 @@ func (t *Table) Broker() *Broker { return t.broker }
 
 // Changed notes whether devices or headers changed. It runs on the apply path and reads nothing: the next record does.
 func (t *Table) Changed(ch storage.Change) {
-	if ch.Touches(sharedPrefix) || ch.Touches(localPrefix) || ch.Touches(headersPrefix) {
+	if ch.Touches(sharedPrefix, localPrefix, headersPrefix) {
 		t.changes.Add(1)
 	}
 }
@@ -107,7 +109,7 @@ func (t *Table) loadLocked(ctx context.Context) error {
 	}
 	want := map[string]string{}
 	for _, e := range entries {
-		var c Config
+		var c device.Config
 		if err := json.Unmarshal(e.Value, &c); err != nil {
 			return fmt.Errorf("decoding audit device %s: %w", e.Key, err)
 		}
@@ -121,7 +123,7 @@ func (t *Table) loadLocked(ctx context.Context) error {
 			t.logClose(path, t.broker.Remove(path))
 		}
 	}
-	t.broker.headers.Store(newHeaders(recorded))
+	t.broker.headers.Store(record.NewHeaders(recorded))
 	t.stored = want
 	t.seen.Store(seen)
 	return nil
@@ -142,18 +144,16 @@ func (t *Table) scan(ctx context.Context) ([]storage.Entry, error) {
 
 // add enables a device. One that this node cannot make (a newer build enabled it, or this node's configuration does not
 // name its directory) rejects every record.
-func (t *Table) add(c Config) {
-	device, err := c.Open(t.files)
-	if file, ok := device.(*fileDevice); ok && file.at.root == "" {
-		if _, outside := t.files.locate(file.at.file); outside != nil {
-			t.broker.log.Warn("an audit device of an earlier version writes outside of the directories that the configuration names: add its directory to audit.file_roots, disable the device and enable it again", "mount", c.Path, "file", file.at.file)
-		}
+func (t *Table) add(c device.Config) {
+	opened, err := c.Open(t.files)
+	if file := t.files.Outside(opened); file != "" {
+		t.broker.log.Warn("an audit device of an earlier version writes outside of the directories that the configuration names: add its directory to audit.file_roots, disable the device and enable it again", "mount", c.Path, "file", file)
 	}
 	if err != nil {
-		device = refusing{err}
-		c.Type, c.Options = TypeFile, map[string]string{"file_path": "discard"}
+		opened = refusing{err}
+		c.Type, c.Options = device.TypeFile, map[string]string{"file_path": "discard"}
 	}
-	if err := t.broker.Add(c, device); err != nil {
+	if err := t.broker.Add(c, opened); err != nil {
 		t.logClose(c.Path, err)
 	}
 }
@@ -173,8 +173,8 @@ func (r refusing) Close() error                        { return nil }
 
 // Enable tests a device with a real record and stores it; Salt and Created are set here. Errors of
 // engines.KindInvalid say what to change; the device is then not enabled.
-func (t *Table) Enable(ctx context.Context, c Config) error {
-	c.Path, c.Salt, c.Created = cleanPath(c.Path), NewSalt(), time.Now().UTC().Truncate(time.Second)
+func (t *Table) Enable(ctx context.Context, c device.Config) error {
+	c.Path, c.Salt, c.Created = device.CleanPath(c.Path), device.NewSalt(), time.Now().UTC().Truncate(time.Second)
 	c.Confined = true
 	if err := c.Validate(); err != nil {
 		return err
@@ -220,22 +220,22 @@ func free(ctx context.Context, r interface {
 }
 
 // probe writes one record to a device that is not enabled yet.
-func (t *Table) probe(ctx context.Context, c Config) error {
-	device, err := c.Open(t.files)
+func (t *Table) probe(ctx context.Context, c device.Config) error {
+	opened, err := c.Open(t.files)
 	if err != nil {
 		return err
 	}
 	test := NewBroker(nil)
-	if err := test.Add(c, device); err != nil {
+	if err := test.Add(c, opened); err != nil {
 		return err
 	}
-	r := &Record{Request: Request{Operation: "update", NamespaceID: "root", Path: "sys/audit/test"}}
-	return errors.Join(test.write(ctx, test.sinks[0], event{Record: r, at: time.Now(), headers: test.headers.Load()}), test.Close())
+	r := &record.Record{Request: record.Request{Operation: "update", NamespaceID: "root", Path: "sys/audit/test"}}
+	return errors.Join(test.write(ctx, test.sinks[0], record.Event{Record: r, At: time.Now(), Headers: test.headers.Load()}), test.Close())
 }
 
 // Disable forgets the device at path. One that does not exist is fine.
 func (t *Table) Disable(ctx context.Context, path string) error {
-	path = cleanPath(path)
+	path = device.CleanPath(path)
 	_, err := storage.Update(ctx, t.store, func(tx *storage.Txn) error {
 		for _, prefix := range []storage.Key{sharedPrefix, localPrefix} {
 			key := storageKey(prefix, path)
@@ -253,21 +253,21 @@ func (t *Table) Disable(ctx context.Context, path string) error {
 }
 
 // List returns the stored devices by path, without their salts.
-func (t *Table) List(ctx context.Context) ([]Config, error) {
+func (t *Table) List(ctx context.Context) ([]device.Config, error) {
 	entries, err := t.scan(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var list []Config
+	var list []device.Config
 	for _, e := range entries {
-		var c Config
+		var c device.Config
 		if err := json.Unmarshal(e.Value, &c); err != nil {
 			return nil, fmt.Errorf("decoding audit device %s: %w", e.Key, err)
 		}
 		c.Salt = nil
 		list = append(list, c)
 	}
-	slices.SortStableFunc(list, func(a, b Config) int { return cmp.Compare(a.Path, b.Path) })
+	slices.SortStableFunc(list, func(a, b device.Config) int { return cmp.Compare(a.Path, b.Path) })
 	return list, nil
 }
 
@@ -276,7 +276,7 @@ func (t *Table) Hash(ctx context.Context, path, input string) (string, error) {
 	if err := t.refresh(ctx); err != nil {
 		return "", err
 	}
-	return t.broker.Hash(cleanPath(path), input)
+	return t.broker.Hash(device.CleanPath(path), input)
 }
 
 // Numbers are the counters for the metrics. Devices are counted by type: their paths are names that users chose.

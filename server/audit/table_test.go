@@ -12,6 +12,8 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/audit"
+	"github.com/coffer-project/coffer/server/audit/device"
+	"github.com/coffer-project/coffer/server/audit/record"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -27,9 +29,9 @@ func node(t *testing.T, store *storage.Memory) *audit.Table {
 	return table
 }
 
-func record(t *testing.T, table *audit.Table, path string) {
+func writeRecord(t *testing.T, table *audit.Table, path string) {
 	t.Helper()
-	if err := table.Broker().Request(t.Context(), &audit.Record{Request: audit.Request{Path: path}}); err != nil {
+	if err := table.Broker().Request(t.Context(), &record.Record{Request: record.Request{Path: path}}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -61,7 +63,7 @@ func assertPaths(t *testing.T, file string, want ...string) {
 
 func enable(t *testing.T, table *audit.Table, path, file string) {
 	t.Helper()
-	c := audit.Config{Path: path, Type: "file", Options: map[string]string{"file_path": file}}
+	c := device.Config{Path: path, Type: "file", Options: map[string]string{"file_path": file}}
 	if err := table.Enable(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
@@ -72,12 +74,12 @@ func TestTableFollowsStorage(t *testing.T) {
 	dir := t.TempDir()
 	one, two := filepath.Join(dir, "one"), filepath.Join(dir, "two")
 	active, standby := node(t, &store), node(t, &store)
-	record(t, active, "before")
+	writeRecord(t, active, "before")
 	enable(t, active, "/a/", one)
-	record(t, active, "p1")
-	record(t, standby, "p2")
+	writeRecord(t, active, "p1")
+	writeRecord(t, standby, "p2")
 	enable(t, active, "mounts/x", two)
-	record(t, standby, "p3")
+	writeRecord(t, standby, "p3")
 	assertPaths(t, one, "sys/audit/test", "p1", "p2", "p3")
 	assertPaths(t, two, "sys/audit/test", "p3")
 
@@ -91,7 +93,7 @@ func TestTableFollowsStorage(t *testing.T) {
 	if err := active.Disable(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
-	record(t, standby, "p4")
+	writeRecord(t, standby, "p4")
 	assertPaths(t, one, "sys/audit/test", "p1", "p2", "p3")
 	assertPaths(t, two, "sys/audit/test", "p3", "p4")
 	if err := active.Disable(t.Context(), "a"); err != nil {
@@ -101,13 +103,13 @@ func TestTableFollowsStorage(t *testing.T) {
 	if err := standby.Unload(); err != nil {
 		t.Fatal(err)
 	}
-	if err := standby.Broker().Response(t.Context(), &audit.Record{}); !errors.Is(err, audit.ErrNotRecorded) {
+	if err := standby.Broker().Response(t.Context(), &record.Record{}); !errors.Is(err, audit.ErrNotRecorded) {
 		t.Errorf("a record while sealed = %v, want ErrNotRecorded", err)
 	}
 	if err := standby.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	record(t, standby, "p5")
+	writeRecord(t, standby, "p5")
 	assertPaths(t, two, "sys/audit/test", "p3", "p4", "p5")
 	entries, err := store.List(t.Context(), "s/sys/", "", 0)
 	if err != nil || !reflect.DeepEqual(entries, []string{"audit/"}) {
@@ -126,11 +128,11 @@ func TestTableReplacedState(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "log")
 	enable(t, audit.NewTable(&store, tempFiles, nil), "a", file) // by another node, with no feed to this one
-	record(t, table, "missed")
+	writeRecord(t, table, "missed")
 	table.Changed(storage.Change{Puts: []storage.Entry{{Key: "s/sys/root/mounts/1"}}})
-	record(t, table, "unrelated")
+	writeRecord(t, table, "unrelated")
 	table.Changed(storage.Change{Reset: true})
-	record(t, table, "seen")
+	writeRecord(t, table, "seen")
 	assertPaths(t, file, "sys/audit/test", "seen")
 }
 
@@ -157,12 +159,12 @@ func TestTableFailsClosed(t *testing.T) {
 	table.Changed(storage.Change{Reset: true})
 	store.err = storage.ErrUnavailable
 	for range 2 {
-		if err := table.Broker().Request(t.Context(), &audit.Record{}); !errors.Is(err, audit.ErrNotRecorded) || !errors.Is(err, storage.ErrUnavailable) {
+		if err := table.Broker().Request(t.Context(), &record.Record{}); !errors.Is(err, audit.ErrNotRecorded) || !errors.Is(err, storage.ErrUnavailable) {
 			t.Fatalf("Request = %v, want ErrNotRecorded", err)
 		}
 	}
 	store.err = nil
-	if err := table.Broker().Request(t.Context(), &audit.Record{}); err != nil {
+	if err := table.Broker().Request(t.Context(), &record.Record{}); err != nil {
 		t.Errorf("Request, readable again = %v", err)
 	}
 }
@@ -180,13 +182,13 @@ func TestTableBrokenDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := node(t, &store)
-	if err := other.Broker().Request(t.Context(), &audit.Record{}); !errors.Is(err, audit.ErrNotRecorded) {
+	if err := other.Broker().Request(t.Context(), &record.Record{}); !errors.Is(err, audit.ErrNotRecorded) {
 		t.Fatalf("Request = %v, want ErrNotRecorded", err)
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	record(t, other, "again")
+	writeRecord(t, other, "again")
 	assertPaths(t, file, "again")
 	newer := `{"path":"b","type":"pigeon","salt":"AAAA"}`
 	if _, err := store.Commit(t.Context(), storage.Batch{
@@ -194,7 +196,7 @@ func TestTableBrokenDevice(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	err := other.Broker().Request(t.Context(), &audit.Record{})
+	err := other.Broker().Request(t.Context(), &record.Record{})
 	if !errors.Is(err, audit.ErrNotRecorded) || !strings.Contains(err.Error(), `"pigeon"`) {
 		t.Errorf("with a device of an unknown type: %v, want ErrNotRecorded", err)
 	}
@@ -208,18 +210,18 @@ func TestEnableRefuses(t *testing.T) {
 	enable(t, table, "taken", filepath.Join(dir, "taken"))
 	tests := []struct {
 		name string
-		c    audit.Config
+		c    device.Config
 		want string
 	}{
-		{"no path", audit.Config{Type: "file", Options: file("discard")}, "path"},
-		{"no type", audit.Config{Path: "a", Options: file("discard")}, `"file"`},
-		{"unknown type", audit.Config{Path: "a", Type: "pigeon"}, `"pigeon" are not supported: use "file", "syslog" or "socket"`},
-		{"nobody listens", audit.Config{Path: "a", Type: "socket", Options: map[string]string{"address": filepath.Join(dir, "no"), "socket_type": "unix"}}, "no such file"},
-		{"no options", audit.Config{Path: "a", Type: "file"}, "file_path"},
-		{"missing directory", audit.Config{Path: "a", Type: "file", Options: file(filepath.Join(dir, "no", "log"))}, "does not exist"},
-		{"full disk", audit.Config{Path: "a", Type: "file", Options: file("/dev/full")}, "no space left"},
-		{"taken", audit.Config{Path: "taken", Type: "file", Options: file("discard")}, "already in use at taken/"},
-		{"taken, local", audit.Config{Path: "taken", Type: "file", Local: true, Options: file("discard")}, "already in use"},
+		{"no path", device.Config{Type: "file", Options: file("discard")}, "path"},
+		{"no type", device.Config{Path: "a", Options: file("discard")}, `"file"`},
+		{"unknown type", device.Config{Path: "a", Type: "pigeon"}, `"pigeon" are not supported: use "file", "syslog" or "socket"`},
+		{"nobody listens", device.Config{Path: "a", Type: "socket", Options: map[string]string{"address": filepath.Join(dir, "no"), "socket_type": "unix"}}, "no such file"},
+		{"no options", device.Config{Path: "a", Type: "file"}, "file_path"},
+		{"missing directory", device.Config{Path: "a", Type: "file", Options: file(filepath.Join(dir, "no", "log"))}, "does not exist"},
+		{"full disk", device.Config{Path: "a", Type: "file", Options: file("/dev/full")}, "no space left"},
+		{"taken", device.Config{Path: "taken", Type: "file", Options: file("discard")}, "already in use at taken/"},
+		{"taken, local", device.Config{Path: "taken", Type: "file", Local: true, Options: file("discard")}, "already in use"},
 	}
 	for _, tt := range tests {
 		var e *engines.Error
@@ -237,14 +239,14 @@ func TestReloadAll(t *testing.T) {
 	table := node(t, &store)
 	file := filepath.Join(t.TempDir(), "log")
 	enable(t, table, "a", file)
-	record(t, table, "p1")
+	writeRecord(t, table, "p1")
 	if err := os.Rename(file, file+".1"); err != nil {
 		t.Fatal(err)
 	}
 	if err := table.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	record(t, table, "p2")
+	writeRecord(t, table, "p2")
 	assertPaths(t, file+".1", "sys/audit/test", "p1")
 	assertPaths(t, file, "p2")
 }
@@ -281,7 +283,7 @@ func TestRoutes(t *testing.T) {
 	if local, _ := store.List(t.Context(), "l/sys/audit/", "", 0); len(local) != 1 {
 		t.Errorf("a local device is stored as %q below l/", local)
 	}
-	record(t, table, "p")
+	writeRecord(t, table, "p")
 	want, err := table.Hash(t.Context(), "team/file", "x")
 	if err != nil {
 		t.Fatal(err)

@@ -38,19 +38,24 @@ func (s State) String() string { return [...]string{"ok", "low", "full"}[s] }
 // Options of a Watch.
 type Options struct {
 	// Data is the directory of the data; "": it is not watched for State.
-	Data string
-	// Dirs returns the directories to watch, by what they are for: a word that names a metric. Those that do not exist count
-	// as the one that they would be made in.
-	Dirs func() map[string][]string
+	Data  string
+	Disks Disks
 	// WarnBelow is how many bytes should be free, WarnPercent how much of the disk; 0: any number is enough.
 	WarnBelow   int64
 	WarnPercent int64
 	// Minimum is how many bytes must be free, beside the ballast, for writes of clients; Ballast is the size of the file that
 	// keeps room on the disk. Negative: 64 MiB, on a small disk a fiftieth of it. 0: none.
 	Minimum, Ballast int64
-	// Fault returns why the disk of the data takes no writes, or nil; nil: never.
-	Fault  func() error
-	Logger *slog.Logger
+	Logger           *slog.Logger
+}
+
+// Disks are those that the node cannot do without.
+type Disks interface {
+	// Dirs returns the directories to watch, by what they are for: a word that names a metric. Those that do not exist count
+	// as the one that they would be made in.
+	Dirs() map[string][]string
+	// Fault returns why the disk of the data takes no writes, or nil.
+	Fault() error
 }
 
 // Watch is safe for concurrent use.
@@ -113,7 +118,7 @@ func (w *Watch) Check() {
 	w.checking.Lock()
 	defer w.checking.Unlock()
 	free, low := map[string]int64{}, map[string]bool{}
-	for purpose, dirs := range w.opts.Dirs() {
+	for purpose, dirs := range w.opts.Disks.Dirs() {
 		for _, dir := range dirs {
 			n, total, ok := measure(dir)
 			if !ok {
@@ -189,7 +194,7 @@ func (w *Watch) checkData() {
 // seeTo releases the ballast when the disk is full, and makes it again.
 func (w *Watch) seeTo(b ballast, held, free int64, state State) {
 	var err error
-	switch full := free < b.size/8 || w.opts.Fault != nil && IsFull(w.opts.Fault()); {
+	switch full := free < b.size/8 || IsFull(w.opts.Disks.Fault()); {
 	case held > 0 && (full || max(held-b.size, b.size-held) > b.size/8): // or it has another size now
 		if err = b.release(); err == nil && full {
 			w.opts.Logger.Warn("the ballast was released, as the disk of the data is full: deletes and revocations can be committed; free space, or make the disk larger", "directory", w.opts.Data, "bytes", held)

@@ -14,14 +14,21 @@ import (
 	"github.com/coffer-project/coffer/server/freespace"
 )
 
+// disks are freespace.Disks as the test says.
+type disks struct {
+	dirs  map[string][]string
+	fault error
+}
+
+func (d *disks) Dirs() map[string][]string { return d.dirs }
+func (d *disks) Fault() error              { return d.fault }
+
 func TestCheck(t *testing.T) {
 	dir := t.TempDir()
 	var log bytes.Buffer
 	watch := func(threshold int64) *freespace.Watch {
 		return freespace.New(freespace.Options{
-			Dirs: func() map[string][]string {
-				return map[string][]string{"data": {dir}, "audit": {filepath.Join(dir, "to", "be", "made"), dir}}
-			},
+			Disks:     &disks{dirs: map[string][]string{"data": {dir}, "audit": {filepath.Join(dir, "to", "be", "made"), dir}}},
 			WarnBelow: threshold, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		})
 	}
@@ -50,12 +57,11 @@ func TestReserve(t *testing.T) {
 	dir := t.TempDir()
 	ballast := filepath.Join(dir, freespace.BallastFile)
 	var log bytes.Buffer
-	var fault error
+	disk := &disks{dirs: map[string][]string{"data": {dir}}}
 	check := func(what string, minimum, reserve int64, want freespace.State, wantBallast int64) {
 		t.Helper()
 		w := freespace.New(freespace.Options{
-			Data: dir, Dirs: func() map[string][]string { return map[string][]string{"data": {dir}} },
-			Minimum: minimum, Ballast: reserve, Fault: func() error { return fault }, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+			Data: dir, Disks: disk, Minimum: minimum, Ballast: reserve, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		})
 		w.Check()
 		w.Check()
@@ -75,9 +81,9 @@ func TestReserve(t *testing.T) {
 	if strings.Count(log.String(), "level=ERROR") != 1 {
 		t.Errorf("the log says %s", &log)
 	}
-	fault = fmt.Errorf("writing: %w", syscall.ENOSPC)
+	disk.fault = fmt.Errorf("writing: %w", syscall.ENOSPC)
 	check("no room at all", math.MaxInt64/2, size, freespace.Full, 0)
-	fault = nil
+	disk.fault = nil
 	check("still less than the minimum", math.MaxInt64/2, size, freespace.Full, 0)
 	check("room again", 1, size, freespace.OK, size)
 	check("another size", 1, 2*size, freespace.OK, 2*size)

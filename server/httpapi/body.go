@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/server"
 	"github.com/coffer-project/coffer/server/admission"
+	"github.com/coffer-project/coffer/server/pipeline"
 )
 
 // Memory that a body gets before its bytes are there. A longer body gets its memory as it arrives: a length costs a
@@ -128,7 +128,7 @@ func (x *exchange) responding() {
 func (x *exchange) hasBody() bool { return !x.bodyRead && x.r.Body != nil && x.r.Body != http.NoBody }
 
 // maxBody returns how long a body of the rule may be.
-func (x *exchange) maxBody(rule server.BodyRule) int64 {
+func (x *exchange) maxBody(rule pipeline.BodyRule) int64 {
 	if rule.MaxBytes > 0 {
 		return min(rule.MaxBytes, x.api.opts.MaxBodyBytes)
 	}
@@ -149,8 +149,8 @@ func (x *exchange) take(open bool) {
 	x.share = budget.Share(x.req.Remote.Addr())
 }
 
-// readBody reads the body whole: it is server.Request's ReadBody. The literal null counts as no body.
-func (x *exchange) readBody(rule server.BodyRule) (json.RawMessage, error) {
+// readBody reads the body whole: it is pipeline.Request's ReadBody. The literal null counts as no body.
+func (x *exchange) readBody(rule pipeline.BodyRule) (json.RawMessage, error) {
 	x.bodyRead = true
 	most := x.maxBody(rule)
 	if x.r.ContentLength > most {

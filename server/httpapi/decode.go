@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/server"
+	"github.com/coffer-project/coffer/server/pipeline"
 )
 
 // decode fills the request from everything but the body.
@@ -38,7 +38,7 @@ func (x *exchange) decode(prefix string) error {
 		return err
 	}
 	x.req.Path = strings.TrimPrefix(r.URL.Path, prefix)
-	if err := server.CheckPath(x.req.Path); err != nil {
+	if err := pipeline.CheckPath(x.req.Path); err != nil {
 		return err
 	}
 	return x.lastSlash()

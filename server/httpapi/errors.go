@@ -8,8 +8,8 @@ import (
 	"net/http"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/server"
 	"github.com/coffer-project/coffer/server/admission"
+	"github.com/coffer-project/coffer/server/pipeline"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -82,7 +82,7 @@ func (x *exchange) fail(err error) {
 	if errors.As(err, &e) {
 		maps.Copy(x.w.Header(), e.Header)
 		if e.Page != nil {
-			x.raw(&server.Reply{Response: &engines.Response{Status: status, Raw: e.Page}})
+			x.raw(&pipeline.Reply{Response: &engines.Response{Status: status, Raw: e.Page}})
 			return
 		}
 	}

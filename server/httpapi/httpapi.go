@@ -1,4 +1,4 @@
-// Package httpapi is the HTTP edge: it turns HTTP requests into server.Requests, decides whether they run
+// Package httpapi is the HTTP edge: it turns HTTP requests into pipeline.Requests, decides whether they run
 // here or on the active node, and writes answers and errors in the family's envelope. It knows nothing of
 // engines, tokens or Raft. Start reading at ServeHTTP, then serve.
 package httpapi
@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/server"
 	"github.com/coffer-project/coffer/server/admission"
+	"github.com/coffer-project/coffer/server/pipeline"
 	"github.com/coffer-project/coffer/storage"
 	"github.com/google/uuid"
 	"github.com/gorilla/mux"
@@ -26,15 +26,28 @@ import (
 
 // Backend is the server behind the edge.
 type Backend interface {
+	Requests
+	Activity
+	Consistency
+	NodeID() string
+	Sealed() bool
+}
+
+// Requests are handled, and say beforehand what the edge has to know of them.
+type Requests interface {
 	// Place says where the request must run.
-	Place(ctx context.Context, req *server.Request) (server.Place, error)
-	Handle(ctx context.Context, req *server.Request) (*server.Reply, error)
+	Place(ctx context.Context, req *pipeline.Request) (pipeline.Place, error)
+	Handle(ctx context.Context, req *pipeline.Request) (*pipeline.Reply, error)
 	// WantsRawBody reports whether the request's route takes its body as a stream.
-	WantsRawBody(ctx context.Context, req *server.Request) bool
+	WantsRawBody(ctx context.Context, req *pipeline.Request) bool
 	// BodyRule returns what the body of the request may be, as far as this node knows.
-	BodyRule(ctx context.Context, req *server.Request) server.BodyRule
+	BodyRule(ctx context.Context, req *pipeline.Request) pipeline.BodyRule
 	// WantsForeignForm reports whether the route takes forms of other sites' pages, or that is not known while sealed.
-	WantsForeignForm(ctx context.Context, req *server.Request) bool
+	WantsForeignForm(ctx context.Context, req *pipeline.Request) bool
+}
+
+// Activity tells which node is active, and reaches it.
+type Activity interface {
 	// Active reports whether this node is the active one.
 	Active() bool
 	// AwaitActive waits, for a moment, until a node that has become the leader serves as the active one, and
@@ -44,14 +57,16 @@ type Backend interface {
 	Forward(w http.ResponseWriter, r *http.Request) error
 	// ActiveAddr returns the active node's API address, "" if there is none.
 	ActiveAddr() string
+}
+
+// Consistency is what a node knows of the age of its state.
+type Consistency interface {
 	// State returns the consistency token of the state on this node, "" if there is none.
 	State() string
 	// AwaitState waits until this node has the state that the token stands for, at most as long as ctx.
 	AwaitState(ctx context.Context, token string) error
 	// Behind returns how old the state of this node may be; negative if that is not known.
 	Behind() time.Duration
-	NodeID() string
-	Sealed() bool
 }
 
 // Options of an API. Backend is required.
@@ -200,7 +215,7 @@ type exchange struct {
 	api       *API
 	w         http.ResponseWriter
 	r         *http.Request
-	req       server.Request
+	req       pipeline.Request
 	forwarded bool
 	mountType string
 	status    int
@@ -221,15 +236,10 @@ func (x *exchange) serve() {
 		x.fail(err)
 		return
 	}
-	x.only = place == server.Only
+	x.only = place == pipeline.Only
 	x.req.Current = x.forwarded // another node took this one for the active one
-	switch {
-	case x.only || x.forwarded || backend.Active():
-		place = server.Here
-	case place == server.Here && x.r.Header.Get("X-Vault-Forward") == "active-node" && !backend.Sealed():
-		place = server.Active
-	}
-	if place == server.Active {
+	elsewhere := place == pipeline.Active || x.r.Header.Get("X-Vault-Forward") == "active-node" && !backend.Sealed()
+	if elsewhere && !x.only && !x.forwarded && !backend.Active() {
 		x.forward(x.r)
 		return
 	}

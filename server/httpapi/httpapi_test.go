@@ -17,8 +17,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/server"
 	"github.com/coffer-project/coffer/server/httpapi"
+	"github.com/coffer-project/coffer/server/pipeline"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -26,9 +26,9 @@ import (
 type backend struct {
 	active    bool
 	elected   bool // it becomes active while the request is under way
-	place     server.Place
-	got       *server.Request
-	answer    *server.Reply
+	place     pipeline.Place
+	got       *pipeline.Request
+	answer    *pipeline.Reply
 	err       error
 	behind    bool          // the state a client asks for has not arrived
 	age       time.Duration // of the state
@@ -40,22 +40,24 @@ type backend struct {
 	forwarded []string
 }
 
-func (b *backend) Place(context.Context, *server.Request) (server.Place, error) { return b.place, nil }
-func (b *backend) Handle(_ context.Context, r *server.Request) (*server.Reply, error) {
+func (b *backend) Place(context.Context, *pipeline.Request) (pipeline.Place, error) {
+	return b.place, nil
+}
+func (b *backend) Handle(_ context.Context, r *pipeline.Request) (*pipeline.Reply, error) {
 	if r.ReadBody != nil {
 		var err error
-		if r.Body, err = r.ReadBody(server.BodyRule{Form: b.form, MaxBytes: b.most}); err != nil {
+		if r.Body, err = r.ReadBody(pipeline.BodyRule{Form: b.form, MaxBytes: b.most}); err != nil {
 			return nil, err
 		}
 	}
 	b.got = r
 	return b.answer, b.err
 }
-func (b *backend) WantsRawBody(context.Context, *server.Request) bool { return false }
-func (b *backend) BodyRule(context.Context, *server.Request) server.BodyRule {
-	return server.BodyRule{Form: b.form, MaxBytes: b.most}
+func (b *backend) WantsRawBody(context.Context, *pipeline.Request) bool { return false }
+func (b *backend) BodyRule(context.Context, *pipeline.Request) pipeline.BodyRule {
+	return pipeline.BodyRule{Form: b.form, MaxBytes: b.most}
 }
-func (b *backend) WantsForeignForm(_ context.Context, r *server.Request) bool {
+func (b *backend) WantsForeignForm(_ context.Context, r *pipeline.Request) bool {
 	return b.form && strings.HasSuffix(r.Path, "/callback")
 }
 func (b *backend) Active() bool                     { return b.active }
@@ -174,7 +176,7 @@ func TestBodies(t *testing.T) {
 }
 
 func TestEnvelope(t *testing.T) {
-	b := &backend{active: true, answer: &server.Reply{
+	b := &backend{active: true, answer: &pipeline.Reply{
 		Response: &engines.Response{
 			Data: json.RawMessage(`{"k":"<&>"}`), Warnings: []string{"careful"},
 			Top:  map[string]any{"keys": []string{"a"}, "data": "never twice"},
@@ -245,20 +247,20 @@ func TestErrors(t *testing.T) {
 
 func TestStandby(t *testing.T) {
 	t.Run("writes go to the active node", func(t *testing.T) {
-		b := &backend{place: server.Active}
+		b := &backend{place: pipeline.Active}
 		w := call(t, b, httpapi.Options{}, "POST", "/v1/x/y", `{"a":1}`)
 		if w.Code != http.StatusAccepted || len(b.forwarded) != 1 || b.forwarded[0] != `POST /v1/x/y {"a":1}` || b.got != nil {
 			t.Errorf("= %d, forwarded %q", w.Code, b.forwarded)
 		}
 	})
 	t.Run("a read that writes runs again there", func(t *testing.T) {
-		b := &backend{place: server.Here, err: storage.ErrReadOnly}
+		b := &backend{place: pipeline.Here, err: storage.ErrReadOnly}
 		if w := call(t, b, httpapi.Options{}, "GET", "/v1/x/y", ""); w.Code != http.StatusAccepted || len(b.forwarded) != 1 {
 			t.Errorf("= %d, forwarded %q", w.Code, b.forwarded)
 		}
 	})
 	t.Run("a forwarded request never travels on", func(t *testing.T) {
-		b := &backend{place: server.Active, err: storage.ErrReadOnly}
+		b := &backend{place: pipeline.Active, err: storage.ErrReadOnly}
 		r := httptest.NewRequest("POST", "/v1/x/y", strings.NewReader("{}"))
 		w := httptest.NewRecorder()
 		httpapi.New(httpapi.Options{Backend: b}).Forwarded().ServeHTTP(w, r)
@@ -267,19 +269,19 @@ func TestStandby(t *testing.T) {
 		}
 	})
 	t.Run("a standby that becomes active serves what it wanted to forward", func(t *testing.T) {
-		b := &backend{place: server.Active, elected: true}
+		b := &backend{place: pipeline.Active, elected: true}
 		if w := call(t, b, httpapi.Options{}, "POST", "/v1/x/y", `{"a":1}`); w.Code != http.StatusNoContent || string(b.got.Body) != `{"a":1}` {
 			t.Errorf("= %d %+v", w.Code, b.got)
 		}
 	})
 	t.Run("a client may ask for a redirect", func(t *testing.T) {
-		w := call(t, &backend{place: server.Active}, httpapi.Options{}, "POST", "/v1/x/y?z=1", "{}", "X-Vault-No-Request-Forwarding", "true")
+		w := call(t, &backend{place: pipeline.Active}, httpapi.Options{}, "POST", "/v1/x/y?z=1", "{}", "X-Vault-No-Request-Forwarding", "true")
 		if w.Code != http.StatusTemporaryRedirect || w.Header().Get("Location") != "https://active.example:8200/v1/x/y?z=1" {
 			t.Errorf("= %d %q", w.Code, w.Header().Get("Location"))
 		}
 	})
 	t.Run("a read waits for the state the client has seen", func(t *testing.T) {
-		b := &backend{place: server.Here, behind: true}
+		b := &backend{place: pipeline.Here, behind: true}
 		w := call(t, b, httpapi.Options{}, "GET", "/v1/x/y", "", "X-Vault-Index", "i", "X-Vault-Inconsistent", "fail")
 		if w.Code != http.StatusPreconditionFailed || b.got != nil {
 			t.Errorf("fail: = %d", w.Code)
@@ -330,7 +332,7 @@ func TestAnnouncedBody(t *testing.T) {
 // request for ever.
 func TestStalledRequests(t *testing.T) {
 	for name, b := range map[string]*backend{
-		"body": {active: true}, "body of a forwarded request": {place: server.Active}, "active node": {place: server.Active, hangs: true},
+		"body": {active: true}, "body of a forwarded request": {place: pipeline.Active}, "active node": {place: pipeline.Active, hangs: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := httptest.NewServer(httpapi.New(httpapi.Options{Backend: b, Timeout: 20 * time.Millisecond}))
@@ -364,7 +366,7 @@ func TestStreams(t *testing.T) {
 		_, err := w.Write([]byte("all of it"))
 		return err
 	}
-	b := &backend{active: true, answer: &server.Reply{Response: &engines.Response{Raw: &engines.Raw{Stream: stream}}}}
+	b := &backend{active: true, answer: &pipeline.Reply{Response: &engines.Response{Raw: &engines.Raw{Stream: stream}}}}
 	if w := call(t, b, httpapi.Options{}, "HEAD", "/v1/x/y", ""); streamed || w.Code != http.StatusOK {
 		t.Errorf("HEAD = %d, streamed: %v", w.Code, streamed)
 	}
@@ -374,7 +376,7 @@ func TestStreams(t *testing.T) {
 }
 
 func TestForwardedReadsAreCurrent(t *testing.T) {
-	b := &backend{place: server.Here}
+	b := &backend{place: pipeline.Here}
 	api := httpapi.New(httpapi.Options{Backend: b})
 	for forwarded, handler := range map[bool]http.Handler{false: api, true: api.Forwarded()} {
 		handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/v1/x/y", nil))
@@ -397,7 +399,7 @@ func TestForwardedReadsAreCurrent(t *testing.T) {
 // A response of the active node waits for its effects here, but not on a node that is known to lag.
 func TestForwardedWriteWaitsForItsEffects(t *testing.T) {
 	for age, want := range map[time.Duration]int{0: 1, time.Second: 1, 3 * time.Second: 0, -1: 0} {
-		b := &backend{place: server.Active, age: age}
+		b := &backend{place: pipeline.Active, age: age}
 		call(t, b, httpapi.Options{}, "POST", "/v1/x/y", "{}")
 		if b.awaited != want || len(b.forwarded) != 1 {
 			t.Errorf("%v behind: waited %d times, want %d; forwarded %d times", age, b.awaited, want, len(b.forwarded))
@@ -423,7 +425,7 @@ func TestForwardedPath(t *testing.T) {
 
 // What is asked of this node is not answered by another one.
 func TestOnlyHere(t *testing.T) {
-	b := &backend{place: server.Only, err: storage.ErrReadOnly}
+	b := &backend{place: pipeline.Only, err: storage.ErrReadOnly}
 	call(t, b, httpapi.Options{}, "POST", "/v1/sys/seal", "", "X-Vault-Forward", "active-node")
 	if len(b.forwarded) != 0 {
 		t.Errorf("forwarded %q", b.forwarded)

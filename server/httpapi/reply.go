@@ -10,13 +10,13 @@ import (
 	"sync"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/server"
+	"github.com/coffer-project/coffer/server/pipeline"
 )
 
 var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 // reply writes an answer.
-func (x *exchange) reply(reply *server.Reply) {
+func (x *exchange) reply(reply *pipeline.Reply) {
 	h := x.w.Header()
 	if state := x.api.opts.Backend.State(); state != "" {
 		h["X-Vault-Index"] = []string{state}
@@ -74,7 +74,7 @@ func (x *exchange) send(status int, body []byte) {
 	}
 }
 
-func (x *exchange) raw(reply *server.Reply) {
+func (x *exchange) raw(reply *pipeline.Reply) {
 	raw := reply.Raw
 	content, err := x.redacted(reply.Path, raw.Body)
 	if err != nil {
@@ -110,7 +110,7 @@ func (x *exchange) raw(reply *server.Reply) {
 }
 
 // writeEnvelope writes the family's envelope. The order of the keys is fixed.
-func writeEnvelope(b *bytes.Buffer, id string, r *server.Reply) error {
+func writeEnvelope(b *bytes.Buffer, id string, r *pipeline.Reply) error {
 	b.WriteString(`{"request_id":"`)
 	b.WriteString(id)
 	var lease engines.HeldLease
@@ -177,14 +177,14 @@ func warnings(w []string) any {
 	return w
 }
 
-func auth(r *server.Reply) any {
+func auth(r *pipeline.Reply) any {
 	if r.Auth == nil {
 		return nil
 	}
 	return r.Auth
 }
 
-func wrapInfo(r *server.Reply) any {
+func wrapInfo(r *pipeline.Reply) any {
 	if r.Wrap == nil {
 		return nil
 	}

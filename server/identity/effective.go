@@ -149,7 +149,7 @@ func (v *views) in(ctx context.Context, s *Store, ns string) (*Effective, error)
 
 // way returns the namespaces from right below one down to another, nil if that does not lie below it.
 func (s *Store) way(ctx context.Context, from, to string) []string {
-	above := s.opts.Above(ctx, to)
+	above := s.opts.Namespaces.Above(ctx, to)
 	i := slices.Index(above, from)
 	if i < 0 {
 		return nil

@@ -22,14 +22,21 @@ const (
 	maxGroups    = 16384 // groups kept decoded in memory
 )
 
-// Options of a Store. Store is required.
+// Options of a Store. All are required.
 type Options struct {
-	Store storage.Store // plaintext
-	// MountByAccessor finds a mount of a namespace. Without it, no alias can be written over the API.
-	MountByAccessor func(ctx context.Context, ns, accessor string) (path, kind string, local, ok bool)
-	// Above returns the ids of the namespaces that a namespace lies in, the nearest first. Without it, groups have
-	// members of their own namespace only.
-	Above func(ctx context.Context, ns string) []string
+	Store      storage.Store // plaintext
+	Mounts     Mounts
+	Namespaces Namespaces
+}
+
+// Mounts are those that aliases are of: mount.Table. Describe finds one of a namespace.
+type Mounts interface {
+	Describe(ctx context.Context, ns, accessor string) (path, kind string, local, ok bool)
+}
+
+// Namespaces has the ids of the namespaces that one lies in, the nearest first: namespace.Store.
+type Namespaces interface {
+	Above(ctx context.Context, ns string) []string
 }
 
 // Store keeps the identities of all namespaces. Give Changed every change of the feed. Safe for concurrent use.
@@ -43,12 +50,6 @@ type Store struct {
 
 // NewStore returns a Store over the decrypted store.
 func NewStore(o Options) *Store {
-	if o.MountByAccessor == nil {
-		o.MountByAccessor = func(context.Context, string, string) (string, string, bool, bool) { return "", "", false, false }
-	}
-	if o.Above == nil {
-		o.Above = func(context.Context, string) []string { return nil }
-	}
 	s := &Store{
 		opts: o, store: o.Store, router: engines.NewRouter(),
 		groups:    storage.NewCache[*group](maxGroups),

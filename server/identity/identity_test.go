@@ -30,20 +30,27 @@ type house struct {
 func newHouse(t testing.TB) *house {
 	t.Helper()
 	memory := &late{}
-	above := map[string][]string{"a": {"root"}, "a1": {"a", "root"}, "b": {"root"}}
-	s := identity.NewStore(identity.Options{
-		Store: memory,
-		MountByAccessor: func(_ context.Context, _, accessor string) (path, kind string, local, ok bool) {
-			_, kind, _ = strings.Cut(strings.TrimSuffix(accessor, "_1"), "_")
-			return "auth/" + kind + "/", kind, kind == "local", slices.Contains(auths, accessor)
-		},
-		Above: func(_ context.Context, ns string) []string { return above[ns] },
-	})
+	s := identity.NewStore(identity.Options{Store: memory, Mounts: mounts{}, Namespaces: spaces{}})
 	h := &house{store: s}
 	h.Mount = enginetest.New(t, s.Engine, enginetest.Options{Type: "identity", Path: "identity/", Caller: engines.Caller{Accessor: "a", Root: true}})
 	memory.Memory = h.Memory
 	t.Cleanup(h.Memory.OnChange(s.Changed))
 	return h
+}
+
+// mounts are those of auths.
+type mounts struct{}
+
+func (mounts) Describe(_ context.Context, _, accessor string) (path, kind string, local, ok bool) {
+	_, kind, _ = strings.Cut(strings.TrimSuffix(accessor, "_1"), "_")
+	return "auth/" + kind + "/", kind, kind == "local", slices.Contains(auths, accessor)
+}
+
+// spaces are the namespaces of a house.
+type spaces struct{}
+
+func (spaces) Above(_ context.Context, ns string) []string {
+	return map[string][]string{"a": {"root"}, "a1": {"a", "root"}, "b": {"root"}}[ns]
 }
 
 // in sends the next requests in a namespace.

@@ -94,7 +94,7 @@ func (readOnly) Commit(context.Context, storage.Batch) (storage.Index, error) {
 func TestLoginOnStandby(t *testing.T) {
 	h := newHouse(t)
 	id := mustLogin(t, h, "root", auths[0], "bob")
-	standby := identity.NewStore(identity.Options{Store: readOnly{h.Memory}})
+	standby := identity.NewStore(identity.Options{Store: readOnly{h.Memory}, Mounts: mounts{}, Namespaces: spaces{}})
 	if got, err := standby.Login(t.Context(), authMount("root", auths[0]), engines.Alias{Name: "bob"}, nil); got != id || err != nil {
 		t.Errorf("Login of a known user = %q, %v", got, err)
 	}

@@ -116,7 +116,7 @@ func inTooMany(id string) error {
 // mayJoin reports whether an entity or group may be in a group: only those of the same namespace or above.
 func (s *Store) mayJoin(ctx context.Context, id, group string) bool {
 	above, ns := namespaceOf(id), namespaceOf(group)
-	return above == ns || slices.Contains(s.opts.Above(ctx, ns), above)
+	return above == ns || slices.Contains(s.opts.Namespaces.Above(ctx, ns), above)
 }
 
 // prune drops memberships that do not count any more. None of them ever will again.

@@ -153,7 +153,7 @@ func (s *Store) listNames(ctx context.Context, req *engines.Request, kind string
 
 // mountInfo adds what is known of an alias's mount.
 func (s *Store) mountInfo(ctx context.Context, ns, accessor string, data map[string]any) map[string]any {
-	path, kind, _, _ := s.opts.MountByAccessor(ctx, ns, accessor)
+	path, kind, _, _ := s.opts.Mounts.Describe(ctx, ns, accessor)
 	data["mount_accessor"], data["mount_path"], data["mount_type"] = accessor, path, kind
 	return data
 }
@@ -163,7 +163,7 @@ func (s *Store) checkMount(ctx context.Context, ns, accessor string) (local bool
 	if accessor == "" {
 		return false, engines.Invalid(`field "mount_accessor": is required`)
 	}
-	_, _, local, ok := s.opts.MountByAccessor(ctx, ns, accessor)
+	_, _, local, ok := s.opts.Mounts.Describe(ctx, ns, accessor)
 	if !ok {
 		return false, engines.Invalid(`field "mount_accessor": no auth method of this namespace has this accessor; see "accessor" in sys/auth`)
 	}

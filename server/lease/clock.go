@@ -5,45 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
+	"github.com/coffer-project/coffer/server/lease/index"
+	"github.com/coffer-project/coffer/server/lease/record"
 	"github.com/coffer-project/coffer/storage"
 	"golang.org/x/time/rate"
 )
-
-// clock is the wall clock, except that it never goes back behind a time that was reached for sure.
-type clock struct {
-	wall func() time.Time
-
-	mu    sync.Mutex
-	floor time.Time
-}
-
-// now returns the later of wall clock and floor, without monotonic part.
-func (c *clock) now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if wall := c.wall().Round(0); wall.After(c.floor) {
-		return wall
-	}
-	return c.floor
-}
-
-// raise makes at the floor, unless it is higher.
-func (c *clock) raise(at time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if at.After(c.floor) {
-		c.floor = at
-	}
-}
-
-func (c *clock) reset() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.floor = time.Time{}
-}
 
 // reached is the stored form of the floor.
 type reached struct {
@@ -52,7 +20,7 @@ type reached struct {
 }
 
 func (m *Manager) loadClock(ctx context.Context) (time.Time, error) {
-	e, err := m.store.Get(ctx, clockKey)
+	e, err := m.store.Get(ctx, record.ClockKey)
 	if errors.Is(err, storage.ErrNotFound) {
 		return time.Time{}, nil
 	}
@@ -63,7 +31,7 @@ func (m *Manager) loadClock(ctx context.Context) (time.Time, error) {
 	if err := json.Unmarshal(e.Value, &r); err != nil || r.Format != 1 {
 		return time.Time{}, errors.New("the stored time has an unknown format")
 	}
-	m.clock.raise(r.At)
+	m.clock.Raise(r.At)
 	return r.At, nil
 }
 
@@ -72,7 +40,7 @@ func (m *Manager) storeClock(ctx context.Context, at time.Time) error {
 	if err != nil {
 		return err
 	}
-	_, err = m.store.Commit(ctx, storage.Batch{Puts: []storage.Put{{Key: clockKey, Value: value}}})
+	_, err = m.store.Commit(ctx, storage.Batch{Puts: []storage.Put{{Key: record.ClockKey, Value: value}}})
 	return err
 }
 
@@ -84,28 +52,6 @@ const (
 	brakeRate     = 100              // leases a second
 )
 
-// ticks watches the wall clock against the monotonic one.
-type ticks struct {
-	wall time.Time // without monotonic part
-	mono time.Time
-}
-
-// jumped reports by how much the wall clock got ahead since the last call.
-func (t *ticks) jumped(wall time.Time) time.Duration {
-	mono := time.Now()
-	ahead := wall.Sub(t.wall) - mono.Sub(t.mono)
-	if t.wall.IsZero() {
-		ahead = 0
-	}
-	t.wall, t.mono = wall, mono
-	return ahead
-}
-
-// brake slows expiry down after the clock jumped.
-type brake struct {
-	limiter *rate.Limiter
-}
-
 // braking reports whether the brake is on.
 func (m *Manager) braking() bool {
 	m.mu.Lock()
@@ -113,9 +59,9 @@ func (m *Manager) braking() bool {
 	return m.work != nil && m.work.brake != nil
 }
 
-// suspect decides whether so much fell due at once, after the clock got ahead by jump, that it is time to brake.
-func (m *Manager) suspect(ctx context.Context, w *work, jump time.Duration) error {
-	due, total, err := m.countDue(ctx, m.clock.now())
+// checkJump decides whether so much fell due at once, after the clock got ahead by jump, that it is time to brake.
+func (m *Manager) checkJump(ctx context.Context, w *work, jump time.Duration) error {
+	due, total, err := m.countDue(ctx, m.clock.Now())
 	if err != nil {
 		return fmt.Errorf("counting what is due: %w", err)
 	}
@@ -127,14 +73,14 @@ func (m *Manager) suspect(ctx context.Context, w *work, jump time.Duration) erro
 		"ahead", jump.Round(time.Second), "due", due, "leases", total)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	w.brake = &brake{limiter: rate.NewLimiter(brakeRate, brakeRate)}
+	w.brake = rate.NewLimiter(brakeRate, brakeRate)
 	return nil
 }
 
 // countDue reads the names of the whole index.
 func (m *Manager) countDue(ctx context.Context, now time.Time) (due, total int, err error) {
-	limit := timeName(now)
-	for name, err := range m.names(ctx, expPrefix, "") {
+	limit := index.TimeName(now)
+	for name, err := range m.names(ctx, index.ExpPrefix, "") {
 		if err != nil {
 			return 0, 0, err
 		}

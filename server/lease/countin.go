@@ -10,13 +10,7 @@ import (
 func (m *Manager) CountWhere(match func(ns, mountPath string) bool) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	n := 0
-	for at, count := range m.counts.byPlace {
-		if match(at.ns, at.mountPath) {
-			n += count
-		}
-	}
-	return n
+	return m.counts.Where(match)
 }
 
 // CountPrefix returns how many leases of a namespace have ids that begin with prefix. It lists them.

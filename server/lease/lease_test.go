@@ -72,6 +72,12 @@ func TestRegister(t *testing.T) {
 }
 
 // TestRegisterRefused looks for credentials that would never be revoked.
+// refusal refuses each lease and each token.
+type refusal struct{ err error }
+
+func (r refusal) AdmitLease(context.Context, string, string, string) error { return r.err }
+func (r refusal) CheckKey(context.Context, string) error                   { return r.err }
+
 func TestRegisterRefused(t *testing.T) {
 	limited := &engines.Error{Kind: engines.KindLimited, Detail: "too many leases"}
 	gone := errors.New("the token is gone")
@@ -83,10 +89,10 @@ func TestRegisterRefused(t *testing.T) {
 		kind   engines.Kind
 	}{
 		{"quota", func(o *lease.Options) {
-			o.Admit = func(context.Context, string, string, string) error { return limited }
+			o.Quotas = refusal{limited}
 		}, nil, limited, engines.KindLimited},
 		{"storage", func(o *lease.Options) { o.Store = &failing{Store: o.Store, err: storage.ErrUnavailable} }, nil, storage.ErrUnavailable, 0},
-		{"the token ended meanwhile", func(o *lease.Options) { o.TokenValid = func(context.Context, string) error { return gone } }, nil, gone, engines.KindDenied},
+		{"the token ended meanwhile", func(o *lease.Options) { o.Tokens = refusal{gone} }, nil, gone, engines.KindDenied},
 		{"the token ended before", nil, func(r *lease.Registration) { r.TokenExpiresAt = time.Now().Add(-time.Second) }, nil, engines.KindInvalid},
 		{"too much to keep", nil, func(r *lease.Registration) {
 			var in map[string]string

@@ -41,13 +41,13 @@ func TestMarkedWhileBeingRevoked(t *testing.T) {
 		var r *rig
 		var calls atomic.Int64
 		r = newRig(t, func(o *lease.Options) {
-			find := o.Mount
-			o.Mount = func(ctx context.Context, uuid string) (engines.Engine, engines.Mount, bool) {
+			find := o.Mounts.EngineOf
+			o.Mounts = mountsFunc(func(ctx context.Context, uuid string) (engines.Engine, engines.Mount, bool) {
 				if calls.Add(1) == 3 { // Run looks at the mount, too, as soon as the lease is marked
 					<-gate
 				}
 				return find(ctx, uuid)
-			}
+			})
 		})
 		stop := r.run(r.m)
 		defer stop()

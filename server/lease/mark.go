@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/coffer-project/coffer/server/lease/index"
+	"github.com/coffer-project/coffer/server/lease/record"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -19,14 +21,14 @@ const (
 
 // mark makes leases end, in as few log entries as possible, and returns those that are now, or were already, to be
 // revoked. Under contention, or if that is too large for one, it goes on with halves.
-func (m *Manager) mark(ctx context.Context, refs []ref, how marking) ([]*record, error) {
+func (m *Manager) mark(ctx context.Context, refs []index.Ref, how marking) ([]*record.Record, error) {
 	if len(refs) == 0 {
 		return nil, nil
 	}
-	var marked []*record
+	var marked []*record.Record
 	err := m.update(ctx, func(t *storage.Txn) (steps []step, err error) {
 		marked = nil
-		now := m.clock.now()
+		now := m.clock.Now()
 		for _, r := range refs {
 			rec, s, err := markOne(ctx, t, r, how, now)
 			if err != nil {
@@ -54,44 +56,35 @@ func (m *Manager) mark(ctx context.Context, refs []ref, how marking) ([]*record,
 }
 
 // markOne marks one lease. rec is nil if it is not to be revoked.
-func markOne(ctx context.Context, t *storage.Txn, r ref, how marking, now time.Time) (rec *record, s step, err error) {
-	rec, err = get(ctx, t, r.ns, r.id)
+func markOne(ctx context.Context, t *storage.Txn, r index.Ref, how marking, now time.Time) (rec *record.Record, s step, err error) {
+	rec, err = record.Get(ctx, t, r.Namespace, r.ID)
 	if err != nil && !errors.Is(err, storage.ErrNotFound) {
 		return nil, step{}, err
 	}
-	if r.name != "" {
-		if stale := expPrefix + storage.Key(r.name); err != nil || stale != rec.indexKey() {
+	if r.Name != "" {
+		if stale := index.ExpPrefix + storage.Key(r.Name); err != nil || stale != rec.IndexKey() {
 			return nil, step{was: drop(ctx, t, stale)}, nil
 		}
 	}
 	if err != nil {
 		return nil, step{}, nil
 	}
-	before := rec.indexKey()
+	before := rec.IndexKey()
 	switch {
-	case how == whenDue && rec.State == revoking:
+	case how == whenDue && rec.State == record.Revoking:
 		return rec, step{}, nil
 	case how == whenDue && rec.ExpiresAt.After(now):
 		rec.IndexedAt = rec.ExpiresAt // it was renewed
-		put(t, rec, before)
-		return nil, step{before, rec.indexKey()}, nil
+		record.Put(t, rec, before)
+		return nil, step{before, rec.IndexKey()}, nil
 	}
-	if rec.IndexedAt.After(now) || rec.State == irrevocable {
+	if rec.IndexedAt.After(now) || rec.State == record.Irrevocable {
 		rec.IndexedAt = now
 	}
-	rec.State, rec.Tries, rec.Reason = revoking, 0, ""
+	rec.State, rec.Tries, rec.Reason = record.Revoking, 0, ""
 	rec.Force = rec.Force || how == byForce
-	put(t, rec, before)
-	return rec, step{before, rec.indexKey()}, nil
-}
-
-// put writes the record, and moves it in the index if it is no longer where it was.
-func put(t *storage.Txn, rec *record, before storage.Key) {
-	t.Put(rec.key(), rec.encode())
-	if now := rec.indexKey(); now != before {
-		t.Delete(before)
-		t.Put(now, present)
-	}
+	record.Put(t, rec, before)
+	return rec, step{before, rec.IndexKey()}, nil
 }
 
 // drop deletes an index entry that leads nowhere, and returns its key, or "" if it was not there.

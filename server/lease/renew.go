@@ -7,38 +7,9 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/lease/record"
 	"github.com/coffer-project/coffer/storage"
 )
-
-// maxLifetime keeps times of expiry within what the index can order.
-const maxLifetime = 100 * 365 * 24 * time.Hour
-
-// shortest returns the smallest of the limits that are set, and maxLifetime if none is.
-func shortest(limits ...time.Duration) time.Duration {
-	least := maxLifetime
-	for _, l := range limits {
-		if l > 0 {
-			least = min(least, l)
-		}
-	}
-	return least
-}
-
-// lifetime returns how long the lease may last from now on if wanted is what it should; 0 or less when its
-// maximum is reached.
-func (r *record) lifetime(wanted time.Duration, now time.Time) (ttl time.Duration, warnings []string) {
-	left := r.IssuedAt.Add(r.MaxTTL).Sub(now)
-	if !r.Until.IsZero() {
-		left = min(left, r.Until.Sub(now))
-	}
-	if wanted > left {
-		if left > 0 {
-			warnings = append(warnings, fmt.Sprintf("TTL of %q exceeded the effective max_ttl of %q; TTL value is capped accordingly", wanted, left))
-		}
-		return left, warnings
-	}
-	return wanted, nil
-}
 
 // Renew gives a lease of namespace ns, or of one below it, its next lifetime, counted from now. increment is what
 // the client asks for, 0 for nothing in particular. The engine is asked for its terms first, and may refuse.
@@ -48,7 +19,7 @@ func (m *Manager) Renew(ctx context.Context, ns, id string, increment time.Durat
 	if err != nil {
 		return Info{}, err
 	}
-	if err := m.renewable(rec, m.clock.now()); err != nil {
+	if err := m.renewable(rec, m.clock.Now()); err != nil {
 		return Info{}, err
 	}
 	terms, mount, err := m.terms(ctx, rec)
@@ -65,8 +36,8 @@ func (m *Manager) Renew(ctx context.Context, ns, id string, increment time.Durat
 	var info Info
 	err = m.update(ctx, func(t *storage.Txn) ([]step, error) {
 		// Again: it may have been renewed, or marked, while the engine was thinking.
-		now := m.clock.now()
-		before, err := get(ctx, t, rec.Namespace, rec.ID)
+		now := m.clock.Now()
+		before, err := record.Get(ctx, t, rec.Namespace, rec.ID)
 		if errors.Is(err, storage.ErrNotFound) {
 			return nil, ErrNotFound
 		} else if err != nil {
@@ -76,8 +47,8 @@ func (m *Manager) Renew(ctx context.Context, ns, id string, increment time.Durat
 			return nil, err
 		}
 		after := *before
-		after.MaxTTL = shortest(terms.MaxTTL, mount.MaxLeaseTTL)
-		ttl, warnings := after.lifetime(wanted, now)
+		after.MaxTTL = record.Shortest(terms.MaxTTL, mount.MaxLeaseTTL)
+		ttl, warnings := after.Lifetime(wanted, now)
 		if ttl <= 0 {
 			return nil, engines.Invalid("past the max TTL, cannot renew")
 		}
@@ -85,12 +56,12 @@ func (m *Manager) Renew(ctx context.Context, ns, id string, increment time.Durat
 		after.Renewable = terms.Renewable
 		if moves(before.IndexedAt, after.ExpiresAt, ttl) {
 			after.IndexedAt = after.ExpiresAt
-			t.Delete(before.indexKey())
-			t.Put(after.indexKey(), present)
+			t.Delete(before.IndexKey())
+			t.Put(after.IndexKey(), record.Present)
 		}
-		t.Put(after.key(), after.encode())
+		t.Put(after.Key(), after.Encode())
 		info = Info{ID: after.ID, TTL: ttl, Renewable: after.Renewable, Warnings: warnings}
-		return []step{{before.indexKey(), after.indexKey()}}, nil
+		return []step{{before.IndexKey(), after.IndexKey()}}, nil
 	})
 	if err != nil {
 		return Info{}, err
@@ -101,9 +72,9 @@ func (m *Manager) Renew(ctx context.Context, ns, id string, increment time.Durat
 
 // renewable reports why the lease cannot be renewed, or nil. While the brake is on, the clock is not to be
 // trusted, and what was not marked yet has its chance.
-func (m *Manager) renewable(rec *record, now time.Time) error {
+func (m *Manager) renewable(rec *record.Record, now time.Time) error {
 	switch {
-	case rec.State != living:
+	case rec.State != record.Living:
 		return ErrExpired
 	case !rec.Renewable:
 		return ErrNotRenewable
@@ -114,8 +85,8 @@ func (m *Manager) renewable(rec *record, now time.Time) error {
 }
 
 // terms asks the engine what holds for a renewal.
-func (m *Manager) terms(ctx context.Context, rec *record) (engines.Lease, engines.Mount, error) {
-	engine, mount, ok := m.opts.Mount(ctx, rec.Mount)
+func (m *Manager) terms(ctx context.Context, rec *record.Record) (engines.Lease, engines.Mount, error) {
+	engine, mount, ok := m.opts.Mounts.EngineOf(ctx, rec.Mount)
 	if !ok {
 		return engines.Lease{}, mount, engines.Invalid("the mount of the lease is gone")
 	}
@@ -126,7 +97,7 @@ func (m *Manager) terms(ctx context.Context, rec *record) (engines.Lease, engine
 	if !ok {
 		return engines.Lease{}, mount, ErrNotRenewable
 	}
-	terms, err := leaser.RenewLease(ctx, mount, rec.forEngine())
+	terms, err := leaser.RenewLease(ctx, mount, rec.ForEngine())
 	return terms, mount, err
 }
 

@@ -5,7 +5,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/coffer-project/coffer/server/lease"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -52,7 +51,7 @@ func TestStateReplacedOnStandby(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		r.issue("u1", "creds/a", time.Minute)
-		m := lease.New(r.opts)
+		m := r.manager()
 		m.Changed(storage.Change{Reset: true})
 		stop := r.run(m)
 		defer stop()

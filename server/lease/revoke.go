@@ -11,6 +11,9 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/lease/index"
+	"github.com/coffer-project/coffer/server/lease/queue"
+	"github.com/coffer-project/coffer/server/lease/record"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -29,7 +32,7 @@ func (m *Manager) Revoke(ctx context.Context, ns, id string, wait bool) error {
 	if err != nil {
 		return err
 	}
-	_, err = m.end(ctx, []ref{{ns: rec.Namespace, id: rec.ID}}, byHand, wait)
+	_, err = m.markAndRevoke(ctx, []index.Ref{{Namespace: rec.Namespace, ID: rec.ID}}, byHand, wait)
 	return err
 }
 
@@ -48,28 +51,28 @@ func (m *Manager) RevokeForce(ctx context.Context, ns, prefix string) (n int, er
 
 func (m *Manager) revokePrefix(ctx context.Context, ns, prefix string, wait bool, how marking) (n int, err error) {
 	if ns == "" {
-		ns = rootNS
+		ns = record.RootNamespace
 	}
 	prefix = strings.TrimSuffix(prefix, "/")
 	if prefix != "" {
-		if n, err = m.end(ctx, []ref{{ns: ns, id: prefix}}, how, wait); n > 0 || err != nil {
+		if n, err = m.markAndRevoke(ctx, []index.Ref{{Namespace: ns, ID: prefix}}, how, wait); n > 0 || err != nil {
 			return n, err
 		}
 		prefix += "/"
 	}
 	var first error
-	from := recordKey(ns, prefix)
+	from := record.KeyOf(ns, prefix)
 	for after := storage.Key(""); ; {
 		page, err := m.store.Scan(ctx, from, after, scanPage)
 		if err != nil {
 			return n, err
 		}
-		var refs []ref
+		var refs []index.Ref
 		for _, e := range page {
-			refs = append(refs, ref{ns: ns, id: strings.TrimPrefix(string(e.Key), string(recordKey(ns, "")))})
+			refs = append(refs, index.Ref{Namespace: ns, ID: strings.TrimPrefix(string(e.Key), string(record.KeyOf(ns, "")))})
 			after = e.Key
 		}
-		ended, err := m.end(ctx, refs, how, wait)
+		ended, err := m.markAndRevoke(ctx, refs, how, wait)
 		if n += ended; err != nil && !isRefusal(err) {
 			return n, err
 		} else if first == nil {
@@ -86,20 +89,20 @@ func (m *Manager) RevokeToken(ctx context.Context, tokenKey string) error {
 	if tokenKey == "" {
 		return nil
 	}
-	prefix := tokenPrefix + storage.Key(tokenKey+"/")
+	prefix := record.TokenPrefix + storage.Key(tokenKey+"/")
 	for after := ""; ; {
 		page, err := m.store.List(ctx, prefix, after, scanPage)
 		if err != nil {
 			return fmt.Errorf("listing the leases of a token: %w", err)
 		}
-		var refs []ref
+		var refs []index.Ref
 		for _, name := range page {
 			after = name
-			if ns, id, ok := parseShort(name); ok {
-				refs = append(refs, ref{ns: ns, id: id})
+			if ns, id, ok := index.ParseShort(name); ok {
+				refs = append(refs, index.Ref{Namespace: ns, ID: id})
 			}
 		}
-		if _, err := m.end(ctx, refs, byHand, false); err != nil {
+		if _, err := m.markAndRevoke(ctx, refs, byHand, false); err != nil {
 			return fmt.Errorf("ending the leases of a token: %w", err)
 		}
 		if len(page) < scanPage {
@@ -112,13 +115,13 @@ func (m *Manager) RevokeToken(ctx context.Context, tokenKey string) error {
 // still has its configuration. The first error says that some are left.
 func (m *Manager) RevokeMount(ctx context.Context, uuid string) (n int, err error) {
 	var first error
-	var refs []ref
+	var refs []index.Ref
 	tried := map[string]bool{} // a postponed lease is re-indexed later in the range, so skip it there
 	flush := func() error {
-		ended, err := m.end(ctx, refs, byHand, true)
+		ended, err := m.markAndRevoke(ctx, refs, byHand, true)
 		for _, r := range refs {
 			if err != nil {
-				tried[r.id] = true
+				tried[r.ID] = true
 			}
 		}
 		refs = nil
@@ -129,16 +132,16 @@ func (m *Manager) RevokeMount(ctx context.Context, uuid string) (n int, err erro
 		}
 		return nil
 	}
-	for _, prefix := range []storage.Key{expPrefix, stuckPrefix} {
+	for _, prefix := range []storage.Key{index.ExpPrefix, index.StuckPrefix} {
 		for name, err := range m.names(ctx, prefix, "") {
 			if err != nil {
 				return n, err
 			}
-			r, ok := parseName(name)
-			if !ok || r.mount != uuid || tried[r.id] {
+			r, ok := index.Parse(name)
+			if !ok || r.Mount != uuid || tried[r.ID] {
 				continue
 			}
-			if refs = append(refs, ref{ns: r.ns, id: r.id}); len(refs) == scanPage {
+			if refs = append(refs, index.Ref{Namespace: r.Namespace, ID: r.ID}); len(refs) == scanPage {
 				if err := flush(); err != nil {
 					return n, err
 				}
@@ -151,11 +154,11 @@ func (m *Manager) RevokeMount(ctx context.Context, uuid string) (n int, err erro
 	return n, first
 }
 
-// end marks leases, and with wait revokes them. It returns how many there were, and with wait the first error of an
+// markAndRevoke marks leases, and with wait revokes them. It returns how many there were, and with wait the first error of an
 // engine after everything was tried.
-func (m *Manager) end(ctx context.Context, refs []ref, how marking, wait bool) (n int, err error) {
+func (m *Manager) markAndRevoke(ctx context.Context, refs []index.Ref, how marking, wait bool) (n int, err error) {
 	for len(refs) > 0 {
-		batch := refs[:min(len(refs), markBatch)]
+		batch := refs[:min(len(refs), queue.MarkBatch)]
 		refs = refs[len(batch):]
 		ended, e := m.endBatch(ctx, batch, how, wait)
 		if n += ended; e != nil && !isRefusal(e) {
@@ -168,17 +171,17 @@ func (m *Manager) end(ctx context.Context, refs []ref, how marking, wait bool) (
 }
 
 // endBatch claims what it waits for before it marks, so that no other caller begins with it.
-func (m *Manager) endBatch(ctx context.Context, refs []ref, how marking, wait bool) (n int, err error) {
+func (m *Manager) endBatch(ctx context.Context, refs []index.Ref, how marking, wait bool) (n int, err error) {
 	claimed := map[string]bool{}
 	if wait {
 		for _, r := range refs {
-			if m.claim(r.id) == nil {
-				claimed[r.id] = true
+			if m.claim(r.ID) == nil {
+				claimed[r.ID] = true
 			}
 		}
 	}
 	marked, err := m.mark(ctx, refs, how)
-	var mine, others []*record
+	var mine, others []*record.Record
 	for _, rec := range marked {
 		if claimed[rec.ID] {
 			mine = append(mine, rec)
@@ -197,11 +200,11 @@ func (m *Manager) endBatch(ctx context.Context, refs []ref, how marking, wait bo
 		return len(marked), err
 	}
 	// First the leases without another holder: two callers may each be about what the other one wants.
-	err = cmp.Or(err, inTurns(mine, func(rec *record) error {
+	err = cmp.Or(err, forEachLimited(mine, func(rec *record.Record) error {
 		defer m.release(rec.ID)
 		return m.finish(ctx, rec)
 	}))
-	return len(marked), cmp.Or(err, inTurns(others, func(rec *record) error { return m.await(ctx, rec) }))
+	return len(marked), cmp.Or(err, forEachLimited(others, func(rec *record.Record) error { return m.await(ctx, rec) }))
 }
 
 // isRefusal reports whether the error is about one lease, so that the others can go on.
@@ -210,8 +213,8 @@ func isRefusal(err error) bool {
 	return errors.As(err, &e)
 }
 
-// inTurns does something with each record, a few at a time, and returns the first error.
-func inTurns(recs []*record, do func(*record) error) (first error) {
+// forEachLimited does something with each record, a few at a time, and returns the first error.
+func forEachLimited(recs []*record.Record, do func(*record.Record) error) (first error) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, syncCalls) // holds one element for each call
@@ -231,7 +234,7 @@ func inTurns(recs []*record, do func(*record) error) (first error) {
 }
 
 // await waits for the holder of a marked lease, and then does what is left to do.
-func (m *Manager) await(ctx context.Context, rec *record) error {
+func (m *Manager) await(ctx context.Context, rec *record.Record) error {
 	for {
 		busy := m.claim(rec.ID)
 		if busy == nil {
@@ -244,7 +247,7 @@ func (m *Manager) await(ctx context.Context, rec *record) error {
 		}
 	}
 	defer m.release(rec.ID)
-	now, err := get(ctx, m.store, rec.Namespace, rec.ID)
+	now, err := record.Get(ctx, m.store, rec.Namespace, rec.ID)
 	if errors.Is(err, storage.ErrNotFound) {
 		return nil
 	} else if err != nil {
@@ -254,7 +257,7 @@ func (m *Manager) await(ctx context.Context, rec *record) error {
 }
 
 // finish revokes a marked lease that is claimed.
-func (m *Manager) finish(ctx context.Context, rec *record) error {
+func (m *Manager) finish(ctx context.Context, rec *record.Record) error {
 	if err := m.attempt(ctx, rec); err != nil {
 		if e := m.postpone(ctx, rec, err); e != nil {
 			return e
@@ -290,10 +293,10 @@ func (m *Manager) release(id string) {
 
 // attempt asks the engine of a marked lease, in the time it has. What is to be removed by force has no errors, but
 // for those of the context.
-func (m *Manager) attempt(ctx context.Context, rec *record) error {
+func (m *Manager) attempt(ctx context.Context, rec *record.Record) error {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	err := m.askEngine(call, rec)
+	err := m.revokeAtEngine(call, rec)
 	if err != nil && rec.Force && ctx.Err() == nil {
 		m.log.Warn("a lease is removed although its engine failed: what it stands for may live on", "mount", rec.MountPath, "lease", rec.ID, "err", err)
 		return nil
@@ -301,9 +304,9 @@ func (m *Manager) attempt(ctx context.Context, rec *record) error {
 	return err
 }
 
-// askEngine has the engine revoke what the lease stands for. An engine that panics has failed.
-func (m *Manager) askEngine(ctx context.Context, rec *record) (err error) {
-	engine, mount, ok := m.opts.Mount(ctx, rec.Mount)
+// revokeAtEngine has the engine revoke what the lease stands for. An engine that panics has failed.
+func (m *Manager) revokeAtEngine(ctx context.Context, rec *record.Record) (err error) {
+	engine, mount, ok := m.opts.Mounts.EngineOf(ctx, rec.Mount)
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -322,7 +325,7 @@ func (m *Manager) askEngine(ctx context.Context, rec *record) (err error) {
 			err = errors.New("the engine panicked")
 		}
 	}()
-	return leaser.RevokeLease(ctx, mount, rec.forEngine())
+	return leaser.RevokeLease(ctx, mount, rec.ForEngine())
 }
 
 // clientText is what clients may see of an engine's error.
@@ -339,7 +342,7 @@ func clientText(err error) string {
 
 // postpone stores when a marked lease that could not be revoked is tried again, or that it was given up. What is
 // not the engine's fault does not count as a try.
-func (m *Manager) postpone(ctx context.Context, rec *record, cause error) error {
+func (m *Manager) postpone(ctx context.Context, rec *record.Record, cause error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -347,27 +350,27 @@ func (m *Manager) postpone(ctx context.Context, rec *record, cause error) error 
 		return cause
 	}
 	m.failed.Add(1)
-	var gaveUp *record
+	var gaveUp *record.Record
 	err := m.update(ctx, func(t *storage.Txn) ([]step, error) {
 		gaveUp = nil
-		now, err := get(ctx, t, rec.Namespace, rec.ID)
-		if errors.Is(err, storage.ErrNotFound) || err == nil && now.State != revoking {
+		now, err := record.Get(ctx, t, rec.Namespace, rec.ID)
+		if errors.Is(err, storage.ErrNotFound) || err == nil && now.State != record.Revoking {
 			return nil, nil
 		} else if err != nil {
 			return nil, err
 		}
-		before := now.indexKey()
+		before := now.IndexKey()
 		now.Tries++
 		now.Reason = clientText(cause)
-		now.IndexedAt = m.clock.now()
+		now.IndexedAt = m.clock.Now()
 		if now.Tries >= maxTries {
-			now.State = irrevocable
+			now.State = record.Irrevocable
 			gaveUp = now
 		} else {
 			now.IndexedAt = now.IndexedAt.Add(backOff(now.Tries))
 		}
-		put(t, now, before)
-		return []step{{before, now.indexKey()}}, nil
+		record.Put(t, now, before)
+		return []step{{before, now.IndexKey()}}, nil
 	})
 	switch {
 	case err != nil:

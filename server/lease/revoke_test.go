@@ -145,7 +145,7 @@ func TestBackOffAndIrrevocable(t *testing.T) {
 			if time.Since(begin) == 100*time.Second { // another node takes over, and goes on with the count
 				stop()
 				r.m.Clear()
-				r.m = lease.New(r.opts)
+				r.m = r.manager()
 				stop = r.run(r.m)
 			}
 		}
@@ -262,7 +262,7 @@ func TestCrash(t *testing.T) {
 				}
 				tt.until(r, f)
 				r.wantKeys(3)
-				stop := r.run(lease.New(r.opts))
+				stop := r.run(r.manager())
 				pass(2 * time.Minute)
 				stop()
 				r.wantKeys(0)
@@ -307,15 +307,15 @@ func TestMountUnknownForNow(t *testing.T) {
 		var mu sync.Mutex
 		unknown := true
 		r := newRig(t, func(o *lease.Options) {
-			find := o.Mount
-			o.Mount = func(ctx context.Context, uuid string) (engines.Engine, engines.Mount, bool) {
+			find := o.Mounts.EngineOf
+			o.Mounts = mountsFunc(func(ctx context.Context, uuid string) (engines.Engine, engines.Mount, bool) {
 				mu.Lock()
 				defer mu.Unlock()
 				if unknown {
 					return nil, engines.Mount{}, true
 				}
 				return find(ctx, uuid)
-			}
+			})
 		})
 		reg, _ := r.registration("u1", "creds/a", time.Minute)
 		info, err := r.m.Register(t.Context(), reg)

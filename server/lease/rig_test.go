@@ -27,6 +27,8 @@ type rig struct {
 	store storage.Store
 	m     *lease.Manager
 	opts  lease.Options
+	// tokens revokes tokens for the paths.
+	tokens func(ctx context.Context, ns, prefix string) (int, error)
 
 	mu     sync.Mutex
 	mounts map[string]mounted
@@ -43,19 +45,42 @@ func newRig(t testing.TB, adjust ...func(*lease.Options)) *rig {
 	r := &rig{t: t, mem: &storage.Memory{}, mounts: map[string]mounted{}}
 	r.store = r.mem
 	r.opts = lease.Options{
-		Store: r.mem, Mount: r.find,
-		Below: func(_ context.Context, ancestor, id string) bool {
-			return ancestor == id || ancestor == "root" || strings.HasPrefix(id, ancestor)
-		},
-		Now:    func() time.Time { r.mu.Lock(); defer r.mu.Unlock(); return time.Now().Add(r.ahead) },
+		Store: r.mem, Mounts: r, Namespaces: prefixes{},
 		Logger: slog.New(slog.NewTextHandler(&lockedWriter{r: r}, nil)),
 	}
 	for _, f := range adjust {
 		f(&r.opts)
 	}
-	r.m = lease.New(r.opts)
+	r.m = r.manager()
 	r.add("u1", "root", "aws/")
 	return r
+}
+
+// manager returns one with the options and the clock of the rig.
+func (r *rig) manager() *lease.Manager {
+	m := lease.New(r.opts)
+	lease.SetWallClock(m, r.now)
+	return m
+}
+
+func (r *rig) now() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return time.Now().Add(r.ahead)
+}
+
+// mountsFunc are lease.Mounts.
+type mountsFunc func(ctx context.Context, uuid string) (engines.Engine, engines.Mount, bool)
+
+func (f mountsFunc) EngineOf(ctx context.Context, uuid string) (engines.Engine, engines.Mount, bool) {
+	return f(ctx, uuid)
+}
+
+// prefixes are namespaces that lie below those whose ids theirs begin with.
+type prefixes struct{}
+
+func (prefixes) Below(_ context.Context, ancestor, id string) bool {
+	return ancestor == id || ancestor == "root" || strings.HasPrefix(id, ancestor)
 }
 
 type lockedWriter struct{ r *rig }
@@ -90,7 +115,8 @@ func (r *rig) drop(uuid string) {
 	delete(r.mounts, uuid)
 }
 
-func (r *rig) find(_ context.Context, uuid string) (engines.Engine, engines.Mount, bool) {
+// EngineOf implements lease.Mounts.
+func (r *rig) EngineOf(_ context.Context, uuid string) (engines.Engine, engines.Mount, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m, ok := r.mounts[uuid]

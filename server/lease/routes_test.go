@@ -13,6 +13,7 @@ import (
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/enginetest"
 	"github.com/coffer-project/coffer/server/lease"
+	"github.com/coffer-project/coffer/server/lease/api"
 )
 
 // routed is the lease paths as an engine.
@@ -22,7 +23,7 @@ func (e routed) Router() *engines.Router { return e.router }
 
 func (r *rig) router() *engines.Router {
 	router := engines.NewRouter()
-	r.m.Routes(router)
+	api.Routes(router, r.m, r.tokens)
 	return router
 }
 
@@ -190,12 +191,11 @@ func replaceID(s, id string) string {
 func TestTokensBelowPrefixes(t *testing.T) {
 	var asked []string
 	failure := error(nil)
-	r := newRig(t, func(o *lease.Options) {
-		o.Tokens = func(_ context.Context, ns, prefix string) (int, error) {
-			asked = append(asked, ns+":"+prefix)
-			return 1, failure
-		}
-	})
+	r := newRig(t)
+	r.tokens = func(_ context.Context, ns, prefix string) (int, error) {
+		asked = append(asked, ns+":"+prefix)
+		return 1, failure
+	}
 	for _, p := range []string{"aws/creds", "auth/userpass/login/bob", "auth", "authority/x"} {
 		if _, err := r.ask("", engines.Update, "leases/revoke-prefix/"+p, "", ""); err != nil {
 			t.Error(err)

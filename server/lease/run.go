@@ -6,7 +6,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/coffer-project/coffer/server/lease/clock"
+	"github.com/coffer-project/coffer/server/lease/index"
+	"github.com/coffer-project/coffer/server/lease/queue"
+	"github.com/coffer-project/coffer/server/lease/record"
+	"github.com/coffer-project/coffer/server/lease/tally"
 	"github.com/coffer-project/coffer/storage"
+	"golang.org/x/time/rate"
 )
 
 const (
@@ -19,21 +25,21 @@ const (
 
 // work is what Run holds. The manager's lock guards all but what never changes.
 type work struct {
-	ctx  context.Context // of Run
-	wake chan struct{}   // capacity 1, level-triggered: something may be due; never closed
-	gone chan *record    // revoked, to be removed; never closed. Buffered so that removals gather
+	ctx  context.Context     // of Run
+	wake chan struct{}       // capacity 1, level-triggered: something may be due; never closed
+	gone chan *record.Record // revoked, to be removed; never closed. Buffered so that removals gather
 	wg   sync.WaitGroup
 
-	window  *window
-	queue   *queue
+	window  *index.Window
+	queue   *queue.Queue
 	running int
 	closed  bool // no more jobs
-	brake   *brake
-	doubts  doubts
+	brake   *rate.Limiter
+	unknown unknowns
 	tidying bool
 
-	ticks  ticks     // of Run's goroutine only
-	stored time.Time // the same
+	ticks  clock.Ticks // of Run's goroutine only
+	stored time.Time   // the same
 }
 
 // alert wakes Run.
@@ -47,8 +53,8 @@ func (w *work) alert() {
 // Run revokes what falls due until ctx ends. The active node runs it, once at a time.
 func (m *Manager) Run(ctx context.Context) {
 	w := &work{
-		ctx: ctx, wake: make(chan struct{}, 1), gone: make(chan *record, 2*deleteBatch),
-		window: newWindow(), queue: newQueue(),
+		ctx: ctx, wake: make(chan struct{}, 1), gone: make(chan *record.Record, 2*deleteBatch),
+		window: index.NewWindow(), queue: queue.New(),
 	}
 	defer m.finishRun(w)
 	if !m.retry(ctx, "preparing the leases", func() error { return m.begin(ctx, w) }) {
@@ -104,11 +110,11 @@ func (m *Manager) begin(ctx context.Context, w *work) error {
 	if err != nil {
 		return err
 	}
-	wall := m.opts.Now().Round(0)
-	w.ticks.jumped(wall)
+	wall := m.clock.Wall()
+	w.ticks.Jumped(wall)
 	w.stored = wall
 	if gap := wall.Sub(last); !last.IsZero() && gap > maxGap {
-		if err := m.suspect(ctx, w, gap); err != nil {
+		if err := m.checkJump(ctx, w, gap); err != nil {
 			return err
 		}
 	}
@@ -116,7 +122,7 @@ func (m *Manager) begin(ctx context.Context, w *work) error {
 	defer m.counting.Unlock()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.counts, m.again = newCounts(), nil
+	m.counts, m.again = tally.New(), nil
 	m.work = w
 	return nil
 }
@@ -139,24 +145,24 @@ func (m *Manager) stop(w *work) {
 	w.closed = true
 	if m.work == w {
 		m.work = nil
-		m.counts, m.again = newCounts(), nil
+		m.counts, m.again = tally.New(), nil
 	}
 }
 
 // tick does what is to be done now, and returns how long to wait.
 func (m *Manager) tick(ctx context.Context, w *work) time.Duration {
-	wall := m.opts.Now().Round(0)
-	if jump := w.ticks.jumped(wall); jump > maxJump && !m.braking() {
-		if err := m.suspect(ctx, w, jump); err != nil {
+	wall := m.clock.Wall()
+	if jump := w.ticks.Jumped(wall); jump > maxJump && !m.braking() {
+		if err := m.checkJump(ctx, w, jump); err != nil {
 			m.logTrouble(ctx, "checking the clock", err)
-			w.ticks = ticks{wall: wall.Add(-jump), mono: w.ticks.mono} // suspect still
+			w.ticks.Again(jump)
 			return retryPause
 		}
 	}
 	m.keepTime(ctx, w, wall)
 	for {
-		now := m.clock.now()
-		m.settle(ctx, w, now)
+		now := m.clock.Now()
+		m.recount(ctx, w, now)
 		m.enqueue(w, now)
 		more, err := m.slide(ctx, w, now)
 		if err != nil {
@@ -181,7 +187,7 @@ func (m *Manager) keepTime(ctx context.Context, w *work, wall time.Time) {
 	if m.braking() {
 		return
 	}
-	m.clock.raise(wall)
+	m.clock.Raise(wall)
 	if wall.Sub(w.stored) < clockInterval || m.empty() {
 		return
 	}
@@ -195,20 +201,20 @@ func (m *Manager) keepTime(ctx context.Context, w *work, wall time.Time) {
 func (m *Manager) empty() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.counts.total == 0
+	return m.counts.All() == 0
 }
 
 // enqueue moves what is due into the queue, and starts jobs.
 func (m *Manager) enqueue(w *work, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for w.brake == nil || w.brake.limiter.Allow() {
-		name, ok := w.window.take(now.UnixNano())
+	for w.brake == nil || w.brake.Allow() {
+		name, ok := w.window.Take(now.UnixNano())
 		if !ok {
 			break
 		}
-		if r, ok := parseName(name); ok && !w.queue.add(r) {
-			w.window.push(wake{now.Add(time.Second).UnixNano(), name})
+		if r, ok := index.Parse(name); ok && !w.queue.Add(r) {
+			w.window.Push(now.Add(time.Second).UnixNano(), name)
 		}
 	}
 	m.dispatchLocked(w)
@@ -217,23 +223,23 @@ func (m *Manager) enqueue(w *work, now time.Time) {
 // slide reads on in the index, by one page, if the window comes to an end.
 func (m *Manager) slide(ctx context.Context, w *work, now time.Time) (more bool, err error) {
 	m.mu.Lock()
-	from, horizon := w.window.end, timeName(now.Add(windowLength))
-	if len(w.window.wakes) >= windowMost || from > timeName(now.Add(windowLength/2)) {
+	from, horizon := w.window.End, index.TimeName(now.Add(index.WindowLength))
+	if w.window.Full() || from > index.TimeName(now.Add(index.WindowLength/2)) {
 		m.mu.Unlock()
 		return false, nil
 	}
-	w.window.end = horizon // from now on the window hears of what is committed
+	w.window.End = horizon // from now on the window hears of what is committed
 	m.mu.Unlock()
 
-	names, err := m.store.List(ctx, expPrefix, before(from), namesPage)
+	names, err := m.store.List(ctx, index.ExpPrefix, before(from), namesPage)
 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	end := horizon
 	for _, name := range names {
-		r, ok := parseName(name)
+		r, ok := index.Parse(name)
 		if ok && name < horizon {
-			w.window.push(wake{r.at, name})
+			w.window.Push(r.At, name)
 		}
 	}
 	if err != nil {
@@ -241,8 +247,8 @@ func (m *Manager) slide(ctx context.Context, w *work, now time.Time) (more bool,
 	} else if len(names) == namesPage && names[len(names)-1] < horizon {
 		end, more = names[len(names)-1]+"\x00", true
 	}
-	w.window.end = min(w.window.end, end) // it may have become full meanwhile
-	return more && len(w.window.wakes) < windowMost, err
+	w.window.End = min(w.window.End, end) // it may have become full meanwhile
+	return more && !w.window.Full(), err
 }
 
 // before returns a text that is less than name, with hardly any name between them.
@@ -252,10 +258,10 @@ func before(name string) string { return name[:max(len(name)-1, 0)] }
 func (m *Manager) rest(w *work, now time.Time) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	next, ok := w.window.next()
+	next, ok := w.window.Next()
 	due := ok && next <= now.UnixNano()
 	switch {
-	case w.brake != nil && (due || w.window.end < timeName(now)):
+	case w.brake != nil && (due || w.window.End < index.TimeName(now)):
 		return brakeTick
 	case w.brake != nil:
 		w.brake = nil
@@ -282,8 +288,8 @@ func (m *Manager) removeRevoked(ctx context.Context, w *work) {
 }
 
 // gather returns what has gathered, with rec.
-func (w *work) gather(rec *record) []*record {
-	batch := []*record{rec}
+func (w *work) gather(rec *record.Record) []*record.Record {
+	batch := []*record.Record{rec}
 	for len(batch) < deleteBatch {
 		select {
 		case rec := <-w.gone:
@@ -296,19 +302,19 @@ func (w *work) gather(rec *record) []*record {
 }
 
 // forget lets go of leases that were removed, or that are left to the next active node.
-func (m *Manager) forget(w *work, batch []*record) {
+func (m *Manager) forget(w *work, batch []*record.Record) {
 	for _, rec := range batch {
 		m.release(rec.ID)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, rec := range batch {
-		w.queue.done(rec.ID)
+		w.queue.Done(rec.ID)
 	}
 }
 
 // removeBatch removes leases once each; what is too large for one batch, in halves.
-func (m *Manager) removeBatch(ctx context.Context, batch []*record) error {
+func (m *Manager) removeBatch(ctx context.Context, batch []*record.Record) error {
 	err := m.remove(ctx, batch...)
 	if errors.Is(err, storage.ErrTooLarge) && len(batch) > 1 {
 		return errors.Join(m.removeBatch(ctx, batch[:len(batch)/2]), m.removeBatch(ctx, batch[len(batch)/2:]))

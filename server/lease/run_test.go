@@ -204,7 +204,7 @@ func TestClockSetForward(t *testing.T) {
 			r, stop := begin(t)
 			stop()
 			r.jump(3 * time.Hour)
-			r.m = lease.New(r.opts)
+			r.m = r.manager()
 			stop = r.run(r.m)
 			defer stop()
 			pass(time.Second)
@@ -230,12 +230,12 @@ func TestClockSetBack(t *testing.T) {
 		}
 		// The next active node knows how late it was.
 		stop()
-		r.m = lease.New(r.opts)
+		r.m = r.manager()
 		stop = r.run(r.m)
 		defer stop()
 		info := r.issue("u1", "creds/b", 5*time.Minute)
 		d, err := r.m.Lookup(t.Context(), "", info.ID)
-		if behind := r.opts.Now().Sub(d.IssuedAt); err != nil || behind > -57*time.Minute || behind < -time.Hour {
+		if behind := r.now().Sub(d.IssuedAt); err != nil || behind > -57*time.Minute || behind < -time.Hour {
 			t.Errorf("issued %v before the wall clock, %v; want the time that was reached", behind, err)
 		}
 		if d.TTL != 5*time.Minute {

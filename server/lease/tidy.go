@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/coffer-project/coffer/server/lease/index"
+	"github.com/coffer-project/coffer/server/lease/record"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -65,13 +67,13 @@ func (m *Manager) Tidy(ctx context.Context) (TidyResult, error) {
 func (m *Manager) tidyRecords(ctx context.Context, r *TidyResult) error {
 	mounts := map[string]bool{} // whether they are there
 	for after := storage.Key(""); ; {
-		page, err := m.store.Scan(ctx, idPrefix, after, scanPage)
+		page, err := m.store.Scan(ctx, record.IDPrefix, after, scanPage)
 		if err != nil {
 			return err
 		}
 		for _, e := range page {
 			after = e.Key
-			rec, err := decodeRecord(e.Value)
+			rec, err := record.Decode(e.Value)
 			if err != nil {
 				return err
 			}
@@ -85,34 +87,34 @@ func (m *Manager) tidyRecords(ctx context.Context, r *TidyResult) error {
 	}
 }
 
-func (m *Manager) tidyRecord(ctx context.Context, rec *record, mounts map[string]bool, r *TidyResult) error {
+func (m *Manager) tidyRecord(ctx context.Context, rec *record.Record, mounts map[string]bool, r *TidyResult) error {
 	r.Leases++
 	if err := m.addIndexes(ctx, rec, r); err != nil {
 		return err
 	}
 	there, known := mounts[rec.Mount]
 	if !known {
-		_, _, there = m.opts.Mount(ctx, rec.Mount)
+		_, _, there = m.opts.Mounts.EngineOf(ctx, rec.Mount)
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		mounts[rec.Mount] = there
 	}
 	switch {
-	case !there && rec.State != revoking:
+	case !there && rec.State != record.Revoking:
 		r.Orphans++
-	case rec.State == irrevocable:
+	case rec.State == record.Irrevocable:
 		r.Retried++
 	default:
 		return nil
 	}
-	_, err := m.end(ctx, []ref{{ns: rec.Namespace, id: rec.ID}}, byHand, false)
+	_, err := m.markAndRevoke(ctx, []index.Ref{{Namespace: rec.Namespace, ID: rec.ID}}, byHand, false)
 	return err
 }
 
 // addIndexes adds the index entries that the lease lacks.
-func (m *Manager) addIndexes(ctx context.Context, rec *record, r *TidyResult) error {
-	for _, key := range []storage.Key{rec.indexKey(), rec.tokenKey()} {
+func (m *Manager) addIndexes(ctx context.Context, rec *record.Record, r *TidyResult) error {
+	for _, key := range []storage.Key{rec.IndexKey(), rec.TokenKey()} {
 		if key == "" {
 			continue
 		}
@@ -125,8 +127,8 @@ func (m *Manager) addIndexes(ctx context.Context, rec *record, r *TidyResult) er
 		added := 0
 		err := m.update(ctx, func(t *storage.Txn) ([]step, error) {
 			added = 0
-			now, err := get(ctx, t, rec.Namespace, rec.ID)
-			if errors.Is(err, storage.ErrNotFound) || err == nil && now.indexKey() != rec.indexKey() {
+			now, err := record.Get(ctx, t, rec.Namespace, rec.ID)
+			if errors.Is(err, storage.ErrNotFound) || err == nil && now.IndexKey() != rec.IndexKey() {
 				return nil, nil
 			} else if err != nil {
 				return nil, err
@@ -135,8 +137,8 @@ func (m *Manager) addIndexes(ctx context.Context, rec *record, r *TidyResult) er
 				return nil, err
 			}
 			added = 1
-			t.Put(key, present)
-			if key == rec.tokenKey() {
+			t.Put(key, record.Present)
+			if key == rec.TokenKey() {
 				return nil, nil
 			}
 			return []step{{is: key}}, nil
@@ -151,14 +153,14 @@ func (m *Manager) addIndexes(ctx context.Context, rec *record, r *TidyResult) er
 
 // tidyIndexes removes entries that lead nowhere.
 func (m *Manager) tidyIndexes(ctx context.Context, r *TidyResult) error {
-	for _, prefix := range []storage.Key{expPrefix, stuckPrefix} {
+	for _, prefix := range []storage.Key{index.ExpPrefix, index.StuckPrefix} {
 		for name, err := range m.names(ctx, prefix, "") {
 			if err != nil {
 				return err
 			}
-			p, ok := parseName(name)
-			fits := func(rec *record) bool { return ok && rec.indexKey() == prefix+storage.Key(name) }
-			if err := m.dropUnless(ctx, prefix+storage.Key(name), p.ns, p.id, fits, r); err != nil {
+			p, ok := index.Parse(name)
+			fits := func(rec *record.Record) bool { return ok && rec.IndexKey() == prefix+storage.Key(name) }
+			if err := m.dropUnless(ctx, prefix+storage.Key(name), p.Namespace, p.ID, fits, r); err != nil {
 				return err
 			}
 		}
@@ -167,17 +169,17 @@ func (m *Manager) tidyIndexes(ctx context.Context, r *TidyResult) error {
 }
 
 func (m *Manager) tidyTokens(ctx context.Context, r *TidyResult) error {
-	for folder, err := range m.names(ctx, tokenPrefix, "") {
+	for folder, err := range m.names(ctx, record.TokenPrefix, "") {
 		if err != nil {
 			return err
 		}
-		prefix := tokenPrefix + storage.Key(folder)
+		prefix := record.TokenPrefix + storage.Key(folder)
 		for name, err := range m.names(ctx, prefix, "") {
 			if err != nil {
 				return err
 			}
-			ns, id, ok := parseShort(name)
-			fits := func(rec *record) bool { return ok && rec.tokenKey() == prefix+storage.Key(name) }
+			ns, id, ok := index.ParseShort(name)
+			fits := func(rec *record.Record) bool { return ok && rec.TokenKey() == prefix+storage.Key(name) }
 			if err := m.dropUnless(ctx, prefix+storage.Key(name), ns, id, fits, r); err != nil {
 				return err
 			}
@@ -187,8 +189,8 @@ func (m *Manager) tidyTokens(ctx context.Context, r *TidyResult) error {
 }
 
 // dropUnless removes an index entry unless its lease is there and fits.
-func (m *Manager) dropUnless(ctx context.Context, key storage.Key, ns, id string, fits func(*record) bool, r *TidyResult) error {
-	if rec, err := get(ctx, m.store, ns, id); err == nil && fits(rec) {
+func (m *Manager) dropUnless(ctx context.Context, key storage.Key, ns, id string, fits func(*record.Record) bool, r *TidyResult) error {
+	if rec, err := record.Get(ctx, m.store, ns, id); err == nil && fits(rec) {
 		return nil
 	} else if err != nil && !errors.Is(err, storage.ErrNotFound) {
 		return err
@@ -196,7 +198,7 @@ func (m *Manager) dropUnless(ctx context.Context, key storage.Key, ns, id string
 	dropped := 0
 	err := m.update(ctx, func(t *storage.Txn) ([]step, error) {
 		dropped = 0
-		rec, err := get(ctx, t, ns, id)
+		rec, err := record.Get(ctx, t, ns, id)
 		if err == nil && fits(rec) {
 			return nil, nil
 		} else if err != nil && !errors.Is(err, storage.ErrNotFound) {
@@ -207,7 +209,7 @@ func (m *Manager) dropUnless(ctx context.Context, key storage.Key, ns, id string
 			return nil, nil
 		}
 		dropped = 1
-		if strings.HasPrefix(string(key), string(tokenPrefix)) {
+		if strings.HasPrefix(string(key), string(record.TokenPrefix)) {
 			return nil, nil
 		}
 		return []step{{was: was}}, nil

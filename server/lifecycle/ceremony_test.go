@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/coffer-project/coffer/server/lifecycle"
+	"github.com/coffer-project/coffer/server/lifecycle/ceremony"
 	"github.com/coffer-project/coffer/server/lifecycle/lifecycletest"
 	"github.com/coffer-project/coffer/server/seal"
 	"github.com/coffer-project/coffer/storage"
@@ -62,7 +63,7 @@ func TestGenerateRoot(t *testing.T) {
 			_, err = n.StartRoot(ctx, "short")
 			wantError(t, err, "100 characters")
 			s, err := n.StartRoot(ctx, "")
-			if err != nil || len(s.OTP.Reveal()) != lifecycle.OTPLength || !s.Started || s.Required != 2 {
+			if err != nil || len(s.OTP.Reveal()) != ceremony.OTPLength || !s.Started || s.Required != 2 {
 				t.Fatalf("StartRoot = %+v, %v", s, err)
 			}
 			_, err = n.StartRoot(ctx, "")
@@ -112,25 +113,25 @@ func TestAttemptsEnd(t *testing.T) {
 	ctx := t.Context()
 	begin := func() {
 		t.Helper()
-		if _, err := n.StartRoot(ctx, strings.Repeat("x", lifecycle.OTPLength)); err != nil {
+		if _, err := n.StartRoot(ctx, strings.Repeat("x", ceremony.OTPLength)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := n.StartRekey(ctx, lifecycle.Unseal, lifecycle.RekeyOptions{Shares: 1, Threshold: 1}); err != nil {
+		if _, err := n.StartRekey(ctx, ceremony.Unseal, ceremony.RekeyOptions{Shares: 1, Threshold: 1}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	none := func() {
 		t.Helper()
 		root, err := n.RootStatus(ctx)
-		rekey, err2 := n.RekeyStatus(ctx, lifecycle.Unseal)
+		rekey, err2 := n.RekeyStatus(ctx, ceremony.Unseal)
 		if err != nil || err2 != nil || root.Started || rekey.Started {
 			t.Errorf("%+v, %v; %+v, %v", root, err, rekey, err2)
 		}
 	}
 	begin()
 	wantError(t, n.CancelRoot(ctx, "x"), "nonce")
-	wantError(t, n.CancelRekey(ctx, lifecycle.Unseal, "x"), "nonce")
-	if err := errors.Join(n.CancelRoot(ctx, ""), n.CancelRekey(ctx, lifecycle.Unseal, ""), n.CancelRoot(ctx, "")); err != nil {
+	wantError(t, n.CancelRekey(ctx, ceremony.Unseal, "x"), "nonce")
+	if err := errors.Join(n.CancelRoot(ctx, ""), n.CancelRekey(ctx, ceremony.Unseal, ""), n.CancelRoot(ctx, "")); err != nil {
 		t.Fatal(err)
 	}
 	none()
@@ -155,7 +156,7 @@ func TestAttemptsEnd(t *testing.T) {
 }
 
 // rekey runs one through and returns the new shares.
-func rekey(t *testing.T, n *node, target lifecycle.Target, o lifecycle.RekeyOptions, keys []string) []string {
+func rekey(t *testing.T, n *node, target ceremony.Target, o ceremony.RekeyOptions, keys []string) []string {
 	t.Helper()
 	s, err := n.StartRekey(t.Context(), target, o)
 	if err != nil {
@@ -176,16 +177,16 @@ func rekey(t *testing.T, n *node, target lifecycle.Target, o lifecycle.RekeyOpti
 func TestRekey(t *testing.T) {
 	n, old := activeNode(t, 3, 2, nil)
 	ctx := t.Context()
-	_, err := n.StartRekey(ctx, lifecycle.Recovery, lifecycle.RekeyOptions{Shares: 1, Threshold: 1})
+	_, err := n.StartRekey(ctx, ceremony.Recovery, ceremony.RekeyOptions{Shares: 1, Threshold: 1})
 	wantError(t, err, "no recovery keys")
-	_, err = n.StartRekey(ctx, lifecycle.Unseal, lifecycle.RekeyOptions{Shares: 1, Threshold: 2})
+	_, err = n.StartRekey(ctx, ceremony.Unseal, ceremony.RekeyOptions{Shares: 1, Threshold: 2})
 	wantError(t, err, "secret_threshold")
 	standby := newNode(t, "n2", n.state, nil)
 	standby.follower.Store(true)
 	standby.unseal(old[:2]...)
 	n.peers = []*node{standby}
 
-	fresh := rekey(t, n, lifecycle.Unseal, lifecycle.RekeyOptions{Shares: 5, Threshold: 3}, old[1:])
+	fresh := rekey(t, n, ceremony.Unseal, ceremony.RekeyOptions{Shares: 5, Threshold: 3}, old[1:])
 	if st := n.Status(ctx); st.Shares != 5 || st.Threshold != 3 {
 		t.Errorf("status = %+v", st)
 	}
@@ -240,41 +241,41 @@ func combine(t *testing.T, keys []string) []byte {
 func TestRekeyVerified(t *testing.T) {
 	n, old := activeNode(t, 1, 1, nil)
 	ctx := t.Context()
-	_, err := n.VerifyStatus(ctx, lifecycle.Unseal)
+	_, err := n.VerifyStatus(ctx, ceremony.Unseal)
 	wantError(t, err, "no new keys")
 	before, _ := n.state.Get(ctx, seal.RootKey)
-	fresh := rekey(t, n, lifecycle.Unseal, lifecycle.RekeyOptions{Shares: 3, Threshold: 2, Verify: true}, old)
+	fresh := rekey(t, n, ceremony.Unseal, ceremony.RekeyOptions{Shares: 3, Threshold: 2, Verify: true}, old)
 	if now, _ := n.state.Get(ctx, seal.RootKey); now.Version != before.Version {
 		t.Error("the seal has changed before the new shares were verified")
 	}
-	s, err := n.VerifyStatus(ctx, lifecycle.Unseal)
+	s, err := n.VerifyStatus(ctx, ceremony.Unseal)
 	if err != nil || s.VerifyNonce == "" || s.VerifyNonce == s.Nonce || s.Threshold != 2 {
 		t.Fatalf("VerifyStatus = %+v, %v", s, err)
 	}
-	_, err = n.Rekey(ctx, lifecycle.Unseal, old[0], s.Nonce)
+	_, err = n.Rekey(ctx, ceremony.Unseal, old[0], s.Nonce)
 	wantError(t, err, "verify them")
-	_, err = n.VerifyRekey(ctx, lifecycle.Unseal, fresh[0], s.Nonce)
+	_, err = n.VerifyRekey(ctx, ceremony.Unseal, fresh[0], s.Nonce)
 	wantError(t, err, "nonce")
-	if s, err = n.VerifyRekey(ctx, lifecycle.Unseal, fresh[0], s.VerifyNonce); err != nil || s.VerifyProgress != 1 || s.Complete {
+	if s, err = n.VerifyRekey(ctx, ceremony.Unseal, fresh[0], s.VerifyNonce); err != nil || s.VerifyProgress != 1 || s.Complete {
 		t.Fatalf("VerifyRekey = %+v, %v", s, err)
 	}
-	if err := n.RestartVerify(ctx, lifecycle.Unseal, s.VerifyNonce); err != nil {
+	if err := n.RestartVerify(ctx, ceremony.Unseal, s.VerifyNonce); err != nil {
 		t.Fatal(err)
 	}
-	again, err := n.VerifyStatus(ctx, lifecycle.Unseal)
+	again, err := n.VerifyStatus(ctx, ceremony.Unseal)
 	if err != nil || again.VerifyProgress != 0 || again.VerifyNonce == s.VerifyNonce {
 		t.Fatalf("after the restart: %+v, %v", again, err)
 	}
 	strange := newNode(t, "other", lifecycletest.NewState(), nil).init(3, 2)
 	for i, k := range []string{fresh[0], strange[1]} {
-		_, err = n.VerifyRekey(ctx, lifecycle.Unseal, k, again.VerifyNonce)
+		_, err = n.VerifyRekey(ctx, ceremony.Unseal, k, again.VerifyNonce)
 		if i == 0 && err != nil {
 			t.Fatal(err)
 		}
 	}
 	wantError(t, err, "not those of the new key")
 	for _, k := range fresh[1:] {
-		if s, err = n.VerifyRekey(ctx, lifecycle.Unseal, k, again.VerifyNonce); err != nil {
+		if s, err = n.VerifyRekey(ctx, ceremony.Unseal, k, again.VerifyNonce); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -291,11 +292,11 @@ func TestRekeyVerified(t *testing.T) {
 func TestRekeyOutcomeUnknown(t *testing.T) {
 	n, old := activeNode(t, 1, 1, nil)
 	n.onCommit = func(storage.Batch) error { return storage.ErrOutcomeUnknown }
-	s, err := n.StartRekey(t.Context(), lifecycle.Unseal, lifecycle.RekeyOptions{Shares: 1, Threshold: 1})
+	s, err := n.StartRekey(t.Context(), ceremony.Unseal, ceremony.RekeyOptions{Shares: 1, Threshold: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s, err = n.Rekey(t.Context(), lifecycle.Unseal, old[0], s.Nonce); err != nil || !s.Unknown || len(s.Keys) != 1 {
+	if s, err = n.Rekey(t.Context(), ceremony.Unseal, old[0], s.Nonce); err != nil || !s.Unknown || len(s.Keys) != 1 {
 		t.Errorf("Rekey = unknown %v, %d keys, %v", s.Unknown, len(s.Keys), err)
 	}
 	n.onCommit = nil
@@ -311,9 +312,9 @@ func TestRecoveryKeys(t *testing.T) {
 	if s := n.Status(ctx); !s.Recovery || s.Shares != 3 || s.Threshold != 2 || s.Type != "static" {
 		t.Errorf("status = %+v", s)
 	}
-	_, err := n.StartRekey(ctx, lifecycle.Unseal, lifecycle.RekeyOptions{Shares: 2, Threshold: 2})
+	_, err := n.StartRekey(ctx, ceremony.Unseal, ceremony.RekeyOptions{Shares: 2, Threshold: 2})
 	wantError(t, err, "must be 1")
-	fresh := rekey(t, n, lifecycle.Recovery, lifecycle.RekeyOptions{Shares: 2, Threshold: 2}, old[:2])
+	fresh := rekey(t, n, ceremony.Recovery, ceremony.RekeyOptions{Shares: 2, Threshold: 2}, old[:2])
 	s, err := n.StartRoot(ctx, "")
 	if err != nil {
 		t.Fatal(err)
@@ -339,21 +340,21 @@ func TestNoRecoveryKeys(t *testing.T) {
 	}
 	_, err := n.StartRoot(ctx, "")
 	wantError(t, err, "no recovery keys")
-	o := lifecycle.RekeyOptions{Shares: 2, Threshold: 2}
-	_, err = n.StartRekey(ctx, lifecycle.Recovery, o)
+	o := ceremony.RekeyOptions{Shares: 2, Threshold: 2}
+	_, err = n.StartRekey(ctx, ceremony.Recovery, o)
 	wantError(t, err, "no recovery keys")
 	o.Authorised = true
-	s, err := n.StartRekey(ctx, lifecycle.Recovery, o)
+	s, err := n.StartRekey(ctx, ceremony.Recovery, o)
 	if err != nil || !s.Complete || len(s.Keys) != 2 {
 		t.Fatalf("StartRekey = complete %v, %d keys, %v", s.Complete, len(s.Keys), err)
 	}
-	if s, err := n.StartRekey(ctx, lifecycle.Recovery, o); err != nil || s.Complete || s.Required != 2 {
+	if s, err := n.StartRekey(ctx, ceremony.Recovery, o); err != nil || s.Complete || s.Required != 2 {
 		t.Errorf("once there are keys: %+v, %v", s, err)
 	}
-	if err := n.CancelRekey(ctx, lifecycle.Recovery, ""); err != nil {
+	if err := n.CancelRekey(ctx, ceremony.Recovery, ""); err != nil {
 		t.Fatal(err)
 	}
-	rekey(t, n, lifecycle.Recovery, o, encode(s.Keys))
+	rekey(t, n, ceremony.Recovery, o, encode(s.Keys))
 }
 
 func TestInitRecoveryShares(t *testing.T) {
@@ -376,10 +377,10 @@ func TestNewRootKeyOfAnAutomaticSeal(t *testing.T) {
 			standby.run()
 			standby.until(func() bool { return !standby.Sealed() }, "sealed")
 			before, _ := n.state.Get(t.Context(), seal.RootKey)
-			o := lifecycle.RekeyOptions{Shares: 1, Threshold: 1, Authorised: true}
-			s, err := n.StartRekey(t.Context(), lifecycle.Unseal, o)
+			o := ceremony.RekeyOptions{Shares: 1, Threshold: 1, Authorised: true}
+			s, err := n.StartRekey(t.Context(), ceremony.Unseal, o)
 			if err == nil && shares > 0 {
-				s, err = n.Rekey(t.Context(), lifecycle.Unseal, keys[0], s.Nonce)
+				s, err = n.Rekey(t.Context(), ceremony.Unseal, keys[0], s.Nonce)
 			}
 			if err != nil || !s.Complete || len(s.Keys) != 0 {
 				t.Fatalf("complete %v, %d keys, %v", s.Complete, len(s.Keys), err)
@@ -408,7 +409,7 @@ func TestRekeyWithoutContact(t *testing.T) {
 	away.follower.Store(true)
 	away.run()
 	away.unseal(old...)
-	fresh := rekey(t, n, lifecycle.Unseal, lifecycle.RekeyOptions{Shares: 1, Threshold: 1}, old)
+	fresh := rekey(t, n, ceremony.Unseal, ceremony.RekeyOptions{Shares: 1, Threshold: 1}, old)
 	away.until(away.Sealed, "still unsealed")
 	if _, err := away.Unseal(t.Context(), old[0], false); err == nil {
 		t.Error("the former share still opens it")
@@ -421,7 +422,7 @@ func TestRekeyIsOneCommit(t *testing.T) {
 	n, old := activeNode(t, 1, 1, nil)
 	var batches []storage.Batch
 	n.onCommit = func(b storage.Batch) error { batches = append(batches, b); return nil }
-	rekey(t, n, lifecycle.Unseal, lifecycle.RekeyOptions{Shares: 1, Threshold: 1}, old)
+	rekey(t, n, ceremony.Unseal, ceremony.RekeyOptions{Shares: 1, Threshold: 1}, old)
 	if len(batches) != 1 {
 		t.Fatalf("%d commits, want 1", len(batches))
 	}

@@ -2,15 +2,12 @@ package lifecycle
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/lifecycle/join"
 	"github.com/coffer-project/coffer/server/seal"
 )
 
@@ -46,8 +43,8 @@ func (n *Node) announceFounding(ctx context.Context) (done func(), err error) {
 
 // askFounded returns an error if the node at target has a cluster, or is about to found one. One that cannot be asked
 // has not said so.
-func (n *Node) askFounded(ctx context.Context, target JoinTarget, own string) error {
-	status, err := target.status(ctx)
+func (n *Node) askFounded(ctx context.Context, target join.Target, own string) error {
+	status, err := target.Status(ctx)
 	switch {
 	case err != nil:
 		n.log.Warn("founding a cluster without an answer of this node: it must not be in one", "node", target.LeaderAPIAddr, "err", err)
@@ -59,34 +56,4 @@ func (n *Node) askFounded(ctx context.Context, target JoinTarget, own string) er
 		return engines.Invalid("the node at %s is in a cluster, which this node joins: unseal the nodes; to found another cluster, remove retry_join", target.LeaderAPIAddr)
 	}
 	return nil
-}
-
-// foundingStatus is what a node tells of itself in sys/seal-status.
-type foundingStatus struct {
-	Initialized  bool
-	Initializing string
-}
-
-func (t JoinTarget) status(ctx context.Context) (s foundingStatus, err error) {
-	client, err := t.client()
-	if err != nil {
-		return s, err
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(t.LeaderAPIAddr, "/")+"/v1/sys/seal-status", nil)
-	if err != nil {
-		return s, err
-	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return s, err
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
-	if err != nil {
-		return s, err
-	}
-	if resp.StatusCode != http.StatusOK {
-		return s, fmt.Errorf("its seal-status answers %d", resp.StatusCode)
-	}
-	return s, json.Unmarshal(text, &s)
 }

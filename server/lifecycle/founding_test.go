@@ -8,11 +8,12 @@ import (
 	"testing"
 
 	"github.com/coffer-project/coffer/server/lifecycle"
+	"github.com/coffer-project/coffer/server/lifecycle/join"
 	"github.com/coffer-project/coffer/server/lifecycle/lifecycletest"
 )
 
 // peers are nodes that all have the same retry_join, which names each of them.
-func peers(t *testing.T, ids ...string) (nodes []*node, targets []lifecycle.JoinTarget) {
+func peers(t *testing.T, ids ...string) (nodes []*node, targets []join.Target) {
 	t.Helper()
 	for i := range ids {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -24,7 +25,7 @@ func peers(t *testing.T, ids ...string) (nodes []*node, targets []lifecycle.Join
 			json.NewEncoder(w).Encode(map[string]any{"initialized": s.Initialized, "initializing": s.Founding})
 		}))
 		t.Cleanup(server.Close)
-		targets = append(targets, lifecycle.JoinTarget{LeaderAPIAddr: server.URL})
+		targets = append(targets, join.Target{LeaderAPIAddr: server.URL})
 	}
 	for _, id := range ids {
 		nodes = append(nodes, newNode(t, id, lifecycletest.NewState(), func(o *lifecycle.Options) { o.RetryJoin = targets }))
@@ -36,7 +37,7 @@ func peers(t *testing.T, ids ...string) (nodes []*node, targets []lifecycle.Join
 func TestFoundingByOneConfiguration(t *testing.T) {
 	nodes, targets := peers(t, "n1", "n2", "n3")
 	alone := newNode(t, "n4", lifecycletest.NewState(), func(o *lifecycle.Options) {
-		o.RetryJoin = []lifecycle.JoinTarget{{LeaderAPIAddr: "http://127.0.0.1:1"}}
+		o.RetryJoin = []join.Target{{LeaderAPIAddr: "http://127.0.0.1:1"}}
 	})
 	alone.init(1, 1)
 	nodes[1].init(1, 1)

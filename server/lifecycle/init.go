@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/lifecycle/members"
+	"github.com/coffer-project/coffer/server/lifecycle/passport"
 	"github.com/coffer-project/coffer/server/seal"
 	"github.com/coffer-project/coffer/storage"
 	"github.com/google/uuid"
@@ -46,12 +48,12 @@ func (n *Node) Init(ctx context.Context, shares, threshold int) (InitResult, err
 		settled()
 	}()
 	result := InitResult{KeyShares: setup.Shares, RecoveryShares: setup.RecoveryShares}
-	ca, err := n.opts.NewCA()
+	ca, err := n.opts.Raft.NewCA()
 	if err != nil {
 		return InitResult{}, fmt.Errorf("creating the cluster's CA: %w", err)
 	}
 	founded := false
-	fill := func(ctx context.Context, c Cluster) error {
+	fill := func(ctx context.Context, c members.Cluster) error {
 		token, err := n.found(ctx, c, ca, setup)
 		result.RootToken, founded = token, err == nil
 		return err
@@ -91,7 +93,7 @@ func (n *Node) newSeal(shares, threshold int) (setup *seal.Setup, err error) {
 }
 
 // found writes the first state of a cluster of one.
-func (n *Node) found(ctx context.Context, c Cluster, ca CA, setup *seal.Setup) (rootToken string, err error) {
+func (n *Node) found(ctx context.Context, c members.Cluster, ca passport.CA, setup *seal.Setup) (rootToken string, err error) {
 	if err := c.Bootstrap(ctx); err != nil {
 		return "", fmt.Errorf("bootstrapping Raft: %w", err)
 	}
@@ -114,7 +116,7 @@ func (n *Node) found(ctx context.Context, c Cluster, ca CA, setup *seal.Setup) (
 	if err := n.opts.Barrier.Unseal(ctx, root); err != nil {
 		return "", err
 	}
-	puts, err := n.opts.Hooks.FirstPuts()
+	puts, err := n.opts.Service.FirstPuts()
 	if err != nil {
 		return "", err
 	}
@@ -122,11 +124,11 @@ func (n *Node) found(ctx context.Context, c Cluster, ca CA, setup *seal.Setup) (
 	if name == "" {
 		name = "coffer-" + uuid.NewString()[:8]
 	}
-	puts = append(puts, put(caKey, ca), put(clusterKey, Identity{ID: uuid.NewString(), Name: name}))
+	puts = append(puts, put(passport.CAEntry, ca), put(clusterKey, Identity{ID: uuid.NewString(), Name: name}))
 	if _, err := n.opts.Barrier.Commit(ctx, storage.Batch{Puts: puts}); err != nil {
 		return "", err
 	}
-	if rootToken, err = n.opts.Hooks.RootToken(ctx); err != nil {
+	if rootToken, err = n.opts.Service.RootToken(ctx); err != nil {
 		return "", fmt.Errorf("creating the root token: %w", err)
 	}
 	last, err := setup.Puts(ctx, root, n.opts.Barrier.SealBytes)
@@ -150,7 +152,7 @@ func put(key storage.Key, v any) storage.Put {
 }
 
 // waitLeader waits until this node leads.
-func waitLeader(ctx context.Context, c Cluster) error {
+func waitLeader(ctx context.Context, c members.Cluster) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	for !c.IsLeader() {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/coffer-project/coffer/server/lifecycle"
 	"github.com/coffer-project/coffer/server/lifecycle/lifecycletest"
+	"github.com/coffer-project/coffer/server/lifecycle/passport"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -189,7 +190,7 @@ func TestUnsealFails(t *testing.T) {
 	keys := n.init(1, 1)
 	for name, set := range map[string]func(error){
 		"loading": func(err error) { n.loading = err },
-		"opening": func(err error) { n.onOpen = func(context.Context, lifecycle.Passport) error { return err } },
+		"opening": func(err error) { n.onOpen = func(context.Context, passport.Passport) error { return err } },
 	} {
 		set(errTest)
 		if _, err := n.Unseal(t.Context(), keys[0], false); !errors.Is(err, errTest) {

@@ -5,13 +5,13 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/coffer-project/coffer/server/lifecycle"
+	"github.com/coffer-project/coffer/server/lifecycle/ceremony"
 	"github.com/coffer-project/coffer/server/seal"
 	"github.com/coffer-project/coffer/storage"
 )
 
 // changeKey replaces a key that people hold and returns the new shares.
-func (n *node) changeKey(t lifecycle.Target, o lifecycle.RekeyOptions, keys []string) []string {
+func (n *node) changeKey(t ceremony.Target, o ceremony.RekeyOptions, keys []string) []string {
 	n.t.Helper()
 	ctx := context.Background()
 	s, err := n.StartRekey(ctx, t, o)
@@ -60,7 +60,7 @@ func TestMigrationDoesNotBringFormerSharesBack(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			fresh := first.changeKey(lifecycle.Recovery, lifecycle.RekeyOptions{Shares: 3, Threshold: 2}, keys[:2])
+			fresh := first.changeKey(ceremony.Recovery, ceremony.RekeyOptions{Shares: 3, Threshold: 2}, keys[:2])
 			first.follower.Store(true)
 			if err := first.Close(ctx); err != nil {
 				t.Fatal(err)
@@ -96,7 +96,7 @@ func TestRewrapKeepsAChangedRecoveryKey(t *testing.T) {
 	n.run()
 	<-s.reached // wrapping the root key
 	n.until(n.Active, "not active")
-	fresh := n.changeKey(lifecycle.Recovery, lifecycle.RekeyOptions{Shares: 5, Threshold: 4}, keys[:2])
+	fresh := n.changeKey(ceremony.Recovery, ceremony.RekeyOptions{Shares: 5, Threshold: 4}, keys[:2])
 	s.proceed <- struct{}{}
 	<-s.reached // the check of the seal, which comes after it
 	s.proceed <- struct{}{}
@@ -146,13 +146,13 @@ func TestRekeyDoesNotUndoAMigration(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.until(n.Active, "not active")
-	s, err := n.StartRekey(ctx, lifecycle.Unseal, lifecycle.RekeyOptions{Shares: 1, Threshold: 1})
+	s, err := n.StartRekey(ctx, ceremony.Unseal, ceremony.RekeyOptions{Shares: 1, Threshold: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	close(began)
 	n.until(func() bool { return !n.Status(ctx).Migration }, "not migrated")
-	_, err = n.Rekey(ctx, lifecycle.Unseal, keys[0], s.Nonce)
+	_, err = n.Rekey(ctx, ceremony.Unseal, keys[0], s.Nonce)
 	wantError(t, err, "seal has been changed")
 	if s := n.Status(ctx); s.Type != seal.TypeAWSKMS || s.Migration {
 		t.Errorf("afterwards: %+v", s)

@@ -16,7 +16,9 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/server/lifecycle"
+	"github.com/coffer-project/coffer/server/lifecycle/join"
 	"github.com/coffer-project/coffer/server/lifecycle/lifecycletest"
+	"github.com/coffer-project/coffer/server/lifecycle/passport"
 )
 
 // leader is an unsealed node of a cluster, and its API for joiners.
@@ -50,7 +52,7 @@ func (l *leader) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		json.NewEncoder(w).Encode(map[string]any{"data": v})
 	}
-	var in lifecycle.Answer
+	var in join.Answer
 	if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
 		answer(nil, err)
 		return
@@ -67,13 +69,13 @@ func (l *leader) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (l *leader) joiner(change func(*lifecycle.Options)) *node {
 	n := newNode(l.t, "n2", lifecycletest.NewState(), change)
 	n.follower.Store(true)
-	n.onOpen = func(context.Context, lifecycle.Passport) error { copyState(l.t, n.state, l.state); return nil }
+	n.onOpen = func(context.Context, passport.Passport) error { copyState(l.t, n.state, l.state); return nil }
 	return n
 }
 
-func (l *leader) target() lifecycle.JoinTarget { return lifecycle.JoinTarget{LeaderAPIAddr: l.url} }
+func (l *leader) target() join.Target { return join.Target{LeaderAPIAddr: l.url} }
 
-func (n *node) join(target lifecycle.JoinTarget) {
+func (n *node) join(target join.Target) {
 	n.t.Helper()
 	if joined, err := n.Join(context.Background(), target); err != nil || joined {
 		n.t.Fatalf("Join = %v, %v; want to wait for keys", joined, err)
@@ -105,7 +107,7 @@ func TestJoinAutomatic(t *testing.T) {
 	l := newLeader(t, auto)
 	n := l.joiner(func(o *lifecycle.Options) {
 		auto(o)
-		o.RetryJoin = []lifecycle.JoinTarget{{LeaderAPIAddr: "http://127.0.0.1:1"}, l.target()}
+		o.RetryJoin = []join.Target{{LeaderAPIAddr: "http://127.0.0.1:1"}, l.target()}
 	})
 	n.run()
 	n.until(func() bool { return !n.Sealed() }, "it has not joined")
@@ -146,7 +148,7 @@ func TestJoinRefused(t *testing.T) {
 		}
 	})
 	t.Run("no answer", func(t *testing.T) {
-		if _, err := l.Admit(t.Context(), lifecycle.Answer{ServerID: "n9", Answer: make([]byte, 56)}); err == nil {
+		if _, err := l.Admit(t.Context(), join.Answer{ServerID: "n9", Answer: make([]byte, 56)}); err == nil {
 			t.Error("a stranger was admitted")
 		}
 	})
@@ -158,7 +160,7 @@ func TestJoinAgainAfterFailure(t *testing.T) {
 		"refused once": func(l *leader, n *node) { l.refuse = func(step string) bool { return step == "answer" } },
 		"no cluster": func(l *leader, n *node) {
 			open := n.onOpen
-			n.onOpen = func(context.Context, lifecycle.Passport) error { n.onOpen = open; return errTest }
+			n.onOpen = func(context.Context, passport.Passport) error { n.onOpen = open; return errTest }
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -196,7 +198,7 @@ func TestAdmitOnStandby(t *testing.T) {
 	if _, err := l.Challenge(t.Context(), "n2"); err == nil {
 		t.Error("a standby gave a challenge")
 	}
-	if _, err := l.Admit(t.Context(), lifecycle.Answer{ServerID: "n2"}); err == nil {
+	if _, err := l.Admit(t.Context(), join.Answer{ServerID: "n2"}); err == nil {
 		t.Error("a standby admitted a node")
 	}
 }
@@ -219,7 +221,7 @@ func TestWaitingChanges(t *testing.T) {
 		n := newNode(t, "n2", lifecycletest.NewState(), nil)
 		ended := make(chan error, 1)
 		go func() {
-			_, err := n.Join(context.Background(), lifecycle.JoinTarget{LeaderAPIAddr: url})
+			_, err := n.Join(context.Background(), join.Target{LeaderAPIAddr: url})
 			ended <- err
 		}()
 		<-called
@@ -232,7 +234,7 @@ func TestWaitingChanges(t *testing.T) {
 		if err := <-ended; !errors.Is(err, context.Canceled) {
 			t.Errorf("Join = %v", err)
 		}
-		if _, err := n.Join(t.Context(), lifecycle.JoinTarget{LeaderAPIAddr: url}); err == nil {
+		if _, err := n.Join(t.Context(), join.Target{LeaderAPIAddr: url}); err == nil {
 			t.Error("a closed node joins")
 		}
 	})
@@ -240,7 +242,7 @@ func TestWaitingChanges(t *testing.T) {
 		l := newLeader(t, nil)
 		n := l.joiner(nil)
 		opened := make(chan struct{})
-		n.onOpen = func(context.Context, lifecycle.Passport) error { close(opened); return nil } // and nothing ever comes
+		n.onOpen = func(context.Context, passport.Passport) error { close(opened); return nil } // and nothing ever comes
 		n.join(l.target())
 		if _, err := n.Unseal(t.Context(), l.keys[0], false); err != nil {
 			t.Fatal(err)
@@ -290,13 +292,24 @@ func TestRemovedNodeSeals(t *testing.T) {
 	}
 }
 
+// numbered makes keys that have numbers.
+type numbered struct {
+	lifecycle.Raft
+	made *int
+}
+
+func (r numbered) NewKey() (private, public []byte, err error) {
+	*r.made++
+	return fmt.Appendf(nil, "key %d", *r.made), nil, nil
+}
+
 // A node keeps its key over restarts.
 func TestNodeKeepsItsKey(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "node-key")
 	made := 0
 	kept := func(o *lifecycle.Options) {
 		o.AutoSeal, o.KeyFile = static(t, 1), file
-		o.NewKey = func() ([]byte, []byte, error) { made++; return fmt.Appendf(nil, "key %d", made), nil, nil }
+		o.Raft = numbered{o.Raft, &made}
 	}
 	n := newNode(t, "n1", lifecycletest.NewState(), kept)
 	n.init(0, 0)

@@ -12,49 +12,49 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"net/http"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/coffer-project/coffer/server/lifecycle/ceremony"
+	"github.com/coffer-project/coffer/server/lifecycle/join"
+	"github.com/coffer-project/coffer/server/lifecycle/members"
+	"github.com/coffer-project/coffer/server/lifecycle/passport"
+	"github.com/coffer-project/coffer/server/lifecycle/rawstore"
+	"github.com/coffer-project/coffer/server/lifecycle/rotation"
+	"github.com/coffer-project/coffer/server/lifecycle/sealing"
 	"github.com/coffer-project/coffer/server/seal"
 	"github.com/coffer-project/coffer/storage"
 )
 
 // Entries behind the barrier.
 var (
-	caKey      = storage.NewKey(storage.Local, "cluster", "ca")
-	trustKey   = storage.NewKey(storage.Local, "cluster", "trust")
 	clusterKey = storage.NewKey(storage.Local, "cluster", "identity")
 )
-
-// KeyInfo describes the active encryption key.
-type KeyInfo struct {
-	Term        uint32
-	InstalledAt time.Time
-	Encryptions uint64 // of the cluster, as far as this node knows
-	Unsaved     uint64 // those of them that only this node knows of
-}
 
 // Barrier is the encryption layer: a Store of plaintext over the raw one.
 type Barrier interface {
 	storage.Store
+	Keys
+	SealBytes(aad string, plain []byte) ([]byte, error)
+	OpenBytes(aad string, sealed []byte) ([]byte, error)
+	DeriveKey(purpose string) ([]byte, error)
+}
+
+// Keys are the root key and the ring of a barrier.
+type Keys interface {
 	// NewRing makes a root key and the stored form of a fresh key ring under it.
 	NewRing() (rootKey []byte, ring storage.Put, err error)
 	Unseal(ctx context.Context, rootKey []byte) error
 	Seal()
 	Changed(storage.Change)
-	Rotate(ctx context.Context) (KeyInfo, error)
+	Rotate(ctx context.Context) (rotation.KeyInfo, error)
 	// Renew adds to a transaction of the raw store what replaces the root key, for this node and for those whose
 	// Peer.FollowKey is among followers. The result seals under the key ring of afterwards.
 	Renew(ctx context.Context, txn *storage.Txn, next []byte, followers [][]byte) (seal func(aad string, plain []byte) ([]byte, error), err error)
-	KeyInfo() KeyInfo
+	KeyInfo() rotation.KeyInfo
 	// SaveCount makes what this node has encrypted since the last time part of the stored count.
 	SaveCount(ctx context.Context) error
-	SealBytes(aad string, plain []byte) ([]byte, error)
-	OpenBytes(aad string, sealed []byte) ([]byte, error)
-	DeriveKey(purpose string) ([]byte, error)
 }
 
 // Raw is the replicated state as stored, on this node.
@@ -67,106 +67,6 @@ type Raw interface {
 	Distrusted() error
 	// WriteSnapshot streams the whole state; the answer says at which index and term it is.
 	WriteSnapshot(ctx context.Context, w io.Writer) (index, term uint64, err error)
-}
-
-// Peer is a member of the cluster as the leader (or this node) knows it.
-type Peer struct {
-	ID, APIAddr, ClusterAddr, Version string
-	Voter, Leader, Healthy            bool
-	LastContact                       time.Duration // 0 on the leader itself
-	Behind                            time.Duration // how old its state may be; negative if not known
-	Disk                              string        // "ok", "low", "full" or "failing"
-	LastIndex, AppliedIndex, LastTerm uint64
-	FollowKey                         []byte // public key that the next root key is encrypted to; empty until the node has reported it
-}
-
-// Autopilot is the automatic care of membership. Durations as in the field's autopilot.
-type Autopilot struct {
-	CleanupDeadServers             bool
-	LastContactThreshold           time.Duration
-	DeadServerLastContactThreshold time.Duration
-	MaxTrailingLogs                uint64
-	MinQuorum                      int
-	ServerStabilizationTime        time.Duration
-}
-
-// Cluster is this node's running part in Raft and in the traffic between nodes.
-type Cluster interface {
-	storage.Committer
-	// AwaitDurable waits, on the leader, until what a sealed node reads has everything up to index on the disks of a
-	// majority. The error says which voters have not reported that when ctx ended.
-	AwaitDurable(ctx context.Context, index storage.Index) error
-	// FoldNow makes what this node has applied durable where a sealed node reads it, and reports it. It does not wait.
-	FoldNow()
-	// Bootstrap makes this node the only voter of a new cluster. Doing it again changes nothing.
-	Bootstrap(ctx context.Context) error
-	ReadIndex(ctx context.Context) (storage.Index, error)
-	IsLeader() bool
-	Leader() (Peer, bool)
-	Peers() ([]Peer, error)
-	// Changes signals (capacity 1) that leadership may have changed.
-	Changes() <-chan struct{}
-	// Admit makes a node with this public key a member. The answer is what the node goes by until it has the state.
-	Admit(ctx context.Context, a Answer) (trust []byte, err error)
-	// RemovePeer ends a node's membership, and with it the node's certificate.
-	RemovePeer(ctx context.Context, id string) error
-	// RotateCA replaces the CA and every member's certificate.
-	RotateCA(ctx context.Context) error
-	Certificates() Certificates
-	// TrustChanged says that the record of Records.Trust may have changed.
-	TrustChanged()
-	// Behind returns how old this node's state may be: the leader had no more so long ago. Negative: not known. Current
-	// reports whether it is less than ten seconds. Until a node has caught up after it was unsealed its state may be as old
-	// as its last stop; and one that is cut off, or whose disk is full, does not hear of tokens that are revoked.
-	Behind() time.Duration
-	Current() bool
-	// Roomier reports whether there is another node that could lead and has room on its disk for more data.
-	Roomier() bool
-	// DiskFault returns why the disk takes no writes at the moment, or nil.
-	DiskFault() error
-	// Removed reports whether the others have told this node that it is not a member any more.
-	Removed() bool
-	// Verified reports whether this node's data is known to be its cluster's. Until it is, nothing is served from it. Changes
-	// signals when it is, which it stays.
-	Verified() bool
-	// Distrusted returns why this node's data is not its cluster's, or nil.
-	Distrusted() error
-	// Compare returns nil if the leader's data, as of the call or later, is found to be its cluster's; see Distrusted.
-	Compare(ctx context.Context) error
-	// FormatsAgreed reports whether no member is of a version that may not read what this one adds.
-	FormatsAgreed() bool
-	StepDown(ctx context.Context) error
-	// Forward sends the request to the active node and relays the answer; see storage.ErrUnavailable and
-	// storage.ErrOutcomeUnknown.
-	Forward(w http.ResponseWriter, r *http.Request) error
-	Restore(ctx context.Context, state io.Reader) error
-	SetAutopilot(Autopilot)
-	// Numbers are gauges and counters by metric name.
-	Numbers() map[string]float64
-	// Drain refuses requests that other nodes forward, waits for those under way, and hands over: before the
-	// node forgets what serving them takes. Close does what is left.
-	Drain(ctx context.Context)
-	Close(ctx context.Context) error
-}
-
-// CA is the cluster's certificate authority, PEM.
-type CA struct {
-	Cert []byte `json:"cert"`
-	Key  []byte `json:"key"`
-}
-
-// Certificates are those of the cluster port.
-type Certificates struct {
-	CAEnds     time.Time
-	Generation uint64 // of the register of members; each change raises it
-	Nodes      []Certificate
-}
-
-// Certificate is one node's. Ends is zero if the node has none of its own yet.
-type Certificate struct {
-	Node    string
-	Ends    time.Time
-	Current bool // issued by the present CA
 }
 
 // Identity names a cluster.
@@ -183,16 +83,14 @@ type Options struct {
 	ClusterName string
 	Raw         Raw
 	Barrier     Barrier
-	Router      *RawStore // the raw store below Barrier, routed to the running cluster
-	NewCA       func() (CA, error)
-	NewKey      func() (private, public []byte, err error) // of a node
-	Formats     uint32                                     // newest generation of stored formats that this build reads
-	KeyFile     string                                     // where the node's key is kept, encrypted; "": nowhere
-	OpenCluster func(ctx context.Context, p Passport) (Cluster, error)
+	Router      *rawstore.Store // the raw store below Barrier, routed to the running cluster
+	Raft        Raft
+	Formats     uint32       // newest generation of stored formats that this build reads
+	KeyFile     string       // where the node's key is kept, encrypted; "": nowhere
 	AutoSeal    seal.Wrapper // nil: Shamir
 	OldSeal     seal.Wrapper // an automatic seal that the cluster is to leave; nil: none
-	RetryJoin   []JoinTarget
-	Hooks       Hooks
+	RetryJoin   []join.Target
+	Service     Service
 	// OwnFiles records the cluster's id beside the node's files. nil: it is not recorded.
 	OwnFiles func(Identity) error
 	// Sealing is called before an unsealed node seals for good, and what it returns once it is sealed: the process then
@@ -204,21 +102,29 @@ type Options struct {
 	Logger     *slog.Logger
 }
 
-// Hooks are what the server does at each turn of the node's life.
-type Hooks struct {
+// Raft is what makes a node a member of a cluster.
+type Raft interface {
+	// NewCA makes the CA of a new cluster, NewKey the key of a node.
+	NewCA() (passport.CA, error)
+	NewKey() (private, public []byte, err error)
+	// OpenCluster starts this node's part in Raft, each time the node unseals.
+	OpenCluster(ctx context.Context, p passport.Passport) (members.Cluster, error)
+}
+
+// Service is what a node serves, in the course of its life.
+type Service interface {
 	// FirstPuts returns what a new cluster begins with, plaintext.
-	FirstPuts func() ([]storage.Put, error)
-	// RootToken creates a root token; the node is active.
-	RootToken func(ctx context.Context) (string, error)
-	// GenerateRoot creates a root token of OTPLength bytes, on the authority of those who hold the keys. nil:
-	// RootToken does.
-	GenerateRoot func(ctx context.Context) (string, error)
+	FirstPuts() ([]storage.Put, error)
+	// RootToken creates the root token of a new cluster; the node is active.
+	RootToken(ctx context.Context) (string, error)
+	// GenerateRoot creates a root token of ceremony.OTPLength bytes, on the authority of those who hold the keys.
+	GenerateRoot(ctx context.Context) (string, error)
 	// Load is called when storage has become readable, also after it was replaced by a snapshot.
-	Load func(ctx context.Context) error
+	Load(ctx context.Context) error
 	// Unload is called before sealing.
-	Unload func()
+	Unload()
 	// Active runs while this node is the active one. ctx ends with that; Active must then return.
-	Active func(ctx context.Context)
+	Active(ctx context.Context)
 }
 
 // Sentinels of this package.
@@ -229,20 +135,22 @@ var (
 
 // running is what an unsealed node has. It is replaced as a whole.
 type running struct {
-	cluster    Cluster
-	seal       sealInUse
+	cluster    members.Cluster
+	seal       sealing.InUse
 	challenges seal.Challenges // of nodes that want to join
 	identity   Identity
-	migration  *migration               // to another seal, when this node becomes active; nil: none
-	ceremony   atomic.Pointer[ceremony] // of the people who hold keys; nil while not active
-	stop       context.CancelFunc       // ends watch
-	done       chan struct{}            // closed when watch has ended
+	migration  *sealing.Migration            // to another seal, when this node becomes active; nil: none
+	ceremony   atomic.Pointer[ceremony.Turn] // of the people who hold keys; nil while not active
+	stop       context.CancelFunc            // ends watch
+	done       chan struct{}                 // closed when watch has ended
 	active     atomic.Bool
 	since      atomic.Int64 // Unix nanoseconds when it became active
 }
 
 // Node is one node's life. Safe for concurrent use.
 type Node struct {
+	*ceremony.Ceremonies // of the people who hold keys
+
 	opts Options
 	log  *slog.Logger
 
@@ -252,7 +160,10 @@ type Node struct {
 	life context.Context // ends when the node is closed; every transition ends with it
 	end  context.CancelFunc
 
-	health sealHealth
+	seals    sealing.Seals
+	rotation rotation.Keys
+	health   sealing.Health
+	keyFile  passport.File
 
 	mu       sync.Mutex // guards everything below, and every transition
 	unsealer *seal.Attempts
@@ -267,9 +178,9 @@ type Node struct {
 	restoring sync.Mutex
 	replaced  atomic.Uint64 // index at which the state was last replaced
 
-	reset chan struct{}   // capacity 1: the state was replaced under us
-	moved chan struct{}   // capacity 1: the seal has changed, and the root key may have
-	later chan JoinTarget // capacity 1: a join to keep trying
+	reset chan struct{}    // capacity 1: the state was replaced under us
+	moved chan struct{}    // capacity 1: the seal has changed, and the root key may have
+	later chan join.Target // capacity 1: a join to keep trying
 }
 
 // New returns a sealed node. Run starts what goes on in the background.
@@ -277,19 +188,21 @@ func New(o Options) *Node {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	n := &Node{opts: o, log: o.Logger, reset: make(chan struct{}, 1), moved: make(chan struct{}, 1), later: make(chan JoinTarget, 1)}
+	n := &Node{opts: o, log: o.Logger, reset: make(chan struct{}, 1), moved: make(chan struct{}, 1), later: make(chan join.Target, 1)}
 	n.life, n.end = context.WithCancel(context.Background())
-	if f, err := n.readKeyFile(); err == nil {
-		n.removed.Store(f.Removed)
-	}
+	n.Ceremonies = ceremony.New(ceremony.Options{Raw: o.Router, Barrier: o.Barrier, Node: n, Tokens: o.Service, Logger: n.log})
+	n.seals = sealing.Seals{Auto: o.AutoSeal, Old: o.OldSeal}
+	n.rotation = rotation.Keys{Barrier: o.Barrier, Logger: n.log}
+	n.keyFile = passport.File{Path: o.KeyFile, Node: o.NodeID, Barrier: o.Barrier, Logger: n.log}
+	n.removed.Store(n.keyFile.Removed())
 	n.statusLocked(n.life) // no other goroutine has it yet
 	o.Raw.OnChange(func(ch storage.Change) {
 		o.Barrier.Changed(ch)
 		if r := n.running.Load(); r != nil {
-			if ch.Touches(trustKey) {
+			if ch.Touches(passport.TrustEntry) {
 				r.cluster.TrustChanged()
 			}
-			if slices.ContainsFunc(sealedPrefixes, ch.Touches) {
+			if ch.Touches(rawstore.SealedPrefixes...) {
 				r.cluster.FoldNow()
 			}
 		}
@@ -321,6 +234,19 @@ func (n *Node) transition(ctx context.Context) (_ context.Context, done func()) 
 		n.statusLocked(context.Background()) // for those who ask during the next change
 		n.mu.Unlock()
 	}
+}
+
+// Turn implements ceremony.Node: what the people who hold keys have begun together while this node is the active one.
+func (n *Node) Turn() (*ceremony.Turn, error) {
+	r := n.running.Load()
+	if r == nil {
+		return nil, storage.ErrSealed
+	}
+	t := r.ceremony.Load()
+	if t == nil || !n.Active() {
+		return nil, storage.ErrReadOnly
+	}
+	return t, nil
 }
 
 // Removed reports whether this node was removed from its cluster. It is sealed then.
@@ -379,7 +305,7 @@ func (n *Node) ActiveSince() time.Time {
 }
 
 // Cluster returns the running cluster, or nil while sealed.
-func (n *Node) Cluster() Cluster {
+func (n *Node) Cluster() members.Cluster {
 	if r := n.running.Load(); r != nil {
 		return r.cluster
 	}

@@ -10,7 +10,11 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/server/lifecycle"
+	"github.com/coffer-project/coffer/server/lifecycle/join"
 	"github.com/coffer-project/coffer/server/lifecycle/lifecycletest"
+	"github.com/coffer-project/coffer/server/lifecycle/members"
+	"github.com/coffer-project/coffer/server/lifecycle/passport"
+	"github.com/coffer-project/coffer/server/lifecycle/rawstore"
 	"github.com/coffer-project/coffer/server/seal"
 	"github.com/coffer-project/coffer/storage"
 	"github.com/coffer-project/coffer/storage/barrier"
@@ -47,9 +51,9 @@ func (m member) Commit(ctx context.Context, b storage.Batch) (storage.Index, err
 	return m.State.Commit(ctx, b)
 }
 func (m member) IsLeader() bool { return !m.n.follower.Load() }
-func (m member) Peers() (peers []lifecycle.Peer, err error) {
+func (m member) Peers() (peers []members.Peer, err error) {
 	for _, p := range m.n.peers {
-		peers = append(peers, lifecycle.Peer{ID: p.id, FollowKey: p.barrier.FollowKey()})
+		peers = append(peers, members.Peer{ID: p.id, FollowKey: p.barrier.FollowKey()})
 	}
 	return peers, nil
 }
@@ -61,7 +65,7 @@ func (m member) Distrusted() error {
 	}
 	return nil
 }
-func (m member) Admit(_ context.Context, a lifecycle.Answer) ([]byte, error) {
+func (m member) Admit(_ context.Context, a join.Answer) ([]byte, error) {
 	m.n.joined = append(m.n.joined, a.ServerID)
 	return []byte("trust with " + string(a.PublicKey)), nil
 }
@@ -75,19 +79,19 @@ type node struct {
 	state   *lifecycletest.State
 	barrier *barrier.Barrier
 
-	onCommit   func(storage.Batch) error                       // before each commit through the cluster
-	onOpen     func(context.Context, lifecycle.Passport) error // before the cluster starts
-	onToken    func()                                          // when the root token is made
-	closing    error                                           // what closing the cluster answers
-	loading    error                                           // what Hooks.Load answers
+	onCommit   func(storage.Batch) error                      // before each commit through the cluster
+	onOpen     func(context.Context, passport.Passport) error // before the cluster starts
+	onToken    func()                                         // when the root token is made
+	closing    error                                          // what closing the cluster answers
+	loading    error                                          // what Service.Load answers
 	follower   atomic.Bool
 	joined     []string
-	peers      []*node            // other nodes of the cluster, which it has heard of
-	passport   lifecycle.Passport // shown to the running cluster
-	expelled   atomic.Bool        // the others say that it is no member
-	unverified atomic.Bool        // its data is not known to be the others'
-	differs    atomic.Bool        // its data is not the others'
-	turns      atomic.Int32       // running Hooks.Active
+	peers      []*node           // other nodes of the cluster, which it has heard of
+	passport   passport.Passport // shown to the running cluster
+	expelled   atomic.Bool       // the others say that it is no member
+	unverified atomic.Bool       // its data is not known to be the others'
+	differs    atomic.Bool       // its data is not the others'
+	turns      atomic.Int32      // running Service.Active
 	loads      atomic.Int32
 	unloads    atomic.Int32
 }
@@ -100,40 +104,11 @@ const (
 // newNode returns a node that is sealed; it is closed at the end of the test. change may adjust the options.
 func newNode(t *testing.T, id string, state *lifecycletest.State, change func(*lifecycle.Options)) *node {
 	t.Helper()
-	router := lifecycle.NewRawStore(state, nil)
+	router := rawstore.New(state, nil)
 	n := &node{t: t, id: id, state: state, barrier: barrier.New(router)}
 	o := lifecycle.Options{
 		NodeID: id, ClusterAddr: id + ":8201", Raw: state, Router: router, Barrier: lifecycletest.Barrier{Barrier: n.barrier},
-		NewCA: func() (lifecycle.CA, error) {
-			return lifecycle.CA{Cert: []byte("cert"), Key: []byte("key of " + id)}, nil
-		},
-		NewKey: func() ([]byte, []byte, error) { return []byte("key of " + id), []byte("public key of " + id), nil },
-		OpenCluster: func(ctx context.Context, p lifecycle.Passport) (lifecycle.Cluster, error) {
-			n.passport = p
-			if n.onOpen != nil {
-				if err := n.onOpen(ctx, p); err != nil {
-					return nil, err
-				}
-			}
-			return member{lifecycletest.Cluster{State: state}, n}, nil
-		},
-		Hooks: lifecycle.Hooks{
-			FirstPuts: func() ([]storage.Put, error) { return []storage.Put{{Key: dataKey, Value: []byte("1")}}, nil },
-			RootToken: func(ctx context.Context) (string, error) {
-				if n.onToken != nil {
-					n.onToken()
-				}
-				_, err := n.barrier.Commit(ctx, storage.Batch{Puts: []storage.Put{{Key: tokenKey, Value: []byte("t")}}})
-				return "the root token", err
-			},
-			Load:   func(context.Context) error { n.loads.Add(1); return n.loading },
-			Unload: func() { n.unloads.Add(1) },
-			Active: func(ctx context.Context) {
-				n.turns.Add(1)
-				<-ctx.Done()
-				n.turns.Add(-1)
-			},
-		},
+		Raft: raft{n}, Service: served{n},
 	}
 	if change != nil {
 		change(&o)
@@ -146,6 +121,57 @@ func newNode(t *testing.T, id string, state *lifecycletest.State, change func(*l
 		}
 	})
 	return n
+}
+
+// raft is lifecycle.Raft: of a cluster in memory.
+type raft struct{ n *node }
+
+func (r raft) NewCA() (passport.CA, error) {
+	return passport.CA{Cert: []byte("cert"), Key: []byte("key of " + r.n.id)}, nil
+}
+
+func (r raft) NewKey() (private, public []byte, err error) {
+	return []byte("key of " + r.n.id), []byte("public key of " + r.n.id), nil
+}
+
+func (r raft) OpenCluster(ctx context.Context, p passport.Passport) (members.Cluster, error) {
+	r.n.passport = p
+	if r.n.onOpen != nil {
+		if err := r.n.onOpen(ctx, p); err != nil {
+			return nil, err
+		}
+	}
+	return member{lifecycletest.Cluster{State: r.n.state}, r.n}, nil
+}
+
+// served is lifecycle.Service: it counts the calls.
+type served struct{ n *node }
+
+func (served) FirstPuts() ([]storage.Put, error) {
+	return []storage.Put{{Key: dataKey, Value: []byte("1")}}, nil
+}
+
+func (s served) RootToken(ctx context.Context) (string, error) {
+	if s.n.onToken != nil {
+		s.n.onToken()
+	}
+	_, err := s.n.barrier.Commit(ctx, storage.Batch{Puts: []storage.Put{{Key: tokenKey, Value: []byte("t")}}})
+	return "the root token", err
+}
+
+func (s served) GenerateRoot(ctx context.Context) (string, error) { return s.RootToken(ctx) }
+
+func (s served) Load(context.Context) error {
+	s.n.loads.Add(1)
+	return s.n.loading
+}
+
+func (s served) Unload() { s.n.unloads.Add(1) }
+
+func (s served) Active(ctx context.Context) {
+	s.n.turns.Add(1)
+	<-ctx.Done()
+	s.n.turns.Add(-1)
 }
 
 // run starts what goes on in the background, until the end of the test.

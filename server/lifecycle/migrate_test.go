@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/server/lifecycle"
+	"github.com/coffer-project/coffer/server/lifecycle/ceremony"
 	"github.com/coffer-project/coffer/server/lifecycle/lifecycletest"
+	"github.com/coffer-project/coffer/server/lifecycle/rotation"
 	"github.com/coffer-project/coffer/server/seal"
 	"github.com/coffer-project/coffer/storage"
 )
@@ -84,7 +86,12 @@ func migrates(t *testing.T, from, to seal.Wrapper) {
 	}
 	_, err := n.Unseal(ctx, keys[0], false)
 	wantError(t, err, "unseal with migrate")
-	for i, k := range []string{keys[0], base64.StdEncoding.EncodeToString(append(bytes.Repeat([]byte{9}, 32), 99))} {
+	share, err := base64.StdEncoding.DecodeString(keys[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := share[len(share)-1]%255 + 1 // another place than that of the first share, which the same place would replace
+	for i, k := range []string{keys[0], base64.StdEncoding.EncodeToString(append(bytes.Repeat([]byte{9}, 32), other))} {
 		_, err = n.Migrate(ctx, k, false)
 		if i == 0 && err != nil {
 			t.Fatal(err)
@@ -324,9 +331,9 @@ func TestStateOfTheFirstVersion(t *testing.T) {
 				n.unseal(keys...)
 			}
 			n.until(n.Active, "not active")
-			target, o := lifecycle.Unseal, lifecycle.RekeyOptions{Shares: 2, Threshold: 2}
+			target, o := ceremony.Unseal, ceremony.RekeyOptions{Shares: 2, Threshold: 2}
 			if tt.auto != nil {
-				target, keys, o.Authorised = lifecycle.Recovery, nil, true
+				target, keys, o.Authorised = ceremony.Recovery, nil, true
 			}
 			s, err := n.StartRekey(t.Context(), target, o)
 			if err == nil && !s.Complete {
@@ -353,16 +360,16 @@ func TestRotationByRule(t *testing.T) {
 		n, _ := activeNode(t, 1, 1, nil)
 		ctx := t.Context()
 		rule, err := n.Rotation(ctx)
-		if err != nil || !rule.Enabled || rule.MaxOperations != lifecycle.MaxRotationOperations || rule.Interval != 0 {
+		if err != nil || !rule.Enabled || rule.MaxOperations != rotation.MaxOperations || rule.Interval != 0 {
 			t.Errorf("by default: %+v, %v", rule, err)
 		}
-		for text, bad := range map[string]func(*lifecycle.Rotation){
-			"max_operations": func(c *lifecycle.Rotation) { c.MaxOperations = 999_999 },
-			"interval":       func(c *lifecycle.Rotation) { c.Interval = time.Hour },
+		for text, bad := range map[string]func(*rotation.Rule){
+			"max_operations": func(c *rotation.Rule) { c.MaxOperations = 999_999 },
+			"interval":       func(c *rotation.Rule) { c.Interval = time.Hour },
 		} {
 			wantError(t, n.SetRotation(ctx, bad), text)
 		}
-		if err := n.SetRotation(ctx, func(c *lifecycle.Rotation) { c.Interval = 48 * time.Hour }); err != nil {
+		if err := n.SetRotation(ctx, func(c *rotation.Rule) { c.Interval = 48 * time.Hour }); err != nil {
 			t.Fatal(err)
 		}
 		for day, want := range []uint32{1, 1, 2, 2, 3} {
@@ -371,7 +378,7 @@ func TestRotationByRule(t *testing.T) {
 			}
 			time.Sleep(24*time.Hour + time.Minute)
 		}
-		if err := n.SetRotation(ctx, func(c *lifecycle.Rotation) { c.Enabled = false }); err != nil {
+		if err := n.SetRotation(ctx, func(c *rotation.Rule) { c.Enabled = false }); err != nil {
 			t.Fatal(err)
 		}
 		term := n.barrier.KeyInfo().Term
@@ -400,14 +407,14 @@ func TestRotationByCount(t *testing.T) {
 		if now := again.barrier.KeyInfo().Encryptions; now < before {
 			t.Errorf("%d encryptions after a restart, %d before", now, before)
 		}
-		if err := again.SetRotation(t.Context(), func(c *lifecycle.Rotation) { c.MaxOperations = lifecycle.MinRotationOperations }); err != nil {
+		if err := again.SetRotation(t.Context(), func(c *rotation.Rule) { c.MaxOperations = rotation.MinOperations }); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
 		if term := again.barrier.KeyInfo().Term; term != 1 {
 			t.Errorf("term %d before the limit", term)
 		}
-		for range lifecycle.MinRotationOperations {
+		for range rotation.MinOperations {
 			if _, err := again.barrier.SealBytes("x", nil); err != nil {
 				t.Fatal(err)
 			}

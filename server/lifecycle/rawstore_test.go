@@ -5,7 +5,10 @@ import (
 	"testing"
 
 	"github.com/coffer-project/coffer/server/lifecycle"
+	"github.com/coffer-project/coffer/server/lifecycle/ceremony"
 	"github.com/coffer-project/coffer/server/lifecycle/lifecycletest"
+	"github.com/coffer-project/coffer/server/lifecycle/members"
+	"github.com/coffer-project/coffer/server/lifecycle/passport"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -20,16 +23,23 @@ func (d durables) AwaitDurable(_ context.Context, index storage.Index) error {
 	return nil
 }
 
+// durableRaft opens clusters that tell what was durable.
+type durableRaft struct {
+	lifecycle.Raft
+	at *storage.Index
+}
+
+func (r durableRaft) OpenCluster(ctx context.Context, p passport.Passport) (members.Cluster, error) {
+	c, err := r.Raft.OpenCluster(ctx, p)
+	return durables{c.(member), r.at}, err
+}
+
 // Whatever changes what a sealed node reads waits until a majority has it there; nothing else does.
 func TestSealedStateIsAwaited(t *testing.T) {
 	state := lifecycletest.NewState()
 	var at storage.Index
 	n := newNode(t, "a", state, func(o *lifecycle.Options) {
-		open := o.OpenCluster
-		o.OpenCluster = func(ctx context.Context, p lifecycle.Passport) (lifecycle.Cluster, error) {
-			c, err := open(ctx, p)
-			return durables{c.(member), &at}, err
-		}
+		o.Raft = durableRaft{o.Raft, &at}
 	})
 	written := func(what string) {
 		t.Helper()
@@ -55,9 +65,9 @@ func TestSealedStateIsAwaited(t *testing.T) {
 		t.Fatal(err)
 	}
 	written("a rotation")
-	s, err := n.StartRekey(context.Background(), lifecycle.Unseal, lifecycle.RekeyOptions{Shares: 1, Threshold: 1})
+	s, err := n.StartRekey(context.Background(), ceremony.Unseal, ceremony.RekeyOptions{Shares: 1, Threshold: 1})
 	if err == nil {
-		s, err = n.Rekey(context.Background(), lifecycle.Unseal, keys[0], s.Nonce)
+		s, err = n.Rekey(context.Background(), ceremony.Unseal, keys[0], s.Nonce)
 	}
 	if err != nil || !s.Complete {
 		t.Fatalf("rekey = %+v, %v", s, err)

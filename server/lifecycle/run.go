@@ -10,6 +10,10 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/lifecycle/ceremony"
+	"github.com/coffer-project/coffer/server/lifecycle/members"
+	"github.com/coffer-project/coffer/server/lifecycle/passport"
+	"github.com/coffer-project/coffer/server/lifecycle/sealing"
 	"github.com/coffer-project/coffer/server/seal"
 	"github.com/coffer-project/coffer/storage"
 )
@@ -49,7 +53,7 @@ func (n *Node) Run(ctx context.Context) error {
 			n.mu.Unlock()
 			retry.Reset(time.Second)
 		case <-retry.C:
-			done, err := n.settle(ctx)
+			done, err := n.tryUnattended(ctx)
 			switch {
 			case err != nil:
 				wait := min(time.Second<<min(failures, 6), maxUnsealWait)
@@ -68,9 +72,9 @@ func (n *Node) Run(ctx context.Context) error {
 // maxUnsealWait is the longest time between two tries to unseal: how much longer than its key service a node is away.
 const maxUnsealWait = 30 * time.Second
 
-// settle tries what needs no operator. It reports whether there is nothing left to try; the error is why the node
+// tryUnattended tries what needs no operator. It reports whether there is nothing left to try; the error is why the node
 // has not unsealed by itself.
-func (n *Node) settle(ctx context.Context) (done bool, err error) {
+func (n *Node) tryUnattended(ctx context.Context) (done bool, err error) {
 	if !n.Sealed() {
 		return true, nil
 	}
@@ -127,17 +131,17 @@ func (n *Node) autoUnseal(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reading the seal: %w", err)
 	}
-	o, err := n.opening(config)
+	o, err := n.seals.Open(config)
 	switch {
 	case err != nil:
 		return err
-	case o.migrate:
-		n.log.Info("a change of the seal is configured: unseal with the old seal's key shares and migrate", "from", config.Type, "to", n.configuredSeal())
+	case o.Migrate:
+		n.log.Info("a change of the seal is configured: unseal with the old seal's key shares and migrate", "from", config.Type, "to", n.seals.Type())
 		return nil
-	case o.wrapper == nil:
+	case o.Wrapper == nil:
 		return nil // people do
 	}
-	return n.openWith(ctx, o.wrapper)
+	return n.openWith(ctx, o.Wrapper)
 }
 
 // openWith unseals an initialised node with the key that wraps its root key.
@@ -154,10 +158,10 @@ func (n *Node) openWith(ctx context.Context, w seal.Wrapper) error {
 }
 
 // start brings the node up behind an open barrier. On error the barrier is sealed again.
-func (n *Node) start(ctx context.Context, w seal.Wrapper, m *migration) error {
+func (n *Node) start(ctx context.Context, w seal.Wrapper, m *sealing.Migration) error {
 	p, err := n.ownPassport()
 	if err == nil {
-		err = n.keepKey(p.Key) // before anyone registers it
+		err = n.keyFile.Keep(p.Key) // before anyone registers it
 	}
 	if err != nil {
 		n.opts.Barrier.Seal()
@@ -188,19 +192,19 @@ func (n *Node) get(ctx context.Context, key storage.Key, into any) error {
 
 // up starts the cluster and then, once fill has run (it may wait for the state to arrive), the rest of the
 // node. The barrier is open, or fill opens it. On error everything is down again. n.mu is held.
-func (n *Node) up(ctx context.Context, p Passport, w seal.Wrapper, m *migration, fill func(context.Context, Cluster) error) (err error) {
+func (n *Node) up(ctx context.Context, p passport.Passport, w seal.Wrapper, m *sealing.Migration, fill func(context.Context, members.Cluster) error) (err error) {
 	if n.closed {
 		return errStopping
 	}
-	c, err := n.opts.OpenCluster(ctx, p)
+	c, err := n.opts.Raft.OpenCluster(ctx, p)
 	if err != nil {
 		n.opts.Barrier.Seal()
 		return fmt.Errorf("starting the cluster: %w", err)
 	}
-	n.opts.Router.route(c)
+	n.opts.Router.Route(c)
 	defer func() {
 		if err != nil {
-			n.opts.Router.route(nil)
+			n.opts.Router.Route(nil)
 			n.opts.Barrier.Seal()
 			stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 			defer cancel()
@@ -212,15 +216,15 @@ func (n *Node) up(ctx context.Context, p Passport, w seal.Wrapper, m *migration,
 			return err
 		}
 	}
-	if err := n.keepKey(p.Key); err != nil {
+	if err := n.keyFile.Keep(p.Key); err != nil {
 		return err
 	}
 	r := &running{cluster: c, migration: m, done: make(chan struct{})}
-	r.seal.use(w)
+	r.seal.Use(w)
 	if err := n.get(ctx, clusterKey, &r.identity); err != nil {
 		return err
 	}
-	if err := n.opts.Hooks.Load(ctx); err != nil {
+	if err := n.opts.Service.Load(ctx); err != nil {
 		return fmt.Errorf("loading: %w", err)
 	}
 	if n.opts.OwnFiles != nil {
@@ -245,34 +249,34 @@ func (n *Node) down(ctx context.Context) error {
 	if r := n.running.Load(); r != nil {
 		r.cluster.Drain(ctx)
 	}
-	r := n.quiet()
+	r := n.stopServing()
 	if r == nil {
 		return nil
 	}
-	return n.leave(ctx, r)
+	return n.closeCluster(ctx, r)
 }
 
-// quiet ends all serving, but stays in the cluster. n.mu is held.
-func (n *Node) quiet() *running {
+// stopServing ends all serving, but stays in the cluster. n.mu is held.
+func (n *Node) stopServing() *running {
 	r := n.running.Swap(nil)
 	if r == nil {
 		return nil
 	}
 	r.stop()
 	<-r.done
-	n.opts.Hooks.Unload()
+	n.opts.Service.Unload()
 	return r
 }
 
-// leave ends this node's part in the cluster and forgets all keys. n.mu is held.
-func (n *Node) leave(ctx context.Context, r *running) error {
+// closeCluster ends this node's part in the cluster and forgets all keys. n.mu is held.
+func (n *Node) closeCluster(ctx context.Context, r *running) error {
 	if r.cluster.IsLeader() {
 		saving, cancel := context.WithTimeout(ctx, saveTime)
 		n.warn(ctx, "leaving", n.opts.Barrier.SaveCount(saving))
 		cancel()
 	}
 	err := r.cluster.Close(ctx)
-	n.opts.Router.route(nil)
+	n.opts.Router.Route(nil)
 	n.opts.Barrier.Seal()
 	return err
 }
@@ -283,21 +287,25 @@ const saveTime = time.Second
 // turn is one time of being the active node.
 type turn struct {
 	stop context.CancelFunc
-	done chan struct{} // closed when Hooks.Active has returned
+	done chan struct{} // closed when Service.Active has returned
 }
 
 func (n *Node) begin(ctx context.Context, r *running) *turn {
 	active, stop := context.WithCancel(ctx)
 	t := &turn{stop: stop, done: make(chan struct{})}
 	r.since.Store(time.Now().UnixNano())
-	r.ceremony.Store(new(ceremony))
+	r.ceremony.Store(ceremony.NewTurn(ceremony.Keys{
+		Wrapper: func(ctx context.Context) (seal.Wrapper, error) { return n.wrapperOf(ctx, r) },
+		Use:     r.seal.Use,
+		Heard:   func() ([][]byte, []string, error) { return n.heard(r) },
+	}))
 	r.active.Store(true)
 	n.log.Info("now active")
 	go func() {
 		defer close(t.done)
 		var tending sync.WaitGroup
-		tending.Go(func() { n.tend(active, r) })
-		n.opts.Hooks.Active(active)
+		tending.Go(func() { n.keepKeys(active, r) })
+		n.opts.Service.Active(active)
 		tending.Wait()
 	}()
 	return t
@@ -308,7 +316,7 @@ func (n *Node) finish(t *turn, r *running) {
 		return
 	}
 	r.active.Store(false)
-	r.ceremony.Swap(nil).end()
+	r.ceremony.Swap(nil).End()
 	t.stop()
 	<-t.done
 	n.log.Info("now standby")
@@ -366,26 +374,26 @@ func (n *Node) reload(ctx context.Context) {
 	// service may be away, and its keys may have changed since.
 	err := n.sameCluster(ctx, r)
 	if err == nil {
-		err = n.opts.Hooks.Load(ctx)
+		err = n.opts.Service.Load(ctx)
 	}
 	if err == nil {
 		return
 	}
 	n.log.Warn("the restored state is not this cluster's: sealing, unseal with the keys it was made under", "err", err)
-	n.drop(ctx, r, n.settled)
+	n.drop(ctx, r, n.awaitCommitted)
 }
 
 // drop seals a node whose keys do not open the state. before, if not nil, runs when it serves no more and has not left
 // the cluster yet. n.mu is held.
 func (n *Node) drop(ctx context.Context, r *running, before func(context.Context)) {
 	defer n.ending(false)()
-	n.quiet()
+	n.stopServing()
 	n.opts.Barrier.Seal()
 	n.statusLocked(ctx)
 	if before != nil {
 		before(ctx)
 	}
-	if err := n.leave(ctx, r); err != nil {
+	if err := n.closeCluster(ctx, r); err != nil {
 		n.log.Error("leaving the cluster", "err", err)
 	}
 }
@@ -435,14 +443,14 @@ func (n *Node) sameCluster(ctx context.Context, r *running) error {
 	return nil
 }
 
-// settleTime is how long a node that has to seal after a restore stays for the others' sake. The last one may wait
+// committedTime is how long a node that has to seal after a restore stays for the others' sake. The last one may wait
 // for no caller.
-const settleTime = 5 * time.Second
+const committedTime = 5 * time.Second
 
-// settled waits until the cluster can no longer go back behind the restore: a majority has what the leader
+// awaitCommitted waits until the cluster can no longer go back behind the restore: a majority has what the leader
 // wrote after it. A node that left earlier could let the others go on from the state before.
-func (n *Node) settled(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, settleTime)
+func (n *Node) awaitCommitted(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, committedTime)
 	defer cancel()
 	if err := n.opts.Raw.WaitApplied(ctx, storage.Index(n.replaced.Load())+1); err != nil {
 		n.log.Warn("leaving the cluster although the restore may not have reached a majority", "err", err)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/coffer-project/coffer/server/lifecycle"
+	"github.com/coffer-project/coffer/server/lifecycle/join"
 	"github.com/coffer-project/coffer/server/lifecycle/lifecycletest"
 	"github.com/coffer-project/coffer/storage"
 )
@@ -102,7 +103,7 @@ func TestRaces(t *testing.T) {
 		func() { n.Seal(context.Background()) },
 		func() { n.Status(context.Background()) },
 		func() { n.Init(context.Background(), 1, 1) },
-		func() { n.Join(context.Background(), lifecycle.JoinTarget{LeaderAPIAddr: "http://127.0.0.1:1"}) },
+		func() { n.Join(context.Background(), join.Target{LeaderAPIAddr: "http://127.0.0.1:1"}) },
 		func() { n.state.Replaced() },
 		func() { n.ReadIndex(context.Background()) },
 		func() { n.Challenge(context.Background(), "n2") },

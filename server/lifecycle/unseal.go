@@ -75,8 +75,8 @@ func (n *Node) statusLocked(ctx context.Context) SealStatus {
 	s.Initialized = true // a joining node has the seal of its cluster
 	s.Type, s.Recovery = config.Type, config.Auto()
 	s.Shares, s.Threshold = config.Held()
-	if o, err := n.opening(config); err == nil {
-		s.Migration = o.migrate
+	if o, err := n.seals.Open(config); err == nil {
+		s.Migration = o.Migrate
 	}
 	if n.unsealer != nil && s.Sealed {
 		s.Progress = n.unsealer.Progress()
@@ -144,11 +144,11 @@ func (n *Node) Submit(ctx context.Context, in Share) (SealStatus, error) {
 		}
 		return n.statusLocked(ctx), nil
 	}
-	o, err := n.opening(config)
+	o, err := n.seals.Open(config)
 	if err != nil {
 		return SealStatus{}, err
 	}
-	if err := n.mayUse(o, migrate); err != nil {
+	if err := n.seals.MayUse(o, migrate, n.pending != nil); err != nil {
 		return SealStatus{}, err
 	}
 	if n.unsealer == nil || n.migrates != migrate {
@@ -176,24 +176,6 @@ func (n *Node) Submit(ctx context.Context, in Share) (SealStatus, error) {
 		err = n.openWith(ctx, seal.NewKEKWrapper(key))
 	}
 	return n.statusLocked(ctx), err
-}
-
-// mayUse reports, as an error, that shares are of no use now, or not for this.
-func (n *Node) mayUse(o opening, migrate bool) error {
-	switch {
-	case migrate && n.pending != nil:
-		return engines.Invalid("this node joins a cluster, it cannot change its seal: leave out migrate")
-	case migrate && !o.migrate:
-		return engines.Invalid("there is nothing to migrate: the cluster's seal is %q and so is this node's", o.config.Type)
-	case o.migrate && !migrate && n.pending == nil:
-		return engines.Invalid("the cluster's seal is %q, this node is configured for %q: unseal with migrate to change the cluster's, or correct the configuration",
-			o.config.Type, n.configuredSeal())
-	case migrate && o.config.Auto() && o.config.RecoveryShares == 0:
-		return engines.Invalid("%v", seal.ErrNoRecoveryKeys)
-	case o.config.Auto() && !migrate:
-		return engines.Invalid("this cluster unseals by itself (seal %q): key shares are not used", o.config.Type)
-	}
-	return nil
 }
 
 // opensWith returns the check of a combined key: it must open what this node has of the cluster, the wrapped

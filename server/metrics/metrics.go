@@ -1,6 +1,6 @@
 // Package metrics counts requests and renders everything the node knows about itself, in the Prometheus text
-// format or as JSON. Names and help texts of the gauges are one table. Labels never carry paths or names that
-// users chose.
+// format or as JSON. The values come from Numbers of each part, which package server joins; what a name does not say
+// is in the table help. Labels never carry paths or names that users chose.
 package metrics
 
 import (

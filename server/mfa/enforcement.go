@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/identity"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -23,16 +24,16 @@ type enforcement struct {
 }
 
 // concerns reports whether a login needs a code.
-func (s *Store) concerns(ctx context.Context, f *enforcement, m engines.Mount, e Entity) (bool, error) {
+func (s *Store) concerns(ctx context.Context, f *enforcement, m engines.Mount, e identity.Entity) (bool, error) {
 	named := func(id string) bool { return slices.Contains(f.Entities, id) }
-	if slices.Contains(f.Accessors, m.Accessor) || slices.Contains(f.Types, m.Type) || named(e.ID) || slices.ContainsFunc(e.Merged, named) {
+	if slices.Contains(f.Accessors, m.Accessor) || slices.Contains(f.Types, m.Type) || named(e.ID) || slices.ContainsFunc(e.MergedIDs, named) {
 		return true, nil
 	}
 	if e.ID == "" {
 		return false, nil
 	}
 	for _, group := range f.Groups {
-		if in, err := s.opts.InGroup(ctx, e.ID, group); in || err != nil {
+		if in, err := s.opts.Identity.InGroup(ctx, e.ID, group); in || err != nil {
 			return in, err
 		}
 	}
@@ -84,21 +85,21 @@ func (s *Store) writeEnforcement(ctx context.Context, req *engines.Request, in *
 // checkTargets refuses ids that mean nothing: an enforcement with a typing error would protect no login.
 func (s *Store) checkTargets(ctx context.Context, ns string, in *enforcementIn) error {
 	for _, id := range in.Entities {
-		if _, err := s.opts.Entity(ctx, id); missing(err) {
+		if _, err := s.enabled(ctx, id); missing(err) {
 			return engines.Invalid(`field "identity_entity_ids": one of them is not the id of an entity`)
 		} else if err != nil {
 			return err
 		}
 	}
 	for _, id := range in.Groups {
-		if ok, err := s.opts.GroupExists(ctx, id); err != nil {
+		if ok, err := s.opts.Identity.HasGroup(ctx, id); err != nil {
 			return err
 		} else if !ok {
 			return engines.Invalid(`field "identity_group_ids": one of them is not the id of a group`)
 		}
 	}
 	for _, accessor := range in.Accessors {
-		if ok, err := s.opts.AccessorExists(ctx, ns, accessor); err != nil {
+		if ok, err := s.opts.Mounts.HasAccessor(ctx, ns, accessor); err != nil {
 			return err
 		} else if !ok {
 			return engines.Invalid(`field "auth_method_accessors": one of them is not the accessor of an auth method of this namespace`)
@@ -159,7 +160,7 @@ func (s *Store) describeEnforcement(ns string, f *enforcement) map[string]any {
 	return map[string]any{
 		"id": f.ID, "name": f.Name, "mfa_method_ids": list(f.Methods), "auth_method_accessors": list(f.Accessors),
 		"auth_method_types": list(f.Types), "identity_group_ids": list(f.Groups), "identity_entity_ids": list(f.Entities),
-		"namespace_id": ns, "namespace_path": s.opts.NamespacePath(ns),
+		"namespace_id": ns, "namespace_path": s.opts.Namespaces.Path(ns),
 	}
 }
 

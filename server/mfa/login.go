@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/identity"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -45,8 +46,8 @@ type Method struct {
 func (s *Store) Required(ctx context.Context, m engines.Mount, entityID string) (*Requirement, error) {
 	ns := namespace(m)
 	r := &Requirement{Constraints: map[string]Constraint{}, entityID: entityID}
-	var e *Entity
-	for _, in := range append([]string{ns}, s.opts.Above(ctx, ns)...) {
+	var e *identity.Entity
+	for _, in := range append([]string{ns}, s.opts.Namespaces.Above(ctx, ns)...) {
 		all, err := s.enforcements(ctx, in)
 		if err != nil {
 			return nil, err
@@ -78,11 +79,11 @@ func (s *Store) Required(ctx context.Context, m engines.Mount, entityID string) 
 	return r, nil
 }
 
-func (s *Store) person(ctx context.Context, id string) (*Entity, error) {
+func (s *Store) person(ctx context.Context, id string) (*identity.Entity, error) {
 	if id == "" {
-		return &Entity{}, nil
+		return &identity.Entity{}, nil
 	}
-	e, err := s.opts.Entity(ctx, id)
+	e, err := s.enabled(ctx, id)
 	if missing(err) {
 		return nil, engines.Denied(errors.New("the entity of the login is gone"))
 	}
@@ -94,7 +95,7 @@ func (s *Store) constraintName(in, ns string, f *enforcement) string {
 	if in == ns {
 		return f.Name
 	}
-	return "/" + s.opts.NamespacePath(in) + f.Name
+	return "/" + s.opts.Namespaces.Path(in) + f.Name
 }
 
 func (s *Store) constraint(ctx context.Context, f *enforcement) (Constraint, error) {

@@ -188,7 +188,7 @@ func (s *Store) describeMethod(m *method) map[string]any {
 		"type": "totp", "id": m.ID, "name": m.Name, "issuer": m.Codes.Issuer, "period": m.Codes.Period,
 		"key_size": m.KeySize, "qr_size": m.QRSize, "algorithm": m.Codes.Algorithm, "digits": m.Codes.Digits,
 		"skew": m.Codes.Skew, "max_validation_attempts": m.MaxAttempts,
-		"namespace_id": ns, "namespace_path": s.opts.NamespacePath(ns),
+		"namespace_id": ns, "namespace_path": s.opts.Namespaces.Path(ns),
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/identity"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -27,27 +28,35 @@ const (
 	attemptWindow = 5 * time.Minute // wrong codes are counted for so long
 )
 
-// Entity is what is asked about a person.
-type Entity struct {
-	ID     string   // after merges
-	Merged []string // ids that mean it, too, since they were merged into it
-	Name   string
+// Options of a Store. All are required.
+type Options struct {
+	Store      storage.Store // plaintext
+	Identity   Identity
+	Mounts     Mounts
+	Namespaces Namespaces
 }
 
-// Options of a Store. Store and Entity are required.
-type Options struct {
-	Store storage.Store // plaintext
-	// Entity describes an entity, or returns storage.ErrNotFound.
-	Entity func(ctx context.Context, id string) (Entity, error)
-	// InGroup reports whether an entity is in a group, directly or through other groups. Nil: it is in none.
-	InGroup func(ctx context.Context, entityID, groupID string) (bool, error)
-	// GroupExists and AccessorExists catch typing errors in enforcements; without them, any text goes.
-	GroupExists    func(ctx context.Context, id string) (bool, error)
-	AccessorExists func(ctx context.Context, ns, accessor string) (bool, error)
-	// Above returns the ids of the namespaces above one. Their enforcements count there too. Nil: none.
-	Above func(ctx context.Context, ns string) []string
-	// NamespacePath returns the path of a namespace, "" for root; nil means that there is only root.
-	NamespacePath func(id string) string
+// Identity has the entities and groups: identity.Store.
+type Identity interface {
+	// Effective returns what an entity is, or storage.ErrNotFound.
+	Effective(ctx context.Context, id, ns string) (*identity.Effective, error)
+	// InGroup reports whether an entity is in a group, directly or through other groups.
+	InGroup(ctx context.Context, entityID, groupID string) (bool, error)
+	HasGroup(ctx context.Context, id string) (bool, error)
+}
+
+// Mounts are those that logins come from: mount.Table.
+type Mounts interface {
+	// HasAccessor reports whether a mount of a namespace has this accessor.
+	HasAccessor(ctx context.Context, ns, accessor string) (bool, error)
+}
+
+// Namespaces are those that enforcements are in: namespace.Store.
+type Namespaces interface {
+	// Above returns the ids of the namespaces above one. Their enforcements count there too.
+	Above(ctx context.Context, ns string) []string
+	// Path returns the path of a namespace, "" for root.
+	Path(id string) string
 }
 
 // Store keeps methods, secrets, enforcements and held logins. Safe for concurrent use.
@@ -57,23 +66,18 @@ type Store struct {
 }
 
 // New returns a Store.
-func New(o Options) *Store {
-	if o.InGroup == nil {
-		o.InGroup = func(context.Context, string, string) (bool, error) { return false, nil }
+func New(o Options) *Store { return &Store{opts: o, store: o.Store} }
+
+// enabled returns an entity that is not disabled, or storage.ErrNotFound.
+func (s *Store) enabled(ctx context.Context, id string) (identity.Entity, error) {
+	who, err := s.opts.Identity.Effective(ctx, id, "")
+	switch {
+	case err != nil:
+		return identity.Entity{}, err
+	case who.Entity.Disabled:
+		return identity.Entity{}, engines.Denied(errors.New("the entity is disabled"))
 	}
-	if o.GroupExists == nil {
-		o.GroupExists = func(context.Context, string) (bool, error) { return true, nil }
-	}
-	if o.AccessorExists == nil {
-		o.AccessorExists = func(context.Context, string, string) (bool, error) { return true, nil }
-	}
-	if o.Above == nil {
-		o.Above = func(context.Context, string) []string { return nil }
-	}
-	if o.NamespacePath == nil {
-		o.NamespacePath = func(string) string { return "" }
-	}
-	return &Store{opts: o, store: o.Store}
+	return who.Entity, nil
 }
 
 // What is stored. Configuration and secrets are shared; what changes at each login belongs to the cluster.

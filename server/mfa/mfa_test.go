@@ -21,6 +21,7 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/enginetest"
+	"github.com/coffer-project/coffer/server/identity"
 	"github.com/coffer-project/coffer/server/mfa"
 	"github.com/coffer-project/coffer/storage"
 )
@@ -37,7 +38,7 @@ type house struct {
 	*enginetest.Mount // the identity paths
 	sys               *engines.Router
 	store             *mfa.Store
-	people            map[string]mfa.Entity
+	people            map[string]identity.Entity
 	redeemed          []string // logins that were finished
 }
 
@@ -45,36 +46,11 @@ type house struct {
 func newHouse(t testing.TB) *house {
 	t.Helper()
 	memory := &late{}
-	h := &house{sys: engines.NewRouter(), people: map[string]mfa.Entity{
+	h := &house{sys: engines.NewRouter(), people: map[string]identity.Entity{
 		"bob": {ID: "bob", Name: "Bob"}, "eve": {ID: "eve", Name: "Eve"},
 		"bob-before-merge": {ID: "bob", Name: "Bob"},
 	}}
-	h.store = mfa.New(mfa.Options{
-		Store: memory,
-		Entity: func(_ context.Context, id string) (mfa.Entity, error) {
-			if e, ok := h.people[id]; ok {
-				return e, nil
-			}
-			return mfa.Entity{}, storage.ErrNotFound
-		},
-		InGroup: func(_ context.Context, entity, group string) (bool, error) {
-			return entity == "bob" && group == "ops", nil
-		},
-		GroupExists:    func(_ context.Context, id string) (bool, error) { return id == "ops", nil },
-		AccessorExists: func(_ context.Context, _, id string) (bool, error) { return strings.HasPrefix(id, "auth_"), nil },
-		Above: func(_ context.Context, ns string) []string {
-			if ns == "a" {
-				return []string{"root"}
-			}
-			return nil
-		},
-		NamespacePath: func(id string) string {
-			if id == "a" {
-				return "a/"
-			}
-			return ""
-		},
-	})
+	h.store = mfa.New(mfa.Options{Store: memory, Identity: h, Mounts: accessors{}, Namespaces: spaces{}})
 	r := engines.NewRouter()
 	h.store.Routes(r)
 	h.store.Validate(h.sys, func(_ context.Context, _ *engines.Request, login []byte) (*engines.Response, error) {
@@ -86,6 +62,39 @@ func newHouse(t testing.TB) *house {
 	memory.Memory = h.Memory
 	return h
 }
+
+// Effective implements mfa.Identity.
+func (h *house) Effective(_ context.Context, id, _ string) (*identity.Effective, error) {
+	if e, ok := h.people[id]; ok {
+		return &identity.Effective{Entity: e}, nil
+	}
+	return nil, storage.ErrNotFound
+}
+
+func (*house) InGroup(_ context.Context, entity, group string) (bool, error) {
+	return entity == "bob" && group == "ops", nil
+}
+
+func (*house) HasGroup(_ context.Context, id string) (bool, error) { return id == "ops", nil }
+
+// accessors are those of auth methods.
+type accessors struct{}
+
+func (accessors) HasAccessor(_ context.Context, _, id string) (bool, error) {
+	return strings.HasPrefix(id, "auth_"), nil
+}
+
+// spaces are the root and, below it, "a".
+type spaces struct{}
+
+func (spaces) Above(_ context.Context, ns string) []string {
+	if ns == "a" {
+		return []string{"root"}
+	}
+	return nil
+}
+
+func (spaces) Path(id string) string { return map[string]string{"a": "a/"}[id] }
 
 var userpass = engines.Mount{Accessor: "auth_userpass_1", Type: "userpass"}
 

@@ -13,6 +13,7 @@ import (
 	"github.com/pquerna/otp/totp"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/identity"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -37,7 +38,7 @@ func (s *Store) generateOwn(ctx context.Context, req *engines.Request, in *gener
 		return nil, engines.Invalid("the token belongs to no entity: log in by an auth method, or ask an operator to use admin-generate")
 	}
 	// Those above can ask for codes of their methods here, so they must be had here.
-	reachable := append([]string{namespace(req.Mount)}, s.opts.Above(ctx, namespace(req.Mount))...)
+	reachable := append([]string{namespace(req.Mount)}, s.opts.Namespaces.Above(ctx, namespace(req.Mount))...)
 	return s.generate(ctx, reachable, in.Method, req.Caller.EntityID)
 }
 
@@ -84,13 +85,13 @@ func (s *Store) generate(ctx context.Context, namespaces []string, methodID, ent
 	return &engines.Response{Data: map[string]any{"url": key.URL(), "barcode": barcode}}, nil
 }
 
-func (s *Store) entity(ctx context.Context, id string) (Entity, error) {
+func (s *Store) entity(ctx context.Context, id string) (identity.Entity, error) {
 	if !validID(id) {
-		return Entity{}, engines.Invalid(`field "entity_id": no entity has this id`)
+		return identity.Entity{}, engines.Invalid(`field "entity_id": no entity has this id`)
 	}
-	e, err := s.opts.Entity(ctx, id)
+	e, err := s.enabled(ctx, id)
 	if missing(err) {
-		return Entity{}, engines.Invalid(`field "entity_id": no entity has this id`)
+		return identity.Entity{}, engines.Invalid(`field "entity_id": no entity has this id`)
 	}
 	return e, err
 }

@@ -27,8 +27,8 @@ func (t *Table) claim(ctx context.Context, tx *storage.Txn, namespace, by string
 		return err
 	}
 	tx.Put(sequence(namespace), []byte(by))
-	if t.opts.Guard != nil {
-		return t.opts.Guard(ctx, tx, namespace)
+	if t.opts.Namespaces != nil {
+		return t.opts.Namespaces.Guard(ctx, tx, namespace)
 	}
 	return nil
 }
@@ -95,8 +95,8 @@ func (t *Table) free(ctx context.Context, e *Entry) error {
 	if !e.IsAuth() && (e.Path == AuthPrefix || strings.HasPrefix(e.Path, "sys/") || strings.HasPrefix(e.Path, "ui/") || strings.HasPrefix(e.Path, "v1/")) {
 		return engines.Invalid("cannot mount at %q: the path is reserved", e.Path)
 	}
-	if t.opts.NamespaceAt != nil {
-		taken, err := t.opts.NamespaceAt(ctx, e.Namespace, e.Path)
+	if t.opts.Namespaces != nil {
+		taken, err := t.opts.Namespaces.At(ctx, e.Namespace, e.Path)
 		if err != nil {
 			return err
 		}

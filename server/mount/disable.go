@@ -133,10 +133,10 @@ func (t *Table) Leave(ctx context.Context, uuid string) error {
 
 // end takes back what a mount has handed out in this cluster, while another one disables it.
 func (t *Table) end(ctx context.Context, m *Mounted) error {
-	if err := m.gates.shutRequests(ctx); err != nil || t.opts.OnDisable == nil {
+	if err := m.gates.shutRequests(ctx); err != nil || t.opts.Dependents == nil {
 		return err
 	}
-	return t.opts.OnDisable(ctx, m)
+	return t.opts.Dependents.DisableMount(ctx, m)
 }
 
 // finish removes what is left of mounts that are being disabled. It can be repeated after an interruption, and
@@ -149,10 +149,10 @@ func (t *Table) finish(ctx context.Context, mounts []*Mounted) error {
 		if err := m.gates.shutRequests(ctx); err != nil {
 			return err
 		}
-		if t.opts.OnDisable == nil {
+		if t.opts.Dependents == nil {
 			continue
 		}
-		if err := t.opts.OnDisable(ctx, m); err != nil {
+		if err := t.opts.Dependents.DisableMount(ctx, m); err != nil {
 			return fmt.Errorf("ending what mount %s handed out: %w", m.Path, err)
 		}
 	}

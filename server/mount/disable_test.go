@@ -69,14 +69,14 @@ func TestUnknownOutcomeDuringDisable(t *testing.T) {
 	}
 	hold := make(chan struct{}) // closed when the write has failed
 	f.Table = newTable(f, func(o *mount.Options) {
-		o.OnDisable = func(ctx context.Context, m *mount.Mounted) error {
+		o.Dependents = dependents{disable: func(ctx context.Context, m *mount.Mounted) error {
 			defer close(hold)
 			_, err := m.Mount.Storage.Commit(ctx, storage.Batch{Puts: []storage.Put{{Key: "a-late-one", Value: []byte("v")}}})
 			if !errors.Is(err, storage.ErrOutcomeUnknown) {
 				t.Errorf("the write = %v", err)
 			}
 			return nil
-		}
+		}}
 	})
 	f.must(f.Disable(t.Context(), ns, "a/"))
 	<-hold
@@ -86,12 +86,12 @@ func TestUnknownOutcomeDuringDisable(t *testing.T) {
 }
 
 // What a mount handed out is ended after the last request in it and before its data goes.
-func TestOnDisable(t *testing.T) {
+func TestDisableEndsDependents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failures, calls := 2, 0
 		var f *fixture
 		f = setup(t, func(o *mount.Options) {
-			o.OnDisable = func(ctx context.Context, m *mount.Mounted) error {
+			o.Dependents = dependents{disable: func(ctx context.Context, m *mount.Mounted) error {
 				calls++
 				if r, _, err := f.Resolve(ctx, ns, m.Path+"x"); r != nil || err != nil {
 					t.Errorf("it still answers: %v", err)
@@ -108,7 +108,7 @@ func TestOnDisable(t *testing.T) {
 				}
 				_, err := m.Mount.Storage.Commit(ctx, storage.Batch{Deletes: []storage.Key{"lease"}})
 				return err
-			}
+			}}
 		})
 		f.must(f.enable("a/", "kv", false))
 		m, err := f.Get(t.Context(), ns, "a/")
@@ -173,14 +173,14 @@ func TestRestoreDuringDisable(t *testing.T) {
 	var f *fixture
 	var before []storage.Entry
 	f = setup(t, func(o *mount.Options) {
-		o.OnDisable = func(ctx context.Context, _ *mount.Mounted) error {
+		o.Dependents = dependents{disable: func(ctx context.Context, _ *mount.Mounted) error {
 			var b storage.Batch
 			for _, e := range before {
 				b.Puts = append(b.Puts, storage.Put{Key: e.Key, Value: e.Value})
 			}
 			_, err := f.memory.Commit(ctx, b)
 			return err
-		}
+		}}
 	})
 	f.must(f.enable("a/", "kv", false))
 	var err error

@@ -110,10 +110,10 @@ func (t *Table) Move(ctx context.Context, asked, fromNS, fromPath, toNS, toPath 
 }
 
 func (t *Table) fullPath(namespace, path string) string {
-	if t.opts.NamespacePath == nil {
+	if t.opts.Namespaces == nil {
 		return path
 	}
-	return t.opts.NamespacePath(namespace) + path
+	return t.opts.Namespaces.Path(namespace) + path
 }
 
 // mayMove reports whether the mount could be at the target.
@@ -139,8 +139,8 @@ func (t *Table) finishMove(ctx context.Context, id string) error {
 	if err := m.gates.shutRequests(ctx); err != nil {
 		return err
 	}
-	if t.opts.OnMove != nil {
-		if err := t.opts.OnMove(ctx, m, *m.Moving); err != nil {
+	if t.opts.Dependents != nil {
+		if err := t.opts.Dependents.MoveMount(ctx, m, *m.Moving); err != nil {
 			if passing(err) {
 				return fmt.Errorf("ending what mount %s handed out: %w", m.Path, err)
 			}

@@ -40,16 +40,16 @@ func TestMove(t *testing.T) {
 			calls := 0
 			var f *fixture
 			f = setup(t, withOther, func(o *mount.Options) {
-				o.OnMove = func(ctx context.Context, m *mount.Mounted, to mount.Target) error {
+				o.Dependents = dependents{move: func(ctx context.Context, m *mount.Mounted, to mount.Target) error {
 					calls++
 					if r, _, _ := f.Resolve(ctx, tt.from, tt.fromPath+"x"); r != nil {
 						t.Error("it still answers")
 					}
 					if m.Path != tt.fromPath || to.Namespace != tt.to || to.Path != tt.toPath {
-						t.Errorf("OnMove(%s to %+v)", m.Path, to)
+						t.Errorf("MoveMount(%s to %+v)", m.Path, to)
 					}
 					return nil
-				}
+				}}
 			})
 			f.addOther()
 			standby := newTable(f, withOther)
@@ -175,7 +175,7 @@ func TestFailedMove(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := setup(t, func(o *mount.Options) {
-				o.OnMove = func(context.Context, *mount.Mounted, mount.Target) error { return tt.err }
+				o.Dependents = dependents{move: func(context.Context, *mount.Mounted, mount.Target) error { return tt.err }}
 			})
 			f.must(f.enable("a/", "kv", false))
 			id, err := f.Move(t.Context(), ns, ns, "a/", ns, "b/")
@@ -197,16 +197,8 @@ func TestFailedMove(t *testing.T) {
 // A namespace that goes while a mount moves ends the move: into it by leaving the mount where it was, out of it by
 // taking the mount along.
 func TestMoveAndDrop(t *testing.T) {
-	gone := false
-	f := setup(t, withOther, func(o *mount.Options) {
-		guard := o.Guard
-		o.Guard = func(ctx context.Context, tx *storage.Txn, id string) error {
-			if id == other && gone {
-				return engines.NotFound("namespace not found")
-			}
-			return guard(ctx, tx, id)
-		}
-	})
+	all := &spaces{}
+	f := setup(t, func(o *mount.Options) { o.Namespaces = all })
 	f.addOther()
 	f.must(f.enable("a/", "kv", false))
 	_, err := f.enableIn(other, "b/", "kv", false)
@@ -215,7 +207,7 @@ func TestMoveAndDrop(t *testing.T) {
 	f.must(err)
 	out, err := f.Move(t.Context(), ns, other, "b/", ns, "b/")
 	f.must(err)
-	gone = true
+	all.gone = true
 	f.must(f.DropNamespace(t.Context(), other))
 	f.must(f.Resume(t.Context()))
 	for _, id := range []string{into, out} {

@@ -20,16 +20,23 @@ const other = "n2"
 
 // withOther makes the table know the namespace other.
 func withOther(o *mount.Options) {
-	o.NamespacePath = func(id string) string { return map[string]string{other: "other/"}[id] }
-	o.NamespaceAt = func(_ context.Context, id, path string) (bool, error) {
-		return id == ns && strings.HasPrefix(path, "other/"), nil
+	o.Namespaces = &spaces{}
+}
+
+// spaces are the root and other, until that is gone.
+type spaces struct{ gone bool }
+
+func (*spaces) Path(id string) string { return map[string]string{other: "other/"}[id] }
+
+func (*spaces) At(_ context.Context, id, path string) (bool, error) {
+	return id == ns && strings.HasPrefix(path, "other/"), nil
+}
+
+func (s *spaces) Guard(_ context.Context, _ *storage.Txn, id string) error {
+	if id != ns && (id != other || s.gone) {
+		return engines.NotFound("namespace not found")
 	}
-	o.Guard = func(_ context.Context, _ *storage.Txn, id string) error {
-		if id != ns && id != other {
-			return engines.NotFound("namespace not found")
-		}
-		return nil
-	}
+	return nil
 }
 
 func (f *fixture) addOther() {
@@ -122,7 +129,7 @@ func TestReserve(t *testing.T) {
 func TestDropNamespace(t *testing.T) {
 	var told []string
 	f := setup(t, withOther, func(o *mount.Options) {
-		o.OnDisable = func(_ context.Context, m *mount.Mounted) error { told = append(told, m.Path); return nil }
+		o.Dependents = dependents{disable: func(_ context.Context, m *mount.Mounted) error { told = append(told, m.Path); return nil }}
 	})
 	f.must(f.enable("a/", "kv", false))
 	before, err := f.memory.Scan(t.Context(), "", "", 0)
@@ -147,7 +154,7 @@ func TestDropNamespace(t *testing.T) {
 	}
 	f.refuse = nil
 	next := newTable(f, withOther, func(o *mount.Options) {
-		o.OnDisable = func(_ context.Context, m *mount.Mounted) error { told = append(told, m.Path); return nil }
+		o.Dependents = dependents{disable: func(_ context.Context, m *mount.Mounted) error { told = append(told, m.Path); return nil }}
 	})
 	f.must(next.DropNamespace(t.Context(), other))
 	f.must(next.DropNamespace(t.Context(), other))
@@ -162,7 +169,7 @@ func TestDropNamespace(t *testing.T) {
 	}
 	for _, path := range []string{"m0/", "m299/", "sys/", "cubbyhole/"} {
 		if !slices.Contains(told, path) {
-			t.Errorf("OnDisable was not told of %s", path)
+			t.Errorf("DisableMount was not told of %s", path)
 		}
 	}
 	if err := f.DropNamespace(t.Context(), ns); err == nil {

@@ -19,8 +19,7 @@ import (
 // rootNS is the id of the root namespace.
 const rootNS = "root"
 
-// Options configure a Table. Store and Factories are required. Without the functions about namespaces there is
-// only the root.
+// Options configure a Table. Store and Factories are required.
 type Options struct {
 	Store     storage.Store // plaintext
 	Factories map[string]engines.Factory
@@ -31,26 +30,41 @@ type Options struct {
 	// Lockout is the operator's.
 	Lockout engines.LockoutDefaults
 
-	// NamespacePath returns the path of a namespace, "" for root.
-	NamespacePath func(id string) string
-	// NamespaceAt reports whether a path within a namespace falls under another namespace.
-	NamespaceAt func(ctx context.Context, namespace, path string) (bool, error)
+	Namespaces Namespaces // nil: there is only the root
+	Cluster    Cluster    // nil: it is not replicated
+	Quotas     Quotas     // nil: there are none
+	Dependents Dependents // nil: there are none
+}
+
+// Namespaces are those that mounts lie in: namespace.Store.
+type Namespaces interface {
+	// Path returns the path of a namespace, "" for root.
+	Path(id string) string
+	// At reports whether a path within a namespace falls under another namespace.
+	At(ctx context.Context, namespace, path string) (bool, error)
 	// Guard makes it a precondition of a transaction that the namespace is there and is not being deleted.
-	Guard func(ctx context.Context, tx *storage.Txn, namespace string) error
+	Guard(ctx context.Context, tx *storage.Txn, namespace string) error
+}
 
-	// Elsewhere reports whether another cluster writes what is shared: then shared mounts are disabled and moved there, and
-	// while that one's mounts have not arrived, the server's own paths are there without an entry. nil: none does.
-	Elsewhere func() bool
+// Cluster is this cluster in replication.
+type Cluster interface {
+	// Secondary reports whether another cluster writes what is shared: then shared mounts are disabled and moved there, and
+	// while that one's mounts have not arrived, the server's own paths are there without an entry.
+	Secondary() bool
+}
 
-	// Admit is asked before what an engine of the types "kv" and "cubbyhole" writes is committed; its error is the answer.
-	// nil admits all.
-	Admit func(ctx context.Context, m engines.Mount, b storage.Batch) error
+// Quotas limit what engines store: quota.Quotas.
+type Quotas interface {
+	// AdmitWrite is asked before what an engine of the types "kv" and "cubbyhole" writes is committed; its error is the answer.
+	AdmitWrite(ctx context.Context, m engines.Mount, b storage.Batch) error
+}
 
-	// OnDisable ends what a mount has handed out (leases, tokens, aliases) once no request reaches it any more and
-	// before its data goes. OnMove does so before a mount leaves its path. Both may be called again for the same
-	// mount, and a failure of OnDisable is tried again.
-	OnDisable func(ctx context.Context, m *Mounted) error
-	OnMove    func(ctx context.Context, m *Mounted, to Target) error
+// Dependents are what mounts have handed out: leases, tokens, aliases. Both methods may be called again for the same mount.
+type Dependents interface {
+	// DisableMount ends them once no request reaches the mount any more and before its data goes. A failure is tried again.
+	DisableMount(ctx context.Context, m *Mounted) error
+	// MoveMount does so before a mount leaves its path.
+	MoveMount(ctx context.Context, m *Mounted, to Target) error
 }
 
 // Table routes paths to engines. Give Changed every change of the feed. Reads of the routes take no lock. Safe for
@@ -61,7 +75,7 @@ type Table struct {
 	// version counts what made the routes stale. They are fresh while they have the version they were built from.
 	version atomic.Uint64
 	wake    chan struct{} // capacity 1, level-triggered: something is to be finished; never closed
-	away    atomic.Bool   // what Elsewhere answered when the role last changed
+	away    atomic.Bool   // what Cluster.Secondary answered when the role last changed
 
 	changing sync.Mutex // one enable, tune, beginning of a disable or of a move at a time on this node
 	loading  sync.Mutex
@@ -188,9 +202,9 @@ func (t *Table) Changed(ch storage.Change) {
 	}
 }
 
-func (t *Table) elsewhere() bool { return t.opts.Elsewhere != nil && t.opts.Elsewhere() }
+func (t *Table) elsewhere() bool { return t.opts.Cluster != nil && t.opts.Cluster.Secondary() }
 
-// RoleChanged tells that Elsewhere may answer otherwise now.
+// RoleChanged tells that Cluster.Secondary may answer otherwise now.
 func (t *Table) RoleChanged() {
 	t.away.Store(t.elsewhere())
 	t.stale(true)
@@ -405,8 +419,8 @@ func (t *Table) mounted(e *Entry, old *routes) (*Mounted, error) {
 	m := engines.Mount{
 		UUID: e.UUID, Accessor: e.Accessor, Type: e.Type, Path: e.Path, NamespaceID: e.Namespace, Options: e.Options, Local: e.Local,
 	}
-	if t.opts.NamespacePath != nil {
-		m.Namespace = t.opts.NamespacePath(e.Namespace)
+	if t.opts.Namespaces != nil {
+		m.Namespace = t.opts.Namespaces.Path(e.Namespace)
 	}
 	m.DefaultLeaseTTL, m.MaxLeaseTTL = e.Config.TTLs(t.opts.DefaultLeaseTTL, t.opts.MaxLeaseTTL)
 	var lockout engines.LockoutSettings
@@ -415,9 +429,9 @@ func (t *Table) mounted(e *Entry, old *routes) (*Mounted, error) {
 	}
 	m.Lockout = t.opts.Lockout.For(e.Type, lockout)
 	gated := gated{Store: t.opts.Store, gate: &out.gates.commits}
-	if admit := t.opts.Admit; admit != nil && (e.Type == "kv" || e.Type == "cubbyhole") {
+	if quotas := t.opts.Quotas; quotas != nil && (e.Type == "kv" || e.Type == "cubbyhole") {
 		at := m
-		gated.admit = func(ctx context.Context, b storage.Batch) error { return admit(ctx, at, b) }
+		gated.admit = func(ctx context.Context, b storage.Batch) error { return quotas.AdmitWrite(ctx, at, b) }
 	}
 	m.Storage, m.ClusterStorage = e.stores(gated)
 	out.Mount = m
@@ -514,6 +528,34 @@ func (t *Table) ByUUID(ctx context.Context, uuid string) (*Mounted, error) {
 		return nil, err
 	}
 	return r.byUUID[uuid], nil
+}
+
+// Describe returns what responses say of the mount of a namespace with this accessor; false if there is none.
+func (t *Table) Describe(ctx context.Context, namespace, accessor string) (path, kind string, local, ok bool) {
+	m, err := t.ByAccessor(ctx, namespace, accessor)
+	if err != nil || m == nil {
+		return "", "", false, false
+	}
+	return m.Path, m.Type, m.Local, true
+}
+
+// HasAccessor reports whether a mount of a namespace has this accessor.
+func (t *Table) HasAccessor(ctx context.Context, namespace, accessor string) (bool, error) {
+	m, err := t.ByAccessor(ctx, namespace, accessor)
+	return m != nil, err
+}
+
+// EngineOf returns the engine of a mount, also while it is being disabled, and false only if the mount is gone for good. The engine
+// is nil if the table cannot be read now.
+func (t *Table) EngineOf(ctx context.Context, uuid string) (engines.Engine, engines.Mount, bool) {
+	m, err := t.ByUUID(ctx, uuid)
+	switch {
+	case err != nil:
+		return nil, engines.Mount{}, true
+	case m == nil:
+		return nil, engines.Mount{}, false
+	}
+	return m.Engine, m.Mount, true
 }
 
 // Numbers returns gauges for metrics.

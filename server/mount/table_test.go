@@ -71,6 +71,26 @@ func (f store) Commit(ctx context.Context, b storage.Batch) (storage.Index, erro
 	return f.memory.Commit(ctx, b)
 }
 
+// dependents are mount.Dependents as a test says.
+type dependents struct {
+	disable func(ctx context.Context, m *mount.Mounted) error
+	move    func(ctx context.Context, m *mount.Mounted, to mount.Target) error
+}
+
+func (d dependents) DisableMount(ctx context.Context, m *mount.Mounted) error {
+	if d.disable == nil {
+		return nil
+	}
+	return d.disable(ctx, m)
+}
+
+func (d dependents) MoveMount(ctx context.Context, m *mount.Mounted, to mount.Target) error {
+	if d.move == nil {
+		return nil
+	}
+	return d.move(ctx, m, to)
+}
+
 func newTable(f *fixture, edit ...func(*mount.Options)) *mount.Table {
 	make := func(m engines.Mount) (engines.Engine, error) { return &engine{mount: m, fails: f.broken}, nil }
 	o := mount.Options{

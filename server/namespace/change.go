@@ -78,17 +78,11 @@ func (s *Store) create(ctx context.Context, tx *storage.Txn, r *record, name str
 			return err
 		}
 	}
-	if s.opts.Reserve != nil {
-		if err := s.opts.Reserve(ctx, tx, r.Parent, name+"/"); err != nil {
+	if s.opts.Contents != nil {
+		if err := s.opts.Contents.Reserve(ctx, tx, r.Parent, name+"/"); err != nil {
 			return err
 		}
-	}
-	if s.opts.FirstPuts != nil {
-		puts, err := s.opts.FirstPuts(r.ID)
-		if err != nil {
-			return err
-		}
-		for _, p := range puts {
+		for _, p := range s.opts.Contents.FirstPuts(r.ID) {
 			tx.Put(p.Key, p.Value)
 		}
 	}

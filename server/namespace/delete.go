@@ -101,9 +101,9 @@ func (s *Store) signal() {
 	}
 }
 
-func (s *Store) elsewhere() bool { return s.opts.Elsewhere != nil && s.opts.Elsewhere() }
+func (s *Store) elsewhere() bool { return s.opts.Cluster != nil && s.opts.Cluster.Secondary() }
 
-// RoleChanged tells that Elsewhere may answer otherwise now.
+// RoleChanged tells that Cluster.Secondary may answer otherwise now.
 func (s *Store) RoleChanged() { s.signal() }
 
 // EnsureNames completes the index by which names are unique. It does not replicate: a cluster that was a secondary lacks
@@ -217,10 +217,10 @@ const longestWait = 2 * time.Minute
 
 // remove empties a namespace and those below it, the innermost first.
 func (s *Store) remove(ctx context.Context, top *Namespace) error {
-	if s.opts.Drain != nil {
+	if s.opts.Requests != nil {
 		s.jobs.update(top.ID, func(p *Progress) { p.Namespace, p.Step = top.Path, "wait for running requests" })
 		waiting, cancel := context.WithTimeout(ctx, longestWait)
-		err := s.opts.Drain(waiting)
+		err := s.opts.Requests.Drain(waiting)
 		cancel()
 		if ctx.Err() != nil || err != nil && !errors.Is(err, context.DeadlineExceeded) {
 			return errors.Join(ctx.Err(), err)

@@ -164,18 +164,27 @@ func TestResolveModel(t *testing.T) {
 	}
 }
 
+// contents has a mount at "mounted/" of the root namespace.
+type contents struct{}
+
+func (contents) FirstPuts(id string) []storage.Put {
+	return []storage.Put{{Key: storage.Key("s/sys/" + id + "/first"), Value: []byte("1")}}
+}
+
+func (contents) Reserve(_ context.Context, _ *storage.Txn, parent, path string) error {
+	if parent == namespace.RootID && path == "mounted/" {
+		return engines.Invalid("taken")
+	}
+	return nil
+}
+
+// drain is namespace.Requests.
+type drain func(ctx context.Context) error
+
+func (d drain) Drain(ctx context.Context) error { return d(ctx) }
+
 func TestCreate(t *testing.T) {
-	f := setup(t, namespace.Options{
-		FirstPuts: func(id string) ([]storage.Put, error) {
-			return []storage.Put{{Key: storage.Key("s/sys/" + id + "/first"), Value: []byte("1")}}, nil
-		},
-		Reserve: func(_ context.Context, _ *storage.Txn, parent, path string) error {
-			if parent == namespace.RootID && path == "mounted/" {
-				return engines.Invalid("taken")
-			}
-			return nil
-		},
-	})
+	f := setup(t, namespace.Options{Contents: contents{}})
 	a := f.create("root", "a")
 	b := f.create("root", "/a/b/")
 	c := f.create(b.ID, "c")
@@ -479,7 +488,7 @@ func TestRun(t *testing.T) {
 		f := setup(t, namespace.Options{})
 		a, b := f.create("root", "a"), f.create("root", "b")
 		f.must(f.Delete(t.Context(), a.ID))
-		next := f.node(namespace.Options{Steps: steps, Drain: func(context.Context) error { drained++; return nil }})
+		next := f.node(namespace.Options{Steps: steps, Requests: drain(func(context.Context) error { drained++; return nil })})
 		ctx, stop := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() { next.Run(ctx) })
@@ -510,7 +519,7 @@ func TestRun(t *testing.T) {
 // A request that never ends does not keep a namespace from being deleted.
 func TestDrainEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := setup(t, namespace.Options{Drain: func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }})
+		f := setup(t, namespace.Options{Requests: drain(func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })})
 		a := f.create("root", "a")
 		f.must(f.Delete(t.Context(), a.ID))
 		stopped, stop := context.WithCancel(t.Context())

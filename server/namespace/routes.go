@@ -208,7 +208,7 @@ func (s *Store) serveVisible(ctx context.Context, req *engines.Request, _ *none)
 			visible, err := visit(child)
 			path := strings.TrimPrefix(child.Path, base.Path)
 			if err == nil && !visible {
-				visible, err = s.opts.MayEnter(ctx, req.Caller, child, path)
+				visible, err = s.mayEnter(ctx, req.Caller, child, path)
 			}
 			if err != nil {
 				return false, err
@@ -223,4 +223,12 @@ func (s *Store) serveVisible(ctx context.Context, req *engines.Request, _ *none)
 	}
 	maps.DeleteFunc(found, func(_ string, visible bool) bool { return !visible })
 	return &engines.Response{Data: map[string]any{"keys": append([]string{}, slices.Sorted(maps.Keys(found))...)}}, nil
+}
+
+// mayEnter reports whether a caller may do anything in a namespace, whose path relative to that of the request is given.
+func (s *Store) mayEnter(ctx context.Context, c engines.Caller, n *Namespace, path string) (bool, error) {
+	if s.opts.Access == nil {
+		return c.Access != nil && c.Access.AnyUnder(path), nil
+	}
+	return s.opts.Access.MayEnter(ctx, c, n)
 }

@@ -19,22 +19,44 @@ import (
 type Options struct {
 	Store  storage.Store // plaintext
 	Logger *slog.Logger
-	// FirstPuts returns what a new namespace begins with: mounts, policies. It is written with its entry.
-	FirstPuts func(id string) ([]storage.Put, error)
-	// Reserve refuses a new namespace whose name (with a trailing slash) is taken by a mount of the namespace it
-	// would lie in. What it reads and writes in tx keeps a mount from appearing there meanwhile.
-	Reserve func(ctx context.Context, tx *storage.Txn, parent, path string) error
-	// Drain waits until the requests that are running now have ended: some of them may still write into a
-	// namespace that is being deleted.
-	Drain func(ctx context.Context) error
-	// Elsewhere reports whether another cluster writes what is shared, and so does what Run is for; nil: none does.
-	Elsewhere func() bool
-	// MayEnter reports whether the caller may do anything in a namespace, whose path relative to that of the request is
-	// given. Nil: the caller's access looks from the request's namespace.
-	MayEnter func(ctx context.Context, caller engines.Caller, n *Namespace, path string) (bool, error)
+	// Contents are what new namespaces hold; nil: nothing.
+	Contents Contents
+	// Requests are those that run now; nil: none.
+	Requests Requests
+	// Cluster is this cluster in replication; nil: it is not replicated.
+	Cluster Cluster
+	// Access says what callers may do in each namespace. Nil: the caller's access looks from the request's namespace.
+	Access Access
 	// Steps remove what a namespace holds, in order, before its entry goes. Each may be called again after it
 	// succeeded, or after it was interrupted.
 	Steps []Step
+}
+
+// Contents are the mounts and policies of namespaces.
+type Contents interface {
+	// FirstPuts returns what a new namespace begins with. It is written with its entry.
+	FirstPuts(id string) []storage.Put
+	// Reserve refuses a new namespace whose name (with a trailing slash) is taken by a mount of the namespace it
+	// would lie in. What it reads and writes in tx keeps a mount from appearing there meanwhile.
+	Reserve(ctx context.Context, tx *storage.Txn, parent, path string) error
+}
+
+// Requests are those that run on this node: process.InFlight.
+type Requests interface {
+	// Drain waits until those of now have ended: some of them may still write into a namespace that is being deleted.
+	Drain(ctx context.Context) error
+}
+
+// Cluster is this cluster in replication.
+type Cluster interface {
+	// Secondary reports whether another cluster writes what is shared, and so does what Run is for.
+	Secondary() bool
+}
+
+// Access says what callers may do in each namespace: rights.Rights.
+type Access interface {
+	// MayEnter reports whether the caller may do anything in a namespace.
+	MayEnter(ctx context.Context, caller engines.Caller, n *Namespace) (bool, error)
 }
 
 // Step removes one sort of what a namespace holds.
@@ -71,11 +93,6 @@ type tree struct {
 func NewStore(o Options) *Store {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	if o.MayEnter == nil {
-		o.MayEnter = func(_ context.Context, c engines.Caller, _ *Namespace, path string) (bool, error) {
-			return c.Access != nil && c.Access.AnyUnder(path), nil
-		}
 	}
 	s := &Store{opts: o, wake: make(chan struct{}, 1)}
 	s.Clear()
@@ -276,6 +293,9 @@ func (s *Store) ByID(ctx context.Context, id string) (*Namespace, error) {
 
 // Path returns the full path of a namespace, "" for root and for ids that are not known.
 func (s *Store) Path(id string) string {
+	if id == RootID {
+		return RootPath
+	}
 	n, err := s.ByID(context.Background(), id) // at most a read of this node's own state
 	if err != nil {
 		return RootPath

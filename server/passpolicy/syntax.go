@@ -8,7 +8,7 @@ import (
 
 	"github.com/hashicorp/hcl/hcl/ast"
 
-	"github.com/coffer-project/coffer/server/policytext"
+	"github.com/coffer-project/coffer/server/policy/hcl"
 )
 
 var errSyntax = errors.New("it is not valid HCL: write lines such as \"length = 20\" and blocks such as rule \"charset\" { charset = \"abc\" }")
@@ -21,8 +21,8 @@ func readHCL(text string) (*Policy, error) {
 	case !utf8.ValidString(text) || strings.IndexByte(text, 0) >= 0:
 		return nil, errors.New("it is not valid UTF-8, or contains a NUL byte")
 	}
-	p, err := policytext.Read(text, maxDepth, readItems)
-	if syntax := (*policytext.SyntaxError)(nil); errors.As(err, &syntax) {
+	p, err := hcl.Read(text, maxDepth, readItems)
+	if syntax := (*hcl.SyntaxError)(nil); errors.As(err, &syntax) {
 		if syntax.Line > 0 {
 			return nil, fmt.Errorf("line %d: %w", syntax.Line, errSyntax)
 		}

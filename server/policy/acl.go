@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/input"
 )
 
 // ACL is what the policies of one token allow together. It does not change and is safe for concurrent use.
@@ -115,7 +116,7 @@ type Decision struct {
 }
 
 // Input returns what a request gives to an engine. It is called if there are rules about that.
-type Input func() (*engines.Input, error)
+type Input func() (*input.Input, error)
 
 // AllowsWrap reports whether the request may be answered wrapped for ttl, or unwrapped when ttl is 0.
 func (d Decision) AllowsWrap(ttl time.Duration) bool {

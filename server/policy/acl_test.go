@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/input"
 	"github.com/coffer-project/coffer/server/policy"
 	"github.com/coffer-project/coffer/storage"
 )
@@ -140,7 +141,7 @@ func freeForm(body string) policy.Input {
 	if body == "null" {
 		body = "" // as the server has it
 	}
-	return func() (*engines.Input, error) {
+	return func() (*input.Input, error) {
 		return route.Input(&engines.Request{Op: engines.Update, Body: json.RawMessage(body)}, nil)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/input"
 	"github.com/coffer-project/coffer/server/policy"
 	"github.com/coffer-project/coffer/storage"
 )
@@ -78,7 +79,7 @@ func TestLevelsOfParameters(t *testing.T) {
 	}
 	var allowed []bool
 	for level := range acl.In("a/").Levels() {
-		d := level.Check(engines.Read, "kv/x", func() (*engines.Input, error) {
+		d := level.Check(engines.Read, "kv/x", func() (*input.Input, error) {
 			return route.Input(&engines.Request{Op: engines.Read, Path: "x"}, params)
 		})
 		allowed = append(allowed, d.Allowed && d.AllowsWrap(0))

@@ -6,7 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/input"
+	"github.com/coffer-project/coffer/server/policy/hcl"
 )
 
 // parameters restrict what a request may give an engine. Names are lower case; the name "*" stands for all parameters,
@@ -17,7 +18,7 @@ type parameters struct {
 	required []string
 }
 
-// listed is one value of a list of values, as JSON. What it stands for depends on the field: see engines.Input.
+// listed is one value of a list of values, as JSON. What it stands for depends on the field: see input.Input.
 type listed json.RawMessage
 
 func (p *parameters) empty() bool {
@@ -59,7 +60,7 @@ func mergeValues(a, b map[string][]listed) map[string][]listed {
 }
 
 // allow reports whether a request with this input passes.
-func (p *parameters) allow(in *engines.Input) bool {
+func (p *parameters) allow(in *input.Input) bool {
 	for _, name := range p.required {
 		if !slices.ContainsFunc(in.Names(name), func(name string) bool { f := in.Fields[name]; return f != nil && f.Got }) {
 			return false
@@ -91,11 +92,11 @@ func (p *parameters) allow(in *engines.Input) bool {
 // fieldRule is what the rules of one kind say about one field.
 type fieldRule struct {
 	any    bool // no values are listed, which stands for all
-	values []engines.Value
+	values []input.Value
 }
 
 // rulesOf brings names and values of rules into the form of the fields of a request. Two names of one field are one.
-func rulesOf(in *engines.Input, rules map[string][]listed) map[string]fieldRule {
+func rulesOf(in *input.Input, rules map[string][]listed) map[string]fieldRule {
 	out := make(map[string]fieldRule, len(rules))
 	for ruled, values := range rules {
 		for _, name := range in.Names(ruled) {
@@ -111,19 +112,19 @@ func rulesOf(in *engines.Input, rules map[string][]listed) map[string]fieldRule 
 }
 
 // denies reports whether the given value, or one of its elements, is listed.
-func (r fieldRule) denies(given engines.Value) bool {
+func (r fieldRule) denies(given input.Value) bool {
 	return r.lists(given) || slices.ContainsFunc(given.Elements, r.listsElement)
 }
 
 // forbids reports whether neither the given value nor each of its elements is listed. An empty list is listed as such.
-func (r fieldRule) forbids(given engines.Value) bool {
-	each := len(given.Elements) > 0 && !slices.ContainsFunc(given.Elements, func(e engines.Value) bool { return !r.listsElement(e) })
+func (r fieldRule) forbids(given input.Value) bool {
+	each := len(given.Elements) > 0 && !slices.ContainsFunc(given.Elements, func(e input.Value) bool { return !r.listsElement(e) })
 	return !each && !r.lists(given)
 }
 
 // lists reports whether a value as a whole is listed. Patterns are for texts; only "*" stands for anything.
-func (r fieldRule) lists(given engines.Value) bool {
-	return slices.ContainsFunc(r.values, func(v engines.Value) bool {
+func (r fieldRule) lists(given input.Value) bool {
+	return slices.ContainsFunc(r.values, func(v input.Value) bool {
 		switch {
 		case v.Text == "*" || only(v).Text == "*":
 			return true
@@ -135,18 +136,18 @@ func (r fieldRule) lists(given engines.Value) bool {
 }
 
 // listsElement reports whether an element is listed: itself, or as the only one of a list.
-func (r fieldRule) listsElement(element engines.Value) bool {
-	return r.lists(element) || !element.Compound && slices.ContainsFunc(r.values, func(v engines.Value) bool {
+func (r fieldRule) listsElement(element input.Value) bool {
+	return r.lists(element) || !element.Compound && slices.ContainsFunc(r.values, func(v input.Value) bool {
 		return len(v.Elements) == 1 && match(only(v).Text, element.Text)
 	})
 }
 
 // only returns the only element of a list, or the zero value.
-func only(v engines.Value) engines.Value {
+func only(v input.Value) input.Value {
 	if len(v.Elements) == 1 {
 		return v.Elements[0]
 	}
-	return engines.Value{}
+	return input.Value{}
 }
 
 // match reports whether a text fits a pattern, which may begin or end with "*".
@@ -166,23 +167,23 @@ func match(pattern, text string) bool {
 
 // parameterValues reads allowed_parameters and denied_parameters.
 func parameterValues(key string, value any) (map[string][]listed, error) {
-	params, ok := value.(object)
+	params, ok := value.(hcl.Object)
 	if !ok {
 		return nil, fmt.Errorf("%q must be a map of parameter names to lists of values", key)
 	}
 	out := make(map[string][]listed, len(params))
 	for _, m := range params {
-		name := strings.ToLower(m.key)
+		name := strings.ToLower(m.Key)
 		if _, twice := out[name]; twice {
 			return nil, fmt.Errorf("%q names the parameter %q twice", key, name)
 		}
-		list, ok := m.value.([]any)
+		list, ok := m.Value.([]any)
 		if !ok {
-			return nil, fmt.Errorf("the values of %q in %q must be a list", m.key, key)
+			return nil, fmt.Errorf("the values of %q in %q must be a list", m.Key, key)
 		}
 		values := make([]listed, len(list))
 		for i, v := range list {
-			text, err := json.Marshal(plain(v))
+			text, err := json.Marshal(hcl.Plain(v))
 			if err != nil {
 				panic(err) // strings, numbers, booleans, lists and maps only
 			}
@@ -191,25 +192,4 @@ func parameterValues(key string, value any) (map[string][]listed, error) {
 		out[name] = values
 	}
 	return out, nil
-}
-
-// plain turns a value of the policy readers into what encoding/json writes.
-func plain(v any) any {
-	switch v := v.(type) {
-	case number:
-		return json.Number(v)
-	case []any:
-		out := make([]any, len(v))
-		for i, item := range v {
-			out[i] = plain(item)
-		}
-		return out
-	case object:
-		out := make(map[string]any, len(v))
-		for _, m := range v {
-			out[m.key] = plain(m.value)
-		}
-		return out
-	}
-	return v
 }

@@ -16,14 +16,12 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/input"
+	"github.com/coffer-project/coffer/server/policy/hcl"
 )
 
-// Limits of a policy's text.
-const (
-	MaxTextBytes = 256 << 10
-	maxDepth     = 16 // nesting of braces and brackets
-)
+// MaxTextBytes is the limit of a policy's text.
+const MaxTextBytes = 256 << 10
 
 // RootName is the name of the policy that may do everything. It has no text.
 const RootName = "root"
@@ -117,13 +115,13 @@ func Decode(name, text string) (*Policy, error) {
 
 // Parse reads a policy in HCL, or in JSON if its first character is "{". Errors name the line and the key.
 // Paths that hold a template ({{…}}) are accepted and match nothing.
-func Parse(name, text string) (*Policy, error) { return parse(name, text, readHCL) }
+func Parse(name, text string) (*Policy, error) { return parse(name, text, hcl.Parse) }
 
 // parseStored is Parse for a text that was accepted when it was written. Versions up to 0.2 accepted one that broke off
 // in its last item, and read it without that.
-func parseStored(name, text string) (*Policy, error) { return parse(name, text, readOldHCL) }
+func parseStored(name, text string) (*Policy, error) { return parse(name, text, hcl.ParseStored) }
 
-func parse(name, text string, read func(string) (object, error)) (*Policy, error) {
+func parse(name, text string, read func(string) (hcl.Object, error)) (*Policy, error) {
 	switch {
 	case len(text) > MaxTextBytes:
 		return nil, fmt.Errorf("policy is %d bytes, the limit is %d", len(text), MaxTextBytes)
@@ -131,9 +129,6 @@ func parse(name, text string, read func(string) (object, error)) (*Policy, error
 		return nil, errors.New("policy is not valid UTF-8")
 	case strings.IndexByte(text, 0) >= 0:
 		return nil, errors.New("policy contains a NUL byte")
-	}
-	if strings.HasPrefix(strings.TrimSpace(text), "{") {
-		read = readJSON
 	}
 	doc, err := read(text)
 	if err != nil {
@@ -148,40 +143,23 @@ func parse(name, text string, read func(string) (object, error)) (*Policy, error
 	return p, nil
 }
 
-// object is a block or map of either syntax, in the order written; keys may repeat.
-type object []member
-
-type member struct {
-	key   string
-	line  int
-	value any // string, bool, number, []any or object; nil for JSON's null
-}
-
-// number is the text of a number.
-type number string
-
-// errorf is an error about this member.
-func (m *member) errorf(format string, args ...any) error {
-	return fmt.Errorf("line %d: %s", m.line, fmt.Sprintf(format, args...))
-}
-
-func (p *Policy) addTop(m member) error {
-	switch m.key {
+func (p *Policy) addTop(m hcl.Member) error {
+	switch m.Key {
 	case "path":
-		return p.addPaths(m, m.value)
+		return p.addPaths(m, m.Value)
 	case "name":
-		if _, ok := m.value.(string); !ok {
-			return m.errorf(`"name" must be a string`)
+		if _, ok := m.Value.(string); !ok {
+			return m.Errorf(`"name" must be a string`)
 		}
 		return nil // the name is the one it is stored under
 	}
-	return m.errorf("unknown key %q", m.key)
+	return m.Errorf("unknown key %q", m.Key)
 }
 
 // addPaths takes path "x" {…}, path = {"x" = {…}} and lists of the latter.
-func (p *Policy) addPaths(m member, value any) error {
+func (p *Policy) addPaths(m hcl.Member, value any) error {
 	switch v := value.(type) {
-	case object:
+	case hcl.Object:
 		for _, path := range v {
 			r, err := newRule(path)
 			if err != nil {
@@ -192,8 +170,8 @@ func (p *Policy) addPaths(m member, value any) error {
 		return nil
 	case []any:
 		for _, item := range v {
-			if _, ok := item.(object); !ok {
-				return m.errorf(`"path" must be a block with a path`)
+			if _, ok := item.(hcl.Object); !ok {
+				return m.Errorf(`"path" must be a block with a path`)
 			}
 			if err := p.addPaths(m, item); err != nil {
 				return err
@@ -201,34 +179,34 @@ func (p *Policy) addPaths(m member, value any) error {
 		}
 		return nil
 	}
-	return m.errorf(`"path" must be a block with a path`)
+	return m.Errorf(`"path" must be a block with a path`)
 }
 
-func newRule(m member) (rule, error) {
-	r := rule{pattern: strings.TrimPrefix(m.key, "/")}
-	body, ok := m.value.(object)
+func newRule(m hcl.Member) (rule, error) {
+	r := rule{pattern: strings.TrimPrefix(m.Key, "/")}
+	body, ok := m.Value.(hcl.Object)
 	if !ok {
-		return r, m.errorf("path %q: must be a block", m.key)
+		return r, m.Errorf("path %q: must be a block", m.Key)
 	}
 	if strings.Contains(r.pattern, "+*") {
-		return r, m.errorf("path %q: a path cannot hold \"+*\"", m.key)
+		return r, m.Errorf("path %q: a path cannot hold \"+*\"", m.Key)
 	}
 	var err error
 	if r.template, err = isTemplate(r.pattern); err != nil {
-		return r, m.errorf("path %q: %v", m.key, err)
+		return r, m.Errorf("path %q: %v", m.Key, err)
 	}
 	seen := map[string]bool{}
 	for _, attr := range body {
-		if seen[attr.key] {
-			return r, attr.errorf("path %q: %q is given twice", m.key, attr.key)
+		if seen[attr.Key] {
+			return r, attr.Errorf("path %q: %q is given twice", m.Key, attr.Key)
 		}
-		seen[attr.key] = true
-		if err := r.set(attr.key, attr.value); err != nil {
-			return r, attr.errorf("path %q: %v", m.key, err)
+		seen[attr.Key] = true
+		if err := r.set(attr.Key, attr.Value); err != nil {
+			return r, attr.Errorf("path %q: %v", m.Key, err)
 		}
 	}
 	if r.maxWrap != 0 && r.maxWrap < r.minWrap {
-		return r, m.errorf(`path %q: "max_wrapping_ttl" is less than "min_wrapping_ttl"`, m.key)
+		return r, m.Errorf(`path %q: "max_wrapping_ttl" is less than "min_wrapping_ttl"`, m.Key)
 	}
 	if r.caps&capDeny != 0 {
 		r.caps = capDeny
@@ -327,10 +305,10 @@ func stringList(key string, value any) ([]string, error) {
 
 func duration(key string, value any) (time.Duration, error) {
 	text, ok := value.(string)
-	if n, isNumber := value.(number); isNumber {
+	if n, isNumber := value.(hcl.Number); isNumber {
 		text, ok = string(n), true
 	}
-	d, err := engines.ParseDuration(text)
+	d, err := input.ParseDuration(text)
 	if !ok || err != nil {
 		return 0, fmt.Errorf(`%q must be a duration such as "90s" or "1h"`, key)
 	}

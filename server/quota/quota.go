@@ -7,9 +7,9 @@
 //
 // Rates are counted by each node for itself and by client address; IPv6 clients are told apart by their /64,
 // because that is what one subscriber gets. Counters live in memory and start over with the node, and when a
-// quota changes. Lease counts and stored bytes are the caller's to know: this package compares.
+// quota changes. Lease counts and stored bytes are Usage's to know: this package compares.
 //
-// Without quotas a request costs two atomic loads. Start reading at Rate, then table.
+// Without quotas a request costs two atomic loads. Start reading at Rate and AdmitLease, then table.
 package quota
 
 import (
@@ -28,16 +28,32 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// Options of Quotas. Store is required.
+// Options of Quotas. Store is required, and all but Logger to admit leases, tokens and writes.
 type Options struct {
-	// Store is the plaintext store.
+	// Store is the plaintext store, Raw the one that it encrypts to.
 	Store storage.Store
-	// Resolve splits a path from the root namespace into the path of its namespace ("" or "a/b/") and that of its
-	// mount below it ("secret/", "auth/approle/"; "" if nothing is mounted there). It is asked, when a quota is
-	// written, with a trailing slash, and lets the quota's path be checked and completed. nil: paths are taken as
-	// they are, and those of namespaces and mounts must end in a slash.
-	Resolve func(ctx context.Context, path string) (namespace, mount string, err error)
-	Logger  *slog.Logger
+	Raw   storage.Reader
+	// Namespaces and Usage tell what quotas are about. Without Usage, the paths of quotas are taken as they are, and those of
+	// namespaces and mounts must end in a slash.
+	Namespaces Namespaces
+	Usage      Usage
+	Logger     *slog.Logger
+}
+
+// Namespaces knows the paths of namespaces: namespace.Store.
+type Namespaces interface{ Path(id string) string }
+
+// Usage is what there is for quotas to count.
+type Usage interface {
+	// Split splits a path from the root namespace, with a trailing slash, into the path of its namespace ("" or "a/b/") and that
+	// of its mount below it ("secret/", "auth/approle/"; "" if nothing is mounted there).
+	Split(ctx context.Context, path string) (namespace, mount string, err error)
+	// MountPath returns the path of the mount that a path of a namespace leads to; "" if nothing is mounted there.
+	MountPath(ctx context.Context, namespace, path string) (string, error)
+	// Leases counts the leases and tokens in a scope.
+	Leases(ctx context.Context, scope Scope) (int, error)
+	// Bytes measures what is stored in a scope.
+	Bytes(ctx context.Context, scope Scope) (int64, error)
 }
 
 // Request is what quotas need to know of a request.

@@ -22,8 +22,10 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-// resolve knows the namespaces a/ and a/b/, and in each of them and in root the mounts secret/ and auth/approle/.
-func resolve(_ context.Context, path string) (namespace, mount string, err error) {
+// tree knows the namespaces a/ and a/b/, and in each of them and in root the mounts secret/ and auth/approle/.
+type tree struct{ quota.Usage }
+
+func (tree) Split(_ context.Context, path string) (namespace, mount string, err error) {
 	for _, ns := range []string{"a/b/", "a/"} {
 		if rest, ok := strings.CutPrefix(path, ns); ok {
 			namespace, path = ns, rest
@@ -47,7 +49,7 @@ type rig struct {
 
 func node(t testing.TB, store *storage.Memory) *rig {
 	t.Helper()
-	q := quota.New(quota.Options{Store: store, Resolve: resolve})
+	q := quota.New(quota.Options{Store: store, Usage: tree{}})
 	t.Cleanup(store.OnChange(q.Changed))
 	r := &rig{Quotas: q, t: t, router: engines.NewRouter()}
 	q.Routes(r.router)

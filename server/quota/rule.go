@@ -127,8 +127,8 @@ func checkPath(path string) error {
 // says that inheritable is the client's choice.
 func (q *Quotas) locate(ctx context.Context, r *Rule, given bool) error {
 	isNamespace := r.Path == ""
-	if r.Path != "" && q.opts.Resolve != nil {
-		namespace, mount, err := q.opts.Resolve(ctx, strings.TrimRight(r.Path, "/*")+"/")
+	if r.Path != "" && q.opts.Usage != nil {
+		namespace, mount, err := q.opts.Usage.Split(ctx, strings.TrimRight(r.Path, "/*")+"/")
 		if err != nil {
 			return fmt.Errorf("looking for the path of a quota: %w", err)
 		}

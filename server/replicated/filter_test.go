@@ -9,14 +9,15 @@ import (
 	"testing"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/server/replicated"
+	"github.com/coffer-project/coffer/server/replicated/filter"
+	"github.com/coffer-project/coffer/server/replicated/roles"
 )
 
 // world is the root with three namespaces, each with what is built in, a secrets mount, an auth method and a local mount.
-func world() (mounts []replicated.MountInfo, namespaces []replicated.NamespaceInfo) {
-	namespaces = []replicated.NamespaceInfo{{ID: "root"}, {ID: "one", Path: "ns1/"}, {ID: "sub", Path: "ns1/sub/"}, {ID: "two", Path: "ns2/"}}
+func world() (mounts []filter.Mount, namespaces []filter.Namespace) {
+	namespaces = []filter.Namespace{{ID: "root"}, {ID: "one", Path: "ns1/"}, {ID: "sub", Path: "ns1/sub/"}, {ID: "two", Path: "ns2/"}}
 	for _, ns := range namespaces {
-		for _, m := range []replicated.MountInfo{
+		for _, m := range []filter.Mount{
 			{Path: "sys/", Builtin: true}, {Path: "cubbyhole/", Builtin: true, Local: true}, {Path: "identity/", Builtin: true}, {Path: "auth/token/", Builtin: true},
 			{Path: "kv/"}, {Path: "auth/userpass/"}, {Path: "local/", Local: true},
 		} {
@@ -57,15 +58,15 @@ func TestResolve(t *testing.T) {
 		{"deny", []string{"auth/"}, []string{"auth/userpass/"}, nil}, // auth/token/ stays
 	}
 	for _, tt := range tests {
-		var f *replicated.Filter
+		var f *filter.Filter
 		if tt.mode != "" {
 			var err error
-			if f, err = replicated.NewFilter(tt.mode, tt.paths, namespaces); err != nil {
+			if f, err = filter.New(tt.mode, tt.paths, namespaces); err != nil {
 				t.Errorf("%s %q: %v", tt.mode, tt.paths, err)
 				continue
 			}
 		}
-		got := replicated.Resolve(f, mounts, namespaces)
+		got := filter.Resolve(f, mounts, namespaces)
 		if !slices.Equal(got.Mounts, tt.mounts) || !slices.Equal(got.Namespaces, tt.namespaces) {
 			t.Errorf("%s %q excludes %q and %q, want %q and %q", tt.mode, tt.paths, got.Mounts, got.Namespaces, tt.mounts, tt.namespaces)
 		}
@@ -87,18 +88,18 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// TestResolveStranger: a mount of a namespace that nobody knows is not for anybody.
+// TestResolveStranger: a mount of an unknown namespace is in no scope.
 func TestResolveStranger(t *testing.T) {
-	mounts := []replicated.MountInfo{{NamespaceID: "gone", NamespacePath: "gone/", Path: "kv/", UUID: "x"}}
-	for _, f := range []*replicated.Filter{nil, {Mode: replicated.Deny}, {Mode: replicated.Allow, Paths: []string{"gone/kv/"}}} {
-		if got := replicated.Resolve(f, mounts, []replicated.NamespaceInfo{{ID: "root"}}); len(got.Units) != 2 {
+	mounts := []filter.Mount{{NamespaceID: "gone", NamespacePath: "gone/", Path: "kv/", UUID: "x"}}
+	for _, f := range []*filter.Filter{nil, {Mode: filter.Deny}, {Mode: filter.Allow, Paths: []string{"gone/kv/"}}} {
+		if got := filter.Resolve(f, mounts, []filter.Namespace{{ID: "root"}}); len(got.Units) != 2 {
 			t.Errorf("filter %v gives %v", f, got.Units)
 		}
 	}
 }
 
 // slowScope is what Resolve should give, as one would say it: unit by unit, from the words of the documentation.
-func slowScope(f *replicated.Filter, mounts []replicated.MountInfo, namespaces []replicated.NamespaceInfo) map[string]bool {
+func slowScope(f *filter.Filter, mounts []filter.Mount, namespaces []filter.Namespace) map[string]bool {
 	listed := func(path string) bool { return slices.Contains(f.Paths, path) }
 	listedOrBelow := func(path string) bool {
 		for _, p := range f.Paths {
@@ -108,11 +109,11 @@ func slowScope(f *replicated.Filter, mounts []replicated.MountInfo, namespaces [
 		}
 		return false
 	}
-	mountIn := func(m replicated.MountInfo) bool { // not built in
+	mountIn := func(m filter.Mount) bool { // not built in
 		switch {
 		case m.Local:
 			return false
-		case f.Mode == replicated.Deny:
+		case f.Mode == filter.Deny:
 			return !listedOrBelow(m.NamespacePath + m.Path)
 		}
 		return listed(m.NamespacePath+m.Path) || listedOrBelow(m.NamespacePath)
@@ -121,7 +122,7 @@ func slowScope(f *replicated.Filter, mounts []replicated.MountInfo, namespaces [
 		if path == "" {
 			return true
 		}
-		if f.Mode == replicated.Deny {
+		if f.Mode == filter.Deny {
 			return !listedOrBelow(path)
 		}
 		if listedOrBelow(path) {
@@ -157,20 +158,20 @@ func slowScope(f *replicated.Filter, mounts []replicated.MountInfo, namespaces [
 func TestResolveModel(t *testing.T) {
 	for seed := range uint64(3000) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
-		namespaces := []replicated.NamespaceInfo{{ID: "root"}}
+		namespaces := []filter.Namespace{{ID: "root"}}
 		for n := range rnd.IntN(6) {
 			parent := namespaces[rnd.IntN(len(namespaces))]
 			path := parent.Path + string(rune('a'+rnd.IntN(3))) + "/"
-			if !slices.ContainsFunc(namespaces, func(n replicated.NamespaceInfo) bool { return n.Path == path }) {
-				namespaces = append(namespaces, replicated.NamespaceInfo{ID: fmt.Sprint("n", n), Path: path})
+			if !slices.ContainsFunc(namespaces, func(n filter.Namespace) bool { return n.Path == path }) {
+				namespaces = append(namespaces, filter.Namespace{ID: fmt.Sprint("n", n), Path: path})
 			}
 		}
-		var mounts []replicated.MountInfo
+		var mounts []filter.Mount
 		var candidates []string
 		for i, n := range namespaces {
 			candidates = append(candidates, n.Path)
 			for j, path := range []string{"sys/", "x/", "auth/x/", "y/z/"} {
-				m := replicated.MountInfo{NamespaceID: n.ID, NamespacePath: n.Path, Path: path, UUID: fmt.Sprint(i, "-", j), Builtin: j == 0, Local: j > 0 && rnd.IntN(4) == 0, Deleting: rnd.IntN(4) == 0}
+				m := filter.Mount{NamespaceID: n.ID, NamespacePath: n.Path, Path: path, UUID: fmt.Sprint(i, "-", j), Builtin: j == 0, Local: j > 0 && rnd.IntN(4) == 0, Deleting: rnd.IntN(4) == 0}
 				mounts, candidates = append(mounts, m), append(candidates, n.Path+path)
 			}
 		}
@@ -179,15 +180,15 @@ func TestResolveModel(t *testing.T) {
 		for range rnd.IntN(4) {
 			paths = append(paths, candidates[rnd.IntN(len(candidates))])
 		}
-		f, err := replicated.NewFilter([]string{"allow", "deny"}[rnd.IntN(2)], paths, namespaces)
+		f, err := filter.New([]string{"allow", "deny"}[rnd.IntN(2)], paths, namespaces)
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
-		got := replicated.Resolve(f, mounts, namespaces)
+		got := filter.Resolve(f, mounts, namespaces)
 		if want := slowScope(f, mounts, namespaces); !maps.Equal(got.Units, want) {
 			t.Fatalf("seed %d: %s %q of %v gives %v, want %v", seed, f.Mode, f.Paths, namespaces, got.Units, want)
 		}
-		again := replicated.Resolve(f, mounts, namespaces)
+		again := filter.Resolve(f, mounts, namespaces)
 		if got.Version() != again.Version() {
 			t.Fatalf("seed %d: one scope has two versions", seed)
 		}
@@ -215,14 +216,14 @@ func TestNewFilterRefuses(t *testing.T) {
 		{"deny", "ns1/sub/auth/token/", "cannot be denied"},
 	}
 	for _, tt := range tests {
-		_, err := replicated.NewFilter(tt.mode, []string{tt.path}, namespaces)
+		_, err := filter.New(tt.mode, []string{tt.path}, namespaces)
 		refused(t, tt.mode+" "+tt.path, err, engines.KindInvalid, tt.part)
 	}
 	long := slices.Repeat([]string{strings.Repeat("x", 4000)}, 200)
-	_, err := replicated.NewFilter("allow", long, nil)
+	_, err := filter.New("allow", long, nil)
 	refused(t, "too much", err, engines.KindInvalid, "limit")
 	for _, fine := range []string{"not-a-namespace/sys/", "kv", "team/kv/", "auth/oidc/"} {
-		if _, err := replicated.NewFilter("deny", []string{fine}, namespaces); err != nil {
+		if _, err := filter.New("deny", []string{fine}, namespaces); err != nil {
 			t.Errorf("deny %q: %v", fine, err)
 		}
 	}
@@ -235,15 +236,15 @@ func FuzzFilter(f *testing.F) {
 	f.Add("deny", "auth/token/")
 	f.Fuzz(func(t *testing.T, mode, path string) {
 		mounts, namespaces := world()
-		filter, err := replicated.NewFilter(mode, []string{path}, namespaces)
+		written, err := filter.New(mode, []string{path}, namespaces)
 		if err != nil {
 			return
 		}
-		again, err := replicated.NewFilter(string(filter.Mode), filter.Paths, namespaces)
-		if err != nil || !slices.Equal(again.Paths, filter.Paths) {
-			t.Fatalf("%q becomes %q, and that %v, %v", path, filter.Paths, again, err)
+		again, err := filter.New(string(written.Mode), written.Paths, namespaces)
+		if err != nil || !slices.Equal(again.Paths, written.Paths) {
+			t.Fatalf("%q becomes %q, and that %v, %v", path, written.Paths, again, err)
 		}
-		got := replicated.Resolve(filter, mounts, namespaces)
+		got := filter.Resolve(written, mounts, namespaces)
 		if !got.Units["ns/root"] || !got.Units["mount/root-auth/token/"] || got.Units["mount/root-local/"] {
 			t.Fatalf("%s %q gives %v", mode, path, got.Units)
 		}
@@ -276,7 +277,7 @@ func TestFilterPaths(t *testing.T) {
 			t.Errorf("excluded for %s: %v", id, got)
 		}
 	}
-	peer := replicated.Peer{ID: "second", ClusterID: "c"}
+	peer := roles.Peer{ID: "second", ClusterID: "c"}
 	units, version, err := p.Scope(t.Context(), peer)
 	if err != nil || units["mount/root-kv/"] || !units["mount/two-kv/"] || units["ns/sub"] {
 		t.Errorf("scope: %v, %v", units, err)
@@ -298,7 +299,7 @@ func TestFilterPaths(t *testing.T) {
 	if err != nil || !units["mount/root-kv/"] || !units["ns/sub"] || units["mount/root-local/"] {
 		t.Errorf("scope without a filter: %v, %v", units, err)
 	}
-	if _, _, err := p.Scope(t.Context(), replicated.Peer{}); err == nil {
+	if _, _, err := p.Scope(t.Context(), roles.Peer{}); err == nil {
 		t.Error("nobody has a scope")
 	}
 }
@@ -312,7 +313,7 @@ func TestTwoFilters(t *testing.T) {
 	p.mustPost("primary/paths-filter/second", `{"paths":["kv/"],"mode":"deny"}`)
 	p.mustPost("primary/paths-filter/c", `{"paths":["ns2/"],"mode":"deny"}`)
 	p.join(c, "second")
-	units, _, err := p.Scope(t.Context(), replicated.Peer{ID: "second", ClusterID: "c"})
+	units, _, err := p.Scope(t.Context(), roles.Peer{ID: "second", ClusterID: "c"})
 	if err != nil || units["mount/root-kv/"] || units["ns/two"] || !units["ns/one"] {
 		t.Errorf("scope: %v, %v", units, err)
 	}
@@ -339,7 +340,7 @@ func TestNewTokenSameFilter(t *testing.T) {
 	}
 	has := func(id string, kv, two bool) {
 		t.Helper()
-		units, _, err := p.Scope(t.Context(), replicated.Peer{ID: id, ClusterID: "c"})
+		units, _, err := p.Scope(t.Context(), roles.Peer{ID: id, ClusterID: "c"})
 		if err != nil || units["mount/root-kv/"] != kv || units["ns/two"] != two {
 			t.Errorf("the scope of %s: %v, %v", id, units, err)
 		}
@@ -385,7 +386,7 @@ func TestDynamicFilterOnTheSecondary(t *testing.T) {
 	}
 	_, err = p.get("secondary/dynamic-filter/c")
 	refused(t, "on the primary", err, engines.KindInvalid, "primary/dynamic-filter")
-	if _, _, err := p.Answer(t.Context(), replicated.Peer{ID: "second"}, "unknown", nil); err == nil {
+	if _, _, err := p.Answer(t.Context(), roles.Peer{ID: "second"}, "unknown", nil); err == nil {
 		t.Error("an unknown call is answered")
 	}
 }

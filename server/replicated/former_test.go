@@ -8,7 +8,8 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/server/replicated"
+	"github.com/coffer-project/coffer/replication"
+	"github.com/coffer-project/coffer/server/replicated/roles"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -38,7 +39,7 @@ func TestPromoteUnreachable(t *testing.T) {
 	heard := time.Now().Add(-90 * time.Second)
 	c.link.set(func(l *fakeLink) { l.status.LastHeard, l.status.EqualAt = heard, heard.Add(-time.Second) })
 	refused(t, "promote", c.post("secondary/promote", "{}"), engines.KindUnavailable, "final word", heard.UTC().Format(time.RFC3339), "1:400", "force=true")
-	if c.role().Mode != replicated.Secondary {
+	if c.role().Mode != roles.Secondary {
 		t.Fatal("promoted all the same")
 	}
 	resp := c.mustPost("secondary/promote", `{"force":true}`)
@@ -98,7 +99,7 @@ func TestFormerPrimaryIsFenced(t *testing.T) {
 		// Demoted it follows the new one.
 		p.mustPost("primary/demote", "{}")
 		p.mustPost("secondary/update-primary", fmt.Sprintf(`{"token":%q}`, c.tokenFor(p, "former")))
-		if r := p.role(); r.Mode != replicated.Secondary || r.Demoted {
+		if r := p.role(); r.Mode != roles.Secondary || r.Demoted {
 			t.Errorf("rejoined: %+v", r)
 		}
 	})
@@ -178,8 +179,8 @@ func TestSiblingsNotTold(t *testing.T) {
 	for _, x := range all {
 		x.mustPost("secondary/promote", `{"force":true}`)
 	}
-	if _, err := p.Announced(t.Context(), replicated.Peer{ID: "c"}, replicated.Announcement{
-		SetID: p.role().SetID, OtherPrimary: replicated.OtherPrimary{EpochID: c.role().Lineage.Last()},
+	if _, err := p.Announced(t.Context(), roles.Peer{ID: "c"}, replication.Announcement{
+		SetID: p.role().SetID, OtherPrimary: replication.OtherPrimary{EpochID: c.role().Lineage.Last()},
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -238,8 +239,8 @@ func TestFinalWordOfOneThatIsGone(t *testing.T) {
 // TestAnnounceOfAnotherSet changes nothing.
 func TestAnnounceOfAnotherSet(t *testing.T) {
 	p, _ := setOf(t)
-	_, err := p.Announced(t.Context(), replicated.Peer{ID: "x"}, replicated.Announcement{
-		SetID: "other", OtherPrimary: replicated.OtherPrimary{EpochID: storage.EpochID{Number: 9, ClusterID: "x"}},
+	_, err := p.Announced(t.Context(), roles.Peer{ID: "x"}, replication.Announcement{
+		SetID: "other", OtherPrimary: replication.OtherPrimary{EpochID: storage.EpochID{Number: 9, ClusterID: "x"}},
 	})
 	refused(t, "announce", err, engines.KindInvalid, "another replication set")
 	if r := p.role(); r.Fenced != 0 {

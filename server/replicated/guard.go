@@ -6,12 +6,14 @@ import (
 	"crypto/x509"
 	"errors"
 
-	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/replication"
+	"github.com/coffer-project/coffer/server/replicated/registry"
+	"github.com/coffer-project/coffer/server/replicated/roles"
 	"github.com/coffer-project/coffer/storage"
 )
 
-// Self implements Guard. A mode of "" means that it is not known: the server is sealed.
-func (s *Store) Self() (mode Mode, setID, clusterID string, lineage storage.Lineage) {
+// Self says what this cluster is. A mode of "" means that it is not known: the server is sealed.
+func (s *Store) Self() (mode roles.Mode, setID, clusterID string, lineage storage.Lineage) {
 	r, err := s.Current(context.Background())
 	if err != nil {
 		return "", "", "", nil
@@ -19,61 +21,50 @@ func (s *Store) Self() (mode Mode, setID, clusterID string, lineage storage.Line
 	return r.Mode, r.SetID, r.ClusterID, r.Lineage
 }
 
-// Addrs implements Guard.
+// Addrs answers link.Cluster.
 func (s *Store) Addrs() []string {
 	if r := s.Role(); r.Addr != "" {
 		return []string{r.Addr}
 	}
-	return s.opts.NodeAddrs()
+	return s.opts.Node.NodeAddrs()
 }
 
-// Active implements Guard.
-func (s *Store) Active() (self bool, addr string) { return s.opts.Active() }
+// APIAddr is the API address of this cluster.
+func (s *Store) APIAddr() string { return s.opts.Node.APIAddr() }
 
-// ServerTLS implements Guard.
+// Active answers link.Cluster.
+func (s *Store) Active() (self bool, addr string) { return s.opts.Node.Active() }
+
+// ServerTLS answers link.Admission.
 func (s *Store) ServerTLS(ctx context.Context) (*tls.Certificate, *x509.CertPool, error) {
 	return s.registry.ServerTLS(ctx)
 }
 
-// Admit implements Guard.
-func (s *Store) Admit(ctx context.Context, cert *x509.Certificate) (Peer, error) {
+// Admit answers link.Admission.
+func (s *Store) Admit(ctx context.Context, cert *x509.Certificate) (roles.Peer, error) {
 	return s.registry.Admit(ctx, cert)
 }
 
-// Enrol implements Guard.
-func (s *Store) Enrol(ctx context.Context, req EnrolRequest) (EnrolReply, error) {
+// Enrol answers link.Admission.
+func (s *Store) Enrol(ctx context.Context, req replication.EnrolRequest) (replication.EnrolReply, error) {
 	reply, err := s.registry.Enrol(ctx, req)
-	if err == nil || errors.Is(err, errLaterPrimary) { // the request is of a cluster that was invited
-		if failed := s.meet(ctx, req.Latest); failed != nil {
+	if err == nil || errors.Is(err, registry.ErrLaterPrimary) { // the request is of a cluster that was invited
+		if failed := s.others.Meet(ctx, req.Latest); failed != nil {
 			s.log.Error("a primary that a secondary knows of was not noted", "epoch", req.Latest.Number, "primary", req.Latest.ClusterID, "err", failed)
 		}
 	}
 	return reply, err
 }
 
-// Renew implements Guard.
-func (s *Store) Renew(ctx context.Context, p Peer, csr []byte) ([]byte, error) {
+// Renew answers link.Admission.
+func (s *Store) Renew(ctx context.Context, p roles.Peer, csr []byte) ([]byte, error) {
 	return s.registry.Renew(ctx, p, csr)
 }
 
-// CallFilter is the kind of call by which a secondary asks its primary for its filter.
-const CallFilter = "filter"
+// Fence answers link.Announcements.
+func (s *Store) Fence(ctx context.Context, epoch storage.EpochID) { s.others.Fence(ctx, epoch) }
 
-// Answer answers the calls of a secondary that this package knows.
-func (s *Store) Answer(ctx context.Context, p Peer, kind string, _ []byte) ([]byte, storage.Index, error) {
-	if kind != CallFilter {
-		return nil, 0, engines.Invalid("unknown kind of call")
-	}
-	found, err := readFilters(ctx, s.store, p.ID, p.ClusterID)
-	if err != nil {
-		return nil, 0, err
-	}
-	if len(found) == 0 {
-		return encoded(nil), 0, nil
-	}
-	scope, err := s.resolve(ctx, found[0])
-	if err != nil {
-		return nil, 0, err
-	}
-	return encoded(handOver(found[0], &scope)), 0, nil
+// Announced answers link.Announcements.
+func (s *Store) Announced(ctx context.Context, p roles.Peer, a replication.Announcement) (replication.AnnounceReply, error) {
+	return s.others.Announced(ctx, p, a)
 }

@@ -7,7 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/coffer-project/coffer/server/replicated"
+	"github.com/coffer-project/coffer/server/replicated/roles"
+	"github.com/coffer-project/coffer/server/replicated/traffic"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -22,10 +23,10 @@ func TestLagOfASecondaryThatIsAway(t *testing.T) {
 		p.join(d, "d") // never connects
 		stop := p.run()
 		equal := time.Now()
-		st := replicated.SessionStatus{
-			Peer: replicated.Peer{ID: "c", ClusterID: "c"}, Cursor: storage.Position{Epoch: 1, Index: 400}, EqualAt: equal, LastHeartbeat: equal,
+		st := traffic.SessionStatus{
+			Peer: roles.Peer{ID: "c", ClusterID: "c"}, Cursor: storage.Position{Epoch: 1, Index: 400}, EqualAt: equal, LastHeartbeat: equal,
 		}
-		p.link.set(func(l *fakeLink) { l.sessions = []replicated.SessionStatus{st} })
+		p.link.set(func(l *fakeLink) { l.sessions = []traffic.SessionStatus{st} })
 		entry := func(id string) map[string]any {
 			t.Helper()
 			for _, e := range p.mustGet("status")["secondaries"].([]any) {
@@ -44,7 +45,7 @@ func TestLagOfASecondaryThatIsAway(t *testing.T) {
 			t.Errorf("silent: %v", e)
 		}
 		st.EndedAt = time.Now()
-		p.link.set(func(l *fakeLink) { l.sessions = []replicated.SessionStatus{st} })
+		p.link.set(func(l *fakeLink) { l.sessions = []traffic.SessionStatus{st} })
 		time.Sleep(20 * time.Second)
 		for _, restarted := range []bool{false, true} {
 			if restarted {
@@ -92,7 +93,7 @@ func TestLagWithoutAPrimary(t *testing.T) {
 		if got := fmt.Sprint(got["primaries"]); !strings.Contains(got, "connection_status:disconnected") {
 			t.Errorf("the silent primary: %s", got)
 		}
-		c.link.set(func(l *fakeLink) { l.status = replicated.FollowStatus{State: "disconnected"} })
+		c.link.set(func(l *fakeLink) { l.status = traffic.FollowStatus{State: "disconnected"} })
 		for range 2 {
 			time.Sleep(time.Minute)
 			age := c.Numbers()["replication_canary_age_seconds"]

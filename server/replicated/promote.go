@@ -10,7 +10,13 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/replication"
 	"github.com/coffer-project/coffer/server/replicated/enrol"
+	"github.com/coffer-project/coffer/server/replicated/primaries"
+	"github.com/coffer-project/coffer/server/replicated/registry"
+	"github.com/coffer-project/coffer/server/replicated/roles"
+	"github.com/coffer-project/coffer/server/replicated/scopes"
+	"github.com/coffer-project/coffer/server/replicated/traffic"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -47,12 +53,12 @@ func (s *Store) Promote(ctx context.Context, addr string, force bool) (*Promotio
 	if err := promotable(&r); err != nil {
 		return nil, err
 	}
-	up, err := readUpstream(ctx, s.store)
+	up, err := traffic.ReadUpstream(ctx, s.store)
 	if err != nil {
 		return nil, err
 	}
 	out := &Promotion{Heard: s.heard()}
-	seen, err := readMet(ctx, s.store)
+	seen, err := primaries.ReadMet(ctx, s.store)
 	if err != nil {
 		return nil, err
 	}
@@ -69,20 +75,20 @@ func (s *Store) Promote(ctx context.Context, addr string, force bool) (*Promotio
 	if err := s.commitPromotion(ctx, out, addr, force, up, confirmed); err != nil {
 		return nil, err
 	}
-	nudge(s.formers)
+	s.others.Wake()
 	if force {
 		s.log.Warn("a secondary was promoted by force", "position", out.Position.String(), "epoch", out.Epoch, "primary_position", out.Heard.Position.String(),
-			"last_heard", timeText(out.Heard.At), "last_equal", timeText(out.Heard.Equal), "failed", failed)
+			"last_heard", TimeText(out.Heard.At), "last_equal", TimeText(out.Heard.Equal), "failed", failed)
 	}
 	return out, nil
 }
 
 // promotable reports why a cluster in this role cannot be promoted at all.
-func promotable(r *Role) error {
+func promotable(r *roles.Role) error {
 	switch {
-	case r.Mode == Primary:
+	case r.Mode == roles.Primary:
 		return engines.Invalid("this cluster is already the replication primary")
-	case r.Mode != Secondary:
+	case r.Mode != roles.Secondary:
 		return notSecondary(r, "promoted")
 	case r.Wiping:
 		return errWiping
@@ -92,14 +98,14 @@ func promotable(r *Role) error {
 
 // claim asks a primary that has said its final word to let no other cluster be promoted on it. confirmed: it does, and needs
 // not be told of the promotion.
-func (s *Store) claim(ctx context.Context, r *Role, up *Upstream, out *Promotion) (failed []string, confirmed bool) {
+func (s *Store) claim(ctx context.Context, r *roles.Role, up *traffic.Upstream, out *Promotion) (failed []string, confirmed bool) {
 	if up == nil {
 		return []string{"no primary is known"}, false
 	}
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, scopes.AskTimeout)
 	defer cancel()
-	next := OtherPrimary{EpochID: storage.EpochID{Number: r.Lineage.Epoch() + 1, ClusterID: r.ClusterID}, APIAddr: s.opts.APIAddr()}
-	reply, err := s.link.Announce(ctx, *up, Announcement{SetID: r.SetID, OtherPrimary: next, Claim: true})
+	next := replication.OtherPrimary{EpochID: storage.EpochID{Number: r.Lineage.Epoch() + 1, ClusterID: r.ClusterID}, APIAddr: s.opts.Node.APIAddr()}
+	reply, err := s.link.Announce(ctx, *up, replication.Announcement{SetID: r.SetID, OtherPrimary: next, Claim: true})
 	if err != nil {
 		s.log.Warn("the former primary was not asked whether another cluster was promoted", "err", err)
 		out.Notes = append(out.Notes, "The former primary has said its final word, and could not be asked whether another cluster was promoted on it since. "+
@@ -118,7 +124,7 @@ func (s *Store) claim(ctx context.Context, r *Role, up *Upstream, out *Promotion
 }
 
 // commitPromotion writes the new role, and with it whom to tell of it.
-func (s *Store) commitPromotion(ctx context.Context, out *Promotion, addr string, force bool, up *Upstream, confirmed bool) error {
+func (s *Store) commitPromotion(ctx context.Context, out *Promotion, addr string, force bool, up *traffic.Upstream, confirmed bool) error {
 	r, err := s.Current(ctx)
 	if err != nil {
 		return err
@@ -130,22 +136,22 @@ func (s *Store) commitPromotion(ctx context.Context, out *Promotion, addr string
 			return err
 		}
 	}
-	ca, err := enrol.NewCA(s.opts.Now())
+	ca, err := enrol.NewCA(time.Now())
 	if err != nil {
 		return err
 	}
-	next, err := s.change(ctx, func(tx *storage.Txn, now *Role) error {
+	next, err := s.change(ctx, func(tx *storage.Txn, now *roles.Role) error {
 		if err := promotable(now); err != nil {
 			return err
 		}
 		if now.Demoted != r.Demoted {
 			return &engines.Error{Kind: engines.KindUnavailable, Detail: "the role of this cluster has changed meanwhile: try again"}
 		}
-		met, err := readMet(ctx, tx)
+		met, err := primaries.ReadMet(ctx, tx)
 		if err != nil {
 			return err
 		}
-		if later := laterThan(&met, now); later != nil && !force {
+		if later := met.LaterThan(now); later != nil && !force {
 			return &engines.Error{Kind: engines.KindUnavailable, Detail: "promotion is not safe now: " + wasPromoted(later)}
 		}
 		at, err := s.standing(ctx, tx, now)
@@ -159,11 +165,11 @@ func (s *Store) commitPromotion(ctx context.Context, out *Promotion, addr string
 		}
 		now.Lineage = branchOff(now.Lineage, now.ClusterID, at, epoch+1)
 		if !now.Demoted {
-			putCA(tx, ca)
+			registry.PutCA(tx, ca)
 		}
-		now.Mode, now.Demoted, now.Addr, now.Since = Primary, false, addr, s.opts.Now().UTC()
+		now.Mode, now.Demoted, now.Addr, now.Since = roles.Primary, false, addr, time.Now().UTC()
 		if up != nil && !confirmed {
-			tx.Put(formerKey(up.PrimaryID), encoded(formerPrimary{Format: 1, Upstream: *up, Since: now.Since}))
+			primaries.PutFormer(tx, up, now.Since)
 		}
 		forgetUpstream(tx)
 		return nil
@@ -172,30 +178,20 @@ func (s *Store) commitPromotion(ctx context.Context, out *Promotion, addr string
 	return err
 }
 
-// laterThan returns a primary of a later epoch than a cluster's history has; nil if none was met.
-func laterThan(met *metPrimaries, r *Role) *OtherPrimary {
-	for _, o := range met.without(storage.EpochID{}, r.Lineage) {
-		if o.Number > r.Lineage.Epoch() {
-			return &o
-		}
-	}
-	return nil
-}
-
-func wasPromoted(o *OtherPrimary) string {
+func wasPromoted(o *replication.OtherPrimary) string {
 	return "another cluster of the set was promoted, or is about to be: " + o.Describe()
 }
 
 // standing returns how far this secondary has come, and takes its cursor away in the same commit: nothing of the old
 // primary is applied after it that the new history would not contain.
-func (s *Store) standing(ctx context.Context, tx *storage.Txn, r *Role) (storage.Position, error) {
+func (s *Store) standing(ctx context.Context, tx *storage.Txn, r *roles.Role) (storage.Position, error) {
 	// The cursor's entry comes first: if it moves before the commit, all this is done again.
 	if _, err := tx.Get(ctx, cursorKey); err != nil && !errors.Is(err, storage.ErrNotFound) {
 		return storage.Position{}, err
 	}
 	tx.Delete(cursorKey)
 	if r.Demoted {
-		return r.end(), nil
+		return r.End(), nil
 	}
 	at, err := s.link.Cursor(ctx)
 	if err != nil {
@@ -215,10 +211,10 @@ func branchOff(l storage.Lineage, clusterID string, at storage.Position, epoch u
 }
 
 // unsafe returns what speaks against promoting this secondary now, in words for people.
-func (s *Store) unsafe(ctx context.Context, r *Role, met *metPrimaries) []string {
+func (s *Store) unsafe(ctx context.Context, r *roles.Role, met *primaries.Met) []string {
 	var failed []string
 	fail := func(format string, args ...any) { failed = append(failed, fmt.Sprintf(format, args...)) }
-	if later := laterThan(met, r); later != nil {
+	if later := met.LaterThan(r); later != nil {
 		fail("%s", wasPromoted(later))
 	}
 	if r.Demoted {
@@ -231,18 +227,18 @@ func (s *Store) unsafe(ctx context.Context, r *Role, met *metPrimaries) []string
 		case len(units) == 0:
 			fail("this cluster has never had a complete copy")
 		default:
-			if n := countFalse(units); n > 0 {
+			if n := CountFalse(units); n > 0 {
 				fail("%d of %d parts of the copy are not complete", n, len(units))
 			}
 		}
 	}
-	switch f, err := s.given(ctx); {
+	switch f, err := s.Given(ctx); {
 	case err != nil:
 		fail("the paths filter of this secondary cannot be read (%v)", err)
 	case f != nil:
 		fail("this secondary has a paths filter (mode %s): what it excludes is not here", f.Mode)
 	}
-	if err := s.opts.Health(); err != nil {
+	if err := s.opts.Node.Health(); err != nil {
 		fail("the disk of this node is not healthy (%v)", err)
 	}
 	return failed
@@ -257,7 +253,7 @@ func (s *Store) unsafeBack(ctx context.Context, fail func(format string, args ..
 	}
 	var ids []string
 	for _, p := range list {
-		if p.State == Active {
+		if p.State == registry.Active {
 			ids = append(ids, strconv.Quote(p.ID))
 		}
 	}
@@ -268,17 +264,17 @@ func (s *Store) unsafeBack(ctx context.Context, fail func(format string, args ..
 
 // unsafeLink reports what the connection to the primary says against a promotion: anything but its final word does.
 func (s *Store) unsafeLink(fail func(format string, args ...any)) {
-	st := s.followStatus()
+	st := s.FollowStatus()
 	switch {
 	case st.Final:
-	case st.Connected != "" && !s.silent(&st):
+	case st.Connected != "" && !s.Silent(&st):
 		fail("the primary is connected and not demoted: demote it first")
 	case st.LastHeard.IsZero():
 		fail("this node has not heard from the primary since it became the active one, and the primary has not said its final word: "+
 			"what it has acknowledged and this cluster lacks cannot be told%s", equalText(&st))
 	default:
 		fail("the primary cannot be reached and has not said its final word: it was last heard at %s, at position %s, and this cluster is at %s; "+
-			"what it has acknowledged since then is not here", timeText(st.LastHeard), st.Head, st.Cursor)
+			"what it has acknowledged since then is not here", TimeText(st.LastHeard), st.Head, st.Cursor)
 	}
 	if st.Cursor.Before(st.Head) && st.LagEntries > 0 {
 		fail("still catching up: the primary was last heard of at %s, this cluster is at %s (%d entries behind)", st.Head, st.Cursor, st.LagEntries)
@@ -288,20 +284,21 @@ func (s *Store) unsafeLink(fail func(format string, args ...any)) {
 	}
 }
 
-func equalText(st *FollowStatus) string {
+func equalText(st *traffic.FollowStatus) string {
 	if st.EqualAt.IsZero() {
 		return ""
 	}
-	return "; both were equal at " + timeText(st.EqualAt)
+	return "; both were equal at " + TimeText(st.EqualAt)
 }
 
 // heard returns what this node knows of the primary.
 func (s *Store) heard() Heard {
-	st := s.followStatus()
+	st := s.FollowStatus()
 	return Heard{Position: st.Head, At: st.LastHeard, Equal: st.EqualAt, Final: st.Final}
 }
 
-func countFalse(m map[string]bool) int {
+// CountFalse returns how many of the values are false.
+func CountFalse(m map[string]bool) int {
 	n := 0
 	for _, v := range m {
 		if !v {

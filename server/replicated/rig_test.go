@@ -13,7 +13,12 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/replication"
 	"github.com/coffer-project/coffer/server/replicated"
+	"github.com/coffer-project/coffer/server/replicated/api"
+	"github.com/coffer-project/coffer/server/replicated/filter"
+	"github.com/coffer-project/coffer/server/replicated/roles"
+	"github.com/coffer-project/coffer/server/replicated/traffic"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -29,8 +34,8 @@ type cluster struct {
 	router *engines.Router
 	addr   string
 
-	mounts     []replicated.MountInfo
-	namespaces []replicated.NamespaceInfo
+	mounts     []filter.Mount
+	namespaces []filter.Namespace
 	sick       error // of the disk
 	wiped      int
 	wipe       func() error // nil: succeeds
@@ -39,37 +44,55 @@ type cluster struct {
 func newCluster(t testing.TB, net network, id string) *cluster {
 	c := &cluster{
 		t: t, store: new(storage.Memory), addr: id + ".example:8201", router: engines.NewRouter(),
-		namespaces: []replicated.NamespaceInfo{{ID: "root"}},
+		namespaces: []filter.Namespace{{ID: "root"}},
 	}
-	c.mounts = []replicated.MountInfo{
+	c.mounts = []filter.Mount{
 		{NamespaceID: "root", Path: "sys/", UUID: uuidOf(1), Builtin: true}, {NamespaceID: "root", Path: "secret/", UUID: uuidOf(2)},
 		{NamespaceID: "root", Path: "here/", UUID: uuidOf(3), Local: true},
 	}
 	c.link = &fakeLink{net: net, own: c, follows: make(chan string, 16)}
-	c.Store = replicated.NewStore(replicated.Options{
-		Store: c.store, Link: c.link,
-		ClusterID: func() string { return id },
-		APIAddr:   func() string { return "https://" + id + ".example:8200" },
-		Applied:   func() storage.Index { return 420 },
-		NodeAddrs: func() []string { return []string{c.addr} },
-		Mounts:    func(context.Context) ([]replicated.MountInfo, error) { return c.mounts, nil },
-		Namespaces: func(context.Context) ([]replicated.NamespaceInfo, error) {
-			return c.namespaces, nil
-		},
-		Health: func() error { return c.sick },
-		Wipe: func(context.Context) error {
-			c.wiped++
-			if c.wipe != nil {
-				return c.wipe()
-			}
-			return nil
-		},
-	})
+	around := surroundings{c, id}
+	c.Store = replicated.NewStore(replicated.Options{Store: c.store, Link: c.link, Node: around, Data: around, Secrets: around})
 	t.Cleanup(c.store.OnChange(c.Changed))
-	c.Routes(c.router)
+	api.New(c.Store).Routes(c.router)
 	net[c.addr] = c
 	return c
 }
+
+// surroundings are the node of a cluster, its data and its secrets.
+type surroundings struct {
+	c  *cluster
+	id string
+}
+
+func (s surroundings) ClusterID() string           { return s.id }
+func (s surroundings) APIAddr() string             { return "https://" + s.id + ".example:8200" }
+func (s surroundings) NodeAddrs() []string         { return []string{s.c.addr} }
+func (s surroundings) Active() (bool, string)      { return true, "" }
+func (s surroundings) AppliedIndex() storage.Index { return 420 }
+func (s surroundings) Health() error               { return s.c.sick }
+
+func (s surroundings) Mounts(context.Context) ([]filter.Mount, error) { return s.c.mounts, nil }
+
+func (s surroundings) Namespaces(context.Context) ([]filter.Namespace, error) {
+	return s.c.namespaces, nil
+}
+
+func (s surroundings) Wipe(context.Context) error {
+	s.c.wiped++
+	if s.c.wipe != nil {
+		return s.c.wipe()
+	}
+	return nil
+}
+
+func (s surroundings) BeforeDrop(context.Context, string) {}
+
+func (s surroundings) Wrap(context.Context, string, time.Duration, any) (*engines.WrapInfo, error) {
+	return nil, errors.New("nothing can be wrapped here")
+}
+
+func (s surroundings) Parted(context.Context, *storage.Txn) error { return nil }
 
 // uuidOf returns the nth UUID.
 func uuidOf(n int) string { return fmt.Sprintf("00000000-0000-4000-8000-%012d", n) }
@@ -153,7 +176,7 @@ func (c *cluster) join(secondary *cluster, id string) {
 	secondary.link.caughtUp(storage.Position{Epoch: r.Lineage.Epoch(), Index: 400})
 }
 
-func (c *cluster) role() replicated.Role {
+func (c *cluster) role() roles.Role {
 	c.t.Helper()
 	r, err := c.Current(context.Background())
 	if err != nil {
@@ -163,9 +186,9 @@ func (c *cluster) role() replicated.Role {
 }
 
 // setRole stores a role as it is.
-func (c *cluster) setRole(r replicated.Role) {
+func (c *cluster) setRole(r roles.Role) {
 	c.t.Helper()
-	c.put(replicated.RoleKey, r)
+	c.put(roles.RoleKey, r)
 }
 
 func (c *cluster) put(key storage.Key, v any) {
@@ -188,7 +211,7 @@ func (c *cluster) keys() []string {
 	}
 	var keys []string
 	for _, e := range entries {
-		if e.Key != replicated.RoleKey {
+		if e.Key != roles.RoleKey {
 			rest := strings.TrimPrefix(string(e.Key), "l/replication/")
 			name, _, _ := strings.Cut(rest, "/")
 			keys = append(keys, name)
@@ -214,14 +237,14 @@ func refused(t testing.TB, what string, err error, kind engines.Kind, parts ...s
 
 // fakeLink moves no data. It keeps the cursor where the real one does.
 type fakeLink struct {
-	replicated.Offline
+	traffic.Offline
 	net     network
 	own     *cluster
 	follows chan string // cluster ids that are followed, as each Follow begins
 
 	mu        sync.Mutex
-	status    replicated.FollowStatus
-	sessions  []replicated.SessionStatus
+	status    traffic.FollowStatus
+	sessions  []traffic.SessionStatus
 	units     map[string]bool
 	down      bool // no other cluster can be reached
 	refreshed int
@@ -229,8 +252,8 @@ type fakeLink struct {
 	cursors   int // SetCursor
 	running   int
 	repaired  string
-	conflicts []replicated.Conflict
-	hooks     replicated.FollowHooks
+	conflicts []traffic.Conflict
+	events    replication.FollowEvents
 }
 
 const cursorKey = replicated.ProgressPrefix + "cursor"
@@ -248,7 +271,7 @@ func (l *fakeLink) final() { l.set(func(l *fakeLink) { l.status.Final = true }) 
 func (l *fakeLink) caughtUp(at storage.Position) {
 	l.own.put(cursorKey, at)
 	l.set(func(l *fakeLink) {
-		l.status = replicated.FollowStatus{State: "disconnected", Cursor: at, Head: at, Exact: true, LastHeard: time.Now()}
+		l.status = traffic.FollowStatus{State: "disconnected", Cursor: at, Head: at, Exact: true, LastHeard: time.Now()}
 		l.units = map[string]bool{"global": true, "ns/root": true}
 	})
 }
@@ -264,8 +287,8 @@ func (l *fakeLink) peer(addr string) (*cluster, error) {
 	return c, nil
 }
 
-func (l *fakeLink) Follow(ctx context.Context, setID, _ string, _ storage.Lineage, up replicated.Upstream, h replicated.FollowHooks) error {
-	l.set(func(l *fakeLink) { l.running++; l.hooks = h })
+func (l *fakeLink) Follow(ctx context.Context, setID, _ string, _ storage.Lineage, up traffic.Upstream, h replication.FollowEvents) error {
+	l.set(func(l *fakeLink) { l.running++; l.events = h })
 	defer l.set(func(l *fakeLink) { l.running-- })
 	l.follows <- up.PrimaryID
 	if setID != up.SetID {
@@ -275,43 +298,43 @@ func (l *fakeLink) Follow(ctx context.Context, setID, _ string, _ storage.Lineag
 	return ctx.Err()
 }
 
-func (l *fakeLink) Enrol(ctx context.Context, addrs []string, _ []byte, req replicated.EnrolRequest) (replicated.EnrolReply, error) {
+func (l *fakeLink) Enrol(ctx context.Context, addrs []string, _ []byte, req replication.EnrolRequest) (replication.EnrolReply, error) {
 	c, err := l.peer(addrs[0])
 	if err != nil {
-		return replicated.EnrolReply{}, err
+		return replication.EnrolReply{}, err
 	}
 	return c.Store.Enrol(ctx, req)
 }
 
 // Announce goes to the cluster at the first address that answers, as the secondary of up, if it is known there.
-func (l *fakeLink) Announce(ctx context.Context, up replicated.Upstream, a replicated.Announcement) (replicated.AnnounceReply, error) {
+func (l *fakeLink) Announce(ctx context.Context, up traffic.Upstream, a replication.Announcement) (replication.AnnounceReply, error) {
 	for _, addr := range up.Addrs {
 		c, err := l.peer(addr)
 		if err != nil {
 			continue
 		}
 		if cert, _, err := c.ServerTLS(ctx); cert == nil || err != nil {
-			return replicated.AnnounceReply{}, errors.New("no handshake")
+			return replication.AnnounceReply{}, errors.New("no handshake")
 		}
-		return c.Announced(ctx, replicated.Peer{ID: up.SecondaryID, ClusterID: l.own.role().ClusterID}, a)
+		return c.Announced(ctx, roles.Peer{ID: up.SecondaryID, ClusterID: l.own.role().ClusterID}, a)
 	}
-	return replicated.AnnounceReply{}, fmt.Errorf("%w: no response from %q", storage.ErrUnavailable, up.Addrs)
+	return replication.AnnounceReply{}, fmt.Errorf("%w: no response from %q", storage.ErrUnavailable, up.Addrs)
 }
 
-func (l *fakeLink) WhoIsActive(_ context.Context, addr string, _ replicated.Upstream) (replicated.ActiveReply, error) {
+func (l *fakeLink) WhoIsActive(_ context.Context, addr string, _ traffic.Upstream) (replication.ActiveReply, error) {
 	c, err := l.peer(addr)
 	if err != nil {
-		return replicated.ActiveReply{}, err
+		return replication.ActiveReply{}, err
 	}
 	mode, set, id, lineage := c.Self()
-	if mode != replicated.Primary {
-		return replicated.ActiveReply{}, errors.New("it is not a primary")
+	if mode != roles.Primary {
+		return replication.ActiveReply{}, errors.New("it is not a primary")
 	}
-	return replicated.ActiveReply{SetID: set, ClusterID: id, Epoch: lineage.Epoch(), Active: true, Addrs: c.Addrs()}, nil
+	return replication.ActiveReply{SetID: set, ClusterID: id, Epoch: lineage.Epoch(), Active: true, Addrs: c.Addrs()}, nil
 }
 
 func (l *fakeLink) Call(ctx context.Context, kind string, payload []byte) ([]byte, storage.Position, error) {
-	var up replicated.Upstream
+	var up traffic.Upstream
 	e, err := l.own.store.Get(ctx, "l/replication/upstream")
 	if err != nil {
 		return nil, storage.Position{}, storage.ErrUnavailable
@@ -323,7 +346,7 @@ func (l *fakeLink) Call(ctx context.Context, kind string, payload []byte) ([]byt
 	if err != nil {
 		return nil, storage.Position{}, err
 	}
-	peer := replicated.Peer{ID: up.SecondaryID, ClusterID: l.own.role().ClusterID}
+	peer := roles.Peer{ID: up.SecondaryID, ClusterID: l.own.role().ClusterID}
 	answer, at, err := c.Answer(ctx, peer, kind, payload)
 	return answer, storage.Position{Epoch: 1, Index: at}, err
 }
@@ -349,7 +372,7 @@ func (l *fakeLink) SetCursor(_ context.Context, at storage.Position, _ storage.L
 }
 
 func (l *fakeLink) Reset(ctx context.Context) error {
-	l.set(func(l *fakeLink) { l.resets++; l.units = nil; l.status = replicated.FollowStatus{} })
+	l.set(func(l *fakeLink) { l.resets++; l.units = nil; l.status = traffic.FollowStatus{} })
 	_, err := l.own.store.Commit(ctx, storage.Batch{Deletes: []storage.Key{cursorKey}})
 	return err
 }
@@ -361,13 +384,13 @@ func (l *fakeLink) Repair(cause string) error {
 	return nil
 }
 
-func (l *fakeLink) FollowStatus() replicated.FollowStatus {
+func (l *fakeLink) FollowStatus() traffic.FollowStatus {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.status
 }
 
-func (l *fakeLink) SessionStatus() []replicated.SessionStatus {
+func (l *fakeLink) SessionStatus() []traffic.SessionStatus {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.sessions
@@ -379,7 +402,7 @@ func (l *fakeLink) Units(context.Context) (map[string]bool, error) {
 	return maps.Clone(l.units), nil
 }
 
-func (l *fakeLink) Conflicts(context.Context) ([]replicated.Conflict, error) { return l.conflicts, nil }
+func (l *fakeLink) Conflicts(context.Context) ([]traffic.Conflict, error) { return l.conflicts, nil }
 
 func (l *fakeLink) Head() storage.Index { return 417 }
 
@@ -387,4 +410,4 @@ func (l *fakeLink) Oldest() storage.Index { return 17 }
 
 func (l *fakeLink) Root() string { return "5ca1ab1e" }
 
-var _ replicated.Link = (*fakeLink)(nil)
+var _ traffic.Link = (*fakeLink)(nil)

@@ -2,112 +2,68 @@ package replicated
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
-	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/replicated/entry"
+	"github.com/coffer-project/coffer/server/replicated/filter"
+	"github.com/coffer-project/coffer/server/replicated/primaries"
+	"github.com/coffer-project/coffer/server/replicated/registry"
+	"github.com/coffer-project/coffer/server/replicated/roles"
+	"github.com/coffer-project/coffer/server/replicated/scopes"
+	"github.com/coffer-project/coffer/server/replicated/traffic"
 	"github.com/coffer-project/coffer/storage"
 )
 
-// Options of a Store. Store and Link are required; without the other functions the Store knows of nothing.
+// Options of a Store. All but Logger are required.
 type Options struct {
-	Store  storage.Store // plaintext, without any fence
-	Link   Link
-	Logger *slog.Logger
-	Now    func() time.Time
+	Store   storage.Store // plaintext, without any fence
+	Link    traffic.Link
+	Node    Node
+	Data    Data
+	Secrets registry.Secrets
+	Logger  *slog.Logger // nil: discard
+}
 
+// Node is the node that a Store runs on, and its cluster.
+type Node interface {
 	// ClusterID is the cluster's own id; it is that within the set until replication was disabled once.
-	ClusterID func() string
+	ClusterID() string
 	// APIAddr is the API address of this cluster, for activation tokens.
-	APIAddr func() string
+	APIAddr() string
 	// NodeAddrs are the cluster addresses of all nodes, the active one's first. Active says whether this is the active
-	// node, and what the cluster address of the one is that is.
-	NodeAddrs func() []string
-	Active    func() (self bool, addr string)
-
-	// Applied is the index of the last log entry applied on this node.
-	Applied func() storage.Index
-
-	// Mounts and Namespaces are those of the whole cluster, root included, as they are now.
-	Mounts     func(ctx context.Context) ([]MountInfo, error)
-	Namespaces func(ctx context.Context) ([]NamespaceInfo, error)
+	// node, and returns the cluster address of the active one.
+	NodeAddrs() []string
+	Active() (self bool, addr string)
+	// AppliedIndex is the index of the last log entry applied on this node.
+	AppliedIndex() storage.Index
 	// Health says what is wrong with this node's disk, nil if nothing is.
-	Health func() error
+	Health() error
+}
+
+// Data is what the cluster holds, and has handed out.
+type Data interface {
+	scopes.Contents
 	// Wipe deletes everything that a new secondary must not keep. It may be called again after it was interrupted.
-	Wipe func(ctx context.Context) error
-	// Parted replaces what all clusters of a set have in common and who has left the set must not be able to use. It is part
-	// of the commit by which a secondary is revoked, or this cluster leaves.
-	Parted func(ctx context.Context, tx *storage.Txn) error
+	Wipe(ctx context.Context) error
 	// BeforeDrop ends what was handed out of a unit, before the unit is deleted on a secondary.
-	BeforeDrop func(ctx context.Context, unit string)
-	// Wrap keeps data for whoever has the token that it returns.
-	Wrap func(ctx context.Context, ttl time.Duration, data any) (*engines.WrapInfo, error)
+	BeforeDrop(ctx context.Context, unit string)
 }
 
-// fill replaces what is missing.
-func (o *Options) fill() {
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	if o.Now == nil {
-		o.Now = time.Now
-	}
-	if o.ClusterID == nil {
-		o.ClusterID = func() string { return "" }
-	}
-	if o.APIAddr == nil {
-		o.APIAddr = func() string { return "" }
-	}
-	if o.NodeAddrs == nil {
-		o.NodeAddrs = func() []string { return nil }
-	}
-	if o.Active == nil {
-		o.Active = func() (bool, string) { return true, "" }
-	}
-	if o.Applied == nil {
-		o.Applied = o.Link.Head
-	}
-	if o.Mounts == nil {
-		o.Mounts = func(context.Context) ([]MountInfo, error) { return nil, nil }
-	}
-	if o.Namespaces == nil {
-		o.Namespaces = func(context.Context) ([]NamespaceInfo, error) { return nil, nil }
-	}
-	if o.Health == nil {
-		o.Health = func() error { return nil }
-	}
-	if o.Wipe == nil {
-		o.Wipe = func(context.Context) error { return nil }
-	}
-	if o.Parted == nil {
-		o.Parted = func(context.Context, *storage.Txn) error { return nil }
-	}
-	if o.BeforeDrop == nil {
-		o.BeforeDrop = func(context.Context, string) {}
-	}
-	if o.Wrap == nil {
-		o.Wrap = func(context.Context, time.Duration, any) (*engines.WrapInfo, error) {
-			return nil, errors.New("nothing can be wrapped here")
-		}
-	}
-}
-
-// Store is this cluster's place in replication. It is a Guard. Give Changed every change of the feed, on every node. Safe
-// for concurrent use.
+// Store is this cluster's place in replication. It answers what link.Guard asks. Give Changed every change of the feed, on
+// every node. Safe for concurrent use.
 type Store struct {
+	*scopes.Scopes // what each secondary gets
+
 	opts  Options
 	store storage.Store
-	link  Link
+	link  traffic.Link
 	log   *slog.Logger
-	// registry fulfils the parts of Guard that are about certificates.
-	registry *Registry
+	// registry fulfils what link.Admission asks about certificates.
+	registry *registry.Registry
+	others   *primaries.Known
 
 	// changes counts announced changes to what the mirror holds; a mirror is fresh while it has that number.
 	changes atomic.Uint64
@@ -118,31 +74,27 @@ type Store struct {
 	outdated chan struct{}
 	ask      chan struct{} // the primary for the filter; as those above
 
-	formers  chan struct{} // that a former primary is to be told of the latest one; as those above
-	attempts attempts
-	claims   sync.Mutex // held while a claim is looked at
-
-	settling sync.Mutex // held while the cursor of a demoted cluster is written, or one that is left over is removed
+	cursorMu sync.Mutex // held while the cursor of a demoted cluster is written, or one that is left over is removed
 }
 
 // mirror is what is kept in memory. Immutable once published.
 type mirror struct {
 	at   uint64
-	role Role
+	role roles.Role
 }
 
 // NewStore returns a Store that reads its role when it is first asked for.
 func NewStore(o Options) *Store {
-	o.fill()
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
 	s := &Store{
 		opts: o, store: o.Store, link: o.Link, log: o.Logger,
 		wake: make(chan struct{}, 1), outdated: make(chan struct{}, 1), ask: make(chan struct{}, 1),
-		formers: make(chan struct{}, 1),
 	}
-	s.registry = NewRegistry(RegistryOptions{
-		Store: o.Store, Addrs: s.Addrs, APIAddr: o.APIAddr, Wrap: o.Wrap, Now: o.Now, Logger: o.Logger,
-		Parted: o.Parted,
-	})
+	s.others = primaries.New(primaries.Options{Store: o.Store, Link: o.Link, Cluster: s, Logger: o.Logger})
+	s.registry = registry.New(registry.Options{Store: o.Store, Cluster: s, Secrets: o.Secrets, Primaries: s.others, Logger: o.Logger})
+	s.Scopes = scopes.New(scopes.Options{Store: o.Store, Link: o.Link, Secondaries: s.registry, Contents: o.Data})
 	return s
 }
 
@@ -169,13 +121,13 @@ func (s *Store) Changed(ch storage.Change) {
 	var role, own, scope bool
 	note := func(k storage.Key) {
 		switch {
-		case k == RoleKey:
+		case k == roles.RoleKey:
 			role, own, scope = true, true, true
 		case strings.HasPrefix(string(k), string(ProgressPrefix)):
 			// The link's own, and written with every batch.
 		case strings.HasPrefix(string(k), string(localPrefix)):
 			own, scope = true, true
-		case Anchor(k):
+		case filter.Anchor(k):
 			scope = true
 		}
 	}
@@ -189,16 +141,16 @@ func (s *Store) Changed(ch storage.Change) {
 		s.changes.Add(1)
 	}
 	if own || ch.Reset {
-		nudge(s.wake)
-		nudge(s.formers)
+		signal(s.wake)
+		s.others.Wake()
 	}
 	if scope || ch.Reset {
-		nudge(s.outdated)
+		signal(s.outdated)
 	}
 }
 
-// nudge fills a level-triggered channel.
-func nudge(c chan struct{}) {
+// signal fills a level-triggered channel.
+func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
@@ -207,89 +159,36 @@ func nudge(c chan struct{}) {
 
 // Current returns the role as of the last applied change. It costs an atomic load as long as the role does not change. A
 // write to shared data has Read{RoleKey, Version} of it among its preconditions.
-func (s *Store) Current(ctx context.Context) (Role, error) {
+func (s *Store) Current(ctx context.Context) (roles.Role, error) {
 	if m := s.mirror.Load(); m != nil && m.at == s.changes.Load() {
 		return m.role, nil
 	}
 	at := s.changes.Load()
-	r, err := readRole(ctx, s.store)
+	r, err := roles.Read(ctx, s.store)
 	if err != nil {
-		return Role{}, err
+		return roles.Role{}, err
 	}
 	s.mirror.Store(&mirror{at: at, role: r})
 	return r, nil
 }
 
 // Role returns the last known role: Disabled while sealed.
-func (s *Store) Role() Role {
+func (s *Store) Role() roles.Role {
 	if r, err := s.Current(context.Background()); err == nil {
 		return r
 	}
 	if m := s.mirror.Load(); m != nil {
 		return m.role
 	}
-	return Role{Mode: Disabled}
-}
-
-// TakesWrites reports whether a cluster in this role writes shared data by itself. A secondary does not, and neither does a
-// primary that knows of a later one.
-func (r *Role) TakesWrites() bool { return r.Mode == Disabled || r.Mode == Primary && r.Fenced == 0 }
-
-// getter is a storage.Reader or a storage.Txn.
-type getter interface {
-	Get(ctx context.Context, key storage.Key) (storage.Entry, error)
-}
-
-// readRole returns the stored role; an absent one is Disabled.
-func readRole(ctx context.Context, from getter) (Role, error) {
-	r := Role{Format: 1, Mode: Disabled}
-	found, err := read(ctx, from, RoleKey, &r)
-	if err != nil || found.Key == "" {
-		return r, err
-	}
-	if r.Format != 1 {
-		return Role{}, fmt.Errorf("the replication role has format %d, this version knows 1", r.Format)
-	}
-	r.Version = found.Version
-	// The index at which a primary became one is that of the entry that says so: it is not known before that is written.
-	if n := len(r.Lineage); n > 0 && r.Lineage[n-1].Base == 0 && r.Lineage[n-1].ClusterID == r.ClusterID {
-		r.Lineage = slices.Clone(r.Lineage)
-		r.Lineage[n-1].Base = found.Version
-	}
-	return r, nil
-}
-
-// read decodes an entry into v, which stays as it is if there is none. The entry's Version is 0 then, and in a
-// transaction that wrote it.
-func read(ctx context.Context, from getter, key storage.Key, v any) (storage.Entry, error) {
-	e, err := from.Get(ctx, key)
-	switch {
-	case errors.Is(err, storage.ErrNotFound):
-		return storage.Entry{}, nil
-	case err != nil:
-		return storage.Entry{}, err
-	}
-	if err := json.Unmarshal(e.Value, v); err != nil {
-		return storage.Entry{}, fmt.Errorf("decoding %s: %w", key, err)
-	}
-	return e, nil
-}
-
-// encoded returns the stored form of one of this package's records.
-func encoded(v any) []byte {
-	value, err := json.Marshal(v)
-	if err != nil {
-		panic(err) // texts, numbers and times only
-	}
-	return value
+	return roles.Role{Mode: roles.Disabled}
 }
 
 // change makes another role of the present one, in one commit with whatever else fn puts into the transaction, and wakes
 // what depends on it. It returns the new role.
-func (s *Store) change(ctx context.Context, fn func(tx *storage.Txn, r *Role) error) (Role, error) {
-	var next Role
+func (s *Store) change(ctx context.Context, fn func(tx *storage.Txn, r *roles.Role) error) (roles.Role, error) {
+	var next roles.Role
 	index, err := storage.Update(ctx, s.store, func(tx *storage.Txn) error {
-		r, err := readRole(ctx, tx)
+		r, err := roles.Read(ctx, tx)
 		if err != nil {
 			return err
 		}
@@ -298,15 +197,13 @@ func (s *Store) change(ctx context.Context, fn func(tx *storage.Txn, r *Role) er
 			return err
 		}
 		next.Format = 1
-		tx.Put(RoleKey, encoded(&next))
+		tx.Put(roles.RoleKey, entry.Encode(&next))
 		return nil
 	})
 	if err != nil {
-		return Role{}, err
+		return roles.Role{}, err
 	}
-	s.changes.Add(1)
-	nudge(s.wake)
-	s.link.Refresh()
+	s.RoleWritten()
 	next.Version = index
 	if n := len(next.Lineage); n > 0 && next.Lineage[n-1].Base == 0 && next.Lineage[n-1].ClusterID == next.ClusterID {
 		next.Lineage[n-1].Base = index
@@ -315,16 +212,9 @@ func (s *Store) change(ctx context.Context, fn func(tx *storage.Txn, r *Role) er
 	return next, nil
 }
 
-// readUpstream returns what a secondary has for its connection; nil if there is nothing.
-func readUpstream(ctx context.Context, from getter) (*Upstream, error) {
-	var up Upstream
-	switch found, err := read(ctx, from, upstreamKey, &up); {
-	case err != nil:
-		return nil, err
-	case found.Key == "":
-		return nil, nil
-	case up.Format != 1:
-		return nil, fmt.Errorf("the upstream of replication has format %d, this version knows 1", up.Format)
-	}
-	return &up, nil
+// RoleWritten wakes what depends on the role, after it was written.
+func (s *Store) RoleWritten() {
+	s.changes.Add(1)
+	signal(s.wake)
+	s.link.Refresh()
 }

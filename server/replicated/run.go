@@ -7,6 +7,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/coffer-project/coffer/replication"
+	"github.com/coffer-project/coffer/server/replicated/entry"
+	"github.com/coffer-project/coffer/server/replicated/registry"
+	"github.com/coffer-project/coffer/server/replicated/roles"
+	"github.com/coffer-project/coffer/server/replicated/traffic"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -19,10 +24,10 @@ const (
 // Run does, while this node is the active one, what the role asks for, until ctx ends: it finishes what a change of role
 // began, follows the primary, and tells the link what has changed.
 func (s *Store) Run(ctx context.Context) {
-	var beat sync.WaitGroup
-	beat.Go(func() { s.beat(ctx) })
-	beat.Go(func() { s.announce(ctx) })
-	defer beat.Wait()
+	var loops sync.WaitGroup
+	loops.Go(func() { s.heartbeats(ctx) })
+	loops.Go(func() { s.others.Announce(ctx) })
+	defer loops.Wait()
 	f := &follower{store: s}
 	defer f.stop()
 	for {
@@ -59,23 +64,23 @@ func (s *Store) step(ctx context.Context, f *follower) error {
 	if err != nil {
 		return err
 	}
-	if r.Mode != Secondary || r.Wiping || r.Demoted {
+	if r.Mode != roles.Secondary || r.Wiping || r.Demoted {
 		f.stop()
 	}
 	switch {
-	case r.Mode == Secondary && r.Wiping:
+	case r.Mode == roles.Secondary && r.Wiping:
 		return s.finishWipe(ctx)
-	case r.Mode == Secondary && r.Demoted:
-		return s.settle(ctx, &r)
-	case r.Mode == Secondary:
-		up, err := readUpstream(ctx, s.store)
+	case r.Mode == roles.Secondary && r.Demoted:
+		return s.writeEnd(ctx, &r)
+	case r.Mode == roles.Secondary:
+		up, err := traffic.ReadUpstream(ctx, s.store)
 		if err == nil {
 			f.follow(ctx, &r, up)
 		}
 		return err
 	case r.Version == 0 || r.Version == f.cleaned:
 		return nil
-	case r.Mode == Disabled:
+	case r.Mode == roles.Disabled:
 		err = s.cleanFor(ctx, &r, s.cleanUp)
 	default:
 		err = s.cleanFor(ctx, &r, s.link.Reset)
@@ -88,9 +93,9 @@ func (s *Store) step(ctx context.Context, f *follower) error {
 
 // cleanFor removes what another role has left, unless the role has changed since: the cursor of a cluster that was demoted
 // meanwhile is not left over.
-func (s *Store) cleanFor(ctx context.Context, r *Role, clean func(context.Context) error) error {
-	s.settling.Lock()
-	defer s.settling.Unlock()
+func (s *Store) cleanFor(ctx context.Context, r *roles.Role, clean func(context.Context) error) error {
+	s.cursorMu.Lock()
+	defer s.cursorMu.Unlock()
 	if now, err := s.Current(ctx); err != nil || now.Version != r.Version {
 		return err
 	}
@@ -114,8 +119,8 @@ type connection struct {
 	since                         time.Time
 }
 
-// follow begins to follow up, or goes on with it; nil is nobody.
-func (f *follower) follow(ctx context.Context, r *Role, up *Upstream) {
+// follow begins to follow up, or goes on with it; nil is none.
+func (f *follower) follow(ctx context.Context, r *roles.Role, up *traffic.Upstream) {
 	if up == nil {
 		f.stop()
 		return
@@ -134,14 +139,13 @@ func (f *follower) follow(ctx context.Context, r *Role, up *Upstream) {
 	go func(done chan struct{}) {
 		defer close(done)
 		s := f.store
-		hooks := FollowHooks{BeforeDrop: s.opts.BeforeDrop, Learned: func(ctx context.Context, l Learned) { s.learned(ctx, to.since, l) }}
-		if err := s.link.Follow(ctx, r.SetID, r.ClusterID, r.Lineage, *up, hooks); err != nil && ctx.Err() == nil {
+		if err := s.link.Follow(ctx, r.SetID, r.ClusterID, r.Lineage, *up, followed{s, to.since}); err != nil && ctx.Err() == nil {
 			s.log.Error("following the primary has ended, trying again", "err", err)
 		}
 	}(f.done)
 }
 
-// ended returns a channel that closes when Follow returns by itself; nil while nobody is followed.
+// ended returns a channel that closes when Follow returns by itself; nil while no primary is followed.
 func (f *follower) ended() <-chan struct{} { return f.done }
 
 // stop ends it, and waits for that.
@@ -154,18 +158,27 @@ func (f *follower) stop() {
 	f.cancel, f.done, f.to = nil, nil, connection{}
 }
 
-// learned stores what the link has heard about its primary, which it follows since then. It does not return before that is
-// stored: a cluster that is promoted must know every epoch that there was.
-func (s *Store) learned(ctx context.Context, since time.Time, l Learned) {
+// followed takes the events of a primary that is followed since then.
+type followed struct {
+	*Store
+	since time.Time
+}
+
+// BeforeDrop implements replication.FollowEvents.
+func (f followed) BeforeDrop(ctx context.Context, unit string) { f.opts.Data.BeforeDrop(ctx, unit) }
+
+// Learned stores what the link has learned about its primary. It does not return before that is stored: a cluster that is
+// promoted must know every epoch that there was.
+func (f followed) Learned(ctx context.Context, l replication.Learned) {
 	if l.Scope {
-		nudge(s.ask) // before a demotion closes the primary's mouth
+		signal(f.ask) // before the primary is demoted, and responds no more
 	}
 	for {
-		err := s.keepLearned(ctx, since, l)
+		err := f.storeLearned(ctx, l)
 		if err == nil || ctx.Err() != nil {
 			return
 		}
-		s.log.Warn("what the primary has told of itself is not stored yet", "err", err)
+		f.log.Warn("what the primary has told of itself is not stored yet", "err", err)
 		select {
 		case <-time.After(retryInterval):
 		case <-ctx.Done():
@@ -174,44 +187,30 @@ func (s *Store) learned(ctx context.Context, since time.Time, l Learned) {
 	}
 }
 
-func (s *Store) keepLearned(ctx context.Context, since time.Time, l Learned) error {
-	_, err := storage.Update(ctx, s.store, func(tx *storage.Txn) error {
-		r, err := readRole(ctx, tx)
-		if err != nil || r.Mode != Secondary || r.Demoted {
+func (f followed) storeLearned(ctx context.Context, l replication.Learned) error {
+	_, err := storage.Update(ctx, f.store, func(tx *storage.Txn) error {
+		r, err := roles.Read(ctx, tx)
+		if err != nil || r.Mode != roles.Secondary || r.Demoted {
 			return err
 		}
-		up, err := readUpstream(ctx, tx)
-		if err != nil || up == nil || !up.Since.Equal(since) { // of one that is not followed any more
+		up, err := traffic.ReadUpstream(ctx, tx)
+		if err != nil || up == nil || !up.Since.Equal(f.since) { // of one that is not followed any more
 			return err
 		}
 		if len(l.Lineage) > 0 && !slices.Equal(l.Lineage, r.Lineage) {
 			r.Lineage = l.Lineage
-			tx.Put(RoleKey, encoded(&r))
+			tx.Put(roles.RoleKey, entry.Encode(&r))
 		}
-		if old := string(encoded(up)); string(encoded(up.with(l))) != old {
-			tx.Put(upstreamKey, encoded(up))
+		if old := string(entry.Encode(up)); string(entry.Encode(up.With(l))) != old {
+			tx.Put(traffic.UpstreamKey, entry.Encode(up))
 		}
 		return nil
 	})
 	return err
 }
 
-// with takes over what is not zero.
-func (u *Upstream) with(l Learned) *Upstream {
-	if l.PrimaryID != "" {
-		u.PrimaryID = l.PrimaryID
-	}
-	if len(l.Addrs) > 0 {
-		u.Addrs = l.Addrs
-	}
-	if len(l.Cert) > 0 {
-		u.Cert = l.Cert
-	}
-	return u
-}
-
-// beat does what is done every few seconds: a primary writes the canary, a secondary asks for its filter.
-func (s *Store) beat(ctx context.Context) {
+// heartbeats does what is done every few seconds: a primary writes the canary, a secondary asks for its filter.
+func (s *Store) heartbeats(ctx context.Context) {
 	ticker := time.NewTicker(canaryInterval)
 	defer ticker.Stop()
 	for {
@@ -224,13 +223,13 @@ func (s *Store) beat(ctx context.Context) {
 		r, err := s.Current(ctx)
 		switch {
 		case err != nil:
-		case r.Mode == Primary:
+		case r.Mode == roles.Primary:
 			if r.Fenced == 0 {
-				err = s.sing(ctx, &r)
+				err = s.writeCanary(ctx, &r)
 			}
 			err = errors.Join(err, s.storeSeen(ctx, &r))
-		case r.Mode == Secondary && !r.Wiping && !r.Demoted:
-			_, err = s.given(ctx)
+		case r.Mode == roles.Secondary && !r.Wiping && !r.Demoted:
+			_, err = s.Given(ctx)
 		}
 		if err != nil && ctx.Err() == nil {
 			s.log.Debug("looking after replication", "err", err)
@@ -238,42 +237,42 @@ func (s *Store) beat(ctx context.Context) {
 	}
 }
 
-// canaryKey is a shared entry that a primary writes from time to time, so that a secondary can be seen to get what is
+// CanaryKey is a shared entry that a primary writes from time to time, so that a secondary can be seen to get what is
 // written, and how late.
-const canaryKey storage.Key = "s/sys/set/canary"
+const CanaryKey storage.Key = "s/sys/set/canary"
 
 type canary struct {
 	Format int   `json:"format"` // 1
 	TimeMS int64 `json:"time_ms"`
 }
 
-// sing writes the canary if there is anybody to hear it.
-func (s *Store) sing(ctx context.Context, r *Role) error {
+// writeCanary writes the canary if there is a secondary.
+func (s *Store) writeCanary(ctx context.Context, r *roles.Role) error {
 	list, err := s.registry.List(ctx)
-	if err != nil || !slices.ContainsFunc(list, func(p Registered) bool { return p.State == Active }) {
+	if err != nil || !slices.ContainsFunc(list, func(p registry.Registered) bool { return p.State == registry.Active }) {
 		return err
 	}
 	_, err = s.store.Commit(ctx, storage.Batch{
-		Reads: []storage.Read{{Key: RoleKey, Version: r.Version}},
-		Puts:  []storage.Put{{Key: canaryKey, Value: encoded(canary{Format: 1, TimeMS: s.opts.Now().UnixMilli()})}},
+		Reads: []storage.Read{{Key: roles.RoleKey, Version: r.Version}},
+		Puts:  []storage.Put{{Key: CanaryKey, Value: entry.Encode(canary{Format: 1, TimeMS: time.Now().UnixMilli()})}},
 	})
 	return err
 }
 
 // CanaryAge returns how late a secondary gets what its primary writes; false if that is not known, and on a primary.
 func (s *Store) CanaryAge(ctx context.Context) (time.Duration, bool) {
-	if r, err := s.Current(ctx); err != nil || r.Mode != Secondary || r.Demoted {
+	if r, err := s.Current(ctx); err != nil || r.Mode != roles.Secondary || r.Demoted {
 		return 0, false
 	}
-	return s.canaryAge(ctx, s.link.FollowStatus().ClockSkew)
+	return s.CanaryAgeAt(ctx, s.link.FollowStatus().ClockSkew)
 }
 
-// canaryAge returns how long ago the canary that is here was written, by the clocks of both clusters; false if there is
+// CanaryAgeAt returns how long ago the canary that is here was written, by the clocks of both clusters; false if there is
 // none.
-func (s *Store) canaryAge(ctx context.Context, skew time.Duration) (time.Duration, bool) {
+func (s *Store) CanaryAgeAt(ctx context.Context, skew time.Duration) (time.Duration, bool) {
 	var c canary
-	if found, err := read(ctx, s.store, canaryKey, &c); err != nil || found.Key == "" {
+	if found, err := entry.Read(ctx, s.store, CanaryKey, &c); err != nil || found.Key == "" {
 		return 0, false
 	}
-	return max(0, s.opts.Now().Sub(time.UnixMilli(c.TimeMS))-skew), true
+	return max(0, time.Since(time.UnixMilli(c.TimeMS))-skew), true
 }

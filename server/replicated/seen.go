@@ -6,6 +6,10 @@ import (
 	"errors"
 	"time"
 
+	"github.com/coffer-project/coffer/server/replicated/entry"
+	"github.com/coffer-project/coffer/server/replicated/registry"
+	"github.com/coffer-project/coffer/server/replicated/roles"
+	"github.com/coffer-project/coffer/server/replicated/traffic"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -27,7 +31,7 @@ func seenKey(id string) storage.Key { return seenKeys + storage.Key(hex.EncodeTo
 const seenInterval = time.Minute
 
 // storeSeen stores what this node knows of secondaries, if it is news enough.
-func (s *Store) storeSeen(ctx context.Context, r *Role) error {
+func (s *Store) storeSeen(ctx context.Context, r *roles.Role) error {
 	var puts []storage.Put
 	for _, st := range s.link.SessionStatus() {
 		old, err := s.readSeen(ctx, st.Peer)
@@ -38,43 +42,43 @@ func (s *Store) storeSeen(ctx context.Context, r *Role) error {
 		if st.EqualAt.IsZero() || news <= 0 || st.EndedAt.IsZero() && news < seenInterval {
 			continue
 		}
-		puts = append(puts, storage.Put{Key: seenKey(st.Peer.ID), Value: encoded(seen{
+		puts = append(puts, storage.Put{Key: seenKey(st.Peer.ID), Value: entry.Encode(seen{
 			Format: 1, ClusterID: st.Peer.ClusterID, Position: st.Cursor, EqualAt: st.EqualAt.UTC(), HeardAt: st.LastHeartbeat.UTC(),
 		})})
 	}
 	if len(puts) == 0 {
 		return nil
 	}
-	_, err := s.store.Commit(ctx, storage.Batch{Reads: []storage.Read{{Key: RoleKey, Version: r.Version}}, Puts: puts})
+	_, err := s.store.Commit(ctx, storage.Batch{Reads: []storage.Read{{Key: roles.RoleKey, Version: r.Version}}, Puts: puts})
 	return err
 }
 
 // readSeen returns what is stored of a secondary, as the cluster that it is now.
-func (s *Store) readSeen(ctx context.Context, p Peer) (seen, error) {
-	v, err := fetch[seen](ctx, s.store, seenKey(p.ID))
+func (s *Store) readSeen(ctx context.Context, p roles.Peer) (seen, error) {
+	v, err := entry.Fetch[seen](ctx, s.store, seenKey(p.ID))
 	if errors.Is(err, storage.ErrNotFound) || err == nil && v.ClusterID != p.ClusterID {
 		return seen{}, nil
 	}
 	return v, err
 }
 
-// secondaries returns how all enrolled secondaries are doing, connected or not. LagSeconds of each is the time since both
+// Secondaries returns how all enrolled secondaries are doing, connected or not. LagSeconds of each is the time since both
 // were known to be equal; of one that never was, since it has enrolled.
-func (s *Store) secondaries(ctx context.Context, known []Registered, epoch uint32) ([]SessionStatus, error) {
-	sessions := map[string]SessionStatus{}
+func (s *Store) Secondaries(ctx context.Context, known []registry.Registered, epoch uint32) ([]traffic.SessionStatus, error) {
+	sessions := map[string]traffic.SessionStatus{}
 	for _, st := range s.link.SessionStatus() {
 		sessions[st.Peer.ID] = st
 	}
-	now := s.opts.Now()
-	var out []SessionStatus
+	now := time.Now()
+	var out []traffic.SessionStatus
 	for _, p := range known {
-		if p.State != Active {
+		if p.State != registry.Active {
 			continue
 		}
-		peer := Peer{ID: p.ID, ClusterID: p.ClusterID}
+		peer := roles.Peer{ID: p.ID, ClusterID: p.ClusterID}
 		st, ok := sessions[p.ID]
 		if !ok || st.Peer.ClusterID != p.ClusterID {
-			st = SessionStatus{Peer: peer, EndedAt: p.EnrolledAt}
+			st = traffic.SessionStatus{Peer: peer, EndedAt: p.EnrolledAt}
 		}
 		if st.EqualAt.IsZero() || !st.EndedAt.IsZero() {
 			old, err := s.readSeen(ctx, peer)
@@ -82,9 +86,9 @@ func (s *Store) secondaries(ctx context.Context, known []Registered, epoch uint3
 				return nil, err
 			}
 			if old.EqualAt.After(st.EqualAt) {
-				st.EqualAt, st.Cursor, st.LastHeartbeat = old.EqualAt, old.Position, later(st.LastHeartbeat, old.HeardAt)
+				st.EqualAt, st.Cursor, st.LastHeartbeat = old.EqualAt, old.Position, Later(st.LastHeartbeat, old.HeardAt)
 			}
-			st.LagSeconds = max(0, now.Sub(later(st.EqualAt, p.EnrolledAt)).Seconds())
+			st.LagSeconds = max(0, now.Sub(Later(st.EqualAt, p.EnrolledAt)).Seconds())
 			if head := s.link.Head(); st.Cursor.Epoch == epoch && st.Cursor.Index < head {
 				st.LagEntries = uint64(head - st.Cursor.Index)
 			}
@@ -94,7 +98,7 @@ func (s *Store) secondaries(ctx context.Context, known []Registered, epoch uint3
 	return out, nil
 }
 
-// connected reports whether a secondary is connected and heard.
-func (s *Store) connected(st *SessionStatus) bool {
-	return st.EndedAt.IsZero() && s.opts.Now().Sub(st.LastHeartbeat) <= silentAfter
+// Connected reports whether a secondary is connected and heard.
+func (s *Store) Connected(st *traffic.SessionStatus) bool {
+	return st.EndedAt.IsZero() && time.Since(st.LastHeartbeat) <= silentAfter
 }

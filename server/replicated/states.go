@@ -12,7 +12,15 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/replication"
 	"github.com/coffer-project/coffer/server/replicated/enrol"
+	"github.com/coffer-project/coffer/server/replicated/entry"
+	"github.com/coffer-project/coffer/server/replicated/filter"
+	"github.com/coffer-project/coffer/server/replicated/primaries"
+	"github.com/coffer-project/coffer/server/replicated/registry"
+	"github.com/coffer-project/coffer/server/replicated/roles"
+	"github.com/coffer-project/coffer/server/replicated/scopes"
+	"github.com/coffer-project/coffer/server/replicated/traffic"
 	"github.com/coffer-project/coffer/storage"
 	"github.com/google/uuid"
 )
@@ -35,8 +43,8 @@ func checkAddr(field, addr string) error {
 
 // newClusterID returns the id of a cluster that joins or makes a set: its own at first, and another one after replication
 // was disabled.
-func (s *Store) newClusterID(r *Role) string {
-	if id := s.opts.ClusterID(); id != "" && !r.WasUsed {
+func (s *Store) newClusterID(r *roles.Role) string {
+	if id := s.opts.Node.ClusterID(); id != "" && !r.WasUsed {
 		return id
 	}
 	return uuid.NewString()
@@ -47,11 +55,11 @@ func (s *Store) EnablePrimary(ctx context.Context, addr string) error {
 	if err := checkAddr("primary_cluster_addr", addr); err != nil {
 		return err
 	}
-	disabled := func(r *Role) error {
+	disabled := func(r *roles.Role) error {
 		switch r.Mode {
-		case Primary:
+		case roles.Primary:
 			return engines.Invalid("this cluster is already a replication primary")
-		case Secondary:
+		case roles.Secondary:
 			return engines.Invalid("this cluster is a replication secondary: make it the primary with secondary/promote")
 		}
 		return nil
@@ -62,22 +70,22 @@ func (s *Store) EnablePrimary(ctx context.Context, addr string) error {
 	if err := s.forgetSecondaries(ctx); err != nil {
 		return err
 	}
-	ca, err := enrol.NewCA(s.opts.Now())
+	ca, err := enrol.NewCA(time.Now())
 	if err != nil {
 		return err
 	}
-	_, err = s.change(ctx, func(tx *storage.Txn, r *Role) error {
+	_, err = s.change(ctx, func(tx *storage.Txn, r *roles.Role) error {
 		if err := disabled(r); err != nil {
 			return err
 		}
 		id := s.newClusterID(r)
-		*r = Role{
-			Mode: Primary, ClusterID: id, SetID: uuid.NewString(), Addr: addr, Since: s.opts.Now().UTC(),
+		*r = roles.Role{
+			Mode: roles.Primary, ClusterID: id, SetID: uuid.NewString(), Addr: addr, Since: time.Now().UTC(),
 			// Values that came from an earlier set have positions of its epochs: this one's are others. All that was written
 			// here counts to it.
 			Lineage: storage.Lineage{{Epoch: r.LastEpoch + 1, ClusterID: id, Base: 1}},
 		}
-		putCA(tx, ca)
+		registry.PutCA(tx, ca)
 		forgetUpstream(tx)
 		return nil
 	})
@@ -85,7 +93,7 @@ func (s *Store) EnablePrimary(ctx context.Context, addr string) error {
 }
 
 // ready reports early what would be refused in the transaction.
-func (s *Store) ready(ctx context.Context, check func(*Role) error) error {
+func (s *Store) ready(ctx context.Context, check func(*roles.Role) error) error {
 	r, err := s.Current(ctx)
 	if err != nil {
 		return err
@@ -101,24 +109,24 @@ func (s *Store) forgetSecondaries(ctx context.Context) error {
 	if err := storage.DeletePrefix(ctx, s.store, seenKeys); err != nil {
 		return err
 	}
-	return storage.DeletePrefix(ctx, s.store, filters)
+	return storage.DeletePrefix(ctx, s.store, filter.Prefix)
 }
 
 // forgetUpstream removes what a cluster knows of a primary.
 func forgetUpstream(tx *storage.Txn) {
-	tx.Delete(upstreamKey)
-	tx.Delete(givenKey)
-	tx.Delete(inviteKey)
+	tx.Delete(traffic.UpstreamKey)
+	tx.Delete(scopes.GivenKey)
+	tx.Delete(registry.InviteKey)
 }
 
-// Demote makes the primary a secondary that follows nobody. The CA and the secondaries stay, so that these get what was
+// Demote makes the primary a secondary that follows no primary. The CA and the secondaries stay, so that these get what was
 // written last.
 func (s *Store) Demote(ctx context.Context) error {
-	r, err := s.change(ctx, func(tx *storage.Txn, r *Role) error {
-		if r.Mode != Primary {
+	r, err := s.change(ctx, func(tx *storage.Txn, r *roles.Role) error {
+		if r.Mode != roles.Primary {
 			return notPrimary(r, "demoted")
 		}
-		r.Mode, r.Demoted, r.Since = Secondary, true, s.opts.Now().UTC()
+		r.Mode, r.Demoted, r.Since = roles.Secondary, true, time.Now().UTC()
 		r.Fenced, r.FencedBy, r.FencedAPI = 0, "", ""
 		forgetUpstream(tx)
 		return nil
@@ -126,66 +134,61 @@ func (s *Store) Demote(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.settle(ctx, &r); err != nil {
+	if err := s.writeEnd(ctx, &r); err != nil {
 		s.log.Warn("the cursor of a demoted cluster is not set yet", "err", err) // Run does it
 	}
 	return nil
 }
 
-func notPrimary(r *Role, what string) error {
+func notPrimary(r *roles.Role, what string) error {
 	return engines.Invalid("this cluster is not a replication primary (mode: %s): only a primary can be %s", r.Mode, what)
 }
 
-func notSecondary(r *Role, what string) error {
+func notSecondary(r *roles.Role, what string) error {
 	return engines.Invalid("this cluster is not a replication secondary (mode: %s): only a secondary can be %s", r.Mode, what)
 }
 
-// settle sees to it that a demoted cluster's cursor says how far it is: it holds all that the set had when it ceased to be
+// writeEnd makes the cursor of a demoted cluster say how far it is: it holds all that the set had when it ceased to be
 // the primary, and every shared write before the entry of its role.
-func (s *Store) settle(ctx context.Context, r *Role) error {
+func (s *Store) writeEnd(ctx context.Context, r *roles.Role) error {
 	// The request that demotes and Run would both write it, and one of them would meet a conflict.
-	s.settling.Lock()
-	defer s.settling.Unlock()
-	if at, err := s.link.Cursor(ctx); err != nil || at == r.end() {
+	s.cursorMu.Lock()
+	defer s.cursorMu.Unlock()
+	if at, err := s.link.Cursor(ctx); err != nil || at == r.End() {
 		return err
 	}
-	scope, err := s.resolve(ctx)
+	scope, err := s.Resolve(ctx)
 	if err != nil {
 		return err
 	}
 	units := slices.Sorted(maps.Keys(scope.Units))
-	return s.link.SetCursor(ctx, r.end(), r.Lineage, units)
-}
-
-// end is where a demoted cluster's time as the primary has ended. While it is demoted its role is not written again.
-func (r *Role) end() storage.Position {
-	return storage.Position{Epoch: r.Lineage.Epoch(), Index: r.Version}
+	return s.link.SetCursor(ctx, r.End(), r.Lineage, units)
 }
 
 // DisablePrimary and DisableSecondary end replication for this cluster. The data stays. What they leave behind is removed by
 // Run, which first stops following.
-func (s *Store) DisablePrimary(ctx context.Context) error { return s.disable(ctx, Primary) }
+func (s *Store) DisablePrimary(ctx context.Context) error { return s.disable(ctx, roles.Primary) }
 
 // DisableSecondary is as DisablePrimary, of a secondary.
-func (s *Store) DisableSecondary(ctx context.Context) error { return s.disable(ctx, Secondary) }
+func (s *Store) DisableSecondary(ctx context.Context) error { return s.disable(ctx, roles.Secondary) }
 
-func (s *Store) disable(ctx context.Context, mode Mode) error {
-	_, err := s.change(ctx, func(tx *storage.Txn, r *Role) error {
+func (s *Store) disable(ctx context.Context, mode roles.Mode) error {
+	_, err := s.change(ctx, func(tx *storage.Txn, r *roles.Role) error {
 		switch {
-		case r.Mode != mode && mode == Primary:
+		case r.Mode != mode && mode == roles.Primary:
 			return notPrimary(r, "disabled here")
 		case r.Mode != mode:
 			return notSecondary(r, "disabled here")
 		case r.Wiping:
 			return errWiping
 		}
-		*r = Role{
-			Mode: Disabled, ClusterID: r.ClusterID, WasUsed: true, LastEpoch: max(r.LastEpoch, r.Lineage.Epoch()), Since: s.opts.Now().UTC(),
+		*r = roles.Role{
+			Mode: roles.Disabled, ClusterID: r.ClusterID, WasUsed: true, LastEpoch: max(r.LastEpoch, r.Lineage.Epoch()), Since: time.Now().UTC(),
 		}
-		tx.Delete(caKey)
-		tx.Delete(metKey)
+		tx.Delete(registry.CAKey)
+		tx.Delete(primaries.MetKey)
 		forgetUpstream(tx)
-		return s.opts.Parted(ctx, tx)
+		return s.opts.Secrets.Parted(ctx, tx)
 	})
 	return err
 }
@@ -197,7 +200,7 @@ func (s *Store) cleanUp(ctx context.Context) error {
 	if err := s.forgetSecondaries(ctx); err != nil {
 		return err
 	}
-	if err := storage.DeletePrefix(ctx, s.store, formerKeys); err != nil {
+	if err := storage.DeletePrefix(ctx, s.store, primaries.FormerKeys); err != nil {
 		return err
 	}
 	return s.link.Reset(ctx)
@@ -205,12 +208,12 @@ func (s *Store) cleanUp(ctx context.Context) error {
 
 // EnableSecondary makes a cluster without replication a secondary. Nothing changes before the token has proved good and the
 // primary has enrolled this cluster; then everything that the cluster holds is removed.
-func (s *Store) EnableSecondary(ctx context.Context, a Activation) error {
-	disabled := func(r *Role) error {
+func (s *Store) EnableSecondary(ctx context.Context, a registry.Activation) error {
+	disabled := func(r *roles.Role) error {
 		switch r.Mode {
-		case Primary:
+		case roles.Primary:
 			return engines.Invalid("this cluster is a replication primary: to follow another cluster of the same set, demote it and use update-primary; to join another set, disable it first")
-		case Secondary:
+		case roles.Secondary:
 			return engines.Invalid("this cluster is already a replication secondary: give it another primary with update-primary, or disable it first to join another set")
 		}
 		return nil
@@ -231,28 +234,28 @@ func (s *Store) EnableSecondary(ctx context.Context, a Activation) error {
 	if err != nil {
 		return err
 	}
-	up, reply, err := s.enrolWith(ctx, bundle, id, OtherPrimary{}, csr, key)
+	up, reply, err := s.enrolWith(ctx, bundle, id, replication.OtherPrimary{}, csr, key)
 	if err != nil {
 		return err
 	}
-	_, err = s.change(ctx, func(tx *storage.Txn, now *Role) error {
+	_, err = s.change(ctx, func(tx *storage.Txn, now *roles.Role) error {
 		if err := disabled(now); err != nil {
 			return err
 		}
-		*now = Role{
-			Mode: Secondary, ClusterID: id, SetID: up.SetID, Lineage: reply.Lineage, Wiping: true, Since: s.opts.Now().UTC(),
+		*now = roles.Role{
+			Mode: roles.Secondary, ClusterID: id, SetID: up.SetID, Lineage: reply.Lineage, Wiping: true, Since: time.Now().UTC(),
 		}
 		forgetUpstream(tx)
-		tx.Delete(caKey)
-		tx.Put(upstreamKey, encoded(up))
+		tx.Delete(registry.CAKey)
+		tx.Put(traffic.UpstreamKey, entry.Encode(up))
 		return nil
 	})
 	return err
 }
 
 // enrolWith trades the secret of a bundle for a certificate, of the key that csr is signed with.
-func (s *Store) enrolWith(ctx context.Context, bundle enrol.Bundle, clusterID string, latest OtherPrimary, csr, key []byte) (*Upstream, *EnrolReply, error) {
-	reply, err := s.link.Enrol(ctx, bundle.Addrs, bundle.CA, EnrolRequest{
+func (s *Store) enrolWith(ctx context.Context, bundle enrol.Bundle, clusterID string, latest replication.OtherPrimary, csr, key []byte) (*traffic.Upstream, *replication.EnrolReply, error) {
+	reply, err := s.link.Enrol(ctx, bundle.Addrs, bundle.CA, replication.EnrolRequest{
 		SetID: bundle.SetID, ClusterID: clusterID, SecondaryID: bundle.SecondaryID, Secret: bundle.Secret, CSR: csr, Latest: latest,
 	})
 	if err != nil {
@@ -266,34 +269,34 @@ func (s *Store) enrolWith(ctx context.Context, bundle enrol.Bundle, clusterID st
 	case len(reply.Lineage) == 0 || len(reply.Cert) == 0:
 		return nil, nil, engines.Invalid("the primary's answer is incomplete: its version may be too old")
 	}
-	return &Upstream{
+	return &traffic.Upstream{
 		Format: 1, SecondaryID: bundle.SecondaryID, SetID: bundle.SetID, PrimaryID: reply.PrimaryID, CA: bundle.CA, Cert: reply.Cert, Key: key,
-		Addrs: firstOf(reply.Addrs, bundle.Addrs), APIAddr: cmp.Or(reply.APIAddr, bundle.APIAddr), Since: s.opts.Now().UTC(),
+		Addrs: firstOf(reply.Addrs, bundle.Addrs), APIAddr: cmp.Or(reply.APIAddr, bundle.APIAddr), Since: time.Now().UTC(),
 	}, &reply, nil
 }
 
 // refusedBy makes a 400 of what went wrong with another cluster: it is the operator's input that led there.
 func refusedBy(doing string, err error) error {
-	return &engines.Error{Kind: engines.KindInvalid, Detail: fmt.Sprintf("%s: %s", doing, textOf(err)), Err: err}
+	return &engines.Error{Kind: engines.KindInvalid, Detail: fmt.Sprintf("%s: %s", doing, TextOf(err)), Err: err}
 }
 
-// textOf returns what a client may see of an error about another cluster: everything. Nothing of ours is in it.
-func textOf(err error) string {
+// TextOf returns what a client may see of an error about another cluster: everything. Nothing of ours is in it.
+func TextOf(err error) string {
 	if e, ok := err.(*engines.Error); ok { //nolint:errorlint // the outermost has the text
 		return e.Detail
 	}
-	return plain(err.Error())
+	return Plain(err.Error())
 }
 
-// plain takes out of a text which kind of error it is: what went wrong stays.
-func plain(text string) string {
+// Plain takes out of a text which kind of error it is: what went wrong stays.
+func Plain(text string) string {
 	return strings.ReplaceAll(strings.ReplaceAll(text, storage.ErrUnavailable.Error()+": ", ""), "\n", "; ")
 }
 
 // finishWipe removes what the cluster held before it became a secondary. It may be repeated.
 func (s *Store) finishWipe(ctx context.Context) error {
 	start := time.Now()
-	if err := s.opts.Wipe(ctx); err != nil {
+	if err := s.opts.Data.Wipe(ctx); err != nil {
 		return fmt.Errorf("removing what the cluster held: %w", err)
 	}
 	// What repairs in another set have replaced was this cluster's, too.
@@ -304,8 +307,8 @@ func (s *Store) finishWipe(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("removing what was left of replication: %w", err)
 	}
-	_, err = s.change(ctx, func(_ *storage.Txn, r *Role) error {
-		if r.Mode == Secondary {
+	_, err = s.change(ctx, func(_ *storage.Txn, r *roles.Role) error {
+		if r.Mode == roles.Secondary {
 			r.Wiping = false
 		}
 		return nil

@@ -13,28 +13,22 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/replication"
 	"github.com/coffer-project/coffer/server/replicated"
+	"github.com/coffer-project/coffer/server/replicated/roles"
+	"github.com/coffer-project/coffer/server/replicated/traffic"
 	"github.com/coffer-project/coffer/storage"
 )
-
-var _ replicated.Guard = guard{}
-
-// guard is the Guard that package server makes of a Store.
-type guard struct{ *replicated.Store }
-
-func (guard) Call(context.Context, replicated.Peer, string, []byte) ([]byte, storage.Index, error) {
-	return nil, 0, nil
-}
 
 // TestStateTable has a row for each operation in each mode: what it leads to, or why it is refused.
 func TestStateTable(t *testing.T) {
 	const disabled, primary, secondary, demoted = "disabled", "primary", "secondary", "demoted"
 	tests := []struct {
 		from, op, body string
-		want           replicated.Mode
+		want           roles.Mode
 		refused        string // part of the 400
 	}{
-		{disabled, "primary/enable", "{}", replicated.Primary, ""},
+		{disabled, "primary/enable", "{}", roles.Primary, ""},
 		{disabled, "primary/demote", "{}", "", "not a replication primary"},
 		{disabled, "primary/disable", "{}", "", "not a replication primary"},
 		{disabled, "primary/secondary-token", `{"id":"x"}`, "", "not a primary"},
@@ -44,11 +38,11 @@ func TestStateTable(t *testing.T) {
 		{disabled, "secondary/promote", `{"force":true}`, "", "not a replication secondary"},
 		{disabled, "secondary/disable", "{}", "", "not a replication secondary"},
 		{disabled, "secondary/update-primary", `{"token":""}`, "", "not a replication secondary"},
-		{disabled, "secondary/generate-public-key", "{}", replicated.Disabled, ""},
+		{disabled, "secondary/generate-public-key", "{}", roles.Disabled, ""},
 
 		{primary, "primary/enable", "{}", "", "already a replication primary"},
-		{primary, "primary/demote", "{}", replicated.Secondary, ""},
-		{primary, "primary/disable", "{}", replicated.Disabled, ""},
+		{primary, "primary/demote", "{}", roles.Secondary, ""},
+		{primary, "primary/disable", "{}", roles.Disabled, ""},
 		{primary, "secondary/enable", `{"token":"x"}`, "", "demote it and use update-primary"},
 		{primary, "secondary/promote", `{"force":true}`, "", "already the replication primary"},
 		{primary, "secondary/disable", "{}", "", "not a replication secondary"},
@@ -60,15 +54,15 @@ func TestStateTable(t *testing.T) {
 		{secondary, "primary/disable", "{}", "", "not a replication primary"},
 		{secondary, "primary/secondary-token", `{"id":"x"}`, "", "not a primary"},
 		{secondary, "secondary/enable", `{"token":"x"}`, "", "already a replication secondary"},
-		{secondary, "secondary/promote", "{}", replicated.Primary, ""},
-		{secondary, "secondary/disable", "{}", replicated.Disabled, ""},
-		{secondary, "secondary/update-primary", `{"token":""}`, replicated.Secondary, ""},
+		{secondary, "secondary/promote", "{}", roles.Primary, ""},
+		{secondary, "secondary/disable", "{}", roles.Disabled, ""},
+		{secondary, "secondary/update-primary", `{"token":""}`, roles.Secondary, ""},
 
 		{demoted, "primary/enable", "{}", "", "secondary/promote"},
 		{demoted, "primary/demote", "{}", "", "not a replication primary"},
-		{demoted, "secondary/promote", "{}", replicated.Primary, ""},
-		{demoted, "secondary/disable", "{}", replicated.Disabled, ""},
-		{demoted, "secondary/update-primary", `{"token":" "}`, replicated.Secondary, ""},
+		{demoted, "secondary/promote", "{}", roles.Primary, ""},
+		{demoted, "secondary/disable", "{}", roles.Disabled, ""},
+		{demoted, "secondary/update-primary", `{"token":" "}`, roles.Secondary, ""},
 		{demoted, "secondary/update-primary", `{"update_primary_addrs":"p.example:8201"}`, "", "give it a token"},
 	}
 	for _, tt := range tests {
@@ -107,7 +101,7 @@ func TestStateTable(t *testing.T) {
 
 func TestEnablePrimary(t *testing.T) {
 	c := newCluster(t, network{}, "one")
-	if r := c.role(); r.Mode != replicated.Disabled || r.Version != 0 || !r.TakesWrites() {
+	if r := c.role(); r.Mode != roles.Disabled || r.Version != 0 || !r.TakesWrites() {
 		t.Fatalf("a new cluster's role is %+v", r)
 	}
 	for _, bad := range []string{"x", "http://x:8201", "x:", ":8201", "x:0", "x:99999", "x:8201/y", "a b:1"} {
@@ -130,7 +124,7 @@ func TestEnablePrimary(t *testing.T) {
 	if cert, pool, err := c.ServerTLS(t.Context()); cert == nil || pool == nil || err != nil {
 		t.Errorf("ServerTLS: %v, %v, %v", cert, pool, err)
 	}
-	if mode, set, id, lineage := c.Self(); mode != replicated.Primary || set != r.SetID || id != "one" || len(lineage) != 1 {
+	if mode, set, id, lineage := c.Self(); mode != roles.Primary || set != r.SetID || id != "one" || len(lineage) != 1 {
 		t.Errorf("Self: %v %v %v %v", mode, set, id, lineage)
 	}
 }
@@ -152,7 +146,7 @@ func TestDisableChangesTheClusterID(t *testing.T) {
 		if keys := c.keys(); keys != nil {
 			t.Errorf("disable left %q", keys)
 		}
-		if r := c.role(); r.Mode != replicated.Disabled || !r.WasUsed || !r.TakesWrites() {
+		if r := c.role(); r.Mode != roles.Disabled || !r.WasUsed || !r.TakesWrites() {
 			t.Errorf("disabled role: %+v", r)
 		}
 		if cert, _, err := c.ServerTLS(t.Context()); cert != nil || err != nil {
@@ -176,7 +170,7 @@ func publicKey(t testing.TB) string {
 	return newCluster(t, network{}, "other").mustPost("secondary/generate-public-key", "{}").Data.(map[string]any)["secondary_public_key"].(string)
 }
 
-// TestDemote: keeps its ids, connects to nobody, stops shared writes at one index, and stands at that index.
+// TestDemote: keeps its ids, connects to no primary, stops shared writes at one index, and stands at that index.
 func TestDemote(t *testing.T) {
 	c := newCluster(t, network{}, "one")
 	c.mustPost("primary/enable", "{}")
@@ -187,7 +181,7 @@ func TestDemote(t *testing.T) {
 		t.Errorf("demoted: %+v, before: %+v", after, before)
 	}
 	write := storage.Batch{
-		Reads: []storage.Read{{Key: replicated.RoleKey, Version: before.Version}}, Puts: []storage.Put{{Key: "s/sys/root/policies/x", Value: []byte("x")}},
+		Reads: []storage.Read{{Key: roles.RoleKey, Version: before.Version}}, Puts: []storage.Put{{Key: "s/sys/root/policies/x", Value: []byte("x")}},
 	}
 	if _, err := c.store.Commit(t.Context(), write); !errors.Is(err, storage.ErrConflict) {
 		t.Errorf("a write that began as the primary's: %v, want a conflict", err)
@@ -229,7 +223,7 @@ func TestDemoteFinishes(t *testing.T) {
 		c := newCluster(t, network{}, "one")
 		c.mustPost("primary/enable", "{}")
 		r := c.role()
-		r.Mode, r.Demoted = replicated.Secondary, true
+		r.Mode, r.Demoted = roles.Secondary, true
 		c.setRole(r)
 		defer c.run()()
 		synctest.Wait()
@@ -258,7 +252,7 @@ func TestSecondaryEnable(t *testing.T) {
 		refused(t, "without a way to the primary", c.post("secondary/enable", fmt.Sprintf(`{"token":%q}`, token)), engines.KindInvalid, p.addr, "no route")
 		c.link.set(func(l *fakeLink) { l.down = false })
 		synctest.Wait()
-		if r := c.role(); r.Mode != replicated.Disabled || c.wiped != 0 {
+		if r := c.role(); r.Mode != roles.Disabled || c.wiped != 0 {
 			t.Fatalf("refused, and yet: %+v, wiped %d times", r, c.wiped)
 		}
 
@@ -277,7 +271,7 @@ func TestSecondaryEnable(t *testing.T) {
 			t.Error("no warning")
 		}
 		synctest.Wait()
-		if r := c.role(); !r.Wiping || r.Mode != replicated.Secondary || c.link.running != 0 {
+		if r := c.role(); !r.Wiping || r.Mode != roles.Secondary || c.link.running != 0 {
 			t.Fatalf("while the wipe fails: %+v, following %d", r, c.link.running)
 		}
 		refused(t, "promote while wiping", c.post("secondary/promote", `{"force":true}`), engines.KindInvalid, "still being removed")
@@ -352,7 +346,7 @@ func TestPromotePlanned(t *testing.T) {
 	b.mustPost("secondary/promote", `{"primary_cluster_addr":"b-lb.example:8201"}`)
 	r := b.role()
 	want := storage.Lineage{a.role().Lineage[0], {Epoch: 2, ClusterID: "b", From: final, Base: r.Version}}
-	if r.Mode != replicated.Primary || r.ClusterID != "b" || !slices.Equal(r.Lineage, want) || r.Addr != "b-lb.example:8201" {
+	if r.Mode != roles.Primary || r.ClusterID != "b" || !slices.Equal(r.Lineage, want) || r.Addr != "b-lb.example:8201" {
 		t.Errorf("promoted: %+v, want the history %v", r, want)
 	}
 	if p := r.Lineage.Resolve("b", storage.Position{Index: r.Version + 1}); p.Epoch != 2 {
@@ -367,7 +361,7 @@ func TestPromotePlanned(t *testing.T) {
 
 	net["b-lb.example:8201"] = b
 	a.mustPost("secondary/update-primary", fmt.Sprintf(`{"token":%q}`, b.tokenFor(a, "a")))
-	if r := a.role(); r.Demoted || r.Mode != replicated.Secondary || r.ClusterID != "a" || a.wiped != 0 {
+	if r := a.role(); r.Demoted || r.Mode != roles.Secondary || r.ClusterID != "a" || a.wiped != 0 {
 		t.Errorf("rejoined: %+v, wiped %d times", r, a.wiped)
 	}
 	if at, _ := a.link.Cursor(t.Context()); at != final {
@@ -399,11 +393,11 @@ func TestPromoteChecks(t *testing.T) {
 		{"the primary is there", func(_ *cluster, l *fakeLink) { l.status.Connected, l.status.Final = "p.example:8201", false }, "demote it first"},
 		{"behind", func(_ *cluster, l *fakeLink) { l.status.Head, l.status.LagEntries, l.status.Final = at(450), 50, false }, "50 entries behind"},
 		{"the primary is away", func(_ *cluster, l *fakeLink) { l.status.Final = false }, "has not said its final word: it was last heard at 2"},
-		{"nothing heard at all", func(_ *cluster, l *fakeLink) { l.status = replicated.FollowStatus{} }, "has not heard from the primary"},
+		{"nothing heard at all", func(_ *cluster, l *fakeLink) { l.status = traffic.FollowStatus{} }, "has not heard from the primary"},
 		{"not exact", func(_ *cluster, l *fakeLink) { l.units["ns/root"] = false }, "1 of 2 parts of the copy are not complete"},
 		{"never complete", func(_ *cluster, l *fakeLink) { l.units = nil }, "never had a complete copy"},
 		{"repairing", func(_ *cluster, l *fakeLink) {
-			l.status.Repair = &replicated.RepairStatus{Cause: "operator", Running: true}
+			l.status.Repair = &traffic.RepairStatus{Cause: "operator", Running: true}
 		}, "a repair is running"},
 		{"filtered", func(c *cluster, _ *fakeLink) {
 			c.put("l/replication/given-filter", map[string]any{"format": 1, "mode": "deny", "paths": []string{"x/"}})
@@ -427,11 +421,11 @@ func TestPromoteChecks(t *testing.T) {
 			tt.upset(c, c.link)
 			err := c.post("secondary/promote", "{}")
 			refused(t, "promote", err, engines.KindUnavailable, tt.part, "force=true")
-			if c.role().Mode != replicated.Secondary {
+			if c.role().Mode != roles.Secondary {
 				t.Fatal("promoted all the same")
 			}
 			resp := c.mustPost("secondary/promote", `{"force":true}`)
-			if c.role().Mode != replicated.Primary || !strings.Contains(strings.Join(resp.Warnings, "\n"), tt.part) {
+			if c.role().Mode != roles.Primary || !strings.Contains(strings.Join(resp.Warnings, "\n"), tt.part) {
 				t.Errorf("forced: mode %s, warnings %q", c.role().Mode, resp.Warnings)
 			}
 		})
@@ -548,7 +542,7 @@ func TestUpdatePrimaryRules(t *testing.T) {
 	}
 }
 
-func (c *cluster) upstream() (up replicated.Upstream) {
+func (c *cluster) upstream() (up traffic.Upstream) {
 	c.t.Helper()
 	e, err := c.store.Get(context.Background(), "l/replication/upstream")
 	if err == nil {
@@ -571,7 +565,7 @@ func TestFollows(t *testing.T) {
 		if got := <-c.link.follows; got != "p" {
 			t.Fatalf("follows %q", got)
 		}
-		c.link.hooks.Learned(t.Context(), replicated.Learned{
+		c.link.events.Learned(t.Context(), replication.Learned{
 			Addrs: []string{"p3.example:8201"}, Cert: []byte("renewed"), Lineage: append(c.role().Lineage, storage.Branch{Epoch: 2, ClusterID: "p"}),
 		})
 		synctest.Wait()
@@ -585,23 +579,23 @@ func TestFollows(t *testing.T) {
 		r := p.role()
 		r.Lineage = c.role().Lineage
 		p.setRole(r)
-		before := c.link.hooks
+		before := c.link.events
 		time.Sleep(time.Second)
 		c.mustPost("secondary/update-primary", `{"update_primary_addrs":["p.example:8201"]}`)
 		if got := <-c.link.follows; got != "p" || c.link.running != 1 {
 			t.Errorf("after update-primary it follows %q, %d times", got, c.link.running)
 		}
-		before.Learned(t.Context(), replicated.Learned{Cert: []byte("of the one before"), PrimaryID: "another"})
+		before.Learned(t.Context(), replication.Learned{Cert: []byte("of the one before"), PrimaryID: "another"})
 		if up := c.upstream(); string(up.Cert) != "renewed" || up.PrimaryID != "p" {
 			t.Errorf("what was heard of the primary of before: %q, %s", up.Cert, up.PrimaryID)
 		}
 		// What is heard counts although it cannot be stored at once: a promotion must know every epoch.
 		r = c.role()
-		c.put(replicated.RoleKey, "damaged")
+		c.put(roles.RoleKey, "damaged")
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			c.link.hooks.Learned(t.Context(), replicated.Learned{Lineage: append(r.Lineage, storage.Branch{Epoch: 3, ClusterID: "p"})})
+			c.link.events.Learned(t.Context(), replication.Learned{Lineage: append(r.Lineage, storage.Branch{Epoch: 3, ClusterID: "p"})})
 		}()
 		time.Sleep(10 * time.Second)
 		c.setRole(r)
@@ -624,7 +618,7 @@ func TestDisableFinishes(t *testing.T) {
 		for _, key := range []storage.Key{"l/replication/secondary/ab", "l/replication/enrolled/ab", "l/replication/filter/ab", cursorKey} {
 			c.put(key, map[string]any{"format": 1})
 		}
-		c.setRole(replicated.Role{Format: 1, Mode: replicated.Disabled, ClusterID: "one", WasUsed: true})
+		c.setRole(roles.Role{Format: 1, Mode: roles.Disabled, ClusterID: "one", WasUsed: true})
 		defer c.run()()
 		synctest.Wait()
 		if keys := c.keys(); keys != nil {
@@ -689,7 +683,7 @@ func TestFenceOfTheVersionBefore(t *testing.T) {
 	c := newCluster(t, network{}, "one")
 	c.mustPost("primary/enable", "{}")
 	r := c.role()
-	c.put(replicated.RoleKey, map[string]any{
+	c.put(roles.RoleKey, map[string]any{
 		"format": 1, "mode": "primary", "cluster_id": "one", "set_id": r.SetID, "lineage": r.Lineage, "fenced": 2, "since": r.Since,
 	})
 	before := c.role()
@@ -711,11 +705,11 @@ func TestCurrentReadsOnce(t *testing.T) {
 		t.Errorf("the role costs %v allocations", n)
 	}
 	c.mustPost("primary/demote", "{}")
-	if c.role().Mode != replicated.Secondary {
+	if c.role().Mode != roles.Secondary {
 		t.Error("an old role")
 	}
 	c.Clear()
-	if c.role().Mode != replicated.Secondary {
+	if c.role().Mode != roles.Secondary {
 		t.Error("the role is lost by sealing")
 	}
 }

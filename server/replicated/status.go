@@ -1,398 +1,48 @@
 package replicated
 
 import (
-	"cmp"
 	"context"
-	"fmt"
-	"strconv"
 	"time"
 
-	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/storage"
+	"github.com/coffer-project/coffer/server/replicated/primaries"
+	"github.com/coffer-project/coffer/server/replicated/registry"
+	"github.com/coffer-project/coffer/server/replicated/roles"
+	"github.com/coffer-project/coffer/server/replicated/traffic"
 )
 
-// What the status paths answer. Fields that clients of the family read have their names and types, texts where one would
-// expect numbers included; the others are ours. Anybody may read it: nothing in it is secret, and no path is.
-
-// bothStatus is what a primary and a secondary tell.
-type bothStatus struct {
-	Mode                Mode          `json:"mode"`
-	State               string        `json:"state"` // of the family: running, stream-wals, merkle-sync, idle
-	Phase               string        `json:"phase"` // ours, and more exact
-	ClusterID           string        `json:"cluster_id"`
-	SetID               string        `json:"set_id"`
-	Epoch               uint32        `json:"epoch"`
-	EpochCluster        string        `json:"epoch_cluster_id"` // the primary of that epoch
-	Position            string        `json:"position"`         // "epoch:index"
-	Since               string        `json:"role_since"`
-	MerkleRoot          string        `json:"merkle_root"`
-	PrimaryClusterAddr  string        `json:"primary_cluster_addr"`
-	LastReindexEpoch    string        `json:"last_reindex_epoch"`
-	LastCheckEpoch      string        `json:"last_corruption_check_epoch"`
-	CorruptedMerkleTree bool          `json:"corrupted_merkle_tree"`
-	TokenGeneration     uint64        `json:"ssct_generation_counter"`
-	UnitsQuarantined    int           `json:"units_quarantined"`
-	LastRepair          *repairStatus `json:"last_repair"`
-	// OtherPrimaries were promoted in epochs that are not of this cluster's history. FormerPrimaries have not confirmed yet
-	// that they are none any more.
-	OtherPrimaries  []otherPrimary        `json:"other_primaries"`
-	FormerPrimaries []formerPrimaryStatus `json:"former_primaries"`
-}
-
-type otherPrimary struct {
-	Epoch      uint32 `json:"epoch"`
-	ClusterID  string `json:"cluster_id"`
-	APIAddress string `json:"api_address"`
-	MetAt      string `json:"met_at,omitempty"`
-}
-
-type formerPrimaryStatus struct {
-	ClusterID        string   `json:"cluster_id"`
-	ClusterAddresses []string `json:"cluster_addresses"`
-	Since            string   `json:"since"`
-	LastAttempt      string   `json:"last_attempt"`
-	Reason           string   `json:"reason"`
-}
-
-type primaryStatus struct {
-	bothStatus
-	LastWAL            uint64           `json:"last_wal"`
-	LastPerformanceWAL uint64           `json:"last_performance_wal"`
-	WALOldestIndex     uint64           `json:"wal_oldest_index"`
-	Fenced             uint32           `json:"fenced,omitempty"` // epoch of a later primary
-	FencedBy           *otherPrimary    `json:"fenced_by,omitempty"`
-	Reason             string           `json:"reason"`
-	KnownSecondaries   []string         `json:"known_secondaries"`
-	Secondaries        []secondaryEntry `json:"secondaries"`
-}
-
-type secondaryStatus struct {
-	bothStatus
-	lag
-	ConnectionState          string         `json:"connection_state"`
-	Reason                   string         `json:"reason"`
-	SecondaryID              string         `json:"secondary_id"`
-	LastRemoteWAL            uint64         `json:"last_remote_wal"`
-	LastStart                string         `json:"last_start"`
-	KnownPrimaryClusterAddrs []string       `json:"known_primary_cluster_addrs"`
-	Primaries                []clusterEntry `json:"primaries"`
-	PrimaryPosition          string         `json:"primary_position"`
-	PrimaryFinal             bool           `json:"primary_final"` // the primary was demoted, and all that it had is here
-	Exact                    bool           `json:"exact"`
-	BytesPerSecond           float64        `json:"bytes_per_second"`
-	ETASeconds               float64        `json:"eta_seconds"` // negative: it does not catch up
-	CannotKeepUp             bool           `json:"cannot_keep_up"`
-	KeysDone                 int64          `json:"keys_done"`
-	KeysTotal                int64          `json:"keys_total"`
-}
-
-// lag is how far a secondary is behind.
-type lag struct {
-	LagEntries       uint64  `json:"lag_entries"`
-	LagBytes         int64   `json:"lag_bytes"`
-	LagSeconds       float64 `json:"lag_seconds"` // since both sides were known to be equal
-	LastEqual        string  `json:"last_equal"`  // when that was; "": never yet
-	EntriesPerSecond float64 `json:"entries_per_second"`
-}
-
-// clusterEntry is the other side of a connection.
-type clusterEntry struct {
-	APIAddress       string `json:"api_address"`
-	ClusterAddress   string `json:"cluster_address"`
-	ConnectionStatus string `json:"connection_status"`
-	LastHeartbeat    string `json:"last_heartbeat,omitempty"`
-	HeartbeatMS      string `json:"last_heartbeat_duration_ms,omitempty"`
-	ClockSkewMS      string `json:"clock_skew_ms,omitempty"`
-	CanaryAgeMS      string `json:"replication_primary_canary_age_ms,omitempty"`
-}
-
-type secondaryEntry struct {
-	NodeID    string `json:"node_id"` // the opaque id
-	ClusterID string `json:"cluster_id"`
-	clusterEntry
-	lag
-	Position string `json:"position"`
-	Exact    bool   `json:"exact"`
-}
-
-type repairStatus struct {
-	Cause     string  `json:"cause"`
-	StartedAt string  `json:"started_at"`
-	Seconds   float64 `json:"seconds"`
-	Running   bool    `json:"running"`
-	Units     int     `json:"units"`
-	UnitsAll  int     `json:"units_all"`
-	Buckets   int     `json:"buckets"`
-	Keys      int     `json:"keys"`
-	Bytes     int64   `json:"bytes"`
-}
-
-// Status returns what sys/replication/performance/status answers.
-func (s *Store) Status(ctx context.Context) (any, error) {
-	r, err := s.Current(ctx)
-	if err != nil {
-		return nil, err
-	}
-	switch r.Mode {
-	case Primary:
-		return s.primaryStatus(ctx, &r)
-	case Secondary:
-		return s.secondaryStatus(ctx, &r)
-	}
-	return map[string]any{"mode": Disabled}, nil
-}
-
-func (s *Store) both(ctx context.Context, r *Role) (bothStatus, error) {
-	out := bothStatus{
-		Mode: r.Mode, ClusterID: r.ClusterID, SetID: r.SetID, Epoch: r.Lineage.Epoch(), EpochCluster: r.Lineage.Last().ClusterID,
-		Since: timeText(r.Since), MerkleRoot: s.link.Root(), LastReindexEpoch: "0", LastCheckEpoch: "0",
-		OtherPrimaries: []otherPrimary{}, FormerPrimaries: []formerPrimaryStatus{},
-	}
-	met, err := readMet(ctx, s.store)
-	if err != nil {
-		return out, err
-	}
-	for _, p := range met.open(r) {
-		out.OtherPrimaries = append(out.OtherPrimaries, otherPrimary{p.Number, p.ClusterID, p.APIAddr, timeText(p.MetAt)})
-	}
-	formers, err := s.unconfirmed(ctx)
-	if err != nil {
-		return out, err
-	}
-	for _, f := range formers {
-		last := s.attempts.of(f.Upstream.PrimaryID)
-		e := formerPrimaryStatus{
-			ClusterID: f.Upstream.PrimaryID, ClusterAddresses: texts(f.Upstream.Addrs), Since: timeText(f.Since), LastAttempt: timeText(last.at),
-		}
-		if last.err != nil {
-			e.Reason = textOf(last.err)
-		}
-		out.FormerPrimaries = append(out.FormerPrimaries, e)
-	}
-	return out, nil
-}
-
-func (s *Store) primaryStatus(ctx context.Context, r *Role) (*primaryStatus, error) {
-	applied := s.opts.Applied()
-	both, err := s.both(ctx, r)
-	if err != nil {
-		return nil, err
-	}
-	out := &primaryStatus{
-		bothStatus: both, LastWAL: uint64(applied), LastPerformanceWAL: uint64(s.link.Head()), WALOldestIndex: uint64(s.link.Oldest()),
-		Fenced: r.Fenced, KnownSecondaries: []string{}, Secondaries: []secondaryEntry{},
-	}
-	out.State, out.Phase, out.PrimaryClusterAddr = "running", "running", r.Addr
-	if r.Fenced != 0 {
-		out.Phase, out.Reason = "fenced", r.WhyFenced()
-		out.FencedBy = &otherPrimary{Epoch: r.Fenced, ClusterID: r.FencedBy, APIAddress: r.FencedAPI}
-	}
-	out.Position = storage.Position{Epoch: r.Lineage.Epoch(), Index: applied}.String() // secondaries count what is not theirs, too
-	known, err := s.registry.List(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, p := range known {
-		if p.State == Active || p.State == Issued {
-			out.KnownSecondaries = append(out.KnownSecondaries, p.ID)
-		}
-	}
-	secondaries, err := s.secondaries(ctx, known, r.Lineage.Epoch())
-	if err != nil {
-		return nil, err
-	}
-	for i := range secondaries {
-		out.Secondaries = append(out.Secondaries, s.entryOf(&secondaries[i]))
-	}
-	return out, nil
-}
-
-func (s *Store) entryOf(st *SessionStatus) secondaryEntry {
-	e := secondaryEntry{
-		NodeID: st.Peer.ID, ClusterID: st.Peer.ClusterID, clusterEntry: s.other(st.LastHeartbeat, st.ClockSkew),
-		lag:      lag{LagEntries: st.LagEntries, LagSeconds: st.LagSeconds, EntriesPerSecond: st.RateOut, LastEqual: timeText(st.EqualAt)},
-		Position: st.Cursor.String(), Exact: st.Exact,
-	}
-	e.APIAddress, e.ClusterAddress = st.APIAddr, cmp.Or(st.ClusterAddr, st.Addr)
-	e.CanaryAgeMS = millis(time.Duration(st.LagSeconds * float64(time.Second)))
-	if !s.connected(st) {
-		e.ConnectionStatus, e.EntriesPerSecond, e.Exact = "disconnected", 0, false
-	}
-	return e
-}
-
-// other describes the other side of a connection, or of the last one.
-func (s *Store) other(heard time.Time, skew time.Duration) clusterEntry {
-	e := clusterEntry{ConnectionStatus: "connected", ClockSkewMS: millis(skew)}
-	if !heard.IsZero() {
-		e.LastHeartbeat, e.HeartbeatMS = timeText(heard), millis(max(0, s.opts.Now().Sub(heard)))
-	}
-	return e
-}
-
-func (s *Store) secondaryStatus(ctx context.Context, r *Role) (*secondaryStatus, error) {
-	up, err := readUpstream(ctx, s.store)
-	if err != nil {
-		return nil, err
-	}
-	if up == nil {
-		up = &Upstream{}
-	}
-	both, err := s.both(ctx, r)
-	if err != nil {
-		return nil, err
-	}
-	st := s.followStatus()
-	if st.Cursor.IsZero() {
-		st.Cursor, _ = s.link.Cursor(ctx) // zero if there is none
-	}
-	out := &secondaryStatus{
-		bothStatus: both, ConnectionState: s.connectionState(r, up, &st), Reason: s.reason(r, up, &st),
-		SecondaryID: up.SecondaryID, LastRemoteWAL: uint64(st.Cursor.Index), LastStart: timeText(later(up.Since, r.Since)),
-		KnownPrimaryClusterAddrs: up.Addrs, Primaries: []clusterEntry{}, PrimaryPosition: st.Head.String(), PrimaryFinal: st.Final,
-		Exact: st.Exact || r.Demoted, BytesPerSecond: st.BytesRate, ETASeconds: st.ETASeconds, KeysDone: st.KeysDone, KeysTotal: st.KeysTotal,
-		lag: lag{LagEntries: st.LagEntries, LagBytes: st.LagBytes, LagSeconds: st.LagSeconds, LastEqual: timeText(st.EqualAt), EntriesPerSecond: st.RateIn},
-	}
-	if out.KnownPrimaryClusterAddrs == nil {
-		out.KnownPrimaryClusterAddrs = []string{}
-	}
-	out.Position, out.Phase, out.State = st.Cursor.String(), phase(r, &st), familyState(&st)
-	out.UnitsQuarantined = quarantined(&st)
-	out.CorruptedMerkleTree = out.UnitsQuarantined > 0
-	out.CannotKeepUp = st.Connected != "" && !st.CanKeepUp && st.LagEntries > 0
-	if len(up.Addrs) > 0 {
-		out.PrimaryClusterAddr = cmp.Or(st.Connected, up.Addrs[0])
-		out.Primaries = append(out.Primaries, s.primaryEntry(ctx, up, &st))
-	}
-	if st.Repair != nil {
-		out.LastRepair = repairOf(st.Repair)
-		out.LastReindexEpoch = strconv.FormatInt(st.Repair.StartedAt.Unix(), 10)
-		out.LastCheckEpoch = out.LastReindexEpoch
-	}
-	return out, nil
-}
-
-// followStatus is that of the link. A secondary is not behind a primary that is none any more, although that goes on writing
+// FollowStatus is that of the link. A secondary is not behind a primary that is none any more, although that goes on writing
 // what is its own. One that follows no primary is as late as the last canary.
-func (s *Store) followStatus() FollowStatus {
+func (s *Store) FollowStatus() traffic.FollowStatus {
 	st := s.link.FollowStatus()
 	switch {
 	case st.Final:
 		st.LagEntries, st.LagBytes, st.LagSeconds, st.Head = 0, 0, 0, st.Cursor
 	case st.Connected == "":
 		r := s.Role()
-		if self, _ := s.opts.Active(); !self || r.Mode != Secondary || r.Demoted || r.Wiping {
+		if self, _ := s.opts.Node.Active(); !self || r.Mode != roles.Secondary || r.Demoted || r.Wiping {
 			st.LagSeconds = 0 // of the active node of a secondary only
 			break
 		}
 		if !st.EqualAt.IsZero() {
 			break
 		}
-		if age, ok := s.canaryAge(context.Background(), 0); ok {
-			st.LagSeconds, st.EqualAt = max(st.LagSeconds, age.Seconds()), s.opts.Now().Add(-age)
+		if age, ok := s.CanaryAgeAt(context.Background(), 0); ok {
+			st.LagSeconds, st.EqualAt = max(st.LagSeconds, age.Seconds()), time.Now().Add(-age)
 		}
 	}
 	return st
 }
 
-func (s *Store) primaryEntry(ctx context.Context, up *Upstream, st *FollowStatus) clusterEntry {
-	e := clusterEntry{ConnectionStatus: "disconnected"}
-	if !st.LastHeard.IsZero() || st.Connected != "" {
-		e = s.other(st.LastHeard, st.ClockSkew)
-	}
-	if st.Connected == "" || s.silent(st) {
-		e.ConnectionStatus = "disconnected"
-	}
-	e.APIAddress, e.ClusterAddress = up.APIAddr, cmp.Or(st.Connected, up.Addrs[0])
-	if age, ok := s.canaryAge(ctx, st.ClockSkew); ok {
-		e.CanaryAgeMS = millis(age)
-	}
-	return e
-}
-
-// phase says what a secondary is doing.
-func phase(r *Role, st *FollowStatus) string {
-	switch {
-	case r.Wiping:
-		return "wiping"
-	case r.Demoted:
-		return "demoted"
-	}
-	if st.Paused != "" {
-		return "paused"
-	}
-	return cmp.Or(st.Terminal, st.State, "disconnected")
+// Silent reports whether a connection stands over which nothing is heard.
+func (s *Store) Silent(st *traffic.FollowStatus) bool {
+	return st.Connected != "" && !st.LastHeard.IsZero() && time.Since(st.LastHeard) > silentAfter
 }
 
 // silentAfter is how old the last sign of life may be of the other side of a connection that works: it comes each second.
 const silentAfter = 5 * time.Second
 
-// silent reports whether a connection stands over which nothing is heard.
-func (s *Store) silent(st *FollowStatus) bool {
-	return st.Connected != "" && !st.LastHeard.IsZero() && s.opts.Now().Sub(st.LastHeard) > silentAfter
-}
-
-// familyState is the same in the words that dashboards know.
-func familyState(st *FollowStatus) string {
-	switch st.State {
-	case "streaming", "catching-up":
-		return "stream-wals"
-	case "backfill":
-		return "merkle-sync"
-	case "repairing":
-		if st.Repair != nil && st.Repair.Keys == 0 {
-			return "merkle-diff"
-		}
-		return "merkle-sync"
-	}
-	return "idle"
-}
-
-// connectionState is that of the channel to the primary, in words that dashboards know.
-func (s *Store) connectionState(r *Role, up *Upstream, st *FollowStatus) string {
-	switch {
-	case r.Demoted || r.Wiping || len(up.Addrs) == 0:
-		return "idle"
-	case s.silent(st):
-		return "transient_failure"
-	case st.Connected != "":
-		return "ready"
-	case st.Terminal != "":
-		return "shutdown"
-	case st.State == "connecting":
-		return "connecting"
-	}
-	return "transient_failure"
-}
-
-// reason says why a secondary is not connected, or takes nothing.
-func (s *Store) reason(r *Role, up *Upstream, st *FollowStatus) string {
-	switch {
-	case r.Wiping:
-		return "what this cluster held before is being removed"
-	case r.Demoted:
-		return "this cluster was demoted: give it a primary with secondary/update-primary, or promote it"
-	case len(up.Addrs) == 0:
-		return "no primary is known: give one with secondary/update-primary"
-	case s.silent(st):
-		return fmt.Sprintf("nothing was heard of the primary for %d s, although the connection to %s stands: it hangs, or the network does",
-			int(s.opts.Now().Sub(st.LastHeard).Seconds()), st.Connected)
-	case st.Connected != "":
-		return st.Paused
-	}
-	why := plain(st.Reason)
-	switch {
-	case st.Terminal == "revoked":
-		return why + ": to follow again, get a new activation token from the primary and give it to secondary/update-primary"
-	case st.Terminal == "fenced":
-		return why + ": follow the later primary, with a token of it and secondary/update-primary"
-	case st.Terminal == "" && why != "" && !st.Final && st.State != "connecting":
-		return why + "; trying again"
-	}
-	return why
-}
-
-func quarantined(st *FollowStatus) int {
+// CountQuarantined returns how many units differ although they were repaired.
+func CountQuarantined(st *traffic.FollowStatus) int {
 	n := 0
 	for _, phase := range st.Units {
 		if phase == "quarantined" {
@@ -402,47 +52,27 @@ func quarantined(st *FollowStatus) int {
 	return n
 }
 
-func repairOf(r *RepairStatus) *repairStatus {
-	return &repairStatus{
-		Cause: r.Cause, StartedAt: timeText(r.StartedAt), Seconds: r.Seconds, Running: r.Running, Units: r.Units, UnitsAll: r.UnitsAll,
-		Buckets: r.Buckets, Keys: r.Keys, Bytes: r.Bytes,
-	}
-}
-
-func timeText(t time.Time) string {
+// TimeText is how the API writes a time; "" for the zero one.
+func TimeText(t time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
 	return t.UTC().Format(time.RFC3339)
 }
 
-// later returns the later of two times.
-func later(a, b time.Time) time.Time {
+// Later returns the later of two times.
+func Later(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a
 	}
 	return b
 }
 
-func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+// Options returns those of the Store.
+func (s *Store) Options() Options { return s.opts }
 
-// serveStatus answers for performance replication, serveNone for the sort that there is not, serveCombined for all of them.
-func (s *Store) serveStatus(ctx context.Context, _ *engines.Request, _ *struct{}) (*engines.Response, error) {
-	data, err := s.Status(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return &engines.Response{Data: data}, nil
-}
+// Registry returns who may follow this cluster.
+func (s *Store) Registry() *registry.Registry { return s.registry }
 
-func (s *Store) serveNone(context.Context, *engines.Request, *struct{}) (*engines.Response, error) {
-	return &engines.Response{Data: map[string]any{"mode": Disabled}}, nil
-}
-
-func (s *Store) serveCombined(ctx context.Context, _ *engines.Request, _ *struct{}) (*engines.Response, error) {
-	data, err := s.Status(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return &engines.Response{Data: map[string]any{"performance": data, "dr": map[string]any{"mode": Disabled}}}, nil
-}
+// Others returns what is known of the other primaries of the set.
+func (s *Store) Others() *primaries.Known { return s.others }

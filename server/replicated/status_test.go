@@ -11,11 +11,13 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/server/replicated"
+	"github.com/coffer-project/coffer/server/replicated/filter"
+	"github.com/coffer-project/coffer/server/replicated/roles"
+	"github.com/coffer-project/coffer/server/replicated/traffic"
 	"github.com/coffer-project/coffer/storage"
 )
 
-// clientStatus has the types of the clients' fields. test/conformance reads the status with the clients themselves.
+// clientStatus has the types of the clients' fields. test/system/conformance reads the status with the clients themselves.
 type clientStatus struct {
 	Mode                     string          `json:"mode"`
 	ClusterID                string          `json:"cluster_id"`
@@ -77,8 +79,8 @@ func TestStatusForClients(t *testing.T) {
 	p.join(c, "second")
 	heard := time.Now().Add(-3 * time.Second)
 	p.link.set(func(l *fakeLink) {
-		l.sessions = []replicated.SessionStatus{{
-			Peer: replicated.Peer{ID: "second", ClusterID: "c"}, APIAddr: "https://c.example:8200", ClusterAddr: c.addr,
+		l.sessions = []traffic.SessionStatus{{
+			Peer: roles.Peer{ID: "second", ClusterID: "c"}, APIAddr: "https://c.example:8200", ClusterAddr: c.addr,
 			LastHeartbeat: heard, EqualAt: heard, ClockSkew: -7 * time.Millisecond, LagSeconds: 0.25, LagEntries: 12,
 		}}
 	})
@@ -137,16 +139,16 @@ func TestStatusForClients(t *testing.T) {
 func TestStatusTells(t *testing.T) {
 	tests := []struct {
 		name                     string
-		status                   replicated.FollowStatus
+		status                   traffic.FollowStatus
 		state, connection, phase string
 	}{
-		{"before anything", replicated.FollowStatus{}, "idle", "transient_failure", "disconnected"},
-		{"connecting", replicated.FollowStatus{State: "connecting"}, "idle", "connecting", "connecting"},
-		{"backfill", replicated.FollowStatus{State: "backfill", Connected: "p:1"}, "merkle-sync", "ready", "backfill"},
-		{"behind", replicated.FollowStatus{State: "catching-up", Connected: "p:1"}, "stream-wals", "ready", "catching-up"},
-		{"comparing", replicated.FollowStatus{State: "repairing", Connected: "p:1", Repair: &replicated.RepairStatus{Running: true}}, "merkle-diff", "ready", "repairing"},
-		{"repairing", replicated.FollowStatus{State: "repairing", Connected: "p:1", Repair: &replicated.RepairStatus{Keys: 1}}, "merkle-sync", "ready", "repairing"},
-		{"revoked", replicated.FollowStatus{State: "disconnected", Terminal: "revoked"}, "idle", "shutdown", "revoked"},
+		{"before anything", traffic.FollowStatus{}, "idle", "transient_failure", "disconnected"},
+		{"connecting", traffic.FollowStatus{State: "connecting"}, "idle", "connecting", "connecting"},
+		{"backfill", traffic.FollowStatus{State: "backfill", Connected: "p:1"}, "merkle-sync", "ready", "backfill"},
+		{"behind", traffic.FollowStatus{State: "catching-up", Connected: "p:1"}, "stream-wals", "ready", "catching-up"},
+		{"comparing", traffic.FollowStatus{State: "repairing", Connected: "p:1", Repair: &traffic.RepairStatus{Running: true}}, "merkle-diff", "ready", "repairing"},
+		{"repairing", traffic.FollowStatus{State: "repairing", Connected: "p:1", Repair: &traffic.RepairStatus{Keys: 1}}, "merkle-sync", "ready", "repairing"},
+		{"revoked", traffic.FollowStatus{State: "disconnected", Terminal: "revoked"}, "idle", "shutdown", "revoked"},
 	}
 	net := network{}
 	p, c := newCluster(t, net, "p"), newCluster(t, net, "c")
@@ -245,13 +247,13 @@ func TestConflicts(t *testing.T) {
 	if got := c.mustGet("conflicts"); fmt.Sprint(got) != "map[conflicts:[]]" {
 		t.Errorf("none: %v", got)
 	}
-	c.link.conflicts = []replicated.Conflict{{
+	c.link.conflicts = []traffic.Conflict{{
 		Key: "s/sys/root/policies/x", Value: []byte("precious"), Mine: storage.Position{Epoch: 1, Index: 9}, At: time.Unix(1e9, 0),
 	}}
 	kv := storage.Key("s/" + uuidOf(2))
 	c.mounts[1].Type = "kv"
-	c.mounts = append(c.mounts, replicated.MountInfo{NamespaceID: "aB3", NamespacePath: "team/", Path: "cloud/", UUID: uuidOf(7), Type: "cloud"})
-	c.namespaces = append(c.namespaces, replicated.NamespaceInfo{ID: "aB3", Path: "team/"})
+	c.mounts = append(c.mounts, filter.Mount{NamespaceID: "aB3", NamespacePath: "team/", Path: "cloud/", UUID: uuidOf(7), Type: "cloud"})
+	c.namespaces = append(c.namespaces, filter.Namespace{ID: "aB3", Path: "team/"})
 	named := map[storage.Key]string{
 		kv + "/d/zombie": "secret/zombie", kv + "/m/a/b": "secret/a/b metadata", kv + "/v/0000000c/a/b": "secret/a/b version 12", kv + "/config": "secret/config",
 		storage.Key("s/" + uuidOf(7) + "/role/x"): "team/cloud/role/x", storage.Key("s/sys/root/mounts/" + uuidOf(2)): "secret/ mount",
@@ -260,9 +262,9 @@ func TestConflicts(t *testing.T) {
 		"s/sys/nobody/policies/y": "s/sys/nobody/policies/y",
 	}
 	for key := range named {
-		c.link.conflicts = append(c.link.conflicts, replicated.Conflict{Key: key})
+		c.link.conflicts = append(c.link.conflicts, traffic.Conflict{Key: key})
 	}
-	c.link.conflicts = append(c.link.conflicts, replicated.Conflict{Key: "s/sys/set/canary"})
+	c.link.conflicts = append(c.link.conflicts, traffic.Conflict{Key: "s/sys/set/canary"})
 	listed := c.mustGet("conflicts")["conflicts"].([]any)
 	if len(listed) != len(named)+1 {
 		t.Errorf("%d conflicts, want %d: %v", len(listed), len(named)+1, listed)
@@ -322,7 +324,7 @@ func TestCanary(t *testing.T) {
 		if first == 0 || written() == first {
 			t.Errorf("canary written at %d, then at %d", first, written())
 		}
-		if unit, ok := replicated.Unit("s/sys/set/canary"); !ok || unit != "global" {
+		if unit, ok := filter.Unit("s/sys/set/canary"); !ok || unit != "global" {
 			t.Error("the canary does not replicate")
 		}
 		e, err := p.store.Get(t.Context(), "s/sys/set/canary")
@@ -367,7 +369,7 @@ func TestRefresh(t *testing.T) {
 		}
 		heard()
 		for _, key := range []storage.Key{
-			"l/replication/filter/ab", "l/replication/secondary/ab", storage.Key("s/sys/root/mounts/" + uuidOf(9)), "s/namespace/aB3xYz", replicated.RoleKey,
+			"l/replication/filter/ab", "l/replication/secondary/ab", storage.Key("s/sys/root/mounts/" + uuidOf(9)), "s/namespace/aB3xYz", roles.RoleKey,
 		} {
 			c.put(key, map[string]any{"format": 1})
 			if heard() == 0 {
@@ -395,10 +397,10 @@ func TestNumbers(t *testing.T) {
 	p.join(d, "d")
 	now := time.Now()
 	p.link.set(func(l *fakeLink) {
-		l.sessions = []replicated.SessionStatus{
-			{Peer: replicated.Peer{ID: "c", ClusterID: "c"}, LastHeartbeat: now, EqualAt: now, LagEntries: 3, LagSeconds: 1.5, RateOut: 2},
-			{Peer: replicated.Peer{ID: "d", ClusterID: "d"}, LastHeartbeat: now, EqualAt: now, LagEntries: 9, LagSeconds: 0.5, RateOut: 3},
-			{Peer: replicated.Peer{ID: "gone", ClusterID: "gone"}, EndedAt: now, LagSeconds: 1e6},
+		l.sessions = []traffic.SessionStatus{
+			{Peer: roles.Peer{ID: "c", ClusterID: "c"}, LastHeartbeat: now, EqualAt: now, LagEntries: 3, LagSeconds: 1.5, RateOut: 2},
+			{Peer: roles.Peer{ID: "d", ClusterID: "d"}, LastHeartbeat: now, EqualAt: now, LagEntries: 9, LagSeconds: 0.5, RateOut: 3},
+			{Peer: roles.Peer{ID: "gone", ClusterID: "gone"}, EndedAt: now, LagSeconds: 1e6},
 		}
 	})
 	c.link.set(func(l *fakeLink) {

@@ -8,13 +8,18 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/replication"
 	"github.com/coffer-project/coffer/server/replicated/enrol"
+	"github.com/coffer-project/coffer/server/replicated/entry"
+	"github.com/coffer-project/coffer/server/replicated/registry"
+	"github.com/coffer-project/coffer/server/replicated/roles"
+	"github.com/coffer-project/coffer/server/replicated/traffic"
 	"github.com/coffer-project/coffer/storage"
 )
 
 // UpdatePrimary gives a secondary another primary of the same set, by a token or by addresses; without both it forgets the
 // one that it has. Data is never wiped.
-func (s *Store) UpdatePrimary(ctx context.Context, a Activation, addrs []string) error {
+func (s *Store) UpdatePrimary(ctx context.Context, a registry.Activation, addrs []string) error {
 	token := strings.TrimSpace(a.Token.Reveal())
 	if token != "" && len(addrs) > 0 {
 		return engines.Invalid("fields \"token\" and \"update_primary_addrs\" are mutually exclusive: give one of them")
@@ -33,7 +38,7 @@ func (s *Store) UpdatePrimary(ctx context.Context, a Activation, addrs []string)
 		return s.updateByAddrs(ctx, &r, addrs)
 	}
 	_, err = storage.Update(ctx, s.store, func(tx *storage.Txn) error {
-		r, err := readRole(ctx, tx)
+		r, err := roles.Read(ctx, tx)
 		if err != nil {
 			return err
 		}
@@ -44,9 +49,9 @@ func (s *Store) UpdatePrimary(ctx context.Context, a Activation, addrs []string)
 }
 
 // following refuses clusters that cannot have a primary.
-func following(r *Role) error {
+func following(r *roles.Role) error {
 	switch {
-	case r.Mode != Secondary:
+	case r.Mode != roles.Secondary:
 		return notSecondary(r, "given another primary")
 	case r.Wiping:
 		return errWiping
@@ -58,9 +63,9 @@ func errOtherSet(field string) error {
 	return engines.Invalid("field %q: leads to another replication set: to join it, disable replication here and use secondary/enable, which removes all data of this cluster", field)
 }
 
-func (s *Store) updateByToken(ctx context.Context, r *Role, a Activation) error {
+func (s *Store) updateByToken(ctx context.Context, r *roles.Role, a registry.Activation) error {
 	if r.Demoted { // before it follows anybody
-		if err := s.settle(ctx, r); err != nil {
+		if err := s.writeEnd(ctx, r); err != nil {
 			return err
 		}
 	}
@@ -79,7 +84,7 @@ func (s *Store) updateByToken(ctx context.Context, r *Role, a Activation) error 
 	if err != nil {
 		return err
 	}
-	latest, err := s.latest(ctx, r)
+	latest, err := s.others.Latest(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -96,7 +101,7 @@ func (s *Store) updateByToken(ctx context.Context, r *Role, a Activation) error 
 // csr makes a certificate request with the key that this secondary has, if it has one: so it proves to a primary that
 // knows it that it is the same cluster.
 func (s *Store) csr(ctx context.Context) (csr, key []byte, err error) {
-	up, err := readUpstream(ctx, s.store)
+	up, err := traffic.ReadUpstream(ctx, s.store)
 	switch {
 	case err != nil:
 		return nil, nil, err
@@ -107,13 +112,13 @@ func (s *Store) csr(ctx context.Context) (csr, key []byte, err error) {
 	return csr, up.Key, err
 }
 
-func olderEpoch(field string, epoch uint32, latest *OtherPrimary) error {
+func olderEpoch(field string, epoch uint32, latest *replication.OtherPrimary) error {
 	return engines.Invalid("field %q: leads to a cluster that was the primary in epoch %d, and there was a later one (%s): give the address or a token of that", field, epoch, latest.Describe())
 }
 
 // follow makes up what this secondary follows.
-func (s *Store) follow(ctx context.Context, up *Upstream) error {
-	_, err := s.change(ctx, func(tx *storage.Txn, r *Role) error {
+func (s *Store) follow(ctx context.Context, up *traffic.Upstream) error {
+	_, err := s.change(ctx, func(tx *storage.Txn, r *roles.Role) error {
 		if err := following(r); err != nil {
 			return err
 		}
@@ -122,7 +127,7 @@ func (s *Store) follow(ctx context.Context, up *Upstream) error {
 		}
 		r.Demoted = false
 		forgetUpstream(tx)
-		tx.Put(upstreamKey, encoded(up))
+		tx.Put(traffic.UpstreamKey, entry.Encode(up))
 		return nil
 	})
 	return err
@@ -136,7 +141,7 @@ const (
 
 // updateByAddrs asks one address after the other. The first that proves that it is of the same set is the primary from now
 // on: its certificate is of the set's CA, or the question fails.
-func (s *Store) updateByAddrs(ctx context.Context, r *Role, addrs []string) error {
+func (s *Store) updateByAddrs(ctx context.Context, r *roles.Role, addrs []string) error {
 	if len(addrs) > maxAddrs {
 		return engines.Invalid("field \"update_primary_addrs\": has more than %d elements", maxAddrs)
 	}
@@ -146,7 +151,7 @@ func (s *Store) updateByAddrs(ctx context.Context, r *Role, addrs []string) erro
 			return engines.Invalid("field \"update_primary_addrs\": each must be host:port of a cluster port, without a scheme")
 		}
 	}
-	up, err := readUpstream(ctx, s.store)
+	up, err := traffic.ReadUpstream(ctx, s.store)
 	if err != nil {
 		return err
 	}
@@ -157,10 +162,10 @@ func (s *Store) updateByAddrs(ctx context.Context, r *Role, addrs []string) erro
 	for _, addr := range addrs {
 		reply, err := s.ping(ctx, addr, r, up)
 		if err != nil {
-			failures = append(failures, fmt.Sprintf("%s: %s", addr, textOf(err)))
+			failures = append(failures, fmt.Sprintf("%s: %s", addr, TextOf(err)))
 			continue
 		}
-		up.PrimaryID, up.Since = reply.ClusterID, s.opts.Now().UTC()
+		up.PrimaryID, up.Since = reply.ClusterID, time.Now().UTC()
 		up.Addrs = append([]string{addr}, slices.DeleteFunc(slices.Clone(reply.Addrs), func(a string) bool { return a == addr })...)
 		return s.follow(ctx, up)
 	}
@@ -168,7 +173,7 @@ func (s *Store) updateByAddrs(ctx context.Context, r *Role, addrs []string) erro
 }
 
 // ping asks one address who it is.
-func (s *Store) ping(ctx context.Context, addr string, r *Role, up *Upstream) (ActiveReply, error) {
+func (s *Store) ping(ctx context.Context, addr string, r *roles.Role, up *traffic.Upstream) (replication.ActiveReply, error) {
 	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
 	reply, err := s.link.WhoIsActive(ctx, addr, *up)

@@ -291,7 +291,7 @@ func TestBucketInParts(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.onePut = 100 << 10
-		_, err = b.Put(t.Context(), "snap-1.snap", func(w io.Writer) error { return f.source.write(t.Context(), w) })
+		_, err = b.Put(t.Context(), "snap-1.snap", func(w io.Writer) error { return f.source.WriteSnapshot(t.Context(), w) })
 		return err
 	}
 	if err := put(); err != nil {
@@ -363,7 +363,7 @@ func TestBucketHangs(t *testing.T) {
 	b.onePut, b.abortTime = 100<<10, time.Millisecond
 	done := make(chan error, 1)
 	go func() {
-		_, err := b.Put(ctx, "snap-1.snap", func(w io.Writer) error { return f.source.write(t.Context(), w) })
+		_, err := b.Put(ctx, "snap-1.snap", func(w io.Writer) error { return f.source.WriteSnapshot(t.Context(), w) })
 		done <- err
 	}()
 	select {

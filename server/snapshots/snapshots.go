@@ -27,11 +27,15 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// Options of a Scheduler. Store and Snapshot are required.
+// Source writes a complete snapshot file (package archive).
+type Source interface {
+	WriteSnapshot(ctx context.Context, w io.Writer) error
+}
+
+// Options of a Scheduler. Store and Source are required.
 type Options struct {
-	Store storage.Store // decrypted
-	// Snapshot writes a complete snapshot file (package archive).
-	Snapshot func(ctx context.Context, w io.Writer) error
+	Store  storage.Store // decrypted
+	Source Source
 	// LocalRoot is the directory below which schedules may keep files on this node's disk; "": they may not.
 	LocalRoot string
 	// TempDir is where a snapshot is verified before it is uploaded; "": the system's.
@@ -200,7 +204,7 @@ func (s *Scheduler) take(ctx context.Context, c *config, now time.Time) (file, e
 		return file{}, err
 	}
 	name := c.fileName(now)
-	kept, err := p.Put(ctx, name, func(w io.Writer) error { return s.opts.Snapshot(ctx, w) })
+	kept, err := p.Put(ctx, name, func(w io.Writer) error { return s.opts.Source.WriteSnapshot(ctx, w) })
 	if err != nil {
 		return file{}, err
 	}

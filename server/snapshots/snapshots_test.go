@@ -43,7 +43,7 @@ func (s *source) count() int {
 	return s.n
 }
 
-func (s *source) write(ctx context.Context, w io.Writer) error {
+func (s *source) WriteSnapshot(ctx context.Context, w io.Writer) error {
 	s.mu.Lock()
 	s.n++
 	fail, damage := s.fail, s.damage
@@ -81,7 +81,7 @@ type fixture struct {
 
 func newFixture(t *testing.T) *fixture {
 	f := &fixture{store: &storage.Memory{}, source: &source{}, root: t.TempDir(), router: engines.NewRouter(), t: t}
-	f.Scheduler = New(Options{Store: f.store, Snapshot: f.source.write, LocalRoot: f.root, TempDir: t.TempDir()})
+	f.Scheduler = New(Options{Store: f.store, Source: f.source, LocalRoot: f.root, TempDir: t.TempDir()})
 	f.store.OnChange(f.Changed)
 	f.Routes(f.router)
 	return f

@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/server/lifecycle"
+	"github.com/coffer-project/coffer/server/lifecycle/ceremony"
 )
 
 func (s *System) generateRootPaths() {
@@ -44,13 +44,13 @@ func (s *System) generateRoot(ctx context.Context, _ *engines.Request, in *share
 	return rootAnswer(s.opts.Node.GenerateRoot(ctx, in.Key.Reveal(), in.Nonce))
 }
 
-func rootAnswer(st lifecycle.RootStatus, err error) (*engines.Response, error) {
+func rootAnswer(st ceremony.RootStatus, err error) (*engines.Response, error) {
 	if err != nil {
 		return nil, err
 	}
 	return both(map[string]any{
 		"nonce": st.Nonce, "started": st.Started, "progress": st.Progress, "required": st.Required, "complete": st.Complete,
 		"encoded_token": st.Encoded.Reveal(), "encoded_root_token": st.Encoded.Reveal(), "pgp_fingerprint": "",
-		"otp": st.OTP.Reveal(), "otp_length": lifecycle.OTPLength,
+		"otp": st.OTP.Reveal(), "otp_length": ceremony.OTPLength,
 	}), nil
 }

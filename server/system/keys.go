@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/server/lifecycle"
+	"github.com/coffer-project/coffer/server/lifecycle/rotation"
 )
 
 func (s *System) keyPaths() {
@@ -55,7 +55,7 @@ type rotationInput struct {
 }
 
 func (s *System) writeRotation(ctx context.Context, req *engines.Request, in *rotationInput) (*engines.Response, error) {
-	return nil, s.opts.Node.SetRotation(ctx, func(c *lifecycle.Rotation) {
+	return nil, s.opts.Node.SetRotation(ctx, func(c *rotation.Rule) {
 		if req.Given("max_operations") {
 			c.MaxOperations = uint64(max(0, in.MaxOperations))
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/lifecycle"
+	"github.com/coffer-project/coffer/server/replicated/roles"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -184,18 +185,21 @@ func (s *System) health(ctx context.Context, req *engines.Request, _ *none) (*en
 	if err != nil {
 		return nil, err
 	}
-	mode, clusterID, canary := s.replication()
+	role, canary := s.role(), time.Duration(0)
+	if role.Mode == roles.Secondary {
+		canary, _ = s.opts.Replication.CanaryAge(ctx)
+	}
 	body := map[string]any{
 		"initialized": initialized, "sealed": sealed, "standby": !active, "performance_standby": false,
-		"replication_performance_mode": mode, "replication_dr_mode": "disabled",
+		"replication_performance_mode": string(role.Mode), "replication_dr_mode": "disabled",
 		"server_time_utc": time.Now().Unix(), "version": s.opts.Version.API, "coffer_version": s.opts.Version.Product,
-		"enterprise": false, "echo_duration_ms": 0, "clock_skew_ms": 0, "replication_primary_canary_age_ms": canary,
+		"enterprise": false, "echo_duration_ms": 0, "clock_skew_ms": 0, "replication_primary_canary_age_ms": canary.Milliseconds(),
 	}
 	if node.Removed() {
 		body["removed_from_cluster"] = true
 	}
 	if s.opts.Disk != nil {
-		body["disk"] = s.opts.Disk()
+		body["disk"] = s.opts.Disk.Health()
 	}
 	if standby {
 		body["ha_connection_healthy"], body["standby_behind_ms"] = !behind, any(nil)
@@ -207,7 +211,7 @@ func (s *System) health(ctx context.Context, req *engines.Request, _ *none) (*en
 		body["standby_error"] = "this standby has not applied what the active node had ten seconds ago: it answers no reads; its log says why"
 	}
 	if id := node.Identity(); id.ID != "" {
-		body["cluster_name"], body["cluster_id"] = id.Name, cmp.Or(clusterID, id.ID)
+		body["cluster_name"], body["cluster_id"] = id.Name, cmp.Or(role.ClusterID, id.ID)
 		body["last_wal"] = uint64(s.opts.Raw.AppliedIndex())
 	}
 	return plain(code, body)

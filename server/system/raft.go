@@ -12,7 +12,8 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/server/lifecycle"
+	"github.com/coffer-project/coffer/server/lifecycle/join"
+	"github.com/coffer-project/coffer/server/lifecycle/members"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -36,7 +37,7 @@ func (s *System) raftPaths() {
 	engines.On(r, engines.Update, "storage/raft/snapshot-force", "Replace all data by a snapshot, also of another cluster.", engines.Sudo|operator|engines.RawBody, s.restoreSnapshot(true))
 }
 
-func (s *System) peers() ([]lifecycle.Peer, error) {
+func (s *System) peers() ([]members.Peer, error) {
 	c, err := s.cluster()
 	if err != nil {
 		return nil, err
@@ -78,7 +79,7 @@ func (s *System) raftJoin(ctx context.Context, _ *engines.Request, in *joinInput
 	if !strings.HasPrefix(in.LeaderAPIAddr, "http://") && !strings.HasPrefix(in.LeaderAPIAddr, "https://") {
 		return nil, engines.Invalid("field \"leader_api_addr\" must be a URL such as https://10.0.0.1:8200")
 	}
-	target := lifecycle.JoinTarget{
+	target := join.Target{
 		LeaderAPIAddr: in.LeaderAPIAddr, CACert: []byte(in.LeaderCACert), ClientCert: []byte(in.LeaderClientCert),
 		ClientKey: []byte(in.LeaderClientKey.Reveal()), ServerName: in.LeaderServerName, NonVoter: in.NonVoter,
 	}
@@ -130,7 +131,7 @@ func (s *System) raftAnswer(ctx context.Context, _ *engines.Request, in *answerI
 	if _, _, err := net.SplitHostPort(in.ClusterAddr); err != nil {
 		return nil, engines.Invalid("field \"cluster_addr\" must be host:port")
 	}
-	grant, err := s.opts.Node.Admit(ctx, lifecycle.Answer{
+	grant, err := s.opts.Node.Admit(ctx, join.Answer{
 		ServerID: in.ServerID, ClusterAddr: in.ClusterAddr, Answer: answer, PublicKey: public, Formats: uint32(in.Formats), NonVoter: in.NonVoter, Rejoin: in.Rejoin,
 	})
 	if err != nil {
@@ -212,8 +213,8 @@ type autopilotInput struct {
 	DisableUpgradeMigration        bool             `json:"disable_upgrade_migration" help:"Accepted for compatibility."`
 }
 
-func (a autopilotInput) config() lifecycle.Autopilot {
-	return lifecycle.Autopilot{
+func (a autopilotInput) config() members.Autopilot {
+	return members.Autopilot{
 		CleanupDeadServers: a.CleanupDeadServers, LastContactThreshold: time.Duration(a.LastContactThreshold),
 		DeadServerLastContactThreshold: time.Duration(a.DeadServerLastContactThreshold),
 		ServerStabilizationTime:        time.Duration(a.ServerStabilizationTime),
@@ -221,7 +222,7 @@ func (a autopilotInput) config() lifecycle.Autopilot {
 	}
 }
 
-func fromAutopilot(c lifecycle.Autopilot) autopilotInput {
+func fromAutopilot(c members.Autopilot) autopilotInput {
 	return autopilotInput{
 		CleanupDeadServers: c.CleanupDeadServers, LastContactThreshold: engines.Duration(c.LastContactThreshold),
 		DeadServerLastContactThreshold: engines.Duration(c.DeadServerLastContactThreshold),
@@ -274,7 +275,7 @@ func (s *System) storedAutopilot(ctx context.Context) (autopilotInput, error) {
 	if err != nil {
 		return a, err
 	}
-	var stored lifecycle.Autopilot
+	var stored members.Autopilot
 	if err := json.Unmarshal(e.Value, &stored); err != nil {
 		return a, fmt.Errorf("decoding the autopilot configuration: %w", err)
 	}

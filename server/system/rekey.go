@@ -6,7 +6,7 @@ import (
 	"encoding/hex"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/server/lifecycle"
+	"github.com/coffer-project/coffer/server/lifecycle/ceremony"
 )
 
 // Key ceremonies need a token with sudo besides the shares: without one, a client could begin, occupy and cancel attempts. The
@@ -28,11 +28,11 @@ func needsNonce(req *engines.Request, nonce string) error {
 func (s *System) rekeyPaths() {
 	for _, p := range []struct {
 		prefix string
-		target lifecycle.Target
+		target ceremony.Target
 		flags  engines.Flags
 	}{
-		{"rekey/", lifecycle.Unseal, byShares}, {"rekey-recovery-key/", lifecycle.Recovery, byShares},
-		{"rotate/root/", lifecycle.Unseal, bySudo}, {"rotate/recovery/", lifecycle.Recovery, bySudo},
+		{"rekey/", ceremony.Unseal, byShares}, {"rekey-recovery-key/", ceremony.Recovery, byShares},
+		{"rotate/root/", ceremony.Unseal, bySudo}, {"rotate/recovery/", ceremony.Recovery, bySudo},
 	} {
 		k := rekeying{s, p.target, !p.flags.Has(engines.Ceremony)}
 		r := s.router
@@ -50,7 +50,7 @@ func (s *System) rekeyPaths() {
 // rekeying answers the paths of one key.
 type rekeying struct {
 	*System
-	target     lifecycle.Target
+	target     ceremony.Target
 	authorised bool // the caller always has sudo
 }
 
@@ -84,7 +84,7 @@ func (k rekeying) start(ctx context.Context, _ *engines.Request, in *rekeyInput)
 	case len(in.PGPKeys) > 0:
 		return nil, engines.Invalid("field \"pgp_keys\" is not supported: leave it out")
 	}
-	st, err := k.opts.Node.StartRekey(ctx, k.target, lifecycle.RekeyOptions{
+	st, err := k.opts.Node.StartRekey(ctx, k.target, ceremony.RekeyOptions{
 		Shares: in.Shares, Threshold: in.Threshold, Verify: in.RequireVerification, Authorised: k.authorised,
 	})
 	return rekeyed(st, err)
@@ -103,7 +103,7 @@ func (k rekeying) update(ctx context.Context, _ *engines.Request, in *shareInput
 }
 
 // rekeyed answers a status, or the new shares.
-func rekeyed(st lifecycle.RekeyStatus, err error) (*engines.Response, error) {
+func rekeyed(st ceremony.RekeyStatus, err error) (*engines.Response, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +119,7 @@ func rekeyed(st lifecycle.RekeyStatus, err error) (*engines.Response, error) {
 }
 
 // unknown warns of a commit with an unknown outcome.
-func unknown(r *engines.Response, st lifecycle.RekeyStatus) *engines.Response {
+func unknown(r *engines.Response, st ceremony.RekeyStatus) *engines.Response {
 	if st.Unknown {
 		r.Warnings = append(r.Warnings, "It is not known whether the new keys have taken effect, because the node lost its place in the cluster: "+
 			"keep the former shares and the new ones until you have seen which of them work.")
@@ -157,7 +157,7 @@ func (k rekeying) restartVerify(ctx context.Context, req *engines.Request, in *n
 	return k.verifyStatus(ctx, req, nil)
 }
 
-func verified(st lifecycle.RekeyStatus, err error) (*engines.Response, error) {
+func verified(st ceremony.RekeyStatus, err error) (*engines.Response, error) {
 	if err != nil {
 		return nil, err
 	}

@@ -76,7 +76,7 @@ func (s *System) restoreSnapshot(force bool) engines.Handler[none] {
 				return nil, engines.Invalid("the snapshot was not made by this cluster: restore it with snapshot-force if that is what you want; afterwards the cluster unseals with the keys of the snapshot")
 			}
 		}
-		if since := s.opts.RoleSince; since != nil && !force && storage.Index(a.Meta.Index) < since() {
+		if !force && storage.Index(a.Meta.Index) < s.role().Version {
 			return nil, engines.Invalid("the snapshot is older than the role of this cluster in replication: restored, the cluster would have its former role " +
 				"again, perhaps as a second primary beside the present one; nothing was changed. Restore a later snapshot, or the secondaries' data from their primary. " +
 				"With snapshot-force it is restored all the same: first make sure that no other cluster of the set takes writes")

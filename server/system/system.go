@@ -1,6 +1,6 @@
-// Package system answers everything below sys/: the life of the node, mounts, Raft, keys and the server's
-// own description. It is an engine like any other: its paths are declared as data, and the one request
-// pipeline authorises and audits them. Policies and audit devices declare their own paths on the same router.
+// Package system is the engine below sys/: its own paths are about the life of the node, Raft, keys and the server's description.
+// It is an engine like any other: its paths are declared as data, and the one request pipeline authorises and audits them. Others
+// declare theirs on the same router: mounts, web and process below this package, and those that own policies, audit devices, leases and the like.
 package system
 
 import (
@@ -11,7 +11,9 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/lifecycle"
+	"github.com/coffer-project/coffer/server/lifecycle/members"
 	"github.com/coffer-project/coffer/server/mount"
+	"github.com/coffer-project/coffer/server/replicated/roles"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -21,34 +23,40 @@ type Options struct {
 	Mounts  *mount.Table
 	Barrier lifecycle.Barrier
 	Raw     lifecycle.Raw
-	// Metrics writes the metrics: in the Prometheus text format, or as JSON.
-	Metrics func(prometheus bool) (contentType string, body []byte, err error)
+	Metrics Metrics
 	// TempDir is where a snapshot is verified before it replaces anything.
 	TempDir string
 	Version Version
 	Logger  *slog.Logger
 	// UnauthenticatedMetrics lets sys/metrics be read without a token.
 	UnauthenticatedMetrics bool
-	// ResolveFrom follows a path from the namespace with the id base through namespaces below it, and returns the
-	// id of the last one and what is left of the path. Nil: there is only the root namespace.
-	ResolveFrom func(ctx context.Context, base, path string) (id, rest string, err error)
-	// Below reports whether a namespace is another one or lies below it. Nil: there is only the root namespace.
-	Below func(ctx context.Context, ancestor, id string) bool
-	// Disk says how the disk of the data is; nil: not known.
-	Disk func() string
-	// Replication returns the cluster's mode in performance replication, its id there, and how many milliseconds old the
-	// newest sign of life of the primary is that has arrived. Nil: there is none.
-	Replication func() (mode, clusterID string, canaryMS int64)
-	// RoleSince returns the index of the last change of the cluster's role in replication, 0 if there was none. Nil: likewise.
-	RoleSince func() storage.Index
+	// Disk is that of the data; nil: not known.
+	Disk Disk
+	// Replication is performance replication; nil: there is none.
+	Replication Replication
 }
 
-// replication returns what Options.Replication does.
-func (s *System) replication() (mode, clusterID string, canaryMS int64) {
+// Metrics writes the metrics: in the Prometheus text format, or as JSON.
+type Metrics interface {
+	Render(prometheus bool) (contentType string, body []byte, err error)
+}
+
+// Disk says in one word how a disk is.
+type Disk interface{ Health() string }
+
+// Replication is this cluster in performance replication: replicated.Store.
+type Replication interface {
+	Role() roles.Role
+	// CanaryAge returns how old the newest heartbeat of the primary is that has arrived; false if there is none.
+	CanaryAge(ctx context.Context) (age time.Duration, ok bool)
+}
+
+// role returns the cluster's role in performance replication.
+func (s *System) role() roles.Role {
 	if s.opts.Replication == nil {
-		return "disabled", "", 0
+		return roles.Role{Mode: roles.Disabled}
 	}
-	return s.opts.Replication()
+	return s.opts.Replication.Role()
 }
 
 // Version is what the server says of itself.
@@ -68,14 +76,11 @@ type System struct {
 func New(o Options) *System {
 	s := &System{opts: o, router: engines.NewRouter()}
 	s.nodePaths()
-	s.mountPaths()
-	s.lockoutPaths()
 	s.raftPaths()
 	s.keyPaths()
 	s.rekeyPaths()
 	s.generateRootPaths()
 	s.metaPaths()
-	s.remountPaths()
 	s.gatePaths()
 	return s
 }
@@ -100,7 +105,7 @@ func both(data map[string]any) *engines.Response {
 	return &engines.Response{Data: data, Top: data}
 }
 
-func (s *System) cluster() (lifecycle.Cluster, error) {
+func (s *System) cluster() (members.Cluster, error) {
 	if c := s.opts.Node.Cluster(); c != nil {
 		return c, nil
 	}

@@ -2,84 +2,44 @@ package token
 
 import (
 	"context"
-	"crypto/aes"
-	"crypto/cipher"
-	"crypto/hkdf"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/token/batch"
+	"github.com/coffer-project/coffer/server/token/secret"
 	"github.com/coffer-project/coffer/storage"
 )
 
-// A batch token is "hvb." and, in base64url, 24 random bytes, the sealed entry and a tag of 16 bytes. The first
-// 12 random bytes and Options.BatchKey give the key that seals this one token, with AES-256-GCM; the other 12
-// are the nonce. With one key for all tokens, random nonces would be at risk of repeating after 2^32 of them,
-// which a busy cluster makes in days.
-//
-// Nothing is stored, so there is nothing to renew, to count or to revoke: such a token ends when its time is
-// over or its parent ends.
+// Nothing is stored of a batch token, so there is nothing to renew, to count or to revoke: it ends when its time is over or its
+// parent ends.
 const (
-	batchPrefix   = "hvb."
-	maxBatchBytes = 8 << 10 // proxies in between often take no longer headers
-	saltBytes     = 12
-	nonceBytes    = 12
-	batchPurpose  = "coffer batch token 1" // authenticated with each token
-	openedItems   = 1 << 12
+	openedItems = 1 << 12
 
 	// batchKeyPrefix begins the Key of a batch token. No Key of a service token has a dot.
 	batchKeyPrefix = "b."
 )
 
-var strictBase64 = base64.RawURLEncoding.Strict() // a token has one spelling, and so one Key
+// IsBatchKey reports whether a Key is that of a batch token.
+func IsBatchKey(key string) bool { return strings.HasPrefix(key, batchKeyPrefix) }
 
-func isBatchKey(key string) bool { return strings.HasPrefix(key, batchKeyPrefix) }
-
-// batchRecord is what a batch token carries. The names are short because it travels with every request.
-type batchRecord struct {
-	Format      int               `json:"v"` // 1
-	Policies    []string          `json:"p"`
-	Namespace   string            `json:"n"`
-	Path        string            `json:"w"`
-	DisplayName string            `json:"d,omitempty"`
-	Meta        map[string]string `json:"m,omitempty"`
-	EntityID    string            `json:"e,omitempty"`
-	Parent      string            `json:"o,omitempty"`
-	BoundCIDRs  []netip.Prefix    `json:"b,omitempty"`
-	Mount       string            `json:"u,omitempty"`
-	Role        string            `json:"r,omitempty"`
-	CreatedAt   int64             `json:"c"` // nanoseconds
-	TTL         time.Duration     `json:"t"`
-}
-
-func encodeBatch(e *Entry) []byte {
-	text, err := json.Marshal(batchRecord{
-		Format: 1, Policies: e.Policies, Namespace: e.Namespace, Path: e.Path, DisplayName: e.DisplayName, Meta: e.Meta,
+// contentOf returns what the token of an entry carries.
+func contentOf(e *Entry) batch.Content {
+	return batch.Content{
+		Policies: e.Policies, Namespace: e.Namespace, Path: e.Path, DisplayName: e.DisplayName, Meta: e.Meta,
 		EntityID: e.EntityID, Parent: e.Parent, BoundCIDRs: e.BoundCIDRs, Mount: e.Mount, Role: e.Role,
 		CreatedAt: e.CreatedAt.UnixNano(), TTL: e.TTL,
-	})
-	if err != nil {
-		panic(err) // texts, numbers and networks
 	}
-	return text
 }
 
-func decodeBatch(key string, text []byte) (*Entry, error) {
-	var r batchRecord
-	if err := json.Unmarshal(text, &r); err != nil || r.Format != 1 {
-		return nil, ErrInvalid // made by another version
-	}
+// entryOf returns the entry of a batch token.
+func entryOf(key string, r *batch.Content) (*Entry, error) {
 	// Every cluster of a replication set has the key. None of them makes a root token of another one, whatever it seals.
 	r.Policies = NormalPolicies(r.Policies)
-	if slices.Contains(r.Policies, rootPolicy) || slices.Contains(r.Policies, wrappingPolicy) {
+	if slices.Contains(r.Policies, RootPolicy) || slices.Contains(r.Policies, wrappingPolicy) {
 		return nil, ErrInvalid
 	}
 	created := time.Unix(0, r.CreatedAt)
@@ -90,69 +50,18 @@ func decodeBatch(key string, text []byte) (*Entry, error) {
 	}, nil
 }
 
-// sealer seals and opens batch tokens.
-type sealer struct{ key []byte }
-
-// sealer returns the sealer, or ErrInvalid if there are no batch tokens.
-func (s *Store) batchSealer(ctx context.Context) (*sealer, error) {
-	if s.opts.BatchKey == nil {
+// batchSealer returns the sealer, or ErrInvalid if there are no batch tokens.
+func (s *Store) batchSealer(ctx context.Context) (*batch.Sealer, error) {
+	if s.opts.BatchKeys == nil {
 		return nil, ErrInvalid
 	}
-	return s.sealer.Get(ctx, s.opts.BatchKeyEntry, func(context.Context) (*sealer, error) {
-		key, err := s.opts.BatchKey()
+	return s.sealer.Get(ctx, s.opts.BatchKeyEntry, func(context.Context) (*batch.Sealer, error) {
+		key, err := s.opts.BatchKeys.Batch()
 		if err != nil {
 			return nil, fmt.Errorf("deriving the key of batch tokens: %w", err)
 		}
-		if len(key) != 32 {
-			return nil, errors.New("the key of batch tokens is not 32 bytes long")
-		}
-		return &sealer{key}, nil
+		return batch.NewSealer(key)
 	})
-}
-
-// cipher returns the cipher of the one token with this salt.
-func (s *sealer) cipher(salt []byte) (cipher.AEAD, error) {
-	key, err := hkdf.Expand(sha256.New, s.key, batchPurpose+"\x00"+string(salt), 32)
-	if err != nil {
-		return nil, err
-	}
-	block, err := aes.NewCipher(key)
-	if err != nil {
-		return nil, err
-	}
-	return cipher.NewGCM(block)
-}
-
-func (s *sealer) seal(text []byte) (string, error) {
-	random := make([]byte, saltBytes+nonceBytes, saltBytes+nonceBytes+len(text)+16)
-	rand.Read(random) // never fails
-	aead, err := s.cipher(random[:saltBytes])
-	if err != nil {
-		return "", err
-	}
-	sealed := aead.Seal(random, random[saltBytes:], text, []byte(batchPurpose))
-	return batchPrefix + strictBase64.EncodeToString(sealed), nil
-}
-
-// open returns ErrInvalid for everything that seal did not make.
-func (s *sealer) open(token string) ([]byte, error) {
-	encoded := strings.TrimPrefix(token, batchPrefix)
-	if strings.ContainsAny(encoded, "\r\n") { // which the decoder would skip
-		return nil, ErrInvalid
-	}
-	sealed, err := strictBase64.DecodeString(encoded)
-	if err != nil || len(sealed) < saltBytes+nonceBytes {
-		return nil, ErrInvalid
-	}
-	aead, err := s.cipher(sealed[:saltBytes])
-	if err != nil {
-		return nil, err
-	}
-	text, err := aead.Open(nil, sealed[saltBytes:saltBytes+nonceBytes], sealed[saltBytes+nonceBytes:], []byte(batchPurpose))
-	if err != nil {
-		return nil, ErrInvalid
-	}
-	return text, nil
 }
 
 // checkBatch reports what a batch token cannot have.
@@ -191,12 +100,12 @@ func (s *Store) createBatch(ctx context.Context, e *Entry) (string, error) {
 			return "", ErrInvalid
 		}
 	}
-	token, err := sealer.seal(encodeBatch(e))
+	token, err := sealer.Seal(contentOf(e))
 	if err != nil {
 		return "", fmt.Errorf("sealing a batch token: %w", err)
 	}
-	if len(token) > maxBatchBytes {
-		return "", engines.Invalid("the batch token would be longer than %d bytes: use fewer policies, metadata or bound networks, or a service token", maxBatchBytes)
+	if len(token) > batch.MaxBytes {
+		return "", engines.Invalid("the batch token would be longer than %d bytes: use fewer policies, metadata or bound networks, or a service token", batch.MaxBytes)
 	}
 	if e.Key, err = s.batchKey(ctx, token); err != nil {
 		return "", err
@@ -206,13 +115,13 @@ func (s *Store) createBatch(ctx context.Context, e *Entry) (string, error) {
 }
 
 func (s *Store) batchKey(ctx context.Context, token string) (string, error) {
-	hash, err := s.hash(ctx, batchHash, token)
+	hash, err := s.hash(ctx, secret.BatchDomain, token)
 	return batchKeyPrefix + hash, err
 }
 
 // lookupBatch is Lookup for batch tokens. It remembers what it opened.
 func (s *Store) lookupBatch(ctx context.Context, token string) (*Entry, error) {
-	if len(token) > maxBatchBytes {
+	if len(token) > batch.MaxBytes {
 		return nil, ErrInvalid
 	}
 	key, err := s.batchKey(ctx, token)
@@ -224,16 +133,19 @@ func (s *Store) lookupBatch(ctx context.Context, token string) (*Entry, error) {
 		if err != nil {
 			return nil, err
 		}
-		text, err := sealer.open(token)
+		content, err := sealer.Open(token)
+		if errors.Is(err, batch.ErrInvalid) {
+			return nil, ErrInvalid
+		}
 		if err != nil {
 			return nil, err
 		}
-		return decodeBatch(key, text)
+		return entryOf(key, content)
 	})
 	switch {
 	case err != nil:
 		return nil, err
-	case !e.valid(s.now()):
+	case !e.Valid(s.now()):
 		return nil, ErrInvalid
 	case e.Parent != "":
 		if _, err := s.LookupKey(ctx, e.Parent); err != nil {

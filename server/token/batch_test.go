@@ -13,12 +13,18 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/token"
 	"github.com/coffer-project/coffer/storage"
 )
 
-func withBatch(o *token.Options) { o.BatchKey = batchKey }
+// batchKey is token.BatchKeys.
+type batchKey string
+
+func (k batchKey) Batch() ([]byte, error) { return []byte(k), nil }
+
+const aBatchKey batchKey = "a key of thirty-two bytes, no mo"
+
+func withBatch(o *token.Options) { o.BatchKeys = aBatchKey }
 
 func TestBatchToken(t *testing.T) {
 	w := newWorld(t, withBatch)
@@ -36,7 +42,7 @@ func TestBatchToken(t *testing.T) {
 	if !regexp.MustCompile(`^hvb\.[A-Za-z0-9_-]{90,}$`).MatchString(tok) {
 		t.Error("the token does not look like one")
 	}
-	for what, s := range map[string]*token.Store{"the node": w.Store, "another node": token.New(token.Options{Store: w.mem, Now: w.now, BatchKey: batchKey})} {
+	for what, s := range map[string]*token.Store{"the node": w.Store, "another node": w.node(token.Options{BatchKeys: aBatchKey})} {
 		for range 2 { // opened, and remembered
 			e, err := s.Lookup(t.Context(), tok)
 			if err != nil {
@@ -134,11 +140,11 @@ func TestBatchTokenIsSealed(t *testing.T) {
 			t.Errorf("%s: Lookup = %v", name, err)
 		}
 	}
-	other := token.New(token.Options{Store: w.mem, Now: w.now, BatchKey: func() ([]byte, error) { return make([]byte, 32), nil }})
+	other := w.node(token.Options{BatchKeys: batchKey(make([]byte, 32))})
 	if _, err := other.Lookup(t.Context(), tok); !errors.Is(err, token.ErrInvalid) {
 		t.Errorf("with another key: %v", err)
 	}
-	none := token.New(token.Options{Store: w.mem, Now: w.now})
+	none := w.node(token.Options{})
 	if _, err := none.Lookup(t.Context(), tok); !errors.Is(err, token.ErrInvalid) {
 		t.Errorf("without a key: %v", err)
 	}
@@ -147,17 +153,22 @@ func TestBatchTokenIsSealed(t *testing.T) {
 	}
 }
 
+// batchKeyFunc is token.BatchKeys.
+type batchKeyFunc func() ([]byte, error)
+
+func (f batchKeyFunc) Batch() ([]byte, error) { return f() }
+
 // What was opened, and the key, are forgotten when the server seals.
 func TestBatchTokensAndSealing(t *testing.T) {
 	errSealed := errors.New("sealed")
 	var sealed atomic.Bool
 	w := newWorld(t, func(o *token.Options) {
-		o.BatchKey = func() ([]byte, error) {
+		o.BatchKeys = batchKeyFunc(func() ([]byte, error) {
 			if sealed.Load() {
 				return nil, errSealed
 			}
-			return batchKey()
-		}
+			return aBatchKey.Batch()
+		})
 	})
 	c := w.create(token.Params{Type: "batch"})
 	if _, err := w.Lookup(t.Context(), c.Token.Reveal()); err != nil {
@@ -172,7 +183,7 @@ func TestBatchTokensAndSealing(t *testing.T) {
 	if _, err := w.Lookup(t.Context(), c.Token.Reveal()); err != nil {
 		t.Errorf("Lookup after unsealing = %v", err)
 	}
-	short := newWorld(t, func(o *token.Options) { o.BatchKey = func() ([]byte, error) { return []byte("short"), nil } })
+	short := newWorld(t, func(o *token.Options) { o.BatchKeys = batchKey("short") })
 	if _, err := short.Create(t.Context(), token.Params{Type: "batch"}); err == nil {
 		t.Error("a short key was taken")
 	}
@@ -202,54 +213,11 @@ func TestCreateBatchRefuses(t *testing.T) {
 	}
 }
 
-func TestBatchPaths(t *testing.T) {
-	d := newDesk(t)
-	r := d.Must(engines.Update, "create", `{"type": "batch", "policies": "app", "ttl": "30m", "meta": {"k": "v"}}`)
-	a := r.Auth
-	if !strings.HasPrefix(a.ClientToken, "hvb.") || a.Accessor != "" || a.TokenType != "batch" || a.Renewable || a.LeaseDuration != 1800 || a.Orphan {
-		t.Errorf("auth = %+v", a)
-	}
-	data := d.lookup(a.ClientToken)
-	for key, want := range map[string]string{
-		"id": a.ClientToken, "accessor": "", "type": "batch", "renewable": "false", "policies": "[app default]", "creation_ttl": "1800", "orphan": "false", "num_uses": "0",
-	} {
-		if got := fmt.Sprint(data[key]); got != want {
-			t.Errorf("%s = %s, want %s", key, got, want)
-		}
-	}
-	tok := map[string]any{"token": a.ClientToken}
-	for _, path := range []string{"revoke", "revoke-orphan", "renew"} {
-		if got := d.Fails(engines.KindInvalid, engines.Update, path, tok); !strings.Contains(got, "batch tokens cannot be") {
-			t.Errorf("%s: %q", path, got)
-		}
-	}
-	entry, err := d.tokens.Lookup(t.Context(), a.ClientToken)
-	if err != nil {
-		t.Fatal(err)
-	}
-	d.as(token.Created{Token: engines.Sensitive(a.ClientToken), Entry: entry})
-	if got := d.Data(d.Must(engines.Read, "lookup-self", nil)); got["id"] != a.ClientToken || got["type"] != "batch" {
-		t.Errorf("lookup-self = %v", got)
-	}
-	for path, want := range map[string]string{
-		"create": "batch tokens cannot create tokens", "create-orphan": "batch tokens cannot create tokens",
-		"renew-self": "batch tokens cannot be renewed", "revoke-self": "batch tokens cannot be revoked",
-	} {
-		if got := d.Fails(engines.KindInvalid, engines.Update, path, nil); !strings.Contains(got, want) {
-			t.Errorf("%s: %q", path, got)
-		}
-	}
-	d.as(d.root)
-	for _, body := range []string{`{"num_uses": 1}`, `{"period": "1h"}`, `{"id": "mine"}`} {
-		d.Fails(engines.KindInvalid, engines.Update, "create", strings.Replace(body, "{", `{"type": "batch", "policies": "app", `, 1))
-	}
-}
-
 // Lookup never panics, and what was never issued is never valid.
 func FuzzLookupBatch(f *testing.F) {
 	key := make([]byte, 32)
 	rand.Read(key) // or the worker processes would take each other's seeds for their own tokens
-	w := newWorld(f, func(o *token.Options) { o.BatchKey = func() ([]byte, error) { return key, nil } })
+	w := newWorld(f, func(o *token.Options) { o.BatchKeys = batchKey(key) })
 	c := w.create(token.Params{Type: "batch"})
 	for _, seed := range []string{"", "AAAA", c.Token.Reveal()[4:], c.Token.Reveal()[4:40], strings.Repeat("A", 100), "\n"} {
 		f.Add(seed)

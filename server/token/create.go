@@ -10,6 +10,9 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/coffer-project/coffer/server/token/record"
+	"github.com/coffer-project/coffer/server/token/secret"
+
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/storage"
 )
@@ -76,10 +79,10 @@ func (s *Store) Create(ctx context.Context, p Params) (Created, error) {
 }
 
 func (s *Store) admit(ctx context.Context, e *Entry) error {
-	if s.opts.Admit == nil || e.Root() {
+	if s.opts.Quotas == nil || e.Root() {
 		return nil
 	}
-	return s.opts.Admit(ctx, e)
+	return s.opts.Quotas.AdmitToken(ctx, e.Namespace, e.Path, e.Role, e.Bytes)
 }
 
 // entry returns what p says, without a Key and a lifetime.
@@ -91,7 +94,7 @@ func (s *Store) entry(p Params) *Entry {
 		BoundCIDRs: p.BoundCIDRs, Mount: p.Mount, Role: p.Role, Internal: p.Internal, Bytes: p.Bytes,
 	}
 	if e.Namespace == "" {
-		e.Namespace = rootNamespace
+		e.Namespace = RootNamespace
 	}
 	switch e.Type {
 	case typeBatch:
@@ -100,19 +103,19 @@ func (s *Store) entry(p Params) *Entry {
 		e.Type = typeService
 		fallthrough
 	default:
-		e.Accessor = newAccessor()
+		e.Accessor = secret.NewAccessor()
 	}
 	return e
 }
 
 func (s *Store) createService(ctx context.Context, e *Entry, p Params) (token string, err error) {
 	if token = p.ID; token == "" {
-		token = newToken()
+		token = secret.NewToken()
 	}
-	if e.Key, err = s.hash(ctx, tokenHash, token); err != nil {
+	if e.Key, err = s.hash(ctx, secret.TokenDomain, token); err != nil {
 		return "", err
 	}
-	accessor, err := s.hash(ctx, accessorHash, e.Accessor)
+	accessor, err := s.hash(ctx, secret.AccessorDomain, e.Accessor)
 	if err != nil {
 		return "", err
 	}
@@ -121,17 +124,17 @@ func (s *Store) createService(ctx context.Context, e *Entry, p Params) (token st
 		also = p.Also(e.Key)
 	}
 	if err := s.insert(ctx, e, accessor, also); err != nil {
-		s.tally.doubt(err, s.now())
+		s.tally.Doubt(err, s.now())
 		return "", err
 	}
 	s.created.Add(1)
-	s.tally.add(e, 1)
+	s.tally.Add(e, 1)
 	return token, nil
 }
 
 // CreateRoot creates a root token that never expires. id is the token itself; "" makes a random one.
 func (s *Store) CreateRoot(ctx context.Context, id string) (engines.Sensitive, error) {
-	c, err := s.Create(ctx, Params{ID: id, Policies: []string{rootPolicy}, Path: "auth/token/root", DisplayName: "root"})
+	c, err := s.Create(ctx, Params{ID: id, Policies: []string{RootPolicy}, Path: "auth/token/root", DisplayName: "root"})
 	return c.Token, err
 }
 
@@ -140,24 +143,24 @@ func (s *Store) insert(ctx context.Context, e *Entry, accessor string, also []st
 	for {
 		_, err := storage.Update(ctx, s.store, func(t *storage.Txn) error {
 			if e.Parent != "" {
-				parent, err := get(ctx, t, e.Parent)
+				parent, err := record.Get(ctx, t, e.Parent)
 				switch {
 				case errors.Is(err, storage.ErrNotFound):
 					return ErrInvalid
 				case err != nil:
 					return err
-				case !parent.valid(s.now()) || parent.NumUses != 0:
+				case !parent.Valid(s.now()) || parent.NumUses != 0:
 					return ErrInvalid
 				}
-				t.Put(childKey(e.Parent, e.Key), present)
+				t.Put(record.ChildKey(e.Parent, e.Key), record.Present)
 			}
-			if _, err := t.Get(ctx, idKey(e.Key)); err == nil {
+			if _, err := t.Get(ctx, record.IDKey(e.Key)); err == nil {
 				return engines.Invalid("cannot create a token with a duplicate ID")
 			} else if !errors.Is(err, storage.ErrNotFound) {
 				return err
 			}
-			put(t, e, time.Time{})
-			t.Put(accessorKey(accessor), e.accessorRef().encode())
+			record.Put(t, e, time.Time{})
+			t.Put(record.AccessorKey(accessor), e.Ref().Encode())
 			for _, p := range also {
 				t.Put(p.Key, p.Value)
 			}
@@ -194,7 +197,7 @@ func check(e *Entry, p Params) error {
 		return engines.Invalid("a token has at most %d policies", maxPolicies)
 	case slices.ContainsFunc(e.Policies, func(p string) bool { return len(p) > maxPolicyBytes }):
 		return engines.Invalid("a policy name is longer than %d bytes", maxPolicyBytes)
-	case e.Root() && e.Namespace != rootNamespace:
+	case e.Root() && e.Namespace != RootNamespace:
 		return engines.Invalid("root tokens may not be created outside the root namespace")
 	case len(e.Meta) > maxMeta:
 		return engines.Invalid("a token has at most %d entries of metadata", maxMeta)
@@ -216,8 +219,8 @@ func check(e *Entry, p Params) error {
 // checkID refuses custom tokens that do not travel in a header, or look like those the server makes.
 func checkID(id string) error {
 	switch {
-	case len(id) > maxTokenBytes:
-		return engines.Invalid("a custom token ID is longer than %d bytes", maxTokenBytes)
+	case len(id) > secret.MaxBytes:
+		return engines.Invalid("a custom token ID is longer than %d bytes", secret.MaxBytes)
 	case strings.ContainsFunc(id, func(r rune) bool { return r > unicode.MaxASCII || !unicode.IsGraphic(r) || r == ' ' }):
 		return engines.Invalid("a custom token ID must be printable ASCII without spaces")
 	case strings.Contains(id, "."):
@@ -250,8 +253,8 @@ func NormalPolicies(names []string) []string {
 			out = append(out, n)
 		}
 	}
-	if slices.Contains(out, rootPolicy) {
-		return []string{rootPolicy}
+	if slices.Contains(out, RootPolicy) {
+		return []string{RootPolicy}
 	}
 	slices.Sort(out)
 	return slices.Compact(out)

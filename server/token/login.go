@@ -1,6 +1,8 @@
 package token
 
 import (
+	"github.com/coffer-project/coffer/server/token/role"
+
 	"context"
 	"slices"
 	"strings"
@@ -16,15 +18,15 @@ import (
 func (s *Store) CreateLogin(ctx context.Context, m engines.Mount, mountType, path string, l engines.Login, entityID string) (Created, error) {
 	f := l.Token
 	policies := NormalPolicies(f.TokenPolicies)
-	for _, never := range []string{rootPolicy, wrappingPolicy} {
+	for _, never := range []string{RootPolicy, wrappingPolicy} {
 		if slices.Contains(policies, never) {
 			return Created{}, engines.Invalid("auth methods cannot create tokens with the policy %q: take it from the token_policies of the role", never)
 		}
 	}
 	if !f.TokenNoDefaultPolicy {
-		policies = append(policies, defaultPolicy)
+		policies = append(policies, DefaultPolicy)
 	}
-	cidrs, err := networks("token_bound_cidrs", f.TokenBoundCIDRs)
+	cidrs, err := role.Networks("token_bound_cidrs", f.TokenBoundCIDRs)
 	if err != nil {
 		return Created{}, err
 	}

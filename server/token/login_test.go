@@ -1,7 +1,6 @@
 package token_test
 
 import (
-	"context"
 	"net/netip"
 	"slices"
 	"strings"
@@ -112,12 +111,12 @@ func TestLoginRenewal(t *testing.T) {
 	fields := engines.TokenFields{}
 	refusal := engines.Invalid("the user is gone")
 	w := newWorld(t, func(o *token.Options) {
-		o.RenewTerms = func(_ context.Context, e *token.Entry) (token.Terms, error) {
+		o.Logins = logins{terms: func(e *token.Entry) (token.Terms, error) {
 			if asked = e; e.Role == "gone" {
 				return token.Terms{}, refusal
 			}
 			return token.TermsOf(userpass(), fields), nil
-		}
+		}}
 	})
 	login := func(role string) token.Created {
 		t.Helper()
@@ -162,42 +161,5 @@ func TestLoginRenewal(t *testing.T) {
 	w.create(token.Params{}) // not a login
 	if _, err := w.Renew(t.Context(), w.create(token.Params{TTL: time.Hour}).Entry.Key, 0); err != nil || asked != nil {
 		t.Errorf("Renew of a token of auth/token = %v, asked about %v", err, asked)
-	}
-}
-
-// What an auth method calls its role, and what it keeps, is not shown.
-func TestLookupOfLogin(t *testing.T) {
-	d := newDesk(t, func(o *token.Options) {
-		o.IdentityPolicies = func(_ context.Context, e *token.Entry) ([]string, error) {
-			return []string{"from-" + e.EntityID, "app"}, nil
-		}
-		o.ExternalPolicies = func(context.Context, *token.Entry) (map[string][]string, error) {
-			return map[string][]string{"a": {"x"}}, nil
-		}
-	})
-	l := engines.Login{Role: "bob", Internal: []byte(`"keep-this"`), Token: engines.TokenFields{TokenPolicies: engines.StringList{"app"}}}
-	c, err := d.tokens.CreateLogin(t.Context(), userpass(), "", "auth/userpass/login/bob", l, "e1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	data := d.lookup(c.Token.Reveal())
-	for _, key := range []string{"role", "internal", "mount"} {
-		if v, ok := data[key]; ok {
-			t.Errorf("%s = %v, want it left out", key, v)
-		}
-	}
-	want := map[string]any{"identity_policies": []any{"from-e1", "app"}, "external_namespace_policies": map[string]any{"a": []any{"x"}}}
-	for key, v := range want {
-		if !equalJSON(data[key], v) {
-			t.Errorf("%s = %v, want %v", key, data[key], v)
-		}
-	}
-	auth, err := d.tokens.AuthWithIdentity(t.Context(), c)
-	if err != nil || !slices.Equal(auth.TokenPolicies, []string{"app", "default"}) || !slices.Equal(auth.IdentityPolicies, []string{"from-e1", "app"}) ||
-		!slices.Equal(auth.Policies, []string{"app", "default", "from-e1"}) {
-		t.Errorf("auth = %+v, %v", auth, err)
-	}
-	if data := d.lookup(d.root.Token.Reveal()); data["identity_policies"] != nil {
-		t.Errorf("a token without entity has %v", data["identity_policies"])
 	}
 }

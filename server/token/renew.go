@@ -73,13 +73,13 @@ func TermsOf(m engines.Mount, f engines.TokenFields) Terms {
 // nothing in particular. ErrInvalid means that there is no such valid token; a token that cannot be renewed
 // is an engines.Error of KindInvalid.
 func (s *Store) Renew(ctx context.Context, key string, increment time.Duration) (Created, error) {
-	return s.renew(ctx, key, increment, Terms{})
+	return s.RenewWithin(ctx, key, increment, Terms{})
 }
 
-// renew is Renew. Tokens of the auth/token mount keep within that mount's limits, which are all that limits
+// RenewWithin is Renew. Tokens of the auth/token mount keep within that mount's limits, which are all that limits
 // says.
-func (s *Store) renew(ctx context.Context, key string, increment time.Duration, limits Terms) (Created, error) {
-	if isBatchKey(key) {
+func (s *Store) RenewWithin(ctx context.Context, key string, increment time.Duration, limits Terms) (Created, error) {
+	if IsBatchKey(key) {
 		return Created{}, engines.Invalid("batch tokens cannot be renewed")
 	}
 	current, err := s.LookupKey(ctx, key)
@@ -97,7 +97,7 @@ func (s *Store) renew(ctx context.Context, key string, increment time.Duration, 
 	e, err := s.change(ctx, key, func(e *Entry) error {
 		now := s.now().Round(0)
 		switch {
-		case !e.valid(now):
+		case !e.Valid(now):
 			return ErrInvalid
 		case !e.Renewable || e.NumUses < 0:
 			return errNotRenewable
@@ -117,8 +117,8 @@ var errNotRenewable = engines.Invalid("token is not renewable")
 // terms returns what governs the token's renewal now.
 func (s *Store) terms(ctx context.Context, e *Entry, limits Terms) (Terms, error) {
 	switch {
-	case e.Mount != "" && s.opts.RenewTerms != nil:
-		return s.opts.RenewTerms(ctx, e)
+	case e.Mount != "" && s.opts.Logins != nil:
+		return s.opts.Logins.RenewTerms(ctx, e)
 	case e.Mount != "":
 		limits = Terms{}
 	}
@@ -126,7 +126,7 @@ func (s *Store) terms(ctx context.Context, e *Entry, limits Terms) (Terms, error
 	if e.Mount != "" || e.Role == "" {
 		return t, nil
 	}
-	r, err := s.role(ctx, s.store, e.Namespace, e.Role)
+	r, err := s.roles.Get(ctx, e.Namespace, e.Role)
 	if errors.Is(err, storage.ErrNotFound) {
 		return t, engines.Invalid("the token role that made this token no longer exists: the token cannot be renewed")
 	}
@@ -136,6 +136,6 @@ func (s *Store) terms(ctx context.Context, e *Entry, limits Terms) (Terms, error
 	if !r.Renewable {
 		return t, engines.Invalid("the token role that made this token no longer lets its tokens be renewed")
 	}
-	t.Period = r.period(e.AskedPeriod)
+	t.Period = r.PeriodOf(e.AskedPeriod)
 	return t, nil
 }

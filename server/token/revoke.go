@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/coffer-project/coffer/server/token/record"
+	"github.com/coffer-project/coffer/server/token/secret"
+
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/storage"
 )
@@ -18,16 +21,16 @@ const batchTokens = 32
 // from the first write on, and no child can be added from then on; Revoke returns when everything is gone.
 // If it is interrupted, Sweep finishes it. A batch token is an engines.Error of KindInvalid.
 func (s *Store) Revoke(ctx context.Context, key string) error {
-	return s.revoke(ctx, key, withChildren)
+	return s.revoke(ctx, key, record.WithChildren)
 }
 
 // RevokeOrphan removes only this token: its children become orphans. A token that is not there is fine.
 func (s *Store) RevokeOrphan(ctx context.Context, key string) error {
-	return s.revoke(ctx, key, freeingOrphan)
+	return s.revoke(ctx, key, record.FreeingOrphan)
 }
 
-func (s *Store) revoke(ctx context.Context, key string, how revocation) error {
-	if isBatchKey(key) {
+func (s *Store) revoke(ctx context.Context, key string, how record.Revocation) error {
+	if IsBatchKey(key) {
 		return engines.Invalid("batch tokens cannot be revoked: they end when their time is over or their parent is revoked")
 	}
 	marked, err := s.mark(ctx, []string{key}, how)
@@ -46,7 +49,7 @@ func (s *Store) removeAll(ctx context.Context, marked []*Entry) error {
 	stack := slices.Clone(marked)
 	for len(stack) > 0 {
 		top := stack[len(stack)-1]
-		names, err := s.store.List(ctx, childrenKey(top.Key), "", batchTokens)
+		names, err := s.store.List(ctx, record.ChildrenKey(top.Key), "", batchTokens)
 		if err != nil {
 			return err
 		}
@@ -57,7 +60,7 @@ func (s *Store) removeAll(ctx context.Context, marked []*Entry) error {
 			stack = stack[:len(stack)-1]
 			continue
 		}
-		if top.Revoking == freeingOrphan {
+		if top.Revoking == record.FreeingOrphan {
 			if err := s.free(ctx, top.Key, names); err != nil {
 				return err
 			}
@@ -74,7 +77,7 @@ func (s *Store) removeAll(ctx context.Context, marked []*Entry) error {
 
 // removeLeaves marks these children of parent, removes those without children, and returns the others.
 func (s *Store) removeLeaves(ctx context.Context, parent string, names []string) (inner []*Entry, err error) {
-	children, err := s.mark(ctx, names, withChildren)
+	children, err := s.mark(ctx, names, record.WithChildren)
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +86,7 @@ func (s *Store) removeLeaves(ctx context.Context, parent string, names []string)
 	}
 	var leaves []*Entry
 	for _, c := range children {
-		below, err := s.store.List(ctx, childrenKey(c.Key), "", 1)
+		below, err := s.store.List(ctx, record.ChildrenKey(c.Key), "", 1)
 		if err != nil {
 			return nil, err
 		}
@@ -102,7 +105,7 @@ func (s *Store) dropDangling(ctx context.Context, parent string, names []string,
 	for _, name := range names {
 		isChild := func(e *Entry) bool { return e.Key == name && e.Parent == parent }
 		if !slices.ContainsFunc(found, isChild) {
-			b.Deletes = append(b.Deletes, childKey(parent, name))
+			b.Deletes = append(b.Deletes, record.ChildKey(parent, name))
 		}
 	}
 	if b.Empty() {
@@ -114,13 +117,13 @@ func (s *Store) dropDangling(ctx context.Context, parent string, names []string,
 
 // mark makes tokens invalid, in one batch, and returns those that are there. Their place in the expiry index
 // becomes now, so that Sweep finds them. A token that is marked already keeps its mark.
-func (s *Store) mark(ctx context.Context, keys []string, how revocation) (marked []*Entry, err error) {
+func (s *Store) mark(ctx context.Context, keys []string, how record.Revocation) (marked []*Entry, err error) {
 	var revoked, expired int64
 	err = s.batched(ctx, keys, func(t *storage.Txn, keys []string) ([]*Entry, error) {
 		var batch []*Entry
 		revoked, expired = 0, 0
 		for _, key := range keys {
-			e, err := get(ctx, t, key)
+			e, err := record.Get(ctx, t, key)
 			if errors.Is(err, storage.ErrNotFound) {
 				continue
 			} else if err != nil {
@@ -137,7 +140,7 @@ func (s *Store) mark(ctx context.Context, keys []string, how revocation) (marked
 			} else {
 				expired++
 			}
-			put(t, e, before)
+			record.Put(t, e, before)
 		}
 		return batch, nil
 	}, func(batch []*Entry) {
@@ -152,15 +155,15 @@ func (s *Store) mark(ctx context.Context, keys []string, how revocation) (marked
 func (s *Store) free(ctx context.Context, parent string, names []string) error {
 	return s.batched(ctx, names, func(t *storage.Txn, keys []string) ([]*Entry, error) {
 		for _, key := range keys {
-			t.Delete(childKey(parent, key))
-			e, err := get(ctx, t, key)
+			t.Delete(record.ChildKey(parent, key))
+			e, err := record.Get(ctx, t, key)
 			if errors.Is(err, storage.ErrNotFound) || err == nil && e.Parent != parent {
 				continue
 			} else if err != nil {
 				return nil, err
 			}
 			e.Parent = ""
-			put(t, e, e.ExpiresAt)
+			record.Put(t, e, e.ExpiresAt)
 		}
 		return nil, nil
 	}, nil)
@@ -171,43 +174,43 @@ func (s *Store) remove(ctx context.Context, tokens []*Entry) error {
 	keys := make([]string, len(tokens))
 	for i, e := range tokens {
 		keys[i] = e.Key
-		if s.opts.OnRevoke == nil {
+		if s.opts.Dependents == nil {
 			continue
 		}
-		if err := s.opts.OnRevoke(ctx, e); err != nil {
+		if err := s.opts.Dependents.RevokeToken(ctx, e); err != nil {
 			return fmt.Errorf("removing what belongs to a token: %w", err)
 		}
 	}
 	err := s.batched(ctx, keys, func(t *storage.Txn, keys []string) (gone []*Entry, err error) {
 		for _, key := range keys {
 			// Again: it may be gone and, if its name was chosen by hand, back as another token.
-			e, err := get(ctx, t, key)
+			e, err := record.Get(ctx, t, key)
 			if errors.Is(err, storage.ErrNotFound) || err == nil && e.Revoking == 0 {
 				continue
 			} else if err != nil {
 				return nil, err
 			}
-			accessor, err := s.hash(ctx, accessorHash, e.Accessor)
+			accessor, err := s.hash(ctx, secret.AccessorDomain, e.Accessor)
 			if err != nil {
 				return nil, err
 			}
-			t.Delete(idKey(key))
-			t.Delete(accessorKey(accessor))
+			t.Delete(record.IDKey(key))
+			t.Delete(record.AccessorKey(accessor))
 			if e.Parent != "" {
-				t.Delete(childKey(e.Parent, key))
+				t.Delete(record.ChildKey(e.Parent, key))
 			}
 			if !e.ExpiresAt.IsZero() {
-				t.Delete(expiryKey(e.ExpiresAt, key))
+				t.Delete(record.ExpiryKey(e.ExpiresAt, key))
 			}
 			gone = append(gone, e)
 		}
 		return gone, nil
 	}, func(gone []*Entry) {
 		for _, e := range gone {
-			s.tally.add(e, -1)
+			s.tally.Add(e, -1)
 		}
 	})
-	s.tally.doubt(err, s.now())
+	s.tally.Doubt(err, s.now())
 	return err
 }
 

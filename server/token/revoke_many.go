@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/coffer-project/coffer/server/token/record"
+
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -32,7 +34,7 @@ func (s *Store) RevokeNamespace(ctx context.Context, namespace string) (n int, e
 func (s *Store) revokeWhere(ctx context.Context, fits func(*Entry) bool) (n int, err error) {
 	var problems []error
 	revoke := func(keys []string) (goOn bool) {
-		marked, err := s.mark(ctx, keys, withChildren)
+		marked, err := s.mark(ctx, keys, record.WithChildren)
 		n += len(marked)
 		if err == nil {
 			err = s.removeAll(ctx, marked)
@@ -43,12 +45,12 @@ func (s *Store) revokeWhere(ctx context.Context, fits func(*Entry) bool) (n int,
 		return ctx.Err() == nil && !isOutage(err)
 	}
 	var keys []string
-	for entry, err := range s.scan(ctx, idPrefix) {
+	for entry, err := range record.Scan(ctx, s.store, record.IDPrefix) {
 		if err != nil {
 			problems = append(problems, err)
 			break
 		}
-		e, err := decode(keyOf(entry), entry.Value)
+		e, err := record.Decode(keyOf(entry), entry.Value)
 		if err != nil {
 			problems = append(problems, err)
 			continue
@@ -71,4 +73,4 @@ func (s *Store) revokeWhere(ctx context.Context, fits func(*Entry) bool) (n int,
 }
 
 // keyOf returns the Key of a stored token.
-func keyOf(e storage.Entry) string { return strings.TrimPrefix(string(e.Key), string(idPrefix)) }
+func keyOf(e storage.Entry) string { return strings.TrimPrefix(string(e.Key), string(record.IDPrefix)) }

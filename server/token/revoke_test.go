@@ -42,7 +42,7 @@ func TestRevokeTree(t *testing.T) {
 		t.Errorf("%d entries left of %d, with %d tokens gone", len(left), before, len(tree))
 	}
 	if len(w.revoked) != len(tree) || w.revoked[len(tree)-1] != top.Entry.Key {
-		t.Errorf("OnRevoke was called %d times, want once for each of %d tokens and last for the top", len(w.revoked), len(tree))
+		t.Errorf("RevokeToken was called %d times, want once for each of %d tokens and last for the top", len(w.revoked), len(tree))
 	}
 	if err := w.Revoke(t.Context(), top.Entry.Key); err != nil {
 		t.Errorf("revoking what is gone: %v", err)
@@ -230,7 +230,7 @@ func TestSweep(t *testing.T) {
 		t.Errorf("Sweep of ten = %d, %v, %v", ten, next, err)
 	}
 	n, next, err := w.Sweep(ctx, 100)
-	if n+ten != 29 || next.After(w.now()) || next.IsZero() || !errors.Is(err, errOnRevoke) {
+	if n+ten != 29 || next.After(w.now()) || next.IsZero() || !errors.Is(err, errRefused) {
 		t.Errorf("Sweep with one that cannot be removed = %d, %v, %v", n, next, err)
 	}
 	delete(w.failing, short[3].Entry.Key)
@@ -242,7 +242,7 @@ func TestSweep(t *testing.T) {
 	w.wantValid("never expires", forever)
 	slices.Sort(w.revoked)
 	if got := len(slices.Compact(w.revoked)); got != len(short)+1 {
-		t.Errorf("OnRevoke was called for %d tokens, want %d", got, len(short)+1)
+		t.Errorf("RevokeToken was called for %d tokens, want %d", got, len(short)+1)
 	}
 }
 

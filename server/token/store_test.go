@@ -1,6 +1,7 @@
 package token_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,7 +27,7 @@ type world struct {
 	clock atomic.Int64 // nanoseconds
 
 	mu      sync.Mutex
-	revoked []string // keys given to OnRevoke
+	revoked []string // keys given to RevokeToken
 	failing map[string]bool
 }
 
@@ -37,27 +38,36 @@ func newWorld(t testing.TB, change ...func(*token.Options)) *world {
 	if _, err := w.mem.Commit(t.Context(), storage.Batch{Puts: token.InitPuts()}); err != nil {
 		t.Fatal(err)
 	}
-	o := token.Options{Store: w.mem, Now: w.now, OnRevoke: w.onRevoke}
+	o := token.Options{Store: w.mem, Dependents: w}
 	for _, fn := range change {
 		fn(&o)
 	}
-	w.Store = token.New(o)
+	w.Store = w.node(o)
 	t.Cleanup(w.mem.OnChange(w.Changed))
 	return w
+}
+
+// node returns a store of another node, by the same clock.
+func (w *world) node(o token.Options) *token.Store {
+	o.Store = cmp.Or(o.Store, storage.Store(w.mem))
+	s := token.New(o)
+	token.SetClock(s, w.now)
+	return s
 }
 
 func (w *world) now() time.Time { return time.Unix(0, w.clock.Load()) }
 
 func (w *world) pass(d time.Duration) { w.clock.Add(int64(d)) }
 
-var errOnRevoke = errors.New("refused by the test")
+var errRefused = errors.New("refused by the test")
 
-func (w *world) onRevoke(_ context.Context, e *token.Entry) error {
+// RevokeToken implements token.Dependents.
+func (w *world) RevokeToken(_ context.Context, e *token.Entry) error {
 	key := e.Key
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.failing[key] {
-		return errOnRevoke
+		return errRefused
 	}
 	w.revoked = append(w.revoked, key)
 	return nil
@@ -281,15 +291,23 @@ func TestRenew(t *testing.T) {
 	}
 }
 
+// logins are token.Logins that renew as a test says.
+type logins struct {
+	token.Logins
+	terms func(e *token.Entry) (token.Terms, error)
+}
+
+func (l logins) RenewTerms(_ context.Context, e *token.Entry) (token.Terms, error) { return l.terms(e) }
+
 func TestRenewTerms(t *testing.T) {
 	refused := engines.Invalid("role is gone")
 	w := newWorld(t, func(o *token.Options) {
-		o.RenewTerms = func(_ context.Context, e *token.Entry) (token.Terms, error) {
+		o.Logins = logins{terms: func(e *token.Entry) (token.Terms, error) {
 			if e.Role == "gone" {
 				return token.Terms{}, refused
 			}
 			return token.Terms{TTL: 2 * time.Hour, MaxTTL: 3 * time.Hour}, nil
-		}
+		}}
 	})
 	gone := w.create(token.Params{TTL: time.Hour, Mount: "m1", Role: "gone"})
 	if _, err := w.Renew(t.Context(), gone.Entry.Key, 0); !errors.Is(err, refused) {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/coffer-project/coffer/server/token/record"
+
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -23,11 +25,11 @@ func (s *Store) Sweep(ctx context.Context, limit int) (n int, next time.Time, er
 		problems = append(problems, errs...)
 		return slices.ContainsFunc(errs, func(err error) bool { return ctx.Err() != nil || isOutage(err) })
 	}
-	for entry, err := range s.scan(ctx, expiryPrefix) {
+	for entry, err := range record.Scan(ctx, s.store, record.ExpiryPrefix) {
 		if err != nil {
 			return n, now, errors.Join(append(problems, err)...)
 		}
-		at, key, ok := splitExpiryKey(entry.Key)
+		at, key, ok := record.SplitExpiryKey(entry.Key)
 		if ok && (at.After(now) || n+len(batch) >= limit) {
 			next = at
 			break
@@ -91,8 +93,8 @@ func (s *Store) sweepTogether(ctx context.Context, batch []dueToken) error {
 				continue
 			}
 			if e.Revoking == 0 {
-				e.Revoking = withChildren
-				put(t, e, e.ExpiresAt)
+				e.Revoking = record.WithChildren
+				record.Put(t, e, e.ExpiresAt)
 				expired++
 			}
 			marked = append(marked, e)
@@ -105,7 +107,7 @@ func (s *Store) sweepTogether(ctx context.Context, batch []dueToken) error {
 	s.expired.Add(expired)
 	var leaves, inner []*Entry
 	for _, e := range marked {
-		below, err := s.store.List(ctx, childrenKey(e.Key), "", 1)
+		below, err := s.store.List(ctx, record.ChildrenKey(e.Key), "", 1)
 		switch {
 		case err != nil:
 			return err
@@ -126,7 +128,7 @@ func dueEntry(ctx context.Context, t *storage.Txn, d dueToken) (*Entry, error) {
 	if !d.ok {
 		return nil, nil
 	}
-	e, err := get(ctx, t, d.key)
+	e, err := record.Get(ctx, t, d.key)
 	if errors.Is(err, storage.ErrNotFound) || err == nil && !e.ExpiresAt.Equal(d.at) {
 		return nil, nil
 	}
@@ -145,7 +147,7 @@ func (s *Store) sweepOne(ctx context.Context, index storage.Key, at time.Time, k
 	_, err := storage.Update(ctx, s.store, func(t *storage.Txn) error {
 		due = false
 		if ok {
-			e, err := get(ctx, t, key)
+			e, err := record.Get(ctx, t, key)
 			if err != nil && !errors.Is(err, storage.ErrNotFound) {
 				return err
 			}

@@ -113,7 +113,7 @@ func TestCountAfterRestore(t *testing.T) {
 	if n, _, err := w.CountStored(t.Context(), all); n != 0 || err != nil {
 		t.Fatalf("%d logins, %v", n, err)
 	}
-	other := token.New(token.Options{Store: w.mem, Now: w.now}) // it stands for the cluster that wrote the snapshot
+	other := w.node(token.Options{}) // it stands for the cluster that wrote the snapshot
 	if _, err := other.CreateLogin(t.Context(), m, "", "auth/userpass/login/bob", engines.Login{DisplayName: "x", Role: "bob"}, ""); err != nil {
 		t.Fatal(err)
 	}

@@ -1,28 +1,34 @@
 // Package token keeps tokens: it creates, finds, renews and revokes them, for logins and for the paths of the
-// auth/token mount, which it answers.
+// auth/token mount, which package api below it answers.
 //
 // It promises that a service token is stored only as its keyed hash; that a token which is revoked, expired or
 // used up is invalid at once, whatever remains of it in storage; and that with a token all tokens made from it
 // go too. Revocation marks first and removes later, so an interrupted one is finished by Sweep. Batch tokens
-// are not stored at all: they carry their entry, sealed (see batch.go).
+// are not stored at all: they carry their entry, sealed (package batch).
 //
 // It assumes that everything that writes runs on the active node. Lookups work on every node, provided that
-// Changed is given every change of the feed. Start reading at Entry, then Store, Create and Revoke; Engine
-// is the mount.
+// Changed is given every change of the feed. What is stored is in package record; start reading there, at Entry, then Store, Create and Revoke.
 package token
 
 import (
+	"cmp"
 	"context"
 	"crypto/subtle"
-	"encoding/json"
 	"errors"
 	"log/slog"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/coffer-project/coffer/server/token/batch"
+	"github.com/coffer-project/coffer/server/token/tally"
+
+	"github.com/coffer-project/coffer/server/token/record"
+	"github.com/coffer-project/coffer/server/token/secret"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/token/role"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -33,128 +39,90 @@ const (
 	systemTTL  = 768 * time.Hour // default and maximum unless Options say otherwise
 	cacheItems = 1 << 15
 
-	rootNamespace = "root"
-
-	rootPolicy     = "root"
-	defaultPolicy  = "default"
 	wrappingPolicy = "response-wrapping" // of wrapping tokens, which only the server makes
 
-	typeService = "service"
-	typeBatch   = "batch"
+	typeService = role.TypeService
+	typeBatch   = role.TypeBatch
+)
+
+// Names that are known to every server.
+const (
+	RootNamespace = record.RootNamespace
+	RootPolicy    = record.RootPolicy
+	DefaultPolicy = "default"
 )
 
 // Entry is one token. Entries are shared: do not modify them.
-type Entry struct {
-	// Key is a keyed hash of the token, which service tokens are stored under. It identifies the token and is
-	// not secret, but it is never shown. No Key of a batch token is that of a service token.
-	Key      string `json:"-"`
-	Accessor string `json:"accessor"` // "" for batch tokens
-	// Parent is the Key of the token that this one goes with, "" for an orphan.
-	Parent      string            `json:"parent,omitempty"`
-	Policies    []string          `json:"policies"` // sorted, lower case
-	Path        string            `json:"path"`     // of the request that created it
-	Meta        map[string]string `json:"meta,omitempty"`
-	DisplayName string            `json:"display_name"`
-	// NumUses is how often the token can still be used: 0 is without limit, -1 is used up.
-	NumUses        int           `json:"num_uses,omitempty"`
-	TTL            time.Duration `json:"ttl,omitempty"` // when created; 0: never expires
-	MaxTTL         time.Duration `json:"max_ttl,omitempty"`
-	ExplicitMaxTTL time.Duration `json:"explicit_max_ttl,omitempty"`
-	Period         time.Duration `json:"period,omitempty"`
-	CreatedAt      time.Time     `json:"created_at"`
-	ExpiresAt      time.Time     `json:"expires_at,omitzero"` // zero: never
-	RenewedAt      time.Time     `json:"renewed_at,omitzero"`
-	Renewable      bool          `json:"renewable,omitempty"`
-	Type           string        `json:"type"` // "service" or "batch"
-	EntityID       string        `json:"entity_id,omitempty"`
-	Namespace      string        `json:"namespace"` // id
-	// BoundCIDRs are the networks the token may be used from; none is everywhere.
-	BoundCIDRs []netip.Prefix `json:"bound_cidrs,omitempty"`
-	// Mount is the UUID of the auth mount whose login made the token; "" for tokens of the auth/token mount.
-	Mount string `json:"mount,omitempty"`
-	// Role is what the auth mount calls its role or user, or the token role if Mount is "".
-	Role string `json:"role,omitempty"`
-	// Internal is what the auth mount keeps with its token. It is never shown.
-	Internal json.RawMessage `json:"internal,omitempty"`
-	// AskedPeriod is the part of a token role's token that is not the role's: the period its creator asked for.
-	AskedPeriod time.Duration `json:"asked_period,omitempty"`
-	// Bytes is how much is stored beside the token: a wrapped response.
-	Bytes int64 `json:"bytes,omitempty"`
-	// Revoking is set once the token is being removed.
-	Revoking revocation `json:"revoking,omitempty"`
-}
-
-// revocation says what becomes of the children of a token that is being removed.
-type revocation int
-
-const (
-	withChildren  revocation = 1 // they are removed with it
-	freeingOrphan revocation = 2 // they become orphans
-)
-
-// Orphan reports whether the token goes with no other.
-func (e *Entry) Orphan() bool { return e.Parent == "" }
-
-// Root reports whether the token has the root policy.
-func (e *Entry) Root() bool { return slices.Contains(e.Policies, rootPolicy) }
-
-// Batch reports whether it is a batch token: one that is not stored, has no cubbyhole and cannot be renewed or
-// revoked.
-func (e *Entry) Batch() bool { return e.Type == typeBatch }
-
-// AllowsIP reports whether the token may be used from addr.
-func (e *Entry) AllowsIP(addr netip.Addr) bool {
-	addr = addr.Unmap().WithZone("")
-	return len(e.BoundCIDRs) == 0 ||
-		slices.ContainsFunc(e.BoundCIDRs, func(p netip.Prefix) bool { return p.Contains(addr) })
-}
-
-// expired reports whether the token's time is over.
-func (e *Entry) expired(now time.Time) bool { return !e.ExpiresAt.IsZero() && !now.Before(e.ExpiresAt) }
-
-// valid reports whether the token may be used. A used-up token is still valid for its last request.
-func (e *Entry) valid(now time.Time) bool { return e.Revoking == 0 && !e.expired(now) }
+type Entry = record.Entry
 
 // Options of a Store.
 type Options struct {
 	// Store is the decrypted store. Required.
 	Store storage.Store
-	// Now tells the time; nil is time.Now.
-	Now func() time.Time
-	// OnRevoke removes what belongs to a token (its cubbyhole, its leases) before the token itself is
-	// removed; nil does nothing. It may be called more than once for a token. If it fails, the token stays
-	// invalid and Sweep tries again.
-	OnRevoke func(ctx context.Context, e *Entry) error
-	// RenewTerms returns what governs the renewal of a login's token now, for instance the current settings of
-	// its role; an error refuses the renewal. Nil takes what the entry says. It is asked only about tokens with a
-	// Mount: tokens of token roles follow their role, all others what the entry says.
-	RenewTerms func(ctx context.Context, e *Entry) (Terms, error)
-	// BatchKey returns the 32 bytes that batch tokens are sealed with, the same on all nodes. If it is nil there
-	// are no batch tokens.
-	BatchKey func() ([]byte, error)
+	// Dependents are removed with a token; nil: there are none.
+	Dependents Dependents
+	// Logins are those whose tokens have a Mount. Nil: their renewal takes what the entry says, and there are no entity aliases.
+	Logins Logins
+	// BatchKeys has the key of batch tokens. Nil: there are none.
+	BatchKeys BatchKeys
 	// BatchKeyEntry is where that key is kept: a change there makes another one of it. "" if it never changes.
 	BatchKeyEntry storage.Key
-	// Below reports whether the namespace id is ancestor itself or below it; nil compares.
-	Below func(ctx context.Context, ancestor, id string) bool
-	// NamespacePath returns the path of a namespace, "" for root, else with a slash at its end; nil is "".
-	NamespacePath func(id string) string
-	// EntityByAlias finds or makes the entity that a mount knows by this name; nil refuses entity aliases.
-	EntityByAlias func(ctx context.Context, namespace, mountAccessor, name string) (entityID string, err error)
-	// IdentityPolicies returns the policies that a token has through its entity in its own namespace,
-	// ExternalPolicies those in other namespaces, by namespace. Nil is none. They are asked only about tokens
-	// with an entity.
-	IdentityPolicies func(ctx context.Context, e *Entry) ([]string, error)
-	ExternalPolicies func(ctx context.Context, e *Entry) (map[string][]string, error)
-	// Admit is asked before a token is stored, but for those with the root policy; its error is the answer. Nil admits all.
-	Admit func(ctx context.Context, e *Entry) error
-	// Background runs work for as long as this node is the active one, and ends its context then. It must call
-	// work in any case, with an ended context if need be. Nil calls it at once, with the request's context.
-	Background func(work func(context.Context))
+	Namespaces    Namespaces // nil: none lies below another, and all paths are ""
+	Identity      Identity   // nil: entities have no policies
+	Quotas        Quotas     // nil: there are none
+	// Background runs work beside requests; nil: work is called at once, with the request's context.
+	Background Background
 	// Logger is told what background work did; nil discards.
 	Logger *slog.Logger
 	// DefaultTTL and MaxTTL are the system's; 0 is 768 hours.
 	DefaultTTL time.Duration
 	MaxTTL     time.Duration
+}
+
+// Dependents are what belongs to tokens: leases, cubbyholes, wrapped answers. RevokeToken removes those of a token before the token
+// itself is removed. It may be called more than once for a token. If it fails, the token stays invalid and Sweep tries again.
+type Dependents interface {
+	RevokeToken(ctx context.Context, e *Entry) error
+}
+
+// Logins are the auth methods that tokens come from: login.Logins.
+type Logins interface {
+	// RenewTerms returns what governs the renewal of a login's token now, for instance the current settings of its role; an error
+	// refuses the renewal. It is asked only about tokens with a Mount: tokens of token roles follow their role, all others what the
+	// entry says.
+	RenewTerms(ctx context.Context, e *Entry) (Terms, error)
+	// EntityByAlias finds or makes the entity that a mount knows by this name.
+	EntityByAlias(ctx context.Context, namespace, mountAccessor, name string) (entityID string, err error)
+}
+
+// BatchKeys has the 32 bytes that batch tokens are sealed with, the same on all nodes: setkeys.Store.
+type BatchKeys interface{ Batch() ([]byte, error) }
+
+// Namespaces are those that tokens are of: namespace.Store.
+type Namespaces interface {
+	// Below reports whether the namespace id is ancestor itself or below it.
+	Below(ctx context.Context, ancestor, id string) bool
+	// Path returns the path of a namespace, "" for root, else with a slash at its end.
+	Path(id string) string
+}
+
+// Identity knows the policies that a token has through its entity: rights.Rights. It is asked only about tokens with an entity.
+type Identity interface {
+	// IdentityPolicies returns those in the token's own namespace, ExternalPolicies those in others, by namespace.
+	IdentityPolicies(ctx context.Context, e *Entry) ([]string, error)
+	ExternalPolicies(ctx context.Context, e *Entry) (map[string][]string, error)
+}
+
+// Quotas limit how many tokens there may be, and what they wrap: quota.Quotas.
+type Quotas interface {
+	// AdmitToken is asked before a token is stored, but for those with the root policy; its error is the answer.
+	AdmitToken(ctx context.Context, namespace, path, role string, bytes int64) error
+}
+
+// Background runs work for as long as this node is the active one, and ends its context then. Start calls work in any case, with an
+// ended context if need be.
+type Background interface {
+	Start(work func(context.Context))
 }
 
 // Store keeps the tokens. Safe for concurrent use.
@@ -164,11 +132,11 @@ type Store struct {
 	now     func() time.Time
 	log     *slog.Logger
 	entries *storage.Cache[*Entry]
-	hasher  *storage.Cache[*hasher]
-	tally   tally
+	hasher  *storage.Cache[*secret.Hasher]
+	tally   tally.Tally
 	opened  *storage.Cache[*Entry] // batch tokens, by Key
-	sealer  *storage.Cache[*sealer]
-	tidying tidying
+	sealer  *storage.Cache[*batch.Sealer]
+	roles   *role.Store
 
 	created, createdBatch, revoked, expired atomic.Int64 // tokens, since the start
 }
@@ -176,31 +144,20 @@ type Store struct {
 // New returns a Store.
 func New(o Options) *Store {
 	s := &Store{
-		opts: o, store: o.Store, now: o.Now, log: o.Logger,
-		entries: storage.NewCache[*Entry](cacheItems), hasher: storage.NewCache[*hasher](1),
-		opened: storage.NewCache[*Entry](openedItems), sealer: storage.NewCache[*sealer](1),
+		opts: o, store: o.Store, now: time.Now, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)),
+		entries: storage.NewCache[*Entry](cacheItems), hasher: storage.NewCache[*secret.Hasher](1),
+		roles: role.NewStore(o.Store), opened: storage.NewCache[*Entry](openedItems), sealer: storage.NewCache[*batch.Sealer](1),
 	}
-	if s.now == nil {
-		s.now = time.Now
-	}
-	if s.log == nil {
-		s.log = slog.New(slog.DiscardHandler)
-	}
-	if s.opts.DefaultTTL == 0 {
-		s.opts.DefaultTTL = systemTTL
-	}
-	if s.opts.MaxTTL == 0 {
-		s.opts.MaxTTL = systemTTL
-	}
+	s.opts.DefaultTTL, s.opts.MaxTTL = cmp.Or(o.DefaultTTL, systemTTL), cmp.Or(o.MaxTTL, systemTTL)
 	return s
 }
 
 // Changed forgets what a change made stale. It is meant for storage.Feed's OnChange.
 func (s *Store) Changed(ch storage.Change) {
-	if ch.Touches(idPrefix) {
+	if ch.Touches(record.IDPrefix) {
 		s.entries.Apply(ch)
 	}
-	if ch.Touches(hashKeyKey) {
+	if ch.Touches(record.HashKey) {
 		s.hasher.Apply(ch)
 	}
 	if at := s.opts.BatchKeyEntry; at != "" && ch.Touches(at) {
@@ -208,7 +165,7 @@ func (s *Store) Changed(ch storage.Change) {
 		s.sealer.Apply(ch)
 	}
 	if ch.Reset {
-		s.tally.replaced.Store(true)
+		s.tally.Replaced()
 		s.opened.Apply(ch)
 		s.sealer.Apply(ch)
 	}
@@ -229,26 +186,50 @@ func (s *Store) Numbers() map[string]float64 {
 
 // NamespacePath returns the path of a namespace, "" for root, else with a slash at its end.
 func (s *Store) NamespacePath(id string) string {
-	if s.opts.NamespacePath == nil {
+	if s.opts.Namespaces == nil {
 		return ""
 	}
-	return s.opts.NamespacePath(id)
+	return s.opts.Namespaces.Path(id)
 }
 
-// below reports whether a namespace is ancestor or below it.
-func (s *Store) below(ctx context.Context, ancestor, id string) bool {
-	return ancestor == id || s.opts.Below != nil && s.opts.Below(ctx, ancestor, id)
+// Roles returns the token roles.
+func (s *Store) Roles() *role.Store { return s.roles }
+
+// EntityByAlias finds or makes the entity that a mount knows by this name.
+func (s *Store) EntityByAlias(ctx context.Context, namespace, mountAccessor, name string) (entityID string, err error) {
+	if s.opts.Logins == nil {
+		return "", engines.Invalid("field \"entity_alias\": there are no entities here: leave it out")
+	}
+	return s.opts.Logins.EntityByAlias(ctx, namespace, mountAccessor, name)
+}
+
+// Now tells the time.
+func (s *Store) Now() time.Time { return s.now() }
+
+// InBackground runs work in Options.Background, or at once if there is none.
+func (s *Store) InBackground(ctx context.Context, work func(context.Context, *slog.Logger)) {
+	run := func(ctx context.Context) { work(ctx, s.log) }
+	if s.opts.Background == nil {
+		run(ctx)
+	} else {
+		s.opts.Background.Start(run)
+	}
+}
+
+// Below reports whether a namespace is ancestor or below it.
+func (s *Store) Below(ctx context.Context, ancestor, id string) bool {
+	return ancestor == id || s.opts.Namespaces != nil && s.opts.Namespaces.Below(ctx, ancestor, id)
 }
 
 // Lookup returns the entry of a valid token, or ErrInvalid.
 func (s *Store) Lookup(ctx context.Context, token string) (*Entry, error) {
-	if strings.HasPrefix(token, batchPrefix) {
+	if strings.HasPrefix(token, batch.Prefix) {
 		return s.lookupBatch(ctx, token)
 	}
-	if token == "" || len(token) > maxTokenBytes {
+	if token == "" || len(token) > secret.MaxBytes {
 		return nil, ErrInvalid
 	}
-	key, err := s.hash(ctx, tokenHash, token)
+	key, err := s.hash(ctx, secret.TokenDomain, token)
 	if err != nil {
 		return nil, err
 	}
@@ -259,16 +240,22 @@ func (s *Store) Lookup(ctx context.Context, token string) (*Entry, error) {
 	return e, err
 }
 
+// CheckKey returns the error of LookupKey.
+func (s *Store) CheckKey(ctx context.Context, key string) error {
+	_, err := s.LookupKey(ctx, key)
+	return err
+}
+
 // LookupKey returns the entry of the service token with this Key, or ErrInvalid. It also finds a token during
 // its last use, for the request that makes it. Batch tokens are found by the token only.
 func (s *Store) LookupKey(ctx context.Context, key string) (*Entry, error) {
-	e, err := s.entries.Get(ctx, idKey(key), func(ctx context.Context) (*Entry, error) { return get(ctx, s.store, key) })
+	e, err := s.entries.Get(ctx, record.IDKey(key), func(ctx context.Context) (*Entry, error) { return record.Get(ctx, s.store, key) })
 	switch {
 	case errors.Is(err, storage.ErrNotFound):
 		return nil, ErrInvalid
 	case err != nil:
 		return nil, err
-	case !e.valid(s.now()):
+	case !e.Valid(s.now()):
 		return nil, ErrInvalid
 	}
 	return e, nil
@@ -276,21 +263,21 @@ func (s *Store) LookupKey(ctx context.Context, key string) (*Entry, error) {
 
 // LookupAccessor returns the entry of the valid token with this accessor, or ErrInvalid.
 func (s *Store) LookupAccessor(ctx context.Context, accessor string) (*Entry, error) {
-	if accessor == "" || len(accessor) > maxTokenBytes {
+	if accessor == "" || len(accessor) > secret.MaxBytes {
 		return nil, ErrInvalid
 	}
-	id, err := s.hash(ctx, accessorHash, accessor)
+	id, err := s.hash(ctx, secret.AccessorDomain, accessor)
 	if err != nil {
 		return nil, err
 	}
-	found, err := s.store.Get(ctx, accessorKey(id))
+	found, err := s.store.Get(ctx, record.AccessorKey(id))
 	if errors.Is(err, storage.ErrNotFound) {
 		return nil, ErrInvalid
 	}
 	if err != nil {
 		return nil, err
 	}
-	ref, err := decodeAccessor(found.Value)
+	ref, err := record.DecodeAccessor(found.Value)
 	if err != nil {
 		return nil, err
 	}
@@ -320,7 +307,7 @@ func (s *Store) Accessors(ctx context.Context) ([]string, error) {
 
 // AccessorsBelow returns the accessors of the stored tokens of a namespace and those below it, sorted.
 func (s *Store) AccessorsBelow(ctx context.Context, namespace string) ([]string, error) {
-	return s.accessorsWhere(ctx, func(ns string) bool { return s.below(ctx, namespace, ns) })
+	return s.accessorsWhere(ctx, func(ns string) bool { return s.Below(ctx, namespace, ns) })
 }
 
 // Count returns how many tokens are stored for a namespace and those below it. It reads them all.
@@ -331,11 +318,11 @@ func (s *Store) Count(ctx context.Context, namespace string) (int, error) {
 
 func (s *Store) accessorsWhere(ctx context.Context, wanted func(namespace string) bool) ([]string, error) {
 	var out []string
-	for e, err := range s.scan(ctx, accessorPrefix) {
+	for e, err := range record.Scan(ctx, s.store, record.AccessorPrefix) {
 		if err != nil {
 			return nil, err
 		}
-		ref, err := decodeAccessor(e.Value)
+		ref, err := record.DecodeAccessor(e.Value)
 		if err != nil {
 			return nil, err
 		}

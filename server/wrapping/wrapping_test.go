@@ -197,13 +197,18 @@ func TestDrop(t *testing.T) {
 	}
 }
 
+// refusal is token.Dependents that cannot be removed.
+type refusal struct{}
+
+func (refusal) RevokeToken(context.Context, *token.Entry) error {
+	return errors.New("refused by the test")
+}
+
 // TestTokenThatCannotBeRemoved looks that what a used-up token held reaches the client all the same: no client gets it
 // again.
 func TestTokenThatCannotBeRemoved(t *testing.T) {
 	f := newFixture(t)
-	f.tokens = token.New(token.Options{Store: f.store, OnRevoke: func(context.Context, *token.Entry) error {
-		return errors.New("refused by the test")
-	}})
+	f.tokens = token.New(token.Options{Store: f.store, Dependents: refusal{}})
 	f.wraps, f.router = wrapping.NewStore(f.store, f.tokens), engines.NewRouter()
 	f.wraps.Routes(f.router)
 	info := f.wrap(&engines.Response{Data: map[string]any{"password": "p"}})

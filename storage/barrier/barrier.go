@@ -123,7 +123,7 @@ func (b *Barrier) Sealed() bool { return b.keys.Load() == nil }
 
 // Changed takes note of a change of the raw store. Give it every Change of the feed; it does not block.
 func (b *Barrier) Changed(ch storage.Change) {
-	if ch.Touches(ringKey) || ch.Touches(nextKey) {
+	if ch.Touches(ringKey, nextKey) {
 		b.changes.Add(1)
 	}
 }

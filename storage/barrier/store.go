@@ -23,13 +23,8 @@ func isRaw(key storage.Key) bool {
 	return false
 }
 
-// refuse returns an error if key, or what a prefix would list, is not behind the barrier.
-func refuse(key storage.Key) error {
-	if isRaw(key) {
-		return fmt.Errorf("key %q is not behind the barrier", key)
-	}
-	return nil
-}
+// errRaw is the error of a key that is not behind the barrier, or of a prefix that would list such keys.
+func errRaw(key storage.Key) error { return fmt.Errorf("key %q is not behind the barrier", key) }
 
 // Get implements storage.Reader. A value that does not open is a *storage.CorruptError. Unlike that of other
 // stores, the value belongs to the caller.
@@ -38,8 +33,8 @@ func (b *Barrier) Get(ctx context.Context, key storage.Key) (storage.Entry, erro
 	if err != nil {
 		return storage.Entry{}, err
 	}
-	if err := refuse(key); err != nil {
-		return storage.Entry{}, err
+	if isRaw(key) {
+		return storage.Entry{}, errRaw(key)
 	}
 	e, err := b.raw.Get(ctx, key)
 	if err != nil {
@@ -53,8 +48,8 @@ func (b *Barrier) List(ctx context.Context, prefix storage.Key, after string, li
 	if _, err := b.current(ctx); err != nil {
 		return nil, err
 	}
-	if err := refuse(prefix); err != nil {
-		return nil, err
+	if isRaw(prefix) {
+		return nil, errRaw(prefix)
 	}
 	return b.raw.List(ctx, prefix, after, limit)
 }
@@ -65,8 +60,8 @@ func (b *Barrier) Scan(ctx context.Context, prefix, after storage.Key, limit int
 	if err != nil {
 		return nil, err
 	}
-	if err := refuse(prefix); err != nil {
-		return nil, err
+	if isRaw(prefix) {
+		return nil, errRaw(prefix)
 	}
 	var out []storage.Entry
 	for {
@@ -91,9 +86,9 @@ func (b *Barrier) Scan(ctx context.Context, prefix, after storage.Key, limit int
 	}
 }
 
-// Commit implements storage.Committer. The limits hold for the plaintext. What is sealed is written only if the key
-// ring is still the one it was sealed with: when the state was replaced meanwhile, it could never be read. It is then
-// sealed again.
+// Commit implements storage.Committer. The limits hold for the plaintext; the raw store checks the keys. What is sealed is
+// written only if the key ring is still the one it was sealed with: when the state was replaced meanwhile, it could never be
+// read. It is then sealed again.
 func (b *Barrier) Commit(ctx context.Context, batch storage.Batch) (storage.Index, error) {
 	k, err := b.current(ctx)
 	if err != nil {
@@ -134,21 +129,21 @@ func (k *keys) sealBatch(batch storage.Batch) storage.Batch {
 
 func checkBatch(batch *storage.Batch) error {
 	for _, r := range batch.Reads {
-		if err := refuse(r.Key); err != nil {
-			return err
+		if isRaw(r.Key) {
+			return errRaw(r.Key)
 		}
 	}
 	for _, p := range batch.Puts {
-		if err := refuse(p.Key); err != nil {
-			return err
+		if isRaw(p.Key) {
+			return errRaw(p.Key)
 		}
 	}
 	for _, key := range batch.Deletes {
-		if err := refuse(key); err != nil {
-			return err
+		if isRaw(key) {
+			return errRaw(key)
 		}
 	}
-	return batch.Validate(0)
+	return batch.CheckSize(0)
 }
 
 // OpenValue opens a value as the raw store keeps it under key, read there or in a copy of what was written (a Record).
@@ -158,8 +153,8 @@ func (b *Barrier) OpenValue(ctx context.Context, key storage.Key, sealed []byte)
 	if err != nil {
 		return nil, err
 	}
-	if err := refuse(key); err != nil {
-		return nil, err
+	if isRaw(key) {
+		return nil, errRaw(key)
 	}
 	e, err := b.openEntry(ctx, k, storage.Entry{Key: key, Value: sealed})
 	return e.Value, err

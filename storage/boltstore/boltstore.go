@@ -21,15 +21,14 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"runtime/debug"
-	"strconv"
 	"sync"
 	"time"
 
 	"go.etcd.io/bbolt"
 
 	"github.com/coffer-project/coffer/storage"
+	"github.com/coffer-project/coffer/storage/boltfile"
 	"github.com/coffer-project/coffer/storage/scrub"
 )
 
@@ -149,41 +148,7 @@ func create(path string, o Options) error {
 	if err := BuildMarked(tmp, o.Incarnation, o.Node, empty); err != nil {
 		return err
 	}
-	return Rename(tmp, path)
-}
-
-// Rename moves a file and makes that durable.
-func Rename(from, to string) error {
-	if err := os.Rename(from, to); err != nil {
-		return err
-	}
-	return SyncDir(filepath.Dir(to))
-}
-
-// MkdirAll makes a directory, and those above it that are missing, and makes that durable.
-func MkdirAll(dir string) error {
-	if info, err := os.Stat(dir); err == nil && info.IsDir() {
-		return nil
-	}
-	above := filepath.Dir(dir)
-	if above != dir {
-		if err := MkdirAll(above); err != nil {
-			return err
-		}
-	}
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return err
-	}
-	return SyncDir(above)
-}
-
-// SyncDir makes what was created, renamed or removed in a directory durable.
-func SyncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return boltfile.Rename(tmp, path)
 }
 
 // openDB locks, verifies and opens the file. The check runs on the descriptor bbolt goes on to use, because
@@ -198,17 +163,18 @@ func openDB(path, name string) (db *bbolt.DB, found *verifier, err error) {
 	if info, err := os.Stat(path); err == nil {
 		size = info.Size()
 	}
-	opts := boltOptions(size)
+	opts := boltfile.Options(size)
+	opts.PageSize = pageSize
 	opts.OpenFile = func(path string, flag int, mode os.FileMode) (*os.File, error) {
 		f, err := os.OpenFile(path, flag&^os.O_CREATE, mode)
 		if err != nil {
 			return nil, err
 		}
-		if err := lockFile(f, time.Second); err != nil {
+		if err := boltfile.Lock(f, time.Second); err != nil {
 			return nil, errors.Join(err, f.Close())
 		}
 		stop := make(chan struct{}) // closed when the file has been checked, and so is in the cache as far as it can
-		go ReadAhead(path, stop)
+		go boltfile.ReadAhead(path, stop)
 		found, err = verifyFile(f, name)
 		close(stop)
 		if err != nil {
@@ -228,26 +194,6 @@ func openDB(path, name string) (db *bbolt.DB, found *verifier, err error) {
 	found.pages = mapped(db, opts)
 	found.pages.sums = sums
 	return db, found, nil
-}
-
-// boltOptions maps far more than the file holds, and openDB does not let the file outgrow the map: growing
-// the map would wait for read transactions, and there is always one open. Address space is not memory.
-func boltOptions(fileBytes int64) *bbolt.Options {
-	mapBytes := int64(1) << 30
-	if strconv.IntSize == 64 {
-		mapBytes = 64 << 30
-	}
-	for mapBytes < 2*fileBytes {
-		mapBytes *= 2
-	}
-	return &bbolt.Options{
-		Timeout:         time.Second,
-		PageSize:        pageSize,
-		NoFreelistSync:  true,
-		FreelistType:    bbolt.FreelistMapType,
-		NoStatistics:    true,
-		InitialMmapSize: int(mapBytes),
-	}
 }
 
 // Path returns the name of the file.

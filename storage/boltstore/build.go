@@ -6,6 +6,8 @@ import (
 	"os"
 
 	"go.etcd.io/bbolt"
+
+	"github.com/coffer-project/coffer/storage/boltfile"
 )
 
 // buildBytes is how much Build puts into one transaction.
@@ -34,7 +36,8 @@ func BuildMarked(path string, incarnation, node uint64, from Source) error {
 }
 
 func build(path string, incarnation, node uint64, from Source) (err error) {
-	opts := boltOptions(0)
+	opts := boltfile.Options(0)
+	opts.PageSize = pageSize
 	opts.NoSync, opts.NoGrowSync = true, true // one sync at the end
 	db, err := bbolt.Open(path, 0o600, opts)
 	if err != nil {

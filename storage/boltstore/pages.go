@@ -173,13 +173,16 @@ func (p *page) search(key string) (i int, found bool) {
 	lo, hi := 0, p.count
 	for lo < hi {
 		mid := int(uint(lo+hi) / 2)
-		if string(p.key(mid)) < key {
+		switch at := p.key(mid); {
+		case string(at) == key:
+			return mid, true
+		case string(at) < key:
 			lo = mid + 1
-		} else {
+		default:
 			hi = mid
 		}
 	}
-	return lo, lo < p.count && string(p.key(lo)) == key
+	return lo, false
 }
 
 // childFor returns the element of a branch page whose subtree has key, if any has.

@@ -118,7 +118,7 @@ func TestDamageWhileOpen(t *testing.T) {
 		bits = append(bits, 2*pageSize*8+rng.Int64N(int64(high-1)*pageSize*8))
 	}
 	noticed := 0
-	for _, bit := range bits {
+	for i, bit := range bits {
 		flip(t, s, bit)
 		what := func(key string) string { return fmt.Sprintf("bit %d of page %d: %s", bit, bit/8/pageSize, key) }
 		// The keys of the page that was hit, if it is a leaf, and others.
@@ -156,9 +156,11 @@ func TestDamageWhileOpen(t *testing.T) {
 		s.mu.Lock()
 		s.damage = nil
 		s.mu.Unlock()
-		err = s.Scrub(func(int) error { return nil })
-		if used := s.used.has(uint64(bit / 8 / pageSize)); used != (err != nil) {
-			t.Fatalf("bit %d of page %d, in use: %v: Scrub = %v", bit, bit/8/pageSize, used, err)
+		if i%3 == 0 { // it reads the whole file
+			err := s.Scrub(func(int) error { return nil })
+			if used := s.used.has(uint64(bit / 8 / pageSize)); used != (err != nil) {
+				t.Fatalf("bit %d of page %d, in use: %v: Scrub = %v", bit, bit/8/pageSize, used, err)
+			}
 		}
 		flip(t, s, bit)
 		s.mu.Lock()

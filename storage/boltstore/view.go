@@ -132,13 +132,11 @@ func (s *Store) View() (View, error) {
 
 // DurableView returns the state as it is in the file.
 func (s *Store) DurableView() (View, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.usableLocked(); err != nil {
+	v, err := s.View()
+	if err != nil {
 		return View{}, err
 	}
-	s.cur.base.refs.Add(1)
-	return View{layers{base: s.cur.base, pos: s.cur.base.state.Position}}, nil
+	return View{layers{base: v.base, pos: v.base.state.Position}}, nil
 }
 
 func (s *Store) usableLocked() error {
@@ -235,9 +233,7 @@ func (v View) Walk(fn func(c *Cursor) error) (err error) {
 }
 
 func (v View) newCursor() *Cursor {
-	c := &Cursor{base: pageCursor{base: v.base}}
-	c.layers[0].tree, c.layers[1].tree = v.active, v.folding
-	return c
+	return &Cursor{layers: [2]treeCursor{{tree: v.active}, {tree: v.folding}}, base: pageCursor{base: v.base}}
 }
 
 // Seek goes to the first key that is at least key.

@@ -88,8 +88,7 @@ func (f *FSM) applySome(logs []*raft.Log, answers []any) (n int, err error) {
 		}
 		n++
 	}
-	var torn *tornError
-	if errors.As(err, &torn) {
+	if _, torn := errors.AsType[*tornError](err); torn {
 		w.Abort()
 		return 0, err
 	}

@@ -91,10 +91,28 @@ func decodeCommand(b []byte) (*logpb.Command, error) {
 	if needs := formatOf(c); c.Format < needs {
 		return nil, fmt.Errorf("decoding a command: its format is %d and what it says needs %d", c.Format, needs)
 	}
+	if hasUnknown(c) {
+		return nil, errors.New("decoding a command: it has fields that this program does not know: upgrade this node")
+	}
 	if err := checkCommand(c); err != nil {
 		return nil, fmt.Errorf("decoding a command: %w", err)
 	}
 	return c, nil
+}
+
+// hasUnknown reports whether a command, or a part of it, has fields that this program does not know.
+func hasUnknown(c *logpb.Command) bool {
+	unknown := len(c.ProtoReflect().GetUnknown()) + len(c.Checkpoint.ProtoReflect().GetUnknown())
+	for _, op := range c.Ops {
+		unknown += len(op.ProtoReflect().GetUnknown())
+		for _, r := range op.Reads {
+			unknown += len(r.ProtoReflect().GetUnknown())
+		}
+		for _, p := range op.Puts {
+			unknown += len(p.ProtoReflect().GetUnknown())
+		}
+	}
+	return unknown > 0
 }
 
 // checkCommand refuses what the state cannot hold, on both sides of the log.
@@ -102,17 +120,13 @@ func checkCommand(c *logpb.Command) error {
 	if err := checkCheckpoint(c); err != nil {
 		return err
 	}
-	unknown := len(c.ProtoReflect().GetUnknown()) + len(c.Checkpoint.ProtoReflect().GetUnknown())
 	for _, op := range c.Ops {
-		unknown += len(op.ProtoReflect().GetUnknown())
 		for _, r := range op.Reads {
-			unknown += len(r.ProtoReflect().GetUnknown())
 			if err := checkKey(r.Key); err != nil {
 				return err
 			}
 		}
 		for _, p := range op.Puts {
-			unknown += len(p.ProtoReflect().GetUnknown())
 			if err := checkKey(p.Key); err != nil {
 				return err
 			}
@@ -128,9 +142,6 @@ func checkCommand(c *logpb.Command) error {
 				return err
 			}
 		}
-	}
-	if unknown > 0 {
-		return errors.New("it has fields that this program does not know: upgrade this node")
 	}
 	return nil
 }

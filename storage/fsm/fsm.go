@@ -23,6 +23,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/coffer-project/coffer/storage"
+	"github.com/coffer-project/coffer/storage/boltfile"
 	"github.com/coffer-project/coffer/storage/boltstore"
 )
 
@@ -83,7 +84,7 @@ func Open(dir string, o Options) (*FSM, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	if err := boltstore.MkdirAll(dir); err != nil {
+	if err := boltfile.MkdirAll(dir); err != nil {
 		return nil, fmt.Errorf("opening the state: %w", err)
 	}
 	f := &FSM{dir: dir, log: o.Logger, records: o.Log, owner: o.Identity}
@@ -288,7 +289,7 @@ func (f *FSM) writeDistrust(detail string) error {
 	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
 		return err
 	}
-	return boltstore.Rename(path+".new", path)
+	return boltfile.Rename(path+".new", path)
 }
 
 // Distrusted returns what Distrust or Damaged was called with first, or nil.
@@ -466,10 +467,10 @@ func SetAside(dir, name string, patterns ...string) (string, error) {
 			return "", fmt.Errorf("moving files aside: %w", err)
 		}
 		for _, from := range names {
-			if err := boltstore.Rename(from, filepath.Join(to, filepath.Base(from))); err != nil {
+			if err := boltfile.Rename(from, filepath.Join(to, filepath.Base(from))); err != nil {
 				return "", fmt.Errorf("moving files aside: %w", err)
 			}
 		}
 	}
-	return to, boltstore.SyncDir(dir)
+	return to, boltfile.SyncDir(dir)
 }

@@ -11,7 +11,9 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/coffer-project/coffer/storage"
+	"github.com/coffer-project/coffer/storage/boltfile"
 	"github.com/coffer-project/coffer/storage/boltstore"
+	"github.com/coffer-project/coffer/storage/fsm/stream"
 )
 
 // SnapshotInfo describes one snapshot stream.
@@ -22,8 +24,29 @@ type SnapshotInfo struct {
 	Bytes   int64         // of the whole stream
 }
 
-func (h *header) info() SnapshotInfo {
-	return SnapshotInfo{Index: storage.Index(h.Index), Term: h.Term, Entries: h.count, Bytes: h.streamBytes()}
+func infoOf(h stream.Header) SnapshotInfo {
+	return SnapshotInfo{Index: storage.Index(h.Index), Term: h.Term, Entries: h.Count, Bytes: h.Length()}
+}
+
+// stateStream is the durable state of an FSM as a stream.
+type stateStream struct {
+	*stream.Reader
+	f *FSM
+}
+
+// openState returns a stream of the durable state.
+func (f *FSM) openState() (*stateStream, error) {
+	v, err := f.store.Load().DurableView()
+	if err != nil {
+		return nil, err
+	}
+	return &stateStream{stream.NewReader(v, f.isClosed), f}, nil
+}
+
+func (f *FSM) isClosed() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.closed
 }
 
 // WriteSnapshot makes the current state durable and writes it to w as one self-checking stream. It fails
@@ -40,7 +63,7 @@ func (f *FSM) WriteSnapshot(ctx context.Context, w io.Writer) (SnapshotInfo, err
 	if _, err := io.Copy(w, &contextReader{ctx, s}); err != nil {
 		return SnapshotInfo{}, fmt.Errorf("writing a snapshot: %w", err)
 	}
-	return s.header.info(), nil
+	return infoOf(s.Header), nil
 }
 
 // contextReader ends with ctx. It lives as long as one copy.
@@ -59,7 +82,7 @@ func (c *contextReader) Read(p []byte) (int, error) {
 // VerifySnapshot reads a whole stream, up to the end of r, and returns what it holds, with the value of one key; nil: there is
 // none. A stream that is damaged, truncated or followed by anything is a *storage.CorruptError.
 func VerifySnapshot(r io.Reader, key storage.Key) (info SnapshotInfo, value []byte, err error) {
-	h, err := decodeStream(r, func(header) error { return nil }, func(k string, rec []byte) error {
+	h, err := stream.Decode(r, func(stream.Header) error { return nil }, func(k string, rec []byte) error {
 		if k != string(key) {
 			return nil
 		}
@@ -70,7 +93,7 @@ func VerifySnapshot(r io.Reader, key storage.Key) (info SnapshotInfo, value []by
 	if err != nil {
 		return SnapshotInfo{}, nil, fmt.Errorf("verifying a snapshot: %w", err)
 	}
-	return h.info(), value, nil
+	return infoOf(h), value, nil
 }
 
 // Snapshot implements raft.FSM. Nothing is copied: persisting it makes everything applied so far durable,
@@ -156,7 +179,7 @@ func (f *FSM) adopt(s *sink) error {
 	if err := os.Rename(s.path, f.path()); err != nil {
 		return fmt.Errorf("restoring a snapshot: %w", errors.Join(err, s.discard()))
 	}
-	synced := boltstore.SyncDir(f.dir) // the old file has no name any more: there is no way back
+	synced := boltfile.SyncDir(f.dir) // the old file has no name any more: there is no way back
 	if err := f.switchTo(s.store); err != nil {
 		return errors.Join(err, s.store.Close())
 	}

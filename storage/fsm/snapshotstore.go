@@ -12,6 +12,7 @@ import (
 
 	"github.com/coffer-project/coffer/storage"
 	"github.com/coffer-project/coffer/storage/boltstore"
+	"github.com/coffer-project/coffer/storage/fsm/stream"
 )
 
 // stateID is the ID of the one snapshot there always is.
@@ -64,15 +65,15 @@ func (s snapshotStore) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error
 		m, err := newMeta(id, from.pos, from.bytes)
 		return m, received{from}, err
 	}
-	stream, err := s.f.openState()
+	state, err := s.f.openState()
 	if err != nil {
 		return nil, nil, fmt.Errorf("opening the state as a snapshot: %w", err)
 	}
-	m, err := newMeta(id, stream.header.Position, stream.header.streamBytes())
+	m, err := newMeta(id, state.Header.Position, state.Header.Length())
 	if err != nil {
-		return nil, nil, errors.Join(err, stream.Close())
+		return nil, nil, errors.Join(err, state.Close())
 	}
-	return m, stream, nil
+	return m, state, nil
 }
 
 // Create implements raft.SnapshotStore, for both of Raft's uses: Persist of our own snapshot goes into the
@@ -147,7 +148,7 @@ func (s *sink) start() error {
 // one that it names itself if it did not come through Raft.
 func (s *sink) source(r io.Reader) boltstore.Source {
 	return func(add func(string, []byte) error) (boltstore.Position, error) {
-		_, err := decodeStream(r, func(h header) error {
+		_, err := stream.Decode(r, func(h stream.Header) error {
 			if s.pos.Index == 0 {
 				s.pos = h.Position
 			}

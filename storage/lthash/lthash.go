@@ -27,32 +27,42 @@ const high = 0x8000800080008000 // the highest bit of each lane
 
 // Add includes a record, which is not in the set.
 func (s *Sum) Add(key, rec []byte) {
-	var x rand.ChaCha8
-	x.Seed(hash(key, rec))
-	for i := range s.lanes {
-		s.lanes[i] = add(s.lanes[i], x.Uint64())
-	}
+	var one Sum
+	one.expand(key, rec)
+	s.Merge(&one)
 }
 
 // Remove takes out a record, which is in the set.
 func (s *Sum) Remove(key, rec []byte) {
-	var x rand.ChaCha8
-	x.Seed(hash(key, rec))
-	for i := range s.lanes {
-		s.lanes[i] = subtract(s.lanes[i], x.Uint64())
-	}
+	var one Sum
+	one.expand(key, rec)
+	s.subtract(&one)
 }
 
 // Merge includes the records of another set, which has none in common with this one.
 func (s *Sum) Merge(o *Sum) {
-	for i, l := range o.lanes {
-		s.lanes[i] = add(s.lanes[i], l)
+	for i, b := range &o.lanes {
+		a := s.lanes[i]
+		s.lanes[i] = (a&^high + b&^high) ^ (a^b)&high
 	}
 }
 
-func add(a, b uint64) uint64 { return (a&^high + b&^high) ^ (a^b)&high }
+// subtract takes out the records of another set, which are all in this one.
+func (s *Sum) subtract(o *Sum) {
+	for i, b := range &o.lanes {
+		a := s.lanes[i]
+		s.lanes[i] = (a | high - b&^high) ^ (a^^b)&high
+	}
+}
 
-func subtract(a, b uint64) uint64 { return (a | high - b&^high) ^ (a^^b)&high }
+// expand makes s the sum of a set of one record.
+func (s *Sum) expand(key, rec []byte) {
+	var x rand.ChaCha8
+	x.Seed(hash(key, rec))
+	for i := range s.lanes {
+		s.lanes[i] = x.Uint64()
+	}
+}
 
 // Fingerprint returns a hash of the sum: two sets with the same one are the same.
 func (s *Sum) Fingerprint() [Size]byte {

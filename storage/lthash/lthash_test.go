@@ -23,8 +23,11 @@ func TestLanesAreIndependent(t *testing.T) {
 			plus |= uint64(u+v) << (16 * i)
 			minus |= uint64(u-v) << (16 * i)
 		}
-		if add(a, b) != plus || subtract(a, b) != minus {
-			t.Fatalf("%x and %x: sum %x, want %x; difference %x, want %x", a, b, add(a, b), plus, subtract(a, b), minus)
+		sum, difference, other := Sum{[words]uint64{a}}, Sum{[words]uint64{a}}, Sum{[words]uint64{b}}
+		sum.Merge(&other)
+		difference.subtract(&other)
+		if sum.lanes[0] != plus || difference.lanes[0] != minus {
+			t.Fatalf("%x and %x: sum %x, want %x; difference %x, want %x", a, b, sum.lanes[0], plus, difference.lanes[0], minus)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/coffer-project/coffer/storage"
+	"github.com/coffer-project/coffer/storage/wal/record"
 )
 
 // keptBytes is how large a buffer may be that is kept for the next record. A secondary's usual batches, of 1 MiB, fit.
@@ -26,7 +27,7 @@ func (l *Log) Append(r storage.Record) error {
 	if r.Index <= l.head || !l.active.Load() {
 		return nil
 	}
-	n := frameBytes + bodyBytes(&r)
+	n := frameBytes + record.Size(&r)
 	if l.out != nil {
 		if err := l.writeLocked(&r, n); err != nil {
 			l.loseLocked(err)
@@ -41,7 +42,7 @@ func (l *Log) Append(r storage.Record) error {
 
 // writeLocked writes the record behind the last segment, or into a new one.
 func (l *Log) writeLocked(r *storage.Record, n int) error {
-	if int64(n) > maxBody {
+	if int64(n) > record.MaxBytes {
 		return fmt.Errorf("the record at index %d is too large", r.Index)
 	}
 	if s := l.lastLocked(); s.end >= l.opts.SegmentBytes && s.last > s.base {

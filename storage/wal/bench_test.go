@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/coffer-project/coffer/storage"
+	"github.com/coffer-project/coffer/storage/wal/record"
 )
 
 func bench(index storage.Index, valueBytes int) storage.Record {
@@ -20,7 +21,7 @@ func BenchmarkAppend(b *testing.B) {
 			l := mustOpen(b, b.TempDir(), Options{MaxBytes: 1 << 30})
 			must(b, l.Begin(0))
 			r := bench(0, size)
-			b.SetBytes(int64(frameBytes + bodyBytes(&r)))
+			b.SetBytes(int64(frameBytes + record.Size(&r)))
 			b.ReportAllocs()
 			for b.Loop() {
 				r.Index++

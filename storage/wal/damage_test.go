@@ -26,7 +26,7 @@ func small(t testing.TB) (dir string, records []storage.Record) {
 	l := mustOpen(t, dir, Options{SegmentBytes: 260, open: openUnsynced})
 	must(t, l.Begin(10))
 	for i := range storage.Index(9) {
-		r := record(12+2*i, 1)
+		r := sample(12+2*i, 1)
 		records = append(records, r)
 		must(t, l.Append(r))
 	}
@@ -57,7 +57,7 @@ func checkDamaged(t *testing.T, dir string, records []storage.Record) {
 	if l.Head() != last {
 		t.Fatalf("Head() = %d after reading: a hole", l.Head())
 	}
-	next := record(last+1, 1)
+	next := sample(last+1, 1)
 	must(t, l.Append(next))
 	got, through, err := l.Since(last, 1<<20)
 	if err != nil || through != last+1 || !sameRecords(got, []storage.Record{next}) {
@@ -169,7 +169,7 @@ func TestCutBehindTheMark(t *testing.T) {
 	var records []storage.Record
 	var ends []int64
 	for i := range storage.Index(8) {
-		records = append(records, record(i+1, 3))
+		records = append(records, sample(i+1, 3))
 		must(t, l.Append(records[i]))
 		ends = append(ends, l.Bytes())
 		if i == 3 {

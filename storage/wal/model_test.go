@@ -14,8 +14,8 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// record returns one whose content follows from its index and a seed.
-func record(index storage.Index, seed uint64) storage.Record {
+// sample returns a record whose content follows from its index and a seed.
+func sample(index storage.Index, seed uint64) storage.Record {
 	r := rand.New(rand.NewPCG(uint64(index), seed))
 	rec := storage.Record{Index: index, TimeMS: int64(index) * 1000}
 	for i := range r.IntN(4) {
@@ -157,7 +157,7 @@ func (m *machine) step() {
 	switch n := m.r.IntN(100); {
 	case n < 80:
 		m.index += 1 + storage.Index(m.r.IntN(3))
-		r := record(m.index, m.seed)
+		r := sample(m.index, m.seed)
 		m.records = append(m.records, r)
 		m.must(m.log.Append(r))
 	case n < 90:

@@ -10,6 +10,7 @@ import (
 	"sort"
 
 	"github.com/coffer-project/coffer/storage"
+	"github.com/coffer-project/coffer/storage/wal/record"
 )
 
 // Since returns records with an index above after, oldest first, of about maxBytes and at least one if there is any, and
@@ -70,7 +71,7 @@ func (l *Log) readAfter(s *segment, after storage.Index, maxBytes int) (records 
 			if r.Index <= after {
 				continue
 			}
-			if maxBytes -= frameBytes + bodyBytes(&r); maxBytes < 0 && len(records) > 0 {
+			if maxBytes -= frameBytes + record.Size(&r); maxBytes < 0 && len(records) > 0 {
 				return records, nil
 			}
 			records = append(records, r)

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/coffer-project/coffer/storage"
+	"github.com/coffer-project/coffer/storage/wal/record"
 )
 
 // recover makes a log of what is in the directory. Only the last segment of the mark and what is behind it are read: the
@@ -164,8 +165,8 @@ func (l *Log) readLast(s *segment, fileBytes int64) error {
 	}
 	defer f.Close() //nolint:errcheck // it was only read
 	return s.scan(io.NewSectionReader(f, s.end, fileBytes), fileBytes, func(body []byte) error {
-		r, err := decodeBody(slices.Clone(body))
-		if errors.Is(err, errBody) {
+		r, err := record.Decode(slices.Clone(body))
+		if errors.Is(err, record.ErrInvalid) {
 			return damaged("%v", err)
 		}
 		if err != nil {

@@ -16,11 +16,11 @@ const scrubBytes = 256 << 10
 // forgotten, as when a reader finds it: the log is derived, and the records are not. The error is then the damage.
 func (l *Log) Scrub(paused func(bytes int) error) error {
 	l.mu.Lock()
-	segments := slices.Clone(l.segments)
+	segments, log := slices.Clone(l.segments), l.id
 	l.mu.Unlock()
 	var found error
 	for i := range segments {
-		err := l.scrubSegment(&segments[i], paused)
+		err := l.scrubSegment(log, &segments[i], paused)
 		switch {
 		case errors.Is(err, errTrimmed):
 		case isDamage(err):
@@ -39,11 +39,11 @@ func (l *Log) ScrubBytes() int64 { return l.Bytes() }
 // errTrimmed says that a segment was removed meanwhile, as old ones are.
 var errTrimmed = errors.New("the segment is no longer kept")
 
-// scrubSegment reads what a segment had when s was taken.
-func (l *Log) scrubSegment(s *segment, paused func(bytes int) error) error {
+// scrubSegment reads what a segment of the log with that id had when s was taken.
+func (l *Log) scrubSegment(log uint64, s *segment, paused func(bytes int) error) error {
 	f, err := os.Open(l.segmentPath(s.number))
 	if err != nil {
-		if !l.keepsSegment(s.number) {
+		if !l.keepsSegment(log, s.number) {
 			return errTrimmed
 		}
 		return damaged("%v", err)
@@ -56,9 +56,11 @@ func (l *Log) scrubSegment(s *segment, paused func(bytes int) error) error {
 	}
 	got, id, err := decodeHeader(b[:n])
 	switch {
+	case (err != nil || id != log) && !l.keepsSegment(log, s.number):
+		return errTrimmed // another log has begun in its place
 	case err != nil:
 		return damaged("%v", err)
-	case id != l.id || got.number != s.number || got.base != s.base:
+	case id != log || got.number != s.number || got.base != s.base:
 		return damaged("it belongs to another log or place")
 	}
 	var content io.ReaderAt = f
@@ -71,7 +73,7 @@ func (l *Log) scrubSegment(s *segment, paused func(bytes int) error) error {
 	switch {
 	case in.stopped != nil:
 		return in.stopped
-	case err != nil && !l.keepsSegment(s.number):
+	case err != nil && !l.keepsSegment(log, s.number):
 		return errTrimmed
 	case err != nil:
 		return err
@@ -81,10 +83,10 @@ func (l *Log) scrubSegment(s *segment, paused func(bytes int) error) error {
 	return paused(headerBytes + in.read)
 }
 
-func (l *Log) keepsSegment(number uint64) bool {
+func (l *Log) keepsSegment(log, number uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.ContainsFunc(l.segments, func(s segment) bool { return s.number == number })
+	return l.id == log && slices.ContainsFunc(l.segments, func(s segment) bool { return s.number == number })
 }
 
 // pacedReader pauses after each piece.

@@ -25,7 +25,7 @@ func TestScrub(t *testing.T) {
 	if err := l.Scrub(count); err != nil || int64(read) < size-int64(len(names)*headerBytes) || l.ScrubBytes() < int64(read) {
 		t.Errorf("Scrub of a whole log of %d bytes read %d: %v", size, read, err)
 	}
-	must(t, l.Append(record(100, 1)))
+	must(t, l.Append(sample(100, 1)))
 	if err := l.Scrub(count); err != nil {
 		t.Errorf("Scrub after an append: %v", err)
 	}
@@ -54,4 +54,40 @@ func TestScrub(t *testing.T) {
 		checkReads(t, l, records)
 		must(t, l.Close())
 	}
+}
+
+// A log that ends while it is scrubbed, and another that begins in its place, are no damage.
+func TestScrubOfALogThatEnds(t *testing.T) {
+	dir, _ := small(t)
+	l := mustOpen(t, dir, Options{MemoryBytes: 1, open: openUnsynced})
+	begun := false
+	err := l.Scrub(func(int) error {
+		if !begun {
+			begun = true
+			must(t, l.End())
+			must(t, l.Begin(500))
+		}
+		return nil
+	})
+	if err != nil || !begun {
+		t.Errorf("Scrub = %v, paused: %v", err, begun)
+	}
+	must(t, l.Append(sample(501, 1)))
+	if err := l.Scrub(func(int) error { return nil }); err != nil {
+		t.Errorf("Scrub of the new log: %v", err)
+	}
+	must(t, l.Close())
+}
+
+// A log may end at any moment of a scrub.
+func TestScrubBesideEnd(t *testing.T) {
+	dir, _ := small(t)
+	l := mustOpen(t, dir, Options{MemoryBytes: 1, open: openUnsynced})
+	done := make(chan error)
+	go func() { done <- l.Scrub(func(int) error { return nil }) }()
+	must(t, l.End())
+	if err := <-done; err != nil {
+		t.Errorf("Scrub = %v", err)
+	}
+	must(t, l.Close())
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/coffer-project/coffer/storage"
+	"github.com/coffer-project/coffer/storage/wal/record"
 )
 
 // A segment file is, all numbers big endian, a header and records:
@@ -161,7 +162,7 @@ func (l *Log) readHeader(number uint64) (s segment, bytes int64, err error) {
 func appendFrame(b []byte, chain uint32, r *storage.Record) (frame []byte, next uint32) {
 	start := len(b)
 	b = append(b, make([]byte, frameBytes)...)
-	b = appendBody(b, r)
+	b = record.Append(b, r)
 	binary.BigEndian.PutUint32(b[start:], uint32(len(b)-start-frameBytes))
 	next = link(chain, b[start:start+4], b[start+frameBytes:])
 	binary.BigEndian.PutUint32(b[start+4:], next)
@@ -223,7 +224,7 @@ func checkRecord(last storage.Index, chain uint32, head, body []byte) (storage.I
 	if next != binary.BigEndian.Uint32(head[4:]) {
 		return 0, 0, damaged("the checksum of a record is wrong")
 	}
-	index, err := bodyIndex(body)
+	index, err := record.Index(body)
 	if err != nil || index <= last {
 		return 0, 0, damaged("a record is out of order")
 	}
@@ -266,8 +267,8 @@ func decodeChunk(b []byte, from, to mark) (records []storage.Record, err error) 
 		if at.index, at.chain, err = checkRecord(at.index, at.chain, b[:frameBytes], body); err != nil {
 			return nil, err
 		}
-		r, err := decodeBody(body)
-		if errors.Is(err, errBody) {
+		r, err := record.Decode(body)
+		if errors.Is(err, record.ErrInvalid) {
 			return nil, damaged("%v", err)
 		}
 		if err != nil {

@@ -46,6 +46,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/storage"
+	"github.com/coffer-project/coffer/storage/wal/record"
 )
 
 // Sentinels. Use errors.Is.
@@ -53,7 +54,7 @@ var (
 	// ErrTruncated says that the log is not complete from that index on, or not active.
 	ErrTruncated = errors.New("these records are no longer kept")
 	// ErrFormat says that a newer version of this program wrote the log.
-	ErrFormat = errors.New("the log was written by a newer version of this program")
+	ErrFormat = record.ErrFormat
 )
 
 // Options of Open. The zero value works.

@@ -38,7 +38,7 @@ func mustOpen(t testing.TB, dir string, o Options) *Log {
 func fill(t testing.TB, l *Log, from, to storage.Index) (records []storage.Record) {
 	t.Helper()
 	for i := from + 1; i <= to; i++ {
-		records = append(records, record(i, 5))
+		records = append(records, sample(i, 5))
 		must(t, l.Append(records[len(records)-1]))
 	}
 	return records
@@ -50,7 +50,7 @@ func TestInactive(t *testing.T) {
 	if l.Active() || l.Keeps("s/a/b") {
 		t.Error("a log without a directory is active")
 	}
-	must(t, l.Append(record(1, 1)))
+	must(t, l.Append(sample(1, 1)))
 	must(t, l.Sync())
 	must(t, l.Reset(5))
 	must(t, l.End())
@@ -71,7 +71,7 @@ func TestInactive(t *testing.T) {
 	}
 	must(t, l.Close())
 	must(t, l.Close())
-	if err := l.Append(record(8, 1)); !errors.Is(err, os.ErrClosed) {
+	if err := l.Append(sample(8, 1)); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("Append to a closed log = %v", err)
 	}
 	l = mustOpen(t, dir, Options{})
@@ -302,7 +302,7 @@ func TestFailingMark(t *testing.T) {
 	d.markErr, d.dirErr = nil, nil
 	must(t, l.Sync())
 	after := mustOpen(t, copyDir(t, d.dir), Options{})
-	if after.Head() != 11 || after.Base() != 0 || !checkReads(t, after, append(records, record(11, 5))) {
+	if after.Head() != 11 || after.Base() != 0 || !checkReads(t, after, append(records, sample(11, 5))) {
 		t.Errorf("after the disk recovered it has (%d, %d]", after.Base(), after.Head())
 	}
 	d.markErr, d.dirErr = syscall.EIO, syscall.EIO
@@ -356,7 +356,7 @@ func TestConcurrent(t *testing.T) {
 				}
 				var want []storage.Record
 				for i := after + 1; i <= through; i++ {
-					want = append(want, record(i, 5))
+					want = append(want, sample(i, 5))
 				}
 				if !sameRecords(records, want) {
 					t.Errorf("Since(%d) is wrong", after)

@@ -16,8 +16,8 @@ import (
 // banned are words that say less than the glossary's (docs/glossary.md), and how often they still stand in comments, in texts that
 // users see, and in the documentation. The numbers only get smaller: a program, a user or a value is named by its term.
 var banned = map[string]int{
-	"somebody": 25, "nobody": 77, "whoever": 15, "anew": 24, "in vain": 1,
-	"trail": 5, "believed": 5, "rumour": 0, "senseless": 0, "hand on": 0, "hands on": 0, "handed on": 1,
+	"somebody": 8, "nobody": 18, "whoever": 7, "anew": 1, "in vain": 0,
+	"trail": 4, "believed": 0, "rumour": 0, "senseless": 0, "hand on": 0, "hands on": 0, "handed on": 1,
 }
 
 func TestWords(t *testing.T) {
@@ -28,7 +28,11 @@ func TestWords(t *testing.T) {
 	}
 	where := map[string][]string{}
 	count := func(name, text string) {
+		lower := strings.ToLower(text)
 		for word, e := range expressions {
+			if !strings.Contains(lower, word) { // which is far faster than the expression
+				continue
+			}
 			if n := len(e.FindAllStringIndex(text, -1)); n > 0 {
 				found[word] += n
 				where[word] = append(where[word], name)

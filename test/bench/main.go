@@ -2,9 +2,12 @@
 // docs/benchmarks.md. The yardsticks do the unavoidable part of the same work: a bare net/http server that
 // answers the same bytes, one that only commits bodies to a file, and the disk alone.
 //
-// Everything that is measured runs in processes of its own: the servers, and the load generator (this program,
-// as "bench load"), which is the same for Coffer and for the bare server ("bench bare"). They share the
+// Everything that is measured over HTTP runs in processes of its own: the servers, and the load generator (this
+// program, as "bench load"), which is the same for Coffer and for the bare server ("bench bare"). They share the
 // machine's cores.
+//
+// Here are the flags and the list of sections. Package parts measures what needs no server, package servers what
+// real servers do; package run is what their sections share.
 package main
 
 import (
@@ -15,6 +18,9 @@ import (
 	"regexp"
 	"time"
 
+	"github.com/coffer-project/coffer/test/bench/parts"
+	"github.com/coffer-project/coffer/test/bench/run"
+	"github.com/coffer-project/coffer/test/bench/servers"
 	"github.com/coffer-project/coffer/test/harness"
 )
 
@@ -22,15 +28,15 @@ func main() {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
 		case "load":
-			exit(loadMain(os.Args[2:]))
+			exit(run.LoadMain(os.Args[2:]))
 		case "bare":
-			exit(bareMain(os.Args[2:]))
+			exit(run.BareMain(os.Args[2:]))
 		case "form":
-			exit(formMain())
+			exit(servers.FormMain())
 		case "provider":
-			exit(providerMain())
+			exit(servers.ProviderMain())
 		case "start":
-			exit(startMain())
+			exit(parts.StartMain())
 		}
 	}
 	exit(benchMain(os.Args[1:]))
@@ -44,17 +50,6 @@ func exit(err error) {
 	os.Exit(0)
 }
 
-// options of a run.
-type options struct {
-	smoke   bool
-	out     string
-	seconds time.Duration // of each measurement
-	secrets int           // in the restart measurement
-	leases  int           // in the measurement of leases, and as many tokens
-	kills   int
-	only    *regexp.Regexp
-}
-
 func benchMain(args []string) (err error) {
 	flags := flag.NewFlagSet("bench", flag.ExitOnError)
 	smoke := flags.Bool("smoke", false, "measure everything briefly, to see that it works")
@@ -63,34 +58,60 @@ func benchMain(args []string) (err error) {
 	leases := flags.Int("leases", 1_000_000, "leases, and tokens, in the measurement of leases")
 	seconds := flags.Duration("time", 6*time.Second, "duration of each measurement")
 	kills := flags.Int("kills", 7, "leaders to kill in the failover measurement")
-	only := flags.String("only", "", "regular expression: measure only rows it matches")
+	names := flags.String("only", "", "regular expression: measure only rows it matches")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	o := options{smoke: *smoke, out: *out, seconds: *seconds, secrets: *secrets, leases: *leases, kills: *kills}
-	if o.smoke {
-		o.seconds, o.secrets, o.leases, o.kills = time.Second, min(o.secrets, 2000), min(o.leases, 20_000), 1
+	o := run.Options{Smoke: *smoke, Seconds: *seconds, Secrets: *secrets, Leases: *leases, Kills: *kills}
+	if o.Smoke {
+		o.Seconds, o.Secrets, o.Leases, o.Kills = time.Second, min(o.Secrets, 2000), min(o.Leases, 20_000), 1
 	}
-	if *only != "" {
-		if o.only, err = regexp.Compile(*only); err != nil {
+	var only *regexp.Regexp // nil: all sections
+	if *names != "" {
+		if only, err = regexp.Compile(*names); err != nil {
 			return err
 		}
 	}
-	b := &bench{options: o}
-	if err := b.run(); err != nil {
+	b := &run.Bench{Options: o}
+	if err := measure(b, only); err != nil {
 		return err
 	}
-	text := b.table()
+	text := b.Table()
 	fmt.Print(text)
-	if o.out == "" {
+	if *out == "" {
 		return nil
 	}
 	root, err := harness.Root()
 	if err != nil {
 		return err
 	}
-	if !filepath.IsAbs(o.out) {
-		o.out = filepath.Join(root, o.out)
+	if !filepath.IsAbs(*out) {
+		*out = filepath.Join(root, *out)
 	}
-	return os.WriteFile(o.out, []byte(text), 0o644)
+	return os.WriteFile(*out, []byte(text), 0o644)
+}
+
+// measure runs the sections whose names match.
+func measure(b *run.Bench, only *regexp.Regexp) error {
+	defer harness.RemoveBinary()
+	for _, section := range []struct {
+		name string
+		do   func(*run.Bench, *run.Scope)
+	}{
+		{"core", parts.Commits}, {"leases", parts.Leases}, {"one node", servers.OneNode},
+		{"pipeline", servers.Pipeline}, {"SAML logins", servers.SAMLLogins}, {"cloud credentials", servers.CloudCredentials},
+		{"secret sync", servers.SecretSync},
+		{"three nodes", servers.ThreeNodes},
+		{"replication", parts.Replication}, {"resync", parts.Resync}, {"cost of replication", servers.ReplicationCost},
+		{"failover", servers.Failover}, {"dev server", servers.DevServer}, {"restart", servers.Restart},
+	} {
+		if only != nil && !only.MatchString(section.name) {
+			continue
+		}
+		fmt.Fprintf(os.Stderr, "measuring: %s\n", section.name)
+		if err := run.InScope(func(s *run.Scope) { section.do(b, s) }); err != nil {
+			return fmt.Errorf("%s: %w", section.name, err)
+		}
+	}
+	return nil
 }

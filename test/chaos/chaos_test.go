@@ -31,6 +31,14 @@ func amount(short, whenLong int) int {
 	return short
 }
 
+// longOnly skips a test but in make chaos.
+func longOnly(t *testing.T) {
+	t.Helper()
+	if !long {
+		t.Skip("only in the long version: make chaos")
+	}
+}
+
 // concurrent lets a test run beside the others; but not in the long version, whose times are reported.
 func concurrent(t *testing.T) {
 	if !long {

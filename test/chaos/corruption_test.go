@@ -126,7 +126,8 @@ func fill(t *testing.T, n *harness.Node, prefix string, count int) (keys []strin
 // TestCorruptionHeals damages the files of a member that is down. At its start it has to notice, name the
 // file, serve nothing from it and fetch everything from the others.
 func TestCorruptionHeals(t *testing.T) {
-	concurrent(t)
+	longOnly(t)
+	t.Parallel()
 	c := harness.NewCluster(t, 3, harness.Options{})
 	c.Leader().MustDo("POST", "/v1/sys/mounts/ack", map[string]any{"type": "kv"})
 	keys, _ := fill(t, c.Leader(), "before", 300)
@@ -156,7 +157,8 @@ func TestCorruptionHeals(t *testing.T) {
 
 // TestCorruptionIsRefused: without anybody to fetch the data from, a node does not start.
 func TestCorruptionIsRefused(t *testing.T) {
-	concurrent(t)
+	longOnly(t)
+	t.Parallel()
 	c := harness.NewCluster(t, 1, harness.Options{NoRetryJoin: true})
 	n := c.Nodes[0]
 	n.MustDo("POST", "/v1/sys/mounts/ack", map[string]any{"type": "kv"})
@@ -196,9 +198,7 @@ func TestCorruptionIsRefused(t *testing.T) {
 // TestDiskFull fills the leader's disk. Nothing acknowledged may be lost, the others go on, and when there is
 // space again the node is a member like before.
 func TestDiskFull(t *testing.T) {
-	if !long {
-		t.Skip("only in the long version: make chaos")
-	}
+	longOnly(t)
 	small := t.TempDir()
 	mount(t, small, "24m")
 	c := harness.NewCluster(t, 3, harness.Options{Dir: func(id string) string {
@@ -244,7 +244,8 @@ func TestDiskFull(t *testing.T) {
 // TestOldFile puts one of a member's two files back from a backup that is older than the other. Whether it
 // notices or catches up, it must end with everything that was acknowledged.
 func TestOldFile(t *testing.T) {
-	concurrent(t)
+	longOnly(t)
+	t.Parallel()
 	c := harness.NewCluster(t, 3, harness.Options{})
 	c.Leader().MustDo("POST", "/v1/sys/mounts/ack", map[string]any{"type": "kv"})
 	keys, _ := fill(t, c.Leader(), "before", 100)

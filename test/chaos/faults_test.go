@@ -31,7 +31,7 @@ var faults = []fault{
 		return func() {}
 	}},
 	{"SIGSTOP of the leader", 1, 15, true, true, func(_ *storm, l, _, _ *harness.Node) func() { l.Pause(); return l.Resume }},
-	{"step-down", 1, 15, true, false, func(_ *storm, l, _, _ *harness.Node) func() {
+	{"step-down", 1, 15, false, false, func(_ *storm, l, _, _ *harness.Node) func() {
 		l.MustDo("PUT", "/v1/sys/step-down", nil)
 		return func() {}
 	}},
@@ -124,9 +124,7 @@ func (s *storm) inflictOne(t *testing.T, f fault, of *took) {
 		if f.silent { // it wakes up soon, and late
 			late = amount(200, 3000)
 		}
-		if f.name != "step-down" {
-			<-time.After(time.Duration(s.rand.IntN(late)) * time.Millisecond)
-		}
+		<-time.After(time.Duration(s.rand.IntN(late)) * time.Millisecond)
 	}
 	outage.AwaitAck(t, time.Now())
 	repaired := time.Now()

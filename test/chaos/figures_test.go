@@ -19,10 +19,10 @@ Written by ` + "`make chaos-figures`" + `; do not edit. A cluster of three nodes
 clients write and read through all nodes. The times are those without an acknowledged write, as clients see them that begin a
 new write at both other nodes every 20 ms. "Lost" are acknowledged writes that a node lacks at the end. "Not linearizable" are
 keys of which a client saw something stale, doubled or in another order than it happened. "Going back" are reads from one node
-that showed something older than the one before.
+that showed something older than the one before. Each run adds its rows.
 `
 
-// TestFigures kills many leaders, then silences many, and writes what came of it into the file that COFFER_CHAOS_FIGURES names.
+// TestFigures kills many leaders, then silences many, and adds what came of it to the file that COFFER_CHAOS_FIGURES names.
 // COFFER_CHAOS_KILLS and COFFER_CHAOS_SILENT say how many.
 func TestFigures(t *testing.T) {
 	file := os.Getenv("COFFER_CHAOS_FIGURES")
@@ -31,55 +31,65 @@ func TestFigures(t *testing.T) {
 	}
 	t.Run("killed leaders", func(t *testing.T) {
 		n := number(t, "COFFER_CHAOS_KILLS", 1000)
-		write(t, file, "Killed leaders", figures(t, slices.Repeat(faults[:1], n)))
+		runs, times := figures(t, slices.Repeat(faults[:1], n))
+		write(t, file, "Killed leaders", runs, times)
 	})
 	t.Run("silent leaders", func(t *testing.T) {
 		silent := slices.DeleteFunc(slices.Clone(faults), func(f fault) bool { return !f.silent })
 		n := number(t, "COFFER_CHAOS_SILENT", 300)
-		write(t, file, "Silent leaders", figures(t, slices.Repeat(silent, (n+len(silent)-1)/len(silent))))
+		runs, times := figures(t, slices.Repeat(silent, (n+len(silent)-1)/len(silent)))
+		write(t, file, "Silent leaders", runs, times)
 	})
 }
 
-// figures inflicts the faults and returns what came of it, as Markdown.
-func figures(t *testing.T, order []fault) string {
+// figures inflicts the faults and returns what came of it as rows of both tables of a section.
+func figures(t *testing.T, order []fault) (runs, times []string) {
 	s := newStorm(t)
 	begin := time.Now()
 	all := s.inflict(t, order)
 	took := time.Since(begin)
 	s.load.stop()
 	lost, wrong := s.acknowledged(t), s.linearizable(t)
-	var out strings.Builder
-	fmt.Fprintf(&out, "%d faults within %v, on %s; %d cores, %s/%s.\n\n", len(order), took.Round(time.Second), begin.UTC().Format(time.DateOnly),
-		runtime.NumCPU(), runtime.GOOS, runtime.GOARCH)
-	out.WriteString("| acknowledged writes | lost | operations on registers | keys not linearizable | going back | responses no fault excuses |\n|---:|---:|---:|---:|---:|---:|\n")
-	fmt.Fprintf(&out, "| %d | %d | %d | %d | %d | %d |\n\n", len(s.load.acked), lost, len(s.load.history), wrong, s.load.back, len(s.load.internal)-s.load.back)
-	out.WriteString("| fault | times | median | p99 | max | longest request |\n|---|---:|---:|---:|---:|---:|\n")
+	date := begin.UTC().Format(time.DateTime)
+	runs = append(runs, fmt.Sprintf("| %s | %d | %v | %d, %s/%s | %d | %d | %d | %d | %d | %d |", date, len(order), took.Round(time.Second),
+		runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, len(s.load.acked), lost, len(s.load.history), wrong, s.load.back, len(s.load.internal)-s.load.back))
 	for _, f := range faults {
 		if of := all[f.name]; of != nil {
-			fmt.Fprintf(&out, "| %s | %d | %s | %s | %s | %s |\n", f.name, len(of.gaps), seconds(harness.Quantile(of.gaps, 0.5)), seconds(harness.Quantile(of.gaps, 0.99)),
-				seconds(slices.Max(of.gaps)), seconds(of.longest))
+			times = append(times, fmt.Sprintf("| %s | %s | %d | %s | %s | %s | %s |", date, f.name, len(of.gaps), seconds(harness.Quantile(of.gaps, 0.5)),
+				seconds(harness.Quantile(of.gaps, 0.99)), seconds(slices.Max(of.gaps)), seconds(of.longest)))
 		}
 	}
-	return out.String()
+	return runs, times
 }
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.2f s", d.Seconds()) }
 
-// write replaces a section of the file, or adds it.
-func write(t *testing.T, file, title, text string) {
-	t.Logf("%s:\n%s", title, text)
+// The heads of both tables of a section. Each run adds its rows.
+const (
+	runsHead = "| run | faults | within | cores | acknowledged writes | lost | operations on registers | keys not linearizable | going back | responses no fault excuses |\n" +
+		"|---|---:|---:|---|---:|---:|---:|---:|---:|---:|"
+	timesHead = "| run | fault | times | median | p99 | max | longest request |\n|---|---|---:|---:|---:|---:|---:|"
+)
+
+// write adds the rows of a run to a section of the file.
+func write(t *testing.T, file, title string, runs, times []string) {
+	t.Logf("%s:\n%s\n%s", title, strings.Join(runs, "\n"), strings.Join(times, "\n"))
 	old, err := os.ReadFile(file)
 	if err != nil && !os.IsNotExist(err) {
 		t.Fatal(err)
 	}
 	sections := strings.Split(string(old), "\n## ")
 	sections[0] = figuresHead
-	section := title + "\n\n" + text
-	if i := slices.IndexFunc(sections, func(s string) bool { return strings.HasPrefix(s, title+"\n") }); i >= 0 {
-		sections[i] = section
-	} else {
-		sections = append(sections, section)
+	at := slices.IndexFunc(sections, func(s string) bool { return strings.HasPrefix(s, title+"\n") })
+	if at < 0 {
+		at, sections = len(sections), append(sections, "")
 	}
+	first, second, _ := strings.Cut(sections[at], "| run | fault |")
+	rows := func(table string, more []string) string {
+		kept := slices.DeleteFunc(strings.Split(table, "\n"), func(line string) bool { return !strings.HasPrefix(line, "| 2") })
+		return strings.Join(append(kept, more...), "\n")
+	}
+	sections[at] = title + "\n\n" + runsHead + "\n" + rows(first, runs) + "\n\n" + timesHead + "\n" + rows(second, times) + "\n"
 	if err := os.WriteFile(filepath.Clean(file), []byte(strings.Join(sections, "\n## ")), 0o644); err != nil {
 		t.Fatal(err)
 	}

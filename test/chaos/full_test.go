@@ -31,9 +31,8 @@ func stuff(t *testing.T, dir string) {
 
 // TestFullStandby fills a standby's disk.
 func TestFullStandby(t *testing.T) {
-	if !long {
-		t.Skip("only in the long version: make chaos")
-	}
+	longOnly(t)
+	t.Parallel()
 	small := t.TempDir()
 	mount(t, small, "32m")
 	full := func() { stuff(t, small) }
@@ -42,9 +41,7 @@ func TestFullStandby(t *testing.T) {
 
 // TestStalledStandby lets every write to a standby's disk hang.
 func TestStalledStandby(t *testing.T) {
-	if !long {
-		t.Skip("only in the long version: make chaos")
-	}
+	longOnly(t)
 	dir := t.TempDir()
 	freeze, thaw := mountFreezable(t, dir)
 	brokenStandby(t, dir, "a write has been under way", freeze, func() {}, thaw)
@@ -61,7 +58,8 @@ func brokenStandby(t *testing.T, small, cause string, breakIt, keepBroken, repai
 	}})
 	leader, full := c.Leader(), c.Node("n3")
 	if leader == full {
-		t.Fatal("n3 leads")
+		full.MustDo("PUT", "/v1/sys/step-down", nil)
+		leader = c.Leader()
 	}
 	get := func(n *harness.Node, token, path string, header ...string) harness.Answer {
 		t.Helper()
@@ -138,7 +136,7 @@ func brokenStandby(t *testing.T, small, cause string, breakIt, keepBroken, repai
 	repair()
 	full.WaitHealth(429)
 	c.WaitVoters(3)
-	if a := get(full, made.Auth.Token, "/v1/ack/secret"); a.Status != 403 {
+	if a := get(full, made.Auth.Token, "/v1/ack/secret", "X-Vault-Consistency", "linearizable"); a.Status != 403 {
 		t.Errorf("a revoked token on the standby that has caught up: %d %s", a.Status, a.Body)
 	}
 }
@@ -146,9 +144,8 @@ func brokenStandby(t *testing.T, small, cause string, breakIt, keepBroken, repai
 // TestFullDiskOfOne fills the only node's disk, first by writes and then from outside. Writes are rejected before it is full;
 // what makes room goes on even when nothing is left, by the ballast.
 func TestFullDiskOfOne(t *testing.T) {
-	if !long {
-		t.Skip("only in the long version: make chaos")
-	}
+	longOnly(t)
+	t.Parallel()
 	small := t.TempDir()
 	mount(t, small, "96m")
 	c := harness.NewCluster(t, 1, harness.Options{
@@ -254,5 +251,85 @@ func TestFullDiskOfOne(t *testing.T) {
 		if a := do("GET", fmt.Sprintf("/v1/ack/pad%d", i), nil); a.Status != 200 {
 			t.Fatalf("pad%d: %d %s", i, a.Status, a.Body)
 		}
+	}
+}
+
+// TestFullDiskOfASecondary fills the disk of a secondary by what its primary sends. It stops taking before the disk is full, says
+// so, goes on serving what it has, and follows again by itself once there is room, even if something else filled the rest meanwhile.
+func TestFullDiskOfASecondary(t *testing.T) {
+	longOnly(t)
+	t.Parallel()
+	small := t.TempDir()
+	mount(t, small, "96m")
+	primary := harness.NewCluster(t, 1, harness.Options{})
+	secondary := harness.NewCluster(t, 1, harness.Options{
+		Dir:           func(string) string { return filepath.Join(small, "data") },
+		StorageConfig: "  ballast_size = \"8MiB\"\n  free_space_minimum = \"8MiB\"",
+	})
+	harness.Replicate(primary, secondary, "small")
+	source, n := primary.Leader(), secondary.Leader()
+	source.MustDo("POST", "/v1/sys/mounts/ack", map[string]any{"type": "kv"})
+	source.MustDo("POST", "/v1/ack/first", map[string]any{"v": "x"})
+	secondary.AwaitHead(primary)
+
+	pad := strings.Repeat("p", 120<<10)
+	written := 0
+	write := func(count int) {
+		t.Helper()
+		for range count {
+			source.MustDo("POST", fmt.Sprintf("/v1/ack/pad%d", written), map[string]any{"pad": pad})
+			written++
+		}
+	}
+	state := harness.Replication{}
+	for state.Phase != "paused" {
+		if written > 5000 {
+			t.Fatalf("the secondary takes everything: %+v", state)
+		}
+		write(5)
+		state = secondary.Replication()
+	}
+	if !strings.Contains(state.Reason, "free_space_minimum") {
+		t.Errorf("the reason is %q", state.Reason)
+	}
+	paused := func() string {
+		body := string(n.MustDo("GET", "/v1/sys/metrics?format=prometheus", nil).Body)
+		for line := range strings.Lines(body) {
+			if strings.HasPrefix(line, "coffer_replication_paused ") {
+				return strings.TrimSpace(line)
+			}
+		}
+		return ""
+	}
+	if got := paused(); got != "coffer_replication_paused 1" {
+		t.Errorf("the metric says %q", got)
+	}
+	stuff(t, small)
+	write(20)
+	lag := func(least float64) func(harness.Replication) bool {
+		return func(r harness.Replication) bool { return r.Phase == "paused" && r.LagSeconds > least }
+	}
+	secondary.AwaitReplication("a lag that grows", lag(1))
+	secondary.AwaitReplication("a lag that grows", lag(2))
+	if a := n.MustDo("GET", "/v1/ack/first", nil); !strings.Contains(string(a.Body), `"x"`) {
+		t.Errorf("reading at the secondary: %s", a.Body)
+	}
+	if n := strings.Count(n.Log(), "replication is paused"); n != 1 {
+		t.Errorf("the log says %d times that replication is paused", n)
+	}
+
+	if err := os.Remove(filepath.Join(small, "stuffing")); err != nil {
+		t.Fatal(err)
+	}
+	remount(t, small, "512m")
+	secondary.AwaitHead(primary)
+	for i := range written {
+		n.MustDo("GET", fmt.Sprintf("/v1/ack/pad%d", i), nil)
+	}
+	if got := paused(); got != "coffer_replication_paused 0" {
+		t.Errorf("the metric says %q", got)
+	}
+	if a, b := primary.Replication(), secondary.Replication(); a.Root == "" || a.Root != b.Root {
+		t.Errorf("the states differ: %q, %q", a.Root, b.Root)
 	}
 }

@@ -43,9 +43,8 @@ func mustCopy(t *testing.T, to, from string) {
 // files on the wrong node keep it from starting; a joiner does not use what another cluster has left on its disk; and a removed
 // node knows.
 func TestIdentityOfNodesAndFiles(t *testing.T) {
-	if !long {
-		t.Skip("only in the long version: make chaos")
-	}
+	longOnly(t)
+	t.Parallel()
 	c := harness.NewCluster(t, 3, harness.Options{})
 	leader := c.Leader()
 	leader.MustDo("POST", "/v1/sys/mounts/kept", map[string]any{"type": "kv"})
@@ -55,7 +54,7 @@ func TestIdentityOfNodesAndFiles(t *testing.T) {
 	stays := func(t *testing.T) {
 		t.Helper()
 		c.WaitVoters(3)
-		member.WaitHealth(429)
+		member.WaitHealth(200, 429)
 		answer, err := member.Do(t.Context(), "GET", "/v1/kept/a", c.RootToken, nil)
 		if err != nil || answer.Status != 200 {
 			t.Errorf("%s answers %d %s, %v", member.ID, answer.Status, answer.Body, err)

@@ -14,7 +14,8 @@ import (
 // TestSnapshotInstall keeps a node away until the others have dropped the log that it needs, so that it gets
 // the whole state instead; and kills it a few times while it does.
 func TestSnapshotInstall(t *testing.T) {
-	concurrent(t)
+	longOnly(t)
+	t.Parallel()
 	c := harness.NewCluster(t, 3, harness.Options{StorageConfig: `  snapshot_interval = "200ms"
   snapshot_threshold = 32
   trailing_logs = 16`})
@@ -44,9 +45,9 @@ func TestSnapshotInstall(t *testing.T) {
 		}
 		writers.Wait()
 	}
-	write("away", amount(600, 1600))
+	write("away", 1600)
 	r := rand.New(rand.NewPCG(1, 1))
-	for i := range amount(3, 10) {
+	for i := range 10 {
 		away.Start()
 		write(fmt.Sprintf("back%d-", i), 80)
 		<-time.After(time.Duration(r.IntN(100)) * time.Millisecond) // somewhere in the middle of it

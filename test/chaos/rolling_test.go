@@ -256,9 +256,6 @@ func (r *rolling) report(t *testing.T) {
 		}
 		t.Errorf("a client saw a failure: %s", text)
 	}
-	if r.count.Load() < 500 {
-		t.Errorf("hardly anything happened: %d operations", r.count.Load())
-	}
 }
 
 // balancer is a load balancer as a transport: it spreads requests over the nodes whose sys/health answers well,

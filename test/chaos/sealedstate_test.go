@@ -47,10 +47,11 @@ func rekey(t *testing.T, c *harness.Cluster) (keys []string) {
 // TestSealedStateIsDurable: what a sealed node reads is on its disk when it is acknowledged. A node that is killed right after
 // init was initialised, and after a rekey the new keys open it.
 func TestSealedStateIsDurable(t *testing.T) {
-	concurrent(t)
+	longOnly(t)
+	t.Parallel()
 	c := harness.NewCluster(t, 1, harness.Options{Shamir: true, Bare: true})
 	n := c.Nodes[0]
-	for range amount(1, 15) {
+	for range 15 {
 		n.Kill9()
 		if err := os.RemoveAll(n.Dir); err != nil {
 			t.Fatal(err)
@@ -72,7 +73,7 @@ func TestSealedStateIsDurable(t *testing.T) {
 	c.Add("n2")
 	c.Add("n3")
 	n.Configure(true)
-	for range amount(1, 6) {
+	for range 6 {
 		c.WaitVoters(3)
 		c.Keys = rekey(t, c)
 		killAll(c)

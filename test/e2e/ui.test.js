@@ -646,7 +646,7 @@ test('wraps a text and JSON, and opens each once', async () => {
 
   await unwrap(token)
   await sees(page.getByRole('alert').getByText('wrapping token is not valid or does not exist'))
-  await sees(page.getByText('somebody else may have'))
+  await sees(page.getByText('another person may have'))
   assert.equal(await opened.count(), 0)
 
   await button('JSON').click()

@@ -15,6 +15,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -286,8 +287,12 @@ func (w *world) sweep(r *recording, seed uint64, points int) {
 
 // more writes a little after a start.
 func (w *world) more() error {
+	n := w.active()
+	if n == nil {
+		return errors.New("no node is active")
+	}
 	for i := range 3 {
-		if err := w.put(w.active(), fmt.Sprintf("ack/again-%d", i), fmt.Sprint(i)); err != nil {
+		if err := w.put(n, fmt.Sprintf("ack/again-%d", i), fmt.Sprint(i)); err != nil {
 			return err
 		}
 	}

@@ -182,9 +182,7 @@ func (w *world) put(n *harness.Node, key, text string) error {
 	if text == "" {
 		method, body = "DELETE", nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	a, err := n.Do(ctx, method, "/v1/"+key, w.RootToken, body)
+	a, err := w.ask(n, method, key, body)
 	if err == nil && a.Status >= 300 {
 		err = fmt.Errorf("status %d: %.300s", a.Status, a.Body)
 	}
@@ -197,11 +195,27 @@ func (w *world) put(n *harness.Node, key, text string) error {
 	return nil
 }
 
-// get reads a key, "" if it is not there.
-func (w *world) get(n *harness.Node, key string) (string, error) {
+// ask sends a request about a key. While three nodes elect a leader, it sends the request again: writing the same once more
+// changes nothing.
+func (w *world) ask(n *harness.Node, method, key string, body any) (harness.Answer, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	a, err := n.Do(ctx, "GET", "/v1/"+key, w.RootToken, nil)
+	for {
+		a, err := n.Do(ctx, method, "/v1/"+key, w.RootToken, body)
+		if err != nil || a.Status != http.StatusServiceUnavailable || len(w.Nodes) == 1 {
+			return a, err
+		}
+		select {
+		case <-ctx.Done():
+			return a, nil
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// get reads a key, "" if it is not there.
+func (w *world) get(n *harness.Node, key string) (string, error) {
+	a, err := w.ask(n, "GET", key, nil)
 	switch {
 	case err != nil:
 		return "", err
@@ -252,13 +266,18 @@ func (w *world) verify(p *promises, at int) error {
 	return err
 }
 
+// active returns the active node; three nodes may have to elect it first. nil: there is none.
 func (w *world) active() *harness.Node {
-	for _, n := range w.Nodes {
-		if n.Health() == 200 {
-			return n
+	for deadline := time.Now().Add(patience); ; <-time.After(20 * time.Millisecond) {
+		for _, n := range w.Nodes {
+			if n.Health() == 200 {
+				return n
+			}
+		}
+		if len(w.Nodes) == 1 || time.Now().After(deadline) {
+			return nil
 		}
 	}
-	return nil
 }
 
 func (w *world) verifyKey(n *harness.Node, key string, all []value, at int) error {

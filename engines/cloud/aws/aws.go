@@ -138,6 +138,13 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // API is what a Client does. It lists the calls in one place, and lets tests inject faults between engine and Client; there is one implementation.
 type API interface {
+	Users
+	Keys
+	Sessions
+}
+
+// Users are those of IAM.
+type Users interface {
 	// GetUser returns a user, that of the credentials themselves for "".
 	GetUser(ctx context.Context, name string) (User, error)
 	// CreateUser creates a user. If a response was lost and the retry finds the user, the tags decide whether it is the one
@@ -151,17 +158,22 @@ type API interface {
 	// MFA devices, certificates, SSH keys, service credentials. What is not there counts as removed, also the user. What the
 	// root credentials may not look at is passed over, and is the error only if the user cannot be removed for it.
 	RemoveUser(ctx context.Context, name string) error
+	// GroupPolicies returns the inline documents of a group and the ARNs of its attached policies.
+	GroupPolicies(ctx context.Context, group string) (documents, arns []string, err error)
+}
 
+// Keys are the access keys of users.
+type Keys interface {
 	// CreateAccessKey creates a key of a user, of the credentials' own user for "". It is not retried when an attempt may
 	// have created a key, because a second one would be created: after Unavailable there may be a key whose secret is lost,
 	// and ListAccessKeys shows it.
 	CreateAccessKey(ctx context.Context, user string) (Credentials, error)
 	DeleteAccessKey(ctx context.Context, user, id string) error
 	ListAccessKeys(ctx context.Context, user string) ([]Key, error) // the oldest first
+}
 
-	// GroupPolicies returns the inline documents of a group and the ARNs of its attached policies.
-	GroupPolicies(ctx context.Context, group string) (documents, arns []string, err error)
-
+// Sessions are temporary credentials, of STS.
+type Sessions interface {
 	AssumeRole(ctx context.Context, a AssumeRole) (Credentials, error)
 	GetFederationToken(ctx context.Context, f Federation) (Credentials, error)
 	GetSessionToken(ctx context.Context, ttl time.Duration, mfa MFA) (Credentials, error)

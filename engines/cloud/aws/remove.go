@@ -9,6 +9,8 @@ import (
 	sdk "github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/iam"
 	"github.com/aws/aws-sdk-go-v2/service/iam/types"
+
+	"github.com/coffer-project/coffer/engines"
 )
 
 // removeTries bounds how often RemoveUser starts again because of Conflict: another client still adds to the user, or a
@@ -17,7 +19,7 @@ const removeTries = 6
 
 // removeBackoff is 0.2, 0.4, 0.8, 1.6, 3 seconds.
 func removeBackoff(attempt int) time.Duration {
-	return min(100*time.Millisecond<<min(attempt, 10), 3*time.Second)
+	return engines.Backoff(200*time.Millisecond, 3*time.Second, attempt)
 }
 
 // RemoveUser implements API.

@@ -27,6 +27,10 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/coffer-project/coffer/engines/cloud/awstest/model"
+	"github.com/coffer-project/coffer/engines/cloud/awstest/query"
+	"github.com/coffer-project/coffer/engines/cloud/awstest/sigv4"
 )
 
 // maxBody is the longest request.
@@ -42,8 +46,8 @@ type Server struct {
 	// Account is the one of the user that Root is a key of.
 	*Account
 
-	judge    func(Violation)
-	models   *Models
+	judge    func(model.Violation)
+	models   *model.Models
 	silent   bool // Calls stays empty
 	testing  testing.TB
 	closing  chan struct{} // closed when the test ends
@@ -67,7 +71,7 @@ type Server struct {
 type Option func(*Server)
 
 // Judge hands violations of the vendor's model to f instead of failing the test. f may be called from several goroutines.
-func Judge(f func(Violation)) Option { return func(s *Server) { s.judge = f } }
+func Judge(f func(model.Violation)) Option { return func(s *Server) { s.judge = f } }
 
 // PageSize is how many members of a list are in one answer, 100 if it is not given.
 func PageSize(n int) Option { return func(s *Server) { s.pageSize = n } }
@@ -78,7 +82,7 @@ func Unrecorded() Option { return func(s *Server) { s.silent = true } }
 // New starts a Server that lives as long as the test.
 func New(t testing.TB, opts ...Option) *Server {
 	t.Helper()
-	models, err := LoadModels()
+	models, err := model.Load()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +90,7 @@ func New(t testing.TB, opts ...Option) *Server {
 		models: models, testing: t, closing: make(chan struct{}), pageSize: 100, packed: 4096,
 		accounts: map[string]*Account{}, keys: map[string]*accessKey{}, sessions: map[string]*session{},
 	}
-	s.judge = func(v Violation) { t.Errorf("the provider would reject this request: %v", v) }
+	s.judge = func(v model.Violation) { t.Errorf("the provider would reject this request: %v", v) }
 	for _, o := range opts {
 		o(s)
 	}
@@ -227,6 +231,18 @@ func (s *Server) Now() time.Time {
 
 func (s *Server) now() time.Time { return time.Now().Add(s.offset) }
 
+// answer answers with an error.
+func (s *Server) answer(w http.ResponseWriter, namespace string, r *query.Refusal, retryAfter time.Duration) {
+	query.Answer(w, namespace, s.requestID(), r, retryAfter)
+}
+
+func (s *Server) requestID() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.requests++
+	return fmt.Sprintf("00000000-0000-4000-8000-%012d", s.requests)
+}
+
 // request is one, while it is carried out.
 type request struct {
 	s      *Server
@@ -237,6 +253,11 @@ type request struct {
 }
 
 func (r *request) get(name string) string { return r.form.Get(name) }
+
+// page returns a part of a list, as the request asks for it.
+func (r *request) page(name string, rows []query.Row) ([]query.Element, *query.Refusal) {
+	return query.Page(r.form, r.s.pageSize, name, rows)
+}
 
 // list returns the members of a list of strings, or of one field of its members.
 func (r *request) list(name, field string) []string {
@@ -254,19 +275,19 @@ func (r *request) list(name, field string) []string {
 func (s *Server) ServeHTTP(w http.ResponseWriter, h *http.Request) {
 	body := http.MaxBytesReader(w, h.Body, maxBody)
 	h.Body = body
-	signed, err := readSigned(h)
+	signed, err := sigv4.Read(h)
 	if err != nil {
 		var tooLong *http.MaxBytesError
 		if errors.As(err, &tooLong) {
-			s.answer(w, "", refuse("RequestEntityTooLarge", "Request is too large."), 0)
+			s.answer(w, "", query.Refuse("RequestEntityTooLarge", "Request is too large."), 0)
 			return
 		}
 		panic(http.ErrAbortHandler)
 	}
-	r := &request{s: s, form: signed.form, action: signed.form.Get("Action")}
-	service := s.models.services[r.form.Get("Version")]
+	r := &request{s: s, form: signed.Form, action: signed.Form.Get("Action")}
+	service := s.models.Service(r.form.Get("Version"))
 	if service == nil {
-		s.answer(w, "", refuse("InvalidAction", "Could not find operation %s for version %s", r.action, r.form.Get("Version")), 0)
+		s.answer(w, "", query.Refuse("InvalidAction", "Could not find operation %s for version %s", r.action, r.form.Get("Version")), 0)
 		return
 	}
 	violations := s.models.Check(r.form)
@@ -289,12 +310,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, h *http.Request) {
 		s.answer(w, service.Metadata.XMLNamespace, refused, 0)
 		return
 	}
-	s.respond(w, service.Metadata.XMLNamespace, r.action, result)
+	query.Respond(w, service.Metadata.XMLNamespace, r.action, s.requestID(), result)
 }
 
 // record keeps the call and asks for its fault.
-func (s *Server) record(r *request, service string, signed *signedRequest) Fault {
-	hidden := s.models.secrets(r.form)
+func (s *Server) record(r *request, service string, signed *sigv4.Request) Fault {
+	hidden := s.models.Secrets(r.form)
 	params := map[string]string{}
 	for name := range maps.Keys(r.form) {
 		switch {
@@ -307,8 +328,8 @@ func (s *Server) record(r *request, service string, signed *signedRequest) Fault
 	}
 	s.mu.Lock()
 	call := Call{
-		Service: service, Action: r.action, Params: params, AccessKey: signed.accessKey, Region: signed.region,
-		Endpoint: "http://" + signed.http.Host, At: s.now(),
+		Service: service, Action: r.action, Params: params, AccessKey: signed.AccessKey, Region: signed.Region,
+		Endpoint: "http://" + signed.HTTP.Host, At: s.now(),
 	}
 	if !s.silent {
 		s.calls = append(s.calls, call)
@@ -335,7 +356,7 @@ func (s *Server) wait(h *http.Request, d time.Duration) {
 }
 
 // spoil answers as a fault says, and reports whether it does.
-func (s *Server) spoil(w http.ResponseWriter, service *model, f Fault) bool {
+func (s *Server) spoil(w http.ResponseWriter, service *model.Service, f Fault) bool {
 	if !f.Drop && f.Status == 0 && f.Code == "" {
 		return false
 	}
@@ -345,79 +366,46 @@ func (s *Server) spoil(w http.ResponseWriter, service *model, f Fault) bool {
 	if f.Drop {
 		panic(http.ErrAbortHandler)
 	}
-	refused := &refusal{status: f.Status, code: f.Code, message: f.Message}
-	if refused.status == 0 {
-		refused.status = statusOf(f.Code)
+	refused := &query.Refusal{Status: f.Status, Code: f.Code, Message: f.Message}
+	if refused.Status == 0 {
+		refused.Status = query.StatusOf(f.Code)
 	}
-	if refused.message == "" {
-		refused.message = "A fault that the test asked for."
+	if refused.Message == "" {
+		refused.Message = "A fault that the test asked for."
 	}
 	s.answer(w, service.Metadata.XMLNamespace, refused, f.RetryAfter)
 	return true
 }
 
 // carryOut authenticates, authorises and does what is asked.
-func (s *Server) carryOut(r *request, service *model, signed *signedRequest, violations []Violation) ([]element, *refusal) {
+func (s *Server) carryOut(r *request, service *model.Service, signed *sigv4.Request, violations []model.Violation) ([]query.Element, *query.Refusal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r.now = s.now()
-	var refused *refusal
+	var refused *query.Refusal
 	if r.caller, refused = s.authenticate(signed, service.Metadata.EndpointPrefix, r.now); refused != nil {
 		return nil, refused
 	}
 	do, ok := actions[r.action]
 	if !ok {
-		return nil, refuse("InvalidAction", "Could not find operation %s", r.action)
+		return nil, query.Refuse("InvalidAction", "Could not find operation %s", r.action)
 	}
 	if refused := r.authorise(service.Metadata.EndpointPrefix); refused != nil {
 		return nil, refused
 	}
 	if len(violations) > 0 {
-		return nil, refuse("ValidationError", "%d validation errors detected", len(violations))
+		return nil, query.Refuse("ValidationError", "%d validation errors detected", len(violations))
 	}
 	result, refused := do(r)
 	version := r.form.Get("Version")
 	if refused == nil {
-		for _, v := range s.models.checkAnswer(version, r.action, result) {
+		for _, v := range s.models.CheckAnswer(version, r.action, result) {
 			s.testing.Errorf("awstest: an answer is not what the vendor's model has: %v", v)
 		}
-	} else if !s.models.answers(version, r.action, refused.code) {
-		s.testing.Errorf("awstest: %s answers %s, which the vendor's model does not have", r.action, refused.code)
+	} else if !s.models.Answers(version, r.action, refused.Code) {
+		s.testing.Errorf("awstest: %s answers %s, which the vendor's model does not have", r.action, refused.Code)
 	}
 	return result, refused
-}
-
-// refusal is an answer that is an error.
-type refusal struct {
-	status  int
-	code    string
-	message string
-}
-
-// everywhere are the codes that the models leave out because any action may fail with them.
-var everywhere = []string{"AccessDenied", "ValidationError", "InvalidAction"}
-
-func refuse(code, format string, args ...any) *refusal {
-	return &refusal{statusOf(code), code, fmt.Sprintf(format, args...)}
-}
-
-func statusOf(code string) int {
-	switch code {
-	case "NoSuchEntity":
-		return http.StatusNotFound
-	case "EntityAlreadyExists", "LimitExceeded", "DeleteConflict", "ConcurrentModification", "EntityTemporarilyUnmodifiable":
-		return http.StatusConflict
-	case "AccessDenied", "InvalidClientTokenId", "SignatureDoesNotMatch", "MissingAuthenticationToken", "ExpiredToken",
-		"RegionDisabledException":
-		return http.StatusForbidden
-	case "RequestEntityTooLarge":
-		return http.StatusRequestEntityTooLarge
-	case "ServiceFailure", "InternalFailure":
-		return http.StatusInternalServerError
-	case "ServiceUnavailable":
-		return http.StatusServiceUnavailable
-	}
-	return http.StatusBadRequest // with "Throttling"
 }
 
 // sortedKeys is for answers that are the same each time.

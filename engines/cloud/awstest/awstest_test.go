@@ -22,6 +22,7 @@ import (
 	"github.com/aws/smithy-go"
 
 	"github.com/coffer-project/coffer/engines/cloud/awstest"
+	"github.com/coffer-project/coffer/engines/cloud/awstest/model"
 )
 
 const policy = `{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "ec2:*", "Resource": "*"}]}`
@@ -78,7 +79,7 @@ func must[T any](t *testing.T) func(T, error) T {
 // lenient is a server whose judge only takes notes.
 func lenient(t *testing.T, opts ...awstest.Option) (*awstest.Server, func() []string) {
 	seen := make(chan string, 1000)
-	s := awstest.New(t, append(opts, awstest.Judge(func(v awstest.Violation) { seen <- v.String() }))...)
+	s := awstest.New(t, append(opts, awstest.Judge(func(v model.Violation) { seen <- v.String() }))...)
 	return s, func() (all []string) {
 		for len(seen) > 0 {
 			all = append(all, <-seen)
@@ -672,7 +673,7 @@ func TestWatchPassesOnWhatIsSigned(t *testing.T) {
 	s := awstest.New(t)
 	key, secret := s.Root()
 	seen := make(chan string, 10)
-	url := awstest.Watch(t, s.URL, func(v awstest.Violation) { seen <- v.String() })
+	url := model.Watch(t, s.URL, func(v model.Violation) { seen <- v.String() })
 	c := iam.NewFromConfig(config(url, key, secret, ""))
 	_, err := c.GetUser(t.Context(), &iam.GetUserInput{})
 	wantCode(t, "through the proxy", err, "")
@@ -681,7 +682,7 @@ func TestWatchPassesOnWhatIsSigned(t *testing.T) {
 	}
 
 	other, violations := lenient(t)
-	url = awstest.Watch(t, other.URL, func(v awstest.Violation) { seen <- v.String() })
+	url = model.Watch(t, other.URL, func(v model.Violation) { seen <- v.String() })
 	key, secret = other.Root()
 	_, err = iam.NewFromConfig(config(url, key, secret, "")).ListUsers(t.Context(), &iam.ListUsersInput{MaxItems: aws.Int32(5000)})
 	wantCode(t, "too many through the proxy", err, "ValidationError")

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/coffer-project/coffer/engines/cloud/awstest/query"
 )
 
 // Quotas of the provider.
@@ -16,7 +18,7 @@ const (
 )
 
 // actions is what the services do. Each function holds Server.mu.
-var actions = map[string]func(*request) ([]element, *refusal){
+var actions = map[string]func(*request) ([]query.Element, *query.Refusal){
 	"CreateUser":   createUser,
 	"GetUser":      getUser,
 	"ListUsers":    listUsers,
@@ -66,62 +68,62 @@ var actions = map[string]func(*request) ([]element, *refusal){
 func (r *request) account() *Account { return r.caller.account }
 
 // user returns the user that a request names, or without a name the caller.
-func (r *request) user() (*user, *refusal) {
+func (r *request) user() (*user, *query.Refusal) {
 	name := r.get("UserName")
 	if name == "" {
 		if r.caller.user == nil {
-			return nil, refuse("ValidationError", "Must specify userName when calling with non-User credentials")
+			return nil, query.Refuse("ValidationError", "Must specify userName when calling with non-User credentials")
 		}
 		return r.caller.user, nil
 	}
 	u := r.account().users[fold(name)]
 	if u == nil || u.name != name || u.visibleAt.After(r.now) {
-		return nil, refuse("NoSuchEntity", "The user with name %s cannot be found.", name)
+		return nil, query.Refuse("NoSuchEntity", "The user with name %s cannot be found.", name)
 	}
 	return u, nil
 }
 
 // tags returns the tags of a request.
-func (r *request) tags() (map[string]string, *refusal) {
+func (r *request) tags() (map[string]string, *query.Refusal) {
 	keys, values := r.list("Tags", ".Key"), r.list("Tags", ".Value")
 	if len(keys) != len(values) {
-		return nil, refuse("ValidationError", "A tag needs a key and a value")
+		return nil, query.Refuse("ValidationError", "A tag needs a key and a value")
 	}
 	tags := map[string]string{}
 	for i, k := range keys {
 		if _, twice := tags[k]; twice || strings.HasPrefix(fold(k), "aws:") {
-			return nil, refuse("InvalidInput", "Duplicate tag keys found, or tag keys with the prefix aws:. Please note that Tag keys are case insensitive.")
+			return nil, query.Refuse("InvalidInput", "Duplicate tag keys found, or tag keys with the prefix aws:. Please note that Tag keys are case insensitive.")
 		}
 		tags[k] = values[i]
 	}
 	return tags, nil
 }
 
-func (u *user) describe(full bool) []element {
-	all := []element{
-		text("Path", u.path), text("UserName", u.name), text("UserId", u.id), text("Arn", u.arn()), when("CreateDate", u.created),
+func (u *user) describe(full bool) []query.Element {
+	all := []query.Element{
+		query.Text("Path", u.path), query.Text("UserName", u.name), query.Text("UserId", u.id), query.Text("Arn", u.arn()), query.When("CreateDate", u.created),
 	}
 	if !full {
 		return all
 	}
 	if u.boundary != "" {
-		all = append(all, group("PermissionsBoundary",
-			text("PermissionsBoundaryType", "PermissionsBoundaryPolicy"), text("PermissionsBoundaryArn", u.boundary)))
+		all = append(all, query.Group("PermissionsBoundary",
+			query.Text("PermissionsBoundaryType", "PermissionsBoundaryPolicy"), query.Text("PermissionsBoundaryArn", u.boundary)))
 	}
 	if len(u.tags) > 0 {
-		tags := group("Tags")
+		tags := query.Group("Tags")
 		for _, k := range sortedKeys(u.tags) {
-			tags.inside = append(tags.inside, group("member", text("Key", k), text("Value", u.tags[k])))
+			tags.Inside = append(tags.Inside, query.Group("member", query.Text("Key", k), query.Text("Value", u.tags[k])))
 		}
 		all = append(all, tags)
 	}
 	return all
 }
 
-func createUser(r *request) ([]element, *refusal) {
+func createUser(r *request) ([]query.Element, *query.Refusal) {
 	a, name := r.account(), r.get("UserName")
 	if a.users[fold(name)] != nil {
-		return nil, refuse("EntityAlreadyExists", "User with name %s already exists.", name)
+		return nil, query.Refuse("EntityAlreadyExists", "User with name %s already exists.", name)
 	}
 	tags, refused := r.tags()
 	if refused != nil {
@@ -129,33 +131,33 @@ func createUser(r *request) ([]element, *refusal) {
 	}
 	boundary := r.get("PermissionsBoundary")
 	if boundary != "" && !a.hasPolicy(boundary) {
-		return nil, refuse("NoSuchEntity", "Scope ARN: %s does not exist or is not attachable.", boundary)
+		return nil, query.Refuse("NoSuchEntity", "Scope ARN: %s does not exist or is not attachable.", boundary)
 	}
 	u := newUser(a, name, r.get("Path"), r.now)
 	u.boundary, u.tags, u.visibleAt = boundary, tags, r.now.Add(r.s.delay)
 	a.users[fold(name)] = u
-	return []element{group("User", u.describe(true)...)}, nil
+	return []query.Element{query.Group("User", u.describe(true)...)}, nil
 }
 
-func getUser(r *request) ([]element, *refusal) {
+func getUser(r *request) ([]query.Element, *query.Refusal) {
 	u, refused := r.user()
 	if refused != nil {
 		return nil, refused
 	}
-	return []element{group("User", u.describe(true)...)}, nil
+	return []query.Element{query.Group("User", u.describe(true)...)}, nil
 }
 
-func listUsers(r *request) ([]element, *refusal) {
-	var rows []row
+func listUsers(r *request) ([]query.Element, *query.Refusal) {
+	var rows []query.Row
 	for name, u := range r.account().users {
 		if strings.HasPrefix(u.path, r.get("PathPrefix")) && !u.visibleAt.After(r.now) {
-			rows = append(rows, row{name, group("", u.describe(false)...)})
+			rows = append(rows, query.Row{Key: name, Element: query.Group("", u.describe(false)...)})
 		}
 	}
 	return r.page("Users", rows)
 }
 
-func deleteUser(r *request) ([]element, *refusal) {
+func deleteUser(r *request) ([]query.Element, *query.Refusal) {
 	u, refused := r.user()
 	if refused != nil {
 		return nil, refused
@@ -175,14 +177,14 @@ func deleteUser(r *request) ([]element, *refusal) {
 		{len(u.services) > 0, "delete service specific credentials first"},
 	} {
 		if obstacle.there {
-			return nil, refuse("DeleteConflict", "Cannot delete entity, must %s.", obstacle.what)
+			return nil, query.Refuse("DeleteConflict", "Cannot delete entity, must %s.", obstacle.what)
 		}
 	}
 	delete(u.account.users, fold(u.name))
 	return nil, nil
 }
 
-func tagUser(r *request) ([]element, *refusal) {
+func tagUser(r *request) ([]query.Element, *query.Refusal) {
 	u, refused := r.user()
 	if refused != nil {
 		return nil, refused
@@ -198,61 +200,61 @@ func tagUser(r *request) ([]element, *refusal) {
 		}
 	}
 	if len(all) > maxTags {
-		return nil, refuse("LimitExceeded", "The number of tags has reached the maximum limit.")
+		return nil, query.Refuse("LimitExceeded", "The number of tags has reached the maximum limit.")
 	}
 	u.tags = all
 	return nil, nil
 }
 
-func listUserTags(r *request) ([]element, *refusal) {
+func listUserTags(r *request) ([]query.Element, *query.Refusal) {
 	u, refused := r.user()
 	if refused != nil {
 		return nil, refused
 	}
-	var rows []row
+	var rows []query.Row
 	for k, v := range u.tags {
-		rows = append(rows, row{k, group("", text("Key", k), text("Value", v))})
+		rows = append(rows, query.Row{Key: k, Element: query.Group("", query.Text("Key", k), query.Text("Value", v))})
 	}
 	return r.page("Tags", rows)
 }
 
-func (k *accessKey) status() element {
+func (k *accessKey) status() query.Element {
 	if k.active {
-		return text("Status", "Active")
+		return query.Text("Status", "Active")
 	}
-	return text("Status", "Inactive")
+	return query.Text("Status", "Inactive")
 }
 
-func createAccessKey(r *request) ([]element, *refusal) {
+func createAccessKey(r *request) ([]query.Element, *query.Refusal) {
 	u, refused := r.user()
 	if refused != nil {
 		return nil, refused
 	}
 	if len(u.keys) >= maxKeys {
-		return nil, refuse("LimitExceeded", "Cannot exceed quota for AccessKeysPerUser: %d", maxKeys)
+		return nil, query.Refuse("LimitExceeded", "Cannot exceed quota for AccessKeysPerUser: %d", maxKeys)
 	}
 	k := newKey(u, r.now)
 	k.validAt = r.now.Add(r.s.keyDelay)
-	return []element{group("AccessKey", text("UserName", u.name), text("AccessKeyId", k.id), k.status(),
-		text("SecretAccessKey", k.secret), when("CreateDate", k.created))}, nil
+	return []query.Element{query.Group("AccessKey", query.Text("UserName", u.name), query.Text("AccessKeyId", k.id), k.status(),
+		query.Text("SecretAccessKey", k.secret), query.When("CreateDate", k.created))}, nil
 }
 
 // listAccessKeys lists them by their ids, which are random: an order that means nothing, as the provider promises none.
-func listAccessKeys(r *request) ([]element, *refusal) {
+func listAccessKeys(r *request) ([]query.Element, *query.Refusal) {
 	u, refused := r.user()
 	if refused != nil {
 		return nil, refused
 	}
-	var rows []row
+	var rows []query.Row
 	for _, k := range u.keys {
-		rows = append(rows, row{k.id, group("", text("UserName", u.name), text("AccessKeyId", k.id), k.status(),
-			when("CreateDate", k.created))})
+		rows = append(rows, query.Row{Key: k.id, Element: query.Group("", query.Text("UserName", u.name), query.Text("AccessKeyId", k.id), k.status(),
+			query.When("CreateDate", k.created))})
 	}
 	return r.page("AccessKeyMetadata", rows)
 }
 
 // key returns the key that a request names, which has to be one of the named user, or of the caller.
-func (r *request) key() (*accessKey, *refusal) {
+func (r *request) key() (*accessKey, *query.Refusal) {
 	u, refused := r.user()
 	if refused != nil {
 		return nil, refused
@@ -260,12 +262,12 @@ func (r *request) key() (*accessKey, *refusal) {
 	id := r.get("AccessKeyId")
 	i := slices.IndexFunc(u.keys, func(k *accessKey) bool { return k.id == id })
 	if i < 0 {
-		return nil, refuse("NoSuchEntity", "The Access Key with id %s cannot be found.", id)
+		return nil, query.Refuse("NoSuchEntity", "The Access Key with id %s cannot be found.", id)
 	}
 	return u.keys[i], nil
 }
 
-func updateAccessKey(r *request) ([]element, *refusal) {
+func updateAccessKey(r *request) ([]query.Element, *query.Refusal) {
 	k, refused := r.key()
 	if refused != nil {
 		return nil, refused
@@ -274,7 +276,7 @@ func updateAccessKey(r *request) ([]element, *refusal) {
 	return nil, nil
 }
 
-func deleteAccessKey(r *request) ([]element, *refusal) {
+func deleteAccessKey(r *request) ([]query.Element, *query.Refusal) {
 	k, refused := r.key()
 	if refused != nil {
 		return nil, refused
@@ -283,16 +285,16 @@ func deleteAccessKey(r *request) ([]element, *refusal) {
 	return nil, nil
 }
 
-func keyLastUsed(r *request) ([]element, *refusal) {
+func keyLastUsed(r *request) ([]query.Element, *query.Refusal) {
 	k := r.s.keys[r.get("AccessKeyId")]
 	if k == nil || k.user.account != r.account() {
-		return nil, refuse("AccessDenied", "The access key cannot be found.")
+		return nil, query.Refuse("AccessDenied", "The access key cannot be found.")
 	}
-	last := group("AccessKeyLastUsed", text("ServiceName", "N/A"), text("Region", "N/A"))
+	last := query.Group("AccessKeyLastUsed", query.Text("ServiceName", "N/A"), query.Text("Region", "N/A"))
 	if !k.usedAt.IsZero() {
-		last = group("AccessKeyLastUsed", text("ServiceName", "sts"), text("Region", "us-east-1"), when("LastUsedDate", k.usedAt))
+		last = query.Group("AccessKeyLastUsed", query.Text("ServiceName", "sts"), query.Text("Region", "us-east-1"), query.When("LastUsedDate", k.usedAt))
 	}
-	return []element{text("UserName", k.user.name), last}, nil
+	return []query.Element{query.Text("UserName", k.user.name), last}, nil
 }
 
 // strip returns a list without one member, and whether it was there.
@@ -304,50 +306,50 @@ func strip(list []string, member string) ([]string, bool) {
 	return slices.Delete(slices.Clone(list), i, i+1), true
 }
 
-func getLoginProfile(r *request) ([]element, *refusal) {
+func getLoginProfile(r *request) ([]query.Element, *query.Refusal) {
 	u, refused := r.user()
 	if refused != nil {
 		return nil, refused
 	}
 	if !u.login {
-		return nil, refuse("NoSuchEntity", "Login Profile for User %s cannot be found.", u.name)
+		return nil, query.Refuse("NoSuchEntity", "Login Profile for User %s cannot be found.", u.name)
 	}
-	return []element{group("LoginProfile", text("UserName", u.name), when("CreateDate", u.created),
-		text("PasswordResetRequired", strconv.FormatBool(false)))}, nil
+	return []query.Element{query.Group("LoginProfile", query.Text("UserName", u.name), query.When("CreateDate", u.created),
+		query.Text("PasswordResetRequired", strconv.FormatBool(false)))}, nil
 }
 
-func deleteLoginProfile(r *request) ([]element, *refusal) {
+func deleteLoginProfile(r *request) ([]query.Element, *query.Refusal) {
 	u, refused := r.user()
 	if refused != nil {
 		return nil, refused
 	}
 	if !u.login {
-		return nil, refuse("NoSuchEntity", "Login Profile for User %s cannot be found.", u.name)
+		return nil, query.Refuse("NoSuchEntity", "Login Profile for User %s cannot be found.", u.name)
 	}
 	u.login = false
 	return nil, nil
 }
 
-func listMFADevices(r *request) ([]element, *refusal) {
+func listMFADevices(r *request) ([]query.Element, *query.Refusal) {
 	u, refused := r.user()
 	if refused != nil {
 		return nil, refused
 	}
-	var rows []row
+	var rows []query.Row
 	for serial := range u.mfa {
-		rows = append(rows, row{serial, group("", text("UserName", u.name), text("SerialNumber", serial), when("EnableDate", u.created))})
+		rows = append(rows, query.Row{Key: serial, Element: query.Group("", query.Text("UserName", u.name), query.Text("SerialNumber", serial), query.When("EnableDate", u.created))})
 	}
 	return r.page("MFADevices", rows)
 }
 
-func deactivateMFADevice(r *request) ([]element, *refusal) {
+func deactivateMFADevice(r *request) ([]query.Element, *query.Refusal) {
 	u, refused := r.user()
 	if refused != nil {
 		return nil, refused
 	}
 	serial := r.get("SerialNumber")
 	if u.mfa[serial] == "" {
-		return nil, refuse("NoSuchEntity", "MFA Device with serial number %s does not exist.", serial)
+		return nil, query.Refuse("NoSuchEntity", "MFA Device with serial number %s does not exist.", serial)
 	}
 	delete(u.mfa, serial)
 	if _, virtual := u.account.devices[serial]; virtual {
@@ -356,79 +358,79 @@ func deactivateMFADevice(r *request) ([]element, *refusal) {
 	return nil, nil
 }
 
-func deleteVirtualMFADevice(r *request) ([]element, *refusal) {
+func deleteVirtualMFADevice(r *request) ([]query.Element, *query.Refusal) {
 	serial := r.get("SerialNumber")
 	owner, ok := r.account().devices[serial]
 	if !ok {
-		return nil, refuse("NoSuchEntity", "VirtualMFADevice with serial number %s doesn't exist.", serial)
+		return nil, query.Refuse("NoSuchEntity", "VirtualMFADevice with serial number %s doesn't exist.", serial)
 	}
 	if owner != "" {
-		return nil, refuse("DeleteConflict", "MFA VirtualDevice in use. Must deactivate first.")
+		return nil, query.Refuse("DeleteConflict", "MFA VirtualDevice in use. Must deactivate first.")
 	}
 	delete(r.account().devices, serial)
 	return nil, nil
 }
 
-func listSigningCertificates(r *request) ([]element, *refusal) {
+func listSigningCertificates(r *request) ([]query.Element, *query.Refusal) {
 	u, refused := r.user()
 	if refused != nil {
 		return nil, refused
 	}
-	var rows []row
+	var rows []query.Row
 	for _, id := range u.certs {
-		rows = append(rows, row{id, group("", text("UserName", u.name), text("CertificateId", id), text("Status", "Active"),
-			text("CertificateBody", "-"), when("UploadDate", u.created))})
+		rows = append(rows, query.Row{Key: id, Element: query.Group("", query.Text("UserName", u.name), query.Text("CertificateId", id), query.Text("Status", "Active"),
+			query.Text("CertificateBody", "-"), query.When("UploadDate", u.created))})
 	}
 	return r.page("Certificates", rows)
 }
 
-func deleteSigningCertificate(r *request) ([]element, *refusal) {
+func deleteSigningCertificate(r *request) ([]query.Element, *query.Refusal) {
 	return r.drop("CertificateId", func(u *user) *[]string { return &u.certs })
 }
 
-func listSSHPublicKeys(r *request) ([]element, *refusal) {
+func listSSHPublicKeys(r *request) ([]query.Element, *query.Refusal) {
 	u, refused := r.user()
 	if refused != nil {
 		return nil, refused
 	}
-	var rows []row
+	var rows []query.Row
 	for _, id := range u.ssh {
-		rows = append(rows, row{id, group("", text("UserName", u.name), text("SSHPublicKeyId", id), text("Status", "Active"),
-			when("UploadDate", u.created))})
+		rows = append(rows, query.Row{Key: id, Element: query.Group("", query.Text("UserName", u.name), query.Text("SSHPublicKeyId", id), query.Text("Status", "Active"),
+			query.When("UploadDate", u.created))})
 	}
 	return r.page("SSHPublicKeys", rows)
 }
 
-func deleteSSHPublicKey(r *request) ([]element, *refusal) {
+func deleteSSHPublicKey(r *request) ([]query.Element, *query.Refusal) {
 	return r.drop("SSHPublicKeyId", func(u *user) *[]string { return &u.ssh })
 }
 
-func listServiceCredentials(r *request) ([]element, *refusal) {
+func listServiceCredentials(r *request) ([]query.Element, *query.Refusal) {
 	u, refused := r.user()
 	if refused != nil {
 		return nil, refused
 	}
-	var rows []row
+	var rows []query.Row
 	for _, id := range u.services {
-		rows = append(rows, row{id, group("", text("UserName", u.name), text("ServiceSpecificCredentialId", id), text("Status", "Active"),
-			text("ServiceName", "codecommit.amazonaws.com"), text("ServiceUserName", u.name+"-at-"+u.account.ID), when("CreateDate", u.created))})
+		rows = append(rows, query.Row{Key: id, Element: query.Group("", query.Text("UserName", u.name), query.Text("ServiceSpecificCredentialId", id), query.Text("Status", "Active"),
+			query.Text("ServiceName", "codecommit.amazonaws.com"), query.Text("ServiceUserName", u.name+"-at-"+u.account.ID), query.When("CreateDate", u.created))})
 	}
 	return r.page("ServiceSpecificCredentials", rows)
 }
 
-func deleteServiceCredential(r *request) ([]element, *refusal) {
+func deleteServiceCredential(r *request) ([]query.Element, *query.Refusal) {
 	return r.drop("ServiceSpecificCredentialId", func(u *user) *[]string { return &u.services })
 }
 
 // drop removes an id that a request names from a list of a user.
-func (r *request) drop(parameter string, of func(*user) *[]string) ([]element, *refusal) {
+func (r *request) drop(parameter string, of func(*user) *[]string) ([]query.Element, *query.Refusal) {
 	u, refused := r.user()
 	if refused != nil {
 		return nil, refused
 	}
 	rest, ok := strip(*of(u), r.get(parameter))
 	if !ok {
-		return nil, refuse("NoSuchEntity", "%s %s cannot be found.", parameter, r.get(parameter))
+		return nil, query.Refuse("NoSuchEntity", "%s %s cannot be found.", parameter, r.get(parameter))
 	}
 	*of(u) = rest
 	return nil, nil

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+
+	"github.com/coffer-project/coffer/engines/cloud/awstest/query"
 )
 
 // administrator is the policy that allows everything.
@@ -78,7 +80,7 @@ func escaped(document string) string {
 	return strings.ReplaceAll(url.QueryEscape(document), "+", "%20")
 }
 
-func attachUserPolicy(r *request) ([]element, *refusal) {
+func attachUserPolicy(r *request) ([]query.Element, *query.Refusal) {
 	u, refused := r.user()
 	if refused != nil {
 		return nil, refused
@@ -86,48 +88,48 @@ func attachUserPolicy(r *request) ([]element, *refusal) {
 	arn := r.get("PolicyArn")
 	switch {
 	case !strings.HasPrefix(arn, "arn:"):
-		return nil, refuse("InvalidInput", "ARN %s is not valid.", arn)
+		return nil, query.Refuse("InvalidInput", "ARN %s is not valid.", arn)
 	case !u.account.hasPolicy(arn):
-		return nil, refuse("NoSuchEntity", "Policy %s does not exist or is not attachable.", arn)
+		return nil, query.Refuse("NoSuchEntity", "Policy %s does not exist or is not attachable.", arn)
 	case slices.Contains(u.attached, arn):
 		return nil, nil
 	case len(u.attached) >= maxAttached:
-		return nil, refuse("LimitExceeded", "Cannot exceed quota for PoliciesPerUser: %d", maxAttached)
+		return nil, query.Refuse("LimitExceeded", "Cannot exceed quota for PoliciesPerUser: %d", maxAttached)
 	}
 	u.attached = append(u.attached, arn)
 	return nil, nil
 }
 
-func detachUserPolicy(r *request) ([]element, *refusal) {
+func detachUserPolicy(r *request) ([]query.Element, *query.Refusal) {
 	u, refused := r.user()
 	if refused != nil {
 		return nil, refused
 	}
 	rest, ok := strip(u.attached, r.get("PolicyArn"))
 	if !ok {
-		return nil, refuse("NoSuchEntity", "Policy %s was not found.", r.get("PolicyArn"))
+		return nil, query.Refuse("NoSuchEntity", "Policy %s was not found.", r.get("PolicyArn"))
 	}
 	u.attached = rest
 	return nil, nil
 }
 
-func attachedRows(arns []string) []row {
-	var rows []row
+func attachedRows(arns []string) []query.Row {
+	var rows []query.Row
 	for _, arn := range arns {
-		rows = append(rows, row{arn, group("", text("PolicyName", arn[strings.LastIndex(arn, "/")+1:]), text("PolicyArn", arn))})
+		rows = append(rows, query.Row{Key: arn, Element: query.Group("", query.Text("PolicyName", arn[strings.LastIndex(arn, "/")+1:]), query.Text("PolicyArn", arn))})
 	}
 	return rows
 }
 
-func nameRows(documents map[string]string) []row {
-	var rows []row
+func nameRows(documents map[string]string) []query.Row {
+	var rows []query.Row
 	for name := range documents {
-		rows = append(rows, row{name, text("", name)})
+		rows = append(rows, query.Row{Key: name, Element: query.Text("", name)})
 	}
 	return rows
 }
 
-func listAttachedUserPolicies(r *request) ([]element, *refusal) {
+func listAttachedUserPolicies(r *request) ([]query.Element, *query.Refusal) {
 	u, refused := r.user()
 	if refused != nil {
 		return nil, refused
@@ -135,14 +137,14 @@ func listAttachedUserPolicies(r *request) ([]element, *refusal) {
 	return r.page("AttachedPolicies", attachedRows(u.attached))
 }
 
-func putUserPolicy(r *request) ([]element, *refusal) {
+func putUserPolicy(r *request) ([]query.Element, *query.Refusal) {
 	u, refused := r.user()
 	if refused != nil {
 		return nil, refused
 	}
 	document := r.get("PolicyDocument")
 	if !wellFormed(document) {
-		return nil, refuse("MalformedPolicyDocument", "Syntax errors in policy.")
+		return nil, query.Refuse("MalformedPolicyDocument", "Syntax errors in policy.")
 	}
 	size := solid(document)
 	for name, other := range u.inline {
@@ -151,38 +153,38 @@ func putUserPolicy(r *request) ([]element, *refusal) {
 		}
 	}
 	if size > maxInline {
-		return nil, refuse("LimitExceeded", "Maximum policy size of %d bytes exceeded for user %s", maxInline, u.name)
+		return nil, query.Refuse("LimitExceeded", "Maximum policy size of %d bytes exceeded for user %s", maxInline, u.name)
 	}
 	u.inline[r.get("PolicyName")] = document
 	return nil, nil
 }
 
-func getUserPolicy(r *request) ([]element, *refusal) {
+func getUserPolicy(r *request) ([]query.Element, *query.Refusal) {
 	u, refused := r.user()
 	if refused != nil {
 		return nil, refused
 	}
 	document, ok := u.inline[r.get("PolicyName")]
 	if !ok {
-		return nil, refuse("NoSuchEntity", "The user policy with name %s cannot be found.", r.get("PolicyName"))
+		return nil, query.Refuse("NoSuchEntity", "The user policy with name %s cannot be found.", r.get("PolicyName"))
 	}
-	return []element{text("UserName", u.name), text("PolicyName", r.get("PolicyName")), text("PolicyDocument", escaped(document))}, nil
+	return []query.Element{query.Text("UserName", u.name), query.Text("PolicyName", r.get("PolicyName")), query.Text("PolicyDocument", escaped(document))}, nil
 }
 
-func deleteUserPolicy(r *request) ([]element, *refusal) {
+func deleteUserPolicy(r *request) ([]query.Element, *query.Refusal) {
 	u, refused := r.user()
 	if refused != nil {
 		return nil, refused
 	}
 	name := r.get("PolicyName")
 	if _, ok := u.inline[name]; !ok {
-		return nil, refuse("NoSuchEntity", "The user policy with name %s cannot be found.", name)
+		return nil, query.Refuse("NoSuchEntity", "The user policy with name %s cannot be found.", name)
 	}
 	delete(u.inline, name)
 	return nil, nil
 }
 
-func listUserPolicies(r *request) ([]element, *refusal) {
+func listUserPolicies(r *request) ([]query.Element, *query.Refusal) {
 	u, refused := r.user()
 	if refused != nil {
 		return nil, refused
@@ -191,16 +193,16 @@ func listUserPolicies(r *request) ([]element, *refusal) {
 }
 
 // group returns the group that a request names.
-func (r *request) group() (*users, *refusal) {
+func (r *request) group() (*users, *query.Refusal) {
 	name := r.get("GroupName")
 	g := r.account().groups[fold(name)]
 	if g == nil || g.name != name {
-		return nil, refuse("NoSuchEntity", "The group with name %s cannot be found.", name)
+		return nil, query.Refuse("NoSuchEntity", "The group with name %s cannot be found.", name)
 	}
 	return g, nil
 }
 
-func addUserToGroup(r *request) ([]element, *refusal) {
+func addUserToGroup(r *request) ([]query.Element, *query.Refusal) {
 	g, refused := r.group()
 	if refused != nil {
 		return nil, refused
@@ -210,13 +212,13 @@ func addUserToGroup(r *request) ([]element, *refusal) {
 		return nil, refused
 	}
 	if !u.groups[fold(g.name)] && len(u.groups) >= maxGroups {
-		return nil, refuse("LimitExceeded", "Cannot exceed quota for GroupsPerUser: %d", maxGroups)
+		return nil, query.Refuse("LimitExceeded", "Cannot exceed quota for GroupsPerUser: %d", maxGroups)
 	}
 	u.groups[fold(g.name)] = true
 	return nil, nil
 }
 
-func removeUserFromGroup(r *request) ([]element, *refusal) {
+func removeUserFromGroup(r *request) ([]query.Element, *query.Refusal) {
 	g, refused := r.group()
 	if refused != nil {
 		return nil, refused
@@ -226,27 +228,27 @@ func removeUserFromGroup(r *request) ([]element, *refusal) {
 		return nil, refused
 	}
 	if !u.groups[fold(g.name)] {
-		return nil, refuse("NoSuchEntity", "User %s is not in group %s.", u.name, g.name)
+		return nil, query.Refuse("NoSuchEntity", "User %s is not in group %s.", u.name, g.name)
 	}
 	delete(u.groups, fold(g.name))
 	return nil, nil
 }
 
-func listGroupsForUser(r *request) ([]element, *refusal) {
+func listGroupsForUser(r *request) ([]query.Element, *query.Refusal) {
 	u, refused := r.user()
 	if refused != nil {
 		return nil, refused
 	}
-	var rows []row
+	var rows []query.Row
 	for name := range u.groups {
 		g := u.account.groups[name]
-		rows = append(rows, row{name, group("", text("Path", "/"), text("GroupName", g.name), text("GroupId", g.id),
-			text("Arn", g.arn), when("CreateDate", u.created))})
+		rows = append(rows, query.Row{Key: name, Element: query.Group("", query.Text("Path", "/"), query.Text("GroupName", g.name), query.Text("GroupId", g.id),
+			query.Text("Arn", g.arn), query.When("CreateDate", u.created))})
 	}
 	return r.page("Groups", rows)
 }
 
-func listGroupPolicies(r *request) ([]element, *refusal) {
+func listGroupPolicies(r *request) ([]query.Element, *query.Refusal) {
 	g, refused := r.group()
 	if refused != nil {
 		return nil, refused
@@ -254,19 +256,19 @@ func listGroupPolicies(r *request) ([]element, *refusal) {
 	return r.page("PolicyNames", nameRows(g.inline))
 }
 
-func getGroupPolicy(r *request) ([]element, *refusal) {
+func getGroupPolicy(r *request) ([]query.Element, *query.Refusal) {
 	g, refused := r.group()
 	if refused != nil {
 		return nil, refused
 	}
 	document, ok := g.inline[r.get("PolicyName")]
 	if !ok {
-		return nil, refuse("NoSuchEntity", "The group policy with name %s cannot be found.", r.get("PolicyName"))
+		return nil, query.Refuse("NoSuchEntity", "The group policy with name %s cannot be found.", r.get("PolicyName"))
 	}
-	return []element{text("GroupName", g.name), text("PolicyName", r.get("PolicyName")), text("PolicyDocument", escaped(document))}, nil
+	return []query.Element{query.Text("GroupName", g.name), query.Text("PolicyName", r.get("PolicyName")), query.Text("PolicyDocument", escaped(document))}, nil
 }
 
-func listAttachedGroupPolicies(r *request) ([]element, *refusal) {
+func listAttachedGroupPolicies(r *request) ([]query.Element, *query.Refusal) {
 	g, refused := r.group()
 	if refused != nil {
 		return nil, refused

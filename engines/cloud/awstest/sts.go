@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/coffer-project/coffer/engines/cloud/awstest/query"
 )
 
 // kind is what sort of credentials a caller has.
@@ -38,15 +40,15 @@ type session struct {
 }
 
 // principal returns who has a key, if the key is valid now.
-func (s *Server) principal(key, token string, now time.Time) (*principal, *refusal) {
-	unknown := refuse("InvalidClientTokenId", "The security token included in the request is invalid.")
+func (s *Server) principal(key, token string, now time.Time) (*principal, *query.Refusal) {
+	unknown := query.Refuse("InvalidClientTokenId", "The security token included in the request is invalid.")
 	if issued := s.sessions[key]; issued != nil {
 		gone := issued.user != nil && issued.account.users[fold(issued.user.name)] != issued.user
 		if gone || subtle.ConstantTimeCompare([]byte(token), []byte(issued.token)) != 1 {
 			return nil, unknown
 		}
 		if !now.Before(issued.expires) {
-			return nil, refuse("ExpiredToken", "The security token included in the request is expired")
+			return nil, query.Refuse("ExpiredToken", "The security token included in the request is expired")
 		}
 		return &issued.principal, nil
 	}
@@ -73,22 +75,22 @@ func (u *user) may() bool {
 }
 
 // authorise says whether the caller may do what it asks for.
-func (r *request) authorise(service string) *refusal {
+func (r *request) authorise(service string) *query.Refusal {
 	p := r.caller
-	denied := refuse("AccessDenied", "User: %s is not authorized to perform: %s:%s", p.arn, service, r.action)
+	denied := query.Refuse("AccessDenied", "User: %s is not authorized to perform: %s:%s", p.arn, service, r.action)
 	switch {
 	case r.action == "GetCallerIdentity":
 		return nil
 	case r.action == "GetSessionToken" || r.action == "GetFederationToken":
 		if p.kind != ofUser {
-			return refuse("AccessDenied", "Cannot call %s with session credentials", r.action)
+			return query.Refuse("AccessDenied", "Cannot call %s with session credentials", r.action)
 		}
 		if r.action == "GetSessionToken" {
 			return nil // which needs no permission
 		}
 	case p.kind == ofFederation, p.kind == ofSession && service == "iam":
 		if service == "iam" {
-			return refuse("InvalidClientTokenId", "The security token included in the request is invalid")
+			return query.Refuse("InvalidClientTokenId", "The security token included in the request is invalid")
 		}
 		return denied
 	}
@@ -98,17 +100,17 @@ func (r *request) authorise(service string) *refusal {
 	return nil
 }
 
-func getCallerIdentity(r *request) ([]element, *refusal) {
-	return []element{text("Arn", r.caller.arn), text("UserId", r.caller.id), text("Account", r.caller.account.ID)}, nil
+func getCallerIdentity(r *request) ([]query.Element, *query.Refusal) {
+	return []query.Element{query.Text("Arn", r.caller.arn), query.Text("UserId", r.caller.id), query.Text("Account", r.caller.account.ID)}, nil
 }
 
 // issue makes temporary credentials and describes them.
-func (r *request) issue(p principal, ttl time.Duration) element {
+func (r *request) issue(p principal, ttl time.Duration) query.Element {
 	p.secret, p.token = newSecret(), letters("FwoGZXIvYXdzE", 20)+newSecret()+newSecret()+"=="
 	key, expires := letters("ASIA", 16), r.now.Add(ttl).Truncate(time.Second)
 	r.s.sessions[key] = &session{p, expires}
-	return group("Credentials", text("AccessKeyId", key), text("SecretAccessKey", p.secret), text("SessionToken", p.token),
-		when("Expiration", expires))
+	return query.Group("Credentials", query.Text("AccessKeyId", key), query.Text("SecretAccessKey", p.secret), query.Text("SessionToken", p.token),
+		query.When("Expiration", expires))
 }
 
 // duration returns the DurationSeconds of a request.
@@ -121,17 +123,17 @@ func (r *request) duration(otherwise time.Duration) time.Duration {
 
 // sessionPolicies checks what limits a session, and returns how large it is in percent of the limit, and whether there is
 // anything.
-func (r *request) sessionPolicies() (percent int, limited bool, refused *refusal) {
+func (r *request) sessionPolicies() (percent int, limited bool, refused *query.Refusal) {
 	policy, arns := r.get("Policy"), r.list("PolicyArns", ".arn")
 	tags, refused := r.tags()
 	if refused != nil {
-		return 0, false, refuse("ValidationError", "%s", refused.message)
+		return 0, false, query.Refuse("ValidationError", "%s", refused.Message)
 	}
 	if len([]rune(policy)) > maxInline {
-		return 0, false, refuse("ValidationError", "The policy is longer than %d characters", maxInline)
+		return 0, false, query.Refuse("ValidationError", "The policy is longer than %d characters", maxInline)
 	}
 	if policy != "" && !wellFormed(policy) {
-		return 0, false, refuse("MalformedPolicyDocument", "The policy is not in the valid JSON format.")
+		return 0, false, query.Refuse("MalformedPolicyDocument", "The policy is not in the valid JSON format.")
 	}
 	size := solid(policy)
 	for _, arn := range arns {
@@ -142,7 +144,7 @@ func (r *request) sessionPolicies() (percent int, limited bool, refused *refusal
 	}
 	percent = size * 100 / max(1, r.s.packed)
 	if percent > 100 {
-		return 0, false, refuse("PackedPolicyTooLarge", "Packed policy consumes %d%% of allotted space, please use smaller policy.", percent)
+		return 0, false, query.Refuse("PackedPolicyTooLarge", "Packed policy consumes %d%% of allotted space, please use smaller policy.", percent)
 	}
 	return percent, policy != "" || len(arns) > 0, nil
 }
@@ -159,11 +161,11 @@ func (r *request) role(arn string) (*Account, *Role) {
 	return a, a.roles[arn]
 }
 
-func assumeRole(r *request) ([]element, *refusal) {
+func assumeRole(r *request) ([]query.Element, *query.Refusal) {
 	arn := r.get("RoleArn")
 	a, role := r.role(arn)
 	if role == nil || role.ExternalID != "" && role.ExternalID != r.get("ExternalId") || !role.trusts(r.caller) {
-		return nil, refuse("AccessDenied", "User: %s is not authorized to perform: sts:AssumeRole on resource: %s", r.caller.arn, arn)
+		return nil, query.Refuse("AccessDenied", "User: %s is not authorized to perform: sts:AssumeRole on resource: %s", r.caller.arn, arn)
 	}
 	percent, limited, refused := r.sessionPolicies()
 	if refused != nil {
@@ -176,19 +178,19 @@ func assumeRole(r *request) ([]element, *refusal) {
 	ttl := r.duration(time.Hour)
 	switch {
 	case r.caller.kind == ofRole && ttl > time.Hour:
-		return nil, refuse("ValidationError", "The requested DurationSeconds exceeds the 1 hour session limit for roles assumed by role chaining")
+		return nil, query.Refuse("ValidationError", "The requested DurationSeconds exceeds the 1 hour session limit for roles assumed by role chaining")
 	case ttl > longest:
-		return nil, refuse("ValidationError", "The requested DurationSeconds exceeds the MaxSessionDuration set for this role.")
+		return nil, query.Refuse("ValidationError", "The requested DurationSeconds exceeds the MaxSessionDuration set for this role.")
 	}
 	name := r.get("RoleSessionName")
 	as := principal{
 		account: a, kind: ofRole, may: !role.Powerless && !limited, id: "AROA" + strings.ToUpper(role.Name) + ":" + name,
 		arn: "arn:aws:sts::" + a.ID + ":assumed-role/" + role.Name[strings.LastIndex(role.Name, "/")+1:] + "/" + name,
 	}
-	return []element{
+	return []query.Element{
 		r.issue(as, ttl),
-		group("AssumedRoleUser", text("AssumedRoleId", as.id), text("Arn", as.arn)),
-		text("PackedPolicySize", strconv.Itoa(percent)),
+		query.Group("AssumedRoleUser", query.Text("AssumedRoleId", as.id), query.Text("Arn", as.arn)),
+		query.Text("PackedPolicySize", strconv.Itoa(percent)),
 	}, nil
 }
 
@@ -208,7 +210,7 @@ func (role *Role) trusts(p *principal) bool {
 	})
 }
 
-func getFederationToken(r *request) ([]element, *refusal) {
+func getFederationToken(r *request) ([]query.Element, *query.Refusal) {
 	percent, _, refused := r.sessionPolicies()
 	if refused != nil {
 		return nil, refused
@@ -218,21 +220,21 @@ func getFederationToken(r *request) ([]element, *refusal) {
 		account: account, kind: ofFederation, id: account.ID + ":" + name,
 		arn: "arn:aws:sts::" + account.ID + ":federated-user/" + name,
 	}
-	return []element{
+	return []query.Element{
 		r.issue(as, r.duration(12*time.Hour)),
-		group("FederatedUser", text("FederatedUserId", as.id), text("Arn", as.arn)),
-		text("PackedPolicySize", strconv.Itoa(percent)),
+		query.Group("FederatedUser", query.Text("FederatedUserId", as.id), query.Text("Arn", as.arn)),
+		query.Text("PackedPolicySize", strconv.Itoa(percent)),
 	}, nil
 }
 
-func getSessionToken(r *request) ([]element, *refusal) {
+func getSessionToken(r *request) ([]query.Element, *query.Refusal) {
 	as := *r.caller
 	as.kind = ofSession
 	if serial, code := r.get("SerialNumber"), r.get("TokenCode"); serial != "" || code != "" {
 		if serial == "" || r.caller.user.mfa[serial] != code {
-			return nil, refuse("AccessDenied", "MultiFactorAuthentication failed with invalid MFA one time pass code.")
+			return nil, query.Refuse("AccessDenied", "MultiFactorAuthentication failed with invalid MFA one time pass code.")
 		}
 		as.kind = ofSessionWithMFA
 	}
-	return []element{r.issue(as, r.duration(12*time.Hour))}, nil
+	return []query.Element{r.issue(as, r.duration(12*time.Hour))}, nil
 }

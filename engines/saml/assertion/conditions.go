@@ -224,7 +224,7 @@ func accept(a, data *element, expect Expect) (*Assertion, error) {
 	if conditions == nil {
 		return nil, reject(Time, "the assertion has no Conditions")
 	}
-	if err := heard(conditions, expect); err != nil {
+	if err := checkAudience(conditions, expect); err != nil {
 		return nil, err
 	}
 	var err error
@@ -284,8 +284,8 @@ func contexts(a *element) []string {
 	return all
 }
 
-// heard checks that an assertion is for us.
-func heard(conditions *element, expect Expect) error {
+// checkAudience checks that each AudienceRestriction names expect.EntityID.
+func checkAudience(conditions *element, expect Expect) error {
 	restrictions := conditions.all("saml:AudienceRestriction")
 	if len(restrictions) == 0 {
 		return reject(Audience, "the assertion is restricted to no audience")

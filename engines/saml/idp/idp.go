@@ -90,3 +90,8 @@ func cut(text string) string {
 	}
 	return strings.ToValidUTF8(text[:most], "") + "…"
 }
+
+// IsURI reports whether a text can be the URI of a format or class.
+func IsURI(text string) bool {
+	return strings.Contains(text, ":") && !strings.ContainsFunc(text, unicode.IsSpace) && CheckEntityID(text) == nil
+}

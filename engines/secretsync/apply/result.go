@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 	"github.com/coffer-project/coffer/engines/secretsync/plan"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
@@ -279,7 +280,7 @@ func backoff(o state.Outcome, attempts int) time.Duration {
 	if o.Status == state.ClientError || o.Status == state.Conflict {
 		first, longest = time.Minute, LongestWait
 	}
-	d := min(first<<min(attempts-1, 16), longest)
+	d := engines.Backoff(first, longest, attempts)
 	return d/2 + rand.N(d/2+1) //nolint:gosec // jitter, not a secret
 }
 

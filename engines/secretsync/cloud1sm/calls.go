@@ -33,7 +33,7 @@ const (
 func open(c destination.Config, env destination.Env) (destination.Destination, error) {
 	cfg, ok := c.(*Config)
 	if !ok {
-		return nil, ours("a configuration of another type")
+		return nil, internalError("a configuration of another type")
 	}
 	own := *cfg
 	getenv := env.Getenv
@@ -44,7 +44,7 @@ func open(c destination.Config, env destination.Env) (destination.Destination, e
 	if err != nil {
 		return nil, err
 	}
-	d := &place{config: own, region: region, wire: &wire{}}
+	d := &dest{config: own, region: region, wire: &wire{}}
 	d.wire.client = clientOf(env.Client)
 	options := []func(*middleware.Stack) error{awsmiddleware.AddUserAgentKey("coffer")}
 	as := d.credentials(getenv)
@@ -110,7 +110,7 @@ func sharedRegion() string {
 
 // credentials are those of the configuration, else of the environment, else whatever the provider's chain finds. The chain is
 // asked when it is needed, and calls by itself: also the addresses of the machine's own role.
-func (d *place) credentials(getenv func(string) string) sdk.CredentialsProvider {
+func (d *dest) credentials(getenv func(string) string) sdk.CredentialsProvider {
 	if d.config.AccessKeyID != "" {
 		return d.static(d.config.AccessKeyID.Reveal(), d.config.SecretAccessKey.Reveal(), "")
 	}
@@ -136,7 +136,7 @@ func (d *place) credentials(getenv func(string) string) sdk.CredentialsProvider 
 }
 
 // static are credentials that are known. Those that could not be sent in a header are rejected without a word of them.
-func (d *place) static(id, secret, token string) sdk.CredentialsProvider {
+func (d *dest) static(id, secret, token string) sdk.CredentialsProvider {
 	for _, text := range []string{id, secret, token} {
 		if text != "" {
 			d.secrets = append(d.secrets, text)
@@ -152,7 +152,7 @@ func (d *place) static(id, secret, token string) sdk.CredentialsProvider {
 
 // assumed are the credentials of a role.
 type assumed struct {
-	d    *place
+	d    *dest
 	next *sts.Client
 }
 
@@ -243,7 +243,7 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 
 // do makes one call. Those that change something are said so, for what a lost answer means.
 func do[In, Out any](
-	ctx context.Context, d *place, name string, changes bool,
+	ctx context.Context, d *dest, name string, changes bool,
 	call func(context.Context, *In, ...func(*secretsmanager.Options)) (*Out, error), in *In,
 ) (*Out, error) {
 	if ctx.Err() != nil {

@@ -8,7 +8,7 @@
 // which the service rejects if another client has written meanwhile. So nothing is overwritten unseen, and an attempt that was
 // made before makes no second version. Tags are written before that: when a version is current, all of its write is done.
 //
-// Start reading at place in place.go, then write.go. How requests are made and what errors become is in calls.go and
+// Start reading at dest in dest.go, then write.go. How requests are made and what errors become is in calls.go and
 // errors.go.
 package cloud1sm
 

@@ -38,7 +38,7 @@ type atPlace struct {
 	url    string
 }
 
-func newPlace(t *testing.T) desttest.Fake {
+func newFake(t *testing.T) desttest.Fake {
 	p := &atPlace{Server: cloud1smtest.New(t, cloud1smtest.PageSize(30))}
 	p.faults = &desttest.Faults{
 		Next: p.Server,
@@ -107,7 +107,7 @@ func open(t *testing.T, s *cloud1smtest.Server, env destination.Env, change func
 	return d
 }
 
-func TestDestination(t *testing.T) { desttest.Run(t, cloud1sm.Type, newPlace) }
+func TestDestination(t *testing.T) { desttest.Run(t, cloud1sm.Type, newFake) }
 
 const (
 	ourMark = "instance-association"
@@ -156,7 +156,7 @@ func failed(t *testing.T, err error, class destination.Class, code string, unkno
 func holds(t *testing.T, s *cloud1smtest.Server, value string) {
 	t.Helper()
 	if got, ok := s.Get(name); !ok || string(got) != value {
-		t.Errorf("at the place there is %q (%v), want %q", got, ok, value)
+		t.Errorf("the destination has %q (%v), want %q", got, ok, value)
 	}
 }
 

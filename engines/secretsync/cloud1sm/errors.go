@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -97,7 +96,7 @@ func client(code, text string) *destination.Error {
 	return &destination.Error{Class: destination.Client, Code: code, Text: text}
 }
 
-func ours(text string) *destination.Error {
+func internalError(text string) *destination.Error {
 	return &destination.Error{Class: destination.Internal, Code: destination.Unexpected, Text: text}
 }
 
@@ -129,7 +128,7 @@ func failed(err error, call string, changes bool) *destination.Error {
 	}
 	status, retryAfter := 0, time.Duration(0)
 	if answer, ok := errors.AsType[*smithyhttp.ResponseError](err); ok {
-		status, retryAfter = answer.HTTPStatusCode(), waitOf(answer)
+		status, retryAfter = answer.HTTPStatusCode(), destination.RetryAfter(answer.Response.Header)
 	}
 	said, isAnswer := errors.AsType[smithy.APIError](err)
 	switch {
@@ -150,7 +149,7 @@ func failed(err error, call string, changes bool) *destination.Error {
 	case is[*smithy.DeserializationError](err) || status != 0:
 		return unexpectedResponse(call, changes)
 	}
-	return ours(call + ": the request could not be made")
+	return internalError(call + ": the request could not be made")
 }
 
 func is[E error](err error) bool {
@@ -296,24 +295,4 @@ func cleaned(message string) string {
 		message = string(letters[:maxWords]) + " …"
 	}
 	return message
-}
-
-// waitOf reads Retry-After: seconds, or a date by the clock of the vendor.
-func waitOf(answer *smithyhttp.ResponseError) time.Duration {
-	if answer.Response == nil || answer.Response.Response == nil {
-		return 0
-	}
-	h := answer.Response.Header
-	text := h.Get("Retry-After")
-	if seconds, err := strconv.Atoi(text); err == nil {
-		return time.Duration(min(max(seconds, 0), 24*60*60)) * time.Second
-	}
-	if at, err := http.ParseTime(text); err == nil {
-		now, err := http.ParseTime(h.Get("Date"))
-		if err != nil {
-			now = time.Now()
-		}
-		return min(max(at.Sub(now), 0), 24*time.Hour)
-	}
-	return 0
 }

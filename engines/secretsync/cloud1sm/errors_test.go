@@ -20,6 +20,7 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1sm"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1sm/cloud1smtest"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/destination/desttest"
 )
 
 func (a always) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -155,7 +156,7 @@ func TestLongAnswersAreCut(t *testing.T) {
 		read := 0
 		client := &http.Client{Transport: transport(func(r *http.Request) (*http.Response, error) {
 			h := http.Header{"Content-Type": {"application/x-amz-json-1.1"}}
-			return &http.Response{StatusCode: status, Header: h, Body: io.NopCloser(endless{&read}), Request: r}, nil
+			return &http.Response{StatusCode: status, Header: h, Body: io.NopCloser(desttest.Endless{N: &read}), Request: r}, nil
 		})}
 		if _, err := open(t, cloud1smtest.New(t), destination.Env{Client: client}, nil).Read(t.Context(), name); err == nil || read > 20<<20 {
 			t.Errorf("%d: %v, and %d bytes are read", status, err, read)
@@ -166,18 +167,6 @@ func TestLongAnswersAreCut(t *testing.T) {
 type transport func(*http.Request) (*http.Response, error)
 
 func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
-// endless goes on for long, and counts what is read of it.
-type endless struct{ read *int }
-
-var blanks = strings.Repeat(" ", 32<<10)
-
-func (e endless) Read(p []byte) (int, error) {
-	if *e.read += min(len(p), len(blanks)); *e.read > 64<<20 {
-		return 0, io.EOF
-	}
-	return copy(p, blanks), nil
-}
 
 // TestNothingIsTold drives every call against a destination that says everything back that it was sent.
 func TestNothingIsTold(t *testing.T) {

@@ -20,15 +20,15 @@ const maxSkew = 4 * time.Minute
 
 // probing tries calls on a secret that there is not: who may make them is told that it is not there.
 type probing struct {
-	*place
+	*dest
 	name   string
 	checks []destination.Check
 }
 
 // Verify implements destination.Destination. What may be done to a secret is tried on one with a random name that does not
 // exist, below "vault/", where names are by default: a policy for other names only rejects it, too.
-func (d *place) Verify(ctx context.Context) []destination.Check {
-	p := &probing{place: d, name: "vault/coffer-verify-" + strings.ToLower(rand.Text())}
+func (d *dest) Verify(ctx context.Context) []destination.Check {
+	p := &probing{dest: d, name: "vault/coffer-verify-" + strings.ToLower(rand.Text())}
 	describe := p.try(func() error {
 		_, err := do(ctx, d, "DescribeSecret", false, d.api.DescribeSecret, &secretsmanager.DescribeSecretInput{SecretId: &p.name})
 		return err
@@ -76,7 +76,7 @@ func (p *probing) try(call func() error) tried {
 	}
 	e, ok := errors.AsType[*destination.Error](err)
 	if !ok {
-		e = ours("the call failed")
+		e = internalError("the call failed")
 	}
 	return tried{err: e}
 }
@@ -84,43 +84,43 @@ func (p *probing) try(call func() error) tried {
 func (p *probing) permissions(ctx context.Context, describe tried) {
 	id, token := &p.name, sdk.String(rand.Text()+rand.Text())
 	read := p.try(func() error {
-		_, err := do(ctx, p.place, "GetSecretValue", false, p.api.GetSecretValue, &secretsmanager.GetSecretValueInput{SecretId: id})
+		_, err := do(ctx, p.dest, "GetSecretValue", false, p.api.GetSecretValue, &secretsmanager.GetSecretValueInput{SecretId: id})
 		return err
 	})
 	list := p.try(func() error {
-		_, err := do(ctx, p.place, "ListSecrets", false, p.api.ListSecrets, &secretsmanager.ListSecretsInput{MaxResults: sdk.Int32(1)})
+		_, err := do(ctx, p.dest, "ListSecrets", false, p.api.ListSecrets, &secretsmanager.ListSecretsInput{MaxResults: sdk.Int32(1)})
 		return err
 	})
 	put := p.try(func() error {
-		_, err := do(ctx, p.place, "PutSecretValue", false, p.api.PutSecretValue, &secretsmanager.PutSecretValueInput{
+		_, err := do(ctx, p.dest, "PutSecretValue", false, p.api.PutSecretValue, &secretsmanager.PutSecretValueInput{
 			SecretId: id, ClientRequestToken: token, SecretString: sdk.String("nothing"), VersionStages: []string{written},
 		})
 		return err
 	})
 	move := p.try(func() error {
-		_, err := do(ctx, p.place, "UpdateSecretVersionStage", false, p.api.UpdateSecretVersionStage, &secretsmanager.UpdateSecretVersionStageInput{
+		_, err := do(ctx, p.dest, "UpdateSecretVersionStage", false, p.api.UpdateSecretVersionStage, &secretsmanager.UpdateSecretVersionStageInput{
 			SecretId: id, VersionStage: sdk.String(written), MoveToVersionId: token,
 		})
 		return err
 	})
 	remove := p.try(func() error {
-		_, err := do(ctx, p.place, "DeleteSecret", false, p.api.DeleteSecret, &secretsmanager.DeleteSecretInput{
+		_, err := do(ctx, p.dest, "DeleteSecret", false, p.api.DeleteSecret, &secretsmanager.DeleteSecretInput{
 			SecretId: id, RecoveryWindowInDays: sdk.Int64(defaultRecoveryDays),
 		})
 		return err
 	})
 	restore := p.try(func() error {
-		_, err := do(ctx, p.place, "RestoreSecret", false, p.api.RestoreSecret, &secretsmanager.RestoreSecretInput{SecretId: id})
+		_, err := do(ctx, p.dest, "RestoreSecret", false, p.api.RestoreSecret, &secretsmanager.RestoreSecretInput{SecretId: id})
 		return err
 	})
 	tag := p.try(func() error {
-		_, err := do(ctx, p.place, "TagResource", false, p.api.TagResource, &secretsmanager.TagResourceInput{
+		_, err := do(ctx, p.dest, "TagResource", false, p.api.TagResource, &secretsmanager.TagResourceInput{
 			SecretId: id, Tags: []types.Tag{{Key: sdk.String(markKey), Value: sdk.String("verify")}},
 		})
 		return err
 	})
 	untag := p.try(func() error {
-		_, err := do(ctx, p.place, "UntagResource", false, p.api.UntagResource, &secretsmanager.UntagResourceInput{SecretId: id, TagKeys: []string{markKey}})
+		_, err := do(ctx, p.dest, "UntagResource", false, p.api.UntagResource, &secretsmanager.UntagResourceInput{SecretId: id, TagKeys: []string{markKey}})
 		return err
 	})
 	named := describe.err == nil || put.err == nil || remove.err == nil || tag.err == nil // of the calls on this name

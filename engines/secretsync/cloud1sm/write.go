@@ -16,7 +16,7 @@ import (
 )
 
 // Write implements destination.Destination.
-func (d *place) Write(ctx context.Context, it destination.Item, was destination.Found) (destination.Held, error) {
+func (d *dest) Write(ctx context.Context, it destination.Item, was destination.Found) (destination.Held, error) {
 	switch {
 	case len(it.Value) == 0:
 		return destination.Held{}, client(destination.BadRequest, "AWS takes no empty value: give the secret at least 1 byte")
@@ -27,16 +27,16 @@ func (d *place) Write(ctx context.Context, it destination.Item, was destination.
 	case was.State == destination.Absent:
 		return d.create(ctx, it)
 	case was.ID == "":
-		return destination.Held{}, ours("a write over something without an id")
+		return destination.Held{}, internalError("a write over something without an id")
 	case was.Name != it.Name:
-		return destination.Held{}, ours("a write over something with another name")
+		return destination.Held{}, internalError("a write over something with another name")
 	}
-	w := &writing{place: d, it: it, was: was}
+	w := &writing{dest: d, it: it, was: was}
 	held, err := w.run(ctx)
 	if err != nil {
 		e, ok := errors.AsType[*destination.Error](err)
 		if !ok {
-			e = ours("a write failed")
+			e = internalError("a write failed")
 		}
 		e.Unknown = e.Unknown || w.begun
 		return destination.Held{}, e
@@ -71,7 +71,7 @@ func listOf(tags map[string]string) (list []types.Tag) {
 }
 
 // create makes a secret with all that it has, or nothing.
-func (d *place) create(ctx context.Context, it destination.Item) (destination.Held, error) {
+func (d *dest) create(ctx context.Context, it destination.Item) (destination.Held, error) {
 	tags := wantedTags(it)
 	if len(tags) > maxTags {
 		return destination.Held{}, tooManyTags(len(tags))
@@ -95,7 +95,7 @@ func (d *place) create(ctx context.Context, it destination.Item) (destination.He
 }
 
 // blocked says why a name cannot be created although no secret has been found under it.
-func (d *place) blocked(ctx context.Context, name string, refusal error) error {
+func (d *dest) blocked(ctx context.Context, name string, refusal error) error {
 	found, err := d.describe(ctx, name)
 	switch {
 	case err != nil:
@@ -118,7 +118,7 @@ func tooManyTags(n int) *destination.Error {
 
 // writing is one write over a secret that is there.
 type writing struct {
-	*place
+	*dest
 	it    destination.Item
 	was   destination.Found
 	begun bool // something of it can be seen at the destination
@@ -184,7 +184,7 @@ func (w *writing) restore(ctx context.Context) error {
 	if w.was.State != destination.Deleted {
 		return nil
 	}
-	_, err := do(ctx, w.place, "RestoreSecret", true, w.api.RestoreSecret, &secretsmanager.RestoreSecretInput{SecretId: &w.was.ID})
+	_, err := do(ctx, w.dest, "RestoreSecret", true, w.api.RestoreSecret, &secretsmanager.RestoreSecretInput{SecretId: &w.was.ID})
 	if err != nil {
 		return w.why(ctx, err)
 	}
@@ -195,14 +195,14 @@ func (w *writing) restore(ctx context.Context) error {
 // tag sets the tags that are not there yet. Those that go make room first.
 func (w *writing) tag(ctx context.Context, set map[string]string, unset []string) error {
 	if len(unset) > 0 {
-		_, err := do(ctx, w.place, "UntagResource", true, w.api.UntagResource, &secretsmanager.UntagResourceInput{SecretId: &w.was.ID, TagKeys: unset})
+		_, err := do(ctx, w.dest, "UntagResource", true, w.api.UntagResource, &secretsmanager.UntagResourceInput{SecretId: &w.was.ID, TagKeys: unset})
 		if err != nil {
 			return w.why(ctx, err)
 		}
 		w.begun = true
 	}
 	if len(set) > 0 {
-		_, err := do(ctx, w.place, "TagResource", true, w.api.TagResource, &secretsmanager.TagResourceInput{SecretId: &w.was.ID, Tags: listOf(set)})
+		_, err := do(ctx, w.dest, "TagResource", true, w.api.TagResource, &secretsmanager.TagResourceInput{SecretId: &w.was.ID, Tags: listOf(set)})
 		if err != nil {
 			return w.why(ctx, err)
 		}
@@ -215,9 +215,9 @@ func (w *writing) tag(ctx context.Context, set map[string]string, unset []string
 func (w *writing) put(ctx context.Context) error {
 	in := &secretsmanager.PutSecretValueInput{SecretId: &w.was.ID, ClientRequestToken: &w.it.Token, VersionStages: []string{written}}
 	in.SecretString, in.SecretBinary = content(w.it.Value)
-	out, err := do(ctx, w.place, "PutSecretValue", true, w.api.PutSecretValue, in)
+	out, err := do(ctx, w.dest, "PutSecretValue", true, w.api.PutSecretValue, in)
 	if errors.Is(err, exists) {
-		return ours("PutSecretValue: the token of this write has been used for another value")
+		return internalError("PutSecretValue: the token of this write has been used for another value")
 	}
 	if err != nil {
 		return w.why(ctx, err)
@@ -232,7 +232,7 @@ func (w *writing) put(ctx context.Context) error {
 	if w.was.Version != "" {
 		move.RemoveFromVersionId = &w.was.Version
 	}
-	_, err = do(ctx, w.place, "UpdateSecretVersionStage", true, w.api.UpdateSecretVersionStage, move)
+	_, err = do(ctx, w.dest, "UpdateSecretVersionStage", true, w.api.UpdateSecretVersionStage, move)
 	if err != nil {
 		return w.why(ctx, err)
 	}
@@ -267,13 +267,13 @@ func (w *writing) why(ctx context.Context, refusal error) error {
 
 // Delete implements destination.Destination. The name is free again only after the time for recovery, if there is one. The
 // service has no call that deletes only what one has seen, so it is looked at once more.
-func (d *place) Delete(ctx context.Context, was destination.Found) error {
+func (d *dest) Delete(ctx context.Context, was destination.Found) error {
 	days := d.config.recoveryDays()
 	switch {
 	case was.State == destination.Absent:
 		return nil
 	case was.ID == "":
-		return ours("a deletion of something without an id")
+		return internalError("a deletion of something without an id")
 	case was.State == destination.Deleted && days != 0:
 		return nil
 	}

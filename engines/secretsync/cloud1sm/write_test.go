@@ -29,7 +29,7 @@ func TestCreateIsOneCall(t *testing.T) {
 	did(t, s, "DescribeSecret", "CreateSecret")
 	is, _ := s.Secret(name)
 	if held.ID != is.ARN || held.Version != it.Token || is.KMSKeyID != "alias/secrets" || !is.Text {
-		t.Errorf("held %+v, at the place there is %+v", held, is)
+		t.Errorf("held %+v, the destination has %+v", held, is)
 	}
 	if want := map[string]string{"team": "payments", "empty": "", "coffer:sync": ourMark}; !maps.Equal(is.Tags, want) {
 		t.Errorf("tags %v, want %v", is.Tags, want)
@@ -303,7 +303,7 @@ func TestLostAnswersAreNoSecondVersion(t *testing.T) {
 			holds(t, s, "two")
 			is, _ := s.Secret(name)
 			if len(is.Versions) != versions || !maps.Equal(is.Tags, map[string]string{"new": "tag", "coffer:sync": ourMark}) {
-				t.Errorf("at the place there is %+v", is)
+				t.Errorf("the destination has %+v", is)
 			}
 		})
 	}

@@ -30,7 +30,7 @@ const (
 // every write: versions are not in the vault's list, tags are.
 const markTag = "coffer-sync"
 
-// Type is the type of place.
+// Type is the type of destination.
 var Type = destination.Type{
 	Name: "cloud2-kv",
 	Help: "Azure Key Vault: each name is a secret of the vault.",

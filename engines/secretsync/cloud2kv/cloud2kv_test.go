@@ -9,20 +9,20 @@ import (
 )
 
 func TestDestination(t *testing.T) {
-	desttest.Run(t, Type, func(t *testing.T) desttest.Fake { return newPlace(t) })
+	desttest.Run(t, Type, func(t *testing.T) desttest.Fake { return newFaultyVault(t) })
 }
 
 // The vault takes its time to delete and to recover.
 func TestDestinationThatLags(t *testing.T) {
 	desttest.Run(t, Type, func(t *testing.T) desttest.Fake {
-		p := newPlace(t)
+		p := newFaultyVault(t)
 		p.Lag(2)
 		return p
 	})
 }
 
 // overridden is a destination whose addresses the operator has set, and which speaks HTTP/1.1.
-type overridden struct{ *place }
+type overridden struct{ *faultyVault }
 
 func (o overridden) Open(t *testing.T) destination.Destination {
 	client := o.Client()
@@ -32,7 +32,7 @@ func (o overridden) Open(t *testing.T) destination.Destination {
 
 func TestDestinationAtAnotherAddress(t *testing.T) {
 	desttest.Run(t, Type, func(t *testing.T) desttest.Fake {
-		p := newPlace(t)
+		p := newFaultyVault(t)
 		p.PageSize(7)
 		return overridden{p}
 	})

@@ -137,7 +137,7 @@ func TestPlaceIsTheVault(t *testing.T) {
 }
 
 func TestOpenAsksTheEnvironment(t *testing.T) {
-	p := newPlace(t)
+	p := newFaultyVault(t)
 	variables := map[string]string{
 		"KEY_VAULT_URI": p.URI, "AZURE_CLIENT_ID": cloud2kvtest.ClientID, "AZURE_CLIENT_SECRET": cloud2kvtest.ClientSecret + "\n", "AZURE_TENANT_ID": cloud2kvtest.TenantID,
 	}

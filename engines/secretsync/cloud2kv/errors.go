@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"regexp"
 	"strconv"
-	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/runtime"
@@ -191,11 +190,11 @@ func (v *vault) answered(op operation, resp *http.Response) *destination.Error {
 		e.Code = destination.TooLarge
 	case r.status == http.StatusTooManyRequests:
 		e.Class, e.Code = destination.External, destination.Throttled
-		e.RetryAfter = retryAfter(resp.Header, v.now())
+		e.RetryAfter = destination.RetryAfter(resp.Header)
 		text = "Key Vault gets too many requests (" + r.Error() + ")"
 	case r.status >= 500, r.status == http.StatusRequestTimeout:
 		e.Class, e.Code = destination.External, destination.Unavailable
-		e.RetryAfter = retryAfter(resp.Header, v.now())
+		e.RetryAfter = destination.RetryAfter(resp.Header)
 		text = "Key Vault has trouble " + op.doing + " (" + r.Error() + ")"
 	case r.status >= 400:
 		e.Code = destination.BadRequest
@@ -240,7 +239,7 @@ func tokenRefused(resp *http.Response) *destination.Error {
 	if text, err := runtime.Payload(resp); err == nil {
 		r.number = tokenNumber.FindString(string(text))
 	}
-	e := &destination.Error{Class: destination.External, Code: destination.Unavailable, Err: r, RetryAfter: retryAfter(resp.Header, time.Now())}
+	e := &destination.Error{Class: destination.External, Code: destination.Unavailable, Err: r, RetryAfter: destination.RetryAfter(resp.Header)}
 	switch {
 	case r.status == http.StatusTooManyRequests:
 		e.Code, e.Text = destination.Throttled, "the token endpoint gets too many requests ("+r.Error()+")"
@@ -285,19 +284,4 @@ func unanswered(op operation, x *exchange) *destination.Error {
 		e.Text = "the connection to " + whom + " broke, " + op.doing
 	}
 	return e
-}
-
-// retryAfter returns what the header says, at most an hour.
-func retryAfter(h http.Header, now time.Time) time.Duration {
-	text := h.Get("Retry-After")
-	wait := time.Duration(0)
-	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil {
-		wait = time.Duration(seconds) * time.Second
-	} else if at, err := http.ParseTime(text); err == nil {
-		if date, err := http.ParseTime(h.Get("Date")); err == nil {
-			now = date
-		}
-		wait = at.Sub(now)
-	}
-	return min(max(wait, 0), time.Hour)
 }

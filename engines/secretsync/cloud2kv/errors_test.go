@@ -14,6 +14,7 @@ import (
 
 	"github.com/coffer-project/coffer/engines/secretsync/cloud2kv/cloud2kvtest"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/destination/desttest"
 )
 
 // scripted is a vault that answers the requests with a token itself, where answer says so by returning true.
@@ -53,7 +54,7 @@ func TestAnswersOfTheVault(t *testing.T) {
 		"too large":             {413, "", ``, destination.Client, destination.TooLarge, 0, false, "413"},
 		"throttled":             {429, "12", `{"error":{"code":"Throttled","message":"x"}}`, destination.External, destination.Throttled, 12 * time.Second, false, "too many"},
 		"throttled until":       {429, "Sat, 21 Nov 2026 10:00:30 GMT", ``, destination.External, destination.Throttled, 30 * time.Second, false, "too many"},
-		"throttled for ages":    {429, "99999999", ``, destination.External, destination.Throttled, time.Hour, false, "too many"},
+		"throttled for ages":    {429, "99999999", ``, destination.External, destination.Throttled, destination.MaxRetryAfter, false, "too many"},
 		"throttled, oddly":      {429, "-5", ``, destination.External, destination.Throttled, 0, false, "too many"},
 		"trouble":               {500, "", `{"error":{"code":"InternalServerError"}}`, destination.External, destination.Unavailable, 0, true, "500"},
 		"unavailable":           {503, "7", `{`, destination.External, destination.Unavailable, 7 * time.Second, true, "503"},
@@ -82,8 +83,8 @@ func TestAnswersOfTheVault(t *testing.T) {
 				_, _ = io.WriteString(w, test.body)
 				return true
 			})
-			_, err := v.Write(t.Context(), item("name", "the-value"), read(t, v, "name"))
-			e := fails(t, err, test.code)
+			_, err := v.Write(t.Context(), item("name", "the-value"), desttest.Read(t, v, "name"))
+			e := desttest.Fails(t, err, test.code)
 			if e.Class != test.class || e.RetryAfter != test.wait || e.Unknown != test.maybe || !strings.Contains(e.Text, test.text) {
 				t.Errorf("%+v", e)
 			}
@@ -107,7 +108,7 @@ func TestErrorsTellNoSecret(t *testing.T) {
 		_, _ = io.WriteString(w, `{"error":{"code":"hunter2","message":`+echo+`,"innererror":{"code":"hunter2"}}}`)
 		return true
 	})
-	was := read(t, v, "name")
+	was := desttest.Read(t, v, "name")
 	for status = 300; status < 600; status++ {
 		if status%100 > 30 {
 			continue
@@ -141,12 +142,12 @@ func TestRefusedCredentials(t *testing.T) {
 		test.change(c)
 		v := opened(t, c, destination.Env{Client: p.Client()})
 		_, err := v.Read(t.Context(), "name")
-		e := fails(t, err, destination.Denied)
+		e := desttest.Fails(t, err, destination.Denied)
 		if e.Class != destination.Client || !strings.Contains(e.Text, test.text) || strings.Contains(fmt.Sprintf("%v %v", e, e.Err), "hunter2") {
 			t.Errorf("%s: %+v", name, e)
 		}
 		_, err = v.Write(t.Context(), item("name", "v"), destination.Found{})
-		if e := fails(t, err, destination.Denied); e.Unknown {
+		if e := desttest.Fails(t, err, destination.Denied); e.Unknown {
 			t.Errorf("%s: the write was certainly not done", name)
 		}
 	}
@@ -225,7 +226,7 @@ func TestTroubleWithTokens(t *testing.T) {
 				},
 			})
 			_, err := v.Write(t.Context(), item("name", "v"), destination.Found{})
-			if e := fails(t, err, test.code); e.Class != test.class || e.Unknown && e.Code != destination.Unavailable {
+			if e := desttest.Fails(t, err, test.code); e.Class != test.class || e.Unknown && e.Code != destination.Unavailable {
 				t.Errorf("%+v", e)
 			}
 		})
@@ -260,8 +261,8 @@ func TestVaultsThatCannotBeReached(t *testing.T) {
 				}
 				return nil, nil
 			}})
-			_, err := v.Write(t.Context(), item("name", "v"), read(t, v, "name"))
-			if e := fails(t, err, test.code); e.Class != test.class || e.Unknown != test.sent || !strings.Contains(e.Text, test.text) {
+			_, err := v.Write(t.Context(), item("name", "v"), desttest.Read(t, v, "name"))
+			if e := desttest.Fails(t, err, test.code); e.Class != test.class || e.Unknown != test.sent || !strings.Contains(e.Text, test.text) {
 				t.Errorf("%+v", e)
 			}
 		})
@@ -298,7 +299,7 @@ func TestTheVaultCannotSendUsElsewhere(t *testing.T) {
 		p.Challenge(cloud2kvtest.TenantID, resource)
 		v := through(t, p, replies{seen: elsewhere})
 		_, err := v.Read(t.Context(), "name")
-		fails(t, err, destination.Unexpected)
+		desttest.Fails(t, err, destination.Unexpected)
 		if n := p.Issued(); n != 0 {
 			t.Errorf("a token was issued for the resource %q", resource)
 		}
@@ -323,11 +324,11 @@ func TestListThatGoesInCircles(t *testing.T) {
 			return true
 		})
 		for _, err := range v.List(t.Context()) {
-			fails(t, err, destination.Unexpected)
+			desttest.Fails(t, err, destination.Unexpected)
 		}
 		pages = 0
 		_, err := v.Read(t.Context(), "name")
-		fails(t, err, destination.Unexpected)
+		desttest.Fails(t, err, destination.Unexpected)
 	}
 }
 
@@ -363,8 +364,8 @@ func TestNotFoundByOthersIsNotAbsent(t *testing.T) {
 			return true
 		})
 		_, err := v.Read(t.Context(), "name")
-		fails(t, err, destination.NoLocation)
-		fails(t, v.Delete(t.Context(), destination.Found{Name: "name", State: destination.Present}), destination.NoLocation)
+		desttest.Fails(t, err, destination.NoLocation)
+		desttest.Fails(t, v.Delete(t.Context(), destination.Found{Name: "name", State: destination.Present}), destination.NoLocation)
 	}
 }
 
@@ -411,7 +412,7 @@ func TestNothingIsRepeated(t *testing.T) {
 		return true
 	})
 	_, err := v.Read(t.Context(), "name")
-	fails(t, err, destination.Unavailable)
+	desttest.Fails(t, err, destination.Unavailable)
 	if n != 1 {
 		t.Errorf("%d requests", n)
 	}
@@ -427,7 +428,7 @@ func TestURLsTellNoSecret(t *testing.T) {
 			}
 		}
 	}})
-	write(t, v, item("name", "hunter2"), read(t, v, "name"))
+	write(t, v, item("name", "hunter2"), desttest.Read(t, v, "name"))
 	for key, value := range p.Tags("name") {
 		if strings.Contains(key+value, "hunter2") {
 			t.Error("a tag tells the value")

@@ -29,7 +29,6 @@ type vault struct {
 	wire    *wire
 	// patience is how long a write waits for the vault to finish deleting or recovering a secret.
 	patience time.Duration
-	now      func() time.Time
 }
 
 // open is Type.Open.
@@ -78,7 +77,7 @@ func open(c destination.Config, env destination.Env) (destination.Destination, e
 	if err != nil {
 		return nil, unusable("the vault cannot be used: look at key_vault_uri")
 	}
-	return &vault{secrets: secrets, wire: w, patience: 20 * time.Second, now: time.Now}, nil
+	return &vault{secrets: secrets, wire: w, patience: 20 * time.Second}, nil
 }
 
 func unusable(text string) error {

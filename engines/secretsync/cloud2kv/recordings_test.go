@@ -10,6 +10,7 @@ import (
 
 	"github.com/coffer-project/coffer/engines/secretsync/cloud2kv/cloud2kvtest"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/destination/desttest"
 )
 
 // recorded is a transport that answers as a real vault did: what it answered to the same request, in the same order. The
@@ -87,7 +88,7 @@ func replayed(t *testing.T, names ...string) (*vault, *recorded) {
 // What a real vault has answered is understood.
 func TestRecordedSecrets(t *testing.T) {
 	v, _ := replayed(t, "TestCRUD")
-	f := read(t, v, "secret518723441")
+	f := desttest.Read(t, v, "secret518723441")
 	if f.State != destination.Present || string(f.Value) != "value518723441" || f.Version == "" || f.Handle != handle("d0215295974a4da8ab877cb69fefd5ec") || f.OwnerTag != "" {
 		t.Errorf("found %+v", f)
 	}
@@ -101,10 +102,10 @@ func TestRecordedRecovery(t *testing.T) {
 	v, _ := replayed(t, "TestRecover")
 	const name = "secret422508987"
 	// The vault is recovering it, then it is there.
-	if f := read(t, v, name); f.State != destination.Absent {
+	if f := desttest.Read(t, v, name); f.State != destination.Absent {
 		t.Errorf("found %+v", f)
 	}
-	if f := read(t, v, name); f.State != destination.Present || string(f.Value) != "value422508987" {
+	if f := desttest.Read(t, v, name); f.State != destination.Present || string(f.Value) != "value422508987" {
 		t.Errorf("found %+v", f)
 	}
 	s, err := v.deleted(t.Context(), name)

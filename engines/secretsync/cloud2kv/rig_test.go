@@ -15,14 +15,14 @@ func config() *Config {
 	return &Config{KeyVaultURI: "https://" + cloud2kvtest.Host + "/", ClientID: cloud2kvtest.ClientID, ClientSecret: cloud2kvtest.ClientSecret, TenantID: cloud2kvtest.TenantID, Cloud: "cloud"}
 }
 
-// place is a vault with faults in front of it.
-type place struct {
+// faultyVault is a vault with faults in front of it.
+type faultyVault struct {
 	*cloud2kvtest.Vault
 	faults desttest.Faults
 }
 
-func newPlace(t *testing.T) *place {
-	p := &place{Vault: cloud2kvtest.New(t)}
+func newFaultyVault(t *testing.T) *faultyVault {
+	p := &faultyVault{Vault: cloud2kvtest.New(t)}
 	p.faults.Rejected = func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusForbidden)
 		_, _ = w.Write([]byte(`{"error":{"code":"Forbidden","message":"no","innererror":{"code":"ForbiddenByRbac"}}}`))
@@ -35,17 +35,19 @@ func newPlace(t *testing.T) *place {
 }
 
 // Open opens it as production does, with the vendor's own names and all verification.
-func (p *place) Open(t *testing.T) destination.Destination {
+func (p *faultyVault) Open(t *testing.T) destination.Destination {
 	return opened(t, config(), destination.Env{Client: p.Client()})
 }
 
-func (p *place) Put(_ *testing.T, name, value string) { p.Vault.Put(name, value, nil) }
+func (p *faultyVault) Put(_ *testing.T, name, value string) { p.Vault.Put(name, value, nil) }
 
-func (p *place) Get(_ *testing.T, name string) (string, bool) { return p.Vault.Get(name) }
+func (p *faultyVault) Get(_ *testing.T, name string) (string, bool) { return p.Vault.Get(name) }
 
-func (p *place) Fail(f desttest.Fault) { p.faults.Set(f) }
+func (p *faultyVault) Fail(f desttest.Fault) { p.faults.Set(f) }
 
-func (p *place) Secrets() []string { return []string{cloud2kvtest.ClientSecret, "token.", "Bearer"} }
+func (p *faultyVault) Secrets() []string {
+	return []string{cloud2kvtest.ClientSecret, "token.", "Bearer"}
+}
 
 func opened(t *testing.T, c *Config, env destination.Env) *vault {
 	t.Helper()

@@ -161,10 +161,10 @@ func members(text []byte) map[string]any {
 	return all
 }
 
-// typedPlace is a destination behind the vendor's server.
-type typedPlace struct{ *place }
+// typedVault is a destination behind the vendor's server.
+type typedVault struct{ *faultyVault }
 
-func (p typedPlace) Open(t *testing.T) destination.Destination {
+func (p typedVault) Open(t *testing.T) destination.Destination {
 	client := p.Client()
 	client.Transport = newTyped(t, client.Transport)
 	return opened(t, config(), destination.Env{Client: client})
@@ -172,8 +172,8 @@ func (p typedPlace) Open(t *testing.T) destination.Destination {
 
 func TestDestinationBehindTheVendorsFake(t *testing.T) {
 	desttest.Run(t, Type, func(t *testing.T) desttest.Fake {
-		p := newPlace(t)
+		p := newFaultyVault(t)
 		p.Lag(1)
-		return typedPlace{p}
+		return typedVault{p}
 	})
 }

@@ -37,7 +37,7 @@ func TestVerifyFindsMissingPermissions(t *testing.T) {
 		"get list set recover":        {"reachable ok", "credentials ok", "read ok", "write unknown", "delete no", "clock ok"},
 		"":                            {"reachable ok", "credentials ok", "read no", "write no", "delete no", "clock ok"},
 	} {
-		p := newPlace(t)
+		p := newFaultyVault(t)
 		p.Allow(strings.Fields(permissions)...)
 		checks := p.Open(t).Verify(t.Context())
 		if got := verdicts(checks); !slices.Equal(got, want) {
@@ -55,7 +55,7 @@ func TestVerifyFindsMissingPermissions(t *testing.T) {
 }
 
 func TestVerifyOfCredentials(t *testing.T) {
-	p := newPlace(t)
+	p := newFaultyVault(t)
 	c := config()
 	c.ClientSecret = "wrong"
 	checks := opened(t, c, destination.Env{Client: p.Client()}).Verify(t.Context())
@@ -65,7 +65,7 @@ func TestVerifyOfCredentials(t *testing.T) {
 }
 
 func TestVerifyOfVaultsOutOfReach(t *testing.T) {
-	p := newPlace(t)
+	p := newFaultyVault(t)
 	c := config()
 	c.KeyVaultURI = "https://another-vault.vault.azure.net"
 	checks := opened(t, c, destination.Env{Client: p.Client()}).Verify(t.Context())
@@ -84,7 +84,7 @@ func TestVerifyOfVaultsOutOfReach(t *testing.T) {
 }
 
 func TestVerifyOfClocks(t *testing.T) {
-	p := newPlace(t)
+	p := newFaultyVault(t)
 	p.Advance(-time.Hour)
 	checks := p.Open(t).Verify(t.Context())
 	if last := checks[len(checks)-1]; last.Name != "clock" || last.OK || !strings.Contains(last.Text, "1h") && !strings.Contains(last.Text, "59m") {

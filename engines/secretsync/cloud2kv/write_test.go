@@ -2,7 +2,6 @@ package cloud2kv
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -20,15 +19,6 @@ func item(name, value string) destination.Item {
 	return destination.Item{Name: name, Value: []byte(value), OwnerTag: mark, Token: strings.Repeat("t", 32)}
 }
 
-func read(t *testing.T, d destination.Destination, name string) destination.Found {
-	t.Helper()
-	f, err := d.Read(t.Context(), name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return f
-}
-
 func write(t *testing.T, d destination.Destination, it destination.Item, was destination.Found) destination.Held {
 	t.Helper()
 	held, err := d.Write(t.Context(), it, was)
@@ -38,21 +28,8 @@ func write(t *testing.T, d destination.Destination, it destination.Item, was des
 	return held
 }
 
-// fails checks the code of an error, and that its text is for people.
-func fails(t *testing.T, err error, code string) *destination.Error {
-	t.Helper()
-	e, ok := errors.AsType[*destination.Error](err)
-	if !ok {
-		t.Fatalf("got %v, want an error with the code %s", err, code)
-	}
-	if e.Code != code || e.Text == "" || e.Class == "" {
-		t.Fatalf("got code %s, class %s, %q; want code %s", e.Code, e.Class, e.Text, code)
-	}
-	return e
-}
-
 // during has f run once, at the moment when a request of the method arrives.
-func (p *place) during(method string, f func()) {
+func (p *faultyVault) during(method string, f func()) {
 	done := false
 	p.Before(func(m, _ string) {
 		if m == method && !done {
@@ -64,16 +41,16 @@ func (p *place) during(method string, f func()) {
 
 // The vault cannot create only. The first of two clients keeps the name all the same.
 func TestCreateYieldsToOneWhoWasFaster(t *testing.T) {
-	p := newPlace(t)
+	p := newFaultyVault(t)
 	v := p.Open(t)
-	was := read(t, v, "name")
+	was := desttest.Read(t, v, "name")
 	p.during("PUT", func() {
 		p.Vault.Put("name", "theirs", map[string]string{"owner": "them"})
 		p.Change("name", true, "text/plain")
 		p.Date("name", 1, 4e9)
 	})
 	_, err := v.Write(t.Context(), item("name", "ours"), was)
-	if e := fails(t, err, destination.Exists); !e.Unknown {
+	if e := desttest.Fails(t, err, destination.Exists); !e.Unknown {
 		t.Error("a version of ours was written")
 	}
 	if got, _ := p.Get(t, "name"); got != "theirs" {
@@ -85,15 +62,15 @@ func TestCreateYieldsToOneWhoWasFaster(t *testing.T) {
 	if from, until := p.Dates("name"); from != 1 || until != 4e9 || p.ContentType("name") != "text/plain" {
 		t.Errorf("it is to be used from %d until %d, and is of the type %q", from, until, p.ContentType("name"))
 	}
-	if f := read(t, v, "name"); f.OwnerTag == mark {
+	if f := desttest.Read(t, v, "name"); f.OwnerTag == mark {
 		t.Error("the name is marked as ours")
 	}
 }
 
 func TestCreateThatCannotPutBackSaysSo(t *testing.T) {
-	p := newPlace(t)
+	p := newFaultyVault(t)
 	v := p.Open(t)
-	was := read(t, v, "name")
+	was := desttest.Read(t, v, "name")
 	writes := 0
 	p.Before(func(method, _ string) {
 		if method != "PUT" {
@@ -106,7 +83,7 @@ func TestCreateThatCannotPutBackSaysSo(t *testing.T) {
 		}
 	})
 	_, err := v.Write(t.Context(), item("name", "ours"), was)
-	if e := fails(t, err, destination.Exists); !strings.Contains(e.Text, "earlier version") || !e.Unknown {
+	if e := desttest.Fails(t, err, destination.Exists); !strings.Contains(e.Text, "earlier version") || !e.Unknown {
 		t.Errorf("%+v", e)
 	}
 	if !slices.Contains(p.Values("name"), "theirs") {
@@ -116,9 +93,9 @@ func TestCreateThatCannotPutBackSaysSo(t *testing.T) {
 
 // A write whose response was lost, and which a stale look did not see, is no race with another client.
 func TestCreateKnowsItsOwnEarlierVersion(t *testing.T) {
-	p := newPlace(t)
+	p := newFaultyVault(t)
 	v := p.Open(t)
-	was := read(t, v, "name")
+	was := desttest.Read(t, v, "name")
 	p.during("PUT", func() { p.Vault.Put("name", "ours-1", map[string]string{markTag: mark}) })
 	write(t, v, item("name", "ours-2"), was)
 	if got, _ := p.Get(t, "name"); got != "ours-2" {
@@ -127,39 +104,39 @@ func TestCreateKnowsItsOwnEarlierVersion(t *testing.T) {
 }
 
 func TestCreateWithoutListStillCreates(t *testing.T) {
-	p := newPlace(t)
+	p := newFaultyVault(t)
 	p.Allow("get", "set")
 	v := p.Open(t)
-	write(t, v, item("name", "ours"), read(t, v, "name"))
+	write(t, v, item("name", "ours"), desttest.Read(t, v, "name"))
 }
 
 func TestNamesDoNotDependOnCase(t *testing.T) {
-	p := newPlace(t)
+	p := newFaultyVault(t)
 	v := p.Open(t)
-	was := read(t, v, "my-name")
+	was := desttest.Read(t, v, "my-name")
 	p.Vault.Put("My-Name", "theirs", nil)
 	_, err := v.Write(t.Context(), item("my-name", "ours"), was)
-	fails(t, err, destination.Exists)
+	desttest.Fails(t, err, destination.Exists)
 	if values := p.Values("my-name"); len(values) != 1 {
 		t.Error("it was written for a moment")
 	}
-	if f := read(t, v, "my-name"); f.Name != "My-Name" || f.State != destination.Present {
+	if f := desttest.Read(t, v, "my-name"); f.Name != "My-Name" || f.State != destination.Present {
 		t.Errorf("found %+v", f)
 	}
 }
 
 // A deleted secret of another client is neither recovered nor written.
 func TestDeletedSecretsOfOthersStayDeleted(t *testing.T) {
-	p := newPlace(t)
+	p := newFaultyVault(t)
 	v := p.Open(t)
-	was := read(t, v, "name")
+	was := desttest.Read(t, v, "name")
 	p.Vault.Put("name", "theirs", nil)
 	p.Remove("name")
 	_, err := v.Write(t.Context(), item("name", "ours"), was)
-	if e := fails(t, err, destination.Exists); e.Unknown || !strings.Contains(e.Text, "purge") {
+	if e := desttest.Fails(t, err, destination.Exists); e.Unknown || !strings.Contains(e.Text, "purge") {
 		t.Errorf("%+v", e)
 	}
-	if f := read(t, v, "name"); f.State != destination.Deleted || f.OwnerTag != "" || f.Known {
+	if f := desttest.Read(t, v, "name"); f.State != destination.Deleted || f.OwnerTag != "" || f.Known {
 		t.Errorf("found %+v", f)
 	}
 	if values := p.Values("name"); len(values) != 1 {
@@ -169,12 +146,12 @@ func TestDeletedSecretsOfOthersStayDeleted(t *testing.T) {
 
 // Told to, it recovers what another client has deleted, too.
 func TestDeletedIsRecoveredWhenItIsToldTo(t *testing.T) {
-	p := newPlace(t)
+	p := newFaultyVault(t)
 	v := p.Open(t)
 	p.Vault.Put("name", "theirs", nil)
 	p.Remove("name")
 	p.Lag(2)
-	write(t, v, item("name", "ours"), read(t, v, "name"))
+	write(t, v, item("name", "ours"), desttest.Read(t, v, "name"))
 	if values := p.Values("name"); !slices.Equal(values, []string{"theirs", "ours"}) {
 		t.Errorf("the versions are %v", values)
 	}
@@ -182,40 +159,40 @@ func TestDeletedIsRecoveredWhenItIsToldTo(t *testing.T) {
 
 // A secret that has just been deleted by us is written again: the vault is waited for.
 func TestWriteWaitsForADeletion(t *testing.T) {
-	p := newPlace(t)
+	p := newFaultyVault(t)
 	v := p.Open(t)
-	write(t, v, item("name", "one"), read(t, v, "name"))
+	write(t, v, item("name", "one"), desttest.Read(t, v, "name"))
 	p.Lag(2)
-	if err := v.Delete(t.Context(), read(t, v, "name")); err != nil {
+	if err := v.Delete(t.Context(), desttest.Read(t, v, "name")); err != nil {
 		t.Fatal(err)
 	}
-	was := read(t, v, "name")
+	was := desttest.Read(t, v, "name")
 	if was.State != destination.Absent {
 		t.Fatalf("the vault is still deleting, but found %+v", was)
 	}
 	held := write(t, v, item("name", "two"), was)
-	if f := read(t, v, "name"); f.Version != held.Version || string(f.Value) != "two" || f.OwnerTag != mark {
+	if f := desttest.Read(t, v, "name"); f.Version != held.Version || string(f.Value) != "two" || f.OwnerTag != mark {
 		t.Errorf("found %+v", f)
 	}
 }
 
 func TestVaultThatIsNotDoneInTime(t *testing.T) {
-	p := newPlace(t)
+	p := newFaultyVault(t)
 	v := p.Open(t).(*vault)
 	v.patience = 20 * time.Millisecond
-	write(t, v, item("deleting", "one"), read(t, v, "deleting"))
-	write(t, v, item("recovering", "one"), read(t, v, "recovering"))
+	write(t, v, item("deleting", "one"), desttest.Read(t, v, "deleting"))
+	write(t, v, item("recovering", "one"), desttest.Read(t, v, "recovering"))
 	p.Remove("recovering")
 	p.Lag(-1)
-	if err := v.Delete(t.Context(), read(t, v, "deleting")); err != nil {
+	if err := v.Delete(t.Context(), desttest.Read(t, v, "deleting")); err != nil {
 		t.Fatal(err)
 	}
-	_, err := v.Write(t.Context(), item("deleting", "two"), read(t, v, "deleting"))
-	if e := fails(t, err, destination.Recovering); e.Class != destination.External || e.Unknown {
+	_, err := v.Write(t.Context(), item("deleting", "two"), desttest.Read(t, v, "deleting"))
+	if e := desttest.Fails(t, err, destination.Recovering); e.Class != destination.External || e.Unknown {
 		t.Errorf("%+v", e)
 	}
-	_, err = v.Write(t.Context(), item("recovering", "two"), read(t, v, "recovering"))
-	if e := fails(t, err, destination.Recovering); e.Class != destination.External || !e.Unknown {
+	_, err = v.Write(t.Context(), item("recovering", "two"), desttest.Read(t, v, "recovering"))
+	if e := desttest.Fails(t, err, destination.Recovering); e.Class != destination.External || !e.Unknown {
 		t.Errorf("a part of it was done: %+v", e)
 	}
 	// Nor is more waited for than the caller wants.
@@ -223,7 +200,7 @@ func TestVaultThatIsNotDoneInTime(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 	defer cancel()
 	_, err = v.Write(ctx, item("deleting", "two"), destination.Found{Name: "deleting"})
-	fails(t, err, destination.Recovering)
+	desttest.Fails(t, err, destination.Recovering)
 	// While it goes on, a second deletion is fine.
 	if err := v.Delete(t.Context(), destination.Found{Name: "deleting", State: destination.Present}); err != nil {
 		t.Error(err)
@@ -232,10 +209,10 @@ func TestVaultThatIsNotDoneInTime(t *testing.T) {
 
 // Another client has begun to delete the secret at the same moment.
 func TestDeletedByTwo(t *testing.T) {
-	p := newPlace(t)
+	p := newFaultyVault(t)
 	v, theirs := p.Open(t), p.Open(t)
-	write(t, v, item("name", "one"), read(t, v, "name"))
-	was := read(t, v, "name")
+	write(t, v, item("name", "one"), desttest.Read(t, v, "name"))
+	was := desttest.Read(t, v, "name")
 	p.Lag(-1)
 	p.during("DELETE", func() {
 		if err := theirs.Delete(t.Context(), was); err != nil {
@@ -249,42 +226,42 @@ func TestDeletedByTwo(t *testing.T) {
 
 // Trouble at the look before a write is none of the write.
 func TestTroubleBeforeTheWrite(t *testing.T) {
-	p := newPlace(t)
+	p := newFaultyVault(t)
 	v := p.Open(t)
-	was := read(t, v, "name")
+	was := desttest.Read(t, v, "name")
 	p.Fail(desttest.Fault{Kind: desttest.Trouble})
 	_, err := v.Write(t.Context(), item("name", "one"), was)
-	if e := fails(t, err, destination.Unavailable); e.Unknown {
+	if e := desttest.Fails(t, err, destination.Unavailable); e.Unknown {
 		t.Error("nothing can have been written")
 	}
 }
 
 func TestOldViewsDoNotWrite(t *testing.T) {
-	p := newPlace(t)
+	p := newFaultyVault(t)
 	v := p.Open(t)
-	write(t, v, item("name", "one"), read(t, v, "name"))
-	present := read(t, v, "name")
+	write(t, v, item("name", "one"), desttest.Read(t, v, "name"))
+	present := desttest.Read(t, v, "name")
 	p.Vault.Put("name", "theirs", nil)
 	_, err := v.Write(t.Context(), item("name", "two"), present)
-	fails(t, err, destination.Changed)
-	fails(t, v.Delete(t.Context(), present), destination.Changed)
+	desttest.Fails(t, err, destination.Changed)
+	desttest.Fails(t, v.Delete(t.Context(), present), destination.Changed)
 
-	present = read(t, v, "name")
+	present = desttest.Read(t, v, "name")
 	p.Remove("name")
 	_, err = v.Write(t.Context(), item("name", "two"), present)
-	fails(t, err, destination.Changed)
+	desttest.Fails(t, err, destination.Changed)
 
-	deleted := read(t, v, "name")
+	deleted := desttest.Read(t, v, "name")
 	p.Vault.Put("name", "theirs again", nil)
 	_, err = v.Write(t.Context(), item("name", "two"), deleted)
-	fails(t, err, destination.Changed)
+	desttest.Fails(t, err, destination.Changed)
 	p.Remove("name")
 	_, err = v.Write(t.Context(), item("name", "two"), deleted)
-	fails(t, err, destination.Changed)
-	deleted = read(t, v, "name")
+	desttest.Fails(t, err, destination.Changed)
+	deleted = desttest.Read(t, v, "name")
 	p.Purge("name")
 	_, err = v.Write(t.Context(), item("name", "two"), deleted)
-	fails(t, err, destination.Changed)
+	desttest.Fails(t, err, destination.Changed)
 	if names := p.Names(); len(names) != 0 {
 		t.Errorf("there are %v", names)
 	}
@@ -295,11 +272,11 @@ func TestOldViewsDoNotWrite(t *testing.T) {
 
 // A client that recovers a secret and writes it between our reads is not overwritten.
 func TestRecoveryYieldsToOneWhoWasFaster(t *testing.T) {
-	p := newPlace(t)
+	p := newFaultyVault(t)
 	v := p.Open(t)
-	write(t, v, item("name", "one"), read(t, v, "name"))
+	write(t, v, item("name", "one"), desttest.Read(t, v, "name"))
 	p.Remove("name")
-	was := read(t, v, "name")
+	was := desttest.Read(t, v, "name")
 	recovered := false
 	p.Before(func(method, path string) {
 		if recovered && method == "GET" && path == "/secrets/name/" {
@@ -309,7 +286,7 @@ func TestRecoveryYieldsToOneWhoWasFaster(t *testing.T) {
 		recovered = recovered || method == "POST"
 	})
 	_, err := v.Write(t.Context(), item("name", "two"), was)
-	if e := fails(t, err, destination.Changed); !e.Unknown {
+	if e := desttest.Fails(t, err, destination.Changed); !e.Unknown {
 		t.Error("it was recovered, which is a part of the write")
 	}
 	if got, _ := p.Get(t, "name"); got != "theirs" {
@@ -318,17 +295,17 @@ func TestRecoveryYieldsToOneWhoWasFaster(t *testing.T) {
 }
 
 func TestSecretsOfCertificatesAreNotWritten(t *testing.T) {
-	p := newPlace(t)
+	p := newFaultyVault(t)
 	v := p.Open(t)
-	was := read(t, v, "cert")
+	was := desttest.Read(t, v, "cert")
 	p.Certificate("cert", map[string]string{markTag: mark + ".x"})
-	if f := read(t, v, "cert"); f.OwnerTag != "" {
+	if f := desttest.Read(t, v, "cert"); f.OwnerTag != "" {
 		t.Error("it is taken for ours")
 	}
 	_, err := v.Write(t.Context(), item("cert", "ours"), was)
-	fails(t, err, destination.Exists)
-	_, err = v.Write(t.Context(), item("cert", "ours"), read(t, v, "cert"))
-	fails(t, err, destination.Exists)
+	desttest.Fails(t, err, destination.Exists)
+	_, err = v.Write(t.Context(), item("cert", "ours"), desttest.Read(t, v, "cert"))
+	desttest.Fails(t, err, destination.Exists)
 	if values := p.Values("cert"); len(values) != 1 {
 		t.Error("it was written")
 	}
@@ -336,34 +313,34 @@ func TestSecretsOfCertificatesAreNotWritten(t *testing.T) {
 
 // A disabled secret cannot be read, but it is not mistaken for one that is as we left it.
 func TestDisabledSecrets(t *testing.T) {
-	p := newPlace(t)
+	p := newFaultyVault(t)
 	v := p.Open(t)
-	write(t, v, item("name", "one"), read(t, v, "name"))
+	write(t, v, item("name", "one"), desttest.Read(t, v, "name"))
 	for range 20 {
 		p.Vault.Put("name", "theirs", nil)
 	}
-	held := write(t, v, item("name", "two"), read(t, v, "name"))
+	held := write(t, v, item("name", "two"), desttest.Read(t, v, "name"))
 	p.Change("name", false, "")
-	f := read(t, v, "name")
+	f := desttest.Read(t, v, "name")
 	if f.State != destination.Present || f.Known || f.OwnerTag != mark || f.Version == held.Version || f.Version == "" {
 		t.Errorf("found %+v", f)
 	}
 	held = write(t, v, item("name", "three"), f)
-	if f := read(t, v, "name"); f.Version != held.Version || string(f.Value) != "three" {
+	if f := desttest.Read(t, v, "name"); f.Version != held.Version || string(f.Value) != "three" {
 		t.Errorf("found %+v", f)
 	}
 	p.Change("name", false, "")
 	p.Allow("get", "set", "delete")
-	if f := read(t, v, "name"); f.State != destination.Present || f.Known || f.OwnerTag != "" {
+	if f := desttest.Read(t, v, "name"); f.State != destination.Present || f.Known || f.OwnerTag != "" {
 		t.Errorf("without the permission to list: %+v", f)
 	}
-	if err := v.Delete(t.Context(), read(t, v, "name")); err != nil {
+	if err := v.Delete(t.Context(), desttest.Read(t, v, "name")); err != nil {
 		t.Error(err)
 	}
 }
 
 // tagsOf returns the tags of a secret, without the text behind the ownership tag that is another one every time.
-func tagsOf(p *place, name string) map[string]string {
+func tagsOf(p *faultyVault, name string) map[string]string {
 	tags := p.Tags(name)
 	if value, ok := tags[markTag]; ok {
 		tags[markTag], _, _ = strings.Cut(value, ".")
@@ -373,13 +350,13 @@ func tagsOf(p *place, name string) map[string]string {
 
 // What another client has put around the value stays there.
 func TestTagsOfOthersStay(t *testing.T) {
-	p := newPlace(t)
+	p := newFaultyVault(t)
 	v := p.Open(t)
 	p.Vault.Put("name", "theirs", map[string]string{"cost-center": "42", "Team": "old", "stage": "old"})
 	p.Change("name", true, "text/plain")
 	it := item("name", "ours")
 	it.Tags, it.OldTags = map[string]string{"team": "payments", "empty": ""}, []string{"stage", "never-was"}
-	write(t, v, it, read(t, v, "name"))
+	write(t, v, it, desttest.Read(t, v, "name"))
 	want := map[string]string{"cost-center": "42", "team": "payments", "empty": "", markTag: mark}
 	if tags := tagsOf(p, "name"); !maps.Equal(tags, want) {
 		t.Errorf("the tags are %v", tags)
@@ -391,34 +368,34 @@ func TestTagsOfOthersStay(t *testing.T) {
 	p.Remove("name")
 	it.OldTags = []string{"empty"}
 	it.Tags = map[string]string{"team": "accounts"}
-	write(t, v, it, read(t, v, "name"))
+	write(t, v, it, desttest.Read(t, v, "name"))
 	if tags := tagsOf(p, "name"); !maps.Equal(tags, map[string]string{"cost-center": "42", "team": "accounts", markTag: mark}) {
 		t.Errorf("the tags are %v", tags)
 	}
 }
 
 func TestTooManyTags(t *testing.T) {
-	p := newPlace(t)
+	p := newFaultyVault(t)
 	v := p.Open(t)
 	it := item("name", "ours")
 	it.Tags = map[string]string{}
 	for i := range Type.Rules.MaxTags {
 		it.Tags[fmt.Sprint("tag-", i)] = strings.Repeat("v", 256)
 	}
-	write(t, v, it, read(t, v, "name"))
+	write(t, v, it, desttest.Read(t, v, "name"))
 	p.Vault.Put("theirs", "theirs", map[string]string{"one": "1"})
 	it.Name = "theirs"
-	_, err := v.Write(t.Context(), it, read(t, v, "theirs"))
-	if e := fails(t, err, destination.BadRequest); e.Class != destination.Client || !strings.Contains(e.Text, "15") {
+	_, err := v.Write(t.Context(), it, desttest.Read(t, v, "theirs"))
+	if e := desttest.Fails(t, err, destination.BadRequest); e.Class != destination.Client || !strings.Contains(e.Text, "15") {
 		t.Errorf("%+v", e)
 	}
 }
 
 // What the vault would not take is not sent to it.
 func TestLimitsAreKeptBeforeTheCall(t *testing.T) {
-	p := newPlace(t)
+	p := newFaultyVault(t)
 	v := p.Open(t)
-	was := read(t, v, "name")
+	was := desttest.Read(t, v, "name")
 	p.Calls()
 	for what, test := range map[string]struct {
 		it   destination.Item
@@ -435,27 +412,27 @@ func TestLimitsAreKeptBeforeTheCall(t *testing.T) {
 		"the mark's tag": {destination.Item{Name: "name", OwnerTag: mark, Tags: map[string]string{"COFFER-SYNC": "x"}}, destination.BadRequest, "mark"},
 	} {
 		_, err := v.Write(t.Context(), test.it, was)
-		if e := fails(t, err, test.code); e.Class != destination.Client || e.Unknown || !strings.Contains(e.Text, test.text) {
+		if e := desttest.Fails(t, err, test.code); e.Class != destination.Client || e.Unknown || !strings.Contains(e.Text, test.text) {
 			t.Errorf("%s: %+v", what, e)
 		}
 	}
 	_, err := v.Read(t.Context(), "name/versions")
-	fails(t, err, destination.BadRequest)
-	fails(t, v.Delete(t.Context(), destination.Found{Name: "..", State: destination.Present}), destination.BadRequest)
+	desttest.Fails(t, err, destination.BadRequest)
+	desttest.Fails(t, v.Delete(t.Context(), destination.Found{Name: "..", State: destination.Present}), destination.BadRequest)
 	if calls := p.Calls(); len(calls) != 0 {
 		t.Errorf("the vault was called: %v", calls)
 	}
-	write(t, v, item("empty", ""), read(t, v, "empty"))
-	if f := read(t, v, "empty"); !f.Known || len(f.Value) != 0 {
+	write(t, v, item("empty", ""), desttest.Read(t, v, "empty"))
+	if f := desttest.Read(t, v, "empty"); !f.Known || len(f.Value) != 0 {
 		t.Errorf("an empty value: %+v", f)
 	}
 }
 
 func TestListGoesThroughAllPages(t *testing.T) {
-	p := newPlace(t)
+	p := newFaultyVault(t)
 	p.PageSize(2)
 	v := p.Open(t)
-	write(t, v, item("ours", "v"), read(t, v, "ours"))
+	write(t, v, item("ours", "v"), desttest.Read(t, v, "ours"))
 	for i := range 4 {
 		p.Vault.Put(fmt.Sprint("theirs-", i), "v", nil)
 	}
@@ -476,7 +453,7 @@ func TestListGoesThroughAllPages(t *testing.T) {
 	n := 0
 	for _, err := range v.List(t.Context()) {
 		n++
-		if e := fails(t, err, destination.Throttled); e.RetryAfter != 3*time.Second {
+		if e := desttest.Fails(t, err, destination.Throttled); e.RetryAfter != 3*time.Second {
 			t.Errorf("%+v", e)
 		}
 	}
@@ -487,9 +464,9 @@ func TestListGoesThroughAllPages(t *testing.T) {
 
 // Scans for drift have nothing but the list: it shows whatever has happened since our write.
 func TestListShowsDrift(t *testing.T) {
-	p := newPlace(t)
+	p := newFaultyVault(t)
 	v := p.Open(t)
-	held := write(t, v, item("name", "one"), read(t, v, "name"))
+	held := write(t, v, item("name", "one"), desttest.Read(t, v, "name"))
 	listed := func() destination.Found {
 		t.Helper()
 		for f, err := range v.List(t.Context()) {
@@ -504,12 +481,12 @@ func TestListShowsDrift(t *testing.T) {
 	if f := listed(); f.Version != held.Version || f.OwnerTag != mark {
 		t.Errorf("nothing has happened, but listed %+v; the write left %+v", f, held)
 	}
-	if again := write(t, v, item("name", "two"), read(t, v, "name")); again.Version == held.Version {
+	if again := write(t, v, item("name", "two"), desttest.Read(t, v, "name")); again.Version == held.Version {
 		t.Error("two writes within a second look alike")
 	} else {
 		held = again
 	}
-	was := read(t, v, "name")
+	was := desttest.Read(t, v, "name")
 	for what, happens := range map[string]func(){
 		"another value within the second": func() { p.Vault.Put("name", "theirs", map[string]string{markTag: mark + ".x"}) },
 		"another value without tags":      func() { p.Vault.Put("name", "theirs", nil) },
@@ -519,39 +496,39 @@ func TestListShowsDrift(t *testing.T) {
 		},
 		"disabled within the second": func() { p.Change("name", false, "") },
 	} {
-		held = write(t, v, item("name", "ours"), read(t, v, "name"))
+		held = write(t, v, item("name", "ours"), desttest.Read(t, v, "name"))
 		happens()
 		if f := listed(); f.Version == held.Version || f.Version == "" {
 			t.Errorf("%s: not to be seen in the list", what)
 		}
-		if f := read(t, v, "name"); f.Version != listed().Version {
+		if f := desttest.Read(t, v, "name"); f.Version != listed().Version {
 			t.Errorf("%s: the list and a look differ", what)
 		}
 	}
 	_, err := v.Write(t.Context(), item("name", "two"), was)
-	fails(t, err, destination.Changed)
+	desttest.Fails(t, err, destination.Changed)
 }
 
 // Even what looks the same is not overwritten, if the vault says that it is another version.
 func TestCopiesWithinASecondAreNotOverwritten(t *testing.T) {
-	p := newPlace(t)
+	p := newFaultyVault(t)
 	v := p.Open(t)
-	write(t, v, item("name", "ours"), read(t, v, "name"))
-	was := read(t, v, "name")
+	write(t, v, item("name", "ours"), desttest.Read(t, v, "name"))
+	was := desttest.Read(t, v, "name")
 	was.Handle = handle("0123")
 	_, err := v.Write(t.Context(), item("name", "two"), was)
-	fails(t, err, destination.Changed)
-	fails(t, v.Delete(t.Context(), was), destination.Changed)
+	desttest.Fails(t, err, destination.Changed)
+	desttest.Fails(t, v.Delete(t.Context(), was), destination.Changed)
 }
 
 // One token serves many calls, and its tenant may be given by its domain.
 func TestTokensAreKept(t *testing.T) {
-	p := newPlace(t)
+	p := newFaultyVault(t)
 	c := config()
 	c.TenantID = "example.onmicrosoft.com"
 	v := opened(t, c, destination.Env{Client: p.Client()})
 	for range 5 {
-		read(t, v, "name")
+		desttest.Read(t, v, "name")
 	}
 	if n := p.Issued(); n != 1 {
 		t.Errorf("%d tokens were issued", n)
@@ -560,9 +537,9 @@ func TestTokensAreKept(t *testing.T) {
 
 // A token that is not taken any more, though it has not ended, is replaced, and what was asked is done.
 func TestRefusedTokensAreReplaced(t *testing.T) {
-	p := newPlace(t)
+	p := newFaultyVault(t)
 	v := p.Open(t)
-	was := read(t, v, "name")
+	was := desttest.Read(t, v, "name")
 	p.Revoke()
 	write(t, v, item("name", "one"), was)
 	if got, _ := p.Get(t, "name"); got != "one" || len(p.Values("name")) != 1 {

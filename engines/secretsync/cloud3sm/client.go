@@ -36,8 +36,8 @@ const (
 	maxMessage     = 32 << 20         // a page of the list
 )
 
-// place is a destination.Destination: one project. Safe for concurrent use.
-type place struct {
+// dest is a destination.Destination: one project. Safe for concurrent use.
+type dest struct {
 	project   string
 	locations []string
 	tokens    *tokens
@@ -51,12 +51,12 @@ type place struct {
 	closed bool
 }
 
-func open(c *Config, env destination.Env) (*place, error) {
+func open(c *Config, env destination.Env) (*dest, error) {
 	a, err := c.account(env.Getenv)
 	if err != nil {
 		return nil, err
 	}
-	p := &place{project: c.ProjectID, locations: c.Locations, dialled: &dialler{dial: env.Dial}}
+	p := &dest{project: c.ProjectID, locations: c.Locations, dialled: &dialler{dial: env.Dial}}
 	if p.project == "" {
 		p.project = a.project
 	}
@@ -81,7 +81,7 @@ func open(c *Config, env destination.Env) (*place, error) {
 }
 
 // Close implements destination.Destination. What is under way ends first: the last call closes the connection.
-func (p *place) Close() error {
+func (p *dest) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -96,7 +96,7 @@ func (p *place) Close() error {
 }
 
 // enter says that the connection is used until leave is called.
-func (p *place) enter() (leave func()) {
+func (p *dest) enter() (leave func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.users++
@@ -255,7 +255,7 @@ type op struct {
 func (o op) change() op { o.writes = true; return o }
 
 // call makes one call, with a token and a deadline, and turns its error into an *Error.
-func call[R any](ctx context.Context, p *place, o op, do func(context.Context) (R, error)) (R, error) {
+func call[R any](ctx context.Context, p *dest, o op, do func(context.Context) (R, error)) (R, error) {
 	var none R
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc

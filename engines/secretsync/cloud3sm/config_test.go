@@ -19,6 +19,7 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/cloud3sm"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud3sm/cloud3smtest"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/destination/desttest"
 )
 
 func with(fields map[string]any) string { return cloud3smtest.Credentials(fields) }
@@ -179,7 +180,7 @@ func TestServersCredentials(t *testing.T) {
 			}
 			d, err := cloud3sm.Type.Open(c, env)
 			if test.problem != "" {
-				if e := failed(t, err, destination.BadRequest); !strings.Contains(e.Text, test.problem) || strings.Contains(e.Text, "PRIVATE") {
+				if e := desttest.Fails(t, err, destination.BadRequest); !strings.Contains(e.Text, test.problem) || strings.Contains(e.Text, "PRIVATE") {
 					t.Errorf("the text is %q", e.Text)
 				}
 				return
@@ -188,7 +189,7 @@ func TestServersCredentials(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer d.Close()
-			write(t, d, item("one", "v"))
+			desttest.Write(t, d, item("one", "v"))
 			if c.Credentials != "" {
 				t.Error("the server's credentials are now in the configuration")
 			}

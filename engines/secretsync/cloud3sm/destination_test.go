@@ -1,7 +1,6 @@
 package cloud3sm_test
 
 import (
-	"errors"
 	"testing"
 
 	"github.com/coffer-project/coffer/engines"
@@ -17,22 +16,22 @@ const (
 	token   = "00112233445566778899aabbccddeeff"
 )
 
-// place is the service as the suite wants it.
-type place struct{ *cloud3smtest.Server }
+// fake is the service as the suite wants it.
+type fake struct{ *cloud3smtest.Server }
 
-func (p place) Open(t *testing.T) destination.Destination { return open(t, p.Server, configured(nil)) }
+func (p fake) Open(t *testing.T) destination.Destination { return open(t, p.Server, configured(nil)) }
 
-func (p place) Put(_ *testing.T, name, value string) { p.Server.Put(name, value) }
+func (p fake) Put(_ *testing.T, name, value string) { p.Server.Put(name, value) }
 
-func (p place) Get(_ *testing.T, name string) (string, bool) { return p.Server.Get(name) }
+func (p fake) Get(_ *testing.T, name string) (string, bool) { return p.Server.Get(name) }
 
-func (p place) Secrets() []string {
+func (p fake) Secrets() []string {
 	texts, _ := p.Tokens()
 	return append(texts, cloud3smtest.PrivateKey(), cloud3smtest.Credentials(nil))
 }
 
 func TestDestination(t *testing.T) {
-	desttest.Run(t, cloud3sm.Type, func(t *testing.T) desttest.Fake { return place{cloud3smtest.New(t)} })
+	desttest.Run(t, cloud3sm.Type, func(t *testing.T) desttest.Fake { return fake{cloud3smtest.New(t)} })
 }
 
 // configured returns a configuration with the key of the fake's service account.
@@ -64,34 +63,6 @@ func openWith(t *testing.T, env destination.Env, c *cloud3sm.Config) destination
 
 func item(name, value string) destination.Item {
 	return destination.Item{Name: name, Value: []byte(value), OwnerTag: mark, Token: token}
-}
-
-func read(t *testing.T, d destination.Destination, name string) destination.Found {
-	t.Helper()
-	f, err := d.Read(t.Context(), name)
-	if err != nil {
-		t.Fatalf("reading %s: %v", name, err)
-	}
-	return f
-}
-
-func write(t *testing.T, d destination.Destination, it destination.Item) destination.Held {
-	t.Helper()
-	held, err := d.Write(t.Context(), it, read(t, d, it.Name))
-	if err != nil {
-		t.Fatalf("writing %s: %v", it.Name, err)
-	}
-	return held
-}
-
-// failed returns the error as what it must be.
-func failed(t *testing.T, err error, code string) *destination.Error {
-	t.Helper()
-	e := (*destination.Error)(nil)
-	if !errors.As(err, &e) || e.Code != code || e.Text == "" {
-		t.Fatalf("failed with %v (%+v), want code %q", err, e, code)
-	}
-	return e
 }
 
 func TestClose(t *testing.T) {

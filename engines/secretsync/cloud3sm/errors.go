@@ -128,7 +128,7 @@ func (f failure) details() (reason string, after time.Duration) {
 				reason = d.Reason
 			}
 		case *errdetails.RetryInfo:
-			after = min(max(d.GetRetryDelay().AsDuration(), 0), maxRetryAfter)
+			after = min(max(d.GetRetryDelay().AsDuration(), 0), destination.MaxRetryAfter)
 		}
 	}
 	return reason, after

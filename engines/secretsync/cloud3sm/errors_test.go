@@ -55,7 +55,7 @@ func TestErrors(t *testing.T) {
 		{code: codes.ResourceExhausted, details: []protoadapt.MessageV1{reason("RATE_LIMIT_EXCEEDED"), &errdetails.RetryInfo{RetryDelay: durationpb.New(9 * time.Second)}},
 			class: destination.External, want: destination.Throttled, after: 9 * time.Second},
 		{code: codes.ResourceExhausted, details: []protoadapt.MessageV1{&errdetails.RetryInfo{RetryDelay: durationpb.New(1000 * time.Hour)}},
-			class: destination.External, want: destination.Throttled, after: time.Hour},
+			class: destination.External, want: destination.Throttled, after: destination.MaxRetryAfter},
 		{code: codes.ResourceExhausted, details: []protoadapt.MessageV1{&errdetails.RetryInfo{RetryDelay: durationpb.New(-time.Hour)}}, class: destination.External, want: destination.Throttled},
 		{code: codes.Unavailable, details: []protoadapt.MessageV1{&errdetails.RetryInfo{RetryDelay: durationpb.New(time.Second)}}, class: destination.External, want: destination.Unavailable, unknown: true, after: time.Second},
 		{code: codes.Internal, class: destination.External, want: destination.Unavailable, unknown: true},
@@ -85,7 +85,7 @@ func TestErrors(t *testing.T) {
 				t.Errorf("calls are repeated: %v", calls)
 			}
 			for _, err := range []error{readErr, writeErr} {
-				e := failed(t, err, test.want)
+				e := desttest.Fails(t, err, test.want)
 				if e.Class != test.class || e.RetryAfter != test.after || !strings.Contains(e.Text, test.text) || strings.Contains(e.Text, "\n") {
 					t.Errorf("got %+v", e)
 				}
@@ -93,7 +93,7 @@ func TestErrors(t *testing.T) {
 					t.Errorf("the vendor's words are missing: %s", e.Text)
 				}
 			}
-			if failed(t, readErr, test.want).Unknown || failed(t, writeErr, test.want).Unknown != test.unknown {
+			if desttest.Fails(t, readErr, test.want).Unknown || desttest.Fails(t, writeErr, test.want).Unknown != test.unknown {
 				t.Errorf("unknown: read %v, write %v", readErr, writeErr)
 			}
 		})
@@ -104,7 +104,7 @@ func TestErrors(t *testing.T) {
 func TestErrorsTellNothing(t *testing.T) {
 	s := cloud3smtest.New(t)
 	d := open(t, s, configured(nil))
-	write(t, d, item("one", "before"))
+	desttest.Write(t, d, item("one", "before"))
 	var mu sync.Mutex
 	var sent []string
 	echo := func(ctx context.Context, req any) error {
@@ -117,7 +117,7 @@ func TestErrorsTellNothing(t *testing.T) {
 	}
 	const value = "Tr0ub4dor"
 	for _, method := range []string{"GetSecret", "AccessSecretVersion", "AddSecretVersion", "CreateSecret", "DeleteSecret", "ListSecrets"} {
-		was := read(t, d, "one")
+		was := desttest.Read(t, d, "one")
 		s.Hook(method, echo)
 		var errs []error
 		_, err := d.Read(t.Context(), "one")
@@ -134,7 +134,7 @@ func TestErrorsTellNothing(t *testing.T) {
 		}
 		s.Hook(method, nil)
 		if _, ok := s.Get("one"); !ok {
-			write(t, d, item("one", "before"))
+			desttest.Write(t, d, item("one", "before"))
 		}
 		for _, err := range errs {
 			var e *destination.Error
@@ -151,11 +151,11 @@ func TestErrorsTellNothing(t *testing.T) {
 	}
 	// Nor the value alone, where the token is not beside it.
 	for _, method := range []string{"AccessSecretVersion", "AddSecretVersion"} {
-		was := read(t, d, "one")
+		was := desttest.Read(t, d, "one")
 		s.Hook(method, func(context.Context, any) error { return status.Errorf(codes.InvalidArgument, "bad payload %s", value) })
 		_, err := d.Write(t.Context(), item("one", value), was)
 		s.Hook(method, nil)
-		if e := failed(t, err, destination.BadRequest); strings.Contains(e.Text, value) {
+		if e := desttest.Fails(t, err, destination.BadRequest); strings.Contains(e.Text, value) {
 			t.Errorf("%s: a text tells the value", method)
 		}
 	}
@@ -171,7 +171,7 @@ func TestLongWordsAreCut(t *testing.T) {
 		return status.Error(codes.PermissionDenied, "first\nsecond\x1b[31m"+strings.Repeat("ü", 5000))
 	})
 	_, err := d.Read(t.Context(), "one")
-	if e := failed(t, err, destination.Denied); len(e.Text) > 600 || strings.ContainsAny(e.Text, "\n\x1b") {
+	if e := desttest.Fails(t, err, destination.Denied); len(e.Text) > 600 || strings.ContainsAny(e.Text, "\n\x1b") {
 		t.Errorf("the text is %q", e.Text)
 	}
 }
@@ -198,7 +198,7 @@ func TestUnansweredCalls(t *testing.T) {
 			env.Dial = func(context.Context, string, string) (net.Conn, error) { return nil, test.dial }
 			d := openWith(t, env, configured(nil))
 			_, err := d.Write(t.Context(), item("one", "v"), destination.Found{Name: "one"})
-			if e := failed(t, err, test.code); e.Unknown || !strings.Contains(e.Text, test.text) {
+			if e := desttest.Fails(t, err, test.code); e.Unknown || !strings.Contains(e.Text, test.text) {
 				t.Errorf("%+v", e)
 			}
 			checks := d.Verify(t.Context())
@@ -212,7 +212,7 @@ func TestUnansweredCalls(t *testing.T) {
 		env := s.Env()
 		env.TLS = nil
 		_, err := openWith(t, env, configured(nil)).Write(t.Context(), item("one", "v"), destination.Found{Name: "one"})
-		if e := failed(t, err, destination.Unreachable); e.Unknown || !strings.Contains(e.Text, "certificate") {
+		if e := desttest.Fails(t, err, destination.Unreachable); e.Unknown || !strings.Contains(e.Text, "certificate") {
 			t.Errorf("%+v", e)
 		}
 	})
@@ -221,14 +221,14 @@ func TestUnansweredCalls(t *testing.T) {
 		env := s.Env()
 		env.URL = strings.Replace(env.URL, "https:", "http:", 1)
 		_, err := openWith(t, env, configured(nil)).Read(t.Context(), "one")
-		failed(t, err, destination.Unreachable)
+		desttest.Fails(t, err, destination.Unreachable)
 	})
 	t.Run("the answer is lost", func(t *testing.T) {
 		s := cloud3smtest.New(t)
 		d := open(t, s, configured(nil))
 		s.Fail(desttest.Fault{Kind: desttest.DropAfter, Writes: true})
 		_, err := d.Write(t.Context(), item("one", "v"), destination.Found{Name: "one"})
-		if e := failed(t, err, destination.Unreachable); !e.Unknown {
+		if e := desttest.Fails(t, err, destination.Unreachable); !e.Unknown {
 			t.Error("it may have been done")
 		}
 		if calls := s.Calls(); !slices.Equal(calls, []string{"CreateSecret"}) {
@@ -241,11 +241,11 @@ func TestUnansweredCalls(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		s.Hook("CreateSecret", func(ctx context.Context, _ any) error { cancel(); <-ctx.Done(); return ctx.Err() })
 		_, err := d.Write(ctx, item("one", "v"), destination.Found{Name: "one"})
-		if e := failed(t, err, destination.Unreachable); !e.Unknown || !errors.Is(err, context.Canceled) {
+		if e := desttest.Fails(t, err, destination.Unreachable); !e.Unknown || !errors.Is(err, context.Canceled) {
 			t.Errorf("%+v", e)
 		}
 		_, err = d.Read(ctx, "one")
-		failed(t, err, destination.Unreachable)
+		desttest.Fails(t, err, destination.Unreachable)
 	})
 }
 
@@ -269,7 +269,7 @@ func TestStrangeAnswers(t *testing.T) {
 			s.Hook(test.method, func(_ context.Context, req any) error { test.change(req); return nil })
 			defer s.Hook(test.method, nil)
 			_, err := d.Read(t.Context(), "one")
-			if e := failed(t, err, destination.Unexpected); e.Class != destination.External {
+			if e := desttest.Fails(t, err, destination.Unexpected); e.Class != destination.External {
 				t.Errorf("%+v", e)
 			}
 		})
@@ -280,7 +280,7 @@ func TestStrangeAnswers(t *testing.T) {
 func TestChecksumIsSent(t *testing.T) {
 	s := cloud3smtest.New(t)
 	d := open(t, s, configured(nil))
-	write(t, d, item("one", "v"))
+	desttest.Write(t, d, item("one", "v"))
 	if got := s.Versions("one"); !slices.Equal(got, []string{"ENABLED+"}) {
 		t.Errorf("versions %v", got)
 	}
@@ -288,8 +288,8 @@ func TestChecksumIsSent(t *testing.T) {
 		req.(*secretmanagerpb.AddSecretVersionRequest).Payload.Data[0] ^= 1
 		return nil
 	})
-	_, err := d.Write(t.Context(), item("one", "w"), read(t, d, "one"))
-	failed(t, err, destination.BadRequest)
+	_, err := d.Write(t.Context(), item("one", "w"), desttest.Read(t, d, "one"))
+	desttest.Fails(t, err, destination.BadRequest)
 	if got, _ := s.Get("one"); got != "v" {
 		t.Error("a damaged value was taken")
 	}
@@ -307,7 +307,7 @@ func TestLibraryLogsNothing(t *testing.T) {
 	t.Cleanup(func() { os.Stderr = old })
 	s := cloud3smtest.New(t)
 	d := open(t, s, configured(nil))
-	write(t, d, item("one", "the-value"))
+	desttest.Write(t, d, item("one", "the-value"))
 	_, readErr := d.Read(t.Context(), "one")
 	os.Stderr = old
 	_ = out.Close()
@@ -356,7 +356,7 @@ func TestTokenService(t *testing.T) {
 		{"it repeats it as the reason", repeat(`{"error":"%s"}`), destination.Denied, destination.Client, 0},
 		{"unauthorised", answer(401, `{"error":"invalid_client"}`), destination.Denied, destination.Client, 0},
 		{"throttled", answer(429, ``, "Retry-After", "11"), destination.Throttled, destination.External, 11 * time.Second},
-		{"throttled for ever", answer(429, ``, "Retry-After", "999999999"), destination.Throttled, destination.External, time.Hour},
+		{"throttled for ever", answer(429, ``, "Retry-After", "999999999"), destination.Throttled, destination.External, destination.MaxRetryAfter},
 		{"throttled until a day long ago", answer(429, ``, "Retry-After", "Fri, 02 Jan 2026 15:04:05 GMT"), destination.Throttled, destination.External, 0},
 		{"throttled until a time by its own clock", answer(429, ``, "Retry-After", "Fri, 02 Jan 2026 15:04:05 GMT", "Date", "Fri, 02 Jan 2026 15:03:00 GMT"), destination.Throttled, destination.External, 65 * time.Second},
 		{"throttled, in no words", answer(429, ``, "Retry-After", "soon"), destination.Throttled, destination.External, 0},
@@ -390,7 +390,7 @@ func TestTokenService(t *testing.T) {
 			}
 			d := openWith(t, env, configured(nil))
 			_, err := d.Write(t.Context(), item("one", "v"), destination.Found{Name: "one"})
-			e := failed(t, err, test.code)
+			e := desttest.Fails(t, err, test.code)
 			if e.Class != test.class || e.RetryAfter != test.after || e.Unknown {
 				t.Errorf("%+v", e)
 			}
@@ -408,26 +408,26 @@ func TestTokenService(t *testing.T) {
 func TestTokensAreKept(t *testing.T) {
 	s := cloud3smtest.New(t)
 	d := open(t, s, configured(nil))
-	write(t, d, item("one", "v"))
-	read(t, d, "one")
+	desttest.Write(t, d, item("one", "v"))
+	desttest.Read(t, d, "one")
 	if _, issued := s.Tokens(); issued != 1 {
 		t.Errorf("%d tokens for a few calls", issued)
 	}
 	s.EndTokens()
 	_, err := d.Read(t.Context(), "one")
-	if e := failed(t, err, destination.Unavailable); e.Class != destination.External {
+	if e := desttest.Fails(t, err, destination.Unavailable); e.Class != destination.External {
 		t.Errorf("a token that has ended: %+v", e)
 	}
-	read(t, d, "one")
+	desttest.Read(t, d, "one")
 	if _, issued := s.Tokens(); issued != 2 {
 		t.Errorf("%d tokens", issued)
 	}
 	s.EndTokens()
 	s.DisableKey()
 	_, err = d.Read(t.Context(), "one")
-	failed(t, err, destination.Unavailable)
+	desttest.Fails(t, err, destination.Unavailable)
 	_, err = d.Read(t.Context(), "one")
-	if e := failed(t, err, destination.Denied); e.Class != destination.Client || !strings.Contains(e.Text, "disabled") {
+	if e := desttest.Fails(t, err, destination.Denied); e.Class != destination.Client || !strings.Contains(e.Text, "disabled") {
 		t.Errorf("a key that is disabled: %+v", e)
 	}
 }
@@ -440,7 +440,7 @@ func TestFreshTokenRefused(t *testing.T) {
 		return &http.Response{StatusCode: 200, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(`{"access_token":"made-up","token_type":"Bearer","expires_in":3600}`))}, nil
 	})}
 	_, err := openWith(t, env, configured(nil)).Read(t.Context(), "one")
-	if e := failed(t, err, destination.Denied); e.Class != destination.Client || strings.Contains(e.Text, "made-up") {
+	if e := desttest.Fails(t, err, destination.Denied); e.Class != destination.Client || strings.Contains(e.Text, "made-up") {
 		t.Errorf("%+v", e)
 	}
 }
@@ -449,7 +449,7 @@ func TestAnotherProject(t *testing.T) {
 	s := cloud3smtest.New(t)
 	d := open(t, s, configured(func(c *cloud3sm.Config) { c.ProjectID = "other-project" }))
 	_, err := d.Read(t.Context(), "one")
-	failed(t, err, destination.NoLocation)
+	desttest.Fails(t, err, destination.NoLocation)
 }
 
 // TestVendorsAddresses: without an operator's word only the vendor's own hosts are called, under their names, whatever
@@ -477,7 +477,7 @@ func TestVendorsAddresses(t *testing.T) {
 	d := openWith(t, env, configured(func(c *cloud3sm.Config) {
 		c.Credentials = engines.Sensitive(with(map[string]any{"token_uri": "https://accounts.google.com/o/oauth2/token", "auth_uri": "https://evil.example/"}))
 	}))
-	write(t, d, item("one", "v"))
+	desttest.Write(t, d, item("one", "v"))
 	if !slices.Equal(dialled, []string{"tcp secretmanager.googleapis.com:443"}) || !slices.Equal(named, []string{"secretmanager.googleapis.com"}) {
 		t.Errorf("dialled %v as %v", dialled, named)
 	}

@@ -21,7 +21,7 @@ const (
 // List implements destination.Destination. The listing itself says nothing of versions, and a new version leaves a secret's
 // etag as it is. So for each secret with a mark the latest one is asked for, as an access, of which the vendor allows 150
 // times as many as of all other reads.
-func (p *place) List(ctx context.Context) iter.Seq2[destination.Found, error] {
+func (p *dest) List(ctx context.Context) iter.Seq2[destination.Found, error] {
 	return func(yield func(destination.Found, error) bool) {
 		defer p.enter()()
 		token := ""
@@ -55,7 +55,7 @@ func (p *place) List(ctx context.Context) iter.Seq2[destination.Found, error] {
 
 // foundAll says what is known of the secrets of a page. blind is set once it is seen that versions may not be accessed, and
 // they are left out.
-func (p *place) foundAll(ctx context.Context, page []*secretmanagerpb.Secret, blind *atomic.Bool) ([]destination.Found, error) {
+func (p *dest) foundAll(ctx context.Context, page []*secretmanagerpb.Secret, blind *atomic.Bool) ([]destination.Found, error) {
 	all := make([]destination.Found, len(page))
 	var group errgroup.Group
 	group.SetLimit(atOnce)
@@ -92,7 +92,7 @@ func (p *place) foundAll(ctx context.Context, page []*secretmanagerpb.Secret, bl
 }
 
 // page returns one page of the list, and the token of the next, "" after the last.
-func (p *place) page(ctx context.Context, size int32, token string) (page []*secretmanagerpb.Secret, next string, err error) {
+func (p *dest) page(ctx context.Context, size int32, token string) (page []*secretmanagerpb.Secret, next string, err error) {
 	_, err = call(ctx, p, opList, func(ctx context.Context) (struct{}, error) {
 		list := p.api.ListSecrets(ctx, &secretmanagerpb.ListSecretsRequest{Parent: p.parent(), PageSize: size, PageToken: token})
 		for {

@@ -20,7 +20,7 @@ const (
 // retire notes that version n is ours, and destroys the older ones of ours but the newest. The write is done already: what
 // fails here is tried again by the next. s is the secret as it was just before the version was added, which leaves its etag
 // as it is.
-func (p *place) retire(ctx context.Context, s *secretmanagerpb.Secret, n int64) {
+func (p *dest) retire(ctx context.Context, s *secretmanagerpb.Secret, n int64) {
 	ours := versionsOf(s.Annotations[versionsKey], n)
 	for range min(len(ours)-kept, maxRetired) {
 		if !p.destroy(ctx, last(s.Name), ours[0]) {
@@ -40,7 +40,7 @@ func (p *place) retire(ctx context.Context, s *secretmanagerpb.Secret, n int64) 
 }
 
 // destroy reports whether a version is not to be thought of any more.
-func (p *place) destroy(ctx context.Context, name string, n int64) bool {
+func (p *dest) destroy(ctx context.Context, name string, n int64) bool {
 	_, err := call(ctx, p, opDestroy, func(ctx context.Context) (*secretmanagerpb.SecretVersion, error) {
 		return p.api.DestroySecretVersion(ctx, &secretmanagerpb.DestroySecretVersionRequest{
 			Name: p.path(name) + "/versions/" + strconv.FormatInt(n, 10),

@@ -34,9 +34,9 @@ var (
 	opDestroy    = op{name: "versions.destroy", writes: true}
 )
 
-func (p *place) parent() string { return "projects/" + p.project }
+func (p *dest) parent() string { return "projects/" + p.project }
 
-func (p *place) path(name string) string { return p.parent() + "/secrets/" + name }
+func (p *dest) path(name string) string { return p.parent() + "/secrets/" + name }
 
 // legal keeps what is not a name out of resource names.
 func legal(name string) error {
@@ -47,7 +47,7 @@ func legal(name string) error {
 }
 
 // Read implements destination.Destination.
-func (p *place) Read(ctx context.Context, name string) (destination.Found, error) {
+func (p *dest) Read(ctx context.Context, name string) (destination.Found, error) {
 	defer p.enter()()
 	if err := legal(name); err != nil {
 		return destination.Found{}, err
@@ -71,7 +71,7 @@ func (p *place) Read(ctx context.Context, name string) (destination.Found, error
 	return f, nil
 }
 
-func (p *place) get(ctx context.Context, o op, name string) (*secretmanagerpb.Secret, error) {
+func (p *dest) get(ctx context.Context, o op, name string) (*secretmanagerpb.Secret, error) {
 	s, err := call(ctx, p, o, func(ctx context.Context) (*secretmanagerpb.Secret, error) {
 		return p.api.GetSecret(ctx, &secretmanagerpb.GetSecretRequest{Name: p.path(name)})
 	})
@@ -100,7 +100,7 @@ func identity(s *secretmanagerpb.Secret) string {
 func last(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
 
 // Write implements destination.Destination.
-func (p *place) Write(ctx context.Context, it destination.Item, was destination.Found) (destination.Held, error) {
+func (p *dest) Write(ctx context.Context, it destination.Item, was destination.Found) (destination.Held, error) {
 	defer p.enter()()
 	if err := legal(it.Name); err != nil {
 		return destination.Held{}, err
@@ -134,7 +134,7 @@ func (p *place) Write(ctx context.Context, it destination.Item, was destination.
 }
 
 // create makes a secret without a version, or fails if there is one of the name.
-func (p *place) create(ctx context.Context, it destination.Item, _ destination.Found) (*secretmanagerpb.Secret, error) {
+func (p *dest) create(ctx context.Context, it destination.Item, _ destination.Found) (*secretmanagerpb.Secret, error) {
 	return call(ctx, p, opCreate, func(ctx context.Context) (*secretmanagerpb.Secret, error) {
 		return p.api.CreateSecret(ctx, &secretmanagerpb.CreateSecretRequest{
 			Parent: p.parent(), SecretId: it.Name,
@@ -146,7 +146,7 @@ func (p *place) create(ctx context.Context, it destination.Item, _ destination.F
 	})
 }
 
-func (p *place) replication() *secretmanagerpb.Replication {
+func (p *dest) replication() *secretmanagerpb.Replication {
 	if len(p.locations) == 0 {
 		return &secretmanagerpb.Replication{Replication: &secretmanagerpb.Replication_Automatic_{Automatic: &secretmanagerpb.Replication_Automatic{}}}
 	}
@@ -161,7 +161,7 @@ func (p *place) replication() *secretmanagerpb.Replication {
 
 // replace makes sure that a secret is still what was read, and has our ownership tag and labels. Whatever is annotated or labelled
 // besides stays.
-func (p *place) replace(ctx context.Context, it destination.Item, was destination.Found) (*secretmanagerpb.Secret, error) {
+func (p *dest) replace(ctx context.Context, it destination.Item, was destination.Found) (*secretmanagerpb.Secret, error) {
 	old, ok := was.Handle.(*secretmanagerpb.Secret)
 	if !ok || last(old.Name) != it.Name {
 		return nil, &destination.Error{Class: destination.Internal, Code: destination.Unexpected, Text: "a write needs what a read has found"}
@@ -216,7 +216,7 @@ func wanted(s *secretmanagerpb.Secret, it destination.Item) (labels, annotations
 	return labels, annotations
 }
 
-func (p *place) update(ctx context.Context, s *secretmanagerpb.Secret, fields ...string) (*secretmanagerpb.Secret, error) {
+func (p *dest) update(ctx context.Context, s *secretmanagerpb.Secret, fields ...string) (*secretmanagerpb.Secret, error) {
 	return call(ctx, p, opUpdate, func(ctx context.Context) (*secretmanagerpb.Secret, error) {
 		return p.api.UpdateSecret(ctx, &secretmanagerpb.UpdateSecretRequest{Secret: s, UpdateMask: &fieldmaskpb.FieldMask{Paths: fields}})
 	})
@@ -224,7 +224,7 @@ func (p *place) update(ctx context.Context, s *secretmanagerpb.Secret, fields ..
 
 // add adds a version and returns its number. Its error is always one of a write that may have been done in part: the secret
 // has been made, or is marked as ours.
-func (p *place) add(ctx context.Context, it destination.Item, created bool) (int64, error) {
+func (p *dest) add(ctx context.Context, it destination.Item, created bool) (int64, error) {
 	v, err := call(ctx, p, opAdd, func(ctx context.Context) (*secretmanagerpb.SecretVersion, error) {
 		return p.api.AddSecretVersion(ctx, &secretmanagerpb.AddSecretVersionRequest{
 			Parent:  p.path(it.Name),
@@ -248,7 +248,7 @@ func (p *place) add(ctx context.Context, it destination.Item, created bool) (int
 }
 
 // Delete implements destination.Destination.
-func (p *place) Delete(ctx context.Context, was destination.Found) error {
+func (p *dest) Delete(ctx context.Context, was destination.Found) error {
 	defer p.enter()()
 	if was.State == destination.Absent {
 		return nil

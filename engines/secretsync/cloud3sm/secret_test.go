@@ -16,6 +16,7 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/cloud3sm"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud3sm/cloud3smtest"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/destination/desttest"
 )
 
 // TestRaces: another client acts between what was read and each call of what is done then. Theirs stays.
@@ -63,9 +64,9 @@ func TestRaces(t *testing.T) {
 			if test.adopt {
 				s.Put("one", "first")
 			} else {
-				write(t, d, item("one", "ours"))
+				desttest.Write(t, d, item("one", "ours"))
 			}
-			was := read(t, d, "one")
+			was := desttest.Read(t, d, "one")
 			once := false
 			s.Hook(test.method, func(context.Context, any) error {
 				if !once {
@@ -84,7 +85,7 @@ func TestRaces(t *testing.T) {
 				t.Fatalf("%s was not called", test.method)
 			}
 			if test.code != "" {
-				failed(t, err, test.code)
+				desttest.Fails(t, err, test.code)
 			} else if err != nil {
 				t.Error(err)
 			}
@@ -102,10 +103,10 @@ func TestRaces(t *testing.T) {
 func TestForeignStays(t *testing.T) {
 	s := cloud3smtest.New(t)
 	d := open(t, s, configured(nil))
-	was := read(t, d, "one")
+	was := desttest.Read(t, d, "one")
 	s.Hook("CreateSecret", func(context.Context, any) error { s.Put("one", "theirs"); return nil })
 	_, err := d.Write(t.Context(), item("one", "ours"), was)
-	if e := failed(t, err, destination.Exists); e.Class != destination.Client || e.Unknown {
+	if e := desttest.Fails(t, err, destination.Exists); e.Class != destination.Client || e.Unknown {
 		t.Errorf("%+v", e)
 	}
 	if got, _ := s.Get("one"); got != "theirs" || len(s.Annotations("one")) > 0 {
@@ -124,14 +125,14 @@ func TestAdoption(t *testing.T) {
 		labels["team"], labels["owner"] = "theirs", "other"
 		annotations["terraform"], annotations["coffer-versions"], annotations["coffer-sync"] = "yes", "1 2 3", another
 	})
-	if f := read(t, d, "one"); f.OwnerTag != another || f.Version != "3" {
+	if f := desttest.Read(t, d, "one"); f.OwnerTag != another || f.Version != "3" {
 		t.Fatalf("found %+v", f)
 	}
 	it := item("one", "ours")
 	it.Tags = map[string]string{"team": "ours"}
 	for i := range 4 {
 		it.Value = fmt.Append(nil, "ours", i)
-		write(t, d, it)
+		desttest.Write(t, d, it)
 	}
 	if got, want := s.Labels("one"), map[string]string{"team": "ours", "owner": "other"}; !maps.Equal(got, want) {
 		t.Errorf("labels %v, want %v", got, want)
@@ -151,10 +152,10 @@ func TestOldLabelsGo(t *testing.T) {
 	d := open(t, s, configured(nil))
 	it := item("one", "v1")
 	it.Tags = map[string]string{"team": "payments", "stage": "test"}
-	write(t, d, it)
+	desttest.Write(t, d, it)
 	s.Edit("one", func(labels, _ map[string]string) { labels["theirs"] = "yes" })
 	it.Value, it.Tags, it.OldTags = []byte("v2"), map[string]string{"team": "accounts"}, []string{"team", "stage", "gone"}
-	write(t, d, it)
+	desttest.Write(t, d, it)
 	if got, want := s.Labels("one"), map[string]string{"team": "accounts", "theirs": "yes"}; !maps.Equal(got, want) {
 		t.Errorf("labels %v, want %v", got, want)
 	}
@@ -220,8 +221,8 @@ func TestOldVersions(t *testing.T) {
 					test.between(s, i)
 				}
 				value := fmt.Sprint("value ", i)
-				held := write(t, d, item("one", value))
-				if f := read(t, d, "one"); f.Version != held.Version || f.ID != held.ID || string(f.Value) != value {
+				held := desttest.Write(t, d, item("one", value))
+				if f := desttest.Read(t, d, "one"); f.Version != held.Version || f.ID != held.ID || string(f.Value) != value {
 					t.Errorf("write %d left %+v, and %+v is found", i, held, f)
 				}
 			}
@@ -246,11 +247,11 @@ func TestManyOldVersions(t *testing.T) {
 	d := open(t, s, configured(nil))
 	s.Grant(slices.DeleteFunc(slices.Clone(cloud3smtest.Permissions), func(p string) bool { return p == "secretmanager.versions.destroy" })...)
 	for i := range 10 {
-		write(t, d, item("one", fmt.Sprint("value ", i)))
+		desttest.Write(t, d, item("one", fmt.Sprint("value ", i)))
 	}
 	s.Grant(cloud3smtest.Permissions...)
 	s.Calls()
-	write(t, d, item("one", "next"))
+	desttest.Write(t, d, item("one", "next"))
 	destroyed := 0
 	for _, call := range s.Calls() {
 		if strings.HasPrefix(call, "DestroySecretVersion") {
@@ -286,12 +287,12 @@ func TestLargePages(t *testing.T) {
 func TestOthersAnnotationsStay(t *testing.T) {
 	s := cloud3smtest.New(t)
 	d := open(t, s, configured(nil))
-	write(t, d, item("one", "v1"))
+	desttest.Write(t, d, item("one", "v1"))
 	s.Hook("AddSecretVersion", func(context.Context, any) error {
 		s.Edit("one", func(_, annotations map[string]string) { annotations["theirs"] = "yes" })
 		return nil
 	})
-	write(t, d, item("one", "v2"))
+	desttest.Write(t, d, item("one", "v2"))
 	if got, want := s.Annotations("one"), map[string]string{"theirs": "yes", "coffer-sync": mark, "coffer-versions": "1"}; !maps.Equal(got, want) {
 		t.Errorf("annotations %v, want %v", got, want)
 	}
@@ -318,7 +319,7 @@ func TestCalls(t *testing.T) {
 		{"delete", func(was destination.Found) error { return d.Delete(t.Context(), was) }, []string{"AccessSecretVersion", "DeleteSecret"}},
 	}
 	for _, step := range steps {
-		was := read(t, d, "one")
+		was := desttest.Read(t, d, "one")
 		if got, want := s.Calls(), []string{"GetSecret", "AccessSecretVersion"}; step.name != "create" && !slices.Equal(got, want) {
 			t.Errorf("reading: %v, want %v", got, want)
 		}
@@ -353,22 +354,22 @@ func TestHalfMade(t *testing.T) {
 	s := cloud3smtest.New(t)
 	d := open(t, s, configured(nil))
 	s.Hook("AddSecretVersion", func(context.Context, any) error { return status.Error(codes.PermissionDenied, "not now") })
-	_, err := d.Write(t.Context(), item("one", "the-value"), read(t, d, "one"))
-	if e := failed(t, err, destination.Denied); !e.Unknown {
+	_, err := d.Write(t.Context(), item("one", "the-value"), desttest.Read(t, d, "one"))
+	if e := desttest.Fails(t, err, destination.Denied); !e.Unknown {
 		t.Error("a part of it has been done: the secret is there")
 	}
 	s.Hook("AddSecretVersion", nil)
-	f := read(t, d, "one")
+	f := desttest.Read(t, d, "one")
 	if f.State != destination.Present || f.OwnerTag != mark || f.Known || f.Version != "0" {
 		t.Errorf("found %+v", f)
 	}
-	write(t, d, item("one", "the-value"))
+	desttest.Write(t, d, item("one", "the-value"))
 	if got, _ := s.Get("one"); got != "the-value" {
 		t.Errorf("the value is %q", got)
 	}
 	s.Hook("AddSecretVersion", func(context.Context, any) error { return status.Error(codes.NotFound, "not yet") })
-	_, err = d.Write(t.Context(), item("two", "the-value"), read(t, d, "two"))
-	if e := failed(t, err, destination.Unavailable); !e.Unknown || e.Class != destination.External {
+	_, err = d.Write(t.Context(), item("two", "the-value"), desttest.Read(t, d, "two"))
+	if e := desttest.Fails(t, err, destination.Unavailable); !e.Unknown || e.Class != destination.External {
 		t.Errorf("a new secret that cannot be seen yet: %+v", e)
 	}
 }
@@ -377,39 +378,39 @@ func TestHalfMade(t *testing.T) {
 func TestStaleLatest(t *testing.T) {
 	s := cloud3smtest.New(t)
 	d := open(t, s, configured(nil))
-	write(t, d, item("one", "v1"))
-	write(t, d, item("one", "v2"))
+	desttest.Write(t, d, item("one", "v1"))
+	desttest.Write(t, d, item("one", "v2"))
 	s.Stale("one", 1)
 	for name, d := range map[string]destination.Destination{"who wrote it": d, "another node": open(t, s, configured(nil))} {
-		if f := read(t, d, "one"); f.Version != "2" || string(f.Value) != "v2" {
+		if f := desttest.Read(t, d, "one"); f.Version != "2" || string(f.Value) != "v2" {
 			t.Errorf("%s finds version %s", name, f.Version)
 		}
 	}
 	// Nothing but what this process remembers says so, if the note lags behind, too.
 	s.Edit("one", func(_, annotations map[string]string) { annotations["coffer-versions"] = "1" })
-	if f := read(t, d, "one"); f.Version != "2" {
+	if f := desttest.Read(t, d, "one"); f.Version != "2" {
 		t.Errorf("found version %s", f.Version)
 	}
-	held := write(t, d, item("one", "v3"))
-	if f := read(t, d, "one"); held.Version != "3" || f.Version != "3" || string(f.Value) != "v3" {
+	held := desttest.Write(t, d, item("one", "v3"))
+	if f := desttest.Read(t, d, "one"); held.Version != "3" || f.Version != "3" || string(f.Value) != "v3" {
 		t.Errorf("written %s, found %s", held.Version, f.Version)
 	}
 	s.Disable("one", 3)
-	if f := read(t, d, "one"); f.Version != "3 disabled" || f.Known {
+	if f := desttest.Read(t, d, "one"); f.Version != "3 disabled" || f.Known {
 		t.Errorf("found %+v", f)
 	}
 	// A note of a version that never was is no reason to find nothing.
 	s.Stale("one", 0)
 	s.Edit("one", func(_, annotations map[string]string) { annotations["coffer-versions"] = "1 99" })
 	s.Put("one", "theirs")
-	if f := read(t, d, "one"); f.Version != "4" || string(f.Value) != "theirs" {
+	if f := desttest.Read(t, d, "one"); f.Version != "4" || string(f.Value) != "theirs" {
 		t.Errorf("found %+v", f)
 	}
 	// What was made under the name before says nothing of a new secret.
 	s.Remove("one")
 	s.Put("one", "theirs")
 	s.Calls()
-	if f := read(t, d, "one"); f.Version != "1" {
+	if f := desttest.Read(t, d, "one"); f.Version != "1" {
 		t.Errorf("found %+v", f)
 	}
 	if calls := s.Calls(); len(calls) != 2 {
@@ -421,16 +422,16 @@ func TestStaleLatest(t *testing.T) {
 func TestDisabled(t *testing.T) {
 	s := cloud3smtest.New(t)
 	d := open(t, s, configured(nil))
-	held := write(t, d, item("one", "v1"))
+	held := desttest.Write(t, d, item("one", "v1"))
 	s.Disable("one", 1)
-	f := read(t, d, "one")
+	f := desttest.Read(t, d, "one")
 	if f.State != destination.Present || f.Known || f.Version == held.Version {
 		t.Errorf("found %+v, written %+v", f, held)
 	}
 	if held, err := d.Write(t.Context(), item("one", "v1"), f); err != nil || held.Version != "2" {
 		t.Errorf("written again: %+v, %v", held, err)
 	}
-	if err := d.Delete(t.Context(), read(t, d, "one")); err != nil {
+	if err := d.Delete(t.Context(), desttest.Read(t, d, "one")); err != nil {
 		t.Error(err)
 	}
 }
@@ -440,9 +441,9 @@ func TestWithoutAccess(t *testing.T) {
 	s := cloud3smtest.New(t)
 	d := open(t, s, configured(nil))
 	s.Grant("secretmanager.secrets.create", "secretmanager.secrets.get", "secretmanager.secrets.delete", "secretmanager.secrets.update", "secretmanager.versions.add", "secretmanager.versions.get")
-	write(t, d, item("one", "v1"))
-	held := write(t, d, item("one", "v2"))
-	f := read(t, d, "one")
+	desttest.Write(t, d, item("one", "v1"))
+	held := desttest.Write(t, d, item("one", "v2"))
+	f := desttest.Read(t, d, "one")
 	if f.Known || f.Value != nil || f.Version != held.Version || f.OwnerTag != mark {
 		t.Errorf("found %+v, written %+v", f, held)
 	}
@@ -452,7 +453,7 @@ func TestWithoutAccess(t *testing.T) {
 	s.Grant("secretmanager.secrets.get")
 	s.Put("two", "v")
 	_, err := d.Read(t.Context(), "two")
-	if e := failed(t, err, destination.Denied); !strings.Contains(e.Text, "secretmanager.versions.access") {
+	if e := desttest.Fails(t, err, destination.Denied); !strings.Contains(e.Text, "secretmanager.versions.access") {
 		t.Errorf("the text does not say what to grant: %s", e.Text)
 	}
 }
@@ -461,11 +462,11 @@ func TestWithoutAccess(t *testing.T) {
 func TestDeleteByID(t *testing.T) {
 	s := cloud3smtest.New(t)
 	d := open(t, s, configured(nil))
-	held := write(t, d, item("one", "v"))
+	held := desttest.Write(t, d, item("one", "v"))
 	was := destination.Found{Name: "one", State: destination.Present, ID: held.ID, Version: held.Version}
 	s.Remove("one")
 	s.Put("one", "theirs")
-	failed(t, d.Delete(t.Context(), was), destination.Changed)
+	desttest.Fails(t, d.Delete(t.Context(), was), destination.Changed)
 	if got, _ := s.Get("one"); got != "theirs" {
 		t.Errorf("theirs is %q", got)
 	}
@@ -473,7 +474,7 @@ func TestDeleteByID(t *testing.T) {
 	if err := d.Delete(t.Context(), was); err != nil {
 		t.Errorf("it is gone: %v", err)
 	}
-	held = write(t, d, item("one", "v"))
+	held = desttest.Write(t, d, item("one", "v"))
 	was.ID, was.Version = held.ID, held.Version
 	if err := d.Delete(t.Context(), was); err != nil {
 		t.Error(err)
@@ -488,13 +489,13 @@ func TestNamesDoNotReachThePlace(t *testing.T) {
 	d := open(t, s, configured(nil))
 	for _, name := range []string{"", "a/b", "a/versions/1", "../x", "a b", "ä", "a?b", strings.Repeat("n", 256)} {
 		_, err := d.Read(t.Context(), name)
-		failed(t, err, destination.BadRequest)
+		desttest.Fails(t, err, destination.BadRequest)
 		_, err = d.Write(t.Context(), item(name, "v"), destination.Found{Name: name})
-		failed(t, err, destination.BadRequest)
-		failed(t, d.Delete(t.Context(), destination.Found{Name: name, State: destination.Present}), destination.BadRequest)
+		desttest.Fails(t, err, destination.BadRequest)
+		desttest.Fails(t, d.Delete(t.Context(), destination.Found{Name: name, State: destination.Present}), destination.BadRequest)
 	}
 	_, err := d.Write(t.Context(), item("empty", ""), destination.Found{Name: "empty"})
-	if e := failed(t, err, destination.BadRequest); !strings.Contains(e.Text, "empty") {
+	if e := desttest.Fails(t, err, destination.BadRequest); !strings.Contains(e.Text, "empty") {
 		t.Error(e.Text)
 	}
 	if calls := s.Calls(); len(calls) > 0 {
@@ -530,7 +531,7 @@ func TestRules(t *testing.T) {
 		it := item("one", "v")
 		it.Tags = map[string]string{test.key: test.value}
 		if !strings.Contains(test.key+test.value, "\xff") {
-			if _, err := d.Write(t.Context(), it, read(t, d, "one")); (err == nil) != test.legal {
+			if _, err := d.Write(t.Context(), it, desttest.Read(t, d, "one")); (err == nil) != test.legal {
 				t.Errorf("writing the label %q=%q: %v", test.key, test.value, err)
 			}
 		}
@@ -539,8 +540,8 @@ func TestRules(t *testing.T) {
 
 func TestReplication(t *testing.T) {
 	s := cloud3smtest.New(t)
-	write(t, open(t, s, configured(nil)), item("anywhere", "v"))
-	write(t, open(t, s, configured(func(c *cloud3sm.Config) { c.Locations = []string{"us-east1", " Europe-West1"} })), item("there", "v"))
+	desttest.Write(t, open(t, s, configured(nil)), item("anywhere", "v"))
+	desttest.Write(t, open(t, s, configured(func(c *cloud3sm.Config) { c.Locations = []string{"us-east1", " Europe-West1"} })), item("there", "v"))
 	if s.Replication("anywhere").GetAutomatic() == nil {
 		t.Error("without locations, the vendor does not choose")
 	}
@@ -589,7 +590,7 @@ func TestListEnds(t *testing.T) {
 	for _, err := range d.List(t.Context()) {
 		last = err
 	}
-	failed(t, last, destination.Unexpected)
+	desttest.Fails(t, last, destination.Unexpected)
 	if calls := s.Calls(); len(calls) > 4 {
 		t.Errorf("it goes round %d times", len(calls))
 	}
@@ -603,7 +604,7 @@ func TestFoundOfTheList(t *testing.T) {
 	s.Calls()
 	want := map[string]string{"theirs": ""} // version by name
 	for _, name := range []string{"one", "changed", "disabled"} {
-		want[name] = write(t, d, item(name, "v")).Version
+		want[name] = desttest.Write(t, d, item(name, "v")).Version
 	}
 	list := func() map[string]destination.Found {
 		t.Helper()
@@ -634,7 +635,7 @@ func TestFoundOfTheList(t *testing.T) {
 	if err := d.Delete(t.Context(), all["one"]); err != nil { // what the list says is enough
 		t.Error(err)
 	}
-	if f := read(t, d, "one"); !reflect.DeepEqual(f, destination.Found{Name: "one"}) {
+	if f := desttest.Read(t, d, "one"); !reflect.DeepEqual(f, destination.Found{Name: "one"}) {
 		t.Errorf("found %+v", f)
 	}
 	// Without the right to access it lists without versions, and does not go on asking.
@@ -642,7 +643,7 @@ func TestFoundOfTheList(t *testing.T) {
 	want["changed"], want["disabled"] = "", ""
 	for i := range 40 {
 		name := fmt.Sprint("more-", i)
-		write(t, d, item(name, "v"))
+		desttest.Write(t, d, item(name, "v"))
 		want[name] = ""
 	}
 	s.Grant(without("secretmanager.versions.access")...)
@@ -658,14 +659,14 @@ func TestFoundOfTheList(t *testing.T) {
 	for _, err := range d.List(t.Context()) {
 		last = err
 	}
-	failed(t, last, destination.Unavailable)
+	desttest.Fails(t, last, destination.Unavailable)
 }
 
 // TestCloseWaits: who closes does not break off what is under way.
 func TestCloseWaits(t *testing.T) {
 	s := cloud3smtest.New(t)
 	d := open(t, s, configured(nil))
-	was := read(t, d, "one")
+	was := desttest.Read(t, d, "one")
 	s.Hook("CreateSecret", func(context.Context, any) error { return d.Close() })
 	if _, err := d.Write(t.Context(), item("one", "v"), was); err != nil {
 		t.Errorf("what was under way: %v", err)
@@ -674,7 +675,7 @@ func TestCloseWaits(t *testing.T) {
 		t.Error(err)
 	}
 	_, err := d.Read(t.Context(), "one")
-	if e := failed(t, err, destination.Unreachable); e.Class != destination.External {
+	if e := desttest.Fails(t, err, destination.Unreachable); e.Class != destination.External {
 		t.Errorf("%+v", e)
 	}
 }

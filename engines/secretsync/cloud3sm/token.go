@@ -2,11 +2,6 @@ package cloud3sm
 
 import (
 	"context"
-	"crypto"
-	"crypto/rand"
-	"crypto/rsa"
-	"crypto/sha256"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,9 +9,10 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
-	"strconv"
 	"strings"
 	"time"
+
+	"github.com/golang-jwt/jwt/v5"
 
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
@@ -27,11 +23,11 @@ type tokens struct {
 	url     string
 	account account
 
-	gate  chan struct{} // holds one element while a goroutine uses the fields below
-	text  string
-	until time.Time
-	ahead time.Duration // how far the issuer's clock was before ours at the last token
-	heard bool          // ahead is known
+	gate       chan struct{} // holds one element while a goroutine uses the fields below
+	text       string
+	until      time.Time
+	ahead      time.Duration // how far the issuer's clock was before ours at the last token
+	clockKnown bool          // ahead is set
 }
 
 func newTokens(client *http.Client, url string, a account) *tokens {
@@ -71,11 +67,11 @@ func (t *tokens) drop(text string) {
 	}
 }
 
-// clock returns how far the issuer's clock was before ours, if it was heard.
-func (t *tokens) clock() (ahead time.Duration, heard bool) {
+// clock returns how far the issuer's clock was before ours, if it is known.
+func (t *tokens) clock() (ahead time.Duration, known bool) {
 	t.gate <- struct{}{}
 	defer func() { <-t.gate }()
-	return t.ahead, t.heard
+	return t.ahead, t.clockKnown
 }
 
 func (t *tokens) issue(ctx context.Context) error {
@@ -99,7 +95,7 @@ func (t *tokens) issue(ctx context.Context) error {
 		return unreachable("asking for a token", err)
 	}
 	if at, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
-		t.ahead, t.heard = time.Until(at).Round(time.Second), true
+		t.ahead, t.clockKnown = time.Until(at).Round(time.Second), true
 	}
 	if resp.StatusCode != http.StatusOK {
 		return refusedToken(resp, body)
@@ -114,25 +110,13 @@ func (t *tokens) issue(ctx context.Context) error {
 
 // assertion is the JSON Web Token by which a service account asks for a token (RFC 7523).
 func (a account) assertion(now time.Time) (string, error) {
-	header, err := json.Marshal(map[string]string{"alg": "RS256", "typ": "JWT", "kid": a.keyID})
-	if err != nil {
-		return "", err
-	}
 	// The issuer takes none that lasts longer than an hour, nor one from its future.
 	issued := now.Add(-10 * time.Second)
-	claims, err := json.Marshal(map[string]any{
+	t := jwt.NewWithClaims(jwt.SigningMethodRS256, jwt.MapClaims{
 		"iss": a.email, "scope": scope, "aud": tokenURL, "iat": issued.Unix(), "exp": issued.Add(time.Hour).Unix(),
 	})
-	if err != nil {
-		return "", err
-	}
-	signed := base64.RawURLEncoding.EncodeToString(header) + "." + base64.RawURLEncoding.EncodeToString(claims)
-	sum := sha256.Sum256([]byte(signed))
-	signature, err := rsa.SignPKCS1v15(rand.Reader, a.key, crypto.SHA256, sum[:])
-	if err != nil {
-		return "", err
-	}
-	return signed + "." + base64.RawURLEncoding.EncodeToString(signature), nil
+	t.Header["kid"] = a.keyID
+	return t.SignedString(a.key)
 }
 
 // A token goes into a header of every call, so nothing that could end the header may be in it.
@@ -162,7 +146,7 @@ func refusedToken(resp *http.Response, body []byte) error {
 		in.Error = "no reason given"
 	}
 	e := &destination.Error{
-		Class: destination.External, Code: destination.Unavailable, RetryAfter: retryAfter(resp.Header),
+		Class: destination.External, Code: destination.Unavailable, RetryAfter: destination.RetryAfter(resp.Header),
 		Text: fmt.Sprintf("the token service answers %d (%s)", resp.StatusCode, in.Error),
 	}
 	switch {
@@ -176,24 +160,6 @@ func refusedToken(resp *http.Response, body []byte) error {
 		e.Text += ": the service account or its key is disabled or deleted, or the clock of this server is wrong"
 	}
 	return e
-}
-
-const maxRetryAfter = time.Hour
-
-// retryAfter reads Retry-After: seconds, or a date by the clock of the vendor.
-func retryAfter(h http.Header) time.Duration {
-	text := h.Get("Retry-After")
-	if n, err := strconv.ParseUint(text, 10, 31); err == nil {
-		return min(time.Duration(n)*time.Second, maxRetryAfter)
-	}
-	if at, err := http.ParseTime(text); err == nil {
-		now, err := http.ParseTime(h.Get("Date"))
-		if err != nil {
-			now = time.Now()
-		}
-		return min(max(at.Sub(now), 0), maxRetryAfter)
-	}
-	return 0
 }
 
 // unreachable is the error of a call that got no response. What stopped it may be an *Error of the operator's own, for an

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines/secretsync/cloud3sm/cloud3smtest"
+	"github.com/coffer-project/coffer/engines/secretsync/destination/desttest"
 )
 
 // issuer answers as who issues tokens.
@@ -89,21 +90,9 @@ func TestAssertion(t *testing.T) {
 	}
 }
 
-// endless goes on for long, and counts what is read of it.
-type endless struct{ read *int }
-
-var blanks = strings.Repeat(" ", 32<<10)
-
-func (e endless) Read(p []byte) (int, error) {
-	if *e.read += min(len(p), len(blanks)); *e.read > 16<<20 {
-		return 0, io.EOF
-	}
-	return copy(p, blanks), nil
-}
-
 func TestLongTokensAreCut(t *testing.T) {
 	read := 0
-	tokens := issuing(t, func(*http.Request) io.Reader { return endless{&read} })
+	tokens := issuing(t, func(*http.Request) io.Reader { return desttest.Endless{N: &read} })
 	if _, _, err := tokens.get(t.Context()); err == nil || read > 2*maxAnswer {
 		t.Errorf("%v, and %d bytes are read", err, read)
 	}

@@ -40,7 +40,7 @@ const maxSkew = 30 * time.Second // the issuer of tokens takes a little more
 
 // Verify implements destination.Destination. It makes four calls at most and changes nothing. What a project allows can be
 // asked only of a secret that is there: one with an ownership tag, if the first page of the list has one, else any.
-func (p *place) Verify(ctx context.Context) []destination.Check {
+func (p *dest) Verify(ctx context.Context) []destination.Check {
 	defer p.enter()()
 	checks, ok := p.verifyToken(ctx)
 	if !ok {
@@ -69,12 +69,12 @@ func good(name, text string) destination.Check {
 }
 
 // verifyToken tries to get a token, and compares the clocks. It reports whether there is one.
-func (p *place) verifyToken(ctx context.Context) (checks []destination.Check, ok bool) {
+func (p *dest) verifyToken(ctx context.Context) (checks []destination.Check, ok bool) {
 	_, _, err := p.tokens.get(ctx)
 	if err != nil {
 		checks = entrance(err)
 	}
-	if ahead, heard := p.tokens.clock(); heard {
+	if ahead, known := p.tokens.clock(); known {
 		c := good("clock", "this server's clock agrees with that of the token service")
 		if ahead.Abs() > maxSkew {
 			c.OK, c.Text = false, fmt.Sprintf("this server's clock is %v away from that of the token service: set it right, or tokens are rejected", ahead.Abs())
@@ -97,7 +97,7 @@ func entrance(err error) []destination.Check {
 }
 
 // sample returns a secret of the project, "" if there is none, and whether it has an ownership tag of ours.
-func (p *place) sample(ctx context.Context) (name string, marked bool, err error) {
+func (p *dest) sample(ctx context.Context) (name string, marked bool, err error) {
 	page, _, err := p.page(ctx, 100, "")
 	if err != nil || len(page) == 0 {
 		return "", false, err
@@ -107,7 +107,7 @@ func (p *place) sample(ctx context.Context) (name string, marked bool, err error
 	return last(s.Name), i >= 0, nil
 }
 
-func (p *place) verifyPermissions(ctx context.Context, sample string, marked bool) []destination.Check {
+func (p *dest) verifyPermissions(ctx context.Context, sample string, marked bool) []destination.Check {
 	granted, err := p.granted(ctx, sample)
 	var checks []destination.Check
 	for _, need := range needs {
@@ -132,7 +132,7 @@ func (p *place) verifyPermissions(ctx context.Context, sample string, marked boo
 }
 
 // granted returns which of the permissions that are needed the service account has on a secret.
-func (p *place) granted(ctx context.Context, name string) ([]string, error) {
+func (p *dest) granted(ctx context.Context, name string) ([]string, error) {
 	if name == "" {
 		return nil, nil
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/coffer-project/coffer/engines/secretsync/cloud3sm/cloud3smtest"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/destination/desttest"
 )
 
 func without(permissions ...string) []string {
@@ -58,7 +59,7 @@ func TestVerify(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			s := cloud3smtest.New(t)
 			if test.ours {
-				write(t, open(t, s, configured(nil)), item("ours", "v"))
+				desttest.Write(t, open(t, s, configured(nil)), item("ours", "v"))
 			}
 			if test.theirs {
 				s.Put("theirs", "v")

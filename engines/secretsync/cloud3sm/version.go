@@ -39,7 +39,7 @@ func checksum(b []byte) *int64 {
 // latest reads the version made last, whatever its state. What the service answers for "latest" may be old for minutes and
 // more, but not what it answers for a number, so the newest of ours is asked for where it is newer. A secret that is not there
 // has no version either.
-func (p *place) latest(ctx context.Context, o op, s *secretmanagerpb.Secret) (version, error) {
+func (p *dest) latest(ctx context.Context, o op, s *secretmanagerpb.Secret) (version, error) {
 	name := last(s.Name)
 	v, err := p.version(ctx, o, name, "latest")
 	if ours := p.newest(s); err == nil && v.n < ours {
@@ -53,7 +53,7 @@ func (p *place) latest(ctx context.Context, o op, s *secretmanagerpb.Secret) (ve
 
 // newest returns the number of the newest version of ours that is known of, 0 if there is none. Known are those that this
 // process has made, and those noted.
-func (p *place) newest(s *secretmanagerpb.Secret) int64 {
+func (p *dest) newest(s *secretmanagerpb.Secret) int64 {
 	var n int64
 	if made, ok := p.made.Load(last(s.Name)); ok && made.(destination.Held).ID == identity(s) {
 		n, _ = strconv.ParseInt(made.(destination.Held).Version, 10, 64)
@@ -66,7 +66,7 @@ func (p *place) newest(s *secretmanagerpb.Secret) int64 {
 }
 
 // version reads a version. A service account that may not read values learns its number and state all the same.
-func (p *place) version(ctx context.Context, o op, name, which string) (version, error) {
+func (p *dest) version(ctx context.Context, o op, name, which string) (version, error) {
 	path := p.path(name) + "/versions/" + which
 	got, err := call(ctx, p, o, func(ctx context.Context) (*secretmanagerpb.AccessSecretVersionResponse, error) {
 		return p.api.AccessSecretVersion(ctx, &secretmanagerpb.AccessSecretVersionRequest{Name: path})

@@ -19,8 +19,6 @@ import (
 type Options struct {
 	Types    map[string]destination.Type // by name
 	Operator Operator
-	// Getenv reads the server's environment.
-	Getenv func(string) string
 }
 
 // Pool opens destinations, and keeps each open until its record changes. Safe for concurrent use.

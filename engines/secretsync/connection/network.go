@@ -159,6 +159,6 @@ func (p *Pool) environmentOf(d *state.Destination) (destination.Env, error) {
 		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 			return dialer.DialContext(ctx, network, address)
 		},
-		TLS: trust, URL: end.URL, AuthorityURL: end.AuthorityURL, TokenURL: end.TokenURL, Getenv: p.opts.Getenv,
+		TLS: trust, URL: end.URL, AuthorityURL: end.AuthorityURL, TokenURL: end.TokenURL, Getenv: os.Getenv,
 	}, nil
 }

@@ -1,7 +1,7 @@
 // Package destination is the contract between secret sync and the destinations that secrets are synced to.
 //
 // A destination has names, and under each name at most one value. What secret sync asks of a destination is small: look at a name,
-// write it, delete it, list what is there, and say whether all that would work. Each type of place is a package of its own
+// write it, delete it, list what is there, and say whether all that would work. Each type of destination is a package of its own
 // that fills in a Type; package desttest is what every one of them must pass.
 //
 // The decisions are made above, by what Read found: whether a name is ours, whether it has to be written at all, when and
@@ -23,7 +23,7 @@ import (
 // Mask is what reads answer in place of a sensitive value. Written back, it keeps what is stored.
 const Mask = "*****"
 
-// Type is one sort of place. All types are known to package secretsync, which declares an endpoint for each.
+// Type is one type of destination. All types are known to package secretsync, which declares an endpoint for each.
 type Type struct {
 	Name  string // as in paths: "cloud1-sm"
 	Help  string // one sentence
@@ -35,7 +35,7 @@ type Type struct {
 }
 
 // Config is what a destination is configured with: a pointer to a struct whose fields carry the tags of engines.On, those of
-// type engines.Sensitive being secret. Package secretsync decodes, merges and stores it field by field, so that a type of place
+// type engines.Sensitive being secret. Package secretsync decodes, merges and stores it field by field, so that a type of destination
 // has nothing to do with that; the Mask written back keeps what is stored.
 type Config interface {
 	// Check returns everything that is wrong with the configuration as a whole, each text naming the field and saying what
@@ -48,8 +48,8 @@ type Config interface {
 	Shown() map[string]any
 }
 
-// Owned is a Config whose place may be one of another client when a field is changed. Who changes it must give the credentials, too:
-// those that are stored are not used for another owner's place.
+// Owned is a Config whose location may have another owner when a field is changed. A request that changes it must give the credentials,
+// too: those that are stored are not used for another owner's location.
 type Owned interface {
 	// Owner says whose the destination is, by what is not secret.
 	Owner() string
@@ -79,7 +79,7 @@ type Env struct {
 	Getenv func(name string) string
 }
 
-// Rules are what a type of place takes and what it can do. They are checked before any call.
+// Rules are what a type of destination takes and what it can do. They are checked before any call.
 type Rules struct {
 	// Granularity is the default: SecretPath or SecretKey.
 	Granularity string
@@ -172,7 +172,7 @@ type Held struct {
 	Version string
 }
 
-// Destination is one configured place. Safe for concurrent use.
+// Destination is one configured location. Safe for concurrent use.
 type Destination interface {
 	// Read looks at a name. One that is not there is a Found with State Absent and no error.
 	Read(ctx context.Context, name string) (Found, error)

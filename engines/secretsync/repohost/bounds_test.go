@@ -14,18 +14,12 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/destination/desttest"
 	"github.com/coffer-project/coffer/engines/secretsync/repohost"
 	"github.com/coffer-project/coffer/engines/secretsync/repohost/repohosttest"
 )
 
-// hooked is a transport with something in between.
-type hooked func(r *http.Request, next http.RoundTripper) (*http.Response, error)
-
-func (h hooked) RoundTrip(r *http.Request) (*http.Response, error) {
-	return h(r, http.DefaultTransport)
-}
-
-func hookedRig(t *testing.T, h hooked) (*repohosttest.Server, destination.Destination) {
+func hookedRig(t *testing.T, h desttest.Hook) (*repohosttest.Server, destination.Destination) {
 	s := repohosttest.New(t)
 	s.AddRepository("octo", "app")
 	env := environment(s)
@@ -33,23 +27,11 @@ func hookedRig(t *testing.T, h hooked) (*repohosttest.Server, destination.Destin
 	return s, openWith(t, repo(), env)
 }
 
-// endless is the body of a response that goes on for long; it counts what is read of it.
-type endless struct{ read *int }
-
-var blanks = strings.Repeat(" ", 32<<10)
-
-func (e endless) Read(p []byte) (int, error) {
-	if *e.read += min(len(p), len(blanks)); *e.read > 64<<20 {
-		return 0, io.EOF
-	}
-	return copy(p, blanks), nil
-}
-
 func TestLongAnswersAreCut(t *testing.T) {
 	for _, status := range []int{200, 201, 422, 500} {
 		read := 0
 		_, d := hookedRig(t, func(r *http.Request, _ http.RoundTripper) (*http.Response, error) {
-			return &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(endless{&read}), Request: r}, nil
+			return &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(desttest.Endless{N: &read}), Request: r}, nil
 		})
 		if _, err := d.Read(t.Context(), "A"); err == nil {
 			t.Errorf("%d: it makes sense", status)
@@ -62,18 +44,10 @@ func TestLongAnswersAreCut(t *testing.T) {
 
 // Calls have a timeout even without a deadline of the context.
 func TestEveryCallHasADeadline(t *testing.T) {
-	endlessCalls := 0
-	_, d := hookedRig(t, func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
-		if end, ok := r.Context().Deadline(); !ok || time.Until(end) > time.Minute {
-			endlessCalls++
-		}
-		return next.RoundTrip(r)
-	})
-	write(t, d, "A", "the-value")
-	d.Verify(t.Context())
-	if err := d.Delete(t.Context(), read(t, d, "A")); err != nil || endlessCalls != 0 {
-		t.Errorf("%v; %d calls have no end", err, endlessCalls)
-	}
+	desttest.Deadlines(t, func(h desttest.Hook) destination.Destination {
+		_, d := hookedRig(t, h)
+		return d
+	}, item("A", "the-value"))
 }
 
 // A list that leads nowhere ends.
@@ -111,7 +85,7 @@ func TestOnlyAnotherKeyIsTriedAgain(t *testing.T) {
 	for i := range 100 {
 		s.Put(app, fmt.Sprintf("N%d", i), "x")
 	}
-	_, err := d.Write(t.Context(), item("A", "the-value"), read(t, d, "A"))
+	_, err := d.Write(t.Context(), item("A", "the-value"), desttest.Read(t, d, "A"))
 	fails(t, err, destination.Quota)
 	writes := slices.DeleteFunc(s.Calls(), func(c string) bool { return !strings.HasPrefix(c, "PUT ") })
 	if len(writes) != 1 {
@@ -127,7 +101,7 @@ func TestWriteThatIsNotSent(t *testing.T) {
 		}
 		return next.RoundTrip(r)
 	})
-	_, err := d.Write(t.Context(), item("A", "the-value"), read(t, d, "A"))
+	_, err := d.Write(t.Context(), item("A", "the-value"), desttest.Read(t, d, "A"))
 	if e := fails(t, err, destination.Unreachable); e.Unknown {
 		t.Error("it cannot have been written")
 	}
@@ -150,7 +124,7 @@ func TestGivenUpAfterTheWrite(t *testing.T) {
 		return resp, err
 	})
 	repohost.Pause(d, time.Hour)
-	was := read(t, d, "A")
+	was := desttest.Read(t, d, "A")
 	s.BeforePut(func() { s.Stale(100) })
 	_, err := d.Write(ctx, item("A", "the-value"), was)
 	if e := fails(t, err, destination.Unreachable); !e.Unknown || !errors.Is(err, context.Canceled) {
@@ -162,9 +136,9 @@ func TestGivenUpAfterTheWrite(t *testing.T) {
 func TestPlaceThatIsNotSeenAnyMore(t *testing.T) {
 	s, d := rig(t)
 	write(t, d, "A", "the-value")
-	was := read(t, d, "A")
+	was := desttest.Read(t, d, "A")
 	s.Calls()
-	read(t, d, "B")
+	desttest.Read(t, d, "B")
 	if calls := s.Calls(); len(calls) != 1 {
 		t.Errorf("a look after another calls %v", calls)
 	}

@@ -21,7 +21,6 @@ import (
 const (
 	callTimeout = 30 * time.Second // of a call whose context has no end
 	maxAnswer   = 8 << 20          // bytes
-	maxWait     = 24 * time.Hour   // that we are told to stay away
 	leastWait   = time.Minute      // the vendor's word for limits that come without a time
 )
 
@@ -130,11 +129,11 @@ func internal(text string) error {
 
 // refusal is the error of a response that is neither 2xx nor 304.
 func (c *client) refusal(what call, resp *http.Response, err error) error {
-	said := c.said(what, err)
+	said := c.vendorMessage(what, err)
 	e := &destination.Error{Class: destination.Client, Code: destination.BadRequest}
 	switch code := resp.StatusCode; {
 	case throttled(resp, err):
-		e.Class, e.Code, e.RetryAfter = destination.External, destination.Throttled, retryAfter(resp)
+		e.Class, e.Code, e.RetryAfter = destination.External, destination.Throttled, retryAfter(resp.Header)
 		if resp.Header.Get("Retry-After") == "" && resp.Header.Get("X-Ratelimit-Remaining") != "0" {
 			e.RetryAfter = leastWait
 		}
@@ -151,7 +150,7 @@ func (c *client) refusal(what call, resp *http.Response, err error) error {
 		e.Code, e.Text = destination.TooLarge, "GitHub finds the value too large"
 	case code >= 500:
 		e.Class, e.Code, e.Unknown = destination.External, destination.Unavailable, what.writes
-		e.Text, e.RetryAfter = "GitHub has trouble: it answers with status "+strconv.Itoa(code), retryAfter(resp)
+		e.Text, e.RetryAfter = "GitHub has trouble: it answers with status "+strconv.Itoa(code), retryAfter(resp.Header)
 	default:
 		e.Text = "GitHub does not take the request: status " + strconv.Itoa(code) + said
 		if full(err) {
@@ -171,25 +170,14 @@ func throttled(resp *http.Response, err error) bool {
 		resp.StatusCode == http.StatusForbidden && resp.Header.Get("Retry-After") != ""
 }
 
-// retryAfter returns how long the destination wants to be left alone, by its own clock; 0 if it does not say.
-func retryAfter(resp *http.Response) time.Duration {
-	now := time.Now()
-	if d, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
-		now = d
-	}
-	var wait time.Duration
-	if text := resp.Header.Get("Retry-After"); text != "" {
-		if s, err := strconv.Atoi(text); err == nil {
-			wait = min(time.Duration(s), maxWait/time.Second) * time.Second
-		} else if at, err := http.ParseTime(text); err == nil {
-			wait = at.Sub(now)
-		}
-	} else if resp.Header.Get("X-Ratelimit-Remaining") == "0" {
-		if s, err := strconv.ParseInt(resp.Header.Get("X-Ratelimit-Reset"), 10, 64); err == nil {
-			wait = time.Unix(s, 0).Sub(now)
+// retryAfter returns how long no request is to be made; 0 if GitHub does not say.
+func retryAfter(h http.Header) time.Duration {
+	if h.Get("Retry-After") == "" && h.Get("X-Ratelimit-Remaining") == "0" {
+		if s, err := strconv.ParseInt(h.Get("X-Ratelimit-Reset"), 10, 64); err == nil {
+			return destination.RetryAt(h, time.Unix(s, 0))
 		}
 	}
-	return min(max(wait, 0), maxWait)
+	return destination.RetryAfter(h)
 }
 
 // full reports whether a message says that there are too many secrets.
@@ -202,8 +190,8 @@ func full(err error) bool {
 	return strings.Contains(m, "limit") || strings.Contains(m, "maximum number") || strings.Contains(m, "too many")
 }
 
-// said returns the vendor's message, to be put behind a text. It is left out where a request had a body, which it might quote.
-func (c *client) said(what call, err error) string {
+// vendorMessage returns the vendor's message, to be put behind a text. It is left out where a request had a body, which it might quote.
+func (c *client) vendorMessage(what call, err error) string {
 	var e *github.ErrorResponse
 	if what.body != nil || !errors.As(err, &e) {
 		return ""

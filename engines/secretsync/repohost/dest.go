@@ -152,7 +152,7 @@ func (d *dest) Write(ctx context.Context, it destination.Item, was destination.F
 		return destination.Held{}, &destination.Error{Class: destination.Client, Code: destination.Exists, Unknown: true,
 			Text: "another client created " + name + " in the very moment in which it was written, and GitHub has no call that only creates: it has been replaced"}
 	}
-	return d.settled(ctx, name, now, date)
+	return d.awaitVisible(ctx, name, now, date)
 }
 
 func checkItem(it destination.Item, was destination.Found) error {
@@ -228,9 +228,9 @@ func (d *dest) putWith(ctx context.Context, k *publicKey, name string, value []b
 	return d.client.put(ctx, name, body)
 }
 
-// settled reads what a write has left. GitHub may go on answering what was there before for a moment; date is when it said
+// awaitVisible reads what a write has left. GitHub may go on answering what was there before for a moment; date is when it said
 // that it had written.
-func (d *dest) settled(ctx context.Context, name string, before *secret, date time.Time) (destination.Held, error) {
+func (d *dest) awaitVisible(ctx context.Context, name string, before *secret, date time.Time) (destination.Held, error) {
 	pause := d.pause
 	for n := 0; ; n++ {
 		now, _, err := d.client.get(ctx, name, nil)

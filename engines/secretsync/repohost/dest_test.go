@@ -1,7 +1,6 @@
 package repohost_test
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -49,56 +48,34 @@ var app = repohosttest.Repository("octo", "app")
 
 func fails(t *testing.T, err error, code string) *destination.Error {
 	t.Helper()
-	var e *destination.Error
-	if !errors.As(err, &e) || e.Code != code {
-		t.Fatalf("error %v, want code %q", err, code)
-	}
-	for _, secret := range []string{repohosttest.Token, "the-value"} {
-		if strings.Contains(fmt.Sprintf("%v %+v %v", err, *e, e.Err), secret) {
-			t.Errorf("an error of code %q tells a secret", code)
-		}
-	}
-	return e
+	return desttest.Fails(t, err, code, repohosttest.Token)
 }
 
 func item(name, value string) destination.Item {
 	return destination.Item{Name: name, Value: []byte(value), OwnerTag: mark, Token: strings.Repeat("0", 36)}
 }
 
-func read(t *testing.T, d destination.Destination, name string) destination.Found {
-	t.Helper()
-	f, err := d.Read(t.Context(), name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return f
-}
-
 func write(t *testing.T, d destination.Destination, name, value string) destination.Held {
 	t.Helper()
-	held, err := d.Write(t.Context(), item(name, value), read(t, d, name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return held
+	return desttest.Write(t, d, item(name, value))
 }
 
-// place is a repository, environment or organization in the suite.
-type place struct {
+// fake is a repository, environment or organization in the suite.
+type fake struct {
 	*repohosttest.Server
 	key  string
 	conf repohost.Config
 }
 
-func (p *place) Open(t *testing.T) destination.Destination {
+func (p *fake) Open(t *testing.T) destination.Destination {
 	return openWith(t, p.conf, environment(p.Server))
 }
-func (p *place) Put(_ *testing.T, name, value string) { p.Server.Put(p.key, name, value) }
-func (p *place) Get(_ *testing.T, name string) (string, bool) {
+func (p *fake) Put(_ *testing.T, name, value string) { p.Server.Put(p.key, name, value) }
+func (p *fake) Get(_ *testing.T, name string) (string, bool) {
 	return p.Server.Get(p.key, name)
 }
-func (p *place) Fail(f desttest.Fault) { p.Faults.Set(f) }
-func (p *place) Secrets() []string     { return []string{repohosttest.Token} }
+func (p *fake) Fail(f desttest.Fault) { p.Faults.Set(f) }
+func (p *fake) Secrets() []string     { return []string{repohosttest.Token} }
 
 func TestDestination(t *testing.T) {
 	kinds := map[string]func(*repohosttest.Server) (string, repohost.Config){
@@ -126,7 +103,7 @@ func TestDestination(t *testing.T) {
 			desttest.Run(t, repohost.Type, func(t *testing.T) desttest.Fake {
 				s := repohosttest.New(t)
 				key, conf := kind(s)
-				return &place{s, key, conf}
+				return &fake{s, key, conf}
 			})
 		})
 	}
@@ -135,7 +112,7 @@ func TestDestination(t *testing.T) {
 // A name that was created between the look and the write is lost: the error says so, and that something was written.
 func TestCreateRace(t *testing.T) {
 	s, d := rig(t)
-	was := read(t, d, "A")
+	was := desttest.Read(t, d, "A")
 	s.BeforePut(func() { s.Put(app, "A", "theirs") })
 	_, err := d.Write(t.Context(), item("A", "the-value"), was)
 	if e := fails(t, err, destination.Exists); !e.Unknown || !strings.Contains(e.Text, "has been replaced") {
@@ -145,7 +122,7 @@ func TestCreateRace(t *testing.T) {
 
 func TestCreatesOnlyWhatIsAbsent(t *testing.T) {
 	s, d := rig(t)
-	was := read(t, d, "A")
+	was := desttest.Read(t, d, "A")
 	s.Put(app, "a", "theirs")
 	s.Calls()
 	_, err := d.Write(t.Context(), item("A", "the-value"), was)
@@ -166,7 +143,7 @@ func TestReplacesOnlyWhatWasSeen(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, d := rig(t)
 			write(t, d, "A", "the-value")
-			was := read(t, d, "A")
+			was := desttest.Read(t, d, "A")
 			change(s)
 			want, _ := s.Get(app, "A")
 			_, err := d.Write(t.Context(), item("A", "the-value-2"), was)
@@ -187,7 +164,7 @@ func TestReplacesOnlyWhatWasSeen(t *testing.T) {
 func TestCalls(t *testing.T) {
 	s, d := rig(t)
 	write(t, d, "A", "the-value")
-	was := read(t, d, "A")
+	was := desttest.Read(t, d, "A")
 	if was.ChangedAt.Format(time.RFC3339) != was.Version {
 		t.Errorf("changed at %v, version %s", was.ChangedAt, was.Version)
 	}
@@ -216,13 +193,13 @@ func TestStaleReads(t *testing.T) {
 	s, d := rig(t)
 	s.Tick(time.Minute)
 	held := write(t, d, "A", "the-value")
-	was := read(t, d, "A")
+	was := desttest.Read(t, d, "A")
 	s.BeforePut(func() { s.Stale(2) })
 	next, err := d.Write(t.Context(), item("A", "the-value-2"), was)
-	if err != nil || next == held || next != (destination.Held{ID: held.ID, Version: read(t, d, "A").Version}) {
+	if err != nil || next == held || next != (destination.Held{ID: held.ID, Version: desttest.Read(t, d, "A").Version}) {
 		t.Errorf("left %+v, %v", next, err)
 	}
-	was = read(t, d, "A")
+	was = desttest.Read(t, d, "A")
 	s.BeforePut(func() { s.Stale(100) })
 	_, err = d.Write(t.Context(), item("A", "the-value-3"), was)
 	if e := fails(t, err, destination.Unexpected); !e.Unknown {
@@ -230,7 +207,7 @@ func TestStaleReads(t *testing.T) {
 	}
 	s.BeforePut(func() { s.Stale(100) })
 	s.Stale(0)
-	_, err = d.Write(t.Context(), item("NEW", "the-value"), read(t, d, "NEW"))
+	_, err = d.Write(t.Context(), item("NEW", "the-value"), desttest.Read(t, d, "NEW"))
 	if e := fails(t, err, destination.Unexpected); !e.Unknown {
 		t.Error("it has been created")
 	}
@@ -239,7 +216,7 @@ func TestStaleReads(t *testing.T) {
 // What cannot be read back may have been written.
 func TestTroubleAfterTheWrite(t *testing.T) {
 	s, d := rig(t)
-	was := read(t, d, "A")
+	was := desttest.Read(t, d, "A")
 	s.BeforePut(func() { s.Faults.Set(desttest.Fault{Kind: desttest.Trouble}) })
 	_, err := d.Write(t.Context(), item("A", "the-value"), was)
 	if e := fails(t, err, destination.Unavailable); !e.Unknown {
@@ -296,7 +273,7 @@ func TestQuota(t *testing.T) {
 	for i := range 100 {
 		s.Put(app, fmt.Sprintf("N%d", i), "x")
 	}
-	_, err := d.Write(t.Context(), item("A", "the-value"), read(t, d, "A"))
+	_, err := d.Write(t.Context(), item("A", "the-value"), desttest.Read(t, d, "A"))
 	if e := fails(t, err, destination.Quota); e.Class != destination.Client || !strings.Contains(e.Text, "100") {
 		t.Errorf("%+v", e)
 	}
@@ -304,7 +281,7 @@ func TestQuota(t *testing.T) {
 
 func TestSizeIsCheckedBeforeTheCall(t *testing.T) {
 	s, d := rig(t)
-	was := read(t, d, "A")
+	was := desttest.Read(t, d, "A")
 	s.Calls()
 	_, err := d.Write(t.Context(), item("A", strings.Repeat("v", 49153)), was)
 	if e := fails(t, err, destination.TooLarge); !strings.Contains(e.Text, "49152") {
@@ -330,7 +307,7 @@ func TestOrganization(t *testing.T) {
 	}
 	c.Selected = engines.StringList{"one", "three"}
 	d = openWith(t, c, environment(s))
-	_, err := d.Write(t.Context(), item("B", "the-value"), read(t, d, "B"))
+	_, err := d.Write(t.Context(), item("B", "the-value"), desttest.Read(t, d, "B"))
 	if e := fails(t, err, destination.NoLocation); !strings.Contains(e.Text, "three") {
 		t.Errorf("the text %q does not name the repository", e.Text)
 	}

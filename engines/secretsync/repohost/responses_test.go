@@ -1,12 +1,8 @@
 package repohost_test
 
 import (
-	"context"
 	"encoding/base64"
 	"fmt"
-	"io"
-	"log"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -14,6 +10,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/destination/desttest"
 	"github.com/coffer-project/coffer/engines/secretsync/repohost"
 	"github.com/coffer-project/coffer/engines/secretsync/repohost/repohosttest"
 )
@@ -79,7 +76,7 @@ func TestAnswers(t *testing.T) {
 			env := environment(s)
 			env.URL = l.URL + repohosttest.Prefix + "/"
 			d := openWith(t, repo(), env)
-			was := read(t, d, "A")
+			was := desttest.Read(t, d, "A")
 			_, err := d.Write(t.Context(), item("A", "the-value"), was)
 			if e := fails(t, err, tt.code); e.Class != tt.class || e.Unknown != tt.unknown || e.RetryAfter != tt.after {
 				t.Errorf("write: class %q, unknown %v, after %v (%s)", e.Class, e.Unknown, e.RetryAfter, e.Text)
@@ -98,20 +95,8 @@ func TestAnswers(t *testing.T) {
 
 // An address that must not be called is said to be that, by the client that we are given.
 func TestBlocked(t *testing.T) {
-	blocked := &destination.Error{Class: destination.Client, Code: destination.Blocked, Text: "not this one"}
-	env := destination.Env{Client: &http.Client{Transport: rejecting{blocked}}, Getenv: func(string) string { return "" }}
-	d := openWith(t, repo(), env)
-	_, err := d.Read(t.Context(), "A")
-	fails(t, err, destination.Blocked)
-}
-
-type rejecting struct{ err error }
-
-func (r rejecting) RoundTrip(req *http.Request) (*http.Response, error) {
-	if req.URL.Host != "api.github.com" || req.URL.Scheme != "https" {
-		return nil, fmt.Errorf("called %s", req.URL)
-	}
-	return nil, r.err
+	desttest.Blocked(t, func(env destination.Env) destination.Destination { return openWith(t, repo(), env) },
+		func(r *http.Request) bool { return r.URL.Host == "api.github.com" && r.URL.Scheme == "https" }, repohosttest.Token)
 }
 
 func TestOpenNeedsAClient(t *testing.T) {
@@ -149,24 +134,5 @@ func FuzzDecodeKey(f *testing.F) {
 
 // What can be known of a destination that is not reached is said.
 func TestUnreachable(t *testing.T) {
-	l := httptest.NewTLSServer(http.NotFoundHandler())
-	l.Config.ErrorLog = log.New(io.Discard, "", 0)
-	defer l.Close()
-	transport := &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-		if strings.Contains(address, ".invalid:") {
-			return nil, &net.DNSError{Err: "no such host", IsNotFound: true}
-		}
-		return new(net.Dialer).DialContext(ctx, network, address)
-	}}
-	for url, want := range map[string]string{l.URL: "certificate", "http://nothing.invalid": "name is not found", "http://127.0.0.1:1": "reached"} {
-		d := openWith(t, repo(), destination.Env{Client: &http.Client{Transport: transport}, URL: url})
-		_, err := d.Read(t.Context(), "A")
-		if e := fails(t, err, destination.Unreachable); e.Class != destination.External || !strings.Contains(e.Text, want) {
-			t.Errorf("%s: %+v", url, e)
-		}
-		err = d.Delete(t.Context(), destination.Found{Name: "A", State: destination.Present, ID: "a", Version: "1"})
-		if e := fails(t, err, destination.Unreachable); e.Unknown {
-			t.Errorf("%s: nothing was sent", url)
-		}
-	}
+	desttest.Unreachable(t, func(env destination.Env) destination.Destination { return openWith(t, repo(), env) }, repohosttest.Token)
 }

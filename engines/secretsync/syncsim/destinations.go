@@ -25,8 +25,8 @@ const (
 	Plain = "test-plain"
 )
 
-// Places are what destinations write to, by type and the field "site". Safe for concurrent use.
-type Places struct {
+// Sites are what destinations write to, by type and the field "site". Safe for concurrent use.
+type Sites struct {
 	mu    sync.Mutex
 	sites map[string]*Site
 	calls []Call
@@ -75,47 +75,47 @@ type Fault struct {
 	After      func()        // is called after it had
 }
 
-// NewPlaces returns destinations with a budget that seldom makes anybody wait.
-func NewPlaces() *Places {
-	return &Places{sites: map[string]*Site{}, Rate: destination.Rate{Writes: 50, WriteBurst: 50, Reads: 200, ReadBurst: 200, Concurrency: 4}}
+// NewSites returns destinations with a budget that seldom makes anybody wait.
+func NewSites() *Sites {
+	return &Sites{sites: map[string]*Site{}, Rate: destination.Rate{Writes: 50, WriteBurst: 50, Reads: 200, ReadBurst: 200, Concurrency: 4}}
 }
 
 // SetFault says how calls fail from now on; nil: not at all.
-func (p *Places) SetFault(f func(Call) Fault) {
+func (p *Sites) SetFault(f func(Call) Fault) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.fault = f
 }
 
 // Restarted has later calls counted for another run, whose budget is its own.
-func (p *Places) Restarted() {
+func (p *Sites) Restarted() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.run++
 }
 
 // Calls returns all calls so far.
-func (p *Places) Calls() []Call {
+func (p *Sites) Calls() []Call {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.calls)
 }
 
 // Harm tells what was done to names of another client.
-func (p *Places) Harm() []string {
+func (p *Sites) Harm() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.harm)
 }
 
 // Site returns a destination; it is made if it is not there.
-func (p *Places) Site(kind, name string) *Site {
+func (p *Sites) Site(kind, name string) *Site {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.site(kind, name)
 }
 
-func (p *Places) site(kind, name string) *Site {
+func (p *Sites) site(kind, name string) *Site {
 	s := p.sites[kind+"/"+name]
 	if s == nil {
 		s = &Site{p: p, kind: kind, name: name, objects: map[string]*object{}}
@@ -126,7 +126,7 @@ func (p *Places) site(kind, name string) *Site {
 
 // Site is one destination.
 type Site struct {
-	p          *Places
+	p          *Sites
 	kind, name string
 	objects    map[string]*object
 	made       int
@@ -294,7 +294,7 @@ func (c *Config) Shown() map[string]any {
 }
 
 // Types returns the types of destinations.
-func (p *Places) Types() []destination.Type {
+func (p *Sites) Types() []destination.Type {
 	marked := destination.Rules{
 		Granularity: destination.SecretPath, Template: "vault/{{ .MountAccessor }}/{{ .SecretPath }}", Rate: p.Rate,
 		Normalise: func(name string) string { return clean(name, "/_-.", '_') }, CheckName: checkName,
@@ -340,7 +340,7 @@ func checkName(name string) string {
 
 // dest is a destination.
 type dest struct {
-	p *Places
+	p *Sites
 	c *Config
 }
 

@@ -1,10 +1,10 @@
 // Package syncsim is what secret sync works with, for tests: a World with a store, mounts of secrets and an audit log, which
-// each Node sees as its engines.Host; and Places, where destinations of two types keep what they are told, with faults.
+// each Node sees as its engines.Host; and Sites, where destinations of two types keep what they receive, with faults.
 //
 //	w := syncsim.NewWorld()
 //	kv := w.Mount("root", "kv/")
-//	places := syncsim.NewPlaces()
-//	s := secretsync.New(secretsync.Options{Host: w.Node(), Types: places.Types()})
+//	sites := syncsim.NewSites()
+//	s := secretsync.New(secretsync.Options{Host: w.Node(), Types: sites.Types()})
 //	defer w.Store.OnChange(s.Changed)()
 //	go s.Run(ctx)
 //

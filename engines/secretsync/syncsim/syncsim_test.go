@@ -10,16 +10,16 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
 )
 
-// place is one of synctest's as desttest wants it.
-type place struct {
-	kind   destination.Type
-	places *syncsim.Places
+// fake is one of syncsim's as desttest wants it.
+type fake struct {
+	kind  destination.Type
+	sites *syncsim.Sites
 
 	mu    sync.Mutex
 	fault desttest.Fault
 }
 
-func (p *place) Open(t *testing.T) destination.Destination {
+func (p *fake) Open(t *testing.T) destination.Destination {
 	c := p.kind.New().(*syncsim.Config)
 	c.Site, c.Token = "s", "the-token"
 	d, err := p.kind.Open(c, destination.Env{})
@@ -29,23 +29,23 @@ func (p *place) Open(t *testing.T) destination.Destination {
 	return d
 }
 
-func (p *place) Put(_ *testing.T, name, value string) {
-	p.places.Site(p.kind.Name, "s").Put(name, value)
+func (p *fake) Put(_ *testing.T, name, value string) {
+	p.sites.Site(p.kind.Name, "s").Put(name, value)
 }
 
-func (p *place) Get(_ *testing.T, name string) (string, bool) {
-	return p.places.Site(p.kind.Name, "s").Get(name)
+func (p *fake) Get(_ *testing.T, name string) (string, bool) {
+	return p.sites.Site(p.kind.Name, "s").Get(name)
 }
 
-func (p *place) Secrets() []string { return []string{"the-token"} }
+func (p *fake) Secrets() []string { return []string{"the-token"} }
 
-func (p *place) Fail(f desttest.Fault) {
+func (p *fake) Fail(f desttest.Fault) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.fault = f
 }
 
-func (p *place) next(c syncsim.Call) syncsim.Fault {
+func (p *fake) next(c syncsim.Call) syncsim.Fault {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f := p.fault
@@ -76,17 +76,17 @@ func (p *place) next(c syncsim.Call) syncsim.Fault {
 
 // TestPlacesAreDestinations: what the engine is tested with behaves as every destination must.
 func TestPlacesAreDestinations(t *testing.T) {
-	for _, kind := range syncsim.NewPlaces().Types() {
+	for _, kind := range syncsim.NewSites().Types() {
 		t.Run(kind.Name, func(t *testing.T) {
 			desttest.Run(t, kind, func(*testing.T) desttest.Fake {
-				places := syncsim.NewPlaces()
-				p := &place{places: places}
-				for _, k := range places.Types() {
+				sites := syncsim.NewSites()
+				p := &fake{sites: sites}
+				for _, k := range sites.Types() {
 					if k.Name == kind.Name {
 						p.kind = k
 					}
 				}
-				places.SetFault(p.next)
+				sites.SetFault(p.next)
 				return p
 			})
 		})

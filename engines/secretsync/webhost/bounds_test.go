@@ -11,17 +11,11 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/destination/desttest"
 	"github.com/coffer-project/coffer/engines/secretsync/webhost/webhosttest"
 )
 
-// hooked is a transport with something in between.
-type hooked func(r *http.Request, next http.RoundTripper) (*http.Response, error)
-
-func (h hooked) RoundTrip(r *http.Request) (*http.Response, error) {
-	return h(r, http.DefaultTransport)
-}
-
-func hookedRig(t *testing.T, h hooked) (*webhosttest.Server, destination.Destination) {
+func hookedRig(t *testing.T, h desttest.Hook) (*webhosttest.Server, destination.Destination) {
 	s := webhosttest.New(t)
 	s.AddProject("prj_1", "team_1")
 	env := environment(s)
@@ -33,22 +27,10 @@ func answered(r *http.Request, body io.Reader) *http.Response {
 	return &http.Response{StatusCode: 200, Header: http.Header{}, Body: io.NopCloser(body), Request: r}
 }
 
-// endless is the body of a response that goes on for long; it counts what is read of it.
-type endless struct{ read *int }
-
-var letters = strings.Repeat("x", 32<<10)
-
-func (e endless) Read(p []byte) (int, error) {
-	if *e.read += min(len(p), len(letters)); *e.read > 128<<20 {
-		return 0, io.EOF
-	}
-	return copy(p, letters), nil
-}
-
 func TestLongAnswersAreCut(t *testing.T) {
 	read := 0
 	_, d := hookedRig(t, func(r *http.Request, _ http.RoundTripper) (*http.Response, error) {
-		return answered(r, endless{&read}), nil
+		return answered(r, desttest.Endless{N: &read}), nil
 	})
 	if _, err := d.Read(t.Context(), "A"); err == nil || read > 64<<20 {
 		t.Errorf("%v, %d bytes are read", err, read)
@@ -57,18 +39,10 @@ func TestLongAnswersAreCut(t *testing.T) {
 
 // Calls have a timeout even without a deadline of the context.
 func TestEveryCallHasADeadline(t *testing.T) {
-	endlessCalls := 0
-	_, d := hookedRig(t, func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
-		if end, ok := r.Context().Deadline(); !ok || time.Until(end) > time.Minute {
-			endlessCalls++
-		}
-		return next.RoundTrip(r)
-	})
-	write(t, d, "A", "the-value")
-	d.Verify(t.Context())
-	if err := d.Delete(t.Context(), read(t, d, "A")); err != nil || endlessCalls != 0 {
-		t.Errorf("%v; %d calls have no end", err, endlessCalls)
-	}
+	desttest.Deadlines(t, func(h desttest.Hook) destination.Destination {
+		_, d := hookedRig(t, h)
+		return d
+	}, item("A", "the-value"))
 }
 
 // A list that leads nowhere ends.
@@ -104,7 +78,7 @@ func TestWritesWithoutAnAnswer(t *testing.T) {
 				}
 				return next.RoundTrip(r)
 			})
-			_, err := d.Write(t.Context(), item("A", "the-value"), read(t, d, "A"))
+			_, err := d.Write(t.Context(), item("A", "the-value"), desttest.Read(t, d, "A"))
 			if e := fails(t, err, destination.Unreachable); e.Unknown != tt.unknown {
 				t.Errorf("unknown: %v", e.Unknown)
 			}
@@ -125,7 +99,7 @@ func TestAnotherRecordIsEdited(t *testing.T) {
 		return next.RoundTrip(r)
 	})
 	write(t, d, "A", "the-value")
-	_, err := d.Write(t.Context(), item("A", "the-value-2"), read(t, d, "A"))
+	_, err := d.Write(t.Context(), item("A", "the-value-2"), desttest.Read(t, d, "A"))
 	if e := fails(t, err, destination.Unexpected); !e.Unknown {
 		t.Error("it may have been written")
 	}
@@ -135,7 +109,7 @@ func TestAnotherRecordIsEdited(t *testing.T) {
 func TestOtherEnvironmentsOfOurRecord(t *testing.T) {
 	s, d := rig(t, "production")
 	write(t, d, "A", "the-value")
-	s.Change("prj_1", read(t, d, "A").ID, func(v *webhosttest.Variable) {
+	s.Change("prj_1", desttest.Read(t, d, "A").ID, func(v *webhosttest.Variable) {
 		v.Custom, v.Target = []string{"env_1"}, []string{"production", "preview"}
 	})
 	write(t, d, "A", "the-value-2")

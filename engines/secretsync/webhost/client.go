@@ -21,7 +21,6 @@ const (
 	vendorURL   = "https://api.vercel.com"
 	callTimeout = 30 * time.Second // of a call whose context has no end
 	maxAnswer   = 32 << 20         // bytes
-	maxWait     = 24 * time.Hour   // that we are told to stay away
 )
 
 // client makes calls, each once.
@@ -136,8 +135,8 @@ type complaint struct {
 
 var plainCode = regexp.MustCompile(`^[A-Za-z]+([_-][A-Za-z]+)*$`)
 
-// said returns the vendor's code, to be put behind a text; the message might quote what was sent.
-func said(code string) string {
+// vendorCode returns the vendor's code, to be put behind a text; the message might quote what was sent.
+func vendorCode(code string) string {
 	if len(code) > 64 || !plainCode.MatchString(code) {
 		return ""
 	}
@@ -163,21 +162,21 @@ func refusal(what call, resp *http.Response, data []byte) error {
 	case what.writes && code != http.StatusNotFound && taken(in.Error.Code):
 		e.Code, e.Text = destination.Exists, "a variable of this name is there in one of the environments"
 	case code == http.StatusUnauthorized:
-		e.Code, e.Text = destination.Denied, "Vercel does not accept access_token: it is wrong, expired or revoked"+said(in.Error.Code)
+		e.Code, e.Text = destination.Denied, "Vercel does not accept access_token: it is wrong, expired or revoked"+vendorCode(in.Error.Code)
 	case code == http.StatusPaymentRequired:
-		e.Code, e.Text = destination.Denied, "the account is blocked, or has something to pay"+said(in.Error.Code)
+		e.Code, e.Text = destination.Denied, "the account is blocked, or has something to pay"+vendorCode(in.Error.Code)
 	case code == http.StatusForbidden:
-		e.Code, e.Text = destination.Denied, "Vercel rejects the call: access_token is wrong, or may not manage these variables of the project or of team_id"+said(in.Error.Code)
+		e.Code, e.Text = destination.Denied, "Vercel rejects the call: access_token is wrong, or may not manage these variables of the project or of team_id"+vendorCode(in.Error.Code)
 	case code == http.StatusNotFound:
 		e.Code, e.Text = destination.NoLocation, "the project is not there, or access_token may not see it: check project_id and team_id"
 	case code == http.StatusRequestEntityTooLarge:
 		e.Code, e.Text = destination.TooLarge, "Vercel finds the value too large"
 	case code == http.StatusConflict || busy(in.Error.Message):
-		e.Class, e.Code, e.Text = destination.External, destination.Unavailable, "the project is being changed or moved"+said(in.Error.Code)
+		e.Class, e.Code, e.Text = destination.External, destination.Unavailable, "the project is being changed or moved"+vendorCode(in.Error.Code)
 	case full(in.Error.Code, in.Error.Message):
-		e.Code, e.Text = destination.Quota, "the project has no room for it: 1,000 variables of 64 KB together for an environment"+said(in.Error.Code)
+		e.Code, e.Text = destination.Quota, "the project has no room for it: 1,000 variables of 64 KB together for an environment"+vendorCode(in.Error.Code)
 	default:
-		e.Text = "Vercel does not take the request: status " + strconv.Itoa(code) + said(in.Error.Code)
+		e.Text = "Vercel does not take the request: status " + strconv.Itoa(code) + vendorCode(in.Error.Code)
 	}
 	return e
 }
@@ -194,30 +193,19 @@ func full(code, message string) bool {
 	return strings.Contains(m, "limit") || strings.Contains(m, "exceed") || strings.Contains(m, "too large") || strings.Contains(m, "too_large") || strings.Contains(m, "too many")
 }
 
-// retryAfter returns how long the destination wants to be left alone, by its own clock; 0 if it does not say. reset is the time of
-// the body, in seconds or milliseconds.
+// retryAfter returns how long no request is to be made; 0 if Vercel does not say. reset is the time in the body, in seconds or
+// milliseconds.
 func retryAfter(h http.Header, reset float64) time.Duration {
-	now := time.Now()
-	if d, err := http.ParseTime(h.Get("Date")); err == nil {
-		now = d
-	}
 	if s, err := strconv.ParseFloat(h.Get("X-Ratelimit-Reset"), 64); err == nil && reset == 0 {
 		reset = s
 	}
-	var wait time.Duration
-	if text := h.Get("Retry-After"); text != "" {
-		if s, err := strconv.Atoi(text); err == nil {
-			wait = min(time.Duration(s), maxWait/time.Second) * time.Second
-		} else if at, err := http.ParseTime(text); err == nil {
-			wait = at.Sub(now)
-		}
-	} else if reset > 0 && reset < 1e15 {
-		if reset > 1e11 {
-			reset /= 1000
-		}
-		wait = time.Unix(int64(reset), 0).Sub(now)
+	if h.Get("Retry-After") != "" || reset <= 0 || reset >= 1e15 {
+		return destination.RetryAfter(h)
 	}
-	return min(max(wait, 0), maxWait)
+	if reset > 1e11 {
+		reset /= 1000
+	}
+	return destination.RetryAt(h, time.Unix(int64(reset), 0))
 }
 
 // variable is what is sent of a record.

@@ -165,7 +165,7 @@ func (d *dest) create(ctx context.Context, it destination.Item, targets []string
 		}
 		return a.Created, nil
 	}
-	e := &destination.Error{Class: destination.Client, Code: destination.BadRequest, Text: "Vercel does not take the variable" + said(a.Failed[0].Error.Code)}
+	e := &destination.Error{Class: destination.Client, Code: destination.BadRequest, Text: "Vercel does not take the variable" + vendorCode(a.Failed[0].Error.Code)}
 	for _, f := range a.Failed {
 		switch {
 		case taken(f.Error.Code):
@@ -207,7 +207,7 @@ func (d *dest) replace(ctx context.Context, it destination.Item, was destination
 	var out []record
 	missing, touched := d.targets, false
 	for _, r := range now {
-		kept, err := d.take(ctx, it, r)
+		kept, err := d.adopt(ctx, it, r)
 		if err != nil {
 			return nil, after(touched, it.Name, err)
 		}
@@ -231,8 +231,8 @@ func (d *dest) replace(ctx context.Context, it destination.Item, was destination
 	return out, nil
 }
 
-// take makes one record ours, with the new value, and returns it; nil if it cannot be that, and is out of the way instead.
-func (d *dest) take(ctx context.Context, it destination.Item, r record) (*record, error) {
+// adopt makes one record ours, with the new value, and returns it; nil if it cannot be that, and is out of the way instead.
+func (d *dest) adopt(ctx context.Context, it destination.Item, r record) (*record, error) {
 	inside, mine := both(d.targets, r.Targets), r.Mark == it.OwnerTag
 	switch {
 	case !mine && d.shared(r):

@@ -1,7 +1,6 @@
 package webhost_test
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -46,38 +45,16 @@ func rig(t *testing.T, environments ...string) (*webhosttest.Server, destination
 
 func fails(t *testing.T, err error, code string) *destination.Error {
 	t.Helper()
-	var e *destination.Error
-	if !errors.As(err, &e) || e.Code != code {
-		t.Fatalf("error %v, want code %q", err, code)
-	}
-	for _, secret := range []string{webhosttest.Token, "the-value"} {
-		if strings.Contains(fmt.Sprintf("%v %+v %v", err, *e, e.Err), secret) {
-			t.Errorf("an error of code %q tells a secret", code)
-		}
-	}
-	return e
+	return desttest.Fails(t, err, code, webhosttest.Token)
 }
 
 func item(name, value string) destination.Item {
 	return destination.Item{Name: name, Value: []byte(value), OwnerTag: mark, Token: strings.Repeat("0", 36)}
 }
 
-func read(t *testing.T, d destination.Destination, name string) destination.Found {
-	t.Helper()
-	f, err := d.Read(t.Context(), name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return f
-}
-
 func write(t *testing.T, d destination.Destination, name, value string) destination.Held {
 	t.Helper()
-	held, err := d.Write(t.Context(), item(name, value), read(t, d, name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return held
+	return desttest.Write(t, d, item(name, value))
 }
 
 // values says what deployments to each environment must have, "" for nothing.
@@ -90,21 +67,21 @@ func values(t *testing.T, s *webhosttest.Server, name string, want map[string]st
 	}
 }
 
-// place is a project in the suite.
-type place struct {
+// fake is a project in the suite.
+type fake struct {
 	*webhosttest.Server
 	conf webhost.Config
 }
 
-func (p *place) Open(t *testing.T) destination.Destination {
+func (p *fake) Open(t *testing.T) destination.Destination {
 	return openWith(t, p.conf, environment(p.Server))
 }
-func (p *place) Put(_ *testing.T, name, value string) {
+func (p *fake) Put(_ *testing.T, name, value string) {
 	p.Server.Put("prj_1", name, value, p.conf.Environments...)
 }
 
 // Get returns what all environments have, and all that they have where it differs, which no test wants.
-func (p *place) Get(_ *testing.T, name string) (string, bool) {
+func (p *fake) Get(_ *testing.T, name string) (string, bool) {
 	value, ok := p.Server.Get("prj_1", name, p.conf.Environments[0])
 	all := value
 	for _, target := range p.conf.Environments[1:] {
@@ -114,8 +91,8 @@ func (p *place) Get(_ *testing.T, name string) (string, bool) {
 	}
 	return all, ok
 }
-func (p *place) Fail(f desttest.Fault) { p.Faults.Set(f) }
-func (p *place) Secrets() []string     { return []string{webhosttest.Token} }
+func (p *fake) Fail(f desttest.Fault) { p.Faults.Set(f) }
+func (p *fake) Secrets() []string     { return []string{webhosttest.Token} }
 
 func TestDestination(t *testing.T) {
 	for _, environments := range [][]string{{"development"}, all} {
@@ -123,7 +100,7 @@ func TestDestination(t *testing.T) {
 			desttest.Run(t, webhost.Type, func(t *testing.T) desttest.Fake {
 				s := webhosttest.New(t)
 				s.AddProject("prj_1", "team_1")
-				return &place{s, project(environments...)}
+				return &fake{s, project(environments...)}
 			})
 		})
 	}
@@ -167,7 +144,7 @@ func TestHalfTaken(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, d := rig(t, all...)
 			s.Taken(taken.status, taken.code)
-			was := read(t, d, "A")
+			was := desttest.Read(t, d, "A")
 			id := s.Add("prj_1", webhosttest.Variable{Key: "A", Value: "theirs", Type: "encrypted", Target: []string{taken.target}})
 			_, err := d.Write(t.Context(), item("A", "the-value"), was)
 			if e := fails(t, err, destination.Exists); e.Unknown {
@@ -187,7 +164,7 @@ func TestTakenWhole(t *testing.T) {
 	}{{403, "ENV_ALREADY_EXISTS"}, {400, "ENV_CONFLICT"}, {409, "ENV_CONFLICT"}} {
 		s, d := rig(t, "production")
 		s.Taken(taken.status, taken.code)
-		was := read(t, d, "A")
+		was := desttest.Read(t, d, "A")
 		s.Put("prj_1", "A", "theirs", "production")
 		_, err := d.Write(t.Context(), item("A", "the-value"), was)
 		if e := fails(t, err, destination.Exists); e.Unknown {
@@ -200,7 +177,7 @@ func TestTakenWhole(t *testing.T) {
 // Taking back what was made of a name can fail; then it is not known.
 func TestHalfTakenAndTrouble(t *testing.T) {
 	s, d := rig(t, all...)
-	was := read(t, d, "A")
+	was := desttest.Read(t, d, "A")
 	s.Add("prj_1", webhosttest.Variable{Key: "A", Value: "theirs", Type: "encrypted", Target: []string{"development"}})
 	s.Before(func(method string) {
 		if method == http.MethodPost {
@@ -214,7 +191,7 @@ func TestHalfTakenAndTrouble(t *testing.T) {
 	values(t, s, "A", map[string]string{"development": "theirs", "production": "the-value"})
 	s.Before(nil)
 	s.Faults.Set(desttest.Fault{})
-	if f := read(t, d, "A"); f.OwnerTag != "" {
+	if f := desttest.Read(t, d, "A"); f.OwnerTag != "" {
 		t.Errorf("what is partly of another client has the mark %q", f.OwnerTag)
 	}
 }
@@ -223,16 +200,16 @@ func TestHalfTakenAndTrouble(t *testing.T) {
 func TestMixedMarks(t *testing.T) {
 	s, d := rig(t, all...)
 	write(t, d, "A", "the-value")
-	ids := strings.Split(read(t, d, "A").ID, "+")
+	ids := strings.Split(desttest.Read(t, d, "A").ID, "+")
 	for _, id := range ids {
 		var old string
 		s.Change("prj_1", id, func(v *webhosttest.Variable) { old, v.Comment = v.Comment, "theirs" })
-		if f := read(t, d, "A"); f.OwnerTag != "" {
+		if f := desttest.Read(t, d, "A"); f.OwnerTag != "" {
 			t.Errorf("the mark is %q", f.OwnerTag)
 		}
 		s.Change("prj_1", id, func(v *webhosttest.Variable) { v.Comment = old })
 	}
-	if f := read(t, d, "A"); f.OwnerTag != mark || len(ids) != 2 {
+	if f := desttest.Read(t, d, "A"); f.OwnerTag != mark || len(ids) != 2 {
 		t.Errorf("the mark of %v is %q", ids, f.OwnerTag)
 	}
 }
@@ -249,7 +226,7 @@ func TestAdoptShared(t *testing.T) {
 	if i := slices.IndexFunc(s.Variables("prj_1", "B"), func(v webhosttest.Variable) bool { return v.ID == custom && v.Value == "theirs" && len(v.Custom) == 1 }); i < 0 {
 		t.Error("the custom environment has lost its value")
 	}
-	if err := d.Delete(t.Context(), read(t, d, "A")); err != nil {
+	if err := d.Delete(t.Context(), desttest.Read(t, d, "A")); err != nil {
 		t.Fatal(err)
 	}
 	values(t, s, "A", map[string]string{"production": "", "preview": "theirs", "development": "theirs"})
@@ -259,7 +236,7 @@ func TestAdoptShared(t *testing.T) {
 func TestDeleteShared(t *testing.T) {
 	s, d := rig(t, "production")
 	s.Add("prj_1", webhosttest.Variable{Key: "A", Value: "theirs", Type: "encrypted", Target: []string{"production", "preview"}})
-	if err := d.Delete(t.Context(), read(t, d, "A")); err != nil {
+	if err := d.Delete(t.Context(), desttest.Read(t, d, "A")); err != nil {
 		t.Fatal(err)
 	}
 	values(t, s, "A", map[string]string{"production": "", "preview": "theirs"})
@@ -276,7 +253,7 @@ func TestAdoptTypes(t *testing.T) {
 		}
 	}
 	s.Add("prj_1", webhosttest.Variable{Key: "B", Type: "system", Target: slices.Clone(all)})
-	_, err := d.Write(t.Context(), item("B", "the-value"), read(t, d, "B"))
+	_, err := d.Write(t.Context(), item("B", "the-value"), desttest.Read(t, d, "B"))
 	fails(t, err, destination.BadRequest)
 }
 
@@ -294,12 +271,12 @@ func TestOthersAreLeftAlone(t *testing.T) {
 	for f, err := range d.List(t.Context()) {
 		t.Errorf("listed: %+v, %v", f, err)
 	}
-	if f := read(t, d, "A"); f.State != destination.Absent {
+	if f := desttest.Read(t, d, "A"); f.State != destination.Absent {
 		t.Fatalf("found %+v", f)
 	}
 	write(t, d, "A", "the-value")
 	write(t, d, "A", "the-value-2")
-	if err := d.Delete(t.Context(), read(t, d, "A")); err != nil {
+	if err := d.Delete(t.Context(), desttest.Read(t, d, "A")); err != nil {
 		t.Fatal(err)
 	}
 	vars := s.Variables("prj_1", "A")
@@ -323,7 +300,7 @@ func TestReplacesOnlyWhatWasSeen(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, d := rig(t, all...)
 			write(t, d, "A", "the-value")
-			was := read(t, d, "A")
+			was := desttest.Read(t, d, "A")
 			change(s, strings.Split(was.ID, "+"))
 			before := fmt.Sprint(s.Variables("prj_1", "A"))
 			_, err := d.Write(t.Context(), item("A", "the-value-2"), was)
@@ -348,7 +325,7 @@ func TestDeleteOfWhatIsNotSeenAnyMore(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, d := rig(t, "production")
 			write(t, d, "A", "the-value")
-			was := read(t, d, "A")
+			was := desttest.Read(t, d, "A")
 			if tt.change == nil {
 				s.Change("prj_1", was.ID, func(v *webhosttest.Variable) { v.Comment = "ours now" })
 			}
@@ -371,7 +348,7 @@ func TestDeleteOfWhatIsNotSeenAnyMore(t *testing.T) {
 func TestChangeInBetween(t *testing.T) {
 	s, d := rig(t, all...)
 	write(t, d, "A", "the-value")
-	was := read(t, d, "A")
+	was := desttest.Read(t, d, "A")
 	ids := strings.Split(was.ID, "+")
 	s.Before(func(method string) {
 		if method == http.MethodPatch {
@@ -388,12 +365,12 @@ func TestChangeInBetween(t *testing.T) {
 func TestRepair(t *testing.T) {
 	s, d := rig(t, all...)
 	write(t, d, "A", "the-value")
-	ids := strings.Split(read(t, d, "A").ID, "+")
+	ids := strings.Split(desttest.Read(t, d, "A").ID, "+")
 	s.Change("prj_1", ids[0], func(v *webhosttest.Variable) { v.Target = []string{"production"} })
 	s.Drop("prj_1", ids[1])
 	held := write(t, d, "A", "the-value-2")
 	values(t, s, "A", map[string]string{"production": "the-value-2", "preview": "the-value-2", "development": "the-value-2"})
-	if f := read(t, d, "A"); f.ID != held.ID || f.Version != held.Version || f.OwnerTag != mark || time.Since(f.ChangedAt).Abs() > time.Hour {
+	if f := desttest.Read(t, d, "A"); f.ID != held.ID || f.Version != held.Version || f.OwnerTag != mark || time.Since(f.ChangedAt).Abs() > time.Hour {
 		t.Errorf("found %+v, held %+v", f, held)
 	}
 }
@@ -402,7 +379,7 @@ func TestRepair(t *testing.T) {
 func TestTroubleHalfway(t *testing.T) {
 	s, d := rig(t, all...)
 	write(t, d, "A", "the-value")
-	was := read(t, d, "A")
+	was := desttest.Read(t, d, "A")
 	n := 0
 	s.Before(func(method string) {
 		if n++; n == 2 { // the first record is being written

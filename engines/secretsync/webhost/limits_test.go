@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/destination/desttest"
 	"github.com/coffer-project/coffer/engines/secretsync/webhost"
 	"github.com/coffer-project/coffer/engines/secretsync/webhost/webhosttest"
 )
@@ -31,7 +32,7 @@ func TestMissingPlace(t *testing.T) {
 			}
 			other := openWith(t, project("production"), environment(s))
 			write(t, other, "A", "the-value")
-			fails(t, d.Delete(t.Context(), read(t, other, "A")), destination.NoLocation)
+			fails(t, d.Delete(t.Context(), desttest.Read(t, other, "A")), destination.NoLocation)
 			if checks := d.Verify(t.Context()); len(checks) != 2 || checks[1].OK || checks[1].Name != "read" {
 				t.Errorf("verify: %+v", checks)
 			}
@@ -75,7 +76,7 @@ func TestVerifyReadOnly(t *testing.T) {
 
 func TestLimitsAreCheckedBeforeTheCall(t *testing.T) {
 	s, d := rig(t, "production")
-	was := read(t, d, "A")
+	was := desttest.Read(t, d, "A")
 	s.Calls()
 	for _, tt := range []struct{ name, value, code, text string }{
 		{"A", strings.Repeat("v", 65537), destination.TooLarge, "65536"},
@@ -98,7 +99,7 @@ func TestLimitsAreCheckedBeforeTheCall(t *testing.T) {
 func TestTotal(t *testing.T) {
 	s, d := rig(t, "production")
 	s.Put("prj_1", "B", strings.Repeat("b", 60000), "production")
-	_, err := d.Write(t.Context(), item("A", strings.Repeat("v", 6000)), read(t, d, "A"))
+	_, err := d.Write(t.Context(), item("A", strings.Repeat("v", 6000)), desttest.Read(t, d, "A"))
 	if e := fails(t, err, destination.Quota); e.Class != destination.Client || !strings.Contains(e.Text, "64 KB") {
 		t.Errorf("%+v", e)
 	}
@@ -107,7 +108,7 @@ func TestTotal(t *testing.T) {
 func TestDeleteWithoutHandle(t *testing.T) {
 	s, d := rig(t, all...)
 	write(t, d, "A", "the-value")
-	was := read(t, d, "A")
+	was := desttest.Read(t, d, "A")
 	was.Handle = nil
 	stale := was
 	stale.Version = "1"

@@ -1,19 +1,15 @@
 package webhost_test
 
 import (
-	"context"
 	"fmt"
-	"io"
-	"log"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/destination/desttest"
 	"github.com/coffer-project/coffer/engines/secretsync/webhost"
 	"github.com/coffer-project/coffer/engines/secretsync/webhost/webhosttest"
 )
@@ -123,19 +119,10 @@ func TestOtherAnswers(t *testing.T) {
 
 // An address that must not be called is said to be that, by the client that we are given; the vendor's own is the default.
 func TestBlocked(t *testing.T) {
-	blocked := &destination.Error{Class: destination.Client, Code: destination.Blocked, Text: "not this one"}
-	d := openWith(t, project("production"), destination.Env{Client: &http.Client{Transport: rejecting{blocked}}})
-	_, err := d.Read(t.Context(), "A")
-	fails(t, err, destination.Blocked)
-}
-
-type rejecting struct{ err error }
-
-func (r rejecting) RoundTrip(req *http.Request) (*http.Response, error) {
-	if got := req.URL.String(); got != "https://api.vercel.com/v10/projects/prj_1/env?teamId=team_1" {
-		return nil, fmt.Errorf("called %s", got)
-	}
-	return nil, r.err
+	desttest.Blocked(t, func(env destination.Env) destination.Destination { return openWith(t, project("production"), env) },
+		func(r *http.Request) bool {
+			return r.URL.String() == "https://api.vercel.com/v10/projects/prj_1/env?teamId=team_1"
+		}, webhosttest.Token)
 }
 
 func TestOpenNeedsAClient(t *testing.T) {
@@ -165,24 +152,5 @@ func FuzzDecode(f *testing.F) {
 
 // What can be known of a destination that is not reached is said.
 func TestUnreachable(t *testing.T) {
-	l := httptest.NewTLSServer(http.NotFoundHandler())
-	l.Config.ErrorLog = log.New(io.Discard, "", 0)
-	defer l.Close()
-	transport := &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-		if strings.Contains(address, ".invalid:") {
-			return nil, &net.DNSError{Err: "no such host", IsNotFound: true}
-		}
-		return new(net.Dialer).DialContext(ctx, network, address)
-	}}
-	for url, want := range map[string]string{l.URL: "certificate", "http://nothing.invalid": "name is not found", "http://127.0.0.1:1": "reached"} {
-		d := openWith(t, project("production"), destination.Env{Client: &http.Client{Transport: transport}, URL: url})
-		_, err := d.Read(t.Context(), "A")
-		if e := fails(t, err, destination.Unreachable); e.Class != destination.External || !strings.Contains(e.Text, want) {
-			t.Errorf("%s: %+v", url, e)
-		}
-		err = d.Delete(t.Context(), destination.Found{Name: "A", State: destination.Present, ID: "a", Version: "1"})
-		if e := fails(t, err, destination.Unreachable); e.Unknown {
-			t.Errorf("%s: nothing was sent", url)
-		}
-	}
+	desttest.Unreachable(t, func(env destination.Env) destination.Destination { return openWith(t, project("production"), env) }, webhosttest.Token)
 }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
 
@@ -137,8 +138,7 @@ func (b *breaker) record(now time.Time, err error) {
 		b.until = now.Add(min(e.RetryAfter, LongestWait))
 	}
 	if b.failures > tolerated {
-		pause := min(firstBreak<<min(b.failures-tolerated-1, 10), longBreak)
-		if until := now.Add(pause); until.After(b.until) {
+		if until := now.Add(engines.Backoff(firstBreak, longBreak, b.failures-tolerated)); until.After(b.until) {
 			b.until = until
 		}
 	}

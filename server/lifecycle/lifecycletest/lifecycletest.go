@@ -9,7 +9,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/coffer-project/coffer/server/lifecycle"
+	"github.com/coffer-project/coffer/server/lifecycle/join"
+	"github.com/coffer-project/coffer/server/lifecycle/members"
+	"github.com/coffer-project/coffer/server/lifecycle/rotation"
 	"github.com/coffer-project/coffer/storage"
 	"github.com/coffer-project/coffer/storage/barrier"
 )
@@ -112,21 +114,21 @@ func (c Cluster) Changes() <-chan struct{} { return c.State.Changes }
 func (Cluster) AwaitDurable(context.Context, storage.Index) error { return nil }
 
 // Compare finds nothing that differs.
-func (Cluster) Compare(context.Context) error    { return nil }
-func (Cluster) FoldNow()                         {}
-func (Cluster) Bootstrap(context.Context) error  { return nil }
-func (Cluster) IsLeader() bool                   { return true }
-func (Cluster) Leader() (lifecycle.Peer, bool)   { return lifecycle.Peer{}, true }
-func (Cluster) Peers() ([]lifecycle.Peer, error) { return nil, nil }
-func (Cluster) Behind() time.Duration            { return 0 }
-func (Cluster) Current() bool                    { return true }
-func (Cluster) Roomier() bool                    { return false }
-func (Cluster) DiskFault() error                 { return nil }
-func (Cluster) Admit(context.Context, lifecycle.Answer) ([]byte, error) {
+func (Cluster) Compare(context.Context) error   { return nil }
+func (Cluster) FoldNow()                        {}
+func (Cluster) Bootstrap(context.Context) error { return nil }
+func (Cluster) IsLeader() bool                  { return true }
+func (Cluster) Leader() (members.Peer, bool)    { return members.Peer{}, true }
+func (Cluster) Peers() ([]members.Peer, error)  { return nil, nil }
+func (Cluster) Behind() time.Duration           { return 0 }
+func (Cluster) Current() bool                   { return true }
+func (Cluster) Roomier() bool                   { return false }
+func (Cluster) DiskFault() error                { return nil }
+func (Cluster) Admit(context.Context, join.Answer) ([]byte, error) {
 	return []byte("{}"), nil
 }
 func (Cluster) RotateCA(context.Context) error                   { return nil }
-func (Cluster) Certificates() lifecycle.Certificates             { return lifecycle.Certificates{} }
+func (Cluster) Certificates() members.Certificates               { return members.Certificates{} }
 func (Cluster) TrustChanged()                                    {}
 func (Cluster) Removed() bool                                    { return false }
 func (Cluster) Verified() bool                                   { return true }
@@ -136,7 +138,7 @@ func (Cluster) RemovePeer(context.Context, string) error         { return nil }
 func (Cluster) StepDown(context.Context) error                   { return nil }
 func (Cluster) Forward(http.ResponseWriter, *http.Request) error { return storage.ErrUnavailable }
 func (Cluster) Restore(context.Context, io.Reader) error         { return nil }
-func (Cluster) SetAutopilot(lifecycle.Autopilot)                 {}
+func (Cluster) SetAutopilot(members.Autopilot)                   {}
 func (Cluster) Numbers() map[string]float64                      { return nil }
 func (Cluster) Drain(context.Context)                            {}
 func (Cluster) Close(context.Context) error                      { return nil }
@@ -152,10 +154,10 @@ func (Barrier) NewRing() ([]byte, storage.Put, error) {
 }
 
 // Rotate adds a key to the ring.
-func (b Barrier) Rotate(ctx context.Context) (lifecycle.KeyInfo, error) {
+func (b Barrier) Rotate(ctx context.Context) (rotation.KeyInfo, error) {
 	info, err := b.Barrier.Rotate(ctx)
-	return lifecycle.KeyInfo(info), err
+	return rotation.KeyInfo(info), err
 }
 
 // KeyInfo tells about the ring's newest key.
-func (b Barrier) KeyInfo() lifecycle.KeyInfo { return lifecycle.KeyInfo(b.Barrier.KeyInfo()) }
+func (b Barrier) KeyInfo() rotation.KeyInfo { return rotation.KeyInfo(b.Barrier.KeyInfo()) }

@@ -1,7 +1,7 @@
 // Package enrol is the cryptography by which a cluster becomes the secondary of another: the replication CA, the
 // certificates of both sides, the activation token, and the bundle of what a secondary needs for its first call.
 //
-// It promises that a private key never leaves the cluster that made it, that nothing is believed of foreign bytes before
+// It promises that a private key never leaves the cluster that made it, that no foreign bytes are relied on before
 // their size and form are checked, and that a certificate names one enrolment of one cluster, so that a registry can
 // refuse it. It keeps nothing, knows no network, and takes the time from its caller. The bundle reaches the secondary in
 // one of two ways: wrapped at the primary's API, with a signed Claims token that says where (token.go), or encrypted to a
@@ -43,7 +43,7 @@ const (
 	maxRequestBytes = 16 << 10
 )
 
-// CA is the authority of one primary: whoever holds its key can make itself a secondary. It prints without the key.
+// CA is the authority of one primary: a holder of its key can make itself a secondary. It prints without the key.
 type CA struct {
 	Cert []byte `json:"cert"` // PEM
 	Key  []byte `json:"key"`  // PEM, secret

@@ -427,7 +427,7 @@ func bundle(t testing.TB) enrol.Bundle {
 	}
 }
 
-// TestSealedBundle: only who has the private key reads it, and nobody changes it.
+// TestSealedBundle: only a holder of the private key reads it, and a change is detected.
 func TestSealedBundle(t *testing.T) {
 	public, private, err := enrol.GenerateKey()
 	if err != nil {

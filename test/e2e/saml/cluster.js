@@ -1,4 +1,4 @@
-// Requests to the clusters that test/saml has started.
+// Requests to the clusters that test/system/saml has started.
 
 import { readFileSync } from 'node:fs'
 import { Agent, request } from 'node:https'

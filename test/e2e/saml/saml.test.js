@@ -1,5 +1,5 @@
 // Logins with identity providers that others wrote, through their own login pages in a real browser, on the clusters of
-// test/saml: "us" has three nodes, "eu" is a secondary of it. Run it with `make e2e`.
+// test/system/saml: "us" has three nodes, "eu" is a secondary of it. Run it with `make e2e`.
 
 import assert from 'node:assert/strict'
 import { createHash, randomUUID } from 'node:crypto'

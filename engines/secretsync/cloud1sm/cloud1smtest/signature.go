@@ -1,18 +1,16 @@
 package cloud1smtest
 
 import (
-	"crypto/sha256"
 	"crypto/subtle"
-	"encoding/hex"
 	"net/http"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
+
+	"github.com/coffer-project/coffer/engines/cloud/awstest/sigv4"
 )
 
 // maxSkew is how old or young a signature may be.
@@ -56,24 +54,9 @@ func (s *Server) authenticate(h *http.Request, body []byte) *refusal {
 	if d := s.clock().Sub(at); d.Abs() > maxSkew {
 		return reject("InvalidSignatureException", "Signature expired: %s is now earlier or later than the server's time allows", h.Header.Get("X-Amz-Date"))
 	}
-	again, err := http.NewRequest(h.Method, "http://"+h.Host+h.URL.RequestURI(), nil)
-	if err != nil {
-		return reject("InvalidSignatureException", "The request cannot be signed.")
-	}
-	for _, name := range signed {
-		switch name {
-		case "host": // from the URL
-		case "content-length":
-			again.ContentLength, _ = strconv.ParseInt(h.Header.Get("Content-Length"), 10, 64)
-			again.ContentLength = max(again.ContentLength, h.ContentLength)
-		default:
-			again.Header[http.CanonicalHeaderKey(name)] = h.Header.Values(name)
-		}
-	}
-	hash := sha256.Sum256(body)
 	as := aws.Credentials{AccessKeyID: key, SecretAccessKey: known.secret, SessionToken: known.token}
-	err = v4.NewSigner().SignHTTP(h.Context(), as, again, hex.EncodeToString(hash[:]), service, region, at)
-	if err != nil || subtle.ConstantTimeCompare([]byte(again.Header.Get("Authorization")), []byte(header)) != 1 {
+	again, err := sigv4.Sign(h, body, signed, as, service, region, at)
+	if err != nil || subtle.ConstantTimeCompare([]byte(again), []byte(header)) != 1 {
 		return s.mismatch(h, signed)
 	}
 	return nil

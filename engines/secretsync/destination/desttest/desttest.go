@@ -1,7 +1,7 @@
 // Package desttest is what every type of destination must pass, against a destination that behaves like the vendor's:
 //
 //	func TestDestination(t *testing.T) {
-//		desttest.Run(t, mine.Type, func(t *testing.T) desttest.Fake { return newPlace(t) })
+//		desttest.Run(t, mine.Type, func(t *testing.T) desttest.Fake { return newFake(t) })
 //	}
 //
 // It also has the faults that destinations show, for fakes that speak HTTP (see Faults).
@@ -69,12 +69,12 @@ const (
 type suite struct {
 	t     *testing.T
 	rules destination.Rules
-	place Fake
+	fake  Fake
 	dest  destination.Destination
 }
 
 // Run runs all tests, each on a destination of its own.
-func Run(t *testing.T, kind destination.Type, place func(t *testing.T) Fake) {
+func Run(t *testing.T, kind destination.Type, newFake func(t *testing.T) Fake) {
 	t.Run("rules", func(t *testing.T) { checkRules(t, kind.Rules) })
 	for name, test := range map[string]func(*suite){
 		"a name that is not there":                (*suite).absent,
@@ -98,16 +98,16 @@ func Run(t *testing.T, kind destination.Type, place func(t *testing.T) Fake) {
 		"verify":                                  (*suite).verify,
 		"many at once":                            (*suite).parallel,
 	} {
-		t.Run(name, func(t *testing.T) { test(open(t, kind, place)) })
+		t.Run(name, func(t *testing.T) { test(open(t, kind, newFake)) })
 	}
 	for seed := range seeds(t) {
-		t.Run(fmt.Sprint("storm ", seed), func(t *testing.T) { open(t, kind, place).storm(seed) })
+		t.Run(fmt.Sprint("storm ", seed), func(t *testing.T) { open(t, kind, newFake).storm(seed) })
 	}
 }
 
-func open(t *testing.T, kind destination.Type, place func(t *testing.T) Fake) *suite {
-	p := place(t)
-	s := &suite{t: t, rules: kind.Rules, place: p, dest: p.Open(t)}
+func open(t *testing.T, kind destination.Type, newFake func(t *testing.T) Fake) *suite {
+	p := newFake(t)
+	s := &suite{t: t, rules: kind.Rules, fake: p, dest: p.Open(t)}
 	t.Cleanup(func() {
 		if err := s.dest.Close(); err != nil {
 			t.Errorf("closing: %v", err)
@@ -191,12 +191,12 @@ func (s *suite) write(name, value string) destination.Held {
 // holds checks the value that another client of the destination reads.
 func (s *suite) holds(name, value string) {
 	s.t.Helper()
-	got, ok := s.place.Get(s.t, s.name(name))
+	got, ok := s.fake.Get(s.t, s.name(name))
 	switch {
 	case !ok:
-		s.t.Errorf("%s is not at the place", name)
+		s.t.Errorf("%s is not at the destination", name)
 	case got != value:
-		s.t.Errorf("%s is another value at the place", name)
+		s.t.Errorf("%s is another value at the destination", name)
 	}
 }
 
@@ -233,7 +233,7 @@ func (s *suite) failed(err error, codes ...string) *destination.Error {
 		s.t.Errorf("the error says too little: %+v", e)
 	}
 	for text := range strings.SplitSeq(fmt.Sprintf("%v\n%s\n%v", err, e.Text, e.Err), "\n") {
-		for _, secret := range append(s.place.Secrets(), "the-value") {
+		for _, secret := range append(s.fake.Secrets(), "the-value") {
 			if secret != "" && strings.Contains(text, secret) {
 				s.t.Errorf("an error of code %q tells a secret", e.Code)
 			}
@@ -267,7 +267,7 @@ func (s *suite) life() {
 	if err := s.dest.Delete(s.ctx(), f); err != nil {
 		s.t.Fatal(err)
 	}
-	if _, ok := s.place.Get(s.t, s.name("one")); ok {
+	if _, ok := s.fake.Get(s.t, s.name("one")); ok {
 		s.t.Error("it is still there after it was deleted")
 	}
 	if after := s.read("one"); after.State == destination.Present {
@@ -280,7 +280,7 @@ func (s *suite) life() {
 
 func (s *suite) foreignStays() {
 	before := s.read("theirs")
-	s.place.Put(s.t, s.name("theirs"), "their-value")
+	s.fake.Put(s.t, s.name("theirs"), "their-value")
 	_, err := s.dest.Write(s.ctx(), s.item("theirs", "the-value"), before)
 	s.failed(err, destination.Exists)
 	s.holds("theirs", "their-value")
@@ -302,7 +302,7 @@ func (s *suite) foreignStays() {
 func (s *suite) changed() {
 	held := s.write("one", "the-value")
 	before := s.read("one")
-	s.place.Put(s.t, s.name("one"), "their-value")
+	s.fake.Put(s.t, s.name("one"), "their-value")
 	if now := s.read("one"); now.ID == held.ID && now.Version == held.Version {
 		s.t.Error("what another client has written is not noticed")
 	}
@@ -316,7 +316,7 @@ func (s *suite) changed() {
 func (s *suite) changedDelete() {
 	s.write("one", "the-value")
 	before := s.read("one")
-	s.place.Put(s.t, s.name("one"), "their-value")
+	s.fake.Put(s.t, s.name("one"), "their-value")
 	s.failed(s.dest.Delete(s.ctx(), before), destination.Changed)
 	s.holds("one", "their-value")
 	if err := s.dest.Delete(s.ctx(), s.read("one")); err != nil {
@@ -325,7 +325,7 @@ func (s *suite) changedDelete() {
 	if s.read("one").State != destination.Absent {
 		return // the name is not free
 	}
-	s.place.Put(s.t, s.name("one"), "their-value-2")
+	s.fake.Put(s.t, s.name("one"), "their-value-2")
 	if err := s.dest.Delete(s.ctx(), before); err != nil {
 		s.failed(err, destination.Changed)
 	}
@@ -373,7 +373,7 @@ func (s *suite) list() {
 		name := fmt.Sprintf("name %d", i)
 		want[s.fold(s.name(name))] = s.write(name, "the-value")
 	}
-	s.place.Put(s.t, s.name("theirs"), "their-value")
+	s.fake.Put(s.t, s.name("theirs"), "their-value")
 	seen := map[string]destination.Found{}
 	for f, err := range s.dest.List(s.ctx()) {
 		if err != nil {
@@ -449,7 +449,7 @@ func (s *suite) tags() {
 
 func (s *suite) throttled() {
 	was := s.read("one")
-	s.place.Fail(Fault{Kind: Throttle, RetryAfter: 7 * time.Second})
+	s.fake.Fail(Fault{Kind: Throttle, RetryAfter: 7 * time.Second})
 	_, err := s.dest.Read(s.ctx(), s.name("one"))
 	if e := s.failed(err, destination.Throttled); e.Class != destination.External || e.RetryAfter != 7*time.Second {
 		s.t.Errorf("class %q, retry after %v", e.Class, e.RetryAfter)
@@ -461,43 +461,43 @@ func (s *suite) throttled() {
 	for _, err := range s.dest.List(s.ctx()) {
 		s.failed(err, destination.Throttled)
 	}
-	s.place.Fail(Fault{})
+	s.fake.Fail(Fault{})
 	s.write("one", "the-value")
 	s.holds("one", "the-value")
 	was = s.read("one")
-	s.place.Fail(Fault{Kind: Throttle, RetryAfter: 7 * time.Second})
+	s.fake.Fail(Fault{Kind: Throttle, RetryAfter: 7 * time.Second})
 	if e := s.failed(s.dest.Delete(s.ctx(), was), destination.Throttled); e.Unknown {
 		s.t.Error("a throttled deletion was certainly not done")
 	}
-	s.place.Fail(Fault{})
+	s.fake.Fail(Fault{})
 	s.holds("one", "the-value")
 }
 
 func (s *suite) trouble() {
 	s.write("one", "the-value-1")
 	was := s.read("one")
-	s.place.Fail(Fault{Kind: Trouble})
+	s.fake.Fail(Fault{Kind: Trouble})
 	_, err := s.dest.Read(s.ctx(), s.name("one"))
 	if e := s.failed(err, destination.Unavailable); e.Class != destination.External {
 		s.t.Errorf("class %q", e.Class)
 	}
-	s.place.Fail(Fault{Kind: Trouble, Writes: true})
+	s.fake.Fail(Fault{Kind: Trouble, Writes: true})
 	_, err = s.dest.Write(s.ctx(), s.item("one", "the-value-2"), was)
 	if e := s.failed(err, destination.Unavailable); !e.Unknown {
 		s.t.Error("a write that failed so may have been done")
 	}
-	s.place.Fail(Fault{Kind: Trouble})
+	s.fake.Fail(Fault{Kind: Trouble})
 	s.failed(s.dest.Delete(s.ctx(), was), destination.Unavailable)
 	for _, err := range s.dest.List(s.ctx()) {
 		s.failed(err, destination.Unavailable)
 	}
-	s.place.Fail(Fault{})
+	s.fake.Fail(Fault{})
 	s.holds("one", "the-value-1")
 }
 
 func (s *suite) rejected() {
 	was := s.read("one")
-	s.place.Fail(Fault{Kind: Reject})
+	s.fake.Fail(Fault{Kind: Reject})
 	_, err := s.dest.Read(s.ctx(), s.name("one"))
 	if e := s.failed(err, destination.Denied, destination.NoLocation); e.Class != destination.Client {
 		s.t.Errorf("class %q", e.Class)
@@ -510,29 +510,29 @@ func (s *suite) rejected() {
 	if !slices.ContainsFunc(checks, func(c destination.Check) bool { return !c.OK && !c.Unknown }) {
 		s.t.Errorf("verify finds nothing wrong: %+v", checks)
 	}
-	s.place.Fail(Fault{})
+	s.fake.Fail(Fault{})
 }
 
 func (s *suite) lostRequest() {
 	was := s.read("one")
-	s.place.Fail(Fault{Kind: DropBefore})
+	s.fake.Fail(Fault{Kind: DropBefore})
 	_, err := s.dest.Read(s.ctx(), s.name("one"))
 	if e := s.failed(err, destination.Unreachable, destination.Unavailable); e.Class != destination.External {
 		s.t.Errorf("class %q", e.Class)
 	}
 	_, err = s.dest.Write(s.ctx(), s.item("one", "the-value"), was)
 	s.failed(err, destination.Unreachable, destination.Unavailable)
-	s.place.Fail(Fault{})
+	s.fake.Fail(Fault{})
 	s.write("one", "the-value")
 	s.holds("one", "the-value")
 }
 
 func (s *suite) lostAnswer() {
 	was := s.read("one")
-	s.place.Fail(Fault{Kind: DropAfter, Writes: true, Times: 1})
+	s.fake.Fail(Fault{Kind: DropAfter, Writes: true, Times: 1})
 	it := s.item("one", "the-value")
 	held, err := s.dest.Write(s.ctx(), it, was)
-	s.place.Fail(Fault{})
+	s.fake.Fail(Fault{})
 	if err != nil { // it is allowed to find out by itself
 		if e := s.failed(err, destination.Unreachable, destination.Unavailable, destination.Unexpected); !e.Unknown {
 			s.t.Error("a write whose answer is lost may have been done")
@@ -550,15 +550,15 @@ func (s *suite) lostAnswer() {
 	s.present("one", "the-value", held)
 
 	f := s.read("one")
-	s.place.Fail(Fault{Kind: DropAfter, Writes: true, Times: 1})
+	s.fake.Fail(Fault{Kind: DropAfter, Writes: true, Times: 1})
 	err = s.dest.Delete(s.ctx(), f)
-	s.place.Fail(Fault{})
+	s.fake.Fail(Fault{})
 	if err != nil {
 		if err := s.dest.Delete(s.ctx(), s.read("one")); err != nil {
 			s.t.Fatalf("deleting it again: %v", err)
 		}
 	}
-	if _, ok := s.place.Get(s.t, s.name("one")); ok {
+	if _, ok := s.fake.Get(s.t, s.name("one")); ok {
 		s.t.Error("it is still there")
 	}
 }
@@ -566,9 +566,9 @@ func (s *suite) lostAnswer() {
 func (s *suite) lostUpdate() {
 	s.write("one", "the-value-1")
 	was, it := s.read("one"), s.item("one", "the-value-2")
-	s.place.Fail(Fault{Kind: DropAfter, Writes: true, Times: 1})
+	s.fake.Fail(Fault{Kind: DropAfter, Writes: true, Times: 1})
 	held, err := s.dest.Write(s.ctx(), it, was)
-	s.place.Fail(Fault{})
+	s.fake.Fail(Fault{})
 	if err != nil {
 		if e := s.failed(err, destination.Unreachable, destination.Unavailable, destination.Unexpected); !e.Unknown {
 			s.t.Error("an update whose answer is lost may have been done")
@@ -584,8 +584,8 @@ func (s *suite) lostUpdate() {
 func (s *suite) noAnswer() {
 	s.write("two", "the-value")
 	was, there := s.read("one"), s.read("two")
-	s.place.Fail(Fault{Kind: Hang})
-	defer s.place.Fail(Fault{})
+	s.fake.Fail(Fault{Kind: Hang})
+	defer s.fake.Fail(Fault{})
 	for what, call := range map[string]func(context.Context) error{
 		"read": func(ctx context.Context) error { _, err := s.dest.Read(ctx, s.name("one")); return err },
 		"write": func(ctx context.Context) error {

@@ -29,7 +29,7 @@ type Faults struct {
 	fault Fault
 }
 
-// Set is Place.Fail.
+// Set is Fake.Fail.
 func (f *Faults) Set(fault Fault) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -29,7 +29,7 @@ func seeds(t *testing.T) uint64 {
 // of another client is as it was.
 func (s *suite) storm(seed uint64) {
 	random := rand.New(rand.NewPCG(seed, 2))
-	s.place.Put(s.t, s.name("theirs"), "their-value")
+	s.fake.Put(s.t, s.name("theirs"), "their-value")
 	for round := range 4 {
 		if round == 2 {
 			s.struggle(random, "")
@@ -37,7 +37,7 @@ func (s *suite) storm(seed uint64) {
 		}
 		s.struggle(random, fmt.Sprint("the-value-", round))
 	}
-	s.place.Fail(Fault{})
+	s.fake.Fail(Fault{})
 	s.holds("one", "the-value-3")
 	s.holds("theirs", "their-value")
 	if f := s.read("one"); s.rules.HasOwnerTags && f.OwnerTag != mark {
@@ -58,13 +58,13 @@ func (s *suite) struggle(random *rand.Rand, value string) {
 // attempt reports whether there is nothing more to do.
 func (s *suite) attempt(random *rand.Rand, value string) bool {
 	kinds := []Kind{None, None, Throttle, Trouble, DropBefore, DropAfter}
-	s.place.Fail(Fault{Kind: kinds[random.IntN(len(kinds))], Writes: random.IntN(2) == 0, Times: 1 + random.IntN(3), RetryAfter: time.Second})
+	s.fake.Fail(Fault{Kind: kinds[random.IntN(len(kinds))], Writes: random.IntN(2) == 0, Times: 1 + random.IntN(3), RetryAfter: time.Second})
 	f, err := s.dest.Read(s.ctx(), s.name("one"))
 	if err != nil {
 		s.passes(err)
 		return false
 	}
-	before, was := s.place.Get(s.t, s.name("one"))
+	before, was := s.fake.Get(s.t, s.name("one"))
 	switch {
 	case value == "" && f.State != destination.Present:
 		return true
@@ -75,12 +75,12 @@ func (s *suite) attempt(random *rand.Rand, value string) bool {
 	default:
 		_, err = s.dest.Write(s.ctx(), s.item("one", value), f)
 	}
-	after, is := s.place.Get(s.t, s.name("one"))
+	after, is := s.fake.Get(s.t, s.name("one"))
 	switch {
 	case err == nil && (after != value || is != (value != "")):
 		s.t.Fatalf("%q is said to be done, and is not", value)
 	case err != nil && !s.passes(err).Unknown && (before != after || was != is):
-		s.t.Fatalf("an error that says nothing was done has changed the place: %v", err)
+		s.t.Fatalf("an error that says nothing was done has changed the destination: %v", err)
 	}
 	return err == nil
 }

@@ -55,17 +55,17 @@ type Server struct {
 
 	t testing.TB
 
-	mu     sync.Mutex
-	now    time.Time
-	tick   time.Duration // that a write takes
-	places map[string]*place
-	repos  map[string]*repository
-	moved  map[string]string // repositories that have another name now
-	limit  int               // calls that are left
-	calls  []string
-	put    func()
-	stale  int
-	expiry time.Time
+	mu        sync.Mutex
+	now       time.Time
+	tick      time.Duration // that a write takes
+	locations map[string]*location
+	repos     map[string]*repository
+	moved     map[string]string // repositories that have another name now
+	limit     int               // calls that are left
+	calls     []string
+	put       func()
+	stale     int
+	expiry    time.Time
 }
 
 type repository struct {
@@ -74,8 +74,8 @@ type repository struct {
 	name  string
 }
 
-// place is a set of names.
-type place struct {
+// location is a set of names.
+type location struct {
 	org     bool
 	owner   string
 	max     int
@@ -99,7 +99,7 @@ func New(t testing.TB) *Server {
 	t.Helper()
 	s := &Server{
 		t: t, now: time.Now().UTC().Truncate(time.Second), tick: time.Second, limit: 5000, expiry: time.Now().Add(90 * 24 * time.Hour),
-		places: map[string]*place{}, repos: map[string]*repository{}, moved: map[string]string{},
+		locations: map[string]*location{}, repos: map[string]*repository{}, moved: map[string]string{},
 	}
 	s.Faults = &desttest.Faults{Next: contract().Handler(t, Prefix, s), Throttled: s.throttled, Troubled: s.troubled, Rejected: s.rejected}
 	l := httptest.NewServer(s.Faults)
@@ -108,9 +108,9 @@ func New(t testing.TB) *Server {
 	return s
 }
 
-func (s *Server) add(key string, p *place) {
+func (s *Server) add(key string, p *location) {
 	p.secrets = map[string]*entry{}
-	s.places[key] = p
+	s.locations[key] = p
 	s.rotate(p)
 }
 
@@ -120,7 +120,7 @@ func (s *Server) AddRepository(owner, name string) int64 {
 	defer s.mu.Unlock()
 	key := strings.ToLower("repos/" + owner + "/" + name)
 	s.repos[key] = &repository{id: int64(1000 + len(s.repos)), owner: owner, name: name}
-	s.add(key, &place{owner: owner, max: 100})
+	s.add(key, &location{owner: owner, max: 100})
 	return s.repos[key].id
 }
 
@@ -128,14 +128,14 @@ func (s *Server) AddRepository(owner, name string) int64 {
 func (s *Server) AddEnvironment(owner, repo, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.add(Environment(owner, repo, name), &place{owner: owner, max: 100})
+	s.add(Environment(owner, repo, name), &location{owner: owner, max: 100})
 }
 
 // AddOrganization makes an organization.
 func (s *Server) AddOrganization(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.add(Organization(name), &place{org: true, owner: name, max: 1000})
+	s.add(Organization(name), &location{org: true, owner: name, max: 1000})
 }
 
 // Repository, Environment and Organization name destinations.
@@ -154,27 +154,27 @@ func (s *Server) Rename(owner, from, to string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a, b := Repository(owner, from), Repository(owner, to)
-	s.places[b], s.repos[b] = s.places[a], s.repos[a]
-	delete(s.places, a)
+	s.locations[b], s.repos[b] = s.locations[a], s.repos[a]
+	delete(s.locations, a)
 	delete(s.repos, a)
 	s.moved[a] = b
 }
 
 // Remove has a repository, environment or organization go.
-func (s *Server) Remove(place string) {
+func (s *Server) Remove(location string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.places, place)
+	delete(s.locations, location)
 }
 
 // RotateKey gives a destination another key. Boxes for the old one are rejected.
-func (s *Server) RotateKey(place string) {
+func (s *Server) RotateKey(location string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.rotate(s.places[place])
+	s.rotate(s.locations[location])
 }
 
-func (s *Server) rotate(p *place) {
+func (s *Server) rotate(p *location) {
 	var err error
 	if p.public, p.private, err = box.GenerateKey(rand.Reader); err != nil {
 		s.t.Fatal(err)
@@ -234,28 +234,28 @@ func (s *Server) Calls() []string {
 }
 
 // Put writes a secret as another client would.
-func (s *Server) Put(place, name, value string) {
+func (s *Server) Put(location, name, value string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := &entry{value: value}
-	if s.places[place].org {
+	if s.locations[location].org {
 		e.visibility = "all"
 	}
-	s.store(s.places[place], name, e)
+	s.store(s.locations[location], name, e)
 }
 
 // Drop deletes a secret as another client would.
-func (s *Server) Drop(place, name string) {
+func (s *Server) Drop(location, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.places[place].secrets, strings.ToUpper(name))
+	delete(s.locations[location].secrets, strings.ToUpper(name))
 }
 
 // Get returns the value that a workflow would see.
-func (s *Server) Get(place, name string) (string, bool) {
+func (s *Server) Get(location, name string) (string, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e, ok := s.places[place].secrets[strings.ToUpper(name)]
+	e, ok := s.locations[location].secrets[strings.ToUpper(name)]
 	if !ok {
 		return "", false
 	}
@@ -263,10 +263,10 @@ func (s *Server) Get(place, name string) (string, bool) {
 }
 
 // Seen returns which repositories see a secret of an organization.
-func (s *Server) Seen(place, name string) (visibility string, selected []int64) {
+func (s *Server) Seen(location, name string) (visibility string, selected []int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e, ok := s.places[place].secrets[strings.ToUpper(name)]
+	e, ok := s.locations[location].secrets[strings.ToUpper(name)]
 	if !ok {
 		return "", nil
 	}
@@ -274,7 +274,7 @@ func (s *Server) Seen(place, name string) (visibility string, selected []int64) 
 }
 
 // store puts an entry in its place and reports whether the name is new. The lock is held.
-func (s *Server) store(p *place, name string, e *entry) (created bool) {
+func (s *Server) store(p *location, name string, e *entry) (created bool) {
 	s.now = s.now.Add(s.tick)
 	name = strings.ToUpper(name)
 	old := p.secrets[name]

@@ -135,7 +135,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request, path, token strin
 }
 
 // find returns the destination that a path is about and what follows it, or answers.
-func (s *Server) find(w http.ResponseWriter, r *http.Request, seg []string) (*place, []string) {
+func (s *Server) find(w http.ResponseWriter, r *http.Request, seg []string) (*location, []string) {
 	key, n := "", 0
 	switch {
 	case len(seg) == 3 && seg[0] == "repos" && r.Method == http.MethodGet:
@@ -150,7 +150,7 @@ func (s *Server) find(w http.ResponseWriter, r *http.Request, seg []string) (*pl
 	case len(seg) >= 4 && seg[0] == "orgs" && seg[2] == "actions" && seg[3] == "secrets":
 		key, n = Organization(seg[1]), 4
 	}
-	if p := s.places[key]; p != nil {
+	if p := s.locations[key]; p != nil {
 		return p, seg[n:]
 	}
 	if to, ok := s.moved[key]; ok {
@@ -184,7 +184,7 @@ func (s *Server) conditional(w http.ResponseWriter, r *http.Request, body any) {
 	answer(w, http.StatusOK, body)
 }
 
-func (p *place) show(name string, e *entry) map[string]any {
+func (p *location) show(name string, e *entry) map[string]any {
 	out := map[string]any{"name": name, "created_at": e.created.Format(time.RFC3339), "updated_at": e.updated.Format(time.RFC3339)}
 	if p.org {
 		out["visibility"] = e.visibility
@@ -195,7 +195,7 @@ func (p *place) show(name string, e *entry) map[string]any {
 	return out
 }
 
-func (s *Server) get(w http.ResponseWriter, r *http.Request, p *place, name string) {
+func (s *Server) get(w http.ResponseWriter, r *http.Request, p *location, name string) {
 	name = strings.ToUpper(name)
 	e := p.secrets[name]
 	if e != nil && s.stale > 0 {
@@ -210,7 +210,7 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, p *place, name stri
 	s.conditional(w, r, p.show(name, e))
 }
 
-func (s *Server) list(w http.ResponseWriter, r *http.Request, p *place) {
+func (s *Server) list(w http.ResponseWriter, r *http.Request, p *location) {
 	number := func(name string, otherwise int) int {
 		if n, err := strconv.Atoi(r.URL.Query().Get(name)); err == nil && n > 0 {
 			return n
@@ -245,7 +245,7 @@ type request struct {
 }
 
 // problem returns why GitHub would reject a write, "" if it would not.
-func (s *Server) problem(p *place, name string, in *request) (value []byte, problem string) {
+func (s *Server) problem(p *location, name string, in *request) (value []byte, problem string) {
 	sealed, err := base64.StdEncoding.DecodeString(in.Encrypted)
 	switch {
 	case !legalName.MatchString(name):
@@ -289,7 +289,7 @@ func (s *Server) belongs(owner string, id int64) bool {
 	return false
 }
 
-func (s *Server) write(w http.ResponseWriter, r *http.Request, p *place, name string) {
+func (s *Server) write(w http.ResponseWriter, r *http.Request, p *location, name string) {
 	var in request
 	if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
 		answer(w, http.StatusBadRequest, message("Problems parsing JSON"))
@@ -309,7 +309,7 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, p *place, name st
 	answer(w, http.StatusNoContent, nil)
 }
 
-func (s *Server) remove(w http.ResponseWriter, p *place, name string) {
+func (s *Server) remove(w http.ResponseWriter, p *location, name string) {
 	name = strings.ToUpper(name)
 	if p.secrets[name] == nil {
 		answer(w, http.StatusNotFound, message("Not Found"))

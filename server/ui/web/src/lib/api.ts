@@ -148,10 +148,10 @@ function hint(status: number, said: string, path: string, typed: boolean): strin
   if (/check-and-set/.test(said)) {
     return /required/.test(said)
       ? 'This secret only takes writes that name the current version. Open its latest version and edit that.'
-      : 'Somebody wrote this secret in the meantime. Open the latest version, compare, and apply your change again.'
+      : 'This secret was written in the meantime. Open the latest version, compare, and apply your change again.'
   }
   if (/wrapping token is not valid/.test(said)) {
-    return 'A wrapping token opens once. If it has not expired and you have not opened it, somebody else may have: treat what it held as known to them, and tell whoever sent it.'
+    return 'A wrapping token opens once. If it has not expired and you have not opened it, another person may have: treat what it held as known to them, and tell the person who sent it.'
   }
   if (/promotion is not safe/.test(said)) return 'Nothing was changed.'
   if (/MFA validation failed/.test(said)) return 'A code works once, and not for long. Try again with the one that is shown now.'

@@ -49,7 +49,7 @@ async function post<T>(place: Place, what: string, body: object, hint: (e: Probl
     return await call<T>('POST', `auth/${place.mount}/${what}`, { body, token: '', namespace: place.ns })
   } catch (e) {
     if (!(e instanceof Problem)) throw e
-    if (e.status === 403 && /missing client token/.test(e.message)) { // nobody answers there without one
+    if (e.status === 403 && /missing client token/.test(e.message)) { // no auth method answers there without one
       throw new Problem(404, [`There is no SAML auth method at ${place.mount}.`], 'Check the mount path and the namespace.')
     }
     throw new Problem(e.status, e.errors, hint(e))
@@ -177,7 +177,7 @@ export class SamlLogin {
     this.#show(url)
     const auth = await this.#poll(place, { client_verifier: verifier, token_poll_id: data.token_poll_id }, lifetime, stop)
     if (!stop.aborted) return auth
-    // Nobody waits for this token any more.
+    // No page waits for this token any more.
     if (auth?.client_token) await call('PUT', 'auth/token/revoke-self', { token: auth.client_token, namespace: place.ns })
   }
 

@@ -1,0 +1,144 @@
+package raftlog
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/hashicorp/go-msgpack/v2/codec"
+	"github.com/hashicorp/raft"
+
+	"github.com/coffer-project/coffer/storage"
+	"github.com/coffer-project/coffer/storage/boltfile"
+)
+
+// span is a range of indexes, both ends in it.
+type span struct{ from, to uint64 }
+
+// logState is what a verified file holds.
+type logState struct {
+	first, last uint64
+	bytes       int64
+	remains     []span // entries that the header does not name
+	stable      map[string][]byte
+}
+
+// checkLogs reads the whole file and vouches for it. The file must not be open. Reading happens before bbolt
+// sees the file, because bbolt would map it, and crash or repair where we want to know.
+func checkLogs(path string) (logState, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return logState{}, err
+	}
+	defer f.Close()
+	var s logScan
+	if err := boltfile.Walk(f, s.visit); err != nil {
+		return logState{}, corrupt(path, err)
+	}
+	state, err := s.done()
+	if err != nil {
+		return logState{}, corrupt(path, err)
+	}
+	return state, nil
+}
+
+// corrupt tells damage from a file that cannot be read at all.
+func corrupt(path string, err error) error {
+	if _, ok := errors.AsType[*fs.PathError](err); ok {
+		return err
+	}
+	return &storage.CorruptError{File: path, Detail: err.Error()}
+}
+
+// logScan collects what the file holds, in key order: bucket conf, then logs, where the header comes last.
+type logScan struct {
+	stable map[string][]byte
+	header *raft.Log
+	runs   []span // of contiguous entries
+	sizes  []int64
+}
+
+func (s *logScan) visit(bucket string, key, value []byte) error {
+	switch bucket {
+	case "conf":
+		if string(key) != string(stableKey) {
+			return errors.New("an unknown value stands beside Raft's votes")
+		}
+		values, err := decodeStable(value)
+		s.stable = values
+		return err
+	case "logs":
+		return s.entry(key, value)
+	default:
+		return errors.New("an unknown bucket")
+	}
+}
+
+func (s *logScan) entry(key, value []byte) error {
+	if len(key) != 8 {
+		return errors.New("an entry has a key that is no index")
+	}
+	index := binary.BigEndian.Uint64(key)
+	e, err := decodeEntry(value)
+	if err == nil && e.Index != index {
+		err = errors.New("it is another one")
+	}
+	if err != nil {
+		return fmt.Errorf("entry %d: %w", index, err)
+	}
+	if index == headerIndex {
+		s.header = e
+		return nil
+	}
+	size := int64(len(e.Data) + entryOverhead)
+	if n := len(s.runs); n > 0 && s.runs[n-1].to+1 == index {
+		s.runs[n-1].to = index
+		s.sizes[n-1] += size
+		return nil
+	}
+	s.runs = append(s.runs, span{index, index})
+	s.sizes = append(s.sizes, size)
+	return nil
+}
+
+// decodeEntry is the inverse of what raft-boltdb stores, with our checksum verified and removed.
+func decodeEntry(value []byte) (*raft.Log, error) {
+	var e raft.Log
+	if err := codec.NewDecoderBytes(value, &codec.MsgpackHandle{}).Decode(&e); err != nil {
+		return nil, errors.New("it cannot be decoded")
+	}
+	return &e, unseal(&e)
+}
+
+// done compares what was found with what the header promises.
+func (s *logScan) done() (logState, error) {
+	if s.stable == nil || s.header == nil {
+		return logState{}, errors.New("Raft's votes or the log's header are missing")
+	}
+	first, last, err := parseHeader(s.header)
+	if err != nil {
+		return logState{}, err
+	}
+	state := logState{first: first, last: last, stable: s.stable}
+	found := last == 0
+	for i, r := range s.runs {
+		if last == 0 || first < r.from || last > r.to {
+			state.remains = append(state.remains, r)
+			continue
+		}
+		found = true
+		state.bytes = s.sizes[i] * int64(last-first+1) / int64(r.to-r.from+1)
+		if r.from < first {
+			state.remains = append(state.remains, span{r.from, first - 1})
+		}
+		if r.to > last {
+			state.remains = append(state.remains, span{last + 1, r.to})
+		}
+	}
+	if !found {
+		return logState{}, fmt.Errorf("entries %d to %d are not all there", first, last)
+	}
+	return state, nil
+}

@@ -1,0 +1,105 @@
+package command
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/coffer-project/coffer/cmd/coffer/command/table"
+	"github.com/urfave/cli/v3"
+)
+
+// The library's own help shows flags with two dashes and mixes ours with those of the connection.
+func init() { cli.HelpPrinter = printHelp }
+
+// printHelp writes the help of data, a command. It has the shape the library calls, hence the ignored template.
+func printHelp(w io.Writer, _ string, data any) {
+	cmd, ok := data.(*cli.Command)
+	if !ok {
+		return
+	}
+	if commands := visibleCommands(cmd); len(commands) > 0 {
+		fmt.Fprintf(w, "Usage: %s COMMAND\n", cmd.FullName())
+		printParagraph(w, cmd)
+		rows := make([][]string, 0, len(commands))
+		for _, c := range commands {
+			rows = append(rows, []string{"  " + c.Name, c.Usage})
+		}
+		fmt.Fprintln(w, "\nCommands:")
+		fmt.Fprintln(w)
+		table.Write(w, rows)
+		fmt.Fprintf(w, "\n%s COMMAND -h says more about one.\n", cmd.FullName())
+		return
+	}
+	usage := "Usage: " + cmd.FullName()
+	if len(cmd.VisibleFlags()) > 0 {
+		usage += " [flags]"
+	}
+	fmt.Fprintln(w, strings.TrimSpace(usage+" "+cmd.ArgsUsage))
+	printParagraph(w, cmd)
+	own, connection := splitFlags(cmd.VisibleFlags())
+	printFlags(w, "Flags:", own)
+	printFlags(w, "Connection and output flags:", connection)
+}
+
+// visibleCommands leaves out the library's "help", though not "auth help", which is ours.
+func visibleCommands(cmd *cli.Command) []*cli.Command {
+	return slices.DeleteFunc(slices.Clone(cmd.Commands), func(c *cli.Command) bool {
+		return c.Hidden || c.Name == "help" && c.Usage == cli.UsageCommandHelp
+	})
+}
+
+func printParagraph(w io.Writer, cmd *cli.Command) {
+	text := cmd.Description
+	if text == "" {
+		text = cmd.Usage
+	}
+	fmt.Fprintf(w, "\n%s\n", strings.TrimSpace(text))
+}
+
+func splitFlags(flags []cli.Flag) (own, connection []cli.Flag) {
+	for _, f := range flags {
+		if cf, ok := f.(cli.CategorizableFlag); ok && cf.GetCategory() == connectionCategory {
+			connection = append(connection, f)
+		} else {
+			own = append(own, f)
+		}
+	}
+	return own, connection
+}
+
+func printFlags(w io.Writer, title string, flags []cli.Flag) {
+	if len(flags) == 0 {
+		return
+	}
+	rows := make([][]string, 0, len(flags))
+	for _, f := range flags {
+		doc, ok := f.(cli.DocGenerationFlag)
+		if !ok {
+			continue
+		}
+		usage, placeholder := unquote(doc.GetUsage())
+		names := f.Names()
+		left := "  -" + strings.Join(names, ", -")
+		if doc.TakesValue() {
+			left += "=" + placeholder
+		}
+		if v := strings.Trim(doc.GetValue(), `"`); v != "" && v != "0" && doc.TakesValue() && doc.IsDefaultVisible() {
+			usage += fmt.Sprintf(" (default %s)", v)
+		}
+		rows = append(rows, []string{left, usage})
+	}
+	fmt.Fprintf(w, "\n%s\n\n", title)
+	table.Write(w, rows)
+}
+
+// unquote takes the name of a flag's value out of its usage, where it stands between back quotes.
+func unquote(usage string) (text, placeholder string) {
+	before, rest, ok := strings.Cut(usage, "`")
+	name, after, closed := strings.Cut(rest, "`")
+	if !ok || !closed {
+		return usage, "VALUE"
+	}
+	return before + name + after, name
+}

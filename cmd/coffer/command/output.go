@@ -1,0 +1,435 @@
+package command
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/coffer-project/coffer/cmd/coffer/command/table"
+	"github.com/openbao/openbao/api/v2"
+	"github.com/urfave/cli/v3"
+	"go.yaml.in/yaml/v3"
+)
+
+const (
+	FormatTable = "table"
+	formatJSON  = "json"
+	FormatYAML  = "yaml"
+	FormatRaw   = "raw" // of "read" alone
+)
+
+func FieldFlag() cli.Flag {
+	return &cli.StringFlag{Name: "field", Usage: "print only the `NAME` field, bare"}
+}
+
+func WrapFlag() cli.Flag {
+	return &cli.StringFlag{Name: "wrap-ttl", Sources: WrapTTLVariables, Usage: "hide the answer behind a token which can be used once within `DURATION`"}
+}
+
+// Format is how answers are printed. An unknown one is caught by print, before anything is written.
+func (c *Call) Format() string {
+	switch f := strings.ToLower(c.setting("format", "FORMAT")); f {
+	case "":
+		return FormatTable
+	case "yml":
+		return FormatYAML
+	default:
+		return f
+	}
+}
+
+// Row is one line of a two-column table, and one name -field knows.
+type Row struct {
+	Key   string
+	Value any
+}
+
+// PrintResponse prints what the server sent: all of it as JSON or YAML, its rows as a table, or one field bare.
+func (c *Call) PrintResponse(a *Response) error {
+	c.PrintWarnings(a)
+	if c.String("field") != "" {
+		return c.PrintField(ResponseRows(a))
+	}
+	if c.Format() == FormatTable {
+		return c.PrintTable(ResponseRows(a))
+	}
+	if len(a.Raw) == 0 {
+		return c.CheckFormat()
+	}
+	return c.PrintRaw(a.Raw)
+}
+
+func (c *Call) PrintWarnings(a *Response) {
+	if a.Secret == nil || len(a.Secret.Warnings) == 0 || c.Format() != FormatTable {
+		return
+	}
+	for _, w := range a.Secret.Warnings {
+		c.Warnf("Warning: %s", w)
+	}
+}
+
+func (c *Call) CheckFormat() error {
+	switch c.Format() {
+	case FormatTable, formatJSON, FormatYAML:
+		return nil
+	}
+	return Usagef("the format %q is unknown; there are table, json and yaml", c.Format())
+}
+
+// PrintRaw prints JSON in the format asked for, numbers and the order of keys untouched where the format has one.
+func (c *Call) PrintRaw(raw []byte) error {
+	if err := c.CheckFormat(); err != nil {
+		return err
+	}
+	if c.Format() == formatJSON {
+		var out bytes.Buffer
+		if err := json.Indent(&out, raw, "", "  "); err != nil {
+			return ServerErrorf("the answer is not JSON: %v", err)
+		}
+		out.WriteByte('\n')
+		_, err := c.Out.Write(out.Bytes())
+		return err
+	}
+	var v any
+	if err := DecodeRaw(raw, &v); err != nil {
+		return ServerErrorf("the answer is not JSON: %v", err)
+	}
+	out, err := yaml.Marshal(plainNumbers(v))
+	if err != nil {
+		return err
+	}
+	_, err = c.Out.Write(out)
+	return err
+}
+
+// PrintValue prints v as JSON or YAML.
+func (c *Call) PrintValue(v any) error {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return c.PrintRaw(raw)
+}
+
+// plainNumbers replaces json.Number, which YAML would quote, by numbers. One too large for both stays text.
+func plainNumbers(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for k := range v {
+			v[k] = plainNumbers(v[k])
+		}
+	case []any:
+		for i := range v {
+			v[i] = plainNumbers(v[i])
+		}
+	case json.Number:
+		if n, err := strconv.ParseInt(v.String(), 10, 64); err == nil {
+			return n
+		}
+		if f, err := v.Float64(); err == nil && !math.IsInf(f, 0) {
+			return f
+		}
+		return v.String()
+	}
+	return v
+}
+
+// ResponseRows lists what a response holds: its lease, token and wrapping, then its data by name.
+func ResponseRows(a *Response) []Row {
+	s := a.Secret
+	if s == nil {
+		return nil
+	}
+	var rows []Row
+	add := func(key string, value any) { rows = append(rows, Row{key, value}) }
+	switch {
+	case s.LeaseID != "":
+		add("lease_id", s.LeaseID)
+		add("lease_duration", s.LeaseDuration)
+		add("lease_renewable", s.Renewable)
+	case s.LeaseDuration > 0:
+		add("refresh_interval", s.LeaseDuration)
+	}
+	if t := s.Auth; t != nil {
+		if t.MFARequirement != nil && t.ClientToken == "" {
+			rows = append(rows, factorRows(t.MFARequirement)...)
+			return append(rows, DataRows(s.Data)...)
+		}
+		add("token", t.ClientToken)
+		add("token_accessor", t.Accessor)
+		add("token_duration", tokenDuration(t.LeaseDuration))
+		add("token_renewable", t.Renewable)
+		add("token_policies", t.TokenPolicies)
+		add("identity_policies", t.IdentityPolicies)
+		add("policies", t.Policies)
+		if t.EntityID != "" {
+			add("entity_id", t.EntityID)
+		}
+		for _, k := range slices.Sorted(maps.Keys(t.Metadata)) {
+			add("token_meta_"+k, t.Metadata[k])
+		}
+	}
+	if w := s.WrapInfo; w != nil {
+		add("wrapping_token", w.Token)
+		add("wrapping_accessor", w.Accessor)
+		add("wrapping_token_ttl", w.TTL)
+		add("wrapping_token_creation_time", w.CreationTime)
+		add("wrapping_token_creation_path", w.CreationPath)
+		if w.WrappedAccessor != "" {
+			add("wrapped_accessor", w.WrappedAccessor)
+		}
+	}
+	return append(rows, DataRows(s.Data)...)
+}
+
+// tokenDuration is how long a token lives, for a table "∞" if for ever.
+func tokenDuration(seconds int) any {
+	if seconds == 0 {
+		return forever{}
+	}
+	return seconds
+}
+
+// forever is shown as ∞ and stays 0 for scripts.
+type forever struct{}
+
+func (forever) String() string               { return "∞" }
+func (forever) MarshalJSON() ([]byte, error) { return []byte("0"), nil }
+
+func DataRows(data map[string]any) []Row {
+	rows := make([]Row, 0, len(data))
+	for _, k := range slices.Sorted(maps.Keys(data)) {
+		rows = append(rows, Row{k, data[k]})
+	}
+	return rows
+}
+
+// PrintField prints one row's value bare, with -format=json as JSON. A newline follows only on a terminal: what a script
+// reads is exactly the value.
+func (c *Call) PrintField(rows []Row) error {
+	name := c.String("field")
+	i := slices.IndexFunc(rows, func(r Row) bool { return r.Key == name })
+	if i < 0 {
+		return Usagef("there is no field %q in the answer", name)
+	}
+	value := rows[i].Value
+	if c.Format() != FormatTable {
+		return c.PrintValue(value)
+	}
+	text, err := Bare(value)
+	if err != nil {
+		return err
+	}
+	if IsTerminal(c.Out) {
+		text += "\n"
+	}
+	_, err = c.Out.Write([]byte(text))
+	return err
+}
+
+// Bare is a value as a script wants it: strings and numbers as they are, anything else as JSON.
+func Bare(value any) (string, error) {
+	switch v := value.(type) {
+	case string:
+		return v, nil
+	case json.Number:
+		return v.String(), nil
+	case time.Time:
+		return v.Format(time.RFC3339Nano), nil
+	}
+	raw, err := json.Marshal(value)
+	return string(raw), err
+}
+
+// PrintTable prints rows as "Key  Value", or says nothing if there are none.
+func (c *Call) PrintTable(rows []Row) error {
+	if err := c.CheckFormat(); err != nil || len(rows) == 0 {
+		return err
+	}
+	lines := [][]string{{"Key", "Value"}, {"---", "-----"}}
+	for _, r := range rows {
+		lines = append(lines, []string{r.Key, table.Cell(r.Key, r.Value)})
+	}
+	return table.Write(c.Out, lines)
+}
+
+// PrintColumns prints a table with a heading.
+func (c *Call) PrintColumns(heading []string, rows [][]string) error {
+	if err := c.CheckFormat(); err != nil {
+		return err
+	}
+	rule := make([]string, len(heading))
+	for i, h := range heading {
+		rule[i] = strings.Repeat("-", len(h))
+	}
+	return table.Write(c.Out, append([][]string{heading, rule}, rows...))
+}
+
+// PrintList prints names below a heading, or as a JSON or YAML list.
+func (c *Call) PrintList(heading string, names []string) error {
+	if c.Format() != FormatTable {
+		if names == nil {
+			names = []string{}
+		}
+		return c.PrintValue(names)
+	}
+	if heading == "" {
+		for _, n := range names {
+			fmt.Fprintln(c.Out, table.Printable(n))
+		}
+		return nil
+	}
+	rows := make([][]string, len(names))
+	for i, n := range names {
+		rows[i] = []string{table.Printable(n)}
+	}
+	return c.PrintColumns([]string{heading}, rows)
+}
+
+// StringsOf returns the strings in a decoded JSON list.
+func StringsOf(v any) []string {
+	list, _ := v.([]any)
+	texts := make([]string, 0, len(list))
+	for _, e := range list {
+		if s, ok := e.(string); ok {
+			texts = append(texts, s)
+		}
+	}
+	return texts
+}
+
+// PrintOr prints a response unless there is an error instead.
+func (c *Call) PrintOr(a *Response, err error) error {
+	if err != nil {
+		return err
+	}
+	return c.PrintResponse(a)
+}
+
+// PrintWritten prints the response of a write, or that it was done if it has none.
+func (c *Call) PrintWritten(a *Response, path string) error {
+	if a.Secret == nil || len(ResponseRows(a)) == 0 && c.Format() == FormatTable {
+		c.PrintWarnings(a)
+		c.Sayf("Success! Data written to: %s", path)
+		return c.CheckFormat()
+	}
+	return c.PrintResponse(a)
+}
+
+// NothingThere reports whether the server said "not found" and nothing else.
+func NothingThere(err error) bool {
+	e, ok := err.(*RequestError)
+	if !ok || StatusOf(err) != http.StatusNotFound {
+		return false
+	}
+	return e.silent()
+}
+
+const DataHelp = `DATA is KEY=VALUE, KEY=@FILE, KEY=- for stdin, @FILE with a JSON object, or - for a JSON object on stdin. A key
+given twice is sent as a list.`
+
+// ListPath prints the names below path. None at all is an error.
+func ListPath(ctx context.Context, c *Call, path string) error {
+	a, err := c.Send(ctx, Request{Method: "LIST", Path: path})
+	if NothingThere(err) {
+		return ServerErrorf("no value found at %s", path)
+	}
+	if err != nil {
+		return err
+	}
+	if a.Secret != nil && a.Secret.WrapInfo != nil || c.String("field") != "" {
+		return c.PrintResponse(a)
+	}
+	c.PrintWarnings(a)
+	names := StringsOf(a.Data()["keys"])
+	if len(names) == 0 {
+		return ServerErrorf("no value found at %s", path)
+	}
+	if c.Bool("detailed") {
+		return c.printDetailed(a, names)
+	}
+	return c.PrintList("Keys", names)
+}
+
+// printDetailed prints names with a column for each thing the response tells of any of them; all of it as JSON and YAML.
+func (c *Call) printDetailed(a *Response, names []string) error {
+	if c.Format() != FormatTable {
+		return c.PrintValue(a.Data())
+	}
+	info, _ := a.Data()["key_info"].(map[string]any)
+	known := map[string]bool{}
+	for _, about := range info {
+		if m, ok := about.(map[string]any); ok {
+			for k := range m {
+				known[k] = true
+			}
+		}
+	}
+	heading := append([]string{"Keys"}, slices.Sorted(maps.Keys(known))...)
+	rows := make([][]string, 0, len(names))
+	for _, name := range names {
+		about, _ := info[name].(map[string]any)
+		cells := []string{table.Printable(name)}
+		for _, k := range heading[1:] {
+			cells = append(cells, table.Text(about[k]))
+		}
+		rows = append(rows, cells)
+	}
+	return c.PrintColumns(heading, rows)
+}
+
+func HelpQuery() url.Values { return url.Values{"help": {"1"}} }
+
+func (c *Call) PrintHelpResponse(a *Response, path string) error {
+	if c.Format() != FormatTable {
+		return c.PrintRaw(a.Raw)
+	}
+	var answered struct {
+		Help string
+		Data struct{ Help string }
+	}
+	if err := DecodeRaw(a.Raw, &answered); err != nil {
+		return ServerErrorf("the answer holds no help: %v", err)
+	}
+	text := strings.TrimSpace(answered.Help)
+	if text == "" {
+		text = strings.TrimSpace(answered.Data.Help)
+	}
+	if text == "" {
+		return ServerErrorf("the server has no help for %s", path)
+	}
+	_, err := fmt.Fprintln(c.Out, table.Printable(text))
+	return err
+}
+
+func MethodName(m *api.MFAMethodID) string {
+	if m.Name != "" {
+		return m.Name
+	}
+	return m.ID
+}
+
+// factorRows is a login that waits for codes, as a table.
+func factorRows(need *api.MFARequirement) []Row {
+	rows := []Row{{"mfa_request_id", need.MFARequestID}}
+	for _, name := range slices.Sorted(maps.Keys(need.MFAConstraints)) {
+		for _, m := range need.MFAConstraints[name].Any {
+			prefix := fmt.Sprintf("mfa_constraint_%s_%s_", name, m.Type)
+			rows = append(rows, Row{prefix + "id", m.ID})
+			if m.Name != "" {
+				rows = append(rows, Row{prefix + "name", m.Name})
+			}
+			rows = append(rows, Row{prefix + "uses_passcode", m.UsesPasscode})
+		}
+	}
+	return rows
+}

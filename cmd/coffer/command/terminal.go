@@ -1,0 +1,113 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/coffer-project/coffer/cmd/coffer/command/table"
+	"golang.org/x/term"
+)
+
+// IsTerminal reports whether a stream is one a person sits at.
+func IsTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// Ask prompts on stderr and reads one line from the terminal without showing it.
+func (c *Call) Ask(ctx context.Context, prompt string) (string, error) {
+	if !IsTerminal(c.In) {
+		return "", Usagef("stdin is no terminal to ask for the %s on; give - to read it from stdin", prompt)
+	}
+	fmt.Fprintf(c.Err, "%s (will be hidden): ", strings.ToUpper(prompt[:1])+prompt[1:])
+	fd := int(c.In.(*os.File).Fd())
+	state, err := term.GetState(fd)
+	if err != nil {
+		return "", Usagef("reading the %s: %v", prompt, err)
+	}
+	b, err := Interruptible(ctx, func() ([]byte, error) { return term.ReadPassword(fd) })
+	fmt.Fprintln(c.Err)
+	if ctx.Err() != nil {
+		_ = term.Restore(fd, state)
+		return "", ctx.Err()
+	}
+	if err != nil {
+		return "", Usagef("reading the %s: %v", prompt, err)
+	}
+	text := strings.TrimSpace(string(b))
+	if text == "" {
+		return "", Usagef("no %s was typed", prompt)
+	}
+	return text, nil
+}
+
+// Interruptible is read, given up when ctx ends. A read from a terminal cannot be cancelled, so its goroutine then stays
+// until the process ends, which it is about to.
+func Interruptible(ctx context.Context, read func() ([]byte, error)) ([]byte, error) {
+	type result struct {
+		b   []byte
+		err error
+	}
+	done := make(chan result, 1) // never blocks the reader that was given up on
+	go func() {
+		b, err := read()
+		done <- result{b, err}
+	}()
+	select {
+	case r := <-done:
+		return r.b, r.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Progress counts bytes and, on a terminal, shows how many there are so far. An upload may still be read when its response is
+// there already.
+type Progress struct {
+	w    io.Writer // nil: no terminal
+	verb string
+
+	mu    sync.Mutex
+	Bytes int64
+	shown int64
+}
+
+// progressStep is how many bytes pass between two updates of the line.
+const progressStep = 1 << 20
+
+func (c *Call) Progress(verb string) *Progress {
+	p := &Progress{verb: verb}
+	if IsTerminal(c.Err) {
+		p.w = c.Err
+	}
+	return p
+}
+
+func (p *Progress) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.Bytes += int64(len(b))
+	if p.w != nil && p.Bytes-p.shown >= progressStep {
+		p.shown = p.Bytes
+		fmt.Fprintf(p.w, "\r%s %s", p.verb, table.Size(p.Bytes))
+	}
+	return len(b), nil
+}
+
+// Done ends the line.
+func (p *Progress) Done() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.w != nil && p.shown > 0 {
+		fmt.Fprintf(p.w, "\r%s %s\n", p.verb, table.Size(p.Bytes))
+	}
+}
+
+// Coloured reports whether a stream is a terminal with colours that its user wants.
+func Coloured(w io.Writer) bool {
+	return IsTerminal(w) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+}

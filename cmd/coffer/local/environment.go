@@ -1,0 +1,15 @@
+// Package local is what the command line keeps on the machine of its user: variables of the environment, the token file, and files that no other
+// user can read. It talks to no server.
+package local
+
+import "os"
+
+// Env returns a variable of ours, or else of the family's clients that scripts already set. Empty counts as absent.
+func Env(name string) string {
+	for _, prefix := range []string{"COFFER_", "VAULT_", "BAO_"} {
+		if v := os.Getenv(prefix + name); v != "" {
+			return v
+		}
+	}
+	return ""
+}

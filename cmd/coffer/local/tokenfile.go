@@ -1,0 +1,87 @@
+package local
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// TokenFiles are the token files in the home directory, in the order in which they are read. Only the first is ever written.
+var TokenFiles = []string{".coffer-token", ".vault-token"}
+
+// CurrentToken returns the token requests carry: the environment's, else a token file's, else "".
+func CurrentToken() (string, error) {
+	if t := Env("TOKEN"); t != "" {
+		return strings.TrimSpace(t), nil
+	}
+	return StoredToken()
+}
+
+// StoredToken returns the token of the first token file that has one, else "".
+func StoredToken() (string, error) {
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", nil // an account without a home has no token file either
+	}
+	for _, name := range TokenFiles {
+		b, err := os.ReadFile(filepath.Join(home, name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return "", fmt.Errorf("reading the stored token: %w", err)
+		}
+		if t := strings.TrimSpace(string(b)); t != "" {
+			return t, nil
+		}
+	}
+	return "", nil
+}
+
+// StoreToken replaces the token file. Readers see the old token or the new one, never half of it, and no other user sees either.
+func StoreToken(token string) error {
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return fmt.Errorf("storing the token: %w", err)
+	}
+	return WritePrivate(filepath.Join(home, TokenFiles[0]), func(f *os.File) error {
+		_, err := f.WriteString(token)
+		return err
+	})
+}
+
+// RemoveStoredToken removes the token file that StoreToken writes.
+func RemoveStoredToken() error {
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return err
+	}
+	return os.Remove(filepath.Join(home, TokenFiles[0]))
+}
+
+// WritePrivate creates or replaces the file at path, mode 0600, in one step once write has returned nil and the bytes are on disk.
+func WritePrivate(path string, write func(*os.File) error) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	defer func() {
+		if err != nil {
+			_ = f.Close()
+			_ = os.Remove(f.Name())
+		}
+	}()
+	if err := write(f); err != nil {
+		return err
+	}
+	if err := errors.Join(f.Chmod(0o600), f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	return nil
+}

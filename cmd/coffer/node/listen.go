@@ -1,0 +1,150 @@
+package node
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/coffer-project/coffer/cmd/coffer/config"
+	"github.com/coffer-project/coffer/server/admission"
+)
+
+// listener is one API address being served.
+type listener struct {
+	config config.Listener
+	net    net.Listener
+	gate   *admission.Gate // in front of net
+	socket net.Listener    // below net, as the system has it
+	http   *http.Server
+	cert   atomic.Pointer[tls.Certificate]
+}
+
+// answerTime is how long a client may take to read an answer.
+const answerTime = time.Minute
+
+// Memory for what a client sends ahead over HTTP/2: of one connection, and of one of its streams.
+const (
+	connBuffer   = 512 << 10
+	streamBuffer = 256 << 10
+)
+
+// bind takes the address; nothing is served yet. listeners is how many there are. Refused certificates are reported before
+// anything else runs.
+func bind(c config.Listener, listeners int, from *handover, log *slog.Logger) (*listener, error) {
+	l := &listener{config: c}
+	header := c.ReadHeaderTimeout
+	if header == 0 {
+		header = 10 * time.Second
+	}
+	request := c.MaxRequestDuration
+	if request == 0 {
+		request = 90 * time.Second
+	}
+	l.http = &http.Server{
+		ReadHeaderTimeout: header, IdleTimeout: 5 * time.Minute, MaxHeaderBytes: 64 << 10,
+		WriteTimeout: request + answerTime, // streams lift it
+		HTTP2:        &http.HTTP2Config{MaxReceiveBufferPerConnection: connBuffer, MaxReceiveBufferPerStream: streamBuffer},
+		ErrorLog:     slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	var err error
+	if !c.TLSDisable {
+		if err := l.reload(); err != nil {
+			return nil, err
+		}
+		if l.http.TLSConfig, err = l.tlsConfig(); err != nil {
+			return nil, err
+		}
+	}
+	if l.socket, err = from.listen(c.Address); err != nil {
+		return nil, fmt.Errorf("listening: %w", err)
+	}
+	l.net = l.socket
+	if c.Proxy.Behavior != "" {
+		l.net = admission.WithProxyProtocol(l.net, c.Proxy.Behavior, c.Proxy.Authorized)
+	}
+	total, each := connections(c, listeners)
+	l.gate = admission.NewGate(l.net, admission.GateOptions{
+		Total: total, Each: each, Exempt: slices.Concat(c.Proxy.Authorized, c.Forwarded.Authorized), Late: c.Proxy.Behavior != "",
+	})
+	l.net, l.http.ConnState = l.gate, l.gate.ConnState
+	return l, nil
+}
+
+// reload reads the certificate again. On error the old one stays.
+func (l *listener) reload() error {
+	if l.config.TLSDisable {
+		return nil
+	}
+	pair, err := tls.LoadX509KeyPair(l.config.TLSCertFile, l.config.TLSKeyFile)
+	if err != nil {
+		return fmt.Errorf("listener %s: loading the certificate: %w", l.config.Address, err)
+	}
+	l.cert.Store(&pair)
+	return nil
+}
+
+func (l *listener) tlsConfig() (*tls.Config, error) {
+	c := &tls.Config{
+		MinVersion:     tls.VersionTLS12,
+		NextProtos:     []string{"h2", "http/1.1"},
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return l.cert.Load(), nil },
+	}
+	if l.config.TLSMinVersion == "tls13" {
+		c.MinVersion = tls.VersionTLS13
+	}
+	if file := l.config.TLSClientCAFile; file != "" {
+		pem, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("listener %s: %w", l.config.Address, err)
+		}
+		c.ClientCAs = x509.NewCertPool()
+		if !c.ClientCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("listener %s: tls_client_ca_file holds no PEM certificate", l.config.Address)
+		}
+		c.ClientAuth = tls.VerifyClientCertIfGiven
+	}
+	if l.config.TLSRequireClient {
+		c.ClientAuth = tls.RequireAndVerifyClientCert
+	}
+	return c, nil
+}
+
+// serve blocks until the listener is shut down, which may come first.
+func (l *listener) serve() error {
+	var err error
+	if l.config.TLSDisable {
+		err = l.http.Serve(l.net)
+	} else {
+		err = l.http.ServeTLS(l.net, "", "")
+	}
+	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, net.ErrClosed) { // the latter while sealing
+		return nil
+	}
+	return err
+}
+
+// url is the address with its scheme.
+func (l *listener) url() string {
+	scheme := "https"
+	if l.config.TLSDisable {
+		scheme = "http"
+	}
+	return scheme + "://" + l.net.Addr().String()
+}
+
+// drain stops accepting and waits for the requests under way.
+func (l *listener) drain(ctx context.Context) error {
+	if err := l.http.Shutdown(ctx); err != nil {
+		return errors.Join(err, l.http.Close())
+	}
+	return nil
+}

@@ -1,6 +1,0 @@
-//go:build !linux
-
-package main
-
-// protect keeps the memory of a server from core dumps.
-func protect() error { return noCoreDumps() }

@@ -1,0 +1,242 @@
+// Package statetoken makes and reads state tokens: the value of X-Vault-Index, which names the state that an answer was made from. A
+// client that sends it back is answered from a state at least as new, by any node of the cluster and, in a replication set, by any cluster
+// of the set. Tokens are authenticated, so that no client can have a node wait for what never comes.
+package statetoken
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"sync/atomic"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/lifecycle"
+	"github.com/coffer-project/coffer/server/replicated/roles"
+	"github.com/coffer-project/coffer/server/replicated/traffic"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// A state token names the state a response was made from, so that a client can ask any node for a state at
+// least as new. Layout, before base64: version (1 byte), cluster (8 bytes of a hash of its id), index (8
+// bytes, big endian), with version 2 the position in the replication set (epoch, 4 bytes, and index, 8), and an
+// HMAC-SHA-256 (16 bytes): of version 1 under a key that every node of the cluster has, of version 2 under one that
+// every cluster of the set has.
+const (
+	versionAlone = 1
+	versionInSet = 2
+
+	aloneBytes = 1 + 8 + 8
+	inSetBytes = aloneBytes + 4 + 8
+	macBytes   = 16
+)
+
+// Options of Tokens. All are required.
+type Options struct {
+	Node    Node
+	Raw     lifecycle.Raw
+	Cluster Cluster
+	Link    traffic.Link
+	Keys    Keys
+}
+
+// Node is the node that makes the tokens.
+type Node interface {
+	Sealed() bool
+	ClusterID() string // "" while sealed
+}
+
+// Cluster is this cluster in replication: replicated.Store.
+type Cluster interface{ Role() roles.Role }
+
+// Keys has the key that every cluster of the set has: setkeys.Store.
+type Keys interface{ State() ([]byte, error) }
+
+// Tokens makes and reads them. Making one again for the same state costs nothing.
+type Tokens struct {
+	opts Options
+	own  atomic.Pointer[[]byte]
+	set  atomic.Pointer[[]byte] // nil until it was needed, and after it changed
+	last atomic.Pointer[made]
+}
+
+// state is what a token says.
+type state struct {
+	cluster [8]byte
+	index   storage.Index
+	at      storage.Position // in the set; zero: in none
+}
+
+// made is the last one.
+type made struct {
+	cluster string // id
+	index   storage.Index
+	at      storage.Position
+	text    string
+}
+
+// New returns Tokens without a key: there are none until SetKey.
+func New(o Options) *Tokens { return &Tokens{opts: o} }
+
+// SetKey sets the key of this cluster; nil takes it back.
+func (t *Tokens) SetKey(key []byte) {
+	t.ForgetSet()
+	if key == nil {
+		t.own.Store(nil)
+		return
+	}
+	t.own.Store(&key)
+}
+
+// ForgetSet forgets the set's key, which may be another one now.
+func (t *Tokens) ForgetSet() {
+	t.last.Store(nil)
+	t.set.Store(nil)
+}
+
+func clusterTag(id string) [8]byte {
+	sum := sha256.Sum256([]byte(id))
+	return [8]byte(sum[:8])
+}
+
+func (s *state) body() []byte {
+	version := byte(versionAlone)
+	if !s.at.IsZero() {
+		version = versionInSet
+	}
+	b := append([]byte{version}, s.cluster[:]...)
+	b = binary.BigEndian.AppendUint64(b, uint64(s.index))
+	if version == versionInSet {
+		b = binary.BigEndian.AppendUint32(b, s.at.Epoch)
+		b = binary.BigEndian.AppendUint64(b, uint64(s.at.Index))
+	}
+	return b
+}
+
+func mac(key, body []byte) []byte {
+	h := hmac.New(sha256.New, key)
+	h.Write(body)
+	return h.Sum(nil)[:macBytes]
+}
+
+// make returns the token of a state, "" without a key.
+func (t *Tokens) make(cluster string, index storage.Index, at storage.Position, key func() []byte) string {
+	if last := t.last.Load(); last != nil && last.index == index && last.at == at && last.cluster == cluster {
+		return last.text
+	}
+	k := key()
+	if k == nil {
+		return ""
+	}
+	s := state{cluster: clusterTag(cluster), index: index, at: at}
+	body := s.body()
+	text := base64.StdEncoding.EncodeToString(append(body, mac(k, body)...))
+	t.last.Store(&made{cluster, index, at, text})
+	return text
+}
+
+// read takes a token apart. key returns the key for a version; it may return nil.
+func read(text string, key func(inSet bool) []byte) (s state, err error) {
+	raw, err := base64.StdEncoding.DecodeString(text)
+	foreign := engines.Invalid("header X-Vault-Index is not a value this server gave out")
+	if err != nil || len(raw) < macBytes {
+		return s, foreign
+	}
+	body, sum := raw[:len(raw)-macBytes], raw[len(raw)-macBytes:]
+	inSet := len(body) == inSetBytes && body[0] == versionInSet
+	if !inSet && (len(body) != aloneBytes || body[0] != versionAlone) {
+		return s, foreign
+	}
+	k := key(inSet)
+	switch {
+	case k == nil:
+		return s, storage.ErrSealed
+	case !hmac.Equal(sum, mac(k, body)):
+		return s, engines.Invalid("header X-Vault-Index is not a value this cluster gave out")
+	}
+	s.cluster = [8]byte(body[1:9])
+	s.index = storage.Index(binary.BigEndian.Uint64(body[9:17]))
+	if inSet {
+		s.at = storage.Position{Epoch: binary.BigEndian.Uint32(body[17:21]), Index: storage.Index(binary.BigEndian.Uint64(body[21:29]))}
+	}
+	return s, nil
+}
+
+// ownKey returns the key of this cluster, setKey that of its replication set; nil while there is none.
+func (t *Tokens) ownKey() []byte {
+	if k := t.own.Load(); k != nil {
+		return *k
+	}
+	return nil
+}
+
+func (t *Tokens) setKey() []byte {
+	if k := t.set.Load(); k != nil {
+		return *k
+	}
+	key, err := t.opts.Keys.State()
+	if err != nil {
+		return nil
+	}
+	t.set.Store(&key)
+	return key
+}
+
+// position returns where this node is in the history of its replication set; zero if it is in none.
+func (t *Tokens) position(ctx context.Context) storage.Position {
+	switch role := t.opts.Cluster.Role(); role.Mode {
+	case roles.Primary:
+		return storage.Position{Epoch: role.Lineage.Epoch(), Index: max(1, t.opts.Link.Head())}
+	case roles.Secondary:
+		if at, err := t.opts.Link.Cursor(ctx); err == nil {
+			return at
+		}
+	}
+	return storage.Position{}
+}
+
+// State returns the token of the state on this node, or "" while sealed.
+func (t *Tokens) State() string {
+	if t.opts.Node.Sealed() {
+		return ""
+	}
+	index, at := t.opts.Raw.AppliedIndex(), t.position(context.Background())
+	key := t.ownKey
+	if !at.IsZero() {
+		key = t.setKey
+	}
+	return t.make(t.opts.Node.ClusterID(), index, at, key)
+}
+
+// Await waits until this node has the state a token stands for. One of another cluster of the set names a position in
+// the set's history: what is no longer part of that, after a promotion, cannot be waited for, and is not.
+func (t *Tokens) Await(ctx context.Context, text string) error {
+	want, err := read(text, func(inSet bool) []byte {
+		if inSet {
+			return t.setKey()
+		}
+		return t.ownKey()
+	})
+	if err != nil {
+		return err
+	}
+	if want.cluster == clusterTag(t.opts.Node.ClusterID()) {
+		if want.index <= t.opts.Raw.AppliedIndex() {
+			return nil
+		}
+		return t.opts.Raw.WaitApplied(ctx, want.index)
+	}
+	role := t.opts.Cluster.Role()
+	switch {
+	case want.at.IsZero() || role.Mode == roles.Disabled:
+		return engines.Invalid("header X-Vault-Index belongs to another cluster")
+	case !role.Lineage.Contains(want.at):
+		return nil
+	case role.Mode == roles.Secondary:
+		return t.opts.Link.AwaitCursor(ctx, want.at)
+	case want.at.Epoch == role.Lineage.Epoch():
+		return t.opts.Raw.WaitApplied(ctx, want.at.Index)
+	}
+	return nil
+}

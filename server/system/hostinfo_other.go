@@ -1,9 +1,0 @@
-//go:build !linux && !darwin && !freebsd
-
-package system
-
-import "errors"
-
-func fileSystem(string) (map[string]any, error) {
-	return nil, errors.New("not supported on this system")
-}

@@ -1,0 +1,360 @@
+// Package mounts declares the sys paths about mounts: enabling, describing, tuning and moving secrets engines and auth methods, the
+// users that their auth methods have locked out, and what the web UI asks about them. What a mount is, and what changes with it in one
+// transaction, is in server/mount: here requests are decoded and answers given their form.
+package mounts
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/input"
+	"github.com/coffer-project/coffer/server/mount"
+)
+
+// Paths are the paths below sys/ about the mounts of a table.
+type Paths struct {
+	Table      *mount.Table
+	Namespaces Namespaces
+}
+
+// Namespaces are those that mounts lie in: namespace.Store.
+type Namespaces interface {
+	// ResolveFrom follows a path from the namespace with the id base through namespaces below it, and returns the
+	// id of the last one and what is left of the path.
+	ResolveFrom(ctx context.Context, base, path string) (id, rest string, err error)
+	// Below reports whether a namespace is another one or lies below it.
+	Below(ctx context.Context, ancestor, id string) bool
+}
+
+// Routes declares them.
+func (p Paths) Routes(r *engines.Router) {
+	p.mountPaths(r)
+	p.lockoutPaths(r)
+	p.uiPaths(r)
+	p.remountPaths(r)
+}
+
+// none is the input of paths without fields.
+type none struct{}
+
+// both answers data, and the same again at the top level, where older clients read it.
+func both(data map[string]any) *engines.Response {
+	return &engines.Response{Data: data, Top: data}
+}
+
+// namespaceOf returns the id of the namespace that a request is in.
+func namespaceOf(req *engines.Request) string { return cmp.Or(req.Mount.NamespaceID, "root") }
+
+// resolveFrom follows a path from the request's namespace through those below it.
+func (p Paths) resolveFrom(ctx context.Context, req *engines.Request, path string) (ns, rest string, err error) {
+	return p.Namespaces.ResolveFrom(ctx, namespaceOf(req), path)
+}
+
+// table is sys/mounts or sys/auth: the same paths over the two kinds of mounts.
+type table struct {
+	Paths
+	prefix string // of the mounts' paths: "" or "auth/"
+	flags  engines.Flags
+}
+
+func (p Paths) mountPaths(r *engines.Router) {
+	for _, t := range []struct {
+		pattern, what string
+		table         table
+	}{
+		{"mounts", "secrets engine", table{p, "", 0}},
+		{"auth", "auth method", table{p, mount.AuthPrefix, engines.Sudo}},
+	} {
+		pattern := t.pattern
+		engines.On(r, engines.Read, pattern, "List every "+t.what+".", 0, t.table.list)
+		engines.On(r, engines.Read, pattern+"/{path...}", "Describe one "+t.what+".", t.table.flags, t.table.read)
+		engines.On(r, engines.Update, pattern+"/{path...}", "Enable a "+t.what+" at this path.", t.table.flags, t.table.enable)
+		engines.On(r, engines.Delete, pattern+"/{path...}", "Disable the "+t.what+" at this path and delete all its data.", t.table.flags, t.table.disable)
+		engines.On(r, engines.Read, pattern+"/{path...}/tune", "Read the configuration of a "+t.what+".", t.table.flags, t.table.readTune)
+		engines.On(r, engines.Update, pattern+"/{path...}/tune", "Change the configuration of a "+t.what+".", t.table.flags, t.table.tune)
+	}
+}
+
+// describe is a mount as clients read it.
+func describe(m *mount.Mounted) map[string]any {
+	e := m.Entry
+	var options any
+	if len(e.Options) > 0 {
+		options = e.Options
+	}
+	config := configFields(e.Config, e.Config.DefaultLeaseTTL, e.Config.MaxLeaseTTL)
+	return map[string]any{
+		"accessor": e.Accessor, "config": config, "description": e.Description, "external_entropy_access": false,
+		"local": e.Local, "options": options, "plugin_version": "", "running_plugin_version": "",
+		"running_sha256": "", "seal_wrap": false, "type": e.Type, "uuid": e.UUID, "deprecation_status": "supported",
+	}
+}
+
+func configFields(c mount.Config, def, max int64) map[string]any {
+	out := map[string]any{"default_lease_ttl": def, "max_lease_ttl": max, "force_no_cache": c.ForceNoCache}
+	for name, list := range map[string][]string{
+		"audit_non_hmac_request_keys": c.AuditNonHMACRequestKeys, "audit_non_hmac_response_keys": c.AuditNonHMACResponseKeys,
+		"passthrough_request_headers": c.PassthroughRequestHeaders, "allowed_response_headers": c.AllowedResponseHeaders,
+	} {
+		if len(list) > 0 {
+			out[name] = list
+		}
+	}
+	if c.ListingVisibility != "" {
+		out["listing_visibility"] = c.ListingVisibility
+	}
+	if c.TokenType != "" {
+		out["token_type"] = c.TokenType
+	}
+	if c.UserLockout != nil {
+		out["user_lockout_config"] = lockoutFields(c.UserLockout)
+	}
+	return out
+}
+
+func (t table) mine(m *mount.Mounted) bool { return m.IsAuth() == (t.prefix != "") }
+
+func (t table) list(ctx context.Context, req *engines.Request, _ *none) (*engines.Response, error) {
+	all, err := t.Table.All(ctx, namespaceOf(req))
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]any{}
+	for _, m := range all {
+		if t.mine(m) {
+			out[strings.TrimPrefix(m.Path, t.prefix)] = describe(m)
+		}
+	}
+	return both(out), nil
+}
+
+type mountPath struct {
+	Path string `json:"path" help:"Path of the mount."`
+}
+
+// find returns the mount at the path, or the refusal that clients recognise.
+func (t table) find(ctx context.Context, req *engines.Request, path string) (*mount.Mounted, error) {
+	clean, err := mount.CleanPath(path)
+	if err != nil {
+		return nil, err
+	}
+	m, err := t.Table.Get(ctx, namespaceOf(req), t.prefix+clean)
+	if err != nil {
+		return nil, err
+	}
+	if m == nil || !t.mine(m) {
+		if t.prefix != "" {
+			return nil, engines.Invalid("No auth engine at %s", clean)
+		}
+		return nil, engines.Invalid("No secret engine mount at %s", clean)
+	}
+	return m, nil
+}
+
+func (t table) read(ctx context.Context, req *engines.Request, in *mountPath) (*engines.Response, error) {
+	m, err := t.either(ctx, req, in.Path)
+	if err != nil {
+		return nil, err
+	}
+	return both(describe(m)), nil
+}
+
+type enableInput struct {
+	mountPath
+	Type          string            `json:"type" form:"engine" required:"true" max:"64" help:"Type of the engine, such as \"kv\"."`
+	Description   string            `json:"description" max:"4096" help:"Description for people."`
+	Options       engines.StringMap `json:"options" help:"Options of the engine, such as version=2 for kv."`
+	Local         bool              `json:"local" help:"Keep the mount and its data in this cluster."`
+	Config        json.RawMessage   `json:"config" help:"Configuration, as for tune."`
+	SealWrap      bool              `json:"seal_wrap" help:"Accepted for compatibility: everything is encrypted anyway."`
+	Entropy       bool              `json:"external_entropy_access" help:"Accepted for compatibility."`
+	PluginName    string            `json:"plugin_name" help:"Accepted for compatibility."`
+	PluginVersion string            `json:"plugin_version" help:"Not supported."`
+}
+
+func (t table) enable(ctx context.Context, req *engines.Request, in *enableInput) (*engines.Response, error) {
+	path, err := mount.CleanPath(in.Path)
+	if err != nil {
+		return nil, err
+	}
+	if in.PluginVersion != "" {
+		return nil, engines.Invalid("field \"plugin_version\" is not supported: engines are part of the server")
+	}
+	if t.prefix == "" && strings.HasPrefix(path, mount.AuthPrefix) {
+		return nil, engines.Invalid("paths below %q are for auth methods: enable one with sys/auth", mount.AuthPrefix)
+	}
+	kind, options := in.Type, maps.Clone(map[string]string(in.Options))
+	if kind == "kv-v2" || kind == "kv-v1" {
+		if options == nil {
+			options = map[string]string{}
+		}
+		options["version"] = kind[len("kv-v"):]
+		kind = "kv"
+	}
+	e := mount.NewEntry(namespaceOf(req), t.prefix+path, kind, in.Description)
+	e.Options, e.Local = options, in.Local
+	if len(in.Config) > 0 && string(in.Config) != "null" {
+		inner := &engines.Request{Op: engines.Update, Path: "config", Body: in.Config}
+		// Decoded by the same declaration as tune.
+		r := engines.NewRouter()
+		engines.On(r, engines.Update, "config", "", 0, func(_ context.Context, req *engines.Request, in *tuneInput) (*engines.Response, error) {
+			return nil, apply(e, in, req.Given)
+		})
+		if _, err := r.Handle(ctx, inner); err != nil {
+			return nil, err
+		}
+	}
+	return nil, t.Table.Enable(ctx, e)
+}
+
+func (t table) disable(ctx context.Context, req *engines.Request, in *mountPath) (*engines.Response, error) {
+	path, err := mount.CleanPath(in.Path)
+	if err != nil {
+		return nil, err
+	}
+	if t.prefix == "" && strings.HasPrefix(path, mount.AuthPrefix) {
+		return nil, nil // no secrets engine is there
+	}
+	return nil, t.Table.Disable(ctx, namespaceOf(req), t.prefix+path)
+}
+
+type tuneInput struct {
+	DefaultLeaseTTL           string             `json:"default_lease_ttl" form:"duration" max:"64" help:"Default lifetime of leases and tokens, a duration; 0 or \"system\" means the system's."`
+	MaxLeaseTTL               string             `json:"max_lease_ttl" form:"duration" max:"64" help:"Longest lifetime of leases and tokens, a duration; 0 or \"system\" means the system's."`
+	ForceNoCache              bool               `json:"force_no_cache" help:"Accepted for compatibility."`
+	Description               string             `json:"description" max:"4096" help:"Description for people."`
+	Options                   engines.StringMap  `json:"options" help:"Options of the engine; given ones replace, others stay."`
+	ListingVisibility         string             `json:"listing_visibility" enum:",hidden,unauth" help:"\"unauth\" shows the mount to callers without a token."`
+	AuditNonHMACRequestKeys   engines.StringList `json:"audit_non_hmac_request_keys" help:"Request fields written to the audit log in clear."`
+	AuditNonHMACResponseKeys  engines.StringList `json:"audit_non_hmac_response_keys" help:"Response fields written to the audit log in clear."`
+	PassthroughRequestHeaders engines.StringList `json:"passthrough_request_headers" help:"Request headers passed to the engine."`
+	AllowedResponseHeaders    engines.StringList `json:"allowed_response_headers" help:"Response headers the engine may set."`
+	TokenType                 string             `json:"token_type" enum:",default-service,default-batch,service,batch" help:"Type of tokens an auth method issues."`
+	PluginVersion             string             `json:"plugin_version" help:"Not supported."`
+	UserLockoutConfig         json.RawMessage    `json:"user_lockout_config" help:"When wrong passwords lock a user out: lockout_threshold, lockout_duration, lockout_counter_reset_duration, lockout_disable."`
+}
+
+type tunePathInput struct {
+	mountPath
+	tuneInput
+}
+
+// apply puts the given fields into the entry.
+func apply(e *mount.Entry, in *tuneInput, given func(string) bool) error {
+	if in.PluginVersion != "" {
+		return engines.Invalid("field \"plugin_version\" is not supported: engines are part of the server")
+	}
+	defaultTTL, err := leaseTTL("default_lease_ttl", in.DefaultLeaseTTL)
+	if err != nil {
+		return err
+	}
+	maxTTL, err := leaseTTL("max_lease_ttl", in.MaxLeaseTTL)
+	if err != nil {
+		return err
+	}
+	c := &e.Config
+	set := map[string]func(){
+		"default_lease_ttl":            func() { c.DefaultLeaseTTL = defaultTTL },
+		"max_lease_ttl":                func() { c.MaxLeaseTTL = maxTTL },
+		"force_no_cache":               func() { c.ForceNoCache = in.ForceNoCache },
+		"description":                  func() { e.Description = in.Description },
+		"listing_visibility":           func() { c.ListingVisibility = in.ListingVisibility },
+		"audit_non_hmac_request_keys":  func() { c.AuditNonHMACRequestKeys = in.AuditNonHMACRequestKeys },
+		"audit_non_hmac_response_keys": func() { c.AuditNonHMACResponseKeys = in.AuditNonHMACResponseKeys },
+		"passthrough_request_headers":  func() { c.PassthroughRequestHeaders = in.PassthroughRequestHeaders },
+		"allowed_response_headers":     func() { c.AllowedResponseHeaders = in.AllowedResponseHeaders },
+		"token_type":                   func() { c.TokenType = in.TokenType },
+	}
+	for name, do := range set {
+		if given(name) {
+			do()
+		}
+	}
+	if given("user_lockout_config") {
+		if err := tuneLockout(e, in.UserLockoutConfig); err != nil {
+			return err
+		}
+	}
+	if given("token_type") && in.TokenType != "" && !e.IsAuth() {
+		return engines.Invalid("field \"token_type\" is for auth methods only")
+	}
+	if c.MaxLeaseTTL > 0 && c.DefaultLeaseTTL > c.MaxLeaseTTL {
+		return engines.Invalid("field \"default_lease_ttl\" must not be longer than \"max_lease_ttl\"")
+	}
+	return applyOptions(e, in.Options)
+}
+
+// applyOptions merges options. The version of a kv mount is fixed once it is enabled: the versions store secrets differently.
+func applyOptions(e *mount.Entry, options engines.StringMap) error {
+	if len(options) == 0 {
+		return nil
+	}
+	merged := maps.Clone(e.Options)
+	if merged == nil {
+		merged = map[string]string{}
+	}
+	for _, name := range slices.Sorted(maps.Keys(options)) {
+		if now := cmp.Or(e.Options[name], "1"); name == "version" && e.Type == "kv" && options[name] != now {
+			return engines.Invalid("option \"version\" of a kv mount cannot be changed: this one has version %s; enable a second mount and copy the secrets", now)
+		}
+		merged[name] = options[name]
+	}
+	e.Options = merged
+	return nil
+}
+
+// leaseTTL returns the seconds of a lease TTL as clients write it; 0 is the system's.
+func leaseTTL(name, text string) (int64, error) {
+	if text == "system" {
+		return 0, nil
+	}
+	d, err := input.ParseDuration(text)
+	if err != nil {
+		return 0, engines.Invalid("field %q: %v, or \"system\"", name, err)
+	}
+	return int64(d / time.Second), nil
+}
+
+// either is find for reading and tuning. Clients do both with auth methods below sys/mounts too, where it needs no
+// sudo, as in the family.
+func (t table) either(ctx context.Context, req *engines.Request, path string) (*mount.Mounted, error) {
+	if name, ok := strings.CutPrefix(strings.TrimLeft(path, "/"), mount.AuthPrefix); ok && t.prefix == "" {
+		return table{Paths: t.Paths, prefix: mount.AuthPrefix}.find(ctx, req, name)
+	}
+	return t.find(ctx, req, path)
+}
+
+func (t table) readTune(ctx context.Context, req *engines.Request, in *mountPath) (*engines.Response, error) {
+	m, err := t.either(ctx, req, in.Path)
+	if err != nil {
+		return nil, err
+	}
+	out := configFields(m.Config, int64(m.Mount.DefaultLeaseTTL.Seconds()), int64(m.Mount.MaxLeaseTTL.Seconds()))
+	out["description"] = m.Description
+	if len(m.Options) > 0 {
+		out["options"] = m.Options
+	}
+	if m.IsAuth() && m.Config.TokenType == "" {
+		out["token_type"] = "default-service"
+	}
+	if m.Config.UserLockout != nil {
+		maps.Copy(out, lockoutFields(m.Config.UserLockout))
+	}
+	return both(out), nil
+}
+
+func (t table) tune(ctx context.Context, req *engines.Request, in *tunePathInput) (*engines.Response, error) {
+	m, err := t.either(ctx, req, in.Path)
+	if err != nil {
+		return nil, err
+	}
+	return nil, t.Table.Tune(ctx, namespaceOf(req), m.Path, func(e *mount.Entry) error {
+		return apply(e, &in.tuneInput, req.Given)
+	})
+}

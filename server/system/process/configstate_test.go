@@ -1,0 +1,15 @@
+package process
+
+import (
+	"testing"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/system/systemtest"
+)
+
+func TestConfigState(t *testing.T) {
+	data := systemtest.Must(t, systemtest.Router(ConfigState{Sanitized: map[string]any{"log_level": "info"}}.Routes), engines.Read, "config/state/sanitized", "")
+	if data["log_level"] != "info" {
+		t.Errorf("state = %v", data)
+	}
+}

@@ -1,0 +1,180 @@
+package process
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/coffer-project/coffer/engines"
+)
+
+// LevelTrace is below Debug, as operators of the family know it.
+const LevelTrace = slog.LevelDebug - 4
+
+// ParseLevel reads the name of a log level: trace, debug, info, warn or error.
+func ParseLevel(text string) (slog.Level, bool) {
+	switch strings.ToLower(strings.TrimSpace(text)) {
+	case "trace":
+		return LevelTrace, true
+	case "debug":
+		return slog.LevelDebug, true
+	case "info", "notice":
+		return slog.LevelInfo, true
+	case "warn", "warning":
+		return slog.LevelWarn, true
+	case "error", "err":
+		return slog.LevelError, true
+	}
+	return 0, false
+}
+
+func levelName(l slog.Level) string {
+	switch {
+	case l < slog.LevelDebug:
+		return "trace"
+	case l < slog.LevelInfo:
+		return "debug"
+	case l < slog.LevelWarn:
+		return "info"
+	case l < slog.LevelError:
+		return "warn"
+	}
+	return "error"
+}
+
+// Loggers are named loggers over one handler whose levels can be changed while the node runs. A level that was
+// set is forgotten when the process ends. Safe for concurrent use.
+type Loggers struct {
+	handler slog.Handler
+	initial slog.Level
+
+	mu     sync.Mutex
+	levels map[string]*slog.LevelVar
+}
+
+// NewLoggers returns loggers that write to h, which must take records of every level, and begin at level.
+func NewLoggers(h slog.Handler, level slog.Level) *Loggers {
+	return &Loggers{handler: h, initial: level, levels: map[string]*slog.LevelVar{}}
+}
+
+// Named returns the logger of a component, such as "cluster". Records carry the name as "logger".
+func (l *Loggers) Named(name string) *slog.Logger {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	level := l.levels[name]
+	if level == nil {
+		level = &slog.LevelVar{}
+		level.Set(l.initial)
+		l.levels[name] = level
+	}
+	return slog.New(leveled{l.handler.WithAttrs([]slog.Attr{slog.String("logger", name)}), level})
+}
+
+// leveled asks the level instead of the handler.
+type leveled struct {
+	slog.Handler
+	level *slog.LevelVar
+}
+
+func (h leveled) Enabled(_ context.Context, l slog.Level) bool { return l >= h.level.Level() }
+
+func (h leveled) WithAttrs(a []slog.Attr) slog.Handler {
+	return leveled{h.Handler.WithAttrs(a), h.level}
+}
+
+func (h leveled) WithGroup(name string) slog.Handler {
+	return leveled{h.Handler.WithGroup(name), h.level}
+}
+
+// Routes declares sys/loggers.
+func (l *Loggers) Routes(r *engines.Router) {
+	const node = engines.AnyNode | engines.RootNamespace
+	engines.On(r, engines.Read, "loggers", "Read the level of every logger of this node.", node, l.readAll)
+	engines.On(r, engines.Update, "loggers", "Set the level of every logger of this node, until it restarts.", node|engines.Sudo, l.writeAll)
+	engines.On(r, engines.Delete, "loggers", "Set every logger of this node back to the level it started with.", node|engines.Sudo, l.resetAll)
+	engines.On(r, engines.Read, "loggers/{name}", "Read the level of one logger.", node, l.readOne)
+	engines.On(r, engines.Update, "loggers/{name}", "Set the level of one logger, until the node restarts.", node|engines.Sudo, l.writeOne)
+	engines.On(r, engines.Delete, "loggers/{name}", "Set one logger back to the level it started with.", node|engines.Sudo, l.resetOne)
+}
+
+type levelInput struct {
+	Level string `json:"level" required:"true" enum:"trace,debug,info,notice,warn,warning,error,err" help:"The lowest level that is logged: trace, debug, info, warn or error."`
+}
+
+type loggerName struct {
+	Name string `json:"name" help:"Name of the logger, as sys/loggers lists it."`
+}
+
+type oneLevelInput struct {
+	loggerName
+	levelInput
+}
+
+func (l *Loggers) snapshot() map[string]*slog.LevelVar {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.levels)
+}
+
+func (l *Loggers) find(name string) (*slog.LevelVar, error) {
+	all := l.snapshot()
+	if v := all[name]; v != nil {
+		return v, nil
+	}
+	return nil, engines.NotFound("no logger has this name: there are " + strings.Join(slices.Sorted(maps.Keys(all)), ", "))
+}
+
+func (l *Loggers) set(level slog.Level) {
+	for _, v := range l.snapshot() {
+		v.Set(level)
+	}
+}
+
+func (l *Loggers) readAll(context.Context, *engines.Request, *none) (*engines.Response, error) {
+	out := map[string]any{}
+	for name, v := range l.snapshot() {
+		out[name] = levelName(v.Level())
+	}
+	return both(out), nil
+}
+
+func (l *Loggers) writeAll(_ context.Context, _ *engines.Request, in *levelInput) (*engines.Response, error) {
+	level, _ := ParseLevel(in.Level) // the enum has been checked
+	l.set(level)
+	return nil, nil
+}
+
+func (l *Loggers) resetAll(context.Context, *engines.Request, *none) (*engines.Response, error) {
+	l.set(l.initial)
+	return nil, nil
+}
+
+func (l *Loggers) readOne(_ context.Context, _ *engines.Request, in *loggerName) (*engines.Response, error) {
+	v, err := l.find(in.Name)
+	if err != nil {
+		return nil, err
+	}
+	return both(map[string]any{in.Name: levelName(v.Level())}), nil
+}
+
+func (l *Loggers) writeOne(_ context.Context, _ *engines.Request, in *oneLevelInput) (*engines.Response, error) {
+	v, err := l.find(in.Name)
+	if err != nil {
+		return nil, err
+	}
+	level, _ := ParseLevel(in.Level)
+	v.Set(level)
+	return nil, nil
+}
+
+func (l *Loggers) resetOne(_ context.Context, _ *engines.Request, in *loggerName) (*engines.Response, error) {
+	v, err := l.find(in.Name)
+	if err != nil {
+		return nil, err
+	}
+	v.Set(l.initial)
+	return nil, nil
+}

@@ -1,0 +1,59 @@
+package servers
+
+import (
+	"fmt"
+
+	"github.com/coffer-project/coffer/test/bench/run"
+	"github.com/coffer-project/coffer/test/harness"
+)
+
+// OneNode measures reads, writes and tokens on one node, beside the bare server.
+func OneNode(b *run.Bench, s *run.Scope) {
+	bare := b.StartBare(s, bareAnswer)
+	c := harness.NewCluster(s, 1, harness.Options{Plain: true})
+	n := addr(c.Nodes[0])
+	token := prepare(s, c.Nodes[0])
+	readable(b, s, n, token)
+	yard, o := b.Versus(s, reads(bare, dummyToken), reads(n, token))
+	b.AddLoad("bare net/http, GET of the same bytes, 64 connections", yard, run.Row{})
+	b.AddLoad("KV read, linearizable, ordinary token, 64 connections", o, run.Row{Yardstick: yard.Rate(), Beside: "bare GET", Target: 0.6})
+	yard, o = b.Versus(s, reads(bare, dummyToken), run.Work{Addr: n, Method: "GET", Path: "/v1/auth/token/lookup-self", Conns: readConns, Token: token})
+	b.AddLoad("token lookup-self, 64 connections", o, run.Row{Yardstick: yard.Rate(), Beside: "bare GET"})
+	b.MeasureDisk(s)
+	for _, conns := range writeConns {
+		yard, o = b.Versus(s, writes(bare, dummyToken, "b", conns), writes(n, token, "one", conns))
+		b.AddLoad(fmt.Sprintf("bare net/http, group commit to a file, 1 KiB, %d clients", conns), yard, run.Row{})
+		r := run.Row{Yardstick: yard.Rate(), Beside: "bare commit"}
+		if conns == 64 {
+			r.Target = 0.5
+		}
+		b.AddLoad(fmt.Sprintf("KV write, 1 KiB, one node, %d clients", conns), o, r)
+	}
+	b.Again(run.Row{Yardstick: b.FsyncRate, Beside: "fdatasync"})
+	o = b.Load(s, run.Work{Addr: n, Method: "POST", Path: "/v1/auth/token/create", Body: `{"ttl":"1h"}`, Conns: readConns, Token: token})
+	b.AddLoad("token create, 64 clients", o, run.Row{})
+}
+
+// ThreeNodes measures reads and writes on three nodes, through the leader and through a standby.
+func ThreeNodes(b *run.Bench, s *run.Scope) {
+	bare := b.StartBare(s, bareAnswer)
+	c := harness.NewCluster(s, 3, harness.Options{Plain: true})
+	leader := c.Leader()
+	token := prepare(s, leader)
+	b.MeasureDisk(s)
+	for _, conns := range writeConns {
+		o := b.Load(s, writes(addr(leader), token, "leader", conns))
+		b.AddLoad(fmt.Sprintf("KV write, 1 KiB, three nodes on one disk, through the leader, %d clients", conns), o, run.Row{})
+	}
+	b.Again(run.Row{Yardstick: b.FsyncRate, Beside: "fdatasync"})
+	standby := addr(c.Standbys()[0])
+	for _, conns := range writeConns {
+		o := b.Load(s, writes(standby, token, "standby", conns))
+		b.AddLoad(fmt.Sprintf("KV write, 1 KiB, three nodes on one disk, through a standby, %d clients", conns), o, run.Row{})
+	}
+	readable(b, s, addr(leader), token)
+	yard, o := b.Versus(s, reads(bare, dummyToken), reads(addr(leader), token))
+	b.AddLoad("KV read, linearizable, three nodes, on the leader, 64 connections", o, run.Row{Yardstick: yard.Rate(), Beside: "bare GET"})
+	yard, o = b.Versus(s, reads(bare, dummyToken), reads(standby, token))
+	b.AddLoad("KV read, on a standby, 64 connections", o, run.Row{Yardstick: yard.Rate(), Beside: "bare GET"})
+}

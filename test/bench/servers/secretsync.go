@@ -1,0 +1,324 @@
+package servers
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
+	"github.com/aws/aws-sdk-go-v2/service/secretsmanager/types"
+
+	"github.com/coffer-project/coffer/test/bench/run"
+	"github.com/coffer-project/coffer/test/harness"
+)
+
+const (
+	syncPolicy = `path "sys/sync/*" { capabilities = ["create", "read", "update"] }`
+	syncDest   = "/v1/sys/sync/destinations/cloud1-sm/bench"
+	syncAtOnce = 8 // calls, as the destination has it
+	syncKeyID  = "AKIAEXAMPLEEXAMPLE00"
+	syncKey    = "nobody/looks/at/it/but/it/has/a/length/+"
+)
+
+// SecretSync measures secret sync with many associations, each of a secret of its own, to one destination that answers at once
+// and whose budget the operator has lifted. The destination is this process; the yardstick looks for names and creates them with
+// the provider's SDK, which no sync can do without.
+func SecretSync(b *run.Bench, s *run.Scope) {
+	count := 10_000
+	if b.Smoke {
+		count = 500
+	}
+	y := &syncing{b: b, s: s, count: count, at: startShelf(s)}
+	options := harness.Options{Plain: true, Config: fmt.Sprintf(`sync {
+  allow_private_addresses = true
+  endpoint "cloud1-sm" {
+    url               = %q
+    writes_per_second = 100000
+    reads_per_second  = 100000
+  }
+}`, y.at.URL)}
+	y.n = harness.NewCluster(s, 1, options).Nodes[0]
+	other := harness.NewCluster(s, 1, options).Nodes[0]
+	y.token = y.prepare(y.n)
+	of := y.describe()
+	b.Load(s, run.Work{Addr: addr(y.n), Method: "POST", Path: "/v1/bench/data/s%d", Body: secretBody, Conns: 32, Count: int64(count), Token: y.token})
+	heap := heapMiB(s, y.n)
+	y.associate(of)
+	y.syncAll(of)
+	b.Add(run.Row{Name: of + ": memory in use added for each", Value: max(heapMiB(s, y.n)-heap, 0) * (1 << 20) / float64(count), Unit: " bytes"})
+	y.drift(of)
+	y.latency(of)
+	y.writes(of, other, y.prepare(other))
+	y.takeOver(of)
+}
+
+// syncing is a node that syncs, and the place.
+type syncing struct {
+	b     *run.Bench
+	s     *run.Scope
+	count int
+	at    *shelf
+	n     *harness.Node
+	token string
+}
+
+func (y *syncing) describe() string { return fmt.Sprintf("secret sync, %d associations", y.count) }
+
+// prepare mounts bench/ and returns a token that may write there, and associate what is there.
+func (y *syncing) prepare(n *harness.Node) string {
+	prepare(y.s, n)
+	n.MustDo("POST", "/v1/sys/policies/acl/sync", map[string]any{"policy": syncPolicy})
+	n.MustDo("POST", syncDest, map[string]any{
+		"access_key_id": syncKeyID, "secret_access_key": syncKey, "region": cloudRegion, "secret_name_template": "{{ .SecretPath }}",
+	})
+	var out struct {
+		Auth struct {
+			Token string `json:"client_token"`
+		}
+	}
+	n.MustDo("POST", "/v1/auth/token/create", map[string]any{"policies": []string{"bench", "sync"}, "ttl": "24h"}).Decode(y.s, &out)
+	return out.Auth.Token
+}
+
+// associate makes the associations while nothing is synced.
+func (y *syncing) associate(of string) {
+	y.enable(false)
+	bodies := make([]string, y.count)
+	for i := range bodies {
+		bodies[i] = fmt.Sprintf(`{"mount":"bench","secret_name":"s%d"}`, i)
+	}
+	o := y.b.Load(y.s, run.Work{Addr: addr(y.n), Method: "POST", Path: syncDest + "/associations/set", Bodies: bodies, Conns: 16, Token: y.token})
+	y.b.AddLoad(of+": making them, 16 clients", o, run.Row{})
+}
+
+func (y *syncing) enable(on bool) {
+	y.n.MustDo("POST", "/v1/sys/sync/config", map[string]any{"disabled": !on})
+}
+
+// arrivals returns a channel that gets the time when so many names have got new values.
+func (y *syncing) arrivals(count int) <-chan time.Time {
+	done := make(chan time.Time, 1) // nobody may be waiting any more
+	seen := map[string]bool{}
+	y.at.watch(func(name string, at time.Time) {
+		if seen[name] = true; len(seen) == count {
+			select {
+			case done <- at:
+			default:
+			}
+		}
+	})
+	return done
+}
+
+// await waits for what arrivals promised.
+func (y *syncing) await(done <-chan time.Time) time.Time {
+	select {
+	case at := <-done:
+		return at
+	case <-time.After(10 * time.Minute):
+		y.s.Fatalf("secrets do not arrive")
+		return time.Time{}
+	}
+}
+
+// syncAll syncs all of them for the first time.
+func (y *syncing) syncAll(of string) {
+	yard := y.bare(y.count / 2)
+	done := y.arrivals(y.count)
+	used, began := cpuTime(y.s, y.n.PID()), time.Now()
+	y.at.called()
+	y.enable(true)
+	took := y.await(done).Sub(began)
+	y.idle()
+	used = cpuTime(y.s, y.n.PID()) - used
+	y.b.Add(run.Row{Name: fmt.Sprintf("bare SDK, one name looked for and created, %d at once", syncAtOnce), Value: yard, Unit: "/s"})
+	y.b.Add(run.Row{Name: of + ": first sync of all", Value: float64(y.count) / took.Seconds(), Unit: "/s", Yardstick: yard, Beside: "bare SDK"})
+	y.b.Add(run.Row{Name: of + ": first sync, asked of the destination for each", Value: float64(y.at.called()) / float64(y.count), Unit: " calls"})
+	y.b.Add(run.Row{Name: of + ": first sync, processor time of the node for each", Value: float64(used.Microseconds()) / float64(y.count), Unit: " µs"})
+}
+
+// bare returns how many names the SDK alone looks for and creates in a second.
+func (y *syncing) bare(count int) float64 {
+	at := startShelf(y.s)
+	client := secretsmanager.New(secretsmanager.Options{
+		Region: cloudRegion, BaseEndpoint: &at.URL, Retryer: aws.NopRetryer{}, Credentials: credentials.NewStaticCredentialsProvider(syncKeyID, syncKey, ""),
+		HTTPClient: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: syncAtOnce}},
+	})
+	value, tags := `{"username":"app-user-17","password":"correct-horse-battery-staple-0123456789"}`, []types.Tag{{Key: aws.String("coffer:sync"), Value: aws.String(strings.Repeat("a", 65))}}
+	failed := make(chan error, syncAtOnce)
+	var workers sync.WaitGroup
+	began := time.Now()
+	for first := range syncAtOnce {
+		workers.Go(func() {
+			for i := first; i < count; i += syncAtOnce {
+				name := aws.String(fmt.Sprintf("s%d", i))
+				if _, err := client.DescribeSecret(context.Background(), &secretsmanager.DescribeSecretInput{SecretId: name}); err == nil {
+					failed <- fmt.Errorf("there is a secret %s", *name)
+					return
+				}
+				_, err := client.CreateSecret(context.Background(), &secretsmanager.CreateSecretInput{
+					Name: name, SecretString: &value, ClientRequestToken: aws.String(rand.Text() + "00000000"), Tags: tags,
+				})
+				if err != nil {
+					failed <- err
+					return
+				}
+			}
+		})
+	}
+	workers.Wait()
+	took := time.Since(began)
+	select {
+	case err := <-failed:
+		y.s.Check(err)
+	default:
+	}
+	return float64(count) / took.Seconds()
+}
+
+var syncWaiting = regexp.MustCompile(`(?m)^coffer_sync_(?:pending|running) (\S+)$`)
+
+// idle waits until nothing is due.
+func (y *syncing) idle() {
+	harness.Await(y.s, "secret sync to be idle", 10*time.Minute, func() error {
+		for _, m := range syncWaiting.FindAllSubmatch(y.n.MustDo("GET", "/v1/sys/metrics?format=prometheus", nil).Body, -1) {
+			if n, err := strconv.ParseFloat(string(m[1]), 64); err != nil || n > 0 {
+				return fmt.Errorf("%s, %v", m[0], err)
+			}
+		}
+		return nil
+	})
+}
+
+// drift compares all names with what is known of them, when nothing differs.
+func (y *syncing) drift(of string) {
+	var all []time.Duration
+	used := cpuTime(y.s, y.n.PID())
+	const rounds = 5
+	for range rounds {
+		var out struct {
+			Data struct {
+				Drifted []any
+				Names   int
+			}
+		}
+		began := time.Now()
+		y.n.MustDo("POST", syncDest+"/drift", nil).Decode(y.s, &out)
+		all = append(all, time.Since(began))
+		if out.Data.Names != y.count || len(out.Data.Drifted) > 0 {
+			y.s.Fatalf("%d names, %d of them drifted", out.Data.Names, len(out.Data.Drifted))
+		}
+	}
+	used = cpuTime(y.s, y.n.PID()) - used
+	slices.Sort(all)
+	y.b.Add(run.Row{Name: of + ": idle drift scan", Value: all[rounds/2].Seconds(), Unit: " s"})
+	y.b.Add(run.Row{Name: of + ": idle drift scan, processor time of the node", Value: used.Seconds() / rounds, Unit: " s"})
+}
+
+// latency writes secrets one by one and waits for each at the destination.
+func (y *syncing) latency(of string) {
+	samples := 200
+	if y.b.Smoke {
+		samples = 10
+	}
+	var all []time.Duration
+	for i := range samples {
+		name := fmt.Sprintf("s%d", i*y.count/samples)
+		arrived := make(chan time.Time, 1)
+		y.at.watch(func(got string, at time.Time) {
+			if got == name {
+				select {
+				case arrived <- at:
+				default:
+				}
+			}
+		})
+		began := time.Now()
+		y.write(name, fmt.Sprintf("latency %d", i))
+		all = append(all, y.await(arrived).Sub(began))
+	}
+	y.at.watch(nil)
+	slices.Sort(all)
+	p50, p99 := all[samples/2], all[samples*99/100]
+	y.b.Add(run.Row{
+		Name: of + ": one KV write until it is at the destination", Value: float64(p50.Microseconds()) / 1000, Unit: " ms",
+		Latency: run.Short(p50) + " / " + run.Short(p99),
+	})
+}
+
+// write writes a new version of a secret.
+func (y *syncing) write(name, value string) {
+	y.n.MustDo("POST", "/v1/bench/data/"+name, map[string]any{"data": map[string]string{"value": value}})
+}
+
+// writes measures KV writes on a node without associations, of secrets that have none beside many that do, and of those.
+func (y *syncing) writes(of string, other *harness.Node, token string) {
+	rounds := 3
+	if y.b.Smoke {
+		rounds = 1
+	}
+	var without, beside, associated []run.Outcome
+	for i := range rounds {
+		on := func(n *harness.Node, token string) run.Work {
+			w := writes(addr(n), token, "w", 64)
+			w.Time, w.First = y.b.Seconds/time.Duration(rounds), int64(i)*100_000_000
+			return w
+		}
+		without = append(without, y.b.Load(y.s, on(other, token)))
+		beside = append(beside, y.b.Load(y.s, on(y.n, y.token)))
+		w := on(y.n, y.token)
+		w.Path, w.Numbers = "/v1/bench/data/s%d", int64(y.count)
+		associated = append(associated, y.b.Load(y.s, w))
+		y.idle()
+	}
+	yard := run.Middle(without)
+	y.b.AddLoad("KV write, 1 KiB, one node, 64 clients, nothing is associated", yard, run.Row{})
+	y.b.AddLoad(of+": KV write, 1 KiB, 64 clients, of other secrets of the mount", run.Middle(beside), run.Row{Yardstick: yard.Rate(), Beside: "without"})
+	y.b.AddLoad(of+": KV write, 1 KiB, 64 clients, of these, which are synced meanwhile", run.Middle(associated), run.Row{Yardstick: yard.Rate(), Beside: "without"})
+}
+
+// takeOver kills the node right after some secrets were written, and takes the time that the next active one needs until it has
+// found and synced them.
+func (y *syncing) takeOver(of string) {
+	const changed, rounds = 20, 3
+	var all []time.Duration
+	for i := range rounds {
+		done := y.arrivals(changed)
+		for k := range changed {
+			y.write(fmt.Sprintf("s%d", (k*y.count/changed+i)%y.count), fmt.Sprintf("take-over %d", i))
+		}
+		y.n.Kill9()
+		y.n.Start()
+		y.n.WaitHealth(200)
+		last := y.await(done)
+		all = append(all, last.Sub(y.active()))
+	}
+	y.at.watch(nil)
+	slices.Sort(all)
+	y.b.Add(run.Row{Name: fmt.Sprintf("%s: a new active node, until it has found and synced %d that are due", of, changed), Value: all[rounds/2].Seconds(), Unit: " s"})
+}
+
+var activeLine = regexp.MustCompile(`(?m)^time=(\S+) .*msg="now active"`)
+
+// active returns when the node became the active one, as its log has it.
+func (y *syncing) active() time.Time {
+	text, err := os.ReadFile(y.n.LogFile)
+	y.s.Check(err)
+	all := activeLine.FindAllSubmatch(text, -1)
+	if len(all) == 0 {
+		y.s.Fatalf("the log does not say when the node became active")
+	}
+	at, err := time.Parse(time.RFC3339Nano, string(all[len(all)-1][1]))
+	y.s.Check(err)
+	return at
+}

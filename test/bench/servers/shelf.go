@@ -1,0 +1,162 @@
+package servers
+
+import (
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coffer-project/coffer/test/bench/run"
+)
+
+// shelf is AWS Secrets Manager as far as a measurement needs it: it believes everybody and answers at once. Safe for concurrent
+// use.
+type shelf struct {
+	URL string
+
+	mu      sync.Mutex
+	secrets map[string]*shelved // by name, and by ARN
+	order   []*shelved
+	arrived func(name string, at time.Time)
+	calls   int
+}
+
+// shelved is a secret.
+type shelved struct {
+	ARN, Name string
+	tags      json.RawMessage
+	values    map[string]string   // by version
+	labels    map[string][]string // likewise
+}
+
+// startShelf starts a shelf that lives as long as the scope.
+func startShelf(s *run.Scope) *shelf {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	s.Check(err)
+	f := &shelf{URL: "http://" + l.Addr().String(), secrets: map[string]*shelved{}}
+	server := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: f}
+	go func() { _ = server.Serve(l) }()
+	s.Cleanup(func() { server.Close() })
+	return f
+}
+
+// watch has f called whenever a secret has a new value; nil: nobody. f must not call the shelf.
+func (f *shelf) watch(arrived func(name string, at time.Time)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.arrived = arrived
+}
+
+// called returns how many calls there were since the last time.
+func (f *shelf) called() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := f.calls
+	f.calls = 0
+	return n
+}
+
+// asked is what the calls that are known here may bring.
+type asked struct {
+	SecretID      string `json:"SecretId"`
+	Name          string
+	Value         string `json:"SecretString"`
+	Token         string `json:"ClientRequestToken"`
+	Version       string `json:"VersionId"`
+	Tags          json.RawMessage
+	VersionStages []string
+	VersionStage  string
+	To            string `json:"MoveToVersionId"`
+	NextToken     string
+}
+
+// ServeHTTP implements http.Handler.
+func (f *shelf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var in asked
+	body, err := io.ReadAll(r.Body)
+	if err != nil || json.Unmarshal(body, &in) != nil {
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	_, action, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
+	out, code := f.do(action, &in)
+	w.Header().Set("Content-Type", "application/x-amz-json-1.1")
+	if code != "" {
+		w.WriteHeader(http.StatusBadRequest)
+		out = map[string]string{"__type": code, "Message": code}
+	}
+	_ = json.NewEncoder(w).Encode(out)
+}
+
+func (f *shelf) do(action string, in *asked) (out any, code string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls++
+	k := f.secrets[in.SecretID]
+	switch {
+	case action == "ListSecrets":
+		return f.list(in.NextToken), ""
+	case action == "CreateSecret" && f.secrets[in.Name] != nil:
+		return nil, "ResourceExistsException"
+	case action == "CreateSecret":
+		k = &shelved{
+			ARN: "arn:aws:secretsmanager:" + cloudRegion + ":123456789012:secret:" + in.Name + "-AAAAAA", Name: in.Name, tags: in.Tags,
+			values: map[string]string{in.Token: in.Value}, labels: map[string][]string{in.Token: {"AWSCURRENT"}},
+		}
+		f.secrets[k.ARN], f.secrets[k.Name], f.order = k, k, append(f.order, k)
+		f.tell(k)
+		return map[string]any{"ARN": k.ARN, "Name": k.Name, "VersionId": in.Token}, ""
+	case k == nil:
+		return nil, "ResourceNotFoundException"
+	case action == "DescribeSecret":
+		return k.show("VersionIdsToStages"), ""
+	case action == "GetSecretValue":
+		return map[string]any{"ARN": k.ARN, "Name": k.Name, "VersionId": in.Version, "SecretString": k.values[in.Version]}, ""
+	case action == "PutSecretValue":
+		for id, labels := range k.labels {
+			k.labels[id] = slices.DeleteFunc(labels, func(l string) bool { return slices.Contains(in.VersionStages, l) })
+		}
+		k.values[in.Token], k.labels[in.Token] = in.Value, in.VersionStages
+		return map[string]any{"ARN": k.ARN, "Name": k.Name, "VersionId": in.Token, "VersionStages": in.VersionStages}, ""
+	case action == "UpdateSecretVersionStage":
+		k.values = map[string]string{in.To: k.values[in.To]}
+		k.labels = map[string][]string{in.To: append(k.labels[in.To], in.VersionStage)}
+		f.tell(k)
+		return map[string]any{"ARN": k.ARN, "Name": k.Name}, ""
+	}
+	return nil, "UnknownOperationException"
+}
+
+func (f *shelf) tell(k *shelved) {
+	if f.arrived != nil {
+		f.arrived(k.Name, time.Now())
+	}
+}
+
+func (k *shelved) show(labels string) map[string]any {
+	out := map[string]any{"ARN": k.ARN, "Name": k.Name, labels: k.labels}
+	if k.tags != nil {
+		out["Tags"] = k.tags
+	}
+	return out
+}
+
+func (f *shelf) list(after string) any {
+	const page = 100
+	from, _ := strconv.Atoi(after) // "" is the beginning
+	to := min(from+page, len(f.order))
+	all := []any{}
+	for _, k := range f.order[min(from, to):to] {
+		all = append(all, k.show("SecretVersionsToStages"))
+	}
+	out := map[string]any{"SecretList": all}
+	if to < len(f.order) {
+		out["NextToken"] = strconv.Itoa(to)
+	}
+	return out
+}
