@@ -226,6 +226,9 @@ func (s *Server) Run(ctx context.Context) error {
 // Space returns how much room there is for the node's data.
 func (s *Server) Space() freespace.State { return s.space.State() }
 
+// Wrote counts bytes that were written to the node's data beside the server's own writes.
+func (s *Server) Wrote(bytes int) { s.space.Wrote(bytes) }
+
 // noRoom reports whether the writes of clients have to be rejected: the disk has no room, and no other node can take over.
 func (s *Server) noRoom() bool {
 	if s.space.State() != freespace.Full {

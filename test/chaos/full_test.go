@@ -304,6 +304,9 @@ func TestFullDiskOfASecondary(t *testing.T) {
 	if got := paused(); got != "coffer_replication_paused 1" {
 		t.Errorf("the metric says %q", got)
 	}
+	if strings.Contains(n.Log(), "no space left on device") {
+		t.Error("the disk was full before the secondary stopped taking")
+	}
 	stuff(t, small)
 	write(20)
 	lag := func(least float64) func(harness.Replication) bool {

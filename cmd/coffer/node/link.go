@@ -43,10 +43,24 @@ var layout = replication.Layout{
 func newLink(machine *fsm.FSM, log *wal.Log, b *barrier.Barrier, apiAddr, clusterAddr string, logger *slog.Logger) (*link.Link, *guardOf, error) {
 	guard := new(guardOf)
 	l, err := link.New(link.Options{
-		State: stateOf{machine}, Log: log, Store: b, Layout: layout, Guard: guard,
+		State: stateOf{machine}, Log: log, Store: received{b, guard}, Layout: layout, Guard: guard,
 		APIAddr: apiAddr, ClusterAddr: clusterAddr, Logger: logger,
 	})
 	return l, guard, err
+}
+
+// received is the store that takes what comes from the primary. Like every other write it takes room on the disk.
+type received struct {
+	*barrier.Barrier
+	guard *guardOf
+}
+
+// Commit implements storage.Committer.
+func (r received) Commit(ctx context.Context, b storage.Batch) (storage.Index, error) {
+	bytes := b.Bytes()
+	index, err := r.Barrier.Commit(ctx, b)
+	r.guard.server.Wrote(bytes)
+	return index, err
 }
 
 // stateOf is a replication.StateMachine.
