@@ -61,10 +61,7 @@ func (c *Cache[T]) Apply(ch Change) {
 		clear(c.items)
 		return
 	}
-	for i := range ch.Puts {
-		delete(c.items, ch.Puts[i].Key)
-	}
-	for _, k := range ch.Deletes {
+	for k := range ch.Written() {
 		delete(c.items, k)
 	}
 }

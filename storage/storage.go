@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"strings"
 	"unicode/utf8"
 )
@@ -75,10 +76,12 @@ func (k Key) Path() string {
 
 // Validate reports what is wrong with a whole (not relative) key, or nil.
 func (k Key) Validate() error {
-	switch c := k.Class(); {
-	case c != Shared && c != Local:
+	class, rest, hasClass := strings.Cut(string(k), "/")
+	area, _, hasArea := strings.Cut(rest, "/")
+	switch {
+	case !hasClass || class != string(Shared) && class != string(Local):
 		return fmt.Errorf("key class must be %q or %q", Shared, Local)
-	case k.Area() == "":
+	case !hasArea || area == "":
 		return errors.New("key has no area")
 	case len(k) > MaxKeyBytes:
 		return fmt.Errorf("key is %d bytes, the limit is %d: %w", len(k), MaxKeyBytes, ErrTooLarge)
@@ -128,6 +131,22 @@ type Batch struct {
 // Empty reports whether the batch would change nothing.
 func (b *Batch) Empty() bool { return len(b.Puts) == 0 && len(b.Deletes) == 0 }
 
+// Written yields the keys of the puts, then the deleted ones.
+func (b *Batch) Written() iter.Seq[Key] {
+	return func(yield func(Key) bool) {
+		for i := range b.Puts {
+			if !yield(b.Puts[i].Key) {
+				return
+			}
+		}
+		for _, k := range b.Deletes {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
 // Bytes returns the size of all keys and values in the batch.
 func (b *Batch) Bytes() int {
 	n := 0
@@ -147,24 +166,18 @@ func (b *Batch) Bytes() int {
 // slack is that of CheckSize.
 func (b *Batch) Validate(slack int) error {
 	seen := make(map[Key]bool, len(b.Puts)+len(b.Deletes))
-	check := func(k Key) error {
+	for k := range b.Written() {
 		if seen[k] {
 			return fmt.Errorf("key %q is written twice in one batch", k)
 		}
 		seen[k] = true
-		return k.Validate()
+		if err := k.Validate(); err != nil {
+			return err
+		}
 	}
 	for _, p := range b.Puts {
-		if err := check(p.Key); err != nil {
-			return err
-		}
 		if (p.Origin.Epoch == 0) != (p.Origin.Index == 0) {
 			return fmt.Errorf("the origin of key %q is incomplete", p.Key)
-		}
-	}
-	for _, k := range b.Deletes {
-		if err := check(k); err != nil {
-			return err
 		}
 	}
 	for _, r := range b.Reads {
@@ -230,6 +243,22 @@ type Change struct {
 	Deletes []Key
 	// Reset is set when the whole state was replaced (a snapshot was installed): forget everything.
 	Reset bool
+}
+
+// Written yields the keys of the puts, then the deleted ones.
+func (c *Change) Written() iter.Seq[Key] {
+	return func(yield func(Key) bool) {
+		for i := range c.Puts {
+			if !yield(c.Puts[i].Key) {
+				return
+			}
+		}
+		for _, k := range c.Deletes {
+			if !yield(k) {
+				return
+			}
+		}
+	}
 }
 
 // Touches reports whether the change wrote or deleted a key with one of these prefixes, or replaced everything.

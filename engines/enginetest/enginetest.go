@@ -98,10 +98,7 @@ func (m *Mount) start() {
 // invalidate tells the engine about a change, each class on its own, with relative keys.
 func invalidate(i engines.Invalidator, ch storage.Change) {
 	changed := map[storage.Class][]storage.Key{}
-	for _, e := range ch.Puts {
-		changed[e.Key.Class()] = append(changed[e.Key.Class()], storage.Key(e.Key.Path()))
-	}
-	for _, k := range ch.Deletes {
+	for k := range ch.Written() {
 		changed[k.Class()] = append(changed[k.Class()], storage.Key(k.Path()))
 	}
 	for class, keys := range changed {

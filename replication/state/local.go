@@ -65,7 +65,7 @@ func (l *Local) Close() { l.stop() }
 // changed runs on the apply path.
 func (l *Local) changed(ch storage.Change) {
 	shared, scope, cursor := ch.Reset, ch.Reset, ch.Reset
-	look := func(key storage.Key) {
+	for key := range ch.Written() {
 		switch {
 		case key.Class() == storage.Shared:
 			shared = true
@@ -75,12 +75,6 @@ func (l *Local) changed(ch storage.Change) {
 		case isBelow(key, replicationPrefix) && !isBelow(key, progressPrefix):
 			scope = true
 		}
-	}
-	for i := range ch.Puts {
-		look(ch.Puts[i].Key)
-	}
-	for _, key := range ch.Deletes {
-		look(key)
 	}
 	if shared {
 		l.head.Store(uint64(ch.Index))

@@ -138,6 +138,10 @@ func (f *Store) may(role roles.Role) error {
 
 // writesShared reports whether the batch writes what replicates.
 func writesShared(b *storage.Batch) bool {
-	return slices.ContainsFunc(b.Puts, func(p storage.Put) bool { return p.Key.Class() == storage.Shared }) ||
-		slices.ContainsFunc(b.Deletes, func(k storage.Key) bool { return k.Class() == storage.Shared })
+	for k := range b.Written() {
+		if k.Class() == storage.Shared {
+			return true
+		}
+	}
+	return false
 }

@@ -90,12 +90,7 @@ func touchesGroups(ch storage.Change) bool {
 	if ch.Reset {
 		return true
 	}
-	for i := range ch.Puts {
-		if isGroupKey(ch.Puts[i].Key) {
-			return true
-		}
-	}
-	for _, k := range ch.Deletes {
+	for k := range ch.Written() {
 		if isGroupKey(k) {
 			return true
 		}

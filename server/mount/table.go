@@ -174,25 +174,19 @@ func (t *Table) Changed(ch storage.Change) {
 		return
 	}
 	var entries []storage.Key
-	note := func(k storage.Key) {
+	for k := range ch.Written() {
 		area := k.Area()
 		if area == "sys" {
 			if isEntryKey(k) {
 				entries = append(entries, k)
 			}
-			return
+			continue
 		}
 		if m := r.byUUID[area]; m != nil {
 			if inv, ok := m.Engine.(engines.Invalidator); ok {
 				inv.Changed(k.Class(), []storage.Key{storage.Key(k.Path())}, false)
 			}
 		}
-	}
-	for i := range ch.Puts {
-		note(ch.Puts[i].Key)
-	}
-	for _, k := range ch.Deletes {
-		note(k)
 	}
 	if entries != nil {
 		t.stale(false, entries...)

@@ -116,16 +116,10 @@ func (s *Store) Changed(ch storage.Change) {
 		s.dirty = map[string]bool{}
 	}
 	s.all = s.all || ch.Reset
-	note := func(k storage.Key) {
+	for k := range ch.Written() {
 		if k.Class() == storage.Shared && k.Area() == area && !strings.Contains(k.Path(), "/") {
 			s.dirty[k.Path()] = true
 		}
-	}
-	for i := range ch.Puts {
-		note(ch.Puts[i].Key)
-	}
-	for _, k := range ch.Deletes {
-		note(k)
 	}
 	s.version.Add(1)
 }

@@ -76,8 +76,10 @@ func isPolicyKey(k storage.Key) bool {
 
 // Changed forgets what a change made stale. It is meant for storage.Feed's OnChange.
 func (s *Store) Changed(ch storage.Change) {
-	stale := ch.Reset || slices.ContainsFunc(ch.Deletes, isPolicyKey) ||
-		slices.ContainsFunc(ch.Puts, func(e storage.Entry) bool { return isPolicyKey(e.Key) })
+	stale := ch.Reset
+	for k := range ch.Written() {
+		stale = stale || isPolicyKey(k)
+	}
 	if !stale {
 		return
 	}

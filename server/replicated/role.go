@@ -119,7 +119,7 @@ const localPrefix storage.Key = "l/replication/"
 func (s *Store) Changed(ch storage.Change) {
 	s.registry.Changed(ch)
 	var role, own, scope bool
-	note := func(k storage.Key) {
+	for k := range ch.Written() {
 		switch {
 		case k == roles.RoleKey:
 			role, own, scope = true, true, true
@@ -130,12 +130,6 @@ func (s *Store) Changed(ch storage.Change) {
 		case filter.Anchor(k):
 			scope = true
 		}
-	}
-	for i := range ch.Puts {
-		note(ch.Puts[i].Key)
-	}
-	for _, k := range ch.Deletes {
-		note(k)
 	}
 	if role || ch.Reset {
 		s.changes.Add(1)

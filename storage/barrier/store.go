@@ -133,12 +133,7 @@ func checkBatch(batch *storage.Batch) error {
 			return errRaw(r.Key)
 		}
 	}
-	for _, p := range batch.Puts {
-		if isRaw(p.Key) {
-			return errRaw(p.Key)
-		}
-	}
-	for _, key := range batch.Deletes {
+	for key := range batch.Written() {
 		if isRaw(key) {
 			return errRaw(key)
 		}

@@ -5,7 +5,6 @@ package rawstore
 import (
 	"context"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -67,10 +66,14 @@ func (s *Store) awaitDurable(ctx context.Context, c Cluster, index storage.Index
 
 // readSealed reports whether a batch changes what a sealed node reads.
 func readSealed(b storage.Batch) bool {
-	read := func(key storage.Key) bool {
-		return slices.ContainsFunc(SealedPrefixes, func(p storage.Key) bool { return strings.HasPrefix(string(key), string(p)) })
+	for key := range b.Written() {
+		for _, prefix := range SealedPrefixes {
+			if strings.HasPrefix(string(key), string(prefix)) {
+				return true
+			}
+		}
 	}
-	return slices.ContainsFunc(b.Puts, func(p storage.Put) bool { return read(p.Key) }) || slices.ContainsFunc(b.Deletes, read)
+	return false
 }
 
 // Route has commits go through a cluster; nil: they fail with storage.ErrSealed.
