@@ -93,8 +93,8 @@ func (p *pages) page(id uint64) page { return p.read(id, false) }
 func (p *pages) hotPage(id uint64) page { return p.read(id, true) }
 
 func (p *pages) read(id uint64, leaves bool) page {
-	if id/sumChunkPages < uint64(len(p.sums)) {
-		if c := p.copied(id).Load(); c != nil {
+	if chunk := id / sumChunkPages; chunk < uint64(len(p.sums)) {
+		if c := p.sums[chunk].copies[id%sumChunkPages].Load(); c != nil {
 			return *c
 		}
 	}
@@ -157,23 +157,19 @@ func (p *pages) newestMeta() (boltMeta, error) {
 	})
 }
 
-// key returns the key of element i of a page of either kind. It panics if that lies outside of the page.
-func (p *page) key(i int) []byte {
-	at := pageHeaderBytes + i*elementBytes
-	e := p.b[at : at+elementBytes]
-	if p.kind == leafPage {
-		e = e[4:] // flags
-	}
-	at += int(binary.NativeEndian.Uint32(e))
-	return p.b[at : at+int(binary.NativeEndian.Uint32(e[4:]))]
-}
-
-// search returns the first element whose key is at least key, p.count if there is none.
+// search returns the first element whose key is at least key, p.count if there is none. It panics if a key that it compares
+// lies outside of the page.
 func (p *page) search(key string) (i int, found bool) {
+	field := 0 // of an element: where its key begins, and how long it is
+	if p.kind == leafPage {
+		field = 4 // after the flags
+	}
 	lo, hi := 0, p.count
 	for lo < hi {
 		mid := int(uint(lo+hi) / 2)
-		switch at := p.key(mid); {
+		e := pageHeaderBytes + mid*elementBytes
+		begin := e + int(binary.NativeEndian.Uint32(p.b[e+field:]))
+		switch at := p.b[begin : begin+int(binary.NativeEndian.Uint32(p.b[e+field+4:]))]; {
 		case string(at) == key:
 			return mid, true
 		case string(at) < key:
@@ -203,13 +199,13 @@ func (p *page) child(i int) uint64 {
 	return id
 }
 
-// value returns the record at element i of a leaf page. It panics with a damage.
-func (p *page) value(i int) []byte {
-	_, _, value, err := p.leaf(i)
+// record returns the key and the record at element i of a leaf page. It panics with a damage.
+func (p *page) record(i int) (key, value []byte) {
+	_, key, value, err := p.leaf(i)
 	if err != nil {
 		panic(err)
 	}
-	return value[:len(value):len(value)]
+	return key, value[:len(value):len(value)]
 }
 
 // below calls fn with each page that this one refers to: children, and the roots of buckets.
@@ -353,7 +349,7 @@ func (c *pageCursor) settle() {
 		case top.page.kind == branchPage:
 			c.stack = append(c.stack, pagePlace{page: c.page(top.page.child(top.i))})
 		default:
-			c.k, c.v = top.page.key(top.i), top.page.value(top.i)
+			c.k, c.v = top.page.record(top.i)
 			return
 		}
 	}

@@ -97,8 +97,12 @@ func TestDamageWhileOpen(t *testing.T) {
 		p := pageOf(id)
 		kinds[p.kind] = append(kinds[p.kind], id)
 		for i := range p.count {
-			if key := string(p.key(i)); want[key] != nil {
-				within[id] = append(within[id], key)
+			_, key, _ := p.branch(i)
+			if p.kind == leafPage {
+				_, key, _, _ = p.leaf(i)
+			}
+			if want[string(key)] != nil {
+				within[id] = append(within[id], string(key))
 			}
 		}
 		p.below(walk)
@@ -452,12 +456,13 @@ func TestFoldMergesDamage(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := 1; i < leaves[at].count; i++ {
-		w.Delete(string(leaves[at].key(i)))
+		key, _ := leaves[at].record(i)
+		w.Delete(string(key))
 	}
 	w.Commit(Position{Index: 9, Term: 2})
 	for _, i := range []int{at - 1, at + 1} {
 		p := leaves[i]
-		rec := p.value(p.count - 1)
+		_, rec := p.record(p.count - 1)
 		end := bytes.Index(p.b, rec) + len(rec) - 1
 		flip(t, s, (int64(p.id)*pageSize+int64(end))*8)
 	}

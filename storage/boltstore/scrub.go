@@ -96,7 +96,7 @@ func (c *pageCursor) scrub(from string) (next string, more bool) {
 	c.seek(from)
 	for c.k != nil {
 		leaf := &c.stack[len(c.stack)-1]
-		last := leaf.page.key(leaf.page.count - 1)
+		last, _ := leaf.page.record(leaf.page.count - 1)
 		if c.read >= scrubPages*c.base.pages.size {
 			return string(last) + "\x00", true
 		}

@@ -1,8 +1,10 @@
 package boltstore
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
+	"math"
 	"sync/atomic"
 
 	"go.etcd.io/bbolt"
@@ -102,7 +104,8 @@ func (b *base) get(key string) []byte {
 		p = b.pages.hotPage(p.child(p.childFor(key)))
 	}
 	if i, found := p.search(key); found {
-		return p.value(i)
+		_, rec := p.record(i)
+		return rec
 	}
 	return nil
 }
@@ -182,42 +185,36 @@ func (v View) Sum() (sum lthash.Sum, err error) {
 	return sum, err
 }
 
-// Get returns a copy of the record under key, or nil.
-func (v View) Get(key string) (rec []byte, err error) {
-	err = v.lookup(key, func(found []byte) {
-		rec = append([]byte(nil), found...)
-	})
-	return rec, err
-}
+// Get returns the record under key, or nil. Do not modify it: views share what is not in the file yet.
+func (v View) Get(key string) (rec []byte, err error) { return v.lookup(key, math.MaxInt) }
 
 // Header returns the header of the record under key, or the zero one if there is none.
 func (v View) Header(key string) (h Header, err error) {
-	var bad error
-	err = v.lookup(key, func(rec []byte) { h, _, bad = ParseRecord(rec) })
-	if err == nil && bad != nil {
-		err = v.base.s.damaged(bad.Error())
+	rec, err := v.lookup(key, recordHeaderBytes+originBytes)
+	if err != nil || rec == nil {
+		return h, err
+	}
+	if h, _, err = ParseRecord(rec); err != nil {
+		err = v.base.s.damaged(err.Error())
 	}
 	return h, err
 }
 
-// lookup calls fn with the record under key, if there is one; it is valid during the call.
-func (v View) lookup(key string, fn func(rec []byte)) (err error) {
+// lookup returns the record under key, at most limit bytes of it, or nil.
+func (v View) lookup(key string, limit int) (rec []byte, err error) {
 	for _, t := range [...]*tree{v.active, v.folding} {
 		if t == nil {
 			continue
 		}
 		if it, ok := t.Get(item{key: key}); ok {
-			if it.rec != nil {
-				fn(it.rec)
-			}
-			return nil
+			return it.rec, nil
 		}
 	}
 	defer v.base.s.guard(&err)()
-	if rec := v.base.get(key); rec != nil {
-		fn(rec)
+	if found := v.base.get(key); found != nil {
+		rec = bytes.Clone(found[:min(len(found), limit)]) // the memory map may change
 	}
-	return nil
+	return rec, nil
 }
 
 // Cursor walks a view in byte order of the keys. It reads the memory map: use it only inside View.Walk.

@@ -205,7 +205,7 @@ func (f *FSM) wakeLocked() {
 
 // WaitApplied returns nil once AppliedIndex has reached i, ctx's error, or the reason why it never will.
 func (f *FSM) WaitApplied(ctx context.Context, i storage.Index) error {
-	return f.wait(ctx, func() bool { return f.AppliedIndex() >= i })
+	return f.wait(ctx, func() bool { return f.applied.Load() >= uint64(i) })
 }
 
 // wait returns nil once reached does, which wakeLocked must follow.
