@@ -165,21 +165,16 @@ func (n *Runner) LeaderIndex(ctx context.Context) (storage.Index, error) {
 // ErrNotLeading says that this node does not lead.
 var ErrNotLeading = errors.New("this node does not lead")
 
-// ownIndex confirms that this node leads.
-func (n *Runner) ownIndex() (storage.Index, error) {
-	term, ok := n.Leads()
-	if !ok {
-		return 0, ErrNotLeading
-	}
-	return n.confirmedIndex(n.ctx, term)
-}
-
 // confirmedIndex returns the commit index of a moment at which this node was the leader beyond doubt: a
 // quorum answered, as followers of its term, heartbeats that were sent after the index was read.
 //
 // Raft's VerifyLeader does not promise that. It counts answers to heartbeats that were sent before it was
 // called (a stopped and continued leader reads those from its sockets), and it counts non-voters.
-func (n *Runner) confirmedIndex(ctx context.Context, term uint64) (storage.Index, error) {
+func (n *Runner) confirmedIndex() (storage.Index, error) {
+	term, ok := n.Leads()
+	if !ok {
+		return 0, ErrNotLeading
+	}
 	i := n.instance.Load()
 	index := storage.Index(i.raft.CommitIndex())
 	var others []raft.Server
@@ -195,7 +190,7 @@ func (n *Runner) confirmedIndex(ctx context.Context, term uint64) (storage.Index
 		}
 	}
 	if need := voters/2 + 1 - self; need > 0 {
-		ctx, cancel := context.WithTimeout(ctx, n.opts.HeartbeatTimeout)
+		ctx, cancel := context.WithTimeout(n.ctx, n.opts.HeartbeatTimeout)
 		defer cancel()
 		if err := n.reads.confirm.wait(ctx, n, i, term, others, need); err != nil {
 			return 0, err

@@ -71,10 +71,10 @@ func (n *Runner) IsLeader() bool {
 
 // Leads returns the term this node leads in, if it does.
 func (n *Runner) Leads() (term uint64, ok bool) {
-	r := n.Raft()
+	r := n.instance.Load().raft
 	term = n.leaderTerm.Load()
 	return term, term != 0 && r.State() == raft.Leader && r.CurrentTerm() == term &&
-		!n.Broken.Load() && !n.Stalled()
+		!n.Broken.Load() && n.logs.StalledFor() <= n.opts.StallAfter
 }
 
 // LeaderChanges signals, level-triggered with capacity 1, that IsLeader or Leader may have changed. The

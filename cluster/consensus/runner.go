@@ -132,7 +132,7 @@ func (n *Runner) Serve(l Leader) {
 	for range entriesAtOnce {
 		n.Go(n.propose)
 	}
-	n.Go(func() { n.reads.confirms.run(n.ctx, n.ownIndex) })
+	n.Go(func() { n.reads.confirms.run(n.ctx, n.confirmedIndex) })
 	n.Go(func() { n.reads.seeks.run(n.ctx, n.seekIndex) })
 	n.Go(n.lookOut)
 	n.Go(n.awaitFailure)
