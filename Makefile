@@ -39,7 +39,7 @@ check: ## in a minute or so: formatting, vet, what may import what, and the test
 .PHONY: test
 test: ## every test, with the race detector, also in the servers that tests start
 	$(MAKE) --no-print-directory -j2 bin/coffer-race build
-	GOGC=$${GOGC:-300} COFFER_SIM_SEEDS=$${COFFER_SIM_SEEDS:-100} COFFER_TEST_BINARY=$(CURDIR)/bin/coffer-race COFFER_TEST_CLIENT=$(CURDIR)/bin/coffer GORACE=$${GORACE:-atexit_sleep_ms=0} \
+	GOGC=$${GOGC:-1200} COFFER_SIM_SEEDS=$${COFFER_SIM_SEEDS:-100} COFFER_TEST_BINARY=$(CURDIR)/bin/coffer-race COFFER_TEST_CLIENT=$(CURDIR)/bin/coffer GORACE=$${GORACE:-atexit_sleep_ms=0} \
 		go test $(RACE) -p=$(PACKAGES) -vet=off -shuffle=on -timeout=10m -json $(LONGEST) $(ALL) | $(TALLY)
 
 .PHONY: simulate

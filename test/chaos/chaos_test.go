@@ -21,27 +21,17 @@ import (
 
 func TestMain(m *testing.M) { harness.Main(m) }
 
-var long = os.Getenv("COFFER_CHAOS") == "long"
-
 // amount returns the number for the short or the long version.
 func amount(short, whenLong int) int {
-	if long {
+	if harness.Long {
 		return whenLong
 	}
 	return short
 }
 
-// longOnly skips a test but in make chaos.
-func longOnly(t *testing.T) {
-	t.Helper()
-	if !long {
-		t.Skip("only in the long version: make chaos")
-	}
-}
-
 // concurrent lets a test run beside the others; but not in the long version, whose times are reported.
 func concurrent(t *testing.T) {
-	if !long {
+	if !harness.Long {
 		t.Parallel()
 	}
 }

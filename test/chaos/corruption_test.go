@@ -34,7 +34,7 @@ func damages() []damage {
 		{"the state empty", "fsm.db", func(dir string) error { return os.Truncate(filepath.Join(dir, "fsm.db"), 0) }},
 		{"the files swapped", "fsm.db", swap},
 	}
-	if long {
+	if harness.Long {
 		return append(list, more...)
 	}
 	return append(list, more[2], more[4])
@@ -126,7 +126,7 @@ func fill(t *testing.T, n *harness.Node, prefix string, count int) (keys []strin
 // TestCorruptionHeals damages the files of a member that is down. At its start it has to notice, name the
 // file, serve nothing from it and fetch everything from the others.
 func TestCorruptionHeals(t *testing.T) {
-	longOnly(t)
+	harness.LongOnly(t)
 	t.Parallel()
 	c := harness.NewCluster(t, 3, harness.Options{})
 	c.Leader().MustDo("POST", "/v1/sys/mounts/ack", map[string]any{"type": "kv"})
@@ -157,7 +157,7 @@ func TestCorruptionHeals(t *testing.T) {
 
 // TestCorruptionIsRefused: without anybody to fetch the data from, a node does not start.
 func TestCorruptionIsRefused(t *testing.T) {
-	longOnly(t)
+	harness.LongOnly(t)
 	t.Parallel()
 	c := harness.NewCluster(t, 1, harness.Options{NoRetryJoin: true})
 	n := c.Nodes[0]
@@ -198,7 +198,7 @@ func TestCorruptionIsRefused(t *testing.T) {
 // TestDiskFull fills the leader's disk. Nothing acknowledged may be lost, the others go on, and when there is
 // space again the node is a member like before.
 func TestDiskFull(t *testing.T) {
-	longOnly(t)
+	harness.LongOnly(t)
 	small := t.TempDir()
 	mount(t, small, "24m")
 	c := harness.NewCluster(t, 3, harness.Options{Dir: func(id string) string {
@@ -244,7 +244,7 @@ func TestDiskFull(t *testing.T) {
 // TestOldFile puts one of a member's two files back from a backup that is older than the other. Whether it
 // notices or catches up, it must end with everything that was acknowledged.
 func TestOldFile(t *testing.T) {
-	longOnly(t)
+	harness.LongOnly(t)
 	t.Parallel()
 	c := harness.NewCluster(t, 3, harness.Options{})
 	c.Leader().MustDo("POST", "/v1/sys/mounts/ack", map[string]any{"type": "kv"})

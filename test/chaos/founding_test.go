@@ -64,7 +64,7 @@ func TestOneConfigurationFoundsACluster(t *testing.T) {
 			t.Errorf("initializing %s again answers %d %s", n.ID, a.Status, a.Body)
 		}
 	}
-	if !long {
+	if !harness.Long {
 		return
 	}
 	founder.Kill9()

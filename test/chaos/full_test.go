@@ -31,7 +31,7 @@ func stuff(t *testing.T, dir string) {
 
 // TestFullStandby fills a standby's disk.
 func TestFullStandby(t *testing.T) {
-	longOnly(t)
+	harness.LongOnly(t)
 	t.Parallel()
 	small := t.TempDir()
 	mount(t, small, "32m")
@@ -41,7 +41,7 @@ func TestFullStandby(t *testing.T) {
 
 // TestStalledStandby lets every write to a standby's disk hang.
 func TestStalledStandby(t *testing.T) {
-	longOnly(t)
+	harness.LongOnly(t)
 	dir := t.TempDir()
 	freeze, thaw := mountFreezable(t, dir)
 	brokenStandby(t, dir, "a write has been under way", freeze, func() {}, thaw)
@@ -144,7 +144,7 @@ func brokenStandby(t *testing.T, small, cause string, breakIt, keepBroken, repai
 // TestFullDiskOfOne fills the only node's disk, first by writes and then from outside. Writes are rejected before it is full;
 // what makes room goes on even when nothing is left, by the ballast.
 func TestFullDiskOfOne(t *testing.T) {
-	longOnly(t)
+	harness.LongOnly(t)
 	t.Parallel()
 	small := t.TempDir()
 	mount(t, small, "96m")
@@ -257,7 +257,7 @@ func TestFullDiskOfOne(t *testing.T) {
 // TestFullDiskOfASecondary fills the disk of a secondary by what its primary sends. It stops taking before the disk is full, says
 // so, goes on serving what it has, and follows again by itself once there is room, even if something else filled the rest meanwhile.
 func TestFullDiskOfASecondary(t *testing.T) {
-	longOnly(t)
+	harness.LongOnly(t)
 	t.Parallel()
 	small := t.TempDir()
 	mount(t, small, "96m")

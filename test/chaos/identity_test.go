@@ -43,7 +43,7 @@ func mustCopy(t *testing.T, to, from string) {
 // files on the wrong node keep it from starting; a joiner does not use what another cluster has left on its disk; and a removed
 // node knows.
 func TestIdentityOfNodesAndFiles(t *testing.T) {
-	longOnly(t)
+	harness.LongOnly(t)
 	t.Parallel()
 	c := harness.NewCluster(t, 3, harness.Options{})
 	leader := c.Leader()

@@ -14,7 +14,7 @@ import (
 // TestSnapshotInstall keeps a node away until the others have dropped the log that it needs, so that it gets
 // the whole state instead; and kills it a few times while it does.
 func TestSnapshotInstall(t *testing.T) {
-	longOnly(t)
+	harness.LongOnly(t)
 	t.Parallel()
 	c := harness.NewCluster(t, 3, harness.Options{StorageConfig: `  snapshot_interval = "200ms"
   snapshot_threshold = 32

@@ -13,7 +13,7 @@ import (
 // TestRestoreIntoNewCluster: after the loss of a whole cluster, its snapshot brings everything back in new
 // machines, under the old cluster's keys and tokens.
 func TestRestoreIntoNewCluster(t *testing.T) {
-	longOnly(t)
+	harness.LongOnly(t)
 	t.Parallel()
 	old := harness.NewCluster(t, 1, harness.Options{Shamir: true})
 	n := old.Nodes[0]

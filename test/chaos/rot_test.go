@@ -66,7 +66,7 @@ func askAll(t *testing.T, n *harness.Node, token string, keys []string, rng *ran
 // TestRotWhileRunning flips bits in the files of running nodes, of standbys and of the active one. Nothing wrong is read, and
 // the node that has the damage hands leadership over, moves its files aside and fetches them from the others by itself.
 func TestRotWhileRunning(t *testing.T) {
-	longOnly(t)
+	harness.LongOnly(t)
 	c := harness.NewCluster(t, 3, harness.Options{StorageConfig: `  scrub_interval = "2s"`})
 	c.Leader().MustDo("POST", "/v1/sys/mounts/ack", map[string]any{"type": "kv"})
 	keys, index := fill(t, c.Leader(), "k", 600)
@@ -113,7 +113,7 @@ func TestRotWhileRunning(t *testing.T) {
 
 // TestRotOfTheOnlyNode: with no node to fetch from, the process ends with an error that names the file.
 func TestRotOfTheOnlyNode(t *testing.T) {
-	longOnly(t)
+	harness.LongOnly(t)
 	t.Parallel()
 	c := harness.NewCluster(t, 1, harness.Options{NoRetryJoin: true, StorageConfig: `  scrub_interval = "2s"`})
 	n := c.Nodes[0]

@@ -47,7 +47,7 @@ func rekey(t *testing.T, c *harness.Cluster) (keys []string) {
 // TestSealedStateIsDurable: what a sealed node reads is on its disk when it is acknowledged. A node that is killed right after
 // init was initialised, and after a rekey the new keys open it.
 func TestSealedStateIsDurable(t *testing.T) {
-	longOnly(t)
+	harness.LongOnly(t)
 	t.Parallel()
 	c := harness.NewCluster(t, 1, harness.Options{Shamir: true, Bare: true})
 	n := c.Nodes[0]

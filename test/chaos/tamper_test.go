@@ -70,7 +70,7 @@ func rewrite(t *testing.T, n *harness.Node, records map[string][]byte) {
 // TestTamperedDisk restores a revoked token and removes an audit device on the disk of one node, with checksums that are
 // right. The node has to notice soon after its start, and until then to serve nothing of it, also when all nodes start at once.
 func TestTamperedDisk(t *testing.T) {
-	longOnly(t)
+	harness.LongOnly(t)
 	c := harness.NewCluster(t, 3, harness.Options{})
 	root := c.Leader()
 	root.MustDo("POST", "/v1/sys/mounts/ack", map[string]any{"type": "kv"})

@@ -12,9 +12,7 @@ import (
 // see a failure; then again in the other order with leaders that are killed in between, of both releases, which loses nothing
 // that was acknowledged. In the middle of both a node goes back to the previous release, which is possible until all have gone.
 func TestRollingUpgrade(t *testing.T) {
-	if !long {
-		t.Skip("builds the previous release: only with COFFER_CHAOS=long")
-	}
+	harness.LongOnly(t)
 	previous := harness.Previous(t)
 	for _, tt := range []struct {
 		name  string

@@ -51,9 +51,7 @@ func number(t *testing.T, name string, otherwise int) int {
 // needs skips what takes long, or cannot be done here.
 func needs(t *testing.T) {
 	t.Helper()
-	if os.Getenv("COFFER_CHAOS") != "long" {
-		t.Skip("it takes long: COFFER_CHAOS=long")
-	}
+	harness.LongOnly(t)
 	if _, err := os.Stat("/dev/fuse"); err != nil || os.Geteuid() != 0 {
 		t.Skip("NOT TESTED: loss of power. It needs root and /dev/fuse. (The log of changes has a test of its own without them, in storage/wal.)")
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -59,20 +58,17 @@ func (p point) String() string {
 	return fmt.Sprintf("%s %s %d", map[awstest.Moment]string{awstest.BeforeCommit: "before", awstest.AfterCommit: "after"}[p.when], p.action, p.n)
 }
 
-// thorough reports whether every point is wanted. Otherwise it is those that leave something else at the provider: after each
-// call that changes something.
-func thorough() bool { return os.Getenv("COFFER_CHAOS") == "long" }
-
-// points are those of an operation that makes these calls.
+// points are those of an operation that makes these calls: with harness.Long every one, otherwise those that leave something else at
+// the provider, after each call that changes something.
 func points(actions []string) (all []point) {
 	seen := map[string]int{}
 	for _, a := range actions {
 		seen[a]++
 		changes := !strings.HasPrefix(a, "Get") && !strings.HasPrefix(a, "List")
-		if thorough() {
+		if harness.Long {
 			all = append(all, point{a, seen[a], awstest.BeforeCommit})
 		}
-		if thorough() || changes {
+		if harness.Long || changes {
 			all = append(all, point{a, seen[a], awstest.AfterCommit})
 		}
 	}
@@ -239,7 +235,7 @@ func crashCreate(m *mount) trial {
 	m.hasUsers()
 	m.hasSession()
 	is := trial{path: m.name + "/creds/full", holds: (*mount).wantNoted}
-	if thorough() { // it takes the five minutes in which a new user may not be seen
+	if harness.Long { // it takes the five minutes in which a new user may not be seen
 		is.ends = (*mount).wantRolledBack
 	}
 	return is

@@ -13,9 +13,7 @@ import (
 // them expired in its own state. It must not revoke them at the provider: only a committed mark allows that.
 func TestFrozenLeaderRevokesNothing(t *testing.T) {
 	t.Parallel()
-	if !thorough() {
-		t.Skip("it takes long: COFFER_CHAOS=long")
-	}
+	harness.LongOnly(t)
 	c := harness.NewCluster(t, 3, harness.Options{Prefix: "frozen"})
 	m := &mount{t: t, c: c, name: "cloud", aws: awstest.New(t)}
 	m.put("sys/mounts/cloud", object{"type": "cloud"})

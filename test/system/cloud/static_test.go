@@ -139,9 +139,7 @@ func TestCloudStatic(t *testing.T) {
 
 // period waits for a rotation that no request asks for.
 func period(t *testing.T, m *mount) {
-	if !thorough() {
-		t.Skip("a period has a minute at least; COFFER_CHAOS=long waits for it")
-	}
+	harness.LongOnly(t) // a period has a minute at least
 	key := m.current("app", "svc")
 	dataOf(t, m.admin("POST", "static-roles/app", object{"rotation_period": "1m"}))
 	harness.Await(t, "the rotation", 3*time.Minute, func() error {

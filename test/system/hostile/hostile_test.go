@@ -13,7 +13,6 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"os"
 	"reflect"
 	"slices"
 	"strconv"
@@ -105,7 +104,7 @@ func TestHostile(t *testing.T) {
 				}
 				start := h.index()
 				h.paths()
-				if p == root || long || slices.Index(ops, op)%2 == 0 { // the checks of bodies know no namespaces
+				if p == root || harness.Long || slices.Index(ops, op)%2 == 0 { // the checks of bodies know no namespaces
 					h.query()
 					h.bodies()
 					h.fields()
@@ -251,13 +250,10 @@ func (h *attack) refused(what, method, path, token string, body []byte, words ..
 	}
 }
 
-// long is make chaos: every operation gets everything.
-var long = os.Getenv("COFFER_CHAOS") == "long"
-
 // inTurn returns every nth of the attacks that are the same for all operations, as what rejects them is: the next operation gets
 // others of them.
 func (h *attack) inTurn(attacks []string, n int) []string {
-	if long || n == 0 {
+	if harness.Long || n == 0 {
 		return attacks
 	}
 	turn := slices.Index(h.all, h.op) + len(h.ns) // not the same of an operation in both namespaces

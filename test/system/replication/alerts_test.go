@@ -80,9 +80,7 @@ func firing(t *testing.T, c *harness.Cluster, alerts []alert) (names []string) {
 
 // TestAlertsFire kills and freezes each side, and evaluates the documented alerts on the metrics of the other one.
 func TestAlertsFire(t *testing.T) {
-	if os.Getenv("COFFER_CHAOS") != "long" {
-		t.Skip("waits for alerts to fire: only with COFFER_CHAOS=long")
-	}
+	harness.LongOnly(t)
 	alerts := documentedAlerts(t)
 	const lag, known, connected = "coffer_replication_lag_seconds", "coffer_replication_secondaries_connected", "coffer_replication_connected"
 	type fault struct {

@@ -28,14 +28,13 @@ type storm struct {
 type numbers struct{ acknowledged, tried int }
 
 // TestStorm kills leaders and standbys of both clusters with -9 while several clients write through both, then compares the
-// two byte for byte. By default for a moment; COFFER_CHAOS=long is ten thousand secrets and ten minutes, and
-// COFFER_REPLICATION_KILLS another duration. COFFER_CHAOS_SEED repeats a choice of faults.
+// two byte for byte: ten thousand secrets for ten minutes, or for COFFER_REPLICATION_KILLS. COFFER_CHAOS_SEED repeats a choice of
+// faults. It runs with COFFER_CHAOS=long only.
 func TestStorm(t *testing.T) {
+	harness.LongOnly(t)
 	t.Parallel()
-	secrets, lasting := 300, 5*time.Second
-	if os.Getenv("COFFER_CHAOS") == "long" {
-		secrets, lasting = 10_000, 10*time.Minute
-	}
+	const secrets = 10_000
+	lasting := 10 * time.Minute
 	if text := os.Getenv("COFFER_REPLICATION_KILLS"); text != "" {
 		var err error
 		if lasting, err = time.ParseDuration(text); err != nil {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"os"
 	"sync"
 	"testing"
 	"time"
@@ -23,7 +22,7 @@ func TestSwitchOverUnderWrites(t *testing.T) {
 	harness.Replicate(primary, secondary, "eu")
 	acknowledged := map[string]bool{}
 	rounds := 2
-	if os.Getenv("COFFER_CHAOS") == "long" {
+	if harness.Long {
 		rounds = 4
 	}
 	for round := range rounds {
@@ -99,6 +98,7 @@ func TestSwitchOverUnderWrites(t *testing.T) {
 // TestEnableInterrupted kills the leaders of both clusters while one becomes a secondary of the other: it has what the primary
 // has in the end, and nothing of its own is left, on no node.
 func TestEnableInterrupted(t *testing.T) {
+	harness.LongOnly(t)
 	t.Parallel()
 	primary := harness.NewCluster(t, 3, harness.Options{Prefix: "p"})
 	secondary := harness.NewCluster(t, 3, harness.Options{Prefix: "s"})

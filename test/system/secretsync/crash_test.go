@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -22,16 +21,12 @@ const patience = 3 * time.Minute
 
 // TestKilledWhileSyncing kills the active node of three, with kill -9, right in the middle of what is pending: after a destination
 // has done what it was asked for and before it has answered, before it has done it, and at any other moment. All secrets arrive,
-// none is written twice in effect, what is told of them is true, and names of others are left alone. COFFER_CHAOS=long has 5,000
-// secrets, and every other time the node is only stopped until another has adopted, and wakes up believing that it is active.
+// none is written twice in effect, what is told of them is true, and names of others are left alone. Every other time the
+// node is only stopped until another one is active, and goes on as if it still were.
 func TestKilledWhileSyncing(t *testing.T) {
+	harness.LongOnly(t)
 	t.Parallel()
-	total, kills := 300, 1
-	if os.Getenv("COFFER_CHAOS") == "long" {
-		total, kills = 5000, 6
-	}
-	k := newKillings(t, total, kills)
-	k.stops = kills > 1
+	k := newKillings(t, 5000, 6)
 	k.prepare()
 	k.killAtRepository()
 	k.killAtSecretsManager()
@@ -52,7 +47,6 @@ type killings struct {
 	c     *harness.Cluster
 	total int
 	kills int
-	stops bool      // instead of every other kill
 	clock time.Time // as of which the repository's clock was set
 
 	mu     sync.Mutex
@@ -244,7 +238,7 @@ func (k *killings) reserve() bool {
 // killActive kills the active node, or stops it. It was reserved.
 func (k *killings) killActive() {
 	k.mu.Lock()
-	stop := k.stops && k.done%2 == 0
+	stop := k.done%2 == 0
 	k.mu.Unlock()
 	n := active(k.c)
 	if stop {
