@@ -71,13 +71,24 @@ type Route struct {
 
 	segments []segment
 	plan     *input.Plan
-	handle   func(ctx context.Context, req *Request, params map[string]string) (*Response, error)
+	handle   func(ctx context.Context, req *Request, in reflect.Value) (*Response, error)
 }
 
 // Serve decodes the request's input and calls the handler. params are what Match returned. Every problem of
 // the input is reported in one Error of KindInvalid; unknown fields become a warning of the response.
 func (r *Route) Serve(ctx context.Context, req *Request, params map[string]string) (*Response, error) {
-	return r.handle(ctx, req, params)
+	v := r.plan.New()
+	req.params = params
+	given, err := r.plan.Decode(req.source(params), v)
+	if err != nil {
+		return nil, Invalid("%s", err)
+	}
+	req.given, req.nulls = given.Fields, given.Nulls
+	resp, err := r.handle(ctx, req, v)
+	if err != nil {
+		return nil, err
+	}
+	return withUnknown(resp, given.Unknown), nil
 }
 
 // CheckExists reports whether the object that a write names is already there, so that the write is an update
@@ -130,21 +141,7 @@ func OnType(r *Router, op Operation, pattern, help string, flags Flags, in refle
 	if err != nil {
 		panic(fmt.Sprintf("engines: route %s %q: %v", op, pattern, err))
 	}
-	route := &Route{Pattern: pattern, Op: op, Help: help, Flags: flags, Fields: p.Fields(), segments: segments, plan: p}
-	route.handle = func(ctx context.Context, req *Request, params map[string]string) (*Response, error) {
-		v := p.New()
-		req.params = params
-		given, err := p.Decode(req.source(params), v)
-		if err != nil {
-			return nil, Invalid("%s", err)
-		}
-		req.given, req.nulls = given.Fields, given.Nulls
-		resp, err := h(ctx, req, v)
-		if err != nil {
-			return nil, err
-		}
-		return withUnknown(resp, given.Unknown), nil
-	}
+	route := &Route{Pattern: pattern, Op: op, Help: help, Flags: flags, Fields: p.Fields(), segments: segments, plan: p, handle: h}
 	if !r.root.add(segments, route) {
 		panic(fmt.Sprintf("engines: route %s %q is declared twice", op, pattern))
 	}

@@ -128,9 +128,12 @@ func writeEnvelope(b *bytes.Buffer, id string, r *pipeline.Reply) error {
 	for _, part := range []struct {
 		name  string
 		value any
-	}{{"data", r.Data}, {"wrap_info", wrapInfo(r)}, {"warnings", warnings(r.Warnings)}, {"auth", auth(r)}} {
+		null  bool
+	}{{"data", r.Data, r.Data == nil}, {"wrap_info", r.Wrap, r.Wrap == nil}, {"warnings", r.Warnings, len(r.Warnings) == 0}, {"auth", r.Auth, r.Auth == nil}} {
 		b.WriteString(`,"` + part.name + `":`)
-		if err := writeJSON(b, part.value); err != nil {
+		if part.null {
+			b.WriteString("null")
+		} else if err := writeJSON(b, part.value); err != nil {
 			return err
 		}
 	}
@@ -168,27 +171,6 @@ func writeTop(b *bytes.Buffer, name string, value any) error {
 	b.Write(key)
 	b.WriteByte(':')
 	return writeJSON(b, value)
-}
-
-func warnings(w []string) any {
-	if len(w) == 0 {
-		return nil
-	}
-	return w
-}
-
-func auth(r *pipeline.Reply) any {
-	if r.Auth == nil {
-		return nil
-	}
-	return r.Auth
-}
-
-func wrapInfo(r *pipeline.Reply) any {
-	if r.Wrap == nil {
-		return nil
-	}
-	return r.Wrap
 }
 
 // writeJSON writes v without HTML escapes and without a newline. A json.RawMessage goes out as it is.

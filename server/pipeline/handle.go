@@ -49,8 +49,9 @@ type call struct {
 
 // Handle runs a request through the pipeline. Errors are engines.Error or storage's sentinels.
 func (p *Pipeline) Handle(ctx context.Context, req *Request) (*Reply, error) {
-	if route, params := p.always(req); route != nil {
-		return p.handleAlways(ctx, req, route, params)
+	own, params := p.systemRoute(req)
+	if own != nil && own.Flags.Has(engines.WorksSealed) && !req.Help {
+		return p.handleAlways(ctx, req, own, params)
 	}
 	if p.Node.Sealed() {
 		return nil, storage.ErrSealed
@@ -59,7 +60,7 @@ func (p *Pipeline) Handle(ctx context.Context, req *Request) (*Reply, error) {
 		ctx = fence.InLife(ctx, p.Replicated.Role())
 	}
 	c := &call{Request: req}
-	if err := p.resolve(ctx, c); err != nil {
+	if err := p.resolve(ctx, c, own); err != nil {
 		return nil, p.limitLost(ctx, c, err)
 	}
 	c.flight = process.Flight{ID: c.ID, Op: c.Op, Path: c.Request.Path, Remote: c.Remote}
@@ -152,14 +153,14 @@ func (p *Pipeline) unrecorded(text, id string, err error) error {
 	return &engines.Error{Kind: engines.KindInternal, Detail: "audit", Err: err}
 }
 
-// always returns the route of a request that works in every state of the node, else nil.
-func (p *Pipeline) always(req *Request) (*engines.Route, map[string]string) {
+// systemRoute returns the route of a path that begins with sys/, which is known in every state of the node; nil if it has none.
+func (p *Pipeline) systemRoute(req *Request) (*engines.Route, map[string]string) {
 	rest, ok := strings.CutPrefix(req.Path, sysPrefix)
-	if !ok || req.Help {
+	if !ok {
 		return nil, nil
 	}
 	route, params, err := p.System.Match(req.Op, rest)
-	if err != nil || !route.Flags.Has(engines.WorksSealed) {
+	if err != nil {
 		return nil, nil
 	}
 	return route, params
@@ -231,15 +232,16 @@ func (p *Pipeline) find(ctx context.Context, req *Request) (place, error) {
 }
 
 // upToDate makes sure that what is read on this node is current, if it has to be, and that it is not from before the
-// node's last start: the request may have come while the node was sealed, and run when it has only just been unsealed.
-func (p *Pipeline) upToDate(ctx context.Context, c *call) error {
+// node's last start: the request may have come while the node was sealed, and run when it has only just been unsealed. own is
+// the call's systemRoute.
+func (p *Pipeline) upToDate(ctx context.Context, c *call, own *engines.Route) error {
 	active := p.Node.Active()
 	newest, current := c.Current || active, active || p.Node.Current()
-	flags, aboutNode := p.aboutNode(c.Request)
+	aboutNode := own != nil && own.Flags.Has(engines.AnyNode)
 	switch {
 	case !newest && current:
 		return nil
-	case aboutNode && !current && !flags.Has(engines.Unauthenticated) && !flags.Has(engines.WorksBehind):
+	case aboutNode && !current && own.Flags&(engines.Unauthenticated|engines.WorksBehind) == 0:
 		return errBehind
 	case aboutNode:
 		return nil
@@ -255,8 +257,8 @@ var errBehind = &engines.Error{Kind: engines.KindUnavailable, Detail: "this node
 
 // resolve finds namespace, mount and route. On the active node, or if the request says so, it first makes sure that
 // local reads are current, unless the path concerns this node only.
-func (p *Pipeline) resolve(ctx context.Context, c *call) error {
-	if err := p.upToDate(ctx, c); err != nil {
+func (p *Pipeline) resolve(ctx context.Context, c *call, own *engines.Route) error {
+	if err := p.upToDate(ctx, c, own); err != nil {
 		return err
 	}
 	at, err := p.find(ctx, c.Request)
@@ -282,19 +284,6 @@ func (p *Pipeline) resolve(ctx context.Context, c *call) error {
 		c.flags = c.route.Flags
 	}
 	return nil
-}
-
-// aboutNode reports whether the path concerns this node only, and the flags of its route.
-func (p *Pipeline) aboutNode(req *Request) (engines.Flags, bool) {
-	rest, ok := strings.CutPrefix(req.Path, sysPrefix)
-	if !ok {
-		return 0, false
-	}
-	route, _, err := p.System.Match(req.Op, rest)
-	if err != nil {
-		return 0, false
-	}
-	return route.Flags, route.Flags.Has(engines.AnyNode)
 }
 
 // fetch reads the request's body, at most once. Before it the caller's token has been checked, where one is needed: what

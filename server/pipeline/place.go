@@ -54,10 +54,8 @@ func (p *Pipeline) WantsForeignForm(ctx context.Context, req *Request) bool {
 
 // flags returns the flags of the request's route.
 func (p *Pipeline) flags(ctx context.Context, req *Request) (engines.Flags, bool) {
-	if rest, ok := strings.CutPrefix(req.Path, sysPrefix); ok {
-		if route, _, err := p.System.Match(req.Op, rest); err == nil {
-			return route.Flags, true
-		}
+	if route, _ := p.systemRoute(req); route != nil {
+		return route.Flags, true
 	}
 	if p.Node.Sealed() {
 		return 0, false

@@ -47,7 +47,7 @@ const (
 // bodyRule returns the rule of a route with the flags.
 func bodyRule(op engines.Operation, flags engines.Flags) BodyRule {
 	r := BodyRule{
-		Open: flags.Has(engines.Unauthenticated) || flags.Has(engines.WorksSealed) || flags.Has(engines.Ceremony),
+		Open: flags&(engines.Unauthenticated|engines.WorksSealed|engines.Ceremony) != 0,
 		Form: op == engines.Update && flags.Has(engines.Form),
 	}
 	switch {

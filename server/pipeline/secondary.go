@@ -96,7 +96,8 @@ func (p *Pipeline) requestOf(ctx context.Context, peer roles.Peer, scope remote.
 
 // handleRemote is Handle for a caller whose token another cluster has looked at.
 func (p *Pipeline) handleRemote(ctx context.Context, c *call, peer roles.Peer, scope remote.Scope, caller *remote.Caller) (*engines.Response, error) {
-	if err := p.resolve(ctx, c); err != nil {
+	own, _ := p.systemRoute(c.Request)
+	if err := p.resolve(ctx, c, own); err != nil {
 		return nil, err
 	}
 	c.flight.ID, c.flight.Op, c.flight.Path, c.flight.Remote = c.ID, c.Op, c.Request.Path, c.Remote
@@ -263,16 +264,14 @@ func (p *Pipeline) secondary() bool { return p.Replicated.Role().Mode == roles.S
 // otherwise be judged by data that may be behind. Of what the server itself answers much is this cluster's own, so that is
 // tried here, and sent on when it turns out to write shared data. So are logins.
 func (p *Pipeline) primaryFirst(c *call) bool {
-	if c.route == nil || c.mount == nil || c.mount.Local || !p.secondary() {
+	if c.route == nil || c.mount == nil || c.mount.Local {
 		return false
 	}
-	switch {
-	case c.flags.Has(engines.Primary):
-		return true
-	case c.flags.Has(engines.ClusterLocal), c.open():
+	if !c.flags.Has(engines.Primary) &&
+		(!writes(c.Op) || c.mount.Type == "system" || c.mount.Type == "token" || c.flags.Has(engines.ClusterLocal) || c.open()) {
 		return false
 	}
-	return writes(c.Op) && c.mount.Type != "system" && c.mount.Type != "token"
+	return p.secondary()
 }
 
 // viaPrimary has a request of a secondary's client done by the primary.
