@@ -133,7 +133,7 @@ func Open(path, name string, o Options) (*Store, error) {
 	}
 	base.sum = found.sum
 	s.workPos = base.state.Position
-	s.cur = layers{active: s.work.tree.Clone(), base: base, pos: s.workPos}
+	s.cur = layers{active: s.work.tree.Copy(), base: base, pos: s.workPos}
 	go s.flusher()
 	return s, nil
 }

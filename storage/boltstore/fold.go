@@ -48,16 +48,16 @@ func (w *Writer) Bytes() int { return w.s.work.bytes }
 func (w *Writer) Header(key string) (Header, error) { return w.view.Header(key) }
 
 // Put stores rec under key. The store keeps rec.
-func (w *Writer) Put(key string, rec []byte) { w.s.work.set(item{key, rec}) }
+func (w *Writer) Put(key string, rec []byte) { w.s.work.set(key, rec) }
 
 // Delete removes key, which need not exist.
-func (w *Writer) Delete(key string) { w.s.work.set(item{key, nil}) }
+func (w *Writer) Delete(key string) { w.s.work.set(key, nil) }
 
 // Commit makes everything written visible, as of pos.
 func (w *Writer) Commit(pos Position) {
 	s := w.s
 	s.workPos = pos
-	published := s.work.tree.Clone()
+	published := s.work.tree.Copy()
 	s.mu.Lock()
 	s.cur.active, s.cur.pos, s.bytes = published, pos, s.work.bytes
 	s.mu.Unlock()
@@ -73,7 +73,7 @@ func (w *Writer) Commit(pos Position) {
 func (w *Writer) Abort() {
 	s := w.s
 	s.mu.Lock()
-	s.work = overlay{tree: s.cur.active.Clone(), bytes: s.bytes}
+	s.work = overlay{tree: s.cur.active.Copy(), bytes: s.bytes}
 	s.mu.Unlock()
 	w.end()
 }
@@ -231,7 +231,7 @@ func (s *Store) freeze() (bool, error) {
 	}
 	s.frozen = &frozen{overlay: s.work, pos: s.workPos}
 	s.work = newOverlay()
-	s.cur.folding, s.cur.active, s.bytes = s.frozen.tree, s.work.tree.Clone(), 0
+	s.cur.folding, s.cur.active, s.bytes = s.frozen.tree, s.work.tree.Copy(), 0
 	return true, nil
 }
 
@@ -298,18 +298,18 @@ func (s *Store) write(f *frozen) (err error) {
 	st := now.state
 	f.sum = now.sum
 	var failed error
-	f.tree.Ascend(func(it item) bool {
-		key, old := []byte(it.key), now.get(it.key)
+	f.tree.Scan(func(name string, rec []byte) bool {
+		key, old := []byte(name), now.get(name)
 		if old != nil {
 			st.Remove(key, old)
 			f.sum.Remove(key, old)
 		}
-		if it.rec == nil {
+		if rec == nil {
 			failed = data.Delete(key)
 		} else {
-			st.Add(key, it.rec)
-			f.sum.Add(key, it.rec)
-			failed = data.Put(key, it.rec)
+			st.Add(key, rec)
+			f.sum.Add(key, rec)
+			failed = data.Put(key, rec)
 		}
 		return failed == nil
 	})

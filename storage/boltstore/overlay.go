@@ -1,16 +1,11 @@
 package boltstore
 
-import "github.com/google/btree"
+import "github.com/tidwall/btree"
 
-// item is one change in an overlay. A nil record is a deletion.
-type item struct {
-	key string
-	rec []byte
-}
+// tree has the changes of an overlay, records by key. A nil record is a deletion.
+type tree = btree.Map[string, []byte]
 
-type tree = btree.BTreeG[item]
-
-// itemBytes is what an item costs beside its key and record, roughly.
+// itemBytes is what a change costs beside its key and record, roughly.
 const itemBytes = 64
 
 // overlay is a tree and the memory it holds.
@@ -19,47 +14,25 @@ type overlay struct {
 	bytes int
 }
 
-func newOverlay() overlay {
-	return overlay{tree: btree.NewG(32, func(a, b item) bool { return a.key < b.key })}
-}
+func newOverlay() overlay { return overlay{tree: new(tree)} }
 
-func (o *overlay) set(it item) {
-	old, replaced := o.tree.ReplaceOrInsert(it)
+func (o *overlay) set(key string, rec []byte) {
+	old, replaced := o.tree.Set(key, rec)
 	if replaced {
-		o.bytes -= len(old.key) + len(old.rec) + itemBytes
+		o.bytes -= len(key) + len(old) + itemBytes
 	}
-	o.bytes += len(it.key) + len(it.rec) + itemBytes
+	o.bytes += len(key) + len(rec) + itemBytes
 }
 
-// treeCursor walks a tree that does not change. It fetches a few items at a time.
+// treeCursor walks a tree that does not change.
 type treeCursor struct {
-	tree *tree // nil: nothing
-	buf  []item
-	i    int
+	btree.MapIter[string, []byte]
+	ok bool // it is at a change, and not at the end
 }
 
-const treeCursorItems = 32
-
-func (c *treeCursor) seek(key string) {
-	c.buf, c.i = c.buf[:0], 0
-	if c.tree == nil {
-		return
+func newTreeCursor(t *tree) (c treeCursor) {
+	if t != nil {
+		c.MapIter = t.Iter()
 	}
-	c.tree.AscendGreaterOrEqual(item{key: key}, func(it item) bool {
-		c.buf = append(c.buf, it)
-		return len(c.buf) < treeCursorItems
-	})
-}
-
-func (c *treeCursor) item() (item, bool) {
-	if c.i == len(c.buf) {
-		return item{}, false
-	}
-	return c.buf[c.i], true
-}
-
-func (c *treeCursor) next() {
-	if c.i++; c.i == treeCursorItems {
-		c.seek(c.buf[c.i-1].key + "\x00") // the smallest key after it
-	}
+	return c
 }

@@ -162,24 +162,27 @@ func (v View) Digest() Digest { return v.base.state.Digest }
 func (v View) Sum() (sum lthash.Sum, err error) {
 	defer v.base.s.guard(&err)()
 	sum = v.base.sum
-	change := func(it item) {
-		key := []byte(it.key)
-		if old := v.base.get(it.key); old != nil {
+	change := func(name string, rec []byte) bool {
+		key := []byte(name)
+		if old := v.base.get(name); old != nil {
 			sum.Remove(key, old)
 		}
-		if it.rec != nil {
-			sum.Add(key, it.rec)
+		if rec != nil {
+			sum.Add(key, rec)
 		}
+		return true
 	}
 	if v.active != nil {
-		v.active.Ascend(func(it item) bool { change(it); return true })
+		v.active.Scan(change)
 	}
 	if v.folding != nil {
-		v.folding.Ascend(func(it item) bool {
-			if v.active == nil || !v.active.Has(it) {
-				change(it)
+		v.folding.Scan(func(key string, rec []byte) bool {
+			if v.active != nil {
+				if _, newer := v.active.Get(key); newer {
+					return true
+				}
 			}
-			return true
+			return change(key, rec)
 		})
 	}
 	return sum, err
@@ -206,8 +209,8 @@ func (v View) lookup(key string, limit int) (rec []byte, err error) {
 		if t == nil {
 			continue
 		}
-		if it, ok := t.Get(item{key: key}); ok {
-			return it.rec, nil
+		if rec, ok := t.Get(key); ok {
+			return rec, nil
 		}
 	}
 	defer v.base.s.guard(&err)()
@@ -230,13 +233,13 @@ func (v View) Walk(fn func(c *Cursor) error) (err error) {
 }
 
 func (v View) newCursor() *Cursor {
-	return &Cursor{layers: [2]treeCursor{{tree: v.active}, {tree: v.folding}}, base: pageCursor{base: v.base}}
+	return &Cursor{layers: [2]treeCursor{newTreeCursor(v.active), newTreeCursor(v.folding)}, base: pageCursor{base: v.base}}
 }
 
 // Seek goes to the first key that is at least key.
 func (c *Cursor) Seek(key string) {
 	for i := range c.layers {
-		c.layers[i].seek(key)
+		c.layers[i].ok = c.layers[i].Seek(key)
 	}
 	c.base.seek(key)
 }
@@ -247,8 +250,8 @@ func (c *Cursor) Next() (key string, rec []byte, ok bool) {
 	for {
 		at := -1 // the layer with the smallest key; the newest of equals
 		for i := range c.layers {
-			if it, ok := c.layers[i].item(); ok && (at < 0 || it.key < key) {
-				at, key, rec = i, it.key, it.rec
+			if l := &c.layers[i]; l.ok && (at < 0 || l.Key() < key) {
+				at, key, rec = i, l.Key(), l.Value()
 			}
 		}
 		switch {
@@ -267,8 +270,8 @@ func (c *Cursor) Next() (key string, rec []byte, ok bool) {
 // skip moves every layer that is at key past it.
 func (c *Cursor) skip(key string) {
 	for i := range c.layers {
-		if it, ok := c.layers[i].item(); ok && it.key == key {
-			c.layers[i].next()
+		if l := &c.layers[i]; l.ok && l.Key() == key {
+			l.ok = l.Next()
 		}
 	}
 	if c.base.k != nil && string(c.base.k) == key {
