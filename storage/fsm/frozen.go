@@ -31,7 +31,7 @@ func (f *FSM) Freeze(ctx context.Context) (*Frozen, error) {
 // Index returns the index of the last entry that the state includes.
 func (z *Frozen) Index() storage.Index { return storage.Index(z.view.Position().Index) }
 
-// Get returns an entry, or storage.ErrNotFound. The value is the caller's.
+// Get returns an entry, or storage.ErrNotFound. Do not modify the value.
 func (z *Frozen) Get(key storage.Key) (storage.Entry, error) {
 	return z.f.get(z.view, key)
 }
