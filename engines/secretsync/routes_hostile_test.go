@@ -11,6 +11,7 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/cloud2kv"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud3sm"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/kubernetes"
 	"github.com/coffer-project/coffer/engines/secretsync/repohost"
 	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
 	"github.com/coffer-project/coffer/engines/secretsync/webhost"
@@ -72,6 +73,9 @@ func TestOwners(t *testing.T) {
 		"owner":          {&repohost.Config{RepositoryOwner: "acme", RepisitoryName: "web"}, &repohost.Config{RepositoryOwner: "evil", RepisitoryName: "web"}, false},
 		"repository":     {&repohost.Config{RepositoryOwner: "acme", RepisitoryName: "web"}, &repohost.Config{RepositoryOwner: "Acme", RepisitoryName: "api"}, true},
 		"organization":   {&repohost.Config{RepositoryOwner: "acme", SecretsLocation: "organization"}, &repohost.Config{RepositoryOwner: "acme", SecretsLocation: "organization", Organization: "evil"}, false},
+		"cluster":        {&kubernetes.Config{APIServer: "https://a.example.com", Namespace: "shop"}, &kubernetes.Config{APIServer: "https://b.example.com", Namespace: "shop"}, false},
+		"authority":      {&kubernetes.Config{APIServer: "https://a.example.com", Namespace: "shop"}, &kubernetes.Config{APIServer: "https://a.example.com", Namespace: "shop", CACert: "x"}, false},
+		"namespace":      {&kubernetes.Config{APIServer: "https://a.example.com", Namespace: "shop"}, &kubernetes.Config{APIServer: "https://a.example.com", Namespace: "web"}, true},
 		"team":           {&webhost.Config{ProjectID: "web", TeamID: "team_1"}, &webhost.Config{ProjectID: "web", TeamID: "team_2"}, false},
 		"no team":        {&webhost.Config{ProjectID: "web", TeamID: "team_1"}, &webhost.Config{ProjectID: "web"}, false},
 		"team's project": {&webhost.Config{ProjectID: "web", TeamID: "team_1"}, &webhost.Config{ProjectID: "api", TeamID: "team_1"}, true},

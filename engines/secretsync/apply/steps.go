@@ -20,6 +20,7 @@ type step struct {
 	plan.Action
 	state.Item      // the sync state, changed as the step proceeds
 	desired         *plan.Desired
+	object          bool // the desired value is a whole secret
 	found           destination.Found
 	tags            map[string]string
 	tagsFingerprint string        // of tags
@@ -57,7 +58,7 @@ func (t *target) steps(want []template.Item, refresh bool) []step {
 		if w.Problem != "" {
 			st.Action = plan.Action{Do: plan.Reject, Reason: truncateCause(w.Problem)}
 		} else {
-			st.desired = &plan.Desired{Value: w.Value, Fingerprint: t.dest.Fingerprint(w.Value)}
+			st.desired, st.object = &plan.Desired{Value: w.Value, Fingerprint: t.dest.Fingerprint(w.Value)}, w.Object
 		}
 		steps = append(steps, st)
 	}
@@ -234,7 +235,7 @@ func (s *Syncer) applyStep(ctx context.Context, t *target, dest destination.Dest
 // writeName writes one name.
 func (s *Syncer) writeName(ctx context.Context, t *target, dest destination.Destination, st *step) {
 	it := destination.Item{
-		Name: st.Name, Value: st.desired.Value, OwnerTag: t.dest.OwnerTag(t.ownerTag, st.Name, t.destType.Rules), Tags: st.tags,
+		Name: st.Name, Value: st.desired.Value, Object: st.object, OwnerTag: t.dest.OwnerTag(t.ownerTag, st.Name, t.destType.Rules), Tags: st.tags,
 		Token: state.Hash(t.ownerTag, st.Name, fmt.Sprint(t.secret.Version, t.secret.CreatedAt.UnixNano()), string(st.desired.Fingerprint), st.found.Version, st.tagsFingerprint),
 	}
 	for _, tag := range st.Item.Tags {

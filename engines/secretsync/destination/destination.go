@@ -157,6 +157,8 @@ type Found struct {
 type Item struct {
 	Name  string // legal
 	Value []byte // not longer than MaxValue
+	// Object says that Value is a whole secret: a JSON object with its keys.
+	Object bool
 	// Mark is put where Found.Mark finds it: up to 80 letters, digits and "-".
 	OwnerTag string
 	// Token is the same for every attempt to make this very write, and no other: 32 to 64 letters, digits and "-".

@@ -214,6 +214,9 @@ func TestNetwork(t *testing.T) {
 		}
 	}
 	calls := [][]string{p.one.Actions(), p.two.Calls(), p.three.Calls(), p.repo.Calls(), p.web.Calls()}
+	for _, at := range p.plain {
+		calls = append(calls, at.calls())
+	}
 	if got := slices.Concat(calls...); len(got) > 0 || p.two.Issued() > 0 {
 		t.Errorf("there were calls: %q", got)
 	}

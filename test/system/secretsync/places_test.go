@@ -1,0 +1,36 @@
+package secretsync_test
+
+import (
+	"testing"
+
+	"github.com/coffer-project/coffer/engines/secretsync/kubernetes/kubernetestest"
+)
+
+// place is a destination of a type whose calls are plain HTTP.
+type place struct {
+	url    string // for the operator's endpoint
+	fields object
+	wrong  object // fields with which verify fails
+	secret string // the credential
+	get    func(name string) (string, bool)
+	put    func(name, value string)
+	calls  func() []string
+}
+
+// newPlainPlaces returns a place of each of these types.
+func newPlainPlaces(t *testing.T) map[string]place {
+	t.Helper()
+	cluster := kubernetestest.New(t)
+	cluster.AddNamespace("shop")
+	return map[string]place{
+		"kubernetes": {
+			url:    cluster.URL,
+			fields: object{"api_server": "https://cluster.example.com:6443", "token": kubernetestest.Token, "namespace": "shop"},
+			wrong:  object{"namespace": "none"},
+			secret: kubernetestest.Token,
+			get:    func(name string) (string, bool) { return cluster.Value("shop", name) },
+			put:    func(name, value string) { cluster.Put("shop", name, "value", value) },
+			calls:  cluster.Calls,
+		},
+	}
+}
