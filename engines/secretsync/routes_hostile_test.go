@@ -14,6 +14,7 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/kubernetes"
 	"github.com/coffer-project/coffer/engines/secretsync/repohost"
 	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
+	"github.com/coffer-project/coffer/engines/secretsync/webhook"
 	"github.com/coffer-project/coffer/engines/secretsync/webhost"
 	"github.com/coffer-project/coffer/storage"
 )
@@ -76,6 +77,7 @@ func TestOwners(t *testing.T) {
 		"cluster":        {&kubernetes.Config{APIServer: "https://a.example.com", Namespace: "shop"}, &kubernetes.Config{APIServer: "https://b.example.com", Namespace: "shop"}, false},
 		"authority":      {&kubernetes.Config{APIServer: "https://a.example.com", Namespace: "shop"}, &kubernetes.Config{APIServer: "https://a.example.com", Namespace: "shop", CACert: "x"}, false},
 		"namespace":      {&kubernetes.Config{APIServer: "https://a.example.com", Namespace: "shop"}, &kubernetes.Config{APIServer: "https://a.example.com", Namespace: "web"}, true},
+		"receiver":       {&webhook.Config{URL: "https://a.example.com/x"}, &webhook.Config{URL: "https://a.example.com/y"}, false},
 		"team":           {&webhost.Config{ProjectID: "web", TeamID: "team_1"}, &webhost.Config{ProjectID: "web", TeamID: "team_2"}, false},
 		"no team":        {&webhost.Config{ProjectID: "web", TeamID: "team_1"}, &webhost.Config{ProjectID: "web"}, false},
 		"team's project": {&webhost.Config{ProjectID: "web", TeamID: "team_1"}, &webhost.Config{ProjectID: "api", TeamID: "team_1"}, true},

@@ -120,7 +120,7 @@ func (s *Syncer) decideStep(ctx context.Context, t *target, dest destination.Des
 	for {
 		var err error
 		v.Now = time.Now() // before the read
-		if st.found, err = dest.Read(ctx, st.Name); err != nil {
+		if st.found, err = t.readName(ctx, dest, st, &v); err != nil {
 			return err
 		}
 		v.Found = st.found
@@ -137,6 +137,9 @@ func (s *Syncer) decideStep(ctx context.Context, t *target, dest destination.Des
 			return ctx.Err()
 		}
 	}
+	if st.Do == plan.None && v.Desired != nil && t.destType.Rules.WriteOnly {
+		st.Action = plan.Action{Do: plan.Update, Reason: "is sent again, as requested", OwnedThere: true}
+	}
 	if st.Do == plan.Adopt || st.Do == plan.Recover && st.found.OwnerTag != v.OwnerTag {
 		if whose, err := s.ownerElsewhere(ctx, t, st.found); err != nil || whose != "" {
 			st.Action = plan.Action{Do: plan.Conflict, Reason: whose}
@@ -147,6 +150,25 @@ func (s *Syncer) decideStep(ctx context.Context, t *target, dest destination.Des
 		st.Action = plan.Action{Do: plan.Update, Reason: "has other tags", OwnedThere: true}
 	}
 	return nil
+}
+
+// readName reads one name. Where it cannot be read, it is as the sync state has it: a write or deletion of unknown outcome may have to
+// be undone, and a name that is to be adopted exists.
+func (t *target) readName(ctx context.Context, dest destination.Destination, st *step, v *plan.View) (destination.Found, error) {
+	if !t.destType.Rules.WriteOnly {
+		return dest.Read(ctx, st.Name)
+	}
+	f := destination.Found{Name: st.Name, ID: st.before.ID, Version: st.before.Version}
+	if st.before.Intent != nil {
+		f.ChangedAt = st.before.Intent.At
+	}
+	switch {
+	case v.Adopt:
+		f.State = destination.Present
+	case st.before.Owned, v.Desired == nil && st.before.Intent != nil:
+		f.State, f.OwnerTag = destination.Present, v.OwnerTag
+	}
+	return f, nil
 }
 
 // maxWait is how long a job waits for a destination to show the last write, before it is queued again.
@@ -221,7 +243,12 @@ func (s *Syncer) applyStep(ctx context.Context, t *target, dest destination.Dest
 	case plan.Wait:
 		st.Outcome = state.Outcome{Status: state.Unsyncing, Code: "waits", Cause: "it " + st.Reason}
 	case plan.Delete:
-		if err := dest.Delete(ctx, st.found); err != nil {
+		err := dest.Delete(ctx, st.found)
+		if e, ok := errors.AsType[*destination.Error](err); ok && e.Code == destination.Changed && t.destType.Rules.WriteOnly {
+			st.Action = plan.Action{Do: plan.Forget, Reason: "stays at the destination: it belongs to another client"}
+			return
+		}
+		if err != nil {
 			st.fail(err)
 			return
 		}
@@ -250,6 +277,9 @@ func (s *Syncer) writeName(ctx context.Context, t *target, dest destination.Dest
 		var e *destination.Error
 		if errors.As(err, &e) && (!e.Unknown || e.Code == destination.Exists || e.Code == destination.Changed) {
 			st.Intent = st.before.Intent
+		}
+		if e != nil && t.destType.Rules.WriteOnly && (e.Code == destination.Exists || e.Code == destination.Changed) {
+			st.Status = state.Conflict // the next attempt would read it, which is not possible
 		}
 		return
 	}
@@ -281,7 +311,7 @@ func (s *Syncer) canDelete(ctx context.Context, t *target, dest destination.Dest
 			st.Action = plan.Action{Do: plan.Wait, Reason: fmt.Sprintf("is deleted when %q, which replaces it, is right", by.Name)}
 			return
 		}
-		if !by.writes() || by.upToDate {
+		if !by.writes() || by.upToDate || t.destType.Rules.WriteOnly {
 			continue
 		}
 		f, err := dest.Read(ctx, by.Name)

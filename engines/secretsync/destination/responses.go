@@ -18,8 +18,6 @@ func NoResponse(vendor string, err error, unknown bool) *Error {
 	e := &Error{Class: External, Code: Unreachable, Unknown: unknown, Text: vendor + " cannot be reached"}
 	_, unresolved := errors.AsType[*net.DNSError](err)
 	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
-	op, ok := errors.AsType[*net.OpError](err)
-	dialed := ok && op.Op == "dial" && op.Addr != nil && op.Err != nil
 	switch {
 	case unresolved:
 		e.Text += ": its name is not found"
@@ -29,8 +27,6 @@ func NoResponse(vendor string, err error, unknown bool) *Error {
 		e.Text, e.Err = vendor+" did not answer in time", context.DeadlineExceeded
 	case errors.Is(err, context.Canceled):
 		e.Text, e.Err = "the call was given up", context.Canceled
-	case dialed:
-		e.Text += ": connecting to " + op.Addr.String() + ": " + op.Err.Error()
 	}
 	return e
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/coffer-project/coffer/engines/secretsync/kubernetes/kubernetestest"
+	"github.com/coffer-project/coffer/engines/secretsync/webhook/webhooktest"
 )
 
 // place is a destination of a type whose calls are plain HTTP.
@@ -22,6 +23,7 @@ func newPlainPlaces(t *testing.T) map[string]place {
 	t.Helper()
 	cluster := kubernetestest.New(t)
 	cluster.AddNamespace("shop")
+	hook := webhooktest.New(t)
 	return map[string]place{
 		"kubernetes": {
 			url:    cluster.URL,
@@ -31,6 +33,15 @@ func newPlainPlaces(t *testing.T) map[string]place {
 			get:    func(name string) (string, bool) { return cluster.Value("shop", name) },
 			put:    func(name, value string) { cluster.Put("shop", name, "value", value) },
 			calls:  cluster.Calls,
+		},
+		"webhook": {
+			url:    hook.URL,
+			fields: object{"url": "https://hooks.example.com/coffer", "signing_key": webhooktest.Key, "headers": `{"Authorization":"` + webhooktest.Secret + `"}`},
+			wrong:  object{"signing_key": "another-key-of-the-hook"},
+			secret: webhooktest.Key,
+			get:    hook.Get,
+			put:    hook.Put,
+			calls:  hook.Calls,
 		},
 	}
 }
