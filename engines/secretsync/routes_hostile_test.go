@@ -11,6 +11,7 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/cloud2kv"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud3sm"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/gitlab"
 	"github.com/coffer-project/coffer/engines/secretsync/kubernetes"
 	"github.com/coffer-project/coffer/engines/secretsync/repohost"
 	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
@@ -78,6 +79,9 @@ func TestOwners(t *testing.T) {
 		"authority":      {&kubernetes.Config{APIServer: "https://a.example.com", Namespace: "shop"}, &kubernetes.Config{APIServer: "https://a.example.com", Namespace: "shop", CACert: "x"}, false},
 		"namespace":      {&kubernetes.Config{APIServer: "https://a.example.com", Namespace: "shop"}, &kubernetes.Config{APIServer: "https://a.example.com", Namespace: "web"}, true},
 		"receiver":       {&webhook.Config{URL: "https://a.example.com/x"}, &webhook.Config{URL: "https://a.example.com/y"}, false},
+		"instance":       {&gitlab.Config{ProjectID: "acme/web"}, &gitlab.Config{ProjectID: "acme/web", BaseURL: "https://gitlab.example.com"}, false},
+		"GitLab's group": {&gitlab.Config{ProjectID: "acme/web"}, &gitlab.Config{ProjectID: "evil/web"}, false},
+		"GitLab project": {&gitlab.Config{ProjectID: "acme/web"}, &gitlab.Config{ProjectID: "acme/api"}, true},
 		"team":           {&webhost.Config{ProjectID: "web", TeamID: "team_1"}, &webhost.Config{ProjectID: "web", TeamID: "team_2"}, false},
 		"no team":        {&webhost.Config{ProjectID: "web", TeamID: "team_1"}, &webhost.Config{ProjectID: "web"}, false},
 		"team's project": {&webhost.Config{ProjectID: "web", TeamID: "team_1"}, &webhost.Config{ProjectID: "api", TeamID: "team_1"}, true},

@@ -55,6 +55,7 @@ var inNamespaces = []string{
 	"POST /sys/sync/destinations/cloud1-sm/{name}", "POST /sys/sync/destinations/cloud2-kv/{name}",
 	"POST /sys/sync/destinations/cloud3-sm/{name}", "POST /sys/sync/destinations/repohost/{name}",
 	"POST /sys/sync/destinations/webhost-project/{name}",
+	"PATCH /sys/sync/destinations/gitlab/{name}", "POST /sys/sync/destinations/gitlab/{name}",
 	"PATCH /sys/sync/destinations/webhook/{name}", "POST /sys/sync/destinations/webhook/{name}",
 	"PATCH /sys/sync/destinations/kubernetes/{name}", "POST /sys/sync/destinations/kubernetes/{name}",
 	"POST /sys/sync/destinations/{type}/{destination}/associations/adopt",

@@ -3,6 +3,7 @@ package secretsync_test
 import (
 	"testing"
 
+	"github.com/coffer-project/coffer/engines/secretsync/gitlab/gitlabtest"
 	"github.com/coffer-project/coffer/engines/secretsync/kubernetes/kubernetestest"
 	"github.com/coffer-project/coffer/engines/secretsync/webhook/webhooktest"
 )
@@ -24,7 +25,18 @@ func newPlainPlaces(t *testing.T) map[string]place {
 	cluster := kubernetestest.New(t)
 	cluster.AddNamespace("shop")
 	hook := webhooktest.New(t)
+	lab := gitlabtest.New(t)
+	lab.Add("projects", "acme/web")
 	return map[string]place{
+		"gitlab": {
+			url:    lab.URL,
+			fields: object{"access_token": gitlabtest.Token, "project_id": "acme/web", "masked": false},
+			wrong:  object{"project_id": "acme/none"},
+			secret: gitlabtest.Token,
+			get:    func(name string) (string, bool) { return lab.Value("projects/acme/web", name, "*") },
+			put:    func(name, value string) { lab.Put("projects/acme/web", name, "*", value) },
+			calls:  lab.Calls,
+		},
 		"kubernetes": {
 			url:    cluster.URL,
 			fields: object{"api_server": "https://cluster.example.com:6443", "token": kubernetestest.Token, "namespace": "shop"},
