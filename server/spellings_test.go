@@ -22,7 +22,10 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/cloud2kv"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud3sm"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/gitlab"
+	"github.com/coffer-project/coffer/engines/secretsync/kubernetes"
 	"github.com/coffer-project/coffer/engines/secretsync/repohost"
+	"github.com/coffer-project/coffer/engines/secretsync/webhook"
 	"github.com/coffer-project/coffer/engines/secretsync/webhost"
 	"github.com/coffer-project/coffer/engines/userpass"
 	"github.com/coffer-project/coffer/server/policy"
@@ -52,7 +55,7 @@ func allRoutes(t *testing.T) map[string][]*engines.Route {
 			out[name+version] = e.Router().Routes()
 		}
 	}
-	syncs := secretsync.New(secretsync.Options{Types: []destination.Type{cloud1sm.Type, cloud2kv.Type, cloud3sm.Type, repohost.Type, webhost.Type}})
+	syncs := secretsync.New(secretsync.Options{Types: []destination.Type{cloud1sm.Type, cloud2kv.Type, cloud3sm.Type, gitlab.Type, kubernetes.Type, repohost.Type, webhook.Type, webhost.Type}})
 	r := engines.NewRouter()
 	syncs.Routes(r)
 	out["sync"] = r.Routes()

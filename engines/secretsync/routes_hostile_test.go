@@ -11,8 +11,11 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/cloud2kv"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud3sm"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/gitlab"
+	"github.com/coffer-project/coffer/engines/secretsync/kubernetes"
 	"github.com/coffer-project/coffer/engines/secretsync/repohost"
 	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
+	"github.com/coffer-project/coffer/engines/secretsync/webhook"
 	"github.com/coffer-project/coffer/engines/secretsync/webhost"
 	"github.com/coffer-project/coffer/storage"
 )
@@ -72,6 +75,13 @@ func TestOwners(t *testing.T) {
 		"owner":          {&repohost.Config{RepositoryOwner: "acme", RepisitoryName: "web"}, &repohost.Config{RepositoryOwner: "evil", RepisitoryName: "web"}, false},
 		"repository":     {&repohost.Config{RepositoryOwner: "acme", RepisitoryName: "web"}, &repohost.Config{RepositoryOwner: "Acme", RepisitoryName: "api"}, true},
 		"organization":   {&repohost.Config{RepositoryOwner: "acme", SecretsLocation: "organization"}, &repohost.Config{RepositoryOwner: "acme", SecretsLocation: "organization", Organization: "evil"}, false},
+		"cluster":        {&kubernetes.Config{APIServer: "https://a.example.com", Namespace: "shop"}, &kubernetes.Config{APIServer: "https://b.example.com", Namespace: "shop"}, false},
+		"authority":      {&kubernetes.Config{APIServer: "https://a.example.com", Namespace: "shop"}, &kubernetes.Config{APIServer: "https://a.example.com", Namespace: "shop", CACert: "x"}, false},
+		"namespace":      {&kubernetes.Config{APIServer: "https://a.example.com", Namespace: "shop"}, &kubernetes.Config{APIServer: "https://a.example.com", Namespace: "web"}, true},
+		"receiver":       {&webhook.Config{URL: "https://a.example.com/x"}, &webhook.Config{URL: "https://a.example.com/y"}, false},
+		"instance":       {&gitlab.Config{ProjectID: "acme/web"}, &gitlab.Config{ProjectID: "acme/web", BaseURL: "https://gitlab.example.com"}, false},
+		"GitLab's group": {&gitlab.Config{ProjectID: "acme/web"}, &gitlab.Config{ProjectID: "evil/web"}, false},
+		"GitLab project": {&gitlab.Config{ProjectID: "acme/web"}, &gitlab.Config{ProjectID: "acme/api"}, true},
 		"team":           {&webhost.Config{ProjectID: "web", TeamID: "team_1"}, &webhost.Config{ProjectID: "web", TeamID: "team_2"}, false},
 		"no team":        {&webhost.Config{ProjectID: "web", TeamID: "team_1"}, &webhost.Config{ProjectID: "web"}, false},
 		"team's project": {&webhost.Config{ProjectID: "web", TeamID: "team_1"}, &webhost.Config{ProjectID: "api", TeamID: "team_1"}, true},

@@ -11,7 +11,10 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/cloud3sm"
 	"github.com/coffer-project/coffer/engines/secretsync/connection"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/gitlab"
+	"github.com/coffer-project/coffer/engines/secretsync/kubernetes"
 	"github.com/coffer-project/coffer/engines/secretsync/repohost"
+	"github.com/coffer-project/coffer/engines/secretsync/webhook"
 	"github.com/coffer-project/coffer/engines/secretsync/webhost"
 	"github.com/coffer-project/coffer/server"
 )
@@ -25,7 +28,7 @@ func newSync(c config.Sync, log *slog.Logger) func(engines.Host) server.SecretSy
 	return func(h engines.Host) server.SecretSync {
 		return secretsync.New(secretsync.Options{
 			Host: h, Logger: log, Operator: operator,
-			Types: []destination.Type{cloud1sm.Type, cloud2kv.Type, cloud3sm.Type, repohost.Type, webhost.Type},
+			Types: []destination.Type{cloud1sm.Type, cloud2kv.Type, cloud3sm.Type, gitlab.Type, kubernetes.Type, repohost.Type, webhook.Type, webhost.Type},
 		})
 	}
 }

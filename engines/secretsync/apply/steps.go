@@ -20,6 +20,7 @@ type step struct {
 	plan.Action
 	state.Item      // the sync state, changed as the step proceeds
 	desired         *plan.Desired
+	object          bool // the desired value is a whole secret
 	found           destination.Found
 	tags            map[string]string
 	tagsFingerprint string        // of tags
@@ -57,7 +58,7 @@ func (t *target) steps(want []template.Item, refresh bool) []step {
 		if w.Problem != "" {
 			st.Action = plan.Action{Do: plan.Reject, Reason: truncateCause(w.Problem)}
 		} else {
-			st.desired = &plan.Desired{Value: w.Value, Fingerprint: t.dest.Fingerprint(w.Value)}
+			st.desired, st.object = &plan.Desired{Value: w.Value, Fingerprint: t.dest.Fingerprint(w.Value)}, w.Object
 		}
 		steps = append(steps, st)
 	}
@@ -119,7 +120,7 @@ func (s *Syncer) decideStep(ctx context.Context, t *target, dest destination.Des
 	for {
 		var err error
 		v.Now = time.Now() // before the read
-		if st.found, err = dest.Read(ctx, st.Name); err != nil {
+		if st.found, err = t.readName(ctx, dest, st, &v); err != nil {
 			return err
 		}
 		v.Found = st.found
@@ -136,6 +137,9 @@ func (s *Syncer) decideStep(ctx context.Context, t *target, dest destination.Des
 			return ctx.Err()
 		}
 	}
+	if st.Do == plan.None && v.Desired != nil && t.destType.Rules.WriteOnly {
+		st.Action = plan.Action{Do: plan.Update, Reason: "is sent again, as requested", OwnedThere: true}
+	}
 	if st.Do == plan.Adopt || st.Do == plan.Recover && st.found.OwnerTag != v.OwnerTag {
 		if whose, err := s.ownerElsewhere(ctx, t, st.found); err != nil || whose != "" {
 			st.Action = plan.Action{Do: plan.Conflict, Reason: whose}
@@ -146,6 +150,25 @@ func (s *Syncer) decideStep(ctx context.Context, t *target, dest destination.Des
 		st.Action = plan.Action{Do: plan.Update, Reason: "has other tags", OwnedThere: true}
 	}
 	return nil
+}
+
+// readName reads one name. Where it cannot be read, it is as the sync state has it: a write or deletion of unknown outcome may have to
+// be undone, and a name that is to be adopted exists.
+func (t *target) readName(ctx context.Context, dest destination.Destination, st *step, v *plan.View) (destination.Found, error) {
+	if !t.destType.Rules.WriteOnly {
+		return dest.Read(ctx, st.Name)
+	}
+	f := destination.Found{Name: st.Name, ID: st.before.ID, Version: st.before.Version}
+	if st.before.Intent != nil {
+		f.ChangedAt = st.before.Intent.At
+	}
+	switch {
+	case v.Adopt:
+		f.State = destination.Present
+	case st.before.Owned, v.Desired == nil && st.before.Intent != nil:
+		f.State, f.OwnerTag = destination.Present, v.OwnerTag
+	}
+	return f, nil
 }
 
 // maxWait is how long a job waits for a destination to show the last write, before it is queued again.
@@ -220,7 +243,12 @@ func (s *Syncer) applyStep(ctx context.Context, t *target, dest destination.Dest
 	case plan.Wait:
 		st.Outcome = state.Outcome{Status: state.Unsyncing, Code: "waits", Cause: "it " + st.Reason}
 	case plan.Delete:
-		if err := dest.Delete(ctx, st.found); err != nil {
+		err := dest.Delete(ctx, st.found)
+		if e, ok := errors.AsType[*destination.Error](err); ok && e.Code == destination.Changed && t.destType.Rules.WriteOnly {
+			st.Action = plan.Action{Do: plan.Forget, Reason: "stays at the destination: it belongs to another client"}
+			return
+		}
+		if err != nil {
 			st.fail(err)
 			return
 		}
@@ -234,7 +262,7 @@ func (s *Syncer) applyStep(ctx context.Context, t *target, dest destination.Dest
 // writeName writes one name.
 func (s *Syncer) writeName(ctx context.Context, t *target, dest destination.Destination, st *step) {
 	it := destination.Item{
-		Name: st.Name, Value: st.desired.Value, OwnerTag: t.dest.OwnerTag(t.ownerTag, st.Name, t.destType.Rules), Tags: st.tags,
+		Name: st.Name, Value: st.desired.Value, Object: st.object, OwnerTag: t.dest.OwnerTag(t.ownerTag, st.Name, t.destType.Rules), Tags: st.tags,
 		Token: state.Hash(t.ownerTag, st.Name, fmt.Sprint(t.secret.Version, t.secret.CreatedAt.UnixNano()), string(st.desired.Fingerprint), st.found.Version, st.tagsFingerprint),
 	}
 	for _, tag := range st.Item.Tags {
@@ -249,6 +277,9 @@ func (s *Syncer) writeName(ctx context.Context, t *target, dest destination.Dest
 		var e *destination.Error
 		if errors.As(err, &e) && (!e.Unknown || e.Code == destination.Exists || e.Code == destination.Changed) {
 			st.Intent = st.before.Intent
+		}
+		if e != nil && t.destType.Rules.WriteOnly && (e.Code == destination.Exists || e.Code == destination.Changed) {
+			st.Status = state.Conflict // the next attempt would read it, which is not possible
 		}
 		return
 	}
@@ -280,7 +311,7 @@ func (s *Syncer) canDelete(ctx context.Context, t *target, dest destination.Dest
 			st.Action = plan.Action{Do: plan.Wait, Reason: fmt.Sprintf("is deleted when %q, which replaces it, is right", by.Name)}
 			return
 		}
-		if !by.writes() || by.upToDate {
+		if !by.writes() || by.upToDate || t.destType.Rules.WriteOnly {
 			continue
 		}
 		f, err := dest.Read(ctx, by.Name)

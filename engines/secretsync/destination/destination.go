@@ -101,6 +101,10 @@ type Rules struct {
 	CheckTag func(key, value string) (problem string)
 	// Marks says that Found.Mark tells whose a name is. Where it is false the sync state has to know by ID and Version.
 	HasOwnerTags bool
+	// WriteOnly says that names can neither be read nor listed, so that only the sync state has what is there. Read is not called,
+	// and List yields nothing. Write and Delete get a Found of the sync state: OwnerTag is Item.OwnerTag if we own the name, and ""
+	// if it is to be adopted.
+	WriteOnly bool
 	// Readable says that values can be read back.
 	Readable bool
 	// Settles is for how long after a write Read may go on telling that there is nothing; 0: it never does.
@@ -157,6 +161,8 @@ type Found struct {
 type Item struct {
 	Name  string // legal
 	Value []byte // not longer than MaxValue
+	// Object says that Value is a whole secret: a JSON object with its keys.
+	Object bool
 	// Mark is put where Found.Mark finds it: up to 80 letters, digits and "-".
 	OwnerTag string
 	// Token is the same for every attempt to make this very write, and no other: 32 to 64 letters, digits and "-".

@@ -40,6 +40,9 @@ type DriftFinding struct {
 func (s *Reconciler) ScanDrift(ctx context.Context, d *state.Destination, of func(mount string) bool) (found []DriftFinding, n int, err error) {
 	found = []DriftFinding{}
 	rules := s.Pool.Types[d.Type].Rules
+	if rules.WriteOnly {
+		return found, 0, nil
+	}
 	version, err := state.GetDestination(ctx, s.Host.Store(), d.Key(), new(state.Destination))
 	if err != nil {
 		return nil, 0, err

@@ -58,6 +58,8 @@ type Item struct {
 	Name  string // as the destination is to write it
 	Key   string // of the secret, "" for all of it
 	Value []byte
+	// Object says that Value is a whole secret: a JSON object with its keys.
+	Object bool
 	// Problem says why it cannot be written, "" if it can. It tells no value.
 	Problem string
 }
@@ -196,7 +198,7 @@ func (p *Plan) Items(src Source, data json.RawMessage) ([]Item, error) {
 		return nil, fmt.Errorf("secret_name_template: %s", nametemplate.Text(err))
 	}
 	if !p.Keys() {
-		it := Item{}
+		it := Item{Object: p.format() == JSON}
 		if it.Value, it.Problem = p.whole(secret); it.Problem == "" {
 			it.Problem = p.checkValue(it.Value)
 		}

@@ -18,12 +18,14 @@ import (
 var masked = map[string][]string{
 	"cloud1-sm": {"access_key_id", "secret_access_key"}, "cloud2-kv": {"client_secret"}, "cloud3-sm": {"credentials"},
 	"repohost": {"access_token"}, "webhost-project": {"access_token"},
+	"kubernetes": {"token"}, "webhook": {"signing_key", "headers"}, "gitlab": {"access_token"},
 }
 
 // required are the fields without which there is no destination.
 var required = map[string][]string{
 	"cloud1-sm": nil, "cloud2-kv": {"key_vault_uri", "client_id", "client_secret", "tenant_id"}, "cloud3-sm": {"credentials"},
 	"repohost": {"access_token", "repository_owner", "repisitory_name"}, "webhost-project": {"access_token", "project_id", "deployment_environments"},
+	"kubernetes": {"api_server", "token", "namespace"}, "webhook": {"url", "signing_key"}, "gitlab": {"access_token", "project_id"},
 }
 
 func part(data object, name string) object {
@@ -138,7 +140,7 @@ func TestDestination(t *testing.T) {
 	})
 	t.Run("credentials are what is in a file and not its name", func(t *testing.T) {
 		s := all.in(t)
-		for kind, field := range map[string]string{"cloud1-sm": "secret_access_key", "cloud2-kv": "client_secret", "cloud3-sm": "credentials", "repohost": "access_token", "webhost-project": "access_token"} {
+		for kind, field := range map[string]string{"cloud1-sm": "secret_access_key", "cloud2-kv": "client_secret", "cloud3-sm": "credentials", "repohost": "access_token", "webhost-project": "access_token", "kubernetes": "token", "webhook": "signing_key", "gitlab": "access_token"} {
 			s.rejected(400, "POST", destinations+kind+"/file", s.fields(kind, object{field: "@/etc/passwd"}), field, "command")
 		}
 	})
@@ -217,6 +219,7 @@ func TestDestination(t *testing.T) {
 		s := all.in(t)
 		for kind, granularity := range map[string]string{
 			"cloud1-sm": "secret-path", "cloud2-kv": "secret-path", "cloud3-sm": "secret-path", "repohost": "secret-key", "webhost-project": "secret-key",
+			"kubernetes": "secret-path", "webhook": "secret-path", "gitlab": "secret-key",
 		} {
 			d := s.dest(kind, "options")
 			options := part(s.must("GET", d, nil), "options")
@@ -252,7 +255,7 @@ func TestDestination(t *testing.T) {
 		s := all.in(t)
 		for _, kind := range []string{"aws-sm", "azure-kv", "gcp-sm", "gh", "vercel-project", "in-mem"} {
 			for _, verb := range []string{"POST", "GET", "DELETE"} {
-				s.rejected(400, verb, destinations+kind+"/x", nil, "cloud1-sm, cloud2-kv, cloud3-sm, repohost, webhost-project")
+				s.rejected(400, verb, destinations+kind+"/x", nil, strings.Join(slices.Sorted(slices.Values(kinds)), ", "))
 			}
 			s.rejected(400, "LIST", destinations+kind, nil, "the types are")
 		}
@@ -271,9 +274,13 @@ func TestDestination(t *testing.T) {
 			method, path, _ := strings.Cut(verb, " ")
 			data := s.must(method, path, nil)
 			info := part(data, "key_info")
-			equal(t, "keys", data["keys"], []string{"cloud1-sm/", "cloud2-kv/", "cloud3-sm/", "repohost/", "webhost-project/"})
+			var types []string
+			for _, kind := range slices.Sorted(slices.Values(kinds)) {
+				types = append(types, kind+"/")
+			}
+			equal(t, "keys", data["keys"], types)
 			equal(t, "info", info["repohost/"], []string{"created", "masked"})
-			equal(t, "total", data["total_destinations"], 10)
+			equal(t, "total", data["total_destinations"], 2*len(kinds))
 		}
 		data := s.must("LIST", destinations+"cloud3-sm", nil)
 		equal(t, "keys", []any{data["keys"], data["total_destinations"]}, []any{[]string{"created", "masked"}, 2})
@@ -342,10 +349,14 @@ func TestDestination(t *testing.T) {
 				t.Errorf("%s: %v", kind, data)
 			}
 		}
-		for kind, change := range map[string]object{
+		wrong := map[string]object{
 			"cloud1-sm": {"secret_access_key": strings.Repeat("x", 40)}, "cloud2-kv": {"client_secret": "wrong-one"},
 			"repohost": {"repisitory_name": "none"}, "webhost-project": {"project_id": "prj_none"},
-		} {
+		}
+		for kind, at := range s.plain {
+			wrong[kind] = at.wrong
+		}
+		for kind, change := range wrong {
 			d := s.dest(kind, "wrong", change)
 			if data := s.must("POST", d+"/verify", nil); data["ok"] != false {
 				t.Errorf("%s with %v: %v", kind, keysOf(change), data)

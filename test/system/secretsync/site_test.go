@@ -33,11 +33,12 @@ type places struct {
 	three *cloud3smtest.Server
 	repo  *repohosttest.Server
 	web   *webhosttest.Server
+	plain map[string]place
 }
 
 func newPlaces(t *testing.T) *places {
 	t.Helper()
-	p := &places{cloud1smtest.New(t), cloud2kvtest.New(t), cloud3smtest.New(t), repohosttest.New(t), webhosttest.New(t)}
+	p := &places{cloud1smtest.New(t), cloud2kvtest.New(t), cloud3smtest.New(t), repohosttest.New(t), webhosttest.New(t), newPlainPlaces(t)}
 	p.repo.AddRepository("acme", "web")
 	p.repo.AddRepository("acme", "api")
 	p.web.AddProject("prj_shop", "")
@@ -68,6 +69,9 @@ func (p *places) stanza(t *testing.T, private bool) string {
 	endpoint("cloud3-sm", "url", env.URL, "token_url", env.TokenURL, "ca_file", trust("three.pem", env.TokenURL))
 	endpoint("repohost", "url", p.repo.URL)
 	endpoint("webhost-project", "url", p.web.URL)
+	for _, kind := range slices.Sorted(maps.Keys(p.plain)) {
+		endpoint(kind, "url", p.plain[kind].url)
+	}
 	return fmt.Sprintf("sync {\n  allow_private_addresses = %v\n%s}\n", private, b.String())
 }
 
@@ -104,8 +108,10 @@ func (p *places) get(kind, name string) (value string, ok bool) {
 		return p.three.Get(name)
 	case "repohost":
 		return p.repo.Get(repohosttest.Repository("acme", "web"), name)
+	case "webhost-project":
+		return p.web.Get("prj_shop", name, "production")
 	}
-	return p.web.Get("prj_shop", name, "production")
+	return p.plain[kind].get(name)
 }
 
 // put writes a name as another client does.
@@ -119,8 +125,10 @@ func (p *places) put(kind, name, value string) {
 		p.three.Put(name, value)
 	case "repohost":
 		p.repo.Put(repohosttest.Repository("acme", "web"), name, value)
-	default:
+	case "webhost-project":
 		p.web.Put("prj_shop", name, value, "production")
+	default:
+		p.plain[kind].put(name, value)
 	}
 }
 
@@ -128,7 +136,11 @@ func (p *places) put(kind, name, value string) {
 func (p *places) secrets() []string {
 	id, key := p.one.Root()
 	body := strings.Split(strings.TrimSpace(cloud3smtest.PrivateKey()), "\n")
-	return []string{id, key, cloud2kvtest.ClientSecret, body[1], body[2], repohosttest.Token, webhosttest.Token}
+	all := []string{id, key, cloud2kvtest.ClientSecret, body[1], body[2], repohosttest.Token, webhosttest.Token}
+	for _, at := range p.plain {
+		all = append(all, at.secret)
+	}
+	return all
 }
 
 // fields are a whole configuration of a destination.
@@ -141,6 +153,9 @@ func (p *places) fields(kind string, more ...object) object {
 		"repohost":        {"access_token": repohosttest.Token, "repository_owner": "acme", "repisitory_name": "web"},
 		"webhost-project": {"access_token": webhosttest.Token, "project_id": "prj_shop", "deployment_environments": "production"},
 	}[kind])
+	if at, ok := p.plain[kind]; ok {
+		all = maps.Clone(at.fields)
+	}
 	for _, o := range more {
 		maps.Copy(all, o)
 	}

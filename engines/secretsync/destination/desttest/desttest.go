@@ -108,6 +108,9 @@ func Run(t *testing.T, kind destination.Type, newFake func(t *testing.T) Fake) {
 func open(t *testing.T, kind destination.Type, newFake func(t *testing.T) Fake) *suite {
 	p := newFake(t)
 	s := &suite{t: t, rules: kind.Rules, fake: p, dest: p.Open(t)}
+	if kind.Rules.WriteOnly {
+		s.dest = &remembering{Destination: s.dest, held: map[string]destination.Found{}}
+	}
 	t.Cleanup(func() {
 		if err := s.dest.Close(); err != nil {
 			t.Errorf("closing: %v", err)
@@ -285,6 +288,9 @@ func (s *suite) foreignStays() {
 	s.failed(err, destination.Exists)
 	s.holds("theirs", "their-value")
 	f := s.read("theirs")
+	if s.rules.WriteOnly {
+		f.State = destination.Present
+	}
 	if f.State != destination.Present || f.OwnerTag == mark {
 		s.t.Errorf("found state %d with the mark %q", f.State, f.OwnerTag)
 	}
@@ -303,7 +309,7 @@ func (s *suite) changed() {
 	held := s.write("one", "the-value")
 	before := s.read("one")
 	s.fake.Put(s.t, s.name("one"), "their-value")
-	if now := s.read("one"); now.ID == held.ID && now.Version == held.Version {
+	if now := s.read("one"); now.ID == held.ID && now.Version == held.Version && !s.rules.WriteOnly {
 		s.t.Error("what another client has written is not noticed")
 	}
 	if _, err := s.dest.Write(s.ctx(), s.item("one", "the-value-2"), before); err != nil {
@@ -319,6 +325,9 @@ func (s *suite) changedDelete() {
 	s.fake.Put(s.t, s.name("one"), "their-value")
 	s.failed(s.dest.Delete(s.ctx(), before), destination.Changed)
 	s.holds("one", "their-value")
+	if s.rules.WriteOnly {
+		return
+	}
 	if err := s.dest.Delete(s.ctx(), s.read("one")); err != nil {
 		s.t.Fatal(err)
 	}
@@ -364,6 +373,12 @@ func (s *suite) recovered() {
 }
 
 func (s *suite) list() {
+	if s.rules.WriteOnly {
+		for f, err := range s.dest.List(s.ctx()) {
+			s.t.Errorf("what cannot be listed has %q (%v)", f.Name, err)
+		}
+		return
+	}
 	n := 130
 	if s.rules.MaxNames > 0 {
 		n = min(n, s.rules.MaxNames-10)
@@ -450,11 +465,13 @@ func (s *suite) tags() {
 func (s *suite) throttled() {
 	was := s.read("one")
 	s.fake.Fail(Fault{Kind: Throttle, RetryAfter: 7 * time.Second})
-	_, err := s.dest.Read(s.ctx(), s.name("one"))
-	if e := s.failed(err, destination.Throttled); e.Class != destination.External || e.RetryAfter != 7*time.Second {
-		s.t.Errorf("class %q, retry after %v", e.Class, e.RetryAfter)
+	if !s.rules.WriteOnly {
+		_, err := s.dest.Read(s.ctx(), s.name("one"))
+		if e := s.failed(err, destination.Throttled); e.Class != destination.External || e.RetryAfter != 7*time.Second {
+			s.t.Errorf("class %q, retry after %v", e.Class, e.RetryAfter)
+		}
 	}
-	_, err = s.dest.Write(s.ctx(), s.item("one", "the-value"), was)
+	_, err := s.dest.Write(s.ctx(), s.item("one", "the-value"), was)
 	if e := s.failed(err, destination.Throttled); e.Unknown || e.RetryAfter != 7*time.Second {
 		s.t.Errorf("a throttled write was certainly not done: unknown %v, retry after %v", e.Unknown, e.RetryAfter)
 	}
@@ -477,12 +494,14 @@ func (s *suite) trouble() {
 	s.write("one", "the-value-1")
 	was := s.read("one")
 	s.fake.Fail(Fault{Kind: Trouble})
-	_, err := s.dest.Read(s.ctx(), s.name("one"))
-	if e := s.failed(err, destination.Unavailable); e.Class != destination.External {
-		s.t.Errorf("class %q", e.Class)
+	if !s.rules.WriteOnly {
+		_, err := s.dest.Read(s.ctx(), s.name("one"))
+		if e := s.failed(err, destination.Unavailable); e.Class != destination.External {
+			s.t.Errorf("class %q", e.Class)
+		}
 	}
 	s.fake.Fail(Fault{Kind: Trouble, Writes: true})
-	_, err = s.dest.Write(s.ctx(), s.item("one", "the-value-2"), was)
+	_, err := s.dest.Write(s.ctx(), s.item("one", "the-value-2"), was)
 	if e := s.failed(err, destination.Unavailable); !e.Unknown {
 		s.t.Error("a write that failed so may have been done")
 	}
@@ -498,11 +517,13 @@ func (s *suite) trouble() {
 func (s *suite) rejected() {
 	was := s.read("one")
 	s.fake.Fail(Fault{Kind: Reject})
-	_, err := s.dest.Read(s.ctx(), s.name("one"))
-	if e := s.failed(err, destination.Denied, destination.NoLocation); e.Class != destination.Client {
-		s.t.Errorf("class %q", e.Class)
+	if !s.rules.WriteOnly {
+		_, err := s.dest.Read(s.ctx(), s.name("one"))
+		if e := s.failed(err, destination.Denied, destination.NoLocation); e.Class != destination.Client {
+			s.t.Errorf("class %q", e.Class)
+		}
 	}
-	_, err = s.dest.Write(s.ctx(), s.item("one", "the-value"), was)
+	_, err := s.dest.Write(s.ctx(), s.item("one", "the-value"), was)
 	if e := s.failed(err, destination.Denied, destination.NoLocation); e.Unknown {
 		s.t.Error("a rejected write was certainly not done")
 	}
@@ -516,11 +537,13 @@ func (s *suite) rejected() {
 func (s *suite) lostRequest() {
 	was := s.read("one")
 	s.fake.Fail(Fault{Kind: DropBefore})
-	_, err := s.dest.Read(s.ctx(), s.name("one"))
-	if e := s.failed(err, destination.Unreachable, destination.Unavailable); e.Class != destination.External {
-		s.t.Errorf("class %q", e.Class)
+	if !s.rules.WriteOnly {
+		_, err := s.dest.Read(s.ctx(), s.name("one"))
+		if e := s.failed(err, destination.Unreachable, destination.Unavailable); e.Class != destination.External {
+			s.t.Errorf("class %q", e.Class)
+		}
 	}
-	_, err = s.dest.Write(s.ctx(), s.item("one", "the-value"), was)
+	_, err := s.dest.Write(s.ctx(), s.item("one", "the-value"), was)
 	s.failed(err, destination.Unreachable, destination.Unavailable)
 	s.fake.Fail(Fault{})
 	s.write("one", "the-value")
@@ -601,6 +624,9 @@ func (s *suite) noAnswer() {
 		},
 		"verify": func(ctx context.Context) error { s.dest.Verify(ctx); return ctx.Err() },
 	} {
+		if s.rules.WriteOnly && (what == "read" || what == "list") {
+			continue
+		}
 		ctx, cancel := context.WithTimeout(s.ctx(), 50*time.Millisecond)
 		if err := call(ctx); err == nil {
 			s.t.Errorf("%s succeeds without an answer", what)
