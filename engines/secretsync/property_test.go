@@ -114,6 +114,9 @@ func (l *logs) String() string {
 func newSim(t *testing.T, seed uint64) *sim {
 	s := &sim{t: t, rng: rand.New(rand.NewPCG(seed, 1)), w: syncsim.NewWorld(), sites: syncsim.NewSites(), retains: map[string]bool{}, began: time.Now(), meddles: seed%3 > 0} //nolint:gosec // to be repeated
 	s.sites.Rate = destination.Rate{Writes: 5, WriteBurst: 10, Reads: 20, ReadBurst: 30, Concurrency: 2}
+	if seed%4 == 0 {
+		s.sites.WritesPerDay = 20
+	}
 	s.w.Namespace("n1", "team/")
 	s.mounts = []*syncsim.KV{s.w.Mount("root", "kv/"), s.w.Mount("root", "other/"), s.w.Mount("n1", "kv/")}
 	s.start()
@@ -206,6 +209,17 @@ func (s *sim) putSecret() {
 		kv.Put(name, pairs...)
 		s.say("put %s%s: %d keys", kv.Describe().Path, name, len(pairs)/2)
 		time.Sleep(time.Duration(s.rng.IntN(50)) * time.Millisecond)
+	}
+}
+
+// hurry writes a secret again and again.
+func (s *sim) hurry() {
+	kv, name := pick(s, s.mounts), pick(s, simNames)
+	pause := pick(s, []time.Duration{300 * time.Millisecond, 5 * time.Second, 2 * time.Minute})
+	s.say("put %s%s 30 times, each %v", kv.Describe().Path, name, pause)
+	for range 30 {
+		kv.Put(name, "k", s.value())
+		time.Sleep(pause)
 	}
 }
 
@@ -559,6 +573,12 @@ func (s *sim) run() {
 		{2, s.changeMount}, {10, s.meddle}, {4, s.adopt}, {6, s.crashSoon}, {2, s.restart}, {5, s.changeFaults}, {2, s.changeRights},
 		{2, s.changeAudit}, {2, s.changeRole}, {1, s.forget},
 	}
+	if s.sites.WritesPerDay > 0 {
+		ops = append(ops, struct {
+			weight int
+			do     func()
+		}{10, s.hurry})
+	}
 	if !s.meddles {
 		ops[7].weight, ops[8].weight = 0, 0
 	}
@@ -612,6 +632,9 @@ func (s *sim) quiet() {
 	}
 	s.svc.RoleChanged()
 	time.Sleep(3 * time.Hour)
+	if s.sites.WritesPerDay > 0 { // by then every name has room for the newest value
+		time.Sleep(24 * time.Hour)
+	}
 	if !s.meddles {
 		return
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 	"github.com/coffer-project/coffer/engines/secretsync/plan"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
+	"github.com/coffer-project/coffer/engines/secretsync/template"
 	"github.com/coffer-project/coffer/engines/secretsync/workqueue"
 	"github.com/coffer-project/coffer/storage"
 )
@@ -23,8 +24,10 @@ type result struct {
 	state.Outcome
 	items      []state.Item
 	done       string
-	retryAfter time.Duration   // minimum time until the next attempt
-	visibleAt  time.Time       // when the destination shows the last write; zero: nothing waits for that
+	retryAfter time.Duration // minimum time until the next attempt
+	visibleAt  time.Time     // when the destination shows the last write; zero: nothing waits for that
+	limited    time.Time     // when the first name that waits for it may be written; zero: none waits
+	pastWrites map[string]*state.Writes
 	released   []string        // names whose claim is released
 	adopted    map[string]bool // names that were adopted; folded
 }
@@ -77,7 +80,7 @@ func (s *Syncer) recordFailure(ctx context.Context, t *target, why error) (time.
 	if !errors.As(why, &e) {
 		s.Log.Warn("a secret could not be synced", "association", t.assoc.ID, "err", why)
 	}
-	r := result{Outcome: OutcomeOf(why), items: slices.Clone(t.link.Items), retryAfter: retryAfter(why)}
+	r := result{Outcome: OutcomeOf(why), items: slices.Clone(t.link.Items), retryAfter: retryAfter(why), pastWrites: t.link.PastWrites}
 	for i := range r.items {
 		if it := &r.items[i]; !it.Retained {
 			it.Outcome = r.Outcome
@@ -97,7 +100,7 @@ func (s *Syncer) recordPanic(ctx context.Context, key state.LinkID) (time.Time, 
 
 // recordSteps records the results of the steps, and releases the claims of names that are gone.
 func (s *Syncer) recordSteps(ctx context.Context, t *target, steps []step) (time.Time, error) {
-	r := result{adopted: map[string]bool{}}
+	r := result{adopted: map[string]bool{}, pastWrites: t.pastWrites(steps)}
 	now := time.Now()
 	did := map[string]int{}
 	for _, name := range t.link.Adopt {
@@ -135,10 +138,37 @@ func (s *Syncer) recordSteps(ctx context.Context, t *target, steps []step) (time
 		if st.visibleAt.After(r.visibleAt) {
 			r.visibleAt = st.visibleAt
 		}
+		if !st.limitedUntil.IsZero() && (r.limited.IsZero() || st.limitedUntil.Before(r.limited)) {
+			r.limited = st.limitedUntil
+		}
 		r.items = append(r.items, st.Item)
 	}
 	r.Outcome, r.done = worstOutcome(r.items, t.secret.Live), summarize(did)
 	return s.recordResult(ctx, t, r)
+}
+
+// pastWrites returns the writes of the last day of names that the link does not have any more.
+func (t *target) pastWrites(steps []step) map[string]*state.Writes {
+	all := maps.Clone(t.link.PastWrites)
+	if all == nil {
+		all = map[string]*state.Writes{}
+	}
+	for i := range steps {
+		st := &steps[i]
+		if name := state.Fold(t.destType.Rules, st.Name); st.Do == plan.Forget && st.Writes != nil {
+			all[name] = st.Writes
+		} else {
+			delete(all, name)
+		}
+	}
+	maps.DeleteFunc(all, func(_ string, w *state.Writes) bool { return w.Count(time.Now()) == 0 })
+	for name := range all { // a secret whose keys always have other names
+		if len(all) <= template.MaxItems {
+			break
+		}
+		delete(all, name)
+	}
+	return all
 }
 
 // pastTense has the words of histories.
@@ -198,12 +228,18 @@ func (s *Syncer) recordResult(ctx context.Context, t *target, r result) (time.Ti
 		l.History = append(slices.Clone(l.History), state.Attempt{At: now, Version: t.secret.Version, Done: r.done, Outcome: r.Outcome})
 		l.History = l.History[max(0, len(l.History)-state.MaxHistory):]
 	}
-	l.Outcome, l.Items, l.LastAttempt = r.Outcome, r.items, now
+	l.Outcome, l.Items, l.PastWrites, l.LastAttempt = r.Outcome, r.items, r.pastWrites, now
 	t.recordSecret(&l)
 	right := r.Status == state.Synced || r.Status == state.Unsynced
-	if right {
+	switch {
+	case right:
 		l.Attempts, l.NextRetry, l.LastSuccess = 0, time.Time{}, now
-	} else {
+	case r.Code == state.CodeRateLimited: // nothing has failed
+		l.Attempts, l.NextRetry = 0, r.limited
+		if !r.visibleAt.IsZero() && r.visibleAt.Before(r.limited) {
+			l.NextRetry = r.visibleAt
+		}
+	default:
 		l.Attempts++
 		l.NextRetry = now.Add(max(r.retryAfter, backoff(r.Outcome, l.Attempts)))
 		if r.Status == state.Unsyncing && !r.visibleAt.IsZero() {

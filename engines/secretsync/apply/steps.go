@@ -31,6 +31,7 @@ type step struct {
 	before          state.Item    // the last applied state
 	retryAfter      time.Duration // minimum time until the next attempt
 	visibleAt       time.Time     // when a read reflects the last write; zero: now
+	limitedUntil    time.Time     // when the name may be written again; zero: now
 }
 
 // steps returns the desired names, then the other names of the sync state.
@@ -50,6 +51,8 @@ func (t *target) steps(want []template.Item, refresh bool) []step {
 		if had := t.link.Item(w.Name, rules); had != nil && !named[state.Fold(rules, w.Name)] {
 			st.Item, st.before = *had, *had
 			st.Item.Key, st.Retained = w.Key, false
+		} else if st.Writes = t.link.PastWrites[state.Fold(rules, w.Name)]; st.Writes != nil {
+			st.before.Writes = st.Writes
 		}
 		if w.Name != "" {
 			named[state.Fold(rules, w.Name)] = true
@@ -116,6 +119,9 @@ func (s *Syncer) decideStep(ctx context.Context, t *target, dest destination.Des
 		st.Action, st.upToDate = plan.Action{Do: plan.None, Reason: "is as it should be", OwnedThere: true}, true
 		return nil
 	}
+	if !st.refresh && v.Desired != nil && st.isLimited(t) {
+		return nil // without a read, so that a secret that changes all the time leaves the destination's rate to others
+	}
 	for {
 		var err error
 		v.Now = time.Now() // before the read
@@ -145,7 +151,30 @@ func (s *Syncer) decideStep(ctx context.Context, t *target, dest destination.Des
 	if st.Do == plan.None && v.Desired != nil && st.TagsFingerprint != st.tagsFingerprint {
 		st.Action = plan.Action{Do: plan.Update, Reason: "has other tags", OwnedThere: true}
 	}
+	if st.writes() {
+		st.isLimited(t)
+	}
 	return nil
+}
+
+// isLimited makes a step wait, and reports that it does, if the destination takes no write of its name now. A write whose outcome is
+// unknown is repeated nevertheless.
+func (st *step) isLimited(t *target) bool {
+	now, most := time.Now(), t.destType.Rules.WritesPerDay
+	at := plan.NextWrite(most, st.Writes, now, st.refresh)
+	if !at.After(now) || st.repeats() || st.before.HasValue(st.desired.Fingerprint, st.tagsFingerprint) {
+		return false
+	}
+	st.limitedUntil = at
+	st.Action = plan.Action{Do: plan.Wait, Reason: fmt.Sprintf("rate limited until %s UTC: it was written %d times in the last 24 hours, and the destination takes %d; the newest value is written then",
+		at.UTC().Format(time.TimeOnly), st.Writes.Count(now), most)}
+	return true
+}
+
+// repeats reports whether the step writes what a write with unknown outcome was to write.
+func (st *step) repeats() bool {
+	in := st.before.Intent
+	return in != nil && len(in.Fingerprints) > 0 && slices.Equal(in.Fingerprints[len(in.Fingerprints)-1], st.desired.Fingerprint)
 }
 
 // maxWait is how long a job waits for a destination to show the last write, before it is queued again.
@@ -166,7 +195,7 @@ func (st *step) needsClaim() bool {
 }
 
 // recordIntent records in the sync state what is about to be done.
-func (st *step) recordIntent() {
+func (st *step) recordIntent(rules destination.Rules) {
 	if st.OwnedThere && !st.upToDate && st.found.State != destination.Absent {
 		if st.Fingerprint != nil && (st.ID != st.found.ID || st.Version != st.found.Version) {
 			st.Fingerprint, st.SecretVersion = nil, 0 // another value may be there
@@ -177,11 +206,28 @@ func (st *step) recordIntent() {
 		st.Outcome = state.Outcome{Status: state.Unsyncing}
 	}
 	if st.writes() {
-		st.Intent = &state.Intent{At: time.Now(), Create: st.found.State == destination.Absent}
+		if rules.WritesPerDay > 0 && !st.repeats() {
+			st.Writes = st.Writes.Add(time.Now())
+		}
+		st.Intent = &state.Intent{At: time.Now(), Create: st.found.State == destination.Absent, Fingerprints: st.mayBeThere()}
 		tags := slices.AppendSeq(slices.Clone(st.before.Tags), maps.Keys(st.tags))
 		slices.Sort(tags)
 		st.Item.Tags = slices.Compact(tags) // tags that may exist from now on
 	}
+}
+
+// mayBeThere returns the fingerprints of the values that the destination may have after the write.
+func (st *step) mayBeThere() [][]byte {
+	var all [][]byte
+	if in := st.before.Intent; in != nil {
+		all = in.Fingerprints
+	}
+	if st.repeats() {
+		return all
+	}
+	const most = 8
+	all = append(slices.Clone(all), st.desired.Fingerprint)
+	return all[max(0, len(all)-most):]
 }
 
 // itemsOf returns the names of a link while its steps are applied. Deleted names stay for as long as they are claimed.
@@ -218,6 +264,10 @@ func (s *Syncer) applyStep(ctx context.Context, t *target, dest destination.Dest
 	case plan.Retain:
 		st.Retained, st.Outcome = true, state.Outcome{Status: state.Unsynced, Code: "retained", Cause: "it " + st.Reason}
 	case plan.Wait:
+		if !st.limitedUntil.IsZero() {
+			st.Outcome = state.Outcome{Status: state.Pending, Code: state.CodeRateLimited, Cause: st.Reason}
+			return
+		}
 		st.Outcome = state.Outcome{Status: state.Unsyncing, Code: "waits", Cause: "it " + st.Reason}
 	case plan.Delete:
 		if err := dest.Delete(ctx, st.found); err != nil {
@@ -249,6 +299,9 @@ func (s *Syncer) writeName(ctx context.Context, t *target, dest destination.Dest
 		var e *destination.Error
 		if errors.As(err, &e) && (!e.Unknown || e.Code == destination.Exists || e.Code == destination.Changed) {
 			st.Intent = st.before.Intent
+			if e.Code != destination.Changed { // found after a version was stored, at some destinations
+				st.Writes = st.before.Writes
+			}
 		}
 		return
 	}

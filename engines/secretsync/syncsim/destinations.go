@@ -33,6 +33,8 @@ type Sites struct {
 	harm  []string
 	// Rate is that of the types; set it before Types is called.
 	Rate destination.Rate
+	// WritesPerDay is that of the types, 0 for no limit, and a fifth more is what places take of a name; set it likewise.
+	WritesPerDay int
 	// fault says how a call fails; nil: none does.
 	fault func(Call) Fault
 	run   int
@@ -150,6 +152,7 @@ type state struct {
 	at      time.Time
 	foreign bool // another client's
 	allowed bool // that may be written all the same
+	written bool // by a destination, in this very change
 }
 
 func (s *Site) fold(name string) string {
@@ -173,6 +176,20 @@ func (s *Site) set(name string, st state) {
 		st.id = fmt.Sprint("id", s.made)
 	}
 	o.state = st
+}
+
+// writesOfToday counts the writes of destinations to a name.
+func (s *Site) writesOfToday(name string) (n int) {
+	o := s.objects[s.fold(name)]
+	if o == nil {
+		return 0
+	}
+	for _, st := range append(slices.Clone(o.before), o.state) {
+		if st.written && time.Since(st.at) < 24*time.Hour {
+			n++
+		}
+	}
+	return n
 }
 
 func (s *Site) get(name string) state {
@@ -298,7 +315,7 @@ func (p *Sites) Types() []destination.Type {
 	marked := destination.Rules{
 		Granularity: destination.SecretPath, Template: "vault/{{ .MountAccessor }}/{{ .SecretPath }}", Rate: p.Rate,
 		Normalise: func(name string) string { return clean(name, "/_-.", '_') }, CheckName: checkName,
-		MinValue: 1, MaxValue: 1000, MaxTags: 5, HasOwnerTags: true, Readable: true, PropagationDelay: 20 * time.Second,
+		WritesPerDay: p.WritesPerDay, MinValue: 1, MaxValue: 1000, MaxTags: 5, HasOwnerTags: true, Readable: true, PropagationDelay: 20 * time.Second,
 		CheckTag: func(key, _ string) string {
 			if strings.HasPrefix(key, "x-") {
 				return "keys that begin with x- are reserved"
@@ -309,7 +326,7 @@ func (p *Sites) Types() []destination.Type {
 	plain := destination.Rules{
 		Granularity: destination.SecretKey, Template: "vault/{{ .MountAccessor }}/{{ .SecretPath }}", Rate: p.Rate,
 		Normalise: func(name string) string { return strings.ToUpper(clean(name, "_", '_')) }, CheckName: checkName,
-		Fold: strings.ToUpper, MaxValue: 1000, MaxNames: 100,
+		WritesPerDay: p.WritesPerDay, Fold: strings.ToUpper, MaxValue: 1000, MaxNames: 100,
 	}
 	kind := func(name string, r destination.Rules) destination.Type {
 		return destination.Type{
@@ -462,10 +479,13 @@ func (d *dest) Write(ctx context.Context, it destination.Item, was destination.F
 			return failed(destination.Client, destination.Exists, false)
 		case was.State != destination.Absent && (now.state != was.State || now.id != was.ID || now.version != was.Version):
 			return failed(destination.Client, destination.Changed, false)
+		case d.p.WritesPerDay > 0 && s.writesOfToday(it.Name) >= d.p.WritesPerDay*6/5:
+			d.p.harm = append(d.p.harm, "exceeded the writes of a day at "+s.kind+"/"+s.name+" "+it.Name)
+			return &destination.Error{Class: destination.Client, Code: destination.Quota, Text: "the place takes no more versions today"}
 		case now.foreign && !now.allowed:
 			d.p.harm = append(d.p.harm, "wrote over "+s.kind+"/"+s.name+" "+it.Name)
 		}
-		next := state{state: destination.Present, value: string(it.Value), id: now.id, by: it.OwnerTag}
+		next := state{state: destination.Present, value: string(it.Value), id: now.id, by: it.OwnerTag, written: true}
 		if s.kind == Marked {
 			next.mark, next.tags = it.OwnerTag, maps.Clone(now.tags)
 			if next.tags == nil {
@@ -502,7 +522,7 @@ func (d *dest) Delete(ctx context.Context, was destination.Found) error {
 		next := state{}
 		if s.kind == Marked {
 			next = now
-			next.state = destination.Deleted
+			next.state, next.written = destination.Deleted, false
 		}
 		s.set(was.Name, next)
 		return nil
