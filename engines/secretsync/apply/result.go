@@ -102,7 +102,7 @@ func (s *Syncer) recordPanic(ctx context.Context, key state.LinkID) (time.Time, 
 func (s *Syncer) recordSteps(ctx context.Context, t *target, steps []step) (time.Time, error) {
 	r := result{adopted: map[string]bool{}, pastWrites: t.pastWrites(steps)}
 	now := time.Now()
-	did := map[string]int{}
+	did, over := map[string]int{}, 0
 	for _, name := range t.link.Adopt {
 		r.adopted[name] = true // unless its step has failed
 	}
@@ -113,6 +113,7 @@ func (s *Syncer) recordSteps(ctx context.Context, t *target, steps []step) (time
 			r.released = append(r.released, st.Name)
 			if st.deleted {
 				did["deleted"]++
+				over += st.overwritten()
 			} else if st.Owned {
 				did["left"]++
 			}
@@ -120,8 +121,9 @@ func (s *Syncer) recordSteps(ctx context.Context, t *target, steps []step) (time
 		case st.Do == plan.Retain:
 			r.released = append(r.released, st.Name)
 			did["left"]++
-		case st.Status == state.Synced && st.writes():
+		case st.Status == state.Synced && (st.writes() || st.Overwrites):
 			did[pastTense[st.Do]]++
+			over += st.overwritten()
 		case st.Status == state.Conflict && st.before.Status != state.Conflict:
 			s.Counts.Conflicts.Add(1)
 		}
@@ -143,7 +145,8 @@ func (s *Syncer) recordSteps(ctx context.Context, t *target, steps []step) (time
 		}
 		r.items = append(r.items, st.Item)
 	}
-	r.Outcome, r.done = worstOutcome(r.items, t.secret.Live), summarize(did)
+	s.Counts.Overwritten.Add(int64(over))
+	r.Outcome, r.done = worstOutcome(r.items, t.secret.Live), summarize(did, over)
 	return s.recordResult(ctx, t, r)
 }
 
@@ -171,13 +174,20 @@ func (t *target) pastWrites(steps []step) map[string]*state.Writes {
 	return all
 }
 
-// pastTense has the words of histories.
-var pastTense = map[string]string{plan.Create: "created", plan.Update: "updated", plan.Recover: "recovered", plan.Adopt: "adopted"}
+// pastTense has the words of histories. What is in sync after a write with unknown outcome was updated by that.
+var pastTense = map[string]string{plan.Create: "created", plan.Update: "updated", plan.Recover: "recovered", plan.Adopt: "adopted", plan.None: "updated"}
 
-func summarize(did map[string]int) string {
+// summarize says what was done, over so many changes of other clients.
+func summarize(did map[string]int, over int) string {
 	var parts []string
 	for _, what := range slices.Sorted(maps.Keys(did)) {
 		parts = append(parts, fmt.Sprintf("%s %d", what, did[what]))
+	}
+	switch {
+	case over == 1:
+		parts = append(parts, "over a change by another client")
+	case over > 1:
+		parts = append(parts, fmt.Sprintf("over %d changes by other clients", over))
 	}
 	return strings.Join(parts, ", ")
 }

@@ -96,7 +96,8 @@ func (s *Syncer) planSteps(ctx context.Context, t *target, dest destination.Dest
 // decideStep reads one name and decides.
 func (s *Syncer) decideStep(ctx context.Context, t *target, dest destination.Destination, st *step) error {
 	v := plan.View{
-		Desired: st.desired, OwnerTag: t.dest.OwnerTag(t.ownerTag, st.Name, t.destType.Rules), HasOwnerTags: t.destType.Rules.HasOwnerTags, PropagationDelay: t.destType.Rules.PropagationDelay, Repair: t.assoc.Drift == state.DriftRepair,
+		Desired: st.desired, OwnerTag: t.dest.OwnerTag(t.ownerTag, st.Name, t.destType.Rules), HasOwnerTags: t.destType.Rules.HasOwnerTags, PropagationDelay: t.destType.Rules.PropagationDelay,
+		Repair: t.assoc.Drift == state.DriftRepair, KeepChanges: t.assoc.Drift == state.DriftConflict,
 		Adopt:  slices.Contains(t.link.Adopt, state.Fold(t.destType.Rules, st.Name)),
 		Retain: t.retainsNames() || st.before.Retained, Ending: t.assoc.IsEnding(),
 	}
@@ -128,7 +129,9 @@ func (s *Syncer) decideStep(ctx context.Context, t *target, dest destination.Des
 		if st.found, err = dest.Read(ctx, st.Name); err != nil {
 			return err
 		}
-		v.Found = st.found
+		if v.Found = st.found; st.found.Known {
+			v.FoundFingerprint = t.dest.Fingerprint(st.found.Value)
+		}
 		st.Action = v.Decide()
 		if st.Do != plan.Wait {
 			break
@@ -141,6 +144,9 @@ func (s *Syncer) decideStep(ctx context.Context, t *target, dest destination.Des
 		if !Sleep(ctx, soon) {
 			return ctx.Err()
 		}
+	}
+	if in := st.before.Intent; in != nil && in.Overwrites && st.OwnedThere {
+		st.Overwrites = true // that write may have been made
 	}
 	if st.Do == plan.Adopt || st.Do == plan.Recover && st.found.OwnerTag != v.OwnerTag {
 		if whose, err := s.ownerElsewhere(ctx, t, st.found); err != nil || whose != "" {
@@ -189,6 +195,14 @@ func (st *step) writes() bool {
 	return false
 }
 
+// overwritten returns the number of changes of other clients that the step has ended.
+func (st *step) overwritten() int {
+	if st.Overwrites {
+		return 1
+	}
+	return 0
+}
+
 // needsClaim reports whether the step needs the claim of its name, or has to learn its owner.
 func (st *step) needsClaim() bool {
 	return st.writes() || st.Do == plan.None && !st.upToDate || st.Do == plan.Conflict
@@ -196,7 +210,12 @@ func (st *step) needsClaim() bool {
 
 // recordIntent records in the sync state what is about to be done.
 func (st *step) recordIntent(rules destination.Rules) {
-	if st.OwnedThere && !st.upToDate && st.found.State != destination.Absent {
+	switch there := st.OwnedThere && !st.upToDate && st.found.State != destination.Absent; {
+	case there && (st.Overwrites || st.found.Known): // the last version that is ours stays known until the next one is written
+		if st.Owned = true; st.ID != st.found.ID || st.Version != st.found.Version {
+			st.SecretVersion = 0
+		}
+	case there:
 		if st.Fingerprint != nil && (st.ID != st.found.ID || st.Version != st.found.Version) {
 			st.Fingerprint, st.SecretVersion = nil, 0 // another value may be there
 		}
@@ -209,7 +228,7 @@ func (st *step) recordIntent(rules destination.Rules) {
 		if rules.WritesPerDay > 0 && !st.repeats() {
 			st.Writes = st.Writes.Add(time.Now())
 		}
-		st.Intent = &state.Intent{At: time.Now(), Create: st.found.State == destination.Absent, Fingerprints: st.mayBeThere()}
+		st.Intent = &state.Intent{At: time.Now(), Create: st.found.State == destination.Absent, Fingerprints: st.mayBeThere(), Overwrites: st.Overwrites}
 		tags := slices.AppendSeq(slices.Clone(st.before.Tags), maps.Keys(st.tags))
 		slices.Sort(tags)
 		st.Item.Tags = slices.Compact(tags) // tags that may exist from now on

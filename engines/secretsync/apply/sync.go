@@ -378,15 +378,22 @@ var errChanged = errors.New("the association or its destination has changed mean
 
 // auditEvent returns the audit record of the writes that are about to be made.
 func (t *target) auditEvent(steps []step) engines.Event {
-	var done []string
+	var done, over []string
 	for i := range steps {
 		if st := &steps[i]; st.writes() || st.Do == plan.Delete {
 			done = append(done, st.Do+" "+st.Name)
+			if st.Overwrites {
+				over = append(over, st.Name)
+			}
 		}
 	}
-	return engines.Event{
+	e := engines.Event{
 		NamespaceID: t.key.NS, Operation: engines.Update, Who: t.assoc.Owner,
 		Path: "sys/sync/destinations/" + t.dest.Type + "/" + t.dest.Name + "/associations/sync",
 		Data: map[string]any{"mount": t.assoc.MountPath, "secret_name": t.key.Secret, "version": t.secret.Version, "external": done},
 	}
+	if len(over) > 0 {
+		e.Data["over_changes"] = over
+	}
+	return e
 }

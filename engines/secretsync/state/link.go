@@ -140,6 +140,13 @@ type Intent struct {
 	Create bool      `json:"create,omitempty"` // there was nothing
 	// Fingerprints are those of the values that writes with unknown outcome may have put there, newest last.
 	Fingerprints [][]byte `json:"prints,omitempty"`
+	Overwrites   bool     `json:"overwrites,omitempty"` // a change of another client
+}
+
+// MayHaveWritten reports whether the write of the intent, or one before it, may have written the value with a fingerprint. Intents of
+// earlier versions of the server have no fingerprints.
+func (in *Intent) MayHaveWritten(print []byte) bool {
+	return len(in.Fingerprints) == 0 || slices.ContainsFunc(in.Fingerprints, func(p []byte) bool { return slices.Equal(p, print) })
 }
 
 // IsOf reports whether the link was synced as the secret is.

@@ -31,6 +31,7 @@ type Sites struct {
 	sites map[string]*Site
 	calls []Call
 	harm  []string
+	over  []Overwritten
 	// Rate is that of the types; set it before Types is called.
 	Rate destination.Rate
 	// WritesPerDay is that of the types, 0 for no limit, and a fifth more is what places take of a name; set it likewise.
@@ -110,6 +111,28 @@ func (p *Sites) Harm() []string {
 	return slices.Clone(p.harm)
 }
 
+// Overwritten is a change of another client to a name with an ownership tag that a destination has overwritten or deleted.
+type Overwritten struct {
+	At      time.Time
+	Name    string
+	By      string // ownership tag
+	Allowed bool
+}
+
+// Overwritten returns the changes that were overwritten at Marked.
+func (p *Sites) Overwritten() []Overwritten {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.over)
+}
+
+// noteOverwritten records that a destination is about to end what is there, if another client has changed it.
+func (s *Site) noteOverwritten(was state, by string) {
+	if s.kind == Marked && was.theirs {
+		s.p.over = append(s.p.over, Overwritten{At: time.Now(), Name: was.name, By: by, Allowed: was.allowed})
+	}
+}
+
 // Site returns a destination; it is made if it is not there.
 func (p *Sites) Site(kind, name string) *Site {
 	p.mu.Lock()
@@ -153,6 +176,7 @@ type state struct {
 	foreign bool // another client's
 	allowed bool // that may be written all the same
 	written bool // by a destination, in this very change
+	theirs  bool // another client has changed the value of a name with an ownership tag
 }
 
 func (s *Site) fold(name string) string {
@@ -208,6 +232,7 @@ func (s *Site) Put(name, value string) {
 	if was.state == destination.Present {
 		now.id, now.mark, now.tags, now.by = was.id, was.mark, was.tags, was.by
 		now.foreign = was.foreign || s.kind == Plain // an ownership tag still says whose it is
+		now.theirs = !now.foreign
 	}
 	s.set(name, now)
 }
@@ -243,6 +268,7 @@ type Object struct {
 	By                string // the ownership tag that came with the last write of a destination, also where ownership tags are not kept
 	Tags              map[string]string
 	Foreign           bool // not written by a destination, or not since another client did
+	Changed           bool // written by another client, with the ownership tag of a destination
 }
 
 // Objects returns what is there, by name.
@@ -252,7 +278,7 @@ func (s *Site) Objects() map[string]Object {
 	out := map[string]Object{}
 	for _, o := range s.objects {
 		if o.state.state == destination.Present {
-			out[o.name] = Object{Name: o.name, Value: o.value, Mark: o.mark, By: o.by, Tags: o.tags, Foreign: o.foreign}
+			out[o.name] = Object{Name: o.name, Value: o.value, Mark: o.mark, By: o.by, Tags: o.tags, Foreign: o.foreign, Changed: o.theirs}
 		}
 	}
 	return out
@@ -496,6 +522,7 @@ func (d *dest) Write(ctx context.Context, it destination.Item, was destination.F
 			}
 			maps.Copy(next.tags, it.Tags)
 		}
+		s.noteOverwritten(now, it.OwnerTag)
 		s.set(it.Name, next)
 		now = s.get(it.Name)
 		h = destination.Held{ID: now.id, Version: now.version}
@@ -519,10 +546,11 @@ func (d *dest) Delete(ctx context.Context, was destination.Found) error {
 		case now.foreign && !now.allowed:
 			d.p.harm = append(d.p.harm, "deleted "+s.kind+"/"+s.name+" "+was.Name)
 		}
+		s.noteOverwritten(now, now.mark)
 		next := state{}
 		if s.kind == Marked {
 			next = now
-			next.state, next.written = destination.Deleted, false
+			next.state, next.written, next.theirs = destination.Deleted, false, false
 		}
 		s.set(was.Name, next)
 		return nil
