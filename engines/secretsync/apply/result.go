@@ -146,7 +146,7 @@ func (s *Syncer) recordSteps(ctx context.Context, t *target, steps []step) (time
 		r.items = append(r.items, st.Item)
 	}
 	s.Counts.Overwritten.Add(int64(over))
-	r.Outcome, r.done = worstOutcome(r.items, t.secret.Live), summarize(did, over)
+	r.Outcome, r.done = state.WorstOutcome(r.items, t.secret.Live), summarize(did, over)
 	return s.recordResult(ctx, t, r)
 }
 
@@ -190,27 +190,6 @@ func summarize(did map[string]int, over int) string {
 		parts = append(parts, fmt.Sprintf("over %d changes by other clients", over))
 	}
 	return strings.Join(parts, ", ")
-}
-
-// severity orders statuses, the worst last.
-var severity = []string{state.Synced, state.Unsynced, state.Unsyncing, state.Pending, state.ExternalError, state.Conflict, state.ClientError, state.InternalError}
-
-// worstOutcome returns the status of a secret: the worst of its names.
-func worstOutcome(items []state.Item, live bool) state.Outcome {
-	items = slices.DeleteFunc(slices.Clone(items), func(it state.Item) bool { return it.Retained })
-	if len(items) == 0 {
-		if live {
-			return state.Outcome{Status: state.Synced, Code: "empty", Cause: "the secret has no keys that are chosen"}
-		}
-		return state.Outcome{Status: state.Unsynced, Code: "no_version", Cause: "the secret has no live version"}
-	}
-	total := items[0].Outcome
-	for _, it := range items[1:] {
-		if slices.Index(severity, it.Status) > slices.Index(severity, total.Status) {
-			total = it.Outcome
-		}
-	}
-	return total
 }
 
 // LongestWait is the longest time until the next attempt, whatever Retry-After a destination sends.

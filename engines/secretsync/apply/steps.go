@@ -178,10 +178,7 @@ func (st *step) isLimited(t *target) bool {
 }
 
 // repeats reports whether the step writes what a write with unknown outcome was to write.
-func (st *step) repeats() bool {
-	in := st.before.Intent
-	return in != nil && len(in.Fingerprints) > 0 && slices.Equal(in.Fingerprints[len(in.Fingerprints)-1], st.desired.Fingerprint)
-}
+func (st *step) repeats() bool { return st.before.Intent.IsOf(st.desired.Fingerprint) }
 
 // maxWait is how long a job waits for a destination to show the last write, before it is queued again.
 const maxWait = 5 * time.Second
@@ -228,25 +225,11 @@ func (st *step) recordIntent(rules destination.Rules) {
 		if rules.WritesPerDay > 0 && !st.repeats() {
 			st.Writes = st.Writes.Add(time.Now())
 		}
-		st.Intent = &state.Intent{At: time.Now(), Create: st.found.State == destination.Absent, Fingerprints: st.mayBeThere(), Overwrites: st.Overwrites}
+		st.Intent = &state.Intent{At: time.Now(), Create: st.found.State == destination.Absent, Fingerprints: st.before.Intent.With(st.desired.Fingerprint), Overwrites: st.Overwrites}
 		tags := slices.AppendSeq(slices.Clone(st.before.Tags), maps.Keys(st.tags))
 		slices.Sort(tags)
 		st.Item.Tags = slices.Compact(tags) // tags that may exist from now on
 	}
-}
-
-// mayBeThere returns the fingerprints of the values that the destination may have after the write.
-func (st *step) mayBeThere() [][]byte {
-	var all [][]byte
-	if in := st.before.Intent; in != nil {
-		all = in.Fingerprints
-	}
-	if st.repeats() {
-		return all
-	}
-	const most = 8
-	all = append(slices.Clone(all), st.desired.Fingerprint)
-	return all[max(0, len(all)-most):]
 }
 
 // itemsOf returns the names of a link while its steps are applied. Deleted names stay for as long as they are claimed.

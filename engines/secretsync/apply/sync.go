@@ -69,7 +69,7 @@ func (s *Syncer) load(ctx context.Context, key state.LinkID) (*target, error) {
 // upToDate reports whether, by the sync state, every desired name was written, so that the destination need not be read.
 func (t *target) upToDate(want []template.Item) bool {
 	if l := &t.link; len(want) == 0 {
-		return t.hasOnly(nil, nil) && l.Outcome == worstOutcome(nil, t.secret.Live)
+		return t.hasOnly(nil, nil) && l.Outcome == state.WorstOutcome(nil, t.secret.Live)
 	}
 	return t.link.Status == state.Synced && t.hasOnly(want, func(it *state.Item, print []byte, tagged string) bool { return it.UpToDate(print, tagged) })
 }

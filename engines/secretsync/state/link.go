@@ -143,6 +143,24 @@ type Intent struct {
 	Overwrites   bool     `json:"overwrites,omitempty"` // a change of another client
 }
 
+// IsOf reports whether the write with a fingerprint is the last one of the intent; nil has none.
+func (in *Intent) IsOf(print []byte) bool {
+	return in != nil && len(in.Fingerprints) > 0 && slices.Equal(in.Fingerprints[len(in.Fingerprints)-1], print)
+}
+
+// With returns the fingerprints of the intent, which may be nil, with that of another write. The oldest go.
+func (in *Intent) With(print []byte) [][]byte {
+	const most = 8
+	switch {
+	case in == nil:
+		return [][]byte{print}
+	case in.IsOf(print):
+		return in.Fingerprints
+	}
+	all := append(slices.Clone(in.Fingerprints), print)
+	return all[max(0, len(all)-most):]
+}
+
 // MayHaveWritten reports whether the write of the intent, or one before it, may have written the value with a fingerprint. Intents of
 // earlier versions of the server have no fingerprints.
 func (in *Intent) MayHaveWritten(print []byte) bool {
