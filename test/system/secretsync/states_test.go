@@ -263,6 +263,25 @@ func TestState(t *testing.T) {
 		s.must("DELETE", d+"?purge=true", nil)
 		s.vanishes(d)
 	})
+	t.Run("a busy secret is rate limited", func(t *testing.T) {
+		s := all.in(t)
+		d := s.dest("cloud1-sm", "busy")
+		s.must("POST", "kv/data/busy", object{"data": object{"k": "0"}})
+		s.associate(d, "kv", "busy")
+		n := 0
+		harness.Await(t, "the rate limit", 60e9, func() error {
+			n++
+			s.must("POST", "kv/data/busy", object{"data": object{"k": fmt.Sprint(n)}})
+			if e := s.entries(d)[accessor+"/busy"]; e.Code != "rate_limited" || e.Status != "PENDING" || !strings.HasPrefix(e.Cause, "rate limited until ") {
+				return fmt.Errorf("%+v", e)
+			}
+			return nil
+		})
+		s.must("POST", d+"/associations/retry", object{"mount": "kv", "secret_name": "busy"})
+		s.has("cloud1-sm", "vault/"+accessor+"/busy", fmt.Sprintf(`{"k":"%d"}`, n))
+		s.must("DELETE", d+"?purge=true", nil)
+		s.vanishes(d)
+	})
 	t.Run("metrics", func(t *testing.T) {
 		s := all.in(t)
 		d := s.dest("cloud1-sm", "metrics")
