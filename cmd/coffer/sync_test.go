@@ -17,6 +17,7 @@ const (
 	syncConflict = `"kv_1/x":{"accessor":"kv_1","mount":"secret/","secret_name":"x","sub_key":"","external_name":"n\u001b[2J","sync_status":"CONFLICT","code":"conflict","cause":"exists\nalready","version":1,"attempts":2,"updated_at":"2026-01-02T03:04:05Z","next_retry":"2026-01-02T03:05:05Z"}`
 	syncPending  = `"kv_1/x":{"accessor":"kv_1","mount":"secret/","secret_name":"x","sub_key":"K","sync_status":"PENDING","version":0,"attempts":0}`
 	syncPaused   = `"kv_1/x":{"accessor":"kv_1","mount":"secret/","secret_name":"x","sync_status":"PENDING","code":"paused","cause":"syncing is paused","version":1}`
+	syncLimited  = `"kv_1/x":{"accessor":"kv_1","mount":"secret/","secret_name":"x","sync_status":"PENDING","code":"rate_limited","cause":"rate limited until 03:05:05 UTC: it was written often","version":1,"next_retry":"2026-01-02T03:05:05Z"}`
 	syncLeaving  = `"kv_1/x":{"accessor":"kv_1","mount":"secret/","secret_name":"x","sync_status":"UNSYNCING","version":1}`
 	syncDrifted  = `"kv_1/app":{"accessor":"kv_1","mount":"secret/","secret_name":"app","sync_status":"SYNCED","drift":"changed","version":1}`
 )
@@ -46,6 +47,7 @@ var syncTable = map[string]string{
 	"GET sys/sync/destinations/repohost/shut/associations":         `403 {"errors":["permission denied"]}`,
 	"GET sys/sync/destinations/repohost/drift/associations":        "200 " + associated(syncDrifted),
 	"GET sys/sync/destinations/repohost/empty/associations":        "200 " + associated(),
+	"GET sys/sync/destinations/repohost/busy/associations":         "200 " + associated(syncLimited),
 	"GET sys/sync/destinations/repohost/kv/associations":           `200 {"data":{"x":1}}`,
 	"GET sys/sync/associations/destinations":                       `200 {"data":{"associated_destinations":{"repohost/web":{"type":"repohost","name":"web","mount":"secret/","secret_name":"app","sync_status":"SYNCED","version":2}}}}`,
 	"POST " + syncDest + "/associations/set":                       "200 " + associated(syncSynced),
@@ -147,6 +149,7 @@ func TestSyncCommands(t *testing.T) {
 
 		{name: "status of what may be read", args: "status", last: "GET sys/sync/destinations/repohost/shut/associations", stdout: "1 of 2 synced, 1 CONFLICT\n", stderr: "Left out: the token may not read repohost/shut.\n"},
 		{name: "status, a cause", args: "status cloud1-sm/prod", last: "GET " + syncDest + "/associations", stdout: "exists already; is tried again now (2 so far)\n"},
+		{name: "status, rate limited", args: "status repohost/busy", last: "GET sys/sync/destinations/repohost/busy/associations", stdout: "rate limited until 03:05:05 UTC: it was written often\n"},
 		{name: "status, problems", args: "status -problems cloud1-sm/prod", last: "GET " + syncDest + "/associations", stdout: "-----\ncloud1-sm/prod    secret/x    -      n\\x1b[2J"},
 		{name: "status, drift", args: "status -problems repohost/drift", last: "GET sys/sync/destinations/repohost/drift/associations", stdout: "drift: changed\n\n1 of 1 synced, 1 drifted\n"},
 		{name: "status of nothing", args: "status repohost/empty", last: "GET sys/sync/destinations/repohost/empty/associations", stdout: "Nothing is associated.\n"},
@@ -198,6 +201,7 @@ func TestSyncWatch(t *testing.T) {
 			steps: []string{associated(syncSynced, syncPending), associated(syncSynced, syncPending), "", associated(syncSynced)},
 			want:  []string{"1 of 2 synced, 1 PENDING", "no answer: sealed", "1 of 1 synced"},
 		},
+		{name: "also until what is rate limited is synced", steps: []string{associated(syncLimited), associated(syncSynced)}, want: []string{"0 of 1 synced, 1 PENDING", "1 of 1 synced"}},
 		{name: "until an operator has to act", steps: []string{associated(syncPending), associated(syncConflict)}, want: []string{"0 of 1 synced, 1 PENDING", "0 of 1 synced, 1 CONFLICT"}, status: 2},
 		{name: "not for what is paused", steps: []string{associated(syncPaused)}, want: []string{"0 of 1 synced, 1 PENDING"}, status: 2},
 		{name: "until what is purged is gone", steps: []string{associated(syncLeaving), "gone"}, want: []string{"0 of 1 synced, 1 UNSYNCING", "destination is gone."}},

@@ -83,6 +83,8 @@ type sim struct {
 	meddles bool
 	// retains are the associations, by id, that were to leave what they have made at some time.
 	retains map[string]bool
+	// policies are the drift policies that associations, by id, had.
+	policies map[string][]policy
 
 	node *syncsim.Node
 	svc  *Service
@@ -91,6 +93,12 @@ type sim struct {
 	stop     func() // waits for the end
 	crash    func() // does not
 	faults   func(syncsim.Call) syncsim.Fault
+}
+
+// policy is a drift policy, since a time.
+type policy struct {
+	since time.Time
+	drift string
 }
 
 // logs is a buffer that several may write to.
@@ -112,8 +120,11 @@ func (l *logs) String() string {
 }
 
 func newSim(t *testing.T, seed uint64) *sim {
-	s := &sim{t: t, rng: rand.New(rand.NewPCG(seed, 1)), w: syncsim.NewWorld(), sites: syncsim.NewSites(), retains: map[string]bool{}, began: time.Now(), meddles: seed%3 > 0} //nolint:gosec // to be repeated
+	s := &sim{t: t, rng: rand.New(rand.NewPCG(seed, 1)), w: syncsim.NewWorld(), sites: syncsim.NewSites(), retains: map[string]bool{}, policies: map[string][]policy{}, began: time.Now(), meddles: seed%3 > 0} //nolint:gosec // to be repeated
 	s.sites.Rate = destination.Rate{Writes: 5, WriteBurst: 10, Reads: 20, ReadBurst: 30, Concurrency: 2}
+	if seed%4 == 0 {
+		s.sites.WritesPerDay = 20
+	}
 	s.w.Namespace("n1", "team/")
 	s.mounts = []*syncsim.KV{s.w.Mount("root", "kv/"), s.w.Mount("root", "other/"), s.w.Mount("n1", "kv/")}
 	s.start()
@@ -209,6 +220,17 @@ func (s *sim) putSecret() {
 	}
 }
 
+// hurry writes a secret again and again.
+func (s *sim) hurry() {
+	kv, name := pick(s, s.mounts), pick(s, simNames)
+	pause := pick(s, []time.Duration{300 * time.Millisecond, 5 * time.Second, 2 * time.Minute})
+	s.say("put %s%s 30 times, each %v", kv.Describe().Path, name, pause)
+	for range 30 {
+		kv.Put(name, "k", s.value())
+		time.Sleep(pause)
+	}
+}
+
 func (s *sim) changeSecret() {
 	kv, name := pick(s, s.mounts), pick(s, simNames)
 	ops := map[string]func(){
@@ -232,7 +254,7 @@ func (s *sim) associate() {
 	a := &state.Association{
 		Destination: d.ID, Type: d.Type, Name: d.Name, NS: d.NS, MountUUID: kv.Describe().UUID, Accessor: kv.Describe().Accessor, MountPath: kv.Describe().Path,
 		Secret: pick(s, simNames), Template: pick(s, simTemplates), Granularity: pick(s, []string{destination.SecretPath, destination.SecretKey}),
-		Deletion: pick(s, []string{state.DeleteOnRemoval, state.DeleteOnRemoval, state.DeleteOnRemoval, state.RetainOnRemoval}), Drift: pick(s, []string{state.DriftReport, state.DriftRepair, state.DriftIgnore}),
+		Deletion: pick(s, []string{state.DeleteOnRemoval, state.DeleteOnRemoval, state.DeleteOnRemoval, state.RetainOnRemoval}), Drift: pick(s, []string{state.DriftReport, state.DriftRepair, state.DriftConflict, state.DriftIgnore}),
 		Owner: engines.Principal{DisplayName: "caller", EntityID: "e1"}, CreatedAt: time.Now(), UpdatedAt: time.Now().UTC(),
 	}
 	if s.rng.IntN(3) == 0 {
@@ -259,6 +281,7 @@ func (s *sim) associate() {
 		return
 	}
 	s.say("associate %s with %s%s selector %v, %s %q %s", d.Name, a.MountPath, a.Secret, a.Selector, a.Granularity, a.Template, a.Deletion)
+	s.policies[a.ID] = append(s.policies[a.ID], policy{time.Now(), a.Drift})
 	s.put(s.ctx(), d, a, nil)
 	s.svc.Associations.Put(a)
 	if !a.Selector {
@@ -428,6 +451,26 @@ func (s *sim) meddle() {
 	}
 }
 
+// hotfix has another client change a name that is ours, and then the secret changes.
+func (s *sim) hotfix() {
+	for _, a := range s.associations() {
+		i := slices.IndexFunc(s.mounts, func(kv *syncsim.KV) bool { return kv.Describe().UUID == a.MountUUID })
+		if a.Type != syncsim.Marked || i < 0 || s.rng.IntN(2) == 0 {
+			continue
+		}
+		for _, l := range s.links(a) {
+			if len(l.Items) == 0 || !l.Items[0].Owned {
+				continue
+			}
+			s.say("another client changes %s, policy %s, and %s%s is put", l.Items[0].Name, a.Drift, a.MountPath, l.Secret)
+			s.sites.Site(a.Type, siteOf(a.Type)).Put(l.Items[0].Name, "hotfix")
+			time.Sleep(pick(s, []time.Duration{0, time.Second, time.Minute}))
+			s.mounts[i].Put(l.Secret, "k", s.value(), "l", s.value())
+			return
+		}
+	}
+}
+
 func (s *sim) adopt() {
 	for _, a := range s.associations() {
 		for _, l := range s.links(a) {
@@ -551,16 +594,22 @@ func (s *sim) changeRole() {
 }
 
 func (s *sim) run() {
-	ops := []struct {
+	type op struct {
 		weight int
 		do     func()
-	}{
+	}
+	ops := []op{
 		{30, s.putSecret}, {15, s.changeSecret}, {20, s.associate}, {8, s.changeAssociation}, {3, s.changeDestination}, {2, s.changeConfig},
 		{2, s.changeMount}, {10, s.meddle}, {4, s.adopt}, {6, s.crashSoon}, {2, s.restart}, {5, s.changeFaults}, {2, s.changeRights},
 		{2, s.changeAudit}, {2, s.changeRole}, {1, s.forget},
 	}
-	if !s.meddles {
+	if s.meddles {
+		ops = append(ops, op{8, s.hotfix})
+	} else {
 		ops[7].weight, ops[8].weight = 0, 0
+	}
+	if s.sites.WritesPerDay > 0 {
+		ops = append(ops, op{10, s.hurry})
 	}
 	total := 0
 	for _, op := range ops {
@@ -612,6 +661,9 @@ func (s *sim) quiet() {
 	}
 	s.svc.RoleChanged()
 	time.Sleep(3 * time.Hour)
+	if s.sites.WritesPerDay > 0 { // by then every name has room for the newest value
+		time.Sleep(24 * time.Hour)
+	}
 	if !s.meddles {
 		return
 	}
@@ -643,6 +695,7 @@ func (s *sim) check() {
 		s.checkSite(d.kind, d.site, wanted)
 	}
 	s.checkClaims()
+	s.checkOverwritten()
 	s.checkBudget()
 	s.checkLeaks()
 }
@@ -782,7 +835,7 @@ func (s *sim) checkSite(kind, site string, wanted map[string][]want) {
 					}
 				case !present:
 					s.t.Errorf("%s: a conflict of %s with nothing", key, d.Name)
-				case rules.HasOwnerTags && o.Mark == mark:
+				case rules.HasOwnerTags && o.Mark == mark && (w.a.Drift != state.DriftConflict || !s.meddles && !s.retains[w.a.ID]):
 					s.t.Errorf("%s: a conflict of %s with itself", key, d.Name)
 				case !rules.HasOwnerTags && !o.Foreign && !s.stays(o):
 					s.t.Errorf("%s: a conflict of %s with what is ours: %+v", key, d.Name, w.status)
@@ -829,7 +882,7 @@ func (s *sim) waits(kind string) map[string]bool {
 // stays reports whether a name may exist that is not desired any more.
 func (s *sim) stays(o syncsim.Object) bool {
 	parts := strings.Split(o.By, "-") // installation, association, name
-	return len(parts) == 3 && s.retains[parts[1]]
+	return len(parts) == 3 && (s.retains[parts[1]] || o.Changed && slices.ContainsFunc(s.policies[parts[1]], func(p policy) bool { return p.drift == state.DriftConflict }))
 }
 
 // hasTags reports whether all tags are there. A name that was deleted and recovered may have others: the sync state does not record which of
@@ -870,6 +923,37 @@ func (s *sim) checkClaims() {
 		}
 		return true
 	}))
+}
+
+// checkOverwritten: what another client has changed is overwritten with a record in the audit log and not against the drift policy.
+func (s *sim) checkOverwritten() {
+	s.t.Helper()
+	recorded := map[string]int{}
+	for _, e := range s.w.Audited() {
+		names, _ := e.Data["over_changes"].([]string)
+		for _, name := range names {
+			recorded[name]++
+		}
+		if len(names) > 0 && !s.meddles && len(s.retains) == 0 {
+			s.t.Errorf("changes of other clients are recorded, and there were none: %v", e.Data)
+		}
+	}
+	for _, o := range s.sites.Overwritten() {
+		if o.Allowed {
+			continue // it was adopted, or is repaired
+		}
+		if recorded[o.Name]--; recorded[o.Name] < 0 {
+			s.t.Errorf("a change to %s was overwritten at %v without a record", o.Name, o.At.Sub(s.began))
+		}
+		keeps := false
+		for _, p := range s.policies[strings.Split(o.By, "-")[1]] {
+			// A write that has begun goes on under the policy before.
+			keeps = p.drift == state.DriftConflict && !p.since.After(o.At.Add(-2*time.Minute)) || keeps && p.since.After(o.At)
+		}
+		if keeps {
+			s.t.Errorf("a change to %s was overwritten at %v against the drift policy", o.Name, o.At.Sub(s.began))
+		}
+	}
 }
 
 // checkBudget replays the calls of each destination against its budget.

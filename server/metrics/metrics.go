@@ -149,6 +149,8 @@ var help = map[string]string{
 	"sync_conflicts_total":   "Attempts that met an external name of another owner, which was left alone.",
 	"sync_drift_found_total": "Names that scans found changed or missing at destinations.",
 
+	"sync_overwritten_changes_total": "Changes of other clients to synced names that this node has overwritten or deleted since it started.",
+
 	"quota_rate_limit_violations_total":  "Requests that a rate limit refused on this node.",
 	"quota_lease_count_violations_total": "Leases and logins that a lease count quota refused on this node.",
 

@@ -49,7 +49,7 @@ type associationIn struct {
 	Include     engines.StringList `json:"include" max:"200" help:"Only these keys of the secret; * stands for any text."`
 	Exclude     engines.StringList `json:"exclude" max:"200" help:"Not these keys."`
 	Deletion    string             `json:"deletion_policy" default:"delete" enum:"delete,retain" help:"What becomes of what was synced when the secret, or the association, goes."`
-	Drift       string             `json:"drift_policy" default:"report" enum:"report,repair,ignore" help:"What becomes of changes that other clients make at the destination to names of secret sync."`
+	Drift       string             `json:"drift_policy" default:"report" enum:"report,repair,conflict,ignore" help:"What becomes of changes that other clients make at the destination to names of secret sync. conflict: they are not overwritten."`
 }
 
 // selection is what a request names.

@@ -75,7 +75,7 @@ func (s *Syncer) ForgetAssociation(id string) {
 
 // counts are counters for metrics.
 type counts struct {
-	Written, Deleted, Failed, Conflicts, Drifted atomic.Int64
+	Written, Deleted, Failed, Conflicts, Drifted, Overwritten atomic.Int64
 }
 
 func (s *Syncer) Config(ctx context.Context) (state.Config, error) {

@@ -14,6 +14,7 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 	"github.com/coffer-project/coffer/engines/secretsync/plan"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
+	"github.com/coffer-project/coffer/engines/secretsync/template"
 	"github.com/coffer-project/coffer/engines/secretsync/workqueue"
 	"github.com/coffer-project/coffer/storage"
 )
@@ -23,8 +24,10 @@ type result struct {
 	state.Outcome
 	items      []state.Item
 	done       string
-	retryAfter time.Duration   // minimum time until the next attempt
-	visibleAt  time.Time       // when the destination shows the last write; zero: nothing waits for that
+	retryAfter time.Duration // minimum time until the next attempt
+	visibleAt  time.Time     // when the destination shows the last write; zero: nothing waits for that
+	limited    time.Time     // when the first name that waits for it may be written; zero: none waits
+	pastWrites map[string]*state.Writes
 	released   []string        // names whose claim is released
 	adopted    map[string]bool // names that were adopted; folded
 }
@@ -77,7 +80,7 @@ func (s *Syncer) recordFailure(ctx context.Context, t *target, why error) (time.
 	if !errors.As(why, &e) {
 		s.Log.Warn("a secret could not be synced", "association", t.assoc.ID, "err", why)
 	}
-	r := result{Outcome: OutcomeOf(why), items: slices.Clone(t.link.Items), retryAfter: retryAfter(why)}
+	r := result{Outcome: OutcomeOf(why), items: slices.Clone(t.link.Items), retryAfter: retryAfter(why), pastWrites: t.link.PastWrites}
 	for i := range r.items {
 		if it := &r.items[i]; !it.Retained {
 			it.Outcome = r.Outcome
@@ -97,9 +100,9 @@ func (s *Syncer) recordPanic(ctx context.Context, key state.LinkID) (time.Time, 
 
 // recordSteps records the results of the steps, and releases the claims of names that are gone.
 func (s *Syncer) recordSteps(ctx context.Context, t *target, steps []step) (time.Time, error) {
-	r := result{adopted: map[string]bool{}}
+	r := result{adopted: map[string]bool{}, pastWrites: t.pastWrites(steps)}
 	now := time.Now()
-	did := map[string]int{}
+	did, over := map[string]int{}, 0
 	for _, name := range t.link.Adopt {
 		r.adopted[name] = true // unless its step has failed
 	}
@@ -110,6 +113,7 @@ func (s *Syncer) recordSteps(ctx context.Context, t *target, steps []step) (time
 			r.released = append(r.released, st.Name)
 			if st.deleted {
 				did["deleted"]++
+				over += st.overwritten()
 			} else if st.Owned {
 				did["left"]++
 			}
@@ -117,8 +121,9 @@ func (s *Syncer) recordSteps(ctx context.Context, t *target, steps []step) (time
 		case st.Do == plan.Retain:
 			r.released = append(r.released, st.Name)
 			did["left"]++
-		case st.Status == state.Synced && st.writes():
+		case st.Status == state.Synced && (st.writes() || st.Overwrites):
 			did[pastTense[st.Do]]++
+			over += st.overwritten()
 		case st.Status == state.Conflict && st.before.Status != state.Conflict:
 			s.Counts.Conflicts.Add(1)
 		}
@@ -135,42 +140,56 @@ func (s *Syncer) recordSteps(ctx context.Context, t *target, steps []step) (time
 		if st.visibleAt.After(r.visibleAt) {
 			r.visibleAt = st.visibleAt
 		}
+		if !st.limitedUntil.IsZero() && (r.limited.IsZero() || st.limitedUntil.Before(r.limited)) {
+			r.limited = st.limitedUntil
+		}
 		r.items = append(r.items, st.Item)
 	}
-	r.Outcome, r.done = worstOutcome(r.items, t.secret.Live), summarize(did)
+	s.Counts.Overwritten.Add(int64(over))
+	r.Outcome, r.done = state.WorstOutcome(r.items, t.secret.Live), summarize(did, over)
 	return s.recordResult(ctx, t, r)
 }
 
-// pastTense has the words of histories.
-var pastTense = map[string]string{plan.Create: "created", plan.Update: "updated", plan.Recover: "recovered", plan.Adopt: "adopted"}
+// pastWrites returns the writes of the last day of names that the link does not have any more.
+func (t *target) pastWrites(steps []step) map[string]*state.Writes {
+	all := maps.Clone(t.link.PastWrites)
+	if all == nil {
+		all = map[string]*state.Writes{}
+	}
+	for i := range steps {
+		st := &steps[i]
+		if name := state.Fold(t.destType.Rules, st.Name); st.Do == plan.Forget && st.Writes != nil {
+			all[name] = st.Writes
+		} else {
+			delete(all, name)
+		}
+	}
+	maps.DeleteFunc(all, func(_ string, w *state.Writes) bool { return w.Count(time.Now()) == 0 })
+	for name := range all { // a secret whose keys always have other names
+		if len(all) <= template.MaxItems {
+			break
+		}
+		delete(all, name)
+	}
+	return all
+}
 
-func summarize(did map[string]int) string {
+// pastTense has the words of histories. What is in sync after a write with unknown outcome was updated by that.
+var pastTense = map[string]string{plan.Create: "created", plan.Update: "updated", plan.Recover: "recovered", plan.Adopt: "adopted", plan.None: "updated"}
+
+// summarize says what was done, over so many changes of other clients.
+func summarize(did map[string]int, over int) string {
 	var parts []string
 	for _, what := range slices.Sorted(maps.Keys(did)) {
 		parts = append(parts, fmt.Sprintf("%s %d", what, did[what]))
 	}
+	switch {
+	case over == 1:
+		parts = append(parts, "over a change by another client")
+	case over > 1:
+		parts = append(parts, fmt.Sprintf("over %d changes by other clients", over))
+	}
 	return strings.Join(parts, ", ")
-}
-
-// severity orders statuses, the worst last.
-var severity = []string{state.Synced, state.Unsynced, state.Unsyncing, state.Pending, state.ExternalError, state.Conflict, state.ClientError, state.InternalError}
-
-// worstOutcome returns the status of a secret: the worst of its names.
-func worstOutcome(items []state.Item, live bool) state.Outcome {
-	items = slices.DeleteFunc(slices.Clone(items), func(it state.Item) bool { return it.Retained })
-	if len(items) == 0 {
-		if live {
-			return state.Outcome{Status: state.Synced, Code: "empty", Cause: "the secret has no keys that are chosen"}
-		}
-		return state.Outcome{Status: state.Unsynced, Code: "no_version", Cause: "the secret has no live version"}
-	}
-	total := items[0].Outcome
-	for _, it := range items[1:] {
-		if slices.Index(severity, it.Status) > slices.Index(severity, total.Status) {
-			total = it.Outcome
-		}
-	}
-	return total
 }
 
 // LongestWait is the longest time until the next attempt, whatever Retry-After a destination sends.
@@ -198,12 +217,18 @@ func (s *Syncer) recordResult(ctx context.Context, t *target, r result) (time.Ti
 		l.History = append(slices.Clone(l.History), state.Attempt{At: now, Version: t.secret.Version, Done: r.done, Outcome: r.Outcome})
 		l.History = l.History[max(0, len(l.History)-state.MaxHistory):]
 	}
-	l.Outcome, l.Items, l.LastAttempt = r.Outcome, r.items, now
+	l.Outcome, l.Items, l.PastWrites, l.LastAttempt = r.Outcome, r.items, r.pastWrites, now
 	t.recordSecret(&l)
 	right := r.Status == state.Synced || r.Status == state.Unsynced
-	if right {
+	switch {
+	case right:
 		l.Attempts, l.NextRetry, l.LastSuccess = 0, time.Time{}, now
-	} else {
+	case r.Code == state.CodeRateLimited: // nothing has failed
+		l.Attempts, l.NextRetry = 0, r.limited
+		if !r.visibleAt.IsZero() && r.visibleAt.Before(r.limited) {
+			l.NextRetry = r.visibleAt
+		}
+	default:
 		l.Attempts++
 		l.NextRetry = now.Add(max(r.retryAfter, backoff(r.Outcome, l.Attempts)))
 		if r.Status == state.Unsyncing && !r.visibleAt.IsZero() {

@@ -32,6 +32,7 @@ type step struct {
 	before          state.Item    // the last applied state
 	retryAfter      time.Duration // minimum time until the next attempt
 	visibleAt       time.Time     // when a read reflects the last write; zero: now
+	limitedUntil    time.Time     // when the name may be written again; zero: now
 }
 
 // steps returns the desired names, then the other names of the sync state.
@@ -51,6 +52,8 @@ func (t *target) steps(want []template.Item, refresh bool) []step {
 		if had := t.link.Item(w.Name, rules); had != nil && !named[state.Fold(rules, w.Name)] {
 			st.Item, st.before = *had, *had
 			st.Item.Key, st.Retained = w.Key, false
+		} else if st.Writes = t.link.PastWrites[state.Fold(rules, w.Name)]; st.Writes != nil {
+			st.before.Writes = st.Writes
 		}
 		if w.Name != "" {
 			named[state.Fold(rules, w.Name)] = true
@@ -94,7 +97,8 @@ func (s *Syncer) planSteps(ctx context.Context, t *target, dest destination.Dest
 // decideStep reads one name and decides.
 func (s *Syncer) decideStep(ctx context.Context, t *target, dest destination.Destination, st *step) error {
 	v := plan.View{
-		Desired: st.desired, OwnerTag: t.dest.OwnerTag(t.ownerTag, st.Name, t.destType.Rules), HasOwnerTags: t.destType.Rules.HasOwnerTags, PropagationDelay: t.destType.Rules.PropagationDelay, Repair: t.assoc.Drift == state.DriftRepair,
+		Desired: st.desired, OwnerTag: t.dest.OwnerTag(t.ownerTag, st.Name, t.destType.Rules), HasOwnerTags: t.destType.Rules.HasOwnerTags, PropagationDelay: t.destType.Rules.PropagationDelay,
+		Repair: t.assoc.Drift == state.DriftRepair, KeepChanges: t.assoc.Drift == state.DriftConflict,
 		Adopt:  slices.Contains(t.link.Adopt, state.Fold(t.destType.Rules, st.Name)),
 		Retain: t.retainsNames() || st.before.Retained, Ending: t.assoc.IsEnding(),
 	}
@@ -117,13 +121,18 @@ func (s *Syncer) decideStep(ctx context.Context, t *target, dest destination.Des
 		st.Action, st.upToDate = plan.Action{Do: plan.None, Reason: "is as it should be", OwnedThere: true}, true
 		return nil
 	}
+	if !st.refresh && v.Desired != nil && st.isLimited(t) {
+		return nil // without a read, so that a secret that changes all the time leaves the destination's rate to others
+	}
 	for {
 		var err error
 		v.Now = time.Now() // before the read
 		if st.found, err = t.readName(ctx, dest, st, &v); err != nil {
 			return err
 		}
-		v.Found = st.found
+		if v.Found = st.found; st.found.Known {
+			v.FoundFingerprint = t.dest.Fingerprint(st.found.Value)
+		}
 		st.Action = v.Decide()
 		if st.Do != plan.Wait {
 			break
@@ -140,6 +149,9 @@ func (s *Syncer) decideStep(ctx context.Context, t *target, dest destination.Des
 	if st.Do == plan.None && v.Desired != nil && t.destType.Rules.WriteOnly {
 		st.Action = plan.Action{Do: plan.Update, Reason: "is sent again, as requested", OwnedThere: true}
 	}
+	if in := st.before.Intent; in != nil && in.Overwrites && st.OwnedThere {
+		st.Overwrites = true // that write may have been made
+	}
 	if st.Do == plan.Adopt || st.Do == plan.Recover && st.found.OwnerTag != v.OwnerTag {
 		if whose, err := s.ownerElsewhere(ctx, t, st.found); err != nil || whose != "" {
 			st.Action = plan.Action{Do: plan.Conflict, Reason: whose}
@@ -148,6 +160,9 @@ func (s *Syncer) decideStep(ctx context.Context, t *target, dest destination.Des
 	}
 	if st.Do == plan.None && v.Desired != nil && st.TagsFingerprint != st.tagsFingerprint {
 		st.Action = plan.Action{Do: plan.Update, Reason: "has other tags", OwnedThere: true}
+	}
+	if st.writes() {
+		st.isLimited(t)
 	}
 	return nil
 }
@@ -171,6 +186,23 @@ func (t *target) readName(ctx context.Context, dest destination.Destination, st 
 	return f, nil
 }
 
+// isLimited makes a step wait, and reports that it does, if the destination takes no write of its name now. A write whose outcome is
+// unknown is repeated nevertheless.
+func (st *step) isLimited(t *target) bool {
+	now, most := time.Now(), t.destType.Rules.WritesPerDay
+	at := plan.NextWrite(most, st.Writes, now, st.refresh)
+	if !at.After(now) || st.repeats() || st.before.HasValue(st.desired.Fingerprint, st.tagsFingerprint) {
+		return false
+	}
+	st.limitedUntil = at
+	st.Action = plan.Action{Do: plan.Wait, Reason: fmt.Sprintf("rate limited until %s UTC: it was written %d times in the last 24 hours, and the destination takes %d; the newest value is written then",
+		at.UTC().Format(time.TimeOnly), st.Writes.Count(now), most)}
+	return true
+}
+
+// repeats reports whether the step writes what a write with unknown outcome was to write.
+func (st *step) repeats() bool { return st.before.Intent.IsOf(st.desired.Fingerprint) }
+
 // maxWait is how long a job waits for a destination to show the last write, before it is queued again.
 const maxWait = 5 * time.Second
 
@@ -183,14 +215,27 @@ func (st *step) writes() bool {
 	return false
 }
 
+// overwritten returns the number of changes of other clients that the step has ended.
+func (st *step) overwritten() int {
+	if st.Overwrites {
+		return 1
+	}
+	return 0
+}
+
 // needsClaim reports whether the step needs the claim of its name, or has to learn its owner.
 func (st *step) needsClaim() bool {
 	return st.writes() || st.Do == plan.None && !st.upToDate || st.Do == plan.Conflict
 }
 
 // recordIntent records in the sync state what is about to be done.
-func (st *step) recordIntent() {
-	if st.OwnedThere && !st.upToDate && st.found.State != destination.Absent {
+func (st *step) recordIntent(rules destination.Rules) {
+	switch there := st.OwnedThere && !st.upToDate && st.found.State != destination.Absent; {
+	case there && (st.Overwrites || st.found.Known): // the last version that is ours stays known until the next one is written
+		if st.Owned = true; st.ID != st.found.ID || st.Version != st.found.Version {
+			st.SecretVersion = 0
+		}
+	case there:
 		if st.Fingerprint != nil && (st.ID != st.found.ID || st.Version != st.found.Version) {
 			st.Fingerprint, st.SecretVersion = nil, 0 // another value may be there
 		}
@@ -200,7 +245,10 @@ func (st *step) recordIntent() {
 		st.Outcome = state.Outcome{Status: state.Unsyncing}
 	}
 	if st.writes() {
-		st.Intent = &state.Intent{At: time.Now(), Create: st.found.State == destination.Absent}
+		if rules.WritesPerDay > 0 && !st.repeats() {
+			st.Writes = st.Writes.Add(time.Now())
+		}
+		st.Intent = &state.Intent{At: time.Now(), Create: st.found.State == destination.Absent, Fingerprints: st.before.Intent.With(st.desired.Fingerprint), Overwrites: st.Overwrites}
 		tags := slices.AppendSeq(slices.Clone(st.before.Tags), maps.Keys(st.tags))
 		slices.Sort(tags)
 		st.Item.Tags = slices.Compact(tags) // tags that may exist from now on
@@ -241,6 +289,10 @@ func (s *Syncer) applyStep(ctx context.Context, t *target, dest destination.Dest
 	case plan.Retain:
 		st.Retained, st.Outcome = true, state.Outcome{Status: state.Unsynced, Code: "retained", Cause: "it " + st.Reason}
 	case plan.Wait:
+		if !st.limitedUntil.IsZero() {
+			st.Outcome = state.Outcome{Status: state.Pending, Code: state.CodeRateLimited, Cause: st.Reason}
+			return
+		}
 		st.Outcome = state.Outcome{Status: state.Unsyncing, Code: "waits", Cause: "it " + st.Reason}
 	case plan.Delete:
 		err := dest.Delete(ctx, st.found)
@@ -277,6 +329,9 @@ func (s *Syncer) writeName(ctx context.Context, t *target, dest destination.Dest
 		var e *destination.Error
 		if errors.As(err, &e) && (!e.Unknown || e.Code == destination.Exists || e.Code == destination.Changed) {
 			st.Intent = st.before.Intent
+			if e.Code != destination.Changed { // found after a version was stored, at some destinations
+				st.Writes = st.before.Writes
+			}
 		}
 		if e != nil && t.destType.Rules.WriteOnly && (e.Code == destination.Exists || e.Code == destination.Changed) {
 			st.Status = state.Conflict // the next attempt would read it, which is not possible

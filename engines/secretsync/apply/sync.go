@@ -68,21 +68,38 @@ func (s *Syncer) load(ctx context.Context, key state.LinkID) (*target, error) {
 
 // upToDate reports whether, by the sync state, every desired name was written, so that the destination need not be read.
 func (t *target) upToDate(want []template.Item) bool {
+	if l := &t.link; len(want) == 0 {
+		return t.hasOnly(nil, nil) && l.Outcome == state.WorstOutcome(nil, t.secret.Live)
+	}
+	return t.link.Status == state.Synced && t.hasOnly(want, func(it *state.Item, print []byte, tagged string) bool { return it.UpToDate(print, tagged) })
+}
+
+// isRateLimited reports whether, by the sync state, every desired name was written or waits for its next write, so that there is nothing
+// to do until then.
+func (t *target) isRateLimited(want []template.Item) bool {
+	now := time.Now()
+	return t.link.Code == state.CodeRateLimited && t.link.NextRetry.After(now) && t.hasOnly(want, func(it *state.Item, print []byte, tagged string) bool {
+		if it.IsRateLimited() {
+			return !it.HasValue(print, tagged) && plan.NextWrite(t.destType.Rules.WritesPerDay, it.Writes, now, false).After(now)
+		}
+		return it.UpToDate(print, tagged)
+	})
+}
+
+// hasOnly reports whether the sync state has the desired names and no others, nothing of it unfinished, and is says so of each.
+func (t *target) hasOnly(want []template.Item, is func(it *state.Item, print []byte, tagged string) bool) bool {
 	l := &t.link
 	if t.assoc.IsEnding() || t.secretGone() || len(l.Active()) != len(want) || l.IsUnfinished() || l.Rules != t.assoc.RulesHash() {
 		return false
 	}
-	if len(want) == 0 {
-		return l.Outcome == worstOutcome(nil, t.secret.Live)
-	}
 	tagged := state.TagsFingerprint(t.dest.CustomTags)
 	for _, w := range want {
 		had := l.Item(w.Name, t.destType.Rules)
-		if had == nil || had.Retained || w.Problem != "" || had.Key != w.Key || !had.UpToDate(t.dest.Fingerprint(w.Value), tagged) {
+		if had == nil || had.Retained || w.Problem != "" || had.Key != w.Key || !is(had, t.dest.Fingerprint(w.Value), tagged) {
 			return false
 		}
 	}
-	return l.Status == state.Synced
+	return true
 }
 
 // inBackoff reports whether the link has failed, its next attempt is later, and nothing has changed since. err is desiredState's.
@@ -166,6 +183,9 @@ func (s *Syncer) syncLink(ctx context.Context, key state.LinkID, refresh bool) (
 	}
 	if !refresh && t.upToDate(want) {
 		return s.recordNoop(ctx, t)
+	}
+	if !refresh && t.isRateLimited(want) {
+		return t.link.NextRetry, nil
 	}
 	steps := t.steps(want, refresh)
 	dest, err := s.Pool.Get(&t.dest, t.version)
@@ -277,7 +297,7 @@ func (s *Syncer) prepare(ctx context.Context, t *target, all, part []step) error
 				}
 				claimed = claimed || st.claimedNow
 			}
-			st.recordIntent()
+			st.recordIntent(t.destType.Rules)
 		}
 		if writes = anyWrites(part); !writes && !claimed {
 			return nil // nothing is written: recordSteps stores the result
@@ -296,7 +316,7 @@ func (s *Syncer) prepare(ctx context.Context, t *target, all, part []step) error
 // withdrawIntents removes the stored intents of writes that will not be made.
 func (s *Syncer) withdrawIntents(ctx context.Context, t *target, all, part []step) error {
 	for i := range part {
-		part[i].Intent = part[i].before.Intent
+		part[i].Intent, part[i].Writes = part[i].before.Intent, part[i].before.Writes
 	}
 	_, err := storage.Update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
 		if err := t.checkUnchanged(ctx, tx); err != nil {
@@ -358,15 +378,22 @@ var errChanged = errors.New("the association or its destination has changed mean
 
 // auditEvent returns the audit record of the writes that are about to be made.
 func (t *target) auditEvent(steps []step) engines.Event {
-	var done []string
+	var done, over []string
 	for i := range steps {
 		if st := &steps[i]; st.writes() || st.Do == plan.Delete {
 			done = append(done, st.Do+" "+st.Name)
+			if st.Overwrites {
+				over = append(over, st.Name)
+			}
 		}
 	}
-	return engines.Event{
+	e := engines.Event{
 		NamespaceID: t.key.NS, Operation: engines.Update, Who: t.assoc.Owner,
 		Path: "sys/sync/destinations/" + t.dest.Type + "/" + t.dest.Name + "/associations/sync",
 		Data: map[string]any{"mount": t.assoc.MountPath, "secret_name": t.key.Secret, "version": t.secret.Version, "external": done},
 	}
+	if len(over) > 0 {
+		e.Data["over_changes"] = over
+	}
+	return e
 }

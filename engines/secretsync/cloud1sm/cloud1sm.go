@@ -49,6 +49,8 @@ var Type = destination.Type{
 		HasOwnerTags:     true,
 		Readable:         true,
 		PropagationDelay: 5 * time.Second, // calls are eventually consistent; most are within a second
+		// Of about 100 versions that a secret has, none younger than a day is removed, nor one that a client has labelled.
+		WritesPerDay: 90,
 		// Half of what the service takes of an account: 50 a second of each sort of write, and far more reads.
 		Rate: destination.Rate{Writes: 25, WriteBurst: 25, Reads: 100, ReadBurst: 100, Concurrency: 8},
 	},

@@ -200,6 +200,9 @@ func rejected(code vendorCode, message string, status int, call string) *destina
 		e.Class, e.Code = destination.External, destination.Unexpected
 	}
 	e.Text = call + ": " + advice(e.Code, code)
+	if code == limitExceeded && call == "PutSecretValue" {
+		e.Text = call + ": the secret has as many versions as AWS keeps, about 100, and AWS removes none of the last 24 hours: write it less often, or wait for up to a day"
+	}
 	if code == noCode {
 		e.Text += fmt.Sprintf(" (status %d)", status)
 	} else {

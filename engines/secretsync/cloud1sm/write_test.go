@@ -320,6 +320,9 @@ func TestUnknown(t *testing.T) {
 	s.FailNext(1, "PutSecretValue", awstest.Fault{Code: "LimitExceededException"})
 	_, err := d.Write(t.Context(), it, was)
 	failed(t, err, destination.Client, destination.Quota, true)
+	if text := err.Error(); !strings.Contains(text, "versions") || !strings.Contains(text, "less often") || !strings.Contains(text, "LimitExceeded") {
+		t.Errorf("%q does not say that there are too many versions, and what to do", text)
+	}
 	was = read(t, d)
 	s.FailNext(1, "PutSecretValue", awstest.Fault{Code: "LimitExceededException"})
 	_, err = d.Write(t.Context(), it, was)

@@ -109,6 +109,9 @@ type Rules struct {
 	Readable bool
 	// Settles is for how long after a write Read may go on telling that there is nothing; 0: it never does.
 	PropagationDelay time.Duration
+	// WritesPerDay is the most writes of one name in any 24 hours; 0: no limit. Close to it, writes of the name are further and further
+	// apart: see plan.NextWrite.
+	WritesPerDay int
 	// Rate is how much may be asked of the destination by default.
 	Rate Rate
 }

@@ -32,6 +32,8 @@ type Action struct {
 	Reason string
 	// OwnedThere says that secret sync owns what the destination has.
 	OwnedThere bool
+	// Overwrites says that the action ends a change that another client has made to an owned name.
+	Overwrites bool
 }
 
 // Desired is the desired value of a name; nil: none.
@@ -53,6 +55,10 @@ type View struct {
 	Adopt            bool
 	// Repair overwrites what other clients have written to owned names. It deletes nothing.
 	Repair bool
+	// KeepChanges makes a change of another client to an owned name a conflict.
+	KeepChanges bool
+	// FoundFingerprint is that of Found.Value, if Found.Known.
+	FoundFingerprint []byte
 	// Retain keeps names that are not desired any more. With Ending none will be desired again.
 	Retain, Ending bool
 }
@@ -124,8 +130,34 @@ func (v *View) Decide() Action {
 		return Action{Do: Recover, Reason: "was deleted at the destination and is ours", OwnedThere: true}
 	case v.isInSync():
 		return Action{Do: None, Reason: "is as it should be", OwnedThere: true}
+	case !v.isChanged():
+		return Action{Do: Update, Reason: "has another value", OwnedThere: true}
+	case v.Adopt:
+		return Action{Do: Adopt, Reason: "is adopted, as requested"}
+	case v.KeepChanges:
+		return Action{Do: Conflict, Reason: "was changed by another client since it was last written: adopt it to overwrite the change, or set another drift_policy"}
 	}
-	return Action{Do: Update, Reason: "has another value", OwnedThere: true}
+	return Action{Do: Update, Reason: "has another value, of another client, which is overwritten", OwnedThere: true, Overwrites: true}
+}
+
+// isChanged reports whether another client has changed the value of an owned name since secret sync has written it, as far as that can be
+// known. A value that secret sync did write, or may have written, is no change; one that is not in the sync state is.
+func (v *View) isChanged() bool {
+	f, had := v.Found, v.LastApplied
+	switch {
+	case f.State != destination.Present:
+		return false
+	case had == nil:
+		return true
+	case had.Owned && f.ID == had.ID && f.Version == had.Version:
+		return false
+	case f.Known && (bytes.Equal(v.FoundFingerprint, had.Fingerprint) || had.Intent != nil && had.Intent.MayHaveWritten(v.FoundFingerprint)):
+		return false
+	case !f.Known && v.mayBeIntent():
+		return false
+	}
+	// Within the propagation delay, an older state is one from before the last write.
+	return !had.Owned || !v.Now.Before(had.WrittenAt.Add(v.PropagationDelay)) || !f.ChangedAt.Before(had.WrittenAt)
 }
 
 // isOfThisInstallation reports whether an association of this installation has written what the destination has. The claim of the name
@@ -163,7 +195,14 @@ func (v *View) DecideRemoval() Action {
 	if ours, why := v.isOwned(); !ours {
 		return Action{Do: Forget, Reason: "stays at the destination: it " + why}
 	}
-	return Action{Do: Delete, Reason: "is not wanted any more", OwnedThere: true}
+	changed := v.isChanged()
+	switch {
+	case changed && v.KeepChanges && v.Ending:
+		return Action{Do: Forget, Reason: "stays at the destination: it was changed by another client"}
+	case changed && v.KeepChanges:
+		return Action{Do: Retain, Reason: "stays at the destination: it was changed by another client"}
+	}
+	return Action{Do: Delete, Reason: "is not wanted any more", OwnedThere: true, Overwrites: changed}
 }
 
 // VisibleAt returns when an absent name is certainly absent. A time far ahead is of a clock that was wrong, and counts as past.

@@ -89,8 +89,78 @@ func TestDecide(t *testing.T) {
 	} {
 		c.OwnerTag, c.Now, c.PropagationDelay = mine, now, 20*time.Second
 		got := c.Decide()
+		if got.Overwrites && got.Do != Update && got.Do != Delete {
+			t.Errorf("%s: %+v overwrites a change", name, got)
+		}
 		if got.Do != c.want || got.OwnedThere != c.ours || got.Reason == "" {
 			t.Errorf("%s: %+v, want %q (ours: %v)", name, got, c.want, c.ours)
+		}
+	}
+}
+
+func TestOverwrites(t *testing.T) {
+	now := time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
+	const mine = "installation-association"
+	had := func(change func(*state.Item)) *state.Item {
+		it := state.Item{Name: "n", Owned: true, ID: "id", Version: "1", Fingerprint: []byte("last"), WrittenAt: now.Add(-time.Hour)}
+		change(&it)
+		return &it
+	}
+	written := had(func(*state.Item) {})
+	lost := func(prints ...string) *state.Item {
+		return had(func(it *state.Item) {
+			it.Intent = &state.Intent{At: now.Add(-time.Hour)}
+			for _, p := range prints {
+				it.Intent.Fingerprints = append(it.Intent.Fingerprints, []byte(p))
+			}
+		})
+	}
+	justNow := had(func(it *state.Item) { it.WrittenAt = now.Add(-time.Second) })
+	found := func(version string, ago time.Duration, known bool) destination.Found {
+		return destination.Found{Name: "n", State: destination.Present, OwnerTag: mine, ID: "id", Version: version, ChangedAt: now.Add(-ago), Value: []byte("x"), Known: known}
+	}
+	for name, c := range map[string]struct {
+		had   *state.Item
+		found destination.Found
+		print string // of what was found
+		want  bool
+	}{
+		"our last version":                               {written, found("1", time.Hour, true), "last", false},
+		"another version":                                {written, found("2", time.Minute, true), "theirs", true},
+		"another version that cannot be read":            {written, found("2", time.Minute, false), "", true},
+		"another version of our value":                   {written, found("2", time.Minute, true), "last", false},
+		"no sync state":                                  {nil, found("2", time.Minute, true), "theirs", true},
+		"a lost write that was made":                     {lost("a", "b"), found("2", time.Hour, true), "a", false},
+		"a lost write that cannot be read":               {lost("a", "b"), found("2", time.Hour, false), "", false},
+		"a lost write, and a change":                     {lost("a", "b"), found("2", time.Minute, true), "theirs", true},
+		"a lost write of an earlier version of ours":     {lost(), found("2", time.Hour, true), "a", false},
+		"an older state, right after a write":            {justNow, found("0", time.Hour, true), "before", false},
+		"a change right after a write":                   {justNow, found("2", 0, true), "theirs", true},
+		"an older state, when reads show the last write": {written, found("0", 2*time.Hour, true), "before", true},
+	} {
+		v := View{
+			Now: now, Desired: &Desired{Value: []byte("v"), Fingerprint: []byte("desired")}, LastApplied: c.had, Found: c.found, FoundFingerprint: []byte(c.print),
+			OwnerTag: mine, HasOwnerTags: true, PropagationDelay: 20 * time.Second,
+		}
+		if got := v.Decide(); got.Do != Update || got.Overwrites != c.want {
+			t.Errorf("%s: %+v, want an update that overwrites %v", name, got, c.want)
+		}
+		want := Update
+		if c.want {
+			want = Conflict
+		}
+		v.KeepChanges = true
+		if got := v.Decide(); got.Do != want || got.Overwrites || c.want && got.OwnedThere {
+			t.Errorf("%s: %+v, want %s", name, got, want)
+		}
+		v.Desired = nil
+		if c.want {
+			want = Retain
+		} else {
+			want = Delete
+		}
+		if got := v.Decide(); got.Do != want || got.Overwrites {
+			t.Errorf("%s, not wanted: %+v, want %s", name, got, want)
 		}
 	}
 }

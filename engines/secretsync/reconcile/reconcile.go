@@ -226,6 +226,8 @@ func (s *Reconciler) Numbers() map[string]float64 {
 		"sync_failures_total":    float64(s.Counts.Failed.Load()),
 		"sync_conflicts_total":   float64(s.Counts.Conflicts.Load()),
 		"sync_drift_found_total": float64(s.Counts.Drifted.Load()),
+
+		"sync_overwritten_changes_total": float64(s.Counts.Overwritten.Load()),
 	}
 }
 

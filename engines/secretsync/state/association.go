@@ -19,9 +19,10 @@ const (
 
 // The drift policies.
 const (
-	DriftReport = "report"
-	DriftRepair = "repair"
-	DriftIgnore = "ignore"
+	DriftReport   = "report"
+	DriftRepair   = "repair"
+	DriftConflict = "conflict"
+	DriftIgnore   = "ignore"
 )
 
 // Association ties a secret, or all secrets below a prefix, to a destination.

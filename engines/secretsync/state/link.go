@@ -59,6 +59,8 @@ type Link struct {
 	NextRetry   time.Time `json:"next_retry,omitzero"` // zero: nothing is due until something changes
 	UpdatedAt   time.Time `json:"updated_at"`          // of the status
 	History     []Attempt `json:"history,omitempty"`   // newest last
+	// PastWrites are the writes of names that were deleted since, folded: the destination may count them when they come back.
+	PastWrites map[string]*Writes `json:"past_writes,omitempty"`
 
 	Unreadable bool `json:"-"` // the stored record cannot be decoded
 }
@@ -95,6 +97,7 @@ type Item struct {
 	// done, or not.
 	Intent    *Intent   `json:"intent,omitempty"`
 	WrittenAt time.Time `json:"written_at,omitzero"` // by us, the last time
+	Writes    *Writes   `json:"writes,omitempty"`    // by us, where the destination limits them; those that are about to be made, too
 	UpdatedAt time.Time `json:"updated_at"`          // of the status
 	// Drift says what a scan has found to differ: "", "changed" or "missing".
 	Drift string `json:"drift,omitempty"`
@@ -120,13 +123,48 @@ func (l *Link) Item(name string, r destination.Rules) *Item {
 
 // UpToDate reports whether, by what we know, a value is under the name.
 func (it *Item) UpToDate(print []byte, tagged string) bool {
-	return it.Owned && it.Intent == nil && it.Status == Synced && it.Drift == "" && slices.Equal(it.Fingerprint, print) && it.TagsFingerprint == tagged
+	return it.Status == Synced && it.HasValue(print, tagged)
 }
+
+// HasValue reports whether a value was written under the name, and no other write, or change of another client, is known since.
+func (it *Item) HasValue(print []byte, tagged string) bool {
+	return it.Owned && it.Intent == nil && it.Drift == "" && slices.Equal(it.Fingerprint, print) && it.TagsFingerprint == tagged
+}
+
+// IsRateLimited reports whether the name waits for its next write.
+func (it *Item) IsRateLimited() bool { return it.Status == Pending && it.Code == CodeRateLimited }
 
 // Intent is a write that was about to be made.
 type Intent struct {
 	At     time.Time `json:"at"`
 	Create bool      `json:"create,omitempty"` // there was nothing
+	// Fingerprints are those of the values that writes with unknown outcome may have put there, newest last.
+	Fingerprints [][]byte `json:"prints,omitempty"`
+	Overwrites   bool     `json:"overwrites,omitempty"` // a change of another client
+}
+
+// IsOf reports whether the write with a fingerprint is the last one of the intent; nil has none.
+func (in *Intent) IsOf(print []byte) bool {
+	return in != nil && len(in.Fingerprints) > 0 && slices.Equal(in.Fingerprints[len(in.Fingerprints)-1], print)
+}
+
+// With returns the fingerprints of the intent, which may be nil, with that of another write. The oldest go.
+func (in *Intent) With(print []byte) [][]byte {
+	const most = 8
+	switch {
+	case in == nil:
+		return [][]byte{print}
+	case in.IsOf(print):
+		return in.Fingerprints
+	}
+	all := append(slices.Clone(in.Fingerprints), print)
+	return all[max(0, len(all)-most):]
+}
+
+// MayHaveWritten reports whether the write of the intent, or one before it, may have written the value with a fingerprint. Intents of
+// earlier versions of the server have no fingerprints.
+func (in *Intent) MayHaveWritten(print []byte) bool {
+	return len(in.Fingerprints) == 0 || slices.ContainsFunc(in.Fingerprints, func(p []byte) bool { return slices.Equal(p, print) })
 }
 
 // IsOf reports whether the link was synced as the secret is.
@@ -157,3 +195,6 @@ func (l *Link) IsShared() bool {
 
 // CodeNameTaken is the code of a name that another association has claimed.
 const CodeNameTaken = "name_taken"
+
+// CodeRateLimited is the code of a name whose next write is later: see destination.Rules.WritesPerDay.
+const CodeRateLimited = "rate_limited"

@@ -204,6 +204,8 @@ func (r *report) currentOutcome(ctx context.Context, a *state.Association, m *en
 		return l.Outcome
 	case running && halted == nil:
 		return state.Outcome{Status: "SYNCING"}
+	case l.Code == state.CodeRateLimited && l.NextRetry.After(time.Now()) && halted == nil: // also for the versions since
+		return l.Outcome
 	case queued && halted == nil:
 		return state.Outcome{Status: state.Pending}
 	case !right && l.Status != state.Pending:

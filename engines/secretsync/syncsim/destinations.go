@@ -31,8 +31,11 @@ type Sites struct {
 	sites map[string]*Site
 	calls []Call
 	harm  []string
+	over  []Overwritten
 	// Rate is that of the types; set it before Types is called.
 	Rate destination.Rate
+	// WritesPerDay is that of the types, 0 for no limit, and a fifth more is what places take of a name; set it likewise.
+	WritesPerDay int
 	// fault says how a call fails; nil: none does.
 	fault func(Call) Fault
 	run   int
@@ -108,6 +111,28 @@ func (p *Sites) Harm() []string {
 	return slices.Clone(p.harm)
 }
 
+// Overwritten is a change of another client to a name with an ownership tag that a destination has overwritten or deleted.
+type Overwritten struct {
+	At      time.Time
+	Name    string
+	By      string // ownership tag
+	Allowed bool
+}
+
+// Overwritten returns the changes that were overwritten at Marked.
+func (p *Sites) Overwritten() []Overwritten {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.over)
+}
+
+// noteOverwritten records that a destination is about to end what is there, if another client has changed it.
+func (s *Site) noteOverwritten(was state, by string) {
+	if s.kind == Marked && was.theirs {
+		s.p.over = append(s.p.over, Overwritten{At: time.Now(), Name: was.name, By: by, Allowed: was.allowed})
+	}
+}
+
 // Site returns a destination; it is made if it is not there.
 func (p *Sites) Site(kind, name string) *Site {
 	p.mu.Lock()
@@ -150,6 +175,8 @@ type state struct {
 	at      time.Time
 	foreign bool // another client's
 	allowed bool // that may be written all the same
+	written bool // by a destination, in this very change
+	theirs  bool // another client has changed the value of a name with an ownership tag
 }
 
 func (s *Site) fold(name string) string {
@@ -175,6 +202,20 @@ func (s *Site) set(name string, st state) {
 	o.state = st
 }
 
+// writesOfToday counts the writes of destinations to a name.
+func (s *Site) writesOfToday(name string) (n int) {
+	o := s.objects[s.fold(name)]
+	if o == nil {
+		return 0
+	}
+	for _, st := range append(slices.Clone(o.before), o.state) {
+		if st.written && time.Since(st.at) < 24*time.Hour {
+			n++
+		}
+	}
+	return n
+}
+
 func (s *Site) get(name string) state {
 	if o := s.objects[s.fold(name)]; o != nil {
 		return o.state
@@ -191,6 +232,7 @@ func (s *Site) Put(name, value string) {
 	if was.state == destination.Present {
 		now.id, now.mark, now.tags, now.by = was.id, was.mark, was.tags, was.by
 		now.foreign = was.foreign || s.kind == Plain // an ownership tag still says whose it is
+		now.theirs = !now.foreign
 	}
 	s.set(name, now)
 }
@@ -226,6 +268,7 @@ type Object struct {
 	By                string // the ownership tag that came with the last write of a destination, also where ownership tags are not kept
 	Tags              map[string]string
 	Foreign           bool // not written by a destination, or not since another client did
+	Changed           bool // written by another client, with the ownership tag of a destination
 }
 
 // Objects returns what is there, by name.
@@ -235,7 +278,7 @@ func (s *Site) Objects() map[string]Object {
 	out := map[string]Object{}
 	for _, o := range s.objects {
 		if o.state.state == destination.Present {
-			out[o.name] = Object{Name: o.name, Value: o.value, Mark: o.mark, By: o.by, Tags: o.tags, Foreign: o.foreign}
+			out[o.name] = Object{Name: o.name, Value: o.value, Mark: o.mark, By: o.by, Tags: o.tags, Foreign: o.foreign, Changed: o.theirs}
 		}
 	}
 	return out
@@ -298,7 +341,7 @@ func (p *Sites) Types() []destination.Type {
 	marked := destination.Rules{
 		Granularity: destination.SecretPath, Template: "vault/{{ .MountAccessor }}/{{ .SecretPath }}", Rate: p.Rate,
 		Normalise: func(name string) string { return clean(name, "/_-.", '_') }, CheckName: checkName,
-		MinValue: 1, MaxValue: 1000, MaxTags: 5, HasOwnerTags: true, Readable: true, PropagationDelay: 20 * time.Second,
+		WritesPerDay: p.WritesPerDay, MinValue: 1, MaxValue: 1000, MaxTags: 5, HasOwnerTags: true, Readable: true, PropagationDelay: 20 * time.Second,
 		CheckTag: func(key, _ string) string {
 			if strings.HasPrefix(key, "x-") {
 				return "keys that begin with x- are reserved"
@@ -309,7 +352,7 @@ func (p *Sites) Types() []destination.Type {
 	plain := destination.Rules{
 		Granularity: destination.SecretKey, Template: "vault/{{ .MountAccessor }}/{{ .SecretPath }}", Rate: p.Rate,
 		Normalise: func(name string) string { return strings.ToUpper(clean(name, "_", '_')) }, CheckName: checkName,
-		Fold: strings.ToUpper, MaxValue: 1000, MaxNames: 100,
+		WritesPerDay: p.WritesPerDay, Fold: strings.ToUpper, MaxValue: 1000, MaxNames: 100,
 	}
 	kind := func(name string, r destination.Rules) destination.Type {
 		return destination.Type{
@@ -462,10 +505,13 @@ func (d *dest) Write(ctx context.Context, it destination.Item, was destination.F
 			return failed(destination.Client, destination.Exists, false)
 		case was.State != destination.Absent && (now.state != was.State || now.id != was.ID || now.version != was.Version):
 			return failed(destination.Client, destination.Changed, false)
+		case d.p.WritesPerDay > 0 && s.writesOfToday(it.Name) >= d.p.WritesPerDay*6/5:
+			d.p.harm = append(d.p.harm, "exceeded the writes of a day at "+s.kind+"/"+s.name+" "+it.Name)
+			return &destination.Error{Class: destination.Client, Code: destination.Quota, Text: "the place takes no more versions today"}
 		case now.foreign && !now.allowed:
 			d.p.harm = append(d.p.harm, "wrote over "+s.kind+"/"+s.name+" "+it.Name)
 		}
-		next := state{state: destination.Present, value: string(it.Value), id: now.id, by: it.OwnerTag}
+		next := state{state: destination.Present, value: string(it.Value), id: now.id, by: it.OwnerTag, written: true}
 		if s.kind == Marked {
 			next.mark, next.tags = it.OwnerTag, maps.Clone(now.tags)
 			if next.tags == nil {
@@ -476,6 +522,7 @@ func (d *dest) Write(ctx context.Context, it destination.Item, was destination.F
 			}
 			maps.Copy(next.tags, it.Tags)
 		}
+		s.noteOverwritten(now, it.OwnerTag)
 		s.set(it.Name, next)
 		now = s.get(it.Name)
 		h = destination.Held{ID: now.id, Version: now.version}
@@ -499,10 +546,11 @@ func (d *dest) Delete(ctx context.Context, was destination.Found) error {
 		case now.foreign && !now.allowed:
 			d.p.harm = append(d.p.harm, "deleted "+s.kind+"/"+s.name+" "+was.Name)
 		}
+		s.noteOverwritten(now, now.mark)
 		next := state{}
 		if s.kind == Marked {
 			next = now
-			next.state = destination.Deleted
+			next.state, next.written, next.theirs = destination.Deleted, false, false
 		}
 		s.set(was.Name, next)
 		return nil

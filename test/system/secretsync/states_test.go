@@ -230,6 +230,58 @@ func TestState(t *testing.T) {
 		s.must("DELETE", d+"?purge=true", nil)
 		s.vanishes(d)
 	})
+	t.Run("a change is overwritten with a record or is a conflict", func(t *testing.T) {
+		s := all.in(t)
+		d := s.dest("cloud1-sm", "changed")
+		for _, policy := range []string{"report", "conflict"} {
+			body := object{"mount": "kv", "secret_name": policy}
+			s.must("POST", "kv/data/"+policy, object{"data": object{"k": "1"}})
+			s.associate(d, "kv", policy, object{"drift_policy": policy})
+			name := "vault/" + accessor + "/" + policy
+			s.put("cloud1-sm", name, "hotfix")
+			s.must("POST", "kv/data/"+policy, object{"data": object{"k": "2"}})
+			harness.Await(t, "the second version", 30e9, func() error {
+				if is, _ := s.get("cloud1-sm", name); is == "hotfix" && s.entries(d)[accessor+"/"+policy].Status != "CONFLICT" {
+					return fmt.Errorf("it is %q", is)
+				}
+				return nil
+			})
+			if policy == "conflict" {
+				s.has("cloud1-sm", name, "hotfix")
+				s.must("POST", d+"/associations/adopt", body)
+				s.has("cloud1-sm", name, `{"k":"2"}`)
+				continue
+			}
+			events, _ := s.must("POST", d+"/associations/history", body)["events"].([]any)
+			if done := events[len(events)-1].(object)["done"]; done != "updated 1, over a change by another client" {
+				t.Errorf("the history says %v", done)
+			}
+		}
+		if text := string(s.do("GET", "sys/metrics?format=prometheus", nil).Body); !strings.Contains(text, "coffer_sync_overwritten_changes_total ") || strings.Contains(text, "coffer_sync_overwritten_changes_total 0\n") {
+			t.Error("the metrics do not count the overwritten change")
+		}
+		s.must("DELETE", d+"?purge=true", nil)
+		s.vanishes(d)
+	})
+	t.Run("a busy secret is rate limited", func(t *testing.T) {
+		s := all.in(t)
+		d := s.dest("cloud1-sm", "busy")
+		s.must("POST", "kv/data/busy", object{"data": object{"k": "0"}})
+		s.associate(d, "kv", "busy")
+		n := 0
+		harness.Await(t, "the rate limit", 60e9, func() error {
+			n++
+			s.must("POST", "kv/data/busy", object{"data": object{"k": fmt.Sprint(n)}})
+			if e := s.entries(d)[accessor+"/busy"]; e.Code != "rate_limited" || e.Status != "PENDING" || !strings.HasPrefix(e.Cause, "rate limited until ") {
+				return fmt.Errorf("%+v", e)
+			}
+			return nil
+		})
+		s.must("POST", d+"/associations/retry", object{"mount": "kv", "secret_name": "busy"})
+		s.has("cloud1-sm", "vault/"+accessor+"/busy", fmt.Sprintf(`{"k":"%d"}`, n))
+		s.must("DELETE", d+"?purge=true", nil)
+		s.vanishes(d)
+	})
 	t.Run("metrics", func(t *testing.T) {
 		s := all.in(t)
 		d := s.dest("cloud1-sm", "metrics")
@@ -237,7 +289,7 @@ func TestState(t *testing.T) {
 		s.put("cloud1-sm", "taken/b", "theirs")
 		s.associate(d, "kv", "b", object{"secret_name_template": "taken/{{ .SecretPath }}"})
 		text := string(s.do("GET", "sys/metrics?format=prometheus", nil).Body)
-		for _, line := range []string{"coffer_sync_destinations 1", "coffer_sync_associations 2", "coffer_sync_attention 1", "coffer_sync_writes_total", "coffer_sync_deletes_total", "coffer_sync_failures_total", "coffer_sync_conflicts_total", "coffer_sync_drift_found_total", "coffer_sync_pending", "coffer_sync_running", "coffer_sync_unreadable 0"} {
+		for _, line := range []string{"coffer_sync_destinations 1", "coffer_sync_associations 2", "coffer_sync_attention 1", "coffer_sync_writes_total", "coffer_sync_deletes_total", "coffer_sync_failures_total", "coffer_sync_conflicts_total", "coffer_sync_drift_found_total", "coffer_sync_overwritten_changes_total", "coffer_sync_pending", "coffer_sync_running", "coffer_sync_unreadable 0"} {
 			if !strings.Contains(text, "\n"+line) {
 				t.Errorf("there is no %q", line)
 			}

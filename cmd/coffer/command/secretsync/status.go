@@ -80,6 +80,9 @@ const (
 	statusUnsyncing = "UNSYNCING"
 )
 
+// codeRateLimited is the code of what waits for its next write, and needs nothing else.
+const codeRateLimited = "rate_limited"
+
 // status is what -format=json prints.
 type status struct {
 	Secrets []entry        `json:"secrets"`
@@ -149,7 +152,7 @@ func (e *entry) settled() bool { return e.Status == statusSynced || e.Status == 
 
 // waits reports whether an entry cannot go on until an operator acts.
 func (e *entry) waits() bool {
-	return e.Status == statusConflict || e.Status == statusClient || e.Status == statusPending && e.Code != ""
+	return e.Status == statusConflict || e.Status == statusClient || e.Status == statusPending && e.Code != "" && e.Code != codeRateLimited
 }
 
 func (s *status) settled() bool {
@@ -326,7 +329,12 @@ func (e *entry) cause(now time.Time) string {
 		if left := e.NextRetry.Sub(now); left > 0 {
 			next = "is tried again in " + table.Short(left)
 		}
-		cause = strings.TrimPrefix(fmt.Sprintf("%s; %s (%d so far)", cause, next, e.Attempts), "; ")
+		if e.Attempts > 0 {
+			next += fmt.Sprintf(" (%d so far)", e.Attempts)
+		}
+		if e.Code != codeRateLimited { // its cause says until when
+			cause = strings.TrimPrefix(cause+"; "+next, "; ")
+		}
 	}
 	return cmp.Or(strings.ReplaceAll(cause, "\n", " "), "-")
 }

@@ -138,7 +138,7 @@ func ruleFlags() []cli.Flag {
 		&cli.StringSliceFlag{Name: "include", Usage: "only the keys `NAME`, in which * is any text; repeatable"},
 		&cli.StringSliceFlag{Name: "exclude", Usage: "not the keys `NAME`; repeatable"},
 		&cli.StringFlag{Name: "deletion-policy", Usage: "what becomes of what is there when the secret goes, `delete|retain`"},
-		&cli.StringFlag{Name: "drift-policy", Usage: "what becomes of changes by others, `report|repair|ignore`"},
+		&cli.StringFlag{Name: "drift-policy", Usage: "what becomes of changes by others, `report|repair|conflict|ignore`"},
 	}
 }
 
