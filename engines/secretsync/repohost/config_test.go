@@ -58,6 +58,12 @@ func TestCheck(t *testing.T) {
 		{"selected, but all", func(c *repohost.Config) {
 			c.SecretsLocation, c.Visibility, c.Selected = "organization", "all", engines.StringList{"app"}
 		}, []string{"selected_repository_names is for"}},
+		{"a path as enterprise_url", func(c *repohost.Config) { c.EnterpriseURL = "https://ghe.corp/x" }, []string{"enterprise_url must be https://HOST"}},
+		{"no TLS", func(c *repohost.Config) { c.EnterpriseURL = "http://ghe.corp" }, []string{"enterprise_url must be https://HOST"}},
+		{"an app", func(c *repohost.Config) { *c = withApp() }, nil},
+		{"an app and a token", func(c *repohost.Config) { c.AppName, c.Installation = "deployer", 1 }, []string{"access_token and app_name are two ways to sign in"}},
+		{"an app without its installation", func(c *repohost.Config) { *c = withApp(); c.Installation = 0 }, []string{"installation_id must be given with app_name"}},
+		{"an installation without its app", func(c *repohost.Config) { c.Installation = 1 }, []string{"installation_id is for app_name only"}},
 		{"everything at once", func(c *repohost.Config) {
 			*c = repohost.Config{AccessToken: "@x", RepositoryOwner: "-", RepisitoryName: "a b", RepositoryName: "c", SecretsLocation: "x"}
 		}, []string{"access_token", "are the same field", "repository_owner", "repisitory_name", "secrets_location"}},
