@@ -182,7 +182,7 @@ func AppOf(c destination.Config) string {
 	return ""
 }
 
-// app returns the app of a namespace, nil if there is none. The record is at hand on this node, so nothing is waited for. When it
+// app returns the app of a namespace, nil if there is none. The record is read from this node, without waiting. When it
 // changes, package api also stores the destinations that name it, so that they are opened again.
 func (p *Pool) app(ns, name string) (*destination.App, error) {
 	if name == "" || p.opts.Store == nil {

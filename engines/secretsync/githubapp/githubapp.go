@@ -1,9 +1,10 @@
 // Package githubapp has the GitHub Apps that destinations sign in as, and the addresses of GitHub installations. The key of an app is
-// stored once, in a record of its own: destinations of the same namespace name the app, and connection.Pool hands them the key when it
-// opens them. Start reading at App, then NormalizeURL.
+// stored once, in a record of its own: destinations of the same namespace name the app, and connection.Pool opens them with its
+// key. Start reading at App, then NormalizeURL.
 package githubapp
 
 import (
+	"context"
 	"crypto/rsa"
 	"crypto/sha256"
 	"crypto/x509"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/golang-jwt/jwt/v5"
 
+	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
 	"github.com/coffer-project/coffer/storage"
@@ -71,4 +73,14 @@ func Fingerprint(key *rsa.PrivateKey) string {
 	}
 	sum := sha256.Sum256(der)
 	return "SHA256:" + base64.StdEncoding.EncodeToString(sum[:])
+}
+
+// Hold makes a transaction that stores a destination fail if the app that it names is changed or deleted before the transaction is
+// committed: both look for destinations that name the app, and a scan does not notice one that is stored meanwhile.
+func Hold(ctx context.Context, tx *storage.Txn, ns, name string) error {
+	var a App
+	if found, err := engines.GetRecord(ctx, tx, Key(ns, name), &a); !found || err != nil {
+		return err // opening the destination fails
+	}
+	return engines.PutRecord(tx, a.Key(), &a)
 }

@@ -4,6 +4,7 @@
 //	d/<type>/<name>                                    a Destination
 //	a/<destination id>/<association id>                an Association
 //	l/<destination id>/<association id>/<secret name>  the Link of one associated secret
+//	g/<name>                                           a githubapp.App
 //	n/<destination id>                                 Newest: when the last association was created
 //
 // and in the root namespace, because locations are the same for all namespaces:
