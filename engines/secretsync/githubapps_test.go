@@ -1,7 +1,6 @@
 package secretsync_test
 
 import (
-	"context"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
@@ -14,7 +13,6 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/engines/enginetest"
 	"github.com/coffer-project/coffer/engines/secretsync"
 	"github.com/coffer-project/coffer/engines/secretsync/connection"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
@@ -39,22 +37,10 @@ func newGitHub(t *testing.T) (r *rig, com, corp *repohosttest.Server, corpURL st
 	if err := os.WriteFile(caFile, ca, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w := syncsim.NewWorld()
-	r = &rig{t: t, w: w, kv: w.Mount("root", "kv/")}
-	r.svc = secretsync.New(secretsync.Options{Host: w.Node(), Types: []destination.Type{repohost.Type}, Operator: connection.Operator{
+	r = rigOf(t, nil, secretsync.Options{Types: []destination.Type{repohost.Type}, Operator: connection.Operator{
 		AllowPrivate: true, Endpoints: map[string]connection.Endpoint{"repohost": {URL: com.URL, CAFile: caFile}},
 	}})
-	router := engines.NewRouter()
-	r.svc.Routes(router)
-	r.Mount = enginetest.New(t, func(engines.Mount) (engines.Engine, error) { return &sys{router}, nil }, enginetest.Options{
-		Type: "system", Path: "sys/", Caller: engines.Caller{Accessor: "a", DisplayName: "caller", TokenPolicies: []string{"p"}, NamespaceID: "root", Access: caller{}},
-	})
-	r.Mount.Mount.NamespaceID = "root"
-	ctx, cancel := context.WithCancel(t.Context())
-	stop := w.Store.OnChange(r.svc.Changed)
-	done := make(chan struct{}) // closed when Run has returned
-	go func() { defer close(done); r.svc.Run(ctx) }()
-	t.Cleanup(func() { cancel(); <-done; stop() })
+	t.Cleanup(r.start())
 	r.kv.Put("a", "k", "the-value")
 	return r, com, corp, corpURL, key
 }

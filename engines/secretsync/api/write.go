@@ -196,6 +196,12 @@ func (s *API) checkMove(ctx context.Context, d *state.Destination, before endpoi
 			}
 		}
 	}
+	if h, ok := c.(interface{ Hooks() []string }); ok { // fields that give no access to the location
+		for _, name := range h.Hooks() {
+			delete(before.credentials, name)
+			delete(now.credentials, name)
+		}
+	}
 	exchanged := before.ambiguous != "" && !maps.Equal(before.credentials, now.credentials)
 	if now.location == before.location && !exchanged {
 		return problems, nil
@@ -362,8 +368,9 @@ func (s *API) deleteUnused(ctx context.Context, req *engines.Request, at *destin
 		case n > 0:
 			return engines.Invalid("the destination has associations (%d): remove them first, or delete it with purge=true, which removes what was synced, or with force_delete=true, which leaves it", n)
 		}
-		tx.Delete(d.Key())
-		tx.Delete(state.NewestKey(d.NS, d.ID))
+		for _, key := range d.Keys() {
+			tx.Delete(key)
+		}
 		return nil
 	})
 	return err

@@ -27,6 +27,7 @@ type result struct {
 	visibleAt  time.Time       // when the destination shows the last write; zero: nothing waits for that
 	released   []string        // names whose claim is released
 	adopted    map[string]bool // names that were adopted; folded
+	changed    bool            // something was written or deleted
 }
 
 // recordNoop records that a new version of the secret changes nothing at the destination.
@@ -105,6 +106,7 @@ func (s *Syncer) recordSteps(ctx context.Context, t *target, steps []step) (time
 	}
 	for i := range steps {
 		st := &steps[i]
+		r.changed = r.changed || st.hasChanged()
 		switch {
 		case st.Do == plan.Forget:
 			r.released = append(r.released, st.Name)
@@ -139,6 +141,14 @@ func (s *Syncer) recordSteps(ctx context.Context, t *target, steps []step) (time
 	}
 	r.Outcome, r.done = worstOutcome(r.items, t.secret.Live), summarize(did)
 	return s.recordResult(ctx, t, r)
+}
+
+// hasChanged reports whether the step, or an earlier one whose outcome was unknown, has written or deleted its name.
+func (st *step) hasChanged() bool {
+	if st.Do == plan.Forget {
+		return st.deleted || st.before.Status == state.Unsyncing
+	}
+	return st.Status == state.Synced && (st.writes() || st.before.Intent != nil)
 }
 
 // pastTense has the words of histories.
@@ -217,9 +227,15 @@ func (s *Syncer) recordResult(ctx context.Context, t *target, r result) (time.Ti
 	}
 	over := t.assoc.IsEnding() && len(r.items) == 0
 	gone := over || right && t.secretGone() && !slices.ContainsFunc(r.items, t.isNeeded)
+	redeploy := r.changed && s.RedeploysBy(&t.dest) != ""
 	_, err = storage.Update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
 		if err := t.checkUnchanged(ctx, tx); err != nil {
 			return err
+		}
+		if redeploy {
+			if err := needRedeploy(ctx, tx, t, now); err != nil {
+				return err
+			}
 		}
 		for _, key := range free {
 			if err := t.releaseClaim(ctx, tx, key); err != nil {
@@ -238,6 +254,9 @@ func (s *Syncer) recordResult(ctx context.Context, t *target, r result) (time.Ti
 	})
 	if err != nil {
 		return time.Time{}, err
+	}
+	if redeploy {
+		s.Redeploys.Push(t.dest.Key(), now.Add(RedeployInterval), false, nil)
 	}
 	s.WakeWaiters(free...)
 	status := r.Status

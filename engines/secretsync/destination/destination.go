@@ -63,6 +63,18 @@ type Ambiguous interface {
 	Ambiguous() string
 }
 
+// Redeployable is a Config that may say how the programs of the destination are redeployed: they do not see changes before.
+type Redeployable interface {
+	// Redeploys names what redeploys them, without any secret; "": nothing does.
+	Redeploys() string
+}
+
+// Redeployer is a Destination of a Redeployable.
+type Redeployer interface {
+	// Redeploy has the programs be redeployed, once. An error with Unknown may have done it.
+	Redeploy(ctx context.Context) error
+}
+
 // AppUser is a Config that signs in as an app whose key is stored in a record of its own, once for all destinations that name it.
 type AppUser interface {
 	// App returns the name of an app in the namespace of the destination; "": it signs in with what it has itself.

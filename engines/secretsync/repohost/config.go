@@ -39,6 +39,8 @@ type Config struct {
 	EnvironmentName string             `json:"environment_name" form:"name" max:"255" help:"Environment of the repository that gets the secrets, instead of the repository as a whole."`
 	Organization    string             `json:"organization_name" form:"name" max:"100" help:"Organization that gets the secrets, with secrets_location organization. Without it, it is repository_owner."`
 	Visibility      string             `json:"organization_visibility" form:"name" max:"16" help:"Which repositories see the secrets of an organization: all, private, or selected."`
+	Workflow        string             `json:"dispatch_workflow" form:"trim" max:"255" help:"Workflow to start after secrets were changed: the name of its file, or its id. It needs the trigger workflow_dispatch."`
+	Ref             string             `json:"dispatch_ref" form:"trim" max:"255" help:"Branch or tag that dispatch_workflow runs on."`
 	Selected        engines.StringList `json:"selected_repository_names" form:"name" max:"100" help:"Repositories of the organization that see the secrets, with organization_visibility selected."`
 }
 
@@ -56,7 +58,7 @@ func (c *Config) Check() (problems []string) {
 	}
 	c.EnterpriseURL, c.AppName = c.normalURL(add), strings.TrimSpace(c.AppName)
 	c.checkCredentials(add)
-	for _, s := range []*string{&c.RepositoryOwner, &c.RepisitoryName, &c.RepositoryName, &c.EnvironmentName, &c.Organization, &c.SecretsLocation, &c.Visibility} {
+	for _, s := range []*string{&c.RepositoryOwner, &c.RepisitoryName, &c.RepositoryName, &c.EnvironmentName, &c.Organization, &c.SecretsLocation, &c.Visibility, &c.Workflow, &c.Ref} {
 		*s = strings.TrimSpace(*s)
 	}
 	if c.RepisitoryName != "" && c.RepositoryName != "" && !strings.EqualFold(c.RepisitoryName, c.RepositoryName) {
@@ -75,6 +77,7 @@ func (c *Config) Check() (problems []string) {
 	if c.SecretsLocation == "" {
 		c.SecretsLocation = inRepository
 	}
+	c.checkDispatch(add)
 	c.Visibility = strings.ToLower(c.Visibility)
 	for i, name := range c.Selected {
 		c.Selected[i] = strings.TrimSpace(name)
@@ -111,6 +114,24 @@ func (c *Config) checkCredentials(add func(string, ...any)) {
 		add("installation_id is for app_name only: give both, or neither")
 	case c.AppName == "" && c.AccessToken == "" && c.EnterpriseURL != "":
 		add("access_token or app_name must be given with enterprise_url: the token of the server's environment is for github.com only")
+	}
+}
+
+// checkDispatch looks at what names a workflow.
+func (c *Config) checkDispatch(add func(string, ...any)) {
+	switch w := c.Workflow; {
+	case w == "" && c.Ref != "":
+		add("dispatch_ref is for dispatch_workflow only: give both, or neither")
+	case w == "":
+	case !legalRepo.MatchString(w) || w == "." || w == "..":
+		add("dispatch_workflow must be the name of a workflow's file without its path, such as deploy.yml, or the id of a workflow")
+	case c.Ref == "":
+		add("dispatch_ref must be given with dispatch_workflow: the branch or tag that the workflow runs on")
+	case c.SecretsLocation == inOrganization && c.RepisitoryName == "":
+		add("repisitory_name must be given with dispatch_workflow and secrets_location organization: the repository that has the workflow")
+	}
+	if strings.ContainsFunc(c.Ref, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '\uFFFD' }) {
+		add("dispatch_ref must be a branch or tag, without spaces and control characters")
 	}
 }
 
@@ -191,6 +212,14 @@ func repoProblem(repo string) string {
 // App implements destination.AppUser.
 func (c *Config) App() string { return c.AppName }
 
+// Redeploys implements destination.Redeployable.
+func (c *Config) Redeploys() string {
+	if c.Workflow == "" {
+		return ""
+	}
+	return "workflow " + c.Workflow + " on " + c.Ref
+}
+
 // Location implements destination.Config. GitHub folds the names of all that it is made of. What the environment of the server
 // decides is named by the variable.
 func (c *Config) Location() string {
@@ -231,6 +260,7 @@ func (c *Config) Shown() map[string]any {
 		"secrets_location": c.SecretsLocation, "environment_name": c.EnvironmentName,
 		"organization_name": c.Organization, "organization_visibility": c.Visibility,
 		"enterprise_url": c.EnterpriseURL, "app_name": c.AppName,
+		"dispatch_workflow": c.Workflow, "dispatch_ref": c.Ref,
 	} {
 		if value != "" {
 			out[name] = value
