@@ -43,12 +43,20 @@ func (c caller) AnyUnder(prefix string) bool                   { return c.may ==
 
 func newRig(t *testing.T, operator ...connection.Operator) *rig {
 	t.Helper()
-	w := syncsim.NewWorld()
-	r := &rig{t: t, w: w, kv: w.Mount("root", "kv/"), sites: syncsim.NewSites()}
-	options := secretsync.Options{Host: w.Node(), Types: r.sites.Types()}
+	sites := syncsim.NewSites()
+	options := secretsync.Options{Types: sites.Types()}
 	for _, says := range operator {
 		options.Operator = says
 	}
+	return rigOf(t, sites, options)
+}
+
+// rigOf is a rig with other types of destinations.
+func rigOf(t *testing.T, sites *syncsim.Sites, options secretsync.Options) *rig {
+	t.Helper()
+	w := syncsim.NewWorld()
+	r := &rig{t: t, w: w, kv: w.Mount("root", "kv/"), sites: sites}
+	options.Host = w.Node()
 	r.svc = secretsync.New(options)
 	router := engines.NewRouter()
 	r.svc.Routes(router)
@@ -64,18 +72,22 @@ func run(t *testing.T, test func(r *rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		ctx, cancel := context.WithCancel(t.Context())
-		stop := r.w.Store.OnChange(r.svc.Changed)
-		done := make(chan struct{}) // closed when Run has returned
-		go func() { defer close(done); r.svc.Run(ctx) }()
+		stop := r.start()
 		synctest.Wait()
 		r.kv.Put("a", "k", "v")
 		r.kv.Put("folder/b", "k", "w")
 		test(r)
-		cancel()
-		<-done
 		stop()
 	})
+}
+
+// start has the service run until stop is called.
+func (r *rig) start() (stop func()) {
+	ctx, cancel := context.WithCancel(r.t.Context())
+	unhear := r.w.Store.OnChange(r.svc.Changed)
+	done := make(chan struct{}) // closed when Run has returned
+	go func() { defer close(done); r.svc.Run(ctx) }()
+	return func() { cancel(); <-done; unhear() }
 }
 
 // dest makes a destination.

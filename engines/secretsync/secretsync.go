@@ -15,6 +15,7 @@
 //	workqueue   when links are synced, and how often a destination is called
 //	connection  open destinations, and the addresses that they may connect to
 //	index       what the active node keeps in memory
+//	githubapp   GitHub Apps that destinations sign in as
 //	state       the stored records
 //
 // Package destination is the contract of the types of destinations, each of which is a package of its own (cloud1sm, repohost, …).
@@ -26,6 +27,7 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/api"
+	"github.com/coffer-project/coffer/engines/secretsync/api/githubapps"
 	"github.com/coffer-project/coffer/engines/secretsync/apply"
 	"github.com/coffer-project/coffer/engines/secretsync/connection"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
@@ -45,6 +47,12 @@ type Options struct {
 	Operator connection.Operator
 }
 
+// Routes declares the paths below sys/.
+func (s *Service) Routes(r *engines.Router) {
+	s.API.Routes(r)
+	(&githubapps.API{Store: s.Host.Store, Pool: s.Pool}).Routes(r)
+}
+
 // New returns a Service that is not running.
 func New(o Options) *Service {
 	if o.Logger == nil {
@@ -54,6 +62,6 @@ func New(o Options) *Service {
 	for _, t := range o.Types {
 		types[t.Name] = t
 	}
-	pool := connection.NewPool(connection.Options{Types: types, Operator: o.Operator})
+	pool := connection.NewPool(connection.Options{Types: types, Operator: o.Operator, Store: o.Host.Store})
 	return &Service{&api.API{Reporter: status.Reporter{Reconciler: reconcile.NewReconciler(apply.NewSyncer(o.Host, pool, o.Logger))}}}
 }

@@ -92,8 +92,8 @@ func (s *API) DescribeDestination(ctx context.Context, req *engines.Request, d *
 		"name": d.Name, "type": d.Type, "connection_details": c.Shown(), "options": options, "paused": d.Paused,
 		"created_at": d.CreatedAt, "updated_at": d.UpdatedAt,
 	}
-	if d.PurgeAt.IsZero() {
-		return out, nil
+	if err := s.DescribeRedeploy(ctx, d, out); err != nil || d.PurgeAt.IsZero() {
+		return out, err
 	}
 	out["purge_initiated_at"] = d.PurgeAt
 	if s.checkAllVisible(ctx, req, d) != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/apply"
 	"github.com/coffer-project/coffer/engines/secretsync/connection"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/githubapp"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
 	"github.com/coffer-project/coffer/storage"
 )
@@ -66,7 +67,7 @@ func (s *API) writeDestination(ctx context.Context, req *engines.Request, kind d
 		if err := failIfAssociated(ctx, tx, &d); err != nil {
 			return err
 		}
-		if err := s.mergeRequest(ctx, &d, kind, req, &set, in, created); err != nil {
+		if err := s.mergeRequest(ctx, tx, &d, kind, req, &set, in, created); err != nil {
 			return err
 		}
 		switch problem := s.openProblem(&d); {
@@ -117,7 +118,7 @@ func checkDestinationName(name string) string {
 }
 
 // mergeRequest puts what came with a request into a record, and checks the whole of it. All problems are listed.
-func (s *API) mergeRequest(ctx context.Context, d *state.Destination, kind destination.Type, req *engines.Request, set *settingsIn, in reflect.Value, created bool) error {
+func (s *API) mergeRequest(ctx context.Context, tx *storage.Txn, d *state.Destination, kind destination.Type, req *engines.Request, set *settingsIn, in reflect.Value, created bool) error {
 	c := kind.New()
 	if err := state.DecodeConfig(d.Config, c); err != nil {
 		return err
@@ -144,6 +145,11 @@ func (s *API) mergeRequest(ctx context.Context, d *state.Destination, kind desti
 	problems = append(problems, checkSettings(&d.Settings, kind.Rules)...)
 	if len(problems) > 0 {
 		return engines.Invalid("%s", strings.Join(problems, "; "))
+	}
+	if app := connection.AppOf(c); app != "" {
+		if err := githubapp.Hold(ctx, tx, d.NS, app); err != nil {
+			return err
+		}
 	}
 	var err error
 	d.Config, err = state.EncodeConfig(c)
@@ -188,6 +194,12 @@ func (s *API) checkMove(ctx context.Context, d *state.Destination, before endpoi
 			if before.credentials[name] == now.credentials[name] && !given(name) {
 				problems = append(problems, fmt.Sprintf("field %q: give it, too: the location would be another owner's, and what is stored is not used for that", name))
 			}
+		}
+	}
+	if h, ok := c.(interface{ Hooks() []string }); ok { // fields that give no access to the location
+		for _, name := range h.Hooks() {
+			delete(before.credentials, name)
+			delete(now.credentials, name)
 		}
 	}
 	exchanged := before.ambiguous != "" && !maps.Equal(before.credentials, now.credentials)
@@ -356,8 +368,9 @@ func (s *API) deleteUnused(ctx context.Context, req *engines.Request, at *destin
 		case n > 0:
 			return engines.Invalid("the destination has associations (%d): remove them first, or delete it with purge=true, which removes what was synced, or with force_delete=true, which leaves it", n)
 		}
-		tx.Delete(d.Key())
-		tx.Delete(state.NewestKey(d.NS, d.ID))
+		for _, key := range d.Keys() {
+			tx.Delete(key)
+		}
 		return nil
 	})
 	return err

@@ -39,6 +39,7 @@ type Syncer struct {
 	Pool *connection.Pool
 
 	Queue        workqueue.Queue[state.LinkID]
+	Redeploys    workqueue.Queue[storage.Key] // by key of the destination; package reconcile runs them
 	Associations index.Associations
 	Capacity     *index.Capacity
 	Gauges       index.Gauges
@@ -75,7 +76,7 @@ func (s *Syncer) ForgetAssociation(id string) {
 
 // counts are counters for metrics.
 type counts struct {
-	Written, Deleted, Failed, Conflicts, Drifted, Overwritten atomic.Int64
+	Written, Deleted, Failed, Conflicts, Drifted, Overwritten, Redeploys, RedeploysFailed atomic.Int64
 }
 
 func (s *Syncer) Config(ctx context.Context) (state.Config, error) {

@@ -30,6 +30,7 @@ type result struct {
 	pastWrites map[string]*state.Writes
 	released   []string        // names whose claim is released
 	adopted    map[string]bool // names that were adopted; folded
+	changed    bool            // something was written or deleted
 }
 
 // recordNoop records that a new version of the secret changes nothing at the destination.
@@ -108,6 +109,7 @@ func (s *Syncer) recordSteps(ctx context.Context, t *target, steps []step) (time
 	}
 	for i := range steps {
 		st := &steps[i]
+		r.changed = r.changed || st.hasChanged()
 		switch {
 		case st.Do == plan.Forget:
 			r.released = append(r.released, st.Name)
@@ -172,6 +174,14 @@ func (t *target) pastWrites(steps []step) map[string]*state.Writes {
 		delete(all, name)
 	}
 	return all
+}
+
+// hasChanged reports whether the step, or an earlier one whose outcome was unknown, has written or deleted its name.
+func (st *step) hasChanged() bool {
+	if st.Do == plan.Forget {
+		return st.deleted || st.before.Status == state.Unsyncing
+	}
+	return st.Status == state.Synced && (st.writes() || st.before.Intent != nil)
 }
 
 // pastTense has the words of histories. What is in sync after a write with unknown outcome was updated by that.
@@ -242,9 +252,15 @@ func (s *Syncer) recordResult(ctx context.Context, t *target, r result) (time.Ti
 	}
 	over := t.assoc.IsEnding() && len(r.items) == 0
 	gone := over || right && t.secretGone() && !slices.ContainsFunc(r.items, t.isNeeded)
+	redeploy := r.changed && s.RedeploysBy(&t.dest) != ""
 	_, err = storage.Update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
 		if err := t.checkUnchanged(ctx, tx); err != nil {
 			return err
+		}
+		if redeploy {
+			if err := needRedeploy(ctx, tx, t, now); err != nil {
+				return err
+			}
 		}
 		for _, key := range free {
 			if err := t.releaseClaim(ctx, tx, key); err != nil {
@@ -263,6 +279,9 @@ func (s *Syncer) recordResult(ctx context.Context, t *target, r result) (time.Ti
 	})
 	if err != nil {
 		return time.Time{}, err
+	}
+	if redeploy {
+		s.Redeploys.Push(t.dest.Key(), now.Add(RedeployInterval), false, nil)
 	}
 	s.WakeWaiters(free...)
 	status := r.Status

@@ -4,12 +4,15 @@
 package connection
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"reflect"
 	"sync"
 
+	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/githubapp"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
 	"github.com/coffer-project/coffer/engines/secretsync/workqueue"
 	"github.com/coffer-project/coffer/storage"
@@ -19,6 +22,8 @@ import (
 type Options struct {
 	Types    map[string]destination.Type // by name
 	Operator Operator
+	// Store has the apps that destinations sign in as; nil: there are none.
+	Store func() storage.Store
 }
 
 // Pool opens destinations, and keeps each open until its record changes. Safe for concurrent use.
@@ -144,7 +149,7 @@ func (p *Pool) rateOf(kind destination.Type) destination.Rate {
 // RejectEnvironment returns why a destination may not be without credentials of its own, "" if it may, or is not.
 func (p *Pool) RejectEnvironment(ns string, c destination.Config) string {
 	use := p.opts.Operator.EnvironmentCredentials
-	if len(Credentials(c)) > 0 || use == "" || use == EnvironmentAll || use == EnvironmentRoot && ns == state.RootNS {
+	if len(Credentials(c)) > 0 || AppOf(c) != "" || use == "" || use == EnvironmentAll || use == EnvironmentRoot && ns == state.RootNS {
 		return ""
 	}
 	return fmt.Sprintf("the destination has no credentials: give it some of its own, since those of the server's environment are not for it (environment_credentials is %q in the server's configuration)", use)
@@ -163,7 +168,32 @@ func (p *Pool) Open(d *state.Destination) (destination.Destination, error) {
 	if err != nil {
 		return nil, err
 	}
+	if env.App, err = p.app(d.NS, AppOf(c)); err != nil {
+		return nil, err
+	}
 	return p.Types[d.Type].Open(c, env)
+}
+
+// AppOf returns the name of the app that a configuration signs in as, "" for none.
+func AppOf(c destination.Config) string {
+	if u, ok := c.(destination.AppUser); ok {
+		return u.App()
+	}
+	return ""
+}
+
+// app returns the app of a namespace, nil if there is none. The record is read from this node, without waiting. When it
+// changes, package api also stores the destinations that name it, so that they are opened again.
+func (p *Pool) app(ns, name string) (*destination.App, error) {
+	if name == "" || p.opts.Store == nil {
+		return nil, nil
+	}
+	var a githubapp.App
+	found, err := engines.GetRecord(context.Background(), p.opts.Store(), githubapp.Key(ns, name), &a)
+	if err != nil || !found {
+		return nil, err
+	}
+	return a.Credentials()
 }
 
 // ErrUnknownType says that a destination is of a later version: its type or a field is unknown. It is not changed, and the next full scan

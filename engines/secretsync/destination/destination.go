@@ -13,6 +13,7 @@ package destination
 
 import (
 	"context"
+	"crypto/rsa"
 	"crypto/tls"
 	"iter"
 	"net"
@@ -62,6 +63,31 @@ type Ambiguous interface {
 	Ambiguous() string
 }
 
+// Redeployable is a Config that may say how the programs of the destination are redeployed: they do not see changes before.
+type Redeployable interface {
+	// Redeploys names what redeploys them, without any secret; "": nothing does.
+	Redeploys() string
+}
+
+// Redeployer is a Destination of a Redeployable.
+type Redeployer interface {
+	// Redeploy has the programs be redeployed, once. An error with Unknown may have done it.
+	Redeploy(ctx context.Context) error
+}
+
+// AppUser is a Config that signs in as an app whose key is stored in a record of its own, once for all destinations that name it.
+type AppUser interface {
+	// App returns the name of an app in the namespace of the destination; "": it signs in with what it has itself.
+	App() string
+}
+
+// App is what an AppUser signs in with. Do not modify it.
+type App struct {
+	ID  int64
+	URL string // the only installation that the key may be used at; "" for the vendor's own
+	Key *rsa.PrivateKey
+}
+
 // Env is what the operator of the server, and not a caller of the API, decides about a destination.
 type Env struct {
 	// Client makes the calls. It goes only to addresses that the destination may reach, trusts the certificates that the
@@ -75,6 +101,8 @@ type Env struct {
 	URL          string
 	AuthorityURL string // cloud2-kv: who issues tokens
 	TokenURL     string // cloud3-sm: who issues tokens
+	// App is the app that the Config names; nil if it names none, or one that is not stored.
+	App *App
 	// Getenv reads the environment of the server, for what a configuration leaves out.
 	Getenv func(name string) string
 }

@@ -80,8 +80,9 @@ func (s *Reconciler) finishPurge(ctx context.Context, d *state.Destination) erro
 		if has, err := s.HasAssociations(ctx, d); has || err != nil {
 			return err
 		}
-		tx.Delete(d.Key())
-		tx.Delete(state.NewestKey(d.NS, d.ID))
+		for _, key := range d.Keys() {
+			tx.Delete(key)
+		}
 		return nil
 	})
 	return err
@@ -131,7 +132,7 @@ func (s *Reconciler) PurgeFailure(ctx context.Context, d *state.Destination) (ca
 // ForceDelete forgets a destination with all that is stored about it. What was synced stays where it is.
 func (s *Reconciler) ForceDelete(ctx context.Context, d *state.Destination) error {
 	// First the destination: running jobs cannot store anything any more.
-	if _, err := s.Host.Store().Commit(ctx, storage.Batch{Deletes: []storage.Key{d.Key(), state.NewestKey(d.NS, d.ID)}}); err != nil {
+	if _, err := s.Host.Store().Commit(ctx, storage.Batch{Deletes: d.Keys()}); err != nil {
 		return err
 	}
 	s.Pool.Drop(d.ID)

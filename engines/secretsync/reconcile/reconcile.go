@@ -33,6 +33,8 @@ type Reconciler struct {
 func NewReconciler(s *apply.Syncer) *Reconciler {
 	r := &Reconciler{Syncer: s, inbox: inbox{wake: make(chan struct{}, 1)}}
 	s.Queue.Concurrency = r.concurrencyOf
+	s.Redeploys.Do, s.Redeploys.Partition = r.redeployJob, func(key storage.Key) string { return string(key) }
+	s.Redeploys.Concurrency = func(string) int { return 1 }
 	return r
 }
 
@@ -49,10 +51,12 @@ func (s *Reconciler) Run(ctx context.Context) {
 	defer s.Pool.Close()
 	var running sync.WaitGroup
 	defer running.Wait()
-	began := make(chan struct{}) // closed when the queue takes jobs
+	began, redeploys := make(chan struct{}), make(chan struct{}) // closed when the queues take jobs
 	running.Go(func() { s.Queue.Run(ctx, began) })
+	running.Go(func() { s.Redeploys.Run(ctx, redeploys) })
 	running.Go(func() { s.runDriftScans(ctx) })
 	<-began
+	<-redeploys
 	again := time.NewTicker(RescanInterval)
 	defer again.Stop()
 	for {
@@ -228,6 +232,8 @@ func (s *Reconciler) Numbers() map[string]float64 {
 		"sync_drift_found_total": float64(s.Counts.Drifted.Load()),
 
 		"sync_overwritten_changes_total": float64(s.Counts.Overwritten.Load()),
+		"sync_redeploys_total":           float64(s.Counts.Redeploys.Load()),
+		"sync_redeploy_failures_total":   float64(s.Counts.RedeploysFailed.Load()),
 	}
 }
 

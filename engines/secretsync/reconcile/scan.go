@@ -142,7 +142,7 @@ func (s *Reconciler) scanDestination(ctx context.Context, d *state.Destination, 
 			return err
 		}
 	}
-	return nil
+	return s.QueueRedeploy(ctx, d)
 }
 
 // ScanAssociation queues the links of an association that are not as they should be.

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-github/v89/github"
 
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/githubapp"
 )
 
 const (
@@ -27,9 +28,10 @@ const (
 // client makes calls, each once.
 type client struct {
 	api   *github.Client
-	token string
-	base  string // path of the secrets, without a slash at the end
-	idle  func() // closes connections
+	token string     // fixed; "" with app
+	app   *appTokens // nil without app_name
+	base  string     // path of the secrets, without a slash at the end
+	idle  func()     // closes connections
 }
 
 // newClient returns a client for the secrets that a resolved configuration names.
@@ -42,11 +44,11 @@ func newClient(c Config, env destination.Env) (*client, error) {
 	hc.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	hc.Transport = bounded{next: hc.Transport}
 	opts := []github.ClientOptionsFunc{
-		github.WithHTTPClient(&hc), github.WithAuthToken(c.AccessToken.Reveal()), github.WithUserAgent("coffer"),
+		github.WithHTTPClient(&hc), github.WithUserAgent("coffer"),
 		github.WithDisableRateLimitCheck(), // package workqueue limits the calls
 	}
-	if env.URL != "" {
-		u := strings.TrimSuffix(env.URL, "/") + "/"
+	if u := cmp.Or(githubapp.APIURL(c.EnterpriseURL), env.URL); u != "" {
+		u = strings.TrimSuffix(u, "/") + "/"
 		opts = append(opts, github.WithURLs(&u, nil))
 	}
 	api, err := github.NewClient(opts...)
@@ -60,7 +62,11 @@ func newClient(c Config, env destination.Env) (*client, error) {
 	case c.EnvironmentName != "":
 		base = "repos/" + c.RepositoryOwner + "/" + c.RepisitoryName + "/environments/" + url.PathEscape(c.EnvironmentName) + "/secrets"
 	}
-	return &client{api: api, token: c.AccessToken.Reveal(), base: base, idle: env.Client.CloseIdleConnections}, nil
+	cl := &client{api: api, token: c.AccessToken.Reveal(), base: base, idle: env.Client.CloseIdleConnections}
+	if c.AppName != "" {
+		cl.app, err = newAppTokens(&c, env.App)
+	}
+	return cl, err
 }
 
 // bounded cuts answers that are too long to be true.
@@ -91,8 +97,29 @@ type call struct {
 	writes bool // it may take effect
 }
 
-// do makes a call. The response is there if there was one; the error, nil for 2xx and 304, is a *destination.Error.
+// do makes a call. The response is there if there was one; the error, nil for 2xx and 304, is a *destination.Error. A token of an app
+// that has ended before its time is replaced once.
 func (c *client) do(ctx context.Context, what call) (*github.Response, error) {
+	if c.app == nil {
+		return c.send(ctx, what, c.token)
+	}
+	token, fresh, err := c.app.get(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.send(ctx, what, token)
+	if err == nil || fresh || resp == nil || resp.StatusCode != http.StatusUnauthorized {
+		return resp, err
+	}
+	c.app.drop(token)
+	if token, _, err = c.app.get(ctx, c); err != nil {
+		return nil, err
+	}
+	return c.send(ctx, what, token)
+}
+
+// send makes a call with a token.
+func (c *client) send(ctx context.Context, what call, token string) (*github.Response, error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, callTimeout)
@@ -104,6 +131,7 @@ func (c *client) do(ctx context.Context, what call) (*github.Response, error) {
 	if err != nil {
 		return nil, internal("a request could not be made")
 	}
+	req.Header.Set("Authorization", "Bearer "+token)
 	if what.etag != "" {
 		req.Header.Set("If-None-Match", what.etag)
 	}
@@ -120,7 +148,7 @@ func (c *client) do(ctx context.Context, what call) (*github.Response, error) {
 	case code >= 200 && code < 300:
 		return resp, destination.UnexpectedResponse("GitHub", what.writes)
 	}
-	return resp, c.refusal(what, resp.Response, err)
+	return resp, c.refusal(what, token, resp.Response, err)
 }
 
 func internal(text string) error {
@@ -128,8 +156,8 @@ func internal(text string) error {
 }
 
 // refusal is the error of a response that is neither 2xx nor 304.
-func (c *client) refusal(what call, resp *http.Response, err error) error {
-	said := c.vendorMessage(what, err)
+func (c *client) refusal(what call, token string, resp *http.Response, err error) error {
+	said, with := vendorMessage(what, token, err), c.credential()
 	e := &destination.Error{Class: destination.Client, Code: destination.BadRequest}
 	switch code := resp.StatusCode; {
 	case throttled(resp, err):
@@ -137,13 +165,13 @@ func (c *client) refusal(what call, resp *http.Response, err error) error {
 		if resp.Header.Get("Retry-After") == "" && resp.Header.Get("X-Ratelimit-Remaining") != "0" {
 			e.RetryAfter = leastWait
 		}
-		e.Text = "GitHub takes no more requests with this access_token for now"
+		e.Text = "GitHub takes no more requests with " + with + " for now"
 	case code == http.StatusUnauthorized:
-		e.Code, e.Text = destination.Denied, "GitHub does not accept access_token: it is wrong, expired or revoked"+said
+		e.Code, e.Text = destination.Denied, "GitHub does not accept "+with+": it is wrong, expired or revoked"+said
 	case code == http.StatusForbidden, code == http.StatusUnavailableForLegalReasons:
-		e.Code, e.Text = destination.Denied, "GitHub rejects the call: access_token needs read and write access to the secrets of the place, and the organization's consent where it asks for that"+said
+		e.Code, e.Text = destination.Denied, "GitHub rejects the call: "+with+" needs read and write access to the secrets of the place, and the organization's consent where it asks for that"+said
 	case code == http.StatusNotFound:
-		e.Code, e.Text = destination.NoLocation, "the repository, environment or organization is not there, or access_token may not see its secrets"
+		e.Code, e.Text = destination.NoLocation, "the repository, environment or organization is not there, or "+with+" may not see its secrets"
 	case code >= 300 && code < 400:
 		e.Code, e.Text = destination.NoLocation, "the repository or organization has another name now: write the new one to the destination"
 	case code == http.StatusRequestEntityTooLarge:
@@ -191,7 +219,7 @@ func full(err error) bool {
 }
 
 // vendorMessage returns the vendor's message, to be put behind a text. It is left out where a request had a body, which it might quote.
-func (c *client) vendorMessage(what call, err error) string {
+func vendorMessage(what call, token string, err error) string {
 	var e *github.ErrorResponse
 	if what.body != nil || !errors.As(err, &e) {
 		return ""
@@ -202,7 +230,7 @@ func (c *client) vendorMessage(what call, err error) string {
 		}
 		return r
 	}, e.Message)
-	if m == "" || strings.Contains(m, c.token) {
+	if m == "" || strings.Contains(m, token) {
 		return ""
 	}
 	return " (GitHub says: " + m[:min(len(m), 200)] + ")"
@@ -323,7 +351,7 @@ func (c *client) repositoryID(ctx context.Context, owner, name string) (int64, e
 	resp, err := c.do(ctx, call{method: http.MethodGet, path: "repos/" + owner + "/" + name, into: &in})
 	var e *destination.Error
 	if errors.As(err, &e) && resp != nil && resp.StatusCode == http.StatusNotFound {
-		e.Text = "a repository of selected_repository_names, " + name + ", is not there, or access_token may not see it"
+		e.Text = "a repository of selected_repository_names, " + name + ", is not there, or " + c.credential() + " may not see it"
 	}
 	return in.ID, cmp.Or(err, badID(in.ID))
 }

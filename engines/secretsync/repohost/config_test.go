@@ -58,6 +58,22 @@ func TestCheck(t *testing.T) {
 		{"selected, but all", func(c *repohost.Config) {
 			c.SecretsLocation, c.Visibility, c.Selected = "organization", "all", engines.StringList{"app"}
 		}, []string{"selected_repository_names is for"}},
+		{"a path as enterprise_url", func(c *repohost.Config) { c.EnterpriseURL = "https://ghe.corp/x" }, []string{"enterprise_url must be https://HOST"}},
+		{"no TLS", func(c *repohost.Config) { c.EnterpriseURL = "http://ghe.corp" }, []string{"enterprise_url must be https://HOST"}},
+		{"an app", func(c *repohost.Config) { *c = withApp() }, nil},
+		{"an app and a token", func(c *repohost.Config) { c.AppName, c.Installation = "deployer", 1 }, []string{"access_token and app_name are two ways to sign in"}},
+		{"an app without its installation", func(c *repohost.Config) { *c = withApp(); c.Installation = 0 }, []string{"installation_id must be given with app_name"}},
+		{"an installation without its app", func(c *repohost.Config) { c.Installation = 1 }, []string{"installation_id is for app_name only"}},
+		{"a workflow", func(c *repohost.Config) { *c = dispatching(*c) }, nil},
+		{"a workflow by its id", func(c *repohost.Config) { c.Workflow, c.Ref = "161335", "v1" }, nil},
+		{"a workflow without a branch", func(c *repohost.Config) { c.Workflow = "deploy.yml" }, []string{"dispatch_ref must be given"}},
+		{"a branch without a workflow", func(c *repohost.Config) { c.Ref = "main" }, []string{"dispatch_ref is for dispatch_workflow only"}},
+		{"a path as workflow", func(c *repohost.Config) { c.Workflow, c.Ref = ".github/workflows/deploy.yml", "main" }, []string{"dispatch_workflow must be"}},
+		{"a parent as workflow", func(c *repohost.Config) { c.Workflow, c.Ref = "..", "main" }, []string{"dispatch_workflow must be"}},
+		{"a line break in the branch", func(c *repohost.Config) { c.Workflow, c.Ref = "deploy.yml", "a\nb" }, []string{"dispatch_ref must be"}},
+		{"a workflow of an organization", func(c *repohost.Config) {
+			*c = dispatching(repohost.Config{SecretsLocation: "organization", Organization: "octo", Visibility: "all"})
+		}, []string{"repisitory_name must be given"}},
 		{"everything at once", func(c *repohost.Config) {
 			*c = repohost.Config{AccessToken: "@x", RepositoryOwner: "-", RepisitoryName: "a b", RepositoryName: "c", SecretsLocation: "x"}
 		}, []string{"access_token", "are the same field", "repository_owner", "repisitory_name", "secrets_location"}},

@@ -34,3 +34,9 @@ func Expiry(at, now time.Time) destination.Check { return expiry(at, now) }
 func Clock(date string, now time.Time) destination.Check {
 	return destination.ClockCheck("GitHub", date, now)
 }
+
+// TokenAges has the token of an app be so much older.
+func TokenAges(d destination.Destination, by time.Duration) {
+	a := d.(*dest).client.app
+	a.until = a.until.Add(-by)
+}

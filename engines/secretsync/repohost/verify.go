@@ -22,7 +22,7 @@ func (d *dest) Verify(ctx context.Context) []destination.Check {
 	d.saw()
 	checks := []destination.Check{
 		{Name: "reachable", OK: true, Text: "GitHub answers"},
-		{Name: "credentials", OK: true, Text: "access_token is accepted"},
+		{Name: "credentials", OK: true, Text: d.client.credential() + " is accepted"},
 		{Name: "read", OK: true, Text: "the secrets can be listed"},
 	}
 	if _, err := d.fetchKey(ctx); err != nil {
@@ -37,7 +37,10 @@ func (d *dest) Verify(ctx context.Context) []destination.Check {
 		}
 		checks = append(checks, c)
 	}
-	return append(checks, expiry(resp.TokenExpiration.Time, time.Now()), destination.ClockCheck("GitHub", resp.Header.Get("Date"), time.Now()))
+	if d.client.app == nil { // tokens of an app are renewed
+		checks = append(checks, expiry(resp.TokenExpiration.Time, time.Now()))
+	}
+	return append(checks, destination.ClockCheck("GitHub", resp.Header.Get("Date"), time.Now()))
 }
 
 // verifyWrites tries the permission to write, which is one for creating, replacing and deleting.

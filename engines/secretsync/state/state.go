@@ -4,6 +4,8 @@
 //	d/<type>/<name>                                    a Destination
 //	a/<destination id>/<association id>                an Association
 //	l/<destination id>/<association id>/<secret name>  the Link of one associated secret
+//	g/<name>                                           a githubapp.App
+//	r/<type>/<name>                                    the Redeploy of a destination
 //	n/<destination id>                                 Newest: when the last association was created
 //
 // and in the root namespace, because locations are the same for all namespaces:

@@ -2,6 +2,7 @@ package webhost
 
 import (
 	"fmt"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -10,7 +11,10 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
 
-const maxToken = 1024
+const (
+	maxToken = 1024
+	maxHook  = 2048
+)
 
 // The environments, in the order in which they are stored and shown.
 const (
@@ -26,6 +30,7 @@ type Config struct {
 	AccessToken  engines.Sensitive  `json:"access_token" max:"1024" help:"API token that may manage the environment variables of the project."`
 	ProjectID    string             `json:"project_id" form:"trim" max:"100" help:"Project whose environment variables are managed."`
 	TeamID       string             `json:"team_id" form:"trim" max:"100" help:"Team that the project belongs to. Without it, it is a project of the token's user."`
+	DeployHook   engines.Sensitive  `json:"deploy_hook_url" max:"2048" help:"Deploy hook of the project, which is called after variables were changed: only new deployments see them."`
 	Environments engines.StringList `json:"deployment_environments" form:"name" max:"16" help:"Environments that get the variables: development, preview, production."`
 }
 
@@ -42,6 +47,9 @@ func (c *Config) Check() (problems []string) {
 		problems = append(problems, "project_id must be given")
 	} else if p := idProblem(c.ProjectID); p != "" {
 		problems = append(problems, "project_id "+p)
+	}
+	if p := c.checkHook(); p != "" {
+		problems = append(problems, "deploy_hook_url "+p)
 	}
 	if c.TeamID != "" {
 		if p := idProblem(c.TeamID); p != "" {
@@ -79,6 +87,34 @@ func tokenProblem(token string) string {
 	return ""
 }
 
+// checkHook puts the address of the hook into its usual form, and returns what is wrong with it, never a part of it: who knows it can
+// start deployments.
+func (c *Config) checkHook() string {
+	text := strings.TrimSpace(c.DeployHook.Reveal())
+	c.DeployHook = engines.Sensitive(text)
+	if text == "" {
+		return ""
+	}
+	u, err := url.Parse(text)
+	switch {
+	case strings.HasPrefix(text, "@"), text == destination.Mask:
+		return tokenProblem(text)
+	case len(text) > maxHook:
+		return fmt.Sprintf("is longer than %d bytes", maxHook)
+	case err != nil || u.Scheme != "https" || u.Host == "" || u.Opaque != "" || u.User != nil || u.Fragment != "":
+		return "must be an address that begins with https://, as the project's settings show it"
+	}
+	return ""
+}
+
+// Redeploys implements destination.Redeployable.
+func (c *Config) Redeploys() string {
+	if c.DeployHook == "" {
+		return ""
+	}
+	return "deploy hook"
+}
+
 func idProblem(id string) string {
 	if len(id) > 100 || !legalID.MatchString(id) || strings.Contains(id, "..") {
 		return "must be letters, digits, \".\", \"_\" and \"-\", at most 100, without a path or an address"
@@ -112,14 +148,19 @@ func (c *Config) Ambiguous() string {
 	return ""
 }
 
+// Hooks returns the sensitive fields that give no access to the project.
+func (*Config) Hooks() []string { return []string{"deploy_hook_url"} }
+
 // Shown implements destination.Config.
 func (c *Config) Shown() map[string]any {
 	out := map[string]any{"project_id": c.ProjectID, "deployment_environments": slices.Clone([]string(c.Environments))}
 	if c.TeamID != "" {
 		out["team_id"] = c.TeamID
 	}
-	if c.AccessToken != "" {
-		out["access_token"] = destination.Mask
+	for name, value := range map[string]engines.Sensitive{"access_token": c.AccessToken, "deploy_hook_url": c.DeployHook} {
+		if value != "" {
+			out[name] = destination.Mask
+		}
 	}
 	return out
 }

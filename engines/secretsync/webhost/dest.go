@@ -17,6 +17,7 @@ import (
 type dest struct {
 	client  *client
 	targets []string // in the order of environments
+	hook    string   // deploy_hook_url
 }
 
 func open(c destination.Config, env destination.Env) (*dest, error) {
@@ -28,7 +29,7 @@ func open(c destination.Config, env destination.Env) (*dest, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &dest{client: cl, targets: slices.Clone(config.Environments)}, nil
+	return &dest{client: cl, targets: slices.Clone(config.Environments), hook: config.DeployHook.Reveal()}, nil
 }
 
 // Close implements destination.Destination.

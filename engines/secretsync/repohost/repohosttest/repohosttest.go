@@ -13,6 +13,7 @@ package repohosttest
 import (
 	"crypto/rand"
 	_ "embed"
+	"encoding/pem"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -53,7 +54,8 @@ type Server struct {
 	// Faults stand in front of it.
 	Faults *desttest.Faults
 
-	t testing.TB
+	t      testing.TB
+	client *http.Client
 
 	mu        sync.Mutex
 	now       time.Time
@@ -66,6 +68,10 @@ type Server struct {
 	put       func()
 	stale     int
 	expiry    time.Time
+	apps      map[string]*app // by iss
+	tokens    map[string]time.Time
+	workflows map[string]bool // by path
+	runs      []string
 }
 
 type repository struct {
@@ -97,16 +103,37 @@ type entry struct {
 // New starts a Server that lives as long as the test.
 func New(t testing.TB) *Server {
 	t.Helper()
+	return start(t, httptest.NewServer)
+}
+
+// NewTLS starts a Server that speaks TLS, at https://127.0.0.1:PORT as a GitHub Enterprise Server does. ca is what to trust, in PEM.
+func NewTLS(t testing.TB) (s *Server, enterpriseURL string, ca []byte) {
+	t.Helper()
+	var l *httptest.Server
+	s = start(t, func(h http.Handler) *httptest.Server {
+		l = httptest.NewTLSServer(h)
+		return l
+	})
+	return s, l.URL, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: l.Certificate().Raw})
+}
+
+func start(t testing.TB, listen func(http.Handler) *httptest.Server) *Server {
+	t.Helper()
 	s := &Server{
 		t: t, now: time.Now().UTC().Truncate(time.Second), tick: time.Second, limit: 5000, expiry: time.Now().Add(90 * 24 * time.Hour),
 		locations: map[string]*location{}, repos: map[string]*repository{}, moved: map[string]string{},
+		apps: map[string]*app{}, tokens: map[string]time.Time{}, workflows: map[string]bool{},
 	}
 	s.Faults = &desttest.Faults{Next: contract().Handler(t, Prefix, s), Throttled: s.throttled, Troubled: s.troubled, Rejected: s.rejected}
-	l := httptest.NewServer(s.Faults)
+	l := listen(s.Faults)
+	s.client = l.Client()
 	t.Cleanup(l.Close)
 	s.URL = l.URL + Prefix
 	return s
 }
+
+// Client returns a client that trusts the Server.
+func (s *Server) Client() *http.Client { return s.client }
 
 func (s *Server) add(key string, p *location) {
 	p.secrets = map[string]*entry{}

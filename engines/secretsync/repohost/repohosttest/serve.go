@@ -70,7 +70,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); {
 	case r.Header.Get("User-Agent") == "":
 		answer(w, http.StatusForbidden, message("Request forbidden by administrative rules. Please make sure your request has a User-Agent header"))
-	case token != Token && token != ReadOnly && token != Blind:
+	case r.Method == http.MethodPost && strings.HasPrefix(path, "app/installations/"):
+		s.issue(w, path, token)
+	case token != Token && token != ReadOnly && token != Blind && !s.tokens[token].After(s.now):
 		answer(w, http.StatusUnauthorized, message("Bad credentials"))
 	case r.Header.Get("Accept") != "application/vnd.github+json" && r.Header.Get("Accept") != "application/vnd.github.v3+json":
 		answer(w, http.StatusUnsupportedMediaType, message("Unsupported 'Accept' header"))
@@ -107,6 +109,11 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request, path, token strin
 			answer(w, http.StatusNotFound, message("Not Found"))
 			return
 		}
+	}
+	if len(segments) == 7 && segments[0] == "repos" && segments[4] == "workflows" && segments[6] == "dispatches" && r.Method == http.MethodPost {
+		s.counted(w, 1)
+		s.dispatch(w, r, path, token)
+		return
 	}
 	p, rest := s.find(w, r, segments)
 	if p == nil {
