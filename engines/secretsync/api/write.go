@@ -358,6 +358,7 @@ func (s *API) deleteUnused(ctx context.Context, req *engines.Request, at *destin
 		}
 		tx.Delete(d.Key())
 		tx.Delete(state.NewestKey(d.NS, d.ID))
+		tx.Delete(state.DriftCheckKey(d.NS, d.ID))
 		return nil
 	})
 	return err

@@ -77,7 +77,7 @@ func (s *Syncer) recordFailure(ctx context.Context, t *target, why error) (time.
 	if !errors.As(why, &e) {
 		s.Log.Warn("a secret could not be synced", "association", t.assoc.ID, "err", why)
 	}
-	r := result{Outcome: OutcomeOf(why), items: slices.Clone(t.link.Items), retryAfter: retryAfter(why)}
+	r := result{Outcome: OutcomeOf(workqueue.CauseOf(why)), items: slices.Clone(t.link.Items), retryAfter: retryAfter(why)}
 	for i := range r.items {
 		if it := &r.items[i]; !it.Retained {
 			it.Outcome = r.Outcome
@@ -202,9 +202,12 @@ func (s *Syncer) recordResult(ctx context.Context, t *target, r result) (time.Ti
 	t.recordSecret(&l)
 	right := r.Status == state.Synced || r.Status == state.Unsynced
 	if right {
-		l.Attempts, l.NextRetry, l.LastSuccess = 0, time.Time{}, now
+		l.Attempts, l.NextRetry, l.LastSuccess, l.UnsyncedSince = 0, time.Time{}, now, time.Time{}
 	} else {
 		l.Attempts++
+		if l.UnsyncedSince.IsZero() {
+			l.UnsyncedSince = t.changedAt(now)
+		}
 		l.NextRetry = now.Add(max(r.retryAfter, backoff(r.Outcome, l.Attempts)))
 		if r.Status == state.Unsyncing && !r.visibleAt.IsZero() {
 			l.NextRetry = r.visibleAt
@@ -240,11 +243,11 @@ func (s *Syncer) recordResult(ctx context.Context, t *target, r result) (time.Ti
 		return time.Time{}, err
 	}
 	s.WakeWaiters(free...)
-	status := r.Status
+	stored := &l
 	if gone {
-		status = ""
+		stored = nil
 	}
-	s.UpdateCounters(t.key, t.assoc.MountUUID, status)
+	s.UpdateCounters(t.key, t.assoc.MountUUID, stored)
 	switch {
 	case over && t.assoc.Selector && t.key.Secret != "": // two jobs that end at once may each have seen the link of the other
 		s.Queue.Push(t.assoc.LinkID(""), now.Add(ChangeDelay), false, nil)
@@ -253,6 +256,18 @@ func (s *Syncer) recordResult(ctx context.Context, t *target, r result) (time.Ti
 		return l.NextRetry, nil
 	}
 	return t.expiresAt(), nil
+}
+
+// changedAt returns when the secret or its association was changed, if that was after the last success, and else now.
+func (t *target) changedAt(now time.Time) time.Time {
+	at := t.secret.CreatedAt
+	if t.assoc.UpdatedAt.After(at) {
+		at = t.assoc.UpdatedAt
+	}
+	if at.After(t.link.LastSuccess) && at.Before(now) {
+		return at
+	}
+	return now
 }
 
 // isNeeded reports whether the sync state of a name is kept after its secret was deleted with its metadata. A retained name with an

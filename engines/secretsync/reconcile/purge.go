@@ -82,6 +82,7 @@ func (s *Reconciler) finishPurge(ctx context.Context, d *state.Destination) erro
 		}
 		tx.Delete(d.Key())
 		tx.Delete(state.NewestKey(d.NS, d.ID))
+		tx.Delete(state.DriftCheckKey(d.NS, d.ID))
 		return nil
 	})
 	return err

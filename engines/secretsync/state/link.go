@@ -59,6 +59,8 @@ type Link struct {
 	NextRetry   time.Time `json:"next_retry,omitzero"` // zero: nothing is due until something changes
 	UpdatedAt   time.Time `json:"updated_at"`          // of the status
 	History     []Attempt `json:"history,omitempty"`   // newest last
+	// UnsyncedSince is when the oldest change was that is not at the destination, while the last attempt has failed.
+	UnsyncedSince time.Time `json:"unsynced_since,omitzero"`
 
 	Unreadable bool `json:"-"` // the stored record cannot be decoded
 }
@@ -132,6 +134,14 @@ type Intent struct {
 // IsOf reports whether the link was synced as the secret is.
 func (l *Link) IsOf(now engines.Secret) bool {
 	return now.Version == l.Version && now.CreatedAt.Equal(l.VersionAt) && now.Live == l.Live
+}
+
+// IsInSync reports whether the last attempt has succeeded.
+func (l *Link) IsInSync() bool { return l.Status == Synced || l.Status == Unsynced }
+
+// HasDrifted reports whether a check has found a name changed or missing.
+func (l *Link) HasDrifted() bool {
+	return slices.ContainsFunc(l.Items, func(it Item) bool { return it.Drift != "" && !it.Retained })
 }
 
 // IsUnfinished reports whether a write or a deletion was begun whose outcome is unknown.

@@ -59,7 +59,7 @@ func retryAfter(err error) time.Duration {
 
 func TestPaceHoldsTheBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := NewRateLimited(&scripted{}, testRate)
+		p := NewRateLimited(&scripted{}, testRate, nil)
 		took := func(n int, do func() error) time.Duration {
 			began := time.Now()
 			for range n {
@@ -99,7 +99,7 @@ func TestPaceHoldsTheBudget(t *testing.T) {
 func TestBreakerOpensAndCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &scripted{err: trouble}
-		p := NewRateLimited(s, testRate)
+		p := NewRateLimited(s, testRate, nil)
 		read := func() error { _, err := p.Read(t.Context(), ""); return err }
 		for range tolerated + 1 {
 			if err := read(); !errors.Is(err, trouble) {
@@ -114,11 +114,11 @@ func TestBreakerOpensAndCloses(t *testing.T) {
 		}
 		last := time.Duration(0)
 		for range 12 { // longer each time
-			time.Sleep(time.Until(p.breaker.openUntil(time.Now())))
+			time.Sleep(time.Until(p.Circuit().Until))
 			if err := read(); !errors.Is(err, trouble) {
 				t.Fatalf("no call after the pause: %v", err)
 			}
-			pause := time.Until(p.breaker.openUntil(time.Now()))
+			pause := time.Until(p.Circuit().Until)
 			if pause < last || pause > longBreak {
 				t.Errorf("a pause of %v after one of %v", pause, last)
 			}
@@ -138,7 +138,7 @@ func TestBreakerOpensAndCloses(t *testing.T) {
 func TestBreakerKeepsToRetryAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &scripted{err: &destination.Error{Class: destination.External, Code: destination.Throttled, RetryAfter: 90 * time.Second}}
-		p := NewRateLimited(s, testRate)
+		p := NewRateLimited(s, testRate, nil)
 		for range 2 {
 			_, err := p.Read(t.Context(), "")
 			if retryAfter(err) != 90*time.Second || s.calls != 1 {
@@ -163,7 +163,7 @@ func TestBreakerKeepsToRetryAfter(t *testing.T) {
 
 func TestACallIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := NewRateLimited(&scripted{hang: true}, testRate)
+		p := NewRateLimited(&scripted{hang: true}, testRate, nil)
 		began := time.Now()
 		if _, err := p.Read(t.Context(), ""); err == nil || time.Since(began) != longestCall {
 			t.Errorf("%v after %v", err, time.Since(began))
