@@ -1,10 +1,12 @@
 package secretsync_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -32,6 +34,9 @@ type rig struct {
 	kv    *syncsim.KV
 	sites *syncsim.Sites
 	svc   *secretsync.Service
+	logs  bytes.Buffer
+	// stop ends the service, start begins it again, as on another node.
+	stop, start func()
 }
 
 // caller may do everything, or what may says.
@@ -45,7 +50,7 @@ func newRig(t *testing.T, operator ...connection.Operator) *rig {
 	t.Helper()
 	w := syncsim.NewWorld()
 	r := &rig{t: t, w: w, kv: w.Mount("root", "kv/"), sites: syncsim.NewSites()}
-	options := secretsync.Options{Host: w.Node(), Types: r.sites.Types()}
+	options := secretsync.Options{Host: w.Node(), Types: r.sites.Types(), Logger: slog.New(slog.NewTextHandler(&r.logs, nil))}
 	for _, says := range operator {
 		options.Operator = says
 	}
@@ -64,17 +69,19 @@ func run(t *testing.T, test func(r *rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		ctx, cancel := context.WithCancel(t.Context())
-		stop := r.w.Store.OnChange(r.svc.Changed)
-		done := make(chan struct{}) // closed when Run has returned
-		go func() { defer close(done); r.svc.Run(ctx) }()
-		synctest.Wait()
+		r.start = func() {
+			ctx, cancel := context.WithCancel(t.Context())
+			unhear := r.w.Store.OnChange(r.svc.Changed)
+			done := make(chan struct{}) // closed when Run has returned
+			go func() { defer close(done); r.svc.Run(ctx) }()
+			r.stop = func() { cancel(); <-done; unhear() }
+			synctest.Wait()
+		}
+		r.start()
 		r.kv.Put("a", "k", "v")
 		r.kv.Put("folder/b", "k", "w")
 		test(r)
-		cancel()
-		<-done
-		stop()
+		r.stop()
 	})
 }
 
