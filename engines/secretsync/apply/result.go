@@ -220,7 +220,7 @@ func (s *Syncer) recordResult(ctx context.Context, t *target, r result) (time.Ti
 	}
 	over := t.assoc.IsEnding() && len(r.items) == 0
 	gone := over || right && t.secretGone() && !slices.ContainsFunc(r.items, t.isNeeded)
-	_, err = storage.Update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
+	l.StoredAt, err = storage.Update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
 		if err := t.checkUnchanged(ctx, tx); err != nil {
 			return err
 		}

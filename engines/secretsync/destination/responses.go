@@ -62,9 +62,9 @@ func noResponseReason(err error) string {
 	var timeout interface{ Timeout() bool }
 	switch {
 	case unresolved && name.IsNotFound:
-		return "the name " + name.Name + " is not found"
+		return host(name) + " is not found"
 	case unresolved:
-		return "the name " + name.Name + " cannot be looked up"
+		return host(name) + " cannot be looked up"
 	case isUntrusted:
 		return "its certificate is not trusted: " + certificateProblem(untrusted.Err)
 	case plain, errors.Is(err, http.ErrSchemeMismatch):
@@ -85,6 +85,13 @@ func noResponseReason(err error) string {
 		return "timeout"
 	}
 	return ""
+}
+
+func host(e *net.DNSError) string {
+	if e.Name == "" {
+		return "its name"
+	}
+	return "the name " + e.Name
 }
 
 func certificateProblem(err error) string {

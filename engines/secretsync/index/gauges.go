@@ -50,6 +50,7 @@ var statuses = [...]string{
 
 // linkGauge is kept for each link, and so is small.
 type linkGauge struct {
+	version storage.Index // of the record
 	round   int32
 	counts  uint32 // index
 	drifted uint16
@@ -115,10 +116,17 @@ func (g *Gauges) RemoveDestination(key storage.Key) {
 
 func (g *Gauges) hash(key state.LinkID) uint64 { return maphash.Comparable(g.seed, key) }
 
-// SetLink notes a link of a mount, nil if it is gone.
+// SetLink notes a link of a mount as it is stored, nil if it is gone. A scan may have read an earlier record than the one that is known.
 func (g *Gauges) SetLink(key state.LinkID, mount string, l *state.Link) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if l != nil && g.links != nil {
+		if known, ok := g.links[g.hash(key)]; ok && known.version > l.StoredAt {
+			known.round = g.round
+			g.links[g.hash(key)] = known
+			return
+		}
+	}
 	g.dropLocked(key)
 	if l == nil {
 		return
@@ -140,7 +148,7 @@ func (g *Gauges) SetLink(key state.LinkID, mount string, l *state.Link) {
 		}
 	}
 	status := max(slices.Index(statuses[:], l.Status), 0)
-	g.links[g.hash(key)] = linkGauge{g.round, of, uint16(min(drifted, math.MaxUint16)), uint8(status)} //nolint:gosec // it is bounded
+	g.links[g.hash(key)] = linkGauge{l.StoredAt, g.round, of, uint16(min(drifted, math.MaxUint16)), uint8(status)} //nolint:gosec // it is bounded
 	g.counts[of].byStatus[status]++
 	g.counts[of].drifted += min(drifted, math.MaxUint16)
 	if l.IsInSync() {

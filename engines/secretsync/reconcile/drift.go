@@ -141,7 +141,7 @@ func (s *Reconciler) RecordDrift(ctx context.Context, a *state.Association, l *s
 	key := state.LinkKey(a.NS, a.Destination, a.ID, l.Secret)
 	var now state.Link
 	var found int64
-	_, err := storage.Update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
+	at, err := storage.Update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
 		now, found = state.Link{}, 0
 		stored, err := engines.GetRecord(ctx, tx, key, &now)
 		if err != nil || !stored {
@@ -166,7 +166,7 @@ func (s *Reconciler) RecordDrift(ctx context.Context, a *state.Association, l *s
 	if err != nil {
 		return err
 	}
-	if now.Secret != "" {
+	if now.StoredAt = at; at > 0 {
 		s.UpdateCounters(a.LinkID(l.Secret), a.MountUUID, &now)
 	}
 	s.Counts.Drifted.Add(found)

@@ -47,6 +47,7 @@ func (s *Reconciler) Run(ctx context.Context) {
 	s.inbox.start()
 	defer s.inbox.stop()
 	defer s.Pool.Close()
+	defer s.Reset() // what another node does is not in these numbers
 	var running sync.WaitGroup
 	defer running.Wait()
 	began := make(chan struct{}) // closed when the queue takes jobs

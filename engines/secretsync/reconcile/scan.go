@@ -19,6 +19,9 @@ import (
 func (s *Reconciler) scanAll(ctx context.Context) error {
 	restores := s.resets.Load()
 	refresh := restores != s.handledResets
+	if refresh {
+		s.Gauges.Clear() // they are of the store that was replaced
+	}
 	all, err := s.Host.Namespaces(ctx)
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/storage"
 )
 
 // Statuses of links and their items: those of the Vault-compatible API, and CONFLICT.
@@ -62,8 +63,11 @@ type Link struct {
 	// UnsyncedSince is when the oldest change was that is not at the destination, while the last attempt has failed.
 	UnsyncedSince time.Time `json:"unsynced_since,omitzero"`
 
-	Unreadable bool `json:"-"` // the stored record cannot be decoded
+	Unreadable bool          `json:"-"` // the stored record cannot be decoded
+	StoredAt   storage.Index `json:"-"` // of the record, if a scan has read it
 }
+
+func (l *Link) setStoredAt(at storage.Index) { l.StoredAt = at }
 
 func (l *Link) RecordFormat() *int { return &l.Format }
 
