@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -19,6 +20,9 @@ const (
 	syncPaused   = `"kv_1/x":{"accessor":"kv_1","mount":"secret/","secret_name":"x","sync_status":"PENDING","code":"paused","cause":"syncing is paused","version":1}`
 	syncLimited  = `"kv_1/x":{"accessor":"kv_1","mount":"secret/","secret_name":"x","sync_status":"PENDING","code":"rate_limited","cause":"rate limited until 03:05:05 UTC: it was written often","version":1,"next_retry":"2026-01-02T03:05:05Z"}`
 	syncLeaving  = `"kv_1/x":{"accessor":"kv_1","mount":"secret/","secret_name":"x","sync_status":"UNSYNCING","version":1}`
+	syncTriedNew = `"kv_1/new":{"accessor":"kv_1","mount":"secret/","secret_name":"new","sync_status":"SYNCING","version":0}`
+	syncTried    = `"kv_1/x":{"accessor":"kv_1","mount":"secret/","secret_name":"x","sync_status":"SYNCING","code":"unreachable","cause":"no answer in time; backing off until 10:00:00 UTC","version":1}`
+	syncBacksOff = `"kv_1/x":{"accessor":"kv_1","mount":"secret/","secret_name":"x","sync_status":"PENDING","code":"unreachable","cause":"no answer in time","version":1}`
 	syncDrifted  = `"kv_1/app":{"accessor":"kv_1","mount":"secret/","secret_name":"app","sync_status":"SYNCED","drift":"changed","version":1}`
 )
 
@@ -48,6 +52,8 @@ var syncTable = map[string]string{
 	"GET sys/sync/destinations/repohost/drift/associations":        "200 " + associated(syncDrifted),
 	"GET sys/sync/destinations/repohost/empty/associations":        "200 " + associated(),
 	"GET sys/sync/destinations/repohost/busy/associations":         "200 " + associated(syncLimited),
+	"GET sys/sync/destinations/repohost/tried/associations":        "200 " + associated(syncTried, syncTriedNew),
+	"POST sys/sync/destinations/repohost/asks/associations/retry":  `200 {"data":{"queued":2},"warnings":["the destination has asked to wait"]}`,
 	"GET sys/sync/destinations/repohost/kv/associations":           `200 {"data":{"x":1}}`,
 	"GET sys/sync/associations/destinations":                       `200 {"data":{"associated_destinations":{"repohost/web":{"type":"repohost","name":"web","mount":"secret/","secret_name":"app","sync_status":"SYNCED","version":2}}}}`,
 	"POST " + syncDest + "/associations/set":                       "200 " + associated(syncSynced),
@@ -112,7 +118,7 @@ func TestSyncCommands(t *testing.T) {
 		{name: "associate with terms", args: "associate -granularity=secret-key -template={{.SecretKey}} -value-format=raw -include=A* -include=B -exclude=C -deletion-policy=retain -drift-policy=repair -mount=m cloud1-sm/prod s", last: set + `{"deletion_policy":"retain","drift_policy":"repair","exclude":["C"],"format":"raw","granularity":"secret-key","include":["A*","B"],"mount":"m","secret_name":"s","secret_name_template":"{{.SecretKey}}"}`},
 		{name: "associate nothing", args: "associate cloud1-sm/prod", stderr: "name the secret", status: 1},
 		{name: "associate as JSON", args: "associate -format=json -mount=m cloud1-sm/prod s", last: set + `{"mount":"m","secret_name":"s"}`, stdout: `"store_name": "prod"`},
-		{name: "a conflict fails", args: "associate -mount=m repohost/c s", last: `POST sys/sync/destinations/repohost/c/associations/set {"mount":"m","secret_name":"s"}`, stdout: "n\\x1b[2J         CONFLICT    1", stderr: "Warning: mind", status: 2},
+		{name: "a conflict fails", args: "associate -mount=m repohost/c s", last: `POST sys/sync/destinations/repohost/c/associations/set {"mount":"m","secret_name":"s"}`, stdout: "n\\x1b[2J         CONFLICT    conflict    1", stderr: "Warning: mind", status: 2},
 		{name: "associate in what format", args: "associate -format=xml -mount=m cloud1-sm/prod s", stderr: `the format "xml" is unknown`, status: 1},
 		{name: "associate which keys", args: "associate -include= -mount=m cloud1-sm/prod s", stderr: "-include takes the name of a key", status: 1},
 		{name: "associate what one cannot read", args: "associate -mount=m repohost/u s", last: `POST sys/sync/destinations/repohost/u/associations/set {"mount":"m","secret_name":"s"}`, stderr: "of mount \"m/\"\n\n  URL:  POST ", status: 2},
@@ -126,10 +132,11 @@ func TestSyncCommands(t *testing.T) {
 		{name: "adopt a name", args: "adopt -mount=m cloud1-sm/prod s A B", last: "POST " + syncDest + `/associations/adopt {"external_names":["A","B"],"mount":"m","secret_name":"s"}`},
 		{name: "adopt what", args: "adopt cloud1-sm/prod", stderr: "takes DESTINATION SECRET", status: 1},
 		{name: "retry all", args: "retry cloud1-sm/prod", last: "POST " + syncDest + "/associations/retry {}", stdout: "Success! 7 queued; coffer sync status -watch cloud1-sm/prod"},
+		{name: "retry what asks to wait", args: "retry repohost/asks", last: "POST sys/sync/destinations/repohost/asks/associations/retry {}", stdout: "Success! 2 queued", stderr: "Warning: the destination has asked to wait"},
 		{name: "retry one", args: "retry -mount=m repohost/c s", last: `POST sys/sync/destinations/repohost/c/associations/retry {"mount":"m","secret_name":"s"}`, stdout: "0 of 1 synced, 1 PENDING\n"},
 		{name: "pause one", args: "pause -mount=m cloud1-sm/prod s", last: "POST " + syncDest + `/associations/pause {"mount":"m","secret_name":"s"}`, stdout: "Success! Syncing m/s to cloud1-sm/prod is paused.\n"},
 		{name: "pause a destination", args: "pause cloud1-sm/prod", last: "POST " + syncDest + "/pause {}", stdout: "Success! Syncing cloud1-sm/prod is paused.\n"},
-		{name: "history", args: "history -mount=m cloud1-sm/prod s", last: "POST " + syncDest + `/associations/history {"mount":"m","secret_name":"s"}`, stdout: "2026-01-02T03:04:05Z    1          -            EXTERNAL_SERVICE_ERROR    slow down\n2026-01-02T03:04:15Z    1          created 1    SYNCED                    -\n"},
+		{name: "history", args: "history -mount=m cloud1-sm/prod s", last: "POST " + syncDest + `/associations/history {"mount":"m","secret_name":"s"}`, stdout: "2026-01-02T03:04:05Z    1          -            EXTERNAL_SERVICE_ERROR    throttled    slow down\n2026-01-02T03:04:15Z    1          created 1    SYNCED                    -            -\n"},
 		{name: "history of none", args: "history -mount=m repohost/c s", last: `POST sys/sync/destinations/repohost/c/associations/history {"mount":"m","secret_name":"s"}`, stderr: "there is no destination repohost/c", status: 2},
 
 		{name: "plan", args: "plan cloud1-sm/prod", last: "POST " + syncDest + "/plan {}", stdout: "create      secret/b    K      n                is not there yet\nconflict    c           -      c                exists\n\n1 in conflict, 1 to create, 1 as they should be\n"},
@@ -152,11 +159,12 @@ func TestSyncCommands(t *testing.T) {
 		{name: "status, rate limited", args: "status repohost/busy", last: "GET sys/sync/destinations/repohost/busy/associations", stdout: "rate limited until 03:05:05 UTC: it was written often\n"},
 		{name: "status, problems", args: "status -problems cloud1-sm/prod", last: "GET " + syncDest + "/associations", stdout: "-----\ncloud1-sm/prod    secret/x    -      n\\x1b[2J"},
 		{name: "status, drift", args: "status -problems repohost/drift", last: "GET sys/sync/destinations/repohost/drift/associations", stdout: "drift: changed\n\n1 of 1 synced, 1 drifted\n"},
+		{name: "status, what is only being synced", args: "status -problems repohost/tried", last: "GET sys/sync/destinations/repohost/tried/associations", stdout: "-----\nrepohost/tried    secret/x    -      -                SYNCING    unreachable    1          -        no answer in time; backing off until 10:00:00 UTC\n\n0 of 2"},
 		{name: "status of nothing", args: "status repohost/empty", last: "GET sys/sync/destinations/repohost/empty/associations", stdout: "Nothing is associated.\n"},
 		{name: "status of none", args: "status repohost/x", last: "GET sys/sync/destinations/repohost/x/associations", stderr: "there is no destination repohost/x", status: 2},
 		{name: "status, refused", args: "status repohost/shut", last: "GET sys/sync/destinations/repohost/shut/associations", stderr: "permission denied", status: 2},
 		{name: "status of something else", args: "status repohost/kv", last: "GET sys/sync/destinations/repohost/kv/associations", stderr: "does not show associations", status: 2},
-		{name: "status of a secret", args: "status -secret=secret/app", last: "GET sys/sync/associations/destinations?mount=secret&secret_name=app", stdout: "repohost/web    secret/app    -      -                SYNCED    2          -        -\n"},
+		{name: "status of a secret", args: "status -secret=secret/app", last: "GET sys/sync/associations/destinations?mount=secret&secret_name=app", stdout: "repohost/web    secret/app    -      -                SYNCED    -       2          -        -\n"},
 		{name: "status of a secret elsewhere", args: "status -mount=m -secret=app repohost/other", last: "GET sys/sync/associations/destinations?mount=m&secret_name=app", stderr: "m/app is not synced to repohost/other", status: 2},
 		{name: "status as JSON", args: "status -format=json cloud1-sm/prod", last: "GET " + syncDest + "/associations", stdout: "\"totals\": {\n    \"CONFLICT\": 1,\n    \"SYNCED\": 1\n  }"},
 		{name: "status, mount alone", args: "status -mount=m", stderr: "-mount goes with -secret", status: 1},
@@ -203,6 +211,7 @@ func TestSyncWatch(t *testing.T) {
 		},
 		{name: "also until what is rate limited is synced", steps: []string{associated(syncLimited), associated(syncSynced)}, want: []string{"0 of 1 synced, 1 PENDING", "1 of 1 synced"}},
 		{name: "until an operator has to act", steps: []string{associated(syncPending), associated(syncConflict)}, want: []string{"0 of 1 synced, 1 PENDING", "0 of 1 synced, 1 CONFLICT"}, status: 2},
+		{name: "for what backs off", steps: []string{associated(syncBacksOff), associated(syncSynced)}, want: []string{"0 of 1 synced, 1 PENDING", "1 of 1 synced"}},
 		{name: "not for what is paused", steps: []string{associated(syncPaused)}, want: []string{"0 of 1 synced, 1 PENDING"}, status: 2},
 		{name: "until what is purged is gone", steps: []string{associated(syncLeaving), "gone"}, want: []string{"0 of 1 synced, 1 UNSYNCING", "destination is gone."}},
 		{name: "not of what is gone otherwise", steps: []string{associated(syncPending), "gone"}, want: []string{"0 of 1 synced, 1 PENDING"}, status: 2},
@@ -264,6 +273,23 @@ func TestSyncWatchInterrupted(t *testing.T) {
 func TestSyncListRefused(t *testing.T) {
 	record(t, map[string]string{"GET sys/sync/destinations": `403 {"errors":["permission denied"]}`})
 	if _, stderr, status := coffer(t, "", "sync", "status"); status != 2 || !strings.Contains(stderr, "coffer sync status TYPE/NAME") {
+		t.Errorf("status %d: %s", status, stderr)
+	}
+}
+
+// TestSyncListHasHealth: a list of destinations says which of them need a look.
+func TestSyncListHasHealth(t *testing.T) {
+	record(t, map[string]string{"GET sys/sync/destinations": `200 {"data":{"keys":["cloud1-sm/"],"key_info":{"cloud1-sm/":["good","down"]},"total_destinations":2,"health":{
+		"cloud1-sm/good":{"circuit":"closed","links":{"SYNCED":2,"UNSYNCED":1},"drifted":0,"drift_checked_at":"2026-01-02T03:04:05Z"},
+		"cloud1-sm/down":{"circuit":"open","circuit_open_until":"2026-01-02T03:04:05Z","circuit_code":"unreachable","links":{"SYNCED":2,"EXTERNAL_SERVICE_ERROR":3},"drifted":1,
+			"oldest_unsynced_change":"2026-01-02T03:04:05Z","drift_check_failed_at":"2026-01-02T03:04:05Z","drift_check_code":"access_denied"}}}}`})
+	stdout, stderr, status := coffer(t, "", "sync", "destinations", "list")
+	for _, want := range []string{`cloud1-sm/good +3 of 3 +- +closed +0 +\d+d\n`, `cloud1-sm/down +2 of 5 +\d+d +open until 03:04:05 UTC \(unreachable\) +1 +-, failed \d+d \(access_denied\)\n`} {
+		if !regexp.MustCompile(want).MatchString(stdout) {
+			t.Errorf("%q does not match %q", stdout, want)
+		}
+	}
+	if status != 0 || stderr != "" {
 		t.Errorf("status %d: %s", status, stderr)
 	}
 }

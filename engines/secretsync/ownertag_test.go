@@ -64,7 +64,7 @@ func TestAListWithoutEndHoldsNobodyUp(t *testing.T) {
 		})
 		a := s.tie(2, "a", nil)
 		s.sites.Site(syncsim.Plain, siteOf(syncsim.Plain)).Put(s.names(syncsim.Plain)[0], "2")
-		s.pass(3 * reconcile.DriftInterval)
+		s.pass(3 * state.DefaultDriftInterval)
 		if l := s.link(a, "a"); len(l.Items) != 1 || l.Items[0].Drift != reconcile.DriftChanged {
 			t.Errorf("%+v", l.Items)
 		}

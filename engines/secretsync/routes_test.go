@@ -1,10 +1,12 @@
 package secretsync_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -32,6 +34,8 @@ type rig struct {
 	kv    *syncsim.KV
 	sites *syncsim.Sites
 	svc   *secretsync.Service
+	logs  bytes.Buffer
+	stop  func() // ends the service; start begins it again, as on another node
 }
 
 // caller may do everything, or what may says.
@@ -56,7 +60,7 @@ func rigOf(t *testing.T, sites *syncsim.Sites, options secretsync.Options) *rig 
 	t.Helper()
 	w := syncsim.NewWorld()
 	r := &rig{t: t, w: w, kv: w.Mount("root", "kv/"), sites: sites}
-	options.Host = w.Node()
+	options.Host, options.Logger = w.Node(), slog.New(slog.NewTextHandler(&r.logs, nil))
 	r.svc = secretsync.New(options)
 	router := engines.NewRouter()
 	r.svc.Routes(router)
@@ -72,22 +76,23 @@ func run(t *testing.T, test func(r *rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		stop := r.start()
+		r.start()
 		synctest.Wait()
 		r.kv.Put("a", "k", "v")
 		r.kv.Put("folder/b", "k", "w")
 		test(r)
-		stop()
+		r.stop()
 	})
 }
 
-// start has the service run until stop is called.
+// start has the service run until r.stop, which it returns, is called.
 func (r *rig) start() (stop func()) {
 	ctx, cancel := context.WithCancel(r.t.Context())
 	unhear := r.w.Store.OnChange(r.svc.Changed)
 	done := make(chan struct{}) // closed when Run has returned
 	go func() { defer close(done); r.svc.Run(ctx) }()
-	return func() { cancel(); <-done; unhear() }
+	r.stop = func() { cancel(); <-done; unhear() }
+	return r.stop
 }
 
 // dest makes a destination.

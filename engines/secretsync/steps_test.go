@@ -7,7 +7,6 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
-	"github.com/coffer-project/coffer/engines/secretsync/reconcile"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
 	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
 	"github.com/coffer-project/coffer/storage"
@@ -98,9 +97,9 @@ func TestABugEndsNothingElse(t *testing.T) {
 				t.Errorf("%+v is not told, or not tried again", l)
 			}
 		}
-		s.pass(2 * reconcile.DriftInterval)
+		s.pass(2 * state.DefaultDriftInterval)
 		log := s.logs.String()
-		if !strings.Contains(log, "scanning for drift") || !strings.Contains(log, "syncing a secret") || !strings.Contains(log, "destinations.go") {
+		if !strings.Contains(log, "checking for drift") || !strings.Contains(log, "syncing a secret") || !strings.Contains(log, "destinations.go") {
 			t.Error("the log must tell where, with the stack")
 		}
 		if strings.Contains(log, "a bug: ") {
@@ -156,9 +155,9 @@ func TestWhatWasRetainedGoesOn(t *testing.T) {
 			if got := s.versions(a, state.Unsynced)["a"]; got != 1 {
 				t.Errorf("version %v, want 1, whose deletion has arrived", got)
 			}
-			calls := len(s.sites.Calls())
+			calls := s.syncCalls()
 			s.pass(30 * time.Minute)
-			if got := len(s.sites.Calls()); got != calls {
+			if got := s.syncCalls(); got != calls {
 				t.Errorf("%d calls for what is left as it is", got-calls)
 			}
 			kv.Undelete("a")

@@ -1,6 +1,7 @@
 // Package metrics counts requests and renders everything the node knows about itself, in the Prometheus text
 // format or as JSON. The values come from Numbers of each part, which package server joins; what a name does not say
-// is in the table help. Labels never carry paths or names that users chose.
+// is in the table help. Labels never carry paths or names that users chose, but for names of sync destinations, a
+// bounded number of them.
 package metrics
 
 import (
@@ -25,7 +26,7 @@ type Metrics struct {
 }
 
 // New returns metrics that also report numbers() by name at each rendering. Names that end in "_total" are
-// counters, the others gauges.
+// counters, the others gauges. A name may have labels, as the text format writes them: name{label="value"}.
 func New(numbers func() map[string]float64) *Metrics {
 	m := &Metrics{
 		registry: prometheus.NewRegistry(),
@@ -58,6 +59,7 @@ func (collector) Describe(chan<- *prometheus.Desc) {}
 // Collect implements prometheus.Collector.
 func (c collector) Collect(out chan<- prometheus.Metric) {
 	for name, v := range c() {
+		name, labels, values := splitLabels(name)
 		kind := prometheus.GaugeValue
 		if strings.HasSuffix(name, "_total") {
 			kind = prometheus.CounterValue
@@ -66,8 +68,24 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		if text == "" {
 			text = strings.ReplaceAll(name, "_", " ")
 		}
-		out <- prometheus.MustNewConstMetric(prometheus.NewDesc(namespace+"_"+name, text, nil, nil), kind, v)
+		out <- prometheus.MustNewConstMetric(prometheus.NewDesc(namespace+"_"+name, text, labels, nil), kind, v, values...)
 	}
+}
+
+// splitLabels takes the labels off a name.
+func splitLabels(name string) (plain string, labels, values []string) {
+	plain, rest, _ := strings.Cut(strings.TrimSuffix(name, "}"), "{")
+	for rest != "" {
+		label, quoted, _ := strings.Cut(rest, "=")
+		prefix, err := strconv.QuotedPrefix(quoted)
+		if err != nil {
+			break
+		}
+		value, _ := strconv.Unquote(prefix) // QuotedPrefix has checked it
+		labels, values = append(labels, label), append(values, value)
+		rest = strings.TrimPrefix(quoted[len(prefix):], ",")
+	}
+	return plain, labels, values
 }
 
 // help are the texts of numbers whose name does not say enough.
@@ -137,21 +155,27 @@ var help = map[string]string{
 	"cloud_rotation_failures_total":   "Attempts to replace such a key that failed; the old one stays in use.",
 	"cloud_rollbacks_completed_total": "Things made at a cloud provider that belonged to nothing and were removed.",
 
-	"sync_destinations":            "Destinations of secret sync, in all namespaces; on the active node of the cluster that syncs.",
-	"sync_attention":               "Secrets that are not synced until an operator acts: CONFLICT and CLIENT_SIDE_ERROR. Of those that wait for room in queue_capacity, at most 1000 are counted.",
-	"sync_unreadable":              "Records of secret sync that cannot be read: of a newer version, or damaged. What they are about is left as it is.",
-	"sync_associations":            "Associations of secrets and prefixes with destinations; on the active node of the cluster that syncs.",
-	"sync_pending":                 "Secrets that are due to be synced and wait for their turn.",
-	"sync_running":                 "Secrets that are being synced.",
-	"sync_writes_total":            "Names written at destinations by this node since it started.",
-	"sync_deletes_total":           "Names deleted at destinations by this node since it started.",
-	"sync_failures_total":          "Attempts to sync a secret that failed; they are made again.",
-	"sync_conflicts_total":         "Attempts that met an external name of another owner, which was left alone.",
-	"sync_drift_found_total":       "Names that scans found changed or missing at destinations.",
-	"sync_redeploys_total":         "Redeployments after changes of destinations: deploy hooks called and workflows started, also those that failed.",
-	"sync_redeploy_failures_total": "Redeployments that failed; they are tried again.",
+	"sync_destinations":      "Destinations of secret sync, in all namespaces; on the active node of the cluster that syncs.",
+	"sync_attention":         "Secrets that are not synced until an operator acts: CONFLICT and CLIENT_SIDE_ERROR. Of those that wait for room in queue_capacity, at most 1000 are counted.",
+	"sync_unreadable":        "Records of secret sync that cannot be read: of a newer version, or damaged. What they are about is left as it is.",
+	"sync_associations":      "Associations of secrets and prefixes with destinations; on the active node of the cluster that syncs.",
+	"sync_pending":           "Secrets that are not in sync and are tried again without an operator: those that are due and wait for their turn, and those that have failed and back off.",
+	"sync_running":           "Secrets that are being synced.",
+	"sync_writes_total":      "Names written at destinations by this node since it started.",
+	"sync_deletes_total":     "Names deleted at destinations by this node since it started.",
+	"sync_failures_total":    "Attempts to sync a secret that failed; they are made again.",
+	"sync_conflicts_total":   "Attempts that met an external name of another owner, which was left alone.",
+	"sync_drift_found_total": "Names that checks found changed or missing at destinations, each once.",
 
-	"sync_overwritten_changes_total": "Changes of other clients to synced names that this node has overwritten or deleted since it started.",
+	"sync_links":            "Associated secrets by destination and status of the last attempt; those of more than 100 destinations are one destination.",
+	"sync_unsynced_seconds": "Seconds since the oldest change that is not at the destination; 0 if all are. Changes that wait while the destination is paused are not counted.",
+	"sync_drifted":          "Names that the last check found changed or missing at the destination.",
+	"sync_drift_check_completed_time_seconds": "When all names of the destination were last compared with it; nothing while it is paused or was never checked.",
+	"sync_drift_check_failing":                "1 while the last drift check of the destination has failed; nothing while it is paused.",
+	"sync_circuit_open":                       "1 while the destination is not called for a while, because calls have failed or it has asked to wait.",
+	"sync_redeploys_total":                    "Redeployments after changes of destinations: deploy hooks called and workflows started, also those that failed.",
+	"sync_redeploy_failures_total":            "Redeployments that failed; they are tried again.",
+	"sync_overwritten_changes_total":          "Changes of other clients to synced names that this node has overwritten or deleted since it started.",
 
 	"quota_rate_limit_violations_total":  "Requests that a rate limit refused on this node.",
 	"quota_lease_count_violations_total": "Leases and logins that a lease count quota refused on this node.",

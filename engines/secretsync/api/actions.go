@@ -2,10 +2,13 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/reconcile"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
+	"github.com/coffer-project/coffer/engines/secretsync/workqueue"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -132,8 +135,17 @@ func (s *API) retry(ctx context.Context, req *engines.Request, in *secretIn) (*e
 			return nil, err
 		}
 		if !c.selector {
-			s.SyncAndWait(ctx, l.linkID())
-			return s.RespondSecret(ctx, l.dest, l.assoc, l.mount, l.secret)
+			warnings, wait := s.tryCircuit(c.dest)
+			if wait.IsZero() {
+				s.SyncAndWait(ctx, l.linkID())
+			} else {
+				s.Queue.Push(l.linkID(), wait, true, nil)
+			}
+			resp, err := s.RespondSecret(ctx, l.dest, l.assoc, l.mount, l.secret)
+			if err == nil {
+				resp.Warnings = append(resp.Warnings, warnings...)
+			}
+			return resp, err
 		}
 		only = l.assoc.ID
 	}
@@ -141,14 +153,31 @@ func (s *API) retry(ctx context.Context, req *engines.Request, in *secretIn) (*e
 	if err != nil {
 		return nil, err
 	}
+	warnings, wait := s.tryCircuit(d)
 	n := 0
 	err = s.EachLink(ctx, d, func(a *state.Association, l *state.Link) {
-		if l.Attempts > 0 && (only == "" || a.ID == only) && req.Caller.Sees(a.MountUUID) {
+		drifted := l.HasDrifted() && a.Drift != state.DriftIgnore
+		if (l.Attempts > 0 || drifted) && (only == "" || a.ID == only) && req.Caller.Sees(a.MountUUID) {
 			n++
-			s.Queue.Push(a.LinkID(l.Secret), time.Time{}, true, nil)
+			s.Queue.Push(a.LinkID(l.Secret), wait, true, nil)
 		}
 	})
-	return &engines.Response{Data: map[string]any{"queued": n}}, err
+	return &engines.Response{Data: map[string]any{"queued": n}, Warnings: warnings}, err
+}
+
+// tryCircuit has an open circuit of a destination tried with the next call, unless the destination itself has asked to wait: then it
+// returns until when. The warnings say which.
+func (s *API) tryCircuit(d *state.Destination) (warnings []string, wait time.Time) {
+	switch c := s.Pool.HalfOpen(d.ID); {
+	case !c.Open:
+		return nil, time.Time{}
+	case c.Asked && c.Until.After(time.Now()):
+		text := fmt.Sprintf("the destination has asked to wait (%s): it is tried again at %s, and not before", c.Cause.Text, workqueue.Clock(c.Until))
+		return []string{text}, c.Until
+	default:
+		text := fmt.Sprintf("calls to the destination had failed (%s): it is tried once now, and if that fails, again after a while", c.Cause.Text)
+		return []string{text}, time.Time{}
+	}
 }
 
 func (s *API) setAssociationPaused(pause bool) engines.Handler[secretIn] {
@@ -205,7 +234,13 @@ func (s *API) driftNow(ctx context.Context, req *engines.Request, in *associatio
 	if err != nil {
 		return nil, err
 	}
-	found, n, err := s.ScanDrift(ctx, d, req.Caller.Sees)
+	var found []reconcile.DriftFinding
+	var n int
+	if req.Caller.Mounts == nil {
+		found, n, err = s.CheckDrift(ctx, d)
+	} else {
+		found, n, err = s.ScanDrift(ctx, d, req.Caller.Sees)
+	}
 	if err != nil {
 		return nil, invalid(err)
 	}

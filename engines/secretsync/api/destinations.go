@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/reconcile"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
 )
 
@@ -92,6 +93,8 @@ func (s *API) DescribeDestination(ctx context.Context, req *engines.Request, d *
 		"name": d.Name, "type": d.Type, "connection_details": c.Shown(), "options": options, "paused": d.Paused,
 		"created_at": d.CreatedAt, "updated_at": d.UpdatedAt,
 	}
+	h := s.Health()[d.ID]
+	out["health"] = describeHealth(&h, req.Caller.Mounts == nil || s.checkAllVisible(ctx, req, d) == nil, true)
 	if err := s.DescribeRedeploy(ctx, d, out); err != nil || d.PurgeAt.IsZero() {
 		return out, err
 	}
@@ -106,6 +109,36 @@ func (s *API) DescribeDestination(ctx context.Context, req *engines.Request, d *
 	return out, err
 }
 
+// describeHealth returns how a destination is doing: with associations what is said of secrets, with causes the texts of failures.
+func describeHealth(h *reconcile.Health, associations, causes bool) map[string]any {
+	out := map[string]any{"circuit": "closed"}
+	if h.Circuit.Open {
+		out["circuit"], out["circuit_open_until"], out["circuit_code"] = "open", h.Circuit.Until.UTC(), h.Circuit.Cause.Code
+	}
+	if !h.Check.At.IsZero() {
+		out["drift_checked_at"] = h.Check.At
+	}
+	if h.Check.Cause != "" {
+		out["drift_check_failed_at"], out["drift_check_code"] = h.Check.FailedAt, h.Check.Code
+	}
+	if associations {
+		links := map[string]int{}
+		maps.Copy(links, h.Links)
+		maps.DeleteFunc(links, func(_ string, n int) bool { return n == 0 })
+		out["links"], out["drifted"] = links, h.Drifted
+		if !h.OldestChange.IsZero() {
+			out["oldest_unsynced_change"] = h.OldestChange.UTC()
+		}
+	}
+	if causes && h.Circuit.Open {
+		out["circuit_cause"] = h.Circuit.Cause.Text
+	}
+	if causes && h.Check.Cause != "" {
+		out["drift_check_cause"] = h.Check.Cause
+	}
+	return out
+}
+
 func (s *API) readDestination(ctx context.Context, req *engines.Request, in *destinationIn) (*engines.Response, error) {
 	d, err := s.FindDestination(ctx, s.Host.Store(), req.Mount.NamespaceID, in.Type, in.Name)
 	if err != nil {
@@ -117,6 +150,12 @@ func (s *API) readDestination(ctx context.Context, req *engines.Request, in *des
 
 func (s *API) listDestinations(ctx context.Context, req *engines.Request, _ *emptyIn) (*engines.Response, error) {
 	info := map[string][]string{}
+	health := map[string]any{}
+	for _, h := range s.Health() {
+		if h.NS == req.Mount.NamespaceID {
+			health[h.Name] = describeHealth(&h, req.Caller.Mounts == nil, false)
+		}
+	}
 	total := 0
 	for _, kind := range slices.Sorted(maps.Keys(s.Pool.Types)) {
 		names, err := s.Host.Store().List(ctx, state.Area(req.Mount.NamespaceID, "d/"+kind+"/"), "", 0)
@@ -131,7 +170,7 @@ func (s *API) listDestinations(ctx context.Context, req *engines.Request, _ *emp
 	if total == 0 {
 		return nil, engines.NotFound("")
 	}
-	return &engines.Response{Data: map[string]any{"keys": slices.Sorted(maps.Keys(info)), "key_info": info, "total_destinations": total}}, nil
+	return &engines.Response{Data: map[string]any{"keys": slices.Sorted(maps.Keys(info)), "key_info": info, "total_destinations": total, "health": health}}, nil
 }
 
 type typeIn struct {

@@ -85,10 +85,10 @@ func (s *Syncer) Config(ctx context.Context) (state.Config, error) {
 	return c, err
 }
 
-// UpdateCounters counts a link for capacity and metrics. status is "" if the link was deleted.
-func (s *Syncer) UpdateCounters(key state.LinkID, mount, status string) {
-	s.Gauges.SetLink(key, mount, status)
-	if status != "" {
+// UpdateCounters counts a link for capacity and metrics; nil: it was deleted.
+func (s *Syncer) UpdateCounters(key state.LinkID, mount string, l *state.Link) {
+	s.Gauges.SetLink(key, mount, l)
+	if l != nil {
 		s.Capacity.Add(key)
 		return
 	}

@@ -81,7 +81,7 @@ func (s *Syncer) recordFailure(ctx context.Context, t *target, why error) (time.
 	if !errors.As(why, &e) {
 		s.Log.Warn("a secret could not be synced", "association", t.assoc.ID, "err", why)
 	}
-	r := result{Outcome: OutcomeOf(why), items: slices.Clone(t.link.Items), retryAfter: retryAfter(why), pastWrites: t.link.PastWrites}
+	r := result{Outcome: OutcomeOf(workqueue.CauseOf(why)), items: slices.Clone(t.link.Items), retryAfter: retryAfter(why), pastWrites: t.link.PastWrites}
 	for i := range r.items {
 		if it := &r.items[i]; !it.Retained {
 			it.Outcome = r.Outcome
@@ -230,9 +230,12 @@ func (s *Syncer) recordResult(ctx context.Context, t *target, r result) (time.Ti
 	l.Outcome, l.Items, l.PastWrites, l.LastAttempt = r.Outcome, r.items, r.pastWrites, now
 	t.recordSecret(&l)
 	right := r.Status == state.Synced || r.Status == state.Unsynced
+	if !right && l.UnsyncedSince.IsZero() {
+		l.UnsyncedSince = t.changedAt(now)
+	}
 	switch {
 	case right:
-		l.Attempts, l.NextRetry, l.LastSuccess = 0, time.Time{}, now
+		l.Attempts, l.NextRetry, l.LastSuccess, l.UnsyncedSince = 0, time.Time{}, now, time.Time{}
 	case r.Code == state.CodeRateLimited: // nothing has failed
 		l.Attempts, l.NextRetry = 0, r.limited
 		if !r.visibleAt.IsZero() && r.visibleAt.Before(r.limited) {
@@ -253,7 +256,7 @@ func (s *Syncer) recordResult(ctx context.Context, t *target, r result) (time.Ti
 	over := t.assoc.IsEnding() && len(r.items) == 0
 	gone := over || right && t.secretGone() && !slices.ContainsFunc(r.items, t.isNeeded)
 	redeploy := r.changed && s.RedeploysBy(&t.dest) != ""
-	_, err = storage.Update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
+	l.StoredAt, err = storage.Update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
 		if err := t.checkUnchanged(ctx, tx); err != nil {
 			return err
 		}
@@ -284,11 +287,11 @@ func (s *Syncer) recordResult(ctx context.Context, t *target, r result) (time.Ti
 		s.Redeploys.Push(t.dest.Key(), now.Add(RedeployInterval), false, nil)
 	}
 	s.WakeWaiters(free...)
-	status := r.Status
+	stored := &l
 	if gone {
-		status = ""
+		stored = nil
 	}
-	s.UpdateCounters(t.key, t.assoc.MountUUID, status)
+	s.UpdateCounters(t.key, t.assoc.MountUUID, stored)
 	switch {
 	case over && t.assoc.Selector && t.key.Secret != "": // two jobs that end at once may each have seen the link of the other
 		s.Queue.Push(t.assoc.LinkID(""), now.Add(ChangeDelay), false, nil)
@@ -297,6 +300,18 @@ func (s *Syncer) recordResult(ctx context.Context, t *target, r result) (time.Ti
 		return l.NextRetry, nil
 	}
 	return t.expiresAt(), nil
+}
+
+// changedAt returns when the secret or its association was changed, if that was after the last success, and else now.
+func (t *target) changedAt(now time.Time) time.Time {
+	at := t.secret.CreatedAt
+	if t.assoc.UpdatedAt.After(at) {
+		at = t.assoc.UpdatedAt
+	}
+	if at.After(t.link.LastSuccess) && at.Before(now) {
+		return at
+	}
+	return now
 }
 
 // isNeeded reports whether the sync state of a name is kept after its secret was deleted with its metadata. A retained name with an

@@ -13,6 +13,7 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/plan"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
 	"github.com/coffer-project/coffer/engines/secretsync/template"
+	"github.com/coffer-project/coffer/engines/secretsync/workqueue"
 )
 
 // step is one name with its action.
@@ -352,7 +353,7 @@ func (st *step) succeed(h destination.Held) {
 // fail records why a name is not in sync.
 func (st *step) fail(err error) {
 	st.Action = plan.Action{} // no further action
-	st.Outcome, st.retryAfter = OutcomeOf(err), retryAfter(err)
+	st.Outcome, st.retryAfter = OutcomeOf(workqueue.CauseOf(err)), retryAfter(err)
 }
 
 // canDelete postpones a deletion until the destination shows the name that replaces it.

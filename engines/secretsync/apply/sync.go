@@ -192,8 +192,8 @@ func (s *Syncer) syncLink(ctx context.Context, key state.LinkID, refresh bool) (
 	if err != nil {
 		return s.recordFailure(ctx, t, err)
 	}
-	if until := dest.CircuitOpenUntil(); !refresh && t.link.Attempts > 0 && !until.IsZero() {
-		return until.Add(rand.N(time.Second)), nil //nolint:gosec // jitter, not a secret
+	if c := dest.Circuit(); !refresh && t.link.Attempts > 0 && c.Until.After(time.Now()) {
+		return c.Until.Add(rand.N(time.Second)), nil //nolint:gosec // jitter, not a secret
 	}
 	err = s.applySteps(ctx, t, dest, steps, len(want))
 	if err == nil {

@@ -165,11 +165,11 @@ func unanswered(err error, call string, changes bool) *destination.Error {
 	case is[*net.DNSError](err):
 		e.Text = call + ": the name of AWS's host cannot be resolved"
 	case dialled && dial.Op == "dial":
-		e.Text = call + ": AWS cannot be connected to"
+		e.Text = call + ": AWS cannot be connected to" + destination.WhyNoResponse(err)
 	case is[*tls.CertificateVerificationError](err), is[x509.UnknownAuthorityError](err), is[x509.HostnameError](err), is[tls.RecordHeaderError](err):
 		e.Text = call + ": the certificate of AWS's host is not trusted"
 	default:
-		e.Text, e.Unknown = call+": the connection to AWS broke", changes
+		e.Text, e.Unknown = call+": the connection to AWS broke"+destination.WhyNoResponse(err), changes
 	}
 	return e
 }

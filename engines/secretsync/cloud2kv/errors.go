@@ -279,9 +279,9 @@ func unanswered(op operation, x *exchange) *destination.Error {
 	case unresolved:
 		e.Text = "the host of " + whom + " cannot be looked up"
 	case dial != nil && dial.Op == "dial":
-		e.Text = whom + " cannot be connected to"
+		e.Text = whom + " cannot be connected to" + destination.WhyNoResponse(x.broken)
 	default:
-		e.Text = "the connection to " + whom + " broke, " + op.doing
+		e.Text = "the connection to " + whom + " broke, " + op.doing + destination.WhyNoResponse(x.broken)
 	}
 	return e
 }

@@ -2,13 +2,10 @@ package cloud3sm
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"regexp"
 	"strings"
-	"syscall"
 	"time"
 	"unicode"
 
@@ -168,21 +165,6 @@ func (f failure) message() string {
 		message = strings.ToValidUTF8(message[:maxMessageText], "") + "…"
 	}
 	return message
-}
-
-// netReason says in words of ours why there was no connection.
-func netReason(err error) string {
-	var unknown *net.DNSError
-	var untrusted *tls.CertificateVerificationError
-	switch {
-	case errors.As(err, &unknown):
-		return "the name of the host cannot be resolved"
-	case errors.As(err, &untrusted):
-		return "the certificate is not one that this server trusts"
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return "the connection is refused"
-	}
-	return ""
 }
 
 // changed is the error of a write to what is not any more what was read.

@@ -189,7 +189,7 @@ func TestUnansweredCalls(t *testing.T) {
 		{"the address is blocked", blocked, destination.Blocked, "10.0.0.1"},
 		{"the address is blocked, in other words", fmt.Errorf("dialling: %w", blocked), destination.Blocked, "10.0.0.1"},
 		{"there is no connection", refused, destination.Unreachable, "calling secrets.create"},
-		{"there is no such host", &net.DNSError{Err: "no such host", Name: "secretmanager.googleapis.com", IsNotFound: true}, destination.Unreachable, "cannot be resolved"},
+		{"there is no such host", &net.DNSError{Err: "no such host", Name: "secretmanager.googleapis.com", IsNotFound: true}, destination.Unreachable, "the name secretmanager.googleapis.com is not found"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -176,9 +176,7 @@ func unreachable(doing string, err error) *destination.Error {
 	case errors.Is(err, context.Canceled):
 		e.Text, e.Err = doing+": given up before there was an answer", context.Canceled
 	default:
-		if reason := netReason(err); reason != "" {
-			e.Text = doing + ": " + reason
-		}
+		e.Text += destination.WhyNoResponse(err)
 	}
 	return e
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"reflect"
 	"sync"
 
@@ -24,6 +25,7 @@ type Options struct {
 	Operator Operator
 	// Store has the apps that destinations sign in as; nil: there are none.
 	Store func() storage.Store
+	Log   *slog.Logger
 }
 
 // Pool opens destinations, and keeps each open until its record changes. Safe for concurrent use.
@@ -57,7 +59,7 @@ func (p *Pool) Get(d *state.Destination, version storage.Index) (*workqueue.Rate
 	if err != nil {
 		return nil, fmt.Errorf("opening the destination: %w", err)
 	}
-	now := &connection{d.Key(), version, workqueue.NewRateLimited(dest, p.rateOf(p.Types[d.Type]))}
+	now := &connection{d.Key(), version, workqueue.NewRateLimited(dest, p.rateOf(p.Types[d.Type]), p.logCircuit(d.NS, d.Type+"/"+d.Name))}
 	if old != nil { // its calls end by themselves, and count against the same rate
 		now.dest.Share(old.dest)
 		old.dest.Close() //nolint:errcheck // there is nothing to lose
@@ -72,6 +74,39 @@ func (p *Pool) Get(d *state.Destination, version storage.Index) (*workqueue.Rate
 	}
 	p.open[d.ID] = now
 	return now.dest, nil
+}
+
+// logCircuit returns what logs the changes of a destination's circuit.
+func (p *Pool) logCircuit(ns, name string) func(workqueue.Circuit) {
+	return func(c workqueue.Circuit) {
+		if c.Open {
+			p.opts.Log.Warn("calls to a destination have stopped for a while", "namespace", ns, "destination", name, "code", c.Cause.Code, "cause", c.Cause.Text, "until", c.Until.UTC())
+			return
+		}
+		p.opts.Log.Info("a destination responds again", "namespace", ns, "destination", name)
+	}
+}
+
+// Circuit returns the circuit of a destination; one that was not called yet has a closed one.
+func (p *Pool) Circuit(id string) workqueue.Circuit {
+	p.mu.Lock()
+	c := p.open[id]
+	p.mu.Unlock()
+	if c == nil {
+		return workqueue.Circuit{}
+	}
+	return c.dest.Circuit()
+}
+
+// HalfOpen lets the next call of an open circuit through, unless the destination has asked to wait. It returns the state before.
+func (p *Pool) HalfOpen(id string) workqueue.Circuit {
+	p.mu.Lock()
+	c := p.open[id]
+	p.mu.Unlock()
+	if c == nil {
+		return workqueue.Circuit{}
+	}
+	return c.dest.HalfOpen()
 }
 
 func (p *Pool) closeLocked(id string) {

@@ -1,12 +1,17 @@
 package destination
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
+	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"strconv"
+	"syscall"
 	"time"
 )
 
@@ -15,20 +20,93 @@ func NoResponse(vendor string, err error, unknown bool) *Error {
 	if known, ok := errors.AsType[*Error](err); ok { // of the client that we were given: an address that must not be called
 		return known
 	}
-	e := &Error{Class: External, Code: Unreachable, Unknown: unknown, Text: vendor + " cannot be reached"}
-	_, unresolved := errors.AsType[*net.DNSError](err)
-	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
+	e := &Error{Class: External, Code: Unreachable, Unknown: unknown, Text: vendor + " cannot be reached" + WhyNoResponse(err)}
 	switch {
-	case unresolved:
-		e.Text += ": its name is not found"
-	case untrusted:
-		e.Text += ": its certificate is not trusted"
 	case errors.Is(err, context.DeadlineExceeded):
-		e.Text, e.Err = vendor+" did not answer in time", context.DeadlineExceeded
+		e.Text, e.Err = vendor+" did not answer in time"+addressOf(err), context.DeadlineExceeded
 	case errors.Is(err, context.Canceled):
 		e.Text, e.Err = "the call was given up", context.Canceled
 	}
 	return e
+}
+
+// WhyNoResponse returns " at HOST (ADDRESS): REASON" for the error of a request that had no response, as far as the error has them.
+// Paths and queries, which may hold secrets, are left out.
+func WhyNoResponse(err error) string {
+	if reason := noResponseReason(err); reason != "" {
+		return addressOf(err) + ": " + reason
+	}
+	return addressOf(err)
+}
+
+func addressOf(err error) string {
+	text := ""
+	if e, ok := errors.AsType[*url.Error](err); ok {
+		if u, err := url.Parse(e.URL); err == nil && u.Host != "" {
+			text = " at " + u.Host
+		}
+	}
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Addr != nil {
+		text = cmp.Or(text, " at the address") + " (" + op.Addr.String() + ")"
+	}
+	return text
+}
+
+// noResponseReason returns why a connection failed, "" if the error does not say.
+func noResponseReason(err error) string {
+	op, isOp := errors.AsType[*net.OpError](err)
+	name, unresolved := errors.AsType[*net.DNSError](err)
+	untrusted, isUntrusted := errors.AsType[*tls.CertificateVerificationError](err)
+	_, plain := errors.AsType[tls.RecordHeaderError](err)
+	_, alert := errors.AsType[tls.AlertError](err)
+	var timeout interface{ Timeout() bool }
+	switch {
+	case unresolved && name.IsNotFound:
+		return host(name) + " is not found"
+	case unresolved:
+		return host(name) + " cannot be looked up"
+	case isUntrusted:
+		return "its certificate is not trusted: " + certificateProblem(untrusted.Err)
+	case plain, errors.Is(err, http.ErrSchemeMismatch):
+		return "it does not speak TLS"
+	case alert:
+		return "it rejected the TLS handshake"
+	case isOp && op.Op == "proxyconnect":
+		return "the proxy does not connect to it"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "connection refused"
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return "connection reset"
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return "the connection was closed without a response"
+	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
+		return "no route to it"
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return "timeout"
+	}
+	return ""
+}
+
+func host(e *net.DNSError) string {
+	if e.Name == "" {
+		return "its name"
+	}
+	return "the name " + e.Name
+}
+
+func certificateProblem(err error) string {
+	_, wrongHost := errors.AsType[x509.HostnameError](err)
+	_, unknown := errors.AsType[x509.UnknownAuthorityError](err)
+	invalid, isInvalid := errors.AsType[x509.CertificateInvalidError](err)
+	switch {
+	case wrongHost:
+		return "it is for another host"
+	case unknown:
+		return "the authority is unknown; set ca_file of the endpoint"
+	case isInvalid && invalid.Reason == x509.Expired:
+		return "it has expired, or is not valid yet"
+	}
+	return "it is not valid"
 }
 
 // UnexpectedResponse is the error of a response of a vendor that is not what it should be.

@@ -49,12 +49,13 @@ func (s *Reconciler) Run(ctx context.Context) {
 	s.inbox.start()
 	defer s.inbox.stop()
 	defer s.Pool.Close()
+	defer s.Reset() // what another node does is not in these numbers
 	var running sync.WaitGroup
 	defer running.Wait()
 	began, redeploys := make(chan struct{}), make(chan struct{}) // closed when the queues take jobs
 	running.Go(func() { s.Queue.Run(ctx, began) })
 	running.Go(func() { s.Redeploys.Run(ctx, redeploys) })
-	running.Go(func() { s.runDriftScans(ctx) })
+	running.Go(func() { s.runDriftChecks(ctx) })
 	<-began
 	<-redeploys
 	again := time.NewTicker(RescanInterval)
@@ -212,29 +213,6 @@ func (s *Reconciler) setConcurrency(d *state.Destination) {
 		s.concurrency = map[string]int{}
 	}
 	s.concurrency[d.ID] = s.Pool.Types[d.Type].Rules.Rate.Concurrency
-}
-
-// Numbers are metrics, by name.
-func (s *Reconciler) Numbers() map[string]float64 {
-	due, running := s.Queue.Counts()
-	destinations, attention, unreadable := s.Gauges.Counts()
-	return map[string]float64{
-		"sync_destinations":      float64(destinations),
-		"sync_attention":         float64(attention + s.Capacity.Waiting()),
-		"sync_unreadable":        float64(unreadable),
-		"sync_associations":      float64(s.Associations.Len()),
-		"sync_pending":           float64(due),
-		"sync_running":           float64(running),
-		"sync_writes_total":      float64(s.Counts.Written.Load()),
-		"sync_deletes_total":     float64(s.Counts.Deleted.Load()),
-		"sync_failures_total":    float64(s.Counts.Failed.Load()),
-		"sync_conflicts_total":   float64(s.Counts.Conflicts.Load()),
-		"sync_drift_found_total": float64(s.Counts.Drifted.Load()),
-
-		"sync_overwritten_changes_total": float64(s.Counts.Overwritten.Load()),
-		"sync_redeploys_total":           float64(s.Counts.Redeploys.Load()),
-		"sync_redeploy_failures_total":   float64(s.Counts.RedeploysFailed.Load()),
-	}
 }
 
 // isSyncInput reports whether a key of a system area is one that work follows from: a destination, an association, or the

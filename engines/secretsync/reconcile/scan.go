@@ -19,6 +19,9 @@ import (
 func (s *Reconciler) scanAll(ctx context.Context) error {
 	restores := s.resets.Load()
 	refresh := restores != s.handledResets
+	if refresh {
+		s.Gauges.Clear() // they are of the store that was replaced
+	}
 	all, err := s.Host.Namespaces(ctx)
 	if err != nil {
 		return err
@@ -72,7 +75,7 @@ func (s *Reconciler) scanAll(ctx context.Context) error {
 // that was interrupted.
 func (s *Reconciler) orphanedDestinations(ctx context.Context, ns string) (map[string]bool, error) {
 	left := map[string]bool{}
-	for _, kind := range []string{"a/", "l/"} {
+	for _, kind := range []string{"a/", "l/", "k/"} {
 		ids, err := s.Host.Store().List(ctx, state.Area(ns, kind), "", 0)
 		if err != nil {
 			return nil, err
@@ -110,13 +113,32 @@ func (s *Reconciler) deleteOrphans(ctx context.Context, ns string, left map[stri
 				return err
 			}
 		}
+		if _, err := s.Host.Store().Commit(ctx, storage.Batch{Deletes: []storage.Key{state.DriftCheckKey(ns, id)}}); err != nil {
+			return err
+		}
 	}
+	return nil
+}
+
+// countDestination counts a destination for metrics.
+func (s *Reconciler) countDestination(ctx context.Context, d *state.Destination) error {
+	c, err := s.Config(ctx)
+	if err != nil && !s.Unreadable(err) {
+		return err
+	}
+	check, err := s.DriftCheck(ctx, d)
+	if err != nil {
+		return err
+	}
+	s.Gauges.SetDestination(d, c.Disabled || d.Paused || !d.PurgeAt.IsZero(), check)
 	return nil
 }
 
 // scanDestination queues the links of a destination that are due, with refresh all, and calls saw with each of its associations.
 func (s *Reconciler) scanDestination(ctx context.Context, d *state.Destination, refresh bool, saw func(*state.Association)) error {
-	s.Gauges.SetDestination(d)
+	if err := s.countDestination(ctx, d); err != nil {
+		return err
+	}
 	if _, err := s.Pool.ConfigOf(d); err != nil {
 		s.Log.Warn("a destination is left alone", "destination", d.Type+"/"+d.Name, "err", err)
 		return nil
@@ -191,7 +213,7 @@ func (s *Reconciler) scanLink(ctx context.Context, d *state.Destination, a *stat
 	}
 	now := time.Now()
 	if l != nil {
-		s.UpdateCounters(a.LinkID(secret), a.MountUUID, l.Status)
+		s.UpdateCounters(a.LinkID(secret), a.MountUUID, l)
 	}
 	switch {
 	case l == nil && !a.IsEnding() && !s.Capacity.Admit(a.LinkID(secret)):

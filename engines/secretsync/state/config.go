@@ -1,8 +1,10 @@
 package state
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
+	"time"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/storage"
@@ -13,11 +15,21 @@ type Config struct {
 	Format        int  `json:"format"`
 	Disabled      bool `json:"disabled"`
 	QueueCapacity int  `json:"queue_capacity"`
+	// DriftInterval is how often destinations are checked for drift; 0: DefaultDriftInterval.
+	DriftInterval time.Duration `json:"drift_interval,omitempty"`
 }
 
 func (c *Config) RecordFormat() *int { return &c.Format }
 
-const DefaultQueueCapacity = 1_000_000
+// DriftIntervalOrDefault is DriftInterval, or its default.
+func (c *Config) DriftIntervalOrDefault() time.Duration {
+	return cmp.Or(c.DriftInterval, DefaultDriftInterval)
+}
+
+const (
+	DefaultQueueCapacity = 1_000_000
+	DefaultDriftInterval = time.Hour
+)
 
 var ConfigKey = Area(RootNS, "config")
 

@@ -85,6 +85,18 @@ func GetDestination(ctx context.Context, s engines.Getter, key storage.Key, d *D
 	return e.Version, engines.DecodeRecord(e, d)
 }
 
+// DriftCheck is the last drift check of a destination.
+type DriftCheck struct {
+	Format int       `json:"format"`
+	At     time.Time `json:"at,omitzero"` // when one was completed; zero: none
+	// FailedAt, Code and Cause are of the last one, if that failed.
+	FailedAt time.Time `json:"failed_at,omitzero"`
+	Code     string    `json:"code,omitempty"`
+	Cause    string    `json:"cause,omitempty"`
+}
+
+func (c *DriftCheck) RecordFormat() *int { return &c.Format }
+
 // TagsFingerprint returns a hash of tags with their values.
 func TagsFingerprint(tags map[string]string) string {
 	if len(tags) == 0 {

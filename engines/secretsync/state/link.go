@@ -6,6 +6,7 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/storage"
 )
 
 // Statuses of links and their items: those of the Vault-compatible API, and CONFLICT.
@@ -61,9 +62,14 @@ type Link struct {
 	History     []Attempt `json:"history,omitempty"`   // newest last
 	// PastWrites are the writes of names that were deleted since, folded: the destination may count them when they come back.
 	PastWrites map[string]*Writes `json:"past_writes,omitempty"`
+	// UnsyncedSince is when the oldest change was that is not at the destination, while the last attempt has failed.
+	UnsyncedSince time.Time `json:"unsynced_since,omitzero"`
 
-	Unreadable bool `json:"-"` // the stored record cannot be decoded
+	Unreadable bool          `json:"-"` // the stored record cannot be decoded
+	StoredAt   storage.Index `json:"-"` // of the record, if a scan has read it
 }
+
+func (l *Link) setStoredAt(at storage.Index) { l.StoredAt = at }
 
 func (l *Link) RecordFormat() *int { return &l.Format }
 
@@ -170,6 +176,14 @@ func (in *Intent) MayHaveWritten(print []byte) bool {
 // IsOf reports whether the link was synced as the secret is.
 func (l *Link) IsOf(now engines.Secret) bool {
 	return now.Version == l.Version && now.CreatedAt.Equal(l.VersionAt) && now.Live == l.Live
+}
+
+// IsInSync reports whether the last attempt has succeeded.
+func (l *Link) IsInSync() bool { return l.Status == Synced || l.Status == Unsynced }
+
+// HasDrifted reports whether a check has found a name changed or missing.
+func (l *Link) HasDrifted() bool {
+	return slices.ContainsFunc(l.Items, func(it Item) bool { return it.Drift != "" && !it.Retained })
 }
 
 // IsUnfinished reports whether a write or a deletion was begun whose outcome is unknown.

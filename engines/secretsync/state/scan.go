@@ -35,6 +35,9 @@ func ScanReadable[T any, P interface {
 				}
 				continue
 			}
+			if l, ok := any(v).(interface{ setStoredAt(storage.Index) }); ok {
+				l.setStoredAt(e.Version)
+			}
 			if !do(e.Key, v) {
 				return nil
 			}

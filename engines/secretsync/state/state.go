@@ -7,6 +7,7 @@
 //	g/<name>                                           a githubapp.App
 //	r/<type>/<name>                                    the Redeploy of a destination
 //	n/<destination id>                                 Newest: when the last association was created
+//	k/<destination id>                                 the DriftCheck of a destination
 //
 // and in the root namespace, because locations are the same for all namespaces:
 //
@@ -39,6 +40,8 @@ func DestinationKey(ns, kind, name string) storage.Key { return Area(ns, "d/"+ki
 // NewestKey is written whenever an association is made. A transaction that wants none to be there, which a scan does not make sure
 // of, reads it.
 func NewestKey(ns, dest string) storage.Key { return Area(ns, "n/"+dest) }
+
+func DriftCheckKey(ns, dest string) storage.Key { return Area(ns, "k/"+dest) }
 
 func AssociationKey(ns, dest, id string) storage.Key { return Area(ns, "a/"+dest+"/"+id) }
 

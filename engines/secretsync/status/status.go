@@ -13,6 +13,7 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/index"
 	"github.com/coffer-project/coffer/engines/secretsync/reconcile"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
+	"github.com/coffer-project/coffer/engines/secretsync/workqueue"
 )
 
 // Reporter reports the sync state of secrets.
@@ -23,6 +24,7 @@ type report struct {
 	s           *Reporter
 	d           *state.Destination
 	pauseReason *state.Outcome // why nothing is done; nil: it is
+	circuit     workqueue.Circuit
 	entries     map[string]reportEntry
 	names       map[string][]string // of entries, by accessor and secret
 }
@@ -35,7 +37,7 @@ type reportEntry struct {
 }
 
 func (s *Reporter) newReport(ctx context.Context, d *state.Destination) (*report, error) {
-	r := &report{s: s, d: d, entries: map[string]reportEntry{}, names: map[string][]string{}}
+	r := &report{s: s, d: d, circuit: s.Pool.Circuit(d.ID), entries: map[string]reportEntry{}, names: map[string][]string{}}
 	c, err := s.Config(ctx)
 	switch {
 	case d.Paused:
@@ -131,6 +133,8 @@ func (r *report) add(ctx context.Context, a *state.Association, m *engines.Mount
 	put := func(name string, e entryData, o state.Outcome, alone bool) {
 		if held != nil && !a.IsEnding() {
 			e.setPaused(*held)
+		} else {
+			r.setBackingOff(e, o)
 		}
 		waits := o.Status == state.Conflict || o.Status == state.ClientError
 		if r.entries[name].needsAction && !waits {
@@ -151,7 +155,13 @@ func (r *report) add(ctx context.Context, a *state.Association, m *engines.Mount
 	for i := range items {
 		it := &items[i]
 		o := it.Outcome
-		if now.Status != l.Outcome.Status || o.Status == "" {
+		switch {
+		case now.Status != l.Status && now.Cause == l.Cause && o.Status != "": // it is tried again
+			o.Status = now.Status
+			if it.Status == state.Synced {
+				o.Code, o.Cause = "", ""
+			}
+		case now.Status != l.Status || o.Status == "":
 			o = now
 		}
 		e := entry(a, m, l, o)
@@ -173,6 +183,28 @@ func (r *report) pausedBy(a *state.Association) *state.Outcome {
 	return r.pauseReason
 }
 
+// setBackingOff says in an entry that the destination is not called for a while, and why.
+func (r *report) setBackingOff(e entryData, o state.Outcome) {
+	switch o.Status {
+	case state.Pending, state.ExternalError, state.Unsyncing, syncing:
+	default:
+		return
+	}
+	if !r.circuit.Open {
+		return
+	}
+	if o.Cause == "" {
+		o.Code, o.Cause = r.circuit.Cause.Code, r.circuit.Cause.Text
+	}
+	if r.circuit.Until.After(time.Now()) {
+		o.Cause = r.circuit.BackingOff(o.Cause)
+	}
+	e["cause"], e["code"] = o.Cause, o.Code
+}
+
+// syncing is the status of a link that is being synced. It is not stored.
+const syncing = "SYNCING"
+
 // setPaused says in an entry that it is not tried again for now.
 func (e entryData) setPaused(why state.Outcome) {
 	delete(e, "next_retry")
@@ -191,23 +223,25 @@ func (r *report) currentOutcome(ctx context.Context, a *state.Association, m *en
 	}
 	halted := r.pausedBy(a)
 	queued, running := r.s.Queue.State(a.LinkID(l.Secret))
-	right := l.Status == state.Synced || l.Status == state.Unsynced
+	right := l.IsInSync()
+	last := l.Outcome // what it failed with
+	if right {
+		last = state.Outcome{}
+	}
 	switch {
 	case a.IsEnding():
-		o := l.Outcome
-		if right || l.Status == state.Pending {
-			o = state.Outcome{}
-		}
-		o.Status = state.Unsyncing
-		return o
+		last.Status = state.Unsyncing
+		return last
 	case right && !r.due(ctx, a, m, l), !right && l.Status != state.Pending && !secretChanged(ctx, a, m, l): // also while it is checked again
 		return l.Outcome
 	case running && halted == nil:
-		return state.Outcome{Status: "SYNCING"}
+		last.Status = syncing
+		return last
 	case l.Code == state.CodeRateLimited && l.NextRetry.After(time.Now()) && halted == nil: // also for the versions since
 		return l.Outcome
 	case queued && halted == nil:
-		return state.Outcome{Status: state.Pending}
+		last.Status = state.Pending
+		return last
 	case !right && l.Status != state.Pending:
 		return l.Outcome
 	case halted != nil:

@@ -11,6 +11,7 @@ import (
 type job[K comparable] struct {
 	key     K
 	at      time.Time // not before
+	since   time.Time // when it was, or will be, due first
 	refresh bool      // read the destination even if the sync state is up to date
 	waiting []chan<- struct{}
 	index   int // in the heap; -1: running
@@ -81,15 +82,19 @@ func (q *Queue[K]) Push(key K, at time.Time, refresh bool, done chan<- struct{})
 		l = &partition[K]{jobs: map[K]*job[K]{}}
 		q.partitions[q.Partition(key)] = l
 	}
+	since := at
+	if now := time.Now(); since.Before(now) {
+		since = now
+	}
 	j := l.jobs[key]
 	switch {
 	case j == nil:
-		j = &job[K]{key: key, at: at}
+		j = &job[K]{key: key, at: at, since: since}
 		l.jobs[key] = j
 		heap.Push(&l.waiting, j)
 	case j.index < 0: // it runs: once more afterwards
 		if j.again == nil {
-			j.again = &job[K]{key: key, at: at}
+			j.again = &job[K]{key: key, at: at, since: since}
 		}
 		j = j.again
 	}
@@ -98,6 +103,9 @@ func (q *Queue[K]) Push(key K, at time.Time, refresh bool, done chan<- struct{})
 		if j.index >= 0 && l.jobs[key] == j {
 			heap.Fix(&l.waiting, j.index)
 		}
+	}
+	if since.Before(j.since) {
+		j.since = since
 	}
 	j.refresh = j.refresh || refresh
 	if done != nil {
@@ -180,20 +188,33 @@ func (q *Queue[K]) State(key K) (queued, running bool) {
 	return false, false
 }
 
-// Counts returns how many jobs are due, and how many run.
-func (q *Queue[K]) Counts() (due, running int) {
+// Load is what there is to do for a partition now.
+type Load struct {
+	Due     int
+	Running int
+	Since   time.Time // when the oldest of these jobs became due; zero: there is none
+}
+
+// Loads returns the loads of all partitions that have jobs. Due has only the jobs that count chooses.
+func (q *Queue[K]) Loads(count func(key K) bool) map[string]Load {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := time.Now()
-	for _, l := range q.partitions {
-		running += l.running
-		for _, j := range l.waiting {
-			if !j.at.After(now) {
-				due++
+	loads := make(map[string]Load, len(q.partitions))
+	for name, l := range q.partitions {
+		load := Load{Running: l.running}
+		for _, j := range l.jobs {
+			due := j.index < 0 || !j.at.After(now)
+			if due && (load.Since.IsZero() || j.since.Before(load.Since)) {
+				load.Since = j.since
+			}
+			if due && j.index >= 0 && count(j.key) {
+				load.Due++
 			}
 		}
+		loads[name] = load
 	}
-	return due, running
+	return loads
 }
 
 // jobHeap is ordered by time.

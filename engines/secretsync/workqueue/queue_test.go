@@ -66,8 +66,8 @@ func TestQueueDoesOnceWhatIsQueuedTwice(t *testing.T) {
 		if got := d.all(); !slices.Equal(got, []string{"two false", "one true"}) {
 			t.Errorf("did %v", got)
 		}
-		if due, running := q.Counts(); due+running != 0 || len(q.partitions) != 0 {
-			t.Errorf("%d due, %d running, %d partitions when all is done", due, running, len(q.partitions))
+		if loads := q.Loads(everything); len(loads) != 0 || len(q.partitions) != 0 {
+			t.Errorf("%v, %d partitions when all is done", loads, len(q.partitions))
 		}
 	})
 }
@@ -119,8 +119,8 @@ func TestQueueOfOneDestinationDelaysNoOther(t *testing.T) {
 		if got := d.all(); !slices.Equal(got, []string{"one"}) {
 			t.Errorf("the quick destination did %v", got)
 		}
-		if due, running := q.Counts(); due != 48 || running != 2 {
-			t.Errorf("%d due, %d running, want 48 and 2", due, running)
+		if l := q.Loads(everything)["slow"]; l.Due != 48 || l.Running != 2 {
+			t.Errorf("%d due, %d running, want 48 and 2", l.Due, l.Running)
 		}
 	})
 }
@@ -196,3 +196,5 @@ func TestQueueDoesAllOfMany(t *testing.T) {
 		}
 	})
 }
+
+func everything(link) bool { return true }

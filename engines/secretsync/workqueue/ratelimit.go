@@ -2,14 +2,11 @@ package workqueue
 
 import (
 	"context"
-	"errors"
 	"iter"
-	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
 
-	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
 
@@ -18,45 +15,64 @@ import (
 type RateLimited struct {
 	destination.Destination
 	reads, writes *rate.Limiter
-	breaker       breaker
+	breaker       *breaker
 }
 
-// NewRateLimited returns a destination, which has not been called yet, with a rate limit.
-func NewRateLimited(d destination.Destination, r destination.Rate) *RateLimited {
+// NewRateLimited returns a destination, which has not been called yet, with a rate limit. onCircuit is called when its circuit opens and
+// when it closes; nil: not.
+func NewRateLimited(d destination.Destination, r destination.Rate, onCircuit func(Circuit)) *RateLimited {
 	return &RateLimited{
 		Destination: d,
 		reads:       rate.NewLimiter(rate.Limit(r.Reads), r.ReadBurst),
 		writes:      rate.NewLimiter(rate.Limit(r.Writes), r.WriteBurst),
+		breaker:     &breaker{changed: onCircuit},
 	}
 }
 
-// Share replaces the limiters of p with those of another RateLimited. Not safe concurrently with calls of p.
-func (p *RateLimited) Share(with *RateLimited) { p.reads, p.writes = with.reads, with.writes }
+// Share replaces the limiters and the circuit of p with those of another RateLimited, whose configuration was changed: the next call
+// tries whether that has helped. Not safe concurrently with calls of p.
+func (p *RateLimited) Share(with *RateLimited) {
+	p.reads, p.writes, p.breaker = with.reads, with.writes, with.breaker
+	p.breaker.halfOpen(true)
+}
 
-// CircuitOpenUntil returns when the circuit closes that failed calls have opened; zero: it is closed.
-func (p *RateLimited) CircuitOpenUntil() time.Time { return p.breaker.openUntil(time.Now()) }
+// Circuit returns the state of the circuit.
+func (p *RateLimited) Circuit() Circuit { return p.breaker.circuit(time.Now()) }
+
+// HalfOpen lets the next call of an open circuit through, unless the destination has asked to wait. It returns the state before.
+func (p *RateLimited) HalfOpen() Circuit {
+	before := p.Circuit()
+	p.breaker.halfOpen(false)
+	return before
+}
 
 // longestCall is the timeout of a call, so that a destination that does not respond cannot block its partition.
 const longestCall = time.Minute
 
 // call makes one call within the rate limit.
-func (p *RateLimited) call(ctx context.Context, budget *rate.Limiter, do func(ctx context.Context) error) error {
-	if err := p.breaker.allow(time.Now()); err != nil {
-		return err
-	}
-	if err := budget.Wait(ctx); err != nil {
-		return &destination.Error{Class: destination.Internal, Code: destination.Throttled, Text: "the rate limit of the destination does not allow this call in time", Err: err}
-	}
-	if err := p.breaker.allow(time.Now()); err != nil { // it was a long wait
+func (p *RateLimited) call(ctx context.Context, budget *rate.Limiter, do func(ctx context.Context) error) (err error) {
+	end, err := p.begin(ctx, budget)
+	if err != nil {
 		return err
 	}
 	within, cancel := context.WithTimeout(ctx, longestCall)
 	defer cancel()
-	err := do(within)
-	if ctx.Err() == nil {
-		p.breaker.record(time.Now(), err)
-	}
+	ended := false
+	defer func() { end(ended && ctx.Err() == nil, err) }() // also after a panic
+	err = do(within)
+	ended = true
 	return err
+}
+
+// begin waits until a call may be made; see breaker.begin.
+func (p *RateLimited) begin(ctx context.Context, budget *rate.Limiter) (end func(known bool, err error), err error) {
+	if err := p.breaker.rejection(time.Now()); err != nil { // before it takes from the budget
+		return nil, err
+	}
+	if err := budget.Wait(ctx); err != nil {
+		return nil, &destination.Error{Class: destination.Internal, Code: destination.Throttled, Text: "the rate limit of the destination does not allow this call in time", Err: err}
+	}
+	return p.breaker.begin(ctx)
 }
 
 func (p *RateLimited) Read(ctx context.Context, name string) (f destination.Found, err error) {
@@ -73,18 +89,19 @@ func (p *RateLimited) Delete(ctx context.Context, was destination.Found) error {
 	return p.call(ctx, p.writes, func(ctx context.Context) error { return p.Destination.Delete(ctx, was) })
 }
 
-// List counts as one read for each page of a hundred.
+// List counts as one read for each page of a hundred. What comes first, a name or an error, is its outcome for the circuit.
 func (p *RateLimited) List(ctx context.Context) iter.Seq2[destination.Found, error] {
 	return func(yield func(destination.Found, error) bool) {
-		n := 0
-		nothing := func(context.Context) error { return nil }
-		if err := p.call(ctx, p.reads, nothing); err != nil {
+		end, err := p.begin(ctx, p.reads)
+		if err != nil {
 			yield(destination.Found{}, err)
 			return
 		}
+		n, ended := 0, false
+		defer func() { end(ended, nil) }() // also after a panic
 		for f, err := range p.Destination.List(ctx) {
-			if err != nil && ctx.Err() == nil {
-				p.breaker.record(time.Now(), err)
+			if n == 0 || err != nil {
+				end(ctx.Err() == nil, err)
 			}
 			if n++; n%100 == 0 && err == nil {
 				if waited := p.reads.Wait(ctx); waited != nil {
@@ -95,61 +112,6 @@ func (p *RateLimited) List(ctx context.Context) iter.Seq2[destination.Found, err
 				return
 			}
 		}
+		ended = ctx.Err() == nil
 	}
-}
-
-// breaker is a circuit breaker: after several failures in a row it rejects calls, for longer each time, until one call succeeds.
-type breaker struct {
-	mu       sync.Mutex
-	failures int
-	until    time.Time // the circuit is open
-}
-
-const (
-	tolerated  = 3
-	firstBreak = 5 * time.Second
-	longBreak  = 5 * time.Minute
-)
-
-// allow returns an error while the circuit is open.
-func (b *breaker) allow(now time.Time) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if wait := b.until.Sub(now); wait > 0 {
-		return &destination.Error{
-			Class: destination.External, Code: destination.Unavailable, RetryAfter: wait,
-			Text: "the destination has failed several times in a row, or has asked for a pause with Retry-After",
-		}
-	}
-	return nil
-}
-
-// record counts the outcome of a call.
-func (b *breaker) record(now time.Time, err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	var e *destination.Error
-	if !errors.As(err, &e) || e.Class != destination.External {
-		b.failures = 0
-		return
-	}
-	b.failures++
-	if e.RetryAfter > 0 {
-		b.until = now.Add(min(e.RetryAfter, LongestWait))
-	}
-	if b.failures > tolerated {
-		if until := now.Add(engines.Backoff(firstBreak, longBreak, b.failures-tolerated)); until.After(b.until) {
-			b.until = until
-		}
-	}
-}
-
-// openUntil returns when the circuit closes; zero: it is closed.
-func (b *breaker) openUntil(now time.Time) time.Time {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.until.After(now) {
-		return b.until
-	}
-	return time.Time{}
 }

@@ -17,10 +17,12 @@ type scripted struct {
 	err   error
 	calls int
 	hang  bool
+	wait  time.Duration
 }
 
 func (s *scripted) Read(ctx context.Context, _ string) (destination.Found, error) {
 	s.calls++
+	time.Sleep(s.wait)
 	if s.hang {
 		<-ctx.Done()
 		return destination.Found{}, &destination.Error{Class: destination.External, Code: destination.Unreachable, Err: ctx.Err()}
@@ -59,7 +61,7 @@ func retryAfter(err error) time.Duration {
 
 func TestPaceHoldsTheBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := NewRateLimited(&scripted{}, testRate)
+		p := NewRateLimited(&scripted{}, testRate, nil)
 		took := func(n int, do func() error) time.Duration {
 			began := time.Now()
 			for range n {
@@ -99,7 +101,7 @@ func TestPaceHoldsTheBudget(t *testing.T) {
 func TestBreakerOpensAndCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &scripted{err: trouble}
-		p := NewRateLimited(s, testRate)
+		p := NewRateLimited(s, testRate, nil)
 		read := func() error { _, err := p.Read(t.Context(), ""); return err }
 		for range tolerated + 1 {
 			if err := read(); !errors.Is(err, trouble) {
@@ -114,11 +116,11 @@ func TestBreakerOpensAndCloses(t *testing.T) {
 		}
 		last := time.Duration(0)
 		for range 12 { // longer each time
-			time.Sleep(time.Until(p.breaker.openUntil(time.Now())))
+			time.Sleep(time.Until(p.Circuit().Until))
 			if err := read(); !errors.Is(err, trouble) {
 				t.Fatalf("no call after the pause: %v", err)
 			}
-			pause := time.Until(p.breaker.openUntil(time.Now()))
+			pause := time.Until(p.Circuit().Until)
 			if pause < last || pause > longBreak {
 				t.Errorf("a pause of %v after one of %v", pause, last)
 			}
@@ -138,7 +140,7 @@ func TestBreakerOpensAndCloses(t *testing.T) {
 func TestBreakerKeepsToRetryAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &scripted{err: &destination.Error{Class: destination.External, Code: destination.Throttled, RetryAfter: 90 * time.Second}}
-		p := NewRateLimited(s, testRate)
+		p := NewRateLimited(s, testRate, nil)
 		for range 2 {
 			_, err := p.Read(t.Context(), "")
 			if retryAfter(err) != 90*time.Second || s.calls != 1 {
@@ -163,7 +165,7 @@ func TestBreakerKeepsToRetryAfter(t *testing.T) {
 
 func TestACallIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := NewRateLimited(&scripted{hang: true}, testRate)
+		p := NewRateLimited(&scripted{hang: true}, testRate, nil)
 		began := time.Now()
 		if _, err := p.Read(t.Context(), ""); err == nil || time.Since(began) != longestCall {
 			t.Errorf("%v after %v", err, time.Since(began))
@@ -178,4 +180,95 @@ func TestACallIsBounded(t *testing.T) {
 			t.Errorf("%d failures", p.breaker.failures)
 		}
 	})
+}
+
+// TestAnOpenCircuitKeepsTheCause: calls that are not made fail with what has failed, and say until when.
+func TestAnOpenCircuitKeepsTheCause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var changes []Circuit
+		s := &scripted{err: trouble}
+		p := NewRateLimited(s, testRate, func(c Circuit) { changes = append(changes, c) })
+		read := func() error { _, err := p.Read(t.Context(), ""); return err }
+		for range tolerated + 1 {
+			read() //nolint:errcheck // it fails
+		}
+		err := read()
+		e, _ := errors.AsType[*destination.Error](err)
+		if want := "trouble; backing off until " + Clock(time.Now().Add(firstBreak)); e.Code != destination.Unavailable || e.Text != want || CauseOf(err) != error(trouble) {
+			t.Errorf("%s %q for %v, want %q", e.Code, e.Text, CauseOf(err), want)
+		}
+		// A list that fails leaves the circuit open, and one that begins closes it.
+		time.Sleep(firstBreak)
+		if c := p.Circuit(); !c.Open || len(changes) != 1 || !changes[0].Open || changes[0].Cause != trouble {
+			t.Errorf("%+v after %+v", c, changes)
+		}
+		for range p.List(t.Context()) {
+		}
+		if c := p.Circuit(); c.Open || len(changes) != 2 || changes[1].Open {
+			t.Errorf("%+v after %+v", c, changes)
+		}
+	})
+}
+
+// TestOneCallTriesAnOpenCircuit: the others wait for it, and share its outcome.
+func TestOneCallTriesAnOpenCircuit(t *testing.T) {
+	for _, success := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &scripted{err: trouble}
+			p := NewRateLimited(s, testRate, nil)
+			for range tolerated + 1 {
+				p.Read(t.Context(), "") //nolint:errcheck // it fails
+			}
+			time.Sleep(firstBreak)
+			if s.calls, s.hang = 0, true; success {
+				s.hang, s.err, s.wait = false, nil, time.Second
+			}
+			failed := make(chan error, 5)
+			for range 5 {
+				go func() { _, err := p.Read(t.Context(), ""); failed <- err }()
+			}
+			synctest.Wait()
+			if s.calls != 1 {
+				t.Errorf("%d calls at once", s.calls)
+			}
+			for range 5 {
+				if err := <-failed; (err == nil) != success {
+					t.Errorf("success %v: %v", success, err)
+				}
+			}
+			if want := map[bool]int{true: 5, false: 1}[success]; s.calls != want {
+				t.Errorf("success %v: %d calls, want %d", success, s.calls, want)
+			}
+		})
+	}
+}
+
+// TestHalfOpen: a human does not wait for a circuit that has opened after failures, but for a destination that has asked to.
+func TestHalfOpen(t *testing.T) {
+	for asked, calls := range map[time.Duration]int{0: 1, time.Minute: 0} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &scripted{err: &destination.Error{Class: destination.External, Code: destination.Throttled, RetryAfter: asked}}
+			p := NewRateLimited(s, testRate, nil)
+			for range tolerated + 1 {
+				p.Read(t.Context(), "") //nolint:errcheck // it fails
+			}
+			s.calls = 0
+			if before := p.HalfOpen(); !before.Open || before.Asked != (asked > 0) {
+				t.Errorf("before: %+v", before)
+			}
+			for range 3 {
+				p.Read(t.Context(), "") //nolint:errcheck // it fails
+			}
+			if s.calls != calls {
+				t.Errorf("%d calls, want %d", s.calls, calls)
+			}
+			// A changed configuration may help in any case.
+			other := NewRateLimited(s, testRate, nil)
+			other.Share(p)
+			s.err = nil
+			if _, err := other.Read(t.Context(), ""); err != nil {
+				t.Errorf("after a change: %v", err)
+			}
+		})
+	}
 }

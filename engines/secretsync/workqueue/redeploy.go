@@ -2,7 +2,6 @@ package workqueue
 
 import (
 	"context"
-	"time"
 
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
@@ -14,12 +13,11 @@ func (p *RateLimited) Redeploy(ctx context.Context) error {
 	if !ok {
 		return nil
 	}
-	if err := p.breaker.allow(time.Now()); err != nil {
+	end, err := p.begin(ctx, p.writes)
+	if err != nil {
 		return err
 	}
-	if err := p.writes.Wait(ctx); err != nil {
-		return &destination.Error{Class: destination.Internal, Code: destination.Throttled, Text: "the rate limit of the destination does not allow this call in time", Err: err}
-	}
+	defer end(false, nil)
 	within, cancel := context.WithTimeout(ctx, longestCall)
 	defer cancel()
 	return r.Redeploy(within)

@@ -289,7 +289,7 @@ func TestState(t *testing.T) {
 		s.put("cloud1-sm", "taken/b", "theirs")
 		s.associate(d, "kv", "b", object{"secret_name_template": "taken/{{ .SecretPath }}"})
 		text := string(s.do("GET", "sys/metrics?format=prometheus", nil).Body)
-		for _, line := range []string{"coffer_sync_destinations 1", "coffer_sync_associations 2", "coffer_sync_attention 1", "coffer_sync_writes_total", "coffer_sync_deletes_total", "coffer_sync_failures_total", "coffer_sync_conflicts_total", "coffer_sync_drift_found_total", "coffer_sync_overwritten_changes_total", "coffer_sync_pending", "coffer_sync_running", "coffer_sync_unreadable 0"} {
+		for _, line := range []string{"coffer_sync_destinations 1", "coffer_sync_associations 2", "coffer_sync_attention 1", "coffer_sync_writes_total", "coffer_sync_deletes_total", "coffer_sync_failures_total", "coffer_sync_conflicts_total", "coffer_sync_drift_found_total", "coffer_sync_overwritten_changes_total", "coffer_sync_pending", "coffer_sync_running", "coffer_sync_unreadable 0", `coffer_sync_links{destination="cloud1-sm/metrics",`, `coffer_sync_circuit_open{destination="cloud1-sm/metrics",`} {
 			if !strings.Contains(text, "\n"+line) {
 				t.Errorf("there is no %q", line)
 			}

@@ -3,10 +3,12 @@ package secretsync
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
 	"github.com/coffer-project/coffer/cmd/coffer/command/table"
@@ -28,7 +30,8 @@ Examples:
 func listCommand() *cli.Command {
 	return command.New(command.Spec{
 		Name: "list", Args: "[TYPE]", Max: 1, Usage: "list destinations",
-		Help: `Lists the destinations of the namespace, or those of a type.
+		Help: `Lists the destinations of the namespace, or those of a type: how many of their secrets are in sync, since when the oldest change waits,
+whether the destination is called (closed) or not for a while (open), how many names have drifted and when that was last checked.
 
 Examples:
 
@@ -38,7 +41,7 @@ Examples:
 		if kind := c.Path(0); kind != "" {
 			return listType(ctx, c, kind)
 		}
-		destinations, err := listDestinations(ctx, c)
+		destinations, health, err := listWithHealth(ctx, c)
 		if err != nil || c.Bool("output-curl-string") {
 			return err
 		}
@@ -46,8 +49,47 @@ Examples:
 		for i, p := range destinations {
 			names[i] = p.String()
 		}
-		return c.PrintList("Destination", names)
+		if len(health) == 0 || c.Format() != command.FormatTable {
+			return c.PrintList("Destination", names)
+		}
+		return printHealth(c, names, health)
 	})
+}
+
+// health is how a destination is doing.
+type health struct {
+	Links         map[string]int `json:"links"`
+	OldestChange  *time.Time     `json:"oldest_unsynced_change"`
+	Circuit       string         `json:"circuit"`
+	CircuitUntil  *time.Time     `json:"circuit_open_until"`
+	CircuitCode   string         `json:"circuit_code"`
+	Drifted       int            `json:"drifted"`
+	DriftAt       *time.Time     `json:"drift_checked_at"`
+	DriftFailedAt *time.Time     `json:"drift_check_failed_at"`
+	DriftCode     string         `json:"drift_check_code"`
+}
+
+// printHealth prints a table of destinations with their health.
+func printHealth(c *command.Call, names []string, all map[string]health) error {
+	now := time.Now()
+	var rows [][]string
+	for _, name := range names {
+		h := all[name]
+		secrets := 0
+		for _, n := range h.Links {
+			secrets += n
+		}
+		circuit, check := dashed(table.Printable(h.Circuit)), table.Ago(h.DriftAt, now)
+		if h.CircuitUntil != nil {
+			circuit += fmt.Sprintf(" until %s (%s)", h.CircuitUntil.UTC().Format("15:04:05 UTC"), table.Printable(h.CircuitCode))
+		}
+		if h.DriftFailedAt != nil {
+			check += fmt.Sprintf(", failed %s (%s)", table.Ago(h.DriftFailedAt, now), table.Printable(h.DriftCode))
+		}
+		synced := fmt.Sprintf("%d of %d", h.Links[statusSynced]+h.Links[statusUnsynced], secrets)
+		rows = append(rows, []string{table.Printable(name), synced, table.Ago(h.OldestChange, now), circuit, fmt.Sprint(h.Drifted), check})
+	}
+	return c.PrintColumns([]string{"Destination", "In Sync", "Oldest Change", "Circuit", "Drifted", "Drift Checked"}, rows)
 }
 
 // listType prints the names of the destinations of a type.
@@ -64,23 +106,30 @@ func listType(ctx context.Context, c *command.Call, kind string) error {
 
 // listDestinations returns all destinations of the namespace. None at all is an error.
 func listDestinations(ctx context.Context, c *command.Call) ([]destination, error) {
+	all, _, err := listWithHealth(ctx, c)
+	return all, err
+}
+
+// listWithHealth also returns their health, by name, if the server says it.
+func listWithHealth(ctx context.Context, c *command.Call) ([]destination, map[string]health, error) {
 	a, err := c.Send(ctx, command.Request{Method: "LIST", Path: apiPath + "destinations"})
 	if command.NothingThere(err) {
-		return nil, command.ServerErrorf("there are no destinations; coffer sync destinations write -h shows how to make one")
+		return nil, nil, command.ServerErrorf("there are no destinations; coffer sync destinations write -h shows how to make one")
 	}
 	if command.StatusOf(err) == http.StatusForbidden {
-		return nil, command.WithHint(err, "The token may not list destinations. One that it may read can be named: coffer sync status TYPE/NAME")
+		return nil, nil, command.WithHint(err, "The token may not list destinations. One that it may read can be named: coffer sync status TYPE/NAME")
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var out struct {
 		Data struct {
-			Info map[string][]string `json:"key_info"`
+			Info   map[string][]string `json:"key_info"`
+			Health map[string]health   `json:"health"`
 		}
 	}
 	if err := json.Unmarshal(a.Raw, &out); err != nil || len(out.Data.Info) == 0 {
-		return nil, command.ServerErrorf("the answer is not a list of destinations")
+		return nil, nil, command.ServerErrorf("the answer is not a list of destinations")
 	}
 	var all []destination
 	for _, kind := range slices.Sorted(maps.Keys(out.Data.Info)) {
@@ -88,13 +137,13 @@ func listDestinations(ctx context.Context, c *command.Call) ([]destination, erro
 			all = append(all, destination{command.CleanPath(kind), name})
 		}
 	}
-	return all, nil
+	return all, out.Data.Health, nil
 }
 
 func readCommand() *cli.Command {
 	return command.New(command.Spec{
 		Name: "read", Args: "DESTINATION", Min: 1, Max: 1, Usage: "show a destination",
-		Help: `Shows how a destination is configured. Credentials are masked.
+		Help: `Shows how a destination is configured, and how it is doing. Credentials are masked.
 
 Examples:
 
@@ -122,7 +171,7 @@ func printDestination(c *command.Call, a *command.Response, err error) error {
 	c.PrintWarnings(a)
 	var rows []command.Row
 	for _, r := range command.ResponseRows(a) {
-		if fields, ok := r.Value.(map[string]any); ok && (r.Key == "connection_details" || r.Key == "options") {
+		if fields, ok := r.Value.(map[string]any); ok && (r.Key == "connection_details" || r.Key == "options" || r.Key == "health") {
 			rows = append(rows, command.DataRows(fields)...)
 			continue
 		}

@@ -40,7 +40,7 @@ Examples:
 			&cli.StringFlag{Name: "interval", Usage: "look every `DURATION` with -watch", Value: "1s"},
 			&cli.StringFlag{Name: "timeout", Usage: "give up after `DURATION` with -watch; without it never"},
 			&cli.StringFlag{Name: "secret", Usage: "only the secret at `PATH`"},
-			&cli.BoolFlag{Name: "problems", Usage: "leave out what is synced"},
+			&cli.BoolFlag{Name: "problems", Usage: "leave out what is synced, or being synced for the first time"},
 			mountFlag(),
 		},
 	}, func(ctx context.Context, c *command.Call) error {
@@ -152,7 +152,7 @@ func (e *entry) settled() bool { return e.Status == statusSynced || e.Status == 
 
 // waits reports whether an entry cannot go on until an operator acts.
 func (e *entry) waits() bool {
-	return e.Status == statusConflict || e.Status == statusClient || e.Status == statusPending && e.Code != "" && e.Code != codeRateLimited
+	return e.Status == statusConflict || e.Status == statusClient || e.Status == statusPending && (e.Code == "paused" || e.Code == "disabled")
 }
 
 func (s *status) settled() bool {
@@ -272,7 +272,7 @@ func fetchStatusOf(ctx context.Context, c *command.Call, mount, name string, onl
 	return s.counted(), nil
 }
 
-var statusHeading = []string{"Destination", "Secret", "Key", "External Name", "Status", "Version", "Since", "Cause"}
+var statusHeading = []string{"Destination", "Secret", "Key", "External Name", "Status", "Code", "Version", "Since", "Cause"}
 
 // printStatus prints a status for people.
 func printStatus(c *command.Call, s *status) error {
@@ -300,11 +300,11 @@ func writeTable(c *command.Call, w io.Writer, entries []entry, now time.Time) er
 	rows := heading(statusHeading)
 	for i := range entries {
 		e := &entries[i]
-		if c.Bool("problems") && e.settled() && e.Drift == "" {
+		if c.Bool("problems") && e.Drift == "" && (e.settled() || e.Status == statusSyncing && e.Cause == "") {
 			continue
 		}
 		rows = append(rows, []string{
-			table.Printable(e.Destination), table.Printable(strings.TrimSuffix(e.Mount, "/") + "/" + e.Secret), dashed(e.Key), dashed(e.ExternalName), table.Printable(e.Status), dashed(e.Version),
+			table.Printable(e.Destination), table.Printable(strings.TrimSuffix(e.Mount, "/") + "/" + e.Secret), dashed(e.Key), dashed(e.ExternalName), table.Printable(e.Status), dashed(table.Printable(e.Code)), dashed(e.Version),
 			table.Ago(e.UpdatedAt, now), table.Printable(e.cause(now)),
 		})
 	}

@@ -286,8 +286,10 @@ Examples:
 
 func retryCommand() *cli.Command {
 	return command.New(command.Spec{
-		Name: "retry", Args: "DESTINATION [SECRET]", Min: 1, Max: 2, Usage: "sync again now what has failed",
-		Help: `Syncs again what has failed, without waiting for its next attempt; with a SECRET that one, whatever its state.
+		Name: "retry", Args: "DESTINATION [SECRET]", Min: 1, Max: 2, Usage: "sync again now what has failed or drifted",
+		Help: `Syncs again what has failed or drifted, without waiting for its next attempt; with a SECRET that one, whatever its state. A
+destination that backs off after failures is tried once at once; one that has asked to wait is tried when that time is over. A warning
+says which.
 
 Examples:
 
@@ -314,6 +316,7 @@ Examples:
 			c.Sayf("Nothing has failed there, so there is nothing to be tried again.")
 			return nil
 		}
+		c.PrintWarnings(a)
 		c.Sayf("Success! %s queued; coffer sync status -watch %s shows how far they are.", table.Text(queued), p)
 		return nil
 	})
@@ -387,9 +390,9 @@ Examples:
 		var rows [][]string
 		for _, e := range events {
 			m, _ := e.(map[string]any)
-			rows = append(rows, []string{table.Text(m["at"]), dashed(m["version"]), dashed(m["done"]), table.Text(m["sync_status"]), dashed(m["cause"])})
+			rows = append(rows, []string{table.Text(m["at"]), dashed(m["version"]), dashed(m["done"]), table.Text(m["sync_status"]), dashed(m["code"]), dashed(m["cause"])})
 		}
-		return printColouredColumns(c, []string{"At", "Version", "Done", "Status", "Cause"}, rows)
+		return printColouredColumns(c, []string{"At", "Version", "Done", "Status", "Code", "Cause"}, rows)
 	})
 }
 
@@ -406,12 +409,14 @@ func configCommand() *cli.Command {
 	return command.New(command.Spec{
 		Name: "config", Args: "[KEY=VALUE …]", Max: -1, Usage: "show or change how secret sync works as a whole",
 		Help: `Shows the configuration of secret sync, or changes it: "disabled" stops all syncing until it is false again, "queue_capacity" bounds how
-much may be associated. -reset goes back to the defaults. In the root namespace only.
+much may be associated, "drift_interval" is how often destinations are checked for drift. -reset goes back to the defaults. In the root
+namespace only.
 
 Examples:
 
   $ coffer sync config
   $ coffer sync config disabled=true
+  $ coffer sync config drift_interval=15m
   $ coffer sync config -reset`,
 		Flags: []cli.Flag{&cli.BoolFlag{Name: "reset", Usage: "go back to the defaults"}, command.FieldFlag()},
 	}, func(ctx context.Context, c *command.Call) error {

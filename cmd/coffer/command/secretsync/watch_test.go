@@ -46,10 +46,10 @@ func TestSyncRedraw(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := "[############------------]  50 %  1 of 2 synced, 1 SYNCING\n\n" +
-		"Destination    Secret        Key    External Name    Status     Version    Since    Cause\n" +
-		"-----------    ------        ---    -------------    ------     -------    -----    -----\n" +
-		"a/b            secret/two    -      -                SYNCING    -          5m       -\n" +
-		"a/b            secret/one    -      -                SYNCED     1          5m       -\n" +
+		"Destination    Secret        Key    External Name    Status     Code    Version    Since    Cause\n" +
+		"-----------    ------        ---    -------------    ------     ----    -------    -----    -----\n" +
+		"a/b            secret/two    -      -                SYNCING    -       -          5m       -\n" +
+		"a/b            secret/one    -      -                SYNCED     -       1          5m       -\n" +
 		"\n03:09:05, ^C ends\n"
 	if out.String() != want {
 		t.Errorf("drawn %q, want %q", out.String(), want)
