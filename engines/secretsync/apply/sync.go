@@ -27,6 +27,8 @@ type target struct {
 	mount    *engines.Mounted
 	secret   engines.Secret
 	ownerTag string // the prefix of the ownership tags of its names
+	// tagsFingerprint is connection.Pool.AppliedFingerprint of dest.
+	tagsFingerprint string
 }
 
 // errNotAssociated means that there is nothing to sync any more.
@@ -58,7 +60,7 @@ func (s *Syncer) load(ctx context.Context, key state.LinkID) (*target, error) {
 	if _, err := s.Pool.ConfigOf(&t.dest); err != nil {
 		return nil, err
 	}
-	t.destType = s.Pool.Types[t.dest.Type]
+	t.destType, t.tagsFingerprint = s.Pool.Types[t.dest.Type], s.Pool.AppliedFingerprint(&t.dest)
 	if t.ownerTag, err = state.OwnerTagPrefix(ctx, s.Host.Store(), &t.assoc); err != nil {
 		return nil, err
 	}
@@ -75,10 +77,9 @@ func (t *target) upToDate(want []template.Item) bool {
 	if len(want) == 0 {
 		return l.Outcome == worstOutcome(nil, t.secret.Live)
 	}
-	tagged := state.TagsFingerprint(t.dest.CustomTags)
 	for _, w := range want {
 		had := l.Item(w.Name, t.destType.Rules)
-		if had == nil || had.Retained || w.Problem != "" || had.Key != w.Key || !had.UpToDate(t.dest.Fingerprint(w.Value), tagged) {
+		if had == nil || had.Retained || w.Problem != "" || had.Key != w.Key || !had.UpToDate(t.dest.Fingerprint(w.Value), t.tagsFingerprint) {
 			return false
 		}
 	}

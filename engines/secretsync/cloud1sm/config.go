@@ -4,7 +4,9 @@ import (
 	"encoding/base32"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/coffer-project/coffer/engines"
@@ -26,7 +28,9 @@ type Config struct {
 
 	RoleARN    string `json:"role_arn" help:"ARN of a role to assume with these credentials."`
 	ExternalID string `json:"external_id" help:"External id that the role asks for."`
-	KMSKeyID   string `json:"kms_key_id" help:"Key that secrets are encrypted with that are created from now on: ARN, id or alias/name. Without it, the account's aws/secretsmanager."`
+	KMSKeyID   string `json:"kms_key_id" help:"Key that secrets are encrypted with: ARN, id or alias/name. Existing secrets are encrypted again with it. Without it, new secrets are encrypted with the account's aws/secretsmanager, and existing ones keep their key."`
+
+	ReplicaRegions engines.StringMap `json:"replica_regions" max:"50" help:"Regions that secrets are replicated to, each with the key there (ARN, id or alias/name), empty for the account's aws/secretsmanager. Existing secrets follow. An empty object removes all replicas; without the field they stay as they are."`
 
 	RecoveryWindowInDays *int `json:"recovery_window_in_days" help:"How long a deleted secret can be recovered: 7 to 30 days, 30 by default; 0 deletes at once and for good."`
 }
@@ -60,8 +64,9 @@ func (c *Config) Check() (problems []string) {
 		problems = append(problems, "external_id: must have 2 to 1224 letters, digits and _ + = , . @ : / -")
 	}
 	if c.KMSKeyID != "" {
-		problems = append(problems, c.checkKMS()...)
+		problems = append(problems, checkKMS("kms_key_id", c.KMSKeyID, "region", c.Region)...)
 	}
+	problems = append(problems, c.checkReplicas()...)
 	if days := c.recoveryDays(); days != 0 && (days < minRecoveryDays || days > maxRecoveryDays) {
 		problems = append(problems, fmt.Sprintf("recovery_window_in_days: must be 0 or %d to %d", minRecoveryDays, maxRecoveryDays))
 	}
@@ -95,15 +100,58 @@ func (c *Config) checkKeys() (problems []string) {
 	return problems
 }
 
-func (c *Config) checkKMS() []string {
-	m := kmsPattern.FindStringSubmatch(c.KMSKeyID)
+// checkKMS checks a key in a region, "" if that is not known yet.
+func checkKMS(field, key, regionField, region string) []string {
+	m := kmsPattern.FindStringSubmatch(key)
 	switch {
 	case m == nil:
-		return []string{"kms_key_id: must be the ARN of a key or of an alias, the id of a key, or alias/name"}
-	case m[2] != "" && c.Region != "" && m[2] != c.Region:
-		return []string{"kms_key_id: is a key in region " + m[2] + ", but region is " + c.Region + ": use a key of the same region"}
+		return []string{field + ": must be the ARN of a key or of an alias, the id of a key, or alias/name"}
+	case m[2] != "" && region != "" && m[2] != region:
+		return []string{field + ": is a key in region " + m[2] + ", but " + regionField + " is " + region + ": use a key of the same region"}
 	}
 	return nil
+}
+
+// checkReplicas also puts regions and keys into their usual form.
+func (c *Config) checkReplicas() (problems []string) {
+	if c.ReplicaRegions == nil {
+		return nil
+	}
+	usual := engines.StringMap{}
+	for _, given := range slices.Sorted(maps.Keys(c.ReplicaRegions)) {
+		region, key := strings.ToLower(strings.TrimSpace(given)), strings.TrimSpace(c.ReplicaRegions[given])
+		_, twice := usual[region]
+		switch {
+		case !regionPattern.MatchString(region):
+			problems = append(problems, fmt.Sprintf("replica_regions: %q is not the code of a region, such as us-east-1", given))
+		case twice:
+			problems = append(problems, "replica_regions: has "+region+" twice")
+		case region == c.Region:
+			problems = append(problems, "replica_regions: "+region+" is the region of the secrets themselves: leave it out")
+		case key != "":
+			problems = append(problems, checkKMS("replica_regions", key, "the replica's region", region)...)
+		}
+		usual[region] = key
+	}
+	if problems == nil {
+		c.ReplicaRegions = usual
+	}
+	return problems
+}
+
+// Applied implements destination.Applied.
+func (c *Config) Applied() string {
+	if c.KMSKeyID == "" && c.ReplicaRegions == nil {
+		return ""
+	}
+	text := "key " + c.KMSKeyID
+	if c.ReplicaRegions != nil {
+		text += " replicas"
+	}
+	for _, region := range slices.Sorted(maps.Keys(c.ReplicaRegions)) {
+		text += " " + region + "=" + c.ReplicaRegions[region]
+	}
+	return text
 }
 
 func (c *Config) recoveryDays() int {
@@ -164,6 +212,9 @@ func (c *Config) Shown() map[string]any {
 		if value != "" {
 			shown[name] = value
 		}
+	}
+	if c.ReplicaRegions != nil {
+		shown["replica_regions"] = map[string]string(c.ReplicaRegions)
 	}
 	for name, value := range map[string]engines.Sensitive{"access_key_id": c.AccessKeyID, "secret_access_key": c.SecretAccessKey} {
 		if value != "" {

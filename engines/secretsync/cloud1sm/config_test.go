@@ -237,7 +237,7 @@ func TestFields(t *testing.T) {
 	if got := strings.Join(secret, " "); got != "access_key_id secret_access_key" {
 		t.Errorf("secret are %s", got)
 	}
-	if got := strings.Join(all, " "); got != "access_key_id secret_access_key region role_arn external_id kms_key_id recovery_window_in_days" {
+	if got := strings.Join(all, " "); got != "access_key_id secret_access_key region role_arn external_id kms_key_id replica_regions recovery_window_in_days" {
 		t.Errorf("the fields are %s", got)
 	}
 }

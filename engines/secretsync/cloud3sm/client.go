@@ -38,13 +38,13 @@ const (
 
 // dest is a destination.Destination: one project. Safe for concurrent use.
 type dest struct {
-	project   string
-	locations []string
-	tokens    *tokens
-	conn      *grpc.ClientConn
-	api       *secretmanager.Client
-	dialled   *dialler
-	made      sync.Map // name to destination.Held: the newest versions that this process has made
+	project     string
+	replication replication
+	tokens      *tokens
+	conn        *grpc.ClientConn
+	api         *secretmanager.Client
+	dialled     *dialler
+	made        sync.Map // name to destination.Held: the newest versions that this process has made
 
 	mu     sync.Mutex
 	users  int
@@ -56,7 +56,7 @@ func open(c *Config, env destination.Env) (*dest, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &dest{project: c.ProjectID, locations: c.Locations, dialled: &dialler{dial: env.Dial}}
+	p := &dest{project: c.ProjectID, replication: c.replication(), dialled: &dialler{dial: env.Dial}}
 	if p.project == "" {
 		p.project = a.project
 	}

@@ -17,9 +17,15 @@ import (
 
 // Config is what a destination of this type is configured with.
 type Config struct {
-	Credentials engines.Sensitive  `json:"credentials" max:"65536" help:"the JSON key of a service account; left out, the server's GOOGLE_APPLICATION_CREDENTIALS names its file"`
-	ProjectID   string             `json:"project_id" max:"100" help:"the project whose secrets are written; left out, the one of the credentials"`
-	Locations   engines.StringList `json:"replication_locations" max:"50" help:"the only locations that new secrets are kept in; left out, the vendor chooses"`
+	Credentials engines.Sensitive `json:"credentials" max:"65536" help:"the JSON key of a service account; left out, the server's GOOGLE_APPLICATION_CREDENTIALS names its file"`
+	ProjectID   string            `json:"project_id" max:"100" help:"the project whose secrets are written; left out, the one of the credentials"`
+
+	ReplicaRegions engines.StringMap `json:"replica_regions" max:"50" help:"the only locations that secrets are kept in, each with the Cloud KMS key there, empty for the vendor's own; left out, the vendor chooses"`
+	KMSKeyID       string            `json:"kms_key_id" max:"1024" help:"Cloud KMS key, of the location global, that secrets are encrypted with if the vendor chooses their locations; left out, the vendor's own"`
+
+	Locations      engines.StringList `json:"replication_locations" max:"50" help:"the locations of replica_regions, as older clients give them"`
+	LocationalKeys engines.StringMap  `json:"locational_kms_keys" max:"50" help:"the keys of replica_regions, as older clients give them, by location"`
+	GlobalKMSKey   string             `json:"global_kms_key" max:"1024" help:"kms_key_id, as older clients give it"`
 }
 
 var (
@@ -39,6 +45,8 @@ func (c *Config) Check() (problems []string) {
 	}
 	slices.Sort(c.Locations)
 	c.Locations = slices.Compact(c.Locations)
+	c.KMSKeyID, c.GlobalKMSKey = strings.TrimSpace(c.KMSKeyID), strings.TrimSpace(c.GlobalKMSKey)
+	c.ReplicaRegions, c.LocationalKeys = usual(c.ReplicaRegions), usual(c.LocationalKeys)
 
 	project := c.ProjectID
 	if c.Credentials == "" {
@@ -58,12 +66,7 @@ func (c *Config) Check() (problems []string) {
 	if problem := checkProject(project); problem != "" && project != "" {
 		problems = append(problems, `field "project_id": `+problem)
 	}
-	for _, l := range c.Locations {
-		if !location.MatchString(l) {
-			problems = append(problems, fmt.Sprintf(`field "replication_locations": %q is not a location, as "europe-west1" is one`, l))
-		}
-	}
-	return problems
+	return append(problems, c.checkReplication()...)
 }
 
 func checkProject(id string) string {
@@ -100,9 +103,7 @@ func (c *Config) Shown() map[string]any {
 	if c.ProjectID != "" {
 		shown["project_id"] = c.ProjectID
 	}
-	if len(c.Locations) > 0 {
-		shown["replication_locations"] = []string(c.Locations)
-	}
+	c.showReplication(shown)
 	return shown
 }
 

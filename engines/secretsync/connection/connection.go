@@ -128,6 +128,20 @@ func (p *Pool) Location(d *state.Destination) (string, error) {
 	return c.Location(), nil
 }
 
+// AppliedFingerprint returns a hash of what is written with every value: tags, and fields of the destination that count for what was
+// written before.
+func (p *Pool) AppliedFingerprint(d *state.Destination) string {
+	tags := state.TagsFingerprint(d.CustomTags)
+	c, err := p.ConfigOf(d)
+	if err != nil {
+		return tags
+	}
+	if a, ok := c.(destination.Applied); ok && a.Applied() != "" {
+		return state.Hash(tags, a.Applied())
+	}
+	return tags
+}
+
 // rateOf is how much may be asked of a destination: what its type says, unless the operator has another agreement with the
 // vendor. A second's worth may always come at once.
 func (p *Pool) rateOf(kind destination.Type) destination.Rate {

@@ -55,6 +55,20 @@ type Owned interface {
 	Owner() string
 }
 
+// Applied is a Config with fields that count for what was written before, such as the key that secrets are encrypted with.
+type Applied interface {
+	// Applied returns a text that differs if those fields do, "" if none is set. When it changes, Write is called for every name once
+	// more, also where the value is right.
+	Applied() string
+}
+
+// Fixed is a Config with fields that the vendor cannot change of what was written before, such as the regions that secrets are kept in.
+// They are not changed while anything is associated.
+type Fixed interface {
+	// Fixed returns a text that differs if those fields do, and why they cannot be changed: what follows "because".
+	Fixed() (text, why string)
+}
+
 // Ambiguous is a Config that may name a destination which others have by the same name, so that only credentials tell them apart. Those
 // cannot be exchanged then while anything is associated.
 type Ambiguous interface {
