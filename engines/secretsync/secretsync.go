@@ -54,6 +54,6 @@ func New(o Options) *Service {
 	for _, t := range o.Types {
 		types[t.Name] = t
 	}
-	pool := connection.NewPool(connection.Options{Types: types, Operator: o.Operator})
+	pool := connection.NewPool(connection.Options{Types: types, Operator: o.Operator, Tokens: o.Host})
 	return &Service{&api.API{Reporter: status.Reporter{Reconciler: reconcile.NewReconciler(apply.NewSyncer(o.Host, pool, o.Logger))}}}
 }

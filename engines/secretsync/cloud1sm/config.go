@@ -26,6 +26,10 @@ type Config struct {
 	SecretAccessKey engines.Sensitive `json:"secret_access_key" help:"Secret of the access key. Without it, as for access_key_id: AWS_SECRET_ACCESS_KEY."`
 	Region          string            `json:"region" help:"Region of the secrets, such as us-east-1. Without it, that of the server's environment: AWS_REGION, else AWS_DEFAULT_REGION, else the shared configuration."`
 
+	IdentityAudience engines.Sensitive `json:"identity_token_audience" help:"Audience of a token of this server, with which role_arn is assumed instead of with a key: as the identity provider in IAM has it. Its subject is plugin-identity:<namespace id>:sync:cloud1-sm/<name>."`
+	IdentityTTL      engines.Duration  `json:"identity_token_ttl" help:"Lifetime of that token, an hour without it."`
+	IdentityKey      engines.Sensitive `json:"identity_token_key" help:"Key that signs that token: only default."`
+
 	RoleARN    string `json:"role_arn" help:"ARN of a role to assume with these credentials."`
 	ExternalID string `json:"external_id" help:"External id that the role asks for."`
 	KMSKeyID   string `json:"kms_key_id" help:"Key that secrets are encrypted with: ARN, id or alias/name. Existing secrets are encrypted again with it. Without it, new secrets are encrypted with the account's aws/secretsmanager, and existing ones keep their key."`
@@ -49,7 +53,17 @@ func (c *Config) Check() (problems []string) {
 		*text = strings.TrimSpace(*text)
 	}
 	c.Region = strings.ToLower(c.Region)
-	problems = c.checkKeys()
+	problems = append(c.checkKeys(), destination.CheckIdentity(&c.IdentityAudience, &c.IdentityKey, c.IdentityTTL)...)
+	if c.IdentityAudience != "" {
+		switch {
+		case c.AccessKeyID != "":
+			problems = append(problems, "identity_token_audience: takes the place of access_key_id: give one or the other")
+		case c.RoleARN == "":
+			problems = append(problems, "role_arn: is missing: identity_token_audience needs the role that is assumed with the token")
+		case c.ExternalID != "":
+			problems = append(problems, "external_id: a role that is assumed with an identity token asks for none: leave it out")
+		}
+	}
 	if c.Region != "" && !regionPattern.MatchString(c.Region) {
 		problems = append(problems, "region: must be the code of a region, such as us-east-1")
 	}
@@ -213,10 +227,15 @@ func (c *Config) Shown() map[string]any {
 			shown[name] = value
 		}
 	}
+	if c.IdentityTTL != 0 {
+		shown["identity_token_ttl"] = c.IdentityTTL.Seconds()
+	}
 	if c.ReplicaRegions != nil {
 		shown["replica_regions"] = map[string]string(c.ReplicaRegions)
 	}
-	for name, value := range map[string]engines.Sensitive{"access_key_id": c.AccessKeyID, "secret_access_key": c.SecretAccessKey} {
+	for name, value := range map[string]engines.Sensitive{
+		"access_key_id": c.AccessKeyID, "secret_access_key": c.SecretAccessKey, "identity_token_audience": c.IdentityAudience, "identity_token_key": c.IdentityKey,
+	} {
 		if value != "" {
 			shown[name] = destination.Mask
 		}

@@ -4,11 +4,14 @@
 package connection
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"reflect"
 	"sync"
+	"time"
 
+	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
 	"github.com/coffer-project/coffer/engines/secretsync/workqueue"
@@ -19,6 +22,12 @@ import (
 type Options struct {
 	Types    map[string]destination.Type // by name
 	Operator Operator
+	Tokens   Tokens // nil: there are none
+}
+
+// Tokens issues tokens by which a provider knows a destination: engines.Host.
+type Tokens interface {
+	IdentityToken(ctx context.Context, namespaceID, subject, audience string, ttl time.Duration) (engines.Sensitive, error)
 }
 
 // Pool opens destinations, and keeps each open until its record changes. Safe for concurrent use.

@@ -159,6 +159,7 @@ func (p *Pool) environmentOf(d *state.Destination) (destination.Env, error) {
 		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 			return dialer.DialContext(ctx, network, address)
 		},
-		TLS: trust, URL: end.URL, AuthorityURL: end.AuthorityURL, TokenURL: end.TokenURL, Getenv: os.Getenv,
+		IdentityToken: p.identityTokens(d),
+		TLS:           trust, URL: end.URL, AuthorityURL: end.AuthorityURL, TokenURL: end.TokenURL, Getenv: os.Getenv,
 	}, nil
 }
