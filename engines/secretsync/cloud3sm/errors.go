@@ -2,13 +2,10 @@ package cloud3sm
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"regexp"
 	"strings"
-	"syscall"
 	"time"
 	"unicode"
 
@@ -16,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/coffer-project/coffer/engines/secretsync/cloud3sm/access"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
 
@@ -66,7 +64,7 @@ func (f failure) unanswered(ctx context.Context) error {
 	if f.code() == codes.DeadlineExceeded {
 		cause = context.DeadlineExceeded
 	}
-	e := unreachable("calling "+f.op.name+" of Secret Manager", cause)
+	e := access.Unreachable("calling "+f.op.name+" of Secret Manager", cause)
 	if cause == nil && !f.sent && strings.Contains(f.err.Error(), "handshake") {
 		e.Text = "calling Secret Manager: no secure connection, its certificate is not one that this server trusts"
 	}
@@ -168,21 +166,6 @@ func (f failure) message() string {
 		message = strings.ToValidUTF8(message[:maxMessageText], "") + "…"
 	}
 	return message
-}
-
-// netReason says in words of ours why there was no connection.
-func netReason(err error) string {
-	var unknown *net.DNSError
-	var untrusted *tls.CertificateVerificationError
-	switch {
-	case errors.As(err, &unknown):
-		return "the name of the host cannot be resolved"
-	case errors.As(err, &untrusted):
-		return "the certificate is not one that this server trusts"
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return "the connection is refused"
-	}
-	return ""
 }
 
 // changed is the error of a write to what is not any more what was read.
