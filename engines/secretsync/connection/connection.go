@@ -166,11 +166,17 @@ func (p *Pool) rateOf(kind destination.Type) destination.Rate {
 
 // RejectEnvironment returns why a destination may not be without credentials of its own, "" if it may, or is not.
 func (p *Pool) RejectEnvironment(ns string, c destination.Config) string {
-	use := p.opts.Operator.EnvironmentCredentials
-	if len(Credentials(c)) > 0 || use == "" || use == EnvironmentAll || use == EnvironmentRoot && ns == state.RootNS {
+	if len(Credentials(c)) > 0 || p.allowsEnvironment(ns) {
 		return ""
 	}
+	use := p.opts.Operator.EnvironmentCredentials
 	return fmt.Sprintf("the destination has no credentials: give it some of its own, since those of the server's environment are not for it (environment_credentials is %q in the server's configuration)", use)
+}
+
+// allowsEnvironment reports whether destinations of a namespace may use credentials of the server's environment.
+func (p *Pool) allowsEnvironment(ns string) bool {
+	use := p.opts.Operator.EnvironmentCredentials
+	return use == "" || use == EnvironmentAll || use == EnvironmentRoot && ns == state.RootNS
 }
 
 // Open opens the destination of a record.

@@ -91,6 +91,9 @@ type Env struct {
 	TokenURL     string // cloud3-sm: who issues tokens
 	// Getenv reads the environment of the server, for what a configuration leaves out.
 	Getenv func(name string) string
+	// Metadata reaches the metadata service of this machine, which Client does not; nil: the operator does not let the destination use
+	// credentials of the server's environment.
+	Metadata *http.Client
 	// IdentityToken returns a token of the server's issuer, whose subject has the type and the name of the destination; nil: there is no
 	// issuer. An error that is an *Error is about the arguments.
 	IdentityToken func(ctx context.Context, audience string, ttl time.Duration) (string, error)
