@@ -2,19 +2,15 @@ package cloud2kv
 
 import (
 	"context"
-	"encoding/json"
 	"io"
-	"net/http"
-	"net/url"
 	"os"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
 	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
 
+	"github.com/coffer-project/coffer/engines/secretsync/cloud2kv/machine"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
 
@@ -62,7 +58,7 @@ func credentialOf(c *Config, env destination.Env, options policy.ClientOptions) 
 	if env.Metadata == nil {
 		return nil, denied("the destination may not use the identity of the machine")
 	}
-	return &machine{env.Metadata, c.ClientID}, nil
+	return &machine.Identity{Metadata: env.Metadata, ClientID: c.ClientID}, nil
 }
 
 func denied(text string) *destination.Error {
@@ -78,57 +74,4 @@ func readToken(name string) (string, error) {
 	defer f.Close()
 	raw, err := io.ReadAll(io.LimitReader(f, maxTokenFile))
 	return strings.TrimSpace(string(raw)), err
-}
-
-// machine is the managed identity of the machine, of which its metadata service gives tokens. The vendor's own client of that keeps
-// tokens for the whole process, also those that were rejected.
-type machine struct {
-	metadata *http.Client
-	clientID string // "": the identity that is assigned by the system
-}
-
-// metadataURL is the same on all machines.
-const metadataURL = "http://169.254.169.254/metadata/identity/oauth2/token"
-
-// GetToken implements azcore.TokenCredential.
-func (m *machine) GetToken(ctx context.Context, o policy.TokenRequestOptions) (azcore.AccessToken, error) {
-	if len(o.Scopes) != 1 {
-		return azcore.AccessToken{}, reject(ctx, unexpected("Key Vault asks for a token in an unexpected way"))
-	}
-	query := url.Values{"api-version": {"2018-02-01"}, "resource": {strings.TrimSuffix(o.Scopes[0], "/.default")}}
-	if m.clientID != "" {
-		query.Set("client_id", m.clientID)
-	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, metadataURL+"?"+query.Encode(), nil)
-	if err != nil {
-		return azcore.AccessToken{}, err
-	}
-	r.Header.Set("Metadata", "true")
-	resp, err := m.metadata.Do(r)
-	if err != nil {
-		return azcore.AccessToken{}, reject(ctx, &destination.Error{
-			Class: destination.External, Code: destination.Unreachable,
-			Text: "the metadata service, which has the managed identity, cannot be reached: only machines of Azure have one",
-		})
-	}
-	defer resp.Body.Close()
-	switch {
-	case resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode >= http.StatusInternalServerError:
-		return azcore.AccessToken{}, reject(ctx, &destination.Error{
-			Class: destination.External, Code: destination.Unavailable, RetryAfter: destination.RetryAfter(resp.Header),
-			Text: "the metadata service of the machine gives no token now",
-		})
-	case resp.StatusCode != http.StatusOK:
-		return azcore.AccessToken{}, reject(ctx, denied("the machine has no such managed identity: assign one to it, and see client_id, which a user-assigned one needs"))
-	}
-	var out struct {
-		Token string `json:"access_token"`
-		Life  string `json:"expires_in"` // seconds
-	}
-	err = json.NewDecoder(io.LimitReader(resp.Body, maxTokenFile)).Decode(&out)
-	life, wrong := strconv.ParseInt(out.Life, 10, 32)
-	if err != nil || wrong != nil || life < 0 || out.Token == "" || strings.ContainsFunc(out.Token, func(c rune) bool { return c <= ' ' || c > '~' }) {
-		return azcore.AccessToken{}, reject(ctx, unexpected("the metadata service of the machine gave an unexpected response"))
-	}
-	return azcore.AccessToken{Token: out.Token, ExpiresOn: time.Now().Add(time.Duration(life) * time.Second)}, nil
 }

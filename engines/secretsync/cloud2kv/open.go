@@ -154,7 +154,11 @@ func (t *tokens) GetToken(ctx context.Context, o policy.TokenRequestOptions) (az
 	t.mu.Lock()
 	credential := t.current
 	t.mu.Unlock()
-	return credential.GetToken(ctx, o)
+	token, err := credential.GetToken(ctx, o)
+	if e, ok := err.(*destination.Error); ok { //nolint:errorlint // of the machine's identity, which returns no other
+		err = reject(ctx, e)
+	}
+	return token, err
 }
 
 // Close implements destination.Destination.
