@@ -140,6 +140,9 @@ type Mount struct {
 	// belongs to this cluster even when the mount is shared.
 	Storage        storage.Store
 	ClusterStorage storage.Store
+	// IdentityToken returns a token of this server's issuer, by which a provider knows the mount: its subject has the accessor. The audience
+	// is whom it is for; ttl 0 is an hour. An error of KindInvalid is about the arguments. nil: there is no issuer.
+	IdentityToken func(ctx context.Context, audience string, ttl time.Duration) (Sensitive, error)
 }
 
 // Request is one request to one engine. Everything in it has been checked by the server: the path has no

@@ -27,6 +27,9 @@ type Host interface {
 	// MayRead reports whether a principal could read a path of a namespace by what is stored now: their policies, their entity
 	// and its groups. The error is of storage, and says nothing about who may what.
 	MayRead(ctx context.Context, who Principal, namespaceID, path string) (bool, error)
+	// IdentityToken returns a token by which a provider knows the subject "plugin-identity:<namespace id>:<subject>": see
+	// Mount.IdentityToken.
+	IdentityToken(ctx context.Context, namespaceID, subject, audience string, ttl time.Duration) (Sensitive, error)
 	// Record writes what secret sync did of its own accord to the audit log. If it fails, it must not be done.
 	Record(ctx context.Context, e Event) error
 }

@@ -27,7 +27,7 @@ func (s *Server) newMounts() *mount.Table {
 	return mount.NewTable(mount.Options{
 		Store: s.barrier, Factories: factories, Logger: s.log,
 		DefaultLeaseTTL: s.opts.DefaultLeaseTTL, MaxLeaseTTL: s.opts.MaxLeaseTTL, Lockout: s.opts.Lockout,
-		Namespaces: s.namespaces, Cluster: s, Quotas: s.quotas, Dependents: dependents{s},
+		Namespaces: s.namespaces, Cluster: s, Quotas: s.quotas, Dependents: dependents{s}, IdentityToken: s.issuer.Token,
 	})
 }
 
@@ -62,6 +62,7 @@ func (s *Server) declareShared() {
 	passpolicy.Routes(r, passpolicy.NewStore(s.barrier))
 	s.mfa.Validate(r, s.logins.Validated)
 	s.mfa.Routes(s.identity.Router())
+	s.issuer.Routes(s.identity.Router())
 	if s.sync != nil {
 		s.sync.Routes(r)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/coffer-project/coffer/server/fence"
 	"github.com/coffer-project/coffer/server/freespace"
 	"github.com/coffer-project/coffer/server/identity"
+	"github.com/coffer-project/coffer/server/identitytoken"
 	"github.com/coffer-project/coffer/server/lease"
 	"github.com/coffer-project/coffer/server/lifecycle"
 	"github.com/coffer-project/coffer/server/login"
@@ -107,6 +108,7 @@ type Server struct {
 
 	namespaces *namespace.Store
 	identity   *identity.Store
+	issuer     *identitytoken.Issuer
 	leases     *lease.Manager
 	wraps      *wrapping.Store
 	quotas     *quota.Quotas
@@ -164,6 +166,7 @@ func New(o Options) *Server {
 		Store: store, Contents: dependents{s}, Requests: &s.flights, Cluster: s, Access: s.rights, Steps: dependents{s}.steps(), Logger: o.Logger,
 	})
 	s.quotas = quota.New(quota.Options{Store: store, Raw: s.raw, Namespaces: s.namespaces, Usage: usage{s}, Logger: o.Logger})
+	s.issuer = identitytoken.New(identitytoken.Options{Store: store, Namespaces: s.namespaces, Cluster: s, APIAddr: o.Lifecycle.APIAddr, Logger: o.Logger})
 	s.mounts = s.newMounts()
 	s.identity = identity.NewStore(identity.Options{Store: store, Mounts: s.mounts, Namespaces: s.namespaces})
 	s.tokens = token.New(token.Options{
@@ -372,7 +375,7 @@ func (v service) Active(ctx context.Context) {
 		}
 	}
 	s.tokens.Activated()
-	s.background.run(ctx, s.upgrade, s.sweeper, s.forgetHeldLogins, s.leases.Run, s.namespaces.Run, s.mounts.Run, s.work, s.snapshots.Run, s.replicated.Run, s.link.Active, s.syncSecrets)
+	s.background.run(ctx, s.upgrade, s.sweeper, s.forgetHeldLogins, s.leases.Run, s.namespaces.Run, s.mounts.Run, s.work, s.snapshots.Run, s.replicated.Run, s.link.Active, s.issuer.Run, s.syncSecrets)
 }
 
 // upgradeInterval is the time between two checks for members of an older version.

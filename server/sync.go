@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -82,6 +83,11 @@ func (h host) MayRead(ctx context.Context, who engines.Principal, ns, path strin
 		return false, err
 	}
 	return acl.Allowed(engines.Read, path), nil
+}
+
+// IdentityToken implements engines.Host.
+func (h host) IdentityToken(ctx context.Context, ns, subject, audience string, ttl time.Duration) (engines.Sensitive, error) {
+	return h.s.issuer.Token(ctx, ns, subject, audience, ttl)
 }
 
 // Record implements engines.Host: both audit records, with an id of their own.

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"os"
 	"slices"
@@ -280,4 +281,36 @@ func TestSyncThroughASecondary(t *testing.T) {
 			t.Errorf("%s: %v, want denied", who, err)
 		}
 	}
+}
+
+// TestIdentityTokens: what providers need to check tokens is public, and who may configure the issuer is not.
+func TestIdentityTokens(t *testing.T) {
+	in := start(t)
+	in.must(in.root, engines.Update, "sys/namespaces/team", "")
+	if _, err := in.sync.IdentityToken(t.Context(), "root", "sync:cloud1-sm/prod", "sts.amazonaws.com", 0); err != nil {
+		t.Fatal(err)
+	}
+	m, err := in.sync.MountAt(t.Context(), "root", "secret")
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := m.IdentityToken(t.Context(), "a", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if payload, _ := base64.RawURLEncoding.DecodeString(strings.Split(token.Reveal(), ".")[1]); !strings.Contains(string(payload), `"sub":"plugin-identity:root:secret:`+m.Accessor+`"`) {
+		t.Errorf("the token of a mount says %s", payload)
+	}
+	for _, ns := range []string{"", "team"} {
+		for _, path := range []string{"openid-configuration", "keys"} {
+			reply, err := in.doIn(ns, "", engines.Read, "identity/oidc/plugins/.well-known/"+path, "", nil)
+			if err != nil || reply.Raw == nil || strings.Contains(string(reply.Raw.Body), "private") {
+				t.Errorf("%s of %q: %v, %v", path, ns, reply, err)
+			}
+		}
+	}
+	for path, op := range map[string]engines.Operation{"identity/oidc/config": engines.Read, "identity/oidc/plugins/rotate": engines.Update} {
+		in.refused(engines.KindDenied, "", "", op, path, "")
+	}
+	in.must(in.root, engines.Update, "identity/oidc/plugins/rotate", "")
 }

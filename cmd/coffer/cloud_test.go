@@ -264,8 +264,8 @@ func TestDocumentedPermissions(t *testing.T) {
 			allowed[fmt.Sprint(a)] = true
 		}
 	}
-	// The first two need no permission; the others go with CreateUser and AssumeRole.
-	called := map[string]bool{"sts:GetCallerIdentity": false, "sts:GetSessionToken": false, "iam:TagUser": true, "sts:TagSession": true}
+	// The first three need no permission, the last of them a trust policy; the others go with CreateUser and AssumeRole.
+	called := map[string]bool{"sts:GetCallerIdentity": false, "sts:GetSessionToken": false, "sts:AssumeRoleWithWebIdentity": false, "iam:TagUser": true, "sts:TagSession": true}
 	files, err := filepath.Glob("../../engines/cloud/aws/*.go")
 	if err != nil {
 		t.Fatal(err)

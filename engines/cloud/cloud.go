@@ -14,6 +14,7 @@
 // and, of each cluster on its own (Mount.ClusterStorage):
 //
 //	rollback/<id>        rollback: what may have been made and belongs to nothing yet
+//	issued/<role>/<user> issued: a user that counts against max_users
 //
 // The package aws speaks to the provider; awstest is a provider for tests. Start reading at New, then creds.go, revoke.go,
 // rotate.go, and package static.
@@ -21,6 +22,7 @@ package cloud
 
 import (
 	"log/slog"
+	"sync"
 	"sync/atomic"
 
 	"github.com/coffer-project/coffer/engines"
@@ -64,6 +66,8 @@ type engine struct {
 	clients *root.Clients
 	locks   accesskey.Locks
 	static  *static.Roles
+	// counting is held while users are counted and one more is noted.
+	counting sync.Mutex
 }
 
 // Router implements engines.Engine.
@@ -78,12 +82,12 @@ func New(o Options) engines.Factory {
 		o.Counts = new(Counts)
 	}
 	return func(m engines.Mount) (engines.Engine, error) {
-		return newEngine(o.Logger.With("mount", m.Namespace+m.Path), o.Counts), nil
+		return newEngine(o.Logger.With("mount", m.Namespace+m.Path), o.Counts, m), nil
 	}
 }
 
-func newEngine(log *slog.Logger, counts *Counts) *engine {
-	e := &engine{router: engines.NewRouter(), log: log, counts: counts, clients: root.NewClients(log)}
+func newEngine(log *slog.Logger, counts *Counts, m engines.Mount) *engine {
+	e := &engine{router: engines.NewRouter(), log: log, counts: counts, clients: root.NewClients(log, m)}
 	e.static = static.New(log, e.clients, &e.locks, &counts.Rotated, &counts.RotateFailures)
 	r := e.router
 

@@ -67,6 +67,6 @@ func newSession(ctx context.Context, api aws.API, conf *root.Root, caller engine
 		}
 	}
 	return api.AssumeRole(ctx, aws.AssumeRole{
-		RoleARN: g.RoleARN, Session: name, ExternalID: r.ExternalID, Policy: policy, PolicyARNs: arns, Tags: r.SessionTags, TTL: g.TTL,
+		RoleARN: g.RoleARN, Session: name, ExternalID: r.ExternalID, Policy: policy, PolicyARNs: arns, Tags: r.SessionTags, SourceIdentity: r.SourceIdentity, TTL: g.TTL,
 	})
 }

@@ -56,13 +56,13 @@ func (e *engine) issueUser(ctx context.Context, req *engines.Request, r *role.Ro
 	if err != nil {
 		return nil, err
 	}
-	u := made{Name: name, Account: e.clients.Account(ctx, conf, api, r.AssumeRoleARNs), Through: r.AssumeRoleARNs}
+	u := made{Name: name, Role: r.Name, Account: e.clients.Account(ctx, conf, api, r.AssumeRoleARNs), Through: r.AssumeRoleARNs}
 	if len(r.IAMTags) < role.MaxTags {
 		u.Tag = rand.Text()
 	}
 	begun := time.Now()
 	u.Since = begun.Round(0).UTC()
-	noted, err := note(ctx, m, u, begun.Add(settleTime))
+	noted, err := e.admit(ctx, m, r, conf, u, begun.Add(terms.Max), begun.Add(settleTime))
 	if err != nil {
 		return nil, err
 	}
@@ -174,23 +174,33 @@ func newKey(ctx context.Context, api aws.API, user string) (aws.Credentials, err
 	}
 }
 
-// undoUser removes what was created of a user, as far as that is possible now. The note stays, unless there can be no user: a
-// new user may not be visible yet, and would be left behind.
+// undoUser removes what was created of a user, as far as that is possible now. The note stays, unless there can be no user, or it was seen
+// and removed: a new user may not be visible yet, and would be left behind.
 func (e *engine) undoUser(ctx context.Context, m engines.Mount, api aws.API, u *made, noted storage.Key, cause error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoUserTime)
 	defer cancel()
 	kind := aws.KindOf(cause)
 	if u.ID == "" && slices.Contains([]aws.Kind{aws.Exists, aws.Denied, aws.Invalid, aws.NotFound}, kind) {
-		if _, err := m.ClusterStorage.Commit(ctx, storage.Batch{Deletes: []storage.Key{noted}}); err != nil {
-			e.log.Debug("a rollback without anything to undo stays", "err", err)
-		}
+		e.forget(ctx, m, u, noted)
 		return
 	}
 	if u.ID == "" || kind == aws.Throttled {
 		return // not known to be ours, or not now
 	}
+	// Only a user that is seen can be known to be gone.
+	found, err := api.GetUser(ctx, u.Name)
+	seen := err == nil && u.is(found)
 	if err := api.RemoveUser(ctx, u.Name); err != nil {
 		e.log.Debug("a user that was not finished is removed later", "user", u.Name, "err", err)
+	} else if seen {
+		e.forget(ctx, m, u, noted)
+	}
+}
+
+// forget drops the note of a user of which nothing is left.
+func (e *engine) forget(ctx context.Context, m engines.Mount, u *made, noted storage.Key) {
+	if _, err := m.ClusterStorage.Commit(ctx, storage.Batch{Deletes: u.done(noted)}); err != nil {
+		e.log.Debug("a rollback without anything to undo stays", "err", err)
 	}
 }
 

@@ -31,12 +31,13 @@ func (e *engine) RevokeLease(ctx context.Context, m engines.Mount, l engines.Lea
 	}
 	if was {
 		e.counts.Revoked.Add(1)
-		return nil
+		return release(ctx, m, &u.made)
 	}
 	if settled := l.IssuedAt.Add(settleTime); settled.After(time.Now()) {
 		_, err = note(ctx, m, u.made, settled)
+		return err
 	}
-	return err
+	return release(ctx, m, &u.made)
 }
 
 // RenewLease implements engines.Leaser: the terms of config/lease apply as they are now.

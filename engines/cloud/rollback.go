@@ -43,6 +43,7 @@ type made struct {
 	ID      string   `json:"user_id,omitempty"` // "" until the provider has returned it
 	Account string   `json:"account,omitempty"` // that it is in; "" if unknown
 	Tag     string   `json:"tag,omitempty"`     // value of role.IssueTag; "" if there was no room for it
+	Role    string   `json:"role,omitempty"`    // that it was made for; "" with earlier versions
 	Through []string `json:"through,omitempty"` // ARNs of the roles that lead to its account
 	// Since is when it was about to be made. It tells users apart by their age if there is neither ID nor Tag.
 	Since time.Time `json:"since,omitzero"`
@@ -78,9 +79,21 @@ func (n *rollback) RecordFormat() *int { return &n.Format }
 
 // note stores a rollback under a new id, due at next.
 func note(ctx context.Context, m engines.Mount, u made, next time.Time) (storage.Key, error) {
+	return noteCounted(ctx, m, u, next, nil)
+}
+
+// noteCounted is note for a user that counts from then on, if count is not nil.
+func noteCounted(ctx context.Context, m engines.Mount, u made, next time.Time, count *issued) (storage.Key, error) {
 	key := rollbackPrefix + storage.Key(rand.Text())
 	n := rollback{Kind: kindUser, made: u, CreatedAt: time.Now().Round(0).UTC(), Next: next.Round(0).UTC()}
-	_, err := storage.Update(ctx, m.ClusterStorage, func(t *storage.Txn) error { return engines.PutRecord(t, key, &n) })
+	_, err := storage.Update(ctx, m.ClusterStorage, func(t *storage.Txn) error {
+		if count != nil {
+			if err := engines.PutRecord(t, u.issuedKey(), count); err != nil {
+				return err
+			}
+		}
+		return engines.PutRecord(t, key, &n)
+	})
 	return key, err
 }
 
@@ -141,7 +154,7 @@ func (e *engine) undo(ctx context.Context, m engines.Mount, n rollback) (was boo
 // undone deletes a note, if it is still what was undone.
 func (e *engine) undone(ctx context.Context, m engines.Mount, entry storage.Entry, n rollback, was bool) error {
 	_, err := m.ClusterStorage.Commit(ctx, storage.Batch{
-		Reads: []storage.Read{{Key: entry.Key, Version: entry.Version}}, Deletes: []storage.Key{entry.Key},
+		Reads: []storage.Read{{Key: entry.Key, Version: entry.Version}}, Deletes: n.done(entry.Key),
 	})
 	if errors.Is(err, storage.ErrConflict) {
 		return nil // a lease has it, or another node was about it
@@ -154,6 +167,14 @@ func (e *engine) undone(ctx context.Context, m engines.Mount, entry storage.Entr
 		e.log.Info("a user that belonged to nothing was removed", "user", n.Name)
 	}
 	return err
+}
+
+// done are the keys that go when nothing is left of a user.
+func (u *made) done(noted storage.Key) []storage.Key {
+	if key := u.issuedKey(); key != "" {
+		return []storage.Key{noted, key}
+	}
+	return []storage.Key{noted}
 }
 
 // removeUser removes a user if it is there, and is the one that is meant.

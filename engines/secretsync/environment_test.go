@@ -1,11 +1,15 @@
 package secretsync_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/connection"
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/state"
+	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
 )
 
 // TestCredentialsOfTheEnvironment: the operator says whose destinations may use them.
@@ -34,5 +38,26 @@ func TestCredentialsOfTheEnvironment(t *testing.T) {
 		if c.rejected { // nor are they taken away afterwards
 			r.Fails(engines.KindInvalid, engines.Patch, path+"with", map[string]any{"token": nil})
 		}
+	}
+}
+
+// TestIdentityTokens: the subject of a destination's token is its own, whatever the caller of the API says.
+func TestIdentityTokens(t *testing.T) {
+	w := syncsim.NewWorld()
+	pool := connection.NewPool(connection.Options{
+		Types: map[string]destination.Type{"probe": {
+			Name: "probe", New: func() destination.Config { return &syncsim.Config{} },
+			Open: func(_ destination.Config, env destination.Env) (destination.Destination, error) {
+				token, err := env.Identity(t.Context(), "their.audience", 0)
+				if want := "plugin-identity:ns1:sync:probe/prod for their.audience"; err != nil || token != want {
+					t.Errorf("token %q, %v, want %q", token, err, want)
+				}
+				return nil, errors.New("that is all")
+			},
+		}},
+		Tokens: w.Node(),
+	})
+	if _, err := pool.Open(&state.Destination{NS: "ns1", Type: "probe", Name: "prod"}); err == nil || err.Error() != "that is all" {
+		t.Error(err)
 	}
 }

@@ -171,3 +171,18 @@ func TestWhatIsAssociatedInTheMomentOfAMoveGoesNowhere(t *testing.T) {
 		same(t, "the new place", len(r.sites.Site(syncsim.Marked, "two").Objects()), 0)
 	})
 }
+
+// TestFixedFields: what a vendor cannot change of existing secrets is not accepted as if it could.
+func TestFixedFields(t *testing.T) {
+	run(t, func(r *rig) {
+		d := r.dest(syncsim.Marked, "store", map[string]any{"area": "west"})
+		r.post(d, map[string]any{"area": "east"})
+		r.post(d+"/associations/set", map[string]any{"mount": "kv", "secret_name": "a"})
+		for _, op := range []engines.Operation{engines.Update, engines.Patch} {
+			if text := r.Fails(engines.KindInvalid, op, d, map[string]any{"area": "north"}); !strings.Contains(text, "areas are for ever") {
+				t.Errorf("%s: %q", op, text)
+			}
+		}
+		r.post(d, map[string]any{"area": "east", "label": "same"})
+	})
+}

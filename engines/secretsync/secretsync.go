@@ -62,6 +62,6 @@ func New(o Options) *Service {
 	for _, t := range o.Types {
 		types[t.Name] = t
 	}
-	pool := connection.NewPool(connection.Options{Types: types, Operator: o.Operator, Store: o.Host.Store, Log: o.Logger})
+	pool := connection.NewPool(connection.Options{Types: types, Operator: o.Operator, Store: o.Host.Store, Tokens: o.Host, Log: o.Logger})
 	return &Service{&api.API{Reporter: status.Reporter{Reconciler: reconcile.NewReconciler(apply.NewSyncer(o.Host, pool, o.Logger))}}}
 }

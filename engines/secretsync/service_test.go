@@ -2,8 +2,10 @@ package secretsync
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"runtime"
 	"slices"
@@ -319,6 +321,33 @@ func TestTagsFollow(t *testing.T) {
 			s.pass(time.Second)
 			if got := s.sites.Site(syncsim.Marked, "m").Objects()["vault/kv_00000001/a"].Tags; fmt.Sprint(got) != fmt.Sprint(tagsOf(tags)) {
 				t.Errorf("tags %v, want %v", got, tags)
+			}
+		}
+	})
+}
+
+// TestAppliedFieldsFollow: a field that counts for existing secrets, such as a key, has every name written once more, and only once.
+func TestAppliedFieldsFollow(t *testing.T) {
+	inSim(t, func(s *sim) {
+		s.mounts[0].Put("a", "k", "1")
+		a := s.tie(0, "a", nil)
+		writes := func() (n int) {
+			for _, c := range s.sites.Calls() {
+				if c.Op == "write" {
+					n++
+				}
+			}
+			return n
+		}
+		for i, key := range []string{`"one"`, `"two"`, `""`} {
+			d := s.dests[0]
+			d.Config = maps.Clone(d.Config)
+			d.Config["key_id"] = json.RawMessage(key)
+			s.update(func(tx *storage.Txn) error { return engines.PutRecord(tx, d.Key(), d) })
+			s.pass(3 * time.Hour)
+			s.status(a, "a", state.Synced)
+			if got := writes(); got != i+2 {
+				t.Errorf("with key_id %s: %d writes, want %d", key, got, i+2)
 			}
 		}
 	})

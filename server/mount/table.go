@@ -34,6 +34,9 @@ type Options struct {
 	Cluster    Cluster    // nil: it is not replicated
 	Quotas     Quotas     // nil: there are none
 	Dependents Dependents // nil: there are none
+
+	// IdentityToken issues tokens for subjects of a namespace; nil: there is no issuer.
+	IdentityToken func(ctx context.Context, namespaceID, subject, audience string, ttl time.Duration) (engines.Sensitive, error)
 }
 
 // Namespaces are those that mounts lie in: namespace.Store.
@@ -428,6 +431,16 @@ func (t *Table) mounted(e *Entry, old *routes) (*Mounted, error) {
 		gated.admit = func(ctx context.Context, b storage.Batch) error { return quotas.AdmitWrite(ctx, at, b) }
 	}
 	m.Storage, m.ClusterStorage = e.stores(gated)
+	if issue := t.opts.IdentityToken; issue != nil {
+		kind := "secret"
+		if e.IsAuth() {
+			kind = "auth"
+		}
+		ns, subject := m.NamespaceID, kind+":"+m.Accessor
+		m.IdentityToken = func(ctx context.Context, audience string, ttl time.Duration) (engines.Sensitive, error) {
+			return issue(ctx, ns, subject, audience, ttl)
+		}
+	}
 	out.Mount = m
 	factory := t.opts.Factories[e.Type]
 	if factory == nil { // its trouble only: everything else must go on

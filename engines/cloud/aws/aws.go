@@ -19,6 +19,8 @@ type Options struct {
 	// the role of the machine.
 	AccessKey string
 	SecretKey engines.Sensitive
+	// WebIdentity takes the place of static credentials; nil: there is none.
+	WebIdentity *WebIdentity
 	// Region of requests: "" is that of the environment (AWS_REGION, then AWS_DEFAULT_REGION), else us-east-1.
 	Region      string
 	IAMEndpoint string // "": the provider's own
@@ -37,6 +39,12 @@ type Options struct {
 	// Backoff is how long to wait after the given attempt, which counts from 1. nil is the SDK's own, with jitter, up to
 	// 20 seconds, and for what RemoveUser waits for up to 3; it is here for tests.
 	Backoff func(attempt int) time.Duration
+}
+
+// WebIdentity are the credentials of a role that is assumed with a token (AssumeRoleWithWebIdentity).
+type WebIdentity struct {
+	RoleARN string
+	Token   func(context.Context) (engines.Sensitive, error)
 }
 
 // Endpoint is a service somewhere else. Without a URL it is the provider's own in the region.
@@ -85,7 +93,9 @@ type AssumeRole struct {
 	Policy     string // JSON, "": none
 	PolicyARNs []string
 	Tags       map[string]string
-	TTL        time.Duration // 0: the role's default
+	// SourceIdentity stays with all sessions that come of this one; "": none.
+	SourceIdentity string
+	TTL            time.Duration // 0: the role's default
 }
 
 // Federation is what is asked of STS for temporary credentials of a federated user.

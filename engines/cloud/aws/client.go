@@ -90,6 +90,9 @@ func New(ctx context.Context, o Options) (*Client, error) {
 		}))
 	}
 	c.as = found{cfg.Credentials, c}
+	if o.WebIdentity != nil {
+		c.as = sdk.NewCredentialsCache(webIdentity{c, *o.WebIdentity}, func(o *sdk.CredentialsCacheOptions) { o.ExpiryWindow = expiryWindow })
+	}
 	for _, role := range o.AssumeRoles {
 		c.as = sdk.NewCredentialsCache(assumed{c, c.as, role}, func(o *sdk.CredentialsCacheOptions) { o.ExpiryWindow = expiryWindow })
 	}
@@ -107,11 +110,14 @@ func New(ctx context.Context, o Options) (*Client, error) {
 // the shared files say of endpoints and authorities counts for them, too.
 func load(ctx context.Context, o Options) (sdk.Config, error) {
 	options := []func(*config.LoadOptions) error{
-		config.WithRegion(region(o.Region)),
+		config.WithRegion(Region(o.Region)),
 		config.WithLogger(logging.Nop{}),
 		config.WithAPIOptions([]func(*middleware.Stack) error{awsmiddleware.AddUserAgentKey(userAgent), bound(o.CallTime)}),
 	}
-	if o.AccessKey != "" {
+	switch {
+	case o.WebIdentity != nil: // and nothing that is found
+		options = append(options, config.WithCredentialsProvider(sdk.AnonymousCredentials{}))
+	case o.AccessKey != "":
 		keys := credentials.NewStaticCredentialsProvider(o.AccessKey, o.SecretKey.Reveal(), "")
 		options = append(options, config.WithCredentialsProvider(keys))
 	}
@@ -133,8 +139,8 @@ func bound(most time.Duration) func(*middleware.Stack) error {
 	}
 }
 
-// region applies the rule for a region that is not configured; shared files have no say in it.
-func region(configured string) string {
+// Region returns the region that counts if one, or none, is configured; shared files have no say in it.
+func Region(configured string) string {
 	for _, r := range []string{configured, os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION")} {
 		if r != "" {
 			return r

@@ -84,6 +84,7 @@ func (c *Client) assumeRole(ctx context.Context, as sdk.CredentialsProvider, a A
 	in := &sts.AssumeRoleInput{
 		RoleArn: &a.RoleARN, RoleSessionName: &a.Session, ExternalId: given(a.ExternalID), Policy: given(a.Policy),
 		PolicyArns: policies(a.PolicyARNs), Tags: sessionTags(a.Tags), DurationSeconds: seconds(a.TTL),
+		SourceIdentity: given(a.SourceIdentity),
 	}
 	out, err := ask(ctx, c, as, func(ctx context.Context, at *sts.Client, o func(*sts.Options)) (*sts.AssumeRoleOutput, error) {
 		return at.AssumeRole(ctx, in, o)
@@ -163,6 +164,36 @@ func (a assumed) Retrieve(ctx context.Context) (sdk.Credentials, error) {
 	return sdk.Credentials{
 		AccessKeyID: got.AccessKey, SecretAccessKey: got.SecretKey.Reveal(), SessionToken: got.SessionToken.Reveal(),
 		Source: "AssumeRole", CanExpire: true, Expires: got.ExpiresAt,
+	}, nil
+}
+
+// webIdentity are the credentials of a role that is assumed with a token.
+type webIdentity struct {
+	c  *Client
+	of WebIdentity
+}
+
+// Retrieve implements aws.CredentialsProvider.
+func (w webIdentity) Retrieve(ctx context.Context) (sdk.Credentials, error) {
+	const action = "AssumeRoleWithWebIdentity"
+	token, err := w.of.Token(ctx)
+	if err != nil {
+		return sdk.Credentials{}, &Error{Kind: Denied, Action: action, Text: "no identity token could be issued", Err: err}
+	}
+	in := &sts.AssumeRoleWithWebIdentityInput{RoleArn: &w.of.RoleARN, RoleSessionName: sdk.String(chainSession), WebIdentityToken: sdk.String(token.Reveal())}
+	out, err := ask(ctx, w.c, sdk.AnonymousCredentials{}, func(ctx context.Context, at *sts.Client, o func(*sts.Options)) (*sts.AssumeRoleWithWebIdentityOutput, error) {
+		return at.AssumeRoleWithWebIdentity(ctx, in, o)
+	})
+	if err != nil {
+		return sdk.Credentials{}, err
+	}
+	got, err := temporary(action, out.Credentials, nil)
+	if err != nil {
+		return sdk.Credentials{}, err
+	}
+	return sdk.Credentials{
+		AccessKeyID: got.AccessKey, SecretAccessKey: got.SecretKey.Reveal(), SessionToken: got.SessionToken.Reveal(),
+		Source: action, CanExpire: true, Expires: got.ExpiresAt,
 	}, nil
 }
 

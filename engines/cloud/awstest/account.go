@@ -103,6 +103,8 @@ type Role struct {
 	MaxTTL     time.Duration // 0 is one hour
 	Powerless  bool          // it may do nothing but assume roles that trust it, as may sessions with policies of their own
 	Trusted    []string      // ARNs of users and roles that may assume it; nil is everybody who may do everything
+	// WebIdentity returns the code and the reason of the vendor for a token that may not assume it, "" if it may; nil: none may.
+	WebIdentity func(token string) (code, reason string)
 }
 
 // In returns an account, which is made if there was none with this id.

@@ -58,10 +58,12 @@ var actions = map[string]func(*request) ([]query.Element, *query.Refusal){
 	"ListServiceSpecificCredentials":  listServiceCredentials,
 	"DeleteServiceSpecificCredential": deleteServiceCredential,
 
-	"GetCallerIdentity":  getCallerIdentity,
-	"AssumeRole":         assumeRole,
-	"GetFederationToken": getFederationToken,
-	"GetSessionToken":    getSessionToken,
+	"GetCallerIdentity": getCallerIdentity,
+	"AssumeRole":        assumeRole,
+
+	"AssumeRoleWithWebIdentity": assumeRoleWithWebIdentity,
+	"GetFederationToken":        getFederationToken,
+	"GetSessionToken":           getSessionToken,
 }
 
 // account is the caller's.

@@ -194,6 +194,30 @@ func assumeRole(r *request) ([]query.Element, *query.Refusal) {
 	}, nil
 }
 
+func assumeRoleWithWebIdentity(r *request) ([]query.Element, *query.Refusal) {
+	a, role := r.role(r.get("RoleArn"))
+	if role == nil || role.WebIdentity == nil {
+		return nil, query.Refuse("AccessDenied", "Not authorized to perform sts:AssumeRoleWithWebIdentity")
+	}
+	if code, reason := role.WebIdentity(r.get("WebIdentityToken")); code != "" {
+		return nil, query.Refuse(code, "%s", reason)
+	}
+	percent, limited, refused := r.sessionPolicies()
+	if refused != nil {
+		return nil, refused
+	}
+	name := r.get("RoleSessionName")
+	as := principal{
+		account: a, kind: ofRole, may: !role.Powerless && !limited, id: "AROA" + strings.ToUpper(role.Name) + ":" + name,
+		arn: "arn:aws:sts::" + a.ID + ":assumed-role/" + role.Name[strings.LastIndex(role.Name, "/")+1:] + "/" + name,
+	}
+	return []query.Element{
+		r.issue(as, r.duration(time.Hour)),
+		query.Group("AssumedRoleUser", query.Text("AssumedRoleId", as.id), query.Text("Arn", as.arn)),
+		query.Text("PackedPolicySize", strconv.Itoa(percent)),
+	}, nil
+}
+
 // trusts reports whether a role may be assumed by a caller. A user is trusted by its ARN, a session of a role by the ARN of
 // its role.
 func (role *Role) trusts(p *principal) bool {

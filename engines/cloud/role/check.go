@@ -29,6 +29,9 @@ const (
 	maxSessionName     = 1024 // the template's bytes
 	maxWait            = time.Minute
 
+	minSourceIdentity = 2
+	maxSourceIdentity = 64
+
 	shortestSTS = 15 * time.Minute
 	longestRole = 12 * time.Hour
 	longestUser = 36 * time.Hour // of federation_token and session_token
@@ -44,6 +47,7 @@ var (
 	groupNameForm  = regexp.MustCompile(`^[\w+=,.@-]{1,128}$`)
 	userPathForm   = regexp.MustCompile(`^/([!-~]+/)?$`)
 	externalIDForm = regexp.MustCompile(`^[\w+=,.@:/-]*$`)
+	sourceForm     = regexp.MustCompile(`^[\w+=,.@-]*$`)
 	mfaSerialForm  = regexp.MustCompile(`^[\w+=/:,.@-]{9,256}$`)
 )
 
@@ -123,6 +127,14 @@ func (r *Role) checkValues(p *engines.Problems) {
 	}
 	checkSessionTags(p, r.SessionTags)
 	checkSessionName(p, r.SessionName)
+	if literal, err := literalOf(r.SourceIdentity); err != nil || len(r.SourceIdentity) > maxSessionName {
+		p.Add("source_identity", "must be at most %d bytes, and \"{{\" be followed by a name such as identity.entity.name and \"}}\"", maxSessionName)
+	} else if literal != r.SourceIdentity && !sourceForm.MatchString(literal) || literal == r.SourceIdentity && literal != "" && !isSourceIdentity(literal) {
+		p.Add("source_identity", badSourceIdentity)
+	}
+	if r.MaxUsers < 0 {
+		p.Add("max_users", "must not be negative")
+	}
 	if r.ExternalID != "" && !IsExternalID(r.ExternalID) {
 		p.Add("external_id", "must be %d to %d letters, digits and +=,.@:/_-", minExternalID, maxExternalID)
 	}
@@ -248,6 +260,16 @@ func checkDocument(text string) error {
 	return nil
 }
 
+// badSourceIdentity says what the provider takes.
+const badSourceIdentity = "must be 2 to 64 letters, digits and +=,.@_-"
+
+func isSourceIdentity(text string) bool {
+	return len(text) >= minSourceIdentity && len(text) <= maxSourceIdentity && sourceForm.MatchString(text)
+}
+
+// notForType begins what is wrong with a field of another type.
+const notForType = "must only be given with the credential_type"
+
 // checkOnlyFor rejects fields that mean nothing for the role's type.
 func (r *Role) checkOnlyFor(p *engines.Problems) {
 	for _, f := range []struct {
@@ -264,6 +286,8 @@ func (r *Role) checkOnlyFor(p *engines.Problems) {
 		{"session_tags", len(r.SessionTags) > 0, []string{AssumedRole}},
 		{"session_name", r.SessionName != "", []string{AssumedRole}},
 		{"external_id", r.ExternalID != "", []string{AssumedRole}},
+		{"source_identity", r.SourceIdentity != "", []string{AssumedRole}},
+		{"max_users", r.MaxUsers > 0, []string{IAMUser}},
 		{"default_sts_ttl", r.DefaultSTSTTL > 0, []string{AssumedRole, FederationToken, SessionToken}},
 		{"max_sts_ttl", r.MaxSTSTTL > 0, []string{AssumedRole, FederationToken, SessionToken}},
 		{"user_path", r.UserPath != "", []string{IAMUser}},
@@ -272,7 +296,7 @@ func (r *Role) checkOnlyFor(p *engines.Problems) {
 		{"wait_until_valid", r.WaitUntilValid > 0, []string{IAMUser}},
 	} {
 		if f.given && !slices.ContainsFunc(f.kinds, r.has) {
-			p.Add(f.name, "must only be given with the credential_type %s", strings.Join(f.kinds, " or "))
+			p.Add(f.name, notForType+" %s", strings.Join(f.kinds, " or "))
 		}
 	}
 }

@@ -31,6 +31,8 @@ type writeRoleIn struct {
 	SessionTags    engines.StringMap  `json:"session_tags" help:"Tags of the sessions of assumed_role, as key=value. Values may hold templates such as {{identity.entity.name}}."`
 	SessionName    string             `json:"session_name" help:"Name of the sessions of assumed_role, whatever a request asks for. It may hold templates such as {{identity.entity.name}}."`
 	ExternalID     string             `json:"external_id" help:"What the roles want to be told by those who assume them. For assumed_role only."`
+	SourceIdentity string             `json:"source_identity" help:"Source identity of the sessions of assumed_role, which CloudTrail shows for all that comes of them. It may hold templates such as {{identity.entity.name}}."`
+	MaxUsers       int                `json:"max_users" help:"How many users of the role there may be at once, on each cluster; 0 is without limit. For iam_user only."`
 	DefaultSTSTTL  engines.Duration   `json:"default_sts_ttl" help:"Lifetime of temporary credentials if a request does not ask for one; 0 is an hour."`
 	MaxSTSTTL      engines.Duration   `json:"max_sts_ttl" help:"Longest lifetime of temporary credentials; 0 is the mount's maximum."`
 	UserPath       string             `json:"user_path" help:"Path of the users, / by default. For iam_user only."`
@@ -65,6 +67,8 @@ func (in *writeRoleIn) fields(r *Role) []roleField {
 		{"session_tags", len(in.SessionTags) == 0, func() { r.SessionTags = in.SessionTags }},
 		{"session_name", in.SessionName == "", func() { r.SessionName = in.SessionName }},
 		{"external_id", in.ExternalID == "", func() { r.ExternalID = in.ExternalID }},
+		{"source_identity", in.SourceIdentity == "", func() { r.SourceIdentity = in.SourceIdentity }},
+		{"max_users", in.MaxUsers == 0, func() { r.MaxUsers = in.MaxUsers }},
 		{"default_sts_ttl", in.DefaultSTSTTL == 0, func() { r.DefaultSTSTTL = time.Duration(in.DefaultSTSTTL).Truncate(time.Second) }},
 		{"max_sts_ttl", in.MaxSTSTTL == 0, func() { r.MaxSTSTTL = time.Duration(in.MaxSTSTTL).Truncate(time.Second) }},
 		{"user_path", in.UserPath == "", func() { r.UserPath = in.UserPath }},
@@ -100,7 +104,15 @@ func (in *writeRoleIn) apply(req *engines.Request, old *Role) (*Role, engines.Pr
 	case touched:
 		p.Add("credential_type", "is required to change a role that was made with %q", r.Legacy)
 	}
-	return r, append(p, r.check()...)
+	for _, problem := range r.check() {
+		if field, ok := strings.CutPrefix(problem, `field "`); ok && strings.Contains(problem, notForType) {
+			if field, _, _ = strings.Cut(field, `"`); !req.Given(field) && !req.Null(field) {
+				problem += ": the role has it from before, clear it with " + field + `=""`
+			}
+		}
+		p = append(p, problem)
+	}
+	return r, p
 }
 
 // legacy returns the role that is made with a legacy parameter. It takes the place of whatever there was.

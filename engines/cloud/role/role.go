@@ -44,6 +44,8 @@ type Role struct {
 	SessionTags    map[string]string  `json:"session_tags,omitempty"` // values may be templates
 	SessionName    string             `json:"session_name,omitempty"` // a template
 	ExternalID     string             `json:"external_id,omitempty"`
+	SourceIdentity string             `json:"source_identity,omitempty"` // a template
+	MaxUsers       int                `json:"max_users,omitempty"`       // issued at once, on a cluster; 0: no limit
 	DefaultSTSTTL  time.Duration      `json:"default_sts_ttl,omitempty"`
 	MaxSTSTTL      time.Duration      `json:"max_sts_ttl,omitempty"`
 	UserPath       string             `json:"user_path,omitempty"` // "" is "/"
@@ -148,9 +150,11 @@ func (r *Role) data() map[string]any {
 		"session_tags":             tags(r.SessionTags),
 		"session_name":             r.SessionName,
 		"external_id":              r.ExternalID,
+		"source_identity":          r.SourceIdentity,
+		"max_users":                r.MaxUsers,
 		"default_sts_ttl":          int64(r.DefaultSTSTTL / time.Second),
 		"max_sts_ttl":              int64(r.MaxSTSTTL / time.Second),
-		"user_path":                r.UserPath,
+		"user_path":                r.userPath(),
 		"permissions_boundary_arn": r.BoundaryARN,
 		"mfa_serial_number":        r.MFASerial,
 		"wait_until_valid":         int64(r.WaitUntilValid / time.Second),
@@ -159,6 +163,14 @@ func (r *Role) data() map[string]any {
 		data["invalid_data"] = text
 	}
 	return data
+}
+
+// userPath is the path of the users, "" if the role has none.
+func (r *Role) userPath() string {
+	if r.UserPath == "" && r.has(IAMUser) {
+		return "/"
+	}
+	return r.UserPath
 }
 
 type roleIn struct {
@@ -174,7 +186,7 @@ type rolesIn struct {
 func Routes(r *engines.Router) {
 	engines.On(r, engines.List, "roles", "List the roles.", 0, listRoles)
 	engines.On(r, engines.Read, "roles/{name}", "Read a role.", 0, readRole)
-	engines.On(r, engines.Update, "roles/{name}", "Create a role, or change what is given.", 0, writeRole).Exists = roleExists
+	engines.On(r, engines.Update, "roles/{name}", "Create a role, or change what is given.", engines.Strict, writeRole).Exists = roleExists
 	engines.On(r, engines.Delete, "roles/{name}", "Delete a role. Credentials that it issued live on until they expire.", 0, deleteRole)
 }
 

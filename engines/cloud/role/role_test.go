@@ -115,7 +115,7 @@ func TestRoleReadHasEveryField(t *testing.T) {
 		"credential_type": "session_token", "credential_types": []any{"session_token"},
 		"role_arns": []any{}, "assume_role_arns": []any{}, "policy_arns": []any{}, "iam_groups": []any{},
 		"iam_tags": map[string]any{}, "session_tags": map[string]any{},
-		"policy_document": "", "session_name": "", "external_id": "", "user_path": "", "permissions_boundary_arn": "", "mfa_serial_number": "",
+		"policy_document": "", "session_name": "", "external_id": "", "source_identity": "", "max_users": json.Number("0"), "user_path": "", "permissions_boundary_arn": "", "mfa_serial_number": "",
 		"default_sts_ttl": json.Number("0"), "max_sts_ttl": json.Number("0"), "wait_until_valid": json.Number("0"),
 	}
 	if got := m.Data(m.Must(engines.Read, "roles/bare", nil)); !reflect.DeepEqual(got, want) {

@@ -67,6 +67,11 @@ func (r *Role) Filled(c engines.Caller) (*Role, error) {
 	if f.SessionName, err = fill(r.SessionName, identity); err != nil {
 		p.Add("session_name", "%v", err)
 	}
+	if f.SourceIdentity, err = fill(r.SourceIdentity, identity); err != nil {
+		p.Add("source_identity", "%v", err)
+	} else if f.SourceIdentity != "" && !isSourceIdentity(f.SourceIdentity) {
+		p.Add("source_identity", "with its templates filled in: "+badSourceIdentity)
+	}
 	f.SessionTags = make(map[string]string, len(r.SessionTags))
 	for _, key := range slices.Sorted(maps.Keys(r.SessionTags)) {
 		if f.SessionTags[key], err = fill(r.SessionTags[key], identity); err != nil {

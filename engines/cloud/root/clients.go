@@ -18,7 +18,8 @@ const maxClients = 256
 
 // Clients keeps the clients of one root configuration, by the roles that they go through. Safe for concurrent use.
 type Clients struct {
-	log *slog.Logger
+	log   *slog.Logger
+	mount engines.Mount
 	// Dial makes a client. It is aws.New, unless a test has set another.
 	Dial func(context.Context, aws.Options) (aws.API, error)
 
@@ -30,7 +31,9 @@ type Clients struct {
 }
 
 // NewClients returns the clients of one mount.
-func NewClients(log *slog.Logger) *Clients { return &Clients{log: log, Dial: dialAWS} }
+func NewClients(log *slog.Logger, m engines.Mount) *Clients {
+	return &Clients{log: log, mount: m, Dial: dialAWS}
+}
 
 // API returns the provider as the root configuration reaches it, through the roles to assume first. The configuration is
 // read each time, so a change needs no notification. Calls that use an earlier client continue.
@@ -44,7 +47,7 @@ func (c *Clients) API(ctx context.Context, m engines.Mount, through ...aws.Assum
 
 // Once returns a client of its own, which is not kept.
 func (c *Clients) Once(ctx context.Context, r *Root) (aws.API, error) {
-	return c.Dial(ctx, r.options(nil))
+	return c.Dial(ctx, r.options(c.mount, nil))
 }
 
 // For is api for a configuration that has been read.
@@ -61,7 +64,7 @@ func (c *Clients) For(ctx context.Context, r *Root, through []aws.AssumeRole) (a
 		return api, nil
 	}
 	// Without the mutex: the SDK may look for a machine's region. Of two that are made at once, one is kept.
-	api, err := c.Dial(ctx, r.options(through))
+	api, err := c.Dial(ctx, r.options(c.mount, through))
 	if err != nil {
 		return nil, err
 	}
@@ -138,7 +141,7 @@ func (c *Clients) Account(ctx context.Context, r *Root, api aws.API, through []s
 // fingerprint is of what a client is made of.
 func (r *Root) fingerprint() ([sha256.Size]byte, error) {
 	reach := Root{
-		AccessKey: r.AccessKey, SecretKey: r.SecretKey, Region: r.Region, IAMEndpoint: r.IAMEndpoint,
+		AccessKey: r.AccessKey, SecretKey: r.SecretKey, RoleARN: r.RoleARN, IdentityAudience: r.IdentityAudience, IdentityTTL: r.IdentityTTL, Region: r.Region, IAMEndpoint: r.IAMEndpoint,
 		STSEndpoint: r.STSEndpoint, STSRegion: r.STSRegion, STSFallbacks: r.STSFallbacks, FallbackRegions: r.FallbackRegions,
 		MaxRetries: r.MaxRetries,
 	}

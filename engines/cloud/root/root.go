@@ -23,15 +23,21 @@ type Root struct {
 	AccessKey string `json:"access_key,omitempty"`
 	SecretKey string `json:"secret_key,omitempty"` // behind the barrier; never in a response
 	// KeyCreatedAt is known of keys that a rotation created, zero for keys that were configured.
-	KeyCreatedAt     time.Time `json:"key_created_at,omitzero"`
-	Region           string    `json:"region,omitempty"`
-	IAMEndpoint      string    `json:"iam_endpoint,omitempty"`
-	STSEndpoint      string    `json:"sts_endpoint,omitempty"`
-	STSRegion        string    `json:"sts_region,omitempty"`
-	STSFallbacks     []string  `json:"sts_fallback_endpoints,omitempty"`
-	FallbackRegions  []string  `json:"sts_fallback_regions,omitempty"` // one for each of STSFallbacks
-	MaxRetries       int       `json:"max_retries"`                    // -1: the SDK's default
-	UsernameTemplate string    `json:"username_template,omitempty"`    // "": username.DefaultTemplate
+	KeyCreatedAt time.Time `json:"key_created_at,omitzero"`
+	// RoleARN is assumed with identity tokens of this server for IdentityAudience, instead of a key.
+	RoleARN          string        `json:"role_arn,omitempty"`
+	IdentityAudience string        `json:"identity_token_audience,omitempty"`
+	IdentityTTL      time.Duration `json:"identity_token_ttl,omitempty"` // 0: the issuer's default
+
+	Region           string   `json:"region,omitempty"`
+	IAMEndpoint      string   `json:"iam_endpoint,omitempty"`
+	STSEndpoint      string   `json:"sts_endpoint,omitempty"`
+	STSRegion        string   `json:"sts_region,omitempty"`
+	STSFallbacks     []string `json:"sts_fallback_endpoints,omitempty"`
+	FallbackRegions  []string `json:"sts_fallback_regions,omitempty"` // one for each of STSFallbacks
+	MaxRetries       int      `json:"max_retries"`                    // -1: the SDK's default
+	UsernameTemplate string   `json:"username_template,omitempty"`    // "": username.DefaultTemplate
+	MaxUsers         int      `json:"max_users,omitempty"`            // of all roles, at once; 0: no limit
 
 	// RotationPeriod or RotationSchedule (cron, UTC) rotate the key by themselves, within RotationWindow of the time due.
 	RotationPeriod   time.Duration `json:"rotation_period,omitempty"`
@@ -54,12 +60,26 @@ func Get(ctx context.Context, s engines.Getter) (*Root, bool, error) {
 	return r, found, err
 }
 
-// options says how the provider is reached, through roles to assume first.
-func (r *Root) options(through []aws.AssumeRole) aws.Options {
+// identityToken issues a token for a mount.
+func identityToken(ctx context.Context, m engines.Mount, r *Root) (engines.Sensitive, error) {
+	if m.IdentityToken == nil {
+		return "", engines.Invalid("identity_token_audience: this server issues no identity tokens")
+	}
+	return m.IdentityToken(ctx, r.IdentityAudience, r.IdentityTTL)
+}
+
+// options says how a mount reaches the provider, through roles to assume first.
+func (r *Root) options(m engines.Mount, through []aws.AssumeRole) aws.Options {
 	o := aws.Options{
 		AccessKey: r.AccessKey, SecretKey: engines.Sensitive(r.SecretKey),
 		Region: r.Region, IAMEndpoint: r.IAMEndpoint, STSEndpoint: r.STSEndpoint, STSRegion: r.STSRegion,
 		MaxRetries: r.MaxRetries, AssumeRoles: through,
+	}
+	if r.IdentityAudience != "" {
+		reach := *r
+		o.WebIdentity = &aws.WebIdentity{RoleARN: r.RoleARN, Token: func(ctx context.Context) (engines.Sensitive, error) {
+			return identityToken(ctx, m, &reach)
+		}}
 	}
 	for i, url := range r.STSFallbacks {
 		o.STSFallbacks = append(o.STSFallbacks, aws.Endpoint{URL: url, Region: r.FallbackRegions[i]})
@@ -89,7 +109,7 @@ func Routes(r *engines.Router, more func(context.Context, engines.Getter) (map[s
 		return readRoot(ctx, req, more)
 	}
 	engines.On(r, engines.Read, "config/root", "Read the root configuration, without its secret key.", 0, read)
-	engines.On(r, engines.Update, "config/root", "Configure how the provider is reached. What is left out goes back to its default.", 0, writeRoot)
+	engines.On(r, engines.Update, "config/root", "Configure how the provider is reached. What is left out goes back to its default.", engines.Strict, writeRoot)
 }
 
 func readRoot(ctx context.Context, req *engines.Request, more func(context.Context, engines.Getter) (map[string]any, error)) (*engines.Response, error) {
@@ -117,7 +137,11 @@ func (r *Root) data() map[string]any {
 	}
 	return map[string]any{
 		"access_key":                 r.AccessKey,
-		"region":                     r.Region,
+		"role_arn":                   r.RoleARN,
+		"identity_token_audience":    r.IdentityAudience,
+		"identity_token_ttl":         int64(r.IdentityTTL / time.Second),
+		"region":                     aws.Region(r.Region),
+		"max_users":                  r.MaxUsers,
 		"iam_endpoint":               r.IAMEndpoint,
 		"sts_endpoint":               r.STSEndpoint,
 		"sts_region":                 r.STSRegion,

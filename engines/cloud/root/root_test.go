@@ -33,8 +33,8 @@ func (o *only) Router() *engines.Router { return o.router }
 
 func testMount(t testing.TB, log *slog.Logger) *enginetest.Mount {
 	t.Helper()
-	build := func(engines.Mount) (engines.Engine, error) {
-		o := &only{engines.NewRouter(), NewClients(log)}
+	build := func(m engines.Mount) (engines.Engine, error) {
+		o := &only{engines.NewRouter(), NewClients(log, m)}
 		Routes(o.router, func(context.Context, engines.Getter) (map[string]any, error) { return nil, nil })
 		return o, nil
 	}
@@ -82,6 +82,7 @@ func TestRootReadBack(t *testing.T) {
 		t.Errorf("write answers %+v, want nothing", resp)
 	}
 	want := map[string]any{
+		"role_arn": "", "identity_token_audience": "", "identity_token_ttl": "0", "max_users": "0",
 		"access_key": testKey, "region": "eu-west-1", "iam_endpoint": "https://iam.example.com",
 		"sts_endpoint": "https://sts.example.com/path", "sts_region": "eu-central-1",
 		"sts_fallback_endpoints": []any{"https://a.example.com", "https://b.example.com:8443"},
@@ -106,10 +107,13 @@ func plain(data map[string]any) map[string]any {
 
 // SPEC 4.D: defaults of the root configuration.
 func TestRootDefaults(t *testing.T) {
+	t.Setenv("AWS_REGION", "")
+	t.Setenv("AWS_DEFAULT_REGION", "")
 	m := testMount(t, slog.New(slog.DiscardHandler))
 	m.Must(engines.Update, "config/root", keys(nil))
 	want := map[string]any{
-		"access_key": testKey, "region": "", "iam_endpoint": "", "sts_endpoint": "", "sts_region": "",
+		"role_arn": "", "identity_token_audience": "", "identity_token_ttl": "0", "max_users": "0",
+		"access_key": testKey, "region": "us-east-1", "iam_endpoint": "", "sts_endpoint": "", "sts_region": "",
 		"sts_fallback_endpoints": []any{}, "sts_fallback_regions": []any{}, "max_retries": "-1",
 		"username_template": username.DefaultTemplate, "rotation_period": "0", "rotation_schedule": "", "rotation_window": "0",
 		"disable_automated_rotation": false, "key_created_at": nil, "next_rotation": nil,
@@ -121,11 +125,13 @@ func TestRootDefaults(t *testing.T) {
 
 // SPEC 4.D: "Overwrites existing ones." An absent field goes back to its default.
 func TestRootWriteOverwrites(t *testing.T) {
+	t.Setenv("AWS_REGION", "")
+	t.Setenv("AWS_DEFAULT_REGION", "")
 	m := testMount(t, slog.New(slog.DiscardHandler))
 	m.Must(engines.Update, "config/root", keys(fields{"region": "eu-west-1", "max_retries": 3, "username_template": "{{ uuid | truncate 30 }}", "rotation_period": "24h"}))
 	m.Must(engines.Update, "config/root", fields{"access_key": "AKIAOTHEROTHEROTHERO", "secret_key": "other-secret"})
 	got := plain(readRootData(t, m))
-	if got["access_key"] != "AKIAOTHEROTHEROTHERO" || got["region"] != "" || got["max_retries"] != "-1" ||
+	if got["access_key"] != "AKIAOTHEROTHEROTHERO" || got["region"] != "us-east-1" || got["max_retries"] != "-1" ||
 		got["username_template"] != username.DefaultTemplate || got["rotation_period"] != "0" || got["next_rotation"] != nil {
 		t.Errorf("config/root = %v, want defaults for what was absent", got)
 	}

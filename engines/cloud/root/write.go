@@ -23,8 +23,13 @@ const (
 )
 
 type rootIn struct {
-	AccessKey       string             `json:"access_key" form:"trim" max:"128" help:"Access key id. Without it and secret_key the environment, the shared files and the role of the machine are asked, in this order."`
-	SecretKey       engines.Sensitive  `json:"secret_key" max:"512" help:"Secret access key. It is never answered."`
+	AccessKey        string            `json:"access_key" form:"trim" max:"128" help:"Access key id. Without it and secret_key the environment, the shared files and the role of the machine are asked, in this order."`
+	SecretKey        engines.Sensitive `json:"secret_key" max:"512" help:"Secret access key. It is never answered."`
+	RoleARN          string            `json:"role_arn" form:"trim" max:"2048" help:"Role that is assumed with a token of this server, instead of a key. Required with identity_token_audience, and for it only."`
+	IdentityAudience string            `json:"identity_token_audience" form:"trim" max:"1024" help:"Audience of the token, as the identity provider in IAM has it. Its subject is plugin-identity:<namespace id>:secret:<accessor of the mount>. Not with access_key."`
+	IdentityTTL      engines.Duration  `json:"identity_token_ttl" help:"Lifetime of the token, an hour without it."`
+	IdentityKey      string            `json:"identity_token_key" form:"trim" max:"128" help:"Key that signs the token: only default."`
+
 	Region          string             `json:"region" form:"trim" help:"Region of requests. Without it that of the environment is used (AWS_REGION, then AWS_DEFAULT_REGION), else us-east-1."`
 	IAMEndpoint     string             `json:"iam_endpoint" form:"trim" max:"2048" help:"URL of IAM, if it is not the provider's own."`
 	STSEndpoint     string             `json:"sts_endpoint" form:"trim" max:"2048" help:"URL of STS, if it is not the provider's own."`
@@ -34,6 +39,7 @@ type rootIn struct {
 	MaxRetries      int                `json:"max_retries" default:"-1" help:"How often a call that failed for a reason that may pass is repeated; -1 is the SDK's default."`
 
 	UsernameTemplate string           `json:"username_template" max:"4096" help:"Template of the names of users (.Type is IAM, at most 64 characters) and of federated users (.Type is STS, at most 32), of .DisplayName and .PolicyName."`
+	MaxUsers         int              `json:"max_users" help:"How many users all roles may have issued at once, on each cluster; 0 is without limit. See max_users of roles."`
 	RotationPeriod   engines.Duration `json:"rotation_period" help:"Rotate the key by itself so often; 0 is never. Not with rotation_schedule."`
 	RotationSchedule string           `json:"rotation_schedule" form:"trim" max:"128" help:"Rotate the key by itself at these times: five fields of cron, in UTC."`
 	RotationWindow   engines.Duration `json:"rotation_window" help:"How long after a time of rotation_schedule the rotation may begin; 0 is without limit."`
@@ -44,8 +50,16 @@ type rootIn struct {
 func writeRoot(ctx context.Context, req *engines.Request, in *rootIn) (*engines.Response, error) {
 	r := in.root()
 	p, warnings := r.check()
+	if in.IdentityKey != "" && in.IdentityKey != "default" {
+		p.Add("identity_token_key", "there is one key for identity tokens, \"default\": leave it out")
+	}
 	if p != nil {
 		return nil, p.Err()
+	}
+	if r.IdentityAudience != "" { // which also makes the keys of the issuer, at the primary
+		if _, err := identityToken(ctx, req.Mount, r); err != nil {
+			return nil, err
+		}
 	}
 	now := time.Now()
 	var lost string
@@ -76,8 +90,9 @@ func (in *rootIn) root() *Root {
 		Region: strings.TrimSpace(in.Region), STSRegion: strings.TrimSpace(in.STSRegion),
 		IAMEndpoint: strings.TrimSpace(in.IAMEndpoint), STSEndpoint: strings.TrimSpace(in.STSEndpoint),
 		STSFallbacks: in.STSFallbacks, FallbackRegions: in.FallbackRegions, MaxRetries: in.MaxRetries,
-		UsernameTemplate: in.UsernameTemplate,
-		RotationPeriod:   time.Duration(in.RotationPeriod), RotationSchedule: strings.TrimSpace(in.RotationSchedule),
+		RoleARN: strings.TrimSpace(in.RoleARN), IdentityAudience: strings.TrimSpace(in.IdentityAudience), IdentityTTL: time.Duration(in.IdentityTTL),
+		UsernameTemplate: in.UsernameTemplate, MaxUsers: in.MaxUsers,
+		RotationPeriod: time.Duration(in.RotationPeriod), RotationSchedule: strings.TrimSpace(in.RotationSchedule),
 		RotationWindow: time.Duration(in.RotationWindow), RotationDisabled: in.RotationDisabled,
 	}
 	if strings.TrimSpace(r.UsernameTemplate) == "" {
@@ -110,7 +125,7 @@ func (r *Root) loses(old *Root) string {
 		return "secret_key: differs from the secret of a key that a rotation made and only this server knew: if it is wrong, delete the key at the provider (" + old.AccessKey + ") and configure another one"
 	case !old.KeyCreatedAt.IsZero():
 		return "access_key: replaces a key that a rotation made and whose secret only this server knew: delete it at the provider (" + old.AccessKey + ")"
-	case r.AccessKey == "":
+	case r.AccessKey == "" && r.IdentityAudience == "":
 		return "access_key, secret_key: were configured, and are forgotten because this request does not give them: the provider is now reached with the credentials of the machine"
 	}
 	return ""
@@ -132,6 +147,10 @@ func (r *Root) check() (p engines.Problems, warnings []string) {
 			warnings = append(warnings, "username_template: "+text)
 		}
 	}
+	if r.MaxUsers < 0 {
+		p.Add("max_users", "must not be negative")
+	}
+	r.checkIdentity(&p)
 	r.checkRotation(&p)
 	if strings.HasPrefix(r.AccessKey, "ASIA") {
 		warnings = append(warnings, "access_key: is that of temporary credentials, which work with their session token only: give the key of a user")
@@ -152,6 +171,28 @@ func (r *Root) checkKeys(p *engines.Problems) {
 	}
 	if strings.ContainsFunc(r.SecretKey, invisible) {
 		p.Add("secret_key", malformed)
+	}
+}
+
+// roleARN is the form of a role's ARN.
+var roleARN = regexp.MustCompile(`^arn:aws[a-z-]*:iam::[0-9]{12}:role/([!-~]+/)?[\w+=,.@-]{1,64}$`)
+
+func (r *Root) checkIdentity(p *engines.Problems) {
+	switch {
+	case r.IdentityAudience == "" && r.RoleARN != "":
+		p.Add("identity_token_audience", "is required with role_arn: the role is assumed with an identity token. Roles to assume with a key are those of roles")
+	case r.IdentityAudience == "" && r.IdentityTTL != 0:
+		p.Add("identity_token_audience", "is required with identity_token_ttl")
+	case r.IdentityAudience == "":
+	case r.AccessKey != "" || r.SecretKey != "":
+		p.Add("identity_token_audience", "takes the place of access_key and secret_key: give one or the other")
+	case r.RoleARN == "":
+		p.Add("role_arn", "is required with identity_token_audience: it is assumed with the token")
+	case !roleARN.MatchString(r.RoleARN):
+		p.Add("role_arn", "must be the ARN of a role, such as \"arn:aws:iam::123456789012:role/name\"")
+	}
+	if strings.ContainsFunc(r.IdentityAudience, invisible) {
+		p.Add("identity_token_audience", "may hold visible ASCII characters only")
 	}
 }
 

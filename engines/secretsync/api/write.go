@@ -170,6 +170,7 @@ func checkMasks(c destination.Config, in reflect.Value, req *engines.Request) (p
 // endpointIdentity is where a configuration leads, and with what.
 type endpointIdentity struct {
 	location, owner, ambiguous string
+	fixed, why                 string            // see destination.Fixed
 	credentials                map[string]string // fields that are set, by name
 }
 
@@ -180,6 +181,9 @@ func identityOf(c destination.Config) endpointIdentity {
 	}
 	if a, ok := c.(destination.Ambiguous); ok {
 		at.ambiguous = a.Ambiguous()
+	}
+	if f, ok := c.(destination.Fixed); ok {
+		at.fixed, at.why = f.Fixed()
 	}
 	return at
 }
@@ -203,7 +207,7 @@ func (s *API) checkMove(ctx context.Context, d *state.Destination, before endpoi
 		}
 	}
 	exchanged := before.ambiguous != "" && !maps.Equal(before.credentials, now.credentials)
-	if now.location == before.location && !exchanged {
+	if now.location == before.location && now.fixed == before.fixed && !exchanged {
 		return problems, nil
 	}
 	has, err := s.HasAssociations(ctx, d)
@@ -211,6 +215,8 @@ func (s *API) checkMove(ctx context.Context, d *state.Destination, before endpoi
 	case err != nil || !has:
 	case now.location != before.location:
 		problems = append(problems, "the destination has associations, and would be another place: associate the secrets with another destination instead")
+	case now.fixed != before.fixed:
+		problems = append(problems, "the destination has associations, and existing secrets would stay as they are, because "+now.why+": associate the secrets with another destination instead")
 	default:
 		problems = append(problems, "the destination has associations, and could be another place with these credentials, because "+before.ambiguous)
 	}

@@ -23,7 +23,7 @@ func (s *Syncer) PlanSecret(ctx context.Context, d *state.Destination, a *state.
 	if l != nil && l.Unreadable {
 		return []PlannedAction{{Action: plan.Reject, Reason: l.Cause}}, nil
 	}
-	t := &target{key: a.LinkID(secret), dest: *d, assoc: *a, destType: s.Pool.Types[d.Type], mount: m}
+	t := &target{key: a.LinkID(secret), dest: *d, assoc: *a, destType: s.Pool.Types[d.Type], mount: m, tagsFingerprint: s.Pool.AppliedFingerprint(d)}
 	if l != nil {
 		t.link = *l
 	}

@@ -24,7 +24,7 @@ type step struct {
 	object          bool // the desired value is a whole secret
 	found           destination.Found
 	tags            map[string]string
-	tagsFingerprint string        // of tags
+	tagsFingerprint string        // target.tagsFingerprint
 	refresh         bool          // read the destination in any case
 	upToDate        bool          // by the sync state; the destination was not read
 	claimedNow      bool          // the step has claimed the name
@@ -41,7 +41,6 @@ func (t *target) steps(want []template.Item, refresh bool) []step {
 	rules := t.destType.Rules
 	var steps []step
 	named := map[string]bool{}
-	tagged := state.TagsFingerprint(t.dest.CustomTags)
 	for _, w := range want {
 		if len(w.Key) > maxName {
 			w.Problem = fmt.Sprintf("the key begins with %q and is %d bytes long: only keys of up to %d bytes are synced", truncate(w.Key, 50), len(w.Key), maxName)
@@ -49,7 +48,7 @@ func (t *target) steps(want []template.Item, refresh bool) []step {
 		if w.Problem != "" { // the name and the key are stored, whatever they are
 			w.Name, w.Key = truncate(w.Name, maxName), truncate(w.Key, maxName)
 		}
-		st := step{Item: state.Item{Name: w.Name, Key: w.Key}, tags: t.dest.CustomTags, tagsFingerprint: tagged, refresh: refresh}
+		st := step{Item: state.Item{Name: w.Name, Key: w.Key}, tags: t.dest.CustomTags, tagsFingerprint: t.tagsFingerprint, refresh: refresh}
 		if had := t.link.Item(w.Name, rules); had != nil && !named[state.Fold(rules, w.Name)] {
 			st.Item, st.before = *had, *had
 			st.Item.Key, st.Retained = w.Key, false
@@ -160,7 +159,7 @@ func (s *Syncer) decideStep(ctx context.Context, t *target, dest destination.Des
 		}
 	}
 	if st.Do == plan.None && v.Desired != nil && st.TagsFingerprint != st.tagsFingerprint {
-		st.Action = plan.Action{Do: plan.Update, Reason: "has other tags", OwnedThere: true}
+		st.Action = plan.Action{Do: plan.Update, Reason: "has other tags or settings", OwnedThere: true}
 	}
 	if st.writes() {
 		st.isLimited(t)

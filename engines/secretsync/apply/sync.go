@@ -27,6 +27,8 @@ type target struct {
 	mount    *engines.Mounted
 	secret   engines.Secret
 	ownerTag string // the prefix of the ownership tags of its names
+	// tagsFingerprint is connection.Pool.AppliedFingerprint of dest.
+	tagsFingerprint string
 }
 
 // errNotAssociated means that there is nothing to sync any more.
@@ -58,7 +60,7 @@ func (s *Syncer) load(ctx context.Context, key state.LinkID) (*target, error) {
 	if _, err := s.Pool.ConfigOf(&t.dest); err != nil {
 		return nil, err
 	}
-	t.destType = s.Pool.Types[t.dest.Type]
+	t.destType, t.tagsFingerprint = s.Pool.Types[t.dest.Type], s.Pool.AppliedFingerprint(&t.dest)
 	if t.ownerTag, err = state.OwnerTagPrefix(ctx, s.Host.Store(), &t.assoc); err != nil {
 		return nil, err
 	}
@@ -92,10 +94,9 @@ func (t *target) hasOnly(want []template.Item, is func(it *state.Item, print []b
 	if t.assoc.IsEnding() || t.secretGone() || len(l.Active()) != len(want) || l.IsUnfinished() || l.Rules != t.assoc.RulesHash() {
 		return false
 	}
-	tagged := state.TagsFingerprint(t.dest.CustomTags)
 	for _, w := range want {
 		had := l.Item(w.Name, t.destType.Rules)
-		if had == nil || had.Retained || w.Problem != "" || had.Key != w.Key || !is(had, t.dest.Fingerprint(w.Value), tagged) {
+		if had == nil || had.Retained || w.Problem != "" || had.Key != w.Key || !is(had, t.dest.Fingerprint(w.Value), t.tagsFingerprint) {
 			return false
 		}
 	}

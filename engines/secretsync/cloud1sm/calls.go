@@ -16,6 +16,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
+	"github.com/aws/aws-sdk-go-v2/service/sts/types"
 	"github.com/aws/smithy-go/logging"
 	"github.com/aws/smithy-go/middleware"
 
@@ -47,13 +48,16 @@ func open(c destination.Config, env destination.Env) (destination.Destination, e
 	d := &dest{config: own, region: region, wire: &wire{}}
 	d.wire.client = clientOf(env.Client)
 	options := []func(*middleware.Stack) error{awsmiddleware.AddUserAgentKey("coffer")}
-	as := d.credentials(getenv)
+	var as sdk.CredentialsProvider = sdk.AnonymousCredentials{}
+	if own.IdentityAudience == "" {
+		as = d.credentials(getenv)
+	}
 	if own.RoleARN != "" {
 		stsURL := env.AuthorityURL
 		if stsURL == "" {
 			stsURL = env.URL // where all services are, as on one's own premises
 		}
-		as = &assumed{d: d, next: sts.New(sts.Options{
+		as = &assumed{d: d, env: env, next: sts.New(sts.Options{
 			Region: region, BaseEndpoint: endpoint(stsURL), HTTPClient: &wire{client: d.wire.client, telling: true}, Retryer: sdk.NopRetryer{},
 			Credentials: as, APIOptions: options, Logger: logging.Nop{},
 		})}
@@ -153,31 +157,56 @@ func (d *dest) static(id, secret, token string) sdk.CredentialsProvider {
 // assumed are the credentials of a role.
 type assumed struct {
 	d    *dest
+	env  destination.Env
 	next *sts.Client
 }
 
 // Retrieve implements aws.CredentialsProvider.
 func (a *assumed) Retrieve(ctx context.Context) (sdk.Credentials, error) {
-	in := &sts.AssumeRoleInput{RoleArn: &a.d.config.RoleARN, RoleSessionName: sdk.String(sessionName)}
-	if a.d.config.ExternalID != "" {
-		in.ExternalId = &a.d.config.ExternalID
-	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	out, err := a.next.AssumeRole(ctx, in)
+	got, call, err := a.assume(ctx)
 	if err != nil {
-		e := failed(err, "AssumeRole", false)
+		e := failed(err, call, false)
 		e.Err = errors.Join(errCredentials, e.Err)
 		return sdk.Credentials{}, e
 	}
-	got := out.Credentials
 	if got == nil || got.AccessKeyId == nil || got.SecretAccessKey == nil || got.SessionToken == nil || got.Expiration == nil {
-		return sdk.Credentials{}, unexpectedResponse("AssumeRole", false)
+		return sdk.Credentials{}, unexpectedResponse(call, false)
 	}
 	return sdk.Credentials{
 		AccessKeyID: *got.AccessKeyId, SecretAccessKey: *got.SecretAccessKey, SessionToken: *got.SessionToken,
 		CanExpire: true, Expires: *got.Expiration, Source: sessionName,
 	}, nil
+}
+
+// assume asks for the credentials of the role: with an identity token of this server, or with the credentials that there are.
+func (a *assumed) assume(ctx context.Context) (got *types.Credentials, call string, err error) {
+	c := &a.d.config
+	if c.IdentityAudience != "" {
+		call = "AssumeRoleWithWebIdentity"
+		token, err := a.env.Identity(ctx, c.IdentityAudience, c.IdentityTTL)
+		if err != nil {
+			return nil, call, err
+		}
+		out, err := a.next.AssumeRoleWithWebIdentity(ctx, &sts.AssumeRoleWithWebIdentityInput{
+			RoleArn: &c.RoleARN, RoleSessionName: sdk.String(sessionName), WebIdentityToken: &token,
+		})
+		if err != nil {
+			return nil, call, err
+		}
+		return out.Credentials, call, nil
+	}
+	call = "AssumeRole"
+	in := &sts.AssumeRoleInput{RoleArn: &c.RoleARN, RoleSessionName: sdk.String(sessionName)}
+	if c.ExternalID != "" {
+		in.ExternalId = &c.ExternalID
+	}
+	out, err := a.next.AssumeRole(ctx, in)
+	if err != nil {
+		return nil, call, err
+	}
+	return out.Credentials, call, nil
 }
 
 // clientOf returns the client that was given, but for redirects, which the services do not send.

@@ -37,7 +37,7 @@ const (
 var Type = destination.Type{
 	Name: typeName,
 	Help: "AWS Secrets Manager in one region of one account. The credentials need the actions CreateSecret, DescribeSecret, GetSecretValue, " +
-		"PutSecretValue, UpdateSecretVersionStage, TagResource, UntagResource, DeleteSecret, RestoreSecret and ListSecrets.",
+		"PutSecretValue, UpdateSecretVersionStage, TagResource, UntagResource, DeleteSecret, RestoreSecret and ListSecrets; with kms_key_id also UpdateSecret, with replica_regions ReplicateSecretToRegions and RemoveRegionsFromReplication.",
 	Rules: destination.Rules{
 		Granularity:      destination.SecretPath,
 		Template:         "vault/{{ .MountAccessor }}/{{ .SecretPath }}",

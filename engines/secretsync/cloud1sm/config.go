@@ -4,7 +4,9 @@ import (
 	"encoding/base32"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/coffer-project/coffer/engines"
@@ -24,9 +26,15 @@ type Config struct {
 	SecretAccessKey engines.Sensitive `json:"secret_access_key" help:"Secret of the access key. Without it, as for access_key_id: AWS_SECRET_ACCESS_KEY."`
 	Region          string            `json:"region" help:"Region of the secrets, such as us-east-1. Without it, that of the server's environment: AWS_REGION, else AWS_DEFAULT_REGION, else the shared configuration."`
 
+	IdentityAudience engines.Sensitive `json:"identity_token_audience" help:"Audience of a token of this server, with which role_arn is assumed instead of with a key: as the identity provider in IAM has it. Its subject is plugin-identity:<namespace id>:sync:cloud1-sm/<name>."`
+	IdentityTTL      engines.Duration  `json:"identity_token_ttl" help:"Lifetime of that token, an hour without it."`
+	IdentityKey      engines.Sensitive `json:"identity_token_key" help:"Key that signs that token: only default."`
+
 	RoleARN    string `json:"role_arn" help:"ARN of a role to assume with these credentials."`
 	ExternalID string `json:"external_id" help:"External id that the role asks for."`
-	KMSKeyID   string `json:"kms_key_id" help:"Key that secrets are encrypted with that are created from now on: ARN, id or alias/name. Without it, the account's aws/secretsmanager."`
+	KMSKeyID   string `json:"kms_key_id" help:"Key that secrets are encrypted with: ARN, id or alias/name. Existing secrets are encrypted again with it. Without it, new secrets are encrypted with the account's aws/secretsmanager, and existing ones keep their key."`
+
+	ReplicaRegions engines.StringMap `json:"replica_regions" max:"50" help:"Regions that secrets are replicated to, each with the key there (ARN, id or alias/name), empty for the account's aws/secretsmanager. Existing secrets follow. An empty object removes all replicas; without the field they stay as they are."`
 
 	RecoveryWindowInDays *int `json:"recovery_window_in_days" help:"How long a deleted secret can be recovered: 7 to 30 days, 30 by default; 0 deletes at once and for good."`
 }
@@ -45,7 +53,17 @@ func (c *Config) Check() (problems []string) {
 		*text = strings.TrimSpace(*text)
 	}
 	c.Region = strings.ToLower(c.Region)
-	problems = c.checkKeys()
+	problems = append(c.checkKeys(), destination.CheckIdentity(&c.IdentityAudience, &c.IdentityKey, c.IdentityTTL)...)
+	if c.IdentityAudience != "" {
+		switch {
+		case c.AccessKeyID != "":
+			problems = append(problems, "identity_token_audience: takes the place of access_key_id: give one or the other")
+		case c.RoleARN == "":
+			problems = append(problems, "role_arn: is missing: identity_token_audience needs the role that is assumed with the token")
+		case c.ExternalID != "":
+			problems = append(problems, "external_id: a role that is assumed with an identity token asks for none: leave it out")
+		}
+	}
 	if c.Region != "" && !regionPattern.MatchString(c.Region) {
 		problems = append(problems, "region: must be the code of a region, such as us-east-1")
 	}
@@ -60,8 +78,9 @@ func (c *Config) Check() (problems []string) {
 		problems = append(problems, "external_id: must have 2 to 1224 letters, digits and _ + = , . @ : / -")
 	}
 	if c.KMSKeyID != "" {
-		problems = append(problems, c.checkKMS()...)
+		problems = append(problems, checkKMS("kms_key_id", c.KMSKeyID, "region", c.Region)...)
 	}
+	problems = append(problems, c.checkReplicas()...)
 	if days := c.recoveryDays(); days != 0 && (days < minRecoveryDays || days > maxRecoveryDays) {
 		problems = append(problems, fmt.Sprintf("recovery_window_in_days: must be 0 or %d to %d", minRecoveryDays, maxRecoveryDays))
 	}
@@ -95,15 +114,58 @@ func (c *Config) checkKeys() (problems []string) {
 	return problems
 }
 
-func (c *Config) checkKMS() []string {
-	m := kmsPattern.FindStringSubmatch(c.KMSKeyID)
+// checkKMS checks a key in a region, "" if that is not known yet.
+func checkKMS(field, key, regionField, region string) []string {
+	m := kmsPattern.FindStringSubmatch(key)
 	switch {
 	case m == nil:
-		return []string{"kms_key_id: must be the ARN of a key or of an alias, the id of a key, or alias/name"}
-	case m[2] != "" && c.Region != "" && m[2] != c.Region:
-		return []string{"kms_key_id: is a key in region " + m[2] + ", but region is " + c.Region + ": use a key of the same region"}
+		return []string{field + ": must be the ARN of a key or of an alias, the id of a key, or alias/name"}
+	case m[2] != "" && region != "" && m[2] != region:
+		return []string{field + ": is a key in region " + m[2] + ", but " + regionField + " is " + region + ": use a key of the same region"}
 	}
 	return nil
+}
+
+// checkReplicas also puts regions and keys into their usual form.
+func (c *Config) checkReplicas() (problems []string) {
+	if c.ReplicaRegions == nil {
+		return nil
+	}
+	usual := engines.StringMap{}
+	for _, given := range slices.Sorted(maps.Keys(c.ReplicaRegions)) {
+		region, key := strings.ToLower(strings.TrimSpace(given)), strings.TrimSpace(c.ReplicaRegions[given])
+		_, twice := usual[region]
+		switch {
+		case !regionPattern.MatchString(region):
+			problems = append(problems, fmt.Sprintf("replica_regions: %q is not the code of a region, such as us-east-1", given))
+		case twice:
+			problems = append(problems, "replica_regions: has "+region+" twice")
+		case region == c.Region:
+			problems = append(problems, "replica_regions: "+region+" is the region of the secrets themselves: leave it out")
+		case key != "":
+			problems = append(problems, checkKMS("replica_regions", key, "the replica's region", region)...)
+		}
+		usual[region] = key
+	}
+	if problems == nil {
+		c.ReplicaRegions = usual
+	}
+	return problems
+}
+
+// Applied implements destination.Applied.
+func (c *Config) Applied() string {
+	if c.KMSKeyID == "" && c.ReplicaRegions == nil {
+		return ""
+	}
+	text := "key " + c.KMSKeyID
+	if c.ReplicaRegions != nil {
+		text += " replicas"
+	}
+	for _, region := range slices.Sorted(maps.Keys(c.ReplicaRegions)) {
+		text += " " + region + "=" + c.ReplicaRegions[region]
+	}
+	return text
 }
 
 func (c *Config) recoveryDays() int {
@@ -165,7 +227,15 @@ func (c *Config) Shown() map[string]any {
 			shown[name] = value
 		}
 	}
-	for name, value := range map[string]engines.Sensitive{"access_key_id": c.AccessKeyID, "secret_access_key": c.SecretAccessKey} {
+	if c.IdentityTTL != 0 {
+		shown["identity_token_ttl"] = c.IdentityTTL.Seconds()
+	}
+	if c.ReplicaRegions != nil {
+		shown["replica_regions"] = map[string]string(c.ReplicaRegions)
+	}
+	for name, value := range map[string]engines.Sensitive{
+		"access_key_id": c.AccessKeyID, "secret_access_key": c.SecretAccessKey, "identity_token_audience": c.IdentityAudience, "identity_token_key": c.IdentityKey,
+	} {
 		if value != "" {
 			shown[name] = destination.Mask
 		}

@@ -234,10 +234,10 @@ func TestFields(t *testing.T) {
 			secret = append(secret, field.Tag.Get("json"))
 		}
 	}
-	if got := strings.Join(secret, " "); got != "access_key_id secret_access_key" {
+	if got := strings.Join(secret, " "); got != "access_key_id secret_access_key identity_token_audience identity_token_key" {
 		t.Errorf("secret are %s", got)
 	}
-	if got := strings.Join(all, " "); got != "access_key_id secret_access_key region role_arn external_id kms_key_id recovery_window_in_days" {
+	if got := strings.Join(all, " "); got != "access_key_id secret_access_key region identity_token_audience identity_token_ttl identity_token_key role_arn external_id kms_key_id replica_regions recovery_window_in_days" {
 		t.Errorf("the fields are %s", got)
 	}
 }

@@ -33,8 +33,10 @@ var _ destination.Destination = (*dest)(nil)
 
 // seen is the Handle of what Read has found.
 type seen struct {
-	tags   map[string]string
-	stages map[string][]string // the labels of each version
+	tags     map[string]string
+	stages   map[string][]string // the labels of each version
+	key      string              // "" is the account's own
+	replicas map[string]replica  // by region
 }
 
 // Close implements destination.Destination.
@@ -89,7 +91,7 @@ func (d *dest) describe(ctx context.Context, name string) (destination.Found, er
 	}
 	found := foundOf(*out.Name, *out.ARN, out.DeletedDate != nil, out.Tags, out.VersionIdsToStages)
 	found.ChangedAt = sdk.ToTime(out.LastChangedDate)
-	found.Handle = &seen{tagsOf(out.Tags), out.VersionIdsToStages}
+	found.Handle = &seen{tagsOf(out.Tags), out.VersionIdsToStages, sdk.ToString(out.KmsKeyId), replicasOf(out.ReplicationStatus)}
 	return found, nil
 }
 

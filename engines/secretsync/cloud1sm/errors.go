@@ -68,6 +68,9 @@ var meaning = map[vendorCode]struct {
 
 	accessDenied:                 {destination.Client, destination.Denied},
 	"ExpiredToken":               {destination.Client, destination.Denied},
+	"IDPCommunicationError":      {destination.External, destination.Unavailable},
+	"IDPRejectedClaim":           {destination.Client, destination.Denied},
+	"InvalidIdentityToken":       {destination.Client, destination.Denied},
 	"IncompleteSignature":        {destination.Client, destination.Denied},
 	"InvalidAccessKeyId":         {destination.Client, destination.Denied},
 	"InvalidClientTokenId":       {destination.Client, destination.Denied},
@@ -104,7 +107,7 @@ func internalError(text string) *destination.Error {
 func unexpectedResponse(call string, changes bool) *destination.Error {
 	return &destination.Error{
 		Class: destination.External, Code: destination.Unexpected, Unknown: changes,
-		Text: call + ": the answer is not one of AWS: something else is at this address",
+		Text: call + ": AWS did not answer as its API does: an incompatible service or a proxy is at this address; see the endpoint in the server's configuration, and proxies",
 	}
 }
 
@@ -199,7 +202,7 @@ func rejected(code vendorCode, message string, status int, call string) *destina
 	case status < http.StatusBadRequest: // a redirect
 		e.Class, e.Code = destination.External, destination.Unexpected
 	}
-	e.Text = call + ": " + advice(e.Code, code)
+	e.Text = call + ": " + advice(call, e.Code, code)
 	if code == limitExceeded && call == "PutSecretValue" {
 		e.Text = call + ": the secret has as many versions as AWS keeps, about 100, and AWS removes none of the last 24 hours: write it less often, or wait for up to a day"
 	}
@@ -215,12 +218,19 @@ func rejected(code vendorCode, message string, status int, call string) *destina
 }
 
 // advice says what a refusal means and what to do.
-func advice(code string, said vendorCode) string {
+func advice(call, code string, said vendorCode) string {
 	switch said {
 	case encryption, decryption:
 		return "the key of KMS cannot be used: see kms_key_id, whether it is enabled, and whether the credentials may use it"
 	case accessDenied:
+		if call == "AssumeRoleWithWebIdentity" {
+			return "AWS does not let the identity token assume the role: see whether the trust policy of role_arn has the identity provider, this audience and this subject"
+		}
 		return "AWS does not allow this call to the credentials: see the policies of the user, the role, the secret and the key"
+	case "IDPCommunicationError":
+		return "AWS cannot read the public keys of this server's identity tokens: see whether the issuer (identity/oidc/config) can be reached from the internet"
+	case "IDPRejectedClaim", "InvalidIdentityToken":
+		return "AWS does not take the identity token: see the identity provider in IAM, its audience, and the issuer (identity/oidc/config)"
 	case "ExpiredToken", "RequestExpired":
 		return "AWS does not take the credentials any more"
 	case "InvalidSignature", "SignatureDoesNotMatch":

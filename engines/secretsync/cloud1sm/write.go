@@ -1,6 +1,7 @@
 package cloud1sm
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -81,6 +82,7 @@ func (d *dest) create(ctx context.Context, it destination.Item) (destination.Hel
 	if d.config.KMSKeyID != "" {
 		in.KmsKeyId = &d.config.KMSKeyID
 	}
+	in.AddReplicaRegions = d.config.additions(slices.Sorted(maps.Keys(d.config.ReplicaRegions)))
 	out, err := do(ctx, d, "CreateSecret", true, d.api.CreateSecret, in)
 	if errors.Is(err, invalidRequest) {
 		return destination.Held{}, d.blocked(ctx, it.Name, err)
@@ -143,8 +145,14 @@ func (w *writing) run(ctx context.Context) (held destination.Held, err error) {
 	if err := w.restore(ctx); err != nil {
 		return held, err
 	}
+	if err := w.protect(ctx, known); err != nil {
+		return held, err
+	}
 	if err := w.tag(ctx, set, unset); err != nil {
 		return held, err
+	}
+	if w.was.State == destination.Present && w.was.Known && bytes.Equal(w.was.Value, w.it.Value) {
+		return destination.Held{ID: w.was.ID, Version: w.was.Version}, nil // the service keeps few versions: none is made for nothing
 	}
 	if err := w.put(ctx); err != nil {
 		return held, err
@@ -277,7 +285,8 @@ func (d *dest) Delete(ctx context.Context, was destination.Found) error {
 	case was.State == destination.Deleted && days != 0:
 		return nil
 	}
-	switch is, err := d.describe(ctx, was.ID); {
+	is, err := d.describe(ctx, was.ID)
+	switch {
 	case err != nil:
 		return err
 	case is.State == destination.Absent, is.State == destination.Deleted && days != 0:
@@ -285,13 +294,16 @@ func (d *dest) Delete(ctx context.Context, was destination.Found) error {
 	case is.State != was.State || is.OwnerTag != was.OwnerTag || !stillCurrent(is, was):
 		return changed()
 	}
+	if err := d.removeReplicas(ctx, was.ID, is.Handle.(*seen).replicas); err != nil {
+		return err
+	}
 	in := &secretsmanager.DeleteSecretInput{SecretId: &was.ID}
 	if days == 0 {
 		in.ForceDeleteWithoutRecovery = sdk.Bool(true)
 	} else {
 		in.RecoveryWindowInDays = sdk.Int64(int64(days))
 	}
-	_, err := do(ctx, d, "DeleteSecret", true, d.api.DeleteSecret, in)
+	_, err = do(ctx, d, "DeleteSecret", true, d.api.DeleteSecret, in)
 	switch {
 	case err == nil, errors.Is(err, notFound):
 		return nil

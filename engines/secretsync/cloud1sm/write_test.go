@@ -538,8 +538,8 @@ func TestValueThatMayNotBeRead(t *testing.T) {
 func TestTooManyVersions(t *testing.T) {
 	s := cloud1smtest.New(t)
 	d := open(t, s, destination.Env{}, nil)
-	for range 100 {
-		write(t, d, item("x"))
+	for i := range 100 {
+		write(t, d, item(strings.Repeat("x", 100-i)))
 	}
 	it := item("y")
 	_, err := d.Write(t.Context(), it, read(t, d))

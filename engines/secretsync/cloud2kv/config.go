@@ -13,13 +13,19 @@ import (
 )
 
 // Config is the configuration of a destination. Of the fields that are left out the environment of the server is asked,
-// when the destination is opened: KEY_VAULT_URI, AZURE_CLIENT_ID, AZURE_CLIENT_SECRET and AZURE_TENANT_ID.
+// when the destination is opened: KEY_VAULT_URI, AZURE_CLIENT_ID, AZURE_CLIENT_SECRET and AZURE_TENANT_ID; in place of a client secret also
+// AZURE_FEDERATED_TOKEN_FILE, and AZURE_TOKEN_CREDENTIALS for the managed identity of the machine.
 type Config struct {
 	KeyVaultURI  string            `json:"key_vault_uri" max:"512" help:"URI of the key vault, such as https://example.vault.azure.net."`
 	ClientID     string            `json:"client_id" max:"256" help:"Client ID of an app registration."`
 	ClientSecret engines.Sensitive `json:"client_secret" max:"1024" help:"Client secret of the app registration."`
-	TenantID     string            `json:"tenant_id" max:"256" help:"Tenant of the app registration and of the vault."`
-	Cloud        string            `json:"cloud" default:"cloud" max:"64" help:"Cloud of the vault: cloud (the public one), AzureUSGovernment or AzureChina."`
+
+	IdentityAudience engines.Sensitive `json:"identity_token_audience" help:"Instead of client_secret: audience of a token of this server, as the federated credential of the app registration has it, mostly api://AzureADTokenExchange. Its subject is plugin-identity:<namespace id>:sync:cloud2-kv/<name>."`
+	IdentityTTL      engines.Duration  `json:"identity_token_ttl" help:"Lifetime of that token, an hour without it."`
+	IdentityKey      engines.Sensitive `json:"identity_token_key" help:"Key that signs that token: only default."`
+
+	TenantID string `json:"tenant_id" max:"256" help:"Tenant of the app registration and of the vault."`
+	Cloud    string `json:"cloud" default:"cloud" max:"64" help:"Cloud of the vault: cloud (the public one), AzureUSGovernment or AzureChina."`
 }
 
 // environment is one of the vendor's clouds.
@@ -73,7 +79,10 @@ func (c *Config) Check() []string {
 	add(checkClientID(c.ClientID))
 	add(checkTenant(c.TenantID))
 	add(checkSecret(c.ClientSecret))
-	return problems
+	if c.IdentityAudience != "" && c.ClientSecret != "" {
+		add("identity_token_audience takes the place of client_secret: give one or the other")
+	}
+	return append(problems, destination.CheckIdentity(&c.IdentityAudience, &c.IdentityKey, c.IdentityTTL)...)
 }
 
 var (
@@ -181,8 +190,15 @@ func (c *Config) Shown() map[string]any {
 			shown[field] = value
 		}
 	}
-	if c.ClientSecret != "" {
-		shown["client_secret"] = destination.Mask
+	for field, value := range map[string]engines.Sensitive{
+		"client_secret": c.ClientSecret, "identity_token_audience": c.IdentityAudience, "identity_token_key": c.IdentityKey,
+	} {
+		if value != "" {
+			shown[field] = destination.Mask
+		}
+	}
+	if c.IdentityTTL != 0 {
+		shown["identity_token_ttl"] = c.IdentityTTL.Seconds()
 	}
 	return shown
 }

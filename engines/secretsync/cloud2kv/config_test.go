@@ -170,7 +170,7 @@ func TestConfigIsAnInput(t *testing.T) {
 	for _, f := range route.Fields {
 		secret[f.Name] = f.Sensitive
 	}
-	if want := map[string]bool{"key_vault_uri": false, "client_id": false, "client_secret": true, "tenant_id": false, "cloud": false}; !maps.Equal(secret, want) {
+	if want := map[string]bool{"key_vault_uri": false, "client_id": false, "client_secret": true, "identity_token_audience": true, "identity_token_ttl": false, "identity_token_key": true, "tenant_id": false, "cloud": false}; !maps.Equal(secret, want) {
 		t.Errorf("the fields, and whether they are secret: %v", secret)
 	}
 }

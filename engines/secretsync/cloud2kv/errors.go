@@ -89,6 +89,10 @@ const (
 var credentialProblems = map[string]string{
 	"AADSTS7000215": "client_secret is wrong: give the secret's value, not its ID",
 	"AADSTS7000222": "client_secret has expired: make a new one for the app registration",
+	"AADSTS70021":   "the app registration has no federated credential for the identity token: compare its issuer, audience and subject",
+	"AADSTS700211":  "the app registration has no federated credential with the issuer of the identity token (identity/oidc/config)",
+	"AADSTS700212":  "the app registration has no federated credential with this identity_token_audience",
+	"AADSTS700213":  "the app registration has no federated credential with the subject of the identity token",
 	"AADSTS700016":  "there is no app registration with this client_id in the tenant of tenant_id",
 	"AADSTS7000112": "the app registration of client_id is disabled",
 	"AADSTS7000229": "the app registration of client_id has no service principal in the tenant of tenant_id",

@@ -10,7 +10,6 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/cloud"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
-	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
 	"github.com/Azure/azure-sdk-for-go/sdk/security/keyvault/azsecrets"
 
 	"github.com/coffer-project/coffer/engines"
@@ -57,13 +56,7 @@ func open(c destination.Config, env destination.Env) (destination.Destination, e
 		Retry:     policy.RetryOptions{MaxRetries: -1},
 		Telemetry: policy.TelemetryOptions{ApplicationID: "coffer"},
 	}
-	credentials := &tokens{tenant: full.TenantID, open: func() (azcore.TokenCredential, error) {
-		return azidentity.NewClientSecretCredential(full.TenantID, full.ClientID, full.ClientSecret.Reveal(), &azidentity.ClientSecretCredentialOptions{
-			ClientOptions: options,
-			// Its hosts are known and fixed, so no challenge has to be checked.
-			DisableInstanceDiscovery: true,
-		})
-	}}
+	credentials := &tokens{tenant: full.TenantID, open: func() (azcore.TokenCredential, error) { return credentialOf(&full, env, options) }}
 	if err := credentials.renew(); err != nil {
 		return nil, unusable("the credentials cannot be used: look at tenant_id, client_id and client_secret")
 	}
@@ -90,19 +83,22 @@ func complete(c Config, getenv func(string) string) (Config, error) {
 		getenv = func(string) string { return "" }
 	}
 	var missing []string
-	fill := func(value, field, variable string) string {
+	fill := func(value, field, variable string, required bool) string {
 		if value == "" {
 			value = strings.TrimSpace(getenv(variable))
 		}
-		if value == "" {
+		if value == "" && required {
 			missing = append(missing, field+" is missing: give it, or set "+variable+" for the server")
 		}
 		return value
 	}
-	c.KeyVaultURI = fill(c.KeyVaultURI, "key_vault_uri", "KEY_VAULT_URI")
-	c.ClientID = fill(c.ClientID, "client_id", "AZURE_CLIENT_ID")
-	c.ClientSecret = engines.Sensitive(fill(c.ClientSecret.Reveal(), "client_secret", "AZURE_CLIENT_SECRET"))
-	c.TenantID = fill(c.TenantID, "tenant_id", "AZURE_TENANT_ID")
+	c.KeyVaultURI = fill(c.KeyVaultURI, "key_vault_uri", "KEY_VAULT_URI", true)
+	if c.IdentityAudience == "" {
+		c.ClientSecret = engines.Sensitive(fill(c.ClientSecret.Reveal(), "client_secret", "AZURE_CLIENT_SECRET", !hasIdentity(getenv)))
+	}
+	machine := c.IdentityAudience == "" && c.ClientSecret == "" && getenv(tokenFile) == "" // its own identity
+	c.ClientID = fill(c.ClientID, "client_id", "AZURE_CLIENT_ID", !machine || !hasIdentity(getenv))
+	c.TenantID = fill(c.TenantID, "tenant_id", "AZURE_TENANT_ID", !machine || !hasIdentity(getenv))
 	if problems := append(missing, c.Check()...); len(problems) > 0 {
 		return c, unusable(strings.Join(problems, "; "))
 	}
@@ -158,7 +154,11 @@ func (t *tokens) GetToken(ctx context.Context, o policy.TokenRequestOptions) (az
 	t.mu.Lock()
 	credential := t.current
 	t.mu.Unlock()
-	return credential.GetToken(ctx, o)
+	token, err := credential.GetToken(ctx, o)
+	if e, ok := err.(*destination.Error); ok { //nolint:errorlint // of the machine's identity, which returns no other
+		err = reject(ctx, e)
+	}
+	return token, err
 }
 
 // Close implements destination.Destination.

@@ -27,6 +27,7 @@ import (
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 
+	"github.com/coffer-project/coffer/engines/secretsync/cloud3sm/access"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
 
@@ -38,13 +39,13 @@ const (
 
 // dest is a destination.Destination: one project. Safe for concurrent use.
 type dest struct {
-	project   string
-	locations []string
-	tokens    *tokens
-	conn      *grpc.ClientConn
-	api       *secretmanager.Client
-	dialled   *dialler
-	made      sync.Map // name to destination.Held: the newest versions that this process has made
+	project     string
+	replication replication
+	tokens      *access.Tokens
+	conn        *grpc.ClientConn
+	api         *secretmanager.Client
+	dialled     *dialler
+	made        sync.Map // name to destination.Held: the newest versions that this process has made
 
 	mu     sync.Mutex
 	users  int
@@ -52,22 +53,19 @@ type dest struct {
 }
 
 func open(c *Config, env destination.Env) (*dest, error) {
-	a, err := c.account(env.Getenv)
+	source, project, err := c.source(env)
 	if err != nil {
 		return nil, err
 	}
-	p := &dest{project: c.ProjectID, locations: c.Locations, dialled: &dialler{dial: env.Dial}}
+	p := &dest{project: c.ProjectID, replication: c.replication(), dialled: &dialler{dial: env.Dial}}
 	if p.project == "" {
-		p.project = a.project
+		p.project = project
 	}
-	client, issuer := env.Client, env.TokenURL
+	client := env.Client
 	if client == nil {
 		client = http.DefaultClient
 	}
-	if issuer == "" {
-		issuer = tokenURL
-	}
-	p.tokens = newTokens(client, issuer, a)
+	p.tokens = access.New(client, source)
 	if p.conn, err = p.dialled.connect(env); err != nil {
 		return nil, err
 	}
@@ -88,7 +86,7 @@ func (p *dest) Close() error {
 		return nil
 	}
 	p.closed = true
-	p.tokens.client.CloseIdleConnections()
+	p.tokens.Close()
 	if p.users > 0 {
 		return nil
 	}
@@ -109,29 +107,42 @@ func (p *dest) enter() (leave func()) {
 	}
 }
 
-// account returns who calls: of the configuration, or what the operator's environment names.
-func (c *Config) account(getenv func(string) string) (account, error) {
+// source returns who calls, and its project if that is known: of the configuration, or what the operator's environment names.
+func (c *Config) source(env destination.Env) (s access.Source, project string, err error) {
+	if c.IdentityAudience != "" {
+		return &access.Federated{
+			Provider: c.IdentityAudience.Reveal(), Email: c.ServiceAccount, URL: env.TokenURL,
+			Subject: func(ctx context.Context) (string, error) { return env.Identity(ctx, c.IdentityAudience, c.IdentityTTL) },
+		}, "", nil
+	}
 	text := c.Credentials.Reveal()
 	if text == "" {
 		const variable = "GOOGLE_APPLICATION_CREDENTIALS"
 		var file string
-		if getenv != nil {
-			file = getenv(variable)
+		if env.Getenv != nil {
+			file = env.Getenv(variable)
 		}
 		if file == "" {
-			return account{}, misconfigured(`field "credentials": must be given, the server's ` + variable + ` names no file`)
+			return nil, "", misconfigured(`field "credentials": must be given, the server's ` + variable + ` names no file`)
 		}
 		raw, err := readFile(file)
 		if err != nil {
-			return account{}, misconfigured("the file that the server's " + variable + " names cannot be read")
+			return nil, "", misconfigured("the file that the server's " + variable + " names cannot be read")
 		}
 		text = strings.TrimSpace(string(raw))
+		if f, problem := access.ParseExternal(text, readFile); f != nil || problem != "" {
+			if problem != "" {
+				return nil, "", misconfigured("the file that the server's " + variable + " names: " + problem)
+			}
+			f.URL = env.TokenURL
+			return f, "", nil
+		}
 	}
-	a, problems := parseAccount(text)
+	a, problems := access.Parse(text)
 	if len(problems) > 0 {
-		return account{}, misconfigured("the credentials: " + strings.Join(problems, "; "))
+		return nil, "", misconfigured("the credentials: " + strings.Join(problems, "; "))
 	}
-	return a, nil
+	return &access.ServiceAccount{Account: a, URL: env.TokenURL}, a.Project, nil
 }
 
 const maxFile = 64 << 10
@@ -262,7 +273,7 @@ func call[R any](ctx context.Context, p *dest, o op, do func(context.Context) (R
 		ctx, cancel = context.WithTimeout(ctx, callTimeout)
 		defer cancel()
 	}
-	token, fresh, err := p.tokens.get(ctx)
+	token, fresh, err := p.tokens.Get(ctx)
 	if err != nil {
 		return none, err
 	}
@@ -279,7 +290,7 @@ func call[R any](ctx context.Context, p *dest, o op, do func(context.Context) (R
 	}
 	f := failure{op: o, err: err, sent: t.sent.Load(), answered: t.answered.Load(), token: token, dial: p.dialled.last.Load()}
 	if f.answered && f.code() == codes.Unauthenticated {
-		p.tokens.drop(token)
+		p.tokens.Drop(token)
 		f.stale = !fresh
 	}
 	return none, f.explain(ctx)

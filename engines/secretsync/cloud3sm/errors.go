@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/coffer-project/coffer/engines/secretsync/cloud3sm/access"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
 
@@ -63,7 +64,7 @@ func (f failure) unanswered(ctx context.Context) error {
 	if f.code() == codes.DeadlineExceeded {
 		cause = context.DeadlineExceeded
 	}
-	e := unreachable("calling "+f.op.name+" of Secret Manager", cause)
+	e := access.Unreachable("calling "+f.op.name+" of Secret Manager", cause)
 	if cause == nil && !f.sent && strings.Contains(f.err.Error(), "handshake") {
 		e.Text = "calling Secret Manager: no secure connection, its certificate is not one that this server trusts"
 	}

@@ -139,24 +139,11 @@ func (p *dest) create(ctx context.Context, it destination.Item, _ destination.Fo
 		return p.api.CreateSecret(ctx, &secretmanagerpb.CreateSecretRequest{
 			Parent: p.parent(), SecretId: it.Name,
 			Secret: &secretmanagerpb.Secret{
-				Replication: p.replication(), Labels: it.Tags,
+				Replication: p.replication.message(), Labels: it.Tags,
 				Annotations: map[string]string{markKey: it.OwnerTag, versionsKey: "1"}, // which the first will have
 			},
 		})
 	})
-}
-
-func (p *dest) replication() *secretmanagerpb.Replication {
-	if len(p.locations) == 0 {
-		return &secretmanagerpb.Replication{Replication: &secretmanagerpb.Replication_Automatic_{Automatic: &secretmanagerpb.Replication_Automatic{}}}
-	}
-	var replicas []*secretmanagerpb.Replication_UserManaged_Replica
-	for _, l := range p.locations {
-		replicas = append(replicas, &secretmanagerpb.Replication_UserManaged_Replica{Location: l})
-	}
-	return &secretmanagerpb.Replication{Replication: &secretmanagerpb.Replication_UserManaged_{
-		UserManaged: &secretmanagerpb.Replication_UserManaged{Replicas: replicas},
-	}}
 }
 
 // replace makes sure that a secret is still what was read, and has our ownership tag and labels. Whatever is annotated or labelled
@@ -165,6 +152,9 @@ func (p *dest) replace(ctx context.Context, it destination.Item, was destination
 	old, ok := was.Handle.(*secretmanagerpb.Secret)
 	if !ok || last(old.Name) != it.Name {
 		return nil, &destination.Error{Class: destination.Internal, Code: destination.Unexpected, Text: "a write needs what a read has found"}
+	}
+	if err := p.replication.check(old); err != nil {
+		return nil, err
 	}
 	v, err := p.latest(ctx, opAccess.change(), old)
 	if err != nil {

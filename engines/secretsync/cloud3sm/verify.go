@@ -55,7 +55,7 @@ func (p *dest) Verify(ctx context.Context) []destination.Check {
 	}
 	checks = append(checks,
 		good("reachable", "Secret Manager answers"),
-		good("credentials", "the project "+p.project+" lets the service account "+p.tokens.account.email+" in"),
+		good("credentials", "the project "+p.project+" lets "+p.tokens.Who()+" in"),
 		destination.Check{Name: "create", Unknown: true, Text: "the first new secret will show it: secretmanager.secrets.create is needed in the project"},
 	)
 	if listErr != nil {
@@ -70,11 +70,11 @@ func good(name, text string) destination.Check {
 
 // verifyToken tries to get a token, and compares the clocks. It reports whether there is one.
 func (p *dest) verifyToken(ctx context.Context) (checks []destination.Check, ok bool) {
-	_, _, err := p.tokens.get(ctx)
+	_, _, err := p.tokens.Get(ctx)
 	if err != nil {
 		checks = entrance(err)
 	}
-	if ahead, known := p.tokens.clock(); known {
+	if ahead, known := p.tokens.Clock(); known {
 		c := good("clock", "this server's clock agrees with that of the token service")
 		if ahead.Abs() > maxSkew {
 			c.OK, c.Text = false, fmt.Sprintf("this server's clock is %v away from that of the token service: set it right, or tokens are rejected", ahead.Abs())

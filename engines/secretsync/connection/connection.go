@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"reflect"
 	"sync"
+	"time"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
@@ -19,13 +20,19 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// PoolOptions configures a Pool.
+// Options configures a Pool.
 type Options struct {
 	Types    map[string]destination.Type // by name
 	Operator Operator
 	// Store has the apps that destinations sign in as; nil: there are none.
-	Store func() storage.Store
-	Log   *slog.Logger
+	Store  func() storage.Store
+	Log    *slog.Logger
+	Tokens Tokens // nil: there are none
+}
+
+// Tokens issues tokens by which a provider knows a destination: engines.Host.
+type Tokens interface {
+	IdentityToken(ctx context.Context, namespaceID, subject, audience string, ttl time.Duration) (engines.Sensitive, error)
 }
 
 // Pool opens destinations, and keeps each open until its record changes. Safe for concurrent use.
@@ -168,6 +175,20 @@ func (p *Pool) Location(d *state.Destination) (string, error) {
 	return c.Location(), nil
 }
 
+// AppliedFingerprint returns a hash of what is written with every value: tags, and fields of the destination that count for what was
+// written before.
+func (p *Pool) AppliedFingerprint(d *state.Destination) string {
+	tags := state.TagsFingerprint(d.CustomTags)
+	c, err := p.ConfigOf(d)
+	if err != nil {
+		return tags
+	}
+	if a, ok := c.(destination.Applied); ok && a.Applied() != "" {
+		return state.Hash(tags, a.Applied())
+	}
+	return tags
+}
+
 // rateOf is how much may be asked of a destination: what its type says, unless the operator has another agreement with the
 // vendor. A second's worth may always come at once.
 func (p *Pool) rateOf(kind destination.Type) destination.Rate {
@@ -183,11 +204,17 @@ func (p *Pool) rateOf(kind destination.Type) destination.Rate {
 
 // RejectEnvironment returns why a destination may not be without credentials of its own, "" if it may, or is not.
 func (p *Pool) RejectEnvironment(ns string, c destination.Config) string {
-	use := p.opts.Operator.EnvironmentCredentials
-	if len(Credentials(c)) > 0 || AppOf(c) != "" || use == "" || use == EnvironmentAll || use == EnvironmentRoot && ns == state.RootNS {
+	if len(Credentials(c)) > 0 || AppOf(c) != "" || p.allowsEnvironment(ns) {
 		return ""
 	}
+	use := p.opts.Operator.EnvironmentCredentials
 	return fmt.Sprintf("the destination has no credentials: give it some of its own, since those of the server's environment are not for it (environment_credentials is %q in the server's configuration)", use)
+}
+
+// allowsEnvironment reports whether destinations of a namespace may use credentials of the server's environment.
+func (p *Pool) allowsEnvironment(ns string) bool {
+	use := p.opts.Operator.EnvironmentCredentials
+	return use == "" || use == EnvironmentAll || use == EnvironmentRoot && ns == state.RootNS
 }
 
 // Open opens the destination of a record.

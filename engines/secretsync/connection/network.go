@@ -124,6 +124,27 @@ func errBlocked(what string) error {
 	return &destination.Error{Class: destination.Client, Code: destination.Blocked, Text: "secret sync does not connect to " + what}
 }
 
+// metadataAddress is where the clouds' machines have their metadata service.
+const metadataAddress = "169.254.169.254:80"
+
+// metadataClient returns a client that goes to the metadata service of this machine, and nowhere else.
+func metadataClient() *http.Client {
+	dialer := &net.Dialer{Timeout: 2 * time.Second}
+	return &http.Client{
+		Timeout: 10 * time.Second,
+		Transport: &http.Transport{
+			DisableKeepAlives: true,
+			DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+				if address != metadataAddress {
+					return nil, errBlocked("other addresses than that of the metadata service for credentials of the machine")
+				}
+				return dialer.DialContext(ctx, network, address)
+			},
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
 // environmentOf is what a destination is opened with.
 func (p *Pool) environmentOf(d *state.Destination) (destination.Env, error) {
 	end := p.opts.Operator.Endpoints[d.Type]
@@ -143,7 +164,12 @@ func (p *Pool) environmentOf(d *state.Destination) (destination.Env, error) {
 		return destination.Env{}, err
 	}
 	dialer := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second, Control: g.check}
+	var metadata *http.Client
+	if p.allowsEnvironment(d.NS) {
+		metadata = metadataClient()
+	}
 	return destination.Env{
+		Metadata: metadata,
 		Client: &http.Client{
 			Transport: &http.Transport{
 				DialContext: dialer.DialContext, TLSClientConfig: trust.Clone(), ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 8,
@@ -159,6 +185,7 @@ func (p *Pool) environmentOf(d *state.Destination) (destination.Env, error) {
 		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 			return dialer.DialContext(ctx, network, address)
 		},
-		TLS: trust, URL: end.URL, AuthorityURL: end.AuthorityURL, TokenURL: end.TokenURL, Getenv: os.Getenv,
+		IdentityToken: p.identityTokens(d),
+		TLS:           trust, URL: end.URL, AuthorityURL: end.AuthorityURL, TokenURL: end.TokenURL, Getenv: os.Getenv,
 	}, nil
 }

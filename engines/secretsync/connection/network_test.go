@@ -185,3 +185,24 @@ func ExampleNetwork() {
 	// <nil>
 	// secret sync does not connect to addresses of this machine and of its metadata service
 }
+
+// TestMetadataClient: the metadata service is reached by those who may use credentials of the environment, and nothing else through it.
+func TestMetadataClient(t *testing.T) {
+	for _, test := range []struct {
+		says, ns string
+		may      bool
+	}{{"", "n1", true}, {EnvironmentRoot, "root", true}, {EnvironmentRoot, "n1", false}, {EnvironmentNone, "root", false}} {
+		pool := NewPool(Options{Operator: Operator{EnvironmentCredentials: test.says}})
+		env, err := pool.environmentOf(&state.Destination{NS: test.ns})
+		if err != nil || (env.Metadata != nil) != test.may {
+			t.Errorf("environment_credentials %q in %s: %v, %v", test.says, test.ns, env.Metadata, err)
+		}
+	}
+	for _, url := range []string{"http://127.0.0.1/", "http://169.254.169.254:8080/", "http://169.254.169.253/"} {
+		_, err := metadataClient().Get(url)
+		var e *destination.Error
+		if !errors.As(err, &e) || e.Code != destination.Blocked {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+}

@@ -56,6 +56,20 @@ type Owned interface {
 	Owner() string
 }
 
+// Applied is a Config with fields that count for what was written before, such as the key that secrets are encrypted with.
+type Applied interface {
+	// Applied returns a text that differs if those fields do, "" if none is set. When it changes, Write is called for every name once
+	// more, also where the value is right.
+	Applied() string
+}
+
+// Fixed is a Config with fields that the vendor cannot change of what was written before, such as the regions that secrets are kept in.
+// They are not changed while anything is associated.
+type Fixed interface {
+	// Fixed returns a text that differs if those fields do, and why they cannot be changed: what follows "because".
+	Fixed() (text, why string)
+}
+
 // Ambiguous is a Config that may name a destination which others have by the same name, so that only credentials tell them apart. Those
 // cannot be exchanged then while anything is associated.
 type Ambiguous interface {
@@ -105,6 +119,12 @@ type Env struct {
 	App *App
 	// Getenv reads the environment of the server, for what a configuration leaves out.
 	Getenv func(name string) string
+	// Metadata reaches the metadata service of this machine, which Client does not; nil: the operator does not let the destination use
+	// credentials of the server's environment.
+	Metadata *http.Client
+	// IdentityToken returns a token of the server's issuer, whose subject has the type and the name of the destination; nil: there is no
+	// issuer. An error that is an *Error is about the arguments.
+	IdentityToken func(ctx context.Context, audience string, ttl time.Duration) (string, error)
 }
 
 // Rules are what a type of destination takes and what it can do. They are checked before any call.

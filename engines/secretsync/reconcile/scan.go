@@ -206,7 +206,7 @@ func (s *Reconciler) scanLinks(ctx context.Context, d *state.Destination, a *sta
 
 // scanLink queues one link if it is due; l is nil if there is none yet.
 func (s *Reconciler) scanLink(ctx context.Context, d *state.Destination, a *state.Association, m *engines.Mounted, secret string, l *state.Link, refresh bool) error {
-	tagged := state.TagsFingerprint(d.CustomTags)
+	tagged := s.Pool.AppliedFingerprint(d)
 	at, due, err := s.Due(ctx, a, m, secret, l)
 	if err != nil {
 		return err

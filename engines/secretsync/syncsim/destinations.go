@@ -295,6 +295,8 @@ type Config struct {
 	Site  string            `json:"site" max:"64" help:"Which place; what comes after a question mark makes another name for it."`
 	Label string            `json:"label" max:"64" help:"Name of the destination in Calls."`
 	Token engines.Sensitive `json:"token" max:"256" help:"Something secret."`
+	KeyID string            `json:"key_id" max:"64" help:"What Applied returns."`
+	Area  string            `json:"area" max:"64" help:"What Fixed returns."`
 
 	kind string
 }
@@ -318,6 +320,12 @@ func (c *Config) Owner() string {
 	owner, _, _ := strings.Cut(c.Site, ".")
 	return owner
 }
+
+// Applied implements destination.Applied.
+func (c *Config) Applied() string { return c.KeyID }
+
+// Fixed implements destination.Fixed.
+func (c *Config) Fixed() (text, why string) { return c.Area, "areas are for ever" }
 
 // Ambiguous implements destination.Ambiguous.
 func (c *Config) Ambiguous() string {

@@ -69,7 +69,7 @@ func TestCloudRoot(t *testing.T) {
 		m := m.in(t)
 		m.configure(object{"max_retries": nil, "region": nil})
 		got := m.read("config/root")
-		wantData(t, got, object{"max_retries": -1, "region": "", "rotation_period": 0})
+		wantData(t, got, object{"max_retries": -1, "region": "us-east-1", "rotation_period": 0})
 		if got["username_template"] == "" {
 			t.Error("the default template is not shown")
 		}

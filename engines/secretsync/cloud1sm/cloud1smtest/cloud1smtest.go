@@ -21,6 +21,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -218,8 +219,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, h *http.Request) {
 	}
 	h.Body = io.NopCloser(bytes.NewReader(body))
 	if strings.HasPrefix(h.Header.Get("Content-Type"), "application/x-www-form-urlencoded") {
-		s.record(Call{Action: "AssumeRole"})
-		s.assume(w, h)
+		action := "AssumeRole"
+		if form, err := url.ParseQuery(string(body)); err == nil && form.Get("Action") != "" {
+			action = form.Get("Action")
+		}
+		s.record(Call{Action: action})
+		s.assume(w, h, action)
 		return
 	}
 	action, ok := strings.CutPrefix(h.Header.Get("X-Amz-Target"), target)
@@ -356,17 +361,25 @@ func (s *Server) carryOut(r *request, h *http.Request, body []byte, violations [
 }
 
 // assume lets STS answer, and remembers the credentials that it gives.
-func (s *Server) assume(w http.ResponseWriter, h *http.Request) {
+func (s *Server) assume(w http.ResponseWriter, h *http.Request, action string) {
 	answer := httptest.NewRecorder()
 	s.STS.ServeHTTP(answer, h)
-	var out struct {
-		Key    string `xml:"AssumeRoleResult>Credentials>AccessKeyId"`
-		Secret string `xml:"AssumeRoleResult>Credentials>SecretAccessKey"`
-		Token  string `xml:"AssumeRoleResult>Credentials>SessionToken"`
+	type credentials struct {
+		Key    string `xml:"Credentials>AccessKeyId"`
+		Secret string `xml:"Credentials>SecretAccessKey"`
+		Token  string `xml:"Credentials>SessionToken"`
 	}
-	if answer.Code == http.StatusOK && xml.Unmarshal(answer.Body.Bytes(), &out) == nil && out.Key != "" {
+	var out struct {
+		Role        credentials `xml:"AssumeRoleResult"`
+		WebIdentity credentials `xml:"AssumeRoleWithWebIdentityResult"`
+	}
+	if answer.Code == http.StatusOK && xml.Unmarshal(answer.Body.Bytes(), &out) == nil {
+		got := out.Role
+		if action == "AssumeRoleWithWebIdentity" {
+			got = out.WebIdentity
+		}
 		s.mu.Lock()
-		s.sessions[out.Key] = credential{out.Secret, out.Token}
+		s.sessions[got.Key] = credential{got.Secret, got.Token}
 		s.mu.Unlock()
 	}
 	for name, values := range answer.Header() {

@@ -13,6 +13,7 @@ import (
 type Secret struct {
 	ARN       string
 	KMSKeyID  string
+	Replicas  map[string]string // keys by region
 	Tags      map[string]string
 	Scheduled time.Duration       // until it is deleted; 0: it is not
 	Versions  map[string][]string // labels, sorted, by id
@@ -61,7 +62,7 @@ func (s *Server) Secret(name string) (Secret, bool) {
 	if k == nil {
 		return Secret{}, false
 	}
-	seen := Secret{ARN: k.arn, KMSKeyID: k.kms, Tags: maps.Clone(k.tags), Versions: map[string][]string{}}
+	seen := Secret{ARN: k.arn, KMSKeyID: k.kms, Replicas: maps.Clone(k.replicas), Tags: maps.Clone(k.tags), Versions: map[string][]string{}}
 	if !k.deleteAt.IsZero() {
 		seen.Scheduled = k.deleteAt.Sub(now)
 	}

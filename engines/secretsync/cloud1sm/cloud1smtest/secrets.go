@@ -34,6 +34,8 @@ type secret struct {
 	owner    string // the service that manages it, "" for none
 	tags     map[string]string
 	versions map[string]*version
+	replicas map[string]string // keys by region
+	lost     map[string]string // regions whose replica failed, with the reason
 	created  time.Time
 	changed  time.Time
 	deleteAt time.Time // zero: it is not scheduled for deletion
@@ -98,7 +100,11 @@ var actions = map[string]func(*request) (any, *refusal){
 	"UntagResource":            (*request).untag,
 	"DeleteSecret":             (*request).remove,
 	"RestoreSecret":            (*request).restore,
-	"ListSecrets":              (*request).list,
+	"UpdateSecret":             (*request).update,
+	"ReplicateSecretToRegions": (*request).replicate,
+
+	"RemoveRegionsFromReplication": (*request).unreplicate,
+	"ListSecrets":                  (*request).list,
 }
 
 // purge removes what has been scheduled for long enough.
@@ -232,6 +238,13 @@ func (r *request) create() (any, *refusal) {
 	k = r.s.add(name, tags, r.now)
 	k.kms = r.text("KmsKeyId")
 	out := object{"ARN": k.arn, "Name": name}
+	if rejected := r.addReplicas(k); rejected != nil {
+		delete(r.s.secrets, k.arn)
+		return nil, rejected
+	}
+	if len(k.replicas) > 0 {
+		out["ReplicationStatus"] = k.replication()
+	}
 	if v != nil {
 		v.labels = []string{current}
 		k.versions[token] = v
@@ -244,7 +257,7 @@ func (r *request) create() (any, *refusal) {
 func (s *Server) add(name string, tags map[string]string, now time.Time) *secret {
 	s.made++
 	arn := fmt.Sprintf("arn:aws:secretsmanager:%s:%s:secret:%s-%s", s.Region, account, name, rand.Text()[:6])
-	k := &secret{arn: arn, name: name, number: s.made, tags: tags, versions: map[string]*version{}, created: now, changed: now}
+	k := &secret{arn: arn, name: name, number: s.made, tags: tags, versions: map[string]*version{}, replicas: map[string]string{}, lost: map[string]string{}, created: now, changed: now}
 	s.secrets[arn] = k
 	return k
 }
@@ -291,7 +304,11 @@ func (r *request) describe() (any, *refusal) {
 	if rejected != nil {
 		return nil, rejected
 	}
-	return k.details("VersionIdsToStages"), nil
+	out := k.details("VersionIdsToStages")
+	if len(k.replicas) > 0 {
+		out["PrimaryRegion"], out["ReplicationStatus"] = r.s.Region, k.replication()
+	}
+	return out, nil
 }
 
 func (k *secret) holder(label string) string {
@@ -477,6 +494,8 @@ func (r *request) remove() (any, *refusal) {
 		return nil, rejected
 	case k.owner != "":
 		return nil, reject("InvalidRequestException", "You can't perform this operation because the secret is managed by %s.", k.owner)
+	case len(k.replicas) > 0:
+		return nil, reject("InvalidRequestException", "You can't delete secret %s that still has replica regions [%s].", k.name, strings.Join(slices.Sorted(maps.Keys(k.replicas)), ", "))
 	case force:
 		delete(r.s.secrets, k.arn)
 		r.s.dying[k.name] = r.s.slow
@@ -497,6 +516,93 @@ func (r *request) restore() (any, *refusal) {
 	}
 	k.deleteAt, k.deleted = time.Time{}, time.Time{}
 	return object{"ARN": k.arn, "Name": k.name}, nil
+}
+
+// update changes the key only: Coffer writes values in another way.
+func (r *request) update() (any, *refusal) {
+	k, rejected := r.live()
+	switch {
+	case rejected != nil:
+		return nil, rejected
+	case r.has("SecretString") || r.has("SecretBinary") || r.has("Description"):
+		r.s.testing.Error("cloud1smtest: UpdateSecret is there for the key only")
+	case strings.Contains(r.text("KmsKeyId"), "disabled"):
+		return nil, reject("EncryptionFailure", "Secrets Manager can't encrypt the protected secret text using the provided KMS key.")
+	case r.has("KmsKeyId"):
+		k.kms, k.changed = r.text("KmsKeyId"), r.now
+	}
+	return object{"ARN": k.arn, "Name": k.name}, nil
+}
+
+// occupied is a region in which another secret has every name, so that replicas fail there.
+const occupied = "us-gov-west-1"
+
+func (r *request) addReplicas(k *secret) *refusal {
+	list, _ := r.in["AddReplicaRegions"].([]any)
+	for _, entry := range list {
+		to, _ := entry.(object)
+		region, _ := to["Region"].(string)
+		key, _ := to["KmsKeyId"].(string)
+		_, is := k.replicas[region]
+		switch {
+		case region == r.s.Region:
+			return reject("InvalidParameterException", "Invalid replica region: it is the region of the secret.")
+		case is && k.lost[region] == "":
+			return reject("InvalidParameterException", "The secret is already replicated to %s.", region)
+		}
+		k.replicas[region] = key
+		delete(k.lost, region)
+		if region == occupied && !r.yes("ForceOverwriteReplicaSecret") {
+			k.lost[region] = "Replication failed: Secret name simple already exists in region " + region + "."
+		}
+	}
+	return nil
+}
+
+func (k *secret) replication() (list []object) {
+	for _, region := range slices.Sorted(maps.Keys(k.replicas)) {
+		is := object{"Region": region, "Status": "InSync"}
+		if k.replicas[region] != "" {
+			is["KmsKeyId"] = k.replicas[region]
+		}
+		if k.lost[region] != "" {
+			is["Status"], is["StatusMessage"] = "Failed", k.lost[region]
+		}
+		list = append(list, is)
+	}
+	return list
+}
+
+func (r *request) replicate() (any, *refusal) {
+	k, rejected := r.live()
+	if rejected == nil {
+		rejected = r.addReplicas(k)
+	}
+	if rejected != nil {
+		return nil, rejected
+	}
+	k.changed = r.now
+	return object{"ARN": k.arn, "ReplicationStatus": k.replication()}, nil
+}
+
+func (r *request) unreplicate() (any, *refusal) {
+	k, rejected := r.live()
+	if rejected != nil {
+		return nil, rejected
+	}
+	for _, region := range r.texts("RemoveReplicaRegions") {
+		if _, ok := k.replicas[region]; !ok {
+			return nil, reject("InvalidParameterException", "The secret has no replica in %s.", region)
+		}
+		delete(k.replicas, region)
+		delete(k.lost, region)
+	}
+	k.changed = r.now
+	out := object{"ARN": k.arn}
+	if len(k.replicas) > 0 {
+		out["ReplicationStatus"] = k.replication()
+	}
+	return out, nil
 }
 
 func (r *request) list() (any, *refusal) {

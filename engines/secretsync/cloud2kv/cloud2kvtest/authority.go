@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 )
 
 // authority answers as Microsoft Entra ID does: where tokens are, and tokens for those who have a client's secret.
@@ -38,18 +40,48 @@ func (v *Vault) token(w http.ResponseWriter, r *http.Request) {
 		reject(w, http.StatusBadRequest, "unsupported_grant_type", "AADSTS70003: The app requested an unsupported grant type.")
 	case f.Get("client_id") != ClientID:
 		reject(w, http.StatusBadRequest, "unauthorized_client", "AADSTS700016: Application with identifier '"+f.Get("client_id")+"' was not found in the directory.")
-	case f.Get("client_secret") != ClientSecret:
+	case f.Get("client_assertion") != "" && (f.Get("client_assertion") != IdentityToken || f.Get("client_assertion_type") != assertionType):
+		reject(w, http.StatusUnauthorized, "invalid_client", "AADSTS700213: No matching federated identity record found for presented assertion subject '"+f.Get("client_assertion")+"'.")
+	case f.Get("client_assertion") == "" && f.Get("client_secret") != ClientSecret:
 		reject(w, http.StatusUnauthorized, "invalid_client", "AADSTS7000215: Invalid client secret provided: "+f.Get("client_secret"))
 	case !slices.Contains(strings.Fields(f.Get("scope")), audience+"/.default"):
 		reject(w, http.StatusBadRequest, "invalid_resource", "AADSTS500011: The resource principal named "+f.Get("scope")+" was not found in the tenant.")
 	default:
-		token := "token." + rand.Text()
-		v.mu.Lock()
-		v.tokens[token] = true
-		v.issued++
-		v.mu.Unlock()
-		answer(w, http.StatusOK, map[string]any{"token_type": "Bearer", "expires_in": 3599, "ext_expires_in": 3599, "access_token": token})
+		answer(w, http.StatusOK, map[string]any{"token_type": "Bearer", "expires_in": 3599, "ext_expires_in": 3599, "access_token": v.issue()})
 	}
+}
+
+// IdentityToken is the token that the app registration has a federated credential for.
+const (
+	IdentityToken = "header.claims.signature"
+	assertionType = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+)
+
+// Metadata is the metadata service of a machine that has the app registration for its managed identity.
+func (v *Vault) Metadata() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		switch {
+		case r.URL.Path != "/metadata/identity/oauth2/token" || r.Header.Get("Metadata") != "true" || q.Get("resource") != audience:
+			answer(w, http.StatusBadRequest, map[string]string{"error": "invalid_request"})
+		case q.Get("client_id") != "" && q.Get("client_id") != ClientID:
+			answer(w, http.StatusBadRequest, map[string]string{"error": "invalid_request", "error_description": "Identity not found"})
+		default:
+			answer(w, http.StatusOK, map[string]string{
+				"token_type": "Bearer", "access_token": v.issue(), "resource": audience,
+				"expires_in": "3599", "expires_on": strconv.FormatInt(time.Now().Add(time.Hour).Unix(), 10),
+			})
+		}
+	})
+}
+
+func (v *Vault) issue() string {
+	token := "token." + rand.Text()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.tokens[token] = true
+	v.issued++
+	return token
 }
 
 // reject answers as the token endpoint does. What it says holds what was sent, as the worst of vendors would.

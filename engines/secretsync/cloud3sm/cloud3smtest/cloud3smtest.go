@@ -51,17 +51,18 @@ type Server struct {
 	url    string
 	conns  *listener
 
-	mu      sync.Mutex
-	secrets map[string]*secret
-	tokens  map[string]time.Time // and when they end
-	issued  int
-	reject  bool     // the key has been disabled
-	granted []string // permissions
-	made    int64    // secrets, etags and tokens so far
-	calls   []string
-	hooks   map[string]func(ctx context.Context, req any) error
-	fault   desttest.Fault
-	pages   int // most secrets of a page
+	mu        sync.Mutex
+	secrets   map[string]*secret
+	tokens    map[string]time.Time // and when they end
+	issued    int
+	federated string   // the last token of a federated identity
+	reject    bool     // the key has been disabled
+	granted   []string // permissions
+	made      int64    // secrets, etags and tokens so far
+	calls     []string
+	hooks     map[string]func(ctx context.Context, req any) error
+	fault     desttest.Fault
+	pages     int // most secrets of a page
 }
 
 type secret struct {

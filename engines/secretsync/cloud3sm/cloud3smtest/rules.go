@@ -125,10 +125,19 @@ func checkAnnotations(annotations map[string]string) error {
 	return nil
 }
 
+// checkKey checks a key, which has to be in the location of the replica, or in "global" for automatic replication.
+func checkKey(e *secretmanagerpb.CustomerManagedEncryption, location string) error {
+	parts := strings.Split(e.GetKmsKeyName(), "/")
+	if e != nil && (len(parts) != 8 || parts[0] != "projects" || parts[2] != "locations" || parts[3] != location || parts[4] != "keyRings" || parts[6] != "cryptoKeys") {
+		return invalid("Invalid KMS key, or one of another location.")
+	}
+	return nil
+}
+
 func checkReplication(r *secretmanagerpb.Replication) error {
 	switch r := r.GetReplication().(type) {
 	case *secretmanagerpb.Replication_Automatic_:
-		return nil
+		return checkKey(r.Automatic.GetCustomerManagedEncryption(), "global")
 	case *secretmanagerpb.Replication_UserManaged_:
 		seen := map[string]bool{}
 		for _, replica := range r.UserManaged.GetReplicas() {
@@ -136,6 +145,9 @@ func checkReplication(r *secretmanagerpb.Replication) error {
 				return invalid("Invalid or repeated location.")
 			}
 			seen[replica.GetLocation()] = true
+			if err := checkKey(replica.GetCustomerManagedEncryption(), replica.GetLocation()); err != nil {
+				return err
+			}
 		}
 		if len(seen) == 0 {
 			return invalid("Field [secret.replication.user_managed.replicas] is required.")

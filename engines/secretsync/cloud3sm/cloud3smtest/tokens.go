@@ -23,12 +23,71 @@ const (
 
 // issue is the token service.
 func (s *Server) issue(w http.ResponseWriter, r *http.Request) {
+	if strings.HasSuffix(r.URL.Path, ":generateAccessToken") {
+		s.impersonate(w, r)
+		return
+	}
+	if r.ParseForm() == nil && r.PostForm.Get("grant_type") == exchangeType {
+		s.exchange(w, r)
+		return
+	}
 	code, why := s.judge(r)
 	if code != "" {
 		answer(w, http.StatusBadRequest, map[string]any{"error": code, "error_description": why})
 		return
 	}
 	answer(w, http.StatusOK, map[string]any{"access_token": s.Token(), "expires_in": int(maxLife.Seconds()) - 1, "token_type": "Bearer"})
+}
+
+// The provider of workload identities that there is, and the one token that it trusts.
+const (
+	Provider      = "//iam.googleapis.com/projects/" + Number + "/locations/global/workloadIdentityPools/coffer/providers/coffer"
+	IdentityToken = "header.claims.signature"
+
+	exchangeType = "urn:ietf:params:oauth:grant-type:token-exchange"
+	jwtType      = "urn:ietf:params:oauth:token-type:jwt"
+	accessType   = "urn:ietf:params:oauth:token-type:access_token"
+)
+
+// exchange is the Security Token Service. What it refuses holds what was sent, as the worst of vendors would.
+func (s *Server) exchange(w http.ResponseWriter, r *http.Request) {
+	f := r.PostForm
+	switch {
+	case f.Get("audience") != Provider:
+		answer(w, http.StatusBadRequest, map[string]any{"error": "invalid_target", "error_description": "The target service indicated by the \"audience\" parameters is invalid."})
+	case f.Get("subject_token_type") != jwtType || f.Get("requested_token_type") != accessType || f.Get("scope") != allClouds:
+		answer(w, http.StatusBadRequest, map[string]any{"error": "invalid_request", "error_description": "a type or the scope is missing"})
+	case f.Get("subject_token") != IdentityToken:
+		answer(w, http.StatusBadRequest, map[string]any{"error": "invalid_grant", "error_description": "Error connecting to the given credential's issuer: " + f.Get("subject_token")})
+	default:
+		s.mu.Lock()
+		s.federated = "federated." + rand.Text()
+		token := s.federated
+		s.tokens[token] = time.Now().Add(maxLife)
+		s.mu.Unlock()
+		answer(w, http.StatusOK, map[string]any{"access_token": token, "issued_token_type": accessType, "token_type": "Bearer", "expires_in": 3599})
+	}
+}
+
+// impersonate is the part of the IAM Credentials API that gives tokens of service accounts.
+func (s *Server) impersonate(w http.ResponseWriter, r *http.Request) {
+	var in struct {
+		Scope    []string
+		Lifetime string
+	}
+	s.mu.Lock()
+	federated := s.federated
+	s.mu.Unlock()
+	switch {
+	case r.Method != http.MethodPost || json.NewDecoder(r.Body).Decode(&in) != nil || len(in.Scope) != 1 || in.Scope[0] != allClouds || in.Lifetime != "3600s":
+		answer(w, http.StatusBadRequest, map[string]any{"error": map[string]any{"code": 400, "status": "INVALID_ARGUMENT"}})
+	case federated == "" || r.Header.Get("Authorization") != "Bearer "+federated:
+		answer(w, http.StatusUnauthorized, map[string]any{"error": map[string]any{"code": 401, "status": "UNAUTHENTICATED"}})
+	case r.URL.Path != "/v1/projects/-/serviceAccounts/"+Email+":generateAccessToken":
+		answer(w, http.StatusForbidden, map[string]any{"error": map[string]any{"code": 403, "status": "PERMISSION_DENIED"}})
+	default:
+		answer(w, http.StatusOK, map[string]any{"accessToken": s.Token(), "expireTime": time.Now().Add(maxLife).UTC().Format(time.RFC3339)})
+	}
 }
 
 // Token issues a token without being asked for it over the wire.

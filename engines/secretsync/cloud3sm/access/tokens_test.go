@@ -1,4 +1,4 @@
-package cloud3sm
+package access
 
 import (
 	"context"
@@ -24,13 +24,13 @@ func (i issuer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: 200, Header: http.Header{}, Body: io.NopCloser(i(r))}, nil
 }
 
-func issuing(t *testing.T, i issuer) *tokens {
+func issuing(t *testing.T, i issuer) *Tokens {
 	t.Helper()
 	key, problem := parseKey(cloud3smtest.PrivateKey())
 	if problem != "" {
 		t.Fatal(problem)
 	}
-	return newTokens(&http.Client{Transport: i}, tokenURL, account{email: "a@b.c", keyID: "k", key: key})
+	return New(&http.Client{Transport: i}, &ServiceAccount{Account: Account{Email: "a@b.c", KeyID: "k", Key: key}})
 }
 
 // A token is replaced before it ends, and one that ends at once is used once.
@@ -45,7 +45,7 @@ func TestTokensEnd(t *testing.T) {
 				})
 				get := func(want string) {
 					t.Helper()
-					if text, _, err := tokens.get(context.Background()); err != nil || text != want {
+					if text, _, err := tokens.Get(context.Background()); err != nil || text != want {
 						t.Errorf("got %s, %v, want %s", text, err, want)
 					}
 				}
@@ -69,7 +69,7 @@ func TestAssertion(t *testing.T) {
 		form, _ = url.ParseQuery(string(body))
 		return strings.NewReader(`{"access_token":"t","token_type":"Bearer","expires_in":3600}`)
 	})
-	if _, _, err := tokens.get(t.Context()); err != nil {
+	if _, _, err := tokens.Get(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	parts := strings.Split(form.Get("assertion"), ".")
@@ -93,7 +93,7 @@ func TestAssertion(t *testing.T) {
 func TestLongTokensAreCut(t *testing.T) {
 	read := 0
 	tokens := issuing(t, func(*http.Request) io.Reader { return desttest.Endless{N: &read} })
-	if _, _, err := tokens.get(t.Context()); err == nil || read > 2*maxAnswer {
+	if _, _, err := tokens.Get(t.Context()); err == nil || read > 2*maxAnswer {
 		t.Errorf("%v, and %d bytes are read", err, read)
 	}
 }
