@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/engines/secretsync/reconcile"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
+	"github.com/coffer-project/coffer/engines/secretsync/status"
 )
 
 type destinationIn struct {
@@ -94,12 +94,12 @@ func (s *API) DescribeDestination(ctx context.Context, req *engines.Request, d *
 		"created_at": d.CreatedAt, "updated_at": d.UpdatedAt,
 	}
 	h := s.Health()[d.ID]
-	out["health"] = describeHealth(&h, req.Caller.Mounts == nil || s.checkAllVisible(ctx, req, d) == nil, true)
+	out["health"] = status.DescribeHealth(&h, s.seesAll(ctx, req, d), true)
 	if err := s.DescribeRedeploy(ctx, d, out); err != nil || d.PurgeAt.IsZero() {
 		return out, err
 	}
 	out["purge_initiated_at"] = d.PurgeAt
-	if s.checkAllVisible(ctx, req, d) != nil {
+	if !s.seesAll(ctx, req, d) {
 		return out, nil
 	}
 	failed, err := s.PurgeFailure(ctx, d)
@@ -109,34 +109,9 @@ func (s *API) DescribeDestination(ctx context.Context, req *engines.Request, d *
 	return out, err
 }
 
-// describeHealth returns how a destination is doing: with associations what is said of secrets, with causes the texts of failures.
-func describeHealth(h *reconcile.Health, associations, causes bool) map[string]any {
-	out := map[string]any{"circuit": "closed"}
-	if h.Circuit.Open {
-		out["circuit"], out["circuit_open_until"], out["circuit_code"] = "open", h.Circuit.Until.UTC(), h.Circuit.Cause.Code
-	}
-	if !h.Check.At.IsZero() {
-		out["drift_checked_at"] = h.Check.At
-	}
-	if h.Check.Cause != "" {
-		out["drift_check_failed_at"], out["drift_check_code"] = h.Check.FailedAt, h.Check.Code
-	}
-	if associations {
-		links := map[string]int{}
-		maps.Copy(links, h.Links)
-		maps.DeleteFunc(links, func(_ string, n int) bool { return n == 0 })
-		out["links"], out["drifted"] = links, h.Drifted
-		if !h.OldestChange.IsZero() {
-			out["oldest_unsynced_change"] = h.OldestChange.UTC()
-		}
-	}
-	if causes && h.Circuit.Open {
-		out["circuit_cause"] = h.Circuit.Cause.Text
-	}
-	if causes && h.Check.Cause != "" {
-		out["drift_check_cause"] = h.Check.Cause
-	}
-	return out
+// seesAll reports whether a caller sees all associations of a destination.
+func (s *API) seesAll(ctx context.Context, req *engines.Request, d *state.Destination) bool {
+	return req.Caller.Mounts == nil || s.checkAllVisible(ctx, req, d) == nil
 }
 
 func (s *API) readDestination(ctx context.Context, req *engines.Request, in *destinationIn) (*engines.Response, error) {
@@ -153,7 +128,7 @@ func (s *API) listDestinations(ctx context.Context, req *engines.Request, _ *emp
 	health := map[string]any{}
 	for _, h := range s.Health() {
 		if h.NS == req.Mount.NamespaceID {
-			health[h.Name] = describeHealth(&h, req.Caller.Mounts == nil, false)
+			health[h.Name] = status.DescribeHealth(&h, s.seesAll(ctx, req, &state.Destination{NS: h.NS, ID: h.ID}), false)
 		}
 	}
 	total := 0

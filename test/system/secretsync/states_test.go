@@ -34,11 +34,14 @@ func TestState(t *testing.T) {
 	t.Run("sync config", func(t *testing.T) {
 		s := all.in(t)
 		const path = "sys/sync/config"
-		defaults := object{"disabled": false, "queue_capacity": 1000000}
+		defaults := object{"disabled": false, "drift_interval": 3600, "queue_capacity": 1000000}
 		equal(t, "defaults", s.must("GET", path, nil), defaults)
-		equal(t, "changed", s.must("PATCH", path, object{"queue_capacity": 2}), object{"disabled": false, "queue_capacity": 2})
-		equal(t, "a text", s.must("PATCH", path, object{"disabled": "true"}), object{"disabled": true, "queue_capacity": 2})
-		equal(t, "null", s.must("PATCH", path, object{"disabled": nil}), object{"disabled": false, "queue_capacity": 2})
+		equal(t, "changed", s.must("PATCH", path, object{"queue_capacity": 2}), object{"disabled": false, "drift_interval": 3600, "queue_capacity": 2})
+		equal(t, "a text", s.must("PATCH", path, object{"disabled": "true"}), object{"disabled": true, "drift_interval": 3600, "queue_capacity": 2})
+		equal(t, "an interval", s.must("PATCH", path, object{"drift_interval": "15m"}), object{"disabled": true, "drift_interval": 900, "queue_capacity": 2})
+		equal(t, "its default", s.must("PATCH", path, object{"drift_interval": nil}), object{"disabled": true, "drift_interval": 3600, "queue_capacity": 2})
+		s.rejected(400, "PATCH", path, object{"drift_interval": "1s"}, "drift_interval")
+		equal(t, "null", s.must("PATCH", path, object{"disabled": nil}), object{"disabled": false, "drift_interval": 3600, "queue_capacity": 2})
 		s.rejected(400, "PATCH", path, object{"queue_capacity": 0}, "queue_capacity")
 		s.rejected(400, "PATCH", path, object{"disabled": "perhaps"}, "disabled")
 		d := s.dest("cloud1-sm", "full")
