@@ -45,6 +45,8 @@ const (
 	Ceremony
 	// ForeignForm routes take the form also from pages of other sites, as an identity provider's.
 	ForeignForm
+	// Strict routes reject fields that they do not declare: what such a field asks for matters too much to be left undone.
+	Strict
 )
 
 // CeremonyHeader marks a request of a listener that opens key ceremonies to clients without a token. Listeners remove it
@@ -75,13 +77,16 @@ type Route struct {
 }
 
 // Serve decodes the request's input and calls the handler. params are what Match returned. Every problem of
-// the input is reported in one Error of KindInvalid; unknown fields become a warning of the response.
+// the input is reported in one Error of KindInvalid; unknown fields become a warning of the response, or an Error of Strict routes.
 func (r *Route) Serve(ctx context.Context, req *Request, params map[string]string) (*Response, error) {
 	v := r.plan.New()
 	req.params = params
 	given, err := r.plan.Decode(req.source(params), v)
 	if err != nil {
 		return nil, Invalid("%s", err)
+	}
+	if r.Flags.Has(Strict) && len(given.Unknown) > 0 {
+		return nil, Invalid("not supported: %s; leave out what is not needed", input.QuoteNames(given.Unknown))
 	}
 	req.given, req.nulls = given.Fields, given.Nulls
 	resp, err := r.handle(ctx, req, v)
