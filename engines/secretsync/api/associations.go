@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/input"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
 	"github.com/coffer-project/coffer/engines/secretsync/status"
 	"github.com/coffer-project/coffer/storage"
@@ -366,6 +367,7 @@ func (s *API) removeAssociation(ctx context.Context, req *engines.Request, in *r
 		}
 		return s.respondRemoved(c, nil), nil
 	}
+	began := time.Now().UTC()
 	if c.selector {
 		if err := s.ScanAssociation(ctx, a); err != nil {
 			return nil, err
@@ -379,9 +381,29 @@ func (s *API) removeAssociation(ctx context.Context, req *engines.Request, in *r
 	case err != nil:
 		return nil, err
 	case !left:
-		return s.respondRemoved(c, nil), nil
+		resp := s.respondRemoved(c, nil)
+		resp.Warnings, err = s.orphanWarnings(ctx, c, began)
+		return resp, err
 	}
 	return s.respondRemoved(c, &l), nil
+}
+
+// orphanWarnings says which names of a secret were let go since a moment.
+func (s *API) orphanWarnings(ctx context.Context, c *selection, since time.Time) ([]string, error) {
+	var o state.Orphans
+	if _, err := engines.GetRecord(ctx, s.Host.Store(), state.OrphansKey(c.dest.NS, c.dest.Type, c.dest.Name), &o); err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, left := range o.Names {
+		if left.Secret == c.secret && left.Mount == c.mount.Path && !left.At.Before(since) {
+			names = append(names, left.Name)
+		}
+	}
+	if len(names) == 0 {
+		return nil, nil
+	}
+	return []string{"what was synced could not be removed, and stays at the destination, as its removal_attempts says: " + input.QuoteNames(names)}, nil
 }
 
 // resolveRemoval finds the mount of an association that is to be removed. It may be gone, or another one may be at its path.

@@ -82,7 +82,7 @@ func (s *API) DescribeDestination(ctx context.Context, req *engines.Request, d *
 	}
 	a := state.Association{Granularity: granularity, Template: template}
 	options := map[string]any{
-		"granularity_level": granularity, "secret_name_template": a.Plan(rules).TemplateText(), "custom_tags": d.CustomTags,
+		"granularity_level": granularity, "secret_name_template": a.Plan(rules).TemplateText(), "custom_tags": d.CustomTags, "removal_attempts": d.RemovalAttempts,
 		"disable_strict_networking": d.DisableStrict, "allowed_ipv4_addresses": nonNil(d.IPv4), "allowed_ipv6_addresses": nonNil(d.IPv6), "allowed_ports": nonNil(d.Ports),
 	}
 	if d.CustomTags == nil {
@@ -91,6 +91,13 @@ func (s *API) DescribeDestination(ctx context.Context, req *engines.Request, d *
 	out := map[string]any{
 		"name": d.Name, "type": d.Type, "connection_details": c.Shown(), "options": options, "paused": d.Paused,
 		"created_at": d.CreatedAt, "updated_at": d.UpdatedAt,
+	}
+	var left state.Orphans
+	if _, err := engines.GetRecord(ctx, s.Host.Store(), state.OrphansKey(d.NS, d.Type, d.Name), &left); err != nil && !s.Unreadable(err) {
+		return nil, err
+	}
+	if left.Total > 0 && req.Caller.Mounts == nil {
+		out["left_behind"] = left.Describe()
 	}
 	if d.PurgeAt.IsZero() {
 		return out, nil

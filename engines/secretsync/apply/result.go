@@ -211,6 +211,10 @@ func (s *Syncer) recordResult(ctx context.Context, t *target, r result) (time.Ti
 		}
 		s.Counts.Failed.Add(1)
 	}
+	left, err := s.letGo(ctx, t, &l, &r)
+	if err != nil {
+		return time.Time{}, err
+	}
 	free := make([]storage.Key, len(r.released))
 	for i, name := range r.released {
 		free[i] = state.ClaimKey(t.dest.Type, place, state.Fold(t.destType.Rules, name))
@@ -228,6 +232,9 @@ func (s *Syncer) recordResult(ctx context.Context, t *target, r result) (time.Ti
 		}
 		switch {
 		case over:
+			if err := addOrphans(ctx, tx, &t.dest, left); err != nil {
+				return err
+			}
 			tx.Delete(t.linkKey())
 			return s.dropIfLast(ctx, tx, t)
 		case gone:

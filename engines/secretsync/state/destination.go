@@ -62,6 +62,8 @@ type Settings struct {
 	Granularity string            `json:"granularity,omitempty"`
 	Template    string            `json:"secret_name_template,omitempty"`
 	CustomTags  map[string]string `json:"custom_tags,omitempty"`
+	// RemovalAttempts is after how many failed attempts to remove a secret's names they are let go; 0: never.
+	RemovalAttempts int `json:"removal_attempts,omitempty"`
 	Network
 }
 

@@ -52,13 +52,15 @@ type Link struct {
 	Rules string `json:"rules"`
 	Items []Item `json:"items,omitempty"`
 	// Adopt has the names whose adoption was requested, folded.
-	Adopt       []string  `json:"adopt,omitempty"`
-	Attempts    int       `json:"attempts,omitempty"` // since it was right
-	LastAttempt time.Time `json:"last_attempt,omitzero"`
-	LastSuccess time.Time `json:"last_success,omitzero"`
-	NextRetry   time.Time `json:"next_retry,omitzero"` // zero: nothing is due until something changes
-	UpdatedAt   time.Time `json:"updated_at"`          // of the status
-	History     []Attempt `json:"history,omitempty"`   // newest last
+	Adopt    []string `json:"adopt,omitempty"`
+	Attempts int      `json:"attempts,omitempty"` // since it was right
+	// RemovalFailures counts the failed attempts to remove its names since its association began to go.
+	RemovalFailures int       `json:"removal_failures,omitempty"`
+	LastAttempt     time.Time `json:"last_attempt,omitzero"`
+	LastSuccess     time.Time `json:"last_success,omitzero"`
+	NextRetry       time.Time `json:"next_retry,omitzero"` // zero: nothing is due until something changes
+	UpdatedAt       time.Time `json:"updated_at"`          // of the status
+	History         []Attempt `json:"history,omitempty"`   // newest last
 
 	Unreadable bool `json:"-"` // the stored record cannot be decoded
 }

@@ -5,6 +5,7 @@
 //	a/<destination id>/<association id>                an Association
 //	l/<destination id>/<association id>/<secret name>  the Link of one associated secret
 //	n/<destination id>                                 Newest: when the last association was created
+//	o/<type>/<name>                                    Orphans: names that were let go at the destination
 //
 // and in the root namespace, because locations are the same for all namespaces:
 //
