@@ -64,18 +64,26 @@ func run(t *testing.T, test func(r *rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		ctx, cancel := context.WithCancel(t.Context())
-		stop := r.w.Store.OnChange(r.svc.Changed)
-		done := make(chan struct{}) // closed when Run has returned
-		go func() { defer close(done); r.svc.Run(ctx) }()
-		synctest.Wait()
+		stop := r.start()
 		r.kv.Put("a", "k", "v")
 		r.kv.Put("folder/b", "k", "w")
 		test(r)
-		cancel()
-		<-done
 		stop()
 	})
+}
+
+// start runs the service until stop is called.
+func (r *rig) start() (stop func()) {
+	ctx, cancel := context.WithCancel(r.t.Context())
+	quiet := r.w.Store.OnChange(r.svc.Changed)
+	done := make(chan struct{}) // closed when Run has returned
+	go func() { defer close(done); r.svc.Run(ctx) }()
+	synctest.Wait()
+	return func() {
+		cancel()
+		<-done
+		quiet()
+	}
 }
 
 // dest makes a destination.

@@ -17,7 +17,7 @@ import (
 func (s *API) stateRoutes(r *engines.Router) {
 	const of = "sync/destinations/{type}/{destination}"
 	route(r, engines.Update, of+"/plan", "What syncing would do now, name by name; with a secret, also what associating it would do. Nothing is changed.", flags, s.planDestination)
-	route(r, engines.Update, of+"/associations/adopt", "Adopt names at the destination that belong to other clients.", flags, s.adopt)
+	route(r, engines.Update, of+"/associations/adopt", "Adopt names at the destination that belong to other clients: of a secret, a prefix, a mount, or the whole destination. With plan nothing is changed.", flags, s.adopt)
 	route(r, engines.Update, of+"/associations/retry", "Sync again now what has failed, or one secret whatever its state.", flags, s.retry)
 	route(r, engines.Update, of+"/associations/pause", "Stop syncing an association.", flags, s.setAssociationPaused(true))
 	route(r, engines.Update, of+"/associations/resume", "Go on syncing an association.", flags, s.setAssociationPaused(false))

@@ -26,7 +26,7 @@ type result struct {
 	retryAfter time.Duration   // minimum time until the next attempt
 	visibleAt  time.Time       // when the destination shows the last write; zero: nothing waits for that
 	released   []string        // names whose claim is released
-	adopted    map[string]bool // names that were adopted; folded
+	adopted    map[string]bool // names whose adoption is decided; folded
 }
 
 // recordNoop records that a new version of the secret changes nothing at the destination.
@@ -100,7 +100,7 @@ func (s *Syncer) recordSteps(ctx context.Context, t *target, steps []step) (time
 	r := result{adopted: map[string]bool{}}
 	now := time.Now()
 	did := map[string]int{}
-	for _, name := range t.link.Adopt {
+	for _, name := range slices.Concat(t.link.Adopt, t.link.AdoptEqual) {
 		r.adopted[name] = true // unless its step has failed
 	}
 	for i := range steps {
@@ -125,7 +125,7 @@ func (s *Syncer) recordSteps(ctx context.Context, t *target, steps []step) (time
 		if st.desired != nil && st.Status == state.Synced {
 			st.SecretVersion = t.secret.Version
 		}
-		if st.desired != nil && st.Status != state.Synced && !st.isTaken() {
+		if st.desired != nil && st.Status != state.Synced && st.Status != state.Conflict {
 			delete(r.adopted, state.Fold(t.destType.Rules, st.Name))
 		}
 		if st.Outcome != st.before.Outcome || !st.WrittenAt.Equal(st.before.WrittenAt) {

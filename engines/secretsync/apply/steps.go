@@ -94,8 +94,9 @@ func (s *Syncer) planSteps(ctx context.Context, t *target, dest destination.Dest
 func (s *Syncer) decideStep(ctx context.Context, t *target, dest destination.Destination, st *step) error {
 	v := plan.View{
 		Desired: st.desired, OwnerTag: t.dest.OwnerTag(t.ownerTag, st.Name, t.destType.Rules), HasOwnerTags: t.destType.Rules.HasOwnerTags, PropagationDelay: t.destType.Rules.PropagationDelay, Repair: t.assoc.Drift == state.DriftRepair,
-		Adopt:  slices.Contains(t.link.Adopt, state.Fold(t.destType.Rules, st.Name)),
-		Retain: t.retainsNames() || st.before.Retained, Ending: t.assoc.IsEnding(),
+		Adopt:      slices.Contains(t.link.Adopt, state.Fold(t.destType.Rules, st.Name)),
+		AdoptEqual: slices.Contains(t.link.AdoptEqual, state.Fold(t.destType.Rules, st.Name)),
+		Retain:     t.retainsNames() || st.before.Retained, Ending: t.assoc.IsEnding(),
 	}
 	if st.before.Name != "" {
 		v.LastApplied = &st.before
@@ -136,6 +137,9 @@ func (s *Syncer) decideStep(ctx context.Context, t *target, dest destination.Des
 			return ctx.Err()
 		}
 	}
+	if st.Do == plan.Conflict {
+		st.Reason += t.conflictHint()
+	}
 	if st.Do == plan.Adopt || st.Do == plan.Recover && st.found.OwnerTag != v.OwnerTag {
 		if whose, err := s.ownerElsewhere(ctx, t, st.found); err != nil || whose != "" {
 			st.Action = plan.Action{Do: plan.Conflict, Reason: whose}
@@ -146,6 +150,15 @@ func (s *Syncer) decideStep(ctx context.Context, t *target, dest destination.Des
 		st.Action = plan.Action{Do: plan.Update, Reason: "has other tags", OwnedThere: true}
 	}
 	return nil
+}
+
+// conflictHint says what to do about a name of another client.
+func (t *target) conflictHint() string {
+	mount := t.assoc.MountPath
+	if t.mount != nil {
+		mount = t.mount.Path
+	}
+	return fmt.Sprintf(": adopt it with coffer sync adopt %s/%s %s%s, or choose another secret_name_template", t.dest.Type, t.dest.Name, mount, t.key.Secret)
 }
 
 // maxWait is how long a job waits for a destination to show the last write, before it is queued again.

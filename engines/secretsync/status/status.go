@@ -144,6 +144,7 @@ func (r *report) add(ctx context.Context, a *state.Association, m *engines.Mount
 		e := entry(a, m, l, now)
 		if len(items) > 0 {
 			e.addItem(&items[0])
+			r.addAdopting(e, l, &items[0])
 		}
 		put(key, e, now, false)
 		return
@@ -156,12 +157,20 @@ func (r *report) add(ctx context.Context, a *state.Association, m *engines.Mount
 		}
 		e := entry(a, m, l, o)
 		e.addItem(it)
+		r.addAdopting(e, l, it)
 		e["sub_key"] = it.Key
 		name := it.Key
 		if name == "" {
 			name = it.Name
 		}
 		put(key+"/"+name, e, o, it.Owned)
+	}
+}
+
+// addAdopting says in an entry that the adoption of its name was requested and is still to come.
+func (r *report) addAdopting(e entryData, l *state.Link, it *state.Item) {
+	if l.IsAdopting(state.Fold(r.s.Pool.Types[r.d.Type].Rules, it.Name)) {
+		e["adopting"] = true
 	}
 }
 

@@ -462,7 +462,7 @@ func (d *dest) Write(ctx context.Context, it destination.Item, was destination.F
 			return failed(destination.Client, destination.Exists, false)
 		case was.State != destination.Absent && (now.state != was.State || now.id != was.ID || now.version != was.Version):
 			return failed(destination.Client, destination.Changed, false)
-		case now.foreign && !now.allowed:
+		case now.foreign && !now.allowed && now.value != string(it.Value): // the same value is no loss: it was adopted
 			d.p.harm = append(d.p.harm, "wrote over "+s.kind+"/"+s.name+" "+it.Name)
 		}
 		next := state{state: destination.Present, value: string(it.Value), id: now.id, by: it.OwnerTag}

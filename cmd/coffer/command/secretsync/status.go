@@ -101,6 +101,7 @@ type entry struct {
 	Status          string     `json:"sync_status"`
 	Code            string     `json:"code,omitempty"`
 	Cause           string     `json:"cause,omitempty"`
+	Adopting        bool       `json:"adopting,omitempty"`
 	Drift           string     `json:"drift,omitempty"`
 	Version         int        `json:"version"`
 	Attempts        int        `json:"attempts"`
@@ -149,7 +150,7 @@ func (e *entry) settled() bool { return e.Status == statusSynced || e.Status == 
 
 // waits reports whether an entry cannot go on until an operator acts.
 func (e *entry) waits() bool {
-	return e.Status == statusConflict || e.Status == statusClient || e.Status == statusPending && e.Code != ""
+	return e.Status == statusConflict && !e.Adopting || e.Status == statusClient || e.Status == statusPending && e.Code != ""
 }
 
 func (s *status) settled() bool {
@@ -318,6 +319,9 @@ func writeTable(c *command.Call, w io.Writer, entries []entry, now time.Time) er
 // cause says why an entry is as it is, and what comes next.
 func (e *entry) cause(now time.Time) string {
 	cause := e.Cause
+	if e.Adopting {
+		cause = "is being adopted"
+	}
 	if e.Drift != "" {
 		cause = strings.TrimPrefix(cause+"; drift: "+e.Drift, "; ")
 	}

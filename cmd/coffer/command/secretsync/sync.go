@@ -257,33 +257,6 @@ Examples:
 	})
 }
 
-func adoptCommand() *cli.Command {
-	return command.New(command.Spec{
-		Name: "adopt", Args: "DESTINATION SECRET [NAME …]", Min: 2, Max: -1, Usage: "adopt names at the destination that have another owner",
-		Help: `Has a secret whose status is CONFLICT take over what is under its names at the destination: THE VALUES THERE ARE OVERWRITTEN, and from
-then on the names are ours, to be deleted with the secret. With a NAME only that one. Names that other associations have are not taken.
-
-Examples:
-
-  $ coffer sync adopt cloud1-sm/prod secret/app
-  $ coffer sync adopt repohost/web secret/ci DEPLOY_KEY`,
-		Flags: []cli.Flag{mountFlag()},
-	}, func(ctx context.Context, c *command.Call) error {
-		p, body, err := association(ctx, c)
-		if err != nil {
-			return err
-		}
-		if names := c.Args().Slice()[2:]; len(names) > 0 {
-			body["external_names"] = names
-		}
-		a, err := postTo(ctx, c, p, "/associations/adopt", body)
-		if err != nil {
-			return err
-		}
-		return printAssociated(c, a, p)
-	})
-}
-
 func retryCommand() *cli.Command {
 	return command.New(command.Spec{
 		Name: "retry", Args: "DESTINATION [SECRET]", Min: 1, Max: 2, Usage: "sync again now what has failed",
