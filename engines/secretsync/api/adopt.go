@@ -37,7 +37,10 @@ func (s *API) adopt(ctx context.Context, req *engines.Request, in *adoptIn) (*en
 	}
 	if in.Plan {
 		report, err := s.adopter().Plan(ctx, scope, in.After)
-		return respondReport(report), invalid(err)
+		if err != nil {
+			return nil, upstream(err)
+		}
+		return respondReport(report), nil
 	}
 	report, links, err := s.adopter().Request(ctx, scope)
 	switch {

@@ -22,6 +22,7 @@ func (s *API) stateRoutes(r *engines.Router) {
 	route(r, engines.Update, of+"/associations/pause", "Stop syncing an association.", flags, s.setAssociationPaused(true))
 	route(r, engines.Update, of+"/associations/resume", "Go on syncing an association.", flags, s.setAssociationPaused(false))
 	route(r, engines.Update, of+"/associations/history", "What came of the last attempts to sync a secret.", flags, s.history)
+	route(r, engines.Update, of+"/import", "Copy values that the destination has into secrets that are not there yet. With plan nothing is changed.", flags|engines.Sudo, s.importNames)
 	route(r, engines.Update, of+"/drift", "Look for what other clients have changed at the destination, now.", flags, s.driftNow)
 }
 

@@ -146,6 +146,12 @@ func SameValue(a, b []byte) bool {
 	return ok && also && reflect.DeepEqual(first, second)
 }
 
+// IsObject reports whether a value is a JSON object.
+func IsObject(value []byte) bool {
+	_, ok := object(value)
+	return ok
+}
+
 // object decodes a JSON object; numbers stay as they are written.
 func object(value []byte) (map[string]any, bool) {
 	var v map[string]any

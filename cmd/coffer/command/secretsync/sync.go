@@ -29,7 +29,7 @@ Examples:
   $ coffer sync destinations write cloud1-sm/prod region=eu-central-1 access_key_id=@id secret_access_key=@key
   $ coffer sync associate cloud1-sm/prod secret/app
   $ coffer sync status -watch`,
-		destinationsCommand(), associateCommand(), dissociateCommand(), statusCommand(), planCommand(), driftCommand(), adoptCommand(),
+		destinationsCommand(), associateCommand(), dissociateCommand(), statusCommand(), planCommand(), driftCommand(), adoptCommand(), importCommand(),
 		retryCommand(), pauseCommand(true), pauseCommand(false), historyCommand(), configCommand())
 }
 
