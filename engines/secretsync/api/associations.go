@@ -156,9 +156,11 @@ func (s *API) setAssociation(ctx context.Context, req *engines.Request, in *asso
 		return nil, err
 	}
 	a := s.buildAssociation(req, c, in)
+	named := c.dest.NamedType
 	if c.dest, err = s.PutAssociation(ctx, c.dest, a, givenOf(req)); err != nil {
 		return nil, err
 	}
+	c.dest.NamedType = named
 	s.Associations.Put(a)
 	if !c.selector {
 		s.SyncAndWait(ctx, a.LinkID(a.Secret))
@@ -312,7 +314,7 @@ func (s *API) respondRemoved(c *selection, left *state.Link) *engines.Response {
 		entry["secret_prefix"] = cmp.Or(c.secret, "*")
 	}
 	resp := &engines.Response{Data: map[string]any{
-		"associated_secrets": map[string]any{c.mount.Accessor + "/" + c.secret: entry}, "store_name": c.dest.Name, "store_type": c.dest.Type,
+		"associated_secrets": map[string]any{c.mount.Accessor + "/" + c.secret: entry}, "store_name": c.dest.Name, "store_type": c.dest.TypeName(),
 	}}
 	if left == nil {
 		return resp

@@ -9,6 +9,7 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
+	"github.com/coffer-project/coffer/storage"
 )
 
 type destinationIn struct {
@@ -17,12 +18,13 @@ type destinationIn struct {
 }
 
 func (s *API) destinationRoutes(r *engines.Router) {
-	for _, name := range slices.Sorted(maps.Keys(s.Pool.Types)) {
-		kind := s.Pool.Types[name]
+	r.Synonym = s.synonym
+	for _, name := range s.typeNames() {
+		kind, _ := s.Pool.TypeNamed(name)
 		in := inputType(reflect.TypeFor[settingsIn](), kind.New())
 		write := func(patch bool) func(context.Context, *engines.Request, reflect.Value) (*engines.Response, error) {
 			return func(ctx context.Context, req *engines.Request, in reflect.Value) (*engines.Response, error) {
-				resp, err := s.writeDestination(ctx, req, kind, in, patch)
+				resp, err := s.writeDestination(ctx, req, kind, name, in, patch)
 				return resp, ClientError(err)
 			}
 		}
@@ -47,22 +49,52 @@ func (s *API) destinationRoutes(r *engines.Router) {
 	route(r, engines.Update, "sync/destinations/{type}/{name}/resume", "Go on syncing to a destination.", flags, s.setPaused(false))
 }
 
-func (s *API) unknownType(kind string) error {
-	if _, ok := s.Pool.Types[kind]; ok {
-		return engines.Invalid("this operation is not one of destinations")
+// typeNames returns all names of types.
+func (s *API) typeNames() (names []string) {
+	for _, name := range slices.Sorted(maps.Keys(s.Pool.Types)) {
+		names = append(names, s.Pool.TypeNames(s.Pool.Types[name])...)
 	}
-	return engines.Invalid("there are no destinations of this type: the types are %s", strings.Join(slices.Sorted(maps.Keys(s.Pool.Types)), ", "))
+	return names
 }
 
-// FindDestination reads a destination that a request names.
-func (s *API) FindDestination(ctx context.Context, g engines.Getter, ns, kind, name string) (*state.Destination, error) {
-	if _, ok := s.Pool.Types[kind]; !ok {
-		return nil, s.unknownType(kind)
+// synonym returns the other name of the type in a path below sys/, for a policy that speaks of that.
+func (s *API) synonym(path string) (before, other, after string) {
+	before = "sync/destinations/"
+	rest, ok := strings.CutPrefix(path, before)
+	if !ok {
+		return "", "", ""
+	}
+	name, _, _ := strings.Cut(rest, "/")
+	kind, ok := s.Pool.TypeNamed(name)
+	if !ok {
+		return "", "", ""
+	}
+	for _, other := range s.Pool.TypeNames(kind) {
+		if other != name {
+			return before, other, rest[len(name):]
+		}
+	}
+	return "", "", ""
+}
+
+func (s *API) unknownType(kind string) error {
+	if _, ok := s.Pool.TypeNamed(kind); ok {
+		return engines.Invalid("this operation is not one of destinations")
+	}
+	return engines.Invalid("there are no destinations of this type: the types are %s", strings.Join(s.typeNames(), ", "))
+}
+
+// FindDestination reads a destination that a request names. Responses have the name of its type that the request used.
+func (s *API) FindDestination(ctx context.Context, g engines.Getter, ns, typeName, name string) (*state.Destination, error) {
+	kind, ok := s.Pool.TypeNamed(typeName)
+	if !ok {
+		return nil, s.unknownType(typeName)
 	}
 	var d state.Destination
-	if _, err := state.GetDestination(ctx, g, state.DestinationKey(ns, kind, name), &d); err != nil {
+	if _, err := state.GetDestination(ctx, g, state.DestinationKey(ns, kind.Name, name), &d); err != nil {
 		return nil, err
 	}
+	d.NamedType = typeName
 	if d.ID == "" {
 		return nil, engines.NotFound("")
 	}
@@ -89,7 +121,7 @@ func (s *API) DescribeDestination(ctx context.Context, req *engines.Request, d *
 		options["custom_tags"] = map[string]string{}
 	}
 	out := map[string]any{
-		"name": d.Name, "type": d.Type, "connection_details": c.Shown(), "options": options, "paused": d.Paused,
+		"name": d.Name, "type": d.TypeName(), "connection_details": c.Shown(), "options": options, "paused": d.Paused,
 		"created_at": d.CreatedAt, "updated_at": d.UpdatedAt,
 	}
 	var left state.Orphans
@@ -126,13 +158,19 @@ func (s *API) listDestinations(ctx context.Context, req *engines.Request, _ *emp
 	info := map[string][]string{}
 	total := 0
 	for _, kind := range slices.Sorted(maps.Keys(s.Pool.Types)) {
-		names, err := s.Host.Store().List(ctx, state.Area(req.Mount.NamespaceID, "d/"+kind+"/"), "", 0)
+		prefix := state.Area(req.Mount.NamespaceID, "d/"+kind+"/")
+		add := func(key storage.Key, d *state.Destination) bool {
+			name := s.Pool.ListedType(d) + "/"
+			info[name] = append(info[name], strings.TrimPrefix(string(key), string(prefix)))
+			total++
+			return true
+		}
+		err := state.ScanReadable(ctx, s.Host.Store(), prefix, add, func(key storage.Key, _ error) error {
+			add(key, &state.Destination{Type: kind}) // it can be deleted
+			return nil
+		})
 		if err != nil {
 			return nil, err
-		}
-		if len(names) > 0 {
-			info[kind+"/"] = names
-			total += len(names)
 		}
 	}
 	if total == 0 {
@@ -146,10 +184,11 @@ type typeIn struct {
 }
 
 func (s *API) listType(ctx context.Context, req *engines.Request, in *typeIn) (*engines.Response, error) {
-	if _, ok := s.Pool.Types[in.Type]; !ok {
+	kind, ok := s.Pool.TypeNamed(in.Type)
+	if !ok {
 		return nil, s.unknownType(in.Type)
 	}
-	names, err := s.Host.Store().List(ctx, state.Area(req.Mount.NamespaceID, "d/"+in.Type+"/"), "", 0)
+	names, err := s.Host.Store().List(ctx, state.Area(req.Mount.NamespaceID, "d/"+kind.Name+"/"), "", 0)
 	if err != nil {
 		return nil, err
 	}

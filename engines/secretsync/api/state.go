@@ -106,8 +106,9 @@ func (s *API) destinationsOf(ctx context.Context, req *engines.Request, in *moun
 			return err
 		}
 		for key, e := range entries {
-			e["type"], e["name"] = d.Type, d.Name
-			to[d.Type+"/"+d.Name+strings.TrimPrefix(key, m.Accessor+"/"+secret)] = e
+			kind := s.Pool.ListedType(d)
+			e["type"], e["name"], e["type_names"] = kind, d.Name, s.Pool.TypeNames(s.Pool.Types[d.Type])
+			to[kind+"/"+d.Name+strings.TrimPrefix(key, m.Accessor+"/"+secret)] = e
 		}
 		return nil
 	})

@@ -40,8 +40,8 @@ const maxRemovalAttempts = 100
 // maxTags bounds custom tags whatever a type takes.
 const maxTags = 50
 
-// writeDestination creates a destination, or changes what came with the request.
-func (s *API) writeDestination(ctx context.Context, req *engines.Request, kind destination.Type, in reflect.Value, patch bool) (*engines.Response, error) {
+// writeDestination creates a destination, or changes what came with the request, which named its type so.
+func (s *API) writeDestination(ctx context.Context, req *engines.Request, kind destination.Type, named string, in reflect.Value, patch bool) (*engines.Response, error) {
 	var set settingsIn
 	for i := range reflect.TypeFor[settingsIn]().NumField() {
 		reflect.ValueOf(&set).Elem().Field(i).Set(in.Field(i))
@@ -64,6 +64,9 @@ func (s *API) writeDestination(ctx context.Context, req *engines.Request, kind d
 		case created:
 			d = state.Destination{
 				ID: state.Hash(rand.Text()), NS: ns, Type: kind.Name, Name: name, FingerprintKey: []byte(rand.Text() + rand.Text()), CreatedAt: time.Now().UTC(),
+			}
+			if named != kind.Name {
+				d.CreatedAs = named
 			}
 		case !d.PurgeAt.IsZero() && !patch: // the caller would read that the destination exists
 			return engines.Invalid("the destination is being purged; credentials that are in the way of that can be changed with PATCH")
@@ -90,6 +93,7 @@ func (s *API) writeDestination(ctx context.Context, req *engines.Request, kind d
 	if err != nil {
 		return nil, err
 	}
+	d.NamedType = named
 	data, err := s.DescribeDestination(ctx, req, &d)
 	return &engines.Response{Data: data, Warnings: warnings}, err
 }

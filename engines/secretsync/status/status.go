@@ -51,7 +51,7 @@ func (r *report) response() *engines.Response {
 	for name, e := range r.entries {
 		entries[name] = map[string]any(e.entryData)
 	}
-	return &engines.Response{Data: map[string]any{"associated_secrets": entries, "store_name": r.d.Name, "store_type": r.d.Type}}
+	return &engines.Response{Data: map[string]any{"associated_secrets": entries, "store_name": r.d.Name, "store_type": r.d.TypeName()}}
 }
 
 // RespondAssociations answers associations of a destination.

@@ -313,7 +313,7 @@ func (p *Sites) Types() []destination.Type {
 	}
 	kind := func(name string, r destination.Rules) destination.Type {
 		return destination.Type{
-			Name: name, Help: "A place for tests.", Rules: r, New: func() destination.Config { return &Config{kind: name} },
+			Name: name, Alias: strings.Replace(name, "test", "vendor", 1), Help: "A place for tests.", Rules: r, New: func() destination.Config { return &Config{kind: name} },
 			Open: func(c destination.Config, _ destination.Env) (destination.Destination, error) {
 				return &dest{p, c.(*Config)}, nil
 			},

@@ -245,8 +245,9 @@ func fetchStatusOf(ctx context.Context, c *command.Call, mount, name string, onl
 	}
 	type found struct {
 		entry
-		Type string `json:"type"`
-		Name string `json:"name"`
+		Type  string   `json:"type"`
+		Name  string   `json:"name"`
+		Types []string `json:"type_names"` // the type's, of which the argument may have any
 	}
 	var out struct {
 		Data struct {
@@ -259,7 +260,7 @@ func fetchStatusOf(ctx context.Context, c *command.Call, mount, name string, onl
 	s := &status{}
 	for _, f := range out.Data.Destinations {
 		p := destination{f.Type, f.Name}
-		if only == nil || *only == p {
+		if only == nil || *only == p || only.name == p.name && slices.Contains(f.Types, only.kind) {
 			f.Destination = p.String()
 			s.Secrets = append(s.Secrets, f.entry)
 		}
