@@ -95,7 +95,7 @@ func TestAdoptManyWhereEqual(t *testing.T) {
 			t.Errorf("what was not adopted then is %s", got)
 		}
 		// All of it.
-		totals, _ = r.report(r.post(d+"/associations/adopt", map[string]any{"mount": "kv"}))
+		totals, _ = r.report(r.post(d+"/associations/adopt", map[string]any{"mount": "kv", "all": true}))
 		same(t, "queued", totals, map[string]int{"adopt": 30})
 		time.Sleep(time.Minute)
 		for name, got := range statuses(r.entries(d)) {
@@ -191,7 +191,9 @@ func TestAdoptManyIsResumed(t *testing.T) {
 		stop := r.start()
 		d := r.estate(60)
 		r.sites.SetFault(func(syncsim.Call) syncsim.Fault { return syncsim.Fault{Delay: time.Second} })
-		r.post(d+"/associations/adopt", map[string]any{})
+		r.Fails(engines.KindInvalid, engines.Update, d+"/associations/adopt", map[string]any{"mount": "kv", "secret_name": ""})
+		r.Fails(engines.KindInvalid, engines.Update, d+"/associations/adopt", nil)
+		r.post(d+"/associations/adopt", map[string]any{"all": true})
 		adopting := 0
 		for _, e := range r.entries(d) {
 			if e.(map[string]any)["adopting"] == true {

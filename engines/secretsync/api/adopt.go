@@ -14,6 +14,7 @@ type adoptIn struct {
 	secretIn
 	Names engines.StringList `json:"external_names" max:"1000" help:"Names at the destination to adopt; without any, all that the secrets are in conflict with."`
 	Equal bool               `json:"equal" help:"Adopt only names that have the same value already. Not for destinations whose values cannot be read back."`
+	All   bool               `json:"all" help:"Without a secret_name and a secret_prefix, and neither plan nor equal: adopt all that is in conflict, of the mount, or of the destination."`
 	Plan  bool               `json:"plan" help:"Change nothing, and say what would be adopted and what not."`
 	After string             `json:"after" max:"1024" help:"With plan: next of the response before, for the page behind it."`
 }
@@ -24,10 +25,13 @@ func (s *API) adopt(ctx context.Context, req *engines.Request, in *adoptIn) (*en
 	scope := &adoption.Scope{Names: in.Names, Equal: in.Equal, MayRead: mayRead(req)}
 	var one *linkedSecret
 	var err error
-	if in.SecretName == "" && in.Name == "" {
-		err = s.resolveMany(ctx, req, &in.secretIn, scope)
-	} else {
+	switch {
+	case in.SecretName != "" || in.Name != "":
 		one, err = s.resolveOne(ctx, req, &in.secretIn, scope)
+	case in.Prefix != "" || in.All || in.Plan || in.Equal:
+		err = s.resolveMany(ctx, req, &in.secretIn, scope)
+	default: // a client that has forgotten it does not mean everything
+		err = engines.Invalid(`field "secret_name", or "secret_prefix", is required: all=true adopts, and overwrites, all that is in conflict`)
 	}
 	if err != nil {
 		return nil, err

@@ -18,8 +18,8 @@ type destinationIn struct {
 }
 
 func (s *API) destinationRoutes(r *engines.Router) {
-	r.Synonym = s.synonym
-	for _, name := range s.typeNames() {
+	r.Synonym = s.Pool.Synonym
+	for _, name := range s.Pool.AllTypeNames() {
 		kind, _ := s.Pool.TypeNamed(name)
 		in := inputType(reflect.TypeFor[settingsIn](), kind.New())
 		write := func(patch bool) func(context.Context, *engines.Request, reflect.Value) (*engines.Response, error) {
@@ -49,39 +49,11 @@ func (s *API) destinationRoutes(r *engines.Router) {
 	route(r, engines.Update, "sync/destinations/{type}/{name}/resume", "Go on syncing to a destination.", flags, s.setPaused(false))
 }
 
-// typeNames returns all names of types.
-func (s *API) typeNames() (names []string) {
-	for _, name := range slices.Sorted(maps.Keys(s.Pool.Types)) {
-		names = append(names, s.Pool.TypeNames(s.Pool.Types[name])...)
-	}
-	return names
-}
-
-// synonym returns the other name of the type in a path below sys/, for a policy that speaks of that.
-func (s *API) synonym(path string) (before, other, after string) {
-	before = "sync/destinations/"
-	rest, ok := strings.CutPrefix(path, before)
-	if !ok {
-		return "", "", ""
-	}
-	name, _, _ := strings.Cut(rest, "/")
-	kind, ok := s.Pool.TypeNamed(name)
-	if !ok {
-		return "", "", ""
-	}
-	for _, other := range s.Pool.TypeNames(kind) {
-		if other != name {
-			return before, other, rest[len(name):]
-		}
-	}
-	return "", "", ""
-}
-
 func (s *API) unknownType(kind string) error {
 	if _, ok := s.Pool.TypeNamed(kind); ok {
 		return engines.Invalid("this operation is not one of destinations")
 	}
-	return engines.Invalid("there are no destinations of this type: the types are %s", strings.Join(s.typeNames(), ", "))
+	return engines.Invalid("there are no destinations of this type: the types are %s", strings.Join(slices.Sorted(maps.Keys(s.Pool.Types)), ", "))
 }
 
 // FindDestination reads a destination that a request names. Responses have the name of its type that the request used.

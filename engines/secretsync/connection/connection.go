@@ -103,35 +103,6 @@ func (p *Pool) Close() {
 	}
 }
 
-// TypeNamed returns the type with a name, or with an alias unless the operator does not want those.
-func (p *Pool) TypeNamed(name string) (destination.Type, bool) {
-	if kind, ok := p.Types[name]; ok {
-		return kind, true
-	}
-	for _, kind := range p.Types {
-		if kind.Alias == name && name != "" && !p.opts.Operator.NoAliases {
-			return kind, true
-		}
-	}
-	return destination.Type{}, false
-}
-
-// TypeNames returns the names by which a type is accepted, its own first.
-func (p *Pool) TypeNames(kind destination.Type) []string {
-	if kind.Alias == "" || p.opts.Operator.NoAliases {
-		return []string{kind.Name}
-	}
-	return []string{kind.Name, kind.Alias}
-}
-
-// ListedType returns the name of a destination's type in lists: the one that it was created by, if that is accepted.
-func (p *Pool) ListedType(d *state.Destination) string {
-	if _, ok := p.TypeNamed(d.CreatedAs); ok {
-		return d.CreatedAs
-	}
-	return d.Type
-}
-
 // ConfigOf returns the configuration of a destination.
 func (p *Pool) ConfigOf(d *state.Destination) (destination.Config, error) {
 	kind, ok := p.Types[d.Type]

@@ -17,8 +17,8 @@ func adoptCommand() *cli.Command {
 	return command.New(command.Spec{
 		Name: "adopt", Args: "DESTINATION [SECRET [NAME …]]", Min: 1, Max: -1, Usage: "adopt names at the destination that have another owner",
 		Help: `Has secrets whose status is CONFLICT adopt what is under their names at the destination: THE VALUES THERE ARE OVERWRITTEN, and from
-then on the names are ours, to be deleted with the secret. With a NAME only that one. With -prefix, or -mount alone, it adopts for all
-secrets below a prefix or of a mount, without SECRET for all that are associated with the destination, in the background. Names that other
+then on the names are ours, to be deleted with the secret. With a NAME only that one. With -prefix it adopts for all secrets
+below a prefix or of a mount, with -all for all that are associated with the destination, in the background. Names that other
 associations have are not taken.
 
 -equal adopts only what has the same value already, so that nothing changes for readers; repositories, and hosts of web sites, do not
@@ -34,19 +34,25 @@ Examples:
 			mountFlag(), prefixFlag(),
 			&cli.BoolFlag{Name: "equal", Usage: "adopt only what has the same value already"},
 			&cli.BoolFlag{Name: "plan", Usage: "change nothing, and show what would be adopted"},
+			&cli.BoolFlag{Name: "all", Usage: "without SECRET: all that is in conflict; -equal and -plan imply it"},
 		},
 	}, func(ctx context.Context, c *command.Call) error {
 		p, body, err := association(ctx, c)
 		if err != nil {
 			return err
 		}
-		if len(body) == 0 && c.String("mount") != "" {
-			body["mount"] = command.CleanPath(c.String("mount"))
-		}
 		if c.Args().Len() > 2 {
 			body["external_names"] = c.Args().Slice()[2:]
 		}
-		for _, flag := range []string{"equal", "plan"} {
+		if len(body) == 0 {
+			if !c.Bool("all") && !c.Bool("equal") && !c.Bool("plan") {
+				return command.Usagef("name the secret, or -mount and -prefix; -all adopts, and overwrites, all that is in conflict at %s", p)
+			}
+			if mount := command.CleanPath(c.String("mount")); mount != "" {
+				body["mount"] = mount
+			}
+		}
+		for _, flag := range []string{"equal", "plan", "all"} {
 			if c.Bool(flag) {
 				body[flag] = true
 			}
