@@ -111,6 +111,10 @@ func (r *Route) CheckExists(ctx context.Context, req *Request, params map[string
 type Router struct {
 	root   node
 	routes []*Route
+
+	// Synonym returns the other name of a segment of a path, with what is before and after it; other is "" if there is none.
+	// Policies that speak of one of the names hold for requests by the other, too. nil: no segment has another name.
+	Synonym func(path string) (before, other, after string)
 }
 
 // NewRouter returns a Router without routes.

@@ -127,7 +127,7 @@ func TestRoomOfWhatIsForgotten(t *testing.T) {
 		s.tie(0, "", func(a *state.Association) { a.Selector = true })
 		waits := s.tie(2, "", func(a *state.Association) { a.Selector = true })
 		s.there(syncsim.Plain)
-		s.must(s.svc.ForceDelete(s.ctx(), s.dests[0]))
+		s.forceDelete(s.dests[0])
 		s.pass(time.Minute)
 		s.status(waits, "a", state.Synced)
 		s.status(waits, "b", state.Synced)

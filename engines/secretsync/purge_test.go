@@ -79,3 +79,10 @@ func TestADeletedNamespaceSaysWhatItWaitsFor(t *testing.T) {
 		s.must(s.svc.NamespaceGone(s.ctx(), "root"))
 	})
 }
+
+// forceDelete deletes a destination by force.
+func (s *sim) forceDelete(d *state.Destination) {
+	s.t.Helper()
+	_, _, err := s.svc.ForceDelete(s.ctx(), d, engines.Principal{NamespaceID: d.NS})
+	s.must(err)
+}

@@ -186,3 +186,25 @@ func TestFixedFields(t *testing.T) {
 		r.post(d, map[string]any{"area": "east", "label": "same"})
 	})
 }
+
+// TestUnknownFieldsAreRefused: a field that says where or how something is protected is done or refused, and never left undone.
+func TestUnknownFieldsAreRefused(t *testing.T) {
+	run(t, func(r *rig) {
+		d := r.dest(syncsim.Marked, "store", nil)
+		for _, op := range []engines.Operation{engines.Update, engines.Patch} {
+			text := r.Fails(engines.KindInvalid, op, d, map[string]any{"label": "changed", "enterprise_url": "https://x.example", "kms_key": "k"})
+			if !strings.Contains(text, "not supported: ") || !strings.Contains(text, `"enterprise_url"`) || !strings.Contains(text, `"kms_key"`) || strings.Contains(text, "x.example") {
+				t.Errorf("the refusal says %q", text)
+			}
+		}
+		if got := r.post(d, map[string]any{"extra": nil})["connection_details"].(map[string]any)["label"]; got != "store" {
+			t.Errorf("a refused request has changed the label to %v", got)
+		}
+		r.Fails(engines.KindInvalid, engines.Update, "sync/destinations/"+syncsim.Marked+"/new", map[string]any{"site": "one", "enterprise_url": "https://x.example"})
+		r.Fails(engines.KindNotFound, engines.Read, "sync/destinations/"+syncsim.Marked+"/new", nil)
+		text := r.Fails(engines.KindInvalid, engines.Update, d+"/associations/set", map[string]any{"mount": "kv", "secret_name": "a", "value_template": "{{ . }}"})
+		if !strings.Contains(text, `not supported: "value_template"`) || len(r.entries(d)) != 0 {
+			t.Errorf("the refusal says %q", text)
+		}
+	})
+}

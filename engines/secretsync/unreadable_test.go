@@ -161,7 +161,7 @@ func TestAPurgeDoesNotPassOverWhatItCannotRead(t *testing.T) {
 					t.Errorf("what cannot be read has gone (%v)", err)
 				}
 
-				s.must(s.svc.ForceDelete(s.ctx(), s.dests[0]))
+				s.forceDelete(s.dests[0])
 				s.pass(time.Minute)
 				s.there(syncsim.Marked, "vault/kv_00000001/a")
 				for _, prefix := range []storage.Key{state.Area("root", "a/"), state.Area("root", "l/"), state.Area("root", "c/"), s.dests[0].Key()} {

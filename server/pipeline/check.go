@@ -16,7 +16,8 @@ type speller interface {
 }
 
 // check asks the caller's policies of one level about the path as it was written and, where names can be spelled in several ways,
-// once more without regard to case: what a policy says of a name holds however the policy and the request spell it.
+// once more without regard to case: what a policy says of a name holds however the policy and the request spell it. The same is
+// true of a segment that has another name.
 func (c *call) check(acl *policy.ACL, op engines.Operation) policy.Decision {
 	d := acl.Check(op, c.path, c.input)
 	if !d.Allowed || c.mount == nil {
@@ -24,6 +25,11 @@ func (c *call) check(acl *policy.ACL, op engines.Operation) policy.Decision {
 	}
 	if _, named := c.mount.Engine.(speller); named {
 		return d.And(acl.CheckCaseless(op, c.storedPath(), c.input))
+	}
+	if synonym := c.mount.Engine.Router().Synonym; synonym != nil {
+		if before, other, after := synonym(c.inner.Path); other != "" {
+			return d.And(acl.CheckSynonym(op, strings.TrimSuffix(c.path, c.inner.Path)+before, other, after, c.input))
+		}
 	}
 	return d
 }

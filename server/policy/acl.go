@@ -166,6 +166,19 @@ func (a *ACL) Check(op engines.Operation, path string, input Input) Decision {
 	return decide(a.find(op, path), op, input)
 }
 
+// CheckSynonym is Check of the path before+other+after, in which other is another name of a segment of the request's path. A pattern
+// that would decide whatever the segment is does not count: it has been asked about the request's own path.
+func (a *ACL) CheckSynonym(op engines.Operation, before, other, after string, input Input) Decision {
+	if a.root {
+		return Decision{Allowed: true, Ruled: true, Sudo: true}
+	}
+	g := a.find(op, before+other+after)
+	if g == a.find(op, before+unseen+after) {
+		return Decision{}
+	}
+	return decide(g, op, input)
+}
+
 // CheckCaseless is Check as if neither paths nor patterns had upper case: for names that an engine takes in any case.
 func (a *ACL) CheckCaseless(op engines.Operation, path string, input Input) Decision {
 	if a.root {

@@ -443,3 +443,29 @@ func TestPolicyNamesHaveNoCase(t *testing.T) {
 		}
 	}
 }
+
+// What a policy says of one name of a path's segment holds for requests by its other name, too; a pattern that is not about that segment
+// has been asked about the request's own path, where a more specific one may win.
+func TestSynonyms(t *testing.T) {
+	none := func() (*input.Input, error) { return nil, nil }
+	const read = `{ capabilities = ["read"] }`
+	for _, tt := range []struct {
+		name, text string
+		want       bool
+	}{
+		{"by the name of the request", `path "d/vendor/a" ` + read, true},
+		{"by both", `path "d/+/a" ` + read, true},
+		{"by the other name only", `path "d/neutral/a" ` + read, false},
+		{"denied by the other name", `path "d/*" ` + read + ` path "d/neutral/*" { capabilities = ["deny"] }`, false},
+		{"denied by a part of the other name", `path "d/*" ` + read + ` path "d/neut*" { capabilities = ["deny"] }`, false},
+		{"less by the other name", `path "d/*" ` + read + ` path "d/neutral/a" { capabilities = ["list"] }`, false},
+		{"more than what is general", `path "d/*" { capabilities = ["list"] } path "d/vendor/a" ` + read, true},
+		{"denied elsewhere", `path "d/vendor/a" ` + read + ` path "d/neutral/b" { capabilities = ["deny"] }`, true},
+	} {
+		acl := newACL(t, tt.text)
+		d := acl.Check(engines.Read, "d/vendor/a", none)
+		if got := d.And(acl.CheckSynonym(engines.Read, "d/", "neutral", "/a", none)).Allowed; got != tt.want {
+			t.Errorf("%s: allowed %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}

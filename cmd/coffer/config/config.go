@@ -101,8 +101,9 @@ type Audit struct {
 
 // Sync is what operators decide about secret sync, and callers of the API cannot.
 type Sync struct {
-	AllowPrivate bool                // destinations may be at private, link-local and loopback addresses
-	Endpoints    map[string]Endpoint // in place of the vendors' own, by type of destination
+	AllowPrivate      bool                // destinations may be at private, link-local and loopback addresses
+	Endpoints         map[string]Endpoint // in place of the vendors' own, by type of destination
+	NoVendorTypeNames bool                // vendors' names of types, such as aws-sm, are rejected
 	// EnvironmentCredentials says who may use the server's own credentials: "all" namespaces, the "root" one, or "none".
 	EnvironmentCredentials string
 }

@@ -133,7 +133,10 @@ func (d *decoder) audit(c *Config) field {
 func (d *decoder) sync(c *Config) field {
 	return func(d *decoder, item *ast.ObjectItem) {
 		_, list := d.block(item)
+		vendorNames := true
+		defer func() { c.Sync.NoVendorTypeNames = !vendorNames }()
 		d.object("sync", list, map[string]field{
+			"vendor_type_names":       boolean(&vendorNames),
 			"allow_private_addresses": boolean(&c.Sync.AllowPrivate), "endpoint": d.endpoint(&c.Sync),
 			"environment_credentials": choice(&c.Sync.EnvironmentCredentials, "all", "root", "none"),
 		})

@@ -50,7 +50,7 @@ func (c *Config) Sanitized() map[string]any {
 			"log_max_size": c.Replication.LogBytes, "log_max_age": int64(c.Replication.LogAge.Seconds()),
 		},
 		"sync": map[string]any{
-			"allow_private_addresses": c.Sync.AllowPrivate, "endpoints": c.Sync.Endpoints, "environment_credentials": cmp.Or(c.Sync.EnvironmentCredentials, "all"),
+			"allow_private_addresses": c.Sync.AllowPrivate, "vendor_type_names": !c.Sync.NoVendorTypeNames, "endpoints": c.Sync.Endpoints, "environment_credentials": cmp.Or(c.Sync.EnvironmentCredentials, "all"),
 		},
 		"user_lockout": lockouts,
 		"snapshots":    map[string]any{"local_root": c.Snapshots.LocalRoot},

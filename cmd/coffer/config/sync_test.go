@@ -25,6 +25,7 @@ func TestSync(t *testing.T) {
 sync {
   allow_private_addresses = true
   environment_credentials = "root"
+  vendor_type_names       = false
   endpoint "repohost" {
     url     = "https://github.corp.example/api/v3"
     ca_file = "/etc/coffer/ca.pem"
@@ -46,7 +47,7 @@ sync {
 		"cloud2-kv": {URL: "https://vault.corp.example", AuthorityURL: "https://login.corp.example"},
 		"cloud3-sm": {TokenURL: "https://oauth2.corp.example/token"},
 	}
-	if !c.Sync.AllowPrivate || c.Sync.EnvironmentCredentials != "root" || len(c.Sync.Endpoints) != len(want) {
+	if !c.Sync.NoVendorTypeNames || !c.Sync.AllowPrivate || c.Sync.EnvironmentCredentials != "root" || len(c.Sync.Endpoints) != len(want) {
 		t.Errorf("the stanza is %+v", c.Sync)
 	}
 	for kind, e := range want {
@@ -62,7 +63,7 @@ func TestSyncDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Sync.AllowPrivate || c.Sync.EnvironmentCredentials != "" || len(c.Sync.Endpoints) > 0 {
+	if c.Sync.NoVendorTypeNames || c.Sync.AllowPrivate || c.Sync.EnvironmentCredentials != "" || len(c.Sync.Endpoints) > 0 {
 		t.Errorf("the stanza is %+v", c.Sync)
 	}
 }

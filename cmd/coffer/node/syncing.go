@@ -21,7 +21,7 @@ import (
 
 // newSync returns what makes secret sync, with all the types of destinations that there are.
 func newSync(c config.Sync, log *slog.Logger) func(engines.Host) server.SecretSync {
-	operator := connection.Operator{AllowPrivate: c.AllowPrivate, EnvironmentCredentials: c.EnvironmentCredentials, Endpoints: map[string]connection.Endpoint{}}
+	operator := connection.Operator{AllowPrivate: c.AllowPrivate, NoAliases: c.NoVendorTypeNames, EnvironmentCredentials: c.EnvironmentCredentials, Endpoints: map[string]connection.Endpoint{}}
 	for kind, e := range c.Endpoints {
 		operator.Endpoints[kind] = connection.Endpoint(e)
 	}

@@ -61,66 +61,6 @@ func (s *API) linkedSecretOf(ctx context.Context, c *selection) (*linkedSecret, 
 	return found, nil
 }
 
-type adoptIn struct {
-	secretIn
-	Names engines.StringList `json:"external_names" max:"1000" help:"Names at the destination to adopt; without any, all that the secret is in conflict with."`
-}
-
-// adopt requests the adoption of names that belong to other clients.
-func (s *API) adopt(ctx context.Context, req *engines.Request, in *adoptIn) (*engines.Response, error) {
-	c, err := s.resolveSelection(ctx, req, &in.secretIn)
-	if err != nil {
-		return nil, err
-	}
-	if c.selector {
-		return nil, engines.Invalid(`field "secret_name" is required: names are adopted secret by secret`)
-	}
-	if err := s.checkReadable(ctx, req, c); err != nil {
-		return nil, err
-	}
-	l, err := s.linkedSecretOf(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	rules := s.Pool.Types[c.dest.Type].Rules
-	_, err = storage.Update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
-		key := state.LinkKey(c.dest.NS, c.dest.ID, l.assoc.ID, c.secret)
-		var now state.Link
-		found, err := engines.GetRecord(ctx, tx, key, &now)
-		switch {
-		case err != nil:
-			return err
-		case !found:
-			return engines.NotFound("nothing was done for the secret yet")
-		}
-		if now.Adopt = conflicts(&now, in.Names, func(name string) string { return state.Fold(rules, name) }); len(now.Adopt) == 0 {
-			return engines.Invalid("no such name of the secret is in conflict with a name of another client at the destination: there is nothing to adopt")
-		}
-		return engines.PutRecord(tx, key, &now)
-	})
-	if err != nil {
-		return nil, err
-	}
-	s.SyncAndWait(ctx, l.linkID())
-	return s.RespondSecret(ctx, l.dest, l.assoc, l.mount, l.secret)
-}
-
-// conflicts returns the names of a link, folded, that are in conflict with names of other clients: of those that are given, or all.
-// Names of other associations cannot be adopted.
-func conflicts(l *state.Link, given []string, fold func(string) string) (names []string) {
-	wanted := map[string]bool{}
-	for _, name := range given {
-		wanted[fold(name)] = true
-	}
-	for i := range l.Items {
-		it := &l.Items[i]
-		if name := fold(it.Name); it.Status == state.Conflict && it.Code != state.CodeNameTaken && (len(given) == 0 || wanted[name]) {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
 // retry syncs again what has failed: at a destination, or of one association with a prefix. With a secret it syncs that, whatever its
 // state, and waits for it.
 func (s *API) retry(ctx context.Context, req *engines.Request, in *secretIn) (*engines.Response, error) {

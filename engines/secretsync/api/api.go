@@ -8,6 +8,7 @@ import (
 	"errors"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/adoption"
 	"github.com/coffer-project/coffer/engines/secretsync/apply"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
 	"github.com/coffer-project/coffer/engines/secretsync/status"
@@ -15,6 +16,8 @@ import (
 
 // API serves the paths below sys/sync/.
 type API struct{ status.Reporter }
+
+func (s *API) adopter() *adoption.Adopter { return &adoption.Adopter{Reconciler: s.Reconciler} }
 
 // flags of all routes: the primary's active node knows what is queued and running, and has the destinations open.
 const flags = engines.Primary | engines.Active

@@ -18,7 +18,7 @@ import (
 func (s *API) associationRoutes(r *engines.Router) {
 	const of = "sync/destinations/{type}/{destination}/associations"
 	route(r, engines.Read, of, "The associations of a destination, with the state of every secret.", flags, s.readAssociations)
-	route(r, engines.Update, of+"/set", "Associate a secret, or all below a prefix, with a destination; or sync it again.", flags, s.setAssociation)
+	route(r, engines.Update, of+"/set", "Associate a secret, or all below a prefix, with a destination; or sync it again.", flags|engines.Strict, s.setAssociation)
 	route(r, engines.Update, of+"/remove", "Remove an association, with what was synced.", flags, s.removeAssociation)
 	route(r, engines.List, "sync/associations", "All associated secrets, by mount.", flags, s.listAssociations)
 	route(r, engines.Read, "sync/associations/destinations", "The destinations of a secret.", flags, s.destinationsOf)
@@ -156,9 +156,11 @@ func (s *API) setAssociation(ctx context.Context, req *engines.Request, in *asso
 		return nil, err
 	}
 	a := s.buildAssociation(req, c, in)
+	named := c.dest.NamedType
 	if c.dest, err = s.PutAssociation(ctx, c.dest, a, givenOf(req)); err != nil {
 		return nil, err
 	}
+	c.dest.NamedType = named
 	s.Associations.Put(a)
 	if !c.selector {
 		s.SyncAndWait(ctx, a.LinkID(a.Secret))
@@ -213,130 +215,9 @@ func (s *API) buildAssociation(req *engines.Request, c *selection, in *associati
 	}
 }
 
-// completeAssociation fills in what the request does not say. had is the stored association, or nil: its own settings are kept, so that
-// setting it again widens nothing; the defaults of its destination are read again. If given is nil, a is complete.
-func (s *API) completeAssociation(d *state.Destination, a state.Association, had *state.Association, given func(field string) bool) (*state.Association, error) {
-	rules := s.Pool.Types[d.Type].Rules
-	if had != nil && had.IsEnding() {
-		had = nil // the new one starts from defaults
-	}
-	if had != nil {
-		a.CreatedAt, a.Paused = had.CreatedAt, had.Paused
-	}
-	if given == nil {
-		return &a, nil
-	}
-	if had != nil {
-		keepUnset(&a, had, given)
-	}
-	if !a.OwnGranularity {
-		a.Granularity = cmp.Or(d.Granularity, rules.Granularity)
-	}
-	if !a.OwnTemplate {
-		a.Template = d.Template
-	}
-	if problems := a.Plan(rules).Check(); len(problems) > 0 {
-		return nil, engines.Invalid("%s", strings.Join(problems, "; "))
-	}
-	return &a, nil
-}
-
 // givenOf reports for a field whether it came with a request.
 func givenOf(req *engines.Request) func(field string) bool {
 	return func(field string) bool { return req.Given(field) || req.Null(field) }
-}
-
-// keepUnset copies the settings of the stored association that a request does not set.
-func keepUnset(a, had *state.Association, came func(field string) bool) {
-	if !came("granularity") && had.OwnGranularity {
-		a.Granularity, a.OwnGranularity = had.Granularity, true
-	}
-	if !came("secret_name_template") && had.OwnTemplate {
-		a.Template, a.OwnTemplate = had.Template, true
-	}
-	if !came("format") {
-		a.ValueFormat = had.ValueFormat
-	}
-	if !came("include") {
-		a.Include = had.Include
-	}
-	if !came("exclude") {
-		a.Exclude = had.Exclude
-	}
-	if !came("deletion_policy") {
-		a.Deletion = had.Deletion
-	}
-	if !came("drift_policy") {
-		a.Drift = had.Drift
-	}
-}
-
-// PutAssociation completes and stores an association with a pending link, and returns the destination as it is in that transaction.
-func (s *API) PutAssociation(ctx context.Context, d *state.Destination, a *state.Association, given func(field string) bool) (*state.Destination, error) {
-	config, err := s.Config(ctx)
-	if err != nil {
-		return nil, err
-	}
-	s.Capacity.SetLimit(config.QueueCapacity)
-	link := a.LinkID(a.Secret)
-	var whole *state.Association
-	var now state.Destination
-	_, err = storage.Update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
-		now = state.Destination{}
-		if _, err := state.GetDestination(ctx, tx, d.Key(), &now); err != nil {
-			return err
-		}
-		switch {
-		case now.ID != d.ID:
-			return engines.NotFound("")
-		case !now.PurgeAt.IsZero():
-			return engines.Invalid("the destination is being purged")
-		}
-		had, err := state.GetAssociation(ctx, tx, a.Key())
-		if err != nil {
-			return err
-		}
-		switch n := s.Associations.Len(); {
-		case had != nil:
-		case n >= config.QueueCapacity:
-			return engines.Invalid("there are %d associations, and queue_capacity of sync/config allows %d", n, config.QueueCapacity)
-		case !a.Selector && s.Capacity.IsFull(link):
-			return engines.Invalid("%s", s.Capacity.Cause())
-		}
-		if whole, err = s.completeAssociation(&now, *a, had, given); err != nil {
-			return err
-		}
-		if had == nil {
-			if err := engines.PutRecord(tx, state.NewestKey(d.NS, d.ID), &state.Newest{At: a.CreatedAt}); err != nil {
-				return err
-			}
-		}
-		if !a.Selector {
-			if err := s.putPending(ctx, tx, whole); err != nil {
-				return err
-			}
-		}
-		return engines.PutRecord(tx, a.Key(), whole)
-	})
-	if err != nil {
-		return nil, err
-	}
-	if *a = *whole; !a.Selector {
-		s.Capacity.Add(link)
-	}
-	return &now, nil
-}
-
-// putPending stores a link for an association that has none.
-func (s *API) putPending(ctx context.Context, tx *storage.Txn, a *state.Association) error {
-	key := state.LinkKey(a.NS, a.Destination, a.ID, a.Secret)
-	var l state.Link
-	found, err := engines.GetRecord(ctx, tx, key, &l)
-	if found || err != nil {
-		return err
-	}
-	l = state.Link{Secret: a.Secret, Outcome: state.Outcome{Status: state.Pending}, UpdatedAt: a.UpdatedAt}
-	return engines.PutRecord(tx, key, &l)
 }
 
 type removeIn struct {
@@ -354,7 +235,7 @@ func (s *API) removeAssociation(ctx context.Context, req *engines.Request, in *r
 	if err := s.resolveRemoval(ctx, req, c, in.Mount); err != nil {
 		return nil, err
 	}
-	a, err := s.markRemoving(ctx, c, in.Retain)
+	a, err := s.RemoveAssociation(ctx, c.key(), in.Retain)
 	if err != nil {
 		return nil, err
 	}
@@ -366,6 +247,7 @@ func (s *API) removeAssociation(ctx context.Context, req *engines.Request, in *r
 		}
 		return s.respondRemoved(c, nil), nil
 	}
+	began := time.Now().UTC()
 	if c.selector {
 		if err := s.ScanAssociation(ctx, a); err != nil {
 			return nil, err
@@ -379,9 +261,29 @@ func (s *API) removeAssociation(ctx context.Context, req *engines.Request, in *r
 	case err != nil:
 		return nil, err
 	case !left:
-		return s.respondRemoved(c, nil), nil
+		resp := s.respondRemoved(c, nil)
+		resp.Warnings, err = s.orphanWarnings(ctx, c, began)
+		return resp, err
 	}
 	return s.respondRemoved(c, &l), nil
+}
+
+// orphanWarnings says which names of a secret were let go since a moment.
+func (s *API) orphanWarnings(ctx context.Context, c *selection, since time.Time) ([]string, error) {
+	var o state.Orphans
+	if _, err := engines.GetRecord(ctx, s.Host.Store(), state.OrphansKey(c.dest.NS, c.dest.Type, c.dest.Name), &o); err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, left := range o.Names {
+		if left.Secret == c.secret && left.Mount == c.mount.Path && !left.At.Before(since) {
+			names = append(names, left.Name)
+		}
+	}
+	if len(names) == 0 {
+		return nil, nil
+	}
+	return []string{fmt.Sprintf("what was synced could not be removed, and stays at the destination, as its removal_attempts says: %q", names)}, nil
 }
 
 // resolveRemoval finds the mount of an association that is to be removed. It may be gone, or another one may be at its path.
@@ -403,18 +305,6 @@ func (s *API) resolveRemoval(ctx context.Context, req *engines.Request, c *selec
 	})
 }
 
-// markRemoving notes that an association is to go, and returns it, nil if there is none.
-func (s *API) markRemoving(ctx context.Context, c *selection, retain bool) (a *state.Association, err error) {
-	_, err = storage.Update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
-		if a, err = state.GetAssociation(ctx, tx, c.key()); err != nil || a == nil {
-			return err
-		}
-		a.Removing, a.Retain, a.Paused, a.UpdatedAt = true, retain, false, time.Now().UTC()
-		return engines.PutRecord(tx, a.Key(), a)
-	})
-	return a, err
-}
-
 // respondRemoved returns the response about an association that is being removed: left is its link, nil if it is gone.
 func (s *API) respondRemoved(c *selection, left *state.Link) *engines.Response {
 	entry := map[string]any{
@@ -424,7 +314,7 @@ func (s *API) respondRemoved(c *selection, left *state.Link) *engines.Response {
 		entry["secret_prefix"] = cmp.Or(c.secret, "*")
 	}
 	resp := &engines.Response{Data: map[string]any{
-		"associated_secrets": map[string]any{c.mount.Accessor + "/" + c.secret: entry}, "store_name": c.dest.Name, "store_type": c.dest.Type,
+		"associated_secrets": map[string]any{c.mount.Accessor + "/" + c.secret: entry}, "store_name": c.dest.Name, "store_type": c.dest.TypeName(),
 	}}
 	if left == nil {
 		return resp

@@ -10,6 +10,7 @@ import (
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
 	"github.com/coffer-project/coffer/engines/secretsync/status"
+	"github.com/coffer-project/coffer/storage"
 )
 
 type destinationIn struct {
@@ -18,12 +19,13 @@ type destinationIn struct {
 }
 
 func (s *API) destinationRoutes(r *engines.Router) {
-	for _, name := range slices.Sorted(maps.Keys(s.Pool.Types)) {
-		kind := s.Pool.Types[name]
+	r.Synonym = s.Pool.Synonym
+	for _, name := range s.Pool.AllTypeNames() {
+		kind, _ := s.Pool.TypeNamed(name)
 		in := inputType(reflect.TypeFor[settingsIn](), kind.New())
 		write := func(patch bool) func(context.Context, *engines.Request, reflect.Value) (*engines.Response, error) {
 			return func(ctx context.Context, req *engines.Request, in reflect.Value) (*engines.Response, error) {
-				resp, err := s.writeDestination(ctx, req, kind, in, patch)
+				resp, err := s.writeDestination(ctx, req, kind, name, in, patch)
 				return resp, ClientError(err)
 			}
 		}
@@ -32,8 +34,8 @@ func (s *API) destinationRoutes(r *engines.Router) {
 			_, err := state.GetDestination(ctx, s.Host.Store(), state.DestinationKey(req.Mount.NamespaceID, kind.Name, req.Param("name")), &d)
 			return d.ID != "", ClientError(err)
 		}
-		engines.OnType(r, engines.Update, "sync/destinations/"+name+"/{name}", "Create or change a destination: "+kind.Help, flags, in, write(false)).Exists = exists
-		engines.OnType(r, engines.Patch, "sync/destinations/"+name+"/{name}", "Change some fields of a destination; null goes back to the default.", flags, in, write(true))
+		engines.OnType(r, engines.Update, "sync/destinations/"+name+"/{name}", "Create or change a destination: "+kind.Help, flags|engines.Strict, in, write(false)).Exists = exists
+		engines.OnType(r, engines.Patch, "sync/destinations/"+name+"/{name}", "Change some fields of a destination; null goes back to the default.", flags|engines.Strict, in, write(true))
 	}
 	route(r, engines.Update, "sync/destinations/{type}/{name}", "Rejected: there is no such type of destination.", flags,
 		func(_ context.Context, _ *engines.Request, in *destinationIn) (*engines.Response, error) {
@@ -49,21 +51,23 @@ func (s *API) destinationRoutes(r *engines.Router) {
 }
 
 func (s *API) unknownType(kind string) error {
-	if _, ok := s.Pool.Types[kind]; ok {
+	if _, ok := s.Pool.TypeNamed(kind); ok {
 		return engines.Invalid("this operation is not one of destinations")
 	}
 	return engines.Invalid("there are no destinations of this type: the types are %s", strings.Join(slices.Sorted(maps.Keys(s.Pool.Types)), ", "))
 }
 
-// FindDestination reads a destination that a request names.
-func (s *API) FindDestination(ctx context.Context, g engines.Getter, ns, kind, name string) (*state.Destination, error) {
-	if _, ok := s.Pool.Types[kind]; !ok {
-		return nil, s.unknownType(kind)
+// FindDestination reads a destination that a request names. Responses have the name of its type that the request used.
+func (s *API) FindDestination(ctx context.Context, g engines.Getter, ns, typeName, name string) (*state.Destination, error) {
+	kind, ok := s.Pool.TypeNamed(typeName)
+	if !ok {
+		return nil, s.unknownType(typeName)
 	}
 	var d state.Destination
-	if _, err := state.GetDestination(ctx, g, state.DestinationKey(ns, kind, name), &d); err != nil {
+	if _, err := state.GetDestination(ctx, g, state.DestinationKey(ns, kind.Name, name), &d); err != nil {
 		return nil, err
 	}
+	d.NamedType = typeName
 	if d.ID == "" {
 		return nil, engines.NotFound("")
 	}
@@ -83,18 +87,25 @@ func (s *API) DescribeDestination(ctx context.Context, req *engines.Request, d *
 	}
 	a := state.Association{Granularity: granularity, Template: template}
 	options := map[string]any{
-		"granularity_level": granularity, "secret_name_template": a.Plan(rules).TemplateText(), "custom_tags": d.CustomTags,
+		"granularity_level": granularity, "secret_name_template": a.Plan(rules).TemplateText(), "custom_tags": d.CustomTags, "removal_attempts": d.RemovalAttempts,
 		"disable_strict_networking": d.DisableStrict, "allowed_ipv4_addresses": nonNil(d.IPv4), "allowed_ipv6_addresses": nonNil(d.IPv6), "allowed_ports": nonNil(d.Ports),
 	}
 	if d.CustomTags == nil {
 		options["custom_tags"] = map[string]string{}
 	}
 	out := map[string]any{
-		"name": d.Name, "type": d.Type, "connection_details": c.Shown(), "options": options, "paused": d.Paused,
+		"name": d.Name, "type": d.TypeName(), "connection_details": c.Shown(), "options": options, "paused": d.Paused,
 		"created_at": d.CreatedAt, "updated_at": d.UpdatedAt,
 	}
 	h := s.Health()[d.ID]
 	out["health"] = status.DescribeHealth(&h, s.seesAll(ctx, req, d), true)
+	var left state.Orphans
+	if _, err := engines.GetRecord(ctx, s.Host.Store(), state.OrphansKey(d.NS, d.Type, d.Name), &left); err != nil && !s.Unreadable(err) {
+		return nil, err
+	}
+	if left.Total > 0 && req.Caller.Mounts == nil {
+		out["left_behind"] = left.Describe()
+	}
 	if err := s.DescribeRedeploy(ctx, d, out); err != nil || d.PurgeAt.IsZero() {
 		return out, err
 	}
@@ -133,13 +144,19 @@ func (s *API) listDestinations(ctx context.Context, req *engines.Request, _ *emp
 	}
 	total := 0
 	for _, kind := range slices.Sorted(maps.Keys(s.Pool.Types)) {
-		names, err := s.Host.Store().List(ctx, state.Area(req.Mount.NamespaceID, "d/"+kind+"/"), "", 0)
+		prefix := state.Area(req.Mount.NamespaceID, "d/"+kind+"/")
+		add := func(key storage.Key, d *state.Destination) bool {
+			name := s.Pool.ListedType(d) + "/"
+			info[name] = append(info[name], strings.TrimPrefix(string(key), string(prefix)))
+			total++
+			return true
+		}
+		err := state.ScanReadable(ctx, s.Host.Store(), prefix, add, func(key storage.Key, _ error) error {
+			add(key, &state.Destination{Type: kind}) // it can be deleted
+			return nil
+		})
 		if err != nil {
 			return nil, err
-		}
-		if len(names) > 0 {
-			info[kind+"/"] = names
-			total += len(names)
 		}
 	}
 	if total == 0 {
@@ -153,10 +170,11 @@ type typeIn struct {
 }
 
 func (s *API) listType(ctx context.Context, req *engines.Request, in *typeIn) (*engines.Response, error) {
-	if _, ok := s.Pool.Types[in.Type]; !ok {
+	kind, ok := s.Pool.TypeNamed(in.Type)
+	if !ok {
 		return nil, s.unknownType(in.Type)
 	}
-	names, err := s.Host.Store().List(ctx, state.Area(req.Mount.NamespaceID, "d/"+in.Type+"/"), "", 0)
+	names, err := s.Host.Store().List(ctx, state.Area(req.Mount.NamespaceID, "d/"+kind.Name+"/"), "", 0)
 	if err != nil {
 		return nil, err
 	}

@@ -29,7 +29,7 @@ func (s *API) planDestination(ctx context.Context, req *engines.Request, in *ass
 		if err != nil {
 			return nil, err
 		}
-		a, err := s.completeAssociation(c.dest, *s.buildAssociation(req, c, in), had, givenOf(req))
+		a, err := s.CompleteAssociation(c.dest, *s.buildAssociation(req, c, in), had, givenOf(req))
 		if err != nil {
 			return nil, err
 		}

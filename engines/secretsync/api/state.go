@@ -17,11 +17,12 @@ import (
 func (s *API) stateRoutes(r *engines.Router) {
 	const of = "sync/destinations/{type}/{destination}"
 	route(r, engines.Update, of+"/plan", "What syncing would do now, name by name; with a secret, also what associating it would do. Nothing is changed.", flags, s.planDestination)
-	route(r, engines.Update, of+"/associations/adopt", "Adopt names at the destination that belong to other clients.", flags, s.adopt)
+	route(r, engines.Update, of+"/associations/adopt", "Adopt names at the destination that belong to other clients: of a secret, a prefix, a mount, or the whole destination. With plan nothing is changed.", flags, s.adopt)
 	route(r, engines.Update, of+"/associations/retry", "Sync again now what has failed, or one secret whatever its state.", flags, s.retry)
 	route(r, engines.Update, of+"/associations/pause", "Stop syncing an association.", flags, s.setAssociationPaused(true))
 	route(r, engines.Update, of+"/associations/resume", "Go on syncing an association.", flags, s.setAssociationPaused(false))
 	route(r, engines.Update, of+"/associations/history", "What came of the last attempts to sync a secret.", flags, s.history)
+	route(r, engines.Update, of+"/import", "Copy values that the destination has into secrets that are not there yet. With plan nothing is changed.", flags|engines.Sudo, s.importNames)
 	route(r, engines.Update, of+"/drift", "Look for what other clients have changed at the destination, now.", flags, s.driftNow)
 }
 
@@ -105,8 +106,9 @@ func (s *API) destinationsOf(ctx context.Context, req *engines.Request, in *moun
 			return err
 		}
 		for key, e := range entries {
-			e["type"], e["name"] = d.Type, d.Name
-			to[d.Type+"/"+d.Name+strings.TrimPrefix(key, m.Accessor+"/"+secret)] = e
+			kind := s.Pool.ListedType(d)
+			e["type"], e["name"], e["type_names"] = kind, d.Name, s.Pool.TypeNames(s.Pool.Types[d.Type])
+			to[kind+"/"+d.Name+strings.TrimPrefix(key, m.Accessor+"/"+secret)] = e
 		}
 		return nil
 	})

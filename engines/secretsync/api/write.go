@@ -27,17 +27,21 @@ type settingsIn struct {
 	Template      string             `json:"secret_name_template" max:"4096" help:"Template of the names there. It counts for secrets that are associated from now on."`
 	CustomTags    engines.StringMap  `json:"custom_tags" max:"50" help:"Tags that every secret gets there."`
 	TagsToRemove  engines.StringList `json:"tags_to_remove" max:"50" help:"Names of custom tags to drop."`
+	Removals      int                `json:"removal_attempts" help:"Let go of what was synced after this many failed attempts to remove it, 100 at most: it stays at the destination, and left_behind lists it. 0: never."`
 	DisableStrict bool               `json:"disable_strict_networking" help:"Let connections go to private addresses and any port."`
 	IPv4          engines.StringList `json:"allowed_ipv4_addresses" form:"network" max:"100" help:"Networks that connections may go to, private ones too, such as 10.1.0.0/16. Without any: all public ones."`
 	IPv6          engines.StringList `json:"allowed_ipv6_addresses" form:"network" max:"100" help:"Likewise."`
 	Ports         engines.StringList `json:"allowed_ports" max:"100" help:"Ports that connections may go to; 80 and 443 without any."`
 }
 
+// maxRemovalAttempts bounds removal_attempts: more than a month of failures.
+const maxRemovalAttempts = 100
+
 // maxTags bounds custom tags whatever a type takes.
 const maxTags = 50
 
-// writeDestination creates a destination, or changes what came with the request.
-func (s *API) writeDestination(ctx context.Context, req *engines.Request, kind destination.Type, in reflect.Value, patch bool) (*engines.Response, error) {
+// writeDestination creates a destination, or changes what came with the request, which named its type so.
+func (s *API) writeDestination(ctx context.Context, req *engines.Request, kind destination.Type, named string, in reflect.Value, patch bool) (*engines.Response, error) {
 	var set settingsIn
 	for i := range reflect.TypeFor[settingsIn]().NumField() {
 		reflect.ValueOf(&set).Elem().Field(i).Set(in.Field(i))
@@ -60,6 +64,9 @@ func (s *API) writeDestination(ctx context.Context, req *engines.Request, kind d
 		case created:
 			d = state.Destination{
 				ID: state.Hash(rand.Text()), NS: ns, Type: kind.Name, Name: name, FingerprintKey: []byte(rand.Text() + rand.Text()), CreatedAt: time.Now().UTC(),
+			}
+			if named != kind.Name {
+				d.CreatedAs = named
 			}
 		case !d.PurgeAt.IsZero() && !patch: // the caller would read that the destination exists
 			return engines.Invalid("the destination is being purged; credentials that are in the way of that can be changed with PATCH")
@@ -86,6 +93,7 @@ func (s *API) writeDestination(ctx context.Context, req *engines.Request, kind d
 	if err != nil {
 		return nil, err
 	}
+	d.NamedType = named
 	data, err := s.DescribeDestination(ctx, req, &d)
 	return &engines.Response{Data: data, Warnings: warnings}, err
 }
@@ -241,6 +249,9 @@ func mergeSettings(o *state.Settings, req *engines.Request, in *settingsIn) {
 			delete(o.CustomTags, tag)
 		}
 	}
+	if came("removal_attempts") {
+		o.RemovalAttempts = in.Removals
+	}
 	if came("disable_strict_networking") {
 		o.DisableStrict = in.DisableStrict
 	}
@@ -270,6 +281,9 @@ func checkSettings(o *state.Settings, r destination.Rules) []string {
 				problems = append(problems, fmt.Sprintf(`field "custom_tags": %s`, problem))
 			}
 		}
+	}
+	if o.RemovalAttempts < 0 || o.RemovalAttempts > maxRemovalAttempts {
+		problems = append(problems, fmt.Sprintf(`field "removal_attempts": must be between 0 and %d`, maxRemovalAttempts))
 	}
 	if _, err := connection.NewGuard(&o.Network, false); err != nil {
 		problems = append(problems, err.Error())
@@ -302,7 +316,7 @@ type deleteIn struct {
 	Type  string `json:"type" max:"64" help:"Type of the destination."`
 	Name  string `json:"name" max:"128" help:"Name of the destination."`
 	Purge bool   `json:"purge" help:"Remove all its associations, with what was synced, first."`
-	Force bool   `json:"force_delete" help:"Delete it at once and leave what was synced where it is."`
+	Force bool   `json:"force_delete" help:"Delete it at once and leave what was synced where it is; left_behind of the response lists that."`
 }
 
 func (s *API) deleteDestination(ctx context.Context, req *engines.Request, in *deleteIn) (*engines.Response, error) {
@@ -319,10 +333,18 @@ func (s *API) deleteDestination(ctx context.Context, req *engines.Request, in *d
 		return nil, err
 	}
 	if in.Force {
-		return nil, s.ForceDelete(ctx, d)
+		left, unreadable, err := s.ForceDelete(ctx, d, engines.PrincipalOf(req.Caller))
+		if err != nil {
+			return nil, err
+		}
+		return respondDeleted(left, unreadable), nil
 	}
 	if !in.Purge {
-		return nil, s.deleteUnused(ctx, req, at)
+		left, err := s.deleteUnused(ctx, req, at)
+		if err != nil {
+			return nil, err
+		}
+		return respondDeleted(left, 0), nil
 	}
 	d, err = s.updateDestination(ctx, req, at, func(d *state.Destination) error {
 		if d.PurgeAt.IsZero() {
@@ -340,6 +362,21 @@ func (s *API) deleteDestination(ctx context.Context, req *engines.Request, in *d
 	return &engines.Response{Data: data, Status: 202}, err
 }
 
+// respondDeleted lists what a destination that was deleted has left behind. It is nil if that is nothing.
+func respondDeleted(left *state.Orphans, unreadable int) *engines.Response {
+	if left.Total+unreadable == 0 {
+		return nil
+	}
+	resp := &engines.Response{Data: map[string]any{"left_behind": left.Describe()}}
+	if left.Total > 0 {
+		resp.Warnings = append(resp.Warnings, fmt.Sprintf("names that were synced (%d) stay at the destination, and have no owner any more: left_behind lists them", left.Total))
+	}
+	if unreadable > 0 {
+		resp.Warnings = append(resp.Warnings, fmt.Sprintf("what %d more secrets have at the destination is not known: their records cannot be read", unreadable))
+	}
+	return resp
+}
+
 // checkAllVisible denies a caller who does not see all associations of a destination: those would be deleted, too.
 func (s *API) checkAllVisible(ctx context.Context, req *engines.Request, d *state.Destination) error {
 	hidden := false
@@ -355,8 +392,9 @@ func (s *API) checkAllVisible(ctx context.Context, req *engines.Request, d *stat
 	return err
 }
 
-// deleteUnused deletes a destination that has no associations.
-func (s *API) deleteUnused(ctx context.Context, req *engines.Request, at *destinationIn) error {
+// deleteUnused deletes a destination that has no associations, and returns the names that it was let go of before.
+func (s *API) deleteUnused(ctx context.Context, req *engines.Request, at *destinationIn) (*state.Orphans, error) {
+	left := new(state.Orphans)
 	_, err := storage.Update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
 		d, err := s.FindDestination(ctx, tx, req.Mount.NamespaceID, at.Type, at.Name)
 		if err != nil {
@@ -370,16 +408,20 @@ func (s *API) deleteUnused(ctx context.Context, req *engines.Request, at *destin
 		case err != nil:
 			return err
 		case removing > 0 && n == removing:
-			return engines.Invalid("associations of the destination (%d) are still being removed: try again when they are, or see why not with a read of its associations", n)
+			return engines.Invalid("associations of the destination (%d) are still being removed: try again when they are, or see why not with a read of its associations. If the destination cannot be used any more, set removal_attempts of it, or delete it with force_delete=true: both leave what was synced there", n)
 		case n > 0:
 			return engines.Invalid("the destination has associations (%d): remove them first, or delete it with purge=true, which removes what was synced, or with force_delete=true, which leaves it", n)
+		}
+		*left = state.Orphans{}
+		if _, err := engines.GetRecord(ctx, tx, state.OrphansKey(d.NS, d.Type, d.Name), left); err != nil && !s.Unreadable(err) {
+			return err
 		}
 		for _, key := range d.Keys() {
 			tx.Delete(key)
 		}
 		return nil
 	})
-	return err
+	return left, err
 }
 
 // mergeConfig copies what came with a request: in has the decoded fields, with defaults for those that did not come. The

@@ -29,7 +29,7 @@ type result struct {
 	limited    time.Time     // when the first name that waits for it may be written; zero: none waits
 	pastWrites map[string]*state.Writes
 	released   []string        // names whose claim is released
-	adopted    map[string]bool // names that were adopted; folded
+	adopted    map[string]bool // names whose adoption is decided; folded
 	changed    bool            // something was written or deleted
 }
 
@@ -104,7 +104,7 @@ func (s *Syncer) recordSteps(ctx context.Context, t *target, steps []step) (time
 	r := result{adopted: map[string]bool{}, pastWrites: t.pastWrites(steps)}
 	now := time.Now()
 	did, over := map[string]int{}, 0
-	for _, name := range t.link.Adopt {
+	for _, name := range slices.Concat(t.link.Adopt, t.link.AdoptEqual) {
 		r.adopted[name] = true // unless its step has failed
 	}
 	for i := range steps {
@@ -132,7 +132,7 @@ func (s *Syncer) recordSteps(ctx context.Context, t *target, steps []step) (time
 		if st.desired != nil && st.Status == state.Synced {
 			st.SecretVersion = t.secret.Version
 		}
-		if st.desired != nil && st.Status != state.Synced && !st.isTaken() {
+		if st.desired != nil && st.Status != state.Synced && st.Status != state.Conflict {
 			delete(r.adopted, state.Fold(t.destType.Rules, st.Name))
 		}
 		if st.Outcome != st.before.Outcome || !st.WrittenAt.Equal(st.before.WrittenAt) {
@@ -249,6 +249,10 @@ func (s *Syncer) recordResult(ctx context.Context, t *target, r result) (time.Ti
 		}
 		s.Counts.Failed.Add(1)
 	}
+	left, err := s.letGo(ctx, t, &l, &r)
+	if err != nil {
+		return time.Time{}, err
+	}
 	free := make([]storage.Key, len(r.released))
 	for i, name := range r.released {
 		free[i] = state.ClaimKey(t.dest.Type, place, state.Fold(t.destType.Rules, name))
@@ -272,6 +276,9 @@ func (s *Syncer) recordResult(ctx context.Context, t *target, r result) (time.Ti
 		}
 		switch {
 		case over:
+			if err := addOrphans(ctx, tx, &t.dest, left); err != nil {
+				return err
+			}
 			tx.Delete(t.linkKey())
 			return s.dropIfLast(ctx, tx, t)
 		case gone:

@@ -99,8 +99,9 @@ func (s *Syncer) decideStep(ctx context.Context, t *target, dest destination.Des
 	v := plan.View{
 		Desired: st.desired, OwnerTag: t.dest.OwnerTag(t.ownerTag, st.Name, t.destType.Rules), HasOwnerTags: t.destType.Rules.HasOwnerTags, PropagationDelay: t.destType.Rules.PropagationDelay,
 		Repair: t.assoc.Drift == state.DriftRepair, KeepChanges: t.assoc.Drift == state.DriftConflict,
-		Adopt:  slices.Contains(t.link.Adopt, state.Fold(t.destType.Rules, st.Name)),
-		Retain: t.retainsNames() || st.before.Retained, Ending: t.assoc.IsEnding(),
+		Adopt:      slices.Contains(t.link.Adopt, state.Fold(t.destType.Rules, st.Name)),
+		AdoptEqual: slices.Contains(t.link.AdoptEqual, state.Fold(t.destType.Rules, st.Name)),
+		Retain:     t.retainsNames() || st.before.Retained, Ending: t.assoc.IsEnding(),
 	}
 	if st.before.Name != "" {
 		v.LastApplied = &st.before
@@ -152,6 +153,9 @@ func (s *Syncer) decideStep(ctx context.Context, t *target, dest destination.Des
 	if in := st.before.Intent; in != nil && in.Overwrites && st.OwnedThere {
 		st.Overwrites = true // that write may have been made
 	}
+	if st.Do == plan.Conflict && st.found.OwnerTag != v.OwnerTag {
+		st.Reason += t.conflictHint()
+	}
 	if st.Do == plan.Adopt || st.Do == plan.Recover && st.found.OwnerTag != v.OwnerTag {
 		if whose, err := s.ownerElsewhere(ctx, t, st.found); err != nil || whose != "" {
 			st.Action = plan.Action{Do: plan.Conflict, Reason: whose}
@@ -202,6 +206,15 @@ func (st *step) isLimited(t *target) bool {
 
 // repeats reports whether the step writes what a write with unknown outcome was to write.
 func (st *step) repeats() bool { return st.before.Intent.IsOf(st.desired.Fingerprint) }
+
+// conflictHint says what to do about a name of another client.
+func (t *target) conflictHint() string {
+	mount := t.assoc.MountPath
+	if t.mount != nil {
+		mount = t.mount.Path
+	}
+	return fmt.Sprintf(": adopt it with coffer sync adopt %s/%s %s%s, or choose another secret_name_template", t.dest.Type, t.dest.Name, mount, t.key.Secret)
+}
 
 // maxWait is how long a job waits for a destination to show the last write, before it is queued again.
 const maxWait = 5 * time.Second

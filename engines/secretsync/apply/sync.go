@@ -354,6 +354,7 @@ func (t *target) putLink(ctx context.Context, tx *storage.Txn, l *state.Link, ad
 		return err
 	}
 	l.Adopt = slices.DeleteFunc(now.Adopt, func(name string) bool { return adopted[name] && slices.Contains(t.link.Adopt, name) })
+	l.AdoptEqual = slices.DeleteFunc(now.AdoptEqual, func(name string) bool { return adopted[name] && slices.Contains(t.link.AdoptEqual, name) })
 	return engines.PutRecord(tx, t.linkKey(), l)
 }
 

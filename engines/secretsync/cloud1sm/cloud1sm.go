@@ -35,7 +35,8 @@ const (
 
 // Type is AWS Secrets Manager.
 var Type = destination.Type{
-	Name: typeName,
+	Name:  typeName,
+	Alias: "aws-sm",
 	Help: "AWS Secrets Manager in one region of one account. The credentials need the actions CreateSecret, DescribeSecret, GetSecretValue, " +
 		"PutSecretValue, UpdateSecretVersionStage, TagResource, UntagResource, DeleteSecret, RestoreSecret and ListSecrets; with kms_key_id also UpdateSecret, with replica_regions ReplicateSecretToRegions and RemoveRegionsFromReplication.",
 	Rules: destination.Rules{

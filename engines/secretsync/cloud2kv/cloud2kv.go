@@ -32,8 +32,9 @@ const markTag = "coffer-sync"
 
 // Type is the type of destination.
 var Type = destination.Type{
-	Name: "cloud2-kv",
-	Help: "Azure Key Vault: each name is a secret of the vault.",
+	Name:  "cloud2-kv",
+	Alias: "azure-kv",
+	Help:  "Azure Key Vault: each name is a secret of the vault.",
 	Rules: destination.Rules{
 		Granularity:      destination.SecretPath,
 		Template:         "vault/{{ .MountAccessor }}/{{ .SecretPath }}",

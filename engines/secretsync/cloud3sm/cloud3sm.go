@@ -20,6 +20,7 @@ import (
 // Type is GCP Secret Manager.
 var Type = destination.Type{
 	Name:  "cloud3-sm",
+	Alias: "gcp-sm",
 	Help:  "GCP Secret Manager: a global secret of a project for each name. The two newest versions of ours are kept, older ones are destroyed.",
 	Rules: rules,
 	New:   func() destination.Config { return new(Config) },

@@ -269,6 +269,8 @@ type Operator struct {
 	// EnvironmentCredentials says which destinations that have no credentials of their own may use those of the server's environment:
 	// EnvironmentAll, of any namespace, also if it is ""; EnvironmentRoot, of the root namespace; EnvironmentNone.
 	EnvironmentCredentials string
+	// NoAliases rejects the vendors' names of types.
+	NoAliases bool
 	// Endpoints replace the addresses of vendors, by type.
 	Endpoints map[string]Endpoint
 }

@@ -26,7 +26,9 @@ const Mask = "*****"
 
 // Type is one type of destination. All types are known to package secretsync, which declares an endpoint for each.
 type Type struct {
-	Name  string // as in paths: "cloud1-sm"
+	Name string // as in paths: "cloud1-sm"
+	// Alias is the vendor's name of the type, which is accepted wherever Name is, unless the operator turns that off; "": none.
+	Alias string
 	Help  string // one sentence
 	Rules Rules
 	// New returns an empty configuration: a pointer to a struct with the tags of engines.On.

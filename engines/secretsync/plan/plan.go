@@ -4,6 +4,9 @@ package plan
 
 import (
 	"bytes"
+	"encoding/json"
+	"io"
+	"reflect"
 	"strings"
 	"time"
 
@@ -52,7 +55,8 @@ type View struct {
 	HasOwnerTags bool   // the destination stores ownership tags
 	// PropagationDelay is how long after a write reads may return an older state.
 	PropagationDelay time.Duration
-	Adopt            bool
+	// Adopt takes a name of another client over, AdoptEqual only if it has the desired value already.
+	Adopt, AdoptEqual bool
 	// Repair overwrites what other clients have written to owned names. It deletes nothing.
 	Repair bool
 	// KeepChanges makes a change of another client to an owned name a conflict.
@@ -124,6 +128,10 @@ func (v *View) Decide() Action {
 		return Action{Do: Recover, Reason: "was deleted by another association, which has given it up", OwnedThere: true}
 	case !ours && v.Adopt:
 		return Action{Do: Adopt, Reason: "is adopted, as requested"}
+	case !ours && v.AdoptEqual && f.State == destination.Present && f.Known && SameValue(f.Value, v.Desired.Value):
+		return Action{Do: Adopt, Reason: "has the same value already, and is adopted, as requested"}
+	case !ours && v.AdoptEqual && f.Known:
+		return Action{Do: Conflict, Reason: why + ", with another value"}
 	case !ours:
 		return Action{Do: Conflict, Reason: why}
 	case f.State == destination.Deleted:
@@ -158,6 +166,34 @@ func (v *View) isChanged() bool {
 	}
 	// Within the propagation delay, an older state is one from before the last write.
 	return !had.Owned || !v.Now.Before(had.WrittenAt.Add(v.PropagationDelay)) || !f.ChangedAt.Before(had.WrittenAt)
+}
+
+// SameValue reports whether two values are the same, or the same JSON object in another form.
+func SameValue(a, b []byte) bool {
+	if bytes.Equal(a, b) {
+		return true
+	}
+	first, ok := object(a)
+	second, also := object(b)
+	return ok && also && reflect.DeepEqual(first, second)
+}
+
+// IsObject reports whether a value is a JSON object.
+func IsObject(value []byte) bool {
+	_, ok := object(value)
+	return ok
+}
+
+// object decodes a JSON object; numbers stay as they are written.
+func object(value []byte) (map[string]any, bool) {
+	var v map[string]any
+	d := json.NewDecoder(bytes.NewReader(value))
+	d.UseNumber()
+	if d.Decode(&v) != nil || v == nil {
+		return nil, false
+	}
+	_, err := d.Token()
+	return v, err == io.EOF
 }
 
 // isOfThisInstallation reports whether an association of this installation has written what the destination has. The claim of the name

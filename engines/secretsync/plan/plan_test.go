@@ -55,6 +55,10 @@ func TestDecide(t *testing.T) {
 		"deleted by a stranger":                           {View{Desired: value, Found: deleted(stranger), HasOwnerTags: true}, Conflict, false},
 		"adopted from another client":                     {View{Desired: value, Found: plain, Adopt: true}, Adopt, false},
 		"adopted from a stranger, deleted":                {View{Desired: value, Found: deleted(stranger), HasOwnerTags: true, Adopt: true}, Adopt, false},
+		"adopted where it is equal":                       {View{Desired: value, Found: marked(stranger, "v"), HasOwnerTags: true, AdoptEqual: true}, Adopt, false},
+		"not adopted where it is not":                     {View{Desired: value, Found: marked(stranger, "w"), HasOwnerTags: true, AdoptEqual: true}, Conflict, false},
+		"not adopted where it cannot be read":             {View{Desired: value, Found: plain, AdoptEqual: true}, Conflict, false},
+		"not adopted where it is deleted":                 {View{Desired: value, Found: deleted(stranger), HasOwnerTags: true, AdoptEqual: true}, Conflict, false},
 		"adopt what is ours anyhow":                       {View{Desired: value, LastApplied: &owned, Found: plain, Adopt: true}, None, true},
 		"unreadable, our last write":                      {View{Desired: value, LastApplied: &owned, Found: plain}, None, true},
 		"unreadable, another value wanted":                {View{Desired: value, LastApplied: with(func(it *state.Item) { it.Fingerprint = []byte("other") }), Found: plain}, Update, true},
@@ -161,6 +165,27 @@ func TestOverwrites(t *testing.T) {
 		}
 		if got := v.Decide(); got.Do != want || got.Overwrites {
 			t.Errorf("%s, not wanted: %+v, want %s", name, got, want)
+		}
+	}
+}
+
+// TestSameValue: an object is the same in any form, and everything else byte by byte.
+func TestSameValue(t *testing.T) {
+	for _, test := range []struct {
+		a, b string
+		want bool
+	}{
+		{"v", "v", true},
+		{"v", "w", false},
+		{"1", "1.0", false},
+		{`{"a":"1","b":2}`, "{ \"b\": 2,\n \"a\": \"1\" }", true},
+		{`{"a":1}`, `{"a":1.0}`, false},
+		{`{"a":"1"}`, `{"a":"1"} {}`, false},
+		{`{"a":"1"}`, `{"a":"1","b":2}`, false},
+		{"null", " null", false},
+	} {
+		if got := SameValue([]byte(test.a), []byte(test.b)); got != test.want {
+			t.Errorf("SameValue(%q, %q) = %v", test.a, test.b, got)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
@@ -129,15 +130,46 @@ func (s *Reconciler) PurgeFailure(ctx context.Context, d *state.Destination) (ca
 	return cause, err
 }
 
-// ForceDelete forgets a destination with all that is stored about it. What was synced stays where it is.
-func (s *Reconciler) ForceDelete(ctx context.Context, d *state.Destination) error {
+// ForceDelete forgets a destination with all that is stored about it, on behalf of who. What was synced stays where it is: left are its
+// names, as far as they can be read; unreadable is the number of links that cannot.
+func (s *Reconciler) ForceDelete(ctx context.Context, d *state.Destination, who engines.Principal) (left *state.Orphans, unreadable int, err error) {
+	if left, unreadable, err = s.LeftBehind(ctx, d); err != nil {
+		return nil, 0, err
+	}
+	if err := s.RecordLeft(ctx, d, who, "", left.Total, left.Names); err != nil {
+		return nil, 0, err
+	}
 	// First the destination: running jobs cannot store anything any more.
 	if _, err := s.Host.Store().Commit(ctx, storage.Batch{Deletes: d.Keys()}); err != nil {
-		return err
+		return nil, 0, err
 	}
 	s.Pool.Drop(d.ID)
 	defer s.inbox.addAll() // there may be room for others now
-	return s.deleteOrphans(context.WithoutCancel(ctx), d.NS, map[string]bool{d.ID: true})
+	return left, unreadable, s.deleteOrphans(context.WithoutCancel(ctx), d.NS, map[string]bool{d.ID: true})
+}
+
+// LeftBehind returns the names that stay at a destination if it is forgotten now, those included that were let go before.
+func (s *Reconciler) LeftBehind(ctx context.Context, d *state.Destination) (*state.Orphans, int, error) {
+	var left state.Orphans
+	if _, err := engines.GetRecord(ctx, s.Host.Store(), state.OrphansKey(d.NS, d.Type, d.Name), &left); err != nil && !s.Unreadable(err) {
+		return nil, 0, err
+	}
+	now := time.Now().UTC()
+	mounts := map[string]string{} // paths, by association id
+	_, err := apply.Survey(ctx, s.Syncer, state.Area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *state.Association) bool {
+		mounts[a.ID] = a.MountPath
+		return true
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	prefix := state.Area(d.NS, "l/"+d.ID+"/")
+	unreadable, err := apply.Survey(ctx, s.Syncer, prefix, func(key storage.Key, l *state.Link) bool {
+		id, _, _ := strings.Cut(strings.TrimPrefix(string(key), string(prefix)), "/")
+		left.Add(l.Orphans(mounts[id], now)...)
+		return true
+	})
+	return &left, unreadable, err
 }
 
 func (s *Reconciler) deleteClaim(ctx context.Context, key storage.Key, dest string) error {
@@ -205,7 +237,8 @@ func (s *Reconciler) NamespaceGone(ctx context.Context, ns string) error {
 		}
 		if time.Since(d.PurgeAt) > NamespaceDeletionTimeout {
 			s.Log.Warn("a namespace is deleted, and what its destination holds stays there", "destination", d.Type+"/"+d.Name)
-			return s.ForceDelete(ctx, d)
+			_, _, err := s.ForceDelete(ctx, d, engines.Principal{NamespaceID: ns})
+			return err
 		}
 		left = d.Type + "/" + d.Name
 		return nil

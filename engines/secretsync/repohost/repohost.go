@@ -31,8 +31,9 @@ const (
 
 // Type is the Actions secrets of GitHub.
 var Type = destination.Type{
-	Name: typeName,
-	Help: "Actions secrets of a repository, of one of its environments, or of an organization.",
+	Name:  typeName,
+	Alias: "gh",
+	Help:  "Actions secrets of a repository, of one of its environments, or of an organization.",
 	Rules: destination.Rules{
 		Granularity:      destination.SecretKey,
 		Template:         "vault/{{ .MountAccessor }}/{{ .SecretPath }}",

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -27,14 +28,22 @@ type Destination struct {
 	Config map[string]json.RawMessage `json:"config"`
 	Settings
 	// FingerprintKey keys the fingerprints of values, so that values cannot be guessed from them.
-	FingerprintKey []byte    `json:"print_key"`
-	Paused         bool      `json:"paused,omitempty"`
-	CreatedAt      time.Time `json:"created_at"`
-	UpdatedAt      time.Time `json:"updated_at"`
+	FingerprintKey []byte `json:"print_key"`
+	// CreatedAs is the alias of the type that it was created by; "": its name.
+	CreatedAs string    `json:"created_as,omitempty"`
+	Paused    bool      `json:"paused,omitempty"`
+	CreatedAt time.Time `json:"created_at"`
+	UpdatedAt time.Time `json:"updated_at"`
 	// PurgeAt is when its purge began; zero: it is not being purged.
 	PurgeAt    time.Time `json:"purge_at,omitzero"`
 	PurgeError string    `json:"purge_error,omitempty"`
+
+	// NamedType is the name of its type that the request used; "": its own.
+	NamedType string `json:"-"`
 }
+
+// TypeName returns the name of its type that the response to a request about it has.
+func (d *Destination) TypeName() string { return cmp.Or(d.NamedType, d.Type) }
 
 func (d *Destination) RecordFormat() *int { return &d.Format }
 
@@ -62,6 +71,8 @@ type Settings struct {
 	Granularity string            `json:"granularity,omitempty"`
 	Template    string            `json:"secret_name_template,omitempty"`
 	CustomTags  map[string]string `json:"custom_tags,omitempty"`
+	// RemovalAttempts is after how many failed attempts to remove a secret's names they are let go; 0: never.
+	RemovalAttempts int `json:"removal_attempts,omitempty"`
 	Network
 }
 

@@ -53,13 +53,17 @@ type Link struct {
 	Rules string `json:"rules"`
 	Items []Item `json:"items,omitempty"`
 	// Adopt has the names whose adoption was requested, folded.
-	Adopt       []string  `json:"adopt,omitempty"`
-	Attempts    int       `json:"attempts,omitempty"` // since it was right
-	LastAttempt time.Time `json:"last_attempt,omitzero"`
-	LastSuccess time.Time `json:"last_success,omitzero"`
-	NextRetry   time.Time `json:"next_retry,omitzero"` // zero: nothing is due until something changes
-	UpdatedAt   time.Time `json:"updated_at"`          // of the status
-	History     []Attempt `json:"history,omitempty"`   // newest last
+	Adopt []string `json:"adopt,omitempty"`
+	// AdoptEqual has those, folded, whose adoption was requested if they have the desired value already.
+	AdoptEqual []string `json:"adopt_equal,omitempty"`
+	Attempts   int      `json:"attempts,omitempty"` // since it was right
+	// RemovalFailures counts the failed attempts to remove its names since its association began to go.
+	RemovalFailures int       `json:"removal_failures,omitempty"`
+	LastAttempt     time.Time `json:"last_attempt,omitzero"`
+	LastSuccess     time.Time `json:"last_success,omitzero"`
+	NextRetry       time.Time `json:"next_retry,omitzero"` // zero: nothing is due until something changes
+	UpdatedAt       time.Time `json:"updated_at"`          // of the status
+	History         []Attempt `json:"history,omitempty"`   // newest last
 	// PastWrites are the writes of names that were deleted since, folded: the destination may count them when they come back.
 	PastWrites map[string]*Writes `json:"past_writes,omitempty"`
 	// UnsyncedSince is when the oldest change was that is not at the destination, while the last attempt has failed.
@@ -110,6 +114,11 @@ type Item struct {
 	// Retained says that the name is not desired now and was retained at the destination, and that its claim was released. The rest of
 	// the item is kept for when it is desired again: without ownership tags nothing else identifies the owner.
 	Retained bool `json:"retained,omitempty"`
+}
+
+// IsAdopting reports whether the adoption of a name, folded, was requested and is still to be decided.
+func (l *Link) IsAdopting(name string) bool {
+	return slices.Contains(l.Adopt, name) || slices.Contains(l.AdoptEqual, name)
 }
 
 // Active returns the items that are not retained.

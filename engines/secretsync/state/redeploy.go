@@ -35,5 +35,5 @@ func (d *Destination) RedeployKey() storage.Key { return Area(d.NS, "r/"+d.Type+
 
 // Keys are those of the records that are deleted with a destination, its own first.
 func (d *Destination) Keys() []storage.Key {
-	return []storage.Key{d.Key(), NewestKey(d.NS, d.ID), DriftCheckKey(d.NS, d.ID), d.RedeployKey()}
+	return []storage.Key{d.Key(), NewestKey(d.NS, d.ID), DriftCheckKey(d.NS, d.ID), OrphansKey(d.NS, d.Type, d.Name), d.RedeployKey()}
 }

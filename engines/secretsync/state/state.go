@@ -8,6 +8,7 @@
 //	r/<type>/<name>                                    the Redeploy of a destination
 //	n/<destination id>                                 Newest: when the last association was created
 //	k/<destination id>                                 the DriftCheck of a destination
+//	o/<type>/<name>                                    Orphans: names that were let go at the destination
 //
 // and in the root namespace, because locations are the same for all namespaces:
 //

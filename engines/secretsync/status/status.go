@@ -53,7 +53,7 @@ func (r *report) response() *engines.Response {
 	for name, e := range r.entries {
 		entries[name] = map[string]any(e.entryData)
 	}
-	return &engines.Response{Data: map[string]any{"associated_secrets": entries, "store_name": r.d.Name, "store_type": r.d.Type}}
+	return &engines.Response{Data: map[string]any{"associated_secrets": entries, "store_name": r.d.Name, "store_type": r.d.TypeName()}}
 }
 
 // RespondAssociations answers associations of a destination.
@@ -148,6 +148,7 @@ func (r *report) add(ctx context.Context, a *state.Association, m *engines.Mount
 		e := entry(a, m, l, now)
 		if len(items) > 0 {
 			e.addItem(&items[0])
+			r.addAdopting(e, l, &items[0])
 		}
 		put(key, e, now, false)
 		return
@@ -166,12 +167,20 @@ func (r *report) add(ctx context.Context, a *state.Association, m *engines.Mount
 		}
 		e := entry(a, m, l, o)
 		e.addItem(it)
+		r.addAdopting(e, l, it)
 		e["sub_key"] = it.Key
 		name := it.Key
 		if name == "" {
 			name = it.Name
 		}
 		put(key+"/"+name, e, o, it.Owned)
+	}
+}
+
+// addAdopting says in an entry that the adoption of its name was requested and is still to come.
+func (r *report) addAdopting(e entryData, l *state.Link, it *state.Item) {
+	if l.IsAdopting(state.Fold(r.s.Pool.Types[r.d.Type].Rules, it.Name)) {
+		e["adopting"] = true
 	}
 }
 

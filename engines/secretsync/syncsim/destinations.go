@@ -364,7 +364,7 @@ func (p *Sites) Types() []destination.Type {
 	}
 	kind := func(name string, r destination.Rules) destination.Type {
 		return destination.Type{
-			Name: name, Help: "A place for tests.", Rules: r, New: func() destination.Config { return &Config{kind: name} },
+			Name: name, Alias: strings.Replace(name, "test", "vendor", 1), Help: "A place for tests.", Rules: r, New: func() destination.Config { return &Config{kind: name} },
 			Open: func(c destination.Config, _ destination.Env) (destination.Destination, error) {
 				return &dest{p, c.(*Config)}, nil
 			},
@@ -516,7 +516,7 @@ func (d *dest) Write(ctx context.Context, it destination.Item, was destination.F
 		case d.p.WritesPerDay > 0 && s.writesOfToday(it.Name) >= d.p.WritesPerDay*6/5:
 			d.p.harm = append(d.p.harm, "exceeded the writes of a day at "+s.kind+"/"+s.name+" "+it.Name)
 			return &destination.Error{Class: destination.Client, Code: destination.Quota, Text: "the place takes no more versions today"}
-		case now.foreign && !now.allowed:
+		case now.foreign && !now.allowed && now.value != string(it.Value): // the same value is no loss: it was adopted
 			d.p.harm = append(d.p.harm, "wrote over "+s.kind+"/"+s.name+" "+it.Name)
 		}
 		next := state{state: destination.Present, value: string(it.Value), id: now.id, by: it.OwnerTag, written: true}

@@ -277,8 +277,23 @@ func (k *KV) Describe() engines.Mount {
 	return k.mount
 }
 
-// Router implements engines.Engine.
-func (k *KV) Router() *engines.Router { return engines.NewRouter() }
+// Router implements engines.Engine: secrets can be created.
+func (k *KV) Router() *engines.Router {
+	type in struct {
+		Path    string                     `json:"path"`
+		Data    json.RawMessage            `json:"data"`
+		Options map[string]json.RawMessage `json:"options"`
+	}
+	r := engines.NewRouter()
+	engines.On(r, engines.Update, "data/{path...}", "Write a secret.", 0, func(ctx context.Context, _ *engines.Request, in *in) (*engines.Response, error) {
+		if had, err := k.load(ctx, in.Path); err != nil || len(had.Versions) > 0 && string(in.Options["cas"]) == "0" {
+			return nil, engines.Invalid("check-and-set parameter did not match the current version")
+		}
+		k.PutJSON(in.Path, in.Data)
+		return nil, nil
+	})
+	return r
+}
 
 func (k *KV) key(name string) storage.Key {
 	return storage.NewKey(storage.Shared, k.mount.UUID, "secret/"+name)

@@ -298,14 +298,14 @@ func (p *Plan) one(v json.RawMessage) []byte {
 }
 
 func (p *Plan) chosen(key string) bool {
-	if len(p.Include) > 0 && !slices.ContainsFunc(p.Include, func(glob string) bool { return match(glob, key) }) {
+	if len(p.Include) > 0 && !slices.ContainsFunc(p.Include, func(glob string) bool { return Match(glob, key) }) {
 		return false
 	}
-	return !slices.ContainsFunc(p.Exclude, func(glob string) bool { return match(glob, key) })
+	return !slices.ContainsFunc(p.Exclude, func(glob string) bool { return Match(glob, key) })
 }
 
-// match reports whether a text fits a glob, in which "*" is any text.
-func match(glob, text string) bool {
+// Match reports whether a text fits a glob, in which "*" is any text.
+func Match(glob, text string) bool {
 	first, rest, more := strings.Cut(glob, "*")
 	if !more {
 		return glob == text

@@ -29,8 +29,9 @@ const (
 
 // Type is the environment variables of Vercel.
 var Type = destination.Type{
-	Name: typeName,
-	Help: "Environment variables of a project.",
+	Name:  typeName,
+	Alias: "vercel-project",
+	Help:  "Environment variables of a project.",
 	Rules: destination.Rules{
 		Granularity:      destination.SecretKey,
 		Template:         "vault/{{ .MountAccessor }}/{{ .SecretPath }}",

@@ -35,6 +35,7 @@ var open = []string{
 	"GET /sys/internal/ui/default-auth-methods", "GET /sys/internal/ui/feature-flags", "GET /sys/internal/ui/mounts",
 	"GET /sys/internal/ui/unauthenticated-messages", "GET /sys/leader", "GET /sys/license/features",
 	"GET /sys/replication/dr/status", "GET /sys/replication/performance/status", "GET /sys/replication/status", "GET /sys/seal-status", "GET /sys/wrapping/lookup",
+	"GET /identity/oidc/plugins/.well-known/keys", "GET /identity/oidc/plugins/.well-known/openid-configuration",
 	"GET /auth/sso/go/{code}", "GET /auth/sso/metadata",
 	"LIST /sys/internal/ui/unauthenticated-messages/",
 	"POST /auth/machines/login", "POST /auth/people/login/{username}",

@@ -251,9 +251,18 @@ func TestDestination(t *testing.T) {
 		equal(t, "tags", part(data, "options")["custom_tags"], object{"b": "2", "c": "3"})
 		s.must("DELETE", d, nil)
 	})
-	t.Run("names of types are the neutral ones", func(t *testing.T) {
+	t.Run("vendors' names of types are accepted", func(t *testing.T) {
 		s := all.in(t)
-		for _, kind := range []string{"aws-sm", "azure-kv", "gcp-sm", "gh", "vercel-project", "in-mem"} {
+		for kind, ours := range map[string]string{"aws-sm": "cloud1-sm", "azure-kv": "cloud2-kv", "gcp-sm": "cloud3-sm", "gh": "repohost", "vercel-project": "webhost-project"} {
+			equal(t, "type", s.must("GET", destinations+kind+"/created", nil)["type"], kind)
+			equal(t, "type", s.must("PATCH", destinations+kind+"/created", object{})["type"], kind)
+			equal(t, "type", s.must("GET", destinations+ours+"/created", nil)["type"], ours)
+			equal(t, "names", s.must("LIST", destinations+kind, nil)["keys"], s.must("LIST", destinations+ours, nil)["keys"])
+		}
+	})
+	t.Run("other names of types are rejected", func(t *testing.T) {
+		s := all.in(t)
+		for _, kind := range []string{"in-mem", "AWS-SM"} {
 			for _, verb := range []string{"POST", "GET", "DELETE"} {
 				s.rejected(400, verb, destinations+kind+"/x", nil, strings.Join(slices.Sorted(slices.Values(kinds)), ", "))
 			}

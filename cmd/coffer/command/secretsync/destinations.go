@@ -175,6 +175,9 @@ func printDestination(c *command.Call, a *command.Response, err error) error {
 			rows = append(rows, command.DataRows(fields)...)
 			continue
 		}
+		if left, ok := r.Value.(map[string]any); ok && r.Key == "left_behind" {
+			r.Value = fmt.Sprint(table.Text(left["total"]), " names; -format=json lists them")
+		}
 		rows = append(rows, r)
 	}
 	slices.SortStableFunc(rows, func(a, b command.Row) int { return strings.Compare(a.Key, b.Key) })
@@ -233,7 +236,8 @@ func deleteCommand() *cli.Command {
 	return command.New(command.Spec{
 		Name: "delete", Args: "DESTINATION", Min: 1, Max: 1, Usage: "delete a destination",
 		Help: `Deletes a destination that has no associations. -purge ends those that there are, with what was synced, and deletes the destination
-behind the last one, in the background. -force deletes it at once and leaves what was synced where it is, without an owner.
+behind the last one, in the background. -force deletes it at once and leaves what was synced where it is, without an owner, and lists it:
+for a destination that cannot be used any more.
 
 Examples:
 
@@ -265,6 +269,9 @@ Examples:
 			return c.PrintResponse(a)
 		}
 		c.PrintWarnings(a)
+		if err := printLeftBehind(c, a); err != nil {
+			return err
+		}
 		if a.Data()["purge_initiated_at"] != nil {
 			c.Sayf("Success! The destination %s goes when all that was synced there has gone; coffer sync status -watch %s shows how far that is.", p, p)
 			return nil
@@ -272,6 +279,33 @@ Examples:
 		c.Sayf("Success! The destination %s is deleted (if it existed).", p)
 		return nil
 	})
+}
+
+// printLeftBehind lists what stays at a destination that was deleted.
+func printLeftBehind(c *command.Call, a *command.Response) error {
+	var out struct {
+		Data struct {
+			Left struct {
+				Total int
+				Names []change
+			} `json:"left_behind"`
+		}
+	}
+	if a.Raw == nil || json.Unmarshal(a.Raw, &out) != nil || out.Data.Left.Total == 0 {
+		return nil
+	}
+	left := out.Data.Left
+	var rows [][]string
+	for _, n := range left.Names {
+		rows = append(rows, []string{table.Printable(n.Name), n.secret()})
+	}
+	if err := printColouredColumns(c, []string{"Left Behind", "Secret"}, rows); err != nil {
+		return err
+	}
+	if more := left.Total - len(left.Names); more > 0 {
+		c.Sayf("… and %d more", more)
+	}
+	return nil
 }
 
 func verifyCommand() *cli.Command {

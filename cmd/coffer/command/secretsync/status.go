@@ -104,6 +104,7 @@ type entry struct {
 	Status          string     `json:"sync_status"`
 	Code            string     `json:"code,omitempty"`
 	Cause           string     `json:"cause,omitempty"`
+	Adopting        bool       `json:"adopting,omitempty"`
 	Drift           string     `json:"drift,omitempty"`
 	Version         int        `json:"version"`
 	Attempts        int        `json:"attempts"`
@@ -152,7 +153,7 @@ func (e *entry) settled() bool { return e.Status == statusSynced || e.Status == 
 
 // waits reports whether an entry cannot go on until an operator acts.
 func (e *entry) waits() bool {
-	return e.Status == statusConflict || e.Status == statusClient || e.Status == statusPending && (e.Code == "paused" || e.Code == "disabled")
+	return e.Status == statusConflict && !e.Adopting || e.Status == statusClient || e.Status == statusPending && (e.Code == "paused" || e.Code == "disabled")
 }
 
 func (s *status) settled() bool {
@@ -247,8 +248,9 @@ func fetchStatusOf(ctx context.Context, c *command.Call, mount, name string, onl
 	}
 	type found struct {
 		entry
-		Type string `json:"type"`
-		Name string `json:"name"`
+		Type  string   `json:"type"`
+		Name  string   `json:"name"`
+		Types []string `json:"type_names"` // the type's, of which the argument may have any
 	}
 	var out struct {
 		Data struct {
@@ -261,7 +263,7 @@ func fetchStatusOf(ctx context.Context, c *command.Call, mount, name string, onl
 	s := &status{}
 	for _, f := range out.Data.Destinations {
 		p := destination{f.Type, f.Name}
-		if only == nil || *only == p {
+		if only == nil || *only == p || only.name == p.name && slices.Contains(f.Types, only.kind) {
 			f.Destination = p.String()
 			s.Secrets = append(s.Secrets, f.entry)
 		}
@@ -321,6 +323,9 @@ func writeTable(c *command.Call, w io.Writer, entries []entry, now time.Time) er
 // cause says why an entry is as it is, and what comes next.
 func (e *entry) cause(now time.Time) string {
 	cause := e.Cause
+	if e.Adopting {
+		cause = "is being adopted"
+	}
 	if e.Drift != "" {
 		cause = strings.TrimPrefix(cause+"; drift: "+e.Drift, "; ")
 	}

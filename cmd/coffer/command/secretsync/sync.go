@@ -29,7 +29,7 @@ Examples:
   $ coffer sync destinations write cloud1-sm/prod region=eu-central-1 access_key_id=@id secret_access_key=@key
   $ coffer sync associate cloud1-sm/prod secret/app
   $ coffer sync status -watch`,
-		destinationsCommand(), githubAppsCommand(), associateCommand(), dissociateCommand(), statusCommand(), planCommand(), driftCommand(), adoptCommand(),
+		destinationsCommand(), githubAppsCommand(), associateCommand(), dissociateCommand(), statusCommand(), planCommand(), driftCommand(), adoptCommand(), importCommand(),
 		retryCommand(), pauseCommand(true), pauseCommand(false), historyCommand(), configCommand())
 }
 
@@ -254,33 +254,6 @@ Examples:
 			c.Sayf("Success! %s is no longer synced to %s.", what, p)
 		}
 		return nil
-	})
-}
-
-func adoptCommand() *cli.Command {
-	return command.New(command.Spec{
-		Name: "adopt", Args: "DESTINATION SECRET [NAME …]", Min: 2, Max: -1, Usage: "adopt names at the destination that have another owner",
-		Help: `Has a secret whose status is CONFLICT take over what is under its names at the destination: THE VALUES THERE ARE OVERWRITTEN, and from
-then on the names are ours, to be deleted with the secret. With a NAME only that one. Names that other associations have are not taken.
-
-Examples:
-
-  $ coffer sync adopt cloud1-sm/prod secret/app
-  $ coffer sync adopt repohost/web secret/ci DEPLOY_KEY`,
-		Flags: []cli.Flag{mountFlag()},
-	}, func(ctx context.Context, c *command.Call) error {
-		p, body, err := association(ctx, c)
-		if err != nil {
-			return err
-		}
-		if names := c.Args().Slice()[2:]; len(names) > 0 {
-			body["external_names"] = names
-		}
-		a, err := postTo(ctx, c, p, "/associations/adopt", body)
-		if err != nil {
-			return err
-		}
-		return printAssociated(c, a, p)
 	})
 }
 

@@ -1,0 +1,143 @@
+package secretsync_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
+)
+
+// reject has every call of destinations answered as with revoked credentials.
+func (r *rig) reject() {
+	r.sites.SetFault(func(syncsim.Call) syncsim.Fault { return syncsim.Fault{Kind: syncsim.Reject} })
+}
+
+// leftBehind returns the names of left_behind.
+func leftBehind(t *testing.T, data map[string]any) (names []string, total any) {
+	t.Helper()
+	left, _ := data["left_behind"].(map[string]any)
+	all, _ := left["names"].([]any)
+	for _, n := range all {
+		names = append(names, fmt.Sprint(n.(map[string]any)["external_name"]))
+	}
+	slices.Sort(names)
+	return names, left["total"]
+}
+
+// TestForceDeleteListsWhatItLeaves: the names that stay at a destination have no owner any more, so they are listed once.
+func TestForceDeleteListsWhatItLeaves(t *testing.T) {
+	run(t, func(r *rig) {
+		d := r.dest(syncsim.Marked, "store", nil)
+		for _, name := range []string{"a", "folder/b"} {
+			r.post(d+"/associations/set", map[string]any{"mount": "kv", "secret_name": name})
+		}
+		r.reject()
+		if text := r.Fails(engines.KindInvalid, engines.Delete, d, nil); !strings.Contains(text, "force_delete=true") {
+			t.Errorf("the refusal says %q", text)
+		}
+		r.w.FailAudit(fmt.Errorf("no space left"))
+		if _, err := r.Do(engines.Delete, d, map[string]any{"force_delete": true}); err == nil {
+			t.Error("names were let go without an audit record")
+		}
+		r.w.FailAudit(nil)
+		resp := r.Must(engines.Delete, d, map[string]any{"force_delete": true})
+		names, total := leftBehind(t, r.Data(resp))
+		same(t, "names left", names, []string{"vault/kv_00000001/a", "vault/kv_00000001/folder/b"})
+		same(t, "total", total, 2)
+		if len(resp.Warnings) != 1 || !strings.Contains(resp.Warnings[0], "(2)") {
+			t.Errorf("warnings %q", resp.Warnings)
+		}
+		audited := r.w.Audited()
+		last := audited[len(audited)-1]
+		if last.Operation != engines.Delete || last.Path != "sys/"+d || last.Data["left_behind"] != 2 || last.Who.DisplayName != "caller" {
+			t.Errorf("audited %+v", last)
+		}
+
+		empty := r.dest(syncsim.Marked, "empty", nil)
+		if resp := r.Must(engines.Delete, empty, map[string]any{"force_delete": true}); resp != nil {
+			t.Errorf("a destination without names was answered with %+v", resp)
+		}
+	})
+}
+
+// TestRemovalAttempts: with a bound on failed removals, removing an association and then deleting its destination works although the
+// credentials are dead, as infrastructure tools do it; and what stays there is listed.
+func TestRemovalAttempts(t *testing.T) {
+	run(t, func(r *rig) {
+		body := map[string]any{"mount": "kv", "secret_name": "a"}
+		d := r.dest(syncsim.Marked, "store", nil)
+		for _, bad := range []int{-1, 101} {
+			r.Fails(engines.KindInvalid, engines.Update, d, map[string]any{"removal_attempts": bad})
+		}
+		r.post(d+"/associations/set", body)
+		r.reject()
+		if got := statuses(r.post(d+"/associations/remove", body)["associated_secrets"])["a"]; got != "UNSYNCING" {
+			t.Errorf("the secret is %s without removal_attempts", got)
+		}
+		time.Sleep(time.Hour)
+		if text := r.Fails(engines.KindInvalid, engines.Delete, d, nil); !strings.Contains(text, "removal_attempts") {
+			t.Errorf("the refusal says %q", text)
+		}
+
+		// Set afterwards, it counts for what is under way.
+		if got := r.Data(r.Must(engines.Patch, d, map[string]any{"removal_attempts": 1}))["options"].(map[string]any)["removal_attempts"]; fmt.Sprint(got) != "1" {
+			t.Errorf("removal_attempts is %v", got)
+		}
+		synctest.Wait()
+		time.Sleep(time.Second)
+		same(t, "associations", r.entries(d), map[string]any{})
+		names, _ := leftBehind(t, r.Data(r.Must(engines.Read, d, nil)))
+		same(t, "names left", names, []string{"vault/kv_00000001/a"})
+		names, _ = leftBehind(t, r.Data(r.Must(engines.Delete, d, nil)))
+		same(t, "names left, at the deletion", names, []string{"vault/kv_00000001/a"})
+
+		// The first removal fails, and that is all: remove leaves no link behind.
+		d = r.dest(syncsim.Plain, "repo", map[string]any{"removal_attempts": 1})
+		r.sites.SetFault(nil)
+		r.post(d+"/associations/set", body)
+		r.reject()
+		resp := r.Must(engines.Update, d+"/associations/remove", body)
+		if got := statuses(r.Data(resp)["associated_secrets"])["a"]; got != "UNSYNCED" || len(resp.Warnings) != 1 || !strings.Contains(resp.Warnings[0], `"VAULT_KV_00000001_A_K"`) {
+			t.Errorf("the secret is %s, warnings %q", got, resp.Warnings)
+		}
+		audited := r.w.Audited()
+		if last := audited[len(audited)-1]; last.Path != "sys/"+d+"/associations/remove" || last.Data["left_behind"] != 1 {
+			t.Errorf("audited %+v", last)
+		}
+		r.Must(engines.Delete, d, nil)
+		r.Fails(engines.KindNotFound, engines.Read, d, nil)
+		if _, ok := r.sites.Site(syncsim.Plain, "one").Get("VAULT_KV_00000001_A_K"); !ok {
+			t.Error("what was let go is gone")
+		}
+	})
+}
+
+// TestRemovalAttemptsAreCounted: failures of writes before the removal do not count, and neither does what succeeds in the end.
+func TestRemovalAttemptsAreCounted(t *testing.T) {
+	run(t, func(r *rig) {
+		body := map[string]any{"mount": "kv", "secret_name": "a"}
+		d := r.dest(syncsim.Marked, "store", map[string]any{"removal_attempts": 3})
+		r.post(d+"/associations/set", body)
+		r.reject()
+		r.kv.Put("a", "k", "2")
+		time.Sleep(24 * time.Hour)
+		r.post(d+"/associations/remove", body)
+		if len(r.entries(d)) != 1 {
+			t.Error("the secret was let go after the first failed removal")
+		}
+		r.sites.SetFault(nil)
+		time.Sleep(time.Hour)
+		same(t, "associations", r.entries(d), map[string]any{})
+		if resp := r.Must(engines.Delete, d, nil); resp != nil {
+			t.Errorf("answered %+v", resp)
+		}
+		if _, ok := r.sites.Site(syncsim.Marked, "one").Get("vault/kv_00000001/a"); ok {
+			t.Error("the name is still there")
+		}
+	})
+}

@@ -1,0 +1,145 @@
+package reconcile
+
+import (
+	"cmp"
+	"context"
+	"strings"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/state"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// CompleteAssociation fills in what the request does not say. had is the stored association, or nil: its own settings are kept, so that
+// setting it again widens nothing; the defaults of its destination are read again. If given is nil, a is complete.
+func (s *Reconciler) CompleteAssociation(d *state.Destination, a state.Association, had *state.Association, given func(field string) bool) (*state.Association, error) {
+	rules := s.Pool.Types[d.Type].Rules
+	if had != nil && had.IsEnding() {
+		had = nil // the new one starts from defaults
+	}
+	if had != nil {
+		a.CreatedAt, a.Paused = had.CreatedAt, had.Paused
+	}
+	if given == nil {
+		return &a, nil
+	}
+	if had != nil {
+		keepUnset(&a, had, given)
+	}
+	if !a.OwnGranularity {
+		a.Granularity = cmp.Or(d.Granularity, rules.Granularity)
+	}
+	if !a.OwnTemplate {
+		a.Template = d.Template
+	}
+	if problems := a.Plan(rules).Check(); len(problems) > 0 {
+		return nil, engines.Invalid("%s", strings.Join(problems, "; "))
+	}
+	return &a, nil
+}
+
+// keepUnset copies the settings of the stored association that a request does not set.
+func keepUnset(a, had *state.Association, came func(field string) bool) {
+	if !came("granularity") && had.OwnGranularity {
+		a.Granularity, a.OwnGranularity = had.Granularity, true
+	}
+	if !came("secret_name_template") && had.OwnTemplate {
+		a.Template, a.OwnTemplate = had.Template, true
+	}
+	if !came("format") {
+		a.ValueFormat = had.ValueFormat
+	}
+	if !came("include") {
+		a.Include = had.Include
+	}
+	if !came("exclude") {
+		a.Exclude = had.Exclude
+	}
+	if !came("deletion_policy") {
+		a.Deletion = had.Deletion
+	}
+	if !came("drift_policy") {
+		a.Drift = had.Drift
+	}
+}
+
+// PutAssociation completes and stores an association with a pending link, and returns the destination as it is in that transaction.
+func (s *Reconciler) PutAssociation(ctx context.Context, d *state.Destination, a *state.Association, given func(field string) bool) (*state.Destination, error) {
+	config, err := s.Config(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.Capacity.SetLimit(config.QueueCapacity)
+	link := a.LinkID(a.Secret)
+	var whole *state.Association
+	var now state.Destination
+	_, err = storage.Update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
+		now = state.Destination{}
+		if _, err := state.GetDestination(ctx, tx, d.Key(), &now); err != nil {
+			return err
+		}
+		switch {
+		case now.ID != d.ID:
+			return engines.NotFound("")
+		case !now.PurgeAt.IsZero():
+			return engines.Invalid("the destination is being purged")
+		}
+		had, err := state.GetAssociation(ctx, tx, a.Key())
+		if err != nil {
+			return err
+		}
+		switch n := s.Associations.Len(); {
+		case had != nil:
+		case n >= config.QueueCapacity:
+			return engines.Invalid("there are %d associations, and queue_capacity of sync/config allows %d", n, config.QueueCapacity)
+		case !a.Selector && s.Capacity.IsFull(link):
+			return engines.Invalid("%s", s.Capacity.Cause())
+		}
+		if whole, err = s.CompleteAssociation(&now, *a, had, given); err != nil {
+			return err
+		}
+		if had == nil {
+			if err := engines.PutRecord(tx, state.NewestKey(d.NS, d.ID), &state.Newest{At: a.CreatedAt}); err != nil {
+				return err
+			}
+		}
+		if !a.Selector {
+			if err := s.putPending(ctx, tx, whole); err != nil {
+				return err
+			}
+		}
+		return engines.PutRecord(tx, a.Key(), whole)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if *a = *whole; !a.Selector {
+		s.Capacity.Add(link)
+	}
+	return &now, nil
+}
+
+// putPending stores a link for an association that has none.
+func (s *Reconciler) putPending(ctx context.Context, tx *storage.Txn, a *state.Association) error {
+	key := state.LinkKey(a.NS, a.Destination, a.ID, a.Secret)
+	var l state.Link
+	found, err := engines.GetRecord(ctx, tx, key, &l)
+	if found || err != nil {
+		return err
+	}
+	l = state.Link{Secret: a.Secret, Outcome: state.Outcome{Status: state.Pending}, UpdatedAt: a.UpdatedAt}
+	return engines.PutRecord(tx, key, &l)
+}
+
+// RemoveAssociation records that an association is to go, and returns it, nil if there is none. With retain its names stay.
+func (s *Reconciler) RemoveAssociation(ctx context.Context, key storage.Key, retain bool) (a *state.Association, err error) {
+	_, err = storage.Update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
+		if a, err = state.GetAssociation(ctx, tx, key); err != nil || a == nil {
+			return err
+		}
+		a.Removing, a.Retain, a.Paused, a.UpdatedAt = true, retain, false, time.Now().UTC()
+		return engines.PutRecord(tx, a.Key(), a)
+	})
+	return a, err
+}

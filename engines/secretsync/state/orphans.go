@@ -1,0 +1,53 @@
+package state
+
+import (
+	"time"
+
+	"github.com/coffer-project/coffer/storage"
+)
+
+// Orphans are the names that secret sync has let go at a destination, because they could not be removed in as many attempts as the
+// destination allows. They are kept until the destination is deleted.
+type Orphans struct {
+	Format int      `json:"format"`
+	Total  int      `json:"total"`
+	Names  []Orphan `json:"names"` // the newest MaxOrphans, newest last
+}
+
+// Orphan is a name that was let go.
+type Orphan struct {
+	Name   string    `json:"external_name"`
+	Mount  string    `json:"mount"`
+	Secret string    `json:"secret_name"`
+	At     time.Time `json:"at"`
+}
+
+// MaxOrphans bounds lists of names that stay at a destination.
+const MaxOrphans = 1000
+
+func (o *Orphans) RecordFormat() *int { return &o.Format }
+
+// OrphansKey is where the orphans of a destination are.
+func OrphansKey(ns, kind, name string) storage.Key { return Area(ns, "o/"+kind+"/"+name) }
+
+// Add appends names. The list stays bounded.
+func (o *Orphans) Add(names ...Orphan) {
+	o.Total += len(names)
+	o.Names = append(o.Names, names...)
+	o.Names = o.Names[max(0, len(o.Names)-MaxOrphans):]
+}
+
+// Orphans returns the names of a link that are at the destination, or may be.
+func (l *Link) Orphans(mount string, at time.Time) (left []Orphan) {
+	for i := range l.Items {
+		if it := &l.Items[i]; it.Owned || it.Intent != nil {
+			left = append(left, Orphan{Name: it.Name, Mount: mount, Secret: l.Secret, At: at})
+		}
+	}
+	return left
+}
+
+// Describe returns the orphans as clients read them.
+func (o *Orphans) Describe() map[string]any {
+	return map[string]any{"total": o.Total, "names": o.Names}
+}
