@@ -46,7 +46,7 @@ func addressOf(err error) string {
 			text = " at " + u.Host
 		}
 	}
-	if op, ok := errors.AsType[*net.OpError](err); ok && op.Addr != nil {
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Addr != nil && " at "+op.Addr.String() != text {
 		text = cmp.Or(text, " at the address") + " (" + op.Addr.String() + ")"
 	}
 	return text

@@ -206,6 +206,9 @@ func (r *report) setBackingOff(e entryData, o state.Outcome) {
 		o.Code, o.Cause = r.circuit.Cause.Code, r.circuit.Cause.Text
 	}
 	if r.circuit.Until.After(time.Now()) {
+		if next, ok := e["next_retry"].(time.Time); ok && next.Before(r.circuit.Until) {
+			e["next_retry"] = r.circuit.Until
+		}
 		o.Cause = r.circuit.BackingOff(o.Cause)
 	}
 	e["cause"], e["code"] = o.Cause, o.Code

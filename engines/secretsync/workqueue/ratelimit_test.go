@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,13 +16,16 @@ import (
 type scripted struct {
 	destination.Destination
 	err   error
+	mu    sync.Mutex
 	calls int
 	hang  bool
 	wait  time.Duration
 }
 
 func (s *scripted) Read(ctx context.Context, _ string) (destination.Found, error) {
+	s.mu.Lock()
 	s.calls++
+	s.mu.Unlock()
 	time.Sleep(s.wait)
 	if s.hang {
 		<-ctx.Done()
