@@ -2,12 +2,10 @@ package status
 
 import (
 	"maps"
-
-	"github.com/coffer-project/coffer/engines/secretsync/reconcile"
 )
 
 // DescribeHealth returns how a destination is doing: with associations what is said of secrets, with causes the texts of failures.
-func DescribeHealth(h *reconcile.Health, associations, causes bool) map[string]any {
+func DescribeHealth(h *Health, associations, causes bool) map[string]any {
 	out := map[string]any{"circuit": "closed"}
 	if h.Circuit.Open {
 		out["circuit"], out["circuit_open_until"], out["circuit_code"] = "open", h.Circuit.Until.UTC(), h.Circuit.Cause.Code

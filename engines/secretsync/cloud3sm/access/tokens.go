@@ -3,17 +3,14 @@ package access
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"regexp"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
@@ -223,24 +220,7 @@ func Unreachable(doing string, err error) *destination.Error {
 	case errors.Is(err, context.Canceled):
 		e.Text, e.Err = doing+": given up before there was an answer", context.Canceled
 	default:
-		if reason := netReason(err); reason != "" {
-			e.Text = doing + ": " + reason
-		}
+		e.Text += destination.WhyNoResponse(err)
 	}
 	return e
-}
-
-// netReason says in words of ours why there was no connection.
-func netReason(err error) string {
-	var unknown *net.DNSError
-	var untrusted *tls.CertificateVerificationError
-	switch {
-	case errors.As(err, &unknown):
-		return "the name of the host cannot be resolved"
-	case errors.As(err, &untrusted):
-		return "the certificate is not one that this server trusts"
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return "the connection is refused"
-	}
-	return ""
 }

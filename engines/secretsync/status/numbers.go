@@ -1,4 +1,4 @@
-package reconcile
+package status
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ import (
 const maxSeries = 100
 
 // Numbers are metrics, by name. A name may have labels, as Prometheus writes them.
-func (s *Reconciler) Numbers() map[string]float64 {
+func (s *Reporter) Numbers() map[string]float64 {
 	attention, failed, unreadable := s.Gauges.Counts()
 	all, loads := s.healthOfAll(func(key state.LinkID) bool { return !s.Gauges.IsUnsynced(key) })
 	n := map[string]float64{
@@ -54,7 +54,7 @@ type Health struct {
 }
 
 // healthOfAll returns the health of all destinations, by namespace and name, and the load of the queue. Due counts what count chooses.
-func (s *Reconciler) healthOfAll(count func(state.LinkID) bool) ([]Health, map[string]workqueue.Load) {
+func (s *Reporter) healthOfAll(count func(state.LinkID) bool) ([]Health, map[string]workqueue.Load) {
 	loads := s.Queue.Loads(count)
 	var all []Health
 	for _, d := range s.Gauges.Destinations() {
@@ -68,7 +68,7 @@ func (s *Reconciler) healthOfAll(count func(state.LinkID) bool) ([]Health, map[s
 }
 
 // Health returns the health of destinations, by id.
-func (s *Reconciler) Health() map[string]Health {
+func (s *Reporter) Health() map[string]Health {
 	all, _ := s.healthOfAll(func(state.LinkID) bool { return false })
 	byID := make(map[string]Health, len(all))
 	for _, h := range all {
