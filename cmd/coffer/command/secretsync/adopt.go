@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
+	"github.com/coffer-project/coffer/cmd/coffer/command/secretsync/columns"
 	"github.com/coffer-project/coffer/cmd/coffer/command/table"
 	"github.com/urfave/cli/v3"
 )
@@ -130,10 +131,10 @@ func printPages(ctx context.Context, c *command.Call, p destination, what string
 	}
 	var rows [][]string
 	for _, ch := range all.Actions {
-		rows = append(rows, []string{table.Printable(ch.Action), ch.secret(), dashed(ch.Key), dashed(ch.Name), dashed(ch.Reason)})
+		rows = append(rows, []string{table.Printable(ch.Action), ch.secret(), columns.Dashed(ch.Key), columns.Dashed(ch.Name), columns.Dashed(ch.Reason)})
 	}
 	if len(rows) > 0 {
-		if err := printColouredColumns(c, []string{"Action", "Secret", "Key", "External Name", "Reason"}, rows); err != nil {
+		if err := columns.Print(c, []string{"Action", "Secret", "Key", "External Name", "Reason"}, rows); err != nil {
 			return err
 		}
 	}

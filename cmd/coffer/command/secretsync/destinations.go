@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
+	"github.com/coffer-project/coffer/cmd/coffer/command/secretsync/columns"
 	"github.com/coffer-project/coffer/cmd/coffer/command/table"
 	"github.com/urfave/cli/v3"
 )
@@ -79,7 +80,7 @@ func printHealth(c *command.Call, names []string, all map[string]health) error {
 		for _, n := range h.Links {
 			secrets += n
 		}
-		circuit, check := dashed(table.Printable(h.Circuit)), table.Ago(h.DriftAt, now)
+		circuit, check := columns.Dashed(table.Printable(h.Circuit)), table.Ago(h.DriftAt, now)
 		if h.CircuitUntil != nil {
 			circuit += fmt.Sprintf(" until %s (%s)", h.CircuitUntil.UTC().Format("15:04:05 UTC"), table.Printable(h.CircuitCode))
 		}
@@ -299,7 +300,7 @@ func printLeftBehind(c *command.Call, a *command.Response) error {
 	for _, n := range left.Names {
 		rows = append(rows, []string{table.Printable(n.Name), n.secret()})
 	}
-	if err := printColouredColumns(c, []string{"Left Behind", "Secret"}, rows); err != nil {
+	if err := columns.Print(c, []string{"Left Behind", "Secret"}, rows); err != nil {
 		return err
 	}
 	if more := left.Total - len(left.Names); more > 0 {
@@ -349,7 +350,7 @@ func verifyDestination(ctx context.Context, c *command.Call, p destination) erro
 		for _, check := range out.Data.Checks {
 			rows = append(rows, []string{table.Text(check.Name), table.Text(check.Result), table.Text(check.Text)})
 		}
-		err = printColouredColumns(c, []string{"Check", "Status", "What Was Seen"}, rows)
+		err = columns.Print(c, []string{"Check", "Status", "What Was Seen"}, rows)
 	}
 	if err == nil && !out.Data.OK {
 		err = &command.ExitError{Code: command.ExitServer}

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
+	"github.com/coffer-project/coffer/cmd/coffer/command/secretsync/columns"
 	"github.com/coffer-project/coffer/cmd/coffer/command/table"
 	"github.com/urfave/cli/v3"
 )
@@ -77,10 +78,10 @@ func (ch *change) secret() string {
 var planWords = map[string]string{"conflict": "in conflict", "refuse": "refused", "wait": "waiting"}
 
 func printPlan(c *command.Call, changes []change, totals map[string]int) error {
-	rows := heading([]string{"Action", "Secret", "Key", "External Name", "Reason"})
+	rows := columns.Heading([]string{"Action", "Secret", "Key", "External Name", "Reason"})
 	for _, ch := range changes {
 		if ch.Action != "none" || c.Bool("all") {
-			rows = append(rows, []string{table.Printable(ch.Action), ch.secret(), dashed(ch.Key), dashed(ch.Name), dashed(ch.Reason)})
+			rows = append(rows, []string{table.Printable(ch.Action), ch.secret(), columns.Dashed(ch.Key), columns.Dashed(ch.Name), columns.Dashed(ch.Reason)})
 		}
 	}
 	var out bytes.Buffer
@@ -102,7 +103,7 @@ func printPlan(c *command.Call, changes []change, totals map[string]int) error {
 		line = "Nothing would be done: there is no secret to be synced, or no key of one."
 	}
 	fmt.Fprintln(&out, line)
-	return printColoured(c, out.String())
+	return columns.PrintText(c, out.String())
 }
 
 func driftCommand() *cli.Command {
@@ -148,9 +149,9 @@ Examples:
 }
 
 func printDrift(c *command.Call, drifted []change, names int) error {
-	rows := heading([]string{"Drift", "Secret", "Key", "External Name", "Done"})
+	rows := columns.Heading([]string{"Drift", "Secret", "Key", "External Name", "Done"})
 	for _, d := range drifted {
-		rows = append(rows, []string{table.Printable(d.Drift), d.secret(), dashed(d.Key), table.Printable(d.Name), table.Printable(d.Action)})
+		rows = append(rows, []string{table.Printable(d.Drift), d.secret(), columns.Dashed(d.Key), table.Printable(d.Name), table.Printable(d.Action)})
 	}
 	var out bytes.Buffer
 	if len(drifted) > 0 {
@@ -160,5 +161,5 @@ func printDrift(c *command.Call, drifted []change, names int) error {
 		fmt.Fprintln(&out)
 	}
 	fmt.Fprintf(&out, "%d of %d names differ\n", len(drifted), names)
-	return printColoured(c, out.String())
+	return columns.PrintText(c, out.String())
 }

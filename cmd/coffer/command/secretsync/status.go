@@ -13,10 +13,10 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
 	"github.com/coffer-project/coffer/cmd/coffer/command/kv"
+	"github.com/coffer-project/coffer/cmd/coffer/command/secretsync/columns"
 	"github.com/coffer-project/coffer/cmd/coffer/command/table"
 	"github.com/urfave/cli/v3"
 )
@@ -75,7 +75,6 @@ const (
 	statusPending   = "PENDING"
 	statusConflict  = "CONFLICT"
 	statusClient    = "CLIENT_SIDE_ERROR"
-	statusExternal  = "EXTERNAL_SERVICE_ERROR"
 	statusSyncing   = "SYNCING"
 	statusUnsyncing = "UNSYNCING"
 )
@@ -285,7 +284,7 @@ func printStatus(c *command.Call, s *status) error {
 	for _, p := range s.hidden {
 		c.Warnf("Left out: the token may not read %s.", table.Printable(p))
 	}
-	return printColoured(c, out.String())
+	return columns.PrintText(c, out.String())
 }
 
 // writeStatus draws a status: a table, and below it how much of it is right.
@@ -299,14 +298,14 @@ func writeStatus(c *command.Call, w io.Writer, s *status, now time.Time) error {
 
 // writeTable draws a table of entries, if there are any to be shown, and an empty line.
 func writeTable(c *command.Call, w io.Writer, entries []entry, now time.Time) error {
-	rows := heading(statusHeading)
+	rows := columns.Heading(statusHeading)
 	for i := range entries {
 		e := &entries[i]
 		if c.Bool("problems") && e.Drift == "" && (e.settled() || e.Status == statusSyncing && e.Cause == "") {
 			continue
 		}
 		rows = append(rows, []string{
-			table.Printable(e.Destination), table.Printable(strings.TrimSuffix(e.Mount, "/") + "/" + e.Secret), dashed(e.Key), dashed(e.ExternalName), table.Printable(e.Status), dashed(table.Printable(e.Code)), dashed(e.Version),
+			table.Printable(e.Destination), table.Printable(strings.TrimSuffix(e.Mount, "/") + "/" + e.Secret), columns.Dashed(e.Key), columns.Dashed(e.ExternalName), table.Printable(e.Status), columns.Dashed(table.Printable(e.Code)), columns.Dashed(e.Version),
 			table.Ago(e.UpdatedAt, now), table.Printable(e.cause(now)),
 		})
 	}
@@ -365,75 +364,4 @@ func (s *status) line() string {
 		parts = append(parts, fmt.Sprintf("%d drifted", drifted))
 	}
 	return strings.Join(parts, ", ")
-}
-
-// heading are the first two rows of a table.
-func heading(names []string) [][]string {
-	rule := make([]string, len(names))
-	for i, h := range names {
-		rule[i] = strings.Repeat("-", len(h))
-	}
-	return [][]string{names, rule}
-}
-
-// printColouredColumns prints a table whose column Status is coloured.
-func printColouredColumns(c *command.Call, names []string, rows [][]string) error {
-	if err := c.CheckFormat(); err != nil {
-		return err
-	}
-	var out bytes.Buffer
-	if err := table.Write(&out, append(heading(names), rows...)); err != nil {
-		return err
-	}
-	return printColoured(c, out.String())
-}
-
-func printColoured(c *command.Call, text string) error {
-	colour := statusColours()
-	for line := range strings.Lines(text) {
-		if command.Coloured(c.Out) {
-			line = colour(line)
-		}
-		if _, err := io.WriteString(c.Out, line); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-const (
-	green, yellow, red, magenta = "32", "33", "31", "35"
-)
-
-// wordColours are those of the words in columns Status and Action.
-var wordColours = map[string]string{
-	statusSynced: green, "ok": green, "create": green, "none": green,
-	statusPending: yellow, statusSyncing: yellow, statusUnsyncing: yellow, statusUnsynced: yellow, "unknown": yellow, "update": yellow, "recover": yellow, "forget": yellow, "retain": yellow, "wait": yellow,
-	statusConflict: magenta, "conflict": magenta, "adopt": magenta, "changed": magenta, "missing": magenta,
-	statusClient: red, statusExternal: red, "INTERNAL_VAULT_ERROR": red, "failed": red, "delete": red, "refuse": red,
-}
-
-// statusColours returns a function that colours the words of a table line by line, once it has seen the heading: what is in
-// the column Status, Action or Drift. Whatever else is on a line stays as it is.
-func statusColours() func(line string) string {
-	from := -1
-	return func(line string) string {
-		for _, name := range []string{"Status", "Action", "Drift"} {
-			if i := strings.Index(line, name); from < 0 && i >= 0 {
-				from = utf8.RuneCountInString(line[:i])
-				return line
-			}
-		}
-		r := []rune(line)
-		if from < 0 || from >= len(r) {
-			return line
-		}
-		word, _, _ := strings.Cut(string(r[from:]), " ")
-		code := wordColours[strings.TrimSuffix(word, "\n")]
-		if code == "" {
-			return line
-		}
-		word = strings.TrimSuffix(word, "\n")
-		return string(r[:from]) + "\x1b[" + code + "m" + word + "\x1b[0m" + string(r[from+utf8.RuneCountInString(word):])
-	}
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
 	"github.com/coffer-project/coffer/cmd/coffer/command/kv"
+	"github.com/coffer-project/coffer/cmd/coffer/command/secretsync/columns"
+	"github.com/coffer-project/coffer/cmd/coffer/command/secretsync/githubapps"
 	"github.com/coffer-project/coffer/cmd/coffer/command/table"
 	"github.com/urfave/cli/v3"
 )
@@ -29,7 +31,7 @@ Examples:
   $ coffer sync destinations write cloud1-sm/prod region=eu-central-1 access_key_id=@id secret_access_key=@key
   $ coffer sync associate cloud1-sm/prod secret/app
   $ coffer sync status -watch`,
-		destinationsCommand(), githubAppsCommand(), associateCommand(), dissociateCommand(), statusCommand(), planCommand(), driftCommand(), adoptCommand(), importCommand(),
+		destinationsCommand(), githubapps.Command(), associateCommand(), dissociateCommand(), statusCommand(), planCommand(), driftCommand(), adoptCommand(), importCommand(),
 		retryCommand(), pauseCommand(true), pauseCommand(false), historyCommand(), configCommand())
 }
 
@@ -363,19 +365,10 @@ Examples:
 		var rows [][]string
 		for _, e := range events {
 			m, _ := e.(map[string]any)
-			rows = append(rows, []string{table.Text(m["at"]), dashed(m["version"]), dashed(m["done"]), table.Text(m["sync_status"]), dashed(m["code"]), dashed(m["cause"])})
+			rows = append(rows, []string{table.Text(m["at"]), columns.Dashed(m["version"]), columns.Dashed(m["done"]), table.Text(m["sync_status"]), columns.Dashed(m["code"]), columns.Dashed(m["cause"])})
 		}
-		return printColouredColumns(c, []string{"At", "Version", "Done", "Status", "Code", "Cause"}, rows)
+		return columns.Print(c, []string{"At", "Version", "Done", "Status", "Code", "Cause"}, rows)
 	})
-}
-
-// dashed is a cell for which nothing is a dash.
-func dashed(v any) string {
-	s := table.Text(v)
-	if s == "n/a" || s == "0" {
-		return "-"
-	}
-	return s
 }
 
 func configCommand() *cli.Command {

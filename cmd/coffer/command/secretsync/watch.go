@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
+	"github.com/coffer-project/coffer/cmd/coffer/command/secretsync/columns"
 	"github.com/coffer-project/coffer/cmd/coffer/command/watch"
 )
 
@@ -83,7 +84,7 @@ func showStatus(c *command.Call, w *watch.Screen, s *status, failure error) erro
 		if !command.Coloured(w.Out) {
 			return w.Paint(text, nil)
 		}
-		return w.Paint(text, statusColours())
+		return w.Paint(text, columns.Colours())
 	case w.Format == command.FormatTable && failure != nil:
 		return w.Line("no answer: " + command.Shortly(failure))
 	case w.Format == command.FormatTable:

@@ -2,33 +2,12 @@ package secretsync
 
 import (
 	"bytes"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
-	"github.com/coffer-project/coffer/cmd/coffer/command/table"
 	"github.com/coffer-project/coffer/cmd/coffer/command/watch"
 )
-
-// Words are coloured in their column only, wherever else they stand.
-func TestStatusColours(t *testing.T) {
-	var lines bytes.Buffer
-	rows := append(heading([]string{"Secret", "Status", "Cause"}), []string{"SYNCED", "CONFLICT", "SYNCED"}, []string{"ä", "SYNCED", "-"}, []string{"b", "ODD", "-"})
-	if err := table.Write(&lines, rows); err != nil {
-		t.Fatal(err)
-	}
-	colour := statusColours()
-	var out strings.Builder
-	for line := range strings.Lines(lines.String() + "\nSYNCED and more\n") {
-		out.WriteString(colour(line))
-	}
-	want := "Secret    Status      Cause\n------    ------      -----\n" +
-		"SYNCED    \x1b[35mCONFLICT\x1b[0m    SYNCED\nä         \x1b[32mSYNCED\x1b[0m      -\nb         ODD         -\n\nSYNCED and more\n"
-	if out.String() != want {
-		t.Errorf("coloured %q, want %q", out.String(), want)
-	}
-}
 
 // On a terminal, how far all is comes first, then what is not settled, whatever of it has room.
 func TestSyncRedraw(t *testing.T) {

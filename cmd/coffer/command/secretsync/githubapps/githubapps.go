@@ -1,4 +1,5 @@
-package secretsync
+// Package githubapps has "coffer sync github-apps": the GitHub Apps that destinations of type repohost sign in as.
+package githubapps
 
 import (
 	"context"
@@ -9,23 +10,24 @@ import (
 	"github.com/urfave/cli/v3"
 )
 
-const appsPath = apiPath + "github-apps"
+const appsPath = "sys/sync/github-apps"
 
-func githubAppsCommand() *cli.Command {
+// Command is "coffer sync github-apps".
+func Command() *cli.Command {
 	return command.Group("github-apps", "look after the GitHub Apps that destinations sign in as", `Commands for GitHub Apps. A destination of type repohost signs in as one with app_name and installation_id, instead of access_token.
 
 Examples:
 
   $ coffer sync github-apps write deployer app_id=12345 private_key=@deployer.pem
   $ coffer sync destinations write repohost/web app_name=deployer installation_id=67890 repository_owner=acme repository_name=web`,
-		listAppsCommand(), readAppCommand(), writeAppCommand(), deleteAppCommand())
+		listCommand(), readCommand(), writeCommand(), deleteCommand())
 }
 
 func noApp(name string) error {
 	return command.ServerErrorf("there is no GitHub App %s; coffer sync github-apps list shows them", table.Printable(name))
 }
 
-func listAppsCommand() *cli.Command {
+func listCommand() *cli.Command {
 	return command.New(command.Spec{
 		Name: "list", Usage: "list GitHub Apps",
 		Help: `Lists the GitHub Apps of the namespace.
@@ -46,7 +48,7 @@ Examples:
 	})
 }
 
-func readAppCommand() *cli.Command {
+func readCommand() *cli.Command {
 	return command.New(command.Spec{
 		Name: "read", Args: "NAME", Min: 1, Max: 1, Usage: "show a GitHub App",
 		Help: `Shows a GitHub App. The fingerprint is that of its key in the app's settings at GitHub; the key itself is masked.
@@ -65,7 +67,7 @@ Examples:
 	})
 }
 
-func writeAppCommand() *cli.Command {
+func writeCommand() *cli.Command {
 	return command.New(command.Spec{
 		Name: "write", Args: "NAME [DATA …]", Min: 1, Max: -1, Usage: "store or change a GitHub App",
 		Help: `Stores a GitHub App, or changes the fields that are given: app_id, private_key and, for an installation of GitHub other than
@@ -88,7 +90,7 @@ Examples:
 	})
 }
 
-func deleteAppCommand() *cli.Command {
+func deleteCommand() *cli.Command {
 	return command.New(command.Spec{
 		Name: "delete", Args: "NAME", Min: 1, Max: 1, Usage: "delete a GitHub App",
 		Help: `Deletes a GitHub App that no destination signs in as.
