@@ -38,7 +38,8 @@ var plan = []struct{ of, may string }{
 	{"engines/secretsync/cloud1sm/cloud1smtest", "engines/cloud/awstest engines/cloud/awstest/sigv4"}, // STS is the same at both
 	{"engines/secretsync/template", "engines/secretsync/destination engines/nametemplate"},
 	{"engines/secretsync/state", "engines/secretsync/destination engines/secretsync/template engines storage"},
-	{"engines/secretsync/plan", "engines/secretsync/destination engines/secretsync/state"}, // it decides, and does nothing
+	{"engines/secretsync/plan", "engines/secretsync/destination engines/secretsync/state"},           // it decides, and does nothing
+	{"engines/secretsync/source", "engines/secretsync/destination engines/secretsync/state engines"}, // it reads secrets, not the store
 	{"engines/secretsync/*", "engines/secretsync/* engines/nametemplate engines storage"},
 	{"engines/secretsync", "engines/nametemplate engines storage"},
 	{"engines/cloud/awstest/model", "engines/cloud/awstest/query"},

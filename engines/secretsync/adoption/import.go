@@ -12,7 +12,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/engines/secretsync/apply"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 	"github.com/coffer-project/coffer/engines/secretsync/plan"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
@@ -140,7 +139,7 @@ func (s *Adopter) importName(ctx context.Context, in *Import, dest destination.D
 	case isExternal(err) || err != nil && ctx.Err() != nil:
 		return "", "", err
 	case err != nil:
-		return Skip, apply.OutcomeOf(err).Cause, nil
+		return Skip, state.OutcomeOf(err).Cause, nil
 	case found.State != destination.Present:
 		return Skip, "is not there any more", nil
 	case !found.Known || !utf8.Valid(found.Value):

@@ -62,7 +62,7 @@ type emptyIn struct{}
 
 // invalid turns a client error of a destination into one of the request.
 func invalid(err error) error {
-	if o := apply.OutcomeOf(err); o.Status == state.ClientError {
+	if o := state.OutcomeOf(err); o.Status == state.ClientError {
 		return engines.Invalid("%s", o.Cause)
 	}
 	return err

@@ -5,7 +5,6 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/adoption"
-	"github.com/coffer-project/coffer/engines/secretsync/apply"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
 )
 
@@ -43,7 +42,7 @@ func (s *API) importNames(ctx context.Context, req *engines.Request, in *importI
 
 // upstream turns an error of a destination into one that the client sees: of the request, or of what is behind this server.
 func upstream(err error) error {
-	if o := apply.OutcomeOf(err); o.Status == state.ExternalError {
+	if o := state.OutcomeOf(err); o.Status == state.ExternalError {
 		return &engines.Error{Kind: engines.KindUpstream, Detail: o.Cause + "; try again later", Err: err}
 	}
 	return invalid(err)

@@ -109,7 +109,7 @@ func (s *API) openProblem(d *state.Destination) string {
 		dest.Close() //nolint:errcheck // it was never used
 		return ""
 	}
-	if o := apply.OutcomeOf(err); o.Status == state.ClientError {
+	if o := state.OutcomeOf(err); o.Status == state.ClientError {
 		return o.Cause
 	}
 	return "" // the server's own trouble

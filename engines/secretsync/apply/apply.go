@@ -20,7 +20,6 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -45,9 +44,8 @@ type Syncer struct {
 	Gauges       index.Gauges
 	Counts       counts
 
-	mu             sync.Mutex
-	waiting        map[storage.Key]map[state.LinkID]bool // links that wait for a name, by the key of its claim
-	pendingRefresh map[string]bool                       // associations, by id: see setPendingRefresh
+	PendingRefresh index.PendingRefresh
+	waiting        index.Waiters
 }
 
 // NewSyncer returns a Syncer whose queue is not running.
@@ -62,15 +60,14 @@ func (s *Syncer) Reset() {
 	s.Gauges.Clear()
 	s.Capacity.Clear()
 	s.Associations.Clear()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.waiting, s.pendingRefresh = nil, nil
+	s.waiting.Clear()
+	s.PendingRefresh.Clear()
 }
 
 // ForgetAssociation forgets what is kept in memory of an association that was deleted.
 func (s *Syncer) ForgetAssociation(id string) {
 	s.Gauges.RemoveAssociation(id)
-	s.TakePendingRefresh(id)
+	s.PendingRefresh.Take(id)
 	s.Associations.Remove(id)
 }
 
@@ -102,25 +99,6 @@ func (s *Syncer) admits(t *target) bool {
 	return !t.link.UpdatedAt.IsZero() || t.assoc.IsEnding() || s.Capacity.Admit(t.key)
 }
 
-// SetPendingRefresh records that the links of a paused association must be compared with the destination when it is resumed: after a
-// restore the sync state may be older than the destination.
-func (s *Syncer) SetPendingRefresh(association string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.pendingRefresh == nil {
-		s.pendingRefresh = map[string]bool{}
-	}
-	s.pendingRefresh[association] = true
-}
-
-func (s *Syncer) TakePendingRefresh(association string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	owed := s.pendingRefresh[association]
-	delete(s.pendingRefresh, association)
-	return owed
-}
-
 // SyncAndWait syncs a link, reading the destination in any case, and waits up to syncNowTimeout for it.
 func (s *Syncer) SyncAndWait(ctx context.Context, key state.LinkID) {
 	done := make(chan struct{})
@@ -136,17 +114,6 @@ func (s *Syncer) SyncAndWait(ctx context.Context, key state.LinkID) {
 
 // syncNowTimeout is how long a request waits for its sync.
 const syncNowTimeout = 10 * time.Second
-
-func Sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
-}
 
 // ChangeDelay is how long a change waits for the next one of the same secret.
 const ChangeDelay = 100 * time.Millisecond

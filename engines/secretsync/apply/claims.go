@@ -3,7 +3,6 @@ package apply
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -45,7 +44,7 @@ func (s *Syncer) claimName(ctx context.Context, tx *storage.Txn, t *target, plac
 			} else {
 				st.Action = plan.Action{Do: plan.Conflict, Reason: t.ownerReason(by, c.Secret)}
 			}
-			s.addWaiter(key, t.key)
+			s.waiting.Add(key, t.key)
 			return nil
 		}
 	}
@@ -96,17 +95,6 @@ func (t *target) sharesSecret(c *state.Claim, by *state.Association) bool {
 	return c.Destination == t.dest.ID && c.Secret == t.key.Secret && by.MountUUID == t.assoc.MountUUID
 }
 
-// releaseClaim deletes the claim of a name, if it is the link's.
-func (t *target) releaseClaim(ctx context.Context, tx *storage.Txn, key storage.Key) error {
-	var c state.Claim
-	found, err := engines.GetRecord(ctx, tx, key, &c)
-	if err != nil || !found || !c.BelongsTo(&t.dest, &t.assoc, t.key.Secret) {
-		return err
-	}
-	tx.Delete(key)
-	return nil
-}
-
 // retainIfClaimed turns the deletion of a name into Forget if another association has claimed it: without ownership tags only the claim
 // detects that. If the claim cannot be read, the name is retained, too.
 func (t *target) retainIfClaimed(ctx context.Context, tx *storage.Txn, place string, st *step) error {
@@ -122,29 +110,9 @@ func (t *target) retainIfClaimed(ctx context.Context, tx *storage.Txn, place str
 	return err
 }
 
-// addWaiter records that a link waits for a name.
-func (s *Syncer) addWaiter(name storage.Key, who state.LinkID) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.waiting == nil {
-		s.waiting = map[storage.Key]map[state.LinkID]bool{}
-	}
-	if s.waiting[name] == nil {
-		s.waiting[name] = map[state.LinkID]bool{}
-	}
-	s.waiting[name][who] = true
-}
-
 // WakeWaiters queues the links that wait for names.
 func (s *Syncer) WakeWaiters(names ...storage.Key) {
-	s.mu.Lock()
-	var who []state.LinkID
-	for _, name := range names {
-		who = slices.AppendSeq(who, maps.Keys(s.waiting[name]))
-		delete(s.waiting, name)
-	}
-	s.mu.Unlock()
-	for _, key := range who {
+	for _, key := range s.waiting.Take(names...) {
 		s.Queue.Push(key, time.Now(), false, nil)
 	}
 }
@@ -228,7 +196,7 @@ func (s *Syncer) AnyNameFree(ctx context.Context, d *state.Destination, l *state
 		}
 		var c state.Claim
 		key := state.ClaimKey(d.Type, place, state.Fold(s.Pool.Types[d.Type].Rules, l.Items[i].Name))
-		s.addWaiter(key, who)
+		s.waiting.Add(key, who)
 		found, err := engines.GetRecord(ctx, s.Host.Store(), key, &c)
 		var by *state.Association
 		if found && err == nil {

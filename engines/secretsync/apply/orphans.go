@@ -6,7 +6,6 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
-	"github.com/coffer-project/coffer/storage"
 )
 
 // letGo ends the attempts to remove the names of a link after as many failures as its destination allows: the names stay there, without
@@ -46,18 +45,4 @@ func (s *Syncer) RecordLeft(ctx context.Context, d *state.Destination, who engin
 		NamespaceID: d.NS, Operation: engines.Delete, Path: "sys/sync/destinations/" + d.Type + "/" + d.Name + what, Who: who,
 		Data: map[string]any{"left_behind": total, "external": names},
 	})
-}
-
-// addOrphans adds names to the orphans of a destination.
-func addOrphans(ctx context.Context, tx *storage.Txn, d *state.Destination, left []state.Orphan) error {
-	if len(left) == 0 {
-		return nil
-	}
-	key := state.OrphansKey(d.NS, d.Type, d.Name)
-	var o state.Orphans
-	if _, err := engines.GetRecord(ctx, tx, key, &o); err != nil {
-		return err
-	}
-	o.Add(left...)
-	return engines.PutRecord(tx, key, &o)
 }

@@ -37,7 +37,7 @@ func (s *Syncer) PlanSecret(ctx context.Context, d *state.Destination, a *state.
 	}
 	want, err := s.desiredState(ctx, t)
 	if err != nil {
-		return []PlannedAction{{Action: plan.Reject, Reason: OutcomeOf(err).Cause}}, nil //nolint:nilerr // it is the plan
+		return []PlannedAction{{Action: plan.Reject, Reason: state.OutcomeOf(err).Cause}}, nil //nolint:nilerr // it is the plan
 	}
 	dest, err := s.Pool.Get(&t.dest, t.version)
 	if err != nil {
@@ -45,7 +45,7 @@ func (s *Syncer) PlanSecret(ctx context.Context, d *state.Destination, a *state.
 	}
 	steps, err := s.planSteps(ctx, t, dest, want, false)
 	if err != nil {
-		return []PlannedAction{{Action: plan.Reject, Reason: OutcomeOf(err).Cause}}, nil //nolint:nilerr // likewise
+		return []PlannedAction{{Action: plan.Reject, Reason: state.OutcomeOf(err).Cause}}, nil //nolint:nilerr // likewise
 	}
 	var out []PlannedAction
 	for i := range steps {

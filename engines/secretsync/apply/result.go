@@ -3,14 +3,10 @@ package apply
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 	"github.com/coffer-project/coffer/engines/secretsync/plan"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
@@ -81,7 +77,7 @@ func (s *Syncer) recordFailure(ctx context.Context, t *target, why error) (time.
 	if !errors.As(why, &e) {
 		s.Log.Warn("a secret could not be synced", "association", t.assoc.ID, "err", why)
 	}
-	r := result{Outcome: OutcomeOf(workqueue.CauseOf(why)), items: slices.Clone(t.link.Items), retryAfter: retryAfter(why), pastWrites: t.link.PastWrites}
+	r := result{Outcome: state.OutcomeOf(workqueue.CauseOf(why)), items: slices.Clone(t.link.Items), retryAfter: workqueue.RetryAfter(why), pastWrites: t.link.PastWrites}
 	for i := range r.items {
 		if it := &r.items[i]; !it.Retained {
 			it.Outcome = r.Outcome
@@ -124,7 +120,7 @@ func (s *Syncer) recordSteps(ctx context.Context, t *target, steps []step) (time
 			r.released = append(r.released, st.Name)
 			did["left"]++
 		case st.Status == state.Synced && (st.writes() || st.Overwrites):
-			did[pastTense[st.Do]]++
+			did[plan.PastTense[st.Do]]++
 			over += st.overwritten()
 		case st.Status == state.Conflict && st.before.Status != state.Conflict:
 			s.Counts.Conflicts.Add(1)
@@ -148,7 +144,7 @@ func (s *Syncer) recordSteps(ctx context.Context, t *target, steps []step) (time
 		r.items = append(r.items, st.Item)
 	}
 	s.Counts.Overwritten.Add(int64(over))
-	r.Outcome, r.done = state.WorstOutcome(r.items, t.secret.Live), summarize(did, over)
+	r.Outcome, r.done = state.WorstOutcome(r.items, t.secret.Live), plan.Summarize(did, over)
 	return s.recordResult(ctx, t, r)
 }
 
@@ -182,35 +178,6 @@ func (st *step) hasChanged() bool {
 		return st.deleted || st.before.Status == state.Unsyncing
 	}
 	return st.Status == state.Synced && (st.writes() || st.before.Intent != nil)
-}
-
-// pastTense has the words of histories. What is in sync after a write with unknown outcome was updated by that.
-var pastTense = map[string]string{plan.Create: "created", plan.Update: "updated", plan.Recover: "recovered", plan.Adopt: "adopted", plan.None: "updated"}
-
-// summarize says what was done, over so many changes of other clients.
-func summarize(did map[string]int, over int) string {
-	var parts []string
-	for _, what := range slices.Sorted(maps.Keys(did)) {
-		parts = append(parts, fmt.Sprintf("%s %d", what, did[what]))
-	}
-	switch {
-	case over == 1:
-		parts = append(parts, "over a change by another client")
-	case over > 1:
-		parts = append(parts, fmt.Sprintf("over %d changes by other clients", over))
-	}
-	return strings.Join(parts, ", ")
-}
-
-// LongestWait is the longest time until the next attempt, whatever Retry-After a destination sends.
-const LongestWait = workqueue.LongestWait
-
-func retryAfter(err error) time.Duration {
-	var e *destination.Error
-	if errors.As(err, &e) {
-		return min(e.RetryAfter, LongestWait)
-	}
-	return 0
 }
 
 // recordResult stores the result of an attempt, and releases claims. It deletes a link without names whose association or secret is
@@ -265,18 +232,18 @@ func (s *Syncer) recordResult(ctx context.Context, t *target, r result) (time.Ti
 			return err
 		}
 		if redeploy {
-			if err := needRedeploy(ctx, tx, t, now); err != nil {
+			if err := t.dest.NeedRedeploy(ctx, tx, t.assoc.Owner, now); err != nil {
 				return err
 			}
 		}
 		for _, key := range free {
-			if err := t.releaseClaim(ctx, tx, key); err != nil {
+			if err := state.ReleaseClaim(ctx, tx, key, &t.dest, &t.assoc, t.key.Secret); err != nil {
 				return err
 			}
 		}
 		switch {
 		case over:
-			if err := addOrphans(ctx, tx, &t.dest, left); err != nil {
+			if err := state.AddOrphans(ctx, tx, &t.dest, left); err != nil {
 				return err
 			}
 			tx.Delete(t.linkKey())
@@ -342,38 +309,5 @@ func (s *Syncer) dropIfLast(ctx context.Context, tx *storage.Txn, t *target) err
 
 // backoff returns the time until the next attempt: longer for failures that need action by an operator.
 func backoff(o state.Outcome, attempts int) time.Duration {
-	first, longest := 5*time.Second, 5*time.Minute
-	if o.Status == state.ClientError || o.Status == state.Conflict {
-		first, longest = time.Minute, LongestWait
-	}
-	d := engines.Backoff(first, longest, attempts)
-	return d/2 + rand.N(d/2+1) //nolint:gosec // jitter, not a secret
-}
-
-const codeInternal = "internal"
-
-// OutcomeOf turns an error into an outcome.
-func OutcomeOf(err error) state.Outcome {
-	var e *destination.Error
-	if !errors.As(err, &e) {
-		return state.Outcome{Status: state.InternalError, Code: codeInternal, Cause: "the server could not do its part; its log says why"}
-	}
-	o := state.Outcome{Status: state.ExternalError, Code: e.Code, Cause: truncateCause(e.Text)}
-	switch {
-	case e.Code == destination.Exists || e.Code == destination.Changed: // the next attempt reads it again
-	case e.Class == destination.Client:
-		o.Status = state.ClientError
-	case e.Class == destination.Internal:
-		o.Status = state.InternalError
-	}
-	return o
-}
-
-// truncateCause bounds the length of a cause, which is stored once for each name.
-func truncateCause(text string) string {
-	const most = 400
-	if len(text) > most {
-		return truncate(text, most) + "…"
-	}
-	return text
+	return workqueue.Backoff(o.Status == state.ClientError || o.Status == state.Conflict, attempts)
 }

@@ -43,10 +43,10 @@ func (t *target) steps(want []template.Item, refresh bool) []step {
 	named := map[string]bool{}
 	for _, w := range want {
 		if len(w.Key) > maxName {
-			w.Problem = fmt.Sprintf("the key begins with %q and is %d bytes long: only keys of up to %d bytes are synced", truncate(w.Key, 50), len(w.Key), maxName)
+			w.Problem = fmt.Sprintf("the key begins with %q and is %d bytes long: only keys of up to %d bytes are synced", state.Truncate(w.Key, 50), len(w.Key), maxName)
 		}
 		if w.Problem != "" { // the name and the key are stored, whatever they are
-			w.Name, w.Key = truncate(w.Name, maxName), truncate(w.Key, maxName)
+			w.Name, w.Key = state.Truncate(w.Name, maxName), state.Truncate(w.Key, maxName)
 		}
 		st := step{Item: state.Item{Name: w.Name, Key: w.Key}, tags: t.dest.CustomTags, tagsFingerprint: t.tagsFingerprint, refresh: refresh}
 		if had := t.link.Item(w.Name, rules); had != nil && !named[state.Fold(rules, w.Name)] {
@@ -59,7 +59,7 @@ func (t *target) steps(want []template.Item, refresh bool) []step {
 			named[state.Fold(rules, w.Name)] = true
 		}
 		if w.Problem != "" {
-			st.Action = plan.Action{Do: plan.Reject, Reason: truncateCause(w.Problem)}
+			st.Action = plan.Action{Do: plan.Reject, Reason: state.TruncateCause(w.Problem)}
 		} else {
 			st.desired, st.object = &plan.Desired{Value: w.Value, Fingerprint: t.dest.Fingerprint(w.Value)}, w.Object
 		}
@@ -75,10 +75,6 @@ func (t *target) steps(want []template.Item, refresh bool) []step {
 
 // maxName bounds names and keys in the sync state. All destinations have lower limits for names.
 const maxName = 512
-
-func truncate(text string, most int) string {
-	return strings.ToValidUTF8(text[:min(len(text), most)], "")
-}
 
 // planSteps reads the destination and decides. It changes nothing.
 func (s *Syncer) planSteps(ctx context.Context, t *target, dest destination.Destination, want []template.Item, refresh bool) ([]step, error) {
@@ -143,7 +139,7 @@ func (s *Syncer) decideStep(ctx context.Context, t *target, dest destination.Des
 			st.visibleAt = v.VisibleAt()
 			break
 		}
-		if !Sleep(ctx, soon) {
+		if !workqueue.Sleep(ctx, soon) {
 			return ctx.Err()
 		}
 	}
@@ -365,7 +361,7 @@ func (st *step) succeed(h destination.Held) {
 // fail records why a name is not in sync.
 func (st *step) fail(err error) {
 	st.Action = plan.Action{} // no further action
-	st.Outcome, st.retryAfter = OutcomeOf(workqueue.CauseOf(err)), retryAfter(err)
+	st.Outcome, st.retryAfter = state.OutcomeOf(workqueue.CauseOf(err)), workqueue.RetryAfter(err)
 }
 
 // canDelete postpones a deletion until the destination shows the name that replaces it.

@@ -11,8 +11,10 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/connection"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 	"github.com/coffer-project/coffer/engines/secretsync/plan"
+	"github.com/coffer-project/coffer/engines/secretsync/source"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
 	"github.com/coffer-project/coffer/engines/secretsync/template"
+	"github.com/coffer-project/coffer/engines/secretsync/workqueue"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -106,10 +108,10 @@ func (t *target) hasOnly(want []template.Item, is func(it *state.Item, print []b
 // inBackoff reports whether the link has failed, its next attempt is later, and nothing has changed since. err is desiredState's.
 func (t *target) inBackoff(err error) bool {
 	l, now := &t.link, time.Now()
-	if l.Attempts == 0 || !l.NextRetry.After(now) || l.NextRetry.After(now.Add(LongestWait)) {
+	if l.Attempts == 0 || !l.NextRetry.After(now) || l.NextRetry.After(now.Add(workqueue.LongestWait)) {
 		return false
 	}
-	if err != nil && l.Outcome != OutcomeOf(err) || err == nil && slices.Contains(recoverableCodes, l.Code) {
+	if err != nil && l.Outcome != state.OutcomeOf(err) || err == nil && source.MayRecover(l.Code) {
 		return false
 	}
 	return l.IsOf(t.secret) && l.Rules == t.assoc.RulesHash() && (t.mount == nil || l.Mount == t.mount.Path) &&
@@ -141,7 +143,7 @@ func (s *Syncer) syncJob(ctx context.Context, key state.LinkID, refresh bool) {
 	case s.Unreadable(err) || errors.Is(err, connection.ErrUnknownType): // the next full scan tries it again
 	case errors.Is(err, storage.ErrTooLarge): // the record of a name that long cannot be stored
 		s.Log.Warn("a secret cannot be synced", "association", key.Association, "err", err)
-		s.Queue.Push(key, time.Now().Add(LongestWait), false, nil)
+		s.Queue.Push(key, time.Now().Add(workqueue.LongestWait), false, nil)
 	case errors.Is(err, errChanged):
 		s.Queue.Push(key, time.Now(), refresh, nil)
 	case err != nil:
@@ -162,13 +164,13 @@ func (s *Syncer) syncLink(ctx context.Context, key state.LinkID, refresh bool) (
 	}
 	if held, err := s.isPaused(ctx, t); held || err != nil {
 		if refresh {
-			s.SetPendingRefresh(key.Association)
+			s.PendingRefresh.Set(key.Association)
 		}
 		return time.Time{}, err // resuming scans for links that are due
 	}
 	want, err := s.desiredState(ctx, t)
 	switch {
-	case isLostAccess(err) && t.assoc.Selector && t.link.UpdatedAt.IsZero():
+	case source.IsLostAccess(err) && t.assoc.Selector && t.link.UpdatedAt.IsZero():
 		return time.Time{}, nil // its owner cannot read it; a full scan finds out if that changes
 	case !s.admits(t):
 		return time.Time{}, nil // queued again when there is room

@@ -3,7 +3,6 @@ package apply
 import (
 	"context"
 	"errors"
-	"strings"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
@@ -20,26 +19,10 @@ const (
 func (s *Syncer) Unreadable(err error) bool {
 	e, ok := errors.AsType[*engines.UnreadableError](err)
 	if ok && s.Gauges.AddUnreadable(e) {
-		kind, owner := describeKey(e.Key)
+		kind, owner := state.DescribeKey(e.Key)
 		s.Log.Warn("a record of secret sync cannot be read and is left alone: it was written by a newer version, or is damaged", "kind", kind, "owner", owner)
 	}
 	return ok
-}
-
-// describeKey returns the kind of a record, and the destination or association that it belongs to.
-func describeKey(key storage.Key) (kind, owner string) {
-	ns, kind, owner := state.SplitKey(key)
-	kinds := map[string]string{"d": "destination", "a": "association", "l": "link", "c": "claim", "n": "newest association"}
-	switch name, ok := kinds[kind]; {
-	case ok:
-		kind = name
-	case kind == "":
-		return "other", key.Area()
-	}
-	if parts := strings.SplitN(owner, "/", 3); len(parts) > 2 { // what follows is the name of a secret
-		owner = parts[0] + "/" + parts[1]
-	}
-	return kind, ns + "/" + owner
 }
 
 // Survey is state.Scan that skips unreadable records. left is their number.

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/engines/secretsync/apply"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
 	"github.com/coffer-project/coffer/engines/secretsync/workqueue"
@@ -218,7 +217,7 @@ func (s *Reconciler) recordDriftCheck(ctx context.Context, d *state.Destination,
 			return err
 		}
 		if check.At = time.Now().UTC(); failed != nil {
-			o := apply.OutcomeOf(workqueue.CauseOf(failed))
+			o := state.OutcomeOf(workqueue.CauseOf(failed))
 			check = state.DriftCheck{At: before.At, FailedAt: check.At, Code: o.Code, Cause: o.Cause}
 		}
 		return engines.PutRecord(tx, state.DriftCheckKey(d.NS, d.ID), &check)
@@ -272,7 +271,7 @@ func (s *Reconciler) runDriftChecks(ctx context.Context) {
 	defer checks.Wait()
 	free := make(chan struct{}, maxDriftChecks)
 	since := time.Now()
-	for wait := time.Duration(0); apply.Sleep(ctx, wait); {
+	for wait := time.Duration(0); workqueue.Sleep(ctx, wait); {
 		wait = driftPoll
 		if !s.Host.Owner() {
 			since = time.Now()

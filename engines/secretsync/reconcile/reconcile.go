@@ -13,6 +13,7 @@ import (
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/apply"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
+	"github.com/coffer-project/coffer/engines/secretsync/workqueue"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -64,7 +65,7 @@ func (s *Reconciler) Run(ctx context.Context) {
 		if err := s.RecoverPanic("looking for what is due", func() error { return s.handleEvents(ctx) }); err != nil && ctx.Err() == nil {
 			s.Log.Warn("secret sync cannot see what is due", "err", err)
 			s.inbox.addAll() // and try again
-			if !apply.Sleep(ctx, time.Second) {
+			if !workqueue.Sleep(ctx, time.Second) {
 				return
 			}
 			continue

@@ -9,6 +9,7 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/apply"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
+	"github.com/coffer-project/coffer/engines/secretsync/workqueue"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -126,10 +127,10 @@ func (s *Reconciler) recordRedeploy(ctx context.Context, d *state.Destination, f
 		if r.ChangedAt.IsZero() {
 			r.ChangedAt = now
 		}
-		r.FailedAt, r.Outcome, r.Attempts = now, apply.OutcomeOf(failed), r.Attempts+1
-		wait := engines.Backoff(apply.RedeployInterval, apply.LongestWait, r.Attempts)
+		r.FailedAt, r.Outcome, r.Attempts = now, state.OutcomeOf(failed), r.Attempts+1
+		wait := engines.Backoff(apply.RedeployInterval, workqueue.LongestWait, r.Attempts)
 		if e, ok := errors.AsType[*destination.Error](failed); ok {
-			wait = max(wait, min(e.RetryAfter, apply.LongestWait))
+			wait = max(wait, min(e.RetryAfter, workqueue.LongestWait))
 		}
 		r.RetryAt = now.Add(wait)
 		return true

@@ -10,7 +10,9 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/apply"
+	"github.com/coffer-project/coffer/engines/secretsync/source"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
+	"github.com/coffer-project/coffer/engines/secretsync/workqueue"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -185,7 +187,7 @@ func (s *Reconciler) scanLinks(ctx context.Context, d *state.Destination, a *sta
 		return err
 	}
 	if !d.IsPaused() && !a.Paused {
-		refresh = s.TakePendingRefresh(a.ID) || refresh
+		refresh = s.PendingRefresh.Take(a.ID) || refresh
 	}
 	err = s.EachSecret(ctx, a, m, func(secret string, l *state.Link) error {
 		if l != nil && l.Unreadable {
@@ -199,7 +201,7 @@ func (s *Reconciler) scanLinks(ctx context.Context, d *state.Destination, a *sta
 		return err
 	})
 	if err != nil && refresh {
-		s.SetPendingRefresh(a.ID)
+		s.PendingRefresh.Set(a.ID)
 	}
 	return err
 }
@@ -315,7 +317,7 @@ func (s *Reconciler) Due(ctx context.Context, a *state.Association, m *engines.M
 	if !l.NextRetry.IsZero() {
 		return s.notBefore(l, now), true, nil
 	}
-	secretNow, err := apply.LatestSecret(ctx, m, secret)
+	secretNow, err := source.Latest(ctx, m, secret)
 	if err != nil {
 		return now, true, nil //nolint:nilerr // syncing it will say why
 	}
@@ -330,7 +332,7 @@ func (s *Reconciler) Due(ctx context.Context, a *state.Association, m *engines.M
 
 // notBefore keeps to the time that a failed link is to be tried again, unless it is of a clock that was ahead.
 func (s *Reconciler) notBefore(l *state.Link, now time.Time) time.Time {
-	if l != nil && l.NextRetry.After(now) && !l.NextRetry.After(now.Add(apply.LongestWait)) {
+	if l != nil && l.NextRetry.After(now) && !l.NextRetry.After(now.Add(workqueue.LongestWait)) {
 		return l.NextRetry
 	}
 	return now

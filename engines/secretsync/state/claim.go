@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/storage"
 )
 
 // Claim says which link owns a name at a location.
@@ -31,4 +32,15 @@ func (c *Claim) Owner(ctx context.Context, g engines.Getter) (*Association, erro
 		return nil, err
 	}
 	return GetAssociation(ctx, g, AssociationKey(c.NS, c.Destination, c.Association))
+}
+
+// ReleaseClaim deletes the claim of a name, if it is that of a secret's link.
+func ReleaseClaim(ctx context.Context, tx *storage.Txn, key storage.Key, d *Destination, a *Association, secret string) error {
+	var c Claim
+	found, err := engines.GetRecord(ctx, tx, key, &c)
+	if err != nil || !found || !c.BelongsTo(d, a, secret) {
+		return err
+	}
+	tx.Delete(key)
+	return nil
 }

@@ -1,8 +1,10 @@
 package state
 
 import (
+	"context"
 	"time"
 
+	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -50,4 +52,18 @@ func (l *Link) Orphans(mount string, at time.Time) (left []Orphan) {
 // Describe returns the orphans as clients read them.
 func (o *Orphans) Describe() map[string]any {
 	return map[string]any{"total": o.Total, "names": o.Names}
+}
+
+// AddOrphans adds names to the orphans of a destination.
+func AddOrphans(ctx context.Context, tx *storage.Txn, d *Destination, left []Orphan) error {
+	if len(left) == 0 {
+		return nil
+	}
+	key := OrphansKey(d.NS, d.Type, d.Name)
+	var o Orphans
+	if _, err := engines.GetRecord(ctx, tx, key, &o); err != nil {
+		return err
+	}
+	o.Add(left...)
+	return engines.PutRecord(tx, key, &o)
 }

@@ -1,6 +1,12 @@
 package state
 
-import "slices"
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
+)
 
 // severity orders statuses, the worst last.
 var severity = []string{Synced, Unsynced, Unsyncing, Pending, ExternalError, Conflict, ClientError, InternalError}
@@ -21,4 +27,38 @@ func WorstOutcome(items []Item, live bool) Outcome {
 		}
 	}
 	return total
+}
+
+// CodeInternal is the code of a failure of the server.
+const CodeInternal = "internal"
+
+// OutcomeOf turns an error into an outcome.
+func OutcomeOf(err error) Outcome {
+	var e *destination.Error
+	if !errors.As(err, &e) {
+		return Outcome{Status: InternalError, Code: CodeInternal, Cause: "the server could not do its part; its log says why"}
+	}
+	o := Outcome{Status: ExternalError, Code: e.Code, Cause: TruncateCause(e.Text)}
+	switch {
+	case e.Code == destination.Exists || e.Code == destination.Changed: // the next attempt reads it again
+	case e.Class == destination.Client:
+		o.Status = ClientError
+	case e.Class == destination.Internal:
+		o.Status = InternalError
+	}
+	return o
+}
+
+// TruncateCause bounds the length of a cause, which is stored once for each name.
+func TruncateCause(text string) string {
+	const most = 400
+	if len(text) > most {
+		return Truncate(text, most) + "…"
+	}
+	return text
+}
+
+// Truncate shortens a text to so many bytes.
+func Truncate(text string, most int) string {
+	return strings.ToValidUTF8(text[:min(len(text), most)], "")
 }

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"context"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
@@ -36,4 +37,14 @@ func (d *Destination) RedeployKey() storage.Key { return Area(d.NS, "r/"+d.Type+
 // Keys are those of the records that are deleted with a destination, its own first.
 func (d *Destination) Keys() []storage.Key {
 	return []storage.Key{d.Key(), NewestKey(d.NS, d.ID), DriftCheckKey(d.NS, d.ID), OrphansKey(d.NS, d.Type, d.Name), d.RedeployKey()}
+}
+
+// NeedRedeploy records, in the transaction that stores a change of a destination, that a redeployment has to follow.
+func (d *Destination) NeedRedeploy(ctx context.Context, tx *storage.Txn, owner engines.Principal, now time.Time) error {
+	var r Redeploy
+	if _, err := engines.GetRecord(ctx, tx, d.RedeployKey(), &r); err != nil || !r.ChangedAt.IsZero() {
+		return err
+	}
+	r.ChangedAt, r.Owner = now, owner
+	return engines.PutRecord(tx, d.RedeployKey(), &r)
 }

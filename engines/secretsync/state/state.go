@@ -71,6 +71,22 @@ func SplitKey(key storage.Key) (ns, kind, rest string) {
 	return ns, kind, rest
 }
 
+// DescribeKey returns the kind of a record, and the destination or association that it belongs to.
+func DescribeKey(key storage.Key) (kind, owner string) {
+	ns, kind, owner := SplitKey(key)
+	kinds := map[string]string{"d": "destination", "a": "association", "l": "link", "c": "claim", "n": "newest association"}
+	switch name, ok := kinds[kind]; {
+	case ok:
+		kind = name
+	case kind == "":
+		return "other", key.Area()
+	}
+	if parts := strings.SplitN(owner, "/", 3); len(parts) > 2 { // what follows is the name of a secret
+		owner = parts[0] + "/" + parts[1]
+	}
+	return kind, ns + "/" + owner
+}
+
 func Fold(r destination.Rules, name string) string {
 	if r.Fold == nil {
 		return name

@@ -12,6 +12,7 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/apply"
 	"github.com/coffer-project/coffer/engines/secretsync/index"
 	"github.com/coffer-project/coffer/engines/secretsync/reconcile"
+	"github.com/coffer-project/coffer/engines/secretsync/source"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
 	"github.com/coffer-project/coffer/engines/secretsync/workqueue"
 )
@@ -264,7 +265,7 @@ func (r *report) currentOutcome(ctx context.Context, a *state.Association, m *en
 
 // secretChanged reports whether the secret, or how it is associated, is another than when the link was synced.
 func secretChanged(ctx context.Context, a *state.Association, m *engines.Mounted, l *state.Link) bool {
-	now, err := apply.LatestSecret(ctx, m, l.Secret)
+	now, err := source.Latest(ctx, m, l.Secret)
 	return l.Rules != a.RulesHash() || err == nil && !l.IsOf(now)
 }
 
@@ -357,7 +358,7 @@ func (s *Reporter) SecretEntries(ctx context.Context, d *state.Destination, m *e
 
 // isReadable reports whether a secret exists, and the owner of an association can read it.
 func (s *Reporter) isReadable(ctx context.Context, a *state.Association, m *engines.Mounted, secret string) bool {
-	if now, err := apply.LatestSecret(ctx, m, secret); err != nil || now.Version == 0 {
+	if now, err := source.Latest(ctx, m, secret); err != nil || now.Version == 0 {
 		return false
 	}
 	ok, err := s.OwnerReads(ctx, a, m, secret)
