@@ -27,6 +27,7 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/api"
+	"github.com/coffer-project/coffer/engines/secretsync/api/adoptions"
 	"github.com/coffer-project/coffer/engines/secretsync/api/githubapps"
 	"github.com/coffer-project/coffer/engines/secretsync/apply"
 	"github.com/coffer-project/coffer/engines/secretsync/connection"
@@ -50,6 +51,7 @@ type Options struct {
 // Routes declares the paths below sys/.
 func (s *Service) Routes(r *engines.Router) {
 	s.API.Routes(r)
+	(&adoptions.API{API: s.API}).Routes(r)
 	(&githubapps.API{Store: s.Host.Store, Pool: s.Pool}).Routes(r)
 }
 

@@ -12,20 +12,21 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// linkedSecret is a secret with the association that it is synced by.
-type linkedSecret struct {
-	*selection
-	assoc *state.Association
-	link  *state.Link // nil if nothing was begun
+// LinkedSecret is a secret with the association that it is synced by.
+type LinkedSecret struct {
+	*Selection
+	Assoc *state.Association
+	Link  *state.Link // nil if nothing was begun
 }
 
-func (l *linkedSecret) linkID() state.LinkID {
-	return l.assoc.LinkID(l.secret)
+// LinkID returns the id that the secret has in the queue.
+func (l *LinkedSecret) LinkID() state.LinkID {
+	return l.Assoc.LinkID(l.Secret)
 }
 
-// linkedSecretOf finds the association that a request is about. For a secret that is not associated by itself it is the one with a prefix
+// LinkedSecretOf finds the association that a request is about. For a secret that is not associated by itself it is the one with a prefix
 // that covers it, and of several the one that has begun with it, then the one with the longest prefix.
-func (s *API) linkedSecretOf(ctx context.Context, c *selection) (*linkedSecret, error) {
+func (s *API) LinkedSecretOf(ctx context.Context, c *Selection) (*LinkedSecret, error) {
 	own, err := state.GetAssociation(ctx, s.Host.Store(), c.key())
 	if err != nil {
 		return nil, err
@@ -34,25 +35,25 @@ func (s *API) linkedSecretOf(ctx context.Context, c *selection) (*linkedSecret, 
 		if own == nil {
 			return nil, engines.NotFound("there is no association with this secret_prefix")
 		}
-		return &linkedSecret{selection: c, assoc: own}, nil
+		return &LinkedSecret{Selection: c, Assoc: own}, nil
 	}
 	all := []*state.Association{own}
 	if own == nil {
-		if all, err = s.SelectorsOf(ctx, c.dest, c.mount.UUID, c.secret); err != nil {
+		if all, err = s.SelectorsOf(ctx, c.Dest, c.Mount.UUID, c.Secret); err != nil {
 			return nil, err
 		}
 	}
-	var found *linkedSecret
+	var found *LinkedSecret
 	for _, a := range all {
 		l := new(state.Link)
-		ok, err := engines.GetRecord(ctx, s.Host.Store(), state.LinkKey(a.NS, a.Destination, a.ID, c.secret), l)
+		ok, err := engines.GetRecord(ctx, s.Host.Store(), state.LinkKey(a.NS, a.Destination, a.ID, c.Secret), l)
 		switch {
 		case err != nil:
 			return nil, err
 		case ok:
-			return &linkedSecret{c, a, l}, nil
+			return &LinkedSecret{c, a, l}, nil
 		case found == nil:
-			found = &linkedSecret{selection: c, assoc: a}
+			found = &LinkedSecret{Selection: c, Assoc: a}
 		}
 	}
 	if found == nil {
@@ -63,31 +64,31 @@ func (s *API) linkedSecretOf(ctx context.Context, c *selection) (*linkedSecret, 
 
 // retry syncs again what has failed: at a destination, or of one association with a prefix. With a secret it syncs that, whatever its
 // state, and waits for it.
-func (s *API) retry(ctx context.Context, req *engines.Request, in *secretIn) (*engines.Response, error) {
+func (s *API) retry(ctx context.Context, req *engines.Request, in *SecretIn) (*engines.Response, error) {
 	only := ""
 	if in.Mount != "" || in.SecretName != "" || in.Name != "" || in.Prefix != "" {
-		c, err := s.resolveSelection(ctx, req, in)
+		c, err := s.ResolveSelection(ctx, req, in)
 		if err != nil {
 			return nil, err
 		}
-		l, err := s.linkedSecretOf(ctx, c)
+		l, err := s.LinkedSecretOf(ctx, c)
 		if err != nil {
 			return nil, err
 		}
 		if !c.selector {
-			warnings, wait := s.tryCircuit(c.dest)
+			warnings, wait := s.tryCircuit(c.Dest)
 			if wait.IsZero() {
-				s.SyncAndWait(ctx, l.linkID())
+				s.SyncAndWait(ctx, l.LinkID())
 			} else {
-				s.Queue.Push(l.linkID(), wait, true, nil)
+				s.Queue.Push(l.LinkID(), wait, true, nil)
 			}
-			resp, err := s.RespondSecret(ctx, l.dest, l.assoc, l.mount, l.secret)
+			resp, err := s.RespondSecret(ctx, l.Dest, l.Assoc, l.Mount, l.Secret)
 			if err == nil {
 				resp.Warnings = append(resp.Warnings, warnings...)
 			}
 			return resp, err
 		}
-		only = l.assoc.ID
+		only = l.Assoc.ID
 	}
 	d, err := s.FindDestination(ctx, s.Host.Store(), req.Mount.NamespaceID, in.Type, in.Destination)
 	if err != nil {
@@ -120,9 +121,9 @@ func (s *API) tryCircuit(d *state.Destination) (warnings []string, wait time.Tim
 	}
 }
 
-func (s *API) setAssociationPaused(pause bool) engines.Handler[secretIn] {
-	return func(ctx context.Context, req *engines.Request, in *secretIn) (*engines.Response, error) {
-		c, err := s.resolveSelection(ctx, req, in)
+func (s *API) setAssociationPaused(pause bool) engines.Handler[SecretIn] {
+	return func(ctx context.Context, req *engines.Request, in *SecretIn) (*engines.Response, error) {
+		c, err := s.ResolveSelection(ctx, req, in)
 		if err != nil {
 			return nil, err
 		}
@@ -142,26 +143,26 @@ func (s *API) setAssociationPaused(pause bool) engines.Handler[secretIn] {
 		if err != nil {
 			return nil, err
 		}
-		return s.RespondAssociations(ctx, c.dest, a)
+		return s.RespondAssociations(ctx, c.Dest, a)
 	}
 }
 
 // history answers the last attempts of a secret.
-func (s *API) history(ctx context.Context, req *engines.Request, in *secretIn) (*engines.Response, error) {
-	c, err := s.resolveSelection(ctx, req, in)
+func (s *API) history(ctx context.Context, req *engines.Request, in *SecretIn) (*engines.Response, error) {
+	c, err := s.ResolveSelection(ctx, req, in)
 	if err != nil {
 		return nil, err
 	}
 	if c.selector {
 		return nil, engines.Invalid(`field "secret_name" is required: each secret has a history of its own`)
 	}
-	l, err := s.linkedSecretOf(ctx, c)
+	l, err := s.LinkedSecretOf(ctx, c)
 	if err != nil {
 		return nil, err
 	}
 	events := []map[string]any{}
-	if l.link != nil {
-		for _, e := range l.link.History {
+	if l.Link != nil {
+		for _, e := range l.Link.History {
 			events = append(events, map[string]any{"at": e.At, "version": e.Version, "done": e.Done, "sync_status": e.Status, "code": e.Code, "cause": e.Cause})
 		}
 	}
@@ -169,7 +170,7 @@ func (s *API) history(ctx context.Context, req *engines.Request, in *secretIn) (
 }
 
 // driftNow scans a destination and answers what differs.
-func (s *API) driftNow(ctx context.Context, req *engines.Request, in *associationsIn) (*engines.Response, error) {
+func (s *API) driftNow(ctx context.Context, req *engines.Request, in *AssociationsIn) (*engines.Response, error) {
 	d, err := s.FindDestination(ctx, s.Host.Store(), req.Mount.NamespaceID, in.Type, in.Destination)
 	if err != nil {
 		return nil, err

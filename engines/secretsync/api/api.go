@@ -8,7 +8,6 @@ import (
 	"errors"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/engines/secretsync/adoption"
 	"github.com/coffer-project/coffer/engines/secretsync/apply"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
 	"github.com/coffer-project/coffer/engines/secretsync/status"
@@ -16,8 +15,6 @@ import (
 
 // API serves the paths below sys/sync/.
 type API struct{ status.Reporter }
-
-func (s *API) adopter() *adoption.Adopter { return &adoption.Adopter{Reconciler: s.Reconciler} }
 
 // flags of all routes: the primary's active node knows what is queued and running, and has the destinations open.
 const flags = engines.Primary | engines.Active
@@ -32,11 +29,11 @@ func (s *API) Routes(r *engines.Router) {
 
 // route declares a route whose errors about unreadable records are shown to clients.
 func route[In any](r *engines.Router, op engines.Operation, pattern, help string, flags engines.Flags, do engines.Handler[In]) *engines.Route {
-	return engines.On(r, op, pattern, help, flags, withClientErrors(do))
+	return engines.On(r, op, pattern, help, flags, WithClientErrors(do))
 }
 
-// withClientErrors makes errors about unreadable records ones that the client may see.
-func withClientErrors[In any](do engines.Handler[In]) engines.Handler[In] {
+// WithClientErrors makes errors about unreadable records ones that the client may see.
+func WithClientErrors[In any](do engines.Handler[In]) engines.Handler[In] {
 	return func(ctx context.Context, req *engines.Request, in *In) (*engines.Response, error) {
 		resp, err := do(ctx, req, in)
 		return resp, ClientError(err)
@@ -66,6 +63,14 @@ func invalid(err error) error {
 		return engines.Invalid("%s", o.Cause)
 	}
 	return err
+}
+
+// Upstream turns an error of a destination into one that the client sees: of the request, or of what is behind this server.
+func Upstream(err error) error {
+	if o := state.OutcomeOf(err); o.Status == state.ExternalError {
+		return &engines.Error{Kind: engines.KindUpstream, Detail: o.Cause + "; try again later", Err: err}
+	}
+	return invalid(err)
 }
 
 func nonNil(l []string) []string {

@@ -25,15 +25,15 @@ func (s *API) associationRoutes(r *engines.Router) {
 	route(r, engines.Read, "sync/associations/{mount}/{secret_name...}", "The destinations of a secret.", flags, s.destinationsOf)
 }
 
-// associationsIn names a destination where "name" is something else.
-type associationsIn struct {
+// AssociationsIn names a destination where "name" is something else.
+type AssociationsIn struct {
 	Type        string `json:"type" max:"64" help:"Type of the destination."`
 	Destination string `json:"destination" max:"128" help:"Name of the destination."`
 }
 
-// secretIn names a secret or a prefix. Clients of the Vault-compatible API remove associations with name in place of secret_name.
-type secretIn struct {
-	associationsIn
+// SecretIn names a secret or a prefix. Clients of the Vault-compatible API remove associations with name in place of secret_name.
+type SecretIn struct {
+	AssociationsIn
 	Mount      string `json:"mount" form:"path" max:"512" help:"Mount that holds the secret: its path, or its accessor."`
 	Name       string `json:"name" alias:"secret_name" max:"512" help:"Another word for secret_name."`
 	SecretName string `json:"secret_name" max:"512" help:"Name of the secret, without a leading slash."`
@@ -42,7 +42,7 @@ type secretIn struct {
 
 // associationIn is an association.
 type associationIn struct {
-	secretIn
+	SecretIn
 	Granularity string             `json:"granularity" help:"In place of the destination's: secret-path or secret-key."`
 	Template    string             `json:"secret_name_template" max:"4096" help:"In place of the destination's."`
 	Format      string             `json:"format" help:"json or raw; json for whole secrets and raw for keys, without it."`
@@ -52,36 +52,36 @@ type associationIn struct {
 	Drift       string             `json:"drift_policy" default:"report" enum:"report,repair,conflict,ignore" help:"What becomes of changes that other clients make at the destination to names of secret sync. conflict: they are not overwritten."`
 }
 
-// selection is what a request names.
-type selection struct {
-	dest     *state.Destination
-	mount    *engines.Mounted
+// Selection is what a request names.
+type Selection struct {
+	Dest     *state.Destination
+	Mount    *engines.Mounted
+	Secret   string // or the prefix; "" is all of the mount
 	source   engines.SecretSource
-	secret   string
 	selector bool
 }
 
-func (c *selection) id() string {
-	return state.AssociationID(c.dest.ID, c.mount.UUID, c.secret, c.selector)
+func (c *Selection) id() string {
+	return state.AssociationID(c.Dest.ID, c.Mount.UUID, c.Secret, c.selector)
 }
 
-func (c *selection) key() storage.Key { return state.AssociationKey(c.dest.NS, c.dest.ID, c.id()) }
+func (c *Selection) key() storage.Key { return state.AssociationKey(c.Dest.NS, c.Dest.ID, c.id()) }
 
-// resolveSelection finds what a request names.
-func (s *API) resolveSelection(ctx context.Context, req *engines.Request, in *secretIn) (*selection, error) {
+// ResolveSelection finds what a request names.
+func (s *API) ResolveSelection(ctx context.Context, req *engines.Request, in *SecretIn) (*Selection, error) {
 	c, err := s.resolveName(ctx, req, in)
 	if err != nil {
 		return nil, err
 	}
-	c.mount, c.source, err = s.sourceAt(ctx, req, in.Mount)
+	c.Mount, c.source, err = s.SourceAt(ctx, req, in.Mount)
 	return c, err
 }
 
-// resolveName is resolveSelection without the mount.
-func (s *API) resolveName(ctx context.Context, req *engines.Request, in *secretIn) (*selection, error) {
-	c := new(selection)
+// resolveName is ResolveSelection without the mount.
+func (s *API) resolveName(ctx context.Context, req *engines.Request, in *SecretIn) (*Selection, error) {
+	c := new(Selection)
 	var err error
-	if c.dest, err = s.FindDestination(ctx, s.Host.Store(), req.Mount.NamespaceID, in.Type, in.Destination); err != nil {
+	if c.Dest, err = s.FindDestination(ctx, s.Host.Store(), req.Mount.NamespaceID, in.Type, in.Destination); err != nil {
 		return nil, err
 	}
 	name := cmp.Or(in.SecretName, in.Name)
@@ -95,7 +95,7 @@ func (s *API) resolveName(ctx context.Context, req *engines.Request, in *secretI
 	case name != "" && in.Prefix != "":
 		return nil, engines.Invalid(`fields "secret_name" and "secret_prefix" exclude each other`)
 	}
-	c.secret, c.selector = cmp.Or(name, in.Prefix), in.Prefix != ""
+	c.Secret, c.selector = cmp.Or(name, in.Prefix), in.Prefix != ""
 	field := "secret_name"
 	switch {
 	case c.selector:
@@ -104,16 +104,16 @@ func (s *API) resolveName(ctx context.Context, req *engines.Request, in *secretI
 		field = "name"
 	}
 	if in.Prefix == "*" {
-		c.secret = ""
+		c.Secret = ""
 	}
-	if problem := checkSecretName(c.secret, c.selector); problem != "" {
+	if problem := CheckSecretName(c.Secret, c.selector); problem != "" {
 		return nil, engines.Invalid("field %q: %s", field, problem)
 	}
 	return c, nil
 }
 
-// checkSecretName returns why a name, or with selector a prefix, cannot be one of secrets.
-func checkSecretName(name string, selector bool) string {
+// CheckSecretName returns why a name, or with selector a prefix, cannot be one of secrets.
+func CheckSecretName(name string, selector bool) string {
 	switch {
 	case strings.HasPrefix(name, "/"):
 		return "has a leading slash; leave it out"
@@ -130,8 +130,8 @@ func checkSecretName(name string, selector bool) string {
 	return ""
 }
 
-// sourceAt returns the KV version 2 mount at a path of the request's namespace, or with an accessor.
-func (s *API) sourceAt(ctx context.Context, req *engines.Request, path string) (*engines.Mounted, engines.SecretSource, error) {
+// SourceAt returns the KV version 2 mount at a path of the request's namespace, or with an accessor.
+func (s *API) SourceAt(ctx context.Context, req *engines.Request, path string) (*engines.Mounted, engines.SecretSource, error) {
 	m, err := s.Host.MountAt(ctx, req.Mount.NamespaceID, path)
 	if err != nil {
 		return nil, nil, err
@@ -148,42 +148,42 @@ func (s *API) sourceAt(ctx context.Context, req *engines.Request, path string) (
 
 // setAssociation makes an association, or refreshes the one that there is, and waits a while for the first sync.
 func (s *API) setAssociation(ctx context.Context, req *engines.Request, in *associationIn) (*engines.Response, error) {
-	c, err := s.resolveSelection(ctx, req, &in.secretIn)
+	c, err := s.ResolveSelection(ctx, req, &in.SecretIn)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.checkReadable(ctx, req, c); err != nil {
+	if err := s.CheckReadable(ctx, req, c); err != nil {
 		return nil, err
 	}
 	a := s.buildAssociation(req, c, in)
-	named := c.dest.NamedType
-	if c.dest, err = s.PutAssociation(ctx, c.dest, a, givenOf(req)); err != nil {
+	named := c.Dest.NamedType
+	if c.Dest, err = s.PutAssociation(ctx, c.Dest, a, givenOf(req)); err != nil {
 		return nil, err
 	}
-	c.dest.NamedType = named
+	c.Dest.NamedType = named
 	s.Associations.Put(a)
 	if !c.selector {
 		s.SyncAndWait(ctx, a.LinkID(a.Secret))
-		return s.RespondAssociations(ctx, c.dest, a)
+		return s.RespondAssociations(ctx, c.Dest, a)
 	}
 	if err := s.ScanAssociation(ctx, a); err != nil {
 		return nil, err
 	}
-	resp, err := s.RespondAssociations(ctx, c.dest, a)
+	resp, err := s.RespondAssociations(ctx, c.Dest, a)
 	if err == nil {
 		resp.Warnings = []string{"the secrets below the prefix are synced in the background: read the associations to see how far it is"}
 	}
 	return resp, err
 }
 
-// checkReadable holds the caller to what they may read themselves, and the secret to being there.
-func (s *API) checkReadable(ctx context.Context, req *engines.Request, c *selection) error {
+// CheckReadable holds the caller to what they may read themselves, and the secret to being there.
+func (s *API) CheckReadable(ctx context.Context, req *engines.Request, c *Selection) error {
 	denied := engines.Denied(errors.New("the caller cannot read what is to be associated"))
-	denied.Detail = fmt.Sprintf("permission denied: to sync a secret one must be able to read it: %q of mount %q", c.secret, c.mount.Path)
+	denied.Detail = fmt.Sprintf("permission denied: to sync a secret one must be able to read it: %q of mount %q", c.Secret, c.Mount.Path)
 	if c.selector {
-		denied.Detail = fmt.Sprintf("permission denied: to sync secrets one must be able to read them: none below %q of mount %q", c.secret, c.mount.Path)
+		denied.Detail = fmt.Sprintf("permission denied: to sync secrets one must be able to read them: none below %q of mount %q", c.Secret, c.Mount.Path)
 	}
-	path := c.mount.Path + c.source.ReadPath(c.secret)
+	path := c.Mount.Path + c.source.ReadPath(c.Secret)
 	if c.selector {
 		if !req.Caller.Access.Allowed(engines.Read, path) && !req.Caller.Access.AnyUnder(path) {
 			return denied
@@ -193,22 +193,22 @@ func (s *API) checkReadable(ctx context.Context, req *engines.Request, c *select
 	if !req.Caller.Access.Allowed(engines.Read, path) {
 		return denied
 	}
-	secret, err := c.source.LatestSecret(ctx, c.mount.Mount, c.secret)
+	secret, err := c.source.LatestSecret(ctx, c.Mount.Mount, c.Secret)
 	if err != nil {
 		return err
 	}
 	if secret.Version == 0 {
-		return engines.NotFound(fmt.Sprintf("there is no secret %q in mount %q", c.secret, c.mount.Path))
+		return engines.NotFound(fmt.Sprintf("there is no secret %q in mount %q", c.Secret, c.Mount.Path))
 	}
 	return nil
 }
 
 // buildAssociation makes the record of an association, as far as the request says.
-func (s *API) buildAssociation(req *engines.Request, c *selection, in *associationIn) *state.Association {
+func (s *API) buildAssociation(req *engines.Request, c *Selection, in *associationIn) *state.Association {
 	now := time.Now().UTC()
 	return &state.Association{
-		ID: c.id(), Destination: c.dest.ID, Type: c.dest.Type, Name: c.dest.Name, NS: c.dest.NS,
-		MountUUID: c.mount.UUID, Accessor: c.mount.Accessor, MountPath: c.mount.Path, Secret: c.secret, Selector: c.selector,
+		ID: c.id(), Destination: c.Dest.ID, Type: c.Dest.Type, Name: c.Dest.Name, NS: c.Dest.NS,
+		MountUUID: c.Mount.UUID, Accessor: c.Mount.Accessor, MountPath: c.Mount.Path, Secret: c.Secret, Selector: c.selector,
 		Granularity: in.Granularity, OwnGranularity: in.Granularity != "", Template: in.Template, OwnTemplate: in.Template != "",
 		ValueFormat: in.Format, Include: in.Include, Exclude: in.Exclude, Deletion: in.Deletion, Drift: in.Drift,
 		Owner: engines.PrincipalOf(req.Caller), CreatedAt: now, UpdatedAt: now,
@@ -221,14 +221,14 @@ func givenOf(req *engines.Request) func(field string) bool {
 }
 
 type removeIn struct {
-	secretIn
+	SecretIn
 	Retain bool `json:"retain" help:"Leave what was synced where it is."`
 }
 
 // removeAssociation has what was synced removed, and waits a while for it. One that is not there, or whose mount is not, has been
 // removed.
 func (s *API) removeAssociation(ctx context.Context, req *engines.Request, in *removeIn) (*engines.Response, error) {
-	c, err := s.resolveName(ctx, req, &in.secretIn)
+	c, err := s.resolveName(ctx, req, &in.SecretIn)
 	if err != nil {
 		return nil, err
 	}
@@ -240,7 +240,7 @@ func (s *API) removeAssociation(ctx context.Context, req *engines.Request, in *r
 		return nil, err
 	}
 	if a == nil {
-		if over, err := s.SelectorsOf(ctx, c.dest, c.mount.UUID, c.secret); err != nil {
+		if over, err := s.SelectorsOf(ctx, c.Dest, c.Mount.UUID, c.Secret); err != nil {
 			return nil, err
 		} else if len(over) > 0 && !c.selector {
 			return nil, engines.Invalid("the secret is not associated by itself, but by the association with secret_prefix %q: remove that one", status.PrefixText(over[0]))
@@ -269,14 +269,14 @@ func (s *API) removeAssociation(ctx context.Context, req *engines.Request, in *r
 }
 
 // orphanWarnings says which names of a secret were let go since a moment.
-func (s *API) orphanWarnings(ctx context.Context, c *selection, since time.Time) ([]string, error) {
+func (s *API) orphanWarnings(ctx context.Context, c *Selection, since time.Time) ([]string, error) {
 	var o state.Orphans
-	if _, err := engines.GetRecord(ctx, s.Host.Store(), state.OrphansKey(c.dest.NS, c.dest.Type, c.dest.Name), &o); err != nil {
+	if _, err := engines.GetRecord(ctx, s.Host.Store(), state.OrphansKey(c.Dest.NS, c.Dest.Type, c.Dest.Name), &o); err != nil {
 		return nil, err
 	}
 	var names []string
 	for _, left := range o.Names {
-		if left.Secret == c.secret && left.Mount == c.mount.Path && !left.At.Before(since) {
+		if left.Secret == c.Secret && left.Mount == c.Mount.Path && !left.At.Before(since) {
 			names = append(names, left.Name)
 		}
 	}
@@ -287,34 +287,34 @@ func (s *API) orphanWarnings(ctx context.Context, c *selection, since time.Time)
 }
 
 // resolveRemoval finds the mount of an association that is to be removed. It may be gone, or another one may be at its path.
-func (s *API) resolveRemoval(ctx context.Context, req *engines.Request, c *selection, path string) error {
+func (s *API) resolveRemoval(ctx context.Context, req *engines.Request, c *Selection, path string) error {
 	var err error
-	c.mount, c.source, err = s.sourceAt(ctx, req, path)
+	c.Mount, c.source, err = s.SourceAt(ctx, req, path)
 	var e *engines.Error
 	if !errors.As(err, &e) {
 		return err
 	}
 	path = strings.TrimSuffix(path, "/")
-	c.mount = &engines.Mounted{Mount: engines.Mount{Path: path + "/", Accessor: path}}
-	return state.Scan(ctx, s.Host.Store(), state.Area(c.dest.NS, "a/"+c.dest.ID+"/"), func(_ storage.Key, a *state.Association) bool { // one that cannot be read may be it
-		if !req.Caller.Sees(a.MountUUID) || a.Secret != c.secret || a.Selector != c.selector || a.MountPath != c.mount.Path && a.Accessor != path {
+	c.Mount = &engines.Mounted{Mount: engines.Mount{Path: path + "/", Accessor: path}}
+	return state.Scan(ctx, s.Host.Store(), state.Area(c.Dest.NS, "a/"+c.Dest.ID+"/"), func(_ storage.Key, a *state.Association) bool { // one that cannot be read may be it
+		if !req.Caller.Sees(a.MountUUID) || a.Secret != c.Secret || a.Selector != c.selector || a.MountPath != c.Mount.Path && a.Accessor != path {
 			return true
 		}
-		c.mount.UUID, c.mount.Path, c.mount.Accessor = a.MountUUID, a.MountPath, a.Accessor
+		c.Mount.UUID, c.Mount.Path, c.Mount.Accessor = a.MountUUID, a.MountPath, a.Accessor
 		return false
 	})
 }
 
 // respondRemoved returns the response about an association that is being removed: left is its link, nil if it is gone.
-func (s *API) respondRemoved(c *selection, left *state.Link) *engines.Response {
+func (s *API) respondRemoved(c *Selection, left *state.Link) *engines.Response {
 	entry := map[string]any{
-		"accessor": c.mount.Accessor, "mount": c.mount.Path, "secret_name": c.secret, "sub_key": "", "sync_status": state.Unsynced, "updated_at": time.Now().UTC(),
+		"accessor": c.Mount.Accessor, "mount": c.Mount.Path, "secret_name": c.Secret, "sub_key": "", "sync_status": state.Unsynced, "updated_at": time.Now().UTC(),
 	}
 	if c.selector {
-		entry["secret_prefix"] = cmp.Or(c.secret, "*")
+		entry["secret_prefix"] = cmp.Or(c.Secret, "*")
 	}
 	resp := &engines.Response{Data: map[string]any{
-		"associated_secrets": map[string]any{c.mount.Accessor + "/" + c.secret: entry}, "store_name": c.dest.Name, "store_type": c.dest.TypeName(),
+		"associated_secrets": map[string]any{c.Mount.Accessor + "/" + c.Secret: entry}, "store_name": c.Dest.Name, "store_type": c.Dest.TypeName(),
 	}}
 	if left == nil {
 		return resp
@@ -324,7 +324,7 @@ func (s *API) respondRemoved(c *selection, left *state.Link) *engines.Response {
 		entry["cause"], entry["code"] = left.Cause, left.Code
 	}
 	resp.Warnings = []string{"what was synced is still being removed; the association goes when it is"}
-	if c.dest.Paused {
+	if c.Dest.Paused {
 		resp.Warnings = []string{"syncing to the destination is paused: what was synced is removed when it is resumed"}
 	}
 	return resp

@@ -18,18 +18,18 @@ func (s *API) planDestination(ctx context.Context, req *engines.Request, in *ass
 	}
 	all := []apply.PlannedAction{}
 	if in.Mount != "" || in.SecretName != "" || in.Name != "" || in.Prefix != "" {
-		c, err := s.resolveSelection(ctx, req, &in.secretIn)
+		c, err := s.ResolveSelection(ctx, req, &in.SecretIn)
 		if err != nil {
 			return nil, err
 		}
-		if err := s.checkReadable(ctx, req, c); err != nil {
+		if err := s.CheckReadable(ctx, req, c); err != nil {
 			return nil, err
 		}
 		had, err := state.GetAssociation(ctx, s.Host.Store(), c.key())
 		if err != nil {
 			return nil, err
 		}
-		a, err := s.CompleteAssociation(c.dest, *s.buildAssociation(req, c, in), had, givenOf(req))
+		a, err := s.CompleteAssociation(c.Dest, *s.buildAssociation(req, c, in), had, givenOf(req))
 		if err != nil {
 			return nil, err
 		}

@@ -17,17 +17,15 @@ import (
 func (s *API) stateRoutes(r *engines.Router) {
 	const of = "sync/destinations/{type}/{destination}"
 	route(r, engines.Update, of+"/plan", "What syncing would do now, name by name; with a secret, also what associating it would do. Nothing is changed.", flags, s.planDestination)
-	route(r, engines.Update, of+"/associations/adopt", "Adopt names at the destination that belong to other clients: of a secret, a prefix, a mount, or the whole destination. With plan nothing is changed.", flags, s.adopt)
 	route(r, engines.Update, of+"/associations/retry", "Sync again now what has failed, or one secret whatever its state.", flags, s.retry)
 	route(r, engines.Update, of+"/associations/pause", "Stop syncing an association.", flags, s.setAssociationPaused(true))
 	route(r, engines.Update, of+"/associations/resume", "Go on syncing an association.", flags, s.setAssociationPaused(false))
 	route(r, engines.Update, of+"/associations/history", "What came of the last attempts to sync a secret.", flags, s.history)
-	route(r, engines.Update, of+"/import", "Copy values that the destination has into secrets that are not there yet. With plan nothing is changed.", flags|engines.Sudo, s.importNames)
 	route(r, engines.Update, of+"/drift", "Look for what other clients have changed at the destination, now.", flags, s.driftNow)
 }
 
 // readAssociations answers all associations of a destination.
-func (s *API) readAssociations(ctx context.Context, req *engines.Request, in *associationsIn) (*engines.Response, error) {
+func (s *API) readAssociations(ctx context.Context, req *engines.Request, in *AssociationsIn) (*engines.Response, error) {
 	d, err := s.FindDestination(ctx, s.Host.Store(), req.Mount.NamespaceID, in.Type, in.Destination)
 	if err != nil {
 		return nil, err
@@ -135,6 +133,6 @@ func (s *API) sourceOf(ctx context.Context, req *engines.Request, in *mountSecre
 		}
 		path, secret = path+"/"+segment, rest
 	}
-	m, _, err := s.sourceAt(ctx, req, path)
+	m, _, err := s.SourceAt(ctx, req, path)
 	return m, secret, err
 }

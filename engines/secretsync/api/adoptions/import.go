@@ -1,15 +1,15 @@
-package api
+package adoptions
 
 import (
 	"context"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/adoption"
-	"github.com/coffer-project/coffer/engines/secretsync/state"
+	"github.com/coffer-project/coffer/engines/secretsync/api"
 )
 
 type importIn struct {
-	associationsIn
+	api.AssociationsIn
 	Mount  string             `json:"mount" form:"path" max:"512" required:"true" help:"Mount that gets the secrets: its path, or its accessor. A KV version 2 engine."`
 	Prefix string             `json:"path_prefix" max:"512" help:"What the names of the secrets begin with; the name at the destination follows."`
 	Names  engines.StringList `json:"names" max:"200" help:"Names at the destination to import; * stands for any text. Without any: all."`
@@ -26,24 +26,16 @@ func (s *API) importNames(ctx context.Context, req *engines.Request, in *importI
 	if !s.Pool.Types[d.Type].Rules.Readable {
 		return nil, engines.Invalid("values cannot be read back from destinations of type %s, so there is nothing to import", d.Type)
 	}
-	m, _, err := s.sourceAt(ctx, req, in.Mount)
+	m, _, err := s.SourceAt(ctx, req, in.Mount)
 	if err != nil {
 		return nil, err
 	}
 	report, err := s.adopter().Import(ctx, &adoption.Import{
 		Dest: d, Mount: m, Prefix: in.Prefix, Patterns: in.Names, Plan: in.Plan, Caller: req.Caller,
-		Check: func(name string) string { return checkSecretName(name, false) },
+		Check: func(name string) string { return api.CheckSecretName(name, false) },
 	}, in.After)
 	if err != nil {
-		return nil, upstream(err)
+		return nil, api.Upstream(err)
 	}
 	return respondReport(report), nil
-}
-
-// upstream turns an error of a destination into one that the client sees: of the request, or of what is behind this server.
-func upstream(err error) error {
-	if o := state.OutcomeOf(err); o.Status == state.ExternalError {
-		return &engines.Error{Kind: engines.KindUpstream, Detail: o.Cause + "; try again later", Err: err}
-	}
-	return invalid(err)
 }

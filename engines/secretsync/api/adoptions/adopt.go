@@ -1,4 +1,4 @@
-package api
+package adoptions
 
 import (
 	"context"
@@ -7,11 +7,12 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/adoption"
+	"github.com/coffer-project/coffer/engines/secretsync/api"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
 )
 
 type adoptIn struct {
-	secretIn
+	api.SecretIn
 	Names engines.StringList `json:"external_names" max:"1000" help:"Names at the destination to adopt; without any, all that the secrets are in conflict with."`
 	Equal bool               `json:"equal" help:"Adopt only names that have the same value already. Not for destinations whose values cannot be read back."`
 	All   bool               `json:"all" help:"Without a secret_name and a secret_prefix, and neither plan nor equal: adopt all that is in conflict, of the mount, or of the destination."`
@@ -23,13 +24,13 @@ type adoptIn struct {
 // or of all that are associated with the destination.
 func (s *API) adopt(ctx context.Context, req *engines.Request, in *adoptIn) (*engines.Response, error) {
 	scope := &adoption.Scope{Names: in.Names, Equal: in.Equal, MayRead: mayRead(req)}
-	var one *linkedSecret
+	var one *api.LinkedSecret
 	var err error
 	switch {
 	case in.SecretName != "" || in.Name != "":
-		one, err = s.resolveOne(ctx, req, &in.secretIn, scope)
+		one, err = s.resolveOne(ctx, req, &in.SecretIn, scope)
 	case in.Prefix != "" || in.All || in.Plan || in.Equal:
-		err = s.resolveMany(ctx, req, &in.secretIn, scope)
+		err = s.resolveMany(ctx, req, &in.SecretIn, scope)
 	default: // a client that has forgotten it does not mean everything
 		err = engines.Invalid(`field "secret_name", or "secret_prefix", is required: all=true adopts, and overwrites, all that is in conflict`)
 	}
@@ -42,7 +43,7 @@ func (s *API) adopt(ctx context.Context, req *engines.Request, in *adoptIn) (*en
 	if in.Plan {
 		report, err := s.adopter().Plan(ctx, scope, in.After)
 		if err != nil {
-			return nil, upstream(err)
+			return nil, api.Upstream(err)
 		}
 		return respondReport(report), nil
 	}
@@ -58,8 +59,8 @@ func (s *API) adopt(ctx context.Context, req *engines.Request, in *adoptIn) (*en
 	case report.Totals[adoption.Adopt] == 0:
 		return nil, engines.Invalid("no such name of the secret is in conflict with a name of another client at the destination: there is nothing to adopt")
 	}
-	s.SyncAndWait(ctx, one.linkID())
-	return s.RespondSecret(ctx, one.dest, one.assoc, one.mount, one.secret)
+	s.SyncAndWait(ctx, one.LinkID())
+	return s.RespondSecret(ctx, one.Dest, one.Assoc, one.Mount, one.Secret)
 }
 
 // mayRead reports for a secret whether the caller of a request sees and may read it.
@@ -71,27 +72,27 @@ func mayRead(req *engines.Request) func(*state.Association, *engines.Mounted, st
 }
 
 // resolveOne finds the secret that a request is about.
-func (s *API) resolveOne(ctx context.Context, req *engines.Request, in *secretIn, scope *adoption.Scope) (*linkedSecret, error) {
-	c, err := s.resolveSelection(ctx, req, in)
+func (s *API) resolveOne(ctx context.Context, req *engines.Request, in *api.SecretIn, scope *adoption.Scope) (*api.LinkedSecret, error) {
+	c, err := s.ResolveSelection(ctx, req, in)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.checkReadable(ctx, req, c); err != nil {
+	if err := s.CheckReadable(ctx, req, c); err != nil {
 		return nil, err
 	}
-	l, err := s.linkedSecretOf(ctx, c)
+	l, err := s.LinkedSecretOf(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	if l.link == nil {
+	if l.Link == nil {
 		return nil, engines.NotFound("nothing was done for the secret yet")
 	}
-	scope.Dest, scope.Mount, scope.Secret, scope.Exact = c.dest, c.mount.UUID, c.secret, true
+	scope.Dest, scope.Mount, scope.Secret, scope.Exact = c.Dest, c.Mount.UUID, c.Secret, true
 	return l, nil
 }
 
 // resolveMany finds the destination and the prefix that a request is about. Without a mount it is about all of them.
-func (s *API) resolveMany(ctx context.Context, req *engines.Request, in *secretIn, scope *adoption.Scope) (err error) {
+func (s *API) resolveMany(ctx context.Context, req *engines.Request, in *api.SecretIn, scope *adoption.Scope) (err error) {
 	if in.Mount == "" && in.Prefix == "" {
 		scope.Dest, err = s.FindDestination(ctx, s.Host.Store(), req.Mount.NamespaceID, in.Type, in.Destination)
 		return err
@@ -100,11 +101,11 @@ func (s *API) resolveMany(ctx context.Context, req *engines.Request, in *secretI
 	if all.Prefix == "" {
 		all.Prefix = "*"
 	}
-	c, err := s.resolveSelection(ctx, req, &all)
+	c, err := s.ResolveSelection(ctx, req, &all)
 	if err != nil {
 		return err
 	}
-	scope.Dest, scope.Mount, scope.Secret = c.dest, c.mount.UUID, c.secret
+	scope.Dest, scope.Mount, scope.Secret = c.Dest, c.Mount.UUID, c.Secret
 	return nil
 }
 
