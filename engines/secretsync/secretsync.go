@@ -34,6 +34,7 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 	"github.com/coffer-project/coffer/engines/secretsync/reconcile"
 	"github.com/coffer-project/coffer/engines/secretsync/status"
+	"github.com/coffer-project/coffer/storage"
 )
 
 // Service is secret sync on one node. Give Changed every change of the feed. Safe for concurrent use.
@@ -52,7 +53,12 @@ type Options struct {
 func (s *Service) Routes(r *engines.Router) {
 	s.API.Routes(r)
 	(&adoptions.API{API: s.API}).Routes(r)
-	(&githubapps.API{Store: s.Host.Store, Pool: s.Pool}).Routes(r)
+	(&githubapps.API{Store: storeOf(s.Host), Pool: s.Pool}).Routes(r)
+}
+
+// storeOf returns the Store of a host, which may be none while nothing but paths is declared.
+func storeOf(h engines.Host) func() storage.Store {
+	return func() storage.Store { return h.Store() }
 }
 
 // New returns a Service that is not running.
@@ -64,6 +70,6 @@ func New(o Options) *Service {
 	for _, t := range o.Types {
 		types[t.Name] = t
 	}
-	pool := connection.NewPool(connection.Options{Types: types, Operator: o.Operator, Store: o.Host.Store, Tokens: o.Host, Log: o.Logger})
+	pool := connection.NewPool(connection.Options{Types: types, Operator: o.Operator, Store: storeOf(o.Host), Tokens: o.Host, Log: o.Logger})
 	return &Service{&api.API{Reporter: status.Reporter{Reconciler: reconcile.NewReconciler(apply.NewSyncer(o.Host, pool, o.Logger))}}}
 }

@@ -203,7 +203,7 @@ func (s *Reconciler) MountGone(ctx context.Context, uuid string) error {
 		}
 		return s.ChangeAssociations(ctx, keys, func(a *state.Association) bool {
 			had := a.Gone
-			a.Gone, a.Paused = true, false
+			a.Gone, a.Paused, a.UpdatedAt = true, false, time.Now().UTC() // ends the backoff of jobs that met the disabled mount
 			return !had
 		})
 	})

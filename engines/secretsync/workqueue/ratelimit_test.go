@@ -22,6 +22,12 @@ type scripted struct {
 	wait  time.Duration
 }
 
+func (s *scripted) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.calls
+}
+
 func (s *scripted) Read(ctx context.Context, _ string) (destination.Found, error) {
 	s.mu.Lock()
 	s.calls++
@@ -232,16 +238,16 @@ func TestOneCallTriesAnOpenCircuit(t *testing.T) {
 				go func() { _, err := p.Read(t.Context(), ""); failed <- err }()
 			}
 			synctest.Wait()
-			if s.calls != 1 {
-				t.Errorf("%d calls at once", s.calls)
+			if n := s.count(); n != 1 {
+				t.Errorf("%d calls at once", n)
 			}
 			for range 5 {
 				if err := <-failed; (err == nil) != success {
 					t.Errorf("success %v: %v", success, err)
 				}
 			}
-			if want := map[bool]int{true: 5, false: 1}[success]; s.calls != want {
-				t.Errorf("success %v: %d calls, want %d", success, s.calls, want)
+			if want := map[bool]int{true: 5, false: 1}[success]; s.count() != want {
+				t.Errorf("success %v: %d calls, want %d", success, s.count(), want)
 			}
 		})
 	}

@@ -55,6 +55,7 @@ var inNamespaces = []string{
 	"POST /sys/sync/destinations/cloud1-sm/{name}", "POST /sys/sync/destinations/cloud2-kv/{name}",
 	"POST /sys/sync/destinations/cloud3-sm/{name}", "POST /sys/sync/destinations/repohost/{name}",
 	"POST /sys/sync/destinations/webhost-project/{name}",
+	"LIST /sys/sync/github-apps/", "GET /sys/sync/github-apps/{name}", "POST /sys/sync/github-apps/{name}", "DELETE /sys/sync/github-apps/{name}",
 	"PATCH /sys/sync/destinations/gitlab/{name}", "POST /sys/sync/destinations/gitlab/{name}",
 	"PATCH /sys/sync/destinations/webhook/{name}", "POST /sys/sync/destinations/webhook/{name}",
 	"PATCH /sys/sync/destinations/kubernetes/{name}", "POST /sys/sync/destinations/kubernetes/{name}",

@@ -263,6 +263,9 @@ func (s *Server) one(w http.ResponseWriter, r *http.Request, of, key string) {
 		answer(w, http.StatusOK, s.owners[of][at[0]])
 	case r.Method == http.MethodPut:
 		v := s.owners[of][at[0]]
+		if v.Value != nil { // decode writes through pointers, and Get has given this one away
+			v.Value = new(*v.Value)
+		}
 		if s.decode(w, r, &v) {
 			s.owners[of][at[0]] = v
 			answer(w, http.StatusOK, v)
