@@ -242,7 +242,9 @@ def _():
     assert (made["type"], made["name"]) == ("cloud1-sm", "aws")
     assert shown.items() <= made["connection_details"].items()
     assert root.read(path)["data"] == made
-    assert root.list("sys/sync/destinations")["data"] == {
+    listed = root.list("sys/sync/destinations")["data"]
+    assert listed.pop("health")["cloud1-sm/aws"]["circuit"] == "closed"
+    assert listed == {
         "keys": ["cloud1-sm/"], "key_info": {"cloud1-sm/": ["aws"]}, "total_destinations": 1,
     }
     assert root.list("sys/sync/destinations/cloud1-sm")["data"]["keys"] == ["aws"]
@@ -251,7 +253,8 @@ def _():
     assert changed["options"]["custom_tags"] == {"team": "ops"}
     assert changed["connection_details"] == made["connection_details"]
     assert "access_key_id" in refused(exceptions.InvalidRequest, root.write_data, path, data={"access_key_id": "@file"})
-    refused(exceptions.InvalidRequest, root.write_data, "sys/sync/destinations/aws-sm/aws", data=fields)
+    assert root.read("sys/sync/destinations/aws-sm/aws")["data"]["type"] == "aws-sm"  # the vendor's name of the type
+    refused(exceptions.InvalidRequest, root.write_data, "sys/sync/destinations/nowhere/aws", data=fields)
 
 
 @check("associations of secret sync")

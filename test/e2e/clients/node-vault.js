@@ -164,12 +164,14 @@ await check('destinations of secret sync', async () => {
   assert.equal(made.connection_details.access_token, '*****')
   assert.equal(made.connection_details.repository_owner, 'acme')
   assert.deepEqual((await root.read(path)).data, made)
-  const all = (await root.list('sys/sync/destinations')).data
+  const { health, ...all } = (await root.list('sys/sync/destinations')).data
+  assert.equal(health['repohost/web'].circuit, 'closed')
   assert.deepEqual(all, { keys: ['repohost/'], key_info: { 'repohost/': ['web'] }, total_destinations: 1 })
   const changed = (await root.update(path, { secret_name_template: '{{ .SecretKey }}' })).data
   assert.equal(changed.options.secret_name_template, '{{ .SecretKey }}')
   assert.deepEqual(changed.connection_details, made.connection_details)
-  await refused(root.write('sys/sync/destinations/gh/web', fields), 400, /repohost/)
+  assert.equal((await root.read('sys/sync/destinations/gh/web')).data.type, 'gh') // the vendor's name of the type
+  await refused(root.write('sys/sync/destinations/nowhere/web', fields), 400, /repohost/)
 })
 await check('associations of secret sync', async () => {
   const path = 'sys/sync/destinations/repohost/web'
