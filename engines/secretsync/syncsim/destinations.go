@@ -231,8 +231,8 @@ func (s *Site) Put(name, value string) {
 	now := state{state: destination.Present, value: value, foreign: true, allowed: was.allowed}
 	if was.state == destination.Present {
 		now.id, now.mark, now.tags, now.by = was.id, was.mark, was.tags, was.by
-		now.foreign = was.foreign || s.kind == Plain // an ownership tag still says whose it is
-		now.theirs = !now.foreign
+		now.foreign = was.foreign || s.kind == Plain                    // an ownership tag still says whose it is
+		now.theirs = !now.foreign && (was.theirs || value != was.value) // the same value again is no change
 	}
 	s.set(name, now)
 }
