@@ -27,6 +27,11 @@ func (s *emulated) destination() {
 		s.t.Errorf("the destination is %v", made)
 	}
 	all := s.list("sys/sync/destinations")
+	health, _ := all["health"].(object)
+	if h, _ := health["cloud1-sm/aws"].(object); h["circuit"] != "closed" {
+		s.t.Errorf("the health of destinations is %v", health)
+	}
+	delete(all, "health")
 	equal(s.t, "destinations", all, object{"keys": []string{"cloud1-sm/"}, "key_info": object{"cloud1-sm/": []string{"aws"}}, "total_destinations": 1})
 	if failed := s.failed(); failed != nil {
 		s.t.Errorf("checks that have failed: %q", failed)
