@@ -1,6 +1,6 @@
 // Package gitlab syncs secrets to the CI/CD variables of a project or a group of GitLab, in one environment scope.
 //
-// A name is a variable. What is another client's is told by the description, where ours has its ownership tag; GitLab has them since 16.2.
+// A name is a variable. The description, where ours has its ownership tag, identifies what belongs to another client; GitLab has them since 16.2.
 // GitLab neither counts versions nor takes conditions, so that each write and deletion reads the variable once more, and what
 // another client does in between is not noticed. The version of a variable is a keyed hash of all that it has.
 //

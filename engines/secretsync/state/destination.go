@@ -49,6 +49,11 @@ func (d *Destination) RecordFormat() *int { return &d.Format }
 
 func (d *Destination) Key() storage.Key { return DestinationKey(d.NS, d.Type, d.Name) }
 
+// Keys are those of the records that are deleted with a destination, its own first.
+func (d *Destination) Keys() []storage.Key {
+	return []storage.Key{d.Key(), NewestKey(d.NS, d.ID), DriftCheckKey(d.NS, d.ID), OrphansKey(d.NS, d.Type, d.Name), d.RedeployKey()}
+}
+
 // Fingerprint returns the fingerprint of a value at the destination. It discloses neither the value, nor whether another destination has
 // the same one.
 func (d *Destination) Fingerprint(value []byte) []byte {

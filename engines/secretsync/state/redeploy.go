@@ -34,11 +34,6 @@ func (r *Redeploy) IsDue() bool { return !r.ChangedAt.IsZero() || !r.StartedAt.I
 // RedeployKey is where the redeployments of a destination are stored.
 func (d *Destination) RedeployKey() storage.Key { return Area(d.NS, "r/"+d.Type+"/"+d.Name) }
 
-// Keys are those of the records that are deleted with a destination, its own first.
-func (d *Destination) Keys() []storage.Key {
-	return []storage.Key{d.Key(), NewestKey(d.NS, d.ID), DriftCheckKey(d.NS, d.ID), OrphansKey(d.NS, d.Type, d.Name), d.RedeployKey()}
-}
-
 // NeedRedeploy records, in the transaction that stores a change of a destination, that a redeployment has to follow.
 func (d *Destination) NeedRedeploy(ctx context.Context, tx *storage.Txn, owner engines.Principal, now time.Time) error {
 	var r Redeploy

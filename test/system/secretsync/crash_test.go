@@ -21,7 +21,7 @@ const patience = 3 * time.Minute
 
 // TestKilledWhileSyncing kills the active node of three, with kill -9, right in the middle of what is pending: after a destination
 // has done what it was asked for and before it has answered, before it has done it, and at any other moment. All secrets arrive,
-// none is written twice in effect, what is told of them is true, and names of others are left alone. Every other time the
+// none is written twice in effect, their status is true, and names of others are left alone. Every other time the
 // node is only stopped until another one is active, and goes on as if it still were.
 func TestKilledWhileSyncing(t *testing.T) {
 	harness.LongOnly(t)
