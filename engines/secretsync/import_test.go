@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -124,12 +125,13 @@ func TestImportGoesOn(t *testing.T) {
 		for i := range n {
 			r.sites.Site(syncsim.Marked, "one").Put(fmt.Sprintf("s%03d", i), "x")
 		}
-		reads := 0
+		var reads atomic.Int32 // those of drift checks count, too
+		var down atomic.Bool
 		r.sites.SetFault(func(c syncsim.Call) syncsim.Fault {
-			if c.Op == "read" {
-				reads++
+			if c.Op == "read" && reads.Add(1) == 50 {
+				down.Store(true)
 			}
-			if reads == 50 {
+			if down.Load() {
 				return syncsim.Fault{Kind: syncsim.Trouble}
 			}
 			return syncsim.Fault{Delay: time.Second}
@@ -143,10 +145,9 @@ func TestImportGoesOn(t *testing.T) {
 			}
 			pages++
 			if err != nil {
-				if e, ok := errors.AsType[*engines.Error](err); !ok || e.Kind != engines.KindUpstream || reads != 50 {
+				if e, ok := errors.AsType[*engines.Error](err); !ok || e.Kind != engines.KindUpstream || !down.Swap(false) {
 					t.Fatal(err)
 				}
-				reads++
 				time.Sleep(time.Minute)
 				continue
 			}

@@ -58,7 +58,7 @@ func (n *Node) Init(ctx context.Context, shares, threshold int) (InitResult, err
 		result.RootToken, founded = token, err == nil
 		return err
 	}
-	p, err := n.ownPassport()
+	p, err := n.ownPassport(ctx, setup.Wrapper)
 	if err != nil {
 		return InitResult{}, err
 	}

@@ -22,8 +22,11 @@ type pendingJoin struct {
 	config    seal.Config
 }
 
-// purposeJoin separates join answers from everything else sealed under the same key.
-const purposeJoin = "coffer join answer v1"
+// Purposes separate join answers, and the keys of nodes that join, from everything else sealed under the same key.
+const (
+	purposeJoin    = "coffer join answer v1"
+	purposeJoining = "coffer key of a joining node v1"
+)
 
 // joinGrant is what the answer buys, sealed under the seal key.
 type joinGrant struct {
@@ -80,6 +83,13 @@ func (n *Node) finishJoin(ctx context.Context, w seal.Wrapper) error {
 	}
 	grant, err := n.admission(ctx, p, w, public)
 	if err != nil {
+		return err
+	}
+	sealed, err := seal.SealTo(ctx, w, purposeJoining, private)
+	if err != nil {
+		return fmt.Errorf("sealing the key of this node: %w", err)
+	}
+	if err := n.keyFile.KeepJoining(sealed); err != nil {
 		return err
 	}
 	own := passport.Passport{Key: private, Trust: grant.Trust, CA: grant.CA, Records: passport.NewRecords(n.opts.Barrier), Entering: true}

@@ -2,23 +2,39 @@ package lifecycle
 
 import (
 	"context"
+	"errors"
 	"math"
 
 	"github.com/coffer-project/coffer/server/lifecycle/passport"
+	"github.com/coffer-project/coffer/server/seal"
 )
 
 // ownPassport returns the passport of a node that can open the barrier. A node without a key that it can read gets a new
 // one: at the first start of this version, or when the state of another cluster was restored.
-func (n *Node) ownPassport() (passport.Passport, error) {
-	p := passport.Passport{Records: passport.NewRecords(n.opts.Barrier)}
-	key, err := n.keyFile.Key()
-	if err != nil {
-		return p, err
+func (n *Node) ownPassport(ctx context.Context, w seal.Wrapper) (p passport.Passport, err error) {
+	p.Records = passport.NewRecords(n.opts.Barrier)
+	if p.Key, err = n.keyFile.Key(); err == nil && p.Key == nil {
+		p.Key, err = n.joiningKey(ctx, w)
 	}
-	if p.Key = key; key == nil {
+	if err == nil && p.Key == nil {
 		p.Key, _, err = n.opts.Raft.NewKey()
 	}
 	return p, err
+}
+
+// joiningKey returns the key of a node that ended while it joined, nil if it did not. An error is one of the service that has
+// the seal's key.
+func (n *Node) joiningKey(ctx context.Context, w seal.Wrapper) ([]byte, error) {
+	sealed, err := n.keyFile.Joining()
+	if err != nil || sealed == nil {
+		return nil, err
+	}
+	key, err := seal.OpenFrom(ctx, w, purposeJoining, sealed)
+	if errors.Is(err, seal.ErrWrongKey) || errors.Is(err, seal.ErrMalformed) {
+		n.log.Warn("the key with which this node joined does not open: making a new one", "err", err)
+		return nil, nil
+	}
+	return key, err
 }
 
 // expelled seals a node that was removed from its cluster: its data grows old, and its keys are not its own any more.

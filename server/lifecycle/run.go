@@ -159,7 +159,7 @@ func (n *Node) openWith(ctx context.Context, w seal.Wrapper) error {
 
 // start brings the node up behind an open barrier. On error the barrier is sealed again.
 func (n *Node) start(ctx context.Context, w seal.Wrapper, m *sealing.Migration) error {
-	p, err := n.ownPassport()
+	p, err := n.ownPassport(ctx, w)
 	if err == nil {
 		err = n.keyFile.Keep(p.Key) // before anyone registers it
 	}

@@ -209,10 +209,18 @@ func (p point) String() string {
 
 // pick chooses a point of a recording by its seed.
 func (r *recording) pick(seed uint64, ignore func(powerfs.Sync) bool) point {
-	if seed%8 == 0 && r.restored > 0 { // much happens in a short time
+	if seed%4 == 0 && r.restored > 0 { // much happens in a short time
 		return r.pickWithin(r.restoring, r.restored, seed, ignore)
 	}
 	return r.pickWithin(r.from, r.power.Now(), seed, ignore)
+}
+
+// joining makes the moments around the last time that a node kept its key those in which much happens: it was registered with that
+// key before, and had its state before.
+func (r *recording) joining(node int) {
+	kept := r.disks[node].Named("data/node-key")
+	last := kept[len(kept)-1]
+	r.restoring, r.restored = last-100, min(last+20, r.power.Now())
 }
 
 // pickWithin chooses one between two moments.
@@ -420,6 +428,7 @@ func (w *world) rejoin(r *recording) {
 			w.Fatalf("%s did not move its damaged state aside:\n%s", w.Nodes[w.damaged].ID, log)
 		}
 		if strings.Contains(log, "the state was replaced by a snapshot") {
+			w.now.joining(w.damaged)
 			return
 		}
 		r = w.now

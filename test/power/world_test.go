@@ -37,7 +37,7 @@ type recording struct {
 	power *powerfs.Power
 	disks []*powerfs.Disk
 	from  int // operations before it lie in the making of the cluster
-	// Operations there had been before a snapshot was restored, and after.
+	// Operations there had been before and after what takes a short time: a snapshot was restored, or a node joined.
 	restoring, restored int
 	promises
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"path"
 	"slices"
 )
 
@@ -186,6 +187,20 @@ func (c *crash) image(next uint64) *Image {
 	}
 	keep(rootID)
 	return i
+}
+
+// Named returns the moments before which a path, from the root of the disk, came to stand for a file.
+func (d *Disk) Named(name string) (moments []int) {
+	d.power.mu.Lock()
+	defer d.power.mu.Unlock()
+	for _, o := range d.log {
+		for _, x := range o.changes {
+			if x.node != 0 && path.Join(d.pathLocked(x.dir), x.name) == name {
+				moments = append(moments, o.at)
+			}
+		}
+	}
+	return moments
 }
 
 // Describe says what the disk's syncs and unsynced operations were up to a moment, the latest last, for messages of tests.

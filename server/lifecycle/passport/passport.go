@@ -44,6 +44,8 @@ type content struct {
 	Format int    `json:"format"` // 1
 	Node   string `json:"node"`
 	Key    []byte `json:"key,omitempty"` // encrypted with the key ring
+	// Joining is the key of a node that is registered, but does not have the key ring yet; sealed under the seal's key.
+	Joining []byte `json:"joining,omitempty"`
 	// Removed is set when the cluster has removed the node, whose key is good for nothing then.
 	Removed bool `json:"removed,omitempty"`
 }
@@ -91,6 +93,16 @@ func (f File) Key() ([]byte, error) {
 	}
 	return key, nil
 }
+
+// Joining returns the sealed key of KeepJoining; nil: there is none.
+func (f File) Joining() ([]byte, error) {
+	c, err := f.read()
+	return c.Joining, err
+}
+
+// KeepJoining writes the key of a node that the cluster has admitted, sealed under the seal's key: if the node ends after the
+// state has arrived and before Keep, it would have a state, and no key that the others know. Keep replaces it.
+func (f File) KeepJoining(sealed []byte) error { return f.write(content{Joining: sealed}) }
 
 // Keep writes the node's key, once the barrier is open, unless it is there.
 func (f File) Keep(key []byte) error {
