@@ -336,6 +336,44 @@ func TestNodeKeepsItsKey(t *testing.T) {
 	}
 }
 
+// A node that ends when it has the state, and its own key not yet beside it, comes back with the key that it was admitted with.
+func TestEndedWhileJoining(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "node-key")
+	made := 0
+	kept := func(o *lifecycle.Options) {
+		o.AutoSeal, o.KeyFile = static(t, 1), file
+		o.Raft = numbered{o.Raft, &made}
+	}
+	l := newLeader(t, func(o *lifecycle.Options) { o.AutoSeal = static(t, 1) })
+	n := l.joiner(kept)
+	arrive, then := n.onOpen, []byte(nil)
+	n.onOpen = func(ctx context.Context, p passport.Passport) (err error) {
+		then, err = os.ReadFile(file)
+		return errors.Join(err, arrive(ctx, p))
+	}
+	if joined, err := n.Join(t.Context(), l.target()); err != nil || !joined {
+		t.Fatalf("Join = %v, %v", joined, err)
+	}
+	if err := n.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(then), base64.StdEncoding.EncodeToString([]byte("key 1"))) {
+		t.Errorf("the key is kept in plain: %s", then)
+	}
+	if err := os.WriteFile(file, then, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	again := newNode(t, "n2", n.state, kept)
+	again.run()
+	again.until(func() bool { return !again.Sealed() }, "it does not unseal")
+	if string(again.passport.Key) != "key 1" {
+		t.Errorf("it comes back with %s", again.passport.Key)
+	}
+	if kept, err := os.ReadFile(file); err != nil || strings.Contains(string(kept), `"joining"`) {
+		t.Errorf("its file: %s, %v", kept, err)
+	}
+}
+
 // A node whose data differs from its cluster's seals and gives way to a process that starts without it, and unseals by itself.
 func TestNodeThatDiffersRestarts(t *testing.T) {
 	restarted := make(chan bool, 1)
