@@ -170,7 +170,9 @@ func (s clusterOf) Wipe(ctx context.Context) error {
 		}
 	}
 	// What was kept in memory of it, beside what follows single keys.
-	s.changed(storage.Change{Index: s.raw.AppliedIndex(), Reset: true})
+	for _, w := range s.watchers() {
+		w.changed(storage.Change{Index: s.raw.AppliedIndex(), Reset: true})
+	}
 	return nil
 }
 

@@ -188,7 +188,9 @@ func New(o Options) *Server {
 	if o.Sync != nil {
 		s.sync = o.Sync(host{s})
 	}
-	s.raw.OnChange(s.changed)
+	for _, w := range s.watchers() {
+		s.raw.OnChange(w.changed, w.areas...)
+	}
 	s.node = lifecycle.New(o.Lifecycle)
 	s.metrics = metrics.New(s.numbers)
 	s.system = system.New(system.Options{
@@ -199,7 +201,7 @@ func New(o Options) *Server {
 	s.snapshots = snapshots.New(snapshots.Options{
 		Store: s.barrier, Source: s.system, LocalRoot: o.SnapshotRoot, TempDir: o.TempDir, Logger: o.Logger,
 	})
-	s.raw.OnChange(s.snapshots.Changed)
+	s.raw.OnChange(s.snapshots.Changed, "sys")
 	s.snapshots.Routes(s.system.Router())
 	api.New(s.replicated).Routes(s.system.Router())
 	s.declareShared()
@@ -292,22 +294,36 @@ func namespacePuts(ns string) []storage.Put {
 	return append(mount.Defaults(ns), policy.Defaults(ns)...)
 }
 
-// changed takes every applied change, on every node.
-func (s *Server) changed(ch storage.Change) {
-	s.replicated.Changed(ch) // first: it says whose data this is
-	s.namespaces.Changed(ch) // before those who ask it for paths
-	s.mounts.Changed(ch)
-	s.policies.Changed(ch)
-	s.tokens.Changed(ch)
-	s.leases.Changed(ch)
-	s.identity.Changed(ch)
-	s.audit.Changed(ch)
-	s.quotas.Changed(ch)
-	s.cors.Changed(ch)
-	s.uiHeaders.Changed(ch)
-	if s.sync != nil {
-		s.sync.Changed(ch)
+// watcher takes the applied changes of some areas of keys, on every node; without areas those of all.
+type watcher struct {
+	changed func(storage.Change)
+	areas   []string
+}
+
+// watchers returns those of the server's parts, in the order in which they hear of a change.
+func (s *Server) watchers() []watcher {
+	all := []watcher{
+		{s.replicated.Changed, []string{"replication", "sys", "namespace"}}, // first: it says whose data this is
+		{s.namespaces.Changed, []string{"namespace"}},                       // before those who ask it for paths
+		{s.mounts.Changed, nil},
+		{s.policies.Changed, []string{"sys"}},
+		{s.tokens.Changed, []string{"token", "sys"}},
+		{s.leases.Changed, []string{"lease"}},
+		{s.identity.Changed, []string{"identity"}},
+		{s.audit.Changed, []string{"sys"}},
+		{s.quotas.Changed, []string{"sys"}},
+		{s.cors.Changed, []string{"sys"}},
+		{s.uiHeaders.Changed, []string{"sys"}},
+		{s.changed, []string{"replication", "sys"}},
 	}
+	if s.sync != nil {
+		all = append(all, watcher{s.sync.Changed, nil})
+	}
+	return all
+}
+
+// changed takes what concerns the server itself.
+func (s *Server) changed(ch storage.Change) {
 	if ch.Touches(setkeys.Entry) {
 		s.states.ForgetSet()
 	}

@@ -61,8 +61,8 @@ func (c *Cache[T]) Apply(ch Change) {
 		clear(c.items)
 		return
 	}
-	for k := range ch.Written() {
-		delete(c.items, k)
+	for i := range ch.Entries {
+		delete(c.items, ch.Entries[i].Key)
 	}
 }
 

@@ -37,11 +37,11 @@ func TestCache(t *testing.T) {
 		a, b bool // still there
 	}{
 		{"nothing", storage.Change{}, true, true},
-		{"another key", storage.Change{Puts: []storage.Entry{{Key: "s/m/c"}}, Deletes: []storage.Key{"s/m/d"}}, true, true},
-		{"a prefix of the key", storage.Change{Deletes: []storage.Key{"s/m/"}}, true, true},
-		{"put", storage.Change{Puts: []storage.Entry{{Key: "s/m/a"}}}, false, true},
-		{"deleted", storage.Change{Deletes: []storage.Key{"s/m/b"}}, true, false},
-		{"both", storage.Change{Puts: []storage.Entry{{Key: "s/m/a"}}, Deletes: []storage.Key{"s/m/b"}}, false, false},
+		{"another key", storage.Change{Entries: []storage.Entry{{Key: "s/m/c", Version: 1}, {Key: "s/m/d"}}}, true, true},
+		{"a prefix of the key", storage.Change{Entries: []storage.Entry{{Key: "s/m/"}}}, true, true},
+		{"put", storage.Change{Entries: []storage.Entry{{Key: "s/m/a", Version: 1}}}, false, true},
+		{"deleted", storage.Change{Entries: []storage.Entry{{Key: "s/m/b"}}}, true, false},
+		{"both", storage.Change{Entries: []storage.Entry{{Key: "s/m/a", Version: 1}, {Key: "s/m/b"}}}, false, false},
 		{"reset", storage.Change{Reset: true}, false, false},
 	}
 	for _, tt := range tests {
@@ -57,7 +57,7 @@ func TestCache(t *testing.T) {
 // TestCacheLoadRace changes the key while it is loaded: before, after and instead of the read.
 func TestCacheLoadRace(t *testing.T) {
 	for name, ch := range map[string]storage.Change{
-		"put":   {Puts: []storage.Entry{{Key: "s/m/a"}}},
+		"put":   {Entries: []storage.Entry{{Key: "s/m/a", Version: 1}}},
 		"reset": {Reset: true},
 	} {
 		c := storage.NewCache[string](10)

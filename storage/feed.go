@@ -3,8 +3,66 @@ package storage
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 )
+
+// Feed is the ordered stream of applied changes.
+type Feed interface {
+	// OnChange calls fn once for every applied change, in order, before the change is visible to waiters on
+	// its index. With areas, fn only gets changes of a key in one of them, and those that replace the whole state.
+	// A read that begins after fn was called finds the change: that is what lets fn
+	// invalidate a cache. fn runs on the apply path: it must not block, read the store, commit, or call OnChange or
+	// stop. stop ends the calls; after it returns fn is not running.
+	OnChange(fn func(Change), areas ...string) (stop func())
+}
+
+// Subscribers are those of a Feed, which are called in the order in which they came. The zero value has none.
+type Subscribers struct {
+	mu  sync.Mutex // held while they run, so that stop can promise that they do not run any more
+	all []*subscriber
+}
+
+type subscriber struct {
+	fn    func(Change)
+	areas []string // empty: all
+}
+
+// OnChange implements Feed.
+func (s *Subscribers) OnChange(fn func(Change), areas ...string) (stop func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	added := &subscriber{fn, areas}
+	s.all = append(s.all, added)
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.all = slices.DeleteFunc(s.all, func(sub *subscriber) bool { return sub == added })
+	}
+}
+
+// Announce calls the subscribers with one change after the other.
+func (s *Subscribers) Announce(changes ...Change) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, ch := range changes {
+		var touched []string
+		for i := range ch.Entries {
+			if area := ch.Entries[i].Key.Area(); !slices.Contains(touched, area) {
+				touched = append(touched, area)
+			}
+		}
+		for _, sub := range s.all {
+			concerned := ch.Reset || len(sub.areas) == 0
+			for _, area := range sub.areas {
+				concerned = concerned || slices.Contains(touched, area)
+			}
+			if concerned {
+				sub.fn(ch)
+			}
+		}
+	}
+}
 
 // ErrTailStopped is what Next returns after Stop.
 var ErrTailStopped = errors.New("the tail was stopped")

@@ -27,7 +27,7 @@ func TestTail(t *testing.T) {
 	defer tail.Stop()
 	next := func(want storage.Index) {
 		t.Helper()
-		if ch, err := tail.Next(ctx); err != nil || ch.Index != want || len(ch.Puts) != 1 {
+		if ch, err := tail.Next(ctx); err != nil || ch.Index != want || len(ch.Entries) != 1 {
 			t.Errorf("Next = %+v, %v, want the change at %d", ch, err, want)
 		}
 	}

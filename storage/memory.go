@@ -11,11 +11,11 @@ import (
 // Memory is a Store in memory with the exact semantics of the replicated one, and a Feed. It is for tests
 // and small tools: List and Scan cost as much as everything stored. The zero value is ready.
 type Memory struct {
+	Subscribers
+
 	mu      sync.RWMutex
 	index   Index
 	entries map[Key]Entry
-	subs    map[int]func(Change)
-	nextSub int
 }
 
 // Get implements Reader.
@@ -103,31 +103,12 @@ func (m *Memory) Commit(ctx context.Context, b Batch) (Index, error) {
 	for _, p := range b.Puts {
 		e := Entry{Key: p.Key, Value: bytes.Clone(p.Value), Version: m.index, Origin: p.Origin}
 		m.entries[p.Key] = e
-		ch.Puts = append(ch.Puts, e)
+		ch.Entries = append(ch.Entries, e)
 	}
 	for _, k := range b.Deletes {
 		delete(m.entries, k)
-		ch.Deletes = append(ch.Deletes, k)
+		ch.Entries = append(ch.Entries, Entry{Key: k})
 	}
-	for _, fn := range m.subs {
-		fn(ch)
-	}
+	m.Announce(ch)
 	return m.index, nil
-}
-
-// OnChange implements Feed.
-func (m *Memory) OnChange(fn func(Change)) (stop func()) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.subs == nil {
-		m.subs = map[int]func(Change){}
-	}
-	id := m.nextSub
-	m.nextSub++
-	m.subs[id] = fn
-	return func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		delete(m.subs, id)
-	}
 }

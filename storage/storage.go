@@ -238,56 +238,24 @@ type Store interface {
 
 // Change is what one applied log entry changed, in log order. Nothing in it may be modified.
 type Change struct {
-	Index   Index
-	Puts    []Entry // values as stored, so sealed where the store holds sealed values
-	Deletes []Key
+	Index Index
+	// Entries are the keys that were written, each once, with their values as stored: sealed where the store holds sealed values.
+	// Version 0 is a deletion.
+	Entries []Entry
 	// Reset is set when the whole state was replaced (a snapshot was installed): forget everything.
 	Reset bool
 }
 
-// Written yields the keys of the puts, then the deleted ones.
-func (c *Change) Written() iter.Seq[Key] {
-	return func(yield func(Key) bool) {
-		for i := range c.Puts {
-			if !yield(c.Puts[i].Key) {
-				return
-			}
-		}
-		for _, k := range c.Deletes {
-			if !yield(k) {
-				return
-			}
-		}
-	}
-}
-
 // Touches reports whether the change wrote or deleted a key with one of these prefixes, or replaced everything.
 func (c *Change) Touches(prefixes ...Key) bool {
-	if c.Reset {
-		return true
-	}
-	for _, prefix := range prefixes {
-		for i := range c.Puts {
-			if strings.HasPrefix(string(c.Puts[i].Key), string(prefix)) {
-				return true
-			}
-		}
-		for _, k := range c.Deletes {
-			if strings.HasPrefix(string(k), string(prefix)) {
+	for i := range c.Entries {
+		for _, prefix := range prefixes {
+			if strings.HasPrefix(string(c.Entries[i].Key), string(prefix)) {
 				return true
 			}
 		}
 	}
-	return false
-}
-
-// Feed is the ordered stream of applied changes.
-type Feed interface {
-	// OnChange calls fn once for every applied change, in order, before the change is visible to waiters on
-	// its index. A read that begins after fn was called finds the change: that is what lets fn
-	// invalidate a cache. fn runs on the apply path: it must not block, read the store, commit, or call
-	// stop. stop ends the calls; after it returns fn is not running.
-	OnChange(fn func(Change)) (stop func())
+	return c.Reset
 }
 
 // Sentinels. Use errors.Is.

@@ -96,7 +96,7 @@ func TestBatchValidate(t *testing.T) {
 }
 
 func TestChangeTouches(t *testing.T) {
-	ch := storage.Change{Puts: []storage.Entry{{Key: "s/m/put"}}, Deletes: []storage.Key{"l/m/deleted"}}
+	ch := storage.Change{Entries: []storage.Entry{{Key: "s/m/put", Version: 1}, {Key: "l/m/deleted"}}}
 	tests := []struct {
 		prefix storage.Key
 		want   bool

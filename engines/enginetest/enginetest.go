@@ -98,8 +98,8 @@ func (m *Mount) start() {
 // invalidate tells the engine about a change, each class on its own, with relative keys.
 func invalidate(i engines.Invalidator, ch storage.Change) {
 	changed := map[storage.Class][]storage.Key{}
-	for k := range ch.Written() {
-		changed[k.Class()] = append(changed[k.Class()], storage.Key(k.Path()))
+	for _, e := range ch.Entries {
+		changed[e.Key.Class()] = append(changed[e.Key.Class()], storage.Key(e.Key.Path()))
 	}
 	for class, keys := range changed {
 		i.Changed(class, keys, ch.Reset)

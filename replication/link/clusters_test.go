@@ -87,9 +87,9 @@ type testNode struct {
 	stop context.CancelFunc // of being the active one
 	done chan struct{}
 
+	storage.Subscribers
+
 	mu    sync.Mutex
-	subs  map[int]func(storage.Change)
-	next  int
 	conns []net.Conn
 }
 
@@ -129,7 +129,7 @@ func newTestNode(t *testing.T, c *testCluster, i int) *testNode {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &testNode{c: c, log: log, subs: map[int]func(storage.Change){}}
+	n := &testNode{c: c, log: log}
 	logger := slog.New(slog.DiscardHandler)
 	if os.Getenv("COFFER_TEST_LOG") != "" {
 		logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", fmt.Sprintf("%s/%d", c.id, i))
@@ -250,20 +250,6 @@ func (l *testListener) Accept() (net.Conn, error) {
 		l.n.conns = append(l.n.conns, raw)
 		l.n.mu.Unlock()
 		return conn, nil
-	}
-}
-
-// OnChange implements storage.Feed.
-func (n *testNode) OnChange(fn func(storage.Change)) (stop func()) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.next++
-	id := n.next
-	n.subs[id] = fn
-	return func() {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		delete(n.subs, id)
 	}
 }
 
@@ -392,7 +378,7 @@ func (c *testCluster) commit(b storage.Batch) (storage.Index, error) {
 	}
 	at := c.index + 1
 	record := storage.Record{Index: at, TimeMS: time.Now().UnixMilli()}
-	change := storage.Change{Index: at, Deletes: b.Deletes}
+	change := storage.Change{Index: at}
 	entries := maps.Clone(c.entries)
 	prior := func(key storage.Key) storage.Position {
 		e, ok := entries[key]
@@ -405,9 +391,10 @@ func (c *testCluster) commit(b storage.Batch) (storage.Index, error) {
 		record.Ops = append(record.Ops, storage.RecordOp{Key: p.Key, Value: p.Value, Origin: p.Origin, Prior: prior(p.Key)})
 		e := storage.Entry{Key: p.Key, Value: p.Value, Version: at, Origin: p.Origin}
 		entries[p.Key] = e
-		change.Puts = append(change.Puts, e)
+		change.Entries = append(change.Entries, e)
 	}
 	for _, key := range b.Deletes {
+		change.Entries = append(change.Entries, storage.Entry{Key: key})
 		if was := prior(key); !was.IsZero() {
 			record.Ops = append(record.Ops, storage.RecordOp{Key: key, Deleted: true, Prior: was})
 			delete(entries, key)
@@ -425,9 +412,7 @@ func (c *testCluster) commit(b storage.Batch) (storage.Index, error) {
 	c.entries = entries
 	for _, n := range c.nodes {
 		n.mu.Lock()
-		for _, id := range slices.Sorted(maps.Keys(n.subs)) {
-			n.subs[id](change)
-		}
+		n.Announce(change)
 		n.mu.Unlock()
 	}
 	c.index = at

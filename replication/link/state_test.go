@@ -118,7 +118,7 @@ func TestReplicaCommitInParts(t *testing.T) {
 	before := s.index
 	var states []replication.UnitState
 	stop := s.nodes[0].OnChange(func(ch storage.Change) { // under the cluster's lock: only looks at the change
-		for _, p := range ch.Puts {
+		for _, p := range ch.Entries {
 			if p.Key == "l/replication/progress/unit/mount/a" {
 				states = append(states, replication.UnitState{})
 			}

@@ -65,8 +65,8 @@ func (l *Local) Close() { l.stop() }
 // changed runs on the apply path.
 func (l *Local) changed(ch storage.Change) {
 	shared, scope, cursor := ch.Reset, ch.Reset, ch.Reset
-	for key := range ch.Written() {
-		switch {
+	for i := range ch.Entries {
+		switch key := ch.Entries[i].Key; {
 		case key.Class() == storage.Shared:
 			shared = true
 			scope = scope || l.o.Layout.Anchor(key) // it may have been moved to where a filter says otherwise

@@ -129,7 +129,7 @@ func TestTableReplacedState(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "log")
 	enable(t, audit.NewTable(&store, tempFiles, nil), "a", file) // by another node, with no feed to this one
 	writeRecord(t, table, "missed")
-	table.Changed(storage.Change{Puts: []storage.Entry{{Key: "s/sys/root/mounts/1"}}})
+	table.Changed(storage.Change{Entries: []storage.Entry{{Key: "s/sys/root/mounts/1"}}})
 	writeRecord(t, table, "unrelated")
 	table.Changed(storage.Change{Reset: true})
 	writeRecord(t, table, "seen")

@@ -11,6 +11,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/coffer-project/coffer/engines"
@@ -87,15 +88,7 @@ func (s *Store) Clear() {
 }
 
 func touchesGroups(ch storage.Change) bool {
-	if ch.Reset {
-		return true
-	}
-	for k := range ch.Written() {
-		if isGroupKey(k) {
-			return true
-		}
-	}
-	return false
+	return ch.Reset || slices.ContainsFunc(ch.Entries, func(e storage.Entry) bool { return isGroupKey(e.Key) })
 }
 
 // update runs a transaction on the identity data.

@@ -218,7 +218,7 @@ func New(o Options) *Node {
 		case wake <- struct{}{}:
 		default:
 		}
-	})
+	}, "seal", "barrier", "cluster")
 	return n
 }
 

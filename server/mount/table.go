@@ -177,7 +177,8 @@ func (t *Table) Changed(ch storage.Change) {
 		return
 	}
 	var entries []storage.Key
-	for k := range ch.Written() {
+	for i := range ch.Entries {
+		k := ch.Entries[i].Key
 		area := k.Area()
 		if area == "sys" {
 			if isEntryKey(k) {

@@ -116,6 +116,9 @@ type record struct {
 
 const area = "namespace"
 
+// namespaces is what all their keys begin with.
+var namespaces = storage.NewKey(storage.Shared, area, "")
+
 // Entries are s/namespace/<id>; s/namespace/<parent id>/<name> holds the id of the one with that name, and so
 // makes names unique.
 func recordKey(id string) storage.Key { return storage.NewKey(storage.Shared, area, id) }

@@ -107,7 +107,7 @@ func (s *Store) Clear() {
 
 // Changed takes every change of the feed. It runs on the apply path and only notes what is stale.
 func (s *Store) Changed(ch storage.Change) {
-	if !ch.Touches(storage.NewKey(storage.Shared, area, "")) {
+	if !ch.Touches(namespaces) {
 		return
 	}
 	s.mu.Lock()
@@ -116,9 +116,9 @@ func (s *Store) Changed(ch storage.Change) {
 		s.dirty = map[string]bool{}
 	}
 	s.all = s.all || ch.Reset
-	for k := range ch.Written() {
-		if k.Class() == storage.Shared && k.Area() == area && !strings.Contains(k.Path(), "/") {
-			s.dirty[k.Path()] = true
+	for i := range ch.Entries {
+		if name, ok := strings.CutPrefix(string(ch.Entries[i].Key), string(namespaces)); ok && !strings.Contains(name, "/") {
+			s.dirty[name] = true
 		}
 	}
 	s.version.Add(1)
@@ -162,7 +162,7 @@ func (s *Store) Load(ctx context.Context) error {
 func (s *Store) build(ctx context.Context, old *tree, all bool, dirty map[string]bool) (*tree, error) {
 	records := map[string]record{}
 	if all {
-		entries, err := s.opts.Store.Scan(ctx, storage.NewKey(storage.Shared, area, ""), "", 0)
+		entries, err := s.opts.Store.Scan(ctx, namespaces, "", 0)
 		if err != nil {
 			return nil, err
 		}

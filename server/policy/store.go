@@ -77,8 +77,8 @@ func isPolicyKey(k storage.Key) bool {
 // Changed forgets what a change made stale. It is meant for storage.Feed's OnChange.
 func (s *Store) Changed(ch storage.Change) {
 	stale := ch.Reset
-	for k := range ch.Written() {
-		stale = stale || isPolicyKey(k)
+	for i := range ch.Entries {
+		stale = stale || isPolicyKey(ch.Entries[i].Key)
 	}
 	if !stale {
 		return

@@ -119,8 +119,8 @@ const localPrefix storage.Key = "l/replication/"
 func (s *Store) Changed(ch storage.Change) {
 	s.registry.Changed(ch)
 	var role, own, scope bool
-	for k := range ch.Written() {
-		switch {
+	for i := range ch.Entries {
+		switch k := ch.Entries[i].Key; {
 		case k == roles.RoleKey:
 			role, own, scope = true, true, true
 		case strings.HasPrefix(string(k), string(ProgressPrefix)):

@@ -80,7 +80,7 @@ func (f *FSM) applySome(logs []*raft.Log, answers []any) (n int, err error) {
 			err = fmt.Errorf("applying log entry %d: %w", l.Index, err)
 			break
 		}
-		if len(ch.Puts)+len(ch.Deletes) > 0 {
+		if len(ch.Entries) > 0 {
 			changes = append(changes, ch)
 		}
 		if len(rec.Ops) > 0 {
@@ -100,7 +100,7 @@ func (f *FSM) applySome(logs []*raft.Log, answers []any) (n int, err error) {
 	if marked {
 		f.mark(pos.Index)
 	}
-	f.feed.announce(changes)
+	f.feed.Announce(changes...)
 	f.setApplied(pos)
 	return n, err
 }
@@ -130,7 +130,7 @@ func (f *FSM) applyLog(w *boltstore.Writer, l *raft.Log, pos *boltstore.Position
 		if err != nil {
 			return ch, rec, nil, false, &tornError{err}
 		}
-		ch, answer = newChange(res.Index, touched), res
+		ch, answer = storage.Change{Index: res.Index, Entries: touched}, res
 		rec = storage.Record{Index: res.Index, TimeMS: cmd.TimeMs, Ops: before.ops(touched)}
 	default:
 		return ch, rec, nil, false, fmt.Errorf("it is of the unknown kind %v", l.Type)
@@ -190,18 +190,6 @@ func lastOfEach(touched []storage.Entry) []storage.Entry {
 		}
 	}
 	return kept
-}
-
-func newChange(index storage.Index, touched []storage.Entry) storage.Change {
-	ch := storage.Change{Index: index}
-	for _, e := range touched {
-		if e.Version == 0 {
-			ch.Deletes = append(ch.Deletes, e.Key)
-		} else {
-			ch.Puts = append(ch.Puts, e)
-		}
-	}
-	return ch
 }
 
 // holds reports whether every precondition is met.

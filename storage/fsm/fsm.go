@@ -49,7 +49,7 @@ type FSM struct {
 	log     *slog.Logger
 	records Log // nil: none
 	owner   storage.FileIdentity
-	feed    feed
+	feed    storage.Subscribers
 
 	// applying is held while entries are applied, also while that waits for the disk, and while the state is replaced.
 	applying sync.Mutex
@@ -373,6 +373,11 @@ func (f *FSM) entry(key storage.Key, rec []byte) (storage.Entry, error) {
 		return storage.Entry{}, &storage.CorruptError{File: f.path(), Detail: err.Error()}
 	}
 	return storage.Entry{Key: key, Value: value, Version: storage.Index(h.Version), Origin: h.Origin}, nil
+}
+
+// OnChange implements storage.Feed.
+func (f *FSM) OnChange(fn func(storage.Change), areas ...string) (stop func()) {
+	return f.feed.OnChange(fn, areas...)
 }
 
 // checkEvery is how many names are listed between two looks at the context.

@@ -184,11 +184,11 @@ func TestOneChangePerEntry(t *testing.T) {
 	apply(t, f, 4, puts("s/a/k", "5"))
 	want := []storage.Change{{
 		Index: 1,
-		Puts: []storage.Entry{
+		Entries: []storage.Entry{
 			{Key: "s/a/k", Value: []byte("2"), Version: 1},
+			{Key: "s/a/l"},
 			{Key: "s/a/n", Value: []byte("1"), Version: 1},
 		},
-		Deletes: []storage.Key{"s/a/l"},
 	}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("changes %+v, want %+v", got, want)

@@ -183,7 +183,7 @@ func (f *FSM) adopt(s *sink) error {
 	if err := f.switchTo(s.store); err != nil {
 		return errors.Join(err, s.store.Close())
 	}
-	f.feed.announce([]storage.Change{{Index: storage.Index(s.pos.Index), Reset: true}})
+	f.feed.Announce(storage.Change{Index: storage.Index(s.pos.Index), Reset: true})
 	f.mu.Lock()
 	f.setAppliedLocked(s.pos)
 	f.mu.Unlock()

@@ -54,7 +54,7 @@ func (r *recorder) take() []storage.Change {
 	out := r.changes
 	r.changes = nil
 	return slices.DeleteFunc(out, func(ch storage.Change) bool {
-		return len(ch.Puts) == 0 && len(ch.Deletes) == 0 && !ch.Reset
+		return len(ch.Entries) == 0 && !ch.Reset
 	})
 }
 
@@ -66,10 +66,10 @@ func testAnnounced(t *testing.T, s FeedStore) {
 
 	idx := mustCommit(t, s, storage.Batch{Puts: []storage.Put{put("s/m/a", "1"), put("s/m/b", "2")}})
 	got := rec.take()
-	if len(got) != 1 || got[0].Index != idx || got[0].Reset || len(got[0].Deletes) != 0 {
+	if len(got) != 1 || got[0].Index != idx || got[0].Reset {
 		t.Fatalf("after one commit at %d: %d changes %v, want one", idx, len(got), got)
 	}
-	puts := slices.SortedFunc(slices.Values(got[0].Puts), func(a, b storage.Entry) int {
+	puts := slices.SortedFunc(slices.Values(got[0].Entries), func(a, b storage.Entry) int {
 		return slices.Compare([]byte(a.Key), []byte(b.Key))
 	})
 	if want := mustScan(t, s, "s/m/", "s/m/", 2); !slices.EqualFunc(puts, want, sameEntry) {
@@ -78,7 +78,8 @@ func testAnnounced(t *testing.T, s FeedStore) {
 
 	idx = mustCommit(t, s, storage.Batch{Puts: []storage.Put{put("s/m/c", "3")}, Deletes: []storage.Key{"s/m/a"}})
 	got = rec.take()
-	if len(got) != 1 || got[0].Index != idx || len(got[0].Puts) != 1 || !slices.Equal(got[0].Deletes, []storage.Key{"s/m/a"}) {
+	deleted := func(e storage.Entry) bool { return e.Key == "s/m/a" && e.Version == 0 && e.Value == nil }
+	if len(got) != 1 || got[0].Index != idx || len(got[0].Entries) != 2 || !slices.ContainsFunc(got[0].Entries, deleted) {
 		t.Fatalf("after a put and a delete at %d: %v", idx, got)
 	}
 
@@ -103,6 +104,14 @@ func testSubscribers(t *testing.T, s FeedStore) {
 	mustPut(t, s, "s/m/a", "2")
 	if a, b := len(one.take()), len(two.take()); a != 1 || b != 0 {
 		t.Errorf("after one stopped they saw %d and %d changes, want 1 and 0", a, b)
+	}
+	var of, all recorder
+	defer s.OnChange(of.add, "n", "o")()
+	defer s.OnChange(all.add)()
+	mustPut(t, s, "s/m/a", "3")
+	mustCommit(t, s, storage.Batch{Puts: []storage.Put{put("s/m/a", "4"), put("l/o/b", "4")}})
+	if a, b := of.take(), all.take(); len(a) != 1 || len(b) != 2 || len(a[0].Entries) != 2 {
+		t.Errorf("of two changes, one of them of the area o, a subscriber of the areas n and o saw %v, one of all %v", a, b)
 	}
 }
 
@@ -152,11 +161,10 @@ func testReplay(t *testing.T, s FeedStore) {
 			t.Fatalf("change at %d announced after the one at %d", ch.Index, last)
 		}
 		last = ch.Index
-		for _, e := range ch.Puts {
-			m[e.Key] = e
-		}
-		for _, k := range ch.Deletes {
-			delete(m, k)
+		for _, e := range ch.Entries {
+			if m[e.Key] = e; e.Version == 0 {
+				delete(m, e.Key)
+			}
 		}
 	}
 	wantSame(t, s, m.scan("s/", "", 0))

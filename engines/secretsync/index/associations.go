@@ -14,7 +14,7 @@ import (
 type Associations struct {
 	mu     sync.Mutex
 	mounts map[string]*mountIndex // by uuid
-	// areas are the keys of mounts, for Concerns, which takes no lock.
+	// areas are the keys of mounts, for Mounts, which takes no lock.
 	areas atomic.Pointer[map[string]bool]
 }
 
@@ -86,10 +86,12 @@ func (x *Associations) publishLocked() {
 	x.areas.Store(&areas)
 }
 
-// Concerns reports whether a mount has associations. It does not block.
-func (x *Associations) Concerns(uuid string) bool {
-	areas := x.areas.Load()
-	return areas != nil && (*areas)[uuid]
+// Mounts returns the mounts that have associations, by uuid. Do not modify the map. It does not block.
+func (x *Associations) Mounts() map[string]bool {
+	if areas := x.areas.Load(); areas != nil {
+		return *areas
+	}
+	return nil
 }
 
 // IDs returns the ids of all associations, in no order.

@@ -90,21 +90,13 @@ func (s *Reconciler) Changed(ch storage.Change) {
 		s.inbox.addAll()
 		return
 	}
-	add := func(key storage.Key) {
-		switch {
-		case key.Area() == "sys":
-			if isSyncInput(key) || s.Associations.Concerns(mountUUIDOf(key)) {
-				s.inbox.add(key)
-			}
-		case s.Associations.Concerns(key.Area()):
+	synced := s.Associations.Mounts()
+	for i := range ch.Entries {
+		key := ch.Entries[i].Key
+		area := key.Area()
+		if synced[area] || area == "sys" && (isSyncInput(key) || synced[mountUUIDOf(key)]) {
 			s.inbox.add(key)
 		}
-	}
-	for _, e := range ch.Puts {
-		add(e.Key)
-	}
-	for _, key := range ch.Deletes {
-		add(key)
 	}
 }
 

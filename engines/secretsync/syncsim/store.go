@@ -13,11 +13,12 @@ import (
 
 // Store is a storage.Store and a storage.Feed like storage.Memory whose scans cost what they return. The zero value is ready.
 type Store struct {
+	storage.Subscribers
+
 	mu      sync.RWMutex
 	index   storage.Index
 	entries map[storage.Key]storage.Entry
 	keys    []storage.Key // sorted
-	subs    []func(storage.Change)
 }
 
 // Get implements storage.Reader.
@@ -100,30 +101,15 @@ func (s *Store) Commit(ctx context.Context, b storage.Batch) (storage.Index, err
 			s.keys = slices.Insert(s.keys, i, p.Key)
 		}
 		s.entries[p.Key] = e
-		ch.Puts = append(ch.Puts, e)
+		ch.Entries = append(ch.Entries, e)
 	}
 	for _, k := range b.Deletes {
 		if i, found := slices.BinarySearch(s.keys, k); found {
 			s.keys = slices.Delete(s.keys, i, i+1)
 		}
 		delete(s.entries, k)
-		ch.Deletes = append(ch.Deletes, k)
+		ch.Entries = append(ch.Entries, storage.Entry{Key: k})
 	}
-	for _, fn := range s.subs {
-		fn(ch)
-	}
+	s.Announce(ch)
 	return s.index, nil
-}
-
-// OnChange implements storage.Feed.
-func (s *Store) OnChange(fn func(storage.Change)) (stop func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.subs = append(s.subs, fn)
-	i := len(s.subs) - 1
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.subs[i] = func(storage.Change) {}
-	}
 }

@@ -26,7 +26,6 @@ type State struct {
 	mu      sync.Mutex
 	index   storage.Index
 	applied chan struct{} // closed at each change
-	feed    []func(storage.Change)
 }
 
 // NewState returns an empty state.
@@ -44,22 +43,12 @@ func (s *State) apply(index storage.Index) {
 	s.applied = make(chan struct{})
 }
 
-// OnChange implements storage.Feed.
-func (s *State) OnChange(fn func(storage.Change)) func() {
-	s.mu.Lock()
-	s.feed = append(s.feed, fn)
-	s.mu.Unlock()
-	return s.Memory.OnChange(fn)
-}
-
 // Replaced tells everybody that the whole state is another one.
 func (s *State) Replaced() {
 	s.mu.Lock()
-	index, feed := s.index+1, s.feed
+	index := s.index + 1
 	s.mu.Unlock()
-	for _, fn := range feed {
-		fn(storage.Change{Index: index, Reset: true})
-	}
+	s.Announce(storage.Change{Index: index, Reset: true})
 	s.apply(index + 1) // what the leader writes after a restore
 }
 

@@ -150,8 +150,8 @@ func watch(s *run.Scope, t *twin, kind string, n int) *sightings {
 }
 
 func (w *sightings) see(ch storage.Change, now time.Time) {
-	for i := range ch.Puts {
-		n, ok := seqOf(w.kind, ch.Puts[i].Key)
+	for i := range ch.Entries {
+		n, ok := seqOf(w.kind, ch.Entries[i].Key)
 		if ok && w.at[n].Swap(now.UnixNano()) == 0 && w.left.Add(-1) == 0 {
 			close(w.all)
 		}

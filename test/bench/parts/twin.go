@@ -176,7 +176,7 @@ func (t *twin) become(s *run.Scope, role func(replication.Self, storage.Index) r
 
 // changed runs on the apply path.
 func (t *twin) changed(ch storage.Change) {
-	if !slices.ContainsFunc(ch.Puts, func(e storage.Entry) bool { return e.Key == roleKey }) {
+	if !slices.ContainsFunc(ch.Entries, func(e storage.Entry) bool { return e.Key == roleKey }) {
 		return
 	}
 	t.mu.Lock()
