@@ -10,7 +10,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"strings"
 	"unicode/utf8"
 )
@@ -131,20 +130,29 @@ type Batch struct {
 // Empty reports whether the batch would change nothing.
 func (b *Batch) Empty() bool { return len(b.Puts) == 0 && len(b.Deletes) == 0 }
 
-// Written yields the keys of the puts, then the deleted ones.
-func (b *Batch) Written() iter.Seq[Key] {
-	return func(yield func(Key) bool) {
-		for i := range b.Puts {
-			if !yield(b.Puts[i].Key) {
-				return
-			}
-		}
-		for _, k := range b.Deletes {
-			if !yield(k) {
-				return
+// Keys returns the keys of the puts, of the deletes and of the reads, in this order.
+func (b *Batch) Keys() []Key {
+	keys := make([]Key, 0, len(b.Puts)+len(b.Deletes)+len(b.Reads))
+	for i := range b.Puts {
+		keys = append(keys, b.Puts[i].Key)
+	}
+	keys = append(keys, b.Deletes...)
+	for i := range b.Reads {
+		keys = append(keys, b.Reads[i].Key)
+	}
+	return keys
+}
+
+// Writes reports whether the batch puts or deletes a key with one of these prefixes.
+func (b *Batch) Writes(prefixes ...Key) bool {
+	for _, key := range b.Keys()[:len(b.Puts)+len(b.Deletes)] {
+		for _, prefix := range prefixes {
+			if strings.HasPrefix(string(key), string(prefix)) {
+				return true
 			}
 		}
 	}
+	return false
 }
 
 // Bytes returns the size of all keys and values in the batch.
@@ -165,12 +173,16 @@ func (b *Batch) Bytes() int {
 // Validate reports the first key or size in the batch that no store may accept, or nil. Keys are whole keys.
 // slack is that of CheckSize.
 func (b *Batch) Validate(slack int) error {
-	seen := make(map[Key]bool, len(b.Puts)+len(b.Deletes))
-	for k := range b.Written() {
+	keys := b.Keys()
+	writes := keys[:len(b.Puts)+len(b.Deletes)]
+	seen := make(map[Key]bool, len(writes))
+	for _, k := range writes {
 		if seen[k] {
 			return fmt.Errorf("key %q is written twice in one batch", k)
 		}
 		seen[k] = true
+	}
+	for _, k := range keys {
 		if err := k.Validate(); err != nil {
 			return err
 		}
@@ -178,11 +190,6 @@ func (b *Batch) Validate(slack int) error {
 	for _, p := range b.Puts {
 		if (p.Origin.Epoch == 0) != (p.Origin.Index == 0) {
 			return fmt.Errorf("the origin of key %q is incomplete", p.Key)
-		}
-	}
-	for _, r := range b.Reads {
-		if err := r.Key.Validate(); err != nil {
-			return err
 		}
 	}
 	return b.CheckSize(slack)

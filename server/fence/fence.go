@@ -92,7 +92,7 @@ func (f *Store) Commit(ctx context.Context, b storage.Batch) (storage.Index, err
 	if len(b.Puts) > 0 && NoRoom(ctx) {
 		return 0, f.Reject()
 	}
-	shared := writesShared(&b)
+	shared := b.Writes("s/")
 	for {
 		role, err := f.opts.Cluster.Current(ctx)
 		if err != nil {
@@ -134,14 +134,4 @@ func (f *Store) may(role roles.Role) error {
 		return &engines.Error{Kind: engines.KindUnavailable, Detail: role.WhyFenced(), Err: storage.ErrPrimaryOnly}
 	}
 	return storage.ErrPrimaryOnly
-}
-
-// writesShared reports whether the batch writes what replicates.
-func writesShared(b *storage.Batch) bool {
-	for k := range b.Written() {
-		if k.Class() == storage.Shared {
-			return true
-		}
-	}
-	return false
 }

@@ -14,17 +14,17 @@ import (
 // rawPrefixes hold what a sealed node must read. It is stored as it is, and not through the barrier.
 var rawPrefixes = [...]storage.Key{"l/seal/", "l/barrier/"}
 
-func isRaw(key storage.Key) bool {
-	for _, p := range rawPrefixes {
-		if strings.HasPrefix(string(key), string(p)) {
-			return true
+// checkKeys reports, as an error, the first key that is not behind the barrier, or prefix that would list such keys.
+func checkKeys(keys ...storage.Key) error {
+	for _, key := range keys {
+		for _, p := range rawPrefixes {
+			if strings.HasPrefix(string(key), string(p)) {
+				return fmt.Errorf("key %q is not behind the barrier", key)
+			}
 		}
 	}
-	return false
+	return nil
 }
-
-// errRaw is the error of a key that is not behind the barrier, or of a prefix that would list such keys.
-func errRaw(key storage.Key) error { return fmt.Errorf("key %q is not behind the barrier", key) }
 
 // Get implements storage.Reader. A value that does not open is a *storage.CorruptError. Unlike that of other
 // stores, the value belongs to the caller.
@@ -33,8 +33,8 @@ func (b *Barrier) Get(ctx context.Context, key storage.Key) (storage.Entry, erro
 	if err != nil {
 		return storage.Entry{}, err
 	}
-	if isRaw(key) {
-		return storage.Entry{}, errRaw(key)
+	if err := checkKeys(key); err != nil {
+		return storage.Entry{}, err
 	}
 	e, err := b.raw.Get(ctx, key)
 	if err != nil {
@@ -48,8 +48,8 @@ func (b *Barrier) List(ctx context.Context, prefix storage.Key, after string, li
 	if _, err := b.current(ctx); err != nil {
 		return nil, err
 	}
-	if isRaw(prefix) {
-		return nil, errRaw(prefix)
+	if err := checkKeys(prefix); err != nil {
+		return nil, err
 	}
 	return b.raw.List(ctx, prefix, after, limit)
 }
@@ -60,8 +60,8 @@ func (b *Barrier) Scan(ctx context.Context, prefix, after storage.Key, limit int
 	if err != nil {
 		return nil, err
 	}
-	if isRaw(prefix) {
-		return nil, errRaw(prefix)
+	if err := checkKeys(prefix); err != nil {
+		return nil, err
 	}
 	var out []storage.Entry
 	for {
@@ -71,7 +71,7 @@ func (b *Barrier) Scan(ctx context.Context, prefix, after storage.Key, limit int
 			return nil, err
 		}
 		for _, e := range entries {
-			if isRaw(e.Key) {
+			if checkKeys(e.Key) != nil {
 				continue
 			}
 			if e, err = b.openEntry(ctx, k, e); err != nil {
@@ -94,7 +94,10 @@ func (b *Barrier) Commit(ctx context.Context, batch storage.Batch) (storage.Inde
 	if err != nil {
 		return 0, err
 	}
-	if err := checkBatch(&batch); err != nil {
+	if err := checkKeys(batch.Keys()...); err != nil {
+		return 0, err
+	}
+	if err := batch.CheckSize(0); err != nil {
 		return 0, err
 	}
 	for {
@@ -127,20 +130,6 @@ func (k *keys) sealBatch(batch storage.Batch) storage.Batch {
 	return sealed
 }
 
-func checkBatch(batch *storage.Batch) error {
-	for _, r := range batch.Reads {
-		if isRaw(r.Key) {
-			return errRaw(r.Key)
-		}
-	}
-	for key := range batch.Written() {
-		if isRaw(key) {
-			return errRaw(key)
-		}
-	}
-	return batch.CheckSize(0)
-}
-
 // OpenValue opens a value as the raw store keeps it under key, read there or in a copy of what was written (a Record).
 // Errors are those of Get. The result belongs to the caller.
 func (b *Barrier) OpenValue(ctx context.Context, key storage.Key, sealed []byte) ([]byte, error) {
@@ -148,8 +137,8 @@ func (b *Barrier) OpenValue(ctx context.Context, key storage.Key, sealed []byte)
 	if err != nil {
 		return nil, err
 	}
-	if isRaw(key) {
-		return nil, errRaw(key)
+	if err := checkKeys(key); err != nil {
+		return nil, err
 	}
 	e, err := b.openEntry(ctx, k, storage.Entry{Key: key, Value: sealed})
 	return e.Value, err

@@ -121,15 +121,15 @@ func checkCommand(c *logpb.Command) error {
 		return err
 	}
 	for _, op := range c.Ops {
-		for _, r := range op.Reads {
-			if err := checkKey(r.Key); err != nil {
-				return err
+		for _, k := range keysOf(op) {
+			switch {
+			case k == "":
+				return errors.New("empty key")
+			case len(k) > storage.MaxKeyBytes:
+				return fmt.Errorf("key of %d bytes: %w", len(k), storage.ErrTooLarge)
 			}
 		}
 		for _, p := range op.Puts {
-			if err := checkKey(p.Key); err != nil {
-				return err
-			}
 			if (p.OriginEpoch == 0) != (p.OriginIndex == 0) {
 				return errors.New("a put has an incomplete origin")
 			}
@@ -137,21 +137,18 @@ func checkCommand(c *logpb.Command) error {
 				return fmt.Errorf("value of %d bytes: %w", len(p.Value), storage.ErrTooLarge)
 			}
 		}
-		for _, k := range op.Deletes {
-			if err := checkKey(k); err != nil {
-				return err
-			}
-		}
 	}
 	return nil
 }
 
-func checkKey(k string) error {
-	switch {
-	case k == "":
-		return errors.New("empty key")
-	case len(k) > storage.MaxKeyBytes:
-		return fmt.Errorf("key of %d bytes: %w", len(k), storage.ErrTooLarge)
+// keysOf returns the keys that an operation reads and writes.
+func keysOf(op *logpb.Op) []string {
+	keys := make([]string, 0, len(op.Reads)+len(op.Puts)+len(op.Deletes))
+	for _, r := range op.Reads {
+		keys = append(keys, r.Key)
 	}
-	return nil
+	for _, p := range op.Puts {
+		keys = append(keys, p.Key)
+	}
+	return append(keys, op.Deletes...)
 }

@@ -5,7 +5,6 @@ package rawstore
 import (
 	"context"
 	"log/slog"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -49,7 +48,7 @@ func (s *Store) Commit(ctx context.Context, b storage.Batch) (storage.Index, err
 		return 0, storage.ErrSealed
 	}
 	index, err := (*c).Commit(ctx, b)
-	if err == nil && readSealed(b) {
+	if err == nil && b.Writes(SealedPrefixes...) {
 		s.awaitDurable(ctx, *c, index)
 	}
 	return index, err
@@ -62,18 +61,6 @@ func (s *Store) awaitDurable(ctx context.Context, c Cluster, index storage.Index
 		s.log.Warn("a change of the seal or of the key ring is committed, but a majority has not confirmed that it is in their state files: "+
 			"keep the former keys until every node has been unsealed with the new ones", "index", index, "err", err)
 	}
-}
-
-// readSealed reports whether a batch changes what a sealed node reads.
-func readSealed(b storage.Batch) bool {
-	for key := range b.Written() {
-		for _, prefix := range SealedPrefixes {
-			if strings.HasPrefix(string(key), string(prefix)) {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // Route has commits go through a cluster; nil: they fail with storage.ErrSealed.
