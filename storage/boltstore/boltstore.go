@@ -276,14 +276,11 @@ func (s *Store) release() error {
 }
 
 // guard turns a panic of bbolt, or a fault in its memory map, into a *storage.CorruptError, and ends the
-// use of the file. Call it as defer s.guard(&err)().
-func (s *Store) guard(err *error) func() {
-	old := debug.SetPanicOnFault(true)
-	return func() {
-		debug.SetPanicOnFault(old)
-		if p := recover(); p != nil {
-			*err = s.damaged(damageText(p))
-		}
+// use of the file. Call it as defer s.guard(&err, debug.SetPanicOnFault(true)).
+func (s *Store) guard(err *error, before bool) {
+	debug.SetPanicOnFault(before)
+	if p := recover(); p != nil {
+		*err = s.damaged(damageText(p))
 	}
 }
 

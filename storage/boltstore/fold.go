@@ -1,6 +1,7 @@
 package boltstore
 
 import (
+	"runtime/debug"
 	"time"
 
 	"github.com/coffer-project/coffer/storage/lthash"
@@ -8,8 +9,8 @@ import (
 
 // Writer is one commit in the making. What it wrote becomes visible as a whole with Commit.
 type Writer struct {
-	s    *Store
-	view View // what was there before; its lower layers stay as they are while the writer is open
+	s      *Store
+	layers // what was there before, under what is written; the lower ones stay as they are while the writer is open
 }
 
 // Begin starts a commit. It blocks while the overlays are full because the disk cannot keep up, until there
@@ -27,7 +28,7 @@ func (s *Store) Begin() (*Writer, error) {
 		return nil, err
 	}
 	view.active = s.work.tree
-	return &Writer{s: s, view: view}, nil
+	return &Writer{s: s, layers: view.layers}, nil
 }
 
 // heldLocked returns the memory in overlays.
@@ -45,7 +46,16 @@ func (w *Writer) Position() Position { return w.s.workPos }
 func (w *Writer) Bytes() int { return w.s.work.bytes }
 
 // Header returns the header of the record under key, or the zero one. It sees what the writer wrote.
-func (w *Writer) Header(key string) (Header, error) { return w.view.Header(key) }
+func (w *Writer) Header(key string) (h Header, err error) {
+	rec, err := w.lookup(key, recordHeaderBytes+originBytes)
+	if err != nil || rec == nil {
+		return h, err
+	}
+	if h, _, err = ParseRecord(rec); err != nil {
+		err = w.s.damaged(err.Error())
+	}
+	return h, err
+}
 
 // Put stores rec under key. The store keeps rec.
 func (w *Writer) Put(key string, rec []byte) { w.s.work.set(key, rec) }
@@ -80,7 +90,7 @@ func (w *Writer) Abort() {
 
 func (w *Writer) end() {
 	w.s.writeMu.Unlock()
-	w.view.Close()
+	w.base.close()
 }
 
 // Advance moves the position without changing data: pos.Index must follow only entries that wrote nothing.
@@ -282,7 +292,7 @@ func (s *Store) beforeFold() error {
 
 // write is one synced transaction: the records, the digest they add up to, and the position.
 func (s *Store) write(f *frozen) (err error) {
-	defer s.guard(&err)()
+	defer s.guard(&err, debug.SetPanicOnFault(true))
 	s.mu.Lock()
 	now := s.cur.base // nothing else replaces it
 	s.mu.Unlock()

@@ -86,13 +86,9 @@ func (p *pages) raw(id uint64) []byte {
 	return p.data[at : at+int(run)*p.size]
 }
 
-// page returns page id if it is what was written. Else it panics with a damage.
-func (p *pages) page(id uint64) page { return p.read(id, false) }
-
-// hotPage is page for reads of single records: it keeps copies of leaves that are read often, too.
-func (p *pages) hotPage(id uint64) page { return p.read(id, true) }
-
-func (p *pages) read(id uint64, leaves bool) page {
+// page returns page id if it is what was written. Else it panics with a damage. leaves says that copies of leaves that are read
+// often are kept, too: for reads of single records.
+func (p *pages) page(id uint64, leaves bool) page {
 	if chunk := id / sumChunkPages; chunk < uint64(len(p.sums)) {
 		if c := p.sums[chunk].copies[id%sumChunkPages].Load(); c != nil {
 			return *c
@@ -309,7 +305,7 @@ func (c *pageCursor) page(id uint64) (p page) {
 			c.compareDisk(p)
 		}
 	} else {
-		p = c.base.pages.page(id)
+		p = c.base.pages.page(id, false)
 	}
 	c.read += len(p.b)
 	return p
@@ -318,7 +314,10 @@ func (c *pageCursor) page(id uint64) (p page) {
 // seek goes to the first key that is at least key. It panics with a damage, as does next.
 func (c *pageCursor) seek(key string) {
 	c.stack = c.stack[:0]
-	p := c.base.top(c.page)
+	p := c.page(c.base.top)
+	if c.base.data == 0 {
+		p = c.base.inline(p)
+	}
 	for p.kind == branchPage {
 		i := p.childFor(key)
 		c.stack = append(c.stack, pagePlace{p, i})

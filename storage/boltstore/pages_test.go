@@ -254,9 +254,9 @@ func TestLeafCopies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := v.base.top(s.pages.page)
+	p := s.pages.page(v.base.top, false)
 	for p.kind == branchPage {
-		p = s.pages.page(p.child(p.childFor(keys[7])))
+		p = s.pages.page(p.child(p.childFor(keys[7])), false)
 	}
 	v.Close()
 	bit := (int64(p.id)*pageSize + pageSize/2) * 8

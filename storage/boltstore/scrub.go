@@ -5,6 +5,7 @@ import (
 	"hash/crc32"
 	"io"
 	"runtime"
+	"runtime/debug"
 )
 
 // scrubPages is how many pages are compared at a time.
@@ -108,7 +109,7 @@ func (c *pageCursor) scrub(from string) (next string, more bool) {
 
 // scrubMetas checks the two meta pages. The flusher may be writing one of them.
 func (s *Store) scrubMetas() (err error) {
-	defer s.guard(&err)()
+	defer s.guard(&err, debug.SetPanicOnFault(true))
 	s.mu.Lock()
 	now := s.cur.base
 	s.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"math"
+	"runtime/debug"
 	"sync/atomic"
 
 	"go.etcd.io/bbolt"
@@ -29,6 +30,7 @@ type base struct {
 	high  uint64 // pages at and above it are not in use
 	root  uint64 // the page of the buckets
 	data  uint64 // the root page of the records; 0: it is part of root
+	top   uint64 // where the search for a record begins: data, or root
 	state state
 	sum   lthash.Sum   // of all records
 	refs  atomic.Int64 // views, and one for the store while the base is current
@@ -37,7 +39,7 @@ type base struct {
 // openBase returns the state that the file has now, which follows old, if there was one. Only the flusher calls it, and
 // Open.
 func (s *Store) openBase(old *base) (b *base, err error) {
-	defer s.guard(&err)()
+	defer s.guard(&err, debug.SetPanicOnFault(true))
 	b = &base{s: s, pages: s.pages}
 	m, err := b.pages.newestMeta()
 	if err != nil {
@@ -57,12 +59,15 @@ func (s *Store) openBase(old *base) (b *base, err error) {
 	}
 	b.pages.follow(&s.used, oldRoot, b.root)
 	s.pages = b.pages
-	root := b.pages.page(b.root)
+	root := b.pages.page(b.root, false)
 	data, meta, err := root.buckets()
 	if err != nil {
 		panic(err)
 	}
-	b.data = binary.NativeEndian.Uint64(data)
+	b.data, b.top = binary.NativeEndian.Uint64(data), b.root
+	if b.data != 0 {
+		b.top = b.data
+	}
 	if b.state, err = b.bucket(meta).state(); err != nil {
 		panic(err)
 	}
@@ -74,7 +79,7 @@ func (s *Store) openBase(old *base) (b *base, err error) {
 // bucket returns the root page of a bucket. It panics with a damage.
 func (b *base) bucket(header []byte) *page {
 	if id := binary.NativeEndian.Uint64(header); id != 0 {
-		p := b.pages.page(id)
+		p := b.pages.page(id, false)
 		return &p
 	}
 	p, err := inlinePage(header)
@@ -84,12 +89,8 @@ func (b *base) bucket(header []byte) *page {
 	return &p
 }
 
-// top returns the root page of the records. It panics with a damage.
-func (b *base) top(read func(id uint64) page) page {
-	if b.data != 0 {
-		return read(b.data)
-	}
-	root := read(b.root)
+// inline returns the root page of the records that is part of root. It panics with a damage.
+func (b *base) inline(root page) page {
 	data, _, err := root.buckets()
 	if err != nil {
 		panic(err)
@@ -99,9 +100,12 @@ func (b *base) top(read func(id uint64) page) page {
 
 // get returns the record under key, or nil. It is valid as long as the base is not closed. It panics with a damage.
 func (b *base) get(key string) []byte {
-	p := b.top(b.pages.hotPage)
+	p := b.pages.page(b.top, true)
+	if b.data == 0 {
+		p = b.inline(p)
+	}
 	for p.kind == branchPage {
-		p = b.pages.hotPage(p.child(p.childFor(key)))
+		p = b.pages.page(p.child(p.childFor(key)), true)
 	}
 	if i, found := p.search(key); found {
 		_, rec := p.record(i)
@@ -160,7 +164,7 @@ func (v View) Digest() Digest { return v.base.state.Digest }
 
 // Sum describes all records of the view. It costs as much as what is not in the file yet, so it may take a while.
 func (v View) Sum() (sum lthash.Sum, err error) {
-	defer v.base.s.guard(&err)()
+	defer v.base.s.guard(&err, debug.SetPanicOnFault(true))
 	sum = v.base.sum
 	change := func(name string, rec []byte) bool {
 		key := []byte(name)
@@ -191,21 +195,9 @@ func (v View) Sum() (sum lthash.Sum, err error) {
 // Get returns the record under key, or nil. Do not modify it: views share what is not in the file yet.
 func (v View) Get(key string) (rec []byte, err error) { return v.lookup(key, math.MaxInt) }
 
-// Header returns the header of the record under key, or the zero one if there is none.
-func (v View) Header(key string) (h Header, err error) {
-	rec, err := v.lookup(key, recordHeaderBytes+originBytes)
-	if err != nil || rec == nil {
-		return h, err
-	}
-	if h, _, err = ParseRecord(rec); err != nil {
-		err = v.base.s.damaged(err.Error())
-	}
-	return h, err
-}
-
 // lookup returns the record under key, at most limit bytes of it, or nil.
-func (v View) lookup(key string, limit int) (rec []byte, err error) {
-	for _, t := range [...]*tree{v.active, v.folding} {
+func (l *layers) lookup(key string, limit int) (rec []byte, err error) {
+	for _, t := range [...]*tree{l.active, l.folding} {
 		if t == nil {
 			continue
 		}
@@ -213,8 +205,8 @@ func (v View) lookup(key string, limit int) (rec []byte, err error) {
 			return rec, nil
 		}
 	}
-	defer v.base.s.guard(&err)()
-	if found := v.base.get(key); found != nil {
+	defer l.base.s.guard(&err, debug.SetPanicOnFault(true))
+	if found := l.base.get(key); found != nil {
 		rec = bytes.Clone(found[:min(len(found), limit)]) // the memory map may change
 	}
 	return rec, nil
@@ -228,7 +220,7 @@ type Cursor struct {
 
 // Walk calls fn with a cursor over the view. Faults of the file while fn runs become its error.
 func (v View) Walk(fn func(c *Cursor) error) (err error) {
-	defer v.base.s.guard(&err)()
+	defer v.base.s.guard(&err, debug.SetPanicOnFault(true))
 	return fn(v.newCursor())
 }
 
