@@ -157,7 +157,10 @@ func (n *Node) ReadIndex(ctx context.Context) (storage.Index, error) { return n.
 
 // IsLeader reports whether this node leads and has applied everything earlier leaders committed. It can be
 // wrong for as long as a lost leader does not know: ReadIndex is the proof.
-func (n *Node) IsLeader() bool { return n.raft.IsLeader() }
+func (n *Node) IsLeader() bool {
+	_, leads := n.raft.Leads()
+	return leads
+}
 
 // LeaderChanges signals, level-triggered with capacity 1, that IsLeader or Leader may have changed. The
 // channel is never closed and has one consumer.

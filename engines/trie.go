@@ -17,6 +17,7 @@ type segment struct {
 	name string // the literal, or the parameter's name
 	// optional rests may be empty for every operation.
 	optional bool
+	suffix   string // of a rest: the literal text that must follow it ("/tune", or "")
 }
 
 type segmentKind int
@@ -59,6 +60,11 @@ func parsePattern(pattern string) ([]segment, error) {
 			}
 		}
 	}
+	for i := range segments {
+		for _, s := range segments[i+1:] {
+			segments[i].suffix += "/" + s.name
+		}
+	}
 	return segments, nil
 }
 
@@ -94,7 +100,7 @@ type node struct {
 	rests    []tail   // of patterns with a rest that begins here, longest suffix first
 }
 
-// tail is a rest with the literal text that must follow it ("/tune", or "").
+// tail is a rest with its suffix.
 type tail struct {
 	suffix string
 	routes []*Route
@@ -102,7 +108,7 @@ type tail struct {
 
 // add puts a route into the trie and reports whether its place was free.
 func (n *node) add(segments []segment, r *Route) bool {
-	for i, s := range segments {
+	for _, s := range segments {
 		switch s.kind {
 		case literal:
 			if n.literals == nil {
@@ -118,7 +124,7 @@ func (n *node) add(segments []segment, r *Route) bool {
 			}
 			n = n.param
 		case rest:
-			return n.addRest(suffix(segments[i+1:]), r)
+			return n.addRest(s.suffix, r)
 		}
 	}
 	return addRoute(&n.ends, r)
@@ -142,15 +148,6 @@ func addRoute(routes *[]*Route, r *Route) bool {
 	}
 	*routes = append(*routes, r)
 	return true
-}
-
-// suffix returns the text that literal segments after a rest stand for.
-func suffix(segments []segment) string {
-	var b strings.Builder
-	for _, s := range segments {
-		b.WriteString("/" + s.name)
-	}
-	return b.String()
 }
 
 // start is the position to match a path from. A position beyond the end of the path means that all segments
@@ -228,7 +225,7 @@ func (r *Route) capture(path string) map[string]string {
 			value = path[pos:]
 		}
 		if s.kind == rest {
-			value = strings.TrimSuffix(value, suffix(r.segments[i+1:]))
+			value = strings.TrimSuffix(value, s.suffix)
 			if r.Op == List && value != "" && i == len(r.segments)-1 {
 				value += "/"
 			}

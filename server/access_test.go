@@ -81,7 +81,7 @@ func TestParametersInTheQuery(t *testing.T) {
 	in.must(in.root, engines.Update, "sys/policies/acl/newest", `{"policy":"path \"secret/data/app\" { capabilities = [\"read\"] denied_parameters = { \"version\" = [] } }"}`)
 	tok := in.token("newest")
 	read := func(query url.Values) error {
-		_, err := in.Handle(context.Background(), &pipeline.Request{
+		_, err := in.Requests().Handle(context.Background(), &pipeline.Request{
 			ID: "r", Op: engines.Read, Path: "secret/data/app", Token: engines.Sensitive(tok), Header: http.Header{}, Query: query,
 		})
 		return err
@@ -150,7 +150,7 @@ func TestAboutThisNode(t *testing.T) {
 		t.Errorf("health of a standby, with a token it does not know = %v, %v, want 429", r, err)
 	}
 	for _, path := range []string{"sys/seal", "sys/unseal"} {
-		if got, err := in.Place(context.Background(), &pipeline.Request{Op: engines.Update, Path: path}); err != nil || got != pipeline.Only {
+		if got, err := in.Requests().Place(context.Background(), &pipeline.Request{Op: engines.Update, Path: path}); err != nil || got != pipeline.Only {
 			t.Errorf("Place(%s) = %v, %v, want Only: another node must not do it", path, got, err)
 		}
 	}
@@ -167,11 +167,11 @@ func TestReadsThatMustBeCurrent(t *testing.T) {
 	asked := 0
 	in.state.hooks(func() { asked++ }, nil)
 	req := &pipeline.Request{ID: "r", Op: engines.Read, Path: "sys/mounts", Token: engines.Sensitive(in.root), Header: http.Header{}}
-	if _, err := in.Handle(context.Background(), req); err != nil || asked != 0 {
+	if _, err := in.Requests().Handle(context.Background(), req); err != nil || asked != 0 {
 		t.Errorf("a plain read on a standby: %v, asked the leader %d times, want 0", err, asked)
 	}
 	req.Current = true
-	if _, err := in.Handle(context.Background(), req); err != nil || asked != 1 {
+	if _, err := in.Requests().Handle(context.Background(), req); err != nil || asked != 1 {
 		t.Errorf("a read that must be current, on a standby: %v, asked the leader %d times, want 1", err, asked)
 	}
 }
@@ -179,7 +179,7 @@ func TestReadsThatMustBeCurrent(t *testing.T) {
 func TestHealthCodes(t *testing.T) {
 	in := start(t)
 	for code, ok := range map[string]bool{"100": false, "101": false, "199": false, "200": true, "299": true, "599": true, "600": false} {
-		_, err := in.Handle(context.Background(), &pipeline.Request{Op: engines.Read, Path: "sys/health", Query: url.Values{"activecode": {code}}})
+		_, err := in.Requests().Handle(context.Background(), &pipeline.Request{Op: engines.Read, Path: "sys/health", Query: url.Values{"activecode": {code}}})
 		if ok != (err == nil) {
 			t.Errorf("activecode=%s: %v", code, err)
 		}

@@ -207,7 +207,7 @@ func New(o Options) *Server {
 	s.declareShared()
 	s.pipeline = pipeline.New(pipeline.Parts{
 		Node: s.node, System: s.system.Router(), Namespaces: s.namespaces, Mounts: s.mounts, Quotas: s.quotas, Tokens: s.tokens,
-		Identity: s.identity, Rights: s.rights, Logins: s.logins, Leases: s.leases, Wraps: s.wraps, Audit: s.audit, Flights: &s.flights,
+		Identity: s.identity, Rights: s.rights, Logins: s.logins, Leases: s.leases, Wraps: s.wraps, Audit: s.audit.Broker(), Flights: &s.flights,
 		Replicated: s.replicated, Link: s.link, Primary: s.primary, Store: s.store, NoRoom: s.noRoom, Logger: o.Logger,
 	})
 	return s
@@ -485,30 +485,8 @@ func (s *Server) sweep(ctx context.Context) time.Duration {
 	return min(max(time.Until(next), 100*time.Millisecond), sweepInterval)
 }
 
-// Handle runs a request through the pipeline. Errors are engines.Error or storage's sentinels.
-func (s *Server) Handle(ctx context.Context, req *pipeline.Request) (*pipeline.Reply, error) {
-	return s.pipeline.Handle(ctx, req)
-}
-
-// Place says where a request must run.
-func (s *Server) Place(ctx context.Context, req *pipeline.Request) (pipeline.Place, error) {
-	return s.pipeline.Place(ctx, req)
-}
-
-// WantsRawBody reports whether the route streams its body.
-func (s *Server) WantsRawBody(ctx context.Context, req *pipeline.Request) bool {
-	return s.pipeline.WantsRawBody(ctx, req)
-}
-
-// BodyRule returns what the body of the request may be, as far as this node knows.
-func (s *Server) BodyRule(ctx context.Context, req *pipeline.Request) pipeline.BodyRule {
-	return s.pipeline.BodyRule(ctx, req)
-}
-
-// WantsForeignForm reports whether the route takes forms that pages of other sites send.
-func (s *Server) WantsForeignForm(ctx context.Context, req *pipeline.Request) bool {
-	return s.pipeline.WantsForeignForm(ctx, req)
-}
+// Requests is what requests pass.
+func (s *Server) Requests() *pipeline.Pipeline { return s.pipeline }
 
 // ServeSecondary does what a secondary asks of this primary. The index covers what was written.
 func (s *Server) ServeSecondary(ctx context.Context, peer roles.Peer, kind string, payload []byte) (answer []byte, at storage.Index, err error) {

@@ -225,7 +225,7 @@ func (in *instance) doIn(ns, token string, op engines.Operation, path, body stri
 	if body != "" {
 		req.Body = json.RawMessage(body)
 	}
-	return in.Handle(context.Background(), req)
+	return in.Requests().Handle(context.Background(), req)
 }
 
 func (in *instance) must(token string, op engines.Operation, path, body string) *pipeline.Reply {
@@ -385,7 +385,7 @@ func TestStandby(t *testing.T) {
 		{engines.Update, "sys/seal", pipeline.Only}, {engines.Update, "sys/unseal", pipeline.Only},
 		{engines.Read, "sys/storage/raft/configuration", pipeline.Active}, {engines.Read, "sys/health", pipeline.Only},
 	} {
-		got, err := in.Place(ctx, &pipeline.Request{Op: tt.op, Path: tt.path})
+		got, err := in.Requests().Place(ctx, &pipeline.Request{Op: tt.op, Path: tt.path})
 		if err != nil || got != tt.want {
 			t.Errorf("Place(%s %s) = %v, %v, want %v", tt.op, tt.path, got, err, tt.want)
 		}
@@ -404,7 +404,7 @@ func TestStandbyThatIsBehind(t *testing.T) {
 	in.until(func() bool { return !in.Active() }, "still active")
 	health := func(query url.Values) (int, map[string]any) {
 		t.Helper()
-		reply, err := in.Handle(context.Background(), &pipeline.Request{Op: engines.Read, Path: "sys/health", Query: query})
+		reply, err := in.Requests().Handle(context.Background(), &pipeline.Request{Op: engines.Read, Path: "sys/health", Query: query})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -435,7 +435,7 @@ func TestStandbyThatIsBehind(t *testing.T) {
 		if status, _ := health(url.Values{"haunhealthycode": {"299"}}); !tt.current && status != 299 {
 			t.Errorf("behind %v: health with haunhealthycode is %d", tt.behind, status)
 		}
-		if place, err := in.Place(context.Background(), &pipeline.Request{Op: engines.Read, Path: "secret/data/app"}); place != wantPlace || err != nil {
+		if place, err := in.Requests().Place(context.Background(), &pipeline.Request{Op: engines.Read, Path: "secret/data/app"}); place != wantPlace || err != nil {
 			t.Errorf("behind %v: Place = %v, %v, want %v", tt.behind, place, err, wantPlace)
 		}
 		_, err := in.do(in.root, engines.Read, "secret/data/app", "")

@@ -112,7 +112,7 @@ func TestMountOfANewerVersion(t *testing.T) {
 	in.state.lead(false)
 	in.until(func() bool { return !in.Active() }, "still active")
 	for op, path := range map[engines.Operation]string{engines.Read: "later/a", engines.Update: "auth/later/login"} {
-		place, err := in.Place(t.Context(), &pipeline.Request{Op: op, Path: path})
+		place, err := in.Requests().Place(t.Context(), &pipeline.Request{Op: op, Path: path})
 		if err != nil || place != pipeline.Active {
 			t.Errorf("a standby places %s %s at %v, %v, want the active node, which may know the type", op, path, place, err)
 		}

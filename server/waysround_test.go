@@ -146,7 +146,7 @@ func TestParametersSaidTwice(t *testing.T) {
 		if body != "" {
 			req.Body = []byte(body)
 		}
-		_, err := in.Handle(context.Background(), req)
+		_, err := in.Requests().Handle(context.Background(), req)
 		return err
 	}
 	for _, ok := range []url.Values{nil, {"version": {"2"}}} {
@@ -288,7 +288,7 @@ func TestWrappingLeadsToNoOtherNode(t *testing.T) {
 		if path == "sys/seal" {
 			op = engines.Update
 		}
-		if got, err := in.Place(context.Background(), &pipeline.Request{Op: op, Path: path, Header: header}); err != nil || got != want {
+		if got, err := in.Requests().Place(context.Background(), &pipeline.Request{Op: op, Path: path, Header: header}); err != nil || got != want {
 			t.Errorf("Place of %s, wrapped = %v, %v, want %v", path, got, err, want)
 		}
 	}

@@ -206,8 +206,8 @@ func (n *Runner) Commit(ctx context.Context, b storage.Batch) (storage.Index, er
 
 // MustLead returns why this node takes no writes, or nil.
 func (n *Runner) MustLead() error {
-	switch {
-	case n.IsLeader():
+	switch _, leads := n.Leads(); {
+	case leads:
 		return nil
 	case n.Raft().State() == raft.Leader:
 		return fmt.Errorf("%w: this node has just been elected", storage.ErrUnavailable)

@@ -50,7 +50,7 @@ func (r *reads) init() {
 func (n *Runner) ReadIndex(ctx context.Context) (storage.Index, error) {
 	n.reads.requests.Add(1)
 	index, err := storage.Index(0), ErrNotLeading
-	if n.IsLeader() {
+	if _, leads := n.Leads(); leads {
 		index, err = n.reads.confirms.wait(ctx)
 	}
 	if err != nil {

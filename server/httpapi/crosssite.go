@@ -22,7 +22,7 @@ func (x *exchange) checkSite() error {
 		return nil
 	}
 	kind, _, _ := mime.ParseMediaType(h.Get("Content-Type"))
-	if x.r.Method == http.MethodPost && kind == "application/x-www-form-urlencoded" && x.api.opts.Backend.WantsForeignForm(x.r.Context(), &x.req) {
+	if x.r.Method == http.MethodPost && kind == "application/x-www-form-urlencoded" && x.api.opts.Requests.WantsForeignForm(x.r.Context(), &x.req) {
 		return nil
 	}
 	return &engines.Error{Kind: engines.KindDenied, Detail: "the request comes from a page of another site: add its origin to sys/config/cors if it may use the API"}

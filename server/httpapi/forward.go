@@ -24,8 +24,8 @@ func (x *exchange) forward(r *http.Request) {
 		x.w.WriteHeader(x.status)
 		return
 	}
-	raw := backend.WantsRawBody(r.Context(), &x.req)
-	rule := backend.BodyRule(r.Context(), &x.req)
+	raw := x.api.opts.Requests.WantsRawBody(r.Context(), &x.req)
+	rule := x.api.opts.Requests.BodyRule(r.Context(), &x.req)
 	if r.ContentLength > x.maxBody(rule) && !raw {
 		x.fail(tooLarge(x.maxBody(rule)))
 		return

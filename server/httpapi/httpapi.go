@@ -26,7 +26,6 @@ import (
 
 // Backend is the server behind the edge.
 type Backend interface {
-	Requests
 	Activity
 	Consistency
 	NodeID() string
@@ -69,10 +68,11 @@ type Consistency interface {
 	Behind() time.Duration
 }
 
-// Options of an API. Backend is required.
+// Options of an API. Requests and Backend are required.
 type Options struct {
-	Backend Backend
-	Logger  *slog.Logger
+	Requests Requests
+	Backend  Backend
+	Logger   *slog.Logger
 	// UI serves below /ui/; nil: there is none.
 	UI http.Handler
 	// MaxBodyBytes limits request bodies; 0 means 32 MiB.
@@ -231,7 +231,7 @@ func (x *exchange) serve() {
 	backend := x.api.opts.Backend
 	ctx, cancel := context.WithTimeout(x.r.Context(), x.api.opts.Timeout)
 	defer cancel()
-	place, err := backend.Place(ctx, &x.req)
+	place, err := x.api.opts.Requests.Place(ctx, &x.req)
 	if err != nil {
 		x.fail(err)
 		return
@@ -286,8 +286,8 @@ func (x *exchange) consistent(ctx context.Context) (answered bool) {
 
 // local runs the request on this node.
 func (x *exchange) local(ctx context.Context) {
-	backend := x.api.opts.Backend
-	if backend.WantsRawBody(ctx, &x.req) {
+	backend, requests := x.api.opts.Backend, x.api.opts.Requests
+	if requests.WantsRawBody(ctx, &x.req) {
 		x.takeTime()
 		x.req.RawBody = x.openStream()
 		ctx = context.WithoutCancel(ctx) // no time limit, but the client's disconnection still counts
@@ -298,7 +298,7 @@ func (x *exchange) local(ctx context.Context) {
 	} else if x.hasBody() {
 		x.req.ReadBody = x.readBody
 	}
-	reply, err := backend.Handle(ctx, &x.req)
+	reply, err := requests.Handle(ctx, &x.req)
 	if errors.Is(err, storage.ErrReadOnly) && !x.forwarded && !x.only && !backend.Active() && x.req.RawBody == nil {
 		// It turned out to write: the whole request runs again on the active node.
 		again := x.r

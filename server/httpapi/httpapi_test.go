@@ -93,7 +93,7 @@ func (b *backend) Forward(w http.ResponseWriter, r *http.Request) error {
 
 func call(t *testing.T, b *backend, o httpapi.Options, method, target, body string, header ...string) *httptest.ResponseRecorder {
 	t.Helper()
-	o.Backend = b
+	o.Requests, o.Backend = b, b
 	r := httptest.NewRequest(method, target, strings.NewReader(body))
 	for i := 0; i+1 < len(header); i += 2 {
 		r.Header.Set(header[i], header[i+1])
@@ -263,7 +263,7 @@ func TestStandby(t *testing.T) {
 		b := &backend{place: pipeline.Active, err: storage.ErrReadOnly}
 		r := httptest.NewRequest("POST", "/v1/x/y", strings.NewReader("{}"))
 		w := httptest.NewRecorder()
-		httpapi.New(httpapi.Options{Backend: b}).Forwarded().ServeHTTP(w, r)
+		httpapi.New(httpapi.Options{Requests: b, Backend: b}).Forwarded().ServeHTTP(w, r)
 		if w.Code != http.StatusServiceUnavailable || len(b.forwarded) != 0 {
 			t.Errorf("= %d, forwarded %q", w.Code, b.forwarded)
 		}
@@ -318,7 +318,8 @@ func TestLastSlash(t *testing.T) {
 func TestAnnouncedBody(t *testing.T) {
 	r := httptest.NewRequest("POST", "/v1/x/y", strings.NewReader("{"))
 	r.ContentLength = 32 << 20
-	api := httpapi.New(httpapi.Options{Backend: &backend{active: true}})
+	b := &backend{active: true}
+	api := httpapi.New(httpapi.Options{Requests: b, Backend: b})
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	api.ServeHTTP(httptest.NewRecorder(), r)
@@ -335,7 +336,7 @@ func TestStalledRequests(t *testing.T) {
 		"body": {active: true}, "body of a forwarded request": {place: pipeline.Active}, "active node": {place: pipeline.Active, hangs: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := httptest.NewServer(httpapi.New(httpapi.Options{Backend: b, Timeout: 20 * time.Millisecond}))
+			s := httptest.NewServer(httpapi.New(httpapi.Options{Requests: b, Backend: b, Timeout: 20 * time.Millisecond}))
 			defer s.Close()
 			conn, err := net.Dial("tcp", s.Listener.Addr().String())
 			if err != nil {
@@ -377,7 +378,7 @@ func TestStreams(t *testing.T) {
 
 func TestForwardedReadsAreCurrent(t *testing.T) {
 	b := &backend{place: pipeline.Here}
-	api := httpapi.New(httpapi.Options{Backend: b})
+	api := httpapi.New(httpapi.Options{Requests: b, Backend: b})
 	for forwarded, handler := range map[bool]http.Handler{false: api, true: api.Forwarded()} {
 		handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/v1/x/y", nil))
 		if b.got.Current != forwarded {
@@ -410,7 +411,7 @@ func TestForwardedWriteWaitsForItsEffects(t *testing.T) {
 // A node that forwards and the one that answers read the same path.
 func TestForwardedPath(t *testing.T) {
 	b := &backend{active: true}
-	api := httpapi.New(httpapi.Options{Backend: b})
+	api := httpapi.New(httpapi.Options{Requests: b, Backend: b})
 	for _, target := range []string{"/v1/x/y", "/x/y", "/v1%2fx/y", "/v1/v1/x"} {
 		var paths []string
 		for _, handler := range []http.Handler{api, api.Forwarded()} {
@@ -448,7 +449,7 @@ func FuzzPath(f *testing.F) {
 		f.Add(seed, "LIST")
 	}
 	b := &backend{active: true}
-	api := httpapi.New(httpapi.Options{Backend: b})
+	api := httpapi.New(httpapi.Options{Requests: b, Backend: b})
 	f.Fuzz(func(t *testing.T, target, method string) {
 		r := &http.Request{Method: method, URL: &url.URL{Path: "/v1/" + target}, Header: http.Header{}, RemoteAddr: "127.0.0.1:1"}
 		b.got = nil

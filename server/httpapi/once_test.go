@@ -17,7 +17,7 @@ func TestRepeatedHeaders(t *testing.T) {
 			r.Header.Add(name, "60")
 			r.Header.Add(name, second)
 			w := httptest.NewRecorder()
-			httpapi.New(httpapi.Options{Backend: b}).ServeHTTP(w, r)
+			httpapi.New(httpapi.Options{Requests: b, Backend: b}).ServeHTTP(w, r)
 			if w.Code != want && !(want == http.StatusNoContent && w.Code < 300) || (b.got != nil) != (want < 300) {
 				t.Errorf("%s %q and %q: status %d, reached the backend: %v", name, "60", second, w.Code, b.got != nil)
 			}

@@ -76,9 +76,8 @@ func (p *Pipeline) admit(ctx context.Context, c *call) error {
 	if err := p.readWrapTTL(c); err != nil {
 		return err
 	}
-	open := c.open()
 	if c.Token == "" {
-		if open {
+		if c.open {
 			return c.fetch()
 		}
 		if c.flags.Has(engines.Ceremony) {
@@ -89,7 +88,7 @@ func (p *Pipeline) admit(ctx context.Context, c *call) error {
 	}
 	err := p.authenticate(ctx, c)
 	if err != nil {
-		if open && answered(err) {
+		if c.open && answered(err) {
 			return c.fetch() // a token that is not needed may also be wrong
 		}
 		return err
@@ -97,7 +96,7 @@ func (p *Pipeline) admit(ctx context.Context, c *call) error {
 	if err := c.fetch(); err != nil {
 		return err
 	}
-	if open || c.flags.Has(engines.AnyToken) {
+	if c.open || c.flags.Has(engines.AnyToken) {
 		return nil
 	}
 	return p.authorise(ctx, c)

@@ -32,6 +32,7 @@ type call struct {
 	mount  *mount.Mounted // nil when nothing is mounted there
 	route  *engines.Route // nil when the mount has no such path
 	flags  engines.Flags  // of the route; none without one
+	open   bool           // it needs no token
 	params map[string]string
 	miss   error // why route is nil
 	inner  *engines.Request
@@ -81,7 +82,7 @@ func (p *Pipeline) Handle(ctx context.Context, req *Request) (*Reply, error) {
 	}
 	c.record.Unauthenticated = c.token == nil
 	c.record.Brief = c.record.Unauthenticated && denied != nil
-	if err := p.Audit.Broker().RequestOf(ctx, func() (*record.Record, error) { return p.describe(c, denied), nil }); err != nil {
+	if err := p.Audit.RequestOf(ctx, func() (*record.Record, error) { return p.describe(c, denied), nil }); err != nil {
 		return nil, p.unrecorded("request rejected: it could not be recorded", req.ID, err)
 	}
 	if c.record.Brief {
@@ -186,15 +187,14 @@ func (p *Pipeline) handleAlways(ctx context.Context, req *Request, route *engine
 // recordAlways records what changed the node itself, such as an unseal: at once, or as soon as it is unsealed and there
 // is a device. Bodies hold shares of keys, and are left out.
 func (p *Pipeline) recordAlways(ctx context.Context, req *Request, at time.Time, failure error) {
-	broker := p.Audit.Broker()
-	broker.Keep(&record.Record{Time: at, Unauthenticated: true, Brief: true, Error: auditText(failure), Request: record.Request{
+	p.Audit.Keep(&record.Record{Time: at, Unauthenticated: true, Brief: true, Error: auditText(failure), Request: record.Request{
 		ID: req.ID, Operation: string(req.Op), Path: req.Path, NamespaceID: namespace.RootID,
 		RemoteAddress: req.Remote.Addr().String(), RemotePort: int(req.Remote.Port()),
 	}})
 	if p.Node.Sealed() {
 		return
 	}
-	if err := broker.Flush(ctx); err != nil { // it is kept, and every other request fails until it is written
+	if err := p.Audit.Flush(ctx); err != nil { // it is kept, and every other request fails until it is written
 		p.Logger.Error("an audit record is not written yet", "request_id", req.ID, "err", err)
 	}
 }
@@ -282,6 +282,7 @@ func (p *Pipeline) resolve(ctx context.Context, c *call, own *engines.Route) err
 		c.route, c.miss = nil, engines.NotFound("unsupported path: it exists in the root namespace only")
 	default:
 		c.flags = c.route.Flags
+		c.open = c.flags.Has(engines.Unauthenticated) || c.flags.Has(engines.Ceremony) && len(c.Header[engines.CeremonyHeader]) > 0
 	}
 	return nil
 }
@@ -297,14 +298,9 @@ func (c *call) fetch() error {
 	return c.bodyErr
 }
 
-// open reports whether the call needs no token.
-func (c *call) open() bool {
-	return c.flags.Has(engines.Unauthenticated) || c.flags.Has(engines.Ceremony) && len(c.Header[engines.CeremonyHeader]) > 0
-}
-
 // serve runs the engine. A token with limited uses pays first, where a token is needed; its last use ends it afterwards.
 func (p *Pipeline) serve(ctx context.Context, c *call) (*engines.Response, error) {
-	if c.token != nil && c.token.NumUses != 0 && !c.open() {
+	if c.token != nil && c.token.NumUses != 0 && !c.open {
 		last, err := p.Tokens.Use(ctx, c.token)
 		switch {
 		case errors.Is(err, token.ErrInvalid):
@@ -341,7 +337,7 @@ func (p *Pipeline) serve(ctx context.Context, c *call) (*engines.Response, error
 // inRoom returns the context that an engine serves a call in. Whether there is room for what it writes is decided once, so that
 // nothing is left half done. Deletes, logins, and what operators do to the server may use the room that is kept for them.
 func (p *Pipeline) inRoom(ctx context.Context, c *call) context.Context {
-	if !p.NoRoom() || c.Op == engines.Delete || c.open() || c.flags.Has(engines.FreesSpace) || c.mount != nil && c.mount.Type == "system" && c.wrapTTL == 0 {
+	if !p.NoRoom() || c.Op == engines.Delete || c.open || c.flags.Has(engines.FreesSpace) || c.mount != nil && c.mount.Type == "system" && c.wrapTTL == 0 {
 		return ctx
 	}
 	return fence.WithoutRoom(ctx)
@@ -349,7 +345,7 @@ func (p *Pipeline) inRoom(ctx context.Context, c *call) context.Context {
 
 // hold keeps the mount there until release, so that what is handed out of it is known before it is revoked.
 func (c *call) hold() (release func(), err error) {
-	if c.Help || c.route == nil {
+	if c.route == nil {
 		return func() {}, nil
 	}
 	return c.mount.Release, c.mount.Hold()
@@ -432,7 +428,7 @@ func announced(h http.Header) int64 {
 
 // recordResponse writes the response's record. Without it the response does not leave.
 func (p *Pipeline) recordResponse(ctx context.Context, c *call, response *engines.Response, failure error) error {
-	err := p.Audit.Broker().ResponseOf(ctx, func() (*record.Record, error) {
+	err := p.Audit.ResponseOf(ctx, func() (*record.Record, error) {
 		r := p.describe(c, failure)
 		if response == nil {
 			return r, nil

@@ -41,7 +41,7 @@ type Parts struct {
 	Logins     *login.Logins
 	Leases     *lease.Manager
 	Wraps      *wrapping.Store
-	Audit      *audit.Table
+	Audit      *audit.Broker
 	Flights    *process.InFlight
 	Replicated *replicated.Store
 	Link       traffic.Link

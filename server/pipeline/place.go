@@ -10,7 +10,7 @@ import (
 // Place says where a request must run: reads run where they arrive, what writes runs on the active node, and
 // some paths say so themselves.
 func (p *Pipeline) Place(ctx context.Context, req *Request) (Place, error) {
-	if p.Node.Sealed() || p.Node.Active() {
+	if p.Node.Active() || p.Node.Sealed() {
 		return Here, nil
 	}
 	flags, known := p.flags(ctx, req)

@@ -108,7 +108,7 @@ func (p *Pipeline) handleRemote(ctx context.Context, c *call, peer roles.Peer, s
 		return nil, denied
 	}
 	c.record.Request.ForwardedFrom = "secondary " + peer.ID
-	if err := p.Audit.Broker().Request(ctx, p.describe(c, denied)); err != nil {
+	if err := p.Audit.Request(ctx, p.describe(c, denied)); err != nil {
 		return nil, p.unrecorded("request refused: it could not be recorded", c.ID, err)
 	}
 	var response *engines.Response
@@ -199,14 +199,14 @@ func (p *Pipeline) loginOf(ctx context.Context, peer roles.Peer, scope remote.Sc
 		return nil, engines.Invalid("the login of the secondary cannot be read")
 	}
 	login := loginRecord(peer, r)
-	if err := p.Audit.Broker().Request(ctx, login); err != nil {
+	if err := p.Audit.Request(ctx, login); err != nil {
 		return nil, p.unrecorded("login refused: it could not be recorded", login.Request.ID, err)
 	}
 	id, err := p.entityOf(ctx, scope, r)
 	if login.Error = clientText(err); err == nil {
 		login.Response = &record.Response{Auth: &record.Auth{EntityID: id}}
 	}
-	if err := p.Audit.Broker().Response(ctx, login); err != nil {
+	if err := p.Audit.Response(ctx, login); err != nil {
 		return nil, p.unrecorded("login withheld: it could not be recorded", login.Request.ID, err)
 	}
 	if failure := remote.FailureOf(err); failure != nil {
@@ -268,7 +268,7 @@ func (p *Pipeline) primaryFirst(c *call) bool {
 		return false
 	}
 	if !c.flags.Has(engines.Primary) &&
-		(!writes(c.Op) || c.mount.Type == "system" || c.mount.Type == "token" || c.flags.Has(engines.ClusterLocal) || c.open()) {
+		(!writes(c.Op) || c.mount.Type == "system" || c.mount.Type == "token" || c.flags.Has(engines.ClusterLocal) || c.open) {
 		return false
 	}
 	return p.secondary()
@@ -283,7 +283,7 @@ func (p *Pipeline) viaPrimary(ctx context.Context, c *call) (*engines.Response, 
 		ID: c.ID, Op: c.Op, Namespace: c.Namespace, Path: c.Request.Path, Body: c.Body, Query: c.Query,
 		Header: c.Header, Remote: c.Remote,
 	}
-	if t := c.token; t != nil && !c.open() {
+	if t := c.token; t != nil && !c.open {
 		r.Caller = &remote.Caller{
 			Accessor: t.Accessor, DisplayName: t.DisplayName, EntityID: t.EntityID, Namespace: t.Namespace,
 			Policies: t.Policies, Meta: t.Meta, Type: t.Type, CreatedAt: t.CreatedAt,

@@ -43,7 +43,6 @@ type Options struct {
 
 // Node is the node that makes the tokens.
 type Node interface {
-	Sealed() bool
 	ClusterID() string // "" while sealed
 }
 
@@ -198,7 +197,8 @@ func (t *Tokens) position(ctx context.Context) storage.Position {
 
 // State returns the token of the state on this node, or "" while sealed.
 func (t *Tokens) State() string {
-	if t.opts.Node.Sealed() {
+	cluster := t.opts.Node.ClusterID()
+	if cluster == "" {
 		return ""
 	}
 	index, at := t.opts.Raw.AppliedIndex(), t.position(context.Background())
@@ -206,7 +206,7 @@ func (t *Tokens) State() string {
 	if !at.IsZero() {
 		key = t.setKey
 	}
-	return t.make(t.opts.Node.ClusterID(), index, at, key)
+	return t.make(cluster, index, at, key)
 }
 
 // Await waits until this node has the state a token stands for. One of another cluster of the set names a position in

@@ -74,7 +74,7 @@ func (d *Dev) start(ctx context.Context, n *node, url string, stderr io.Writer) 
 	if err != nil {
 		return err
 	}
-	_, err = n.server.Handle(ctx, &pipeline.Request{
+	_, err = n.server.Requests().Handle(ctx, &pipeline.Request{
 		ID: "dev", Op: engines.Update, Path: "sys/mounts/secret", Token: engines.Sensitive(result.RootToken), Body: body,
 	})
 	if err != nil {

@@ -189,7 +189,7 @@ func openNode(c *config.Config, version string, dev Dev, log *process.Logs, bodi
 		web = n.server.UIHeaders().Wrap(ui.Handler())
 	}
 	n.api = httpapi.New(httpapi.Options{
-		Backend: n.server, Logger: n.log, Observe: n.server.Observe, UI: web,
+		Requests: n.server.Requests(), Backend: n.server, Logger: n.log, Observe: n.server.Observe, UI: web,
 		MaxBodyBytes: l.MaxRequestBytes, Bodies: bodies, Timeout: l.MaxRequestDuration,
 	})
 	return n, nil
