@@ -17,7 +17,7 @@ type Writer struct {
 // is room, or the store is closed or damaged. End it with Commit or Abort.
 func (s *Store) Begin() (*Writer, error) {
 	s.mu.Lock()
-	for s.heldLocked() >= s.opts.CapBytes && s.usableLocked() == nil {
+	for s.heldLocked() >= s.opts.CapBytes && !s.closed && s.damage == nil {
 		s.room.Wait()
 	}
 	s.mu.Unlock()

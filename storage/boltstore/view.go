@@ -130,8 +130,11 @@ type View struct {
 func (s *Store) View() (View, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.usableLocked(); err != nil {
-		return View{}, err
+	switch {
+	case s.closed:
+		return View{}, ErrClosed
+	case s.damage != nil:
+		return View{}, s.damage
 	}
 	s.cur.base.refs.Add(1)
 	return View{s.cur}, nil
@@ -144,13 +147,6 @@ func (s *Store) DurableView() (View, error) {
 		return View{}, err
 	}
 	return View{layers{base: v.base, pos: v.base.state.Position}}, nil
-}
-
-func (s *Store) usableLocked() error {
-	if s.closed {
-		return ErrClosed
-	}
-	return s.damage
 }
 
 // Close releases the view.

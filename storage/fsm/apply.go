@@ -152,10 +152,10 @@ func applyCommand(w *boltstore.Writer, cmd *logpb.Command, index storage.Index, 
 			res.Errs[i] = storage.ErrConflict
 			continue
 		}
+		if err := before.look(w, op); err != nil {
+			return nil, res, err
+		}
 		for _, p := range op.Puts {
-			if err := before.look(w, p.Key); err != nil {
-				return nil, res, err
-			}
 			origin := storage.Position{Epoch: p.OriginEpoch, Index: storage.Index(p.OriginIndex)}
 			rec := boltstore.NewRecord(boltstore.Header{Version: uint64(index), Origin: origin}, p.Value)
 			w.Put(p.Key, rec)
@@ -163,9 +163,6 @@ func applyCommand(w *boltstore.Writer, cmd *logpb.Command, index storage.Index, 
 			touched = append(touched, storage.Entry{Key: storage.Key(p.Key), Value: value, Version: index, Origin: origin})
 		}
 		for _, k := range op.Deletes {
-			if err := before.look(w, k); err != nil {
-				return nil, res, err
-			}
 			w.Delete(k)
 			touched = append(touched, storage.Entry{Key: storage.Key(k)})
 		}

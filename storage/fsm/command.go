@@ -82,7 +82,7 @@ func encodeOp(b *storage.Batch) *logpb.Op {
 // different age drift apart.
 func decodeCommand(b []byte) (*logpb.Command, error) {
 	c := new(logpb.Command)
-	if err := proto.Unmarshal(b, c); err != nil {
+	if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(b, c); err != nil {
 		return nil, fmt.Errorf("decoding a command: %w", err)
 	}
 	if c.Format < formatPlain || c.Format > newestFormat {
@@ -91,28 +91,13 @@ func decodeCommand(b []byte) (*logpb.Command, error) {
 	if needs := formatOf(c); c.Format < needs {
 		return nil, fmt.Errorf("decoding a command: its format is %d and what it says needs %d", c.Format, needs)
 	}
-	if hasUnknown(c) {
+	if proto.Size(c) != len(b) { // unknown fields were left out, of any part of it
 		return nil, errors.New("decoding a command: it has fields that this program does not know: upgrade this node")
 	}
 	if err := checkCommand(c); err != nil {
 		return nil, fmt.Errorf("decoding a command: %w", err)
 	}
 	return c, nil
-}
-
-// hasUnknown reports whether a command, or a part of it, has fields that this program does not know.
-func hasUnknown(c *logpb.Command) bool {
-	unknown := len(c.ProtoReflect().GetUnknown()) + len(c.Checkpoint.ProtoReflect().GetUnknown())
-	for _, op := range c.Ops {
-		unknown += len(op.ProtoReflect().GetUnknown())
-		for _, r := range op.Reads {
-			unknown += len(r.ProtoReflect().GetUnknown())
-		}
-		for _, p := range op.Puts {
-			unknown += len(p.ProtoReflect().GetUnknown())
-		}
-	}
-	return unknown > 0
 }
 
 // checkCommand refuses what the state cannot hold, on both sides of the log.

@@ -210,28 +210,26 @@ func (f *FSM) WaitApplied(ctx context.Context, i storage.Index) error {
 
 // wait returns nil once reached does, which wakeLocked must follow.
 func (f *FSM) wait(ctx context.Context, reached func() bool) error {
-	for !reached() {
+	for {
 		f.mu.Lock()
-		if f.failed != nil {
-			f.mu.Unlock()
-			return f.failed
-		}
-		if reached() {
-			f.mu.Unlock()
-			return nil
-		}
+		done, failed := reached(), f.failed
 		if f.wake == nil {
 			f.wake = make(chan struct{})
 		}
 		wake := f.wake
 		f.mu.Unlock()
+		switch {
+		case done:
+			return nil
+		case failed != nil:
+			return failed
+		}
 		select {
 		case <-wake:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
-	return nil
 }
 
 // fail stops applying, for good unless a snapshot replaces the state.

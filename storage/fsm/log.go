@@ -3,6 +3,7 @@ package fsm
 import (
 	"fmt"
 
+	"github.com/coffer-project/coffer/proto/logpb"
 	"github.com/coffer-project/coffer/storage"
 	"github.com/coffer-project/coffer/storage/boltstore"
 )
@@ -96,22 +97,21 @@ type priors struct {
 	held map[string]storage.Position
 }
 
-// look notes the position of a key that is about to be written, the first time that the entry touches it.
-func (p *priors) look(w *boltstore.Writer, key string) error {
-	if p.log == nil || !p.log.Keeps(key) {
-		return nil
+// look notes the positions of the keys that are about to be written, each the first time that the entry touches it.
+func (p *priors) look(w *boltstore.Writer, op *logpb.Op) error {
+	for _, key := range keysOf(op)[len(op.Reads):] {
+		if _, ok := p.held[key]; ok || p.log == nil || !p.log.Keeps(key) {
+			continue
+		}
+		h, err := w.Header(key)
+		if err != nil {
+			return err
+		}
+		if p.held == nil {
+			p.held = map[string]storage.Position{}
+		}
+		p.held[key] = h.Mod()
 	}
-	if _, ok := p.held[key]; ok {
-		return nil
-	}
-	h, err := w.Header(key)
-	if err != nil {
-		return err
-	}
-	if p.held == nil {
-		p.held = map[string]storage.Position{}
-	}
-	p.held[key] = h.Mod()
 	return nil
 }
 

@@ -95,7 +95,8 @@ func (s *scanner) object(yield func(name, value []byte), top bool) error {
 	if err := s.enter(); err != nil {
 		return err
 	}
-	if s.next() == '}' {
+	c := s.next()
+	if c == '}' {
 		return s.leave()
 	}
 	var seen names
@@ -103,7 +104,7 @@ func (s *scanner) object(yield func(name, value []byte), top bool) error {
 		if n > MaxMembers {
 			return errMembers
 		}
-		name, err := s.name()
+		name, err := s.name(c)
 		if err != nil {
 			return err
 		}
@@ -121,6 +122,7 @@ func (s *scanner) object(yield func(name, value []byte), top bool) error {
 		if more, err := s.more('}'); !more {
 			return err
 		}
+		c = s.next()
 	}
 }
 
@@ -179,9 +181,9 @@ func (s *scanner) more(closing byte) (bool, error) {
 	return false, errSyntax
 }
 
-// name reads a member's name and the colon after it.
-func (s *scanner) name() ([]byte, error) {
-	if s.next() != '"' {
+// name reads a member's name, which begins at the position, with c, and the colon after it.
+func (s *scanner) name(c byte) ([]byte, error) {
+	if c != '"' {
 		return nil, errSyntax
 	}
 	begin := s.pos
