@@ -158,11 +158,10 @@ func addVersion(ctx context.Context, req *engines.Request, in *writeIn, data fun
 		if err := checkSize(len(secret)); err != nil {
 			return err
 		}
-		pruned, err := r.add(now(), cfg)
+		v, pruned, err := r.add(now(), cfg)
 		if err != nil {
 			return err
 		}
-		v := r.find(0)
 		t.Put(payloadKey(in.Path, v.number), encodeHeader(int64(v.created), secret))
 		for _, number := range pruned {
 			t.Delete(payloadKey(in.Path, number))

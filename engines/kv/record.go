@@ -94,10 +94,10 @@ const (
 	maxRetained = 2000
 )
 
-// add appends the next version and returns the numbers of those that it pushes out.
-func (r *record) add(now instant, cfg *config) (pruned []uint32, err error) {
+// add appends the next version and returns it, and the numbers of those that it pushes out.
+func (r *record) add(now instant, cfg *config) (added *version, pruned []uint32, err error) {
 	if r.current == math.MaxUint32 {
-		return nil, engines.Invalid("the secret has used up all version numbers")
+		return nil, nil, engines.Invalid("the secret has used up all version numbers")
 	}
 	if r.created == 0 {
 		r.created = now
@@ -117,7 +117,7 @@ func (r *record) add(now instant, cfg *config) (pruned []uint32, err error) {
 		pruned = append(pruned, r.versions[0].number)
 		r.versions = r.versions[1:]
 	}
-	return pruned, nil
+	return &r.versions[len(r.versions)-1], pruned, nil
 }
 
 // keep returns how many versions to keep.

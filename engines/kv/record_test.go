@@ -56,7 +56,7 @@ func TestDecodeRecordRefuses(t *testing.T) {
 
 func TestVersionNumbersEnd(t *testing.T) {
 	r := &record{current: math.MaxUint32}
-	if _, err := r.add(1, &config{}); err == nil || r.current != math.MaxUint32 {
+	if _, _, err := r.add(1, &config{}); err == nil || r.current != math.MaxUint32 {
 		t.Errorf("version %d after the last one, error %v", r.current, err)
 	}
 }
