@@ -6,16 +6,19 @@
 // Before that line it lists the ten slowest packages and the ten slowest tests. A test's time includes that of its subtests, which
 // are not listed themselves, and the time that a parallel test runs; packages whose result is cached count as 0 s.
 //
-// If TALLY_FILE is set, the counts are appended to it; "tally -sum" adds such a file up.
+// If TALLY_FILE is set, the counts are appended to it; "tally -sum" adds such a file up. If TALLY_FAILURES is set, the names of
+// what failed are appended to that file, each with the last lines of its output.
 package main
 
 import (
 	"bufio"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -24,6 +27,7 @@ import (
 type event struct {
 	Action, Package, Test, Output string
 	ImportPath                    string // of build output
+	FailedBuild                   string // the ImportPath that a package failed for
 	Elapsed                       float64
 }
 
@@ -36,13 +40,17 @@ func (c counts) String() string {
 
 func main() {
 	var c counts
+	var failures strings.Builder
 	var err error
 	if len(os.Args) == 3 && os.Args[1] == "-sum" {
 		c, err = sum(os.Args[2])
 	} else {
-		c, err = tally(os.Stdin, os.Stdout)
+		c, err = tally(os.Stdin, os.Stdout, &failures)
 		if file := os.Getenv("TALLY_FILE"); err == nil && file != "" {
-			err = record(file, c)
+			err = record(file, fmt.Sprintln(c[0], c[1], c[2]))
+		}
+		if file := os.Getenv("TALLY_FAILURES"); file != "" {
+			err = errors.Join(err, record(file, failures.String()))
 		}
 	}
 	fmt.Println(c)
@@ -54,10 +62,10 @@ func main() {
 	}
 }
 
-func tally(in io.Reader, out io.Writer) (counts, error) {
+func tally(in io.Reader, out, failures io.Writer) (counts, error) {
 	var c counts
-	var packages, tests []event             // that ended
-	output := map[string]*strings.Builder{} // of each test and package
+	var packages, tests []event   // that ended
+	output := map[string][]byte{} // of each test, package and build
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, 64<<20)
 	for lines.Scan() {
@@ -70,16 +78,18 @@ func tally(in io.Reader, out io.Writer) (counts, error) {
 		switch e.Action {
 		case "build-output":
 			fmt.Fprint(out, e.Output)
+			output[e.ImportPath] = append(output[e.ImportPath], e.Output...)
 		case "output":
-			if output[key] == nil {
-				output[key] = &strings.Builder{}
-			}
-			output[key].WriteString(e.Output)
+			output[key] = append(output[key], e.Output...)
 			if i := strings.Index(e.Output, "chaos: "); i >= 0 {
 				fmt.Fprint(out, "      "+e.Output[i:])
 			}
 		case "pass", "fail", "skip":
-			c.add(e, output[key], out)
+			text := string(output[key])
+			c.add(e, text, out)
+			if e.Action == "fail" {
+				fmt.Fprintf(failures, "FAIL  %s\n%s", strings.TrimSpace(key), end(string(output[e.FailedBuild])+text))
+			}
 			delete(output, key)
 			switch {
 			case e.Test == "":
@@ -107,11 +117,23 @@ func slowest(out io.Writer, what string, ended []event) {
 	}
 }
 
-func (c *counts) add(e event, output *strings.Builder, out io.Writer) {
-	text := ""
-	if output != nil {
-		text = output.String()
+// serverLog is how the harness begins the logs of servers that it adds to a test that failed.
+var serverLog = regexp.MustCompile(`(?m)^.*: the end of \S+'s log:$`)
+
+// end returns the last lines of an output that tell why something failed, without what the harness adds.
+func end(text string) string {
+	if i := serverLog.FindStringIndex(text); i != nil {
+		text = text[:i[0]]
 	}
+	lines := slices.DeleteFunc(slices.Collect(strings.Lines(text)), func(line string) bool { return strings.HasPrefix(line, "=== ") })
+	if len(lines) == 0 {
+		return ""
+	}
+	text = strings.TrimSuffix(strings.Join(lines[max(0, len(lines)-15):], ""), "\n") + "\n"
+	return strings.ToValidUTF8(text[max(0, len(text)-2000):], "")
+}
+
+func (c *counts) add(e event, text string, out io.Writer) {
 	if e.Test == "" {
 		switch e.Action {
 		case "pass":
@@ -136,12 +158,12 @@ func (c *counts) add(e event, output *strings.Builder, out io.Writer) {
 	}
 }
 
-func record(file string, c counts) error {
+func record(file, text string) error {
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintln(f, c[0], c[1], c[2]); err != nil {
+	if _, err := f.WriteString(text); err != nil {
 		f.Close()
 		return err
 	}

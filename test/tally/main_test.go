@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,12 +15,12 @@ func TestTally(t *testing.T) {
 {"Action":"fail","Package":"p","Test":"B"}
 {"Action":"skip","Package":"p","Test":"C"}
 {"Action":"fail","Package":"p","Elapsed":1.5}
-{"ImportPath":"q","Action":"build-output","Output":"q.go:1: does not compile\n"}
-{"Action":"fail","Package":"q"}
+{"ImportPath":"q [q.test]","Action":"build-output","Output":"q.go:1: does not compile\n"}
+{"Action":"fail","Package":"q","FailedBuild":"q [q.test]"}
 not JSON
 `
-	var out strings.Builder
-	c, err := tally(strings.NewReader(in), &out)
+	var out, failures strings.Builder
+	c, err := tally(strings.NewReader(in), &out, &failures)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,6 +35,31 @@ not JSON
 	if strings.Contains(out.String(), "quiet") {
 		t.Errorf("a test that passed is not quiet")
 	}
+	if want := "FAIL  p B\nwhy it failed\nFAIL  p\nFAIL  q\nq.go:1: does not compile\n"; failures.String() != want {
+		t.Errorf("the failures are\n%s, want\n%s", failures.String(), want)
+	}
+}
+
+func TestEnd(t *testing.T) {
+	var many, last strings.Builder
+	for i := range 20 {
+		fmt.Fprintf(&many, "line %d\n", i)
+		if i >= 5 {
+			fmt.Fprintf(&last, "line %d\n", i)
+		}
+	}
+	for _, test := range []struct{ name, text, want string }{
+		{"nothing", "", ""},
+		{"15 lines", many.String(), last.String()},
+		{"without what go test says of its progress", "=== RUN   T\nwhy\n=== NAME  T\n", "why\n"},
+		{"without the logs of servers", "why\n    harness.go:1: the end of n1's log:\n" + many.String(), "why\n"},
+		{"2,000 bytes", "first\n" + strings.Repeat("é", 1001), strings.Repeat("é", 999) + "\n"},
+		{"a whole line at the end", "died", "died\n"},
+	} {
+		if got := end(test.text); got != test.want {
+			t.Errorf("%s: %q, want %q", test.name, got, test.want)
+		}
+	}
 }
 
 func TestSlowest(t *testing.T) {
@@ -44,7 +70,7 @@ func TestSlowest(t *testing.T) {
 		fmt.Fprintf(&in, `{"Action":"pass","Package":"p%02d","Elapsed":%d}`+"\n", i, i)
 	}
 	var out strings.Builder
-	if _, err := tally(strings.NewReader(in.String()), &out); err != nil {
+	if _, err := tally(strings.NewReader(in.String()), &out, io.Discard); err != nil {
 		t.Fatal(err)
 	}
 	_, text, _ := strings.Cut(out.String(), "slowest packages:\n")
@@ -65,7 +91,7 @@ func TestSlowest(t *testing.T) {
 func TestSum(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tally")
 	for _, c := range []counts{{1, 2, 3}, {10, 0, 1}} {
-		if err := record(file, c); err != nil {
+		if err := record(file, fmt.Sprintln(c[0], c[1], c[2])); err != nil {
 			t.Fatal(err)
 		}
 	}
