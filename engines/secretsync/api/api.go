@@ -29,6 +29,9 @@ func (s *API) Routes(r *engines.Router) {
 
 // route declares a route whose errors about unreadable records are shown to clients.
 func route[In any](r *engines.Router, op engines.Operation, pattern, help string, flags engines.Flags, do engines.Handler[In]) *engines.Route {
+	if op != engines.Read && op != engines.List {
+		flags |= engines.Strict // a misspelt retain or plan is never ignored
+	}
 	return engines.On(r, op, pattern, help, flags, WithClientErrors(do))
 }
 
