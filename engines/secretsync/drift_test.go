@@ -90,3 +90,16 @@ func TestFailuresThatAreHeld(t *testing.T) {
 		}
 	})
 }
+
+// TestDriftOfFailingDestination: who asks reads what has failed at the destination.
+func TestDriftOfFailingDestination(t *testing.T) {
+	run(t, func(r *rig) {
+		d := r.dest(syncsim.Marked, "d", nil)
+		r.sites.SetFault(func(syncsim.Call) syncsim.Fault {
+			return syncsim.Fault{Kind: syncsim.Throttle, RetryAfter: time.Minute}
+		})
+		if text := r.Fails(engines.KindUpstream, engines.Update, d+"/drift", nil); !strings.Contains(text, "the place says throttled") {
+			t.Errorf("the error is %q", text)
+		}
+	})
+}

@@ -60,20 +60,15 @@ func missingWarning(left int) []string {
 
 type emptyIn struct{}
 
-// invalid turns a client error of a destination into one of the request.
-func invalid(err error) error {
-	if o := state.OutcomeOf(err); o.Status == state.ClientError {
-		return engines.Invalid("%s", o.Cause)
-	}
-	return err
-}
-
 // Upstream turns an error of a destination into one that the client sees: of the request, or of what is behind this server.
 func Upstream(err error) error {
-	if o := state.OutcomeOf(err); o.Status == state.ExternalError {
+	switch o := state.OutcomeOf(err); o.Status {
+	case state.ClientError:
+		return engines.Invalid("%s", o.Cause)
+	case state.ExternalError:
 		return &engines.Error{Kind: engines.KindUpstream, Detail: o.Cause + "; try again later", Err: err}
 	}
-	return invalid(err)
+	return err
 }
 
 func nonNil(l []string) []string {

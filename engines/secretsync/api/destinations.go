@@ -191,7 +191,7 @@ func (s *API) verifyDestination(ctx context.Context, req *engines.Request, in *d
 	}
 	dest, err := s.Pool.Open(d)
 	if err != nil {
-		return nil, invalid(err)
+		return nil, Upstream(err)
 	}
 	defer dest.Close() //nolint:errcheck // there is nothing to lose
 	good := true
