@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/cloud/accesskey"
 	"github.com/coffer-project/coffer/engines/cloud/aws"
 	"github.com/coffer-project/coffer/engines/cloud/failure"
 	"github.com/coffer-project/coffer/engines/cloud/role"
@@ -24,7 +25,6 @@ const (
 	firstPause   = 250 * time.Millisecond
 	maxPause     = 2 * time.Second
 	undoUserTime = 15 * time.Second
-	keyTries     = 3
 	// answerTime is what the rest of the request takes at most.
 	answerTime = 10 * time.Second
 )
@@ -118,7 +118,7 @@ func makeUser(ctx context.Context, api aws.API, r *role.Role, u *made, begun tim
 		steps = append(steps, func() error { return api.AddUserToGroup(ctx, u.Name, group) })
 	}
 	steps = append(steps, func() (err error) {
-		key, err = newKey(ctx, api, u.Name)
+		key, err = accesskey.ForNewUser(ctx, api, u.Name)
 		return err
 	})
 	until := time.Now().Add(visibleTime)
@@ -151,25 +151,6 @@ func whenVisible(ctx context.Context, api aws.API, user string, until time.Time,
 		}
 		if time.Now().Add(wait).After(until) || failure.Pause(ctx, wait) != nil {
 			return err
-		}
-	}
-}
-
-// newKey creates the key of a new user. After a lost response there may be a key whose secret is lost: newKey deletes it.
-func newKey(ctx context.Context, api aws.API, user string) (aws.Credentials, error) {
-	for try := 1; ; try++ {
-		key, err := api.CreateAccessKey(ctx, user)
-		if aws.KindOf(err) != aws.Unavailable || try == keyTries {
-			return key, err
-		}
-		keys, e := api.ListAccessKeys(ctx, user)
-		if e != nil {
-			return key, err
-		}
-		for _, k := range keys {
-			if api.DeleteAccessKey(ctx, user, k.ID) != nil {
-				return key, err
-			}
 		}
 	}
 }
