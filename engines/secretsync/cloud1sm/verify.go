@@ -4,19 +4,15 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"strings"
-	"time"
 
 	sdk "github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
 	"github.com/aws/aws-sdk-go-v2/service/secretsmanager/types"
 
+	"github.com/coffer-project/coffer/engines/secretsync/cloud1"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
-
-// maxSkew is how wrong the clocks may be; the service takes signatures that are 5 minutes off.
-const maxSkew = 4 * time.Minute
 
 // probing tries calls on a secret that there is not: who may make them is told that it is not there.
 type probing struct {
@@ -30,19 +26,19 @@ type probing struct {
 func (d *dest) Verify(ctx context.Context) []destination.Check {
 	p := &probing{dest: d, name: "vault/coffer-verify-" + strings.ToLower(rand.Text())}
 	describe := p.try(func() error {
-		_, err := do(ctx, d, "DescribeSecret", false, d.api.DescribeSecret, &secretsmanager.DescribeSecretInput{SecretId: &p.name})
+		_, err := cloud1.Do(ctx, d.Session, "DescribeSecret", false, d.api.DescribeSecret, &secretsmanager.DescribeSecretInput{SecretId: &p.name})
 		return err
 	})
 	e := describe.err
 	switch {
 	case e == nil || e.Code == destination.Denied:
-		p.add(destination.Check{Name: "reachable", OK: true, Text: "AWS Secrets Manager answers in region " + d.region})
+		p.add(destination.Check{Name: "reachable", OK: true, Text: "AWS Secrets Manager answers in region " + d.Region})
 	default:
 		p.add(destination.Check{Name: "reachable", Text: e.Text})
 		return p.checks
 	}
-	p.clock()
-	letsIn := e == nil || errors.Is(e, accessDenied) && !errors.Is(e, errCredentials)
+	p.add(p.ClockCheck())
+	letsIn := e == nil || errors.Is(e, cloud1.AccessDenied) && !errors.Is(e, cloud1.ErrCredentials)
 	if !letsIn {
 		p.add(destination.Check{Name: "credentials", Text: e.Text})
 		return p.checks
@@ -54,15 +50,6 @@ func (d *dest) Verify(ctx context.Context) []destination.Check {
 
 func (p *probing) add(c destination.Check) { p.checks = append(p.checks, c) }
 
-func (p *probing) clock() {
-	skew := time.Duration(p.wire.skew.Load()).Abs().Round(time.Second)
-	c := destination.Check{Name: "clock", OK: skew <= maxSkew, Text: "it agrees with that of AWS"}
-	if !c.OK {
-		c.Text = fmt.Sprintf("the server's clock is off by %v: AWS rejects signatures that are 5 minutes old or young; set it right", skew)
-	}
-	p.add(c)
-}
-
 // tried is how a call on the missing secret went: it may be made if err is nil.
 type tried struct {
 	err      *destination.Error
@@ -71,12 +58,12 @@ type tried struct {
 
 func (p *probing) try(call func() error) tried {
 	err := call()
-	if err == nil || errors.Is(err, notFound) {
+	if err == nil || errors.Is(err, cloud1.NotFound) {
 		return tried{}
 	}
 	e, ok := errors.AsType[*destination.Error](err)
 	if !ok {
-		e = internalError("the call failed")
+		e = cloud1.Internal("the call failed")
 	}
 	return tried{err: e}
 }
@@ -84,43 +71,43 @@ func (p *probing) try(call func() error) tried {
 func (p *probing) permissions(ctx context.Context, describe tried) {
 	id, token := &p.name, sdk.String(rand.Text()+rand.Text())
 	read := p.try(func() error {
-		_, err := do(ctx, p.dest, "GetSecretValue", false, p.api.GetSecretValue, &secretsmanager.GetSecretValueInput{SecretId: id})
+		_, err := cloud1.Do(ctx, p.Session, "GetSecretValue", false, p.api.GetSecretValue, &secretsmanager.GetSecretValueInput{SecretId: id})
 		return err
 	})
 	list := p.try(func() error {
-		_, err := do(ctx, p.dest, "ListSecrets", false, p.api.ListSecrets, &secretsmanager.ListSecretsInput{MaxResults: sdk.Int32(1)})
+		_, err := cloud1.Do(ctx, p.Session, "ListSecrets", false, p.api.ListSecrets, &secretsmanager.ListSecretsInput{MaxResults: sdk.Int32(1)})
 		return err
 	})
 	put := p.try(func() error {
-		_, err := do(ctx, p.dest, "PutSecretValue", false, p.api.PutSecretValue, &secretsmanager.PutSecretValueInput{
+		_, err := cloud1.Do(ctx, p.Session, "PutSecretValue", false, p.api.PutSecretValue, &secretsmanager.PutSecretValueInput{
 			SecretId: id, ClientRequestToken: token, SecretString: sdk.String("nothing"), VersionStages: []string{written},
 		})
 		return err
 	})
 	move := p.try(func() error {
-		_, err := do(ctx, p.dest, "UpdateSecretVersionStage", false, p.api.UpdateSecretVersionStage, &secretsmanager.UpdateSecretVersionStageInput{
+		_, err := cloud1.Do(ctx, p.Session, "UpdateSecretVersionStage", false, p.api.UpdateSecretVersionStage, &secretsmanager.UpdateSecretVersionStageInput{
 			SecretId: id, VersionStage: sdk.String(written), MoveToVersionId: token,
 		})
 		return err
 	})
 	remove := p.try(func() error {
-		_, err := do(ctx, p.dest, "DeleteSecret", false, p.api.DeleteSecret, &secretsmanager.DeleteSecretInput{
+		_, err := cloud1.Do(ctx, p.Session, "DeleteSecret", false, p.api.DeleteSecret, &secretsmanager.DeleteSecretInput{
 			SecretId: id, RecoveryWindowInDays: sdk.Int64(defaultRecoveryDays),
 		})
 		return err
 	})
 	restore := p.try(func() error {
-		_, err := do(ctx, p.dest, "RestoreSecret", false, p.api.RestoreSecret, &secretsmanager.RestoreSecretInput{SecretId: id})
+		_, err := cloud1.Do(ctx, p.Session, "RestoreSecret", false, p.api.RestoreSecret, &secretsmanager.RestoreSecretInput{SecretId: id})
 		return err
 	})
 	tag := p.try(func() error {
-		_, err := do(ctx, p.dest, "TagResource", false, p.api.TagResource, &secretsmanager.TagResourceInput{
-			SecretId: id, Tags: []types.Tag{{Key: sdk.String(markKey), Value: sdk.String("verify")}},
+		_, err := cloud1.Do(ctx, p.Session, "TagResource", false, p.api.TagResource, &secretsmanager.TagResourceInput{
+			SecretId: id, Tags: []types.Tag{{Key: sdk.String(cloud1.OwnerTag), Value: sdk.String("verify")}},
 		})
 		return err
 	})
 	untag := p.try(func() error {
-		_, err := do(ctx, p.dest, "UntagResource", false, p.api.UntagResource, &secretsmanager.UntagResourceInput{SecretId: id, TagKeys: []string{markKey}})
+		_, err := cloud1.Do(ctx, p.Session, "UntagResource", false, p.api.UntagResource, &secretsmanager.UntagResourceInput{SecretId: id, TagKeys: []string{cloud1.OwnerTag}})
 		return err
 	})
 	named := describe.err == nil || put.err == nil || remove.err == nil || tag.err == nil // of the calls on this name

@@ -27,6 +27,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
 	"github.com/aws/aws-sdk-go-v2/service/secretsmanager/types"
 
+	"github.com/coffer-project/coffer/engines/secretsync/cloud1"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1sm"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 	"github.com/coffer-project/coffer/engines/secretsync/destination/desttest"
@@ -125,7 +126,7 @@ func newAWS(t *testing.T, emulator string) *aws1 {
 
 func (p *aws1) Open(t *testing.T) destination.Destination {
 	t.Helper()
-	c := &cloud1sm.Config{AccessKeyID: accessKey, SecretAccessKey: secretKey, Region: region}
+	c := &cloud1sm.Config{Account: cloud1.Account{AccessKeyID: accessKey, SecretAccessKey: secretKey, Region: region}}
 	if p.change != nil {
 		p.change(c)
 	}
