@@ -5,7 +5,6 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"strings"
 
 	sdk "github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
@@ -36,16 +35,9 @@ func replicasOf(list []types.ReplicationStatusType) map[string]replica {
 	return all
 }
 
-// keyName is what identifies a key in its account and region, of its ARN, its id or its alias. The account's own key is "".
+// keyName is what identifies a key. The account's own key is "".
 func keyName(key string) string {
-	if strings.HasPrefix(key, "arn:") {
-		if _, own, ok := strings.Cut(key, ":alias/"); ok {
-			key = "alias/" + own
-		} else if _, id, ok := strings.Cut(key, ":key/"); ok {
-			key = id
-		}
-	}
-	if key == "alias/aws/secretsmanager" {
+	if key = cloud1.KeyName(key); key == "alias/aws/secretsmanager" {
 		return ""
 	}
 	return key

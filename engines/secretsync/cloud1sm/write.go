@@ -54,17 +54,6 @@ func content(value []byte) (text *string, binary []byte) {
 	return nil, value
 }
 
-func wantedTags(it destination.Item) map[string]string {
-	tags := maps.Clone(it.Tags)
-	if tags == nil {
-		tags = map[string]string{}
-	}
-	if it.OwnerTag != "" {
-		tags[cloud1.OwnerTag] = it.OwnerTag
-	}
-	return tags
-}
-
 func listOf(tags map[string]string) (list []types.Tag) {
 	for _, key := range slices.Sorted(maps.Keys(tags)) {
 		list = append(list, types.Tag{Key: sdk.String(key), Value: sdk.String(tags[key])})
@@ -74,9 +63,9 @@ func listOf(tags map[string]string) (list []types.Tag) {
 
 // create makes a secret with all that it has, or nothing.
 func (d *dest) create(ctx context.Context, it destination.Item) (destination.Held, error) {
-	tags := wantedTags(it)
-	if len(tags) > cloud1.MaxTags {
-		return destination.Held{}, tooManyTags(len(tags))
+	tags := cloud1.Tags(it)
+	if err := cloud1.CheckTags(len(tags)); err != nil {
+		return destination.Held{}, err
 	}
 	in := &secretsmanager.CreateSecretInput{Name: &it.Name, ClientRequestToken: &it.Token, Tags: listOf(tags)}
 	in.SecretString, in.SecretBinary = content(it.Value)
@@ -115,10 +104,6 @@ func recovering(text string) *destination.Error {
 	return &destination.Error{Class: destination.External, Code: destination.Recovering, Text: text}
 }
 
-func tooManyTags(n int) *destination.Error {
-	return cloud1.Client(destination.Quota, fmt.Sprintf("a secret has at most %d tags, this one would have %d: take some away", cloud1.MaxTags, n))
-}
-
 // writing is one write over a secret that is there.
 type writing struct {
 	*dest
@@ -139,7 +124,7 @@ func (w *writing) run(ctx context.Context) (held destination.Held, err error) {
 		}
 		known = found.Handle.(*seen)
 	}
-	set, unset, err := w.tagChanges(known.tags)
+	set, unset, err := cloud1.TagChanges(w.it, known.tags)
 	if err != nil {
 		return held, err
 	}
@@ -163,29 +148,6 @@ func (w *writing) run(ctx context.Context) (held destination.Held, err error) {
 
 func changed() *destination.Error {
 	return cloud1.Client(destination.Changed, "another client has changed the secret since it was looked at")
-}
-
-// tagChanges returns what has to be set and taken away. The vendor limits the number of tags.
-func (w *writing) tagChanges(are map[string]string) (set map[string]string, unset []string, err error) {
-	left, set := maps.Clone(are), map[string]string{}
-	wanted := wantedTags(w.it)
-	for _, key := range w.it.OldTags {
-		_, is := are[key]
-		if _, stays := wanted[key]; is && !stays {
-			unset = append(unset, key)
-			delete(left, key)
-		}
-	}
-	for key, value := range wanted {
-		if is, ok := are[key]; !ok || is != value {
-			set[key] = value
-		}
-		left[key] = value
-	}
-	if len(left) > cloud1.MaxTags {
-		return nil, nil, tooManyTags(len(left))
-	}
-	return set, unset, nil
 }
 
 // restore recovers a secret that is scheduled for deletion.
