@@ -437,6 +437,11 @@ func (s *suite) largest() {
 func (s *suite) bytes() {
 	for i, value := range []string{" ", "{}", `"quoted"`, "line\nline\r\n", "ünïcödé ✓ \U0001F512", "\ttab", "a=b&c=d%20", "${{ secrets.X }}", "</script>"} {
 		name := fmt.Sprintf("value %d", i)
+		if s.rules.CheckValue != nil && s.rules.CheckValue([]byte(value)) != "" {
+			_, err := s.dest.Write(s.ctx(), s.item(name, value), s.read(name))
+			s.failed(err, destination.BadRequest)
+			continue
+		}
 		held := s.write(name, value)
 		s.holds(name, value)
 		s.present(name, value, held)
