@@ -34,6 +34,7 @@ const (
 // Service is what makes one service of AWS differ from another.
 type Service struct {
 	Name string // as texts have it
+	JSON JSON   // for Call
 	// Wordless are the calls that carry a value: nothing that the service says of them is repeated.
 	Wordless []string
 	// Meaning adds the codes that are the service's own.
@@ -308,21 +309,31 @@ func Do[In, Out, Options any](
 	ctx context.Context, s *Session, name string, changes bool,
 	call func(context.Context, *In, ...func(*Options)) (*Out, error), in *In,
 ) (*Out, error) {
+	var out *Out
+	err := s.attempt(ctx, name, changes, func(ctx context.Context) (err error) {
+		out, err = call(ctx, in)
+		return err
+	})
+	return out, err
+}
+
+// attempt makes a call, and makes its error one of a destination.
+func (s *Session) attempt(ctx context.Context, name string, changes bool, call func(context.Context) error) error {
 	if ctx.Err() != nil {
-		return nil, stopped(ctx.Err(), name, false)
+		return stopped(ctx.Err(), name, false)
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	out, err := call(ctx, in)
-	if err != nil {
-		e := s.failed(err, name, changes)
-		for _, secret := range s.secrets {
-			e.Text = strings.ReplaceAll(e.Text, secret, hidden)
-		}
-		if e.Code == destination.Denied {
-			s.Credentials.Invalidate() // those of a role may have been taken back
-		}
-		return nil, e
+	err := call(ctx)
+	if err == nil {
+		return nil
 	}
-	return out, nil
+	e := s.failed(err, name, changes)
+	for _, secret := range s.secrets {
+		e.Text = strings.ReplaceAll(e.Text, secret, hidden)
+	}
+	if e.Code == destination.Denied {
+		s.Credentials.Invalidate() // those of a role may have been taken back
+	}
+	return e
 }

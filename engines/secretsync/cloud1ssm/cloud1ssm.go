@@ -16,10 +16,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	sdk "github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/ssm"
-	"github.com/aws/smithy-go/logging"
-
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
@@ -62,6 +58,7 @@ var Type = destination.Type{
 
 var service = &cloud1.Service{
 	Name:     "AWS Systems Manager",
+	JSON:     cloud1.JSON{Signing: "ssm", Target: "AmazonSSM"},
 	Wordless: []string{"PutParameter"},
 	Meaning: map[cloud1.Code]cloud1.Meaning{
 		notFound:                {Class: destination.Client, Code: destination.NoLocation},
@@ -112,10 +109,7 @@ func open(c destination.Config, env destination.Env) (destination.Destination, e
 	if err != nil {
 		return nil, err
 	}
-	return &dest{Session: s, config: *cfg, api: ssm.New(ssm.Options{
-		Region: s.Region, BaseEndpoint: s.Endpoint, HTTPClient: s.HTTPClient, Retryer: sdk.NopRetryer{},
-		Credentials: s.Credentials, APIOptions: s.APIOptions, Logger: logging.Nop{},
-	})}, nil
+	return &dest{Session: s, config: *cfg}, nil
 }
 
 func legalInName(r rune) bool {

@@ -501,3 +501,32 @@ func TestIdentity(t *testing.T) {
 		t.Errorf("it holds %q", got)
 	}
 }
+
+// TestSomethingElse is at the address: nothing it says passes for success.
+func TestSomethingElse(t *testing.T) {
+	s := cloud1ssmtest.New(t, 50)
+	was := destination.Found{Name: name, State: destination.Present, ID: name, Version: "1.1", Handle: nil}
+	for _, page := range []struct{ kind, body string }{
+		{"text/html", "<html>Welcome</html>"},
+		{"application/x-amz-json-1.1", "<html>"},
+		{"application/x-amz-json-1.1", "{}"},
+		{"application/x-amz-json-1.1", `{"Parameter":{"Name":"/other","Version":1,"LastModifiedDate":1}}`},
+		{"application/x-amz-json-1.1", strings.Repeat(" ", 9<<20)},
+	} {
+		other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", page.kind)
+			_, _ = io.WriteString(w, page.body)
+		}))
+		d := open(t, s, destination.Env{URL: other.URL}, nil)
+		_, err := d.Read(t.Context(), name)
+		failed(t, err, destination.Unexpected)
+		_, err = d.Write(t.Context(), item("one"), destination.Found{Name: name})
+		if e := failed(t, err, destination.Unexpected); !e.Unknown {
+			t.Errorf("%.20q: the write may have been done", page.body)
+		}
+		if _, err := d.Write(t.Context(), item("one"), was); err == nil {
+			t.Errorf("%.20q passes for a write", page.body)
+		}
+		other.Close()
+	}
+}

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/aws/aws-sdk-go-v2/service/ssm/types"
-
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1"
 )
 
@@ -29,12 +27,12 @@ func (c *Config) Check() (problems []string) {
 	if c.KMSKeyID != "" {
 		problems = append(problems, cloud1.CheckKMS("kms_key_id", c.KMSKeyID, "region", c.Region)...)
 	}
-	if c.Tier != "" && !slices.Contains(types.ParameterTier("").Values(), types.ParameterTier(c.Tier)) {
+	if c.Tier != "" && !slices.Contains([]string{standard, advanced, intelligent}, c.Tier) {
 		problems = append(problems, "tier: must be Standard, Advanced or Intelligent-Tiering")
 	}
 	switch c.kind() {
-	case types.ParameterTypeSecureString:
-	case types.ParameterTypeString:
+	case secureString:
+	case plainString:
 		if c.KMSKeyID != "" {
 			problems = append(problems, "kms_key_id: is for the parameter_type SecureString: AWS does not encrypt a String")
 		}
@@ -45,9 +43,7 @@ func (c *Config) Check() (problems []string) {
 }
 
 // kind is the type of the parameters.
-func (c *Config) kind() types.ParameterType {
-	return types.ParameterType(cmp.Or(c.ParameterType, string(types.ParameterTypeSecureString)))
-}
+func (c *Config) kind() string { return cmp.Or(c.ParameterType, secureString) }
 
 // Applied implements destination.Applied.
 func (c *Config) Applied() string {
@@ -59,7 +55,7 @@ func (c *Config) Applied() string {
 
 // Fixed implements destination.Fixed.
 func (c *Config) Fixed() (text, why string) {
-	return "type " + string(c.kind()), "AWS does not change the type of a parameter"
+	return "type " + c.kind(), "AWS does not change the type of a parameter"
 }
 
 // Location implements destination.Config.
@@ -68,7 +64,7 @@ func (c *Config) Location() string { return c.Account.Location(typeName) }
 // Shown implements destination.Config.
 func (c *Config) Shown() map[string]any {
 	shown := c.Account.Shown()
-	shown["parameter_type"] = string(c.kind())
+	shown["parameter_type"] = c.kind()
 	for name, value := range map[string]string{"kms_key_id": c.KMSKeyID, "tier": c.Tier} {
 		if value != "" {
 			shown[name] = value

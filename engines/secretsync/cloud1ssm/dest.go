@@ -5,11 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"time"
-
-	sdk "github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/ssm"
-	"github.com/aws/aws-sdk-go-v2/service/ssm/types"
 
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
@@ -21,17 +18,40 @@ const pageSize = 50
 type dest struct {
 	*cloud1.Session
 	config Config
-	api    *ssm.Client
 }
 
 var _ destination.Destination = (*dest)(nil)
 
+// What requests and responses have.
+type (
+	object    = map[string]any
+	tag       struct{ Key, Value string }
+	parameter struct {
+		Name, Type, Value, Tier, KeyID string
+		Version                        int64
+		LastModifiedDate               float64 // seconds
+	}
+)
+
+// The tiers and types.
+const (
+	standard     = "Standard"
+	advanced     = "Advanced"
+	intelligent  = "Intelligent-Tiering"
+	secureString = "SecureString"
+	plainString  = "String"
+)
+
 // tags is the Handle of what Read has found.
 type tags map[string]string
 
-// versionOf tells a version from those of a parameter of the same name that was deleted.
-func versionOf(number int64, at *time.Time) string {
-	return fmt.Sprintf("%d.%d", number, sdk.ToTime(at).UnixMilli())
+// version tells a version from those of a parameter of the same name that was deleted.
+func (p *parameter) version() string {
+	return fmt.Sprintf("%d.%d", p.Version, p.modifiedAt().UnixMilli())
+}
+
+func (p *parameter) modifiedAt() time.Time {
+	return time.UnixMilli(int64(math.Round(p.LastModifiedDate * 1000)))
 }
 
 // Read implements destination.Destination. A value that the credentials may not read is not known, and no error.
@@ -52,7 +72,7 @@ func (d *dest) read(ctx context.Context, name string, value bool) (destination.F
 		return absent, nil
 	case err != nil:
 		return destination.Found{}, err
-	case sdk.ToString(is.Name) != name:
+	case is.Name != name:
 		return destination.Found{}, cloud1.UnexpectedResponse("GetParameter", false)
 	}
 	of, err := d.tags(ctx, name)
@@ -63,58 +83,58 @@ func (d *dest) read(ctx context.Context, name string, value bool) (destination.F
 		return destination.Found{}, err
 	}
 	found := destination.Found{
-		Name: name, State: destination.Present, ID: name, Version: versionOf(is.Version, is.LastModifiedDate), OwnerTag: of[cloud1.OwnerTag],
-		ChangedAt: sdk.ToTime(is.LastModifiedDate), Handle: of,
+		Name: name, State: destination.Present, ID: name, Version: is.version(), OwnerTag: of[cloud1.OwnerTag],
+		ChangedAt: is.modifiedAt(), Handle: of,
 	}
 	if value {
-		found.Value, found.Known = []byte(sdk.ToString(is.Value)), true
+		found.Value, found.Known = []byte(is.Value), true
 	}
 	return found, nil
 }
 
 // get returns a parameter: its current version, or the one after a colon.
-func (d *dest) get(ctx context.Context, name string, value bool) (*types.Parameter, error) {
-	out, err := cloud1.Do(ctx, d.Session, "GetParameter", false, d.api.GetParameter, &ssm.GetParameterInput{Name: &name, WithDecryption: &value})
+func (d *dest) get(ctx context.Context, name string, value bool) (*parameter, error) {
+	out, err := cloud1.Call[struct{ Parameter parameter }](ctx, d.Session, "GetParameter", false, object{"Name": name, "WithDecryption": value})
 	if err != nil {
 		return nil, err
 	}
-	if out.Parameter == nil || out.Parameter.LastModifiedDate == nil {
+	if out.Parameter.Version < 1 || out.Parameter.LastModifiedDate <= 0 {
 		return nil, cloud1.UnexpectedResponse("GetParameter", false)
 	}
-	return out.Parameter, nil
+	return &out.Parameter, nil
 }
 
 func (d *dest) tags(ctx context.Context, name string) (tags, error) {
-	out, err := cloud1.Do(ctx, d.Session, "ListTagsForResource", false, d.api.ListTagsForResource, &ssm.ListTagsForResourceInput{
-		ResourceType: types.ResourceTypeForTaggingParameter, ResourceId: &name,
-	})
+	out, err := cloud1.Call[struct{ TagList []tag }](ctx, d.Session, "ListTagsForResource", false, object{"ResourceType": "Parameter", "ResourceId": name})
 	if err != nil {
 		return nil, err
 	}
 	all := tags{}
 	for _, tag := range out.TagList {
-		all[sdk.ToString(tag.Key)] = sdk.ToString(tag.Value)
+		all[tag.Key] = tag.Value
 	}
 	return all, nil
 }
 
 // describe goes through the parameters, or those of a name. It stops after the first error. A page may be empty and not the last one.
-func (d *dest) describe(ctx context.Context, name string) iter.Seq2[types.ParameterMetadata, error] {
-	return func(yield func(types.ParameterMetadata, error) bool) {
-		in := &ssm.DescribeParametersInput{MaxResults: sdk.Int32(pageSize)}
+func (d *dest) describe(ctx context.Context, name string) iter.Seq2[parameter, error] {
+	return func(yield func(parameter, error) bool) {
+		in, token := object{"MaxResults": pageSize}, ""
 		if name != "" {
-			in.ParameterFilters = []types.ParameterStringFilter{{Key: sdk.String("Name"), Option: sdk.String("Equals"), Values: []string{name}}}
+			in["ParameterFilters"] = []object{{"Key": "Name", "Option": "Equals", "Values": []string{name}}}
 		}
 		for {
-			out, err := cloud1.Do(ctx, d.Session, "DescribeParameters", false, d.api.DescribeParameters, in)
+			out, err := cloud1.Call[struct {
+				Parameters []parameter
+				NextToken  string
+			}](ctx, d.Session, "DescribeParameters", false, in)
 			if err != nil {
-				yield(types.ParameterMetadata{}, err)
+				yield(parameter{}, err)
 				return
 			}
-			next := sdk.ToString(out.NextToken)
-			broken := next != "" && next == sdk.ToString(in.NextToken)
+			broken := out.NextToken != "" && out.NextToken == token
 			for _, p := range out.Parameters {
-				if broken = broken || p.Name == nil || p.LastModifiedDate == nil; broken {
+				if broken = broken || p.Name == "" || p.Version < 1; broken {
 					break
 				}
 				if !yield(p, nil) {
@@ -122,13 +142,13 @@ func (d *dest) describe(ctx context.Context, name string) iter.Seq2[types.Parame
 				}
 			}
 			if broken {
-				yield(types.ParameterMetadata{}, cloud1.UnexpectedResponse("DescribeParameters", false))
+				yield(parameter{}, cloud1.UnexpectedResponse("DescribeParameters", false))
 				return
 			}
-			if next == "" {
+			if token = out.NextToken; token == "" {
 				return
 			}
-			in.NextToken = &next
+			in["NextToken"] = token
 		}
 	}
 }
@@ -140,7 +160,7 @@ func (d *dest) List(ctx context.Context) iter.Seq2[destination.Found, error] {
 			found := destination.Found{}
 			if err == nil {
 				found = destination.Found{
-					Name: *p.Name, State: destination.Present, ID: *p.Name, Version: versionOf(p.Version, p.LastModifiedDate), ChangedAt: *p.LastModifiedDate,
+					Name: p.Name, State: destination.Present, ID: p.Name, Version: p.version(), ChangedAt: p.modifiedAt(),
 				}
 			}
 			if !yield(found, err) {

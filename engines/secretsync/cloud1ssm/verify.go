@@ -5,10 +5,6 @@ import (
 	"crypto/rand"
 	"strings"
 
-	sdk "github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/ssm"
-	"github.com/aws/aws-sdk-go-v2/service/ssm/types"
-
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
@@ -27,7 +23,7 @@ func (d *dest) Verify(ctx context.Context) []destination.Check {
 		return p.Checks
 	}
 	list := p.Try(func() error {
-		_, err := cloud1.Do(ctx, d.Session, "DescribeParameters", false, d.api.DescribeParameters, &ssm.DescribeParametersInput{MaxResults: sdk.Int32(1)})
+		_, err := cloud1.Call[struct{}](ctx, d.Session, "DescribeParameters", false, object{"MaxResults": 1})
 		return err
 	})
 	list.Nameless = true
@@ -35,22 +31,9 @@ func (d *dest) Verify(ctx context.Context) []destination.Check {
 		_, err := d.tags(ctx, p.Name)
 		return err
 	})
-	tag := p.Try(func() error {
-		_, err := cloud1.Do(ctx, d.Session, "AddTagsToResource", false, d.api.AddTagsToResource, &ssm.AddTagsToResourceInput{
-			ResourceType: types.ResourceTypeForTaggingParameter, ResourceId: &p.Name, Tags: listOf(map[string]string{cloud1.OwnerTag: "verify"}),
-		})
-		return err
-	})
-	untag := p.Try(func() error {
-		_, err := cloud1.Do(ctx, d.Session, "RemoveTagsFromResource", false, d.api.RemoveTagsFromResource, &ssm.RemoveTagsFromResourceInput{
-			ResourceType: types.ResourceTypeForTaggingParameter, ResourceId: &p.Name, TagKeys: []string{cloud1.OwnerTag},
-		})
-		return err
-	})
-	remove := p.Try(func() error {
-		_, err := cloud1.Do(ctx, d.Session, "DeleteParameter", false, d.api.DeleteParameter, &ssm.DeleteParameterInput{Name: &p.Name})
-		return err
-	})
+	tag := p.Try(func() error { return d.tag(ctx, p.Name, map[string]string{cloud1.OwnerTag: "verify"}) })
+	untag := p.Try(func() error { return d.untag(ctx, p.Name, []string{cloud1.OwnerTag}) })
+	remove := p.Try(func() error { return d.remove(ctx, p.Name) })
 	named := read.Err == nil || tags.Err == nil || tag.Err == nil || remove.Err == nil // of the calls on this name
 	p.Report("read", named, probed, list, read, tags)
 	p.Add(destination.Check{Name: "create", Unknown: true, Text: "it cannot be tried without writing: the credentials need PutParameter and AddTagsToResource"})

@@ -9,10 +9,6 @@ import (
 	"maps"
 	"slices"
 
-	sdk "github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/ssm"
-	"github.com/aws/aws-sdk-go-v2/service/ssm/types"
-
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
@@ -42,12 +38,12 @@ func (d *dest) Write(ctx context.Context, it destination.Item, was destination.F
 }
 
 // tier returns the tier that a parameter is written with, which has another so far, "" if it is new.
-func (d *dest) tier(is types.ParameterTier, size int) (types.ParameterTier, error) {
-	tier := types.ParameterTier(cmp.Or(d.config.Tier, string(is), string(types.ParameterTierStandard)))
-	if tier != types.ParameterTierStandard {
+func (d *dest) tier(is string, size int) (string, error) {
+	tier := cmp.Or(d.config.Tier, is, standard)
+	if tier != standard {
 		return tier, nil
 	}
-	if is == types.ParameterTierAdvanced {
+	if is == advanced {
 		return "", cloud1.Client(destination.BadRequest, "the parameter is of the tier Advanced, and AWS does not turn it into Standard: set tier to Advanced, or delete the parameter")
 	}
 	if size > maxStandard {
@@ -67,18 +63,18 @@ func (d *dest) create(ctx context.Context, it destination.Item) (destination.Hel
 	if err != nil {
 		return destination.Held{}, err
 	}
-	in := &ssm.PutParameterInput{Tags: listOf(of), Overwrite: sdk.Bool(false), Tier: tier}
+	in := object{"Tags": listOf(of), "Overwrite": false, "Tier": tier}
 	if d.config.KMSKeyID != "" {
-		in.KeyId = &d.config.KMSKeyID
+		in["KeyId"] = d.config.KMSKeyID
 	}
 	held, _, err := d.put(ctx, it, in)
 	return held, err
 }
 
 // put writes a value, and returns its number.
-func (d *dest) put(ctx context.Context, it destination.Item, in *ssm.PutParameterInput) (destination.Held, int64, error) {
-	in.Name, in.Value, in.Type = &it.Name, sdk.String(string(it.Value)), d.config.kind()
-	out, err := cloud1.Do(ctx, d.Session, "PutParameter", true, d.api.PutParameter, in)
+func (d *dest) put(ctx context.Context, it destination.Item, in object) (destination.Held, int64, error) {
+	in["Name"], in["Value"], in["Type"] = it.Name, string(it.Value), d.config.kind()
+	out, err := cloud1.Call[struct{ Version int64 }](ctx, d.Session, "PutParameter", true, in)
 	if err != nil {
 		return destination.Held{}, 0, err
 	}
@@ -92,12 +88,12 @@ func (d *dest) put(ctx context.Context, it destination.Item, in *ssm.PutParamete
 		}
 		return destination.Held{}, 0, err
 	}
-	return destination.Held{ID: it.Name, Version: versionOf(out.Version, is.LastModifiedDate)}, out.Version, nil
+	return destination.Held{ID: it.Name, Version: is.version()}, out.Version, nil
 }
 
-func listOf(of map[string]string) (list []types.Tag) {
+func listOf(of map[string]string) (list []tag) {
 	for _, key := range slices.Sorted(maps.Keys(of)) {
-		list = append(list, types.Tag{Key: sdk.String(key), Value: sdk.String(of[key])})
+		list = append(list, tag{key, of[key]})
 	}
 	return list
 }
@@ -139,14 +135,14 @@ func (w *writing) run(ctx context.Context) (held destination.Held, err error) {
 	if err := w.tag(ctx, set, unset); err != nil {
 		return held, err
 	}
-	key := sdk.ToString(is.KeyId)
+	key := is.KeyID
 	moved := w.config.KMSKeyID != "" && cloud1.KeyName(w.config.KMSKeyID) != cloud1.KeyName(key)
-	if w.was.Known && bytes.Equal(w.was.Value, w.it.Value) && !moved && (w.config.Tier != string(types.ParameterTierAdvanced) || is.Tier == types.ParameterTierAdvanced) {
+	if w.was.Known && bytes.Equal(w.was.Value, w.it.Value) && !moved && (w.config.Tier != advanced || is.Tier == advanced) {
 		return destination.Held{ID: w.was.ID, Version: w.was.Version}, nil
 	}
-	in := &ssm.PutParameterInput{Overwrite: sdk.Bool(true), Tier: tier}
-	if key = cmp.Or(w.config.KMSKeyID, key); key != "" && w.config.kind() == types.ParameterTypeSecureString {
-		in.KeyId = &key // without one, the account's own would take the place of that of the parameter
+	in := object{"Overwrite": true, "Tier": tier}
+	if key = cmp.Or(w.config.KMSKeyID, key); key != "" && w.config.kind() == secureString {
+		in["KeyId"] = key // without one, the account's own would take the place of that of the parameter
 	}
 	held, number, err := w.put(ctx, w.it, in)
 	if err == nil && number == 1 { // it was deleted meanwhile, so that this write has made it anew
@@ -157,34 +153,28 @@ func (w *writing) run(ctx context.Context) (held destination.Held, err error) {
 }
 
 // current returns what there is of the parameter besides its value, if it is the version that was found.
-func (w *writing) current(ctx context.Context) (types.ParameterMetadata, error) {
+func (w *writing) current(ctx context.Context) (parameter, error) {
 	for p, err := range w.describe(ctx, w.it.Name) {
 		if err != nil {
 			return p, err
 		}
-		if *p.Name == w.it.Name && versionOf(p.Version, p.LastModifiedDate) == w.was.Version {
+		if p.Name == w.it.Name && p.version() == w.was.Version {
 			return p, nil
 		}
 	}
-	return types.ParameterMetadata{}, changed()
+	return parameter{}, changed()
 }
 
 // tag sets the tags that are not there yet. Those that go make room first.
 func (w *writing) tag(ctx context.Context, set map[string]string, unset []string) error {
 	if len(unset) > 0 {
-		_, err := cloud1.Do(ctx, w.Session, "RemoveTagsFromResource", true, w.api.RemoveTagsFromResource, &ssm.RemoveTagsFromResourceInput{
-			ResourceType: types.ResourceTypeForTaggingParameter, ResourceId: &w.it.Name, TagKeys: unset,
-		})
-		if err != nil {
+		if err := w.untag(ctx, w.it.Name, unset); err != nil {
 			return why(err)
 		}
 		w.begun = true
 	}
 	if len(set) > 0 {
-		_, err := cloud1.Do(ctx, w.Session, "AddTagsToResource", true, w.api.AddTagsToResource, &ssm.AddTagsToResourceInput{
-			ResourceType: types.ResourceTypeForTaggingParameter, ResourceId: &w.it.Name, Tags: listOf(set),
-		})
-		if err != nil {
+		if err := w.dest.tag(ctx, w.it.Name, set); err != nil {
 			return why(err)
 		}
 		w.begun = true
@@ -217,9 +207,23 @@ func (d *dest) Delete(ctx context.Context, was destination.Found) error {
 	case is.Version != was.Version || is.OwnerTag != was.OwnerTag:
 		return changed()
 	}
-	_, err = cloud1.Do(ctx, d.Session, "DeleteParameter", true, d.api.DeleteParameter, &ssm.DeleteParameterInput{Name: &was.ID})
-	if errors.Is(err, notFound) {
+	if err = d.remove(ctx, was.ID); errors.Is(err, notFound) {
 		return nil
 	}
+	return err
+}
+
+func (d *dest) tag(ctx context.Context, name string, set map[string]string) error {
+	_, err := cloud1.Call[struct{}](ctx, d.Session, "AddTagsToResource", true, object{"ResourceType": "Parameter", "ResourceId": name, "Tags": listOf(set)})
+	return err
+}
+
+func (d *dest) untag(ctx context.Context, name string, keys []string) error {
+	_, err := cloud1.Call[struct{}](ctx, d.Session, "RemoveTagsFromResource", true, object{"ResourceType": "Parameter", "ResourceId": name, "TagKeys": keys})
+	return err
+}
+
+func (d *dest) remove(ctx context.Context, name string) error {
+	_, err := cloud1.Call[struct{}](ctx, d.Session, "DeleteParameter", true, object{"Name": name})
 	return err
 }
