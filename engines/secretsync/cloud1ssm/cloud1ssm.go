@@ -38,7 +38,7 @@ var Type = destination.Type{
 		"DeleteParameter, AddTagsToResource, RemoveTagsFromResource and ListTagsForResource; with kms_key_id also kms:Encrypt, Decrypt and GenerateDataKey of the key.",
 	Rules: destination.Rules{
 		Granularity:      destination.SecretPath,
-		Template:         "/vault/{{ .MountAccessor }}/{{ .SecretPath }}",
+		Template:         "vault/{{ .MountAccessor }}/{{ .SecretPath }}",
 		Normalise:        normalise,
 		CheckName:        checkName,
 		CheckValue:       checkValue,
