@@ -105,11 +105,6 @@ func Client(code, text string) *destination.Error {
 	return &destination.Error{Class: destination.Client, Code: code, Text: text}
 }
 
-// Internal is an error of ours.
-func Internal(text string) *destination.Error {
-	return &destination.Error{Class: destination.Internal, Code: destination.Unexpected, Text: text}
-}
-
 // UnexpectedResponse is the error of a response without a required field.
 func UnexpectedResponse(call string, changes bool) *destination.Error {
 	return &destination.Error{
@@ -156,7 +151,7 @@ func (s *Session) failed(err error, call string, changes bool) *destination.Erro
 	case is[*smithy.DeserializationError](err) || status != 0:
 		return UnexpectedResponse(call, changes)
 	}
-	return Internal(call + ": the request could not be made")
+	return destination.InternalError(call + ": the request could not be made")
 }
 
 func is[E error](err error) bool {

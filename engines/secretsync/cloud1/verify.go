@@ -32,7 +32,7 @@ func (p *Probe) Try(call func() error) Tried {
 	}
 	e, ok := errors.AsType[*destination.Error](err)
 	if !ok {
-		e = Internal("the call failed")
+		e = destination.InternalError("the call failed")
 	}
 	return Tried{Err: e}
 }

@@ -103,7 +103,7 @@ var service = &cloud1.Service{
 func open(c destination.Config, env destination.Env) (destination.Destination, error) {
 	cfg, ok := c.(*Config)
 	if !ok {
-		return nil, cloud1.Internal("a configuration of another type")
+		return nil, destination.InternalError("a configuration of another type")
 	}
 	s, err := cloud1.Open(cfg.Account, service, env)
 	if err != nil {

@@ -29,16 +29,16 @@ func (d *dest) Write(ctx context.Context, it destination.Item, was destination.F
 	case was.State == destination.Absent:
 		return d.create(ctx, it)
 	case was.ID == "":
-		return destination.Held{}, cloud1.Internal("a write over something without an id")
+		return destination.Held{}, destination.InternalError("a write over something without an id")
 	case was.Name != it.Name:
-		return destination.Held{}, cloud1.Internal("a write over something with another name")
+		return destination.Held{}, destination.InternalError("a write over something with another name")
 	}
 	w := &writing{dest: d, it: it, was: was}
 	held, err := w.run(ctx)
 	if err != nil {
 		e, ok := errors.AsType[*destination.Error](err)
 		if !ok {
-			e = cloud1.Internal("a write failed")
+			e = destination.InternalError("a write failed")
 		}
 		e.Unknown = e.Unknown || w.begun
 		return destination.Held{}, e
@@ -188,7 +188,7 @@ func (w *writing) put(ctx context.Context) error {
 	in.SecretString, in.SecretBinary = content(w.it.Value)
 	out, err := cloud1.Do(ctx, w.Session, "PutSecretValue", true, w.api.PutSecretValue, in)
 	if errors.Is(err, cloud1.Exists) {
-		return cloud1.Internal("PutSecretValue: the token of this write has been used for another value")
+		return destination.InternalError("PutSecretValue: the token of this write has been used for another value")
 	}
 	if err != nil {
 		return w.why(ctx, err)
@@ -244,7 +244,7 @@ func (d *dest) Delete(ctx context.Context, was destination.Found) error {
 	case was.State == destination.Absent:
 		return nil
 	case was.ID == "":
-		return cloud1.Internal("a deletion of something without an id")
+		return destination.InternalError("a deletion of something without an id")
 	case was.State == destination.Deleted && days != 0:
 		return nil
 	}

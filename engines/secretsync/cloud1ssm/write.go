@@ -27,7 +27,7 @@ func (d *dest) Write(ctx context.Context, it destination.Item, was destination.F
 	case was.State == destination.Absent:
 		return d.create(ctx, it)
 	case was.ID != it.Name:
-		return destination.Held{}, cloud1.Internal("a write over something with another name")
+		return destination.Held{}, destination.InternalError("a write over something with another name")
 	}
 	w := &writing{dest: d, it: it, was: was}
 	held, err := w.run(ctx)
@@ -196,7 +196,7 @@ func (d *dest) Delete(ctx context.Context, was destination.Found) error {
 		return nil
 	}
 	if was.ID == "" {
-		return cloud1.Internal("a deletion of something without a name")
+		return destination.InternalError("a deletion of something without a name")
 	}
 	is, err := d.read(ctx, was.ID, false)
 	switch {
