@@ -373,7 +373,7 @@ func TestMeanwhile(t *testing.T) {
 	if _, err := d.Write(t.Context(), it, was); err != nil {
 		t.Fatal(err)
 	}
-	if f := read(t, d); f.OwnerTag != ourTag || string(f.Value) != "two" { // made anew, with all that it has
+	if f := read(t, d); f.OwnerTag != ourTag || string(f.Value) != "two" { // with all that it has
 		t.Errorf("found %+v", f)
 	}
 	was = read(t, d)

@@ -145,7 +145,7 @@ func (w *writing) run(ctx context.Context) (held destination.Held, err error) {
 		in["KeyId"] = key // without one, the account's own would take the place of that of the parameter
 	}
 	held, number, err := w.put(ctx, w.it, in)
-	if err == nil && number == 1 { // it was deleted meanwhile, so that this write has made it anew
+	if err == nil && number == 1 { // it was deleted meanwhile, so that this write has created it
 		w.begun = true
 		err = w.tag(ctx, cloud1.Tags(w.it), nil)
 	}
