@@ -73,7 +73,7 @@ func TestAnswers(t *testing.T) {
 				_, _ = w.Write([]byte(tt.body))
 			}))
 			defer l.Close()
-			env := environment(s)
+			env := desttest.At(s.URL)
 			env.URL = l.URL + repohosttest.Prefix + "/"
 			d := openWith(t, repo(), env)
 			was := desttest.Read(t, d, "A")

@@ -100,6 +100,14 @@ func Run(t *testing.T, kind destination.Type, newFake func(t *testing.T) Fake) {
 	} {
 		t.Run(name, func(t *testing.T) { test(open(t, kind, newFake)) })
 	}
+	for name, test := range hooked {
+		t.Run(name, func(t *testing.T) {
+			s := open(t, kind, newFake)
+			if f, ok := s.fake.(Hooked); ok {
+				test(s, f)
+			}
+		})
+	}
 	for seed := range seeds(t) {
 		t.Run(fmt.Sprint("storm ", seed), func(t *testing.T) { open(t, kind, newFake).storm(seed) })
 	}
