@@ -45,7 +45,7 @@ func (s *suite) deadlines(f Hooked) {
 	calls, unbounded := 0, 0
 	d := s.through(f, func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
 		calls++
-		if end, ok := r.Context().Deadline(); !ok || time.Until(end) > time.Minute {
+		if end, ok := r.Context().Deadline(); !ok || time.Until(end) > 30*time.Second {
 			unbounded++
 		}
 		return next.RoundTrip(r)
