@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/cloud1"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1sm"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1sm/cloud1smtest"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
@@ -59,6 +60,16 @@ func (p *atPlace) Open(t *testing.T) destination.Destination {
 	return distinct{open(t, p.Server, destination.Env{URL: p.url}, nil)}
 }
 
+func (p *atPlace) OpenThrough(t *testing.T, h desttest.Hook) destination.Destination {
+	return distinct{open(t, p.Server, destination.Env{Client: &http.Client{Transport: h}}, nil)}
+}
+
+func (p *atPlace) EndlessLists() map[string]func(*http.Request, int) (http.Header, string) {
+	return map[string]func(*http.Request, int) (http.Header, string){"in a circle": func(*http.Request, int) (http.Header, string) {
+		return http.Header{"Content-Type": {"application/x-amz-json-1.1"}}, `{"SecretList":[],"NextToken":"again"}`
+	}}
+}
+
 // distinct gives writes of different values different tokens, as the contract has it and the service insists on.
 type distinct struct{ destination.Destination }
 
@@ -86,25 +97,17 @@ func (p *atPlace) Secrets() []string {
 func open(t *testing.T, s *cloud1smtest.Server, env destination.Env, change func(*cloud1sm.Config)) destination.Destination {
 	t.Helper()
 	id, secret := s.Root()
-	c := &cloud1sm.Config{AccessKeyID: engines.Sensitive(id), SecretAccessKey: engines.Sensitive(secret), Region: s.Region}
+	c := &cloud1sm.Config{Account: cloud1.Account{AccessKeyID: engines.Sensitive(id), SecretAccessKey: engines.Sensitive(secret), Region: s.Region}}
 	if change != nil {
 		change(c)
 	}
-	if problems := c.Check(); problems != nil {
-		t.Fatal(problems)
-	}
 	if env.Client == nil {
 		env.Client = &http.Client{}
-		t.Cleanup(env.Client.CloseIdleConnections)
 	}
 	if env.URL == "" {
 		env.URL = s.URL
 	}
-	d, err := cloud1sm.Type.Open(c, env)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d
+	return desttest.Open(t, cloud1sm.Type, c, env)
 }
 
 func TestDestination(t *testing.T) { desttest.Run(t, cloud1sm.Type, newFake) }
@@ -168,5 +171,5 @@ func did(t *testing.T, s *cloud1smtest.Server, actions ...string) {
 }
 
 func TestClose(t *testing.T) {
-	desttest.Closes(t, cloud1sm.Type, &cloud1sm.Config{AccessKeyID: "AKIA", SecretAccessKey: "secret", Region: "eu-central-1"}, destination.Env{})
+	desttest.Closes(t, cloud1sm.Type, &cloud1sm.Config{Account: cloud1.Account{AccessKeyID: "AKIA", SecretAccessKey: "secret", Region: "eu-central-1"}}, destination.Env{})
 }

@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -580,26 +578,6 @@ func TestList(t *testing.T) {
 	}
 	if n != 1 {
 		t.Errorf("%d errors", n)
-	}
-}
-
-// TestListThatGoesInCircles gives the same page over and over.
-func TestListThatGoesInCircles(t *testing.T) {
-	pages := 0
-	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		pages++
-		w.Header().Set("Content-Type", "application/x-amz-json-1.1")
-		if pages > 10 {
-			w.WriteHeader(http.StatusInternalServerError)
-		}
-		_, _ = io.WriteString(w, `{"SecretList":[],"NextToken":"again"}`)
-	}))
-	defer other.Close()
-	for _, err := range open(t, cloud1smtest.New(t), destination.Env{URL: other.URL}, nil).List(t.Context()) {
-		failed(t, err, destination.External, destination.Unexpected, false)
-	}
-	if pages != 2 {
-		t.Errorf("%d pages", pages)
 	}
 }
 

@@ -369,40 +369,6 @@ func TestNotFoundByOthersIsNotAbsent(t *testing.T) {
 	}
 }
 
-func TestEveryCallHasADeadline(t *testing.T) {
-	p := cloud2kvtest.New(t)
-	n := 0
-	v := through(t, p, replies{seen: func(r *http.Request) {
-		n++
-		if at, ok := r.Context().Deadline(); !ok || time.Until(at) > callTimeout {
-			t.Errorf("%s %s has no deadline, or one that is far away", r.Method, r.URL.Path)
-		}
-	}})
-	ctx := context.WithoutCancel(t.Context())
-	f, err := v.Read(ctx, "name")
-	if err == nil {
-		_, err = v.Write(ctx, item("name", "v"), f)
-	}
-	if err == nil {
-		f, err = v.Read(ctx, "name")
-	}
-	if err == nil {
-		err = v.Delete(ctx, f)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, err := range v.List(ctx) {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	v.Verify(ctx)
-	if n < 15 {
-		t.Errorf("only %d requests were seen", n)
-	}
-}
-
 // Nothing is repeated: the one above counts the calls.
 func TestNothingIsRepeated(t *testing.T) {
 	n := 0

@@ -39,6 +39,13 @@ func (p *faultyVault) Open(t *testing.T) destination.Destination {
 	return opened(t, config(), destination.Env{Client: p.Client()})
 }
 
+func (p *faultyVault) OpenThrough(t *testing.T, h desttest.Hook) destination.Destination {
+	client := p.Client()
+	next := client.Transport
+	client.Transport = desttest.Hook(func(r *http.Request, _ http.RoundTripper) (*http.Response, error) { return h(r, next) })
+	return opened(t, config(), destination.Env{Client: client})
+}
+
 func (p *faultyVault) Put(_ *testing.T, name, value string) { p.Vault.Put(name, value, nil) }
 
 func (p *faultyVault) Get(_ *testing.T, name string) (string, bool) { return p.Vault.Get(name) }
