@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/state"
 )
 
 func TestBudget(t *testing.T) {
@@ -25,8 +26,8 @@ func TestBudget(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			kind := destination.Type{Name: "place", Rules: destination.Rules{Rate: usual}}
-			s := NewPool(Options{Operator: Operator{Endpoints: map[string]Endpoint{"place": test.operator, "other": {WritesPerSecond: 1}}}})
-			if got := s.rateOf(kind); got != test.want {
+			s := NewPool(Options{Types: map[string]destination.Type{"place": kind}, Operator: Operator{Endpoints: map[string]Endpoint{"place": test.operator, "other": {WritesPerSecond: 1}}}})
+			if got := s.RateOf(&state.Destination{Type: "place"}); got != test.want {
 				t.Errorf("budget = %+v, want %+v", got, test.want)
 			}
 		})

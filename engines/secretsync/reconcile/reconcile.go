@@ -27,7 +27,7 @@ type Reconciler struct {
 	handledResets int64        // resets at the last full scan; Run's alone
 
 	concurrencyMu sync.Mutex
-	concurrency   map[string]int // concurrent calls, by destination id
+	concurrency   map[string]int // links at once, by destination id
 }
 
 // NewReconciler returns a Reconciler that is not running.
@@ -213,7 +213,7 @@ func (s *Reconciler) setConcurrency(d *state.Destination) {
 	if s.concurrency == nil {
 		s.concurrency = map[string]int{}
 	}
-	s.concurrency[d.ID] = s.Pool.Types[d.Type].Rules.Rate.Concurrency
+	s.concurrency[d.ID] = workqueue.LinksAtOnce(s.Pool.RateOf(d))
 }
 
 // isSyncInput reports whether a key of a system area is one that work follows from: a destination, an association, or the
