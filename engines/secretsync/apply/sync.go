@@ -21,16 +21,14 @@ import (
 // target has the stored records of one link.
 type target struct {
 	key      state.LinkID
-	dest     state.Destination
-	version  storage.Index // of dest
+	dest     *connection.Known
 	assoc    state.Association
 	link     state.Link // as loaded
-	destType destination.Type
 	mount    *engines.Mounted
 	secret   engines.Secret
 	ownerTag string // the prefix of the ownership tags of its names
-	// tagsFingerprint is connection.Pool.AppliedFingerprint of dest.
-	tagsFingerprint string
+	// assocAt and linkAt are the indexes of the records of assoc and link; that of a link changes when an attempt stores it.
+	assocAt, linkAt storage.Index
 }
 
 // errNotAssociated means that there is nothing to sync any more.
@@ -41,28 +39,24 @@ func (s *Syncer) load(ctx context.Context, key state.LinkID) (*target, error) {
 	store := s.Host.Store()
 	t := &target{key: key}
 	a := state.Association{NS: key.NS, Destination: key.Destination, ID: key.Association}
-	found, err := engines.GetRecord(ctx, store, a.Key(), &t.assoc)
+	var err error
+	if t.assocAt, err = state.Get(ctx, store, a.Key(), &t.assoc); err != nil {
+		return nil, err
+	}
+	if t.assocAt == 0 {
+		return nil, errNotAssociated
+	}
+	t.dest, err = s.Pool.Known(ctx, store, state.DestinationKey(key.NS, t.assoc.Type, t.assoc.Name))
 	if err != nil {
 		return nil, err
 	}
-	if !found {
+	if t.dest == nil || t.dest.ID != key.Destination {
 		return nil, errNotAssociated
 	}
-	t.version, err = state.GetDestination(ctx, store, state.DestinationKey(key.NS, t.assoc.Type, t.assoc.Name), &t.dest)
-	if err != nil {
-		return nil, err
-	}
-	if t.dest.ID != key.Destination {
-		return nil, errNotAssociated
-	}
-	if _, err := engines.GetRecord(ctx, store, state.LinkKey(key.NS, key.Destination, key.Association, key.Secret), &t.link); err != nil {
+	if t.linkAt, err = state.Get(ctx, store, t.linkKey(), &t.link); err != nil {
 		return nil, err
 	}
 	t.link.Secret = key.Secret
-	if _, err := s.Pool.ConfigOf(&t.dest); err != nil {
-		return nil, err
-	}
-	t.destType, t.tagsFingerprint = s.Pool.Types[t.dest.Type], s.Pool.AppliedFingerprint(&t.dest)
 	if t.ownerTag, err = state.OwnerTagPrefix(ctx, s.Host.Store(), &t.assoc); err != nil {
 		return nil, err
 	}
@@ -84,7 +78,7 @@ func (t *target) isRateLimited(want []template.Item) bool {
 	now := time.Now()
 	return t.link.Code == state.CodeRateLimited && t.link.NextRetry.After(now) && t.hasOnly(want, func(it *state.Item, print []byte, tagged string) bool {
 		if it.IsRateLimited() {
-			return !it.HasValue(print, tagged) && plan.NextWrite(t.destType.Rules.WritesPerDay, it.Writes, now, false).After(now)
+			return !it.HasValue(print, tagged) && plan.NextWrite(t.dest.Rules.WritesPerDay, it.Writes, now, false).After(now)
 		}
 		return it.UpToDate(print, tagged)
 	})
@@ -97,8 +91,8 @@ func (t *target) hasOnly(want []template.Item, is func(it *state.Item, print []b
 		return false
 	}
 	for _, w := range want {
-		had := l.Item(w.Name, t.destType.Rules)
-		if had == nil || had.Retained || w.Problem != "" || had.Key != w.Key || !is(had, t.dest.Fingerprint(w.Value), t.tagsFingerprint) {
+		had := l.Item(w.Name, t.dest.Rules)
+		if had == nil || had.Retained || w.Problem != "" || had.Key != w.Key || !is(had, t.dest.Fingerprint(w.Value), t.dest.AppliedFingerprint) {
 			return false
 		}
 	}
@@ -177,7 +171,7 @@ func (s *Syncer) syncLink(ctx context.Context, key state.LinkID, refresh bool) (
 	case refresh: // the caller may have changed something: the backoff starts again
 		t.link.Attempts = 0
 	case t.inBackoff(err):
-		if free, err := s.AnyNameFree(ctx, &t.dest, &t.link, key); !free || err != nil {
+		if free, err := s.AnyNameFree(ctx, t.dest, &t.link, key); !free || err != nil {
 			return t.link.NextRetry, err
 		}
 	}
@@ -191,7 +185,7 @@ func (s *Syncer) syncLink(ctx context.Context, key state.LinkID, refresh bool) (
 		return t.link.NextRetry, nil
 	}
 	steps := t.steps(want, refresh)
-	dest, err := s.Pool.Get(&t.dest, t.version)
+	dest, err := s.Pool.Get(&t.dest.Destination, t.dest.Version)
 	if err != nil {
 		return s.recordFailure(ctx, t, err)
 	}
@@ -275,14 +269,11 @@ func (s *Syncer) isPaused(ctx context.Context, t *target) (bool, error) {
 
 // prepare claims names and stores intents. Steps whose name belongs to another association become conflicts.
 func (s *Syncer) prepare(ctx context.Context, t *target, all, part []step) error {
-	place, err := s.Pool.Location(&t.dest)
-	if err != nil {
-		return err
-	}
-	writes := false
+	place, writes, unchanged := t.dest.Location, false, false
 	decided := slices.Clone(part)
-	_, err = storage.Update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
+	at, err := storage.Update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
 		copy(part, decided) // Update may call this again
+		unchanged = false
 		if err := t.checkUnchanged(ctx, tx); err != nil {
 			return err
 		}
@@ -300,13 +291,18 @@ func (s *Syncer) prepare(ctx context.Context, t *target, all, part []step) error
 				}
 				claimed = claimed || st.claimedNow
 			}
-			st.recordIntent(t.destType.Rules)
+			st.recordIntent(t.dest.Rules)
 		}
 		if writes = anyWrites(part); !writes && !claimed {
 			return nil // nothing is written: recordSteps stores the result
 		}
-		return t.putLink(ctx, tx, t.inProgress(all), nil)
+		var err error
+		unchanged, err = t.putLink(ctx, tx, t.inProgress(all), nil)
+		return err
 	})
+	if err == nil && unchanged {
+		t.linkAt = at
+	}
 	if err != nil || !writes {
 		return err
 	}
@@ -325,7 +321,8 @@ func (s *Syncer) withdrawIntents(ctx context.Context, t *target, all, part []ste
 		if err := t.checkUnchanged(ctx, tx); err != nil {
 			return err
 		}
-		return t.putLink(ctx, tx, t.inProgress(all), nil)
+		_, err := t.putLink(ctx, tx, t.inProgress(all), nil)
+		return err
 	})
 	return err
 }
@@ -349,32 +346,45 @@ func (t *target) linkKey() storage.Key {
 }
 
 // putLink stores the link in a transaction. It keeps requests to adopt names that came since the link was loaded, and drops those in
-// adopted.
-func (t *target) putLink(ctx context.Context, tx *storage.Txn, l *state.Link, adopted map[string]bool) error {
-	var now state.Link
-	if _, err := engines.GetRecord(ctx, tx, t.linkKey(), &now); err != nil {
-		return err
+// adopted. unchanged reports that nobody else has stored the link since.
+func (t *target) putLink(ctx context.Context, tx *storage.Txn, l *state.Link, adopted map[string]bool) (unchanged bool, err error) {
+	at, err := state.VersionOf(ctx, tx, t.linkKey())
+	if err != nil {
+		return false, err
 	}
-	l.Adopt = slices.DeleteFunc(now.Adopt, func(name string) bool { return adopted[name] && slices.Contains(t.link.Adopt, name) })
-	l.AdoptEqual = slices.DeleteFunc(now.AdoptEqual, func(name string) bool { return adopted[name] && slices.Contains(t.link.AdoptEqual, name) })
-	return engines.PutRecord(tx, t.linkKey(), l)
+	now := t.link
+	if at != t.linkAt {
+		now = state.Link{}
+		if _, err := state.Get(ctx, tx, t.linkKey(), &now); err != nil {
+			return false, err
+		}
+	}
+	l.Adopt = slices.DeleteFunc(slices.Clone(now.Adopt), func(name string) bool { return adopted[name] && slices.Contains(t.link.Adopt, name) })
+	l.AdoptEqual = slices.DeleteFunc(slices.Clone(now.AdoptEqual), func(name string) bool { return adopted[name] && slices.Contains(t.link.AdoptEqual, name) })
+	return at == t.linkAt, engines.PutRecord(tx, t.linkKey(), l)
 }
 
 // checkUnchanged makes a transaction fail if the association, or its destination, has changed since it was loaded.
 func (t *target) checkUnchanged(ctx context.Context, tx *storage.Txn) error {
-	var a state.Association
-	found, err := engines.GetRecord(ctx, tx, t.assoc.Key(), &a)
+	assoc, err := state.VersionOf(ctx, tx, t.assoc.Key())
 	if err != nil {
 		return err
 	}
-	e, err := tx.Get(ctx, t.dest.Key())
-	if err != nil && !errors.Is(err, storage.ErrNotFound) {
+	dest, err := state.VersionOf(ctx, tx, t.dest.Key())
+	switch {
+	case err != nil:
 		return err
+	case dest != t.dest.Version:
+		return errChanged
+	case assoc == t.assocAt:
+		return nil
 	}
-	if !found || !a.UpdatedAt.Equal(t.assoc.UpdatedAt) || a.Removing != t.assoc.Removing || a.Gone != t.assoc.Gone || e.Version != t.version {
+	var a state.Association
+	found, err := engines.GetRecord(ctx, tx, t.assoc.Key(), &a)
+	if err == nil && (!found || !a.UpdatedAt.Equal(t.assoc.UpdatedAt) || a.Removing != t.assoc.Removing || a.Gone != t.assoc.Gone) {
 		return errChanged
 	}
-	return nil
+	return err
 }
 
 // errChanged makes syncJob queue the link again.

@@ -40,8 +40,9 @@ type Pool struct {
 	Types map[string]destination.Type // by name; do not modify
 	opts  Options
 
-	mu   sync.Mutex
-	open map[string]*connection // by destination id
+	mu    sync.Mutex
+	open  map[string]*connection // by destination id
+	known map[storage.Key]*Known // by key of the destination
 }
 
 // connection is an open destination.
@@ -134,6 +135,7 @@ func (p *Pool) Drop(id string) {
 func (p *Pool) DropByKey(key storage.Key) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	delete(p.known, key)
 	for id, c := range p.open {
 		if c.key == key {
 			p.closeLocked(id)
@@ -148,6 +150,7 @@ func (p *Pool) Close() {
 	for id := range p.open {
 		p.closeLocked(id)
 	}
+	p.known = nil
 }
 
 // ConfigOf returns the configuration of a destination.
