@@ -35,6 +35,8 @@ func main() {
 			exit(servers.FormMain())
 		case "provider":
 			exit(servers.ProviderMain())
+		case "sdk":
+			exit(servers.SDKMain(os.Args[2:]))
 		case "start":
 			exit(parts.StartMain())
 		}
