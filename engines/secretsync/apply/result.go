@@ -43,10 +43,7 @@ func (s *Syncer) recordNoop(ctx context.Context, t *target) (time.Time, error) {
 		}
 	}
 	l.NextRetry = time.Time{}
-	_, err := storage.Update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
-		if err := t.checkUnchanged(ctx, tx); err != nil {
-			return err
-		}
+	_, err := t.update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
 		_, err := t.putLink(ctx, tx, &l, nil)
 		return err
 	})
@@ -224,10 +221,7 @@ func (s *Syncer) recordResult(ctx context.Context, t *target, r result) (time.Ti
 	over := t.assoc.IsEnding() && len(r.items) == 0
 	gone := over || right && t.secretGone() && !slices.ContainsFunc(r.items, t.isNeeded)
 	redeploy := r.changed && redeploysBy(t.dest.Config) != ""
-	l.StoredAt, err = storage.Update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
-		if err := t.checkUnchanged(ctx, tx); err != nil {
-			return err
-		}
+	l.StoredAt, err = t.update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
 		if redeploy {
 			if err := t.dest.NeedRedeploy(ctx, tx, t.assoc.Owner, now); err != nil {
 				return err

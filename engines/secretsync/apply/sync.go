@@ -29,6 +29,7 @@ type target struct {
 	ownerTag string // the prefix of the ownership tags of its names
 	// assocAt and linkAt are the indexes of the records of assoc and link; that of a link changes when an attempt stores it.
 	assocAt, linkAt storage.Index
+	expects         bool // see update
 }
 
 // errNotAssociated means that there is nothing to sync any more.
@@ -271,12 +272,9 @@ func (s *Syncer) isPaused(ctx context.Context, t *target) (bool, error) {
 func (s *Syncer) prepare(ctx context.Context, t *target, all, part []step) error {
 	place, writes, unchanged := t.dest.Location, false, false
 	decided := slices.Clone(part)
-	at, err := storage.Update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
+	at, err := t.update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
 		copy(part, decided) // Update may call this again
 		unchanged = false
-		if err := t.checkUnchanged(ctx, tx); err != nil {
-			return err
-		}
 		claimed := false
 		for i := range part {
 			st := &part[i]
@@ -317,10 +315,7 @@ func (s *Syncer) withdrawIntents(ctx context.Context, t *target, all, part []ste
 	for i := range part {
 		part[i].Intent, part[i].Writes = part[i].before.Intent, part[i].before.Writes
 	}
-	_, err := storage.Update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
-		if err := t.checkUnchanged(ctx, tx); err != nil {
-			return err
-		}
+	_, err := t.update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
 		_, err := t.putLink(ctx, tx, t.inProgress(all), nil)
 		return err
 	})
@@ -348,14 +343,12 @@ func (t *target) linkKey() storage.Key {
 // putLink stores the link in a transaction. It keeps requests to adopt names that came since the link was loaded, and drops those in
 // adopted. unchanged reports that nobody else has stored the link since.
 func (t *target) putLink(ctx context.Context, tx *storage.Txn, l *state.Link, adopted map[string]bool) (unchanged bool, err error) {
-	at, err := state.VersionOf(ctx, tx, t.linkKey())
-	if err != nil {
-		return false, err
-	}
-	now := t.link
-	if at != t.linkAt {
+	now, at := t.link, t.linkAt
+	if t.expects {
+		tx.Expect(t.linkKey(), t.linkAt)
+	} else {
 		now = state.Link{}
-		if _, err := state.Get(ctx, tx, t.linkKey(), &now); err != nil {
+		if at, err = state.Get(ctx, tx, t.linkKey(), &now); err != nil {
 			return false, err
 		}
 	}
@@ -364,27 +357,38 @@ func (t *target) putLink(ctx context.Context, tx *storage.Txn, l *state.Link, ad
 	return at == t.linkAt, engines.PutRecord(tx, t.linkKey(), l)
 }
 
-// checkUnchanged makes a transaction fail if the association, or its destination, has changed since it was loaded.
+// update is storage.Update that fails if the association, or its destination, has changed since it was loaded. At first it expects that
+// nothing was stored since; only if that is wrong it reads what has changed.
+func (t *target) update(ctx context.Context, store storage.Store, do func(*storage.Txn) error) (storage.Index, error) {
+	t.expects = true
+	return storage.Update(ctx, store, func(tx *storage.Txn) error {
+		if err := t.checkUnchanged(ctx, tx); err != nil {
+			return err
+		}
+		defer func() { t.expects = false }()
+		return do(tx)
+	})
+}
+
 func (t *target) checkUnchanged(ctx context.Context, tx *storage.Txn) error {
-	assoc, err := state.VersionOf(ctx, tx, t.assoc.Key())
-	if err != nil {
-		return err
-	}
-	dest, err := state.VersionOf(ctx, tx, t.dest.Key())
-	switch {
-	case err != nil:
-		return err
-	case dest != t.dest.Version:
-		return errChanged
-	case assoc == t.assocAt:
+	if t.expects {
+		tx.Expect(t.assoc.Key(), t.assocAt)
+		tx.Expect(t.dest.Key(), t.dest.Version)
 		return nil
 	}
 	var a state.Association
 	found, err := engines.GetRecord(ctx, tx, t.assoc.Key(), &a)
-	if err == nil && (!found || !a.UpdatedAt.Equal(t.assoc.UpdatedAt) || a.Removing != t.assoc.Removing || a.Gone != t.assoc.Gone) {
+	if err != nil {
+		return err
+	}
+	e, err := tx.Get(ctx, t.dest.Key())
+	if err != nil && !errors.Is(err, storage.ErrNotFound) {
+		return err
+	}
+	if !found || !a.UpdatedAt.Equal(t.assoc.UpdatedAt) || a.Removing != t.assoc.Removing || a.Gone != t.assoc.Gone || e.Version != t.dest.Version {
 		return errChanged
 	}
-	return err
+	return nil
 }
 
 // errChanged makes syncJob queue the link again.

@@ -20,15 +20,6 @@ func Get(ctx context.Context, s engines.Getter, key storage.Key, v engines.Recor
 	return e.Version, engines.DecodeRecord(e, v)
 }
 
-// VersionOf returns the index at which a record was written, 0: there is none.
-func VersionOf(ctx context.Context, s engines.Getter, key storage.Key) (storage.Index, error) {
-	e, err := s.Get(ctx, key)
-	if errors.Is(err, storage.ErrNotFound) {
-		return 0, nil
-	}
-	return e.Version, err
-}
-
 // Scan calls do with every record below a prefix, in the order of keys, until it returns false.
 func Scan[T any, P interface {
 	*T
