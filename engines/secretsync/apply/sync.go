@@ -341,7 +341,7 @@ func (t *target) linkKey() storage.Key {
 }
 
 // putLink stores the link in a transaction. It keeps requests to adopt names that came since the link was loaded, and drops those in
-// adopted. unchanged reports that nobody else has stored the link since.
+// adopted. unchanged reports that the stored link was still the loaded one.
 func (t *target) putLink(ctx context.Context, tx *storage.Txn, l *state.Link, adopted map[string]bool) (unchanged bool, err error) {
 	now, at := t.link, t.linkAt
 	if t.expects {
