@@ -19,11 +19,11 @@ import (
 )
 
 // bare returns how many names the SDK alone looks for and creates in a second, from a process of its own, as the node is one.
-func (y *syncing) bare(count int) float64 {
+func (y *syncing) bare(count, atOnce int) float64 {
 	at := startShelf(y.s)
 	self, err := os.Executable()
 	y.s.Check(err)
-	cmd := exec.Command(self, "sdk", at.URL, strconv.Itoa(count))
+	cmd := exec.Command(self, "sdk", at.URL, strconv.Itoa(count), strconv.Itoa(atOnce))
 	cmd.Stderr = os.Stderr
 	text, err := cmd.Output()
 	y.s.Check(err)
@@ -35,26 +35,30 @@ func (y *syncing) bare(count int) float64 {
 	return rate
 }
 
-// SDKMain is the yardstick of a first sync: it looks for as many names at the address of a shelf as it is told, creates each, and prints
-// how many that were in a second.
+// SDKMain is the yardstick of a first sync: it looks for as many names at the address of a shelf as it is told, as many at once, creates
+// each, and prints how many that were in a second.
 func SDKMain(args []string) error {
-	if len(args) != 2 {
-		return fmt.Errorf("sdk takes an address and a number, not %q", args)
+	if len(args) != 3 {
+		return fmt.Errorf("sdk takes an address and two numbers, not %q", args)
 	}
 	count, err := strconv.Atoi(args[1])
 	if err != nil {
 		return err
 	}
+	atOnce, err := strconv.Atoi(args[2])
+	if err != nil {
+		return err
+	}
 	client := secretsmanager.New(secretsmanager.Options{
 		Region: cloudRegion, BaseEndpoint: &args[0], Retryer: aws.NopRetryer{}, Credentials: credentials.NewStaticCredentialsProvider(syncKeyID, syncKey, ""),
-		HTTPClient: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: syncAtOnce}},
+		HTTPClient: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: atOnce}},
 	})
-	failed := make(chan error, syncAtOnce)
+	failed := make(chan error, atOnce)
 	var workers sync.WaitGroup
 	began := time.Now()
-	for first := range syncAtOnce {
+	for first := range atOnce {
 		workers.Go(func() {
-			for i := first; i < count; i += syncAtOnce {
+			for i := first; i < count; i += atOnce {
 				if err := lookAndCreate(client, fmt.Sprintf("s%d", i)); err != nil {
 					failed <- err
 					return
