@@ -23,7 +23,7 @@ type RateLimited struct {
 // there are more of them than calls at once; but no more than are written in a tenth of a second, so that none of them has long to wait
 // between its intent and its write.
 func LinksAtOnce(r destination.Rate) int {
-	return max(r.Concurrency, min(int(r.Writes/10), 8*r.Concurrency))
+	return max(r.Concurrency, min(int(r.Writes/10), 16*r.Concurrency))
 }
 
 // NewRateLimited returns a destination, which has not been called yet, with a rate limit. onCircuit is called when its circuit opens and

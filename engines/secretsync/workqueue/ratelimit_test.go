@@ -330,7 +330,7 @@ func TestLinksAtOnce(t *testing.T) {
 	for _, c := range []struct {
 		writes            float64
 		concurrency, want int
-	}{{25, 8, 8}, {0.1, 4, 4}, {200, 8, 20}, {100_000, 8, 64}} {
+	}{{25, 8, 8}, {0.1, 4, 4}, {200, 8, 20}, {100_000, 8, 128}} {
 		if got := LinksAtOnce(destination.Rate{Writes: c.writes, Concurrency: c.concurrency}); got != c.want {
 			t.Errorf("%v writes a second, %d calls at once: %d links, want %d", c.writes, c.concurrency, got, c.want)
 		}
