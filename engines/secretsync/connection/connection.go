@@ -43,6 +43,7 @@ type Pool struct {
 	mu    sync.Mutex
 	open  map[string]*connection // by destination id
 	known map[storage.Key]*Known // by key of the destination
+	links map[string]int         // at once, by id of the destination
 }
 
 // connection is an open destination.
@@ -135,7 +136,10 @@ func (p *Pool) Drop(id string) {
 func (p *Pool) DropByKey(key storage.Key) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.known, key)
+	if k := p.known[key]; k != nil {
+		delete(p.known, key)
+		delete(p.links, k.ID)
+	}
 	for id, c := range p.open {
 		if c.key == key {
 			p.closeLocked(id)
@@ -150,7 +154,7 @@ func (p *Pool) Close() {
 	for id := range p.open {
 		p.closeLocked(id)
 	}
-	p.known = nil
+	p.known, p.links = nil, nil
 }
 
 // ConfigOf returns the configuration of a destination.

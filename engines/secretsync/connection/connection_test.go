@@ -70,6 +70,9 @@ func TestKnown(t *testing.T) {
 	}
 	at := put()
 	first := known()
+	if n := pool.LinksAtOnce("id"); n < 1 {
+		t.Errorf("%d links at once", n)
+	}
 	if first.ID != "id" || first.Version != at || !strings.Contains(first.Location, "first") || known() != first {
 		t.Errorf("%+v, decoded again: %v", first, known() != first)
 	}

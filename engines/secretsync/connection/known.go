@@ -7,6 +7,7 @@ import (
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
+	"github.com/coffer-project/coffer/engines/secretsync/workqueue"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -47,8 +48,18 @@ func (p *Pool) Known(ctx context.Context, g engines.Getter, key storage.Key) (*K
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.known == nil {
-		p.known = map[storage.Key]*Known{}
+		p.known, p.links = map[storage.Key]*Known{}, map[string]int{}
 	}
-	p.known[key] = k
+	if old := p.known[key]; old != nil {
+		delete(p.links, old.ID)
+	}
+	p.known[key], p.links[k.ID] = k, workqueue.LinksAtOnce(p.RateOf(&k.Destination))
 	return k, nil
+}
+
+// LinksAtOnce returns how many links of a destination, by its id, to sync at once; 0 if it is not known yet.
+func (p *Pool) LinksAtOnce(id string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.links[id]
 }

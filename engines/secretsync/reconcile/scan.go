@@ -151,7 +151,6 @@ func (s *Reconciler) scanDestination(ctx context.Context, d *state.Destination, 
 	case err != nil || known == nil || known.ID != d.ID:
 		return err
 	}
-	s.setConcurrency(d)
 	if !d.PurgeAt.IsZero() { // it may have been interrupted
 		if err := s.removeAll(ctx, d); err != nil {
 			return err
