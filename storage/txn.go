@@ -12,9 +12,10 @@ import (
 // Txn collects the reads and writes of one optimistic transaction over a Store. It sees its own writes in
 // Get, but not in List. Not safe for concurrent use.
 type Txn struct {
-	store  Reader
-	reads  map[Key]Entry   // as first seen; Version 0: was absent
-	writes map[Key]*[]byte // nil pointer: deleted
+	store    Reader
+	reads    map[Key]Entry   // as first seen; Version 0: was absent
+	expected []Read          // without having been read
+	writes   map[Key]*[]byte // nil pointer: deleted
 }
 
 // Begin starts a transaction. Most callers want Update, which also retries.
@@ -49,6 +50,12 @@ func (t *Txn) Get(ctx context.Context, key Key) (Entry, error) {
 	return e, nil
 }
 
+// Expect makes a version that is known from before a precondition of the commit, without a read; 0: the key is absent. When the commit
+// meets ErrConflict it may be that one.
+func (t *Txn) Expect(key Key, version Index) {
+	t.expected = append(t.expected, Read{Key: key, Version: version})
+}
+
 // List lists the store; it adds no precondition.
 func (t *Txn) List(ctx context.Context, prefix Key, after string, limit int) ([]string, error) {
 	return t.store.List(ctx, prefix, after, limit)
@@ -60,12 +67,13 @@ func (t *Txn) Put(key Key, value []byte) { t.writes[key] = &value }
 // Delete removes key when the transaction commits.
 func (t *Txn) Delete(key Key) { t.writes[key] = nil }
 
-// Batch returns what was collected, in key order.
+// Batch returns what was collected, in key order, and what was expected.
 func (t *Txn) Batch() Batch {
 	var b Batch
 	for _, k := range slices.Sorted(maps.Keys(t.reads)) {
 		b.Reads = append(b.Reads, Read{Key: k, Version: t.reads[k].Version})
 	}
+	b.Reads = append(b.Reads, t.expected...)
 	for _, k := range slices.Sorted(maps.Keys(t.writes)) {
 		if w := t.writes[k]; w == nil {
 			b.Deletes = append(b.Deletes, k)

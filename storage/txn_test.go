@@ -61,6 +61,33 @@ func TestTxn(t *testing.T) {
 	}
 }
 
+// TestTxnExpects: what is expected is a precondition, and is not read.
+func TestTxnExpects(t *testing.T) {
+	ctx := t.Context()
+	var mem storage.Memory
+	at := mustCommit(t, &mem, storage.Batch{Puts: []storage.Put{{Key: "s/m/a", Value: []byte("1")}, {Key: "s/m/b", Value: []byte("1")}}})
+	for name, c := range map[string]struct {
+		expect func(*storage.Txn)
+		want   error
+	}{
+		"what is there":             {func(tx *storage.Txn) { tx.Expect("s/m/a", at); tx.Expect("s/m/absent", 0) }, nil},
+		"another version":           {func(tx *storage.Txn) { tx.Expect("s/m/a", at-1) }, storage.ErrConflict},
+		"what is absent":            {func(tx *storage.Txn) { tx.Expect("s/m/absent", at) }, storage.ErrConflict},
+		"nothing where there is":    {func(tx *storage.Txn) { tx.Expect("s/m/b", 0) }, storage.ErrConflict},
+		"another than what is read": {func(tx *storage.Txn) { tx.Expect("s/m/a", at-1); tx.Get(ctx, "s/m/a") }, storage.ErrConflict}, //nolint:errcheck // it is there
+	} {
+		tx := storage.Begin(&mem)
+		c.expect(tx)
+		if e, err := tx.Get(ctx, "s/m/a"); err != nil || string(e.Value) != "1" {
+			t.Errorf("%s: Get = %q, %v", name, e.Value, err)
+		}
+		tx.Put("s/m/new", []byte(name))
+		if _, err := mem.Commit(ctx, tx.Batch()); !errors.Is(err, c.want) {
+			t.Errorf("%s: Commit = %v, want %v", name, err, c.want)
+		}
+	}
+}
+
 // flaky answers the first commits with errs.
 type flaky struct {
 	storage.Store

@@ -126,6 +126,9 @@ func newSim(t *testing.T, seed uint64) *sim {
 	if seed%4 == 0 {
 		s.sites.WritesPerDay = 20
 	}
+	if seed%5 < 2 { // a budget that lets many links share their commits
+		s.sites.Rate = destination.Rate{Writes: 500, WriteBurst: 500, Reads: 2000, ReadBurst: 2000, Concurrency: 2}
+	}
 	s.w.Namespace("n1", "team/")
 	s.mounts = []*syncsim.KV{s.w.Mount("root", "kv/"), s.w.Mount("root", "other/"), s.w.Mount("n1", "kv/")}
 	s.start()

@@ -323,3 +323,42 @@ func TestAFailureCountsOnce(t *testing.T) {
 		s.status(a, "a", state.Synced)
 	})
 }
+
+// TestAnAdoptionThatIsRequestedMeanwhileIsKept: the attempt that is under way does not know of it, the next one does it.
+func TestAnAdoptionThatIsRequestedMeanwhileIsKept(t *testing.T) {
+	inSim(t, func(s *sim) {
+		kv := s.mounts[0]
+		kv.Put("a", "k", "1")
+		name := "vault/" + kv.Describe().Accessor + "/a"
+		site := s.sites.Site(syncsim.Marked, siteOf(syncsim.Marked))
+		site.Put(name, "theirs")
+		a := s.tie(0, "a", nil)
+		s.status(a, "a", state.Conflict)
+		site.Allow(name)
+		requested := false
+		s.sites.SetFault(func(c syncsim.Call) syncsim.Fault {
+			return syncsim.Fault{After: func() {
+				if c.Op != "read" || requested {
+					return
+				}
+				requested = true
+				l := s.link(a, "a")
+				l.Adopt = append(l.Adopt, name)
+				s.update(func(tx *storage.Txn) error {
+					return engines.PutRecord(tx, state.LinkKey(a.NS, a.Destination, a.ID, "a"), l)
+				})
+			}}
+		})
+		kv.Put("a", "k", "2")
+		s.pass(time.Second)
+		if l := s.link(a, "a"); !requested || len(l.Adopt) != 1 || l.Status != state.Conflict {
+			t.Errorf("requested %v: %+v, adopting %q", requested, l.Outcome, l.Adopt)
+		}
+		s.svc.Queue.Push(a.LinkID("a"), time.Time{}, true, nil)
+		s.pass(time.Second)
+		s.status(a, "a", state.Synced)
+		if l := s.link(a, "a"); len(l.Adopt) > 0 {
+			t.Errorf("still adopting %q", l.Adopt)
+		}
+	})
+}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/connection"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 	"github.com/coffer-project/coffer/engines/secretsync/plan"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
@@ -22,7 +23,7 @@ const sharedReason = "is synced by another association of the secret with this d
 
 // claimName claims a name for the link, or turns the step into a conflict. For a step that is a conflict already it only adds the owner.
 func (s *Syncer) claimName(ctx context.Context, tx *storage.Txn, t *target, place string, st *step) error {
-	key := state.ClaimKey(t.dest.Type, place, state.Fold(t.destType.Rules, st.Name))
+	key := state.ClaimKey(t.dest.Type, place, state.Fold(t.dest.Rules, st.Name))
 	var c state.Claim
 	found, err := engines.GetRecord(ctx, tx, key, &c)
 	if err != nil {
@@ -32,7 +33,7 @@ func (s *Syncer) claimName(ctx context.Context, tx *storage.Txn, t *target, plac
 	if st.desired != nil {
 		size = len(st.desired.Value)
 	}
-	ours := found && c.BelongsTo(&t.dest, &t.assoc, t.key.Secret)
+	ours := found && c.BelongsTo(&t.dest.Destination, &t.assoc, t.key.Secret)
 	if found && !ours {
 		by, err := c.Owner(ctx, tx)
 		if err != nil {
@@ -68,7 +69,7 @@ func (s *Syncer) ownerElsewhere(ctx context.Context, t *target, f destination.Fo
 		return "", nil
 	}
 	err = state.Scan(ctx, s.Host.Store(), state.LinkKey(a.NS, a.Destination, a.ID, ""), func(_ storage.Key, l *state.Link) bool {
-		if it := l.Item(f.Name, t.destType.Rules); it != nil && it.Owned && !it.Retained {
+		if it := l.Item(f.Name, t.dest.Rules); it != nil && it.Owned && !it.Retained {
 			whose = t.ownerReason(a, l.Secret)
 		}
 		return whose == ""
@@ -99,8 +100,8 @@ func (t *target) sharesSecret(c *state.Claim, by *state.Association) bool {
 // detects that. If the claim cannot be read, the name is retained, too.
 func (t *target) retainIfClaimed(ctx context.Context, tx *storage.Txn, place string, st *step) error {
 	var c state.Claim
-	found, err := engines.GetRecord(ctx, tx, state.ClaimKey(t.dest.Type, place, state.Fold(t.destType.Rules, st.Name)), &c)
-	if err != nil || !found || c.BelongsTo(&t.dest, &t.assoc, t.key.Secret) {
+	found, err := engines.GetRecord(ctx, tx, state.ClaimKey(t.dest.Type, place, state.Fold(t.dest.Rules, st.Name)), &c)
+	if err != nil || !found || c.BelongsTo(&t.dest.Destination, &t.assoc, t.key.Secret) {
 		return err
 	}
 	by, err := c.Owner(ctx, tx)
@@ -119,25 +120,18 @@ func (s *Syncer) WakeWaiters(names ...storage.Key) {
 
 // checkCapacity rejects names and values that exceed the limits of the location, counting what secret sync has claimed there.
 func (s *Syncer) checkCapacity(ctx context.Context, t *target, steps []step) error {
-	rules := t.destType.Rules
+	rules := t.dest.Rules
 	if rules.MaxNames == 0 && rules.MaxTotal == 0 {
 		return nil
 	}
-	c, err := s.Pool.ConfigOf(&t.dest)
-	if err != nil {
-		return err
-	}
-	if own, ok := c.(interface{ MaxNames() int }); ok { // the limit depends on the configuration
+	if own, ok := t.dest.Config.(interface{ MaxNames() int }); ok { // the limit depends on the configuration
 		rules.MaxNames = own.MaxNames()
 	}
-	place, err := s.Pool.Location(&t.dest)
-	if err != nil {
-		return err
-	}
+	place := t.dest.Location
 	names, bytes := 0, 0
 	own := map[storage.Key]int{} // bytes
-	_, err = Survey(ctx, s, state.Area(state.RootNS, "c/"+state.Hash(t.dest.Type, place)+"/"), func(key storage.Key, c *state.Claim) bool {
-		if c.BelongsTo(&t.dest, &t.assoc, t.key.Secret) {
+	_, err := Survey(ctx, s, state.Area(state.RootNS, "c/"+state.Hash(t.dest.Type, place)+"/"), func(key storage.Key, c *state.Claim) bool {
+		if c.BelongsTo(&t.dest.Destination, &t.assoc, t.key.Secret) {
 			own[key] = c.Bytes
 			return true
 		}
@@ -185,17 +179,13 @@ func (s *Syncer) checkCapacity(ctx context.Context, t *target, steps []step) err
 }
 
 // AnyNameFree reports whether a name that the link waits for is free. The link is queued when one of the others is released.
-func (s *Syncer) AnyNameFree(ctx context.Context, d *state.Destination, l *state.Link, who state.LinkID) (bool, error) {
-	place, err := s.Pool.Location(d)
-	if err != nil {
-		return false, err
-	}
+func (s *Syncer) AnyNameFree(ctx context.Context, d *connection.Known, l *state.Link, who state.LinkID) (bool, error) {
 	for i := range l.Items {
 		if l.Items[i].Code != state.CodeNameTaken {
 			continue
 		}
 		var c state.Claim
-		key := state.ClaimKey(d.Type, place, state.Fold(s.Pool.Types[d.Type].Rules, l.Items[i].Name))
+		key := state.ClaimKey(d.Type, d.Location, state.Fold(d.Rules, l.Items[i].Name))
 		s.waiting.Add(key, who)
 		found, err := engines.GetRecord(ctx, s.Host.Store(), key, &c)
 		var by *state.Association

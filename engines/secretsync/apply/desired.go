@@ -27,7 +27,7 @@ func (s *Syncer) desiredState(ctx context.Context, t *target) ([]template.Item, 
 		return nil, nil
 	}
 	src := template.NewSource(t.dest.Type, t.dest.Name, s.Host.NamespacePath(t.key.NS), t.key.NS, t.mount.Path, t.assoc.Accessor, t.key.Secret)
-	items, err := t.assoc.Plan(t.destType.Rules).Items(src, t.secret.Data)
+	items, err := t.assoc.Plan(t.dest.Rules).Items(src, t.secret.Data)
 	if err != nil {
 		code := "template"
 		if _, many := errors.AsType[template.TooManyKeys](err); many {

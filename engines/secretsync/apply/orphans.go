@@ -25,7 +25,7 @@ func (s *Syncer) letGo(ctx context.Context, t *target, l *state.Link, r *result)
 		}
 	}
 	left := l.Orphans(t.assoc.MountPath, time.Now().UTC())
-	if err := s.RecordLeft(ctx, &t.dest, t.assoc.Owner, "/associations/remove", len(left), left); err != nil {
+	if err := s.RecordLeft(ctx, &t.dest.Destination, t.assoc.Owner, "/associations/remove", len(left), left); err != nil {
 		return nil, err
 	}
 	s.Log.Warn("what could not be removed from a destination stays there", "destination", t.dest.Type+"/"+t.dest.Name, "association", t.assoc.ID, "names", len(left), "attempts", l.RemovalFailures)

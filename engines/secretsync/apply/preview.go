@@ -23,15 +23,17 @@ func (s *Syncer) PlanSecret(ctx context.Context, d *state.Destination, a *state.
 	if l != nil && l.Unreadable {
 		return []PlannedAction{{Action: plan.Reject, Reason: l.Cause}}, nil
 	}
-	t := &target{key: a.LinkID(secret), dest: *d, assoc: *a, destType: s.Pool.Types[d.Type], mount: m, tagsFingerprint: s.Pool.AppliedFingerprint(d)}
+	known, err := s.Pool.Known(ctx, s.Host.Store(), d.Key())
+	switch {
+	case err != nil:
+		return nil, err
+	case known == nil || known.ID != d.ID:
+		return nil, engines.NotFound("")
+	}
+	t := &target{key: a.LinkID(secret), dest: known, assoc: *a, mount: m}
 	if l != nil {
 		t.link = *l
 	}
-	version, err := state.GetDestination(ctx, s.Host.Store(), d.Key(), new(state.Destination))
-	if err != nil {
-		return nil, err
-	}
-	t.version = version
 	if t.ownerTag, err = state.OwnerTagPrefix(ctx, s.Host.Store(), a); err != nil {
 		return nil, err
 	}
@@ -39,7 +41,7 @@ func (s *Syncer) PlanSecret(ctx context.Context, d *state.Destination, a *state.
 	if err != nil {
 		return []PlannedAction{{Action: plan.Reject, Reason: state.OutcomeOf(err).Cause}}, nil //nolint:nilerr // it is the plan
 	}
-	dest, err := s.Pool.Get(&t.dest, t.version)
+	dest, err := s.Pool.Get(&t.dest.Destination, t.dest.Version)
 	if err != nil {
 		return nil, err
 	}
@@ -64,12 +66,8 @@ func (s *Syncer) PlanSecret(ctx context.Context, d *state.Destination, a *state.
 
 // conflictOf returns the action that follows from the claim of another association on a name; the zero Action without one.
 func (s *Syncer) conflictOf(ctx context.Context, t *target, name string) (plan.Action, error) {
-	place, err := s.Pool.Location(&t.dest)
-	if err != nil {
-		return plan.Action{}, err
-	}
 	tx := storage.Begin(s.Host.Store()) // never committed
 	st := step{Item: state.Item{Name: name}}
-	err = s.claimName(ctx, tx, t, place, &st)
+	err := s.claimName(ctx, tx, t, t.dest.Location, &st)
 	return st.Action, err
 }

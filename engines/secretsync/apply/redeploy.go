@@ -17,6 +17,10 @@ func (s *Syncer) RedeploysBy(d *state.Destination) string {
 	if err != nil {
 		return ""
 	}
+	return redeploysBy(c)
+}
+
+func redeploysBy(c destination.Config) string {
 	if r, ok := c.(destination.Redeployable); ok {
 		return r.Redeploys()
 	}

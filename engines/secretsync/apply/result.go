@@ -43,11 +43,9 @@ func (s *Syncer) recordNoop(ctx context.Context, t *target) (time.Time, error) {
 		}
 	}
 	l.NextRetry = time.Time{}
-	_, err := storage.Update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
-		if err := t.checkUnchanged(ctx, tx); err != nil {
-			return err
-		}
-		return t.putLink(ctx, tx, &l, nil)
+	_, err := t.update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
+		_, err := t.putLink(ctx, tx, &l, nil)
+		return err
 	})
 	return t.expiresAt(), err
 }
@@ -129,7 +127,7 @@ func (s *Syncer) recordSteps(ctx context.Context, t *target, steps []step) (time
 			st.SecretVersion = t.secret.Version
 		}
 		if st.desired != nil && st.Status != state.Synced && st.Status != state.Conflict {
-			delete(r.adopted, state.Fold(t.destType.Rules, st.Name))
+			delete(r.adopted, state.Fold(t.dest.Rules, st.Name))
 		}
 		if st.Outcome != st.before.Outcome || !st.WrittenAt.Equal(st.before.WrittenAt) {
 			st.Item.UpdatedAt = now
@@ -156,7 +154,7 @@ func (t *target) pastWrites(steps []step) map[string]*state.Writes {
 	}
 	for i := range steps {
 		st := &steps[i]
-		if name := state.Fold(t.destType.Rules, st.Name); st.Do == plan.Forget && st.Writes != nil {
+		if name := state.Fold(t.dest.Rules, st.Name); st.Do == plan.Forget && st.Writes != nil {
 			all[name] = st.Writes
 		} else {
 			delete(all, name)
@@ -183,10 +181,6 @@ func (st *step) hasChanged() bool {
 // recordResult stores the result of an attempt, and releases claims. It deletes a link without names whose association or secret is
 // gone, and with the last link the association.
 func (s *Syncer) recordResult(ctx context.Context, t *target, r result) (time.Time, error) {
-	place, err := s.Pool.Location(&t.dest)
-	if err != nil {
-		return time.Time{}, err
-	}
 	now := time.Now()
 	l := t.link
 	if l.Outcome != r.Outcome || r.done != "" {
@@ -222,28 +216,25 @@ func (s *Syncer) recordResult(ctx context.Context, t *target, r result) (time.Ti
 	}
 	free := make([]storage.Key, len(r.released))
 	for i, name := range r.released {
-		free[i] = state.ClaimKey(t.dest.Type, place, state.Fold(t.destType.Rules, name))
+		free[i] = state.ClaimKey(t.dest.Type, t.dest.Location, state.Fold(t.dest.Rules, name))
 	}
 	over := t.assoc.IsEnding() && len(r.items) == 0
 	gone := over || right && t.secretGone() && !slices.ContainsFunc(r.items, t.isNeeded)
-	redeploy := r.changed && s.RedeploysBy(&t.dest) != ""
-	l.StoredAt, err = storage.Update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
-		if err := t.checkUnchanged(ctx, tx); err != nil {
-			return err
-		}
+	redeploy := r.changed && redeploysBy(t.dest.Config) != ""
+	l.StoredAt, err = t.update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
 		if redeploy {
 			if err := t.dest.NeedRedeploy(ctx, tx, t.assoc.Owner, now); err != nil {
 				return err
 			}
 		}
 		for _, key := range free {
-			if err := state.ReleaseClaim(ctx, tx, key, &t.dest, &t.assoc, t.key.Secret); err != nil {
+			if err := state.ReleaseClaim(ctx, tx, key, &t.dest.Destination, &t.assoc, t.key.Secret); err != nil {
 				return err
 			}
 		}
 		switch {
 		case over:
-			if err := state.AddOrphans(ctx, tx, &t.dest, left); err != nil {
+			if err := state.AddOrphans(ctx, tx, &t.dest.Destination, left); err != nil {
 				return err
 			}
 			tx.Delete(t.linkKey())
@@ -252,7 +243,8 @@ func (s *Syncer) recordResult(ctx context.Context, t *target, r result) (time.Ti
 			tx.Delete(t.linkKey())
 			return nil
 		}
-		return t.putLink(ctx, tx, &l, r.adopted)
+		_, err := t.putLink(ctx, tx, &l, r.adopted)
+		return err
 	})
 	if err != nil {
 		return time.Time{}, err
@@ -290,7 +282,7 @@ func (t *target) changedAt(now time.Time) time.Time {
 
 // isNeeded reports whether the sync state of a name is kept after its secret was deleted with its metadata. A retained name with an
 // ownership tag is recognised without it.
-func (t *target) isNeeded(it state.Item) bool { return !it.Retained || !t.destType.Rules.HasOwnerTags }
+func (t *target) isNeeded(it state.Item) bool { return !it.Retained || !t.dest.Rules.HasOwnerTags }
 
 // dropIfLast deletes an association that is being removed with its last link.
 func (s *Syncer) dropIfLast(ctx context.Context, tx *storage.Txn, t *target) error {

@@ -24,7 +24,7 @@ type step struct {
 	object          bool // the desired value is a whole secret
 	found           destination.Found
 	tags            map[string]string
-	tagsFingerprint string        // target.tagsFingerprint
+	tagsFingerprint string        // connection.Known.AppliedFingerprint
 	refresh         bool          // read the destination in any case
 	upToDate        bool          // by the sync state; the destination was not read
 	claimedNow      bool          // the step has claimed the name
@@ -38,7 +38,7 @@ type step struct {
 
 // steps returns the desired names, then the other names of the sync state.
 func (t *target) steps(want []template.Item, refresh bool) []step {
-	rules := t.destType.Rules
+	rules := t.dest.Rules
 	var steps []step
 	named := map[string]bool{}
 	for _, w := range want {
@@ -48,7 +48,7 @@ func (t *target) steps(want []template.Item, refresh bool) []step {
 		if w.Problem != "" { // the name and the key are stored, whatever they are
 			w.Name, w.Key = state.Truncate(w.Name, maxName), state.Truncate(w.Key, maxName)
 		}
-		st := step{Item: state.Item{Name: w.Name, Key: w.Key}, tags: t.dest.CustomTags, tagsFingerprint: t.tagsFingerprint, refresh: refresh}
+		st := step{Item: state.Item{Name: w.Name, Key: w.Key}, tags: t.dest.CustomTags, tagsFingerprint: t.dest.AppliedFingerprint, refresh: refresh}
 		if had := t.link.Item(w.Name, rules); had != nil && !named[state.Fold(rules, w.Name)] {
 			st.Item, st.before = *had, *had
 			st.Item.Key, st.Retained = w.Key, false
@@ -93,10 +93,10 @@ func (s *Syncer) planSteps(ctx context.Context, t *target, dest destination.Dest
 // decideStep reads one name and decides.
 func (s *Syncer) decideStep(ctx context.Context, t *target, dest destination.Destination, st *step) error {
 	v := plan.View{
-		Desired: st.desired, OwnerTag: t.dest.OwnerTag(t.ownerTag, st.Name, t.destType.Rules), HasOwnerTags: t.destType.Rules.HasOwnerTags, PropagationDelay: t.destType.Rules.PropagationDelay,
+		Desired: st.desired, OwnerTag: t.dest.OwnerTag(t.ownerTag, st.Name, t.dest.Rules), HasOwnerTags: t.dest.Rules.HasOwnerTags, PropagationDelay: t.dest.Rules.PropagationDelay,
 		Repair: t.assoc.Drift == state.DriftRepair, KeepChanges: t.assoc.Drift == state.DriftConflict,
-		Adopt:      slices.Contains(t.link.Adopt, state.Fold(t.destType.Rules, st.Name)),
-		AdoptEqual: slices.Contains(t.link.AdoptEqual, state.Fold(t.destType.Rules, st.Name)),
+		Adopt:      slices.Contains(t.link.Adopt, state.Fold(t.dest.Rules, st.Name)),
+		AdoptEqual: slices.Contains(t.link.AdoptEqual, state.Fold(t.dest.Rules, st.Name)),
 		Retain:     t.retainsNames() || st.before.Retained, Ending: t.assoc.IsEnding(),
 	}
 	if st.before.Name != "" {
@@ -143,7 +143,7 @@ func (s *Syncer) decideStep(ctx context.Context, t *target, dest destination.Des
 			return ctx.Err()
 		}
 	}
-	if st.Do == plan.None && v.Desired != nil && t.destType.Rules.WriteOnly {
+	if st.Do == plan.None && v.Desired != nil && t.dest.Rules.WriteOnly {
 		st.Action = plan.Action{Do: plan.Update, Reason: "is sent again, as requested", OwnedThere: true}
 	}
 	if in := st.before.Intent; in != nil && in.Overwrites && st.OwnedThere {
@@ -170,7 +170,7 @@ func (s *Syncer) decideStep(ctx context.Context, t *target, dest destination.Des
 // readName reads one name. Where it cannot be read, it is as the sync state has it: a write or deletion of unknown outcome may have to
 // be undone, and a name that is to be adopted exists.
 func (t *target) readName(ctx context.Context, dest destination.Destination, st *step, v *plan.View) (destination.Found, error) {
-	if !t.destType.Rules.WriteOnly {
+	if !t.dest.Rules.WriteOnly {
 		return dest.Read(ctx, st.Name)
 	}
 	f := destination.Found{Name: st.Name, ID: st.before.ID, Version: st.before.Version}
@@ -189,7 +189,7 @@ func (t *target) readName(ctx context.Context, dest destination.Destination, st 
 // isLimited makes a step wait, and reports that it does, if the destination takes no write of its name now. A write whose outcome is
 // unknown is repeated nevertheless.
 func (st *step) isLimited(t *target) bool {
-	now, most := time.Now(), t.destType.Rules.WritesPerDay
+	now, most := time.Now(), t.dest.Rules.WritesPerDay
 	at := plan.NextWrite(most, st.Writes, now, st.refresh)
 	if !at.After(now) || st.repeats() || st.before.HasValue(st.desired.Fingerprint, st.tagsFingerprint) {
 		return false
@@ -305,7 +305,7 @@ func (s *Syncer) applyStep(ctx context.Context, t *target, dest destination.Dest
 		st.Outcome = state.Outcome{Status: state.Unsyncing, Code: "waits", Cause: "it " + st.Reason}
 	case plan.Delete:
 		err := dest.Delete(ctx, st.found)
-		if e, ok := errors.AsType[*destination.Error](err); ok && e.Code == destination.Changed && t.destType.Rules.WriteOnly {
+		if e, ok := errors.AsType[*destination.Error](err); ok && e.Code == destination.Changed && t.dest.Rules.WriteOnly {
 			st.Action = plan.Action{Do: plan.Forget, Reason: "stays at the destination: it belongs to another client"}
 			return
 		}
@@ -323,7 +323,7 @@ func (s *Syncer) applyStep(ctx context.Context, t *target, dest destination.Dest
 // writeName writes one name.
 func (s *Syncer) writeName(ctx context.Context, t *target, dest destination.Destination, st *step) {
 	it := destination.Item{
-		Name: st.Name, Value: st.desired.Value, Object: st.object, OwnerTag: t.dest.OwnerTag(t.ownerTag, st.Name, t.destType.Rules), Tags: st.tags,
+		Name: st.Name, Value: st.desired.Value, Object: st.object, OwnerTag: t.dest.OwnerTag(t.ownerTag, st.Name, t.dest.Rules), Tags: st.tags,
 		Token: state.Hash(t.ownerTag, st.Name, fmt.Sprint(t.secret.Version, t.secret.CreatedAt.UnixNano()), string(st.desired.Fingerprint), st.found.Version, st.tagsFingerprint),
 	}
 	for _, tag := range st.Item.Tags {
@@ -342,7 +342,7 @@ func (s *Syncer) writeName(ctx context.Context, t *target, dest destination.Dest
 				st.Writes = st.before.Writes
 			}
 		}
-		if e != nil && t.destType.Rules.WriteOnly && (e.Code == destination.Exists || e.Code == destination.Changed) {
+		if e != nil && t.dest.Rules.WriteOnly && (e.Code == destination.Exists || e.Code == destination.Changed) {
 			st.Status = state.Conflict // the next attempt would read it, which is not possible
 		}
 		return
@@ -375,7 +375,7 @@ func (s *Syncer) canDelete(ctx context.Context, t *target, dest destination.Dest
 			st.Action = plan.Action{Do: plan.Wait, Reason: fmt.Sprintf("is deleted when %q, which replaces it, is right", by.Name)}
 			return
 		}
-		if !by.writes() || by.upToDate || t.destType.Rules.WriteOnly {
+		if !by.writes() || by.upToDate || t.dest.Rules.WriteOnly {
 			continue
 		}
 		f, err := dest.Read(ctx, by.Name)

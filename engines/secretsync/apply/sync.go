@@ -21,16 +21,15 @@ import (
 // target has the stored records of one link.
 type target struct {
 	key      state.LinkID
-	dest     state.Destination
-	version  storage.Index // of dest
+	dest     *connection.Known
 	assoc    state.Association
 	link     state.Link // as loaded
-	destType destination.Type
 	mount    *engines.Mounted
 	secret   engines.Secret
 	ownerTag string // the prefix of the ownership tags of its names
-	// tagsFingerprint is connection.Pool.AppliedFingerprint of dest.
-	tagsFingerprint string
+	// assocAt and linkAt are the indexes of the records of assoc and link; that of a link changes when an attempt stores it.
+	assocAt, linkAt storage.Index
+	expects         bool // see update
 }
 
 // errNotAssociated means that there is nothing to sync any more.
@@ -41,28 +40,24 @@ func (s *Syncer) load(ctx context.Context, key state.LinkID) (*target, error) {
 	store := s.Host.Store()
 	t := &target{key: key}
 	a := state.Association{NS: key.NS, Destination: key.Destination, ID: key.Association}
-	found, err := engines.GetRecord(ctx, store, a.Key(), &t.assoc)
+	var err error
+	if t.assocAt, err = state.Get(ctx, store, a.Key(), &t.assoc); err != nil {
+		return nil, err
+	}
+	if t.assocAt == 0 {
+		return nil, errNotAssociated
+	}
+	t.dest, err = s.Pool.Known(ctx, store, state.DestinationKey(key.NS, t.assoc.Type, t.assoc.Name))
 	if err != nil {
 		return nil, err
 	}
-	if !found {
+	if t.dest == nil || t.dest.ID != key.Destination {
 		return nil, errNotAssociated
 	}
-	t.version, err = state.GetDestination(ctx, store, state.DestinationKey(key.NS, t.assoc.Type, t.assoc.Name), &t.dest)
-	if err != nil {
-		return nil, err
-	}
-	if t.dest.ID != key.Destination {
-		return nil, errNotAssociated
-	}
-	if _, err := engines.GetRecord(ctx, store, state.LinkKey(key.NS, key.Destination, key.Association, key.Secret), &t.link); err != nil {
+	if t.linkAt, err = state.Get(ctx, store, t.linkKey(), &t.link); err != nil {
 		return nil, err
 	}
 	t.link.Secret = key.Secret
-	if _, err := s.Pool.ConfigOf(&t.dest); err != nil {
-		return nil, err
-	}
-	t.destType, t.tagsFingerprint = s.Pool.Types[t.dest.Type], s.Pool.AppliedFingerprint(&t.dest)
 	if t.ownerTag, err = state.OwnerTagPrefix(ctx, s.Host.Store(), &t.assoc); err != nil {
 		return nil, err
 	}
@@ -84,7 +79,7 @@ func (t *target) isRateLimited(want []template.Item) bool {
 	now := time.Now()
 	return t.link.Code == state.CodeRateLimited && t.link.NextRetry.After(now) && t.hasOnly(want, func(it *state.Item, print []byte, tagged string) bool {
 		if it.IsRateLimited() {
-			return !it.HasValue(print, tagged) && plan.NextWrite(t.destType.Rules.WritesPerDay, it.Writes, now, false).After(now)
+			return !it.HasValue(print, tagged) && plan.NextWrite(t.dest.Rules.WritesPerDay, it.Writes, now, false).After(now)
 		}
 		return it.UpToDate(print, tagged)
 	})
@@ -97,8 +92,8 @@ func (t *target) hasOnly(want []template.Item, is func(it *state.Item, print []b
 		return false
 	}
 	for _, w := range want {
-		had := l.Item(w.Name, t.destType.Rules)
-		if had == nil || had.Retained || w.Problem != "" || had.Key != w.Key || !is(had, t.dest.Fingerprint(w.Value), t.tagsFingerprint) {
+		had := l.Item(w.Name, t.dest.Rules)
+		if had == nil || had.Retained || w.Problem != "" || had.Key != w.Key || !is(had, t.dest.Fingerprint(w.Value), t.dest.AppliedFingerprint) {
 			return false
 		}
 	}
@@ -177,7 +172,7 @@ func (s *Syncer) syncLink(ctx context.Context, key state.LinkID, refresh bool) (
 	case refresh: // the caller may have changed something: the backoff starts again
 		t.link.Attempts = 0
 	case t.inBackoff(err):
-		if free, err := s.AnyNameFree(ctx, &t.dest, &t.link, key); !free || err != nil {
+		if free, err := s.AnyNameFree(ctx, t.dest, &t.link, key); !free || err != nil {
 			return t.link.NextRetry, err
 		}
 	}
@@ -191,7 +186,7 @@ func (s *Syncer) syncLink(ctx context.Context, key state.LinkID, refresh bool) (
 		return t.link.NextRetry, nil
 	}
 	steps := t.steps(want, refresh)
-	dest, err := s.Pool.Get(&t.dest, t.version)
+	dest, err := s.Pool.Get(&t.dest.Destination, t.dest.Version)
 	if err != nil {
 		return s.recordFailure(ctx, t, err)
 	}
@@ -275,17 +270,11 @@ func (s *Syncer) isPaused(ctx context.Context, t *target) (bool, error) {
 
 // prepare claims names and stores intents. Steps whose name belongs to another association become conflicts.
 func (s *Syncer) prepare(ctx context.Context, t *target, all, part []step) error {
-	place, err := s.Pool.Location(&t.dest)
-	if err != nil {
-		return err
-	}
-	writes := false
+	place, writes, unchanged := t.dest.Location, false, false
 	decided := slices.Clone(part)
-	_, err = storage.Update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
+	at, err := t.update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
 		copy(part, decided) // Update may call this again
-		if err := t.checkUnchanged(ctx, tx); err != nil {
-			return err
-		}
+		unchanged = false
 		claimed := false
 		for i := range part {
 			st := &part[i]
@@ -300,13 +289,18 @@ func (s *Syncer) prepare(ctx context.Context, t *target, all, part []step) error
 				}
 				claimed = claimed || st.claimedNow
 			}
-			st.recordIntent(t.destType.Rules)
+			st.recordIntent(t.dest.Rules)
 		}
 		if writes = anyWrites(part); !writes && !claimed {
 			return nil // nothing is written: recordSteps stores the result
 		}
-		return t.putLink(ctx, tx, t.inProgress(all), nil)
+		var err error
+		unchanged, err = t.putLink(ctx, tx, t.inProgress(all), nil)
+		return err
 	})
+	if err == nil && unchanged {
+		t.linkAt = at
+	}
 	if err != nil || !writes {
 		return err
 	}
@@ -321,11 +315,9 @@ func (s *Syncer) withdrawIntents(ctx context.Context, t *target, all, part []ste
 	for i := range part {
 		part[i].Intent, part[i].Writes = part[i].before.Intent, part[i].before.Writes
 	}
-	_, err := storage.Update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
-		if err := t.checkUnchanged(ctx, tx); err != nil {
-			return err
-		}
-		return t.putLink(ctx, tx, t.inProgress(all), nil)
+	_, err := t.update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
+		_, err := t.putLink(ctx, tx, t.inProgress(all), nil)
+		return err
 	})
 	return err
 }
@@ -349,19 +341,41 @@ func (t *target) linkKey() storage.Key {
 }
 
 // putLink stores the link in a transaction. It keeps requests to adopt names that came since the link was loaded, and drops those in
-// adopted.
-func (t *target) putLink(ctx context.Context, tx *storage.Txn, l *state.Link, adopted map[string]bool) error {
-	var now state.Link
-	if _, err := engines.GetRecord(ctx, tx, t.linkKey(), &now); err != nil {
-		return err
+// adopted. unchanged reports that the stored link was still the loaded one.
+func (t *target) putLink(ctx context.Context, tx *storage.Txn, l *state.Link, adopted map[string]bool) (unchanged bool, err error) {
+	now, at := t.link, t.linkAt
+	if t.expects {
+		tx.Expect(t.linkKey(), t.linkAt)
+	} else {
+		now = state.Link{}
+		if at, err = state.Get(ctx, tx, t.linkKey(), &now); err != nil {
+			return false, err
+		}
 	}
-	l.Adopt = slices.DeleteFunc(now.Adopt, func(name string) bool { return adopted[name] && slices.Contains(t.link.Adopt, name) })
-	l.AdoptEqual = slices.DeleteFunc(now.AdoptEqual, func(name string) bool { return adopted[name] && slices.Contains(t.link.AdoptEqual, name) })
-	return engines.PutRecord(tx, t.linkKey(), l)
+	l.Adopt = slices.DeleteFunc(slices.Clone(now.Adopt), func(name string) bool { return adopted[name] && slices.Contains(t.link.Adopt, name) })
+	l.AdoptEqual = slices.DeleteFunc(slices.Clone(now.AdoptEqual), func(name string) bool { return adopted[name] && slices.Contains(t.link.AdoptEqual, name) })
+	return at == t.linkAt, engines.PutRecord(tx, t.linkKey(), l)
 }
 
-// checkUnchanged makes a transaction fail if the association, or its destination, has changed since it was loaded.
+// update is storage.Update that fails if the association, or its destination, has changed since it was loaded. At first it expects that
+// nothing was stored since; only if that is wrong it reads what has changed.
+func (t *target) update(ctx context.Context, store storage.Store, do func(*storage.Txn) error) (storage.Index, error) {
+	t.expects = true
+	return storage.Update(ctx, store, func(tx *storage.Txn) error {
+		if err := t.checkUnchanged(ctx, tx); err != nil {
+			return err
+		}
+		defer func() { t.expects = false }()
+		return do(tx)
+	})
+}
+
 func (t *target) checkUnchanged(ctx context.Context, tx *storage.Txn) error {
+	if t.expects {
+		tx.Expect(t.assoc.Key(), t.assocAt)
+		tx.Expect(t.dest.Key(), t.dest.Version)
+		return nil
+	}
 	var a state.Association
 	found, err := engines.GetRecord(ctx, tx, t.assoc.Key(), &a)
 	if err != nil {
@@ -371,7 +385,7 @@ func (t *target) checkUnchanged(ctx context.Context, tx *storage.Txn) error {
 	if err != nil && !errors.Is(err, storage.ErrNotFound) {
 		return err
 	}
-	if !found || !a.UpdatedAt.Equal(t.assoc.UpdatedAt) || a.Removing != t.assoc.Removing || a.Gone != t.assoc.Gone || e.Version != t.version {
+	if !found || !a.UpdatedAt.Equal(t.assoc.UpdatedAt) || a.Removing != t.assoc.Removing || a.Gone != t.assoc.Gone || e.Version != t.dest.Version {
 		return errChanged
 	}
 	return nil

@@ -40,8 +40,10 @@ type Pool struct {
 	Types map[string]destination.Type // by name; do not modify
 	opts  Options
 
-	mu   sync.Mutex
-	open map[string]*connection // by destination id
+	mu    sync.Mutex
+	open  map[string]*connection // by destination id
+	known map[storage.Key]*Known // by key of the destination
+	links map[string]int         // at once, by id of the destination
 }
 
 // connection is an open destination.
@@ -66,7 +68,7 @@ func (p *Pool) Get(d *state.Destination, version storage.Index) (*workqueue.Rate
 	if err != nil {
 		return nil, fmt.Errorf("opening the destination: %w", err)
 	}
-	now := &connection{d.Key(), version, workqueue.NewRateLimited(dest, p.rateOf(p.Types[d.Type]), p.logCircuit(d.NS, d.Type+"/"+d.Name))}
+	now := &connection{d.Key(), version, workqueue.NewRateLimited(dest, p.RateOf(d), p.logCircuit(d.NS, d.Type+"/"+d.Name))}
 	if old != nil { // its calls end by themselves, and count against the same rate
 		now.dest.Share(old.dest)
 		old.dest.Close() //nolint:errcheck // there is nothing to lose
@@ -134,6 +136,10 @@ func (p *Pool) Drop(id string) {
 func (p *Pool) DropByKey(key storage.Key) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if k := p.known[key]; k != nil {
+		delete(p.known, key)
+		delete(p.links, k.ID)
+	}
 	for id, c := range p.open {
 		if c.key == key {
 			p.closeLocked(id)
@@ -148,6 +154,7 @@ func (p *Pool) Close() {
 	for id := range p.open {
 		p.closeLocked(id)
 	}
+	p.known, p.links = nil, nil
 }
 
 // ConfigOf returns the configuration of a destination.
@@ -189,10 +196,10 @@ func (p *Pool) AppliedFingerprint(d *state.Destination) string {
 	return tags
 }
 
-// rateOf is how much may be asked of a destination: what its type says, unless the operator has another agreement with the
+// RateOf is how much may be asked of a destination: what its type says, unless the operator has another agreement with the
 // vendor. A second's worth may always come at once.
-func (p *Pool) rateOf(kind destination.Type) destination.Rate {
-	r, end := kind.Rules.Rate, p.opts.Operator.Endpoints[kind.Name]
+func (p *Pool) RateOf(d *state.Destination) destination.Rate {
+	r, end := p.Types[d.Type].Rules.Rate, p.opts.Operator.Endpoints[d.Type]
 	if w := end.WritesPerSecond; w > 0 {
 		r.Writes, r.WriteBurst = w, max(r.WriteBurst, int(w))
 	}

@@ -1,9 +1,16 @@
 package connection
 
 import (
+	"encoding/json"
+	"errors"
+	"strings"
 	"testing"
 
+	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/state"
+	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
+	"github.com/coffer-project/coffer/storage"
 )
 
 func TestBudget(t *testing.T) {
@@ -25,10 +32,58 @@ func TestBudget(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			kind := destination.Type{Name: "place", Rules: destination.Rules{Rate: usual}}
-			s := NewPool(Options{Operator: Operator{Endpoints: map[string]Endpoint{"place": test.operator, "other": {WritesPerSecond: 1}}}})
-			if got := s.rateOf(kind); got != test.want {
+			s := NewPool(Options{Types: map[string]destination.Type{"place": kind}, Operator: Operator{Endpoints: map[string]Endpoint{"place": test.operator, "other": {WritesPerSecond: 1}}}})
+			if got := s.RateOf(&state.Destination{Type: "place"}); got != test.want {
 				t.Errorf("budget = %+v, want %+v", got, test.want)
 			}
 		})
+	}
+}
+
+// TestKnown: a record is decoded once, and again when it is stored again.
+func TestKnown(t *testing.T) {
+	var store storage.Memory
+	types := map[string]destination.Type{}
+	for _, kind := range syncsim.NewSites().Types() {
+		types[kind.Name] = kind
+	}
+	pool := NewPool(Options{Types: types})
+	d := &state.Destination{ID: "id", NS: "root", Type: syncsim.Plain, Name: "one", Config: map[string]json.RawMessage{"site": json.RawMessage(`"first"`)}}
+	known := func() *Known {
+		t.Helper()
+		k, err := pool.Known(t.Context(), &store, d.Key())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return k
+	}
+	put := func() storage.Index {
+		t.Helper()
+		at, err := storage.Update(t.Context(), &store, func(tx *storage.Txn) error { return engines.PutRecord(tx, d.Key(), d) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return at
+	}
+	if k := known(); k != nil {
+		t.Fatalf("%+v before it is stored", k)
+	}
+	at := put()
+	first := known()
+	if n := pool.LinksAtOnce("id"); n < 1 {
+		t.Errorf("%d links at once", n)
+	}
+	if first.ID != "id" || first.Version != at || !strings.Contains(first.Location, "first") || known() != first {
+		t.Errorf("%+v, decoded again: %v", first, known() != first)
+	}
+	d.Config["site"] = json.RawMessage(`"second"`)
+	at = put()
+	if k := known(); k.Version != at || !strings.Contains(k.Location, "second") {
+		t.Errorf("%+v after it was stored again", k)
+	}
+	d.Type = "later" // its key is another one
+	put()
+	if _, err := pool.Known(t.Context(), &store, d.Key()); !errors.Is(err, ErrUnknownType) {
+		t.Errorf("of a type that is not known: %v", err)
 	}
 }

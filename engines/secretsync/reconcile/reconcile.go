@@ -25,15 +25,12 @@ type Reconciler struct {
 
 	resets        atomic.Int64 // how often a snapshot has replaced the store
 	handledResets int64        // resets at the last full scan; Run's alone
-
-	concurrencyMu sync.Mutex
-	concurrency   map[string]int // concurrent calls, by destination id
 }
 
 // NewReconciler returns a Reconciler that is not running.
 func NewReconciler(s *apply.Syncer) *Reconciler {
 	r := &Reconciler{Syncer: s, inbox: inbox{wake: make(chan struct{}, 1)}}
-	s.Queue.Concurrency = r.concurrencyOf
+	s.Queue.Concurrency = s.Pool.LinksAtOnce
 	s.Redeploys.Do, s.Redeploys.Partition = r.redeployJob, func(key storage.Key) string { return string(key) }
 	s.Redeploys.Concurrency = func(string) int { return 1 }
 	return r
@@ -105,9 +102,6 @@ func (s *Reconciler) handleEvents(ctx context.Context) error {
 	keys, all := s.inbox.take()
 	if !s.Host.Owner() {
 		s.Reset()
-		s.concurrencyMu.Lock()
-		defer s.concurrencyMu.Unlock()
-		s.concurrency = nil
 		return nil
 	}
 	if all {
@@ -191,21 +185,6 @@ func (s *Reconciler) mountChanged(ctx context.Context, uuid string) error {
 		}
 	}
 	return nil
-}
-
-func (s *Reconciler) concurrencyOf(dest string) int {
-	s.concurrencyMu.Lock()
-	defer s.concurrencyMu.Unlock()
-	return s.concurrency[dest]
-}
-
-func (s *Reconciler) setConcurrency(d *state.Destination) {
-	s.concurrencyMu.Lock()
-	defer s.concurrencyMu.Unlock()
-	if s.concurrency == nil {
-		s.concurrency = map[string]int{}
-	}
-	s.concurrency[d.ID] = s.Pool.Types[d.Type].Rules.Rate.Concurrency
 }
 
 // isSyncInput reports whether a key of a system area is one that work follows from: a destination, an association, or the

@@ -10,6 +10,7 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/apply"
+	"github.com/coffer-project/coffer/engines/secretsync/connection"
 	"github.com/coffer-project/coffer/engines/secretsync/source"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
 	"github.com/coffer-project/coffer/engines/secretsync/workqueue"
@@ -23,6 +24,7 @@ func (s *Reconciler) scanAll(ctx context.Context) error {
 	refresh := restores != s.handledResets
 	if refresh {
 		s.Gauges.Clear() // they are of the store that was replaced
+		s.Pool.Close()
 	}
 	all, err := s.Host.Namespaces(ctx)
 	if err != nil {
@@ -141,18 +143,21 @@ func (s *Reconciler) scanDestination(ctx context.Context, d *state.Destination, 
 	if err := s.countDestination(ctx, d); err != nil {
 		return err
 	}
-	if _, err := s.Pool.ConfigOf(d); err != nil {
+	known, err := s.Pool.Known(ctx, s.Host.Store(), d.Key())
+	switch {
+	case errors.Is(err, connection.ErrUnknownType):
 		s.Log.Warn("a destination is left alone", "destination", d.Type+"/"+d.Name, "err", err)
 		return nil
+	case err != nil || known == nil || known.ID != d.ID:
+		return err
 	}
-	s.setConcurrency(d)
 	if !d.PurgeAt.IsZero() { // it may have been interrupted
 		if err := s.removeAll(ctx, d); err != nil {
 			return err
 		}
 	}
 	var all []*state.Association
-	_, err := apply.Survey(ctx, s.Syncer, state.Area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *state.Association) bool {
+	_, err = apply.Survey(ctx, s.Syncer, state.Area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *state.Association) bool {
 		all = append(all, a)
 		return true
 	})
@@ -162,7 +167,7 @@ func (s *Reconciler) scanDestination(ctx context.Context, d *state.Destination, 
 	for _, a := range all {
 		saw(a)
 		s.Associations.Put(a)
-		if err := s.scanLinks(ctx, d, a, refresh); err != nil {
+		if err := s.scanLinks(ctx, known, a, refresh); err != nil {
 			return err
 		}
 	}
@@ -171,17 +176,17 @@ func (s *Reconciler) scanDestination(ctx context.Context, d *state.Destination, 
 
 // ScanAssociation queues the links of an association that are not as they should be.
 func (s *Reconciler) ScanAssociation(ctx context.Context, a *state.Association) error {
-	var d state.Destination
-	if _, err := state.GetDestination(ctx, s.Host.Store(), state.DestinationKey(a.NS, a.Type, a.Name), &d); err != nil || d.ID != a.Destination {
+	d, err := s.Pool.Known(ctx, s.Host.Store(), state.DestinationKey(a.NS, a.Type, a.Name))
+	switch {
+	case errors.Is(err, connection.ErrUnknownType): // looking through everything tells
+		return nil
+	case err != nil || d == nil || d.ID != a.Destination:
 		return err
 	}
-	if _, err := s.Pool.ConfigOf(&d); err != nil {
-		return nil //nolint:nilerr // looking through everything tells
-	}
-	return s.scanLinks(ctx, &d, a, false)
+	return s.scanLinks(ctx, d, a, false)
 }
 
-func (s *Reconciler) scanLinks(ctx context.Context, d *state.Destination, a *state.Association, refresh bool) error {
+func (s *Reconciler) scanLinks(ctx context.Context, d *connection.Known, a *state.Association, refresh bool) error {
 	m, err := s.Host.MountOf(ctx, a.MountUUID)
 	if err != nil {
 		return err
@@ -207,8 +212,7 @@ func (s *Reconciler) scanLinks(ctx context.Context, d *state.Destination, a *sta
 }
 
 // scanLink queues one link if it is due; l is nil if there is none yet.
-func (s *Reconciler) scanLink(ctx context.Context, d *state.Destination, a *state.Association, m *engines.Mounted, secret string, l *state.Link, refresh bool) error {
-	tagged := s.Pool.AppliedFingerprint(d)
+func (s *Reconciler) scanLink(ctx context.Context, d *connection.Known, a *state.Association, m *engines.Mounted, secret string, l *state.Link, refresh bool) error {
 	at, due, err := s.Due(ctx, a, m, secret, l)
 	if err != nil {
 		return err
@@ -225,7 +229,9 @@ func (s *Reconciler) scanLink(ctx context.Context, d *state.Destination, a *stat
 		at, due = now, true
 	case due && at.After(now) && l.Attempts > 0 && (d.UpdatedAt.After(l.LastAttempt) || a.UpdatedAt.After(l.LastAttempt)):
 		at = now // the change may have removed the cause of the failure
-	case !due && slices.ContainsFunc(l.Items, func(it state.Item) bool { return it.Owned && !it.Retained && it.TagsFingerprint != tagged }):
+	case !due && slices.ContainsFunc(l.Items, func(it state.Item) bool {
+		return it.Owned && !it.Retained && it.TagsFingerprint != d.AppliedFingerprint
+	}):
 		at, due = now, true
 	case !due && a.Drift == state.DriftRepair && slices.ContainsFunc(l.Items, func(it state.Item) bool { return it.Owned && !it.Retained && it.Drift != "" }):
 		at, due = now, true // it was found while nothing was to be done

@@ -7,7 +7,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -91,14 +90,7 @@ type Network struct {
 
 // GetDestination reads a destination and the index it was written at; a record with no ID is none.
 func GetDestination(ctx context.Context, s engines.Getter, key storage.Key, d *Destination) (storage.Index, error) {
-	e, err := s.Get(ctx, key)
-	if errors.Is(err, storage.ErrNotFound) {
-		return 0, nil
-	}
-	if err != nil {
-		return 0, err
-	}
-	return e.Version, engines.DecodeRecord(e, d)
+	return Get(ctx, s, key, d)
 }
 
 // DriftCheck is the last drift check of a destination.

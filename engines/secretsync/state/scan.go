@@ -2,10 +2,23 @@ package state
 
 import (
 	"context"
+	"errors"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/storage"
 )
+
+// Get reads a record and the index it was written at, 0: there is none.
+func Get(ctx context.Context, s engines.Getter, key storage.Key, v engines.Record) (storage.Index, error) {
+	e, err := s.Get(ctx, key)
+	if errors.Is(err, storage.ErrNotFound) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return e.Version, engines.DecodeRecord(e, v)
+}
 
 // Scan calls do with every record below a prefix, in the order of keys, until it returns false.
 func Scan[T any, P interface {

@@ -193,7 +193,7 @@ func (p *Plan) Items(src Source, data json.RawMessage) ([]Item, error) {
 	if p.Keys() && len(secret) > MaxItems {
 		return nil, TooManyKeys(len(secret))
 	}
-	t, err := nametemplate.Parse(p.TemplateText(), fields, nil)
+	t, err := parsed.parse(p.TemplateText())
 	if err != nil {
 		return nil, fmt.Errorf("secret_name_template: %s", nametemplate.Text(err))
 	}

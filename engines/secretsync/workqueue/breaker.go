@@ -126,7 +126,7 @@ func (b *breaker) begin(ctx context.Context) (end func(known bool, err error), e
 		select {
 		case <-probe:
 		case <-ctx.Done():
-			return nil, &destination.Error{Class: destination.Internal, Code: destination.Throttled, Text: "the call was given up while another one tried the destination", Err: ctx.Err()}
+			return nil, throttled("the call was given up while another one tried the destination", ctx.Err())
 		}
 	}
 }

@@ -114,19 +114,31 @@ func (q *Queue[K]) Push(key K, at time.Time, refresh bool, done chan<- struct{})
 	q.startLocked(q.Partition(key), l)
 }
 
+// takeLocked takes a job that is due from a partition, if it may run now; nil: none.
+func (q *Queue[K]) takeLocked(l *partition[K], now time.Time, most int) *job[K] {
+	if q.ctx.Err() != nil || len(l.waiting) == 0 || l.running >= max(most, 1) || l.waiting[0].at.After(now) {
+		return nil
+	}
+	l.running++
+	return heap.Pop(&l.waiting).(*job[K])
+}
+
 // startLocked starts the jobs that are due, and the timer for the next one.
 func (q *Queue[K]) startLocked(dest string, l *partition[K]) {
 	if q.ctx.Err() != nil {
 		return // Run is about to drop it
 	}
-	now := time.Now()
-	for len(l.waiting) > 0 && l.running < max(q.Concurrency(dest), 1) && !l.waiting[0].at.After(now) {
-		j := heap.Pop(&l.waiting).(*job[K])
-		l.running++
+	now, most := time.Now(), q.Concurrency(dest)
+	for {
+		j := q.takeLocked(l, now, most)
+		if j == nil {
+			break
+		}
 		ctx := q.ctx
 		q.jobs.Go(func() {
-			q.Do(ctx, j.key, j.refresh)
-			q.done(l, j)
+			for do := j; do != nil; do = q.next(l, do) { // on one stack, which has grown
+				q.Do(ctx, do.key, do.refresh)
+			}
 		})
 	}
 	if l.timer != nil {
@@ -146,27 +158,30 @@ func (q *Queue[K]) wake(dest string) {
 	}
 }
 
-func (q *Queue[K]) done(l *partition[K], j *job[K]) {
+// next ends a job, and returns the one that its goroutine does next, nil for none.
+func (q *Queue[K]) next(l *partition[K], j *job[K]) *job[K] {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	j.finish()
 	l.running--
 	delete(l.jobs, j.key)
-	again := j.again
+	again, dest := j.again, q.Partition(j.key)
 	if q.ctx == nil {
 		if again != nil {
 			again.finish()
 		}
-		return
+		return nil
 	}
 	if again != nil {
 		l.jobs[j.key] = again
 		heap.Push(&l.waiting, again)
 	}
-	q.startLocked(q.Partition(j.key), l)
+	next := q.takeLocked(l, time.Now(), q.Concurrency(dest))
+	q.startLocked(dest, l)
 	if len(l.jobs) == 0 {
-		delete(q.partitions, q.Partition(j.key))
+		delete(q.partitions, dest)
 	}
+	return next
 }
 
 func (j *job[K]) finish() {

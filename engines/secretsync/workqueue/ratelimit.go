@@ -15,7 +15,15 @@ import (
 type RateLimited struct {
 	destination.Destination
 	reads, writes *rate.Limiter
+	atOnce        chan struct{} // has one element for each call that is being made, but for List
 	breaker       *breaker
+}
+
+// LinksAtOnce returns how many links of a destination to sync at once. Most of their time is that of commits, which many links share, so
+// there are more of them than calls at once; but no more than are written in a tenth of a second, so that none of them has long to wait
+// between its intent and its write.
+func LinksAtOnce(r destination.Rate) int {
+	return max(r.Concurrency, min(int(r.Writes/10), 16*r.Concurrency))
 }
 
 // NewRateLimited returns a destination, which has not been called yet, with a rate limit. onCircuit is called when its circuit opens and
@@ -25,6 +33,7 @@ func NewRateLimited(d destination.Destination, r destination.Rate, onCircuit fun
 		Destination: d,
 		reads:       rate.NewLimiter(rate.Limit(r.Reads), r.ReadBurst),
 		writes:      rate.NewLimiter(rate.Limit(r.Writes), r.WriteBurst),
+		atOnce:      make(chan struct{}, max(r.Concurrency, 1)),
 		breaker:     &breaker{changed: onCircuit},
 	}
 }
@@ -32,7 +41,7 @@ func NewRateLimited(d destination.Destination, r destination.Rate, onCircuit fun
 // Share replaces the limiters and the circuit of p with those of another RateLimited, whose configuration was changed: the next call
 // tries whether that has helped. Not safe concurrently with calls of p.
 func (p *RateLimited) Share(with *RateLimited) {
-	p.reads, p.writes, p.breaker = with.reads, with.writes, with.breaker
+	p.reads, p.writes, p.atOnce, p.breaker = with.reads, with.writes, with.atOnce, with.breaker
 	p.breaker.halfOpen(true)
 }
 
@@ -51,7 +60,16 @@ const longestCall = time.Minute
 
 // call makes one call within the rate limit.
 func (p *RateLimited) call(ctx context.Context, budget *rate.Limiter, do func(ctx context.Context) error) (err error) {
-	end, err := p.begin(ctx, budget)
+	if err := p.wait(ctx, budget); err != nil {
+		return err
+	}
+	select {
+	case p.atOnce <- struct{}{}:
+		defer func() { <-p.atOnce }()
+	case <-ctx.Done():
+		return throttled("the destination takes no more calls at once, and the others did not end in time", ctx.Err())
+	}
+	end, err := p.breaker.begin(ctx)
 	if err != nil {
 		return err
 	}
@@ -64,13 +82,25 @@ func (p *RateLimited) call(ctx context.Context, budget *rate.Limiter, do func(ct
 	return err
 }
 
-// begin waits until a call may be made; see breaker.begin.
-func (p *RateLimited) begin(ctx context.Context, budget *rate.Limiter) (end func(known bool, err error), err error) {
+// wait waits until the budget has a call.
+func (p *RateLimited) wait(ctx context.Context, budget *rate.Limiter) error {
 	if err := p.breaker.rejection(time.Now()); err != nil { // before it takes from the budget
-		return nil, err
+		return err
 	}
 	if err := budget.Wait(ctx); err != nil {
-		return nil, &destination.Error{Class: destination.Internal, Code: destination.Throttled, Text: "the rate limit of the destination does not allow this call in time", Err: err}
+		return throttled("the rate limit of the destination does not allow this call in time", err)
+	}
+	return nil
+}
+
+func throttled(text string, err error) error {
+	return &destination.Error{Class: destination.Internal, Code: destination.Throttled, Text: text, Err: err}
+}
+
+// begin waits until a call may be made that is not one of those at once; see breaker.begin.
+func (p *RateLimited) begin(ctx context.Context, budget *rate.Limiter) (end func(known bool, err error), err error) {
+	if err := p.wait(ctx, budget); err != nil {
+		return nil, err
 	}
 	return p.breaker.begin(ctx)
 }

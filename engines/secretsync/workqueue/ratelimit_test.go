@@ -282,3 +282,57 @@ func TestHalfOpen(t *testing.T) {
 		})
 	}
 }
+
+// TestCallsAtOnce: links may be more than the calls that a destination takes at once; a list of it is none of these.
+func TestCallsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &scripted{wait: time.Second}
+		r := destination.Rate{Writes: 1000, WriteBurst: 1000, Reads: 1000, ReadBurst: 1000, Concurrency: 2}
+		p := NewRateLimited(s, r, nil)
+		began := time.Now()
+		var all sync.WaitGroup
+		for range 6 {
+			all.Go(func() {
+				if _, err := p.Read(t.Context(), ""); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		if n := s.count(); n != 2 {
+			t.Errorf("%d calls at once, want 2", n)
+		}
+		within, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		if _, err := p.Read(within, ""); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a call that has no time to wait ended with %v", err)
+		}
+		for _, err := range p.List(t.Context()) {
+			if err != nil || time.Since(began) > 500*time.Millisecond {
+				t.Fatalf("a list after %v: %v", time.Since(began), err)
+			}
+		}
+		again := NewRateLimited(s, r, nil) // the configuration has changed
+		again.Share(p)
+		all.Go(func() {
+			if _, err := again.Read(t.Context(), ""); err != nil {
+				t.Error(err)
+			}
+		})
+		all.Wait()
+		if took := time.Since(began); took != 4*time.Second {
+			t.Errorf("seven calls of a second, two at once, took %v", took)
+		}
+	})
+}
+
+func TestLinksAtOnce(t *testing.T) {
+	for _, c := range []struct {
+		writes            float64
+		concurrency, want int
+	}{{25, 8, 8}, {0.1, 4, 4}, {200, 8, 20}, {100_000, 8, 128}} {
+		if got := LinksAtOnce(destination.Rate{Writes: c.writes, Concurrency: c.concurrency}); got != c.want {
+			t.Errorf("%v writes a second, %d calls at once: %d links, want %d", c.writes, c.concurrency, got, c.want)
+		}
+	}
+}

@@ -20,15 +20,21 @@ type shelf struct {
 	URL string
 
 	mu      sync.Mutex
+	regions map[string]*region
+	arrived func(k *shelved, at time.Time)
+	calls   int
+}
+
+// region is what a region has.
+type region struct {
 	secrets map[string]*shelved // by name, and by ARN
 	order   []*shelved
-	arrived func(name string, at time.Time)
-	calls   int
 }
 
 // shelved is a secret.
 type shelved struct {
 	ARN, Name string
+	region    string
 	tags      json.RawMessage
 	values    map[string]string   // by version
 	labels    map[string][]string // likewise
@@ -38,7 +44,7 @@ type shelved struct {
 func startShelf(s *run.Scope) *shelf {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	s.Check(err)
-	f := &shelf{URL: "http://" + l.Addr().String(), secrets: map[string]*shelved{}}
+	f := &shelf{URL: "http://" + l.Addr().String(), regions: map[string]*region{}}
 	server := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: f}
 	go func() { _ = server.Serve(l) }()
 	s.Cleanup(func() { server.Close() })
@@ -46,7 +52,7 @@ func startShelf(s *run.Scope) *shelf {
 }
 
 // watch has f called whenever a secret has a new value; nil: nobody. f must not call the shelf.
-func (f *shelf) watch(arrived func(name string, at time.Time)) {
+func (f *shelf) watch(arrived func(k *shelved, at time.Time)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.arrived = arrived
@@ -84,7 +90,12 @@ func (f *shelf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	_, action, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
-	out, code := f.do(action, &in)
+	scope := strings.Split(r.Header.Get("Authorization"), "/") // the key, the day, the region
+	if len(scope) < 3 {
+		w.WriteHeader(http.StatusForbidden)
+		return
+	}
+	out, code := f.do(scope[2], action, &in)
 	w.Header().Set("Content-Type", "application/x-amz-json-1.1")
 	if code != "" {
 		w.WriteHeader(http.StatusBadRequest)
@@ -93,22 +104,27 @@ func (f *shelf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(out)
 }
 
-func (f *shelf) do(action string, in *asked) (out any, code string) {
+func (f *shelf) do(where, action string, in *asked) (out any, code string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.calls++
-	k := f.secrets[in.SecretID]
+	at := f.regions[where]
+	if at == nil {
+		at = &region{secrets: map[string]*shelved{}}
+		f.regions[where] = at
+	}
+	k := at.secrets[in.SecretID]
 	switch {
 	case action == "ListSecrets":
-		return f.list(in.NextToken), ""
-	case action == "CreateSecret" && f.secrets[in.Name] != nil:
+		return at.list(in.NextToken), ""
+	case action == "CreateSecret" && at.secrets[in.Name] != nil:
 		return nil, "ResourceExistsException"
 	case action == "CreateSecret":
 		k = &shelved{
-			ARN: "arn:aws:secretsmanager:" + cloudRegion + ":123456789012:secret:" + in.Name + "-AAAAAA", Name: in.Name, tags: in.Tags,
+			ARN: "arn:aws:secretsmanager:" + where + ":123456789012:secret:" + in.Name + "-AAAAAA", Name: in.Name, region: where, tags: in.Tags,
 			values: map[string]string{in.Token: in.Value}, labels: map[string][]string{in.Token: {"AWSCURRENT"}},
 		}
-		f.secrets[k.ARN], f.secrets[k.Name], f.order = k, k, append(f.order, k)
+		at.secrets[k.ARN], at.secrets[k.Name], at.order = k, k, append(at.order, k)
 		f.tell(k)
 		return map[string]any{"ARN": k.ARN, "Name": k.Name, "VersionId": in.Token}, ""
 	case k == nil:
@@ -134,7 +150,7 @@ func (f *shelf) do(action string, in *asked) (out any, code string) {
 
 func (f *shelf) tell(k *shelved) {
 	if f.arrived != nil {
-		f.arrived(k.Name, time.Now())
+		f.arrived(k, time.Now())
 	}
 }
 
@@ -146,7 +162,7 @@ func (k *shelved) show(labels string) map[string]any {
 	return out
 }
 
-func (f *shelf) list(after string) any {
+func (f *region) list(after string) any {
 	const page = 100
 	from, _ := strconv.Atoi(after) // "" is the beginning
 	to := min(from+page, len(f.order))
