@@ -214,19 +214,3 @@ func TestAdoptManyIsResumed(t *testing.T) {
 		}
 	})
 }
-
-// TestMisspelledFieldsAreRejected: "retian" would delete what is to stay, "equl" would overwrite what is to be left alone.
-func TestMisspelledFieldsAreRejected(t *testing.T) {
-	run(t, func(r *rig) {
-		d := r.dest(syncsim.Marked, "d", nil)
-		r.post(d+"/associations/set", map[string]any{"mount": "kv", "secret_name": "a"})
-		for path, field := range map[string]string{
-			d + "/associations/remove": "retian", d + "/associations/adopt": "equl", d + "/import": "paln", "sync/github-apps/deployer": "enterprise_ulr",
-		} {
-			if text := r.Fails(engines.KindInvalid, engines.Update, path, map[string]any{"mount": "kv", "secret_name": "a", field: true}); !strings.Contains(text, field) {
-				t.Errorf("%s: %s", path, text)
-			}
-		}
-		same(t, "the secret", statuses(r.entries(d)), map[string]string{"a": "SYNCED"})
-	})
-}

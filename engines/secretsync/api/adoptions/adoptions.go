@@ -19,6 +19,6 @@ const flags = engines.Primary | engines.Active
 // Routes declares the paths below sys/.
 func (s *API) Routes(r *engines.Router) {
 	const of = "sync/destinations/{type}/{destination}"
-	engines.On(r, engines.Update, of+"/associations/adopt", "Adopt names at the destination that belong to other clients: of a secret, a prefix, a mount, or the whole destination. With plan nothing is changed.", flags|engines.Strict, api.WithClientErrors(s.adopt))
-	engines.On(r, engines.Update, of+"/import", "Copy values that the destination has into secrets that are not there yet. With plan nothing is changed.", flags|engines.Strict|engines.Sudo, api.WithClientErrors(s.importNames))
+	engines.On(r, engines.Update, of+"/associations/adopt", "Adopt names at the destination that belong to other clients: of a secret, a prefix, a mount, or the whole destination. With plan nothing is changed.", flags, api.WithClientErrors(s.adopt))
+	engines.On(r, engines.Update, of+"/import", "Copy values that the destination has into secrets that are not there yet. With plan nothing is changed.", flags|engines.Sudo, api.WithClientErrors(s.importNames))
 }

@@ -46,7 +46,7 @@ type appWriteIn struct {
 // Routes declares the paths below sys/.
 func (s *API) Routes(r *engines.Router) {
 	const pattern = "sync/github-apps/{name}"
-	engines.On(r, engines.Update, pattern, "Store a GitHub App that destinations can sign in as, or change it.", flags|engines.Strict, visible(s.writeApp)).Exists = func(ctx context.Context, req *engines.Request) (bool, error) {
+	engines.On(r, engines.Update, pattern, "Store a GitHub App that destinations can sign in as, or change it.", flags, visible(s.writeApp)).Exists = func(ctx context.Context, req *engines.Request) (bool, error) {
 		found, err := engines.GetRecord(ctx, s.Store(), githubapp.Key(req.Mount.NamespaceID, req.Param("name")), new(githubapp.App))
 		return found, api.ClientError(err)
 	}
