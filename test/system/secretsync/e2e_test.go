@@ -45,7 +45,7 @@ func (s *emulated) in(t *testing.T) *emulated {
 // policies, with the least that docs/sync-destinations.md wants to be allowed. Applications read with the vendor's clients.
 func TestEmulator(t *testing.T) {
 	e := newEmulator(t)
-	policy, statements := documented(t)
+	policy, statements := documented(t, "cloud1-sm")
 	s := &emulated{emulator: e, coffer: e.limit("coffer", policy, statements)}
 	s.app = e.addUser("app", `{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":"secretsmanager:GetSecretValue","Resource":"*"}]}`)
 	s.team = e.addUser("team", `{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":"secretsmanager:*","Resource":"*"}]}`)

@@ -118,8 +118,8 @@ func (l *texts) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, (*[]string)(l))
 }
 
-// documented returns the policy that docs/sync-destinations.md wants for the destination, and its statements.
-func documented(t *testing.T) (policy string, statements []statement) {
+// documented returns the policy that docs/sync-destinations.md wants for a type of destination, and its statements.
+func documented(t *testing.T, kind string) (policy string, statements []statement) {
 	t.Helper()
 	root, err := harness.Root()
 	if err != nil {
@@ -129,7 +129,7 @@ func documented(t *testing.T) (policy string, statements []statement) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, after, _ := strings.Cut(string(page), "\n## Connect AWS Secrets Manager")
+	_, after, _ := strings.Cut(string(page), "\nType `"+kind+"`")
 	_, after, _ = strings.Cut(after, "\n```json\n")
 	policy, _, found := strings.Cut(after, "```")
 	var parsed struct{ Statement []statement }
@@ -143,7 +143,7 @@ func documented(t *testing.T) (policy string, statements []statement) {
 func actionsOf(statements []statement) (names []string) {
 	for _, s := range statements {
 		for _, action := range s.Action {
-			names = append(names, strings.TrimPrefix(action, "secretsmanager:"))
+			names = append(names, action[strings.Index(action, ":")+1:])
 		}
 	}
 	slices.Sort(names)

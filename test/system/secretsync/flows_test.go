@@ -227,7 +227,7 @@ func (s *emulated) outside() {
 }
 
 func (s *emulated) revoked() {
-	policy, _ := documented(s.t)
+	policy, _ := documented(s.t, "cloud1-sm")
 	first, second := s.nameOf("shop/app"), s.nameOf("second")
 	s.put("second", "before")
 	s.set("second", nil)
@@ -256,7 +256,7 @@ func (s *emulated) revoked() {
 }
 
 func (s *emulated) replaced() {
-	_, statements := documented(s.t)
+	_, statements := documented(s.t, "cloud1-sm")
 	name := s.nameOf("shop/app")
 	next := s.addKey("coffer")
 	s.watchKey(next, statements)
