@@ -20,11 +20,12 @@ import (
 type alert struct {
 	metric  string
 	isTime  bool // its age counts
+	grows   bool // any growth fires
 	above   float64
 	pending time.Duration // how long it has to be so
 }
 
-var alertRow = regexp.MustCompile("(?m)^\\| `(time\\(\\) - )?(coffer_sync_[a-z_]+)` \\| above ([0-9]+)(?: for ([0-9]+) minutes)? \\|")
+var alertRow = regexp.MustCompile("(?m)^\\| `(time\\(\\) - )?(coffer_sync_[a-z_]+)` \\| (?:(grows)|above ([0-9]+)(?: for ([0-9]+) minutes)?) \\|")
 
 func documentedAlerts(t *testing.T) (all []alert) {
 	t.Helper()
@@ -33,11 +34,11 @@ func documentedAlerts(t *testing.T) (all []alert) {
 		t.Fatal(err)
 	}
 	for _, m := range alertRow.FindAllStringSubmatch(string(text), -1) {
-		above, _ := strconv.ParseFloat(m[3], 64)
-		minutes, _ := strconv.Atoi(m[4])
-		all = append(all, alert{strings.TrimPrefix(m[2], "coffer_"), m[1] != "", above, time.Duration(minutes) * time.Minute})
+		above, _ := strconv.ParseFloat(m[4], 64)
+		minutes, _ := strconv.Atoi(m[5])
+		all = append(all, alert{strings.TrimPrefix(m[2], "coffer_"), m[1] != "", m[3] != "", above, time.Duration(minutes) * time.Minute})
 	}
-	if len(all) != 7 {
+	if len(all) != 9 {
 		t.Fatalf("docs/sync.md has %d alerts that can be read: %+v", len(all), all)
 	}
 	return all
@@ -48,6 +49,7 @@ func documentedAlerts(t *testing.T) (all []alert) {
 func (r *rig) firing(alerts []alert, within time.Duration) (fired, last []string) {
 	since := map[string]time.Time{} // by series
 	all := map[string]bool{}
+	before := r.svc.Numbers()
 	for end := time.Now().Add(within); time.Now().Before(end); {
 		time.Sleep(15 * time.Second)
 		synctest.Wait()
@@ -58,8 +60,11 @@ func (r *rig) firing(alerts []alert, within time.Duration) (fired, last []string
 				if name, _, _ := strings.Cut(series, "{"); name != a.metric {
 					continue
 				}
-				if a.isTime {
+				switch {
+				case a.isTime:
 					v = float64(time.Now().Unix()) - v
+				case a.grows:
+					v -= before[series]
 				}
 				if v <= a.above {
 					delete(since, series)
@@ -73,7 +78,7 @@ func (r *rig) firing(alerts []alert, within time.Duration) (fired, last []string
 				}
 			}
 		}
-		last = slices.Sorted(maps.Keys(now))
+		before, last = values, slices.Sorted(maps.Keys(now))
 	}
 	return slices.Sorted(maps.Keys(all)), last
 }
@@ -92,6 +97,7 @@ func of(dest, op string, f syncsim.Fault) func(syncsim.Call) syncsim.Fault {
 func TestDocumentedAlertsFire(t *testing.T) {
 	const attention, circuit, unsynced = "sync_attention", "sync_circuit_open", "sync_unsynced_seconds"
 	const failing, age, drifted = "sync_drift_check_failing", "sync_drift_check_completed_time_seconds", "sync_drifted"
+	const overwritten = "sync_overwritten_changes_total"
 	alerts := documentedAlerts(t)
 	for _, test := range []struct {
 		name   string
@@ -109,6 +115,7 @@ func TestDocumentedAlertsFire(t *testing.T) {
 		{"drift checks fail for long", of("d", "list", syncsim.Fault{Kind: syncsim.Reject}), false, 5 * time.Hour, []string{age, failing}},
 		{"drift checks hang", of("d", "list", syncsim.Fault{Delay: 24 * time.Hour}), false, 5 * time.Hour, []string{age, failing}},
 		{"another client changes a name", nil, false, 2 * time.Hour, []string{drifted}},
+		{"a new version overwrites the change of another client", nil, true, time.Minute, []string{overwritten}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			run(t, func(r *rig) {
@@ -122,14 +129,16 @@ func TestDocumentedAlertsFire(t *testing.T) {
 				same(t, "fire while nothing is wrong", fired, []string(nil))
 
 				r.sites.SetFault(test.fault)
-				if test.change {
-					r.kv.Put("a", "k", "2")
-				}
 				if test.fault == nil {
 					site := r.sites.Site(syncsim.Marked, "one")
 					for name := range site.Objects() {
-						site.Put(name, "theirs")
+						if !test.change || strings.HasSuffix(name, "a") { // the other stays drifted
+							site.Put(name, "theirs")
+						}
 					}
+				}
+				if test.change {
+					r.kv.Put("a", "k", "2")
 				}
 				fired, _ = r.firing(alerts, test.within)
 				for _, want := range test.want {

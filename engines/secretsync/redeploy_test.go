@@ -215,6 +215,23 @@ func TestRedeployFailures(t *testing.T) {
 	})
 }
 
+// TestFailedRedeploymentsFireAnAlert: the alert that docs/sync.md has for them fires while they fail, and in no other time.
+func TestFailedRedeploymentsFireAnAlert(t *testing.T) {
+	runHooked(t, func(r *rig, h *hooks, _ func()) {
+		alerts := documentedAlerts(t)
+		r.post(hookedPath+"/associations/set", map[string]any{"mount": "kv", "secret_name": "a"})
+		fired, _ := r.firing(alerts, time.Hour)
+		same(t, "fire while redeployments succeed", fired, []string(nil))
+		h.set(&destination.Error{Class: destination.Client, Code: destination.BadRequest, Text: "the hook is gone"}, nil)
+		r.kv.Put("a", "k", "2")
+		fired, _ = r.firing(alerts, time.Minute)
+		same(t, "fire while they fail", fired, []string{"sync_redeploy_failures_total"})
+		h.set(nil, nil)
+		_, last := r.firing(alerts, 2*time.Hour)
+		same(t, "fire when it is over", last, []string(nil))
+	})
+}
+
 // What cannot be audited is not done. What is paused is done when it goes on.
 func TestRedeploysAreAudited(t *testing.T) {
 	runHooked(t, func(r *rig, h *hooks, _ func()) {

@@ -2,7 +2,10 @@ package cli_test
 
 import (
 	"bytes"
+	"crypto/rand"
+	"crypto/rsa"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/pem"
 	"fmt"
 	"net/url"
@@ -36,8 +39,9 @@ type syncScript struct {
 }
 
 // start is the command places: it starts one place of each type and writes the configuration of a server that finds them to
-// sync.hcl. The files id, key, key.json, client-secret, repo-token and web-token let in; KEY is what is in key; TENANT,
-// CLIENT and VAULT_URI are what cloud2-kv wants to know besides.
+// sync.hcl. The files id, key, key.json, client-secret, repo-token and web-token let in, as app.pem does for the installation 1 of the
+// GitHub App 7, and other.pem is a key that does not; KEY is what is in key; TENANT, CLIENT and VAULT_URI are what cloud2-kv wants to
+// know besides.
 func (p *syncPlaces) start(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) > 0 {
 		ts.Fatalf("usage: places")
@@ -46,6 +50,8 @@ func (p *syncPlaces) start(ts *testscript.TestScript, neg bool, args []string) {
 		cloud1: cloud1smtest.New(p.t), cloud2: cloud2kvtest.New(p.t), cloud3: cloud3smtest.New(p.t), repohost: repohosttest.New(p.t), webhost: webhosttest.New(p.t),
 	}
 	s.repohost.AddRepository("acme", "web")
+	app, other := newRSAKey(ts), newRSAKey(ts)
+	s.repohost.AddInstallation(7, &app.PublicKey, 1)
 	s.webhost.AddProject("prj_shop", "")
 	p.of.Store(ts, s)
 	env := s.cloud3.Env()
@@ -57,6 +63,7 @@ func (p *syncPlaces) start(ts *testscript.TestScript, neg bool, args []string) {
 	for name, text := range map[string]string{
 		"cloud2.pem": trust2, "cloud3.pem": trust3,
 		"id": id, "key": key, "key.json": cloud3smtest.Credentials(nil), "client-secret": cloud2kvtest.ClientSecret, "repo-token": repohosttest.Token, "web-token": webhosttest.Token,
+		"app.pem": pemOfKey(app), "other.pem": pemOfKey(other),
 		"sync.hcl": fmt.Sprintf(`sync {
   allow_private_addresses = true
   endpoint "cloud1-sm" { url = %q }
@@ -81,6 +88,16 @@ func (p *syncPlaces) start(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv("TENANT", cloud2kvtest.TenantID)
 	ts.Setenv("CLIENT", cloud2kvtest.ClientID)
 	ts.Setenv("VAULT_URI", s.cloud2.URI)
+}
+
+func newRSAKey(ts *testscript.TestScript) *rsa.PrivateKey {
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	ts.Check(err)
+	return key
+}
+
+func pemOfKey(key *rsa.PrivateKey) string {
+	return string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}))
 }
 
 // certificateOf returns the certificate that a server of the test shows, as PEM.

@@ -42,7 +42,7 @@ func (s *emulated) in(t *testing.T) *emulated {
 }
 
 // TestEmulator drives a server that syncs to an emulator of the provider that others wrote, which checks signatures and
-// policies, with the least that docs/sync.md wants to be allowed. Applications read with the vendor's clients.
+// policies, with the least that docs/sync-destinations.md wants to be allowed. Applications read with the vendor's clients.
 func TestEmulator(t *testing.T) {
 	e := newEmulator(t)
 	policy, statements := documented(t, "cloud1-sm")

@@ -118,23 +118,23 @@ func (l *texts) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, (*[]string)(l))
 }
 
-// documented returns the policy that docs/sync.md wants for a type of destination, and its statements.
+// documented returns the policy that docs/sync-destinations.md wants for a type of destination, and its statements.
 func documented(t *testing.T, kind string) (policy string, statements []statement) {
 	t.Helper()
 	root, err := harness.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, err := os.ReadFile(filepath.Join(root, "docs", "sync.md"))
+	page, err := os.ReadFile(filepath.Join(root, "docs", "sync-destinations.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, after, _ := strings.Cut(string(page), "\n### "+kind+":")
+	_, after, _ := strings.Cut(string(page), "\nType `"+kind+"`")
 	_, after, _ = strings.Cut(after, "\n```json\n")
 	policy, _, found := strings.Cut(after, "```")
 	var parsed struct{ Statement []statement }
 	if err := json.Unmarshal([]byte(policy), &parsed); !found || err != nil || len(parsed.Statement) == 0 {
-		t.Fatalf("docs/sync.md does not say what AWS has to allow: %v", err)
+		t.Fatalf("docs/sync-destinations.md does not say what AWS has to allow: %v", err)
 	}
 	return policy, parsed.Statement
 }

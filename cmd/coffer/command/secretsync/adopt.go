@@ -18,9 +18,9 @@ func adoptCommand() *cli.Command {
 	return command.New(command.Spec{
 		Name: "adopt", Args: "DESTINATION [SECRET [NAME …]]", Min: 1, Max: -1, Usage: "adopt names at the destination that have another owner",
 		Help: `Has secrets whose status is CONFLICT adopt what is under their names at the destination: THE VALUES THERE ARE OVERWRITTEN, and from
-then on the names are ours, to be deleted with the secret. With a NAME only that one. With -prefix it adopts for all secrets
+then on the names are Coffer's, to be deleted with the secret. With a NAME only that one. With -prefix it adopts for all secrets
 below a prefix or of a mount, with -all for all that are associated with the destination, in the background. Names that other
-associations have are not taken.
+associations have are not adopted.
 
 -equal adopts only what has the same value already, so that nothing changes for readers; repositories, and hosts of web sites, do not
 let values be read back. -plan changes nothing, and shows what would be adopted and what not, with the reason.

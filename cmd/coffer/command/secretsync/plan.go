@@ -19,7 +19,7 @@ import (
 func planCommand() *cli.Command {
 	return command.New(command.Spec{
 		Name: "plan", Args: "DESTINATION [SECRET]", Min: 1, Max: 2, Usage: "show what syncing would do, and change nothing",
-		Help: `Shows name by name what would be created, updated and deleted at a destination, and what would be refused or be a conflict, with the
+		Help: `Shows name by name what would be created, updated and deleted at a destination, and what would be rejected or be a conflict, with the
 reason. Values are never shown. With a SECRET it shows what associating that would do; the flags are those of "coffer sync associate".
 What is as it should be is counted only, unless -all is given.
 
@@ -108,7 +108,7 @@ func printPlan(c *command.Call, changes []change, totals map[string]int) error {
 
 func driftCommand() *cli.Command {
 	return command.New(command.Spec{
-		Name: "drift", Args: "DESTINATION", Min: 1, Max: 1, Usage: "look for what others have changed at a destination",
+		Name: "drift", Args: "DESTINATION", Min: 1, Max: 1, Usage: "check what other clients have changed at a destination",
 		Help: `Compares what is at a destination with what was written there, now. What was changed or removed by another client is reported, or
 repaired, as the association's drift policy says. It costs a listing, whatever the number of secrets, and reads no values. The server does
 so by itself every hour. The exit status is 2 if there is something that is not being repaired.

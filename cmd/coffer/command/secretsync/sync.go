@@ -21,8 +21,8 @@ import (
 const apiPath = "sys/sync/"
 
 func Command() *cli.Command {
-	return command.Group("sync", "keep secrets right in the places that use them", `Secret sync: secrets of the key/value engine, version 2, are written to where programs look for them – the secret stores of cloud
-providers, the settings of repositories and hosts – and stay right there. docs/sync.md leads through it.
+	return command.Group("sync", "keep secrets in sync with other secret stores", `Secret sync: secrets of the key/value engine, version 2, are written to destinations – the secret stores of cloud
+providers, the settings of repositories and hosts – and kept in sync with them. docs/sync.md has the tasks, docs/sync-destinations.md the types.
 
 A DESTINATION is TYPE/NAME, such as cloud1-sm/prod. A SECRET is a path as "coffer kv" takes it: "secret/app", or with -mount=secret "app".
 
@@ -140,7 +140,7 @@ func ruleFlags() []cli.Flag {
 		&cli.StringSliceFlag{Name: "include", Usage: "only the keys `NAME`, in which * is any text; repeatable"},
 		&cli.StringSliceFlag{Name: "exclude", Usage: "not the keys `NAME`; repeatable"},
 		&cli.StringFlag{Name: "deletion-policy", Usage: "what becomes of what is there when the secret goes, `delete|retain`"},
-		&cli.StringFlag{Name: "drift-policy", Usage: "what becomes of changes by others, `report|repair|conflict|ignore`"},
+		&cli.StringFlag{Name: "drift-policy", Usage: "what becomes of changes by other clients, `report|repair|conflict|ignore`"},
 	}
 }
 

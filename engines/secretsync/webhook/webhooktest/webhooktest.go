@@ -1,4 +1,4 @@
-// Package webhooktest is a receiver of webhooks for tests, as docs/sync.md says that receivers are: it verifies the signature and its
+// Package webhooktest is a receiver of webhooks for tests, as docs/sync-destinations.md says that receivers are: it verifies the signature and its
 // time, carries a request out once for each Idempotency-Key, and answers 409 for names of another owner.
 package webhooktest
 

@@ -14,7 +14,7 @@ const appsPath = "sys/sync/github-apps"
 
 // Command is "coffer sync github-apps".
 func Command() *cli.Command {
-	return command.Group("github-apps", "look after the GitHub Apps that destinations sign in as", `Commands for GitHub Apps. A destination of type repohost signs in as one with app_name and installation_id, instead of access_token.
+	return command.Group("github-apps", "manage the GitHub Apps that destinations sign in as", `Commands for GitHub Apps. A destination of type repohost signs in as one with app_name and installation_id, instead of access_token.
 
 Examples:
 
