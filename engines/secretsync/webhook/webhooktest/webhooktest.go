@@ -76,8 +76,8 @@ func (s *Server) Calls() []string {
 	return out
 }
 
-// verified reports whether a body was signed, within the last five minutes.
-func verified(header string, body []byte) bool {
+// Verified reports whether a body was signed with Key, within the last five minutes.
+func Verified(header string, body []byte) bool {
 	at, sum, ok := strings.Cut(strings.TrimPrefix(header, "t="), ",v1=")
 	seconds, err := strconv.ParseInt(at, 10, 64)
 	if !ok || err != nil || time.Since(time.Unix(seconds, 0)).Abs() > 5*time.Minute {
@@ -95,7 +95,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
-	if !verified(r.Header.Get("Coffer-Signature"), body) || r.Header.Get("Authorization") != Secret {
+	if !Verified(r.Header.Get("Coffer-Signature"), body) || r.Header.Get("Authorization") != Secret {
 		w.WriteHeader(http.StatusUnauthorized)
 		return
 	}
