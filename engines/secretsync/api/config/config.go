@@ -4,6 +4,7 @@ package config
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
@@ -158,7 +159,7 @@ func (in *configIn) setNotifications(n *state.Notifications, given func(field st
 		}
 	}
 	if _, err := connection.NewGuard(&n.Network, false); err != nil {
-		return err.Error() + "; the field begins with notification_"
+		return strings.Replace(err.Error(), `field "`, `field "notification_`, 1)
 	}
 	return ""
 }
