@@ -162,6 +162,7 @@ func TestSyncCommands(t *testing.T) {
 
 		{name: "config", args: "config", last: "GET sys/sync/config", stdout: "queue_capacity    1000000\n"},
 		{name: "config, changed", args: "config disabled=true", last: `PATCH sys/sync/config {"disabled":"true"}`, stdout: "disabled          true\n"},
+		{name: "config of notifications", args: "config notification_url=https://ops.example.com notification_signing_key=0123456789abcdef", last: `PATCH sys/sync/config {"notification_signing_key":"0123456789abcdef","notification_url":"https://ops.example.com"}`},
 		{name: "config, reset", args: "config -reset", last: "DELETE sys/sync/config", stdout: "disabled          false\n"},
 		{name: "config, both", args: "config -reset disabled=true", stderr: "-reset goes without settings", status: 1},
 

@@ -55,7 +55,9 @@ func TestNoticesOfCircuitsAndDrift(t *testing.T) {
 		s.pass(3 * time.Hour)
 		received(`"destination":"`+syncsim.Marked+`/d0"`, `"events":[{"event":"drift",`, `"names":1}]`)
 
-		s.sites.SetFault(func(syncsim.Call) syncsim.Fault { return syncsim.Fault{Kind: syncsim.Throttle, RetryAfter: 10 * time.Minute} })
+		s.sites.SetFault(func(syncsim.Call) syncsim.Fault {
+			return syncsim.Fault{Kind: syncsim.Throttle, RetryAfter: 10 * time.Minute}
+		})
 		s.mounts[0].Put("a", "k", "2")
 		s.pass(time.Minute)
 		received(`"events":[{"event":"circuit_opened",`, `"code":"throttled"`, `"until":"`)
