@@ -23,7 +23,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -67,8 +69,9 @@ func newAPIServer(t *testing.T) *apiServer {
 			t.Fatal(err)
 		}
 	}
+	// "server" is etcd, as its module names it.
 	store, peer, port := loopback(t), loopback(t), loopback(t)
-	daemon(t, dir, "etcd", "--data-dir", filepath.Join(dir, "etcd"), "--listen-client-urls", "http://"+store, "--advertise-client-urls", "http://"+store,
+	daemon(t, dir, "server", "--data-dir", filepath.Join(dir, "etcd"), "--listen-client-urls", "http://"+store, "--advertise-client-urls", "http://"+store,
 		"--listen-peer-urls", "http://"+peer, "--initial-advertise-peer-urls", "http://"+peer, "--initial-cluster", "default=http://"+peer)
 	_, number, _ := net.SplitHostPort(port)
 	daemon(t, dir, "kube-apiserver", "--etcd-servers", "http://"+store, "--bind-address", "127.0.0.1", "--advertise-address", "127.0.0.1", "--secure-port", number,
@@ -107,7 +110,7 @@ func daemon(t *testing.T, dir, name string, args ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(filepath.Join(root, "test", "e2e", "kubernetes", name), args...)
+	cmd := exec.Command(filepath.Join(root, "test", "e2e", "kubernetes", "bin", name), args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // no orphan when the test is killed
 	if err := cmd.Start(); err != nil {
@@ -203,9 +206,8 @@ func (k *apiServer) newSpace(t *testing.T) *space {
 	n := &space{apiServer: k, name: fmt.Sprintf("shop-%d", k.spaces)}
 	k.do(t, http.MethodPost, "/api/v1/namespaces", object{"metadata": object{"name": n.name}}, nil)
 	k.do(t, http.MethodPost, "/api/v1/namespaces/"+n.name+"/serviceaccounts", object{"metadata": object{"name": "coffer-sync"}}, nil)
-	rbac := "/apis/rbac.authorization.k8s.io/v1/namespaces/" + n.name
-	k.do(t, http.MethodPost, rbac+"/roles", strings.Replace(k.role, "namespace: shop}", "namespace: "+n.name+"}", 1), nil)
-	k.do(t, http.MethodPost, rbac+"/rolebindings", object{
+	n.putRole(t, http.MethodPost, "", k.role)
+	k.do(t, http.MethodPost, "/apis/rbac.authorization.k8s.io/v1/namespaces/"+n.name+"/rolebindings", object{
 		"metadata": object{"name": "coffer-sync"},
 		"roleRef":  object{"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "coffer-sync"},
 		"subjects": []object{{"kind": "ServiceAccount", "name": "coffer-sync", "namespace": n.name}},
@@ -228,6 +230,12 @@ func (k *apiServer) newSpace(t *testing.T) *space {
 	n.front.StartTLS()
 	t.Cleanup(n.front.Close)
 	return n
+}
+
+func (n *space) putRole(t *testing.T, method, path, role string) {
+	t.Helper()
+	role = strings.Replace(role, "namespace: shop}", "namespace: "+n.name+"}", 1)
+	n.do(t, method, "/apis/rbac.authorization.k8s.io/v1/namespaces/"+n.name+"/roles"+path, role, nil)
 }
 
 // newToken returns a token of the service account, as kubectl create token does.
@@ -468,6 +476,25 @@ func TestKubernetes(t *testing.T) {
 				t.Errorf("verify: %v", err)
 			}
 		},
+		"each verb of the Role is needed": func(t *testing.T, n *space, d destination.Destination) {
+			before, after, _ := strings.Cut(n.role, "verbs: [")
+			list, after, _ := strings.Cut(after, "]")
+			verbs := strings.Split(list, ", ")
+			checks := map[string]string{"get": "read", "list": "list", "create": "create", "patch": "write", "delete": "delete"}
+			if len(verbs) != len(checks) {
+				t.Fatalf("the Role of docs/sync.md has the verbs %q", list)
+			}
+			for i, verb := range verbs {
+				rest := strings.Join(slices.Delete(slices.Clone(verbs), i, i+1), ", ")
+				n.putRole(t, http.MethodPut, "/coffer-sync", before+"verbs: ["+rest+"]"+after)
+				harness.Await(t, "the Role without "+verb+" to apply", 20*time.Second, func() error {
+					if err := failedCheck(d.Verify(t.Context())); err == nil || !strings.HasPrefix(err.Error(), checks[verb]+": ") || !strings.Contains(err.Error(), verb) {
+						return fmt.Errorf("verify: %v", err)
+					}
+					return nil
+				})
+			}
+		},
 		"a token that expires": func(t *testing.T, n *space, _ destination.Destination) {
 			c := n.config()
 			c.Token = engines.Sensitive(n.newToken(t, n.name, time.Hour))
@@ -481,11 +508,19 @@ func TestKubernetes(t *testing.T) {
 			d := openKubernetes(t, n.config())
 			defer d.Close()
 			const names = 501
-			for i := range names {
-				if _, err := d.Write(t.Context(), whole(fmt.Sprint("app-", i), `{"a":"the-value"}`), destination.Found{Name: fmt.Sprint("app-", i)}); err != nil {
-					t.Fatal(err)
-				}
+			var all sync.WaitGroup
+			for first := range 8 {
+				all.Go(func() {
+					for i := first; i < names; i += 8 {
+						name := fmt.Sprint("app-", i)
+						if _, err := d.Write(t.Context(), whole(name, `{"a":"the-value"}`), destination.Found{Name: name}); err != nil {
+							t.Error(err)
+							return
+						}
+					}
+				})
 			}
+			all.Wait()
 			seen := map[string]bool{}
 			for f, err := range d.List(t.Context()) {
 				if err != nil {
@@ -507,5 +542,61 @@ func TestKubernetes(t *testing.T) {
 			defer d.Close()
 			test(t, n, d)
 		})
+	}
+	t.Run("a server", func(t *testing.T) { k.newSpace(t).serve(t) })
+}
+
+// serve has a server sync to the API server itself, whose certificate is that of ca_cert.
+func (n *space) serve(t *testing.T) {
+	_ = n.Open(t).Close() // the Role applies
+	c := harness.NewCluster(t, 1, harness.Options{Prefix: "kubernetes", Config: "sync {\n  allow_private_addresses = true\n}"})
+	bao := newBao(t, c)
+	write := func(path string, data object) object {
+		t.Helper()
+		out, err := bao.Logical().WriteWithContext(t.Context(), path, data)
+		if err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		if out == nil {
+			return nil
+		}
+		return out.Data
+	}
+	arrives := func(want string) {
+		t.Helper()
+		harness.Await(t, "the Secret to be "+want, patient, func() error {
+			s, _ := n.secret(t, "app")
+			if data, _ := json.Marshal(s.Data); string(data) != want {
+				return fmt.Errorf("it is %s", data)
+			}
+			return nil
+		})
+	}
+	const destination = "sys/sync/destinations/kubernetes/shop"
+	write("sys/mounts/kv", object{"type": "kv", "options": object{"version": "2"}})
+	write(destination, object{
+		"api_server": n.url.String(), "ca_cert": n.ca, "token": n.token, "namespace": n.name, "secret_name_template": "{{ .SecretPath }}",
+		"allowed_ports": []string{n.url.Port()}, "allowed_ipv4_addresses": []string{"127.0.0.0/8"},
+	})
+	checks, _ := write(destination+"/verify", nil)["checks"].([]any)
+	for _, c := range checks {
+		if c.(object)["result"] != "ok" {
+			t.Errorf("verify: %v", c)
+		}
+	}
+	if len(checks) < 8 {
+		t.Errorf("verify: %v", checks)
+	}
+	write("kv/data/app", object{"data": object{"user": "shop", "port": 5432}})
+	write(destination+"/associations/set", object{"mount": "kv", "secret_name": "app"})
+	arrives(`{"port":"NTQzMg==","user":"c2hvcA=="}`)
+	write("kv/data/app", object{"data": object{"user": "cart"}})
+	arrives(`{"user":"Y2FydA=="}`)
+	if _, err := bao.Logical().DeleteWithContext(t.Context(), "kv/data/app"); err != nil {
+		t.Fatal(err)
+	}
+	arrives("null")
+	if strings.Contains(c.Nodes[0].Log(), n.token) {
+		t.Error("the log has the token")
 	}
 }
