@@ -326,10 +326,9 @@ func (n *space) apply(t *testing.T, name string, fields object) {
 // shown is a Secret as the API server shows it.
 type shown struct {
 	Metadata struct {
-		UID               string
-		DeletionTimestamp string
-		Labels            map[string]string
-		Annotations       map[string]string
+		Labels        map[string]string
+		Annotations   map[string]string
+		ManagedFields []struct{ Manager string }
 	}
 	Type string
 	Data map[string][]byte
@@ -378,7 +377,7 @@ func TestKubernetes(t *testing.T) {
 				}
 			}
 			s, _ := n.secret(t, "app")
-			if len(s.Data) != 1 || string(s.Data["user"]) != "shop" || s.Type != "Opaque" || s.Metadata.Labels["app.kubernetes.io/managed-by"] != "coffer" {
+			if len(s.Data) != 1 || string(s.Data["user"]) != "shop" || s.Type != "Opaque" || s.Metadata.Labels["app.kubernetes.io/managed-by"] != "coffer" || s.Metadata.ManagedFields[0].Manager != "coffer" {
 				t.Errorf("it is %+v", s)
 			}
 		},
@@ -450,6 +449,40 @@ func TestKubernetes(t *testing.T) {
 			})
 			_, err := d.Write(t.Context(), whole("app", `{"a":"the-value"}`), destination.Found{Name: "app"})
 			desttest.Fails(t, err, destination.Quota, n.token)
+		},
+		"a name that is made anew": func(t *testing.T, n *space, d destination.Destination) {
+			desttest.Write(t, d, whole("app", `{"a":"the-value"}`))
+			was := desttest.Read(t, d, "app")
+			n.do(t, http.MethodDelete, n.path("app"), nil, nil)
+			_, err := d.Write(t.Context(), whole("app", `{"a":"the-value-2"}`), was)
+			desttest.Fails(t, err, destination.Changed, n.token)
+			n.Put(t, "app", "theirs")
+			_, err = d.Write(t.Context(), whole("app", `{"a":"the-value-2"}`), was)
+			desttest.Fails(t, err, destination.Changed, n.token)
+			desttest.Fails(t, d.Delete(t.Context(), was), destination.Changed, n.token)
+			if got, _ := n.Get(t, "app"); got != "theirs" {
+				t.Errorf("it is %q", got)
+			}
+		},
+		"a namespace that is not there": func(t *testing.T, n *space, _ destination.Destination) {
+			rbac := "/apis/rbac.authorization.k8s.io/v1/"
+			n.do(t, http.MethodPost, rbac+"clusterroles", object{"metadata": object{"name": n.name}, "rules": []object{{"apiGroups": []string{""}, "resources": []string{"secrets"}, "verbs": []string{"*"}}}}, nil)
+			n.do(t, http.MethodPost, rbac+"clusterrolebindings", object{
+				"metadata": object{"name": n.name}, "roleRef": object{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": n.name},
+				"subjects": []object{{"kind": "ServiceAccount", "name": "coffer-sync", "namespace": n.name}},
+			}, nil)
+			c := n.config()
+			c.Namespace = "none"
+			d := openKubernetes(t, c)
+			defer d.Close()
+			harness.Await(t, "the ClusterRole to apply", 20*time.Second, func() error {
+				if err := failedCheck(d.Verify(t.Context())); err == nil || err.Error() != "create: the namespace does not exist" {
+					return fmt.Errorf("verify: %v", err)
+				}
+				return nil
+			})
+			_, err := d.Write(t.Context(), whole("app", `{"a":"the-value"}`), destination.Found{Name: "app"})
+			desttest.Fails(t, err, destination.NoLocation, n.token)
 		},
 		"a namespace that ends": func(t *testing.T, n *space, d destination.Destination) {
 			desttest.Write(t, d, whole("app", `{"a":"the-value"}`))
@@ -543,6 +576,7 @@ func TestKubernetes(t *testing.T) {
 			test(t, n, d)
 		})
 	}
+	t.Run("the fake is like it", func(t *testing.T) { k.newSpace(t).compare(t) })
 	t.Run("a server", func(t *testing.T) { k.newSpace(t).serve(t) })
 }
 
