@@ -356,5 +356,17 @@ func (e *engine) invalidate() {
 // Leave implements engines.Leaver.
 func (e *engine) Leave(context.Context, engines.Mount) error {
 	e.stop()
+	e.host.forget(e)
 	return nil
+}
+
+// Initialize implements engines.Initializer: a mount whose plugin does not start is not enabled. The process is for the engine that
+// the mount gets then.
+func (e *engine) Initialize(ctx context.Context, _ engines.Mount) error {
+	_, err := e.backend(ctx)
+	if failed, ok := errors.AsType[*engines.Error](err); ok && failed.Err != nil {
+		return engines.Invalid("the plugin does not start: %v", failed.Err)
+	}
+	e.stop()
+	return err
 }

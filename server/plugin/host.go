@@ -45,8 +45,8 @@ type Host struct {
 
 	mu        sync.Mutex
 	processes map[string]*shared // by what is run
-	engines   map[*engine]bool
-	closed    bool
+	engines   map[string]*engine // by the UUID of the mount
+	shipped   []*Plugin
 }
 
 // shared is a process that several mounts use.
@@ -56,12 +56,18 @@ type shared struct {
 	users int
 }
 
-// New returns a Host. No process runs until a mount needs it.
-func New(o Options) *Host {
+// New returns a Host. No process runs until a mount needs it. The error is about the manifest of the directory.
+func New(o Options) (*Host, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Host{opts: o, log: o.Logger, processes: map[string]*shared{}, engines: map[*engine]bool{}}
+	h := &Host{opts: o, log: o.Logger, processes: map[string]*shared{}, engines: map[string]*engine{}}
+	if o.Directory == "" {
+		return h, nil
+	}
+	var err error
+	h.shipped, err = readManifest(o.Directory)
+	return h, err
 }
 
 func (h *Host) active() bool                          { return h.opts.Node.Active() }
@@ -71,14 +77,27 @@ func (h *Host) system(m engines.Mount) backend.System { return h.opts.System(m) 
 // openTimeout is how long a request waits for its plugin to start.
 func (h *Host) openTimeout() time.Duration { return 15 * time.Second }
 
-// Factory returns the factory of mounts of a plugin.
-func (h *Host) Factory(ref Ref) engines.Factory {
+// Factory implements mount.Plugins. An engine takes the place of the one that its mount had before.
+func (h *Host) Factory(auth bool, name, version string) engines.Factory {
 	return func(m engines.Mount) (engines.Engine, error) {
-		e := newEngine(h, m, ref)
+		e := newEngine(h, m, Ref{auth, name, version})
 		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.engines[e] = true
+		before := h.engines[m.UUID]
+		h.engines[m.UUID] = e
+		h.mu.Unlock()
+		if before != nil {
+			go before.stop()
+		}
 		return e, nil
+	}
+}
+
+// forget takes an engine out whose mount goes.
+func (h *Host) forget(e *engine) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.engines[e.mount.UUID] == e {
+		delete(h.engines, e.mount.UUID)
 	}
 }
 
@@ -91,13 +110,10 @@ func (h *Host) process(ctx context.Context, ref Ref) (*shared, error) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.closed {
-		return nil, storage.ErrSealed
-	}
-	if s := h.processes[p.key()]; s != nil {
+	if s := h.processes[p.processKey()]; s != nil {
 		select {
 		case <-s.Done():
-			delete(h.processes, p.key())
+			delete(h.processes, p.processKey())
 		default:
 			s.users++
 			return s, nil
@@ -116,7 +132,7 @@ func (h *Host) process(ctx context.Context, ref Ref) (*shared, error) {
 		return nil, err
 	}
 	h.log.Info("plugin started", "plugin", ref.String(), "shared_by_mounts", started.Multiplexed)
-	s := &shared{Process: started, key: p.key(), users: 1}
+	s := &shared{Process: started, key: p.processKey(), users: 1}
 	if started.Multiplexed {
 		h.processes[s.key] = s
 	}
@@ -138,11 +154,16 @@ func (h *Host) release(s *shared) {
 }
 
 // Stop ends all processes: when the node is not the active one any more, or seals.
-func (h *Host) Stop() {
+func (h *Host) Stop() { h.restart(func(*engine) bool { return true }) }
+
+// restart ends the part of mounts in their processes. The next request starts it again.
+func (h *Host) restart(which func(*engine) bool) {
 	h.mu.Lock()
 	var all []*engine
-	for e := range h.engines {
-		all = append(all, e)
+	for _, e := range h.engines {
+		if which(e) {
+			all = append(all, e)
+		}
 	}
 	h.mu.Unlock()
 	var wg sync.WaitGroup

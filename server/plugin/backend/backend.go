@@ -52,11 +52,6 @@ type Backend struct {
 func Open(ctx context.Context, p *process.Process, s Setup) (*Backend, error) {
 	b := &Backend{process: p, client: pb.NewBackendClient(p.Conn()), id: uuid.NewString()}
 	ctx = b.in(ctx)
-	kind, err := b.client.Type(ctx, &pb.Empty{})
-	if err != nil {
-		return nil, err
-	}
-	b.Type = int(kind.GetType())
 	var service uint32
 	service, b.stop = p.Serve(func(r grpc.ServiceRegistrar) {
 		pb.RegisterStorageServer(r, newStorage(s.Storage))
@@ -81,6 +76,11 @@ func (b *Backend) setup(ctx context.Context, s Setup, service uint32) error {
 	if err != nil {
 		return err
 	}
+	kind, err := b.client.Type(ctx, &pb.Empty{})
+	if err != nil {
+		return err
+	}
+	b.Type = int(kind.GetType())
 	b.Unauthenticated, b.Sudo = paths.GetPaths().GetUnauthenticated(), paths.GetPaths().GetRoot()
 	return nil
 }

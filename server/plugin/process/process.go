@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os/exec"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,6 +25,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
 )
 
 // Limits of one plugin's process. The zero value has the defaults.
@@ -146,7 +148,7 @@ func (p *Process) connect(ctx context.Context) error {
 		return err
 	}
 	p.link = raw.(link)
-	p.Multiplexed, err = pluginutil.MultiplexingSupported(ctx, p.link.conn, "")
+	p.Multiplexed, err = pluginutil.MultiplexingSupported(ctx, p.link.conn, p.options.Name)
 	return err
 }
 
@@ -182,7 +184,8 @@ func (p *Process) Serve(register func(grpc.ServiceRegistrar)) (id uint32, stop f
 		p.link.broker.AcceptAndServe(id, func(opts []grpc.ServerOption) *grpc.Server {
 			size := p.options.Limits.MessageBytes
 			s := grpc.NewServer(append(opts, grpc.MaxRecvMsgSize(size), grpc.MaxSendMsgSize(size),
-				grpc.MaxConcurrentStreams(uint32(p.options.Limits.Calls)), grpc.MaxHeaderListSize(maxHeaderBytes))...)
+				grpc.MaxConcurrentStreams(uint32(p.options.Limits.Calls)), grpc.MaxHeaderListSize(maxHeaderBytes),
+				grpc.UnknownServiceHandler(discard))...)
 			register(s)
 			started <- s
 			return s
@@ -195,6 +198,19 @@ func (p *Process) Serve(register func(grpc.ServiceRegistrar)) (id uint32, stop f
 		case <-ended:
 		}
 	}
+}
+
+// discard takes what plugins report to services that are not here, events and observations: without a response, they would log an
+// error each time. Everything else is unimplemented.
+func discard(_ any, stream grpc.ServerStream) error {
+	method, _ := grpc.MethodFromServerStream(stream)
+	if !strings.HasPrefix(method, "/pb.Observations/") && !strings.HasPrefix(method, "/pb.Events/") {
+		return status.Error(codes.Unimplemented, "not here")
+	}
+	if err := stream.RecvMsg(&emptypb.Empty{}); err != nil {
+		return err
+	}
+	return stream.SendMsg(&emptypb.Empty{})
 }
 
 // Done is closed when the process has ended.
