@@ -108,7 +108,7 @@ func (h *Host) all(ctx context.Context) ([]*Plugin, error) {
 		out = append(out, &p)
 		has[e.Key] = true
 	}
-	for _, p := range h.shipped {
+	for _, p := range h.opts.Shipped {
 		if !has[p.storageKey()] {
 			out = append(out, p)
 		}
@@ -180,8 +180,11 @@ func (h *Host) Names(ctx context.Context, auth bool) ([]string, error) {
 	return slices.Compact(names), err
 }
 
-// readManifest returns the plugins that came with the server. A directory without a manifest has none.
-func readManifest(directory string) ([]*Plugin, error) {
+// ReadManifest returns the plugins that came with the server. A directory without a manifest has none.
+func ReadManifest(directory string) ([]*Plugin, error) {
+	if directory == "" {
+		return nil, nil
+	}
 	text, err := os.ReadFile(filepath.Join(directory, Manifest))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil

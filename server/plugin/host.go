@@ -21,6 +21,7 @@ import (
 type Options struct {
 	Store     storage.Store // plaintext
 	Directory string        // plugin_directory; "": there are no plugins
+	Shipped   []*Plugin     // that come with the server: ReadManifest
 	User      *process.User // of the processes; nil: the server's
 	TempDir   string
 	Version   string // of the server, as plugins are told
@@ -46,7 +47,6 @@ type Host struct {
 	mu        sync.Mutex
 	processes map[string]*shared // by what is run
 	engines   map[string]*engine // by the UUID of the mount
-	shipped   []*Plugin
 }
 
 // shared is a process that several mounts use.
@@ -56,18 +56,12 @@ type shared struct {
 	users int
 }
 
-// New returns a Host. No process runs until a mount needs it. The error is about the manifest of the directory.
-func New(o Options) (*Host, error) {
+// New returns a Host. No process runs until a mount needs it.
+func New(o Options) *Host {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	h := &Host{opts: o, log: o.Logger, processes: map[string]*shared{}, engines: map[string]*engine{}}
-	if o.Directory == "" {
-		return h, nil
-	}
-	var err error
-	h.shipped, err = readManifest(o.Directory)
-	return h, err
+	return &Host{opts: o, log: o.Logger, processes: map[string]*shared{}, engines: map[string]*engine{}}
 }
 
 func (h *Host) active() bool                          { return h.opts.Node.Active() }
@@ -171,6 +165,13 @@ func (h *Host) restart(which func(*engine) bool) {
 		wg.Go(e.stop)
 	}
 	wg.Wait()
+}
+
+// Numbers returns metrics, by name.
+func (h *Host) Numbers() map[string]float64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return map[string]float64{"plugin_processes": float64(len(h.processes))}
 }
 
 // Ref names a plugin: a mount's, for instance.

@@ -83,6 +83,9 @@ func raw(out *engines.Response, data map[string]json.RawMessage) error {
 
 func leaseOf(s *pb.Secret) (*engines.Lease, error) {
 	o := s.GetLeaseOptions()
+	if data := s.GetInternalData(); data == "" || data == "null" || data == "{}" { // nothing is to be revoked
+		return &engines.Lease{TTL: time.Duration(o.GetTTL())}, nil
+	}
 	internal, err := json.Marshal(kept{Data: raw1(s.GetInternalData())})
 	return &engines.Lease{
 		TTL: time.Duration(o.GetTTL()), MaxTTL: time.Duration(o.GetMaxTTL()), Renewable: o.GetRenewable(), Kind: leaseKind, Internal: internal,
