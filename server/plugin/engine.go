@@ -245,6 +245,9 @@ func (e *engine) request(req *engines.Request) (*pb.Request, error) {
 	if req.Op == engines.Read || req.Op == engines.List || req.Op == engines.Delete {
 		fields := map[string]any{}
 		for name, values := range req.Query {
+			if name == "list" || name == "help" { // they have become the operation
+				continue
+			}
 			if fields[name] = any(values); len(values) == 1 {
 				fields[name] = values[0]
 			}

@@ -97,6 +97,7 @@ type kept struct {
 	Path string          `json:"path,omitempty"` // of the login
 	Data json.RawMessage `json:"data,omitempty"`
 	// Of logins.
+	At          time.Time         `json:"at,omitzero"`
 	DisplayName string            `json:"display_name,omitempty"`
 	Policies    []string          `json:"policies,omitempty"`
 	Metadata    map[string]string `json:"metadata,omitempty"`
@@ -115,7 +116,7 @@ func (e *engine) login(path string, a *pb.Auth) (*engines.Login, error) {
 	policies := a.GetPolicies()
 	token := tokenFields(a)
 	internal, err := json.Marshal(kept{
-		Path: path, Data: raw1(a.GetInternalData()), DisplayName: a.GetDisplayName(), Policies: policies, Metadata: a.GetMetadata(),
+		At: time.Now(), Path: path, Data: raw1(a.GetInternalData()), DisplayName: a.GetDisplayName(), Policies: policies, Metadata: a.GetMetadata(),
 		Alias: a.GetAlias().GetName(), Period: time.Duration(a.GetPeriod()),
 	})
 	if err != nil {
@@ -219,7 +220,9 @@ func (e *engine) RenewLogin(ctx context.Context, _ engines.Mount, login engines.
 		EntityID: login.EntityID,
 		Auth: &pb.Auth{
 			InternalData: string(k.Data), DisplayName: k.DisplayName, Policies: k.Policies, TokenPolicies: login.Policies, Metadata: login.Metadata,
-			EntityID: login.EntityID, Period: int64(k.Period), LeaseOptions: &pb.LeaseOptions{Renewable: true},
+			EntityID: login.EntityID, Period: int64(k.Period),
+			LeaseOptions: &pb.LeaseOptions{Renewable: true, IssueTime: timestamppb.New(k.At)},
+			Alias:        &logical.Alias{Name: k.Alias, MountType: e.mount.Type, MountAccessor: e.mount.Accessor},
 		},
 	})
 	if err != nil {

@@ -102,6 +102,9 @@ func (b *Backend) Initialize(ctx context.Context) error {
 
 // Handle sends a request. The error is an *engines.Error. A response may come with an error.
 func (b *Backend) Handle(ctx context.Context, req *pb.Request) (*pb.Response, error) {
+	if req.Data == "" {
+		req.Data = "{}"
+	}
 	reply, err := b.client.HandleRequest(b.in(ctx), &pb.HandleRequestArgs{Request: req})
 	if err != nil {
 		return nil, b.failed(err)
@@ -111,6 +114,9 @@ func (b *Backend) Handle(ctx context.Context, req *pb.Request) (*pb.Response, er
 
 // Exists reports whether what a write names is there already. Backends that cannot tell know only updates.
 func (b *Backend) Exists(ctx context.Context, req *pb.Request) (bool, error) {
+	if req.Data == "" {
+		req.Data = "{}"
+	}
 	reply, err := b.client.HandleExistenceCheck(b.in(ctx), &pb.HandleExistenceCheckArgs{Request: req})
 	if err != nil {
 		return false, b.failed(err)
@@ -156,9 +162,10 @@ func (b *Backend) failed(err error) error {
 		return &engines.Error{Kind: engines.KindUnavailable, Detail: "the plugin has not answered in time", Err: err}
 	case codes.ResourceExhausted:
 		return &engines.Error{Kind: engines.KindUnavailable, Detail: "the plugin has too many requests to handle, or a message of it is too large", Err: err}
-	default:
-		return &engines.Error{Kind: engines.KindUnavailable, Detail: "the plugin cannot be reached: try again", Err: err}
+	case codes.Unknown: // an error of its own
+		return &engines.Error{Kind: engines.KindFailed, Detail: "the plugin failed: " + status.Convert(err).Message()}
 	}
+	return &engines.Error{Kind: engines.KindUnavailable, Detail: "the plugin cannot be reached: try again", Err: err}
 }
 
 // failure is an error that the plugin returns.
