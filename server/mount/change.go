@@ -14,15 +14,15 @@ import (
 // has reports whether the type is one of the server's own that can be enabled.
 func (t *Table) has(kind string) bool { return t.opts.Factories[kind] != nil && !builtin[kind] }
 
-// offered reports why a mount's type cannot be enabled where it is.
-func (t *Table) offered(ctx context.Context, e *Entry) error {
+// choose says whether a mount's type is a plugin's, or why it cannot be enabled where the mount is.
+func (t *Table) choose(ctx context.Context, e *Entry) error {
 	own := t.has(e.Type) && e.PluginVersion == ""
 	if own && authTypes[e.Type] == e.IsAuth() {
 		return nil
 	}
 	if t.opts.Plugins != nil && !builtin[e.Type] {
 		err := t.opts.Plugins.Check(ctx, e.IsAuth(), e.Type, e.PluginVersion)
-		if err == nil || e.PluginVersion != "" {
+		if e.Plugin = err == nil; e.Plugin || e.PluginVersion != "" {
 			return err
 		}
 	}
@@ -58,7 +58,7 @@ func (t *Table) claim(ctx context.Context, tx *storage.Txn, namespace, by string
 func (t *Table) Enable(ctx context.Context, e *Entry) error {
 	t.changing.Lock()
 	defer t.changing.Unlock()
-	if err := t.offered(ctx, e); err != nil {
+	if err := t.choose(ctx, e); err != nil {
 		return err
 	}
 	m, err := t.mounted(e, &routes{})

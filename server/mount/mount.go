@@ -28,7 +28,8 @@ type Entry struct {
 	Namespace string `json:"namespace"` // id
 	Path      string `json:"path"`      // ends in "/"; auth methods begin with "auth/"
 	Type      string `json:"type"`
-	// PluginVersion is that of the plugin that Type names, if a version was asked for.
+	// Plugin says that Type names a plugin, PluginVersion which version was asked for, if one was.
+	Plugin        bool              `json:"plugin,omitempty"`
 	PluginVersion string            `json:"plugin_version,omitempty"`
 	Description   string            `json:"description,omitempty"`
 	Options       map[string]string `json:"options,omitempty"`

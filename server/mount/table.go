@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/mount/unknown"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -456,7 +457,7 @@ func (t *Table) mounted(e *Entry, old *routes) (*Mounted, error) {
 	factory := t.factory(e)
 	if factory == nil { // its trouble only: everything else must go on
 		t.opts.Logger.Error("a mount has a type that this version does not have", "mount", m.Namespace+e.Path, "type", e.Type)
-		out.Engine = newUnknown(e)
+		out.Engine = unknown.New(e.Path, e.Type, e.IsAuth())
 		return out, nil
 	}
 	var err error
@@ -466,10 +467,10 @@ func (t *Table) mounted(e *Entry, old *routes) (*Mounted, error) {
 
 // factory returns that of a mount: the server's own, or a plugin's. nil: there is none.
 func (t *Table) factory(e *Entry) engines.Factory {
-	if f := t.opts.Factories[e.Type]; f != nil && e.PluginVersion == "" && (builtin[e.Type] || authTypes[e.Type] == e.IsAuth()) {
-		return f
-	}
-	if t.opts.Plugins == nil {
+	switch {
+	case !e.Plugin:
+		return t.opts.Factories[e.Type]
+	case t.opts.Plugins == nil:
 		return nil
 	}
 	return t.opts.Plugins.Factory(e.IsAuth(), e.Type, e.PluginVersion)

@@ -14,8 +14,8 @@ import (
 // Program is a file that was opened and checked. What is executed is what was checked, whatever becomes of its name.
 type Program struct{ file *os.File }
 
-// Open opens a program in a directory, by its name there. Both must belong to root or to the user of the server, and nobody else may
-// write to them. sum is its SHA-256 in hexadecimal.
+// Open opens a program in a directory, by its name there. Both must belong to root or to the user of the server, and no other user
+// may write to them. sum is its SHA-256 in hexadecimal.
 func Open(directory, name, sum string) (*Program, error) {
 	if name == "" || filepath.Base(name) != name || name == "." || name == ".." {
 		return nil, fmt.Errorf("the command %q must be the name of a file in plugin_directory", name)

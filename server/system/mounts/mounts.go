@@ -248,6 +248,9 @@ type tunePathInput struct {
 // apply puts the given fields into the entry.
 func apply(e *mount.Entry, in *tuneInput, given func(string) bool) error {
 	if given("plugin_version") {
+		if !e.Plugin && in.PluginVersion != "" && e.UUID != "" {
+			return engines.Invalid("field \"plugin_version\": %q is part of the server", e.Type)
+		}
 		e.PluginVersion = in.PluginVersion
 	}
 	defaultTTL, err := leaseTTL("default_lease_ttl", in.DefaultLeaseTTL)
