@@ -59,8 +59,8 @@ var (
 	envForm  = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*=`)
 )
 
-// validate reports all that is wrong with a plugin, and brings its version into the form of the catalogue.
-func (p *Plugin) validate() error {
+// Validate reports all that is wrong with a plugin, and brings its version into the form of the catalogue.
+func (p *Plugin) Validate() error {
 	var problems engines.Problems
 	if p.Type != typeAuth && p.Type != typeSecret {
 		problems.Add("type", "must be auth or secret: plugins of databases need the database engine, which this version does not have")
@@ -197,8 +197,8 @@ func ReadManifest(directory string) ([]*Plugin, error) {
 		return nil, fmt.Errorf("%s: %w", Manifest, err)
 	}
 	for _, p := range all {
-		if p.Shipped = true; p.validate() != nil {
-			return nil, fmt.Errorf("%s: %w", Manifest, p.validate())
+		if p.Shipped = true; p.Validate() != nil {
+			return nil, fmt.Errorf("%s: %w", Manifest, p.Validate())
 		}
 	}
 	return all, nil

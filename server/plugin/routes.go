@@ -101,7 +101,7 @@ func (h *Host) register(ctx context.Context, _ *engines.Request, in *registratio
 	if p.Command == "" {
 		p.Command = p.Name
 	}
-	if err := p.validate(); err != nil {
+	if err := p.Validate(); err != nil {
 		return nil, err
 	}
 	value, err := json.Marshal(p)

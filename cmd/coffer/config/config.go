@@ -105,6 +105,13 @@ type Plugins struct {
 	Directory   string // of their files
 	User        string // that they run as; "": the server's
 	MemoryLimit int64  // bytes, of each; 0: the default
+	Registered  []Plugin
+}
+
+// Plugin is one that the configuration registers.
+type Plugin struct {
+	Type, Name, Version, Command, SHA256 string
+	Args, Env                            []string
 }
 
 // Sync is what operators decide about secret sync, and callers of the API cannot.

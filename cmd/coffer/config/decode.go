@@ -54,6 +54,7 @@ func (d *decoder) file(name, text string, c *Config) {
 		"replication":         d.replication(c),
 		"sync":                d.sync(c),
 		"ui":                  boolean(&c.UI),
+		"plugin":              d.plugin(c),
 		"plugin_directory":    text1(&c.Plugins.Directory),
 		"plugin_user":         text1(&c.Plugins.User),
 		"plugin_memory_limit": sizeOr0(&c.Plugins.MemoryLimit),
@@ -325,6 +326,22 @@ func (d *decoder) seal(c *Config) field {
 		default:
 			*into = s
 		}
+	}
+}
+
+// plugin decodes plugin "auth" "jwt" { … }: one that is registered on every node that has the stanza.
+func (d *decoder) plugin(c *Config) field {
+	return func(d *decoder, item *ast.ObjectItem) {
+		if len(item.Keys) != 3 {
+			d.problem(item.Pos(), "a plugin stanza has a type and a name: plugin \"secret\" \"transit\" { … }")
+			return
+		}
+		_, list := d.block(item)
+		p := Plugin{Type: strings.Trim(item.Keys[1].Token.Text, `"`), Name: strings.Trim(item.Keys[2].Token.Text, `"`)}
+		d.object("plugin", list, map[string]field{
+			"command": text1(&p.Command), "sha256": text1(&p.SHA256), "version": text1(&p.Version), "args": texts(&p.Args), "env": texts(&p.Env),
+		})
+		c.Plugins.Registered = append(c.Plugins.Registered, p)
 	}
 }
 

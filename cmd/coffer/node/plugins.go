@@ -1,8 +1,10 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -31,6 +33,13 @@ func newPlugins(c config.Plugins, tempDir, version string, log *slog.Logger) (fu
 	shipped, err := plugin.ReadManifest(c.Directory)
 	if err != nil {
 		return nil, err
+	}
+	for _, p := range c.Registered {
+		entry := &plugin.Plugin{Type: p.Type, Name: p.Name, Version: p.Version, Command: cmp.Or(p.Command, p.Name), SHA256: p.SHA256, Args: p.Args, Env: p.Env, Shipped: true}
+		if err := entry.Validate(); err != nil {
+			return nil, fmt.Errorf("plugin %q %q: %w", p.Type, p.Name, err)
+		}
+		shipped = append(shipped, entry)
 	}
 	return func(h server.PluginHost) server.Plugins {
 		return plugin.New(plugin.Options{
