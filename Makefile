@@ -25,6 +25,10 @@ help: ## this list
 build: ## the binary, ./bin/coffer
 	GOWORK=off go build -o bin/coffer ./cmd/coffer
 
+.PHONY: plugins
+plugins: ## the plugins that come with Coffer, into bin/plugins, where bin/coffer finds them: jwt, oidc, kubernetes, openldap (takes minutes, once)
+	.ci/tools/plugins.sh bin/plugins
+
 .PHONY: bin/coffer-race
 bin/coffer-race:
 	GOWORK=off go build $(RACE) -o bin/coffer-race ./cmd/coffer

@@ -47,6 +47,8 @@ const (
 	ForeignForm
 	// Strict routes reject fields that they do not declare: what such a field asks for matters too much to be left undone.
 	Strict
+	// FreeForm routes take any fields, and look at them in the request themselves.
+	FreeForm
 )
 
 // CeremonyHeader marks a request of a listener that opens key ceremonies to clients without a token. Listeners remove it
@@ -93,6 +95,9 @@ func (r *Route) Serve(ctx context.Context, req *Request, params map[string]strin
 	if err != nil {
 		return nil, err
 	}
+	if r.Flags.Has(FreeForm) {
+		return resp, nil
+	}
 	return withUnknown(resp, given.Unknown), nil
 }
 
@@ -115,6 +120,9 @@ type Router struct {
 	// Synonym returns the other name of a segment of a path, with what is before and after it; other is "" if there is none.
 	// Policies that speak of one of the names hold for requests by the other, too. nil: no segment has another name.
 	Synonym func(path string) (before, other, after string)
+
+	// Delegate returns the Router for a path that no route here fits, for engines whose paths are only known when they run. nil: there is none.
+	Delegate func(path string) *Router
 }
 
 // NewRouter returns a Router without routes.
@@ -219,6 +227,8 @@ func (r *Router) Match(op Operation, path string) (*Route, map[string]string, er
 	switch {
 	case route != nil:
 		return route, route.capture(path), nil
+	case r.Delegate != nil:
+		return r.Delegate(path).Match(op, path)
 	case others:
 		return nil, nil, &Error{Kind: KindUnsupported, Detail: "unsupported operation"}
 	}

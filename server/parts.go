@@ -24,10 +24,14 @@ func (s *Server) newMounts() *mount.Table {
 	for kind, f := range s.opts.Factories {
 		factories[kind] = f
 	}
+	var plugins mount.Plugins
+	if s.plugins != nil {
+		plugins = s.plugins
+	}
 	return mount.NewTable(mount.Options{
 		Store: s.barrier, Factories: factories, Logger: s.log,
 		DefaultLeaseTTL: s.opts.DefaultLeaseTTL, MaxLeaseTTL: s.opts.MaxLeaseTTL, Lockout: s.opts.Lockout,
-		Namespaces: s.namespaces, Cluster: s, Quotas: s.quotas, Dependents: dependents{s}, IdentityToken: s.issuer.Token,
+		Namespaces: s.namespaces, Cluster: s, Quotas: s.quotas, Dependents: dependents{s}, IdentityToken: s.issuer.Token, Plugins: plugins,
 	})
 }
 
@@ -65,6 +69,9 @@ func (s *Server) declareShared() {
 	s.issuer.Routes(s.identity.Router())
 	if s.sync != nil {
 		s.sync.Routes(r)
+	}
+	if s.plugins != nil {
+		s.plugins.Routes(r)
 	}
 	s.wraps.Routes(r)
 	s.flights.Routes(r)

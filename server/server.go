@@ -75,6 +75,8 @@ type Options struct {
 	Numbers func() map[string]float64
 	// Sync makes what serves sys/sync; nil: nothing does.
 	Sync func(engines.Host) SecretSync
+	// Plugins makes what runs plugins; nil: nothing does.
+	Plugins func(PluginHost) Plugins
 	// Link is the traffic with other clusters; nil: there is none.
 	Link traffic.Link
 	// AuditFiles says where audit devices may write files; its DataDir is DataDir.
@@ -125,6 +127,7 @@ type Server struct {
 	replicated *replicated.Store
 	link       traffic.Link
 	sync       SecretSync    // nil: there is none
+	plugins    Plugins       // nil: there are none
 	roles      chan struct{} // capacity 1, level-triggered: the role may have changed; never closed
 
 	pipeline   *pipeline.Pipeline
@@ -167,6 +170,9 @@ func New(o Options) *Server {
 	})
 	s.quotas = quota.New(quota.Options{Store: store, Raw: s.raw, Namespaces: s.namespaces, Usage: usage{s}, Logger: o.Logger})
 	s.issuer = identitytoken.New(identitytoken.Options{Store: store, Namespaces: s.namespaces, Cluster: s, APIAddr: o.Lifecycle.APIAddr, Logger: o.Logger})
+	if o.Plugins != nil {
+		s.plugins = o.Plugins(PluginHost{s})
+	}
 	s.mounts = s.newMounts()
 	s.identity = identity.NewStore(identity.Options{Store: store, Mounts: s.mounts, Namespaces: s.namespaces})
 	s.tokens = token.New(token.Options{
@@ -392,6 +398,9 @@ func (v service) Active(ctx context.Context) {
 	}
 	s.tokens.Activated()
 	s.background.run(ctx, s.upgrade, s.sweeper, s.forgetHeldLogins, s.leases.Run, s.namespaces.Run, s.mounts.Run, s.work, s.snapshots.Run, s.replicated.Run, s.link.Active, s.issuer.Run, s.syncSecrets)
+	if s.plugins != nil {
+		s.plugins.Stop()
+	}
 }
 
 // upgradeInterval is the time between two checks for members of an older version.

@@ -19,6 +19,7 @@ import (
 	"github.com/coffer-project/coffer/cmd/coffer/command/mounts"
 	"github.com/coffer-project/coffer/cmd/coffer/command/operator"
 	"github.com/coffer-project/coffer/cmd/coffer/command/paths"
+	"github.com/coffer-project/coffer/cmd/coffer/command/plugin"
 	"github.com/coffer-project/coffer/cmd/coffer/command/replication"
 	"github.com/coffer-project/coffer/cmd/coffer/command/saml"
 	"github.com/coffer-project/coffer/cmd/coffer/command/secretsync"
@@ -47,7 +48,7 @@ func root() *cli.Command {
 		operator.StatusCommand(), login.Command(),
 		paths.ReadCommand(), paths.WriteCommand(), paths.ListCommand(), paths.DeleteCommand(), paths.PatchCommand(), paths.PathHelpCommand(),
 		paths.WrapCommand(), paths.UnwrapCommand(), kv.Command(), access.TokenCommand(), access.PolicyCommand(),
-		mounts.SecretsCommand(), mounts.AuthCommand(), mounts.LeaseCommand(), access.IdentityCommand(),
+		mounts.SecretsCommand(), mounts.AuthCommand(), mounts.LeaseCommand(), plugin.Command(), access.IdentityCommand(),
 		saml.Command(), cloud.Command(), secretsync.Command(), mounts.AuditCommand(), mounts.QuotaCommand(), mounts.NamespaceCommand(),
 		replication.Command(), operator.Command(diagnose.Command()), serverCommand(), login.PrintCommand(), versionCommand())
 	cmd.Version = version()

@@ -11,8 +11,29 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// has reports whether the type can be enabled.
+// has reports whether the type is one of the server's own that can be enabled.
 func (t *Table) has(kind string) bool { return t.opts.Factories[kind] != nil && !builtin[kind] }
+
+// choose says whether a mount's type is a plugin's, or why it cannot be enabled where the mount is.
+func (t *Table) choose(ctx context.Context, e *Entry) error {
+	own := t.has(e.Type) && e.PluginVersion == ""
+	if own && authTypes[e.Type] == e.IsAuth() {
+		return nil
+	}
+	if t.opts.Plugins != nil && !builtin[e.Type] {
+		err := t.opts.Plugins.Check(ctx, e.IsAuth(), e.Type, e.PluginVersion)
+		if e.Plugin = err == nil; e.Plugin || e.PluginVersion != "" {
+			return err
+		}
+	}
+	switch {
+	case own && e.IsAuth():
+		return engines.Invalid("%q is a secrets engine, not an auth method: %s", e.Type, t.hint(ctx, true))
+	case own:
+		return engines.Invalid("%q is an auth method, not a secrets engine: enable it at sys/auth", e.Type)
+	}
+	return engines.Invalid("unknown type %q: %s", e.Type, t.hint(ctx, e.IsAuth()))
+}
 
 // sequence is written by every change of a namespace's mounts, so that two of them never both succeed on
 // what only one of them saw.
@@ -37,8 +58,8 @@ func (t *Table) claim(ctx context.Context, tx *storage.Txn, namespace, by string
 func (t *Table) Enable(ctx context.Context, e *Entry) error {
 	t.changing.Lock()
 	defer t.changing.Unlock()
-	if !t.has(e.Type) {
-		return engines.Invalid("unknown type %q: %s", e.Type, t.hint(e.IsAuth()))
+	if err := t.choose(ctx, e); err != nil {
+		return err
 	}
 	m, err := t.mounted(e, &routes{})
 	if err != nil {
@@ -66,14 +87,18 @@ func (t *Table) Enable(ctx context.Context, e *Entry) error {
 }
 
 // hint lists what could have been meant.
-func (t *Table) hint(auth bool) string {
+func (t *Table) hint(ctx context.Context, auth bool) string {
 	var kinds []string
+	if t.opts.Plugins != nil {
+		kinds, _ = t.opts.Plugins.Names(ctx, auth) // it is a hint
+	}
 	for kind := range t.opts.Factories {
 		if t.has(kind) && (authTypes[kind] == auth) {
 			kinds = append(kinds, kind)
 		}
 	}
 	slices.Sort(kinds)
+	kinds = slices.Compact(kinds)
 	if len(kinds) == 0 {
 		return "this version has no type that can be enabled there"
 	}
@@ -86,12 +111,6 @@ var authTypes = map[string]bool{"userpass": true, "approle": true, "saml": true,
 // free reports whether e may be at its place: nothing is mounted at, above or below the path, and no namespace is
 // there. Deleted mounts still occupy theirs until their data is gone, moving ones occupy two.
 func (t *Table) free(ctx context.Context, e *Entry) error {
-	if authTypes[e.Type] != e.IsAuth() {
-		if e.IsAuth() {
-			return engines.Invalid("%q is a secrets engine, not an auth method: %s", e.Type, t.hint(true))
-		}
-		return engines.Invalid("%q is an auth method, not a secrets engine: enable it at sys/auth", e.Type)
-	}
 	if !e.IsAuth() && (e.Path == AuthPrefix || strings.HasPrefix(e.Path, "sys/") || strings.HasPrefix(e.Path, "ui/") || strings.HasPrefix(e.Path, "v1/")) {
 		return engines.Invalid("cannot mount at %q: the path is reserved", e.Path)
 	}

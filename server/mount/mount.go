@@ -22,16 +22,19 @@ const AuthPrefix = "auth/"
 
 // Entry is the stored record of one mount. UUID and Accessor never change.
 type Entry struct {
-	Format      int               `json:"format"` // 1
-	UUID        string            `json:"uuid"`
-	Accessor    string            `json:"accessor"`
-	Namespace   string            `json:"namespace"` // id
-	Path        string            `json:"path"`      // ends in "/"; auth methods begin with "auth/"
-	Type        string            `json:"type"`
-	Description string            `json:"description,omitempty"`
-	Options     map[string]string `json:"options,omitempty"`
-	Local       bool              `json:"local,omitempty"`
-	Config      Config            `json:"config"`
+	Format    int    `json:"format"` // 1
+	UUID      string `json:"uuid"`
+	Accessor  string `json:"accessor"`
+	Namespace string `json:"namespace"` // id
+	Path      string `json:"path"`      // ends in "/"; auth methods begin with "auth/"
+	Type      string `json:"type"`
+	// Plugin says that Type names a plugin, PluginVersion which version was asked for, if one was.
+	Plugin        bool              `json:"plugin,omitempty"`
+	PluginVersion string            `json:"plugin_version,omitempty"`
+	Description   string            `json:"description,omitempty"`
+	Options       map[string]string `json:"options,omitempty"`
+	Local         bool              `json:"local,omitempty"`
+	Config        Config            `json:"config"`
 	// Deleting is set once the mount is being disabled: it is out of the routes, its data may be partly gone.
 	Deleting bool `json:"deleting,omitempty"`
 	// Moving is set while the mount is on its way to another place: it is out of the routes.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/mount/unknown"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -34,9 +35,20 @@ type Options struct {
 	Cluster    Cluster    // nil: it is not replicated
 	Quotas     Quotas     // nil: there are none
 	Dependents Dependents // nil: there are none
+	Plugins    Plugins    // nil: there are none
 
 	// IdentityToken issues tokens for subjects of a namespace; nil: there is no issuer.
 	IdentityToken func(ctx context.Context, namespaceID, subject, audience string, ttl time.Duration) (engines.Sensitive, error)
+}
+
+// Plugins are the types that are programs of their own: plugin.Host.
+type Plugins interface {
+	// Check returns why a plugin cannot be mounted: none with this name and version is registered.
+	Check(ctx context.Context, auth bool, name, version string) error
+	// Factory returns that of the plugin's mounts, also of one that is not registered any more.
+	Factory(auth bool, name, version string) engines.Factory
+	// Names are those that Check accepts without a version.
+	Names(ctx context.Context, auth bool) ([]string, error)
 }
 
 // Namespaces are those that mounts lie in: namespace.Store.
@@ -443,15 +455,26 @@ func (t *Table) mounted(e *Entry, old *routes) (*Mounted, error) {
 		}
 	}
 	out.Mount = m
-	factory := t.opts.Factories[e.Type]
+	factory := t.factory(e)
 	if factory == nil { // its trouble only: everything else must go on
 		t.opts.Logger.Error("a mount has a type that this version does not have", "mount", m.Namespace+e.Path, "type", e.Type)
-		out.Engine = newUnknown(e)
+		out.Engine = unknown.New(e.Path, e.Type, e.IsAuth())
 		return out, nil
 	}
 	var err error
 	out.Engine, err = factory(m)
 	return out, err
+}
+
+// factory returns that of a mount: the server's own, or a plugin's. nil: there is none.
+func (t *Table) factory(e *Entry) engines.Factory {
+	switch {
+	case !e.Plugin:
+		return t.opts.Factories[e.Type]
+	case t.opts.Plugins == nil:
+		return nil
+	}
+	return t.opts.Plugins.Factory(e.IsAuth(), e.Type, e.PluginVersion)
 }
 
 // stores returns the engine's two views.

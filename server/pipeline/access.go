@@ -182,6 +182,7 @@ func (p *Pipeline) authorise(ctx context.Context, c *call) error {
 		}
 		if err == nil && !exists {
 			op = engines.Create
+			c.inner.Op = op
 		}
 	}
 	if c.Help {

@@ -108,8 +108,8 @@ func MainWithoutRace(m *testing.M) {
 	Main(m)
 }
 
-// Main runs a package's tests and removes the binary afterwards; call it from TestMain.
-func Main(m *testing.M) {
+// Main runs a package's tests, and afterwards removes the binary and calls what is given; call it from TestMain.
+func Main(m *testing.M, after ...func()) {
 	// The client library reads these; a test must not depend on who runs it.
 	for _, name := range os.Environ() {
 		name, _, _ = strings.Cut(name, "=")
@@ -119,5 +119,8 @@ func Main(m *testing.M) {
 	}
 	code := m.Run()
 	RemoveBinary()
+	for _, do := range after {
+		do()
+	}
 	os.Exit(code)
 }

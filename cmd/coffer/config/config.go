@@ -42,6 +42,7 @@ type Config struct {
 	FreeSpacePercent int64 // likewise, of the size of the disk
 	Replication      Replication
 	Sync             Sync
+	Plugins          Plugins
 	Traces           Traces
 	Seal             Seal
 	OldSeal          Seal // the seal that is disabled: what the cluster is to leave; "" for none
@@ -97,6 +98,20 @@ type Snapshots struct {
 // Audit is what operators allow audit devices to do.
 type Audit struct {
 	FileRoots []string // directories below which their files may be; nil: one beside the data directory
+}
+
+// Plugins is how engines run that are programs of their own.
+type Plugins struct {
+	Directory   string // of their files
+	User        string // that they run as; "": the server's
+	MemoryLimit int64  // bytes, of each; 0: the default
+	Registered  []Plugin
+}
+
+// Plugin is one that the configuration registers.
+type Plugin struct {
+	Type, Name, Version, Command, SHA256 string
+	Args, Env                            []string
 }
 
 // Sync is what operators decide about secret sync, and callers of the API cannot.
@@ -274,6 +289,9 @@ func (c *Config) files(add func(string, ...any)) {
 	}
 	if root := c.Snapshots.LocalRoot; root != "" && !filepath.IsAbs(root) {
 		add("snapshots: local_root %q must be an absolute path", root)
+	}
+	if dir := c.Plugins.Directory; dir != "" && !filepath.IsAbs(dir) {
+		add("plugin_directory %q must be an absolute path", dir)
 	}
 	for _, root := range c.Audit.FileRoots {
 		if !filepath.IsAbs(root) {

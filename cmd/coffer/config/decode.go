@@ -42,26 +42,30 @@ func (d *decoder) file(name, text string, c *Config) {
 		return
 	}
 	d.object("", list, map[string]field{
-		"cluster_name":      text1(&c.ClusterName),
-		"api_addr":          text1(&c.APIAddr),
-		"cluster_addr":      text1(&c.ClusterAddr),
-		"log_level":         choice(&c.LogLevel, "trace", "debug", "info", "warn", "error"),
-		"log_format":        choice(&c.LogFormat, "text", "json"),
-		"log_file":          text1(&c.LogFile),
-		"pid_file":          text1(&c.PIDFile),
-		"snapshots":         d.snapshots(c),
-		"audit":             d.audit(c),
-		"replication":       d.replication(c),
-		"sync":              d.sync(c),
-		"ui":                boolean(&c.UI),
-		"default_lease_ttl": duration(&c.DefaultLeaseTTL),
-		"max_lease_ttl":     duration(&c.MaxLeaseTTL),
-		"disable_mlock":     boolean(new(bool)), // accepted for compatibility
-		"telemetry":         d.telemetry(c),
-		"user_lockout":      d.userLockout(c),
-		"listener":          d.listener(c),
-		"storage":           d.storage(c),
-		"seal":              d.seal(c),
+		"cluster_name":        text1(&c.ClusterName),
+		"api_addr":            text1(&c.APIAddr),
+		"cluster_addr":        text1(&c.ClusterAddr),
+		"log_level":           choice(&c.LogLevel, "trace", "debug", "info", "warn", "error"),
+		"log_format":          choice(&c.LogFormat, "text", "json"),
+		"log_file":            text1(&c.LogFile),
+		"pid_file":            text1(&c.PIDFile),
+		"snapshots":           d.snapshots(c),
+		"audit":               d.audit(c),
+		"replication":         d.replication(c),
+		"sync":                d.sync(c),
+		"ui":                  boolean(&c.UI),
+		"plugin":              d.plugin(c),
+		"plugin_directory":    text1(&c.Plugins.Directory),
+		"plugin_user":         text1(&c.Plugins.User),
+		"plugin_memory_limit": sizeOr0(&c.Plugins.MemoryLimit),
+		"default_lease_ttl":   duration(&c.DefaultLeaseTTL),
+		"max_lease_ttl":       duration(&c.MaxLeaseTTL),
+		"disable_mlock":       boolean(new(bool)), // accepted for compatibility
+		"telemetry":           d.telemetry(c),
+		"user_lockout":        d.userLockout(c),
+		"listener":            d.listener(c),
+		"storage":             d.storage(c),
+		"seal":                d.seal(c),
 
 		"free_space_warning":         sizeOr0(&c.FreeSpaceWarning),
 		"free_space_warning_percent": number(&c.FreeSpacePercent),
@@ -322,6 +326,22 @@ func (d *decoder) seal(c *Config) field {
 		default:
 			*into = s
 		}
+	}
+}
+
+// plugin decodes plugin "auth" "jwt" { … }: one that is registered on every node that has the stanza.
+func (d *decoder) plugin(c *Config) field {
+	return func(d *decoder, item *ast.ObjectItem) {
+		if len(item.Keys) != 3 {
+			d.problem(item.Pos(), "a plugin stanza has a type and a name: plugin \"secret\" \"transit\" { … }")
+			return
+		}
+		_, list := d.block(item)
+		p := Plugin{Type: strings.Trim(item.Keys[1].Token.Text, `"`), Name: strings.Trim(item.Keys[2].Token.Text, `"`)}
+		d.object("plugin", list, map[string]field{
+			"command": text1(&p.Command), "sha256": text1(&p.SHA256), "version": text1(&p.Version), "args": texts(&p.Args), "env": texts(&p.Env),
+		})
+		c.Plugins.Registered = append(c.Plugins.Registered, p)
 	}
 }
 

@@ -148,6 +148,10 @@ func openNode(c *config.Config, version string, dev Dev, log *process.Logs, bodi
 	if err != nil {
 		return nil, errors.Join(err, n.close())
 	}
+	plugins, err := newPlugins(c.Plugins, c.Storage.Path, version, log.Named("plugin"))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("plugins: %w", err), n.close())
+	}
 	mountable, numbers := factories(log.Named)
 	admitted := func() map[string]float64 {
 		all := numbers()
@@ -160,6 +164,7 @@ func openNode(c *config.Config, version string, dev Dev, log *process.Logs, bodi
 	opts := server.Options{
 		Link:      linkOf{link},
 		Sync:      newSync(c.Sync, log.Named("sync")),
+		Plugins:   plugins,
 		Factories: mountable, Numbers: admitted, TempDir: c.Storage.Path, Logger: n.log,
 		Version:         system.Version{API: apiVersion, Product: version},
 		DefaultLeaseTTL: c.DefaultLeaseTTL, MaxLeaseTTL: c.MaxLeaseTTL, Lockout: lockout,

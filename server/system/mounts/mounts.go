@@ -91,7 +91,7 @@ func describe(m *mount.Mounted) map[string]any {
 	config := configFields(e.Config, e.Config.DefaultLeaseTTL, e.Config.MaxLeaseTTL)
 	return map[string]any{
 		"accessor": e.Accessor, "config": config, "description": e.Description, "external_entropy_access": false,
-		"local": e.Local, "options": options, "plugin_version": "", "running_plugin_version": "",
+		"local": e.Local, "options": options, "plugin_version": e.PluginVersion, "running_plugin_version": e.PluginVersion,
 		"running_sha256": "", "seal_wrap": false, "type": e.Type, "uuid": e.UUID, "deprecation_status": "supported",
 	}
 }
@@ -167,15 +167,15 @@ func (t table) read(ctx context.Context, req *engines.Request, in *mountPath) (*
 
 type enableInput struct {
 	mountPath
-	Type          string            `json:"type" form:"engine" required:"true" max:"64" help:"Type of the engine, such as \"kv\"."`
+	Type          string            `json:"type" form:"engine" required:"true" max:"64" help:"Type of the engine, such as \"kv\", or the name of a plugin."`
 	Description   string            `json:"description" max:"4096" help:"Description for people."`
 	Options       engines.StringMap `json:"options" help:"Options of the engine, such as version=2 for kv."`
 	Local         bool              `json:"local" help:"Keep the mount and its data in this cluster."`
 	Config        json.RawMessage   `json:"config" help:"Configuration, as for tune."`
 	SealWrap      bool              `json:"seal_wrap" help:"Accepted for compatibility: everything is encrypted anyway."`
 	Entropy       bool              `json:"external_entropy_access" help:"Accepted for compatibility."`
-	PluginName    string            `json:"plugin_name" help:"Accepted for compatibility."`
-	PluginVersion string            `json:"plugin_version" help:"Not supported."`
+	PluginName    string            `json:"plugin_name" max:"64" help:"Name of the plugin, with the type \"plugin\"."`
+	PluginVersion string            `json:"plugin_version" max:"64" help:"Version of the plugin; without, the pinned one or else the newest."`
 }
 
 func (t table) enable(ctx context.Context, req *engines.Request, in *enableInput) (*engines.Response, error) {
@@ -183,13 +183,13 @@ func (t table) enable(ctx context.Context, req *engines.Request, in *enableInput
 	if err != nil {
 		return nil, err
 	}
-	if in.PluginVersion != "" {
-		return nil, engines.Invalid("field \"plugin_version\" is not supported: engines are part of the server")
-	}
 	if t.prefix == "" && strings.HasPrefix(path, mount.AuthPrefix) {
 		return nil, engines.Invalid("paths below %q are for auth methods: enable one with sys/auth", mount.AuthPrefix)
 	}
 	kind, options := in.Type, maps.Clone(map[string]string(in.Options))
+	if kind == "plugin" {
+		kind = in.PluginName
+	}
 	if kind == "kv-v2" || kind == "kv-v1" {
 		if options == nil {
 			options = map[string]string{}
@@ -198,7 +198,7 @@ func (t table) enable(ctx context.Context, req *engines.Request, in *enableInput
 		kind = "kv"
 	}
 	e := mount.NewEntry(namespaceOf(req), t.prefix+path, kind, in.Description)
-	e.Options, e.Local = options, in.Local
+	e.Options, e.Local, e.PluginVersion = options, in.Local, in.PluginVersion
 	if len(in.Config) > 0 && string(in.Config) != "null" {
 		inner := &engines.Request{Op: engines.Update, Path: "config", Body: in.Config}
 		// Decoded by the same declaration as tune.
@@ -236,7 +236,7 @@ type tuneInput struct {
 	PassthroughRequestHeaders engines.StringList `json:"passthrough_request_headers" help:"Request headers passed to the engine."`
 	AllowedResponseHeaders    engines.StringList `json:"allowed_response_headers" help:"Response headers the engine may set."`
 	TokenType                 string             `json:"token_type" enum:",default-service,default-batch,service,batch" help:"Type of tokens an auth method issues."`
-	PluginVersion             string             `json:"plugin_version" help:"Not supported."`
+	PluginVersion             string             `json:"plugin_version" max:"64" help:"Version of the plugin, from its next start on."`
 	UserLockoutConfig         json.RawMessage    `json:"user_lockout_config" help:"When wrong passwords lock a user out: lockout_threshold, lockout_duration, lockout_counter_reset_duration, lockout_disable."`
 }
 
@@ -247,8 +247,11 @@ type tunePathInput struct {
 
 // apply puts the given fields into the entry.
 func apply(e *mount.Entry, in *tuneInput, given func(string) bool) error {
-	if in.PluginVersion != "" {
-		return engines.Invalid("field \"plugin_version\" is not supported: engines are part of the server")
+	if given("plugin_version") {
+		if !e.Plugin && in.PluginVersion != "" && e.UUID != "" {
+			return engines.Invalid("field \"plugin_version\": %q is part of the server", e.Type)
+		}
+		e.PluginVersion = in.PluginVersion
 	}
 	defaultTTL, err := leaseTTL("default_lease_ttl", in.DefaultLeaseTTL)
 	if err != nil {

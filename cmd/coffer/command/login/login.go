@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 
@@ -30,7 +31,8 @@ If the login needs a second factor, its code is asked for, or given with -mfa. W
 and stored, or with -no-store or -token-only printed as it is.
 
 The method "saml" signs you in with a browser, on this machine or another: coffer auth help saml lists its arguments. Its role and path
-are remembered for the next login to the same server.
+are remembered for the next login to the same server. The method "oidc" does so, too: the provider sends your browser back to
+localhost:8250, or the port of port=N, which the role has to allow. The method "kubernetes" takes the token of the pod that it runs in.
 
 Examples:
 
@@ -38,6 +40,8 @@ Examples:
   $ coffer login -method=userpass username=ada
   $ coffer login -method=userpass -mfa=phone:492039 username=ada
   $ coffer login -method=saml role=dev
+  $ coffer login -method=oidc role=dev
+  $ coffer login -method=kubernetes role=app
   $ coffer login -method=approle role_id=@role_id secret_id=@secret_id
   $ coffer login -method=userpass -path=staff -token-only username=ada password=- <password`,
 		Flags: []cli.Flag{
@@ -73,6 +77,8 @@ func login(ctx context.Context, c *command.Call) error {
 		}
 		finish = l.finish
 		a, err = l.run(ctx)
+	case "oidc":
+		a, err = loginOIDC(ctx, c)
 	default:
 		a, err = loginMethod(ctx, c)
 	}
@@ -192,6 +198,9 @@ func tokenAuth(s *api.Secret, token string) (*api.SecretAuth, error) {
 // namedMethods are those whose login path ends in a user's name.
 var namedMethods = []string{"userpass", "ldap", "radius", "okta"}
 
+// podTokenFile is where Kubernetes puts the token of a pod's service account.
+const podTokenFile = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+
 // loginMethod sends the login of any method whose login is one request.
 func loginMethod(ctx context.Context, c *command.Call) (*command.Response, error) {
 	body, err := c.ParseData(ctx, c.Args().Slice())
@@ -217,6 +226,14 @@ func loginMethod(ctx context.Context, c *command.Call) (*command.Response, error
 		}
 	case slices.Contains(namedMethods, method):
 		return nil, command.Usagef("the method %q needs username=NAME; coffer auth help %s says more", method, method)
+	}
+	if method == "kubernetes" && body["jwt"] == nil {
+		token, err := os.ReadFile(podTokenFile)
+		if err != nil {
+			return nil, command.Usagef("this is no pod with a token of its service account: %v; jwt=@FILE names another", err)
+		}
+		body = maps.Clone(body)
+		body["jwt"] = strings.TrimSpace(string(token))
 	}
 	codes, err := factorCodes(ctx, c)
 	if err != nil {

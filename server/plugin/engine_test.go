@@ -1,0 +1,31 @@
+package plugin
+
+import "testing"
+
+func TestSpecialPaths(t *testing.T) {
+	for _, tt := range []struct {
+		pattern, path string
+		want          bool
+	}{
+		{"login", "login", true},
+		{"login", "login/x", false},
+		{"login", "logi", false},
+		{"/login", "login", true},
+		{"public/*", "public/a/b", true},
+		{"public/*", "publicity", false},
+		{"pub*", "publicity", true},
+		{"open/+/door", "open/any/door", true},
+		{"open/+/door", "open/door", false},
+		{"open/+/door", "open/a/b/door", false},
+		{"open/+/d*", "open/any/door", true},
+		{"open/+/d*", "open/any/door/handle", true},
+		{"open/+/d*", "open/any/window", false},
+		{"+/x", "a/x", true},
+		{"*", "anything/at/all", true},
+		{"", "x", false},
+	} {
+		if got := fits([]string{"never", tt.pattern}, tt.path); got != tt.want {
+			t.Errorf("%q fits %q: %v", tt.path, tt.pattern, got)
+		}
+	}
+}

@@ -1,0 +1,196 @@
+// Package plugin runs secrets engines and auth methods that are programs of their own: the plugins of Vault and OpenBao (protocol 5),
+// those that come with Coffer, and others that an operator registers in the catalogue by their checksum. A plugin is not trusted: see
+// package process. A mount whose engine is a plugin is a mount like any other (engine.go); its process runs on the active node only.
+// Start reading at Host, then engine.
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/plugin/backend"
+	"github.com/coffer-project/coffer/server/plugin/process"
+	"github.com/coffer-project/coffer/storage"
+)
+
+// Options configure a Host.
+type Options struct {
+	Store     storage.Store // plaintext
+	Directory string        // plugin_directory; "": there are no plugins
+	Shipped   []*Plugin     // that come with the server: ReadManifest
+	User      *process.User // of the processes; nil: the server's
+	TempDir   string
+	Version   string // of the server, as plugins are told
+	Limits    process.Limits
+	Logger    *slog.Logger
+	// System is what a mount's plugin may know.
+	System func(engines.Mount) backend.System
+	Node   Node
+}
+
+// Node is this node in its cluster.
+type Node interface {
+	Active() bool
+	// Secondary reports whether another cluster writes what is shared.
+	Secondary() bool
+}
+
+// Host has the catalogue of plugins and runs their processes. Safe for concurrent use.
+type Host struct {
+	opts Options
+	log  *slog.Logger
+
+	mu        sync.Mutex
+	processes map[string]*shared // by what is run
+	engines   map[string]*engine // by the UUID of the mount
+}
+
+// shared is a process that several mounts use.
+type shared struct {
+	*process.Process
+	key   string
+	users int
+}
+
+// New returns a Host. No process runs until a mount needs it.
+func New(o Options) *Host {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Host{opts: o, log: o.Logger, processes: map[string]*shared{}, engines: map[string]*engine{}}
+}
+
+func (h *Host) active() bool                          { return h.opts.Node.Active() }
+func (h *Host) secondary() bool                       { return h.opts.Node.Secondary() }
+func (h *Host) system(m engines.Mount) backend.System { return h.opts.System(m) }
+
+// openTimeout is how long a request waits for its plugin to start.
+func (h *Host) openTimeout() time.Duration { return 15 * time.Second }
+
+// Factory implements mount.Plugins. An engine takes the place of the one that its mount had before.
+func (h *Host) Factory(auth bool, name, version string) engines.Factory {
+	return func(m engines.Mount) (engines.Engine, error) {
+		e := newEngine(h, m, Ref{auth, name, version})
+		h.mu.Lock()
+		before := h.engines[m.UUID]
+		h.engines[m.UUID] = e
+		h.mu.Unlock()
+		if before != nil {
+			go before.stop()
+		}
+		return e, nil
+	}
+}
+
+// forget takes an engine out whose mount goes.
+func (h *Host) forget(e *engine) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.engines[e.mount.UUID] == e {
+		delete(h.engines, e.mount.UUID)
+	}
+}
+
+// process returns the process of a plugin, which is started if none runs that can take another mount. Call release when it is not
+// needed any more.
+func (h *Host) process(ctx context.Context, ref Ref) (*shared, error) {
+	p, err := h.Find(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if s := h.processes[p.processKey()]; s != nil {
+		select {
+		case <-s.Done():
+			delete(h.processes, p.processKey())
+		default:
+			s.users++
+			return s, nil
+		}
+	}
+	program, err := process.Open(h.opts.Directory, p.Command, p.SHA256)
+	if err != nil {
+		return nil, err
+	}
+	defer program.Close()
+	started, err := process.Start(ctx, process.Options{
+		Name: ref.Name, Program: program, Args: p.Args, Env: p.Env, User: h.opts.User, TempDir: h.opts.TempDir,
+		Version: h.opts.Version, Limits: h.opts.Limits, Logger: h.log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	h.log.Info("plugin started", "plugin", ref.String(), "shared_by_mounts", started.Multiplexed)
+	s := &shared{Process: started, key: p.processKey(), users: 1}
+	if started.Multiplexed {
+		h.processes[s.key] = s
+	}
+	return s, nil
+}
+
+// release ends a process that no mount uses any more.
+func (h *Host) release(s *shared) {
+	h.mu.Lock()
+	s.users--
+	last := s.users == 0
+	if last && h.processes[s.key] == s {
+		delete(h.processes, s.key)
+	}
+	h.mu.Unlock()
+	if last {
+		s.Kill()
+	}
+}
+
+// Stop ends all processes: when the node is not the active one any more, or seals.
+func (h *Host) Stop() { h.restart(func(*engine) bool { return true }) }
+
+// restart ends the part of mounts in their processes. The next request starts it again.
+func (h *Host) restart(which func(*engine) bool) {
+	h.mu.Lock()
+	var all []*engine
+	for _, e := range h.engines {
+		if which(e) {
+			all = append(all, e)
+		}
+	}
+	h.mu.Unlock()
+	var wg sync.WaitGroup
+	for _, e := range all {
+		wg.Go(e.stop)
+	}
+	wg.Wait()
+}
+
+// Numbers returns metrics, by name.
+func (h *Host) Numbers() map[string]float64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return map[string]float64{"plugin_processes": float64(len(h.processes))}
+}
+
+// Ref names a plugin: a mount's, for instance.
+type Ref struct {
+	Auth    bool // an auth method; else a secrets engine
+	Name    string
+	Version string // "": the pinned one, else the newest
+}
+
+func (r Ref) kind() string {
+	if r.Auth {
+		return "auth"
+	}
+	return "secret"
+}
+
+func (r Ref) String() string {
+	if r.Version == "" {
+		return fmt.Sprintf("%s/%s", r.kind(), r.Name)
+	}
+	return fmt.Sprintf("%s/%s@%s", r.kind(), r.Name, r.Version)
+}

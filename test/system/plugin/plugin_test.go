@@ -1,0 +1,342 @@
+package plugin_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/coffer-project/coffer/test/harness"
+)
+
+// patience is for what an election takes on a busy machine.
+const patience = time.Minute
+
+// TestPlugins mounts the test plugin and uses it as clients use any engine.
+func TestPlugins(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1, harness.Options{Prefix: "solo"})
+	n, root := c.Nodes[0], c.RootToken
+	n.MustDo("POST", "/v1/sys/mounts/p", map[string]any{"type": "thing"})
+	n.MustDo("POST", "/v1/sys/mounts/q", map[string]any{"type": "plugin", "plugin_name": "thing"})
+	n.MustDo("POST", "/v1/sys/auth/door", map[string]any{"type": "door"})
+	n.MustDo("PUT", "/v1/sys/policies/acl/tester", map[string]any{"policy": `
+path "p/data/*" { capabilities = ["create", "read"] }
+path "p/creds" { capabilities = ["read"] }
+path "p/system" { capabilities = ["read"] }
+path "p/guarded/*" { capabilities = ["read"] }
+path "sys/leases/renew" { capabilities = ["update"] }`})
+
+	t.Run("data", func(t *testing.T) {
+		if got := field(t, do(t, n, 200, "POST", "p/data/a", root, map[string]any{"value": "1"}), "operation"); got != "create" {
+			t.Errorf("the first write is a %s", got)
+		}
+		if got := field(t, do(t, n, 200, "POST", "p/data/a", root, map[string]any{"value": "2"}), "operation"); got != "update" {
+			t.Errorf("the second write is a %s", got)
+		}
+		if got := field(t, do(t, n, 200, "GET", "p/data/a", root, nil), "value"); got != "2" {
+			t.Errorf("it has %s", got)
+		}
+		if got := field(t, do(t, n, 200, "GET", "p/data/?list=true", root, nil), "keys"); got != "[a]" {
+			t.Errorf("it lists %s", got)
+		}
+		do(t, n, 404, "GET", "q/data/a", root, nil) // the other mount's data is its own, though one process serves both
+		a := do(t, n, 400, "POST", "p/data/b", root, map[string]any{})
+		if e := a.Errors(); len(e) != 1 || e[0] != "a value is needed" {
+			t.Errorf("errors %q", e)
+		}
+		do(t, n, 404, "GET", "p/data/none", root, nil)
+		do(t, n, 404, "GET", "p/nothing", root, nil)
+		do(t, n, 405, "DELETE", "p/system", root, nil)
+		do(t, n, 204, "DELETE", "p/data/a", root, nil)
+		do(t, n, 404, "GET", "p/data/a", root, nil)
+	})
+	t.Run("transactions", func(t *testing.T) {
+		do(t, n, 204, "POST", "p/transfer", root, map[string]any{"value": "yes"})
+		do(t, n, 500, "POST", "p/transfer", root, map[string]any{"value": "fail"})
+		for _, name := range []string{"one", "two"} {
+			if got := field(t, do(t, n, 200, "GET", "p/data/"+name, root, nil), "value"); got != "yes" {
+				t.Errorf("%s is %s", name, got)
+			}
+		}
+	})
+	user := func(name string) string {
+		a := do(t, n, 200, "POST", "auth/door/login", "", map[string]any{"user": name})
+		var out struct {
+			Auth struct {
+				Token    string `json:"client_token"`
+				EntityID string `json:"entity_id"`
+			}
+		}
+		if a.Decode(t, &out); out.Auth.Token == "" || out.Auth.EntityID == "" {
+			t.Fatalf("login: %s", a.Body)
+		}
+		return out.Auth.Token
+	}
+	t.Run("login", func(t *testing.T) {
+		do(t, n, 403, "POST", "auth/door/login", "", map[string]any{"user": "nobody"})
+		token := user("ann")
+		do(t, n, 200, "POST", "p/data/ann", token, map[string]any{"value": "1"})
+		do(t, n, 403, "POST", "p/data/ann", token, map[string]any{"value": "2"}) // create only
+		do(t, n, 200, "POST", "auth/token/renew-self", token, nil)
+		do(t, n, 500, "POST", "auth/token/renew-self", user("gone"), nil)
+	})
+	t.Run("special paths", func(t *testing.T) {
+		do(t, n, 200, "GET", "p/open/any/door", "", nil)
+		do(t, n, 403, "GET", "p/open/any/window", "", nil)
+		do(t, n, 200, "GET", "p/public/x/y", "", nil)
+		do(t, n, 403, "GET", "p/data/one", "", nil)
+		do(t, n, 403, "GET", "p/guarded/x", user("ann"), nil) // needs sudo
+		do(t, n, 200, "GET", "p/guarded/x", root, nil)
+	})
+	t.Run("leases", func(t *testing.T) {
+		a := do(t, n, 200, "GET", "p/creds", user("ann"), nil)
+		var out struct {
+			LeaseID string `json:"lease_id"`
+			Seconds int    `json:"lease_duration"`
+		}
+		if a.Decode(t, &out); out.LeaseID == "" || out.Seconds != 3600 {
+			t.Fatalf("lease %s", a.Body)
+		}
+		id := field(t, a, "id")
+		do(t, n, 200, "GET", "p/data/things/"+id, root, nil)
+		a = do(t, n, 200, "POST", "sys/leases/renew", root, map[string]any{"lease_id": out.LeaseID})
+		if a.Decode(t, &out); out.Seconds != 7200 {
+			t.Errorf("renewed %s", a.Body)
+		}
+		do(t, n, 204, "POST", "sys/leases/revoke", root, map[string]any{"lease_id": out.LeaseID, "sync": true})
+		do(t, n, 404, "GET", "p/data/things/"+id, root, nil)
+	})
+	t.Run("what it may know", func(t *testing.T) {
+		n.MustDo("PUT", "/v1/sys/policies/password/short", map[string]any{"policy": "length = 12\nrule \"charset\" { charset = \"ab\" }"})
+		n.MustDo("POST", "/v1/sys/mounts/p/tune", map[string]any{"default_lease_ttl": "30m", "max_lease_ttl": "5h"})
+		a := do(t, n, 200, "GET", "p/system", user("ann"), nil)
+		for name, want := range map[string]string{"default_ttl": "30m0s", "max_ttl": "5h0m0s", "local": "false"} {
+			if got := field(t, a, name); got != want {
+				t.Errorf("%s is %s, want %s", name, got, want)
+			}
+		}
+		if got := field(t, a, "password"); len(got) != 12 || strings.Trim(got, "ab") != "" {
+			t.Errorf("password %q (%s)", got, field(t, a, "password_error"))
+		}
+		if field(t, a, "entity") == "<nil>" {
+			t.Errorf("it does not know the entity: %s", a.Body)
+		}
+	})
+	t.Run("what it is not given", func(t *testing.T) {
+		a := do(t, n, 200, "GET", "p/public/x", "", nil)
+		env := field(t, a, "env")
+		for _, foreign := range []string{"PATH=", "HOME=", "COFFER_", "GOCOVERDIR"} {
+			if strings.Contains(env, foreign) {
+				t.Errorf("its environment has %s: %s", foreign, env)
+			}
+		}
+		if !strings.Contains(env, "ONLY=this") {
+			t.Errorf("its environment lacks what was registered: %s", env)
+		}
+		open := field(t, do(t, n, 200, "GET", "p/misbehave/descriptors", root, nil), "open")
+		if strings.Contains(open, "raft.db") || strings.Contains(open, "fsm.db") || strings.Contains(open, ".log") {
+			t.Errorf("it has descriptors of the server: %s", open)
+		}
+	})
+	t.Run("catalogue", func(t *testing.T) {
+		for name, body := range map[string]map[string]any{
+			"a path":      {"sha256": sum, "command": "../testplugin"},
+			"no checksum": {"command": "testplugin"},
+			"a short one": {"sha256": "abc", "command": "testplugin"},
+			"a version":   {"sha256": sum, "command": "testplugin", "version": "one"},
+			"a type":      {"sha256": sum, "command": "testplugin", "oci_image": "x"},
+		} {
+			a, err := n.Do(t.Context(), "PUT", "/v1/sys/plugins/catalog/secret/bad", root, body)
+			if err != nil || a.Status != 400 {
+				t.Errorf("%s: %d %s, %v", name, a.Status, a.Body, err)
+			}
+		}
+		do(t, n, 204, "PUT", "sys/plugins/catalog/secret/other", root, map[string]any{"sha256": strings.Repeat("0", 64), "command": "testplugin"})
+		if a := do(t, n, 400, "POST", "sys/mounts/other", root, map[string]any{"type": "other"}); !strings.Contains(string(a.Body), "SHA-256") {
+			t.Errorf("another checksum: %s", a.Body)
+		}
+		do(t, n, 400, "POST", "sys/mounts/other", root, map[string]any{"type": "door"})
+		do(t, n, 400, "POST", "sys/mounts/other", root, map[string]any{"type": "thing", "plugin_version": "v9.9.9"})
+		do(t, n, 204, "PUT", "sys/plugins/catalog/secret/thing", root, map[string]any{"sha256": sum, "command": "testplugin", "version": "1.2.0"})
+		do(t, n, 204, "POST", "sys/mounts/versioned", root, map[string]any{"type": "thing", "plugin_version": "v1.2.0"})
+		do(t, n, 200, "POST", "versioned/data/a", root, map[string]any{"value": "1"})
+		do(t, n, 204, "PUT", "sys/plugins/pins/secret/thing", root, map[string]any{"version": "v1.2.0"})
+		do(t, n, 400, "PUT", "sys/plugins/pins/secret/thing", root, map[string]any{"version": "v7.0.0"})
+		do(t, n, 204, "PUT", "sys/plugins/reload/secret/thing", root, nil)
+		do(t, n, 200, "GET", "versioned/data/a", root, nil)
+	})
+	t.Run("disabled", func(t *testing.T) {
+		pid := processes(t, n)
+		for _, m := range []string{"sys/mounts/p", "sys/mounts/q", "sys/mounts/versioned", "sys/auth/door"} {
+			do(t, n, 204, "DELETE", m, root, nil)
+		}
+		harness.Await(t, "the end of the processes", patience, func() error {
+			if left := processes(t, n); len(left) > 0 {
+				return fmt.Errorf("%v of %v are left", left, pid)
+			}
+			return nil
+		})
+	})
+}
+
+// processes returns the ids of a node's plugins.
+func processes(t *testing.T, n *harness.Node) (pids []int) {
+	t.Helper()
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		stat, err := os.ReadFile("/proc/" + e.Name() + "/stat")
+		if err != nil {
+			continue
+		}
+		var pid, parent int
+		var state string
+		_, rest, _ := strings.Cut(string(stat), ") ")
+		if _, err := fmt.Sscan(e.Name(), &pid); err != nil {
+			continue
+		}
+		if _, err := fmt.Sscan(rest, &state, &parent); err == nil && parent == n.PID() && state != "Z" {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// TestMisbehaviour has a plugin do what it must not: its own requests fail, and nothing else does.
+func TestMisbehaviour(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1, harness.Options{Prefix: "bad"})
+	n, root := c.Nodes[0], c.RootToken
+	n.MustDo("POST", "/v1/sys/mounts/p", map[string]any{"type": "thing"})
+	n.MustDo("POST", "/v1/sys/mounts/kv", map[string]any{"type": "kv"})
+	n.MustDo("POST", "/v1/kv/a", map[string]any{"value": "1"})
+	healthy := func(t *testing.T) {
+		t.Helper()
+		do(t, n, 200, "GET", "kv/a", root, nil)
+		harness.Await(t, "the plugin", patience, func() error {
+			a, err := n.Do(t.Context(), "POST", "/v1/p/data/a", root, map[string]any{"value": "1"})
+			if err == nil && a.Status != 200 {
+				err = fmt.Errorf("status %d: %s", a.Status, a.Body)
+			}
+			return err
+		})
+	}
+	for name, want := range map[string]int{"crash": 503, "large": 503, "memory": 503, "put": 503, "escape": 500, "log": 204} {
+		t.Run(name, func(t *testing.T) {
+			if name == "log" { // it waits for its log, which is bounded
+				go n.Do(t.Context(), "GET", "/v1/p/misbehave/log", root, nil) //nolint:errcheck // it may end with the test
+			} else {
+				do(t, n, want, "GET", "p/misbehave/"+name, root, nil)
+			}
+			healthy(t)
+		})
+	}
+	t.Run("hang", func(t *testing.T) {
+		ended := make(chan harness.Answer, 1)
+		go func() {
+			a, _ := n.Do(t.Context(), "GET", "/v1/p/misbehave/hang", root, nil)
+			ended <- a
+		}()
+		healthy(t)
+		n.MustDo("PUT", "/v1/sys/plugins/reload/secret/thing", nil)
+		if a := <-ended; a.Status != 503 {
+			t.Errorf("status %d: %s", a.Status, a.Body)
+		}
+		healthy(t)
+	})
+	t.Run("stopped", func(t *testing.T) {
+		pid := processes(t, n)[0]
+		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		n.MustDo("PUT", "/v1/sys/plugins/reload/secret/thing", nil)
+		healthy(t)
+		if err := syscall.Kill(pid, 0); err == nil {
+			t.Errorf("process %d is still there", pid)
+		}
+	})
+	for _, arg := range []string{"garbage", "exit", "elsewhere", "silent"} {
+		t.Run("at the start: "+arg, func(t *testing.T) {
+			register(n, "secret", "broken", arg)
+			a := do(t, n, 400, "POST", "sys/mounts/broken", root, map[string]any{"type": "broken"})
+			if len(a.Body) > 1000 {
+				t.Errorf("the error has %d bytes", len(a.Body))
+			}
+			healthy(t)
+		})
+	}
+	t.Run("killed with its children", func(t *testing.T) {
+		var child int
+		if _, err := fmt.Sscan(field(t, do(t, n, 200, "GET", "p/misbehave/child", root, nil), "pid"), &child); err != nil {
+			t.Fatal(err)
+		}
+		plugin := processes(t, n)[0]
+		n.Kill9()
+		harness.Await(t, "the end of the plugin", patience, func() error {
+			if syscall.Kill(plugin, 0) == nil {
+				return fmt.Errorf("process %d is there", plugin)
+			}
+			return nil
+		})
+		syscall.Kill(child, syscall.SIGKILL) //nolint:errcheck // the kernel tells a killed server's plugin, not what that has started
+		n.Start()
+		n.WaitHealth(200)
+		healthy(t)
+	})
+	if log := n.Log(); strings.Contains(log, "hush-hush") {
+		t.Error("values that the plugin logs are in the log of the server")
+	}
+}
+
+// TestPluginsInACluster uses mounts on three nodes, whose active one is killed, and on a secondary.
+func TestPluginsInACluster(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3, harness.Options{Prefix: "trio"})
+	leader := c.Leader()
+	leader.MustDo("POST", "/v1/sys/mounts/p", map[string]any{"type": "thing"})
+	leader.MustDo("POST", "/v1/sys/auth/door", map[string]any{"type": "door"})
+	use := func(n *harness.Node, value string) error {
+		a, err := n.Do(t.Context(), "POST", "/v1/p/data/a", c.RootToken, map[string]any{"value": value})
+		if err != nil || a.Status != 200 {
+			return fmt.Errorf("write: %d %s, %v", a.Status, a.Body, err)
+		}
+		a, err = n.Do(t.Context(), "GET", "/v1/p/data/a", c.RootToken, nil)
+		if err != nil || a.Status != 200 || field(t, a, "value") != value {
+			return fmt.Errorf("read: %d %s, %v", a.Status, a.Body, err)
+		}
+		a, err = n.Do(t.Context(), "POST", "/v1/auth/door/login", "", map[string]any{"user": "ann"})
+		if err != nil || a.Status != 200 {
+			return fmt.Errorf("login: %d %s, %v", a.Status, a.Body, err)
+		}
+		return nil
+	}
+	for i, n := range c.Nodes {
+		harness.Await(t, "the plugin through "+n.ID, patience, func() error { return use(n, fmt.Sprint(i)) })
+	}
+	for _, n := range c.Standbys() {
+		if running := processes(t, n); len(running) > 0 {
+			t.Errorf("%s is a standby and runs %v", n.ID, running)
+		}
+	}
+	plugins := processes(t, leader)
+	leader.Kill9()
+	for _, pid := range plugins {
+		harness.Await(t, "the end of the killed node's plugins", patience, func() error {
+			if syscall.Kill(pid, 0) == nil {
+				return fmt.Errorf("process %d is there", pid)
+			}
+			return nil
+		})
+	}
+	for _, n := range c.Nodes {
+		if n != leader {
+			harness.Await(t, "the plugin on the new active node, through "+n.ID, patience, func() error { return use(n, "after "+n.ID) })
+		}
+	}
+	leader.Start()
+}

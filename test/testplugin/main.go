@@ -1,0 +1,263 @@
+// Command testplugin is a plugin for tests: a secrets engine, or with the argument "auth" an auth method, that does what it is asked to,
+// also what a plugin must not do. Other arguments make it misbehave at its start.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/openbao/openbao/sdk/v2/framework"
+	"github.com/openbao/openbao/sdk/v2/logical"
+	"github.com/openbao/openbao/sdk/v2/plugin"
+)
+
+func main() {
+	switch {
+	case slices.Contains(os.Args, "garbage"):
+		fmt.Println(strings.Repeat("nothing that a plugin says ", 10_000))
+		time.Sleep(time.Hour)
+	case slices.Contains(os.Args, "silent"):
+		time.Sleep(time.Hour)
+	case slices.Contains(os.Args, "exit"):
+		os.Exit(3)
+	case slices.Contains(os.Args, "elsewhere"):
+		fmt.Println("1|5|tcp|127.0.0.1:1|grpc|")
+		time.Sleep(time.Hour)
+	}
+	kind := logical.TypeLogical
+	if slices.Contains(os.Args, "auth") {
+		kind = logical.TypeCredential
+	}
+	err := plugin.ServeMultiplex(&plugin.ServeOpts{
+		BackendFactoryFunc: func(ctx context.Context, c *logical.BackendConfig) (logical.Backend, error) {
+			b := newBackend(kind)
+			return b, b.Setup(ctx, c)
+		},
+		Logger: hclog.New(&hclog.LoggerOptions{Level: hclog.Info, Output: os.Stderr, JSONFormat: true}),
+	})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+type backend struct {
+	*framework.Backend
+	cached map[string]string // what was read, until it is invalidated
+}
+
+func newBackend(kind logical.BackendType) *backend {
+	b := &backend{cached: map[string]string{}}
+	text := func(name string) map[string]*framework.FieldSchema {
+		return map[string]*framework.FieldSchema{name: {Type: framework.TypeString}, "path": {Type: framework.TypeString}}
+	}
+	at := func(pattern string, fields map[string]*framework.FieldSchema, ops map[logical.Operation]framework.OperationFunc) *framework.Path {
+		p := &framework.Path{Pattern: pattern, Fields: fields, Operations: map[logical.Operation]framework.OperationHandler{}}
+		for op, f := range ops {
+			p.Operations[op] = &framework.PathOperation{Callback: f}
+		}
+		return p
+	}
+	data := at("data/"+framework.MatchAllRegex("path"), text("value"), map[logical.Operation]framework.OperationFunc{
+		logical.ReadOperation: b.read, logical.CreateOperation: b.write, logical.UpdateOperation: b.write,
+		logical.DeleteOperation: b.remove, logical.ListOperation: b.list,
+	})
+	data.ExistenceCheck = func(ctx context.Context, req *logical.Request, _ *framework.FieldData) (bool, error) {
+		e, err := req.Storage.Get(ctx, req.Path)
+		return e != nil, err
+	}
+	b.Backend = &framework.Backend{
+		BackendType: kind, Help: "A plugin for tests.",
+		PathsSpecial: &logical.Paths{Unauthenticated: []string{"login", "open/+/door", "public/*"}, Root: []string{"guarded/*"}},
+		Paths: []*framework.Path{
+			data,
+			at("creds", text("ttl"), map[logical.Operation]framework.OperationFunc{logical.ReadOperation: b.creds}),
+			at("login", text("user"), map[logical.Operation]framework.OperationFunc{logical.UpdateOperation: b.login}),
+			at("open/[a-z]+/door", nil, map[logical.Operation]framework.OperationFunc{logical.ReadOperation: b.say}),
+			at("public/.*", nil, map[logical.Operation]framework.OperationFunc{logical.ReadOperation: b.say}),
+			at("guarded/.*", nil, map[logical.Operation]framework.OperationFunc{logical.ReadOperation: b.say}),
+			at("system", nil, map[logical.Operation]framework.OperationFunc{logical.ReadOperation: b.system}),
+			at("misbehave/"+framework.GenericNameRegex("path"), text("path"), map[logical.Operation]framework.OperationFunc{logical.ReadOperation: b.misbehave}),
+			at("transfer", text("value"), map[logical.Operation]framework.OperationFunc{logical.UpdateOperation: b.transfer}),
+		},
+		Secrets: []*framework.Secret{{
+			Type: "thing", Revoke: b.revoke,
+			Renew: func(_ context.Context, req *logical.Request, _ *framework.FieldData) (*logical.Response, error) {
+				resp := &logical.Response{Secret: req.Secret}
+				resp.Secret.TTL = 2 * time.Hour
+				return resp, nil
+			},
+		}},
+		AuthRenew: func(_ context.Context, req *logical.Request, _ *framework.FieldData) (*logical.Response, error) {
+			if req.Auth.InternalData["user"] == "gone" {
+				return nil, errors.New("the user is gone")
+			}
+			return &logical.Response{Auth: req.Auth}, nil
+		},
+		Invalidate: func(_ context.Context, key string) { delete(b.cached, key) },
+		PeriodicFunc: func(ctx context.Context, req *logical.Request) error {
+			return put(ctx, req.Storage, "periodic", "done")
+		},
+	}
+	return b
+}
+
+func put(ctx context.Context, s logical.Storage, key, value string) error {
+	return s.Put(ctx, &logical.StorageEntry{Key: key, Value: []byte(value)})
+}
+
+func (b *backend) read(ctx context.Context, req *logical.Request, _ *framework.FieldData) (*logical.Response, error) {
+	e, err := req.Storage.Get(ctx, req.Path)
+	if err != nil || e == nil {
+		return nil, err
+	}
+	return &logical.Response{Data: map[string]any{"value": string(e.Value)}}, nil
+}
+
+func (b *backend) write(ctx context.Context, req *logical.Request, d *framework.FieldData) (*logical.Response, error) {
+	if d.Get("value") == "" {
+		return logical.ErrorResponse("a value is needed"), nil
+	}
+	return &logical.Response{Data: map[string]any{"operation": string(req.Operation)}}, put(ctx, req.Storage, req.Path, d.Get("value").(string))
+}
+
+func (b *backend) remove(ctx context.Context, req *logical.Request, _ *framework.FieldData) (*logical.Response, error) {
+	return nil, req.Storage.Delete(ctx, req.Path)
+}
+
+func (b *backend) list(ctx context.Context, req *logical.Request, _ *framework.FieldData) (*logical.Response, error) {
+	names, err := req.Storage.List(ctx, req.Path)
+	return logical.ListResponse(names), err
+}
+
+func (b *backend) say(_ context.Context, req *logical.Request, _ *framework.FieldData) (*logical.Response, error) {
+	return &logical.Response{Data: map[string]any{"path": req.Path, "env": os.Environ(), "entity": req.EntityID}}, nil
+}
+
+// creds hands out a lease. What was not revoked is listed below things/.
+func (b *backend) creds(ctx context.Context, req *logical.Request, d *framework.FieldData) (*logical.Response, error) {
+	id := req.ID
+	if err := put(ctx, req.Storage, "data/things/"+id, "out"); err != nil {
+		return nil, err
+	}
+	resp := b.Secret("thing").Response(map[string]any{"id": id}, map[string]any{"id": id})
+	resp.Secret.TTL, resp.Secret.MaxTTL = time.Hour, 3*time.Hour
+	resp.Secret.Renewable = true
+	return resp, nil
+}
+
+func (b *backend) revoke(ctx context.Context, req *logical.Request, _ *framework.FieldData) (*logical.Response, error) {
+	return nil, req.Storage.Delete(ctx, "data/things/"+req.Secret.InternalData["id"].(string))
+}
+
+func (b *backend) login(_ context.Context, _ *logical.Request, d *framework.FieldData) (*logical.Response, error) {
+	user := d.Get("user").(string)
+	if user == "" || user == "nobody" {
+		return nil, logical.ErrPermissionDenied
+	}
+	return &logical.Response{Auth: &logical.Auth{
+		DisplayName: user, Policies: []string{"tester"}, Metadata: map[string]string{"user": user},
+		InternalData: map[string]any{"user": user}, Alias: &logical.Alias{Name: user},
+		GroupAliases: []*logical.Alias{{Name: "team"}},
+		LeaseOptions: logical.LeaseOptions{TTL: time.Hour, Renewable: true},
+	}}, nil
+}
+
+// system tells what the plugin is told.
+func (b *backend) system(ctx context.Context, req *logical.Request, _ *framework.FieldData) (*logical.Response, error) {
+	s := b.System()
+	out := map[string]any{"default_ttl": s.DefaultLeaseTTL().String(), "max_ttl": s.MaxLeaseTTL().String(), "local": s.LocalMount()}
+	if req.EntityID != "" {
+		e, err := s.EntityInfo(req.EntityID)
+		if err != nil {
+			return nil, err
+		}
+		out["entity"] = e.GetName()
+		groups, err := s.GroupsForEntity(req.EntityID)
+		if err != nil {
+			return nil, err
+		}
+		for _, g := range groups {
+			out["group"] = g.GetName()
+		}
+	}
+	password, err := s.GeneratePasswordFromPolicy(ctx, "short")
+	if err != nil {
+		out["password_error"] = err.Error()
+	}
+	out["password"] = password
+	return &logical.Response{Data: out}, nil
+}
+
+// transfer writes two entries in one transaction, and fails half-way if it is asked to.
+func (b *backend) transfer(ctx context.Context, req *logical.Request, d *framework.FieldData) (*logical.Response, error) {
+	value := d.Get("value").(string)
+	err := logical.WithTransaction(ctx, req.Storage, func(s logical.Storage) error {
+		if err := put(ctx, s, "data/one", value); err != nil {
+			return err
+		}
+		if value == "fail" {
+			return errors.New("it fails half-way")
+		}
+		return put(ctx, s, "data/two", value)
+	})
+	return nil, err
+}
+
+// misbehave does what a plugin must not.
+func (b *backend) misbehave(ctx context.Context, req *logical.Request, d *framework.FieldData) (*logical.Response, error) {
+	switch d.Get("path").(string) {
+	case "crash":
+		os.Exit(7)
+	case "hang":
+		<-ctx.Done()
+		time.Sleep(time.Hour)
+	case "large":
+		return &logical.Response{Data: map[string]any{"x": strings.Repeat("x", 64<<20)}}, nil
+	case "memory":
+		var all [][]byte
+		for range 4 << 10 {
+			b := make([]byte, 1<<20)
+			for i := 0; i < len(b); i += 4096 {
+				b[i] = 1
+			}
+			all = append(all, b)
+		}
+		return &logical.Response{Data: map[string]any{"bytes": len(all) << 20}}, nil
+	case "log":
+		line := strings.Repeat("flood ", 1000)
+		for range 20_000 {
+			b.Logger().Info(line, "secret", "hush-hush")
+		}
+	case "child":
+		c := exec.Command("/bin/sleep", "3600")
+		if err := c.Start(); err != nil {
+			return nil, err
+		}
+		return &logical.Response{Data: map[string]any{"pid": c.Process.Pid}}, nil
+	case "put":
+		return nil, put(ctx, req.Storage, "data/large", strings.Repeat("x", 64<<20))
+	case "escape":
+		for _, key := range []string{"/x", "", "a/../../sys/x"} {
+			if err := put(ctx, req.Storage, key, "x"); err != nil {
+				return nil, err
+			}
+		}
+	case "descriptors":
+		entries, err := os.ReadDir("/proc/self/fd")
+		var open []string
+		for _, e := range entries {
+			to, _ := os.Readlink("/proc/self/fd/" + e.Name())
+			open = append(open, e.Name()+" "+to)
+		}
+		return &logical.Response{Data: map[string]any{"open": open}}, err
+	}
+	return nil, nil
+}
