@@ -2,12 +2,14 @@ package boltstore_test
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -24,18 +26,20 @@ func dump(s *boltstore.Store, keys []string) (string, error) {
 		return "", err
 	}
 	defer v.Close()
-	var b strings.Builder
-	fmt.Fprintf(&b, "%+v %+v\n", v.Position(), v.Digest())
+	b := fmt.Appendf(nil, "%+v %+v\n", v.Position(), v.Digest())
+	add := func(key string, rec []byte) { // thousands of times, for which fmt is slow
+		b = append(hex.AppendEncode(append(strconv.AppendQuote(b, key), '='), rec), '\n')
+	}
 	err = v.Scan(context.Background(), "", "", func(key string, rec []byte) bool {
-		fmt.Fprintf(&b, "%q=%x\n", key, rec)
+		add(key, rec)
 		return true
 	})
 	for _, k := range keys {
 		rec, gerr := v.Get(k)
 		err = errors.Join(err, gerr)
-		fmt.Fprintf(&b, "%q=%x\n", k, rec)
+		add(k, rec)
 	}
-	return b.String(), err
+	return string(b), err
 }
 
 // writeSample makes a small file with what a real one has: branch pages, overflow pages, free pages, an

@@ -1,6 +1,7 @@
 package security_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -76,7 +77,7 @@ func clientTLS(c *harness.Cluster) *tls.Config {
 	}
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(pem)
-	return &tls.Config{RootCAs: pool}
+	return &tls.Config{RootCAs: pool, CurvePreferences: harness.Curves}
 }
 
 // holdBody sends the beginning of a body, as far as the server takes it, and never its last byte.
@@ -89,15 +90,17 @@ func holdBody(conn net.Conn, path, token, kind string, size int) {
 	if _, err := io.WriteString(conn, header+"\r\n"); err != nil {
 		return
 	}
-	chunk := []byte(strings.Repeat(" ", 64<<10))
 	for left := min(size-1, sentBytes); left > 0; {
-		n, err := conn.Write(chunk[:min(left, len(chunk))])
+		n, err := conn.Write(spaces[:min(left, len(spaces))])
 		if err != nil {
 			return // rejected
 		}
 		left -= n
 	}
 }
+
+// spaces are the content of bodies that are held back.
+var spaces = bytes.Repeat([]byte(" "), 64<<10)
 
 // held is a body that never ends.
 type held struct {
@@ -110,10 +113,7 @@ func (h *held) Read(p []byte) (int, error) {
 		<-h.over
 		return 0, errors.New("given up")
 	}
-	n := min(len(p), h.left)
-	for i := range p[:n] {
-		p[i] = ' '
-	}
+	n := copy(p[:min(len(p), h.left)], spaces)
 	h.left -= n
 	return n, nil
 }
