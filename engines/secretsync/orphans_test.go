@@ -167,9 +167,13 @@ func TestRemovalAttemptsOfBusyDestination(t *testing.T) {
 func TestForceDeleteRecordsEveryName(t *testing.T) {
 	run(t, func(r *rig) {
 		const n = 2500
-		d := r.dest(syncsim.Marked, "store", nil)
-		for i := range n {
-			r.kv.Put(fmt.Sprintf("many/%04d", i), "k", "v")
+		d := r.dest(syncsim.Marked, "store", map[string]any{"granularity": "secret-key"})
+		for i := range n / 100 {
+			var pairs []string
+			for k := range 100 {
+				pairs = append(pairs, fmt.Sprintf("k%02d", k), "v")
+			}
+			r.kv.Put(fmt.Sprintf("many/%02d", i), pairs...)
 		}
 		r.post(d+"/associations/set", map[string]any{"mount": "kv", "secret_prefix": "many/"})
 		time.Sleep(time.Hour)
