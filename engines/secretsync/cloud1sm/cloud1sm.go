@@ -66,12 +66,7 @@ func legalInName(r rune) bool {
 // normalise puts a dash for whatever the service has no room for. A name that is too long stays so: cut, it might be that of
 // another secret.
 func normalise(name string) string {
-	return strings.Map(func(r rune) rune {
-		if legalInName(r) {
-			return r
-		}
-		return '-'
-	}, name)
+	return destination.ReplaceIllegal(name, legalInName, '-')
 }
 
 // checkName holds a name against what the service takes. It advises against names that end in a dash and six characters, such

@@ -3,34 +3,21 @@ package cloud1sm_test
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1"
+	"github.com/coffer-project/coffer/engines/secretsync/cloud1/cloud1test"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1sm"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1sm/cloud1smtest"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 	"github.com/coffer-project/coffer/engines/secretsync/destination/desttest"
 )
-
-// refusals of the service, whatever was asked.
-func refusal(status int, code string) func(http.ResponseWriter, *http.Request) {
-	return func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		w.Header().Set("Content-Type", "application/x-amz-json-1.1")
-		w.WriteHeader(status)
-		// It is as talkative as can be.
-		_ = json.NewEncoder(w).Encode(map[string]string{"__type": code, "Message": string(body) + r.Header.Get("Authorization")})
-	}
-}
 
 // atPlace is the fake for the suite, with faults in front.
 type atPlace struct {
@@ -41,15 +28,7 @@ type atPlace struct {
 
 func newFake(t *testing.T) desttest.Fake {
 	p := &atPlace{Server: cloud1smtest.New(t, cloud1smtest.PageSize(30))}
-	p.faults = &desttest.Faults{
-		Next: p.Server,
-		Reads: func(r *http.Request, _ []byte) bool {
-			_, action, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
-			return slices.Contains([]string{"DescribeSecret", "GetSecretValue", "ListSecrets"}, action)
-		},
-		Troubled: refusal(http.StatusInternalServerError, "InternalServiceError"),
-		Rejected: refusal(http.StatusBadRequest, "AccessDeniedException"),
-	}
+	p.faults = cloud1test.Faults(p.Server, "InternalServiceError", "DescribeSecret", "GetSecretValue", "ListSecrets")
 	front := httptest.NewServer(p.faults)
 	t.Cleanup(front.Close)
 	p.url = front.URL

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines/cloud/awstest"
+	"github.com/coffer-project/coffer/engines/secretsync/cloud1/cloud1test"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1sm"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1sm/cloud1smtest"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
@@ -77,7 +78,7 @@ func TestCodes(t *testing.T) {
 					w.WriteHeader(test.status)
 					return
 				}
-				refusal(test.status, test.fault)(w, r)
+				cloud1test.Refuse(test.status, test.fault)(w, r)
 			}))
 			defer other.Close()
 			at := open(t, s, destination.Env{URL: other.URL}, nil)
@@ -111,7 +112,7 @@ func TestRetryAfter(t *testing.T) {
 			if test.date != "" {
 				w.Header().Set("Date", test.date)
 			}
-			refusal(400, "ThrottlingException")(w, r)
+			cloud1test.Refuse(400, "ThrottlingException")(w, r)
 		}))
 		defer other.Close()
 		_, err := open(t, s, destination.Env{URL: other.URL}, nil).Read(t.Context(), name)
@@ -224,7 +225,7 @@ func TestNothingIsTold(t *testing.T) {
 	}
 }
 
-func refusal400(code string) http.HandlerFunc { return refusal(http.StatusBadRequest, code) }
+func refusal400(code string) http.HandlerFunc { return cloud1test.Refuse(http.StatusBadRequest, code) }
 
 func TestUnreachable(t *testing.T) {
 	s := cloud1smtest.New(t)

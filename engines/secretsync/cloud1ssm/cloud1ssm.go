@@ -119,12 +119,7 @@ func legalInName(r rune) bool {
 // normalise puts a dash for whatever the service has no room for, and a slash before a path. A name that is too long stays so: cut, it
 // might be that of another parameter.
 func normalise(name string) string {
-	name = strings.Map(func(r rune) rune {
-		if legalInName(r) {
-			return r
-		}
-		return '-'
-	}, name)
+	name = destination.ReplaceIllegal(name, legalInName, '-')
 	if strings.Contains(name, "/") && !strings.HasPrefix(name, "/") {
 		name = "/" + name
 	}

@@ -2,7 +2,6 @@ package cloud1ssm_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,21 +16,12 @@ import (
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/cloud/awstest"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1"
+	"github.com/coffer-project/coffer/engines/secretsync/cloud1/cloud1test"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1ssm"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1ssm/cloud1ssmtest"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 	"github.com/coffer-project/coffer/engines/secretsync/destination/desttest"
 )
-
-// refusal is one of the service, whatever was asked. It is as talkative as can be.
-func refusal(status int, code string) func(http.ResponseWriter, *http.Request) {
-	return func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		w.Header().Set("Content-Type", "application/x-amz-json-1.1")
-		w.WriteHeader(status)
-		_ = json.NewEncoder(w).Encode(map[string]string{"__type": code, "Message": string(body) + r.Header.Get("Authorization")})
-	}
-}
 
 // fake is the fake for the suite, with faults in front.
 type fake struct {
@@ -42,15 +32,7 @@ type fake struct {
 
 func newFake(t *testing.T) desttest.Fake {
 	f := &fake{Server: cloud1ssmtest.New(t, 30)}
-	f.faults = &desttest.Faults{
-		Next: f.Server,
-		Reads: func(r *http.Request, _ []byte) bool {
-			_, action, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
-			return slices.Contains([]string{"GetParameter", "DescribeParameters", "ListTagsForResource"}, action)
-		},
-		Troubled: refusal(http.StatusInternalServerError, "InternalServerError"),
-		Rejected: refusal(http.StatusBadRequest, "AccessDeniedException"),
-	}
+	f.faults = cloud1test.Faults(f.Server, "InternalServerError", "GetParameter", "DescribeParameters", "ListTagsForResource")
 	front := httptest.NewServer(f.faults)
 	t.Cleanup(front.Close)
 	f.url = front.URL

@@ -60,12 +60,7 @@ func legal(r rune) bool {
 }
 
 func normalise(name string) string {
-	return strings.Map(func(r rune) rune {
-		if legal(r) {
-			return r
-		}
-		return '-'
-	}, name)
+	return destination.ReplaceIllegal(name, legal, '-')
 }
 
 func checkName(name string) string {

@@ -58,12 +58,7 @@ func plain(r rune) bool {
 }
 
 func normalise(name string) string {
-	return strings.Map(func(r rune) rune {
-		if plain(r) {
-			return r
-		}
-		return '-'
-	}, name)
+	return destination.ReplaceIllegal(name, plain, '-')
 }
 
 func checkName(name string) string {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 )
 
@@ -25,6 +26,27 @@ func FailedChecks(vendor string, err error) []Check {
 		return []Check{reachable, FailedCheck("read", err)}
 	}
 	return []Check{FailedCheck("reachable", err)}
+}
+
+// NameLength returns what is wrong with the length of a name, "" if nothing.
+func NameLength(name string, most int) string {
+	switch {
+	case name == "":
+		return "the name is empty"
+	case len(name) > most:
+		return fmt.Sprintf("the name has %d characters, at most %d are allowed", len(name), most)
+	}
+	return ""
+}
+
+// ReplaceIllegal puts a character for each that is not legal.
+func ReplaceIllegal(name string, legal func(rune) bool, with rune) string {
+	return strings.Map(func(r rune) rune {
+		if legal(r) {
+			return r
+		}
+		return with
+	}, name)
 }
 
 // maxSkew is how far the clocks may be apart.

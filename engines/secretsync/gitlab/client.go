@@ -62,19 +62,11 @@ var absent = &destination.Error{Class: destination.Client, Code: destination.Cha
 
 func (c *client) send(ctx context.Context, method, at string, body, into any) (http.Header, error) {
 	what := wire.Call{Method: method, URL: at, Writes: method != http.MethodGet}
-	if err := c.Encode(&what, body); err != nil {
+	resp, err := c.JSON(ctx, what, body, into, c.refusal)
+	if resp == nil {
 		return nil, err
 	}
-	resp, err := c.Do(ctx, what)
-	switch {
-	case err != nil:
-		return nil, err
-	case !resp.OK():
-		return resp.Header, c.refusal(resp)
-	case into == nil:
-		return resp.Header, nil
-	}
-	return resp.Header, c.Decode(resp, into)
+	return resp.Header, err
 }
 
 // refusal is the error of a response that is not 2xx. What it says is looked at, and not quoted: it might quote the value.

@@ -8,7 +8,6 @@
 package gitlab
 
 import (
-	"fmt"
 	"regexp"
 
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
@@ -56,11 +55,10 @@ func normalise(name string) string {
 var legalName = regexp.MustCompile(`^[A-Za-z0-9_]+$`)
 
 func checkName(name string) string {
+	problem := destination.NameLength(name, maxName)
 	switch {
-	case name == "":
-		return "the name is empty"
-	case len(name) > maxName:
-		return fmt.Sprintf("the name has %d characters, at most %d are allowed", len(name), maxName)
+	case problem != "":
+		return problem
 	case !legalName.MatchString(name):
 		return "names of variables are letters, digits and underscores"
 	}

@@ -86,19 +86,11 @@ var missing = &destination.Error{Class: destination.Client, Code: destination.Ch
 
 // send makes a call; into, if not nil, gets the body of a response of 2xx.
 func (c *client) send(ctx context.Context, what wire.Call, body, into any) (http.Header, error) {
-	if err := c.Encode(&what, body); err != nil {
+	resp, err := c.JSON(ctx, what, body, into, c.refusal)
+	if resp == nil {
 		return nil, err
 	}
-	resp, err := c.Do(ctx, what)
-	switch {
-	case err != nil:
-		return nil, err
-	case !resp.OK():
-		return resp.Header, c.refusal(resp)
-	case into == nil:
-		return resp.Header, nil
-	}
-	return resp.Header, c.Decode(resp, into)
+	return resp.Header, err
 }
 
 // refusal is the error of a response that is not 2xx.

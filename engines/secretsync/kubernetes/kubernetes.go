@@ -74,11 +74,10 @@ func normalise(name string) string {
 var subdomain = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
 
 func checkName(name string) string {
+	problem := destination.NameLength(name, maxName)
 	switch {
-	case name == "":
-		return "the name is empty"
-	case len(name) > maxName:
-		return fmt.Sprintf("the name has %d characters, at most %d are allowed", len(name), maxName)
+	case problem != "":
+		return problem
 	case !subdomain.MatchString(name):
 		return "names of Secrets are lower-case letters, digits, \"-\" and \".\", and begin and end with a letter or a digit"
 	}

@@ -96,19 +96,17 @@ func (c *client) send(ctx context.Context, what call, token string) (*wire.Respo
 	if what.etag != "" {
 		out.Header.Set("If-None-Match", what.etag)
 	}
-	if err := c.Encode(&out, what.body); err != nil {
-		return nil, err
-	}
-	resp, err := c.Do(ctx, out)
+	resp, err := c.JSON(ctx, out, what.body, nil, func(resp *wire.Response) error {
+		if resp.Status == http.StatusNotModified && what.etag != "" {
+			return nil
+		}
+		return c.refusal(what, token, resp)
+	})
 	switch {
-	case err != nil:
-		return nil, err
-	case resp.Status == http.StatusNotModified && what.etag != "":
-		return resp, nil
+	case err != nil || resp.Status == http.StatusNotModified:
+		return resp, err
 	case resp.Status == http.StatusAccepted:
 		return resp, destination.UnexpectedResponse("GitHub", what.writes)
-	case !resp.OK():
-		return resp, c.refusal(what, token, resp)
 	case what.into == nil:
 		return resp, nil
 	}

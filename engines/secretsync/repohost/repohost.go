@@ -10,7 +10,6 @@
 package repohost
 
 import (
-	"fmt"
 	"regexp"
 	"strings"
 	"time"
@@ -72,11 +71,10 @@ func normalise(name string) string {
 var legalName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 func checkName(name string) string {
+	problem := destination.NameLength(name, maxName)
 	switch {
-	case name == "":
-		return "the name is empty"
-	case len(name) > maxName:
-		return fmt.Sprintf("the name has %d characters, at most %d are allowed", len(name), maxName)
+	case problem != "":
+		return problem
 	case !legalName.MatchString(name):
 		return "names of Actions secrets are letters, digits and underscores, and do not begin with a digit"
 	case strings.HasPrefix(strings.ToUpper(name), "GITHUB_"):

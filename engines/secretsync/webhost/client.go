@@ -59,17 +59,11 @@ func (c *client) do(ctx context.Context, what call) ([]byte, http.Header, error)
 	if len(query) > 0 {
 		out.URL += "?" + query.Encode()
 	}
-	if err := c.Encode(&out, what.body); err != nil {
+	resp, err := c.JSON(ctx, out, what.body, nil, func(resp *wire.Response) error { return c.refusal(resp, out.Writes) })
+	if resp == nil {
 		return nil, nil, err
 	}
-	resp, err := c.Do(ctx, out)
-	if err != nil {
-		return nil, nil, err
-	}
-	if !resp.OK() {
-		return nil, resp.Header, c.refusal(resp, out.Writes)
-	}
-	return resp.Body, resp.Header, nil
+	return resp.Body, resp.Header, err
 }
 
 // complaint is the body of a response that is no success.

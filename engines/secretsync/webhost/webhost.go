@@ -10,7 +10,6 @@
 package webhost
 
 import (
-	"fmt"
 	"regexp"
 	"slices"
 	"time"
@@ -74,11 +73,10 @@ var reserved = []string{
 }
 
 func checkName(name string) string {
+	problem := destination.NameLength(name, maxName)
 	switch {
-	case name == "":
-		return "the name is empty"
-	case len(name) > maxName:
-		return fmt.Sprintf("the name has %d characters, at most %d are allowed", len(name), maxName)
+	case problem != "":
+		return problem
 	case !legalName.MatchString(name):
 		return "names of environment variables are letters, digits and underscores, and begin with a letter"
 	case slices.Contains(reserved, name):

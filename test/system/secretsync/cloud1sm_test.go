@@ -20,7 +20,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/credentials"
@@ -28,6 +27,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/secretsmanager/types"
 
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1"
+	"github.com/coffer-project/coffer/engines/secretsync/cloud1/cloud1test"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1sm"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 	"github.com/coffer-project/coffer/engines/secretsync/destination/desttest"
@@ -104,29 +104,10 @@ func fronted(t *testing.T, emulator, trouble string, reads ...string) (faults *d
 	if err != nil {
 		t.Fatal(err)
 	}
-	refusal := func(status int, code string) func(http.ResponseWriter, *http.Request) {
-		return func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", "application/x-amz-json-1.1")
-			w.WriteHeader(status)
-			_, _ = fmt.Fprintf(w, `{"__type":%q,"Message":"it is a test"}`, code)
-		}
-	}
-	faults = &desttest.Faults{
-		Next: &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
-			r.SetURL(to)
-			r.Out.Host = r.In.Host // is signed
-		}},
-		Reads: func(r *http.Request, _ []byte) bool {
-			_, action, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
-			return slices.Contains(reads, action)
-		},
-		Throttled: func(w http.ResponseWriter, r *http.Request, after time.Duration) {
-			w.Header().Set("Retry-After", fmt.Sprint(int(after.Seconds())))
-			refusal(http.StatusBadRequest, "ThrottlingException")(w, r)
-		},
-		Troubled: refusal(http.StatusInternalServerError, trouble),
-		Rejected: refusal(http.StatusBadRequest, "AccessDeniedException"),
-	}
+	faults = cloud1test.Faults(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(to)
+		r.Out.Host = r.In.Host // is signed
+	}}, trouble, reads...)
 	front := httptest.NewServer(faults)
 	t.Cleanup(front.Close)
 	return faults, front.URL

@@ -62,8 +62,8 @@ type Call struct {
 	Writes bool // it may take effect
 }
 
-// Encode gives a call a body of JSON, nothing for nil.
-func (c *Client) Encode(what *Call, body any) (err error) {
+// encode gives a call a body of JSON, nothing for nil.
+func (c *Client) encode(what *Call, body any) (err error) {
 	if body == nil {
 		return nil
 	}
@@ -142,6 +142,24 @@ func (c *Client) Decode(r *Response, into any) error {
 		return destination.UnexpectedResponse(c.Vendor, r.writes)
 	}
 	return nil
+}
+
+// JSON makes a call with a body of JSON, and decodes that of a response of 2xx; nil: there is none, or it does not matter. refusal makes the
+// error of another response. The response is there if there was one.
+func (c *Client) JSON(ctx context.Context, what Call, body, into any, refusal func(*Response) error) (*Response, error) {
+	if err := c.encode(&what, body); err != nil {
+		return nil, err
+	}
+	resp, err := c.Do(ctx, what)
+	switch {
+	case err != nil:
+		return nil, err
+	case !resp.OK():
+		return resp, refusal(resp)
+	case into == nil:
+		return resp, nil
+	}
+	return resp, c.Decode(resp, into)
 }
 
 // Refusal is the error of a response that is not 2xx, as far as its status alone says it. It quotes nothing of the response, which may
