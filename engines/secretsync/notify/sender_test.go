@@ -198,7 +198,7 @@ func TestABatchIsBounded(t *testing.T) {
 		b.Circuit("root", "test/a", broken)
 		b.Circuit("root", "test/a", workqueue.Circuit{})
 	}
-	if got := b.take(place{"root", "test/a"}); len(got) != maxEvents || got[maxEvents-1].Event != circuitClosed {
+	if got := b.take(subject{"root", "test/a"}); len(got) != maxEvents || got[maxEvents-1].Event != circuitClosed {
 		t.Errorf("%d events", len(got))
 	}
 }
