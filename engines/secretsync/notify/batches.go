@@ -45,9 +45,9 @@ const maxEvents = 50
 type Batches struct {
 	Counts Counts
 
-	mu      sync.Mutex
+	mu        sync.Mutex
 	bySubject map[subject][]event
-	wake    func()
+	wake      func()
 }
 
 // Circuit adds that the circuit of a destination has opened or closed.

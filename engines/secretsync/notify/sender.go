@@ -34,8 +34,8 @@ type Sender struct {
 	Log    *slog.Logger
 
 	messages map[subject]*message // those of the last minute, and those that are not sent yet
-	failures int                // of the receiver, in a row
-	resumeAt time.Time          // when the receiver is called again after a failure
+	failures int                  // of the receiver, in a row
+	resumeAt time.Time            // when the receiver is called again after a failure
 }
 
 const (
